@@ -1,0 +1,281 @@
+/* loopline.h: the public interface of Loopline, a parallel deep-learning training system.
+ *
+ * A model is a graph, declared once and serially:
+ *
+ *     ll_graph *g = ll_graph_new("tiny");
+ *     ll_val x = ll_batch(g, "x", LL_F32, LL_SHAPE(64, 784));
+ *     ll_val y = ll_batch(g, "y", LL_I32, LL_SHAPE(64));
+ *     ll_val h = ll_relu(g, ll_linear(g, "fc1", x, 128, true));
+ *     ll_val loss = ll_mean(g, ll_cross_entropy(g, ll_linear(g, "fc2", h, 10, true), y));
+ *     ll_result(g, "loss", loss);
+ *     ll_minimize(g, loss, &(ll_optim){.name = "adamw"});
+ *
+ * then compiled and run by a session:
+ *
+ *     ll_session *s;
+ *     if (ll_session_open(g, &(ll_session_opts){.seed = 1}, &s) != LL_OK) ...
+ *     ll_session_set(s, "x", images, bytes); ...; ll_session_run(s, lr);
+ *
+ * Errors. Functions that can fail return ll_err; ll_error_text() tells what happened, on this
+ * thread, most recently. Builders return an ll_val instead: the graph remembers the first mistake,
+ * later calls on it do nothing, and ll_graph_check, or opening a session, reports it.
+ * Ownership. An out-parameter is owned by the caller; a returned pointer is borrowed. A graph must
+ * outlive the sessions opened on it. Every function here is local: no rank waits for another. */
+#pragma once
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define LL_API __attribute__((visibility("default")))
+
+/* ---- errors ---- */
+#define LL_ERRORS(X)                                                                               \
+    X(ARG, "bad argument")                                                                         \
+    X(SHAPE, "shapes do not fit")                                                                  \
+    X(GRAPH, "graph not well formed")                                                              \
+    X(MEM, "out of memory")                                                                        \
+    X(SHARD, "layout not possible")                                                                \
+    X(IO, "file or data error")                                                                    \
+    X(CONFIG, "bad run file or setting")                                                           \
+    X(NUMERIC, "not a finite number")                                                              \
+    X(SYS, "system call failed")
+
+typedef enum [[nodiscard]] ll_err{LL_OK,
+#define X(name, text) LL_E_##name,
+                                  LL_ERRORS(X)
+#undef X
+} ll_err;
+
+/* The message of this thread's most recent failure, one line; frames: where it passed through. */
+LL_API const char *ll_error_text(void);
+LL_API const char *ll_error_frames(void);
+LL_API const char *ll_version(void);
+
+/* ---- element types and shapes ---- */
+#define LL_DTYPES(X)                                                                               \
+    X(F64, "f64", 8)                                                                               \
+    X(F32, "f32", 4) X(BF16, "bf16", 2) X(F16, "f16", 2) X(I32, "i32", 4) X(U8, "u8", 1)
+
+typedef enum ll_dtype {
+#define X(name, text, bytes) LL_##name,
+    LL_DTYPES(X)
+#undef X
+        LL_N_DTYPE
+} ll_dtype;
+
+#define LL_MAX_DIMS 6
+
+typedef struct ll_shape {
+    int n; /* number of dimensions; 0: a scalar */
+    int64_t d[LL_MAX_DIMS];
+} ll_shape;
+
+#define LL_SHAPE(...)                                                                              \
+    ((ll_shape){.n = (int)(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)), .d = {__VA_ARGS__}})
+#define LL_SCALAR ((ll_shape){.n = 0})
+
+/* ---- graphs ---- */
+typedef struct ll_graph ll_graph;
+typedef struct ll_val {
+    int32_t id; /* 0: none */
+} ll_val;
+
+LL_API ll_graph *ll_graph_new(const char *name);
+LL_API void ll_graph_free(ll_graph *g);
+LL_API ll_err ll_graph_check(const ll_graph *g); /* the first mistake of the declaration, if any */
+LL_API ll_shape ll_shape_of(const ll_graph *g, ll_val v);
+LL_API ll_dtype ll_dtype_of(const ll_graph *g, ll_val v);
+
+/* Names made between push and pop are led by "scope.". */
+LL_API void ll_push(ll_graph *g, const char *scope);
+LL_API void ll_pop(ll_graph *g);
+/* Marks the start of the next block (a residual block, a transformer layer): where the graph may
+ * be cut into pipeline stages or recomputed. */
+LL_API void ll_block(ll_graph *g);
+/* Records a mistake in a declaration, as builders do. */
+LL_API void ll_reject(ll_graph *g, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+typedef enum ll_init_kind { LL_ZEROS, LL_CONSTANT, LL_NORMAL, LL_UNIFORM } ll_init_kind;
+typedef struct ll_init {
+    ll_init_kind kind;
+    double a; /* CONSTANT: the value; NORMAL: standard deviation; UNIFORM: in (-a, a) */
+} ll_init;
+
+/* Inputs. Parameters are trained; state is kept from step to step (running statistics, moments);
+ * batch data is set before each step, its first dimension the sample. */
+LL_API ll_val ll_param(ll_graph *g, const char *name, ll_shape shape, ll_init init);
+LL_API ll_val ll_state(ll_graph *g, const char *name, ll_shape shape, ll_init init);
+LL_API ll_val ll_batch(ll_graph *g, const char *name, ll_dtype dtype, ll_shape shape);
+/* A scalar that the caller of ll_session_run provides anew each step: "lr", "t" (from 1). */
+LL_API ll_val ll_per_step(ll_graph *g, const char *name);
+LL_API ll_val ll_fill(ll_graph *g, ll_dtype dtype, ll_shape shape, double value);
+
+/* Outputs: a named result; a new content for a parameter or state at the end of the step. */
+LL_API void ll_result(ll_graph *g, const char *name, ll_val v);
+LL_API void ll_update(ll_graph *g, ll_val input, ll_val next);
+LL_API ll_val ll_name(ll_graph *g, ll_val v, const char *name); /* gives v a name; returns v */
+
+/* ---- elementwise; two operands are broadcast to one shape as NumPy does ---- */
+LL_API ll_val ll_add(ll_graph *g, ll_val a, ll_val b);
+LL_API ll_val ll_sub(ll_graph *g, ll_val a, ll_val b);
+LL_API ll_val ll_mul(ll_graph *g, ll_val a, ll_val b);
+LL_API ll_val ll_div(ll_graph *g, ll_val a, ll_val b);
+LL_API ll_val ll_max(ll_graph *g, ll_val a, ll_val b);
+LL_API ll_val ll_min(ll_graph *g, ll_val a, ll_val b);
+LL_API ll_val ll_less(ll_graph *g, ll_val a, ll_val b);  /* 1 where a < b, else 0; type of a */
+LL_API ll_val ll_equal(ll_graph *g, ll_val a, ll_val b); /* 1 where a = b, else 0; type of a */
+LL_API ll_val ll_select(ll_graph *g, ll_val c, ll_val a, ll_val b); /* a where c != 0, else b */
+LL_API ll_val ll_neg(ll_graph *g, ll_val x);
+LL_API ll_val ll_abs(ll_graph *g, ll_val x);
+LL_API ll_val ll_exp(ll_graph *g, ll_val x);
+LL_API ll_val ll_log(ll_graph *g, ll_val x);
+LL_API ll_val ll_sqrt(ll_graph *g, ll_val x);
+LL_API ll_val ll_rsqrt(ll_graph *g, ll_val x);
+LL_API ll_val ll_tanh(ll_graph *g, ll_val x);
+LL_API ll_val ll_sigmoid(ll_graph *g, ll_val x);
+LL_API ll_val ll_sin(ll_graph *g, ll_val x);
+LL_API ll_val ll_cos(ll_graph *g, ll_val x);
+LL_API ll_val ll_relu(ll_graph *g, ll_val x);
+LL_API ll_val ll_gelu(ll_graph *g, ll_val x); /* the tanh form, as GPT-2 */
+LL_API ll_val ll_silu(ll_graph *g, ll_val x);
+LL_API ll_val ll_cast(ll_graph *g, ll_val x, ll_dtype dtype);
+LL_API ll_val ll_scale(ll_graph *g, ll_val x, double by); /* x * by */
+LL_API ll_val ll_shift(ll_graph *g, ll_val x, double by); /* x + by */
+LL_API ll_val ll_square(ll_graph *g, ll_val x);
+
+/* ---- shape ---- */
+LL_API ll_val ll_reshape(ll_graph *g, ll_val x, ll_shape shape); /* one dimension may be -1 */
+/* spec names dimensions by letters: "bthd->bhtd". */
+LL_API ll_val ll_transpose(ll_graph *g, ll_val x, const char *spec);
+/* "c->nhwc": the letters missing on the left are repeated; shape is the result's. */
+LL_API ll_val ll_broadcast(ll_graph *g, ll_val x, const char *spec, ll_shape shape);
+LL_API ll_val ll_slice(ll_graph *g, ll_val x, int dim, int64_t from, int64_t to);
+LL_API ll_val ll_pad(ll_graph *g, ll_val x, int dim, int64_t before, int64_t after);
+LL_API ll_val ll_concat(ll_graph *g, const ll_val *x, int n, int dim);
+
+/* ---- reductions: "nhwc->c" sums over n, h and w ---- */
+LL_API ll_val ll_sum(ll_graph *g, ll_val x, const char *spec);
+LL_API ll_val ll_amax(ll_graph *g, ll_val x, const char *spec);
+LL_API ll_val ll_mean(ll_graph *g, ll_val x);    /* over everything, to a scalar */
+LL_API ll_val ll_sum_all(ll_graph *g, ll_val x); /* likewise */
+
+/* ---- products: an einsum of two operands, "btc,nc->btn" ---- */
+LL_API ll_val ll_matmul(ll_graph *g, const char *spec, ll_val a, ll_val b);
+
+typedef struct ll_conv {
+    int64_t stride[2], pad[2], dilation[2]; /* height, width; stride and dilation 0 mean 1 */
+    int64_t groups;                         /* 0 means 1 */
+} ll_conv;
+/* x [n,h,w,c], filter [f,r,s,c/groups] -> [n,h',w',f] */
+LL_API ll_val ll_conv2d(ll_graph *g, ll_val x, ll_val filter, const ll_conv *opts);
+
+typedef struct ll_window {
+    int64_t size[2], stride[2], pad[2]; /* stride 0 means size */
+    bool ceil;                          /* round the output size up, as torchvision's GoogLeNet */
+} ll_window;
+LL_API ll_val ll_max_pool(ll_graph *g, ll_val x, const ll_window *w);
+/* Padding counts in the average's divisor. */
+LL_API ll_val ll_avg_pool(ll_graph *g, ll_val x, const ll_window *w);
+/* Averages each cell of an out_h x out_w grid laid over the image. */
+LL_API ll_val ll_adaptive_avg_pool(ll_graph *g, ll_val x, int64_t out_h, int64_t out_w);
+
+/* ---- normalisation, attention, losses ---- */
+LL_API ll_val ll_softmax(ll_graph *g, ll_val x); /* over the last dimension */
+LL_API ll_val ll_layernorm(ll_graph *g, ll_val x, ll_val gain, ll_val bias, double eps);
+LL_API ll_val ll_rmsnorm(ll_graph *g, ll_val x, ll_val gain, double eps);
+/* Causal self-attention. qkv [b,t,3,h,d] -> [b,t,h,d]; scores are scaled by 1/sqrt(d). */
+LL_API ll_val ll_attention(ll_graph *g, ll_val qkv);
+LL_API ll_val ll_embedding(ll_graph *g, ll_val table,
+                           ll_val index); /* [v,c], i32[...] -> [...,c] */
+/* -log softmax(logits)[label] for each row: [...,v], i32[...] -> [...] */
+LL_API ll_val ll_cross_entropy(ll_graph *g, ll_val logits, ll_val label);
+/* 1 where the largest logit is the label's, else 0: [...,v], i32[...] -> f32[...] */
+LL_API ll_val ll_correct(ll_graph *g, ll_val logits, ll_val label);
+/* Zeroes each element with probability p and scales the rest by 1/(1-p). */
+LL_API ll_val ll_dropout(ll_graph *g, ll_val x, double p);
+
+/* ---- layers: parameters "name.weight", "name.bias" and the op ---- */
+LL_API ll_val ll_linear(ll_graph *g, const char *name, ll_val x, int64_t out, bool bias);
+/* filter: size x size; bias as asked */
+LL_API ll_val ll_conv_layer(ll_graph *g, const char *name, ll_val x, int64_t out, int64_t size,
+                            const ll_conv *opts, bool bias);
+/* "name.weight", "name.bias", running statistics "name.mean" and "name.var". Training: statistics
+ * of the batch, running ones moved by momentum; otherwise the running ones. */
+LL_API ll_val ll_batchnorm_layer(ll_graph *g, const char *name, ll_val x, bool training);
+LL_API ll_val ll_layernorm_layer(ll_graph *g, const char *name, ll_val x);
+
+/* ---- gradients and optimizers ---- */
+/* dx[i] = d(sum of y)/d(x[i]); none where y does not depend on it becomes zeros. Appends nodes, so
+ * gradients can be differentiated again. */
+LL_API void ll_grad(ll_graph *g, ll_val y, const ll_val *x, int n, ll_val *dx);
+
+typedef struct ll_optim {
+    const char *name;         /* sgd momentum nesterov adagrad rmsprop adam adamw lars larc lamb */
+    double momentum;          /* 0: 0.9 */
+    double beta1, beta2, eps; /* 0: the optimizer's usual value */
+    double weight_decay;
+    double trust;         /* lars, larc: trust coefficient; 0: 0.001 */
+    double clip;          /* global norm of the gradient; 0: no clipping */
+    const char *no_decay; /* which parameters skip weight decay: "1d" (biases, norms) or "none" */
+} ll_optim;
+/* Gradients of loss, averaged over micro-batches, and an update of every parameter of the graph.
+ * Adds the results "loss" (unless there is one) and "grad_norm", and the per-step scalars "lr" and
+ * "t". */
+LL_API void ll_minimize(ll_graph *g, ll_val loss, const ll_optim *o);
+
+/* ---- models: sizes with defaults, and a declaration ---- */
+typedef struct ll_size {
+    const char *name;
+    int64_t value;
+    const char *help;
+} ll_size;
+typedef struct ll_build ll_build;
+#define LL_MAX_SIZES 16
+typedef struct ll_model {
+    const char *name, *help;
+    const char *input; /* "image" (batch "x" u8-scaled f32 [n,h,w,c], "y" i32[n]) or "tokens" */
+    ll_size sizes[LL_MAX_SIZES];
+    /* Declares inputs, results "loss" and, for classifiers, "correct" (a count); returns the loss.
+     */
+    ll_val (*declare)(ll_graph *g, const ll_build *b);
+} ll_model;
+struct ll_build {
+    int64_t batch; /* samples in the graph's batch */
+    bool training; /* false: no dropout, running statistics */
+    ll_size sizes[LL_MAX_SIZES];
+};
+LL_API int64_t ll_size_of(const ll_build *b, const char *name); /* a size the model declares */
+LL_API const ll_model *ll_model_find(const char *name);         /* NULL: none of that name */
+LL_API const ll_model *const *ll_models(void);                  /* ends with NULL */
+
+/* ---- sessions: a graph compiled for a machine ---- */
+typedef struct ll_session ll_session;
+typedef struct ll_session_opts {
+    const char *machine;   /* "cpu" (the default) or "ref" */
+    int threads;           /* 0: all cores */
+    int micro_batches;     /* 0: 1; a step runs the graph's batch so many times and averages */
+    const char *precision; /* "f32" (the default) or "bf16": matrix products and convolutions */
+    uint64_t seed;
+    ll_session *share; /* parameters and state of equal names live in this session's memory */
+} ll_session_opts;
+LL_API ll_err ll_session_open(ll_graph *g, const ll_session_opts *opts, ll_session **out);
+LL_API void ll_session_close(ll_session *s);
+/* Copies batch data in (for micro-batch i), or parameters and state. bytes must be the tensor's. */
+LL_API ll_err ll_session_set(ll_session *s, const char *name, int micro, const void *data,
+                             size_t bytes);
+LL_API ll_err ll_session_get(ll_session *s, const char *name, void *data, size_t bytes);
+/* One step: every micro-batch, then the update. Graphs without ll_minimize ignore lr. */
+LL_API ll_err ll_session_run(ll_session *s, double lr);
+LL_API double ll_session_result(ll_session *s, const char *name); /* a scalar result; NaN if none */
+LL_API size_t ll_session_bytes(const ll_session *s);              /* of the one slab, all told */
+/* Parameters, state and the step count as a safetensors file, written beside and renamed. */
+LL_API ll_err ll_session_save(ll_session *s, const char *path);
+LL_API ll_err ll_session_load(ll_session *s, const char *path);
+
+#ifdef __cplusplus
+}
+#endif

@@ -1,0 +1,27 @@
+/* arena.h: memory that dies together. Items are zeroed, 16-byte aligned, never freed singly.
+ * Running out of memory for bookkeeping ends the process with a message: tensors are not kept here.
+ */
+#pragma once
+#include "base/err.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct ll_arena ll_arena;
+
+ll_arena *ll_arena_new(void);
+void ll_arena_free(ll_arena *a);
+void *ll_arena_alloc(ll_arena *a, size_t bytes);
+void *ll_arena_copy(ll_arena *a, const void *data, size_t bytes);
+char *ll_arena_strdup(ll_arena *a, const char *text);
+char *ll_arena_printf(ll_arena *a, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* Grows an arena-held array so that it can hold one more item than count; *capacity is updated. */
+void *ll_arena_grow(ll_arena *a, void *items, size_t item_bytes, int count, int *capacity);
+
+#define LL_NEW(arena, type) ((type *)ll_arena_alloc(arena, sizeof(type)))
+#define LL_NEW_ARRAY(arena, type, n) ((type *)ll_arena_alloc(arena, sizeof(type) * (size_t)(n)))
+
+#ifdef __cplusplus
+}
+#endif

@@ -1,0 +1,116 @@
+/* types.c: element types and shapes. */
+#include "base/types.h"
+
+#include <math.h>
+#include <stdio.h>
+
+static const struct {
+    const char *name;
+    size_t bytes;
+} dtypes[] = {
+#define X(name, text, bytes) {text, bytes},
+    LL_DTYPES(X)
+#undef X
+};
+
+size_t ll_dtype_bytes(ll_dtype t)
+{
+    return dtypes[t].bytes;
+}
+
+const char *ll_dtype_name(ll_dtype t)
+{
+    return dtypes[t].name;
+}
+
+bool ll_dtype_find(const char *name, ll_dtype *out)
+{
+    for (int i = 0; i < LL_N_DTYPE; i++)
+        if (!strcmp(name, dtypes[i].name)) return *out = (ll_dtype)i, true;
+    return false;
+}
+
+bool ll_dtype_is_float(ll_dtype t)
+{
+    return t != LL_I32 && t != LL_U8;
+}
+
+int64_t ll_numel(const ll_shape *s)
+{
+    int64_t n = 1;
+    for (int i = 0; i < s->n; i++) n *= s->d[i];
+    return n;
+}
+
+bool ll_shape_equal(const ll_shape *a, const ll_shape *b)
+{
+    return a->n == b->n && !memcmp(a->d, b->d, sizeof(int64_t) * (size_t)a->n);
+}
+
+const char *ll_shape_print(const ll_shape *s, char text[LL_SHAPE_TEXT])
+{
+    int at = snprintf(text, LL_SHAPE_TEXT, "[");
+    for (int i = 0; i < s->n; i++)
+        at += snprintf(text + at, (size_t)(LL_SHAPE_TEXT - at), "%s%lld", i ? "," : "",
+                       (long long)s->d[i]);
+    snprintf(text + at, (size_t)(LL_SHAPE_TEXT - at), "]");
+    return text;
+}
+
+float ll_f16_to_f32(uint16_t h)
+{
+    uint32_t sign = (uint32_t)(h & 0x8000u) << 16, exp = (h >> 10) & 31u, man = h & 0x3ffu;
+    if (exp == 0) { /* zero or subnormal: man * 2^-24 */
+        float f = ldexpf((float)man, -24);
+        return sign ? -f : f;
+    }
+    uint32_t u = sign | (exp == 31 ? 0x7f800000u : (exp + 112) << 23) | man << 13;
+    float f;
+    memcpy(&f, &u, 4);
+    return f;
+}
+
+uint16_t ll_f32_to_f16(float f)
+{
+    uint32_t u;
+    memcpy(&u, &f, 4);
+    uint16_t sign = (uint16_t)((u >> 16) & 0x8000u);
+    float a = fabsf(f);
+    if (isnan(f)) return (uint16_t)(sign | 0x7e00u);
+    if (a >= 65520.0f) return (uint16_t)(sign | 0x7c00u);
+    if (a < ldexpf(1, -14)) return (uint16_t)(sign | (uint16_t)lrintf(ldexpf(a, 24)));
+    u &= 0x7fffffffu;
+    u += 0xfffu + ((u >> 13) & 1u); /* nearest even */
+    return (uint16_t)(sign | ((u - (112u << 23)) >> 13));
+}
+
+double ll_load(const void *data, ll_dtype t, int64_t i)
+{
+    switch (t) {
+    case LL_F64: return ((const double *)data)[i];
+    case LL_F32: return ((const float *)data)[i];
+    case LL_BF16: return ll_bf16_to_f32(((const uint16_t *)data)[i]);
+    case LL_F16: return ll_f16_to_f32(((const uint16_t *)data)[i]);
+    case LL_I32: return ((const int32_t *)data)[i];
+    case LL_U8: return ((const uint8_t *)data)[i];
+    default: return NAN;
+    }
+}
+
+static double within(double v, double low, double high)
+{
+    return v >= low ? (v <= high ? nearbyint(v) : high) : low; /* NaN becomes low */
+}
+
+void ll_store(void *data, ll_dtype t, int64_t i, double v)
+{
+    switch (t) {
+    case LL_F64: ((double *)data)[i] = v; break;
+    case LL_F32: ((float *)data)[i] = (float)v; break;
+    case LL_BF16: ((uint16_t *)data)[i] = ll_f32_to_bf16((float)v); break;
+    case LL_F16: ((uint16_t *)data)[i] = ll_f32_to_f16((float)v); break;
+    case LL_I32: ((int32_t *)data)[i] = (int32_t)within(v, INT32_MIN, INT32_MAX); break;
+    case LL_U8: ((uint8_t *)data)[i] = (uint8_t)within(v, 0, 255); break;
+    default: break;
+    }
+}

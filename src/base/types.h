@@ -1,0 +1,46 @@
+/* types.h: element types and shapes: sizes, names, conversions. */
+#pragma once
+#include "base/err.h"
+
+#include <string.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+size_t ll_dtype_bytes(ll_dtype t);
+const char *ll_dtype_name(ll_dtype t);
+bool ll_dtype_find(const char *name, ll_dtype *out); /* false: no such type */
+bool ll_dtype_is_float(ll_dtype t);
+
+int64_t ll_numel(const ll_shape *s); /* 1 for a scalar */
+bool ll_shape_equal(const ll_shape *a, const ll_shape *b);
+/* "[2,3]", into text, which is returned. */
+#define LL_SHAPE_TEXT 160
+const char *ll_shape_print(const ll_shape *s, char text[LL_SHAPE_TEXT]);
+
+/* bf16 is the upper half of an f32; rounding is to nearest even, NaN stays NaN. */
+static inline float ll_bf16_to_f32(uint16_t h)
+{
+    uint32_t u = (uint32_t)h << 16;
+    float f;
+    memcpy(&f, &u, 4);
+    return f;
+}
+static inline uint16_t ll_f32_to_bf16(float f)
+{
+    uint32_t u;
+    memcpy(&u, &f, 4);
+    if ((u & 0x7fffffffu) > 0x7f800000u) return (uint16_t)((u >> 16) | 0x40u);
+    return (uint16_t)((u + 0x7fffu + ((u >> 16) & 1u)) >> 16);
+}
+float ll_f16_to_f32(uint16_t h);
+uint16_t ll_f32_to_f16(float f);
+
+/* One element as a double, whatever its type. Integers are rounded to nearest and saturate. */
+double ll_load(const void *data, ll_dtype t, int64_t i);
+void ll_store(void *data, ll_dtype t, int64_t i, double v);
+
+#ifdef __cplusplus
+}
+#endif

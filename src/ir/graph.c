@@ -1,0 +1,339 @@
+/* graph.c: building graphs: inputs, nodes, results, updates; the default shape rule. */
+#include "ir/op.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+
+const char *ll_kind_name(ll_kind k)
+{
+    static const char *const names[LL_N_KIND] = {"computed", "param", "state", "batch", "step"};
+    return names[k];
+}
+
+ll_graph *ll_graph_new(const char *name)
+{
+    ll_arena *a = ll_arena_new();
+    ll_graph *g = LL_NEW(a, ll_graph);
+    g->arena = a;
+    g->name = ll_arena_strdup(a, name);
+    g->values = (ll_value *)ll_arena_grow(a, NULL, sizeof(ll_value), 0, &g->cap_value);
+    g->n_value = 1;
+    return g;
+}
+
+void ll_graph_free(ll_graph *g)
+{
+    if (g) ll_arena_free(g->arena);
+}
+
+void ll_fail(ll_graph *g)
+{
+    if (g->err != LL_OK) return;
+    g->err = ll_error_code();
+    g->err_text = ll_arena_strdup(g->arena, ll_error_message());
+}
+
+void ll_reject(ll_graph *g, const char *format, ...)
+{
+    char text[512];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    if (ll_raise(LL_E_GRAPH, __FILE__, __LINE__, __func__, "%s", text) != LL_OK) ll_fail(g);
+}
+
+ll_err ll_graph_check(const ll_graph *g)
+{
+    CHECK(g->err == LL_OK, g->err, "%s", g->err_text);
+    return LL_OK;
+}
+
+ll_shape ll_shape_of(const ll_graph *g, ll_val v)
+{
+    return g->values[v.id].type.shape;
+}
+
+ll_dtype ll_dtype_of(const ll_graph *g, ll_val v)
+{
+    return g->values[v.id].type.dtype;
+}
+
+void ll_push(ll_graph *g, const char *scope)
+{
+    size_t n = strlen(g->scope);
+    if (n + strlen(scope) + 2 > sizeof g->scope) {
+        ll_reject(g, "scope %s.%s is too long", g->scope, scope);
+        return;
+    }
+    snprintf(g->scope + n, sizeof g->scope - n, "%s.", scope);
+}
+
+void ll_pop(ll_graph *g)
+{
+    size_t n = strlen(g->scope);
+    if (n) n--;
+    while (n && g->scope[n - 1] != '.') n--;
+    g->scope[n] = '\0';
+}
+
+void ll_block(ll_graph *g)
+{
+    g->n_block++;
+}
+
+const char *ll_scoped(ll_graph *g, const char *name)
+{
+    return ll_arena_printf(g->arena, "%s%s", g->scope, name);
+}
+
+static ll_val new_value(ll_graph *g, ll_type type)
+{
+    g->values =
+        (ll_value *)ll_arena_grow(g->arena, g->values, sizeof(ll_value), g->n_value, &g->cap_value);
+    g->values[g->n_value] = (ll_value){.type = type, .node = -1};
+    return (ll_val){g->n_value++};
+}
+
+ll_val ll_input(ll_graph *g, const char *name, ll_kind kind, ll_type type, ll_init init)
+{
+    if (g->err != LL_OK) return (ll_val){0};
+    if (ll_find(g, name).id) {
+        ll_reject(g, "two inputs are named %s", name);
+        return (ll_val){0};
+    }
+    for (int i = 0; i < type.shape.n; i++)
+        if (type.shape.d[i] < 0) {
+            char text[LL_SHAPE_TEXT];
+            ll_reject(g, "input %s has shape %s", name, ll_shape_print(&type.shape, text));
+            return (ll_val){0};
+        }
+    ll_val v = new_value(g, type);
+    ll_value *x = ll_value_of(g, v);
+    x->kind = kind;
+    x->init = init;
+    x->name = ll_arena_strdup(g->arena, name);
+    return v;
+}
+
+ll_val ll_param(ll_graph *g, const char *name, ll_shape shape, ll_init init)
+{
+    return ll_input(g, ll_scoped(g, name), LL_PARAM, (ll_type){LL_F32, shape}, init);
+}
+
+ll_val ll_state(ll_graph *g, const char *name, ll_shape shape, ll_init init)
+{
+    return ll_input(g, ll_scoped(g, name), LL_STATE, (ll_type){LL_F32, shape}, init);
+}
+
+ll_val ll_batch(ll_graph *g, const char *name, ll_dtype dtype, ll_shape shape)
+{
+    return ll_input(g, name, LL_BATCH, (ll_type){dtype, shape}, (ll_init){0});
+}
+
+ll_val ll_per_step(ll_graph *g, const char *name)
+{
+    ll_val old = ll_find(g, name);
+    if (old.id) return old;
+    return ll_input(g, name, LL_STEP, (ll_type){LL_F32, LL_SCALAR}, (ll_init){0});
+}
+
+ll_val ll_find(const ll_graph *g, const char *name)
+{
+    for (int i = 1; i < g->n_value; i++)
+        if (g->values[i].node < 0 && !strcmp(g->values[i].name, name)) return (ll_val){i};
+    return (ll_val){0};
+}
+
+ll_val ll_find_result(const ll_graph *g, const char *name)
+{
+    for (int i = 0; i < g->n_result; i++)
+        if (!strcmp(g->results[i].name, name)) return g->results[i].value;
+    return (ll_val){0};
+}
+
+ll_val ll_name(ll_graph *g, ll_val v, const char *name)
+{
+    if (v.id) ll_value_of(g, v)->name = ll_scoped(g, name);
+    return v;
+}
+
+void ll_result(ll_graph *g, const char *name, ll_val v)
+{
+    if (!v.id || g->err != LL_OK) return;
+    if (ll_find_result(g, name).id) {
+        ll_reject(g, "two results are named %s", name);
+        return;
+    }
+    g->results = (ll_named *)ll_arena_grow(g->arena, g->results, sizeof(ll_named), g->n_result,
+                                           &g->cap_result);
+    g->results[g->n_result++] = (ll_named){ll_arena_strdup(g->arena, name), v};
+}
+
+void ll_update(ll_graph *g, ll_val input, ll_val next)
+{
+    if (!input.id || !next.id || g->err != LL_OK) return;
+    const ll_value *a = ll_value_of(g, input), *b = ll_value_of(g, next);
+    if (a->kind != LL_PARAM && a->kind != LL_STATE) {
+        ll_reject(g, "only parameters and state can be updated");
+        return;
+    }
+    if (a->type.dtype != b->type.dtype || !ll_shape_equal(&a->type.shape, &b->type.shape)) {
+        char want[LL_SHAPE_TEXT], got[LL_SHAPE_TEXT];
+        ll_reject(g, "%s is %s%s, its update %s%s", a->name, ll_dtype_name(a->type.dtype),
+                  ll_shape_print(&a->type.shape, want), ll_dtype_name(b->type.dtype),
+                  ll_shape_print(&b->type.shape, got));
+        return;
+    }
+    g->updates = (ll_pair *)ll_arena_grow(g->arena, g->updates, sizeof(ll_pair), g->n_update,
+                                          &g->cap_update);
+    g->updates[g->n_update++] = (ll_pair){input, next};
+}
+
+/* The default shape rule: each result dimension is its loop's extent in the operands. */
+static ll_err infer_from_dims(ll_infer *i)
+{
+    char made[LL_DIMS_TEXT];
+    const char *dims = i->op->dims;
+    if (i->op->loops) {
+        TRY(i->op->loops(i->attr, i->n_in, i->in, made));
+        dims = made;
+    }
+    const char *arrow = strstr(dims, "->");
+    ll_loops l;
+    char operands[LL_DIMS_TEXT];
+    snprintf(operands, sizeof operands, "%.*s->", (int)(arrow - dims), dims);
+    ll_op only = *i->op; /* the operands' loops alone, with nothing said of the results */
+    only.dims = operands;
+    only.loops = NULL;
+    only.sum = "?";
+    only.max = only.whole = NULL;
+    TRY(ll_loops_of(&only, i->attr, i->n_in, i->in, 0, NULL, &l));
+    const char *side = arrow + 2;
+    for (int o = 0; o < i->n_out; o++) {
+        i->out[o] = (ll_type){.dtype = i->in[0].dtype};
+        ll_shape *s = &i->out[o].shape;
+        for (; *side && *side != ','; side++) {
+            if (*side == ' ') continue;
+            for (int k = 0; k < l.n; k++)
+                if (l.letter[k] == *side || (*side == '*' && l.letter[k] < 'a')) {
+                    CHECK(s->n < LL_MAX_DIMS, LL_E_SHAPE, "more than %d dimensions", LL_MAX_DIMS);
+                    s->d[s->n++] = l.extent[k];
+                }
+        }
+        if (*side) side++;
+    }
+    return LL_OK;
+}
+
+static ll_err infer(ll_infer *i)
+{
+    CHECK(i->op->n_in < 0 || i->op->n_in == i->n_in, LL_E_ARG, "%s takes %d operands, not %d",
+          i->op->name, i->op->n_in, i->n_in);
+    if (i->op->infer)
+        TRY(i->op->infer(i));
+    else
+        TRY(infer_from_dims(i));
+    ll_loops l;
+    if (i->op->dims || i->op->loops)
+        TRY(ll_loops_of(i->op, i->attr, i->n_in, i->in, i->n_out, i->out, &l));
+    return LL_OK;
+}
+
+/* "matmul of f32[2,3] and f32[4,5]", for messages. */
+static const char *operands_text(const ll_op *op, const ll_type *in, int n, char text[512])
+{
+    int at = snprintf(text, 512, "%s of ", op->name);
+    for (int i = 0; i < n && at < 450; i++) {
+        char s[LL_SHAPE_TEXT];
+        at += snprintf(text + at, (size_t)(512 - at), "%s%s%s", i ? " and " : "",
+                       ll_dtype_name(in[i].dtype), ll_shape_print(&in[i].shape, s));
+    }
+    return text;
+}
+
+ll_err ll_emit_all(ll_graph *g, const ll_op *op, const void *attr, const ll_val *in, int n_in,
+                   ll_val *out)
+{
+    ll_type in_type[LL_MAX_IN], out_type[LL_MAX_OUT];
+    CHECK(n_in <= LL_MAX_IN, LL_E_ARG, "%s: more than %d operands", op->name, LL_MAX_IN);
+    for (int i = 0; i < n_in; i++) {
+        LL_ASSERT(in[i].id > 0 && in[i].id < g->n_value);
+        in_type[i] = ll_value_of(g, in[i])->type;
+    }
+    ll_infer i = {op, attr, n_in, op->n_out, in_type, out_type};
+    if (infer(&i) != LL_OK) {
+        char text[512];
+        FAIL(ll_error_code(), "%s%s: %s", g->scope, operands_text(op, in_type, n_in, text),
+             ll_error_message());
+    }
+    g->nodes =
+        (ll_node *)ll_arena_grow(g->arena, g->nodes, sizeof(ll_node), g->n_node, &g->cap_node);
+    ll_node *n = &g->nodes[g->n_node];
+    *n = (ll_node){.op = op, .n_in = n_in, .n_out = op->n_out, .block = g->n_block};
+    n->attr = op->attr_size ? ll_arena_copy(g->arena, attr, op->attr_size) : NULL;
+    n->in = (ll_val *)ll_arena_copy(g->arena, in, sizeof(ll_val) * (size_t)n_in);
+    n->out = LL_NEW_ARRAY(g->arena, ll_val, op->n_out);
+    n->name = ll_scoped(g, op->name);
+    for (int o = 0; o < op->n_out; o++) {
+        out[o] = n->out[o] = new_value(g, out_type[o]);
+        ll_value_of(g, out[o])->node = g->n_node;
+        ll_value_of(g, out[o])->out = o;
+    }
+    g->n_node++;
+    return LL_OK;
+}
+
+ll_val ll_emit(ll_graph *g, const ll_op *op, const void *attr, const ll_val *in, int n_in)
+{
+    ll_val out[LL_MAX_OUT];
+    if (g->err != LL_OK) return (ll_val){0};
+    for (int i = 0; i < n_in; i++)
+        if (!in[i].id) {
+            ll_reject(g, "%s%s: operand %d is none", g->scope, op->name, i);
+            return (ll_val){0};
+        }
+    if (ll_emit_all(g, op, attr, in, n_in, out) == LL_OK) return out[0];
+    ll_fail(g);
+    return (ll_val){0};
+}
+
+static ll_err verify_node(const ll_graph *g, int index)
+{
+    const ll_node *n = &g->nodes[index];
+    ll_type in[LL_MAX_IN], out[LL_MAX_OUT];
+    for (int i = 0; i < n->n_in; i++) {
+        CHECK(n->in[i].id > 0 && n->in[i].id < g->n_value, LL_E_GRAPH, "%s: operand %d is no value",
+              n->name, i);
+        const ll_value *v = ll_value_of(g, n->in[i]);
+        CHECK(v->node < index, LL_E_GRAPH, "%s reads a value made after it", n->name);
+        in[i] = v->type;
+    }
+    ll_infer i = {n->op, n->attr, n->n_in, n->n_out, in, out};
+    TRY(infer(&i));
+    for (int o = 0; o < n->n_out; o++) {
+        const ll_value *v = ll_value_of(g, n->out[o]);
+        CHECK(v->node == index && v->out == o, LL_E_GRAPH, "%s: result %d is another's", n->name,
+              o);
+        CHECK(v->type.dtype == out[o].dtype && ll_shape_equal(&v->type.shape, &out[o].shape),
+              LL_E_GRAPH, "%s: result %d is not what its op gives", n->name, o);
+    }
+    return LL_OK;
+}
+
+ll_err ll_verify(const ll_graph *g)
+{
+    TRY(ll_graph_check(g));
+    for (int i = 0; i < g->n_node; i++) TRY(verify_node(g, i));
+    for (int i = 0; i < g->n_result; i++)
+        CHECK(g->results[i].value.id > 0 && g->results[i].value.id < g->n_value, LL_E_GRAPH,
+              "result %s is no value", g->results[i].name);
+    for (int i = 0; i < g->n_update; i++) {
+        const ll_value *a = ll_value_of(g, g->updates[i].input);
+        const ll_value *b = ll_value_of(g, g->updates[i].next);
+        CHECK(a->node < 0 && a->type.dtype == b->type.dtype &&
+                  ll_shape_equal(&a->type.shape, &b->type.shape),
+              LL_E_GRAPH, "the update of %s does not fit it", a->name);
+    }
+    return LL_OK;
+}

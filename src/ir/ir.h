@@ -1,0 +1,103 @@
+/* ir.h: values, nodes, graphs.
+ *
+ * 1. SSA: a node has an op, an attribute struct, input values and output values; a value has an
+ *    element type and a static shape, and is either an input of the graph or made by one node.
+ * 2. Nodes only ever read values made before them: array order is a topological order.
+ * 3. Nodes and values are appended, never removed; a pass that removes makes a new graph.
+ * 4. Everything lives in the graph's arena. Value 0 is "none". */
+#pragma once
+#include "base/arena.h"
+#include "base/types.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct ll_op ll_op;
+
+typedef enum ll_kind { LL_COMPUTED, LL_PARAM, LL_STATE, LL_BATCH, LL_STEP, LL_N_KIND } ll_kind;
+const char *ll_kind_name(ll_kind k);
+
+typedef struct ll_type {
+    ll_dtype dtype;
+    ll_shape shape;
+} ll_type;
+
+typedef struct ll_value {
+    ll_type type;
+    ll_kind kind;
+    ll_init init;     /* parameters and state */
+    const char *name; /* always for inputs; NULL where nobody named it */
+    int node, out;    /* which output of which node; node -1 for an input */
+} ll_value;
+
+typedef struct ll_node {
+    const ll_op *op;
+    const void *attr; /* op->attr_size bytes */
+    int n_in, n_out;
+    ll_val *in, *out;
+    const char *name; /* scope and op, for people: "block2.conv1.conv2d" */
+    int block;        /* how many ll_block marks came before */
+} ll_node;
+
+typedef struct ll_named {
+    const char *name;
+    ll_val value;
+} ll_named;
+
+typedef struct ll_pair {
+    ll_val input, next;
+} ll_pair;
+
+struct ll_graph {
+    ll_arena *arena;
+    const char *name;
+    ll_value *values; /* [n_value]; values[0] is none */
+    ll_node *nodes;   /* [n_node] */
+    ll_named *results;
+    ll_pair *updates;
+    int n_value, n_node, n_result, n_update;
+    int cap_value, cap_node, cap_result, cap_update;
+    int n_block;
+    char scope[256];
+    ll_err err; /* the first mistake of the declaration, and its message */
+    const char *err_text;
+};
+
+static inline ll_value *ll_value_of(const ll_graph *g, ll_val v)
+{
+    return &g->values[v.id];
+}
+/* A graph without nodes or values, of its own arena. */
+ll_val ll_input(ll_graph *g, const char *name, ll_kind kind, ll_type type, ll_init init);
+ll_val ll_find(const ll_graph *g, const char *input_name); /* none: no input of that name */
+ll_val ll_find_result(const ll_graph *g, const char *name);
+
+/* Appends a node; attr is copied. Infers and checks its outputs. emit returns the first output and
+ * makes failure the graph's; emit_all gives all of them. Any input that is none: does nothing. */
+ll_val ll_emit(ll_graph *g, const ll_op *op, const void *attr, const ll_val *in, int n_in);
+ll_err ll_emit_all(ll_graph *g, const ll_op *op, const void *attr, const ll_val *in, int n_in,
+                   ll_val *out);
+#define LL_EMIT(g, op, attr, ...)                                                                  \
+    ll_emit(g, op, attr, (ll_val[]){__VA_ARGS__},                                                  \
+            (int)(sizeof((ll_val[]){__VA_ARGS__}) / sizeof(ll_val)))
+/* The graph takes over this thread's failure as its first mistake. */
+void ll_fail(ll_graph *g);
+const char *ll_scoped(ll_graph *g, const char *name);
+
+/* Every invariant above, and each node's outputs against its op's rule. Run after every pass. */
+ll_err ll_verify(const ll_graph *g);
+
+/* Text, one node a line (see ir/text.c for the form). print: in arena. parse: in a new graph. */
+char *ll_print(const ll_graph *g, ll_arena *arena);
+ll_err ll_parse(const char *text, ll_graph **out);
+/* One value's type and one node's attributes, as they stand in the text. */
+char *ll_print_attr(const ll_op *op, const void *attr, ll_arena *arena);
+/* Parses "f32[2,3], i32[4]<5 {axis=1}": the operands and attributes of an op's trial. limit: the
+ * bound after '<' (integers), or 1 after '>' (positive numbers), else 0. */
+ll_err ll_parse_trial(const ll_op *op, const char *text, ll_arena *arena, int *n_in, ll_type *in,
+                      int64_t *limit, void **attr);
+
+#ifdef __cplusplus
+}
+#endif

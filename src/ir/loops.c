@@ -1,0 +1,138 @@
+/* loops.c: the loops of a node, read from its op's dims string (see ir/op.h).
+ *
+ * Worked example: matmul "*mk, *kn -> *mn" on f32[8,5,7], f32[8,7,3]: '*' is one dimension here and
+ * becomes loop A (extent 8); m=5, k=7, n=3; k vanishes and is in sum. */
+#include "ir/op.h"
+
+#include <ctype.h>
+
+/* Loop of a letter, made when new; -1 when there is no room. */
+static int loop_of(ll_loops *l, char letter)
+{
+    for (int i = 0; i < l->n; i++)
+        if (l->letter[i] == letter) return i;
+    if (l->n == LL_MAX_LOOPS) return -1;
+    l->letter[l->n] = letter;
+    l->extent[l->n] = -1;
+    return l->n++;
+}
+
+/* The text of operand number k on one side: letters up to ',' or the end. */
+static const char *operand_text(const char *side, int k, int *len)
+{
+    for (;; k--) {
+        while (*side == ' ') side++;
+        int n = 0;
+        while (side[n] && side[n] != ',' && !(side[n] == '-' && side[n + 1] == '>')) n++;
+        *len = n;
+        while (*len && side[*len - 1] == ' ') --*len;
+        if (k == 0) return side;
+        if (side[n] != ',') return side; /* the last one stands for any that follow (variadic) */
+        side += n + 1;
+    }
+}
+
+/* Matches letters of one operand with its dimensions; '*' takes what the letters leave. */
+static ll_err match(ll_loops *l, const char *text, int len, const ll_type *t, const char *windows,
+                    bool is_out, int8_t map[LL_MAX_DIMS])
+{
+    int letters = 0, stars = 0;
+    for (int i = 0; i < len; i++) {
+        if (text[i] == '*')
+            stars++;
+        else
+            letters++;
+    }
+    int extra = t->shape.n - letters;
+    CHECK(stars ? extra >= 0 : extra == 0, LL_E_SHAPE, "an operand of %d dimensions, want %.*s",
+          t->shape.n, len, text);
+    int dim = 0;
+    for (int i = 0; i < len; i++) {
+        int repeat = text[i] == '*' ? extra : 1;
+        for (int r = 0; r < repeat; r++, dim++) {
+            char letter = text[i] == '*' ? (char)('A' + r) : text[i];
+            int k = loop_of(l, letter);
+            CHECK(k >= 0, LL_E_SHAPE, "more than %d loops", LL_MAX_LOOPS);
+            map[dim] = (int8_t)k;
+            bool sliding = windows && strchr(windows, letter);
+            if (sliding) l->window[k] = true;
+            if (sliding && !is_out && l->extent[k] >= 0) continue;
+            int64_t d = t->shape.d[dim];
+            if (sliding && is_out)
+                l->extent[k] = d; /* the result's range counts */
+            else if (l->extent[k] < 0)
+                l->extent[k] = d;
+            CHECK(l->extent[k] == d, LL_E_SHAPE, "loop %c runs over %lld and over %lld", letter,
+                  (long long)l->extent[k], (long long)d);
+        }
+    }
+    for (; dim < LL_MAX_DIMS; dim++) map[dim] = -1;
+    return LL_OK;
+}
+
+static bool in_results(const ll_loops *l, int n_out, int loop)
+{
+    for (int o = 0; o < n_out; o++)
+        for (int d = 0; d < LL_MAX_DIMS; d++)
+            if (l->out[o][d] == loop) return true;
+    return false;
+}
+
+static bool listed(const char *letters, char letter)
+{
+    if (!letters) return false;
+    return strchr(letters, letter) || (isupper((unsigned char)letter) && strchr(letters, '*'));
+}
+
+ll_err ll_loops_of(const ll_op *op, const void *attr, int n_in, const ll_type *in, int n_out,
+                   const ll_type *out, ll_loops *l)
+{
+    char made[LL_DIMS_TEXT];
+    const char *dims = op->dims;
+    memset(l, 0, sizeof *l);
+    memset(l->in, -1, sizeof l->in);
+    memset(l->out, -1, sizeof l->out);
+    CHECK(n_in <= LL_MAX_IN && n_out <= LL_MAX_OUT, LL_E_SHAPE, "%s has too many operands",
+          op->name);
+    if (op->loops) {
+        TRY(op->loops(attr, n_in, in, made));
+        dims = made;
+    }
+    LL_ASSERT(dims);
+    const char *arrow = strstr(dims, "->");
+    LL_ASSERT(arrow);
+    int len;
+    /* Results first where a window slides, so that the loop's extent is the result's. */
+    for (int o = 0; o < n_out; o++) {
+        const char *t = operand_text(arrow + 2, o, &len);
+        TRY(match(l, t, len, &out[o], op->window, true, l->out[o]));
+    }
+    for (int i = 0; i < n_in; i++) {
+        const char *t = operand_text(dims, i, &len);
+        TRY(match(l, t, len, &in[i], op->window, false, l->in[i]));
+    }
+    bool any = op->sum && *op->sum == '?';
+    for (int k = 0; k < l->n; k++) {
+        char c = l->letter[k];
+        if (listed(op->whole, c))
+            l->combine[k] = LL_WHOLE;
+        else if (in_results(l, n_out, k))
+            l->combine[k] = LL_FREE;
+        else if (any || listed(op->sum, c))
+            l->combine[k] = LL_SUM;
+        else if (listed(op->max, c) || (op->max && *op->max == '?'))
+            l->combine[k] = LL_MAX;
+        else
+            FAIL(LL_E_GRAPH, "%s: loop %c vanishes and is in none of sum, max, whole", op->name, c);
+    }
+    return LL_OK;
+}
+
+ll_err ll_node_loops(const ll_graph *g, const ll_node *n, ll_loops *loops)
+{
+    ll_type in[LL_MAX_IN], out[LL_MAX_OUT];
+    CHECK(n->n_in <= LL_MAX_IN, LL_E_SHAPE, "%s: more than %d operands", n->name, LL_MAX_IN);
+    for (int i = 0; i < n->n_in; i++) in[i] = ll_value_of(g, n->in[i])->type;
+    for (int i = 0; i < n->n_out; i++) out[i] = ll_value_of(g, n->out[i])->type;
+    return ll_loops_of(n->op, n->attr, n->n_in, in, n->n_out, out, loops);
+}

@@ -1,0 +1,125 @@
+/* op.h: what an op is. src/op/x.c declares ops as constants of this type, in a list named ll_ops_x;
+ * the build finds the lists from the file names. Adding an op adds its file and its kernels.
+ *
+ * Loop dims. dims names, for each operand and result, the loop that walks each of its dimensions:
+ * "nhwc, frsc -> nhwf". '*' stands for any number of leading dimensions. The same letter is the
+ * same loop and has one extent. A loop that is in a result is free: cutting it cuts operands and
+ * result. A loop that vanishes is listed in sum (parts add up), max (parts combine by maximum) or
+ * whole (may not be cut); sum = "?" means every loop that vanishes. A letter in window is walked by
+ * the result exactly and by some operands through a sliding window: split says which range of each
+ * operand a range of the loop reads.
+ * What does not fit: infer (shapes), loops (dims that depend on attributes), split (halos), and
+ * expand: the node rewritten as nodes that do fit. A whole loop of an op with expand can be cut by
+ * cutting the expansion; an op without grad is differentiated through its expansion. */
+#pragma once
+#include "ir/ir.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct ll_kcall;
+typedef ll_err ll_kernel(const struct ll_kcall *c);
+typedef size_t ll_scratch(const struct ll_kcall *c);
+
+enum { LL_MAX_IN = 16, LL_MAX_OUT = 8, LL_MAX_LOOPS = 16, LL_DIMS_TEXT = 256 };
+
+/* ---- attributes as data: printing, parsing ---- */
+typedef enum ll_attr_kind {
+    LL_A_INT,
+    LL_A_F64,
+    LL_A_INTS,
+    LL_A_SHAPE,
+    LL_A_DTYPE,
+    LL_A_SPEC,
+    LL_A_FUSED
+} ll_attr_kind;
+typedef struct ll_attr_field {
+    const char *name; /* NULL ends the list */
+    ll_attr_kind kind;
+    size_t offset;
+    int count; /* INTS: how many */
+} ll_attr_field;
+#define LL_FIELD(type, field, kind)                                                                \
+    {                                                                                              \
+#field, kind, offsetof(type, field), 0                                                     \
+    }
+#define LL_FIELDS(type, field, n)                                                                  \
+    {                                                                                              \
+#field, LL_A_INTS, offsetof(type, field), n                                                \
+    }
+
+/* ---- shapes ---- */
+typedef struct ll_infer {
+    const ll_op *op;
+    const void *attr;
+    int n_in, n_out;
+    const ll_type *in;
+    ll_type *out;
+} ll_infer;
+
+/* ---- loops of one node ---- */
+typedef enum ll_combine { LL_FREE, LL_SUM, LL_MAX, LL_WHOLE } ll_combine;
+typedef struct ll_loops {
+    int n;
+    char letter[LL_MAX_LOOPS];
+    int64_t extent[LL_MAX_LOOPS];
+    ll_combine combine[LL_MAX_LOOPS];
+    bool window[LL_MAX_LOOPS];
+    int8_t in[LL_MAX_IN][LL_MAX_DIMS]; /* operand dimension -> loop; -1: none (whole) */
+    int8_t out[LL_MAX_OUT][LL_MAX_DIMS];
+} ll_loops;
+/* The loops of a node with these operand and result types. */
+ll_err ll_loops_of(const ll_op *op, const void *attr, int n_in, const ll_type *in, int n_out,
+                   const ll_type *out, ll_loops *loops);
+ll_err ll_node_loops(const ll_graph *g, const ll_node *n, ll_loops *loops);
+
+/* Which range of each operand one part of a cut loop reads, and the attributes it runs with. */
+typedef struct ll_range {
+    int64_t from, to;
+} ll_range;
+typedef struct ll_part {
+    ll_range in[LL_MAX_IN]; /* along the dimension the loop walks; unused for other operands */
+    void *attr;             /* a copy of the node's, for split to change */
+} ll_part;
+
+/* ---- gradients: reads in, out, dout (none: zero); sets din (none: no gradient) ---- */
+typedef struct ll_bwd {
+    ll_graph *g;
+    const ll_op *op;
+    const void *attr;
+    int n_in;
+    const ll_val *in, *out, *dout;
+    ll_val *din;
+} ll_bwd;
+
+struct ll_op {
+    const char *name;
+    int n_in, n_out; /* n_in -1: any number */
+    size_t attr_size;
+    const ll_attr_field *attrs;
+    const char *dims, *sum, *max, *whole, *window;
+    ll_err (*loops)(const void *attr, int n_in, const ll_type *in, char dims[LL_DIMS_TEXT]);
+    ll_err (*infer)(ll_infer *i); /* NULL: shapes from dims, type of the first operand */
+    ll_err (*split)(const void *attr, const ll_loops *loops, int loop, ll_range range,
+                    const ll_type *in, ll_part *part);
+    void (*expand)(ll_graph *g, const void *attr, const ll_val *in, int n_in, ll_val *out);
+    void (*grad)(ll_bwd *b);
+    bool no_grad;     /* a constant or a count: no gradient flows through it */
+    double flop;      /* per point of the product of all loops */
+    bool elementwise; /* may run in place and be fused; ew says which */
+    int ew;           /* ll_ew */
+    bool alias;       /* the result is the first operand's bytes: no kernel runs (reshape) */
+    bool random;      /* depends on the step and seed: two equal nodes still give one value */
+    ll_kernel *ref, *cpu;
+    ll_scratch *cpu_scratch;
+    const char *trials[8]; /* "f32[6,12], f32[12,18] {spec=\"mk,kn->mn\"}": see ll_parse_trial */
+};
+
+const ll_op *ll_op_find(const char *name); /* NULL: none */
+/* All ops, sorted by file and then as listed; ends with NULL. */
+const ll_op *const *ll_ops(void);
+
+#ifdef __cplusplus
+}
+#endif

@@ -1,0 +1,137 @@
+/* attr.h: the attribute structs of ops, shared by op/ (declares, prints) and kern/ (computes).
+ * They are compared and hashed as bytes: always made zeroed, strings padded with zeros. */
+#pragma once
+#include "base/types.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define LL_SPEC_MAX 40
+
+/* transpose, sum, amax: "nhwc->c" */
+typedef struct ll_spec_attr {
+    char spec[LL_SPEC_MAX];
+} ll_spec_attr;
+
+/* matmul: "btc,nc->btn"; out: element type of the result */
+typedef struct ll_matmul_attr {
+    char spec[LL_SPEC_MAX];
+    ll_dtype out;
+} ll_matmul_attr;
+
+typedef struct ll_broadcast_attr {
+    char spec[LL_SPEC_MAX];
+    ll_shape shape;
+} ll_broadcast_attr;
+
+typedef struct ll_fill_attr {
+    double value;
+    ll_shape shape;
+    ll_dtype dtype;
+} ll_fill_attr;
+
+typedef struct ll_reshape_attr {
+    ll_shape shape;
+} ll_reshape_attr;
+
+/* slice: [from, to) of dim; pad: from zeros before, to zeros after; concat: dim */
+typedef struct ll_range_attr {
+    int64_t dim, from, to;
+} ll_range_attr;
+
+typedef struct ll_cast_attr {
+    ll_dtype dtype;
+} ll_cast_attr;
+
+/* scale, shift: the number */
+typedef struct ll_number_attr {
+    double value;
+} ll_number_attr;
+
+/* conv2d and its gradients. Output row o reads input row o*stride - pad + r*dilation; reads outside
+ * the image are zeros. pad may be negative in a part of a split convolution.
+ * size: conv2d_dx: the image's height and width; conv2d_dw: the filter's; conv2d: unused. */
+typedef struct ll_conv_attr {
+    int64_t stride[2], pad[4], dilation[2], groups, size[2]; /* pad: top, bottom, left, right */
+} ll_conv_attr;
+
+/* pooling; size: the window. image: height and width of the input, for the gradients. */
+typedef struct ll_pool_attr {
+    int64_t size[2], stride[2], pad[4], image[2];
+} ll_pool_attr;
+
+typedef struct ll_norm_attr {
+    double eps;
+} ll_norm_attr;
+
+/* dropout: drop probability; stream: which random numbers */
+typedef struct ll_dropout_attr {
+    double p;
+    int64_t stream;
+} ll_dropout_attr;
+
+/* ---- elementwise ops, and chains of them as one kernel ----
+ * X(name, operands, value for double operands a, b, c and number k) */
+#define LL_EW(X)                                                                                   \
+    X(add, 2, a + b)                                                                               \
+    X(sub, 2, a - b)                                                                               \
+    X(mul, 2, a *b)                                                                                \
+    X(div, 2, a / b)                                                                               \
+    X(max, 2, a > b ? a : b)                                                                       \
+    X(min, 2, a < b ? a : b)                                                                       \
+    X(less, 2, a < b ? 1 : 0)                                                                      \
+    X(equal, 2, a == b ? 1 : 0)                                                                    \
+    X(select, 3, a != 0 ? b : c)                                                                   \
+    X(neg, 1, -a)                                                                                  \
+    X(abs, 1, fabs(a))                                                                             \
+    X(exp, 1, exp(a))                                                                              \
+    X(log, 1, log(a))                                                                              \
+    X(sqrt, 1, sqrt(a))                                                                            \
+    X(rsqrt, 1, 1 / sqrt(a))                                                                       \
+    X(tanh, 1, tanh(a))                                                                            \
+    X(sigmoid, 1, 1 / (1 + exp(-a)))                                                               \
+    X(sin, 1, sin(a))                                                                              \
+    X(cos, 1, cos(a))                                                                              \
+    X(relu, 1, a > 0 ? a : 0)                                                                      \
+    X(gelu, 1, 0.5 * a * (1 + tanh(LL_GELU_A * (a + LL_GELU_B * a * a * a))))                      \
+    X(dgelu, 1, ll_dgelu(a))                                                                       \
+    X(silu, 1, a / (1 + exp(-a)))                                                                  \
+    X(square, 1, a *a)                                                                             \
+    X(scale, 1, a *k)                                                                              \
+    X(shift, 1, a + k)                                                                             \
+    X(cast, 1, a)
+
+#define LL_GELU_A 0.7978845608028654 /* sqrt(2/pi) */
+#define LL_GELU_B 0.044715
+
+typedef enum ll_ew {
+#define X(name, operands, value) LL_EW_##name,
+    LL_EW(X)
+#undef X
+        LL_N_EW
+} ll_ew;
+
+/* A chain: registers 0..n_in-1 are the inputs, register n_in+i the result of step i; out[] names
+ * the registers that are written. Input i is broadcast: element e of the result reads its element
+ * (e / repeat[i]) % period[i], where period 1 is a scalar and repeat 1 the usual case. Arithmetic
+ * is f32 whatever the tensors' types. */
+#define LL_FUSE_STEPS 48
+#define LL_FUSE_IN 16
+#define LL_FUSE_OUT 8
+typedef struct ll_fused_step {
+    double k;
+    int16_t op, a, b, c; /* ll_ew; registers */
+} ll_fused_step;
+typedef struct ll_fused_attr {
+    int32_t n_step, n_in, n_out;
+    int32_t out[LL_FUSE_OUT];
+    ll_dtype out_dtype[LL_FUSE_OUT];
+    int64_t period[LL_FUSE_IN], repeat[LL_FUSE_IN];
+    ll_shape shape;
+    ll_fused_step step[LL_FUSE_STEPS];
+} ll_fused_attr;
+
+#ifdef __cplusplus
+}
+#endif

@@ -1,0 +1,41 @@
+/* kern.h: what a kernel is given. Kernels are arithmetic only: they know nothing of graphs, never
+ * allocate and never wait. A kernel's tensors are dense and row-major; the caller has checked types
+ * and shapes. Every op has a plain reference kernel (kern/ref, any element type, slow and obviously
+ * right) and a fast one (kern/cpu: f32, and bf16 where an op's file says so).
+ *
+ * 1. A fast kernel gives the same bits for the same inputs and thread count, always.
+ * 2. A kernel writes every element of its outputs.
+ * 3. scratch is what the op's scratch function asked for, 64-byte aligned, of any content. */
+#pragma once
+#include "base/types.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct ll_tensor {
+    void *data;
+    ll_dtype dtype;
+    ll_shape shape;
+} ll_tensor;
+
+typedef struct ll_kcall {
+    const void *attr; /* the op's attribute struct, from kern/attr.h */
+    int n_in, n_out;
+    const ll_tensor *in, *out;
+    void *scratch;
+    int threads;
+    int micro, n_micro; /* which micro-batch of how many: random ops and accumulation ask */
+    uint64_t seed, step;
+} ll_kcall;
+
+typedef ll_err ll_kernel(const ll_kcall *c);
+/* Bytes of scratch a call needs; data pointers are NULL when it is asked. */
+typedef size_t ll_scratch(const ll_kcall *c);
+
+/* Below this many elementary operations a kernel stays on one thread. */
+enum { LL_PARALLEL_WORK = 20000 };
+
+#ifdef __cplusplus
+}
+#endif
