@@ -191,7 +191,7 @@ void ll_update(ll_graph *g, ll_val input, ll_val next)
 }
 
 /* The default shape rule: each result dimension is its loop's extent in the operands. */
-static ll_err infer_from_dims(ll_infer *i)
+ll_err ll_infer_dims(ll_infer *i)
 {
     char made[LL_DIMS_TEXT];
     const char *dims = i->op->dims;
@@ -233,7 +233,7 @@ static ll_err infer(ll_infer *i)
     if (i->op->infer)
         TRY(i->op->infer(i));
     else
-        TRY(infer_from_dims(i));
+        TRY(ll_infer_dims(i));
     ll_loops l;
     if (i->op->dims || i->op->loops)
         TRY(ll_loops_of(i->op, i->attr, i->n_in, i->in, i->n_out, i->out, &l));

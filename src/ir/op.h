@@ -57,6 +57,8 @@ typedef struct ll_infer {
     const ll_type *in;
     ll_type *out;
 } ll_infer;
+/* The default rule, for an infer that only adds checks or changes types. */
+ll_err ll_infer_dims(ll_infer *i);
 
 /* ---- loops of one node ---- */
 typedef enum ll_combine { LL_FREE, LL_SUM, LL_MAX, LL_WHOLE } ll_combine;
