@@ -1,0 +1,38 @@
+/* near.c: edit distance (optimal string alignment) by dynamic programming over three rows. */
+#include "base/near.h"
+
+#include <string.h>
+
+enum { WORD_MAX = 63 }; /* longer words are never a slip of the finger apart: cut there */
+
+static int least(int a, int b)
+{
+    return a < b ? a : b;
+}
+
+int ll_edit_distance(const char *a, const char *b)
+{
+    int n = (int)strnlen(a, WORD_MAX), m = (int)strnlen(b, WORD_MAX);
+    int rows[3][WORD_MAX + 1];
+    for (int j = 0; j <= m; j++) rows[0][j] = j;
+    for (int i = 1; i <= n; i++) {
+        int *now = rows[i % 3], *up = rows[(i + 2) % 3], *up2 = rows[(i + 1) % 3];
+        now[0] = i;
+        for (int j = 1; j <= m; j++) {
+            int change = up[j - 1] + (a[i - 1] != b[j - 1]);
+            now[j] = least(change, least(up[j], now[j - 1]) + 1);
+            if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
+                now[j] = least(now[j], up2[j - 2] + 1);
+        }
+    }
+    return rows[n % 3][m];
+}
+
+void ll_near_try(ll_near *near, const char *known)
+{
+    int d = ll_edit_distance(near->word, known);
+    int enough = least((int)strnlen(near->word, WORD_MAX), (int)strnlen(known, WORD_MAX)) / 2;
+    if (d > (enough > 1 ? enough : 1) || (near->best && d >= near->distance)) return;
+    near->best = known;
+    near->distance = d;
+}

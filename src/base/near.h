@@ -1,0 +1,25 @@
+/* near.h: which known word a mistyped one probably meant, for error messages:
+ *
+ *     ll_near near = {.word = "covn2d"};
+ *     for (...) ll_near_try(&near, known[i]);
+ *     if (near.best) ... "; did you mean conv2d?" */
+#pragma once
+#include "base/err.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct ll_near {
+    const char *word;
+    const char *best; /* the nearest tried so far; NULL: nothing is near enough to suggest */
+    int distance;     /* of best */
+} ll_near;
+
+void ll_near_try(ll_near *near, const char *known);
+/* Fewest letters to insert, delete, change, or swap with a neighbour, to turn a into b. */
+int ll_edit_distance(const char *a, const char *b);
+
+#ifdef __cplusplus
+}
+#endif
