@@ -107,6 +107,8 @@ struct ll_op {
                     const ll_type *in, ll_part *part);
     void (*expand)(ll_graph *g, const void *attr, const ll_val *in, int n_in, ll_val *out);
     void (*grad)(ll_bwd *b);
+    /* Flops of a node, where they are no multiple of the product of all loops (attention). */
+    double (*cost)(const ll_loops *l);
     bool no_grad;     /* a constant or a count: no gradient flows through it */
     double flop;      /* per point of the product of all loops */
     bool elementwise; /* may run in place and be fused; ew says which */

@@ -65,11 +65,28 @@ typedef struct ll_norm_attr {
     double eps;
 } ll_norm_attr;
 
-/* dropout: drop probability; stream: which random numbers */
+/* dropout: drop probability; stream: which random numbers; whole: the shape of the tensor this one
+ * is a part of, and at: where in it the part starts. The numbers are those of the whole. */
 typedef struct ll_dropout_attr {
     double p;
     int64_t stream;
+    ll_shape whole;
+    int64_t at[LL_MAX_DIMS];
 } ll_dropout_attr;
+
+/* embedding and its gradient; v: rows of the gradient's result. part: the table holds only rows
+ * from .. from+v-1 of a larger one, and indices of other rows count as zeros; otherwise such
+ * indices are errors. */
+typedef struct ll_embedding_attr {
+    int64_t v, from, part;
+} ll_embedding_attr;
+
+/* causal_mask: what stands at [t,s] for at[1]+s > at[0]+t; at: where in the whole this part starts
+ */
+typedef struct ll_mask_attr {
+    double value;
+    int64_t at[2];
+} ll_mask_attr;
 
 /* ---- elementwise ops, and chains of them as one kernel ----
  * X(name, operands, value for double operands a, b, c and number k) */
