@@ -1,0 +1,171 @@
+/* Matrix products against a plain triple loop in double: every transpose, ragged sizes, both
+ * element types, one to three threads, and the same bits when run again. */
+#include "kern/cpu/gemm.h"
+#include "base/rng.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <cmocka.h>
+
+enum { SEED = 11 };
+
+static float load(const void *x, bool bf16, int64_t i)
+{
+    return bf16 ? ll_bf16_to_f32(((const uint16_t *)x)[i]) : ((const float *)x)[i];
+}
+
+/* Room for n elements with guard bands of a known byte on both sides. */
+enum { GUARD = 256 };
+static char *guarded(size_t bytes)
+{
+    char *p = aligned_alloc(64, (bytes + 2 * GUARD + 63) / 64 * 64);
+    assert_non_null(p);
+    memset(p, 0x7f, (bytes + 2 * GUARD + 63) / 64 * 64);
+    return p + GUARD;
+}
+static void check_guard(char *p, size_t bytes)
+{
+    for (int i = 1; i <= GUARD; i++) assert_int_equal(p[-i], 0x7f);
+    for (int i = 0; i < GUARD; i++) assert_int_equal(p[bytes + (size_t)i], 0x7f);
+    free(p - GUARD);
+}
+
+static void fill(void *x, bool bf16, int64_t n, uint64_t stream)
+{
+    for (int64_t i = 0; i < n; i++) {
+        float v = 2 * ll_uniform_at(SEED, stream, (uint64_t)i) - 1;
+        if (bf16)
+            ((uint16_t *)x)[i] = ll_f32_to_bf16(v);
+        else
+            ((float *)x)[i] = v;
+    }
+}
+
+/* layout bits: 1: a transposed; 2: b transposed; 4: c transposed; 8: nothing has stride 1 */
+static void strides(int64_t rows, int64_t cols, bool transposed, bool wide, int64_t *rs,
+                    int64_t *cs)
+{
+    int64_t unit = wide ? 2 : 1, pad = wide ? 3 : 0;
+    *rs = transposed ? unit : unit * cols + pad;
+    *cs = transposed ? unit * rows + pad : unit;
+}
+static int64_t extent(int64_t rows, int64_t cols, int64_t rs, int64_t cs)
+{
+    return rows && cols ? (rows - 1) * rs + (cols - 1) * cs + 1 : 0;
+}
+
+static void compare(const ll_gemm_call *g, const void *before, const char *what)
+{
+    for (int64_t i = 0; i < g->m; i++)
+        for (int64_t j = 0; j < g->n; j++) {
+            int64_t at = i * g->c_rs + j * g->c_cs;
+            double want = g->add ? load(before, g->bf16_out, at) : 0, size = fabs(want);
+            for (int64_t p = 0; p < g->k; p++) {
+                double x = (double)load(g->a, g->bf16, i * g->a_rs + p * g->a_cs) *
+                           load(g->b, g->bf16, p * g->b_rs + j * g->b_cs);
+                want += x;
+                size += fabs(x);
+            }
+            double got = load(g->c, g->bf16_out, at);
+            double tol = size * 3e-6 + (g->bf16_out ? fabs(want) / 200 : 0) + 1e-7;
+            if (!(fabs(got - want) <= tol))
+                fail_msg("%s %lldx%lldx%lld at %lld,%lld: %g, want %g", what, (long long)g->m,
+                         (long long)g->n, (long long)g->k, (long long)i, (long long)j, got, want);
+        }
+}
+
+static void one(int64_t m, int64_t n, int64_t k, int layout, bool bf16, bool bf16_out, bool add,
+                int threads)
+{
+    ll_gemm_call g = {.m = m, .n = n, .k = k, .bf16 = bf16, .bf16_out = bf16_out, .add = add};
+    g.threads = threads;
+    strides(m, k, layout & 1, layout & 8, &g.a_rs, &g.a_cs);
+    strides(k, n, layout & 2, layout & 8, &g.b_rs, &g.b_cs);
+    strides(m, n, layout & 4, layout & 8, &g.c_rs, &g.c_cs);
+    int64_t na = extent(m, k, g.a_rs, g.a_cs), nb = extent(k, n, g.b_rs, g.b_cs);
+    int64_t nc = extent(m, n, g.c_rs, g.c_cs);
+    size_t in = bf16 ? 2 : 4, out = bf16_out ? 2 : 4;
+    size_t scratch = threads ? ll_gemm_scratch(&g) : ll_gemm_serial_scratch(&g);
+    char *a = guarded((size_t)na * in), *b = guarded((size_t)nb * in);
+    char *c = guarded((size_t)nc * out), *s = guarded(scratch), *again = guarded((size_t)nc * out);
+    fill(a, bf16, na, 1);
+    fill(b, bf16, nb, 2);
+    memset(c, 0xff, (size_t)nc * out); /* NaN */
+    if (add) fill(c, bf16_out, nc, 3);
+    char *before = malloc((size_t)nc * out + 1);
+    memcpy(before, c, (size_t)nc * out);
+    memcpy(again, c, (size_t)nc * out);
+    g.a = a, g.b = b, g.c = c, g.scratch = s;
+    void (*run)(const ll_gemm_call *) = threads ? ll_gemm : ll_gemm_serial;
+    memset(s, 0xff, scratch);
+    run(&g);
+    char what[80];
+    snprintf(what, sizeof what, "layout %d %s%s%s threads %d", layout, bf16 ? "bf16" : "f32",
+             bf16_out ? " bf16 out" : "", add ? " add" : "", threads);
+    compare(&g, before, what);
+    g.c = again;
+    memset(s, 0xff, scratch);
+    run(&g);
+    assert_memory_equal(c, again, (size_t)nc * out);
+    free(before);
+    check_guard(a, (size_t)na * in);
+    check_guard(b, (size_t)nb * in);
+    check_guard(c, (size_t)nc * out);
+    check_guard(s, scratch);
+    check_guard(again, (size_t)nc * out);
+}
+
+/* Every small size with a few layouts each: all edges of a tile. */
+static void test_small(void **state)
+{
+    (void)state;
+    int turn = 0;
+    for (int64_t m = 0; m <= 20; m++)
+        for (int64_t n = 0; n <= 36; n++)
+            for (int64_t k = 0; k <= 9; k += k < 2 ? 1 : 7, turn++)
+                one(m, n, k, turn % 16, false, false, turn % 3 == 0, turn % 2);
+}
+
+static void test_random(void **state)
+{
+    (void)state;
+    for (uint64_t i = 0; i < 400; i++) {
+        int64_t d[3];
+        for (uint64_t j = 0; j < 3; j++) {
+            static const uint64_t limit[] = {4, 20, 70, 150, 300};
+            uint64_t l = limit[ll_below_at(SEED, 10 + j, i, 5)];
+            d[j] = (int64_t)ll_below_at(SEED, 20 + j, i, l) + 1;
+        }
+        uint64_t flags = ll_below_at(SEED, 30, i, 64);
+        bool bf16 = flags & 1, bf16_out = flags & 2, add = !bf16_out && (flags & 4);
+        one(d[0], d[1], d[2], (int)(i % 16), bf16, bf16_out, add, (int)(flags >> 3) % 4);
+    }
+}
+
+/* Long and thin ones, where k is cut into blocks, or over threads. */
+static void test_thin(void **state)
+{
+    (void)state;
+    static const int64_t size[][3] = {{6, 25, 5017}, {1, 1, 3000},   {1, 700, 900}, {700, 1, 900},
+                                      {10, 3, 2049}, {16, 16, 777},  {3001, 6, 25}, {2, 2500, 31},
+                                      {64, 10, 84},  {13, 130, 1100}};
+    for (size_t i = 0; i < sizeof size / sizeof size[0]; i++)
+        for (int layout = 0; layout < 8; layout++)
+            for (int threads = 0; threads < 4; threads++)
+                one(size[i][0], size[i][1], size[i][2], layout, layout == 5, layout == 6,
+                    layout & 1, threads);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_small),
+        cmocka_unit_test(test_random),
+        cmocka_unit_test(test_thin),
+    };
+    printf("seed %d\n", SEED);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
