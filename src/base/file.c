@@ -1,0 +1,171 @@
+/* file.c: whole files in and out, atomically. */
+#include "base/file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <libgen.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* Reads to the end of the file, which may be a pipe or grow meanwhile. */
+static ll_err read_rest(int fd, const char *path, size_t limit, uint8_t **data, size_t *size)
+{
+    struct stat st;
+    CHECK(fstat(fd, &st) == 0, LL_E_IO, "%s: %s", path, strerror(errno));
+    CHECK(!S_ISDIR(st.st_mode), LL_E_IO, "%s: is a folder, want a file", path);
+    size_t capacity = st.st_size > 0 && (size_t)st.st_size <= limit ? (size_t)st.st_size : 4096;
+    for (*size = 0;;) {
+        uint8_t *grown = (uint8_t *)realloc(*data, capacity + 2);
+        CHECK(grown, LL_E_MEM, "%s: no memory for %zu bytes", path, capacity);
+        *data = grown;
+        ssize_t got = read(fd, *data + *size, capacity + 1 - *size);
+        if (got < 0 && errno == EINTR) continue;
+        CHECK(got >= 0, LL_E_IO, "%s: reading: %s", path, strerror(errno));
+        *size += (size_t)got;
+        CHECK(*size <= limit, LL_E_IO, "%s: more than %zu bytes", path, limit);
+        if (got == 0) break;
+        if (*size > capacity) capacity *= 2;
+    }
+    (*data)[*size] = 0;
+    return LL_OK;
+}
+
+ll_err ll_file_read(const char *path, size_t limit, uint8_t **data, size_t *size)
+{
+    *data = NULL;
+    *size = 0;
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    CHECK(fd >= 0, LL_E_IO, "%s: %s", path, strerror(errno));
+    ll_err rc = read_rest(fd, path, limit, data, size);
+    close(fd);
+    if (rc != LL_OK) {
+        free(*data);
+        *data = NULL;
+    }
+    return rc;
+}
+
+ll_err ll_mkdirs(const char *folder)
+{
+    char path[4096];
+    size_t n = strlen(folder);
+    CHECK(n > 0 && n < sizeof path, LL_E_ARG, "folder name of %zu bytes, want 1 to %zu", n,
+          sizeof path - 1);
+    memcpy(path, folder, n + 1);
+    for (char *c = path + 1;; c++) {
+        if (*c != '/' && *c != '\0') continue;
+        char was = *c;
+        *c = '\0';
+        struct stat st;
+        bool made = mkdir(path, 0777) == 0;
+        if (!made) {
+            int why = errno;
+            bool is_folder = stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+            CHECK(is_folder, LL_E_IO, "creating folder %s: %s", path, strerror(why));
+        }
+        *c = was;
+        if (was == '\0') return LL_OK;
+    }
+}
+
+ll_err ll_write_all(int fd, const char *path, const void *data, size_t size)
+{
+    const char *p = (const char *)data;
+    for (size_t left = size; left;) {
+        ssize_t put = write(fd, p, left < 1 << 30 ? left : 1 << 30);
+        if (put < 0 && errno == EINTR) continue;
+        CHECK(put >= 0, LL_E_IO, "%s: writing %zu bytes failed after %zu: %s", path, size,
+              size - left, strerror(errno));
+        p += put;
+        left -= (size_t)put;
+    }
+    return LL_OK;
+}
+
+struct ll_atomic {
+    int fd;
+    bool created;
+    char *path, *temporary;
+};
+
+static ll_err begin(ll_atomic *f, const char *path)
+{
+    size_t n = strlen(path) + 32;
+    f->path = strdup(path);
+    f->temporary = (char *)malloc(n);
+    CHECK(f->path && f->temporary, LL_E_MEM, "%s: no memory for its name", path);
+    snprintf(f->temporary, n, "%s%s%ld", path, LL_ATOMIC_MARK, (long)getpid());
+    f->fd = open(f->temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    CHECK(f->fd >= 0, LL_E_IO, "%s: creating: %s", f->temporary, strerror(errno));
+    f->created = true;
+    return LL_OK;
+}
+
+ll_err ll_atomic_open(const char *path, ll_atomic **out)
+{
+    *out = NULL;
+    ll_atomic *f = (ll_atomic *)calloc(1, sizeof *f);
+    CHECK(f, LL_E_MEM, "%s: no memory to write it", path);
+    f->fd = -1;
+    ll_err rc = begin(f, path);
+    if (rc != LL_OK) {
+        ll_atomic_close(f);
+        return rc;
+    }
+    *out = f;
+    return LL_OK;
+}
+
+ll_err ll_atomic_add(ll_atomic *f, const void *data, size_t size)
+{
+    return ll_write_all(f->fd, f->path, data, size);
+}
+
+/* The rename itself must survive a power cut. Some file systems cannot sync a folder (EINVAL). */
+static ll_err sync_folder_of(const char *path)
+{
+    char *copy = strdup(path);
+    CHECK(copy, LL_E_MEM, "%s: no memory for its folder's name", path);
+    int fd = open(dirname(copy), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    free(copy);
+    CHECK(fd >= 0, LL_E_IO, "%s: opening its folder: %s", path, strerror(errno));
+    int why = fsync(fd) == 0 || errno == EINVAL ? 0 : errno;
+    close(fd);
+    CHECK(why == 0, LL_E_IO, "%s: syncing its folder: %s", path, strerror(why));
+    return LL_OK;
+}
+
+ll_err ll_atomic_commit(ll_atomic *f)
+{
+    CHECK(fsync(f->fd) == 0, LL_E_IO, "%s: forcing to disk: %s", f->path, strerror(errno));
+    int fd = f->fd;
+    f->fd = -1;
+    CHECK(close(fd) == 0, LL_E_IO, "%s: closing: %s", f->path, strerror(errno));
+    CHECK(rename(f->temporary, f->path) == 0, LL_E_IO, "%s: renaming %s to it: %s", f->path,
+          f->temporary, strerror(errno));
+    f->created = false;
+    return sync_folder_of(f->path);
+}
+
+void ll_atomic_close(ll_atomic *f)
+{
+    if (!f) return;
+    if (f->fd >= 0) close(f->fd);
+    if (f->created) unlink(f->temporary);
+    free(f->temporary);
+    free(f->path);
+    free(f);
+}
+
+ll_err ll_file_write(const char *path, const void *data, size_t size)
+{
+    ll_atomic *f;
+    TRY(ll_atomic_open(path, &f));
+    ll_err rc = ll_atomic_add(f, data, size);
+    if (rc == LL_OK) rc = ll_atomic_commit(f);
+    ll_atomic_close(f);
+    return rc;
+}

@@ -1,0 +1,34 @@
+/* file.h: whole files in and out. Writing is all or nothing: bytes go to a new file beside the
+ * target, are forced to disk, and the new file takes the target's name in one rename; whatever
+ * fails before that, a full disk above all, leaves the target as it was and no other file. */
+#pragma once
+#include "base/err.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* The whole file, with a zero byte after it that *size does not count; the caller frees *data. A
+ * file of more than limit bytes is an error. */
+ll_err ll_file_read(const char *path, size_t limit, uint8_t **data, size_t *size);
+ll_err ll_file_write(const char *path, const void *data, size_t size);
+/* Creates folder and what is missing above it. */
+ll_err ll_mkdirs(const char *folder);
+/* Retries short writes and interrupts. The error names path. */
+ll_err ll_write_all(int fd, const char *path, const void *data, size_t size);
+
+/* The steps of ll_file_write, for content that comes in pieces. Close always; without a commit
+ * before it, it takes back everything. */
+typedef struct ll_atomic ll_atomic;
+ll_err ll_atomic_open(const char *path, ll_atomic **out);
+ll_err ll_atomic_add(ll_atomic *f, const void *data, size_t size);
+ll_err ll_atomic_commit(ll_atomic *f);
+void ll_atomic_close(ll_atomic *f);
+
+/* What the new file's name has after the target's: files so named are leftovers of a killed
+ * process. */
+#define LL_ATOMIC_MARK ".tmp-"
+
+#ifdef __cplusplus
+}
+#endif

@@ -1,0 +1,185 @@
+/* text.c: strings that grow, numbers as people read them, and the nearest of some words. */
+#include "base/text.h"
+#include "base/near.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void make_room(ll_buf *b, size_t more)
+{
+    size_t need = b->len + more + 1;
+    if (need <= b->capacity) return;
+    size_t capacity = b->capacity ? 2 * b->capacity : 256;
+    if (capacity < need) capacity = need;
+    char *grown = (char *)ll_arena_alloc(b->arena, capacity);
+    if (b->len) memcpy(grown, b->text, b->len);
+    b->text = grown;
+    b->capacity = capacity;
+}
+
+void ll_buf_add(ll_buf *b, const void *bytes, size_t n)
+{
+    make_room(b, n);
+    if (n) memcpy(b->text + b->len, bytes, n);
+    b->len += n;
+    b->text[b->len] = '\0';
+}
+
+void ll_buf_puts(ll_buf *b, const char *text)
+{
+    ll_buf_add(b, text, strlen(text));
+}
+
+void ll_buf_printf(ll_buf *b, const char *format, ...)
+{
+    va_list args, again;
+    va_start(args, format);
+    va_copy(again, args);
+    size_t n = (size_t)vsnprintf(NULL, 0, format, args);
+    make_room(b, n);
+    vsnprintf(b->text + b->len, n + 1, format, again);
+    b->len += n;
+    va_end(args);
+    va_end(again);
+}
+
+int ll_utf8_at(const char *text)
+{
+    const unsigned char *s = (const unsigned char *)text;
+    if (s[0] < 0x80) return s[0] != 0;
+    int n = s[0] >= 0xf0 ? 4 : s[0] >= 0xe0 ? 3 : 2;
+    if (s[0] < 0xc2 || s[0] > 0xf4) return 0;
+    for (int i = 1; i < n; i++)
+        if ((s[i] & 0xc0) != 0x80) return 0;
+    /* over-long forms, surrogates, beyond U+10FFFF */
+    if ((s[0] == 0xe0 && s[1] < 0xa0) || (s[0] == 0xed && s[1] > 0x9f)) return 0;
+    if ((s[0] == 0xf0 && s[1] < 0x90) || (s[0] == 0xf4 && s[1] > 0x8f)) return 0;
+    return n;
+}
+
+void ll_buf_json(ll_buf *b, const char *text)
+{
+    ll_buf_puts(b, "\"");
+    while (*text) {
+        unsigned char c = (unsigned char)*text;
+        int n = ll_utf8_at(text);
+        if (n == 0)
+            ll_buf_puts(b, "\\ufffd");
+        else if (c == '"' || c == '\\')
+            ll_buf_printf(b, "\\%c", c);
+        else if (c < 0x20)
+            ll_buf_printf(b, "\\u%04x", c);
+        else
+            ll_buf_add(b, text, (size_t)n);
+        text += n ? n : 1;
+    }
+    ll_buf_puts(b, "\"");
+}
+
+/* Three significant digits of 0 <= v < 1000. */
+static void three_digits(double v, const char *unit, char *out)
+{
+    int decimals = v < 9.995 ? 2 : v < 99.95 ? 1 : 0;
+    snprintf(out, LL_NUMBER_TEXT, "%.*f%s", decimals, v, unit);
+}
+
+const char *ll_text_count(double n, char out[LL_NUMBER_TEXT])
+{
+    static const char *const units[] = {"", "k", "M", "G", "T", "P"};
+    double size = fabs(n);
+    int u = 0;
+    while (size >= 999.5 && u < 5) {
+        size /= 1000;
+        u++;
+    }
+    if (!isfinite(n) || size >= 1e6)
+        snprintf(out, LL_NUMBER_TEXT, "%.3g", n);
+    else if (u == 0 && size == floor(size))
+        snprintf(out, LL_NUMBER_TEXT, "%.0f", n);
+    else if (n < 0) {
+        out[0] = '-';
+        char rest[LL_NUMBER_TEXT];
+        three_digits(size, units[u], rest);
+        memcpy(out + 1, rest, LL_NUMBER_TEXT - 1);
+    } else
+        three_digits(size, units[u], out);
+    return out;
+}
+
+const char *ll_text_bytes(double bytes, char out[LL_NUMBER_TEXT])
+{
+    static const char *const units[] = {" B", " KiB", " MiB", " GiB", " TiB", " PiB"};
+    int u = 0;
+    while (bytes >= 1023.5 && u < 5) {
+        bytes /= 1024;
+        u++;
+    }
+    if (u == 0)
+        snprintf(out, LL_NUMBER_TEXT, "%.0f B", bytes);
+    else if (bytes >= 1e6)
+        snprintf(out, LL_NUMBER_TEXT, "%.3g%s", bytes, units[u]);
+    else
+        three_digits(bytes, units[u], out);
+    return out;
+}
+
+const char *ll_text_time(double s, char out[LL_NUMBER_TEXT])
+{
+    static const char *const units[] = {" s", " ms", " us", " ns"};
+    int u = 0;
+    while (s < 0.9995 && u < 3) {
+        s *= 1000;
+        u++;
+    }
+    if (!isfinite(s) || s >= 1e6)
+        snprintf(out, LL_NUMBER_TEXT, "%.3g s", s);
+    else
+        three_digits(s > 0 ? s : 0, units[s > 0 ? u : 0], out);
+    return out;
+}
+
+const char *ll_text_duration(double s, char out[LL_NUMBER_TEXT])
+{
+    if (!(s >= 0 && s < 1e12)) {
+        snprintf(out, LL_NUMBER_TEXT, "?");
+        return out;
+    }
+    long long t = llround(s);
+    if (s < 9.95)
+        snprintf(out, LL_NUMBER_TEXT, "%.1fs", s);
+    else if (t < 60)
+        snprintf(out, LL_NUMBER_TEXT, "%llds", t);
+    else if (t < 3600)
+        snprintf(out, LL_NUMBER_TEXT, "%lldm %02llds", t / 60, t % 60);
+    else if (t < 86400)
+        snprintf(out, LL_NUMBER_TEXT, "%lldh %02lldm", t / 3600, t / 60 % 60);
+    else
+        snprintf(out, LL_NUMBER_TEXT, "%lldd %02lldh", t / 86400, t / 3600 % 24);
+    return out;
+}
+
+const char *ll_text_number(double v, char out[LL_NUMBER_TEXT])
+{
+    if (!isfinite(v)) {
+        snprintf(out, LL_NUMBER_TEXT, "null");
+        return out;
+    }
+    bool is_float = fabs(v) <= 0x1.fffffep127 && (double)(float)v == v;
+    for (int digits = is_float ? 6 : 15; digits <= 17; digits++) {
+        snprintf(out, LL_NUMBER_TEXT, "%.*g", digits, v);
+        if (is_float ? strtof(out, NULL) == (float)v : strtod(out, NULL) == v) break;
+    }
+    for (char *c = out; *c; c++) /* whatever the program's locale is */
+        if (*c == ',') *c = '.';
+    return out;
+}
+
+const char *ll_nearest(const char *word, const char *const *words, int n)
+{
+    ll_near near = {.word = word};
+    for (int i = 0; i < n; i++) ll_near_try(&near, words[i]);
+    return near.best;
+}

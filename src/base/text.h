@@ -1,0 +1,41 @@
+/* text.h: strings that grow, numbers as people read them, and the nearest of some words. */
+#pragma once
+#include "base/arena.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* A string that grows in an arena: start with {.arena = a}; text ends with a zero byte and is NULL
+ * until something was added; len = 0 empties it for reuse. */
+typedef struct ll_buf {
+    ll_arena *arena;
+    char *text;
+    size_t len, capacity;
+} ll_buf;
+
+void ll_buf_add(ll_buf *b, const void *bytes, size_t n);
+void ll_buf_puts(ll_buf *b, const char *text);
+void ll_buf_printf(ll_buf *b, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* text as a JSON string, quotes included; bytes that are not UTF-8 become U+FFFD. */
+void ll_buf_json(ll_buf *b, const char *text);
+
+/* Bytes of the UTF-8 character at text: 1 to 4, or 0 where there is none (also at the end). */
+int ll_utf8_at(const char *text);
+
+/* Each writes into out and returns it. */
+#define LL_NUMBER_TEXT 32
+const char *ll_text_count(double n, char out[LL_NUMBER_TEXT]);     /* 938, 18.8k, 124M */
+const char *ll_text_bytes(double bytes, char out[LL_NUMBER_TEXT]); /* 512 B, 212 MiB */
+const char *ll_text_time(double s, char out[LL_NUMBER_TEXT]);      /* 812 us, 3.41 ms, 1.20 s */
+const char *ll_text_duration(double s, char out[LL_NUMBER_TEXT]);  /* 4.2s, 2m 13s, 1h 02m */
+/* The shortest decimal that reads back as the same number: as the same float where v is one. "null"
+ * where v is not finite, for JSON has no such numbers. Always with a decimal point. */
+const char *ll_text_number(double v, char out[LL_NUMBER_TEXT]);
+
+/* Which of n words a mistyped one probably meant (near.h); NULL where none is near. */
+const char *ll_nearest(const char *word, const char *const *words, int n);
+
+#ifdef __cplusplus
+}
+#endif
