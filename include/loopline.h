@@ -31,6 +31,11 @@ extern "C" {
 #endif
 
 #define LL_API __attribute__((visibility("default")))
+#if defined(__cplusplus) || __STDC_VERSION__ > 201710L
+#define LL_NODISCARD [[nodiscard]]
+#else
+#define LL_NODISCARD
+#endif
 
 /* ---- errors ---- */
 #define LL_ERRORS(X)                                                                               \
@@ -44,9 +49,10 @@ extern "C" {
     X(NUMERIC, "not a finite number")                                                              \
     X(SYS, "system call failed")
 
-typedef enum [[nodiscard]] ll_err{LL_OK,
+typedef enum LL_NODISCARD ll_err {
+    LL_OK,
 #define X(name, text) LL_E_##name,
-                                  LL_ERRORS(X)
+    LL_ERRORS(X)
 #undef X
 } ll_err;
 
