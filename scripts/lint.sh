@@ -1,0 +1,104 @@
+#!/usr/bin/env bash
+# The house rules that a machine can check, as fast as awk and grep are. Prints file:line: what is
+# wrong, one line each, then a count; fails if there are any.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+
+format_version=14 # clang-format versions disagree: this one decides
+mapfile -t all < <(git ls-files -co --exclude-standard -- '*.c' '*.h' '*.inc' | while read -r f; do [ -e "$f" ] && echo "$f"; done)
+mapfile -t src < <(printf '%s\n' "${all[@]}" | grep -E '^(src|include)/')
+mapfile -t headers < <(printf '%s\n' "${all[@]}" | grep -E '^(src|include)/.*\.h$')
+out=$(mktemp)
+trap 'rm -f "$out"' EXIT
+
+# Includes go only the way scripts/includes.txt says.
+include_direction() {
+    awk '
+    FILENAME ~ /includes\.txt$/ {
+        if ($0 !~ /^#/ && NF) {
+            folder = $1; sub(/:$/, "", folder); known[folder] = 1
+            for (i = 2; i <= NF; i++) may[folder, $i] = 1
+        }
+        next
+    }
+    FILENAME ~ /^src\// && /^[ \t]*#[ \t]*include[ \t]*"/ {
+        split(FILENAME, path, "/"); folder = path[2]
+        split($0, quoted, "\""); what = quoted[2]
+        n = split(what, part, "/"); to = part[1]
+        if (!(folder in known)) { print FILENAME ":" FNR ": folder " folder " is not in scripts/includes.txt"; next }
+        if (what == "loopline.h" || what ~ /^[a-z_]+\.inc$/ || (n > 1 && to == folder)) next
+        if (n == 1) { print FILENAME ":" FNR ": write \"" folder "/" what "\": includes start at src/"; next }
+        if (!((folder, to) in may) && !((folder, what) in may))
+            print FILENAME ":" FNR ": src/" folder " may not include " what " (scripts/includes.txt)"
+    }' scripts/includes.txt "${src[@]}"
+}
+
+# Each header alone, as C and as C++ (for nvcc).
+headers_alone() {
+    printf '%s\n' "${headers[@]}" | xargs -P 2 -I{} sh -c '
+        h=$(echo "{}" | sed "s,^src/,,;s,^include/,,")
+        for lang in "gcc -std=gnu2x -x c" "g++ -std=c++17 -x c++"; do
+            echo "#include \"$h\"" | $lang -Wall -Wextra -Werror -Isrc -Iinclude -fsyntax-only - >/dev/null 2>&1 ||
+                echo "{}:1: does not compile alone: echo \"#include \\\"$h\\\"\" | $lang -Wall -Wextra -Isrc -Iinclude -fsyntax-only -"
+        done'
+}
+
+# Functions of at most 100 lines (kernels and tables excepted), files of 800, lines of 100 columns.
+sizes() {
+    awk '
+    FNR == 1 { if (last && lines > 800) print last ":800: the file has " lines " lines, at most 800"; last = FILENAME; start = 0 }
+    { lines = FNR }
+    /^\{/ { start = FNR }
+    /^\}/ { if (start && FNR - start > 100 && FILENAME !~ /^src\/kern\//) print FILENAME ":" start ": a function of " FNR - start " lines, at most 100"; start = 0 }
+    { if (length($0) > 100 && $0 !~ /https?:\/\//) print FILENAME ":" FNR ": " length($0) " columns, at most 100" }
+    END { if (lines > 800) print last ":800: the file has " lines " lines, at most 800" }' "${all[@]}"
+}
+
+# What an op does is said in src/op and src/kern, not in a switch elsewhere.
+op_switch() {
+    printf '%s\n' "${src[@]}" | grep -vE '^src/(op|kern)/' |
+        xargs grep -nE 'switch *\(.*\b(op|ew)\b' /dev/null |
+        sed 's/^\([^:]*:[0-9]*\):.*/\1: a switch on the kind of op belongs in src\/op/'
+}
+
+unfinished() {
+    git ls-files -co --exclude-standard | while read -r f; do [ -f "$f" ] && echo "$f"; done |
+        grep -v '^scripts/lint\.sh$' |
+        xargs grep -nIwE 'TODO|FIXME|XXX|HACK' /dev/null |
+        sed 's/^\([^:]*:[0-9]*\):.*/\1: finish it, or say it as a fact/'
+}
+
+test_names() {
+    printf '%s\n' "${all[@]}" | grep -E '/(test|fuzz)_[^/]*\.c$' | awk -F/ '
+    { if ($NF in seen) print $0 ":1: the name is taken by " seen[$NF]; seen[$NF] = $0 }'
+}
+
+# Headers start with #pragma once; every C file starts with a comment that says the idea.
+file_tops() {
+    for f in "${headers[@]}"; do
+        grep -q '^#pragma once' "$f" || echo "$f:1: no #pragma once"
+    done
+    for f in "${all[@]}"; do
+        case $(head -c 2 "$f") in '/*') ;; *) echo "$f:1: does not start with a comment" ;; esac
+    done
+}
+
+format() {
+    local have
+    have=$(clang-format --version 2>/dev/null | grep -oE '[0-9]+' | head -n 1)
+    if [ "$have" != "$format_version" ]; then
+        echo "lint: format skipped (clang-format ${have:-absent}, the rules are for $format_version)" >&2
+        return
+    fi
+    printf '%s\n' "${all[@]}" | xargs clang-format --dry-run -Werror 2>&1 |
+        sed -n 's/^\([^:]*:[0-9]*\):.*error:.*/\1: not as clang-format would have it/p' | sort -u
+}
+
+rules="include_direction headers_alone sizes op_switch unfinished test_names file_tops format"
+bad=0
+for rule in $rules; do
+    $rule >"$out"
+    [ -s "$out" ] && bad=$((bad + 1)) && cat "$out"
+done
+echo "lint: $(echo $rules | wc -w) rules, $bad broken"
+[ $bad = 0 ]
