@@ -1,0 +1,166 @@
+/* matmul: a product of two operands, its loops named by letters: "btc,nc->btn".
+ *
+ * A letter of both operands and the result is a batch of products; of both operands alone, summed;
+ * of one operand and the result, a row or column. So "mk,kn->mn" is the plain product, "mk,nk->mn"
+ * the second one transposed, "k,k->" an inner product. The spec is the op's loop dims, and the
+ * gradient of a product is two more: for "A,B->C", dA is "C,B->A" and dB is "A,C->B". */
+#include "ir/op.h"
+#include "kern/attr.h"
+#include "kern/kern.h"
+
+#include <math.h>
+#include <stdio.h>
+
+ll_kernel matmul_ref, matmul_cpu;
+ll_scratch matmul_cpu_scratch;
+extern const ll_op ll_op_matmul;
+
+typedef struct parts {
+    const char *text[3]; /* a, b, result */
+    int len[3];
+} parts;
+
+static bool has(const parts *p, int i, char letter)
+{
+    return memchr(p->text[i], letter, (size_t)p->len[i]) != NULL;
+}
+
+/* Cuts spec, which may come from a file, in three and checks it. */
+static ll_err read_spec(const char *spec, parts *p)
+{
+    size_t n = strnlen(spec, LL_SPEC_MAX);
+    CHECK(n < LL_SPEC_MAX, LL_E_ARG, "spec is longer than %d characters", LL_SPEC_MAX - 1);
+    const char *comma = strchr(spec, ','), *arrow = strstr(spec, "->");
+    CHECK(comma && arrow && comma < arrow, LL_E_ARG, "spec \"%s\", want one like \"mk,kn->mn\"",
+          spec);
+    *p = (parts){.text = {spec, comma + 1, arrow + 2}};
+    p->len[0] = (int)(comma - spec);
+    p->len[1] = (int)(arrow - comma) - 1;
+    p->len[2] = (int)strlen(arrow + 2);
+    for (int i = 0; i < 3; i++) {
+        CHECK(p->len[i] <= LL_MAX_DIMS, LL_E_ARG, "spec \"%s\": \"%.*s\" has more than %d letters",
+              spec, p->len[i], p->text[i], LL_MAX_DIMS);
+        for (int j = 0; j < p->len[i]; j++) {
+            char c = p->text[i][j];
+            CHECK(c >= 'a' && c <= 'z', LL_E_ARG, "spec \"%s\": '%c' is not a letter a to z", spec,
+                  c);
+            CHECK(!memchr(p->text[i], c, (size_t)j), LL_E_ARG,
+                  "spec \"%s\": %c is twice in \"%.*s\"", spec, c, p->len[i], p->text[i]);
+            int count = has(p, 0, c) + has(p, 1, c) + has(p, 2, c);
+            CHECK(count >= 2, LL_E_ARG, "spec \"%s\": %c is in \"%.*s\" alone", spec, c, p->len[i],
+                  p->text[i]);
+        }
+    }
+    return LL_OK;
+}
+
+static ll_err loops(const void *attr, int n_in, const ll_type *in, char dims[LL_DIMS_TEXT])
+{
+    const ll_matmul_attr *m = (const ll_matmul_attr *)attr;
+    parts p;
+    (void)n_in, (void)in;
+    TRY(read_spec(m->spec, &p));
+    snprintf(dims, LL_DIMS_TEXT, "%s", m->spec);
+    return LL_OK;
+}
+
+static ll_err infer(ll_infer *i)
+{
+    const ll_matmul_attr *m = (const ll_matmul_attr *)i->attr;
+    ll_dtype t = i->in[0].dtype;
+    CHECK(t == i->in[1].dtype, LL_E_ARG, "operands are %s and %s, want one type", ll_dtype_name(t),
+          ll_dtype_name(i->in[1].dtype));
+    CHECK(t == LL_F64 || t == LL_F32 || t == LL_BF16, LL_E_ARG,
+          "operands are %s, want f64, f32 or bf16", ll_dtype_name(t));
+    CHECK(m->out == t || (t == LL_BF16 && m->out == LL_F32), LL_E_ARG,
+          "operands are %s and the result %s, want the same type, or f32 of bf16", ll_dtype_name(t),
+          ll_dtype_name(m->out));
+    TRY(ll_infer_dims(i));
+    i->out[0].dtype = m->out;
+    return LL_OK;
+}
+
+ll_val ll_matmul(ll_graph *g, const char *spec, ll_val a, ll_val b)
+{
+    ll_matmul_attr attr = {0};
+    if (strlen(spec) >= sizeof attr.spec) {
+        ll_reject(g, "matmul: spec \"%s\" is longer than %d characters", spec, LL_SPEC_MAX - 1);
+        return (ll_val){0};
+    }
+    memcpy(attr.spec, spec, strlen(spec));
+    attr.out = ll_dtype_of(g, a);
+    return LL_EMIT(g, &ll_op_matmul, &attr, a, b);
+}
+
+/* The product whose spec is parts i and j giving part k of p. */
+static ll_val rearranged(ll_graph *g, const parts *p, int i, ll_val x, int j, ll_val y, int k)
+{
+    char spec[LL_SPEC_MAX];
+    snprintf(spec, sizeof spec, "%.*s,%.*s->%.*s", p->len[i], p->text[i], p->len[j], p->text[j],
+             p->len[k], p->text[k]);
+    return ll_matmul(g, spec, x, y);
+}
+
+static void grad(ll_bwd *b)
+{
+    const ll_matmul_attr *m = (const ll_matmul_attr *)b->attr;
+    ll_dtype t = ll_dtype_of(b->g, b->in[0]);
+    ll_val dout = b->dout[0];
+    parts p;
+    if (!dout.id) return;
+    if (read_spec(m->spec, &p) != LL_OK) {
+        ll_fail(b->g);
+        return;
+    }
+    if (ll_dtype_of(b->g, dout) != t) dout = ll_cast(b->g, dout, t);
+    b->din[0] = rearranged(b->g, &p, 2, dout, 1, b->in[1], 0);
+    b->din[1] = rearranged(b->g, &p, 0, b->in[0], 2, dout, 1);
+}
+
+ll_val ll_linear(ll_graph *g, const char *name, ll_val x, int64_t out, bool bias)
+{
+    ll_shape s = ll_shape_of(g, x);
+    if (!x.id || s.n < 1 || s.d[s.n - 1] < 1 || out < 1) {
+        char text[LL_SHAPE_TEXT];
+        ll_reject(g, "linear %s: operand %s, %lld outputs", name,
+                  x.id ? ll_shape_print(&s, text) : "none", (long long)out);
+        return (ll_val){0};
+    }
+    int64_t in = s.d[s.n - 1];
+    ll_init init = {LL_UNIFORM, 1 / sqrt((double)in)};
+    char spec[LL_SPEC_MAX];
+    snprintf(spec, sizeof spec, "%.*sx,yx->%.*sy", s.n - 1, "abcde", s.n - 1, "abcde");
+    ll_push(g, name);
+    ll_val y = ll_matmul(g, spec, x, ll_param(g, "weight", LL_SHAPE(out, in), init));
+    if (bias) y = ll_add(g, y, ll_param(g, "bias", LL_SHAPE(out), init));
+    ll_pop(g);
+    return y;
+}
+
+static const ll_attr_field attrs[] = {
+    LL_FIELD(ll_matmul_attr, spec, LL_A_SPEC), LL_FIELD(ll_matmul_attr, out, LL_A_DTYPE), {0}};
+
+const ll_op ll_op_matmul = {
+    .name = "matmul",
+    .n_in = 2,
+    .n_out = 1,
+    .attr_size = sizeof(ll_matmul_attr),
+    .attrs = attrs,
+    .loops = loops,
+    .sum = "?",
+    .infer = infer,
+    .grad = grad,
+    .flop = 2,
+    .ref = matmul_ref,
+    .cpu = matmul_cpu,
+    .cpu_scratch = matmul_cpu_scratch,
+    .trials = {"f32[6,12], f32[12,18] {spec=\"mk,kn->mn\", out=f32}",
+               "f32[2,3,7], f32[5,7] {spec=\"btc,nc->btn\", out=f32}",
+               "f32[2,5,3,4], f32[2,6,3,4] {spec=\"bthd,bshd->bhts\", out=f32}",
+               "f32[2,5,7], f32[2,5,3,1,4] {spec=\"btc,btzhd->zhdc\", out=f32}",
+               "f32[3,1,5], f32[5,3,2] {spec=\"amk,kan->nam\", out=f32}",
+               "f32[7], f32[7] {spec=\"k,k->\", out=f32}",
+               "f32[4,0], f32[0,3] {spec=\"mk,kn->mn\", out=f32}"},
+};
+
+const ll_op *const ll_ops_matmul[] = {&ll_op_matmul, NULL};
