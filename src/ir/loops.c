@@ -51,6 +51,10 @@ static ll_err match(ll_loops *l, const char *text, int len, const ll_type *t, co
         int repeat = text[i] == '*' ? extra : 1;
         for (int r = 0; r < repeat; r++, dim++) {
             char letter = text[i] == '*' ? (char)('A' + r) : text[i];
+            if (letter == '_') {
+                map[dim] = -1;
+                continue;
+            }
             int k = loop_of(l, letter);
             CHECK(k >= 0, LL_E_SHAPE, "more than %d loops", LL_MAX_LOOPS);
             map[dim] = (int8_t)k;

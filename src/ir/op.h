@@ -2,12 +2,12 @@
  * the build finds the lists from the file names. Adding an op adds its file and its kernels.
  *
  * Loop dims. dims names, for each operand and result, the loop that walks each of its dimensions:
- * "nhwc, frsc -> nhwf". '*' stands for any number of leading dimensions. The same letter is the
- * same loop and has one extent. A loop that is in a result is free: cutting it cuts operands and
- * result. A loop that vanishes is listed in sum (parts add up), max (parts combine by maximum) or
- * whole (may not be cut); sum = "?" means every loop that vanishes. A letter in window is walked by
- * the result exactly and by some operands through a sliding window: split says which range of each
- * operand a range of the loop reads.
+ * "nhwc, frsc -> nhwf". '*' stands for any number of leading dimensions, '_' for one that no loop
+ * walks (it is never cut). The same letter is the same loop and has one extent. A loop that is in a
+ * result is free: cutting it cuts operands and result. A loop that vanishes is listed in sum (parts
+ * add up), max (parts combine by maximum) or whole (may not be cut); sum = "?" means every loop
+ * that vanishes. A letter in window is walked by the result exactly and by some operands through a
+ * sliding window: split says which range of each operand a range of the loop reads.
  * What does not fit: infer (shapes), loops (dims that depend on attributes), split (halos), and
  * expand: the node rewritten as nodes that do fit. A whole loop of an op with expand can be cut by
  * cutting the expansion; an op without grad is differentiated through its expansion. */
@@ -108,7 +108,7 @@ struct ll_op {
     void (*expand)(ll_graph *g, const void *attr, const ll_val *in, int n_in, ll_val *out);
     void (*grad)(ll_bwd *b);
     /* Flops of a node, where they are no multiple of the product of all loops (attention). */
-    double (*cost)(const ll_loops *l);
+    double (*cost)(const void *attr, const ll_loops *l);
     bool no_grad;     /* a constant or a count: no gradient flows through it */
     double flop;      /* per point of the product of all loops */
     bool elementwise; /* may run in place and be fused; ew says which */
