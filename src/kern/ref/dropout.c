@@ -1,0 +1,20 @@
+/* dropout.c: dropout, one random number at a time. */
+#include "base/rng.h"
+#include "kern/attr.h"
+#include "kern/dropout.h"
+
+ll_kernel dropout_ref;
+
+ll_err dropout_ref(const ll_kcall *c)
+{
+    const ll_dropout_attr *a = (const ll_dropout_attr *)c->attr;
+    const ll_tensor *x = &c->in[0], *y = &c->out[0];
+    int64_t n = ll_numel(&x->shape);
+    uint64_t stream = ll_dropout_stream(c);
+    for (int64_t i = 0; i < n; i++) {
+        float u = ll_uniform_at(c->seed, stream, ll_dropout_index(c, i));
+        double v = ll_load(x->data, x->dtype, i) / (1 - a->p);
+        ll_store(y->data, y->dtype, i, (double)u < a->p ? 0 : v);
+    }
+    return LL_OK;
+}

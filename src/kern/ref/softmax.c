@@ -1,0 +1,22 @@
+/* softmax.c: softmax along rows, by plain loops. */
+#include "kern/rows.h"
+
+#include <math.h>
+
+ll_kernel softmax_ref;
+
+ll_err softmax_ref(const ll_kcall *c)
+{
+    const ll_tensor *x = &c->in[0], *y = &c->out[0];
+    int64_t rows = ll_rows(x), n = ll_cols(x);
+    for (int64_t r = 0; r < rows; r++) {
+        double top = -INFINITY, sum = 0;
+        for (int64_t i = r * n; i < (r + 1) * n; i++)
+            top = fmax(top, ll_load(x->data, x->dtype, i));
+        for (int64_t i = r * n; i < (r + 1) * n; i++)
+            sum += exp(ll_load(x->data, x->dtype, i) - top);
+        for (int64_t i = r * n; i < (r + 1) * n; i++)
+            ll_store(y->data, y->dtype, i, exp(ll_load(x->data, x->dtype, i) - top) / sum);
+    }
+    return LL_OK;
+}

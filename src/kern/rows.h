@@ -1,0 +1,30 @@
+/* rows.h: one element of a tensor; a tensor [*,c] seen as rows of c numbers. */
+#pragma once
+#include "kern/kern.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+static inline double ll_at(const ll_tensor *t, int64_t i)
+{
+    return ll_load(t->data, t->dtype, i);
+}
+static inline void ll_set(const ll_tensor *t, int64_t i, double v)
+{
+    ll_store(t->data, t->dtype, i, v);
+}
+static inline int64_t ll_rows(const ll_tensor *t)
+{
+    int64_t n = 1;
+    for (int i = 0; i < t->shape.n - 1; i++) n *= t->shape.d[i];
+    return n;
+}
+static inline int64_t ll_cols(const ll_tensor *t)
+{
+    return t->shape.n ? t->shape.d[t->shape.n - 1] : 1;
+}
+
+#ifdef __cplusplus
+}
+#endif
