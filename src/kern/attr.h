@@ -44,6 +44,12 @@ typedef struct ll_cast_attr {
     ll_dtype dtype;
 } ll_cast_attr;
 
+/* onehot: how many classes, from which one on, and the result's element type */
+typedef struct ll_onehot_attr {
+    int64_t size, from;
+    ll_dtype dtype;
+} ll_onehot_attr;
+
 /* scale, shift: the number */
 typedef struct ll_number_attr {
     double value;
@@ -130,12 +136,13 @@ typedef enum ll_ew {
 } ll_ew;
 
 /* A chain: registers 0..n_in-1 are the inputs, register n_in+i the result of step i; out[] names
- * the registers that are written. Input i is broadcast: element e of the result reads its element
- * (e / repeat[i]) % period[i], where period 1 is a scalar and repeat 1 the usual case. Arithmetic
- * is f32 whatever the tensors' types. */
+ * the registers that are written. A step's operand LL_FUSE_K is its number k. Input i is broadcast:
+ * element e of the result reads its element (e / repeat[i]) % period[i], where period 1 is a scalar
+ * and repeat 1 the usual case. Arithmetic is f32 whatever the tensors' types. */
 #define LL_FUSE_STEPS 48
 #define LL_FUSE_IN 16
 #define LL_FUSE_OUT 8
+#define LL_FUSE_K (-1)
 typedef struct ll_fused_step {
     double k;
     int16_t op, a, b, c; /* ll_ew; registers */

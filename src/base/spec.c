@@ -1,0 +1,62 @@
+/* spec.c: reads "nhwc->c". */
+#include "base/spec.h"
+
+#include <string.h>
+
+/* Letters up to something else, which is returned. */
+static ll_err side(const char *text, const char *whole, char *letters, int *n, const char **end)
+{
+    *n = 0;
+    for (; *text >= 'a' && *text <= 'z'; text++) {
+        CHECK(*n < LL_MAX_DIMS, LL_E_SHAPE, "\"%.40s\" names more than %d dimensions", whole,
+              LL_MAX_DIMS);
+        CHECK(!memchr(letters, *text, (size_t)*n), LL_E_SHAPE,
+              "\"%.40s\" names %c twice on one side", whole, *text);
+        letters[(*n)++] = *text;
+    }
+    letters[*n] = '\0';
+    *end = text;
+    return LL_OK;
+}
+
+static void match(const char *a, int n, const char *b, int8_t *map)
+{
+    for (int i = 0; i < LL_MAX_DIMS; i++) {
+        const char *at = i < n ? strchr(b, a[i]) : NULL;
+        map[i] = at ? (int8_t)(at - b) : -1;
+    }
+}
+
+ll_err ll_spec_parse(const char *text, ll_spec *s)
+{
+    const char *at;
+    TRY(side(text, text, s->in, &s->n_in, &at));
+    CHECK(at[0] == '-' && at[1] == '>', LL_E_SHAPE,
+          "\"%.40s\" is no spec; want letters, \"->\", letters, such as \"nhwc->c\"", text);
+    TRY(side(at + 2, text, s->out, &s->n_out, &at));
+    CHECK(!*at, LL_E_SHAPE, "\"%.40s\" goes on after the result's letters with '%c'", text, *at);
+    match(s->in, s->n_in, s->out, s->to);
+    match(s->out, s->n_out, s->in, s->from);
+    return LL_OK;
+}
+
+/* Does map send its n dimensions to rising ones, leaving none out? */
+static bool rises(const int8_t *map, int n)
+{
+    int last = -1;
+    for (int i = 0; i < n; i++) {
+        if (map[i] <= last) return false;
+        last = map[i];
+    }
+    return true;
+}
+
+bool ll_spec_grows(const ll_spec *s)
+{
+    return rises(s->to, s->n_in);
+}
+
+bool ll_spec_shrinks(const ll_spec *s)
+{
+    return rises(s->from, s->n_out);
+}

@@ -1,0 +1,93 @@
+/* elementwise.c: reference kernels of the elementwise ops, alone and in chains, and of accum. The
+ * kernels' names and values come from the list in kern/attr.h. */
+#include "kern/kern.h"
+#include "kern/ref/value.h"
+
+#include <math.h>
+
+/* With t = tanh(A (x + B x^3)): (1 + t) / 2 + x (1 - t^2) A (1 + 3 B x^2) / 2 */
+static double ll_dgelu(double x)
+{
+    double t = tanh(LL_GELU_A * (x + LL_GELU_B * x * x * x));
+    return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * LL_GELU_A * (1 + 3 * LL_GELU_B * x * x);
+}
+
+double ll_ew_value(ll_ew op, double a, double b, double c, double k)
+{
+    switch (op) {
+#define X(name, operands, value)                                                                   \
+    case LL_EW_##name: return value;
+        LL_EW(X)
+#undef X
+    default: return NAN;
+    }
+}
+
+int ll_ew_operands(ll_ew op)
+{
+    static const int operands[LL_N_EW] = {
+#define X(name, operands, value) operands,
+        LL_EW(X)
+#undef X
+    };
+    return operands[op];
+}
+
+static ll_err map(const ll_kcall *c, ll_ew op)
+{
+    double k = 0;
+    if (op == LL_EW_scale || op == LL_EW_shift) k = ((const ll_number_attr *)c->attr)->value;
+    int64_t n = ll_numel(&c->out[0].shape);
+    for (int64_t i = 0; i < n; i++) {
+        double x[3] = {0};
+        for (int j = 0; j < c->n_in; j++) x[j] = ll_load(c->in[j].data, c->in[j].dtype, i);
+        ll_store(c->out[0].data, c->out[0].dtype, i, ll_ew_value(op, x[0], x[1], x[2], k));
+    }
+    return LL_OK;
+}
+
+#define X(name, operands, value)                                                                   \
+    ll_err name##_ref(const ll_kcall *c);                                                          \
+    ll_err name##_ref(const ll_kcall *c)                                                           \
+    {                                                                                              \
+        return map(c, LL_EW_##name);                                                               \
+    }
+LL_EW(X)
+#undef X
+
+/* A chain, one element at a time: every register of it, then the outputs. */
+ll_kernel fused_ref;
+ll_err fused_ref(const ll_kcall *c)
+{
+    const ll_fused_attr *f = c->attr;
+    int64_t n = ll_numel(&f->shape);
+    for (int64_t e = 0; e < n; e++) {
+        double r[LL_FUSE_IN + LL_FUSE_STEPS];
+        for (int i = 0; i < f->n_in; i++)
+            r[i] = ll_load(c->in[i].data, c->in[i].dtype, e / f->repeat[i] % f->period[i]);
+        for (int s = 0; s < f->n_step; s++) {
+            const ll_fused_step *t = &f->step[s];
+            int16_t reg[3] = {t->a, t->b, t->c};
+            double x[3] = {0};
+            for (int j = 0; j < ll_ew_operands((ll_ew)t->op); j++)
+                x[j] = reg[j] == LL_FUSE_K ? t->k : r[reg[j]];
+            r[f->n_in + s] = ll_ew_value((ll_ew)t->op, x[0], x[1], x[2], t->k);
+        }
+        for (int o = 0; o < f->n_out; o++)
+            ll_store(c->out[o].data, c->out[o].dtype, e, r[f->out[o]]);
+    }
+    return LL_OK;
+}
+
+/* out gathers x / n_micro over the micro-batches of a step. */
+ll_kernel accum_ref;
+ll_err accum_ref(const ll_kcall *c)
+{
+    const ll_tensor *x = &c->in[0], *y = &c->out[0];
+    int64_t n = ll_numel(&x->shape);
+    for (int64_t i = 0; i < n; i++) {
+        double old = c->micro == 0 ? 0 : ll_load(y->data, y->dtype, i);
+        ll_store(y->data, y->dtype, i, old + ll_load(x->data, x->dtype, i) / c->n_micro);
+    }
+    return LL_OK;
+}

@@ -1,0 +1,17 @@
+/* onehot.c: reference kernel of onehot. */
+#include "kern/kern.h"
+#include "kern/attr.h"
+
+ll_kernel onehot_ref;
+
+ll_err onehot_ref(const ll_kcall *c)
+{
+    const ll_onehot_attr *a = c->attr;
+    const ll_tensor *x = &c->in[0], *y = &c->out[0];
+    int64_t rows = ll_numel(&x->shape);
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t v = 0; v < a->size; v++)
+            ll_store(y->data, y->dtype, r * a->size + v,
+                     ll_load(x->data, x->dtype, r) == (double)(a->from + v));
+    return LL_OK;
+}

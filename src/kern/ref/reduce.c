@@ -1,0 +1,50 @@
+/* reduce.c: reference kernels of sum and amax: for each element of the result, all elements of the
+ * operand, those that belong to it. Quadratic for small results' sake of plainness: a result
+ * element walks only the loops that vanish. */
+#include "kern/kern.h"
+#include "kern/attr.h"
+#include "base/spec.h"
+
+#include <math.h>
+
+ll_kernel sum_ref, amax_ref;
+
+static ll_err reduce(const ll_kcall *c, bool largest)
+{
+    const ll_tensor *x = &c->in[0], *y = &c->out[0];
+    ll_spec s;
+    TRY(ll_spec_parse(((const ll_spec_attr *)c->attr)->spec, &s));
+    int64_t n = ll_numel(&y->shape), rest = 1;
+    for (int i = 0; i < s.n_in; i++)
+        if (s.to[i] < 0) rest *= x->shape.d[i];
+    for (int64_t e = 0; e < n; e++) {
+        double all = largest ? -INFINITY : 0;
+        for (int64_t r = 0; r < rest; r++) {
+            /* Digits of e for the dimensions that stay, of r for those that vanish. */
+            int64_t kept = e, gone = r, from = 0, stride = 1;
+            for (int i = s.n_in - 1; i >= 0; i--) {
+                int64_t d = x->shape.d[i], *digits = s.to[i] < 0 ? &gone : &kept;
+                from += *digits % d * stride;
+                *digits /= d;
+                stride *= d;
+            }
+            double v = ll_load(x->data, x->dtype, from);
+            if (!largest)
+                all += v;
+            else if (v > all || isnan(v))
+                all = v;
+        }
+        ll_store(y->data, y->dtype, e, all);
+    }
+    return LL_OK;
+}
+
+ll_err sum_ref(const ll_kcall *c)
+{
+    return reduce(c, false);
+}
+
+ll_err amax_ref(const ll_kcall *c)
+{
+    return reduce(c, true);
+}

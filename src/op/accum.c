@@ -1,0 +1,25 @@
+/* accum.c: the mean of x over the micro-batches of a step. Its result outlives a micro-batch: the
+ * first one overwrites it, the others add to it, and what reads it runs after the last. */
+#include "op/op_int.h"
+#include "kern/kern.h"
+
+ll_kernel accum_ref;
+
+static const ll_op accum = {
+    .name = "accum",
+    .n_in = 1,
+    .n_out = 1,
+    .dims = "* -> *",
+    .flop = 2,
+    .no_grad = true,
+    .ref = accum_ref,
+    .cpu = accum_ref,
+    .trials = {"f32[7,3]", "f32[]", "f32[0]"},
+};
+
+ll_val ll_accum(ll_graph *g, ll_val x)
+{
+    return LL_EMIT(g, &accum, NULL, x);
+}
+
+const ll_op *const ll_ops_accum[] = {&accum, NULL};

@@ -1,0 +1,402 @@
+/* elementwise.c: ops that work on each element by itself: one shape and one element type in and out
+ * (cast: another type out). LL_EW in kern/attr.h lists them with their values. The builders
+ * broadcast operands to one shape as NumPy does, by nodes: a broadcast node's gradient is the sum
+ * that the operand's gradient needs.
+ *
+ * Gradients use the result where that is cheaper than the operand (exp, tanh, sqrt...), and are of
+ * these same ops, so that they fuse and can be differentiated again. */
+#include "op/op_int.h"
+#include "kern/kern.h"
+
+#define X(name, operands, value) ll_kernel name##_ref;
+LL_EW(X)
+#undef X
+
+static const ll_op ops[LL_N_EW];
+
+/* ---- builders ---- */
+
+/* The shape both broadcast to; false where they do not fit. */
+static bool common_shape(const ll_shape *a, const ll_shape *b, ll_shape *out)
+{
+    int n = a->n > b->n ? a->n : b->n;
+    ll_shape s = {.n = n};
+    for (int i = 0; i < n; i++) {
+        int64_t x = i < n - a->n ? 1 : a->d[i - (n - a->n)];
+        int64_t y = i < n - b->n ? 1 : b->d[i - (n - b->n)];
+        if (x != y && x != 1 && y != 1) return false;
+        s.d[i] = x == 1 ? y : x;
+    }
+    *out = s;
+    return true;
+}
+
+/* x broadcast to shape: dimensions of 1 that grow are dropped first, then the letters of those that
+ * stay say where they go. */
+static ll_val fit(ll_graph *g, ll_val x, const ll_shape *shape)
+{
+    ll_shape have = ll_shape_of(g, x), kept = {0};
+    if (ll_shape_equal(&have, shape)) return x;
+    char spec[LL_SPEC_MAX] = {0}, all[LL_MAX_DIMS + 1] = {0};
+    int lead = shape->n - have.n;
+    for (int i = 0; i < shape->n; i++) {
+        all[i] = (char)('a' + i);
+        if (i < lead || have.d[i - lead] != shape->d[i]) continue;
+        spec[kept.n] = all[i];
+        kept.d[kept.n++] = shape->d[i];
+    }
+    if (ll_numel(&have) == ll_numel(shape)) return ll_reshape(g, x, *shape);
+    x = ll_reshape(g, x, kept);
+    strcat(strcat(spec, "->"), all);
+    return ll_broadcast(g, x, spec, *shape);
+}
+
+static ll_val emit(ll_graph *g, ll_ew ew, const void *attr, ll_val *x, int n)
+{
+    if (g->err != LL_OK) return (ll_val){0};
+    ll_shape shape = ll_shape_of(g, x[0]);
+    for (int i = 1; i < n && x[0].id && x[i].id; i++) {
+        ll_shape s = ll_shape_of(g, x[i]);
+        if (ll_dtype_of(g, x[i]) != ll_dtype_of(g, x[0])) {
+            ll_reject(g, "%s%s: operands are %s and %s; cast one of them", g->scope, ops[ew].name,
+                      ll_dtype_name(ll_dtype_of(g, x[0])), ll_dtype_name(ll_dtype_of(g, x[i])));
+            return (ll_val){0};
+        }
+        if (!common_shape(&shape, &s, &shape)) {
+            char a[LL_SHAPE_TEXT], b[LL_SHAPE_TEXT];
+            ll_reject(g, "%s%s: %s and %s cannot be broadcast to one shape", g->scope, ops[ew].name,
+                      ll_shape_print(&shape, a), ll_shape_print(&s, b));
+            return (ll_val){0};
+        }
+    }
+    for (int i = 0; i < n && n > 1 && x[i].id; i++) x[i] = fit(g, x[i], &shape);
+    return ll_emit(g, &ops[ew], attr, x, n);
+}
+
+static ll_val unary(ll_graph *g, ll_ew ew, ll_val x)
+{
+    return emit(g, ew, NULL, &x, 1);
+}
+
+static ll_val binary(ll_graph *g, ll_ew ew, ll_val a, ll_val b)
+{
+    return emit(g, ew, NULL, (ll_val[]){a, b}, 2);
+}
+
+static ll_val dgelu(ll_graph *g, ll_val x)
+{
+    return unary(g, LL_EW_dgelu, x);
+}
+
+#define BINARY(X) X(add) X(sub) X(mul) X(div) X(max) X(min) X(less) X(equal)
+#define X(name)                                                                                    \
+    ll_val ll_##name(ll_graph *g, ll_val a, ll_val b)                                              \
+    {                                                                                              \
+        return binary(g, LL_EW_##name, a, b);                                                      \
+    }
+BINARY(X)
+#undef X
+
+#define UNARY(X)                                                                                   \
+    X(neg)                                                                                         \
+    X(abs)                                                                                         \
+    X(exp)                                                                                         \
+    X(log) X(sqrt) X(rsqrt) X(tanh) X(sigmoid) X(sin) X(cos) X(relu) X(gelu) X(silu) X(square)
+#define X(name)                                                                                    \
+    ll_val ll_##name(ll_graph *g, ll_val x)                                                        \
+    {                                                                                              \
+        return unary(g, LL_EW_##name, x);                                                          \
+    }
+UNARY(X)
+#undef X
+
+ll_val ll_select(ll_graph *g, ll_val c, ll_val a, ll_val b)
+{
+    return emit(g, LL_EW_select, NULL, (ll_val[]){c, a, b}, 3);
+}
+
+ll_val ll_scale(ll_graph *g, ll_val x, double by)
+{
+    return emit(g, LL_EW_scale, &(ll_number_attr){by}, &x, 1);
+}
+
+ll_val ll_shift(ll_graph *g, ll_val x, double by)
+{
+    return emit(g, LL_EW_shift, &(ll_number_attr){by}, &x, 1);
+}
+
+ll_val ll_cast(ll_graph *g, ll_val x, ll_dtype dtype)
+{
+    if (x.id && ll_dtype_of(g, x) == dtype) return x;
+    return emit(g, LL_EW_cast, &(ll_cast_attr){dtype}, &x, 1);
+}
+
+/* ---- types ---- */
+
+static bool takes_integers(int ew)
+{
+    switch (ew) {
+    case LL_EW_add:
+    case LL_EW_sub:
+    case LL_EW_mul:
+    case LL_EW_max:
+    case LL_EW_min:
+    case LL_EW_less:
+    case LL_EW_equal:
+    case LL_EW_select: return true;
+    default: return false;
+    }
+}
+
+static ll_err infer(ll_infer *i)
+{
+    const ll_type *x = &i->in[0];
+    CHECK(ll_dtype_is_float(x->dtype) || (x->dtype == LL_I32 && takes_integers(i->op->ew)),
+          LL_E_SHAPE, "%s does not take %s", i->op->name, ll_dtype_name(x->dtype));
+    for (int k = 1; k < i->n_in; k++) {
+        CHECK(i->in[k].dtype == x->dtype, LL_E_SHAPE, "operands are %s and %s",
+              ll_dtype_name(x->dtype), ll_dtype_name(i->in[k].dtype));
+        CHECK(ll_shape_equal(&i->in[k].shape, &x->shape), LL_E_SHAPE,
+              "operand %d has another shape", k);
+    }
+    i->out[0] = *x;
+    return LL_OK;
+}
+
+static ll_err infer_cast(ll_infer *i)
+{
+    const ll_cast_attr *a = i->attr;
+    CHECK((unsigned)a->dtype < LL_N_DTYPE, LL_E_ARG, "no element type has number %d",
+          (int)a->dtype);
+    i->out[0] = (ll_type){a->dtype, i->in[0].shape};
+    return LL_OK;
+}
+
+/* ---- gradients; d: of the result, x: the operand, y: the result ---- */
+
+static ll_val zero(ll_bwd *b)
+{
+    return ll_fill(b->g, ll_dtype_of(b->g, b->out[0]), LL_SCALAR, 0);
+}
+
+static void add_grad(ll_bwd *b)
+{
+    b->din[0] = b->din[1] = b->dout[0];
+}
+
+static void sub_grad(ll_bwd *b)
+{
+    b->din[0] = b->dout[0];
+    b->din[1] = ll_neg(b->g, b->dout[0]);
+}
+
+static void mul_grad(ll_bwd *b)
+{
+    b->din[0] = ll_mul(b->g, b->dout[0], b->in[1]);
+    b->din[1] = ll_mul(b->g, b->dout[0], b->in[0]);
+}
+
+static void div_grad(ll_bwd *b)
+{
+    b->din[0] = ll_div(b->g, b->dout[0], b->in[1]);
+    b->din[1] = ll_neg(b->g, ll_mul(b->g, b->din[0], b->out[0]));
+}
+
+/* Where the operands are equal the value is the second's, and so is the gradient. */
+static void max_grad(ll_bwd *b)
+{
+    ll_val first = ll_less(b->g, b->in[1], b->in[0]);
+    b->din[0] = ll_mul(b->g, first, b->dout[0]);
+    b->din[1] = ll_sub(b->g, b->dout[0], b->din[0]);
+}
+
+static void min_grad(ll_bwd *b)
+{
+    ll_val first = ll_less(b->g, b->in[0], b->in[1]);
+    b->din[0] = ll_mul(b->g, first, b->dout[0]);
+    b->din[1] = ll_sub(b->g, b->dout[0], b->din[0]);
+}
+
+static void select_grad(ll_bwd *b)
+{
+    ll_val none = zero(b);
+    b->din[1] = ll_select(b->g, b->in[0], b->dout[0], none);
+    b->din[2] = ll_select(b->g, b->in[0], none, b->dout[0]);
+}
+
+static void neg_grad(ll_bwd *b)
+{
+    b->din[0] = ll_neg(b->g, b->dout[0]);
+}
+
+static void abs_grad(ll_bwd *b) /* d sign(x), with sign(0) = 0 */
+{
+    ll_val none = zero(b), x = b->in[0];
+    ll_val sign = ll_sub(b->g, ll_less(b->g, none, x), ll_less(b->g, x, none));
+    b->din[0] = ll_mul(b->g, b->dout[0], sign);
+}
+
+static void exp_grad(ll_bwd *b)
+{
+    b->din[0] = ll_mul(b->g, b->dout[0], b->out[0]);
+}
+
+static void log_grad(ll_bwd *b)
+{
+    b->din[0] = ll_div(b->g, b->dout[0], b->in[0]);
+}
+
+static void sqrt_grad(ll_bwd *b) /* d / (2 y) */
+{
+    b->din[0] = ll_scale(b->g, ll_div(b->g, b->dout[0], b->out[0]), 0.5);
+}
+
+static void rsqrt_grad(ll_bwd *b) /* -d y^3 / 2 */
+{
+    ll_val y = b->out[0], cube = ll_mul(b->g, y, ll_square(b->g, y));
+    b->din[0] = ll_scale(b->g, ll_mul(b->g, b->dout[0], cube), -0.5);
+}
+
+static void tanh_grad(ll_bwd *b) /* d (1 - y^2) */
+{
+    ll_val d = b->dout[0];
+    b->din[0] = ll_sub(b->g, d, ll_mul(b->g, d, ll_square(b->g, b->out[0])));
+}
+
+static void sigmoid_grad(ll_bwd *b) /* d y (1 - y) */
+{
+    ll_val y = b->out[0];
+    b->din[0] = ll_mul(b->g, b->dout[0], ll_sub(b->g, y, ll_square(b->g, y)));
+}
+
+static void sin_grad(ll_bwd *b)
+{
+    b->din[0] = ll_mul(b->g, b->dout[0], ll_cos(b->g, b->in[0]));
+}
+
+static void cos_grad(ll_bwd *b)
+{
+    b->din[0] = ll_neg(b->g, ll_mul(b->g, b->dout[0], ll_sin(b->g, b->in[0])));
+}
+
+static void relu_grad(ll_bwd *b) /* y != 0 exactly where x > 0 */
+{
+    b->din[0] = ll_select(b->g, b->out[0], b->dout[0], zero(b));
+}
+
+static void gelu_grad(ll_bwd *b)
+{
+    b->din[0] = ll_mul(b->g, b->dout[0], dgelu(b->g, b->in[0]));
+}
+
+/* With u = A (x + B x^3), u' = A + 3 A B x^2 and t = tanh(u):
+ * gelu'' = (1 - t^2) (A + 6 A B x^2 - x t u'^2). */
+static void dgelu_grad(ll_bwd *b)
+{
+    ll_graph *g = b->g;
+    ll_val x = b->in[0], xx = ll_square(g, x);
+    ll_val u1 = ll_shift(g, ll_scale(g, xx, 3 * LL_GELU_A * LL_GELU_B), LL_GELU_A);
+    ll_val u = ll_mul(g, x, ll_shift(g, ll_scale(g, xx, LL_GELU_A * LL_GELU_B), LL_GELU_A));
+    ll_val t = ll_tanh(g, u);
+    ll_val inner = ll_shift(g, ll_scale(g, xx, 6 * LL_GELU_A * LL_GELU_B), LL_GELU_A);
+    inner = ll_sub(g, inner, ll_mul(g, ll_mul(g, x, t), ll_square(g, u1)));
+    ll_val sech2 = ll_shift(g, ll_neg(g, ll_square(g, t)), 1);
+    b->din[0] = ll_mul(g, b->dout[0], ll_mul(g, sech2, inner));
+}
+
+static void silu_grad(ll_bwd *b) /* with s = sigmoid(x): d (s + y (1 - s)) */
+{
+    ll_val s = ll_sigmoid(b->g, b->in[0]), y = b->out[0];
+    ll_val slope = ll_add(b->g, s, ll_sub(b->g, y, ll_mul(b->g, y, s)));
+    b->din[0] = ll_mul(b->g, b->dout[0], slope);
+}
+
+static void square_grad(ll_bwd *b)
+{
+    b->din[0] = ll_scale(b->g, ll_mul(b->g, b->dout[0], b->in[0]), 2);
+}
+
+static void scale_grad(ll_bwd *b)
+{
+    const ll_number_attr *a = b->attr;
+    b->din[0] = ll_scale(b->g, b->dout[0], a->value);
+}
+
+static void shift_grad(ll_bwd *b)
+{
+    b->din[0] = b->dout[0];
+}
+
+static void cast_grad(ll_bwd *b) /* an integer's gradient is nothing */
+{
+    ll_dtype from = ll_dtype_of(b->g, b->in[0]), to = ll_dtype_of(b->g, b->out[0]);
+    if (ll_dtype_is_float(from) && ll_dtype_is_float(to))
+        b->din[0] = ll_cast(b->g, b->dout[0], from);
+}
+
+/* ---- the ops ---- */
+
+static const ll_attr_field number[] = {LL_FIELD(ll_number_attr, value, LL_A_F64), {0}};
+static const ll_attr_field to_type[] = {LL_FIELD(ll_cast_attr, dtype, LL_A_DTYPE), {0}};
+
+#define OP(fn, fl)                                                                                 \
+    .name = #fn, .n_out = 1, .flop = fl, .elementwise = true, .ew = LL_EW_##fn, .ref = fn##_ref,   \
+    .cpu = fn##_ref
+#define OP1(fn, fl) OP(fn, fl), .n_in = 1, .dims = "* -> *", .infer = infer, .grad = fn##_grad
+#define OP2(fn) OP(fn, 1), .n_in = 2, .dims = "*, * -> *", .infer = infer
+#define TRIALS1 .trials = {"f32[7,3]", "f32[1]", "f32[2,0,3]", "f32[]"}
+#define POSITIVE1 .trials = {"f32[7,3]>", "f32[1,1]>", "f32[0]>", "f32[]>"}
+#define TRIALS2                                                                                    \
+    .trials = {"f32[7,3], f32[7,3]", "f32[1], f32[1]", "f32[0,5], f32[0,5]", "f32[], f32[]"}
+/* A result of 0 or 1 that small integers make likely to be both. */
+#define COUNTS2 .trials = {"f32[7,3], f32[7,3]", "i32[17]<3, i32[17]<3", "i32[]<2, i32[]<2"}
+
+static const ll_op ops[LL_N_EW] = {
+    [LL_EW_add] = {OP2(add), .grad = add_grad, TRIALS2},
+    [LL_EW_sub] = {OP2(sub), .grad = sub_grad, TRIALS2},
+    [LL_EW_mul] = {OP2(mul), .grad = mul_grad, TRIALS2},
+    [LL_EW_div] = {OP2(div), .grad = div_grad,
+                   .trials = {"f32[7,3], f32[7,3]>", "f32[1], f32[1]>", "f32[0], f32[0]>"}},
+    [LL_EW_max] = {OP2(max), .grad = max_grad, TRIALS2},
+    [LL_EW_min] = {OP2(min), .grad = min_grad, TRIALS2},
+    [LL_EW_less] = {OP2(less), .no_grad = true, COUNTS2},
+    [LL_EW_equal] = {OP2(equal), .no_grad = true, COUNTS2},
+    [LL_EW_select] = {OP(select, 1), .n_in = 3, .dims = "*, *, * -> *", .grad = select_grad,
+                      .trials = {"f32[7,3], f32[7,3], f32[7,3]", "i32[5]<2, i32[5]<9, i32[5]<9",
+                                 "f32[1], f32[1], f32[1]"}},
+    [LL_EW_neg] = {OP1(neg, 1), TRIALS1},
+    [LL_EW_abs] = {OP1(abs, 1), TRIALS1},
+    [LL_EW_exp] = {OP1(exp, 10), TRIALS1},
+    [LL_EW_log] = {OP1(log, 10), POSITIVE1},
+    [LL_EW_sqrt] = {OP1(sqrt, 4), POSITIVE1},
+    [LL_EW_rsqrt] = {OP1(rsqrt, 5), POSITIVE1},
+    [LL_EW_tanh] = {OP1(tanh, 15), TRIALS1},
+    [LL_EW_sigmoid] = {OP1(sigmoid, 12), TRIALS1},
+    [LL_EW_sin] = {OP1(sin, 15), TRIALS1},
+    [LL_EW_cos] = {OP1(cos, 15), TRIALS1},
+    [LL_EW_relu] = {OP1(relu, 1), TRIALS1},
+    [LL_EW_gelu] = {OP1(gelu, 20), TRIALS1},
+    [LL_EW_dgelu] = {OP1(dgelu, 25), TRIALS1},
+    [LL_EW_silu] = {OP1(silu, 13), TRIALS1},
+    [LL_EW_square] = {OP1(square, 1), TRIALS1},
+    [LL_EW_scale] = {OP1(scale, 1), .attr_size = sizeof(ll_number_attr), .attrs = number,
+                     .trials = {"f32[7,3] {value=-1.5}", "f32[] {value=0}", "f32[0] {value=2}"}},
+    [LL_EW_shift] = {OP1(shift, 1), .attr_size = sizeof(ll_number_attr), .attrs = number,
+                     .trials = {"f32[7,3] {value=-1.5}", "f32[] {value=0.25}", "f32[0] {value=2}"}},
+    [LL_EW_cast] = {OP(cast, 1), .n_in = 1, .dims = "* -> *", .infer = infer_cast,
+                    .grad = cast_grad, .attr_size = sizeof(ll_cast_attr), .attrs = to_type,
+                    .trials = {"f32[7,3] {dtype=f64}", "i32[5]<300 {dtype=f32}",
+                               "f32[3,5] {dtype=i32}", "u8[9]<256 {dtype=f32}",
+                               "f32[2,2] {dtype=bf16}"}},
+};
+
+const ll_op *ll_ew_op(ll_ew ew)
+{
+    return &ops[ew];
+}
+
+const ll_op *const ll_ops_elementwise[] = {
+#define X(name, operands, value) &ops[LL_EW_##name],
+    LL_EW(X)
+#undef X
+        NULL};

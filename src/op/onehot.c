@@ -1,0 +1,67 @@
+/* onehot.c: rows with a single 1: index i becomes a row of `size` numbers, 1 at i - from. An index
+ * outside of the row gives zeros only, so that a part of the classes can be cut out. */
+#include "op/op_int.h"
+#include "kern/kern.h"
+
+ll_kernel onehot_ref;
+
+static const ll_op onehot;
+
+ll_val ll_onehot(ll_graph *g, ll_val index, int64_t size, int64_t from, ll_dtype dtype)
+{
+    ll_onehot_attr a;
+    memset(&a, 0, sizeof a);
+    a.size = size;
+    a.from = from;
+    a.dtype = dtype;
+    return LL_EMIT(g, &onehot, &a, index);
+}
+
+static ll_err infer(ll_infer *i)
+{
+    const ll_onehot_attr *a = i->attr;
+    const ll_type *x = &i->in[0];
+    CHECK(x->dtype == LL_I32, LL_E_SHAPE, "the index is %s, want i32", ll_dtype_name(x->dtype));
+    CHECK((unsigned)a->dtype < LL_N_DTYPE && ll_dtype_is_float(a->dtype), LL_E_ARG,
+          "the result must be of a float type");
+    CHECK(x->shape.n < LL_MAX_DIMS, LL_E_SHAPE, "more than %d dimensions", LL_MAX_DIMS);
+    i->out[0] = (ll_type){a->dtype, x->shape};
+    i->out[0].shape.d[i->out[0].shape.n++] = a->size;
+    return ll_check_shape(&i->out[0].shape);
+}
+
+static ll_err split(const void *attr, const ll_loops *l, int loop, ll_range range,
+                    const ll_type *in, ll_part *part)
+{
+    (void)attr, (void)in;
+    if (l->letter[loop] == 'v') {
+        ll_onehot_attr *a = part->attr;
+        a->from += range.from;
+        a->size = range.to - range.from;
+    } else {
+        part->in[0] = range;
+    }
+    return LL_OK;
+}
+
+static const ll_attr_field attrs[] = {LL_FIELD(ll_onehot_attr, size, LL_A_INT),
+                                      LL_FIELD(ll_onehot_attr, from, LL_A_INT),
+                                      LL_FIELD(ll_onehot_attr, dtype, LL_A_DTYPE),
+                                      {0}};
+static const ll_op onehot = {
+    .name = "onehot",
+    .n_in = 1,
+    .n_out = 1,
+    .attr_size = sizeof(ll_onehot_attr),
+    .attrs = attrs,
+    .dims = "* -> *v",
+    .infer = infer,
+    .split = split,
+    .no_grad = true,
+    .ref = onehot_ref,
+    .cpu = onehot_ref,
+    .trials = {"i32[7]<5 {size=5, from=0, dtype=f32}", "i32[2,3]<9 {size=4, from=3, dtype=f32}",
+               "i32[]<3 {size=3, from=0, dtype=f32}", "i32[0]<3 {size=1, from=0, dtype=f32}"},
+};
+
+const ll_op *const ll_ops_onehot[] = {&onehot, NULL};

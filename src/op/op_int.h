@@ -1,0 +1,26 @@
+/* op_int.h: builders and helpers shared by the files of op/, none of them public. */
+#pragma once
+#include "ir/op.h"
+#include "kern/attr.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* The mean over micro-batches of x, kept from one to the next. */
+ll_val ll_accum(ll_graph *g, ll_val x);
+/* Shapes from text: no negative dimension, and a number of elements that can be counted. */
+ll_err ll_check_shape(const ll_shape *s);
+/* The op of an entry of LL_EW. */
+const ll_op *ll_ew_op(ll_ew ew);
+/* The op of a chain with this many results, for ll_emit_all with an ll_fused_attr. */
+const ll_op *ll_fused_op(int n_out);
+/* 1 at element index - from of a new last dimension of this size, 0 elsewhere; an index outside
+ * gives zeros only. i32[...] -> [..., size] */
+ll_val ll_onehot(ll_graph *g, ll_val index, int64_t size, int64_t from, ll_dtype dtype);
+/* A spec with its sides swapped: "c->nhwc" of "nhwc->c". */
+const char *ll_spec_reverse(const char *spec, char out[LL_SPEC_MAX]);
+
+#ifdef __cplusplus
+}
+#endif

@@ -1,0 +1,101 @@
+/* reduce.c: sum and largest value over the dimensions whose letters vanish: "nhwc->c". */
+#include "op/op_int.h"
+#include "base/spec.h"
+#include "kern/kern.h"
+
+ll_kernel sum_ref, amax_ref;
+
+static const ll_op sum, amax;
+
+static ll_val reduce(ll_graph *g, const ll_op *op, ll_val x, const char *spec)
+{
+    ll_spec_attr a = {0};
+    strncpy(a.spec, spec, LL_SPEC_MAX - 1);
+    return LL_EMIT(g, op, &a, x);
+}
+
+ll_val ll_sum(ll_graph *g, ll_val x, const char *spec)
+{
+    return reduce(g, &sum, x, spec);
+}
+
+ll_val ll_amax(ll_graph *g, ll_val x, const char *spec)
+{
+    return reduce(g, &amax, x, spec);
+}
+
+ll_val ll_sum_all(ll_graph *g, ll_val x)
+{
+    char spec[LL_SPEC_MAX] = {0};
+    int n = ll_shape_of(g, x).n;
+    for (int i = 0; i < n; i++) spec[i] = (char)('a' + i);
+    return ll_sum(g, x, strcat(spec, "->"));
+}
+
+ll_val ll_mean(ll_graph *g, ll_val x)
+{
+    ll_shape s = ll_shape_of(g, x);
+    int64_t n = ll_numel(&s);
+    if (n == 0) ll_reject(g, "%smean: the operand has no elements", g->scope);
+    return ll_scale(g, ll_sum_all(g, x), 1.0 / (double)n);
+}
+
+static ll_err loops(const void *attr, int n_in, const ll_type *in, char dims[LL_DIMS_TEXT])
+{
+    (void)n_in, (void)in;
+    const ll_spec_attr *a = attr;
+    ll_spec s;
+    TRY(ll_spec_parse(a->spec, &s));
+    CHECK(ll_spec_shrinks(&s), LL_E_SHAPE,
+          "\"%s\" is no reduction: the result's letters must be the operand's, in their order",
+          a->spec);
+    strcpy(dims, a->spec);
+    return LL_OK;
+}
+
+static void sum_grad(ll_bwd *b)
+{
+    const ll_spec_attr *a = b->attr;
+    char back[LL_SPEC_MAX];
+    b->din[0] =
+        ll_broadcast(b->g, b->dout[0], ll_spec_reverse(a->spec, back), ll_shape_of(b->g, b->in[0]));
+}
+
+/* The gradient goes to the largest element; equal ones share it. */
+static void amax_grad(ll_bwd *b)
+{
+    const ll_spec_attr *a = b->attr;
+    char back[LL_SPEC_MAX];
+    ll_spec_reverse(a->spec, back);
+    ll_shape shape = ll_shape_of(b->g, b->in[0]);
+    ll_val largest = ll_equal(b->g, b->in[0], ll_broadcast(b->g, b->out[0], back, shape));
+    ll_val share = ll_div(b->g, b->dout[0], ll_sum(b->g, largest, a->spec));
+    b->din[0] = ll_mul(b->g, largest, ll_broadcast(b->g, share, back, shape));
+}
+
+static const ll_attr_field attrs[] = {LL_FIELD(ll_spec_attr, spec, LL_A_SPEC), {0}};
+#define REDUCE_OP                                                                                  \
+    .n_in = 1, .n_out = 1, .attr_size = sizeof(ll_spec_attr), .attrs = attrs, .loops = loops,      \
+    .flop = 1, .trials = {"f32[2,5,1,3] {spec=\"nhwc->c\"}",  "f32[7,5] {spec=\"nc->n\"}",         \
+                          "f32[2,3,5,3] {spec=\"nhwc->nc\"}", "f32[3,7] {spec=\"ab->\"}",          \
+                          "f32[5,3] {spec=\"ab->ab\"}",       "f32[2,3,5,2] {spec=\"abcd->ac\"}",  \
+                          "f32[0,3] {spec=\"ab->b\"}",        "f32[] {spec=\"->\"}"}
+
+static const ll_op sum = {
+    .name = "sum",
+    REDUCE_OP,
+    .sum = "?",
+    .grad = sum_grad,
+    .ref = sum_ref,
+    .cpu = sum_ref,
+};
+static const ll_op amax = {
+    .name = "amax",
+    REDUCE_OP,
+    .max = "?",
+    .grad = amax_grad,
+    .ref = amax_ref,
+    .cpu = amax_ref,
+};
+
+const ll_op *const ll_ops_reduce[] = {&sum, &amax, NULL};

@@ -1,0 +1,462 @@
+/* shape.c: ops that move elements and compute nothing: fill, reshape, transpose, broadcast, slice,
+ * pad, concat. Broadcast and sum are each other's gradients, as are slice and pad.
+ *
+ * Cutting. A part of a fill or broadcast has its own shape in its attributes (split). No loop walks
+ * the dimensions of a reshape, nor the one that slice, pad and concat change. */
+#include "op/op_int.h"
+#include "base/spec.h"
+#include "kern/kern.h"
+
+#include <stdio.h>
+
+ll_kernel fill_ref, reshape_ref, transpose_ref, broadcast_ref, slice_ref, pad_ref, concat_ref;
+
+static const ll_op fill, reshape, transpose, broadcast, slice, pad, concat;
+
+/* ---- helpers ---- */
+
+ll_err ll_check_shape(const ll_shape *s)
+{
+    int64_t n = 1;
+    bool empty = false;
+    CHECK(s->n >= 0 && s->n <= LL_MAX_DIMS, LL_E_SHAPE, "%d dimensions; want 0 to %d", s->n,
+          LL_MAX_DIMS);
+    for (int i = 0; i < s->n; i++) {
+        CHECK(s->d[i] >= 0, LL_E_SHAPE, "dimension %d is %lld", i, (long long)s->d[i]);
+        empty |= s->d[i] == 0;
+    }
+    for (int i = 0; i < s->n && !empty; i++)
+        CHECK(!__builtin_mul_overflow(n, s->d[i], &n) && n < INT64_MAX / 64, LL_E_SHAPE,
+              "more elements than can be counted");
+    return LL_OK;
+}
+
+const char *ll_spec_reverse(const char *spec, char out[LL_SPEC_MAX])
+{
+    ll_spec s;
+    memset(out, 0, LL_SPEC_MAX);
+    if (ll_spec_parse(spec, &s) == LL_OK) strcat(strcat(strcpy(out, s.out), "->"), s.in);
+    return out;
+}
+
+/* Attributes are compared as bytes: nothing but the dimensions in use may be set. */
+static void set_shape(ll_shape *to, const ll_shape *from)
+{
+    to->n = from->n;
+    for (int i = 0; i < from->n && i < LL_MAX_DIMS; i++) to->d[i] = from->d[i];
+}
+
+static void set_spec(char to[LL_SPEC_MAX], const char *from)
+{
+    strncpy(to, from, LL_SPEC_MAX - 1);
+}
+
+/* "abc" for three dimensions, with '_' (no loop) for dimension skip. */
+static char *letters(char *at, int n, int skip)
+{
+    for (int i = 0; i < n; i++) *at++ = i == skip ? '_' : (char)('a' + i);
+    *at = '\0';
+    return at;
+}
+
+/* ---- fill ---- */
+
+ll_val ll_fill(ll_graph *g, ll_dtype dtype, ll_shape shape, double value)
+{
+    ll_fill_attr a;
+    memset(&a, 0, sizeof a);
+    a.dtype = dtype;
+    a.value = value;
+    set_shape(&a.shape, &shape);
+    return ll_emit(g, &fill, &a, NULL, 0);
+}
+
+static ll_err fill_infer(ll_infer *i)
+{
+    const ll_fill_attr *a = i->attr;
+    TRY(ll_check_shape(&a->shape));
+    CHECK((unsigned)a->dtype < LL_N_DTYPE, LL_E_ARG, "no element type has number %d",
+          (int)a->dtype);
+    i->out[0] = (ll_type){a->dtype, a->shape};
+    return LL_OK;
+}
+
+static ll_err fill_loops(const void *attr, int n_in, const ll_type *in, char dims[LL_DIMS_TEXT])
+{
+    (void)n_in, (void)in;
+    const ll_fill_attr *a = attr;
+    letters(strcpy(dims, "->") + 2, a->shape.n, -1);
+    return LL_OK;
+}
+
+static ll_err fill_split(const void *attr, const ll_loops *l, int loop, ll_range range,
+                         const ll_type *in, ll_part *part)
+{
+    (void)attr, (void)in;
+    ll_fill_attr *a = part->attr;
+    for (int d = 0; d < a->shape.n; d++)
+        if (l->out[0][d] == loop) a->shape.d[d] = range.to - range.from;
+    return LL_OK;
+}
+
+static const ll_attr_field fill_attrs[] = {LL_FIELD(ll_fill_attr, dtype, LL_A_DTYPE),
+                                           LL_FIELD(ll_fill_attr, shape, LL_A_SHAPE),
+                                           LL_FIELD(ll_fill_attr, value, LL_A_F64),
+                                           {0}};
+static const ll_op fill = {
+    .name = "fill",
+    .n_in = 0,
+    .n_out = 1,
+    .attr_size = sizeof(ll_fill_attr),
+    .attrs = fill_attrs,
+    .infer = fill_infer,
+    .loops = fill_loops,
+    .split = fill_split,
+    .no_grad = true,
+    .ref = fill_ref,
+    .cpu = fill_ref,
+    .trials = {"{dtype=f32, shape=[3,7], value=1.5}", "{dtype=f32, shape=[], value=-2}",
+               "{dtype=i32, shape=[5], value=3}", "{dtype=f32, shape=[0,2], value=1}"},
+};
+
+/* ---- reshape ---- */
+
+ll_val ll_reshape(ll_graph *g, ll_val x, ll_shape shape)
+{
+    if (g->err != LL_OK || !x.id) return LL_EMIT(g, &reshape, NULL, x);
+    ll_shape have = ll_shape_of(g, x);
+    int64_t n = ll_numel(&have), rest = 1;
+    int open = -1, n_open = 0;
+    ll_reshape_attr a;
+    memset(&a, 0, sizeof a);
+    set_shape(&a.shape, &shape);
+    for (int i = 0; i < shape.n && i < LL_MAX_DIMS; i++) {
+        if (shape.d[i] == -1)
+            open = i, n_open++;
+        else
+            rest *= shape.d[i];
+    }
+    if (n_open > 1 || (n_open == 1 && (rest <= 0 || n % rest))) {
+        char from[LL_SHAPE_TEXT], to[LL_SHAPE_TEXT];
+        ll_reject(g, "%sreshape: %s cannot become %s", g->scope, ll_shape_print(&have, from),
+                  ll_shape_print(&shape, to));
+        return (ll_val){0};
+    }
+    if (n_open) a.shape.d[open] = n / rest;
+    if (ll_shape_equal(&a.shape, &have)) return x;
+    return LL_EMIT(g, &reshape, &a, x);
+}
+
+static ll_err reshape_infer(ll_infer *i)
+{
+    const ll_reshape_attr *a = i->attr;
+    TRY(ll_check_shape(&a->shape));
+    char from[LL_SHAPE_TEXT], to[LL_SHAPE_TEXT];
+    CHECK(ll_numel(&a->shape) == ll_numel(&i->in[0].shape), LL_E_SHAPE,
+          "%s has %lld elements, %s has %lld", ll_shape_print(&i->in[0].shape, from),
+          (long long)ll_numel(&i->in[0].shape), ll_shape_print(&a->shape, to),
+          (long long)ll_numel(&a->shape));
+    i->out[0] = (ll_type){i->in[0].dtype, a->shape};
+    return LL_OK;
+}
+
+/* No dimension is known to be another's. */
+static ll_err reshape_loops(const void *attr, int n_in, const ll_type *in, char dims[LL_DIMS_TEXT])
+{
+    (void)n_in;
+    const ll_reshape_attr *a = attr;
+    snprintf(dims, LL_DIMS_TEXT, "%.*s->%.*s", in[0].shape.n, "______", a->shape.n, "______");
+    return LL_OK;
+}
+
+static void reshape_grad(ll_bwd *b)
+{
+    b->din[0] = ll_reshape(b->g, b->dout[0], ll_shape_of(b->g, b->in[0]));
+}
+
+static const ll_attr_field reshape_attrs[] = {LL_FIELD(ll_reshape_attr, shape, LL_A_SHAPE), {0}};
+static const ll_op reshape = {
+    .name = "reshape",
+    .n_in = 1,
+    .n_out = 1,
+    .attr_size = sizeof(ll_reshape_attr),
+    .attrs = reshape_attrs,
+    .infer = reshape_infer,
+    .loops = reshape_loops,
+    .grad = reshape_grad,
+    .alias = true,
+    .ref = reshape_ref,
+    .cpu = reshape_ref,
+    .trials = {"f32[6,5] {shape=[2,15]}", "f32[1] {shape=[]}", "f32[3,0] {shape=[0,7,2]}",
+               "i32[4]<9 {shape=[2,1,2]}"},
+};
+
+/* ---- transpose ---- */
+
+ll_val ll_transpose(ll_graph *g, ll_val x, const char *spec)
+{
+    ll_spec_attr a = {0};
+    set_spec(a.spec, spec);
+    return LL_EMIT(g, &transpose, &a, x);
+}
+
+static ll_err transpose_loops(const void *attr, int n_in, const ll_type *in,
+                              char dims[LL_DIMS_TEXT])
+{
+    (void)n_in, (void)in;
+    const ll_spec_attr *a = attr;
+    ll_spec s;
+    TRY(ll_spec_parse(a->spec, &s));
+    bool same = s.n_in == s.n_out;
+    for (int i = 0; i < s.n_in; i++) same &= s.to[i] >= 0;
+    CHECK(same, LL_E_SHAPE, "\"%s\" is no permutation", a->spec);
+    strcpy(dims, a->spec);
+    return LL_OK;
+}
+
+static void transpose_grad(ll_bwd *b)
+{
+    const ll_spec_attr *a = b->attr;
+    char back[LL_SPEC_MAX];
+    b->din[0] = ll_transpose(b->g, b->dout[0], ll_spec_reverse(a->spec, back));
+}
+
+static const ll_attr_field transpose_attrs[] = {LL_FIELD(ll_spec_attr, spec, LL_A_SPEC), {0}};
+static const ll_op transpose = {
+    .name = "transpose",
+    .n_in = 1,
+    .n_out = 1,
+    .attr_size = sizeof(ll_spec_attr),
+    .attrs = transpose_attrs,
+    .loops = transpose_loops,
+    .grad = transpose_grad,
+    .ref = transpose_ref,
+    .cpu = transpose_ref,
+    .trials = {"f32[5,7] {spec=\"ab->ba\"}", "f32[2,5,3,4] {spec=\"bthd->bhtd\"}",
+               "f32[3,1,5] {spec=\"abc->cab\"}", "i32[3,0]<5 {spec=\"ab->ba\"}",
+               "f32[2,3,2,3,2] {spec=\"abcde->cabed\"}", "f32[] {spec=\"->\"}"},
+};
+
+/* ---- broadcast ---- */
+
+ll_val ll_broadcast(ll_graph *g, ll_val x, const char *spec, ll_shape shape)
+{
+    ll_broadcast_attr a;
+    memset(&a, 0, sizeof a);
+    set_spec(a.spec, spec);
+    set_shape(&a.shape, &shape);
+    return LL_EMIT(g, &broadcast, &a, x);
+}
+
+static ll_err broadcast_loops(const void *attr, int n_in, const ll_type *in,
+                              char dims[LL_DIMS_TEXT])
+{
+    (void)n_in, (void)in;
+    const ll_broadcast_attr *a = attr;
+    ll_spec s;
+    TRY(ll_spec_parse(a->spec, &s));
+    CHECK(ll_spec_grows(&s), LL_E_SHAPE,
+          "\"%s\" is no broadcast: the operand's letters must be in the result, in their order",
+          a->spec);
+    strcpy(dims, a->spec);
+    return LL_OK;
+}
+
+static ll_err broadcast_infer(ll_infer *i) /* that extents agree is checked with the loops */
+{
+    const ll_broadcast_attr *a = i->attr;
+    TRY(ll_check_shape(&a->shape));
+    i->out[0] = (ll_type){i->in[0].dtype, a->shape};
+    return LL_OK;
+}
+
+static ll_err broadcast_split(const void *attr, const ll_loops *l, int loop, ll_range range,
+                              const ll_type *in, ll_part *part)
+{
+    (void)attr, (void)in;
+    ll_broadcast_attr *a = part->attr;
+    for (int d = 0; d < a->shape.n; d++)
+        if (l->out[0][d] == loop) a->shape.d[d] = range.to - range.from;
+    part->in[0] = range;
+    return LL_OK;
+}
+
+static void broadcast_grad(ll_bwd *b)
+{
+    const ll_broadcast_attr *a = b->attr;
+    char back[LL_SPEC_MAX];
+    b->din[0] = ll_sum(b->g, b->dout[0], ll_spec_reverse(a->spec, back));
+}
+
+static const ll_attr_field broadcast_attrs[] = {LL_FIELD(ll_broadcast_attr, spec, LL_A_SPEC),
+                                                LL_FIELD(ll_broadcast_attr, shape, LL_A_SHAPE),
+                                                {0}};
+static const ll_op broadcast = {
+    .name = "broadcast",
+    .n_in = 1,
+    .n_out = 1,
+    .attr_size = sizeof(ll_broadcast_attr),
+    .attrs = broadcast_attrs,
+    .infer = broadcast_infer,
+    .loops = broadcast_loops,
+    .split = broadcast_split,
+    .grad = broadcast_grad,
+    .ref = broadcast_ref,
+    .cpu = broadcast_ref,
+    .trials = {"f32[3] {spec=\"c->nhwc\", shape=[2,5,1,3]}", "f32[] {spec=\"->ab\", shape=[3,5]}",
+               "f32[2,3] {spec=\"nc->nhwc\", shape=[2,5,7,3]}",
+               "f32[7] {spec=\"n->nc\", shape=[7,3]}", "f32[2,3] {spec=\"ab->ab\", shape=[2,3]}",
+               "f32[0] {spec=\"c->nc\", shape=[4,0]}"},
+};
+
+/* ---- slice, pad ---- */
+
+static ll_val range_op(ll_graph *g, const ll_op *op, ll_val x, ll_range_attr a)
+{
+    return LL_EMIT(g, op, &a, x);
+}
+
+ll_val ll_slice(ll_graph *g, ll_val x, int dim, int64_t from, int64_t to)
+{
+    return range_op(g, &slice, x, (ll_range_attr){dim, from, to});
+}
+
+ll_val ll_pad(ll_graph *g, ll_val x, int dim, int64_t before, int64_t after)
+{
+    return range_op(g, &pad, x, (ll_range_attr){dim, before, after});
+}
+
+static ll_err check_dim(int64_t dim, const ll_shape *s)
+{
+    CHECK(dim >= 0 && dim < s->n, LL_E_SHAPE, "dimension %lld of %d", (long long)dim, s->n);
+    return LL_OK;
+}
+
+static ll_err range_loops(const void *attr, int n_in, const ll_type *in, char dims[LL_DIMS_TEXT])
+{
+    (void)n_in;
+    const ll_range_attr *a = attr;
+    int n = in[0].shape.n;
+    letters(strcpy(letters(dims, n, (int)a->dim), "->") + 2, n, (int)a->dim);
+    return LL_OK;
+}
+
+static ll_err slice_infer(ll_infer *i)
+{
+    const ll_range_attr *a = i->attr;
+    TRY(check_dim(a->dim, &i->in[0].shape));
+    i->out[0] = i->in[0];
+    int64_t *d = &i->out[0].shape.d[a->dim];
+    CHECK(a->from >= 0 && a->from <= a->to && a->to <= *d, LL_E_SHAPE,
+          "%lld to %lld is no range of dimension %lld, which has %lld", (long long)a->from,
+          (long long)a->to, (long long)a->dim, (long long)*d);
+    *d = a->to - a->from;
+    return LL_OK;
+}
+
+static void slice_grad(ll_bwd *b)
+{
+    const ll_range_attr *a = b->attr;
+    int64_t all = ll_shape_of(b->g, b->in[0]).d[a->dim];
+    b->din[0] = ll_pad(b->g, b->dout[0], (int)a->dim, a->from, all - a->to);
+}
+
+static ll_err pad_infer(ll_infer *i)
+{
+    const ll_range_attr *a = i->attr;
+    TRY(check_dim(a->dim, &i->in[0].shape));
+    CHECK(a->from >= 0 && a->to >= 0 && a->from < INT64_MAX / 4 && a->to < INT64_MAX / 4,
+          LL_E_SHAPE, "padding of %lld before and %lld after", (long long)a->from,
+          (long long)a->to);
+    i->out[0] = i->in[0];
+    i->out[0].shape.d[a->dim] += a->from + a->to;
+    return ll_check_shape(&i->out[0].shape);
+}
+
+static void pad_grad(ll_bwd *b)
+{
+    const ll_range_attr *a = b->attr;
+    int64_t inner = ll_shape_of(b->g, b->in[0]).d[a->dim];
+    b->din[0] = ll_slice(b->g, b->dout[0], (int)a->dim, a->from, a->from + inner);
+}
+
+static const ll_attr_field range_attrs[] = {LL_FIELD(ll_range_attr, dim, LL_A_INT),
+                                            LL_FIELD(ll_range_attr, from, LL_A_INT),
+                                            LL_FIELD(ll_range_attr, to, LL_A_INT),
+                                            {0}};
+#define RANGE_OP                                                                                   \
+    .n_in = 1, .n_out = 1, .attr_size = sizeof(ll_range_attr), .attrs = range_attrs,               \
+    .loops = range_loops
+
+static const ll_op slice = {
+    .name = "slice",
+    RANGE_OP,
+    .infer = slice_infer,
+    .grad = slice_grad,
+    .ref = slice_ref,
+    .cpu = slice_ref,
+    .trials = {"f32[7,5] {dim=0, from=2, to=5}", "f32[2,7,3] {dim=1, from=0, to=1}",
+               "f32[4,5] {dim=1, from=3, to=3}", "i32[9]<5 {dim=0, from=8, to=9}"},
+};
+static const ll_op pad = {
+    .name = "pad",
+    RANGE_OP,
+    .infer = pad_infer,
+    .grad = pad_grad,
+    .ref = pad_ref,
+    .cpu = pad_ref,
+    .trials = {"f32[7,5] {dim=0, from=2, to=1}", "f32[2,7,3] {dim=1, from=0, to=3}",
+               "f32[3,0] {dim=1, from=1, to=1}", "i32[5]<5 {dim=0, from=0, to=0}"},
+};
+
+/* ---- concat ---- */
+
+ll_val ll_concat(ll_graph *g, const ll_val *x, int n, int dim)
+{
+    return ll_emit(g, &concat, &(ll_range_attr){.dim = dim}, x, n);
+}
+
+static ll_err concat_infer(ll_infer *i)
+{
+    const ll_range_attr *a = i->attr;
+    CHECK(i->n_in > 0, LL_E_ARG, "nothing to concatenate");
+    TRY(check_dim(a->dim, &i->in[0].shape));
+    i->out[0] = i->in[0];
+    for (int k = 1; k < i->n_in; k++) {
+        CHECK(i->in[k].dtype == i->in[0].dtype, LL_E_SHAPE, "operands are %s and %s",
+              ll_dtype_name(i->in[0].dtype), ll_dtype_name(i->in[k].dtype));
+        TRY(check_dim(a->dim, &i->in[k].shape));
+        i->out[0].shape.d[a->dim] += i->in[k].shape.d[a->dim];
+    }
+    return LL_OK; /* that the other extents agree is checked with the loops */
+}
+
+static void concat_grad(ll_bwd *b)
+{
+    const ll_range_attr *a = b->attr;
+    int64_t at = 0;
+    for (int i = 0; i < b->n_in; i++) {
+        int64_t n = ll_shape_of(b->g, b->in[i]).d[a->dim];
+        b->din[i] = ll_slice(b->g, b->dout[0], (int)a->dim, at, at + n);
+        at += n;
+    }
+}
+
+static const ll_attr_field concat_attrs[] = {LL_FIELD(ll_range_attr, dim, LL_A_INT), {0}};
+static const ll_op concat = {
+    .name = "concat",
+    .n_in = -1,
+    .n_out = 1,
+    .attr_size = sizeof(ll_range_attr),
+    .attrs = concat_attrs,
+    .infer = concat_infer,
+    .loops = range_loops,
+    .grad = concat_grad,
+    .ref = concat_ref,
+    .cpu = concat_ref,
+    .trials = {"f32[2,3], f32[5,3] {dim=0}", "f32[4,1,2], f32[4,3,2], f32[4,2,2] {dim=1}",
+               "f32[3,2], f32[3,0] {dim=1}", "i32[5]<7 {dim=0}"},
+};
+
+const ll_op *const ll_ops_shape[] = {&fill,  &reshape, &transpose, &broadcast,
+                                     &slice, &pad,     &concat,    NULL};
