@@ -1,0 +1,240 @@
+/* scan.c: the writer and the reader of ir/text_int.h: words, strings, numbers, types. */
+#include "ir/text_int.h"
+
+#include "base/near.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+/* ---- writing ---- */
+void ll_put(ll_writer *w, const char *format, ...)
+{
+    va_list args, again;
+    va_start(args, format);
+    va_copy(again, args);
+    int n = vsnprintf(NULL, 0, format, args);
+    while (w->len + n >= w->cap)
+        w->text = (char *)ll_arena_grow(w->arena, w->text, 1, w->cap, &w->cap);
+    vsnprintf(w->text + w->len, (size_t)n + 1, format, again);
+    w->len += n;
+    va_end(args);
+    va_end(again);
+}
+
+void ll_put_string(ll_writer *w, const char *text)
+{
+    ll_put(w, "\"");
+    for (; *text; text++) {
+        unsigned char c = (unsigned char)*text;
+        if (c == '"' || c == '\\')
+            ll_put(w, "\\%c", c);
+        else if (c == '\n')
+            ll_put(w, "\\n");
+        else if (c == '\t')
+            ll_put(w, "\\t");
+        else if (c < 32 || c == 127)
+            ll_put(w, "\\x%02x", c);
+        else
+            ll_put(w, "%c", c);
+    }
+    ll_put(w, "\"");
+}
+
+void ll_put_double(ll_writer *w, double v)
+{
+    char text[40];
+    if (isnan(v)) {
+        ll_put(w, "nan"); /* without the sign some libraries print */
+        return;
+    }
+    for (int digits = 1; digits <= 17; digits++) {
+        snprintf(text, sizeof text, "%.*g", digits, v);
+        if (strtod(text, NULL) == v) break;
+    }
+    ll_put(w, "%s", text);
+}
+
+void ll_put_dtype(ll_writer *w, ll_dtype t)
+{
+    ll_put(w, "%s", (unsigned)t < LL_N_DTYPE ? ll_dtype_name(t) : "?");
+}
+
+void ll_put_shape(ll_writer *w, const ll_shape *s)
+{
+    char text[LL_SHAPE_TEXT];
+    ll_put(w, "%s", ll_shape_print(s, text));
+}
+
+/* ---- reading ---- */
+ll_err ll_scan_fail(const ll_scan *s, const char *from, const char *format, ...)
+{
+    char text[512];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    FAIL(LL_E_GRAPH, "line %d, column %d: %s", s->line, (int)(from - s->line_start) + 1, text);
+}
+
+/* What stands at a place, for messages. */
+static const char *found(const char *at, char text[40])
+{
+    if (!*at)
+        return "the end of the text";
+    else if (*at == '\n')
+        return "the end of the line";
+    else if (isprint((unsigned char)*at))
+        snprintf(text, 40, "'%c'", *at);
+    else
+        snprintf(text, 40, "byte 0x%02x", (unsigned)(unsigned char)*at);
+    return text;
+}
+
+void ll_scan_blank(ll_scan *s)
+{
+    while (*s->at == ' ' || *s->at == '\t' || *s->at == '\r') s->at++;
+}
+
+bool ll_scan_is(ll_scan *s, char c)
+{
+    ll_scan_blank(s);
+    if (*s->at != c) return false;
+    s->at++;
+    return true;
+}
+
+ll_err ll_scan_want(ll_scan *s, char c)
+{
+    char text[40];
+    if (ll_scan_is(s, c)) return LL_OK;
+    return ll_scan_fail(s, s->at, "want '%c', found %s", c, found(s->at, text));
+}
+
+ll_err ll_scan_word(ll_scan *s, const char *what, char word[LL_WORD_MAX + 1])
+{
+    char text[40];
+    int n = 0;
+    ll_scan_blank(s);
+    while (isalnum((unsigned char)s->at[n]) || s->at[n] == '_') n++;
+    if (!n || isdigit((unsigned char)*s->at))
+        return ll_scan_fail(s, s->at, "want %s, found %s", what, found(s->at, text));
+    if (n > LL_WORD_MAX)
+        return ll_scan_fail(s, s->at, "want %s, found a word of %d letters", what, n);
+    memcpy(word, s->at, (size_t)n);
+    word[n] = '\0';
+    s->at += n;
+    return LL_OK;
+}
+
+/* The character after a backslash; 0: no such escape. A zero byte cannot be in a name. */
+static int escaped(const char **at)
+{
+    char c = *(*at)++, hex[3] = {0};
+    if (c == '"' || c == '\\') return c;
+    if (c == 'n') return '\n';
+    if (c == 't') return '\t';
+    if (c != 'x' || !isxdigit((unsigned char)(*at)[0]) || !isxdigit((unsigned char)(*at)[1]))
+        return 0;
+    memcpy(hex, *at, 2);
+    *at += 2;
+    return (int)strtol(hex, NULL, 16);
+}
+
+ll_err ll_scan_string(ll_scan *s, const char *what, char *text, size_t bytes)
+{
+    char seen[40];
+    size_t n = 0;
+    ll_scan_blank(s);
+    const char *from = s->at;
+    if (*from != '"')
+        return ll_scan_fail(s, from, "want %s in quotes, found %s", what, found(from, seen));
+    for (s->at++; *s->at != '"';) {
+        const char *here = s->at;
+        int c = (unsigned char)*s->at;
+        if (!c || c == '\n') return ll_scan_fail(s, from, "%s has no closing quote", what);
+        s->at++;
+        if (c == '\\' && !(c = escaped(&s->at)))
+            return ll_scan_fail(s, here, "want one of \\\" \\\\ \\n \\t \\xHH (not \\x00)");
+        if (n + 1 >= bytes)
+            return ll_scan_fail(s, from, "%s is longer than %zu bytes", what, bytes - 1);
+        text[n++] = (char)c;
+    }
+    s->at++;
+    text[n] = '\0';
+    return LL_OK;
+}
+
+ll_err ll_scan_int(ll_scan *s, const char *what, int64_t min, int64_t max, int64_t *out)
+{
+    char text[40];
+    ll_scan_blank(s);
+    const char *from = s->at, *digits = from + (*from == '-');
+    if (!isdigit((unsigned char)*digits))
+        return ll_scan_fail(s, from, "want %s, found %s", what, found(from, text));
+    char *end;
+    errno = 0;
+    long long v = strtoll(from, &end, 10);
+    if (errno || v < min || v > max)
+        return ll_scan_fail(s, from, "%s is %.*s, want %lld to %lld", what,
+                            (int)(end - from > 30 ? 30 : end - from), from, (long long)min,
+                            (long long)max);
+    s->at = end;
+    *out = v;
+    return LL_OK;
+}
+
+ll_err ll_scan_double(ll_scan *s, const char *what, double *out)
+{
+    char text[40];
+    ll_scan_blank(s);
+    char *end;
+    *out = strtod(s->at, &end);
+    if (end == s->at || isspace((unsigned char)*s->at))
+        return ll_scan_fail(s, s->at, "want %s, found %s", what, found(s->at, text));
+    s->at = end;
+    return LL_OK;
+}
+
+ll_err ll_scan_dtype(ll_scan *s, ll_dtype *out)
+{
+    char word[LL_WORD_MAX + 1];
+    ll_scan_blank(s);
+    const char *from = s->at;
+    TRY(ll_scan_word(s, "an element type", word));
+    if (ll_dtype_find(word, out)) return LL_OK;
+    ll_near near = {.word = word};
+    for (int t = 0; t < LL_N_DTYPE; t++) ll_near_try(&near, ll_dtype_name((ll_dtype)t));
+    return ll_scan_fail(s, from, "no element type %s%s%s", word, near.best ? "; nearest is " : "",
+                        near.best ? near.best : "");
+}
+
+ll_err ll_scan_shape(ll_scan *s, ll_shape *out)
+{
+    *out = (ll_shape){0};
+    TRY(ll_scan_want(s, '['));
+    if (ll_scan_is(s, ']')) return LL_OK;
+    int64_t numel = 1; /* with empty dimensions counted as 1: no product of any of them is larger */
+    do {
+        ll_scan_blank(s);
+        const char *from = s->at;
+        if (out->n == LL_MAX_DIMS)
+            return ll_scan_fail(s, from, "more than %d dimensions", LL_MAX_DIMS);
+        int64_t d;
+        TRY(ll_scan_int(s, "a dimension", 0, LL_TEXT_NUMEL, &d));
+        if (d > LL_TEXT_NUMEL / numel)
+            return ll_scan_fail(s, from, "more than %lld elements", (long long)LL_TEXT_NUMEL);
+        if (d) numel *= d;
+        out->d[out->n++] = d;
+    } while (ll_scan_is(s, ','));
+    return ll_scan_want(s, ']');
+}
+
+ll_err ll_scan_type(ll_scan *s, ll_type *out)
+{
+    TRY(ll_scan_dtype(s, &out->dtype));
+    return ll_scan_shape(s, &out->shape);
+}

@@ -1,0 +1,456 @@
+/* text.c: graphs as text, one node a line.
+ *
+ *     graph "tiny" {
+ *       %1: f32[64,784] = batch "x"
+ *       %2: f32[128,784] = param "fc1.weight" init=uniform(0.0357)
+ *       block 1
+ *       %3: f32[64,128] = matmul(%1, %2) {spec="nc,kc->nk", out=f32} # fc1.matmul
+ *       %4 "h": f32[64,128] = relu(%3)
+ *       result "h" = %4
+ *       update "fc1.weight" = %2
+ *     }
+ *
+ * 1. A line defines the values left of '='. Numbers only name values in this text: printing counts
+ *    from 1, parsing takes any that grow. The name in quotes after a number is the value's own.
+ * 2. An input stands where it was made among the nodes: the values of a parsed graph are the
+ *    printed one's, in its order. Its name follows its kind (param, state, batch, step); init is
+ *    zeros, constant(x), normal(x) or uniform(x).
+ * 3. "block 2": the nodes that follow are in block 2, up to the next such line; 0 at the start.
+ * 4. '#' after a node leads the node's name, in quotes where it has odd characters, left out where
+ *    it is the op's. Anywhere else '#' starts a comment, to the end of the line.
+ * 5. Attributes: see ir/text_attr.c. Numbers print so that they read back exactly.
+ * 6. Printing, parsing and printing again gives the same bytes. Types are stated and checked
+ *    against what the op infers. */
+#include "ir/text_int.h"
+
+#include "base/near.h"
+
+#include <ctype.h>
+#include <stdlib.h>
+
+enum { NODES_MAX = 1000000, INPUTS_MAX = 16384, NAMED_MAX = 16384 };
+
+static const char *const init_names[] = {"zeros", "constant", "normal", "uniform"};
+enum { N_INIT = sizeof init_names / sizeof *init_names };
+
+/* ---- printing ---- */
+typedef struct printer {
+    ll_writer w;
+    const ll_graph *g;
+    int *number; /* of each value; 0: not defined yet */
+    int next, block;
+} printer;
+
+static void put_ref(printer *p, ll_val v)
+{
+    if (v.id > 0 && v.id < p->g->n_value && p->number[v.id])
+        ll_put(&p->w, "%%%d", p->number[v.id]);
+    else
+        ll_put(&p->w, "%%?"); /* a graph that is not well formed prints, and does not parse */
+}
+
+static void put_def(printer *p, ll_val v)
+{
+    const ll_value *x = ll_value_of(p->g, v);
+    p->number[v.id] = p->next++;
+    put_ref(p, v);
+    if (x->name && x->node >= 0) {
+        ll_put(&p->w, " ");
+        ll_put_string(&p->w, x->name);
+    }
+    ll_put(&p->w, ": ");
+    ll_put_dtype(&p->w, x->type.dtype);
+    ll_put_shape(&p->w, &x->type.shape);
+}
+
+static void put_input(printer *p, ll_val v)
+{
+    const ll_value *x = ll_value_of(p->g, v);
+    ll_put(&p->w, "  ");
+    put_def(p, v);
+    ll_put(&p->w, " = %s ", ll_kind_name(x->kind));
+    ll_put_string(&p->w, x->name);
+    if (x->kind == LL_PARAM || x->kind == LL_STATE) {
+        ll_put(&p->w, " init=%s", init_names[x->init.kind]);
+        if (x->init.kind != LL_ZEROS) {
+            ll_put(&p->w, "(");
+            ll_put_double(&p->w, x->init.a);
+            ll_put(&p->w, ")");
+        }
+    }
+    ll_put(&p->w, "\n");
+}
+
+static void put_node_name(printer *p, const ll_node *n)
+{
+    if (!n->name || !strcmp(n->name, n->op->name)) return;
+    bool plain = *n->name;
+    for (const char *c = n->name; *c; c++)
+        plain = plain && (isalnum((unsigned char)*c) || strchr("_./:-", *c));
+    ll_put(&p->w, " # ");
+    if (plain)
+        ll_put(&p->w, "%s", n->name);
+    else
+        ll_put_string(&p->w, n->name);
+}
+
+static void put_block(printer *p, int block)
+{
+    if (block != p->block) ll_put(&p->w, "  block %d\n", block);
+    p->block = block;
+}
+
+static void put_node(printer *p, const ll_node *n)
+{
+    put_block(p, n->block);
+    ll_put(&p->w, "  ");
+    for (int o = 0; o < n->n_out; o++) {
+        if (o) ll_put(&p->w, ", ");
+        put_def(p, n->out[o]);
+    }
+    ll_put(&p->w, " = %s(", n->op->name);
+    for (int i = 0; i < n->n_in; i++) {
+        if (i) ll_put(&p->w, ", ");
+        put_ref(p, n->in[i]);
+    }
+    ll_put(&p->w, ")");
+    if (n->op->attrs && n->op->attrs->name) ll_put(&p->w, " ");
+    ll_put_attrs(&p->w, n->op, n->attr);
+    put_node_name(p, n);
+    ll_put(&p->w, "\n");
+}
+
+char *ll_print(const ll_graph *g, ll_arena *arena)
+{
+    printer p = {.w = {.arena = arena}, .g = g, .next = 1};
+    p.number = LL_NEW_ARRAY(arena, int, g->n_value);
+    ll_put(&p.w, "graph ");
+    ll_put_string(&p.w, g->name);
+    ll_put(&p.w, " {\n");
+    int seen = 1; /* inputs before this value are printed */
+    for (int i = 0; i <= g->n_node; i++) {
+        const ll_node *n = i < g->n_node ? &g->nodes[i] : NULL;
+        int upto = n && n->n_out ? n->out[0].id : g->n_value;
+        for (; seen < upto; seen++)
+            if (g->values[seen].node < 0) put_input(&p, (ll_val){seen});
+        if (n) put_node(&p, n);
+    }
+    put_block(&p, g->n_block);
+    for (int i = 0; i < g->n_result; i++) {
+        ll_put(&p.w, "  result ");
+        ll_put_string(&p.w, g->results[i].name);
+        ll_put(&p.w, " = ");
+        put_ref(&p, g->results[i].value);
+        ll_put(&p.w, "\n");
+    }
+    for (int i = 0; i < g->n_update; i++) {
+        ll_put(&p.w, "  update ");
+        ll_put_string(&p.w, ll_value_of(g, g->updates[i].input)->name);
+        ll_put(&p.w, " = ");
+        put_ref(&p, g->updates[i].next);
+        ll_put(&p.w, "\n");
+    }
+    ll_put(&p.w, "}\n");
+    return p.w.text;
+}
+
+/* ---- parsing ---- */
+typedef struct parser {
+    ll_scan s;
+    ll_graph *g;
+    ll_arena *scratch;
+    int64_t *number; /* value i + 1 is called %number[i]; these grow */
+    int n_number, cap_number, n_input;
+} parser;
+
+typedef struct def {
+    int64_t number;
+    ll_type type;
+    const char *name, *from; /* NULL: no name; where the definition begins */
+} def;
+
+static int compare(const void *a, const void *b)
+{
+    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    return x < y ? -1 : x > y;
+}
+
+static ll_err scan_number(parser *p, int64_t *out)
+{
+    TRY(ll_scan_want(&p->s, '%'));
+    return ll_scan_int(&p->s, "a value's number", 1, INT32_MAX, out);
+}
+
+static ll_err scan_ref(parser *p, ll_val *out)
+{
+    int64_t k;
+    ll_scan_blank(&p->s);
+    const char *from = p->s.at;
+    TRY(scan_number(p, &k));
+    int64_t *at = p->n_number
+                      ? (int64_t *)bsearch(&k, p->number, (size_t)p->n_number, sizeof k, compare)
+                      : NULL;
+    if (!at) return ll_scan_fail(&p->s, from, "%%%lld is not defined above", (long long)k);
+    *out = (ll_val){(int32_t)(at - p->number) + 1};
+    return LL_OK;
+}
+
+static ll_err scan_name(parser *p, const char *what, char name[LL_NAME_MAX + 1])
+{
+    return ll_scan_string(&p->s, what, name, LL_NAME_MAX + 1);
+}
+
+static ll_err scan_def(parser *p, def *d)
+{
+    char name[LL_NAME_MAX + 1];
+    ll_scan_blank(&p->s);
+    *d = (def){.from = p->s.at};
+    TRY(scan_number(p, &d->number));
+    int64_t last = p->n_number ? p->number[p->n_number - 1] : 0;
+    if (d->number <= last)
+        return ll_scan_fail(&p->s, d->from, "%%%lld does not follow %%%lld", (long long)d->number,
+                            (long long)last);
+    ll_scan_blank(&p->s);
+    if (*p->s.at == '"') {
+        TRY(scan_name(p, "a value's name", name));
+        d->name = ll_arena_strdup(p->g->arena, name);
+    }
+    TRY(ll_scan_want(&p->s, ':'));
+    TRY(ll_scan_type(&p->s, &d->type));
+    p->number = (int64_t *)ll_arena_grow(p->scratch, p->number, sizeof(int64_t), p->n_number,
+                                         &p->cap_number);
+    p->number[p->n_number++] = d->number;
+    return LL_OK;
+}
+
+static ll_err scan_init(parser *p, ll_init *init)
+{
+    char word[LL_WORD_MAX + 1];
+    ll_scan_blank(&p->s);
+    const char *from = p->s.at;
+    TRY(ll_scan_word(&p->s, "init=", word));
+    if (strcmp(word, "init")) return ll_scan_fail(&p->s, from, "want init=, found %s", word);
+    TRY(ll_scan_want(&p->s, '='));
+    ll_scan_blank(&p->s);
+    from = p->s.at;
+    TRY(ll_scan_word(&p->s, "zeros, constant, normal or uniform", word));
+    int kind = 0;
+    while (kind < N_INIT && strcmp(word, init_names[kind])) kind++;
+    if (kind == N_INIT)
+        return ll_scan_fail(&p->s, from, "no init %s, want zeros, constant, normal or uniform",
+                            word);
+    init->kind = (ll_init_kind)kind;
+    if (kind == LL_ZEROS) return LL_OK;
+    TRY(ll_scan_want(&p->s, '('));
+    TRY(ll_scan_double(&p->s, "a number", &init->a));
+    return ll_scan_want(&p->s, ')');
+}
+
+static ll_err parse_input(parser *p, const def *defs, int n_def, const char *word, const char *from)
+{
+    char name[LL_NAME_MAX + 1];
+    ll_init init = {0};
+    int kind = LL_PARAM;
+    while (kind < LL_N_KIND && strcmp(word, ll_kind_name((ll_kind)kind))) kind++;
+    if (kind == LL_N_KIND)
+        return ll_scan_fail(&p->s, from, "want param, state, batch, step or op(, found %s", word);
+    if (n_def != 1) return ll_scan_fail(&p->s, from, "an input is one value, not %d", n_def);
+    if (defs->name)
+        return ll_scan_fail(&p->s, defs->from, "an input's name belongs after %s", word);
+    if (++p->n_input > INPUTS_MAX)
+        return ll_scan_fail(&p->s, from, "more than %d inputs", INPUTS_MAX);
+    TRY(scan_name(p, "the input's name", name));
+    if (kind == LL_PARAM || kind == LL_STATE) TRY(scan_init(p, &init));
+    if (!ll_input(p->g, name, (ll_kind)kind, defs->type, init).id)
+        return ll_scan_fail(&p->s, defs->from, "%s", p->g->err_text);
+    return LL_OK;
+}
+
+/* The node's name after '#'; none: the op's stays. */
+static ll_err parse_node_name(parser *p, ll_node *n)
+{
+    char name[LL_NAME_MAX + 1];
+    int len = 0;
+    if (!ll_scan_is(&p->s, '#')) return LL_OK;
+    ll_scan_blank(&p->s);
+    if (*p->s.at == '"') {
+        TRY(scan_name(p, "the node's name", name));
+    } else {
+        while (p->s.at[len] && !isspace((unsigned char)p->s.at[len])) len++;
+        if (len == 0 || len > LL_NAME_MAX)
+            return ll_scan_fail(&p->s, p->s.at, "want a node's name of 1 to %d bytes", LL_NAME_MAX);
+        memcpy(name, p->s.at, (size_t)len);
+        name[len] = '\0';
+        p->s.at += len;
+    }
+    n->name = ll_arena_strdup(p->g->arena, name);
+    return LL_OK;
+}
+
+static ll_err find_op(parser *p, const char *word, const char *from, const ll_op **out)
+{
+    *out = ll_op_find(word);
+    if (*out) return LL_OK;
+    ll_near near = {.word = word};
+    for (const ll_op *const *op = ll_ops(); *op; op++) ll_near_try(&near, (*op)->name);
+    return ll_scan_fail(&p->s, from, "no op %s%s%s", word, near.best ? "; nearest is " : "",
+                        near.best ? near.best : "");
+}
+
+static ll_err check_type(parser *p, const def *d, ll_val v)
+{
+    const ll_value *x = ll_value_of(p->g, v);
+    char want[LL_SHAPE_TEXT], got[LL_SHAPE_TEXT];
+    if (x->type.dtype == d->type.dtype && ll_shape_equal(&x->type.shape, &d->type.shape))
+        return LL_OK;
+    return ll_scan_fail(&p->s, d->from, "%%%lld is stated as %s%s, but its op gives %s%s",
+                        (long long)d->number, ll_dtype_name(d->type.dtype),
+                        ll_shape_print(&d->type.shape, want), ll_dtype_name(x->type.dtype),
+                        ll_shape_print(&x->type.shape, got));
+}
+
+static ll_err parse_node(parser *p, const def *defs, int n_def, const char *word, const char *from)
+{
+    const ll_op *op;
+    ll_val in[LL_MAX_IN], out[LL_MAX_OUT];
+    int n_in = 0;
+    TRY(find_op(p, word, from, &op));
+    if (op->n_out != n_def)
+        return ll_scan_fail(&p->s, from, "%s gives %d values, not %d", word, op->n_out, n_def);
+    if (p->g->n_node == NODES_MAX)
+        return ll_scan_fail(&p->s, from, "more than %d nodes", NODES_MAX);
+    TRY(ll_scan_want(&p->s, '('));
+    p->n_number -= n_def; /* the node does not see what it defines */
+    for (bool more = !ll_scan_is(&p->s, ')'); more;) {
+        if (n_in == LL_MAX_IN)
+            return ll_scan_fail(&p->s, p->s.at, "more than %d operands", LL_MAX_IN);
+        TRY(scan_ref(p, &in[n_in++]));
+        more = ll_scan_is(&p->s, ',');
+        if (!more) TRY(ll_scan_want(&p->s, ')'));
+    }
+    p->n_number += n_def;
+    void *attr = ll_arena_alloc(p->scratch, op->attr_size);
+    TRY(ll_scan_attrs(&p->s, op, attr));
+    if (ll_emit_all(p->g, op, attr, in, n_in, out) != LL_OK)
+        return ll_scan_fail(&p->s, from, "%s", ll_error_message());
+    for (int i = 0; i < n_def; i++) {
+        TRY(check_type(p, &defs[i], out[i]));
+        ll_value_of(p->g, out[i])->name = defs[i].name;
+    }
+    return parse_node_name(p, &p->g->nodes[p->g->n_node - 1]);
+}
+
+static ll_err parse_definition(parser *p)
+{
+    def defs[LL_MAX_OUT];
+    int n = 0;
+    do {
+        if (n == LL_MAX_OUT)
+            return ll_scan_fail(&p->s, p->s.at, "more than %d values in one line", LL_MAX_OUT);
+        TRY(scan_def(p, &defs[n++]));
+    } while (ll_scan_is(&p->s, ','));
+    char word[LL_WORD_MAX + 1];
+    TRY(ll_scan_want(&p->s, '='));
+    ll_scan_blank(&p->s);
+    const char *from = p->s.at;
+    TRY(ll_scan_word(&p->s, "an op or a kind of input", word));
+    ll_scan_blank(&p->s);
+    if (*p->s.at == '(') return parse_node(p, defs, n, word, from);
+    return parse_input(p, defs, n, word, from);
+}
+
+/* result "name" = %1, update "name" = %1, block 1 */
+static ll_err parse_other(parser *p)
+{
+    char word[LL_WORD_MAX + 1], name[LL_NAME_MAX + 1];
+    const char *from = p->s.at;
+    ll_graph *g = p->g;
+    ll_val v;
+    TRY(ll_scan_word(&p->s, "%, result, update, block or }", word));
+    if (!strcmp(word, "block")) {
+        int64_t block;
+        TRY(ll_scan_int(&p->s, "a block's number", 0, NODES_MAX, &block));
+        g->n_block = (int)block;
+        return LL_OK;
+    }
+    bool result = !strcmp(word, "result");
+    if (!result && strcmp(word, "update"))
+        return ll_scan_fail(&p->s, from, "want %%, result, update, block or }, found %s", word);
+    TRY(scan_name(p, result ? "the result's name" : "an input's name", name));
+    TRY(ll_scan_want(&p->s, '='));
+    TRY(scan_ref(p, &v));
+    if (g->n_result == NAMED_MAX || g->n_update == NAMED_MAX)
+        return ll_scan_fail(&p->s, from, "more than %d results or updates", NAMED_MAX);
+    ll_val input = result ? (ll_val){0} : ll_find(g, name);
+    if (!result && !input.id) return ll_scan_fail(&p->s, from, "no input is named %s", name);
+    if (result)
+        ll_result(g, name, v);
+    else
+        ll_update(g, input, v);
+    if (g->err != LL_OK) return ll_scan_fail(&p->s, from, "%s", g->err_text);
+    return LL_OK;
+}
+
+/* Over the rest of the line, which may hold a comment only, and over empty lines after it. */
+static ll_err end_line(parser *p)
+{
+    ll_scan *s = &p->s;
+    for (;;) {
+        ll_scan_blank(s);
+        if (*s->at == '#') s->at += strcspn(s->at, "\n");
+        if (!*s->at) return LL_OK;
+        if (*s->at != '\n') return ll_scan_fail(s, s->at, "want the end of the line");
+        s->line_start = ++s->at;
+        s->line++;
+        if (s->at[strspn(s->at, " \t\r")] != '\n' && s->at[strspn(s->at, " \t\r")] != '#')
+            return LL_OK;
+    }
+}
+
+/* graph "name" { */
+static ll_err parse_head(parser *p)
+{
+    char word[LL_WORD_MAX + 1], name[LL_NAME_MAX + 1];
+    const char *first = p->s.at + strspn(p->s.at, " \t\r");
+    if (*first == '\n' || *first == '#') TRY(end_line(p));
+    ll_scan_blank(&p->s);
+    const char *from = p->s.at;
+    TRY(ll_scan_word(&p->s, "graph", word));
+    if (strcmp(word, "graph")) return ll_scan_fail(&p->s, from, "want graph, found %s", word);
+    TRY(scan_name(p, "the graph's name", name));
+    TRY(ll_scan_want(&p->s, '{'));
+    p->g->name = ll_arena_strdup(p->g->arena, name);
+    return end_line(p);
+}
+
+static ll_err parse(parser *p)
+{
+    TRY(parse_head(p));
+    while (!ll_scan_is(&p->s, '}')) {
+        if (*p->s.at == '%')
+            TRY(parse_definition(p));
+        else
+            TRY(parse_other(p));
+        TRY(end_line(p));
+    }
+    TRY(end_line(p));
+    ll_scan_blank(&p->s);
+    if (*p->s.at) return ll_scan_fail(&p->s, p->s.at, "want the end of the text after }");
+    return LL_OK;
+}
+
+ll_err ll_parse(const char *text, ll_graph **out)
+{
+    parser p = {.s = {.at = text, .line_start = text, .line = 1}};
+    *out = NULL;
+    p.g = ll_graph_new("");
+    p.scratch = ll_arena_new();
+    ll_err rc = parse(&p);
+    ll_arena_free(p.scratch);
+    if (rc != LL_OK) {
+        ll_graph_free(p.g);
+        return ll_frame(rc, __FILE__, __LINE__, __func__);
+    }
+    *out = p.g;
+    return LL_OK;
+}

@@ -1,0 +1,278 @@
+/* text_attr.c: attributes as text, driven by an op's field table (ir/op.h).
+ *
+ *     {stride=[1,1], groups=1, value=0.5, spec="nhwc->c", shape=[2,3], dtype=f32}
+ *
+ * Fields print in table order and are read in any order; one that is missing is zero. A fused chain
+ * (LL_A_FUSED) is one field: the result's shape, each input's period (and "*repeat" where it is not
+ * 1), the steps as assignments to registers, and the registers that are written, with their types:
+ *
+ *     {chain=(shape=[4,3], in=[12, 3, 4*3], r3=add(r0,r1), r4=scale(r3,0.5), out=[r3:f32,
+ * r4:bf16])}
+ *
+ * The number after the registers is the step's k; a k of zero is left out. */
+#include "ir/text_int.h"
+
+#include "base/near.h"
+#include "kern/attr.h"
+
+#include <ctype.h>
+
+static const struct {
+    const char *name;
+    int operands;
+} steps[LL_N_EW] = {
+#define X(name, operands, value) {#name, operands},
+    LL_EW(X)
+#undef X
+};
+
+/* ---- printing ---- */
+static void put_step(ll_writer *w, const ll_fused_step *s, int reg)
+{
+    const int16_t from[3] = {s->a, s->b, s->c};
+    if (s->op < 0 || s->op >= LL_N_EW) {
+        ll_put(w, ", r%d=?", reg);
+        return;
+    }
+    ll_put(w, ", r%d=%s(", reg, steps[s->op].name);
+    for (int i = 0; i < steps[s->op].operands; i++) ll_put(w, "%sr%d", i ? "," : "", from[i]);
+    const uint64_t zero = 0;
+    if (memcmp(&s->k, &zero, sizeof zero)) { /* -0.0 counts */
+        ll_put(w, ",");
+        ll_put_double(w, s->k);
+    }
+    ll_put(w, ")");
+}
+
+static void put_fused(ll_writer *w, const ll_fused_attr *f)
+{
+    ll_put(w, "(shape=");
+    ll_put_shape(w, &f->shape);
+    ll_put(w, ", in=[");
+    for (int i = 0; i < f->n_in; i++) {
+        ll_put(w, "%s%lld", i ? ", " : "", (long long)f->period[i]);
+        if (f->repeat[i] != 1) ll_put(w, "*%lld", (long long)f->repeat[i]);
+    }
+    ll_put(w, "]");
+    for (int i = 0; i < f->n_step; i++) put_step(w, &f->step[i], f->n_in + i);
+    ll_put(w, ", out=[");
+    for (int i = 0; i < f->n_out; i++) {
+        ll_put(w, "%sr%d:", i ? ", " : "", (int)f->out[i]);
+        ll_put_dtype(w, f->out_dtype[i]);
+    }
+    ll_put(w, "])");
+}
+
+static void put_field(ll_writer *w, const ll_attr_field *f, const void *at)
+{
+    const int64_t *ints = (const int64_t *)at;
+    switch (f->kind) {
+    case LL_A_INT: ll_put(w, "%lld", (long long)*ints); break;
+    case LL_A_F64: ll_put_double(w, *(const double *)at); break;
+    case LL_A_INTS:
+        for (int i = 0; i < f->count; i++) ll_put(w, "%c%lld", i ? ',' : '[', (long long)ints[i]);
+        ll_put(w, "]");
+        break;
+    case LL_A_SHAPE: ll_put_shape(w, (const ll_shape *)at); break;
+    case LL_A_DTYPE: ll_put_dtype(w, *(const ll_dtype *)at); break;
+    case LL_A_SPEC: ll_put_string(w, (const char *)at); break;
+    case LL_A_FUSED: put_fused(w, (const ll_fused_attr *)at); break;
+    }
+}
+
+void ll_put_attrs(ll_writer *w, const ll_op *op, const void *attr)
+{
+    if (!op->attrs || !op->attrs->name) return;
+    for (const ll_attr_field *f = op->attrs; f->name; f++) {
+        ll_put(w, "%s%s=", f == op->attrs ? "{" : ", ", f->name);
+        put_field(w, f, (const char *)attr + f->offset);
+    }
+    ll_put(w, "}");
+}
+
+char *ll_print_attr(const ll_op *op, const void *attr, ll_arena *arena)
+{
+    ll_writer w = {.arena = arena};
+    ll_put(&w, "%s", "");
+    ll_put_attrs(&w, op, attr);
+    return w.text;
+}
+
+/* ---- reading ---- */
+static ll_err scan_key(ll_scan *s, const char *key)
+{
+    char word[LL_WORD_MAX + 1];
+    ll_scan_blank(s);
+    const char *from = s->at;
+    TRY(ll_scan_word(s, key, word));
+    if (strcmp(word, key)) return ll_scan_fail(s, from, "want %s=, found %s", key, word);
+    return ll_scan_want(s, '=');
+}
+
+/* "r12", at most limit - 1 */
+static ll_err scan_register(ll_scan *s, int limit, int16_t *out)
+{
+    int64_t r;
+    ll_scan_blank(s);
+    if (*s->at != 'r') return ll_scan_fail(s, s->at, "want a register, such as r0");
+    s->at++;
+    TRY(ll_scan_int(s, "a register made before this step", 0, limit - 1, &r));
+    *out = (int16_t)r;
+    return LL_OK;
+}
+
+static ll_err scan_inputs(ll_scan *s, ll_fused_attr *f)
+{
+    TRY(scan_key(s, "in"));
+    TRY(ll_scan_want(s, '['));
+    if (ll_scan_is(s, ']')) return LL_OK;
+    do {
+        if (f->n_in == LL_FUSE_IN) return ll_scan_fail(s, s->at, "more than %d inputs", LL_FUSE_IN);
+        /* An empty result reads nothing, and its inputs may have no elements. */
+        int64_t least = ll_numel(&f->shape) ? 1 : 0, *repeat = &f->repeat[f->n_in];
+        TRY(ll_scan_int(s, "a period", least, LL_TEXT_NUMEL, &f->period[f->n_in]));
+        *repeat = 1;
+        if (ll_scan_is(s, '*')) TRY(ll_scan_int(s, "a repeat", least, LL_TEXT_NUMEL, repeat));
+        f->n_in++;
+    } while (ll_scan_is(s, ','));
+    return ll_scan_want(s, ']');
+}
+
+static ll_err scan_step_op(ll_scan *s, int16_t *op)
+{
+    char word[LL_WORD_MAX + 1];
+    ll_scan_blank(s);
+    const char *from = s->at;
+    TRY(ll_scan_word(s, "an elementwise op", word));
+    ll_near near = {.word = word};
+    for (*op = 0; *op < LL_N_EW; ++*op) {
+        if (!strcmp(word, steps[*op].name)) return LL_OK;
+        ll_near_try(&near, steps[*op].name);
+    }
+    return ll_scan_fail(s, from, "no elementwise op %s%s%s", word, near.best ? "; nearest is " : "",
+                        near.best ? near.best : "");
+}
+
+/* "r3=add(r0,r1)"; the register's 'r' is next */
+static ll_err scan_step(ll_scan *s, ll_fused_attr *f)
+{
+    int reg = f->n_in + f->n_step;
+    int64_t number;
+    if (f->n_step == LL_FUSE_STEPS)
+        return ll_scan_fail(s, s->at, "more than %d steps", LL_FUSE_STEPS);
+    s->at++;
+    TRY(ll_scan_int(s, "the next register", reg, reg, &number));
+    TRY(ll_scan_want(s, '='));
+    ll_fused_step *step = &f->step[f->n_step++];
+    int16_t *const from[3] = {&step->a, &step->b, &step->c};
+    TRY(scan_step_op(s, &step->op));
+    TRY(ll_scan_want(s, '('));
+    for (int i = 0; i < steps[step->op].operands; i++) {
+        if (i) TRY(ll_scan_want(s, ','));
+        TRY(scan_register(s, reg, from[i]));
+    }
+    if (ll_scan_is(s, ',')) TRY(ll_scan_double(s, "a number", &step->k));
+    return ll_scan_want(s, ')');
+}
+
+static ll_err scan_fused(ll_scan *s, ll_fused_attr *f)
+{
+    TRY(ll_scan_want(s, '('));
+    TRY(scan_key(s, "shape"));
+    TRY(ll_scan_shape(s, &f->shape));
+    TRY(ll_scan_want(s, ','));
+    TRY(scan_inputs(s, f));
+    TRY(ll_scan_want(s, ','));
+    for (ll_scan_blank(s); *s->at == 'r'; ll_scan_blank(s)) {
+        TRY(scan_step(s, f));
+        TRY(ll_scan_want(s, ','));
+    }
+    TRY(scan_key(s, "out"));
+    TRY(ll_scan_want(s, '['));
+    do {
+        int16_t reg = 0;
+        if (f->n_out == LL_FUSE_OUT)
+            return ll_scan_fail(s, s->at, "more than %d outputs", LL_FUSE_OUT);
+        TRY(scan_register(s, f->n_in + f->n_step, &reg));
+        TRY(ll_scan_want(s, ':'));
+        TRY(ll_scan_dtype(s, &f->out_dtype[f->n_out]));
+        f->out[f->n_out++] = reg;
+    } while (ll_scan_is(s, ','));
+    TRY(ll_scan_want(s, ']'));
+    return ll_scan_want(s, ')');
+}
+
+static ll_err scan_field(ll_scan *s, const ll_attr_field *f, void *at)
+{
+    int64_t *ints = (int64_t *)at;
+    switch (f->kind) {
+    case LL_A_INT: return ll_scan_int(s, f->name, INT64_MIN, INT64_MAX, ints);
+    case LL_A_F64: return ll_scan_double(s, f->name, (double *)at);
+    case LL_A_INTS: /* sizes and steps: bounded, so that ops may multiply them */
+        for (int i = 0; i < f->count; i++) {
+            TRY(ll_scan_want(s, i ? ',' : '['));
+            TRY(ll_scan_int(s, f->name, -(1 << 20), 1 << 20, &ints[i]));
+        }
+        return ll_scan_want(s, ']');
+    case LL_A_SHAPE: return ll_scan_shape(s, (ll_shape *)at);
+    case LL_A_DTYPE: return ll_scan_dtype(s, (ll_dtype *)at);
+    case LL_A_SPEC: return ll_scan_string(s, f->name, (char *)at, LL_SPEC_MAX);
+    case LL_A_FUSED: return scan_fused(s, (ll_fused_attr *)at);
+    }
+    return LL_OK;
+}
+
+static ll_err find_field(ll_scan *s, const ll_op *op, const char *word, const char *from, int *out)
+{
+    ll_near near = {.word = word};
+    for (*out = 0; op->attrs && op->attrs[*out].name; ++*out) {
+        if (!strcmp(op->attrs[*out].name, word)) return LL_OK;
+        ll_near_try(&near, op->attrs[*out].name);
+    }
+    return ll_scan_fail(s, from, "%s has no attribute %s%s%s", op->name, word,
+                        near.best ? "; nearest is " : "", near.best ? near.best : "");
+}
+
+ll_err ll_scan_attrs(ll_scan *s, const ll_op *op, void *attr)
+{
+    uint64_t given = 0;
+    if (!ll_scan_is(s, '{') || ll_scan_is(s, '}')) return LL_OK;
+    do {
+        char word[LL_WORD_MAX + 1];
+        int i;
+        ll_scan_blank(s);
+        const char *from = s->at;
+        TRY(ll_scan_word(s, "an attribute's name", word));
+        TRY(find_field(s, op, word, from, &i));
+        LL_ASSERT(i < 64);
+        if (given >> i & 1) return ll_scan_fail(s, from, "%s is given twice", word);
+        given |= (uint64_t)1 << i;
+        TRY(ll_scan_want(s, '='));
+        TRY(scan_field(s, &op->attrs[i], (char *)attr + op->attrs[i].offset));
+    } while (ll_scan_is(s, ','));
+    return ll_scan_want(s, '}');
+}
+
+ll_err ll_parse_trial(const ll_op *op, const char *text, ll_arena *arena, int *n_in, ll_type *in,
+                      int64_t *limit, void **attr)
+{
+    ll_scan s = {.at = text, .line_start = text, .line = 1};
+    *n_in = 0;
+    *attr = ll_arena_alloc(arena, op->attr_size);
+    ll_scan_blank(&s);
+    for (bool more = *s.at && *s.at != '{'; more; more = ll_scan_is(&s, ',')) {
+        if (*n_in == LL_MAX_IN) return ll_scan_fail(&s, s.at, "more than %d operands", LL_MAX_IN);
+        int64_t *bound = &limit[*n_in];
+        *bound = 0;
+        TRY(ll_scan_type(&s, &in[*n_in]));
+        if (ll_scan_is(&s, '<'))
+            TRY(ll_scan_int(&s, "a limit", 1, INT32_MAX, bound));
+        else if (ll_scan_is(&s, '>'))
+            *bound = 1;
+        ++*n_in;
+    }
+    TRY(ll_scan_attrs(&s, op, *attr));
+    ll_scan_blank(&s);
+    if (*s.at) return ll_scan_fail(&s, s.at, "want the end of %s's trial %s", op->name, text);
+    return LL_OK;
+}

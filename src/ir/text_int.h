@@ -1,0 +1,50 @@
+/* text_int.h: a writer of growing text and a reader that knows its line and column; shared by
+ * ir/text.c (graphs) and ir/text_attr.c (attributes). The reader trusts nothing: every count, size
+ * and name is bounded, and each failure says where it stands and what was wanted there. */
+#pragma once
+#include "ir/op.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum { LL_NAME_MAX = 1023, LL_WORD_MAX = 63 };
+#define LL_TEXT_NUMEL ((int64_t)1 << 40) /* elements of one tensor, at most */
+
+typedef struct ll_writer {
+    ll_arena *arena;
+    char *text; /* [cap], ends with 0 once something was put */
+    int len, cap;
+} ll_writer;
+
+void ll_put(ll_writer *w, const char *format, ...) __attribute__((format(printf, 2, 3)));
+void ll_put_string(ll_writer *w, const char *text); /* quoted; \" \\ \n \t \xHH */
+void ll_put_double(ll_writer *w, double v);         /* the shortest that reads back the same */
+void ll_put_dtype(ll_writer *w, ll_dtype t);
+void ll_put_shape(ll_writer *w, const ll_shape *s);
+void ll_put_attrs(ll_writer *w, const ll_op *op, const void *attr); /* "{...}", or nothing */
+
+typedef struct ll_scan {
+    const char *at, *line_start;
+    int line;
+} ll_scan;
+
+/* Fails with "line L, column C: " and the message; from: where the offending text begins. */
+ll_err ll_scan_fail(const ll_scan *s, const char *from, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+void ll_scan_blank(ll_scan *s);      /* over spaces, not over the end of the line */
+bool ll_scan_is(ll_scan *s, char c); /* the next character that is no blank is c: takes it */
+ll_err ll_scan_want(ll_scan *s, char c);
+ll_err ll_scan_word(ll_scan *s, const char *what, char word[LL_WORD_MAX + 1]);
+ll_err ll_scan_string(ll_scan *s, const char *what, char *text, size_t bytes);
+ll_err ll_scan_int(ll_scan *s, const char *what, int64_t min, int64_t max, int64_t *out);
+ll_err ll_scan_double(ll_scan *s, const char *what, double *out);
+ll_err ll_scan_dtype(ll_scan *s, ll_dtype *out);
+ll_err ll_scan_shape(ll_scan *s, ll_shape *out);
+ll_err ll_scan_type(ll_scan *s, ll_type *out);
+/* "{name=value, ...}" or nothing, into attr, which is zeroed and of op->attr_size bytes. */
+ll_err ll_scan_attrs(ll_scan *s, const ll_op *op, void *attr);
+
+#ifdef __cplusplus
+}
+#endif
