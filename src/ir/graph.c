@@ -230,6 +230,7 @@ static ll_err infer(ll_infer *i)
 {
     CHECK(i->op->n_in < 0 || i->op->n_in == i->n_in, LL_E_ARG, "%s takes %d operands, not %d",
           i->op->name, i->op->n_in, i->n_in);
+    CHECK(i->op->n_in >= 0 || i->n_in > 0, LL_E_ARG, "%s without operands", i->op->name);
     if (i->op->infer)
         TRY(i->op->infer(i));
     else
@@ -298,13 +299,19 @@ ll_val ll_emit(ll_graph *g, const ll_op *op, const void *attr, const ll_val *in,
     return (ll_val){0};
 }
 
+static bool is_value(const ll_graph *g, ll_val v)
+{
+    return v.id > 0 && v.id < g->n_value;
+}
+
 static ll_err verify_node(const ll_graph *g, int index)
 {
     const ll_node *n = &g->nodes[index];
     ll_type in[LL_MAX_IN], out[LL_MAX_OUT];
+    CHECK(n->n_in >= 0 && n->n_in <= LL_MAX_IN && n->n_out == n->op->n_out, LL_E_GRAPH,
+          "%s has %d operands and %d results", n->name, n->n_in, n->n_out);
     for (int i = 0; i < n->n_in; i++) {
-        CHECK(n->in[i].id > 0 && n->in[i].id < g->n_value, LL_E_GRAPH, "%s: operand %d is no value",
-              n->name, i);
+        CHECK(is_value(g, n->in[i]), LL_E_GRAPH, "%s: operand %d is no value", n->name, i);
         const ll_value *v = ll_value_of(g, n->in[i]);
         CHECK(v->node < index, LL_E_GRAPH, "%s reads a value made after it", n->name);
         in[i] = v->type;
@@ -312,6 +319,7 @@ static ll_err verify_node(const ll_graph *g, int index)
     ll_infer i = {n->op, n->attr, n->n_in, n->n_out, in, out};
     TRY(infer(&i));
     for (int o = 0; o < n->n_out; o++) {
+        CHECK(is_value(g, n->out[o]), LL_E_GRAPH, "%s: result %d is no value", n->name, o);
         const ll_value *v = ll_value_of(g, n->out[o]);
         CHECK(v->node == index && v->out == o, LL_E_GRAPH, "%s: result %d is another's", n->name,
               o);
@@ -321,19 +329,39 @@ static ll_err verify_node(const ll_graph *g, int index)
     return LL_OK;
 }
 
+static ll_err verify_value(const ll_graph *g, int id)
+{
+    const ll_value *v = &g->values[id];
+    CHECK((unsigned)v->type.dtype < LL_N_DTYPE && v->type.shape.n >= 0 &&
+              v->type.shape.n <= LL_MAX_DIMS,
+          LL_E_GRAPH, "value %d has no type", id);
+    if (v->node < 0) {
+        CHECK(v->name && v->kind > LL_COMPUTED && v->kind < LL_N_KIND, LL_E_GRAPH,
+              "value %d is an input without a name or kind", id);
+        return LL_OK;
+    }
+    CHECK(v->kind == LL_COMPUTED && v->node < g->n_node && v->out >= 0 &&
+              v->out < g->nodes[v->node].n_out && g->nodes[v->node].out[v->out].id == id,
+          LL_E_GRAPH, "value %d is made by no node", id);
+    return LL_OK;
+}
+
 ll_err ll_verify(const ll_graph *g)
 {
     TRY(ll_graph_check(g));
+    for (int i = 1; i < g->n_value; i++) TRY(verify_value(g, i));
     for (int i = 0; i < g->n_node; i++) TRY(verify_node(g, i));
     for (int i = 0; i < g->n_result; i++)
-        CHECK(g->results[i].value.id > 0 && g->results[i].value.id < g->n_value, LL_E_GRAPH,
-              "result %s is no value", g->results[i].name);
+        CHECK(is_value(g, g->results[i].value), LL_E_GRAPH, "result %s is no value",
+              g->results[i].name);
     for (int i = 0; i < g->n_update; i++) {
-        const ll_value *a = ll_value_of(g, g->updates[i].input);
-        const ll_value *b = ll_value_of(g, g->updates[i].next);
-        CHECK(a->node < 0 && a->type.dtype == b->type.dtype &&
+        const ll_pair *u = &g->updates[i];
+        CHECK(is_value(g, u->input) && is_value(g, u->next), LL_E_GRAPH, "update %d is no value",
+              i);
+        const ll_value *a = ll_value_of(g, u->input), *b = ll_value_of(g, u->next);
+        CHECK((a->kind == LL_PARAM || a->kind == LL_STATE) && a->type.dtype == b->type.dtype &&
                   ll_shape_equal(&a->type.shape, &b->type.shape),
-              LL_E_GRAPH, "the update of %s does not fit it", a->name);
+              LL_E_GRAPH, "update %d does not fit what it updates", i);
     }
     return LL_OK;
 }

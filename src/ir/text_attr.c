@@ -211,7 +211,7 @@ static ll_err scan_field(ll_scan *s, const ll_attr_field *f, void *at)
     case LL_A_INTS: /* sizes and steps: bounded, so that ops may multiply them */
         for (int i = 0; i < f->count; i++) {
             TRY(ll_scan_want(s, i ? ',' : '['));
-            TRY(ll_scan_int(s, f->name, -(1 << 20), 1 << 20, &ints[i]));
+            TRY(ll_scan_int(s, f->name, INT32_MIN, INT32_MAX, &ints[i]));
         }
         return ll_scan_want(s, ']');
     case LL_A_SHAPE: return ll_scan_shape(s, (ll_shape *)at);
