@@ -1,0 +1,372 @@
+/* safetensors.c: reading. Nothing of a file is trusted: after ll_st_parse has accepted a header,
+ *  1. names are unique, and each tensor's bytes lie inside the file;
+ *  2. the tensors' bytes tile the data section: no hole, no overlap, nothing after the last;
+ *  3. a tensor's bytes are its shape's product times its element's size, where the type is known.
+ * Types or ranks that we do not have are no error until such a tensor is asked for. */
+#include "train/safetensors.h"
+#include "base/arena.h"
+#include "base/crc32c.h"
+#include "base/text.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "tensor bytes are written as they lie");
+
+/* The format's own limit; a larger length is garbage. */
+#define HEADER_MAX 100000000u
+
+struct ll_st_file {
+    ll_arena *arena;
+    const char *path;
+    int fd; /* -1: parsed from memory */
+    int n_entries, n_meta;
+    ll_st_entry *entries;
+    ll_st_pair *meta;
+    uint64_t data_at, data_bytes;
+};
+
+/* ll: which of our types it is; LL_N_DTYPE: none of them. */
+static const struct type {
+    const char *name;
+    int bits;
+    ll_dtype ll;
+} types[] = {
+    {"F64", 64, LL_F64},        {"F32", 32, LL_F32},        {"BF16", 16, LL_BF16},
+    {"F16", 16, LL_F16},        {"I32", 32, LL_I32},        {"U8", 8, LL_U8},
+    {"I64", 64, LL_N_DTYPE},    {"U64", 64, LL_N_DTYPE},    {"C64", 64, LL_N_DTYPE},
+    {"U32", 32, LL_N_DTYPE},    {"I16", 16, LL_N_DTYPE},    {"U16", 16, LL_N_DTYPE},
+    {"I8", 8, LL_N_DTYPE},      {"BOOL", 8, LL_N_DTYPE},    {"F8_E4M3", 8, LL_N_DTYPE},
+    {"F8_E5M2", 8, LL_N_DTYPE}, {"F8_E8M0", 8, LL_N_DTYPE}, {"F6_E2M3", 6, LL_N_DTYPE},
+    {"F6_E3M2", 6, LL_N_DTYPE}, {"F4", 4, LL_N_DTYPE},
+};
+
+static const struct type *find_type(const char *name)
+{
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++)
+        if (!strcmp(name, types[i].name)) return &types[i];
+    return NULL;
+}
+
+/* A name from the file, quoted and cut, so that a message stays one short line. */
+static const char *quote(const ll_st_file *f, const char *name)
+{
+    char head[81];
+    size_t n = strnlen(name, sizeof head - 1);
+    memcpy(head, name, n);
+    head[n] = '\0';
+    ll_buf b = {.arena = f->arena};
+    ll_buf_json(&b, head);
+    return b.text;
+}
+
+static ll_err parse_shape(ll_st_file *f, ll_st_entry *e, const json_t *shape, uint64_t *elements)
+{
+    CHECK(json_is_array(shape), LL_E_IO, "%s: tensor %s: \"shape\" is missing or not a list",
+          f->path, quote(f, e->name));
+    e->n_dims = (int)json_array_size(shape);
+    int64_t *dims = LL_NEW_ARRAY(f->arena, int64_t, e->n_dims);
+    *elements = 1;
+    for (int i = 0; i < e->n_dims; i++) {
+        const json_t *d = json_array_get(shape, (size_t)i);
+        dims[i] = json_integer_value(d);
+        CHECK(json_is_integer(d) && dims[i] >= 0, LL_E_IO,
+              "%s: tensor %s: dimension %d is not a whole number from 0 up", f->path,
+              quote(f, e->name), i);
+        CHECK(!__builtin_mul_overflow(*elements, (uint64_t)dims[i], elements), LL_E_IO,
+              "%s: tensor %s: more elements than can be counted", f->path, quote(f, e->name));
+    }
+    e->dims = dims;
+    return LL_OK;
+}
+
+static ll_err parse_offsets(const ll_st_file *f, ll_st_entry *e, const json_t *offsets)
+{
+    const json_t *from = json_array_get(offsets, 0), *to = json_array_get(offsets, 1);
+    CHECK(json_array_size(offsets) == 2 && json_is_integer(from) && json_is_integer(to), LL_E_IO,
+          "%s: tensor %s: \"data_offsets\" is missing or not two whole numbers", f->path,
+          quote(f, e->name));
+    long long begin = json_integer_value(from), end = json_integer_value(to);
+    CHECK(begin >= 0 && begin <= end && (uint64_t)end <= f->data_bytes, LL_E_IO,
+          "%s: tensor %s: bytes %lld to %lld, but the file has %llu bytes of data", f->path,
+          quote(f, e->name), begin, end, (unsigned long long)f->data_bytes);
+    e->begin = (uint64_t)begin;
+    e->end = (uint64_t)end;
+    return LL_OK;
+}
+
+static ll_err parse_entry(ll_st_file *f, ll_st_entry *e, const char *name, const json_t *info)
+{
+    e->name = ll_arena_strdup(f->arena, name);
+    const json_t *type = json_object_get(info, "dtype");
+    CHECK(json_is_string(type), LL_E_IO, "%s: tensor %s: \"dtype\" is missing or not text", f->path,
+          quote(f, name));
+    e->type = ll_arena_strdup(f->arena, json_string_value(type));
+    uint64_t elements = 0, bits;
+    TRY(parse_shape(f, e, json_object_get(info, "shape"), &elements));
+    TRY(parse_offsets(f, e, json_object_get(info, "data_offsets")));
+    const struct type *known = find_type(e->type);
+    if (!known) return LL_OK;
+    CHECK(!__builtin_mul_overflow(elements, (uint64_t)known->bits, &bits) && bits % 8 == 0 &&
+              bits / 8 == e->end - e->begin,
+          LL_E_IO, "%s: tensor %s: %llu elements of %s do not fill its %llu bytes", f->path,
+          quote(f, name), (unsigned long long)elements, e->type,
+          (unsigned long long)(e->end - e->begin));
+    return LL_OK;
+}
+
+static ll_err parse_meta(ll_st_file *f, json_t *meta)
+{
+    CHECK(json_is_object(meta), LL_E_IO, "%s: \"__metadata__\" is not an object", f->path);
+    f->meta = LL_NEW_ARRAY(f->arena, ll_st_pair, json_object_size(meta));
+    const char *key;
+    json_t *value;
+    json_object_foreach(meta, key, value)
+    {
+        CHECK(json_is_string(value), LL_E_IO, "%s: metadata %s is not text", f->path,
+              quote(f, key));
+        f->meta[f->n_meta++] = (ll_st_pair){ll_arena_strdup(f->arena, key),
+                                            ll_arena_strdup(f->arena, json_string_value(value))};
+    }
+    return LL_OK;
+}
+
+static int by_bytes(const void *a, const void *b)
+{
+    const ll_st_entry *x = (const ll_st_entry *)a, *y = (const ll_st_entry *)b;
+    if (x->begin != y->begin) return x->begin < y->begin ? -1 : 1;
+    return x->end < y->end ? -1 : x->end > y->end;
+}
+
+static int by_name(const void *a, const void *b)
+{
+    return strcmp(((const ll_st_entry *)a)->name, ((const ll_st_entry *)b)->name);
+}
+
+static ll_err check_tiling(ll_st_file *f)
+{
+    if (f->n_entries) qsort(f->entries, (size_t)f->n_entries, sizeof *f->entries, by_bytes);
+    uint64_t at = 0;
+    for (int i = 0; i < f->n_entries; i++) {
+        const ll_st_entry *e = &f->entries[i];
+        CHECK(e->begin == at, LL_E_IO, "%s: tensor %s begins at byte %llu, want %llu: %s", f->path,
+              quote(f, e->name), (unsigned long long)e->begin, (unsigned long long)at,
+              e->begin < at ? "tensors overlap" : "a hole before it");
+        at = e->end;
+    }
+    CHECK(at == f->data_bytes, LL_E_IO,
+          "%s: tensors fill %llu bytes, but the file has %llu of data", f->path,
+          (unsigned long long)at, (unsigned long long)f->data_bytes);
+    if (f->n_entries) qsort(f->entries, (size_t)f->n_entries, sizeof *f->entries, by_name);
+    return LL_OK;
+}
+
+static ll_err parse_root(ll_st_file *f, json_t *root)
+{
+    f->entries = LL_NEW_ARRAY(f->arena, ll_st_entry, json_object_size(root));
+    const char *name;
+    json_t *value;
+    json_object_foreach(root, name, value)
+    {
+        if (!strcmp(name, "__metadata__"))
+            TRY(parse_meta(f, value));
+        else
+            TRY(parse_entry(f, &f->entries[f->n_entries++], name, value));
+    }
+    return check_tiling(f);
+}
+
+/* text: the n bytes of JSON. */
+static ll_err parse_header(ll_st_file *f, const char *text, size_t n)
+{
+    CHECK(n && text[0] == '{', LL_E_IO, "%s: the header does not begin with {", f->path);
+    json_error_t why;
+    json_t *root = json_loadb(text, n, JSON_REJECT_DUPLICATES, &why);
+    CHECK(root, LL_E_IO, "%s: header is not good JSON at byte %d: %s", f->path, why.position,
+          quote(f, why.text));
+    ll_err rc = parse_root(f, root);
+    json_decref(root);
+    return rc;
+}
+
+/* The header's length from the first eight bytes. */
+static ll_err parse_length(const uint8_t *bytes, size_t n, uint64_t file_bytes, const char *path,
+                           uint64_t *length)
+{
+    CHECK(n >= 8 && file_bytes >= 8, LL_E_IO, "%s: %zu bytes are no safetensors file", path, n);
+    memcpy(length, bytes, 8);
+    CHECK(*length <= HEADER_MAX && *length <= file_bytes - 8, LL_E_IO,
+          "%s: says its header has %llu bytes; the file has %llu, and %u is the limit", path,
+          (unsigned long long)*length, (unsigned long long)file_bytes, HEADER_MAX);
+    return LL_OK;
+}
+
+ll_err ll_st_parse(const uint8_t *bytes, size_t n, uint64_t file_bytes, const char *path,
+                   ll_st_file **out)
+{
+    *out = NULL;
+    uint64_t length = 0;
+    TRY(parse_length(bytes, n, file_bytes, path, &length));
+    CHECK(length <= n - 8, LL_E_ARG, "%s: %zu bytes given, want 8 and the %llu of the header", path,
+          n, (unsigned long long)length);
+    ll_arena *arena = ll_arena_new();
+    ll_st_file *f = LL_NEW(arena, ll_st_file);
+    *f = (ll_st_file){.arena = arena,
+                      .path = ll_arena_strdup(arena, path),
+                      .fd = -1,
+                      .data_at = 8 + length,
+                      .data_bytes = file_bytes - 8 - length};
+    ll_err rc = parse_header(f, (const char *)bytes + 8, (size_t)length);
+    if (rc != LL_OK) {
+        ll_st_close(f);
+        return rc;
+    }
+    *out = f;
+    return LL_OK;
+}
+
+static ll_err read_at(int fd, const char *path, void *data, size_t n, uint64_t at)
+{
+    for (char *p = (char *)data; n;) {
+        ssize_t got = pread(fd, p, n < 1 << 30 ? n : 1 << 30, (off_t)at);
+        if (got < 0 && errno == EINTR) continue;
+        CHECK(got >= 0, LL_E_IO, "%s: reading: %s", path, strerror(errno));
+        CHECK(got > 0, LL_E_IO, "%s: ends at byte %llu, %zu too early", path,
+              (unsigned long long)at, n);
+        p += got;
+        at += (uint64_t)got;
+        n -= (size_t)got;
+    }
+    return LL_OK;
+}
+
+static ll_err open_fd(int fd, const char *path, uint8_t **head, ll_st_file **out)
+{
+    struct stat st;
+    CHECK(fstat(fd, &st) == 0, LL_E_IO, "%s: %s", path, strerror(errno));
+    CHECK(S_ISREG(st.st_mode), LL_E_IO, "%s: not a plain file", path);
+    uint64_t file_bytes = (uint64_t)st.st_size, length = 0;
+    uint8_t first[8] = {0};
+    size_t n = file_bytes < 8 ? (size_t)file_bytes : 8;
+    TRY(read_at(fd, path, first, n, 0));
+    TRY(parse_length(first, n, file_bytes, path, &length));
+    *head = (uint8_t *)malloc(8 + (size_t)length);
+    CHECK(*head, LL_E_MEM, "%s: no memory for a header of %llu bytes", path,
+          (unsigned long long)length);
+    TRY(read_at(fd, path, *head, 8 + (size_t)length, 0));
+    return ll_st_parse(*head, 8 + (size_t)length, file_bytes, path, out);
+}
+
+ll_err ll_st_open(const char *path, ll_st_file **out)
+{
+    *out = NULL;
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    CHECK(fd >= 0, LL_E_IO, "%s: %s", path, strerror(errno));
+    uint8_t *head = NULL;
+    ll_err rc = open_fd(fd, path, &head, out);
+    free(head);
+    if (rc == LL_OK)
+        (*out)->fd = fd;
+    else
+        close(fd);
+    return rc;
+}
+
+void ll_st_close(ll_st_file *f)
+{
+    if (!f) return;
+    if (f->fd >= 0) close(f->fd);
+    ll_arena_free(f->arena);
+}
+
+const char *ll_st_path(const ll_st_file *f)
+{
+    return f->path;
+}
+
+const char *ll_st_meta(const ll_st_file *f, const char *key)
+{
+    for (int i = 0; i < f->n_meta; i++)
+        if (!strcmp(f->meta[i].key, key)) return f->meta[i].value;
+    return NULL;
+}
+
+int ll_st_count(const ll_st_file *f)
+{
+    return f->n_entries;
+}
+
+const ll_st_entry *ll_st_at(const ll_st_file *f, int i)
+{
+    return &f->entries[i];
+}
+
+const ll_st_entry *ll_st_find(const ll_st_file *f, const char *name)
+{
+    if (!f->n_entries) return NULL;
+    ll_st_entry key = {.name = name};
+    return (const ll_st_entry *)bsearch(&key, f->entries, (size_t)f->n_entries, sizeof key,
+                                        by_name);
+}
+
+ll_err ll_st_want(const ll_st_file *f, const char *name, ll_dtype *dtype, ll_shape *shape)
+{
+    const ll_st_entry *e = ll_st_find(f, name);
+    CHECK(e, LL_E_IO, "%s: has no tensor %s", f->path, name);
+    const struct type *type = find_type(e->type);
+    CHECK(type && type->ll != LL_N_DTYPE, LL_E_IO,
+          "%s: tensor %s is of type %s; usable are F64, F32, BF16, F16, I32 and U8", f->path, name,
+          quote(f, e->type));
+    CHECK(e->n_dims <= LL_MAX_DIMS, LL_E_IO, "%s: tensor %s has %d dimensions, want at most %d",
+          f->path, name, e->n_dims, LL_MAX_DIMS);
+    *dtype = type->ll;
+    *shape = (ll_shape){.n = e->n_dims};
+    for (int i = 0; i < e->n_dims; i++) shape->d[i] = e->dims[i];
+    return LL_OK;
+}
+
+ll_err ll_st_read(const ll_st_file *f, const char *name, void *data, size_t bytes)
+{
+    const ll_st_entry *e = ll_st_find(f, name);
+    CHECK(e, LL_E_IO, "%s: has no tensor %s", f->path, name);
+    CHECK(f->fd >= 0, LL_E_ARG, "%s: tensor %s: the file is not open", f->path, name);
+    CHECK(bytes == e->end - e->begin, LL_E_SHAPE, "%s: tensor %s has %llu bytes, want %zu", f->path,
+          name, (unsigned long long)(e->end - e->begin), bytes);
+    return read_at(f->fd, f->path, data, bytes, f->data_at + e->begin);
+}
+
+static ll_err checksum(const ll_st_file *f, uint8_t *chunk, size_t chunk_bytes, uint32_t *crc)
+{
+    *crc = 0;
+    for (uint64_t at = 0; at < f->data_bytes; at += chunk_bytes) {
+        uint64_t left = f->data_bytes - at;
+        size_t n = left < chunk_bytes ? (size_t)left : chunk_bytes;
+        TRY(read_at(f->fd, f->path, chunk, n, f->data_at + at));
+        *crc = ll_crc32c(*crc, chunk, n);
+    }
+    return LL_OK;
+}
+
+ll_err ll_st_check(const ll_st_file *f)
+{
+    const char *want = ll_st_meta(f, "crc32c");
+    if (!want) return LL_OK;
+    CHECK(f->fd >= 0, LL_E_ARG, "%s: cannot be checked: the file is not open", f->path);
+    const size_t chunk_bytes = 1 << 20;
+    uint8_t *chunk = (uint8_t *)malloc(chunk_bytes);
+    CHECK(chunk, LL_E_MEM, "%s: no memory to check it", f->path);
+    uint32_t crc = 0;
+    ll_err rc = checksum(f, chunk, chunk_bytes, &crc);
+    free(chunk);
+    TRY(rc);
+    char have[9];
+    snprintf(have, sizeof have, "%08x", crc);
+    CHECK(!strcmp(have, want), LL_E_IO, "%s: the tensors' checksum is %s, want %s", f->path, have,
+          quote(f, want));
+    return LL_OK;
+}

@@ -1,0 +1,65 @@
+/* safetensors.h: named tensors in a file: eight bytes with the header's length (little endian), the
+ * header in JSON, then the tensors' bytes one after the other without holes:
+ *
+ *     {"__metadata__":{"step":"1200"},
+ *      "fc1.weight":{"dtype":"F32","shape":[128,784],"data_offsets":[0,401408]}, ...}
+ *
+ * What we write is the same, byte for byte, whatever order the tensors are given in: they are laid
+ * down by size of element, larger first, then by name, and spaces after the header bring the data
+ * to a multiple of eight, so each tensor is aligned to its element. The metadata also gets
+ * "crc32c", the checksum of all tensor bytes in hexadecimal, which other readers ignore. */
+#pragma once
+#include "base/types.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct ll_st_tensor {
+    const char *name;
+    ll_dtype dtype;
+    ll_shape shape;
+    void *data;
+} ll_st_tensor;
+
+typedef struct ll_st_pair {
+    const char *key, *value;
+} ll_st_pair;
+
+/* All or nothing (base/file.h). Names and keys must be unique. */
+ll_err ll_st_write(const char *path, const ll_st_tensor *tensors, int n, const ll_st_pair *meta,
+                   int n_meta);
+
+typedef struct ll_st_file ll_st_file;
+
+typedef struct ll_st_entry {
+    const char *name, *type; /* type as the file spells it: "F32"; it may be one we do not have */
+    int n_dims;
+    const int64_t *dims;
+    uint64_t begin, end; /* its bytes, counted from the first tensor's first byte */
+} ll_st_entry;
+
+/* Reads and checks the header; tensors are read when asked for. */
+ll_err ll_st_open(const char *path, ll_st_file **out);
+/* The same for a file's first n bytes, which must hold the header. No tensor can be read. */
+ll_err ll_st_parse(const uint8_t *bytes, size_t n, uint64_t file_bytes, const char *path,
+                   ll_st_file **out);
+void ll_st_close(ll_st_file *f);
+
+const char *ll_st_path(const ll_st_file *f);
+const char *ll_st_meta(const ll_st_file *f, const char *key); /* NULL: none */
+int ll_st_count(const ll_st_file *f);
+const ll_st_entry *ll_st_at(const ll_st_file *f, int i);              /* in order of names */
+const ll_st_entry *ll_st_find(const ll_st_file *f, const char *name); /* NULL: none */
+
+/* Type and shape of a tensor that must be there and be of a type and rank we have. */
+ll_err ll_st_want(const ll_st_file *f, const char *name, ll_dtype *dtype, ll_shape *shape);
+/* bytes must be the tensor's. */
+ll_err ll_st_read(const ll_st_file *f, const char *name, void *data, size_t bytes);
+/* Reads all tensors and compares their checksum with the one in the metadata, where there is one.
+ */
+ll_err ll_st_check(const ll_st_file *f);
+
+#ifdef __cplusplus
+}
+#endif
