@@ -1,0 +1,133 @@
+/* cross_entropy: loss = lse - logits[label], lse = log sum exp(logits) of each row.
+ *   logits [*,v]   label i32 [*]   loss, lse [*] (lse is kept for the gradient)
+ * cross_entropy_grad: dlogits = (exp(logits - lse) - onehot(label)) dloss, so the probabilities are
+ *   never stored. Split over v, both become their expansions (vocabulary-parallel loss).
+ * correct: 1 where the first largest logit of a row is the label's, else 0. */
+#include "op/op_int.h"
+#include "op/rows.h"
+
+ll_kernel cross_entropy_ref, cross_entropy_grad_ref, correct_ref;
+
+static ll_err infer(ll_infer *i)
+{
+    CHECK(ll_dtype_is_float(i->in[0].dtype), LL_E_ARG, "logits are %s, want a float type",
+          ll_dtype_name(i->in[0].dtype));
+    TRY(ll_check_index(i, 1));
+    return ll_infer_dims(i);
+}
+
+static ll_err infer_grad(ll_infer *i)
+{
+    for (int k = 0; k < i->n_in; k++)
+        CHECK(k == 2 || (ll_dtype_is_float(i->in[k].dtype) && i->in[k].dtype == i->in[0].dtype),
+              LL_E_ARG, "operand %d is %s, want the first one's float type (%s)", k,
+              ll_dtype_name(i->in[k].dtype), ll_dtype_name(i->in[0].dtype));
+    TRY(ll_check_index(i, 2));
+    return ll_infer_dims(i);
+}
+
+static ll_err infer_correct(ll_infer *i)
+{
+    TRY(infer(i));
+    i->out[0].dtype = LL_F32;
+    return LL_OK;
+}
+
+static ll_val onehot_like(ll_graph *g, ll_val label, ll_val logits)
+{
+    return ll_onehot(g, label, ll_row_length(g, logits), 0, ll_dtype_of(g, logits));
+}
+
+/* exp(logits - lse) */
+static ll_val probability(ll_graph *g, ll_val logits, ll_val lse)
+{
+    ll_shape s = ll_shape_of(g, logits);
+    return ll_exp(g, ll_sub(g, logits, ll_row_spread(g, lse, &s)));
+}
+
+static void expand(ll_graph *g, const void *, const ll_val *in, int, ll_val *out)
+{
+    ll_val top = ll_row_max(g, in[0]);
+    ll_val picked = ll_row_sum(g, ll_mul(g, in[0], onehot_like(g, in[1], in[0])));
+    out[1] = ll_add(g, ll_log(g, ll_row_sum(g, probability(g, in[0], top))), top);
+    out[0] = ll_sub(g, out[1], picked);
+}
+
+static void expand_grad(ll_graph *g, const void *, const ll_val *in, int, ll_val *out)
+{
+    ll_val dloss = in[0], logits = in[1], label = in[2], lse = in[3];
+    ll_shape s = ll_shape_of(g, logits);
+    ll_val d = ll_sub(g, probability(g, logits, lse), onehot_like(g, label, logits));
+    out[0] = ll_mul(g, d, ll_row_spread(g, dloss, &s));
+}
+
+static const ll_op cross_entropy_grad = {
+    .name = "cross_entropy_grad",
+    .n_in = 4,
+    .n_out = 1,
+    .dims = "*, *v, *, * -> *v",
+    .whole = "v",
+    .infer = infer_grad,
+    .expand = expand_grad,
+    .flop = 3,
+    .ref = cross_entropy_grad_ref,
+    .cpu = cross_entropy_grad_ref,
+    .trials = {"f32[5], f32[5,7], i32[5]<7, f32[5]", "f32[2,3], f32[2,3,11], i32[2,3]<11, f32[2,3]",
+               "f32[2], f32[2,1], i32[2]<1, f32[2]", "f32[], f32[9], i32[]<9, f32[]"},
+};
+
+static void grad(ll_bwd *b)
+{
+    ll_graph *g = b->g;
+    ll_val logits = b->in[0], lse = b->out[1];
+    if (b->dout[1].id) { /* d lse / dlogits = exp(logits - lse) */
+        ll_shape s = ll_shape_of(g, logits);
+        b->din[0] = ll_mul(g, probability(g, logits, lse), ll_row_spread(g, b->dout[1], &s));
+    }
+    if (!b->dout[0].id) return;
+    ll_val d = LL_EMIT(g, &cross_entropy_grad, NULL, b->dout[0], logits, b->in[1], lse);
+    b->din[0] = ll_add_some(g, b->din[0], d);
+}
+
+static const ll_op cross_entropy = {
+    .name = "cross_entropy",
+    .n_in = 2,
+    .n_out = 2,
+    .dims = "*v, * -> *, *",
+    .whole = "v",
+    .infer = infer,
+    .expand = expand,
+    .grad = grad,
+    .flop = 3,
+    .ref = cross_entropy_ref,
+    .cpu = cross_entropy_ref,
+    .trials = {"f32[5,7], i32[5]<7", "f32[2,3,11], i32[2,3]<11", "f32[2,1], i32[2]<1",
+               "f32[9], i32[]<9", "f32[0,4], i32[0]<4"},
+};
+
+static const ll_op correct = {
+    .name = "correct",
+    .n_in = 2,
+    .n_out = 1,
+    .dims = "*v, * -> *",
+    .whole = "v",
+    .infer = infer_correct,
+    .no_grad = true,
+    .flop = 1,
+    .ref = correct_ref,
+    .cpu = correct_ref,
+    .trials = {"f32[5,3], i32[5]<3", "f32[2,3,4], i32[2,3]<4", "f32[2,1], i32[2]<1",
+               "f32[5], i32[]<5"},
+};
+
+ll_val ll_cross_entropy(ll_graph *g, ll_val logits, ll_val label)
+{
+    return LL_EMIT(g, &cross_entropy, NULL, logits, label);
+}
+
+ll_val ll_correct(ll_graph *g, ll_val logits, ll_val label)
+{
+    return LL_EMIT(g, &correct, NULL, logits, label);
+}
+
+const ll_op *const ll_ops_cross_entropy[] = {&cross_entropy, &cross_entropy_grad, &correct, NULL};

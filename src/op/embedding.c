@@ -1,0 +1,120 @@
+/* embedding: y[i] = table[index[i]].   table [v,c]   index i32 [*]   y [*,c]
+ * embedding_grad: dtable[index[i]] += dy[i], its transpose.
+ *
+ * The vocabulary is a summed loop: a rank that holds rows from .. from+v-1 gives zeros for all
+ * other rows, and the ranks' results add up. Each op is the other's gradient. */
+#include "kern/attr.h"
+#include "op/op_int.h"
+#include "op/rows.h"
+
+ll_kernel embedding_ref, embedding_grad_ref;
+
+static const ll_attr_field fields[] = {LL_FIELD(ll_embedding_attr, v, LL_A_INT),
+                                       LL_FIELD(ll_embedding_attr, from, LL_A_INT),
+                                       LL_FIELD(ll_embedding_attr, part, LL_A_INT),
+                                       {0}};
+
+/* Attributes may come from text. */
+static ll_err check_from(const ll_embedding_attr *a)
+{
+    CHECK(a->from >= 0 && a->from <= INT32_MAX, LL_E_ARG, "from = %lld, want a row's number",
+          (long long)a->from);
+    return LL_OK;
+}
+
+static ll_err infer(ll_infer *i)
+{
+    TRY(check_from((const ll_embedding_attr *)i->attr));
+    CHECK(ll_dtype_is_float(i->in[0].dtype), LL_E_ARG, "the table is %s, want a float type",
+          ll_dtype_name(i->in[0].dtype));
+    TRY(ll_check_index(i, 1));
+    return ll_infer_dims(i);
+}
+
+/* [*,c], [*] -> [v,c], v from the attributes. */
+static ll_err infer_grad(ll_infer *i)
+{
+    const ll_embedding_attr *a = (const ll_embedding_attr *)i->attr;
+    const ll_shape *s = &i->in[0].shape;
+    CHECK(ll_dtype_is_float(i->in[0].dtype), LL_E_ARG, "operand 0 is %s, want a float type",
+          ll_dtype_name(i->in[0].dtype));
+    TRY(ll_check_index(i, 1));
+    TRY(check_from(a));
+    CHECK(s->n > 0, LL_E_SHAPE, "a scalar has no rows");
+    i->out[0] = (ll_type){i->in[0].dtype, LL_SHAPE(a->v, s->d[s->n - 1])};
+    return ll_check_shape(&i->out[0].shape);
+}
+
+/* A cut of v holds some of the rows; other loops need nothing. */
+static ll_err split(const void *, const ll_loops *l, int loop, ll_range range, const ll_type *,
+                    ll_part *part)
+{
+    part->in[0] = part->in[1] = range;
+    if (l->letter[loop] != 'v') return LL_OK;
+    ll_embedding_attr *a = (ll_embedding_attr *)part->attr;
+    a->from += range.from;
+    a->part = 1;
+    if (a->v) a->v = range.to - range.from;
+    return LL_OK;
+}
+
+static void grad(ll_bwd *b);
+static void grad_grad(ll_bwd *b);
+
+static const ll_op embedding = {
+    .name = "embedding",
+    .n_in = 2,
+    .n_out = 1,
+    .attr_size = sizeof(ll_embedding_attr),
+    .attrs = fields,
+    .dims = "vc, * -> *c",
+    .sum = "v",
+    .infer = infer,
+    .split = split,
+    .grad = grad,
+    .ref = embedding_ref,
+    .cpu = embedding_ref,
+    .trials = {"f32[7,3], i32[5]<7", "f32[5,4], i32[2,3]<5", "f32[4,3], i32[13]<9 {from=3, part=1}",
+               "f32[1,1], i32[]<1"},
+};
+
+static const ll_op embedding_grad = {
+    .name = "embedding_grad",
+    .n_in = 2,
+    .n_out = 1,
+    .attr_size = sizeof(ll_embedding_attr),
+    .attrs = fields,
+    .dims = "*c, * -> vc",
+    .sum = "*",
+    .infer = infer_grad,
+    .split = split,
+    .grad = grad_grad,
+    .ref = embedding_grad_ref,
+    .cpu = embedding_grad_ref,
+    .trials = {"f32[5,3], i32[5]<7 {v=7}", "f32[2,3,4], i32[2,3]<5 {v=5}",
+               "f32[13,3], i32[13]<9 {v=4, from=3, part=1}", "f32[1], i32[]<1 {v=1}",
+               "f32[0,2], i32[0]<3 {v=3}"},
+};
+
+static void grad(ll_bwd *b)
+{
+    if (!b->dout[0].id) return;
+    ll_embedding_attr a = *(const ll_embedding_attr *)b->attr;
+    a.v = ll_shape_of(b->g, b->in[0]).d[0];
+    b->din[0] = LL_EMIT(b->g, &embedding_grad, &a, b->dout[0], b->in[1]);
+}
+
+static void grad_grad(ll_bwd *b)
+{
+    if (!b->dout[0].id) return;
+    ll_embedding_attr a = *(const ll_embedding_attr *)b->attr;
+    a.v = 0;
+    b->din[0] = LL_EMIT(b->g, &embedding, &a, b->dout[0], b->in[1]);
+}
+
+ll_val ll_embedding(ll_graph *g, ll_val table, ll_val index)
+{
+    return LL_EMIT(g, &embedding, &(ll_embedding_attr){0}, table, index);
+}
+
+const ll_op *const ll_ops_embedding[] = {&embedding, &embedding_grad, NULL};

@@ -1,0 +1,153 @@
+/* layernorm: y = (x - mean) rstd gain + bias, mean and rstd = 1/sqrt(variance + eps) of each row.
+ *   x, y [*,c]   gain, bias [c]   mean, rstd [*] (kept for the gradient)
+ *
+ * Its gradient is two ops, since rows are free for dx and summed for dgain and dbias:
+ *   xhat = (x - mean) rstd,  u = dy gain
+ *   layernorm_dx:  dx = rstd (u - average u - xhat average(u xhat)) along the row
+ *   layernorm_dw:  dgain = sum of dy xhat, dbias = sum of dy over the rows */
+#include "kern/attr.h"
+#include "op/rows.h"
+
+ll_kernel layernorm_ref, layernorm_dx_ref, layernorm_dw_ref;
+
+static const ll_attr_field fields[] = {LL_FIELD(ll_norm_attr, eps, LL_A_F64), {0}};
+
+/* (x - mean) rstd, of the row statistics [*] */
+static ll_val normal(ll_graph *g, ll_val x, ll_val mean, ll_val rstd)
+{
+    ll_shape s = ll_shape_of(g, x);
+    ll_val centred = ll_sub(g, x, ll_row_spread(g, mean, &s));
+    return ll_mul(g, centred, ll_row_spread(g, rstd, &s));
+}
+
+static void expand(ll_graph *g, const void *attr, const ll_val *in, int, ll_val *out)
+{
+    const ll_norm_attr *a = (const ll_norm_attr *)attr;
+    ll_val x = in[0];
+    ll_shape s = ll_shape_of(g, x);
+    double by = 1.0 / (double)ll_row_length(g, x);
+    ll_val mean = ll_scale(g, ll_row_sum(g, x), by);
+    ll_val centred = ll_sub(g, x, ll_row_spread(g, mean, &s));
+    ll_val var = ll_scale(g, ll_row_sum(g, ll_square(g, centred)), by);
+    ll_val rstd = ll_rsqrt(g, ll_shift(g, var, a->eps));
+    ll_val xhat = ll_mul(g, centred, ll_row_spread(g, rstd, &s));
+    out[0] = ll_add(g, ll_mul(g, xhat, ll_col_spread(g, in[1], &s)), ll_col_spread(g, in[2], &s));
+    out[1] = mean;
+    out[2] = rstd;
+}
+
+static void expand_dx(ll_graph *g, const void *, const ll_val *in, int, ll_val *out)
+{
+    ll_val dy = in[0], x = in[1], gain = in[2], mean = in[3], rstd = in[4];
+    ll_shape s = ll_shape_of(g, x);
+    double by = 1.0 / (double)ll_row_length(g, x);
+    ll_val xhat = normal(g, x, mean, rstd);
+    ll_val u = ll_mul(g, dy, ll_col_spread(g, gain, &s));
+    ll_val a = ll_row_spread(g, ll_scale(g, ll_row_sum(g, u), by), &s);
+    ll_val b = ll_row_spread(g, ll_scale(g, ll_row_sum(g, ll_mul(g, u, xhat)), by), &s);
+    ll_val inner = ll_sub(g, ll_sub(g, u, a), ll_mul(g, xhat, b));
+    out[0] = ll_mul(g, inner, ll_row_spread(g, rstd, &s));
+}
+
+static void expand_dw(ll_graph *g, const void *, const ll_val *in, int, ll_val *out)
+{
+    out[0] = ll_col_sum(g, ll_mul(g, in[0], normal(g, in[1], in[2], in[3])));
+    out[1] = ll_col_sum(g, in[0]);
+}
+
+static const ll_op layernorm_dx = {
+    .name = "layernorm_dx",
+    .n_in = 5,
+    .n_out = 1,
+    .dims = "*c, *c, c, *, * -> *c",
+    .whole = "c",
+    .infer = ll_infer_floats,
+    .expand = expand_dx,
+    .flop = 9,
+    .ref = layernorm_dx_ref,
+    .cpu = layernorm_dx_ref,
+    .trials = {"f32[3,7], f32[3,7], f32[7], f32[3], f32[3]>",
+               "f32[2,3,5], f32[2,3,5], f32[5], f32[2,3], f32[2,3]>",
+               "f32[2,1], f32[2,1], f32[1], f32[2], f32[2]>",
+               "f32[6], f32[6], f32[6], f32[], f32[]>"},
+};
+
+static const ll_op layernorm_dw = {
+    .name = "layernorm_dw",
+    .n_in = 4,
+    .n_out = 2,
+    .dims = "*c, *c, *, * -> c, c",
+    .sum = "*",
+    .infer = ll_infer_floats,
+    .expand = expand_dw,
+    .flop = 5,
+    .ref = layernorm_dw_ref,
+    .cpu = layernorm_dw_ref,
+    .trials = {"f32[3,7], f32[3,7], f32[3], f32[3]>", "f32[2,5,3], f32[2,5,3], f32[2,5], f32[2,5]>",
+               "f32[1,1], f32[1,1], f32[1], f32[1]>", "f32[0,2], f32[0,2], f32[0], f32[0]>"},
+};
+
+/* What reaches mean and rstd (as it does in second derivatives) flows on to x:
+ * d mean / dx = 1/c,  d rstd / dx = -rstd^3 (x - mean) / c. */
+static ll_val grad_of_statistics(const ll_bwd *b)
+{
+    ll_graph *g = b->g;
+    ll_val x = b->in[0], mean = b->out[1], rstd = b->out[2], dx = {0};
+    ll_shape s = ll_shape_of(g, x);
+    double by = 1.0 / (double)ll_row_length(g, x);
+    if (b->dout[1].id) dx = ll_row_spread(g, ll_scale(g, b->dout[1], by), &s);
+    if (b->dout[2].id) {
+        ll_val k = ll_mul(g, b->dout[2], ll_scale(g, ll_square(g, rstd), -by));
+        dx = ll_add_some(g, dx, ll_mul(g, normal(g, x, mean, rstd), ll_row_spread(g, k, &s)));
+    }
+    return dx;
+}
+
+static void grad(ll_bwd *b)
+{
+    ll_graph *g = b->g;
+    ll_val dy = b->dout[0], x = b->in[0], mean = b->out[1], rstd = b->out[2];
+    b->din[0] = grad_of_statistics(b);
+    if (!dy.id) return;
+    ll_val dx = LL_EMIT(g, &layernorm_dx, NULL, dy, x, b->in[1], mean, rstd);
+    b->din[0] = ll_add_some(g, b->din[0], dx);
+    b->din[1] = LL_EMIT(g, &layernorm_dw, NULL, dy, x, mean, rstd);
+    b->din[2] = ll_sibling(g, b->din[1], 1);
+}
+
+static const ll_op layernorm = {
+    .name = "layernorm",
+    .n_in = 3,
+    .n_out = 3,
+    .attr_size = sizeof(ll_norm_attr),
+    .attrs = fields,
+    .dims = "*c, c, c -> *c, *, *",
+    .whole = "c",
+    .infer = ll_infer_floats,
+    .expand = expand,
+    .grad = grad,
+    .flop = 7,
+    .ref = layernorm_ref,
+    .cpu = layernorm_ref,
+    .trials = {"f32[3,7], f32[7], f32[7] {eps=1e-5}", "f32[2,3,5], f32[5], f32[5] {eps=1e-3}",
+               "f32[2,1], f32[1], f32[1] {eps=0.1}", "f32[6], f32[6], f32[6] {eps=1e-5}"},
+};
+
+ll_val ll_layernorm(ll_graph *g, ll_val x, ll_val gain, ll_val bias, double eps)
+{
+    return LL_EMIT(g, &layernorm, &(ll_norm_attr){eps}, x, gain, bias);
+}
+
+ll_val ll_layernorm_layer(ll_graph *g, const char *name, ll_val x)
+{
+    if (!x.id) return x;
+    int64_t c = ll_row_length(g, x);
+    ll_push(g, name);
+    ll_val gain = ll_param(g, "weight", LL_SHAPE(c), (ll_init){LL_CONSTANT, 1});
+    ll_val bias = ll_param(g, "bias", LL_SHAPE(c), (ll_init){LL_ZEROS, 0});
+    ll_val y = ll_layernorm(g, x, gain, bias, 1e-5);
+    ll_pop(g);
+    return y;
+}
+
+const ll_op *const ll_ops_layernorm[] = {&layernorm, &layernorm_dx, &layernorm_dw, NULL};
