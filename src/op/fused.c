@@ -117,14 +117,26 @@ static void expand(ll_graph *g, const void *attr, const ll_val *in, int n_in, ll
 }
 
 static const ll_attr_field attrs[] = {{"chain", LL_A_FUSED, 0, 0}, {0}};
-#define FUSED(count)                                                                               \
+/* out: the registers written, r2 to r4 of a small chain */
+#define TRIAL(out)                                                                                 \
+    "f32[4,3], f32[3] {chain=(shape=[4,3], in=[12, 3], r2=add(r0,r1), r3=tanh(r2), r4=mul(r3,r0)," \
+    " out=[" out "])}"
+#define FUSED(count, out)                                                                          \
     {                                                                                              \
         .name = "fused" #count, .n_in = -1, .n_out = count, .attr_size = sizeof(ll_fused_attr),    \
         .attrs = attrs, .infer = infer, .loops = loops, .expand = expand, .cost = cost,            \
-        .ref = fused_ref, .cpu = fused_ref,                                                        \
+        .ref = fused_ref, .cpu = fused_ref, .trials = {TRIAL(out)},                                \
     }
-static const ll_op ops[LL_FUSE_OUT] = {FUSED(1), FUSED(2), FUSED(3), FUSED(4),
-                                       FUSED(5), FUSED(6), FUSED(7), FUSED(8)};
+static const ll_op ops[LL_FUSE_OUT] = {
+    FUSED(1, "r4:f32"),
+    FUSED(2, "r3:f32, r4:f32"),
+    FUSED(3, "r2:f32, r3:f32, r4:f32"),
+    FUSED(4, "r2:f32, r3:f32, r4:f32, r0:f32"),
+    FUSED(5, "r2:f32, r3:f32, r4:f32, r0:f32, r1:f32"),
+    FUSED(6, "r2:f32, r3:f32, r4:f32, r0:f32, r1:f32, r4:f32"),
+    FUSED(7, "r2:f32, r3:f32, r4:f32, r0:f32, r1:f32, r4:f32, r3:f32"),
+    FUSED(8, "r2:f32, r3:f32, r4:f32, r0:f32, r1:f32, r4:f32, r3:f32, r2:f32"),
+};
 
 const ll_op *ll_fused_op(int n_out)
 {

@@ -1,0 +1,250 @@
+/* exec.c: the loop over instructions, and the slab they work in. */
+#include "exec/exec.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <time.h>
+
+typedef struct bound { /* an instruction with its operands' addresses */
+    ll_kcall call;
+    const ll_instr *instr;
+} bound;
+
+typedef struct moving { /* an operand that is another address in each micro-batch */
+    ll_tensor *tensor;
+    char *first;
+    size_t stride;
+} moving;
+
+struct ll_exec {
+    const ll_program *p;
+    ll_arena *arena;
+    char *slab;
+    size_t bytes;
+    void **address; /* slot -> micro-batch 0 */
+    bound *instrs;
+    moving *moving;
+    int n_moving;
+    double *seconds;
+    bool profiling;
+};
+
+static ll_err map_slab(ll_exec *e)
+{
+    e->bytes = e->p->bytes ? e->p->bytes : 64;
+    void *m = mmap(NULL, e->bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(m != MAP_FAILED, LL_E_MEM,
+          "%zu MiB for the program's memory cannot be had: use a smaller "
+          "train.micro_batch or model",
+          e->bytes >> 20);
+    e->slab = (char *)m;
+    madvise(m, e->bytes, MADV_HUGEPAGE); /* a hint: its failure costs only speed */
+    return LL_OK;
+}
+
+static bool kept(const ll_slot *s)
+{
+    return s->name && (s->kind == LL_PARAM || s->kind == LL_STATE);
+}
+
+static ll_err place_slots(ll_exec *e, const ll_exec_opts *opts)
+{
+    const ll_program *p = e->p;
+    e->address = LL_NEW_ARRAY(e->arena, void *, p->n_slot + 1);
+    for (int i = 1; i < p->n_slot; i++) {
+        const ll_slot *s = &p->slots[i];
+        e->address[i] = e->slab + s->offset + (s->region == LL_WORK ? p->persistent_bytes : 0);
+    }
+    for (int i = 0; i < p->n_input; i++) {
+        const ll_slot *s = &p->slots[p->inputs[i].slot];
+        if (!kept(s)) continue;
+        int there = opts->share ? ll_program_input(opts->share->p, s->name) : -1;
+        if (there < 0) {
+            ll_init_fill(&s->init, s->name, opts->seed, &s->type, e->address[p->inputs[i].slot]);
+            continue;
+        }
+        const ll_type *t = &opts->share->p->slots[there].type;
+        CHECK(t->dtype == s->type.dtype && ll_shape_equal(&t->shape, &s->type.shape), LL_E_SHAPE,
+              "%s differs in shape or type from the session it is shared with", s->name);
+        e->address[p->inputs[i].slot] = opts->share->address[there];
+    }
+    return LL_OK;
+}
+
+/* Two inputs may alias (a reshape of a parameter is the parameter): slots of one storage share. */
+static void follow_shared(ll_exec *e)
+{
+    const ll_program *p = e->p;
+    for (int i = 0; i < p->n_input; i++) {
+        const ll_slot *s = &p->slots[p->inputs[i].slot];
+        for (int k = 1; k < p->n_slot; k++)
+            if (p->slots[k].region == LL_PERSISTENT && p->slots[k].offset == s->offset &&
+                p->slots[k].bytes == s->bytes)
+                e->address[k] = e->address[p->inputs[i].slot];
+    }
+}
+
+static void bind_operands(ll_exec *e, const int *slots, int n, ll_tensor *t)
+{
+    for (int i = 0; i < n; i++) {
+        const ll_slot *s = &e->p->slots[slots[i]];
+        t[i] = (ll_tensor){e->address[slots[i]], s->type.dtype, s->type.shape};
+    }
+}
+
+static bool holds_batch(const ll_program *p, int slot)
+{
+    const ll_slot *s = &p->slots[slot];
+    if (s->region != LL_PERSISTENT) return false;
+    for (int i = 0; i < p->n_input; i++) { /* the batch itself, or an alias of it */
+        const ll_slot *b = &p->slots[p->inputs[i].slot];
+        if (b->kind == LL_BATCH && b->offset == s->offset && b->bytes == s->bytes && b->bytes)
+            return true;
+    }
+    return false;
+}
+
+static void bind_instrs(ll_exec *e, uint64_t seed)
+{
+    const ll_program *p = e->p;
+    int n_in = 0;
+    for (int i = 0; i < p->n_instr; i++) n_in += p->instrs[i].n_in;
+    e->instrs = LL_NEW_ARRAY(e->arena, bound, p->n_instr + 1);
+    e->moving = LL_NEW_ARRAY(e->arena, moving, n_in + 1);
+    for (int i = 0; i < p->n_instr; i++) {
+        const ll_instr *x = &p->instrs[i];
+        ll_tensor *in = LL_NEW_ARRAY(e->arena, ll_tensor, x->n_in + 1);
+        ll_tensor *out = LL_NEW_ARRAY(e->arena, ll_tensor, x->n_out + 1);
+        bind_operands(e, x->in, x->n_in, in);
+        bind_operands(e, x->out, x->n_out, out);
+        for (int k = 0; p->n_micro > 1 && k < x->n_in; k++)
+            if (holds_batch(p, x->in[k]))
+                e->moving[e->n_moving++] =
+                    (moving){&in[k], (char *)in[k].data, p->slots[x->in[k]].bytes};
+        e->instrs[i].instr = x;
+        e->instrs[i].call = (ll_kcall){.attr = x->attr,
+                                       .n_in = x->n_in,
+                                       .n_out = x->n_out,
+                                       .in = in,
+                                       .out = out,
+                                       .threads = p->threads,
+                                       .n_micro = p->n_micro,
+                                       .seed = seed};
+        e->instrs[i].call.scratch = e->slab + p->persistent_bytes + p->work_bytes;
+    }
+}
+
+static void poison(ll_exec *e)
+{
+    float *work = (float *)(void *)(e->slab + e->p->persistent_bytes);
+    size_t n = (e->p->work_bytes + e->p->scratch_bytes) / sizeof(float);
+    for (size_t i = 0; i < n; i++) work[i] = NAN;
+}
+
+ll_err ll_exec_open(const ll_program *p, const ll_exec_opts *opts, ll_exec **out)
+{
+    ll_arena *a = ll_arena_new();
+    ll_exec *e = LL_NEW(a, ll_exec);
+    e->arena = a;
+    e->p = p;
+    if (!strcmp(p->machine, "cpu")) ll_bind_threads(p->threads);
+    ll_err rc = map_slab(e);
+    if (rc == LL_OK && opts->poison) poison(e);
+    if (rc == LL_OK) rc = place_slots(e, opts);
+    if (rc != LL_OK) {
+        ll_exec_close(e);
+        return ll_frame(rc, __FILE__, __LINE__, __func__);
+    }
+    if (opts->share) follow_shared(e);
+    bind_instrs(e, opts->seed);
+    *out = e;
+    return LL_OK;
+}
+
+void ll_exec_close(ll_exec *e)
+{
+    if (!e) return;
+    if (e->slab) munmap(e->slab, e->bytes);
+    ll_arena_free(e->arena);
+}
+
+void *ll_exec_data(const ll_exec *e, int slot, int micro)
+{
+    return (char *)e->address[slot] + (size_t)micro * e->p->slots[slot].bytes;
+}
+
+size_t ll_exec_bytes(const ll_exec *e)
+{
+    return e->bytes;
+}
+
+void ll_exec_profile(ll_exec *e, bool on)
+{
+    if (!e->seconds) e->seconds = LL_NEW_ARRAY(e->arena, double, e->p->n_instr + 1);
+    memset(e->seconds, 0, sizeof(double) * (size_t)e->p->n_instr);
+    e->profiling = on;
+}
+
+const double *ll_exec_seconds(const ll_exec *e)
+{
+    return e->profiling ? e->seconds : NULL;
+}
+
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static ll_err check_finite(const bound *b)
+{
+    for (int o = 0; o < b->call.n_out; o++) {
+        const ll_tensor *t = &b->call.out[o];
+        int64_t n = ll_numel(&t->shape);
+        for (int64_t i = 0; ll_dtype_is_float(t->dtype) && i < n; i++) {
+            double v = ll_load(t->data, t->dtype, i);
+            CHECK(isfinite(v), LL_E_NUMERIC, "%s (%s) gives %g at element %lld of result %d",
+                  b->instr->name, b->instr->op, v, (long long)i, o);
+        }
+    }
+    return LL_OK;
+}
+
+static ll_err run_one(ll_exec *e, int i, bool checked)
+{
+    bound *b = &e->instrs[i];
+    double start = e->profiling ? now() : 0;
+    TRY(b->instr->kernel(&b->call));
+    if (e->profiling) e->seconds[i] += now() - start;
+    return checked ? check_finite(b) : LL_OK;
+}
+
+static ll_err run_section(ll_exec *e, int section, uint64_t step, bool checked)
+{
+    const ll_program *p = e->p;
+    int from = section ? p->end[section - 1] : 0, to = p->end[section];
+    int times = section == LL_MICRO ? p->n_micro : 1;
+    for (int m = 0; m < times; m++) {
+        for (int i = 0; section == LL_MICRO && i < e->n_moving; i++)
+            e->moving[i].tensor->data = e->moving[i].first + (size_t)m * e->moving[i].stride;
+        for (int i = from; i < to; i++) {
+            e->instrs[i].call.micro = m;
+            e->instrs[i].call.step = step;
+            TRY(run_one(e, i, checked));
+        }
+    }
+    return LL_OK;
+}
+
+ll_err ll_exec_run(ll_exec *e, int section, uint64_t step)
+{
+    return run_section(e, section, step, false);
+}
+
+ll_err ll_exec_run_checked(ll_exec *e, int section, uint64_t step)
+{
+    return run_section(e, section, step, true);
+}

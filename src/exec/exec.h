@@ -1,0 +1,42 @@
+/* exec.h: runs a program on this machine: one slab, kernels called in order, nothing allocated in a
+ * step. Local. */
+#pragma once
+#include "program/program.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct ll_exec ll_exec;
+
+typedef struct ll_exec_opts {
+    uint64_t seed;
+    ll_exec *share; /* parameters and state of equal names live there; it must outlive this one */
+    bool poison;    /* fills the work memory with NaN first, for tests */
+} ll_exec_opts;
+
+/* Initialises parameters and state (those not shared) from the seed and their names alone. The
+ * program must outlive the exec. */
+ll_err ll_exec_open(const ll_program *p, const ll_exec_opts *opts, ll_exec **out);
+void ll_exec_close(ll_exec *e);
+void *ll_exec_data(const ll_exec *e, int slot, int micro);
+/* Runs a section; the micro section once for each micro-batch. */
+ll_err ll_exec_run(ll_exec *e, int section, uint64_t step);
+/* Runs a section and stops at the first instruction with a result that is not finite: LL_E_NUMERIC,
+ * with its name and the element. */
+ll_err ll_exec_run_checked(ll_exec *e, int section, uint64_t step);
+/* Seconds spent in each instruction since profiling was turned on; NULL when off. */
+void ll_exec_profile(ll_exec *e, bool on);
+const double *ll_exec_seconds(const ll_exec *e);
+size_t ll_exec_bytes(const ll_exec *e); /* of the slab, as obtained from the system */
+
+/* Binds the OpenMP threads to cores, one each, once per process, unless OMP_PROC_BIND or
+ * OMP_PLACES says otherwise or there are fewer cores than threads. */
+void ll_bind_threads(int threads);
+/* Fills data with an initial value: element i is a function of (seed, name, i) alone. */
+void ll_init_fill(const ll_init *init, const char *name, uint64_t seed, const ll_type *type,
+                  void *data);
+
+#ifdef __cplusplus
+}
+#endif

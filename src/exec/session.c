@@ -1,0 +1,204 @@
+/* session.c: a graph compiled and ready to run step by step: the public face of exec.
+ *
+ * A step is: every micro-batch, then what results need, then a look at them, then the update. A
+ * loss or gradient that is not finite stops the step before parameters change; the step is then
+ * run again node by node on the same data to name the first op that went wrong. */
+#include "exec/session.h"
+
+#include <math.h>
+#include <omp.h>
+#include <stdlib.h>
+
+struct ll_session {
+    ll_graph *g;
+    ll_session_opts opts;
+    ll_program *p;
+    ll_exec *e;
+    uint64_t step;
+    int *kept, n_kept;
+};
+
+static ll_err lower(const ll_session *s, bool no_fuse, ll_program **out)
+{
+    return ll_lower(s->g,
+                    &(ll_lower_opts){.machine = s->opts.machine,
+                                     .precision = s->opts.precision,
+                                     .threads = s->opts.threads,
+                                     .n_micro = s->opts.micro_batches,
+                                     .no_fuse = no_fuse},
+                    out);
+}
+
+static ll_err open_parts(ll_session *s)
+{
+    TRY(lower(s, false, &s->p));
+    ll_exec_opts o = {.seed = s->opts.seed, .share = s->opts.share ? s->opts.share->e : NULL};
+    TRY(ll_exec_open(s->p, &o, &s->e));
+    s->kept = LL_NEW_ARRAY(s->p->arena, int, s->p->n_input + 1);
+    for (int i = 0; i < s->p->n_input; i++) {
+        ll_kind k = s->p->slots[s->p->inputs[i].slot].kind;
+        if (k == LL_PARAM || k == LL_STATE) s->kept[s->n_kept++] = s->p->inputs[i].slot;
+    }
+    return LL_OK;
+}
+
+ll_err ll_session_open(ll_graph *g, const ll_session_opts *opts, ll_session **out)
+{
+    *out = NULL;
+    ll_session *s = (ll_session *)calloc(1, sizeof *s);
+    CHECK(s, LL_E_MEM, "no memory for a session");
+    s->g = g;
+    s->opts = *opts;
+    if (!s->opts.machine) s->opts.machine = "cpu";
+    if (!s->opts.precision) s->opts.precision = "f32";
+    if (s->opts.threads <= 0) s->opts.threads = omp_get_num_procs();
+    if (s->opts.micro_batches <= 0) s->opts.micro_batches = 1;
+    ll_err rc = open_parts(s);
+    if (rc != LL_OK) {
+        ll_session_close(s);
+        return ll_frame(rc, __FILE__, __LINE__, __func__);
+    }
+    *out = s;
+    return LL_OK;
+}
+
+void ll_session_close(ll_session *s)
+{
+    if (!s) return;
+    ll_exec_close(s->e);
+    ll_program_free(s->p);
+    free(s);
+}
+
+static ll_err find_slot(const ll_session *s, const char *name, size_t bytes, int micro, int *slot)
+{
+    *slot = ll_program_input(s->p, name);
+    if (*slot < 0) *slot = ll_program_result(s->p, name);
+    CHECK(*slot >= 0, LL_E_ARG, "the graph has no input or result named %s", name);
+    const ll_slot *x = &s->p->slots[*slot];
+    char shape[LL_SHAPE_TEXT];
+    CHECK(bytes == x->bytes, LL_E_ARG, "%s is %s%s, %zu bytes; %zu were given", name,
+          ll_dtype_name(x->type.dtype), ll_shape_print(&x->type.shape, shape), x->bytes, bytes);
+    CHECK(micro >= 0 && micro < (x->kind == LL_BATCH ? s->p->n_micro : 1), LL_E_ARG,
+          "%s has no micro-batch %d", name, micro);
+    return LL_OK;
+}
+
+ll_err ll_session_set(ll_session *s, const char *name, int micro, const void *data, size_t bytes)
+{
+    int slot;
+    TRY(find_slot(s, name, bytes, micro, &slot));
+    if (bytes) memcpy(ll_exec_data(s->e, slot, micro), data, bytes);
+    return LL_OK;
+}
+
+ll_err ll_session_get(ll_session *s, const char *name, void *data, size_t bytes)
+{
+    int slot;
+    TRY(find_slot(s, name, bytes, 0, &slot));
+    if (bytes) memcpy(data, ll_exec_data(s->e, slot, 0), bytes);
+    return LL_OK;
+}
+
+double ll_session_result(ll_session *s, const char *name)
+{
+    int slot = ll_program_result(s->p, name);
+    if (slot < 0 || s->p->slots[slot].type.shape.n != 0) return NAN;
+    return ll_load(ll_exec_data(s->e, slot, 0), s->p->slots[slot].type.dtype, 0);
+}
+
+static void set_scalar(ll_exec *e, const ll_program *p, const char *name, double v)
+{
+    int slot = ll_program_input(p, name);
+    if (slot >= 0 && p->slots[slot].kind == LL_STEP)
+        ll_store(ll_exec_data(e, slot, 0), p->slots[slot].type.dtype, 0, v);
+}
+
+/* Copies batch data and per-step scalars to the program that looks for the culprit. */
+static void copy_inputs(const ll_session *s, ll_exec *to, const ll_program *p)
+{
+    for (int i = 0; i < p->n_input; i++) {
+        int a = ll_program_input(s->p, p->inputs[i].name), b = p->inputs[i].slot;
+        if (a < 0 || p->slots[b].kind == LL_PARAM || p->slots[b].kind == LL_STATE) continue;
+        size_t n = p->slots[b].bytes * (size_t)(p->slots[b].kind == LL_BATCH ? p->n_micro : 1);
+        if (n) memcpy(ll_exec_data(to, b, 0), ll_exec_data(s->e, a, 0), n);
+    }
+}
+
+static ll_err run_until_bad(const ll_session *s, ll_exec *e)
+{
+    TRY(ll_exec_run_checked(e, LL_MICRO, s->step));
+    return ll_exec_run_checked(e, LL_REPORT, s->step);
+}
+
+/* Names the first op whose result is not finite. */
+static ll_err find_culprit(ll_session *s, const char *what, double value)
+{
+    ll_program *p;
+    ll_exec *e;
+    TRY(lower(s, true, &p));
+    ll_err rc = ll_exec_open(p, &(ll_exec_opts){.seed = s->opts.seed, .share = s->e}, &e);
+    if (rc == LL_OK) {
+        copy_inputs(s, e, p);
+        rc = run_until_bad(s, e);
+        ll_exec_close(e);
+    }
+    ll_program_free(p);
+    unsigned long long step = (unsigned long long)s->step + 1;
+    CHECK(rc != LL_E_NUMERIC, LL_E_NUMERIC, "step %llu: %s is %g; the first op that went wrong: %s",
+          step, what, value, ll_error_message());
+    FAIL(LL_E_NUMERIC, "step %llu: %s is %g; every single op is finite when run again by itself",
+         step, what, value);
+}
+
+ll_err ll_session_run(ll_session *s, double lr)
+{
+    static const char *const watched[] = {"loss", "grad_norm"};
+    set_scalar(s->e, s->p, "lr", lr);
+    set_scalar(s->e, s->p, "t", (double)s->step + 1);
+    TRY(ll_exec_run(s->e, LL_MICRO, s->step));
+    TRY(ll_exec_run(s->e, LL_REPORT, s->step));
+    for (int i = 0; i < 2; i++) {
+        double v = ll_session_result(s, watched[i]);
+        if (ll_program_result(s->p, watched[i]) >= 0 && !isfinite(v))
+            TRY(find_culprit(s, watched[i], v));
+    }
+    TRY(ll_exec_run(s->e, LL_UPDATE, s->step));
+    s->step++;
+    return LL_OK;
+}
+
+size_t ll_session_bytes(const ll_session *s)
+{
+    return s->p->bytes;
+}
+
+const ll_program *ll_session_program(const ll_session *s)
+{
+    return s->p;
+}
+
+ll_exec *ll_session_exec(const ll_session *s)
+{
+    return s->e;
+}
+
+uint64_t ll_session_step(const ll_session *s)
+{
+    return s->step;
+}
+
+void ll_session_set_step(ll_session *s, uint64_t step)
+{
+    s->step = step;
+}
+
+int ll_session_kept(const ll_session *s)
+{
+    return s->n_kept;
+}
+
+int ll_session_kept_slot(const ll_session *s, int i)
+{
+    return s->kept[i];
+}

@@ -1,0 +1,19 @@
+/* session.h: what the rest of Loopline may see of a session (the public part is loopline.h). */
+#pragma once
+#include "exec/exec.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+const ll_program *ll_session_program(const ll_session *s);
+ll_exec *ll_session_exec(const ll_session *s);
+uint64_t ll_session_step(const ll_session *s); /* steps done */
+void ll_session_set_step(ll_session *s, uint64_t step);
+/* Parameters and state: how many; the i-th one's slot. */
+int ll_session_kept(const ll_session *s);
+int ll_session_kept_slot(const ll_session *s, int i);
+
+#ifdef __cplusplus
+}
+#endif

@@ -1,0 +1,253 @@
+/* optim.c: ll_minimize: gradients, clipping and an update rule, as nodes of the graph.
+ *
+ * A rule makes, from a parameter p and its gradient g, the parameter's next value, and keeps its
+ * moments as state named "<parameter>.<moment>". Norms are over whole tensors. Everything after the
+ * accum nodes runs once a step, whatever the number of micro-batches.
+ * LARS: You, Gitman, Ginsburg 2017; LAMB: You et al. 2020; Adam: Kingma, Ba 2015; AdamW:
+ * Loshchilov, Hutter 2019. */
+#include "op/op_int.h"
+#include "pass/pass.h"
+
+#include <math.h>
+
+typedef struct rule_call {
+    ll_graph *g;
+    const ll_optim *o;
+    ll_val p, d; /* parameter, gradient (clipped) */
+    const char *name;
+    ll_val lr, t;
+    double decay; /* 0 where this parameter is excluded */
+    bool excluded;
+} rule_call;
+
+static ll_val moment(rule_call *c, const char *which)
+{
+    ll_type t = ll_value_of(c->g, c->p)->type;
+    const char *name = ll_arena_printf(c->g->arena, "%s.%s", c->name, which);
+    return ll_input(c->g, name, LL_STATE, t, (ll_init){0});
+}
+
+/* weight*old + (1-weight)*new, kept as the moment's next value */
+static ll_val average(rule_call *c, ll_val old, ll_val new, double weight)
+{
+    ll_val v = ll_add(c->g, ll_scale(c->g, old, weight), ll_scale(c->g, new, 1 - weight));
+    ll_update(c->g, old, v);
+    return v;
+}
+
+static ll_val decayed(rule_call *c) /* gradient + decay * p */
+{
+    return c->decay ? ll_add(c->g, c->d, ll_scale(c->g, c->p, c->decay)) : c->d;
+}
+
+static double or (double v, double usual)
+{
+    return v ? v : usual;
+}
+
+static ll_val norm(ll_graph *g, ll_val x)
+{
+    return ll_sqrt(g, ll_sum_all(g, ll_square(g, x)));
+}
+
+static ll_val step_by(rule_call *c, ll_val direction) /* p - lr * direction */
+{
+    return ll_sub(c->g, c->p, ll_mul(c->g, c->lr, direction));
+}
+
+static ll_val sgd(rule_call *c)
+{
+    return step_by(c, decayed(c));
+}
+
+static ll_val velocity(rule_call *c, ll_val d)
+{
+    ll_val v = moment(c, "velocity");
+    ll_val next = ll_add(c->g, ll_scale(c->g, v, or (c->o->momentum, 0.9)), d);
+    ll_update(c->g, v, next);
+    return next;
+}
+
+static ll_val momentum(rule_call *c)
+{
+    return step_by(c, velocity(c, decayed(c)));
+}
+
+static ll_val nesterov(rule_call *c)
+{
+    ll_val d = decayed(c), v = velocity(c, d);
+    return step_by(c, ll_add(c->g, d, ll_scale(c->g, v, or (c->o->momentum, 0.9))));
+}
+
+static ll_val adagrad(rule_call *c)
+{
+    ll_val d = decayed(c), s = moment(c, "sum");
+    ll_val next = ll_add(c->g, s, ll_square(c->g, d));
+    ll_update(c->g, s, next);
+    ll_val root = ll_shift(c->g, ll_sqrt(c->g, next), or (c->o->eps, 1e-10));
+    return step_by(c, ll_div(c->g, d, root));
+}
+
+static ll_val rmsprop(rule_call *c)
+{
+    ll_val d = decayed(c);
+    ll_val s = average(c, moment(c, "square"), ll_square(c->g, d), or (c->o->beta2, 0.99));
+    ll_val root = ll_shift(c->g, ll_sqrt(c->g, s), or (c->o->eps, 1e-8));
+    return step_by(c, ll_div(c->g, d, root));
+}
+
+/* 1 / (1 - beta^t) */
+static ll_val bias_correction(rule_call *c, double beta)
+{
+    ll_val power = ll_exp(c->g, ll_scale(c->g, c->t, log(beta)));
+    ll_val one = ll_fill(c->g, ll_dtype_of(c->g, c->t), LL_SCALAR, 1);
+    return ll_div(c->g, one, ll_sub(c->g, one, power));
+}
+
+/* Adam's direction: corrected mean / (sqrt(corrected square) + eps) */
+static ll_val adam_direction(rule_call *c, ll_val d)
+{
+    ll_graph *g = c->g;
+    double b1 = or (c->o->beta1, 0.9), b2 = or (c->o->beta2, 0.999);
+    ll_val m = average(c, moment(c, "mean"), d, b1);
+    ll_val v = average(c, moment(c, "square"), ll_square(g, d), b2);
+    ll_val up = ll_mul(g, bias_correction(c, b1), m);
+    ll_val root = ll_sqrt(g, ll_mul(g, bias_correction(c, b2), v));
+    return ll_div(g, up, ll_shift(g, root, or (c->o->eps, 1e-8)));
+}
+
+static ll_val adam(rule_call *c)
+{
+    return step_by(c, adam_direction(c, decayed(c)));
+}
+
+static ll_val adamw(rule_call *c)
+{
+    ll_val direction = adam_direction(c, c->d);
+    if (c->decay) direction = ll_add(c->g, direction, ll_scale(c->g, c->p, c->decay));
+    return step_by(c, direction);
+}
+
+/* a / b where both are positive, else 1 */
+static ll_val ratio_or_one(ll_graph *g, ll_val a, ll_val b)
+{
+    ll_dtype t = ll_dtype_of(g, a);
+    ll_val zero = ll_fill(g, t, LL_SCALAR, 0), one = ll_fill(g, t, LL_SCALAR, 1);
+    ll_val both = ll_mul(g, ll_less(g, zero, a), ll_less(g, zero, b));
+    return ll_select(g, both, ll_div(g, a, ll_select(g, both, b, one)), one);
+}
+
+/* LARS's and LARC's rate of one tensor: trust * |p| / (|d| + decay * |p|) */
+static ll_val local_rate(rule_call *c)
+{
+    ll_graph *g = c->g;
+    ll_val p = norm(g, c->p), d = norm(g, c->d);
+    ll_val below = c->decay ? ll_add(g, d, ll_scale(g, p, c->decay)) : d;
+    return ratio_or_one(g, ll_scale(g, p, or (c->o->trust, 0.001)), below);
+}
+
+static ll_val lars(rule_call *c)
+{
+    ll_val d = decayed(c);
+    if (!c->excluded) d = ll_mul(c->g, local_rate(c), d);
+    ll_val v = velocity(c, ll_mul(c->g, c->lr, d));
+    return ll_sub(c->g, c->p, v);
+}
+
+static ll_val larc(rule_call *c)
+{
+    ll_val d = decayed(c);
+    if (!c->excluded) {
+        ll_val rate = ll_div(c->g, ll_min(c->g, local_rate(c), c->lr), c->lr);
+        d = ll_mul(c->g, rate, d);
+    }
+    return step_by(c, velocity(c, d));
+}
+
+static ll_val lamb(rule_call *c)
+{
+    ll_graph *g = c->g;
+    ll_optim o = *c->o;
+    o.eps = or (o.eps, 1e-6);
+    rule_call mine = *c;
+    mine.o = &o;
+    ll_val direction = adam_direction(&mine, c->d);
+    if (c->decay) direction = ll_add(g, direction, ll_scale(g, c->p, c->decay));
+    if (!c->excluded)
+        direction = ll_mul(g, ratio_or_one(g, norm(g, c->p), norm(g, direction)), direction);
+    return step_by(c, direction);
+}
+
+static const struct {
+    const char *name;
+    ll_val (*rule)(rule_call *c);
+} rules[] = {{"sgd", sgd},         {"momentum", momentum}, {"nesterov", nesterov},
+             {"adagrad", adagrad}, {"rmsprop", rmsprop},   {"adam", adam},
+             {"adamw", adamw},     {"lars", lars},         {"larc", larc},
+             {"lamb", lamb}};
+enum { N_RULE = sizeof rules / sizeof *rules };
+
+static bool is_excluded(const ll_optim *o, const ll_value *p)
+{
+    if (o->no_decay && !strcmp(o->no_decay, "none")) return false;
+    size_t n = strlen(p->name);
+    bool bias = n >= 4 && !strcmp(p->name + n - 4, "bias");
+    return bias || p->type.shape.n <= 1;
+}
+
+/* Means over micro-batches of the gradients; their global norm; clipping. */
+static void gather(ll_graph *g, const ll_optim *o, int n, ll_val *d)
+{
+    ll_val total = {0};
+    for (int i = 0; i < n; i++) {
+        d[i] = ll_accum(g, d[i]);
+        ll_val square = ll_sum_all(g, ll_square(g, d[i]));
+        total = i ? ll_add(g, total, square) : square;
+    }
+    ll_val size = ll_sqrt(g, total);
+    ll_result(g, "grad_norm", size);
+    if (o->clip <= 0) return;
+    ll_val limit = ll_fill(g, ll_dtype_of(g, size), LL_SCALAR, o->clip);
+    ll_val by = ll_div(g, limit, ll_max(g, limit, size)); /* 1 where the norm is within it */
+    for (int i = 0; i < n; i++) d[i] = ll_mul(g, by, d[i]);
+}
+
+static int rule_index(ll_graph *g, const ll_optim *o)
+{
+    const char *name = o->name ? o->name : "sgd";
+    for (int i = 0; i < N_RULE; i++)
+        if (!strcmp(rules[i].name, name)) return i;
+    ll_reject(g,
+              "no optimizer is named %s: there are sgd, momentum, nesterov, adagrad, rmsprop, "
+              "adam, adamw, lars, larc, lamb",
+              name);
+    return -1;
+}
+
+void ll_minimize(ll_graph *g, ll_val loss, const ll_optim *o)
+{
+    int rule = rule_index(g, o);
+    if (g->err != LL_OK || !loss.id) return;
+    if (o->no_decay && strcmp(o->no_decay, "none") && strcmp(o->no_decay, "1d")) {
+        ll_reject(g, "no_decay is %s: it may be 1d or none", o->no_decay);
+        return;
+    }
+    if (!ll_find_result(g, "loss").id) ll_result(g, "loss", loss);
+    ll_val *p = LL_NEW_ARRAY(g->arena, ll_val, g->n_value);
+    ll_val *d = LL_NEW_ARRAY(g->arena, ll_val, g->n_value);
+    int n = 0;
+    for (int i = 1; i < g->n_value; i++)
+        if (g->values[i].node < 0 && g->values[i].kind == LL_PARAM) p[n++] = (ll_val){i};
+    ll_grad(g, loss, p, n, d);
+    for (int i = 0; i < g->n_result; i++) g->results[i].value = ll_accum(g, g->results[i].value);
+    gather(g, o, n, d);
+    rule_call c = {.g = g, .o = o, .lr = ll_per_step(g, "lr"), .t = ll_per_step(g, "t")};
+    for (int i = 0; i < n && g->err == LL_OK; i++) {
+        c.p = p[i];
+        c.d = d[i];
+        c.name = ll_value_of(g, p[i])->name;
+        c.excluded = is_excluded(o, ll_value_of(g, p[i]));
+        c.decay = c.excluded ? 0 : o->weight_decay;
+        ll_update(g, p[i], rules[rule].rule(&c));
+    }
+}

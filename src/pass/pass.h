@@ -1,0 +1,37 @@
+/* pass.h: graph to graph. A pass reads one graph and makes another (gradients and optimizers, which
+ * only append, change theirs); ll_verify holds after each. ll_grad and ll_minimize are public. */
+#pragma once
+#include "ir/op.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Drops nodes nobody needs, merges equal ones, folds constants, removes identities. */
+ll_err ll_simplify(const ll_graph *g, ll_graph **out);
+/* Matrix products and convolutions read bf16 and accumulate in f32; all else stays as it is. */
+ll_err ll_lower_precision(const ll_graph *g, ll_graph **out);
+/* Chains of elementwise nodes become single `fused` nodes. */
+ll_err ll_fuse(const ll_graph *g, ll_graph **out);
+/* Every f32 value becomes `to`: gradient checks run in f64. */
+ll_err ll_retype(const ll_graph *g, ll_dtype to, ll_graph **out);
+
+/* ---- for passes: copying a graph node by node ---- */
+typedef struct ll_rewrite {
+    const ll_graph *from;
+    ll_graph *to;
+    ll_val *map;            /* old value -> new value; 0: not copied yet */
+    const ll_node *current; /* the node whose name and block new nodes take */
+} ll_rewrite;
+/* A new graph with all the inputs of the old one. */
+void ll_rewrite_begin(ll_rewrite *rw, const ll_graph *from);
+/* Says that nodes emitted from here on replace n. */
+void ll_rewrite_at(ll_rewrite *rw, const ll_node *n);
+/* Copies n, with its operands mapped. */
+ll_err ll_rewrite_copy(ll_rewrite *rw, const ll_node *n);
+/* Results and updates; verifies; gives the graph away. On failure nothing is left. */
+ll_err ll_rewrite_end(ll_rewrite *rw, ll_err so_far, ll_graph **out);
+
+#ifdef __cplusplus
+}
+#endif

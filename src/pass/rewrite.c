@@ -1,0 +1,62 @@
+/* rewrite.c: copying a graph node by node, the common part of passes. */
+#include "pass/pass.h"
+
+#include <stdio.h>
+
+void ll_rewrite_begin(ll_rewrite *rw, const ll_graph *from)
+{
+    rw->from = from;
+    rw->to = ll_graph_new(from->name);
+    rw->map = LL_NEW_ARRAY(rw->to->arena, ll_val, from->n_value);
+    rw->current = NULL;
+    for (int i = 1; i < from->n_value; i++) {
+        const ll_value *v = &from->values[i];
+        if (v->node < 0) rw->map[i] = ll_input(rw->to, v->name, v->kind, v->type, v->init);
+    }
+}
+
+void ll_rewrite_at(ll_rewrite *rw, const ll_node *n)
+{
+    rw->current = n;
+    rw->to->n_block = n->block;
+    const char *dot = strrchr(n->name, '.');
+    int len = dot ? (int)(dot - n->name) + 1 : 0;
+    snprintf(rw->to->scope, sizeof rw->to->scope, "%.*s", len, n->name);
+}
+
+ll_err ll_rewrite_copy(ll_rewrite *rw, const ll_node *n)
+{
+    ll_val in[LL_MAX_IN], out[LL_MAX_OUT];
+    for (int i = 0; i < n->n_in; i++) in[i] = rw->map[n->in[i].id];
+    ll_rewrite_at(rw, n);
+    TRY(ll_emit_all(rw->to, n->op, n->attr, in, n->n_in, out));
+    for (int o = 0; o < n->n_out; o++) {
+        rw->map[n->out[o].id] = out[o];
+        const char *name = ll_value_of(rw->from, n->out[o])->name;
+        if (name) ll_value_of(rw->to, out[o])->name = ll_arena_strdup(rw->to->arena, name);
+    }
+    return LL_OK;
+}
+
+static ll_err finish(ll_rewrite *rw)
+{
+    const ll_graph *g = rw->from;
+    rw->to->scope[0] = '\0';
+    rw->to->n_block = g->n_block;
+    for (int i = 0; i < g->n_result; i++)
+        ll_result(rw->to, g->results[i].name, rw->map[g->results[i].value.id]);
+    for (int i = 0; i < g->n_update; i++)
+        ll_update(rw->to, rw->map[g->updates[i].input.id], rw->map[g->updates[i].next.id]);
+    return ll_verify(rw->to);
+}
+
+ll_err ll_rewrite_end(ll_rewrite *rw, ll_err so_far, ll_graph **out)
+{
+    if (so_far == LL_OK) so_far = finish(rw);
+    if (so_far != LL_OK) {
+        ll_graph_free(rw->to);
+        return ll_frame(so_far, __FILE__, __LINE__, __func__);
+    }
+    *out = rw->to;
+    return LL_OK;
+}

@@ -1,0 +1,291 @@
+/* lower.c: a graph becomes a program: passes, order, memory, kernels. */
+#include "pass/pass.h"
+#include "program/memory.h"
+
+#include <stdio.h>
+
+/* ---- passes ---- */
+
+static ll_err next(ll_err (*pass)(const ll_graph *, ll_graph **), ll_graph **g)
+{
+    ll_graph *made;
+    ll_err rc = pass(*g, &made);
+    ll_graph_free(*g);
+    *g = rc == LL_OK ? made : NULL;
+    return rc;
+}
+
+static ll_err run_passes(const ll_graph *g, const ll_lower_opts *opts, ll_graph **out)
+{
+    bool cpu = !strcmp(opts->machine, "cpu");
+    bool bf16 = opts->precision && !strcmp(opts->precision, "bf16");
+    CHECK(cpu || !strcmp(opts->machine, "ref"), LL_E_ARG, "no machine is named %s: cpu or ref",
+          opts->machine);
+    CHECK(!opts->precision || bf16 || !strcmp(opts->precision, "f32"), LL_E_ARG,
+          "precision %s is not known: f32 or bf16", opts->precision);
+    TRY(ll_simplify(g, out));
+    if (bf16) TRY(next(ll_lower_precision, out));
+    if (bf16) TRY(next(ll_simplify, out));
+    if (cpu && !opts->no_fuse) TRY(next(ll_fuse, out));
+    return LL_OK;
+}
+
+/* ---- order: micro-batch nodes, then what results need, then the rest ---- */
+
+static void mark_ancestors(const ll_graph *g, bool *wanted)
+{
+    for (int i = g->n_node - 1; i >= 0; i--) {
+        if (!wanted[i]) continue;
+        for (int k = 0; k < g->nodes[i].n_in; k++) {
+            int m = ll_value_of(g, g->nodes[i].in[k])->node;
+            if (m >= 0) wanted[m] = true;
+        }
+    }
+}
+
+static int section_of(const bool *micro, const bool *report, int node)
+{
+    return micro[node] ? LL_MICRO : report[node] ? LL_REPORT : LL_UPDATE;
+}
+
+/* With several micro-batches, what runs once a step may read only means over them. */
+static ll_err check_sections(const ll_graph *g, const bool *micro)
+{
+    for (int i = 0; i < g->n_node; i++)
+        for (int k = 0; !micro[i] && k < g->nodes[i].n_in; k++) {
+            int m = ll_value_of(g, g->nodes[i].in[k])->node;
+            bool mixes = m >= 0 && micro[m] && strcmp(g->nodes[m].op->name, "accum");
+            CHECK(!mixes, LL_E_GRAPH,
+                  "%s runs once a step but reads %s of one micro-batch: declare results before "
+                  "ll_minimize",
+                  g->nodes[i].name, g->nodes[m].name);
+        }
+    return LL_OK;
+}
+
+static ll_err find_order(const ll_graph *g, int n_micro, ll_arena *arena, ll_order *o)
+{
+    bool *micro = LL_NEW_ARRAY(arena, bool, g->n_node + 1);
+    bool *report = LL_NEW_ARRAY(arena, bool, g->n_node + 1);
+    bool any = false;
+    for (int i = 0; i < g->n_node; i++) any |= micro[i] = !strcmp(g->nodes[i].op->name, "accum");
+    mark_ancestors(g, micro);
+    for (int i = 0; i < g->n_result; i++) {
+        int m = ll_value_of(g, g->results[i].value)->node;
+        if (m >= 0) report[m] = true;
+    }
+    mark_ancestors(g, report);
+    if (!any) memset(micro, 1, sizeof *micro * (size_t)g->n_node); /* nothing to accumulate */
+    if (any && n_micro > 1) TRY(check_sections(g, micro));
+    CHECK(any || n_micro == 1, LL_E_ARG,
+          "%d micro-batches, but the graph has no ll_minimize to "
+          "average over them",
+          n_micro);
+    *o = (ll_order){.g = g, .n_micro = n_micro};
+    o->node = LL_NEW_ARRAY(arena, int, g->n_node + 1);
+    o->place = LL_NEW_ARRAY(arena, int, g->n_node + 1);
+    for (int s = 0; s < LL_N_SECTION; s++) {
+        for (int i = 0; i < g->n_node; i++) {
+            if (section_of(micro, report, i) != s) continue;
+            o->place[i] = -1;
+            if (ll_is_alias(&g->nodes[i], n_micro)) continue;
+            o->place[i] = o->n;
+            o->node[o->n++] = i;
+        }
+        o->end[s] = o->n;
+    }
+    return LL_OK;
+}
+
+/* ---- instructions ---- */
+
+double ll_node_flops(const ll_graph *g, const ll_node *n)
+{
+    ll_loops l;
+    if ((!n->op->flop && !n->op->cost) || ll_node_loops(g, n, &l) != LL_OK) return 0;
+    if (n->op->cost) return n->op->cost(n->attr, &l);
+    double points = n->op->flop;
+    for (int k = 0; k < l.n; k++) points *= (double)l.extent[k];
+    return points;
+}
+
+double ll_graph_flops(const ll_graph *g)
+{
+    double sum = 0;
+    for (int i = 0; i < g->n_node; i++) sum += ll_node_flops(g, &g->nodes[i]);
+    return sum;
+}
+
+static ll_err choose_kernel(const ll_program *p, const ll_graph *g, const ll_node *n,
+                            ll_kernel **out)
+{
+    bool cpu = !strcmp(p->machine, "cpu");
+    *out = cpu ? n->op->cpu : n->op->ref;
+    CHECK(*out, LL_E_GRAPH, "%s: machine %s has no kernel for %s", n->name, p->machine,
+          n->op->name);
+    for (int i = 0; cpu && i < n->n_in; i++)
+        CHECK(ll_dtype_of(g, n->in[i]) != LL_F64, LL_E_GRAPH,
+              "%s computes in f64, which machine cpu does not: use machine ref", n->name);
+    return LL_OK;
+}
+
+static void fill_tensors(const ll_program *p, const int *slots, int n, ll_tensor *t)
+{
+    for (int i = 0; i < n; i++)
+        t[i] = (ll_tensor){NULL, p->slots[slots[i]].type.dtype, p->slots[slots[i]].type.shape};
+}
+
+static size_t scratch_of(const ll_program *p, const ll_node *n, const ll_instr *x)
+{
+    ll_tensor in[LL_MAX_IN], out[LL_MAX_OUT];
+    if (strcmp(p->machine, "cpu") || !n->op->cpu_scratch) return 0;
+    fill_tensors(p, x->in, x->n_in, in);
+    fill_tensors(p, x->out, x->n_out, out);
+    ll_kcall c = {.attr = x->attr,
+                  .n_in = x->n_in,
+                  .n_out = x->n_out,
+                  .in = in,
+                  .out = out,
+                  .threads = p->threads,
+                  .n_micro = p->n_micro};
+    return n->op->cpu_scratch(&c);
+}
+
+static int *slots_of(ll_program *p, const ll_val *v, int n)
+{
+    int *slots = LL_NEW_ARRAY(p->arena, int, n + 1);
+    for (int i = 0; i < n; i++) slots[i] = v[i].id;
+    return slots;
+}
+
+static double slot_bytes(const ll_program *p, const int *slots, int n)
+{
+    double sum = 0;
+    for (int i = 0; i < n; i++) sum += (double)p->slots[slots[i]].bytes;
+    return sum;
+}
+
+static ll_err add_instr(ll_program *p, const ll_graph *g, const ll_node *n)
+{
+    ll_instr *x = &p->instrs[p->n_instr++];
+    x->name = ll_arena_strdup(p->arena, n->name);
+    x->op = n->op->name;
+    x->attr = ll_arena_copy(p->arena, n->attr, n->op->attr_size);
+    x->n_in = n->n_in;
+    x->n_out = n->n_out;
+    x->in = slots_of(p, n->in, n->n_in);
+    x->out = slots_of(p, n->out, n->n_out);
+    x->flops = ll_node_flops(g, n);
+    x->bytes = slot_bytes(p, x->in, x->n_in) + slot_bytes(p, x->out, x->n_out);
+    TRY(choose_kernel(p, g, n, &x->kernel));
+    x->scratch = scratch_of(p, n, x);
+    if (x->scratch > p->scratch_bytes) p->scratch_bytes = x->scratch;
+    return LL_OK;
+}
+
+/* A value that must end up in its input and was not written there. */
+static ll_err add_copy(ll_program *p, const ll_graph *g, ll_pair u)
+{
+    const ll_op *op = ll_op_find("reshape"); /* its kernel copies */
+    for (int i = 0; i < g->n_update; i++)
+        CHECK(g->updates[i].input.id != u.next.id, LL_E_GRAPH,
+              "the update of %s is the old value of %s, which is updated too",
+              ll_value_of(g, u.input)->name, ll_value_of(g, u.next)->name);
+    ll_node n = {.op = op, .n_in = 1, .n_out = 1, .in = &u.next, .out = &u.input};
+    n.attr = LL_NEW_ARRAY(p->arena, char, op->attr_size);
+    n.name = ll_arena_printf(p->arena, "%s.copy", ll_value_of(g, u.input)->name);
+    return add_instr(p, g, &n);
+}
+
+static void add_slots(ll_program *p, const ll_graph *g, const ll_layout *lay)
+{
+    p->slots = LL_NEW_ARRAY(p->arena, ll_slot, g->n_value);
+    p->n_slot = g->n_value;
+    p->inputs = LL_NEW_ARRAY(p->arena, ll_binding, g->n_value);
+    p->results = LL_NEW_ARRAY(p->arena, ll_binding, g->n_result + 1);
+    for (int i = 1; i < g->n_value; i++) {
+        const ll_value *v = &g->values[i];
+        int s = lay->storage[i];
+        p->slots[i] = (ll_slot){.type = v->type,
+                                .kind = v->kind,
+                                .init = v->init,
+                                .region = lay->region[s],
+                                .offset = lay->offset[s]};
+        p->slots[i].bytes = (size_t)ll_numel(&v->type.shape) * ll_dtype_bytes(v->type.dtype);
+        if (v->name) p->slots[i].name = ll_arena_strdup(p->arena, v->name);
+        if (v->node < 0) p->inputs[p->n_input++] = (ll_binding){p->slots[i].name, i};
+    }
+    for (int i = 0; i < g->n_result; i++)
+        p->results[p->n_result++] =
+            (ll_binding){ll_arena_strdup(p->arena, g->results[i].name), g->results[i].value.id};
+}
+
+static ll_err build(ll_program *p, const ll_graph *g)
+{
+    ll_order o;
+    ll_layout lay;
+    TRY(find_order(g, p->n_micro, p->arena, &o));
+    ll_plan_memory(&o, p->arena, &lay);
+    add_slots(p, g, &lay);
+    p->instrs = LL_NEW_ARRAY(p->arena, ll_instr, o.n + g->n_update + 1);
+    for (int i = 0; i < o.n; i++) TRY(add_instr(p, g, &g->nodes[o.node[i]]));
+    memcpy(p->end, o.end, sizeof p->end);
+    for (int i = 0; i < g->n_update; i++)
+        if (!lay.in_place[i]) TRY(add_copy(p, g, g->updates[i]));
+    p->end[LL_UPDATE] = p->n_instr;
+    p->persistent_bytes = lay.persistent_bytes;
+    p->work_bytes = lay.work_bytes;
+    p->ideal_work_bytes = lay.ideal_work_bytes;
+    p->scratch_bytes = (p->scratch_bytes + 63) / 64 * 64;
+    p->bytes = p->persistent_bytes + p->work_bytes + p->scratch_bytes;
+    for (int i = 0; i < p->n_instr; i++)
+        p->flops += p->instrs[i].flops * (i < p->end[LL_MICRO] ? p->n_micro : 1);
+    return LL_OK;
+}
+
+ll_err ll_lower(const ll_graph *g, const ll_lower_opts *opts, ll_program **out)
+{
+    TRY(ll_graph_check(g));
+    ll_graph *lowered = NULL;
+    ll_err rc = run_passes(g, opts, &lowered);
+    if (rc != LL_OK) {
+        ll_graph_free(lowered);
+        return ll_frame(rc, __FILE__, __LINE__, __func__);
+    }
+    ll_arena *a = ll_arena_new();
+    ll_program *p = LL_NEW(a, ll_program);
+    p->arena = a;
+    p->machine = ll_arena_strdup(a, opts->machine);
+    p->threads = opts->threads > 0 ? opts->threads : 1;
+    p->n_micro = opts->n_micro > 0 ? opts->n_micro : 1;
+    rc = build(p, lowered);
+    ll_graph_free(lowered);
+    if (rc != LL_OK) {
+        ll_program_free(p);
+        return ll_frame(rc, __FILE__, __LINE__, __func__);
+    }
+    *out = p;
+    return LL_OK;
+}
+
+void ll_program_free(ll_program *p)
+{
+    if (p) ll_arena_free(p->arena);
+}
+
+static int binding(const ll_binding *b, int n, const char *name)
+{
+    for (int i = 0; i < n; i++)
+        if (!strcmp(b[i].name, name)) return b[i].slot;
+    return -1;
+}
+
+int ll_program_input(const ll_program *p, const char *name)
+{
+    return binding(p->inputs, p->n_input, name);
+}
+
+int ll_program_result(const ll_program *p, const char *name)
+{
+    return binding(p->results, p->n_result, name);
+}

@@ -1,0 +1,253 @@
+/* memory.c: static memory planning.
+ *
+ * Values first become storages: an alias shares its operand's; an elementwise result takes over the
+ * storage of an operand that dies with the instruction; the next value of a parameter is written
+ * into the parameter itself when nothing reads the old one any more. Then storages are placed,
+ * largest first, each at the lowest offset where it overlaps no placed storage that lives at the
+ * same time. The sum of live bytes at the busiest instruction is the bound no plan can beat; it is
+ * kept beside the result. */
+#include "program/memory.h"
+
+#include "kern/attr.h"
+
+#include <stdlib.h>
+
+enum { ALIGN = 64 };
+
+typedef struct storage {
+    size_t bytes, offset;
+    int first, last; /* positions between which it holds something wanted */
+    ll_region region;
+} storage;
+
+typedef struct planner {
+    const ll_order *o;
+    const ll_graph *g;
+    ll_arena *arena;
+    ll_layout *out;
+    storage *s;
+    int n;
+    int *last_use; /* value -> last position that reads it or an alias of it */
+    int *root;     /* value -> the value whose storage it has, through aliases */
+    int *update;   /* value -> index of the update whose next it is, -1 */
+} planner;
+
+bool ll_is_alias(const ll_node *n, int n_micro)
+{
+    return n->op->alias || (n_micro == 1 && !strcmp(n->op->name, "accum"));
+}
+
+static size_t round_up(size_t bytes)
+{
+    return (bytes + ALIGN - 1) / ALIGN * ALIGN;
+}
+
+static size_t value_bytes(const ll_value *v)
+{
+    return (size_t)ll_numel(&v->type.shape) * ll_dtype_bytes(v->type.dtype);
+}
+
+static int new_storage(planner *p, size_t bytes, int first, int last, ll_region region)
+{
+    p->s[p->n] = (storage){bytes, 0, first, last, region};
+    return p->n++;
+}
+
+static int storage_of(const planner *p, ll_val v)
+{
+    return p->out->storage[p->root[v.id]];
+}
+
+static void find_roots(planner *p)
+{
+    for (int i = 0; i < p->g->n_value; i++) p->root[i] = i;
+    for (int i = 0; i < p->g->n_node; i++) {
+        const ll_node *n = &p->g->nodes[i];
+        if (ll_is_alias(n, p->o->n_micro)) p->root[n->out[0].id] = p->root[n->in[0].id];
+    }
+}
+
+static void find_last_uses(planner *p)
+{
+    const ll_graph *g = p->g;
+    for (int i = 0; i < g->n_value; i++) p->last_use[i] = -1, p->update[i] = -1;
+    for (int i = 0; i < g->n_result; i++) p->last_use[g->results[i].value.id] = p->o->n;
+    for (int i = 0; i < g->n_update; i++) {
+        p->last_use[g->updates[i].next.id] = p->o->n;
+        p->update[g->updates[i].next.id] = i;
+    }
+    for (int i = g->n_node - 1; i >= 0; i--) {
+        const ll_node *n = &g->nodes[i];
+        bool alias = ll_is_alias(n, p->o->n_micro);
+        int at = alias ? p->last_use[n->out[0].id] : p->o->place[i];
+        for (int k = 0; k < n->n_in; k++)
+            if (p->last_use[n->in[k].id] < at) p->last_use[n->in[k].id] = at;
+    }
+}
+
+/* Whether operand k of n is read element by element in step with a result of that many bytes. */
+static bool in_step(const planner *p, const ll_node *n, int k, size_t bytes)
+{
+    const ll_value *v = ll_value_of(p->g, n->in[k]);
+    if (value_bytes(v) != bytes) return false;
+    if (strncmp(n->op->name, "fused", 5)) return n->op->elementwise;
+    const ll_fused_attr *a = (const ll_fused_attr *)n->attr;
+    return a->period[k] == ll_numel(&a->shape) && a->repeat[k] == 1;
+}
+
+static bool same_width(const planner *p, ll_val a, ll_val b)
+{
+    return ll_dtype_bytes(ll_dtype_of(p->g, a)) == ll_dtype_bytes(ll_dtype_of(p->g, b));
+}
+
+/* Whether instruction `at` may write update u's next value over its input. */
+static bool may_overwrite(const planner *p, int u, const ll_node *n, int at, int o)
+{
+    ll_val input = p->g->updates[u].input;
+    const storage *s = &p->s[storage_of(p, input)];
+    if (p->last_use[input.id] > at || s->last > at) return false; /* s->last: taken already */
+    for (int k = 0; k < n->n_in; k++)
+        if (storage_of(p, n->in[k]) == storage_of(p, input) &&
+            !(in_step(p, n, k, s->bytes) && same_width(p, n->in[k], n->out[o])))
+            return false;
+    return true;
+}
+
+/* A dying operand whose storage result o may take over, or -1. */
+static int dying_operand(const planner *p, const ll_node *n, int at, int o)
+{
+    size_t bytes = value_bytes(ll_value_of(p->g, n->out[o]));
+    for (int k = 0; k < n->n_in; k++) {
+        int s = storage_of(p, n->in[k]);
+        if (p->s[s].region != LL_WORK || p->s[s].last != at || p->s[s].bytes != bytes) continue;
+        if (!in_step(p, n, k, bytes) || !same_width(p, n->in[k], n->out[o])) continue;
+        bool only = true; /* another operand may read the same storage out of step */
+        for (int j = 0; j < n->n_in; j++)
+            only &= storage_of(p, n->in[j]) != s || in_step(p, n, j, bytes);
+        if (only) return s;
+    }
+    return -1;
+}
+
+static void place_results(planner *p, const ll_node *n, int at)
+{
+    bool accum = !strcmp(n->op->name, "accum");
+    for (int o = 0; o < n->n_out; o++) {
+        int id = n->out[o].id, u = p->update[id], s;
+        size_t bytes = value_bytes(&p->g->values[id]);
+        int last = p->last_use[id] < at ? at : p->last_use[id];
+        if (u >= 0 && may_overwrite(p, u, n, at, o)) {
+            s = storage_of(p, p->g->updates[u].input);
+            p->s[s].last = p->o->n;
+            p->out->in_place[u] = true;
+        } else if ((s = dying_operand(p, n, at, o)) >= 0) {
+            p->s[s].last = last;
+        } else
+            s = new_storage(p, bytes, accum ? 0 : at, last, LL_WORK);
+        p->out->storage[id] = s;
+    }
+}
+
+static void find_storages(planner *p)
+{
+    const ll_graph *g = p->g;
+    for (int i = 1; i < g->n_value; i++) {
+        const ll_value *v = &g->values[i];
+        if (v->node >= 0) continue;
+        size_t copies = v->kind == LL_BATCH ? (size_t)p->o->n_micro : 1;
+        p->out->storage[i] =
+            new_storage(p, copies * value_bytes(v), 0, p->last_use[i], LL_PERSISTENT);
+    }
+    for (int at = 0; at < p->o->n; at++) place_results(p, &g->nodes[p->o->node[at]], at);
+    for (int i = 1; i < g->n_value; i++) p->out->storage[i] = p->out->storage[p->root[i]];
+}
+
+static int by_size(const void *a, const void *b)
+{
+    const storage *x = *(storage *const *)a, *y = *(storage *const *)b;
+    if (x->bytes != y->bytes) return x->bytes < y->bytes ? 1 : -1;
+    return x->first != y->first ? (x->first > y->first ? 1 : -1) : (x > y) - (x < y);
+}
+
+static int by_offset(const void *a, const void *b)
+{
+    const storage *x = *(storage *const *)a, *y = *(storage *const *)b;
+    return (x->offset > y->offset) - (x->offset < y->offset);
+}
+
+/* The lowest free offset among placed storages (sorted by offset) that live with s. */
+static size_t lowest_fit(storage *const *placed, int n, const storage *s)
+{
+    size_t at = 0;
+    for (int i = 0; i < n; i++) {
+        const storage *q = placed[i];
+        if (q->last < s->first || s->last < q->first) continue;
+        if (q->offset >= at + round_up(s->bytes)) return at;
+        size_t after = q->offset + round_up(q->bytes);
+        if (after > at) at = after;
+    }
+    return at;
+}
+
+static void place_storages(planner *p)
+{
+    ll_layout *out = p->out;
+    storage **work = LL_NEW_ARRAY(p->arena, storage *, p->n + 1);
+    storage **placed = LL_NEW_ARRAY(p->arena, storage *, p->n + 1);
+    int n = 0, n_placed = 0;
+    for (int i = 0; i < p->n; i++) {
+        storage *s = &p->s[i];
+        if (s->region == LL_WORK) {
+            work[n++] = s;
+            continue;
+        }
+        s->offset = out->persistent_bytes;
+        out->persistent_bytes += round_up(s->bytes);
+    }
+    qsort(work, (size_t)n, sizeof *work, by_size);
+    for (int i = 0; i < n; i++) {
+        storage *s = work[i];
+        s->offset = lowest_fit(placed, n_placed, s);
+        size_t end = s->offset + round_up(s->bytes);
+        if (end > out->work_bytes) out->work_bytes = end;
+        int k = n_placed++;
+        for (; k > 0 && by_offset(&placed[k - 1], &s) > 0; k--) placed[k] = placed[k - 1];
+        placed[k] = s;
+    }
+}
+
+static size_t busiest(const planner *p)
+{
+    size_t *live = LL_NEW_ARRAY(p->arena, size_t, p->o->n + 2), most = 0, now = 0;
+    for (int i = 0; i < p->n; i++) {
+        const storage *s = &p->s[i];
+        if (s->region != LL_WORK) continue;
+        live[s->first] += round_up(s->bytes);
+        live[s->last + 1 > p->o->n + 1 ? p->o->n + 1 : s->last + 1] -= round_up(s->bytes);
+    }
+    for (int i = 0; i <= p->o->n; i++) {
+        now += live[i]; /* unsigned wrap-around adds up right */
+        if (now > most) most = now;
+    }
+    return most;
+}
+
+void ll_plan_memory(const ll_order *o, ll_arena *arena, ll_layout *out)
+{
+    const ll_graph *g = o->g;
+    *out = (ll_layout){.storage = LL_NEW_ARRAY(arena, int, g->n_value),
+                       .in_place = LL_NEW_ARRAY(arena, bool, g->n_update + 1)};
+    planner p = {.o = o, .g = g, .arena = arena, .out = out};
+    p.s = LL_NEW_ARRAY(arena, storage, g->n_value);
+    p.last_use = LL_NEW_ARRAY(arena, int, g->n_value);
+    p.root = LL_NEW_ARRAY(arena, int, g->n_value);
+    p.update = LL_NEW_ARRAY(arena, int, g->n_value);
+    find_roots(&p);
+    find_last_uses(&p);
+    find_storages(&p);
+    place_storages(&p);
+    out->ideal_work_bytes = busiest(&p);
+    out->region = LL_NEW_ARRAY(arena, ll_region, p.n + 1);
+    out->offset = LL_NEW_ARRAY(arena, size_t, p.n + 1);
+    for (int i = 0; i < p.n; i++) out->region[i] = p.s[i].region, out->offset[i] = p.s[i].offset;
+}

@@ -1,0 +1,85 @@
+/* program.h: one rank's graph as a linear program with static memory.
+ *
+ * 1. Instructions are kernel calls on slots; a slot is a range of one slab. Nothing is allocated
+ *    while a program runs: bytes is all there is, and is known before.
+ * 2. The slab is [persistent | work | scratch]. Persistent slots hold inputs (parameters, state,
+ *    batch data, per-step scalars) and live always; work slots share memory where lifetimes allow;
+ *    scratch is the largest any instruction asks for.
+ * 3. Three sections: `micro` runs once per micro-batch, `report` (what results need) and `update`
+ *    run once a step. So a result can be looked at before parameters change.
+ * 4. Batch slots hold all micro-batches, one after another. */
+#pragma once
+#include "ir/op.h"
+#include "kern/kern.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum ll_region { LL_PERSISTENT, LL_WORK } ll_region;
+
+typedef struct ll_slot {
+    ll_type type;
+    ll_kind kind;
+    ll_init init;
+    ll_region region;
+    size_t offset;    /* within the region */
+    size_t bytes;     /* of one micro-batch */
+    const char *name; /* NULL: unnamed */
+} ll_slot;
+
+typedef struct ll_instr {
+    const char *name; /* the node's */
+    const char *op;
+    ll_kernel *kernel;
+    const void *attr;
+    int n_in, n_out;
+    int *in, *out; /* slots */
+    size_t scratch;
+    double flops, bytes; /* arithmetic, and operand and result sizes */
+} ll_instr;
+
+enum { LL_MICRO, LL_REPORT, LL_UPDATE, LL_N_SECTION };
+
+typedef struct ll_binding {
+    const char *name;
+    int slot;
+} ll_binding;
+
+typedef struct ll_program {
+    ll_arena *arena;
+    const char *machine;
+    ll_slot *slots;
+    ll_instr *instrs;
+    int n_slot, n_instr;
+    int end[LL_N_SECTION]; /* section s is [end[s-1], end[s]) */
+    ll_binding *inputs, *results;
+    int n_input, n_result;
+    int n_micro, threads;
+    size_t persistent_bytes, work_bytes, scratch_bytes, bytes;
+    size_t ideal_work_bytes; /* largest sum of live work slots: no plan can need less */
+    double flops;            /* of a whole step */
+} ll_program;
+
+typedef struct ll_lower_opts {
+    const char *machine;   /* "cpu" or "ref" */
+    const char *precision; /* "f32" or "bf16" */
+    int threads, n_micro;
+    bool no_fuse; /* one instruction per node: for finding where a number went wrong */
+} ll_lower_opts;
+
+/* Simplifies, lowers precision, fuses, orders, plans memory. The program is its own; the graph may
+ * go afterwards. */
+ll_err ll_lower(const ll_graph *g, const ll_lower_opts *opts, ll_program **out);
+void ll_program_free(ll_program *p);
+int ll_program_input(const ll_program *p, const char *name); /* slot, or -1 */
+int ll_program_result(const ll_program *p, const char *name);
+/* Listing for people: a line per instruction with its slots, and the memory summary. */
+char *ll_program_print(const ll_program *p, ll_arena *arena);
+/* FLOPs of one run of a graph's nodes, from loop extents. */
+double ll_graph_flops(const ll_graph *g);
+double ll_node_flops(const ll_graph *g, const ll_node *n);
+
+#ifdef __cplusplus
+}
+#endif

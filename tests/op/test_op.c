@@ -1,0 +1,545 @@
+/* test_op.c: every op of the registry against its own declaration. An op that is added is tested
+ * here without a line changed. For each trial that the op lists:
+ *
+ *   kernels    the fast kernel gives what the reference kernel gives, on 1, 2 and 3 threads
+ *   gradient   against finite differences in f64 (relative error < 1e-6), and again one order up
+ *   micro      gradients accumulated over two micro-steps are the mean of the two
+ *   split      each loop that may be cut, in 2 and 3 uneven parts, reassembled, is the whole
+ *   expand     the expansion gives what the op gives
+ *
+ * Outputs are poisoned before each call. The seed is printed and can be set: SEED=7 test_op.
+ * ONLY=conv2d tests one op. */
+#include "base/rng.h"
+#include "exec/exec.h"
+#include "op/op_int.h"
+#include "pass/pass.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+static uint64_t seed = 1;
+static const char *only;
+
+typedef struct trial {
+    const ll_op *op;
+    const char *text;
+    int n_in, n_out;
+    ll_type in[LL_MAX_IN], out[LL_MAX_OUT];
+    int64_t limit[LL_MAX_IN];
+    void *attr;
+    ll_arena *arena;
+} trial;
+
+static void must(ll_err rc, const trial *t, const char *what)
+{
+    if (rc == LL_OK) return;
+    fail_msg("%s, trial \"%s\", %s: %s\n%s", t->op->name, t->text, what, ll_error_text(),
+             ll_error_frames());
+}
+
+static size_t bytes_of(const ll_type *t)
+{
+    return (size_t)ll_numel(&t->shape) * ll_dtype_bytes(t->dtype);
+}
+
+static double draw(const trial *t, int operand, int64_t i, uint64_t salt)
+{
+    uint64_t stream = ll_stream(t->text, 1000 * salt + (uint64_t)operand);
+    if (!ll_dtype_is_float(t->in[operand].dtype))
+        return (double)ll_below_at(seed, stream, (uint64_t)i,
+                                   (uint64_t)(t->limit[operand] ? t->limit[operand] : 3));
+    double v = ll_normal_at(seed, stream, (uint64_t)i);
+    return t->limit[operand] ? fabs(v) + 0.2 : v;
+}
+
+static void *new_data(const trial *t, const ll_type *type)
+{
+    void *p = ll_arena_alloc(t->arena, bytes_of(type) + 64);
+    memset(p, 0x7f, bytes_of(type)); /* poison: huge or NaN in every type */
+    return p;
+}
+
+static ll_tensor new_input(const trial *t, int k, const ll_type *type, uint64_t salt)
+{
+    ll_tensor x = {new_data(t, type), type->dtype, type->shape};
+    int64_t n = ll_numel(&type->shape);
+    for (int64_t i = 0; i < n; i++) ll_store(x.data, x.dtype, i, draw(t, k, i, salt));
+    return x;
+}
+
+/* Results of a trial's node with these operands. */
+static void infer_outputs(trial *t)
+{
+    ll_graph *g = ll_graph_new("trial");
+    ll_val in[LL_MAX_IN], out[LL_MAX_OUT];
+    char name[16];
+    for (int i = 0; i < t->n_in; i++) {
+        snprintf(name, sizeof name, "in%d", i);
+        in[i] = ll_input(g, name, LL_PARAM, t->in[i], (ll_init){0});
+    }
+    must(ll_emit_all(g, t->op, t->attr, in, t->n_in, out), t, "shapes");
+    t->n_out = t->op->n_out;
+    for (int o = 0; o < t->n_out; o++) t->out[o] = ll_value_of(g, out[o])->type;
+    must(ll_verify(g), t, "verify");
+    ll_graph_free(g);
+}
+
+static void call(const trial *t, ll_kernel *kernel, bool fast, const void *attr, int threads,
+                 const ll_tensor *in, const ll_tensor *out)
+{
+    ll_kcall c = {.attr = attr,
+                  .n_in = t->n_in,
+                  .n_out = t->n_out,
+                  .in = in,
+                  .out = out,
+                  .threads = threads,
+                  .n_micro = 1,
+                  .seed = 5,
+                  .step = 3};
+    if (fast && t->op->cpu_scratch) {
+        size_t n = t->op->cpu_scratch(&c);
+        char *p = (char *)ll_arena_alloc(t->arena, n + 64);
+        p += (64 - (uintptr_t)p % 64) % 64;
+        memset(p, 0x7f, n);
+        c.scratch = p;
+    }
+    must(kernel(&c), t, "kernel");
+}
+
+static double worst_difference(const ll_tensor *a, const ll_tensor *b)
+{
+    int64_t n = ll_numel(&a->shape);
+    double worst = 0, scale = 1e-3;
+    for (int64_t i = 0; i < n; i++) {
+        double v = fabs(ll_load(a->data, a->dtype, i));
+        if (isfinite(v) && v > scale) scale = v;
+    }
+    for (int64_t i = 0; i < n; i++) {
+        double x = ll_load(a->data, a->dtype, i), y = ll_load(b->data, b->dtype, i);
+        double d = x == y ? 0 : fabs(x - y) / scale;
+        if (!(d <= worst))
+            worst = isnan(d) && isnan(x) && isnan(y) ? worst : isnan(d) ? INFINITY : d;
+    }
+    return worst;
+}
+
+static double tolerance(ll_dtype t)
+{
+    return t == LL_F64 ? 1e-10 : t == LL_F32 ? 2e-5 : t == LL_BF16 ? 2e-2 : t == LL_F16 ? 2e-3 : 0;
+}
+
+static void check_same(const trial *t, const char *what, const ll_tensor *want,
+                       const ll_tensor *got)
+{
+    for (int o = 0; o < t->n_out; o++) {
+        double d = worst_difference(&want[o], &got[o]);
+        if (d > tolerance(want[o].dtype))
+            fail_msg("%s, trial \"%s\", %s: result %d differs by %g (seed %llu)", t->op->name,
+                     t->text, what, o, d, (unsigned long long)seed);
+    }
+}
+
+static void new_outputs(const trial *t, ll_tensor *out)
+{
+    for (int o = 0; o < t->n_out; o++)
+        out[o] = (ll_tensor){new_data(t, &t->out[o]), t->out[o].dtype, t->out[o].shape};
+}
+
+/* ---- kernels ---- */
+
+static bool has_f64(const trial *t)
+{
+    for (int i = 0; i < t->n_in; i++)
+        if (t->in[i].dtype == LL_F64) return true;
+    for (int o = 0; o < t->n_out; o++)
+        if (t->out[o].dtype == LL_F64) return true;
+    return false;
+}
+
+static void test_kernels(const trial *t)
+{
+    ll_tensor in[LL_MAX_IN], want[LL_MAX_OUT], got[LL_MAX_OUT];
+    if (has_f64(t)) return;
+    for (int i = 0; i < t->n_in; i++) in[i] = new_input(t, i, &t->in[i], 0);
+    new_outputs(t, want);
+    call(t, t->op->ref, false, t->attr, 1, in, want);
+    for (int threads = 1; threads <= 3; threads++) {
+        char what[32];
+        snprintf(what, sizeof what, "fast kernel, %d threads", threads);
+        new_outputs(t, got);
+        call(t, t->op->cpu, true, t->attr, threads, in, got);
+        check_same(t, what, want, got);
+    }
+}
+
+/* ---- gradients ---- */
+
+typedef struct check_graph { /* y = sum over results of sum(result * weight); its gradients */
+    ll_graph *g;
+    ll_val in[LL_MAX_IN], y, dx[LL_MAX_IN];
+    int n_x, x_of[LL_MAX_IN]; /* which operands are differentiated */
+} check_graph;
+
+/* sum(v * fixed random numbers), a scalar */
+static ll_val weighed(ll_graph *g, ll_val v, const char *name)
+{
+    ll_type t = ll_value_of(g, v)->type;
+    ll_val w = ll_input(g, name, LL_STATE, t, (ll_init){LL_NORMAL, 1});
+    return ll_sum_all(g, ll_mul(g, v, w));
+}
+
+static ll_val all_weighed(ll_graph *g, const ll_val *v, int n, const char *prefix)
+{
+    ll_val sum = {0};
+    for (int i = 0; i < n; i++) {
+        if (!v[i].id || !ll_dtype_is_float(ll_dtype_of(g, v[i]))) continue;
+        char name[32];
+        snprintf(name, sizeof name, "%s%d", prefix, i);
+        ll_val s = weighed(g, v[i], name);
+        sum = sum.id ? ll_add(g, sum, s) : s;
+    }
+    return sum;
+}
+
+static bool has_narrow(const trial *t)
+{
+    for (int i = 0; i < t->n_in; i++)
+        if (t->in[i].dtype == LL_BF16 || t->in[i].dtype == LL_F16) return true;
+    for (int o = 0; o < t->n_out; o++)
+        if (t->out[o].dtype == LL_BF16 || t->out[o].dtype == LL_F16) return true;
+    return false;
+}
+
+static bool build_gradient(const trial *t, int order, ll_kind kind, check_graph *c)
+{
+    char name[16];
+    ll_graph *g = ll_graph_new("check");
+    ll_val out[LL_MAX_OUT];
+    *c = (check_graph){.g = g};
+    ll_val x[LL_MAX_IN];
+    for (int i = 0; i < t->n_in; i++) {
+        snprintf(name, sizeof name, "in%d", i);
+        c->in[i] = ll_input(g, name, kind, t->in[i], (ll_init){0});
+        if (ll_dtype_is_float(t->in[i].dtype)) x[c->n_x] = c->in[i], c->x_of[c->n_x++] = i;
+    }
+    must(ll_emit_all(g, t->op, t->attr, c->in, t->n_in, out), t, "gradient graph");
+    c->y = all_weighed(g, out, t->n_out, "w");
+    for (int k = 1; c->y.id && c->n_x && k <= order; k++) {
+        ll_grad(g, c->y, x, c->n_x, c->dx);
+        must(ll_graph_check(g), t, "gradient");
+        snprintf(name, sizeof name, "u%d_", k);
+        if (k < order) c->y = all_weighed(g, c->dx, c->n_x, name);
+    }
+    return c->y.id && c->n_x;
+}
+
+static void set_inputs(const trial *t, const ll_program *p, ll_exec *e, int micro, uint64_t salt)
+{
+    for (int i = 0; i < t->n_in; i++) {
+        char name[16];
+        snprintf(name, sizeof name, "in%d", i);
+        int s = ll_program_input(p, name);
+        int64_t n = ll_numel(&t->in[i].shape);
+        for (int64_t k = 0; k < n; k++)
+            ll_store(ll_exec_data(e, s, micro), p->slots[s].type.dtype, k, draw(t, i, k, salt));
+    }
+}
+
+static void open_on_ref(const trial *t, ll_graph *g, ll_dtype dtype, int n_micro, ll_program **p,
+                        ll_exec **e)
+{
+    ll_graph *wide;
+    must(ll_retype(g, dtype, &wide), t, "retype");
+    must(ll_lower(wide, &(ll_lower_opts){.machine = "ref", .n_micro = n_micro}, p), t, "lower");
+    must(ll_exec_open(*p, &(ll_exec_opts){.seed = seed, .poison = true}, e), t, "open");
+    ll_graph_free(wide);
+}
+
+static double value_at(const trial *t, const ll_program *p, ll_exec *e)
+{
+    must(ll_exec_run(e, LL_MICRO, 3), t, "run");
+    return ll_load(ll_exec_data(e, ll_program_result(p, "y"), 0), LL_F64, 0);
+}
+
+/* Fourth-order central difference of y by one element. */
+static double difference(const trial *t, const ll_program *p, ll_exec *e, double *element)
+{
+    const double h = 1e-4, at = *element;
+    double f[4];
+    static const double steps[4] = {-2, -1, 1, 2};
+    for (int i = 0; i < 4; i++) {
+        *element = at + steps[i] * h;
+        f[i] = value_at(t, p, e);
+    }
+    *element = at;
+    return (f[0] - 8 * f[1] + 8 * f[2] - f[3]) / (12 * h);
+}
+
+static void test_gradient(const trial *t, int order)
+{
+    check_graph c;
+    ll_program *p;
+    ll_exec *e;
+    if (t->op->no_grad || has_narrow(t) || !build_gradient(t, order, LL_STATE, &c)) return;
+    ll_result(c.g, "y", c.y);
+    for (int i = 0; i < c.n_x; i++) {
+        char name[16];
+        snprintf(name, sizeof name, "dx%d", i);
+        ll_result(c.g, name, c.dx[i]);
+    }
+    open_on_ref(t, c.g, LL_F64, 1, &p, &e);
+    set_inputs(t, p, e, 0, 0);
+    double y = value_at(t, p, e);
+    for (int i = 0; i < c.n_x; i++) {
+        char name[16];
+        snprintf(name, sizeof name, "dx%d", i);
+        int slot = ll_program_result(p, name);
+        int64_t n = ll_numel(&p->slots[slot].type.shape);
+        y = value_at(t, p, e); /* again: differences have moved an operand since */
+        double *d = (double *)ll_arena_copy(t->arena, ll_exec_data(e, slot, 0), 8 * (size_t)n);
+        snprintf(name, sizeof name, "in%d", c.x_of[i]);
+        double *x = (double *)ll_exec_data(e, ll_program_input(p, name), 0), scale = 1e-2;
+        for (int64_t k = 0; k < n; k++) scale = fmax(scale, fabs(d[k]));
+        scale = fmax(scale, 1e-4 * fabs(y));
+        int64_t stride = n > 24 ? n / 24 : 1; /* a sample of large operands, from a random start */
+        int64_t from = n > 24 ? (int64_t)ll_below_at(seed, 1, (uint64_t)i, (uint64_t)stride) : 0;
+        for (int64_t k = from; k < n; k += stride) {
+            double want = difference(t, p, e, &x[k]);
+            if (!(fabs(want - d[k]) / scale < 1e-6))
+                fail_msg("%s, trial \"%s\": gradient of order %d by operand %d, element %lld: "
+                         "%.12g, finite difference %.12g (seed %llu)",
+                         t->op->name, t->text, order, c.x_of[i], (long long)k, d[k], want,
+                         (unsigned long long)seed);
+        }
+    }
+    ll_exec_close(e);
+    ll_program_free(p);
+    ll_graph_free(c.g);
+}
+
+/* Gradients of two micro-steps with different data, accumulated, are the mean of the two. */
+static void test_micro(const trial *t)
+{
+    check_graph c;
+    ll_program *p;
+    ll_exec *e;
+    double *sum[LL_MAX_IN] = {NULL};
+    if (t->op->no_grad || t->op->random || has_narrow(t) || !build_gradient(t, 1, LL_BATCH, &c))
+        return;
+    for (int i = 0; i < c.n_x; i++) {
+        char name[16];
+        snprintf(name, sizeof name, "dx%d", i);
+        ll_result(c.g, name, ll_accum(c.g, c.dx[i]));
+    }
+    for (int run = 0; run < 3; run++) { /* first data, second data, both as micro-batches */
+        open_on_ref(t, c.g, LL_F64, run == 2 ? 2 : 1, &p, &e);
+        set_inputs(t, p, e, 0, run == 1);
+        if (run == 2) set_inputs(t, p, e, 1, 1);
+        must(ll_exec_run(e, LL_MICRO, 3), t, "micro-steps");
+        must(ll_exec_run(e, LL_REPORT, 3), t, "micro-steps");
+        for (int i = 0; i < c.n_x; i++) {
+            int slot = ll_program_result(p, c.g->results[i].name);
+            int64_t n = ll_numel(&p->slots[slot].type.shape);
+            double *d = (double *)ll_exec_data(e, slot, 0);
+            if (!sum[i]) sum[i] = LL_NEW_ARRAY(t->arena, double, n + 1);
+            for (int64_t k = 0; k < n && run < 2; k++) sum[i][k] += d[k] / 2;
+            for (int64_t k = 0; k < n && run == 2; k++)
+                if (!(fabs(sum[i][k] - d[k]) <= 1e-9 * (1 + fabs(d[k]))))
+                    fail_msg("%s, trial \"%s\": accumulated gradient by operand %d, element %lld: "
+                             "%g, want %g",
+                             t->op->name, t->text, c.x_of[i], (long long)k, d[k], sum[i][k]);
+        }
+        ll_exec_close(e);
+        ll_program_free(p);
+    }
+    ll_graph_free(c.g);
+}
+
+/* ---- splits ---- */
+
+/* Copies [from,to) of dimension dim between a whole tensor and a part of it; combines into it. */
+typedef enum { CUT, PASTE, ADD, MAX } copy_mode;
+static void copy_part(const ll_tensor *whole, const ll_tensor *part, int dim, int64_t from,
+                      copy_mode mode)
+{
+    int64_t inner = 1, n = ll_numel(&part->shape), len = dim < 0 ? 1 : part->shape.d[dim];
+    int64_t full = dim < 0 ? 1 : whole->shape.d[dim];
+    for (int d = dim + 1; dim >= 0 && d < part->shape.n; d++) inner *= part->shape.d[d];
+    for (int64_t i = 0; i < n; i++) {
+        int64_t j = i;
+        if (dim >= 0) {
+            int64_t in = i % inner, mid = i / inner % len, outer = i / inner / len;
+            j = (outer * full + mid + from) * inner + in;
+        }
+        double p = ll_load(part->data, part->dtype, i), w = ll_load(whole->data, whole->dtype, j);
+        if (mode == CUT)
+            ll_store(part->data, part->dtype, i, w);
+        else
+            ll_store(whole->data, whole->dtype, j,
+                     mode == ADD   ? w + p
+                     : mode == MAX ? fmax(w, p)
+                                   : p);
+    }
+}
+
+static int dim_of(const int8_t map[LL_MAX_DIMS], int loop)
+{
+    for (int d = 0; d < LL_MAX_DIMS; d++)
+        if (map[d] == loop) return d;
+    return -1;
+}
+
+/* Runs one part of a cut loop and puts its results into place. */
+static void run_part(const trial *t, const ll_loops *l, int loop, ll_range r, const ll_tensor *in,
+                     const ll_tensor *sum)
+{
+    ll_tensor pin[LL_MAX_IN], pout[LL_MAX_OUT];
+    ll_part part = {.attr = ll_arena_copy(t->arena, t->attr, t->op->attr_size)};
+    for (int i = 0; i < t->n_in; i++) part.in[i] = r;
+    if (t->op->split) must(t->op->split(t->attr, l, loop, r, t->in, &part), t, "split");
+    for (int i = 0; i < t->n_in; i++) {
+        int d = dim_of(l->in[i], loop);
+        ll_type type = t->in[i];
+        if (d >= 0) type.shape.d[d] = part.in[i].to - part.in[i].from;
+        pin[i] = (ll_tensor){new_data(t, &type), type.dtype, type.shape};
+        copy_part(&in[i], &pin[i], d, d >= 0 ? part.in[i].from : 0, CUT);
+    }
+    for (int o = 0; o < t->n_out; o++) {
+        int d = dim_of(l->out[o], loop);
+        ll_type type = t->out[o];
+        if (d >= 0) type.shape.d[d] = r.to - r.from;
+        pout[o] = (ll_tensor){new_data(t, &type), type.dtype, type.shape};
+    }
+    call(t, t->op->ref, false, part.attr, 1, pin, pout);
+    for (int o = 0; o < t->n_out; o++) {
+        int d = dim_of(l->out[o], loop);
+        copy_mode m = d >= 0 ? PASTE : l->combine[loop] == LL_MAX ? MAX : ADD;
+        copy_part(&sum[o], &pout[o], d, d >= 0 ? r.from : 0, m);
+    }
+}
+
+static void test_split(const trial *t)
+{
+    ll_loops l;
+    ll_tensor in[LL_MAX_IN], want[LL_MAX_OUT], sum[LL_MAX_OUT];
+    if (t->op->random) return; /* parts draw by global index, which the executor provides */
+    must(ll_loops_of(t->op, t->attr, t->n_in, t->in, t->n_out, t->out, &l), t, "loops");
+    for (int i = 0; i < t->n_in; i++) in[i] = new_input(t, i, &t->in[i], 0);
+    new_outputs(t, want);
+    call(t, t->op->ref, false, t->attr, 1, in, want);
+    for (int k = 0; k < l.n; k++)
+        for (int parts = 2; parts <= 3 && l.combine[k] != LL_WHOLE && !t->op->alias; parts++) {
+            char what[32];
+            if (l.extent[k] < parts) continue;
+            snprintf(what, sizeof what, "loop %c in %d parts", l.letter[k], parts);
+            new_outputs(t, sum);
+            for (int o = 0; o < t->n_out; o++)
+                for (int64_t i = 0; i < ll_numel(&sum[o].shape); i++)
+                    ll_store(sum[o].data, sum[o].dtype, i, l.combine[k] == LL_MAX ? -1e30 : 0);
+            for (int i = 0; i < parts; i++)
+                run_part(t, &l, k,
+                         (ll_range){i * l.extent[k] / parts, (i + 1) * l.extent[k] / parts}, in,
+                         sum);
+            check_same(t, what, want, sum);
+        }
+}
+
+/* ---- expansion ---- */
+
+static void test_expand(const trial *t)
+{
+    if (!t->op->expand || has_narrow(t)) return;
+    ll_graph *g = ll_graph_new("expand");
+    ll_val in[LL_MAX_IN], a[LL_MAX_OUT], b[LL_MAX_OUT] = {{0}};
+    char name[16];
+    for (int i = 0; i < t->n_in; i++) {
+        snprintf(name, sizeof name, "in%d", i);
+        in[i] = ll_input(g, name, LL_STATE, t->in[i], (ll_init){0});
+    }
+    must(ll_emit_all(g, t->op, t->attr, in, t->n_in, a), t, "op");
+    t->op->expand(g, t->attr, in, t->n_in, b);
+    must(ll_graph_check(g), t, "expand");
+    for (int o = 0; o < t->n_out; o++) {
+        snprintf(name, sizeof name, "a%d", o);
+        ll_result(g, name, a[o]);
+        snprintf(name, sizeof name, "b%d", o);
+        if (b[o].id) ll_result(g, name, b[o]);
+    }
+    ll_program *p;
+    ll_exec *e;
+    open_on_ref(t, g, LL_F64, 1, &p, &e);
+    set_inputs(t, p, e, 0, 0);
+    must(ll_exec_run(e, LL_MICRO, 3), t, "run");
+    for (int o = 0; o < t->n_out; o++) {
+        snprintf(name, sizeof name, "a%d", o);
+        int x = ll_program_result(p, name);
+        snprintf(name, sizeof name, "b%d", o);
+        int y = ll_program_result(p, name);
+        if (y < 0) fail_msg("%s: its expansion does not give result %d", t->op->name, o);
+        ll_tensor u = {ll_exec_data(e, x, 0), p->slots[x].type.dtype, p->slots[x].type.shape};
+        ll_tensor v = {ll_exec_data(e, y, 0), p->slots[y].type.dtype, p->slots[y].type.shape};
+        double d = worst_difference(&u, &v);
+        if (d > 1e-9)
+            fail_msg("%s, trial \"%s\": expansion differs by %g", t->op->name, t->text, d);
+    }
+    ll_exec_close(e);
+    ll_program_free(p);
+    ll_graph_free(g);
+}
+
+/* ---- the walk ---- */
+
+static bool empty(const trial *t)
+{
+    for (int i = 0; i < t->n_in; i++)
+        if (!ll_numel(&t->in[i].shape)) return true;
+    return false;
+}
+
+static void test_trial(const ll_op *op, const char *text, bool first)
+{
+    trial t = {.op = op, .text = text, .arena = ll_arena_new()};
+    must(ll_parse_trial(op, text, t.arena, &t.n_in, t.in, t.limit, &t.attr), &t, "parse");
+    infer_outputs(&t);
+    test_kernels(&t);
+    test_split(&t);
+    if (!empty(&t)) {
+        test_gradient(&t, 1);
+        test_micro(&t);
+        test_expand(&t);
+        if (first) test_gradient(&t, 2);
+    }
+    ll_arena_free(t.arena);
+}
+
+static void test_op(void **state)
+{
+    const ll_op *op = (const ll_op *)*state;
+    assert_non_null(op->ref);
+    assert_non_null(op->cpu);
+    if (!op->grad && !op->expand && !op->no_grad)
+        fail_msg("%s has neither grad nor expand, and is not no_grad", op->name);
+    if (!op->dims && !op->loops) fail_msg("%s declares no loop dims", op->name);
+    if (!op->trials[0]) fail_msg("%s has no trials", op->name);
+    for (int i = 0; i < 8 && op->trials[i]; i++) test_trial(op, op->trials[i], i == 0);
+}
+
+int main(void)
+{
+    const char *s = getenv("SEED");
+    if (s) seed = strtoull(s, NULL, 10);
+    only = getenv("ONLY");
+    printf("seed %llu\n", (unsigned long long)seed);
+    static struct CMUnitTest tests[256];
+    size_t n = 0;
+    for (const ll_op *const *op = ll_ops(); *op && n < 256; op++)
+        if (!only || !strcmp(only, (*op)->name))
+            tests[n++] =
+                (struct CMUnitTest){(*op)->name, test_op, NULL, NULL, (void *)(uintptr_t)*op};
+    return _cmocka_run_group_tests("op", tests, n, NULL, NULL);
+}
