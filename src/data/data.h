@@ -1,0 +1,147 @@
+/* data.h: datasets, sampling, prefetch.
+ *
+ *     ll_dataset *d;
+ *     TRY(ll_dataset_open(&(ll_data_opts){.name = "fashion-mnist"}, &d));
+ *     ll_loader *l;
+ *     TRY(ll_loader_open(d, &(ll_loader_opts){.batch = 64, .how = {.seed = 1}}, &l));
+ *     ll_data_batch b;
+ *     TRY(ll_loader_next(l, &b));            batch 0: b.x f32 [64,28,28,1], b.y i32 [64]
+ *     ll_loader_close(l), ll_dataset_close(d);
+ *
+ * 1. Which sample stands at a position, and how it is cropped or flipped, is a function of (seed,
+ *    position) and of nothing else: not of the batch, the threads or the ranks that read. Training
+ *    positions run on without end (position n is the first of the second epoch), so a run's data
+ *    position is its step number, and resuming is opening a loader at that step.
+ * 2. Images are kept as the bytes on disk and become f32 [h,w,c], (x/255 - mean)/deviation, when
+ *    read. Tokens are windows: x = tokens[o .. o+seq), y = the same shifted by one.
+ *    Training draws windows anywhere; validation has the consecutive ones, that do not overlap.
+ * 3. A dataset does not change once open: any number of loaders and threads may read it.
+ * Every function is local. */
+#pragma once
+#include "base/err.h"
+
+#include <stdio.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct ll_dataset ll_dataset;
+typedef struct ll_loader ll_loader;
+typedef enum ll_data_kind { LL_IMAGES, LL_TOKENS } ll_data_kind;
+typedef enum ll_split { LL_TRAIN, LL_VAL } ll_split;
+
+/* ---- datasets ---- */
+typedef struct ll_data_opts {
+    const char *name;    /* fashion-mnist kjv cifar10 tokens synthetic; or NULL with a format: */
+    const char *format;  /* idx cifar10 text tokens */
+    const char *path;    /* a file or folder (tokens: or a pattern such as "d/x_*.bin") */
+    double val_fraction; /* held out where the set has no test files; 0: 0.05 */
+    int64_t seq;         /* tokens: length of a window; 0: 256 */
+    int64_t vocab;       /* tokens: every one must be below; 0: 256 for bytes, 50257 for GPT-2's */
+    int64_t classes;     /* images: labels must be below; 0: as the set has */
+    /* synthetic: tokens where vocab is set, else images of these sizes (0: 28 x 28 x 1, 10 classes)
+     * with a pattern of each class under noise. */
+    int64_t height, width, channels;
+    int64_t samples; /* training images, or windows of seq tokens; 0: 10000 */
+    uint64_t seed;   /* of what is generated, not of the order it is read in */
+    bool no_cache;   /* do not keep inflated files in the user's cache folder */
+} ll_data_opts;
+
+#define LL_MAX_CHANNELS 4
+typedef struct ll_data_info {
+    const char *name;  /* of the set, or of the format */
+    const char *where; /* the file or folder it came from; "" if generated */
+    ll_data_kind kind;
+    int64_t n[2];                      /* LL_TRAIN, LL_VAL: images, or windows in one epoch */
+    int64_t height, width, channels;   /* images */
+    int64_t classes;                   /* images */
+    const char *const *class_names;    /* images: classes of them, or NULL */
+    double mean[LL_MAX_CHANNELS];      /* images, of x/255, by channel */
+    double deviation[LL_MAX_CHANNELS]; /* images, likewise */
+    int64_t seq, vocab, tokens[2];     /* tokens; tokens[split]: how many there are */
+    bool is_text;                      /* tokens are bytes of text */
+    ll_dtype x_dtype;                  /* f32 or i32; y is always i32 */
+    ll_shape x_shape, y_shape;         /* of one sample: [h,w,c] and [], or [seq] and [seq] */
+    size_t x_bytes, y_bytes;           /* of one sample, as read */
+    size_t bytes;                      /* of the data as it is kept */
+} ll_data_info;
+
+ll_err ll_dataset_open(const ll_data_opts *opts, ll_dataset **out);
+void ll_dataset_close(ll_dataset *d);
+const ll_data_info *ll_dataset_info(const ll_dataset *d);
+
+/* ---- sampling ---- */
+typedef struct ll_sampling {
+    ll_split split;
+    uint64_t seed;
+    bool flip; /* training images: mirrored with probability 1/2 */
+    int crop;  /* training images: padded by so many black pixels, then cut back at random */
+} ll_sampling;
+
+/* The sample at a position >= 0: the image's number, or the window's first token, within its
+ * split. Validation is in order and starts over after n. */
+int64_t ll_sample_index(const ll_dataset *d, const ll_sampling *how, int64_t position);
+/* Samples position .. position+count-1 into x and y, now and on this thread. */
+ll_err ll_dataset_read(const ll_dataset *d, const ll_sampling *how, int64_t position, int64_t count,
+                       void *x, int32_t *y);
+/* Image `index` of a split as it is kept: bytes [h,w,c]. */
+ll_err ll_dataset_image(const ll_dataset *d, ll_split split, int64_t index, uint8_t *pixels,
+                        int32_t *label);
+/* count tokens of a split from token `from` on; they must lie in one file. */
+ll_err ll_dataset_tokens(const ll_dataset *d, ll_split split, int64_t from, int64_t count,
+                         int32_t *out);
+
+/* ---- loaders: batches made ahead of time by a thread ---- */
+typedef struct ll_loader_opts {
+    ll_sampling how;
+    int64_t batch; /* samples in a whole batch: batch k holds positions k*batch .. */
+    int64_t start; /* the first batch wanted (the step resumed at) */
+    /* The part of each batch that is read here: samples first .. first+count-1; count 0: all. */
+    int64_t first, count;
+} ll_loader_opts;
+
+typedef struct ll_data_batch {
+    int64_t number; /* k */
+    int64_t count;  /* samples that count. Less than asked only at the end of validation, where the
+                     * rest of x and y repeats earlier samples; 0: validation is over */
+    const void *x;
+    size_t x_bytes; /* of the whole buffer */
+    const int32_t *y;
+    size_t y_bytes;
+} ll_data_batch;
+
+/* d must outlive the loader. */
+ll_err ll_loader_open(const ll_dataset *d, const ll_loader_opts *opts, ll_loader **out);
+/* The next batch; it stays valid until the next call. A failure of the thread shows here. */
+ll_err ll_loader_next(ll_loader *l, ll_data_batch *out);
+void ll_loader_close(ll_loader *l);
+
+/* ---- what there is, and showing it ---- */
+typedef struct ll_data_entry {
+    const char *name, *help;
+    const char *source; /* what installs it: "Debian package bible-kjv-text", or the files wanted */
+    bool installed;
+    ll_data_info info; /* if installed; its strings live as long as the program */
+    char where[256];   /* where it is, or is looked for */
+    char problem[512]; /* if not installed: why */
+} ll_data_entry;
+#define LL_MAX_DATASETS 8
+/* Every dataset known by name; returns how many. */
+int ll_dataset_list(ll_data_entry out[LL_MAX_DATASETS]);
+
+typedef enum ll_show {
+    LL_SHOW_ASCII, /* a ramp of characters, nothing else */
+    LL_SHOW_256,   /* Unicode half blocks in 256 colours */
+    LL_SHOW_RGB    /* Unicode half blocks in 24-bit colour */
+} ll_show;
+ll_show ll_show_style(FILE *f); /* what f's terminal can show, from it and the environment */
+/* Images of a split side by side, the names of their classes below. */
+ll_err ll_show_images(const ll_dataset *d, ll_split split, const int64_t *index, int n, ll_show how,
+                      FILE *f);
+/* count tokens: text, with what cannot be printed as \xNN; or token numbers. */
+ll_err ll_show_tokens(const ll_dataset *d, ll_split split, int64_t from, int64_t count, FILE *f);
+
+#ifdef __cplusplus
+}
+#endif

@@ -1,0 +1,106 @@
+/* data_int.h: what the readers of src/data share. A reader fills a dataset with segments: runs of
+ * samples at a fixed stride in some mapped or allocated block. A split is a list of segments, so
+ * that one file can be cut in two and many files joined without copying. */
+#pragma once
+#include "base/arena.h"
+#include "data/data.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define LL_MAX_WIDTH 16384 /* of an image, and its height: rows are made on the stack */
+
+/* Bytes of a file: mapped, or malloc'ed. */
+typedef struct ll_bytes {
+    const uint8_t *data;
+    size_t size;
+    bool mapped;
+    void *base; /* what to unmap, if mapped: data may lie behind a header */
+    size_t base_size;
+} ll_bytes;
+
+typedef struct ll_segment {
+    const char *file;
+    int64_t n; /* images or tokens */
+    /* images: the first one's pixels and label, and the distance to the next one's */
+    const uint8_t *pixels, *labels;
+    size_t pixel_stride, label_stride;
+    /* tokens */
+    const uint8_t *tokens;
+    int token_bytes;     /* 1 or 2 */
+    size_t token_offset; /* of the first, in the file: for messages */
+} ll_segment;
+
+typedef struct ll_segments {
+    ll_segment *item;
+    int count, capacity;
+    int64_t n;       /* of all: images or tokens */
+    int64_t starts;  /* tokens: how many places a window of seq+1 can begin at */
+    int64_t windows; /* tokens: consecutive ones that do not overlap */
+} ll_segments;
+
+typedef struct ll_save ll_save; /* an inflated file on its way to the cache */
+
+struct ll_dataset {
+    ll_data_info info;
+    ll_arena *arena;
+    ll_segments split[2];
+    bool planar;    /* pixels are [c,h,w] */
+    bool synthetic; /* no segments: samples are computed */
+    uint64_t seed;  /* synthetic */
+    const uint8_t *patterns;
+    float (*scale)[256]; /* [channel][byte] -> normalised */
+    ll_bytes *blocks;
+    int n_blocks, block_capacity;
+    ll_save *saves;
+};
+
+/* A set known by name. */
+typedef struct ll_known {
+    const char *name, *format, *help, *source;
+    const char *path; /* absolute, or below $LOOPLINE_DATA (without it: data) */
+    int64_t classes;
+    const char *const *class_names;
+    double mean[LL_MAX_CHANNELS], deviation[LL_MAX_CHANNELS];
+} ll_known;
+
+/* Readers: fill segments, sizes and info.where; the caller does the rest. */
+ll_err ll_read_idx(ll_dataset *d, const ll_data_opts *o, const char *path);
+ll_err ll_read_cifar10(ll_dataset *d, const ll_data_opts *o, const char *path);
+ll_err ll_read_text(ll_dataset *d, const ll_data_opts *o, const char *path);
+ll_err ll_read_tokens(ll_dataset *d, const ll_data_opts *o, const char *path);
+ll_err ll_read_bible(ll_dataset *d, const ll_data_opts *o, const char *path);
+ll_err ll_read_synthetic(ll_dataset *d, const ll_data_opts *o, const char *path);
+
+void ll_segment_add(ll_dataset *d, ll_split split, const ll_segment *s);
+
+/* file.c. A missing file is LL_E_IO with the path; a file in use must not be truncated. */
+ll_err ll_file_map(const char *path, ll_bytes *out);
+void ll_bytes_free(ll_bytes *b);
+/* Gives a block to d, which frees it when closed. */
+void ll_dataset_keep(ll_dataset *d, const ll_bytes *b);
+bool ll_file_exists(const char *path);
+
+/* cache.c: bytes inflated from a file, kept in the user's cache folder. Find is false when there is
+ * no cache or it is not of this very source; the saves of d are done by a thread that
+ * ll_cache_wait joins. A cache that cannot be written is no error: the next start inflates again.
+ */
+bool ll_cache_find(const char *source, const ll_bytes *packed, ll_bytes *out);
+void ll_cache_save(ll_dataset *d, const char *source, const ll_bytes *packed, const ll_bytes *raw);
+void ll_cache_start(ll_dataset *d);
+void ll_cache_wait(ll_dataset *d);
+
+/* synthetic.c: one generated image, by rows; generated tokens. */
+typedef struct ll_synthetic {
+    uint64_t key;
+    int32_t label;
+} ll_synthetic;
+ll_synthetic ll_synthetic_find(const ll_dataset *d, ll_split split, int64_t index);
+void ll_synthetic_row(const ll_dataset *d, const ll_synthetic *s, int64_t y, uint8_t *row);
+void ll_synthetic_tokens(const ll_dataset *d, ll_split split, int64_t from, int64_t count,
+                         int32_t *out);
+
+#ifdef __cplusplus
+}
+#endif

@@ -1,0 +1,255 @@
+/* dataset.c: the sets known by name, the formats, opening and closing. */
+#include "data/data_int.h"
+
+#include <limits.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char *const fashion_classes[] = {"t-shirt", "trouser", "pullover", "dress", "coat",
+                                              "sandal",  "shirt",   "sneaker",  "bag",   "boot"};
+static const char *const cifar_classes[] = {"airplane", "automobile", "bird",  "cat",  "deer",
+                                            "dog",      "frog",       "horse", "ship", "truck"};
+
+static const ll_known known[] = {
+    {.name = "fashion-mnist",
+     .format = "idx",
+     .help = "70,000 grey pictures of clothes, 28 x 28, in 10 classes",
+     .source = "Debian package dataset-fashion-mnist",
+     .path = "/usr/share/datasets/fashion-mnist",
+     .classes = 10,
+     .class_names = fashion_classes,
+     .mean = {0.2860},
+     .deviation = {0.3530}},
+    {.name = "kjv",
+     .format = "bible",
+     .help = "the King James Bible, as bytes",
+     .source = "Debian package bible-kjv-text",
+     .path = "/usr/lib/bible.data"},
+    {.name = "cifar10",
+     .format = "cifar10",
+     .help = "60,000 colour photographs, 32 x 32, in 10 classes",
+     .source = "data_batch_1.bin to data_batch_5.bin and test_batch.bin of CIFAR-10's binary form",
+     .path = "cifar-10-batches-bin",
+     .classes = 10,
+     .class_names = cifar_classes,
+     .mean = {0.4914, 0.4822, 0.4465},
+     .deviation = {0.2470, 0.2435, 0.2616}},
+    {.name = "tokens",
+     .format = "tokens",
+     .help = "token files of GPT-2 as llm.c writes them",
+     .source = "*.bin shards of llm.c's format; \"val\" in the name: for validation",
+     .path = "tokens"},
+    {.name = "synthetic",
+     .format = "synthetic",
+     .help = "generated images or tokens of any shape",
+     .source = "nothing to install",
+     .path = ""},
+};
+#define N_KNOWN ((int)(sizeof known / sizeof *known))
+_Static_assert(N_KNOWN <= LL_MAX_DATASETS, "LL_MAX_DATASETS holds every known set");
+
+typedef ll_err reader(ll_dataset *d, const ll_data_opts *o, const char *path);
+static const struct {
+    const char *name;
+    reader *read;
+} formats[] = {
+    {"idx", ll_read_idx},       {"cifar10", ll_read_cifar10}, {"text", ll_read_text},
+    {"tokens", ll_read_tokens}, {"bible", ll_read_bible},     {"synthetic", ll_read_synthetic},
+};
+
+void ll_segment_add(ll_dataset *d, ll_split split, const ll_segment *s)
+{
+    ll_segments *list = &d->split[split];
+    list->item = ll_arena_grow(d->arena, list->item, sizeof *s, list->count, &list->capacity);
+    list->item[list->count++] = *s;
+    list->n += s->n;
+}
+
+/* Drops the first n samples of a segment. */
+static void advance(ll_segment *s, int64_t n)
+{
+    s->n -= n;
+    if (s->pixels) {
+        s->pixels += (size_t)n * s->pixel_stride;
+        s->labels += (size_t)n * s->label_stride;
+    } else {
+        s->tokens += n * s->token_bytes;
+        s->token_offset += (size_t)(n * s->token_bytes);
+    }
+}
+
+/* Moves the last `fraction` of the training samples to validation. */
+static void hold_out(ll_dataset *d, double fraction)
+{
+    ll_segments *train = &d->split[LL_TRAIN];
+    int64_t left = train->n - (int64_t)ceil((double)train->n * fraction); /* still to train on */
+    int count = train->count;
+    train->count = 0, train->n = 0;
+    for (int i = 0; i < count; i++) {
+        ll_segment first = train->item[i], rest = first;
+        if (first.n > left) first.n = left;
+        left -= first.n;
+        advance(&rest, first.n);
+        if (first.n > 0) ll_segment_add(d, LL_TRAIN, &first);
+        if (rest.n > 0) ll_segment_add(d, LL_VAL, &rest);
+    }
+}
+
+static ll_err finish_images(ll_dataset *d, const ll_known *k)
+{
+    ll_data_info *f = &d->info;
+    CHECK(f->channels <= LL_MAX_CHANNELS, LL_E_IO, "%s: %lld channels, at most %d are taken",
+          f->where, (long long)f->channels, LL_MAX_CHANNELS);
+    CHECK(f->height <= LL_MAX_WIDTH && f->width <= LL_MAX_WIDTH, LL_E_IO,
+          "%s: images of %lld x %lld, at most %d x %d are taken", f->where, (long long)f->height,
+          (long long)f->width, LL_MAX_WIDTH, LL_MAX_WIDTH);
+    d->scale = ll_arena_alloc(d->arena, (size_t)f->channels * sizeof *d->scale);
+    for (int c = 0; c < f->channels; c++) {
+        bool given = k && k->deviation[c] > 0;
+        f->mean[c] = given ? k->mean[c] : 0.5;
+        f->deviation[c] = given ? k->deviation[c] : 0.5;
+        for (int v = 0; v < 256; v++)
+            d->scale[c][v] = (float)((v / 255.0 - f->mean[c]) / f->deviation[c]);
+    }
+    int64_t pixels = f->height * f->width * f->channels;
+    f->class_names = k && k->classes == f->classes ? k->class_names : NULL;
+    f->x_dtype = LL_F32;
+    f->x_shape = LL_SHAPE(f->height, f->width, f->channels);
+    f->x_bytes = (size_t)pixels * 4;
+    f->y_bytes = 4;
+    for (int s = 0; s < 2; s++) {
+        if (!d->synthetic) f->n[s] = d->split[s].n;
+        CHECK(f->n[s] > 0, LL_E_IO, "%s: no image is left %s", f->where,
+              s == LL_TRAIN ? "to train on" : "for validation");
+    }
+    return LL_OK;
+}
+
+/* Counts, for each split, where windows can begin. A window lies in one segment. */
+static ll_err finish_tokens(ll_dataset *d)
+{
+    ll_data_info *f = &d->info;
+    for (int s = 0; s < 2; s++) {
+        ll_segments *list = &d->split[s];
+        for (int i = 0; i < list->count; i++) {
+            int64_t n = list->item[i].n;
+            if (n > f->seq) list->starts += n - f->seq, list->windows += (n - 1) / f->seq;
+        }
+        f->n[s] = list->windows;
+        f->tokens[s] = list->n;
+        CHECK(list->windows > 0, LL_E_IO,
+              "%s: %lld tokens %s are less than one window of seq + 1 = %lld", f->where,
+              (long long)list->n, s == LL_TRAIN ? "to train on" : "for validation",
+              (long long)f->seq + 1);
+    }
+    f->x_dtype = LL_I32;
+    f->x_shape = f->y_shape = LL_SHAPE(f->seq);
+    f->x_bytes = f->y_bytes = (size_t)f->seq * 4;
+    return LL_OK;
+}
+
+static ll_err open_in(ll_dataset *d, const ll_data_opts *o, const ll_known *k, reader *read)
+{
+    double fraction = o->val_fraction == 0 ? 0.05 : o->val_fraction;
+    CHECK(fraction > 0 && fraction < 1, LL_E_ARG, "val_fraction is %g, wanted between 0 and 1",
+          o->val_fraction);
+    CHECK(o->seq >= 0 && o->seq < INT32_MAX, LL_E_ARG, "seq is %lld, wanted 1 to %d",
+          (long long)o->seq, INT32_MAX - 1);
+    CHECK(o->vocab >= 0 && o->vocab <= INT32_MAX, LL_E_ARG, "vocab is %lld, wanted 1 to %d",
+          (long long)o->vocab, INT32_MAX);
+    d->info.seq = o->seq ? o->seq : 256;
+    d->info.classes = o->classes ? o->classes : k ? k->classes : 0;
+    TRY(read(d, o, d->info.where));
+    if (!d->synthetic && d->split[LL_VAL].n == 0) hold_out(d, fraction);
+    TRY(d->info.kind == LL_IMAGES ? finish_images(d, k) : finish_tokens(d));
+    ll_cache_start(d);
+    return LL_OK;
+}
+
+/* A known set's own place: as it stands, or below the folder for data. */
+static const char *default_path(ll_arena *a, const ll_known *k)
+{
+    const char *base = getenv("LOOPLINE_DATA");
+    if (k->path[0] == '/' || k->path[0] == '\0') return ll_arena_strdup(a, k->path);
+    return ll_arena_printf(a, "%s/%s", base && *base ? base : "data", k->path);
+}
+
+static ll_err find(const ll_data_opts *o, const ll_known **k, reader **read)
+{
+    const char *format = o->format;
+    *k = NULL;
+    for (int i = 0; o->name && i < N_KNOWN; i++)
+        if (strcmp(known[i].name, o->name) == 0) *k = &known[i];
+    CHECK(!o->name || *k, LL_E_CONFIG,
+          "data.name is '%s', wanted fashion-mnist, kjv, cifar10, tokens or synthetic; "
+          "or path and format instead",
+          o->name);
+    CHECK(o->name || (o->path && o->format), LL_E_CONFIG,
+          "data needs a name, or a path and a format (idx, cifar10, text, tokens)");
+    if (!format) format = (*k)->format;
+    *read = NULL;
+    for (size_t i = 0; i < sizeof formats / sizeof *formats; i++)
+        if (strcmp(formats[i].name, format) == 0) *read = formats[i].read;
+    CHECK(*read, LL_E_CONFIG, "data.format is '%s', wanted idx, cifar10, text or tokens", format);
+    return LL_OK;
+}
+
+ll_err ll_dataset_open(const ll_data_opts *o, ll_dataset **out)
+{
+    const ll_known *k;
+    reader *read;
+    *out = NULL;
+    TRY(find(o, &k, &read));
+    ll_arena *arena = ll_arena_new();
+    ll_dataset *d = LL_NEW(arena, ll_dataset);
+    d->arena = arena;
+    d->info.name = ll_arena_strdup(arena, k ? k->name : o->format);
+    d->info.where = o->path ? ll_arena_strdup(arena, o->path) : default_path(arena, k);
+    ll_err rc = open_in(d, o, k, read);
+    if (rc == LL_E_IO && k)
+        rc = ll_raise(rc, __FILE__, __LINE__, __func__, "dataset %s: %s; it comes from: %s",
+                      k->name, ll_error_message(), k->source);
+    if (rc != LL_OK) {
+        ll_dataset_close(d);
+        return rc;
+    }
+    *out = d;
+    return LL_OK;
+}
+
+void ll_dataset_close(ll_dataset *d)
+{
+    if (!d) return;
+    ll_cache_wait(d);
+    for (int i = 0; i < d->n_blocks; i++) ll_bytes_free(&d->blocks[i]);
+    ll_arena_free(d->arena);
+}
+
+const ll_data_info *ll_dataset_info(const ll_dataset *d)
+{
+    return &d->info;
+}
+
+int ll_dataset_list(ll_data_entry out[LL_MAX_DATASETS])
+{
+    for (int i = 0; i < N_KNOWN; i++) {
+        const ll_known *k = &known[i];
+        ll_data_entry *e = &out[i];
+        *e = (ll_data_entry){.name = k->name, .help = k->help, .source = k->source};
+        ll_arena *arena = ll_arena_new();
+        snprintf(e->where, sizeof e->where, "%s", default_path(arena, k));
+        ll_arena_free(arena);
+        ll_dataset *d;
+        e->installed = ll_dataset_open(&(ll_data_opts){.name = k->name}, &d) == LL_OK;
+        if (!e->installed) {
+            snprintf(e->problem, sizeof e->problem, "%s", ll_error_message());
+            continue;
+        }
+        e->info = d->info;
+        e->info.name = k->name;
+        e->info.where = "";
+        ll_dataset_close(d);
+    }
+    return N_KNOWN;
+}

@@ -1,0 +1,171 @@
+/* loader.c: batches made ahead by one thread. SLOTS buffers go round: one is the caller's, the
+ * others are filled or being filled. Batch k is always in slot k % SLOTS, so two counters say all:
+ * slots are free for batches below taken + SLOTS - 1, ready for batches below made.
+ *
+ *     taken = 5: the caller holds batch 4; made = 6: batch 5 is ready, 6 is being filled. */
+#include "data/data_int.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define SLOTS 3
+
+struct ll_loader {
+    const ll_dataset *d;
+    ll_loader_opts opts;
+    int64_t end;         /* of validation: the number of batches; training has none */
+    int64_t taken, made; /* the batch wanted next; the batch made next */
+    size_t x_bytes, y_bytes;
+    char *x[SLOTS];
+    int32_t *y[SLOTS];
+    int64_t count[SLOTS];
+    ll_err rc; /* of the thread, which has then stopped */
+    char message[1024];
+    bool stop, running;
+    pthread_t thread;
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+};
+
+/* How many samples of this loader's part of batch k there are. */
+static int64_t samples_in(const ll_loader *l, int64_t k)
+{
+    if (l->opts.how.split == LL_TRAIN) return l->opts.count;
+    int64_t left = l->d->info.n[LL_VAL] - k * l->opts.batch - l->opts.first;
+    return left < 0 ? 0 : left < l->opts.count ? left : l->opts.count;
+}
+
+/* Positions behind the end of validation start over, so a last batch is always whole. */
+static ll_err fill(ll_loader *l, int64_t k)
+{
+    int slot = (int)(k % SLOTS);
+    l->count[slot] = samples_in(l, k);
+    return ll_dataset_read(l->d, &l->opts.how, k * l->opts.batch + l->opts.first, l->opts.count,
+                           l->x[slot], l->y[slot]);
+}
+
+static void *work(void *arg)
+{
+    ll_loader *l = arg;
+    pthread_mutex_lock(&l->lock);
+    while (!l->stop && l->made < l->end) {
+        if (l->made >= l->taken + SLOTS - 1) {
+            pthread_cond_wait(&l->changed, &l->lock);
+            continue;
+        }
+        pthread_mutex_unlock(&l->lock);
+        ll_err rc = fill(l, l->made); /* only this thread moves made */
+        pthread_mutex_lock(&l->lock);
+        l->rc = rc;
+        if (rc != LL_OK) {
+            snprintf(l->message, sizeof l->message, "%s", ll_error_message());
+            l->stop = true;
+        } else {
+            l->made++;
+        }
+        pthread_cond_broadcast(&l->changed);
+    }
+    pthread_mutex_unlock(&l->lock);
+    return NULL;
+}
+
+static ll_err check_opts(const ll_dataset *d, const ll_loader_opts *o)
+{
+    CHECK(o->batch > 0 && o->batch <= INT32_MAX, LL_E_ARG, "batch is %lld, wanted 1 to %d",
+          (long long)o->batch, INT32_MAX);
+    CHECK(o->first >= 0 && o->count >= 0 && o->first + o->count <= o->batch, LL_E_ARG,
+          "part %lld+%lld of a batch of %lld", (long long)o->first, (long long)o->count,
+          (long long)o->batch);
+    CHECK(o->start >= 0 && o->start <= INT64_MAX / 2 / o->batch, LL_E_ARG,
+          "start is batch %lld, wanted 0 or more", (long long)o->start);
+    CHECK(o->how.split == LL_TRAIN || o->how.split == LL_VAL, LL_E_ARG,
+          "split is %d, wanted 0 or 1", (int)o->how.split);
+    CHECK(d->info.kind == LL_IMAGES || (!o->how.flip && o->how.crop == 0), LL_E_ARG,
+          "dataset %s has tokens: flip and crop are for images", d->info.name);
+    return LL_OK;
+}
+
+static ll_err start(ll_loader *l)
+{
+    size_t n = (size_t)l->opts.count;
+    l->x_bytes = n * l->d->info.x_bytes;
+    l->y_bytes = n * l->d->info.y_bytes;
+    for (int i = 0; i < SLOTS; i++) {
+        l->x[i] = aligned_alloc(64, (l->x_bytes + 63) / 64 * 64);
+        l->y[i] = aligned_alloc(64, (l->y_bytes + 63) / 64 * 64);
+        CHECK(l->x[i] && l->y[i], LL_E_MEM, "no memory for %d batches of %lld samples, %zu bytes",
+              SLOTS, (long long)l->opts.count, l->x_bytes + l->y_bytes);
+    }
+    sigset_t all, old; /* signals are for the thread that waits for them */
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &old);
+    int e = pthread_create(&l->thread, NULL, work, l);
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    CHECK(e == 0, LL_E_SYS, "cannot start the loader's thread: %s", strerror(e));
+    l->running = true;
+    return LL_OK;
+}
+
+ll_err ll_loader_open(const ll_dataset *d, const ll_loader_opts *opts, ll_loader **out)
+{
+    *out = NULL;
+    TRY(check_opts(d, opts));
+    ll_loader *l = calloc(1, sizeof *l);
+    CHECK(l, LL_E_MEM, "no memory for a loader");
+    l->d = d;
+    l->opts = *opts;
+    if (l->opts.count == 0) l->opts.count = opts->batch - opts->first;
+    l->taken = l->made = opts->start;
+    l->end = INT64_MAX;
+    if (opts->how.split == LL_VAL) l->end = (d->info.n[LL_VAL] + opts->batch - 1) / opts->batch;
+    pthread_mutex_init(&l->lock, NULL);
+    pthread_cond_init(&l->changed, NULL);
+    ll_err rc = start(l);
+    if (rc != LL_OK) {
+        ll_loader_close(l);
+        return rc;
+    }
+    *out = l;
+    return LL_OK;
+}
+
+ll_err ll_loader_next(ll_loader *l, ll_data_batch *out)
+{
+    *out = (ll_data_batch){.number = l->taken};
+    if (l->taken >= l->end) return LL_OK;
+    pthread_mutex_lock(&l->lock);
+    while (l->made <= l->taken && !l->stop) pthread_cond_wait(&l->changed, &l->lock);
+    bool ready = l->made > l->taken;
+    if (ready) l->taken++;
+    pthread_cond_broadcast(&l->changed);
+    pthread_mutex_unlock(&l->lock);
+    CHECK(ready, l->rc, "%s", l->message);
+    int slot = (int)(out->number % SLOTS);
+    out->count = l->count[slot];
+    out->x = l->x[slot];
+    out->x_bytes = l->x_bytes;
+    out->y = l->y[slot];
+    out->y_bytes = l->y_bytes;
+    return LL_OK;
+}
+
+void ll_loader_close(ll_loader *l)
+{
+    if (!l) return;
+    if (l->running) {
+        pthread_mutex_lock(&l->lock);
+        l->stop = true;
+        pthread_cond_broadcast(&l->changed);
+        pthread_mutex_unlock(&l->lock);
+        pthread_join(l->thread, NULL);
+    }
+    for (int i = 0; i < SLOTS; i++) {
+        free(l->x[i]);
+        free(l->y[i]);
+    }
+    pthread_cond_destroy(&l->changed);
+    pthread_mutex_destroy(&l->lock);
+    free(l);
+}

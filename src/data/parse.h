@@ -1,0 +1,45 @@
+/* parse.h: bytes from outside, checked. Nothing here opens a file: a fuzzer can drive all of it.
+ * `file` only names the source in messages. Every size in a header is checked against the bytes
+ * that are there before anything is allocated or read. */
+#pragma once
+#include "base/err.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* IDX (as MNIST): 0, 0, type (8: u8), number of dimensions, then each as a big-endian u32. */
+#define LL_IDX_DIMS 4
+#define LL_IDX_HEADER_MAX (4 + 4 * LL_IDX_DIMS)
+typedef struct ll_idx {
+    int n_dim;
+    int64_t dim[LL_IDX_DIMS];
+    size_t offset, bytes; /* where the elements begin and how many there are */
+} ll_idx;
+ll_err ll_idx_header(const uint8_t *bytes, size_t size, const char *file, ll_idx *out);
+/* The header, and exactly as many bytes behind it as it says. */
+ll_err ll_idx_parse(const uint8_t *bytes, size_t size, const char *file, ll_idx *out);
+/* An IDX file packed by gzip, inflated straight into one malloc'ed block of the header's size. */
+ll_err ll_idx_gunzip(const uint8_t *gz, size_t size, const char *file, uint8_t **out,
+                     size_t *out_size);
+/* Labels at bytes, bytes + stride, ...: every one below classes. offset: of the first, in file. */
+ll_err ll_labels_check(const uint8_t *bytes, int64_t n, size_t stride, int64_t classes,
+                       const char *file, size_t offset);
+
+/* CIFAR-10 binary: records of a label and 3 planes of 32 x 32 bytes. */
+#define LL_CIFAR_SIDE 32
+#define LL_CIFAR_RECORD (1 + 3 * LL_CIFAR_SIDE * LL_CIFAR_SIDE)
+ll_err ll_cifar_parse(const uint8_t *bytes, size_t size, const char *file, int64_t *n);
+
+/* llm.c's token files: 256 little-endian i32 (magic, version, count, zeros), then u16 tokens. */
+#define LL_TOKENS_HEADER 1024
+#define LL_TOKENS_MAGIC 20240520
+ll_err ll_tokens_parse(const uint8_t *bytes, size_t size, const char *file, int64_t *n);
+
+/* The packed text of bible-kjv-text, unpacked into a malloc'ed block. */
+ll_err ll_bible_parse(const uint8_t *bytes, size_t size, const char *file, uint8_t **out,
+                      size_t *out_size);
+
+#ifdef __cplusplus
+}
+#endif

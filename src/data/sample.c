@@ -1,0 +1,207 @@
+/* sample.c: which sample stands at a position, and its numbers as a model wants them. */
+#include "base/rng.h"
+#include "data/data_int.h"
+
+#include <string.h>
+
+/* The i-th place a window can begin at, or the i-th of the consecutive windows, as a token of the
+ * split. */
+static int64_t window_start(const ll_segments *list, int64_t seq, bool anywhere, int64_t i)
+{
+    int64_t before = 0;
+    for (int s = 0; s < list->count; before += list->item[s++].n) {
+        int64_t n = list->item[s].n;
+        if (n <= seq) continue;
+        int64_t here = anywhere ? n - seq : (n - 1) / seq;
+        if (i < here) return before + (anywhere ? i : i * seq);
+        i -= here;
+    }
+    LL_ASSERT(!"a window within the split");
+    return 0;
+}
+
+int64_t ll_sample_index(const ll_dataset *d, const ll_sampling *how, int64_t position)
+{
+    LL_ASSERT(position >= 0);
+    const ll_segments *list = &d->split[how->split];
+    int64_t n = d->info.n[how->split];
+    bool train = how->split == LL_TRAIN;
+    if (d->info.kind == LL_TOKENS) {
+        int64_t i = position % n;
+        if (train)
+            i = (int64_t)ll_below_at(how->seed, ll_stream("window", 0), (uint64_t)position,
+                                     (uint64_t)list->starts);
+        return window_start(list, d->info.seq, train, i);
+    }
+    if (!train) return position % n;
+    return (int64_t)ll_permute(how->seed, ll_stream("shuffle", (uint64_t)(position / n)),
+                               (uint64_t)(position % n), (uint64_t)n);
+}
+
+/* The segment that holds sample *i of the split, *i becoming its number there; NULL: none. */
+static const ll_segment *locate(const ll_segments *list, int64_t *i)
+{
+    for (int s = 0; s < list->count; s++) {
+        if (*i < list->item[s].n) return &list->item[s];
+        *i -= list->item[s].n;
+    }
+    return NULL;
+}
+
+/* An image found: rows of it are fetched one by one, whatever the layout. */
+typedef struct picture {
+    const uint8_t *pixels; /* NULL: synthetic */
+    ll_synthetic synthetic;
+    int32_t label;
+} picture;
+
+static picture find_picture(const ll_dataset *d, ll_split split, int64_t index)
+{
+    picture p = {0};
+    if (d->synthetic) {
+        p.synthetic = ll_synthetic_find(d, split, index);
+        p.label = p.synthetic.label;
+        return p;
+    }
+    const ll_segment *s = locate(&d->split[split], &index);
+    p.pixels = s->pixels + (size_t)index * s->pixel_stride;
+    p.label = s->labels[(size_t)index * s->label_stride];
+    return p;
+}
+
+/* Row y as bytes [w,c]: in place, or made in buffer. */
+static const uint8_t *row_of(const ll_dataset *d, const picture *p, int64_t y,
+                             uint8_t buffer[LL_MAX_WIDTH * LL_MAX_CHANNELS])
+{
+    const int64_t width = d->info.width, channels = d->info.channels;
+    if (!p->pixels) {
+        ll_synthetic_row(d, &p->synthetic, y, buffer);
+        return buffer;
+    }
+    if (!d->planar) return p->pixels + y * width * channels;
+    for (int64_t c = 0; c < channels; c++) {
+        const uint8_t *from = p->pixels + (c * d->info.height + y) * width;
+        for (int64_t x = 0; x < width; x++) buffer[x * channels + c] = from[x];
+    }
+    return buffer;
+}
+
+ll_err ll_dataset_image(const ll_dataset *d, ll_split split, int64_t index, uint8_t *pixels,
+                        int32_t *label)
+{
+    const ll_data_info *f = &d->info;
+    uint8_t buffer[LL_MAX_WIDTH * LL_MAX_CHANNELS];
+    CHECK(f->kind == LL_IMAGES, LL_E_ARG, "dataset %s has tokens, not images", f->name);
+    CHECK(index >= 0 && index < f->n[split], LL_E_ARG, "image %lld of %s, wanted 0 to %lld",
+          (long long)index, f->name, (long long)f->n[split] - 1);
+    picture p = find_picture(d, split, index);
+    size_t row = (size_t)(f->width * f->channels);
+    for (int64_t y = 0; y < f->height; y++)
+        memcpy(pixels + (size_t)y * row, row_of(d, &p, y, buffer), row);
+    *label = p.label;
+    return LL_OK;
+}
+
+ll_err ll_dataset_tokens(const ll_dataset *d, ll_split split, int64_t from, int64_t count,
+                         int32_t *out)
+{
+    const ll_data_info *f = &d->info;
+    int64_t at = from;
+    CHECK(f->kind == LL_TOKENS, LL_E_ARG, "dataset %s has images, not tokens", f->name);
+    const ll_segment *s = from < 0 ? NULL : locate(&d->split[split], &at);
+    CHECK(s && count >= 0 && count <= s->n - at, LL_E_ARG,
+          "%lld tokens of %s from %lld on, of %lld; wanted within one file", (long long)count,
+          f->name, (long long)from, (long long)f->tokens[split]);
+    if (d->synthetic) {
+        ll_synthetic_tokens(d, split, at, count, out);
+        return LL_OK;
+    }
+    const uint8_t *p = s->tokens + at * s->token_bytes;
+    for (int64_t i = 0; i < count; i++) {
+        int32_t t = s->token_bytes == 1 ? p[i] : p[2 * i] | p[2 * i + 1] << 8;
+        CHECK(t < f->vocab, LL_E_IO, "%s: token %d at offset %zu, wanted 0 to %lld", s->file, t,
+              s->token_offset + (size_t)((at + i) * s->token_bytes), (long long)f->vocab - 1);
+        out[i] = t;
+    }
+    return LL_OK;
+}
+
+/* How one training image is moved and mirrored: a function of (seed, position) only. */
+typedef struct motion {
+    int64_t down, right; /* the source of pixel (y, x) is (y + down, x + right) */
+    bool mirror;
+} motion;
+
+static motion motion_at(const ll_sampling *how, int64_t position)
+{
+    motion m = {0};
+    if (how->split != LL_TRAIN || (!how->flip && how->crop == 0)) return m;
+    uint32_t w[4];
+    ll_philox(how->seed, ll_stream("augment", 0), (uint64_t)position, w);
+    uint64_t places = 2 * (uint64_t)how->crop + 1;
+    m.down = (int64_t)(w[0] * places >> 32) - how->crop;
+    m.right = (int64_t)(w[1] * places >> 32) - how->crop;
+    m.mirror = how->flip && (w[2] & 1);
+    return m;
+}
+
+static void normalise_row(const ll_dataset *d, const uint8_t *row, motion m, float *out)
+{
+    const int64_t width = d->info.width, channels = d->info.channels;
+    if (channels == 1 && m.right == 0 && !m.mirror) {
+        for (int64_t x = 0; x < width; x++) out[x] = d->scale[0][row[x]];
+        return;
+    }
+    for (int64_t x = 0; x < width; x++) {
+        int64_t from = (m.mirror ? width - 1 - x : x) + m.right;
+        bool inside = from >= 0 && from < width;
+        for (int64_t c = 0; c < channels; c++)
+            *out++ = d->scale[c][inside ? row[from * channels + c] : 0];
+    }
+}
+
+static void read_image(const ll_dataset *d, const ll_sampling *how, int64_t position, float *x,
+                       int32_t *y)
+{
+    static const uint8_t black[LL_MAX_WIDTH * LL_MAX_CHANNELS];
+    uint8_t buffer[LL_MAX_WIDTH * LL_MAX_CHANNELS];
+    const int64_t height = d->info.height, row = d->info.width * d->info.channels;
+    picture p = find_picture(d, how->split, ll_sample_index(d, how, position));
+    motion m = motion_at(how, position);
+    for (int64_t i = 0; i < height; i++) {
+        int64_t from = i + m.down;
+        bool inside = from >= 0 && from < height;
+        normalise_row(d, inside ? row_of(d, &p, from, buffer) : black, m, x + i * row);
+    }
+    *y = p.label;
+}
+
+/* x and y of a window overlap by all but one token: read it once, then shift. */
+static ll_err read_window(const ll_dataset *d, const ll_sampling *how, int64_t position, int32_t *x,
+                          int32_t *y)
+{
+    int64_t seq = d->info.seq, from = ll_sample_index(d, how, position);
+    TRY(ll_dataset_tokens(d, how->split, from, seq, x));
+    memcpy(y, x + 1, (size_t)(seq - 1) * sizeof *y);
+    return ll_dataset_tokens(d, how->split, from + seq, 1, y + seq - 1);
+}
+
+ll_err ll_dataset_read(const ll_dataset *d, const ll_sampling *how, int64_t position, int64_t count,
+                       void *x, int32_t *y)
+{
+    const ll_data_info *f = &d->info;
+    CHECK(how->split == LL_TRAIN || how->split == LL_VAL, LL_E_ARG, "split is %d, wanted 0 or 1",
+          (int)how->split);
+    CHECK(position >= 0 && count >= 0, LL_E_ARG, "%lld samples from position %lld on",
+          (long long)count, (long long)position);
+    CHECK(how->crop >= 0 && how->crop <= LL_MAX_WIDTH, LL_E_ARG, "crop is %d, wanted 0 to %d",
+          how->crop, LL_MAX_WIDTH);
+    for (int64_t i = 0; i < count; i++) {
+        char *xi = (char *)x + (size_t)i * f->x_bytes, *yi = (char *)y + (size_t)i * f->y_bytes;
+        if (f->kind == LL_IMAGES)
+            read_image(d, how, position + i, (float *)xi, (int32_t *)yi);
+        else
+            TRY(read_window(d, how, position + i, (int32_t *)xi, (int32_t *)yi));
+    }
+    return LL_OK;
+}
