@@ -1,0 +1,301 @@
+/* test_session.c: graphs compiled and run: machines agree, micro-batches average, memory is shared,
+ * numbers that are not finite are traced to their op. */
+#include "exec/session.h"
+
+#include "base/rng.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+#define MUST(call)                                                                                 \
+    do {                                                                                           \
+        if ((call) != LL_OK) fail_msg("%s\n%s", ll_error_text(), ll_error_frames());               \
+    } while (0)
+
+enum { N = 12, IN = 7, HIDDEN = 13, OUT = 5 };
+
+static ll_graph *mlp(int batch, const ll_optim *o)
+{
+    ll_graph *g = ll_graph_new("mlp");
+    ll_val x = ll_batch(g, "x", LL_F32, LL_SHAPE(batch, IN));
+    ll_val y = ll_batch(g, "y", LL_I32, LL_SHAPE(batch));
+    ll_val h = ll_gelu(g, ll_linear(g, "fc1", x, HIDDEN, true));
+    ll_val loss = ll_mean(g, ll_cross_entropy(g, ll_linear(g, "fc2", h, OUT, true), y));
+    ll_result(g, "loss", loss);
+    if (o) ll_minimize(g, loss, o);
+    return g;
+}
+
+static float x_data[N * IN];
+static int32_t y_data[N];
+
+static void make_data(void)
+{
+    for (int i = 0; i < N * IN; i++) x_data[i] = (float)ll_normal_at(1, 2, (uint64_t)i);
+    for (int i = 0; i < N; i++) y_data[i] = (int32_t)ll_below_at(1, 3, (uint64_t)i, OUT);
+}
+
+/* Data of N samples over the session's micro-batches. */
+static void feed(ll_session *s, int n_micro)
+{
+    int b = N / n_micro;
+    for (int m = 0; m < n_micro; m++) {
+        MUST(ll_session_set(s, "x", m, x_data + m * b * IN, sizeof(float) * (size_t)(b * IN)));
+        MUST(ll_session_set(s, "y", m, y_data + m * b, 4 * (size_t)b));
+    }
+}
+
+static double train(ll_session_opts opts, const ll_optim *o, int steps, float *w)
+{
+    int n_micro = opts.micro_batches ? opts.micro_batches : 1;
+    ll_graph *g = mlp(N / n_micro, o);
+    ll_session *s;
+    MUST(ll_session_open(g, &opts, &s));
+    feed(s, n_micro);
+    for (int i = 0; i < steps; i++) MUST(ll_session_run(s, 0.05));
+    double loss = ll_session_result(s, "loss");
+    MUST(ll_session_get(s, "fc1.weight", w, 4 * HIDDEN * IN));
+    ll_session_close(s);
+    ll_graph_free(g);
+    return loss;
+}
+
+static void close_to(const float *a, const float *b, int n, double tolerance, const char *what)
+{
+    for (int i = 0; i < n; i++)
+        if (!(fabs(a[i] - b[i]) <= tolerance * (0.05 + fabs(b[i]))))
+            fail_msg("%s: element %d is %g, want %g", what, i, a[i], b[i]);
+}
+
+static const char *const optimizers[] = {"sgd",  "momentum", "nesterov", "adagrad", "rmsprop",
+                                         "adam", "adamw",    "lars",     "larc",    "lamb"};
+
+static void test_machines_agree(void **state)
+{
+    (void)state;
+    float a[HIDDEN * IN], b[HIDDEN * IN];
+    for (int i = 0; i < 10; i++) {
+        ll_optim o = {.name = optimizers[i], .weight_decay = 0.01, .clip = 0.5};
+        double ref = train((ll_session_opts){.machine = "ref", .seed = 4}, &o, 5, a);
+        double cpu = train((ll_session_opts){.machine = "cpu", .seed = 4, .threads = 2}, &o, 5, b);
+        assert_true(fabs(ref - cpu) < 1e-5);
+        close_to(b, a, HIDDEN * IN, 1e-3, optimizers[i]);
+    }
+}
+
+static void test_loss_falls(void **state)
+{
+    (void)state;
+    float w[HIDDEN * IN];
+    for (int i = 0; i < 10; i++) {
+        ll_optim o = {.name = optimizers[i], .trust = 0.1};
+        double first = train((ll_session_opts){.seed = 4}, &o, 1, w);
+        double last = train((ll_session_opts){.seed = 4}, &o, 60, w);
+        if (!(last < first)) fail_msg("%s: loss %g after %g", optimizers[i], last, first);
+    }
+}
+
+static void test_micro_batches(void **state)
+{
+    (void)state;
+    float a[HIDDEN * IN], b[HIDDEN * IN];
+    ll_optim o = {.name = "adamw", .weight_decay = 0.1, .clip = 1};
+    double one = train((ll_session_opts){.seed = 2}, &o, 4, a);
+    for (int m = 2; m <= 6; m++) {
+        if (N % m) continue;
+        double many = train((ll_session_opts){.seed = 2, .micro_batches = m}, &o, 4, b);
+        assert_true(fabs(one - many) < 1e-5);
+        close_to(b, a, HIDDEN * IN, 2e-3, "micro-batches");
+    }
+}
+
+static void test_deterministic(void **state)
+{
+    (void)state;
+    float a[HIDDEN * IN], b[HIDDEN * IN];
+    ll_optim o = {.name = "lamb"};
+    double x = train((ll_session_opts){.seed = 2}, &o, 5, a);
+    double y = train((ll_session_opts){.seed = 2}, &o, 5, b);
+    assert_true(x == y);
+    assert_memory_equal(a, b, sizeof a);
+    train((ll_session_opts){.seed = 3}, &o, 5, b);
+    assert_true(memcmp(a, b, sizeof a) != 0);
+}
+
+static void test_bf16_follows_f32(void **state)
+{
+    (void)state;
+    float a[HIDDEN * IN], b[HIDDEN * IN];
+    ll_optim o = {.name = "momentum"};
+    double f32 = train((ll_session_opts){.seed = 2}, &o, 10, a);
+    double bf16 = train((ll_session_opts){.seed = 2, .precision = "bf16"}, &o, 10, b);
+    assert_true(fabs(f32 - bf16) < 0.02 * f32);
+    assert_true(memcmp(a, b, sizeof a) != 0); /* it did round */
+}
+
+/* The same rules for one number, written out. */
+static double by_hand(const char *name, int steps)
+{
+    double p = 1.5, m = 0, v = 0, lr = 0.1, wd = 0.01, sum = 0;
+    for (int t = 1; t <= steps; t++) {
+        double d = 2 * p; /* of p*p */
+        double e = d + wd * p, c1 = 1 - pow(0.9, t), c2 = 1 - pow(0.999, t);
+        double local = 0.001 * fabs(p) / (fabs(d) + wd * fabs(p));
+        if (!strcmp(name, "sgd")) p -= lr * e;
+        if (!strcmp(name, "momentum")) m = 0.9 * m + e, p -= lr * m;
+        if (!strcmp(name, "nesterov")) m = 0.9 * m + e, p -= lr * (e + 0.9 * m);
+        if (!strcmp(name, "adagrad")) sum += e * e, p -= lr * e / (sqrt(sum) + 1e-10);
+        if (!strcmp(name, "rmsprop")) v = 0.99 * v + 0.01 * e * e, p -= lr * e / (sqrt(v) + 1e-8);
+        if (!strcmp(name, "adam") || !strcmp(name, "adamw") || !strcmp(name, "lamb")) {
+            double u = strcmp(name, "adam") ? d : e, eps = strcmp(name, "lamb") ? 1e-8 : 1e-6;
+            m = 0.9 * m + 0.1 * u, v = 0.999 * v + 0.001 * u * u;
+            double step = m / c1 / (sqrt(v / c2) + eps);
+            if (strcmp(name, "adam")) step += wd * p;
+            if (!strcmp(name, "lamb")) step *= fabs(p) / fabs(step);
+            p -= lr * step;
+        }
+        if (!strcmp(name, "lars")) m = 0.9 * m + lr * local * e, p -= m;
+        if (!strcmp(name, "larc")) m = 0.9 * m + fmin(local, lr) / lr * e, p -= lr * m;
+    }
+    return p;
+}
+
+static void test_optimizers_by_hand(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 10; i++) {
+        ll_graph *g = ll_graph_new("one");
+        ll_val p = ll_param(g, "p", LL_SHAPE(1, 1), (ll_init){LL_CONSTANT, 1.5});
+        ll_minimize(g, ll_sum_all(g, ll_square(g, p)),
+                    &(ll_optim){.name = optimizers[i], .weight_decay = 0.01});
+        ll_session *s;
+        MUST(ll_session_open(g, &(ll_session_opts){0}, &s));
+        for (int t = 0; t < 7; t++) MUST(ll_session_run(s, 0.1));
+        float got;
+        MUST(ll_session_get(s, "p", &got, 4));
+        double want = by_hand(optimizers[i], 7);
+        if (!(fabs(got - want) < 2e-5)) fail_msg("%s: %.8g, want %.8g", optimizers[i], got, want);
+        ll_session_close(s);
+        ll_graph_free(g);
+    }
+}
+
+static void test_clipping(void **state)
+{
+    (void)state;
+    ll_graph *g = ll_graph_new("clip");
+    ll_val p = ll_param(g, "p", LL_SHAPE(2), (ll_init){LL_CONSTANT, 3});
+    ll_minimize(g, ll_sum_all(g, ll_square(g, p)), &(ll_optim){.name = "sgd", .clip = 1});
+    ll_session *s;
+    MUST(ll_session_open(g, &(ll_session_opts){0}, &s));
+    MUST(ll_session_run(s, 1));
+    float q[2];
+    MUST(ll_session_get(s, "p", q, 8));
+    assert_true(fabs(ll_session_result(s, "grad_norm") - 6 * sqrt(2)) < 1e-4);
+    assert_true(fabs(q[0] - (3 - sqrt(0.5))) < 1e-5);
+    ll_session_close(s);
+    ll_graph_free(g);
+}
+
+static void test_shared_parameters(void **state)
+{
+    (void)state;
+    ll_graph *g = mlp(N, &(ll_optim){.name = "sgd"}), *h = mlp(N, NULL);
+    ll_session *s, *e;
+    MUST(ll_session_open(g, &(ll_session_opts){.seed = 9}, &s));
+    MUST(ll_session_open(h, &(ll_session_opts){.seed = 1, .share = s}, &e));
+    feed(s, 1);
+    feed(e, 1);
+    for (int i = 0; i < 3; i++) {
+        MUST(ll_session_run(e, 0));
+        double before = ll_session_result(e, "loss");
+        MUST(ll_session_run(s, 0.1));
+        assert_true(fabs(before - ll_session_result(s, "loss")) < 1e-6);
+    }
+    ll_session_close(e);
+    ll_session_close(s);
+    ll_graph_free(g);
+    ll_graph_free(h);
+}
+
+static void test_nan_names_op(void **state)
+{
+    (void)state;
+    ll_graph *g = ll_graph_new("bad");
+    ll_val p = ll_param(g, "p", LL_SHAPE(3), (ll_init){LL_CONSTANT, 0.5});
+    ll_push(g, "trouble");
+    ll_val l = ll_log(g, ll_scale(g, p, 2));
+    ll_pop(g);
+    ll_minimize(g, ll_neg(g, ll_sum_all(g, ll_square(g, l))), &(ll_optim){.name = "sgd"});
+    ll_session *s;
+    MUST(ll_session_open(g, &(ll_session_opts){0}, &s));
+    float start[3] = {0.5f, -1, 0.5f}, after[3];
+    MUST(ll_session_set(s, "p", 0, start, sizeof start));
+    assert_int_equal(ll_session_run(s, 0.1), LL_E_NUMERIC);
+    assert_non_null(strstr(ll_error_text(), "step 1"));
+    assert_non_null(strstr(ll_error_text(), "trouble.log"));
+    assert_non_null(strstr(ll_error_text(), "element 1"));
+    MUST(ll_session_get(s, "p", after, sizeof after)); /* parameters are as they were */
+    assert_memory_equal(start, after, sizeof start);
+    ll_session_close(s);
+    ll_graph_free(g);
+}
+
+static void test_bad_calls(void **state)
+{
+    (void)state;
+    ll_graph *g = mlp(N, NULL);
+    ll_session *s;
+    assert_int_equal(ll_session_open(g, &(ll_session_opts){.machine = "gpu"}, &s), LL_E_ARG);
+    assert_int_equal(ll_session_open(g, &(ll_session_opts){.precision = "f8"}, &s), LL_E_ARG);
+    assert_int_equal(ll_session_open(g, &(ll_session_opts){.micro_batches = 2}, &s), LL_E_ARG);
+    MUST(ll_session_open(g, &(ll_session_opts){0}, &s));
+    assert_int_equal(ll_session_set(s, "z", 0, x_data, 4), LL_E_ARG);
+    assert_int_equal(ll_session_set(s, "x", 0, x_data, 4), LL_E_ARG);
+    assert_int_equal(ll_session_set(s, "y", 1, y_data, sizeof y_data), LL_E_ARG);
+    ll_session_close(s);
+    ll_graph_free(g);
+    g = mlp(N, &(ll_optim){.name = "sdg"});
+    assert_int_equal(ll_session_open(g, &(ll_session_opts){0}, &s), LL_E_GRAPH);
+    assert_non_null(strstr(ll_error_text(), "sdg"));
+    ll_graph_free(g);
+}
+
+static void test_memory_is_as_planned(void **state)
+{
+    (void)state;
+    ll_graph *g = mlp(N, &(ll_optim){.name = "adam"});
+    ll_session *s;
+    MUST(ll_session_open(g, &(ll_session_opts){0}, &s));
+    const ll_program *p = ll_session_program(s);
+    assert_int_equal(ll_session_bytes(s), ll_exec_bytes(ll_session_exec(s)));
+    assert_int_equal(p->bytes, p->persistent_bytes + p->work_bytes + p->scratch_bytes);
+    assert_true(p->work_bytes >= p->ideal_work_bytes);
+    assert_true(p->work_bytes <= 2 * p->ideal_work_bytes);
+    ll_session_close(s);
+    ll_graph_free(g);
+}
+
+int main(void)
+{
+    make_data();
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_machines_agree),
+        cmocka_unit_test(test_loss_falls),
+        cmocka_unit_test(test_micro_batches),
+        cmocka_unit_test(test_deterministic),
+        cmocka_unit_test(test_bf16_follows_f32),
+        cmocka_unit_test(test_optimizers_by_hand),
+        cmocka_unit_test(test_clipping),
+        cmocka_unit_test(test_shared_parameters),
+        cmocka_unit_test(test_nan_names_op),
+        cmocka_unit_test(test_bad_calls),
+        cmocka_unit_test(test_memory_is_as_planned),
+    };
+    return cmocka_run_group_tests_name("session", tests, NULL, NULL);
+}
