@@ -1,0 +1,244 @@
+/* checkpoint.c: names, order, pruning and loading of checkpoints. */
+#include "train/checkpoint.h"
+#include "base/arena.h"
+#include "base/file.h"
+#include "base/near.h"
+#include "base/text.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#define SUFFIX ".safetensors"
+
+typedef struct listing {
+    ll_arena *arena;
+    const char *folder;
+    int64_t *steps; /* ascending */
+    int n, capacity;
+    const char **leftovers; /* paths of files that a killed process did not finish */
+    int n_leftovers, leftovers_capacity;
+} listing;
+
+static const char *path_of(ll_arena *a, const char *run, int64_t step)
+{
+    return ll_arena_printf(a, "%s/checkpoints/step-%08lld" SUFFIX, run, (long long)step);
+}
+
+/* -1: not a checkpoint's name; *rest: what follows it. */
+static int64_t step_of(const char *name, const char **rest)
+{
+    if (strncmp(name, "step-", 5) || name[5] < '0' || name[5] > '9') return -1;
+    char *end;
+    errno = 0;
+    long long step = strtoll(name + 5, &end, 10);
+    if (errno || strncmp(end, SUFFIX, strlen(SUFFIX))) return -1;
+    *rest = end + strlen(SUFFIX);
+    return step;
+}
+
+static int ascending(const void *a, const void *b)
+{
+    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    return x < y ? -1 : x > y;
+}
+
+static void add_name(listing *l, const char *name)
+{
+    const char *rest;
+    int64_t step = step_of(name, &rest);
+    if (step < 0) return;
+    if (*rest == '\0') {
+        l->steps =
+            (int64_t *)ll_arena_grow(l->arena, l->steps, sizeof *l->steps, l->n, &l->capacity);
+        l->steps[l->n++] = step;
+    } else if (!strncmp(rest, LL_ATOMIC_MARK, strlen(LL_ATOMIC_MARK))) {
+        l->leftovers = (const char **)ll_arena_grow(l->arena, l->leftovers, sizeof *l->leftovers,
+                                                    l->n_leftovers, &l->leftovers_capacity);
+        l->leftovers[l->n_leftovers++] = ll_arena_printf(l->arena, "%s/%s", l->folder, name);
+    }
+}
+
+static ll_err list(ll_arena *a, const char *run, listing *l)
+{
+    *l = (listing){.arena = a, .folder = ll_arena_printf(a, "%s/checkpoints", run)};
+    DIR *d = opendir(l->folder);
+    if (!d && errno == ENOENT) return LL_OK;
+    CHECK(d, LL_E_IO, "%s: %s", l->folder, strerror(errno));
+    errno = 0;
+    for (struct dirent *e; (e = readdir(d)); errno = 0) add_name(l, e->d_name);
+    int why = errno;
+    closedir(d);
+    CHECK(why == 0, LL_E_IO, "%s: listing: %s", l->folder, strerror(why));
+    if (l->n) qsort(l->steps, (size_t)l->n, sizeof *l->steps, ascending);
+    return LL_OK;
+}
+
+static ll_err remove_file(const char *path)
+{
+    CHECK(unlink(path) == 0 || errno == ENOENT, LL_E_IO, "%s: removing: %s", path, strerror(errno));
+    return LL_OK;
+}
+
+static ll_err prune(ll_arena *a, const char *run, int64_t step, int keep)
+{
+    listing l;
+    TRY(list(a, run, &l));
+    for (int i = 0; i < l.n_leftovers; i++) TRY(remove_file(l.leftovers[i]));
+    int n = 0;
+    while (n < l.n && l.steps[n] <= step) n++;
+    for (int i = 0; keep > 0 && i < n - keep; i++) TRY(remove_file(path_of(a, run, l.steps[i])));
+    return LL_OK;
+}
+
+static ll_err save_in(ll_arena *a, const char *run, const ll_checkpoint *c, int keep)
+{
+    CHECK(c->step >= 0, LL_E_ARG, "checkpoint of step %lld, want 0 or more", (long long)c->step);
+    TRY(ll_mkdirs(ll_arena_printf(a, "%s/checkpoints", run)));
+    ll_st_pair *meta = LL_NEW_ARRAY(a, ll_st_pair, c->n_meta + 1);
+    if (c->n_meta) memcpy(meta, c->meta, sizeof *meta * (size_t)c->n_meta);
+    meta[c->n_meta] = (ll_st_pair){"step", ll_arena_printf(a, "%lld", (long long)c->step)};
+    TRY(ll_st_write(path_of(a, run, c->step), c->tensors, c->n_tensors, meta, c->n_meta + 1));
+    return prune(a, run, c->step, keep);
+}
+
+ll_err ll_checkpoint_save(const char *run, const ll_checkpoint *c, int keep)
+{
+    ll_arena *a = ll_arena_new();
+    ll_err rc = save_in(a, run, c, keep);
+    ll_arena_free(a);
+    return rc;
+}
+
+static ll_err drop_in(ll_arena *a, const char *run, int64_t step)
+{
+    listing l;
+    TRY(list(a, run, &l));
+    for (int i = 0; i < l.n; i++)
+        if (l.steps[i] > step) TRY(remove_file(path_of(a, run, l.steps[i])));
+    return LL_OK;
+}
+
+ll_err ll_checkpoint_drop_after(const char *run, int64_t step)
+{
+    ll_arena *a = ll_arena_new();
+    ll_err rc = drop_in(a, run, step);
+    ll_arena_free(a);
+    return rc;
+}
+
+/* The last failure's message without the path that leads it. */
+static const char *reason(const char *path)
+{
+    const char *why = ll_error_message();
+    size_t n = strlen(path);
+    return !strncmp(why, path, n) && !strncmp(why + n, ": ", 2) ? why + n + 2 : why;
+}
+
+ll_err ll_checkpoint_open(const char *path, ll_st_file **out)
+{
+    *out = NULL;
+    CHECK(access(path, R_OK) == 0, LL_E_IO, "checkpoint %s: %s", path, strerror(errno));
+    ll_st_file *f;
+    ll_err rc = ll_st_open(path, &f);
+    if (rc == LL_OK) rc = ll_st_check(f);
+    if (rc != LL_OK) {
+        ll_st_close(f);
+        FAIL(rc, "checkpoint %s is damaged (%s)", path, reason(path));
+    }
+    *out = f;
+    return LL_OK;
+}
+
+static ll_err open_latest_in(ll_arena *a, const char *run, ll_st_file **out)
+{
+    listing l;
+    TRY(list(a, run, &l));
+    if (l.n == 0) return LL_OK;
+    ll_err rc = ll_checkpoint_open(path_of(a, run, l.steps[l.n - 1]), out);
+    if (rc == LL_OK) return rc;
+    CHECK(l.n > 1, rc, "%s; it is the run's only one", ll_error_message());
+    const char *before = path_of(a, run, l.steps[l.n - 2]);
+    FAIL(rc, "%s; resume from %s with --resume=%s", ll_error_message(), before, before);
+}
+
+ll_err ll_checkpoint_open_latest(const char *run, ll_st_file **out)
+{
+    *out = NULL;
+    ll_arena *a = ll_arena_new();
+    ll_err rc = open_latest_in(a, run, out);
+    ll_arena_free(a);
+    return rc;
+}
+
+ll_err ll_checkpoint_int(const ll_st_file *f, const char *key, int64_t *value)
+{
+    const char *text = ll_st_meta(f, key);
+    CHECK(text, LL_E_IO, "%s: metadata has no %s", ll_st_path(f), key);
+    char *end;
+    errno = 0;
+    long long v = strtoll(text, &end, 10);
+    CHECK(!errno && end != text && *end == '\0', LL_E_IO,
+          "%s: metadata %s is \"%.40s\", want a whole number", ll_st_path(f), key, text);
+    *value = v;
+    return LL_OK;
+}
+
+static ll_err fail_missing(const ll_st_file *f, const char *name)
+{
+    ll_near near = {.word = name};
+    for (int i = 0; i < ll_st_count(f); i++) ll_near_try(&near, ll_st_at(f, i)->name);
+    FAIL(LL_E_IO, "%s: has no tensor %s, which the model wants%s%s", ll_st_path(f), name,
+         near.best ? "; nearest is " : "", near.best ? near.best : "");
+}
+
+static ll_err check_wanted(const ll_st_file *f, const ll_st_tensor *t)
+{
+    if (!ll_st_find(f, t->name)) return fail_missing(f, t->name);
+    ll_dtype dtype = LL_F32;
+    ll_shape shape = {0};
+    TRY(ll_st_want(f, t->name, &dtype, &shape));
+    char have[LL_SHAPE_TEXT], want[LL_SHAPE_TEXT];
+    CHECK(dtype == t->dtype && ll_shape_equal(&shape, &t->shape), LL_E_SHAPE,
+          "%s: tensor %s is %s%s there, %s%s in the model", ll_st_path(f), t->name,
+          ll_dtype_name(dtype), ll_shape_print(&shape, have), ll_dtype_name(t->dtype),
+          ll_shape_print(&t->shape, want));
+    return LL_OK;
+}
+
+static bool is_wanted(const char *name, const ll_st_tensor *tensors, int n)
+{
+    for (int i = 0; i < n; i++)
+        if (!strcmp(name, tensors[i].name)) return true;
+    return false;
+}
+
+static ll_err check_no_extra(const ll_st_file *f, const ll_st_tensor *tensors, int n)
+{
+    const char *names[3] = {"", "", ""};
+    int extra = 0;
+    for (int i = 0; i < ll_st_count(f); i++) {
+        const char *name = ll_st_at(f, i)->name;
+        if (is_wanted(name, tensors, n)) continue;
+        if (extra < 3) names[extra] = name;
+        extra++;
+    }
+    CHECK(extra == 0, LL_E_SHAPE,
+          "%s: has %d tensor%s that the model has not: %.80s%s%.80s%s%.80s%s", ll_st_path(f), extra,
+          extra > 1 ? "s" : "", names[0], extra > 1 ? ", " : "", names[1], extra > 2 ? ", " : "",
+          names[2], extra > 3 ? ", ..." : "");
+    return LL_OK;
+}
+
+ll_err ll_checkpoint_load(const ll_st_file *f, const ll_st_tensor *tensors, int n, bool exact)
+{
+    for (int i = 0; i < n; i++) TRY(check_wanted(f, &tensors[i]));
+    if (exact) TRY(check_no_extra(f, tensors, n));
+    for (int i = 0; i < n; i++) {
+        size_t bytes = (size_t)ll_numel(&tensors[i].shape) * ll_dtype_bytes(tensors[i].dtype);
+        TRY(ll_st_read(f, tensors[i].name, tensors[i].data, bytes));
+    }
+    return LL_OK;
+}

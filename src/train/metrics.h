@@ -1,0 +1,31 @@
+/* metrics.h: one JSON object a line, appended as training goes:
+ *
+ *     {"step":120,"loss":0.5312,"lr":0.001}
+ *
+ * What one seed always gives goes to metrics.jsonl, so two runs of one seed have the same file to
+ * the byte; times and rates go to a second such file, timing.jsonl. A run that resumes drops the
+ * lines after its checkpoint's step and goes on as if it had never stopped. */
+#pragma once
+#include "base/err.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct ll_metrics ll_metrics;
+
+/* keep_to: lines of later steps are removed, and so is a last line that a killed process left
+ * unfinished; -1: the file starts empty. */
+ll_err ll_metrics_open(const char *path, int64_t keep_to, ll_metrics **out);
+/* A line: begin, its values in the order wanted, end (which writes it). Numbers read back as the
+ * same numbers; those that are not finite become null. */
+void ll_metrics_begin(ll_metrics *m, int64_t step);
+void ll_metrics_int(ll_metrics *m, const char *key, int64_t value);
+void ll_metrics_num(ll_metrics *m, const char *key, double value);
+void ll_metrics_text(ll_metrics *m, const char *key, const char *value);
+ll_err ll_metrics_end(ll_metrics *m);
+void ll_metrics_close(ll_metrics *m);
+
+#ifdef __cplusplus
+}
+#endif

@@ -1,0 +1,224 @@
+/* Checkpoints of a run folder: names, keep-N, damage, full disks, and models that do not fit. */
+#include "train/checkpoint.h"
+#include "base/file.h"
+#include "tmpdir.h"
+
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <sys/resource.h>
+#include <cmocka.h>
+
+enum { ROWS = 7, COLS = 3 };
+static float weight[ROWS * COLS], moment[ROWS];
+static int32_t counter[1];
+static const ll_st_tensor model[] = {
+    {"fc.weight", LL_F32, {2, {ROWS, COLS}}, weight},
+    {"fc.moment", LL_F32, {1, {ROWS}}, moment},
+    {"count", LL_I32, {0}, counter},
+};
+static const ll_st_pair meta[] = {{"seed", "18446744073709551615"}, {"epoch", "-3"}};
+
+static void fill(int64_t step)
+{
+    for (int i = 0; i < ROWS * COLS; i++) weight[i] = (float)(step * 100 + i);
+    for (int i = 0; i < ROWS; i++) moment[i] = (float)(step + i) / 8;
+    counter[0] = (int32_t)step;
+}
+
+static ll_err save(const char *run, int64_t step, int keep)
+{
+    fill(step);
+    const ll_checkpoint c = {step, model, 3, meta, 2};
+    return ll_checkpoint_save(run, &c, keep);
+}
+
+static bool exists(const char *run, int64_t step)
+{
+    char path[512];
+    snprintf(path, sizeof path, "%s/checkpoints/step-%08lld.safetensors", run, (long long)step);
+    return access(path, R_OK) == 0;
+}
+
+/* Loads the latest over poisoned tensors and returns its step; -1: none; -2: error. */
+static int64_t load_latest(const char *run)
+{
+    memset(weight, 0x7f, sizeof weight);
+    memset(moment, 0x7f, sizeof moment);
+    ll_st_file *f;
+    if (ll_checkpoint_open_latest(run, &f) != LL_OK) return -2;
+    if (!f) return -1;
+    int64_t step, epoch, seed;
+    assert_int_equal(ll_checkpoint_load(f, model, 3, true), LL_OK);
+    assert_int_equal(ll_checkpoint_int(f, "step", &step), LL_OK);
+    assert_int_equal(ll_checkpoint_int(f, "epoch", &epoch), LL_OK);
+    assert_int_equal(epoch, -3);
+    assert_int_equal(ll_checkpoint_int(f, "seed", &seed), LL_E_IO); /* too large for 64 bits */
+    assert_int_equal(ll_checkpoint_int(f, "none", &seed), LL_E_IO);
+    assert_non_null(strstr(ll_error_text(), "metadata has no none"));
+    ll_st_close(f);
+    float w[ROWS * COLS], m[ROWS];
+    memcpy(w, weight, sizeof w);
+    memcpy(m, moment, sizeof m);
+    fill(step);
+    assert_memory_equal(w, weight, sizeof w);
+    assert_memory_equal(m, moment, sizeof m);
+    return step;
+}
+
+static void keeps_the_newest(void **state)
+{
+    const char *run = tmpdir_path(state, "runs/a");
+    assert_int_equal(load_latest(run), -1);
+    for (int64_t step = 1; step <= 5; step++) {
+        assert_int_equal(save(run, step * 100, 2), LL_OK);
+        assert_int_equal(load_latest(run), step * 100);
+    }
+    const char *folder = tmpdir_path(state, "runs/a/checkpoints");
+    assert_int_equal(tmpdir_count(folder), 2);
+    assert_true(exists(run, 400) && exists(run, 500));
+    assert_int_equal(save(run, 123456789012, 0), LL_OK); /* past eight digits */
+    assert_int_equal(tmpdir_count(folder), 3);
+    assert_int_equal(load_latest(run), 123456789012);
+    assert_int_equal(save(run, -1, 0), LL_E_ARG);
+    /* back to step 400: the later ones belong to a past that did not happen */
+    assert_int_equal(ll_checkpoint_drop_after(run, 400), LL_OK);
+    assert_int_equal(load_latest(run), 400);
+    assert_int_equal(ll_checkpoint_drop_after(tmpdir_path(state, "none"), 1), LL_OK);
+}
+
+static void later_ones_are_not_pruned(void **state)
+{
+    const char *run = *state;
+    for (int64_t step = 1; step <= 4; step++) assert_int_equal(save(run, step, 0), LL_OK);
+    assert_int_equal(save(run, 2, 1), LL_OK);
+    assert_true(!exists(run, 1) && exists(run, 2) && exists(run, 3) && exists(run, 4));
+}
+
+static void other_files_are_left_alone(void **state)
+{
+    const char *run = *state;
+    assert_int_equal(save(run, 10, 0), LL_OK);
+    static const char *const names[] = {"step-99.safetensors.bak",
+                                        "step-.safetensors",
+                                        "step-x.safetensors",
+                                        "step-99.txt",
+                                        "notes.txt",
+                                        "step-00000098.safetensors~",
+                                        "step--5.safetensors",
+                                        "step- 5.safetensors"};
+    char path[512];
+    for (int i = 0; i < 8; i++) {
+        snprintf(path, sizeof path, "%s/checkpoints/%s", run, names[i]);
+        assert_int_equal(ll_file_write(path, "x", 1), LL_OK);
+    }
+    /* what a process that was killed while saving leaves */
+    const char *left = tmpdir_path(state, "checkpoints/step-00000099.safetensors.tmp-123");
+    assert_int_equal(ll_file_write(left, "half", 4), LL_OK);
+    assert_int_equal(load_latest(run), 10);
+    assert_int_equal(save(run, 20, 1), LL_OK);
+    assert_int_equal(load_latest(run), 20);
+    assert_int_equal(tmpdir_count(tmpdir_path(state, "checkpoints")), 9);
+    assert_int_not_equal(access(left, F_OK), 0);
+}
+
+static void damage_is_named(void **state)
+{
+    const char *run = *state;
+    assert_int_equal(save(run, 1, 0), LL_OK);
+    assert_int_equal(save(run, 2, 0), LL_OK);
+    const char *newest = tmpdir_path(state, "checkpoints/step-00000002.safetensors");
+    uint8_t *bytes;
+    size_t n;
+    assert_int_equal(ll_file_read(newest, 1 << 20, &bytes, &n), LL_OK);
+    bytes[n - 1] ^= 1;
+    assert_int_equal(ll_file_write(newest, bytes, n), LL_OK);
+    assert_int_equal(load_latest(run), -2);
+    const char *text = ll_error_text();
+    assert_non_null(strstr(text, "step-00000002.safetensors is damaged (the tensors' checksum is"));
+    assert_non_null(strstr(text, "; resume from "));
+    char option[600];
+    snprintf(option, sizeof option, " with --resume=%s/checkpoints/step-00000001.safetensors", run);
+    assert_non_null(strstr(text, option));
+    assert_int_equal(ll_file_write(newest, bytes, n / 2), LL_OK); /* cut short */
+    assert_int_equal(load_latest(run), -2);
+    assert_int_equal(ll_file_write(newest, "", 0), LL_OK); /* empty, as after a power cut */
+    assert_int_equal(load_latest(run), -2);
+    free(bytes);
+    assert_int_equal(unlink(strchr(option, '=') + 1), 0);
+    assert_int_equal(load_latest(run), -2);
+    assert_non_null(strstr(ll_error_text(), "the run's only one"));
+    ll_st_file *f;
+    assert_int_equal(ll_checkpoint_open(tmpdir_path(state, "none"), &f), LL_E_IO);
+    assert_non_null(strstr(ll_error_text(), "none: No such file"));
+}
+
+static void wrong_models(void **state)
+{
+    const char *run = *state;
+    assert_int_equal(save(run, 1, 0), LL_OK);
+    ll_st_file *f;
+    assert_int_equal(ll_checkpoint_open_latest(run, &f), LL_OK);
+    float other[ROWS * COLS];
+    memset(other, 0x7f, sizeof other);
+    const struct {
+        ll_st_tensor t;
+        const char *want;
+    } cases[] = {
+        {{"fc.weight", LL_F32, {2, {COLS, ROWS}}, other},
+         "step-00000001.safetensors: tensor fc.weight is f32[7,3] there, f32[3,7] in the model"},
+        {{"fc.weight", LL_F32, {1, {ROWS * COLS}}, other}, "f32[7,3] there, f32[21] in the model"},
+        {{"fc.weight", LL_BF16, {2, {ROWS, COLS}}, other}, "f32[7,3] there, bf16[7,3] in"},
+        {{"fc.wieght", LL_F32, {2, {ROWS, COLS}}, other},
+         "has no tensor fc.wieght, which the model wants; nearest is fc.weight"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const ll_st_tensor both[] = {{"fc.moment", LL_F32, {1, {ROWS}}, other}, cases[i].t};
+        assert_int_not_equal(ll_checkpoint_load(f, both, 2, false), LL_OK);
+        if (!strstr(ll_error_text(), cases[i].want))
+            fail_msg("want '%s' in '%s'", cases[i].want, ll_error_text());
+        for (size_t b = 0; b < sizeof other; b++) /* the first tensor fits, yet nothing is read */
+            assert_int_equal(((uint8_t *)other)[b], 0x7f);
+    }
+    assert_int_equal(ll_checkpoint_load(f, model, 1, true), LL_E_SHAPE);
+    assert_non_null(strstr(ll_error_text(), "has 2 tensors that the model has not: count, fc.mom"));
+    assert_int_equal(ll_checkpoint_load(f, model, 1, false), LL_OK);
+    assert_int_equal(ll_checkpoint_load(f, NULL, 0, true), LL_E_SHAPE);
+    assert_int_equal(ll_checkpoint_load(f, NULL, 0, false), LL_OK);
+    ll_st_close(f);
+}
+
+static void full_disk(void **state)
+{
+    const char *run = *state;
+    assert_int_equal(save(run, 1, 1), LL_OK);
+    struct rlimit was, small;
+    getrlimit(RLIMIT_FSIZE, &was);
+    small = was;
+    small.rlim_cur = 300;
+    signal(SIGXFSZ, SIG_IGN);
+    setrlimit(RLIMIT_FSIZE, &small);
+    ll_err rc = save(run, 2, 1), again = save(run, 1, 1); /* also over a file of the same name */
+    setrlimit(RLIMIT_FSIZE, &was);
+    signal(SIGXFSZ, SIG_DFL);
+    assert_int_equal(rc, LL_E_IO);
+    assert_int_equal(again, LL_E_IO);
+    assert_non_null(strstr(ll_error_text(), "step-00000001.safetensors: writing "));
+    assert_int_equal(tmpdir_count(tmpdir_path(state, "checkpoints")), 1);
+    assert_int_equal(load_latest(run), 1);
+}
+
+#define IN_FOLDER(test) cmocka_unit_test_setup_teardown(test, tmpdir_setup, tmpdir_teardown)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        IN_FOLDER(keeps_the_newest),
+        IN_FOLDER(later_ones_are_not_pruned),
+        IN_FOLDER(other_files_are_left_alone),
+        IN_FOLDER(damage_is_named),
+        IN_FOLDER(wrong_models),
+        IN_FOLDER(full_disk),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
