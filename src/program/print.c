@@ -1,0 +1,74 @@
+/* print.c: a program for people: a line per instruction, then where the memory goes. */
+#include "program/program.h"
+
+#include "base/text.h"
+
+#include <stdlib.h>
+
+static void put_slots(ll_buf *b, const ll_program *p, const int *slots, int n)
+{
+    for (int i = 0; i < n; i++) {
+        const ll_slot *s = &p->slots[slots[i]];
+        char shape[LL_SHAPE_TEXT];
+        const char *region = s->region == LL_PERSISTENT ? "p" : "w";
+        ll_buf_printf(b, "%s%s@%s+%zu %s%s", i ? ", " : "", s->name ? s->name : "", region,
+                      s->offset, ll_dtype_name(s->type.dtype),
+                      ll_shape_print(&s->type.shape, shape));
+    }
+}
+
+static void put_instr(ll_buf *b, const ll_program *p, int i)
+{
+    const ll_instr *x = &p->instrs[i];
+    ll_buf_printf(b, "%5d  %-32s ", i, x->name);
+    put_slots(b, p, x->out, x->n_out);
+    ll_buf_printf(b, " = %s(", x->op);
+    put_slots(b, p, x->in, x->n_in);
+    ll_buf_puts(b, ")");
+    char text[LL_NUMBER_TEXT];
+    if (x->flops) ll_buf_printf(b, "  %sflop", ll_text_count(x->flops, text));
+    if (x->scratch) ll_buf_printf(b, "  scratch %s", ll_text_bytes((double)x->scratch, text));
+    ll_buf_puts(b, "\n");
+}
+
+static int larger_first(const void *a, const void *b)
+{
+    const ll_slot *x = *(ll_slot *const *)a, *y = *(ll_slot *const *)b;
+    return (x->bytes < y->bytes) - (x->bytes > y->bytes);
+}
+
+static void put_memory(ll_buf *b, const ll_program *p)
+{
+    char t[4][LL_NUMBER_TEXT];
+    ll_buf_printf(b, "memory %s: persistent %s, work %s (no plan needs less than %s), ",
+                  ll_text_bytes((double)p->bytes, t[0]),
+                  ll_text_bytes((double)p->persistent_bytes, t[1]),
+                  ll_text_bytes((double)p->work_bytes, t[2]),
+                  ll_text_bytes((double)p->ideal_work_bytes, t[3]));
+    ll_buf_printf(b, "scratch %s\nlargest tensors:\n",
+                  ll_text_bytes((double)p->scratch_bytes, t[0]));
+    const ll_slot **order = LL_NEW_ARRAY(b->arena, const ll_slot *, p->n_slot + 1);
+    for (int i = 1; i < p->n_slot; i++) order[i - 1] = &p->slots[i];
+    int n = p->n_slot - 1;
+    qsort(order, (size_t)(n > 0 ? n : 0), sizeof *order, larger_first);
+    for (int i = 0; i < n && i < 8; i++) {
+        char shape[LL_SHAPE_TEXT];
+        ll_buf_printf(b, "  %10s  %s%s %s\n", ll_text_bytes((double)order[i]->bytes, t[0]),
+                      ll_dtype_name(order[i]->type.dtype),
+                      ll_shape_print(&order[i]->type.shape, shape),
+                      order[i]->name ? order[i]->name : "");
+    }
+}
+
+char *ll_program_print(const ll_program *p, ll_arena *arena)
+{
+    static const char *const sections[] = {
+        "for each micro-batch:", "once a step, for results:", "once a step, the update:"};
+    ll_buf b = {.arena = arena};
+    for (int s = 0, i = 0; s < LL_N_SECTION; s++) {
+        if (i < p->end[s]) ll_buf_printf(&b, "%s\n", sections[s]);
+        for (; i < p->end[s]; i++) put_instr(&b, p, i);
+    }
+    put_memory(&b, p);
+    return b.text;
+}
