@@ -1,0 +1,125 @@
+/* gpt: GPT-2 (Radford et al., 2019): learned positions, layer norm before each half of a layer,
+ * gelu, the token table used again as the last layer's weights. Weights start normal(0.02), those
+ * that end a residual branch smaller by 1/sqrt(2 layers), biases 0.
+ *
+ *     layers width heads            parameters (seq 1024, vocab 50257)
+ *         12   768    12             124,439,808
+ *         24  1024    16             354,823,168
+ *         36  1280    20             774,030,080
+ *         48  1600    25           1,557,611,200
+ *
+ * Letters: b batch, t time, c channel (width), z query/key/value, h head, d channel of a head,
+ * f channel inside the mlp, v vocabulary. Weights of attention keep z, h and d as dimensions of
+ * their own, so heads are a loop of each product and nothing is ever reshaped. */
+#include "loopline.h"
+
+#include <math.h>
+#include <stdio.h>
+
+typedef struct sizes {
+    int64_t batch, layers, width, heads, seq, vocab;
+    double dropout;
+} sizes;
+
+static ll_val dropped(ll_graph *g, const sizes *s, ll_val x)
+{
+    return s->dropout > 0 ? ll_dropout(g, x, s->dropout) : x;
+}
+
+/* x times "name.weight", and "name.bias", which has the weight's loops that are in the result. */
+static ll_val product(ll_graph *g, const char *name, const char *spec, ll_val x, ll_shape weight,
+                      ll_shape bias, double deviation)
+{
+    ll_push(g, name);
+    ll_val w = ll_param(g, "weight", weight, (ll_init){LL_NORMAL, deviation});
+    ll_val y = ll_add(g, ll_matmul(g, spec, x, w), ll_param(g, "bias", bias, (ll_init){LL_ZEROS}));
+    ll_pop(g);
+    return y;
+}
+
+static ll_val attention(ll_graph *g, const sizes *s, ll_val x)
+{
+    int64_t c = s->width, h = s->heads, d = c / h;
+    ll_push(g, "attn");
+    x = product(g, "qkv", "btc,zhdc->btzhd", x, LL_SHAPE(3, h, d, c), LL_SHAPE(3, h, d), 0.02);
+    x = ll_attention(g, x); /* [b,t,h,d] */
+    x = product(g, "proj", "bthd,chd->btc", x, LL_SHAPE(c, h, d), LL_SHAPE(c),
+                0.02 / sqrt(2.0 * (double)s->layers));
+    ll_pop(g);
+    return dropped(g, s, x);
+}
+
+static ll_val mlp(ll_graph *g, const sizes *s, ll_val x)
+{
+    int64_t c = s->width, f = 4 * c;
+    ll_push(g, "mlp");
+    x = product(g, "fc", "btc,fc->btf", x, LL_SHAPE(f, c), LL_SHAPE(f), 0.02);
+    x = product(g, "proj", "btf,cf->btc", ll_gelu(g, x), LL_SHAPE(c, f), LL_SHAPE(c),
+                0.02 / sqrt(2.0 * (double)s->layers));
+    ll_pop(g);
+    return dropped(g, s, x);
+}
+
+static ll_val layer(ll_graph *g, const sizes *s, ll_val x)
+{
+    x = ll_add(g, x, attention(g, s, ll_layernorm_layer(g, "ln1", x)));
+    return ll_add(g, x, mlp(g, s, ll_layernorm_layer(g, "ln2", x)));
+}
+
+/* Logits [b,t,v] of tokens [b,t]. */
+static ll_val network(ll_graph *g, const sizes *s, ll_val tokens)
+{
+    const ll_init init = {LL_NORMAL, 0.02};
+    ll_block(g);
+    ll_val table = ll_param(g, "wte", LL_SHAPE(s->vocab, s->width), init);
+    ll_val place = ll_param(g, "wpe", LL_SHAPE(s->seq, s->width), init);
+    ll_val x = dropped(g, s, ll_add(g, ll_embedding(g, table, tokens), place));
+    for (int64_t i = 0; i < s->layers; i++) {
+        char name[32];
+        snprintf(name, sizeof name, "h%lld", (long long)i);
+        ll_block(g);
+        ll_push(g, name);
+        x = layer(g, s, x);
+        ll_pop(g);
+    }
+    ll_block(g);
+    return ll_matmul(g, "btc,vc->btv", ll_layernorm_layer(g, "ln_f", x), table);
+}
+
+static ll_val declare(ll_graph *g, const ll_build *b)
+{
+    const sizes s = {.batch = b->batch,
+                     .layers = ll_size_of(b, "layers"),
+                     .width = ll_size_of(b, "width"),
+                     .heads = ll_size_of(b, "heads"),
+                     .seq = ll_size_of(b, "seq"),
+                     .vocab = ll_size_of(b, "vocab"),
+                     .dropout = b->training ? (double)ll_size_of(b, "dropout") / 1000 : 0};
+    if (s.heads < 1 || s.width < 1 || s.width % s.heads) {
+        ll_reject(g, "gpt: width %lld is not a multiple of heads %lld", (long long)s.width,
+                  (long long)s.heads);
+        return (ll_val){0};
+    }
+    ll_val x = ll_batch(g, "x", LL_I32, LL_SHAPE(s.batch, s.seq));
+    ll_val y = ll_batch(g, "y", LL_I32, LL_SHAPE(s.batch, s.seq));
+    ll_val logits = network(g, &s, x);
+    ll_val loss = ll_mean(g, ll_cross_entropy(g, logits, y));
+    ll_result(g, "loss", loss);
+    if (!b->training) ll_result(g, "logits", logits);
+    return loss;
+}
+
+static const ll_model gpt = {
+    .name = "gpt",
+    .help = "GPT-2, of any size",
+    .input = "tokens",
+    .sizes = {{"layers", 12, "transformer layers"},
+              {"width", 768, "channels, a multiple of heads"},
+              {"heads", 12, "attention heads"},
+              {"seq", 1024, "tokens in a sequence"},
+              {"vocab", 50257, "different tokens"},
+              {"dropout", 0, "dropout after embedding, attention and mlp, in thousandths"}},
+    .declare = declare,
+};
+
+const ll_model *const ll_models_gpt[] = {&gpt, NULL};

@@ -1,0 +1,48 @@
+/* registry.c: all models, from the lists that the build found in src/model/: a file x.c exports
+ * ll_models_x, pointers to its models, ending with NULL. */
+#include "base/err.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define MODEL(file) extern const ll_model *const ll_models_##file[];
+#include "model_list.inc"
+#undef MODEL
+
+enum { MODELS_MAX = 64 };
+
+const ll_model *const *ll_models(void)
+{
+    static const ll_model *const *const lists[] = {
+#define MODEL(file) ll_models_##file,
+#include "model_list.inc"
+#undef MODEL
+        NULL};
+    static const ll_model *all[MODELS_MAX + 1];
+    static _Thread_local bool done;
+    if (done) return all; /* filling twice writes the same pointers: threads need no lock */
+    int n = 0;
+    for (int i = 0; lists[i]; i++)
+        for (int j = 0; lists[i][j]; j++) {
+            LL_ASSERT(n < MODELS_MAX);
+            all[n++] = lists[i][j];
+        }
+    done = true;
+    return all;
+}
+
+const ll_model *ll_model_find(const char *name)
+{
+    for (const ll_model *const *m = ll_models(); *m; m++)
+        if (!strcmp((*m)->name, name)) return *m;
+    return NULL;
+}
+
+int64_t ll_size_of(const ll_build *b, const char *name)
+{
+    for (int i = 0; i < LL_MAX_SIZES && b->sizes[i].name; i++)
+        if (!strcmp(b->sizes[i].name, name)) return b->sizes[i].value;
+    char text[128];
+    snprintf(text, sizeof text, "that the model declares a size named %s", name);
+    ll_assert_failed(text, __FILE__, __LINE__, __func__);
+}
