@@ -1,0 +1,243 @@
+/* run.c: finding a run file, overriding its settings, checking the whole. */
+#include "base/file.h"
+#include "base/near.h"
+#include "base/text.h"
+#include "train/run_int.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+enum { FILE_READ_LIMIT = 1 << 20 };
+
+/* ---- bundled runs, made of runs/ by the build ---- */
+#define RUN(name, ...) {name, (const char *)(const unsigned char[]){__VA_ARGS__}},
+static const ll_bundled bundled[] = {
+#include "run_list.inc"
+    {NULL, NULL}};
+#undef RUN
+
+const ll_bundled *ll_bundled_runs(void)
+{
+    return bundled;
+}
+
+/* ---- finding ---- */
+
+static bool ends_with(const char *text, const char *end)
+{
+    size_t n = strlen(text), m = strlen(end);
+    return n >= m && !strcmp(text + n - m, end);
+}
+
+static bool is_folder(const char *path)
+{
+    struct stat st;
+    return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+}
+
+static bool is_file(const char *path)
+{
+    struct stat st;
+    return stat(path, &st) == 0 && !S_ISDIR(st.st_mode);
+}
+
+/* "runs/a.yaml" -> "a"; "runs/a/run.yaml" -> "a". */
+static const char *name_of(const char *path, ll_arena *arena)
+{
+    char *stem = ll_arena_strdup(arena, path);
+    if (ends_with(stem, "/run.yaml")) stem[strlen(stem) - strlen("/run.yaml")] = '\0';
+    size_t n = strlen(stem);
+    while (n > 1 && stem[n - 1] == '/') stem[--n] = '\0';
+    char *slash = strrchr(stem, '/');
+    if (slash && slash[1]) stem = slash + 1;
+    if (ends_with(stem, ".yaml")) stem[strlen(stem) - 5] = '\0';
+    if (ends_with(stem, ".yml")) stem[strlen(stem) - 4] = '\0';
+    return *stem ? stem : "run";
+}
+
+static ll_err load_file(const char *path, ll_run **out)
+{
+    uint8_t *bytes;
+    size_t size;
+    TRY(ll_file_read(path, FILE_READ_LIMIT, &bytes, &size));
+    ll_err rc = ll_run_parse((const char *)bytes, size, path, out);
+    free(bytes);
+    TRY(rc);
+    (*out)->name = name_of(path, (*out)->arena);
+    return LL_OK;
+}
+
+static ll_err load_bundled(const char *name, ll_run **out)
+{
+    ll_near near = {.word = name};
+    char known[512] = "";
+    for (const ll_bundled *b = bundled; b->name; b++) {
+        if (!strcmp(b->name, name)) {
+            TRY(ll_run_parse(b->text, strlen(b->text), name, out));
+            (*out)->name = b->name;
+            return LL_OK;
+        }
+        ll_near_try(&near, b->name);
+        size_t n = strlen(known);
+        snprintf(known + n, sizeof known - n, " %s", b->name);
+    }
+    if (near.best) FAIL(LL_E_CONFIG, "no run named '%s'; did you mean %s?", name, near.best);
+    FAIL(LL_E_CONFIG, "no run named '%s'; there are:%s, or give a file such as my/run.yaml", name,
+         known);
+}
+
+static ll_err load(const char *what, ll_arena *scratch, ll_run **out)
+{
+    if (is_folder(what)) return load_file(ll_arena_printf(scratch, "%s/run.yaml", what), out);
+    if (strchr(what, '/') || ends_with(what, ".yaml") || ends_with(what, ".yml"))
+        return load_file(what, out);
+    const char *places[] = {"runs", LL_RUN_DIR};
+    for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
+        const char *path = ll_arena_printf(scratch, "%s/%s.yaml", places[i], what);
+        if (is_file(path)) return load_file(path, out);
+    }
+    return load_bundled(what, out);
+}
+
+ll_err ll_run_load(const char *what, ll_run **out)
+{
+    *out = NULL;
+    ll_arena *scratch = ll_arena_new();
+    ll_err rc = load(what, scratch, out);
+    ll_arena_free(scratch);
+    return rc == LL_OK ? rc : ll_frame(rc, __FILE__, __LINE__, __func__);
+}
+
+void ll_run_free(ll_run *r)
+{
+    if (r) ll_arena_free(r->arena);
+}
+
+ll_err ll_run_set(ll_run *r, const char *assignment)
+{
+    const char *equals = strchr(assignment, '=');
+    CHECK(equals && equals != assignment, LL_E_CONFIG,
+          "--set %s: want key=value, such as train.batch=128", assignment);
+    char *key = ll_arena_strdup(r->arena, assignment);
+    key[equals - assignment] = '\0';
+    ll_setting s = {.key = key, .value = equals + 1};
+    s.origin = ll_arena_printf(r->arena, "--set %.100s", assignment);
+    return ll_run_assign(r, &s);
+}
+
+/* ---- finishing ---- */
+
+static ll_err find_model(ll_run *r)
+{
+    r->model.def = ll_model_find(r->model.name);
+    if (r->model.def) return LL_OK;
+    ll_near near = {.word = r->model.name};
+    char known[256] = "";
+    for (const ll_model *const *m = ll_models(); *m; m++) {
+        ll_near_try(&near, (*m)->name);
+        size_t n = strlen(known);
+        snprintf(known + n, sizeof known - n, " %s", (*m)->name);
+    }
+    FAIL(LL_E_CONFIG, "%s: model.name is '%.50s', which is not a model%s%s%s (there are:%s)",
+         ll_run_origin(r, "model.name"), r->model.name, near.best ? "; did you mean " : "",
+         near.best ? near.best : "", near.best ? "?" : "", known);
+}
+
+static ll_err set_size(ll_run *r, const ll_size_note *note)
+{
+    const char *name = note->name + strlen("model.");
+    ll_near near = {.word = name};
+    for (ll_size *s = r->model.sizes; s->name; s++) {
+        if (!strcmp(s->name, name)) {
+            ll_setting given = {.key = note->name, .value = note->value, .origin = note->origin};
+            return ll_read_int(&given, 0, 1e9, &s->value);
+        }
+        ll_near_try(&near, s->name);
+    }
+    FAIL(LL_E_CONFIG, "%s: '%.50s' is not a size of model %s%s%s%s", note->origin, name,
+         r->model.name, near.best ? "; did you mean " : "", near.best ? near.best : "",
+         near.best ? "?" : "");
+}
+
+static ll_err finish_model(ll_run *r)
+{
+    TRY(find_model(r));
+    memcpy(r->model.sizes, r->model.def->sizes, sizeof r->model.sizes);
+    for (int i = 0; i < r->notes->n_size; i++) TRY(set_size(r, &r->notes->sizes[i]));
+    return LL_OK;
+}
+
+static ll_err finish_data(ll_run *r)
+{
+    ll_run_data *d = &r->data;
+    bool images = !strcmp(r->model.def->input, "image");
+    CHECK(!*d->format || *d->path, LL_E_CONFIG, "%s: data.format is %s, but data.path is empty",
+          ll_run_origin(r, "data.format"), d->format);
+    CHECK(!*d->format || !*d->name, LL_E_CONFIG,
+          "%s: data.name is %s, which has a format of its own; drop data.name or data.format",
+          ll_run_origin(r, "data.format"), d->name);
+    CHECK(!*d->path || *d->name || *d->format, LL_E_CONFIG,
+          "%s: data.path needs data.format (idx, cifar10, text or tokens) or data.name",
+          ll_run_origin(r, "data.path"));
+    if (!*d->name && !*d->format) d->name = images ? "fashion-mnist" : "kjv";
+    CHECK(!d->samples || !strcmp(d->name, "synthetic"), LL_E_CONFIG,
+          "%s: data.samples is for data.name synthetic, not %s", ll_run_origin(r, "data.samples"),
+          *d->name ? d->name : d->format);
+    const char *augment = d->flip ? "data.flip" : "data.crop";
+    CHECK(images || (!d->flip && !d->crop), LL_E_CONFIG, "%s: %s is for images; %s reads tokens",
+          ll_run_origin(r, augment), augment, r->model.name);
+    return LL_OK;
+}
+
+static ll_err finish_train(ll_run *r)
+{
+    const ll_run_train *t = &r->train;
+    CHECK(!t->micro_batch || t->batch % t->micro_batch == 0, LL_E_CONFIG,
+          "%s: train.micro_batch %lld does not divide train.batch %lld",
+          ll_run_origin(r, "train.micro_batch"), (long long)t->micro_batch, (long long)t->batch);
+    const ll_schedule *s = &t->schedule;
+    bool steps = !strcmp(s->shape, "step");
+    bool falls = !strcmp(s->shape, "cosine") || !strcmp(s->shape, "linear");
+    CHECK(!steps || s->step_size || s->milestones.n, LL_E_CONFIG,
+          "%s: train.schedule is step; say train.step_size or train.milestones",
+          ll_run_origin(r, "train.schedule"));
+    CHECK(!s->step_size || !s->milestones.n, LL_E_CONFIG,
+          "%s: both train.step_size and train.milestones are set; one must be 0 or []",
+          ll_run_origin(r, "train.milestones"));
+    const char *where = s->step_size ? "train.step_size" : "train.milestones";
+    CHECK(steps || (!s->step_size && !s->milestones.n), LL_E_CONFIG,
+          "%s: %s is for train.schedule step, not %s", ll_run_origin(r, where), where, s->shape);
+    CHECK(falls || s->min_lr == 0, LL_E_CONFIG,
+          "%s: train.min_lr is for train.schedule cosine or linear, not %s",
+          ll_run_origin(r, "train.min_lr"), s->shape);
+    CHECK(s->min_lr <= s->lr, LL_E_CONFIG, "%s: train.min_lr %g is above train.lr %g",
+          ll_run_origin(r, "train.min_lr"), s->min_lr, s->lr);
+    return LL_OK;
+}
+
+ll_err ll_run_finish(ll_run *r)
+{
+    TRY(finish_model(r));
+    TRY(finish_data(r));
+    TRY(finish_train(r));
+    if (!r->name) r->name = name_of(r->file, r->arena);
+    if (*r->out) return LL_OK;
+    const char *out = ll_arena_printf(r->arena, "runs/%s", r->name);
+    return ll_run_assign(r, &(ll_setting){.key = "out", .value = out, .origin = r->file});
+}
+
+int64_t ll_run_steps(const ll_run *r, int64_t samples)
+{
+    int64_t steps = r->train.steps, epochs = r->train.epochs;
+    if (!steps && !epochs) epochs = 1;
+    if (!epochs) return steps;
+    int64_t enough = (epochs * samples + r->train.batch - 1) / r->train.batch;
+    return steps && steps < enough ? steps : enough;
+}
+
+int64_t ll_run_micro_batches(const ll_run *r)
+{
+    return r->train.micro_batch ? r->train.batch / r->train.micro_batch : 1;
+}

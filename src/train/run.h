@@ -1,0 +1,89 @@
+/* run.h: run files: what to train, on what, and how.
+ *
+ *     model: {name: gpt, layers: 4, width: 256}
+ *     data:  {name: kjv}
+ *     train: {batch: 8, steps: 2000, optimizer: adamw, lr: 1e-3}
+ *     out:   runs/my-gpt
+ *
+ * A run is made in three steps: read (a file, a bundled run by its name), changed (--set
+ * train.batch=16), finished (what takes several keys to check). Every key is a row of one table
+ * (run_keys.c), which gives its type, default, range and help; a model brings keys of its own, its
+ * sizes. Errors name the file and line, or the --set, the key, the value and what would be right.
+ */
+#pragma once
+#include "base/arena.h"
+#include "train/schedule.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct ll_run_model {
+    const char *name;
+    const ll_model *def;         /* finished: the model of that name */
+    ll_size sizes[LL_MAX_SIZES]; /* finished: its sizes as set; ends with name NULL */
+} ll_run_model;
+
+typedef struct ll_run_data {
+    const char *name;   /* "": by path and format; finished: set unless those are */
+    const char *path;   /* "": none */
+    const char *format; /* "": as the name says */
+    double val_fraction;
+    int64_t samples; /* synthetic */
+    bool flip;
+    int64_t crop;
+} ll_run_data;
+
+typedef struct ll_run_train {
+    int64_t batch, micro_batch; /* micro_batch 0: the whole batch at once */
+    int64_t steps, epochs;      /* see ll_run_steps */
+    ll_optim optim;
+    ll_schedule schedule;
+    int64_t seed, threads;
+    const char *precision;
+    int64_t eval_every, eval_samples, save_every, keep, log_every;
+} ll_run_train;
+
+typedef struct ll_run {
+    const char *name; /* of the run: a bundled one's, or the file's without folder and .yaml */
+    const char *file; /* where it was read from, for people */
+    ll_run_model model;
+    ll_run_data data;
+    ll_run_train train;
+    const char *out;            /* "": not said; finished: always set */
+    struct ll_run_notes *notes; /* where each setting came from; sizes not yet checked */
+    ll_arena *arena;
+} ll_run;
+
+/* Reads a run: a path (it has a '/' or ends in .yaml or .yml), a run folder (its run.yaml), or a
+ * name: runs/NAME.yaml here, the installed one, the one compiled in, in this order. */
+ll_err ll_run_load(const char *what, ll_run **out);
+/* The same from bytes; file names them in messages. */
+ll_err ll_run_parse(const char *bytes, size_t size, const char *file, ll_run **out);
+/* Overrides one setting: "train.batch=128". */
+ll_err ll_run_set(ll_run *r, const char *assignment);
+/* Checks the whole, fills in what follows from the rest. Call once, after the last change. */
+ll_err ll_run_finish(ll_run *r);
+void ll_run_free(ll_run *r);
+
+/* Every setting, defaults included, as a run file that reads back the same. */
+char *ll_run_print(const ll_run *r, ll_arena *arena);
+/* The reference of all keys: name, type, default, help; a line each. */
+char *ll_run_help(ll_arena *arena);
+
+/* How many steps the run takes: train.steps, or enough for train.epochs, whichever is less; 0 is
+ * no limit, and both 0 are one epoch. */
+int64_t ll_run_steps(const ll_run *r, int64_t samples);
+/* How many micro-batches a step has. */
+int64_t ll_run_micro_batches(const ll_run *r);
+
+/* Bundled runs, by name; ends with name NULL. */
+typedef struct ll_bundled {
+    const char *name;
+    const char *text; /* YAML, zero-terminated */
+} ll_bundled;
+const ll_bundled *ll_bundled_runs(void);
+
+#ifdef __cplusplus
+}
+#endif

@@ -1,0 +1,60 @@
+/* run_int.h: what the files that make a run share: the table of keys, and one way in for values. */
+#pragma once
+#include "train/run.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum ll_key_kind {
+    LL_KEY_INT,     /* int64_t */
+    LL_KEY_NUMBER,  /* double */
+    LL_KEY_BOOL,    /* bool */
+    LL_KEY_TEXT,    /* const char *, never NULL */
+    LL_KEY_CHOICE,  /* const char *, one of choices */
+    LL_KEY_NUMBERS, /* ll_numbers */
+} ll_key_kind;
+
+typedef struct ll_key {
+    const char *name; /* "train.batch"; NULL ends the table */
+    ll_key_kind kind;
+    size_t offset;       /* in ll_run */
+    const char *initial; /* the default, as one would write it */
+    const char *help;
+    double min, max;     /* INT, NUMBER, NUMBERS */
+    const char *choices; /* CHOICE: words and spaces; "" is a choice where it is the default */
+} ll_key;
+
+enum { LL_MAX_KEYS = 64, LL_MAX_LINE = 200 };
+
+/* A model's size: which there are is known once the model is. */
+typedef struct ll_size_note {
+    const char *name, *value, *origin;
+} ll_size_note;
+
+typedef struct ll_run_notes {
+    const char *origin[LL_MAX_KEYS]; /* by row of the table: "x.yaml:4", "--set a.b=c"; or NULL */
+    ll_size_note sizes[LL_MAX_SIZES * 2];
+    int n_size;
+} ll_run_notes;
+
+const ll_key *ll_run_keys(void);
+
+/* An empty run with every default. */
+ll_run *ll_run_new(const char *file);
+/* Sets key (dotted) from text as one would write it. once: a second setting of it is an error. */
+typedef struct ll_setting {
+    const char *key, *value;
+    bool is_list; /* value is the items of a list, with commas between */
+    const char *origin;
+    bool once;
+} ll_setting;
+ll_err ll_run_assign(ll_run *r, const ll_setting *s);
+/* Where a key came from, for messages: its origin, or the file. */
+const char *ll_run_origin(const ll_run *r, const char *key);
+/* A whole number in [min, max]. */
+ll_err ll_read_int(const ll_setting *s, double min, double max, int64_t *out);
+
+#ifdef __cplusplus
+}
+#endif

@@ -1,0 +1,415 @@
+/* run_keys.c: the table of every key of a run file, and all that is made from it: defaults,
+ * reading and checking one value, printing a complete run file, the key reference. Adding a key is
+ * adding its field (run.h) and its row. */
+#include "base/near.h"
+#include "base/text.h"
+#include "train/run_int.h"
+
+#include <errno.h>
+#include <float.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define AT(field) offsetof(ll_run, field)
+#define OPTIMIZERS "sgd momentum nesterov adagrad rmsprop adam adamw lars larc lamb"
+#define ABOVE_0 DBL_MIN /* as a minimum: more than 0 */
+#define MANY 1e15       /* as a maximum: no limit (whole numbers are exact up to here) */
+
+static const ll_key keys[] = {
+    {"model.name", LL_KEY_TEXT, AT(model.name), "lenet5",
+     "the model; its own sizes are keys of this section too (loopline models)", 0, 0, NULL},
+
+    {"data.name", LL_KEY_TEXT, AT(data.name), "",
+     "a known dataset (loopline data); empty: by path and format, or else the one usual for the "
+     "model",
+     0, 0, NULL},
+    {"data.path", LL_KEY_TEXT, AT(data.path), "", "a file or folder, where not the usual one", 0, 0,
+     NULL},
+    {"data.format", LL_KEY_CHOICE, AT(data.format), "", "of the files at path", 0, 0,
+     "idx cifar10 text tokens"},
+    {"data.val_fraction", LL_KEY_NUMBER, AT(data.val_fraction), "0.05",
+     "held out for validation where there are no test files", ABOVE_0, 0.9, NULL},
+    {"data.samples", LL_KEY_INT, AT(data.samples), "0",
+     "synthetic data: how many training samples (0: 10000)", 0, 1e9, NULL},
+    {"data.flip", LL_KEY_BOOL, AT(data.flip), "false",
+     "mirror training images with probability 1/2", 0, 0, NULL},
+    {"data.crop", LL_KEY_INT, AT(data.crop), "0",
+     "pad training images by so many pixels, then cut back at a random place", 0, 64, NULL},
+
+    {"train.batch", LL_KEY_INT, AT(train.batch), "64", "samples in a step", 1, 1e9, NULL},
+    {"train.micro_batch", LL_KEY_INT, AT(train.micro_batch), "0",
+     "samples computed at once; gradients of a batch add up over them (0: the batch)", 0, 1e9,
+     NULL},
+    {"train.steps", LL_KEY_INT, AT(train.steps), "0", "stop after so many steps (0: no limit)", 0,
+     1e12, NULL},
+    {"train.epochs", LL_KEY_INT, AT(train.epochs), "0",
+     "stop after so many passes over the data (0: no limit; both 0: one pass)", 0, 1e6, NULL},
+    {"train.optimizer", LL_KEY_CHOICE, AT(train.optim.name), "adamw", "how parameters are updated",
+     0, 0, OPTIMIZERS},
+    {"train.lr", LL_KEY_NUMBER, AT(train.schedule.lr), "0.001", "the peak learning rate", ABOVE_0,
+     1e6, NULL},
+    {"train.momentum", LL_KEY_NUMBER, AT(train.optim.momentum), "0", "0: 0.9", 0, 0.99999, NULL},
+    {"train.beta1", LL_KEY_NUMBER, AT(train.optim.beta1), "0", "0: the optimizer's usual", 0,
+     0.9999999, NULL},
+    {"train.beta2", LL_KEY_NUMBER, AT(train.optim.beta2), "0", "0: the optimizer's usual", 0,
+     0.9999999, NULL},
+    {"train.eps", LL_KEY_NUMBER, AT(train.optim.eps), "0", "0: the optimizer's usual", 0, 1, NULL},
+    {"train.weight_decay", LL_KEY_NUMBER, AT(train.optim.weight_decay), "0", "of the parameters", 0,
+     1e3, NULL},
+    {"train.no_decay", LL_KEY_CHOICE, AT(train.optim.no_decay), "1d",
+     "what is spared weight decay: 1d (biases and norms) or none", 0, 0, "1d none"},
+    {"train.clip", LL_KEY_NUMBER, AT(train.optim.clip), "0",
+     "scale gradients down to this global norm (0: never)", 0, MANY, NULL},
+    {"train.trust", LL_KEY_NUMBER, AT(train.optim.trust), "0",
+     "lars, larc: trust coefficient (0: 0.001)", 0, 1e3, NULL},
+    {"train.schedule", LL_KEY_CHOICE, AT(train.schedule.shape), "constant",
+     "how the rate falls after warm-up", 0, 0, LL_SCHEDULES},
+    {"train.warmup", LL_KEY_NUMBER, AT(train.schedule.warmup), "0",
+     "the rate rises for so many steps, or, below 1, this fraction of the run", 0, 1e12, NULL},
+    {"train.min_lr", LL_KEY_NUMBER, AT(train.schedule.min_lr), "0",
+     "cosine, linear: what the rate falls to", 0, 1e6, NULL},
+    {"train.step_size", LL_KEY_INT, AT(train.schedule.step_size), "0",
+     "step: multiply the rate by step_gamma every so many steps (0: at milestones)", 0, 1e12, NULL},
+    {"train.step_gamma", LL_KEY_NUMBER, AT(train.schedule.step_gamma), "0.1", "step: the factor",
+     ABOVE_0, 1, NULL},
+    {"train.milestones", LL_KEY_NUMBERS, AT(train.schedule.milestones), "[]",
+     "step: where to multiply: steps, or, below 1, fractions of the run", 0, 1e12, NULL},
+    {"train.scale_rule", LL_KEY_CHOICE, AT(train.schedule.scale_rule), "none",
+     "multiply lr by batch/base_batch, or by its square root", 0, 0, LL_SCALE_RULES},
+    {"train.base_batch", LL_KEY_INT, AT(train.schedule.base_batch), "256",
+     "the batch lr is meant for, under a scale_rule", 1, 1e9, NULL},
+    {"train.seed", LL_KEY_INT, AT(train.seed), "1", "of initial values, order and dropout", 0, MANY,
+     NULL},
+    {"train.precision", LL_KEY_CHOICE, AT(train.precision), "f32",
+     "of matrix products and convolutions; parameters are kept in f32", 0, 0, "f32 bf16"},
+    {"train.threads", LL_KEY_INT, AT(train.threads), "0", "0: one for each core", 0, 4096, NULL},
+    {"train.eval_every", LL_KEY_INT, AT(train.eval_every), "0",
+     "steps between validations (0: after each epoch); there is always one at the end", 0, 1e12,
+     NULL},
+    {"train.eval_samples", LL_KEY_INT, AT(train.eval_samples), "0",
+     "validate on so many samples, but on all of them at the end (0: always all)", 0, 1e9, NULL},
+    {"train.save_every", LL_KEY_INT, AT(train.save_every), "0",
+     "steps between checkpoints (0: after each epoch); there is always one at the end", 0, 1e12,
+     NULL},
+    {"train.keep", LL_KEY_INT, AT(train.keep), "2", "checkpoints kept, the newest", 1, 1e6, NULL},
+    {"train.log_every", LL_KEY_INT, AT(train.log_every), "10", "steps between lines of metrics", 1,
+     1e9, NULL},
+
+    {"out", LL_KEY_TEXT, AT(out), "", "the run's folder (empty: runs/ and the run's name)", 0, 0,
+     NULL},
+    {NULL, LL_KEY_INT, 0, NULL, NULL, 0, 0, NULL},
+};
+_Static_assert(sizeof keys / sizeof *keys <= LL_MAX_KEYS, "LL_MAX_KEYS");
+
+const ll_key *ll_run_keys(void)
+{
+    return keys;
+}
+
+/* ---- one value ---- */
+
+/* What a key takes, for messages and help: "a whole number from 1 to 64". */
+static const char *wanted(const ll_key *k, char out[LL_MAX_LINE])
+{
+    static const char *const nouns[] = {"a whole number", "a number", "true or false",
+                                        "text",           "one of",   "a list of numbers"};
+    int n = snprintf(out, LL_MAX_LINE, "%s", nouns[k->kind]);
+    char *at = out + n;
+    size_t room = (size_t)(LL_MAX_LINE - n);
+    if (k->kind == LL_KEY_CHOICE)
+        snprintf(at, room, ": %s", k->choices);
+    else if (k->kind == LL_KEY_BOOL || k->kind == LL_KEY_TEXT)
+        return out;
+    else if (k->min == ABOVE_0 && k->max < MANY)
+        snprintf(at, room, " above 0, at most %g", k->max);
+    else if (k->min == ABOVE_0)
+        snprintf(at, room, " above 0");
+    else if (k->max < MANY)
+        snprintf(at, room, " from %g to %g", k->min, k->max);
+    else
+        snprintf(at, room, ", at least %g", k->min);
+    return out;
+}
+
+/* The value as it stands in a message: cut where it is long. */
+static const char *shown(const char *value, char out[64])
+{
+    snprintf(out, 64, strlen(value) < 60 ? "'%s'" : "'%.50s...'", value);
+    for (char *c = out; *c; c++)
+        if ((unsigned char)*c < 0x20) *c = ' ';
+    return out;
+}
+
+static ll_err wrong(const ll_setting *s, const ll_key *k)
+{
+    char want[LL_MAX_LINE], value[64];
+    FAIL(LL_E_CONFIG, "%s: %s is %s, want %s", s->origin, k->name, shown(s->value, value),
+         wanted(k, want));
+}
+
+static bool is_number(const char *text, double *out)
+{
+    if (!*text || strspn(text, "+-.0123456789eE") != strlen(text))
+        return false; /* no hex, no nan */
+    char *end;
+    *out = strtod(text, &end);
+    return *end == '\0' && isfinite(*out);
+}
+
+static bool is_int(const char *text, int64_t *out)
+{
+    const char *digits = text + (*text == '-' || *text == '+');
+    if (!*digits || strspn(digits, "0123456789") != strlen(digits)) return false;
+    errno = 0;
+    *out = strtoll(text, NULL, 10);
+    return errno == 0;
+}
+
+ll_err ll_read_int(const ll_setting *s, double min, double max, int64_t *out)
+{
+    ll_key k = {.name = s->key, .kind = LL_KEY_INT, .min = min, .max = max};
+    if (s->is_list || !is_int(s->value, out) || (double)*out < min || (double)*out > max)
+        return wrong(s, &k);
+    return LL_OK;
+}
+
+/* Characters that YAML can carry inside double quotes as they are. */
+static bool is_plain_text(const char *text)
+{
+    while (*text) {
+        const unsigned char *u = (const unsigned char *)text;
+        int n = ll_utf8_at(text);
+        if (n == 0 || u[0] < 0x20 || u[0] == 0x7f) return false;
+        if (n == 2 && u[0] == 0xc2 && u[1] < 0xa0) return false; /* C1 controls, NEL */
+        if (n == 3 && u[0] == 0xe2 && u[1] == 0x80 && (u[2] == 0xa8 || u[2] == 0xa9)) return false;
+        if (n == 3 && u[0] == 0xef && u[1] == 0xbb && u[2] == 0xbf) return false; /* BOM */
+        if (n == 3 && u[0] == 0xef && u[1] == 0xbf && u[2] >= 0xbe) return false; /* U+FFFE, FFFF */
+        text += n;
+    }
+    return true;
+}
+
+/* The word of choices that equals value, as a string that lives as long as the run; or NULL. */
+static const char *choose(ll_run *r, const ll_key *k, const char *value, ll_near *near)
+{
+    if (!*value && !*k->initial) return "";
+    near->word = value;
+    for (const char *c = k->choices; *c; c += strspn(c, " ")) {
+        size_t n = strcspn(c, " ");
+        char *word = (char *)ll_arena_copy(r->arena, c, n + 1);
+        word[n] = '\0';
+        if (!strcmp(word, value)) return word;
+        ll_near_try(near, word);
+        c += n;
+    }
+    return NULL;
+}
+
+static ll_err read_numbers(const ll_setting *s, const ll_key *k, ll_numbers *out)
+{
+    ll_numbers list = {0};
+    const char *c = s->value;
+    size_t size = strlen(c);
+    if (!s->is_list && *c == '[' && c[size - 1] == ']') c++, size -= 2;
+    char text[256];
+    if (size >= sizeof text) return wrong(s, k);
+    memcpy(text, c, size);
+    text[size] = '\0';
+    char *rest = NULL;
+    for (char *t = strtok_r(text, ", ", &rest); t; t = strtok_r(NULL, ", ", &rest)) {
+        CHECK(list.n < LL_MAX_NUMBERS, LL_E_CONFIG, "%s: %s has more than %d numbers", s->origin,
+              k->name, LL_MAX_NUMBERS);
+        double v;
+        if (!is_number(t, &v) || v < k->min || v > k->max) return wrong(s, k);
+        list.v[list.n++] = v;
+    }
+    *out = list;
+    return LL_OK;
+}
+
+static ll_err read_value(ll_run *r, const ll_key *k, const ll_setting *s)
+{
+    void *to = (char *)r + k->offset;
+    ll_near near = {0};
+    if (s->is_list && k->kind != LL_KEY_NUMBERS) return wrong(s, k);
+    switch (k->kind) {
+    case LL_KEY_INT: return ll_read_int(s, k->min, k->max, (int64_t *)to);
+    case LL_KEY_NUMBERS: return read_numbers(s, k, (ll_numbers *)to);
+    case LL_KEY_NUMBER: {
+        double v;
+        if (!is_number(s->value, &v) || v < k->min || v > k->max) return wrong(s, k);
+        *(double *)to = v;
+        return LL_OK;
+    }
+    case LL_KEY_BOOL:
+        if (strcmp(s->value, "true") && strcmp(s->value, "false")) return wrong(s, k);
+        *(bool *)to = s->value[0] == 't';
+        return LL_OK;
+    case LL_KEY_TEXT:
+        CHECK(is_plain_text(s->value), LL_E_CONFIG,
+              "%s: %s has control characters, or bytes that are not UTF-8", s->origin, k->name);
+        *(const char **)to = ll_arena_strdup(r->arena, s->value);
+        return LL_OK;
+    case LL_KEY_CHOICE: {
+        const char *word = choose(r, k, s->value, &near);
+        char value[64];
+        if (!word && near.best)
+            FAIL(LL_E_CONFIG, "%s: %s is %s; did you mean %s? (one of: %s)", s->origin, k->name,
+                 shown(s->value, value), near.best, k->choices);
+        if (!word) return wrong(s, k);
+        *(const char **)to = word;
+        return LL_OK;
+    }
+    }
+    return LL_OK;
+}
+
+/* ---- assignment ---- */
+
+static const char *last_part(const char *name)
+{
+    const char *dot = strrchr(name, '.');
+    return dot ? dot + 1 : name;
+}
+
+static ll_err unknown_key(const ll_setting *s)
+{
+    ll_near near = {.word = s->key};
+    const char *elsewhere = NULL; /* the same word in another section */
+    for (const ll_key *k = keys; k->name; k++) {
+        if (!strcmp(last_part(k->name), last_part(s->key))) elsewhere = k->name;
+        ll_near_try(&near, k->name);
+    }
+    const char *best = elsewhere ? elsewhere : near.best;
+    char key[64];
+    FAIL(LL_E_CONFIG, "%s: %s is not a key of run files%s%s%s", s->origin, shown(s->key, key),
+         best ? "; did you mean " : "", best ? best : "", best ? "?" : "");
+}
+
+static ll_err note_size(ll_run *r, const ll_setting *s)
+{
+    ll_run_notes *notes = r->notes;
+    ll_size_note *note = NULL;
+    for (int i = 0; i < notes->n_size && !note; i++)
+        if (!strcmp(notes->sizes[i].name, s->key)) note = &notes->sizes[i];
+    CHECK(!note || !s->once, LL_E_CONFIG, "%s: %s was already set at %s", s->origin, s->key,
+          note->origin);
+    CHECK(!s->is_list, LL_E_CONFIG, "%s: %s is a list, want a whole number", s->origin, s->key);
+    if (!note) {
+        const int most = sizeof notes->sizes / sizeof *notes->sizes;
+        CHECK(notes->n_size < most, LL_E_CONFIG, "%s: more than %d sizes of a model", s->origin,
+              most);
+        note = &notes->sizes[notes->n_size++];
+    }
+    *note = (ll_size_note){ll_arena_strdup(r->arena, s->key), ll_arena_strdup(r->arena, s->value),
+                           ll_arena_strdup(r->arena, s->origin)};
+    return LL_OK;
+}
+
+ll_err ll_run_assign(ll_run *r, const ll_setting *s)
+{
+    for (int i = 0; keys[i].name; i++) {
+        if (strcmp(keys[i].name, s->key)) continue;
+        const char **origin = &r->notes->origin[i];
+        CHECK(!*origin || !s->once, LL_E_CONFIG, "%s: %s was already set at %s", s->origin, s->key,
+              *origin);
+        TRY(read_value(r, &keys[i], s));
+        *origin = ll_arena_strdup(r->arena, s->origin);
+        return LL_OK;
+    }
+    if (!strncmp(s->key, "model.", 6)) return note_size(r, s);
+    return unknown_key(s);
+}
+
+const char *ll_run_origin(const ll_run *r, const char *key)
+{
+    for (int i = 0; keys[i].name; i++)
+        if (!strcmp(keys[i].name, key) && r->notes->origin[i]) return r->notes->origin[i];
+    return r->file;
+}
+
+ll_run *ll_run_new(const char *file)
+{
+    ll_arena *arena = ll_arena_new();
+    ll_run *r = LL_NEW(arena, ll_run);
+    r->arena = arena;
+    r->file = ll_arena_strdup(arena, file);
+    r->notes = LL_NEW(arena, ll_run_notes);
+    for (const ll_key *k = keys; k->name; k++) {
+        ll_err e = read_value(r, k, &(ll_setting){k->name, k->initial, false, "default", false});
+        LL_ASSERT(e == LL_OK);
+    }
+    return r;
+}
+
+/* ---- printing ---- */
+
+static void print_text(ll_buf *b, const char *text)
+{
+    static const char safe[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./-";
+    if (*text && *text != '-' && strspn(text, safe) == strlen(text)) {
+        ll_buf_puts(b, text);
+        return;
+    }
+    ll_buf_puts(b, "\"");
+    for (const char *c = text; *c; c++) {
+        if (*c == '"' || *c == '\\') ll_buf_puts(b, "\\");
+        ll_buf_add(b, c, 1);
+    }
+    ll_buf_puts(b, "\"");
+}
+
+static void print_value(ll_buf *b, const ll_run *r, const ll_key *k)
+{
+    const void *from = (const char *)r + k->offset;
+    char text[LL_NUMBER_TEXT];
+    switch (k->kind) {
+    case LL_KEY_INT: ll_buf_printf(b, "%lld", (long long)*(const int64_t *)from); break;
+    case LL_KEY_NUMBER: ll_buf_puts(b, ll_text_number(*(const double *)from, text)); break;
+    case LL_KEY_BOOL: ll_buf_puts(b, *(const bool *)from ? "true" : "false"); break;
+    case LL_KEY_TEXT:
+    case LL_KEY_CHOICE: print_text(b, *(const char *const *)from); break;
+    case LL_KEY_NUMBERS: {
+        const ll_numbers *list = (const ll_numbers *)from;
+        ll_buf_puts(b, "[");
+        for (int i = 0; i < list->n; i++)
+            ll_buf_printf(b, "%s%s", i ? ", " : "", ll_text_number(list->v[i], text));
+        ll_buf_puts(b, "]");
+    }
+    }
+}
+
+char *ll_run_print(const ll_run *r, ll_arena *arena)
+{
+    LL_ASSERT(r->model.def);
+    ll_buf b = {.arena = arena};
+    char section[LL_MAX_LINE] = "";
+    for (const ll_key *k = keys; k->name; k++) {
+        const char *last = last_part(k->name);
+        size_t n = (size_t)(last - k->name);
+        if (n && strncmp(section, k->name, n)) {
+            snprintf(section, sizeof section, "%.*s", (int)n, k->name);
+            ll_buf_printf(&b, "%.*s:\n", (int)n - 1, k->name);
+        }
+        ll_buf_printf(&b, "%s%s: ", n ? "  " : "", last);
+        print_value(&b, r, k);
+        ll_buf_puts(&b, "\n");
+        if (strcmp(k->name, "model.name")) continue;
+        for (const ll_size *s = r->model.sizes; s->name; s++)
+            ll_buf_printf(&b, "  %s: %lld\n", s->name, (long long)s->value);
+    }
+    return b.text;
+}
+
+char *ll_run_help(ll_arena *arena)
+{
+    ll_buf b = {.arena = arena};
+    for (const ll_key *k = keys; k->name; k++) {
+        char want[LL_MAX_LINE];
+        ll_buf_printf(&b, "  %-20s %s\n%23s%s; default %s\n", k->name, k->help, "", wanted(k, want),
+                      *k->initial ? k->initial : "empty");
+    }
+    return b.text;
+}
