@@ -32,7 +32,8 @@ static ll_val product(ll_graph *g, const char *name, const char *spec, ll_val x,
 {
     ll_push(g, name);
     ll_val w = ll_param(g, "weight", weight, (ll_init){LL_NORMAL, deviation});
-    ll_val y = ll_add(g, ll_matmul(g, spec, x, w), ll_param(g, "bias", bias, (ll_init){LL_ZEROS}));
+    ll_val y =
+        ll_add(g, ll_matmul(g, spec, x, w), ll_param(g, "bias", bias, (ll_init){LL_ZEROS, 0}));
     ll_pop(g);
     return y;
 }
