@@ -1,0 +1,30 @@
+/* evaluate.h: graphs and datasets as a run wants them, and validation. */
+#pragma once
+#include "data/data.h"
+#include "train/run.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* The run's model for a batch of this many samples; optim NULL: for evaluation. */
+ll_err ll_run_graph(const ll_run *r, int64_t batch, const ll_optim *optim, ll_graph **out);
+/* The run's dataset; checks that samples are what the model takes. */
+ll_err ll_run_dataset(const ll_run *r, ll_dataset **out);
+
+typedef struct ll_score {
+    double loss, accuracy; /* accuracy: NaN where the model does not classify */
+    int64_t samples;
+} ll_score;
+
+/* Mean loss and accuracy over the first `samples` of the validation set (0: all), with the
+ * parameters of another session. */
+typedef struct ll_evaluator ll_evaluator;
+ll_err ll_evaluator_open(const ll_run *r, const ll_dataset *d, ll_session *share,
+                         ll_evaluator **out);
+ll_err ll_evaluate(ll_evaluator *e, int64_t samples, ll_score *out);
+void ll_evaluator_close(ll_evaluator *e);
+
+#ifdef __cplusplus
+}
+#endif

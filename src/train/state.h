@@ -1,0 +1,16 @@
+/* state.h: what a session keeps from step to step, as tensors of a checkpoint. */
+#pragma once
+#include "exec/session.h"
+#include "train/safetensors.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Parameters and state, pointing into the session's memory; in arena. */
+int ll_session_tensors(const ll_session *s, ll_arena *arena, ll_st_tensor **out);
+int64_t ll_session_parameters(const ll_session *s); /* how many numbers are trained */
+
+#ifdef __cplusplus
+}
+#endif
