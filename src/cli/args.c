@@ -1,0 +1,181 @@
+/* args.c: words of a command line into a command's struct, by its table; help from the same. */
+#include "cli/args.h"
+#include "base/near.h"
+#include "base/text.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct parse {
+    const ll_command *command;
+    ll_arena *arena;
+    void *opts;
+    int argc, at;
+    char *const *argv;
+} parse;
+
+static bool is_option(const ll_arg *a)
+{
+    return a->name[0] == '-';
+}
+
+/* Does word name this option, in its long or short form? */
+static bool names(const ll_arg *a, const char *word, size_t n)
+{
+    for (const char *form = a->name;; form++) {
+        size_t m = strcspn(form, "|");
+        if (m == n && !strncmp(form, word, n)) return true;
+        form += m;
+        if (!*form) return false;
+    }
+}
+
+static const char *long_name(const ll_arg *a, ll_arena *arena)
+{
+    return ll_arena_printf(arena, "%.*s", (int)strcspn(a->name, "|"), a->name);
+}
+
+static ll_err unknown_option(const parse *p, const char *word, size_t n)
+{
+    ll_near near = {.word = ll_arena_printf(p->arena, "%.*s", (int)n, word)};
+    for (const ll_arg *a = p->command->args; a->name; a++)
+        if (is_option(a)) ll_near_try(&near, long_name(a, p->arena));
+    ll_near_try(&near, "--help");
+    FAIL(LL_E_ARG, "%s has no option %s%s%s%s; see loopline %s --help", p->command->name, near.word,
+         near.best ? "; did you mean " : "", near.best ? near.best : "", near.best ? "?" : "",
+         p->command->name);
+}
+
+static ll_err store(const parse *p, const ll_arg *a, const char *text)
+{
+    void *to = (char *)p->opts + a->offset;
+    const char *name = long_name(a, p->arena);
+    char *end = NULL;
+    errno = 0;
+    switch (a->kind) {
+    case LL_ARG_FLAG: *(bool *)to = true; return LL_OK;
+    case LL_ARG_TEXT: *(const char **)to = text; return LL_OK;
+    case LL_ARG_INT: {
+        bool digits = *text && strspn(text, "0123456789") == strlen(text);
+        long long v = digits ? strtoll(text, &end, 10) : 0;
+        CHECK(digits && errno == 0, LL_E_ARG, "%s is '%s', want a whole number", name, text);
+        *(int64_t *)to = v;
+        return LL_OK;
+    }
+    case LL_ARG_NUMBER: {
+        double v = strtod(text, &end);
+        CHECK(*text && !*end && isfinite(v), LL_E_ARG, "%s is '%s', want a number", name, text);
+        *(double *)to = v;
+        return LL_OK;
+    }
+    case LL_ARG_WORDS: {
+        ll_words *w = (ll_words *)to;
+        w->v = (const char **)ll_arena_grow(p->arena, w->v, sizeof *w->v, w->n, &w->capacity);
+        w->v[w->n++] = text;
+        return LL_OK;
+    }
+    }
+    return LL_OK;
+}
+
+/* The option at argv[at], and its value. */
+static ll_err take_option(parse *p)
+{
+    const char *word = p->argv[p->at++];
+    size_t n = strcspn(word, "=");
+    const ll_arg *a = p->command->args;
+    while (a->name && !(is_option(a) && names(a, word, n))) a++;
+    if (!a->name) return unknown_option(p, word, n);
+    const char *name = long_name(a, p->arena);
+    if (a->kind == LL_ARG_FLAG) {
+        CHECK(!word[n], LL_E_ARG, "%s takes no value, but is given '%s'", name, word + n + 1);
+        return store(p, a, NULL);
+    }
+    if (word[n]) return store(p, a, word + n + 1);
+    CHECK(p->at < p->argc, LL_E_ARG, "%s wants a value: %s %s", name, name, a->value);
+    return store(p, a, p->argv[p->at++]);
+}
+
+static ll_err take_positional(parse *p, const ll_arg **next)
+{
+    while ((*next)->name && is_option(*next)) (*next)++;
+    const char *word = p->argv[p->at++];
+    CHECK((*next)->name, LL_E_ARG, "'%s' is one word too many; see loopline %s --help", word,
+          p->command->name);
+    TRY(store(p, *next, word));
+    if ((*next)->kind != LL_ARG_WORDS) (*next)++;
+    return LL_OK;
+}
+
+/* What was left out: defaults, and the positional words there must be. */
+static ll_err check_rest(const parse *p, const ll_arg *next)
+{
+    for (; next->name; next++) {
+        bool many = next->kind == LL_ARG_WORDS;
+        bool given = many && ((const ll_words *)((char *)p->opts + next->offset))->n > 0;
+        if (is_option(next) || next->name[0] == '[' || given) continue;
+        FAIL(LL_E_ARG, "%s wants %s: %s", p->command->name, next->name, next->help);
+    }
+    return LL_OK;
+}
+
+ll_err ll_args_parse(const ll_command *c, int argc, char *const *argv, ll_arena *arena, void *opts,
+                     bool *help)
+{
+    parse p = {.command = c, .arena = arena, .opts = opts, .argc = argc, .argv = argv};
+    *help = false;
+    memset(opts, 0, c->opts_bytes);
+    for (int i = 0; i < argc && strcmp(argv[i], "--"); i++)
+        if (!strcmp(argv[i], "--help") || !strcmp(argv[i], "-h")) *help = true;
+    if (*help) return LL_OK;
+    for (const ll_arg *a = c->args; a->name; a++)
+        if (a->initial) TRY(store(&p, a, a->initial));
+    const ll_arg *next = c->args;
+    bool only_words = false; /* after "--" */
+    while (p.at < argc) {
+        const char *word = argv[p.at];
+        if (!only_words && !strcmp(word, "--")) {
+            only_words = true;
+            p.at++;
+        } else if (!only_words && word[0] == '-' && word[1]) {
+            TRY(take_option(&p));
+        } else {
+            TRY(take_positional(&p, &next));
+        }
+    }
+    return check_rest(&p, next);
+}
+
+static void help_line(ll_buf *b, const char *left, const ll_arg *a)
+{
+    const int column = 26;
+    ll_buf_printf(b, "  %-*s", column - 3, left);
+    if ((int)strlen(left) > column - 3) ll_buf_printf(b, "\n%*s", column - 1, "");
+    ll_buf_printf(b, " %s", a->help);
+    if (a->initial) ll_buf_printf(b, " (%s)", a->initial);
+    ll_buf_puts(b, "\n");
+}
+
+char *ll_args_help(const ll_command *c, ll_arena *arena)
+{
+    ll_buf b = {.arena = arena};
+    ll_buf_printf(&b, "usage: loopline %s", c->name);
+    for (const ll_arg *a = c->args; a->name; a++)
+        if (!is_option(a)) ll_buf_printf(&b, " %s", a->name);
+    ll_buf_printf(&b, " [options]\n\n%c%s.\n\n", c->help[0] & ~0x20, c->help + 1);
+    for (const ll_arg *a = c->args; a->name; a++)
+        if (!is_option(a)) help_line(&b, a->name, a);
+    for (const ll_arg *a = c->args; a->name; a++) {
+        if (!is_option(a)) continue;
+        size_t n = strcspn(a->name, "|");
+        const char *left = ll_arena_printf(arena, "%s%s%.*s%s%s", a->name[n] ? a->name + n + 1 : "",
+                                           a->name[n] ? ", " : "", (int)n, a->name,
+                                           a->value ? " " : "", a->value ? a->value : "");
+        help_line(&b, left, a);
+    }
+    help_line(&b, "-h, --help", &(ll_arg){.help = "show this"});
+    if (c->more) ll_buf_printf(&b, "\n%s", c->more(arena));
+    return b.text;
+}

@@ -1,0 +1,68 @@
+/* args.h: commands and their arguments as tables.
+ *
+ *     typedef struct opts { const char *run; ll_words set; int64_t steps; bool json; } opts;
+ *     static const ll_arg args[] = {
+ *         {"RUN", LL_ARG_TEXT, offsetof(opts, run), NULL, "a run file or a bundled run's name"},
+ *         {"--set", LL_ARG_WORDS, offsetof(opts, set), "KEY=VALUE", "override a setting"},
+ *         {"--steps", LL_ARG_INT, offsetof(opts, steps), "N", "stop after N steps"},
+ *         {"--json", LL_ARG_FLAG, offsetof(opts, json), NULL, "print one JSON object"},
+ *         {0}};
+ *     const ll_command ll_command_train = {"train", "trains a model", args, sizeof(opts), run};
+ *
+ * A file src/cli/cmd_x.c declares ll_command_x; the build finds it from its name. Parsing fills the
+ * command's struct: what is not given stays zero, or the default. --help is made of the table. */
+#pragma once
+#include "base/arena.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum ll_arg_kind {
+    LL_ARG_FLAG,   /* bool */
+    LL_ARG_TEXT,   /* const char * */
+    LL_ARG_INT,    /* int64_t, not negative */
+    LL_ARG_NUMBER, /* double, finite */
+    LL_ARG_WORDS,  /* ll_words: may be given many times */
+} ll_arg_kind;
+
+typedef struct ll_words {
+    const char **v;
+    int n, capacity;
+} ll_words;
+
+/* Names that start with "--" are options: "--set a=b", "--set=a=b"; "--out|-o" has a short form.
+ * Others are positional, in order; "[NAME]" may be left out, "NAME..." (WORDS) takes all the rest.
+ * A name of NULL ends the table. */
+typedef struct ll_arg {
+    const char *name;
+    ll_arg_kind kind;
+    size_t offset;
+    const char *value; /* options that take one: what it is called in the help */
+    const char *help;
+    const char *initial; /* the default, as one would write it; NULL: zero */
+} ll_arg;
+
+typedef struct ll_command {
+    const char *name, *help; /* help: one line, what it does */
+    const ll_arg *args;
+    size_t opts_bytes;
+    ll_err (*run)(const void *opts);
+    char *(*more)(ll_arena *arena); /* makes what follows the options in --help; may be NULL */
+} ll_command;
+
+/* Fills opts (zeroed first) from the words after the command's name. *help: --help was among them,
+ * and nothing else was checked. Strings are those of argv or of the arena. */
+ll_err ll_args_parse(const ll_command *c, int argc, char *const *argv, ll_arena *arena, void *opts,
+                     bool *help);
+char *ll_args_help(const ll_command *c, ll_arena *arena);
+
+/* All commands, sorted by name; ends with NULL. */
+const ll_command *const *ll_commands(void);
+/* The program: finds the command, parses, runs; the process's exit status: 0, 1 where the command
+ * failed, 2 where it was called wrongly. Messages go to standard error. */
+int ll_main(int argc, char *const *argv);
+
+#ifdef __cplusplus
+}
+#endif

@@ -1,0 +1,85 @@
+/* commands.c: every command, from the files cmd_*.c that the build found, and the way from a
+ * command line to one of them. */
+#include "cli/args.h"
+#include "base/near.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define COMMAND(x) extern const ll_command ll_command_##x;
+#include "command_list.inc"
+#undef COMMAND
+
+const ll_command *const *ll_commands(void)
+{
+    static const ll_command *const all[] = {
+#define COMMAND(x) &ll_command_##x,
+#include "command_list.inc"
+#undef COMMAND
+        NULL};
+    return all;
+}
+
+static void usage(FILE *f)
+{
+    fprintf(f,
+            "usage: loopline COMMAND [arguments]\n\n"
+            "Trains deep neural networks: a model is declared once, serially, and compiled.\n\n");
+    for (const ll_command *const *c = ll_commands(); *c; c++)
+        fprintf(f, "  %-10s %s\n", (*c)->name, (*c)->help);
+    fprintf(f, "\nEvery command takes --help. loopline --version prints the version.\n");
+}
+
+static const ll_command *find(const char *name)
+{
+    for (const ll_command *const *c = ll_commands(); *c; c++)
+        if (!strcmp((*c)->name, name)) return *c;
+    return NULL;
+}
+
+static int unknown_command(const char *name)
+{
+    ll_near near = {.word = name};
+    for (const ll_command *const *c = ll_commands(); *c; c++) ll_near_try(&near, (*c)->name);
+    fprintf(stderr, "loopline: there is no command '%s'%s%s%s; see loopline --help\n", name,
+            near.best ? "; did you mean " : "", near.best ? near.best : "", near.best ? "?" : "");
+    return 2;
+}
+
+static int run(const ll_command *c, int argc, char *const *argv, ll_arena *arena)
+{
+    void *opts = ll_arena_alloc(arena, c->opts_bytes);
+    bool help;
+    if (ll_args_parse(c, argc, argv, arena, opts, &help) != LL_OK) {
+        fprintf(stderr, "loopline: %s\n", ll_error_message());
+        return 2;
+    }
+    if (help) {
+        fputs(ll_args_help(c, arena), stdout);
+        return 0;
+    }
+    if (c->run(opts) == LL_OK) return 0;
+    fprintf(stderr, "loopline %s: %s\n", c->name, ll_error_text());
+    return 1;
+}
+
+int ll_main(int argc, char *const *argv)
+{
+    const char *first = argc > 1 ? argv[1] : "";
+    if (!strcmp(first, "--version")) {
+        printf("loopline %s\n", ll_version());
+        return 0;
+    }
+    bool asked = !strcmp(first, "--help") || !strcmp(first, "-h") || !strcmp(first, "help");
+    if (argc < 2 || (asked && argc == 2)) {
+        usage(asked ? stdout : stderr);
+        return asked ? 0 : 2;
+    }
+    const ll_command *c = find(asked ? argv[2] : first);
+    if (!c) return unknown_command(asked ? argv[2] : first);
+    ll_arena *arena = ll_arena_new();
+    char *const just_help[] = {(char *)"--help"};
+    int status = asked ? run(c, 1, just_help, arena) : run(c, argc - 2, argv + 2, arena);
+    ll_arena_free(arena);
+    return status;
+}
