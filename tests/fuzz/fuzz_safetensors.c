@@ -1,9 +1,5 @@
 /* Any bytes as a safetensors file: the parser must refuse or accept, and what it accepts must hold
- * the promises of safetensors.c.
- *
- *     clang -std=gnu2x -g -O1 -fsanitize=fuzzer,address,undefined -Iinclude -Isrc -o fuzz \
- *         tests/fuzz/fuzz_safetensors.c src/train/safetensors.c src/base/{arena,crc32c,err,near}.c
- * \ src/base/{text,types}.c -ljansson -lm && ./fuzz -max_total_time=60 */
+ * the promises of safetensors.c. */
 #include "train/safetensors.h"
 
 #include <stdlib.h>
