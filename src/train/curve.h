@@ -1,0 +1,30 @@
+/* curve.h: a run's learning curve as one SVG picture: training loss, raw and smoothed, and what
+ * validation found; the picture follows the viewer's light or dark theme. */
+#pragma once
+#include "base/arena.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct ll_points {
+    const double *x, *y; /* x ascending: steps */
+    int n;
+} ll_points;
+
+typedef struct ll_curve {
+    const char *title;
+    const char *caption; /* a line under the title; NULL: none */
+    ll_points
+        train_loss; /* points that are not finite leave a gap; any of the three may be empty */
+    ll_points val_loss;
+    ll_points val_accuracy; /* 0 to 1; drawn against an axis of its own */
+} ll_curve;
+
+/* The picture's text. One list of points gives one text, to the byte. */
+const char *ll_curve_svg(ll_arena *a, const ll_curve *c);
+ll_err ll_curve_write(const char *path, const ll_curve *c);
+
+#ifdef __cplusplus
+}
+#endif
