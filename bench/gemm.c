@@ -1,0 +1,154 @@
+/* bench_gemm: our matrix product against OpenBLAS, shape by shape, on one thread and several.
+ *
+ *     build/bench_gemm [THREADS] [NAME]     only shapes whose name contains NAME
+ *
+ * Each number is GFLOP/s of the best of many runs, on data already in the cache if it fits. */
+#include "kern/cpu/gemm.h"
+
+#include <cblas.h>
+#include <omp.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+typedef struct shape {
+    const char *name;
+    int m, n, k;
+    const char *form; /* N or T for a, then for b */
+} shape;
+
+static const shape shapes[] = {
+    {"square", 64, 64, 64, "NN"},
+    {"square", 96, 96, 96, "NN"},
+    {"square", 128, 128, 128, "NN"},
+    {"square", 192, 192, 192, "NN"},
+    {"square", 256, 256, 256, "NN"},
+    {"square", 384, 384, 384, "NN"},
+    {"square", 512, 512, 512, "NN"},
+    {"square", 1024, 1024, 1024, "NN"},
+    {"square", 1024, 1024, 1024, "NT"},
+    {"square", 1024, 1024, 1024, "TN"},
+    {"square", 1024, 1024, 1024, "TT"},
+    {"square", 2048, 2048, 2048, "NN"},
+    {"lenet conv1 fwd, pixels x filters", 50176, 6, 25, "NT"},
+    {"lenet conv1 fwd, filters x pixels", 6, 50176, 25, "NN"},
+    {"lenet conv1 fwd, one image", 6, 784, 25, "NN"},
+    {"lenet conv1 dW", 6, 25, 50176, "NT"},
+    {"lenet conv1 dW, channels last", 6, 25, 50176, "TN"},
+    {"lenet conv1 dW, one image", 6, 25, 784, "NT"},
+    {"lenet conv2 fwd, pixels x filters", 6400, 16, 150, "NT"},
+    {"lenet conv2 fwd, filters x pixels", 16, 6400, 150, "NN"},
+    {"lenet conv2 fwd, one image", 16, 100, 150, "NN"},
+    {"lenet conv2 dW", 16, 150, 6400, "NT"},
+    {"lenet conv2 dW, channels last", 16, 150, 6400, "TN"},
+    {"lenet conv2 dX", 150, 6400, 16, "TN"},
+    {"lenet fc1 fwd", 64, 120, 400, "NT"},
+    {"lenet fc1 dW", 120, 400, 64, "TN"},
+    {"lenet fc1 dX", 64, 400, 120, "NN"},
+    {"lenet fc2 fwd", 64, 84, 120, "NT"},
+    {"lenet fc2 dW", 84, 120, 64, "TN"},
+    {"lenet fc2 dX", 64, 120, 84, "NN"},
+    {"lenet fc3 fwd", 64, 10, 84, "NT"},
+    {"lenet fc3 dW", 10, 84, 64, "TN"},
+    {"lenet fc3 dX", 64, 84, 10, "NN"},
+    {"gpt qkv fwd", 2048, 768, 256, "NT"},
+    {"gpt up fwd", 2048, 1024, 256, "NT"},
+    {"gpt up NN", 2048, 1024, 256, "NN"},
+    {"gpt down fwd", 2048, 256, 1024, "NT"},
+    {"gpt up dW", 1024, 256, 2048, "TN"},
+    {"gpt up dX", 2048, 256, 1024, "NN"},
+    {"gpt QK^T of a head", 256, 256, 64, "NT"},
+    {"gpt PV of a head", 256, 64, 256, "NN"},
+    {"resnet s1 fwd, one image", 64, 1024, 576, "NN"},
+    {"resnet s1 fwd, batch", 64, 32768, 576, "NN"},
+    {"resnet s1 fwd, channels last", 32768, 64, 576, "NT"},
+    {"resnet s1 dW, batch", 64, 576, 32768, "NT"},
+    {"resnet s1 dW, channels last", 64, 576, 32768, "TN"},
+    {"resnet s1 dX", 576, 32768, 64, "TN"},
+    {"resnet s2 fwd, one image", 128, 256, 1152, "NN"},
+    {"resnet s3 fwd, one image", 256, 64, 2304, "NN"},
+    {"resnet s4 fwd, one image", 512, 16, 4608, "NN"},
+    {"resnet s4 fwd, batch", 512, 512, 4608, "NN"},
+    {"one row", 1, 1024, 1024, "NN"},
+    {"one row", 1, 1024, 1024, "NT"},
+    {"one column", 1024, 1, 1024, "NN"},
+    {"one column", 1024, 1, 1024, "TN"},
+    {"4 rows", 4, 1024, 1024, "NN"},
+    {"4 rows", 4, 1024, 1024, "NT"},
+    {"10 columns", 1024, 10, 1024, "NN"},
+    {"10 columns", 1024, 10, 1024, "NT"},
+};
+
+static double best_seconds(void (*run)(void *), void *arg, double flops)
+{
+    int inner = flops > 2e6 ? 1 : (int)(2e6 / flops) + 1;
+    double best = 1e30, start = omp_get_wtime();
+    for (int r = 0; r < 5 || omp_get_wtime() - start < 0.15; r++) {
+        double t = omp_get_wtime();
+        for (int i = 0; i < inner; i++) run(arg);
+        t = (omp_get_wtime() - t) / inner;
+        if (t < best) best = t;
+    }
+    return best;
+}
+
+static void run_ours(void *arg)
+{
+    ll_gemm((const ll_gemm_call *)arg);
+}
+
+static void run_blas(void *arg)
+{
+    const ll_gemm_call *g = (const ll_gemm_call *)arg;
+    bool ta = g->a_cs != 1, tb = g->b_cs != 1;
+    cblas_sgemm(CblasRowMajor, ta ? CblasTrans : CblasNoTrans, tb ? CblasTrans : CblasNoTrans,
+                (int)g->m, (int)g->n, (int)g->k, 1, (const float *)g->a,
+                (int)(ta ? g->a_cs : g->a_rs), (const float *)g->b, (int)(tb ? g->b_cs : g->b_rs),
+                0, (float *)g->c, (int)g->c_rs);
+}
+
+/* GFLOP/s of one shape: ours and OpenBLAS's. */
+static void measure(const shape *s, int threads, double out[2])
+{
+    bool ta = s->form[0] == 'T', tb = s->form[1] == 'T';
+    size_t na = (size_t)s->m * (size_t)s->k, nb = (size_t)s->k * (size_t)s->n;
+    size_t nc = (size_t)s->m * (size_t)s->n;
+    ll_gemm_call g = {.m = s->m, .n = s->n, .k = s->k, .c_rs = s->n, .c_cs = 1};
+    g.a_rs = ta ? 1 : s->k, g.a_cs = ta ? s->m : 1;
+    g.b_rs = tb ? 1 : s->n, g.b_cs = tb ? s->k : 1;
+    g.threads = threads;
+    float *data = aligned_alloc(64, (na + nb + nc + 64) / 16 * 64);
+    for (size_t i = 0; i < na + nb + nc; i++) data[i] = (float)(i % 17) - 8;
+    g.a = data, g.b = data + na, g.c = data + na + nb;
+    g.scratch = aligned_alloc(64, (ll_gemm_scratch(&g) + 64) / 64 * 64);
+    double flops = 2.0 * s->m * s->n * s->k;
+    openblas_set_num_threads(threads);
+    out[0] = flops / best_seconds(run_ours, &g, flops) * 1e-9;
+    out[1] = flops / best_seconds(run_blas, &g, flops) * 1e-9;
+    free(g.scratch);
+    free(data);
+}
+
+int main(int argc, char **argv)
+{
+    int threads = argc > 1 ? atoi(argv[1]) : omp_get_max_threads();
+    const char *only = argc > 2 ? argv[2] : "";
+    if (threads < 1) {
+        fprintf(stderr, "usage: bench_gemm [THREADS] [NAME]\n");
+        return 2;
+    }
+    printf(
+        "GFLOP/s, f32, MxNxK\n| what | shape | ours 1t | OpenBLAS 1t | ours %dt | OpenBLAS %dt |\n"
+        "|---|---|---|---|---|---|\n",
+        threads, threads);
+    for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
+        const shape *s = &shapes[i];
+        if (!strstr(s->name, only)) continue;
+        double one[2], many[2];
+        measure(s, 1, one);
+        measure(s, threads, many);
+        printf("| %s | %dx%dx%d %s | %.1f | %.1f | %.1f | %.1f |\n", s->name, s->m, s->n, s->k,
+               s->form, one[0], one[1], many[0], many[1]);
+        fflush(stdout);
+    }
+    return 0;
+}

@@ -1,0 +1,349 @@
+/* gemm_f32.c: f32 tiles and packing, in vectors of the compiler's own (vector_size), so that one
+ * text serves NEON, AVX2, AVX-512 and whatever else; only the sizes differ.
+ *
+ * Registers decide the sizes: mr * nv accumulators, nv vectors of B and one number of A.
+ *
+ *     NEON     32 x 128 bit    8 rows x 12 columns    24 accumulators
+ *     AVX-512  32 x 512 bit   14 rows x 32 columns    28
+ *     AVX2     16 x 256 bit    6 rows x 16 columns    12
+ *     others   16 x 128 bit    4 rows x  8 columns     8
+ *
+ * Neoverse-N1 starts two multiply-adds and two loads a cycle: 24 multiply-adds against 3 vector
+ * loads and 8 single numbers leave loads to spare, which is why A need not be packed. gcc must not
+ * reorder before register allocation here (-fno-schedule-insns, see CMakeLists.txt): it would
+ * spill the accumulators. */
+#include "kern/cpu/gemm_int.h"
+
+#if defined(__ARM_NEON) && defined(__aarch64__)
+#include <arm_neon.h>
+#define NEON 1
+#define NAME "f32 NEON 8x12"
+enum { VL = 4, MR = 8, NV = 3, K_MAX = 512, DOT_MR = 6, DOT_NR = 4 };
+#define WIDTHS(X, mr) X(mr, 1) X(mr, 2) X(mr, 3)
+#define ALL_TILES(X) ROWS_8(X)
+#define ALL_DOTS(X) DOT_ROWS_6(X)
+#else
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+#define WIDTHS(X, mr) X(mr, 1) X(mr, 2)
+#if defined(__AVX512F__)
+#define NAME "f32 AVX-512 14x32"
+enum { VL = 16, MR = 14, NV = 2, K_MAX = 320, DOT_MR = 6, DOT_NR = 4 };
+#define ALL_TILES(X) ROWS_14(X)
+#define ALL_DOTS(X) DOT_ROWS_6(X)
+#elif defined(__AVX2__) && defined(__FMA__)
+#define NAME "f32 AVX2 6x16"
+enum { VL = 8, MR = 6, NV = 2, K_MAX = 320, DOT_MR = 3, DOT_NR = 4 };
+#define ALL_TILES(X) ROWS_6(X)
+#define ALL_DOTS(X) DOT_ROWS_3(X)
+#else
+#define NAME "f32 portable 4x8"
+enum { VL = 4, MR = 4, NV = 2, K_MAX = 320, DOT_MR = 3, DOT_NR = 4 };
+#define ALL_TILES(X) ROWS_4(X)
+#define ALL_DOTS(X) DOT_ROWS_3(X)
+#endif
+#endif
+
+typedef float vec __attribute__((vector_size(4 * VL), aligned(4), may_alias));
+#define INLINE static inline __attribute__((always_inline))
+/* Loops over a tile must vanish, or the compiler keeps the accumulators in memory. */
+#define UNROLL _Pragma("GCC unroll 16")
+
+/* acc + b * x in each lane. */
+INLINE vec mul_add(vec acc, vec b, float x)
+{
+#ifdef NEON
+    __asm__("" : "+w"(x)); /* a plain load and a by-lane product: a load-and-repeat costs a slot */
+    return vfmaq_n_f32(acc, b, x);
+#else
+    return acc + b * x;
+#endif
+}
+
+/* A few accumulators cannot keep the units busy: then k runs in several strands. */
+#define STRANDS(mr, nv) ((mr) * (nv) >= 12 ? 1 : (mr) * (nv) >= 6 ? 2 : 4)
+
+/* By rows: a_cs = 1; otherwise a_rs = 1. All arguments but t are constants where this is used, so
+ * the arrays become registers. */
+INLINE void run_tile(const int mr, const int nv, const bool by_rows, const ll_gemm_tile *t)
+{
+    const int strands = STRANDS(mr, nv);
+    vec acc[4][MR][NV], bv[NV];
+    const float *row[MR], *a = (const float *)t->a, *b = (const float *)t->b;
+    int64_t a_step = t->a_cs, b_step = t->b_rs, k = t->k, p = 0;
+    UNROLL
+    for (int i = 0; i < mr; i++) {
+        row[i] = a + i * t->a_rs;
+        UNROLL
+        for (int s = 0; s < strands; s++) UNROLL
+        for (int j = 0; j < nv; j++) acc[s][i][j] = (vec){0};
+    }
+    for (; p + strands <= k; p += strands) UNROLL
+    for (int s = 0; s < strands; s++, b += b_step, a += a_step) {
+        UNROLL
+        for (int j = 0; j < nv; j++) bv[j] = *(const vec *)(b + j * VL);
+        UNROLL
+        for (int i = 0; i < mr; i++) {
+            float x = by_rows ? row[i][p + s] : a[i];
+            UNROLL
+            for (int j = 0; j < nv; j++) acc[s][i][j] = mul_add(acc[s][i][j], bv[j], x);
+        }
+    }
+    for (; p < k; p++, b += b_step, a += a_step) {
+        UNROLL
+        for (int j = 0; j < nv; j++) bv[j] = *(const vec *)(b + j * VL);
+        UNROLL
+        for (int i = 0; i < mr; i++) {
+            float x = by_rows ? row[i][p] : a[i];
+            UNROLL
+            for (int j = 0; j < nv; j++) acc[0][i][j] = mul_add(acc[0][i][j], bv[j], x);
+        }
+    }
+    UNROLL
+    for (int i = 0; i < mr; i++) UNROLL
+    for (int j = 0; j < nv; j++) {
+        vec *c = (vec *)(t->c + i * t->c_rs + j * VL), v = acc[0][i][j];
+        UNROLL
+        for (int s = 1; s < strands; s++) v += acc[s][i][j];
+        if (t->add) v += *c;
+        *c = v;
+    }
+}
+
+/* One function for each size of tile, and a table of them. */
+#define ROWS_4(X) WIDTHS(X, 1) WIDTHS(X, 2) WIDTHS(X, 3) WIDTHS(X, 4)
+#define ROWS_6(X) ROWS_4(X) WIDTHS(X, 5) WIDTHS(X, 6)
+#define ROWS_8(X) ROWS_6(X) WIDTHS(X, 7) WIDTHS(X, 8)
+#define ROWS_11(X) ROWS_8(X) WIDTHS(X, 9) WIDTHS(X, 10) WIDTHS(X, 11)
+#define ROWS_14(X) ROWS_11(X) WIDTHS(X, 12) WIDTHS(X, 13) WIDTHS(X, 14)
+
+#define DEFINE(mr, nv)                                                                             \
+    static void tile_##mr##_##nv(const ll_gemm_tile *t)                                            \
+    {                                                                                              \
+        if (t->a_cs == 1)                                                                          \
+            run_tile(mr, nv, true, t);                                                             \
+        else                                                                                       \
+            run_tile(mr, nv, false, t);                                                            \
+    }
+ALL_TILES(DEFINE)
+#define ENTRY(mr, nv) [mr][nv] = tile_##mr##_##nv,
+static void (*const tiles[MR + 1][NV + 1])(const ll_gemm_tile *) = {ALL_TILES(ENTRY)};
+
+static void tile(int mr, int nv, const ll_gemm_tile *t)
+{
+    tiles[mr][nv](t);
+}
+
+/* ---- packing: to[p * width + i] = from[i * si + p * sp] for i < n, zero up to width ---- */
+typedef float vec4 __attribute__((vector_size(16), aligned(4), may_alias));
+
+INLINE float load(const void *x, bool bf16, int64_t i)
+{
+    return bf16 ? ll_bf16_to_f32(((const uint16_t *)x)[i]) : ((const float *)x)[i];
+}
+
+INLINE vec4 load4(const void *x, bool bf16, int64_t i)
+{
+    if (!bf16) return *(const vec4 *)((const float *)x + i);
+    typedef uint16_t half4 __attribute__((vector_size(8), aligned(2), may_alias));
+    typedef uint32_t word4 __attribute__((vector_size(16)));
+    half4 h = *(const half4 *)((const uint16_t *)x + i);
+    return (vec4)(__builtin_convertvector(h, word4) << 16);
+}
+
+INLINE void transpose4(vec4 v[4])
+{
+#ifdef NEON
+    float32x4_t a = vzip1q_f32(v[0], v[2]), b = vzip2q_f32(v[0], v[2]);
+    float32x4_t c = vzip1q_f32(v[1], v[3]), d = vzip2q_f32(v[1], v[3]);
+    v[0] = vzip1q_f32(a, c), v[1] = vzip2q_f32(a, c);
+    v[2] = vzip1q_f32(b, d), v[3] = vzip2q_f32(b, d);
+#elif defined(__x86_64__)
+    __m128 a = v[0], b = v[1], c = v[2], d = v[3];
+    _MM_TRANSPOSE4_PS(a, b, c, d);
+    v[0] = a, v[1] = b, v[2] = c, v[3] = d;
+#else
+    vec4 t[4] = {v[0], v[1], v[2], v[3]};
+    for (int i = 0; i < 4; i++)
+        for (int j = 0; j < 4; j++) v[i][j] = t[j][i];
+#endif
+}
+
+/* si = 1: whole rows are copied. */
+INLINE void pack_along(const void *from, bool bf16, int64_t sp, int n, int width, int64_t kc,
+                       float *to)
+{
+    for (int64_t p = 0; p < kc; p++, to += width) {
+        int i = 0;
+        for (; i + 4 <= n; i += 4) *(vec4 *)(to + i) = load4(from, bf16, p * sp + i);
+        for (; i < n; i++) to[i] = load(from, bf16, p * sp + i);
+        for (; i < width; i++) to[i] = 0;
+    }
+}
+
+/* sp = 1: 4 x 4 blocks are turned over. */
+INLINE void pack_across(const void *from, bool bf16, int64_t si, int n, int width, int64_t kc,
+                        float *to)
+{
+    int i = 0;
+    for (; i + 4 <= n; i += 4) {
+        int64_t p = 0;
+        for (; p + 4 <= kc; p += 4) {
+            vec4 v[4];
+            for (int q = 0; q < 4; q++) v[q] = load4(from, bf16, (i + q) * si + p);
+            transpose4(v);
+            for (int q = 0; q < 4; q++) *(vec4 *)(to + (p + q) * width + i) = v[q];
+        }
+        for (; p < kc; p++)
+            for (int q = 0; q < 4; q++) to[p * width + i + q] = load(from, bf16, (i + q) * si + p);
+    }
+    for (; i < width; i++)
+        for (int64_t p = 0; p < kc; p++)
+            to[p * width + i] = i < n ? load(from, bf16, i * si + p) : 0;
+}
+
+INLINE void pack(const void *from, bool bf16, int64_t si, int64_t sp, int n, int width, int64_t kc,
+                 float *to)
+{
+    if (si == 1)
+        pack_along(from, bf16, sp, n, width, kc, to);
+    else if (sp == 1)
+        pack_across(from, bf16, si, n, width, kc, to);
+    else
+        for (int64_t p = 0; p < kc; p++)
+            for (int i = 0; i < width; i++)
+                to[p * width + i] = i < n ? load(from, bf16, i * si + p * sp) : 0;
+}
+
+static void pack_a(const ll_gemm_call *g, int64_t i, int mr, int64_t p, int64_t kc, void *to)
+{
+    int64_t at = i * g->a_rs + p * g->a_cs;
+    if (g->bf16)
+        pack((const uint16_t *)g->a + at, true, g->a_rs, g->a_cs, mr, mr, kc, (float *)to);
+    else
+        pack((const float *)g->a + at, false, g->a_rs, g->a_cs, mr, mr, kc, (float *)to);
+}
+
+static void pack_b(const ll_gemm_call *g, int64_t j, int n, int nv, int64_t p, int64_t kc, void *to)
+{
+    int64_t at = p * g->b_rs + j * g->b_cs;
+    int width = nv * VL;
+    if (g->bf16)
+        pack((const uint16_t *)g->b + at, true, g->b_cs, g->b_rs, n, width, kc, (float *)to);
+    else if (n == NV * VL) /* the usual width, known to the compiler */
+        pack((const float *)g->b + at, false, g->b_cs, g->b_rs, NV * VL, NV * VL, kc, (float *)to);
+    else
+        pack((const float *)g->b + at, false, g->b_cs, g->b_rs, n, width, kc, (float *)to);
+}
+
+const ll_gemm_kind ll_gemm_f32 = {
+    .name = NAME,
+    .mr = MR,
+    .nv = NV,
+    .lanes = VL,
+    .k_step = 1,
+    .k_max = K_MAX,
+    .bytes = sizeof(float),
+    .direct = true,
+    .tile = tile,
+    .pack_a = pack_a,
+    .pack_b = pack_b,
+};
+
+/* ---- dot tiles: vectors along k ---- */
+INLINE vec load_some(const float *x, int64_t n)
+{
+    vec v = {0};
+    for (int64_t i = 0; i < n; i++) v[i] = x[i];
+    return v;
+}
+
+INLINE vec mul_add_v(vec acc, vec a, vec b)
+{
+#ifdef NEON
+    return vfmaq_f32(acc, a, b);
+#else
+    return acc + a * b;
+#endif
+}
+
+/* The sum of each of n <= 4 vectors. */
+INLINE void sums(const vec *v, int n, float *to)
+{
+#ifdef NEON
+    if (n == 4) {
+        vst1q_f32(to, vpaddq_f32(vpaddq_f32(v[0], v[1]), vpaddq_f32(v[2], v[3])));
+        return;
+    }
+#endif
+    for (int i = 0; i < n; i++) {
+        float s = 0;
+        for (int l = 0; l < VL; l++) s += v[i][l];
+        to[i] = s;
+    }
+}
+
+INLINE void run_dot(const int mr, const int nr, const ll_gemm_dot *t)
+{
+    vec acc[DOT_MR][DOT_NR], bv[DOT_NR];
+    const float *a[DOT_MR], *b[DOT_NR];
+    UNROLL
+    for (int j = 0; j < nr; j++) b[j] = t->b + j * t->b_cs;
+    UNROLL
+    for (int i = 0; i < mr; i++) {
+        a[i] = t->a + i * t->a_rs;
+        UNROLL
+        for (int j = 0; j < nr; j++) acc[i][j] = (vec){0};
+    }
+    int64_t p = 0, k = t->k;
+    for (; p + VL <= k; p += VL) {
+        UNROLL
+        for (int j = 0; j < nr; j++) bv[j] = *(const vec *)(b[j] + p);
+        UNROLL
+        for (int i = 0; i < mr; i++) {
+            vec av = *(const vec *)(a[i] + p);
+            UNROLL
+            for (int j = 0; j < nr; j++) acc[i][j] = mul_add_v(acc[i][j], av, bv[j]);
+        }
+    }
+    if (p < k) {
+        UNROLL
+        for (int j = 0; j < nr; j++) bv[j] = load_some(b[j] + p, k - p);
+        UNROLL
+        for (int i = 0; i < mr; i++) {
+            vec av = load_some(a[i] + p, k - p);
+            UNROLL
+            for (int j = 0; j < nr; j++) acc[i][j] = mul_add_v(acc[i][j], av, bv[j]);
+        }
+    }
+    UNROLL
+    for (int i = 0; i < mr; i++) {
+        float s[DOT_NR];
+        sums(acc[i], nr, s);
+        UNROLL
+        for (int j = 0; j < nr; j++) {
+            float *c = t->c + i * t->c_rs + j * t->c_cs;
+            *c = t->add ? *c + s[j] : s[j];
+        }
+    }
+}
+
+#define DOT_WIDTHS(X, mr) X(mr, 1) X(mr, 2) X(mr, 3) X(mr, 4)
+#define DOT_ROWS_3(X) DOT_WIDTHS(X, 1) DOT_WIDTHS(X, 2) DOT_WIDTHS(X, 3)
+#define DOT_ROWS_6(X) DOT_ROWS_3(X) DOT_WIDTHS(X, 4) DOT_WIDTHS(X, 5) DOT_WIDTHS(X, 6)
+#define DOT_DEFINE(mr, nr)                                                                         \
+    static void dot_##mr##_##nr(const ll_gemm_dot *t)                                              \
+    {                                                                                              \
+        run_dot(mr, nr, t);                                                                        \
+    }
+ALL_DOTS(DOT_DEFINE)
+#define DOT_ENTRY(mr, nr) [mr][nr] = dot_##mr##_##nr,
+static void (*const dots[DOT_MR + 1][DOT_NR + 1])(const ll_gemm_dot *) = {ALL_DOTS(DOT_ENTRY)};
+
+const int ll_gemm_dot_mr = DOT_MR, ll_gemm_dot_nr = DOT_NR;
+
+void ll_gemm_dot_tile(int mr, int nr, const ll_gemm_dot *t)
+{
+    dots[mr][nr](t);
+}

@@ -1,0 +1,61 @@
+/* gemm_int.h: tiles, the innermost loops of a matrix product, and how operands are packed for them.
+ *
+ * A tile is mr rows by nv vectors of C, all held in registers while k runs. Its rows come from A
+ * (one number at a time, multiplied into vectors), its columns from B (whole vectors). The numbers
+ * of A are read where they lie when one of A's strides is 1; the vectors of B where they lie when
+ * b_cs = 1; otherwise from a packed copy. gemm.c decides. */
+#pragma once
+#include "kern/cpu/gemm.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Where a tile finds A, already packed or not: element (i, p) is a[i * rs + p * cs]. */
+typedef struct ll_gemm_tile {
+    int64_t k;
+    const void *a;
+    int64_t a_rs, a_cs;
+    const void *b; /* row p of the panel is b + p * b_rs, nv vectors wide */
+    int64_t b_rs;
+    float *c; /* nv vectors wide */
+    int64_t c_rs;
+    bool add;
+} ll_gemm_tile;
+
+/* One family of tiles: f32, or bf16 by the CPU's own instructions. */
+typedef struct ll_gemm_kind {
+    const char *name;
+    int mr, nv, lanes; /* largest tile: mr rows, nv vectors of so many columns */
+    int k_step;        /* packed k is rounded up to a multiple, the rest zero */
+    int k_max;         /* k of one pass: an A tile and a B panel of it fit the first cache */
+    size_t bytes;      /* of a packed element */
+    bool direct;       /* can read f32 operands in place */
+    void (*tile)(int mr, int nv, const ll_gemm_tile *t);
+    /* Copies rows [i, i + mr) of A, k in [p, p + kc), so that a tile reads it with strides
+     * (1, mr) * k_step; and columns [j, j + n) of B, zero-padded to nv vectors. */
+    void (*pack_a)(const ll_gemm_call *g, int64_t i, int mr, int64_t p, int64_t kc, void *to);
+    void (*pack_b)(const ll_gemm_call *g, int64_t j, int n, int nv, int64_t p, int64_t kc,
+                   void *to);
+} ll_gemm_kind;
+
+extern const ll_gemm_kind ll_gemm_f32;
+/* NULL: this CPU, or this build, has no bf16 products. */
+const ll_gemm_kind *ll_gemm_bf16(void);
+
+/* The other form, for A and B that both run along k (a_cs = b_rs = 1): vectors along k, summed at
+ * the end. No packing at all, so it wins when few rows of A share a column of B. */
+extern const int ll_gemm_dot_mr, ll_gemm_dot_nr; /* the largest tile */
+typedef struct ll_gemm_dot {
+    int64_t k;
+    const float *a, *b; /* rows of A at a + i * a_rs, columns of B at b + j * b_cs */
+    int64_t a_rs, b_cs;
+    float *c;
+    int64_t c_rs, c_cs;
+    bool add;
+} ll_gemm_dot;
+void ll_gemm_dot_tile(int mr, int nr, const ll_gemm_dot *t);
+
+#ifdef __cplusplus
+}
+#endif
