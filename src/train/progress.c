@@ -67,8 +67,8 @@ static void add_field(fields *f, const char *format, ...)
     f->len += snprintf(f->line + f->len, (size_t)(LL_STEP_LINE - f->len), "%s%s", between, text);
 }
 
-static fields step_fields(const ll_step_stats *s, int64_t total, const char *unit, int columns,
-                          char line[LL_STEP_LINE])
+int ll_step_line(const ll_step_stats *s, int64_t total, const char *unit, int columns,
+                 char line[LL_STEP_LINE])
 {
     char t[LL_NUMBER_TEXT];
     fields f = {.line = line, .columns = columns < LL_STEP_LINE - 1 ? columns : LL_STEP_LINE - 1};
@@ -82,13 +82,7 @@ static fields step_fields(const ll_step_stats *s, int64_t total, const char *uni
     if (s->rate > 0) add_field(&f, "%s %s/s", ll_text_count(s->rate, t), unit);
     if (s->peak > 0) add_field(&f, "%.0f%% peak", 100 * s->peak);
     if (s->bytes) add_field(&f, "%s", ll_text_bytes((double)s->bytes, t));
-    return f;
-}
-
-int ll_step_line(const ll_step_stats *s, int64_t total, const char *unit, int columns,
-                 char line[LL_STEP_LINE])
-{
-    return step_fields(s, total, unit, columns, line).len;
+    return f.len;
 }
 
 static int columns_of(const ll_progress *p)
@@ -101,27 +95,31 @@ static int columns_of(const ll_progress *p)
     return n > 0 ? n : 80;
 }
 
-/* The bar takes what the important fields leave, and is dropped where that is little. */
-static void draw_live(ll_progress *p, double now)
+/* "[####    ] 12% | 2m 13s left | ": empty where the terminal is narrow. */
+static int print_bar(const ll_progress *p, double now, int columns, char bar[LL_STEP_LINE])
 {
-    char line[LL_STEP_LINE], t[LL_NUMBER_TEXT], bar[BAR_MAX + 16];
     const ll_step_stats *s = &p->last;
-    int columns = columns_of(p) - 1; /* a full line would wrap on some terminals */
-    double part = p->opts.total > 0 ? (double)s->step / (double)p->opts.total : 1;
-    part = part > 1 ? 1 : part;
+    char t[LL_NUMBER_TEXT];
     int width = columns / 6 < BAR_MAX ? columns / 6 : BAR_MAX, at = 0;
     bar[0] = '\0';
-    if (width >= BAR_MIN) {
-        bar[at++] = '[';
-        for (int i = 0; i < width; i++) bar[at++] = i < (int)(part * width) ? '#' : ' ';
-        at += snprintf(bar + at, sizeof bar - (size_t)at, "] %.0f%% ", floor(100 * part));
-    }
-    fields f = step_fields(s, p->opts.total, p->opts.unit, columns - at, line);
-    int64_t done = s->step - p->opts.first + 1;
-    if (done > 0 && s->step < p->opts.total) {
-        double left = (now - p->started_at) / (double)done * (double)(p->opts.total - s->step);
-        add_field(&f, "%s left", ll_text_duration(left, t));
-    }
+    if (width < BAR_MIN) return 0;
+    bool over = s->step >= p->opts.total;
+    double part = over ? 1 : (double)s->step / (double)p->opts.total;
+    double each = (now - p->started_at) / fmax(1, (double)(s->step - p->opts.first + 1));
+    double time = over ? now - p->started_at : each * (double)(p->opts.total - s->step);
+    bar[at++] = '[';
+    for (int i = 0; i < width; i++) bar[at++] = i < (int)(part * width) ? '#' : ' ';
+    at += snprintf(bar + at, (size_t)(LL_STEP_LINE - at), "] %.0f%% | %s%s | ", floor(100 * part),
+                   ll_text_duration(time, t), over ? "" : " left");
+    return at;
+}
+
+static void draw_live(ll_progress *p, double now)
+{
+    char bar[LL_STEP_LINE], line[LL_STEP_LINE];
+    int columns = columns_of(p) - 1; /* a full line would wrap on some terminals */
+    int used = print_bar(p, now, columns, bar);
+    ll_step_line(&p->last, p->opts.total, p->opts.unit, columns - used, line);
     fprintf(p->opts.out, "\r%s%s\033[K", bar, line);
     fflush(p->opts.out);
     p->on_line = true;

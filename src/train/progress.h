@@ -1,6 +1,6 @@
 /* progress.h: what a person sees while training. On a terminal one line is redrawn in place:
  *
- *     [#######           ] 12% step 120/938 | loss 0.5312 | ... | 212 MiB | 2m 13s left
+ *     [##                ] 12% | 2m 13s left | step 120/938 | loss 0.5312 | norm 1.204 | ...
  *
  * elsewhere (a file, a pipe, a batch system's log) plain lines, the first, the last, and now and
  * then one between:
