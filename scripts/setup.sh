@@ -30,7 +30,7 @@ need libjansson-dev has_lib jansson
 need libyaml-dev has_lib yaml-0.1
 need zlib1g-dev has_lib zlib
 need dataset-fashion-mnist test -e /usr/share/datasets/fashion-mnist/train-images-idx3-ubyte.gz
-need bible-kjv command -v bible
+need bible-kjv-text test -e /usr/lib/bible.data
 if [ "${1:-}" = --check ]; then
     need g++ command -v g++
     need libcmocka-dev has_lib cmocka

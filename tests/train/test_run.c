@@ -248,8 +248,8 @@ static void prints_and_reads_back(void **state)
     (void)state;
     static const char *const runs[] = {
         "model: {name: sentence, width: 100}\ntrain: {lr: 1.2345678901234567e-5, seed: 123456789}",
-        "model: {name: picture}\ndata: {path: \"a b\\\\ \\\"c\\\" \xc3\xa9 #: x\", format: idx}\n"
-        "train: {schedule: step, milestones: [0.1, 0.30000000000000004, 700]}\nout: -dash",
+        ("model: {name: picture}\ndata: {path: \"a b\\\\ \\\"c\\\" \xc3\xa9 #: x\", format: idx}\n"
+         "train: {schedule: step, milestones: [0.1, 0.30000000000000004, 700]}\nout: -dash"),
         "model: {name: picture}\nout: \"~\"\ndata: {name: \"null\"}"};
     for (size_t i = 0; i < sizeof runs / sizeof *runs; i++) {
         ll_run *first = finished(runs[i]);
