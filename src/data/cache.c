@@ -5,11 +5,10 @@
  * (size, time of change, the check sum gzip ends with) and anything else is a miss, so a changed
  * source overwrites its old cache. Saving is done aside, after the dataset has opened: written
  * under another name, synced, renamed. */
+#include "base/file.h"
 #include "base/rng.h"
 #include "data/data_int.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <limits.h>
 #include <pthread.h>
 #include <signal.h>
@@ -17,7 +16,6 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 typedef struct cache_head {
     char magic[16];
@@ -99,46 +97,25 @@ void ll_cache_save(ll_dataset *d, const char *source, const ll_bytes *packed, co
     d->saves = s;
 }
 
-static bool write_all(int fd, const void *data, size_t size)
+static ll_err save(const ll_save *s)
 {
-    for (size_t done = 0; done < size;) {
-        size_t chunk = size - done < (1 << 20) ? size - done : 1 << 20;
-        ssize_t n = write(fd, (const char *)data + done, chunk);
-        if (n < 0 && errno == EINTR) continue;
-        if (n <= 0) return false;
-        done += (size_t)n;
-    }
-    return true;
-}
-
-static void make_parents(const char *path)
-{
-    char dir[PATH_MAX];
-    snprintf(dir, sizeof dir, "%s", path);
-    for (char *p = dir + 1; *p; p++)
-        if (*p == '/') {
-            *p = '\0';
-            mkdir(dir, 0777); /* what matters is whether the file can be opened afterwards */
-            *p = '/';
-        }
-}
-
-static void save(const ll_save *s)
-{
-    char aside[PATH_MAX + 32];
-    snprintf(aside, sizeof aside, "%s.%ld.part", s->path, (long)getpid());
-    make_parents(s->path);
-    int fd = open(aside, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    if (fd < 0) return;
-    bool ok = write_all(fd, &s->head, sizeof s->head) && write_all(fd, s->raw, s->raw_size) &&
-              fsync(fd) == 0;
-    if (close(fd) != 0) ok = false;
-    if (!ok || rename(aside, s->path) != 0) unlink(aside);
+    char folder[PATH_MAX];
+    snprintf(folder, sizeof folder, "%s", s->path);
+    *strrchr(folder, '/') = '\0';
+    TRY(ll_mkdirs(folder));
+    ll_atomic *f;
+    TRY(ll_atomic_open(s->path, &f));
+    ll_err rc = ll_atomic_add(f, &s->head, sizeof s->head);
+    if (rc == LL_OK) rc = ll_atomic_add(f, s->raw, s->raw_size);
+    if (rc == LL_OK) rc = ll_atomic_commit(f);
+    ll_atomic_close(f);
+    return rc;
 }
 
 static void *save_thread(void *p)
 {
-    for (const ll_save *s = p; s; s = s->next) save(s);
+    for (const ll_save *s = p; s; s = s->next)
+        if (save(s) != LL_OK) break; /* no place to write: the next start inflates again */
     return NULL;
 }
 

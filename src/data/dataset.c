@@ -1,7 +1,7 @@
 /* dataset.c: the sets known by name, the formats, opening and closing. */
+#include "base/near.h"
 #include "data/data_int.h"
 
-#include <limits.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -175,23 +175,35 @@ static const char *default_path(ll_arena *a, const ll_known *k)
     return ll_arena_printf(a, "%s/%s", base && *base ? base : "data", k->path);
 }
 
+static ll_err find_known(const char *name, const ll_known **k)
+{
+    ll_near near = {.word = name};
+    for (int i = 0; i < N_KNOWN; i++) {
+        if (strcmp(known[i].name, name) == 0) {
+            *k = &known[i];
+            return LL_OK;
+        }
+        ll_near_try(&near, known[i].name);
+    }
+    FAIL(LL_E_CONFIG,
+         "no dataset is named '%s'; there are fashion-mnist, kjv, cifar10, tokens and "
+         "synthetic, or a path and a format%s%s%s",
+         name, near.best ? "; did you mean " : "", near.best ? near.best : "",
+         near.best ? "?" : "");
+}
+
 static ll_err find(const ll_data_opts *o, const ll_known **k, reader **read)
 {
-    const char *format = o->format;
     *k = NULL;
-    for (int i = 0; o->name && i < N_KNOWN; i++)
-        if (strcmp(known[i].name, o->name) == 0) *k = &known[i];
-    CHECK(!o->name || *k, LL_E_CONFIG,
-          "data.name is '%s', wanted fashion-mnist, kjv, cifar10, tokens or synthetic; "
-          "or path and format instead",
-          o->name);
     CHECK(o->name || (o->path && o->format), LL_E_CONFIG,
-          "data needs a name, or a path and a format (idx, cifar10, text, tokens)");
-    if (!format) format = (*k)->format;
+          "a dataset needs a name, or a path and a format (idx, cifar10, text, tokens)");
+    if (o->name) TRY(find_known(o->name, k));
+    const char *format = o->format ? o->format : (*k)->format;
     *read = NULL;
     for (size_t i = 0; i < sizeof formats / sizeof *formats; i++)
         if (strcmp(formats[i].name, format) == 0) *read = formats[i].read;
-    CHECK(*read, LL_E_CONFIG, "data.format is '%s', wanted idx, cifar10, text or tokens", format);
+    CHECK(*read, LL_E_CONFIG,
+          "the format of a dataset is '%s', wanted idx, cifar10, text or tokens", format);
     return LL_OK;
 }
 
