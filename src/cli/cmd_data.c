@@ -1,0 +1,110 @@
+/* cmd_data.c: loopline data. */
+#include "cli/common.h"
+
+#include "base/text.h"
+
+#include <stdio.h>
+#include <string.h>
+
+typedef struct opts {
+    const char *name, *path, *format;
+    int64_t from, count;
+    bool val, json;
+} opts;
+
+static const ll_arg args[] = {
+    {"[NAME]", LL_ARG_TEXT, offsetof(opts, name), NULL, "show samples of this dataset", NULL},
+    {"--path", LL_ARG_TEXT, offsetof(opts, path), "PATH", "where its files are", NULL},
+    {"--format", LL_ARG_TEXT, offsetof(opts, format), "F",
+     "of files at --path: idx cifar10 text tokens", NULL},
+    {"--from", LL_ARG_INT, offsetof(opts, from), "N", "the first sample shown", "0"},
+    {"--count|-n", LL_ARG_INT, offsetof(opts, count), "N", "images, or hundreds of tokens", "4"},
+    {"--val", LL_ARG_FLAG, offsetof(opts, val), NULL, "of the validation part", NULL},
+    {"--json", LL_ARG_FLAG, offsetof(opts, json), NULL, "JSON on standard output, no samples",
+     NULL},
+    {0}};
+
+static json_t *info_json(const ll_data_info *i)
+{
+    json_t *j = json_object();
+    json_object_set_new(j, "name", json_string(i->name));
+    json_object_set_new(j, "kind", json_string(i->kind == LL_IMAGES ? "images" : "tokens"));
+    json_object_set_new(j, "train", json_integer(i->n[LL_TRAIN]));
+    json_object_set_new(j, "val", json_integer(i->n[LL_VAL]));
+    json_object_set_new(j, "sample", ll_cli_shape(&i->x_shape));
+    json_object_set_new(j, "classes", json_integer(i->classes));
+    json_object_set_new(j, "vocab", json_integer(i->vocab));
+    json_object_set_new(j, "bytes", json_integer((json_int_t)i->bytes));
+    return j;
+}
+
+static ll_err list(const opts *o)
+{
+    ll_data_entry e[LL_MAX_DATASETS];
+    int n = ll_dataset_list(e);
+    json_t *all = json_array();
+    for (int i = 0; i < n; i++) {
+        char bytes[LL_NUMBER_TEXT];
+        if (o->json) {
+            json_t *j = e[i].installed ? info_json(&e[i].info) : json_object();
+            json_object_set_new(j, "name", json_string(e[i].name));
+            json_object_set_new(j, "installed", json_boolean(e[i].installed));
+            json_object_set_new(j, "source", json_string(e[i].source));
+            json_object_set_new(j, "where", json_string(e[i].where));
+            json_array_append_new(all, j);
+        } else if (e[i].installed) {
+            printf("%-14s %s: %lld train, %lld validation, %s  %s\n", e[i].name, e[i].help,
+                   (long long)e[i].info.n[LL_TRAIN], (long long)e[i].info.n[LL_VAL],
+                   ll_text_bytes((double)e[i].info.bytes, bytes), e[i].where);
+        } else
+            printf("%-14s %s: not here; %s\n", e[i].name, e[i].help, e[i].source);
+    }
+    if (o->json) return ll_cli_json(all);
+    json_decref(all);
+    printf("\nloopline data NAME shows samples.\n");
+    return LL_OK;
+}
+
+static ll_err show_images(const opts *o, const ll_dataset *d, ll_split split, int64_t n)
+{
+    enum { ROW = 4 };
+    for (int64_t i = 0; i < o->count; i += ROW) {
+        int64_t index[ROW];
+        int row = (int)(o->count - i < ROW ? o->count - i : ROW);
+        for (int k = 0; k < row; k++) index[k] = (o->from + i + k) % n;
+        TRY(ll_show_images(d, split, index, row, ll_show_style(stdout), stdout));
+    }
+    return LL_OK;
+}
+
+static ll_err show(const opts *o, const ll_dataset *d)
+{
+    const ll_data_info *i = ll_dataset_info(d);
+    ll_split split = o->val ? LL_VAL : LL_TRAIN;
+    if (o->json) return ll_cli_json(info_json(i));
+    char bytes[LL_NUMBER_TEXT], shape[LL_SHAPE_TEXT];
+    printf("%s: %lld train, %lld validation, samples %s, %s  %s\n\n", i->name,
+           (long long)i->n[LL_TRAIN], (long long)i->n[LL_VAL], ll_shape_print(&i->x_shape, shape),
+           ll_text_bytes((double)i->bytes, bytes), i->where);
+    CHECK(i->n[split] > 0, LL_E_IO, "that part of %s is empty", i->name);
+    if (i->kind == LL_IMAGES) return show_images(o, d, split, i->n[split]);
+    int64_t count = 100 * o->count, from = o->from;
+    if (from + count > i->tokens[split]) from = 0;
+    if (count > i->tokens[split]) count = i->tokens[split];
+    return ll_show_tokens(d, split, from, count, stdout);
+}
+
+static ll_err run(const void *given)
+{
+    const opts *o = (const opts *)given;
+    if (!o->name && !o->path) return list(o);
+    ll_dataset *d;
+    TRY(ll_dataset_open(&(ll_data_opts){.name = o->name, .path = o->path, .format = o->format},
+                        &d));
+    ll_err rc = show(o, d);
+    ll_dataset_close(d);
+    return rc;
+}
+
+const ll_command ll_command_data = {
+    "data", "lists datasets and shows samples of them", args, sizeof(opts), run, NULL};

@@ -1,0 +1,70 @@
+/* cmd_eval.c: loopline eval. */
+#include "cli/common.h"
+
+#include <math.h>
+#include <stdio.h>
+
+typedef struct opts {
+    const char *folder, *checkpoint;
+    ll_words set;
+    int64_t samples;
+    bool json;
+} opts;
+
+static const ll_arg args[] = {
+    {"RUN_FOLDER", LL_ARG_TEXT, offsetof(opts, folder), NULL, "where loopline train put the run",
+     NULL},
+    {"--checkpoint", LL_ARG_TEXT, offsetof(opts, checkpoint), "FILE",
+     "this one, not the run's newest", NULL},
+    {"--samples", LL_ARG_INT, offsetof(opts, samples), "N",
+     "the first N validation samples (0: all)", NULL},
+    {"--set|-s", LL_ARG_WORDS, offsetof(opts, set), "KEY=VALUE", "override a setting of the run",
+     NULL},
+    {"--json", LL_ARG_FLAG, offsetof(opts, json), NULL, "one JSON object on standard output", NULL},
+    {0}};
+
+static ll_err score(const opts *o, const ll_trained *t, ll_score *out)
+{
+    ll_dataset *d;
+    ll_evaluator *e;
+    TRY(ll_run_dataset(t->run, &d));
+    ll_err rc = ll_evaluator_open(t->run, d, t->s, &e);
+    if (rc == LL_OK) {
+        rc = ll_evaluate(e, o->samples, out);
+        ll_evaluator_close(e);
+    }
+    ll_dataset_close(d);
+    return rc;
+}
+
+static ll_err show(const opts *o, const ll_trained *t, const ll_score *s)
+{
+    if (o->json) {
+        json_t *j = json_object();
+        json_object_set_new(j, "model", json_string(t->run->model.name));
+        json_object_set_new(j, "step", json_integer(t->step));
+        json_object_set_new(j, "val_loss", ll_cli_number(s->loss));
+        json_object_set_new(j, "val_accuracy", ll_cli_number(s->accuracy));
+        json_object_set_new(j, "samples", json_integer(s->samples));
+        return ll_cli_json(j);
+    }
+    printf("%s after step %lld: validation loss %.4f", t->run->name, (long long)t->step, s->loss);
+    if (!isnan(s->accuracy)) printf(", accuracy %.2f %%", 100 * s->accuracy);
+    printf(" on %lld samples\n", (long long)s->samples);
+    return LL_OK;
+}
+
+static ll_err run(const void *given)
+{
+    const opts *o = (const opts *)given;
+    ll_trained t;
+    ll_score s;
+    TRY(ll_cli_trained(o->folder, o->checkpoint, &o->set, 1, &t));
+    ll_err rc = score(o, &t, &s);
+    if (rc == LL_OK) rc = show(o, &t, &s);
+    ll_cli_trained_close(&t);
+    return rc;
+}
+
+const ll_command ll_command_eval = {
+    "eval", "measures a trained model on the validation data", args, sizeof(opts), run, NULL};

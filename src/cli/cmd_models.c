@@ -1,0 +1,115 @@
+/* cmd_models.c: loopline models. */
+#include "cli/common.h"
+
+#include "base/text.h"
+#include "program/program.h"
+
+#include <stdio.h>
+#include <string.h>
+
+typedef struct opts {
+    const char *name;
+    ll_words set;
+    bool json;
+} opts;
+
+static const ll_arg args[] = {
+    {"[MODEL]", LL_ARG_TEXT, offsetof(opts, name), NULL, "only this one, with its sizes explained",
+     NULL},
+    {"--set|-s", LL_ARG_WORDS, offsetof(opts, set), "KEY=VALUE",
+     "a size other than the default, such as model.layers=4", NULL},
+    {"--json", LL_ARG_FLAG, offsetof(opts, json), NULL, "a JSON list on standard output", NULL},
+    {0}};
+
+typedef struct facts {
+    int64_t parameters;
+    double flops; /* forward, one sample */
+} facts;
+
+static ll_err measure(const ll_run *r, facts *out)
+{
+    ll_graph *g = NULL;
+    TRY(ll_run_graph(r, 1, NULL, &g));
+    out->flops = ll_graph_flops(g);
+    out->parameters = 0;
+    for (int i = 1; i < g->n_value; i++)
+        if (g->values[i].node < 0 && g->values[i].kind == LL_PARAM)
+            out->parameters += ll_numel(&g->values[i].type.shape);
+    ll_graph_free(g);
+    return LL_OK;
+}
+
+static void print_line(const ll_run *r, const facts *f)
+{
+    char flops[LL_NUMBER_TEXT];
+    printf("%-10s %14lld %9sFLOP  ", r->model.name, (long long)f->parameters,
+           ll_text_count(f->flops, flops));
+    for (int i = 0; i < LL_MAX_SIZES && r->model.sizes[i].name; i++)
+        printf("%s%s=%lld", i ? " " : "", r->model.sizes[i].name,
+               (long long)r->model.sizes[i].value);
+    printf("\n");
+}
+
+static json_t *as_json(const ll_run *r, const facts *f)
+{
+    json_t *j = json_object(), *sizes = json_object();
+    json_object_set_new(j, "name", json_string(r->model.name));
+    json_object_set_new(j, "help", json_string(r->model.def->help));
+    json_object_set_new(j, "parameters", json_integer(f->parameters));
+    json_object_set_new(j, "flops_per_sample", ll_cli_number(f->flops));
+    for (int i = 0; i < LL_MAX_SIZES && r->model.sizes[i].name; i++)
+        json_object_set_new(sizes, r->model.sizes[i].name, json_integer(r->model.sizes[i].value));
+    json_object_set_new(j, "sizes", sizes);
+    return j;
+}
+
+static ll_err one(const opts *o, const ll_model *m, json_t *list)
+{
+    ll_run *r;
+    facts f = {0};
+    TRY(ll_cli_run(m->name, &o->set, true, &r));
+    ll_err rc = measure(r, &f);
+    if (rc == LL_OK && o->json)
+        json_array_append_new(list, as_json(r, &f));
+    else if (rc == LL_OK)
+        print_line(r, &f);
+    ll_run_free(r);
+    return rc;
+}
+
+static ll_err all(const opts *o, const ll_model *only, json_t *list)
+{
+    if (!o->json) printf("%-10s %14s %13s  sizes\n", "model", "parameters", "a sample");
+    for (const ll_model *const *m = ll_models(); *m; m++)
+        if (!only || only == *m) TRY(one(o, *m, list));
+    if (!only || o->json) return LL_OK;
+    printf("\n%s\n", only->help);
+    for (int i = 0; i < LL_MAX_SIZES && only->sizes[i].name; i++)
+        printf("  model.%-10s %8lld  %s\n", only->sizes[i].name, (long long)only->sizes[i].value,
+               only->sizes[i].help);
+    return LL_OK;
+}
+
+static ll_err run(const void *given)
+{
+    const opts *o = (const opts *)given;
+    const ll_model *only = NULL;
+    if (o->name) {
+        const char *names[64];
+        int n = 0;
+        for (const ll_model *const *m = ll_models(); *m && n < 64; m++) names[n++] = (*m)->name;
+        const char *near = ll_nearest(o->name, names, n);
+        only = ll_model_find(o->name);
+        CHECK(only, LL_E_ARG, "no model is named %s%s%s", o->name, near ? "; did you mean " : "",
+              near ? near : "");
+    }
+    CHECK(only || !o->set.n, LL_E_ARG, "--set needs a MODEL");
+    json_t *list = json_array();
+    ll_err rc = all(o, only, list);
+    if (rc == LL_OK && o->json) return ll_cli_json(list);
+    json_decref(list);
+    return rc;
+}
+
+const ll_command ll_command_models = {
+    "models", "lists the models with parameters and cost", args, sizeof(opts), run, NULL};

@@ -1,0 +1,221 @@
+/* cmd_train.c: loopline train. */
+#include "cli/common.h"
+
+#include "base/text.h"
+#include "train/bench.h"
+#include "train/progress.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+typedef struct opts {
+    const char *run, *out, *from;
+    ll_words set;
+    bool resume, json, plain, overwrite;
+} opts;
+
+static const ll_arg args[] = {
+    {"RUN", LL_ARG_TEXT, offsetof(opts, run), NULL,
+     "a run file, a bundled run's name, or a run folder to go on with", NULL},
+    {"--set|-s", LL_ARG_WORDS, offsetof(opts, set), "KEY=VALUE", "override a setting", NULL},
+    {"--out|-o", LL_ARG_TEXT, offsetof(opts, out), "DIR",
+     "the run's folder; default: a new one, runs/NAME, runs/NAME-2 ...", NULL},
+    {"--resume", LL_ARG_FLAG, offsetof(opts, resume), NULL,
+     "go on from the newest checkpoint of the run's folder", NULL},
+    {"--from", LL_ARG_TEXT, offsetof(opts, from), "FILE",
+     "with --resume: from this checkpoint instead", NULL},
+    {"--overwrite", LL_ARG_FLAG, offsetof(opts, overwrite), NULL,
+     "start anew in a folder that holds a run already", NULL},
+    {"--plain", LL_ARG_FLAG, offsetof(opts, plain), NULL, "step lines in place of a progress bar",
+     NULL},
+    {"--json", LL_ARG_FLAG, offsetof(opts, json), NULL,
+     "one JSON object on standard output at the end", NULL},
+    {0}};
+
+static char *more(ll_arena *arena)
+{
+    ll_buf b = {.arena = arena};
+    ll_buf_puts(&b, "Bundled runs:");
+    for (const ll_bundled *r = ll_bundled_runs(); r->name; r++) ll_buf_printf(&b, " %s", r->name);
+    ll_buf_puts(&b,
+                "\n\nSIGINT and SIGTERM save a checkpoint and end the run; --resume goes on from "
+                "it, to the same bits.\n\nSettings:\n");
+    ll_buf_puts(&b, ll_run_help(arena));
+    return b.text;
+}
+
+/* ---- the run's folder ---- */
+
+static bool exists(const char *folder, const char *file)
+{
+    char path[4096];
+    struct stat st;
+    snprintf(path, sizeof path, "%s/%s", folder, file);
+    return stat(path, &st) == 0;
+}
+
+/* runs/NAME, runs/NAME-2, ...: the first that is new, or, to resume, the last that is there. */
+static const char *numbered(ll_run *r, bool resume)
+{
+    const char *base = r->out, *name = base;
+    for (int i = 2; i < 100000; i++) {
+        const char *next = ll_arena_printf(r->arena, "%s-%d", base, i);
+        if (resume && !exists(next, "run.yaml")) return name;
+        if (!resume && !exists(name, "")) return name;
+        name = next;
+    }
+    return base;
+}
+
+static ll_err choose_folder(const opts *o, bool said, ll_run *r)
+{
+    if (!said && !o->overwrite) r->out = numbered(r, o->resume);
+    bool there = exists(r->out, "run.yaml");
+    CHECK(!there || o->resume || o->overwrite, LL_E_CONFIG,
+          "%s holds a run already: --resume goes on with it, --overwrite starts anew, --out DIR "
+          "goes elsewhere",
+          r->out);
+    if (there && o->overwrite && !o->resume) TRY(ll_checkpoint_drop_after(r->out, -1));
+    return LL_OK;
+}
+
+/* ---- what is shown ---- */
+
+typedef struct view {
+    const opts *o;
+    ll_progress *p;
+    double peak; /* GFLOP/s of a matrix product here */
+    size_t bytes;
+    bool tokens;
+} view;
+
+static void on_start(void *context, const ll_train_start *s)
+{
+    view *v = (view *)context;
+    char n[LL_NUMBER_TEXT], f[LL_NUMBER_TEXT], m[LL_NUMBER_TEXT];
+    v->bytes = s->bytes;
+    v->tokens = s->data->kind == LL_TOKENS;
+    if (ll_gemm_peak(s->threads, &v->peak) != LL_OK) v->peak = 0;
+    fprintf(stderr, "%s: %s parameters, %s on %s, %sFLOP a step, %d thread%s\n", s->run->name,
+            ll_text_count((double)s->parameters, n), s->run->model.name, s->data->name,
+            ll_text_count(s->flops, f), s->threads, s->threads == 1 ? "" : "s");
+    fprintf(stderr, "memory: %s for the whole run (%zu bytes), planned before it\n",
+            ll_text_bytes((double)s->bytes, m), s->bytes);
+    if (s->note) fprintf(stderr, "bf16: %s\n", s->note);
+    if (s->first_step)
+        fprintf(stderr, "resumed after step %lld of %lld\n", (long long)s->first_step,
+                (long long)s->steps);
+    fprintf(stderr, "run folder: %s\n", s->run->out);
+    v->p = ll_progress_new(&(ll_progress_opts){.first = s->first_step + 1,
+                                               .total = s->steps,
+                                               .unit = v->tokens ? "tok" : "img",
+                                               .plain = v->o->plain});
+}
+
+static void on_step(void *context, const ll_train_step *s)
+{
+    view *v = (view *)context;
+    ll_step_stats st = {s->step,
+                        s->loss,
+                        s->grad_norm,
+                        s->lr,
+                        s->seconds,
+                        v->tokens ? s->tokens_per_s : s->samples_per_s,
+                        v->peak ? s->gflops / v->peak : 0,
+                        v->bytes};
+    ll_progress_step(v->p, &st);
+}
+
+static void on_score(void *context, int64_t step, const ll_score *s)
+{
+    view *v = (view *)context;
+    if (isnan(s->accuracy))
+        ll_progress_note(v->p, "step %lld: validation loss %.4f on %lld samples", (long long)step,
+                         s->loss, (long long)s->samples);
+    else
+        ll_progress_note(v->p, "step %lld: validation loss %.4f, accuracy %.2f %% on %lld samples",
+                         (long long)step, s->loss, 100 * s->accuracy, (long long)s->samples);
+}
+
+static void show_end(const ll_run *r, const ll_train_report *t)
+{
+    char d[LL_NUMBER_TEXT];
+    if (t->signal)
+        fprintf(stderr,
+                "stopped by signal %d after step %lld, checkpoint saved; go on with:\n"
+                "  loopline train %s --resume\n",
+                t->signal, (long long)t->steps, r->out);
+    fprintf(stderr, "%lld steps in %s; training loss %.4f", (long long)t->steps,
+            ll_text_duration(t->seconds, d), t->train_loss);
+    if (!isnan(t->val.loss)) fprintf(stderr, ", validation loss %.4f", t->val.loss);
+    if (!isnan(t->val.accuracy)) fprintf(stderr, ", accuracy %.2f %%", 100 * t->val.accuracy);
+    fprintf(stderr, "\n%s: checkpoints/ metrics.jsonl curve.svg run.yaml\n", r->out);
+}
+
+static ll_err print_json(const ll_run *r, const ll_train_report *t)
+{
+    json_t *j = json_object();
+    json_object_set_new(j, "model", json_string(r->model.name));
+    json_object_set_new(j, "parameters", json_integer(t->parameters));
+    json_object_set_new(j, "ranks", json_integer(1));
+    json_object_set_new(j, "mesh", json_string(""));
+    json_object_set_new(j, "steps", json_integer(t->steps));
+    json_object_set_new(j, "train_loss", ll_cli_number(t->train_loss));
+    json_object_set_new(j, "val_loss", ll_cli_number(t->val.loss));
+    json_object_set_new(j, "val_accuracy", ll_cli_number(t->val.accuracy));
+    json_object_set_new(j, "step_ms", ll_cli_number(1e3 * t->step_s));
+    json_object_set_new(j, "first_step_s", ll_cli_number(t->first_step_s));
+    json_object_set_new(j, "samples_per_s", ll_cli_number(t->samples_per_s));
+    json_object_set_new(j, "tokens_per_s", ll_cli_number(t->tokens_per_s));
+    json_object_set_new(j, "peak_bytes_planned", json_integer((json_int_t)t->bytes_planned));
+    json_object_set_new(j, "peak_bytes_used", json_integer((json_int_t)t->bytes_used));
+    json_object_set_new(j, "predicted_step_ms", json_null());
+    json_object_set_new(j, "seconds", ll_cli_number(t->seconds));
+    json_object_set_new(j, "signal", t->signal ? json_integer(t->signal) : json_null());
+    json_object_set_new(j, "out", json_string(r->out));
+    return ll_cli_json(j);
+}
+
+static ll_err train(const opts *o, ll_run *r, bool said)
+{
+    TRY(choose_folder(o, said, r));
+    view v = {.o = o};
+    ll_train_opts t = {.resume = o->resume,
+                       .resume_from = o->from,
+                       .watch = {&v, on_start, on_step, on_score, NULL}};
+    ll_train_report report;
+    ll_err rc = ll_train(r, &t, &report);
+    ll_progress_free(v.p);
+    TRY(rc);
+    show_end(r, &report);
+    return o->json ? print_json(r, &report) : LL_OK;
+}
+
+static ll_err run(const void *opts_given)
+{
+    opts o = *(const opts *)opts_given;
+    ll_arena *a = ll_arena_new();
+    ll_words set = {.v = LL_NEW_ARRAY(a, const char *, o.set.n + 1)};
+    bool said = o.out != NULL;
+    for (int i = 0; i < o.set.n; i++) {
+        said |= !strncmp(o.set.v[i], "out=", 4);
+        set.v[set.n++] = o.set.v[i];
+    }
+    if (o.out) set.v[set.n++] = ll_arena_printf(a, "out=%s", o.out);
+    ll_run *r;
+    ll_err rc = o.from && !o.resume
+                    ? ll_raise(LL_E_ARG, __FILE__, __LINE__, __func__, "--from goes with --resume")
+                    : ll_cli_run(o.run, &set, false, &r);
+    if (rc == LL_OK) {
+        said |= exists(o.run, "run.yaml") || strchr(o.run, '/'); /* its own file may say out: */
+        rc = train(&o, r, said);
+        ll_run_free(r);
+    }
+    ll_arena_free(a);
+    return rc;
+}
+
+const ll_command ll_command_train = {
+    "train", "trains a model as a run file says", args, sizeof(opts), run, more};

@@ -1,0 +1,110 @@
+/* common.c: what several commands do. */
+#include "cli/common.h"
+
+#include "base/text.h"
+#include "train/state.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+static ll_err load(const char *what, bool models, ll_run **out)
+{
+    if (!models || !ll_model_find(what)) return ll_run_load(what, out);
+    char text[128];
+    snprintf(text, sizeof text, "model: {name: %s}\n", what);
+    TRY(ll_run_parse(text, strlen(text), what, out));
+    bool tokens = !strcmp(ll_model_find(what)->input, "tokens");
+    return ll_run_set(*out, tokens ? "train.optimizer=adamw" : "train.optimizer=momentum");
+}
+
+static ll_err change(ll_run *r, const ll_words *set)
+{
+    for (int i = 0; i < set->n; i++) TRY(ll_run_set(r, set->v[i]));
+    return ll_run_finish(r);
+}
+
+ll_err ll_cli_run(const char *what, const ll_words *set, bool models, ll_run **out)
+{
+    *out = NULL;
+    ll_err rc = load(what, models, out);
+    if (rc == LL_OK) rc = change(*out, set);
+    if (rc == LL_OK) return LL_OK;
+    ll_run_free(*out);
+    *out = NULL;
+    return ll_frame(rc, __FILE__, __LINE__, __func__);
+}
+
+ll_err ll_cli_json(json_t *value)
+{
+    CHECK(value, LL_E_MEM, "no memory for JSON");
+    int rc = json_dumpf(value, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(9));
+    json_decref(value);
+    CHECK(rc == 0 && putchar('\n') != EOF && fflush(stdout) == 0, LL_E_IO,
+          "standard output cannot be written");
+    return LL_OK;
+}
+
+json_t *ll_cli_number(double v)
+{
+    return isfinite(v) ? json_real(v) : json_null();
+}
+
+json_t *ll_cli_shape(const ll_shape *s)
+{
+    json_t *list = json_array();
+    for (int i = 0; i < s->n; i++) json_array_append_new(list, json_integer(s->d[i]));
+    return list;
+}
+
+static ll_err open_checkpoint(const char *folder, const char *checkpoint, ll_st_file **out)
+{
+    if (checkpoint) return ll_checkpoint_open(checkpoint, out);
+    TRY(ll_checkpoint_open_latest(folder, out));
+    CHECK(*out, LL_E_IO, "%s has no checkpoint: train first (loopline train)", folder);
+    return LL_OK;
+}
+
+static ll_err load_parameters(ll_trained *t, const ll_st_file *f)
+{
+    ll_arena *a = ll_arena_new();
+    ll_st_tensor *tensors;
+    int n = ll_session_tensors(t->s, a, &tensors);
+    ll_err rc = ll_checkpoint_load(f, tensors, n, false); /* the optimizer's state is not wanted */
+    ll_arena_free(a);
+    TRY(rc);
+    return ll_checkpoint_int(f, "step", &t->step);
+}
+
+static ll_err open_trained(const char *folder, const char *checkpoint, const ll_words *set,
+                           int64_t batch, ll_trained *t)
+{
+    TRY(ll_cli_run(folder, set, false, &t->run));
+    TRY(ll_run_graph(t->run, batch, NULL, &t->g));
+    TRY(ll_session_open(t->g,
+                        &(ll_session_opts){.threads = (int)t->run->train.threads,
+                                           .precision = t->run->train.precision},
+                        &t->s));
+    ll_st_file *f = NULL;
+    TRY(open_checkpoint(t->run->out, checkpoint, &f));
+    ll_err rc = load_parameters(t, f);
+    ll_st_close(f);
+    return rc;
+}
+
+ll_err ll_cli_trained(const char *folder, const char *checkpoint, const ll_words *set,
+                      int64_t batch, ll_trained *out)
+{
+    *out = (ll_trained){0};
+    ll_err rc = open_trained(folder, checkpoint, set, batch, out);
+    if (rc != LL_OK) ll_cli_trained_close(out);
+    return rc;
+}
+
+void ll_cli_trained_close(ll_trained *t)
+{
+    ll_session_close(t->s);
+    ll_graph_free(t->g);
+    ll_run_free(t->run);
+    *t = (ll_trained){0};
+}

@@ -1,0 +1,33 @@
+/* common.h: what several commands do: runs from the command line, JSON to standard output. */
+#pragma once
+#include "cli/args.h"
+#include "train/checkpoint.h"
+#include "train/trainer.h"
+
+#include <jansson.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Reads a run (or, with models, the name of a model), applies the settings, finishes it. */
+ll_err ll_cli_run(const char *what, const ll_words *set, bool models, ll_run **out);
+/* Prints a JSON object or list on standard output and lets go of it. */
+ll_err ll_cli_json(json_t *value);
+json_t *ll_cli_number(double v); /* null where it is not finite */
+json_t *ll_cli_shape(const ll_shape *s);
+
+/* A trained model: a run folder and one of its checkpoints (NULL: the newest), for evaluation. */
+typedef struct ll_trained {
+    ll_run *run;
+    ll_graph *g;
+    ll_session *s;
+    int64_t step;
+} ll_trained;
+ll_err ll_cli_trained(const char *folder, const char *checkpoint, const ll_words *set,
+                      int64_t batch, ll_trained *out);
+void ll_cli_trained_close(ll_trained *t);
+
+#ifdef __cplusplus
+}
+#endif

@@ -1,0 +1,57 @@
+/* trainer.h: the training loop of a run: data, steps, validation, checkpoints, metrics.
+ *
+ * What it tells as it goes reaches the caller through ll_watch; it prints nothing itself. */
+#pragma once
+#include "train/evaluate.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct ll_train_start {
+    const ll_run *run;
+    const ll_data_info *data;
+    int64_t parameters, steps, first_step; /* first_step > 0: resumed */
+    size_t bytes;                          /* of the program: exactly what it will use */
+    double flops;                          /* of a step */
+    int threads;
+    const char *note; /* what a person should know, such as how bf16 is computed; or NULL */
+} ll_train_start;
+
+typedef struct ll_train_step {
+    int64_t step, steps; /* step: 1 for the first */
+    double loss, grad_norm, lr, seconds;
+    double samples_per_s, tokens_per_s, gflops; /* tokens_per_s 0 for images */
+} ll_train_step;
+
+typedef struct ll_watch {
+    void *context; /* given to each; any of them may be NULL */
+    void (*start)(void *context, const ll_train_start *s);
+    void (*step)(void *context, const ll_train_step *s);
+    void (*evaluated)(void *context, int64_t step, const ll_score *s);
+    void (*saved)(void *context, int64_t step, const char *folder);
+} ll_watch;
+
+typedef struct ll_train_opts {
+    bool resume;
+    const char *resume_from; /* a checkpoint; NULL: the run folder's newest */
+    ll_watch watch;
+} ll_train_opts;
+
+typedef struct ll_train_report {
+    int64_t parameters, steps; /* steps done in all */
+    double train_loss;         /* mean over the last log_every steps */
+    ll_score val;
+    double step_s; /* median */
+    double samples_per_s, tokens_per_s, seconds, first_step_s;
+    size_t bytes_planned, bytes_used;
+    int signal; /* that stopped it, or 0 */
+} ll_train_report;
+
+/* Trains a finished run; its folder is made. Runs that stop by SIGINT or SIGTERM save and return
+ * LL_OK with the signal in the report. */
+ll_err ll_train(const ll_run *r, const ll_train_opts *opts, ll_train_report *out);
+
+#ifdef __cplusplus
+}
+#endif
