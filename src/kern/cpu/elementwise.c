@@ -1,0 +1,84 @@
+/* elementwise.c: an elementwise op by itself is a chain of one step; and accum. Chains compute in
+ * f32: f64 tensors, and arithmetic on i32, whose large values f32 would round, go through the
+ * reference loops. */
+#include "kern/cpu/chain.h"
+
+#include <omp.h>
+
+#define X(name, n, value) ll_kernel name##_ref, name##_cpu;
+LL_EW(X)
+#undef X
+ll_kernel fused_cpu, accum_cpu, accum_ref;
+
+static bool fits_f32(const ll_kcall *c, ll_ew op)
+{
+    ll_dtype from = c->in[0].dtype, to = c->out[0].dtype;
+    if (from == LL_F64 || to == LL_F64) return false;
+    return from != LL_I32 || (op == LL_EW_cast && to != LL_I32);
+}
+
+static ll_err run(const ll_kcall *c, ll_ew op, ll_kernel *exact)
+{
+    if (!fits_f32(c, op)) return exact(c);
+    ll_fused_attr f;
+    f.n_in = c->n_in;
+    f.n_out = 1;
+    f.n_step = op == LL_EW_cast ? 0 : 1;
+    f.shape = c->out[0].shape;
+    f.out[0] = f.n_step ? c->n_in : 0;
+    f.out_dtype[0] = c->out[0].dtype;
+    for (int i = 0; i < c->n_in; i++) {
+        f.period[i] = ll_numel(&f.shape);
+        f.repeat[i] = 1;
+    }
+    bool number = op == LL_EW_scale || op == LL_EW_shift;
+    double k = number ? ((const ll_number_attr *)c->attr)->value : 0;
+    f.step[0] = (ll_fused_step){k, (int16_t)op, 0, 1, 2};
+    ll_chain_run(&f, c->in, c->out, c->threads);
+    return LL_OK;
+}
+
+#define X(name, n, value)                                                                          \
+    ll_err name##_cpu(const ll_kcall *c)                                                           \
+    {                                                                                              \
+        return run(c, LL_EW_##name, name##_ref);                                                   \
+    }
+LL_EW(X)
+#undef X
+
+ll_err fused_cpu(const ll_kcall *c)
+{
+    ll_chain_run((const ll_fused_attr *)c->attr, c->in, c->out, c->threads);
+    return LL_OK;
+}
+
+static void accumulate(float *y, const float *x, float by, bool first, int64_t from, int64_t to)
+{
+    if (first) {
+#pragma omp simd
+        for (int64_t i = from; i < to; i++) y[i] = by * x[i];
+    } else {
+#pragma omp simd
+        for (int64_t i = from; i < to; i++) y[i] += by * x[i];
+    }
+}
+
+/* y = (y or, in the first micro-batch, nothing) + x / n_micro */
+ll_err accum_cpu(const ll_kcall *c)
+{
+    if (c->in[0].dtype != LL_F32) return accum_ref(c);
+    int64_t n = ll_numel(&c->in[0].shape);
+    float by = 1.0f / (float)c->n_micro;
+    float *y = c->out[0].data;
+    const float *x = c->in[0].data;
+    if (c->threads <= 1 || n < LL_PARALLEL_WORK) {
+        accumulate(y, x, by, c->micro == 0, 0, n);
+        return LL_OK;
+    }
+#pragma omp parallel num_threads(c->threads)
+    {
+        int t = omp_get_thread_num(), all = omp_get_num_threads();
+        accumulate(y, x, by, c->micro == 0, n * t / all, n * (t + 1) / all);
+    }
+    return LL_OK;
+}

@@ -1,0 +1,165 @@
+/* steps.c: the loops that chains are made of: each elementwise op over one tile of f32, and tiles
+ * from and to tensors of other element types. Every loop here becomes vector code: no branches, and
+ * `omp simd` says that y is either one of the operands exactly or apart from them. */
+#include "kern/cpu/chain.h"
+#include "kern/cpu/vecmath.h"
+
+#define STEP_ARGS float *y, const float *a, const float *b, const float *c, float k, float j, int n
+#define UNUSED (void)a, (void)b, (void)c, (void)k, (void)j
+/* The value of each op at element i, in f32: kern/attr.h says the same in double. */
+#define STEPS(X)                                                                                   \
+    X(add, a[i] + b[i])                                                                            \
+    X(sub, a[i] - b[i])                                                                            \
+    X(mul, a[i] * b[i])                                                                            \
+    X(div, a[i] / b[i])                                                                            \
+    X(max, a[i] > b[i] ? a[i] : b[i])                                                              \
+    X(min, a[i] < b[i] ? a[i] : b[i])                                                              \
+    X(less, a[i] < b[i] ? 1.0f : 0.0f)                                                             \
+    X(equal, a[i] == b[i] ? 1.0f : 0.0f)                                                           \
+    X(select, a[i] != 0.0f ? b[i] : c[i])                                                          \
+    X(neg, -a[i])                                                                                  \
+    X(abs, fabsf(a[i]))                                                                            \
+    X(exp, ll_expf(a[i]))                                                                          \
+    X(log, ll_logf(a[i]))                                                                          \
+    X(sqrt, sqrtf(a[i]))                                                                           \
+    X(rsqrt, 1.0f / sqrtf(a[i]))                                                                   \
+    X(tanh, ll_tanhf(a[i]))                                                                        \
+    X(sigmoid, ll_sigmoidf(a[i]))                                                                  \
+    X(relu, a[i] > 0.0f ? a[i] : 0.0f)                                                             \
+    X(gelu, ll_geluf(a[i]))                                                                        \
+    X(dgelu, ll_dgeluf(a[i]))                                                                      \
+    X(silu, ll_siluf(a[i]))                                                                        \
+    X(square, a[i] * a[i])                                                                         \
+    X(scale, a[i] * k)                                                                             \
+    X(shift, a[i] + k)                                                                             \
+    X(cast, a[i])                                                                                  \
+    X(mul_add, a[i] * b[i] + c[i])                                                                 \
+    X(mul_sub, a[i] * b[i] - c[i])                                                                 \
+    X(sub_mul, c[i] - a[i] * b[i])                                                                 \
+    X(mul_shift, a[i] * b[i] + k)                                                                  \
+    X(scale_add, k *a[i] + c[i])                                                                   \
+    X(scale_sub, k *a[i] - c[i])                                                                   \
+    X(scale_shift, k *a[i] + j)
+
+#define X(name, value)                                                                             \
+    static void name##_step(STEP_ARGS)                                                             \
+    {                                                                                              \
+        UNUSED;                                                                                    \
+        _Pragma("omp simd") for (int i = 0; i < n; i++) y[i] = value;                              \
+    }
+STEPS(X)
+#undef X
+
+/* Arguments too large for the vector code are rare: then the whole tile goes through libm. */
+static bool small_angles(const float *a, int n)
+{
+    uint32_t big = 0;
+#pragma omp simd reduction(| : big)
+    for (int i = 0; i < n; i++) big |= fabsf(a[i]) <= LL_SINCOS_MAX ? 0u : 1u;
+    return !big;
+}
+
+static void sin_step(STEP_ARGS)
+{
+    UNUSED;
+    if (small_angles(a, n)) {
+#pragma omp simd
+        for (int i = 0; i < n; i++) y[i] = ll_sincosf(a[i], 0);
+    } else {
+        for (int i = 0; i < n; i++) y[i] = sinf(a[i]);
+    }
+}
+
+static void cos_step(STEP_ARGS)
+{
+    UNUSED;
+    if (small_angles(a, n)) {
+#pragma omp simd
+        for (int i = 0; i < n; i++) y[i] = ll_sincosf(a[i], 1);
+    } else {
+        for (int i = 0; i < n; i++) y[i] = cosf(a[i]);
+    }
+}
+
+ll_step *const ll_steps[LL_N_STEP] = {
+#define X(name, operands, value) [LL_EW_##name] = name##_step,
+    LL_EW(X)
+#undef X
+        [LL_STEP_MUL_ADD] = mul_add_step,
+    [LL_STEP_MUL_SUB] = mul_sub_step,
+    [LL_STEP_SUB_MUL] = sub_mul_step,
+    [LL_STEP_MUL_SHIFT] = mul_shift_step,
+    [LL_STEP_SCALE_ADD] = scale_add_step,
+    [LL_STEP_SCALE_SUB] = scale_sub_step,
+    [LL_STEP_SCALE_SHIFT] = scale_shift_step,
+};
+
+int ll_step_cost(int op)
+{
+    switch (op) {
+    case LL_EW_div:
+    case LL_EW_sqrt: return 4;
+    case LL_EW_rsqrt: return 8;
+    case LL_EW_exp:
+    case LL_EW_log:
+    case LL_EW_tanh:
+    case LL_EW_sigmoid:
+    case LL_EW_sin:
+    case LL_EW_cos:
+    case LL_EW_gelu:
+    case LL_EW_dgelu:
+    case LL_EW_silu: return 10;
+    default: return 1;
+    }
+}
+
+/* ---- tiles of other element types ---- */
+
+void ll_tile_load(const ll_tensor *x, int64_t e, int n, float *y)
+{
+    switch (x->dtype) {
+    case LL_F32: memcpy(y, (const float *)x->data + e, sizeof(float) * (size_t)n); break;
+    case LL_BF16: {
+        const uint16_t *p = (const uint16_t *)x->data + e;
+#pragma omp simd
+        for (int i = 0; i < n; i++) y[i] = ll_of_bits((uint32_t)p[i] << 16);
+        break;
+    }
+    case LL_I32: {
+        const int32_t *p = (const int32_t *)x->data + e;
+#pragma omp simd
+        for (int i = 0; i < n; i++) y[i] = (float)p[i];
+        break;
+    }
+    case LL_U8: {
+        const uint8_t *p = (const uint8_t *)x->data + e;
+#pragma omp simd
+        for (int i = 0; i < n; i++) y[i] = (float)p[i];
+        break;
+    }
+    default:
+        for (int i = 0; i < n; i++) y[i] = (float)ll_load(x->data, x->dtype, e + i);
+    }
+}
+
+/* Nearest even; NaN stays NaN. */
+static inline uint16_t to_bf16(float x)
+{
+    uint32_t u = ll_bits_of(x), up = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
+    return (uint16_t)((u & 0x7fffffffu) > 0x7f800000u ? u >> 16 | 0x40u : up);
+}
+
+void ll_tile_store(const ll_tensor *y, int64_t e, int n, const float *x)
+{
+    switch (y->dtype) {
+    case LL_F32: memmove((float *)y->data + e, x, sizeof(float) * (size_t)n); break;
+    case LL_BF16: {
+        uint16_t *p = (uint16_t *)y->data + e;
+#pragma omp simd
+        for (int i = 0; i < n; i++) p[i] = to_bf16(x[i]);
+        break;
+    }
+    default:
+        for (int i = 0; i < n; i++) ll_store(y->data, y->dtype, e + i, x[i]);
+    }
+}
