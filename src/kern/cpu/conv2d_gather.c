@@ -1,0 +1,534 @@
+/* conv2d_gather.c: conv2d and conv2d_dx as one matrix product whose left side is never built.
+ *
+ * Both make an image out of another one: result pixel u is a sum over taps of a source pixel times
+ * a matrix. On each axis the taps that result coordinate m reads are evenly spaced in the source:
+ *
+ *     source(m, t) = m * step + shift + t * gap,    t = 0 .. taps-1
+ *
+ * For conv2d that is the definition (step = stride, shift = -pad, gap = dilation). For conv2d_dx
+ * the result rows fall into `stride` phases, by (row + pad) mod stride; rows of one phase read the
+ * same subset of taps, one dy row later for each next row of the phase (step = 1), taken here from
+ * the last tap to the first so that source rows ascend.
+ *
+ * Taps that fall outside the source are not multiplied by zero but left out: result pixels are
+ * sorted into classes that have the same taps inside, (first..last) on each axis. An image has at
+ * most a handful of classes, the interior being the largest. For one class, pixel p's row of the
+ * left matrix is the concatenation of a few runs of contiguous memory ("chunks": all channels of
+ * neighbouring taps), at the same distances from p's own place for all p. So the matrix kernel
+ * reads the source directly: MR pixels at a time, from MR pointers, against a packed panel of
+ * filters, 2 vectors of results wide.
+ *
+ * Blocking: a thread takes blocks of images, or of rows of one image, whose source fits in the L2
+ * cache; chunks are grouped into runs of at most KC products whose filter panel stays in L1 while
+ * all pixels of the class pass by. */
+#include "kern/cpu/conv2d_int.h"
+
+#if defined(__aarch64__)
+#include <arm_neon.h>
+#endif
+#if defined(__GNUC__) && !defined(__clang__)
+/* The scheduler of gcc moves loads up until accumulators spill. */
+#pragma GCC optimize("no-schedule-insns")
+#endif
+#include <omp.h>
+
+#define INLINE static inline __attribute__((always_inline))
+#define UNROLL _Pragma("GCC unroll 16")
+
+enum {
+#if defined(__AVX__) && !defined(__AVX512F__)
+    MR = 6, /* 16 registers: 12 sums */
+#else
+    MR = 8,
+#endif
+    NR = 2 * LL_LANES,
+    KC = 640,
+    BLOCK_BYTES = 256 << 10, /* of source */
+    BLOCK_PIXELS = 2048,
+};
+
+/* ---- one axis ---- */
+
+typedef struct axis {
+    int64_t first, stride;    /* result coordinate of m = 0, and from one m to the next */
+    int64_t step, shift, gap; /* see above */
+    int64_t taps, tap, next;  /* t = 0 is filter tap `tap`, each later one is `next` on */
+    int64_t source, result;   /* extents */
+} axis;
+
+typedef struct range {
+    int64_t from, to;
+} range;
+
+static int64_t floor_div(int64_t a, int64_t b)
+{
+    return a / b - (a % b < 0);
+}
+
+static int64_t gcd(int64_t a, int64_t b)
+{
+    return b ? gcd(b, a % b) : a;
+}
+
+static int64_t min(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+static int64_t max(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
+static int64_t ceil_div(int64_t a, int64_t b)
+{
+    return (a + b - 1) / b;
+}
+
+static axis forward_axis(const ll_conv_shape *v, int k)
+{
+    return (axis){.stride = 1,
+                  .step = v->a.stride[k],
+                  .shift = -v->a.pad[2 * k],
+                  .gap = v->a.dilation[k],
+                  .taps = k ? v->s : v->r,
+                  .next = 1,
+                  .source = k ? v->w : v->h,
+                  .result = k ? v->ow : v->oh};
+}
+
+static axis backward_axis(const ll_conv_shape *v, int k, int64_t phase)
+{
+    int64_t stride = v->a.stride[k], dilation = v->a.dilation[k], taps = k ? v->s : v->r;
+    int64_t apart = stride / gcd(stride, dilation), at = phase + v->a.pad[2 * k], t = 0;
+    axis x = {.first = phase,
+              .stride = stride,
+              .step = 1,
+              .gap = apart * dilation / stride,
+              .source = k ? v->ow : v->oh,
+              .result = k ? v->w : v->h};
+    while (t < min(apart, taps) && (at - t * dilation) % stride) t++;
+    if (t >= min(apart, taps)) return x; /* no tap reaches this phase */
+    x.taps = (taps - 1 - t) / apart + 1;
+    x.next = -apart;
+    x.tap = t + (x.taps - 1) * apart;
+    x.shift = (at - x.tap * dilation) / stride;
+    return x;
+}
+
+static axis axis_of(const ll_conv_shape *v, ll_conv_direction d, int k, int64_t phase)
+{
+    return d == LL_CONV ? forward_axis(v, k) : backward_axis(v, k, phase);
+}
+
+static int64_t phases(const ll_conv_shape *v, ll_conv_direction d, int k)
+{
+    return d == LL_CONV ? 1 : v->a.stride[k];
+}
+
+/* The taps of m inside the source. */
+static range inside(const axis *x, int64_t m)
+{
+    int64_t at = m * x->step + x->shift;
+    range r = {max(0, -floor_div(at, x->gap)),
+               min(x->taps, floor_div(x->source - 1 - at, x->gap) + 1)};
+    return r.to > r.from ? r : (range){0, 0};
+}
+
+/* How many of m, m+1, .. < end have the same taps inside. */
+static int64_t same(const axis *x, int64_t m, int64_t end, range taps)
+{
+    int64_t n = 0;
+    for (; m + n < end; n++) {
+        range r = inside(x, m + n);
+        if (r.from != taps.from || r.to != taps.to) break;
+    }
+    return n;
+}
+
+/* ---- sizes ---- */
+
+typedef struct plan {
+    int64_t oc, sc, ocg, scg;     /* channels of the result and the source, all and of a group */
+    int64_t sh, sw, rh, rw;       /* source and result images */
+    int64_t panels, images, rows; /* filter panels of a group; a block's images and result rows */
+    int64_t n_image, n_row;       /* how many blocks each way */
+    int64_t chunks, source_rows;  /* at most, of a class; of a block (bf16: converted) */
+    size_t filter_bytes, thread_bytes;
+} plan;
+
+/* Rows of the source that result rows [from, to) can read, not clipped. */
+static range source_rows(const ll_conv_shape *v, ll_conv_direction d, int64_t from, int64_t to)
+{
+    int64_t stride = v->a.stride[0], pad = v->a.pad[0], span = (v->r - 1) * v->a.dilation[0];
+    if (d == LL_CONV) return (range){from * stride - pad, (to - 1) * stride - pad + span + 1};
+    return (range){-floor_div(-(from + pad - span), stride), floor_div(to - 1 + pad, stride) + 1};
+}
+
+static void choose_blocks(const ll_conv_shape *v, plan *p)
+{
+    int64_t image = p->sh * p->sw * p->sc * (int64_t)sizeof(float), pixels = p->rh * p->rw;
+    p->images = min(BLOCK_BYTES / max(image, 1), BLOCK_PIXELS / max(pixels, 1));
+    p->rows = p->rh;
+    if (p->images < 1) { /* part of an image */
+        int64_t row = image / max(p->rh, 1);
+        p->images = 1;
+        p->rows = max(1, min(BLOCK_BYTES / max(row, 1), BLOCK_PIXELS / max(p->rw, 1)));
+    }
+    int64_t threads = max(v->threads, 1);
+    p->n_image = ceil_div(v->n, p->images);
+    p->n_row = ceil_div(p->rh, max(p->rows, 1));
+    if (v->n < threads) { /* rows, so that each thread has some */
+        p->n_image = v->n;
+        p->n_row = min(p->rh, max(p->n_row, ceil_div(threads, max(v->n, 1))));
+    } else if (p->n_row == 1) { /* the same number of blocks for every thread */
+        p->n_image = min(v->n, ceil_div(p->n_image, threads) * threads);
+    }
+    p->images = ceil_div(v->n, max(p->n_image, 1));
+    p->rows = ceil_div(p->rh, max(p->n_row, 1));
+}
+
+static plan plan_of(const ll_conv_shape *v, ll_conv_direction d)
+{
+    bool fwd = d == LL_CONV;
+    plan p = {.oc = fwd ? v->f : v->c,
+              .sc = fwd ? v->c : v->f,
+              .ocg = fwd ? v->fg : v->cg,
+              .scg = fwd ? v->cg : v->fg,
+              .sh = fwd ? v->h : v->oh,
+              .sw = fwd ? v->w : v->ow,
+              .rh = fwd ? v->oh : v->h,
+              .rw = fwd ? v->ow : v->w};
+    p.panels = ceil_div(p.ocg, NR);
+    choose_blocks(v, &p);
+    p.chunks = v->r * v->s * (p.scg / KC + 2);
+    p.filter_bytes = ll_round64(sizeof(float) * (size_t)(v->groups * p.panels * NR) *
+                                (size_t)(v->r * v->s * p.scg));
+    range most = source_rows(v, d, 0, p.rows);
+    p.source_rows = v->bf16 ? max(0, min(p.sh, most.to - most.from + 1)) : 0;
+    size_t pixels = (size_t)(p.images * p.rows * p.rw);
+    p.thread_bytes = ll_round64(2 * sizeof(int64_t) * pixels) +
+                     ll_round64(3 * sizeof(int64_t) * (size_t)p.chunks) +
+                     ll_round64(sizeof(float) * (size_t)(p.images * p.source_rows * p.sw * p.sc));
+    return p;
+}
+
+/* ---- filters: for each phase, group and panel, [taps x channels][NR], or narrower at the end */
+
+static void pack_panel(const ll_conv_shape *v, const plan *p, ll_conv_direction d, const axis x[2],
+                       int64_t group, int64_t panel, const void *filter, float *to)
+{
+    int64_t o0 = panel * NR, cols = min(NR, p->ocg - o0);
+    int64_t width = cols <= LL_LANES ? LL_LANES : NR, tap = v->cg, one = v->r * v->s * v->cg;
+    /* from one result channel to the next, and from one source channel to the next */
+    int64_t os = d == LL_CONV ? one : 1, ss = d == LL_CONV ? 1 : one;
+    int64_t start = group * v->fg * one + o0 * os;
+    for (int64_t a = 0; a < x[0].taps; a++)
+        for (int64_t b = 0; b < x[1].taps; b++) {
+            int64_t r = x[0].tap + a * x[0].next, s = x[1].tap + b * x[1].next;
+            int64_t from = start + (r * v->s + s) * tap;
+            for (int64_t k = 0; k < p->scg; k++, to += width)
+                for (int64_t o = 0; o < width; o++)
+                    to[o] = o < cols ? ll_conv_at(filter, v->bf16, from + o * os + k * ss) : 0;
+        }
+}
+
+/* ---- the matrix kernel ---- */
+
+typedef struct chunk {
+    int64_t at;   /* from the pixel's place in the source */
+    int64_t row;  /* of the panel */
+    int64_t size; /* products */
+} chunk;
+
+/* sums[i][j] += a[i][k] * b[k][j] for k < size */
+#if defined(__aarch64__)
+#define LANE(av, b, nv, l)                                                                         \
+    do {                                                                                           \
+        ll_vf bv[2];                                                                               \
+        UNROLL for (int j = 0; j < nv; j++) bv[j] = ll_vload(b + j * LL_LANES);                    \
+        b += nv * LL_LANES;                                                                        \
+        UNROLL for (int i = 0; i < MR; i++) UNROLL for (int j = 0; j < nv; j++) sums[i][j] =       \
+            (ll_vf)vfmaq_laneq_f32((float32x4_t)sums[i][j], (float32x4_t)bv[j],                    \
+                                   (float32x4_t)av[i], l);                                         \
+    } while (0)
+
+INLINE void multiply(const int nv, ll_vf sums[MR][2], const float *const a[MR], const float *b,
+                     int64_t size)
+{
+    int64_t k = 0;
+    ll_vf av[MR];
+    for (; k + 4 <= size; k += 4) {
+        UNROLL for (int i = 0; i < MR; i++) av[i] = ll_vload(a[i] + k);
+        LANE(av, b, nv, 0);
+        LANE(av, b, nv, 1);
+        LANE(av, b, nv, 2);
+        LANE(av, b, nv, 3);
+    }
+    int64_t left = size - k;
+    if (!left) return;
+    if (size >= 4) { /* the last four, of which the first have been done */
+        UNROLL for (int i = 0; i < MR; i++) av[i] = ll_vload(a[i] + size - 4);
+        if (left == 3) LANE(av, b, nv, 1);
+        if (left >= 2) LANE(av, b, nv, 2);
+        LANE(av, b, nv, 3);
+        return;
+    }
+    for (; k < size; k++) {
+        UNROLL for (int i = 0; i < MR; i++) av[i] = (ll_vf){a[i][k]};
+        LANE(av, b, nv, 0);
+    }
+}
+#else
+INLINE void multiply(const int nv, ll_vf sums[MR][2], const float *const a[MR], const float *b,
+                     int64_t size)
+{
+    for (int64_t k = 0; k < size; k++, b += nv * LL_LANES) {
+        ll_vf bv[2];
+        UNROLL for (int j = 0; j < nv; j++) bv[j] = ll_vload(b + j * LL_LANES);
+        UNROLL for (int i = 0; i < MR; i++) UNROLL for (int j = 0; j < nv; j++) sums[i][j] +=
+            bv[j] * a[i][k];
+    }
+}
+#endif
+
+typedef struct product {
+    const float *source;
+    const int64_t *place; /* of each pixel in the source */
+    const chunk *chunks;
+    int64_t n_chunk;
+    const float *panel;
+    bool add; /* to what the result holds */
+} product;
+
+INLINE void tile(const int nv, const product *t, const int64_t place[MR], float *const out[MR])
+{
+    ll_vf sums[MR][2];
+    UNROLL for (int i = 0; i < MR; i++) UNROLL for (int j = 0; j < nv; j++) sums[i][j] =
+        t->add ? ll_vload(out[i] + j * LL_LANES) : (ll_vf){0};
+    for (int64_t c = 0; c < t->n_chunk; c++) {
+        const chunk *ch = &t->chunks[c];
+        const float *a[MR];
+        UNROLL for (int i = 0; i < MR; i++) a[i] = t->source + (place[i] + ch->at);
+        multiply(nv, sums, a, t->panel + ch->row * nv * LL_LANES, ch->size);
+    }
+    UNROLL for (int i = 0; i < MR; i++) UNROLL for (int j = 0; j < nv; j++)
+        ll_vstore(out[i] + j * LL_LANES, sums[i][j]);
+}
+
+static __attribute__((noinline)) void tile_wide(const product *t, const int64_t place[MR],
+                                                float *const out[MR])
+{
+    tile(2, t, place, out);
+}
+
+static __attribute__((noinline)) void tile_narrow(const product *t, const int64_t place[MR],
+                                                  float *const out[MR])
+{
+    tile(1, t, place, out);
+}
+
+/* All pixels against one panel; results of fewer than a panel's columns, and the pixels that the
+ * last tile lacks, go through a buffer. */
+static void multiply_panel(const product *t, int64_t pixels, const int64_t *to, float *result,
+                           int64_t cols)
+{
+    bool narrow = cols <= LL_LANES, whole = cols == NR || cols == LL_LANES;
+    float spare[MR][NR];
+    for (int64_t p = 0; p < pixels; p += MR) {
+        int64_t place[MR], n = min(MR, pixels - p);
+        float *out[MR];
+        for (int64_t i = 0; i < MR; i++) {
+            place[i] = t->place[p + min(i, n - 1)];
+            out[i] = whole && i < n ? result + to[p + i] : spare[i];
+            if (out[i] != spare[i]) continue;
+            memset(spare[i], 0, sizeof spare[i]);
+            if (t->add && i < n) memcpy(spare[i], result + to[p + i], sizeof(float) * (size_t)cols);
+        }
+        if (narrow)
+            tile_narrow(t, place, out);
+        else
+            tile_wide(t, place, out);
+        for (int64_t i = 0; i < n && !whole; i++)
+            memcpy(result + to[p + i], spare[i], sizeof(float) * (size_t)cols);
+    }
+}
+
+/* ---- classes ---- */
+
+typedef struct job {
+    const ll_conv_shape *v;
+    const plan *p;
+    axis x[2];           /* of a phase */
+    const float *panels; /* its filters */
+    const float *source; /* pixels of the block: f32 */
+    int64_t n0, n1;      /* its images */
+    int64_t row0, rows;  /* source rows held: the first, and how many an image has */
+    int64_t image0;      /* the image that source starts with */
+    float *result;
+    int64_t *place, *to; /* [pixels of a block] */
+    chunk *chunks;
+} job;
+
+/* The chunks of the taps rows x cols; returns how many. */
+static int64_t list_chunks(const job *j, range rows, range cols)
+{
+    const plan *p = j->p;
+    const axis *x = j->x;
+    bool joined = x[1].gap == 1 && p->scg == p->sc;
+    int64_t runs = joined ? 1 : cols.to - cols.from, count = 0;
+    int64_t size = joined ? (cols.to - cols.from) * p->sc : p->scg;
+    int64_t parts = ceil_div(size, KC);
+    for (int64_t a = rows.from; a < rows.to; a++)
+        for (int64_t b = 0; b < runs; b++)
+            for (int64_t i = 0; i < parts; i++) {
+                int64_t col = cols.from + b, from = size * i / parts;
+                j->chunks[count++] =
+                    (chunk){(a * x[0].gap * p->sw + col * x[1].gap) * p->sc + from,
+                            (a * x[1].taps + col) * p->scg + from, size * (i + 1) / parts - from};
+            }
+    return count;
+}
+
+/* The places of the pixels ms[0] x ms[1] of the images; returns how many there are. */
+static int64_t list_pixels(const job *j, const range ms[2])
+{
+    const plan *p = j->p;
+    const axis *y = &j->x[0], *x = &j->x[1];
+    int64_t count = 0;
+    for (int64_t n = j->n0; n < j->n1; n++)
+        for (int64_t m = ms[0].from; m < ms[0].to; m++) {
+            int64_t row = (n - j->image0) * j->rows + m * y->step + y->shift - j->row0;
+            int64_t to = (n * p->rh + y->first + m * y->stride) * p->rw + x->first;
+            for (int64_t k = ms[1].from; k < ms[1].to; k++) {
+                j->place[count] = (row * p->sw + k * x->step + x->shift) * p->sc;
+                j->to[count++] = (to + k * x->stride) * p->oc;
+            }
+        }
+    return count;
+}
+
+static void run_class(const job *j, const range ms[2], range rows, range cols)
+{
+    const plan *p = j->p;
+    int64_t pixels = list_pixels(j, ms), n_chunk = list_chunks(j, rows, cols);
+    int64_t products = j->x[0].taps * j->x[1].taps * p->scg; /* rows of a panel */
+    int64_t c = 0;
+    do {
+        product t = {.place = j->place, .chunks = j->chunks + c, .add = c > 0};
+        for (int64_t sum = 0; c < n_chunk && (!t.n_chunk || sum + j->chunks[c].size <= KC); c++) {
+            sum += j->chunks[c].size;
+            t.n_chunk++;
+        }
+        for (int64_t g = 0; g < j->v->groups; g++)
+            for (int64_t q = 0; q < p->panels; q++) {
+                t.source = j->source + g * p->scg;
+                t.panel = j->panels + (g * p->panels + q) * products * NR;
+                multiply_panel(&t, pixels, j->to, j->result + g * p->ocg + q * NR,
+                               min(NR, p->ocg - q * NR));
+            }
+    } while (c < n_chunk);
+}
+
+/* Result rows [from, to) of one phase of a block. */
+static void run_phase(const job *j, int64_t from, int64_t to)
+{
+    const axis *y = &j->x[0], *x = &j->x[1];
+    int64_t m_end = ceil_div(max(to - y->first, 0), y->stride);
+    int64_t k_end = ceil_div(max(x->result - x->first, 0), x->stride);
+    int64_t m = ceil_div(max(from - y->first, 0), y->stride);
+    for (range rows; m < m_end;) {
+        rows = inside(y, m);
+        int64_t m_n = same(y, m, m_end, rows);
+        for (int64_t k = 0; k < k_end;) {
+            range cols = inside(x, k);
+            int64_t k_n = same(x, k, k_end, cols);
+            run_class(j, (range[2]){{m, m + m_n}, {k, k + k_n}}, rows, cols);
+            k += k_n;
+        }
+        m += m_n;
+    }
+}
+
+/* ---- blocks ---- */
+
+/* Converts the source rows that the block reads; without bf16 the source is used as it stands. */
+static void fetch(job *j, ll_conv_direction d, const void *src, range rows, float *to)
+{
+    const plan *p = j->p;
+    j->row0 = j->image0 = 0;
+    j->rows = p->sh;
+    j->source = (const float *)src;
+    if (!j->v->bf16) return;
+    range r = source_rows(j->v, d, rows.from, rows.to);
+    r = (range){min(max(r.from, 0), p->sh), min(max(r.to, 0), p->sh)};
+    int64_t row = p->sw * p->sc, size = max(r.to - r.from, 0) * row;
+    for (int64_t n = j->n0; n < j->n1; n++) {
+        const uint16_t *in = (const uint16_t *)src + (n * p->sh + r.from) * row;
+        for (int64_t i = 0; i < size; i++) to[(n - j->n0) * size + i] = ll_bf16_to_f32(in[i]);
+    }
+    j->source = to;
+    j->row0 = r.from;
+    j->rows = max(r.to - r.from, 0);
+    j->image0 = j->n0;
+}
+
+static void run_block(const ll_conv_shape *v, const plan *p, ll_conv_direction d, int64_t block,
+                      const void *src, const float *filters, float *out, char *scratch)
+{
+    int64_t bi = block / p->n_row, br = block % p->n_row;
+    range rows = {br * p->rh / p->n_row, (br + 1) * p->rh / p->n_row};
+    int64_t pixels = p->images * p->rows * p->rw;
+    job j = {.v = v, .p = p, .result = out, .panels = filters};
+    j.n0 = bi * v->n / p->n_image;
+    j.n1 = (bi + 1) * v->n / p->n_image;
+    j.place = (int64_t *)scratch;
+    j.to = j.place + pixels;
+    scratch += ll_round64(2 * sizeof(int64_t) * (size_t)pixels);
+    j.chunks = (chunk *)scratch;
+    fetch(&j, d, src, rows, (float *)(scratch + ll_round64(sizeof(chunk) * (size_t)p->chunks)));
+    for (int64_t a = 0; a < phases(v, d, 0); a++)
+        for (int64_t b = 0; b < phases(v, d, 1); b++) {
+            j.x[0] = axis_of(v, d, 0, a);
+            j.x[1] = axis_of(v, d, 1, b);
+            run_phase(&j, rows.from, rows.to);
+            j.panels += v->groups * p->panels * NR * j.x[0].taps * j.x[1].taps * p->scg;
+        }
+}
+
+static void pack_filters(const ll_conv_shape *v, const plan *p, ll_conv_direction d, int me,
+                         int team, const void *filter, float *to)
+{
+    int64_t count = 0;
+    for (int64_t a = 0; a < phases(v, d, 0); a++)
+        for (int64_t b = 0; b < phases(v, d, 1); b++) {
+            axis x[2] = {axis_of(v, d, 0, a), axis_of(v, d, 1, b)};
+            int64_t size = x[0].taps * x[1].taps * p->scg * NR;
+            for (int64_t g = 0; g < v->groups; g++)
+                for (int64_t q = 0; q < p->panels; q++, to += size)
+                    if (count++ % team == me) pack_panel(v, p, d, x, g, q, filter, to);
+        }
+}
+
+size_t ll_conv_gather_scratch(const ll_conv_shape *v, ll_conv_direction d)
+{
+    plan p = plan_of(v, d);
+    return p.filter_bytes + p.thread_bytes * (size_t)v->threads;
+}
+
+void ll_conv_gather(const ll_conv_shape *v, ll_conv_direction d, const void *src,
+                    const void *filter, float *out, void *scratch)
+{
+    plan p = plan_of(v, d);
+    float *filters = (float *)scratch;
+    char *mine = (char *)scratch + p.filter_bytes;
+    int64_t blocks = p.n_image * p.n_row;
+#pragma omp parallel num_threads(v->threads)
+    {
+        int me = omp_get_thread_num(), team = omp_get_num_threads();
+        pack_filters(v, &p, d, me, team, filter, filters);
+#pragma omp barrier
+        for (int64_t i = blocks * me / team; i < blocks * (me + 1) / team; i++)
+            run_block(v, &p, d, i, src, filters, out, mine + p.thread_bytes * (size_t)me);
+    }
+}

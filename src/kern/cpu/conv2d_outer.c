@@ -1,0 +1,384 @@
+/* conv2d_outer.c: conv2d_dw as sums of outer products.
+ *
+ *     dw[f, r, s, c] = sum over pixels p of dy[p, f] x[p under tap (r, s), c]
+ *
+ * A tile of MF filters x 2 vectors of columns is held in registers while all pixels of a block pass
+ * by. What a column is depends on the channels:
+ *
+ *     many  channels of one tap. Pixels whose tap lies outside the image are skipped: for each tap
+ *           they are a rectangle of rows and columns.
+ *     few   taps of one filter row joined, s * c of them (5 x 6 = 30 columns where tap by tap would
+ *           use 6 of 8 lanes); the image's rows are padded with zeros so that all taps have the
+ * same pixels, and pixels overlap: the next one starts c further on.
+ *
+ * Both operands are copied into such an order that the loop over pixels reads along: dy by groups
+ * of MF filters, x by slices of 2 vectors of channels (or whole, joined). A block's slices fit in
+ * L1 together.
+ *
+ * Threads: `parts` of them share out the pixels, each into sums of its own that are added up in
+ * order at the end; where the filter is too large for many copies, the threads of one part share
+ * out the slices. */
+#include "kern/cpu/conv2d_int.h"
+
+#if defined(__aarch64__)
+#include <arm_neon.h>
+#endif
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC optimize("no-schedule-insns")
+#endif
+#include <omp.h>
+
+#define INLINE static inline __attribute__((always_inline))
+#define UNROLL _Pragma("GCC unroll 16")
+
+enum {
+#if defined(__AVX__) && !defined(__AVX512F__)
+    MF = 6,
+#else
+    MF = 8,
+#endif
+    NR = 2 * LL_LANES,
+    TILE = MF * NR,
+    BLOCK_PIXELS = 512,
+    BLOCK_BYTES = 512 << 10, /* of dy */
+    PART_BYTES = 4 << 20,    /* of sums, all parts together */
+};
+
+typedef struct plan {
+    bool joined;
+    int64_t slices, slice;  /* slices of x, channels in one */
+    int64_t columns, tiles; /* columns of a filter row (of a tap, joined: of all), tiles of them */
+    int64_t panels;         /* groups of MF filters in a group */
+    int64_t taps;           /* rows of tiles: r * s, joined: r */
+    int64_t left, width;    /* zeros before an image row, and its pixels, zeros included */
+    int64_t images, rows;   /* of a block */
+    int64_t n_image, n_row; /* how many blocks each way */
+    int64_t parts, shares;  /* threads = parts * shares */
+    size_t part_bytes, dy_bytes, x_bytes;
+} plan;
+
+static int64_t min(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+static int64_t max(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
+static int64_t ceil_div(int64_t a, int64_t b)
+{
+    return (a + b - 1) / b;
+}
+
+/* Image rows under output rows [from, to), not clipped. */
+static int64_t first_row(const ll_conv_shape *v, int64_t from)
+{
+    return from * v->a.stride[0] - v->a.pad[0];
+}
+
+static int64_t rows_under(const ll_conv_shape *v, int64_t rows)
+{
+    return (rows - 1) * v->a.stride[0] + (v->r - 1) * v->a.dilation[0] + 1;
+}
+
+/* Whether joining taps fills the lanes better by a tenth. */
+static bool joins(const ll_conv_shape *v)
+{
+    if (v->groups > 1 || v->a.dilation[1] > 1 || v->c < 1) return false;
+    int64_t apart = ceil_div(v->c, NR) * v->s, joined = ceil_div(v->s * v->c, NR);
+    return v->c <= 4 * NR && 11 * joined <= 10 * apart;
+}
+
+static void choose_blocks(const ll_conv_shape *v, plan *p)
+{
+    int64_t pixels = min(BLOCK_PIXELS, BLOCK_BYTES / (int64_t)sizeof(float) / max(v->f, 1));
+    int64_t image = max(v->oh * v->ow, 1);
+    pixels = max(pixels, 64);
+    p->images = max(1, pixels / image);
+    p->rows = image <= pixels ? v->oh : max(1, pixels / max(v->ow, 1));
+    p->n_image = ceil_div(v->n, p->images);
+    p->n_row = ceil_div(v->oh, max(p->rows, 1));
+    if (p->n_row == 1) p->n_image = min(v->n, ceil_div(p->n_image, p->parts) * p->parts);
+    p->images = ceil_div(v->n, max(p->n_image, 1));
+    p->rows = ceil_div(v->oh, max(p->n_row, 1));
+}
+
+static plan plan_of(const ll_conv_shape *v)
+{
+    plan p = {.joined = joins(v)};
+    p.columns = p.joined ? v->s * v->c : min(v->cg, NR);
+    p.tiles = p.joined ? ceil_div(p.columns, NR) : 1;
+    p.slices = p.joined ? 1 : ceil_div(v->cg, NR);
+    p.slice = p.joined ? v->c : NR;
+    p.panels = ceil_div(v->fg, MF);
+    p.taps = p.joined ? v->r : v->r * v->s;
+    p.left = p.joined ? v->a.pad[2] : 0;
+    p.width = p.joined ? max(0, (v->ow - 1) * v->a.stride[1] + v->s) : v->w;
+    p.part_bytes = ll_round64(sizeof(float) * TILE * (size_t)(v->groups * p.slices * p.panels) *
+                              (size_t)(p.taps * p.tiles));
+    p.parts = v->threads;
+    while (p.parts > 1 && (v->threads % p.parts || (size_t)p.parts * p.part_bytes > PART_BYTES ||
+                           p.parts > v->n * v->oh))
+        p.parts--;
+    p.shares = v->threads / p.parts;
+    choose_blocks(v, &p);
+    p.dy_bytes = ll_round64(sizeof(float) * (size_t)(v->groups * p.panels * MF) *
+                            (size_t)(p.images * p.rows * v->ow));
+    int64_t rows = p.joined ? rows_under(v, p.rows) : min(v->h, rows_under(v, p.rows));
+    p.x_bytes =
+        ll_round64(sizeof(float) * ((size_t)(p.images * max(rows, 0) * p.width * p.slice) + NR));
+    return p;
+}
+
+/* ---- the tile ---- */
+
+/* A rectangle of pixels: dy steps by MF, x by `step`; from row to row by pitches, from image to
+ * image by leaps. All in elements. */
+typedef struct walk {
+    const float *dy, *x;
+    int64_t images, rows, cols, step;
+    int64_t dy_pitch, x_pitch, dy_leap, x_leap;
+} walk;
+
+#if defined(__aarch64__)
+INLINE void pixel(ll_vf sums[MF][2], const float *dy, const float *x)
+{
+    float32x4_t d0 = vld1q_f32(dy), d1 = vld1q_f32(dy + 4);
+    float32x4_t x0 = vld1q_f32(x), x1 = vld1q_f32(x + 4);
+#define LANE(i, d, l)                                                                              \
+    sums[i][0] = (ll_vf)vfmaq_laneq_f32((float32x4_t)sums[i][0], x0, d, l);                        \
+    sums[i][1] = (ll_vf)vfmaq_laneq_f32((float32x4_t)sums[i][1], x1, d, l)
+    LANE(0, d0, 0);
+    LANE(1, d0, 1);
+    LANE(2, d0, 2);
+    LANE(3, d0, 3);
+    LANE(4, d1, 0);
+    LANE(5, d1, 1);
+    LANE(6, d1, 2);
+    LANE(7, d1, 3);
+#undef LANE
+}
+#else
+INLINE void pixel(ll_vf sums[MF][2], const float *dy, const float *x)
+{
+    ll_vf x0 = ll_vload(x), x1 = ll_vload(x + LL_LANES);
+    UNROLL for (int i = 0; i < MF; i++)
+    {
+        sums[i][0] += x0 * dy[i];
+        sums[i][1] += x1 * dy[i];
+    }
+}
+#endif
+
+static void add_tile(const walk *k, float *to)
+{
+    ll_vf sums[MF][2];
+    UNROLL for (int i = 0; i < MF; i++)
+    {
+        sums[i][0] = ll_vload(to + i * NR);
+        sums[i][1] = ll_vload(to + i * NR + LL_LANES);
+    }
+    for (int64_t n = 0; n < k->images; n++)
+        for (int64_t r = 0; r < k->rows; r++) {
+            const float *dy = k->dy + n * k->dy_leap + r * k->dy_pitch;
+            const float *x = k->x + n * k->x_leap + r * k->x_pitch;
+            for (int64_t c = 0; c < k->cols; c++, dy += MF, x += k->step) pixel(sums, dy, x);
+        }
+    UNROLL for (int i = 0; i < MF; i++)
+    {
+        ll_vstore(to + i * NR, sums[i][0]);
+        ll_vstore(to + i * NR + LL_LANES, sums[i][1]);
+    }
+}
+
+/* ---- copies ---- */
+
+typedef struct block {
+    int64_t n0, n1, o0, o1; /* images; output rows */
+    int64_t i0, i1;         /* image rows held: joined, zeros too */
+    const float *dy;        /* [panel][image][row][ow][MF] */
+    float *x;               /* [image][row][width][slice] */
+} block;
+
+static void copy_dy(const ll_conv_shape *v, const plan *p, const block *b, const void *dy,
+                    float *to)
+{
+    for (int64_t g = 0; g < v->groups; g++)
+        for (int64_t q = 0; q < p->panels; q++) {
+            int64_t f0 = g * v->fg + q * MF, n_f = min(MF, v->fg - q * MF);
+            for (int64_t n = b->n0; n < b->n1; n++) {
+                int64_t from = (n * v->oh + b->o0) * v->ow * v->f + f0;
+                for (int64_t i = 0; i < (b->o1 - b->o0) * v->ow; i++, from += v->f, to += MF) {
+                    if (n_f == MF && !v->bf16) {
+                        memcpy(to, (const float *)dy + from, sizeof(float) * MF);
+                        continue;
+                    }
+                    for (int64_t k = 0; k < MF; k++)
+                        to[k] = k < n_f ? ll_conv_at(dy, v->bf16, from + k) : 0;
+                }
+            }
+        }
+}
+
+/* So many pixels of an image row, n_c channels of each, into a slice. */
+static void copy_pixels(const ll_conv_shape *v, const plan *p, const void *x, int64_t from,
+                        int64_t pixels, int64_t n_c, float *to)
+{
+    if (!v->bf16 && p->slice == v->c && n_c == v->c) {
+        memcpy(to, (const float *)x + from, sizeof(float) * (size_t)(pixels * v->c));
+        return;
+    }
+    for (int64_t j = 0; j < pixels; j++, from += v->c, to += p->slice) {
+        if (n_c == NR && !v->bf16) {
+            memcpy(to, (const float *)x + from, sizeof(float) * NR);
+            continue;
+        }
+        for (int64_t c = 0; c < p->slice; c++)
+            to[c] = c < n_c ? ll_conv_at(x, v->bf16, from + c) : 0;
+    }
+}
+
+static void copy_x(const ll_conv_shape *v, const plan *p, const block *b, int64_t c0, int64_t n_c,
+                   const void *x)
+{
+    float *to = b->x;
+    int64_t j0 = min(max(0, -p->left), v->w), before = min(max(0, p->left), p->width);
+    int64_t n_j = max(0, min(v->w - j0, p->width - before));
+    int64_t after = p->width - before - n_j;
+    for (int64_t n = b->n0; n < b->n1; n++)
+        for (int64_t i = b->i0; i < b->i1; i++, to += p->width * p->slice) {
+            if (i < 0 || i >= v->h) continue; /* never read: rows outside are left out */
+            memset(to, 0, sizeof(float) * (size_t)(before * p->slice));
+            copy_pixels(v, p, x, ((n * v->h + i) * v->w + j0) * v->c + c0, n_j, n_c,
+                        to + before * p->slice);
+            memset(to + (before + n_j) * p->slice, 0, sizeof(float) * (size_t)(after * p->slice));
+        }
+    memset(to, 0, sizeof(float) * NR); /* what the last tile's unused lanes read */
+}
+
+/* ---- blocks ---- */
+
+/* Outputs [*from, *to) whose tap at offset `at` (tap * dilation - pad) is inside `size`. */
+static void clip(int64_t at, int64_t stride, int64_t size, int64_t *from, int64_t *to)
+{
+    int64_t first = at >= 0 ? 0 : ceil_div(-at, stride);
+    int64_t end = size - at <= 0 ? 0 : ceil_div(size - at, stride);
+    *from = max(*from, first);
+    *to = max(*from, min(*to, end));
+}
+
+/* One tap (joined: filter row) of one slice, against all filters of group g. */
+static void add_tap(const ll_conv_shape *v, const plan *p, const block *b, int64_t g, int64_t tap,
+                    float *sums)
+{
+    int64_t r = p->joined ? tap : tap / v->s, s = p->joined ? 0 : tap % v->s;
+    int64_t o0 = b->o0, o1 = b->o1, p0 = 0, p1 = v->ow;
+    int64_t at = r * v->a.dilation[0] - v->a.pad[0], across = s * v->a.dilation[1] - v->a.pad[2];
+    clip(at, v->a.stride[0], v->h, &o0, &o1);
+    if (!p->joined) clip(across, v->a.stride[1], v->w, &p0, &p1);
+    if (o1 <= o0 || p1 <= p0) return;
+    int64_t col = p->joined ? 0 : p0 * v->a.stride[1] + across;
+    walk k = {.images = b->n1 - b->n0, .rows = o1 - o0, .cols = p1 - p0};
+    k.step = v->a.stride[1] * p->slice;
+    k.dy_pitch = v->ow * MF;
+    k.dy_leap = (b->o1 - b->o0) * k.dy_pitch;
+    k.x_pitch = v->a.stride[0] * p->width * p->slice;
+    k.x_leap = (b->i1 - b->i0) * p->width * p->slice;
+    int64_t row = o0 * v->a.stride[0] + at - b->i0;
+    const float *x = b->x + (row * p->width + col) * p->slice;
+    const float *dy = b->dy + ((o0 - b->o0) * v->ow + p0) * MF;
+    for (int64_t q = 0; q < p->panels; q++)
+        for (int64_t t = 0; t < p->tiles; t++) {
+            k.x = x + t * NR;
+            k.dy = dy + (g * p->panels + q) * k.images * k.dy_leap;
+            add_tile(&k, sums + ((q * p->taps + tap) * p->tiles + t) * TILE);
+        }
+}
+
+/* Blocks of one part of the pixels, for slices share, share + shares, ... */
+static void add_part(const ll_conv_shape *v, const plan *p, int64_t part, int64_t share,
+                     const void *dy, const void *x, float *sums, char *scratch)
+{
+    int64_t blocks = p->n_image * p->n_row, mine = v->groups * p->slices;
+    int64_t slice_size = p->panels * p->taps * p->tiles * TILE;
+    for (int64_t i = share; i < mine; i += p->shares)
+        memset(sums + i * slice_size, 0, sizeof(float) * (size_t)slice_size);
+    for (int64_t k = blocks * part / p->parts; k < blocks * (part + 1) / p->parts; k++) {
+        int64_t bi = k / p->n_row, br = k % p->n_row;
+        block b = {.dy = (float *)scratch, .x = (float *)(scratch + p->dy_bytes)};
+        b.n0 = bi * v->n / p->n_image;
+        b.n1 = (bi + 1) * v->n / p->n_image;
+        b.o0 = br * v->oh / p->n_row;
+        b.o1 = (br + 1) * v->oh / p->n_row;
+        b.i0 = first_row(v, b.o0);
+        b.i1 = b.i0 + rows_under(v, b.o1 - b.o0);
+        if (!p->joined) { /* only rows that exist */
+            b.i0 = min(max(b.i0, 0), v->h);
+            b.i1 = min(max(b.i1, b.i0), v->h);
+        }
+        copy_dy(v, p, &b, dy, (float *)scratch);
+        for (int64_t i = share; i < mine; i += p->shares) {
+            int64_t g = i / p->slices, c0 = i % p->slices * p->slice;
+            copy_x(v, p, &b, g * v->cg + c0, min(p->slice, v->cg - c0), x);
+            for (int64_t tap = 0; tap < p->taps; tap++)
+                add_tap(v, p, &b, g, tap, sums + i * slice_size);
+        }
+    }
+}
+
+/* One tile's columns of one filter, summed over the parts. */
+static void add_up(const float *from, int64_t parts, int64_t per_part, int64_t cols, float *to)
+{
+    float sum[NR];
+    memcpy(sum, from, sizeof sum);
+    for (int64_t part = 1; part < parts; part++)
+        for (int64_t i = 0; i < NR; i++) sum[i] += from[part * per_part + i];
+    memcpy(to, sum, sizeof(float) * (size_t)cols);
+}
+
+/* Adds the parts up, for panels me, me + team, ... of all groups. */
+static void finish(const ll_conv_shape *v, const plan *p, const float *sums, int me, int team,
+                   float *dw)
+{
+    int64_t per_part = (int64_t)(p->part_bytes / sizeof(float));
+    int64_t one = v->r * v->s * v->cg, row = p->joined ? v->s * v->c : v->cg;
+    for (int64_t k = me; k < v->groups * p->panels; k += team) {
+        int64_t g = k / p->panels, q = k % p->panels, n_f = min(MF, v->fg - q * MF);
+        float *to = dw + (g * v->fg + q * MF) * one;
+        for (int64_t c = 0; c < p->slices; c++)
+            for (int64_t tap = 0; tap < p->taps; tap++)
+                for (int64_t t = 0; t < p->tiles; t++) {
+                    int64_t tile =
+                        (((g * p->slices + c) * p->panels + q) * p->taps + tap) * p->tiles + t;
+                    int64_t col = (p->joined ? t : c) * NR, cols = min(NR, row - col);
+                    for (int64_t i = 0; i < n_f; i++)
+                        add_up(sums + tile * TILE + i * NR, p->parts, per_part, cols,
+                               to + i * one + tap * row + col);
+                }
+    }
+}
+
+size_t ll_conv_outer_scratch(const ll_conv_shape *v)
+{
+    plan p = plan_of(v);
+    return (size_t)p.parts * p.part_bytes + (size_t)v->threads * (p.dy_bytes + p.x_bytes);
+}
+
+void ll_conv_outer(const ll_conv_shape *v, const void *dy, const void *x, float *dw, void *scratch)
+{
+    plan p = plan_of(v);
+    float *sums = (float *)scratch;
+    char *buffers = (char *)scratch + (size_t)p.parts * p.part_bytes;
+    int64_t per_part = (int64_t)(p.part_bytes / sizeof(float));
+#pragma omp parallel num_threads(v->threads)
+    {
+        int me = omp_get_thread_num(), team = omp_get_num_threads();
+        for (int64_t i = me; i < v->threads; i += team)
+            add_part(v, &p, i / p.shares, i % p.shares, dy, x, sums + i / p.shares * per_part,
+                     buffers + (size_t)i * (p.dy_bytes + p.x_bytes));
+#pragma omp barrier
+        finish(v, &p, sums, me, team, dw);
+    }
+}

@@ -1,0 +1,113 @@
+/* conv2d and its gradients, reference. All three walk the same points (n, o, p, f, r, s, c), where
+ * output pixel (o, p) and filter tap (r, s) meet image pixel (i, j); each sums over the letters its
+ * result does not have. */
+#include "kern/attr.h"
+#include "kern/kern.h"
+
+ll_kernel conv2d_ref, conv2d_dx_ref, conv2d_dw_ref;
+
+typedef struct conv {
+    const ll_conv_attr *a;
+    const ll_tensor *x, *w, *y;  /* image, filter, output; or their gradients */
+    const int64_t *xd, *wd, *yd; /* [n,h,w,c], [f,r,s,c/groups], [n,h,w,f] */
+    int64_t fg;                  /* filters of a group */
+} conv;
+
+static conv conv_of(const ll_kcall *c, const ll_tensor *x, const ll_tensor *w, const ll_tensor *y)
+{
+    const ll_conv_attr *a = (const ll_conv_attr *)c->attr;
+    return (conv){a, x, w, y, x->shape.d, w->shape.d, y->shape.d, w->shape.d[0] / a->groups};
+}
+
+/* The image row (k = 0) or column (k = 1) under tap t of output o; -1: outside. */
+static int64_t under(const conv *v, int k, int64_t o, int64_t t)
+{
+    int64_t i = o * v->a->stride[k] - v->a->pad[2 * k] + t * v->a->dilation[k];
+    return i < 0 || i >= v->xd[1 + k] ? -1 : i;
+}
+
+static double at(const ll_tensor *t, int64_t a, int64_t b, int64_t c, int64_t d)
+{
+    const int64_t *s = t->shape.d;
+    return ll_load(t->data, t->dtype, ((a * s[1] + b) * s[2] + c) * s[3] + d);
+}
+
+static double y_at(const conv *v, int64_t n, int64_t o, int64_t p, int64_t f)
+{
+    double sum = 0;
+    int64_t c0 = f / v->fg * v->wd[3];
+    for (int64_t r = 0; r < v->wd[1]; r++)
+        for (int64_t s = 0; s < v->wd[2]; s++) {
+            int64_t i = under(v, 0, o, r), j = under(v, 1, p, s);
+            if (i < 0 || j < 0) continue;
+            for (int64_t c = 0; c < v->wd[3]; c++)
+                sum += at(v->x, n, i, j, c0 + c) * at(v->w, f, r, s, c);
+        }
+    return sum;
+}
+
+/* The output row (k = 0) or column (k = 1) that meets image row i in tap t; -1: none. */
+static int64_t over(const conv *v, int k, int64_t i, int64_t t)
+{
+    int64_t at = i + v->a->pad[2 * k] - t * v->a->dilation[k], o = at / v->a->stride[k];
+    return at < 0 || at % v->a->stride[k] || o >= v->yd[1 + k] ? -1 : o;
+}
+
+static double x_at(const conv *v, int64_t n, int64_t i, int64_t j, int64_t c)
+{
+    double sum = 0;
+    int64_t f0 = c / v->wd[3] * v->fg;
+    for (int64_t r = 0; r < v->wd[1]; r++)
+        for (int64_t s = 0; s < v->wd[2]; s++) {
+            int64_t o = over(v, 0, i, r), p = over(v, 1, j, s);
+            if (o < 0 || p < 0) continue;
+            for (int64_t f = f0; f < f0 + v->fg; f++)
+                sum += at(v->y, n, o, p, f) * at(v->w, f, r, s, c % v->wd[3]);
+        }
+    return sum;
+}
+
+static double w_at(const conv *v, int64_t f, int64_t r, int64_t s, int64_t c)
+{
+    double sum = 0;
+    int64_t c0 = f / v->fg * v->wd[3];
+    for (int64_t n = 0; n < v->yd[0]; n++)
+        for (int64_t o = 0; o < v->yd[1]; o++)
+            for (int64_t p = 0; p < v->yd[2]; p++) {
+                int64_t i = under(v, 0, o, r), j = under(v, 1, p, s);
+                if (i < 0 || j < 0) continue;
+                sum += at(v->y, n, o, p, f) * at(v->x, n, i, j, c0 + c);
+            }
+    return sum;
+}
+
+static ll_err each(const conv *v, const ll_tensor *out,
+                   double (*value)(const conv *, int64_t, int64_t, int64_t, int64_t))
+{
+    const int64_t *s = out->shape.d;
+    int64_t e = 0;
+    for (int64_t a = 0; a < s[0]; a++)
+        for (int64_t b = 0; b < s[1]; b++)
+            for (int64_t c = 0; c < s[2]; c++)
+                for (int64_t d = 0; d < s[3]; d++)
+                    ll_store(out->data, out->dtype, e++, value(v, a, b, c, d));
+    return LL_OK;
+}
+
+ll_err conv2d_ref(const ll_kcall *c)
+{
+    conv v = conv_of(c, &c->in[0], &c->in[1], &c->out[0]);
+    return each(&v, v.y, y_at);
+}
+
+ll_err conv2d_dx_ref(const ll_kcall *c)
+{
+    conv v = conv_of(c, &c->out[0], &c->in[1], &c->in[0]);
+    return each(&v, v.x, x_at);
+}
+
+ll_err conv2d_dw_ref(const ll_kcall *c)
+{
+    conv v = conv_of(c, &c->in[1], &c->out[0], &c->in[0]);
+    return each(&v, v.w, w_at);
+}

@@ -1,0 +1,139 @@
+/* Pooling, reference. Output pixel (o, p) and place (r, s) of its window meet image pixel (i, j).
+ * Kernels that make an image sum over every window that covers a pixel. */
+#include "kern/attr.h"
+#include "kern/kern.h"
+
+ll_kernel max_pool_ref, max_pool_grad_ref, max_pool_pick_ref, avg_pool_ref, avg_pool_grad_ref;
+
+typedef struct pool {
+    const ll_pool_attr *a;
+    const ll_tensor *x, *y, *index; /* image, output; or their gradients */
+} pool;
+
+/* The element of the image at place (r, s) of the window of output (o, p); -1: padding. */
+static int64_t under(const pool *v, int64_t n, int64_t o, int64_t p, int64_t r, int64_t s,
+                     int64_t c)
+{
+    const int64_t *d = v->x->shape.d;
+    int64_t i = o * v->a->stride[0] - v->a->pad[0] + r;
+    int64_t j = p * v->a->stride[1] - v->a->pad[2] + s;
+    if (i < 0 || i >= d[1] || j < 0 || j >= d[2]) return -1;
+    return ((n * d[1] + i) * d[2] + j) * d[3] + c;
+}
+
+static int64_t out_index(const pool *v, int64_t n, int64_t o, int64_t p, int64_t c)
+{
+    const int64_t *d = v->y->shape.d;
+    return ((n * d[1] + o) * d[2] + p) * d[3] + c;
+}
+
+/* The place of the largest element, the first of equals; a NaN is larger than any number. */
+static int64_t argmax(const pool *v, int64_t n, int64_t o, int64_t p, int64_t c, double *max)
+{
+    int64_t best = -1;
+    *max = 0; /* of a window that is all padding */
+    for (int64_t r = 0; r < v->a->size[0]; r++)
+        for (int64_t s = 0; s < v->a->size[1]; s++) {
+            int64_t e = under(v, n, o, p, r, s, c);
+            if (e < 0) continue;
+            double x = ll_load(v->x->data, v->x->dtype, e);
+            if (best >= 0 && !(x > *max || (x != x && *max == *max))) continue;
+            *max = x;
+            best = r * v->a->size[1] + s;
+        }
+    return best;
+}
+
+static double mean(const pool *v, int64_t n, int64_t o, int64_t p, int64_t c)
+{
+    double sum = 0;
+    for (int64_t r = 0; r < v->a->size[0]; r++)
+        for (int64_t s = 0; s < v->a->size[1]; s++) {
+            int64_t e = under(v, n, o, p, r, s, c);
+            if (e >= 0) sum += ll_load(v->x->data, v->x->dtype, e);
+        }
+    return sum / (double)(v->a->size[0] * v->a->size[1]);
+}
+
+static double picked(const pool *v, int64_t n, int64_t o, int64_t p, int64_t c)
+{
+    int64_t k = ((const int32_t *)v->index->data)[out_index(v, n, o, p, c)];
+    if (k < 0) return 0;
+    int64_t e = under(v, n, o, p, k / v->a->size[1], k % v->a->size[1], c);
+    return e < 0 ? 0 : ll_load(v->x->data, v->x->dtype, e);
+}
+
+/* What pixel e of the image gets: from the windows whose chosen place it is, or, without an index,
+ * its share of every window it is in. */
+static double spread(const pool *v, int64_t e, int64_t n, int64_t c)
+{
+    const int64_t *d = v->y->shape.d, *size = v->a->size;
+    double sum = 0;
+    for (int64_t o = 0; o < d[1]; o++)
+        for (int64_t p = 0; p < d[2]; p++)
+            for (int64_t k = 0; k < size[0] * size[1]; k++) {
+                if (under(v, n, o, p, k / size[1], k % size[1], c) != e) continue;
+                int64_t y = out_index(v, n, o, p, c);
+                if (v->index && ((const int32_t *)v->index->data)[y] != k) continue;
+                sum += ll_load(v->y->data, v->y->dtype, y);
+            }
+    return v->index ? sum : sum / (double)(size[0] * size[1]);
+}
+
+static void spread_all(const pool *v)
+{
+    const int64_t *d = v->x->shape.d;
+    for (int64_t e = 0; e < ll_numel(&v->x->shape); e++)
+        ll_store(v->x->data, v->x->dtype, e, spread(v, e, e / (d[1] * d[2] * d[3]), e % d[3]));
+}
+
+static void each_out(const pool *v, const ll_tensor *index,
+                     double (*value)(const pool *, int64_t, int64_t, int64_t, int64_t))
+{
+    const int64_t *d = v->y->shape.d;
+    for (int64_t e = 0; e < ll_numel(&v->y->shape); e++) {
+        int64_t c = e % d[3], p = e / d[3] % d[2], o = e / (d[3] * d[2]) % d[1];
+        int64_t n = e / (d[3] * d[2] * d[1]);
+        double y;
+        if (value)
+            y = value(v, n, o, p, c);
+        else
+            ((int32_t *)index->data)[e] = (int32_t)argmax(v, n, o, p, c, &y);
+        ll_store(v->y->data, v->y->dtype, e, y);
+    }
+}
+
+ll_err max_pool_ref(const ll_kcall *c)
+{
+    pool v = {(const ll_pool_attr *)c->attr, &c->in[0], &c->out[0], NULL};
+    each_out(&v, &c->out[1], NULL);
+    return LL_OK;
+}
+
+ll_err max_pool_pick_ref(const ll_kcall *c)
+{
+    pool v = {(const ll_pool_attr *)c->attr, &c->in[0], &c->out[0], &c->in[1]};
+    each_out(&v, NULL, picked);
+    return LL_OK;
+}
+
+ll_err max_pool_grad_ref(const ll_kcall *c)
+{
+    pool v = {(const ll_pool_attr *)c->attr, &c->out[0], &c->in[0], &c->in[1]};
+    spread_all(&v);
+    return LL_OK;
+}
+
+ll_err avg_pool_ref(const ll_kcall *c)
+{
+    pool v = {(const ll_pool_attr *)c->attr, &c->in[0], &c->out[0], NULL};
+    each_out(&v, NULL, mean);
+    return LL_OK;
+}
+
+ll_err avg_pool_grad_ref(const ll_kcall *c)
+{
+    pool v = {(const ll_pool_attr *)c->attr, &c->out[0], &c->in[0], NULL};
+    spread_all(&v);
+    return LL_OK;
+}

@@ -1,0 +1,463 @@
+/* conv2d and its two gradients. Images NHWC, filters FRSC.
+ *
+ *     conv2d      x, w   -> y      y[n,h,w,f]  = sum over r,s,c of x[n,h',w',c] w[f,r,s,c]
+ *     conv2d_dx   dy, w  -> dx     where h' = h*stride - pad + r*dilation, and w' alike
+ *     conv2d_dw   dy, x  -> dw
+ *
+ * All three are the same sum of products x w dy, solved for one of them; so each one's gradients
+ * are the other two, and gradients of any order stay within the three.
+ * The loops h and w are those of the result (of dy in conv2d_dw); the image is read through a
+ * window. With groups, channels and filters go together in blocks that the plain rule cannot cut:
+ * such nodes use loops g (filters) and d (channels of a group), which are whole.
+ * Operands of type bf16 give an f32 result. */
+#include "op/window.h"
+#include "kern/attr.h"
+#include "kern/kern.h"
+
+#include <math.h>
+#include <stdio.h>
+
+ll_kernel conv2d_ref, conv2d_cpu, conv2d_dx_ref, conv2d_dx_cpu, conv2d_dw_ref, conv2d_dw_cpu;
+ll_scratch conv2d_cpu_scratch, conv2d_dx_cpu_scratch, conv2d_dw_cpu_scratch;
+extern const ll_op ll_op_conv2d, ll_op_conv2d_dx, ll_op_conv2d_dw;
+
+/* ---- windows ---- */
+
+static int64_t floor_div(int64_t a, int64_t b)
+{
+    return a / b - (a % b < 0);
+}
+
+static int64_t clamp(int64_t x, int64_t lo, int64_t hi)
+{
+    return x < lo ? lo : x > hi ? hi : x;
+}
+
+static int64_t span(const ll_axis *a)
+{
+    return (a->taps - 1) * a->dilation + 1;
+}
+
+int64_t ll_axis_out(const ll_axis *a, int64_t image)
+{
+    return floor_div(image + a->pad[0] + a->pad[1] - span(a), a->stride) + 1;
+}
+
+/* Padding after the end that gives just n rows of output. */
+static void fit_end(ll_axis *a, int64_t n, int64_t image)
+{
+    a->pad[1] = (n - 1) * a->stride + span(a) - image - a->pad[0];
+}
+
+ll_range ll_axis_image_part(ll_axis *a, ll_range out, int64_t image)
+{
+    ll_range r = {0, 0};
+    if (out.to > out.from) {
+        r.from = clamp(out.from * a->stride - a->pad[0], 0, image);
+        r.to = clamp((out.to - 1) * a->stride - a->pad[0] + span(a), r.from, image);
+    }
+    a->pad[0] += r.from - out.from * a->stride;
+    fit_end(a, out.to - out.from, r.to - r.from);
+    return r;
+}
+
+ll_range ll_axis_out_part(ll_axis *a, ll_range image, int64_t n)
+{
+    ll_range r = {0, 0};
+    if (image.to > image.from) {
+        int64_t first = image.from + a->pad[0] - span(a) + 1;
+        r.from = clamp(-floor_div(-first, a->stride), 0, n);
+        r.to = clamp(floor_div(image.to - 1 + a->pad[0], a->stride) + 1, r.from, n);
+    }
+    a->pad[0] += image.from - r.from * a->stride;
+    fit_end(a, r.to - r.from, image.to - image.from);
+    return r;
+}
+
+int ll_axis_of(const ll_loops *l, int loop)
+{
+    return l->letter[loop] == 'h' ? 0 : l->letter[loop] == 'w' ? 1 : -1;
+}
+
+static ll_axis axis(const ll_conv_attr *a, int k, int64_t taps)
+{
+    return (ll_axis){taps, a->stride[k], a->dilation[k], {a->pad[2 * k], a->pad[2 * k + 1]}};
+}
+
+static void set_axis(ll_conv_attr *a, int k, const ll_axis *x)
+{
+    a->pad[2 * k] = x->pad[0];
+    a->pad[2 * k + 1] = x->pad[1];
+}
+
+/* ---- shapes ---- */
+
+/* Checks what the three have in common: an image [n,h,w,c], a filter [f,r,s,c/groups] and the
+ * other image [n,h',w',f]. */
+static ll_err check(const ll_conv_attr *a, ll_dtype s, ll_dtype t, const ll_shape *x,
+                    const ll_shape *w, const ll_shape *y)
+{
+    CHECK(s == t, LL_E_ARG, "operands are %s and %s, want one type", ll_dtype_name(s),
+          ll_dtype_name(t));
+    CHECK(ll_dtype_is_float(t), LL_E_ARG, "operands are %s, want a float type", ll_dtype_name(t));
+    CHECK(a->groups >= 1, LL_E_ARG, "%lld groups, want at least 1", (long long)a->groups);
+    CHECK(x->d[3] % a->groups == 0 && w->d[0] % a->groups == 0, LL_E_SHAPE,
+          "%lld channels and %lld filters do not divide into %lld groups", (long long)x->d[3],
+          (long long)w->d[0], (long long)a->groups);
+    CHECK(w->d[3] == x->d[3] / a->groups, LL_E_SHAPE,
+          "filters of %lld channels, want %lld (%lld of the image in %lld groups)",
+          (long long)w->d[3], (long long)(x->d[3] / a->groups), (long long)x->d[3],
+          (long long)a->groups);
+    for (int k = 0; k < 2; k++) {
+        const char *name = k ? "width" : "height";
+        CHECK(a->stride[k] >= 1 && a->dilation[k] >= 1 && w->d[1 + k] >= 1, LL_E_ARG,
+              "%s: stride %lld, dilation %lld, filter %lld; want at least 1 of each", name,
+              (long long)a->stride[k], (long long)a->dilation[k], (long long)w->d[1 + k]);
+        ll_axis ax = axis(a, k, w->d[1 + k]);
+        int64_t n = ll_axis_out(&ax, x->d[1 + k]);
+        CHECK(n >= 0 && n == y->d[1 + k], LL_E_SHAPE, "%s: %lld rows of result from %lld, not %lld",
+              name, (long long)n, (long long)x->d[1 + k], (long long)y->d[1 + k]);
+    }
+    return LL_OK;
+}
+
+static ll_err check_dims(const ll_infer *i, const char *first, const char *second)
+{
+    const char *want[2] = {first, second};
+    for (int k = 0; k < 2; k++)
+        CHECK(i->in[k].shape.n == 4, LL_E_SHAPE, "operand %d has %d dimensions, want %s", k,
+              i->in[k].shape.n, want[k]);
+    return LL_OK;
+}
+
+static ll_dtype result_type(ll_dtype t)
+{
+    return t == LL_BF16 ? LL_F32 : t;
+}
+
+static ll_err infer(ll_infer *i)
+{
+    const ll_conv_attr *a = (const ll_conv_attr *)i->attr;
+    TRY(check_dims(i, "[n,h,w,c]", "[f,r,s,c]"));
+    const ll_shape *x = &i->in[0].shape, *w = &i->in[1].shape;
+    ll_shape y = {4, {x->d[0], 0, 0, w->d[0]}};
+    for (int k = 0; k < 2; k++) {
+        if (a->stride[k] < 1) continue; /* check tells */
+        ll_axis ax = axis(a, k, w->d[1 + k]);
+        y.d[1 + k] = ll_axis_out(&ax, x->d[1 + k]);
+    }
+    TRY(check(a, i->in[0].dtype, i->in[1].dtype, x, w, &y));
+    i->out[0] = (ll_type){result_type(i->in[0].dtype), y};
+    return LL_OK;
+}
+
+static ll_err infer_dx(ll_infer *i)
+{
+    const ll_conv_attr *a = (const ll_conv_attr *)i->attr;
+    TRY(check_dims(i, "[n,h,w,f]", "[f,r,s,c]"));
+    const ll_shape *y = &i->in[0].shape, *w = &i->in[1].shape;
+    CHECK(a->size[0] >= 0 && a->size[1] >= 0, LL_E_ARG, "an image of %lld x %lld",
+          (long long)a->size[0], (long long)a->size[1]);
+    CHECK(y->d[3] == w->d[0], LL_E_SHAPE, "%lld channels for %lld filters", (long long)y->d[3],
+          (long long)w->d[0]);
+    CHECK(a->groups >= 1 && (a->groups == 1 || a->groups <= w->d[0]), LL_E_ARG,
+          "%lld groups of %lld filters", (long long)a->groups, (long long)w->d[0]);
+    ll_shape x = {4, {y->d[0], a->size[0], a->size[1], w->d[3] * a->groups}};
+    TRY(check(a, i->in[0].dtype, i->in[1].dtype, &x, w, y));
+    i->out[0] = (ll_type){result_type(i->in[0].dtype), x};
+    return LL_OK;
+}
+
+static ll_err infer_dw(ll_infer *i)
+{
+    const ll_conv_attr *a = (const ll_conv_attr *)i->attr;
+    TRY(check_dims(i, "[n,h,w,f]", "[n,h,w,c]"));
+    const ll_shape *y = &i->in[0].shape, *x = &i->in[1].shape;
+    CHECK(a->groups >= 1, LL_E_ARG, "%lld groups, want at least 1", (long long)a->groups);
+    ll_shape w = {4, {y->d[3], a->size[0], a->size[1], x->d[3] / a->groups}};
+    TRY(check(a, i->in[0].dtype, i->in[1].dtype, x, &w, y));
+    i->out[0] = (ll_type){result_type(i->in[0].dtype), w};
+    return LL_OK;
+}
+
+/* ---- loops, parts, cost ---- */
+
+static ll_err put_dims(const void *attr, char dims[LL_DIMS_TEXT], const char *plain,
+                       const char *grouped)
+{
+    const ll_conv_attr *a = (const ll_conv_attr *)attr;
+    snprintf(dims, LL_DIMS_TEXT, "%s", a->groups > 1 ? grouped : plain);
+    return LL_OK;
+}
+
+static ll_err loops(const void *attr, int n_in, const ll_type *in, char dims[LL_DIMS_TEXT])
+{
+    (void)n_in, (void)in;
+    return put_dims(attr, dims, "nhwc, frsc -> nhwf", "nhw_, grsd -> nhwg");
+}
+
+static ll_err loops_dx(const void *attr, int n_in, const ll_type *in, char dims[LL_DIMS_TEXT])
+{
+    (void)n_in, (void)in;
+    return put_dims(attr, dims, "nhwf, frsc -> nhwc", "nhwg, grsd -> nhw_");
+}
+
+static ll_err loops_dw(const void *attr, int n_in, const ll_type *in, char dims[LL_DIMS_TEXT])
+{
+    (void)n_in, (void)in;
+    return put_dims(attr, dims, "nhwf, nhwc -> frsc", "nhwg, nhw_ -> grsd");
+}
+
+static ll_err split(const void *attr, const ll_loops *l, int loop, ll_range range,
+                    const ll_type *in, ll_part *part)
+{
+    int k = ll_axis_of(l, loop);
+    part->in[0] = part->in[1] = range;
+    if (k < 0) return LL_OK;
+    ll_axis ax = axis((const ll_conv_attr *)attr, k, in[1].shape.d[1 + k]);
+    part->in[0] = ll_axis_image_part(&ax, range, in[0].shape.d[1 + k]);
+    set_axis((ll_conv_attr *)part->attr, k, &ax);
+    return LL_OK;
+}
+
+static ll_err split_dx(const void *attr, const ll_loops *l, int loop, ll_range range,
+                       const ll_type *in, ll_part *part)
+{
+    int k = ll_axis_of(l, loop);
+    part->in[0] = part->in[1] = range;
+    if (k < 0) return LL_OK;
+    ll_conv_attr *mine = (ll_conv_attr *)part->attr;
+    ll_axis ax = axis((const ll_conv_attr *)attr, k, in[1].shape.d[1 + k]);
+    part->in[0] = ll_axis_out_part(&ax, range, in[0].shape.d[1 + k]);
+    set_axis(mine, k, &ax);
+    mine->size[k] = range.to - range.from;
+    return LL_OK;
+}
+
+static ll_err split_dw(const void *attr, const ll_loops *l, int loop, ll_range range,
+                       const ll_type *in, ll_part *part)
+{
+    const ll_conv_attr *a = (const ll_conv_attr *)attr;
+    int k = ll_axis_of(l, loop);
+    part->in[0] = part->in[1] = range;
+    if (k < 0) return LL_OK;
+    ll_axis ax = axis(a, k, a->size[k]);
+    part->in[1] = ll_axis_image_part(&ax, range, in[1].shape.d[1 + k]);
+    set_axis((ll_conv_attr *)part->attr, k, &ax);
+    return LL_OK;
+}
+
+/* The image's gradient multiplies as often as the convolution itself: over the rows of dy. */
+static double cost_dx(const void *attr, const ll_loops *l)
+{
+    const ll_conv_attr *a = (const ll_conv_attr *)attr;
+    double points = 2;
+    int64_t taps[2] = {1, 1};
+    for (int i = 0; i < l->n; i++) {
+        if (l->letter[i] == 'r') taps[0] = l->extent[i];
+        if (l->letter[i] == 's') taps[1] = l->extent[i];
+        if (ll_axis_of(l, i) < 0) points *= (double)l->extent[i];
+    }
+    for (int k = 0; k < 2; k++) {
+        ll_axis ax = axis(a, k, taps[k]);
+        points *= (double)ll_axis_out(&ax, a->size[k]);
+    }
+    return points;
+}
+
+/* ---- gradients ---- */
+
+typedef enum direction { CONV, CONV_DX, CONV_DW } direction;
+
+/* One of the three on operands brought to one type, the result brought to it too. */
+static ll_val emit(ll_bwd *b, direction d, ll_val p, ll_val q, ll_val like)
+{
+    static const ll_op *const ops[] = {&ll_op_conv2d, &ll_op_conv2d_dx, &ll_op_conv2d_dw};
+    ll_graph *g = b->g;
+    ll_conv_attr a = *(const ll_conv_attr *)b->attr;
+    ll_dtype t = ll_dtype_of(g, like);
+    ll_shape s = ll_shape_of(g, like);
+    for (int k = 0; k < 2; k++) a.size[k] = d == CONV ? 0 : s.d[1 + k];
+    if (p.id && ll_dtype_of(g, p) != t) p = ll_cast(g, p, t);
+    if (q.id && ll_dtype_of(g, q) != t) q = ll_cast(g, q, t);
+    ll_val v = LL_EMIT(g, ops[d], &a, p, q);
+    return v.id && ll_dtype_of(g, v) != t ? ll_cast(g, v, t) : v;
+}
+
+static void grad(ll_bwd *b)
+{
+    ll_val dy = b->dout[0];
+    if (!dy.id) return;
+    b->din[0] = emit(b, CONV_DX, dy, b->in[1], b->in[0]);
+    b->din[1] = emit(b, CONV_DW, dy, b->in[0], b->in[1]);
+}
+
+static void grad_dx(ll_bwd *b)
+{
+    ll_val d = b->dout[0];
+    if (!d.id) return;
+    b->din[0] = emit(b, CONV, d, b->in[1], b->in[0]);
+    b->din[1] = emit(b, CONV_DW, b->in[0], d, b->in[1]);
+}
+
+static void grad_dw(ll_bwd *b)
+{
+    ll_val d = b->dout[0];
+    if (!d.id) return;
+    b->din[0] = emit(b, CONV, b->in[1], d, b->in[0]);
+    b->din[1] = emit(b, CONV_DX, b->in[0], d, b->in[1]);
+}
+
+/* ---- builders ---- */
+
+ll_val ll_conv2d(ll_graph *g, ll_val x, ll_val filter, const ll_conv *opts)
+{
+    static const ll_conv plain;
+    const ll_conv *o = opts ? opts : &plain;
+    ll_conv_attr a = {.groups = o->groups ? o->groups : 1};
+    ll_shape image = ll_shape_of(g, x), f = ll_shape_of(g, filter);
+    for (int k = 0; k < 2; k++) {
+        a.stride[k] = o->stride[k] ? o->stride[k] : 1;
+        a.dilation[k] = o->dilation[k] ? o->dilation[k] : 1;
+        a.pad[2 * k] = a.pad[2 * k + 1] = o->pad[k];
+        if (!x.id || !filter.id || image.n != 4 || f.n != 4) continue; /* infer tells */
+        ll_axis ax = axis(&a, k, f.d[1 + k]);
+        if (o->pad[k] < 0 || (a.stride[k] >= 1 && ll_axis_out(&ax, image.d[1 + k]) < 1)) {
+            ll_reject(
+                g,
+                "%sconv2d: a filter of %lld x %lld on an image of %lld x %lld, padding %lld x %lld",
+                g->scope, (long long)f.d[1], (long long)f.d[2], (long long)image.d[1],
+                (long long)image.d[2], (long long)o->pad[0], (long long)o->pad[1]);
+            return (ll_val){0};
+        }
+    }
+    return LL_EMIT(g, &ll_op_conv2d, &a, x, filter);
+}
+
+ll_val ll_conv_layer(ll_graph *g, const char *name, ll_val x, int64_t out, int64_t size,
+                     const ll_conv *opts, bool bias)
+{
+    ll_shape s = ll_shape_of(g, x);
+    int64_t groups = opts && opts->groups ? opts->groups : 1;
+    if (!x.id || s.n != 4 || s.d[3] < 1 || out < 1 || size < 1 || groups < 1 || s.d[3] % groups) {
+        char text[LL_SHAPE_TEXT];
+        ll_reject(g, "conv layer %s: operand %s, %lld filters of size %lld in %lld groups", name,
+                  x.id ? ll_shape_print(&s, text) : "none", (long long)out, (long long)size,
+                  (long long)groups);
+        return (ll_val){0};
+    }
+    int64_t c = s.d[3] / groups;
+    ll_init init = {LL_UNIFORM, 1 / sqrt((double)(size * size * c))};
+    ll_init he = {LL_NORMAL, sqrt(2 / (double)(size * size * out))};
+    ll_push(g, name);
+    ll_val w = ll_param(g, "weight", LL_SHAPE(out, size, size, c), bias ? init : he);
+    ll_val y = ll_conv2d(g, x, w, opts);
+    if (bias) y = ll_add(g, y, ll_param(g, "bias", LL_SHAPE(out), init));
+    ll_pop(g);
+    return y;
+}
+
+/* ---- declarations ---- */
+
+static const ll_attr_field attrs[] = {
+    LL_FIELDS(ll_conv_attr, stride, 2),   LL_FIELDS(ll_conv_attr, pad, 4),
+    LL_FIELDS(ll_conv_attr, dilation, 2), LL_FIELD(ll_conv_attr, groups, LL_A_INT),
+    LL_FIELDS(ll_conv_attr, size, 2),     {0}};
+
+const ll_op ll_op_conv2d = {
+    .name = "conv2d",
+    .n_in = 2,
+    .n_out = 1,
+    .attr_size = sizeof(ll_conv_attr),
+    .attrs = attrs,
+    .loops = loops,
+    .sum = "c",
+    .whole = "rsgd",
+    .window = "hw",
+    .infer = infer,
+    .split = split,
+    .grad = grad,
+    .flop = 2,
+    .ref = conv2d_ref,
+    .cpu = conv2d_cpu,
+    .cpu_scratch = conv2d_cpu_scratch,
+    .trials =
+        {"f32[2,7,5,3], f32[4,3,3,3] {stride=[1,1], pad=[1,1,1,1], dilation=[1,1], groups=1}",
+         "f32[1,8,9,1], f32[2,5,4,1] {stride=[1,2], pad=[2,0,1,3], dilation=[1,1], groups=1}",
+         "f32[3,9,7,2], f32[3,3,2,2] {stride=[2,3], pad=[0,1,1,0], dilation=[2,3], groups=1}",
+         "f32[2,5,6,6], f32[9,1,2,2] {stride=[1,2], pad=[0,0,0,0], dilation=[1,1], groups=3}",
+         "f32[2,5,5,4], f32[3,1,1,4] {stride=[2,2], pad=[0,0,0,0], dilation=[1,1], groups=1}",
+         "f32[0,4,4,2], f32[3,3,3,2] {stride=[1,1], pad=[1,1,1,1], dilation=[1,1], groups=1}",
+         "f32[1,6,5,2], f32[2,3,2,2] {stride=[1,1], pad=[-1,2,3,-2], dilation=[1,1], groups=1}"},
+};
+
+const ll_op ll_op_conv2d_dx = {
+    .name = "conv2d_dx",
+    .n_in = 2,
+    .n_out = 1,
+    .attr_size = sizeof(ll_conv_attr),
+    .attrs = attrs,
+    .loops = loops_dx,
+    .sum = "f",
+    .whole = "rsgd",
+    .window = "hw",
+    .infer = infer_dx,
+    .split = split_dx,
+    .grad = grad_dx,
+    .flop = 2,
+    .cost = cost_dx,
+    .ref = conv2d_dx_ref,
+    .cpu = conv2d_dx_cpu,
+    .cpu_scratch = conv2d_dx_cpu_scratch,
+    .trials =
+        {"f32[2,7,5,4], f32[4,3,3,3] {stride=[1,1], pad=[1,1,1,1], dilation=[1,1], groups=1, "
+         "size=[7,5]}",
+         "f32[1,8,5,2], f32[2,5,4,1] {stride=[1,2], pad=[2,2,1,1], dilation=[1,1], groups=1, "
+         "size=[8,11]}",
+         "f32[2,3,2,3], f32[3,3,2,2] {stride=[2,3], pad=[0,1,1,0], dilation=[2,3], groups=1, "
+         "size=[9,7]}",
+         "f32[2,5,3,9], f32[9,1,2,2] {stride=[1,2], pad=[0,0,0,0], dilation=[1,1], groups=3, "
+         "size=[5,6]}",
+         "f32[2,3,3,3], f32[3,1,1,4] {stride=[2,2], pad=[0,0,0,0], dilation=[1,1], groups=1, "
+         "size=[6,5]}",
+         "f32[0,4,4,3], f32[3,3,3,2] {stride=[1,1], pad=[1,1,1,1], dilation=[1,1], groups=1, "
+         "size=[4,4]}",
+         "f32[1,5,5,2], f32[2,3,2,2] {stride=[1,1], pad=[-1,2,3,-2], dilation=[1,1], groups=1, "
+         "size=[6,5]}"},
+};
+
+const ll_op ll_op_conv2d_dw = {
+    .name = "conv2d_dw",
+    .n_in = 2,
+    .n_out = 1,
+    .attr_size = sizeof(ll_conv_attr),
+    .attrs = attrs,
+    .loops = loops_dw,
+    .sum = "nhw",
+    .whole = "rsgd",
+    .window = "hw",
+    .infer = infer_dw,
+    .split = split_dw,
+    .grad = grad_dw,
+    .flop = 2,
+    .ref = conv2d_dw_ref,
+    .cpu = conv2d_dw_cpu,
+    .cpu_scratch = conv2d_dw_cpu_scratch,
+    .trials =
+        {"f32[2,7,5,4], f32[2,7,5,3] {stride=[1,1], pad=[1,1,1,1], dilation=[1,1], groups=1, "
+         "size=[3,3]}",
+         "f32[1,8,5,2], f32[1,8,11,1] {stride=[1,2], pad=[2,2,1,1], dilation=[1,1], groups=1, "
+         "size=[5,4]}",
+         "f32[2,3,2,3], f32[2,9,7,2] {stride=[2,3], pad=[0,1,1,0], dilation=[2,3], groups=1, "
+         "size=[3,2]}",
+         "f32[2,5,3,9], f32[2,5,6,6] {stride=[1,2], pad=[0,0,0,0], dilation=[1,1], groups=3, "
+         "size=[1,2]}",
+         "f32[2,3,3,3], f32[2,6,5,4] {stride=[2,2], pad=[0,0,0,0], dilation=[1,1], groups=1, "
+         "size=[1,1]}",
+         "f32[0,4,4,3], f32[0,4,4,2] {stride=[1,1], pad=[1,1,1,1], dilation=[1,1], groups=1, "
+         "size=[3,3]}",
+         "f32[1,5,5,2], f32[1,6,5,2] {stride=[1,1], pad=[-1,2,3,-2], dilation=[1,1], groups=1, "
+         "size=[3,2]}"},
+};
+
+const ll_op *const ll_ops_conv2d[] = {&ll_op_conv2d, &ll_op_conv2d_dx, &ll_op_conv2d_dw, NULL};

@@ -1,0 +1,356 @@
+/* Pooling over windows of an NHWC image.
+ *
+ *     max_pool       x         -> y, index    index: which place r*S + s of the window, -1: none
+ *     max_pool_grad  dy, index -> dx          each dy goes to its window's chosen pixel
+ *     max_pool_pick  x, index  -> y           each window's chosen pixel: the reverse of the above
+ *     avg_pool       x         -> y           the divisor is the whole window, padding included
+ *     avg_pool_grad  dy        -> dx
+ *
+ * max_pool_grad and max_pool_pick are each other's gradient (the choice is constant almost
+ * everywhere), as are avg_pool and avg_pool_grad. A window that is all padding gives 0. The loops h
+ * and w are the result's; the other image is read through a window (see op/window.h). */
+#include "op/window.h"
+#include "kern/attr.h"
+#include "kern/kern.h"
+
+ll_kernel max_pool_ref, max_pool_grad_ref, max_pool_pick_ref, avg_pool_ref, avg_pool_grad_ref;
+ll_kernel max_pool_cpu, max_pool_grad_cpu, max_pool_pick_cpu, avg_pool_cpu, avg_pool_grad_cpu;
+extern const ll_op ll_op_max_pool, ll_op_max_pool_grad, ll_op_max_pool_pick, ll_op_avg_pool,
+    ll_op_avg_pool_grad;
+
+static ll_axis axis(const ll_pool_attr *a, int k)
+{
+    return (ll_axis){a->size[k], a->stride[k], 1, {a->pad[2 * k], a->pad[2 * k + 1]}};
+}
+
+/* ---- shapes ---- */
+
+/* The output over an image, and that the attributes make sense. */
+static ll_err output(const ll_pool_attr *a, const ll_shape *x, ll_shape *y)
+{
+    CHECK(x->n == 4, LL_E_SHAPE, "an image of %d dimensions, want [n,h,w,c]", x->n);
+    *y = *x;
+    for (int k = 0; k < 2; k++) {
+        const char *name = k ? "width" : "height";
+        CHECK(a->size[k] >= 1 && a->size[k] <= 1 << 15 && a->stride[k] >= 1, LL_E_ARG,
+              "%s: a window of %lld, stride %lld; want at least 1 of each", name,
+              (long long)a->size[k], (long long)a->stride[k]);
+        ll_axis ax = axis(a, k);
+        y->d[1 + k] = ll_axis_out(&ax, x->d[1 + k]);
+        CHECK(y->d[1 + k] >= 0, LL_E_SHAPE, "%s: a window of %lld does not fit in %lld", name,
+              (long long)a->size[k], (long long)x->d[1 + k]);
+    }
+    return LL_OK;
+}
+
+static ll_err check_float(ll_dtype t)
+{
+    CHECK(ll_dtype_is_float(t), LL_E_ARG, "the image is %s, want a float type", ll_dtype_name(t));
+    return LL_OK;
+}
+
+static ll_err check_index(const ll_type *index, const ll_shape *y)
+{
+    CHECK(index->dtype == LL_I32 && ll_shape_equal(&index->shape, y), LL_E_SHAPE,
+          "the index is not i32 of the output's shape");
+    return LL_OK;
+}
+
+/* avg_pool, max_pool, max_pool_pick */
+static ll_err infer(ll_infer *i)
+{
+    ll_shape y;
+    TRY(check_float(i->in[0].dtype));
+    TRY(output((const ll_pool_attr *)i->attr, &i->in[0].shape, &y));
+    if (i->n_in == 2) TRY(check_index(&i->in[1], &y));
+    i->out[0] = (ll_type){i->in[0].dtype, y};
+    if (i->n_out == 2) i->out[1] = (ll_type){LL_I32, y};
+    return LL_OK;
+}
+
+static ll_err infer_grad(ll_infer *i)
+{
+    const ll_pool_attr *a = (const ll_pool_attr *)i->attr;
+    const ll_shape *dy = &i->in[0].shape;
+    TRY(check_float(i->in[0].dtype));
+    CHECK(dy->n == 4, LL_E_SHAPE, "an output of %d dimensions, want [n,h,w,c]", dy->n);
+    CHECK(a->image[0] >= 0 && a->image[1] >= 0, LL_E_ARG, "an image of %lld x %lld",
+          (long long)a->image[0], (long long)a->image[1]);
+    ll_shape x = {4, {dy->d[0], a->image[0], a->image[1], dy->d[3]}}, y;
+    TRY(output(a, &x, &y));
+    CHECK(ll_shape_equal(dy, &y), LL_E_SHAPE,
+          "an output of %lld x %lld, want %lld x %lld (of an image of %lld x %lld)",
+          (long long)dy->d[1], (long long)dy->d[2], (long long)y.d[1], (long long)y.d[2],
+          (long long)x.d[1], (long long)x.d[2]);
+    if (i->n_in == 2) TRY(check_index(&i->in[1], &y));
+    i->out[0] = (ll_type){i->in[0].dtype, x};
+    return LL_OK;
+}
+
+/* ---- parts ---- */
+
+static ll_err split(const void *attr, const ll_loops *l, int loop, ll_range range,
+                    const ll_type *in, ll_part *part)
+{
+    int k = ll_axis_of(l, loop);
+    part->in[0] = part->in[1] = range;
+    if (k < 0) return LL_OK;
+    ll_axis ax = axis((const ll_pool_attr *)attr, k);
+    part->in[0] = ll_axis_image_part(&ax, range, in[0].shape.d[1 + k]);
+    memcpy(&((ll_pool_attr *)part->attr)->pad[2 * k], ax.pad, sizeof ax.pad);
+    return LL_OK;
+}
+
+static ll_err split_grad(const void *attr, const ll_loops *l, int loop, ll_range range,
+                         const ll_type *in, ll_part *part)
+{
+    int k = ll_axis_of(l, loop);
+    part->in[0] = part->in[1] = range;
+    if (k < 0) return LL_OK;
+    ll_pool_attr *mine = (ll_pool_attr *)part->attr;
+    ll_axis ax = axis((const ll_pool_attr *)attr, k);
+    part->in[0] = part->in[1] = ll_axis_out_part(&ax, range, in[0].shape.d[1 + k]);
+    memcpy(&mine->pad[2 * k], ax.pad, sizeof ax.pad);
+    mine->image[k] = range.to - range.from;
+    return LL_OK;
+}
+
+/* ---- gradients ---- */
+
+static ll_pool_attr with_image(const ll_bwd *b, ll_val image)
+{
+    ll_pool_attr a = *(const ll_pool_attr *)b->attr;
+    ll_shape s = ll_shape_of(b->g, image);
+    a.image[0] = s.d[1];
+    a.image[1] = s.d[2];
+    return a;
+}
+
+static ll_pool_attr without_image(const ll_bwd *b)
+{
+    ll_pool_attr a = *(const ll_pool_attr *)b->attr;
+    a.image[0] = a.image[1] = 0;
+    return a;
+}
+
+static void grad_max(ll_bwd *b)
+{
+    if (!b->dout[0].id) return;
+    ll_pool_attr a = with_image(b, b->in[0]);
+    b->din[0] = LL_EMIT(b->g, &ll_op_max_pool_grad, &a, b->dout[0], b->out[1]);
+}
+
+static void grad_max_grad(ll_bwd *b)
+{
+    if (!b->dout[0].id) return;
+    ll_pool_attr a = without_image(b);
+    b->din[0] = LL_EMIT(b->g, &ll_op_max_pool_pick, &a, b->dout[0], b->in[1]);
+}
+
+static void grad_pick(ll_bwd *b)
+{
+    if (!b->dout[0].id) return;
+    ll_pool_attr a = with_image(b, b->in[0]);
+    b->din[0] = LL_EMIT(b->g, &ll_op_max_pool_grad, &a, b->dout[0], b->in[1]);
+}
+
+static void grad_avg(ll_bwd *b)
+{
+    if (!b->dout[0].id) return;
+    ll_pool_attr a = with_image(b, b->in[0]);
+    b->din[0] = LL_EMIT(b->g, &ll_op_avg_pool_grad, &a, b->dout[0]);
+}
+
+static void grad_avg_grad(ll_bwd *b)
+{
+    if (!b->dout[0].id) return;
+    ll_pool_attr a = without_image(b);
+    b->din[0] = LL_EMIT(b->g, &ll_op_avg_pool, &a, b->dout[0]);
+}
+
+/* ---- builders ---- */
+
+/* Rounding the output size up is more padding at the end, unless the added window would start
+ * beyond the image and its leading padding. */
+static void pad_to_ceil(ll_axis *ax, int64_t image)
+{
+    int64_t n = ll_axis_out(ax, image);
+    int64_t used = (n - 1) * ax->stride + ax->taps;
+    if (used < image + ax->pad[0] + ax->pad[1] && n * ax->stride < image + ax->pad[0])
+        ax->pad[1] = n * ax->stride + ax->taps - image - ax->pad[0];
+}
+
+/* The attributes for a window laid over x; false: rejected. */
+static bool attr_of(ll_graph *g, const char *op, ll_val x, const ll_window *w, ll_pool_attr *a)
+{
+    ll_shape s = ll_shape_of(g, x);
+    *a = (ll_pool_attr){0};
+    if (!x.id || s.n != 4) {
+        char text[LL_SHAPE_TEXT];
+        ll_reject(g, "%s%s of %s, want an image [n,h,w,c]", g->scope, op,
+                  x.id ? ll_shape_print(&s, text) : "none");
+        return false;
+    }
+    for (int k = 0; k < 2; k++) {
+        ll_axis ax = {
+            w->size[k], w->stride[k] ? w->stride[k] : w->size[k], 1, {w->pad[k], w->pad[k]}};
+        if (ax.taps < 1 || ax.stride < 1 || w->pad[k] < 0 || w->pad[k] >= ax.taps ||
+            s.d[1 + k] + 2 * w->pad[k] < ax.taps) {
+            ll_reject(g,
+                      "%s%s: %s: a window of %lld, stride %lld, padding %lld, on an image of %lld",
+                      g->scope, op, k ? "width" : "height", (long long)ax.taps,
+                      (long long)ax.stride, (long long)w->pad[k], (long long)s.d[1 + k]);
+            return false;
+        }
+        if (w->ceil) pad_to_ceil(&ax, s.d[1 + k]);
+        a->size[k] = ax.taps;
+        a->stride[k] = ax.stride;
+        memcpy(&a->pad[2 * k], ax.pad, sizeof ax.pad);
+    }
+    return true;
+}
+
+ll_val ll_max_pool(ll_graph *g, ll_val x, const ll_window *w)
+{
+    ll_pool_attr a;
+    if (!attr_of(g, "max_pool", x, w, &a)) return (ll_val){0};
+    return LL_EMIT(g, &ll_op_max_pool, &a, x);
+}
+
+ll_val ll_avg_pool(ll_graph *g, ll_val x, const ll_window *w)
+{
+    ll_pool_attr a;
+    if (!attr_of(g, "avg_pool", x, w, &a)) return (ll_val){0};
+    return LL_EMIT(g, &ll_op_avg_pool, &a, x);
+}
+
+ll_val ll_adaptive_avg_pool(ll_graph *g, ll_val x, int64_t out_h, int64_t out_w)
+{
+    ll_shape s = ll_shape_of(g, x);
+    if (!x.id || s.n != 4 || out_h < 1 || out_w < 1 || s.d[1] < 1 || s.d[2] < 1 || s.d[1] % out_h ||
+        s.d[2] % out_w) {
+        char text[LL_SHAPE_TEXT];
+        ll_reject(
+            g, "%sadaptive_avg_pool of %s to %lld x %lld, want an image [n,h,w,c] that divides",
+            g->scope, x.id ? ll_shape_print(&s, text) : "none", (long long)out_h, (long long)out_w);
+        return (ll_val){0};
+    }
+    return ll_avg_pool(g, x, &(ll_window){.size = {s.d[1] / out_h, s.d[2] / out_w}});
+}
+
+/* ---- declarations ---- */
+
+static const ll_attr_field attrs[] = {LL_FIELDS(ll_pool_attr, size, 2),
+                                      LL_FIELDS(ll_pool_attr, stride, 2),
+                                      LL_FIELDS(ll_pool_attr, pad, 4),
+                                      LL_FIELDS(ll_pool_attr, image, 2),
+                                      {0}};
+
+const ll_op ll_op_max_pool = {
+    .name = "max_pool",
+    .n_in = 1,
+    .n_out = 2,
+    .attr_size = sizeof(ll_pool_attr),
+    .attrs = attrs,
+    .dims = "nhwc -> nhwc, nhwc",
+    .window = "hw",
+    .infer = infer,
+    .split = split,
+    .grad = grad_max,
+    .flop = 1,
+    .ref = max_pool_ref,
+    .cpu = max_pool_cpu,
+    .trials = {"f32[2,7,5,3] {size=[2,2], stride=[2,2], pad=[0,0,0,0]}",
+               "f32[1,7,8,5] {size=[3,3], stride=[2,2], pad=[1,1,1,2]}",
+               "f32[2,1,6,1] {size=[1,4], stride=[3,1], pad=[0,0,1,0]}",
+               "f32[0,4,4,2] {size=[2,2], stride=[1,1], pad=[0,0,0,0]}",
+               "f32[1,5,6,2] {size=[2,3], stride=[1,2], pad=[-1,2,2,-1]}"},
+};
+
+const ll_op ll_op_max_pool_grad = {
+    .name = "max_pool_grad",
+    .n_in = 2,
+    .n_out = 1,
+    .attr_size = sizeof(ll_pool_attr),
+    .attrs = attrs,
+    .dims = "nhwc, nhwc -> nhwc",
+    .window = "hw",
+    .infer = infer_grad,
+    .split = split_grad,
+    .grad = grad_max_grad,
+    .flop = 1,
+    .ref = max_pool_grad_ref,
+    .cpu = max_pool_grad_cpu,
+    .trials = {"f32[2,3,2,3], i32[2,3,2,3]<4 {size=[2,2], stride=[2,2], pad=[0,0,0,0], "
+               "image=[7,5]}",
+               "f32[1,4,5,5], i32[1,4,5,5]<9 {size=[3,3], stride=[2,2], pad=[1,1,1,2], "
+               "image=[7,8]}",
+               "f32[2,1,4,1], i32[2,1,4,1]<4 {size=[1,4], stride=[3,1], pad=[0,0,1,0], "
+               "image=[1,6]}",
+               "f32[0,3,3,2], i32[0,3,3,2]<4 {size=[2,2], stride=[1,1], pad=[0,0,0,0], "
+               "image=[4,4]}"},
+};
+
+const ll_op ll_op_max_pool_pick = {
+    .name = "max_pool_pick",
+    .n_in = 2,
+    .n_out = 1,
+    .attr_size = sizeof(ll_pool_attr),
+    .attrs = attrs,
+    .dims = "nhwc, nhwc -> nhwc",
+    .window = "hw",
+    .infer = infer,
+    .split = split,
+    .grad = grad_pick,
+    .ref = max_pool_pick_ref,
+    .cpu = max_pool_pick_cpu,
+    .trials = {"f32[2,7,5,3], i32[2,3,2,3]<4 {size=[2,2], stride=[2,2], pad=[0,0,0,0]}",
+               "f32[1,7,8,5], i32[1,4,5,5]<9 {size=[3,3], stride=[2,2], pad=[1,1,1,2]}",
+               "f32[2,1,6,1], i32[2,1,4,1]<4 {size=[1,4], stride=[3,1], pad=[0,0,1,0]}",
+               "f32[0,4,4,2], i32[0,3,3,2]<4 {size=[2,2], stride=[1,1], pad=[0,0,0,0]}"},
+};
+
+const ll_op ll_op_avg_pool = {
+    .name = "avg_pool",
+    .n_in = 1,
+    .n_out = 1,
+    .attr_size = sizeof(ll_pool_attr),
+    .attrs = attrs,
+    .dims = "nhwc -> nhwc",
+    .window = "hw",
+    .infer = infer,
+    .split = split,
+    .grad = grad_avg,
+    .flop = 1,
+    .ref = avg_pool_ref,
+    .cpu = avg_pool_cpu,
+    .trials = {"f32[2,7,5,3] {size=[2,2], stride=[2,2], pad=[0,0,0,0]}",
+               "f32[1,7,8,5] {size=[3,3], stride=[2,2], pad=[1,1,1,2]}",
+               "f32[2,3,5,1] {size=[3,5], stride=[3,5], pad=[0,0,0,0]}",
+               "f32[0,4,4,2] {size=[2,2], stride=[1,1], pad=[0,0,0,0]}",
+               "f32[1,5,6,2] {size=[2,3], stride=[1,2], pad=[-1,2,2,-1]}"},
+};
+
+const ll_op ll_op_avg_pool_grad = {
+    .name = "avg_pool_grad",
+    .n_in = 1,
+    .n_out = 1,
+    .attr_size = sizeof(ll_pool_attr),
+    .attrs = attrs,
+    .dims = "nhwc -> nhwc",
+    .window = "hw",
+    .infer = infer_grad,
+    .split = split_grad,
+    .grad = grad_avg_grad,
+    .flop = 1,
+    .ref = avg_pool_grad_ref,
+    .cpu = avg_pool_grad_cpu,
+    .trials = {"f32[2,3,2,3] {size=[2,2], stride=[2,2], pad=[0,0,0,0], image=[7,5]}",
+               "f32[1,4,5,5] {size=[3,3], stride=[2,2], pad=[1,1,1,2], image=[7,8]}",
+               "f32[2,1,1,1] {size=[3,5], stride=[3,5], pad=[0,0,0,0], image=[3,5]}",
+               "f32[0,3,3,2] {size=[2,2], stride=[1,1], pad=[0,0,0,0], image=[4,4]}",
+               "f32[1,5,3,2] {size=[2,3], stride=[1,2], pad=[-1,2,2,-1], image=[5,6]}"},
+};
+
+const ll_op *const ll_ops_pool[] = {&ll_op_max_pool, &ll_op_max_pool_grad, &ll_op_max_pool_pick,
+                                    &ll_op_avg_pool, &ll_op_avg_pool_grad, NULL};

@@ -1,0 +1,210 @@
+/* conv2d and its gradients on the CPU against the reference kernels: random odd shapes with every
+ * attribute, the shapes that choose each algorithm, sizes of zero, one to three threads, bf16. */
+#include "kern/cpu/conv2d_int.h"
+#include "base/rng.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <cmocka.h>
+
+ll_kernel conv2d_ref, conv2d_cpu, conv2d_dx_ref, conv2d_dx_cpu, conv2d_dw_ref, conv2d_dw_cpu;
+ll_scratch conv2d_cpu_scratch, conv2d_dx_cpu_scratch, conv2d_dw_cpu_scratch;
+
+enum { SEED = 11, SLACK = 64 };
+
+static const struct {
+    const char *name;
+    ll_kernel *ref, *cpu;
+    ll_scratch *scratch;
+} kernels[3] = {{"conv2d", conv2d_ref, conv2d_cpu, conv2d_cpu_scratch},
+                {"conv2d_dx", conv2d_dx_ref, conv2d_dx_cpu, conv2d_dx_cpu_scratch},
+                {"conv2d_dw", conv2d_dw_ref, conv2d_dw_cpu, conv2d_dw_cpu_scratch}};
+
+typedef struct problem {
+    ll_conv_attr a;
+    int64_t n, h, w, c, f, r, s;
+    ll_dtype type;
+} problem;
+
+static int64_t out_size(const problem *p, int k)
+{
+    int64_t span = ((k ? p->s : p->r) - 1) * p->a.dilation[k] + 1;
+    int64_t room = (k ? p->w : p->h) + p->a.pad[2 * k] + p->a.pad[2 * k + 1] - span;
+    return room < 0 ? 0 : room / p->a.stride[k] + 1;
+}
+
+/* A tensor with exactly its elements before the end of the allocation, so that a sanitizer sees a
+ * read beyond it. */
+static ll_tensor make(ll_dtype type, ll_shape shape, uint64_t stream)
+{
+    int64_t n = ll_numel(&shape);
+    ll_tensor t = {malloc((size_t)n * ll_dtype_bytes(type) + (n == 0)), type, shape};
+    for (int64_t i = 0; i < n; i++)
+        ll_store(t.data, type, i, ll_normal_at(SEED, stream, (uint64_t)i));
+    return t;
+}
+
+static void poison(const ll_tensor *t)
+{
+    memset(t->data, 0xff, (size_t)ll_numel(&t->shape) * ll_dtype_bytes(t->dtype));
+}
+
+static void run_cpu(ll_conv_direction d, ll_kcall *c, int threads)
+{
+    c->threads = threads;
+    size_t bytes = kernels[d].scratch(c), room = (bytes + SLACK + 63) / 64 * 64;
+    unsigned char *scratch = aligned_alloc(64, room);
+    memset(scratch, 0xff, room);
+    poison(&c->out[0]);
+    c->scratch = scratch;
+    assert_int_equal(kernels[d].cpu(c), LL_OK);
+    for (size_t i = bytes; i < room; i++) assert_int_equal(scratch[i], 0xff);
+    free(scratch);
+}
+
+static void compare(const problem *p, ll_conv_direction d, const ll_tensor *got,
+                    const ll_tensor *want, int threads)
+{
+    double worst = 0, scale = 1;
+    for (int64_t i = 0; i < ll_numel(&want->shape); i++) {
+        double a = ll_load(got->data, got->dtype, i), b = ll_load(want->data, LL_F64, i);
+        if (!(fabs(a - b) <= worst)) worst = fabs(a - b);
+        if (fabs(b) > scale) scale = fabs(b);
+    }
+    if (!(worst <= 3e-6 * scale))
+        fail_msg("%s %s n%d %dx%dx%d f%d %dx%d stride %d,%d pad %d,%d,%d,%d dil %d,%d groups %d, "
+                 "%d threads: off by %g of %g",
+                 kernels[d].name, ll_dtype_name(p->type), (int)p->n, (int)p->h, (int)p->w,
+                 (int)p->c, (int)p->f, (int)p->r, (int)p->s, (int)p->a.stride[0],
+                 (int)p->a.stride[1], (int)p->a.pad[0], (int)p->a.pad[1], (int)p->a.pad[2],
+                 (int)p->a.pad[3], (int)p->a.dilation[0], (int)p->a.dilation[1], (int)p->a.groups,
+                 threads, worst, scale);
+}
+
+/* All three directions of one problem; algorithm: what conv2d must choose, or NULL. */
+static void check(const problem *p, const char *algorithm)
+{
+    ll_tensor x = make(p->type, LL_SHAPE(p->n, p->h, p->w, p->c), 1);
+    ll_tensor w = make(p->type, LL_SHAPE(p->f, p->r, p->s, p->c / p->a.groups), 2);
+    ll_tensor y = make(p->type, LL_SHAPE(p->n, out_size(p, 0), out_size(p, 1), p->f), 3);
+    const ll_tensor *parts[3][3] = {{&x, &w, &y}, {&y, &w, &x}, {&y, &x, &w}};
+    for (int d = 0; d < 3; d++) {
+        ll_dtype t = p->type == LL_BF16 ? LL_F32 : p->type;
+        ll_tensor in[2] = {*parts[d][0], *parts[d][1]};
+        ll_tensor got = make(t, parts[d][2]->shape, 4), want = make(LL_F64, got.shape, 5);
+        poison(&want);
+        ll_kcall c = {.attr = &p->a, .n_in = 2, .n_out = 1, .in = in, .out = &want, .threads = 1};
+        assert_int_equal(kernels[d].ref(&c), LL_OK);
+        c.out = &got;
+        for (int threads = 1; threads <= 3; threads++) {
+            run_cpu((ll_conv_direction)d, &c, threads);
+            compare(p, (ll_conv_direction)d, &got, &want, threads);
+        }
+        if (d == 0 && algorithm) assert_string_equal(ll_conv_algorithm(LL_CONV, &c), algorithm);
+        free(got.data);
+        free(want.data);
+    }
+    free(x.data);
+    free(w.data);
+    free(y.data);
+}
+
+static int64_t draw(uint64_t *at, int64_t from, int64_t to)
+{
+    return from + (int64_t)ll_below_at(SEED, 77, (*at)++, (uint64_t)(to - from + 1));
+}
+
+static void test_random(void **state)
+{
+    (void)state;
+    uint64_t at = 0;
+    printf("seed %d\n", SEED);
+    for (int k = 0; k < 160; k++) {
+        problem p = {.type = k % 5 == 4 ? LL_BF16 : LL_F32};
+        p.a.groups = k % 4 == 3 ? draw(&at, 2, 3) : 1;
+        p.n = k % 7 ? draw(&at, 1, 3) : 0;
+        p.h = draw(&at, 1, 9);
+        p.w = draw(&at, 1, 11);
+        p.c = p.a.groups > 1 ? p.a.groups * draw(&at, 1, 4) : draw(&at, 1, 17);
+        p.f = p.a.groups > 1 ? p.a.groups * draw(&at, 1, 9) : draw(&at, 1, 19);
+        p.r = draw(&at, 1, 4);
+        p.s = draw(&at, 1, 5);
+        for (int i = 0; i < 2; i++) {
+            p.a.stride[i] = k % 3 ? draw(&at, 1, 3) : 1;
+            p.a.dilation[i] = k % 2 ? draw(&at, 1, 3) : 1;
+            for (int j = 0; j < 2; j++) p.a.pad[2 * i + j] = draw(&at, -1, 4);
+            int64_t size = i ? p.w : p.h;
+            if (size + p.a.pad[2 * i] < 0) p.a.pad[2 * i] = 0;
+        }
+        p.a.size[0] = p.h;
+        p.a.size[1] = p.w;
+        check(&p, NULL);
+    }
+}
+
+static problem square(int64_t n, int64_t size, int64_t c, int64_t f, int64_t taps, int64_t stride,
+                      int64_t pad)
+{
+    return (problem){{{stride, stride}, {pad, pad, pad, pad}, {1, 1}, 1, {size, size}},
+                     n,
+                     size,
+                     size,
+                     c,
+                     f,
+                     taps,
+                     taps,
+                     LL_F32};
+}
+
+/* LeNet-5's, and ResNet's with fewer pixels, where blocks, panels and parts have several of each.
+ */
+static void test_models(void **state)
+{
+    (void)state;
+    problem p[] = {square(3, 28, 1, 6, 5, 1, 2),   square(5, 14, 6, 16, 5, 1, 0),
+                   square(2, 8, 64, 64, 3, 1, 1),  square(2, 5, 70, 66, 1, 2, 0),
+                   square(5, 4, 130, 40, 3, 1, 1), square(1, 19, 3, 20, 7, 2, 3)};
+    const char *algorithm[] = {"direct", "gather", "gather", "gather", "gather", "gather"};
+    for (size_t i = 0; i < sizeof p / sizeof *p; i++) check(&p[i], algorithm[i]);
+}
+
+/* Long sums, cut at KC; images cut into row blocks; large filters shared out among threads. */
+static void test_blocks(void **state)
+{
+    (void)state;
+    problem p[] = {square(1, 3, 700, 3, 3, 1, 1), square(1, 70, 20, 1, 3, 1, 1),
+                   square(3, 2, 330, 330, 3, 1, 1), square(2, 33, 1, 7, 3, 1, 4)};
+    for (size_t i = 0; i < sizeof p / sizeof *p; i++) check(&p[i], NULL);
+}
+
+/* The same bits again, on the same number of threads. */
+static void test_repeat(void **state)
+{
+    (void)state;
+    problem p = square(7, 9, 5, 9, 3, 1, 1);
+    ll_tensor in[2] = {make(LL_F32, LL_SHAPE(7, 9, 9, 9), 1),
+                       make(LL_F32, LL_SHAPE(7, 9, 9, 5), 2)};
+    ll_tensor a = make(LL_F32, LL_SHAPE(9, 3, 3, 5), 3), b = make(LL_F32, a.shape, 4);
+    ll_kcall c = {.attr = &p.a, .n_in = 2, .n_out = 1, .in = in, .out = &a};
+    run_cpu(LL_CONV_DW, &c, 3);
+    c.out = &b;
+    for (int i = 0; i < 20; i++) {
+        run_cpu(LL_CONV_DW, &c, 3);
+        assert_memory_equal(a.data, b.data, sizeof(float) * 9 * 9 * 5);
+    }
+    free(in[0].data);
+    free(in[1].data);
+    free(a.data);
+    free(b.data);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_random), cmocka_unit_test(test_models),
+                                       cmocka_unit_test(test_blocks),
+                                       cmocka_unit_test(test_repeat)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
