@@ -9,7 +9,8 @@
 #include "op/op_int.h"
 #include "op/rows.h"
 
-ll_kernel batchnorm_ref, batchnorm_grad_ref;
+ll_kernel batchnorm_ref, batchnorm_cpu, batchnorm_grad_ref, batchnorm_grad_cpu;
+ll_scratch batchnorm_cpu_scratch, batchnorm_grad_cpu_scratch;
 
 static const ll_attr_field fields[] = {LL_FIELD(ll_norm_attr, eps, LL_A_F64), {0}};
 
@@ -68,7 +69,8 @@ static const ll_op batchnorm_grad = {
     .expand = expand_grad,
     .flop = 9,
     .ref = batchnorm_grad_ref,
-    .cpu = batchnorm_grad_ref,
+    .cpu = batchnorm_grad_cpu,
+    .cpu_scratch = batchnorm_grad_cpu_scratch,
     .trials = {"f32[7,3], f32[7,3], f32[3], f32[3], f32[3]> {eps=1e-5}",
                "f32[2,3,5,1], f32[2,3,5,1], f32[1], f32[1], f32[1]> {eps=0.1}",
                "f32[1,5], f32[1,5], f32[5], f32[5], f32[5]> {eps=0.01}"},
@@ -115,7 +117,8 @@ static const ll_op batchnorm = {
     .grad = grad,
     .flop = 7,
     .ref = batchnorm_ref,
-    .cpu = batchnorm_ref,
+    .cpu = batchnorm_cpu,
+    .cpu_scratch = batchnorm_cpu_scratch,
     .trials = {"f32[7,3], f32[3], f32[3] {eps=1e-5}", "f32[2,3,5,1], f32[1], f32[1] {eps=0.1}",
                "f32[2,2,2,5], f32[5], f32[5] {eps=1e-5}", "f32[1,5], f32[5], f32[5] {eps=0.01}"},
 };

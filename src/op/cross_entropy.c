@@ -6,7 +6,8 @@
 #include "op/op_int.h"
 #include "op/rows.h"
 
-ll_kernel cross_entropy_ref, cross_entropy_grad_ref, correct_ref;
+ll_kernel cross_entropy_ref, cross_entropy_cpu, cross_entropy_grad_ref, cross_entropy_grad_cpu,
+    correct_ref, correct_cpu;
 
 static ll_err infer(ll_infer *i)
 {
@@ -71,7 +72,7 @@ static const ll_op cross_entropy_grad = {
     .expand = expand_grad,
     .flop = 3,
     .ref = cross_entropy_grad_ref,
-    .cpu = cross_entropy_grad_ref,
+    .cpu = cross_entropy_grad_cpu,
     .trials = {"f32[5], f32[5,7], i32[5]<7, f32[5]", "f32[2,3], f32[2,3,11], i32[2,3]<11, f32[2,3]",
                "f32[2], f32[2,1], i32[2]<1, f32[2]", "f32[], f32[9], i32[]<9, f32[]"},
 };
@@ -100,7 +101,7 @@ static const ll_op cross_entropy = {
     .grad = grad,
     .flop = 3,
     .ref = cross_entropy_ref,
-    .cpu = cross_entropy_ref,
+    .cpu = cross_entropy_cpu,
     .trials = {"f32[5,7], i32[5]<7", "f32[2,3,11], i32[2,3]<11", "f32[2,1], i32[2]<1",
                "f32[9], i32[]<9", "f32[0,4], i32[0]<4"},
 };
@@ -115,7 +116,7 @@ static const ll_op correct = {
     .no_grad = true,
     .flop = 1,
     .ref = correct_ref,
-    .cpu = correct_ref,
+    .cpu = correct_cpu,
     .trials = {"f32[5,3], i32[5]<3", "f32[2,3,4], i32[2,3]<4", "f32[2,1], i32[2]<1",
                "f32[5], i32[]<5"},
 };

@@ -7,7 +7,7 @@
 #include "op/op_int.h"
 #include "op/rows.h"
 
-ll_kernel embedding_ref, embedding_grad_ref;
+ll_kernel embedding_ref, embedding_cpu, embedding_grad_ref, embedding_grad_cpu;
 
 static const ll_attr_field fields[] = {LL_FIELD(ll_embedding_attr, v, LL_A_INT),
                                        LL_FIELD(ll_embedding_attr, from, LL_A_INT),
@@ -73,7 +73,7 @@ static const ll_op embedding = {
     .split = split,
     .grad = grad,
     .ref = embedding_ref,
-    .cpu = embedding_ref,
+    .cpu = embedding_cpu,
     .trials = {"f32[7,3], i32[5]<7", "f32[5,4], i32[2,3]<5", "f32[4,3], i32[13]<9 {from=3, part=1}",
                "f32[1,1], i32[]<1"},
 };
@@ -90,7 +90,7 @@ static const ll_op embedding_grad = {
     .split = split,
     .grad = grad_grad,
     .ref = embedding_grad_ref,
-    .cpu = embedding_grad_ref,
+    .cpu = embedding_grad_cpu,
     .trials = {"f32[5,3], i32[5]<7 {v=7}", "f32[2,3,4], i32[2,3]<5 {v=5}",
                "f32[13,3], i32[13]<9 {v=4, from=3, part=1}", "f32[1], i32[]<1 {v=1}",
                "f32[0,2], i32[0]<3 {v=3}"},

@@ -8,7 +8,9 @@
 #include "kern/attr.h"
 #include "op/rows.h"
 
-ll_kernel layernorm_ref, layernorm_dx_ref, layernorm_dw_ref;
+ll_kernel layernorm_ref, layernorm_cpu, layernorm_dx_ref, layernorm_dx_cpu, layernorm_dw_ref,
+    layernorm_dw_cpu;
+ll_scratch layernorm_dw_cpu_scratch;
 
 static const ll_attr_field fields[] = {LL_FIELD(ll_norm_attr, eps, LL_A_F64), {0}};
 
@@ -65,7 +67,7 @@ static const ll_op layernorm_dx = {
     .expand = expand_dx,
     .flop = 9,
     .ref = layernorm_dx_ref,
-    .cpu = layernorm_dx_ref,
+    .cpu = layernorm_dx_cpu,
     .trials = {"f32[3,7], f32[3,7], f32[7], f32[3], f32[3]>",
                "f32[2,3,5], f32[2,3,5], f32[5], f32[2,3], f32[2,3]>",
                "f32[2,1], f32[2,1], f32[1], f32[2], f32[2]>",
@@ -82,7 +84,8 @@ static const ll_op layernorm_dw = {
     .expand = expand_dw,
     .flop = 5,
     .ref = layernorm_dw_ref,
-    .cpu = layernorm_dw_ref,
+    .cpu = layernorm_dw_cpu,
+    .cpu_scratch = layernorm_dw_cpu_scratch,
     .trials = {"f32[3,7], f32[3,7], f32[3], f32[3]>", "f32[2,5,3], f32[2,5,3], f32[2,5], f32[2,5]>",
                "f32[1,1], f32[1,1], f32[1], f32[1]>", "f32[0,2], f32[0,2], f32[0], f32[0]>"},
 };
@@ -128,7 +131,7 @@ static const ll_op layernorm = {
     .grad = grad,
     .flop = 7,
     .ref = layernorm_ref,
-    .cpu = layernorm_ref,
+    .cpu = layernorm_cpu,
     .trials = {"f32[3,7], f32[7], f32[7] {eps=1e-5}", "f32[2,3,5], f32[5], f32[5] {eps=1e-3}",
                "f32[2,1], f32[1], f32[1] {eps=0.1}", "f32[6], f32[6], f32[6] {eps=1e-5}"},
 };

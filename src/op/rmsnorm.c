@@ -7,7 +7,8 @@
 #include "kern/attr.h"
 #include "op/rows.h"
 
-ll_kernel rmsnorm_ref, rmsnorm_dx_ref, rmsnorm_dw_ref;
+ll_kernel rmsnorm_ref, rmsnorm_cpu, rmsnorm_dx_ref, rmsnorm_dx_cpu, rmsnorm_dw_ref, rmsnorm_dw_cpu;
+ll_scratch rmsnorm_dw_cpu_scratch;
 
 static const ll_attr_field fields[] = {LL_FIELD(ll_norm_attr, eps, LL_A_F64), {0}};
 
@@ -52,7 +53,7 @@ static const ll_op rmsnorm_dx = {
     .expand = expand_dx,
     .flop = 7,
     .ref = rmsnorm_dx_ref,
-    .cpu = rmsnorm_dx_ref,
+    .cpu = rmsnorm_dx_cpu,
     .trials = {"f32[3,7], f32[3,7], f32[7], f32[3]>", "f32[2,3,5], f32[2,3,5], f32[5], f32[2,3]>",
                "f32[2,1], f32[2,1], f32[1], f32[2]>", "f32[6], f32[6], f32[6], f32[]>"},
 };
@@ -67,7 +68,8 @@ static const ll_op rmsnorm_dw = {
     .expand = expand_dw,
     .flop = 3,
     .ref = rmsnorm_dw_ref,
-    .cpu = rmsnorm_dw_ref,
+    .cpu = rmsnorm_dw_cpu,
+    .cpu_scratch = rmsnorm_dw_cpu_scratch,
     .trials = {"f32[3,7], f32[3,7], f32[3]>", "f32[2,5,3], f32[2,5,3], f32[2,5]>",
                "f32[1,1], f32[1,1], f32[1]>", "f32[0,2], f32[0,2], f32[0]>"},
 };
@@ -100,7 +102,7 @@ static const ll_op rmsnorm = {
     .grad = grad,
     .flop = 4,
     .ref = rmsnorm_ref,
-    .cpu = rmsnorm_ref,
+    .cpu = rmsnorm_cpu,
     .trials = {"f32[3,7], f32[7] {eps=1e-5}", "f32[2,3,5], f32[5] {eps=1e-3}",
                "f32[2,1], f32[1] {eps=0.1}", "f32[6], f32[6] {eps=1e-5}"},
 };

@@ -48,9 +48,11 @@ ll_err correct_ref(const ll_kcall *c)
     const ll_tensor *x = &c->in[0];
     int64_t rows = ll_rows(x), v = ll_cols(x), label;
     for (int64_t r = 0; r < rows; r++) {
-        int64_t best = 0;
-        for (int64_t j = 1; j < v; j++)
-            if (ll_at(x, r * v + j) > ll_at(x, r * v + best)) best = j;
+        int64_t best = -1; /* the first largest; a NaN is never it */
+        for (int64_t j = 0; j < v; j++) {
+            double z = ll_at(x, r * v + j);
+            if (!isnan(z) && (best < 0 || z > ll_at(x, r * v + best))) best = j;
+        }
         TRY(label_at(&c->in[1], r, v, &label));
         ll_set(&c->out[0], r, best == label);
     }

@@ -1,0 +1,79 @@
+/* cross_entropy.c: cross-entropy of f32 logits, its gradient, and right answers. */
+#include "kern/cpu/row.h"
+#include "kern/cpu/vecmath.h"
+#include "kern/rows.h"
+
+#include <math.h>
+
+ll_kernel cross_entropy_cpu, cross_entropy_grad_cpu, correct_cpu;
+
+/* Labels come from data files: checked before threads start. */
+static ll_err check_labels(const int32_t *label, int64_t rows, int64_t v)
+{
+    for (int64_t r = 0; r < rows; r++)
+        CHECK(label[r] >= 0 && label[r] < v, LL_E_ARG, "label of row %lld is %d, want 0 to %lld",
+              (long long)r, label[r], (long long)v - 1);
+    return LL_OK;
+}
+
+ll_err cross_entropy_cpu(const ll_kcall *c)
+{
+    const float *x = (const float *)c->in[0].data;
+    const int32_t *label = (const int32_t *)c->in[1].data;
+    float *loss = (float *)c->out[0].data, *lses = (float *)c->out[1].data;
+    int64_t rows = ll_rows(&c->in[0]), v = ll_cols(&c->in[0]);
+    TRY(check_labels(label, rows, v));
+#pragma omp parallel for num_threads(ll_team(c, rows *v * 16)) schedule(static)
+    for (int64_t r = 0; r < rows; r++) {
+        const float *from = x + r * v;
+        float top = ll_row_top(from, v);
+        double rest = log(ll_row_exp_total(from, top, v));
+        loss[r] = (float)(rest + ((double)top - (double)from[label[r]]));
+        lses[r] = (float)(rest + (double)top);
+    }
+    return LL_OK;
+}
+
+ll_err cross_entropy_grad_cpu(const ll_kcall *c)
+{
+    const float *dloss = (const float *)c->in[0].data, *x = (const float *)c->in[1].data;
+    const int32_t *label = (const int32_t *)c->in[2].data;
+    const float *lses = (const float *)c->in[3].data;
+    float *dx = (float *)c->out[0].data;
+    int64_t rows = ll_rows(&c->in[1]), v = ll_cols(&c->in[1]);
+    TRY(check_labels(label, rows, v));
+#pragma omp parallel for num_threads(ll_team(c, rows *v * 16)) schedule(static)
+    for (int64_t r = 0; r < rows; r++) {
+        const float *from = x + r * v;
+        float *to = dx + r * v, lse = lses[r], by = dloss[r];
+#pragma omp simd
+        for (int64_t j = 0; j < v; j++) to[j] = ll_expf(from[j] - lse) * by;
+        int64_t k = label[r];
+        to[k] = (ll_expf(from[k] - lse) - 1) * by;
+    }
+    return LL_OK;
+}
+
+/* Is x[k] the first largest of a row? NaNs are passed over. */
+static bool leads(const float *x, int64_t n, int64_t k)
+{
+    int before = 0, after = 0;
+    float best = x[k];
+#pragma omp simd reduction(| : before)
+    for (int64_t j = 0; j < k; j++) before |= x[j] >= best;
+#pragma omp simd reduction(| : after)
+    for (int64_t j = k + 1; j < n; j++) after |= x[j] > best;
+    return !isnan(best) && !before && !after;
+}
+
+ll_err correct_cpu(const ll_kcall *c)
+{
+    const float *x = (const float *)c->in[0].data;
+    const int32_t *label = (const int32_t *)c->in[1].data;
+    float *y = (float *)c->out[0].data;
+    int64_t rows = ll_rows(&c->in[0]), v = ll_cols(&c->in[0]);
+    TRY(check_labels(label, rows, v));
+#pragma omp parallel for num_threads(ll_team(c, rows *v)) schedule(static)
+    for (int64_t r = 0; r < rows; r++) y[r] = leads(x + r * v, v, label[r]) ? 1 : 0;
+    return LL_OK;
+}

@@ -1,0 +1,79 @@
+/* layernorm.c: layer normalisation of f32 rows, and its gradients. A row stays in the nearest
+ * cache, so the variance takes its own pass after the mean: accuracy is free. */
+#include "kern/attr.h"
+#include "kern/cpu/row.h"
+#include "kern/rows.h"
+
+#include <math.h>
+
+ll_kernel layernorm_cpu, layernorm_dx_cpu, layernorm_dw_cpu;
+ll_scratch layernorm_dw_cpu_scratch;
+
+ll_err layernorm_cpu(const ll_kcall *c)
+{
+    const float *x = (const float *)c->in[0].data, *gain = (const float *)c->in[1].data;
+    const float *bias = (const float *)c->in[2].data;
+    float *y = (float *)c->out[0].data, *means = (float *)c->out[1].data;
+    float *rstds = (float *)c->out[2].data;
+    double eps = ((const ll_norm_attr *)c->attr)->eps;
+    int64_t rows = ll_rows(&c->in[0]), n = ll_cols(&c->in[0]);
+#pragma omp parallel for num_threads(ll_team(c, rows *n * 4)) schedule(static)
+    for (int64_t r = 0; r < rows; r++) {
+        const float *from = x + r * n;
+        float *to = y + r * n;
+        float mean = (float)(ll_row_total(from, n) / (double)n);
+        float rstd = (float)(1 / sqrt(ll_row_square(from, mean, n) / (double)n + eps));
+#pragma omp simd
+        for (int64_t j = 0; j < n; j++) to[j] = (from[j] - mean) * rstd * gain[j] + bias[j];
+        means[r] = mean;
+        rstds[r] = rstd;
+    }
+    return LL_OK;
+}
+
+ll_err layernorm_dx_cpu(const ll_kcall *c)
+{
+    const float *dy = (const float *)c->in[0].data, *x = (const float *)c->in[1].data;
+    const float *gain = (const float *)c->in[2].data, *means = (const float *)c->in[3].data;
+    const float *rstds = (const float *)c->in[4].data;
+    float *dx = (float *)c->out[0].data;
+    int64_t rows = ll_rows(&c->in[1]), n = ll_cols(&c->in[1]);
+#pragma omp parallel for num_threads(ll_team(c, rows *n * 4)) schedule(static)
+    for (int64_t r = 0; r < rows; r++) {
+        const float *g = dy + r * n, *from = x + r * n;
+        float mean = means[r], rstd = rstds[r], a = 0, b = 0;
+#pragma omp simd reduction(+ : a, b)
+        for (int64_t j = 0; j < n; j++) {
+            float u = g[j] * gain[j];
+            a += u;
+            b += u * ((from[j] - mean) * rstd);
+        }
+        a /= (float)n;
+        b /= (float)n;
+#pragma omp simd
+        for (int64_t j = 0; j < n; j++)
+            dx[r * n + j] = rstd * (g[j] * gain[j] - a - (from[j] - mean) * rstd * b);
+    }
+    return LL_OK;
+}
+
+ll_err layernorm_dw_cpu(const ll_kcall *c)
+{
+    int64_t rows = ll_rows(&c->in[1]), n = ll_cols(&c->in[1]);
+    ll_col_sums(&(ll_col_sum_call){.rows = rows,
+                                   .cols = n,
+                                   .a = (const float *)c->in[0].data,
+                                   .b = (const float *)c->in[1].data,
+                                   .shift = (const float *)c->in[2].data,
+                                   .scale = (const float *)c->in[3].data,
+                                   .total = (float *)c->out[0].data,
+                                   .plain = (float *)c->out[1].data,
+                                   .scratch = c->scratch,
+                                   .threads = ll_team(c, rows * n * 4)});
+    return LL_OK;
+}
+
+size_t layernorm_dw_cpu_scratch(const ll_kcall *c)
+{
+    return ll_col_sums_scratch(ll_rows(&c->in[1]), ll_cols(&c->in[1]));
+}

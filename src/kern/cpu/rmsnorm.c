@@ -1,0 +1,65 @@
+/* rmsnorm.c: root-mean-square normalisation of f32 rows, and its gradients. */
+#include "kern/attr.h"
+#include "kern/cpu/row.h"
+#include "kern/rows.h"
+
+#include <math.h>
+
+ll_kernel rmsnorm_cpu, rmsnorm_dx_cpu, rmsnorm_dw_cpu;
+ll_scratch rmsnorm_dw_cpu_scratch;
+
+ll_err rmsnorm_cpu(const ll_kcall *c)
+{
+    const float *x = (const float *)c->in[0].data, *gain = (const float *)c->in[1].data;
+    float *y = (float *)c->out[0].data, *rstds = (float *)c->out[1].data;
+    double eps = ((const ll_norm_attr *)c->attr)->eps;
+    int64_t rows = ll_rows(&c->in[0]), n = ll_cols(&c->in[0]);
+#pragma omp parallel for num_threads(ll_team(c, rows *n * 4)) schedule(static)
+    for (int64_t r = 0; r < rows; r++) {
+        const float *from = x + r * n;
+        float rstd = (float)(1 / sqrt(ll_row_square(from, 0, n) / (double)n + eps));
+#pragma omp simd
+        for (int64_t j = 0; j < n; j++) y[r * n + j] = from[j] * rstd * gain[j];
+        rstds[r] = rstd;
+    }
+    return LL_OK;
+}
+
+ll_err rmsnorm_dx_cpu(const ll_kcall *c)
+{
+    const float *dy = (const float *)c->in[0].data, *x = (const float *)c->in[1].data;
+    const float *gain = (const float *)c->in[2].data, *rstds = (const float *)c->in[3].data;
+    float *dx = (float *)c->out[0].data;
+    int64_t rows = ll_rows(&c->in[1]), n = ll_cols(&c->in[1]);
+#pragma omp parallel for num_threads(ll_team(c, rows *n * 4)) schedule(static)
+    for (int64_t r = 0; r < rows; r++) {
+        const float *g = dy + r * n, *from = x + r * n;
+        float rstd = rstds[r], b = 0;
+#pragma omp simd reduction(+ : b)
+        for (int64_t j = 0; j < n; j++) b += g[j] * gain[j] * (from[j] * rstd);
+        b /= (float)n;
+#pragma omp simd
+        for (int64_t j = 0; j < n; j++)
+            dx[r * n + j] = rstd * (g[j] * gain[j] - from[j] * rstd * b);
+    }
+    return LL_OK;
+}
+
+ll_err rmsnorm_dw_cpu(const ll_kcall *c)
+{
+    int64_t rows = ll_rows(&c->in[1]), n = ll_cols(&c->in[1]);
+    ll_col_sums(&(ll_col_sum_call){.rows = rows,
+                                   .cols = n,
+                                   .a = (const float *)c->in[0].data,
+                                   .b = (const float *)c->in[1].data,
+                                   .scale = (const float *)c->in[2].data,
+                                   .total = (float *)c->out[0].data,
+                                   .scratch = c->scratch,
+                                   .threads = ll_team(c, rows * n * 4)});
+    return LL_OK;
+}
+
+size_t rmsnorm_dw_cpu_scratch(const ll_kcall *c)
+{
+    return ll_col_sums_scratch(ll_rows(&c->in[1]), ll_cols(&c->in[1]));
+}

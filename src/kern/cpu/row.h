@@ -1,0 +1,54 @@
+/* row.h: what fast kernels do with rows of f32, and how rows are shared among threads. Sums run in
+ * f32 over short stretches and in double over those, so their error does not grow with the length.
+ */
+#pragma once
+#include "kern/kern.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* How many threads to use for so many elementary operations. */
+static inline int ll_team(const ll_kcall *c, int64_t work)
+{
+    return work < LL_PARALLEL_WORK || c->threads < 1 ? 1 : c->threads;
+}
+
+float ll_row_top(const float *x, int64_t n); /* the largest; NaNs are passed over */
+/* y = exp(x - top); returns the sum. exp_total: the sum alone. */
+double ll_row_exp(const float *x, float top, float *y, int64_t n);
+double ll_row_exp_total(const float *x, float top, int64_t n);
+double ll_row_total(const float *x, int64_t n);              /* sum of x */
+double ll_row_square(const float *x, float mean, int64_t n); /* sum of (x - mean)^2 */
+
+/* Rows in chunks: a fixed partition, whatever the number of threads, so that sums over rows are
+ * made of the same parts in the same order. At most LL_CHUNKS of them. */
+enum { LL_CHUNKS = 64 };
+static inline int ll_n_chunk(int64_t rows)
+{
+    int64_t n = rows / 64;
+    if (n > LL_CHUNKS) return LL_CHUNKS;
+    return n < 1 ? 1 : (int)n;
+}
+static inline int64_t ll_chunk_from(int64_t rows, int n, int i)
+{
+    return (int64_t)i * rows / n;
+}
+
+/* total[j] = sum of a[r,j] w(r,j) and, where plain is not NULL, plain[j] = sum of a[r,j] over all
+ * rows, where w = (b[r,j] - shift) scale. shift and scale are numbers of each row, or of each
+ * column (per_column: shift[j], and scale is not looked at); NULL: 0 and 1. */
+typedef struct ll_col_sum_call {
+    int64_t rows, cols;
+    const float *a, *b, *shift, *scale;
+    bool per_column;
+    float *total, *plain;
+    void *scratch;
+    int threads;
+} ll_col_sum_call;
+void ll_col_sums(const ll_col_sum_call *s);
+size_t ll_col_sums_scratch(int64_t rows, int64_t cols);
+
+#ifdef __cplusplus
+}
+#endif
