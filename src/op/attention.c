@@ -11,7 +11,9 @@
 
 #include <math.h>
 
-ll_kernel attention_ref, attention_grad_ref, causal_mask_ref;
+ll_kernel attention_ref, attention_cpu, attention_grad_ref, attention_grad_cpu, causal_mask_ref,
+    causal_mask_cpu;
+ll_scratch attention_cpu_scratch, attention_grad_cpu_scratch;
 
 /* ---- causal_mask ---- */
 
@@ -41,7 +43,7 @@ static const ll_op causal_mask = {
     .split = mask_split,
     .grad = mask_grad,
     .ref = causal_mask_ref,
-    .cpu = causal_mask_ref,
+    .cpu = causal_mask_cpu,
     .trials = {"f32[2,3,4,4] {value=-2, at=[0,0]}", "f32[5,3] {value=0, at=[0,1]}",
                "f32[1,1,1] {value=-1e30, at=[0,0]}", "f32[2,3] {value=7, at=[0,5]}"},
 };
@@ -177,7 +179,8 @@ static const ll_op attention_grad = {
     .expand = expand_grad,
     .cost = cost_grad,
     .ref = attention_grad_ref,
-    .cpu = attention_grad_ref,
+    .cpu = attention_grad_cpu,
+    .cpu_scratch = attention_grad_cpu_scratch,
     .trials = {"f32[2,5,2,3], f32[2,5,3,2,3], f32[2,5,2,3], f32[2,2,5]",
                "f32[1,1,1,1], f32[1,1,3,1,1], f32[1,1,1,1], f32[1,1,1]",
                "f32[1,7,3,4], f32[1,7,3,3,4], f32[1,7,3,4], f32[1,3,7]"},
@@ -210,7 +213,8 @@ static const ll_op attention = {
     .grad = grad,
     .cost = cost,
     .ref = attention_ref,
-    .cpu = attention_ref,
+    .cpu = attention_cpu,
+    .cpu_scratch = attention_cpu_scratch,
     .trials = {"f32[2,5,3,2,3]", "f32[1,1,3,1,1]", "f32[1,7,3,3,4]", "f32[3,2,3,1,5]"},
 };
 
