@@ -166,6 +166,6 @@ int main(void)
         cmocka_unit_test(test_random),
         cmocka_unit_test(test_thin),
     };
-    printf("seed %d\n", SEED);
+    printf("seed %d; tiles: %s, %s\n", SEED, ll_gemm_describe(false), ll_gemm_describe(true));
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -78,17 +78,32 @@ static ll_gemm_call oriented(const ll_gemm_call *g)
     return o;
 }
 
+static const ll_gemm_kind *kind_of(bool bf16)
+{
+    const ll_gemm_kind *own = bf16 ? ll_gemm_bf16() : NULL;
+    return own ? own : &ll_gemm_f32;
+}
+
+bool ll_cpu_has_bf16(void)
+{
+    return ll_gemm_bf16() != NULL;
+}
+
+const char *ll_gemm_describe(bool bf16)
+{
+    return bf16 && !ll_gemm_bf16() ? ll_gemm_f32.name_bf16 : kind_of(bf16)->name;
+}
+
 static form choose(const ll_gemm_call *g)
 {
-    form f = {.kind = &ll_gemm_f32};
-    if (g->bf16 && ll_gemm_bf16()) f.kind = ll_gemm_bf16();
+    form f = {.kind = kind_of(g->bf16)};
     const ll_gemm_kind *kind = f.kind;
     int width = kind->nv * kind->lanes;
     f.dot = !g->bf16 && !g->bf16_out && g->a_cs == 1 && g->b_rs == 1 && g->m < DOT_ROWS &&
             g->k >= DOT_K;
     f.copy_c = g->bf16_out || g->c_cs != 1;
     f.pack_a = g->bf16 || (g->a_rs != 1 && g->a_cs != 1) ||
-               (g->a_rs != 1 && collides(g->a_rs) && g->n >= 4 * width);
+               (g->a_rs != 1 && g->n > width * (collides(g->a_rs) ? 3 : kind->a_panels));
     f.pack_b =
         g->bf16 || g->b_cs != 1 || g->m >= PACK_B_ROWS || (g->n < width && g->n % kind->lanes != 0);
     int64_t passes = ceil_div(g->k, kind->k_max);
@@ -112,12 +127,12 @@ typedef struct room {
 /* What any product no larger than g needs, whichever way round and however it is blocked. */
 static room room_for(const ll_gemm_call *g)
 {
-    const ll_gemm_kind *kind = &ll_gemm_f32;
-    if (g->bf16 && ll_gemm_bf16()) kind = ll_gemm_bf16();
+    const ll_gemm_kind *kind = kind_of(g->bf16);
     int64_t k = round_up(min64(g->k, kind->k_max), kind->k_step), side = g->m > g->n ? g->m : g->n;
     int64_t rows = min64(round_up(side, kind->mr), M_MAX);
     bool unit = (g->a_rs == 1 || g->a_cs == 1) && (g->b_rs == 1 || g->b_cs == 1);
-    bool plain = !g->bf16 && unit && !collides(g->a_rs) && !collides(g->b_cs);
+    bool plain = !g->bf16 && unit && !collides(g->a_rs) && !collides(g->b_cs) &&
+                 side <= (int64_t)kind->a_panels * kind->nv * kind->lanes;
     int64_t a = plain ? kind->mr * k : min64(rows * k, A_CHUNK);
     int64_t width = round_up(min64(side, N_COPY), kind->lanes);
     /* Strided columns are copied unless the product can be turned, which a single row cannot. */

@@ -9,8 +9,9 @@
  *     others   16 x 128 bit    4 rows x  8 columns     8
  *
  * Neoverse-N1 starts two multiply-adds and two loads a cycle: 24 multiply-adds against 3 vector
- * loads and 8 single numbers leave loads to spare, which is why A need not be packed. gcc must not
- * reorder before register allocation here (-fno-schedule-insns, see CMakeLists.txt): it would
+ * loads and 8 single numbers leave loads to spare, which is why A need not be packed; x86 has too
+ * few pointers for that many rows, so there A is packed when 3 panels or more share it. gcc must
+ * not reorder before register allocation here (-fno-schedule-insns, see CMakeLists.txt): it would
  * spill the accumulators. */
 #include "kern/cpu/gemm_int.h"
 
@@ -18,7 +19,7 @@
 #include <arm_neon.h>
 #define NEON 1
 #define NAME "f32 NEON 8x12"
-enum { VL = 4, MR = 8, NV = 3, K_MAX = 512, DOT_MR = 6, DOT_NR = 4 };
+enum { VL = 4, MR = 8, NV = 3, K_MAX = 512, A_PANELS = 1 << 20, DOT_MR = 6, DOT_NR = 4 };
 #define WIDTHS(X, mr) X(mr, 1) X(mr, 2) X(mr, 3)
 #define ALL_TILES(X) ROWS_8(X)
 #define ALL_DOTS(X) DOT_ROWS_6(X)
@@ -29,17 +30,17 @@ enum { VL = 4, MR = 8, NV = 3, K_MAX = 512, DOT_MR = 6, DOT_NR = 4 };
 #define WIDTHS(X, mr) X(mr, 1) X(mr, 2)
 #if defined(__AVX512F__)
 #define NAME "f32 AVX-512 14x32"
-enum { VL = 16, MR = 14, NV = 2, K_MAX = 320, DOT_MR = 6, DOT_NR = 4 };
+enum { VL = 16, MR = 14, NV = 2, K_MAX = 320, A_PANELS = 3, DOT_MR = 6, DOT_NR = 4 };
 #define ALL_TILES(X) ROWS_14(X)
 #define ALL_DOTS(X) DOT_ROWS_6(X)
 #elif defined(__AVX2__) && defined(__FMA__)
 #define NAME "f32 AVX2 6x16"
-enum { VL = 8, MR = 6, NV = 2, K_MAX = 320, DOT_MR = 3, DOT_NR = 4 };
+enum { VL = 8, MR = 6, NV = 2, K_MAX = 320, A_PANELS = 3, DOT_MR = 3, DOT_NR = 4 };
 #define ALL_TILES(X) ROWS_6(X)
 #define ALL_DOTS(X) DOT_ROWS_3(X)
 #else
 #define NAME "f32 portable 4x8"
-enum { VL = 4, MR = 4, NV = 2, K_MAX = 320, DOT_MR = 3, DOT_NR = 4 };
+enum { VL = 4, MR = 4, NV = 2, K_MAX = 320, A_PANELS = 3, DOT_MR = 3, DOT_NR = 4 };
 #define ALL_TILES(X) ROWS_4(X)
 #define ALL_DOTS(X) DOT_ROWS_3(X)
 #endif
@@ -48,7 +49,7 @@ enum { VL = 4, MR = 4, NV = 2, K_MAX = 320, DOT_MR = 3, DOT_NR = 4 };
 typedef float vec __attribute__((vector_size(4 * VL), aligned(4), may_alias));
 #define INLINE static inline __attribute__((always_inline))
 /* Loops over a tile must vanish, or the compiler keeps the accumulators in memory. */
-#define UNROLL _Pragma("GCC unroll 16")
+#define EACH(i, n) _Pragma("GCC unroll 16") for (int i = 0; i < (n); i++)
 
 /* acc + b * x in each lane. */
 INLINE vec mul_add(vec acc, vec b, float x)
@@ -72,42 +73,38 @@ INLINE void run_tile(const int mr, const int nv, const bool by_rows, const ll_ge
     vec acc[4][MR][NV], bv[NV];
     const float *row[MR], *a = (const float *)t->a, *b = (const float *)t->b;
     int64_t a_step = t->a_cs, b_step = t->b_rs, k = t->k, p = 0;
-    UNROLL
-    for (int i = 0; i < mr; i++) {
+    EACH (i, mr) {
         row[i] = a + i * t->a_rs;
-        UNROLL
-        for (int s = 0; s < strands; s++) UNROLL
-        for (int j = 0; j < nv; j++) acc[s][i][j] = (vec){0};
+        EACH (j, nv)
+            EACH (s, strands) acc[s][i][j] = (vec){0};
     }
-    for (; p + strands <= k; p += strands) UNROLL
-    for (int s = 0; s < strands; s++, b += b_step, a += a_step) {
-        UNROLL
-        for (int j = 0; j < nv; j++) bv[j] = *(const vec *)(b + j * VL);
-        UNROLL
-        for (int i = 0; i < mr; i++) {
-            float x = by_rows ? row[i][p + s] : a[i];
-            UNROLL
-            for (int j = 0; j < nv; j++) acc[s][i][j] = mul_add(acc[s][i][j], bv[j], x);
+    for (; p + strands <= k; p += strands)
+        EACH (s, strands) {
+            EACH (j, nv) bv[j] = *(const vec *)(b + j * VL);
+            EACH (i, mr) {
+                float x = by_rows ? row[i][p + s] : a[i];
+                EACH (j, nv) acc[s][i][j] = mul_add(acc[s][i][j], bv[j], x);
+            }
+            b += b_step, a += a_step;
         }
-    }
     for (; p < k; p++, b += b_step, a += a_step) {
-        UNROLL
-        for (int j = 0; j < nv; j++) bv[j] = *(const vec *)(b + j * VL);
-        UNROLL
-        for (int i = 0; i < mr; i++) {
+        EACH (j, nv) bv[j] = *(const vec *)(b + j * VL);
+        EACH (i, mr) {
             float x = by_rows ? row[i][p] : a[i];
-            UNROLL
-            for (int j = 0; j < nv; j++) acc[0][i][j] = mul_add(acc[0][i][j], bv[j], x);
+            EACH (j, nv) acc[0][i][j] = mul_add(acc[0][i][j], bv[j], x);
         }
     }
-    UNROLL
-    for (int i = 0; i < mr; i++) UNROLL
-    for (int j = 0; j < nv; j++) {
-        vec *c = (vec *)(t->c + i * t->c_rs + j * VL), v = acc[0][i][j];
-        UNROLL
-        for (int s = 1; s < strands; s++) v += acc[s][i][j];
-        if (t->add) v += *c;
-        *c = v;
+    float *c = t->c;
+    int64_t c_rs = t->c_rs;
+    bool add = t->add;
+    EACH (i, mr) {
+        EACH (j, nv) {
+            vec *to = (vec *)(c + j * VL), v = acc[0][i][j];
+            for (int s = 1; s < strands; s++) v += acc[s][i][j];
+            if (add) v += *to;
+            *to = v;
+        }
+        c += c_rs;
     }
 }
 
@@ -239,13 +236,14 @@ static void pack_b(const ll_gemm_call *g, int64_t j, int n, int nv, int64_t p, i
 
 const ll_gemm_kind ll_gemm_f32 = {
     .name = NAME,
+    .name_bf16 = "bf16 as " NAME,
     .mr = MR,
     .nv = NV,
     .lanes = VL,
     .k_step = 1,
     .k_max = K_MAX,
+    .a_panels = A_PANELS,
     .bytes = sizeof(float),
-    .direct = true,
     .tile = tile,
     .pack_a = pack_a,
     .pack_b = pack_b,
@@ -288,44 +286,34 @@ INLINE void run_dot(const int mr, const int nr, const ll_gemm_dot *t)
 {
     vec acc[DOT_MR][DOT_NR], bv[DOT_NR];
     const float *a[DOT_MR], *b[DOT_NR];
-    UNROLL
-    for (int j = 0; j < nr; j++) b[j] = t->b + j * t->b_cs;
-    UNROLL
-    for (int i = 0; i < mr; i++) {
+    EACH (j, nr) b[j] = t->b + j * t->b_cs;
+    EACH (i, mr) {
         a[i] = t->a + i * t->a_rs;
-        UNROLL
-        for (int j = 0; j < nr; j++) acc[i][j] = (vec){0};
+        EACH (j, nr) acc[i][j] = (vec){0};
     }
     int64_t p = 0, k = t->k;
     for (; p + VL <= k; p += VL) {
-        UNROLL
-        for (int j = 0; j < nr; j++) bv[j] = *(const vec *)(b[j] + p);
-        UNROLL
-        for (int i = 0; i < mr; i++) {
+        EACH (j, nr) bv[j] = *(const vec *)(b[j] + p);
+        EACH (i, mr) {
             vec av = *(const vec *)(a[i] + p);
-            UNROLL
-            for (int j = 0; j < nr; j++) acc[i][j] = mul_add_v(acc[i][j], av, bv[j]);
+            EACH (j, nr) acc[i][j] = mul_add_v(acc[i][j], av, bv[j]);
         }
     }
     if (p < k) {
-        UNROLL
-        for (int j = 0; j < nr; j++) bv[j] = load_some(b[j] + p, k - p);
-        UNROLL
-        for (int i = 0; i < mr; i++) {
+        EACH (j, nr) bv[j] = load_some(b[j] + p, k - p);
+        EACH (i, mr) {
             vec av = load_some(a[i] + p, k - p);
-            UNROLL
-            for (int j = 0; j < nr; j++) acc[i][j] = mul_add_v(acc[i][j], av, bv[j]);
+            EACH (j, nr) acc[i][j] = mul_add_v(acc[i][j], av, bv[j]);
         }
     }
-    UNROLL
-    for (int i = 0; i < mr; i++) {
+    float *c = t->c;
+    int64_t c_rs = t->c_rs, c_cs = t->c_cs;
+    bool add = t->add;
+    EACH (i, mr) {
         float s[DOT_NR];
         sums(acc[i], nr, s);
-        UNROLL
-        for (int j = 0; j < nr; j++) {
-            float *c = t->c + i * t->c_rs + j * t->c_cs;
-            *c = t->add ? *c + s[j] : s[j];
-        }
+        EACH (j, nr) c[j * c_cs] = add ? c[j * c_cs] + s[j] : s[j];
+        c += c_rs;
     }
 }
 

@@ -25,12 +25,12 @@ typedef struct ll_gemm_tile {
 
 /* One family of tiles: f32, or bf16 by the CPU's own instructions. */
 typedef struct ll_gemm_kind {
-    const char *name;
-    int mr, nv, lanes; /* largest tile: mr rows, nv vectors of so many columns */
-    int k_step;        /* packed k is rounded up to a multiple, the rest zero */
-    int k_max;         /* k of one pass: an A tile and a B panel of it fit the first cache */
-    size_t bytes;      /* of a packed element */
-    bool direct;       /* can read f32 operands in place */
+    const char *name, *name_bf16; /* "f32 NEON 8x12"; and when it stands in for bf16 */
+    int mr, nv, lanes;            /* largest tile: mr rows, nv vectors of so many columns */
+    int k_step;                   /* packed k is rounded up to a multiple, the rest zero */
+    int k_max;    /* k of one pass: an A tile and a B panel of it fit the first cache */
+    int a_panels; /* packing A pays when more panels of B than this share it */
+    size_t bytes; /* of a packed element */
     void (*tile)(int mr, int nv, const ll_gemm_tile *t);
     /* Copies rows [i, i + mr) of A, k in [p, p + kc), so that a tile reads it with strides
      * (1, mr) * k_step; and columns [j, j + n) of B, zero-padded to nv vectors. */
