@@ -5,7 +5,15 @@ set -uo pipefail
 cd "$(dirname "$0")/.."
 
 format_version=14 # clang-format versions disagree: this one decides
-mapfile -t all < <(git ls-files -co --exclude-standard -- '*.c' '*.h' '*.inc' | while read -r f; do [ -e "$f" ] && echo "$f"; done)
+# Every file that is ours: git's, or, in an unpacked archive, all but what was built.
+ours() {
+    if git rev-parse --git-dir >/dev/null 2>&1; then
+        git ls-files -co --exclude-standard | while read -r f; do [ -f "$f" ] && echo "$f"; done
+    else
+        find . -type f ! -path './build*' ! -path './.git/*' ! -path './runs/*/*' | cut -c 3-
+    fi
+}
+mapfile -t all < <(ours | grep -E '\.(c|h|inc)$')
 mapfile -t src < <(printf '%s\n' "${all[@]}" | grep -E '^(src|include)/')
 mapfile -t headers < <(printf '%s\n' "${all[@]}" | grep -E '^(src|include)/.*\.h$')
 out=$(mktemp)
@@ -63,8 +71,7 @@ op_switch() {
 }
 
 unfinished() {
-    git ls-files -co --exclude-standard | while read -r f; do [ -f "$f" ] && echo "$f"; done |
-        grep -v '^scripts/lint\.sh$' |
+    ours | grep -v '^scripts/lint\.sh$' |
         xargs grep -nIwE 'TODO|FIXME|XXX|HACK' /dev/null |
         sed 's/^\([^:]*:[0-9]*\):.*/\1: finish it, or say it as a fact/'
 }
