@@ -29,7 +29,8 @@ static ll_graph *declare(int batch, const ll_optim *optim)
         char name[16];
         snprintf(name, sizeof name, "block%d", i);
         ll_push(g, name);
-        ll_val z = ll_gelu(g, ll_linear(g, "up", ll_layernorm_layer(g, "norm", h), 2 * WIDTH, true));
+        ll_val z =
+            ll_gelu(g, ll_linear(g, "up", ll_layernorm_layer(g, "norm", h), 2 * WIDTH, true));
         h = ll_add(g, h, ll_linear(g, "down", z, WIDTH, true));
         ll_pop(g);
     }
