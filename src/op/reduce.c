@@ -3,7 +3,8 @@
 #include "base/spec.h"
 #include "kern/kern.h"
 
-ll_kernel sum_ref, amax_ref;
+ll_kernel sum_ref, amax_ref, sum_cpu, amax_cpu;
+ll_scratch reduce_cpu_scratch;
 
 static const ll_op sum, amax;
 
@@ -87,7 +88,8 @@ static const ll_op sum = {
     .sum = "?",
     .grad = sum_grad,
     .ref = sum_ref,
-    .cpu = sum_ref,
+    .cpu = sum_cpu,
+    .cpu_scratch = reduce_cpu_scratch,
 };
 static const ll_op amax = {
     .name = "amax",
@@ -95,7 +97,8 @@ static const ll_op amax = {
     .max = "?",
     .grad = amax_grad,
     .ref = amax_ref,
-    .cpu = amax_ref,
+    .cpu = amax_cpu,
+    .cpu_scratch = reduce_cpu_scratch,
 };
 
 const ll_op *const ll_ops_reduce[] = {&sum, &amax, NULL};

@@ -16,7 +16,7 @@
     X(min, a[i] < b[i] ? a[i] : b[i])                                                              \
     X(less, a[i] < b[i] ? 1.0f : 0.0f)                                                             \
     X(equal, a[i] == b[i] ? 1.0f : 0.0f)                                                           \
-    X(select, a[i] != 0.0f ? b[i] : c[i])                                                          \
+    X(select, choose(a[i], b[i], c[i]))                                                            \
     X(neg, -a[i])                                                                                  \
     X(abs, fabsf(a[i]))                                                                            \
     X(exp, ll_expf(a[i]))                                                                          \
@@ -40,6 +40,12 @@
     X(scale_add, k *a[i] + c[i])                                                                   \
     X(scale_sub, k *a[i] - c[i])                                                                   \
     X(scale_shift, k *a[i] + j)
+
+/* Both are loaded whatever a is, so that the choice needs no branch. */
+static inline float choose(float a, float b, float c)
+{
+    return a != 0.0f ? b : c;
+}
 
 #define X(name, value)                                                                             \
     static void name##_step(STEP_ARGS)                                                             \

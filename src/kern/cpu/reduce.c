@@ -1,0 +1,320 @@
+/* reduce.c: sum and amax on the cpu.
+ *
+ * Dimensions that stay and dimensions that vanish are merged with neighbours of their kind; what is
+ * left alternates. The last of them, of L elements, decides the inner loop: if it stays, whole rows
+ * of L are added up (column sums: bias gradients); if it vanishes, each run of L collapses. Of the
+ * other dimensions O is the product of those that stay and J of those that vanish:
+ *
+ *     "nhwc->c"   rows of c,   O = 1,  J = nhw       "nc->n"   runs of c,  O = n,  J = 1
+ *     "nhwc->nc"  rows of c,   O = n,  J = hw        "nc->"    one run of nc
+ *
+ * Rows narrower than a few vectors are taken several at a time as one wider row. J rows, or a long
+ * run, are cut into blocks of fixed size; a block adds in f32 in several lanes, the blocks' sums
+ * are added in double. So the result does not depend on the number of threads, and the error does
+ * not grow with the count. */
+#include "base/spec.h"
+#include "kern/attr.h"
+#include "kern/kern.h"
+
+#include <math.h>
+#include <omp.h>
+
+ll_kernel sum_cpu, amax_cpu, sum_ref, amax_ref;
+ll_scratch reduce_cpu_scratch;
+
+enum {
+    LANES = 32,        /* of a run: several vectors, to hide the latency of addition */
+    RUN_BLOCK = 8192,  /* elements of a run added up in f32 */
+    ROW_CHUNK = 2048,  /* columns added up at once: the sums stay in the first cache */
+    BLOCK_WORK = 32768 /* elements of a block of rows, about */
+};
+
+typedef struct plan {
+    bool rows, max;
+    bool plain; /* row or run number o J + j; otherwise the dimensions say */
+    int n_seg;
+    int64_t size[LL_MAX_DIMS];
+    bool kept[LL_MAX_DIMS];
+    int64_t O, J, L;
+    int64_t fold, width;    /* rows taken as one, and the elements of that */
+    int64_t block, n_block; /* rows (of width), or elements of a run, in a block */
+    int64_t n_chunk;        /* parts of a row */
+    const float *x;
+    float *y;
+    float *row_sums;  /* [O, n_block, width], or NULL: written to y at once */
+    double *run_sums; /* [O, n_block] */
+} plan;
+
+/* ---- the plan ---- */
+
+static void find_segments(plan *p, const ll_spec *s, const ll_shape *shape)
+{
+    p->n_seg = 0;
+    for (int i = 0; i < s->n_in; i++) {
+        int64_t d = shape->d[i];
+        bool kept = s->to[i] >= 0;
+        if (d == 0) { /* nothing to add up: no plan is needed */
+            p->n_seg = 0;
+            break;
+        }
+        if (d == 1) continue;
+        if (p->n_seg && p->kept[p->n_seg - 1] == kept) {
+            p->size[p->n_seg - 1] *= d;
+        } else {
+            p->size[p->n_seg] = d;
+            p->kept[p->n_seg++] = kept;
+        }
+    }
+    if (p->n_seg == 0) { /* a single element, or none */
+        p->size[0] = 1;
+        p->kept[0] = true;
+        p->n_seg = 1;
+    }
+}
+
+static ll_err make_plan(const ll_kcall *c, bool max, plan *p)
+{
+    ll_spec s;
+    TRY(ll_spec_parse(((const ll_spec_attr *)c->attr)->spec, &s));
+    find_segments(p, &s, &c->in[0].shape);
+    int last = p->n_seg - 1;
+    p->max = max;
+    p->rows = p->kept[last];
+    p->L = p->size[last];
+    p->O = p->J = 1;
+    for (int i = 0; i < last; i++) *(p->kept[i] ? &p->O : &p->J) *= p->size[i];
+    p->plain = last <= 1 || (last == 2 && p->rows);
+    p->fold = p->n_chunk = 1;
+    p->width = p->L;
+    if (p->rows) {
+        if (p->plain && p->L < LANES) p->fold = 2 * LANES / p->L;
+        if (p->fold > p->J) p->fold = p->J;
+        p->width = p->fold * p->L;
+        p->block = BLOCK_WORK / p->width;
+        p->block = p->block < 64 ? 64 : p->block > 512 ? 512 : p->block;
+        p->n_block = (p->J / p->fold + p->block - 1) / p->block;
+        p->n_chunk = (p->width + ROW_CHUNK - 1) / ROW_CHUNK;
+    } else {
+        p->block = RUN_BLOCK;
+        p->n_block = p->J == 1 ? (p->L + RUN_BLOCK - 1) / RUN_BLOCK : 1;
+    }
+    p->x = c->in[0].data;
+    p->y = c->out[0].data;
+    p->row_sums = NULL;
+    p->run_sums = NULL;
+    return LL_OK;
+}
+
+static bool needs_row_sums(const plan *p)
+{
+    return p->rows && (p->n_block > 1 || p->fold > 1);
+}
+
+size_t reduce_cpu_scratch(const ll_kcall *c)
+{
+    plan p;
+    if (make_plan(c, false, &p) != LL_OK) return 0;
+    if (needs_row_sums(&p)) return sizeof(float) * (size_t)(p.O * p.n_block * p.width);
+    return !p.rows && p.n_block > 1 ? sizeof(double) * (size_t)(p.O * p.n_block) : 0;
+}
+
+/* Where row or run j of result o starts. */
+static const float *start(const plan *p, int64_t o, int64_t j)
+{
+    if (p->plain) return p->x + (o * p->J + j) * p->L;
+    int64_t at = 0, stride = p->L;
+    for (int i = p->n_seg - 2; i >= 0; i--) {
+        int64_t *index = p->kept[i] ? &o : &j;
+        at += *index % p->size[i] * stride;
+        *index /= p->size[i];
+        stride *= p->size[i];
+    }
+    return p->x + at;
+}
+
+/* ---- rows ---- */
+
+static inline float larger(float a, float b)
+{
+    return b > a || b != b ? b : a; /* NaN is the largest */
+}
+
+static void take_row(const plan *p, const float *x, int64_t n, float *y)
+{
+    if (p->max) {
+#pragma omp simd
+        for (int64_t i = 0; i < n; i++) y[i] = larger(y[i], x[i]);
+    } else {
+#pragma omp simd
+        for (int64_t i = 0; i < n; i++) y[i] += x[i];
+    }
+}
+
+/* Four rows at once: fewer loads and stores of y, and shorter chains of roundings. */
+static void add_4_rows(const float *const x[4], int64_t n, float *y)
+{
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) y[i] += (x[0][i] + x[1][i]) + (x[2][i] + x[3][i]);
+}
+
+/* Block b of result row o, columns from..to, into y. */
+static void reduce_rows(const plan *p, int64_t o, int64_t b, int64_t from, int64_t to, float *y)
+{
+    int64_t all = p->J / p->fold, j = b * p->block, end = j + p->block < all ? j + p->block : all;
+    for (int64_t i = 0; i < to - from; i++) y[i] = p->max ? -INFINITY : 0.0f;
+    for (; !p->max && j + 4 <= end; j += 4) {
+        const float *x[4];
+        for (int i = 0; i < 4; i++) x[i] = start(p, o, (j + i) * p->fold) + from;
+        add_4_rows(x, to - from, y);
+    }
+    for (; j < end; j++) take_row(p, start(p, o, j * p->fold) + from, to - from, y);
+    if (end == all && all * p->fold < p->J) /* the rows that do not fill a wide one */
+        take_row(p, start(p, o, all * p->fold), (p->J - all * p->fold) * p->L, y);
+}
+
+/* Items are (o, block, chunk), in this order. */
+static void row_items(const plan *p, int64_t from, int64_t to)
+{
+    for (int64_t i = from; i < to; i++) {
+        int64_t chunk = i % p->n_chunk, ob = i / p->n_chunk;
+        int64_t o = ob / p->n_block, b = ob % p->n_block, at = chunk * ROW_CHUNK;
+        int64_t end = at + ROW_CHUNK < p->width ? at + ROW_CHUNK : p->width;
+        float *y = p->row_sums ? p->row_sums + ob * p->width : p->y + o * p->L;
+        reduce_rows(p, o, b, at, end, y + at);
+    }
+}
+
+/* Elements from..to of the result, from the sums of blocks and of folded rows. */
+static void join_rows(const plan *p, int64_t from, int64_t to)
+{
+    for (int64_t e = from; e < to; e++) {
+        int64_t o = e / p->L, k = e % p->L;
+        const float *x = p->row_sums + o * p->n_block * p->width + k;
+        double all = p->max ? -INFINITY : 0;
+        for (int64_t i = 0; i < p->n_block * p->fold; i++) {
+            if (p->max)
+                all = larger((float)all, x[i * p->L]);
+            else
+                all += x[i * p->L];
+        }
+        p->y[e] = (float)all;
+    }
+}
+
+/* ---- runs ---- */
+
+typedef float vec __attribute__((vector_size(16), aligned(4), may_alias));
+
+static double sum_run(const float *x, int64_t n)
+{
+    double all = 0;
+    while (n >= LANES) {
+        int64_t m = n < RUN_BLOCK ? n / LANES * LANES : RUN_BLOCK;
+        vec a = {0}, b = a, c = a, d = a, e = a, f = a, g = a, h = a;
+        for (const float *end = x + m; x < end; x += LANES) {
+            const vec *v = (const vec *)x;
+            a += v[0], b += v[1], c += v[2], d += v[3];
+            e += v[4], f += v[5], g += v[6], h += v[7];
+        }
+        a = ((a + b) + (c + d)) + ((e + f) + (g + h));
+        all += (double)a[0] + (double)a[1] + (double)a[2] + (double)a[3];
+        n -= m;
+    }
+    for (int64_t i = 0; i < n; i++) all += x[i];
+    return all;
+}
+
+static double max_run(const float *x, int64_t n)
+{
+    float all = -INFINITY;
+    if (n >= LANES) {
+        float lane[LANES];
+        for (int k = 0; k < LANES; k++) lane[k] = x[k];
+        for (; n >= LANES; x += LANES, n -= LANES)
+#pragma omp simd
+            for (int k = 0; k < LANES; k++) lane[k] = larger(lane[k], x[k]);
+        for (int k = 0; k < LANES; k++) all = larger(all, lane[k]);
+    }
+    for (int64_t i = 0; i < n; i++) all = larger(all, x[i]);
+    return all;
+}
+
+/* Items are (o, block). */
+static void run_items(const plan *p, int64_t from, int64_t to)
+{
+    for (int64_t i = from; i < to; i++) {
+        int64_t o = i / p->n_block, at = i % p->n_block * p->block;
+        int64_t n = p->n_block == 1 || p->L - at < p->block ? p->L - at : p->block;
+        double all = p->max ? -INFINITY : 0;
+        for (int64_t j = 0; j < p->J; j++) {
+            const float *x = start(p, o, j) + at;
+            if (p->max)
+                all = larger((float)all, (float)max_run(x, n));
+            else
+                all += sum_run(x, n);
+        }
+        if (p->run_sums)
+            p->run_sums[i] = all;
+        else
+            p->y[o] = (float)all;
+    }
+}
+
+static void join_runs(const plan *p)
+{
+    for (int64_t o = 0; o < p->O; o++) {
+        double all = p->max ? -INFINITY : 0;
+        for (int64_t b = 0; b < p->n_block; b++) {
+            double v = p->run_sums[o * p->n_block + b];
+            all = p->max ? (double)larger((float)all, (float)v) : all + v;
+        }
+        p->y[o] = (float)all;
+    }
+}
+
+/* ---- the kernels ---- */
+
+static void do_items(const plan *p, int64_t items, int part, int parts)
+{
+    (p->rows ? row_items : run_items)(p, items * part / parts, items * (part + 1) / parts);
+}
+
+static ll_err reduce(const ll_kcall *c, bool max)
+{
+    plan p;
+    TRY(make_plan(c, max, &p));
+    int64_t n = ll_numel(&c->in[0].shape), results = ll_numel(&c->out[0].shape);
+    if (n == 0) {
+        for (int64_t i = 0; i < results; i++) p.y[i] = max ? -INFINITY : 0.0f;
+        return LL_OK;
+    }
+    if (needs_row_sums(&p)) p.row_sums = c->scratch;
+    if (!p.rows && p.n_block > 1) p.run_sums = c->scratch;
+    int64_t items = p.O * p.n_block * p.n_chunk;
+    int threads = n < LL_PARALLEL_WORK ? 1 : items < c->threads ? (int)items : c->threads;
+    if (threads <= 1) {
+        do_items(&p, items, 0, 1);
+        if (p.row_sums) join_rows(&p, 0, results);
+    } else {
+#pragma omp parallel num_threads(threads)
+        {
+            int t = omp_get_thread_num(), all = omp_get_num_threads();
+            do_items(&p, items, t, all);
+#pragma omp barrier
+            if (p.row_sums) join_rows(&p, results * t / all, results * (t + 1) / all);
+        }
+    }
+    if (p.run_sums) join_runs(&p);
+    return LL_OK;
+}
+
+/* Other element types than f32 are summed as the reference does. */
+ll_err sum_cpu(const ll_kcall *c)
+{
+    return c->in[0].dtype == LL_F32 ? reduce(c, false) : sum_ref(c);
+}
+
+ll_err amax_cpu(const ll_kcall *c)
+{
+    return c->in[0].dtype == LL_F32 ? reduce(c, true) : amax_ref(c);
+}
