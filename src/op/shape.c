@@ -10,6 +10,7 @@
 #include <stdio.h>
 
 ll_kernel fill_ref, reshape_ref, transpose_ref, broadcast_ref, slice_ref, pad_ref, concat_ref;
+ll_kernel fill_cpu, transpose_cpu, broadcast_cpu, slice_cpu, pad_cpu, concat_cpu;
 
 static const ll_op fill, reshape, transpose, broadcast, slice, pad, concat;
 
@@ -114,7 +115,7 @@ static const ll_op fill = {
     .split = fill_split,
     .no_grad = true,
     .ref = fill_ref,
-    .cpu = fill_ref,
+    .cpu = fill_cpu,
     .trials = {"{dtype=f32, shape=[3,7], value=1.5}", "{dtype=f32, shape=[], value=-2}",
                "{dtype=i32, shape=[5], value=3}", "{dtype=f32, shape=[0,2], value=1}"},
 };
@@ -231,7 +232,7 @@ static const ll_op transpose = {
     .loops = transpose_loops,
     .grad = transpose_grad,
     .ref = transpose_ref,
-    .cpu = transpose_ref,
+    .cpu = transpose_cpu,
     .trials = {"f32[5,7] {spec=\"ab->ba\"}", "f32[2,5,3,4] {spec=\"bthd->bhtd\"}",
                "f32[3,1,5] {spec=\"abc->cab\"}", "i32[3,0]<5 {spec=\"ab->ba\"}",
                "f32[2,3,2,3,2] {spec=\"abcde->cabed\"}", "f32[] {spec=\"->\"}"},
@@ -302,7 +303,7 @@ static const ll_op broadcast = {
     .split = broadcast_split,
     .grad = broadcast_grad,
     .ref = broadcast_ref,
-    .cpu = broadcast_ref,
+    .cpu = broadcast_cpu,
     .trials = {"f32[3] {spec=\"c->nhwc\", shape=[2,5,1,3]}", "f32[] {spec=\"->ab\", shape=[3,5]}",
                "f32[2,3] {spec=\"nc->nhwc\", shape=[2,5,7,3]}",
                "f32[7] {spec=\"n->nc\", shape=[7,3]}", "f32[2,3] {spec=\"ab->ab\", shape=[2,3]}",
@@ -394,7 +395,7 @@ static const ll_op slice = {
     .infer = slice_infer,
     .grad = slice_grad,
     .ref = slice_ref,
-    .cpu = slice_ref,
+    .cpu = slice_cpu,
     .trials = {"f32[7,5] {dim=0, from=2, to=5}", "f32[2,7,3] {dim=1, from=0, to=1}",
                "f32[4,5] {dim=1, from=3, to=3}", "i32[9]<5 {dim=0, from=8, to=9}"},
 };
@@ -404,7 +405,7 @@ static const ll_op pad = {
     .infer = pad_infer,
     .grad = pad_grad,
     .ref = pad_ref,
-    .cpu = pad_ref,
+    .cpu = pad_cpu,
     .trials = {"f32[7,5] {dim=0, from=2, to=1}", "f32[2,7,3] {dim=1, from=0, to=3}",
                "f32[3,0] {dim=1, from=1, to=1}", "i32[5]<5 {dim=0, from=0, to=0}"},
 };
@@ -453,7 +454,7 @@ static const ll_op concat = {
     .loops = range_loops,
     .grad = concat_grad,
     .ref = concat_ref,
-    .cpu = concat_ref,
+    .cpu = concat_cpu,
     .trials = {"f32[2,3], f32[5,3] {dim=0}", "f32[4,1,2], f32[4,3,2], f32[4,2,2] {dim=1}",
                "f32[3,2], f32[3,0] {dim=1}", "i32[5]<7 {dim=0}"},
 };
