@@ -267,6 +267,7 @@ typedef struct ll_session_opts {
     const char *precision; /* "f32" (the default) or "bf16": matrix products and convolutions */
     uint64_t seed;
     ll_session *share; /* parameters and state of equal names live in this session's memory */
+    bool reuse;        /* with share: runs in its memory too, where it fits; its results are lost */
 } ll_session_opts;
 LL_API ll_err ll_session_open(ll_graph *g, const ll_session_opts *opts, ll_session **out);
 LL_API void ll_session_close(ll_session *s);

@@ -1,4 +1,6 @@
-/* exec.c: the loop over instructions, and the slab they work in. */
+/* exec.c: the loop over instructions, and the slab they work in: [inputs | work | scratch]. Inputs
+ * that another exec shares lie there, not here; and the whole slab may be the other's work and
+ * scratch, where that is large enough. */
 #include "exec/exec.h"
 
 #include <math.h>
@@ -22,8 +24,9 @@ struct ll_exec {
     const ll_program *p;
     ll_arena *arena;
     char *slab;
-    size_t bytes;
-    void **address; /* slot -> micro-batch 0 */
+    bool borrowed;      /* the slab is another's */
+    size_t input_bytes; /* of the inputs that lie here */
+    void **address;     /* slot -> micro-batch 0 */
     bound *instrs;
     moving *moving;
     int n_moving;
@@ -31,40 +34,76 @@ struct ll_exec {
     bool profiling;
 };
 
-static ll_err map_slab(ll_exec *e)
-{
-    e->bytes = e->p->bytes ? e->p->bytes : 64;
-    void *m = mmap(NULL, e->bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    CHECK(m != MAP_FAILED, LL_E_MEM,
-          "%zu MiB for the program's memory cannot be had: use a smaller "
-          "train.micro_batch or model",
-          e->bytes >> 20);
-    e->slab = (char *)m;
-    madvise(m, e->bytes, MADV_HUGEPAGE); /* a hint: its failure costs only speed */
-    return LL_OK;
-}
-
 static bool kept(const ll_slot *s)
 {
     return s->name && (s->kind == LL_PARAM || s->kind == LL_STATE);
 }
 
-static ll_err place_slots(ll_exec *e, const ll_exec_opts *opts)
+/* The slot of share that is this input; -1: it is none of share's. */
+static int shared_slot(const ll_exec_opts *opts, const ll_slot *s)
+{
+    return opts->share && kept(s) ? ll_program_input(opts->share->p, s->name) : -1;
+}
+
+static size_t slab_bytes(const ll_exec *e)
+{
+    size_t n = e->input_bytes + e->p->work_bytes + e->p->scratch_bytes;
+    return n ? n : 64;
+}
+
+/* Where inputs lie within the slab: as the program says or, where some are another's, closed up. */
+static size_t *place_inputs(ll_exec *e, const ll_exec_opts *opts, bool *keeps)
+{
+    const ll_program *p = e->p;
+    size_t *offset = LL_NEW_ARRAY(e->arena, size_t, p->n_input + 1);
+    *keeps = false;
+    for (int i = 0; i < p->n_input; i++) {
+        const ll_slot *s = &p->slots[p->inputs[i].slot];
+        offset[i] = opts->share ? e->input_bytes : s->offset;
+        if (shared_slot(opts, s) >= 0) continue;
+        size_t copies = s->kind == LL_BATCH ? (size_t)p->n_micro : 1;
+        e->input_bytes += (s->bytes * copies + 63) / 64 * 64;
+        *keeps |= s->kind != LL_BATCH && s->kind != LL_STEP;
+    }
+    if (!opts->share) e->input_bytes = p->persistent_bytes;
+    return offset;
+}
+
+static ll_err map_slab(ll_exec *e, const ll_exec_opts *opts, bool keeps)
+{
+    const ll_exec *other = opts->share;
+    if (other && opts->reuse && !keeps &&
+        slab_bytes(e) <= other->p->work_bytes + other->p->scratch_bytes) {
+        e->slab = other->slab + other->input_bytes;
+        e->borrowed = true;
+        return LL_OK;
+    }
+    size_t n = slab_bytes(e);
+    void *m = mmap(NULL, n, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(m != MAP_FAILED, LL_E_MEM,
+          "%zu MiB for the program's memory cannot be had: use a smaller "
+          "train.micro_batch or model",
+          n >> 20);
+    e->slab = (char *)m;
+    madvise(m, n, MADV_HUGEPAGE); /* a hint: its failure costs only speed */
+    return LL_OK;
+}
+
+static ll_err place_slots(ll_exec *e, const ll_exec_opts *opts, const size_t *offset)
 {
     const ll_program *p = e->p;
     e->address = LL_NEW_ARRAY(e->arena, void *, p->n_slot + 1);
     for (int i = 1; i < p->n_slot; i++) {
         const ll_slot *s = &p->slots[i];
-        e->address[i] = e->slab + s->offset + (s->region == LL_WORK ? p->persistent_bytes : 0);
+        e->address[i] = e->slab + s->offset + (s->region == LL_WORK ? e->input_bytes : 0);
     }
     for (int i = 0; i < p->n_input; i++) {
         const ll_slot *s = &p->slots[p->inputs[i].slot];
-        if (!kept(s)) continue;
-        int there = opts->share ? ll_program_input(opts->share->p, s->name) : -1;
-        if (there < 0) {
+        int there = shared_slot(opts, s);
+        e->address[p->inputs[i].slot] = e->slab + offset[i];
+        if (there < 0 && kept(s))
             ll_init_fill(&s->init, s->name, opts->seed, &s->type, e->address[p->inputs[i].slot]);
-            continue;
-        }
+        if (there < 0) continue;
         const ll_type *t = &opts->share->p->slots[there].type;
         CHECK(t->dtype == s->type.dtype && ll_shape_equal(&t->shape, &s->type.shape), LL_E_SHAPE,
               "%s differs in shape or type from the session it is shared with", s->name);
@@ -132,13 +171,13 @@ static void bind_instrs(ll_exec *e, uint64_t seed)
                                        .threads = p->threads,
                                        .n_micro = p->n_micro,
                                        .seed = seed};
-        e->instrs[i].call.scratch = e->slab + p->persistent_bytes + p->work_bytes;
+        e->instrs[i].call.scratch = e->slab + e->input_bytes + p->work_bytes;
     }
 }
 
 static void poison(ll_exec *e)
 {
-    float *work = (float *)(void *)(e->slab + e->p->persistent_bytes);
+    float *work = (float *)(void *)(e->slab + e->input_bytes);
     size_t n = (e->p->work_bytes + e->p->scratch_bytes) / sizeof(float);
     for (size_t i = 0; i < n; i++) work[i] = NAN;
 }
@@ -150,9 +189,11 @@ ll_err ll_exec_open(const ll_program *p, const ll_exec_opts *opts, ll_exec **out
     e->arena = a;
     e->p = p;
     if (!strcmp(p->machine, "cpu")) ll_bind_threads(p->threads);
-    ll_err rc = map_slab(e);
+    bool keeps;
+    const size_t *offset = place_inputs(e, opts, &keeps);
+    ll_err rc = map_slab(e, opts, keeps);
     if (rc == LL_OK && opts->poison) poison(e);
-    if (rc == LL_OK) rc = place_slots(e, opts);
+    if (rc == LL_OK) rc = place_slots(e, opts, offset);
     if (rc != LL_OK) {
         ll_exec_close(e);
         return ll_frame(rc, __FILE__, __LINE__, __func__);
@@ -166,7 +207,7 @@ ll_err ll_exec_open(const ll_program *p, const ll_exec_opts *opts, ll_exec **out
 void ll_exec_close(ll_exec *e)
 {
     if (!e) return;
-    if (e->slab) munmap(e->slab, e->bytes);
+    if (e->slab && !e->borrowed) munmap(e->slab, slab_bytes(e));
     ll_arena_free(e->arena);
 }
 
@@ -177,7 +218,7 @@ void *ll_exec_data(const ll_exec *e, int slot, int micro)
 
 size_t ll_exec_bytes(const ll_exec *e)
 {
-    return e->bytes;
+    return e->borrowed ? 0 : slab_bytes(e);
 }
 
 void ll_exec_profile(ll_exec *e, bool on)

@@ -12,6 +12,7 @@ typedef struct ll_exec ll_exec;
 typedef struct ll_exec_opts {
     uint64_t seed;
     ll_exec *share; /* parameters and state of equal names live there; it must outlive this one */
+    bool reuse;     /* with share: works in its memory too, where it fits; its results are lost */
     bool poison;    /* fills the work memory with NaN first, for tests */
 } ll_exec_opts;
 
@@ -28,10 +29,10 @@ ll_err ll_exec_run_checked(ll_exec *e, int section, uint64_t step);
 /* Seconds spent in each instruction since profiling was turned on; NULL when off. */
 void ll_exec_profile(ll_exec *e, bool on);
 const double *ll_exec_seconds(const ll_exec *e);
-size_t ll_exec_bytes(const ll_exec *e); /* of the slab, as obtained from the system */
+size_t ll_exec_bytes(const ll_exec *e); /* as obtained from the system; 0: works in another's */
 
-/* Binds the OpenMP threads to cores, one each, once per process, unless OMP_PROC_BIND or
- * OMP_PLACES says otherwise or there are fewer cores than threads. */
+/* Binds the OpenMP threads to cores, one each, once per process, where there are as many as cores,
+ * unless OMP_PROC_BIND or OMP_PLACES says otherwise. */
 void ll_bind_threads(int threads);
 /* Fills data with an initial value: element i is a function of (seed, name, i) alone. */
 void ll_init_fill(const ll_init *init, const char *name, uint64_t seed, const ll_type *type,

@@ -32,7 +32,9 @@ static ll_err lower(const ll_session *s, bool no_fuse, ll_program **out)
 static ll_err open_parts(ll_session *s)
 {
     TRY(lower(s, false, &s->p));
-    ll_exec_opts o = {.seed = s->opts.seed, .share = s->opts.share ? s->opts.share->e : NULL};
+    ll_exec_opts o = {.seed = s->opts.seed,
+                      .share = s->opts.share ? s->opts.share->e : NULL,
+                      .reuse = s->opts.reuse};
     TRY(ll_exec_open(s->p, &o, &s->e));
     s->kept = LL_NEW_ARRAY(s->p->arena, int, s->p->n_input + 1);
     for (int i = 0; i < s->p->n_input; i++) {
