@@ -1,5 +1,6 @@
 /* bind.c: each OpenMP thread stays on a core of its own. Without it the system moves threads about
- * and steps take times that vary by tens of per cent. */
+ * and steps take times that vary by tens of per cent. Only where the threads take every core: with
+ * fewer, several programs may run side by side, and each would choose the same cores. */
 #include "exec/exec.h"
 
 #include <hwloc.h>
@@ -27,7 +28,7 @@ static void bind_to_cores(hwloc_topology_t topo, int threads)
     hwloc_cpuset_t allowed = hwloc_bitmap_alloc();
     hwloc_get_cpubind(topo, allowed, HWLOC_CPUBIND_PROCESS);
     hwloc_cpuset_t last = hwloc_bitmap_alloc();
-    if (core_set(topo, allowed, threads - 1, last)) { /* as many cores as threads */
+    if (core_set(topo, allowed, threads - 1, last) && !core_set(topo, allowed, threads, last)) {
 #pragma omp parallel num_threads(threads)
         {
             hwloc_cpuset_t mine = hwloc_bitmap_alloc();
