@@ -63,7 +63,8 @@ ll_err ll_mkdirs(const char *folder)
         bool made = mkdir(path, 0777) == 0;
         if (!made) {
             int why = errno;
-            bool is_folder = stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+            bool there = stat(path, &st) == 0, is_folder = there && S_ISDIR(st.st_mode);
+            CHECK(!there || is_folder, LL_E_IO, "creating folder %s: %s is a file", folder, path);
             CHECK(is_folder, LL_E_IO, "creating folder %s: %s", path, strerror(why));
         }
         *c = was;
