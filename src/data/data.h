@@ -39,7 +39,7 @@ typedef struct ll_data_opts {
     double val_fraction; /* held out where the set has no test files; 0: 0.05 */
     int64_t seq;         /* tokens: length of a window; 0: 256 */
     int64_t vocab;       /* tokens: every one must be below; 0: 256 for bytes, 50257 for GPT-2's */
-    int64_t classes;     /* images: labels must be below; 0: as the set has */
+    int64_t classes;     /* images: labels must be below; 0, or a set known by name: as it has */
     /* synthetic: tokens where vocab is set, else images of these sizes (0: 28 x 28 x 1, 10 classes)
      * with a pattern of each class under noise. */
     int64_t height, width, channels;

@@ -159,7 +159,7 @@ static ll_err open_in(ll_dataset *d, const ll_data_opts *o, const ll_known *k, r
     CHECK(o->vocab >= 0 && o->vocab <= INT32_MAX, LL_E_ARG, "vocab is %lld, wanted 1 to %d",
           (long long)o->vocab, INT32_MAX);
     d->info.seq = o->seq ? o->seq : 256;
-    d->info.classes = o->classes ? o->classes : k ? k->classes : 0;
+    d->info.classes = k && k->classes ? k->classes : o->classes;
     TRY(read(d, o, d->info.where));
     if (!d->synthetic && d->split[LL_VAL].n == 0) hold_out(d, fraction);
     TRY(d->info.kind == LL_IMAGES ? finish_images(d, k) : finish_tokens(d));

@@ -52,8 +52,9 @@ ll_err ll_labels_check(const uint8_t *b, int64_t n, size_t stride, int64_t class
 {
     for (int64_t i = 0; i < n; i++) {
         size_t at = (size_t)i * stride;
-        CHECK(b[at] < classes, LL_E_IO, "%s: label %d at offset %zu, wanted 0 to %lld", file, b[at],
-              offset + at, (long long)classes - 1);
+        CHECK(b[at] < classes, LL_E_IO,
+              "%s: label %d at offset %zu, wanted 0 to %lld (classes are %lld)", file, b[at],
+              offset + at, (long long)classes - 1, (long long)classes);
     }
     return LL_OK;
 }

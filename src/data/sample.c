@@ -119,8 +119,10 @@ ll_err ll_dataset_tokens(const ll_dataset *d, ll_split split, int64_t from, int6
     const uint8_t *p = s->tokens + at * s->token_bytes;
     for (int64_t i = 0; i < count; i++) {
         int32_t t = s->token_bytes == 1 ? p[i] : p[2 * i] | p[2 * i + 1] << 8;
-        CHECK(t < f->vocab, LL_E_IO, "%s: token %d at offset %zu, wanted 0 to %lld", s->file, t,
-              s->token_offset + (size_t)((at + i) * s->token_bytes), (long long)f->vocab - 1);
+        CHECK(t < f->vocab, LL_E_IO,
+              "%s: token %d at offset %zu, wanted 0 to %lld (the vocabulary is %lld)", s->file, t,
+              s->token_offset + (size_t)((at + i) * s->token_bytes), (long long)f->vocab - 1,
+              (long long)f->vocab);
         out[i] = t;
     }
     return LL_OK;
