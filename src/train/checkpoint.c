@@ -137,6 +137,17 @@ static const char *reason(const char *path)
     return !strncmp(why, path, n) && !strncmp(why + n, ": ", 2) ? why + n + 2 : why;
 }
 
+/* A file named step-00000012 is of step 12. */
+static ll_err check_name(const ll_st_file *f, const char *path)
+{
+    const char *slash = strrchr(path, '/'), *rest;
+    int64_t named = step_of(slash ? slash + 1 : path, &rest), step;
+    if (named < 0 || *rest) return LL_OK;
+    TRY(ll_checkpoint_int(f, "step", &step));
+    CHECK(step == named, LL_E_IO, "its metadata says step %lld", (long long)step);
+    return LL_OK;
+}
+
 ll_err ll_checkpoint_open(const char *path, ll_st_file **out)
 {
     *out = NULL;
@@ -144,6 +155,7 @@ ll_err ll_checkpoint_open(const char *path, ll_st_file **out)
     ll_st_file *f;
     ll_err rc = ll_st_open(path, &f);
     if (rc == LL_OK) rc = ll_st_check(f);
+    if (rc == LL_OK) rc = check_name(f, path);
     if (rc != LL_OK) {
         ll_st_close(f);
         FAIL(rc, "checkpoint %s is damaged (%s)", path, reason(path));
@@ -161,7 +173,8 @@ static ll_err open_latest_in(ll_arena *a, const char *run, ll_st_file **out)
     if (rc == LL_OK) return rc;
     CHECK(l.n > 1, rc, "%s; it is the run's only one", ll_error_message());
     const char *before = path_of(a, run, l.steps[l.n - 2]);
-    FAIL(rc, "%s; resume from %s with --resume=%s", ll_error_message(), before, before);
+    FAIL(rc, "%s; the one before it, for train --resume --from or eval --checkpoint, is %s",
+         ll_error_message(), before);
 }
 
 ll_err ll_checkpoint_open_latest(const char *run, ll_st_file **out)
