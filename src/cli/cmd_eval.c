@@ -30,7 +30,7 @@ static ll_err score(const opts *o, const ll_trained *t, ll_score *out)
     TRY(ll_run_dataset(t->run, &d));
     ll_err rc = ll_evaluator_open(t->run, d, t->s, &e);
     if (rc == LL_OK) {
-        rc = ll_evaluate(e, o->samples, out);
+        rc = ll_evaluate(e, o->samples, NULL, out);
         ll_evaluator_close(e);
     }
     ll_dataset_close(d);

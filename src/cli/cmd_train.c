@@ -8,7 +8,6 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
 
 typedef struct opts {
     const char *run, *out, *from;
@@ -48,36 +47,13 @@ static char *more(ll_arena *arena)
 
 /* ---- the run's folder ---- */
 
-static bool exists(const char *folder, const char *file)
+static ll_err choose_folder(const opts *o, ll_run *r)
 {
-    char path[4096];
-    struct stat st;
-    snprintf(path, sizeof path, "%s/%s", folder, file);
-    return stat(path, &st) == 0;
-}
-
-/* runs/NAME, runs/NAME-2, ...: the first that is new, or, to resume, the last that is there. */
-static const char *numbered(ll_run *r, bool resume)
-{
-    const char *base = r->out, *name = base;
-    for (int i = 2; i < 100000; i++) {
-        const char *next = ll_arena_printf(r->arena, "%s-%d", base, i);
-        if (resume && !exists(next, "run.yaml")) return name;
-        if (!resume && !exists(name, "")) return name;
-        name = next;
-    }
-    return base;
-}
-
-static ll_err choose_folder(const opts *o, bool said, ll_run *r)
-{
-    if (!said && !o->overwrite) r->out = numbered(r, o->resume);
-    bool there = exists(r->out, "run.yaml");
-    CHECK(!there || o->resume || o->overwrite, LL_E_CONFIG,
+    if (!r->out_said && !o->overwrite) r->out = ll_cli_numbered(r, o->resume);
+    CHECK(o->resume || o->overwrite || !ll_cli_holds_run(r->out), LL_E_CONFIG,
           "%s holds a run already: --resume goes on with it, --overwrite starts anew, --out DIR "
           "goes elsewhere",
           r->out);
-    if (there && o->overwrite && !o->resume) TRY(ll_checkpoint_drop_after(r->out, -1));
     return LL_OK;
 }
 
@@ -91,17 +67,20 @@ typedef struct view {
     bool tokens;
 } view;
 
+/* Large enough to come near the peak, small enough to be measured before each run. */
+enum { SMALL_GEMM = 384 };
+
 static void on_start(void *context, const ll_train_start *s)
 {
     view *v = (view *)context;
     char n[LL_NUMBER_TEXT], f[LL_NUMBER_TEXT], m[LL_NUMBER_TEXT];
     v->bytes = s->bytes;
     v->tokens = s->data->kind == LL_TOKENS;
-    if (ll_gemm_peak(s->threads, &v->peak) != LL_OK) v->peak = 0;
+    if (ll_gemm_peak(s->threads, SMALL_GEMM, &v->peak) != LL_OK) v->peak = 0;
     fprintf(stderr, "%s: %s parameters, %s on %s, %sFLOP a step, %d thread%s\n", s->run->name,
             ll_text_count((double)s->parameters, n), s->run->model.name, s->data->name,
             ll_text_count(s->flops, f), s->threads, s->threads == 1 ? "" : "s");
-    fprintf(stderr, "memory: %s for the whole run (%zu bytes), planned before it\n",
+    fprintf(stderr, "memory: %s for training and validation (%zu bytes), planned before the run\n",
             ll_text_bytes((double)s->bytes, m), s->bytes);
     if (s->note) fprintf(stderr, "bf16: %s\n", s->note);
     if (s->first_step)
@@ -178,9 +157,9 @@ static ll_err print_json(const ll_run *r, const ll_train_report *t)
     return ll_cli_json(j);
 }
 
-static ll_err train(const opts *o, ll_run *r, bool said)
+static ll_err train(const opts *o, ll_run *r)
 {
-    TRY(choose_folder(o, said, r));
+    TRY(choose_folder(o, r));
     view v = {.o = o};
     ll_train_opts t = {.resume = o->resume,
                        .resume_from = o->from,
@@ -193,26 +172,24 @@ static ll_err train(const opts *o, ll_run *r, bool said)
     return o->json ? print_json(r, &report) : LL_OK;
 }
 
-static ll_err run(const void *opts_given)
+static ll_err prepare(const opts *o, ll_arena *a, ll_run **r)
 {
-    opts o = *(const opts *)opts_given;
+    CHECK(!o->from || o->resume, LL_E_ARG, "--from goes with --resume");
+    CHECK(!o->overwrite || !o->resume, LL_E_ARG, "--overwrite and --resume exclude each other");
+    ll_words set = {.v = LL_NEW_ARRAY(a, const char *, o->set.n + 1)};
+    for (int i = 0; i < o->set.n; i++) set.v[set.n++] = o->set.v[i];
+    if (o->out) set.v[set.n++] = ll_arena_printf(a, "out=%s", o->out);
+    return ll_cli_run(o->run, &set, false, r);
+}
+
+static ll_err run(const void *given)
+{
+    const opts *o = (const opts *)given;
     ll_arena *a = ll_arena_new();
-    ll_words set = {.v = LL_NEW_ARRAY(a, const char *, o.set.n + 1)};
-    bool said = o.out != NULL;
-    for (int i = 0; i < o.set.n; i++) {
-        said |= !strncmp(o.set.v[i], "out=", 4);
-        set.v[set.n++] = o.set.v[i];
-    }
-    if (o.out) set.v[set.n++] = ll_arena_printf(a, "out=%s", o.out);
-    ll_run *r;
-    ll_err rc = o.from && !o.resume
-                    ? ll_raise(LL_E_ARG, __FILE__, __LINE__, __func__, "--from goes with --resume")
-                    : ll_cli_run(o.run, &set, false, &r);
-    if (rc == LL_OK) {
-        said |= exists(o.run, "run.yaml") || strchr(o.run, '/'); /* its own file may say out: */
-        rc = train(&o, r, said);
-        ll_run_free(r);
-    }
+    ll_run *r = NULL;
+    ll_err rc = prepare(o, a, &r);
+    if (rc == LL_OK) rc = train(o, r);
+    ll_run_free(r);
     ll_arena_free(a);
     return rc;
 }

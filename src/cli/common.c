@@ -7,6 +7,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 
 static ll_err load(const char *what, bool models, ll_run **out)
 {
@@ -33,6 +34,31 @@ ll_err ll_cli_run(const char *what, const ll_words *set, bool models, ll_run **o
     ll_run_free(*out);
     *out = NULL;
     return ll_frame(rc, __FILE__, __LINE__, __func__);
+}
+
+static bool exists(const char *folder, const char *file)
+{
+    char path[4096];
+    struct stat st;
+    snprintf(path, sizeof path, "%s/%s", folder, file);
+    return stat(path, &st) == 0;
+}
+
+bool ll_cli_holds_run(const char *folder)
+{
+    return exists(folder, "run.yaml");
+}
+
+const char *ll_cli_numbered(ll_run *r, bool newest)
+{
+    const char *base = r->out, *name = base;
+    for (int i = 2; i < 100000; i++) {
+        const char *next = ll_arena_printf(r->arena, "%s-%d", base, i);
+        if (newest && !ll_cli_holds_run(next)) return name;
+        if (!newest && !exists(name, "")) return name;
+        name = next;
+    }
+    return base;
 }
 
 ll_err ll_cli_json(json_t *value)
@@ -80,6 +106,7 @@ static ll_err open_trained(const char *folder, const char *checkpoint, const ll_
                            int64_t batch, ll_trained *t)
 {
     TRY(ll_cli_run(folder, set, false, &t->run));
+    if (!t->run->out_said) t->run->out = ll_cli_numbered(t->run, true);
     TRY(ll_run_graph(t->run, batch, NULL, &t->g));
     TRY(ll_session_open(t->g,
                         &(ll_session_opts){.threads = (int)t->run->train.threads,

@@ -12,12 +12,16 @@ extern "C" {
 
 /* Reads a run (or, with models, the name of a model), applies the settings, finishes it. */
 ll_err ll_cli_run(const char *what, const ll_words *set, bool models, ll_run **out);
+/* runs/NAME, runs/NAME-2, ...: the first that is new or, with newest, the last that is there. */
+const char *ll_cli_numbered(ll_run *r, bool newest);
+bool ll_cli_holds_run(const char *folder); /* has a run.yaml */
 /* Prints a JSON object or list on standard output and lets go of it. */
 ll_err ll_cli_json(json_t *value);
 json_t *ll_cli_number(double v); /* null where it is not finite */
 json_t *ll_cli_shape(const ll_shape *s);
 
-/* A trained model: a run folder and one of its checkpoints (NULL: the newest), for evaluation. */
+/* A trained model: a run folder, or a run whose newest folder it is, and one of its checkpoints
+ * (NULL: the newest), for evaluation. */
 typedef struct ll_trained {
     ll_run *run;
     ll_graph *g;

@@ -23,32 +23,33 @@ static int by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-ll_err ll_gemm_peak(int threads, double *gflops)
+ll_err ll_gemm_peak(int threads, int64_t n, double *gflops)
 {
-    enum { N = 768, TIMES = 12 };
-    ll_gemm_call g = {.m = N,
-                      .n = N,
-                      .k = N,
-                      .a_rs = N,
+    enum { TIMES = 12, LEAST = 3 };
+    const double patience_s = 0.3; /* on a machine so slow or busy, fewer times must do */
+    ll_gemm_call g = {.m = n,
+                      .n = n,
+                      .k = n,
+                      .a_rs = n,
                       .a_cs = 1,
-                      .b_rs = N,
+                      .b_rs = n,
                       .b_cs = 1,
-                      .c_rs = N,
+                      .c_rs = n,
                       .threads = threads};
-    size_t matrix = sizeof(float) * N * N, scratch = ll_gemm_scratch(&g);
-    char *memory = (char *)aligned_alloc(64, 3 * matrix + (scratch + 63) / 64 * 64);
+    size_t matrix = sizeof(float) * (size_t)(n * n), scratch = ll_gemm_scratch(&g);
+    char *memory = (char *)aligned_alloc(64, (3 * matrix + scratch + 63) / 64 * 64);
     CHECK(memory, LL_E_MEM, "no memory to time a matrix product");
-    for (int64_t i = 0; i < 2 * N * N; i++) ((float *)(void *)memory)[i] = (float)(i % 7) - 3;
+    for (int64_t i = 0; i < 2 * n * n; i++) ((float *)(void *)memory)[i] = (float)(i % 7) - 3;
     g.a = memory, g.b = memory + matrix, g.c = memory + 2 * matrix, g.scratch = memory + 3 * matrix;
-    double best = 1e30;
-    for (int i = 0; i < TIMES; i++) {
+    double best = 1e30, began = now();
+    for (int i = 0; i < TIMES && (i < LEAST || now() - began < patience_s); i++) {
         double start = now();
         ll_gemm(&g);
         double took = now() - start;
         if (took < best) best = took;
     }
     free(memory);
-    *gflops = 2e-9 * N * N * N / best;
+    *gflops = 2e-9 * (double)(n * n * n) / best;
     return LL_OK;
 }
 
@@ -150,7 +151,7 @@ static ll_err bench(const ll_run *r, ll_session *s, double seconds, bool profile
                              .parameters = ll_session_parameters(s),
                              .bytes = ll_session_bytes(s)};
     if (tokens && x >= 0) out->seq = p->slots[x].type.shape.d[1];
-    TRY(ll_gemm_peak(p->threads, &out->gemm_gflops));
+    TRY(ll_gemm_peak(p->threads, LL_LARGE_GEMM, &out->gemm_gflops));
     return time_steps(s, r->train.schedule.lr, seconds, profile, out);
 }
 

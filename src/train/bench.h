@@ -28,8 +28,9 @@ typedef struct ll_bench_report {
 /* Times steps of a finished run's model on random data that stays the same, so the loss must fall:
  * warm-up steps, then steps until `seconds` have passed (at least 5). */
 ll_err ll_bench_step(const ll_run *r, double seconds, bool profile, ll_bench_report *out);
-/* GFLOP/s of a large f32 matrix product on this many threads. */
-ll_err ll_gemm_peak(int threads, double *gflops);
+/* GFLOP/s of an f32 matrix product of n cubed on this many threads: the best of a few times. */
+ll_err ll_gemm_peak(int threads, int64_t n, double *gflops);
+enum { LL_LARGE_GEMM = 768 };
 
 #ifdef __cplusplus
 }

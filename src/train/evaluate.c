@@ -5,9 +5,21 @@
 #include "train/evaluate.h"
 
 #include "exec/session.h"
+#include "train/run_int.h"
 
-#include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
+
+/* The failure of a model's declaration, with the sizes it was given. */
+static ll_err bad_model(const ll_run *r, ll_err rc)
+{
+    char sizes[512] = "";
+    size_t at = 0;
+    for (const ll_size *s = r->model.sizes; s->name && at < sizeof sizes - 64; s++)
+        at += (size_t)snprintf(sizes + at, sizeof sizes - at, "%s%.32s %lld", at ? ", " : "",
+                               s->name, (long long)s->value);
+    FAIL(rc, "model %s of %s: %s", r->model.name, sizes, ll_error_message());
+}
 
 ll_err ll_run_graph(const ll_run *r, int64_t batch, const ll_optim *optim, ll_graph **out)
 {
@@ -19,7 +31,7 @@ ll_err ll_run_graph(const ll_run *r, int64_t batch, const ll_optim *optim, ll_gr
     ll_err rc = ll_graph_check(g);
     if (rc != LL_OK) {
         ll_graph_free(g);
-        return ll_frame(rc, __FILE__, __LINE__, __func__);
+        return bad_model(r, rc);
     }
     *out = g;
     return LL_OK;
@@ -46,6 +58,10 @@ static ll_err check_samples(const ll_run *r, const ll_data_info *info)
         memcpy(want.d, t.shape.d + 1, sizeof(int64_t) * (size_t)want.n);
     }
     ll_graph_free(g);
+    bool tokens = !strcmp(r->model.def->input, "tokens");
+    CHECK(tokens == (info->kind == LL_TOKENS), LL_E_CONFIG, "%s: model %s takes %s, data %s has %s",
+          ll_run_origin(r, "data.name"), r->model.name, tokens ? "tokens" : "images", info->name,
+          tokens ? "images" : "tokens");
     char a[LL_SHAPE_TEXT], b[LL_SHAPE_TEXT];
     CHECK(dtype == info->x_dtype && ll_shape_equal(&want, &info->x_shape), LL_E_SHAPE,
           "model %s takes samples of %s%s, data %s has %s%s: set the model's sizes to the data's",
@@ -75,8 +91,10 @@ ll_err ll_run_dataset(const ll_run *r, ll_dataset **out)
         o.channels = size_or(r, "channels", 0);
         o.classes = size_or(r, "classes", 0);
     }
-    TRY(ll_dataset_open(&o, out));
-    ll_err rc = check_samples(r, ll_dataset_info(*out));
+    ll_err rc = ll_dataset_open(&o, out);
+    CHECK(rc != LL_E_CONFIG, rc, "%s: %s", ll_run_origin(r, "data.name"), ll_error_message());
+    TRY(rc);
+    rc = check_samples(r, ll_dataset_info(*out));
     if (rc != LL_OK) {
         ll_dataset_close(*out);
         *out = NULL;
@@ -90,32 +108,14 @@ typedef struct pass { /* the model compiled for one batch size */
     ll_session *s;
 } pass;
 
+enum { MOST_BATCH = 256, MOST_PASSES = 8 };
 struct ll_evaluator {
     const ll_run *run;
     const ll_dataset *data;
     ll_session *share;
-    pass whole, tail;
+    pass passes[MOST_PASSES];
+    int n;
 };
-
-static void close_pass(pass *p)
-{
-    ll_session_close(p->s);
-    ll_graph_free(p->g);
-    *p = (pass){0};
-}
-
-static ll_err open_pass(const ll_evaluator *e, pass *p, int64_t batch)
-{
-    if (p->batch == batch) return LL_OK;
-    close_pass(p);
-    TRY(ll_run_graph(e->run, batch, NULL, &p->g));
-    ll_session_opts o = {.threads = (int)e->run->train.threads,
-                         .precision = e->run->train.precision,
-                         .share = e->share};
-    TRY(ll_session_open(p->g, &o, &p->s));
-    p->batch = batch;
-    return LL_OK;
-}
 
 ll_err ll_evaluator_open(const ll_run *r, const ll_dataset *d, ll_session *share,
                          ll_evaluator **out)
@@ -127,12 +127,67 @@ ll_err ll_evaluator_open(const ll_run *r, const ll_dataset *d, ll_session *share
     return LL_OK;
 }
 
+static void close_pass(pass *p)
+{
+    ll_session_close(p->s);
+    ll_graph_free(p->g);
+    *p = (pass){0};
+}
+
 void ll_evaluator_close(ll_evaluator *e)
 {
     if (!e) return;
-    close_pass(&e->whole);
-    close_pass(&e->tail);
+    for (int i = 0; i < e->n; i++) close_pass(&e->passes[i]);
     free(e);
+}
+
+/* The model for this many samples at once. */
+static ll_err find_pass(ll_evaluator *e, int64_t batch, pass **out)
+{
+    for (int i = 0; i < e->n; i++)
+        if (e->passes[i].batch == batch) {
+            *out = &e->passes[i];
+            return LL_OK;
+        }
+    LL_ASSERT(e->n < MOST_PASSES);
+    pass *p = &e->passes[e->n++];
+    TRY(ll_run_graph(e->run, batch, NULL, &p->g));
+    ll_session_opts o = {.threads = (int)e->run->train.threads,
+                         .precision = e->run->train.precision,
+                         .share = e->share,
+                         .reuse = true};
+    TRY(ll_session_open(p->g, &o, &p->s));
+    p->batch = batch;
+    *out = p;
+    return LL_OK;
+}
+
+/* How many samples there are to take, and how many at once. */
+static ll_err sizes(const ll_evaluator *e, int64_t *samples, int64_t *batch)
+{
+    const ll_data_info *info = ll_dataset_info(e->data);
+    *batch = e->run->train.micro_batch ? e->run->train.micro_batch : e->run->train.batch;
+    if (*batch > MOST_BATCH) *batch = MOST_BATCH;
+    if (*samples <= 0 || *samples > info->n[LL_VAL]) *samples = info->n[LL_VAL];
+    CHECK(*samples > 0, LL_E_IO, "data %s has no validation samples", info->name);
+    if (*batch > *samples) *batch = *samples;
+    return LL_OK;
+}
+
+ll_err ll_evaluator_plan(ll_evaluator *e, int64_t samples)
+{
+    int64_t batch;
+    pass *p;
+    TRY(sizes(e, &samples, &batch));
+    TRY(find_pass(e, batch, &p));
+    return samples % batch ? find_pass(e, samples % batch, &p) : LL_OK;
+}
+
+size_t ll_evaluator_bytes(const ll_evaluator *e)
+{
+    size_t sum = 0;
+    for (int i = 0; i < e->n; i++) sum += ll_exec_bytes(ll_session_exec(e->passes[i].s));
+    return sum;
 }
 
 static ll_err add_batch(pass *p, const ll_data_batch *b, ll_score *sum)
@@ -140,44 +195,44 @@ static ll_err add_batch(pass *p, const ll_data_batch *b, ll_score *sum)
     const ll_program *prog = ll_session_program(p->s);
     TRY(ll_session_set(p->s, "x", 0, b->x, prog->slots[ll_program_input(prog, "x")].bytes));
     TRY(ll_session_set(p->s, "y", 0, b->y, prog->slots[ll_program_input(prog, "y")].bytes));
-    TRY(ll_session_run(p->s, 0));
+    ll_err rc = ll_session_run(p->s, 0);
+    CHECK(rc != LL_E_NUMERIC, rc, "validation: %s", ll_error_message());
+    TRY(rc);
     sum->loss += ll_session_result(p->s, "loss") * (double)p->batch;
     sum->accuracy += ll_session_result(p->s, "correct"); /* NaN where there is none */
     sum->samples += p->batch;
     return LL_OK;
 }
 
-static ll_err run_all(ll_evaluator *e, ll_loader *l, int64_t samples, ll_score *sum)
+static ll_err run_all(ll_evaluator *e, ll_loader *l, int64_t samples,
+                      const volatile sig_atomic_t *stop, ll_score *sum)
 {
-    while (sum->samples < samples) {
+    while (sum->samples < samples && !(stop && *stop)) {
         ll_data_batch b;
+        pass *p;
         TRY(ll_loader_next(l, &b));
-        int64_t count = samples - sum->samples < b.count ? samples - sum->samples : b.count;
-        if (count == 0) break;
-        pass *p = count == e->whole.batch ? &e->whole : &e->tail;
-        TRY(open_pass(e, p, count));
+        int64_t left = samples - sum->samples;
+        TRY(find_pass(e, left < b.count ? left : b.count, &p));
+        uint64_t step = ll_session_step(e->share); /* for messages */
+        ll_session_set_step(p->s, step ? step - 1 : 0);
         TRY(add_batch(p, &b, sum));
     }
+    if (sum->samples < samples) sum->samples = 0;
     return LL_OK;
 }
 
-ll_err ll_evaluate(ll_evaluator *e, int64_t samples, ll_score *out)
+ll_err ll_evaluate(ll_evaluator *e, int64_t samples, const volatile sig_atomic_t *stop,
+                   ll_score *out)
 {
-    enum { BATCH = 256 };
-    const ll_data_info *info = ll_dataset_info(e->data);
-    int64_t batch = e->run->train.micro_batch ? e->run->train.micro_batch : e->run->train.batch;
-    if (batch > BATCH) batch = BATCH;
-    if (samples <= 0 || samples > info->n[LL_VAL]) samples = info->n[LL_VAL];
-    CHECK(samples > 0, LL_E_IO, "data %s has no validation samples", info->name);
-    if (batch > samples) batch = samples;
-    TRY(open_pass(e, &e->whole, batch));
+    int64_t batch;
     ll_loader *l;
     ll_score sum = {0};
+    TRY(sizes(e, &samples, &batch));
     TRY(ll_loader_open(e->data, &(ll_loader_opts){.how = {.split = LL_VAL}, .batch = batch}, &l));
-    ll_err rc = run_all(e, l, samples, &sum);
+    ll_err rc = run_all(e, l, samples, stop, &sum);
     ll_loader_close(l);
     if (rc != LL_OK) return ll_frame(rc, __FILE__, __LINE__, __func__);
-    *out =
-        (ll_score){sum.loss / (double)sum.samples, sum.accuracy / (double)sum.samples, sum.samples};
+    double n = (double)sum.samples;
+    *out = (ll_score){sum.loss / n, sum.accuracy / n, sum.samples};
     return LL_OK;
 }

@@ -3,6 +3,8 @@
 #include "data/data.h"
 #include "train/run.h"
 
+#include <signal.h>
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -14,15 +16,20 @@ ll_err ll_run_dataset(const ll_run *r, ll_dataset **out);
 
 typedef struct ll_score {
     double loss, accuracy; /* accuracy: NaN where the model does not classify */
-    int64_t samples;
+    int64_t samples;       /* 0: stopped before the end; the rest means nothing */
 } ll_score;
 
 /* Mean loss and accuracy over the first `samples` of the validation set (0: all), with the
- * parameters of another session. */
+ * parameters of another session and, where it fits, in its memory: its results are lost. */
 typedef struct ll_evaluator ll_evaluator;
 ll_err ll_evaluator_open(const ll_run *r, const ll_dataset *d, ll_session *share,
                          ll_evaluator **out);
-ll_err ll_evaluate(ll_evaluator *e, int64_t samples, ll_score *out);
+/* Compiles for so many samples now, so that ll_evaluate needs no more memory than it has. */
+ll_err ll_evaluator_plan(ll_evaluator *e, int64_t samples);
+size_t ll_evaluator_bytes(const ll_evaluator *e); /* beside the other session's */
+/* stop: not NULL and not 0 ends it soon. */
+ll_err ll_evaluate(ll_evaluator *e, int64_t samples, const volatile sig_atomic_t *stop,
+                   ll_score *out);
 void ll_evaluator_close(ll_evaluator *e);
 
 #ifdef __cplusplus

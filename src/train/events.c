@@ -13,6 +13,7 @@
 #include "base/file.h"
 #include "base/text.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
@@ -20,6 +21,7 @@
 #include <unistd.h>
 
 #define FLUSH_EVERY_S 2.0
+#define PREFIX "events.out.tfevents."
 
 struct ll_events {
     ll_arena *arena;
@@ -107,11 +109,32 @@ static int create(ll_arena *a, const char *folder, const char **path)
     char host[65] = "localhost";
     if (gethostname(host, sizeof host - 1)) host[0] = '\0';
     for (int i = 0;; i++) {
-        *path = ll_arena_printf(a, "%s/events.out.tfevents.%010lld.%s.%ld.%d", folder,
-                                (long long)wall_time(), host, (long)getpid(), i);
+        *path = ll_arena_printf(a, "%s/" PREFIX "%010lld.%s.%ld.%d", folder, (long long)wall_time(),
+                                host, (long)getpid(), i);
         int fd = open(*path, O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC, 0666);
         if (fd >= 0 || errno != EEXIST) return fd;
     }
+}
+
+static ll_err drop_in(ll_arena *a, const char *folder, DIR *d)
+{
+    for (struct dirent *e; (e = readdir(d));) {
+        if (strncmp(e->d_name, PREFIX, strlen(PREFIX))) continue;
+        const char *path = ll_arena_printf(a, "%s/%s", folder, e->d_name);
+        CHECK(unlink(path) == 0, LL_E_IO, "%s: removing: %s", path, strerror(errno));
+    }
+    return LL_OK;
+}
+
+ll_err ll_events_drop(const char *folder)
+{
+    DIR *d = opendir(folder);
+    CHECK(d, LL_E_IO, "%s: %s", folder, strerror(errno));
+    ll_arena *a = ll_arena_new();
+    ll_err rc = drop_in(a, folder, d);
+    ll_arena_free(a);
+    closedir(d);
+    return rc;
 }
 
 static ll_err open_in(ll_arena *a, const char *folder, int64_t first_step, ll_events **out)

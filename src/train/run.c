@@ -88,9 +88,22 @@ static ll_err load_bundled(const char *name, ll_run **out)
          known);
 }
 
+/* A run folder may have been moved since its run.yaml was written. */
+static ll_err load_folder(const char *folder, ll_arena *scratch, ll_run **out)
+{
+    char *place = ll_arena_strdup(scratch, folder);
+    for (size_t n = strlen(place); n > 1 && place[n - 1] == '/'; n--) place[n - 1] = '\0';
+    TRY(load_file(ll_arena_printf(scratch, "%s/run.yaml", place), out));
+    ll_err rc = ll_run_assign(*out, &(ll_setting){.key = "out", .value = place, .origin = place});
+    if (rc == LL_OK) return rc;
+    ll_run_free(*out);
+    *out = NULL;
+    return rc;
+}
+
 static ll_err load(const char *what, ll_arena *scratch, ll_run **out)
 {
-    if (is_folder(what)) return load_file(ll_arena_printf(scratch, "%s/run.yaml", what), out);
+    if (is_folder(what)) return load_folder(what, scratch, out);
     if (strchr(what, '/') || ends_with(what, ".yaml") || ends_with(what, ".yml"))
         return load_file(what, out);
     const char *places[] = {"runs", LL_RUN_DIR};
@@ -223,7 +236,8 @@ ll_err ll_run_finish(ll_run *r)
     TRY(finish_data(r));
     TRY(finish_train(r));
     if (!r->name) r->name = name_of(r->file, r->arena);
-    if (*r->out) return LL_OK;
+    r->out_said = *r->out;
+    if (r->out_said) return LL_OK;
     const char *out = ll_arena_printf(r->arena, "runs/%s", r->name);
     return ll_run_assign(r, &(ll_setting){.key = "out", .value = out, .origin = r->file});
 }

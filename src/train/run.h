@@ -51,12 +51,14 @@ typedef struct ll_run {
     ll_run_data data;
     ll_run_train train;
     const char *out;            /* "": not said; finished: always set */
+    bool out_said;              /* finished: by the file or a setting, not made of the name */
     struct ll_run_notes *notes; /* where each setting came from; sizes not yet checked */
     ll_arena *arena;
 } ll_run;
 
-/* Reads a run: a path (it has a '/' or ends in .yaml or .yml), a run folder (its run.yaml), or a
- * name: runs/NAME.yaml here, the installed one, the one compiled in, in this order. */
+/* Reads a run: a path (it has a '/' or ends in .yaml or .yml), a run folder (its run.yaml; out is
+ * then that folder, which may have been moved), or a name: runs/NAME.yaml here, the installed one,
+ * the one compiled in, in this order. */
 ll_err ll_run_load(const char *what, ll_run **out);
 /* The same from bytes; file names them in messages. */
 ll_err ll_run_parse(const char *bytes, size_t size, const char *file, ll_run **out);

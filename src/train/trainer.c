@@ -3,7 +3,9 @@
  * 1. Everything that metrics.jsonl and checkpoints hold is a function of the run file alone: two
  *    runs give the same bytes, and so does a run that was stopped and resumed. Times go elsewhere.
  * 2. A checkpoint after step k has all that step k+1 needs; data position is the step number.
- * 3. A signal ends the loop after the step under way; the checkpoint is then written as usual. */
+ * 3. A signal ends the loop after the step under way, a validation at once; the checkpoint is then
+ *    written as usual. A validation cut short is owed: the resumed run begins with it.
+ * 4. What is in the run folder is left alone until everything that can be refused has been. */
 #include "train/trainer.h"
 
 #include "base/file.h"
@@ -15,12 +17,17 @@
 #include "train/metrics.h"
 #include "train/state.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <math.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/file.h>
 #include <time.h>
+#include <unistd.h>
+
+enum { RECENT = 1 << 16 }; /* steps whose time and loss are remembered */
 
 typedef struct trainer {
     const ll_run *r;
@@ -35,8 +42,10 @@ typedef struct trainer {
     ll_metrics *metrics, *timing;
     ll_events *events;
     int64_t micro, n_micro, steps, first, epoch_steps;
-    double *times, *losses; /* of the steps done here, by step - first */
+    double *times, *losses; /* [RECENT], of step i at (i - first) % RECENT */
     double began;
+    int folder; /* open and locked; -1: not yet */
+    bool owed;  /* a validation was cut short */
 } trainer;
 
 static volatile sig_atomic_t caught;
@@ -71,7 +80,23 @@ static ll_err open_model(trainer *t)
                          .precision = r->train.precision,
                          .seed = (uint64_t)r->train.seed};
     TRY(ll_session_open(t->g, &o, &t->s));
-    return ll_evaluator_open(r, t->data, t->s, &t->eval);
+    TRY(ll_evaluator_open(r, t->data, t->s, &t->eval));
+    TRY(ll_evaluator_plan(t->eval, r->train.eval_samples));
+    return ll_evaluator_plan(t->eval, 0);
+}
+
+/* One process at a time: two would mix their metrics and remove each other's checkpoints. Where
+ * the file system has no locks there are none. */
+static ll_err lock_folder(trainer *t)
+{
+    const char *out = t->r->out;
+    if (!t->opts->resume || t->opts->resume_from) TRY(ll_mkdirs(out));
+    t->folder = open(out, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    CHECK(t->folder >= 0 || (t->opts->resume && errno == ENOENT), LL_E_IO, "%s: %s", out,
+          strerror(errno));
+    CHECK(t->folder < 0 || flock(t->folder, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK,
+          LL_E_IO, "%s: another process is training there; --out DIR goes elsewhere", out);
+    return LL_OK;
 }
 
 /* A run can go on only with the settings that decide which data a step sees. */
@@ -95,7 +120,7 @@ static ll_err load_from(trainer *t, const ll_st_file *f)
     TRY(ll_checkpoint_load(f, tensors, n, true));
     TRY(ll_checkpoint_int(f, "step", &t->first));
     ll_session_set_step(t->s, (uint64_t)t->first);
-    return ll_checkpoint_drop_after(t->r->out, t->first);
+    return LL_OK;
 }
 
 static ll_err resume(trainer *t)
@@ -105,18 +130,21 @@ static ll_err resume(trainer *t)
         TRY(ll_checkpoint_open(t->opts->resume_from, &f));
     else
         TRY(ll_checkpoint_open_latest(t->r->out, &f));
-    CHECK(f, LL_E_IO, "%s has no checkpoint to resume from: train without --resume", t->r->out);
+    CHECK(f, LL_E_IO, "%s has no checkpoint to resume from: train %s", t->r->out,
+          t->folder < 0 ? "without --resume" : "with --overwrite in place of --resume");
     ll_err rc = load_from(t, f);
     ll_st_close(f);
     return rc;
 }
 
+/* Files of the run, without what an earlier one left there of steps that are still to come. */
 static ll_err open_outputs(trainer *t)
 {
     char *text = ll_run_print(t->r, t->arena);
-    TRY(ll_mkdirs(t->r->out));
-    TRY(ll_file_write(in_folder(t, "run.yaml"), text, strlen(text)));
     int64_t keep = t->opts->resume ? t->first : -1;
+    TRY(ll_checkpoint_drop_after(t->r->out, keep));
+    if (!t->opts->resume) TRY(ll_events_drop(t->r->out));
+    TRY(ll_file_write(in_folder(t, "run.yaml"), text, strlen(text)));
     TRY(ll_metrics_open(in_folder(t, "metrics.jsonl"), keep, &t->metrics));
     TRY(ll_metrics_open(in_folder(t, "timing.jsonl"), keep, &t->timing));
     return ll_events_open(t->r->out, t->first + 1, &t->events);
@@ -130,12 +158,12 @@ static ll_err set_up(trainer *t)
     t->steps = ll_run_steps(r, info->n[LL_TRAIN]);
     t->epoch_steps = (info->n[LL_TRAIN] + r->train.batch - 1) / r->train.batch;
     TRY(open_model(t));
+    TRY(lock_folder(t));
     if (t->opts->resume) TRY(resume(t));
+    t->times = (double *)calloc(RECENT, sizeof(double));
+    t->losses = (double *)calloc(RECENT, sizeof(double));
+    CHECK(t->times && t->losses, LL_E_MEM, "no memory to note %d steps", RECENT);
     TRY(open_outputs(t));
-    int64_t n = t->steps > t->first ? t->steps - t->first : 0;
-    t->times = (double *)calloc((size_t)n + 1, sizeof(double));
-    t->losses = (double *)calloc((size_t)n + 1, sizeof(double));
-    CHECK(t->times && t->losses, LL_E_MEM, "no memory to note %" PRId64 " steps", n);
     ll_loader_opts lo = {
         .batch = r->train.batch,
         .start = t->first,
@@ -155,6 +183,7 @@ static void tear_down(trainer *t)
     ll_dataset_close(t->data);
     free(t->times);
     free(t->losses);
+    if (t->folder >= 0) close(t->folder);
     ll_arena_free(t->arena);
 }
 
@@ -168,7 +197,7 @@ static void tell_start(const trainer *t)
                         t->report->parameters,
                         t->steps,
                         t->first,
-                        ll_session_bytes(t->s),
+                        t->report->bytes_planned,
                         p->flops,
                         p->threads,
                         note};
@@ -213,14 +242,18 @@ static ll_err take_step(trainer *t, int64_t step)
     const ll_data_info *info = ll_dataset_info(t->data);
     double start = now(), lr = ll_lr_at(&t->r->train.schedule, t->r->train.batch, t->steps, step);
     TRY(feed(t));
-    TRY(ll_session_run(t->s, lr));
+    ll_err rc = ll_session_run(t->s, lr);
+    CHECK(rc != LL_E_NUMERIC, rc, "%s; a lower train.lr (it was %g) or train.clip may help",
+          ll_error_message(), lr);
+    TRY(rc);
     double seconds = now() - start, batch = (double)t->r->train.batch;
+    double loss = ll_session_result(t->s, "loss");
     if (step == t->first) t->report->first_step_s = now() - t->began;
-    t->times[step - t->first] = seconds;
-    t->losses[step - t->first] = ll_session_result(t->s, "loss");
+    t->times[(step - t->first) % RECENT] = seconds;
+    t->losses[(step - t->first) % RECENT] = loss;
     ll_train_step s = {step + 1,
                        t->steps,
-                       t->losses[step - t->first],
+                       loss,
                        ll_session_result(t->s, "grad_norm"),
                        lr,
                        seconds,
@@ -232,18 +265,27 @@ static ll_err take_step(trainer *t, int64_t step)
     return LL_OK;
 }
 
-static ll_err validate(trainer *t, int64_t done, bool last)
+static ll_err note_score(trainer *t, int64_t done, const ll_score *score)
+{
+    ll_metrics_begin(t->metrics, done);
+    ll_metrics_num(t->metrics, "val_loss", score->loss);
+    if (!isnan(score->accuracy)) ll_metrics_num(t->metrics, "val_accuracy", score->accuracy);
+    TRY(ll_metrics_end(t->metrics));
+    TRY(ll_events_scalar(t->events, done, "val/loss", score->loss));
+    if (isnan(score->accuracy)) return LL_OK;
+    return ll_events_scalar(t->events, done, "val/accuracy", score->accuracy);
+}
+
+/* note: not where the metrics have it already. */
+static ll_err validate(trainer *t, int64_t done, bool note)
 {
     ll_score score;
-    TRY(ll_evaluate(t->eval, last ? 0 : t->r->train.eval_samples, &score));
+    int64_t samples = done >= t->steps ? 0 : t->r->train.eval_samples;
+    TRY(ll_evaluate(t->eval, samples, &caught, &score));
+    t->owed = score.samples == 0;
+    if (t->owed) return LL_OK;
     t->report->val = score;
-    ll_metrics_begin(t->metrics, done);
-    ll_metrics_num(t->metrics, "val_loss", score.loss);
-    if (!isnan(score.accuracy)) ll_metrics_num(t->metrics, "val_accuracy", score.accuracy);
-    TRY(ll_metrics_end(t->metrics));
-    TRY(ll_events_scalar(t->events, done, "val/loss", score.loss));
-    if (!isnan(score.accuracy))
-        TRY(ll_events_scalar(t->events, done, "val/accuracy", score.accuracy));
+    if (note) TRY(note_score(t, done, &score));
     if (t->opts->watch.evaluated) t->opts->watch.evaluated(t->opts->watch.context, done, &score);
     return LL_OK;
 }
@@ -272,18 +314,37 @@ static bool due(int64_t done, int64_t every, int64_t otherwise)
     return done % (every ? every : otherwise) == 0;
 }
 
+static bool validation_due(const trainer *t, int64_t done)
+{
+    return done >= t->steps || due(done, t->r->train.eval_every, t->epoch_steps);
+}
+
+/* The validation of the step resumed after, where its run was stopped before it had one; and of a
+ * run that was over, for the report. */
+static ll_err catch_up(trainer *t)
+{
+    uint8_t *text;
+    size_t n;
+    if (t->first == 0 || !validation_due(t, t->first)) return LL_OK;
+    TRY(ll_file_read(in_folder(t, "metrics.jsonl"), SIZE_MAX / 4, &text, &n));
+    bool has = strstr((char *)text,
+                      ll_arena_printf(t->arena, "{\"step\":%" PRId64 ",\"val_loss\":", t->first));
+    free(text);
+    return has && t->first < t->steps ? LL_OK : validate(t, t->first, !has);
+}
+
 static ll_err loop(trainer *t)
 {
-    for (int64_t step = t->first; step < t->steps; step++) {
+    for (int64_t step = t->first; step < t->steps && !caught; step++) {
         TRY(take_step(t, step));
         int64_t done = step + 1;
-        bool last = done == t->steps;
         t->report->steps = done;
-        if (last || due(done, t->r->train.eval_every, t->epoch_steps)) TRY(validate(t, done, last));
-        if (last || caught || due(done, t->r->train.save_every, t->epoch_steps)) TRY(save(t, done));
-        if (caught) break;
+        if (validation_due(t, done)) TRY(validate(t, done, true));
+        if (done == t->steps || caught || due(done, t->r->train.save_every, t->epoch_steps))
+            TRY(save(t, done));
     }
-    return LL_OK;
+    bool saved = t->report->steps > t->first || (t->opts->resume && !t->opts->resume_from);
+    return caught && !saved ? save(t, t->first) : LL_OK;
 }
 
 /* ---- the end ---- */
@@ -298,17 +359,18 @@ static void sum_up(trainer *t)
 {
     ll_train_report *r = t->report;
     const ll_data_info *info = ll_dataset_info(t->data);
-    int64_t n = r->steps - t->first, tail = n < t->r->train.log_every ? n : t->r->train.log_every;
+    int64_t all = r->steps - t->first, n = all < RECENT ? all : RECENT;
+    int64_t tail = n < t->r->train.log_every ? n : t->r->train.log_every;
     r->train_loss = n ? 0 : NAN;
-    for (int64_t i = n - tail; i < n; i++) r->train_loss += t->losses[i] / (double)tail;
+    for (int64_t i = all - tail; i < all; i++)
+        r->train_loss += t->losses[i % RECENT] / (double)tail;
     qsort(t->times, (size_t)n, sizeof *t->times, by_value);
     r->step_s = n ? t->times[n / 2] : NAN;
     r->samples_per_s = (double)t->r->train.batch / r->step_s;
     r->tokens_per_s = info->kind == LL_TOKENS ? r->samples_per_s * (double)info->seq : 0;
-    r->bytes_planned = ll_session_bytes(t->s);
-    r->bytes_used = ll_exec_bytes(ll_session_exec(t->s));
+    r->bytes_used = ll_exec_bytes(ll_session_exec(t->s)) + ll_evaluator_bytes(t->eval);
     r->seconds = now() - t->began;
-    r->signal = caught;
+    r->signal = r->steps < t->steps || t->owed ? caught : 0; /* else it was done all the same */
 }
 
 static ll_err run(trainer *t)
@@ -317,9 +379,10 @@ static ll_err run(trainer *t)
     t->report->parameters = ll_session_parameters(t->s);
     t->report->steps = t->first;
     t->report->val = (ll_score){NAN, NAN, 0};
+    t->report->bytes_planned = ll_session_bytes(t->s) + ll_evaluator_bytes(t->eval);
     tell_start(t);
+    TRY(catch_up(t));
     TRY(loop(t));
-    if (t->first >= t->steps) TRY(validate(t, t->first, true)); /* nothing was left to do */
     sum_up(t);
     TRY(ll_events_flush(t->events));
     char n[LL_NUMBER_TEXT], d[LL_NUMBER_TEXT];
@@ -330,17 +393,27 @@ static ll_err run(trainer *t)
     return ll_curve_of_run(t->r->out, t->r->name, caption);
 }
 
+/* Signals while training. A reader of our messages that went away (a pipe into tee, stopped by the
+ * same Ctrl-C) or a limit on file sizes must not end the run before it has saved. */
+static const struct {
+    int signal;
+    void (*handler)(int);
+} handled[] = {{SIGINT, on_signal}, {SIGTERM, on_signal}, {SIGPIPE, SIG_IGN}, {SIGXFSZ, SIG_IGN}};
+enum { N_HANDLED = sizeof handled / sizeof *handled };
+
 ll_err ll_train(const ll_run *r, const ll_train_opts *opts, ll_train_report *out)
 {
-    struct sigaction mine = {.sa_handler = on_signal, .sa_flags = SA_RESTART}, old_int, old_term;
-    trainer t = {.r = r, .opts = opts, .report = out, .arena = ll_arena_new(), .began = now()};
+    struct sigaction old[N_HANDLED];
+    trainer t = {.r = r, .opts = opts, .report = out, .began = now(), .folder = -1};
+    t.arena = ll_arena_new();
     memset(out, 0, sizeof *out);
     caught = 0;
-    sigaction(SIGINT, &mine, &old_int);
-    sigaction(SIGTERM, &mine, &old_term);
+    for (int i = 0; i < N_HANDLED; i++) {
+        struct sigaction mine = {.sa_handler = handled[i].handler, .sa_flags = SA_RESTART};
+        sigaction(handled[i].signal, &mine, &old[i]);
+    }
     ll_err rc = run(&t);
     tear_down(&t);
-    sigaction(SIGINT, &old_int, NULL);
-    sigaction(SIGTERM, &old_term, NULL);
+    for (int i = 0; i < N_HANDLED; i++) sigaction(handled[i].signal, &old[i], NULL);
     return rc;
 }

@@ -12,8 +12,8 @@ typedef struct ll_train_start {
     const ll_run *run;
     const ll_data_info *data;
     int64_t parameters, steps, first_step; /* first_step > 0: resumed */
-    size_t bytes;                          /* of the program: exactly what it will use */
-    double flops;                          /* of a step */
+    size_t bytes; /* of the programs, validation's too: exactly what they will use */
+    double flops; /* of a step */
     int threads;
     const char *note; /* what a person should know, such as how bf16 is computed; or NULL */
 } ll_train_start;
@@ -40,16 +40,17 @@ typedef struct ll_train_opts {
 
 typedef struct ll_train_report {
     int64_t parameters, steps; /* steps done in all */
-    double train_loss;         /* mean over the last log_every steps */
+    double train_loss;         /* mean over the last log_every steps, 65536 at most */
     ll_score val;
-    double step_s; /* median */
+    double step_s; /* median of the last 65536 */
     double samples_per_s, tokens_per_s, seconds, first_step_s;
     size_t bytes_planned, bytes_used;
-    int signal; /* that stopped it, or 0 */
+    int signal; /* that stopped it before its end, or 0 */
 } ll_train_report;
 
-/* Trains a finished run; its folder is made. Runs that stop by SIGINT or SIGTERM save and return
- * LL_OK with the signal in the report. */
+/* Trains a finished run; its folder is made, and what an earlier run left there goes, unless this
+ * one resumes it. Runs that stop by SIGINT or SIGTERM save and return LL_OK with the signal in the
+ * report. */
 ll_err ll_train(const ll_run *r, const ll_train_opts *opts, ll_train_report *out);
 
 #ifdef __cplusplus
