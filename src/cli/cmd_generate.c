@@ -145,6 +145,9 @@ static ll_err sample(const opts *o, const ll_trained *t)
     CHECK(!strcmp(t->run->model.def->input, "tokens"), LL_E_ARG,
           "%s does not make text: generate takes a gpt", t->run->model.name);
     CHECK(*o->prompt, LL_E_ARG, "--prompt is empty: give at least one character");
+    CHECK(o->tokens <= 1000000000, LL_E_ARG, "--tokens is %lld, want at most 1e9",
+          (long long)o->tokens);
+    CHECK(o->temperature >= 0, LL_E_ARG, "--temperature is %g, want 0 or more", o->temperature);
     sampler m = {.o = o, .s = t->s};
     for (int i = 0; i < LL_MAX_SIZES && t->run->model.sizes[i].name; i++) {
         if (!strcmp(t->run->model.sizes[i].name, "seq")) m.seq = t->run->model.sizes[i].value;
@@ -155,6 +158,10 @@ static ll_err sample(const opts *o, const ll_trained *t)
           "this model's vocabulary is %lld tokens, not bytes: Loopline has no "
           "tokenizer for it, so there is no text to begin with",
           (long long)m.vocab);
+    for (const char *p = o->prompt; *p; p++)
+        CHECK((unsigned char)*p < m.vocab, LL_E_ARG,
+              "--prompt has byte %d ('%c'), the model's vocabulary is the bytes below %lld",
+              (unsigned char)*p, *p >= ' ' && *p < 127 ? *p : '?', (long long)m.vocab);
     return with_memory(&m, t);
 }
 

@@ -1,6 +1,7 @@
 /* cmd_models.c: loopline models. */
 #include "cli/common.h"
 
+#include "base/near.h"
 #include "base/text.h"
 #include "program/program.h"
 
@@ -95,13 +96,17 @@ static ll_err run(const void *given)
     const opts *o = (const opts *)given;
     const ll_model *only = NULL;
     if (o->name) {
-        const char *names[64];
-        int n = 0;
-        for (const ll_model *const *m = ll_models(); *m && n < 64; m++) names[n++] = (*m)->name;
-        const char *near = ll_nearest(o->name, names, n);
+        ll_near near = {.word = o->name};
+        char known[256] = "";
+        for (const ll_model *const *m = ll_models(); *m; m++) {
+            size_t n = strlen(known);
+            ll_near_try(&near, (*m)->name);
+            snprintf(known + n, sizeof known - n, " %s", (*m)->name);
+        }
         only = ll_model_find(o->name);
-        CHECK(only, LL_E_ARG, "no model is named %s%s%s", o->name, near ? "; did you mean " : "",
-              near ? near : "");
+        CHECK(only, LL_E_ARG, "no model is named '%s'%s%s%s (there are:%s)", o->name,
+              near.best ? "; did you mean " : "", near.best ? near.best : "", near.best ? "?" : "",
+              known);
     }
     CHECK(only || !o->set.n, LL_E_ARG, "--set needs a MODEL");
     json_t *list = json_array();

@@ -3,8 +3,10 @@
 #include "cli/args.h"
 #include "base/near.h"
 
+#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #define COMMAND(x) extern const ll_command ll_command_##x;
 #include "command_list.inc"
@@ -63,7 +65,15 @@ static int run(const ll_command *c, int argc, char *const *argv, ll_arena *arena
     return 1;
 }
 
-int ll_main(int argc, char *const *argv)
+/* A standard stream that is closed would lend its number to the next file opened, which would then
+ * get what is printed. */
+static void fill_closed_streams(void)
+{
+    for (int fd = 0; fd < 3; fd++)
+        if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", fd ? O_RDONLY : O_WRONLY) != fd) return;
+}
+
+static int dispatch(int argc, char *const *argv)
 {
     const char *first = argc > 1 ? argv[1] : "";
     if (!strcmp(first, "--version")) {
@@ -81,5 +91,16 @@ int ll_main(int argc, char *const *argv)
     char *const just_help[] = {(char *)"--help"};
     int status = asked ? run(c, 1, just_help, arena) : run(c, argc - 2, argv + 2, arena);
     ll_arena_free(arena);
+    return status;
+}
+
+int ll_main(int argc, char *const *argv)
+{
+    fill_closed_streams();
+    int status = dispatch(argc, argv);
+    if ((fflush(stdout) != 0 || ferror(stdout)) && status == 0) {
+        fprintf(stderr, "loopline: standard output cannot be written\n");
+        status = 1;
+    }
     return status;
 }
