@@ -9,7 +9,8 @@
  *     {chain=(shape=[4,3], in=[12, 3, 4*3], r3=add(r0,r1), r4=scale(r3,0.5), out=[r3:f32,
  * r4:bf16])}
  *
- * The number after the registers is the step's k; a k of zero is left out. */
+ * The number after the registers is the step's k, which an operand k reads: max(r0,k,0.5); a k of
+ * zero is left out. */
 #include "ir/text_int.h"
 
 #include "base/near.h"
@@ -35,7 +36,13 @@ static void put_step(ll_writer *w, const ll_fused_step *s, int reg)
         return;
     }
     ll_put(w, ", r%d=%s(", reg, steps[s->op].name);
-    for (int i = 0; i < steps[s->op].operands; i++) ll_put(w, "%sr%d", i ? "," : "", from[i]);
+    for (int i = 0; i < steps[s->op].operands; i++) {
+        if (i) ll_put(w, ",");
+        if (from[i] == LL_FUSE_K)
+            ll_put(w, "k");
+        else
+            ll_put(w, "r%d", from[i]);
+    }
     const uint64_t zero = 0;
     if (memcmp(&s->k, &zero, sizeof zero)) { /* -0.0 counts */
         ll_put(w, ",");
@@ -169,7 +176,10 @@ static ll_err scan_step(ll_scan *s, ll_fused_attr *f)
     TRY(ll_scan_want(s, '('));
     for (int i = 0; i < steps[step->op].operands; i++) {
         if (i) TRY(ll_scan_want(s, ','));
-        TRY(scan_register(s, reg, from[i]));
+        if (ll_scan_is(s, 'k'))
+            *from[i] = LL_FUSE_K;
+        else
+            TRY(scan_register(s, reg, from[i]));
     }
     if (ll_scan_is(s, ',')) TRY(ll_scan_double(s, "a number", &step->k));
     return ll_scan_want(s, ')');

@@ -244,6 +244,7 @@ static void chains(void **state)
     static const char *const good[] = {
         ("{chain=(shape=[4,3], in=[12, 3, 4*3], r3=add(r0,r1), r4=scale(r3,0.5), "
          "r5=select(r4,r0,r2), out=[r3:f32, r5:bf16])}"),
+        "{chain=(shape=[3], in=[3], r1=max(k,r0,0.5), r2=select(r1,r0,k,-2), out=[r2:f32])}",
         "{chain=(shape=[], in=[1], out=[r0:f64])}",
         "{chain=(shape=[0], in=[0, 1*0], r2=shift(r0,-0), out=[r2:f32])}"};
     static const char *const bad[] = {
