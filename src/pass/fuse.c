@@ -1,29 +1,35 @@
 /* fuse.c: chains of elementwise nodes become single nodes that read and write memory once.
  *
  * A group is a set of elementwise nodes of one shape; it stands where its last member stood. A node
- * joins the group of one of its operands if no outsider between reads anything of that group: then
- * moving the group down to the node changes nothing. Broadcasts of a contiguous run of dimensions,
- * and fills, are absorbed as periodic operands. Values that leave the group are its results; what
- * only the group reads never touches memory. Registers are f32: a value of another element type may
- * enter or leave a group but is not passed on inside one. */
+ * joins the groups of its operands, which become one, if no outsider so far reads anything of them:
+ * then moving them down to the node changes nothing. So a group is open until an outsider reads
+ * one of its values, and closed for good from there on. Broadcasts of a contiguous run of
+ * dimensions, and fills, are absorbed as periodic operands. Values that leave the group are its
+ * results; what only the group reads never touches memory. What is the same in all micro-batches
+ * and what is not are kept apart: the former may be wanted once a step. Registers are f32: a value
+ * of another element type may enter or leave a group but is not passed on inside one. */
 #include "kern/attr.h"
 #include "op/op_int.h"
 #include "pass/pass.h"
 
+enum { MAX_IN = 3 }; /* operands of an elementwise node */
+
 typedef struct group {
     int *member; /* node indices, ascending */
-    int n, cap;
-    int n_in; /* distinct operands from outside, an upper bound */
+    int n;
+    bool closed; /* an outsider reads a value of it: nothing may join */
 } group;
 
 typedef struct fusing {
     const ll_graph *g;
     ll_rewrite rw;
     int *group_of; /* node -> group or -1 */
-    bool *leaves;  /* value -> read outside the group that makes it, or kept */
+    const bool *varies;
+    bool *leaves; /* value -> read outside the group that makes it, or kept */
     group *groups;
     int n_group;
-    ll_val *scalar; /* per old value: the one-element fill that stands for a constant */
+    ll_val *scalar;  /* per old value: the one-element fill that stands for a constant */
+    int16_t *reg_of; /* node -> its register, while its group is emitted */
 } fusing;
 
 static const ll_node *maker(const ll_graph *g, ll_val v)
@@ -32,19 +38,21 @@ static const ll_node *maker(const ll_graph *g, ll_val v)
     return n < 0 ? NULL : &g->nodes[n];
 }
 
-static bool is_fill(const ll_node *n)
+/* The group that makes v, or -1. */
+static int home(const fusing *f, ll_val v)
 {
-    return n && !strcmp(n->op->name, "fill");
+    int n = ll_value_of(f->g, v)->node;
+    return n < 0 ? -1 : f->group_of[n];
 }
 
-/* Whether element e of a broadcast reads (e / repeat) % period of its operand. */
+/* Whether element e of a broadcast reads (e / repeat) % period of its operand; leaves both as they
+ * are if not. */
 static bool periodic(const ll_graph *g, const ll_node *n, int64_t *period, int64_t *repeat)
 {
     if (!n || strcmp(n->op->name, "broadcast")) return false;
     const ll_broadcast_attr *a = (const ll_broadcast_attr *)n->attr;
     int from = ll_value_of(g, n->in[0])->type.shape.n;
     const char *out = a->spec + from + 2; /* "c->nhwc" */
-    *period = *repeat = 1;
     int at = 0;
     if (from) {
         char letters[LL_SPEC_MAX] = {0};
@@ -53,6 +61,7 @@ static bool periodic(const ll_graph *g, const ll_node *n, int64_t *period, int64
         if (!run) return false;
         at = (int)(run - out);
     }
+    *period = *repeat = 1;
     for (int d = at; d < at + from; d++) *period *= a->shape.d[d];
     for (int d = at + from; from && d < a->shape.n; d++) *repeat *= a->shape.d[d];
     return true;
@@ -72,85 +81,173 @@ static bool may_fuse(const ll_graph *g, const ll_node *n)
     return ll_numel(&out->type.shape) > 0;
 }
 
-/* Nobody outside group k, up to node `before`, reads a value of it. */
-static bool unread_before(const fusing *f, int k, int before)
+/* ---- which nodes go together ---- */
+
+/* What a node would be one of: some groups and itself. */
+typedef struct joining {
+    int node, group[MAX_IN], n;
+} joining;
+
+static bool in_joining(const joining *j, int group)
 {
-    const group *gr = &f->groups[k];
-    int first = gr->member[0];
-    for (int i = first + 1; i < before; i++) {
-        if (f->group_of[i] == k) continue;
-        const ll_node *n = &f->g->nodes[i];
-        for (int j = 0; j < n->n_in; j++) {
-            int m = ll_value_of(f->g, n->in[j])->node;
-            if (m >= 0 && f->group_of[m] == k) return false;
-        }
+    for (int i = 0; i < j->n; i++)
+        if (j->group[i] == group) return true;
+    return false;
+}
+
+/* Adds the operands of n from outside to the distinct ones so far; false when they are too many. */
+static bool count_operands(const fusing *f, const joining *j, const ll_node *n, ll_val *in,
+                           int *n_in)
+{
+    for (int i = 0; i < n->n_in; i++) {
+        int k = home(f, n->in[i]), at = 0;
+        if (k >= 0 && in_joining(j, k)) continue;
+        while (at < *n_in && in[at].id != n->in[i].id) at++;
+        if (at < *n_in) continue;
+        if (*n_in == LL_FUSE_IN) return false;
+        in[(*n_in)++] = n->in[i];
     }
     return true;
 }
 
-static void join(fusing *f, int k, int node)
+/* Whether the groups and the node are within the limits of one chain. */
+static bool fits(const fusing *f, const joining *j)
 {
-    group *gr = &f->groups[k];
-    gr->member = (int *)ll_arena_grow(f->rw.to->arena, gr->member, sizeof(int), gr->n, &gr->cap);
-    gr->member[gr->n++] = node;
-    gr->n_in += f->g->nodes[node].n_in;
-    f->group_of[node] = k;
+    ll_val in[LL_FUSE_IN];
+    int n_in = 0, n_step = 1;
+    for (int i = 0; i < j->n; i++) n_step += f->groups[j->group[i]].n;
+    if (n_step > LL_FUSE_STEPS) return false;
+    for (int i = 0; i < j->n; i++) {
+        const group *gr = &f->groups[j->group[i]];
+        for (int s = 0; s < gr->n; s++)
+            if (!count_operands(f, j, &f->g->nodes[gr->member[s]], in, &n_in)) return false;
+    }
+    return count_operands(f, j, &f->g->nodes[j->node], in, &n_in);
 }
 
-/* A group of an operand that this node may join, or -1. */
-static int group_to_join(fusing *f, int node)
+/* Whether operand v lets the node join the group that makes it. */
+static bool may_join(const fusing *f, const ll_node *n, ll_val v)
+{
+    int k = home(f, v);
+    if (k < 0 || f->groups[k].closed) return false;
+    const ll_type *t = &ll_value_of(f->g, v)->type, *out = &ll_value_of(f->g, n->out[0])->type;
+    if (!ll_shape_equal(&t->shape, &out->shape)) return false;
+    if (f->varies[v.id] != f->varies[n->out[0].id]) return false;
+    for (int i = 0; i < n->n_in; i++) /* a narrow value made in the group must not be read in it */
+        if (home(f, n->in[i]) == k && ll_dtype_of(f->g, n->in[i]) != LL_F32) return false;
+    return true;
+}
+
+/* The groups of operands that the node can be in one chain with, as many as fit. */
+static joining groups_to_join(const fusing *f, int node)
 {
     const ll_node *n = &f->g->nodes[node];
-    const ll_type *out = &ll_value_of(f->g, n->out[0])->type;
+    joining j = {.node = node};
     for (int i = 0; i < n->n_in; i++) {
-        const ll_value *v = ll_value_of(f->g, n->in[i]);
-        int k = v->node >= 0 ? f->group_of[v->node] : -1;
-        if (k < 0 || v->type.dtype != LL_F32 || !ll_shape_equal(&v->type.shape, &out->shape))
-            continue;
-        const group *gr = &f->groups[k];
-        if (gr->n >= LL_FUSE_STEPS - 1 || gr->n_in + n->n_in > LL_FUSE_IN) continue;
-        /* a narrow value made in the group must not be read in it */
-        bool narrow = false;
-        for (int j = 0; j < n->n_in; j++) {
-            const ll_value *w = ll_value_of(f->g, n->in[j]);
-            narrow |= w->node >= 0 && f->group_of[w->node] == k && w->type.dtype != LL_F32;
-        }
-        if (!narrow && unread_before(f, k, node)) return k;
+        int k = home(f, n->in[i]);
+        if (!may_join(f, n, n->in[i]) || in_joining(&j, k)) continue;
+        j.group[j.n++] = k;
+        if (!fits(f, &j)) j.n--;
     }
-    return -1;
+    return j;
+}
+
+/* One group of the members of several, in order, and the node. */
+static void join(fusing *f, const joining *j)
+{
+    int k = j->n ? j->group[0] : f->n_group++, total = 1, at[MAX_IN] = {0};
+    for (int i = 0; i < j->n; i++) total += f->groups[j->group[i]].n;
+    int *member = LL_NEW_ARRAY(f->rw.to->arena, int, total);
+    for (int m = 0; m < total - 1; m++) {
+        int from = -1, first = j->node;
+        for (int i = 0; i < j->n; i++) {
+            const group *gr = &f->groups[j->group[i]];
+            if (at[i] < gr->n && gr->member[at[i]] < first) from = i, first = gr->member[at[i]];
+        }
+        at[from]++;
+        member[m] = first;
+    }
+    member[total - 1] = j->node;
+    for (int i = 0; i < j->n; i++) f->groups[j->group[i]] = (group){0};
+    f->groups[k] = (group){.member = member, .n = total};
+    for (int m = 0; m < total; m++) f->group_of[member[m]] = k;
 }
 
 static void find_groups(fusing *f)
 {
-    for (int i = 0; i < f->g->n_node; i++) {
+    const ll_graph *g = f->g;
+    for (int i = 0; i < g->n_node; i++) {
+        const ll_node *n = &g->nodes[i];
         f->group_of[i] = -1;
-        if (!may_fuse(f->g, &f->g->nodes[i])) continue;
-        int k = group_to_join(f, i);
-        if (k < 0) k = f->n_group++;
-        join(f, k, i);
+        if (may_fuse(g, n)) {
+            joining j = groups_to_join(f, i);
+            join(f, &j);
+        }
+        for (int k = 0; k < n->n_in; k++) {
+            int from = home(f, n->in[k]);
+            if (from >= 0 && from != f->group_of[i]) f->groups[from].closed = true;
+        }
     }
 }
 
+/* ---- what leaves a group ---- */
+
+static void mark_leaving(fusing *f)
+{
+    const ll_graph *g = f->g;
+    memset(f->leaves, 0, sizeof *f->leaves * (size_t)g->n_value);
+    for (int i = 0; i < g->n_result; i++) f->leaves[g->results[i].value.id] = true;
+    for (int i = 0; i < g->n_update; i++) f->leaves[g->updates[i].next.id] = true;
+    for (int i = 0; i < g->n_node; i++)
+        for (int j = 0; j < g->nodes[i].n_in; j++)
+            if (home(f, g->nodes[i].in[j]) != f->group_of[i])
+                f->leaves[g->nodes[i].in[j].id] = true;
+}
+
+static int count_leaving(const fusing *f, const group *gr)
+{
+    int n = 0;
+    for (int s = 0; s < gr->n; s++) n += f->leaves[f->g->nodes[gr->member[s]].out[0].id];
+    return n;
+}
+
+/* Groups of more results than a chain can have are cut, in order, into pieces that cannot: so few
+ * members that neither results nor operands can be too many. */
+static void cut_groups(fusing *f)
+{
+    enum { PIECE = LL_FUSE_IN / MAX_IN < LL_FUSE_OUT ? LL_FUSE_IN / MAX_IN : LL_FUSE_OUT };
+    for (int k = 0, n = f->n_group; k < n; k++) {
+        group gr = f->groups[k];
+        if (count_leaving(f, &gr) <= LL_FUSE_OUT) continue;
+        for (int s = 0; s < gr.n; s += PIECE) {
+            int to = s ? f->n_group++ : k, left = gr.n - s;
+            f->groups[to] = (group){.member = gr.member + s, .n = left < PIECE ? left : PIECE};
+            for (int m = 0; m < f->groups[to].n; m++) f->group_of[gr.member[s + m]] = to;
+        }
+    }
+}
+
+/* ---- the chain of a group ---- */
+
 /* The register of an operand of group k, or LL_FUSE_K for a constant that the step can hold; added
  * to the node's operands when new. */
-static int operand(fusing *f, int k, ll_fused_attr *a, ll_val *in, const int16_t *reg_of, ll_val v,
-                   double *number)
+static int operand(fusing *f, int k, ll_fused_attr *a, ll_val *in, ll_val v, double *number)
 {
     const ll_graph *g = f->g;
     const ll_value *x = ll_value_of(g, v);
-    if (x->node >= 0 && f->group_of[x->node] == k) return reg_of[x->node];
+    if (home(f, v) == k) return f->reg_of[x->node];
     int64_t period = ll_numel(&x->type.shape), repeat = 1;
     ll_val use;
+    double value;
     const ll_node *n = maker(g, v);
-    if (is_fill(n) && number) {
-        *number = ((const ll_fill_attr *)n->attr)->value;
+    bool constant = ll_constant(g, v, &value);
+    if (constant && number) {
+        *number = value;
         return LL_FUSE_K;
     }
-    if (is_fill(n)) {
+    if (constant) {
         ll_val *s = &f->scalar[v.id];
-        if (!s->id)
-            *s =
-                ll_fill(f->rw.to, x->type.dtype, LL_SCALAR, ((const ll_fill_attr *)n->attr)->value);
+        if (!s->id) *s = ll_fill(f->rw.to, x->type.dtype, LL_SCALAR, value);
         use = *s, period = 1;
     } else if (periodic(g, n, &period, &repeat)) {
         use = f->rw.map[n->in[0].id];
@@ -158,80 +255,72 @@ static int operand(fusing *f, int k, ll_fused_attr *a, ll_val *in, const int16_t
         use = f->rw.map[v.id];
     for (int i = 0; i < a->n_in; i++)
         if (in[i].id == use.id && a->period[i] == period && a->repeat[i] == repeat) return i;
+    LL_ASSERT(a->n_in < LL_FUSE_IN);
     in[a->n_in] = use;
     a->period[a->n_in] = period;
     a->repeat[a->n_in] = repeat;
     return a->n_in++;
 }
 
-/* Which values leave their groups; groups with too many of those are taken apart again. */
-static void find_results(fusing *f)
+/* The steps. Members' registers are marked by 1000 + step until the number of operands is known. */
+static void make_steps(fusing *f, int k, ll_fused_attr *a, ll_val *in)
 {
-    const ll_graph *g = f->g;
-    for (int i = 0; i < g->n_result; i++) f->leaves[g->results[i].value.id] = true;
-    for (int i = 0; i < g->n_update; i++) f->leaves[g->updates[i].next.id] = true;
-    for (int i = 0; i < g->n_node; i++)
-        for (int j = 0; j < g->nodes[i].n_in; j++) {
-            int m = ll_value_of(g, g->nodes[i].in[j])->node;
-            if (m >= 0 && f->group_of[m] != f->group_of[i]) f->leaves[g->nodes[i].in[j].id] = true;
+    const group *gr = &f->groups[k];
+    for (int s = 0; s < gr->n; s++) {
+        const ll_node *n = &f->g->nodes[gr->member[s]];
+        ll_fused_step *st = &a->step[a->n_step++];
+        int16_t r[MAX_IN] = {0, 0, 0};
+        bool held = n->op->ew == LL_EW_scale || n->op->ew == LL_EW_shift;
+        if (held) st->k = ((const ll_number_attr *)n->attr)->value; /* a step holds one number */
+        for (int i = 0; i < n->n_in; i++) {
+            r[i] = (int16_t)operand(f, k, a, in, n->in[i], held ? NULL : &st->k);
+            held |= r[i] == LL_FUSE_K;
         }
-    for (int k = 0, n_group = f->n_group; k < n_group; k++) {
-        group gr = f->groups[k];
-        int n_out = 0;
-        for (int s = 0; s < gr.n; s++) n_out += f->leaves[g->nodes[gr.member[s]].out[0].id];
-        if (n_out <= LL_FUSE_OUT) continue;
-        f->groups[k] = (group){0};
-        for (int s = 0; s < gr.n; s++) {
-            f->leaves[g->nodes[gr.member[s]].out[0].id] = true;
-            join(f, s ? f->n_group++ : k, gr.member[s]);
-        }
+        st->op = (int16_t)n->op->ew, st->a = r[0], st->b = r[1], st->c = r[2];
+        f->reg_of[gr->member[s]] = (int16_t)(1000 + s);
+    }
+    for (int s = 0; s < a->n_step; s++) {
+        int16_t *r[MAX_IN] = {&a->step[s].a, &a->step[s].b, &a->step[s].c};
+        for (int i = 0; i < MAX_IN; i++)
+            if (*r[i] >= 1000) *r[i] = (int16_t)(*r[i] - 1000 + a->n_in);
     }
 }
 
 static ll_err emit_group(fusing *f, int k)
 {
     const group *gr = &f->groups[k];
-    ll_fused_attr *a = LL_NEW(f->rw.to->arena, ll_fused_attr);
-    ll_val in[LL_FUSE_IN + 3], results[LL_FUSE_OUT];
-    int16_t *reg_of = LL_NEW_ARRAY(f->rw.to->arena, int16_t, f->g->n_node);
     const ll_node *last = &f->g->nodes[gr->member[gr->n - 1]];
-    a->shape = ll_value_of(f->g, last->out[0])->type.shape;
+    ll_fused_attr *a = LL_NEW(f->rw.to->arena, ll_fused_attr);
+    ll_val in[LL_FUSE_IN], results[LL_FUSE_OUT], out[LL_MAX_OUT];
+    ll_shape shape = ll_shape_of(f->g, last->out[0]);
+    a->shape.n = shape.n;
+    for (int d = 0; d < shape.n; d++) a->shape.d[d] = shape.d[d];
     ll_rewrite_at(&f->rw, last);
-    /* members' registers are marked by 1000 + step until the number of operands is known */
-    for (int s = 0; s < gr->n; s++) {
-        const ll_node *n = &f->g->nodes[gr->member[s]];
-        ll_fused_step *st = &a->step[a->n_step++];
-        int16_t r[3] = {0, 0, 0};
-        bool has_number = n->op->ew == LL_EW_scale || n->op->ew == LL_EW_shift;
-        if (has_number) st->k = ((const ll_number_attr *)n->attr)->value;
-        bool held = has_number; /* a step holds one number */
-        for (int i = 0; i < n->n_in; i++) {
-            r[i] = (int16_t)operand(f, k, a, in, reg_of, n->in[i], held ? NULL : &st->k);
-            held |= r[i] == LL_FUSE_K;
-        }
-        st->op = (int16_t)n->op->ew, st->a = r[0], st->b = r[1], st->c = r[2];
-        reg_of[gr->member[s]] = (int16_t)(1000 + s);
-    }
-    for (int s = 0; s < a->n_step; s++) {
-        int16_t *r[3] = {&a->step[s].a, &a->step[s].b, &a->step[s].c};
-        for (int i = 0; i < 3; i++)
-            if (*r[i] >= 1000) *r[i] = (int16_t)(*r[i] - 1000 + a->n_in);
-    }
+    make_steps(f, k, a, in);
     for (int s = 0; s < gr->n; s++) {
         ll_val v = f->g->nodes[gr->member[s]].out[0];
         if (!f->leaves[v.id]) continue;
         results[a->n_out] = v;
-        a->out_dtype[a->n_out] = ll_value_of(f->g, v)->type.dtype;
+        a->out_dtype[a->n_out] = ll_dtype_of(f->g, v);
         a->out[a->n_out++] = a->n_in + s;
     }
-    ll_val out[LL_MAX_OUT];
+    TRY(ll_graph_check(f->rw.to));
     TRY(ll_emit_all(f->rw.to, ll_fused_op(a->n_out), a, in, a->n_in, out));
-    for (int o = 0; o < a->n_out; o++) {
-        f->rw.map[results[o].id] = out[o];
-        const char *name = ll_value_of(f->g, results[o])->name;
-        if (name) ll_value_of(f->rw.to, out[o])->name = ll_arena_strdup(f->rw.to->arena, name);
-    }
+    for (int o = 0; o < a->n_out; o++) ll_rewrite_map(&f->rw, results[o], out[o]);
     return LL_OK;
+}
+
+/* A node by itself that reads nothing a chain would absorb stays what it is. */
+static bool stays(const fusing *f, const group *gr)
+{
+    const ll_node *n = &f->g->nodes[gr->member[0]];
+    int64_t period, repeat;
+    double value;
+    for (int i = 0; i < n->n_in; i++)
+        if (ll_constant(f->g, n->in[i], &value) ||
+            periodic(f->g, maker(f->g, n->in[i]), &period, &repeat))
+            return false;
+    return gr->n == 1;
 }
 
 static ll_err emit_node(fusing *f, int i)
@@ -239,7 +328,8 @@ static ll_err emit_node(fusing *f, int i)
     int k = f->group_of[i];
     if (k < 0) return ll_rewrite_copy(&f->rw, &f->g->nodes[i]);
     const group *gr = &f->groups[k];
-    return i == gr->member[gr->n - 1] ? emit_group(f, k) : LL_OK;
+    if (stays(f, gr)) return ll_rewrite_copy(&f->rw, &f->g->nodes[i]);
+    return i == gr->member[gr->n - 1] && count_leaving(f, gr) ? emit_group(f, k) : LL_OK;
 }
 
 static ll_err fuse_all(const ll_graph *g, ll_graph **out)
@@ -247,12 +337,16 @@ static ll_err fuse_all(const ll_graph *g, ll_graph **out)
     fusing f = {.g = g};
     ll_rewrite_begin(&f.rw, g);
     ll_arena *a = f.rw.to->arena;
-    f.group_of = LL_NEW_ARRAY(a, int, g->n_node);
-    f.groups = LL_NEW_ARRAY(a, group, 2 * g->n_node);
+    f.group_of = LL_NEW_ARRAY(a, int, g->n_node + 1);
+    f.groups = LL_NEW_ARRAY(a, group, 2 * g->n_node + 1);
     f.scalar = LL_NEW_ARRAY(a, ll_val, g->n_value);
     f.leaves = LL_NEW_ARRAY(a, bool, g->n_value);
+    f.reg_of = LL_NEW_ARRAY(a, int16_t, g->n_node + 1);
+    f.varies = ll_varying(g, a);
     find_groups(&f);
-    find_results(&f);
+    mark_leaving(&f);
+    cut_groups(&f);
+    mark_leaving(&f);
     ll_err rc = LL_OK;
     for (int i = 0; i < g->n_node && rc == LL_OK; i++) rc = emit_node(&f, i);
     return ll_rewrite_end(&f.rw, rc, out);
@@ -260,6 +354,7 @@ static ll_err fuse_all(const ll_graph *g, ll_graph **out)
 
 ll_err ll_fuse(const ll_graph *g, ll_graph **out)
 {
+    TRY(ll_graph_check(g));
     ll_graph *fused;
     TRY(fuse_all(g, &fused));
     ll_err rc = ll_simplify(fused, out); /* broadcasts and fills that chains absorbed go */

@@ -75,9 +75,9 @@ static void back_node(walk *w, const ll_node *n)
     for (int o = 0; o < n->n_out; o++) {
         dout[o] = w->d[n->out[o].id];
         any |= dout[o].id != 0;
-        wanted |= w->depends[n->out[o].id];
     }
-    if (!any || !wanted) return;
+    for (int i = 0; i < n->n_in; i++) wanted |= w->depends[n->in[i].id];
+    if (!any || !wanted || n->op->no_grad) return;
     const char *dot = strrchr(n->name, '.');
     snprintf(g->scope, sizeof g->scope, "d.%.*s", dot ? (int)(dot - n->name) + 1 : 0, n->name);
     g->n_block = n->block;
@@ -113,7 +113,10 @@ void ll_grad(ll_graph *g, ll_val y, const ll_val *x, int n, ll_val *dx)
     walk w = {.g = g};
     reserve(&w);
     for (int i = 0; i < n; i++) {
-        if (!x[i].id) return;
+        if (!x[i].id) {
+            ll_reject(g, "gradient by value %d of %d, which is none", i, n);
+            return;
+        }
         w.depends[x[i].id] = true;
     }
     ll_type t = ll_value_of(g, y)->type;

@@ -232,12 +232,23 @@ void ll_minimize(ll_graph *g, ll_val loss, const ll_optim *o)
         ll_reject(g, "no_decay is %s: it may be 1d or none", o->no_decay);
         return;
     }
+    if (ll_shape_of(g, loss).n) {
+        char text[LL_SHAPE_TEXT];
+        ll_shape s = ll_shape_of(g, loss);
+        ll_reject(g, "the loss has shape %s; want a scalar, such as its mean",
+                  ll_shape_print(&s, text));
+        return;
+    }
     if (!ll_find_result(g, "loss").id) ll_result(g, "loss", loss);
     ll_val *p = LL_NEW_ARRAY(g->arena, ll_val, g->n_value);
     ll_val *d = LL_NEW_ARRAY(g->arena, ll_val, g->n_value);
     int n = 0;
     for (int i = 1; i < g->n_value; i++)
         if (g->values[i].node < 0 && g->values[i].kind == LL_PARAM) p[n++] = (ll_val){i};
+    if (!n) {
+        ll_reject(g, "the graph has no parameters to minimize the loss by");
+        return;
+    }
     ll_grad(g, loss, p, n, d);
     for (int i = 0; i < g->n_result; i++) g->results[i].value = ll_accum(g, g->results[i].value);
     gather(g, o, n, d);

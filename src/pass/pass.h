@@ -7,6 +7,8 @@
 extern "C" {
 #endif
 
+/* Drops nodes nobody needs. */
+ll_err ll_sweep(const ll_graph *g, ll_graph **out);
 /* Drops nodes nobody needs, merges equal ones, folds constants, removes identities. */
 ll_err ll_simplify(const ll_graph *g, ll_graph **out);
 /* Matrix products and convolutions read bf16 and accumulate in f32; all else stays as it is. */
@@ -15,6 +17,13 @@ ll_err ll_lower_precision(const ll_graph *g, ll_graph **out);
 ll_err ll_fuse(const ll_graph *g, ll_graph **out);
 /* Every f32 value becomes `to`: gradient checks run in f64. */
 ll_err ll_retype(const ll_graph *g, ll_dtype to, ll_graph **out);
+
+/* Whether every element of v is one number, as its element type holds it. */
+bool ll_constant(const ll_graph *g, ll_val v, double *value);
+
+/* For each value, whether it is another in each micro-batch: it depends on batch data or random
+ * numbers, and not by way of a mean over micro-batches alone. */
+const bool *ll_varying(const ll_graph *g, ll_arena *arena);
 
 /* ---- for passes: copying a graph node by node ---- */
 typedef struct ll_rewrite {
@@ -29,6 +38,8 @@ void ll_rewrite_begin(ll_rewrite *rw, const ll_graph *from);
 void ll_rewrite_at(ll_rewrite *rw, const ll_node *n);
 /* Copies n, with its operands mapped. */
 ll_err ll_rewrite_copy(ll_rewrite *rw, const ll_node *n);
+/* Says that the new value stands for the old one; it takes over its name. */
+void ll_rewrite_map(ll_rewrite *rw, ll_val old, ll_val new_value);
 /* Results and updates; verifies; gives the graph away. On failure nothing is left. */
 ll_err ll_rewrite_end(ll_rewrite *rw, ll_err so_far, ll_graph **out);
 

@@ -10,7 +10,7 @@ static bool takes_bf16(const ll_op *op)
 
 static ll_err narrow_node(ll_rewrite *rw, const ll_node *n, ll_val *narrow)
 {
-    ll_val in[LL_MAX_IN];
+    ll_val in[LL_MAX_IN], out[LL_MAX_OUT];
     ll_rewrite_at(rw, n);
     for (int i = 0; i < n->n_in; i++) {
         ll_val *cast = &narrow[n->in[i].id];
@@ -25,11 +25,14 @@ static ll_err narrow_node(ll_rewrite *rw, const ll_node *n, ll_val *narrow)
         m.out = LL_F32;
         attr = &m;
     }
-    return ll_emit_all(rw->to, n->op, attr, in, n->n_in, &rw->map[n->out[0].id]);
+    TRY(ll_emit_all(rw->to, n->op, attr, in, n->n_in, out));
+    for (int o = 0; o < n->n_out; o++) ll_rewrite_map(rw, n->out[o], out[o]);
+    return LL_OK;
 }
 
 ll_err ll_lower_precision(const ll_graph *g, ll_graph **out)
 {
+    TRY(ll_graph_check(g));
     ll_rewrite rw;
     ll_rewrite_begin(&rw, g);
     ll_val *narrow = LL_NEW_ARRAY(rw.to->arena, ll_val, g->n_value);
@@ -60,6 +63,7 @@ static const void *retype_attr(ll_arena *a, const ll_node *n, ll_dtype to)
 
 ll_err ll_retype(const ll_graph *g, ll_dtype to, ll_graph **out)
 {
+    TRY(ll_graph_check(g));
     ll_rewrite rw;
     ll_rewrite_begin(&rw, g);
     for (int i = 1; i < rw.to->n_value; i++)

@@ -1,4 +1,4 @@
-/* rewrite.c: copying a graph node by node, the common part of passes. */
+/* rewrite.c: the common part of passes: copying a graph node by node; facts about values. */
 #include "pass/pass.h"
 
 #include <stdio.h>
@@ -30,12 +30,16 @@ ll_err ll_rewrite_copy(ll_rewrite *rw, const ll_node *n)
     for (int i = 0; i < n->n_in; i++) in[i] = rw->map[n->in[i].id];
     ll_rewrite_at(rw, n);
     TRY(ll_emit_all(rw->to, n->op, n->attr, in, n->n_in, out));
-    for (int o = 0; o < n->n_out; o++) {
-        rw->map[n->out[o].id] = out[o];
-        const char *name = ll_value_of(rw->from, n->out[o])->name;
-        if (name) ll_value_of(rw->to, out[o])->name = ll_arena_strdup(rw->to->arena, name);
-    }
+    for (int o = 0; o < n->n_out; o++) ll_rewrite_map(rw, n->out[o], out[o]);
     return LL_OK;
+}
+
+void ll_rewrite_map(ll_rewrite *rw, ll_val old, ll_val new_value)
+{
+    rw->map[old.id] = new_value;
+    const char *name = ll_value_of(rw->from, old)->name;
+    ll_value *v = ll_value_of(rw->to, new_value);
+    if (name && !v->name) v->name = ll_arena_strdup(rw->to->arena, name);
 }
 
 static ll_err finish(ll_rewrite *rw)
@@ -59,4 +63,19 @@ ll_err ll_rewrite_end(ll_rewrite *rw, ll_err so_far, ll_graph **out)
     }
     *out = rw->to;
     return LL_OK;
+}
+
+const bool *ll_varying(const ll_graph *g, ll_arena *arena)
+{
+    bool *varies = LL_NEW_ARRAY(arena, bool, g->n_value);
+    for (int i = 1; i < g->n_value; i++)
+        varies[i] = g->values[i].node < 0 && g->values[i].kind == LL_BATCH;
+    for (int i = 0; i < g->n_node; i++) {
+        const ll_node *n = &g->nodes[i];
+        bool any = n->op->random;
+        for (int k = 0; k < n->n_in; k++) any |= varies[n->in[k].id];
+        any &= strcmp(n->op->name, "accum") != 0;
+        for (int o = 0; o < n->n_out; o++) varies[n->out[o].id] = any;
+    }
+    return varies;
 }

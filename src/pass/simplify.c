@@ -1,15 +1,20 @@
 /* simplify.c: what a careful person would not have written.
  *
- * 1. Nodes that no result or update needs are dropped.
+ * 1. Nodes that no result or update needs are dropped, also those that the rest leaves behind.
  * 2. Equal nodes (op, attributes, operands) become one.
  * 3. Constants: elementwise ops, sums and reshapings of fills are fills; a product with a constant
  *    is a scale, a sum with one a shift.
- * 4. Identities go: scale by 1, shift by 0, casts, broadcasts and reshapes to what is there. */
+ * 4. Moves that change only the shape are reshapes, and of two reshapes the last one is enough.
+ * 5. Identities go: scale by 1, shift by 0, casts, broadcasts and reshapes to what is there.
+ * Nodes are visited in order, operands first, so that once is enough: to simplify again changes
+ * nothing. */
 #include "kern/attr.h"
 #include "kern/kern.h"
 #include "pass/pass.h"
 
-#include <stdlib.h>
+#include <math.h>
+
+/* ---- equal nodes ---- */
 
 typedef struct table { /* open addressing over the new graph's nodes */
     int *slot, mask;
@@ -57,11 +62,18 @@ static bool is_op(const ll_node *n, const char *name)
     return n && !strcmp(n->op->name, name);
 }
 
-static bool constant(const ll_graph *g, ll_val v, double *value)
+/* ---- constants ---- */
+
+bool ll_constant(const ll_graph *g, ll_val v, double *value)
 {
     const ll_node *n = maker(g, v);
     if (!is_op(n, "fill")) return false;
-    *value = ((const ll_fill_attr *)n->attr)->value;
+    const ll_fill_attr *a = (const ll_fill_attr *)n->attr;
+    *value = a->value;
+    if (a->dtype == LL_F64 || a->dtype == LL_F32) return true; /* f32 rounds when it is used */
+    double element;
+    ll_store(&element, a->dtype, 0, a->value);
+    *value = ll_load(&element, a->dtype, 0);
     return true;
 }
 
@@ -88,19 +100,22 @@ static bool folds(const ll_graph *to, const ll_node *n, const ll_val *in, const 
     double value[LL_MAX_IN];
     if (!n->n_in || n->n_out != 1 || n->n_in > 3) return false;
     for (int i = 0; i < n->n_in; i++)
-        if (!constant(to, in[i], &value[i])) return false;
+        if (!ll_constant(to, in[i], &value[i])) return false;
     *out = value[0];
-    if (is_op(n, "broadcast") || is_op(n, "reshape") || is_op(n, "transpose") || is_op(n, "slice"))
+    if (is_op(n, "broadcast") || is_op(n, "reshape") || is_op(n, "transpose") ||
+        is_op(n, "slice") || is_op(n, "accum"))
         return true;
     if (is_op(n, "sum")) {
         ll_shape s = ll_shape_of(to, in[0]);
-        int64_t kept = ll_numel(&type->shape);
+        int64_t all = ll_numel(&s), kept = ll_numel(&type->shape);
         if (!kept) return false;
-        *out = value[0] * (double)(ll_numel(&s) / kept);
+        *out = all ? value[0] * (double)(all / kept) : 0;
         return true;
     }
     return fold_elementwise(n->op, n->attr, value, n->n_in, out);
 }
+
+/* ---- other nodes for a node ---- */
 
 /* Rewrites of one elementwise node with a constant operand: x*c, x+c, x-c, x/c. */
 static const ll_op *with_number(const ll_graph *to, const ll_node *n, const ll_val *in, ll_val *x,
@@ -109,15 +124,30 @@ static const ll_op *with_number(const ll_graph *to, const ll_node *n, const ll_v
     double c;
     if (n->n_in != 2 || !n->op->elementwise) return NULL;
     if (!ll_dtype_is_float(ll_dtype_of(to, in[0]))) return NULL;
-    bool right = constant(to, in[1], &c), left = !right && constant(to, in[0], &c);
+    bool right = ll_constant(to, in[1], &c), left = !right && ll_constant(to, in[0], &c);
     if (!right && !left) return NULL;
     *x = right ? in[0] : in[1];
     *k = c;
     if (is_op(n, "mul")) return ll_op_find("scale");
     if (is_op(n, "add")) return ll_op_find("shift");
     if (right && is_op(n, "sub")) return *k = -c, ll_op_find("shift");
-    if (right && is_op(n, "div") && c != 0) return *k = 1 / c, ll_op_find("scale");
+    if (right && is_op(n, "div") && isfinite(1 / c)) return *k = 1 / c, ll_op_find("scale");
     return NULL;
+}
+
+static void set_shape(ll_shape *to, const ll_shape *from) /* what is beyond n stays zero */
+{
+    to->n = from->n;
+    for (int d = 0; d < from->n; d++) to->d[d] = from->d[d];
+}
+
+/* Whether n moves no element past another: its result is its operand in another shape. */
+static bool only_reshapes(const ll_graph *to, const ll_node *n, ll_val x, const ll_type *result)
+{
+    ll_shape s = ll_shape_of(to, x);
+    if (is_op(n, "reshape")) return true;
+    bool moves = is_op(n, "broadcast") || is_op(n, "sum") || is_op(n, "amax");
+    return moves && ll_numel(&s) == ll_numel(&result->shape) && ll_dtype_of(to, x) == result->dtype;
 }
 
 static bool identity(const ll_graph *to, const ll_op *op, const void *attr, ll_val x,
@@ -132,74 +162,106 @@ static bool identity(const ll_graph *to, const ll_op *op, const void *attr, ll_v
         const char *spec = ((const ll_spec_attr *)attr)->spec;
         return !strncmp(spec, spec + t->shape.n + 2, (size_t)t->shape.n);
     }
-    return !strcmp(op->name, "cast") || !strcmp(op->name, "broadcast") ||
-           !strcmp(op->name, "reshape");
+    return !strcmp(op->name, "cast") || !strcmp(op->name, "reshape");
+}
+
+/* What stands for a node: an op, its attributes and operands. */
+typedef struct draft {
+    const ll_op *op;
+    const void *attr;
+    ll_val in[LL_MAX_IN];
+    int n_in;
+    union {
+        ll_fill_attr fill;
+        ll_number_attr number;
+        ll_reshape_attr reshape;
+    } made;
+} draft;
+
+static void improve(const ll_graph *to, const ll_node *n, const ll_type *type, draft *d)
+{
+    ll_val x;
+    double k;
+    const ll_op *op;
+    memset(&d->made, 0, sizeof d->made);
+    if (ll_dtype_is_float(type->dtype) && folds(to, n, d->in, type, &k)) {
+        d->made.fill.dtype = type->dtype;
+        d->made.fill.value = k;
+        set_shape(&d->made.fill.shape, &type->shape);
+        d->op = ll_op_find("fill"), d->attr = &d->made.fill, d->n_in = 0;
+    } else if ((op = with_number(to, n, d->in, &x, &k))) {
+        d->made.number.value = k;
+        d->op = op, d->attr = &d->made.number, d->in[0] = x, d->n_in = 1;
+    } else if (n->n_in == 1 && only_reshapes(to, n, d->in[0], type)) {
+        const ll_node *before = maker(to, d->in[0]);
+        if (is_op(before, "reshape")) d->in[0] = before->in[0];
+        set_shape(&d->made.reshape.shape, &type->shape);
+        d->op = ll_op_find("reshape"), d->attr = &d->made.reshape;
+    }
 }
 
 static ll_err simplify_node(ll_rewrite *rw, table *t, const ll_node *n)
 {
-    ll_val in[LL_MAX_IN], out[LL_MAX_OUT], x = {0};
+    draft d = {.op = n->op, .attr = n->attr, .n_in = n->n_in};
+    ll_val out[LL_MAX_OUT];
     const ll_type *type = &ll_value_of(rw->from, n->out[0])->type;
-    for (int i = 0; i < n->n_in; i++) in[i] = rw->map[n->in[i].id];
+    for (int i = 0; i < n->n_in; i++) d.in[i] = rw->map[n->in[i].id];
     ll_rewrite_at(rw, n);
-    const ll_op *op = n->op;
-    const void *attr = n->attr;
-    ll_fill_attr fill;
-    ll_number_attr number;
-    memset(&fill, 0, sizeof fill);
-    int n_in = n->n_in;
-    double k;
-    if (ll_dtype_is_float(type->dtype) && folds(rw->to, n, in, type, &k)) {
-        fill.dtype = type->dtype, fill.shape = type->shape, fill.value = k;
-        op = ll_op_find("fill"), attr = &fill, n_in = 0;
-    } else if ((op = with_number(rw->to, n, in, &x, &k))) {
-        number.value = k;
-        attr = &number, in[0] = x, n_in = 1;
-    } else
-        op = n->op;
-    if (n_in == 1 && identity(rw->to, op, attr, in[0], type))
-        out[0] = in[0];
+    improve(rw->to, n, type, &d);
+    if (d.n_in == 1 && identity(rw->to, d.op, d.attr, d.in[0], type))
+        out[0] = d.in[0];
     else
-        TRY(emit_once(rw, t, op, attr, in, n_in, out));
-    for (int o = 0; o < n->n_out; o++) {
-        rw->map[n->out[o].id] = out[o];
-        const char *name = ll_value_of(rw->from, n->out[o])->name;
-        ll_value *v = ll_value_of(rw->to, out[o]);
-        if (name && !v->name) v->name = ll_arena_strdup(rw->to->arena, name);
-    }
+        TRY(emit_once(rw, t, d.op, d.attr, d.in, d.n_in, out));
+    for (int o = 0; o < n->n_out; o++) ll_rewrite_map(rw, n->out[o], out[o]);
     return LL_OK;
 }
 
-static void mark_live(const ll_graph *g, bool *live)
+/* ---- what is needed ---- */
+
+static bool *find_live(const ll_graph *g, ll_arena *arena)
 {
+    bool *live = LL_NEW_ARRAY(arena, bool, g->n_value);
     for (int i = 0; i < g->n_result; i++) live[g->results[i].value.id] = true;
     for (int i = 0; i < g->n_update; i++) live[g->updates[i].next.id] = true;
     for (int i = g->n_node - 1; i >= 0; i--) {
         const ll_node *n = &g->nodes[i];
         bool any = false;
         for (int o = 0; o < n->n_out; o++) any |= live[n->out[o].id];
+        for (int o = 0; o < n->n_out; o++) live[n->out[o].id] = any;
         for (int k = 0; any && k < n->n_in; k++) live[n->in[k].id] = true;
     }
+    return live;
+}
+
+ll_err ll_sweep(const ll_graph *g, ll_graph **out)
+{
+    TRY(ll_graph_check(g));
+    ll_rewrite rw;
+    ll_rewrite_begin(&rw, g);
+    const bool *live = find_live(g, rw.to->arena);
+    ll_err rc = LL_OK;
+    for (int i = 0; i < g->n_node && rc == LL_OK; i++)
+        if (live[g->nodes[i].out[0].id]) rc = ll_rewrite_copy(&rw, &g->nodes[i]);
+    return ll_rewrite_end(&rw, rc, out);
 }
 
 ll_err ll_simplify(const ll_graph *g, ll_graph **out)
 {
     TRY(ll_graph_check(g));
     ll_rewrite rw;
+    ll_graph *simple;
     ll_rewrite_begin(&rw, g);
     ll_arena *a = rw.to->arena;
     table t = {.mask = 15};
     while (t.mask < 4 * g->n_node) t.mask = 2 * t.mask + 1;
     t.slot = LL_NEW_ARRAY(a, int, t.mask + 1);
     memset(t.slot, -1, sizeof(int) * (size_t)(t.mask + 1));
-    bool *live = LL_NEW_ARRAY(a, bool, g->n_value);
-    mark_live(g, live);
+    const bool *live = find_live(g, a);
     ll_err rc = LL_OK;
-    for (int i = 0; i < g->n_node && rc == LL_OK; i++) {
-        const ll_node *n = &g->nodes[i];
-        bool any = false;
-        for (int o = 0; o < n->n_out; o++) any |= live[n->out[o].id];
-        if (any) rc = simplify_node(&rw, &t, n);
-    }
-    return ll_rewrite_end(&rw, rc, out);
+    for (int i = 0; i < g->n_node && rc == LL_OK; i++)
+        if (live[g->nodes[i].out[0].id]) rc = simplify_node(&rw, &t, &g->nodes[i]);
+    TRY(ll_rewrite_end(&rw, rc, &simple));
+    rc = ll_sweep(simple, out);
+    ll_graph_free(simple);
+    return rc;
 }
