@@ -31,7 +31,7 @@ struct ll_exec {
     moving *moving;
     int n_moving;
     double *seconds;
-    bool profiling;
+    bool profiling, poison;
 };
 
 static bool kept(const ll_slot *s)
@@ -42,7 +42,9 @@ static bool kept(const ll_slot *s)
 /* The slot of share that is this input; -1: it is none of share's. */
 static int shared_slot(const ll_exec_opts *opts, const ll_slot *s)
 {
-    return opts->share && kept(s) ? ll_program_input(opts->share->p, s->name) : -1;
+    if (!opts->share || !kept(s)) return -1;
+    int there = ll_program_input(opts->share->p, s->name);
+    return there >= 0 && kept(&opts->share->p->slots[there]) ? there : -1;
 }
 
 static size_t slab_bytes(const ll_exec *e)
@@ -112,17 +114,12 @@ static ll_err place_slots(ll_exec *e, const ll_exec_opts *opts, const size_t *of
     return LL_OK;
 }
 
-/* Two inputs may alias (a reshape of a parameter is the parameter): slots of one storage share. */
+/* Aliases of an input, and next values written into it, are where the input is. */
 static void follow_shared(ll_exec *e)
 {
     const ll_program *p = e->p;
-    for (int i = 0; i < p->n_input; i++) {
-        const ll_slot *s = &p->slots[p->inputs[i].slot];
-        for (int k = 1; k < p->n_slot; k++)
-            if (p->slots[k].region == LL_PERSISTENT && p->slots[k].offset == s->offset &&
-                p->slots[k].bytes == s->bytes)
-                e->address[k] = e->address[p->inputs[i].slot];
-    }
+    for (int i = 1; i < p->n_slot; i++)
+        if (p->slots[i].input) e->address[i] = e->address[p->slots[i].input];
 }
 
 static void bind_operands(ll_exec *e, const int *slots, int n, ll_tensor *t)
@@ -133,16 +130,11 @@ static void bind_operands(ll_exec *e, const int *slots, int n, ll_tensor *t)
     }
 }
 
+/* Whether a slot is batch data, or an alias of it. */
 static bool holds_batch(const ll_program *p, int slot)
 {
-    const ll_slot *s = &p->slots[slot];
-    if (s->region != LL_PERSISTENT) return false;
-    for (int i = 0; i < p->n_input; i++) { /* the batch itself, or an alias of it */
-        const ll_slot *b = &p->slots[p->inputs[i].slot];
-        if (b->kind == LL_BATCH && b->offset == s->offset && b->bytes == s->bytes && b->bytes)
-            return true;
-    }
-    return false;
+    int input = p->slots[slot].input;
+    return input && p->slots[input].kind == LL_BATCH;
 }
 
 static void bind_instrs(ll_exec *e, uint64_t seed)
@@ -175,11 +167,10 @@ static void bind_instrs(ll_exec *e, uint64_t seed)
     }
 }
 
+/* All ones is NaN in every float type, and -1. */
 static void poison(ll_exec *e)
 {
-    float *work = (float *)(void *)(e->slab + e->input_bytes);
-    size_t n = (e->p->work_bytes + e->p->scratch_bytes) / sizeof(float);
-    for (size_t i = 0; i < n; i++) work[i] = NAN;
+    memset(e->slab + e->input_bytes, 0xff, e->p->work_bytes + e->p->scratch_bytes);
 }
 
 ll_err ll_exec_open(const ll_program *p, const ll_exec_opts *opts, ll_exec **out)
@@ -188,11 +179,11 @@ ll_err ll_exec_open(const ll_program *p, const ll_exec_opts *opts, ll_exec **out
     ll_exec *e = LL_NEW(a, ll_exec);
     e->arena = a;
     e->p = p;
+    e->poison = opts->poison;
     if (!strcmp(p->machine, "cpu")) ll_bind_threads(p->threads);
     bool keeps;
     const size_t *offset = place_inputs(e, opts, &keeps);
     ll_err rc = map_slab(e, opts, keeps);
-    if (rc == LL_OK && opts->poison) poison(e);
     if (rc == LL_OK) rc = place_slots(e, opts, offset);
     if (rc != LL_OK) {
         ll_exec_close(e);
@@ -268,6 +259,7 @@ static ll_err run_section(ll_exec *e, int section, uint64_t step, bool checked)
     const ll_program *p = e->p;
     int from = section ? p->end[section - 1] : 0, to = p->end[section];
     int times = section == LL_MICRO ? p->n_micro : 1;
+    if (e->poison && section == LL_MICRO) poison(e);
     for (int m = 0; m < times; m++) {
         for (int i = 0; section == LL_MICRO && i < e->n_moving; i++)
             e->moving[i].tensor->data = e->moving[i].first + (size_t)m * e->moving[i].stride;

@@ -13,7 +13,7 @@ typedef struct ll_exec_opts {
     uint64_t seed;
     ll_exec *share; /* parameters and state of equal names live there; it must outlive this one */
     bool reuse;     /* with share: works in its memory too, where it fits; its results are lost */
-    bool poison;    /* fills the work memory with NaN first, for tests */
+    bool poison;    /* fills the work memory with NaN before each step, for tests */
 } ll_exec_opts;
 
 /* Initialises parameters and state (those not shared) from the seed and their names alone. The

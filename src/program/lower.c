@@ -1,4 +1,5 @@
 /* lower.c: a graph becomes a program: passes, order, memory, kernels. */
+#include "kern/attr.h"
 #include "pass/pass.h"
 #include "program/memory.h"
 
@@ -23,6 +24,7 @@ static ll_err run_passes(const ll_graph *g, const ll_lower_opts *opts, ll_graph 
           opts->machine);
     CHECK(!opts->precision || bf16 || !strcmp(opts->precision, "f32"), LL_E_ARG,
           "precision %s is not known: f32 or bf16", opts->precision);
+    if (opts->as_is) return ll_sweep(g, out);
     TRY(ll_simplify(g, out));
     if (bf16) TRY(next(ll_lower_precision, out));
     if (bf16) TRY(next(ll_simplify, out));
@@ -30,7 +32,44 @@ static ll_err run_passes(const ll_graph *g, const ll_lower_opts *opts, ll_graph 
     return LL_OK;
 }
 
+/* ---- old values ---- */
+
+/* What a result, or another input's update, shows of an input that is updated is its old value: a
+ * copy, taken before the update writes the new one. A value that stays what it is is no update. */
+static ll_err copy_of(ll_graph *g, ll_val v, const bool *changes, int n_micro, ll_val *out)
+{
+    *out = v;
+    if (!changes[ll_alias_root(g, v, n_micro).id]) return LL_OK;
+    ll_cast_attr same = {ll_dtype_of(g, v)};
+    return ll_emit_all(g, ll_op_find("cast"), &same, &v, 1, out);
+}
+
+static ll_err keep_old_values(ll_graph *g, int n_micro)
+{
+    bool *changes = LL_NEW_ARRAY(g->arena, bool, g->n_value); /* input -> gets a new value */
+    int n = 0;
+    for (int i = 0; i < g->n_update; i++) {
+        ll_pair u = g->updates[i];
+        if (ll_alias_root(g, u.next, n_micro).id == u.input.id) continue;
+        CHECK(!changes[u.input.id], LL_E_GRAPH, "%s is updated twice",
+              ll_value_of(g, u.input)->name);
+        changes[u.input.id] = true;
+        g->updates[n++] = u;
+    }
+    g->n_update = n;
+    for (int i = 0; i < g->n_result; i++)
+        TRY(copy_of(g, g->results[i].value, changes, n_micro, &g->results[i].value));
+    for (int i = 0; i < n; i++)
+        TRY(copy_of(g, g->updates[i].next, changes, n_micro, &g->updates[i].next));
+    return LL_OK;
+}
+
 /* ---- order: micro-batch nodes, then what results need, then the rest ---- */
+
+static bool is_accum(const ll_node *n)
+{
+    return !strcmp(n->op->name, "accum");
+}
 
 static void mark_ancestors(const ll_graph *g, bool *wanted)
 {
@@ -48,39 +87,60 @@ static int section_of(const bool *micro, const bool *report, int node)
     return micro[node] ? LL_MICRO : report[node] ? LL_REPORT : LL_UPDATE;
 }
 
-/* With several micro-batches, what runs once a step may read only means over them. */
-static ll_err check_sections(const ll_graph *g, const bool *micro)
+/* With several micro-batches, what runs once a step may read only means over them, and what is the
+ * same in all of them; and nobody may read a mean before the last one. */
+static ll_err check_sections(const ll_graph *g, const bool *micro, ll_arena *arena)
 {
-    for (int i = 0; i < g->n_node; i++)
-        for (int k = 0; !micro[i] && k < g->nodes[i].n_in; k++) {
-            int m = ll_value_of(g, g->nodes[i].in[k])->node;
-            bool mixes = m >= 0 && micro[m] && strcmp(g->nodes[m].op->name, "accum");
-            CHECK(!mixes, LL_E_GRAPH,
+    const bool *varies = ll_varying(g, arena);
+    for (int i = 0; i < g->n_node; i++) {
+        const ll_node *n = &g->nodes[i];
+        for (int k = 0; k < n->n_in; k++) {
+            const ll_value *v = ll_value_of(g, n->in[k]);
+            CHECK(micro[i] || !varies[n->in[k].id], LL_E_GRAPH,
                   "%s runs once a step but reads %s of one micro-batch: declare results before "
                   "ll_minimize",
-                  g->nodes[i].name, g->nodes[m].name);
+                  n->name, v->node < 0 ? v->name : g->nodes[v->node].name);
+            CHECK(!micro[i] || v->node < 0 || !is_accum(&g->nodes[v->node]), LL_E_GRAPH,
+                  "%s runs in each micro-batch but reads a mean over all of them", n->name);
         }
+    }
+    for (int i = 0; i < g->n_result; i++)
+        CHECK(!varies[g->results[i].value.id], LL_E_GRAPH,
+              "result %s is another one in each micro-batch: declare it before ll_minimize",
+              g->results[i].name);
+    for (int i = 0; i < g->n_update; i++)
+        CHECK(!varies[g->updates[i].next.id], LL_E_GRAPH,
+              "the update of %s is another one in each micro-batch",
+              ll_value_of(g, g->updates[i].input)->name);
     return LL_OK;
 }
 
-static ll_err find_order(const ll_graph *g, int n_micro, ll_arena *arena, ll_order *o)
+/* Which nodes run in each micro-batch, and which of the others results need. Without a mean over
+ * micro-batches, there is one of them, and it is what results need. */
+static ll_err find_sections(const ll_graph *g, int n_micro, ll_arena *arena, bool *micro,
+                            bool *report)
 {
-    bool *micro = LL_NEW_ARRAY(arena, bool, g->n_node + 1);
-    bool *report = LL_NEW_ARRAY(arena, bool, g->n_node + 1);
     bool any = false;
-    for (int i = 0; i < g->n_node; i++) any |= micro[i] = !strcmp(g->nodes[i].op->name, "accum");
+    for (int i = 0; i < g->n_node; i++) any |= micro[i] = is_accum(&g->nodes[i]);
     mark_ancestors(g, micro);
     for (int i = 0; i < g->n_result; i++) {
         int m = ll_value_of(g, g->results[i].value)->node;
         if (m >= 0) report[m] = true;
     }
     mark_ancestors(g, report);
-    if (!any) memset(micro, 1, sizeof *micro * (size_t)g->n_node); /* nothing to accumulate */
-    if (any && n_micro > 1) TRY(check_sections(g, micro));
     CHECK(any || n_micro == 1, LL_E_ARG,
           "%d micro-batches, but the graph has no ll_minimize to "
           "average over them",
           n_micro);
+    if (!any) memcpy(micro, report, sizeof *micro * (size_t)g->n_node);
+    return n_micro > 1 ? check_sections(g, micro, arena) : LL_OK;
+}
+
+static ll_err find_order(const ll_graph *g, int n_micro, ll_arena *arena, ll_order *o)
+{
+    bool *micro = LL_NEW_ARRAY(arena, bool, g->n_node + 1);
+    bool *report = LL_NEW_ARRAY(arena, bool, g->n_node + 1);
+    TRY(find_sections(g, n_micro, arena, micro, report));
     *o = (ll_order){.g = g, .n_micro = n_micro};
     o->node = LL_NEW_ARRAY(arena, int, g->n_node + 1);
     o->place = LL_NEW_ARRAY(arena, int, g->n_node + 1);
@@ -123,8 +183,8 @@ static ll_err choose_kernel(const ll_program *p, const ll_graph *g, const ll_nod
     *out = cpu ? n->op->cpu : n->op->ref;
     CHECK(*out, LL_E_GRAPH, "%s: machine %s has no kernel for %s", n->name, p->machine,
           n->op->name);
-    for (int i = 0; cpu && i < n->n_in; i++)
-        CHECK(ll_dtype_of(g, n->in[i]) != LL_F64, LL_E_GRAPH,
+    for (int i = 0; cpu && i < n->n_in + n->n_out; i++)
+        CHECK(ll_dtype_of(g, i < n->n_in ? n->in[i] : n->out[i - n->n_in]) != LL_F64, LL_E_GRAPH,
               "%s computes in f64, which machine cpu does not: use machine ref", n->name);
     return LL_OK;
 }
@@ -187,10 +247,6 @@ static ll_err add_instr(ll_program *p, const ll_graph *g, const ll_node *n)
 static ll_err add_copy(ll_program *p, const ll_graph *g, ll_pair u)
 {
     const ll_op *op = ll_op_find("reshape"); /* its kernel copies */
-    for (int i = 0; i < g->n_update; i++)
-        CHECK(g->updates[i].input.id != u.next.id, LL_E_GRAPH,
-              "the update of %s is the old value of %s, which is updated too",
-              ll_value_of(g, u.input)->name, ll_value_of(g, u.next)->name);
     ll_node n = {.op = op, .n_in = 1, .n_out = 1, .in = &u.next, .out = &u.input};
     n.attr = LL_NEW_ARRAY(p->arena, char, op->attr_size);
     n.name = ll_arena_printf(p->arena, "%s.copy", ll_value_of(g, u.input)->name);
@@ -210,7 +266,8 @@ static void add_slots(ll_program *p, const ll_graph *g, const ll_layout *lay)
                                 .kind = v->kind,
                                 .init = v->init,
                                 .region = lay->region[s],
-                                .offset = lay->offset[s]};
+                                .offset = lay->offset[s],
+                                .input = lay->input[s]};
         p->slots[i].bytes = (size_t)ll_numel(&v->type.shape) * ll_dtype_bytes(v->type.dtype);
         if (v->name) p->slots[i].name = ll_arena_strdup(p->arena, v->name);
         if (v->node < 0) p->inputs[p->n_input++] = (ll_binding){p->slots[i].name, i};
@@ -220,10 +277,11 @@ static void add_slots(ll_program *p, const ll_graph *g, const ll_layout *lay)
             (ll_binding){ll_arena_strdup(p->arena, g->results[i].name), g->results[i].value.id};
 }
 
-static ll_err build(ll_program *p, const ll_graph *g)
+static ll_err build(ll_program *p, ll_graph *g)
 {
     ll_order o;
     ll_layout lay;
+    TRY(keep_old_values(g, p->n_micro));
     TRY(find_order(g, p->n_micro, p->arena, &o));
     ll_plan_memory(&o, p->arena, &lay);
     add_slots(p, g, &lay);

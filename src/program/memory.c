@@ -2,10 +2,10 @@
  *
  * Values first become storages: an alias shares its operand's; an elementwise result takes over the
  * storage of an operand that dies with the instruction; the next value of a parameter is written
- * into the parameter itself when nothing reads the old one any more. Then storages are placed,
- * largest first, each at the lowest offset where it overlaps no placed storage that lives at the
- * same time. The sum of live bytes at the busiest instruction is the bound no plan can beat; it is
- * kept beside the result. */
+ * into the parameter itself when the update makes it and nothing reads the old one any more. Then
+ * storages are placed, largest first, each at the lowest offset where it overlaps no placed storage
+ * that lives at the same time. The sum of live bytes at the busiest instruction is the bound no
+ * plan can beat; it is kept beside the result. */
 #include "program/memory.h"
 
 #include "kern/attr.h"
@@ -17,6 +17,7 @@ enum { ALIGN = 64 };
 typedef struct storage {
     size_t bytes, offset;
     int first, last; /* positions between which it holds something wanted */
+    int taken;       /* the position of its newest content */
     ll_region region;
 } storage;
 
@@ -28,13 +29,19 @@ typedef struct planner {
     storage *s;
     int n;
     int *last_use; /* value -> last position that reads it or an alias of it */
-    int *root;     /* value -> the value whose storage it has, through aliases */
     int *update;   /* value -> index of the update whose next it is, -1 */
 } planner;
 
 bool ll_is_alias(const ll_node *n, int n_micro)
 {
     return n->op->alias || (n_micro == 1 && !strcmp(n->op->name, "accum"));
+}
+
+ll_val ll_alias_root(const ll_graph *g, ll_val v, int n_micro)
+{
+    for (int m; (m = ll_value_of(g, v)->node) >= 0 && ll_is_alias(&g->nodes[m], n_micro);)
+        v = g->nodes[m].in[0];
+    return v;
 }
 
 static size_t round_up(size_t bytes)
@@ -49,22 +56,13 @@ static size_t value_bytes(const ll_value *v)
 
 static int new_storage(planner *p, size_t bytes, int first, int last, ll_region region)
 {
-    p->s[p->n] = (storage){bytes, 0, first, last, region};
+    p->s[p->n] = (storage){bytes, 0, first, last, first, region};
     return p->n++;
 }
 
 static int storage_of(const planner *p, ll_val v)
 {
-    return p->out->storage[p->root[v.id]];
-}
-
-static void find_roots(planner *p)
-{
-    for (int i = 0; i < p->g->n_value; i++) p->root[i] = i;
-    for (int i = 0; i < p->g->n_node; i++) {
-        const ll_node *n = &p->g->nodes[i];
-        if (ll_is_alias(n, p->o->n_micro)) p->root[n->out[0].id] = p->root[n->in[0].id];
-    }
+    return p->out->storage[ll_alias_root(p->g, v, p->o->n_micro).id];
 }
 
 static void find_last_uses(planner *p)
@@ -105,6 +103,7 @@ static bool may_overwrite(const planner *p, int u, const ll_node *n, int at, int
 {
     ll_val input = p->g->updates[u].input;
     const storage *s = &p->s[storage_of(p, input)];
+    if (at < p->o->end[LL_REPORT]) return false;                  /* results are looked at first */
     if (p->last_use[input.id] > at || s->last > at) return false; /* s->last: taken already */
     for (int k = 0; k < n->n_in; k++)
         if (storage_of(p, n->in[k]) == storage_of(p, input) &&
@@ -120,6 +119,7 @@ static int dying_operand(const planner *p, const ll_node *n, int at, int o)
     for (int k = 0; k < n->n_in; k++) {
         int s = storage_of(p, n->in[k]);
         if (p->s[s].region != LL_WORK || p->s[s].last != at || p->s[s].bytes != bytes) continue;
+        if (p->s[s].taken == at) continue; /* by another result of n */
         if (!in_step(p, n, k, bytes) || !same_width(p, n->in[k], n->out[o])) continue;
         bool only = true; /* another operand may read the same storage out of step */
         for (int j = 0; j < n->n_in; j++)
@@ -131,17 +131,20 @@ static int dying_operand(const planner *p, const ll_node *n, int at, int o)
 
 static void place_results(planner *p, const ll_node *n, int at)
 {
+    /* what adds up over micro-batches is wanted from the first instruction of one to the last */
     bool accum = !strcmp(n->op->name, "accum");
+    int least = accum ? p->o->end[LL_MICRO] - 1 : at;
     for (int o = 0; o < n->n_out; o++) {
         int id = n->out[o].id, u = p->update[id], s;
         size_t bytes = value_bytes(&p->g->values[id]);
-        int last = p->last_use[id] < at ? at : p->last_use[id];
+        int last = p->last_use[id] < least ? least : p->last_use[id];
         if (u >= 0 && may_overwrite(p, u, n, at, o)) {
             s = storage_of(p, p->g->updates[u].input);
             p->s[s].last = p->o->n;
             p->out->in_place[u] = true;
         } else if ((s = dying_operand(p, n, at, o)) >= 0) {
             p->s[s].last = last;
+            p->s[s].taken = at;
         } else
             s = new_storage(p, bytes, accum ? 0 : at, last, LL_WORK);
         p->out->storage[id] = s;
@@ -159,7 +162,7 @@ static void find_storages(planner *p)
             new_storage(p, copies * value_bytes(v), 0, p->last_use[i], LL_PERSISTENT);
     }
     for (int at = 0; at < p->o->n; at++) place_results(p, &g->nodes[p->o->node[at]], at);
-    for (int i = 1; i < g->n_value; i++) p->out->storage[i] = p->out->storage[p->root[i]];
+    for (int i = 1; i < g->n_value; i++) p->out->storage[i] = storage_of(p, (ll_val){i});
 }
 
 static int by_size(const void *a, const void *b)
@@ -240,14 +243,15 @@ void ll_plan_memory(const ll_order *o, ll_arena *arena, ll_layout *out)
     planner p = {.o = o, .g = g, .arena = arena, .out = out};
     p.s = LL_NEW_ARRAY(arena, storage, g->n_value);
     p.last_use = LL_NEW_ARRAY(arena, int, g->n_value);
-    p.root = LL_NEW_ARRAY(arena, int, g->n_value);
     p.update = LL_NEW_ARRAY(arena, int, g->n_value);
-    find_roots(&p);
     find_last_uses(&p);
     find_storages(&p);
     place_storages(&p);
     out->ideal_work_bytes = busiest(&p);
     out->region = LL_NEW_ARRAY(arena, ll_region, p.n + 1);
     out->offset = LL_NEW_ARRAY(arena, size_t, p.n + 1);
+    out->input = LL_NEW_ARRAY(arena, int, p.n + 1);
     for (int i = 0; i < p.n; i++) out->region[i] = p.s[i].region, out->offset[i] = p.s[i].offset;
+    for (int i = 1; i < g->n_value; i++)
+        if (g->values[i].node < 0) out->input[out->storage[i]] = i;
 }

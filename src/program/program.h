@@ -6,7 +6,8 @@
  *    batch data, per-step scalars) and live always; work slots share memory where lifetimes allow;
  *    scratch is the largest any instruction asks for.
  * 3. Three sections: `micro` runs once per micro-batch, `report` (what results need) and `update`
- *    run once a step. So a result can be looked at before parameters change.
+ *    run once a step. Only `update` writes parameters and state. So a result can be looked at
+ *    before they change, and keeps showing what it was when they have.
  * 4. Batch slots hold all micro-batches, one after another. */
 #pragma once
 #include "ir/op.h"
@@ -25,6 +26,7 @@ typedef struct ll_slot {
     ll_region region;
     size_t offset;    /* within the region */
     size_t bytes;     /* of one micro-batch */
+    int input;        /* the input slot whose bytes these are: itself, an alias; 0: none */
     const char *name; /* NULL: unnamed */
 } ll_slot;
 
@@ -66,6 +68,7 @@ typedef struct ll_lower_opts {
     const char *precision; /* "f32" or "bf16" */
     int threads, n_micro;
     bool no_fuse; /* one instruction per node: for finding where a number went wrong */
+    bool as_is;   /* the graph's own nodes, those that are needed */
 } ll_lower_opts;
 
 /* Simplifies, lowers precision, fuses, orders, plans memory. The program is its own; the graph may
