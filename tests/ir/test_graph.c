@@ -92,7 +92,8 @@ static void scopes(void **state)
     ll_pop(g);
     input(g, "gain", LL_SHAPE(3));
     assert_true(ll_find(g, "gain").id);
-    assert_int_equal(ll_batch(g, "x", LL_U8, LL_SHAPE(2)).id, ll_find(g, "x").id);
+    ll_val x = ll_batch(g, "x", LL_U8, LL_SHAPE(2));
+    assert_int_equal(x.id, ll_find(g, "x").id);
     assert_int_equal(ll_per_step(g, "lr").id, ll_per_step(g, "lr").id); /* one of each name */
     assert_int_equal(ll_verify(g), LL_OK);
     for (int i = 0; i < 60; i++) ll_push(g, "deep");
