@@ -235,7 +235,9 @@ static bool build_gradient(const trial *t, int order, ll_kind kind, check_graph 
         snprintf(name, sizeof name, "u%d_", k);
         if (k < order) c->y = all_weighed(g, c->dx, c->n_x, name);
     }
-    return c->y.id && c->n_x;
+    bool any = c->y.id && c->n_x;
+    if (!any) ll_graph_free(g);
+    return any;
 }
 
 static void set_inputs(const trial *t, const ll_program *p, ll_exec *e, int micro, uint64_t salt)
