@@ -1,6 +1,5 @@
 /* cross_entropy.c: cross-entropy of f32 logits, its gradient, and right answers. */
 #include "kern/cpu/row.h"
-#include "kern/cpu/vecmath.h"
 #include "kern/rows.h"
 
 #include <math.h>
@@ -46,10 +45,9 @@ ll_err cross_entropy_grad_cpu(const ll_kcall *c)
     for (int64_t r = 0; r < rows; r++) {
         const float *from = x + r * v;
         float *to = dx + r * v, lse = lses[r], by = dloss[r];
-#pragma omp simd
-        for (int64_t j = 0; j < v; j++) to[j] = ll_expf(from[j] - lse) * by;
+        ll_row_exp_times(from, lse, by, to, v);
         int64_t k = label[r];
-        to[k] = (ll_expf(from[k] - lse) - 1) * by;
+        to[k] = (expf(from[k] - lse) - 1) * by;
     }
     return LL_OK;
 }

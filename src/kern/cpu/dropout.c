@@ -48,7 +48,8 @@ typedef struct draw {
 /* n elements whose numbers are index, index+1, ... */
 static void drop_run(const draw *d, uint64_t index, const float *x, float *y, int64_t n)
 {
-    uint32_t w[RUN];
+    uint32_t w[RUN], limit = d->limit;
+    float by = d->by;
     for (int64_t done = 0; done < n;) {
         int64_t skip = (int64_t)((index + (uint64_t)done) % 4);
         int64_t m = n - done < RUN - skip ? n - done : RUN - skip;
@@ -57,7 +58,10 @@ static void drop_run(const draw *d, uint64_t index, const float *x, float *y, in
         float *to = y + done;
         const uint32_t *u = w + skip;
 #pragma omp simd
-        for (int64_t i = 0; i < m; i++) to[i] = (u[i] >> 9) < d->limit ? 0 : from[i] * d->by;
+        for (int64_t i = 0; i < m; i++) {
+            float kept = from[i] * by;
+            to[i] = (u[i] >> 9) < limit ? 0 : kept;
+        }
         done += m;
     }
 }

@@ -21,8 +21,9 @@ ll_err layernorm_cpu(const ll_kcall *c)
     for (int64_t r = 0; r < rows; r++) {
         const float *from = x + r * n;
         float *to = y + r * n;
-        float mean = (float)(ll_row_total(from, n) / (double)n);
-        float rstd = (float)(1 / sqrt(ll_row_square(from, mean, n) / (double)n + eps));
+        double centre, var;
+        ll_row_moments(from, n, &centre, &var);
+        float mean = (float)centre, rstd = (float)(1 / sqrt(var + eps));
 #pragma omp simd
         for (int64_t j = 0; j < n; j++) to[j] = (from[j] - mean) * rstd * gain[j] + bias[j];
         means[r] = mean;
@@ -41,18 +42,14 @@ ll_err layernorm_dx_cpu(const ll_kcall *c)
 #pragma omp parallel for num_threads(ll_team(c, rows *n * 4)) schedule(static)
     for (int64_t r = 0; r < rows; r++) {
         const float *g = dy + r * n, *from = x + r * n;
-        float mean = means[r], rstd = rstds[r], a = 0, b = 0;
-#pragma omp simd reduction(+ : a, b)
-        for (int64_t j = 0; j < n; j++) {
-            float u = g[j] * gain[j];
-            a += u;
-            b += u * ((from[j] - mean) * rstd);
-        }
-        a /= (float)n;
-        b /= (float)n;
+        float mean = means[r], rstd = rstds[r];
+        double plain, weighed;
+        ll_row_dots(g, gain, from, mean, n, &plain, &weighed);
+        float a = (float)(plain / (double)n);
+        float b = (float)(weighed / (double)n) * rstd * rstd; /* times rstd, as xhat has it */
 #pragma omp simd
         for (int64_t j = 0; j < n; j++)
-            dx[r * n + j] = rstd * (g[j] * gain[j] - a - (from[j] - mean) * rstd * b);
+            dx[r * n + j] = rstd * (g[j] * gain[j] - a - (from[j] - mean) * b);
     }
     return LL_OK;
 }

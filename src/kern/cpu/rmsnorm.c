@@ -17,7 +17,7 @@ ll_err rmsnorm_cpu(const ll_kcall *c)
 #pragma omp parallel for num_threads(ll_team(c, rows *n * 4)) schedule(static)
     for (int64_t r = 0; r < rows; r++) {
         const float *from = x + r * n;
-        float rstd = (float)(1 / sqrt(ll_row_square(from, 0, n) / (double)n + eps));
+        float rstd = (float)(1 / sqrt(ll_row_square(from, n) / (double)n + eps));
 #pragma omp simd
         for (int64_t j = 0; j < n; j++) y[r * n + j] = from[j] * rstd * gain[j];
         rstds[r] = rstd;
@@ -34,13 +34,12 @@ ll_err rmsnorm_dx_cpu(const ll_kcall *c)
 #pragma omp parallel for num_threads(ll_team(c, rows *n * 4)) schedule(static)
     for (int64_t r = 0; r < rows; r++) {
         const float *g = dy + r * n, *from = x + r * n;
-        float rstd = rstds[r], b = 0;
-#pragma omp simd reduction(+ : b)
-        for (int64_t j = 0; j < n; j++) b += g[j] * gain[j] * (from[j] * rstd);
-        b /= (float)n;
+        float rstd = rstds[r];
+        double plain, weighed;
+        ll_row_dots(g, gain, from, 0, n, &plain, &weighed);
+        float b = (float)(weighed / (double)n) * rstd * rstd;
 #pragma omp simd
-        for (int64_t j = 0; j < n; j++)
-            dx[r * n + j] = rstd * (g[j] * gain[j] - from[j] * rstd * b);
+        for (int64_t j = 0; j < n; j++) dx[r * n + j] = rstd * (g[j] * gain[j] - from[j] * b);
     }
     return LL_OK;
 }

@@ -1,7 +1,9 @@
 /* row.c: rows of f32 (see row.h). */
 #include "kern/cpu/row.h"
 
-#include "kern/cpu/vecmath.h"
+#include "kern/cpu/vec.h"
+
+#include <math.h>
 
 enum { STRETCH = 256 }; /* elements summed in f32 */
 
@@ -10,67 +12,154 @@ static int64_t least(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
+/* The first n <= LL_LANES of x, and fill after them. */
+static ll_vec load_some(const float *x, int64_t n, float fill)
+{
+    ll_vec v = ll_vec_all(fill);
+    memcpy(&v, x, (size_t)n * sizeof(float));
+    return v;
+}
+
+static float vec_total(ll_vec v)
+{
+    float sum = 0;
+    for (int i = 0; i < LL_LANES; i++) sum += v[i];
+    return sum;
+}
+
 float ll_row_top(const float *x, int64_t n)
 {
+    ll_vec a = ll_vec_all(-INFINITY), b = a, c = a, d = a;
+    int64_t i = 0;
+    for (; i + 4 * LL_LANES <= n; i += 4 * LL_LANES) {
+        a = ll_vec_max(ll_vec_at(x + i), a);
+        b = ll_vec_max(ll_vec_at(x + i + LL_LANES), b);
+        c = ll_vec_max(ll_vec_at(x + i + 2 * LL_LANES), c);
+        d = ll_vec_max(ll_vec_at(x + i + 3 * LL_LANES), d);
+    }
+    for (; i + LL_LANES <= n; i += LL_LANES) a = ll_vec_max(ll_vec_at(x + i), a);
+    if (i < n) b = ll_vec_max(load_some(x + i, n - i, -INFINITY), b);
+    a = ll_vec_max(ll_vec_max(a, b), ll_vec_max(c, d));
     float top = -INFINITY;
-#pragma omp simd reduction(max : top)
-    for (int64_t i = 0; i < n; i++) top = x[i] > top ? x[i] : top;
+    for (int k = 0; k < LL_LANES; k++) top = a[k] > top ? a[k] : top;
     return top;
+}
+
+/* One stretch; y is NULL where the sum alone is wanted. */
+static inline float exp_stretch(const float *x, float top, float *y, int64_t n)
+{
+    ll_vec sum = {0}, more = {0};
+    int64_t i = 0;
+    for (; i + 2 * LL_LANES <= n; i += 2 * LL_LANES) {
+        ll_vec e = ll_vec_exp(ll_vec_at(x + i) - top);
+        ll_vec f = ll_vec_exp(ll_vec_at(x + i + LL_LANES) - top);
+        if (y) ll_vec_to(y + i, e), ll_vec_to(y + i + LL_LANES, f);
+        sum += e;
+        more += f;
+    }
+    for (; i < n; i += LL_LANES) {
+        int64_t m = n - i < LL_LANES ? n - i : LL_LANES;
+        ll_vec e = ll_vec_exp(load_some(x + i, m, -INFINITY) - top);
+        if (y) memcpy(y + i, &e, (size_t)m * sizeof(float));
+        sum += e;
+    }
+    return vec_total(sum + more);
 }
 
 double ll_row_exp(const float *x, float top, float *y, int64_t n)
 {
     double total = 0;
-    for (int64_t from = 0; from < n; from += STRETCH) {
-        float sum = 0;
-        int64_t to = least(from + STRETCH, n);
-#pragma omp simd reduction(+ : sum)
-        for (int64_t i = from; i < to; i++) {
-            y[i] = ll_expf(x[i] - top);
-            sum += y[i];
-        }
-        total += (double)sum;
-    }
+    for (int64_t i = 0; i < n; i += STRETCH)
+        total += (double)exp_stretch(x + i, top, y + i, least(STRETCH, n - i));
     return total;
 }
 
 double ll_row_exp_total(const float *x, float top, int64_t n)
 {
     double total = 0;
-    for (int64_t from = 0; from < n; from += STRETCH) {
-        float sum = 0;
-        int64_t to = least(from + STRETCH, n);
-#pragma omp simd reduction(+ : sum)
-        for (int64_t i = from; i < to; i++) sum += ll_expf(x[i] - top);
-        total += (double)sum;
-    }
+    for (int64_t i = 0; i < n; i += STRETCH)
+        total += (double)exp_stretch(x + i, top, NULL, least(STRETCH, n - i));
     return total;
 }
 
-double ll_row_total(const float *x, int64_t n)
+void ll_row_exp_times(const float *x, float top, float by, float *y, int64_t n)
 {
-    double total = 0;
-    for (int64_t from = 0; from < n; from += STRETCH) {
-        float sum = 0;
-        int64_t to = least(from + STRETCH, n);
-#pragma omp simd reduction(+ : sum)
-        for (int64_t i = from; i < to; i++) sum += x[i];
-        total += (double)sum;
-    }
-    return total;
+    int64_t i = 0;
+    for (; i + LL_LANES <= n; i += LL_LANES)
+        ll_vec_to(y + i, ll_vec_exp(ll_vec_at(x + i) - top) * by);
+    ll_vec e = ll_vec_exp(load_some(x + i, n - i, -INFINITY) - top) * by;
+    memcpy(y + i, &e, (size_t)(n - i) * sizeof(float));
 }
 
-double ll_row_square(const float *x, float mean, int64_t n)
+enum { WAYS = 4, STEP = WAYS * LL_LANES }; /* sums that run side by side */
+
+/* Sum of x - from, and of its square, over one stretch. */
+static void stretch_moments(const float *x, float from, int64_t n, double *total, double *square)
 {
-    double total = 0;
-    for (int64_t from = 0; from < n; from += STRETCH) {
-        float sum = 0;
-        int64_t to = least(from + STRETCH, n);
-#pragma omp simd reduction(+ : sum)
-        for (int64_t i = from; i < to; i++) sum += (x[i] - mean) * (x[i] - mean);
-        total += (double)sum;
+    ll_vec s[WAYS] = {0}, q[WAYS] = {0};
+    int64_t i = 0;
+    for (; i + STEP <= n; i += STEP)
+#pragma GCC unroll 4
+        for (int k = 0; k < WAYS; k++) {
+            ll_vec d = ll_vec_at(x + i + k * LL_LANES) - from;
+            s[k] += d;
+            q[k] += d * d;
+        }
+    for (; i < n; i += LL_LANES) {
+        ll_vec d = load_some(x + i, least(LL_LANES, n - i), from) - from;
+        s[0] += d;
+        q[0] += d * d;
     }
-    return total;
+    *total += (double)vec_total((s[0] + s[1]) + (s[2] + s[3]));
+    *square += (double)vec_total((q[0] + q[1]) + (q[2] + q[3]));
+}
+
+/* The first sum makes a guess; what is left of the sum about it makes it exact. */
+void ll_row_moments(const float *x, int64_t n, double *mean, double *var)
+{
+    double total = 0, square = 0, rest = 0, unused = 0;
+    for (int64_t i = 0; i < n; i += STRETCH)
+        stretch_moments(x + i, 0, least(STRETCH, n - i), &total, &unused);
+    float guess = (float)(total / (double)n);
+    for (int64_t i = 0; i < n; i += STRETCH)
+        stretch_moments(x + i, guess, least(STRETCH, n - i), &rest, &square);
+    rest /= (double)n;
+    *mean = (double)guess + rest;
+    *var = square / (double)n - rest * rest;
+}
+
+double ll_row_square(const float *x, int64_t n)
+{
+    double total = 0, square = 0;
+    for (int64_t i = 0; i < n; i += STRETCH)
+        stretch_moments(x + i, 0, least(STRETCH, n - i), &total, &square);
+    return square;
+}
+
+void ll_row_dots(const float *g, const float *gain, const float *x, float mean, int64_t n,
+                 double *plain, double *weighed)
+{
+    *plain = *weighed = 0;
+    for (int64_t from = 0; from < n; from += STRETCH) {
+        ll_vec a[WAYS] = {0}, b[WAYS] = {0};
+        int64_t i = from, to = least(from + STRETCH, n);
+        for (; i + STEP <= to; i += STEP)
+#pragma GCC unroll 4
+            for (int k = 0; k < WAYS; k++) {
+                int64_t at = i + k * LL_LANES;
+                ll_vec u = ll_vec_at(g + at) * ll_vec_at(gain + at);
+                a[k] += u;
+                b[k] += u * (ll_vec_at(x + at) - mean);
+            }
+        for (; i < to; i += LL_LANES) {
+            int64_t m = least(LL_LANES, to - i);
+            ll_vec u = load_some(g + i, m, 0) * load_some(gain + i, m, 0);
+            a[0] += u;
+            b[0] += u * (load_some(x + i, m, mean) - mean);
+        }
+        *plain += (double)vec_total((a[0] + a[1]) + (a[2] + a[3]));
+        *weighed += (double)vec_total((b[0] + b[1]) + (b[2] + b[3]));
+    }
 }
 
 /* ---- sums over rows ---- */

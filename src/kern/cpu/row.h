@@ -18,8 +18,14 @@ float ll_row_top(const float *x, int64_t n); /* the largest; NaNs are passed ove
 /* y = exp(x - top); returns the sum. exp_total: the sum alone. */
 double ll_row_exp(const float *x, float top, float *y, int64_t n);
 double ll_row_exp_total(const float *x, float top, int64_t n);
-double ll_row_total(const float *x, int64_t n);              /* sum of x */
-double ll_row_square(const float *x, float mean, int64_t n); /* sum of (x - mean)^2 */
+/* y = exp(x - top) by */
+void ll_row_exp_times(const float *x, float top, float by, float *y, int64_t n);
+double ll_row_square(const float *x, int64_t n); /* sum of x^2 */
+/* Mean and (biased) variance. */
+void ll_row_moments(const float *x, int64_t n, double *mean, double *var);
+/* Sums of g gain, and of g gain (x - mean). */
+void ll_row_dots(const float *g, const float *gain, const float *x, float mean, int64_t n,
+                 double *plain, double *weighed);
 
 /* Rows in chunks: a fixed partition, whatever the number of threads, so that sums over rows are
  * made of the same parts in the same order. At most LL_CHUNKS of them. */
