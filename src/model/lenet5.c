@@ -3,18 +3,32 @@
  */
 #include "loopline.h"
 
+#include <math.h>
+
+/* Convolution, relu, 2x2 max pooling. Adding a channel's bias and relu change no order among
+ * numbers, so they can follow the pooling, where there are a quarter as many. */
+static ll_val stage(ll_graph *g, const char *name, ll_val x, int64_t filters, int64_t pad)
+{
+    int64_t c = ll_shape_of(g, x).d[3];
+    ll_init init = {LL_UNIFORM, 1 / sqrt((double)(5 * 5 * (c ? c : 1)))};
+    ll_push(g, name);
+    ll_val weight = ll_param(g, "weight", LL_SHAPE(filters, 5, 5, c), init);
+    ll_val bias = ll_param(g, "bias", LL_SHAPE(filters), init);
+    ll_val h = ll_conv2d(g, x, weight, &(ll_conv){.pad = {pad, pad}});
+    h = ll_relu(g, ll_add(g, ll_max_pool(g, h, &(ll_window){.size = {2, 2}}), bias));
+    ll_pop(g);
+    return h;
+}
+
 static ll_val declare(ll_graph *g, const ll_build *b)
 {
     int64_t side = ll_size_of(b, "image");
     ll_val x = ll_batch(g, "x", LL_F32, LL_SHAPE(b->batch, side, side, ll_size_of(b, "channels")));
     ll_val y = ll_batch(g, "y", LL_I32, LL_SHAPE(b->batch));
-    const ll_window half = {.size = {2, 2}};
     ll_block(g);
-    ll_val h = ll_conv_layer(g, "conv1", x, 6, 5, &(ll_conv){.pad = {2, 2}}, true);
-    h = ll_max_pool(g, ll_relu(g, h), &half);
+    ll_val h = stage(g, "conv1", x, 6, 2);
     ll_block(g);
-    h = ll_conv_layer(g, "conv2", h, 16, 5, &(ll_conv){0}, true);
-    h = ll_max_pool(g, ll_relu(g, h), &half);
+    h = stage(g, "conv2", h, 16, 0);
     ll_block(g);
     h = ll_reshape(g, h, LL_SHAPE(b->batch, -1));
     h = ll_relu(g, ll_linear(g, "fc1", h, 120, true));

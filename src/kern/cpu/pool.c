@@ -117,13 +117,66 @@ static void max_pixel(const pool *v, const float *x, range r, range s, float *y,
     }
 }
 
+/* The usual case: windows of 2 x 2 that tile the image, and at least four channels. */
+static bool halves(const pool *v)
+{
+    const ll_pool_attr *a = &v->a;
+    return a->size[0] == 2 && a->size[1] == 2 && a->stride[0] == 2 && a->stride[1] == 2 &&
+           a->pad[0] == 0 && a->pad[2] == 0 && v->h == 2 * v->oh && v->w == 2 * v->ow &&
+           v->c >= LANES;
+}
+
+static inline void take(vf e, int32_t k, vf *best, vi *at)
+{
+    vi more = ~(e <= *best) & (*best == *best); /* larger, or the first NaN */
+    *best = (vf)(((vi)e & more) | ((vi)*best & ~more));
+    *at = ((vi){k, k, k, k} & more) | (*at & ~more);
+}
+
+/* One row of results from two rows of the image. */
+static void max_row_2x2(const pool *v, const float *x, float *y, int32_t *index)
+{
+    int64_t c = v->c, pitch = v->w * c;
+    for (int64_t p = 0; p < v->ow; p++, x += 2 * c, y += c, index += c)
+        for (int64_t q = 0; q < c; q = next(v, q)) {
+            vf best = load(x + q, LANES);
+            vi at = {0};
+            take(load(x + c + q, LANES), 1, &best, &at);
+            take(load(x + pitch + q, LANES), 2, &best, &at);
+            take(load(x + pitch + c + q, LANES), 3, &best, &at);
+            store(y + q, &best, LANES);
+            store(index + q, &at, LANES);
+        }
+}
+
+/* Two rows of the image's gradient from one row of the result's. */
+static void grad_row_2x2(const pool *v, const float *dy, const int32_t *index, float *dx)
+{
+    int64_t c = v->c, pitch = v->w * c;
+    for (int64_t p = 0; p < v->ow; p++, dx += 2 * c, dy += c, index += c)
+        for (int64_t q = 0; q < c; q = next(v, q)) {
+            vi d = (vi)load(dy + q, LANES), at = load_int(index + q, LANES);
+            vi e[4] = {d & (at == 0), d & (at == 1), d & (at == 2), d & (at == 3)};
+            store(dx + q, &e[0], LANES);
+            store(dx + c + q, &e[1], LANES);
+            store(dx + pitch + q, &e[2], LANES);
+            store(dx + pitch + c + q, &e[3], LANES);
+        }
+}
+
 ll_err max_pool_cpu(const ll_kcall *k)
 {
     pool v = pool_of(k, &k->in[0], &k->out[0]);
     const float *x = (const float *)k->in[0].data;
     float *y = (float *)k->out[0].data;
     int32_t *index = (int32_t *)k->out[1].data;
-    int64_t rows = k->in[0].shape.d[0] * v.oh;
+    int64_t rows = k->in[0].shape.d[0] * v.oh, out_row = v.ow * v.c;
+    if (halves(&v)) {
+#pragma omp parallel for num_threads(threads(k, &v, &k->in[0]))
+        for (int64_t row = 0; row < rows; row++)
+            max_row_2x2(&v, x + row * 4 * out_row, y + row * out_row, index + row * out_row);
+        return LL_OK;
+    }
 #pragma omp parallel for num_threads(threads(k, &v, &k->in[0]))
     for (int64_t row = 0; row < rows; row++) {
         int64_t n = row / v.oh, o = row % v.oh;
@@ -182,7 +235,13 @@ ll_err max_pool_grad_cpu(const ll_kcall *k)
     const float *dy = (const float *)k->in[0].data;
     const int32_t *index = (const int32_t *)k->in[1].data;
     float *dx = (float *)k->out[0].data;
-    int64_t rows = k->out[0].shape.d[0] * v.h, image = v.oh * v.ow * v.c;
+    int64_t rows = k->out[0].shape.d[0] * v.h, image = v.oh * v.ow * v.c, out_row = v.ow * v.c;
+    if (halves(&v)) {
+#pragma omp parallel for num_threads(threads(k, &v, &k->out[0]))
+        for (int64_t row = 0; row < rows / 2; row++)
+            grad_row_2x2(&v, dy + row * out_row, index + row * out_row, dx + row * 4 * out_row);
+        return LL_OK;
+    }
 #pragma omp parallel for num_threads(threads(k, &v, &k->out[0]))
     for (int64_t row = 0; row < rows; row++) {
         int64_t n = row / v.h, i = row % v.h;
