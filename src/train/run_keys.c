@@ -276,13 +276,16 @@ static const char *last_part(const char *name)
 
 static ll_err unknown_key(const ll_setting *s)
 {
-    ll_near near = {.word = s->key};
-    const char *elsewhere = NULL; /* the same word in another section */
+    ll_near near = {.word = s->key}, last = {.word = last_part(s->key)};
+    const char *elsewhere = NULL; /* the key whose last word is nearest, of whatever section */
     for (const ll_key *k = keys; k->name; k++) {
-        if (!strcmp(last_part(k->name), last_part(s->key))) elsewhere = k->name;
+        const char *before = last.best;
         ll_near_try(&near, k->name);
+        ll_near_try(&last, last_part(k->name));
+        if (last.best != before) elsewhere = k->name;
     }
-    const char *best = elsewhere ? elsewhere : near.best;
+    bool same_word = last.best && !strcmp(last.best, last.word);
+    const char *best = same_word || !near.best ? elsewhere : near.best;
     char key[64];
     FAIL(LL_E_CONFIG, "%s: %s is not a key of run files%s%s%s", s->origin, shown(s->key, key),
          best ? "; did you mean " : "", best ? best : "", best ? "?" : "");
