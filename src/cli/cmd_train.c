@@ -6,6 +6,7 @@
 #include "train/progress.h"
 
 #include <math.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -185,6 +186,10 @@ static ll_err prepare(const opts *o, ll_arena *a, ll_run **r)
 static ll_err run(const void *given)
 {
     const opts *o = (const opts *)given;
+    /* A reader of our messages that went away (a pipe into tee, stopped by the same Ctrl-C) or a
+     * limit on file sizes must not end a run before it has saved. */
+    signal(SIGPIPE, SIG_IGN);
+    signal(SIGXFSZ, SIG_IGN);
     ll_arena *a = ll_arena_new();
     ll_run *r = NULL;
     ll_err rc = prepare(o, a, &r);

@@ -111,10 +111,21 @@ static ll_err check_same(const ll_st_file *f, const char *key, int64_t now)
     return LL_OK;
 }
 
+static ll_err check_same_word(const ll_st_file *f, const char *key, const char *now)
+{
+    const char *then = ll_st_meta(f, key);
+    CHECK(!then || !strcmp(then, now), LL_E_CONFIG,
+          "%s was made with %s %.40s, this run has %s: resume with the settings it began with",
+          ll_st_path(f), key, then, now);
+    return LL_OK;
+}
+
 static ll_err load_from(trainer *t, const ll_st_file *f)
 {
     ll_st_tensor *tensors;
     int n = ll_session_tensors(t->s, t->arena, &tensors);
+    TRY(check_same_word(f, "model", t->r->model.name));
+    TRY(check_same_word(f, "optimizer", t->r->train.optim.name));
     TRY(check_same(f, "seed", t->r->train.seed));
     TRY(check_same(f, "batch", t->r->train.batch));
     TRY(ll_checkpoint_load(f, tensors, n, true));
@@ -297,10 +308,11 @@ static ll_err save(trainer *t, int64_t done)
     int n = ll_session_tensors(t->s, a, &tensors);
     const ll_st_pair meta[] = {
         {"model", t->r->model.name},
+        {"optimizer", t->r->train.optim.name},
         {"seed", ll_arena_printf(a, "%" PRId64, t->r->train.seed)},
         {"batch", ll_arena_printf(a, "%" PRId64, t->r->train.batch)},
     };
-    ll_checkpoint c = {done, tensors, n, meta, 3};
+    ll_checkpoint c = {done, tensors, n, meta, sizeof meta / sizeof *meta};
     ll_err rc = ll_checkpoint_save(t->r->out, &c, (int)t->r->train.keep);
     ll_arena_free(a);
     TRY(rc);
@@ -393,27 +405,18 @@ static ll_err run(trainer *t)
     return ll_curve_of_run(t->r->out, t->r->name, caption);
 }
 
-/* Signals while training. A reader of our messages that went away (a pipe into tee, stopped by the
- * same Ctrl-C) or a limit on file sizes must not end the run before it has saved. */
-static const struct {
-    int signal;
-    void (*handler)(int);
-} handled[] = {{SIGINT, on_signal}, {SIGTERM, on_signal}, {SIGPIPE, SIG_IGN}, {SIGXFSZ, SIG_IGN}};
-enum { N_HANDLED = sizeof handled / sizeof *handled };
-
 ll_err ll_train(const ll_run *r, const ll_train_opts *opts, ll_train_report *out)
 {
-    struct sigaction old[N_HANDLED];
+    struct sigaction mine = {.sa_handler = on_signal, .sa_flags = SA_RESTART}, old_int, old_term;
     trainer t = {.r = r, .opts = opts, .report = out, .began = now(), .folder = -1};
     t.arena = ll_arena_new();
     memset(out, 0, sizeof *out);
     caught = 0;
-    for (int i = 0; i < N_HANDLED; i++) {
-        struct sigaction mine = {.sa_handler = handled[i].handler, .sa_flags = SA_RESTART};
-        sigaction(handled[i].signal, &mine, &old[i]);
-    }
+    sigaction(SIGINT, &mine, &old_int);
+    sigaction(SIGTERM, &mine, &old_term);
     ll_err rc = run(&t);
     tear_down(&t);
-    for (int i = 0; i < N_HANDLED; i++) sigaction(handled[i].signal, &old[i], NULL);
+    sigaction(SIGINT, &old_int, NULL);
+    sigaction(SIGTERM, &old_term, NULL);
     return rc;
 }
