@@ -223,6 +223,34 @@ static void test_shared_parameters(void **state)
     ll_graph_free(h);
 }
 
+/* A session in the memory of another: no bytes of its own, the same numbers, and the other trains
+ * on as if it had not been there. */
+static void test_reused_memory(void **state)
+{
+    (void)state;
+    ll_graph *g = mlp(N, &(ll_optim){.name = "adam"}), *h = mlp(N, NULL);
+    double loss[2][4];
+    for (int reuse = 0; reuse < 2; reuse++) {
+        ll_session *s, *e;
+        MUST(ll_session_open(g, &(ll_session_opts){.seed = 9}, &s));
+        MUST(ll_session_open(h, &(ll_session_opts){.share = s, .reuse = reuse}, &e));
+        assert_true((ll_exec_bytes(ll_session_exec(e)) == 0) == reuse);
+        feed(s, 1); /* once: what a step reads must not be where e works */
+        for (int i = 0; i < 4; i++) {
+            MUST(ll_session_run(s, 0.1));
+            loss[reuse][i] = ll_session_result(s, "loss");
+            feed(e, 1);
+            MUST(ll_session_run(e, 0));
+            loss[reuse][i] += 1000 * ll_session_result(e, "loss");
+        }
+        ll_session_close(e);
+        ll_session_close(s);
+    }
+    for (int i = 0; i < 4; i++) assert_true(loss[0][i] == loss[1][i]);
+    ll_graph_free(g);
+    ll_graph_free(h);
+}
+
 static void test_nan_names_op(void **state)
 {
     (void)state;
@@ -285,17 +313,12 @@ int main(void)
 {
     make_data();
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_machines_agree),
-        cmocka_unit_test(test_loss_falls),
-        cmocka_unit_test(test_micro_batches),
-        cmocka_unit_test(test_deterministic),
-        cmocka_unit_test(test_bf16_follows_f32),
-        cmocka_unit_test(test_optimizers_by_hand),
-        cmocka_unit_test(test_clipping),
-        cmocka_unit_test(test_shared_parameters),
-        cmocka_unit_test(test_nan_names_op),
-        cmocka_unit_test(test_bad_calls),
-        cmocka_unit_test(test_memory_is_as_planned),
+        cmocka_unit_test(test_machines_agree),   cmocka_unit_test(test_loss_falls),
+        cmocka_unit_test(test_micro_batches),    cmocka_unit_test(test_deterministic),
+        cmocka_unit_test(test_bf16_follows_f32), cmocka_unit_test(test_optimizers_by_hand),
+        cmocka_unit_test(test_clipping),         cmocka_unit_test(test_shared_parameters),
+        cmocka_unit_test(test_reused_memory),    cmocka_unit_test(test_nan_names_op),
+        cmocka_unit_test(test_bad_calls),        cmocka_unit_test(test_memory_is_as_planned),
     };
     return cmocka_run_group_tests_name("session", tests, NULL, NULL);
 }
