@@ -3,6 +3,7 @@
 #include "base/file.h"
 #include "tmpdir.h"
 
+#include <fcntl.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -208,6 +209,40 @@ static void full_disk(void **state)
     assert_int_equal(load_latest(run), 1);
 }
 
+/* Whichever bit of the file turns over, what it says is refused or is still the truth. */
+static void every_bit_counts(void **state)
+{
+    const char *path = tmpdir_path(state, "checkpoints/step-00000012.safetensors");
+    uint8_t *bytes;
+    size_t n;
+    int seen = 0;
+    assert_int_equal(save(*state, 12, 0), LL_OK);
+    assert_int_equal(ll_file_read(path, 1 << 20, &bytes, &n), LL_OK);
+    int fd = open(path, O_WRONLY);
+    for (size_t i = 0; i < 8 * n; i++) {
+        uint8_t wrong = bytes[i / 8] ^ (uint8_t)(1 << i % 8);
+        assert_int_equal(pwrite(fd, &wrong, 1, (off_t)(i / 8)), 1);
+        if (i >= 8) assert_int_equal(pwrite(fd, &bytes[i / 8 - 1], 1, (off_t)(i / 8 - 1)), 1);
+        ll_st_file *f;
+        int64_t step = -1;
+        memset(weight, 0x7f, sizeof weight);
+        memset(moment, 0x7f, sizeof moment);
+        if (ll_checkpoint_open(path, &f) != LL_OK) {
+            seen++;
+            continue;
+        }
+        ll_err rc = ll_checkpoint_load(f, model, 3, true);
+        if (rc == LL_OK) rc = ll_checkpoint_int(f, "step", &step);
+        ll_st_close(f);
+        seen += rc != LL_OK;
+        if (rc == LL_OK)
+            assert_true(step == 12 && counter[0] == 12 && weight[20] == 1220 && moment[6] == 2.25f);
+    }
+    assert_true(seen > (int)(7 * n)); /* spaces and words of the metadata may change */
+    close(fd);
+    free(bytes);
+}
+
 #define IN_FOLDER(test) cmocka_unit_test_setup_teardown(test, tmpdir_setup, tmpdir_teardown)
 
 int main(void)
@@ -217,6 +252,7 @@ int main(void)
         IN_FOLDER(later_ones_are_not_pruned),
         IN_FOLDER(other_files_are_left_alone),
         IN_FOLDER(damage_is_named),
+        IN_FOLDER(every_bit_counts),
         IN_FOLDER(wrong_models),
         IN_FOLDER(full_disk),
     };
