@@ -2,40 +2,9 @@
 #include "train/curve.h"
 #include "base/file.h"
 #include "tmpdir.h"
+#include "xml.h"
 
-#include <ctype.h>
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <cmocka.h>
-
-/* Every element closed, in order; returns how many there are. */
-static int check_xml(const char *svg)
-{
-    const char *open[16];
-    size_t length[16];
-    int depth = 0, n = 0;
-    for (const char *c = svg; (c = strchr(c, '<')); c++) {
-        const char *end = strchr(c, '>');
-        assert_non_null(end);
-        if (c[1] == '/') {
-            assert_true(depth > 0);
-            depth--;
-            assert_true(!strncmp(c + 2, open[depth], length[depth]) &&
-                        end == c + 2 + length[depth]);
-            continue;
-        }
-        n++;
-        assert_true(isalpha((unsigned char)c[1]));
-        if (end[-1] == '/') continue;
-        assert_true(depth < 16);
-        open[depth] = c + 1;
-        length[depth] = strcspn(c + 1, " >");
-        depth++;
-    }
-    assert_int_equal(depth, 0);
-    return n;
-}
 
 /* All marks, and all points of lines that are not clipped, lie on the picture. */
 static void check_inside(const char *svg)

@@ -1,0 +1,307 @@
+/* The commands besides train: each agrees with it, and prints what scripts rely on. */
+#include "cli/program.h"
+#include "ir/ir.h"
+
+#include <math.h>
+
+/* ---- eval ---- */
+
+static const char picture[] = "model: {name: mlp, image: 8, width: 16, depth: 1, classes: 4}\n"
+                              "data: {name: synthetic, samples: 300, val_fraction: 0.11}\n"
+                              "train: {batch: 8, steps: 20, threads: 1, eval_samples: 5}\n";
+
+/* Lines of text with some order in them; 6,000 bytes. */
+static void put_text(const char *path)
+{
+    static char text[6001];
+    static const char *const words[] = {"in the beginning ", "was ", "a ring of rails ",
+                                        "and on it ",        "ran ", "a train.\n"};
+    size_t n = 0;
+    for (unsigned i = 7; n < sizeof text - 32; i = i * 75 % 65537)
+        n += (size_t)sprintf(text + n, "%s", words[i % 6]);
+    write_whole(path, text, n);
+}
+
+static const char sentence[] =
+    "model: {name: gpt, layers: 1, width: 16, heads: 2, seq: 12, vocab: 128}\n"
+    "data: {format: text, path: t.txt}\n"
+    "train: {batch: 4, steps: 30, lr: 0.01, threads: 1, log_every: 30}\n";
+
+static const char *trained_gpt(void **state)
+{
+    put_text(tmpdir_path(state, "t.txt"));
+    write_text(tmpdir_path(state, "s.yaml"), sentence);
+    must(*state, "train s.yaml --out g");
+    return *state;
+}
+
+static void eval_agrees_with_train(void **state)
+{
+    const char *folder = *state;
+    static const char *const keys[] = {"val_loss", "val_accuracy"};
+    put_text(tmpdir_path(state, "t.txt"));
+    write_text(tmpdir_path(state, "s.yaml"), sentence);
+    write_text(tmpdir_path(state, "p.yaml"), picture);
+    for (int i = 0; i < 2; i++) {
+        json_t *t = prints_json(folder, i ? "train s.yaml --json" : "train p.yaml --json");
+        json_t *e = prints_json(folder, i ? "eval runs/s --json" : "eval runs/p --json");
+        for (int k = 0; k < 2; k++)
+            assert_true(json_equal(json_object_get(t, keys[k]), json_object_get(e, keys[k])));
+        assert_true(json_num(t, "val_loss") > 0);
+        assert_int_equal(json_num(e, "step"), i ? 30 : 20);
+        assert_int_equal(json_num(e, "samples"), i ? 24 : 33);
+        json_decref(t);
+        json_decref(e);
+    }
+    json_t *few = prints_json(folder, "eval runs/p --json --samples 9");
+    assert_int_equal(json_num(few, "samples"), 9);
+    double right = 9 * json_num(few, "val_accuracy");
+    assert_true(fabs(right - rint(right)) < 1e-6); /* whole images */
+    json_decref(few);
+    outcome o = succeeds(folder, "eval p.yaml"); /* the run's newest folder */
+    assert_non_null(strstr(o.out, "p after step 20: validation loss "));
+    outcome_free(&o);
+}
+
+/* ---- generate ---- */
+
+static char *text_of(const char *folder, const char *line)
+{
+    outcome o = succeeds(folder, "%s", line);
+    char *text = strdup(o.out);
+    outcome_free(&o);
+    return text;
+}
+
+#define assert_texts(equal, folder, a, b)                                                          \
+    do {                                                                                           \
+        char *a_ = text_of(folder, a), *b_ = text_of(folder, b);                                   \
+        if ((strcmp(a_, b_) == 0) != (equal)) fail_msg("%s\n%s\n%s\n%s", a, a_, b, b_);            \
+        free(a_);                                                                                  \
+        free(b_);                                                                                  \
+    } while (0)
+
+static void generate_text(void **state)
+{
+    const char *f = trained_gpt(state);
+    assert_texts(true, f, "generate g -p a -n 40", "generate g -p a -n 40");
+    assert_texts(true, f, "generate g -p a -n 40 --seed 1", "generate g -p a -n 40");
+    assert_texts(false, f, "generate g -p a -n 40 --seed 2", "generate g -p a -n 40");
+    assert_texts(false, f, "generate g -p a -n 40 -t 3", "generate g -p a -n 40");
+    assert_texts(true, f, "generate g -p a -n 40 -t 0", "generate g -p a -n 40 --top-k 1");
+    assert_texts(true, f, "generate g -p a -n 40 -t 0 --seed 9", "generate g -p a -n 40 -t 0");
+    assert_texts(true, f, "generate g -p a -n 40 -k 500", "generate g -p a -n 40");
+    char *text = text_of(f, "generate g -p abc -n 17");
+    assert_memory_equal(text, "abc", 3);
+    assert_int_equal(strlen(text), 3 + 17 + 1); /* bytes below 128; none is 0 here */
+    free(text);
+    text = text_of(f, "generate g -p abc -n 0");
+    assert_string_equal(text, "abc\n");
+    free(text);
+}
+
+/* A prompt longer than the window: its end decides, what is before does not. */
+static void generate_from_a_long_prompt(void **state)
+{
+    const char *f = trained_gpt(state);
+    char *one = text_of(f, "generate g -n 9 -p 0123456789abthe_ring_ran_on");
+    char *two = text_of(f, "generate g -n 9 -p zzzzzzzzzzzzthe_ring_ran_on");
+    assert_int_equal(strlen(one), 27 + 9 + 1);
+    assert_memory_equal(one, "0123456789ab", 12);
+    assert_string_equal(one + 14, two + 14);
+    free(one);
+    free(two);
+    json_t *j = prints_json(f, "generate g -n 9 -p the_ring --json");
+    assert_int_equal(json_array_size(json_object_get(j, "tokens")), 8 + 9);
+    assert_memory_equal(json_string_value(json_object_get(j, "text")), "the_ring", 8);
+    json_decref(j);
+}
+
+static void generate_refuses(void **state)
+{
+    const char *f = trained_gpt(state);
+    refuses(f, 1, "generate g -t -1", "--temperature is -1", "0 or more");
+    refuses(f, 2, "generate g -n -3", "--tokens is '-3'", "a whole number");
+    refuses(f, 1, "generate g -p caf\xc3\xa9", "byte 195", "below 128");
+    const char *const words[] = {"generate", "g", "-p", "", NULL};
+    outcome o = program_wait(f, program_start(f, NULL, words));
+    assert_int_equal(o.status, 1);
+    assert_non_null(strstr(o.err, "--prompt is empty"));
+    outcome_free(&o);
+    write_text(tmpdir_path(state, "p.yaml"), picture);
+    must(f, "train p.yaml --out p");
+    refuses(f, 1, "generate p", "mlp does not make text");
+}
+
+/* ---- inspect, models, data ---- */
+
+/* The text of a graph reads back, and prints the same. */
+static void check_graph(const char *folder, const char *line)
+{
+    char *text = text_of(folder, line);
+    ll_graph *g;
+    if (ll_parse(text, &g) != LL_OK) fail_msg("%s: %s", line, ll_error_text());
+    assert_string_equal(ll_print(g, g->arena), text);
+    ll_graph_free(g);
+    free(text);
+}
+
+static void graphs_read_back(void **state)
+{
+    const char *f = *state;
+    json_t *models = prints_json(f, "models --json"), *m;
+    size_t i;
+    assert_true(json_array_size(models) >= 2);
+    json_array_foreach(models, i, m)
+    {
+        char line[128];
+        const char *name = json_string_value(json_object_get(m, "name"));
+        snprintf(line, sizeof line, "inspect %s --graph --set train.batch=2", name);
+        check_graph(f, line);
+        strcat(line, " --eval");
+        check_graph(f, line);
+    }
+    json_decref(models);
+}
+
+static void inspects_runs_and_checkpoints(void **state)
+{
+    const char *f = *state;
+    write_text(tmpdir_path(state, "p.yaml"), picture);
+    json_t *t = prints_json(f, "train p.yaml --out p --json");
+    json_t *j = prints_json(f, "inspect p --json");
+    assert_int_equal(json_num(j, "parameters"), json_num(t, "parameters"));
+    assert_int_equal(json_num(j, "peak_bytes"), json_num(t, "peak_bytes_planned"));
+    assert_true(json_num(j, "flops") > 0);
+    json_decref(j);
+    j = prints_json(f, "inspect p/checkpoints/step-00000020.safetensors --json");
+    assert_string_equal(json_string_value(json_object_get(j, "step")), "20");
+    const json_t *tensors = json_object_get(j, "tensors");
+    assert_int_equal(json_array_size(tensors), 12); /* two layers: weight, bias; adam's two each */
+    assert_string_equal(json_string_value(json_object_get(json_array_get(tensors, 0), "name")),
+                        "fc1.bias");
+    json_decref(j);
+    json_decref(t);
+    char *text = text_of(f, "inspect p --program");
+    assert_non_null(strstr(text, "\nmemory "));
+    free(text);
+}
+
+static void counts_parameters(void **state)
+{
+    static const struct {
+        const char *name;
+        double parameters;
+    } known[] = {{"gpt", 124439808},     {"lenet5", 61706},
+                 {"alexnet", 61100840},  {"resnet18", 11689512},
+                 {"resnet34", 21797672}, {"resnet50", 25557032},
+                 {"googlenet", 6624904}, {"mlp", 784 * 256 + 256 + 256 * 256 + 256 + 2570}};
+    json_t *models = prints_json(*state, "models --json"), *m;
+    size_t i, found = 0;
+    json_array_foreach(models, i, m)
+    {
+        const char *name = json_string_value(json_object_get(m, "name"));
+        for (size_t k = 0; k < sizeof known / sizeof *known; k++)
+            if (!strcmp(known[k].name, name)) {
+                assert_true(json_num(m, "parameters") == known[k].parameters);
+                found++;
+            }
+        assert_true(json_num(m, "flops_per_sample") > 0);
+        assert_true(json_object_size(json_object_get(m, "sizes")) > 0);
+    }
+    assert_int_equal(found, sizeof known / sizeof *known);
+    json_decref(models);
+    models = prints_json(*state, "models gpt --json --set model.layers=48 --set model.width=1600 "
+                                 "--set model.heads=25");
+    assert_int_equal(json_array_size(models), 1);
+    assert_true(json_num(json_array_get(models, 0), "parameters") == 1557611200);
+    json_decref(models);
+}
+
+static void lists_data(void **state)
+{
+    const char *f = *state;
+    json_t *sets = prints_json(f, "data --json"), *d;
+    size_t i;
+    bool synthetic = false;
+    json_array_foreach(sets, i, d)
+    {
+        assert_true(json_is_string(json_object_get(d, "name")));
+        assert_true(json_is_boolean(json_object_get(d, "installed")));
+        synthetic |= !strcmp(json_string_value(json_object_get(d, "name")), "synthetic");
+    }
+    assert_true(synthetic);
+    json_decref(sets);
+    put_text(tmpdir_path(state, "t.txt"));
+    d = prints_json(f, "data --path t.txt --format text --json");
+    assert_string_equal(json_string_value(json_object_get(d, "kind")), "tokens");
+    assert_int_equal(json_num(d, "vocab"), 256);
+    json_decref(d);
+    char *text = text_of(f, "data --path t.txt --format text --count 9");
+    assert_non_null(strstr(text, "ring of rails"));
+    free(text);
+    text = text_of(f, "data synthetic --count 2 --val");
+    assert_non_null(strstr(text, "10000 train"));
+    free(text);
+}
+
+/* ---- bench, help ---- */
+
+static void bench_prints_its_keys(void **state)
+{
+    static const char *const keys[] = {
+        "step_ms", "samples_per_s", "tokens_per_s", "gflops", "percent_of_gemm_peak",
+        "mfu",     "peak_bytes",    "batch",        "threads"};
+    json_t *j = prints_json(*state, "bench step gpt --json --seconds 0.05 --threads 1 --batch 2 "
+                                    "--set model.layers=1 --set model.width=32 --set model.heads=2 "
+                                    "--set model.seq=16 --set model.vocab=50");
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) assert_true(json_num(j, keys[i]) > 0);
+    assert_string_equal(json_string_value(json_object_get(j, "model")), "gpt");
+    assert_string_equal(json_string_value(json_object_get(j, "machine")), "cpu");
+    assert_string_equal(json_string_value(json_object_get(j, "precision")), "f32");
+    assert_int_equal(json_num(j, "batch"), 2);
+    double samples = json_num(j, "samples_per_s"), ms = json_num(j, "step_ms");
+    assert_true(fabs(samples - 2e3 / ms) < 1e-6 * samples);
+    assert_true(fabs(json_num(j, "tokens_per_s") - 16 * samples) < 1e-5 * samples);
+    assert_true(json_num(j, "loss_last") < json_num(j, "loss_first"));
+    json_decref(j);
+}
+
+static void every_command_has_help(void **state)
+{
+    static const char *const names[] = {"train",  "eval", "generate", "inspect",
+                                        "models", "data", "bench"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        char want[64];
+        snprintf(want, sizeof want, "usage: loopline %s ", names[i]);
+        outcome a = succeeds(*state, "%s --help", names[i]),
+                b = succeeds(*state, "help %s", names[i]);
+        if (strncmp(a.out, want, strlen(want))) fail_msg("%s --help: %s", names[i], a.out);
+        assert_string_equal(a.out, b.out);
+        assert_string_equal(a.err, "");
+        assert_non_null(strstr(a.out, "--json"));
+        outcome_free(&a);
+        outcome_free(&b);
+    }
+    char *version = text_of(*state, "--version");
+    assert_memory_equal(version, "loopline ", 9);
+    free(version);
+}
+
+int main(void)
+{
+#define IN_FOLDER(test) cmocka_unit_test_setup_teardown(test, tmpdir_setup, tmpdir_teardown)
+    const struct CMUnitTest tests[] = {
+        IN_FOLDER(eval_agrees_with_train),
+        IN_FOLDER(generate_text),
+        IN_FOLDER(generate_from_a_long_prompt),
+        IN_FOLDER(generate_refuses),
+        IN_FOLDER(graphs_read_back),
+        IN_FOLDER(inspects_runs_and_checkpoints),
+        IN_FOLDER(counts_parameters),
+        IN_FOLDER(lists_data),
+        IN_FOLDER(bench_prints_its_keys),
+        IN_FOLDER(every_command_has_help),
+    };
+    return cmocka_run_group_tests_name("cli_commands", tests, NULL, NULL);
+}

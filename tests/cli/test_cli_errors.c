@@ -1,0 +1,278 @@
+/* Bad input: each is refused in one line that names the thing and says what would be right; nothing
+ * is printed on standard output, and no folder is left behind. */
+#include "cli/program.h"
+
+static const char picture[] = "model: {name: mlp, image: 8, width: 16, depth: 1, classes: 4}\n"
+                              "data: {name: synthetic, samples: 40}\n"
+                              "train: {batch: 8, steps: 4, threads: 1}\n";
+static const char sentence[] =
+    "model: {name: gpt, layers: 1, width: 16, heads: 2, seq: 12, vocab: 32}\n"
+    "data: {name: synthetic, samples: 30}\n"
+    "train: {batch: 4, steps: 4, threads: 1}\n";
+
+static void put_runs(void *const *state)
+{
+    write_text(tmpdir_path(state, "p.yaml"), picture);
+    write_text(tmpdir_path(state, "s.yaml"), sentence);
+}
+
+static void assert_no_run(void *const *state)
+{
+    assert_int_equal(tmpdir_count(tmpdir_path(state, "runs")), -1);
+}
+
+/* ---- the command line ---- */
+
+static void command_line(void **state)
+{
+    const char *f = *state;
+    put_runs(state);
+    refuses(f, 2, "trian p.yaml", "no command 'trian'", "did you mean train?", "--help");
+    refuses(f, 2, "train p.yaml --rezume", "--rezume", "did you mean --resume?", "--help");
+    refuses(f, 2, "train p.yaml --out", "--out wants a value", "DIR");
+    refuses(f, 2, "train p.yaml --json=yes", "--json takes no value", "yes");
+    refuses(f, 2, "train", "train wants RUN");
+    refuses(f, 2, "train p.yaml q.yaml", "'q.yaml' is one word too many");
+    refuses(f, 2, "eval runs/p --samples many", "--samples is 'many'", "a whole number");
+    refuses(f, 1, "train p.yaml --from x.safetensors", "--from goes with --resume");
+    refuses(f, 1, "train p.yaml --resume --overwrite", "exclude each other");
+    refuses(f, 1, "bench speed mlp", "bench speed is not known", "bench step MODEL");
+    refuses(f, 1, "models rensnet18", "'rensnet18'", "did you mean resnet18?");
+    refuses(f, 1, "models xyzzy", "'xyzzy'", "there are:", " gpt ");
+    refuses(f, 1, "data fashion-mnst", "'fashion-mnst'", "did you mean fashion-mnist?");
+    refuses(f, 1, "inspect p.yaml --graph --json", "--graph", "leave out --json");
+    outcome o = program_run(f, NULL, "");
+    assert_int_equal(o.status, 2);
+    assert_non_null(strstr(o.err, "usage: loopline COMMAND"));
+    outcome_free(&o);
+    assert_no_run(state);
+}
+
+/* ---- run files and settings ---- */
+
+static void bad_file(void *const *state, const char *text, const char *const *texts)
+{
+    write_text(tmpdir_path(state, "bad.yaml"), text);
+    refuses_how(*state, NULL, 1, "train bad.yaml", texts);
+}
+#define BAD_FILE(text, ...) bad_file(state, text, (const char *const[]){__VA_ARGS__, NULL})
+
+static void run_files(void **state)
+{
+    const char *f = *state;
+    BAD_FILE("model: {name: mlp}\ntrain:\n  bacth: 3\n", "bad.yaml:3: 'train.bacth'",
+             "did you mean train.batch?");
+    BAD_FILE("modle: {name: mlp}\n", "bad.yaml:1: 'modle'", "did you mean model?");
+    BAD_FILE("model: {name: mlp, witdh: 8}\n", "bad.yaml:1: 'witdh' is not a size of model mlp",
+             "did you mean width?");
+    BAD_FILE("train: {batch: big}\n", "bad.yaml:1: train.batch is 'big'", "a whole number from 1");
+    BAD_FILE("\n\ntrain: {batch: 2.5}\n", "bad.yaml:3: train.batch is '2.5'", "a whole number");
+    BAD_FILE("train: {batch: [1, 2]}\n", "bad.yaml:1: train.batch", "a whole number");
+    BAD_FILE("data: {flip: maybe}\n", "bad.yaml:1: data.flip is 'maybe'", "true or false");
+    BAD_FILE("train: {lr: -1}\n", "bad.yaml:1: train.lr is '-1'", "above 0");
+    BAD_FILE("train: {keep: 0}\n", "bad.yaml:1: train.keep is '0'", "from 1");
+    BAD_FILE("train: {seed: 99999999999999999999}\n", "train.seed", "a whole number");
+    BAD_FILE("model: {name: mlp\ntrain: [", "bad.yaml:2: not YAML", "starts on line 1");
+    BAD_FILE("train: {batch: 1}\ntrain: {batch: 2}\n", "bad.yaml:2: section train", "second time");
+    BAD_FILE("train: {lr: 1, lr: 2}\n", "bad.yaml:1: train.lr was already set at bad.yaml:1");
+    BAD_FILE("model: {name: mpl}\n", "bad.yaml:1: model.name is 'mpl'", "did you mean mlp?",
+             "there are:");
+    BAD_FILE("train: {optimizer: adamm}\n", "bad.yaml:1: train.optimizer is 'adamm'",
+             "did you mean adam?", "sgd momentum");
+    BAD_FILE("model: {name: mlp}\ndata: {name: fashion-mnits}\n", "bad.yaml:2: no dataset",
+             "'fashion-mnits'", "did you mean fashion-mnist?");
+    BAD_FILE("train: {batch: 10, micro_batch: 3}\n", "bad.yaml:1: train.micro_batch 3",
+             "train.batch 10");
+    BAD_FILE("train: {schedule: step}\n", "train.step_size or train.milestones");
+    refuses(f, 1, "train nosuch.yaml", "nosuch.yaml: No such file");
+    refuses(f, 1, "train lenet5-fashon", "'lenet5-fashon'", "did you mean lenet5-fashion?");
+    refuses(f, 1, "train xyzzy", "'xyzzy'", "there are:", "mlp-fashion", "my/run.yaml");
+    refuses(f, 1, "train .", "./run.yaml: No such file");
+    assert_no_run(state);
+}
+
+static void settings(void **state)
+{
+    const char *f = *state;
+    put_runs(state);
+    refuses(f, 1, "train p.yaml --set train.bacth=3", "--set train.bacth=3", "train.batch?");
+    refuses(f, 1, "train p.yaml --set bacth=3", "--set bacth=3", "did you mean train.batch?");
+    refuses(f, 1, "train p.yaml --set train.batch", "want key=value");
+    refuses(f, 1, "train p.yaml --set train.batch=0", "train.batch is '0'", "from 1 to");
+    refuses(f, 1, "train p.yaml --set train.lr=1e30", "train.lr is '1e30'", "at most 1e+06");
+    refuses(f, 1, "train p.yaml --set model.width=0", "model mlp of", "width 0");
+    refuses(f, 1, "train p.yaml --set model.width=1000000000", "MiB", "smaller", "model");
+    refuses(f, 1, "train s.yaml --set model.heads=3", "heads 3", "width 16");
+    refuses(f, 1, "train s.yaml --set data.flip=true", "data.flip is for images", "gpt");
+    assert_no_run(state);
+}
+
+/* ---- data ---- */
+
+/* An IDX file: magic, sizes as said, `bytes` bytes of value 3. */
+static void put_idx(const char *path, int n_dim, const uint32_t *dims, size_t bytes)
+{
+    static uint8_t file[1 << 16];
+    size_t at = 4;
+    memcpy(file, (uint8_t[]){0, 0, 8, (uint8_t)n_dim}, 4);
+    for (int i = 0; i < n_dim; i++)
+        for (int b = 24; b >= 0; b -= 8) file[at++] = (uint8_t)(dims[i] >> b);
+    memset(file + at, 3, bytes);
+    write_whole(path, file, at + bytes);
+}
+
+/* 20 images to train on and 20 to validate with, 8 x 8; labels are 3. */
+static void put_images(void *const *state)
+{
+    static const char *const stems[] = {"d/train", "d/t10k"};
+    mkdir(tmpdir_path(state, "d"), 0777);
+    for (int i = 0; i < 2; i++) {
+        char name[64];
+        snprintf(name, sizeof name, "%s-images-idx3-ubyte", stems[i]);
+        put_idx(tmpdir_path(state, name), 3, (uint32_t[]){20, 8, 8}, 20 * 64);
+        snprintf(name, sizeof name, "%s-labels-idx1-ubyte", stems[i]);
+        put_idx(tmpdir_path(state, name), 1, (uint32_t[]){20}, 20);
+    }
+}
+
+static void images(void **state)
+{
+    const char *f = *state;
+    static const char run[] = "model: {name: mlp, image: 8, width: 16, depth: 1, classes: 4}\n"
+                              "data: {format: idx, path: d}\n"
+                              "train: {batch: 8, steps: 2, threads: 1}\n";
+    write_text(tmpdir_path(state, "r.yaml"), run);
+    refuses(f, 1, "train r.yaml", "d: No such file");
+    put_images(state);
+    must(f, "train r.yaml --out good");
+    refuses(f, 1, "train r.yaml --set model.image=9", "mlp takes samples of f32[9,9,1]",
+            "f32[8,8,1]", "set the model's sizes");
+    refuses(f, 1, "train r.yaml --set model.classes=3", "d/train-labels-idx1-ubyte: label 3",
+            "offset 8", "0 to 2", "classes are 3");
+    const char *labels = tmpdir_path(state, "d/t10k-labels-idx1-ubyte");
+    char *good = read_whole(labels, NULL);
+    good[8 + 13] = 9; /* a validation label alone */
+    write_whole(labels, good, 28);
+    refuses(f, 1, "train r.yaml", "d/t10k-labels-idx1-ubyte: label 9 at offset 21", "0 to 3");
+    write_whole(labels, good, 20);
+    refuses(f, 1, "train r.yaml", "d/t10k-labels-idx1-ubyte", "20");
+    free(good);
+    put_images(state);
+    const char *pixels = tmpdir_path(state, "d/train-images-idx3-ubyte");
+    put_idx(pixels, 3, (uint32_t[]){20, 8, 8}, 20 * 64 - 1);
+    refuses(f, 1, "train r.yaml", "d/train-images-idx3-ubyte", "1280", "1279");
+    put_idx(pixels, 3, (uint32_t[]){0xffffffff, 0xffffffff, 0xffffffff}, 64);
+    refuses(f, 1, "train r.yaml", "d/train-images-idx3-ubyte", "4294967295");
+    write_whole(pixels, "\0\0\10", 3);
+    refuses(f, 1, "train r.yaml", "d/train-images-idx3-ubyte", "3 bytes");
+    write_whole(pixels, "not an idx file, surely", 23);
+    refuses(f, 1, "train r.yaml", "d/train-images-idx3-ubyte");
+    static char text[9000];
+    memset(text, 'a', sizeof text - 1);
+    write_text(tmpdir_path(state, "a.txt"), text);
+    refuses(f, 1, "train r.yaml --set data.format=text --set data.path=a.txt", "r.yaml",
+            "mlp takes images", "data text has tokens");
+    assert_no_run(state);
+}
+
+/* A token file as llm.c writes it; `said` tokens in its header. */
+static void put_tokens(const char *path, int n, int said, int value)
+{
+    static uint8_t file[1024 + 2 * 1000];
+    const int32_t head[3] = {20240520, 1, said};
+    memset(file, 0, sizeof file);
+    memcpy(file, head, sizeof head);
+    for (int i = 0; i < n; i++) file[1024 + 2 * i] = (uint8_t)(i % value);
+    write_whole(path, file, 1024 + 2 * (size_t)n);
+}
+
+static void tokens(void **state)
+{
+    const char *f = *state;
+    static const char run[] =
+        "model: {name: gpt, layers: 1, width: 16, heads: 2, seq: 12, vocab: 32}\n"
+        "data: {format: tokens, path: t.bin}\n"
+        "train: {batch: 4, steps: 2, threads: 1}\n";
+    const char *path = tmpdir_path(state, "t.bin");
+    write_text(tmpdir_path(state, "r.yaml"), run);
+    refuses(f, 1, "train r.yaml", "t.bin: no such file");
+    put_tokens(path, 1000, 1000, 32);
+    must(f, "train r.yaml --out good");
+    put_tokens(path, 1000, 1000, 33);
+    refuses(f, 1, "train r.yaml --out bad", "t.bin: token 32 at offset", "0 to 31",
+            "the vocabulary is 32");
+    put_tokens(path, 1000, 1001, 32);
+    refuses(f, 1, "train r.yaml", "t.bin", "1001 tokens", "2000 bytes");
+    put_tokens(path, 1000, -5, 32);
+    refuses(f, 1, "train r.yaml", "t.bin", "-5 tokens");
+    put_tokens(path, 10, 10, 32);
+    refuses(f, 1, "train r.yaml", "t.bin", "less than one window of seq + 1 = 13");
+    write_text(path, "short");
+    refuses(f, 1, "train r.yaml", "t.bin: 5 bytes", "header");
+    refuses(f, 1,
+            "train r.yaml --set data.format=text --set data.path=r.yaml "
+            "--set data.val_fraction=0.3 --out bad2",
+            "r.yaml: token", "the vocabulary is 32");
+    assert_no_run(state);
+}
+
+/* ---- where it should go ---- */
+
+static void folders(void **state)
+{
+    const char *f = *state;
+    put_runs(state);
+    must(f, "train p.yaml --out out");
+    refuses(f, 1, "train p.yaml --out out", "out holds a run already", "--resume", "--overwrite",
+            "--out DIR");
+    refuses(f, 1, "train p.yaml --out none --resume", "none has no checkpoint", "without --resume");
+    assert_false(file_exists(tmpdir_path(state, "none")));
+    refuses(f, 1, "train p.yaml --out p.yaml", "p.yaml is a file");
+    refuses(f, 1, "train p.yaml --out p.yaml/x", "p.yaml/x", "p.yaml is a file");
+    refuses(f, 1, "train p.yaml --out /proc/nowhere/x", "/proc/nowhere");
+    refuses(f, 1, "eval nothing", "'nothing'");
+    refuses(f, 1, "eval ./nothing", "./nothing");
+    refuses(f, 1, "eval p.yaml", "runs/p has no checkpoint", "loopline train");
+    /* A run that never saved cannot be resumed, and says how to go on. */
+    char *run = read_whole(tmpdir_path(state, "out/run.yaml"), NULL);
+    mkdir(tmpdir_path(state, "empty"), 0777);
+    write_text(tmpdir_path(state, "empty/run.yaml"), run);
+    free(run);
+    refuses(f, 1, "train empty --resume", "empty has no checkpoint", "--overwrite");
+    must(f, "train empty --overwrite");
+    assert_no_run(state);
+}
+
+/* What cannot be printed is an error, for JSON and for people. */
+static void standard_output(void **state)
+{
+    const char *f = *state;
+    const how full = {.out = "/dev/full"}, closed = {.out = ""};
+    static const char *const lines[] = {"train p.yaml --out out --overwrite --json",
+                                        "models --json",
+                                        "models",
+                                        "data synthetic",
+                                        "inspect p.yaml --graph",
+                                        "eval out",
+                                        "--help",
+                                        "train --help",
+                                        "--version"};
+    put_runs(state);
+    must(f, "train p.yaml --out out");
+    for (size_t i = 0; i < sizeof lines / sizeof *lines; i++)
+        for (int k = 0; k < 2; k++) {
+            const char *wanted[] = {"standard output cannot be written", NULL};
+            refuses_how(f, k ? &closed : &full, 1, lines[i], wanted);
+        }
+    must(f, "eval out"); /* nothing was printed into the run's files */
+}
+
+int main(void)
+{
+#define IN_FOLDER(test) cmocka_unit_test_setup_teardown(test, tmpdir_setup, tmpdir_teardown)
+    const struct CMUnitTest tests[] = {
+        IN_FOLDER(command_line), IN_FOLDER(run_files),       IN_FOLDER(settings), IN_FOLDER(images),
+        IN_FOLDER(tokens),       IN_FOLDER(standard_output), IN_FOLDER(folders),
+    };
+    return cmocka_run_group_tests_name("cli_errors", tests, NULL, NULL);
+}
