@@ -27,30 +27,42 @@ uint64_t ll_stream(const char *name, uint64_t step)
     return h ^ (step * 0x9E3779B97F4A7C15u);
 }
 
-static uint32_t word_at(uint64_t seed, uint64_t stream, uint64_t i)
-{
-    uint32_t w[4];
-    ll_philox(seed, stream, i / 4, w);
-    return w[i % 4];
-}
-
 static double unit(uint32_t w)
 {
     return ((double)w + 0.5) * 0x1p-32;
 }
 
+void ll_uniform_4(uint64_t seed, uint64_t stream, uint64_t block, float out[4])
+{
+    uint32_t w[4];
+    ll_philox(seed, stream, block, w);
+    for (int i = 0; i < 4; i++) out[i] = ((float)(w[i] >> 9) + 0.5f) * 0x1p-23f;
+}
+
+/* Box-Muller: words 0,1 make elements 0,1 of the block, words 2,3 the others. */
+void ll_normal_4(uint64_t seed, uint64_t stream, uint64_t block, double out[4])
+{
+    uint32_t w[4];
+    ll_philox(seed, stream, block, w);
+    for (int i = 0; i < 4; i += 2) {
+        double r = sqrt(-2 * log(unit(w[i]))), angle = 6.283185307179586 * unit(w[i + 1]);
+        out[i] = r * cos(angle);
+        out[i + 1] = r * sin(angle);
+    }
+}
+
 float ll_uniform_at(uint64_t seed, uint64_t stream, uint64_t i)
 {
-    return ((float)(word_at(seed, stream, i) >> 9) + 0.5f) * 0x1p-23f;
+    float u[4];
+    ll_uniform_4(seed, stream, i / 4, u);
+    return u[i % 4];
 }
 
 double ll_normal_at(uint64_t seed, uint64_t stream, uint64_t i)
 {
-    uint32_t w[4]; /* Box-Muller: words 0,1 make elements 0,1 of the block, words 2,3 the others */
-    ll_philox(seed, stream, i / 4, w);
-    int pair = (int)(i % 4) / 2 * 2;
-    double r = sqrt(-2 * log(unit(w[pair]))), angle = 6.283185307179586 * unit(w[pair + 1]);
-    return i % 2 ? r * sin(angle) : r * cos(angle);
+    double x[4];
+    ll_normal_4(seed, stream, i / 4, x);
+    return x[i % 4];
 }
 
 uint64_t ll_below_at(uint64_t seed, uint64_t stream, uint64_t i, uint64_t n)

@@ -44,7 +44,7 @@ static void bind_to_cores(hwloc_topology_t topo, int threads)
 void ll_bind_threads(int threads)
 {
     static bool done;
-    if (done || getenv("OMP_PROC_BIND") || getenv("OMP_PLACES")) return;
+    if (done || threads < 2 || getenv("OMP_PROC_BIND") || getenv("OMP_PLACES")) return;
     done = true;
     hwloc_topology_t topo;
     if (hwloc_topology_init(&topo)) return;

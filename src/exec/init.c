@@ -3,15 +3,16 @@
 
 #include "base/rng.h"
 
-#include <math.h>
-
-static double at(const ll_init *init, uint64_t seed, uint64_t stream, uint64_t i)
+/* Elements 4 block .. 4 block + 3. */
+static void draw(const ll_init *init, uint64_t seed, uint64_t stream, uint64_t block, double v[4])
 {
-    switch (init->kind) {
-    case LL_CONSTANT: return init->a;
-    case LL_NORMAL: return init->a * ll_normal_at(seed, stream, i);
-    case LL_UNIFORM: return init->a * (2.0 * (double)ll_uniform_at(seed, stream, i) - 1.0);
-    default: return 0;
+    float u[4] = {0};
+    double x[4] = {0};
+    if (init->kind == LL_NORMAL) ll_normal_4(seed, stream, block, x);
+    if (init->kind == LL_UNIFORM) ll_uniform_4(seed, stream, block, u);
+    for (int i = 0; i < 4; i++) {
+        if (init->kind == LL_UNIFORM) x[i] = 2.0 * (double)u[i] - 1.0;
+        v[i] = init->kind == LL_CONSTANT ? init->a : init->a * x[i];
     }
 }
 
@@ -21,6 +22,14 @@ void ll_init_fill(const ll_init *init, const char *name, uint64_t seed, const ll
     uint64_t stream = ll_stream(name, 0);
     int64_t n = ll_numel(&type->shape);
     ll_dtype t = type->dtype;
+    if (init->kind == LL_ZEROS) {
+        memset(data, 0, (size_t)n * ll_dtype_bytes(t));
+        return;
+    }
 #pragma omp parallel for if (n > LL_PARALLEL_WORK)
-    for (int64_t i = 0; i < n; i++) ll_store(data, t, i, at(init, seed, stream, (uint64_t)i));
+    for (int64_t b = 0; b < (n + 3) / 4; b++) {
+        double v[4];
+        draw(init, seed, stream, (uint64_t)b, v);
+        for (int64_t i = 4 * b; i < n && i < 4 * b + 4; i++) ll_store(data, t, i, v[i - 4 * b]);
+    }
 }
