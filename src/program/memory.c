@@ -83,7 +83,8 @@ static void find_last_uses(planner *p)
     }
 }
 
-/* Whether operand k of n is read element by element in step with a result of that many bytes. */
+/* Whether operand k of n is read element by element in step with a result of that many bytes (and
+ * so of as many elements of as many bytes). */
 static bool in_step(const planner *p, const ll_node *n, int k, size_t bytes)
 {
     const ll_value *v = ll_value_of(p->g, n->in[k]);
@@ -93,21 +94,15 @@ static bool in_step(const planner *p, const ll_node *n, int k, size_t bytes)
     return a->period[k] == ll_numel(&a->shape) && a->repeat[k] == 1;
 }
 
-static bool same_width(const planner *p, ll_val a, ll_val b)
-{
-    return ll_dtype_bytes(ll_dtype_of(p->g, a)) == ll_dtype_bytes(ll_dtype_of(p->g, b));
-}
-
 /* Whether instruction `at` may write update u's next value over its input. */
-static bool may_overwrite(const planner *p, int u, const ll_node *n, int at, int o)
+static bool may_overwrite(const planner *p, int u, const ll_node *n, int at)
 {
     ll_val input = p->g->updates[u].input;
     const storage *s = &p->s[storage_of(p, input)];
     if (at < p->o->end[LL_REPORT]) return false;                  /* results are looked at first */
     if (p->last_use[input.id] > at || s->last > at) return false; /* s->last: taken already */
     for (int k = 0; k < n->n_in; k++)
-        if (storage_of(p, n->in[k]) == storage_of(p, input) &&
-            !(in_step(p, n, k, s->bytes) && same_width(p, n->in[k], n->out[o])))
+        if (storage_of(p, n->in[k]) == storage_of(p, input) && !in_step(p, n, k, s->bytes))
             return false;
     return true;
 }
@@ -120,25 +115,20 @@ static int dying_operand(const planner *p, const ll_node *n, int at, int o)
         int s = storage_of(p, n->in[k]);
         if (p->s[s].region != LL_WORK || p->s[s].last != at || p->s[s].bytes != bytes) continue;
         if (p->s[s].taken == at) continue; /* by another result of n */
-        if (!in_step(p, n, k, bytes) || !same_width(p, n->in[k], n->out[o])) continue;
-        bool only = true; /* another operand may read the same storage out of step */
-        for (int j = 0; j < n->n_in; j++)
-            only &= storage_of(p, n->in[j]) != s || in_step(p, n, j, bytes);
-        if (only) return s;
+        if (in_step(p, n, k, bytes)) return s;
     }
     return -1;
 }
 
 static void place_results(planner *p, const ll_node *n, int at)
 {
-    /* what adds up over micro-batches is wanted from the first instruction of one to the last */
+    /* what adds up over micro-batches is wanted from the first instruction on */
     bool accum = !strcmp(n->op->name, "accum");
-    int least = accum ? p->o->end[LL_MICRO] - 1 : at;
     for (int o = 0; o < n->n_out; o++) {
         int id = n->out[o].id, u = p->update[id], s;
         size_t bytes = value_bytes(&p->g->values[id]);
-        int last = p->last_use[id] < least ? least : p->last_use[id];
-        if (u >= 0 && may_overwrite(p, u, n, at, o)) {
+        int last = p->last_use[id] < at ? at : p->last_use[id];
+        if (u >= 0 && may_overwrite(p, u, n, at)) {
             s = storage_of(p, p->g->updates[u].input);
             p->s[s].last = p->o->n;
             p->out->in_place[u] = true;
