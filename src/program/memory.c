@@ -99,8 +99,8 @@ static bool may_overwrite(const planner *p, int u, const ll_node *n, int at)
 {
     ll_val input = p->g->updates[u].input;
     const storage *s = &p->s[storage_of(p, input)];
-    if (at < p->o->end[LL_REPORT]) return false;                  /* results are looked at first */
-    if (p->last_use[input.id] > at || s->last > at) return false; /* s->last: taken already */
+    if (at < p->o->end[LL_REPORT]) return false; /* results are looked at first */
+    if (s->last > at) return false;              /* read later, or taken already */
     for (int k = 0; k < n->n_in; k++)
         if (storage_of(p, n->in[k]) == storage_of(p, input) && !in_step(p, n, k, s->bytes))
             return false;
