@@ -1,0 +1,249 @@
+/* Builders of elementwise, shape and reduction nodes: what they broadcast to, what they leave out,
+ * and the mistakes they name. */
+#include "base/spec.h"
+#include "op/op_int.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+
+#include <cmocka.h>
+
+static ll_val in(ll_graph *g, ll_dtype dtype, ll_shape shape)
+{
+    char name[16];
+    snprintf(name, sizeof name, "x%d", g->n_value);
+    return ll_batch(g, name, dtype, shape);
+}
+
+static void has_shape(ll_graph *g, ll_val v, ll_shape want)
+{
+    char a[LL_SHAPE_TEXT], b[LL_SHAPE_TEXT];
+    if (ll_graph_check(g) != LL_OK) fail_msg("%s", ll_error_text());
+    ll_shape have = ll_shape_of(g, v);
+    assert_string_equal(ll_shape_print(&have, a), ll_shape_print(&want, b));
+    assert_int_equal(ll_verify(g), LL_OK);
+}
+
+static void test_broadcasting(void **state)
+{
+    (void)state;
+    const struct {
+        ll_shape a, b, want;
+    } cases[] = {
+        {LL_SHAPE(2, 3), LL_SHAPE(3), LL_SHAPE(2, 3)},
+        {LL_SHAPE(2, 3), LL_SCALAR, LL_SHAPE(2, 3)},
+        {LL_SCALAR, LL_SCALAR, LL_SCALAR},
+        {LL_SHAPE(2, 1), LL_SHAPE(1, 3), LL_SHAPE(2, 3)},
+        {LL_SHAPE(4, 1, 3), LL_SHAPE(5, 1), LL_SHAPE(4, 5, 3)},
+        {LL_SHAPE(1), LL_SHAPE(1, 1), LL_SHAPE(1, 1)},
+        {LL_SHAPE(3), LL_SHAPE(1, 3), LL_SHAPE(1, 3)},
+        {LL_SHAPE(2, 1), LL_SHAPE(0), LL_SHAPE(2, 0)},
+        {LL_SHAPE(2, 3, 1, 5, 1, 7), LL_SHAPE(4, 1, 6, 1), LL_SHAPE(2, 3, 4, 5, 6, 7)},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        ll_graph *g = ll_graph_new("t");
+        ll_val a = in(g, LL_F32, cases[i].a), b = in(g, LL_F32, cases[i].b);
+        has_shape(g, ll_add(g, a, b), cases[i].want);
+        has_shape(g, ll_sub(g, b, a), cases[i].want);
+        has_shape(g, ll_select(g, b, a, ll_fill(g, LL_F32, LL_SCALAR, 0)), cases[i].want);
+        ll_graph_free(g);
+    }
+}
+
+/* Operands of one shape are used as they are, and what would change nothing is no node. */
+static void test_no_needless_nodes(void **state)
+{
+    (void)state;
+    ll_graph *g = ll_graph_new("t");
+    ll_val a = in(g, LL_F32, LL_SHAPE(2, 3)), b = in(g, LL_F32, LL_SHAPE(2, 3));
+    assert_int_equal(ll_reshape(g, a, LL_SHAPE(2, 3)).id, a.id);
+    assert_int_equal(ll_cast(g, a, LL_F32).id, a.id);
+    assert_int_equal(g->n_node, 0);
+    ll_mul(g, a, b);
+    assert_int_equal(g->n_node, 1);
+    ll_graph_free(g);
+}
+
+static void test_shapes(void **state)
+{
+    (void)state;
+    ll_graph *g = ll_graph_new("t");
+    ll_val x = in(g, LL_F32, LL_SHAPE(2, 3, 4));
+    has_shape(g, ll_reshape(g, x, LL_SHAPE(-1, 4)), LL_SHAPE(6, 4));
+    has_shape(g, ll_reshape(g, x, LL_SHAPE(24)), LL_SHAPE(24));
+    has_shape(g, ll_transpose(g, x, "abc->cab"), LL_SHAPE(4, 2, 3));
+    has_shape(g, ll_broadcast(g, x, "nhc->nhwc", LL_SHAPE(2, 3, 5, 4)), LL_SHAPE(2, 3, 5, 4));
+    has_shape(g, ll_slice(g, x, 1, 1, 3), LL_SHAPE(2, 2, 4));
+    has_shape(g, ll_pad(g, x, 2, 1, 2), LL_SHAPE(2, 3, 7));
+    has_shape(g, ll_concat(g, (ll_val[]){x, x, x}, 3, 0), LL_SHAPE(6, 3, 4));
+    has_shape(g, ll_sum(g, x, "abc->b"), LL_SHAPE(3));
+    has_shape(g, ll_amax(g, x, "abc->ac"), LL_SHAPE(2, 4));
+    has_shape(g, ll_mean(g, x), LL_SCALAR);
+    has_shape(g, ll_onehot(g, ll_cast(g, x, LL_I32), 9, 0, LL_F32), LL_SHAPE(2, 3, 4, 9));
+    assert_int_equal(ll_dtype_of(g, ll_cast(g, x, LL_BF16)), LL_BF16);
+    ll_graph_free(g);
+}
+
+/* A declaration with a mistake, and a piece of what is said about it. */
+typedef struct mistake {
+    ll_val (*make)(ll_graph *g, ll_val x, ll_val n); /* x f32[2,3], n i32[2,3] */
+    const char *says;
+} mistake;
+
+static ll_val two_types(ll_graph *g, ll_val x, ll_val n)
+{
+    return ll_add(g, x, n);
+}
+static ll_val two_shapes(ll_graph *g, ll_val x, ll_val n)
+{
+    (void)n;
+    return ll_add(g, x, ll_slice(g, x, 1, 0, 2));
+}
+static ll_val exp_of_integers(ll_graph *g, ll_val x, ll_val n)
+{
+    (void)x;
+    return ll_exp(g, n);
+}
+static ll_val two_open(ll_graph *g, ll_val x, ll_val n)
+{
+    (void)n;
+    return ll_reshape(g, x, LL_SHAPE(-1, -1));
+}
+static ll_val no_divisor(ll_graph *g, ll_val x, ll_val n)
+{
+    (void)n;
+    return ll_reshape(g, x, LL_SHAPE(4, -1));
+}
+static ll_val other_count(ll_graph *g, ll_val x, ll_val n)
+{
+    (void)n;
+    return ll_reshape(g, x, LL_SHAPE(7));
+}
+static ll_val no_permutation(ll_graph *g, ll_val x, ll_val n)
+{
+    (void)n;
+    return ll_transpose(g, x, "ab->a");
+}
+static ll_val letter_twice(ll_graph *g, ll_val x, ll_val n)
+{
+    (void)n;
+    return ll_transpose(g, x, "aa->aa");
+}
+static ll_val wrong_order(ll_graph *g, ll_val x, ll_val n)
+{
+    (void)n;
+    return ll_sum(g, ll_reshape(g, x, LL_SHAPE(1, 2, 3)), "abc->cb");
+}
+static ll_val new_letter(ll_graph *g, ll_val x, ll_val n)
+{
+    (void)n;
+    return ll_sum(g, x, "ab->c");
+}
+static ll_val wrong_extent(ll_graph *g, ll_val x, ll_val n)
+{
+    (void)n;
+    return ll_broadcast(g, x, "bc->abc", LL_SHAPE(5, 2, 4));
+}
+static ll_val bad_range(ll_graph *g, ll_val x, ll_val n)
+{
+    (void)n;
+    return ll_slice(g, x, 1, 2, 4);
+}
+static ll_val bad_dim(ll_graph *g, ll_val x, ll_val n)
+{
+    (void)n;
+    return ll_pad(g, x, 2, 1, 1);
+}
+static ll_val mixed_concat(ll_graph *g, ll_val x, ll_val n)
+{
+    return ll_concat(g, (ll_val[]){x, n}, 2, 0);
+}
+static ll_val uneven_concat(ll_graph *g, ll_val x, ll_val n)
+{
+    (void)n;
+    return ll_concat(g, (ll_val[]){x, ll_slice(g, x, 1, 0, 2)}, 2, 0);
+}
+static ll_val huge(ll_graph *g, ll_val x, ll_val n)
+{
+    (void)x, (void)n;
+    return ll_fill(g, LL_F32, LL_SHAPE(1ll << 40, 1ll << 40), 0);
+}
+static ll_val float_index(ll_graph *g, ll_val x, ll_val n)
+{
+    (void)n;
+    return ll_onehot(g, x, 3, 0, LL_F32);
+}
+static ll_val mean_of_nothing(ll_graph *g, ll_val x, ll_val n)
+{
+    (void)n;
+    return ll_mean(g, ll_slice(g, x, 0, 1, 1));
+}
+
+static void test_mistakes(void **state)
+{
+    (void)state;
+    static const mistake list[] = {
+        {two_types, "f32 and i32"},
+        {two_shapes, "[2,3] and [2,2]"},
+        {exp_of_integers, "does not take i32"},
+        {two_open, "[2,3] cannot become [-1,-1]"},
+        {no_divisor, "cannot become [4,-1]"},
+        {other_count, "[7] has 7"},
+        {no_permutation, "no permutation"},
+        {letter_twice, "a twice"},
+        {wrong_order, "in their order"},
+        {new_letter, "no reduction"},
+        {wrong_extent, "loop c runs over"},
+        {bad_range, "2 to 4 is no range"},
+        {bad_dim, "dimension 2 of 2"},
+        {mixed_concat, "f32 and i32"},
+        {uneven_concat, "loop b runs over"},
+        {huge, "more elements than can be counted"},
+        {float_index, "want i32"},
+        {mean_of_nothing, "no elements"},
+    };
+    for (size_t i = 0; i < sizeof list / sizeof *list; i++) {
+        ll_graph *g = ll_graph_new("t");
+        ll_val x = in(g, LL_F32, LL_SHAPE(2, 3)), n = in(g, LL_I32, LL_SHAPE(2, 3));
+        ll_val bad = list[i].make(g, x, n);
+        assert_int_equal(bad.id, 0);
+        assert_int_not_equal(ll_graph_check(g), LL_OK);
+        if (!strstr(ll_error_text(), list[i].says))
+            fail_msg("want \"%s\" in: %s", list[i].says, ll_error_text());
+        assert_int_equal(ll_add(g, x, x).id, 0); /* nothing after the first mistake */
+        ll_graph_free(g);
+    }
+}
+
+static void test_specs(void **state)
+{
+    (void)state;
+    ll_spec s;
+    assert_int_equal(ll_spec_parse("nhwc->c", &s), LL_OK);
+    assert_int_equal(s.n_in, 4);
+    assert_int_equal(s.from[0], 3);
+    assert_int_equal(s.to[3], 0);
+    assert_int_equal(s.to[0], -1);
+    assert_true(ll_spec_shrinks(&s) && !ll_spec_grows(&s));
+    assert_int_equal(ll_spec_parse("->", &s), LL_OK);
+    assert_true(ll_spec_shrinks(&s) && ll_spec_grows(&s));
+    static const char *const bad[] = {"",        "a",      "ab-",       "ab>a",      "ab->a,b",
+                                      "ab,c->a", "aB->a",  "a->bb",     "abcdefg->", " ab->a",
+                                      "ab ->a",  "ab->a ", "->abcdefg", "a->b->c"};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+        assert_int_not_equal(ll_spec_parse(bad[i], &s), LL_OK);
+    char out[LL_SPEC_MAX];
+    assert_string_equal(ll_spec_reverse("nhwc->c", out), "c->nhwc");
+    assert_string_equal(ll_spec_reverse("ab->", out), "->ab");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_broadcasting), cmocka_unit_test(test_no_needless_nodes),
+        cmocka_unit_test(test_shapes),       cmocka_unit_test(test_mistakes),
+        cmocka_unit_test(test_specs),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
