@@ -1,0 +1,112 @@
+/* test_precision.c: element types of whole graphs. */
+#include "pass/passes.h"
+
+#include "exec/session.h"
+
+static void test_products(void **state)
+{
+    (void)state;
+    becomes(ll_lower_precision, /* x and w are narrowed once each, whoever reads them */
+            "  %1: f32[4,5] = batch \"x\"\n"
+            "  %2: f32[3,5] = param \"w\" init=zeros\n"
+            "  %3 \"h\": f32[4,3] = matmul(%1, %2) {spec=\"nc,kc->nk\", out=f32} # a.matmul\n"
+            "  %4: f32[3,5] = matmul(%3, %1) {spec=\"nk,nc->kc\", out=f32}\n"
+            "  %5: f32[4,5] = matmul(%3, %2) {spec=\"nk,kc->nc\", out=f32}\n"
+            "  %6: f32[4,5] = tanh(%5)\n"
+            "  result \"r\" = %4\n  result \"s\" = %6\n",
+            "  %1: f32[4,5] = batch \"x\"\n"
+            "  %2: f32[3,5] = param \"w\" init=zeros\n"
+            "  %3: bf16[4,5] = cast(%1) {dtype=bf16} # a.cast\n"
+            "  %4: bf16[3,5] = cast(%2) {dtype=bf16} # a.cast\n"
+            "  %5 \"h\": f32[4,3] = matmul(%3, %4) {spec=\"nc,kc->nk\", out=f32} # a.matmul\n"
+            "  %6: bf16[4,3] = cast(%5) {dtype=bf16}\n"
+            "  %7: f32[3,5] = matmul(%6, %3) {spec=\"nk,nc->kc\", out=f32}\n"
+            "  %8: f32[4,5] = matmul(%6, %4) {spec=\"nk,kc->nc\", out=f32}\n"
+            "  %9: f32[4,5] = tanh(%8)\n"
+            "  result \"r\" = %7\n  result \"s\" = %9\n");
+}
+
+/* Parameters, moments, results and everything but products stay f32; no cast is made twice. */
+static void test_training_step(void **state)
+{
+    (void)state;
+    ll_graph *g = ll_graph_new("step"), *narrow;
+    ll_val x = ll_batch(g, "x", LL_F32, LL_SHAPE(2, 6, 6, 3));
+    ll_val h = ll_relu(g, ll_conv_layer(g, "c", x, 4, 3, &(ll_conv){.pad = {1, 1}}, true));
+    h = ll_linear(g, "f", ll_reshape(g, h, LL_SHAPE(2, -1)), 5, true);
+    ll_minimize(g, ll_mean(g, ll_square(g, h)), &(ll_optim){.name = "adam"});
+    must(ll_lower_precision(g, &narrow), "narrow");
+    must(ll_verify(narrow), "verify");
+    bool *cast = LL_NEW_ARRAY(narrow->arena, bool, narrow->n_value);
+    for (int i = 0; i < narrow->n_node; i++) {
+        const ll_node *n = &narrow->nodes[i];
+        bool product = !strcmp(n->op->name, "matmul") || !strncmp(n->op->name, "conv2d", 6);
+        bool is_cast = !strcmp(n->op->name, "cast");
+        for (int k = 0; k < n->n_in; k++)
+            assert_int_equal(ll_dtype_of(narrow, n->in[k]), product ? LL_BF16 : LL_F32);
+        assert_int_equal(ll_dtype_of(narrow, n->out[0]), is_cast ? LL_BF16 : LL_F32);
+        if (is_cast) assert_false(cast[n->in[0].id]);
+        if (is_cast) cast[n->in[0].id] = true;
+    }
+    assert_true(count_op(narrow, "matmul") >= 3 && count_op(narrow, "conv2d_dw") == 1);
+    for (int i = 0; i < narrow->n_result; i++)
+        assert_int_equal(ll_dtype_of(narrow, narrow->results[i].value), LL_F32);
+    for (int i = 0; i < narrow->n_update; i++)
+        assert_int_equal(ll_dtype_of(narrow, narrow->updates[i].next), LL_F32);
+    ll_graph_free(narrow);
+    ll_graph_free(g);
+}
+
+/* Products of other types are left alone, and a second time changes nothing. */
+static void test_others(void **state)
+{
+    (void)state;
+    static const char wide[] = "  %1: f64[4,5] = batch \"x\"\n"
+                               "  %2: bf16[4,5] = batch \"y\"\n"
+                               "  %3: f64[4,4] = matmul(%1, %1) {spec=\"nc,kc->nk\", out=f64}\n"
+                               "  %4: f32[4,4] = matmul(%2, %2) {spec=\"nc,kc->nk\", out=f32}\n"
+                               "  result \"r\" = %3\n  result \"s\" = %4\n";
+    becomes(ll_lower_precision, wide, wide);
+}
+
+static ll_err to_f64(const ll_graph *g, ll_graph **out)
+{
+    return ll_retype(g, LL_F64, out);
+}
+
+static void test_retype(void **state)
+{
+    (void)state;
+    becomes(to_f64, /* attributes that name f32 follow; other types stay */
+            "  %1: f32[4] = batch \"x\"\n"
+            "  %2: i32[4] = batch \"i\"\n"
+            "  %3: f32[4] = cast(%2) {dtype=f32}\n"
+            "  %4: f32[] = fill() {dtype=f32, shape=[], value=2}\n"
+            "  %5: f32[4] = broadcast(%4) {spec=\"->a\", shape=[4]}\n"
+            "  %6: f32[4] = mul(%3, %5)\n"
+            "  %7: f32[] = matmul(%6, %1) {spec=\"a,a->\", out=f32}\n"
+            "  %8: f32[4] = fused1(%6, %7) {chain=(shape=[4], in=[4, 1], r2=mul(r0,r1), "
+            "out=[r2:f32])}\n"
+            "  result \"r\" = %8\n",
+            "  %1: f64[4] = batch \"x\"\n"
+            "  %2: i32[4] = batch \"i\"\n"
+            "  %3: f64[4] = cast(%2) {dtype=f64}\n"
+            "  %4: f64[] = fill() {dtype=f64, shape=[], value=2}\n"
+            "  %5: f64[4] = broadcast(%4) {spec=\"->a\", shape=[4]}\n"
+            "  %6: f64[4] = mul(%3, %5)\n"
+            "  %7: f64[] = matmul(%6, %1) {spec=\"a,a->\", out=f64}\n"
+            "  %8: f64[4] = fused1(%6, %7) {chain=(shape=[4], in=[4, 1], r2=mul(r0,r1), "
+            "out=[r2:f64])}\n"
+            "  result \"r\" = %8\n");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_products),
+        cmocka_unit_test(test_training_step),
+        cmocka_unit_test(test_others),
+        cmocka_unit_test(test_retype),
+    };
+    return cmocka_run_group_tests_name("precision", tests, NULL, NULL);
+}
