@@ -18,6 +18,8 @@ const ll_op *ll_fused_op(int n_out);
 /* 1 at element index - from of a new last dimension of this size, 0 elsewhere; an index outside
  * gives zeros only. i32[...] -> [..., size] */
 ll_val ll_onehot(ll_graph *g, ll_val index, int64_t size, int64_t from, ll_dtype dtype);
+/* The sum of the squares of everything in x, a scalar. */
+ll_val ll_sumsq(ll_graph *g, ll_val x);
 /* A spec with its sides swapped: "c->nhwc" of "nhwc->c". */
 const char *ll_spec_reverse(const char *spec, char out[LL_SPEC_MAX]);
 

@@ -1,12 +1,13 @@
-/* reduce.c: sum and largest value over the dimensions whose letters vanish: "nhwc->c". */
+/* reduce.c: sum, largest value and sum of squares over the dimensions whose letters vanish:
+ * "nhwc->c". */
 #include "op/op_int.h"
 #include "base/spec.h"
 #include "kern/kern.h"
 
-ll_kernel sum_ref, amax_ref, sum_cpu, amax_cpu;
+ll_kernel sum_ref, amax_ref, sumsq_ref, sum_cpu, amax_cpu, sumsq_cpu;
 ll_scratch reduce_cpu_scratch;
 
-static const ll_op sum, amax;
+static const ll_op sum, amax, sumsq;
 
 static ll_val reduce(ll_graph *g, const ll_op *op, ll_val x, const char *spec)
 {
@@ -25,12 +26,22 @@ ll_val ll_amax(ll_graph *g, ll_val x, const char *spec)
     return reduce(g, &amax, x, spec);
 }
 
-ll_val ll_sum_all(ll_graph *g, ll_val x)
+static ll_val reduce_all(ll_graph *g, const ll_op *op, ll_val x)
 {
     char spec[LL_SPEC_MAX] = {0};
     int n = ll_shape_of(g, x).n;
     for (int i = 0; i < n; i++) spec[i] = (char)('a' + i);
-    return ll_sum(g, x, strcat(spec, "->"));
+    return reduce(g, op, x, strcat(spec, "->"));
+}
+
+ll_val ll_sum_all(ll_graph *g, ll_val x)
+{
+    return reduce_all(g, &sum, x);
+}
+
+ll_val ll_sumsq(ll_graph *g, ll_val x)
+{
+    return reduce_all(g, &sumsq, x);
 }
 
 ll_val ll_mean(ll_graph *g, ll_val x)
@@ -74,17 +85,24 @@ static void amax_grad(ll_bwd *b)
     b->din[0] = ll_mul(b->g, largest, ll_broadcast(b->g, share, back, shape));
 }
 
+static void expand_sumsq(ll_graph *g, const void *attr, const ll_val *in, int n_in, ll_val *out)
+{
+    (void)n_in;
+    out[0] = ll_sum(g, ll_square(g, in[0]), ((const ll_spec_attr *)attr)->spec);
+}
+
 static const ll_attr_field attrs[] = {LL_FIELD(ll_spec_attr, spec, LL_A_SPEC), {0}};
 #define REDUCE_OP                                                                                  \
     .n_in = 1, .n_out = 1, .attr_size = sizeof(ll_spec_attr), .attrs = attrs, .loops = loops,      \
-    .flop = 1, .trials = {"f32[2,5,1,3] {spec=\"nhwc->c\"}",  "f32[7,5] {spec=\"nc->n\"}",         \
-                          "f32[2,3,5,3] {spec=\"nhwc->nc\"}", "f32[3,7] {spec=\"ab->\"}",          \
-                          "f32[5,3] {spec=\"ab->ab\"}",       "f32[2,3,5,2] {spec=\"abcd->ac\"}",  \
-                          "f32[0,3] {spec=\"ab->b\"}",        "f32[] {spec=\"->\"}"}
+    .trials = {"f32[2,5,1,3] {spec=\"nhwc->c\"}",  "f32[7,5] {spec=\"nc->n\"}",                    \
+               "f32[2,3,5,3] {spec=\"nhwc->nc\"}", "f32[3,7] {spec=\"ab->\"}",                     \
+               "f32[5,3] {spec=\"ab->ab\"}",       "f32[2,3,5,2] {spec=\"abcd->ac\"}",             \
+               "f32[0,3] {spec=\"ab->b\"}",        "f32[] {spec=\"->\"}"}
 
 static const ll_op sum = {
     .name = "sum",
     REDUCE_OP,
+    .flop = 1,
     .sum = "?",
     .grad = sum_grad,
     .ref = sum_ref,
@@ -94,11 +112,22 @@ static const ll_op sum = {
 static const ll_op amax = {
     .name = "amax",
     REDUCE_OP,
+    .flop = 1,
     .max = "?",
     .grad = amax_grad,
     .ref = amax_ref,
     .cpu = amax_cpu,
     .cpu_scratch = reduce_cpu_scratch,
 };
+static const ll_op sumsq = {
+    .name = "sumsq",
+    REDUCE_OP,
+    .flop = 2,
+    .sum = "?",
+    .expand = expand_sumsq,
+    .ref = sumsq_ref,
+    .cpu = sumsq_cpu,
+    .cpu_scratch = reduce_cpu_scratch,
+};
 
-const ll_op *const ll_ops_reduce[] = {&sum, &amax, NULL};
+const ll_op *const ll_ops_reduce[] = {&sum, &amax, &sumsq, NULL};

@@ -47,7 +47,7 @@ static double or (double v, double usual)
 
 static ll_val norm(ll_graph *g, ll_val x)
 {
-    return ll_sqrt(g, ll_sum_all(g, ll_square(g, x)));
+    return ll_sqrt(g, ll_sumsq(g, x));
 }
 
 static ll_val step_by(rule_call *c, ll_val direction) /* p - lr * direction */
@@ -201,7 +201,7 @@ static void gather(ll_graph *g, const ll_optim *o, int n, ll_val *d)
     ll_val total = {0};
     for (int i = 0; i < n; i++) {
         d[i] = ll_accum(g, d[i]);
-        ll_val square = ll_sum_all(g, ll_square(g, d[i]));
+        ll_val square = ll_sumsq(g, d[i]);
         total = i ? ll_add(g, total, square) : square;
     }
     ll_val size = ll_sqrt(g, total);

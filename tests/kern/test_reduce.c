@@ -1,9 +1,9 @@
-/* sum and amax on the CPU against the reference kernels: every pattern of dimensions that stay and
- * vanish, odd sizes, 1 to 3 threads, which must agree to the bit; NaN and inf; and how exact a sum
- * of ten million numbers is. */
+/* sum, amax and sumsq on the CPU against the reference kernels: every pattern of dimensions that
+ * stay and vanish, odd sizes, 1 to 3 threads, which must agree to the bit; NaN and inf; and how
+ * exact a sum of ten million numbers is. */
 #include "kern/tensors.h"
 
-ll_kernel sum_ref, amax_ref, sum_cpu, amax_cpu;
+ll_kernel sum_ref, amax_ref, sumsq_ref, sum_cpu, amax_cpu, sumsq_cpu;
 ll_scratch reduce_cpu_scratch;
 
 static void one(const char *spec, ll_dtype dtype, ll_shape shape)
@@ -15,12 +15,15 @@ static void one(const char *spec, ll_dtype dtype, ll_shape shape)
         to.d[to.n++] = shape.d[strchr(spec, *s) - spec];
     ll_tensor x = new_random(dtype, shape, 3), want = new_tensor(LL_F64, to);
     double count = (double)ll_numel(&shape) / fmax(1, (double)ll_numel(&to));
-    for (int max = 0; max < 2; max++) {
-        call(max ? amax_ref : sum_ref, NULL, &attr, 1, &x, 1, &want, 1);
+    static ll_kernel *const plain[] = {sum_ref, amax_ref, sumsq_ref};
+    static ll_kernel *const fast[] = {sum_cpu, amax_cpu, sumsq_cpu};
+    for (int k = 0; k < 3; k++) {
+        bool max = k == 1;
+        call(plain[k], NULL, &attr, 1, &x, 1, &want, 1);
         ll_tensor got[3];
         for (int t = 0; t < 3; t++) {
             got[t] = new_tensor(dtype, to);
-            call(max ? amax_cpu : sum_cpu, reduce_cpu_scratch, &attr, 1, &x, 1, &got[t], t + 1);
+            call(fast[k], reduce_cpu_scratch, &attr, 1, &x, 1, &got[t], t + 1);
             assert_memory_equal(got[0].data, got[t].data, bytes_of(&got[0]));
         }
         double near = dtype == LL_BF16 ? 8e-3 : 1e-6;

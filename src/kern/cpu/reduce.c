@@ -1,4 +1,4 @@
-/* reduce.c: sum and amax on the cpu.
+/* reduce.c: sum, amax and sumsq (the sum of squares) on the cpu.
  *
  * Dimensions that stay and dimensions that vanish are merged with neighbours of their kind; what is
  * left alternates. The last of them, of L elements, decides the inner loop: if it stays, whole rows
@@ -19,7 +19,7 @@
 #include <math.h>
 #include <omp.h>
 
-ll_kernel sum_cpu, amax_cpu, sum_ref, amax_ref;
+ll_kernel sum_cpu, amax_cpu, sumsq_cpu, sum_ref, amax_ref, sumsq_ref;
 ll_scratch reduce_cpu_scratch;
 
 enum {
@@ -30,7 +30,7 @@ enum {
 };
 
 typedef struct plan {
-    bool rows, max;
+    bool rows, max, square;
     bool plain; /* row or run number o J + j; otherwise the dimensions say */
     int n_seg;
     int64_t size[LL_MAX_DIMS];
@@ -72,13 +72,14 @@ static void find_segments(plan *p, const ll_spec *s, const ll_shape *shape)
     }
 }
 
-static ll_err make_plan(const ll_kcall *c, bool max, plan *p)
+static ll_err make_plan(const ll_kcall *c, bool max, bool square, plan *p)
 {
     ll_spec s;
     TRY(ll_spec_parse(((const ll_spec_attr *)c->attr)->spec, &s));
     find_segments(p, &s, &c->in[0].shape);
     int last = p->n_seg - 1;
     p->max = max;
+    p->square = square;
     p->rows = p->kept[last];
     p->L = p->size[last];
     p->O = p->J = 1;
@@ -113,7 +114,7 @@ static bool needs_row_sums(const plan *p)
 size_t reduce_cpu_scratch(const ll_kcall *c)
 {
     plan p;
-    if (make_plan(c, false, &p) != LL_OK) return 0;
+    if (make_plan(c, false, false, &p) != LL_OK) return 0;
     if (needs_row_sums(&p)) return sizeof(float) * (size_t)(p.O * p.n_block * p.width);
     return !p.rows && p.n_block > 1 ? sizeof(double) * (size_t)(p.O * p.n_block) : 0;
 }
@@ -144,6 +145,9 @@ static void take_row(const plan *p, const float *x, int64_t n, float *y)
     if (p->max) {
 #pragma omp simd
         for (int64_t i = 0; i < n; i++) y[i] = larger(y[i], x[i]);
+    } else if (p->square) {
+#pragma omp simd
+        for (int64_t i = 0; i < n; i++) y[i] += x[i] * x[i];
     } else {
 #pragma omp simd
         for (int64_t i = 0; i < n; i++) y[i] += x[i];
@@ -162,7 +166,7 @@ static void reduce_rows(const plan *p, int64_t o, int64_t b, int64_t from, int64
 {
     int64_t all = p->J / p->fold, j = b * p->block, end = j + p->block < all ? j + p->block : all;
     for (int64_t i = 0; i < to - from; i++) y[i] = p->max ? -INFINITY : 0.0f;
-    for (; !p->max && j + 4 <= end; j += 4) {
+    for (; !p->max && !p->square && j + 4 <= end; j += 4) {
         const float *x[4];
         for (int i = 0; i < 4; i++) x[i] = start(p, o, (j + i) * p->fold) + from;
         add_4_rows(x, to - from, y);
@@ -205,23 +209,35 @@ static void join_rows(const plan *p, int64_t from, int64_t to)
 
 typedef float vec __attribute__((vector_size(16), aligned(4), may_alias));
 
-static double sum_run(const float *x, int64_t n)
+/* Always inlined, with square a constant: two loops, without a choice in them. */
+static inline __attribute__((always_inline)) double add_run(const float *x, int64_t n, bool square)
 {
     double all = 0;
     while (n >= LANES) {
         int64_t m = n < RUN_BLOCK ? n / LANES * LANES : RUN_BLOCK;
-        vec a = {0}, b = a, c = a, d = a, e = a, f = a, g = a, h = a;
-        for (const float *end = x + m; x < end; x += LANES) {
-            const vec *v = (const vec *)x;
-            a += v[0], b += v[1], c += v[2], d += v[3];
-            e += v[4], f += v[5], g += v[6], h += v[7];
-        }
-        a = ((a + b) + (c + d)) + ((e + f) + (g + h));
+        vec sum[LANES / 4] = {{0}};
+        for (const float *end = x + m; x < end; x += LANES)
+            for (int k = 0; k < LANES / 4; k++) {
+                vec v = ((const vec *)x)[k];
+                if (square) v *= v;
+                sum[k] += v;
+            }
+        vec a = ((sum[0] + sum[1]) + (sum[2] + sum[3])) + ((sum[4] + sum[5]) + (sum[6] + sum[7]));
         all += (double)a[0] + (double)a[1] + (double)a[2] + (double)a[3];
         n -= m;
     }
-    for (int64_t i = 0; i < n; i++) all += x[i];
+    for (int64_t i = 0; i < n; i++) all += square ? (double)x[i] * (double)x[i] : (double)x[i];
     return all;
+}
+
+static double sum_run(const float *x, int64_t n)
+{
+    return add_run(x, n, false);
+}
+
+static double sumsq_run(const float *x, int64_t n)
+{
+    return add_run(x, n, true);
 }
 
 static double max_run(const float *x, int64_t n)
@@ -251,7 +267,7 @@ static void run_items(const plan *p, int64_t from, int64_t to)
             if (p->max)
                 all = larger((float)all, (float)max_run(x, n));
             else
-                all += sum_run(x, n);
+                all += p->square ? sumsq_run(x, n) : sum_run(x, n);
         }
         if (p->run_sums)
             p->run_sums[i] = all;
@@ -279,10 +295,10 @@ static void do_items(const plan *p, int64_t items, int part, int parts)
     (p->rows ? row_items : run_items)(p, items * part / parts, items * (part + 1) / parts);
 }
 
-static ll_err reduce(const ll_kcall *c, bool max)
+static ll_err reduce(const ll_kcall *c, bool max, bool square)
 {
     plan p;
-    TRY(make_plan(c, max, &p));
+    TRY(make_plan(c, max, square, &p));
     int64_t n = ll_numel(&c->in[0].shape), results = ll_numel(&c->out[0].shape);
     if (n == 0) {
         for (int64_t i = 0; i < results; i++) p.y[i] = max ? -INFINITY : 0.0f;
@@ -311,10 +327,15 @@ static ll_err reduce(const ll_kcall *c, bool max)
 /* Other element types than f32 are summed as the reference does. */
 ll_err sum_cpu(const ll_kcall *c)
 {
-    return c->in[0].dtype == LL_F32 ? reduce(c, false) : sum_ref(c);
+    return c->in[0].dtype == LL_F32 ? reduce(c, false, false) : sum_ref(c);
 }
 
 ll_err amax_cpu(const ll_kcall *c)
 {
-    return c->in[0].dtype == LL_F32 ? reduce(c, true) : amax_ref(c);
+    return c->in[0].dtype == LL_F32 ? reduce(c, true, false) : amax_ref(c);
+}
+
+ll_err sumsq_cpu(const ll_kcall *c)
+{
+    return c->in[0].dtype == LL_F32 ? reduce(c, false, true) : sumsq_ref(c);
 }

@@ -1,5 +1,5 @@
-/* reduce.c: reference kernels of sum and amax: for each element of the result, all elements of the
- * operand, those that belong to it. Quadratic for small results' sake of plainness: a result
+/* reduce.c: reference kernels of sum, amax and sumsq: for each element of the result, all elements
+ * of the operand, those that belong to it. Quadratic for small results' sake of plainness: a result
  * element walks only the loops that vanish. */
 #include "kern/kern.h"
 #include "kern/attr.h"
@@ -7,9 +7,11 @@
 
 #include <math.h>
 
-ll_kernel sum_ref, amax_ref;
+ll_kernel sum_ref, amax_ref, sumsq_ref;
 
-static ll_err reduce(const ll_kcall *c, bool largest)
+typedef enum how { SUM, LARGEST, SQUARES } how;
+
+static ll_err reduce(const ll_kcall *c, how how)
 {
     const ll_tensor *x = &c->in[0], *y = &c->out[0];
     ll_spec s;
@@ -18,7 +20,7 @@ static ll_err reduce(const ll_kcall *c, bool largest)
     for (int i = 0; i < s.n_in; i++)
         if (s.to[i] < 0) rest *= x->shape.d[i];
     for (int64_t e = 0; e < n; e++) {
-        double all = largest ? -INFINITY : 0;
+        double all = how == LARGEST ? -INFINITY : 0;
         for (int64_t r = 0; r < rest; r++) {
             /* Digits of e for the dimensions that stay, of r for those that vanish. */
             int64_t kept = e, gone = r, from = 0, stride = 1;
@@ -29,7 +31,9 @@ static ll_err reduce(const ll_kcall *c, bool largest)
                 stride *= d;
             }
             double v = ll_load(x->data, x->dtype, from);
-            if (!largest)
+            if (how == SQUARES)
+                all += v * v;
+            else if (how == SUM)
                 all += v;
             else if (v > all || isnan(v))
                 all = v;
@@ -41,10 +45,15 @@ static ll_err reduce(const ll_kcall *c, bool largest)
 
 ll_err sum_ref(const ll_kcall *c)
 {
-    return reduce(c, false);
+    return reduce(c, SUM);
 }
 
 ll_err amax_ref(const ll_kcall *c)
 {
-    return reduce(c, true);
+    return reduce(c, LARGEST);
+}
+
+ll_err sumsq_ref(const ll_kcall *c)
+{
+    return reduce(c, SQUARES);
 }
