@@ -237,8 +237,8 @@ static ll_graph *model(const char *name, int64_t batch, const char *optimizer)
         static const struct {
             const char *name;
             int64_t value;
-        } small[] = {{"layers", 3},  {"width", 24},   {"heads", 2},
-                     {"seq", 13},    {"vocab", 31},   {"dropout", 100}};
+        } small[] = {{"layers", 3}, {"width", 24}, {"heads", 2},
+                     {"seq", 13},   {"vocab", 31}, {"dropout", 100}};
         for (int k = 0; k < 6; k++)
             if (!strcmp(b.sizes[i].name, small[k].name)) b.sizes[i].value = small[k].value;
     }
