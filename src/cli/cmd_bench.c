@@ -70,6 +70,13 @@ static void print_profile(const ll_bench_report *b)
                100 * l->seconds / b->step_s, 1e-9 * l->flops / (l->seconds + 1e-12),
                1e-9 * l->bytes / (l->seconds + 1e-12));
     }
+    printf("\nlongest instructions, and their operands\n");
+    for (int i = 0; i < b->n_top; i++) {
+        const ll_bench_top *t = &b->tops[i];
+        printf("%10.3f ms %8.1f GFLOP/s %8.1f GB/s  %s\n", 1e3 * t->seconds,
+               1e-9 * t->flops / (t->seconds + 1e-12), 1e-9 * t->bytes / (t->seconds + 1e-12),
+               t->what);
+    }
 }
 
 static void print_text(const ll_run *r, const ll_bench_report *b)

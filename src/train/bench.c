@@ -7,6 +7,7 @@
 #include "train/evaluate.h"
 #include "train/state.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
 
@@ -93,6 +94,22 @@ static void add_line(ll_bench_report *out, const ll_instr *x, double seconds, in
     l->bytes += x->bytes * times;
 }
 
+/* Keeps the longest instructions, in order. */
+static void add_top(ll_bench_report *out, const ll_program *p, const ll_instr *x, double seconds)
+{
+    int k = out->n_top < LL_BENCH_TOPS ? out->n_top++ : LL_BENCH_TOPS - 1;
+    if (k == LL_BENCH_TOPS - 1 && out->tops[k].seconds >= seconds) return;
+    for (; k > 0 && out->tops[k - 1].seconds < seconds; k--) out->tops[k] = out->tops[k - 1];
+    ll_bench_top *t = &out->tops[k];
+    *t = (ll_bench_top){.seconds = seconds, .flops = x->flops, .bytes = x->bytes};
+    int at = snprintf(t->what, sizeof t->what, "%s", x->name);
+    for (int i = 0; i < x->n_in && i < 3 && at < (int)sizeof t->what; i++) {
+        char shape[LL_SHAPE_TEXT];
+        at += snprintf(t->what + at, sizeof t->what - (size_t)at, " %s",
+                       ll_shape_print(&p->slots[x->in[i]].type.shape, shape));
+    }
+}
+
 static int longest_first(const void *a, const void *b)
 {
     const ll_bench_line *x = (const ll_bench_line *)a, *y = (const ll_bench_line *)b;
@@ -108,6 +125,7 @@ static void gather(ll_session *s, int steps, ll_bench_report *out)
         int times = i < p->end[LL_MICRO] ? p->n_micro : 1;
         if (is_product(x->op)) out->flops += x->flops * times;
         add_line(out, x, seconds ? seconds[i] / steps : 0, times);
+        if (seconds) add_top(out, p, x, seconds[i] / steps);
     }
     qsort(out->lines, (size_t)out->n_line, sizeof *out->lines, longest_first);
     if (!seconds) out->n_line = 0;

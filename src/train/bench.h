@@ -12,7 +12,12 @@ typedef struct ll_bench_line { /* instructions of one op, together */
     double seconds, flops, bytes; /* of one step */
 } ll_bench_line;
 
-enum { LL_BENCH_LINES = 64 };
+typedef struct ll_bench_top { /* one instruction */
+    char what[160];           /* its name and its operands' shapes */
+    double seconds, flops, bytes;
+} ll_bench_top;
+
+enum { LL_BENCH_LINES = 64, LL_BENCH_TOPS = 16 };
 typedef struct ll_bench_report {
     int64_t parameters, batch, seq; /* seq 0 for images */
     int threads, n_steps;
@@ -23,6 +28,8 @@ typedef struct ll_bench_report {
     size_t bytes;
     ll_bench_line lines[LL_BENCH_LINES]; /* most seconds first */
     int n_line;
+    ll_bench_top tops[LL_BENCH_TOPS]; /* the longest instructions, longest first */
+    int n_top;
 } ll_bench_report;
 
 /* Times steps of a finished run's model on random data that stays the same, so the loss must fall:

@@ -21,6 +21,7 @@ enum {
     A_CHUNK = 128 * 1024,  /* packed elements of A in one block: half of a 1 MB second cache */
     M_MAX = 512,           /* rows of one block */
     N_COPY = 256,          /* columns of the f32 copy of C that bf16 results go through */
+    A_COLUMN_PANELS = 4,   /* panels that make packing an A of columns worth it: a page a step */
     PACK_B_ROWS = 32,      /* rows that make packing an in-place B worth it */
     DOT_ROWS = 48,         /* fewer rows than this do not pay for turning B over */
     DOT_K = 32,            /* shorter sums do not pay for adding up vectors */
@@ -103,7 +104,8 @@ static form choose(const ll_gemm_call *g)
             g->k >= DOT_K;
     f.copy_c = g->bf16_out || g->c_cs != 1;
     f.pack_a = g->bf16 || (g->a_rs != 1 && g->a_cs != 1) ||
-               (g->a_rs != 1 && g->n > width * (collides(g->a_rs) ? 3 : kind->a_panels));
+               (g->a_rs != 1 && g->n > width * (collides(g->a_rs) ? 3 : kind->a_panels)) ||
+               (g->a_rs == 1 && g->a_cs != 1 && g->n > width * A_COLUMN_PANELS);
     f.pack_b =
         g->bf16 || g->b_cs != 1 || g->m >= PACK_B_ROWS || (g->n < width && g->n % kind->lanes != 0);
     int64_t passes = ceil_div(g->k, kind->k_max);
@@ -133,7 +135,8 @@ static room room_for(const ll_gemm_call *g)
     bool unit = (g->a_rs == 1 || g->a_cs == 1) && (g->b_rs == 1 || g->b_cs == 1);
     bool plain = !g->bf16 && unit && !collides(g->a_rs) && !collides(g->b_cs) &&
                  side <= (int64_t)kind->a_panels * kind->nv * kind->lanes;
-    int64_t a = plain ? kind->mr * k : min64(rows * k, A_CHUNK);
+    bool columns = (g->a_rs == 1 && g->a_cs != 1) || (g->b_cs == 1 && g->c_rs == 1 && g->c_cs > 1);
+    int64_t a = plain && !columns ? kind->mr * k : min64(rows * k, A_CHUNK);
     int64_t width = round_up(min64(side, N_COPY), kind->lanes);
     /* Strided columns are copied unless the product can be turned, which a single row cannot. */
     int64_t copied = g->bf16_out ? rows : g->c_cs <= 1 ? 0 : g->c_rs == 1 ? kind->mr : rows;
