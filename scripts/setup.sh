@@ -23,8 +23,6 @@ need libc6-dev test -e /usr/include/stdio.h
 need cmake command -v cmake
 command -v make >/dev/null || need ninja-build command -v ninja
 need pkg-config command -v pkg-config
-# The OpenMP build of OpenBLAS: the pthread one would fight our threads for the cores.
-need libopenblas-openmp-dev has_lib openblas
 need libhwloc-dev has_lib hwloc
 need libjansson-dev has_lib jansson
 need libyaml-dev has_lib yaml-0.1
