@@ -3,11 +3,14 @@
  * scratch, where that is large enough. */
 #include "exec/exec.h"
 
+#include "base/text.h"
+
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <time.h>
+#include <unistd.h>
 
 typedef struct bound { /* an instruction with its operands' addresses */
     ll_kcall call;
@@ -71,6 +74,24 @@ static size_t *place_inputs(ll_exec *e, const ll_exec_opts *opts, bool *keeps)
     return offset;
 }
 
+/* A program that cannot fit is refused before it starts, not killed when it has begun. */
+static ll_err check_fits(const ll_program *p, size_t bytes)
+{
+    long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
+    if (pages <= 0 || page <= 0 || bytes <= (size_t)pages * (size_t)page) return LL_OK;
+    const ll_slot *most = &p->slots[0];
+    for (int i = 1; i < p->n_slot; i++)
+        if (p->slots[i].bytes > most->bytes) most = &p->slots[i];
+    char need[LL_NUMBER_TEXT], have[LL_NUMBER_TEXT], large[LL_NUMBER_TEXT], shape[LL_SHAPE_TEXT];
+    FAIL(LL_E_MEM,
+         "the program needs %s, this machine has %s; its largest tensor is %s%s%s, %s: use a "
+         "smaller "
+         "model or train.micro_batch",
+         ll_text_bytes((double)bytes, need), ll_text_bytes((double)pages * (double)page, have),
+         most->name ? most->name : "", most->name ? " " : "",
+         ll_shape_print(&most->type.shape, shape), ll_text_bytes((double)most->bytes, large));
+}
+
 static ll_err map_slab(ll_exec *e, const ll_exec_opts *opts, bool keeps)
 {
     const ll_exec *other = opts->share;
@@ -81,6 +102,7 @@ static ll_err map_slab(ll_exec *e, const ll_exec_opts *opts, bool keeps)
         return LL_OK;
     }
     size_t n = slab_bytes(e);
+    TRY(check_fits(e->p, n));
     void *m = mmap(NULL, n, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     CHECK(m != MAP_FAILED, LL_E_MEM,
           "%zu MiB for the program's memory cannot be had: use a smaller "
@@ -104,7 +126,8 @@ static ll_err place_slots(ll_exec *e, const ll_exec_opts *opts, const size_t *of
         int there = shared_slot(opts, s);
         e->address[p->inputs[i].slot] = e->slab + offset[i];
         if (there < 0 && kept(s))
-            ll_init_fill(&s->init, s->name, opts->seed, &s->type, e->address[p->inputs[i].slot]);
+            ll_init_fill(&s->init, s->name, opts->seed, &s->type, p->threads,
+                         e->address[p->inputs[i].slot]);
         if (there < 0) continue;
         const ll_type *t = &opts->share->p->slots[there].type;
         CHECK(t->dtype == s->type.dtype && ll_shape_equal(&t->shape, &s->type.shape), LL_E_SHAPE,

@@ -36,7 +36,7 @@ size_t ll_exec_bytes(const ll_exec *e); /* as obtained from the system; 0: works
 void ll_bind_threads(int threads);
 /* Fills data with an initial value: element i is a function of (seed, name, i) alone. */
 void ll_init_fill(const ll_init *init, const char *name, uint64_t seed, const ll_type *type,
-                  void *data);
+                  int threads, void *data);
 
 #ifdef __cplusplus
 }

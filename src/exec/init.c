@@ -17,7 +17,7 @@ static void draw(const ll_init *init, uint64_t seed, uint64_t stream, uint64_t b
 }
 
 void ll_init_fill(const ll_init *init, const char *name, uint64_t seed, const ll_type *type,
-                  void *data)
+                  int threads, void *data)
 {
     uint64_t stream = ll_stream(name, 0);
     int64_t n = ll_numel(&type->shape);
@@ -26,7 +26,7 @@ void ll_init_fill(const ll_init *init, const char *name, uint64_t seed, const ll
         memset(data, 0, (size_t)n * ll_dtype_bytes(t));
         return;
     }
-#pragma omp parallel for if (n > LL_PARALLEL_WORK)
+#pragma omp parallel for num_threads(threads) if (n > LL_PARALLEL_WORK)
     for (int64_t b = 0; b < (n + 3) / 4; b++) {
         double v[4];
         draw(init, seed, stream, (uint64_t)b, v);

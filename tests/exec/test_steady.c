@@ -123,7 +123,7 @@ static void check_steady(const char *text, int steps)
     if (after != before)
         fail_msg("%s: %ld allocations in %d steps", text, after - before, steps - 2);
     assert_true(before > 0 || !COUNTS_ALLOCATIONS);
-    assert_int_equal(mapped_pages(), pages);
+    assert_true(mapped_pages() <= pages); /* threads that are no longer needed may go */
     ll_session_close(s);
     ll_graph_free(g);
     ll_run_free(r);
