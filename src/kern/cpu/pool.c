@@ -1,68 +1,49 @@
-/* Pooling on CPUs, f32. One thread takes rows of the result; within a pixel four channels go at
- * once. The last four of a pixel may overlap the ones before (every result is computed from
- * scratch, so doing one twice is harmless), which leaves no remainder: 6 channels are 0..3
- * and 2..5. The gradients gather: a pixel of the image looks at the windows that cover it, so each
- * is written by one thread, and summed in one order. */
+/* Pooling on CPUs, f32. A thread takes rows of the output (or images of a gradient); within a pixel
+ * four channels go at once. The last four of a pixel may overlap the ones before: every result is
+ * computed from scratch, so doing one twice is harmless, and no remainder is left (6 channels are
+ * 0..3 and 2..5). Images of fewer than four channels go one at a time, by the same code.
+ *
+ * Gradients. Where windows do not overlap, each output writes the pixels of its window, the rest of
+ * the image being zero. Where they do, a pixel gathers from the windows that cover it. Either way
+ * each is written by one thread, and summed in one order. */
 #include "kern/attr.h"
 #include "kern/kern.h"
 
 ll_kernel max_pool_cpu, max_pool_grad_cpu, max_pool_pick_cpu, avg_pool_cpu, avg_pool_grad_cpu;
 
+#define INLINE static inline __attribute__((always_inline))
 typedef float vf __attribute__((vector_size(16)));
 typedef int32_t vi __attribute__((vector_size(16)));
 enum { LANES = 4 };
 
-static inline vf load(const float *p, int64_t lanes)
+INLINE vf load(const int lanes, const float *p)
 {
     vf v = {0};
-    if (lanes == LANES)
-        memcpy(&v, p, sizeof v);
-    else
-        memcpy(&v, p, sizeof(float) * (size_t)lanes);
+    memcpy(&v, p, sizeof(float) * (size_t)lanes);
     return v;
 }
 
-static inline vi load_int(const int32_t *p, int64_t lanes)
+INLINE vi load_int(const int lanes, const int32_t *p)
 {
     vi v = {0};
-    if (lanes == LANES)
-        memcpy(&v, p, sizeof v);
-    else
-        memcpy(&v, p, sizeof(int32_t) * (size_t)lanes);
+    memcpy(&v, p, sizeof(float) * (size_t)lanes);
     return v;
 }
 
-static inline void store(void *p, const void *v, int64_t lanes)
+INLINE void store(const int lanes, float *p, vf v)
 {
-    if (lanes == LANES)
-        memcpy(p, v, sizeof(vf));
-    else
-        memcpy(p, v, sizeof(float) * (size_t)lanes);
+    memcpy(p, &v, sizeof(float) * (size_t)lanes);
 }
 
-typedef struct pool {
-    ll_pool_attr a;
-    int64_t h, w, oh, ow, c, lanes;
-} pool;
-
-static pool pool_of(const ll_kcall *k, const ll_tensor *image, const ll_tensor *output)
+INLINE void store_int(const int lanes, int32_t *p, vi v)
 {
-    const int64_t *x = image->shape.d, *y = output->shape.d;
-    return (pool){*(const ll_pool_attr *)k->attr, x[1], x[2], y[1], y[2], x[3],
-                  x[3] < LANES ? x[3] : LANES};
+    memcpy(p, &v, sizeof(int32_t) * (size_t)lanes);
 }
 
-static int threads(const ll_kcall *k, const pool *v, const ll_tensor *image)
+INLINE vi splat(int64_t k)
 {
-    int64_t work = ll_numel(&image->shape) * v->a.size[0] * v->a.size[1];
-    return work < LL_PARALLEL_WORK ? 1 : k->threads;
-}
-
-/* The first channel of the four that follow c. */
-static inline int64_t next(const pool *v, int64_t c)
-{
-    c += v->lanes;
-    return c < v->c && c > v->c - v->lanes ? v->c - v->lanes : c;
+    int32_t i = (int32_t)k;
+    return (vi){i, i, i, i};
 }
 
 static int64_t max(int64_t a, int64_t b)
@@ -75,18 +56,45 @@ static int64_t min(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
+/* Channels c0, c0 + lanes, ... of n; the last ones start at n - lanes. */
+#define EACH(c, lanes, n)                                                                          \
+    for (int64_t c##_ = 0, c = 0; c##_ < (n); c##_ += (lanes), c = min(c##_, (n) - (lanes)))
+
+typedef struct pool {
+    ll_pool_attr a;
+    int64_t n, h, w, oh, ow, c;
+} pool;
+
 typedef struct range {
     int64_t from, to;
 } range;
 
-/* The places of window number o that lie in the image, on axis k. */
-static range inside(const pool *v, int k, int64_t o)
+static pool pool_of(const ll_kcall *k, const ll_tensor *image, const ll_tensor *output)
 {
-    int64_t at = o * v->a.stride[k] - v->a.pad[2 * k], size = k ? v->w : v->h;
-    return (range){max(0, -at), min(v->a.size[k], size - at)};
+    const int64_t *x = image->shape.d, *y = output->shape.d;
+    return (pool){*(const ll_pool_attr *)k->attr, x[0], x[1], x[2], y[1], y[2], x[3]};
 }
 
-/* The windows that cover pixel i, on axis k. */
+static int threads(const ll_kcall *k, const pool *v)
+{
+    int64_t work = v->n * v->c * max(v->h * v->w, v->oh * v->ow * v->a.size[0] * v->a.size[1]);
+    return work < LL_PARALLEL_WORK ? 1 : k->threads;
+}
+
+/* The image row (k = 0) or column (k = 1) where window o starts. */
+static int64_t start(const pool *v, int k, int64_t o)
+{
+    return o * v->a.stride[k] - v->a.pad[2 * k];
+}
+
+/* The places of window o inside the image. */
+static range inside(const pool *v, int k, int64_t o)
+{
+    int64_t at = start(v, k, o);
+    return (range){max(0, -at), min(v->a.size[k], (k ? v->w : v->h) - at)};
+}
+
+/* The windows that cover image row or column i. */
 static range covering(const pool *v, int k, int64_t i)
 {
     int64_t at = i + v->a.pad[2 * k], s = v->a.stride[k], first = at - v->a.size[k] + 1;
@@ -94,74 +102,47 @@ static range covering(const pool *v, int k, int64_t i)
                    at < 0 ? 0 : min(at / s + 1, k ? v->ow : v->oh)};
 }
 
-/* x: the pixel under place (0, 0) of the window, which need not exist. */
-static void max_pixel(const pool *v, const float *x, range r, range s, float *y, int32_t *index)
+/* ---- the largest of each window ---- */
+
+/* One window: its places r x s, x being the element of place (0, 0), which need not exist. */
+INLINE void max_window(const int lanes, const pool *v, const float *x, int64_t at, range r, range s,
+                       float *y, int32_t *index)
 {
-    for (int64_t c = 0; c < v->c; c = next(v, c)) {
+    EACH (c, lanes, v->c) {
         vf best = {0};
-        vi at = {-1, -1, -1, -1};
-        bool first = true;
+        vi place = splat(-1);
+        if (r.from < r.to && s.from < s.to) {
+            best = load(lanes, x + (at + (r.from * v->w + s.from) * v->c + c));
+            place = splat(r.from * v->a.size[1] + s.from);
+        }
         for (int64_t i = r.from; i < r.to; i++)
             for (int64_t j = s.from; j < s.to; j++) {
-                vf e = load(x + (i * v->w + j) * v->c + c, v->lanes);
-                int32_t k = (int32_t)(i * v->a.size[1] + j);
-                vi here = {k, k, k, k};
-                vi more = ~(e <= best) & (best == best); /* larger, or the first NaN */
-                if (first) more = ~(vi){0};
-                first = false;
+                vf e = load(lanes, x + (at + (i * v->w + j) * v->c + c));
+                vi more = (e > best) | (e != e);
                 best = (vf)(((vi)e & more) | ((vi)best & ~more));
-                at = (here & more) | (at & ~more);
+                place = (splat(i * v->a.size[1] + j) & more) | (place & ~more);
             }
-        store(y + c, &best, v->lanes);
-        store(index + c, &at, v->lanes);
+        store(lanes, y + c, best);
+        store_int(lanes, index + c, place);
     }
 }
 
-/* The usual case: windows of 2 x 2 that tile the image, and at least four channels. */
-static bool halves(const pool *v)
+INLINE void max_row(const int lanes, const pool *call, int64_t row, const float *x, float *y,
+                    int32_t *index)
 {
-    const ll_pool_attr *a = &v->a;
-    return a->size[0] == 2 && a->size[1] == 2 && a->stride[0] == 2 && a->stride[1] == 2 &&
-           a->pad[0] == 0 && a->pad[2] == 0 && v->h == 2 * v->oh && v->w == 2 * v->ow &&
-           v->c >= LANES;
-}
-
-static inline void take(vf e, int32_t k, vf *best, vi *at)
-{
-    vi more = ~(e <= *best) & (*best == *best); /* larger, or the first NaN */
-    *best = (vf)(((vi)e & more) | ((vi)*best & ~more));
-    *at = ((vi){k, k, k, k} & more) | (*at & ~more);
-}
-
-/* One row of results from two rows of the image. */
-static void max_row_2x2(const pool *v, const float *x, float *y, int32_t *index)
-{
-    int64_t c = v->c, pitch = v->w * c;
-    for (int64_t p = 0; p < v->ow; p++, x += 2 * c, y += c, index += c)
-        for (int64_t q = 0; q < c; q = next(v, q)) {
-            vf best = load(x + q, LANES);
-            vi at = {0};
-            take(load(x + c + q, LANES), 1, &best, &at);
-            take(load(x + pitch + q, LANES), 2, &best, &at);
-            take(load(x + pitch + c + q, LANES), 3, &best, &at);
-            store(y + q, &best, LANES);
-            store(index + q, &at, LANES);
-        }
-}
-
-/* Two rows of the image's gradient from one row of the result's. */
-static void grad_row_2x2(const pool *v, const float *dy, const int32_t *index, float *dx)
-{
-    int64_t c = v->c, pitch = v->w * c;
-    for (int64_t p = 0; p < v->ow; p++, dx += 2 * c, dy += c, index += c)
-        for (int64_t q = 0; q < c; q = next(v, q)) {
-            vi d = (vi)load(dy + q, LANES), at = load_int(index + q, LANES);
-            vi e[4] = {d & (at == 0), d & (at == 1), d & (at == 2), d & (at == 3)};
-            store(dx + q, &e[0], LANES);
-            store(dx + c + q, &e[1], LANES);
-            store(dx + pitch + q, &e[2], LANES);
-            store(dx + pitch + c + q, &e[3], LANES);
-        }
+    const pool here = *call, *v = &here; /* which no store can change */
+    range r = inside(v, 0, row % v->oh);
+    int64_t i = row / v->oh * v->h + start(v, 0, row % v->oh);
+    for (int64_t p = 0; p < v->ow; p++) {
+        int64_t at = (i * v->w + start(v, 1, p)) * v->c, out = (row * v->ow + p) * v->c;
+        range s = inside(v, 1, p);
+        if (r.to - r.from == 2 && s.to - s.from == 2 && !r.from && !s.from) /* unrolled */
+            max_window(lanes, v, x, at, (range){0, 2}, (range){0, 2}, y + out, index + out);
+        else if (r.to - r.from == 3 && s.to - s.from == 3 && !r.from && !s.from)
+            max_window(lanes, v, x, at, (range){0, 3}, (range){0, 3}, y + out, index + out);
+        else
+            max_window(lanes, v, x, at, r, s, y + out, index + out);
+    }
 }
 
 ll_err max_pool_cpu(const ll_kcall *k)
@@ -170,23 +151,12 @@ ll_err max_pool_cpu(const ll_kcall *k)
     const float *x = (const float *)k->in[0].data;
     float *y = (float *)k->out[0].data;
     int32_t *index = (int32_t *)k->out[1].data;
-    int64_t rows = k->in[0].shape.d[0] * v.oh, out_row = v.ow * v.c;
-    if (halves(&v)) {
-#pragma omp parallel for num_threads(threads(k, &v, &k->in[0]))
-        for (int64_t row = 0; row < rows; row++)
-            max_row_2x2(&v, x + row * 4 * out_row, y + row * out_row, index + row * out_row);
-        return LL_OK;
-    }
-#pragma omp parallel for num_threads(threads(k, &v, &k->in[0]))
-    for (int64_t row = 0; row < rows; row++) {
-        int64_t n = row / v.oh, o = row % v.oh;
-        range r = inside(&v, 0, o);
-        for (int64_t p = 0; p < v.ow; p++) {
-            int64_t i = o * v.a.stride[0] - v.a.pad[0], j = p * v.a.stride[1] - v.a.pad[2];
-            int64_t out = (row * v.ow + p) * v.c;
-            max_pixel(&v, x + ((n * v.h + i) * v.w + j) * v.c, r, inside(&v, 1, p), y + out,
-                      index + out);
-        }
+#pragma omp parallel for num_threads(threads(k, &v))
+    for (int64_t row = 0; row < v.n * v.oh; row++) {
+        if (v.c >= LANES)
+            max_row(LANES, &v, row, x, y, index);
+        else
+            max_row(1, &v, row, x, y, index);
     }
     return LL_OK;
 }
@@ -197,73 +167,30 @@ ll_err max_pool_pick_cpu(const ll_kcall *k)
     const float *x = (const float *)k->in[0].data;
     const int32_t *index = (const int32_t *)k->in[1].data;
     float *y = (float *)k->out[0].data;
-    int64_t rows = k->in[0].shape.d[0] * v.oh;
-#pragma omp parallel for num_threads(threads(k, &v, &k->in[0]))
-    for (int64_t row = 0; row < rows; row++)
+#pragma omp parallel for num_threads(threads(k, &v))
+    for (int64_t row = 0; row < v.n * v.oh; row++)
         for (int64_t e = 0; e < v.ow * v.c; e++) {
             int64_t n = row / v.oh, out = row * v.ow * v.c + e, place = index[out];
-            int64_t i = row % v.oh * v.a.stride[0] - v.a.pad[0] + place / v.a.size[1];
-            int64_t j = e / v.c * v.a.stride[1] - v.a.pad[2] + place % v.a.size[1];
+            int64_t i = start(&v, 0, row % v.oh) + place / v.a.size[1];
+            int64_t j = start(&v, 1, e / v.c) + place % v.a.size[1];
             bool real = place >= 0 && i >= 0 && i < v.h && j >= 0 && j < v.w;
             y[out] = real ? x[((n * v.h + i) * v.w + j) * v.c + e % v.c] : 0;
         }
     return LL_OK;
 }
 
-/* dy, index: of the image's first output row. */
-static void grad_pixel(const pool *v, int64_t i, int64_t j, const float *dy, const int32_t *index,
-                       range o, range p, float *dx)
-{
-    for (int64_t c = 0; c < v->c; c = next(v, c)) {
-        vf sum = {0};
-        for (int64_t a = o.from; a < o.to; a++)
-            for (int64_t b = p.from; b < p.to; b++) {
-                int64_t at = (a * v->ow + b) * v->c + c;
-                int64_t r = i + v->a.pad[0] - a * v->a.stride[0];
-                int64_t s = j + v->a.pad[2] - b * v->a.stride[1];
-                int32_t k = (int32_t)(r * v->a.size[1] + s);
-                vi chosen = load_int(index + at, v->lanes) == (vi){k, k, k, k};
-                sum += (vf)((vi)load(dy + at, v->lanes) & chosen);
-            }
-        store(dx + c, &sum, v->lanes);
-    }
-}
+/* ---- averages ---- */
 
-ll_err max_pool_grad_cpu(const ll_kcall *k)
+/* out = scale times the sum of the pixels a x b; at: the element of pixel (0, 0). */
+INLINE void sum_pixels(const int lanes, const pool *v, const float *in, int64_t at, int64_t pitch,
+                       range a, range b, float scale, float *out)
 {
-    pool v = pool_of(k, &k->out[0], &k->in[0]);
-    const float *dy = (const float *)k->in[0].data;
-    const int32_t *index = (const int32_t *)k->in[1].data;
-    float *dx = (float *)k->out[0].data;
-    int64_t rows = k->out[0].shape.d[0] * v.h, image = v.oh * v.ow * v.c, out_row = v.ow * v.c;
-    if (halves(&v)) {
-#pragma omp parallel for num_threads(threads(k, &v, &k->out[0]))
-        for (int64_t row = 0; row < rows / 2; row++)
-            grad_row_2x2(&v, dy + row * out_row, index + row * out_row, dx + row * 4 * out_row);
-        return LL_OK;
-    }
-#pragma omp parallel for num_threads(threads(k, &v, &k->out[0]))
-    for (int64_t row = 0; row < rows; row++) {
-        int64_t n = row / v.h, i = row % v.h;
-        range o = covering(&v, 0, i);
-        for (int64_t j = 0; j < v.w; j++)
-            grad_pixel(&v, i, j, dy + n * image, index + n * image, o, covering(&v, 1, j),
-                       dx + (row * v.w + j) * v.c);
-    }
-    return LL_OK;
-}
-
-/* out = the sum of the pixels of a rectangle, times scale; pitch: elements from row to row. */
-static void sum_pixels(const pool *v, const float *in, int64_t pitch, range a, range b, float scale,
-                       float *out)
-{
-    for (int64_t c = 0; c < v->c; c = next(v, c)) {
+    EACH (c, lanes, v->c) {
         vf sum = {0};
         for (int64_t i = a.from; i < a.to; i++)
             for (int64_t j = b.from; j < b.to; j++)
-                sum += load(in + i * pitch + j * v->c + c, v->lanes);
-        sum *= scale;
-        store(out + c, &sum, v->lanes);
+                sum += load(lanes, in + (at + i * pitch + j * v->c + c));
+        store(lanes, out + c, sum * scale);
     }
 }
 
@@ -271,36 +198,135 @@ ll_err avg_pool_cpu(const ll_kcall *k)
 {
     pool v = pool_of(k, &k->in[0], &k->out[0]);
     const float *x = (const float *)k->in[0].data;
-    float *y = (float *)k->out[0].data;
-    float scale = 1 / (float)(v.a.size[0] * v.a.size[1]);
-    int64_t rows = k->in[0].shape.d[0] * v.oh;
-#pragma omp parallel for num_threads(threads(k, &v, &k->in[0]))
-    for (int64_t row = 0; row < rows; row++) {
-        int64_t n = row / v.oh, o = row % v.oh;
-        range r = inside(&v, 0, o);
+    float *y = (float *)k->out[0].data, scale = 1 / (float)(v.a.size[0] * v.a.size[1]);
+#pragma omp parallel for num_threads(threads(k, &v))
+    for (int64_t row = 0; row < v.n * v.oh; row++) {
+        range r = inside(&v, 0, row % v.oh);
+        int64_t i = row / v.oh * v.h + start(&v, 0, row % v.oh);
         for (int64_t p = 0; p < v.ow; p++) {
-            int64_t i = o * v.a.stride[0] - v.a.pad[0], j = p * v.a.stride[1] - v.a.pad[2];
-            sum_pixels(&v, x + ((n * v.h + i) * v.w + j) * v.c, v.w * v.c, r, inside(&v, 1, p),
-                       scale, y + (row * v.ow + p) * v.c);
+            int64_t at = (i * v.w + start(&v, 1, p)) * v.c;
+            float *out = y + (row * v.ow + p) * v.c;
+            if (v.c >= LANES)
+                sum_pixels(LANES, &v, x, at, v.w * v.c, r, inside(&v, 1, p), scale, out);
+            else
+                sum_pixels(1, &v, x, at, v.w * v.c, r, inside(&v, 1, p), scale, out);
         }
     }
     return LL_OK;
 }
 
-ll_err avg_pool_grad_cpu(const ll_kcall *k)
+/* ---- gradients ---- */
+
+/* What a gradient works on: the pixels of one image; index NULL: averages. */
+typedef struct spread {
+    pool v;
+    const float *dy;
+    const int32_t *index;
+    float *dx;
+    float scale;
+} spread;
+
+/* One output to the pixels of its window, which no other window has. */
+INLINE void write_window(const int lanes, const spread *g, int64_t out, int64_t at, range r,
+                         range s)
+{
+    const pool *v = &g->v;
+    EACH (c, lanes, v->c) {
+        vf d = load(lanes, g->dy + out + c) * g->scale;
+        vi place = g->index ? load_int(lanes, g->index + out + c) : splat(0);
+        for (int64_t i = r.from; i < r.to; i++)
+            for (int64_t j = s.from; j < s.to; j++) {
+                vi chosen = place == splat(g->index ? i * v->a.size[1] + j : 0);
+                store(lanes, g->dx + (at + (i * v->w + j) * v->c + c), (vf)((vi)d & chosen));
+            }
+    }
+}
+
+INLINE void write_image(const int lanes, const spread *call)
+{
+    const spread here = *call, *g = &here; /* which no store can change */
+    const pool *v = &g->v;
+    bool tiled = v->oh * v->a.size[0] == v->h && v->ow * v->a.size[1] == v->w;
+    if (!tiled || v->a.pad[0] || v->a.pad[2] || v->a.size[0] != v->a.stride[0] ||
+        v->a.size[1] != v->a.stride[1]) /* some pixels are in no window */
+        memset(g->dx, 0, sizeof(float) * (size_t)(v->h * v->w * v->c));
+    for (int64_t o = 0; o < v->oh; o++) {
+        range r = inside(v, 0, o);
+        for (int64_t p = 0; p < v->ow; p++) {
+            range s = inside(v, 1, p);
+            int64_t at = (start(v, 0, o) * v->w + start(v, 1, p)) * v->c;
+            int64_t out = (o * v->ow + p) * v->c;
+            if (r.to - r.from == 2 && s.to - s.from == 2 && !r.from && !s.from) /* unrolled */
+                write_window(lanes, g, out, at, (range){0, 2}, (range){0, 2});
+            else
+                write_window(lanes, g, out, at, r, s);
+        }
+    }
+}
+
+/* One pixel from the windows o x p that cover it. */
+INLINE void gather_pixel(const int lanes, const spread *g, int64_t i, int64_t j, range o, range p)
+{
+    const pool *v = &g->v;
+    EACH (c, lanes, v->c) {
+        vf sum = {0};
+        for (int64_t a = o.from; a < o.to; a++)
+            for (int64_t b = p.from; b < p.to; b++) {
+                int64_t at = (a * v->ow + b) * v->c + c;
+                int64_t place = (i - start(v, 0, a)) * v->a.size[1] + j - start(v, 1, b);
+                vf d = load(lanes, g->dy + at);
+                if (g->index) d = (vf)((vi)d & (load_int(lanes, g->index + at) == splat(place)));
+                sum += d;
+            }
+        store(lanes, g->dx + (i * v->w + j) * v->c + c, sum * g->scale);
+    }
+}
+
+INLINE void gather_image(const int lanes, const spread *call)
+{
+    const spread here = *call, *g = &here;
+    const pool *v = &g->v;
+    for (int64_t i = 0; i < v->h; i++) {
+        range o = covering(v, 0, i);
+        for (int64_t j = 0; j < v->w; j++) gather_pixel(lanes, g, i, j, o, covering(v, 1, j));
+    }
+}
+
+static void spread_image(const spread *g)
+{
+    const ll_pool_attr *a = &g->v.a;
+    bool apart = a->size[0] <= a->stride[0] && a->size[1] <= a->stride[1];
+    if (apart && g->v.c >= LANES)
+        write_image(LANES, g);
+    else if (apart)
+        write_image(1, g);
+    else if (g->v.c >= LANES)
+        gather_image(LANES, g);
+    else
+        gather_image(1, g);
+}
+
+static ll_err spread_all(const ll_kcall *k, const int32_t *index, float scale)
 {
     pool v = pool_of(k, &k->out[0], &k->in[0]);
     const float *dy = (const float *)k->in[0].data;
     float *dx = (float *)k->out[0].data;
-    float scale = 1 / (float)(v.a.size[0] * v.a.size[1]);
-    int64_t rows = k->out[0].shape.d[0] * v.h;
-#pragma omp parallel for num_threads(threads(k, &v, &k->out[0]))
-    for (int64_t row = 0; row < rows; row++) {
-        int64_t n = row / v.h, i = row % v.h;
-        range o = covering(&v, 0, i);
-        for (int64_t j = 0; j < v.w; j++)
-            sum_pixels(&v, dy + n * v.oh * v.ow * v.c, v.ow * v.c, o, covering(&v, 1, j), scale,
-                       dx + (row * v.w + j) * v.c);
+    int64_t in = v.oh * v.ow * v.c, out = v.h * v.w * v.c;
+#pragma omp parallel for num_threads(threads(k, &v))
+    for (int64_t n = 0; n < v.n; n++) {
+        spread g = {v, dy + n * in, index ? index + n * in : NULL, dx + n * out, scale};
+        spread_image(&g);
     }
     return LL_OK;
+}
+
+ll_err max_pool_grad_cpu(const ll_kcall *k)
+{
+    return spread_all(k, (const int32_t *)k->in[1].data, 1);
+}
+
+ll_err avg_pool_grad_cpu(const ll_kcall *k)
+{
+    const ll_pool_attr *a = (const ll_pool_attr *)k->attr;
+    return spread_all(k, NULL, 1 / (float)(a->size[0] * a->size[1]));
 }

@@ -27,7 +27,8 @@ static int64_t out_index(const pool *v, int64_t n, int64_t o, int64_t p, int64_t
     return ((n * d[1] + o) * d[2] + p) * d[3] + c;
 }
 
-/* The place of the largest element, the first of equals; a NaN is larger than any number. */
+/* The place of the largest element, the first of equals; a NaN, the last of several, is larger
+ * than any number. */
 static int64_t argmax(const pool *v, int64_t n, int64_t o, int64_t p, int64_t c, double *max)
 {
     int64_t best = -1;
@@ -37,7 +38,7 @@ static int64_t argmax(const pool *v, int64_t n, int64_t o, int64_t p, int64_t c,
             int64_t e = under(v, n, o, p, r, s, c);
             if (e < 0) continue;
             double x = ll_load(v->x->data, v->x->dtype, e);
-            if (best >= 0 && !(x > *max || (x != x && *max == *max))) continue;
+            if (best >= 0 && !(x > *max || x != x)) continue;
             *max = x;
             best = r * v->a->size[1] + s;
         }
