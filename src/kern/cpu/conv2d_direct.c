@@ -11,16 +11,7 @@
  *                the very end. */
 #include "kern/cpu/conv2d_int.h"
 
-#if defined(__aarch64__)
-#include <arm_neon.h>
-#endif
-#if defined(__GNUC__) && !defined(__clang__)
-#pragma GCC optimize("no-schedule-insns")
-#endif
 #include <omp.h>
-
-#define INLINE static inline __attribute__((always_inline))
-#define UNROLL _Pragma("GCC unroll 16")
 
 enum {
 #if defined(__AVX__) && !defined(__AVX512F__)
@@ -54,40 +45,36 @@ bool ll_conv_direct_fits(const ll_conv_shape *v, ll_conv_direction d)
     return d != LL_CONV_DX && !v->bf16 && v->groups == 1 && v->a.stride[1] == 1 && v->c * v->s <= 8;
 }
 
-INLINE ll_vf fmadd(ll_vf sum, ll_vf x, float by)
-{
-#if defined(__aarch64__)
-    return (ll_vf)vfmaq_n_f32((float32x4_t)sum, (float32x4_t)x, by);
-#else
-    return sum + x * by;
-#endif
-}
-
 /* ---- planes ---- */
 
 typedef struct sizes {
     int64_t width;   /* of a plane of x */
     int64_t columns; /* of a plane of dy: ow rounded up to vectors */
+    int64_t taps;    /* r * c * s */
     int64_t s_tiles, f_tiles;
-    size_t x_bytes, dy_bytes, filter_bytes, sum_bytes; /* a thread's; filter_bytes shared */
+    size_t filter_bytes, place_bytes, x_bytes, dy_bytes, sum_bytes; /* the last three: a thread's */
 } sizes;
 
 static sizes sizes_of(const ll_conv_shape *v)
 {
-    sizes z = {.columns = ceil_div(v->ow, LL_LANES) * LL_LANES,
+    sizes z = {.taps = v->r * v->c * v->s,
+               .columns = ceil_div(v->ow, LL_LANES) * LL_LANES,
                .s_tiles = ceil_div(v->s, DW_S),
                .f_tiles = ceil_div(v->f, DW_F)};
     z.width = z.columns + (max(v->s, z.s_tiles * DW_S) - 1) * v->a.dilation[1];
-    z.x_bytes = ll_round64(sizeof(float) * (size_t)(v->c * v->h * z.width));
+    /* what is loaded beyond the last tap may be a row further down */
+    z.x_bytes = ll_round64(sizeof(float) * (size_t)((v->c * v->h + v->a.dilation[0]) * z.width));
     z.dy_bytes = ll_round64(sizeof(float) * (size_t)(z.f_tiles * DW_F * v->oh * z.columns));
-    z.filter_bytes = ll_round64(sizeof(float) * (size_t)(v->c * v->r * v->s) *
-                                (size_t)(ceil_div(v->f, MAX_MF) * MAX_MF));
+    z.filter_bytes =
+        ll_round64(sizeof(float) * (size_t)((z.taps + 1) * MAX_MF) * (size_t)ceil_div(v->f, 4));
+    z.place_bytes = ll_round64(sizeof(int64_t) * (size_t)(z.taps + 1));
     z.sum_bytes = ll_round64(sizeof(ll_vf) * DW_F * DW_S * (size_t)(z.f_tiles * z.s_tiles) *
                              (size_t)(v->c * v->r));
     return z;
 }
 
-/* Image rows [i0, i1) of [h,w,c] as planes [c][h][width], column 0 being column -pad. */
+/* Image rows [i0, i1) of [h,w,c] into planes [c][h][width], column 0 being column -pad; the columns
+ * beside the image are not written: they stay zero from image to image. */
 static void copy_image(const ll_conv_shape *v, const sizes *z, const float *x, int64_t i0,
                        int64_t i1, float *planes)
 {
@@ -96,18 +83,17 @@ static void copy_image(const ll_conv_shape *v, const sizes *z, const float *x, i
     for (int64_t c = 0; c < v->c; c++)
         for (int64_t i = i0; i < i1; i++) {
             const float *from = x + (i * v->w + j0) * v->c + c;
-            float *to = planes + (c * v->h + i) * z->width;
-            memset(to, 0, sizeof(float) * (size_t)z->width);
+            float *to = planes + (c * v->h + i) * z->width + before;
             if (v->c == 1)
-                memcpy(to + before, from, sizeof(float) * (size_t)n);
+                memcpy(to, from, sizeof(float) * (size_t)n);
             else
-                for (int64_t j = 0; j < n; j++) to[before + j] = from[j * v->c];
+                for (int64_t j = 0; j < n; j++) to[j] = from[j * v->c];
         }
 }
 
 #if !defined(__AVX__)
 /* Four vectors of four, rows for columns. */
-INLINE void transpose(ll_vf a[4])
+LL_INLINE void transpose(ll_vf a[4])
 {
     ll_vf t0 = __builtin_shufflevector(a[0], a[1], 0, 4, 1, 5);
     ll_vf t1 = __builtin_shufflevector(a[2], a[3], 0, 4, 1, 5);
@@ -122,65 +108,169 @@ INLINE void transpose(ll_vf a[4])
 
 /* ---- conv2d ---- */
 
-/* What one tile reads: the first tap's place in the planes, and how far the others are. */
+/* What one tile reads. All taps are one flat loop over a list of places. The list and the filters
+ * have one entry more than there are taps, so that the next tap can be loaded while this one is
+ * multiplied. */
 typedef struct taps {
-    const float *x, *w; /* w [c][r][s][mf] */
-    int64_t c, r, s;    /* r: only rows inside the image */
-    int64_t x_c, x_r, x_s, w_c;
+    const float *planes, *w; /* w [tap][MAX_MF] */
+    const int64_t *place;    /* of each tap, relative to at */
+    int64_t at, count;
 } taps;
 
-INLINE void sum_taps(const int mf, const int nv, const taps *t, ll_vf sums[MAX_MF][MAX_NV])
+#if defined(__aarch64__)
+/* As assembler, since compilers see equal lanes and keep them as vectors of their own, for which
+ * there are no registers. */
+#define FMLA(sum, x, w, lane)                                                                      \
+    __asm__("fmla %0.4s, %1.4s, %2.s[" #lane "]" : "+w"(sum) : "w"(x), "w"(w))
+
+/* Vectors [from, to) times the filters of one tap. */
+LL_INLINE void multiply(const int mf, const int from, const int to, ll_vf sums[MAX_MF][MAX_NV],
+                        const ll_vf xv[MAX_NV], ll_vf w0, ll_vf w1)
 {
-    UNROLL for (int i = 0; i < mf; i++) UNROLL for (int j = 0; j < nv; j++) sums[i][j] = (ll_vf){0};
-    for (int64_t c = 0; c < t->c; c++) {
-        const float *w = t->w + c * t->w_c;
-        for (int64_t r = 0; r < t->r; r++) {
-            const float *x = t->x + c * t->x_c + r * t->x_r;
-            for (int64_t s = 0; s < t->s; s++, w += mf, x += t->x_s) {
-                ll_vf xv[MAX_NV];
-                UNROLL for (int j = 0; j < nv; j++) xv[j] = ll_vload(x + j * LL_LANES);
-                UNROLL for (int i = 0; i < mf; i++) UNROLL for (int j = 0; j < nv; j++) sums[i][j] =
-                    fmadd(sums[i][j], xv[j], w[i]);
-            }
-        }
+    LL_UNROLL for (int j = from; j < to; j++)
+    {
+        FMLA(sums[0][j], xv[j], w0, 0);
+        FMLA(sums[1][j], xv[j], w0, 1);
+        FMLA(sums[2][j], xv[j], w0, 2);
+        FMLA(sums[3][j], xv[j], w0, 3);
+    }
+    LL_UNROLL for (int j = from; j < to; j++)
+    {
+        if (mf > 4) FMLA(sums[4][j], xv[j], w1, 0);
+        if (mf > 5) FMLA(sums[5][j], xv[j], w1, 1);
+        if (mf > 6) FMLA(sums[6][j], xv[j], w1, 2);
+        if (mf > 7) FMLA(sums[7][j], xv[j], w1, 3);
     }
 }
 
+/* Neoverse's queues of waiting multiply-adds hold about one tap's: its operands must be on their
+ * way before the tap ahead is multiplied. Hence halves: as soon as the first half of the vectors is
+ * done with, the next tap's take their registers. */
+LL_INLINE void sum_taps(const int mf, const int nv, const taps *t, ll_vf sums[MAX_MF][MAX_NV])
+{
+    const int half = (nv + 1) / 2;
+    const float *x = t->planes + (t->at + t->place[0]), *w = t->w;
+    ll_vf xv[MAX_NV], w0 = ll_vload(w), w1 = mf > 4 ? ll_vload(w + 4) : w0;
+    LL_UNROLL for (int j = 0; j < nv; j++) xv[j] = ll_vload(x + j * LL_LANES);
+    LL_UNROLL for (int i = 0; i < mf; i++) LL_UNROLL for (int j = 0; j < nv; j++) sums[i][j] =
+        (ll_vf){0};
+    for (int64_t k = 0; k < t->count; k++) {
+        w += MAX_MF;
+        x = t->planes + (t->at + t->place[k + 1]);
+        multiply(mf, 0, half, sums, xv, w0, w1);
+        LL_UNROLL for (int j = 0; j < half; j++) xv[j] = ll_vload(x + j * LL_LANES);
+        ll_vf next = ll_vload(w);
+        multiply(mf, half, nv, sums, xv, w0, w1);
+        LL_UNROLL for (int j = half; j < nv; j++) xv[j] = ll_vload(x + j * LL_LANES);
+        if (mf > 4) w1 = ll_vload(w + 4);
+        w0 = next;
+    }
+}
+#else
+LL_INLINE void sum_taps(const int mf, const int nv, const taps *t, ll_vf sums[MAX_MF][MAX_NV])
+{
+    LL_UNROLL for (int i = 0; i < mf; i++) LL_UNROLL for (int j = 0; j < nv; j++) sums[i][j] =
+        (ll_vf){0};
+    for (int64_t k = 0; k < t->count; k++) {
+        const float *x = t->planes + (t->at + t->place[k]), *w = t->w + k * MAX_MF;
+        LL_UNROLL for (int i = 0; i < mf; i++) LL_UNROLL for (int j = 0; j < nv; j++) sums[i][j] +=
+            ll_vload(x + j * LL_LANES) * w[i];
+    }
+}
+#endif
+
+#if !defined(__AVX__)
+/* Six filters of four pixels, next to each other in memory. */
+LL_INLINE void put_six(const ll_vf a[6], float *y)
+{
+    LL_UNROLL for (int k = 0; k < 2; k++) /* two pixels each */
+    {
+        ll_vf p[3];
+        LL_UNROLL for (int i = 0; i < 3; i++) p[i] =
+            k ? __builtin_shufflevector(a[2 * i], a[2 * i + 1], 2, 6, 3, 7)
+              : __builtin_shufflevector(a[2 * i], a[2 * i + 1], 0, 4, 1, 5);
+        ll_vstore(y + k * 12, __builtin_shufflevector(p[0], p[1], 0, 1, 4, 5));
+        ll_vstore(y + k * 12 + 4, __builtin_shufflevector(p[2], p[0], 0, 1, 6, 7));
+        ll_vstore(y + k * 12 + 8, __builtin_shufflevector(p[1], p[2], 2, 3, 6, 7));
+    }
+}
+
+/* All of mf filters and four pixels. */
+LL_INLINE void put_four(const int mf, const ll_vf a[MAX_MF], int64_t pitch, float *y)
+{
+    if (mf == 6 && pitch == 6) {
+        put_six(a, y);
+        return;
+    }
+    LL_UNROLL for (int i = 0; i < mf; i += 4)
+    {
+        ll_vf b[4];
+        LL_UNROLL for (int k = 0; k < 4; k++) b[k] = a[i + k < mf ? i + k : i];
+        transpose(b);
+        LL_UNROLL for (int k = 0; k < 4; k++)
+            memcpy(y + k * pitch + i, &b[k], sizeof(float) * (mf - i < 4 ? mf - i : 4));
+    }
+}
+#endif
+
 /* Stores mf x nv vectors as pixels of `pitch` filters; n_f filters and n pixels of them exist. */
-INLINE void put(const int mf, const int nv, ll_vf sums[MAX_MF][MAX_NV], int64_t n_f, int64_t n,
-                int64_t pitch, float *y)
+LL_INLINE void put(const int mf, const int nv, ll_vf sums[MAX_MF][MAX_NV], int64_t n_f, int64_t n,
+                   int64_t pitch, float *y)
 {
 #if !defined(__AVX__)
-    if (n_f == mf && n == nv * LL_LANES) {
-        UNROLL for (int j = 0; j < nv; j++) UNROLL for (int i = 0; i < mf; i += 4)
+    if (n_f == mf && n >= nv * LL_LANES) {
+        LL_UNROLL for (int j = 0; j < nv; j++)
         {
-            ll_vf a[4];
-            UNROLL for (int k = 0; k < 4; k++) a[k] = sums[i + k < mf ? i + k : i][j];
-            transpose(a);
-            UNROLL for (int k = 0; k < 4; k++) memcpy(y + (j * 4 + k) * pitch + i, &a[k],
-                                                      sizeof(float) * (mf - i < 4 ? mf - i : 4));
+            ll_vf a[MAX_MF];
+            LL_UNROLL for (int i = 0; i < mf; i++) a[i] = sums[i][j];
+            put_four(mf, a, pitch, y + j * LL_LANES * pitch);
         }
         return;
     }
 #endif
     float flat[MAX_MF][MAX_NV * LL_LANES];
-    UNROLL for (int i = 0; i < mf; i++) UNROLL for (int j = 0; j < nv; j++)
+    LL_UNROLL for (int i = 0; i < mf; i++) LL_UNROLL for (int j = 0; j < nv; j++)
         ll_vstore(&flat[i][j * LL_LANES], sums[i][j]);
-    for (int64_t j = 0; j < n; j++)
+    for (int64_t j = 0; j < min(n, nv * LL_LANES); j++)
         for (int64_t i = 0; i < n_f; i++) y[j * pitch + i] = flat[i][j];
 }
 
-INLINE void tile(const int mf, const int nv, const taps *t, int64_t n_f, int64_t n, int64_t pitch,
-                 float *y)
+LL_INLINE void tile(const int mf, const int nv, const taps *t, int64_t n_f, int64_t n,
+                    int64_t pitch, float *y)
 {
     ll_vf sums[MAX_MF][MAX_NV];
     sum_taps(mf, nv, t, sums);
     put(mf, nv, sums, n_f, n, pitch, y);
 }
 
-static int widest(int mf)
+/* n_f <= mf filters of a whole row. */
+LL_INLINE void run_tiles(const int mf, taps t, int64_t n_f, int64_t ow, int64_t pitch, float *y)
 {
-    return SUMS / mf < MAX_NV ? SUMS / mf : MAX_NV;
+    const int nv = SUMS / mf < MAX_NV ? SUMS / mf : MAX_NV;
+    int64_t left = ow;
+    for (; left > (nv - 1) * LL_LANES; left -= nv * LL_LANES) {
+        tile(mf, nv, &t, n_f, left, pitch, y);
+        t.at += nv * LL_LANES;
+        y += nv * LL_LANES * pitch;
+    }
+    if (left <= 0) return;
+    if (nv > 3 && left > 2 * LL_LANES)
+        tile(mf, 3, &t, n_f, left, pitch, y);
+    else if (nv > 2 && left > LL_LANES)
+        tile(mf, 2, &t, n_f, left, pitch, y);
+    else
+        tile(mf, 1, &t, n_f, left, pitch, y);
+}
+
+static __attribute__((noinline)) void run_tiles_of(int mf, const taps *t, int64_t n_f, int64_t ow,
+                                                   int64_t pitch, float *y)
+{
+    if (mf == 4)
+        run_tiles(4, *t, n_f, ow, pitch, y);
+    else if (mf == 6)
+        run_tiles(6, *t, n_f, ow, pitch, y);
+    else
+        run_tiles(8, *t, n_f, ow, pitch, y);
 }
 
 /* Filters of the next tile of those left: as few lanes unused as tiles of 8, 6 and 4 allow. */
@@ -189,74 +279,55 @@ static int tile_filters(int64_t left)
     return left <= 4 ? 4 : left <= 6 ? 6 : 8;
 }
 
-static void run_tile(int mf, int64_t nv, const taps *t, int64_t n_f, int64_t n, int64_t pitch,
-                     float *y)
-{
-#define CASE(f, k)                                                                                 \
-    case f * 8 + k: tile(f, k, t, n_f, n, pitch, y); break
-    switch (mf * 8 + nv) {
-        CASE(4, 1);
-        CASE(4, 2);
-        CASE(4, 3);
-        CASE(4, 4);
-        CASE(6, 1);
-        CASE(6, 2);
-        CASE(6, 3);
-        CASE(6, 4);
-        CASE(8, 1);
-        CASE(8, 2);
-        CASE(8, 3);
-    }
-#undef CASE
-}
-
 /* Taps [from, to) of output row o lie inside the image. */
 static void rows_inside(const ll_conv_shape *v, int64_t o, int64_t *from, int64_t *to)
 {
     int64_t at = o * v->a.stride[0] - v->a.pad[0], d = v->a.dilation[0];
+    *from = 0;
+    *to = v->r;
+    if (at >= 0 && at + (v->r - 1) * d < v->h) return; /* most rows: no division */
     *from = at >= 0 ? 0 : min(v->r, ceil_div(-at, d));
     *to = max(*from, min(v->r, v->h <= at ? 0 : ceil_div(v->h - at, d)));
 }
 
 static void run_row(const ll_conv_shape *v, const sizes *z, const float *planes, const float *w,
-                    int64_t o, float *y)
+                    const int64_t *place, int64_t o, float *y)
 {
     int64_t r0, r1;
     rows_inside(v, o, &r0, &r1);
-    int64_t i = o * v->a.stride[0] - v->a.pad[0] + r0 * v->a.dilation[0];
-    for (int64_t f = 0, mf; f < v->f; f += mf) {
+    taps t = {.planes = planes, .count = (r1 - r0) * v->c * v->s};
+    t.place = place + (t.count ? r0 * v->c * v->s : 0);
+    t.at = t.count ? (o * v->a.stride[0] - v->a.pad[0]) * z->width : 0;
+    for (int64_t f = 0, mf; f < v->f; f += mf, w += (z->taps + 1) * MAX_MF) {
         mf = tile_filters(v->f - f);
-        int64_t vectors = ceil_div(v->ow, LL_LANES), most = widest((int)mf);
-        taps t = {.c = v->c, .r = r1 - r0, .s = v->s, .w_c = v->r * v->s * mf};
-        t.x_c = v->h * z->width;
-        t.x_r = v->a.dilation[0] * z->width;
-        t.x_s = v->a.dilation[1];
-        t.w = w + (v->c * f * v->r + r0 * mf) * v->s;
-        for (int64_t k = 0, nv; k < vectors; k += nv) {
-            nv = min(most, vectors - k);
-            t.x = planes + (r1 > r0 ? i * z->width : 0) + k * LL_LANES;
-            run_tile((int)mf, nv, &t, min(mf, v->f - f), min(nv * LL_LANES, v->ow - k * LL_LANES),
-                     v->f, y + k * LL_LANES * v->f + f);
-        }
+        t.w = w + (t.count ? r0 * v->c * v->s * MAX_MF : 0);
+        run_tiles_of((int)mf, &t, min(mf, v->f - f), v->ow, v->f, y + f);
     }
 }
 
-/* Filters [f][r][s][c] as tiles [c][r][s][mf]. */
-static void pack_filters(const ll_conv_shape *v, const float *filter, float *to)
+/* Filters [f][r][s][c] as tiles [r][c][s][MAX_MF], and each tap's place. */
+static void list_taps(const ll_conv_shape *v, const sizes *z, const float *filter, float *to,
+                      int64_t *place)
 {
+    for (int64_t k = 0; k <= z->taps; k++) {
+        int64_t r = k / (v->c * v->s), c = k / v->s % v->c, s = k % v->s;
+        place[k] = (c * v->h + r * v->a.dilation[0]) * z->width + s * v->a.dilation[1];
+    }
     for (int64_t f = 0, mf; f < v->f; f += mf) {
         mf = tile_filters(v->f - f);
-        for (int64_t c = 0; c < v->c; c++)
-            for (int64_t k = 0; k < v->r * v->s; k++)
-                for (int64_t i = 0; i < mf; i++)
-                    *to++ = f + i < v->f ? filter[((f + i) * v->r * v->s + k) * v->c + c] : 0;
+        for (int64_t k = 0; k <= z->taps; k++)
+            for (int64_t i = 0; i < MAX_MF; i++) {
+                int64_t r = k / (v->c * v->s), c = k / v->s % v->c, s = k % v->s;
+                bool real = k < z->taps && i < mf && f + i < v->f;
+                *to++ = real ? filter[(((f + i) * v->r + r) * v->s + s) * v->c + c] : 0;
+            }
     }
 }
 
 size_t ll_conv_direct_scratch(const ll_conv_shape *v, ll_conv_direction d)
 {
     sizes z = sizes_of(v);
-    if (d == LL_CONV) return z.filter_bytes + (size_t)v->threads * z.x_bytes;
+    if (d == LL_CONV) return z.filter_bytes + z.place_bytes + (size_t)v->threads * z.x_bytes;
     return (size_t)v->threads * (z.x_bytes + z.dy_bytes + z.sum_bytes);
 }
 
@@ -265,14 +336,16 @@ void ll_conv_direct(const ll_conv_shape *v, const float *x, const float *filter,
 {
     sizes z = sizes_of(v);
     float *w = (float *)scratch;
-    char *buffers = (char *)scratch + z.filter_bytes;
+    int64_t *place = (int64_t *)((char *)scratch + z.filter_bytes);
+    char *buffers = (char *)place + z.place_bytes;
     int64_t strips = v->n >= v->threads ? 1 : min(v->oh, v->threads), jobs = v->n * strips;
     int64_t span = (v->r - 1) * v->a.dilation[0] + 1;
-    pack_filters(v, filter, w);
+    list_taps(v, &z, filter, w, place);
 #pragma omp parallel num_threads(v->threads)
     {
         int me = omp_get_thread_num(), team = omp_get_num_threads();
         float *planes = (float *)(buffers + (size_t)me * z.x_bytes);
+        memset(planes, 0, z.x_bytes);
         for (int64_t k = jobs * me / team; k < jobs * (me + 1) / team; k++) {
             int64_t n = k / strips, o0 = k % strips * v->oh / strips;
             int64_t o1 = (k % strips + 1) * v->oh / strips;
@@ -280,12 +353,45 @@ void ll_conv_direct(const ll_conv_shape *v, const float *x, const float *filter,
             int64_t i1 = (o1 - 1) * v->a.stride[0] - v->a.pad[0] + span;
             copy_image(v, &z, x + n * v->h * v->w * v->c, max(i0, 0), min(i1, v->h), planes);
             for (int64_t o = o0; o < o1; o++)
-                run_row(v, &z, planes, w, o, y + (n * v->oh + o) * v->ow * v->f);
+                run_row(v, &z, planes, w, place, o, y + (n * v->oh + o) * v->ow * v->f);
         }
     }
 }
 
 /* ---- conv2d_dw ---- */
+
+#if !defined(__AVX__)
+/* Four pixels of six filters, next to each other in memory: the reverse of put_six. */
+LL_INLINE void take_six(const float *dy, ll_vf a[6])
+{
+    ll_vf p[2][3];
+    LL_UNROLL for (int k = 0; k < 2; k++) /* two pixels each */
+    {
+        ll_vf d0 = ll_vload(dy + k * 12), d1 = ll_vload(dy + k * 12 + 4);
+        ll_vf d2 = ll_vload(dy + k * 12 + 8);
+        p[k][0] = __builtin_shufflevector(d0, d1, 0, 1, 6, 7);
+        p[k][1] = __builtin_shufflevector(d0, d2, 2, 3, 4, 5);
+        p[k][2] = __builtin_shufflevector(d1, d2, 0, 1, 6, 7);
+    }
+    LL_UNROLL for (int i = 0; i < 3; i++)
+    {
+        a[2 * i] = __builtin_shufflevector(p[0][i], p[1][i], 0, 2, 4, 6);
+        a[2 * i + 1] = __builtin_shufflevector(p[0][i], p[1][i], 1, 3, 5, 7);
+    }
+}
+
+/* Four pixels of any four filters or more. */
+LL_INLINE void take_four(const float *dy, int64_t n_f, int64_t plane, float *to)
+{
+    for (int64_t f = 0; f < n_f; f += 4) {
+        int64_t at = min(f, n_f - 4); /* the last four overlap */
+        ll_vf a[4];
+        LL_UNROLL for (int k = 0; k < 4; k++) a[k] = ll_vload(dy + k * n_f + at);
+        transpose(a);
+        LL_UNROLL for (int k = 0; k < 4; k++) ll_vstore(to + (at + k) * plane, a[k]);
+    }
+}
+#endif
 
 /* dy [oh,ow,f] as planes [f][oh][columns]; columns beyond ow are zeros. */
 static void copy_dy(const ll_conv_shape *v, const sizes *z, const float *dy, float *planes)
@@ -295,14 +401,13 @@ static void copy_dy(const ll_conv_shape *v, const sizes *z, const float *dy, flo
     for (int64_t o = 0; o < v->oh; o++, planes += z->columns, dy += v->ow * v->f) {
         int64_t p = 0;
 #if !defined(__AVX__)
+        for (; p + 4 <= v->ow && v->f == 6; p += 4) {
+            ll_vf a[6];
+            take_six(dy + p * 6, a);
+            LL_UNROLL for (int i = 0; i < 6; i++) ll_vstore(planes + i * plane + p, a[i]);
+        }
         for (; p + 4 <= v->ow && v->f >= 4; p += 4)
-            for (int64_t f = 0; f < v->f; f += 4) {
-                int64_t at = min(f, v->f - 4); /* the last four overlap */
-                ll_vf a[4];
-                UNROLL for (int k = 0; k < 4; k++) a[k] = ll_vload(dy + (p + k) * v->f + at);
-                transpose(a);
-                UNROLL for (int k = 0; k < 4; k++) ll_vstore(planes + (at + k) * plane + p, a[k]);
-            }
+            take_four(dy + p * v->f, v->f, plane, planes + p);
 #endif
         for (int64_t f = 0; f < v->f; f++) {
             for (int64_t k = p; k < v->ow; k++) planes[f * plane + k] = dy[k * v->f + f];
@@ -312,25 +417,26 @@ static void copy_dy(const ll_conv_shape *v, const sizes *z, const float *dy, flo
 }
 
 /* DW_F planes of dy against DW_S taps of x, `rows` x `vectors`, added to to[DW_F][DW_S]. */
-static void add_tile(const float *dy, int64_t dy_plane, int64_t dy_pitch, const float *x,
-                     int64_t x_pitch, int64_t x_s, int64_t rows, int64_t vectors, float *to)
+static __attribute__((noinline)) void add_tile(const float *dy, int64_t dy_plane, int64_t dy_pitch,
+                                               const float *x, int64_t x_pitch, int64_t x_s,
+                                               int64_t rows, int64_t vectors, float *to)
 {
     ll_vf sums[DW_F][DW_S];
-    UNROLL for (int i = 0; i < DW_F; i++) UNROLL for (int j = 0; j < DW_S; j++) sums[i][j] =
+    LL_UNROLL for (int i = 0; i < DW_F; i++) LL_UNROLL for (int j = 0; j < DW_S; j++) sums[i][j] =
         ll_vload(to + (i * DW_S + j) * LL_LANES);
-    for (int64_t r = 0; r < rows; r++)
-        for (int64_t k = 0; k < vectors; k++) {
+    for (int64_t k = 0; k < vectors; k++)
+        for (int64_t r = 0; r < rows; r++) { /* the longer loop inside */
             const float *d = dy + r * dy_pitch + k * LL_LANES;
             const float *e = x + r * x_pitch + k * LL_LANES;
             ll_vf dv[DW_F];
-            UNROLL for (int i = 0; i < DW_F; i++) dv[i] = ll_vload(d + i * dy_plane);
-            UNROLL for (int j = 0; j < DW_S; j++)
+            LL_UNROLL for (int i = 0; i < DW_F; i++) dv[i] = ll_vload(d + i * dy_plane);
+            LL_UNROLL for (int j = 0; j < DW_S; j++)
             {
                 ll_vf xv = ll_vload(e + j * x_s);
-                UNROLL for (int i = 0; i < DW_F; i++) sums[i][j] += dv[i] * xv;
+                LL_UNROLL for (int i = 0; i < DW_F; i++) sums[i][j] += dv[i] * xv;
             }
         }
-    UNROLL for (int i = 0; i < DW_F; i++) UNROLL for (int j = 0; j < DW_S; j++)
+    LL_UNROLL for (int i = 0; i < DW_F; i++) LL_UNROLL for (int j = 0; j < DW_S; j++)
         ll_vstore(to + (i * DW_S + j) * LL_LANES, sums[i][j]);
 }
 
@@ -381,6 +487,7 @@ void ll_conv_direct_dw(const ll_conv_shape *v, const float *dy, const float *x, 
             float *planes = (float *)(buffers + (size_t)t * (z.x_bytes + z.dy_bytes));
             float *dy_planes = (float *)((char *)planes + z.x_bytes);
             memset(sums, 0, z.sum_bytes);
+            memset(planes, 0, z.x_bytes);
             for (int64_t n = v->n * t / v->threads; n < v->n * (t + 1) / v->threads; n++) {
                 copy_image(v, &z, x + n * v->h * v->w * v->c, 0, v->h, planes);
                 copy_dy(v, &z, dy + n * v->oh * v->ow * v->f, dy_planes);

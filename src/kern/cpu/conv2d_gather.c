@@ -26,14 +26,7 @@
 #if defined(__aarch64__)
 #include <arm_neon.h>
 #endif
-#if defined(__GNUC__) && !defined(__clang__)
-/* The scheduler of gcc moves loads up until accumulators spill. */
-#pragma GCC optimize("no-schedule-insns")
-#endif
 #include <omp.h>
-
-#define INLINE static inline __attribute__((always_inline))
-#define UNROLL _Pragma("GCC unroll 16")
 
 enum {
 #if defined(__AVX__) && !defined(__AVX512F__)
@@ -42,9 +35,10 @@ enum {
     MR = 8,
 #endif
     NR = 2 * LL_LANES,
-    KC = 640,
-    BLOCK_BYTES = 256 << 10, /* of source */
-    BLOCK_PIXELS = 2048,
+    KC = 448,
+    PANEL_BYTES = 24 << 10,  /* of filters in L1 */
+    BLOCK_BYTES = 512 << 10, /* of source */
+    BLOCK_PIXELS = 4096,
 };
 
 /* ---- one axis ---- */
@@ -215,22 +209,50 @@ static plan plan_of(const ll_conv_shape *v, ll_conv_direction d)
 
 /* ---- filters: for each phase, group and panel, [taps x channels][NR], or narrower at the end */
 
-static void pack_panel(const ll_conv_shape *v, const plan *p, ll_conv_direction d, const axis x[2],
-                       int64_t group, int64_t panel, const void *filter, float *to)
+/* Where a phase's filters lie: result channels `os` apart and source channels `ss` apart. */
+typedef struct packing {
+    const ll_conv_shape *v;
+    const plan *p;
+    axis x[2];
+    const void *filter;
+    int64_t os, ss;
+} packing;
+
+/* Source channels [k0, k1) of all taps, for one panel of a group. */
+static void pack_panel(const packing *w, int64_t group, int64_t panel, int64_t k0, int64_t k1,
+                       float *to)
 {
-    int64_t o0 = panel * NR, cols = min(NR, p->ocg - o0);
-    int64_t width = cols <= LL_LANES ? LL_LANES : NR, tap = v->cg, one = v->r * v->s * v->cg;
-    /* from one result channel to the next, and from one source channel to the next */
-    int64_t os = d == LL_CONV ? one : 1, ss = d == LL_CONV ? 1 : one;
-    int64_t start = group * v->fg * one + o0 * os;
-    for (int64_t a = 0; a < x[0].taps; a++)
-        for (int64_t b = 0; b < x[1].taps; b++) {
-            int64_t r = x[0].tap + a * x[0].next, s = x[1].tap + b * x[1].next;
-            int64_t from = start + (r * v->s + s) * tap;
-            for (int64_t k = 0; k < p->scg; k++, to += width)
-                for (int64_t o = 0; o < width; o++)
-                    to[o] = o < cols ? ll_conv_at(filter, v->bf16, from + o * os + k * ss) : 0;
+    const ll_conv_shape *v = w->v;
+    int64_t cols = min(NR, w->p->ocg - panel * NR), width = cols <= LL_LANES ? LL_LANES : NR;
+    int64_t start = group * v->fg * v->r * v->s * v->cg + panel * NR * w->os;
+    const float *f32 = (const float *)w->filter;
+    for (int64_t a = 0; a < w->x[0].taps; a++)
+        for (int64_t b = 0; b < w->x[1].taps; b++) {
+            int64_t r = w->x[0].tap + a * w->x[0].next, s = w->x[1].tap + b * w->x[1].next;
+            int64_t from = start + (r * v->s + s) * v->cg + k0 * w->ss;
+            float *row = to + ((a * w->x[1].taps + b) * w->p->scg + k0) * width;
+            for (int64_t k = k0; k < k1; k++, from += w->ss, row += width) {
+                if (cols == NR && !v->bf16)
+                    for (int64_t o = 0; o < NR; o++) row[o] = f32[from + o * w->os];
+                else
+                    for (int64_t o = 0; o < width; o++)
+                        row[o] = o < cols ? ll_conv_at(w->filter, v->bf16, from + o * w->os) : 0;
+            }
         }
+}
+
+/* Thread `me` of a team packs its share of one phase: of conv2d_dx, whose filters lie the other way
+ * round, by few source channels of all panels at a time, which share cache lines. */
+static void pack_phase(const packing *w, int me, int team, float *to)
+{
+    int64_t size = w->x[0].taps * w->x[1].taps * w->p->scg * NR;
+    int64_t some = w->os == 1 ? 16 : w->p->scg, count = 0;
+    for (int64_t g = 0; g < w->v->groups; g++)
+        for (int64_t k = 0; k < w->p->scg; k += some)
+            for (int64_t q = 0; q < w->p->panels; q++)
+                if ((w->os == 1 ? k / some : count++) % team == me)
+                    pack_panel(w, g, q, k, min(k + some, w->p->scg),
+                               to + (g * w->p->panels + q) * size);
 }
 
 /* ---- the matrix kernel ---- */
@@ -246,20 +268,20 @@ typedef struct chunk {
 #define LANE(av, b, nv, l)                                                                         \
     do {                                                                                           \
         ll_vf bv[2];                                                                               \
-        UNROLL for (int j = 0; j < nv; j++) bv[j] = ll_vload(b + j * LL_LANES);                    \
+        LL_UNROLL for (int j = 0; j < nv; j++) bv[j] = ll_vload(b + j * LL_LANES);                 \
         b += nv * LL_LANES;                                                                        \
-        UNROLL for (int i = 0; i < MR; i++) UNROLL for (int j = 0; j < nv; j++) sums[i][j] =       \
+        LL_UNROLL for (int i = 0; i < MR; i++) LL_UNROLL for (int j = 0; j < nv; j++) sums[i][j] = \
             (ll_vf)vfmaq_laneq_f32((float32x4_t)sums[i][j], (float32x4_t)bv[j],                    \
                                    (float32x4_t)av[i], l);                                         \
     } while (0)
 
-INLINE void multiply(const int nv, ll_vf sums[MR][2], const float *const a[MR], const float *b,
-                     int64_t size)
+LL_INLINE void multiply(const int nv, ll_vf sums[MR][2], const float *const a[MR], const float *b,
+                        int64_t size)
 {
     int64_t k = 0;
     ll_vf av[MR];
     for (; k + 4 <= size; k += 4) {
-        UNROLL for (int i = 0; i < MR; i++) av[i] = ll_vload(a[i] + k);
+        LL_UNROLL for (int i = 0; i < MR; i++) av[i] = ll_vload(a[i] + k);
         LANE(av, b, nv, 0);
         LANE(av, b, nv, 1);
         LANE(av, b, nv, 2);
@@ -268,90 +290,87 @@ INLINE void multiply(const int nv, ll_vf sums[MR][2], const float *const a[MR], 
     int64_t left = size - k;
     if (!left) return;
     if (size >= 4) { /* the last four, of which the first have been done */
-        UNROLL for (int i = 0; i < MR; i++) av[i] = ll_vload(a[i] + size - 4);
+        LL_UNROLL for (int i = 0; i < MR; i++) av[i] = ll_vload(a[i] + size - 4);
         if (left == 3) LANE(av, b, nv, 1);
         if (left >= 2) LANE(av, b, nv, 2);
         LANE(av, b, nv, 3);
         return;
     }
     for (; k < size; k++) {
-        UNROLL for (int i = 0; i < MR; i++) av[i] = (ll_vf){a[i][k]};
+        LL_UNROLL for (int i = 0; i < MR; i++) av[i] = (ll_vf){a[i][k]};
         LANE(av, b, nv, 0);
     }
 }
 #else
-INLINE void multiply(const int nv, ll_vf sums[MR][2], const float *const a[MR], const float *b,
-                     int64_t size)
+LL_INLINE void multiply(const int nv, ll_vf sums[MR][2], const float *const a[MR], const float *b,
+                        int64_t size)
 {
     for (int64_t k = 0; k < size; k++, b += nv * LL_LANES) {
         ll_vf bv[2];
-        UNROLL for (int j = 0; j < nv; j++) bv[j] = ll_vload(b + j * LL_LANES);
-        UNROLL for (int i = 0; i < MR; i++) UNROLL for (int j = 0; j < nv; j++) sums[i][j] +=
+        LL_UNROLL for (int j = 0; j < nv; j++) bv[j] = ll_vload(b + j * LL_LANES);
+        LL_UNROLL for (int i = 0; i < MR; i++) LL_UNROLL for (int j = 0; j < nv; j++) sums[i][j] +=
             bv[j] * a[i][k];
     }
 }
 #endif
 
+/* MR pixels against one panel. */
 typedef struct product {
-    const float *source;
-    const int64_t *place; /* of each pixel in the source */
+    const float *source, *panel;
+    const int64_t *place, *to; /* each pixel's in the source and in the result */
     const chunk *chunks;
     int64_t n_chunk;
-    const float *panel;
+    float *result;
     bool add; /* to what the result holds */
 } product;
 
-INLINE void tile(const int nv, const product *t, const int64_t place[MR], float *const out[MR])
+LL_INLINE void tile(const int nv, const product *t)
 {
     ll_vf sums[MR][2];
-    UNROLL for (int i = 0; i < MR; i++) UNROLL for (int j = 0; j < nv; j++) sums[i][j] =
-        t->add ? ll_vload(out[i] + j * LL_LANES) : (ll_vf){0};
+    LL_UNROLL for (int i = 0; i < MR; i++) LL_UNROLL for (int j = 0; j < nv; j++) sums[i][j] =
+        (ll_vf){0};
+    if (t->add)
+        LL_UNROLL for (int i = 0; i < MR; i++) LL_UNROLL for (int j = 0; j < nv; j++) sums[i][j] =
+            ll_vload(t->result + t->to[i] + j * LL_LANES);
     for (int64_t c = 0; c < t->n_chunk; c++) {
         const chunk *ch = &t->chunks[c];
         const float *a[MR];
-        UNROLL for (int i = 0; i < MR; i++) a[i] = t->source + (place[i] + ch->at);
+        LL_UNROLL for (int i = 0; i < MR; i++) a[i] = t->source + (t->place[i] + ch->at);
         multiply(nv, sums, a, t->panel + ch->row * nv * LL_LANES, ch->size);
     }
-    UNROLL for (int i = 0; i < MR; i++) UNROLL for (int j = 0; j < nv; j++)
-        ll_vstore(out[i] + j * LL_LANES, sums[i][j]);
+    LL_UNROLL for (int i = 0; i < MR; i++) LL_UNROLL for (int j = 0; j < nv; j++)
+        ll_vstore(t->result + t->to[i] + j * LL_LANES, sums[i][j]);
 }
 
-static __attribute__((noinline)) void tile_wide(const product *t, const int64_t place[MR],
-                                                float *const out[MR])
+static __attribute__((noinline)) void tile_wide(const product *t)
 {
-    tile(2, t, place, out);
+    tile(2, t);
 }
 
-static __attribute__((noinline)) void tile_narrow(const product *t, const int64_t place[MR],
-                                                  float *const out[MR])
+static __attribute__((noinline)) void tile_narrow(const product *t)
 {
-    tile(1, t, place, out);
+    tile(1, t);
 }
 
-/* All pixels against one panel; results of fewer than a panel's columns, and the pixels that the
- * last tile lacks, go through a buffer. */
-static void multiply_panel(const product *t, int64_t pixels, const int64_t *to, float *result,
-                           int64_t cols)
+/* n <= MR pixels, cols <= NR columns: through a buffer. */
+static __attribute__((noinline)) void tile_part(const product *whole, int64_t n, int64_t cols)
 {
-    bool narrow = cols <= LL_LANES, whole = cols == NR || cols == LL_LANES;
-    float spare[MR][NR];
-    for (int64_t p = 0; p < pixels; p += MR) {
-        int64_t place[MR], n = min(MR, pixels - p);
-        float *out[MR];
-        for (int64_t i = 0; i < MR; i++) {
-            place[i] = t->place[p + min(i, n - 1)];
-            out[i] = whole && i < n ? result + to[p + i] : spare[i];
-            if (out[i] != spare[i]) continue;
-            memset(spare[i], 0, sizeof spare[i]);
-            if (t->add && i < n) memcpy(spare[i], result + to[p + i], sizeof(float) * (size_t)cols);
-        }
-        if (narrow)
-            tile_narrow(t, place, out);
-        else
-            tile_wide(t, place, out);
-        for (int64_t i = 0; i < n && !whole; i++)
-            memcpy(result + to[p + i], spare[i], sizeof(float) * (size_t)cols);
+    float spare[MR][NR] = {{0}};
+    int64_t place[MR], to[MR];
+    product t = *whole;
+    t.place = place, t.to = to, t.result = spare[0];
+    for (int64_t i = 0; i < MR; i++) {
+        place[i] = whole->place[min(i, n - 1)];
+        to[i] = i * NR;
+        if (t.add && i < n)
+            memcpy(spare[i], whole->result + whole->to[i], sizeof(float) * (size_t)cols);
     }
+    if (cols <= LL_LANES)
+        tile_narrow(&t);
+    else
+        tile_wide(&t);
+    for (int64_t i = 0; i < n; i++)
+        memcpy(whole->result + whole->to[i], spare[i], sizeof(float) * (size_t)cols);
 }
 
 /* ---- classes ---- */
@@ -408,25 +427,45 @@ static int64_t list_pixels(const job *j, const range ms[2])
     return count;
 }
 
+/* All pixels against panels [from, to) of group g. Panels inside: together they fit in L1, and a
+ * pixel's results are written one after the other. */
+static void run_panels(const job *j, product t, int64_t pixels, int64_t g, int64_t from, int64_t to)
+{
+    const plan *p = j->p;
+    int64_t size = j->x[0].taps * j->x[1].taps * p->scg * NR;
+    t.source = j->source + g * p->scg;
+    for (int64_t i = 0; i < pixels; i += MR) {
+        t.place = j->place + i;
+        t.to = j->to + i;
+        for (int64_t q = from; q < to; q++) {
+            int64_t cols = min(NR, p->ocg - q * NR);
+            t.panel = j->panels + (g * p->panels + q) * size;
+            t.result = j->result + g * p->ocg + q * NR;
+            if (pixels - i < MR || (cols != NR && cols != LL_LANES))
+                tile_part(&t, min(MR, pixels - i), cols);
+            else if (cols == NR)
+                tile_wide(&t);
+            else
+                tile_narrow(&t);
+        }
+    }
+}
+
 static void run_class(const job *j, const range ms[2], range rows, range cols)
 {
     const plan *p = j->p;
-    int64_t pixels = list_pixels(j, ms), n_chunk = list_chunks(j, rows, cols);
-    int64_t products = j->x[0].taps * j->x[1].taps * p->scg; /* rows of a panel */
-    int64_t c = 0;
+    int64_t pixels = list_pixels(j, ms), n_chunk = list_chunks(j, rows, cols), c = 0;
     do {
-        product t = {.place = j->place, .chunks = j->chunks + c, .add = c > 0};
-        for (int64_t sum = 0; c < n_chunk && (!t.n_chunk || sum + j->chunks[c].size <= KC); c++) {
+        product t = {.chunks = j->chunks + c, .add = c > 0};
+        int64_t sum = 0;
+        for (; c < n_chunk && (!t.n_chunk || sum + j->chunks[c].size <= KC); c++) {
             sum += j->chunks[c].size;
             t.n_chunk++;
         }
+        int64_t some = max(1, PANEL_BYTES / (NR * (int64_t)sizeof(float) * max(sum, 1)));
         for (int64_t g = 0; g < j->v->groups; g++)
-            for (int64_t q = 0; q < p->panels; q++) {
-                t.source = j->source + g * p->scg;
-                t.panel = j->panels + (g * p->panels + q) * products * NR;
-                multiply_panel(&t, pixels, j->to, j->result + g * p->ocg + q * NR,
-                               min(NR, p->ocg - q * NR));
-            }
+            for (int64_t q = 0; q < p->panels; q += some)
+                run_panels(j, t, pixels, g, q, min(q + some, p->panels));
     } while (c < n_chunk);
 }
 
@@ -499,14 +538,15 @@ static void run_block(const ll_conv_shape *v, const plan *p, ll_conv_direction d
 static void pack_filters(const ll_conv_shape *v, const plan *p, ll_conv_direction d, int me,
                          int team, const void *filter, float *to)
 {
-    int64_t count = 0;
+    int64_t one = v->r * v->s * v->cg;
+    packing w = {.v = v, .p = p, .filter = filter, .os = 1, .ss = one};
+    if (d == LL_CONV) w.os = one, w.ss = 1;
     for (int64_t a = 0; a < phases(v, d, 0); a++)
         for (int64_t b = 0; b < phases(v, d, 1); b++) {
-            axis x[2] = {axis_of(v, d, 0, a), axis_of(v, d, 1, b)};
-            int64_t size = x[0].taps * x[1].taps * p->scg * NR;
-            for (int64_t g = 0; g < v->groups; g++)
-                for (int64_t q = 0; q < p->panels; q++, to += size)
-                    if (count++ % team == me) pack_panel(v, p, d, x, g, q, filter, to);
+            w.x[0] = axis_of(v, d, 0, a);
+            w.x[1] = axis_of(v, d, 1, b);
+            pack_phase(&w, me, team, to);
+            to += v->groups * p->panels * NR * w.x[0].taps * w.x[1].taps * p->scg;
         }
 }
 

@@ -37,6 +37,15 @@ void ll_conv_direct(const ll_conv_shape *v, const float *x, const float *filter,
 void ll_conv_direct_dw(const ll_conv_shape *v, const float *dy, const float *x, float *dw,
                        void *scratch);
 
+/* Loops over the vectors of a tile must vanish, or the compiler keeps them in memory. gcc must not
+ * reorder before it allocates registers (see CMakeLists.txt). */
+#define LL_INLINE static inline __attribute__((always_inline))
+#if defined(__clang__)
+#define LL_UNROLL _Pragma("clang loop unroll(full)")
+#else
+#define LL_UNROLL _Pragma("GCC unroll 32")
+#endif
+
 /* Vectors of the widest kind the machine has. */
 #if defined(__AVX512F__)
 enum { LL_LANES = 16 };

@@ -23,13 +23,7 @@
 #if defined(__aarch64__)
 #include <arm_neon.h>
 #endif
-#if defined(__GNUC__) && !defined(__clang__)
-#pragma GCC optimize("no-schedule-insns")
-#endif
 #include <omp.h>
-
-#define INLINE static inline __attribute__((always_inline))
-#define UNROLL _Pragma("GCC unroll 16")
 
 enum {
 #if defined(__AVX__) && !defined(__AVX512F__)
@@ -39,7 +33,7 @@ enum {
 #endif
     NR = 2 * LL_LANES,
     TILE = MF * NR,
-    BLOCK_PIXELS = 512,
+    L1_FLOATS = 10 << 10,    /* of a panel of dy and a slice of x */
     BLOCK_BYTES = 512 << 10, /* of dy */
     PART_BYTES = 4 << 20,    /* of sums, all parts together */
 };
@@ -93,7 +87,9 @@ static bool joins(const ll_conv_shape *v)
 
 static void choose_blocks(const ll_conv_shape *v, plan *p)
 {
-    int64_t pixels = min(BLOCK_PIXELS, BLOCK_BYTES / (int64_t)sizeof(float) / max(v->f, 1));
+    /* floats of a panel of dy and a slice of x, for one output pixel */
+    int64_t each = MF + p->slice * v->a.stride[0] * v->a.stride[1];
+    int64_t pixels = min(L1_FLOATS / each, BLOCK_BYTES / (int64_t)sizeof(float) / max(v->f, 1));
     int64_t image = max(v->oh * v->ow, 1);
     pixels = max(pixels, 64);
     p->images = max(1, pixels / image);
@@ -143,7 +139,7 @@ typedef struct walk {
 } walk;
 
 #if defined(__aarch64__)
-INLINE void pixel(ll_vf sums[MF][2], const float *dy, const float *x)
+LL_INLINE void pixel(ll_vf sums[MF][2], const float *dy, const float *x)
 {
     float32x4_t d0 = vld1q_f32(dy), d1 = vld1q_f32(dy + 4);
     float32x4_t x0 = vld1q_f32(x), x1 = vld1q_f32(x + 4);
@@ -161,10 +157,10 @@ INLINE void pixel(ll_vf sums[MF][2], const float *dy, const float *x)
 #undef LANE
 }
 #else
-INLINE void pixel(ll_vf sums[MF][2], const float *dy, const float *x)
+LL_INLINE void pixel(ll_vf sums[MF][2], const float *dy, const float *x)
 {
     ll_vf x0 = ll_vload(x), x1 = ll_vload(x + LL_LANES);
-    UNROLL for (int i = 0; i < MF; i++)
+    LL_UNROLL for (int i = 0; i < MF; i++)
     {
         sums[i][0] += x0 * dy[i];
         sums[i][1] += x1 * dy[i];
@@ -172,10 +168,10 @@ INLINE void pixel(ll_vf sums[MF][2], const float *dy, const float *x)
 }
 #endif
 
-static void add_tile(const walk *k, float *to)
+static __attribute__((noinline)) void add_tile(const walk *k, float *to)
 {
     ll_vf sums[MF][2];
-    UNROLL for (int i = 0; i < MF; i++)
+    LL_UNROLL for (int i = 0; i < MF; i++)
     {
         sums[i][0] = ll_vload(to + i * NR);
         sums[i][1] = ll_vload(to + i * NR + LL_LANES);
@@ -186,7 +182,7 @@ static void add_tile(const walk *k, float *to)
             const float *x = k->x + n * k->x_leap + r * k->x_pitch;
             for (int64_t c = 0; c < k->cols; c++, dy += MF, x += k->step) pixel(sums, dy, x);
         }
-    UNROLL for (int i = 0; i < MF; i++)
+    LL_UNROLL for (int i = 0; i < MF; i++)
     {
         ll_vstore(to + i * NR, sums[i][0]);
         ll_vstore(to + i * NR + LL_LANES, sums[i][1]);
@@ -202,24 +198,33 @@ typedef struct block {
     float *x;               /* [image][row][width][slice] */
 } block;
 
+/* `pixels` pixels of n_f filters, f apart, to MF apart. */
+static void copy_filters(const ll_conv_shape *v, const void *dy, int64_t from, int64_t pixels,
+                         int64_t n_f, float *to)
+{
+    const float *f32 = (const float *)dy + (v->bf16 ? 0 : from);
+    for (int64_t i = 0; i < pixels; i++, from += v->f, f32 += v->f, to += MF) {
+        if (n_f == MF && !v->bf16)
+            memcpy(to, f32, sizeof(float) * MF);
+        else
+            for (int64_t k = 0; k < MF; k++)
+                to[k] = k < n_f ? ll_conv_at(dy, v->bf16, from + k) : 0;
+    }
+}
+
+/* A few pixels at a time, so that panels share what the cache holds of them. */
 static void copy_dy(const ll_conv_shape *v, const plan *p, const block *b, const void *dy,
                     float *to)
 {
-    for (int64_t g = 0; g < v->groups; g++)
-        for (int64_t q = 0; q < p->panels; q++) {
-            int64_t f0 = g * v->fg + q * MF, n_f = min(MF, v->fg - q * MF);
-            for (int64_t n = b->n0; n < b->n1; n++) {
-                int64_t from = (n * v->oh + b->o0) * v->ow * v->f + f0;
-                for (int64_t i = 0; i < (b->o1 - b->o0) * v->ow; i++, from += v->f, to += MF) {
-                    if (n_f == MF && !v->bf16) {
-                        memcpy(to, (const float *)dy + from, sizeof(float) * MF);
-                        continue;
-                    }
-                    for (int64_t k = 0; k < MF; k++)
-                        to[k] = k < n_f ? ll_conv_at(dy, v->bf16, from + k) : 0;
-                }
+    int64_t image = (b->o1 - b->o0) * v->ow, all = image * (b->n1 - b->n0);
+    for (int64_t n = b->n0; n < b->n1; n++)
+        for (int64_t i = 0; i < image; i += 8)
+            for (int64_t k = 0; k < v->groups * p->panels; k++) {
+                int64_t f = k / p->panels * v->fg + k % p->panels * MF;
+                copy_filters(v, dy, ((n * v->oh + b->o0) * v->ow + i) * v->f + f, min(8, image - i),
+                             min(MF, v->fg - k % p->panels * MF),
+                             to + (k * all + (n - b->n0) * image + i) * MF);
             }
-        }
 }
 
 /* So many pixels of an image row, n_c channels of each, into a slice. */
