@@ -109,12 +109,13 @@ struct ll_op {
     void (*grad)(ll_bwd *b);
     /* Flops of a node, where they are no multiple of the product of all loops (attention). */
     double (*cost)(const void *attr, const ll_loops *l);
-    bool no_grad;     /* a constant or a count: no gradient flows through it */
-    double flop;      /* per point of the product of all loops */
-    bool elementwise; /* may run in place and be fused; ew says which */
-    int ew;           /* ll_ew */
-    bool alias;       /* the result is the first operand's bytes: no kernel runs (reshape) */
-    bool random;      /* depends on the step and seed: two equal nodes still give one value */
+    bool no_grad;      /* a constant or a count: no gradient flows through it */
+    double flop;       /* per point of the product of all loops */
+    bool elementwise;  /* may run in place and be fused; ew says which */
+    int ew;            /* ll_ew */
+    unsigned in_place; /* bit k: result 0 may lie on operand k, if both are of one size */
+    bool alias;        /* the result is the first operand's bytes: no kernel runs (reshape) */
+    bool random;       /* depends on the step and seed: two equal nodes still give one value */
     ll_kernel *ref, *cpu;
     ll_scratch *cpu_scratch;
     const char *trials[8]; /* "f32[6,12], f32[12,18] {spec=\"mk,kn->mn\"}": see ll_parse_trial */

@@ -5,7 +5,9 @@
  *
  * 1. A fast kernel gives the same bits for the same inputs and thread count, always.
  * 2. A kernel writes every element of its outputs.
- * 3. scratch is what the op's scratch function asked for, 64-byte aligned, of any content. */
+ * 3. A result may lie on an operand, byte for byte, where the op says that it may: elementwise ops
+ *    and chains any result, others result 0 (in_place in ir/op.h).
+ * 4. scratch is what the op's scratch function asked for, 64-byte aligned, of any content. */
 #pragma once
 #include "base/types.h"
 

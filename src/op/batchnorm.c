@@ -68,6 +68,7 @@ static const ll_op batchnorm_grad = {
     .infer = ll_infer_floats,
     .expand = expand_grad,
     .flop = 9,
+    .in_place = 1u << 0 | 1u << 1,
     .ref = batchnorm_grad_ref,
     .cpu = batchnorm_grad_cpu,
     .cpu_scratch = batchnorm_grad_cpu_scratch,

@@ -71,6 +71,7 @@ static const ll_op cross_entropy_grad = {
     .infer = infer_grad,
     .expand = expand_grad,
     .flop = 3,
+    .in_place = 1u << 1, /* the largest tensor of a language model */
     .ref = cross_entropy_grad_ref,
     .cpu = cross_entropy_grad_cpu,
     .trials = {"f32[5], f32[5,7], i32[5]<7, f32[5]", "f32[2,3], f32[2,3,11], i32[2,3]<11, f32[2,3]",

@@ -56,6 +56,7 @@ static const ll_op dropout = {
     .split = split,
     .grad = grad,
     .flop = 1,
+    .in_place = 1,
     .random = true,
     .ref = dropout_ref,
     .cpu = dropout_cpu,

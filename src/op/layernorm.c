@@ -66,6 +66,7 @@ static const ll_op layernorm_dx = {
     .infer = ll_infer_floats,
     .expand = expand_dx,
     .flop = 9,
+    .in_place = 1u << 0 | 1u << 1,
     .ref = layernorm_dx_ref,
     .cpu = layernorm_dx_cpu,
     .trials = {"f32[3,7], f32[3,7], f32[7], f32[3], f32[3]>",
@@ -112,10 +113,10 @@ static void grad(ll_bwd *b)
     ll_val dy = b->dout[0], x = b->in[0], mean = b->out[1], rstd = b->out[2];
     b->din[0] = grad_of_statistics(b);
     if (!dy.id) return;
-    ll_val dx = LL_EMIT(g, &layernorm_dx, NULL, dy, x, b->in[1], mean, rstd);
-    b->din[0] = ll_add_some(g, b->din[0], dx);
     b->din[1] = LL_EMIT(g, &layernorm_dw, NULL, dy, x, mean, rstd);
     b->din[2] = ll_sibling(g, b->din[1], 1);
+    ll_val dx = LL_EMIT(g, &layernorm_dx, NULL, dy, x, b->in[1], mean, rstd); /* may end dy */
+    b->din[0] = ll_add_some(g, b->din[0], dx);
 }
 
 static const ll_op layernorm = {

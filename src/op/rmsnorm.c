@@ -52,6 +52,7 @@ static const ll_op rmsnorm_dx = {
     .infer = ll_infer_floats,
     .expand = expand_dx,
     .flop = 7,
+    .in_place = 1u << 0 | 1u << 1,
     .ref = rmsnorm_dx_ref,
     .cpu = rmsnorm_dx_cpu,
     .trials = {"f32[3,7], f32[3,7], f32[7], f32[3]>", "f32[2,3,5], f32[2,3,5], f32[5], f32[2,3]>",
@@ -85,8 +86,9 @@ static void grad(ll_bwd *b)
         b->din[0] = ll_mul(g, x, ll_row_spread(g, k, &s));
     }
     if (!dy.id) return;
-    b->din[0] = ll_add_some(g, b->din[0], LL_EMIT(g, &rmsnorm_dx, NULL, dy, x, b->in[1], rstd));
     b->din[1] = LL_EMIT(g, &rmsnorm_dw, NULL, dy, x, rstd);
+    ll_val dx = LL_EMIT(g, &rmsnorm_dx, NULL, dy, x, b->in[1], rstd); /* may end dy */
+    b->din[0] = ll_add_some(g, b->din[0], dx);
 }
 
 static const ll_op rmsnorm = {

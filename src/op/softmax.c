@@ -35,6 +35,7 @@ static const ll_op softmax = {
     .expand = expand,
     .grad = grad,
     .flop = 4,
+    .in_place = 1,
     .ref = softmax_ref,
     .cpu = softmax_cpu,
     .trials = {"f32[3,7]", "f32[2,1,5]", "f32[4,1]", "f32[13]", "f32[0,3]"},

@@ -5,9 +5,11 @@
  * 3. Constants: elementwise ops, sums and reshapings of fills are fills; a product with a constant
  *    is a scale, a sum with one a shift.
  * 4. Moves that change only the shape are reshapes, and of two reshapes the last one is enough.
- * 5. Identities go: scale by 1, shift by 0, casts, broadcasts and reshapes to what is there.
- * Nodes are visited in order, operands first, so that once is enough: to simplify again changes
- * nothing. */
+ * 5. Transposes of a product's operands, and of a product that nobody else reads, become its spec.
+ * 6. Identities go: scale by 1, shift by 0, casts, broadcasts and reshapes to what is there.
+ * Nodes are visited in order, operands first, so that a graph simplified is not changed by
+ * simplifying it again. */
+#include "base/spec.h"
 #include "kern/attr.h"
 #include "kern/kern.h"
 #include "pass/pass.h"
@@ -175,15 +177,69 @@ typedef struct draft {
         ll_fill_attr fill;
         ll_number_attr number;
         ll_reshape_attr reshape;
+        ll_matmul_attr matmul;
+        ll_spec_attr transpose;
     } made;
 } draft;
 
-static void improve(const ll_graph *to, const ll_node *n, const ll_type *type, draft *d)
+static bool transpose_of(const ll_node *n, ll_spec *s)
+{
+    return is_op(n, "transpose") &&
+           ll_spec_parse(((const ll_spec_attr *)n->attr)->spec, s) == LL_OK;
+}
+
+/* A product reads its operands before they are transposed: their letters in that order. */
+static bool fold_operands(const ll_graph *to, const ll_node *n, draft *d)
+{
+    bool any = false;
+    if (!is_op(n, "matmul")) return false;
+    memcpy(&d->made.matmul, n->attr, sizeof d->made.matmul);
+    char *letters = d->made.matmul.spec;
+    for (int k = 0; k < 2; k++, letters = strchr(letters, ',') + 1) {
+        const ll_node *before = maker(to, d->in[k]);
+        ll_spec s;
+        char old[LL_MAX_DIMS];
+        if (!transpose_of(before, &s)) continue;
+        memcpy(old, letters, (size_t)s.n_out);
+        for (int o = 0; o < s.n_out; o++) letters[s.from[o]] = old[o];
+        d->in[k] = before->in[0];
+        any = true;
+    }
+    if (any) d->attr = &d->made.matmul;
+    return any;
+}
+
+/* A transpose of a product that it alone reads, or of another transpose. */
+static bool fold_into(const ll_graph *to, const ll_node *n, bool alone, draft *d)
+{
+    ll_spec s, first;
+    if (!transpose_of(n, &s)) return false;
+    const ll_node *before = maker(to, d->in[0]);
+    if (transpose_of(before, &first)) {
+        char *spec = d->made.transpose.spec;
+        memcpy(spec, ((const ll_spec_attr *)before->attr)->spec, LL_SPEC_MAX);
+        for (int o = 0; o < s.n_out; o++) spec[s.n_in + 2 + o] = first.out[s.from[o]];
+        d->in[0] = before->in[0], d->attr = &d->made.transpose;
+        return true;
+    }
+    if (!alone || !is_op(before, "matmul")) return false;
+    memcpy(&d->made.matmul, before->attr, sizeof d->made.matmul);
+    char *letters = strchr(d->made.matmul.spec, '>') + 1, old[LL_MAX_DIMS];
+    memcpy(old, letters, (size_t)s.n_out);
+    for (int o = 0; o < s.n_out; o++) letters[o] = old[s.from[o]];
+    d->op = before->op, d->attr = &d->made.matmul;
+    d->n_in = before->n_in;
+    memcpy(d->in, before->in, sizeof *d->in * (size_t)before->n_in);
+    return true;
+}
+
+static void improve(const ll_graph *to, const ll_node *n, const ll_type *type, bool alone, draft *d)
 {
     ll_val x;
     double k;
     const ll_op *op;
     memset(&d->made, 0, sizeof d->made);
+    if (fold_operands(to, n, d) || fold_into(to, n, alone, d)) return;
     if (ll_dtype_is_float(type->dtype) && folds(to, n, d->in, type, &k)) {
         d->made.fill.dtype = type->dtype;
         d->made.fill.value = k;
@@ -200,14 +256,14 @@ static void improve(const ll_graph *to, const ll_node *n, const ll_type *type, d
     }
 }
 
-static ll_err simplify_node(ll_rewrite *rw, table *t, const ll_node *n)
+static ll_err simplify_node(ll_rewrite *rw, table *t, const int *uses, const ll_node *n)
 {
     draft d = {.op = n->op, .attr = n->attr, .n_in = n->n_in};
     ll_val out[LL_MAX_OUT];
     const ll_type *type = &ll_value_of(rw->from, n->out[0])->type;
     for (int i = 0; i < n->n_in; i++) d.in[i] = rw->map[n->in[i].id];
     ll_rewrite_at(rw, n);
-    improve(rw->to, n, type, &d);
+    improve(rw->to, n, type, n->n_in == 1 && uses[n->in[0].id] == 1, &d);
     if (d.n_in == 1 && identity(rw->to, d.op, d.attr, d.in[0], type))
         out[0] = d.in[0];
     else
@@ -233,6 +289,17 @@ static bool *find_live(const ll_graph *g, ll_arena *arena)
     return live;
 }
 
+/* How many nodes, results and updates read each value. */
+static int *count_uses(const ll_graph *g, ll_arena *arena)
+{
+    int *uses = LL_NEW_ARRAY(arena, int, g->n_value);
+    for (int i = 0; i < g->n_result; i++) uses[g->results[i].value.id]++;
+    for (int i = 0; i < g->n_update; i++) uses[g->updates[i].next.id]++;
+    for (int i = 0; i < g->n_node; i++)
+        for (int k = 0; k < g->nodes[i].n_in; k++) uses[g->nodes[i].in[k].id]++;
+    return uses;
+}
+
 ll_err ll_sweep(const ll_graph *g, ll_graph **out)
 {
     TRY(ll_graph_check(g));
@@ -245,9 +312,8 @@ ll_err ll_sweep(const ll_graph *g, ll_graph **out)
     return ll_rewrite_end(&rw, rc, out);
 }
 
-ll_err ll_simplify(const ll_graph *g, ll_graph **out)
+static ll_err simplify_once(const ll_graph *g, ll_graph **out)
 {
-    TRY(ll_graph_check(g));
     ll_rewrite rw;
     ll_graph *simple;
     ll_rewrite_begin(&rw, g);
@@ -257,11 +323,38 @@ ll_err ll_simplify(const ll_graph *g, ll_graph **out)
     t.slot = LL_NEW_ARRAY(a, int, t.mask + 1);
     memset(t.slot, -1, sizeof(int) * (size_t)(t.mask + 1));
     const bool *live = find_live(g, a);
+    const int *uses = count_uses(g, a);
     ll_err rc = LL_OK;
     for (int i = 0; i < g->n_node && rc == LL_OK; i++)
-        if (live[g->nodes[i].out[0].id]) rc = simplify_node(&rw, &t, &g->nodes[i]);
+        if (live[g->nodes[i].out[0].id]) rc = simplify_node(&rw, &t, uses, &g->nodes[i]);
     TRY(ll_rewrite_end(&rw, rc, &simple));
     rc = ll_sweep(simple, out);
     ll_graph_free(simple);
     return rc;
+}
+
+/* Whether a product is left whose only reader, now that equal readers are one, transposes it. */
+static bool more_to_do(const ll_graph *g, ll_arena *arena)
+{
+    const int *uses = count_uses(g, arena);
+    for (int i = 0; i < g->n_node; i++) {
+        const ll_node *n = &g->nodes[i];
+        if (is_op(n, "transpose") && is_op(maker(g, n->in[0]), "matmul") && uses[n->in[0].id] == 1)
+            return true;
+    }
+    return false;
+}
+
+ll_err ll_simplify(const ll_graph *g, ll_graph **out)
+{
+    TRY(ll_graph_check(g));
+    TRY(simplify_once(g, out));
+    while (more_to_do(*out, (*out)->arena)) {
+        ll_graph *again;
+        ll_err rc = simplify_once(*out, &again);
+        ll_graph_free(*out);
+        if (rc != LL_OK) return ll_frame(rc, __FILE__, __LINE__, __func__);
+        *out = again;
+    }
+    return LL_OK;
 }

@@ -1,11 +1,11 @@
 /* memory.c: static memory planning.
  *
- * Values first become storages: an alias shares its operand's; an elementwise result takes over the
- * storage of an operand that dies with the instruction; the next value of a parameter is written
- * into the parameter itself when the update makes it and nothing reads the old one any more. Then
- * storages are placed, largest first, each at the lowest offset where it overlaps no placed storage
- * that lives at the same time. The sum of live bytes at the busiest instruction is the bound no
- * plan can beat; it is kept beside the result. */
+ * Values first become storages: an alias shares its operand's; a result takes over the storage of
+ * an operand that dies with the instruction, where its op can work in place; the next value of a
+ * parameter is written into the parameter itself when the update makes it and nothing reads the old
+ * one any more. Then storages are placed, largest first, each at the lowest offset where it
+ * overlaps no placed storage that lives at the same time. The sum of live bytes at the busiest
+ * instruction is the bound no plan can beat; it is kept beside the result. */
 #include "program/memory.h"
 
 #include "kern/attr.h"
@@ -83,26 +83,26 @@ static void find_last_uses(planner *p)
     }
 }
 
-/* Whether operand k of n is read element by element in step with a result of that many bytes (and
- * so of as many elements of as many bytes). */
-static bool in_step(const planner *p, const ll_node *n, int k, size_t bytes)
+/* Whether result o of n, of so many bytes, may lie on operand k. */
+static bool may_lie_on(const planner *p, const ll_node *n, int o, int k, size_t bytes)
 {
     const ll_value *v = ll_value_of(p->g, n->in[k]);
     if (value_bytes(v) != bytes) return false;
+    if (o == 0 && n->op->in_place >> k & 1) return true;
     if (strncmp(n->op->name, "fused", 5)) return n->op->elementwise;
     const ll_fused_attr *a = (const ll_fused_attr *)n->attr;
     return a->period[k] == ll_numel(&a->shape) && a->repeat[k] == 1;
 }
 
 /* Whether instruction `at` may write update u's next value over its input. */
-static bool may_overwrite(const planner *p, int u, const ll_node *n, int at)
+static bool may_overwrite(const planner *p, int u, const ll_node *n, int at, int o)
 {
     ll_val input = p->g->updates[u].input;
     const storage *s = &p->s[storage_of(p, input)];
     if (at < p->o->end[LL_REPORT]) return false; /* results are looked at first */
     if (s->last > at) return false;              /* read later, or taken already */
     for (int k = 0; k < n->n_in; k++)
-        if (storage_of(p, n->in[k]) == storage_of(p, input) && !in_step(p, n, k, s->bytes))
+        if (storage_of(p, n->in[k]) == storage_of(p, input) && !may_lie_on(p, n, o, k, s->bytes))
             return false;
     return true;
 }
@@ -115,7 +115,7 @@ static int dying_operand(const planner *p, const ll_node *n, int at, int o)
         int s = storage_of(p, n->in[k]);
         if (p->s[s].region != LL_WORK || p->s[s].last != at || p->s[s].bytes != bytes) continue;
         if (p->s[s].taken == at) continue; /* by another result of n */
-        if (in_step(p, n, k, bytes)) return s;
+        if (may_lie_on(p, n, o, k, bytes)) return s;
     }
     return -1;
 }
@@ -128,7 +128,7 @@ static void place_results(planner *p, const ll_node *n, int at)
         int id = n->out[o].id, u = p->update[id], s;
         size_t bytes = value_bytes(&p->g->values[id]);
         int last = p->last_use[id] < at ? at : p->last_use[id];
-        if (u >= 0 && may_overwrite(p, u, n, at)) {
+        if (u >= 0 && may_overwrite(p, u, n, at, o)) {
             s = storage_of(p, p->g->updates[u].input);
             p->s[s].last = p->o->n;
             p->out->in_place[u] = true;

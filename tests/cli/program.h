@@ -20,13 +20,14 @@
 #include <time.h>
 #include <cmocka.h>
 
-enum { PROGRAM_ARGS = 64, PROGRAM_SECONDS = 120, PROGRAM_KILLED = 1000 };
+enum { PROGRAM_ARGS = 64, PROGRAM_SECONDS = 200, PROGRAM_KILLED = 1000 };
 
 /* How to start it, besides the arguments. */
 typedef struct how {
     const char *out;   /* standard output goes to this file; NULL: it is read; "": closed */
     rlim_t file_bytes; /* no file may grow beyond; 0: any may */
     bool deaf;         /* standard error is a pipe that nobody reads any more */
+    bool leaks;        /* under a sanitizer: look for leaks at the end, which takes seconds */
 } how;
 
 typedef struct outcome {
@@ -124,6 +125,10 @@ static inline void program_become(const char *folder, const how *h, char *const 
         struct rlimit most = {h->file_bytes, h->file_bytes};
         good = good && setrlimit(RLIMIT_FSIZE, &most) == 0;
     }
+    char options[512];
+    const char *given = getenv("ASAN_OPTIONS");
+    snprintf(options, sizeof options, "%s:detect_leaks=%d", given ? given : "", h->leaks);
+    setenv("ASAN_OPTIONS", options, 1);
     setenv("OMP_WAIT_POLICY", "passive", 1);
     setenv("XDG_CACHE_HOME", folder, 1);
     unsetenv("LOOPLINE_DATA");

@@ -44,13 +44,16 @@ static void fill(void *x, bool bf16, int64_t n, uint64_t stream)
     }
 }
 
-/* layout bits: 1: a transposed; 2: b transposed; 4: c transposed; 8: nothing has stride 1 */
-static void strides(int64_t rows, int64_t cols, bool transposed, bool wide, int64_t *rs,
+/* layout bits: 1: a transposed; 2: b transposed; 4: c transposed; 8: nothing has stride 1;
+ * 16: strides of whole pages */
+static void strides(int64_t rows, int64_t cols, bool transposed, int layout, int64_t *rs,
                     int64_t *cs)
 {
-    int64_t unit = wide ? 2 : 1, pad = wide ? 3 : 0;
-    *rs = transposed ? unit : unit * cols + pad;
-    *cs = transposed ? unit * rows + pad : unit;
+    int64_t unit = layout & 8 ? 2 : 1, line = transposed ? rows : cols;
+    line = layout & 8 ? 2 * line + 3 : line;
+    if (layout & 16) line = (line / 1024 + 1) * 1024;
+    *rs = transposed ? unit : line;
+    *cs = transposed ? line : unit;
 }
 static int64_t extent(int64_t rows, int64_t cols, int64_t rs, int64_t cs)
 {
@@ -82,9 +85,9 @@ static void one(int64_t m, int64_t n, int64_t k, int layout, bool bf16, bool bf1
 {
     ll_gemm_call g = {.m = m, .n = n, .k = k, .bf16 = bf16, .bf16_out = bf16_out, .add = add};
     g.threads = threads;
-    strides(m, k, layout & 1, layout & 8, &g.a_rs, &g.a_cs);
-    strides(k, n, layout & 2, layout & 8, &g.b_rs, &g.b_cs);
-    strides(m, n, layout & 4, layout & 8, &g.c_rs, &g.c_cs);
+    strides(m, k, layout & 1, layout, &g.a_rs, &g.a_cs);
+    strides(k, n, layout & 2, layout, &g.b_rs, &g.b_cs);
+    strides(m, n, layout & 4, layout, &g.c_rs, &g.c_cs);
     int64_t na = extent(m, k, g.a_rs, g.a_cs), nb = extent(k, n, g.b_rs, g.b_cs);
     int64_t nc = extent(m, n, g.c_rs, g.c_cs);
     size_t in = bf16 ? 2 : 4, out = bf16_out ? 2 : 4;
@@ -132,7 +135,7 @@ static void test_small(void **state)
 static void test_random(void **state)
 {
     (void)state;
-    for (uint64_t i = 0; i < 400; i++) {
+    for (uint64_t i = 0; i < 300; i++) {
         int64_t d[3];
         for (uint64_t j = 0; j < 3; j++) {
             static const uint64_t limit[] = {4, 20, 70, 150, 300};
@@ -141,7 +144,8 @@ static void test_random(void **state)
         }
         uint64_t flags = ll_below_at(SEED, 30, i, 64);
         bool bf16 = flags & 1, bf16_out = flags & 2, add = !bf16_out && (flags & 4);
-        one(d[0], d[1], d[2], (int)(i % 16), bf16, bf16_out, add, (int)(flags >> 3) % 4);
+        int layout = (int)(i % 16) + (i % 5 ? 0 : 16);
+        one(d[0], d[1], d[2], layout, bf16, bf16_out, add, (int)(flags >> 3) % 4);
     }
 }
 
@@ -154,9 +158,27 @@ static void test_thin(void **state)
                                       {64, 10, 84},  {13, 130, 1100}};
     for (size_t i = 0; i < sizeof size / sizeof size[0]; i++)
         for (int layout = 0; layout < 8; layout++)
-            for (int threads = 0; threads < 4; threads++)
-                one(size[i][0], size[i][1], size[i][2], layout, layout == 5, layout == 6,
-                    layout & 1, threads);
+            one(size[i][0], size[i][1], size[i][2], layout, layout == 5, layout == 6, layout & 1,
+                (layout + (int)i) % 4);
+}
+
+/* The scratch of a product serves every smaller one with the same strides. */
+static void test_scratch(void **state)
+{
+    (void)state;
+    for (uint64_t i = 0; i < 20000; i++) {
+        static const int64_t strides[] = {1, 1, 1, 2, 6, 64, 1000, 1024, 4096, 33};
+        int64_t r[16];
+        for (uint64_t j = 0; j < 16; j++) r[j] = (int64_t)ll_below_at(SEED, 1000 + i, j, 3000);
+        ll_gemm_call g = {.m = r[0] >> r[1] % 12, .n = r[2] >> r[3] % 12, .k = r[4] >> r[5] % 12};
+        int64_t *s[] = {&g.a_rs, &g.a_cs, &g.b_rs, &g.b_cs, &g.c_rs, &g.c_cs};
+        for (int j = 0; j < 6; j++) *s[j] = strides[r[6 + j] % 10];
+        g.bf16 = r[12] & 1, g.bf16_out = r[12] & 2;
+        ll_gemm_call small = g;
+        small.m = r[13] % (g.m + 1), small.n = r[14] % (g.n + 1), small.k = r[15] % (g.k + 1);
+        assert_true(ll_gemm_serial_scratch(&small) <= ll_gemm_serial_scratch(&g));
+        assert_int_equal(ll_gemm_serial_scratch(&g) % 64, 0);
+    }
 }
 
 int main(void)
@@ -165,6 +187,7 @@ int main(void)
         cmocka_unit_test(test_small),
         cmocka_unit_test(test_random),
         cmocka_unit_test(test_thin),
+        cmocka_unit_test(test_scratch),
     };
     printf("seed %d; tiles: %s, %s\n", SEED, ll_gemm_describe(false), ll_gemm_describe(true));
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -2,6 +2,7 @@
  * here without a line changed. For each trial that the op lists:
  *
  *   kernels    the fast kernel gives what the reference kernel gives, on 1, 2 and 3 threads
+ *   in place   a result that lies on an operand, where it may, is what it is elsewhere
  *   gradient   against finite differences in f64 (relative error < 1e-6), and again one order up
  *   micro      gradients accumulated over two micro-steps are the mean of the two
  *   split      each loop that may be cut, in 2 and 3 uneven parts, reassembled, is the whole
@@ -174,6 +175,29 @@ static void test_kernels(const trial *t)
         new_outputs(t, got);
         call(t, t->op->cpu, true, t->attr, threads, in, got);
         check_same(t, what, want, got);
+    }
+}
+
+/* Result 0 on an operand, where the op says that it may lie there. */
+static void test_in_place(const trial *t)
+{
+    ll_tensor in[LL_MAX_IN], want[LL_MAX_OUT], got[LL_MAX_OUT];
+    if (has_f64(t)) return;
+    for (int i = 0; i < t->n_in; i++) in[i] = new_input(t, i, &t->in[i], 0);
+    new_outputs(t, want);
+    call(t, t->op->ref, false, t->attr, 1, in, want);
+    for (int k = 0; k < t->n_in; k++) {
+        if (!t->op->elementwise && !(t->op->in_place >> k & 1)) continue;
+        if (bytes_of(&t->in[k]) != bytes_of(&t->out[0])) continue;
+        for (int threads = 0; threads <= 2; threads++) { /* 0: the reference kernel */
+            char what[48];
+            snprintf(what, sizeof what, "in place of operand %d, %d threads", k, threads);
+            for (int i = 0; i < t->n_in; i++) in[i] = new_input(t, i, &t->in[i], 0);
+            new_outputs(t, got);
+            got[0].data = in[k].data;
+            call(t, threads ? t->op->cpu : t->op->ref, threads > 0, t->attr, threads, in, got);
+            check_same(t, what, want, got);
+        }
     }
 }
 
@@ -509,6 +533,7 @@ static void test_trial(const ll_op *op, const char *text, bool first)
     must(ll_parse_trial(op, text, t.arena, &t.n_in, t.in, t.limit, &t.attr), &t, "parse");
     infer_outputs(&t);
     test_kernels(&t);
+    test_in_place(&t);
     test_split(&t);
     if (!empty(&t)) {
         test_gradient(&t, 1);

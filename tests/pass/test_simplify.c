@@ -178,6 +178,60 @@ static void test_reshapes(void **state)
             X "  result \"r\" = %1\n");
 }
 
+static void test_transposes(void **state)
+{
+    (void)state;
+    static const char inputs[] = "  %1: f32[5,2,3] = batch \"x\"\n"
+                                 "  %2: f32[3,7] = batch \"w\"\n";
+    char in[1024], out[1024];
+    snprintf(in, sizeof in,
+             "%s  %%3: f32[2,3,5] = transpose(%%1) {spec=\"abc->bca\"}\n"
+             "  %%4: f32[7,3] = transpose(%%2) {spec=\"ab->ba\"}\n"
+             "  %%5: f32[2,5,7] = matmul(%%3, %%4) {spec=\"tcb,nc->tbn\", out=f32}\n"
+             "  %%6: f32[7,2,5] = transpose(%%5) {spec=\"tbn->ntb\"}\n"
+             "  result \"r\" = %%6\n",
+             inputs);
+    snprintf(out, sizeof out,
+             "%s  %%3: f32[7,2,5] = matmul(%%1, %%2) {spec=\"btc,cn->ntb\", out=f32}\n"
+             "  result \"r\" = %%3\n",
+             inputs);
+    becomes(ll_simplify, in, out);
+    /* a product that others read too is made once, and transposed */
+    snprintf(in, sizeof in,
+             "%s  %%3: f32[5,2,7] = matmul(%%1, %%2) {spec=\"abc,cn->abn\", out=f32}\n"
+             "  %%4: f32[7,2,5] = transpose(%%3) {spec=\"abn->nba\"}\n"
+             "  result \"r\" = %%3\n  result \"s\" = %%4\n",
+             inputs);
+    becomes(ll_simplify, in, in);
+    /* readers that turn out to be one, or not needed, count as one */
+    snprintf(in, sizeof in,
+             "%s  %%3: f32[5,2,7] = matmul(%%1, %%2) {spec=\"abc,cn->abn\", out=f32}\n"
+             "  %%4: f32[7,2,5] = transpose(%%3) {spec=\"abn->nba\"}\n"
+             "  %%5: f32[7,2,5] = transpose(%%3) {spec=\"abn->nba\"}\n"
+             "  %%6: f32[5,2,7] = exp(%%3)\n"
+             "  %%7: f32[7,2,5] = add(%%4, %%5)\n"
+             "  result \"r\" = %%7\n",
+             inputs);
+    snprintf(out, sizeof out,
+             "%s  %%3: f32[7,2,5] = matmul(%%1, %%2) {spec=\"abc,cn->nba\", out=f32}\n"
+             "  %%4: f32[7,2,5] = add(%%3, %%3)\n"
+             "  result \"r\" = %%4\n",
+             inputs);
+    becomes(ll_simplify, in, out);
+    /* of two transposes, one; of there and back, none */
+    snprintf(in, sizeof in,
+             "%s  %%3: f32[2,3,5] = transpose(%%1) {spec=\"abc->bca\"}\n"
+             "  %%4: f32[5,3,2] = transpose(%%3) {spec=\"xyz->zyx\"}\n"
+             "  %%5: f32[5,2,3] = transpose(%%3) {spec=\"xyz->zxy\"}\n"
+             "  result \"r\" = %%4\n  result \"s\" = %%5\n",
+             inputs);
+    snprintf(out, sizeof out,
+             "%s  %%3: f32[5,3,2] = transpose(%%1) {spec=\"abc->acb\"}\n"
+             "  result \"r\" = %%3\n  result \"s\" = %%1\n",
+             inputs);
+    becomes(ll_simplify, in, out);
+}
+
 static void test_mistakes(void **state)
 {
     (void)state;
@@ -198,7 +252,7 @@ int main(void)
         cmocka_unit_test(test_dead),       cmocka_unit_test(test_equal),
         cmocka_unit_test(test_constants),  cmocka_unit_test(test_numbers),
         cmocka_unit_test(test_identities), cmocka_unit_test(test_reshapes),
-        cmocka_unit_test(test_mistakes),
+        cmocka_unit_test(test_transposes), cmocka_unit_test(test_mistakes),
     };
     return cmocka_run_group_tests_name("simplify", tests, NULL, NULL);
 }

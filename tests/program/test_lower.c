@@ -276,6 +276,62 @@ static void test_minimize_refuses(void **state)
     ll_graph_free(g);
 }
 
+/* An exec that shares another's parameters reads and updates them there, by any shape. */
+static void test_shared(void **state)
+{
+    (void)state;
+    static const char *const body[2] = {
+        "  %1: f32[2,3] = param \"p\" init=constant(1)\n"
+        "  %2: f32[2,3] = scale(%1) {value=10}\n"
+        "  result \"r\" = %1\n  update \"p\" = %2\n",
+        "  %1: f32[3] = batch \"x\"\n"
+        "  %2: f32[2,3] = param \"p\" init=constant(7)\n"
+        "  %3: f32[4] = state \"own\" init=constant(5)\n"
+        "  %4: f32[6] = reshape(%2) {shape=[6]}\n"
+        "  %5: f32[] = sum(%4) {spec=\"a->\"}\n"
+        "  %6: f32[] = sum(%3) {spec=\"a->\"}\n"
+        "  %7: f32[2,3] = shift(%2) {value=2}\n"
+        "  result \"p_sum\" = %5\n  result \"own_sum\" = %6\n  update \"p\" = %7\n"};
+    ll_program *p[2];
+    ll_exec *e[2];
+    for (int i = 0; i < 2; i++) {
+        ll_graph *g = parse(body[i]);
+        must(ll_lower(g, &(ll_lower_opts){.machine = "cpu"}, &p[i]), "lower");
+        ll_graph_free(g);
+        must(ll_exec_open(p[i], &(ll_exec_opts){.share = i ? e[0] : NULL, .poison = true}, &e[i]),
+             "open");
+    }
+    assert_true(ll_exec_bytes(e[1]) < p[1]->bytes);
+    double want = 1;
+    for (int step = 0; step < 3; step++)
+        for (int i = 0; i < 2; i++) {
+            for (int s = 0; s < LL_N_SECTION; s++) must(ll_exec_run(e[i], s, 0), "run");
+            if (i == 1) {
+                corner seen = {.body = body[1], .want = {{"p_sum", 6 * want}, {"own_sum", 20}}};
+                check_values(&seen, p[1], e[1], "shared");
+            }
+            want = i ? want + 2 : want * 10;
+            corner here = {.body = body[i], .want = {{"p", want}}};
+            check_values(&here, p[0], e[0], "the owner");
+            check_values(&here, p[1], e[1], "the other");
+        }
+    for (int i = 1; i >= 0; i--) {
+        ll_exec_close(e[i]);
+        ll_program_free(p[i]);
+    }
+    ll_graph *g = parse("  %1: f32[3,2] = param \"p\" init=zeros\n  result \"r\" = %1\n");
+    ll_graph *h = parse(body[0]);
+    must(ll_lower(h, &(ll_lower_opts){.machine = "cpu"}, &p[0]), "lower");
+    must(ll_lower(g, &(ll_lower_opts){.machine = "cpu"}, &p[1]), "lower");
+    must(ll_exec_open(p[0], &(ll_exec_opts){0}, &e[0]), "open");
+    assert_int_equal(ll_exec_open(p[1], &(ll_exec_opts){.share = e[0]}, &e[1]), LL_E_SHAPE);
+    ll_exec_close(e[0]);
+    ll_program_free(p[0]);
+    ll_program_free(p[1]);
+    ll_graph_free(g);
+    ll_graph_free(h);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -285,6 +341,7 @@ int main(void)
         cmocka_unit_test(test_micro_batches),
         cmocka_unit_test(test_refused),
         cmocka_unit_test(test_minimize_refuses),
+        cmocka_unit_test(test_shared),
     };
     return cmocka_run_group_tests_name("lower", tests, NULL, NULL);
 }

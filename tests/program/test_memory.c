@@ -109,14 +109,15 @@ static bool overlap(const shadow *s, int a, int b)
     return x->offset < y->offset + slot_bytes(s, b) && y->offset < x->offset + slot_bytes(s, a);
 }
 
-/* An instruction may write over an operand only if it reads it element by element. */
-static bool in_step(const ll_instr *x, int k)
+/* An instruction may write over an operand only if its op says so. */
+static bool may_lie_on(const ll_instr *x, int o, int k)
 {
     if (!strncmp(x->op, "fused", 5)) {
         const ll_fused_attr *a = (const ll_fused_attr *)x->attr;
         return a->period[k] == ll_numel(&a->shape) && a->repeat[k] == 1;
     }
-    return ll_op_find(x->op)->elementwise;
+    const ll_op *op = ll_op_find(x->op);
+    return op->elementwise || (o == 0 && op->in_place >> k & 1);
 }
 
 static void check_overlaps(const shadow *s, const ll_instr *x)
@@ -129,7 +130,7 @@ static void check_overlaps(const shadow *s, const ll_instr *x)
             if (!overlap(s, x->out[o], x->in[k])) continue;
             bool same = y->offset == z->offset && y->bytes == z->bytes &&
                         ll_dtype_bytes(y->type.dtype) == ll_dtype_bytes(z->type.dtype);
-            if (!same || !in_step(x, k))
+            if (!same || !may_lie_on(x, o, k))
                 fail_msg("%s: %s writes over its operand %d", s->what, x->name, k);
         }
     }

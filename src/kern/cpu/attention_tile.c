@@ -9,8 +9,12 @@ enum { BLOCK = LL_ATT_BLOCK, M = LL_TILE_M, N = LL_TILE_N };
 ll_att_head ll_att_head_of(const ll_tensor *qkv, int64_t n)
 {
     int64_t t = qkv->shape.d[1], h = qkv->shape.d[3], d = qkv->shape.d[4];
-    const float *q = (const float *)qkv->data + n / h * t * 3 * h * d + n % h * d;
-    return (ll_att_head){t, d, (d + N - 1) / N * N, 3 * h * d, q, q + h * d, q + 2 * h * d};
+    ll_att_head p = {t, d, (d + N - 1) / N * N, 3 * h * d, NULL, NULL, NULL};
+    if (!qkv->data) return p; /* only sizes are wanted */
+    p.q = (const float *)qkv->data + n / h * t * 3 * h * d + n % h * d;
+    p.k = p.q + h * d;
+    p.v = p.k + h * d;
+    return p;
 }
 
 void ll_att_pack(const ll_att_head *p, const float *from, int64_t stride, float by, float *to)

@@ -222,6 +222,12 @@ static const float *fetch(const plan *p, int i, int64_t e, int n, float *slot)
 {
     const ll_tensor *x = &p->in[i];
     int64_t period = p->f->period[i], repeat = p->f->repeat[i];
+    if (period == 1) {
+        float v;
+        ll_tile_load(x, 0, 1, &v);
+        for (int k = 0; k < n; k++) slot[k] = v;
+        return slot;
+    }
     int64_t at = e / repeat % period, skip = e % repeat;
     if (repeat == 1 && at + n <= period) {
         if (x->dtype == LL_F32 && !full(p, i)) return (const float *)x->data + at;
@@ -271,12 +277,13 @@ static void run_tiles(const plan *p, int64_t from, int64_t to)
     float slots[(p->n_slot + 1) * LL_TILE] __attribute__((aligned(64)));
     const float *r[N_REG] = {0};
     const ll_fused_attr *f = p->f;
+    int full_tile = p->n < p->tile ? (int)p->n : p->tile;
     for (int i = 0; i < f->n_in; i++)
         if (p->place[i] != IN_TENSOR && p->once[i])
-            r[i] = fetch(p, i, 0, p->tile, slots + (size_t)p->place[i] * LL_TILE);
+            r[i] = fetch(p, i, 0, full_tile, slots + (size_t)p->place[i] * LL_TILE);
     for (int k = f->n_in + f->n_step; k < p->n_reg; k++) {
         float *y = slots + (size_t)p->place[k] * LL_TILE;
-        for (int i = 0; i < p->tile; i++) y[i] = p->constant[k];
+        for (int i = 0; i < full_tile; i++) y[i] = p->constant[k];
         r[k] = y;
     }
     for (int64_t t = from; t < to; t++) {

@@ -45,9 +45,10 @@ ll_err cross_entropy_grad_cpu(const ll_kcall *c)
     for (int64_t r = 0; r < rows; r++) {
         const float *from = x + r * v;
         float *to = dx + r * v, lse = lses[r], by = dloss[r];
-        ll_row_exp_times(from, lse, by, to, v);
         int64_t k = label[r];
-        to[k] = (expf(from[k] - lse) - 1) * by;
+        float own = from[k]; /* to may be from */
+        ll_row_exp_times(from, lse, by, to, v);
+        to[k] = (expf(own - lse) - 1) * by;
     }
     return LL_OK;
 }

@@ -1,43 +1,44 @@
-/* gemm.c: matrix products: which tiles, what is packed, in what order, on which threads.
+/* gemm.c: matrix products on one thread: which tiles, what is packed, in what order.
  *
- * One thread's product is cut into blocks:
+ *     for each block of rows of A (so many that a pass of them fits the second cache)
+ *       for each pass of k (so long that a tile's share of A and B fits the first cache)
+ *         for each group of panels of B, packed here if packing pays
+ *           for each panel (one tile wide), for each tile of rows: C tile += A tile * B panel
  *
- *     for each block of rows (so many that a k-block of them fits the second cache)
- *       for each block of k (so long that a tile's share of A and B fits the first cache)
- *         for each panel of columns, one tile wide; packed here if packing pays
- *           for each tile of rows: C tile += A tile * B panel
- *
- * A packed panel is used at once by all row tiles of the block and is one tile wide, so it stays in
- * the first cache and needs little scratch. Reading an operand in place is as fast as packed where
- * its lines do not collide in the cache; it is packed when it is bf16 (widened to f32 here, unless
- * the CPU multiplies bf16 itself), when no stride is 1, or when many tiles use it again.
- *
- * Threads each take a block of C, or, where C is too small for that and k is long, a range of k:
- * the parts are then added in order of k, so that the result does not depend on who was first. */
+ * A packed group is used at once by all rows of the block, so it needs little scratch and is still
+ * in the cache. It is several panels wide so that whole cache lines of B are read. A tile can read
+ * either operand in place just as fast while its lines do not push each other out of the cache;
+ * operands are packed when they are bf16 (widened to f32 here, unless the CPU multiplies bf16
+ * itself), when no stride is 1, or when they are too scattered and used often enough. */
 #include "kern/cpu/gemm_int.h"
-#include "kern/kern.h"
 
 enum {
-    A_CHUNK = 128 * 1024,  /* packed elements of A in one block: half of a 1 MB second cache */
-    M_MAX = 512,           /* rows of one block */
-    N_COPY = 256,          /* columns of the f32 copy of C that bf16 results go through */
-    A_COLUMN_PANELS = 4,   /* panels that make packing an A of columns worth it: a page a step */
-    PACK_B_ROWS = 32,      /* rows that make packing an in-place B worth it */
-    DOT_ROWS = 48,         /* fewer rows than this do not pay for turning B over */
-    DOT_K = 32,            /* shorter sums do not pay for adding up vectors */
-    DOT_K_BLOCK = 1024,    /* k of one pass of dot tiles */
-    THREAD_WORK = 1 << 16, /* multiply-adds worth waking a thread for */
+    A_CHUNK = 128 * 1024, /* packed elements of A in one block: half of a 1 MB second cache */
+    B_CHUNK = 24 * 1024,  /* packed elements of B in one group */
+    IN_PLACE = 8 * 1024,  /* elements that may be read in place however often */
+    M_MAX = 512,          /* rows of one block */
+    N_COPY = 256,         /* columns of the f32 copy of C that bf16 results go through */
+    FEW_ROWS = 32,        /* fewer rows than this do not pay for packing a B that is near anyway */
+    FEW_PANELS = 3,       /* no more panels than this pay for packing a scattered A */
+    DOT_ROWS = 48,        /* fewer rows than this do not pay for turning B over */
+    DOT_K = 32,           /* shorter sums do not pay for adding up vectors; at least a vector */
+    DOT_K_PASS = 1024,    /* k of one pass of dot tiles */
 };
 
 typedef struct form {
     const ll_gemm_kind *kind;
     bool dot, pack_a, pack_b, copy_c;
     int64_t mc, nc, kc; /* block sizes */
+    int64_t group;      /* panels packed together */
 } form;
 
 static int64_t min64(int64_t a, int64_t b)
 {
     return a < b ? a : b;
+}
+static int64_t max64(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
 }
 static int64_t ceil_div(int64_t a, int64_t b)
 {
@@ -46,12 +47,6 @@ static int64_t ceil_div(int64_t a, int64_t b)
 static int64_t round_up(int64_t a, int64_t to)
 {
     return ceil_div(a, to) * to;
-}
-
-/* Part number `part` of n things dealt evenly. */
-static int64_t deal(int64_t n, int64_t part, int64_t parts)
-{
-    return n * part / parts;
 }
 
 /* Rows this far apart fall on few cache lines: a power of two of pages. */
@@ -73,9 +68,10 @@ static ll_gemm_call oriented(const ll_gemm_call *g)
         o.b = g->a, o.b_rs = g->a_cs, o.b_cs = g->a_rs;
         o.c_rs = o.c_cs, o.c_cs = 1;
     }
-    if (o.m == 1) o.a_rs = 1;
     if (o.n == 1) o.b_cs = 1;
-    if (o.k <= 1) o.a_cs = o.b_rs = 1;
+    if (o.k <= 1 && o.b_cs != 1) o.b_rs = 1;
+    if (o.a_cs != 1 && o.m == 1) o.a_rs = 1;
+    if (o.a_rs != 1 && o.k <= 1) o.a_cs = 1;
     return o;
 }
 
@@ -95,28 +91,45 @@ const char *ll_gemm_describe(bool bf16)
     return bf16 && !ll_gemm_bf16() ? ll_gemm_f32.name_bf16 : kind_of(bf16)->name;
 }
 
+/* Whether tiles of A are better packed, kc of k at a time. By columns (a_rs = 1) a tile takes half
+ * a line of each column: fine while all of it stays near. */
+static bool scattered_a(const ll_gemm_call *g, const ll_gemm_kind *kind, int64_t kc)
+{
+    int64_t panels = g->n / (kind->nv * kind->lanes);
+    if (g->a_cs == 1) return panels > (collides(g->a_rs) ? FEW_PANELS : kind->a_panels);
+    if (g->a_rs == 1) return panels > FEW_PANELS && g->a_cs * kc > 2 * IN_PLACE;
+    return true;
+}
+
+static bool scattered_b(const ll_gemm_call *g, const ll_gemm_kind *kind, int64_t kc)
+{
+    int64_t width = kind->nv * kind->lanes, span = kc * g->b_rs;
+    if (g->b_cs != 1 || (g->n < width && g->n % kind->lanes)) return true;
+    return collides(g->b_rs) || span > (g->m < FEW_ROWS ? 4 * IN_PLACE : IN_PLACE);
+}
+
 static form choose(const ll_gemm_call *g)
 {
     form f = {.kind = kind_of(g->bf16)};
     const ll_gemm_kind *kind = f.kind;
-    int width = kind->nv * kind->lanes;
-    f.dot = !g->bf16 && !g->bf16_out && g->a_cs == 1 && g->b_rs == 1 && g->m < DOT_ROWS &&
-            g->k >= DOT_K;
+    f.dot = !g->bf16 && !g->bf16_out && g->a_cs == 1 && g->b_rs == 1 && g->k >= DOT_K &&
+            (g->m < DOT_ROWS || (g->n < kind->nv * kind->lanes && g->k >= 2 * DOT_K));
     f.copy_c = g->bf16_out || g->c_cs != 1;
-    f.pack_a = g->bf16 || (g->a_rs != 1 && g->a_cs != 1) ||
-               (g->a_rs != 1 && g->n > width * (collides(g->a_rs) ? 3 : kind->a_panels)) ||
-               (g->a_rs == 1 && g->a_cs != 1 && g->n > width * A_COLUMN_PANELS);
-    f.pack_b =
-        g->bf16 || g->b_cs != 1 || g->m >= PACK_B_ROWS || (g->n < width && g->n % kind->lanes != 0);
-    int64_t passes = ceil_div(g->k, kind->k_max);
-    f.kc = round_up(ceil_div(g->k, passes ? passes : 1), kind->k_step);
+    int64_t width = kind->nv * kind->lanes, panels = ceil_div(g->n, width);
+    int64_t k_max = g->m < 2 * FEW_ROWS ? kind->k_max / 2 : kind->k_max;
+    int64_t passes = max64(ceil_div(g->k, k_max), 1);
+    f.kc = round_up(ceil_div(g->k, passes), kind->k_step);
     f.mc = min64(A_CHUNK / (f.kc + 1), M_MAX) / kind->mr * kind->mr;
     f.mc = round_up(ceil_div(g->m, ceil_div(g->m, f.mc)), kind->mr);
-    f.nc = f.copy_c ? min64(g->n, N_COPY) : g->n;
+    f.pack_a = g->bf16 || scattered_a(g, kind, f.kc);
+    f.pack_b = g->bf16 || scattered_b(g, kind, f.kc);
+    f.group = max64(min64(B_CHUNK / (width * (f.kc + 1)), panels), 1);
+    f.nc = f.copy_c ? N_COPY / width * width : g->n;
+    f.nc = min64(round_up(f.nc, width), g->n);
     return f;
 }
 
-/* ---- scratch: packed A, one packed panel of B, the copy of C ---- */
+/* ---- scratch: packed A, a packed group of B, the copy of C ---- */
 static size_t align64(size_t bytes)
 {
     return (bytes + 63) / 64 * 64;
@@ -130,19 +143,20 @@ typedef struct room {
 static room room_for(const ll_gemm_call *g)
 {
     const ll_gemm_kind *kind = kind_of(g->bf16);
-    int64_t k = round_up(min64(g->k, kind->k_max), kind->k_step), side = g->m > g->n ? g->m : g->n;
-    int64_t rows = min64(round_up(side, kind->mr), M_MAX);
-    bool unit = (g->a_rs == 1 || g->a_cs == 1) && (g->b_rs == 1 || g->b_cs == 1);
-    bool plain = !g->bf16 && unit && !collides(g->a_rs) && !collides(g->b_cs) &&
-                 side <= (int64_t)kind->a_panels * kind->nv * kind->lanes;
-    bool columns = (g->a_rs == 1 && g->a_cs != 1) || (g->b_cs == 1 && g->c_rs == 1 && g->c_cs > 1);
-    int64_t a = plain && !columns ? kind->mr * k : min64(rows * k, A_CHUNK);
-    int64_t width = round_up(min64(side, N_COPY), kind->lanes);
+    int64_t k = round_up(min64(g->k, kind->k_max), kind->k_step), side = max64(g->m, g->n);
+    int64_t rows = min64(round_up(side, kind->mr), M_MAX), width = kind->nv * kind->lanes;
+    bool turned = g->c_rs == 1; /* may be */
+    ll_gemm_call a = *g, b = *g;
+    a.n = b.n = side;
+    b.a_rs = g->b_cs, b.a_cs = g->b_rs;
+    bool packs = g->bf16 || scattered_a(&a, kind, k) || (turned && scattered_a(&b, kind, k));
+    int64_t group = max64(min64(B_CHUNK, k * round_up(side, width)), k * width);
     /* Strided columns are copied unless the product can be turned, which a single row cannot. */
-    int64_t copied = g->bf16_out ? rows : g->c_cs <= 1 ? 0 : g->c_rs == 1 ? kind->mr : rows;
-    room r = {.a = align64((size_t)a * kind->bytes)};
-    r.b = align64((size_t)(k * kind->nv * kind->lanes) * kind->bytes);
-    r.c = align64((size_t)(copied * width) * sizeof(float));
+    int64_t copied = g->bf16_out ? rows : g->c_cs <= 1 ? 0 : turned ? kind->mr : rows;
+    room r = {0};
+    r.a = align64((size_t)(packs ? min64(rows * k, A_CHUNK) : kind->mr * k) * kind->bytes);
+    r.b = align64((size_t)group * kind->bytes);
+    r.c = align64((size_t)(copied * round_up(min64(side, N_COPY), width)) * sizeof(float));
     return r;
 }
 
@@ -152,119 +166,121 @@ size_t ll_gemm_serial_scratch(const ll_gemm_call *g)
     return r.a + r.b + r.c;
 }
 
-/* ---- one thread ---- */
+/* ---- dot tiles ---- */
 static void run_dot(const ll_gemm_call *g)
 {
     const float *a = (const float *)g->a, *b = (const float *)g->b;
-    int64_t passes = ceil_div(g->k, DOT_K_BLOCK), tiles_m = ceil_div(g->m, ll_gemm_dot_mr);
-    int64_t tiles_n = ceil_div(g->n, ll_gemm_dot_nr);
-    for (int64_t s = 0; s < passes; s++) {
-        /* Cut at multiples of 16, so that only the last pass has a ragged end. */
-        int64_t p0 = deal(ceil_div(g->k, 16), s, passes) * 16;
-        int64_t p1 = min64(deal(ceil_div(g->k, 16), s + 1, passes) * 16, g->k);
-        for (int64_t y = 0; y < tiles_n; y++) {
-            int64_t j = deal(g->n, y, tiles_n), j1 = deal(g->n, y + 1, tiles_n);
-            for (int64_t x = 0; x < tiles_m; x++) {
-                int64_t i = deal(g->m, x, tiles_m), i1 = deal(g->m, x + 1, tiles_m);
-                ll_gemm_dot t = {.k = p1 - p0, .a_rs = g->a_rs, .b_cs = g->b_cs};
-                t.a = a + i * g->a_rs + p0;
-                t.b = b + j * g->b_cs + p0;
+    int64_t passes = ceil_div(g->k, DOT_K_PASS), kc = round_up(ceil_div(g->k, passes), 16);
+    int mr = ll_gemm_dot_mr, nr = ll_gemm_dot_nr;
+    for (int64_t p = 0; p < g->k; p += kc)
+        for (int64_t j = 0; j < g->n; j += nr)
+            for (int64_t i = 0; i < g->m; i += mr) {
+                ll_gemm_dot t = {.k = min64(kc, g->k - p), .a_rs = g->a_rs, .b_cs = g->b_cs};
+                t.a = a + i * g->a_rs + p;
+                t.b = b + j * g->b_cs + p;
                 t.c = (float *)g->c + i * g->c_rs + j * g->c_cs;
                 t.c_rs = g->c_rs, t.c_cs = g->c_cs;
-                t.add = g->add || s;
-                ll_gemm_dot_tile((int)(i1 - i), (int)(j1 - j), &t);
+                t.add = g->add || p;
+                ll_gemm_dot_tile((int)min64(mr, g->m - i), (int)min64(nr, g->n - j), &t);
             }
-        }
-    }
 }
 
-/* A block of the product: C rows [i, i1), columns [j, j1), k in [p, p1). */
+/* ---- blocks ---- */
+/* A block of the product: rows [i, i1) and columns [j, j1) of C, k in [p, p1). */
 typedef struct block {
     const ll_gemm_call *g;
     const form *f;
     int64_t i, i1, j, j1, p, p1;
+    int64_t kp;  /* p1 - p as packed: a multiple of the tile's step */
     char *a, *b; /* room for packed A and B */
     float *c;    /* element (i, j) of C, or of its copy */
     int64_t c_rs;
     bool add;
 } block;
 
-/* Row tile number x of the block: its first row and, packed or in place, its part of A. */
-static int row_tile(const block *k, int64_t x, int64_t tiles, ll_gemm_tile *t, int64_t *row)
+/* Adds, or stores, n columns of a tile that is wider than C. */
+static void store_some(const float *from, int64_t width, int mr, int64_t n, float *c, int64_t c_rs,
+                       bool add)
 {
-    const ll_gemm_call *g = k->g;
-    int64_t rows = k->i1 - k->i, r = deal(rows, x, tiles);
-    int mr = (int)(deal(rows, x + 1, tiles) - r);
-    *row = r;
-    if (k->f->pack_a) {
-        int64_t kc = round_up(k->p1 - k->p, k->f->kind->k_step);
-        t->a = k->a + (size_t)(x * k->f->kind->mr * kc) * k->f->kind->bytes;
-        t->a_rs = 1, t->a_cs = mr;
-    } else {
-        t->a = (const float *)g->a + (k->i + r) * g->a_rs + k->p * g->a_cs;
-        t->a_rs = g->a_rs, t->a_cs = g->a_cs;
-    }
-    return mr;
-}
-
-/* Adds, or stores, columns [skip, skip + n) of a tile that is wider than C. */
-static void store_some(const float *from, int64_t width, int mr, int skip, int64_t n, float *c,
-                       int64_t c_rs, bool add)
-{
-    for (int i = 0; i < mr; i++)
-        for (int64_t j = 0; j < n; j++) {
-            float v = from[i * width + skip + j];
-            c[i * c_rs + j] = add ? c[i * c_rs + j] + v : v;
+    typedef float four __attribute__((vector_size(16), aligned(4), may_alias));
+    for (int i = 0; i < mr; i++, from += width, c += c_rs) {
+        int64_t j = 0;
+        for (; j + 4 <= n; j += 4) {
+            four v = *(const four *)(from + j);
+            if (add) v += *(four *)(c + j);
+            *(four *)(c + j) = v;
         }
+        for (; j < n; j++) c[j] = from[j] + (add ? c[j] : 0);
+    }
 }
 
-/* All row tiles against the columns [j, j + n) of the block, nv vectors wide. */
-static void run_panel(const block *k, int64_t j, int64_t n, int nv)
+/* A panel of the block: columns from y on, up to a tile's width of them. */
+typedef struct panel {
+    ll_gemm_tile t; /* all but the rows */
+    int64_t y, n;   /* n of the tile's columns are C's, after skip others */
+    int nv, skip;
+    bool ragged; /* the tile is wider than that: it is not stored straight to C */
+} panel;
+
+static panel panel_at(const block *k, int64_t y, const char *packed)
 {
     const ll_gemm_call *g = k->g;
     const ll_gemm_kind *kind = k->f->kind;
-    float edge[16 * 48];
-    int width = nv * kind->lanes, skip = 0;
-    ll_gemm_tile t = {.k = k->p1 - k->p, .b_rs = width, .b = k->b};
-    if (k->f->pack_b) {
-        kind->pack_b(g, k->j + j, (int)n, nv, k->p, t.k, k->b);
-    } else {
-        /* In place; a ragged end reads the columns before it again rather than beyond it. */
-        skip = (int)min64(width - n, k->j + j);
-        t.b = (const float *)g->b + k->p * g->b_rs + k->j + j - skip;
-        t.b_rs = g->b_rs;
+    int width = kind->nv * kind->lanes;
+    panel q = {.y = y, .n = min64(width, k->j1 - k->j - y), .nv = kind->nv};
+    if (q.n < width) {
+        q.nv = (int)ceil_div(q.n, kind->lanes);
+        width = q.nv * kind->lanes;
     }
-    int64_t tiles = ceil_div(k->i1 - k->i, kind->mr), row;
-    bool ragged = n < width && (skip || !k->f->copy_c);
-    for (int64_t x = 0; x < tiles; x++) {
-        int mr = row_tile(k, x, tiles, &t, &row);
-        float *c = k->c + row * k->c_rs + j;
-        t.c = ragged ? edge : c;
-        t.c_rs = ragged ? width : k->c_rs;
-        t.add = k->add && !ragged;
-        kind->tile(mr, nv, &t);
-        if (ragged) store_some(edge, width, mr, skip, n, c, k->c_rs, k->add);
+    q.t = (ll_gemm_tile){.k = k->p1 - k->p, .b = packed, .b_rs = width};
+    if (!k->f->pack_b) {
+        /* In place; a ragged end reads the columns before it again rather than beyond it. */
+        q.skip = (int)min64(width - q.n, k->j + y);
+        q.t.b = (const float *)g->b + k->p * g->b_rs + k->j + y - q.skip;
+        q.t.b_rs = g->b_rs;
+    }
+    q.ragged = q.n < width && (q.skip || !k->f->copy_c);
+    q.t.c_rs = q.ragged ? width : k->c_rs;
+    q.t.add = k->add && !q.ragged;
+    return q;
+}
+
+/* The panel's tile of the rows from x on. */
+static void run_tile(const block *k, panel *q, int64_t x)
+{
+    const ll_gemm_call *g = k->g;
+    const ll_gemm_kind *kind = k->f->kind;
+    int mr = (int)min64(kind->mr, k->i1 - k->i - x);
+    float edge[16 * 48], *c = k->c + x * k->c_rs + q->y;
+    if (k->f->pack_a) {
+        q->t.a = k->a + (size_t)(x * k->kp) * kind->bytes;
+        q->t.a_rs = 1, q->t.a_cs = mr;
+    } else {
+        q->t.a = (const float *)g->a + (k->i + x) * g->a_rs + k->p * g->a_cs;
+        q->t.a_rs = g->a_rs, q->t.a_cs = g->a_cs;
+    }
+    q->t.c = q->ragged ? edge : c;
+    kind->tile(mr, q->nv, &q->t);
+    if (q->ragged) store_some(edge + q->skip, q->t.c_rs, mr, q->n, c, k->c_rs, k->add);
+}
+
+static void run_group(const block *k, int64_t y0, int64_t y1)
+{
+    const ll_gemm_kind *kind = k->f->kind;
+    int64_t width = kind->nv * kind->lanes, cell = k->kp * (int64_t)kind->bytes;
+    if (k->f->pack_b) kind->pack_b(k->g, k->j + y0, y1 - y0, k->p, k->p1 - k->p, k->b);
+    for (int64_t y = y0; y < y1; y += width) {
+        panel q = panel_at(k, y, k->b + (y - y0) * cell);
+        for (int64_t x = 0; x < k->i1 - k->i; x += kind->mr) run_tile(k, &q, x);
     }
 }
 
 static void run_block(const block *k)
 {
     const ll_gemm_kind *kind = k->f->kind;
-    if (k->f->pack_a) {
-        int64_t tiles = ceil_div(k->i1 - k->i, kind->mr), row;
-        for (int64_t x = 0; x < tiles; x++) {
-            ll_gemm_tile t;
-            int mr = row_tile(k, x, tiles, &t, &row);
-            kind->pack_a(k->g, k->i + row, mr, k->p, k->p1 - k->p, (void *)t.a);
-        }
-    }
-    int64_t n = k->j1 - k->j, vectors = ceil_div(n, kind->lanes);
-    int64_t panels = ceil_div(vectors, kind->nv);
-    for (int64_t y = 0; y < panels; y++) {
-        int64_t v = deal(vectors, y, panels), v1 = deal(vectors, y + 1, panels);
-        int64_t j = v * kind->lanes, j1 = min64(v1 * kind->lanes, n);
-        run_panel(k, j, j1 - j, (int)(v1 - v));
-    }
+    int64_t n = k->j1 - k->j, step = k->f->group * kind->nv * kind->lanes;
+    if (k->f->pack_a) kind->pack_a(k->g, k->i, k->i1 - k->i, k->p, k->p1 - k->p, k->a);
+    for (int64_t y = 0; y < n; y += step) run_group(k, y, min64(y + step, n));
 }
 
 /* From the f32 copy of a block to C itself. */
@@ -273,12 +289,14 @@ static void copy_out(const block *k, const float *copy)
     const ll_gemm_call *g = k->g;
     for (int64_t i = k->i; i < k->i1; i++) {
         const float *from = copy + (i - k->i) * k->c_rs;
-        int64_t at = i * g->c_rs + k->j * g->c_cs;
-        for (int64_t j = 0; j < k->j1 - k->j; j++, at += g->c_cs) {
-            if (g->bf16_out)
-                ((uint16_t *)g->c)[at] = ll_f32_to_bf16(from[j]);
-            else
-                ((float *)g->c)[at] = from[j] + (g->add ? ((float *)g->c)[at] : 0);
+        int64_t at = i * g->c_rs + k->j * g->c_cs, n = k->j1 - k->j;
+        if (g->bf16_out) {
+            uint16_t *to = (uint16_t *)g->c + at;
+            for (int64_t j = 0; j < n; j++) to[j * g->c_cs] = ll_f32_to_bf16(from[j]);
+        } else {
+            float *to = (float *)g->c + at;
+            for (int64_t j = 0; j < n; j++)
+                to[j * g->c_cs] = from[j] + (g->add ? to[j * g->c_cs] : 0);
         }
     }
 }
@@ -296,6 +314,7 @@ static void run_blocks(const ll_gemm_call *g, const form *f, const room *r)
             k.p = 0;
             do { /* once even if k is 0: C = 0 */
                 k.p1 = min64(k.p + f->kc, g->k);
+                k.kp = round_up(k.p1 - k.p, f->kind->k_step);
                 k.add = k.p || (g->add && !f->copy_c);
                 run_block(&k);
                 k.p = k.p1;
@@ -315,123 +334,4 @@ void ll_gemm_serial(const ll_gemm_call *g)
         run_dot(&o);
     else
         run_blocks(&o, &f, &r);
-}
-
-/* ---- several threads ---- */
-typedef struct grid {
-    int m, n, k; /* into how many parts each is cut */
-} grid;
-
-/* Estimated cycles of the largest part; packing and adding up parts included. */
-static double part_cost(const ll_gemm_call *g, grid d)
-{
-    int mr = ll_gemm_f32.mr, nr = ll_gemm_f32.nv * ll_gemm_f32.lanes;
-    double m = (double)min64(round_up(ceil_div(g->m, d.m), mr), g->m);
-    double n = (double)min64(round_up(ceil_div(g->n, d.n), nr), g->n);
-    double k = (double)ceil_div(g->k, d.k);
-    double cost = k * (m * n / 8 + n / 2 + m / 8);
-    if (d.k > 1) cost += (double)g->m * (double)g->n / 4 * (1 + d.k / (double)(d.m * d.n * d.k));
-    return cost;
-}
-
-/* Cuts C over rows and columns, or k: whichever leaves the longest part shortest. */
-static grid choose_grid(const ll_gemm_call *g)
-{
-    grid best = {1, 1, 1};
-    double work = (double)g->m * (double)g->n * (double)g->k, cost = part_cost(g, best);
-    int threads = g->threads;
-    if (threads > work / THREAD_WORK) threads = (int)(work / THREAD_WORK);
-    for (int m = 1; m <= threads; m++) {
-        grid d[2] = {{m, threads / m, 1}, {1, 1, m}};
-        for (int i = 0; i < 2; i++) {
-            if (i && (g->bf16_out || (g->c_cs > 1 && g->c_rs != 1))) continue;
-            double c = part_cost(g, d[i]);
-            if (c < cost * 0.98) cost = c, best = d[i];
-        }
-    }
-    return best;
-}
-
-/* Bounds of a part, at multiples of a tile where there are enough of them. */
-static int64_t bound(int64_t n, int64_t tile, int part, int parts)
-{
-    if (n < tile * parts) return deal(n, part, parts);
-    return min64(deal(ceil_div(n, tile), part, parts) * tile, n);
-}
-
-static size_t partial_bytes(const ll_gemm_call *g, grid d)
-{
-    return d.k > 1 ? align64((size_t)(g->m * g->n) * sizeof(float)) : 0;
-}
-
-size_t ll_gemm_scratch(const ll_gemm_call *g)
-{
-    grid d = choose_grid(g);
-    size_t parts = (size_t)d.m * (size_t)d.n * (size_t)d.k;
-    return parts * (ll_gemm_serial_scratch(g) + partial_bytes(g, d));
-}
-
-/* Part number x of a product cut along k: into the part's own copy of C. */
-static void run_k_part(const ll_gemm_call *g, grid d, int x, size_t serial, size_t partial)
-{
-    size_t in = g->bf16 ? 2 : 4;
-    int64_t p = bound(g->k, 16, x, d.k);
-    ll_gemm_call s = *g;
-    s.scratch = (char *)g->scratch + (size_t)x * (serial + partial);
-    s.k = bound(g->k, 16, x + 1, d.k) - p;
-    s.a = (const char *)g->a + (size_t)(p * g->a_cs) * in;
-    s.b = (const char *)g->b + (size_t)(p * g->b_rs) * in;
-    s.c = (char *)s.scratch + serial;
-    s.c_rs = g->n, s.c_cs = 1, s.add = false;
-    ll_gemm_serial(&s);
-}
-
-/* Rows [i, i1) of C from the parts, added in order. */
-static void add_parts(const ll_gemm_call *g, int parts, size_t serial, size_t partial, int64_t i,
-                      int64_t i1)
-{
-    int64_t cs = g->c_cs ? g->c_cs : 1;
-    for (; i < i1; i++)
-        for (int64_t j = 0; j < g->n; j++) {
-            float *c = (float *)g->c + i * g->c_rs + j * cs, sum = g->add ? *c : 0;
-            for (int x = 0; x < parts; x++) {
-                const char *part = (char *)g->scratch + (size_t)x * (serial + partial) + serial;
-                sum += ((const float *)(const void *)part)[i * g->n + j];
-            }
-            *c = sum;
-        }
-}
-
-static void run_c_part(const ll_gemm_call *g, grid d, int x, size_t serial)
-{
-    size_t in = g->bf16 ? 2 : 4, out = g->bf16_out ? 2 : 4;
-    int mr = ll_gemm_f32.mr, nr = ll_gemm_f32.nv * ll_gemm_f32.lanes;
-    int64_t i = bound(g->m, mr, x % d.m, d.m), j = bound(g->n, nr, x / d.m, d.n);
-    ll_gemm_call s = *g;
-    s.scratch = (char *)g->scratch + (size_t)x * serial;
-    s.m = bound(g->m, mr, x % d.m + 1, d.m) - i;
-    s.n = bound(g->n, nr, x / d.m + 1, d.n) - j;
-    s.a = (const char *)g->a + (size_t)(i * g->a_rs) * in;
-    s.b = (const char *)g->b + (size_t)(j * g->b_cs) * in;
-    s.c = (char *)g->c + (size_t)(i * g->c_rs + j * (g->c_cs ? g->c_cs : 1)) * out;
-    ll_gemm_serial(&s);
-}
-
-void ll_gemm(const ll_gemm_call *g)
-{
-    grid d = choose_grid(g);
-    int parts = d.m * d.n * d.k;
-    if (parts <= 1) {
-        ll_gemm_serial(g);
-        return;
-    }
-    size_t serial = ll_gemm_serial_scratch(g), partial = partial_bytes(g, d);
-#pragma omp parallel for num_threads(parts) schedule(static, 1)
-    for (int x = 0; x < parts; x++) {
-        if (d.k > 1)
-            run_k_part(g, d, x, serial, partial);
-        else
-            run_c_part(g, d, x, serial);
-    }
-    if (d.k > 1) add_parts(g, d.k, serial, partial, 0, g->m);
 }

@@ -206,17 +206,27 @@ INLINE void pack(const uint16_t *from, int64_t si, int64_t sp, int64_t n, int64_
         }
 }
 
-static void pack_a(const ll_gemm_call *g, int64_t i, int mr, int64_t p, int64_t kc, void *to)
+/* n rows (or columns) as tiles of `tile`, the last rounded up to a multiple of `whole`. */
+INLINE void pack_tiles(const uint16_t *from, int64_t si, int64_t sp, int64_t n, int64_t tile,
+                       int64_t whole, int64_t kc, uint16_t *to)
 {
-    int64_t width = (mr + ROW_ALIGN - 1) / ROW_ALIGN * ROW_ALIGN;
-    const uint16_t *a = (const uint16_t *)g->a + i * g->a_rs + p * g->a_cs;
-    pack(a, g->a_rs, g->a_cs, mr, width, kc, (uint16_t *)to);
+    int64_t kp = (kc + STEP - 1) / STEP * STEP;
+    for (int64_t i = 0; i < n; i += tile, to += tile * kp) {
+        int64_t rows = n - i < tile ? n - i : tile;
+        pack(from + i * si, si, sp, rows, (rows + whole - 1) / whole * whole, kc, to);
+    }
 }
 
-static void pack_b(const ll_gemm_call *g, int64_t j, int n, int nv, int64_t p, int64_t kc, void *to)
+static void pack_a(const ll_gemm_call *g, int64_t i, int64_t m, int64_t p, int64_t kc, void *to)
+{
+    const uint16_t *a = (const uint16_t *)g->a + i * g->a_rs + p * g->a_cs;
+    pack_tiles(a, g->a_rs, g->a_cs, m, MR, ROW_ALIGN, kc, (uint16_t *)to);
+}
+
+static void pack_b(const ll_gemm_call *g, int64_t j, int64_t n, int64_t p, int64_t kc, void *to)
 {
     const uint16_t *b = (const uint16_t *)g->b + p * g->b_rs + j * g->b_cs;
-    pack(b, g->b_cs, g->b_rs, n, nv * LANES, kc, (uint16_t *)to);
+    pack_tiles(b, g->b_cs, g->b_rs, n, NV * LANES, LANES, kc, (uint16_t *)to);
 }
 
 static const ll_gemm_kind kind = {

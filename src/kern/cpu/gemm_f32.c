@@ -19,7 +19,7 @@
 #include <arm_neon.h>
 #define NEON 1
 #define NAME "f32 NEON 8x12"
-enum { VL = 4, MR = 8, NV = 3, K_MAX = 512, A_PANELS = 1 << 20, DOT_MR = 6, DOT_NR = 4 };
+enum { VL = 4, MR = 8, NV = 3, K_MAX = 512, A_PANELS = 16, DOT_MR = 6, DOT_NR = 4 };
 #define WIDTHS(X, mr) X(mr, 1) X(mr, 2) X(mr, 3)
 #define ALL_TILES(X) ROWS_8(X)
 #define ALL_DOTS(X) DOT_ROWS_6(X)
@@ -78,6 +78,12 @@ INLINE void run_tile(const int mr, const int nv, const bool by_rows, const ll_ge
         EACH (j, nv)
             EACH (s, strands) acc[s][i][j] = (vec){0};
     }
+    if (k >= 16) { /* C will be here when it is needed */
+        EACH (i, mr) {
+            __builtin_prefetch(t->c + i * t->c_rs, 1);
+            __builtin_prefetch(t->c + i * t->c_rs + nv * VL - 1, 1);
+        }
+    }
     for (; p + strands <= k; p += strands)
         EACH (s, strands) {
             EACH (j, nv) bv[j] = *(const vec *)(b + j * VL);
@@ -132,7 +138,7 @@ static void tile(int mr, int nv, const ll_gemm_tile *t)
     tiles[mr][nv](t);
 }
 
-/* ---- packing: to[p * width + i] = from[i * si + p * sp] for i < n, zero up to width ---- */
+/* ---- packing: n rows (or columns) as tiles of `tile`, each with k outermost ---- */
 typedef float vec4 __attribute__((vector_size(16), aligned(4), may_alias));
 
 INLINE float load(const void *x, bool bf16, int64_t i)
@@ -167,71 +173,94 @@ INLINE void transpose4(vec4 v[4])
 #endif
 }
 
-/* si = 1: whole rows are copied. */
-INLINE void pack_along(const void *from, bool bf16, int64_t sp, int n, int width, int64_t kc,
-                       float *to)
+/* Row i of k number p is from[i * si + p * sp]. Here si = 1: some whole tiles at once, so that each
+ * line is read once. */
+INLINE void pack_along(const void *from, bool bf16, int64_t sp, const int tile, int tiles,
+                       int64_t kc, float *to)
 {
-    for (int64_t p = 0; p < kc; p++, to += width) {
-        int i = 0;
-        for (; i + 4 <= n; i += 4) *(vec4 *)(to + i) = load4(from, bf16, p * sp + i);
-        for (; i < n; i++) to[i] = load(from, bf16, p * sp + i);
-        for (; i < width; i++) to[i] = 0;
+    for (int64_t p = 0; p < kc; p++) {
+        /* The line of a few rows on, or of the tiles that come next. */
+        int64_t ahead = p + 8 < kc ? 8 * sp : (8 - kc) * sp + tiles * tile;
+        for (int t = 0; t < tiles; t++) {
+            float *row = to + (t * kc + p) * tile;
+            int64_t at = p * sp + t * tile;
+            __builtin_prefetch((const char *)from + (bf16 ? 2 : 4) * (at + ahead));
+            int i = 0;
+            for (; i + 4 <= tile; i += 4) *(vec4 *)(row + i) = load4(from, bf16, at + i);
+            for (; i < tile; i++) row[i] = load(from, bf16, at + i);
+        }
     }
 }
 
-/* sp = 1: 4 x 4 blocks are turned over. */
-INLINE void pack_across(const void *from, bool bf16, int64_t si, int n, int width, int64_t kc,
+/* Here sp = 1: 4 x 4 blocks are turned over. */
+INLINE void pack_across(const void *from, bool bf16, int64_t si, const int tile, int64_t kc,
                         float *to)
 {
     int i = 0;
-    for (; i + 4 <= n; i += 4) {
+    for (; i + 4 <= tile; i += 4) {
         int64_t p = 0;
         for (; p + 4 <= kc; p += 4) {
             vec4 v[4];
-            for (int q = 0; q < 4; q++) v[q] = load4(from, bf16, (i + q) * si + p);
+            EACH (q, 4) v[q] = load4(from, bf16, (i + q) * si + p);
             transpose4(v);
-            for (int q = 0; q < 4; q++) *(vec4 *)(to + (p + q) * width + i) = v[q];
+            EACH (q, 4) *(vec4 *)(to + (p + q) * tile + i) = v[q];
         }
         for (; p < kc; p++)
-            for (int q = 0; q < 4; q++) to[p * width + i + q] = load(from, bf16, (i + q) * si + p);
+            EACH (q, 4) to[p * tile + i + q] = load(from, bf16, (i + q) * si + p);
     }
-    for (; i < width; i++)
-        for (int64_t p = 0; p < kc; p++)
-            to[p * width + i] = i < n ? load(from, bf16, i * si + p) : 0;
+    for (; i < tile; i++)
+        for (int64_t p = 0; p < kc; p++) to[p * tile + i] = load(from, bf16, i * si + p);
 }
 
-INLINE void pack(const void *from, bool bf16, int64_t si, int64_t sp, int n, int width, int64_t kc,
-                 float *to)
+/* Any strides; rows from n to width are zero. */
+INLINE void pack_any(const void *from, bool bf16, int64_t si, int64_t sp, int64_t n, int64_t width,
+                     int64_t kc, float *to)
 {
-    if (si == 1)
-        pack_along(from, bf16, sp, n, width, kc, to);
-    else if (sp == 1)
-        pack_across(from, bf16, si, n, width, kc, to);
-    else
-        for (int64_t p = 0; p < kc; p++)
-            for (int i = 0; i < width; i++)
-                to[p * width + i] = i < n ? load(from, bf16, i * si + p * sp) : 0;
+    for (int64_t p = 0; p < kc; p++)
+        for (int64_t i = 0; i < width; i++)
+            to[p * width + i] = i < n ? load(from, bf16, i * si + p * sp) : 0;
 }
 
-static void pack_a(const ll_gemm_call *g, int64_t i, int mr, int64_t p, int64_t kc, void *to)
+/* The last tile is rounded up to a multiple of `whole`. */
+INLINE void pack(const void *from, const bool bf16, int64_t si, int64_t sp, int64_t n,
+                 const int tile, const int whole, int64_t kc, float *to)
+{
+    enum { AT_ONCE = 8 };
+    int64_t i = 0;
+    for (int tiles; n - i >= tile; i += tiles * tile, to += tiles * tile * kc) {
+        int64_t at = i * si, left = (n - i) / tile;
+        const void *x = bf16 ? (const void *)((const uint16_t *)from + at)
+                             : (const void *)((const float *)from + at);
+        tiles = si != 1 ? 1 : left < AT_ONCE ? (int)left : AT_ONCE;
+        if (si == 1)
+            pack_along(x, bf16, sp, tile, tiles, kc, to);
+        else if (sp == 1)
+            pack_across(x, bf16, si, tile, kc, to);
+        else
+            pack_any(x, bf16, si, sp, tile, tile, kc, to);
+    }
+    if (i == n) return;
+    const void *x = bf16 ? (const void *)((const uint16_t *)from + i * si)
+                         : (const void *)((const float *)from + i * si);
+    pack_any(x, bf16, si, sp, n - i, (n - i + whole - 1) / whole * whole, kc, to);
+}
+
+static void pack_a(const ll_gemm_call *g, int64_t i, int64_t m, int64_t p, int64_t kc, void *to)
 {
     int64_t at = i * g->a_rs + p * g->a_cs;
     if (g->bf16)
-        pack((const uint16_t *)g->a + at, true, g->a_rs, g->a_cs, mr, mr, kc, (float *)to);
+        pack((const uint16_t *)g->a + at, true, g->a_rs, g->a_cs, m, MR, 1, kc, (float *)to);
     else
-        pack((const float *)g->a + at, false, g->a_rs, g->a_cs, mr, mr, kc, (float *)to);
+        pack((const float *)g->a + at, false, g->a_rs, g->a_cs, m, MR, 1, kc, (float *)to);
 }
 
-static void pack_b(const ll_gemm_call *g, int64_t j, int n, int nv, int64_t p, int64_t kc, void *to)
+static void pack_b(const ll_gemm_call *g, int64_t j, int64_t n, int64_t p, int64_t kc, void *to)
 {
     int64_t at = p * g->b_rs + j * g->b_cs;
-    int width = nv * VL;
     if (g->bf16)
-        pack((const uint16_t *)g->b + at, true, g->b_cs, g->b_rs, n, width, kc, (float *)to);
-    else if (n == NV * VL) /* the usual width, known to the compiler */
-        pack((const float *)g->b + at, false, g->b_cs, g->b_rs, NV * VL, NV * VL, kc, (float *)to);
+        pack((const uint16_t *)g->b + at, true, g->b_cs, g->b_rs, n, NV * VL, VL, kc, (float *)to);
     else
-        pack((const float *)g->b + at, false, g->b_cs, g->b_rs, n, width, kc, (float *)to);
+        pack((const float *)g->b + at, false, g->b_cs, g->b_rs, n, NV * VL, VL, kc, (float *)to);
 }
 
 const ll_gemm_kind ll_gemm_f32 = {
@@ -250,11 +279,12 @@ const ll_gemm_kind ll_gemm_f32 = {
 };
 
 /* ---- dot tiles: vectors along k ---- */
-INLINE vec load_some(const float *x, int64_t n)
+typedef int32_t mask __attribute__((vector_size(4 * VL)));
+
+/* The last `rest` numbers before end, in the upper lanes, zeros below: reads VL numbers. */
+INLINE vec load_rest(const float *end, mask keep)
 {
-    vec v = {0};
-    for (int64_t i = 0; i < n; i++) v[i] = x[i];
-    return v;
+    return (vec)((mask)(*(const vec *)(end - VL)) & keep);
 }
 
 INLINE vec mul_add_v(vec acc, vec a, vec b)
@@ -300,9 +330,11 @@ INLINE void run_dot(const int mr, const int nr, const ll_gemm_dot *t)
         }
     }
     if (p < k) {
-        EACH (j, nr) bv[j] = load_some(b[j] + p, k - p);
+        mask keep;
+        EACH (l, VL) keep[l] = l >= VL - (k - p) ? -1 : 0;
+        EACH (j, nr) bv[j] = load_rest(b[j] + k, keep);
         EACH (i, mr) {
-            vec av = load_some(a[i] + p, k - p);
+            vec av = load_rest(a[i] + k, keep);
             EACH (j, nr) acc[i][j] = mul_add_v(acc[i][j], av, bv[j]);
         }
     }

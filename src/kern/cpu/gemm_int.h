@@ -32,11 +32,11 @@ typedef struct ll_gemm_kind {
     int a_panels; /* packing A pays when more panels of B than this share it */
     size_t bytes; /* of a packed element */
     void (*tile)(int mr, int nv, const ll_gemm_tile *t);
-    /* Copies rows [i, i + mr) of A, k in [p, p + kc), so that a tile reads it with strides
-     * (1, mr) * k_step; and columns [j, j + n) of B, zero-padded to nv vectors. */
-    void (*pack_a)(const ll_gemm_call *g, int64_t i, int mr, int64_t p, int64_t kc, void *to);
-    void (*pack_b)(const ll_gemm_call *g, int64_t j, int n, int nv, int64_t p, int64_t kc,
-                   void *to);
+    /* Copies k in [p, p + kc) of rows [i, i + m) of A as tiles of mr rows, one after the other,
+     * each with k outermost; of columns [j, j + n) of B as panels of nv vectors. The last tile is
+     * as high as there are rows, the last panel as many whole vectors wide as it needs. */
+    void (*pack_a)(const ll_gemm_call *g, int64_t i, int64_t m, int64_t p, int64_t kc, void *to);
+    void (*pack_b)(const ll_gemm_call *g, int64_t j, int64_t n, int64_t p, int64_t kc, void *to);
 } ll_gemm_kind;
 
 extern const ll_gemm_kind ll_gemm_f32;
@@ -44,7 +44,8 @@ extern const ll_gemm_kind ll_gemm_f32;
 const ll_gemm_kind *ll_gemm_bf16(void);
 
 /* The other form, for A and B that both run along k (a_cs = b_rs = 1): vectors along k, summed at
- * the end. No packing at all, so it wins when few rows of A share a column of B. */
+ * the end. No packing at all, so it wins when few rows of A share a column of B. A ragged end of k
+ * reads a whole vector up to it: there must be that many numbers before. */
 extern const int ll_gemm_dot_mr, ll_gemm_dot_nr; /* the largest tile */
 typedef struct ll_gemm_dot {
     int64_t k;

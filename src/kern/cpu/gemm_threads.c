@@ -1,0 +1,151 @@
+/* gemm_threads.c: a matrix product on several threads.
+ *
+ * Each thread takes a block of C and runs it as a product of its own; or, where C is too small for
+ * that and k is long (the gradient of a small weight), a range of k: the parts are then added in
+ * order of k, so that the result does not depend on who was first. */
+#include "kern/cpu/gemm_int.h"
+
+enum { THREAD_WORK = 1 << 16 }; /* multiply-adds worth waking a thread for */
+
+static int64_t min64(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+static int64_t ceil_div(int64_t a, int64_t b)
+{
+    return (a + b - 1) / b;
+}
+static int64_t round_up(int64_t a, int64_t to)
+{
+    return ceil_div(a, to) * to;
+}
+static size_t align64(size_t bytes)
+{
+    return (bytes + 63) / 64 * 64;
+}
+
+typedef struct grid {
+    int m, n, k; /* into how many parts each is cut */
+} grid;
+
+/* Estimated cycles of the largest part; packing and adding up parts included. */
+static double part_cost(const ll_gemm_call *g, grid d)
+{
+    int mr = ll_gemm_f32.mr, nr = ll_gemm_f32.nv * ll_gemm_f32.lanes;
+    double m = (double)min64(round_up(ceil_div(g->m, d.m), mr), g->m);
+    double n = (double)min64(round_up(ceil_div(g->n, d.n), nr), g->n);
+    double k = (double)ceil_div(g->k, d.k);
+    double cost = k * (m * n / 8 + n / 2 + m / 8);
+    if (d.k > 1) cost += (double)g->m * (double)g->n / 4 * (1 + d.k / (double)(d.m * d.n * d.k));
+    return cost;
+}
+
+/* Cuts C over rows and columns, or k: whichever leaves the longest part shortest. */
+static grid choose_grid(const ll_gemm_call *g)
+{
+    grid best = {1, 1, 1};
+    double work = (double)g->m * (double)g->n * (double)g->k, cost = part_cost(g, best);
+    int threads = g->threads;
+    if (threads > work / THREAD_WORK) threads = (int)(work / THREAD_WORK);
+    for (int m = 1; m <= threads; m++) {
+        grid d[2] = {{m, threads / m, 1}, {1, 1, m}};
+        for (int i = 0; i < 2; i++) {
+            if (i && (g->bf16_out || (g->c_cs > 1 && g->c_rs != 1))) continue;
+            double c = part_cost(g, d[i]);
+            if (c < cost * 0.98) cost = c, best = d[i];
+        }
+    }
+    return best;
+}
+
+/* Bounds of a part, at multiples of a tile where there are enough of them. */
+static int64_t bound(int64_t n, int64_t tile, int part, int parts)
+{
+    if (n < tile * parts) return n * part / parts;
+    return min64(ceil_div(n, tile) * part / parts * tile, n);
+}
+
+/* Bytes of one part: what its product needs, and its own C where k is cut. */
+typedef struct share {
+    size_t serial, partial;
+} share;
+
+static share share_of(const ll_gemm_call *g, grid d)
+{
+    ll_gemm_call s = *g;
+    if (d.k == 1) return (share){ll_gemm_serial_scratch(g), 0};
+    s.c_rs = g->n, s.c_cs = 1;
+    return (share){ll_gemm_serial_scratch(&s), align64((size_t)(g->m * g->n) * sizeof(float))};
+}
+
+size_t ll_gemm_scratch(const ll_gemm_call *g)
+{
+    grid d = choose_grid(g);
+    share s = share_of(g, d);
+    return (size_t)d.m * (size_t)d.n * (size_t)d.k * (s.serial + s.partial);
+}
+
+/* Part number x of a product cut along k: into the part's own copy of C. */
+static void run_k_part(const ll_gemm_call *g, grid d, int x, share room)
+{
+    size_t in = g->bf16 ? 2 : 4;
+    int64_t p = bound(g->k, 16, x, d.k);
+    ll_gemm_call s = *g;
+    s.scratch = (char *)g->scratch + (size_t)x * (room.serial + room.partial);
+    s.k = bound(g->k, 16, x + 1, d.k) - p;
+    s.a = (const char *)g->a + (size_t)(p * g->a_cs) * in;
+    s.b = (const char *)g->b + (size_t)(p * g->b_rs) * in;
+    s.c = (char *)s.scratch + room.serial;
+    s.c_rs = g->n, s.c_cs = 1, s.add = false;
+    ll_gemm_serial(&s);
+}
+
+/* C from the parts, added in order. */
+static void add_parts(const ll_gemm_call *g, int parts, share room)
+{
+    int64_t cs = g->c_cs ? g->c_cs : 1;
+    size_t step = room.serial + room.partial;
+    for (int64_t i = 0; i < g->m; i++)
+        for (int64_t j = 0; j < g->n; j++) {
+            float *c = (float *)g->c + i * g->c_rs + j * cs, sum = g->add ? *c : 0;
+            for (int x = 0; x < parts; x++) {
+                const char *part = (const char *)g->scratch + (size_t)x * step + room.serial;
+                sum += ((const float *)(const void *)part)[i * g->n + j];
+            }
+            *c = sum;
+        }
+}
+
+static void run_c_part(const ll_gemm_call *g, grid d, int x, size_t serial)
+{
+    size_t in = g->bf16 ? 2 : 4, out = g->bf16_out ? 2 : 4;
+    int mr = ll_gemm_f32.mr, nr = ll_gemm_f32.nv * ll_gemm_f32.lanes;
+    int64_t i = bound(g->m, mr, x % d.m, d.m), j = bound(g->n, nr, x / d.m, d.n);
+    ll_gemm_call s = *g;
+    s.scratch = (char *)g->scratch + (size_t)x * serial;
+    s.m = bound(g->m, mr, x % d.m + 1, d.m) - i;
+    s.n = bound(g->n, nr, x / d.m + 1, d.n) - j;
+    s.a = (const char *)g->a + (size_t)(i * g->a_rs) * in;
+    s.b = (const char *)g->b + (size_t)(j * g->b_cs) * in;
+    s.c = (char *)g->c + (size_t)(i * g->c_rs + j * (g->c_cs ? g->c_cs : 1)) * out;
+    ll_gemm_serial(&s);
+}
+
+void ll_gemm(const ll_gemm_call *g)
+{
+    grid d = choose_grid(g);
+    int parts = d.m * d.n * d.k;
+    if (parts <= 1) {
+        ll_gemm_serial(g);
+        return;
+    }
+    share room = share_of(g, d);
+#pragma omp parallel for num_threads(parts) schedule(static, 1)
+    for (int x = 0; x < parts; x++) {
+        if (d.k > 1)
+            run_k_part(g, d, x, room);
+        else
+            run_c_part(g, d, x, room.serial);
+    }
+    if (d.k > 1) add_parts(g, d.k, room);
+}
