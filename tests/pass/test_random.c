@@ -2,6 +2,7 @@
  *
  *   machines   the fast machine (simplified, fused, in place, memory shared and poisoned) and the
  *              plain one (the graph as declared, node by node) agree after two training steps
+ *   bf16       so do they when products read bf16
  *   text       printed, parsed and printed again a graph is the same, and gives the same bits
  *   simplify   a second time changes nothing; results in f64 stay to 1e-10
  *   gradient   in f64, against differences of the loss along a random direction
@@ -141,6 +142,20 @@ static void check_simplify(const rg *r, uint64_t seed, int n_micro)
     ll_arena_free(a);
 }
 
+/* Products of bf16 operands on both machines; a value next to the border of two may be rounded
+ * either way. */
+static void check_bf16(const rg *r, uint64_t seed, int n_micro)
+{
+    rg_run plain, fast;
+    ll_lower_opts ref = {.machine = "ref", .precision = "bf16", .n_micro = n_micro};
+    ll_lower_opts cpu = {.machine = "cpu", .precision = "bf16", .n_micro = n_micro, .threads = 1};
+    train(r, seed, r->g, &ref, &plain);
+    train(r, seed, r->g, &cpu, &fast);
+    compare_runs(seed, "machines, bf16", &plain, &fast, 2e-2);
+    rg_close(&plain);
+    rg_close(&fast);
+}
+
 static void check_training(uint64_t seed)
 {
     rg r;
@@ -157,6 +172,7 @@ static void check_training(uint64_t seed)
         check_text(&r, seed, &cpu, &fast);
         rg_close(&fast);
         check_simplify(&r, seed, n_micro);
+        if (seed % 3 == 0) check_bf16(&r, seed, n_micro);
     }
     rg_close(&plain);
     ll_graph_free(r.g);

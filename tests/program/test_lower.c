@@ -9,8 +9,18 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <time.h>
 
 #include <cmocka.h>
+
+#ifndef __has_feature
+#define __has_feature(x) 0
+#endif
+#if defined(__SANITIZE_ADDRESS__) || __has_feature(address_sanitizer)
+enum { SANITIZED = true };
+#else
+enum { SANITIZED = false };
+#endif
 
 static void must(ll_err rc, const char *what)
 {
@@ -332,6 +342,40 @@ static void test_shared(void **state)
     ll_graph_free(h);
 }
 
+/* Processor seconds to compile a training step of GPT-2 of some size; nothing is allocated. */
+static double compile_gpt(int64_t layers, int64_t width, int64_t heads)
+{
+    const ll_model *m = ll_model_find("gpt");
+    ll_build b = {.batch = 4, .training = true};
+    memcpy(b.sizes, m->sizes, sizeof b.sizes);
+    for (int i = 0; i < LL_MAX_SIZES && b.sizes[i].name; i++) {
+        if (!strcmp(b.sizes[i].name, "layers")) b.sizes[i].value = layers;
+        if (!strcmp(b.sizes[i].name, "width")) b.sizes[i].value = width;
+        if (!strcmp(b.sizes[i].name, "heads")) b.sizes[i].value = heads;
+    }
+    clock_t start = clock();
+    ll_graph *g = ll_graph_new("gpt");
+    ll_program *p;
+    ll_minimize(g, m->declare(g, &b), &(ll_optim){.name = "adamw", .weight_decay = 0.1, .clip = 1});
+    must(ll_lower(g, &(ll_lower_opts){.machine = "cpu", .threads = 2, .n_micro = 2}, &p), "gpt");
+    double seconds = (double)(clock() - start) / CLOCKS_PER_SEC;
+    assert_true(p->work_bytes <= 1.02 * (double)p->ideal_work_bytes);
+    ll_program_free(p);
+    ll_graph_free(g);
+    return seconds;
+}
+
+/* Compiling grows with the model, not with its square. The limits are ten times what it takes. */
+static void test_large_models(void **state)
+{
+    (void)state;
+    double small = compile_gpt(12, 768, 12), large = compile_gpt(48, 1600, 25);
+    print_message("GPT-2 124M compiled in %.3f s, 1558M in %.3f s\n", small, large);
+    double slack = SANITIZED ? 20 : 1;
+    assert_true(small < 0.3 * slack);
+    assert_true(large < 2 * slack);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -342,6 +386,7 @@ int main(void)
         cmocka_unit_test(test_refused),
         cmocka_unit_test(test_minimize_refuses),
         cmocka_unit_test(test_shared),
+        cmocka_unit_test(test_large_models),
     };
     return cmocka_run_group_tests_name("lower", tests, NULL, NULL);
 }
