@@ -1,6 +1,8 @@
 /* bind.c: each OpenMP thread stays on a core of its own. Without it the system moves threads about
  * and steps take times that vary by tens of per cent. Only where the threads take every core: with
- * fewer, several programs may run side by side, and each would choose the same cores. */
+ * fewer, several programs may run side by side, and each would choose the same cores. The first
+ * thread stays free, and finds the core that is left: the OpenMP library ends threads when a region
+ * wants fewer and starts new ones later, and these inherit the first one's cores. */
 #include "exec/exec.h"
 
 #include <hwloc.h>
@@ -32,7 +34,8 @@ static void bind_to_cores(hwloc_topology_t topo, int threads)
 #pragma omp parallel num_threads(threads)
         {
             hwloc_cpuset_t mine = hwloc_bitmap_alloc();
-            if (core_set(topo, allowed, omp_get_thread_num(), mine))
+            int number = omp_get_thread_num();
+            if (number > 0 && core_set(topo, allowed, number, mine))
                 hwloc_set_cpubind(topo, mine, HWLOC_CPUBIND_THREAD);
             hwloc_bitmap_free(mine);
         }
