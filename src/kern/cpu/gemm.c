@@ -32,21 +32,9 @@ typedef struct form {
     int64_t group;      /* panels packed together */
 } form;
 
-static int64_t min64(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
 static int64_t max64(int64_t a, int64_t b)
 {
     return a > b ? a : b;
-}
-static int64_t ceil_div(int64_t a, int64_t b)
-{
-    return (a + b - 1) / b;
-}
-static int64_t round_up(int64_t a, int64_t to)
-{
-    return ceil_div(a, to) * to;
 }
 
 /* Rows this far apart fall on few cache lines: a power of two of pages. */
@@ -115,26 +103,21 @@ static form choose(const ll_gemm_call *g)
     f.dot = !g->bf16 && !g->bf16_out && g->a_cs == 1 && g->b_rs == 1 && g->k >= DOT_K &&
             (g->m < DOT_ROWS || (g->n < kind->nv * kind->lanes && g->k >= 2 * DOT_K));
     f.copy_c = g->bf16_out || g->c_cs != 1;
-    int64_t width = kind->nv * kind->lanes, panels = ceil_div(g->n, width);
+    int64_t width = kind->nv * kind->lanes, panels = ll_ceil_div(g->n, width);
     int64_t k_max = g->m < 2 * FEW_ROWS ? kind->k_max / 2 : kind->k_max;
-    int64_t passes = max64(ceil_div(g->k, k_max), 1);
-    f.kc = round_up(ceil_div(g->k, passes), kind->k_step);
-    f.mc = min64(A_CHUNK / (f.kc + 1), M_MAX) / kind->mr * kind->mr;
-    f.mc = round_up(ceil_div(g->m, ceil_div(g->m, f.mc)), kind->mr);
+    int64_t passes = max64(ll_ceil_div(g->k, k_max), 1);
+    f.kc = ll_round_up(ll_ceil_div(g->k, passes), kind->k_step);
+    f.mc = ll_min64(A_CHUNK / (f.kc + 1), M_MAX) / kind->mr * kind->mr;
+    f.mc = ll_round_up(ll_ceil_div(g->m, ll_ceil_div(g->m, f.mc)), kind->mr);
     f.pack_a = g->bf16 || scattered_a(g, kind, f.kc);
     f.pack_b = g->bf16 || scattered_b(g, kind, f.kc);
-    f.group = max64(min64(B_CHUNK / (width * (f.kc + 1)), panels), 1);
+    f.group = max64(ll_min64(B_CHUNK / (width * (f.kc + 1)), panels), 1);
     f.nc = f.copy_c ? N_COPY / width * width : g->n;
-    f.nc = min64(round_up(f.nc, width), g->n);
+    f.nc = ll_min64(ll_round_up(f.nc, width), g->n);
     return f;
 }
 
 /* ---- scratch: packed A, a packed group of B, the copy of C ---- */
-static size_t align64(size_t bytes)
-{
-    return (bytes + 63) / 64 * 64;
-}
-
 typedef struct room {
     size_t a, b, c; /* bytes */
 } room;
@@ -143,20 +126,20 @@ typedef struct room {
 static room room_for(const ll_gemm_call *g)
 {
     const ll_gemm_kind *kind = kind_of(g->bf16);
-    int64_t k = round_up(min64(g->k, kind->k_max), kind->k_step), side = max64(g->m, g->n);
-    int64_t rows = min64(round_up(side, kind->mr), M_MAX), width = kind->nv * kind->lanes;
+    int64_t k = ll_round_up(ll_min64(g->k, kind->k_max), kind->k_step), side = max64(g->m, g->n);
+    int64_t rows = ll_min64(ll_round_up(side, kind->mr), M_MAX), width = kind->nv * kind->lanes;
     bool turned = g->c_rs == 1; /* may be */
     ll_gemm_call a = *g, b = *g;
     a.n = b.n = side;
     b.a_rs = g->b_cs, b.a_cs = g->b_rs;
     bool packs = g->bf16 || scattered_a(&a, kind, k) || (turned && scattered_a(&b, kind, k));
-    int64_t group = max64(min64(B_CHUNK, k * round_up(side, width)), k * width);
+    int64_t group = max64(ll_min64(B_CHUNK, k * ll_round_up(side, width)), k * width);
     /* Strided columns are copied unless the product can be turned, which a single row cannot. */
     int64_t copied = g->bf16_out ? rows : g->c_cs <= 1 ? 0 : turned ? kind->mr : rows;
     room r = {0};
-    r.a = align64((size_t)(packs ? min64(rows * k, A_CHUNK) : kind->mr * k) * kind->bytes);
-    r.b = align64((size_t)group * kind->bytes);
-    r.c = align64((size_t)(copied * round_up(min64(side, N_COPY), width)) * sizeof(float));
+    r.a = ll_align64((size_t)(packs ? ll_min64(rows * k, A_CHUNK) : kind->mr * k) * kind->bytes);
+    r.b = ll_align64((size_t)group * kind->bytes);
+    r.c = ll_align64((size_t)(copied * ll_round_up(ll_min64(side, N_COPY), width)) * sizeof(float));
     return r;
 }
 
@@ -170,18 +153,18 @@ size_t ll_gemm_serial_scratch(const ll_gemm_call *g)
 static void run_dot(const ll_gemm_call *g)
 {
     const float *a = (const float *)g->a, *b = (const float *)g->b;
-    int64_t passes = ceil_div(g->k, DOT_K_PASS), kc = round_up(ceil_div(g->k, passes), 16);
+    int64_t passes = ll_ceil_div(g->k, DOT_K_PASS), kc = ll_round_up(ll_ceil_div(g->k, passes), 16);
     int mr = ll_gemm_dot_mr, nr = ll_gemm_dot_nr;
     for (int64_t p = 0; p < g->k; p += kc)
         for (int64_t j = 0; j < g->n; j += nr)
             for (int64_t i = 0; i < g->m; i += mr) {
-                ll_gemm_dot t = {.k = min64(kc, g->k - p), .a_rs = g->a_rs, .b_cs = g->b_cs};
+                ll_gemm_dot t = {.k = ll_min64(kc, g->k - p), .a_rs = g->a_rs, .b_cs = g->b_cs};
                 t.a = a + i * g->a_rs + p;
                 t.b = b + j * g->b_cs + p;
                 t.c = (float *)g->c + i * g->c_rs + j * g->c_cs;
                 t.c_rs = g->c_rs, t.c_cs = g->c_cs;
                 t.add = g->add || p;
-                ll_gemm_dot_tile((int)min64(mr, g->m - i), (int)min64(nr, g->n - j), &t);
+                ll_gemm_dot_tile((int)ll_min64(mr, g->m - i), (int)ll_min64(nr, g->n - j), &t);
             }
 }
 
@@ -227,15 +210,15 @@ static panel panel_at(const block *k, int64_t y, const char *packed)
     const ll_gemm_call *g = k->g;
     const ll_gemm_kind *kind = k->f->kind;
     int width = kind->nv * kind->lanes;
-    panel q = {.y = y, .n = min64(width, k->j1 - k->j - y), .nv = kind->nv};
+    panel q = {.y = y, .n = ll_min64(width, k->j1 - k->j - y), .nv = kind->nv};
     if (q.n < width) {
-        q.nv = (int)ceil_div(q.n, kind->lanes);
+        q.nv = (int)ll_ceil_div(q.n, kind->lanes);
         width = q.nv * kind->lanes;
     }
     q.t = (ll_gemm_tile){.k = k->p1 - k->p, .b = packed, .b_rs = width};
     if (!k->f->pack_b) {
         /* In place; a ragged end reads the columns before it again rather than beyond it. */
-        q.skip = (int)min64(width - q.n, k->j + y);
+        q.skip = (int)ll_min64(width - q.n, k->j + y);
         q.t.b = (const float *)g->b + k->p * g->b_rs + k->j + y - q.skip;
         q.t.b_rs = g->b_rs;
     }
@@ -250,7 +233,7 @@ static void run_tile(const block *k, panel *q, int64_t x)
 {
     const ll_gemm_call *g = k->g;
     const ll_gemm_kind *kind = k->f->kind;
-    int mr = (int)min64(kind->mr, k->i1 - k->i - x);
+    int mr = (int)ll_min64(kind->mr, k->i1 - k->i - x);
     float edge[16 * 48], *c = k->c + x * k->c_rs + q->y;
     if (k->f->pack_a) {
         q->t.a = k->a + (size_t)(x * k->kp) * kind->bytes;
@@ -280,7 +263,7 @@ static void run_block(const block *k)
     const ll_gemm_kind *kind = k->f->kind;
     int64_t n = k->j1 - k->j, step = k->f->group * kind->nv * kind->lanes;
     if (k->f->pack_a) kind->pack_a(k->g, k->i, k->i1 - k->i, k->p, k->p1 - k->p, k->a);
-    for (int64_t y = 0; y < n; y += step) run_group(k, y, min64(y + step, n));
+    for (int64_t y = 0; y < n; y += step) run_group(k, y, ll_min64(y + step, n));
 }
 
 /* From the f32 copy of a block to C itself. */
@@ -306,15 +289,15 @@ static void run_blocks(const ll_gemm_call *g, const form *f, const room *r)
     block k = {.g = g, .f = f, .a = (char *)g->scratch, .b = (char *)g->scratch + r->a};
     float *copy = (float *)(void *)(k.b + r->b);
     for (k.i = 0; k.i < g->m; k.i = k.i1) {
-        k.i1 = min64(k.i + f->mc, g->m);
+        k.i1 = ll_min64(k.i + f->mc, g->m);
         for (k.j = 0; k.j < g->n; k.j = k.j1) {
-            k.j1 = min64(k.j + f->nc, g->n);
+            k.j1 = ll_min64(k.j + f->nc, g->n);
             k.c = f->copy_c ? copy : (float *)g->c + k.i * g->c_rs + k.j;
-            k.c_rs = f->copy_c ? round_up(f->nc, f->kind->lanes) : g->c_rs;
+            k.c_rs = f->copy_c ? ll_round_up(f->nc, f->kind->lanes) : g->c_rs;
             k.p = 0;
             do { /* once even if k is 0: C = 0 */
-                k.p1 = min64(k.p + f->kc, g->k);
-                k.kp = round_up(k.p1 - k.p, f->kind->k_step);
+                k.p1 = ll_min64(k.p + f->kc, g->k);
+                k.kp = ll_round_up(k.p1 - k.p, f->kind->k_step);
                 k.add = k.p || (g->add && !f->copy_c);
                 run_block(&k);
                 k.p = k.p1;

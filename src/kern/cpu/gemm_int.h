@@ -11,6 +11,23 @@
 extern "C" {
 #endif
 
+static inline int64_t ll_min64(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+static inline int64_t ll_ceil_div(int64_t a, int64_t b)
+{
+    return (a + b - 1) / b;
+}
+static inline int64_t ll_round_up(int64_t a, int64_t to)
+{
+    return ll_ceil_div(a, to) * to;
+}
+static inline size_t ll_align64(size_t bytes)
+{
+    return (bytes + 63) / 64 * 64;
+}
+
 /* Where a tile finds A, already packed or not: element (i, p) is a[i * rs + p * cs]. */
 typedef struct ll_gemm_tile {
     int64_t k;

@@ -7,23 +7,6 @@
 
 enum { THREAD_WORK = 1 << 16 }; /* multiply-adds worth waking a thread for */
 
-static int64_t min64(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-static int64_t ceil_div(int64_t a, int64_t b)
-{
-    return (a + b - 1) / b;
-}
-static int64_t round_up(int64_t a, int64_t to)
-{
-    return ceil_div(a, to) * to;
-}
-static size_t align64(size_t bytes)
-{
-    return (bytes + 63) / 64 * 64;
-}
-
 typedef struct grid {
     int m, n, k; /* into how many parts each is cut */
 } grid;
@@ -32,11 +15,11 @@ typedef struct grid {
 static double part_cost(const ll_gemm_call *g, grid d)
 {
     int mr = ll_gemm_f32.mr, nr = ll_gemm_f32.nv * ll_gemm_f32.lanes;
-    double m = (double)min64(round_up(ceil_div(g->m, d.m), mr), g->m);
-    double n = (double)min64(round_up(ceil_div(g->n, d.n), nr), g->n);
-    double k = (double)ceil_div(g->k, d.k);
+    double m = (double)ll_min64(ll_round_up(ll_ceil_div(g->m, d.m), mr), g->m);
+    double n = (double)ll_min64(ll_round_up(ll_ceil_div(g->n, d.n), nr), g->n);
+    double k = (double)ll_ceil_div(g->k, d.k);
     double cost = k * (m * n / 8 + n / 2 + m / 8);
-    if (d.k > 1) cost += (double)g->m * (double)g->n / 4 * (1 + d.k / (double)(d.m * d.n * d.k));
+    if (d.k > 1) cost += (double)g->m * (double)g->n * d.k / 4;
     return cost;
 }
 
@@ -62,7 +45,7 @@ static grid choose_grid(const ll_gemm_call *g)
 static int64_t bound(int64_t n, int64_t tile, int part, int parts)
 {
     if (n < tile * parts) return n * part / parts;
-    return min64(ceil_div(n, tile) * part / parts * tile, n);
+    return ll_min64(ll_ceil_div(n, tile) * part / parts * tile, n);
 }
 
 /* Bytes of one part: what its product needs, and its own C where k is cut. */
@@ -75,7 +58,7 @@ static share share_of(const ll_gemm_call *g, grid d)
     ll_gemm_call s = *g;
     if (d.k == 1) return (share){ll_gemm_serial_scratch(g), 0};
     s.c_rs = g->n, s.c_cs = 1;
-    return (share){ll_gemm_serial_scratch(&s), align64((size_t)(g->m * g->n) * sizeof(float))};
+    return (share){ll_gemm_serial_scratch(&s), ll_align64((size_t)(g->m * g->n) * sizeof(float))};
 }
 
 size_t ll_gemm_scratch(const ll_gemm_call *g)
