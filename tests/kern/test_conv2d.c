@@ -74,7 +74,7 @@ static void compare(const problem *p, ll_conv_direction d, const ll_tensor *got,
         if (!(fabs(a - b) <= worst)) worst = fabs(a - b);
         if (fabs(b) > scale) scale = fabs(b);
     }
-    if (!(worst <= 3e-6 * scale))
+    if (!(worst <= 1e-5 * scale))
         fail_msg("%s %s n%d %dx%dx%d f%d %dx%d stride %d,%d pad %d,%d,%d,%d dil %d,%d groups %d, "
                  "%d threads: off by %g of %g",
                  kernels[d].name, ll_dtype_name(p->type), (int)p->n, (int)p->h, (int)p->w,
