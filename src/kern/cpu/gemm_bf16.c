@@ -1,37 +1,27 @@
-/* gemm_bf16.c: tiles on the CPU's own bf16 instructions, where it has them (asked at run time).
+/* gemm_bf16.c: tiles on the CPU's own bf16 instructions, where it has them (asked at run time) and
+ * they are faster than f32.
  *
  * aarch64 BFMMLA: a register of A holds 2 rows x 4 of k, one of B 2 columns x 4 of k, an
- * accumulator 2 x 2 of C. Tile 8 x 12: 24 accumulators.
- * x86-64 VDPBF16PS (AVX512_BF16): a register of B holds 16 columns x 2 of k, A one pair of k in
- * every lane, an accumulator 16 columns of a row. Tile 14 x 32: 28 accumulators.
- *
- * So packed operands keep 4 (or 2) numbers along k together: element (i, p) of a packed tile of w
- * rows is at (p / step) * w * step + i * step + p % step, zero beyond the last row and the last k.
+ * accumulator 2 x 2 of C. Tile 8 x 12: 24 accumulators. So packed operands keep 4 numbers along k
+ * together: element (i, p) of a packed tile of w rows is at (p / 4) * w * 4 + i * 4 + p % 4, zero
+ * beyond the last row and the last k.
+ * Tiles on x86-64's VDPBF16PS were tried and ran at half the speed of f32 on a Xeon: bf16 operands
+ * are widened there.
  *
  * To try BFMMLA on an aarch64 machine without it, run the tests in an emulator that has it:
  *     apt install qemu-user && qemu-aarch64 -cpu max build/test_gemm
- * VDPBF16PS has no such emulator; an AVX512_BF16 machine (Cooper Lake, Sapphire Rapids, Zen 4)
- * runs it in the same test. test_gemm prints which tiles it used. */
+ * test_gemm prints which tiles it used. */
 #include "kern/cpu/gemm_int.h"
 
 #if defined(__aarch64__) && defined(__linux__)
 #include <arm_neon.h>
 #include <sys/auxv.h>
-#define HAVE_TILES 1
 enum { LANES = 4, MR = 8, NV = 3, STEP = 4, ROW_ALIGN = 2 };
 #define NAME "bf16 BFMMLA 8x12"
-#elif defined(__x86_64__) && (defined(__clang__) || __GNUC__ >= 10)
-#include <immintrin.h>
-#define HAVE_TILES 1
-enum { LANES = 16, MR = 14, NV = 2, STEP = 2, ROW_ALIGN = 1 };
-#define NAME "bf16 AVX512_BF16 14x32"
-#endif
 
-#ifdef HAVE_TILES
 #define INLINE static inline __attribute__((always_inline))
 #define EACH(i, n) _Pragma("GCC unroll 16") for (int i = 0; i < (n); i++)
 
-#ifdef __aarch64__
 static bool detect(void)
 {
     return getauxval(AT_HWCAP2) & (1ul << 14); /* HWCAP2_BF16 */
@@ -87,51 +77,6 @@ TARGET INLINE void run_tile(const int pairs, const int nv, int mr, const ll_gemm
 }
 #define WIDTHS(X, mr) X(mr, 1) X(mr, 2) X(mr, 3)
 #define ALL_TILES(X) WIDTHS(X, 1) WIDTHS(X, 2) WIDTHS(X, 3) WIDTHS(X, 4)
-
-#else /* x86-64 */
-#define TARGET __attribute__((target("avx512f,avx512bf16")))
-
-static bool detect(void)
-{
-    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bf16");
-}
-
-TARGET INLINE void run_tile(const int rows, const int nv, int mr, const ll_gemm_tile *t)
-{
-    __m512 acc[MR][NV];
-    const uint16_t *a = (const uint16_t *)t->a, *b = (const uint16_t *)t->b;
-    (void)mr;
-    EACH (i, rows) {
-        EACH (j, nv) acc[i][j] = _mm512_setzero_ps();
-    }
-    for (int64_t p = 0; p < t->k; p += STEP, a += 2 * rows, b += nv * 32) {
-        __m512bh bv[NV];
-        EACH (j, nv) bv[j] = (__m512bh)_mm512_loadu_si512(b + 32 * j);
-        EACH (i, rows) {
-            int pair;
-            memcpy(&pair, a + 2 * i, sizeof pair);
-            __m512bh av = (__m512bh)_mm512_set1_epi32(pair);
-            EACH (j, nv) acc[i][j] = _mm512_dpbf16_ps(acc[i][j], av, bv[j]);
-        }
-    }
-    EACH (i, rows) {
-        EACH (j, nv) {
-            float *c = t->c + i * t->c_rs + 16 * j;
-            __m512 v = acc[i][j];
-            if (t->add) v = _mm512_add_ps(v, _mm512_loadu_ps(c));
-            _mm512_storeu_ps(c, v);
-        }
-    }
-}
-#define WIDTHS(X, mr) X(mr, 1) X(mr, 2)
-#define ROWS_7(X)                                                                                  \
-    WIDTHS(X, 1)                                                                                   \
-    WIDTHS(X, 2) WIDTHS(X, 3) WIDTHS(X, 4) WIDTHS(X, 5) WIDTHS(X, 6) WIDTHS(X, 7)
-#define ALL_TILES(X)                                                                               \
-    ROWS_7(X)                                                                                      \
-    WIDTHS(X, 8)                                                                                   \
-    WIDTHS(X, 9) WIDTHS(X, 10) WIDTHS(X, 11) WIDTHS(X, 12) WIDTHS(X, 13) WIDTHS(X, 14)
-#endif
 
 #define DEFINE(rows, nv)                                                                           \
     TARGET static void tile_##rows##_##nv(int mr, const ll_gemm_tile *t)                           \
