@@ -194,8 +194,9 @@ static bool fold_operands(const ll_graph *to, const ll_node *n, draft *d)
     bool any = false;
     if (!is_op(n, "matmul")) return false;
     memcpy(&d->made.matmul, n->attr, sizeof d->made.matmul);
-    char *letters = d->made.matmul.spec;
-    for (int k = 0; k < 2; k++, letters = strchr(letters, ',') + 1) {
+    char *spec = d->made.matmul.spec;
+    for (int k = 0; k < 2; k++) {
+        char *letters = k ? strchr(spec, ',') + 1 : spec;
         const ll_node *before = maker(to, d->in[k]);
         ll_spec s;
         char old[LL_MAX_DIMS];
