@@ -349,13 +349,15 @@ static bool more_to_do(const ll_graph *g, ll_arena *arena)
 ll_err ll_simplify(const ll_graph *g, ll_graph **out)
 {
     TRY(ll_graph_check(g));
-    TRY(simplify_once(g, out));
-    while (more_to_do(*out, (*out)->arena)) {
+    ll_graph *simple;
+    TRY(simplify_once(g, &simple));
+    while (more_to_do(simple, simple->arena)) {
         ll_graph *again;
-        ll_err rc = simplify_once(*out, &again);
-        ll_graph_free(*out);
-        if (rc != LL_OK) return ll_frame(rc, __FILE__, __LINE__, __func__);
-        *out = again;
+        ll_err rc = simplify_once(simple, &again);
+        ll_graph_free(simple);
+        TRY(rc);
+        simple = again;
     }
+    *out = simple;
     return LL_OK;
 }

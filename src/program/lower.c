@@ -34,8 +34,7 @@ static ll_err run_passes(const ll_graph *g, const ll_lower_opts *opts, ll_graph 
 
 /* ---- old values ---- */
 
-/* What a result, or another input's update, shows of an input that is updated is its old value: a
- * copy, taken before the update writes the new one. A value that stays what it is is no update. */
+/* v, or a copy of it where it is an input that changes. */
 static ll_err copy_of(ll_graph *g, ll_val v, const bool *changes, int n_micro, ll_val *out)
 {
     *out = v;
@@ -44,6 +43,8 @@ static ll_err copy_of(ll_graph *g, ll_val v, const bool *changes, int n_micro, l
     return ll_emit_all(g, ll_op_find("cast"), &same, &v, 1, out);
 }
 
+/* What a result, or another input's update, shows of an input that is updated is its old value: a
+ * copy, taken before the new one is written. An update to what is there already is dropped. */
 static ll_err keep_old_values(ll_graph *g, int n_micro)
 {
     bool *changes = LL_NEW_ARRAY(g->arena, bool, g->n_value); /* input -> gets a new value */
