@@ -14,6 +14,7 @@
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -111,6 +112,7 @@ static inline void program_become(const char *folder, const how *h, char *const 
 {
     char path[4096];
     program_path(path);
+    prctl(PR_SET_PDEATHSIG, SIGKILL); /* a test that fails leaves no program running */
     int closed = h->out && !*h->out;
     const char *out = h->out && *h->out ? h->out : "stdout.txt";
     bool good = chdir(folder) == 0;
