@@ -127,8 +127,11 @@ static void show_end(const ll_run *r, const ll_train_report *t)
                 "stopped by signal %d after step %lld, checkpoint saved; go on with:\n"
                 "  loopline train %s --resume\n",
                 t->signal, (long long)t->steps, r->out);
-    fprintf(stderr, "%lld steps in %s; training loss %.4f", (long long)t->steps,
-            ll_text_duration(t->seconds, d), t->train_loss);
+    if (t->steps > t->first)
+        fprintf(stderr, "%lld steps in %s; training loss %.4f", (long long)(t->steps - t->first),
+                ll_text_duration(t->seconds, d), t->train_loss);
+    else
+        fprintf(stderr, "no step was left to do after step %lld", (long long)t->steps);
     if (!isnan(t->val.loss)) fprintf(stderr, ", validation loss %.4f", t->val.loss);
     if (!isnan(t->val.accuracy)) fprintf(stderr, ", accuracy %.2f %%", 100 * t->val.accuracy);
     fprintf(stderr, "\n%s: checkpoints/ metrics.jsonl curve.svg run.yaml\n", r->out);

@@ -389,7 +389,7 @@ static ll_err run(trainer *t)
 {
     TRY(set_up(t));
     t->report->parameters = ll_session_parameters(t->s);
-    t->report->steps = t->first;
+    t->report->steps = t->report->first = t->first;
     t->report->val = (ll_score){NAN, NAN, 0};
     t->report->bytes_planned = ll_session_bytes(t->s) + ll_evaluator_bytes(t->eval);
     tell_start(t);

@@ -39,8 +39,9 @@ typedef struct ll_train_opts {
 } ll_train_opts;
 
 typedef struct ll_train_report {
-    int64_t parameters, steps; /* steps done in all */
-    double train_loss;         /* mean over the last log_every steps, 65536 at most */
+    int64_t parameters;
+    int64_t steps, first; /* steps done in all, and before this start */
+    double train_loss;    /* mean over the last log_every steps, 65536 at most */
     ll_score val;
     double step_s; /* median of the last 65536 */
     double samples_per_s, tokens_per_s, seconds, first_step_s;
