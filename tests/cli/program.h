@@ -179,7 +179,8 @@ static inline outcome program_wait(const char *folder, pid_t child)
     snprintf(path, sizeof path, "%s/stderr.txt", folder);
     o.err = read_whole(path, NULL);
     if (!o.out) o.out = strdup("");
-    assert_true(o.status != 126 && o.err);
+    if (!o.err) o.err = strdup(""); /* it was killed before it was the program */
+    assert_true(o.status != 126);
     return o;
 }
 
