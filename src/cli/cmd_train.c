@@ -97,6 +97,7 @@ static void on_start(void *context, const ll_train_start *s)
 static void on_step(void *context, const ll_train_step *s)
 {
     view *v = (view *)context;
+    if (s->gflops > v->peak) v->peak = s->gflops; /* the product was timed in a bad moment */
     ll_step_stats st = {s->step,
                         s->loss,
                         s->grad_norm,
