@@ -20,7 +20,8 @@
  * thread, most recently. Builders return an ll_val instead: the graph remembers the first mistake,
  * later calls on it do nothing, and ll_graph_check, or opening a session, reports it.
  * Ownership. An out-parameter is owned by the caller; a returned pointer is borrowed. A graph must
- * outlive the sessions opened on it. Every function here is local: no rank waits for another. */
+ * outlive the sessions opened on it. Every function here is local, that is, no rank waits for
+ * another, but those that say they are collective. */
 #pragma once
 #include <stdbool.h>
 #include <stddef.h>
@@ -47,7 +48,8 @@ extern "C" {
     X(IO, "file or data error")                                                                    \
     X(CONFIG, "bad run file or setting")                                                           \
     X(NUMERIC, "not a finite number")                                                              \
-    X(SYS, "system call failed")
+    X(SYS, "system call failed")                                                                   \
+    X(COMM, "communication failed")
 
 typedef enum LL_NODISCARD ll_err {
     LL_OK,
@@ -282,6 +284,65 @@ LL_API size_t ll_session_bytes(const ll_session *s);              /* of the one 
 /* Parameters, state and the step count as a safetensors file, written beside and renamed. */
 LL_API ll_err ll_session_save(ll_session *s, const char *path);
 LL_API ll_err ll_session_load(ll_session *s, const char *path);
+
+/* ---- ranks: processes that work together ---- */
+/* A communicator: some ranks, and what they send each other. Where the process was started by an
+ * MPI launcher (mpirun, srun) it joins the others; otherwise it is the only rank.
+ * loopline_mpi.h makes one of a program's own MPI_Comm. Calls on one communicator come from one
+ * thread at a time. "Collective": all ranks must call it, in the same order. */
+typedef struct ll_comm ll_comm;
+typedef struct ll_request ll_request;
+typedef enum ll_reduce { LL_REDUCE_SUM, LL_REDUCE_MAX, LL_REDUCE_MIN } ll_reduce;
+
+typedef struct ll_comm_opts {
+    double timeout_s;  /* a rank that the others wait for longer than this is a failure; 0: 60 */
+    bool thread;       /* messages also move on a thread of their own, not only inside calls on the
+                        * communicator, ll_comm_poll among them */
+    bool canonical;    /* sums in an order that neither the algorithm nor timing can change */
+    const char *table; /* the tuner's file; NULL: in the user's cache folder; "": none */
+    size_t window_bytes; /* of each rank's window of shared memory; 0: 4 MiB */
+} ll_comm_opts;
+
+LL_API ll_err ll_comm_open(const ll_comm_opts *opts, ll_comm **out); /* collective */
+LL_API void ll_comm_close(ll_comm *c);                               /* collective */
+LL_API int ll_comm_rank(const ll_comm *c);
+LL_API int ll_comm_size(const ll_comm *c);
+/* Collective. Ranks that give the same color, ordered by key, then by rank; color < 0: *out is
+ * NULL. Close before c. */
+LL_API ll_err ll_comm_split(ll_comm *c, int color, int key, ll_comm **out);
+/* Collective. Memory for data of collectives; within a node the ranks read each other's, which
+ * saves copies. It lives as long as the communicator. */
+LL_API ll_err ll_comm_alloc(ll_comm *c, size_t bytes, void **out);
+/* Collective. A failure on any rank becomes the same failure on every rank. */
+LL_API ll_err ll_comm_agree(ll_comm *c, ll_err mine);
+/* What this rank is doing, for the report that names a rank the others wait for: "forward of
+ * conv3". The text must outlive the communicator or the next call. */
+LL_API void ll_comm_doing(ll_comm *c, const char *what);
+
+/* Collectives, each in place on n elements (blocks of rank r of p: elements n r / p to
+ * n (r + 1) / p). algorithm: a name that `loopline bench comm --list` shows; NULL: the tuner's
+ * choice. site: who calls, for messages; may be NULL, else as for ll_comm_doing. */
+typedef struct ll_coll_opts {
+    const char *algorithm, *site;
+    int64_t segment; /* elements; 0: the tuner's choice */
+} ll_coll_opts;
+LL_API ll_err ll_comm_allreduce(ll_comm *c, void *data, int64_t n, ll_dtype t, ll_reduce op,
+                                const ll_coll_opts *opts);
+LL_API ll_err ll_comm_reduce_scatter(ll_comm *c, void *data, int64_t n, ll_dtype t, ll_reduce op,
+                                     const ll_coll_opts *opts);
+LL_API ll_err ll_comm_allgather(ll_comm *c, void *data, int64_t n, ll_dtype t,
+                                const ll_coll_opts *opts);
+LL_API ll_err ll_comm_alltoall(ll_comm *c, const void *data, void *out, int64_t n, ll_dtype t,
+                               const ll_coll_opts *opts);
+LL_API ll_err ll_comm_broadcast(ll_comm *c, void *data, int64_t n, ll_dtype t, int root,
+                                const ll_coll_opts *opts);
+LL_API ll_err ll_comm_barrier(ll_comm *c);
+/* Starts and returns; data belongs to the request until ll_comm_wait. Requests are waited for in
+ * any order, each once. */
+LL_API ll_err ll_comm_allreduce_start(ll_comm *c, void *data, int64_t n, ll_dtype t, ll_reduce op,
+                                      const ll_coll_opts *opts, ll_request **out);
+LL_API ll_err ll_comm_poll(ll_comm *c); /* moves what can be moved */
+LL_API ll_err ll_comm_wait(ll_request *r);
 
 #ifdef __cplusplus
 }

@@ -44,10 +44,13 @@ include_direction() {
 
 # Each header alone, as C and as C++ (for nvcc).
 headers_alone() {
+    local mpi
+    mpi="-DOMPI_SKIP_MPICXX -DMPICH_SKIP_MPICXX $(mpicc -show 2>/dev/null | grep -oE -- '-(I|isystem )[^ ]+' | tr '\n' ' ')"
+    export mpi
     printf '%s\n' "${headers[@]}" | xargs -P 2 -I{} sh -c '
         h=$(echo "{}" | sed "s,^src/,,;s,^include/,,")
         for lang in "gcc -std=gnu2x -x c" "g++ -std=c++17 -x c++"; do
-            echo "#include \"$h\"" | $lang -Wall -Wextra -Werror -Isrc -Iinclude -fsyntax-only - >/dev/null 2>&1 ||
+            echo "#include \"$h\"" | $lang -Wall -Wextra -Werror -Isrc -Iinclude $mpi -fsyntax-only - >/dev/null 2>&1 ||
                 echo "{}:1: does not compile alone: echo \"#include \\\"$h\\\"\" | $lang -Wall -Wextra -Isrc -Iinclude -fsyntax-only -"
         done'
 }

@@ -27,12 +27,16 @@ need libhwloc-dev has_lib hwloc
 need libjansson-dev has_lib jansson
 need libyaml-dev has_lib yaml-0.1
 need zlib1g-dev has_lib zlib
+has_mpi() { command -v mpicc && command -v mpiexec; } # whichever: Open MPI, MPICH
+if ! has_mpi >/dev/null; then missing+=(libopenmpi-dev openmpi-bin); fi
 need dataset-fashion-mnist test -e /usr/share/datasets/fashion-mnist/train-images-idx3-ubyte.gz
 need bible-kjv-text test -e /usr/lib/bible.data
 if [ "${1:-}" = --check ]; then
     need g++ command -v g++
     need libcmocka-dev has_lib cmocka
     need clang command -v clang
+    need mpich command -v mpiexec.mpich
+    need libmpich-dev command -v mpicc.mpich
     need clang-format command -v clang-format
     need libomp-dev clang_has include/omp.h
     need libclang-rt-dev clang_has 'lib/*/libclang_rt.fuzzer*.a'

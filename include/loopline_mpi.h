@@ -1,0 +1,21 @@
+/* loopline_mpi.h: for programs that use MPI themselves and host Loopline. Includes mpi.h: compile
+ * with the MPI that libloopline was built with. */
+#pragma once
+#include "loopline.h"
+
+#include <mpi.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Collective over comm, which is duplicated: messages of the program and of Loopline never meet.
+ * MPI must have been initialised, with MPI_THREAD_SERIALIZED or more for ll_comm_opts.thread, and
+ * be finalised by the program after ll_comm_close. */
+LL_API ll_err ll_comm_from_mpi(MPI_Comm comm, const ll_comm_opts *opts, ll_comm **out);
+/* The same for a Fortran communicator handle. */
+LL_API ll_err ll_comm_from_fortran(MPI_Fint comm, const ll_comm_opts *opts, ll_comm **out);
+
+#ifdef __cplusplus
+}
+#endif

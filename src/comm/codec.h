@@ -1,0 +1,51 @@
+/* codec.h: gradients in fewer bytes. A codec all-reduces (sums) f32 vectors of one length; every
+ * rank ends with the same bits. Text names a codec and its settings:
+ *   bf16, f16          the sum in that type
+ *   qsgd:BITS          1..8 bits an element and a scale a block, stochastic rounding (QSGD)
+ *   onebit             signs and two means a block, error feedback (1-bit SGD)
+ *   topk:SHARE         the largest SHARE (0.001) by magnitude, error feedback; sparse all-reduce
+ *                      by the cheaper of SparCML's forms, dense from where that is less
+ *   topk:SHARE:BITS    the same with values (and the dense form) quantised
+ * Error feedback keeps what was not sent in a residual that is added to the next input: part of the
+ * training state. Random numbers are a function of (seed, step, codec's name, element). */
+#pragma once
+#include "comm/comm.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct ll_codec ll_codec;
+
+typedef struct ll_codec_report {
+    int64_t bytes;       /* that this rank put on the wire, last call */
+    int64_t dense_bytes; /* that an uncompressed all-reduce of that length needs: 2 (p-1)/p n */
+    double error;     /* |input + residual - what was sent of it| / |input + residual|, 2-norms */
+    const char *form; /* how it was done: "all-gather", "split", "dense", "doubling" */
+} ll_codec_report;
+
+/* name: its stream of random numbers, and its residual's name in checkpoints. */
+ll_err ll_codec_open(const char *text, const char *name, int64_t n, uint64_t seed, ll_codec **out);
+void ll_codec_close(ll_codec *k);
+/* Collective. data [n]: the sum over ranks of what the codec kept of each one's input. */
+ll_err ll_codec_allreduce(ll_codec *k, ll_comm *c, float *data, int64_t step, const char *site);
+ll_codec_report ll_codec_last(const ll_codec *k);
+/* The residual, [n], to be saved and restored; NULL: this codec has none. */
+float *ll_codec_residual(ll_codec *k);
+const char *ll_codec_name(const ll_codec *k);
+/* One line each for --help. */
+const char *ll_codec_help(void);
+
+/* Sufficient factors: the gradient of a fully-connected layer is a sum over samples of outer
+ * products, dw [m,n] = a [batch,m]^T b [batch,n]; where batch (m + n) on all ranks is less than
+ * 2 m n, sending a and b is less than sending dw. Collective; every rank has its own batch (all
+ * given in batches[size]). dw is overwritten by the sum over all ranks. */
+ll_err ll_factors_allreduce(ll_comm *c, const float *a, const float *b, const int64_t *batches,
+                            int64_t m, int64_t n, float *dw, const char *site,
+                            ll_codec_report *report);
+/* Would it send less than the dense all-reduce? */
+bool ll_factors_cheaper(int64_t batch_total, int64_t m, int64_t n, int size);
+
+#ifdef __cplusplus
+}
+#endif

@@ -1,0 +1,56 @@
+/* comm.h: collectives on a communicator: takes a schedule for what is asked (cached), and runs its
+ * steps on a transport as messages arrive. What is public is in loopline.h; this is the rest.
+ *
+ * Each collective on a communicator has a number, the same on every rank because the order of calls
+ * is; its messages carry the number as tag, so those of collectives under way at once never meet.
+ * Collectives that use the window run one after another, in the order of their numbers. */
+#pragma once
+#include "comm/transport.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct ll_coll_call {
+    ll_coll_spec spec; /* size, node and shared are filled in */
+    void *data, *out;
+    ll_dtype dtype;
+    ll_reduce op;
+    const ll_algo *algo; /* NULL: the tuner's choice (and its segment, where spec.segment is 0) */
+    /* A ready list in place of spec and algo (halo, subsets): it must live until the wait. */
+    const ll_sched *sched;
+    const char *site;
+} ll_coll_call;
+
+ll_err ll_comm_start(ll_comm *c, const ll_coll_call *call, ll_request **out);
+ll_err ll_comm_run(ll_comm *c, const ll_coll_call *call); /* start and wait */
+
+/* What was sent by this rank since the communicator was opened, library collectives left out. */
+typedef struct ll_comm_count {
+    int64_t messages, bytes, collectives;
+} ll_comm_count;
+ll_comm_count ll_comm_counted(const ll_comm *c);
+
+ll_transport *ll_comm_transport(ll_comm *c);
+const int *ll_comm_nodes(const ll_comm *c); /* [size] */
+const ll_comm_opts *ll_comm_options(const ll_comm *c);
+/* Is data (bytes of it, on this rank) from ll_comm_alloc? All ranks must pass memory at the same
+ * place of the same allocation for it to count as shared. */
+bool ll_comm_is_shared(const ll_comm *c, const void *data, size_t bytes);
+
+/* ---- messages outside of schedules, for codecs whose lengths depend on the data ---- */
+/* One number of a collective, for tags: call on every rank in the same order. */
+int ll_comm_next_tag(ll_comm *c, const char *what, const char *site);
+/* Sends and receives at once (either may be of 0 bytes; a peer of -1: not at all); *received: how
+ * many bytes came. Waits, with an eye on failures. */
+ll_err ll_comm_exchange(ll_comm *c, int tag, int to, const void *data, size_t bytes, int from,
+                        void *room, size_t room_bytes, size_t *received);
+
+/* ---- arithmetic (reduce.c) ---- */
+/* dst = src[0] op src[1] op ..., n elements, in canonical order (sched.h); dst may be one of the
+ * sources, other overlaps are not allowed. bf16 and f16 are rounded after every addition. */
+void ll_fold(void *dst, const void *const *src, int n_src, int64_t n, ll_dtype t, ll_reduce op);
+
+#ifdef __cplusplus
+}
+#endif

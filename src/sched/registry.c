@@ -1,0 +1,118 @@
+/* registry.c: every algorithm. A file x.c of this folder declares ll_algos_x, an array that ends
+ * with an empty entry; the build lists the files (CMakeLists.txt names those that are no
+ * algorithms). */
+#include "sched/emit.h"
+#include "base/text.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define ALGOS(x) extern const ll_algo ll_algos_##x[];
+#include "algo_list.inc"
+#undef ALGOS
+
+static const ll_algo *const files[] = {
+#define ALGOS(x) ll_algos_##x,
+#include "algo_list.inc"
+#undef ALGOS
+    NULL};
+
+enum { ALGOS_MAX = 96 };
+
+static int by_coll_and_name(const void *a, const void *b)
+{
+    const ll_algo *x = *(const ll_algo *const *)a, *y = *(const ll_algo *const *)b;
+    return x->coll != y->coll ? (int)x->coll - (int)y->coll : strcmp(x->name, y->name);
+}
+
+static const ll_algo *sorted[ALGOS_MAX + 1];
+
+__attribute__((constructor)) static void sort_algos(void)
+{
+    int n = 0;
+    for (const ll_algo *const *f = files; *f; f++)
+        for (const ll_algo *a = *f; a->name; a++) {
+            LL_ASSERT(n < ALGOS_MAX);
+            sorted[n++] = a;
+        }
+    qsort(sorted, (size_t)n, sizeof *sorted, by_coll_and_name);
+}
+
+const ll_algo *const *ll_algos(void)
+{
+    return sorted;
+}
+
+const ll_algo *ll_algo_find(ll_coll coll, const char *name)
+{
+    for (const ll_algo *const *a = sorted; *a; a++)
+        if ((*a)->coll == coll && !strcmp((*a)->name, name)) return *a;
+    return NULL;
+}
+
+static bool one_node(const ll_coll_spec *s)
+{
+    for (int i = 1; s->node && i < s->size; i++)
+        if (s->node[i] != s->node[0]) return false;
+    return true;
+}
+
+static bool can(const ll_algo *a, const ll_coll_spec *s, const char **why)
+{
+    *why = "all ranks on one node";
+    if (a->window && !one_node(s)) return false;
+    *why = "data from ll_comm_alloc";
+    if (a->shared && !s->shared) return false;
+    return !a->fits || a->fits(s, why);
+}
+
+ll_err ll_algo_check(const ll_algo *a, const ll_coll_spec *s)
+{
+    const char *why, *ignored;
+    if (can(a, s, &why)) return LL_OK;
+    ll_arena *arena = ll_arena_new();
+    ll_buf able = {.arena = arena};
+    for (const ll_algo *const *b = sorted; *b; b++)
+        if ((*b)->coll == s->coll && can(*b, s, &ignored))
+            ll_buf_printf(&able, "%s%s", able.len ? ", " : "", (*b)->name);
+    ll_err rc =
+        ll_raise(LL_E_COMM, __FILE__, __LINE__, __func__,
+                 "%s by %s on %d ranks needs %s; these can do it: %s", ll_coll_name(s->coll),
+                 a->name, s->size, why, able.len ? able.text : "none");
+    ll_arena_free(arena);
+    return rc;
+}
+
+ll_err ll_sched_build(ll_arena *arena, const ll_algo *a, const ll_coll_spec *s, int rank,
+                      const ll_sched **out)
+{
+    CHECK(s->size > 0 && rank >= 0 && rank < s->size, LL_E_ARG, "rank %d of %d", rank, s->size);
+    CHECK(s->count >= 0 && s->segment >= 0, LL_E_ARG, "%lld elements in segments of %lld",
+          (long long)s->count, (long long)s->segment);
+    CHECK(s->root >= 0 && s->root < s->size, LL_E_ARG, "root %d of %d ranks", s->root, s->size);
+    TRY(ll_algo_check(a, s));
+    ll_emit e = {.arena = arena, .rank = rank, .size = s->size};
+    a->emit(&e, s, rank);
+    *out = ll_emit_finish(&e);
+    return LL_OK;
+}
+
+const char *ll_coll_name(ll_coll c)
+{
+    static const char *const names[] = {
+#define X(name, text) text,
+        LL_COLLS(X)
+#undef X
+    };
+    return names[c];
+}
+
+void ll_coll_block(const ll_coll_spec *s, int b, int64_t *from, int64_t *to)
+{
+    if (!s->starts) {
+        ll_part(s->count, s->size, b, from, to);
+    } else {
+        *from = s->starts[b];
+        *to = s->starts[b + 1];
+    }
+}

@@ -1,0 +1,200 @@
+/* sched.h: collectives as data. An algorithm is a pure function that emits, for one rank, a list of
+ * steps; the verifier (verify.h) proves the lists of all ranks right, the simulator (simulate.h)
+ * times them, comm/ runs them. All three read the same lists.
+ *
+ * Buffers. Steps name elements, not bytes, of four buffers that each rank has:
+ *   DATA     the caller's, in place
+ *   OUT      the caller's second buffer: the result of an all-to-all only
+ *   SCRATCH  private, sched->scratch elements
+ *   WINDOW   sched->window elements that the other ranks of the node can read
+ * A rank writes its own buffers only. It may read another rank's WINDOW and, where the spec says
+ * shared, another rank's DATA, with signals (below) to say when.
+ *
+ * Rounds. Steps are grouped in rounds that a rank runs one after another, at its own pace:
+ *   1. every AWAIT of the round is over;
+ *   2. its RECVs and SENDs are posted, in list order;
+ *   3. its FOLDs run, in list order;
+ *   4. its SIGNAL is raised (at most one a round);
+ *   5. its RECVs and SENDs complete, and the round is over.
+ * So the FOLDs of a round overlap its messages, and may touch nothing that these write, nor write
+ * anything that these read. Messages from i to j match in the order both post them.
+ *
+ * A SIGNAL adds one to a counter of the rank; AWAIT(peer, k) waits until the peer has signalled k
+ * times in this collective. In a schedule with a window all ranks of a node signal equally often.
+ *
+ * The canonical order of a sum over parts 0..p-1 is the aligned binary tree
+ *     T(a, b) = T(a, a + q) + T(a + q, b), q the largest power of two below b - a; T(a, a+1) = part
+ * a A fold combines its sources so. Algorithms for which the whole result is T over the ranks, bit
+ * for bit, are called canonical (docs/architecture.md says what that promises); IEEE addition
+ * commutes, so which of two operands comes first does not matter. */
+#pragma once
+#include "base/arena.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define LL_COLLS(X)                                                                                \
+    X(ALLREDUCE, "all-reduce")                                                                     \
+    X(REDUCE_SCATTER, "reduce-scatter")                                                            \
+    X(ALLGATHER, "all-gather")                                                                     \
+    X(ALLTOALL, "all-to-all")                                                                      \
+    X(BROADCAST, "broadcast")                                                                      \
+    X(REDUCE, "reduce")                                                                            \
+    X(GATHER, "gather")                                                                            \
+    X(SCATTER, "scatter")                                                                          \
+    X(BARRIER, "barrier")                                                                          \
+    X(HALO, "halo exchange")
+
+typedef enum ll_coll {
+#define X(name, text) LL_COLL_##name,
+    LL_COLLS(X)
+#undef X
+        LL_N_COLL
+} ll_coll;
+
+const char *ll_coll_name(ll_coll c);
+
+/* ---- steps ---- */
+typedef enum ll_step_kind {
+    LL_STEP_SEND,   /* n elements at from[0] (own) to peer */
+    LL_STEP_RECV,   /* n elements from peer to dst */
+    LL_STEP_FOLD,   /* dst = from[0] op from[1] op ... in canonical order; one source: a copy */
+    LL_STEP_SIGNAL, /* my next signal */
+    LL_STEP_AWAIT,  /* peer has signalled value times */
+    LL_STEP_LIBRARY /* the MPI library's own collective on DATA (and OUT), all of it */
+} ll_step_kind;
+
+typedef enum ll_buf_id { LL_DATA, LL_OUT, LL_SCRATCH, LL_WINDOW, LL_N_BUF } ll_buf_id;
+
+typedef struct ll_ref {
+    int rank; /* whose buffer */
+    ll_buf_id buf;
+    int64_t at; /* element */
+} ll_ref;
+
+/* A copy of rows of n elements: rows[1] times rows[0] of them, apart by the strides. */
+typedef struct ll_rows {
+    int64_t rows[2];
+    int64_t dst_stride[2], src_stride[2];
+} ll_rows;
+
+typedef struct ll_step {
+    ll_step_kind kind;
+    int round;
+    int peer;  /* SEND, RECV, AWAIT */
+    int value; /* AWAIT */
+    int64_t n;
+    ll_ref dst;         /* RECV, FOLD; own */
+    const ll_ref *from; /* SEND, FOLD */
+    int n_from;
+    const ll_rows *rows; /* FOLD of one source only; NULL: one row */
+} ll_step;
+
+typedef struct ll_sched {
+    int rank, size;
+    const ll_step *steps; /* by round */
+    int n_step, n_round;
+    int64_t scratch, window;   /* elements needed */
+    int n_signal;              /* that this rank raises */
+    int64_t n_message, n_sent; /* messages and elements that this rank sends */
+} ll_sched;
+
+/* ---- what is to be done ---- */
+typedef struct ll_coll_spec {
+    ll_coll coll;
+    int size; /* ranks */
+    int root; /* broadcast, reduce, gather, scatter */
+    /* Elements of DATA on every rank. All-reduce, reduce, broadcast: all of them. Reduce-scatter,
+     * all-gather, gather, scatter: cut into one block for each rank; a rank's own block is where
+     * its part is found or left. All-to-all: of the blocks that go to each rank. */
+    int64_t count;
+    const int64_t *starts; /* size + 1: where blocks begin and end; NULL: ll_part */
+    const int64_t *matrix; /* all-to-all: [from * size + to] elements, both buffers packed in order
+                            * of the other rank; NULL: block `to` of DATA as above */
+    int64_t segment;       /* elements in a segment, for algorithms that cut; 0: their default */
+    const int *node;       /* [size] which node a rank is on, any numbering; NULL: all on one */
+    bool shared;           /* the ranks of a node can read each other's DATA */
+} ll_coll_spec;
+
+/* Part i of p of n elements: [*from, *to). */
+static inline void ll_part(int64_t n, int p, int i, int64_t *from, int64_t *to)
+{
+    *from = n / p * i + n % p * i / p;
+    *to = n / p * (i + 1) + n % p * (i + 1) / p;
+}
+/* Block b of a spec. */
+void ll_coll_block(const ll_coll_spec *s, int b, int64_t *from, int64_t *to);
+
+/* ---- algorithms ---- */
+/* What the slowest chain of steps costs, in the model of one message at a time in and one out of a
+ * rank: messages (times alpha), elements sent (beta), folded (gamma: n for each source after the
+ * first) and copied (kappa), signals awaited (sigma). */
+typedef struct ll_cost {
+    double messages, sent, folded, copied, awaits;
+} ll_cost;
+
+typedef struct ll_emit ll_emit;
+
+typedef struct ll_algo {
+    const char *name; /* "ring" */
+    ll_coll coll;
+    const char *help; /* one line */
+    bool segmented;   /* heeds spec->segment */
+    bool window;      /* needs all ranks on one node, with a window */
+    bool shared;      /* needs spec->shared */
+    bool library;     /* the MPI library's own */
+    /* Can it do this? On false, *why says what it needs (static text). NULL: always. */
+    bool (*fits)(const ll_coll_spec *s, const char **why);
+    void (*emit)(ll_emit *e, const ll_coll_spec *s, int rank);
+    /* NULL where no formula is known to be exact: then only the simulator tells. */
+    ll_cost (*cost)(const ll_coll_spec *s);
+    /* Is the sum in canonical order? NULL: never (or nothing is summed). */
+    bool (*canonical)(const ll_coll_spec *s);
+} ll_algo;
+
+/* All, sorted by collective and name; ends with NULL. */
+const ll_algo *const *ll_algos(void);
+/* NULL: no such. */
+const ll_algo *ll_algo_find(ll_coll coll, const char *name);
+/* Fails, naming the algorithms that can do it, where this one cannot. */
+ll_err ll_algo_check(const ll_algo *a, const ll_coll_spec *s);
+/* One rank's steps, in the arena. */
+ll_err ll_sched_build(ll_arena *arena, const ll_algo *a, const ll_coll_spec *s, int rank,
+                      const ll_sched **out);
+
+/* The least that any algorithm can cost (messages, sent and folded), one message at a time. */
+ll_cost ll_coll_bound(const ll_coll_spec *s);
+
+/* ---- more than one algorithm in a list ---- */
+/* All-reduces over subsets of the ranks, all at once: a rank takes part in those it is listed in.
+ */
+typedef struct ll_subset {
+    const int *ranks; /* ascending */
+    int n_rank;
+    int64_t at, count; /* of DATA, the same on all its ranks */
+} ll_subset;
+ll_err ll_sched_subsets(ll_arena *arena, const ll_algo *a, const ll_subset *subsets, int n_subset,
+                        int size, int64_t segment, int rank, const ll_sched **out);
+
+/* Halo exchange on a grid of ranks (rank = y * nx + x; 1-D: ny = 1 or nx = 1). DATA of a rank is
+ * [outer, up + h + down, left + w + right, inner]: its own h x w part of a whole, and around it
+ * room for what its neighbours own, corners included. up, down, left and right may differ from rank
+ * to rank and be 0 (at the border of the whole they are: nothing is received there); a margin may
+ * be wider than one neighbour's part: then it comes from several. Parts need not be equal. */
+typedef struct ll_halo_spec {
+    int ny, nx;
+    const int64_t *y_starts, *x_starts; /* ny + 1, nx + 1: rows and columns of the whole that each
+                                         * part of the grid owns */
+    const int64_t *up, *down;           /* [ny]: margins of the parts */
+    const int64_t *left, *right;        /* [nx] */
+    int64_t outer, inner;
+} ll_halo_spec;
+ll_err ll_sched_halo(ll_arena *arena, const ll_halo_spec *s, int rank, const ll_sched **out);
+
+/* Readable: one line a step. */
+const char *ll_sched_text(ll_arena *arena, const ll_sched *s);
+
+#ifdef __cplusplus
+}
+#endif

@@ -1,0 +1,46 @@
+/* verify.h: proofs and times of schedules, without ranks. */
+#pragma once
+#include "sched/sched.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Runs the lists of all ranks symbolically and in the strictest way that messages may behave (a
+ * send is over only when its receive is posted). Every element of every buffer carries which ranks'
+ * contributions it holds, in what order they were combined, and who wrote and read it when (vector
+ * clocks). Fails, saying which rank, step and element, on: a deadlock, a message of the wrong
+ * length, one never received, a contribution summed twice, unwritten memory used, reads and writes
+ * that no signal or message orders, a result that is not what the collective promises, counters
+ * (messages, elements sent, signals, buffer sizes) that are not those of the list. */
+ll_err ll_sched_verify(const ll_coll_spec *s, const ll_sched *const *ranks);
+/* The same lists run `times` times one after another, alternating between two halves of the window
+ * as comm/ does: is that free of races too? */
+ll_err ll_sched_verify_repeated(const ll_coll_spec *s, const ll_sched *const *ranks, int times);
+ll_err ll_sched_verify_subsets(const ll_subset *subsets, int n_subset, int size, int64_t count,
+                               const ll_sched *const *ranks);
+ll_err ll_sched_verify_halo(const ll_halo_spec *s, const ll_sched *const *ranks);
+/* Did every sum of the last verification on this thread have the canonical order? */
+bool ll_sched_was_canonical(void);
+
+/* ---- time ---- */
+/* Seconds for a message (alpha), a byte sent (beta), a byte folded for each source after the first
+ * (gamma), a byte copied (kappa), an await (sigma). alpha and beta are of two ranks of one node,
+ * and of two nodes. share: ranks that run at once on a core, by which local work is slowed. */
+typedef struct ll_link_model {
+    double alpha[2], beta[2]; /* [0] within a node, [1] between nodes */
+    double gamma, kappa, sigma;
+    double share;
+} ll_link_model;
+
+/* When the last rank is done. Each rank sends one message and receives one at a time; a message
+ * occupies both for alpha + bytes * beta and starts when both have posted it. */
+double ll_sched_time(const ll_coll_spec *s, const ll_sched *const *ranks, size_t elem_bytes,
+                     const ll_link_model *m);
+/* A cost in seconds, with the links of one class. */
+double ll_cost_time(const ll_cost *c, size_t elem_bytes, const ll_link_model *m,
+                    bool between_nodes);
+
+#ifdef __cplusplus
+}
+#endif
