@@ -12,15 +12,46 @@ static ll_step *add(ll_emit *e, ll_step_kind kind)
     return s;
 }
 
-static void used(ll_emit *e, ll_buf_id buf, int64_t end)
+/* A place given relative to the group, in this rank's terms. */
+static ll_ref place(const ll_emit *e, int index, ll_buf_id buf, int64_t at)
 {
-    if (buf == LL_SCRATCH && end > e->scratch) e->scratch = end;
-    if (buf == LL_WINDOW && end > e->window) e->window = end;
+    if (buf == LL_DATA) at += e->in.at;
+    if (buf == LL_SCRATCH) at += e->in.scratch;
+    return (ll_ref){ll_group_rank(&e->in, index), buf, at};
 }
 
-static const ll_ref *refs(ll_emit *e, const ll_ref *from, int n)
+static ll_ref own(const ll_emit *e, ll_buf_id buf, int64_t at)
 {
-    return (const ll_ref *)ll_arena_copy(e->arena, from, sizeof(ll_ref) * (size_t)n);
+    ll_ref r = place(e, 0, buf, at);
+    r.rank = e->rank;
+    return r;
+}
+
+static void used(ll_emit *e, ll_ref r, int64_t n)
+{
+    if (r.rank != e->rank) return;
+    if (r.buf == LL_SCRATCH && r.at + n > e->scratch) e->scratch = r.at + n;
+    if (r.buf == LL_WINDOW && r.at + n > e->window) e->window = r.at + n;
+}
+
+void ll_emit_within(ll_emit *e, const ll_group *g, ll_emitter *f, const ll_coll_spec *s)
+{
+    if (g->me < 0) return;
+    ll_group outer = e->in;
+    int before = e->signal_before;
+    int *ranks = LL_NEW_ARRAY(e->arena, int, g->size);
+    for (int i = 0; i < g->size; i++) ranks[i] = ll_group_rank(&outer, ll_group_rank(g, i));
+    e->in = (ll_group){.ranks = ranks,
+                       .size = g->size,
+                       .me = g->me,
+                       .at = outer.at + g->at,
+                       .scratch = outer.scratch + g->scratch};
+    e->signal_before = e->n_signal;
+    ll_emit_next(e);
+    f(e, s, g->me);
+    ll_emit_next(e);
+    e->in = outer;
+    e->signal_before = before;
 }
 
 void ll_emit_next(ll_emit *e)
@@ -31,43 +62,54 @@ void ll_emit_next(ll_emit *e)
 void ll_emit_send(ll_emit *e, int peer, ll_buf_id buf, int64_t at, int64_t n)
 {
     if (n <= 0) return;
+    ll_ref from = own(e, buf, at);
     ll_step *s = add(e, LL_STEP_SEND);
-    s->peer = peer;
+    s->peer = ll_group_rank(&e->in, peer);
     s->n = n;
-    s->from = refs(e, &(ll_ref){e->rank, buf, at}, 1);
+    s->from = (const ll_ref *)ll_arena_copy(e->arena, &from, sizeof from);
     s->n_from = 1;
-    used(e, buf, at + n);
+    used(e, from, n);
 }
 
 void ll_emit_recv(ll_emit *e, int peer, ll_buf_id buf, int64_t at, int64_t n)
 {
     if (n <= 0) return;
     ll_step *s = add(e, LL_STEP_RECV);
-    s->peer = peer;
+    s->peer = ll_group_rank(&e->in, peer);
     s->n = n;
-    s->dst = (ll_ref){e->rank, buf, at};
-    used(e, buf, at + n);
+    s->dst = own(e, buf, at);
+    used(e, s->dst, n);
+}
+
+/* from: in this rank's terms. */
+static void fold(ll_emit *e, ll_ref dst, ll_ref *from, int n_from, int64_t n)
+{
+    ll_step *s = add(e, LL_STEP_FOLD);
+    s->n = n;
+    s->dst = dst;
+    s->from = from;
+    s->n_from = n_from;
+    used(e, dst, n);
+    for (int i = 0; i < n_from; i++) used(e, from[i], n);
 }
 
 void ll_emit_fold_all(ll_emit *e, ll_buf_id dst, int64_t at, const ll_ref *from, int n_from,
                       int64_t n)
 {
     if (n <= 0) return;
-    ll_step *s = add(e, LL_STEP_FOLD);
-    s->n = n;
-    s->dst = (ll_ref){e->rank, dst, at};
-    s->from = refs(e, from, n_from);
-    s->n_from = n_from;
-    used(e, dst, at + n);
-    for (int i = 0; i < n_from; i++)
-        if (from[i].rank == e->rank) used(e, from[i].buf, from[i].at + n);
+    ll_ref *placed = LL_NEW_ARRAY(e->arena, ll_ref, n_from);
+    for (int i = 0; i < n_from; i++) placed[i] = place(e, from[i].rank, from[i].buf, from[i].at);
+    fold(e, own(e, dst, at), placed, n_from, n);
 }
 
 void ll_emit_fold(ll_emit *e, ll_buf_id dst, int64_t at, ll_buf_id a, int64_t a_at, ll_buf_id b,
                   int64_t b_at, int64_t n)
 {
-    const ll_ref from[] = {{e->rank, a, a_at}, {e->rank, b, b_at}};
-    ll_emit_fold_all(e, dst, at, from, 2, n);
+    if (n <= 0) return;
+    ll_ref *from = LL_NEW_ARRAY(e->arena, ll_ref, 2);
+    from[0] = own(e, a, a_at);
+    from[1] = own(e, b, b_at);
+    fold(e, own(e, dst, at), from, 2, n);
 }
 
 void ll_emit_copy(ll_emit *e, ll_buf_id dst, int64_t at, ll_ref from, int64_t n)
@@ -81,9 +123,10 @@ void ll_emit_rows(ll_emit *e, ll_buf_id dst, int64_t at, ll_ref from, int64_t n,
     int64_t outer = rows->rows[1] - 1, inner = rows->rows[0] - 1;
     if (n <= 0 || outer < 0 || inner < 0) return;
     ll_emit_copy(e, dst, at, from, n);
-    e->steps[e->n_step - 1].rows = (const ll_rows *)ll_arena_copy(e->arena, rows, sizeof *rows);
-    used(e, dst, at + outer * rows->dst_stride[1] + inner * rows->dst_stride[0] + n);
-    used(e, from.buf, from.at + outer * rows->src_stride[1] + inner * rows->src_stride[0] + n);
+    ll_step *s = &e->steps[e->n_step - 1];
+    s->rows = (const ll_rows *)ll_arena_copy(e->arena, rows, sizeof *rows);
+    used(e, s->dst, outer * rows->dst_stride[1] + inner * rows->dst_stride[0] + n);
+    used(e, s->from[0], outer * rows->src_stride[1] + inner * rows->src_stride[0] + n);
 }
 
 void ll_emit_signal(ll_emit *e)
@@ -95,8 +138,8 @@ void ll_emit_signal(ll_emit *e)
 void ll_emit_await(ll_emit *e, int peer, int value)
 {
     ll_step *s = add(e, LL_STEP_AWAIT);
-    s->peer = peer;
-    s->value = value;
+    s->peer = ll_group_rank(&e->in, peer);
+    s->value = e->signal_before + value;
 }
 
 void ll_emit_library(ll_emit *e)

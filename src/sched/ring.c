@@ -9,7 +9,7 @@
  *     2        a +=            b +=            c +=
  *
  * Segments: a block goes in pieces; while one is on the wire, the one before it is summed. */
-#include "sched/emit.h"
+#include "sched/algos.h"
 
 /* Pieces of a block of at most segment elements each: how many, and which elements. */
 static int n_piece(int64_t block, int64_t segment)
@@ -37,11 +37,11 @@ static void piece(const ll_coll_spec *s, int b, int k, int n, int64_t *from, int
     *to += start;
 }
 
-void ll_emit_ring_reduce_scatter(ll_emit *e, const ll_coll_spec *s, const ll_group *g)
+void ll_emit_ring_reduce_scatter(ll_emit *e, const ll_coll_spec *s, int me)
 {
-    int p = g->size, n = n_piece(largest_block(s), s->segment);
-    if (g->me < 0 || p < 2) return;
-    int right = ll_group_rank(g, (g->me + 1) % p), left = ll_group_rank(g, (g->me + p - 1) % p);
+    int p = s->size, n = n_piece(largest_block(s), s->segment);
+    if (p < 2) return;
+    int right = (me + 1) % p, left = (me + p - 1) % p;
     int64_t room = largest_block(s) / n + 1, from, to;
     /* Turn t of (p - 1) n: piece t % n of block me - 1 - t / n goes out; what came in the turn
      * before is summed meanwhile, unless this turn sends it (one piece only), and then before. */
@@ -49,58 +49,40 @@ void ll_emit_ring_reduce_scatter(ll_emit *e, const ll_coll_spec *s, const ll_gro
     for (int t = 0; t <= turns; t++) {
         bool fold = t > 0;
         if (fold) {
-            piece(s, g->me - 2 - (t - 1) / n, (t - 1) % n, n, &from, &to);
+            piece(s, me - 2 - (t - 1) / n, (t - 1) % n, n, &from, &to);
             ll_emit_fold(e, LL_DATA, from, LL_DATA, from, LL_SCRATCH, (t - 1) % 2 * room,
                          to - from);
             if (n == 1) ll_emit_next(e);
         }
         if (t == turns) break;
-        piece(s, g->me - 1 - t / n, t % n, n, &from, &to);
+        piece(s, me - 1 - t / n, t % n, n, &from, &to);
         ll_emit_send(e, right, LL_DATA, from, to - from);
-        piece(s, g->me - 2 - t / n, t % n, n, &from, &to);
+        piece(s, me - 2 - t / n, t % n, n, &from, &to);
         ll_emit_recv(e, left, LL_SCRATCH, t % 2 * room, to - from);
         ll_emit_next(e);
     }
     ll_emit_next(e);
 }
 
-void ll_emit_ring_allgather(ll_emit *e, const ll_coll_spec *s, const ll_group *g)
+void ll_emit_ring_allgather(ll_emit *e, const ll_coll_spec *s, int me)
 {
-    int p = g->size, n = n_piece(largest_block(s), s->segment);
-    if (g->me < 0 || p < 2) return;
-    int right = ll_group_rank(g, (g->me + 1) % p), left = ll_group_rank(g, (g->me + p - 1) % p);
+    int p = s->size, n = n_piece(largest_block(s), s->segment);
+    if (p < 2) return;
+    int right = (me + 1) % p, left = (me + p - 1) % p;
     int64_t from, to;
     for (int t = 0; t < (p - 1) * n; t++) {
-        piece(s, g->me - t / n, t % n, n, &from, &to);
+        piece(s, me - t / n, t % n, n, &from, &to);
         ll_emit_send(e, right, LL_DATA, from, to - from);
-        piece(s, g->me - 1 - t / n, t % n, n, &from, &to);
+        piece(s, me - 1 - t / n, t % n, n, &from, &to);
         ll_emit_recv(e, left, LL_DATA, from, to - from);
         ll_emit_next(e);
     }
 }
 
-static ll_group everyone(const ll_coll_spec *s, int rank)
+static void allreduce(ll_emit *e, const ll_coll_spec *s, int me)
 {
-    return (ll_group){.size = s->size, .me = rank};
-}
-
-static void reduce_scatter(ll_emit *e, const ll_coll_spec *s, int rank)
-{
-    ll_group g = everyone(s, rank);
-    ll_emit_ring_reduce_scatter(e, s, &g);
-}
-
-static void allgather(ll_emit *e, const ll_coll_spec *s, int rank)
-{
-    ll_group g = everyone(s, rank);
-    ll_emit_ring_allgather(e, s, &g);
-}
-
-static void allreduce(ll_emit *e, const ll_coll_spec *s, int rank)
-{
-    ll_group g = everyone(s, rank);
-    ll_emit_ring_reduce_scatter(e, s, &g);
-    ll_emit_ring_allgather(e, s, &g);
+    ll_emit_ring_reduce_scatter(e, s, me);
+    ll_emit_ring_allgather(e, s, me);
 }
 
 const ll_algo ll_algos_ring[] = {
@@ -108,12 +90,12 @@ const ll_algo ll_algos_ring[] = {
      .coll = LL_COLL_REDUCE_SCATTER,
      .help = "blocks travel around once, summed on the way",
      .segmented = true,
-     .emit = reduce_scatter},
+     .emit = ll_emit_ring_reduce_scatter},
     {.name = "ring",
      .coll = LL_COLL_ALLGATHER,
      .help = "blocks travel around once",
      .segmented = true,
-     .emit = allgather},
+     .emit = ll_emit_ring_allgather},
     {.name = "ring",
      .coll = LL_COLL_ALLREDUCE,
      .help = "reduce-scatter and all-gather around a ring: least bytes, 2 (p - 1) messages",
