@@ -38,6 +38,15 @@ const ll_comm_opts *ll_comm_options(const ll_comm *c);
  * place of the same allocation for it to count as shared. */
 bool ll_comm_is_shared(const ll_comm *c, const void *data, size_t bytes);
 
+/* ---- the tuner (tuner.h) ---- */
+typedef struct ll_tuner ll_tuner;
+/* The communicator holds it from now on, and lets go of one it had (ll_tuner_free), as its close
+ * does; NULL takes it away. Calls under way keep what was chosen for them. */
+void ll_comm_set_tuner(ll_comm *c, ll_tuner *t);
+/* NULL where there is none: then choices follow from built-in rules. */
+const ll_tuner *ll_comm_tuner(const ll_comm *c);
+bool ll_comm_has_window(const ll_comm *c); /* can algorithms with a window be used? */
+
 /* ---- messages outside of schedules, for codecs whose lengths depend on the data ---- */
 /* One number of a collective, for tags: call on every rank in the same order. */
 int ll_comm_next_tag(ll_comm *c, const char *what, const char *site);

@@ -11,16 +11,22 @@
 extern "C" {
 #endif
 
+/* One way to do it, and what it takes. */
+typedef struct ll_tuned_way {
+    const ll_algo *algo;
+    size_t segment_bytes;           /* 0: not cut */
+    double predicted_s, measured_s; /* measured_s is 0 where it was predicted only */
+} ll_tuned_way;
+
+/* What was found for a collective of so many bytes of DATA; used for the sizes nearest to it. */
 typedef struct ll_tuned {
     ll_coll coll;
-    size_t bytes; /* at and above this, up to the next entry of the same collective */
-    const ll_algo *algo;
-    size_t segment_bytes; /* 0: not cut */
-    double predicted_s, measured_s;
-    const char *why; /* "fastest of 3 measured; window predicted 12 us, ring 31 us" */
+    size_t bytes;
+    bool shared;              /* DATA is memory that the ranks of a node share */
+    const ll_tuned_way *ways; /* best first: those measured, then those predicted */
+    int n_way;
+    const char *why; /* "fastest of 3 measured: window 12 us, ring 31 us" */
 } ll_tuned;
-
-typedef struct ll_tuner ll_tuner;
 
 typedef struct ll_tuner_opts {
     double budget_s; /* 0: 1.5 */
@@ -29,14 +35,14 @@ typedef struct ll_tuner_opts {
 
 /* Collective. Belongs to the communicator from now on; every call without an algorithm uses it. */
 ll_err ll_tune(ll_comm *c, const ll_tuner_opts *opts, const ll_tuner **out);
-/* NULL where none was made: then choices follow from built-in rules (ll_tuner_default). */
-const ll_tuner *ll_comm_tuner(const ll_comm *c);
+void ll_tuner_free(ll_tuner *t); /* the communicator does */
 const ll_link_model *ll_tuner_model(const ll_tuner *t);
 const ll_tuned *ll_tuner_entries(const ll_tuner *t, int *n);
 const char *ll_tuner_file(const ll_tuner *t); /* read from or written to; NULL: none */
 bool ll_tuner_was_read(const ll_tuner *t);
-double ll_tuner_seconds(const ll_tuner *t);
-/* A choice for a call, from the tuner (may be NULL) or the built-in rules. Pure. */
+double ll_tuner_seconds(const ll_tuner *t); /* that the tuning took */
+/* A choice for a call, from the tuner (may be NULL) or the built-in rules. Pure. *segment is in
+ * elements, 0 where the algorithm does not cut. */
 ll_err ll_tuner_choose(const ll_tuner *t, const ll_coll_spec *s, size_t elem_bytes, bool has_window,
                        bool canonical, const ll_algo **algo, int64_t *segment);
 /* The bucket size from which on larger messages gain less than a tenth per byte. */

@@ -57,7 +57,7 @@ static bool one_node(const ll_coll_spec *s)
     return true;
 }
 
-static bool can(const ll_algo *a, const ll_coll_spec *s, const char **why)
+bool ll_algo_can(const ll_algo *a, const ll_coll_spec *s, const char **why)
 {
     *why = "all ranks on one node";
     if (a->window && !one_node(s)) return false;
@@ -69,11 +69,11 @@ static bool can(const ll_algo *a, const ll_coll_spec *s, const char **why)
 ll_err ll_algo_check(const ll_algo *a, const ll_coll_spec *s)
 {
     const char *why, *ignored;
-    if (can(a, s, &why)) return LL_OK;
+    if (ll_algo_can(a, s, &why)) return LL_OK;
     ll_arena *arena = ll_arena_new();
     ll_buf able = {.arena = arena};
     for (const ll_algo *const *b = sorted; *b; b++)
-        if ((*b)->coll == s->coll && can(*b, s, &ignored))
+        if ((*b)->coll == s->coll && ll_algo_can(*b, s, &ignored))
             ll_buf_printf(&able, "%s%s", able.len ? ", " : "", (*b)->name);
     ll_err rc =
         ll_raise(LL_E_COMM, __FILE__, __LINE__, __func__,

@@ -157,6 +157,8 @@ typedef struct ll_algo {
 const ll_algo *const *ll_algos(void);
 /* NULL: no such. */
 const ll_algo *ll_algo_find(ll_coll coll, const char *name);
+/* Can it do this? On false, *why says what it needs (static text). */
+bool ll_algo_can(const ll_algo *a, const ll_coll_spec *s, const char **why);
 /* Fails, naming the algorithms that can do it, where this one cannot. */
 ll_err ll_algo_check(const ll_algo *a, const ll_coll_spec *s);
 /* One rank's steps, in the arena. */

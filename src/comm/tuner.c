@@ -1,0 +1,161 @@
+/* tuner.c: which algorithm for a call. With a table, the best way of the nearest measured size that
+ * can do what is asked; without one, rules that hold on most machines:
+ *
+ *   all ranks on one node       the window: every rank reads what the others left there
+ *   small messages              few rounds: butterfly, trees (latency counts)
+ *   large messages              few bytes: ring, in segments (bandwidth counts)
+ *
+ * The choice is a function of the call and the table, which are equal on all ranks: so is it. */
+#include "comm/tuner_int.h"
+
+#include <math.h>
+#include <string.h>
+
+enum { SMALL = 32 << 10, SEGMENT = 256 << 10 };
+
+bool ll_tuner_sums(ll_coll c)
+{
+    return c == LL_COLL_ALLREDUCE || c == LL_COLL_REDUCE_SCATTER || c == LL_COLL_REDUCE;
+}
+
+static bool allowed(const ll_algo *a, const ll_coll_spec *s, bool has_window, bool canonical)
+{
+    const char *why;
+    if ((a->window || a->shared) && !has_window) return false;
+    if (canonical && ll_tuner_sums(s->coll) && !(a->canonical && a->canonical(s))) return false;
+    return ll_algo_can(a, s, &why);
+}
+
+/* ---- rules ---- */
+
+/* Names in order of preference; those that do not exist for a collective are passed over. */
+static const char *const for_small[] = {"shared",       "window1",      "window", "butterfly",
+                                        "rabenseifner", "binomial",     "tree",   "direct",
+                                        "bruck",        "hierarchical", NULL};
+static const char *const for_large[] = {"shared",   "window",       "window1", "hierarchical",
+                                        "ring",     "rabenseifner", "direct",  "pairwise",
+                                        "pipetree", "binomial",     "tree",    NULL};
+
+static const ll_algo *by_rules(const ll_coll_spec *s, size_t bytes, bool has_window, bool canonical)
+{
+    for (const char *const *n = bytes <= SMALL ? for_small : for_large; *n; n++) {
+        const ll_algo *a = ll_algo_find(s->coll, *n);
+        if (a && allowed(a, s, has_window, canonical)) return a;
+    }
+    for (int library = 0; library < 2; library++) /* the library's own last */
+        for (const ll_algo *const *a = ll_algos(); *a; a++)
+            if ((*a)->coll == s->coll && (*a)->library == (bool)library &&
+                allowed(*a, s, has_window, canonical))
+                return *a;
+    return NULL;
+}
+
+/* ---- the table ---- */
+
+/* How far apart two sizes are, as a ratio of at least 1. */
+static double apart(size_t a, size_t b)
+{
+    double x = (double)(a ? a : 1), y = (double)(b ? b : 1);
+    return x > y ? x / y : y / x;
+}
+
+/* The entry of the nearest size; one for memory of its own stands in for one that is shared. */
+static const ll_tuned *nearest(const ll_tuner *t, const ll_coll_spec *s, size_t bytes)
+{
+    const ll_tuned *best = NULL;
+    for (int i = 0; i < t->n_entry; i++) {
+        const ll_tuned *e = &t->entries[i];
+        if (e->coll != s->coll || (e->shared && !s->shared)) continue;
+        if (best && best->shared && !e->shared) continue;
+        bool nearer = !best || (e->shared && !best->shared) ||
+                      apart(e->bytes, bytes) < apart(best->bytes, bytes);
+        if (nearer) best = e;
+    }
+    return best;
+}
+
+static const ll_tuned_way *by_table(const ll_tuner *t, const ll_coll_spec *s, size_t bytes,
+                                    bool has_window, bool canonical)
+{
+    if (!t || t->size != s->size) return NULL;
+    const ll_tuned *e = nearest(t, s, bytes);
+    for (int i = 0; e && i < e->n_way; i++)
+        if (allowed(e->ways[i].algo, s, has_window, canonical)) return &e->ways[i];
+    return NULL;
+}
+
+ll_err ll_tuner_choose(const ll_tuner *t, const ll_coll_spec *s, size_t elem_bytes, bool has_window,
+                       bool canonical, const ll_algo **algo, int64_t *segment)
+{
+    size_t bytes = (size_t)s->count * elem_bytes, cut = 0;
+    const ll_tuned_way *w = by_table(t, s, bytes, has_window, canonical);
+    if (w) {
+        *algo = w->algo;
+        cut = w->segment_bytes;
+    } else {
+        *algo = by_rules(s, bytes, has_window, canonical);
+        CHECK(*algo, LL_E_COMM, "no algorithm can do %s of %lld elements on %d ranks%s",
+              ll_coll_name(s->coll), (long long)s->count, s->size,
+              canonical ? " with its sums in canonical order" : "");
+        if (bytes > 2 * (size_t)SEGMENT) cut = SEGMENT;
+    }
+    *segment = (*algo)->segmented ? (int64_t)(cut / elem_bytes) : 0;
+    return LL_OK;
+}
+
+/* ---- what is in it ---- */
+
+void ll_tuner_free(ll_tuner *t)
+{
+    if (t) ll_arena_free(t->arena);
+}
+
+const ll_link_model *ll_tuner_model(const ll_tuner *t)
+{
+    return &t->model;
+}
+
+const ll_tuned *ll_tuner_entries(const ll_tuner *t, int *n)
+{
+    *n = t->n_entry;
+    return t->entries;
+}
+
+const char *ll_tuner_file(const ll_tuner *t)
+{
+    return t->file;
+}
+
+bool ll_tuner_was_read(const ll_tuner *t)
+{
+    return t->was_read;
+}
+
+double ll_tuner_seconds(const ll_tuner *t)
+{
+    return t->seconds;
+}
+
+static double seconds_of(const ll_tuned *e)
+{
+    return e->ways[0].measured_s > 0 ? e->ways[0].measured_s : e->ways[0].predicted_s;
+}
+
+size_t ll_tuner_bucket_bytes(const ll_tuner *t)
+{
+    const size_t unknown = (size_t)4 << 20;
+    if (!t) return unknown;
+    double least = INFINITY; /* seconds a byte, of the largest sizes */
+    for (int i = 0; i < t->n_entry; i++) {
+        const ll_tuned *e = &t->entries[i];
+        if (e->coll == LL_COLL_ALLREDUCE && !e->shared && e->n_way)
+            least = fmin(least, seconds_of(e) / (double)e->bytes);
+    }
+    for (int i = 0; i < t->n_entry; i++) {
+        const ll_tuned *e = &t->entries[i];
+        if (e->coll == LL_COLL_ALLREDUCE && !e->shared && e->n_way &&
+            seconds_of(e) / (double)e->bytes < 1.1 * least)
+            return e->bytes;
+    }
+    return unknown;
+}
