@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-static ll_step *add(ll_emit *e, ll_step_kind kind)
+static ll_step *add(ll_steps *e, ll_step_kind kind)
 {
     e->steps =
         (ll_step *)ll_arena_grow(e->arena, e->steps, sizeof(ll_step), e->n_step, &e->capacity);
@@ -13,28 +13,28 @@ static ll_step *add(ll_emit *e, ll_step_kind kind)
 }
 
 /* A place given relative to the group, in this rank's terms. */
-static ll_ref place(const ll_emit *e, int index, ll_buf_id buf, int64_t at)
+static ll_ref place(const ll_steps *e, int index, ll_buf_id buf, int64_t at)
 {
     if (buf == LL_DATA) at += e->in.at;
     if (buf == LL_SCRATCH) at += e->in.scratch;
     return (ll_ref){ll_group_rank(&e->in, index), buf, at};
 }
 
-static ll_ref own(const ll_emit *e, ll_buf_id buf, int64_t at)
+static ll_ref own(const ll_steps *e, ll_buf_id buf, int64_t at)
 {
     ll_ref r = place(e, 0, buf, at);
     r.rank = e->rank;
     return r;
 }
 
-static void used(ll_emit *e, ll_ref r, int64_t n)
+static void used(ll_steps *e, ll_ref r, int64_t n)
 {
     if (r.rank != e->rank) return;
     if (r.buf == LL_SCRATCH && r.at + n > e->scratch) e->scratch = r.at + n;
     if (r.buf == LL_WINDOW && r.at + n > e->window) e->window = r.at + n;
 }
 
-void ll_emit_within(ll_emit *e, const ll_group *g, ll_emitter *f, const ll_coll_spec *s)
+void ll_emit_within(ll_steps *e, const ll_group *g, ll_emitter *f, const ll_coll_spec *s)
 {
     if (g->me < 0) return;
     ll_group outer = e->in;
@@ -54,12 +54,12 @@ void ll_emit_within(ll_emit *e, const ll_group *g, ll_emitter *f, const ll_coll_
     e->signal_before = before;
 }
 
-void ll_emit_next(ll_emit *e)
+void ll_emit_next(ll_steps *e)
 {
     if (e->n_step && e->steps[e->n_step - 1].round == e->round) e->round++;
 }
 
-void ll_emit_send(ll_emit *e, int peer, ll_buf_id buf, int64_t at, int64_t n)
+void ll_emit_send(ll_steps *e, int peer, ll_buf_id buf, int64_t at, int64_t n)
 {
     if (n <= 0) return;
     ll_ref from = own(e, buf, at);
@@ -71,7 +71,7 @@ void ll_emit_send(ll_emit *e, int peer, ll_buf_id buf, int64_t at, int64_t n)
     used(e, from, n);
 }
 
-void ll_emit_recv(ll_emit *e, int peer, ll_buf_id buf, int64_t at, int64_t n)
+void ll_emit_recv(ll_steps *e, int peer, ll_buf_id buf, int64_t at, int64_t n)
 {
     if (n <= 0) return;
     ll_step *s = add(e, LL_STEP_RECV);
@@ -82,7 +82,7 @@ void ll_emit_recv(ll_emit *e, int peer, ll_buf_id buf, int64_t at, int64_t n)
 }
 
 /* from: in this rank's terms. */
-static void fold(ll_emit *e, ll_ref dst, ll_ref *from, int n_from, int64_t n)
+static void fold(ll_steps *e, ll_ref dst, ll_ref *from, int n_from, int64_t n)
 {
     ll_step *s = add(e, LL_STEP_FOLD);
     s->n = n;
@@ -93,7 +93,7 @@ static void fold(ll_emit *e, ll_ref dst, ll_ref *from, int n_from, int64_t n)
     for (int i = 0; i < n_from; i++) used(e, from[i], n);
 }
 
-void ll_emit_fold_all(ll_emit *e, ll_buf_id dst, int64_t at, const ll_ref *from, int n_from,
+void ll_emit_fold_all(ll_steps *e, ll_buf_id dst, int64_t at, const ll_ref *from, int n_from,
                       int64_t n)
 {
     if (n <= 0) return;
@@ -102,7 +102,7 @@ void ll_emit_fold_all(ll_emit *e, ll_buf_id dst, int64_t at, const ll_ref *from,
     fold(e, own(e, dst, at), placed, n_from, n);
 }
 
-void ll_emit_fold(ll_emit *e, ll_buf_id dst, int64_t at, ll_buf_id a, int64_t a_at, ll_buf_id b,
+void ll_emit_fold(ll_steps *e, ll_buf_id dst, int64_t at, ll_buf_id a, int64_t a_at, ll_buf_id b,
                   int64_t b_at, int64_t n)
 {
     if (n <= 0) return;
@@ -112,12 +112,12 @@ void ll_emit_fold(ll_emit *e, ll_buf_id dst, int64_t at, ll_buf_id a, int64_t a_
     fold(e, own(e, dst, at), from, 2, n);
 }
 
-void ll_emit_copy(ll_emit *e, ll_buf_id dst, int64_t at, ll_ref from, int64_t n)
+void ll_emit_copy(ll_steps *e, ll_buf_id dst, int64_t at, ll_ref from, int64_t n)
 {
     ll_emit_fold_all(e, dst, at, &from, 1, n);
 }
 
-void ll_emit_rows(ll_emit *e, ll_buf_id dst, int64_t at, ll_ref from, int64_t n,
+void ll_emit_rows(ll_steps *e, ll_buf_id dst, int64_t at, ll_ref from, int64_t n,
                   const ll_rows *rows)
 {
     int64_t outer = rows->rows[1] - 1, inner = rows->rows[0] - 1;
@@ -129,25 +129,25 @@ void ll_emit_rows(ll_emit *e, ll_buf_id dst, int64_t at, ll_ref from, int64_t n,
     used(e, s->from[0], outer * rows->src_stride[1] + inner * rows->src_stride[0] + n);
 }
 
-void ll_emit_signal(ll_emit *e)
+void ll_emit_signal(ll_steps *e)
 {
     add(e, LL_STEP_SIGNAL);
     e->n_signal++;
 }
 
-void ll_emit_await(ll_emit *e, int peer, int value)
+void ll_emit_await(ll_steps *e, int peer, int value)
 {
     ll_step *s = add(e, LL_STEP_AWAIT);
     s->peer = ll_group_rank(&e->in, peer);
     s->value = e->signal_before + value;
 }
 
-void ll_emit_library(ll_emit *e)
+void ll_emit_library(ll_steps *e)
 {
     add(e, LL_STEP_LIBRARY);
 }
 
-const ll_sched *ll_emit_finish(ll_emit *e)
+const ll_sched *ll_emit_finish(ll_steps *e)
 {
     ll_sched *s = LL_NEW(e->arena, ll_sched);
     *s = (ll_sched){.rank = e->rank,

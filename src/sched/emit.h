@@ -25,7 +25,7 @@ static inline int ll_group_rank(const ll_group *g, int index)
     return g->ranks ? g->ranks[index] : index;
 }
 
-struct ll_emit {
+struct ll_steps {
     ll_arena *arena;
     int rank, size;
     int round;
@@ -38,29 +38,29 @@ struct ll_emit {
 };
 
 /* spec->size is the group's; rank: the caller's index in it. */
-typedef void ll_emitter(ll_emit *e, const ll_coll_spec *s, int rank);
+typedef void ll_emitter(ll_steps *e, const ll_coll_spec *s, int rank);
 /* Runs an emitter for a group, in rounds of its own: it begins a round, and so does what follows.
  * The ranks of the group must have signalled equally often before. */
-void ll_emit_within(ll_emit *e, const ll_group *g, ll_emitter *f, const ll_coll_spec *s);
+void ll_emit_within(ll_steps *e, const ll_group *g, ll_emitter *f, const ll_coll_spec *s);
 
-void ll_emit_next(ll_emit *e);
-void ll_emit_send(ll_emit *e, int peer, ll_buf_id buf, int64_t at, int64_t n);
-void ll_emit_recv(ll_emit *e, int peer, ll_buf_id buf, int64_t at, int64_t n);
+void ll_emit_next(ll_steps *e);
+void ll_emit_send(ll_steps *e, int peer, ll_buf_id buf, int64_t at, int64_t n);
+void ll_emit_recv(ll_steps *e, int peer, ll_buf_id buf, int64_t at, int64_t n);
 /* dst = a op b, own buffers. */
-void ll_emit_fold(ll_emit *e, ll_buf_id dst, int64_t at, ll_buf_id a, int64_t a_at, ll_buf_id b,
+void ll_emit_fold(ll_steps *e, ll_buf_id dst, int64_t at, ll_buf_id a, int64_t a_at, ll_buf_id b,
                   int64_t b_at, int64_t n);
 /* dst = from[0] op ... (from is copied). */
-void ll_emit_fold_all(ll_emit *e, ll_buf_id dst, int64_t at, const ll_ref *from, int n_from,
+void ll_emit_fold_all(ll_steps *e, ll_buf_id dst, int64_t at, const ll_ref *from, int n_from,
                       int64_t n);
-void ll_emit_copy(ll_emit *e, ll_buf_id dst, int64_t at, ll_ref from, int64_t n);
+void ll_emit_copy(ll_steps *e, ll_buf_id dst, int64_t at, ll_ref from, int64_t n);
 /* A copy of rows of n elements, apart by two strides; from is own. */
-void ll_emit_rows(ll_emit *e, ll_buf_id dst, int64_t at, ll_ref from, int64_t n,
+void ll_emit_rows(ll_steps *e, ll_buf_id dst, int64_t at, ll_ref from, int64_t n,
                   const ll_rows *rows);
-void ll_emit_signal(ll_emit *e);
-void ll_emit_await(ll_emit *e, int peer, int value);
-void ll_emit_library(ll_emit *e);
+void ll_emit_signal(ll_steps *e);
+void ll_emit_await(ll_steps *e, int peer, int value);
+void ll_emit_library(ll_steps *e);
 /* Steps of no elements are dropped by all of these. */
-const ll_sched *ll_emit_finish(ll_emit *e);
+const ll_sched *ll_emit_finish(ll_steps *e);
 
 #ifdef __cplusplus
 }

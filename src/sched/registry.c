@@ -91,7 +91,7 @@ ll_err ll_sched_build(ll_arena *arena, const ll_algo *a, const ll_coll_spec *s, 
           (long long)s->count, (long long)s->segment);
     CHECK(s->root >= 0 && s->root < s->size, LL_E_ARG, "root %d of %d ranks", s->root, s->size);
     TRY(ll_algo_check(a, s));
-    ll_emit e = {.arena = arena, .rank = rank, .size = s->size};
+    ll_steps e = {.arena = arena, .rank = rank, .size = s->size};
     a->emit(&e, s, rank);
     *out = ll_emit_finish(&e);
     return LL_OK;
@@ -110,7 +110,7 @@ const char *ll_coll_name(ll_coll c)
 void ll_coll_block(const ll_coll_spec *s, int b, int64_t *from, int64_t *to)
 {
     if (!s->starts) {
-        ll_part(s->count, s->size, b, from, to);
+        ll_share(s->count, s->size, b, from, to);
     } else {
         *from = s->starts[b];
         *to = s->starts[b + 1];

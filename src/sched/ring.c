@@ -32,12 +32,12 @@ static void piece(const ll_coll_spec *s, int b, int k, int n, int64_t *from, int
 {
     int64_t start, end;
     ll_coll_block(s, ((b % s->size) + s->size) % s->size, &start, &end);
-    ll_part(end - start, n, k, from, to);
+    ll_share(end - start, n, k, from, to);
     *from += start;
     *to += start;
 }
 
-void ll_emit_ring_reduce_scatter(ll_emit *e, const ll_coll_spec *s, int me)
+void ll_emit_ring_reduce_scatter(ll_steps *e, const ll_coll_spec *s, int me)
 {
     int p = s->size, n = n_piece(largest_block(s), s->segment);
     if (p < 2) return;
@@ -64,7 +64,7 @@ void ll_emit_ring_reduce_scatter(ll_emit *e, const ll_coll_spec *s, int me)
     ll_emit_next(e);
 }
 
-void ll_emit_ring_allgather(ll_emit *e, const ll_coll_spec *s, int me)
+void ll_emit_ring_allgather(ll_steps *e, const ll_coll_spec *s, int me)
 {
     int p = s->size, n = n_piece(largest_block(s), s->segment);
     if (p < 2) return;
@@ -79,7 +79,7 @@ void ll_emit_ring_allgather(ll_emit *e, const ll_coll_spec *s, int me)
     }
 }
 
-static void allreduce(ll_emit *e, const ll_coll_spec *s, int me)
+static void allreduce(ll_steps *e, const ll_coll_spec *s, int me)
 {
     ll_emit_ring_reduce_scatter(e, s, me);
     ll_emit_ring_allgather(e, s, me);

@@ -109,7 +109,7 @@ typedef struct ll_coll_spec {
      * all-gather, gather, scatter: cut into one block for each rank; a rank's own block is where
      * its part is found or left. All-to-all: of the blocks that go to each rank. */
     int64_t count;
-    const int64_t *starts; /* size + 1: where blocks begin and end; NULL: ll_part */
+    const int64_t *starts; /* size + 1: where blocks begin and end; NULL: ll_share */
     const int64_t *matrix; /* all-to-all: [from * size + to] elements, both buffers packed in order
                             * of the other rank; NULL: block `to` of DATA as above */
     int64_t segment;       /* elements in a segment, for algorithms that cut; 0: their default */
@@ -118,7 +118,7 @@ typedef struct ll_coll_spec {
 } ll_coll_spec;
 
 /* Part i of p of n elements: [*from, *to). */
-static inline void ll_part(int64_t n, int p, int i, int64_t *from, int64_t *to)
+static inline void ll_share(int64_t n, int p, int i, int64_t *from, int64_t *to)
 {
     *from = n / p * i + n % p * i / p;
     *to = n / p * (i + 1) + n % p * (i + 1) / p;
@@ -134,7 +134,7 @@ typedef struct ll_cost {
     double messages, sent, folded, copied, awaits;
 } ll_cost;
 
-typedef struct ll_emit ll_emit;
+typedef struct ll_steps ll_steps;
 
 typedef struct ll_algo {
     const char *name; /* "ring" */
@@ -146,7 +146,7 @@ typedef struct ll_algo {
     bool library;     /* the MPI library's own */
     /* Can it do this? On false, *why says what it needs (static text). NULL: always. */
     bool (*fits)(const ll_coll_spec *s, const char **why);
-    void (*emit)(ll_emit *e, const ll_coll_spec *s, int rank);
+    void (*emit)(ll_steps *e, const ll_coll_spec *s, int rank);
     /* NULL where no formula is known to be exact: then only the simulator tells. */
     ll_cost (*cost)(const ll_coll_spec *s);
     /* Is the sum in canonical order? NULL: never (or nothing is summed). */

@@ -28,14 +28,14 @@ enum {
 }; /* elements in a chunk by default: two slots of it fit in a private cache */
 
 typedef struct win {
-    ll_emit *e;
+    ll_steps *e;
     const ll_coll_spec *s;
     int rank, size;
     int n_chunk;
     int64_t room; /* elements in a slot for one block's piece */
 } win;
 
-static win start(ll_emit *e, const ll_coll_spec *s, int rank)
+static win start(ll_steps *e, const ll_coll_spec *s, int rank)
 {
     win w = {.e = e, .s = s, .rank = rank, .size = s->size, .n_chunk = 1};
     int64_t most = 0, from, to, segment = s->segment ? s->segment : SEGMENT;
@@ -54,7 +54,7 @@ static int64_t piece(const win *w, int b, int c, int64_t *at)
 {
     int64_t start, end, from, to;
     ll_coll_block(w->s, b, &start, &end);
-    ll_part(end - start, w->n_chunk, c, &from, &to);
+    ll_share(end - start, w->n_chunk, c, &from, &to);
     *at = start + from;
     return to - from;
 }
@@ -120,7 +120,7 @@ static void meet(const win *w, int round)
     await_all(w, round);
 }
 
-static void allreduce(ll_emit *e, const ll_coll_spec *s, int rank)
+static void allreduce(ll_steps *e, const ll_coll_spec *s, int rank)
 {
     if (nothing(s)) return;
     win w = start(e, s, rank);
@@ -135,7 +135,7 @@ static void allreduce(ll_emit *e, const ll_coll_spec *s, int rank)
     }
 }
 
-static void allreduce_shared(ll_emit *e, const ll_coll_spec *s, int rank)
+static void allreduce_shared(ll_steps *e, const ll_coll_spec *s, int rank)
 {
     if (nothing(s)) return;
     win w = start(e, s, rank);
@@ -147,7 +147,7 @@ static void allreduce_shared(ll_emit *e, const ll_coll_spec *s, int rank)
     meet(&w, w.n_chunk + 2);
 }
 
-static void allreduce_once(ll_emit *e, const ll_coll_spec *s, int rank)
+static void allreduce_once(ll_steps *e, const ll_coll_spec *s, int rank)
 {
     if (nothing(s)) return;
     int64_t segment = s->segment ? s->segment : SEGMENT;
@@ -158,20 +158,20 @@ static void allreduce_once(ll_emit *e, const ll_coll_spec *s, int rank)
     for (int k = 0; k <= w.n_chunk; k++) {
         meet(&w, k);
         if (k >= 1) {
-            ll_part(s->count, w.n_chunk, k - 1, &at, &end);
+            ll_share(s->count, w.n_chunk, k - 1, &at, &end);
             for (int i = 0; i < s->size; i++)
                 from[i] = i == rank ? (ll_ref){i, LL_DATA, at}
                                     : (ll_ref){i, LL_WINDOW, (k - 1) % 2 * room};
             ll_emit_fold_all(e, LL_DATA, at, from, s->size, end - at);
         }
         if (k < w.n_chunk) {
-            ll_part(s->count, w.n_chunk, k, &at, &end);
+            ll_share(s->count, w.n_chunk, k, &at, &end);
             ll_emit_copy(e, LL_WINDOW, k % 2 * room, (ll_ref){rank, LL_DATA, at}, end - at);
         }
     }
 }
 
-static void reduce_scatter(ll_emit *e, const ll_coll_spec *s, int rank)
+static void reduce_scatter(ll_steps *e, const ll_coll_spec *s, int rank)
 {
     if (nothing(s)) return;
     win w = start(e, s, rank);
@@ -182,7 +182,7 @@ static void reduce_scatter(ll_emit *e, const ll_coll_spec *s, int rank)
     }
 }
 
-static void allgather(ll_emit *e, const ll_coll_spec *s, int rank)
+static void allgather(ll_steps *e, const ll_coll_spec *s, int rank)
 {
     if (nothing(s)) return;
     win w = start(e, s, rank);
@@ -194,7 +194,7 @@ static void allgather(ll_emit *e, const ll_coll_spec *s, int rank)
 }
 
 /* The blocks are only a way to cut here: the root puts all of them, the others take them all. */
-static void broadcast(ll_emit *e, const ll_coll_spec *s, int rank)
+static void broadcast(ll_steps *e, const ll_coll_spec *s, int rank)
 {
     if (nothing(s)) return;
     int64_t segment = s->segment ? s->segment : SEGMENT, at, end;
@@ -204,12 +204,12 @@ static void broadcast(ll_emit *e, const ll_coll_spec *s, int rank)
     for (int k = 0; k <= w.n_chunk; k++) {
         meet(&w, k);
         if (k >= 1 && rank != s->root) {
-            ll_part(s->count, w.n_chunk, k - 1, &at, &end);
+            ll_share(s->count, w.n_chunk, k - 1, &at, &end);
             ll_emit_copy(e, LL_DATA, at, (ll_ref){s->root, LL_WINDOW, (k - 1) % 2 * room},
                          end - at);
         }
         if (k < w.n_chunk && rank == s->root) {
-            ll_part(s->count, w.n_chunk, k, &at, &end);
+            ll_share(s->count, w.n_chunk, k, &at, &end);
             ll_emit_copy(e, LL_WINDOW, k % 2 * room, (ll_ref){rank, LL_DATA, at}, end - at);
         }
     }
@@ -233,7 +233,7 @@ static int64_t between(const ll_coll_spec *s, int from, int to, int64_t *data, i
     return s->matrix[from * s->size + to];
 }
 
-static void alltoall(ll_emit *e, const ll_coll_spec *s, int rank)
+static void alltoall(ll_steps *e, const ll_coll_spec *s, int rank)
 {
     int p = s->size;
     int64_t most = 0, data, out, n, from, to;
@@ -254,14 +254,14 @@ static void alltoall(ll_emit *e, const ll_coll_spec *s, int rank)
         for (int i = 1; i < p && k >= 1; i++) {
             int peer = (rank + i) % p;
             n = between(s, peer, rank, &data, &out);
-            ll_part(n, w.n_chunk, k - 1, &from, &to);
+            ll_share(n, w.n_chunk, k - 1, &from, &to);
             ll_emit_copy(e, LL_OUT, out + from, (ll_ref){peer, LL_WINDOW, slot(&w, rank, k - 1)},
                          to - from);
         }
         for (int i = 1; i < p && k < w.n_chunk; i++) {
             int peer = (rank + i) % p;
             n = between(s, rank, peer, &data, &out);
-            ll_part(n, w.n_chunk, k, &from, &to);
+            ll_share(n, w.n_chunk, k, &from, &to);
             ll_emit_copy(e, LL_WINDOW, slot(&w, peer, k), (ll_ref){rank, LL_DATA, data + from},
                          to - from);
         }
