@@ -194,8 +194,9 @@ typedef struct ll_halo_spec {
 } ll_halo_spec;
 ll_err ll_sched_halo(ll_arena *arena, const ll_halo_spec *s, int rank, const ll_sched **out);
 
-/* Readable: one line a step. */
+/* Readable: one line a step; and one step of a rank's list, without the end of the line. */
 const char *ll_sched_text(ll_arena *arena, const ll_sched *s);
+const char *ll_step_text(ll_arena *arena, const ll_step *s, int rank);
 
 #ifdef __cplusplus
 }
