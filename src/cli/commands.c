@@ -2,6 +2,7 @@
  * command line to one of them. */
 #include "cli/args.h"
 #include "base/near.h"
+#include "cli/launch.h"
 
 #include <fcntl.h>
 #include <stdio.h>
@@ -52,17 +53,14 @@ static int run(const ll_command *c, int argc, char *const *argv, ll_arena *arena
 {
     void *opts = ll_arena_alloc(arena, c->opts_bytes);
     bool help;
-    if (ll_args_parse(c, argc, argv, arena, opts, &help) != LL_OK) {
-        fprintf(stderr, "loopline: %s\n", ll_error_message());
-        return 2;
-    }
+    if (ll_args_parse(c, argc, argv, arena, opts, &help) != LL_OK)
+        return ll_cli_fail("loopline", ll_error_message(), 2);
     if (help) {
         fputs(ll_args_help(c, arena), stdout);
         return 0;
     }
     if (c->run(opts) == LL_OK) return 0;
-    fprintf(stderr, "loopline %s: %s\n", c->name, ll_error_text());
-    return 1;
+    return ll_cli_fail(ll_cli_name(), ll_error_text(), 1);
 }
 
 /* A standard stream that is closed would lend its number to the next file opened, which would then
@@ -97,6 +95,7 @@ static int dispatch(int argc, char *const *argv)
 int ll_main(int argc, char *const *argv)
 {
     fill_closed_streams();
+    ll_cli_launch_args(argc, argv);
     int status = dispatch(argc, argv);
     if ((fflush(stdout) != 0 || ferror(stdout)) && status == 0) {
         fprintf(stderr, "loopline: standard output cannot be written\n");

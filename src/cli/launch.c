@@ -1,0 +1,143 @@
+/* launch.c: ranks through mpiexec, and their failures on one screen.
+ *
+ * The launching process replaces itself by mpiexec, so signals and the exit status need no care.
+ * The ranks get the same words and see by their environment that they are ranks already.
+ *
+ * Who prints a failure? One that all ranks share has a teller. Of one that may be a single rank's
+ * nobody knows more than that: rank 0 prints at once and ends the job, others first wait a moment
+ * in which they are ended if rank 0, or a lower rank, failed too. So a wrong word on the command
+ * line, which every rank finds, is printed once, and a file that is missing on one node is told by
+ * a rank of that node. */
+#include "cli/launch.h"
+
+#include "comm/job.h"
+
+#include <errno.h>
+#include <omp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#define LAUNCHED "LOOPLINE_RANKS" /* set by the launcher: never launch twice */
+
+static int own_argc;
+static char *const *own_argv;
+
+void ll_cli_launch_args(int argc, char *const *argv)
+{
+    own_argc = argc;
+    own_argv = argv;
+}
+
+const char *ll_cli_name(void)
+{
+    static char name[64];
+    snprintf(name, sizeof name, "loopline %s", own_argc > 1 ? own_argv[1] : "");
+    return name;
+}
+
+const char *ll_cli_mpiexec(void)
+{
+    const char *given = getenv("LOOPLINE_MPIEXEC");
+    return given && *given ? given : LL_MPIEXEC;
+}
+
+void ll_cli_launch_env(int64_t ranks)
+{
+    char threads[24];
+    int64_t each = omp_get_num_procs() / (ranks > 0 ? ranks : 1);
+    snprintf(threads, sizeof threads, "%lld", (long long)(each > 1 ? each : 1));
+    const char *const vars[][2] = {
+        {"OMP_NUM_THREADS", threads},
+        /* Open MPI. Whoever waits must let others run: with more ranks than cores a spinning wait
+         * costs a thousand times the message. It binds two ranks to a core each, threads and all;
+         * and counts cores, not hardware threads, before it calls the machine full. */
+        {"OMPI_MCA_mpi_yield_when_idle", "1"},
+        {"OMPI_MCA_rmaps_base_oversubscribe", "1"},
+        {"OMPI_MCA_hwloc_base_binding_policy", "none"},
+        {"OMPI_MCA_orte_execute_quiet", "1"},                        /* our message is enough */
+        {"PRTE_MCA_rmaps_default_mapping_policy", ":oversubscribe"}, /* from version 5 on */
+        {"PRTE_MCA_hwloc_default_binding_policy", "none"},
+        /* MPICH: with more ranks than cores no setting helps; our waits yield instead. */
+    };
+    for (size_t i = 0; i < sizeof vars / sizeof *vars; i++) setenv(vars[i][0], vars[i][1], 0);
+    if (geteuid() == 0) { /* containers */
+        setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 0);
+        setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 0);
+    }
+}
+
+/* Becomes mpiexec; returns only with a failure. */
+static ll_err become_mpiexec(int64_t ranks)
+{
+    char self[4096], count[24];
+    ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
+    CHECK(n > 0, LL_E_SYS, "/proc/self/exe cannot be read: %s", strerror(errno));
+    self[n] = '\0';
+    snprintf(count, sizeof count, "%lld", (long long)ranks);
+    const char *mpiexec = ll_cli_mpiexec();
+    char *words = strdup(mpiexec), *rest = NULL;
+    char **argv = (char **)calloc(strlen(mpiexec) + (size_t)own_argc + 4, sizeof *argv);
+    CHECK(words && argv, LL_E_MEM, "no memory for the words of %s", mpiexec);
+    int k = 0;
+    for (char *w = strtok_r(words, " ", &rest); w; w = strtok_r(NULL, " ", &rest)) argv[k++] = w;
+    argv[k++] = (char *)"-n";
+    argv[k++] = count;
+    argv[k++] = self;
+    for (int i = 1; i < own_argc; i++) argv[k++] = own_argv[i];
+    ll_cli_launch_env(ranks);
+    setenv(LAUNCHED, count, 1);
+    fflush(NULL);
+    execvp(argv[0], argv);
+    int why = errno;
+    free(argv);
+    free(words);
+    FAIL(LL_E_SYS,
+         "%s, which starts the ranks of -n, cannot be run: %s; install openmpi-bin or mpich, the "
+         "one that loopline was built with, or set LOOPLINE_MPIEXEC to its mpiexec",
+         mpiexec, strerror(why));
+}
+
+ll_err ll_cli_launch(int64_t ranks, bool *child)
+{
+    *child = true;
+    const char *launched = getenv(LAUNCHED);
+    int size = ll_job_size();
+    if (size == 0 && launched) size = atoi(launched); /* a launcher that we do not know */
+    if (ranks == 0) return LL_OK;
+    CHECK(ranks <= 1 << 20, LL_E_ARG, "-n is %lld, want 1 to %d ranks", (long long)ranks, 1 << 20);
+    CHECK(size <= 1 || ranks == size, LL_E_ARG,
+          "-n is %lld, but this is one of %d ranks that a launcher started: leave -n out, or start "
+          "loopline without mpiexec",
+          (long long)ranks, size);
+    if (ranks == 1 || size == ranks) return LL_OK;
+    *child = false;
+    return become_mpiexec(ranks);
+}
+
+static void pause_s(double s)
+{
+    struct timespec t = {(time_t)s, (long)(1e9 * (s - (double)(time_t)s))};
+    while (nanosleep(&t, &t) && errno == EINTR) continue;
+}
+
+int ll_cli_fail(const char *who, const char *text, int status)
+{
+    bool own;
+    int size = ll_job_size(), rank = ll_job_rank(), teller = ll_job_teller(&own);
+    if (size > 1 && teller >= 0 && rank != teller) {
+        pause_s(1.0); /* launchers end the job when the first rank leaves: let the teller tell */
+        return status;
+    }
+    bool alone = size > 1 && teller < 0;
+    if (alone && rank) pause_s(1.0 + 0.05 * (rank < 20 ? rank : 20));
+    if (alone || (size > 1 && own))
+        fprintf(stderr, "%s: rank %d: %s\n", who, rank, text);
+    else
+        fprintf(stderr, "%s: %s\n", who, text);
+    fflush(NULL);
+    if (alone) ll_job_abort(status);
+    return status;
+}

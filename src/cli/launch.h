@@ -1,0 +1,41 @@
+/* launch.h: commands on several ranks: `-n 4` starts them through mpiexec, and a failure comes out
+ * once, whoever of them it befell.
+ *
+ * A command with ranks does, in this order:
+ *     bool child;
+ *     TRY(ll_cli_launch(o->ranks, &child));      returns in the ranks only
+ *     ll_comm *c;
+ *     TRY(ll_comm_open(&opts, &c));
+ *     return ll_cli_leave(c, work(c, o));        closes c
+ * and prints its results on rank 0 alone. */
+#pragma once
+#include "base/err.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* The program's own words, kept for ll_cli_launch; ll_main calls it. */
+void ll_cli_launch_args(int argc, char *const *argv);
+const char *ll_cli_name(void); /* "loopline train": of those words */
+/* ranks as given by -n; 0: not given. Returns with *child true where this process is to do the
+ * work: nothing is to be launched, or it is one of the ranks. Otherwise becomes mpiexec and returns
+ * only if that fails. Before MPI is initialised; ranks get the very words of this program, -n
+ * among them. */
+ll_err ll_cli_launch(int64_t ranks, bool *child);
+/* The mpiexec that would be used: LOOPLINE_MPIEXEC, or the one found at build. */
+const char *ll_cli_mpiexec(void);
+/* What the ranks get through the environment: may more ranks than cores run, how they wait, their
+ * threads. Nothing that the user has set is changed. For tests that start mpiexec themselves. */
+void ll_cli_launch_env(int64_t ranks);
+
+/* Closes c (collective) and returns rc. Where the work failed on this rank alone the others wait in
+ * collectives that it will never reach: then it prints the failure and ends them all. */
+ll_err ll_cli_leave(ll_comm *c, ll_err rc);
+/* Prints this thread's failure as text, once for all ranks, led by who (such as "loopline train");
+ * ends the other ranks where it is this one's alone. Returns status. */
+int ll_cli_fail(const char *who, const char *text, int status);
+
+#ifdef __cplusplus
+}
+#endif

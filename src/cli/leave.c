@@ -1,0 +1,20 @@
+/* leave.c: the end of a command that had a communicator. */
+#include "cli/launch.h"
+
+#include "comm/job.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+ll_err ll_cli_leave(ll_comm *c, ll_err rc)
+{
+    bool own;
+    char message[1024];
+    if (rc != LL_OK && ll_comm_size(c) > 1 && ll_job_teller(&own) < 0)
+        _exit(ll_cli_fail(ll_cli_name(), ll_error_text(), 1));
+    snprintf(message, sizeof message, "%s", ll_error_message());
+    ll_comm_close(c);
+    if (rc != LL_OK && strcmp(message, ll_error_message())) FAIL(rc, "%s", message);
+    return rc;
+}

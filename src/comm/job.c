@@ -1,0 +1,83 @@
+/* job.c: this process as one of a job's.
+ *
+ * Launchers tell a process its place by environment variables, each family its own. A process that
+ * fails before MPI_Init cannot call MPI_Abort; Open MPI's mpirun and srun end the others when one
+ * exits with a failure, but MPICH's mpiexec leaves them waiting in MPI_Init for ever, unless told
+ * "abort" in the words of its process manager's protocol (PMI-1: a line of text on the descriptor
+ * that PMI_FD names). */
+#include "comm/job.h"
+
+#include <mpi.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Pairs that a launcher sets together; a size without its rank is some outer program's. */
+static const struct {
+    const char *size, *rank;
+} families[] = {{"OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"},
+                {"PMI_SIZE", "PMI_RANK"},
+                {"SLURM_STEP_NUM_TASKS", "SLURM_PROCID"}};
+
+static void place(int *size, int *rank)
+{
+    *size = *rank = 0;
+    for (size_t i = 0; i < sizeof families / sizeof *families && *size == 0; i++) {
+        const char *s = getenv(families[i].size), *r = getenv(families[i].rank);
+        if (!s || !r || atoi(s) < 1) continue;
+        *size = atoi(s);
+        *rank = atoi(r);
+    }
+}
+
+int ll_job_size(void)
+{
+    int size, rank;
+    place(&size, &rank);
+    return size;
+}
+
+int ll_job_rank(void)
+{
+    int size, rank;
+    place(&size, &rank);
+    return rank;
+}
+
+/* Written where a failure is found, which may be on a watching thread, read where it is printed. */
+static struct {
+    pthread_mutex_t lock;
+    char message[1024];
+    int teller;
+    bool own;
+} shared = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+void ll_job_share_failure(const char *message, int teller, bool own)
+{
+    pthread_mutex_lock(&shared.lock);
+    snprintf(shared.message, sizeof shared.message, "%s", message);
+    shared.teller = teller;
+    shared.own = own;
+    pthread_mutex_unlock(&shared.lock);
+}
+
+int ll_job_teller(bool *own)
+{
+    pthread_mutex_lock(&shared.lock);
+    bool same = shared.message[0] && !strcmp(shared.message, ll_error_message());
+    int teller = same ? shared.teller : -1;
+    *own = same && shared.own;
+    pthread_mutex_unlock(&shared.lock);
+    return teller;
+}
+
+void ll_job_abort(int status)
+{
+    int begun = 0, ended = 0;
+    MPI_Initialized(&begun);
+    MPI_Finalized(&ended);
+    if (begun && !ended) MPI_Abort(MPI_COMM_WORLD, status);
+    const char *fd = getenv("PMI_FD");
+    if (!begun && fd && ll_job_size() > 1) dprintf(atoi(fd), "cmd=abort exitcode=%d\n", status);
+}
