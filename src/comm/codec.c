@@ -1,0 +1,144 @@
+/* codec.c: codecs by text. "qsgd:4" is the kind "qsgd" with the settings "4"; kinds are in the
+ * files codec_*.c, which the build lists. */
+#include "comm/codec_int.h"
+#include "base/near.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define CODEC(x) extern const ll_codec_kind ll_codecs_##x[];
+#include "codec_list.inc"
+#undef CODEC
+
+static const ll_codec_kind *const files[] = {
+#define CODEC(x) ll_codecs_##x,
+#include "codec_list.inc"
+#undef CODEC
+    NULL};
+
+static char help[2048];
+
+__attribute__((constructor)) static void write_help(void)
+{
+    size_t at = 0;
+    for (const ll_codec_kind *const *f = files; *f; f++)
+        for (const ll_codec_kind *k = *f; k->name; k++) {
+            int wrote = snprintf(help + at, sizeof help - at, "%-18s %s\n", k->form, k->help);
+            LL_ASSERT(wrote > 0 && (size_t)wrote < sizeof help - at);
+            at += (size_t)wrote;
+        }
+}
+
+const char *ll_codec_help(void)
+{
+    return help;
+}
+
+/* The kind of that name, or the forms there are and the one that was probably meant. */
+static ll_err find(const char *text, const ll_codec_kind **out)
+{
+    char word[64] = "", forms[512] = "";
+    size_t len = strcspn(text, ":"), at = 0;
+    memcpy(word, text, len < sizeof word ? len : sizeof word - 1);
+    ll_near near = {.word = word};
+    for (const ll_codec_kind *const *f = files; *f; f++)
+        for (const ll_codec_kind *k = *f; k->name; k++) {
+            if (strlen(k->name) == len && !memcmp(k->name, text, len)) return *out = k, LL_OK;
+            ll_near_try(&near, k->name);
+            at += (size_t)snprintf(forms + at, sizeof forms - at, "%s%s", at ? ", " : "", k->form);
+        }
+    FAIL(LL_E_ARG, "codec \"%s\": no such codec%s%s%s; there are %s", text,
+         near.best ? "; did you mean " : "", near.best ? near.best : "", near.best ? "?" : "",
+         forms);
+}
+
+ll_err ll_codec_bad(const ll_codec *k, const char *what)
+{
+    FAIL(LL_E_ARG, "codec \"%s\": %s; it is written %s: %s", k->text, what, k->kind->form,
+         k->kind->help);
+}
+
+ll_err ll_codec_int(const ll_codec *k, const char *text, int low, int high, int *out)
+{
+    char *end = NULL;
+    long v = text ? strtol(text, &end, 10) : 0;
+    if (!text || !*text) return ll_codec_bad(k, "a number is missing");
+    if (*end || end == text || v < low || v > high) {
+        char what[128];
+        snprintf(what, sizeof what, "%.40s is not a whole number from %d to %d", text, low, high);
+        return ll_codec_bad(k, what);
+    }
+    *out = (int)v;
+    return LL_OK;
+}
+
+static ll_err open_kind(ll_codec *k, const char *text)
+{
+    TRY(find(text, &k->kind));
+    CHECK(k->n >= 0, LL_E_ARG, "codec \"%s\" for %lld elements, want 0 or more", text,
+          (long long)k->n);
+    if (k->kind->feedback && k->n > 0) {
+        k->residual = (float *)calloc((size_t)k->n, sizeof(float));
+        CHECK(k->residual, LL_E_MEM, "residual of codec \"%s\" for %s: %lld bytes", text, k->name,
+              (long long)k->n * 4);
+    }
+    const char *colon = strchr(text, ':');
+    if (k->kind->open) return k->kind->open(k, colon ? colon + 1 : NULL);
+    return colon ? ll_codec_bad(k, "it has no settings") : LL_OK;
+}
+
+ll_err ll_codec_open(const char *text, const char *name, int64_t n, uint64_t seed, ll_codec **out)
+{
+    *out = NULL;
+    ll_codec *k = (ll_codec *)calloc(1, sizeof *k);
+    CHECK(k, LL_E_MEM, "codec \"%s\"", text);
+    *k = (ll_codec){.text = strdup(text), .name = strdup(name), .n = n, .seed = seed};
+    k->last.form = "";
+    ll_err e = k->text && k->name
+                   ? open_kind(k, text)
+                   : ll_raise(LL_E_MEM, __FILE__, __LINE__, __func__, "codec \"%s\"", text);
+    if (e != LL_OK) {
+        ll_codec_close(k);
+        return ll_frame(e, __FILE__, __LINE__, __func__);
+    }
+    *out = k;
+    return LL_OK;
+}
+
+void ll_codec_close(ll_codec *k)
+{
+    if (!k) return;
+    if (k->kind && k->kind->close)
+        k->kind->close(k);
+    else
+        free(k->own);
+    free(k->residual);
+    free(k->text);
+    free(k->name);
+    free(k);
+}
+
+ll_err ll_codec_allreduce(ll_codec *k, ll_comm *c, float *data, int64_t step, const char *site)
+{
+    int64_t size = ll_comm_size(c);
+    k->last = (ll_codec_report){.form = ""};
+    TRY(k->kind->allreduce(k, c, data, step, site));
+    k->last.dense_bytes = (int64_t)(2.0 * (double)(size - 1) / (double)size * (double)k->n * 4);
+    return LL_OK;
+}
+
+ll_codec_report ll_codec_last(const ll_codec *k)
+{
+    return k->last;
+}
+
+float *ll_codec_residual(ll_codec *k)
+{
+    return k->residual;
+}
+
+const char *ll_codec_name(const ll_codec *k)
+{
+    return k->name;
+}
