@@ -45,7 +45,8 @@ typedef struct ll_tuner ll_tuner;
 void ll_comm_set_tuner(ll_comm *c, ll_tuner *t);
 /* NULL where there is none: then choices follow from built-in rules. */
 const ll_tuner *ll_comm_tuner(const ll_comm *c);
-bool ll_comm_has_window(const ll_comm *c); /* can algorithms with a window be used? */
+bool ll_comm_has_window(const ll_comm *c);     /* can algorithms with a window be used? */
+size_t ll_comm_window_bytes(const ll_comm *c); /* that one collective may use; 0: no window */
 
 /* ---- messages outside of schedules, for codecs whose lengths depend on the data ---- */
 /* One number of a collective, for tags: call on every rank in the same order. */

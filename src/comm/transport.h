@@ -57,9 +57,11 @@ struct ll_transport {
 };
 
 ll_err ll_transport_self(ll_transport **out);
-/* comm: an MPI_Comm *, duplicated; NULL: the world, which is initialised first and finalised by the
- * last close. */
+/* comm: an MPI_Comm *, duplicated; NULL: the world, which is initialised first and finalised when
+ * the process ends, unless a communicator was left open or failed. */
 ll_err ll_transport_mpi(const void *comm, ll_transport **out);
+/* May calls come from more than one thread, one at a time? */
+ll_err ll_transport_check_threads(void);
 /* Was this process started by an MPI launcher with other ranks, or as its only one? */
 bool ll_transport_launched(void);
 /* "Open MPI 4.1.4", "MPICH 4.0.2". */

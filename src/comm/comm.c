@@ -1,0 +1,209 @@
+/* comm.c: communicators: opened on a transport, split, closed; their window and other memory that
+ * the ranks of a node share. */
+#include "comm/comm_int.h"
+#include "loopline_mpi.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static const double default_timeout_s = 60;
+static const size_t default_window_bytes = (size_t)4 << 20;
+
+/* ---- memory that a node shares ---- */
+
+static bool any_neighbours(const ll_transport *t)
+{
+    for (int i = 0; i < t->size; i++)
+        for (int j = 0; j < i; j++)
+            if (t->node[i] == t->node[j]) return true;
+    return false;
+}
+
+static bool one_node(const ll_transport *t)
+{
+    for (int i = 1; i < t->size; i++)
+        if (t->node[i] != t->node[0]) return false;
+    return true;
+}
+
+/* A part is a line with the counter, then two halves. */
+static ll_err open_window(ll_comm *c)
+{
+    ll_transport *t = c->t;
+    if (!any_neighbours(t)) return LL_OK;
+    size_t half = c->opts.window_bytes / 2 / LL_LINE_BYTES * LL_LINE_BYTES;
+    CHECK(half > 0, LL_E_ARG, "a window of %zu bytes; at least %d", c->opts.window_bytes,
+          2 * LL_LINE_BYTES);
+    TRY(t->ops->share(t, LL_LINE_BYTES + 2 * half, &c->window));
+    c->half_bytes = half;
+    c->parts = LL_NEW_ARRAY(c->arena, char *, t->size);
+    for (int i = 0; i < c->window.n_rank; i++) c->parts[c->window.ranks[i]] = c->window.part[i];
+    return LL_OK;
+}
+
+static int world_size(const ll_comm *c)
+{
+    while (c->parent) c = c->parent;
+    return c->t->size;
+}
+
+ll_err ll_comm_alloc(ll_comm *c, size_t bytes, void **out)
+{
+    ll_transport *t = c->t;
+    ll_shared *s = LL_NEW(c->arena, ll_shared);
+    s->by_world = LL_NEW_ARRAY(c->arena, char *, world_size(c));
+    TRY(t->ops->share(t, bytes, &s->shm));
+    for (int i = 0; i < s->shm.n_rank; i++) s->by_world[t->world[s->shm.ranks[i]]] = s->shm.part[i];
+    s->next = c->shared;
+    c->shared = s;
+    *out = s->shm.part[s->shm.me];
+    return LL_OK;
+}
+
+/* ---- opening and closing ---- */
+
+static void close_comm(ll_comm *c, bool failed)
+{
+    ll_transport *t = c->t;
+    if (!failed) {
+        for (ll_shared *s = c->shared; s; s = s->next) t->ops->unshare(t, &s->shm);
+        if (c->window.part) t->ops->unshare(t, &c->window);
+    }
+    t->ops->close(t, failed);
+    if (!c->parent) ll_engine_close(c->engine);
+    ll_comm_set_tuner(c, NULL);
+    ll_plans_free(&c->plans);
+    ll_arena_free(c->arena);
+    free(c);
+}
+
+/* t belongs to the communicator from now on. */
+static ll_err open_on(ll_transport *t, ll_comm *parent, const ll_comm_opts *opts, ll_comm **out)
+{
+    ll_comm *c = (ll_comm *)calloc(1, sizeof *c);
+    CHECK(c, LL_E_MEM, "no memory for a communicator");
+    *out = c;
+    c->t = t;
+    c->parent = parent;
+    c->arena = ll_arena_new();
+    c->tag_now = -1;
+    if (opts) c->opts = *opts;
+    if (c->opts.timeout_s == 0) c->opts.timeout_s = default_timeout_s;
+    if (c->opts.window_bytes == 0) c->opts.window_bytes = default_window_bytes;
+    CHECK(c->opts.timeout_s > 0, LL_E_ARG, "a timeout of %g s; more than 0", c->opts.timeout_s);
+    if (parent)
+        c->engine = parent->engine;
+    else
+        TRY(ll_engine_open(t, &c->opts, &c->engine));
+    return open_window(c);
+}
+
+static ll_err finish_open(ll_err rc, ll_comm **out)
+{
+    if (rc && *out) {
+        close_comm(*out, true);
+        *out = NULL;
+    }
+    return rc;
+}
+
+ll_err ll_comm_open(const ll_comm_opts *opts, ll_comm **out)
+{
+    ll_transport *t;
+    *out = NULL;
+    if (ll_transport_launched())
+        TRY(ll_transport_mpi(NULL, &t));
+    else
+        TRY(ll_transport_self(&t));
+    return finish_open(open_on(t, NULL, opts, out), out);
+}
+
+ll_err ll_comm_from_mpi(MPI_Comm comm, const ll_comm_opts *opts, ll_comm **out)
+{
+    ll_transport *t;
+    *out = NULL;
+    TRY(ll_transport_mpi(&comm, &t));
+    return finish_open(open_on(t, NULL, opts, out), out);
+}
+
+ll_err ll_comm_from_fortran(MPI_Fint comm, const ll_comm_opts *opts, ll_comm **out)
+{
+    return ll_comm_from_mpi(MPI_Comm_f2c(comm), opts, out);
+}
+
+ll_err ll_comm_split(ll_comm *c, int color, int key, ll_comm **out)
+{
+    ll_transport *t;
+    *out = NULL;
+    /* The transport's split waits inside the library, where nothing of ours moves. */
+    TRY(ll_engine_drain(c));
+    TRY(c->t->ops->split(c->t, color, key, &t));
+    return t ? finish_open(open_on(t, c, &c->opts, out), out) : LL_OK;
+}
+
+void ll_comm_close(ll_comm *c)
+{
+    if (!c) return;
+    ll_err rc = ll_engine_drain(c);
+    if (!rc && c->t->size > 1) rc = ll_comm_barrier(c);
+    close_comm(c, rc != LL_OK);
+}
+
+/* ---- what it is ---- */
+
+int ll_comm_rank(const ll_comm *c)
+{
+    return c->t->rank;
+}
+
+int ll_comm_size(const ll_comm *c)
+{
+    return c->t->size;
+}
+
+ll_comm_count ll_comm_counted(const ll_comm *c)
+{
+    return c->count;
+}
+
+ll_transport *ll_comm_transport(ll_comm *c)
+{
+    return c->t;
+}
+
+const int *ll_comm_nodes(const ll_comm *c)
+{
+    return c->t->node;
+}
+
+const ll_comm_opts *ll_comm_options(const ll_comm *c)
+{
+    return &c->opts;
+}
+
+ll_watch *ll_comm_watch(const ll_comm *c)
+{
+    return c->engine->watch;
+}
+
+bool ll_comm_has_window(const ll_comm *c)
+{
+    return c->parts && one_node(c->t);
+}
+
+size_t ll_comm_window_bytes(const ll_comm *c)
+{
+    return c->half_bytes;
+}
+
+void ll_comm_set_tuner(ll_comm *c, ll_tuner *t)
+{
+    if (c->tuner != t) ll_tuner_free(c->tuner);
+    c->tuner = t;
+    c->n_tuner++; /* choices made by the one before are not found any more */
+}
+
+const ll_tuner *ll_comm_tuner(const ll_comm *c)
+{
+    return c->tuner;
+}

@@ -1,0 +1,154 @@
+/* comm_int.h: what the files of comm/ know of a communicator. comm.c opens and closes, plan.c finds
+ * the schedule for a call, execute.c runs it.
+ *
+ * Communicators made of one another by splitting are a family and share an engine: all requests
+ * under way, the thread that moves them, and the failure that ends everything. A wait on one
+ * request moves every request of the family: ranks may wait for them in different orders. */
+#pragma once
+#include "comm/comm.h"
+#include "comm/tuner.h"
+#include "comm/watch.h"
+
+#include <pthread.h>
+
+/* ---- a call's schedule, kept ---- */
+/* Two calls with equal keys have one schedule. No padding: keys are compared as bytes. */
+typedef struct plan_key {
+    const ll_algo *algo; /* as asked for; NULL: a choice */
+    int64_t tuner;       /* of the communicator's how manieth tuner; 0 where none is asked */
+    int64_t count, segment;
+    uint64_t cuts; /* a hash of starts and matrix; 0 where there are none */
+    int32_t root;
+    uint8_t coll, elem_bytes, shared, canonical;
+} plan_key;
+
+typedef struct ll_plan {
+    plan_key key;
+    const int64_t *starts, *matrix; /* copies */
+    ll_coll_spec spec;              /* as the schedule was built from */
+    const ll_algo *algo;
+    const ll_sched *sched;
+} ll_plan;
+
+typedef struct ll_plans {
+    ll_arena *arena;
+    ll_plan **slots; /* a power of two of them, at most half full */
+    int n_slot, n_plan;
+    int in_use; /* requests under way that run one of them */
+} ll_plans;
+
+/* The plan of a call whose spec is complete. */
+ll_err ll_plan_find(ll_comm *c, const ll_coll_call *call, ll_plan **out);
+void ll_plans_free(ll_plans *p);
+
+/* ---- shared memory ---- */
+typedef struct ll_shared {
+    struct ll_shared *next;
+    ll_shm shm;
+    char **by_world; /* [ranks of the first communicator]: each one's part, NULL on other nodes */
+} ll_shared;
+
+/* ---- requests ---- */
+struct ll_request {
+    ll_comm *c;
+    ll_request *next, *prev;
+    const ll_sched *sched;
+    bool planned;       /* sched is one of c->plans */
+    int at, end;        /* steps of the current round, from when its awaits began */
+    int await;          /* the next step to look for an AWAIT in */
+    bool posted;        /* what comes after the awaits is done, messages are under way */
+    bool done;          /* read and written atomically */
+    int64_t turn;       /* among the window collectives of c; -1: is none */
+    uint64_t base;      /* signals of each rank before this collective */
+    uint64_t signalled; /* mine in it */
+    char *own[LL_N_BUF];
+    size_t half_at;          /* of the half of the window in use, in a part */
+    const ll_shared *shared; /* where DATA lies, for reading that of others; NULL: not shared */
+    size_t shared_at;
+    size_t elem_bytes;
+    ll_dtype dtype;
+    ll_reduce op;
+    ll_library_call library;
+    int scratch; /* index of the block of the engine's; -1: none */
+    ll_message *messages;
+    int n_message, capacity; /* under way, room */
+    size_t received;         /* bytes */
+    int tag;
+    int64_t number;
+    const char *what, *site;
+};
+
+/* ---- the engine ---- */
+typedef struct ll_scratch {
+    void *data;
+    size_t bytes;
+    bool used;
+} ll_scratch;
+
+typedef struct ll_engine {
+    ll_request *first, *last; /* under way, oldest first */
+    ll_request *spare;
+    ll_scratch *scratch;
+    int n_scratch;
+    const void **sources; /* of the fold in hand */
+    int n_source;
+    ll_watch *watch;
+    int spin;    /* polls without success before the core is given to others */
+    bool failed; /* read and written atomically */
+    ll_err failure;
+    char failure_text[1024];
+    /* With a thread: lock is held by whoever looks at any of this. */
+    bool threaded, stop;
+    pthread_t thread;
+    pthread_mutex_t lock;
+    pthread_cond_t wake;
+    int n_waiting; /* callers that poll: the thread leaves it to them */
+} ll_engine;
+
+struct ll_comm {
+    ll_transport *t;
+    ll_comm *parent;
+    ll_engine *engine;
+    ll_comm_opts opts;
+    ll_arena *arena;
+    ll_plans plans;
+    ll_tuner *tuner;
+    int64_t n_tuner; /* there were so far */
+    ll_shared *shared;
+    /* The window: a cache line with the rank's signal counter, then two halves. */
+    ll_shm window;
+    char **parts; /* [size]: each rank's, NULL on other nodes */
+    size_t half_bytes;
+    int64_t n_window, turn; /* window collectives started, and finished */
+    uint64_t signals;       /* of each rank, in those finished */
+    int64_t n_started;      /* the number of the next collective */
+    ll_comm_count count;
+    int tag_now; /* of ll_comm_next_tag, and whose it is */
+    int64_t number_now;
+    const char *what_now, *site_now;
+};
+
+enum { LL_LINE_BYTES = 64 };
+
+/* ---- engine.c ---- */
+ll_err ll_engine_open(ll_transport *t, const ll_comm_opts *opts, ll_engine **out);
+void ll_engine_close(ll_engine *e);
+void ll_engine_lock(ll_engine *e);
+void ll_engine_unlock(ll_engine *e);
+void ll_engine_wake(ll_engine *e); /* the thread, where there is work for it */
+/* Failed, once and for all, with the error of the calling thread; returns rc. */
+ll_err ll_engine_fail(ll_engine *e, ll_err rc);
+ll_err ll_engine_check(ll_engine *e);
+/* All of c's requests are over. */
+ll_err ll_engine_drain(ll_comm *c);
+ll_err ll_scratch_take(ll_engine *e, size_t bytes, int *out);
+ll_err ll_request_take(ll_engine *e, ll_request **out);
+void ll_request_give(ll_engine *e, ll_request *r);
+/* Done, and back with the spare ones; received may be NULL. */
+ll_err ll_request_wait(ll_request *r, size_t *received);
+
+/* ---- execute.c ---- */
+/* As far as it goes without waiting. */
+ll_err ll_request_advance(ll_request *r);
+
+ll_watch *ll_comm_watch(const ll_comm *c);

@@ -1,0 +1,272 @@
+/* engine.c: moves the requests of a family of communicators: inside calls that wait, inside polls,
+ * and, if asked for, on a thread of its own; keeps what requests need, so that nothing is allocated
+ * once every kind of call has been made. */
+#include "comm/comm_int.h"
+
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+/* ---- memory that is kept ---- */
+
+/* The smallest free block that is large enough; else a free one is made larger, or a new one. */
+ll_err ll_scratch_take(ll_engine *e, size_t bytes, int *out)
+{
+    int best = -1, any = -1;
+    for (int i = 0; i < e->n_scratch; i++) {
+        if (e->scratch[i].used) continue;
+        any = i;
+        if (e->scratch[i].bytes >= bytes &&
+            (best < 0 || e->scratch[i].bytes < e->scratch[best].bytes))
+            best = i;
+    }
+    if (best < 0) {
+        size_t room = (bytes + 4095) & ~(size_t)4095;
+        void *data = aligned_alloc(4096, room);
+        CHECK(data, LL_E_MEM, "no memory for %zu bytes of scratch", room);
+        if (any < 0) {
+            ll_scratch *more =
+                (ll_scratch *)realloc(e->scratch, sizeof *more * (size_t)(e->n_scratch + 1));
+            CHECK(more, LL_E_MEM, "no memory for a list of %d blocks", e->n_scratch + 1);
+            e->scratch = more;
+            any = e->n_scratch++;
+            e->scratch[any] = (ll_scratch){0};
+        }
+        free(e->scratch[any].data);
+        e->scratch[any] = (ll_scratch){.data = data, .bytes = room};
+        best = any;
+    }
+    e->scratch[best].used = true;
+    *out = best;
+    return LL_OK;
+}
+
+ll_err ll_request_take(ll_engine *e, ll_request **out)
+{
+    ll_request *r = e->spare;
+    if (r)
+        e->spare = r->next;
+    else
+        r = (ll_request *)calloc(1, sizeof *r);
+    CHECK(r, LL_E_MEM, "no memory for a request");
+    *out = r;
+    return LL_OK;
+}
+
+void ll_request_give(ll_engine *e, ll_request *r)
+{
+    r->next = e->spare;
+    e->spare = r;
+}
+
+/* ---- moving ---- */
+
+void ll_engine_lock(ll_engine *e)
+{
+    if (e->threaded) pthread_mutex_lock(&e->lock);
+}
+
+void ll_engine_unlock(ll_engine *e)
+{
+    if (e->threaded) pthread_mutex_unlock(&e->lock);
+}
+
+ll_err ll_engine_fail(ll_engine *e, ll_err rc)
+{
+    if (!e->failed) {
+        e->failure = rc;
+        strncpy(e->failure_text, ll_error_message(), sizeof e->failure_text - 1);
+        __atomic_store_n(&e->failed, true, __ATOMIC_RELEASE);
+    }
+    return rc;
+}
+
+ll_err ll_engine_check(ll_engine *e)
+{
+    if (e->failed) FAIL(e->failure, "%s", e->failure_text);
+    return LL_OK;
+}
+
+static ll_err poll_all(ll_engine *e)
+{
+    for (ll_request *r = e->first, *next; r; r = next) {
+        next = r->next;
+        ll_err rc = ll_request_advance(r);
+        if (rc) return ll_frame(ll_engine_fail(e, rc), __FILE__, __LINE__, __func__);
+    }
+    return LL_OK;
+}
+
+static void relax(void)
+{
+#if defined(__aarch64__)
+    __asm__ __volatile__("yield");
+#elif defined(__x86_64__)
+    __builtin_ia32_pause();
+#endif
+}
+
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* Polls until done. A wait that lasts is told to the watch, which tells of one that does not end.
+ */
+static ll_err wait_for(ll_request *r)
+{
+    enum { LOOK = 64 }; /* polls between two looks at clock and watch */
+    ll_engine *e = r->c->engine;
+    double began = 0;
+    bool told = false;
+    ll_err rc = e->failed ? ll_engine_check(e) : LL_OK;
+    for (int64_t n = 0; !rc && !r->done; n++) {
+        rc = poll_all(e);
+        if (rc || r->done) break;
+        if (n % LOOK == LOOK - 1) {
+            rc = ll_engine_check(e);
+            if (began == 0) {
+                began = now();
+            } else if (!told && now() - began > 1e-3) {
+                told = true;
+            }
+        }
+        if (n < e->spin) {
+            relax();
+            continue;
+        }
+        ll_engine_unlock(e);
+        sched_yield();
+        ll_engine_lock(e);
+    }
+    return rc;
+}
+
+ll_err ll_request_wait(ll_request *r, size_t *received)
+{
+    ll_engine *e = r->c->engine;
+    e->n_waiting++;
+    ll_err rc = r->done ? LL_OK : wait_for(r);
+    e->n_waiting--;
+    if (received) *received = r->received;
+    if (!rc) ll_request_give(e, r); /* else messages may be under way: what they use must stay */
+    return rc;
+}
+
+ll_err ll_comm_wait(ll_request *r)
+{
+    ll_engine *e = r->c->engine;
+    ll_engine_lock(e);
+    ll_err rc = ll_request_wait(r, NULL);
+    ll_engine_unlock(e);
+    return rc;
+}
+
+ll_err ll_comm_poll(ll_comm *c)
+{
+    ll_engine *e = c->engine;
+    ll_engine_lock(e);
+    ll_err rc = ll_engine_check(e);
+    if (!rc) rc = poll_all(e);
+    ll_engine_unlock(e);
+    return rc;
+}
+
+ll_err ll_engine_drain(ll_comm *c)
+{
+    ll_engine *e = c->engine;
+    ll_err rc = LL_OK;
+    ll_engine_lock(e);
+    for (ll_request *r = e->first; r && !rc;) {
+        if (r->c == c) {
+            rc = wait_for(r);
+            r = e->first;
+        } else {
+            r = r->next;
+        }
+    }
+    ll_engine_unlock(e);
+    return rc;
+}
+
+void ll_engine_wake(ll_engine *e)
+{
+    if (e->threaded && e->first) pthread_cond_signal(&e->wake);
+}
+
+/* ---- the thread ---- */
+
+/* While requests are under way and nobody waits for one, moves them. */
+static void *run_thread(void *arg)
+{
+    ll_engine *e = (ll_engine *)arg;
+    pthread_mutex_lock(&e->lock);
+    while (!e->stop) {
+        if (!e->first || e->failed || e->n_waiting) {
+            pthread_cond_wait(&e->wake, &e->lock);
+            continue;
+        }
+        ll_err rc = poll_all(e);
+        (void)rc; /* kept in the engine, and told to whoever calls next */
+        pthread_mutex_unlock(&e->lock);
+        sched_yield();
+        pthread_mutex_lock(&e->lock);
+    }
+    pthread_mutex_unlock(&e->lock);
+    return NULL;
+}
+
+static ll_err start_thread(ll_engine *e)
+{
+    pthread_mutex_init(&e->lock, NULL);
+    pthread_cond_init(&e->wake, NULL);
+    e->threaded = true;
+    if (pthread_create(&e->thread, NULL, run_thread, e)) {
+        e->threaded = false;
+        FAIL(LL_E_SYS, "no thread could be started to move messages");
+    }
+    return LL_OK;
+}
+
+ll_err ll_engine_open(ll_transport *t, const ll_comm_opts *opts, ll_engine **out)
+{
+    enum { SPIN = 2000, SPIN_OVER = 4 };
+    ll_engine *e = (ll_engine *)calloc(1, sizeof *e);
+    CHECK(e, LL_E_MEM, "no memory for a communicator");
+    *out = e;
+    int n_here = 0;
+    for (int i = 0; i < t->size; i++) n_here += t->node[i] == t->node[t->rank];
+    e->spin = n_here > sysconf(_SC_NPROCESSORS_ONLN) ? SPIN_OVER : SPIN;
+    if (opts->thread && t->size > 1) {
+        TRY(ll_transport_check_threads());
+        TRY(start_thread(e));
+    }
+    return LL_OK;
+}
+
+void ll_engine_close(ll_engine *e)
+{
+    if (!e) return;
+    if (e->threaded) {
+        pthread_mutex_lock(&e->lock);
+        e->stop = true;
+        pthread_cond_signal(&e->wake);
+        pthread_mutex_unlock(&e->lock);
+        pthread_join(e->thread, NULL);
+        pthread_mutex_destroy(&e->lock);
+        pthread_cond_destroy(&e->wake);
+    }
+    for (ll_request *r = e->spare, *next; r; r = next) {
+        next = r->next;
+        free(r->messages);
+        free(r);
+    }
+    for (int i = 0; !e->failed && i < e->n_scratch; i++) free(e->scratch[i].data);
+    free(e->scratch);
+    free(e->sources);
+    free(e);
+}

@@ -1,0 +1,179 @@
+/* plan.c: the schedule for a call. Building one takes far longer than running a small one, so each
+ * is built once and found again by what it depends on: a hash table of keys. What the tuner chose
+ * is part of what is kept. */
+#include "comm/comm_int.h"
+
+#include "base/text.h"
+#include "base/types.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* More than so many, and all are forgotten as soon as none is in use: lengths that change with
+ * every call must not fill the memory. */
+enum { FIRST_SLOTS = 256, MOST_PLANS = 4096 };
+
+static uint64_t mix(uint64_t h, uint64_t word)
+{
+    h = (h ^ word) * 0x9e3779b97f4a7c15u;
+    return h ^ h >> 29;
+}
+
+static uint64_t hash_key(const plan_key *k)
+{
+    uint64_t words[sizeof *k / 8], h = 1;
+    memcpy(words, k, sizeof words);
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++) h = mix(h, words[i]);
+    return h;
+}
+
+static uint64_t hash_cuts(const int64_t *cuts, int64_t n, uint64_t h)
+{
+    for (int64_t i = 0; cuts && i < n; i++) h = mix(h, (uint64_t)cuts[i]);
+    return h;
+}
+
+static bool same_cuts(const int64_t *a, const int64_t *b, int64_t n)
+{
+    return a && b ? !memcmp(a, b, sizeof *a * (size_t)n) : a == b;
+}
+
+static bool needs_canonical(const ll_comm *c, const ll_coll_call *call)
+{
+    ll_coll coll = call->spec.coll;
+    bool sums =
+        coll == LL_COLL_ALLREDUCE || coll == LL_COLL_REDUCE_SCATTER || coll == LL_COLL_REDUCE;
+    return c->opts.canonical && sums && call->op == LL_REDUCE_SUM && ll_dtype_is_float(call->dtype);
+}
+
+static plan_key key_of(const ll_comm *c, const ll_coll_call *call)
+{
+    const ll_coll_spec *s = &call->spec;
+    plan_key k = {.algo = call->algo,
+                  .tuner = call->algo ? 0 : c->n_tuner,
+                  .count = s->count,
+                  .segment = s->segment,
+                  .root = s->root,
+                  .coll = (uint8_t)s->coll,
+                  .elem_bytes = (uint8_t)ll_dtype_bytes(call->dtype),
+                  .shared = s->shared,
+                  .canonical = needs_canonical(c, call)};
+    if (s->starts) k.cuts = hash_cuts(s->starts, s->size + 1, 1);
+    if (s->matrix) k.cuts = hash_cuts(s->matrix, (int64_t)s->size * s->size, k.cuts + 2);
+    return k;
+}
+
+static bool matches(const ll_plan *p, const plan_key *k, const ll_coll_spec *s)
+{
+    return !memcmp(&p->key, k, sizeof *k) &&
+           (!k->cuts || (same_cuts(p->starts, s->starts, s->size + 1) &&
+                         same_cuts(p->matrix, s->matrix, (int64_t)s->size * s->size)));
+}
+
+/* ---- the table ---- */
+
+static ll_plan **slot_of(ll_plans *t, const plan_key *k, const ll_coll_spec *s)
+{
+    uint64_t mask = (uint64_t)t->n_slot - 1, i = hash_key(k) & mask;
+    while (t->slots[i] && !matches(t->slots[i], k, s)) i = (i + 1) & mask;
+    return &t->slots[i];
+}
+
+static ll_err make_room(ll_plans *t)
+{
+    if (t->n_plan >= MOST_PLANS && !t->in_use) ll_plans_free(t);
+    if (!t->arena) t->arena = ll_arena_new();
+    if (2 * (t->n_plan + 1) <= t->n_slot) return LL_OK;
+    int n = t->n_slot ? 2 * t->n_slot : FIRST_SLOTS, n_old = t->n_slot;
+    ll_plan **old = t->slots, **larger = (ll_plan **)calloc((size_t)n, sizeof *larger);
+    CHECK(larger, LL_E_MEM, "no memory for a table of %d schedules", n);
+    t->slots = larger;
+    t->n_slot = n;
+    for (int i = 0; i < n_old; i++)
+        if (old[i]) *slot_of(t, &old[i]->key, &old[i]->spec) = old[i];
+    free(old);
+    return LL_OK;
+}
+
+void ll_plans_free(ll_plans *t)
+{
+    ll_arena_free(t->arena);
+    free(t->slots);
+    *t = (ll_plans){0};
+}
+
+/* ---- what to run ---- */
+
+static ll_err check_canonical(const ll_algo *a, const ll_coll_spec *s)
+{
+    if (a->canonical && a->canonical(s)) return LL_OK;
+    ll_arena *arena = ll_arena_new();
+    ll_buf able = {.arena = arena};
+    const char *why;
+    for (const ll_algo *const *b = ll_algos(); *b; b++)
+        if ((*b)->coll == s->coll && (*b)->canonical && ll_algo_can(*b, s, &why) &&
+            (*b)->canonical(s))
+            ll_buf_printf(&able, "%s%s", able.len ? ", " : "", (*b)->name);
+    ll_err rc = ll_raise(LL_E_COMM, __FILE__, __LINE__, __func__,
+                         "%s by %s does not sum in canonical order, as this communicator was "
+                         "opened to; these do: %s",
+                         ll_coll_name(s->coll), a->name, able.len ? able.text : "none");
+    ll_arena_free(arena);
+    return rc;
+}
+
+static ll_err check_window(const ll_comm *c, const ll_plan *p, size_t elem_bytes)
+{
+    CHECK(!p->algo->window || ll_comm_has_window(c) || c->t->size == 1, LL_E_COMM,
+          "%s by %s needs a window, and all ranks on one node", ll_coll_name(p->spec.coll),
+          p->algo->name);
+    size_t need = (size_t)p->sched->window * elem_bytes;
+    CHECK(need <= c->half_bytes, LL_E_COMM,
+          "%s of %lld elements by %s needs %zu bytes of window at once, and has %zu: use smaller "
+          "segments, or window_bytes of %zu",
+          ll_coll_name(p->spec.coll), (long long)p->spec.count, p->algo->name, need, c->half_bytes,
+          2 * need);
+    return LL_OK;
+}
+
+static const int64_t *keep(ll_arena *a, const int64_t *cuts, int64_t n)
+{
+    return cuts ? (const int64_t *)ll_arena_copy(a, cuts, sizeof *cuts * (size_t)n) : NULL;
+}
+
+static ll_err build(ll_comm *c, const ll_coll_call *call, const plan_key *k, ll_plan **out)
+{
+    ll_arena *a = c->plans.arena;
+    ll_plan *p = LL_NEW(a, ll_plan);
+    p->key = *k;
+    p->spec = call->spec;
+    p->spec.starts = p->starts = keep(a, call->spec.starts, p->spec.size + 1);
+    p->spec.matrix = p->matrix = keep(a, call->spec.matrix, (int64_t)p->spec.size * p->spec.size);
+    p->algo = call->algo;
+    if (!p->algo) {
+        int64_t segment;
+        TRY(ll_tuner_choose(c->tuner, &p->spec, k->elem_bytes, ll_comm_has_window(c), k->canonical,
+                            &p->algo, &segment));
+        if (!p->spec.segment) p->spec.segment = segment;
+    }
+    if (k->canonical) TRY(check_canonical(p->algo, &p->spec));
+    TRY(ll_sched_build(a, p->algo, &p->spec, c->t->rank, &p->sched));
+    TRY(check_window(c, p, k->elem_bytes));
+    *out = p;
+    return LL_OK;
+}
+
+ll_err ll_plan_find(ll_comm *c, const ll_coll_call *call, ll_plan **out)
+{
+    plan_key k = key_of(c, call);
+    ll_plans *t = &c->plans;
+    if (t->slots) {
+        *out = *slot_of(t, &k, &call->spec);
+        if (*out) return LL_OK;
+    }
+    TRY(make_room(t));
+    TRY(build(c, call, &k, out));
+    *slot_of(t, &k, &call->spec) = *out;
+    t->n_plan++;
+    return LL_OK;
+}

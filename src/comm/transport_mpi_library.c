@@ -1,0 +1,258 @@
+/* transport_mpi_library.c: the MPI library's own collectives, non-blocking. Their arguments are
+ * ints; types and operators that MPI does not have (bf16, f16) are pairs of bytes and functions of
+ * ours. */
+#include "base/types.h"
+#include "comm/comm.h"
+#include "comm/transport_mpi.h"
+
+#include <limits.h>
+#include <stdlib.h>
+
+/* ---- types and operators ---- */
+
+enum { N_REDUCE = 3, N_HALF = 2 };
+
+static struct {
+    bool made;
+    MPI_Datatype half[N_HALF]; /* bf16, f16 */
+    MPI_Op op[N_HALF][N_REDUCE];
+} ours;
+
+static void fold(void *in, void *inout, const int *n, ll_dtype t, ll_reduce op)
+{
+    const void *both[] = {in, inout};
+    ll_fold(inout, both, 2, *n, t, op);
+}
+
+static void bf16_sum(void *in, void *inout, int *n, MPI_Datatype *t)
+{
+    (void)t;
+    fold(in, inout, n, LL_BF16, LL_REDUCE_SUM);
+}
+
+static void bf16_max(void *in, void *inout, int *n, MPI_Datatype *t)
+{
+    (void)t;
+    fold(in, inout, n, LL_BF16, LL_REDUCE_MAX);
+}
+
+static void bf16_min(void *in, void *inout, int *n, MPI_Datatype *t)
+{
+    (void)t;
+    fold(in, inout, n, LL_BF16, LL_REDUCE_MIN);
+}
+
+static void f16_sum(void *in, void *inout, int *n, MPI_Datatype *t)
+{
+    (void)t;
+    fold(in, inout, n, LL_F16, LL_REDUCE_SUM);
+}
+
+static void f16_max(void *in, void *inout, int *n, MPI_Datatype *t)
+{
+    (void)t;
+    fold(in, inout, n, LL_F16, LL_REDUCE_MAX);
+}
+
+static void f16_min(void *in, void *inout, int *n, MPI_Datatype *t)
+{
+    (void)t;
+    fold(in, inout, n, LL_F16, LL_REDUCE_MIN);
+}
+
+static ll_err make_types(void)
+{
+    static MPI_User_function *const functions[N_HALF][N_REDUCE] = {{bf16_sum, bf16_max, bf16_min},
+                                                                   {f16_sum, f16_max, f16_min}};
+    if (ours.made) return LL_OK;
+    for (int h = 0; h < N_HALF; h++) {
+        MPI_TRY(MPI_Type_contiguous(2, MPI_BYTE, &ours.half[h]));
+        MPI_TRY(MPI_Type_commit(&ours.half[h]));
+        for (int r = 0; r < N_REDUCE; r++)
+            MPI_TRY(MPI_Op_create(functions[h][r], 1, &ours.op[h][r]));
+    }
+    ours.made = true;
+    return LL_OK;
+}
+
+void ll_mpi_types_free(void)
+{
+    for (int h = 0; ours.made && h < N_HALF; h++) {
+        MPI_Type_free(&ours.half[h]);
+        for (int r = 0; r < N_REDUCE; r++) MPI_Op_free(&ours.op[h][r]);
+    }
+    ours.made = false;
+}
+
+static ll_err type_of(ll_dtype t, MPI_Datatype *out)
+{
+    switch (t) {
+    case LL_F64: *out = MPI_DOUBLE; return LL_OK;
+    case LL_F32: *out = MPI_FLOAT; return LL_OK;
+    case LL_I32: *out = MPI_INT32_T; return LL_OK;
+    case LL_U8: *out = MPI_UINT8_T; return LL_OK;
+    default: break;
+    }
+    TRY(make_types());
+    *out = ours.half[t == LL_F16];
+    return LL_OK;
+}
+
+static MPI_Op op_of(ll_dtype t, ll_reduce op)
+{
+    if (t == LL_BF16 || t == LL_F16) return ours.op[t == LL_F16][op];
+    return op == LL_REDUCE_SUM ? MPI_SUM : op == LL_REDUCE_MAX ? MPI_MAX : MPI_MIN;
+}
+
+/* ---- arguments ---- */
+
+/* Counts and places, kept in the message: what this rank sends, then what it receives. */
+typedef struct places {
+    int *send, *send_at, *recv, *recv_at; /* [size] */
+} places;
+
+static ll_err room_for_places(mpi_message *x, int size, places *out)
+{
+    if (x->n_count < 4 * size) {
+        int *larger = (int *)realloc(x->counts, sizeof(int) * 4 * (size_t)size);
+        CHECK(larger, LL_E_MEM, "no memory for the counts of %d ranks", size);
+        x->counts = larger;
+        x->n_count = 4 * size;
+    }
+    *out = (places){x->counts, x->counts + size, x->counts + 2 * size, x->counts + 3 * size};
+    return LL_OK;
+}
+
+static void blocks(const ll_coll_spec *s, int *counts, int *at)
+{
+    for (int b = 0; b < s->size; b++) {
+        int64_t from, to;
+        ll_coll_block(s, b, &from, &to);
+        counts[b] = (int)(to - from);
+        at[b] = (int)from;
+    }
+}
+
+/* All-to-all: in OUT everything that comes lies packed, in order of the rank it comes from. */
+static ll_err exchange_places(const ll_coll_spec *s, int me, places *p)
+{
+    int64_t sent = 0, received = 0, from = 0, to;
+    for (int i = 0; i < s->size; i++) {
+        int64_t out, in;
+        if (s->matrix) {
+            out = s->matrix[me * s->size + i];
+            in = s->matrix[i * s->size + me];
+        } else {
+            ll_coll_block(s, me, &from, &to);
+            in = to - from;
+            ll_coll_block(s, i, &from, &to);
+            out = to - from;
+        }
+        CHECK(sent + out <= INT_MAX && received + in <= INT_MAX, LL_E_COMM,
+              "the MPI library's all-to-all moves at most 2^31 - 1 elements a rank");
+        p->send[i] = (int)out;
+        p->send_at[i] = (int)(s->matrix ? sent : from);
+        p->recv[i] = (int)in;
+        p->recv_at[i] = (int)received;
+        sent += out;
+        received += in;
+    }
+    return LL_OK;
+}
+
+/* ---- the collectives ---- */
+
+/* MPI leaves the result at the start of its buffer, we want it in the rank's block: by way of a
+ * temporary one. */
+static ll_err reduce_scatter(mpi_transport *m, mpi_message *x, const ll_library_call *call,
+                             const places *p, MPI_Datatype type)
+{
+    size_t elem = ll_dtype_bytes(call->dtype), bytes = (size_t)p->recv[m->t.rank] * elem;
+    if (x->temp_bytes < bytes) {
+        char *larger = (char *)realloc(x->temp, bytes);
+        CHECK(larger, LL_E_MEM, "no memory for %zu bytes of a reduce-scatter", bytes);
+        x->temp = larger;
+        x->temp_bytes = bytes;
+    }
+    MPI_TRY(MPI_Ireduce_scatter(call->data, x->temp, p->recv, type, op_of(call->dtype, call->op),
+                                m->comm, &x->request));
+    x->copy_to = (char *)call->data + (size_t)p->recv_at[m->t.rank] * elem;
+    x->copy_bytes = bytes;
+    return LL_OK;
+}
+
+static ll_err reduce(mpi_transport *m, mpi_message *x, const ll_library_call *call,
+                     MPI_Datatype type)
+{
+    const ll_coll_spec *s = call->spec;
+    bool root = m->t.rank == s->root;
+    MPI_TRY(MPI_Ireduce(root ? MPI_IN_PLACE : call->data, root ? call->data : NULL, (int)s->count,
+                        type, op_of(call->dtype, call->op), s->root, m->comm, &x->request));
+    return LL_OK;
+}
+
+/* gather: the blocks of all to the root; else from it. */
+static ll_err gather_scatter(mpi_transport *m, mpi_message *x, const ll_library_call *call,
+                             const places *p, MPI_Datatype type, bool gather)
+{
+    const ll_coll_spec *s = call->spec;
+    int me = m->t.rank;
+    bool root = me == s->root;
+    char *block = (char *)call->data + (size_t)p->recv_at[me] * ll_dtype_bytes(call->dtype);
+    if (gather)
+        MPI_TRY(MPI_Igatherv(root ? MPI_IN_PLACE : block, p->recv[me], type, call->data, p->recv,
+                             p->recv_at, type, s->root, m->comm, &x->request));
+    else
+        MPI_TRY(MPI_Iscatterv(call->data, p->recv, p->recv_at, type, root ? MPI_IN_PLACE : block,
+                              p->recv[me], type, s->root, m->comm, &x->request));
+    return LL_OK;
+}
+
+static ll_err begin(mpi_transport *m, mpi_message *x, const ll_library_call *call)
+{
+    const ll_coll_spec *s = call->spec;
+    MPI_Datatype type;
+    places p;
+    TRY(type_of(call->dtype, &type));
+    TRY(room_for_places(x, s->size, &p));
+    CHECK(s->count <= INT_MAX, LL_E_COMM,
+          "%lld elements: the MPI library's collectives take at most 2^31 - 1; use another "
+          "algorithm",
+          (long long)s->count);
+    int n = (int)s->count;
+    switch (s->coll) {
+    case LL_COLL_ALLREDUCE:
+        MPI_TRY(MPI_Iallreduce(MPI_IN_PLACE, call->data, n, type, op_of(call->dtype, call->op),
+                               m->comm, &x->request));
+        return LL_OK;
+    case LL_COLL_BROADCAST:
+        MPI_TRY(MPI_Ibcast(call->data, n, type, s->root, m->comm, &x->request));
+        return LL_OK;
+    case LL_COLL_BARRIER: MPI_TRY(MPI_Ibarrier(m->comm, &x->request)); return LL_OK;
+    case LL_COLL_REDUCE: return reduce(m, x, call, type);
+    case LL_COLL_ALLTOALL:
+        TRY(exchange_places(s, m->t.rank, &p));
+        MPI_TRY(MPI_Ialltoallv(call->data, p.send, p.send_at, type, call->out, p.recv, p.recv_at,
+                               type, m->comm, &x->request));
+        return LL_OK;
+    default: break;
+    }
+    blocks(s, p.recv, p.recv_at);
+    if (s->coll == LL_COLL_REDUCE_SCATTER) return reduce_scatter(m, x, call, &p, type);
+    if (s->coll != LL_COLL_ALLGATHER)
+        return gather_scatter(m, x, call, &p, type, s->coll == LL_COLL_GATHER);
+    MPI_TRY(MPI_Iallgatherv(MPI_IN_PLACE, 0, type, call->data, p.recv, p.recv_at, type, m->comm,
+                            &x->request));
+    return LL_OK;
+}
+
+ll_err ll_mpi_library(ll_transport *t, const ll_library_call *call, ll_message *out)
+{
+    mpi_transport *m = (mpi_transport *)t;
+    mpi_message *x = ll_mpi_message(m);
+    CHECK(x, LL_E_MEM, "no memory for a message");
+    CHECK(call->spec->coll != LL_COLL_HALO, LL_E_COMM, "the MPI library has no halo exchange");
+    x->is_recv = false;
+    *out = (ll_message){.handle = x};
+    return begin(m, x, call);
+}
