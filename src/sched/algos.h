@@ -1,5 +1,7 @@
 /* algos.h: emitters that other algorithms are made of, for ll_emit_within or to be called as they
- * are. Each ends its last round, and expects to begin one. */
+ * are. Each ends its last round, and expects to begin one. All reduce in place, all-reduce sums of
+ * all elements, reduce-scatter and all-gather work on the spec's blocks (those of an all-reduce
+ * where it is made of the two). */
 #pragma once
 #include "sched/emit.h"
 
@@ -7,7 +9,42 @@
 extern "C" {
 #endif
 
-ll_emitter ll_emit_ring_reduce_scatter, ll_emit_ring_allgather;
+/* ---- whole collectives ---- */
+ll_emitter ll_emit_ring_reduce_scatter, ll_emit_ring_allgather, ll_emit_ring_allreduce;
+ll_emitter ll_emit_direct_reduce_scatter, ll_emit_direct_allgather;
+ll_emitter ll_emit_circulant_reduce_scatter, ll_emit_circulant_allgather;
+
+ll_cost ll_direct_reduce_scatter_cost(const ll_coll_spec *s);
+ll_cost ll_direct_allgather_cost(const ll_coll_spec *s);
+ll_cost ll_circulant_reduce_scatter_cost(const ll_coll_spec *s);
+ll_cost ll_circulant_allgather_cost(const ll_coll_spec *s);
+
+/* ---- a power of two of units among any number of ranks (butterfly.c) ---- */
+typedef struct ll_units {
+    int n;     /* the largest power of two up to the number of ranks */
+    int extra; /* ranks beyond that: units 0..extra-1 are pairs of ranks, the others one rank */
+    int log2;  /* of n */
+} ll_units;
+ll_units ll_units_of(int size);
+int ll_unit_rank(const ll_units *u, int unit); /* the one that acts */
+/* Pairs add up; returns my unit, or -1: another rank acts for mine. */
+int ll_emit_fold_extras(ll_steps *e, const ll_coll_spec *s, int me);
+/* The results go to the ranks that did not act. */
+void ll_emit_unfold_extras(ll_steps *e, const ll_coll_spec *s, int me);
+/* Is a sum over aligned units, in order, canonical for the ranks? */
+bool ll_units_canonical(const ll_coll_spec *s);
+
+/* ---- blocks (blocks.c) ---- */
+int64_t ll_largest_block(const ll_coll_spec *s);
+/* Elements from the beginning of block `from` to that of block `to` (to <= size). */
+int64_t ll_block_span(const ll_coll_spec *s, int from, int to, int64_t *at);
+/* Pieces of n elements of at most segment each (0: one). */
+int ll_n_piece(int64_t n, int64_t segment);
+/* Piece k of n of block b: how many elements. b may be up to size before 0 or beyond. */
+int64_t ll_block_piece(const ll_coll_spec *s, int b, int k, int n, int64_t *at);
+int ll_log2_up(int n); /* rounded up */
+ll_cost ll_cost_sum(ll_cost a, ll_cost b);
+bool ll_canonical_always(const ll_coll_spec *s);
 
 #ifdef __cplusplus
 }

@@ -8,81 +8,94 @@
  *     1        b += , sends b  c += , sends c  a += , sends a
  *     2        a +=            b +=            c +=
  *
- * Segments: a block goes in pieces; while one is on the wire, the one before it is summed. */
+ * Segments: a block goes in pieces; while one is on the wire, the one before it is summed, and the
+ * last of all is summed while the first goes around again.
+ *
+ * Patarasuk, Yuan: Bandwidth optimal all-reduce algorithms for clusters of workstations, 2009. */
 #include "sched/algos.h"
 
-/* Pieces of a block of at most segment elements each: how many, and which elements. */
-static int n_piece(int64_t block, int64_t segment)
+static int n_piece(const ll_coll_spec *s)
 {
-    return segment > 0 && block > segment ? (int)((block + segment - 1) / segment) : 1;
+    return ll_n_piece(ll_largest_block(s), s->segment);
 }
 
-static int64_t largest_block(const ll_coll_spec *s)
+/* Leaves the last round open: it is a fold that an all-gather of several pieces does not touch. */
+static void reduce_scatter(ll_steps *e, const ll_coll_spec *s, int me)
 {
-    int64_t most = 0, from, to;
-    for (int b = 0; b < s->size; b++) {
-        ll_coll_block(s, b, &from, &to);
-        if (to - from > most) most = to - from;
-    }
-    return most;
-}
-
-/* Piece k of n of block b (which may be before 0 or past the end: the ring wraps). */
-static void piece(const ll_coll_spec *s, int b, int k, int n, int64_t *from, int64_t *to)
-{
-    int64_t start, end;
-    ll_coll_block(s, ((b % s->size) + s->size) % s->size, &start, &end);
-    ll_share(end - start, n, k, from, to);
-    *from += start;
-    *to += start;
-}
-
-void ll_emit_ring_reduce_scatter(ll_steps *e, const ll_coll_spec *s, int me)
-{
-    int p = s->size, n = n_piece(largest_block(s), s->segment);
+    int p = s->size, n = n_piece(s);
     if (p < 2) return;
     int right = (me + 1) % p, left = (me + p - 1) % p;
-    int64_t room = largest_block(s) / n + 1, from, to;
+    int64_t room = (ll_largest_block(s) + n - 1) / n, at, len;
     /* Turn t of (p - 1) n: piece t % n of block me - 1 - t / n goes out; what came in the turn
      * before is summed meanwhile, unless this turn sends it (one piece only), and then before. */
     int turns = (p - 1) * n;
     for (int t = 0; t <= turns; t++) {
-        bool fold = t > 0;
-        if (fold) {
-            piece(s, me - 2 - (t - 1) / n, (t - 1) % n, n, &from, &to);
-            ll_emit_fold(e, LL_DATA, from, LL_DATA, from, LL_SCRATCH, (t - 1) % 2 * room,
-                         to - from);
+        if (t > 0) {
+            len = ll_block_piece(s, me - 2 - (t - 1) / n, (t - 1) % n, n, &at);
+            ll_emit_fold(e, LL_DATA, at, LL_DATA, at, LL_SCRATCH, (t - 1) % 2 * room, len);
             if (n == 1) ll_emit_next(e);
         }
         if (t == turns) break;
-        piece(s, me - 1 - t / n, t % n, n, &from, &to);
-        ll_emit_send(e, right, LL_DATA, from, to - from);
-        piece(s, me - 2 - t / n, t % n, n, &from, &to);
-        ll_emit_recv(e, left, LL_SCRATCH, t % 2 * room, to - from);
+        len = ll_block_piece(s, me - 1 - t / n, t % n, n, &at);
+        ll_emit_send(e, right, LL_DATA, at, len);
+        len = ll_block_piece(s, me - 2 - t / n, t % n, n, &at);
+        ll_emit_recv(e, left, LL_SCRATCH, t % 2 * room, len);
         ll_emit_next(e);
     }
+}
+
+void ll_emit_ring_reduce_scatter(ll_steps *e, const ll_coll_spec *s, int me)
+{
+    reduce_scatter(e, s, me);
     ll_emit_next(e);
 }
 
 void ll_emit_ring_allgather(ll_steps *e, const ll_coll_spec *s, int me)
 {
-    int p = s->size, n = n_piece(largest_block(s), s->segment);
+    int p = s->size, n = n_piece(s);
     if (p < 2) return;
     int right = (me + 1) % p, left = (me + p - 1) % p;
-    int64_t from, to;
+    int64_t at, len;
     for (int t = 0; t < (p - 1) * n; t++) {
-        piece(s, me - t / n, t % n, n, &from, &to);
-        ll_emit_send(e, right, LL_DATA, from, to - from);
-        piece(s, me - 1 - t / n, t % n, n, &from, &to);
-        ll_emit_recv(e, left, LL_DATA, from, to - from);
+        len = ll_block_piece(s, me - t / n, t % n, n, &at);
+        ll_emit_send(e, right, LL_DATA, at, len);
+        len = ll_block_piece(s, me - 1 - t / n, t % n, n, &at);
+        ll_emit_recv(e, left, LL_DATA, at, len);
         ll_emit_next(e);
     }
 }
 
-static void allreduce(ll_steps *e, const ll_coll_spec *s, int me)
+void ll_emit_ring_allreduce(ll_steps *e, const ll_coll_spec *s, int me)
 {
-    ll_emit_ring_reduce_scatter(e, s, me);
+    reduce_scatter(e, s, me);
     ll_emit_ring_allgather(e, s, me);
+}
+
+/* Of equal blocks. */
+static ll_cost allgather_cost(const ll_coll_spec *s)
+{
+    return (ll_cost){.messages = s->count ? (s->size - 1) * n_piece(s) : 0,
+                     .sent = (s->size - 1) * (double)ll_largest_block(s)};
+}
+
+static ll_cost reduce_scatter_cost(const ll_coll_spec *s)
+{
+    ll_cost c = allgather_cost(s);
+    int n = n_piece(s);
+    c.folded = n > 1 && s->size > 1 ? (double)ll_largest_block(s) / n : c.sent;
+    return c;
+}
+
+static ll_cost allreduce_cost(const ll_coll_spec *s)
+{
+    ll_cost c = ll_cost_sum(reduce_scatter_cost(s), allgather_cost(s));
+    if (n_piece(s) > 1) c.folded = 0;
+    return c;
+}
+
+static bool canonical(const ll_coll_spec *s)
+{
+    return s->size < 3;
 }
 
 const ll_algo ll_algos_ring[] = {
@@ -90,15 +103,20 @@ const ll_algo ll_algos_ring[] = {
      .coll = LL_COLL_REDUCE_SCATTER,
      .help = "blocks travel around once, summed on the way",
      .segmented = true,
-     .emit = ll_emit_ring_reduce_scatter},
+     .emit = ll_emit_ring_reduce_scatter,
+     .cost = reduce_scatter_cost,
+     .canonical = canonical},
     {.name = "ring",
      .coll = LL_COLL_ALLGATHER,
      .help = "blocks travel around once",
      .segmented = true,
-     .emit = ll_emit_ring_allgather},
+     .emit = ll_emit_ring_allgather,
+     .cost = allgather_cost},
     {.name = "ring",
      .coll = LL_COLL_ALLREDUCE,
      .help = "reduce-scatter and all-gather around a ring: least bytes, 2 (p - 1) messages",
      .segmented = true,
-     .emit = allreduce},
+     .emit = ll_emit_ring_allreduce,
+     .cost = allreduce_cost,
+     .canonical = canonical},
     {0}};

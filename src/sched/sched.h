@@ -129,7 +129,8 @@ void ll_coll_block(const ll_coll_spec *s, int b, int64_t *from, int64_t *to);
 /* ---- algorithms ---- */
 /* What the slowest chain of steps costs, in the model of one message at a time in and one out of a
  * rank: messages (times alpha), elements sent (beta), folded (gamma: n for each source after the
- * first) and copied (kappa), signals awaited (sigma). */
+ * first) and copied (kappa), signals awaited (sigma). Folds and copies that overlap messages of at
+ * least as many elements are hidden behind them, and not counted. */
 typedef struct ll_cost {
     double messages, sent, folded, copied, awaits;
 } ll_cost;
