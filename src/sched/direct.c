@@ -1,0 +1,87 @@
+/* direct.c: every rank talks to every other, once. In a reduce-scatter it sends each rank its block
+ * of mine and receives all copies of its own, which it sums at once, in canonical order: the bits
+ * are those of a serial sum by T (sched.h) whatever the number of ranks. In an all-gather it sends
+ * everyone its block.
+ *
+ *     p = 4: who rank r sends to, in this order, and receives from at the same time
+ *     rank 0    to 1 from 3    to 2 from 2    to 3 from 1
+ *     rank 1    to 2 from 0    to 3 from 3    to 0 from 2
+ *     rank 2    to 3 from 1    to 0 from 0    to 1 from 3
+ *     rank 3    to 0 from 2    to 1 from 1    to 2 from 0
+ *
+ * In each column every rank is sent to once, so nobody waits for a busy rank: p - 1 messages of one
+ * block, the same bytes as the ring's, with more peers and less dependence.
+ *
+ * A reduce-scatter needs scratch for p - 1 copies of a block, less than the data itself; or, with
+ * segments, of two pieces of a block: one that is received while the other is summed. */
+#include "sched/algos.h"
+
+static int n_piece(const ll_coll_spec *s)
+{
+    return ll_n_piece(ll_largest_block(s), s->segment);
+}
+
+void ll_emit_direct_reduce_scatter(ll_steps *e, const ll_coll_spec *s, int me)
+{
+    int p = s->size, n = n_piece(s);
+    if (p < 2) return;
+    int64_t at, mine = ll_block_piece(s, me, 0, 1, &at), room = (mine + n - 1) / n;
+    ll_ref *parts = LL_NEW_ARRAY(e->arena, ll_ref, p);
+    for (int t = 0; t <= n; t++, ll_emit_next(e)) {
+        for (int d = 1; d < p && t < n; d++) {
+            int64_t len = ll_block_piece(s, me + d, t, n, &at);
+            ll_emit_send(e, (me + d) % p, LL_DATA, at, len);
+        }
+        for (int d = 1; d < p && t < n; d++) {
+            int64_t len = ll_block_piece(s, me, t, n, &at);
+            ll_emit_recv(e, (me + p - d) % p, LL_SCRATCH, (t % 2 * (p - 1) + d - 1) * room, len);
+        }
+        if (t == 0) continue;
+        int64_t len = ll_block_piece(s, me, t - 1, n, &at);
+        parts[me] = (ll_ref){me, LL_DATA, at};
+        for (int d = 1; d < p; d++)
+            parts[(me + p - d) % p] =
+                (ll_ref){me, LL_SCRATCH, ((t - 1) % 2 * (p - 1) + d - 1) * room};
+        ll_emit_fold_all(e, LL_DATA, at, parts, p, len);
+    }
+}
+
+void ll_emit_direct_allgather(ll_steps *e, const ll_coll_spec *s, int me)
+{
+    int p = s->size;
+    int64_t at, len = ll_block_piece(s, me, 0, 1, &at);
+    for (int d = 1; d < p; d++) ll_emit_send(e, (me + d) % p, LL_DATA, at, len);
+    for (int d = 1; d < p; d++) {
+        len = ll_block_piece(s, me - d, 0, 1, &at);
+        ll_emit_recv(e, (me + p - d) % p, LL_DATA, at, len);
+    }
+    ll_emit_next(e);
+}
+
+/* Of equal blocks: every rank is always busy, and the last piece is summed with no message. */
+ll_cost ll_direct_reduce_scatter_cost(const ll_coll_spec *s)
+{
+    double n = n_piece(s), all = (s->size - 1) * (double)ll_largest_block(s);
+    return (ll_cost){.messages = s->count ? (s->size - 1) * n : 0, .sent = all, .folded = all / n};
+}
+
+ll_cost ll_direct_allgather_cost(const ll_coll_spec *s)
+{
+    return (ll_cost){.messages = s->count ? s->size - 1 : 0,
+                     .sent = (s->size - 1) * (double)ll_largest_block(s)};
+}
+
+const ll_algo ll_algos_direct[] = {
+    {.name = "direct",
+     .coll = LL_COLL_REDUCE_SCATTER,
+     .help = "each sends each its block and sums what it receives, in canonical order",
+     .segmented = true,
+     .emit = ll_emit_direct_reduce_scatter,
+     .cost = ll_direct_reduce_scatter_cost,
+     .canonical = ll_canonical_always},
+    {.name = "direct",
+     .coll = LL_COLL_ALLGATHER,
+     .help = "each sends its block to each: p - 1 messages",
+     .emit = ll_emit_direct_allgather,
+     .cost = ll_direct_allgather_cost},
+    {0}};
