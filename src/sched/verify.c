@@ -21,6 +21,12 @@ static void learn(int *clock, const int *told, int size)
         if (told[q] > clock[q]) clock[q] = told[q];
 }
 
+/* A rank tells at different times, so who knows the time of a telling knows all of it. */
+static void learn_from(int *clock, int teller, const int *told, int size)
+{
+    if (told[teller] > clock[teller]) learn(clock, told, size);
+}
+
 /* The steps of one kind in a rank's round. */
 #define EACH_STEP(s, r, which)                                                                     \
     for (const ll_step *s = (r)->list->steps + (r)->at; s < (r)->list->steps + (r)->end; s++)      \
@@ -64,7 +70,7 @@ static ll_err post(ll_verify *v, int rank, const ll_step *s, const int *clock)
                               (long long)p->step->n);
     const ll_step *send = sends ? s : p->step, *recv = sends ? p->step : s;
     ll_cells_deliver(v, from, send, to, recv);
-    learn(v->ranks[to].incoming, sends ? clock : p->clock, v->size);
+    learn_from(v->ranks[to].incoming, from, sends ? clock : p->clock, v->size);
     r->pending--;
     v->ranks[s->peer].pending--;
     return LL_OK;
@@ -150,7 +156,7 @@ static ll_err try_await(ll_verify *v, int rank)
     EACH_STEP(s, r, LL_STEP_AWAIT)
     {
         is_raised(v, r, s, &which);
-        learn(r->clock, v->ranks[s->peer].signals[which - 1], v->size);
+        learn_from(r->clock, s->peer, v->ranks[s->peer].signals[which - 1], v->size);
     }
     if (r->list->steps[r->at].kind != LL_STEP_LIBRARY) return act(v, rank);
     r->phase = LL_AT_LIBRARY;

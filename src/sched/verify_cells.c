@@ -56,11 +56,14 @@ static ll_err check_read(ll_verify *v, int rank, const ll_step *s, const ll_ref 
             return ll_verify_fail(v, rank, s, "reads %s[%lld], which a receive of its round writes",
                                   name, (long long)i);
     } else {
-        if (c->epoch > r->clock[ref->rank])
+        const ll_vrank *o = &v->ranks[ref->rank];
+        int entry = o->entry[r->run], known = r->clock[ref->rank];
+        if (!entry || entry > known || c->epoch > known)
             return ll_verify_fail(v, rank, s,
-                                  "reads rank %d's %s[%lld], and no signal or message says that "
-                                  "it is written",
-                                  ref->rank, name, (long long)i);
+                                  "reads rank %d's %s[%lld] while rank %d%s may write it: no "
+                                  "signal or message orders them",
+                                  ref->rank, name, (long long)i, ref->rank,
+                                  o->run > r->run ? ", already done," : "");
         if (!c->reads) c->reads = LL_NEW_ARRAY(v->arena, int, v->size);
         c->reads[rank] = r->clock[rank];
     }
@@ -77,8 +80,8 @@ static ll_err check_reads_over(ll_verify *v, int rank, const ll_step *s, ll_buf_
     for (int q = 0; c->reads && q < v->size; q++)
         if (c->reads[q] > v->ranks[rank].clock[q])
             return ll_verify_fail(v, rank, s,
-                                  "%s %s[%lld], and no signal or message says that rank %d's "
-                                  "reading of it is over",
+                                  "%s %s[%lld] while rank %d may read it: no signal or message "
+                                  "orders them",
                                   s ? "writes" : "ends, giving back", name_of(buf), (long long)i,
                                   q);
     if (c->reads) memset(c->reads, 0, sizeof(int) * (size_t)v->size);
@@ -255,16 +258,20 @@ static ll_err check_value(ll_verify *v, int rank, ll_buf_id buf, int64_t i, cons
     return LL_OK;
 }
 
-/* The caller has its buffers back now, and may write to them. */
+/* The caller has its buffers back now, and may write to them: to the others, it does. */
 ll_err ll_cells_end(ll_verify *v, int rank)
 {
     static const ll_buf_id bufs[] = {LL_DATA, LL_OUT};
+    ll_vrank *r = &v->ranks[rank];
     ll_value want;
+    r->clock[rank]++;
     for (int b = 0; b < 2; b++)
-        for (int64_t i = 0; i < v->ranks[rank].extent[bufs[b]]; i++) {
+        for (int64_t i = 0; i < r->extent[bufs[b]]; i++) {
+            ll_cell *c = &r->cells[bufs[b]][i];
             if (v->promise->after(v->promise, rank, bufs[b], i, &want))
                 TRY(check_value(v, rank, bufs[b], i, &want));
-            TRY(check_reads_over(v, rank, NULL, bufs[b], i, &v->ranks[rank].cells[bufs[b]][i]));
+            TRY(check_reads_over(v, rank, NULL, bufs[b], i, c));
+            c->epoch = r->clock[rank];
         }
     return LL_OK;
 }
