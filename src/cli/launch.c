@@ -3,11 +3,11 @@
  * The launching process replaces itself by mpiexec, so signals and the exit status need no care.
  * The ranks get the same words and see by their environment that they are ranks already.
  *
- * Who prints a failure? One that all ranks share has a teller. Of one that may be a single rank's
- * nobody knows more than that: rank 0 prints at once and ends the job, others first wait a moment
- * in which they are ended if rank 0, or a lower rank, failed too. So a wrong word on the command
- * line, which every rank finds, is printed once, and a file that is missing on one node is told by
- * a rank of that node. */
+ * Who prints a failure? One that all ranks share (job.h) is printed by the rank it befell. Of one
+ * that may be a single rank's nobody knows more than that: rank 0 prints at once and ends the job,
+ * others first wait a moment in which they are ended if rank 0, or a lower rank, failed too. So a
+ * wrong word on the command line, which every rank finds, is printed once, and a file that is
+ * missing on one node is told by a rank of that node. */
 #include "cli/launch.h"
 
 #include "comm/job.h"
@@ -125,19 +125,17 @@ static void pause_s(double s)
 
 int ll_cli_fail(const char *who, const char *text, int status)
 {
-    bool own;
-    int size = ll_job_size(), rank = ll_job_rank(), teller = ll_job_teller(&own);
-    if (size > 1 && teller >= 0 && rank != teller) {
-        pause_s(1.0); /* launchers end the job when the first rank leaves: let the teller tell */
+    int size = ll_job_size(), rank = ll_job_rank();
+    ll_failure how = ll_job_failure();
+    if (size <= 1) {
+        if (how != LL_FAILURE_TOLD) fprintf(stderr, "%s: %s\n", who, text);
         return status;
     }
-    bool alone = size > 1 && teller < 0;
-    if (alone && rank) pause_s(1.0 + 0.05 * (rank < 20 ? rank : 20));
-    if (alone || (size > 1 && own))
-        fprintf(stderr, "%s: rank %d: %s\n", who, rank, text);
-    else
-        fprintf(stderr, "%s: %s\n", who, text);
+    /* Launchers end the job when the first rank leaves: let the one that tells come first. */
+    if (how == LL_FAILURE_TOLD) pause_s(1.0);
+    if (how == LL_FAILURE_ALONE && rank) pause_s(1.0 + 0.05 * (rank < 20 ? rank : 20));
+    if (how != LL_FAILURE_TOLD) fprintf(stderr, "%s: rank %d: %s\n", who, rank, text);
     fflush(NULL);
-    if (alone) ll_job_abort(status);
+    if (how == LL_FAILURE_ALONE) ll_job_abort(status);
     return status;
 }

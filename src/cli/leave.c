@@ -9,9 +9,8 @@
 
 ll_err ll_cli_leave(ll_comm *c, ll_err rc)
 {
-    bool own;
     char message[1024];
-    if (rc != LL_OK && ll_comm_size(c) > 1 && ll_job_teller(&own) < 0)
+    if (rc != LL_OK && ll_comm_size(c) > 1 && ll_job_failure() == LL_FAILURE_ALONE)
         _exit(ll_cli_fail(ll_cli_name(), ll_error_text(), 1));
     snprintf(message, sizeof message, "%s", ll_error_message());
     ll_comm_close(c);

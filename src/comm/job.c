@@ -49,27 +49,24 @@ int ll_job_rank(void)
 static struct {
     pthread_mutex_t lock;
     char message[1024];
-    int teller;
-    bool own;
+    ll_failure how;
 } shared = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-void ll_job_share_failure(const char *message, int teller, bool own)
+void ll_job_share_failure(const char *message, ll_failure how)
 {
     pthread_mutex_lock(&shared.lock);
     snprintf(shared.message, sizeof shared.message, "%s", message);
-    shared.teller = teller;
-    shared.own = own;
+    shared.how = how;
     pthread_mutex_unlock(&shared.lock);
 }
 
-int ll_job_teller(bool *own)
+ll_failure ll_job_failure(void)
 {
     pthread_mutex_lock(&shared.lock);
     bool same = shared.message[0] && !strcmp(shared.message, ll_error_message());
-    int teller = same ? shared.teller : -1;
-    *own = same && shared.own;
+    ll_failure how = same ? shared.how : LL_FAILURE_ALONE;
     pthread_mutex_unlock(&shared.lock);
-    return teller;
+    return how;
 }
 
 void ll_job_abort(int status)

@@ -12,12 +12,16 @@ extern "C" {
 int ll_job_size(void);
 int ll_job_rank(void);
 
-/* A failure with this message is known to all ranks (after ll_comm_agree, or a report of watch.h):
- * one of them, the teller, should print it. own: it befell the teller itself, and its message does
- * not say so. */
-void ll_job_share_failure(const char *message, int teller, bool own);
-/* The teller of this thread's most recent failure; -1: the failure is this rank's alone. */
-int ll_job_teller(bool *own);
+/* Who knows of a failure, and who prints it. */
+typedef enum ll_failure {
+    LL_FAILURE_ALONE, /* this rank's alone, as far as it knows */
+    LL_FAILURE_TELL,  /* known to all ranks and this one's: it prints it */
+    LL_FAILURE_TOLD,  /* known to all ranks: another one prints it, or it has been printed */
+} ll_failure;
+/* All ranks know of the failure with this message: after ll_comm_agree, or a report of watch.h. */
+void ll_job_share_failure(const char *message, ll_failure how);
+/* This thread's most recent failure. */
+ll_failure ll_job_failure(void);
 
 /* Ends all ranks of the job, as far as the launcher lets us; returns where it could not, or where
  * there are no others: then exit with the status. */

@@ -20,12 +20,15 @@ typedef struct ll_watch ll_watch;
 ll_err ll_watch_open(ll_transport *t, double timeout_s, ll_watch **out);
 /* Says goodbye: leaving early is no death. Local. */
 void ll_watch_close(ll_watch *w);
-/* This rank works on what (a text that stays). */
+/* This rank works on what. Texts are copied here and below: they need not stay. */
 void ll_watch_doing(ll_watch *w, const char *what);
-/* This rank waits in a collective, by name, number and site (texts that stay; site may be NULL);
- * and goes back to what it was doing. */
+/* This rank waits in a collective, by name, number (-1: none) and site (may be NULL); and goes back
+ * to what it was doing. */
 void ll_watch_wait_begin(ll_watch *w, const char *what, int64_t number, const char *site);
 void ll_watch_wait_end(ll_watch *w);
+/* Something of what this rank waits for has arrived: the time of its wait begins anew, so that a
+ * slow collective is no stall. Two stores, for every message. */
+void ll_watch_moved(ll_watch *w);
 /* LL_OK, or the failure, LL_E_COMM with the report's text. Cheap: one load while all is well. */
 ll_err ll_watch_check(ll_watch *w);
 bool ll_watch_failed(const ll_watch *w);

@@ -1,0 +1,535 @@
+/* test_watch: ranks that die, stop, stall, leave or disagree are named, and nothing hangs; ranks
+ * that are slow but well are left alone. Without MPI (pipes.h). */
+#include "comm/watch_int.h"
+#include "pipes.h"
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <time.h>
+
+#include <cmocka.h>
+
+enum { RANKS = 4 };
+static const double timeout_s = 1;
+
+static void sleep_s(double s)
+{
+    struct timespec t = {(time_t)s, (long)(1e9 * (s - (double)(time_t)s))};
+    while (nanosleep(&t, &t) && errno == EINTR) continue;
+}
+
+/* ---- jobs ---- */
+
+/* What ranks leave behind for the test. */
+static struct {
+    char report[RANKS][LL_WATCH_REPORT];
+    double seconds[RANKS]; /* from the end of open until the report */
+    _Atomic int ready;
+} * left;
+
+typedef struct job {
+    bool nodes;
+    void (*act)(ll_watch *w, int rank); /* what each rank does; may return */
+} job;
+
+static int rank_main(ll_transport *t, const void *arg)
+{
+    const job *j = arg;
+    ll_watch *w;
+    if (ll_watch_open(t, timeout_s, &w)) {
+        snprintf(left->report[t->rank], LL_WATCH_REPORT, "open: %s", ll_error_message());
+        return 3;
+    }
+    ll_watch_doing(w, "startup");
+    left->ready++;
+    double began = ll_watch_now();
+    j->act(w, t->rank);
+    ll_err rc = ll_watch_check(w);
+    left->seconds[t->rank] = ll_watch_now() - began;
+    if (rc) strcpy(left->report[t->rank], ll_error_message());
+    ll_watch_close(w);
+    return rc ? 1 : 0;
+}
+
+/* As a wait of comm/ does: until the watch fails. */
+static void wait_in(ll_watch *w, const char *what, int64_t number, const char *site)
+{
+    ll_watch_wait_begin(w, what, number, site);
+    while (!ll_watch_failed(w)) sleep_s(0.001);
+    ll_watch_wait_end(w);
+}
+
+typedef struct ended {
+    int status[RANKS]; /* of exit, or 1000 + a signal */
+    double seconds;
+    char err[8192]; /* standard error of all */
+} ended;
+
+static int status_of(int status)
+{
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status);
+}
+
+/* Runs the job; a rank that is stopped is killed when all others are over. */
+static ended run(job j, int stops)
+{
+    ended e = {0};
+    pid_t pids[RANKS];
+    FILE *file = tmpfile();
+    assert_non_null(file);
+    int err = fileno(file), keep = dup(2);
+    memset(left, 0, sizeof *left);
+    fflush(NULL);
+    dup2(err, 2);
+    double began = ll_watch_now();
+    pipes_fork(RANKS, j.nodes, rank_main, &j, pids);
+    dup2(keep, 2);
+    close(keep);
+    for (int running = RANKS - (stops >= 0); running > 0; sleep_s(0.002))
+        for (int r = 0, status; r < RANKS; r++) {
+            if (!pids[r] || r == stops) continue;
+            if (ll_watch_now() - began > 20) kill(pids[r], SIGKILL);
+            if (waitpid(pids[r], &status, WNOHANG) != pids[r]) continue;
+            e.status[r] = status_of(status);
+            pids[r] = 0;
+            running--;
+        }
+    if (stops >= 0) {
+        kill(pids[stops], SIGKILL);
+        waitpid(pids[stops], &e.status[stops], 0);
+    }
+    e.seconds = ll_watch_now() - began;
+    ssize_t n = pread(err, e.err, sizeof e.err - 1, 0);
+    assert_true(n >= 0);
+    fclose(file);
+    return e;
+}
+
+static void assert_has(const char *text, const char *wanted)
+{
+    if (!strstr(text, wanted)) fail_msg("'%s'\n  has no '%s'", text, wanted);
+}
+
+static int count_of(const char *text, const char *what)
+{
+    int n = 0;
+    for (const char *p = text; (p = strstr(p, what)); p++) n++;
+    return n;
+}
+
+/* Every rank but `but` ended with 1 and this report. */
+static void assert_reported(const ended *e, int but, const char *a, const char *b)
+{
+    for (int r = 0; r < RANKS; r++) {
+        if (r == but) continue;
+        if (e->status[r] != 1) fail_msg("rank %d: status %d\n%s", r, e->status[r], e->err);
+        assert_has(left->report[r], a);
+        assert_has(left->report[r], b);
+    }
+}
+
+/* ---- ranks that fail ---- */
+
+static void stall(ll_watch *w, int rank)
+{
+    char name[] = "forward of conv3", site[] = "fc1.weight"; /* texts need not stay */
+    if (rank == 2) {
+        ll_watch_doing(w, name);
+        memset(name, '!', sizeof name - 1);
+        for (;;) pause();
+    }
+    wait_in(w, "all-reduce", 412, site);
+}
+
+static void stall_is_named(void **state)
+{
+    (void)state;
+    ended e = run((job){.act = stall}, -1);
+    assert_reported(&e, 2, "rank 2 is in forward of conv3 (for 1.",
+                    "; ranks 0, 1, 3 wait in all-reduce 412 (fc1.weight)");
+    assert_int_equal(e.status[2], 1); /* never came back, was ended */
+    assert_has(e.err, "rank 2 did not come back within 2.0 s of the failure and is ended");
+    assert_int_equal(count_of(e.err, "loopline: rank 2 is in forward of conv3"), 1);
+    assert_true(left->seconds[0] >= timeout_s && left->seconds[0] < timeout_s + 1);
+    assert_true(e.seconds < timeout_s + 2 + 2);
+}
+
+static void die(ll_watch *w, int rank)
+{
+    if (rank == 2) {
+        ll_watch_doing(w, "forward of conv3");
+        sleep_s(0.3); /* long enough to be seen there */
+        kill(getpid(), SIGKILL);
+    }
+    wait_in(w, "all-reduce", 412, NULL);
+}
+
+static void death_is_named_at_once(void **state)
+{
+    (void)state;
+    ended e = run((job){.act = die, .nodes = true}, -1);
+    assert_reported(&e, 2, "rank 2 died (last seen in forward of conv3)",
+                    "; ranks 0, 1, 3 wait in all-reduce 412");
+    assert_int_equal(count_of(e.err, "loopline: rank 2 died"), 1);
+    assert_true(left->seconds[1] < 0.3 + timeout_s / 2);
+}
+
+static void stop(ll_watch *w, int rank)
+{
+    if (rank == 2) {
+        ll_watch_doing(w, "forward of conv3");
+        sleep_s(0.3);
+        raise(SIGSTOP);
+    }
+    wait_in(w, "all-reduce", 412, NULL);
+}
+
+static void stopped_rank_is_named(void **state)
+{
+    (void)state;
+    ended e = run((job){.act = stop}, 2);
+    assert_reported(&e, 2, "rank 2 ", "ranks 0, 1, 3 wait in all-reduce 412");
+    assert_has(left->report[0], "forward of conv3");
+    assert_true(left->seconds[1] < 0.3 + timeout_s + 1);
+}
+
+static void stop_before_waits(ll_watch *w, int rank)
+{
+    if (rank == 2) raise(SIGSTOP);
+    ll_watch_doing(w, "forward of conv4");
+    while (!ll_watch_failed(w)) sleep_s(0.001);
+}
+
+static void silence_is_named(void **state)
+{
+    (void)state;
+    ended e = run((job){.act = stop_before_waits}, 2);
+    assert_reported(&e, 2, "rank 2 has not answered for 1.", "(last seen ");
+    assert_has(left->report[3], "; ranks 0, 1, 3 are in forward of conv4 (for ");
+}
+
+static void hub_dies(ll_watch *w, int rank)
+{
+    if (rank == 0) {
+        ll_watch_doing(w, "forward of conv3");
+        sleep_s(0.3);
+        kill(getpid(), SIGKILL);
+    }
+    wait_in(w, "all-reduce", 412, "fc1.weight");
+}
+
+static void dead_hub_is_named(void **state)
+{
+    (void)state;
+    ended e = run((job){.act = hub_dies}, -1);
+    assert_reported(&e, 0, "rank 0 died (last seen in forward of conv3); rank ",
+                    " waits in all-reduce 412 (fc1.weight)");
+    assert_int_equal(count_of(e.err, "loopline: rank 0 died"), 1);
+    assert_true(left->seconds[1] < 0.3 + timeout_s / 2);
+}
+
+static void hub_stops(ll_watch *w, int rank)
+{
+    if (rank == 0) {
+        ll_watch_doing(w, "forward of conv3");
+        sleep_s(0.3);
+        raise(SIGSTOP);
+    }
+    wait_in(w, "all-reduce", 412, "fc1.weight");
+}
+
+static void stopped_hub_is_named(void **state)
+{
+    (void)state;
+    ended e = run((job){.act = hub_stops}, 0);
+    assert_reported(&e, 0, "rank 0 has not answered for 1.", " waits in all-reduce 412");
+    assert_has(left->report[2], "(last seen in forward of conv3)");
+    assert_true(left->seconds[1] < 0.3 + timeout_s + 1);
+}
+
+static void disagree(ll_watch *w, int rank)
+{
+    if (rank == 1)
+        wait_in(w, "broadcast", 7, "embedding");
+    else
+        wait_in(w, "all-reduce", 7, "fc1.weight");
+}
+
+static void mismatch_is_named(void **state)
+{
+    (void)state;
+    ended e = run((job){.act = disagree}, -1);
+    assert_reported(&e, -1, "ranks 0, 2, 3 wait in all-reduce 7 (fc1.weight)",
+                    "; rank 1 waits in broadcast 7 (embedding): do all ranks call the same ");
+}
+
+static void leave(ll_watch *w, int rank)
+{
+    if (rank != 2) wait_in(w, "all-reduce", 412, NULL);
+}
+
+static void leaving_early_is_named(void **state)
+{
+    (void)state;
+    ended e = run((job){.act = leave}, -1);
+    assert_int_equal(e.status[2], 0);
+    assert_reported(&e, 2, "rank 2 has closed the communicator; ranks 0, 1, 3 wait in all-reduce",
+                    "");
+}
+
+static void hub_leaves(ll_watch *w, int rank)
+{
+    if (rank != 0) wait_in(w, "all-reduce", 412, NULL);
+}
+
+static void hub_leaving_early_is_named(void **state)
+{
+    (void)state;
+    ended e = run((job){.act = hub_leaves}, -1);
+    assert_int_equal(e.status[0], 0);
+    assert_reported(&e, 0, "rank 0 has closed the communicator; rank ", " waits in all-reduce 412");
+}
+
+/* ---- ranks that are well ---- */
+
+static void slow(ll_watch *w, int rank)
+{
+    for (int i = 0; i < 2; i++) { /* late every time, but never too late */
+        ll_watch_doing(w, "forward");
+        ll_watch_wait_begin(w, "all-reduce", i, NULL);
+        sleep_s(0.6 * timeout_s);
+        ll_watch_wait_end(w);
+    }
+    ll_watch_wait_begin(w, "all-reduce", 3, "large"); /* takes long, but moves */
+    for (int i = 0; i < 130; i++) {
+        sleep_s(0.01 * timeout_s);
+        ll_watch_moved(w);
+    }
+    ll_watch_wait_end(w);
+    if (rank == 3) return; /* says goodbye, the others work on */
+    sleep_s(1.2 * timeout_s);
+}
+
+static void slow_ranks_are_well(void **state)
+{
+    (void)state;
+    ended e = run((job){.act = slow}, -1);
+    for (int r = 0; r < RANKS; r++)
+        if (e.status[r]) fail_msg("rank %d: status %d: %s", r, e.status[r], left->report[r]);
+    assert_string_equal(e.err, "");
+}
+
+static void wait_and_work(ll_watch *w, int rank)
+{
+    (void)rank;
+    ll_watch_wait_begin(w, "all-reduce", 1, NULL);
+    sleep_s(0.5 * timeout_s);
+    ll_watch_wait_end(w);
+    sleep_s(0.5 * timeout_s);
+}
+
+/* The whole job is stopped and goes on, as a shell's user may do. */
+static void a_paused_job_goes_on(void **state)
+{
+    (void)state;
+    job j = {.act = wait_and_work};
+    pid_t pids[RANKS];
+    memset(left, 0, sizeof *left);
+    pipes_fork(RANKS, false, rank_main, &j, pids);
+    while (left->ready < RANKS) sleep_s(0.001);
+    sleep_s(0.2);
+    for (int r = 0; r < RANKS; r++) kill(pids[r], SIGSTOP);
+    sleep_s(1.5 * timeout_s);
+    for (int r = 0; r < RANKS; r++) kill(pids[r], SIGCONT);
+    for (int r = 0, status; r < RANKS; r++) {
+        waitpid(pids[r], &status, 0);
+        if (status) fail_msg("rank %d: status %d: %s", r, status_of(status), left->report[r]);
+    }
+}
+
+static void one_rank_needs_no_watch(void **state)
+{
+    (void)state;
+    ll_transport t = {.size = 1};
+    ll_watch *w = (ll_watch *)&t;
+    assert_int_equal(ll_watch_open(&t, 1, &w), LL_OK);
+    assert_null(w);
+    ll_watch_doing(w, "x");
+    ll_watch_wait_begin(w, "x", 1, NULL);
+    ll_watch_moved(w);
+    ll_watch_wait_end(w);
+    assert_int_equal(ll_watch_check(w), LL_OK);
+    assert_false(ll_watch_failed(w));
+    ll_watch_close(w);
+}
+
+/* It is called between kernels. */
+static void saying_is_cheap(void **state)
+{
+    (void)state;
+    enum { N = 1000000 };
+    ll_watch *w = calloc(1, 4096); /* no thread is needed to write */
+    double began = ll_watch_now();
+    for (int i = 0; i < N; i++) {
+        ll_watch_doing(w, "forward of layer3.conv2");
+        ll_watch_wait_begin(w, "all-reduce", i, "layer3.conv2.weight");
+        ll_watch_wait_end(w);
+    }
+    double ns = 1e9 * (ll_watch_now() - began) / N;
+    print_message("doing, wait_begin and wait_end: %.0f ns\n", ns);
+    assert_true(ns < 2000);
+    free(w);
+}
+
+/* ---- sockets ---- */
+
+static void strangers_are_shown_out(void **state)
+{
+    (void)state;
+    ll_watch_address at;
+    ll_watch_hub *h;
+    int world[2] = {0, 1}, wake = eventfd(0, EFD_CLOEXEC);
+    assert_int_equal(ll_watch_hub_open(2, world, true, 1, wake, &at, &h), LL_OK);
+    int fd[3];
+    for (int i = 0; i < 3; i++) {
+        struct sockaddr_in a = {.sin_family = AF_INET, .sin_port = at.port};
+        a.sin_addr.s_addr = at.addr[0];
+        fd[i] = socket(AF_INET, SOCK_STREAM, 0);
+        assert_int_equal(connect(fd[i], (struct sockaddr *)&a, sizeof a), 0);
+    }
+    ll_watch_msg wrong = {.bytes = 24, .token = at.token + 1, .rank = 1};
+    ll_watch_msg high = {.bytes = 24, .token = at.token, .rank = 2};
+    assert_int_equal(send(fd[0], "GET / HTTP/1.1\r\nHost: somebody\r\n\r\n", 35, 0), 35);
+    assert_int_equal(send(fd[1], &wrong, 24, 0), 24);
+    assert_int_equal(send(fd[2], &high, 24, 0), 24);
+    for (int i = 0; i < 5; i++) ll_watch_hub_serve(h, ll_watch_now() + 0.02);
+    char byte, report[LL_WATCH_REPORT];
+    for (int i = 0; i < 3; i++) {
+        assert_true(recv(fd[i], &byte, 1, MSG_DONTWAIT) <= 0 && errno != EAGAIN);
+        errno = 0;
+        close(fd[i]);
+    }
+    assert_false(ll_watch_hub_judge(h, &(ll_watch_state){0}, report)); /* no rank died */
+    ll_watch_hub_close(h);
+    close(wake);
+}
+
+static void no_hub_is_an_error(void **state)
+{
+    (void)state;
+    ll_watch_address at;
+    ll_watch_link link = {.fd = -1};
+    int fd;
+    assert_int_equal(ll_watch_listen(false, &at, &fd), LL_OK);
+    close(fd); /* nobody listens */
+    assert_int_equal(ll_watch_connect(&at, 3, 0.2, &link), LL_E_COMM);
+    assert_has(ll_error_message(), "rank 3 cannot reach rank 0, port ");
+    assert_has(ll_error_message(), "refused");
+    at.addr[at.n] = htonl(INADDR_LOOPBACK); /* a server that does not answer */
+    int one = at.n++, mute = socket(AF_INET, SOCK_STREAM, 0);
+    struct sockaddr_in a = {.sin_family = AF_INET, .sin_port = at.port};
+    a.sin_addr.s_addr = at.addr[one];
+    assert_int_equal(bind(mute, (struct sockaddr *)&a, sizeof a), 0);
+    assert_int_equal(listen(mute, 4), 0);
+    assert_int_equal(ll_watch_connect(&at, 3, 0.2, &link), LL_E_COMM);
+    assert_has(ll_error_message(), "127.0.0.1: Connection timed out");
+    assert_int_equal(link.fd, -1);
+    close(mute);
+}
+
+/* ---- texts ---- */
+
+static ll_watch_row row(int rank, ll_watch_fate fate, const char *doing, const char *what,
+                        int64_t number)
+{
+    ll_watch_row r = {.rank = rank, .fate = fate, .silent_s = 10.12};
+    r.state.seconds = 10.24;
+    r.state.number = number;
+    if (doing) strcpy(r.state.doing, doing);
+    if (what) strcpy(r.state.what, what);
+    r.state.waiting = what != NULL;
+    return r;
+}
+
+static void reports_are_readable(void **state)
+{
+    (void)state;
+    char text[LL_WATCH_REPORT];
+    ll_watch_row rows[5000];
+    for (int i = 0; i < 10; i++) rows[i] = row(i, LL_WATCH_HERE, NULL, "all-reduce", 412);
+    ll_watch_report(rows, 4, text);
+    assert_string_equal(text, "ranks 0-3 wait in all-reduce 412 for 10.2 s: none is missing, but "
+                              "no message moves");
+    rows[7] = row(7, LL_WATCH_HERE, NULL, NULL, 0);
+    rows[8] = row(8, LL_WATCH_SILENT, "backward of fc", NULL, 0);
+    ll_watch_report(rows, 10, text);
+    assert_string_equal(text, "rank 8 has not answered for 10.1 s (last seen in backward of fc); "
+                              "rank 7 is at work (for 10.2 s); "
+                              "ranks 0-6, 9 wait in all-reduce 412");
+    rows[7] = row(7, LL_WATCH_DEAD, NULL, "barrier", -1);
+    ll_watch_report(rows, 8, text);
+    assert_string_equal(text, "rank 7 died (last seen waiting in barrier); "
+                              "ranks 0-6 wait in all-reduce 412");
+    for (int i = 0; i < 5000; i++) {
+        rows[i] = row(i, LL_WATCH_HERE, NULL, "all-reduce", i % 3 == 1 ? 411 : 412);
+        if (i % 500 == 250) {
+            rows[i] = row(i, LL_WATCH_HERE, "x", NULL, 0);
+            snprintf(rows[i].state.doing, LL_WATCH_NAME, "forward of layer %d", i);
+            rows[i].state.seconds = i;
+        }
+    }
+    ll_watch_report(rows, 5000, text);
+    assert_true(strlen(text) < LL_WATCH_REPORT - 1);
+    assert_has(text, "rank 4750 is in forward of layer 4750 (for 4750.0 s); rank 4250 is");
+    assert_has(text, "; ranks 0, 2, 3, 5, 6, 8, 9, 11 ... (3327 in all) wait in all-reduce 412; ");
+    assert_has(text, "; 6 other ranks are elsewhere");
+}
+
+/* The longest of everything: cut, but whole. */
+static void reports_fit(void **state)
+{
+    (void)state;
+    char text[LL_WATCH_REPORT + 8];
+    ll_watch_row rows[40];
+    for (int i = 0; i < 40; i++) {
+        rows[i] = row(1000000 + 7 * i, LL_WATCH_DEAD, NULL, NULL, 0);
+        memset(rows[i].state.doing, 'a' + i % 20, LL_WATCH_NAME - 1);
+        if (i >= 20) rows[i].fate = LL_WATCH_HERE;
+    }
+    memset(text, 0x7f, sizeof text);
+    ll_watch_report(rows, 40, text);
+    assert_true(strlen(text) < LL_WATCH_REPORT);
+    assert_int_equal(text[LL_WATCH_REPORT], 0x7f);
+}
+
+int main(void)
+{
+    left = mmap(NULL, sizeof *left, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(reports_are_readable),
+        cmocka_unit_test(reports_fit),
+        cmocka_unit_test(one_rank_needs_no_watch),
+        cmocka_unit_test(saying_is_cheap),
+        cmocka_unit_test(strangers_are_shown_out),
+        cmocka_unit_test(no_hub_is_an_error),
+        cmocka_unit_test(death_is_named_at_once),
+        cmocka_unit_test(dead_hub_is_named),
+        cmocka_unit_test(stall_is_named),
+        cmocka_unit_test(stopped_rank_is_named),
+        cmocka_unit_test(silence_is_named),
+        cmocka_unit_test(stopped_hub_is_named),
+        cmocka_unit_test(mismatch_is_named),
+        cmocka_unit_test(leaving_early_is_named),
+        cmocka_unit_test(hub_leaving_early_is_named),
+        cmocka_unit_test(slow_ranks_are_well),
+        cmocka_unit_test(a_paused_job_goes_on),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
