@@ -6,7 +6,8 @@
  * own, a reduce-scatter takes every block but its own away; an all-reduce can be no cheaper than
  * both together, 2 (p - 1) / p n; a broadcast brings all n, and a reduce takes all n away.
  * Elements folded: n (p - 1) additions in all, shared by p ranks.
- * Each bound holds by itself; one algorithm need not reach two of them.
+ * Each bound holds by itself: an algorithm need not reach two of them, and the time of one that
+ * sums while messages are under way can be less than all three together.
  *
  *     p = 4, n elements   messages   sent      folded
  *     all-reduce          2          3/2 n     3/4 n     rabenseifner sends so little, in 4
