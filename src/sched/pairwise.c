@@ -50,20 +50,27 @@ static void emit(ll_steps *e, const ll_coll_spec *s, int rank)
     if (p == 1) ll_emit_copy(e, LL_OUT, 0, (ll_ref){0, LL_DATA, 0}, length(s, 0, 0));
 }
 
-/* Each round as long as its largest message: exact for even blocks, where copying is no slower than
+/* The longest message of round k, or, in round 0, the longest copy. */
+static int64_t longest(const ll_coll_spec *s, int k)
+{
+    int64_t most = 0;
+    for (int r = 0; r < s->size; r++) {
+        int64_t n = length(s, r, (r + k) % s->size);
+        if (n > most) most = n;
+    }
+    return most;
+}
+
+/* Each round as long as its longest message: exact for even blocks, where copying is no slower than
  * sending; at most this otherwise. */
 static ll_cost cost(const ll_coll_spec *s)
 {
-    ll_cost c = {.copied = s->size == 1 ? (double)length(s, 0, 0) : 0};
+    ll_cost c = {0};
     for (int k = 1; k < s->size; k++) {
-        int64_t most = 0;
-        for (int r = 0; r < s->size; r++) {
-            int64_t n = length(s, r, (r + k) % s->size);
-            if (n > most) most = n;
-        }
-        c.messages += most > 0;
-        c.sent += (double)most;
+        c.messages += longest(s, k) > 0;
+        c.sent += (double)longest(s, k);
     }
+    if (c.messages == 0) c.copied = (double)longest(s, 0);
     return c;
 }
 
