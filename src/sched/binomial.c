@@ -10,7 +10,7 @@
  * Scatter and gather cut evenly instead (0 1 2 | 3 4 5), which makes the root's way the longest of
  * all: log2 p messages with every block but its own once, the least that is possible. Ranks on the
  * way keep the blocks of others at their places in DATA. A reduce leaves partial sums there. */
-#include "sched/emit.h"
+#include "sched/algos.h"
 #include "sched/halving.h"
 
 static int links(const ll_coll_spec *s, ll_halving how, int rank, ll_link out[LL_MAX_LINKS])
@@ -47,26 +47,18 @@ static void reduce(ll_steps *e, const ll_coll_spec *s, int rank)
     }
 }
 
-/* The elements of the ranks beyond a link. */
-static void beyond(const ll_coll_spec *s, const ll_link *l, int64_t *from, int64_t *to)
-{
-    int64_t ignored;
-    ll_coll_block(s, l->from, from, &ignored);
-    ll_coll_block(s, l->to - 1, &ignored, to);
-}
-
 static void scatter(ll_steps *e, const ll_coll_spec *s, int rank)
 {
     ll_link l[LL_MAX_LINKS];
     int n = links(s, LL_HALVE_EVENLY, rank, l);
-    int64_t from, to;
+    int64_t at;
     for (int i = 0; i < n; i++) {
-        beyond(s, &l[i], &from, &to);
+        int64_t len = ll_block_span(s, l[i].from, l[i].to, &at);
         if (!l[i].parent) {
-            ll_emit_send(e, l[i].peer, LL_DATA, from, to - from);
+            ll_emit_send(e, l[i].peer, LL_DATA, at, len);
             continue;
         }
-        ll_emit_recv(e, l[i].peer, LL_DATA, from, to - from);
+        ll_emit_recv(e, l[i].peer, LL_DATA, at, len);
         ll_emit_next(e);
     }
 }
@@ -74,21 +66,21 @@ static void scatter(ll_steps *e, const ll_coll_spec *s, int rank)
 static void gather(ll_steps *e, const ll_coll_spec *s, int rank)
 {
     ll_link l[LL_MAX_LINKS];
-    int64_t from, to;
+    int64_t at;
     for (int i = links(s, LL_HALVE_EVENLY, rank, l) - 1; i >= 0; i--) {
-        beyond(s, &l[i], &from, &to);
+        int64_t len = ll_block_span(s, l[i].from, l[i].to, &at);
         if (l[i].parent) {
             ll_emit_next(e);
-            ll_emit_send(e, l[i].peer, LL_DATA, from, to - from);
+            ll_emit_send(e, l[i].peer, LL_DATA, at, len);
         } else {
-            ll_emit_recv(e, l[i].peer, LL_DATA, from, to - from);
+            ll_emit_recv(e, l[i].peer, LL_DATA, at, len);
         }
     }
 }
 
 static ll_cost broadcast_cost(const ll_coll_spec *s)
 {
-    double d = s->count ? ll_halving_depth(s->size) : 0;
+    double d = s->count ? ll_log2_up(s->size) : 0;
     return (ll_cost){.messages = d, .sent = d * (double)s->count};
 }
 
@@ -97,12 +89,6 @@ static ll_cost reduce_cost(const ll_coll_spec *s)
     ll_cost c = broadcast_cost(s);
     c.folded = c.sent;
     return c;
-}
-
-static bool always(const ll_coll_spec *s)
-{
-    (void)s;
-    return true;
 }
 
 /* Ranks from..to-1 of which root has (scatter) or shall have (gather) all blocks. */
@@ -128,11 +114,10 @@ static ll_cost later(ll_cost a, ll_cost b)
 /* A message with the blocks of a range, which is none where they are empty. */
 static bool message(const ll_coll_spec *s, const range *r, ll_cost *c)
 {
-    int64_t from, to;
-    beyond(s, &(ll_link){.from = r->from, .to = r->to}, &from, &to);
-    c->messages += to > from;
-    c->sent += (double)(to - from);
-    return to > from;
+    int64_t at, len = ll_block_span(s, r->from, r->to, &at);
+    c->messages += len > 0;
+    c->sent += (double)len;
+    return len > 0;
 }
 
 /* When the last rank of a range has its block, its root having all at `start`. */
@@ -178,7 +163,7 @@ const ll_algo ll_algos_binomial[] = {
      .help = "binomial tree in the canonical order, whatever the root",
      .emit = reduce,
      .cost = reduce_cost,
-     .canonical = always},
+     .canonical = ll_canonical_always},
     {.name = "tree",
      .coll = LL_COLL_GATHER,
      .help = "blocks join up a tree: log2 p messages at the root",

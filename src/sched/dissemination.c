@@ -5,8 +5,7 @@
  *     p = 5, rank 0 has heard of:   round 0: 4    round 1: 3 2    round 2: 1 (and 0, 4 again)
  *
  * A message is one element of SCRATCH; what is in it does not matter. */
-#include "sched/emit.h"
-#include "sched/halving.h"
+#include "sched/algos.h"
 
 static void emit(ll_steps *e, const ll_coll_spec *s, int rank)
 {
@@ -20,7 +19,7 @@ static void emit(ll_steps *e, const ll_coll_spec *s, int rank)
 
 static ll_cost cost(const ll_coll_spec *s)
 {
-    double d = ll_halving_depth(s->size);
+    double d = ll_log2_up(s->size);
     return (ll_cost){.messages = d, .sent = d};
 }
 

@@ -5,7 +5,7 @@
  *                          gather, reduce         0 -> 1, 2 -> 1, 3 -> 1
  *
  * A reduce receives everything first and sums it in one fold, in canonical order. */
-#include "sched/emit.h"
+#include "sched/algos.h"
 
 static void broadcast(ll_steps *e, const ll_coll_spec *s, int rank)
 {
@@ -85,12 +85,6 @@ static ll_cost blocks_cost(const ll_coll_spec *s)
     return c;
 }
 
-static bool always(const ll_coll_spec *s)
-{
-    (void)s;
-    return true;
-}
-
 const ll_algo ll_algos_flat[] = {
     {.name = "flat",
      .coll = LL_COLL_BROADCAST,
@@ -102,7 +96,7 @@ const ll_algo ll_algos_flat[] = {
      .help = "each sends to the root, which sums all at once",
      .emit = reduce,
      .cost = reduce_cost,
-     .canonical = always},
+     .canonical = ll_canonical_always},
     {.name = "flat",
      .coll = LL_COLL_GATHER,
      .help = "each sends its block to the root",

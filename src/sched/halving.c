@@ -34,10 +34,3 @@ int ll_halving_links(ll_halving how, int size, int root, int me, ll_link out[LL_
     }
     return n;
 }
-
-int ll_halving_depth(int size)
-{
-    int d = 0;
-    while (1 << d < size) d++;
-    return d;
-}

@@ -31,8 +31,6 @@ enum { LL_MAX_LINKS = 32 };
 int ll_halving_cut(ll_halving how, int from, int to, int root);
 /* My links, from the largest range to the smallest: how many. */
 int ll_halving_links(ll_halving how, int size, int root, int me, ll_link out[LL_MAX_LINKS]);
-/* Rounds: log2 of size, rounded up. */
-int ll_halving_depth(int size);
 
 #ifdef __cplusplus
 }
