@@ -50,6 +50,9 @@ typedef struct simulation {
     int n_message, capacity, unused; /* unused: first of those that ended, by next_out */
     event *heap;
     int n_event;
+    int *ready; /* ranks that post a round at this very moment: they need not go through the heap */
+    int n_ready;
+    double time;
     uint64_t *may_start; /* a bit for each sender to look at */
     double last;
 } simulation;
@@ -188,7 +191,10 @@ static void next_round(simulation *m, int rank)
         if (peer->signals[s->value - 1] > t) t = peer->signals[s->value - 1];
         t += m->model->sigma;
     }
-    push(m, (event){.time = t, .rank = rank});
+    if (t == m->time)
+        m->ready[m->n_ready++] = rank;
+    else
+        push(m, (event){.time = t, .rank = rank});
 }
 
 static double local_time(const simulation *m, const ll_step *s)
@@ -246,16 +252,18 @@ static void end_message(simulation *m, int i, double now)
 static double run(simulation *m)
 {
     for (int r = 0; r < m->size; r++) next_round(m, r);
-    while (m->n_event) {
-        double now = m->heap[0].time;
-        while (m->n_event && m->heap[0].time == now) {
+    while (m->n_event || m->n_ready) {
+        if (!m->n_ready) m->time = m->heap[0].time;
+        while (m->n_ready) post_round(m, m->ready[--m->n_ready], m->time);
+        while (m->n_event && m->heap[0].time == m->time) {
             event e = pop(m);
             if (e.rank >= 0)
-                post_round(m, e.rank, now);
+                post_round(m, e.rank, m->time);
             else
-                end_message(m, e.message, now);
+                end_message(m, e.message, m->time);
+            while (m->n_ready) post_round(m, m->ready[--m->n_ready], m->time);
         }
-        start_all(m, now);
+        start_all(m, m->time);
     }
     return m->n_done == m->size ? m->last : NAN;
 }
@@ -276,6 +284,7 @@ double ll_sched_time(const ll_coll_spec *s, const ll_sched *const *ranks, size_t
     m.recvs = LL_NEW_ARRAY(m.arena, int, size *size);
     memset(m.sends, -1, sizeof(int) * (size_t)(size * size));
     memset(m.recvs, -1, sizeof(int) * (size_t)(size * size));
+    m.ready = LL_NEW_ARRAY(m.arena, int, size);
     m.heap = LL_NEW_ARRAY(m.arena, event, 2 * size + 1);
     m.may_start = LL_NEW_ARRAY(m.arena, uint64_t, (size + 63) / 64);
     bool library = false;
