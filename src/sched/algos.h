@@ -34,6 +34,17 @@ void ll_emit_unfold_extras(ll_steps *e, const ll_coll_spec *s, int me);
 /* Is a sum over aligned units, in order, canonical for the ranks? */
 bool ll_units_canonical(const ll_coll_spec *s);
 
+/* ---- a step of an algorithm that sums (swap.c) ---- */
+typedef struct ll_swap {
+    int peer;
+    int64_t out, n_out; /* elements of DATA that go to it */
+    int64_t in, n_in;   /* and those that what comes from it is added to */
+} ll_swap;
+/* In pieces of at most segment elements (0: one): each is added while the next one is under way. */
+void ll_emit_swap(ll_steps *e, const ll_swap *w, int64_t segment);
+/* Where as many come as go, or none do. */
+ll_cost ll_swap_cost(double n, int64_t segment);
+
 /* ---- blocks (blocks.c) ---- */
 int64_t ll_largest_block(const ll_coll_spec *s);
 /* Elements from the beginning of block `from` to that of block `to` (to <= size). */

@@ -16,6 +16,8 @@
  * where p's binary digits are ones and then zeros (2, 3, 4, 6, 7, 8, 12, 14, 15, 16, ...): then all
  * units of the first half are pairs, or all are single ranks, and so on down the second half.
  *
+ * With segments, sums are hidden behind messages (swap.c).
+ *
  * Thakur, Rabenseifner, Gropp: Optimization of collective communication operations in MPICH, 2005.
  */
 #include "sched/algos.h"
@@ -37,16 +39,13 @@ int ll_emit_fold_extras(ll_steps *e, const ll_coll_spec *s, int me)
 {
     ll_units u = ll_units_of(s->size);
     if (me >= 2 * u.extra) return me - u.extra;
-    if (me % 2) {
-        ll_emit_send(e, me - 1, LL_DATA, 0, s->count);
-        ll_emit_next(e);
-        return -1;
-    }
-    ll_emit_recv(e, me + 1, LL_SCRATCH, 0, s->count);
-    ll_emit_next(e);
-    ll_emit_fold(e, LL_DATA, 0, LL_DATA, 0, LL_SCRATCH, 0, s->count);
-    ll_emit_next(e);
-    return me / 2;
+    ll_swap w = {.peer = me ^ 1};
+    if (me % 2)
+        w.n_out = s->count;
+    else
+        w.n_in = s->count;
+    ll_emit_swap(e, &w, s->segment);
+    return me % 2 ? -1 : me / 2;
 }
 
 void ll_emit_unfold_extras(ll_steps *e, const ll_coll_spec *s, int me)
@@ -70,12 +69,8 @@ static void allreduce(ll_steps *e, const ll_coll_spec *s, int me)
     ll_units u = ll_units_of(s->size);
     int unit = ll_emit_fold_extras(e, s, me);
     for (int k = 1; k < u.n && unit >= 0; k *= 2) {
-        int peer = ll_unit_rank(&u, unit ^ k);
-        ll_emit_send(e, peer, LL_DATA, 0, s->count);
-        ll_emit_recv(e, peer, LL_SCRATCH, 0, s->count);
-        ll_emit_next(e);
-        ll_emit_fold(e, LL_DATA, 0, LL_DATA, 0, LL_SCRATCH, 0, s->count);
-        ll_emit_next(e);
+        ll_swap w = {ll_unit_rank(&u, unit ^ k), 0, s->count, 0, s->count};
+        ll_emit_swap(e, &w, s->segment);
     }
     ll_emit_unfold_extras(e, s, me);
 }
@@ -84,14 +79,18 @@ static ll_cost cost(const ll_coll_spec *s)
 {
     ll_units u = ll_units_of(s->size);
     if (!s->count) return (ll_cost){0};
-    double pairs = u.extra > 0, n = (double)s->count, messages = u.log2 + 2 * pairs;
-    return (ll_cost){.messages = messages, .sent = messages * n, .folded = (u.log2 + pairs) * n};
+    double pairs = u.extra > 0, n = (double)s->count, steps = u.log2 + pairs;
+    ll_cost swap = ll_swap_cost(n, s->segment);
+    return (ll_cost){.messages = steps * swap.messages + pairs,
+                     .sent = (steps + pairs) * n,
+                     .folded = steps * swap.folded};
 }
 
 const ll_algo ll_algos_butterfly[] = {
     {.name = "butterfly",
      .coll = LL_COLL_ALLREDUCE,
      .help = "recursive doubling: log2 p messages of all data, 2 more if p is no power of two",
+     .segmented = true,
      .emit = allreduce,
      .cost = cost,
      .canonical = ll_units_canonical},

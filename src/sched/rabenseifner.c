@@ -16,6 +16,8 @@
  * Where p is no power of two, pairs add up first, as in butterfly.c; that costs 2 n elements more,
  * and circulant.c is then the better one.
  *
+ * With segments, sums are hidden behind messages (swap.c).
+ *
  * Rabenseifner: A new optimized MPI reduce algorithm, 1997; Thakur, Rabenseifner, Gropp, 2005. */
 #include "sched/algos.h"
 
@@ -32,12 +34,8 @@ static void allreduce(ll_steps *e, const ll_coll_spec *s, int me)
         bool upper = unit >> k & 1;
         lo[k + 1] = upper ? mid : lo[k];
         hi[k + 1] = upper ? hi[k] : mid;
-        int64_t kept = hi[k + 1] - lo[k + 1];
-        ll_emit_send(e, peer, LL_DATA, upper ? lo[k] : mid, hi[k] - lo[k] - kept);
-        ll_emit_recv(e, peer, LL_SCRATCH, 0, kept);
-        ll_emit_next(e);
-        ll_emit_fold(e, LL_DATA, lo[k + 1], LL_DATA, lo[k + 1], LL_SCRATCH, 0, kept);
-        ll_emit_next(e);
+        int64_t kept = hi[k + 1] - lo[k + 1], rest = hi[k] - lo[k] - kept;
+        ll_emit_swap(e, &(ll_swap){peer, upper ? lo[k] : mid, rest, lo[k + 1], kept}, s->segment);
     }
     for (int k = u.log2 - 1; k >= 0 && unit >= 0; k--) {
         int peer = ll_unit_rank(&u, unit ^ 1 << k);
@@ -52,17 +50,21 @@ static void allreduce(ll_steps *e, const ll_coll_spec *s, int me)
 static ll_cost cost(const ll_coll_spec *s)
 {
     ll_units u = ll_units_of(s->size);
-    if (!s->count) return (ll_cost){0};
-    double pairs = u.extra > 0, n = (double)s->count, part = (u.n - 1) * n / u.n;
-    return (ll_cost){.messages = 2 * u.log2 + 2 * pairs,
-                     .sent = 2 * part + 2 * pairs * n,
-                     .folded = part + pairs * n};
+    ll_cost c = {0};
+    if (!s->count) return c;
+    double pairs = u.extra > 0, n = (double)s->count, half = n / 2;
+    if (pairs) c = ll_swap_cost(n, s->segment);
+    for (int k = 0; k < u.log2; k++, half /= 2) c = ll_cost_sum(c, ll_swap_cost(half, s->segment));
+    c.messages += u.log2 + pairs;
+    c.sent += (u.n - 1) * n / u.n + pairs * n;
+    return c;
 }
 
 const ll_algo ll_algos_rabenseifner[] = {
     {.name = "rabenseifner",
      .coll = LL_COLL_ALLREDUCE,
      .help = "recursive halving and doubling: least bytes and 2 log2 p messages, p = 2^k",
+     .segmented = true,
      .emit = allreduce,
      .cost = cost,
      .canonical = ll_units_canonical},

@@ -10,7 +10,8 @@
  *
  * The far partner comes first, so that blocks that travel together lie together; sums are then not
  * in canonical order (for more than two ranks): direct.c has it. Where p is no power of two,
- * circulant.c does the like with as few bytes.
+ * circulant.c does the like with as few bytes. With segments, sums are hidden behind messages
+ * (swap.c) where p is a power of two.
  *
  * Thakur, Rabenseifner, Gropp: Optimization of collective communication operations in MPICH, 2005.
  */
@@ -29,13 +30,10 @@ static void reduce_scatter(ll_steps *e, const ll_coll_spec *s, int me)
     }
     for (int half = s->size / 2; half >= 1; half /= 2) {
         int mine = me & -half, others = mine ^ half; /* first ranks of the two halves */
-        int64_t at, len = ll_block_span(s, others, others + half, &at);
-        ll_emit_send(e, me ^ half, LL_DATA, at, len);
-        len = ll_block_span(s, mine, mine + half, &at);
-        ll_emit_recv(e, me ^ half, LL_SCRATCH, 0, len);
-        ll_emit_next(e);
-        ll_emit_fold(e, LL_DATA, at, LL_DATA, at, LL_SCRATCH, 0, len);
-        ll_emit_next(e);
+        ll_swap w = {.peer = me ^ half};
+        w.n_out = ll_block_span(s, others, others + half, &w.out);
+        w.n_in = ll_block_span(s, mine, mine + half, &w.in);
+        ll_emit_swap(e, &w, s->segment);
     }
 }
 
@@ -65,8 +63,10 @@ static ll_cost allgather_cost(const ll_coll_spec *s)
 
 static ll_cost reduce_scatter_cost(const ll_coll_spec *s)
 {
-    ll_cost c = allgather_cost(s);
-    c.folded = c.sent;
+    ll_cost c = {0};
+    if (!power_of_two(s->size)) return ll_circulant_reduce_scatter_cost(s);
+    for (int half = s->size / 2; half >= 1; half /= 2)
+        c = ll_cost_sum(c, ll_swap_cost(half * (double)ll_largest_block(s), s->segment));
     return c;
 }
 
@@ -79,6 +79,7 @@ const ll_algo ll_algos_recursive[] = {
     {.name = "halving",
      .coll = LL_COLL_REDUCE_SCATTER,
      .help = "half of the blocks go at each step: least bytes, log2 p messages",
+     .segmented = true,
      .emit = reduce_scatter,
      .cost = reduce_scatter_cost,
      .canonical = canonical},

@@ -9,22 +9,19 @@
  *     step 2      4 -> 0                    0 -> 1   2 -> 3
  *     rank 0 has  ((0 1) (2 3)) 4
  *
- * All of the data goes with each message: few messages, many bytes. For small data. */
+ * All of the data goes with each message: few messages, many bytes. For small data. With segments
+ * the sums are hidden (swap.c), but steps still follow each other; pipetree.c has them overlap. */
 #include "sched/algos.h"
 
 static void reduce(ll_steps *e, const ll_coll_spec *s, int me)
 {
     for (int k = 1; k < s->size; k *= 2) {
         if (me & k) {
-            ll_emit_send(e, me - k, LL_DATA, 0, s->count);
-            ll_emit_next(e);
+            ll_emit_swap(e, &(ll_swap){.peer = me - k, .n_out = s->count}, s->segment);
             return;
         }
-        if (me + k >= s->size) continue;
-        ll_emit_recv(e, me + k, LL_SCRATCH, 0, s->count);
-        ll_emit_next(e);
-        ll_emit_fold(e, LL_DATA, 0, LL_DATA, 0, LL_SCRATCH, 0, s->count);
-        ll_emit_next(e);
+        if (me + k < s->size)
+            ll_emit_swap(e, &(ll_swap){.peer = me + k, .n_in = s->count}, s->segment);
     }
 }
 
@@ -54,13 +51,16 @@ static void allreduce(ll_steps *e, const ll_coll_spec *s, int me)
 static ll_cost cost(const ll_coll_spec *s)
 {
     double steps = s->count ? ll_log2_up(s->size) : 0, n = (double)s->count;
-    return (ll_cost){.messages = 2 * steps, .sent = 2 * steps * n, .folded = steps * n};
+    ll_cost up = ll_swap_cost(n, s->segment);
+    return (ll_cost){
+        .messages = steps * (up.messages + 1), .sent = 2 * steps * n, .folded = steps * up.folded};
 }
 
 const ll_algo ll_algos_tree[] = {
     {.name = "tree",
      .coll = LL_COLL_ALLREDUCE,
      .help = "up a binomial tree and down again: 2 log2 p messages of all data",
+     .segmented = true,
      .emit = allreduce,
      .cost = cost,
      .canonical = ll_canonical_always},
