@@ -113,6 +113,7 @@ void ll_codec_close(ll_codec *k)
         k->kind->close(k);
     else
         free(k->own);
+    ll_slices_free(k->slices);
     free(k->residual);
     free(k->text);
     free(k->name);

@@ -28,7 +28,8 @@ struct ll_codec {
     uint64_t seed;
     float *residual; /* [n] or NULL */
     ll_codec_report last;
-    void *own; /* the kind's */
+    void *own;                /* the kind's */
+    struct ll_slices *slices; /* slices.c's, made on first use */
 };
 
 /* LL_E_ARG: codec "qsgd:9": what; it is written qsgd:BITS: help. */
@@ -50,10 +51,11 @@ typedef struct ll_code_draw {
 typedef struct ll_block_code {
     /* Bytes of a block of m elements: 1..LL_CODE_BLOCK. */
     int (*bytes)(const ll_codec *k, int m);
-    /* x [LL_CODE_BLOCK], of which all but the first m are 0. A number that is not finite makes the
-     * whole block decode to NaN (or that element, for codes of single elements). */
+    /* x [LL_CODE_BLOCK], of which all but the first m are 0. Where codes are of single elements, a
+     * number that is not finite stays so; else it makes every element of its block NaN. */
     void (*encode)(const ll_codec *k, const float *x, int m, const ll_code_draw *draw,
                    uint8_t *code);
+    /* x [LL_CODE_BLOCK]: its first m; what is left in the others means nothing. */
     void (*decode)(const ll_codec *k, const uint8_t *code, int m, float *x);
 } ll_block_code;
 
@@ -61,6 +63,7 @@ typedef struct ll_block_code {
  * in canonical order and encodes the sum; all-gather of those. Collective. */
 ll_err ll_codec_slices(ll_codec *k, const ll_block_code *code, ll_comm *c, float *data,
                        int64_t step, const char *site);
+void ll_slices_free(struct ll_slices *s);
 /* Encoded bytes of n elements. */
 int64_t ll_code_bytes(const ll_codec *k, const ll_block_code *code, int64_t n);
 

@@ -1,0 +1,337 @@
+/* slices.c: the all-reduce of codes of fixed rate. With blocks 0..5 on 3 ranks, rank r is to own
+ * blocks 2r and 2r + 1 of the sum:
+ *
+ *     1. every rank encodes its blocks and sends each owner its slice     all-to-all
+ *     2. the owner decodes all ranks' codes of a block, adds them up in f32 in canonical order, and
+ *        encodes the sum
+ *     3. every rank gets all sums' codes and decodes them                 all-gather
+ *
+ * All ranks decode the same bytes, the owner too, so all get the same bits. A block's result
+ * depends on its inputs alone: not on which rank owns it.
+ *
+ * Error feedback: what 1 loses of (input + residual) is the new residual; what 2 loses is added to
+ * the owner's residual of that slice. So, but for rounding, the sum over ranks of inputs and old
+ * residuals is that of results and new residuals.
+ *
+ * A long vector goes in chunks, in a pipeline: while chunk i is in 1's messages, i - 1 is in 3's
+ * and i - 2 is decoded. */
+#include "comm/codec_int.h"
+#include "base/rng.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    N = LL_CODE_BLOCK,
+    CHUNK = 4096, /* blocks: 2 M elements */
+    POLL = 128,   /* blocks between looks at messages */
+    SAMPLE = 16,  /* the error of a long vector is measured on every 16th block */
+    SLOTS = 3     /* chunks under way */
+};
+
+/* One chunk under way. */
+typedef struct slot {
+    uint8_t *code; /* every rank's slice of mine, then of the sums */
+    uint8_t *got;  /* my slice of every rank's */
+    int64_t *matrix, *starts;
+    ll_request *request;
+} slot;
+
+typedef struct ll_slices {
+    int size;
+    slot slots[SLOTS];
+} ll_slices;
+
+/* One call's constants. */
+typedef struct run {
+    ll_codec *k;
+    const ll_block_code *code;
+    ll_comm *c;
+    float *data;
+    const char *site;
+    ll_code_draw draw;
+    int rank, size;
+    int64_t n_block, n_chunk;
+    int block_bytes;
+    double lost, whole; /* squares, of the error's measure */
+} run;
+
+static int64_t least(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+int64_t ll_code_bytes(const ll_codec *k, const ll_block_code *code, int64_t n)
+{
+    int64_t full = n / N * code->bytes(k, N);
+    return n % N ? full + code->bytes(k, (int)(n % N)) : full;
+}
+
+/* ---- memory ---- */
+void ll_slices_free(ll_slices *s)
+{
+    for (int i = 0; s && i < SLOTS; i++) {
+        free(s->slots[i].code);
+        free(s->slots[i].got);
+        free(s->slots[i].matrix);
+        free(s->slots[i].starts);
+    }
+    free(s);
+}
+
+static bool make_slot(slot *s, int64_t blocks, int block_bytes, int size)
+{
+    int64_t slice = (blocks + size - 1) / size;
+    s->code = (uint8_t *)malloc((size_t)(blocks * block_bytes));
+    s->got = (uint8_t *)malloc((size_t)(slice * size * block_bytes));
+    s->matrix = (int64_t *)malloc(sizeof(int64_t) * (size_t)size * (size_t)size);
+    s->starts = (int64_t *)malloc(sizeof(int64_t) * (size_t)(size + 1));
+    return s->code && s->got && s->matrix && s->starts;
+}
+
+static ll_err make_slices(run *r)
+{
+    ll_codec *k = r->k;
+    if (k->slices && k->slices->size == r->size) return LL_OK;
+    ll_slices_free(k->slices);
+    k->slices = (ll_slices *)calloc(1, sizeof *k->slices);
+    bool good = k->slices;
+    for (int i = 0; good && i < SLOTS && i < r->n_chunk; i++)
+        good = make_slot(&k->slices->slots[i], least(CHUNK, r->n_block), r->block_bytes, r->size);
+    CHECK(good, LL_E_MEM, "buffers of codec \"%s\" for %s", k->text, k->name);
+    k->slices->size = r->size;
+    return LL_OK;
+}
+
+/* ---- blocks ---- */
+static int elements(const run *r, int64_t block)
+{
+    return (int)least(N, r->k->n - block * N);
+}
+
+/* Whose numbers are encoded: rank who - 1's, or (0) the sum. */
+static ll_code_draw draw_for(const run *r, int64_t block, int who)
+{
+    ll_code_draw d = r->draw;
+    d.counter = (uint64_t)who << 40 | (uint64_t)block;
+    return d;
+}
+
+/* x [N]: the block of a vector, padded where it is the last and short. */
+static const float *block_of(const run *r, const float *vector, int64_t block, float room[N])
+{
+    int m = elements(r, block);
+    if (m == N) return vector + block * N;
+    memset(room, 0, N * sizeof(float));
+    memcpy(room, vector + block * N, (size_t)m * sizeof(float));
+    return room;
+}
+
+static void measure(run *r, const float *x, const float *decoded, int m)
+{
+    float lost = 0, whole = 0;
+#pragma omp simd reduction(+ : lost, whole)
+    for (int i = 0; i < m; i++) {
+        lost += (x[i] - decoded[i]) * (x[i] - decoded[i]);
+        whole += x[i] * x[i];
+    }
+    r->lost += lost;
+    r->whole += whole;
+}
+
+/* The residual of a block, for input (with the residual) x that is decoded as d. A block that is
+ * not finite leaves it as it was: the step that it spoils will not be taken. */
+static void keep_lost(run *r, int64_t block, const float *x, const float *d, bool add)
+{
+    float *restrict residual = r->k->residual + block * N;
+    int m = elements(r, block);
+    if (!isfinite(d[0])) return;
+    if (add)
+        for (int i = 0; i < m; i++) residual[i] += x[i] - d[i];
+    else
+        for (int i = 0; i < m; i++) residual[i] = x[i] - d[i];
+}
+
+static void encode_mine(run *r, int64_t block, uint8_t *code)
+{
+    float room[N], sum[N], decoded[N];
+    const float *x = block_of(r, r->data, block, room);
+    int m = elements(r, block);
+    if (r->k->residual) {
+        const float *residual = r->k->residual + block * N;
+        memset(sum + m, 0, (size_t)(N - m) * sizeof(float));
+        for (int i = 0; i < m; i++) sum[i] = x[i] + residual[i];
+        x = sum;
+    }
+    ll_code_draw draw = draw_for(r, block, r->rank + 1);
+    r->code->encode(r->k, x, m, &draw, code);
+    bool sampled = r->n_block <= 64 * SAMPLE || block % SAMPLE == 0;
+    if (!r->k->residual && !sampled) return;
+    r->code->decode(r->k, code, m, decoded);
+    if (sampled) measure(r, x, decoded, m);
+    if (r->k->residual) keep_lost(r, block, x, decoded, false);
+}
+
+/* Ranks first..end-1 of a block, in canonical order; a rank's code is stride after the one before.
+ */
+static void sum_codes(const run *r, const uint8_t *code, int64_t stride, int first, int end, int m,
+                      float out[N])
+{
+    if (end - first == 1) {
+        r->code->decode(r->k, code + first * stride, m, out);
+        return;
+    }
+    float right[N];
+    int q = 1;
+    while (2 * q < end - first) q *= 2;
+    sum_codes(r, code, stride, first, first + q, m, out);
+    sum_codes(r, code, stride, first + q, end, m, right);
+    ll_fold(out, (const void *[]){out, right}, 2, N, LL_F32, LL_REDUCE_SUM);
+}
+
+static void encode_sum(run *r, int64_t block, const uint8_t *from, int64_t stride, uint8_t *code)
+{
+    float sum[N], decoded[N];
+    int m = elements(r, block);
+    sum_codes(r, from, stride, 0, r->size, m, sum);
+    memset(sum + m, 0, (size_t)(N - m) * sizeof(float));
+    ll_code_draw draw = draw_for(r, block, 0);
+    r->code->encode(r->k, sum, m, &draw, code);
+    if (!r->k->residual) return;
+    r->code->decode(r->k, code, m, decoded);
+    keep_lost(r, block, sum, decoded, true);
+}
+
+static void decode_block(run *r, int64_t block, const uint8_t *code)
+{
+    float room[N];
+    int m = elements(r, block);
+    float *x = m == N ? r->data + block * N : room;
+    r->code->decode(r->k, code, m, x);
+    if (m < N) memcpy(r->data + block * N, room, (size_t)m * sizeof(float));
+}
+
+/* ---- chunks ---- */
+/* Blocks of chunk i: from *first on. */
+static int64_t chunk_blocks(const run *r, int64_t i, int64_t *first)
+{
+    *first = i * CHUNK;
+    return least(CHUNK, r->n_block - *first);
+}
+
+/* Where in a chunk's code its block b begins; b may be the number of its blocks. */
+static int64_t place(const run *r, int64_t first, int64_t b)
+{
+    int64_t from = first * N;
+    return ll_code_bytes(r->k, r->code, least(r->k->n, (first + b) * N) - from);
+}
+
+static ll_err poll_now_and_then(run *r, int64_t block)
+{
+    if (r->size > 1 && block % POLL == POLL - 1) TRY(ll_comm_poll(r->c));
+    return LL_OK;
+}
+
+static ll_err wait_for(slot *s)
+{
+    ll_request *q = s->request;
+    s->request = NULL;
+    return q ? ll_comm_wait(q) : LL_OK;
+}
+
+static ll_err send_mine(run *r, int64_t i)
+{
+    slot *s = &r->k->slices->slots[i % SLOTS];
+    int64_t first, n = chunk_blocks(r, i, &first), p = r->size;
+    for (int64_t b = 0; b < n; b++) {
+        encode_mine(r, first + b, s->code + b * r->block_bytes);
+        TRY(poll_now_and_then(r, b));
+    }
+    if (p == 1) return LL_OK;
+    s->starts[0] = 0;
+    for (int to = 0; to < p; to++) {
+        int64_t from_block, to_block;
+        ll_share(n, (int)p, to, &from_block, &to_block);
+        s->starts[to + 1] = place(r, first, to_block);
+        for (int64_t from = 0; from < p; from++)
+            s->matrix[from * p + to] = s->starts[to + 1] - s->starts[to];
+        int64_t others = to == r->rank ? p - 1 : 1; /* my slice of the sums, my part of theirs */
+        r->k->last.bytes += (s->starts[to + 1] - s->starts[to]) * others;
+    }
+    ll_coll_call call = {
+        .spec = {.coll = LL_COLL_ALLTOALL, .count = s->starts[p], .matrix = s->matrix},
+        .data = s->code,
+        .out = s->got,
+        .dtype = LL_U8,
+        .site = r->site};
+    return ll_comm_start(r->c, &call, &s->request);
+}
+
+static ll_err send_sums(run *r, int64_t i)
+{
+    slot *s = &r->k->slices->slots[i % SLOTS];
+    if (r->size == 1) return LL_OK;
+    TRY(wait_for(s));
+    int64_t first, n = chunk_blocks(r, i, &first), from, to;
+    ll_share(n, r->size, r->rank, &from, &to);
+    int64_t slice = s->starts[r->rank + 1] - s->starts[r->rank];
+    for (int64_t b = from; b < to; b++) {
+        encode_sum(r, first + b, s->got + (b - from) * r->block_bytes, slice,
+                   s->code + b * r->block_bytes);
+        TRY(poll_now_and_then(r, b));
+    }
+    ll_coll_call call = {
+        .spec = {.coll = LL_COLL_ALLGATHER, .count = s->starts[r->size], .starts = s->starts},
+        .data = s->code,
+        .dtype = LL_U8,
+        .site = r->site};
+    return ll_comm_start(r->c, &call, &s->request);
+}
+
+static ll_err take_sums(run *r, int64_t i)
+{
+    slot *s = &r->k->slices->slots[i % SLOTS];
+    TRY(wait_for(s));
+    int64_t first, n = chunk_blocks(r, i, &first);
+    for (int64_t b = 0; b < n; b++) {
+        decode_block(r, first + b, s->code + b * r->block_bytes);
+        TRY(poll_now_and_then(r, b));
+    }
+    return LL_OK;
+}
+
+static ll_err all_chunks(run *r)
+{
+    for (int64_t i = 0; i < r->n_chunk + 2; i++) {
+        if (i < r->n_chunk) TRY(send_mine(r, i));
+        if (i >= 1 && i - 1 < r->n_chunk) TRY(send_sums(r, i - 1));
+        if (i >= 2) TRY(take_sums(r, i - 2));
+    }
+    return LL_OK;
+}
+
+ll_err ll_codec_slices(ll_codec *k, const ll_block_code *code, ll_comm *c, float *data,
+                       int64_t step, const char *site)
+{
+    run r = {.k = k,
+             .code = code,
+             .c = c,
+             .data = data,
+             .site = site,
+             .draw = {.seed = k->seed, .stream = ll_stream(k->name, (uint64_t)step)},
+             .rank = ll_comm_rank(c),
+             .size = ll_comm_size(c),
+             .n_block = (k->n + N - 1) / N,
+             .block_bytes = code->bytes(k, N)};
+    r.n_chunk = (r.n_block + CHUNK - 1) / CHUNK;
+    k->last.form = "slices";
+    TRY(make_slices(&r));
+    ll_err e = all_chunks(&r);
+    if (e != LL_OK) { /* requests still read and write the buffers; these waits fail as well */
+        for (int i = 0; i < SLOTS; i++) (void)wait_for(&k->slices->slots[i]);
+        return ll_frame(e, __FILE__, __LINE__, __func__);
+    }
+    k->last.error = r.whole > 0 ? sqrt(r.lost / r.whole) : 0;
+    return LL_OK;
+}
