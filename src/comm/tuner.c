@@ -97,7 +97,7 @@ ll_err ll_tuner_choose(const ll_tuner *t, const ll_coll_spec *s, size_t elem_byt
         CHECK(*algo, LL_E_COMM, "no algorithm can do %s of %lld elements on %d ranks%s",
               ll_coll_name(s->coll), (long long)s->count, s->size,
               canonical ? " with its sums in canonical order" : "");
-        if (bytes > 2 * (size_t)SEGMENT) cut = SEGMENT;
+        if (bytes > 2 * (size_t)SEGMENT && !(*algo)->window) cut = SEGMENT;
     }
     *segment = (*algo)->segmented ? (int64_t)(cut / elem_bytes) : 0;
     return LL_OK;
@@ -136,26 +136,29 @@ double ll_tuner_seconds(const ll_tuner *t)
     return t->seconds;
 }
 
-static double seconds_of(const ll_tuned *e)
+static double per_byte(const ll_tuned *e)
 {
-    return e->ways[0].measured_s > 0 ? e->ways[0].measured_s : e->ways[0].predicted_s;
+    const ll_tuned_way *w = &e->ways[0];
+    return (w->measured_s > 0 ? w->measured_s : w->predicted_s) / (double)e->bytes;
+}
+
+/* Buckets are all-reduced, in memory of their own or not: the table has the former for certain. */
+static bool counts(const ll_tuned *e)
+{
+    return e->coll == LL_COLL_ALLREDUCE && !e->shared && e->n_way > 0;
 }
 
 size_t ll_tuner_bucket_bytes(const ll_tuner *t)
 {
     const size_t unknown = (size_t)4 << 20;
     if (!t) return unknown;
-    double least = INFINITY; /* seconds a byte, of the largest sizes */
+    double least = INFINITY; /* seconds a byte */
+    for (int i = 0; i < t->n_entry; i++)
+        if (counts(&t->entries[i])) least = fmin(least, per_byte(&t->entries[i]));
+    size_t best = 0;
     for (int i = 0; i < t->n_entry; i++) {
         const ll_tuned *e = &t->entries[i];
-        if (e->coll == LL_COLL_ALLREDUCE && !e->shared && e->n_way)
-            least = fmin(least, seconds_of(e) / (double)e->bytes);
+        if (counts(e) && per_byte(e) < 1.1 * least && (!best || e->bytes < best)) best = e->bytes;
     }
-    for (int i = 0; i < t->n_entry; i++) {
-        const ll_tuned *e = &t->entries[i];
-        if (e->coll == LL_COLL_ALLREDUCE && !e->shared && e->n_way &&
-            seconds_of(e) / (double)e->bytes < 1.1 * least)
-            return e->bytes;
-    }
-    return unknown;
+    return best ? best : unknown;
 }

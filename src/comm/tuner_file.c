@@ -1,0 +1,303 @@
+/* tuner_file.c: the tuner's table as a file, JSON that people can read:
+ *
+ *     {"loopline_comm_table": 1, "key": "4 ranks on 1 node, ...", "ranks": 4, "seconds": 1.4,
+ *      "model": {"alpha_us": [0.8, 40], ...},
+ *      "entries": [{"collective": "all-reduce", "bytes": 4096, "shared": false, "why": "...",
+ *                   "ways": [{"algorithm": "window1", "segment_bytes": 0,
+ *                             "predicted_us": 2.1, "measured_us": 2.4}, ...]}, ...]}
+ *
+ * Whoever reads it trusts nothing in it: a table of another key, with algorithms that this program
+ * does not have or numbers that are none is an error, and the caller measures anew. */
+#include "base/crc32c.h"
+#include "base/file.h"
+#include "base/text.h"
+#include "base/types.h"
+#include "comm/tuner_int.h"
+
+#include <jansson.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { FORMAT = 1, ENTRIES_MAX = 4096, WAYS_MAX = 256 };
+
+/* ---- the key ---- */
+
+/* The value of a line "name : value" of /proc/cpuinfo, added to b. */
+static bool add_cpu_line(ll_buf *b, const char *info, const char *name)
+{
+    const char *at = strstr(info, name);
+    if (!at || !(at = strchr(at, ':'))) return false;
+    at += 1 + strspn(at + 1, " \t");
+    ll_buf_printf(b, "%s%.*s", b->len ? " " : "", (int)strcspn(at, "\n"), at);
+    return true;
+}
+
+static const char *cpu_model(ll_arena *arena)
+{
+    ll_buf b = {.arena = arena};
+    char *info = (char *)ll_arena_alloc(arena, 4096);
+    FILE *f = fopen("/proc/cpuinfo", "r");
+    if (!f) return "unknown processor";
+    size_t n = fread(info, 1, 4095, f);
+    fclose(f);
+    info[n] = '\0';
+    if (!add_cpu_line(&b, info, "model name")) {
+        add_cpu_line(&b, info, "CPU implementer");
+        add_cpu_line(&b, info, "CPU part");
+    }
+    return b.len ? b.text : "unknown processor";
+}
+
+static int count_nodes(const int *node, int size, int *most)
+{
+    int n = 0;
+    *most = 0;
+    for (int i = 0; i < size; i++) {
+        int ranks = 0, first = i;
+        for (int j = 0; j < size; j++)
+            if (node[j] == node[i]) {
+                ranks++;
+                if (j < first) first = j;
+            }
+        if (first == i) n++;
+        if (ranks > *most) *most = ranks;
+    }
+    return n;
+}
+
+/* Which ranks are together, whatever the nodes are called. */
+static uint32_t placement(const int *node, int size)
+{
+    uint32_t crc = 0;
+    for (int i = 0; i < size; i++) {
+        int32_t first = 0;
+        while (node[first] != node[i]) first++;
+        crc = ll_crc32c(crc, &first, sizeof first);
+    }
+    return crc;
+}
+
+const char *ll_tuner_key(ll_arena *arena, ll_comm *c)
+{
+    int size = ll_comm_size(c), most, n_node = count_nodes(ll_comm_nodes(c), size, &most);
+    return ll_arena_printf(
+        arena, "loopline %s, %d ranks on %d nodes (placed %08x), %s, %s, %ld cores, window %zu%s",
+        ll_version(), size, n_node, (unsigned)placement(ll_comm_nodes(c), size),
+        ll_transport_library(), cpu_model(arena), sysconf(_SC_NPROCESSORS_ONLN),
+        ll_comm_options(c)->window_bytes, ll_comm_has_window(c) ? "" : " unused");
+}
+
+const char *ll_tuner_path(ll_arena *arena, ll_comm *c, const char *key)
+{
+    const char *table = ll_comm_options(c)->table;
+    if (table) return *table ? table : NULL;
+    const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+    if (cache && *cache == '/')
+        cache = ll_arena_printf(arena, "%s/loopline", cache);
+    else if (home && *home == '/')
+        cache = ll_arena_printf(arena, "%s/.cache/loopline", home);
+    else
+        return NULL;
+    int most, n_node = count_nodes(ll_comm_nodes(c), ll_comm_size(c), &most);
+    return ll_arena_printf(arena, "%s/comm-%dx%d-%08x.json", cache, n_node, most,
+                           (unsigned)ll_crc32c(0, key, strlen(key)));
+}
+
+/* ---- reading ---- */
+
+typedef struct reader {
+    ll_arena *arena;
+    const char *path;
+} reader;
+
+static ll_err get_number(const reader *r, const json_t *o, const char *name, double *out)
+{
+    const json_t *v = json_object_get(o, name);
+    double x = json_number_value(v);
+    CHECK(json_is_number(v) && isfinite(x) && x >= 0 && x < 1e18, LL_E_IO,
+          "%s: %s is not a number of at least 0", r->path, name);
+    *out = x;
+    return LL_OK;
+}
+
+/* Times are microseconds in the file. */
+static ll_err get_time(const reader *r, const json_t *o, const char *name, double *out)
+{
+    TRY(get_number(r, o, name, out));
+    *out *= 1e-6;
+    return LL_OK;
+}
+
+static ll_err get_text(const reader *r, const json_t *o, const char *name, const char **out)
+{
+    const json_t *v = json_object_get(o, name);
+    CHECK(json_is_string(v), LL_E_IO, "%s: %s is not a text", r->path, name);
+    *out = ll_arena_strdup(r->arena, json_string_value(v));
+    return LL_OK;
+}
+
+static ll_err get_list(const reader *r, const json_t *o, const char *name, size_t most,
+                       const json_t **out)
+{
+    *out = json_object_get(o, name);
+    CHECK(json_is_array(*out) && json_array_size(*out) >= 1 && json_array_size(*out) <= most,
+          LL_E_IO, "%s: %s is not a list of 1 to %zu items", r->path, name, most);
+    return LL_OK;
+}
+
+static ll_err read_model(const reader *r, const json_t *root, ll_link_model *m)
+{
+    const json_t *o = json_object_get(root, "model"), *alpha, *beta;
+    CHECK(json_is_object(o), LL_E_IO, "%s: there is no model", r->path);
+    TRY(get_list(r, o, "alpha_us", 2, &alpha));
+    TRY(get_list(r, o, "beta_ns", 2, &beta));
+    for (size_t i = 0; i < 2; i++) {
+        double a = json_number_value(json_array_get(alpha, i));
+        double b = json_number_value(json_array_get(beta, i));
+        CHECK(isfinite(a) && isfinite(b) && a >= 0 && b >= 0, LL_E_IO,
+              "%s: alpha_us and beta_ns have two numbers each, of at least 0", r->path);
+        m->alpha[i] = 1e-6 * a;
+        m->beta[i] = 1e-9 * b;
+    }
+    TRY(get_number(r, o, "gamma_ns", &m->gamma));
+    TRY(get_number(r, o, "kappa_ns", &m->kappa));
+    TRY(get_time(r, o, "sigma_us", &m->sigma));
+    TRY(get_number(r, o, "share", &m->share));
+    m->gamma *= 1e-9;
+    m->kappa *= 1e-9;
+    return LL_OK;
+}
+
+static ll_err read_way(const reader *r, const json_t *o, ll_coll coll, ll_tuned_way *w)
+{
+    const char *name;
+    double segment;
+    TRY(get_text(r, o, "algorithm", &name));
+    w->algo = ll_algo_find(coll, name);
+    CHECK(w->algo, LL_E_IO, "%s: %s has no algorithm %s", r->path, ll_coll_name(coll), name);
+    TRY(get_number(r, o, "segment_bytes", &segment));
+    w->segment_bytes = (size_t)segment;
+    TRY(get_time(r, o, "predicted_us", &w->predicted_s));
+    return get_time(r, o, "measured_us", &w->measured_s);
+}
+
+static bool find_coll(const char *name, ll_coll *out)
+{
+    for (int c = 0; c < LL_N_COLL; c++)
+        if (!strcmp(ll_coll_name((ll_coll)c), name)) {
+            *out = (ll_coll)c;
+            return true;
+        }
+    return false;
+}
+
+static ll_err read_entry(const reader *r, const json_t *o, ll_tuned *e)
+{
+    const char *name;
+    const json_t *ways;
+    double bytes;
+    TRY(get_text(r, o, "collective", &name));
+    CHECK(find_coll(name, &e->coll), LL_E_IO, "%s: there is no collective %s", r->path, name);
+    TRY(get_number(r, o, "bytes", &bytes));
+    CHECK(bytes >= 1, LL_E_IO, "%s: an entry for %g bytes", r->path, bytes);
+    e->bytes = (size_t)bytes;
+    e->shared = json_is_true(json_object_get(o, "shared"));
+    TRY(get_text(r, o, "why", &e->why));
+    TRY(get_list(r, o, "ways", WAYS_MAX, &ways));
+    ll_tuned_way *list = LL_NEW_ARRAY(r->arena, ll_tuned_way, json_array_size(ways));
+    for (size_t i = 0; i < json_array_size(ways); i++)
+        TRY(read_way(r, json_array_get(ways, i), e->coll, &list[e->n_way++]));
+    e->ways = list;
+    return LL_OK;
+}
+
+static ll_err read_table(const reader *r, const json_t *root, const char *key, int size,
+                         ll_tuner *t)
+{
+    const char *was;
+    double format, ranks;
+    const json_t *entries;
+    CHECK(json_is_object(root), LL_E_IO, "%s: not a JSON object", r->path);
+    TRY(get_number(r, root, "loopline_comm_table", &format));
+    CHECK(format == FORMAT, LL_E_IO, "%s: a table of format %g, want %d", r->path, format, FORMAT);
+    TRY(get_text(r, root, "key", &was));
+    CHECK(!key || !strcmp(was, key), LL_E_IO, "%s: a table for '%s', want '%s'", r->path, was, key);
+    TRY(get_number(r, root, "ranks", &ranks));
+    CHECK(ranks == size, LL_E_IO, "%s: a table for %g ranks, want %d", r->path, ranks, size);
+    TRY(get_time(r, root, "seconds", &t->seconds));
+    t->seconds *= 1e6;
+    t->size = size;
+    TRY(read_model(r, root, &t->model));
+    TRY(get_list(r, root, "entries", ENTRIES_MAX, &entries));
+    ll_tuned *list = LL_NEW_ARRAY(r->arena, ll_tuned, json_array_size(entries));
+    for (size_t i = 0; i < json_array_size(entries); i++)
+        TRY(read_entry(r, json_array_get(entries, i), &list[t->n_entry++]));
+    t->entries = list;
+    return LL_OK;
+}
+
+ll_err ll_tuner_parse(const char *text, size_t bytes, const char *path, const char *key, int size,
+                      ll_tuner **out)
+{
+    *out = NULL;
+    json_error_t why;
+    json_t *root = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &why);
+    CHECK(root, LL_E_IO, "%s: not JSON: %s (line %d)", path, why.text, why.line);
+    ll_arena *arena = ll_arena_new();
+    ll_tuner *t = LL_NEW(arena, ll_tuner);
+    t->arena = arena;
+    t->was_read = true;
+    ll_err rc = read_table(&(reader){arena, path}, root, key, size, t);
+    json_decref(root);
+    if (rc != LL_OK) {
+        ll_arena_free(arena);
+        return ll_frame(rc, __FILE__, __LINE__, __func__);
+    }
+    t->file = ll_arena_strdup(arena, path);
+    *out = t;
+    return LL_OK;
+}
+
+/* ---- writing ---- */
+
+static json_t *entry_json(const ll_tuned *e)
+{
+    json_t *ways = json_array();
+    for (int i = 0; i < e->n_way; i++)
+        json_array_append_new(ways,
+                              json_pack("{s:s,s:I,s:f,s:f}", "algorithm", e->ways[i].algo->name,
+                                        "segment_bytes", (json_int_t)e->ways[i].segment_bytes,
+                                        "predicted_us", 1e6 * e->ways[i].predicted_s, "measured_us",
+                                        1e6 * e->ways[i].measured_s));
+    return json_pack("{s:s,s:I,s:b,s:s,s:o}", "collective", ll_coll_name(e->coll), "bytes",
+                     (json_int_t)e->bytes, "shared", (int)e->shared, "why", e->why, "ways", ways);
+}
+
+ll_err ll_tuner_write(const ll_tuner *t, const char *path, const char *key)
+{
+    const ll_link_model *m = &t->model;
+    json_t *entries = json_array();
+    for (int i = 0; i < t->n_entry; i++) json_array_append_new(entries, entry_json(&t->entries[i]));
+    json_t *root =
+        json_pack("{s:i,s:s,s:i,s:f,s:{s:[ff],s:[ff],s:f,s:f,s:f,s:f},s:o}", "loopline_comm_table",
+                  FORMAT, "key", key, "ranks", t->size, "seconds", t->seconds, "model", "alpha_us",
+                  1e6 * m->alpha[0], 1e6 * m->alpha[1], "beta_ns", 1e9 * m->beta[0],
+                  1e9 * m->beta[1], "gamma_ns", 1e9 * m->gamma, "kappa_ns", 1e9 * m->kappa,
+                  "sigma_us", 1e6 * m->sigma, "share", m->share, "entries", entries);
+    char *text = root ? json_dumps(root, JSON_INDENT(1) | JSON_REAL_PRECISION(6)) : NULL;
+    json_decref(root);
+    CHECK(text, LL_E_MEM, "%s: no memory for the table", path);
+    ll_err rc = LL_OK;
+    char *folder = strdup(path), *slash = folder ? strrchr(folder, '/') : NULL;
+    if (slash && slash != folder) {
+        *slash = '\0';
+        rc = ll_mkdirs(folder);
+    }
+    free(folder);
+    if (rc == LL_OK) rc = ll_file_write(path, text, strlen(text));
+    free(text);
+    return rc;
+}
