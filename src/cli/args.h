@@ -49,6 +49,9 @@ typedef struct ll_command {
     size_t opts_bytes;
     ll_err (*run)(const void *opts);
     char *(*more)(ll_arena *arena); /* makes what follows the options in --help; may be NULL */
+    /* Commands of two words, "bench step"; ends with NULL. A first word that is the second of one
+     * of these picks it, and this command gets the other cases. NULL: there are none. */
+    const struct ll_command *const *subs;
 } ll_command;
 
 /* Fills opts (zeroed first) from the words after the command's name. *help: --help was among them,

@@ -107,4 +107,4 @@ static ll_err run(const void *given)
 }
 
 const ll_command ll_command_data = {
-    "data", "lists datasets and shows samples of them", args, sizeof(opts), run, NULL};
+    "data", "lists datasets and shows samples of them", args, sizeof(opts), run, NULL, NULL};

@@ -67,4 +67,4 @@ static ll_err run(const void *given)
 }
 
 const ll_command ll_command_eval = {
-    "eval", "measures a trained model on the validation data", args, sizeof(opts), run, NULL};
+    "eval", "measures a trained model on the validation data", args, sizeof(opts), run, NULL, NULL};

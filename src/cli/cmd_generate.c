@@ -176,4 +176,4 @@ static ll_err run(const void *given)
 }
 
 const ll_command ll_command_generate = {
-    "generate", "samples text from a trained gpt", args, sizeof(opts), run, NULL};
+    "generate", "samples text from a trained gpt", args, sizeof(opts), run, NULL, NULL};

@@ -117,4 +117,4 @@ static ll_err run(const void *given)
 }
 
 const ll_command ll_command_models = {
-    "models", "lists the models with parameters and cost", args, sizeof(opts), run, NULL};
+    "models", "lists the models with parameters and cost", args, sizeof(opts), run, NULL, NULL};

@@ -204,4 +204,4 @@ static ll_err run(const void *given)
 }
 
 const ll_command ll_command_train = {
-    "train", "trains a model as a run file says", args, sizeof(opts), run, more};
+    "train", "trains a model as a run file says", args, sizeof(opts), run, more, NULL};

@@ -49,8 +49,17 @@ static int unknown_command(const char *name)
     return 2;
 }
 
+/* Is word the second word of this command's name? */
+static bool is_second(const ll_command *c, const char *word)
+{
+    const char *second = strchr(c->name, ' ');
+    return second && !strcmp(second + 1, word);
+}
+
 static int run(const ll_command *c, int argc, char *const *argv, ll_arena *arena)
 {
+    for (const ll_command *const *s = c->subs; s && *s && argc > 0; s++)
+        if (is_second(*s, argv[0])) return run(*s, argc - 1, argv + 1, arena);
     void *opts = ll_arena_alloc(arena, c->opts_bytes);
     bool help;
     if (ll_args_parse(c, argc, argv, arena, opts, &help) != LL_OK)
@@ -86,8 +95,8 @@ static int dispatch(int argc, char *const *argv)
     const ll_command *c = find(asked ? argv[2] : first);
     if (!c) return unknown_command(asked ? argv[2] : first);
     ll_arena *arena = ll_arena_new();
-    char *const just_help[] = {(char *)"--help"};
-    int status = asked ? run(c, 1, just_help, arena) : run(c, argc - 2, argv + 2, arena);
+    char *const just_help[] = {argc > 3 ? argv[3] : (char *)"--help", (char *)"--help"};
+    int status = asked ? run(c, 2, just_help, arena) : run(c, argc - 2, argv + 2, arena);
     ll_arena_free(arena);
     return status;
 }

@@ -34,6 +34,9 @@ void ll_buckets_close(ll_buckets *b);
 ll_err ll_buckets_ready(ll_buckets *b, int tensor);
 /* All buckets done (all tensors must be ready), and ready for the next step. */
 ll_err ll_buckets_wait(ll_buckets *b);
+/* The number of the next step, which codecs draw their random numbers by; 0 at first, one more with
+ * every wait. For a run that is resumed. */
+void ll_buckets_set_step(ll_buckets *b, int64_t step);
 int ll_buckets_count(const ll_buckets *b);
 /* The codec of bucket i (residuals are training state); NULL where there is none. */
 ll_codec *ll_buckets_codec(ll_buckets *b, int i);

@@ -84,10 +84,11 @@ const char *ll_tuner_key(ll_arena *arena, ll_comm *c)
 {
     int size = ll_comm_size(c), most, n_node = count_nodes(ll_comm_nodes(c), size, &most);
     return ll_arena_printf(
-        arena, "loopline %s, %d ranks on %d nodes (placed %08x), %s, %s, %ld cores, window %zu%s",
+        arena, "loopline %s, %d ranks on %d nodes (placed %08x), %s, %s, %ld cores, window %zu%s%s",
         ll_version(), size, n_node, (unsigned)placement(ll_comm_nodes(c), size),
         ll_transport_library(), cpu_model(arena), sysconf(_SC_NPROCESSORS_ONLN),
-        ll_comm_options(c)->window_bytes, ll_comm_has_window(c) ? "" : " unused");
+        ll_comm_options(c)->window_bytes, ll_comm_has_window(c) ? "" : " unused",
+        ll_comm_options(c)->canonical ? ", canonical" : "");
 }
 
 const char *ll_tuner_path(ll_arena *arena, ll_comm *c, const char *key)

@@ -17,6 +17,47 @@ struct ll_tuner {
     double seconds;
 };
 
+/* A size of a collective, and the ways that were considered for it. */
+typedef struct ll_tune_cell {
+    ll_coll coll;
+    bool shared;
+    size_t bytes;
+    double weight; /* its share of the time for measuring */
+    ll_tuned_way *ways;
+    int n_way, n_short; /* the first n_short are worth measuring */
+    int n_run;          /* how often each was run in the end; 0: not measured */
+} ll_tune_cell;
+
+/* One tuning, from its start on. */
+typedef struct ll_tuning {
+    ll_comm *c;
+    ll_arena *arena;
+    double began, budget_s;
+    ll_link_model model;
+    ll_tune_cell *cells;
+    int n_cell;
+    size_t most_bytes; /* of data that there is memory for */
+} ll_tuning;
+
+double ll_tuner_now(void); /* seconds */
+/* Every number becomes the largest that any rank has. Collective. */
+ll_err ll_tuner_most(ll_comm *c, double *values, int n);
+/* Ways are tried on elements of this type. */
+enum { LL_TUNE_ELEM = 4 };
+void ll_tuner_spec(const ll_tuning *t, const ll_tune_cell *cell, const ll_tuned_way *w,
+                   ll_coll_spec *out);
+
+/* Measures t->model (tuner_fit.c). Collective. */
+ll_err ll_tuner_fit(ll_tuning *t);
+/* Fills cells with ways, best predicted first, the same on all ranks (tuner_plan.c). Collective. */
+ll_err ll_tuner_plan(ll_tuning *t);
+/* The predicted time of a way; 0 where there is no telling. */
+double ll_tuner_predict(const ll_tuning *t, const ll_coll_spec *s, const ll_algo *a);
+/* Of two ways: by the measured time; those without one after them, by the predicted one. */
+int ll_tuner_by_time(const void *a, const void *b);
+/* Measures the first ways of each cell and sorts them (tuner_measure.c). Collective. */
+ll_err ll_tuner_measure(ll_tuning *t);
+
 /* ---- the file (tuner_file.c) ---- */
 /* What a table depends on, in words: ranks and nodes, MPI library, machine, window. */
 const char *ll_tuner_key(ll_arena *arena, ll_comm *c);

@@ -30,7 +30,7 @@ static const ll_arg args[] = {
     {"--json", LL_ARG_FLAG, offsetof(opts, json), NULL, "print one JSON object", NULL},
     {"--out|-o", LL_ARG_TEXT, offsetof(opts, out), "FOLDER", "where to", NULL},
     {0}};
-static const ll_command command = {"train", "trains a model", args, sizeof(opts), NULL, more};
+static const ll_command command = {"train", "trains a model", args, sizeof(opts), NULL, more, NULL};
 
 static ll_err parse(const ll_command *c, const char *line, ll_arena *arena, opts *o, bool *help)
 {
@@ -84,7 +84,7 @@ static void many_words(void **state)
         {"FILE...", LL_ARG_WORDS, offsetof(opts, set), NULL, "files", NULL},
         {"--json", LL_ARG_FLAG, offsetof(opts, json), NULL, "print JSON", NULL},
         {0}};
-    static const ll_command files = {"files", "reads files", list, sizeof(opts), NULL, NULL};
+    static const ll_command files = {"files", "reads files", list, sizeof(opts), NULL, NULL, NULL};
     ll_arena *arena = ll_arena_new();
     opts o;
     bool help;

@@ -1,0 +1,127 @@
+/* bench_step.c: loopline bench step. */
+#include "cli/bench.h"
+#include "cli/common.h"
+
+#include "base/text.h"
+#include "train/bench.h"
+
+#include <stdio.h>
+#include <string.h>
+
+typedef struct opts {
+    const char *model, *precision;
+    ll_words set;
+    int64_t batch, threads;
+    double seconds;
+    bool json, profile;
+} opts;
+
+static const ll_arg args[] = {
+    {"MODEL", LL_ARG_TEXT, offsetof(opts, model), NULL, "a model's name, or a run", NULL},
+    {"--batch|-b", LL_ARG_INT, offsetof(opts, batch), "N", "samples in a step", NULL},
+    {"--threads|-t", LL_ARG_INT, offsetof(opts, threads), "N", "default: one for each core", NULL},
+    {"--precision", LL_ARG_TEXT, offsetof(opts, precision), "P", "f32 or bf16", NULL},
+    {"--seconds", LL_ARG_NUMBER, offsetof(opts, seconds), "S", "how long to measure", "3"},
+    {"--set|-s", LL_ARG_WORDS, offsetof(opts, set), "KEY=VALUE",
+     "override a setting, such as model.layers=4", NULL},
+    {"--profile", LL_ARG_FLAG, offsetof(opts, profile), NULL, "where the time goes, by op", NULL},
+    {"--json", LL_ARG_FLAG, offsetof(opts, json), NULL, "one JSON object on standard output", NULL},
+    {0}};
+
+static ll_err print_json(const ll_run *r, const ll_bench_report *b)
+{
+    double gflops = 1e-9 * b->flops / b->step_s, share = gflops / b->gemm_gflops;
+    double samples = (double)b->batch / b->step_s;
+    json_t *j = json_object();
+    json_object_set_new(j, "model", json_string(r->model.name));
+    json_object_set_new(j, "parameters", json_integer(b->parameters));
+    json_object_set_new(j, "batch", json_integer(b->batch));
+    json_object_set_new(j, "threads", json_integer(b->threads));
+    json_object_set_new(j, "machine", json_string("cpu"));
+    json_object_set_new(j, "precision", json_string(r->train.precision));
+    json_object_set_new(j, "steps", json_integer(b->n_steps));
+    json_object_set_new(j, "step_ms", ll_cli_number(1e3 * b->step_s));
+    json_object_set_new(j, "best_ms", ll_cli_number(1e3 * b->best_s));
+    json_object_set_new(j, "samples_per_s", ll_cli_number(samples));
+    json_object_set_new(j, "tokens_per_s", ll_cli_number(samples * (double)b->seq));
+    json_object_set_new(j, "gflops", ll_cli_number(gflops));
+    json_object_set_new(j, "gemm_gflops", ll_cli_number(b->gemm_gflops));
+    json_object_set_new(j, "percent_of_gemm_peak", ll_cli_number(100 * share));
+    json_object_set_new(j, "mfu", ll_cli_number(share));
+    json_object_set_new(j, "peak_bytes", json_integer((json_int_t)b->bytes));
+    json_object_set_new(j, "loss_first", ll_cli_number(b->first_loss));
+    json_object_set_new(j, "loss_last", ll_cli_number(b->last_loss));
+    json_t *ops = json_array();
+    for (int i = 0; i < b->n_line; i++)
+        json_array_append_new(
+            ops, json_pack("{s:s,s:i,s:f,s:f}", "op", b->lines[i].op, "calls", b->lines[i].count,
+                           "ms", 1e3 * b->lines[i].seconds, "gflops",
+                           1e-9 * b->lines[i].flops / (b->lines[i].seconds + 1e-12)));
+    json_object_set_new(j, "ops", ops);
+    return ll_cli_json(j);
+}
+
+static void print_profile(const ll_bench_report *b)
+{
+    printf("\n%-20s %6s %10s %6s %10s %10s\n", "op", "calls", "ms", "%", "GFLOP/s", "GB/s");
+    for (int i = 0; i < b->n_line; i++) {
+        const ll_bench_line *l = &b->lines[i];
+        printf("%-20s %6d %10.3f %5.1f%% %10.1f %10.1f\n", l->op, l->count, 1e3 * l->seconds,
+               100 * l->seconds / b->step_s, 1e-9 * l->flops / (l->seconds + 1e-12),
+               1e-9 * l->bytes / (l->seconds + 1e-12));
+    }
+    printf("\nlongest instructions, and their operands\n");
+    for (int i = 0; i < b->n_top; i++) {
+        const ll_bench_top *t = &b->tops[i];
+        printf("%10.3f ms %8.1f GFLOP/s %8.1f GB/s  %s\n", 1e3 * t->seconds,
+               1e-9 * t->flops / (t->seconds + 1e-12), 1e-9 * t->bytes / (t->seconds + 1e-12),
+               t->what);
+    }
+}
+
+static void print_text(const ll_run *r, const ll_bench_report *b)
+{
+    char n[LL_NUMBER_TEXT], s[LL_NUMBER_TEXT], m[LL_NUMBER_TEXT], k[LL_NUMBER_TEXT];
+    double gflops = 1e-9 * b->flops / b->step_s, samples = (double)b->batch / b->step_s;
+    printf("%s, %s parameters, batch %lld, %d threads, %s\n", r->model.name,
+           ll_text_count((double)b->parameters, n), (long long)b->batch, b->threads,
+           r->train.precision);
+    printf("step %.3f ms (median of %d; least %.3f)   %s samples/s", 1e3 * b->step_s, b->n_steps,
+           1e3 * b->best_s, ll_text_count(samples, s));
+    if (b->seq) printf("   %s tokens/s", ll_text_count(samples * (double)b->seq, k));
+    printf("\nproducts at %.1f GFLOP/s, %.0f %% of a large sgemm here (%.1f)   memory %s\n", gflops,
+           100 * gflops / b->gemm_gflops, b->gemm_gflops, ll_text_bytes((double)b->bytes, m));
+    printf("loss on the fixed batch: %.4f -> %.4f\n", b->first_loss, b->last_loss);
+    if (b->n_line) print_profile(b);
+}
+
+static ll_err bench(const opts *o, ll_arena *a)
+{
+    ll_words set = {.v = LL_NEW_ARRAY(a, const char *, o->set.n + 3)};
+    for (int i = 0; i < o->set.n; i++) set.v[set.n++] = o->set.v[i];
+    if (o->batch) set.v[set.n++] = ll_arena_printf(a, "train.batch=%lld", (long long)o->batch);
+    if (o->threads)
+        set.v[set.n++] = ll_arena_printf(a, "train.threads=%lld", (long long)o->threads);
+    if (o->precision) set.v[set.n++] = ll_arena_printf(a, "train.precision=%s", o->precision);
+    ll_run *r;
+    ll_bench_report *b = LL_NEW(a, ll_bench_report);
+    TRY(ll_cli_run(o->model, &set, true, &r));
+    ll_err rc = ll_bench_step(r, o->seconds, o->profile, b);
+    if (rc == LL_OK && o->json)
+        rc = print_json(r, b);
+    else if (rc == LL_OK)
+        print_text(r, b);
+    ll_run_free(r);
+    return rc;
+}
+
+static ll_err run(const void *given)
+{
+    ll_arena *a = ll_arena_new();
+    ll_err rc = bench((const opts *)given, a);
+    ll_arena_free(a);
+    return rc;
+}
+
+const ll_command ll_bench_step_command = {
+    "bench step", "times training steps of a model", args, sizeof(opts), run, NULL, NULL};

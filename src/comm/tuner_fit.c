@@ -1,0 +1,168 @@
+/* tuner_fit.c: the link model of the machine that the ranks are on, in a few hundredths of a
+ * second. Two ranks of a node, then two of different nodes, send each other messages both ways at
+ * once while the others wait: the time of the smallest is alpha, what a byte adds in a large one
+ * beta. All ranks together time the arithmetic: gamma and kappa. What is left of the time of the
+ * smallest all-reduce through the window is its awaits': sigma. Times are the least of several
+ * tries, for whatever disturbs makes them longer, and the longest of any rank. */
+#include "comm/tuner_int.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { SMALL = 8, MIDDLE = 256 << 10, LARGE = 2 << 20, WORK = 1 << 20 };
+
+double ll_tuner_now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+ll_err ll_tuner_most(ll_comm *c, double *values, int n)
+{
+    return ll_comm_allreduce(c, values, n, LL_F64, LL_REDUCE_MAX, &(ll_coll_opts){.site = "tuner"});
+}
+
+/* ---- messages ---- */
+
+/* The first two ranks on one node, or on two; false: there are none. */
+static bool find_pair(const int *node, int size, bool between, int pair[2])
+{
+    for (pair[0] = 0; pair[0] < size; pair[0]++)
+        for (pair[1] = pair[0] + 1; pair[1] < size; pair[1]++)
+            if ((node[pair[0]] != node[pair[1]]) == between) return true;
+    return false;
+}
+
+/* The time of an exchange of so many bytes between the pair, on all ranks. */
+static ll_err time_exchange(ll_comm *c, const int pair[2], size_t bytes, int tries, char *room,
+                            double *out)
+{
+    int me = ll_comm_rank(c), tag = ll_comm_next_tag(c, "fit", "tuner");
+    *out = 0;
+    if (me == pair[0] || me == pair[1]) {
+        int peer = me == pair[0] ? pair[1] : pair[0];
+        double least = 1e9;
+        for (int i = 0; i < tries; i++) {
+            size_t got;
+            double from = ll_tuner_now();
+            TRY(ll_comm_exchange(c, tag, peer, room, bytes, peer, room + LARGE, bytes, &got));
+            double took = ll_tuner_now() - from;
+            if (took < least) least = took;
+        }
+        *out = least;
+    }
+    return ll_tuner_most(c, out, 1);
+}
+
+static ll_err fit_links(ll_tuning *t, char *room)
+{
+    int size = ll_comm_size(t->c), pair[2];
+    const int *node = ll_comm_nodes(t->c);
+    bool found[2];
+    for (int between = 0; between < 2; between++) {
+        found[between] = find_pair(node, size, between, pair);
+        if (!found[between]) continue;
+        double small, large;
+        size_t bytes = MIDDLE;
+        TRY(time_exchange(t->c, pair, SMALL, 40, room, &small));
+        TRY(time_exchange(t->c, pair, MIDDLE, 6, room, &large));
+        if (large < 5e-3) { /* not a slow link: a longer look costs little */
+            bytes = LARGE;
+            TRY(time_exchange(t->c, pair, LARGE, 4, room, &large));
+        }
+        t->model.alpha[between] = small;
+        t->model.beta[between] = large > small ? (large - small) / (double)bytes : 0;
+    }
+    for (int i = 0; i < 2; i++) /* a kind of link that does not occur is as the other */
+        if (!found[i]) {
+            t->model.alpha[i] = t->model.alpha[!i];
+            t->model.beta[i] = t->model.beta[!i];
+        }
+    return LL_OK;
+}
+
+/* ---- arithmetic ---- */
+
+static ll_err fit_work(ll_tuning *t, char *room)
+{
+    const void *from[2] = {room, room + WORK};
+    double least[2] = {1e9, 1e9};
+    TRY(ll_comm_barrier(t->c));
+    for (int i = 0; i < 6; i++) {
+        double start = ll_tuner_now();
+        ll_fold(room, from, 2, WORK / 4, LL_F32, LL_REDUCE_SUM);
+        double middle = ll_tuner_now();
+        memcpy(room + 2 * WORK, room, WORK);
+        double end = ll_tuner_now();
+        if (middle - start < least[0]) least[0] = middle - start;
+        if (end - middle < least[1]) least[1] = end - middle;
+    }
+    TRY(ll_tuner_most(t->c, least, 2));
+    t->model.gamma = least[0] / WORK;
+    t->model.kappa = least[1] / WORK;
+    return LL_OK;
+}
+
+static double share(ll_comm *c)
+{
+    const int *node = ll_comm_nodes(c);
+    int size = ll_comm_size(c), most = 1;
+    for (int i = 0; i < size; i++) {
+        int n = 0;
+        for (int j = 0; j < size; j++) n += node[j] == node[i];
+        if (n > most) most = n;
+    }
+    long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    return cores > 0 && most > cores ? (double)most / (double)cores : 1;
+}
+
+/* ---- signals ---- */
+
+/* The smallest all-reduce through the window takes a + b sigma: the simulator says a and b. */
+static ll_err fit_signals(ll_tuning *t)
+{
+    const ll_algo *a = ll_algo_find(LL_COLL_ALLREDUCE, "window1");
+    if (!a || !ll_comm_has_window(t->c) || ll_comm_size(t->c) < 2) return LL_OK;
+    float one = 0;
+    ll_coll_call call = {.spec = {.coll = LL_COLL_ALLREDUCE, .count = 1},
+                         .data = &one,
+                         .dtype = LL_F32,
+                         .algo = a,
+                         .site = "tuner"};
+    double least = 1e9;
+    for (int i = 0; i < 40; i++) {
+        double from = ll_tuner_now();
+        TRY(ll_comm_run(t->c, &call));
+        double took = ll_tuner_now() - from;
+        if (i > 4 && took < least) least = took;
+    }
+    TRY(ll_tuner_most(t->c, &least, 1));
+    ll_coll_spec s = {.coll = LL_COLL_ALLREDUCE,
+                      .size = ll_comm_size(t->c),
+                      .count = 1,
+                      .node = ll_comm_nodes(t->c)};
+    t->model.sigma = 0;
+    double without = ll_tuner_predict(t, &s, a);
+    t->model.sigma = 1e-6;
+    double slope = (ll_tuner_predict(t, &s, a) - without) / 1e-6;
+    t->model.sigma = slope > 0 && least > without ? (least - without) / slope : 1e-7;
+    return LL_OK;
+}
+
+ll_err ll_tuner_fit(ll_tuning *t)
+{
+    t->model.share = share(t->c);
+    char *room = (char *)calloc(1, 2 * (size_t)LARGE);
+    ll_err rc = ll_comm_agree(t->c, room ? LL_OK
+                                         : ll_raise(LL_E_MEM, __FILE__, __LINE__, __func__,
+                                                    "no memory for the tuner's messages"));
+    if (rc == LL_OK) memset(room, 0, 2 * (size_t)LARGE);
+    if (rc == LL_OK) rc = fit_links(t, room);
+    if (rc == LL_OK) rc = fit_work(t, room);
+    free(room);
+    TRY(rc);
+    return fit_signals(t);
+}

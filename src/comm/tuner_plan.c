@@ -1,0 +1,230 @@
+/* tuner_plan.c: which ways are worth measuring. For each collective, size and kind of memory, every
+ * algorithm (with several segments where it cuts) is timed by the simulator. Rank 0 does it, within
+ * a part of the time there is, and tells the others. */
+#include "comm/tuner_int.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    STEPS_MAX = 60000, /* of all ranks together, that are simulated; beyond, a formula must do */
+    PIECES_MAX = 64,   /* segments that a rank's block is cut into */
+    WAYS_MAX = 16,     /* kept for a cell */
+    SHORT_MAX = 4,     /* measured, besides the library's own */
+    SAME_MAX = 2       /* of these with one algorithm */
+};
+
+static const size_t sizes[] = {256,       1 << 10, 4 << 10, 16 << 10, 64 << 10,
+                               256 << 10, 1 << 20, 4 << 20, 16 << 20, 64 << 20};
+static const double size_weight[] = {.06, .06, .06, .06, .06, .06, .08, .10, .16, .30};
+enum { N_SIZE = sizeof sizes / sizeof *sizes };
+
+/* What is tuned, and how the time is divided. */
+static const struct {
+    ll_coll coll;
+    bool shared;
+    double weight;
+} parts[] = {{LL_COLL_ALLREDUCE, false, .46},      {LL_COLL_ALLREDUCE, true, .14},
+             {LL_COLL_REDUCE_SCATTER, false, .12}, {LL_COLL_ALLGATHER, false, .12},
+             {LL_COLL_BROADCAST, false, .08},      {LL_COLL_ALLTOALL, false, .08}};
+enum { N_PART = sizeof parts / sizeof *parts };
+
+void ll_tuner_spec(const ll_tuning *t, const ll_tune_cell *cell, const ll_tuned_way *w,
+                   ll_coll_spec *out)
+{
+    *out = (ll_coll_spec){.coll = cell->coll,
+                          .size = ll_comm_size(t->c),
+                          .count = (int64_t)(cell->bytes / LL_TUNE_ELEM),
+                          .segment = (int64_t)(w->segment_bytes / LL_TUNE_ELEM),
+                          .node = ll_comm_nodes(t->c),
+                          .shared = cell->shared};
+}
+
+/* ---- prediction ---- */
+
+static bool spans_nodes(const ll_coll_spec *s)
+{
+    for (int i = 1; s->node && i < s->size; i++)
+        if (s->node[i] != s->node[0]) return true;
+    return false;
+}
+
+static double by_formula(const ll_tuning *t, const ll_coll_spec *s, const ll_algo *a)
+{
+    if (!a->cost) return 0;
+    ll_cost c = a->cost(s);
+    return ll_cost_time(&c, LL_TUNE_ELEM, &t->model, spans_nodes(s));
+}
+
+/* lists[0] is there already. */
+static double by_lists(ll_arena *arena, const ll_tuning *t, const ll_coll_spec *s, const ll_algo *a,
+                       const ll_sched **lists)
+{
+    for (int r = 1; r < s->size; r++)
+        if (ll_sched_build(arena, a, s, r, &lists[r]) != LL_OK) return 0;
+    return ll_sched_time(s, lists, LL_TUNE_ELEM, &t->model);
+}
+
+double ll_tuner_predict(const ll_tuning *t, const ll_coll_spec *s, const ll_algo *a)
+{
+    if (a->library) return 0;
+    ll_arena *arena = ll_arena_new();
+    const ll_sched **lists = LL_NEW_ARRAY(arena, const ll_sched *, s->size);
+    size_t window = ll_comm_options(t->c)->window_bytes;
+    double seconds = 0;
+    if (ll_sched_build(arena, a, s, 0, &lists[0]) == LL_OK &&
+        (size_t)lists[0]->window * LL_TUNE_ELEM <= window / 2)
+        seconds = (int64_t)lists[0]->n_step * s->size <= STEPS_MAX ? by_lists(arena, t, s, a, lists)
+                                                                   : by_formula(t, s, a);
+    ll_arena_free(arena);
+    return seconds;
+}
+
+/* ---- the ways of a cell ---- */
+
+static bool usable(const ll_tuning *t, const ll_coll_spec *s, const ll_algo *a)
+{
+    const char *why;
+    if ((a->window || a->shared) && !ll_comm_has_window(t->c)) return false;
+    if (ll_comm_options(t->c)->canonical && ll_tuner_sums(s->coll) &&
+        !(a->canonical && a->canonical(s)))
+        return false;
+    return ll_algo_can(a, s, &why);
+}
+
+static void add_way(const ll_tuning *t, ll_tune_cell *cell, int *capacity, const ll_algo *a,
+                    size_t segment)
+{
+    ll_tuned_way w = {.algo = a, .segment_bytes = segment};
+    ll_coll_spec s;
+    ll_tuner_spec(t, cell, &w, &s);
+    w.predicted_s = ll_tuner_predict(t, &s, a);
+    if (!a->library && w.predicted_s <= 0) return;
+    cell->ways =
+        (ll_tuned_way *)ll_arena_grow(t->arena, cell->ways, sizeof w, cell->n_way, capacity);
+    cell->ways[cell->n_way++] = w;
+}
+
+/* Ascending by the measured time, those without one after them by the predicted one, those without
+ * either last. */
+static double rank_of(const ll_tuned_way *w)
+{
+    return w->measured_s > 0 ? w->measured_s - 1e6 : w->predicted_s > 0 ? w->predicted_s : 1e6;
+}
+
+int ll_tuner_by_time(const void *a, const void *b)
+{
+    double x = rank_of((const ll_tuned_way *)a), y = rank_of((const ll_tuned_way *)b);
+    return x < y ? -1 : x > y;
+}
+
+static bool is_canonical(const ll_tuning *t, const ll_tune_cell *cell, const ll_tuned_way *w)
+{
+    ll_coll_spec s;
+    ll_tuner_spec(t, cell, w, &s);
+    return ll_tuner_sums(cell->coll) && w->algo->canonical && w->algo->canonical(&s);
+}
+
+/* Moves the ways to be measured to the front: the best predicted, the best in canonical order, the
+ * library's own. The rest stays in its order, up to WAYS_MAX. */
+static void shorten(const ll_tuning *t, ll_tune_cell *cell)
+{
+    qsort(cell->ways, (size_t)cell->n_way, sizeof *cell->ways, ll_tuner_by_time);
+    ll_tuned_way *sorted = LL_NEW_ARRAY(t->arena, ll_tuned_way, cell->n_way + 1);
+    bool *taken = LL_NEW_ARRAY(t->arena, bool, cell->n_way + 1);
+    int n = 0, n_close = 0;
+    bool canonical = !ll_tuner_sums(cell->coll);
+    double best = cell->n_way ? cell->ways[0].predicted_s : 0;
+    for (int i = 0; i < cell->n_way; i++) {
+        const ll_tuned_way *w = &cell->ways[i];
+        int same = 0;
+        for (int j = 0; j < n; j++) same += sorted[j].algo == w->algo;
+        bool close = n_close < SHORT_MAX && same < SAME_MAX && w->predicted_s < 5 * best;
+        bool first_canonical = !canonical && is_canonical(t, cell, w);
+        if (!w->algo->library && !close && !first_canonical) continue;
+        n_close += close;
+        canonical = canonical || is_canonical(t, cell, w);
+        taken[i] = true;
+        sorted[n++] = *w;
+    }
+    cell->n_short = n;
+    for (int i = 0; i < cell->n_way && n < WAYS_MAX; i++)
+        if (!taken[i]) sorted[n++] = cell->ways[i];
+    cell->ways = sorted;
+    cell->n_way = n;
+}
+
+static void fill_cell(const ll_tuning *t, ll_tune_cell *cell, double until)
+{
+    static const size_t segments[] = {16 << 10, 64 << 10, 256 << 10, 1 << 20};
+    int capacity = 0, size = ll_comm_size(t->c);
+    size_t block = cell->bytes / (size_t)size;
+    for (const ll_algo *const *a = ll_algos(); *a; a++) {
+        ll_coll_spec s;
+        ll_tuner_spec(t, cell, &(ll_tuned_way){0}, &s);
+        if ((*a)->coll != cell->coll || !usable(t, &s, *a)) continue;
+        add_way(t, cell, &capacity, *a, 0);
+        for (size_t i = 0; (*a)->segmented && i < sizeof segments / sizeof *segments; i++)
+            if (segments[i] * 2 <= cell->bytes && block <= segments[i] * PIECES_MAX &&
+                ll_tuner_now() < until)
+                add_way(t, cell, &capacity, *a, segments[i]);
+    }
+    shorten(t, cell);
+}
+
+/* ---- to the other ranks ---- */
+
+/* A way in numbers that mean the same on every rank. */
+typedef struct packed {
+    int32_t algo, is_short;
+    int64_t segment_bytes;
+    double predicted_s;
+} packed;
+
+static int32_t index_of(const ll_algo *a)
+{
+    int32_t i = 0;
+    while (ll_algos()[i] != a) i++;
+    return i;
+}
+
+static ll_err tell(ll_tuning *t)
+{
+    size_t bytes = sizeof(packed) * WAYS_MAX * (size_t)t->n_cell;
+    packed *all = (packed *)ll_arena_alloc(t->arena, bytes);
+    for (int i = 0; i < t->n_cell; i++)
+        for (int k = 0; k < t->cells[i].n_way; k++) {
+            const ll_tuned_way *w = &t->cells[i].ways[k];
+            all[i * WAYS_MAX + k] = (packed){index_of(w->algo) + 1, k < t->cells[i].n_short,
+                                             (int64_t)w->segment_bytes, w->predicted_s};
+        }
+    TRY(ll_comm_broadcast(t->c, all, (int64_t)bytes, LL_U8, 0, &(ll_coll_opts){.site = "tuner"}));
+    for (int i = 0; i < t->n_cell && ll_comm_rank(t->c) != 0; i++) {
+        ll_tune_cell *cell = &t->cells[i];
+        cell->ways = LL_NEW_ARRAY(t->arena, ll_tuned_way, WAYS_MAX);
+        for (const packed *p = &all[i * WAYS_MAX]; cell->n_way < WAYS_MAX && p->algo; p++) {
+            cell->ways[cell->n_way++] = (ll_tuned_way){.algo = ll_algos()[p->algo - 1],
+                                                       .segment_bytes = (size_t)p->segment_bytes,
+                                                       .predicted_s = p->predicted_s};
+            cell->n_short += p->is_short;
+        }
+    }
+    return LL_OK;
+}
+
+ll_err ll_tuner_plan(ll_tuning *t)
+{
+    t->cells = LL_NEW_ARRAY(t->arena, ll_tune_cell, N_PART * N_SIZE);
+    for (int i = 0; i < N_PART; i++) {
+        if (parts[i].shared && !ll_comm_has_window(t->c)) continue;
+        for (int j = 0; j < N_SIZE; j++)
+            t->cells[t->n_cell++] = (ll_tune_cell){.coll = parts[i].coll,
+                                                   .shared = parts[i].shared,
+                                                   .bytes = sizes[j],
+                                                   .weight = parts[i].weight * size_weight[j]};
+    }
+    double until = ll_tuner_now() + 0.25 * t->budget_s;
+    for (int i = 0; i < t->n_cell && ll_comm_rank(t->c) == 0; i++)
+        fill_cell(t, &t->cells[i], until);
+    return tell(t);
+}

@@ -1,0 +1,145 @@
+/* tuner_tune.c: a tuning from start to end: the file, or else fit, predict, measure and write the
+ * file. Rank 0 alone reads and writes it; the others get its bytes. */
+#include "base/file.h"
+#include "base/text.h"
+#include "comm/tuner_int.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+static const size_t FILE_MAX = (size_t)8 << 20;
+
+/* ---- the file ---- */
+
+/* On rank 0: the table's text where there is one for this key; a broken one is told of, and is as
+ * none. The caller frees. */
+static void load(const char *path, const char *key, int size, uint8_t **text, size_t *bytes)
+{
+    struct stat st;
+    ll_tuner *t = NULL;
+    *text = NULL;
+    *bytes = 0;
+    if (!path || stat(path, &st) != 0) return;
+    if (ll_file_read(path, FILE_MAX, text, bytes) == LL_OK &&
+        ll_tuner_parse((const char *)*text, *bytes, path, key, size, &t) == LL_OK) {
+        ll_tuner_free(t);
+        return;
+    }
+    fprintf(stderr, "loopline: warning: %s; measuring anew\n", ll_error_message());
+    free(*text);
+    *text = NULL;
+    *bytes = 0;
+}
+
+/* The table of the file, equal on every rank; NULL where there is none. */
+static ll_err read_table(ll_comm *c, const char *path, const char *key, ll_tuner **out)
+{
+    *out = NULL;
+    uint8_t *text = NULL;
+    size_t bytes = 0;
+    bool root = ll_comm_rank(c) == 0;
+    if (root) load(path, key, ll_comm_size(c), &text, &bytes);
+    double n = (double)bytes;
+    ll_err rc = ll_tuner_most(c, &n, 1);
+    if (rc != LL_OK || n == 0) goto out;
+    bytes = (size_t)n;
+    if (!root) text = (uint8_t *)malloc(bytes);
+    rc = ll_comm_agree(c, text ? LL_OK
+                               : ll_raise(LL_E_MEM, __FILE__, __LINE__, __func__,
+                                          "no memory for a table of %zu bytes", bytes));
+    if (rc == LL_OK)
+        rc = ll_comm_broadcast(c, text, (int64_t)bytes, LL_U8, 0, &(ll_coll_opts){.site = "tuner"});
+    if (rc == LL_OK)
+        rc = ll_comm_agree(c,
+                           ll_tuner_parse((const char *)text, bytes, path ? path : "rank 0's table",
+                                          NULL, ll_comm_size(c), out));
+out:
+    free(text);
+    return rc;
+}
+
+/* ---- the table ---- */
+
+static const char *reason(ll_arena *arena, const ll_tune_cell *cell)
+{
+    ll_buf b = {.arena = arena};
+    char text[LL_NUMBER_TEXT];
+    int n = 0;
+    while (n < cell->n_way && cell->ways[n].measured_s > 0) n++;
+    if (n)
+        ll_buf_printf(&b, "fastest of %d measured", n);
+    else
+        ll_buf_puts(&b, "best predicted, none measured in the time there was");
+    for (int i = 0; i < cell->n_way && i < (n ? n : 3); i++) {
+        const ll_tuned_way *w = &cell->ways[i];
+        ll_buf_printf(&b, "%s %s", i ? "," : ":", w->algo->name);
+        if (w->segment_bytes) ll_buf_printf(&b, "/%zuK", w->segment_bytes >> 10);
+        if (w->measured_s > 0) ll_buf_printf(&b, " %s", ll_text_time(w->measured_s, text));
+        if (w->predicted_s > 0)
+            ll_buf_printf(&b, n ? " (predicted %s)" : " %s", ll_text_time(w->predicted_s, text));
+    }
+    return b.text;
+}
+
+static void fill_entries(ll_tuner *out, const ll_tuning *t)
+{
+    ll_tuned *list = LL_NEW_ARRAY(out->arena, ll_tuned, t->n_cell);
+    for (int i = 0; i < t->n_cell; i++) {
+        const ll_tune_cell *cell = &t->cells[i];
+        if (!cell->n_way) continue;
+        list[out->n_entry++] = (ll_tuned){.coll = cell->coll,
+                                          .bytes = cell->bytes,
+                                          .shared = cell->shared,
+                                          .ways = cell->ways,
+                                          .n_way = cell->n_way,
+                                          .why = reason(out->arena, cell)};
+    }
+    out->entries = list;
+}
+
+static ll_err measure(ll_comm *c, double began, double budget_s, ll_arena *arena, ll_tuner *out)
+{
+    ll_tuning t = {.c = c, .arena = arena, .began = began, .budget_s = budget_s};
+    if (ll_comm_size(c) == 1) { /* nothing to choose by */
+        t.model.share = 1;
+    } else {
+        TRY(ll_tuner_fit(&t));
+        TRY(ll_tuner_plan(&t));
+        TRY(ll_tuner_measure(&t));
+    }
+    out->model = t.model;
+    fill_entries(out, &t);
+    return LL_OK;
+}
+
+ll_err ll_tune(ll_comm *c, const ll_tuner_opts *opts, const ll_tuner **out)
+{
+    double began = ll_tuner_now(), budget = opts && opts->budget_s > 0 ? opts->budget_s : 1.5;
+    bool fresh = opts && opts->fresh, alone = ll_comm_size(c) == 1;
+    ll_arena *arena = ll_arena_new();
+    const char *key = ll_tuner_key(arena, c), *path = ll_tuner_path(arena, c, key);
+    ll_tuner *t = NULL;
+    ll_err rc = fresh || alone ? LL_OK : read_table(c, path, key, &t);
+    if (rc == LL_OK && !t) {
+        t = LL_NEW(arena, ll_tuner);
+        t->arena = arena;
+        t->size = ll_comm_size(c);
+        rc = measure(c, began, budget, arena, t);
+        t->seconds = ll_tuner_now() - began;
+        t->file = alone ? NULL : path;
+        arena = NULL;
+        if (rc == LL_OK && t->file && ll_comm_rank(c) == 0 && ll_tuner_write(t, path, key) != LL_OK)
+            fprintf(stderr, "loopline: warning: the tuner's table is not kept: %s\n",
+                    ll_error_message());
+    }
+    ll_arena_free(arena);
+    if (rc != LL_OK) {
+        ll_tuner_free(t);
+        return ll_frame(rc, __FILE__, __LINE__, __func__);
+    }
+    ll_comm_set_tuner(c, t);
+    if (out) *out = t;
+    return LL_OK;
+}
