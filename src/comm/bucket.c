@@ -50,7 +50,8 @@ static void divide(ll_buckets *b)
     b->bucket_of = LL_NEW_ARRAY(b->arena, int, b->n_tensor + 1);
     for (int i = 0; i < b->n_tensor; i++) {
         bucket *k = &b->buckets[b->n_bucket ? b->n_bucket - 1 : 0];
-        if (!b->n_bucket || (k->count && k->count + b->tensors[i].n > room)) {
+        bool full = k->count && b->tensors[i].n && k->count + b->tensors[i].n > room;
+        if (!b->n_bucket || full) {
             k = &b->buckets[b->n_bucket++];
             k->first = i;
         }

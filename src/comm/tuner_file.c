@@ -21,7 +21,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { FORMAT = 1, ENTRIES_MAX = 4096, WAYS_MAX = 256 };
+enum { FORMAT = 1, ENTRIES_MAX = 4096, WAYS_MAX = 256, SEGMENT_MIN = 1024 };
 
 /* ---- the key ---- */
 
@@ -180,6 +180,8 @@ static ll_err read_way(const reader *r, const json_t *o, ll_coll coll, ll_tuned_
     w->algo = ll_algo_find(coll, name);
     CHECK(w->algo, LL_E_IO, "%s: %s has no algorithm %s", r->path, ll_coll_name(coll), name);
     TRY(get_number(r, o, "segment_bytes", &segment));
+    CHECK(segment == 0 || segment >= SEGMENT_MIN, LL_E_IO,
+          "%s: segment_bytes is %g, want %d or more", r->path, segment, SEGMENT_MIN);
     w->segment_bytes = (size_t)segment;
     TRY(get_time(r, o, "predicted_us", &w->predicted_s));
     return get_time(r, o, "measured_us", &w->measured_s);
