@@ -7,7 +7,7 @@
 #define OPT(field) offsetof(ll_comm_bench_opts, field)
 static const ll_arg args[] = {
     {"--ranks|-n", LL_ARG_INT, OPT(ranks), "N", "how many ranks to start", NULL},
-    {"--op", LL_ARG_TEXT, OPT(op), "NAME", "the collective", "all-reduce"},
+    {"--op", LL_ARG_TEXT, OPT(op), "NAME", "the collective (all-reduce; with --list all)", NULL},
     {"--sizes", LL_ARG_TEXT, OPT(sizes), "LIST", "bytes on every rank", "4K,64K,1M,16M,64M"},
     {"--algorithms", LL_ARG_TEXT, OPT(algorithms), "LIST",
      "names, or all; the default leaves out those predicted to be 20 times slower than the best",

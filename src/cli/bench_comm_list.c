@@ -56,7 +56,7 @@ static const char *canonical_word(const ll_algo *a, const ll_coll_spec *s)
 
 static void print_cost(const char *name, const ll_cost *c, const char *canonical, const char *help)
 {
-    printf("  %-14s %8.0f %8.3f %8.3f %8.3f %7.0f  %-9s %s\n", name, c->messages, c->sent / COUNT,
+    printf("  %-17s %8.0f %8.3f %8.3f %8.3f %7.0f  %-9s %s\n", name, c->messages, c->sent / COUNT,
            c->folded / COUNT, c->copied / COUNT, c->awaits, canonical, help);
 }
 
@@ -78,9 +78,9 @@ static ll_err list_one(ll_arena *arena, const ll_algo *a, const ll_coll_spec *s,
                       w.cost.copied / COUNT, "awaits", w.cost.awaits, "bound_messages", b.messages,
                       "bound_sent", b.sent / COUNT, "bound_folded", b.folded / COUNT));
     } else if (!can) {
-        printf("  %-14s needs %s\n", a->name, why);
+        printf("  %-17s needs %s\n", a->name, why);
     } else if (a->library) {
-        printf("  %-14s %35s %7s  %-9s %s\n", a->name, "", "", canonical_word(a, s), a->help);
+        printf("  %-17s %35s %7s  %-9s %s\n", a->name, "", "", canonical_word(a, s), a->help);
     } else {
         const char *name = w.counted ? ll_arena_printf(arena, "%s *", a->name) : a->name;
         print_cost(name, &w.cost, canonical_word(a, s), a->help);
@@ -93,12 +93,13 @@ static ll_err list_all(ll_arena *arena, const ll_comm_bench_opts *o, int size, j
     for (int c = 0; c < LL_N_COLL; c++) {
         ll_coll_spec s = {.coll = (ll_coll)c, .size = size, .count = COUNT, .shared = true};
         bool any = false;
+        if (o->op && strcmp(o->op, ll_coll_name(s.coll))) continue;
         for (const ll_algo *const *a = ll_algos(); *a; a++) {
             if ((*a)->coll != s.coll) continue;
             if (!any && !list) {
                 ll_cost b = ll_coll_bound(&s);
                 printf("\n%s on %d ranks, for n elements on the busiest rank\n"
-                       "  %-14s %8s %8s %8s %8s %7s  %-9s\n",
+                       "  %-17s %8s %8s %8s %8s %7s  %-9s\n",
                        ll_coll_name(s.coll), size, "", "messages", "sent/n", "folded/n", "copied/n",
                        "awaits", "canonical");
                 print_cost("(lower bound)", &b, "", "no algorithm can do with less");
@@ -110,7 +111,6 @@ static ll_err list_all(ll_arena *arena, const ll_comm_bench_opts *o, int size, j
     if (!list)
         printf("\n* counted in its steps; the others by formula. canonical: the order of a sum "
                "depends on nothing but the ranks' numbers.\n");
-    (void)o;
     return LL_OK;
 }
 
@@ -125,6 +125,8 @@ static ll_err ranks_of(const ll_comm_bench_opts *o, int otherwise, int *out)
 ll_err ll_comm_bench_list(const ll_comm_bench_opts *o)
 {
     int size;
+    ll_coll coll;
+    if (o->op) TRY(ll_comm_bench_coll(o->op, &coll));
     TRY(ranks_of(o, RANKS, &size));
     ll_arena *arena = ll_arena_new();
     json_t *list = o->json ? json_array() : NULL;
@@ -152,7 +154,7 @@ static ll_err show(ll_arena *arena, const ll_comm_bench_opts *o)
     const ll_algo *a;
     int size;
     ll_coll_spec s = {.shared = true};
-    TRY(ll_comm_bench_coll(o->op, &s.coll));
+    TRY(ll_comm_bench_coll(o->op ? o->op : "all-reduce", &s.coll));
     TRY(find_algo(arena, s.coll, o->show, &a));
     TRY(ranks_of(o, RANKS, &size));
     s.size = size;

@@ -154,4 +154,5 @@ const ll_command ll_command_inspect = {"inspect",
                                        args,
                                        sizeof(opts),
                                        run,
-                                       NULL, NULL};
+                                       NULL,
+                                       NULL};

@@ -29,12 +29,12 @@ static bool allowed(const ll_algo *a, const ll_coll_spec *s, bool has_window, bo
 /* ---- rules ---- */
 
 /* Names in order of preference; those that do not exist for a collective are passed over. */
-static const char *const for_small[] = {"shared",       "window1",      "window", "butterfly",
-                                        "rabenseifner", "binomial",     "tree",   "direct",
-                                        "bruck",        "hierarchical", NULL};
-static const char *const for_large[] = {"shared",   "window",       "window1", "hierarchical",
-                                        "ring",     "rabenseifner", "direct",  "pairwise",
-                                        "pipetree", "binomial",     "tree",    NULL};
+static const char *const for_small[] = {"shared",  "window1",  "window",        "butterfly",
+                                        "halving", "doubling", "dissemination", "tree",
+                                        "bruck",   NULL};
+static const char *const for_large[] = {"shared",       "window",  "hierarchical",      "ring",
+                                        "rabenseifner", "sharded", "scatter-allgather", "direct",
+                                        "tree",         NULL};
 
 static const ll_algo *by_rules(const ll_coll_spec *s, size_t bytes, bool has_window, bool canonical)
 {

@@ -158,7 +158,8 @@ static ll_err read_model(const reader *r, const json_t *root, ll_link_model *m)
     for (size_t i = 0; i < 2; i++) {
         double a = json_number_value(json_array_get(alpha, i));
         double b = json_number_value(json_array_get(beta, i));
-        CHECK(isfinite(a) && isfinite(b) && a >= 0 && b >= 0, LL_E_IO,
+        bool two = json_array_size(alpha) == 2 && json_array_size(beta) == 2;
+        CHECK(two && isfinite(a) && isfinite(b) && a >= 0 && b >= 0, LL_E_IO,
               "%s: alpha_us and beta_ns have two numbers each, of at least 0", r->path);
         m->alpha[i] = 1e-6 * a;
         m->beta[i] = 1e-9 * b;
