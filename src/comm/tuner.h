@@ -45,6 +45,11 @@ double ll_tuner_seconds(const ll_tuner *t); /* that the tuning took */
  * elements, 0 where the algorithm does not cut. */
 ll_err ll_tuner_choose(const ll_tuner *t, const ll_coll_spec *s, size_t elem_bytes, bool has_window,
                        bool canonical, const ll_algo **algo, int64_t *segment);
+/* Seconds that the model gives an algorithm: by the simulator, or by its formula where the lists
+ * are long; 0 where there is no telling (the library's own), or more window is needed than there
+ * is. */
+double ll_tuner_predict(const ll_link_model *m, const ll_coll_spec *s, const ll_algo *a,
+                        size_t elem_bytes, size_t window_bytes);
 /* The bucket size from which on larger messages gain less than a tenth per byte. */
 size_t ll_tuner_bucket_bytes(const ll_tuner *t);
 

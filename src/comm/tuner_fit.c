@@ -11,7 +11,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { SMALL = 8, MIDDLE = 256 << 10, LARGE = 2 << 20, WORK = 1 << 20 };
+enum { SMALL = 8, MIDDLE = 256 << 10, LARGE = 2 << 20, WORK = 4 << 20 };
 
 double ll_tuner_now(void)
 {
@@ -144,10 +144,11 @@ static ll_err fit_signals(ll_tuning *t)
                       .size = ll_comm_size(t->c),
                       .count = 1,
                       .node = ll_comm_nodes(t->c)};
+    size_t window = ll_comm_options(t->c)->window_bytes;
     t->model.sigma = 0;
-    double without = ll_tuner_predict(t, &s, a);
+    double without = ll_tuner_predict(&t->model, &s, a, sizeof one, window);
     t->model.sigma = 1e-6;
-    double slope = (ll_tuner_predict(t, &s, a) - without) / 1e-6;
+    double slope = (ll_tuner_predict(&t->model, &s, a, sizeof one, window) - without) / 1e-6;
     t->model.sigma = slope > 0 && least > without ? (least - without) / slope : 1e-7;
     return LL_OK;
 }
@@ -155,11 +156,11 @@ static ll_err fit_signals(ll_tuning *t)
 ll_err ll_tuner_fit(ll_tuning *t)
 {
     t->model.share = share(t->c);
-    char *room = (char *)calloc(1, 2 * (size_t)LARGE);
+    char *room = (char *)malloc(3 * (size_t)WORK);
     ll_err rc = ll_comm_agree(t->c, room ? LL_OK
                                          : ll_raise(LL_E_MEM, __FILE__, __LINE__, __func__,
                                                     "no memory for the tuner's messages"));
-    if (rc == LL_OK) memset(room, 0, 2 * (size_t)LARGE);
+    if (rc == LL_OK) memset(room, 0, 3 * (size_t)WORK);
     if (rc == LL_OK) rc = fit_links(t, room);
     if (rc == LL_OK) rc = fit_work(t, room);
     free(room);

@@ -51,8 +51,6 @@ void ll_tuner_spec(const ll_tuning *t, const ll_tune_cell *cell, const ll_tuned_
 ll_err ll_tuner_fit(ll_tuning *t);
 /* Fills cells with ways, best predicted first, the same on all ranks (tuner_plan.c). Collective. */
 ll_err ll_tuner_plan(ll_tuning *t);
-/* The predicted time of a way; 0 where there is no telling. */
-double ll_tuner_predict(const ll_tuning *t, const ll_coll_spec *s, const ll_algo *a);
 /* Of two ways: by the measured time; those without one after them, by the predicted one. */
 int ll_tuner_by_time(const void *a, const void *b);
 /* Measures the first ways of each cell and sorts them (tuner_measure.c). Collective. */

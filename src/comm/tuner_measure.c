@@ -17,7 +17,8 @@ typedef struct bench {
     ll_tuning *t;
     ll_comm *c;
     char *data;
-    size_t bytes;
+    size_t bytes, touched; /* there are, and in use so far: new pages cost time */
+    double slower;         /* than predicted, the last cell was: at least 1 */
 } bench;
 
 static ll_err time_once(const bench *b, const ll_tune_cell *cell, const ll_tuned_way *w,
@@ -60,16 +61,17 @@ static double quartile(double *v, int n)
     return v[n / 4];
 }
 
-/* Which of the shortlist may be run once each, in how much time; the library's own has no
- * prediction and is taken to be as slow as the slowest of the others. */
-static int affordable(const ll_tune_cell *cell, double slice, int *ways)
+/* Which of the shortlist can be run once each in the time; the library's own has no prediction and
+ * is taken to be slower than all others. */
+static int affordable(const bench *b, const ll_tune_cell *cell, double slice, int *ways)
 {
     double used = 0, slowest = 0;
     int n = 0;
     for (int k = 0; k < cell->n_short; k++)
         if (cell->ways[k].predicted_s > slowest) slowest = cell->ways[k].predicted_s;
     for (int k = 0; k < cell->n_short && n < SHORT_MAX; k++) {
-        double s = cell->ways[k].predicted_s > 0 ? cell->ways[k].predicted_s : slowest;
+        double s = cell->ways[k].predicted_s > 0 ? cell->ways[k].predicted_s : 1.5 * slowest;
+        s *= b->slower;
         if (used + s > slice) continue;
         used += s;
         ways[n++] = k;
@@ -77,11 +79,21 @@ static int affordable(const ll_tune_cell *cell, double slice, int *ways)
     return n;
 }
 
-static ll_err measure_cell(const bench *b, ll_tune_cell *cell, double slice, double *elapsed)
+static size_t data_bytes(const ll_tune_cell *cell)
 {
-    int ways[SHORT_MAX], n = affordable(cell, slice, ways), n_kept = 0;
+    return cell->coll == LL_COLL_ALLTOALL ? 2 * cell->bytes : cell->bytes;
+}
+
+static ll_err measure_cell(bench *b, ll_tune_cell *cell, double slice, double *elapsed)
+{
+    int ways[SHORT_MAX], n = affordable(b, cell, slice, ways), n_kept = 0;
     double times[SHORT_MAX * RUNS_MAX + 1], least = 1e9, sum = 0, began = *elapsed;
-    if (n == 0) return LL_OK;
+    size_t need = data_bytes(cell);
+    if (n == 0 || need > b->bytes) return LL_OK;
+    if (need > b->touched) {
+        memset(b->data + b->touched, 0, need - b->touched);
+        b->touched = need;
+    }
     int warm = cell->bytes <= 64 << 10 ? 3 : 1;
     TRY(run_rounds(b, cell, ways, n, warm, times, elapsed));
     for (int k = 0; k < n; k++) {
@@ -110,7 +122,7 @@ static ll_err measure_cell(const bench *b, ll_tune_cell *cell, double slice, dou
 }
 
 /* Cells of one kind of memory. */
-static ll_err measure_cells(const bench *b, bool shared)
+static ll_err measure_cells(bench *b, bool shared)
 {
     ll_tuning *t = b->t;
     double weight = 0, elapsed = ll_tuner_now() - t->began;
@@ -122,9 +134,11 @@ static ll_err measure_cells(const bench *b, bool shared)
         if (cell->shared != shared) continue;
         double slice = (t->budget_s - elapsed) * cell->weight / weight;
         weight -= cell->weight;
-        size_t need = cell->coll == LL_COLL_ALLTOALL ? 2 * cell->bytes : cell->bytes;
-        if (need <= b->bytes) TRY(measure_cell(b, cell, slice, &elapsed));
+        TRY(measure_cell(b, cell, slice, &elapsed));
         qsort(cell->ways, (size_t)cell->n_way, sizeof *cell->ways, ll_tuner_by_time);
+        const ll_tuned_way *w = cell->ways;
+        if (cell->n_run && w->predicted_s > 0)
+            b->slower = w->measured_s > w->predicted_s ? w->measured_s / w->predicted_s : 1;
     }
     return LL_OK;
 }
@@ -142,17 +156,14 @@ static ll_err room_for(ll_tuning *t, size_t *out)
 
 static ll_err measure_private(ll_tuning *t)
 {
-    bench b = {.t = t, .c = t->c};
+    bench b = {.t = t, .c = t->c, .slower = 1};
     TRY(room_for(t, &b.bytes));
     b.data = (char *)malloc(b.bytes);
     ll_err rc =
         ll_comm_agree(t->c, b.data ? LL_OK
                                    : ll_raise(LL_E_MEM, __FILE__, __LINE__, __func__,
                                               "no memory for %zu bytes of the tuner's", b.bytes));
-    if (rc == LL_OK) {
-        memset(b.data, 0, b.bytes);
-        rc = measure_cells(&b, false);
-    }
+    if (rc == LL_OK) rc = measure_cells(&b, false);
     free(b.data);
     return rc;
 }
@@ -160,17 +171,18 @@ static ll_err measure_private(ll_tuning *t)
 /* On a communicator of its own, whose memory goes with it. */
 static ll_err measure_shared(ll_tuning *t)
 {
-    bench b = {.t = t};
+    bench b = {.t = t, .slower = 1};
     bool any = false;
     for (int i = 0; i < t->n_cell; i++) any = any || t->cells[i].shared;
-    if (!any) return LL_OK;
+    double elapsed = ll_tuner_now() - t->began;
+    TRY(ll_tuner_most(t->c, &elapsed, 1));
+    if (!any || elapsed > 0.95 * t->budget_s) return LL_OK;
     TRY(room_for(t, &b.bytes));
     TRY(ll_comm_split(t->c, 0, ll_comm_rank(t->c), &b.c));
     void *data;
     ll_err rc = ll_comm_alloc(b.c, b.bytes, &data);
     if (rc == LL_OK) {
         b.data = (char *)data;
-        memset(b.data, 0, b.bytes);
         rc = measure_cells(&b, true);
     }
     ll_comm_close(b.c);
@@ -180,5 +192,8 @@ static ll_err measure_shared(ll_tuning *t)
 ll_err ll_tuner_measure(ll_tuning *t)
 {
     TRY(measure_private(t));
-    return measure_shared(t);
+    TRY(measure_shared(t));
+    for (int i = 0; i < t->n_cell; i++) /* also those that there was no time for */
+        qsort(t->cells[i].ways, (size_t)t->cells[i].n_way, sizeof(ll_tuned_way), ll_tuner_by_time);
+    return LL_OK;
 }

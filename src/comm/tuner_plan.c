@@ -49,33 +49,35 @@ static bool spans_nodes(const ll_coll_spec *s)
     return false;
 }
 
-static double by_formula(const ll_tuning *t, const ll_coll_spec *s, const ll_algo *a)
+static double by_formula(const ll_link_model *m, const ll_coll_spec *s, const ll_algo *a,
+                         size_t elem_bytes)
 {
     if (!a->cost) return 0;
     ll_cost c = a->cost(s);
-    return ll_cost_time(&c, LL_TUNE_ELEM, &t->model, spans_nodes(s));
+    return ll_cost_time(&c, elem_bytes, m, spans_nodes(s));
 }
 
 /* lists[0] is there already. */
-static double by_lists(ll_arena *arena, const ll_tuning *t, const ll_coll_spec *s, const ll_algo *a,
-                       const ll_sched **lists)
+static double by_lists(ll_arena *arena, const ll_link_model *m, const ll_coll_spec *s,
+                       const ll_algo *a, size_t elem_bytes, const ll_sched **lists)
 {
     for (int r = 1; r < s->size; r++)
         if (ll_sched_build(arena, a, s, r, &lists[r]) != LL_OK) return 0;
-    return ll_sched_time(s, lists, LL_TUNE_ELEM, &t->model);
+    return ll_sched_time(s, lists, elem_bytes, m);
 }
 
-double ll_tuner_predict(const ll_tuning *t, const ll_coll_spec *s, const ll_algo *a)
+double ll_tuner_predict(const ll_link_model *m, const ll_coll_spec *s, const ll_algo *a,
+                        size_t elem_bytes, size_t window_bytes)
 {
     if (a->library) return 0;
     ll_arena *arena = ll_arena_new();
     const ll_sched **lists = LL_NEW_ARRAY(arena, const ll_sched *, s->size);
-    size_t window = ll_comm_options(t->c)->window_bytes;
     double seconds = 0;
     if (ll_sched_build(arena, a, s, 0, &lists[0]) == LL_OK &&
-        (size_t)lists[0]->window * LL_TUNE_ELEM <= window / 2)
-        seconds = (int64_t)lists[0]->n_step * s->size <= STEPS_MAX ? by_lists(arena, t, s, a, lists)
-                                                                   : by_formula(t, s, a);
+        (size_t)lists[0]->window * elem_bytes <= window_bytes / 2)
+        seconds = (int64_t)lists[0]->n_step * s->size <= STEPS_MAX
+                      ? by_lists(arena, m, s, a, elem_bytes, lists)
+                      : by_formula(m, s, a, elem_bytes);
     ll_arena_free(arena);
     return seconds;
 }
@@ -98,7 +100,8 @@ static void add_way(const ll_tuning *t, ll_tune_cell *cell, int *capacity, const
     ll_tuned_way w = {.algo = a, .segment_bytes = segment};
     ll_coll_spec s;
     ll_tuner_spec(t, cell, &w, &s);
-    w.predicted_s = ll_tuner_predict(t, &s, a);
+    w.predicted_s =
+        ll_tuner_predict(&t->model, &s, a, LL_TUNE_ELEM, ll_comm_options(t->c)->window_bytes);
     if (!a->library && w.predicted_s <= 0) return;
     cell->ways =
         (ll_tuned_way *)ll_arena_grow(t->arena, cell->ways, sizeof w, cell->n_way, capacity);
