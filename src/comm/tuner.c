@@ -36,10 +36,22 @@ static const char *const for_large[] = {"shared",       "window",  "hierarchical
                                         "rabenseifner", "sharded", "scatter-allgather", "direct",
                                         "tree",         NULL};
 
+/* Several nodes, of which some have several ranks: else there is no hierarchy. */
+static bool has_levels(const ll_coll_spec *s)
+{
+    bool two = false, together = false;
+    for (int i = 1; s->node && i < s->size; i++) {
+        two = two || s->node[i] != s->node[0];
+        for (int j = 0; j < i && !together; j++) together = s->node[i] == s->node[j];
+    }
+    return two && together;
+}
+
 static const ll_algo *by_rules(const ll_coll_spec *s, size_t bytes, bool has_window, bool canonical)
 {
     for (const char *const *n = bytes <= SMALL ? for_small : for_large; *n; n++) {
         const ll_algo *a = ll_algo_find(s->coll, *n);
+        if (!strcmp(*n, "hierarchical") && !has_levels(s)) continue;
         if (a && allowed(a, s, has_window, canonical)) return a;
     }
     for (int library = 0; library < 2; library++) /* the library's own last */
