@@ -144,7 +144,7 @@ static ll_err fit_signals(ll_tuning *t)
                       .size = ll_comm_size(t->c),
                       .count = 1,
                       .node = ll_comm_nodes(t->c)};
-    size_t window = ll_comm_options(t->c)->window_bytes;
+    size_t window = ll_comm_window_bytes(t->c);
     t->model.sigma = 0;
     double without = ll_tuner_predict(&t->model, &s, a, sizeof one, window);
     t->model.sigma = 1e-6;

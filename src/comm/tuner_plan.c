@@ -74,7 +74,7 @@ double ll_tuner_predict(const ll_link_model *m, const ll_coll_spec *s, const ll_
     const ll_sched **lists = LL_NEW_ARRAY(arena, const ll_sched *, s->size);
     double seconds = 0;
     if (ll_sched_build(arena, a, s, 0, &lists[0]) == LL_OK &&
-        (size_t)lists[0]->window * elem_bytes <= window_bytes / 2)
+        (size_t)lists[0]->window * elem_bytes <= window_bytes)
         seconds = (int64_t)lists[0]->n_step * s->size <= STEPS_MAX
                       ? by_lists(arena, m, s, a, elem_bytes, lists)
                       : by_formula(m, s, a, elem_bytes);
@@ -100,8 +100,7 @@ static void add_way(const ll_tuning *t, ll_tune_cell *cell, int *capacity, const
     ll_tuned_way w = {.algo = a, .segment_bytes = segment};
     ll_coll_spec s;
     ll_tuner_spec(t, cell, &w, &s);
-    w.predicted_s =
-        ll_tuner_predict(&t->model, &s, a, LL_TUNE_ELEM, ll_comm_options(t->c)->window_bytes);
+    w.predicted_s = ll_tuner_predict(&t->model, &s, a, LL_TUNE_ELEM, ll_comm_window_bytes(t->c));
     if (!a->library && w.predicted_s <= 0) return;
     cell->ways =
         (ll_tuned_way *)ll_arena_grow(t->arena, cell->ways, sizeof w, cell->n_way, capacity);
