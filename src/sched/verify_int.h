@@ -105,6 +105,7 @@ typedef struct ll_verify {
     ll_vrank *ranks;
     ll_posted **sends, **recvs; /* [from * size + to] first of those without a partner */
     int n_step_id, n_in_library;
+    int unmet[2]; /* a rank that ended without having heard from another; equal: none did */
     bool canonical;
 } ll_verify;
 

@@ -17,8 +17,19 @@ typedef struct lists {
     ll_arena *arena;
     int size;
     ll_coll_spec spec;
+    const ll_halo_spec *halo; /* not NULL: this, in place of spec */
+    const ll_subset *subsets; /* or these, on count elements */
+    int n_subset;
     const ll_sched **ranks;
 } lists;
+
+static ll_err verify(const lists *l, int times)
+{
+    if (l->halo) return ll_sched_verify_halo(l->halo, l->ranks);
+    if (l->subsets)
+        return ll_sched_verify_subsets(l->subsets, l->n_subset, l->size, l->spec.count, l->ranks);
+    return ll_sched_verify_repeated(&l->spec, l->ranks, times);
+}
 
 static ll_step *steps_of(const lists *l, int rank)
 {
@@ -35,6 +46,13 @@ static ll_ref *from_of(ll_step *s)
     return (ll_ref *)(uintptr_t)s->from;
 }
 
+static void count_scratch(ll_sched *s, const ll_step *x, const ll_ref *r, const int64_t *stride)
+{
+    int64_t end = r->at + x->n;
+    if (x->rows) end += (x->rows->rows[1] - 1) * stride[1] + (x->rows->rows[0] - 1) * stride[0];
+    if (r->rank == s->rank && r->buf == LL_SCRATCH && end > s->scratch) s->scratch = end;
+}
+
 /* Makes the counters right again: it is the mistake that must be seen. */
 static void recount(lists *l, int rank)
 {
@@ -44,11 +62,9 @@ static void recount(lists *l, int rank)
         const ll_step *x = &s->steps[i];
         if (x->kind == LL_STEP_SEND) s->n_message++, s->n_sent += x->n;
         if (x->kind == LL_STEP_SIGNAL) s->n_signal++;
-        for (int f = -1; f < x->n_from; f++) {
-            const ll_ref *r = f < 0 ? &x->dst : &x->from[f];
-            if (r->rank == rank && r->buf == LL_SCRATCH && r->at + x->n > s->scratch)
-                s->scratch = r->at + x->n;
-        }
+        count_scratch(s, x, &x->dst, x->rows ? x->rows->dst_stride : NULL);
+        for (int f = 0; f < x->n_from; f++)
+            count_scratch(s, x, &x->from[f], x->rows ? x->rows->src_stride : NULL);
     }
 }
 
@@ -103,7 +119,7 @@ static void swap_rounds(lists *l, int rank, int round)
 
 static void refused(const lists *l, int times, const char *what)
 {
-    ll_err rc = ll_sched_verify_repeated(&l->spec, l->ranks, times);
+    ll_err rc = verify(l, times);
     if (rc != LL_E_COMM || !strstr(ll_error_text(), what)) {
         print_error("wanted '%s', got: %s\n", what, rc ? ll_error_text() : "no error");
         for (int r = 0; r < l->size; r++)
@@ -116,7 +132,7 @@ static void refused(const lists *l, int times, const char *what)
 
 static void accepted(const lists *l, int times)
 {
-    ll_err rc = ll_sched_verify_repeated(&l->spec, l->ranks, times);
+    ll_err rc = verify(l, times);
     if (rc) print_error("%s\n", ll_error_text());
     assert_int_equal(rc, LL_OK);
 }
@@ -304,7 +320,8 @@ static lists relay(bool early)
         if (r == 2) ll_emit_copy(&e, LL_DATA, 0, (ll_ref){1, LL_DATA, 0}, 2);
         ll_emit_signal(&e);
         ll_emit_next(&e);
-        if (r == 1) ll_emit_await(&e, 2, 1); /* until it has been read */
+        for (int q = 0; q < 3; q++) /* until it has been read, and everyone was here */
+            if (q != r) ll_emit_await(&e, q, 1);
         l.ranks[r] = ll_emit_finish(&e);
     }
     return l;
@@ -322,8 +339,8 @@ static void early_signal(void **state)
     ll_arena_free(l.arena);
 }
 
-/* ---- again and again: nobody tells rank 0 that its window was read. Right once and twice, when
- * there is another half; wrong the third time. ---- */
+/* ---- again and again: nobody tells rank 0 that its window was read. In the third run, which has
+ * the half of the first, that is a race. ---- */
 static void repeated(void **state)
 {
     (void)state;
@@ -338,7 +355,8 @@ static void repeated(void **state)
         ll_emit_signal(&e);
         l.ranks[r] = ll_emit_finish(&e);
     }
-    accepted(&l, 2);
+    refused(&l, 1, "rank 0 ends without having heard from rank 1");
+    refused(&l, 2, "rank 0 ends without having heard from rank 1");
     refused(&l, 3,
             "rank 1 in run 0, round 0: copy data[0..3) = rank 0's window[0..3): reads rank 0's "
             "window[0] while rank 0, already done, may write it: no signal or message orders them");
@@ -388,60 +406,202 @@ static void library(void **state)
     ll_arena_free(l.arena);
 }
 
-/* ---- nothing in any list is there for nothing ---- */
-static void drop_each(const ll_algo *a, ll_coll_spec spec, int *n_failed)
+/* ---- what a halo exchange and all-reduces over subsets must leave alone ---- */
+static void leave_alone(void **state)
 {
-    lists l;
-    build(&l, a, spec);
-    for (int r = 0; r < l.size; r++) {
-        const ll_sched whole = *l.ranks[r];
-        for (int i = 0; i < whole.n_step; i++) {
-            ll_step_kind k = whole.steps[i].kind;
-            if (k != LL_STEP_SEND && k != LL_STEP_RECV && k != LL_STEP_FOLD) continue;
-            list_of(&l, r)->steps = (const ll_step *)ll_arena_copy(
-                l.arena, whole.steps, sizeof(ll_step) * (size_t)whole.n_step);
-            drop(&l, r, i);
-            if (ll_sched_verify(&l.spec, l.ranks) == LL_OK) {
-                print_error("%s by %s, %d ranks, root %d: rank %d needs no %s\n",
-                            ll_coll_name(a->coll), a->name, spec.size, spec.root, r,
-                            ll_step_text(l.arena, &whole.steps[i], r));
-                ++*n_failed;
-            }
-            *list_of(&l, r) = whole;
+    (void)state;
+    for (int k = 0; k < 2; k++) {
+        lists l = {.arena = ll_arena_new(), .size = 2};
+        static const int64_t ends[] = {0, 2, 4}, row[] = {0, 1}, no[] = {0, 0};
+        static const ll_halo_spec grid = {1, 2, row, ends, no, no, no, no, 1, 1};
+        static const int one[] = {0};
+        static const ll_subset first = {one, 1, 0, 2};
+        if (k) l.halo = &grid;
+        l.subsets = &first, l.n_subset = 1, l.spec.count = 2;
+        l.ranks = LL_NEW_ARRAY(l.arena, const ll_sched *, 2);
+        for (int r = 0; r < 2; r++) {
+            ll_steps e = {.arena = l.arena, .rank = r, .size = 2, .in = {.size = 2, .me = r}};
+            l.ranks[r] = ll_emit_finish(&e);
         }
+        accepted(&l, 1);
+        for (int r = 0; r < 2; r++) {
+            ll_steps e = {.arena = l.arena, .rank = r, .size = 2, .in = {.size = 2, .me = r}};
+            if (r == 0) ll_emit_send(&e, 1, LL_DATA, 0, 1);
+            if (r == 1) ll_emit_recv(&e, 0, LL_DATA, 1, 1);
+            l.ranks[r] = ll_emit_finish(&e);
+        }
+        refused(&l, 1, "rank 1: in the end data[1] has nothing of rank 1");
+        ll_arena_free(l.arena);
     }
-    accepted(&l, 1);
-    ll_arena_free(l.arena);
 }
 
-static void nothing_in_vain(void **state)
+/* ---- every step of every algorithm ---- */
+typedef struct everywhere { /* a mistake that can be made in many places */
+    const char *name;
+    bool (*make)(lists *l, int rank, int i); /* false: not in this step */
+    bool may_pass;                           /* now and then */
+    int n_made, n_accepted;
+} everywhere;
+
+static bool leave_out(lists *l, int rank, int i)
+{
+    ll_step_kind k = steps_of(l, rank)[i].kind;
+    if (k != LL_STEP_SEND && k != LL_STEP_RECV && k != LL_STEP_FOLD) return false;
+    drop(l, rank, i);
+    return true;
+}
+
+static bool no_await(lists *l, int rank, int i)
+{
+    if (steps_of(l, rank)[i].kind != LL_STEP_AWAIT) return false;
+    drop(l, rank, i);
+    return true;
+}
+
+static bool shift_from(lists *l, int rank, int i)
+{
+    ll_step *s = &steps_of(l, rank)[i];
+    if (!s->n_from || l->spec.coll == LL_COLL_BARRIER) return false;
+    s->from = (const ll_ref *)ll_arena_copy(l->arena, s->from, sizeof(ll_ref) * (size_t)s->n_from);
+    from_of(s)[s->n_from - 1].at++;
+    return true;
+}
+
+static bool shift_to(lists *l, int rank, int i)
+{
+    ll_step *s = &steps_of(l, rank)[i];
+    if (s->kind != LL_STEP_RECV && s->kind != LL_STEP_FOLD) return false;
+    s->dst.at++;
+    return l->spec.coll != LL_COLL_BARRIER;
+}
+
+static bool change_peer(lists *l, int rank, int i)
+{
+    ll_step *s = &steps_of(l, rank)[i];
+    if (s->kind != LL_STEP_SEND && s->kind != LL_STEP_RECV) return false;
+    do s->peer = (s->peer + 1) % l->size;
+    while (s->peer == rank);
+    return l->size > 2;
+}
+
+static bool fold_twice(lists *l, int rank, int i)
+{
+    ll_step *s = &steps_of(l, rank)[i];
+    if (s->kind != LL_STEP_FOLD || s->n_from < 2) return false;
+    ll_ref *from = LL_NEW_ARRAY(l->arena, ll_ref, s->n_from + 1);
+    memcpy(from, s->from, sizeof *from * (size_t)s->n_from);
+    from[s->n_from] = from[0];
+    s->from = from;
+    s->n_from++;
+    return true;
+}
+
+static bool await_less(lists *l, int rank, int i)
+{
+    ll_step *s = &steps_of(l, rank)[i];
+    if (s->kind != LL_STEP_AWAIT) return false;
+    s->value--;
+    return true;
+}
+
+/* An await may say what another has said, or protect nothing where a piece is empty. */
+static everywhere mistakes[] = {{.name = "left out", .make = leave_out},
+                                {.name = "from one further", .make = shift_from},
+                                {.name = "to one further", .make = shift_to},
+                                {.name = "another peer", .make = change_peer},
+                                {.name = "fold twice", .make = fold_twice},
+                                {.name = "no await", .make = no_await, .may_pass = true},
+                                {.name = "await less", .make = await_less, .may_pass = true}};
+
+static void make_each(lists *l, const char *name, everywhere *m)
+{
+    accepted(l, 1);
+    for (int r = 0; r < l->size; r++) {
+        const ll_sched whole = *l->ranks[r];
+        for (int i = 0; i < whole.n_step; i++) {
+            list_of(l, r)->steps = (const ll_step *)ll_arena_copy(
+                l->arena, whole.steps, sizeof(ll_step) * (size_t)whole.n_step);
+            bool made = m->make(l, r, i);
+            recount(l, r);
+            m->n_made += made;
+            if (made && verify(l, 1) == LL_OK && m->n_accepted++ < 5 && !m->may_pass)
+                print_error("%s by %s, %d ranks, root %d, rank %d: accepted, though %s: %s\n",
+                            ll_coll_name(l->spec.coll), name, l->size, l->spec.root, r, m->name,
+                            ll_step_text(l->arena, &whole.steps[i], r));
+            *list_of(l, r) = whole;
+        }
+    }
+    ll_arena_free(l->arena);
+}
+
+/* A grid of 2 x 3 with margins of 0 to 3, corners, and one that reaches over a whole neighbour. */
+static lists halo(void)
+{
+    static const int64_t y_starts[] = {0, 3, 5}, x_starts[] = {0, 4, 5, 7};
+    static const int64_t up[] = {0, 2}, down[] = {1, 0}, left[] = {0, 1, 2}, right[] = {2, 1, 0};
+    static const ll_halo_spec spec = {2, 3, y_starts, x_starts, up, down, left, right, 2, 2};
+    lists l = {.arena = ll_arena_new(), .size = 6, .halo = &spec, .spec.coll = LL_COLL_HALO};
+    l.ranks = LL_NEW_ARRAY(l.arena, const ll_sched *, l.size);
+    for (int r = 0; r < l.size; r++)
+        assert_int_equal(ll_sched_halo(l.arena, &spec, r, &l.ranks[r]), LL_OK);
+    return l;
+}
+
+static lists subsets(void)
+{
+    static const int a[] = {0, 1, 3}, b[] = {1, 2, 3, 4}, c[] = {2};
+    static const ll_subset some[] = {{a, 3, 0, 5}, {b, 4, 6, 9}, {c, 1, 0, 6}};
+    lists l = {.arena = ll_arena_new(), .size = 5, .subsets = some, .n_subset = 3};
+    l.spec.count = 16;
+    l.ranks = LL_NEW_ARRAY(l.arena, const ll_sched *, l.size);
+    for (int r = 0; r < l.size; r++)
+        assert_int_equal(ll_sched_subsets(l.arena, ll_algo_find(LL_COLL_ALLREDUCE, "ring"), some, 3,
+                                          l.size, 0, r, &l.ranks[r]),
+                         LL_OK);
+    return l;
+}
+
+/* So nothing in any list is there for nothing, too. */
+static void everywhere_at_once(void **state)
 {
     (void)state;
     static const int nodes[] = {0, 0, 0, 1, 1, 1, 2};
-    int n_failed = 0;
     const char *why;
-    for (const ll_algo *const *a = ll_algos(); *a; a++)
-        for (int size = 2; size <= 7; size++)
-            for (int shared = 0; shared < 2; shared++) {
+    int n_accepted = 0;
+    for (size_t k = 0; k < sizeof mistakes / sizeof *mistakes; k++) {
+        everywhere *m = &mistakes[k];
+        for (const ll_algo *const *a = ll_algos(); *a; a++)
+            for (int size = 2; size <= 7; size++) {
                 ll_coll_spec s = {.coll = (*a)->coll,
                                   .size = size,
                                   .root = size / 2,
                                   .count = 2 * size + 1,
                                   .segment = (*a)->segmented && size % 2 ? 2 : 0,
-                                  .shared = shared,
+                                  .shared = (*a)->shared,
                                   .node = (*a)->window ? NULL : nodes};
-                if (shared <= (*a)->shared && ll_algo_can(*a, &s, &why))
-                    drop_each(*a, s, &n_failed);
+                lists l;
+                if (!ll_algo_can(*a, &s, &why)) continue;
+                build(&l, *a, s);
+                make_each(&l, (*a)->name, m);
             }
-    assert_int_equal(n_failed, 0);
+        lists h = halo(), s = subsets();
+        make_each(&h, "messages", m);
+        make_each(&s, "ring in subsets", m);
+        print_message("%s: %d made, %d accepted\n", m->name, m->n_made, m->n_accepted);
+        if (!m->may_pass) n_accepted += m->n_accepted;
+        assert_true(m->n_made > 100 && m->n_accepted < m->n_made / 2);
+    }
+    assert_int_equal(n_accepted, 0);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(messages),       cmocka_unit_test(folds),   cmocka_unit_test(conflicts),
-        cmocka_unit_test(counters),       cmocka_unit_test(signals), cmocka_unit_test(early_signal),
-        cmocka_unit_test(repeated),       cmocka_unit_test(barrier), cmocka_unit_test(library),
-        cmocka_unit_test(nothing_in_vain)};
+        cmocka_unit_test(messages),          cmocka_unit_test(folds),
+        cmocka_unit_test(conflicts),         cmocka_unit_test(counters),
+        cmocka_unit_test(signals),           cmocka_unit_test(early_signal),
+        cmocka_unit_test(repeated),          cmocka_unit_test(barrier),
+        cmocka_unit_test(library),           cmocka_unit_test(leave_alone),
+        cmocka_unit_test(everywhere_at_once)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
