@@ -32,8 +32,6 @@ static ll_err open_window(ll_comm *c)
     ll_transport *t = c->t;
     if (!any_neighbours(t)) return LL_OK;
     size_t half = c->opts.window_bytes / 2 / LL_LINE_BYTES * LL_LINE_BYTES;
-    CHECK(half > 0, LL_E_ARG, "a window of %zu bytes; at least %d", c->opts.window_bytes,
-          2 * LL_LINE_BYTES);
     TRY(t->ops->share(t, LL_LINE_BYTES + 2 * half, &c->window));
     c->half_bytes = half;
     c->parts = LL_NEW_ARRAY(c->arena, char *, t->size);
@@ -47,9 +45,10 @@ static int world_size(const ll_comm *c)
     return c->t->size;
 }
 
-ll_err ll_comm_alloc(ll_comm *c, size_t bytes, void **out)
+static ll_err alloc(ll_comm *c, size_t bytes, void **out)
 {
     ll_transport *t = c->t;
+    TRY(ll_engine_drain(c->engine));
     ll_shared *s = LL_NEW(c->arena, ll_shared);
     s->by_world = LL_NEW_ARRAY(c->arena, char *, world_size(c));
     TRY(t->ops->share(t, bytes, &s->shm));
@@ -60,16 +59,30 @@ ll_err ll_comm_alloc(ll_comm *c, size_t bytes, void **out)
     return LL_OK;
 }
 
+ll_err ll_comm_alloc(ll_comm *c, size_t bytes, void **out)
+{
+    ll_engine_lock(c->engine);
+    ll_err rc = alloc(c, bytes, out);
+    ll_engine_unlock(c->engine);
+    return rc;
+}
+
 /* ---- opening and closing ---- */
+
+static void let_go(ll_comm *c, bool failed)
+{
+    ll_transport *t = c->t;
+    ll_engine *e = c->engine;
+    if (e) ll_engine_lock(e);
+    for (ll_shared *s = c->shared; s && !failed; s = s->next) t->ops->unshare(t, &s->shm);
+    if (c->window.part && !failed) t->ops->unshare(t, &c->window);
+    t->ops->close(t, failed);
+    if (e) ll_engine_unlock(e);
+}
 
 static void close_comm(ll_comm *c, bool failed)
 {
-    ll_transport *t = c->t;
-    if (!failed) {
-        for (ll_shared *s = c->shared; s; s = s->next) t->ops->unshare(t, &s->shm);
-        if (c->window.part) t->ops->unshare(t, &c->window);
-    }
-    t->ops->close(t, failed);
+    let_go(c, failed);
     if (!c->parent) ll_engine_close(c->engine);
     ll_comm_set_tuner(c, NULL);
     ll_plans_free(&c->plans);
@@ -78,11 +91,8 @@ static void close_comm(ll_comm *c, bool failed)
 }
 
 /* t belongs to the communicator from now on. */
-static ll_err open_on(ll_transport *t, ll_comm *parent, const ll_comm_opts *opts, ll_comm **out)
+static ll_err open_on(ll_transport *t, ll_comm *parent, const ll_comm_opts *opts, ll_comm *c)
 {
-    ll_comm *c = (ll_comm *)calloc(1, sizeof *c);
-    CHECK(c, LL_E_MEM, "no memory for a communicator");
-    *out = c;
     c->t = t;
     c->parent = parent;
     c->arena = ll_arena_new();
@@ -90,40 +100,58 @@ static ll_err open_on(ll_transport *t, ll_comm *parent, const ll_comm_opts *opts
     if (opts) c->opts = *opts;
     if (c->opts.timeout_s == 0) c->opts.timeout_s = default_timeout_s;
     if (c->opts.window_bytes == 0) c->opts.window_bytes = default_window_bytes;
-    CHECK(c->opts.timeout_s > 0, LL_E_ARG, "a timeout of %g s; more than 0", c->opts.timeout_s);
     if (parent)
         c->engine = parent->engine;
     else
         TRY(ll_engine_open(t, &c->opts, &c->engine));
-    return open_window(c);
+    ll_engine_lock(c->engine);
+    ll_err rc = open_window(c);
+    ll_engine_unlock(c->engine);
+    return rc;
 }
 
-static ll_err finish_open(ll_err rc, ll_comm **out)
+static ll_err new_comm(ll_transport *t, ll_comm *parent, const ll_comm_opts *opts, ll_comm **out)
 {
-    if (rc && *out) {
-        close_comm(*out, true);
-        *out = NULL;
-    }
+    ll_comm *c = (ll_comm *)calloc(1, sizeof *c);
+    CHECK(c, LL_E_MEM, "no memory for a communicator");
+    ll_err rc = open_on(t, parent, opts, c);
+    if (rc)
+        close_comm(c, true);
+    else
+        *out = c;
     return rc;
+}
+
+static ll_err check_options(const ll_comm_opts *o)
+{
+    if (!o) return LL_OK;
+    CHECK(o->timeout_s >= 0, LL_E_ARG, "a timeout of %g s; more than 0, or 0 for %g s",
+          o->timeout_s, default_timeout_s);
+    CHECK(o->window_bytes == 0 || o->window_bytes >= 2 * LL_LINE_BYTES, LL_E_ARG,
+          "a window of %zu bytes; at least %d, or 0 for %zu", o->window_bytes, 2 * LL_LINE_BYTES,
+          default_window_bytes);
+    return LL_OK;
 }
 
 ll_err ll_comm_open(const ll_comm_opts *opts, ll_comm **out)
 {
     ll_transport *t;
     *out = NULL;
+    TRY(check_options(opts));
     if (ll_transport_launched())
         TRY(ll_transport_mpi(NULL, &t));
     else
         TRY(ll_transport_self(&t));
-    return finish_open(open_on(t, NULL, opts, out), out);
+    return new_comm(t, NULL, opts, out);
 }
 
 ll_err ll_comm_from_mpi(MPI_Comm comm, const ll_comm_opts *opts, ll_comm **out)
 {
     ll_transport *t;
     *out = NULL;
+    TRY(check_options(opts));
     TRY(ll_transport_mpi(&comm, &t));
-    return finish_open(open_on(t, NULL, opts, out), out);
+    return new_comm(t, NULL, opts, out);
 }
 
 ll_err ll_comm_from_fortran(MPI_Fint comm, const ll_comm_opts *opts, ll_comm **out)
@@ -131,20 +159,28 @@ ll_err ll_comm_from_fortran(MPI_Fint comm, const ll_comm_opts *opts, ll_comm **o
     return ll_comm_from_mpi(MPI_Comm_f2c(comm), opts, out);
 }
 
+static ll_err split(ll_comm *c, int color, int key, ll_transport **out)
+{
+    TRY(ll_engine_drain(c->engine));
+    return c->t->ops->split(c->t, color, key, out);
+}
+
 ll_err ll_comm_split(ll_comm *c, int color, int key, ll_comm **out)
 {
     ll_transport *t;
     *out = NULL;
-    /* The transport's split waits inside the library, where nothing of ours moves. */
-    TRY(ll_engine_drain(c));
-    TRY(c->t->ops->split(c->t, color, key, &t));
-    return t ? finish_open(open_on(t, c, &c->opts, out), out) : LL_OK;
+    ll_engine_lock(c->engine);
+    ll_err rc = split(c, color, key, &t);
+    ll_engine_unlock(c->engine);
+    return rc || !t ? rc : new_comm(t, c, &c->opts, out);
 }
 
 void ll_comm_close(ll_comm *c)
 {
     if (!c) return;
-    ll_err rc = ll_engine_drain(c);
+    ll_engine_lock(c->engine);
+    ll_err rc = ll_engine_drain(c->engine);
+    ll_engine_unlock(c->engine);
     if (!rc && c->t->size > 1) rc = ll_comm_barrier(c);
     close_comm(c, rc != LL_OK);
 }

@@ -97,10 +97,9 @@ typedef struct ll_engine {
     bool failed; /* read and written atomically */
     ll_err failure;
     char failure_text[1024];
-    /* With a thread: lock is held by whoever looks at any of this. */
-    bool threaded, stop;
+    /* Whoever looks at any of this holds the lock, unless there is one rank only. */
+    bool alone, threaded, stop;
     pthread_t thread;
-    pthread_mutex_t lock;
     pthread_cond_t wake;
     int n_waiting; /* callers that poll: the thread leaves it to them */
 } ll_engine;
@@ -139,8 +138,9 @@ void ll_engine_wake(ll_engine *e); /* the thread, where there is work for it */
 /* Failed, once and for all, with the error of the calling thread; returns rc. */
 ll_err ll_engine_fail(ll_engine *e, ll_err rc);
 ll_err ll_engine_check(ll_engine *e);
-/* All of c's requests are over. */
-ll_err ll_engine_drain(ll_comm *c);
+/* Waits until nothing is under way: before calls that block inside MPI, where nothing of ours
+ * moves. Under the lock. */
+ll_err ll_engine_drain(ll_engine *e);
 ll_err ll_scratch_take(ll_engine *e, size_t bytes, int *out);
 ll_err ll_request_take(ll_engine *e, ll_request **out);
 void ll_request_give(ll_engine *e, ll_request *r);

@@ -63,14 +63,18 @@ void ll_request_give(ll_engine *e, ll_request *r)
 
 /* ---- moving ---- */
 
+/* Of the process, not of an engine: MPI wants calls from one thread at a time, whatever they are
+ * about. */
+static pthread_mutex_t mpi_lock = PTHREAD_MUTEX_INITIALIZER;
+
 void ll_engine_lock(ll_engine *e)
 {
-    if (e->threaded) pthread_mutex_lock(&e->lock);
+    if (!e->alone) pthread_mutex_lock(&mpi_lock);
 }
 
 void ll_engine_unlock(ll_engine *e)
 {
-    if (e->threaded) pthread_mutex_unlock(&e->lock);
+    if (!e->alone) pthread_mutex_unlock(&mpi_lock);
 }
 
 ll_err ll_engine_fail(ll_engine *e, ll_err rc)
@@ -154,6 +158,7 @@ ll_err ll_request_wait(ll_request *r, size_t *received)
     e->n_waiting--;
     if (received) *received = r->received;
     if (!rc) ll_request_give(e, r); /* else messages may be under way: what they use must stay */
+    ll_engine_wake(e);
     return rc;
 }
 
@@ -176,26 +181,18 @@ ll_err ll_comm_poll(ll_comm *c)
     return rc;
 }
 
-ll_err ll_engine_drain(ll_comm *c)
+ll_err ll_engine_drain(ll_engine *e)
 {
-    ll_engine *e = c->engine;
     ll_err rc = LL_OK;
-    ll_engine_lock(e);
-    for (ll_request *r = e->first; r && !rc;) {
-        if (r->c == c) {
-            rc = wait_for(r);
-            r = e->first;
-        } else {
-            r = r->next;
-        }
-    }
-    ll_engine_unlock(e);
+    e->n_waiting++;
+    while (e->first && !rc) rc = wait_for(e->first);
+    e->n_waiting--;
     return rc;
 }
 
 void ll_engine_wake(ll_engine *e)
 {
-    if (e->threaded && e->first) pthread_cond_signal(&e->wake);
+    if (e->threaded && e->first && !e->n_waiting) pthread_cond_signal(&e->wake);
 }
 
 /* ---- the thread ---- */
@@ -204,25 +201,24 @@ void ll_engine_wake(ll_engine *e)
 static void *run_thread(void *arg)
 {
     ll_engine *e = (ll_engine *)arg;
-    pthread_mutex_lock(&e->lock);
+    pthread_mutex_lock(&mpi_lock);
     while (!e->stop) {
         if (!e->first || e->failed || e->n_waiting) {
-            pthread_cond_wait(&e->wake, &e->lock);
+            pthread_cond_wait(&e->wake, &mpi_lock);
             continue;
         }
         ll_err rc = poll_all(e);
         (void)rc; /* kept in the engine, and told to whoever calls next */
-        pthread_mutex_unlock(&e->lock);
+        pthread_mutex_unlock(&mpi_lock);
         sched_yield();
-        pthread_mutex_lock(&e->lock);
+        pthread_mutex_lock(&mpi_lock);
     }
-    pthread_mutex_unlock(&e->lock);
+    pthread_mutex_unlock(&mpi_lock);
     return NULL;
 }
 
 static ll_err start_thread(ll_engine *e)
 {
-    pthread_mutex_init(&e->lock, NULL);
     pthread_cond_init(&e->wake, NULL);
     e->threaded = true;
     if (pthread_create(&e->thread, NULL, run_thread, e)) {
@@ -238,10 +234,11 @@ ll_err ll_engine_open(ll_transport *t, const ll_comm_opts *opts, ll_engine **out
     ll_engine *e = (ll_engine *)calloc(1, sizeof *e);
     CHECK(e, LL_E_MEM, "no memory for a communicator");
     *out = e;
+    e->alone = t->size == 1;
     int n_here = 0;
     for (int i = 0; i < t->size; i++) n_here += t->node[i] == t->node[t->rank];
     e->spin = n_here > sysconf(_SC_NPROCESSORS_ONLN) ? SPIN_OVER : SPIN;
-    if (opts->thread && t->size > 1) {
+    if (opts->thread && !e->alone) {
         TRY(ll_transport_check_threads());
         TRY(start_thread(e));
     }
@@ -252,12 +249,11 @@ void ll_engine_close(ll_engine *e)
 {
     if (!e) return;
     if (e->threaded) {
-        pthread_mutex_lock(&e->lock);
+        pthread_mutex_lock(&mpi_lock);
         e->stop = true;
         pthread_cond_signal(&e->wake);
-        pthread_mutex_unlock(&e->lock);
+        pthread_mutex_unlock(&mpi_lock);
         pthread_join(e->thread, NULL);
-        pthread_mutex_destroy(&e->lock);
         pthread_cond_destroy(&e->wake);
     }
     for (ll_request *r = e->spare, *next; r; r = next) {
