@@ -1,7 +1,6 @@
 /* algos.h: emitters that other algorithms are made of, for ll_emit_within or to be called as they
- * are. Each ends its last round, and expects to begin one. All reduce in place, all-reduce sums of
- * all elements, reduce-scatter and all-gather work on the spec's blocks (those of an all-reduce
- * where it is made of the two). */
+ * are. Each ends its last round, and expects to begin one. Those for reduce-scatter and all-gather
+ * work on the spec's blocks, also where the spec is that of an all-reduce made of the two. */
 #pragma once
 #include "sched/emit.h"
 

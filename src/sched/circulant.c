@@ -44,19 +44,17 @@ typedef struct run {
     int64_t data, list, n;
 } run;
 
-/* Entries from..to-1 of my list: two runs, the second maybe empty. */
+/* Entries from..to-1 of my list: those up to the last block, and those from block 0 on. Either run
+ * may be empty. */
 static void runs(const circle *c, int from, int to, run out[2])
 {
     int begin = c->me + from, end = c->me + to, p = c->size;
-    int64_t before, at;
-    for (int i = 0; i < 2; i++) { /* blocks up to p, and beyond it */
-        int a = i == 0 ? begin : begin > p ? begin - p : 0, b = i == 0 ? end : end - p;
-        if (i == 0 && b > p) b = p;
-        out[i].n = ll_block_span(c->s, a, b, &out[i].data);
-        before = i == 0 ? ll_block_span(c->s, c->me, a < p ? a : p, &at)
-                        : ll_block_span(c->s, c->me, p, &at) + ll_block_span(c->s, 0, a, &at);
-        out[i].list = before;
-    }
+    int64_t at, up_to_last = ll_block_span(c->s, c->me, p, &at);
+    int cut = end < p ? end : p, again = begin > p ? begin - p : 0;
+    out[0].n = ll_block_span(c->s, begin, cut, &out[0].data);
+    out[0].list = ll_block_span(c->s, c->me, begin < p ? begin : p, &at);
+    out[1].n = ll_block_span(c->s, again, end - p, &out[1].data);
+    out[1].list = up_to_last + ll_block_span(c->s, 0, again, &at);
 }
 
 /* Where entry j begins in a list. */
@@ -67,7 +65,8 @@ static int64_t entry(const circle *c, int j)
     return r[0].n + r[1].n;
 }
 
-/* One step within lists: entries from..to-1 go out, entries 0..n-1 come in. */
+/* The longest step of a reduce-scatter: from DATA, in up to two runs; got is what comes, to the
+ * beginning of SCRATCH. */
 static void first_half(ll_steps *e, const circle *c, int half, int64_t list, run got[2])
 {
     int p = c->size;
