@@ -19,66 +19,9 @@
  * The sum is canonical where nodes hold runs of 2^k ranks in order (the last may hold fewer) and
  * the leaders' algorithm is: the tree over runs then is the tree over ranks. */
 #include "sched/emit.h"
+#include "sched/nodes.h"
 
-enum {
-    SEGMENT = 65536, /* elements in a chunk by default */
-    LARGE = 65536    /* from here on elements count more than messages do */
-};
-
-typedef struct node_map {
-    int n_leader, n_member;
-    int *leaders; /* the first rank of each node, ascending */
-    int *members; /* of this rank's node, ascending */
-    int place;    /* of this rank's leader among the leaders */
-} node_map;
-
-static int node_of(const ll_coll_spec *s, int rank)
-{
-    return s->node ? s->node[rank] : 0;
-}
-
-static bool is_leader(const ll_coll_spec *s, int rank)
-{
-    for (int r = 0; r < rank; r++)
-        if (node_of(s, r) == node_of(s, rank)) return false;
-    return true;
-}
-
-static int n_leader(const ll_coll_spec *s)
-{
-    int n = 0;
-    for (int r = 0; r < s->size; r++) n += is_leader(s, r);
-    return n;
-}
-
-static node_map map_nodes(ll_arena *arena, const ll_coll_spec *s, int rank)
-{
-    node_map m = {.leaders = LL_NEW_ARRAY(arena, int, s->size),
-                  .members = LL_NEW_ARRAY(arena, int, s->size)};
-    for (int r = 0; r < s->size; r++) {
-        bool here = node_of(s, r) == node_of(s, rank);
-        if (here) m.members[m.n_member++] = r;
-        if (!is_leader(s, r)) continue;
-        if (here) m.place = m.n_leader;
-        m.leaders[m.n_leader++] = r;
-    }
-    return m;
-}
-
-/* Among leaders: halves where that comes out even or messages count most, else the ring. */
-static const ll_algo *between(const ll_coll_spec *s)
-{
-    int n = n_leader(s);
-    bool halves = (n & (n - 1)) == 0 || s->count < LARGE;
-    const ll_algo *a = ll_algo_find(LL_COLL_ALLREDUCE, halves ? "rabenseifner" : "ring");
-    LL_ASSERT(a);
-    return a;
-}
-
-static ll_coll_spec between_spec(const ll_coll_spec *s)
-{
-    return (ll_coll_spec){.coll = s->coll, .size = n_leader(s), .count = s->count};
-}
+enum { SEGMENT = 65536 }; /* elements in a chunk by default */
 
 static int64_t segment(const ll_coll_spec *s)
 {
@@ -101,7 +44,7 @@ static int64_t slot(const ll_coll_spec *s, int c)
     return c % 2 * segment(s);
 }
 
-static void sum(ll_steps *e, const ll_coll_spec *s, int rank, const node_map *m)
+static void sum(ll_steps *e, const ll_coll_spec *s, int rank, const ll_node_view *m)
 {
     int leader = m->members[0];
     ll_ref *from = LL_NEW_ARRAY(e->arena, ll_ref, m->n_member);
@@ -123,7 +66,7 @@ static void sum(ll_steps *e, const ll_coll_spec *s, int rank, const node_map *m)
 }
 
 /* before: signals of the sum. */
-static void spread(ll_steps *e, const ll_coll_spec *s, int rank, const node_map *m, int before)
+static void spread(ll_steps *e, const ll_coll_spec *s, int rank, const ll_node_view *m, int before)
 {
     int leader = m->members[0];
     for (int c = 0; c < n_chunk(s); c++) {
@@ -141,29 +84,27 @@ static void spread(ll_steps *e, const ll_coll_spec *s, int rank, const node_map 
     }
 }
 
+static ll_coll_spec between(const ll_coll_spec *s)
+{
+    return (ll_coll_spec){.coll = s->coll, .size = ll_nodes_count(s), .count = s->count};
+}
+
 static void emit(ll_steps *e, const ll_coll_spec *s, int rank)
 {
-    node_map m = map_nodes(e->arena, s, rank);
-    ll_coll_spec spec = between_spec(s);
-    ll_group leaders = {
-        .ranks = m.leaders, .size = m.n_leader, .me = rank == m.members[0] ? m.place : -1};
+    ll_node_view m = ll_nodes_view(e->arena, s, rank);
+    ll_coll_spec spec = between(s);
+    ll_group leaders = {.ranks = m.peers, .size = m.n_peer, .me = m.place ? -1 : m.me};
     if (m.n_member > 1) sum(e, s, rank, &m);
-    if (m.n_leader > 1) ll_emit_within(e, &leaders, between(s)->emit, &spec);
+    if (spec.size > 1)
+        ll_emit_within(e, &leaders, ll_nodes_between(spec.size, spec.count)->emit, &spec);
     if (m.n_member > 1) spread(e, s, rank, &m, n_chunk(s));
 }
 
 static bool canonical(const ll_coll_spec *s)
 {
-    int run = 1; /* ranks of the first node */
-    while (run < s->size && node_of(s, run) == node_of(s, 0)) run++;
-    bool one = run == s->size;
-    if (!one && (run & (run - 1))) return false;
-    for (int r = 0; r < s->size; r++) /* leaders at multiples of run, and nowhere else */
-        if (is_leader(s, r) != (r % run == 0) || node_of(s, r) != node_of(s, r - r % run))
-            return false;
-    ll_coll_spec spec = between_spec(s);
-    const ll_algo *a = between(s);
-    return one || (a->canonical && a->canonical(&spec));
+    ll_coll_spec spec = between(s);
+    const ll_algo *a = ll_nodes_between(spec.size, spec.count);
+    return ll_nodes_aligned(s) && (spec.size == 1 || (a->canonical && a->canonical(&spec)));
 }
 
 const ll_algo ll_algos_hierarchical[] = {
