@@ -45,10 +45,25 @@ static int world_size(const ll_comm *c)
     return c->t->size;
 }
 
+/* Before and after what waits inside MPI: nothing of ours is under way meanwhile, and the watch
+ * knows of it. */
+static ll_err enter(ll_engine *e, const char *what)
+{
+    ll_engine_lock(e);
+    ll_err rc = ll_engine_drain(e);
+    if (!rc) ll_watch_wait_begin(e->watch, what, -1, NULL);
+    return rc;
+}
+
+static void leave(ll_engine *e, ll_err entered)
+{
+    if (!entered) ll_watch_wait_end(e->watch);
+    ll_engine_unlock(e);
+}
+
 static ll_err alloc(ll_comm *c, size_t bytes, void **out)
 {
     ll_transport *t = c->t;
-    TRY(ll_engine_drain(c->engine));
     ll_shared *s = LL_NEW(c->arena, ll_shared);
     s->by_world = LL_NEW_ARRAY(c->arena, char *, world_size(c));
     TRY(t->ops->share(t, bytes, &s->shm));
@@ -61,9 +76,8 @@ static ll_err alloc(ll_comm *c, size_t bytes, void **out)
 
 ll_err ll_comm_alloc(ll_comm *c, size_t bytes, void **out)
 {
-    ll_engine_lock(c->engine);
-    ll_err rc = alloc(c, bytes, out);
-    ll_engine_unlock(c->engine);
+    ll_err entered = enter(c->engine, "allocation"), rc = entered ? entered : alloc(c, bytes, out);
+    leave(c->engine, entered);
     return rc;
 }
 
@@ -73,11 +87,13 @@ static void let_go(ll_comm *c, bool failed)
 {
     ll_transport *t = c->t;
     ll_engine *e = c->engine;
+    if (e && !failed) ll_watch_wait_begin(e->watch, "close", -1, NULL);
     if (e) ll_engine_lock(e);
     for (ll_shared *s = c->shared; s && !failed; s = s->next) t->ops->unshare(t, &s->shm);
     if (c->window.part && !failed) t->ops->unshare(t, &c->window);
     t->ops->close(t, failed);
     if (e) ll_engine_unlock(e);
+    if (e && !failed) ll_watch_wait_end(e->watch);
 }
 
 static void close_comm(ll_comm *c, bool failed)
@@ -104,9 +120,9 @@ static ll_err open_on(ll_transport *t, ll_comm *parent, const ll_comm_opts *opts
         c->engine = parent->engine;
     else
         TRY(ll_engine_open(t, &c->opts, &c->engine));
-    ll_engine_lock(c->engine);
-    ll_err rc = open_window(c);
-    ll_engine_unlock(c->engine);
+    ll_err entered = enter(c->engine, "opening of a communicator");
+    ll_err rc = entered ? entered : open_window(c);
+    leave(c->engine, entered);
     return rc;
 }
 
@@ -159,19 +175,13 @@ ll_err ll_comm_from_fortran(MPI_Fint comm, const ll_comm_opts *opts, ll_comm **o
     return ll_comm_from_mpi(MPI_Comm_f2c(comm), opts, out);
 }
 
-static ll_err split(ll_comm *c, int color, int key, ll_transport **out)
-{
-    TRY(ll_engine_drain(c->engine));
-    return c->t->ops->split(c->t, color, key, out);
-}
-
 ll_err ll_comm_split(ll_comm *c, int color, int key, ll_comm **out)
 {
-    ll_transport *t;
+    ll_transport *t = NULL;
     *out = NULL;
-    ll_engine_lock(c->engine);
-    ll_err rc = split(c, color, key, &t);
-    ll_engine_unlock(c->engine);
+    ll_err entered = enter(c->engine, "split");
+    ll_err rc = entered ? entered : c->t->ops->split(c->t, color, key, &t);
+    leave(c->engine, entered);
     return rc || !t ? rc : new_comm(t, c, &c->opts, out);
 }
 
@@ -220,6 +230,11 @@ const ll_comm_opts *ll_comm_options(const ll_comm *c)
 ll_watch *ll_comm_watch(const ll_comm *c)
 {
     return c->engine->watch;
+}
+
+void ll_comm_doing(ll_comm *c, const char *what)
+{
+    ll_watch_doing(c->engine->watch, what);
 }
 
 bool ll_comm_has_window(const ll_comm *c)

@@ -93,6 +93,7 @@ typedef struct ll_engine {
     const void **sources; /* of the fold in hand */
     int n_source;
     ll_watch *watch;
+    uint64_t moved; /* rounds and messages that ended */
     int spin;    /* polls without success before the core is given to others */
     bool failed; /* read and written atomically */
     ll_err failure;

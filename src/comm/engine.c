@@ -90,7 +90,8 @@ ll_err ll_engine_fail(ll_engine *e, ll_err rc)
 ll_err ll_engine_check(ll_engine *e)
 {
     if (e->failed) FAIL(e->failure, "%s", e->failure_text);
-    return LL_OK;
+    ll_err rc = ll_watch_check(e->watch);
+    return rc ? ll_engine_fail(e, rc) : LL_OK;
 }
 
 static ll_err poll_all(ll_engine *e)
@@ -119,26 +120,39 @@ static double now(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* Polls until done. A wait that lasts is told to the watch, which tells of one that does not end.
- */
+/* A wait that lasts is told to the watch, which tells of one that does not end. */
+typedef struct patience {
+    double began; /* 0: not looked yet */
+    bool told;
+    uint64_t moved;
+} patience;
+
+static ll_err look(ll_engine *e, const ll_request *r, patience *p)
+{
+    TRY(ll_engine_check(e));
+    if (p->told) {
+        if (p->moved != e->moved) ll_watch_moved(e->watch);
+        p->moved = e->moved;
+    } else if (p->began == 0) {
+        p->began = now();
+    } else if (now() - p->began > 1e-3) {
+        ll_watch_wait_begin(e->watch, r->what, r->number, r->site);
+        p->told = true;
+    }
+    return LL_OK;
+}
+
+/* Polls until done. */
 static ll_err wait_for(ll_request *r)
 {
     enum { LOOK = 64 }; /* polls between two looks at clock and watch */
     ll_engine *e = r->c->engine;
-    double began = 0;
-    bool told = false;
+    patience p = {.moved = e->moved};
     ll_err rc = e->failed ? ll_engine_check(e) : LL_OK;
     for (int64_t n = 0; !rc && !r->done; n++) {
         rc = poll_all(e);
         if (rc || r->done) break;
-        if (n % LOOK == LOOK - 1) {
-            rc = ll_engine_check(e);
-            if (began == 0) {
-                began = now();
-            } else if (!told && now() - began > 1e-3) {
-                told = true;
-            }
-        }
+        if (n % LOOK == LOOK - 1) rc = look(e, r, &p);
         if (n < e->spin) {
             relax();
             continue;
@@ -147,6 +161,7 @@ static ll_err wait_for(ll_request *r)
         sched_yield();
         ll_engine_lock(e);
     }
+    if (p.told) ll_watch_wait_end(e->watch);
     return rc;
 }
 
@@ -242,7 +257,10 @@ ll_err ll_engine_open(ll_transport *t, const ll_comm_opts *opts, ll_engine **out
         TRY(ll_transport_check_threads());
         TRY(start_thread(e));
     }
-    return LL_OK;
+    ll_engine_lock(e);
+    ll_err rc = ll_watch_open(t, opts->timeout_s, &e->watch);
+    ll_engine_unlock(e);
+    return rc;
 }
 
 void ll_engine_close(ll_engine *e)
@@ -256,6 +274,7 @@ void ll_engine_close(ll_engine *e)
         pthread_join(e->thread, NULL);
         pthread_cond_destroy(&e->wake);
     }
+    ll_watch_close(e->watch);
     for (ll_request *r = e->spare, *next; r; r = next) {
         next = r->next;
         free(r->messages);

@@ -155,6 +155,7 @@ static ll_err test_messages(ll_request *r)
             continue;
         }
         r->received += r->messages[i].bytes;
+        r->c->engine->moved++;
         r->messages[i] = r->messages[--r->n_message];
     }
     return LL_OK;
@@ -201,6 +202,7 @@ ll_err ll_request_advance(ll_request *r)
         }
         r->at = r->end;
         r->posted = false;
+        r->c->engine->moved++;
     }
     finish(r);
     return LL_OK;
