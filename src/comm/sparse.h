@@ -48,7 +48,7 @@ typedef struct ll_svec_code {
     uint64_t seed, stream;
     int64_t base;
     /* Where what rounding took away goes: added to residual [base + i]; *lost2 grows by as much as
-     * the square of the residual's 2-norm. NULL: nowhere. */
+     * the square of the residual's 2-norm. Either may be NULL. */
     float *residual;
     double *lost2;
 } ll_svec_code;
@@ -63,6 +63,7 @@ double ll_svec_expected(double len, double count, int bits);
 /* Writes s to out, which must have room; returns how many bytes. A sparse one is written
  * dense where that is less; s itself stays sparse. Its values become those that will be read. */
 size_t ll_svec_write(ll_svec *s, const ll_svec_code *code, uint8_t *out);
+bool ll_svec_written_dense(const uint8_t *bytes);
 /* Reads what a rank sent into out, whose len and rooms are set. Bytes that are no stream of this
  * length, in so many bits, or too long for its rooms, are an error. */
 ll_err ll_svec_read(const uint8_t *bytes, size_t size, int bits, ll_svec *out);
@@ -87,7 +88,7 @@ typedef struct ll_sparse_call {
     ll_sparse_form form;
     uint64_t seed, stream;
     float *residual; /* [len], as in ll_svec_code */
-    double *lost2;
+    double *lost2;   /* by rounding of mine; not by that of sums */
     const char *site;
 } ll_sparse_call;
 

@@ -136,7 +136,9 @@ static bool make_split(ll_sparse *w, int p, bool dense)
 {
     int64_t len = (w->len + p - 1) / p, most = least(w->k, len);
     bool may_be_dense, ok = true;
-    w->room = ll_svec_bound(len, most, w->bits, &may_be_dense);
+    w->room = ll_svec_bound(len, most, w->bits, NULL);
+    ll_svec_bound(w->len < p ? 1 : w->len / p, most, w->bits, &may_be_dense); /* a shortest part */
+    dense = dense || may_be_dense; /* one dense stream makes the sum dense */
     w->room = larger(w->room, sum_bytes(w, p, len, dense, w->bits));
     for (int i = 0; ok && i < p - 1; i++) ok = make(&w->got[i], most, may_be_dense ? len : 0);
     return ok && make(&w->got[p - 1], sum_pairs(w, p, len), 0);
@@ -149,9 +151,9 @@ static bool make_doubling(ll_sparse *w, int p)
     bool own, sums, ok = true;
     w->room = larger(ll_svec_bound(w->len, w->k, w->bits, &own),
                      ll_svec_bound(w->len, room, w->bits, &sums));
-    w->room = larger(w->room, sum_bytes(w, p, w->len, false, w->bits));
-    w->room = larger(w->room, sum_bytes(w, p, w->len, false, 0));
     bool dense = own || sums || p * w->k > room;
+    w->room = larger(w->room, sum_bytes(w, p, w->len, dense, w->bits));
+    w->room = larger(w->room, sum_bytes(w, p, w->len, dense, 0));
     for (int i = 0; ok && i < 3; i++)
         ok = make(&w->got[i], room > w->k ? room : w->k, dense ? w->len : 0);
     return ok;
@@ -184,15 +186,16 @@ static ll_err prepare(ll_sparse *w, int p, ll_sparse_form form)
 }
 
 /* ---- both ---- */
-/* How things sent in a round are written; base: the part's first element. */
-static ll_svec_code coding(const job *j, int round, int64_t base, bool give_back)
+/* How things sent in a round are written; base: the part's first element; own: they are this rank's
+ * own, so that what rounding takes away is this rank's error. */
+static ll_svec_code coding(const job *j, int round, int64_t base, bool give_back, bool own)
 {
     return (ll_svec_code){.bits = j->w->bits,
                           .seed = j->call->seed,
                           .stream = j->call->stream + 0x9E3779B97F4A7C15u * (uint64_t)round,
                           .base = base,
                           .residual = give_back ? j->call->residual : NULL,
-                          .lost2 = j->call->lost2};
+                          .lost2 = own ? j->call->lost2 : NULL};
 }
 
 /* Sends what is in out to one rank and has another's in in. */
@@ -240,7 +243,7 @@ static ll_err split_in(job *j, ll_svec *sum)
         int dst = (j->me + s) % j->p, src = (j->me - s + j->p) % j->p;
         ll_svec *got = &w->got[s - 1];
         ll_share(w->len, j->p, dst, &from, &to);
-        ll_svec_code code = coding(j, 0, from, true);
+        ll_svec_code code = coding(j, 0, from, true, true);
         size_t size = ll_svec_write(&w->parts[dst], &code, w->out);
         TRY(swap(j, dst, size, src, &received));
         got->len = sum->len;
@@ -253,7 +256,7 @@ static ll_err split_in(job *j, ll_svec *sum)
 static ll_err split_out(job *j, ll_svec *sum, int64_t base)
 {
     ll_sparse *w = j->w;
-    ll_svec_code code = coding(j, 1, base, true);
+    ll_svec_code code = coding(j, 1, base, true, false);
     size_t size = ll_svec_write(sum, &code, w->out), received;
     scatter(sum, j->call->data + base);
     for (int s = 1; s < j->p; s++) {
@@ -289,15 +292,16 @@ static ll_err receive(job *j, size_t received, ll_svec *got)
     return ll_svec_read(j->w->in, received, j->w->bits, got);
 }
 
-/* *mine = lower + upper, in the sum that is free. */
-static ll_err add(job *j, const ll_svec *lower, const ll_svec *upper, ll_svec **mine)
+/* *mine = lower + upper, in the sum that is free; dense where one of them went over the wire so,
+ * for partners must agree on it: rounding depends on it. */
+static ll_err add(job *j, const ll_svec *lower, const ll_svec *upper, bool dense, ll_svec **mine)
 {
     ll_sparse *w = j->w;
     ll_svec *free_sum = *mine == &w->got[1] ? &w->got[2] : &w->got[1];
     free_sum->len = w->len;
     w->src[0] = lower;
     w->src[1] = upper;
-    TRY(ll_svec_sum(w->src, 2, false, w->heads, free_sum));
+    TRY(ll_svec_sum(w->src, 2, dense, w->heads, free_sum));
     *mine = free_sum;
     return LL_OK;
 }
@@ -306,7 +310,7 @@ static ll_err doubling(job *j)
 {
     ll_sparse *w = j->w;
     ll_svec *mine = j->call->mine, *got = &w->got[0];
-    ll_svec_code exact = {0}, code = coding(j, 0, 0, true);
+    ll_svec_code exact = {0}, code = coding(j, 0, 0, true, true);
     size_t received;
     int q = 1, me = j->me;
     while (2 * q <= j->p) q *= 2;
@@ -321,14 +325,15 @@ static ll_err doubling(job *j)
     if (me + q < j->p) {
         TRY(swap(j, -1, 0, me + q, &received));
         TRY(receive(j, received, got));
-        TRY(add(j, mine, got, &mine));
+        TRY(add(j, mine, got, got->is_dense, &mine));
     }
     for (int l = 0; 1 << l < q; l++) {
         int peer = me ^ 1 << l;
-        code = coding(j, 1 + l, 0, (me & ((1 << l) - 1)) == 0);
+        code = coding(j, 1 + l, 0, (me & ((1 << l) - 1)) == 0, mine == j->call->mine);
         TRY(swap(j, peer, ll_svec_write(mine, &code, w->out), peer, &received));
         TRY(receive(j, received, got));
-        TRY(add(j, me < peer ? mine : got, me < peer ? got : mine, &mine));
+        bool dense = ll_svec_written_dense(w->out) || got->is_dense;
+        TRY(add(j, me < peer ? mine : got, me < peer ? got : mine, dense, &mine));
     }
     scatter(mine, j->call->data);
     if (me + q < j->p) TRY(swap(j, me + q, ll_svec_write(mine, &exact, w->out), -1, NULL));

@@ -132,7 +132,7 @@ static void give_back(const ll_svec_code *code, int64_t i, float wanted, float g
     if (!code->residual || lost == 0 || !isfinite(lost)) return;
     float *r = &code->residual[code->base + i], before = *r;
     *r += lost;
-    *code->lost2 += (double)*r * *r - (double)before * before;
+    if (code->lost2) *code->lost2 += (double)*r * *r - (double)before * before;
 }
 
 /* Codes n values, of elements index[i] (NULL: i), and replaces them. */
@@ -260,6 +260,11 @@ size_t ll_svec_write(ll_svec *s, const ll_svec_code *code, uint8_t *out)
     }
     if (!dense) at = put_gaps(s, at);
     return (size_t)(at - out);
+}
+
+bool ll_svec_written_dense(const uint8_t *bytes)
+{
+    return bytes[0];
 }
 
 /* ---- reading: of bytes that anyone may have sent ---- */
