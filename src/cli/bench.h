@@ -1,6 +1,7 @@
 /* bench.h: loopline bench step and loopline bench comm. */
 #pragma once
 #include "cli/args.h"
+#include "comm/codec.h"
 #include "comm/tuner.h"
 
 #ifdef __cplusplus
@@ -11,12 +12,55 @@ extern const ll_command ll_bench_step_command, ll_bench_comm_command;
 
 /* ---- bench comm ---- */
 typedef struct ll_comm_bench_opts {
-    const char *op, *sizes, *algorithms, *segment, *dtype, *svg, *show, *table, *rate;
+    const char *op, *sizes, *algorithms, *segment, *dtype, *svg, *show, *table;
     ll_words codecs;
-    int64_t ranks, count, hosts;
+    int64_t ranks, count;
     double seconds;
-    bool canonical, shared, fresh, json, list, netns;
+    bool canonical, shared, fresh, json, list;
 } ll_comm_bench_opts;
+
+/* A way to do it, timed. */
+typedef struct ll_comm_bench_row {
+    const ll_algo *algo; /* NULL: a codec */
+    const char *name;
+    ll_codec *codec;
+    size_t segment_bytes;
+    bool chosen;                         /* by the tuner */
+    double median_s, min_s, predicted_s; /* predicted_s: 0 where there is no telling */
+    double wire;                         /* bytes that the busiest rank sent; < 0: not known */
+    double error;                        /* of a codec, relative */
+    int n_run;
+} ll_comm_bench_row;
+
+/* A size, and all ways. */
+typedef struct ll_comm_bench_point {
+    size_t bytes;
+    ll_comm_bench_row *rows;
+    int n_row, n_run;
+    ll_cost bound;
+    double bound_s;
+    const char *why; /* the tuner's words */
+} ll_comm_bench_point;
+
+typedef struct ll_comm_bench_report {
+    const ll_comm_bench_opts *opts;
+    ll_coll coll;
+    ll_dtype dtype;
+    int ranks, nodes;
+    const ll_tuner *tuner;
+    ll_comm_bench_point *points;
+    int n_point;
+} ll_comm_bench_report;
+
+/* The row of the MPI library's own collective; NULL: it was not timed. */
+const ll_comm_bench_row *ll_comm_bench_library(const ll_comm_bench_point *p);
+ll_err ll_comm_bench_run(const ll_comm_bench_opts *o); /* starts ranks, measures, prints */
+/* Measures on c, with everything in the arena. Collective. */
+ll_err ll_comm_bench_measure(ll_comm *c, const ll_comm_bench_opts *o, ll_arena *a,
+                             ll_comm_bench_report *out);
+void ll_comm_bench_print(const ll_comm_bench_report *r);
+ll_err ll_comm_bench_json(const ll_comm_bench_report *r);
+ll_err ll_comm_bench_svg(const ll_comm_bench_report *r, const char *path);
 
 ll_err ll_comm_bench_coll(const char *name, ll_coll *out);
 /* "4K,64K,1M": bytes, in the arena. */

@@ -1,7 +1,10 @@
 /* bench_comm.c: loopline bench comm: its options, and which part of it they ask for. */
 #include "cli/bench.h"
 #include "base/near.h"
+#include "cli/launch.h"
 
+#include <limits.h>
+#include <malloc.h>
 #include <string.h>
 
 #define OPT(field) offsetof(ll_comm_bench_opts, field)
@@ -26,11 +29,7 @@ static const ll_arg args[] = {
     {"--svg", LL_ARG_TEXT, OPT(svg), "FILE", "draw measured and predicted times", NULL},
     {"--list", LL_ARG_FLAG, OPT(list), NULL, "every algorithm and what it costs on -n ranks", NULL},
     {"--show", LL_ARG_TEXT, OPT(show), "ALGORITHM", "print its steps (with -n, --count)", NULL},
-    {"--count", LL_ARG_INT, OPT(count), "C", "elements, with --show and --netns", NULL},
-    {"--netns", LL_ARG_FLAG, OPT(netns), NULL,
-     "between hosts in network namespaces, with links of a given rate (needs root)", NULL},
-    {"--hosts", LL_ARG_INT, OPT(hosts), "N", "with --netns: how many (4)", NULL},
-    {"--rate", LL_ARG_TEXT, OPT(rate), "RATE", "with --netns: of each link (1gbit)", NULL},
+    {"--count", LL_ARG_INT, OPT(count), "C", "elements, with --show", NULL},
     {0}};
 
 ll_err ll_comm_bench_coll(const char *name, ll_coll *out)
@@ -75,12 +74,43 @@ ll_err ll_comm_bench_sizes(ll_arena *a, const char *text, size_t **out, int *n)
     }
 }
 
+static ll_err work(ll_comm *c, const ll_comm_bench_opts *o)
+{
+    ll_arena *a = ll_arena_new();
+    ll_comm_bench_report r;
+    ll_err rc = ll_comm_bench_measure(c, o, a, &r);
+    if (rc == LL_OK && ll_comm_rank(c) == 0) {
+        if (o->svg) rc = ll_comm_bench_svg(&r, o->svg);
+        if (rc == LL_OK && o->json)
+            rc = ll_comm_bench_json(&r);
+        else if (rc == LL_OK)
+            ll_comm_bench_print(&r);
+    }
+    ll_arena_free(a);
+    return rc;
+}
+
+ll_err ll_comm_bench_run(const ll_comm_bench_opts *o)
+{
+    bool child;
+    ll_comm *c;
+    CHECK(o->seconds > 0, LL_E_ARG, "--seconds is %g, want more than 0", o->seconds);
+    TRY(ll_cli_launch(o->ranks, &child));
+    /* Open MPI allocates with every large reduction; memory that malloc gives back to the system
+     * comes again as pages of zeros, one fault each, and would make it look slow. */
+    mallopt(M_MMAP_MAX, 0);
+    mallopt(M_TRIM_THRESHOLD, INT_MAX);
+    mallopt(M_TOP_PAD, 64 << 20);
+    TRY(ll_comm_open(&(ll_comm_opts){.canonical = o->canonical, .table = o->table}, &c));
+    return ll_cli_leave(c, work(c, o));
+}
+
 static ll_err run(const void *given)
 {
     const ll_comm_bench_opts *o = (const ll_comm_bench_opts *)given;
     if (o->list) return ll_comm_bench_list(o);
     if (o->show) return ll_comm_bench_show(o);
-    FAIL(LL_E_ARG, "nothing to do: --list or --show");
+    return ll_comm_bench_run(o);
 }
 
 const ll_command ll_bench_comm_command = {

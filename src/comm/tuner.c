@@ -115,6 +115,13 @@ ll_err ll_tuner_choose(const ll_tuner *t, const ll_coll_spec *s, size_t elem_byt
     return LL_OK;
 }
 
+const char *ll_tuner_why(const ll_tuner *t, const ll_coll_spec *s, size_t elem_bytes)
+{
+    const ll_tuned *e =
+        t && t->size == s->size ? nearest(t, s, (size_t)s->count * elem_bytes) : NULL;
+    return e ? e->why : NULL;
+}
+
 /* ---- what is in it ---- */
 
 void ll_tuner_free(ll_tuner *t)

@@ -45,6 +45,8 @@ double ll_tuner_seconds(const ll_tuner *t); /* that the tuning took */
  * elements, 0 where the algorithm does not cut. */
 ll_err ll_tuner_choose(const ll_tuner *t, const ll_coll_spec *s, size_t elem_bytes, bool has_window,
                        bool canonical, const ll_algo **algo, int64_t *segment);
+/* Why, in words: the table's; NULL where rules decide. */
+const char *ll_tuner_why(const ll_tuner *t, const ll_coll_spec *s, size_t elem_bytes);
 /* Seconds that the model gives an algorithm: by the simulator, or by its formula where the lists
  * are long; 0 where there is no telling (the library's own), or more window is needed than there
  * is. */

@@ -1,9 +1,9 @@
 /* tuner_fit.c: the link model of the machine that the ranks are on, in a few hundredths of a
  * second. Two ranks of a node, then two of different nodes, send each other messages both ways at
  * once while the others wait: the time of the smallest is alpha, what a byte adds in a large one
- * beta. All ranks together time the arithmetic: gamma and kappa. What is left of the time of the
- * smallest all-reduce through the window is its awaits': sigma. Times are the least of several
- * tries, for whatever disturbs makes them longer, and the longest of any rank. */
+ * beta. All ranks together time the arithmetic: gamma and kappa. These times are the least of
+ * several tries, for whatever disturbs makes them longer, and the longest of any rank. What the
+ * smallest all-reduce through the window takes is mostly its awaits: sigma. */
 #include "comm/tuner_int.h"
 
 #include <stdlib.h>
@@ -119,37 +119,61 @@ static double share(ll_comm *c)
     return cores > 0 && most > cores ? (double)most / (double)cores : 1;
 }
 
-/* ---- signals ---- */
+/* ---- small collectives ---- */
 
-/* The smallest all-reduce through the window takes a + b sigma: the simulator says a and b. */
-static ll_err fit_signals(ll_tuning *t)
+static int by_value(const void *a, const void *b)
 {
-    const ll_algo *a = ll_algo_find(LL_COLL_ALLREDUCE, "window1");
-    if (!a || !ll_comm_has_window(t->c) || ll_comm_size(t->c) < 2) return LL_OK;
+    double x = *(const double *)a, y = *(const double *)b;
+    return x < y ? -1 : x > y;
+}
+
+/* The smallest all-reduce by an algorithm takes a + b v, v one of the model's numbers: the
+ * simulator says what a and b are, a measurement what v is. */
+static ll_err solve(ll_tuning *t, const char *name, double *v)
+{
+    enum { RUNS = 41 };
+    const ll_algo *a = ll_algo_find(LL_COLL_ALLREDUCE, name);
+    const double least = 1e-8, unit = 1e-6;
     float one = 0;
     ll_coll_call call = {.spec = {.coll = LL_COLL_ALLREDUCE, .count = 1},
                          .data = &one,
                          .dtype = LL_F32,
                          .algo = a,
                          .site = "tuner"};
-    double least = 1e9;
-    for (int i = 0; i < 40; i++) {
+    double times[RUNS];
+    for (int i = 0; i < RUNS; i++) {
+        TRY(ll_comm_barrier(t->c));
         double from = ll_tuner_now();
         TRY(ll_comm_run(t->c, &call));
-        double took = ll_tuner_now() - from;
-        if (i > 4 && took < least) least = took;
+        times[i] = ll_tuner_now() - from;
     }
-    TRY(ll_tuner_most(t->c, &least, 1));
+    TRY(ll_tuner_most(t->c, times, RUNS));
+    qsort(times, RUNS, sizeof *times, by_value);
     ll_coll_spec s = {.coll = LL_COLL_ALLREDUCE,
                       .size = ll_comm_size(t->c),
                       .count = 1,
                       .node = ll_comm_nodes(t->c)};
     size_t window = ll_comm_window_bytes(t->c);
-    t->model.sigma = 0;
+    *v = 0;
     double without = ll_tuner_predict(&t->model, &s, a, sizeof one, window);
-    t->model.sigma = 1e-6;
-    double slope = (ll_tuner_predict(&t->model, &s, a, sizeof one, window) - without) / 1e-6;
-    t->model.sigma = slope > 0 && least > without ? (least - without) / slope : 1e-7;
+    *v = unit;
+    double slope = (ll_tuner_predict(&t->model, &s, a, sizeof one, window) - without) / unit;
+    *v = slope > 0 ? (times[RUNS / 2] - without) / slope : least;
+    if (!(*v > least)) *v = least;
+    return LL_OK;
+}
+
+/* Where ranks share cores, a message between two of them also waits for the cores: alpha as all
+ * ranks together see it. And who copies, copies at the pace of its part of a core. */
+static ll_err fit_crowded_links(ll_tuning *t)
+{
+    double alone = t->model.alpha[0];
+    const int *node = ll_comm_nodes(t->c);
+    t->model.beta[0] *= t->model.share;
+    for (int i = 1; i < ll_comm_size(t->c); i++)
+        if (node[i] != node[0]) return LL_OK; /* other links would take part */
+    TRY(solve(t, "butterfly", &t->model.alpha[0]));
+    if (t->model.alpha[0] < alone) t->model.alpha[0] = alone;
     return LL_OK;
 }
 
@@ -165,5 +189,7 @@ ll_err ll_tuner_fit(ll_tuning *t)
     if (rc == LL_OK) rc = fit_work(t, room);
     free(room);
     TRY(rc);
-    return fit_signals(t);
+    if (t->model.share > 1) TRY(fit_crowded_links(t));
+    if (ll_comm_has_window(t->c)) TRY(solve(t, "window1", &t->model.sigma));
+    return LL_OK;
 }

@@ -127,8 +127,8 @@ static bool is_canonical(const ll_tuning *t, const ll_tune_cell *cell, const ll_
     return ll_tuner_sums(cell->coll) && w->algo->canonical && w->algo->canonical(&s);
 }
 
-/* Moves the ways to be measured to the front: the best predicted, the best in canonical order, the
- * library's own. The rest stays in its order, up to WAYS_MAX. */
+/* Moves the ways to be measured to the front: the best predicted, those by the window, the best in
+ * canonical order, the library's own. The rest stays in its order, up to WAYS_MAX. */
 static void shorten(const ll_tuning *t, ll_tune_cell *cell)
 {
     qsort(cell->ways, (size_t)cell->n_way, sizeof *cell->ways, ll_tuner_by_time);
@@ -142,6 +142,7 @@ static void shorten(const ll_tuning *t, ll_tune_cell *cell)
         int same = 0;
         for (int j = 0; j < n; j++) same += sorted[j].algo == w->algo;
         bool close = n_close < SHORT_MAX && same < SAME_MAX && w->predicted_s < 5 * best;
+        close = close || (w->algo->window && !same); /* signals are hard to predict */
         bool first_canonical = !canonical && is_canonical(t, cell, w);
         if (!w->algo->library && !close && !first_canonical) continue;
         n_close += close;

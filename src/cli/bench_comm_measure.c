@@ -1,0 +1,392 @@
+/* bench_comm_measure.c: the times of bench comm. Of each size, every algorithm is run once for its
+ * result to be checked; then all of them in turns, so that whatever disturbs disturbs them alike.
+ * A repetition begins with a barrier and takes as long as its slowest rank. */
+#include "cli/bench.h"
+
+#include "base/rng.h"
+#include "base/types.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum { RUNS_MIN = 3, RUNS_MAX = 400 };
+static const double FAR = 20; /* times the best prediction: not worth measuring unless asked for */
+
+typedef struct bench {
+    ll_comm *c;
+    const ll_comm_bench_opts *o;
+    ll_arena *arena;
+    ll_comm_bench_report *report;
+    char *data, *out;
+    size_t elem_bytes;
+    int64_t step; /* of codecs */
+} bench;
+
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* Every number becomes the largest that any rank has. */
+static ll_err most(ll_comm *c, double *v, int64_t n)
+{
+    return ll_comm_allreduce(c, v, n, LL_F64, LL_REDUCE_MAX, &(ll_coll_opts){.site = "bench"});
+}
+
+static ll_coll_spec spec_of(const bench *b, size_t bytes, size_t segment_bytes)
+{
+    return (ll_coll_spec){.coll = b->report->coll,
+                          .size = b->report->ranks,
+                          .count = (int64_t)(bytes / b->elem_bytes),
+                          .segment = (int64_t)(segment_bytes / b->elem_bytes),
+                          .node = ll_comm_nodes(b->c),
+                          .shared = b->o->shared && ll_comm_has_window(b->c)};
+}
+
+/* ---- what to time ---- */
+
+/* Is name among the words of a list with commas? */
+static bool listed(const char *list, const char *name)
+{
+    for (;; list++) {
+        size_t n = strcspn(list, ",");
+        if (n == strlen(name) && !strncmp(list, name, n)) return true;
+        list += n;
+        if (!*list) return false;
+    }
+}
+
+static ll_err check_names(const bench *b)
+{
+    const char *list = b->o->algorithms, *known = "";
+    for (const ll_algo *const *a = ll_algos(); *a; a++)
+        if ((*a)->coll == b->report->coll)
+            known = ll_arena_printf(b->arena, "%s%s%s", known, *known ? ", " : "", (*a)->name);
+    for (;; list++) {
+        const char *word = ll_arena_printf(b->arena, "%.*s", (int)strcspn(list, ","), list);
+        CHECK(ll_algo_find(b->report->coll, word), LL_E_ARG,
+              "%s has no algorithm '%s'; there are: %s", ll_coll_name(b->report->coll), word,
+              known);
+        list += strlen(word);
+        if (!*list) return LL_OK;
+    }
+}
+
+/* The segment that the tuner found best for an algorithm, or that is predicted to be. */
+static size_t best_segment(const bench *b, const ll_algo *a, size_t bytes)
+{
+    static const size_t segments[] = {0, 64 << 10, 256 << 10, 1 << 20};
+    int n;
+    const ll_tuned *e = ll_tuner_entries(b->report->tuner, &n);
+    for (int i = 0; i < n; i++) {
+        if (e[i].coll != a->coll || e[i].shared != b->o->shared) continue;
+        if (e[i].bytes > 2 * bytes || bytes > 2 * e[i].bytes) continue;
+        for (int k = 0; k < e[i].n_way; k++)
+            if (e[i].ways[k].algo == a) return e[i].ways[k].segment_bytes;
+    }
+    size_t best = 0;
+    double least = INFINITY;
+    for (size_t i = 0; i < sizeof segments / sizeof *segments; i++) {
+        ll_coll_spec s = spec_of(b, bytes, segments[i]);
+        if (segments[i] > bytes) break;
+        double t = ll_tuner_predict(ll_tuner_model(b->report->tuner), &s, a, b->elem_bytes,
+                                    ll_comm_window_bytes(b->c));
+        if (t > 0 && t < least) {
+            least = t;
+            best = segments[i];
+        }
+    }
+    return best;
+}
+
+static bool usable(const bench *b, const ll_algo *a, const ll_coll_spec *s)
+{
+    const char *why;
+    bool sums = a->coll == LL_COLL_ALLREDUCE || a->coll == LL_COLL_REDUCE_SCATTER ||
+                a->coll == LL_COLL_REDUCE;
+    if ((a->window || a->shared) && !ll_comm_has_window(b->c)) return false;
+    if (b->o->canonical && sums && !(a->canonical && a->canonical(s))) return false;
+    return ll_algo_can(a, s, &why);
+}
+
+static void add_row(const bench *b, ll_comm_bench_point *p, const ll_algo *a, size_t segment)
+{
+    ll_coll_spec s = spec_of(b, p->bytes, segment);
+    p->rows[p->n_row++] = (ll_comm_bench_row){
+        .algo = a,
+        .name = a->name,
+        .segment_bytes = segment,
+        .predicted_s = ll_tuner_predict(ll_tuner_model(b->report->tuner), &s, a, b->elem_bytes,
+                                        ll_comm_window_bytes(b->c))};
+}
+
+static ll_err add_algorithms(const bench *b, ll_comm_bench_point *p, size_t fixed)
+{
+    const char *list = b->o->algorithms;
+    bool all = list && !strcmp(list, "all");
+    for (const ll_algo *const *a = ll_algos(); *a; a++) {
+        ll_coll_spec s = spec_of(b, p->bytes, 0);
+        if ((*a)->coll != b->report->coll) continue;
+        if (list && !all && !listed(list, (*a)->name)) continue;
+        if (list && !all) TRY(ll_algo_check(*a, &s));
+        if (!usable(b, *a, &s)) continue;
+        size_t segment = !(*a)->segmented ? 0 : fixed ? fixed : best_segment(b, *a, p->bytes);
+        add_row(b, p, *a, segment);
+    }
+    double best = INFINITY;
+    for (int i = 0; i < p->n_row; i++)
+        if (p->rows[i].predicted_s > 0) best = fmin(best, p->rows[i].predicted_s);
+    int n = 0;
+    for (int i = 0; i < p->n_row; i++)
+        if (list || p->rows[i].predicted_s < FAR * best) p->rows[n++] = p->rows[i];
+    p->n_row = n;
+    return LL_OK;
+}
+
+/* The tuner's choice: a row that is there, or one more. */
+static ll_err add_choice(const bench *b, ll_comm_bench_point *p)
+{
+    const ll_algo *a;
+    int64_t segment;
+    ll_coll_spec s = spec_of(b, p->bytes, 0);
+    TRY(ll_tuner_choose(b->report->tuner, &s, b->elem_bytes, ll_comm_has_window(b->c),
+                        b->o->canonical, &a, &segment));
+    size_t bytes = (size_t)segment * b->elem_bytes;
+    int i = 0;
+    while (i < p->n_row && (p->rows[i].algo != a || p->rows[i].segment_bytes != bytes)) i++;
+    if (i == p->n_row) add_row(b, p, a, bytes);
+    p->rows[i].chosen = true;
+    p->why = ll_tuner_why(b->report->tuner, &s, b->elem_bytes);
+    return LL_OK;
+}
+
+static ll_err add_codecs(const bench *b, ll_comm_bench_point *p)
+{
+    CHECK(!b->o->codecs.n || (b->report->coll == LL_COLL_ALLREDUCE && b->report->dtype == LL_F32),
+          LL_E_ARG, "--codec goes with --op all-reduce and --dtype f32");
+    for (int i = 0; i < b->o->codecs.n; i++) {
+        ll_comm_bench_row *r = &p->rows[p->n_row];
+        *r = (ll_comm_bench_row){.name = b->o->codecs.v[i]};
+        TRY(ll_codec_open(r->name, "bench", (int64_t)(p->bytes / 4), 1, &r->codec));
+        p->n_row++;
+    }
+    return LL_OK;
+}
+
+/* ---- running ---- */
+
+static void fill_normal(const bench *b, size_t bytes)
+{
+    float *x = (float *)(void *)b->data;
+    uint64_t stream =
+        ll_stream("bench", (uint64_t)(b->step * b->report->ranks) + (uint64_t)ll_comm_rank(b->c));
+    float four[4];
+    for (size_t i = 0; i < bytes / 4; i++) { /* cheap: a sum of uniforms is nearly normal */
+        if (i % 4 == 0) ll_uniform_4(1, stream, i / 4, four);
+        x[i] = four[i % 4] + four[(i + 1) % 4] - 1;
+    }
+}
+
+/* sent: bytes, that this rank's messages had. */
+static ll_err run_row(bench *b, const ll_comm_bench_point *p, const ll_comm_bench_row *r,
+                      double *out, double *sent)
+{
+    ll_coll_call call = {.spec = spec_of(b, p->bytes, r->segment_bytes),
+                         .data = b->data,
+                         .out = b->out,
+                         .dtype = b->report->dtype,
+                         .algo = r->algo,
+                         .site = "bench"};
+    if (r->codec) fill_normal(b, p->bytes);
+    TRY(ll_comm_barrier(b->c));
+    int64_t before = ll_comm_counted(b->c).bytes;
+    double from = now();
+    if (r->codec)
+        TRY(ll_codec_allreduce(r->codec, b->c, (float *)(void *)b->data, b->step++, "bench"));
+    else
+        TRY(ll_comm_run(b->c, &call));
+    *out = now() - from;
+    *sent = (double)(ll_comm_counted(b->c).bytes - before);
+    return LL_OK;
+}
+
+/* Sums of 1 .. p are known; other collectives have tests of their own. */
+static ll_err check_sum(const bench *b, const ll_comm_bench_point *p, const ll_comm_bench_row *r)
+{
+    int64_t n = (int64_t)(p->bytes / b->elem_bytes);
+    double want = 0.5 * b->report->ranks * (b->report->ranks + 1);
+    bool known = b->report->coll == LL_COLL_ALLREDUCE && !r->codec && b->report->ranks <= 16;
+    for (int64_t i = 0; known && i < n; i++)
+        CHECK(ll_load(b->data, b->report->dtype, i) == want, LL_E_COMM,
+              "%s by %s is wrong: element %lld of %lld is %g, want %g",
+              ll_coll_name(b->report->coll), r->name, (long long)i, (long long)n,
+              ll_load(b->data, b->report->dtype, i), want);
+    return LL_OK;
+}
+
+/* Once each: the result, the bytes, how long about. */
+static ll_err warm_up(bench *b, ll_comm_bench_point *p)
+{
+    int64_t n = (int64_t)(p->bytes / b->elem_bytes);
+    for (int i = 0; i < p->n_row; i++) {
+        ll_comm_bench_row *r = &p->rows[i];
+        for (int64_t k = 0; k < n; k++)
+            ll_store(b->data, b->report->dtype, k, 1 + ll_comm_rank(b->c));
+        double v[3] = {0};
+        TRY(run_row(b, p, r, &v[0], &v[1]));
+        if (r->codec) {
+            v[1] = (double)ll_codec_last(r->codec).bytes;
+            v[2] = ll_codec_last(r->codec).error;
+        }
+        TRY(ll_comm_agree(b->c, check_sum(b, p, r)));
+        TRY(most(b->c, v, 3));
+        r->median_s = v[0] + (r->codec ? 4e-9 * (double)p->bytes : 0); /* filling takes time, too */
+        r->wire = r->algo && r->algo->library ? -1 : v[1];
+        r->error = v[2];
+    }
+    memset(b->data, 0, p->bytes);
+    return LL_OK;
+}
+
+static int by_value(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return x < y ? -1 : x > y;
+}
+
+/* How often each row is run: equally often, but those far behind only once where time is short. */
+static void share_out(ll_comm_bench_point *p, double seconds)
+{
+    double sum = 0, near = 0, best = INFINITY;
+    for (int i = 0; i < p->n_row; i++) best = fmin(best, p->rows[i].median_s);
+    for (int i = 0; i < p->n_row; i++) {
+        sum += p->rows[i].median_s;
+        if (p->rows[i].median_s < 3 * best) near += p->rows[i].median_s;
+    }
+    bool hurry = sum * RUNS_MIN > seconds;
+    double each = hurry ? near : sum, left = hurry ? seconds - (sum - near) : seconds;
+    int n = (int)fmax(RUNS_MIN, fmin(RUNS_MAX, left / each));
+    for (int i = 0; i < p->n_row; i++)
+        p->rows[i].n_run = hurry && p->rows[i].median_s >= 3 * best ? 1 : n;
+    p->n_run = n;
+}
+
+static ll_err time_point(bench *b, ll_comm_bench_point *p, double seconds)
+{
+    TRY(warm_up(b, p));
+    share_out(p, seconds);
+    int n = p->n_run;
+    double *all = LL_NEW_ARRAY(b->arena, double, p->n_row *n + 1), sent;
+    for (int k = 0; k < n; k++)
+        for (int i = 0; i < p->n_row; i++)
+            if (k < p->rows[i].n_run) TRY(run_row(b, p, &p->rows[i], &all[i * n + k], &sent));
+    TRY(most(b->c, all, (int64_t)p->n_row * n));
+    for (int i = 0; i < p->n_row; i++) {
+        ll_comm_bench_row *r = &p->rows[i];
+        qsort(&all[i * n], (size_t)r->n_run, sizeof *all, by_value);
+        r->median_s = all[i * n + r->n_run / 2];
+        r->min_s = all[i * n];
+    }
+    return LL_OK;
+}
+
+static ll_err measure_point(bench *b, ll_comm_bench_point *p, size_t segment, double seconds)
+{
+    int n_algo = 0;
+    while (ll_algos()[n_algo]) n_algo++;
+    p->rows = LL_NEW_ARRAY(b->arena, ll_comm_bench_row, n_algo + 1 + b->o->codecs.n);
+    TRY(add_algorithms(b, p, segment));
+    TRY(add_choice(b, p));
+    ll_err rc = add_codecs(b, p);
+    ll_coll_spec s = spec_of(b, p->bytes, 0);
+    p->bound = ll_coll_bound(&s);
+    p->bound_s = ll_cost_time(&p->bound, b->elem_bytes, ll_tuner_model(b->report->tuner),
+                              b->report->nodes > 1);
+    if (rc == LL_OK) rc = time_point(b, p, seconds);
+    for (int i = 0; i < p->n_row; i++) {
+        ll_codec_close(p->rows[i].codec);
+        p->rows[i].codec = NULL;
+    }
+    return rc;
+}
+
+/* ---- all of it ---- */
+
+static ll_err get_memory(bench *b, size_t bytes, char **to_free)
+{
+    size_t out = b->report->coll == LL_COLL_ALLTOALL ? bytes * 2 : 64;
+    *to_free = (char *)malloc(out + bytes);
+    TRY(ll_comm_agree(b->c, *to_free ? LL_OK
+                                     : ll_raise(LL_E_MEM, __FILE__, __LINE__, __func__,
+                                                "no memory for %zu bytes", out + bytes)));
+    b->out = *to_free;
+    b->data = *to_free + out;
+    if (b->o->shared) {
+        void *data;
+        TRY(ll_comm_alloc(b->c, bytes, &data));
+        b->data = (char *)data;
+    }
+    memset(b->out, 0, out);
+    memset(b->data, 0, bytes);
+    return LL_OK;
+}
+
+static int count_nodes(ll_comm *c)
+{
+    int n = 0;
+    const int *node = ll_comm_nodes(c);
+    for (int i = 0; i < ll_comm_size(c); i++) {
+        int first = 0;
+        while (node[first] != node[i]) first++;
+        n += first == i;
+    }
+    return n;
+}
+
+static ll_err measure_all(bench *b, const size_t *sizes, size_t segment)
+{
+    size_t largest = 0;
+    for (int i = 0; i < b->report->n_point; i++) {
+        CHECK(sizes[i] >= b->elem_bytes, LL_E_ARG,
+              "a size of %zu bytes, less than one element of %s", sizes[i],
+              ll_dtype_name(b->report->dtype));
+        if (sizes[i] > largest) largest = sizes[i];
+    }
+    char *memory = NULL;
+    double began = now();
+    ll_err rc = get_memory(b, largest, &memory);
+    for (int i = 0; rc == LL_OK && i < b->report->n_point; i++) {
+        b->report->points[i].bytes = sizes[i] / b->elem_bytes * b->elem_bytes;
+        double left = b->o->seconds - (now() - began);
+        rc = most(b->c, &left, 1);
+        if (rc == LL_OK)
+            rc = measure_point(b, &b->report->points[i], segment, left / (b->report->n_point - i));
+    }
+    free(memory);
+    return rc;
+}
+
+ll_err ll_comm_bench_measure(ll_comm *c, const ll_comm_bench_opts *o, ll_arena *a,
+                             ll_comm_bench_report *out)
+{
+    *out = (ll_comm_bench_report){.opts = o, .ranks = ll_comm_size(c), .nodes = count_nodes(c)};
+    bench b = {.c = c, .o = o, .arena = a, .report = out};
+    size_t *sizes, segment = 0;
+    TRY(ll_comm_bench_coll(o->op ? o->op : "all-reduce", &out->coll));
+    CHECK(out->coll != LL_COLL_HALO, LL_E_ARG, "bench comm does not time halo exchanges");
+    CHECK(ll_dtype_find(o->dtype, &out->dtype), LL_E_ARG,
+          "--dtype is '%s', want f32, bf16, f16, "
+          "f64 or i32",
+          o->dtype);
+    b.elem_bytes = ll_dtype_bytes(out->dtype);
+    TRY(ll_comm_bench_sizes(a, o->sizes, &sizes, &out->n_point));
+    if (o->segment) TRY(ll_comm_bench_size(o->segment, strlen(o->segment), &segment));
+    if (o->algorithms && strcmp(o->algorithms, "all")) TRY(check_names(&b));
+    TRY(ll_tune(c, &(ll_tuner_opts){.fresh = o->fresh}, &out->tuner));
+    out->points = LL_NEW_ARRAY(a, ll_comm_bench_point, out->n_point);
+    return measure_all(&b, sizes, segment);
+}

@@ -1,0 +1,258 @@
+/* bench_comm_print.c: what bench comm found, as a table, as JSON and as a picture. */
+#include "base/file.h"
+#include "base/plot.h"
+#include "base/types.h"
+#include "cli/bench.h"
+#include "cli/common.h"
+#include "comm/transport.h"
+
+#include <math.h>
+#include <stdio.h>
+
+const ll_comm_bench_row *ll_comm_bench_library(const ll_comm_bench_point *p)
+{
+    for (int i = 0; i < p->n_row; i++)
+        if (p->rows[i].algo && p->rows[i].algo->library) return &p->rows[i];
+    return NULL;
+}
+
+/* ---- text ---- */
+
+static void print_head(const ll_comm_bench_report *r)
+{
+    const ll_link_model *m = ll_tuner_model(r->tuner);
+    const ll_comm_bench_opts *o = r->opts;
+    char s[LL_NUMBER_TEXT];
+    printf("%s of %s, %d ranks on %d node%s, %s, data in %s memory%s\n", ll_coll_name(r->coll),
+           ll_dtype_name(r->dtype), r->ranks, r->nodes, r->nodes == 1 ? "" : "s",
+           ll_transport_library(), o->shared ? "shared" : "private",
+           o->canonical ? ", canonical sums" : "");
+    for (int i = 0; i < 2; i++)
+        if (i ? r->nodes > 1 : r->nodes < r->ranks)
+            printf("link %s   %.2f us a message (alpha), %.2f GB/s (1/beta)\n",
+                   i ? "between nodes" : "within a node", 1e6 * m->alpha[i],
+                   1e-9 / (m->beta[i] + 1e-15));
+    printf("sums %.1f GB/s (1/gamma)   copies %.1f GB/s (1/kappa)   signal %.2f us (sigma)   "
+           "%g ranks a core\n",
+           1e-9 / (m->gamma + 1e-15), 1e-9 / (m->kappa + 1e-15), 1e6 * m->sigma, m->share);
+    const char *file = ll_tuner_file(r->tuner);
+    printf("tuned in %s%s%s%s\n", ll_text_duration(ll_tuner_seconds(r->tuner), s),
+           ll_tuner_was_read(r->tuner) ? ", some time ago" : "", file ? ", kept in " : "",
+           file ? file : "");
+    printf("malloc keeps what is freed, or the MPI library would lose time to new pages with large "
+           "messages\n");
+}
+
+static void print_row(const ll_comm_bench_row *r, const ll_comm_bench_row *library)
+{
+    char median[LL_NUMBER_TEXT], least[LL_NUMBER_TEXT], predicted[LL_NUMBER_TEXT];
+    char wire[LL_NUMBER_TEXT], segment[LL_NUMBER_TEXT];
+    printf("%c %-17s %9s %10s %10s %10s %10s", r->chosen ? '*' : ' ', r->name,
+           r->segment_bytes ? ll_text_bytes((double)r->segment_bytes, segment) : "-",
+           ll_text_time(r->median_s, median), ll_text_time(r->min_s, least),
+           r->predicted_s > 0 ? ll_text_time(r->predicted_s, predicted) : "-",
+           r->wire >= 0 ? ll_text_bytes(r->wire, wire) : "-");
+    if (library) printf(" %9.2f", library->median_s / r->median_s);
+    if (!r->algo) printf("   error %.2g", r->error);
+    printf("\n");
+}
+
+static void print_point(const ll_comm_bench_report *r, const ll_comm_bench_point *p)
+{
+    char bytes[LL_NUMBER_TEXT], sent[LL_NUMBER_TEXT], time[LL_NUMBER_TEXT];
+    const ll_comm_bench_row *library = ll_comm_bench_library(p);
+    double elem = (double)ll_dtype_bytes(r->dtype);
+    printf("\n%s, %d times   with messages no less than %s: %.0f of them, %s sent\n",
+           ll_text_bytes((double)p->bytes, bytes), p->n_run, ll_text_time(p->bound_s, time),
+           p->bound.messages, ll_text_bytes(p->bound.sent * elem, sent));
+    printf("  %-17s %9s %10s %10s %10s %10s%s\n", "", "segment", "median", "least", "predicted",
+           "sent", library ? " times mpi" : "");
+    for (int i = 0; i < p->n_row; i++) print_row(&p->rows[i], library);
+    if (p->why) printf("  * %s\n", p->why);
+}
+
+void ll_comm_bench_print(const ll_comm_bench_report *r)
+{
+    print_head(r);
+    for (int i = 0; i < r->n_point; i++) print_point(r, &r->points[i]);
+    printf("\n*: the tuner's choice; sent: by the busiest rank, through messages; times mpi: how "
+           "many times faster than the MPI library's own\n");
+}
+
+/* ---- JSON ---- */
+
+static json_t *row_json(const ll_comm_bench_report *r, const ll_comm_bench_point *p,
+                        const ll_comm_bench_row *w)
+{
+    const ll_comm_bench_row *library = ll_comm_bench_library(p);
+    json_t *j = json_object();
+    json_object_set_new(j, "op", json_string(ll_coll_name(r->coll)));
+    json_object_set_new(j, "ranks", json_integer(r->ranks));
+    json_object_set_new(j, "nodes", json_integer(r->nodes));
+    json_object_set_new(j, "bytes", json_integer((json_int_t)p->bytes));
+    json_object_set_new(j, "dtype", json_string(ll_dtype_name(r->dtype)));
+    json_object_set_new(j, "shared", json_boolean(r->opts->shared));
+    json_object_set_new(j, "algorithm", json_string(w->name));
+    json_object_set_new(j, "codec", json_boolean(!w->algo));
+    json_object_set_new(j, "segment_bytes", json_integer((json_int_t)w->segment_bytes));
+    json_object_set_new(j, "chosen", json_boolean(w->chosen));
+    json_object_set_new(j, "us", ll_cli_number(1e6 * w->median_s));
+    json_object_set_new(j, "min_us", ll_cli_number(1e6 * w->min_s));
+    json_object_set_new(j, "runs", json_integer(w->n_run));
+    json_object_set_new(j, "predicted_us",
+                        w->predicted_s > 0 ? json_real(1e6 * w->predicted_s) : json_null());
+    json_object_set_new(j, "bytes_on_wire",
+                        w->wire >= 0 ? json_integer((json_int_t)w->wire) : json_null());
+    json_object_set_new(j, "bound_us", ll_cli_number(1e6 * p->bound_s));
+    json_object_set_new(j, "times_library",
+                        library ? ll_cli_number(library->median_s / w->median_s) : json_null());
+    if (!w->algo) json_object_set_new(j, "error", ll_cli_number(w->error));
+    if (w->chosen && p->why) json_object_set_new(j, "why", json_string(p->why));
+    return j;
+}
+
+ll_err ll_comm_bench_json(const ll_comm_bench_report *r)
+{
+    json_t *list = json_array();
+    for (int i = 0; i < r->n_point; i++)
+        for (int k = 0; k < r->points[i].n_row; k++)
+            json_array_append_new(list, row_json(r, &r->points[i], &r->points[i].rows[k]));
+    return ll_cli_json(list);
+}
+
+/* ---- picture ---- */
+
+enum { WIDTH = 860, HEIGHT = 520, LEFT = 72, RIGHT = 690, TOP = 96, BOTTOM = 464, N_COLOR = 8 };
+
+/* The names of all rows, in the order in which they first occur. */
+static int names_of(ll_arena *a, const ll_comm_bench_report *r, const char ***out)
+{
+    int n = 0, capacity = 0;
+    *out = NULL;
+    for (int i = 0; i < r->n_point; i++)
+        for (int k = 0; k < r->points[i].n_row; k++) {
+            int j = 0;
+            while (j < n && strcmp((*out)[j], r->points[i].rows[k].name)) j++;
+            if (j < n) continue;
+            *out = (const char **)ll_arena_grow(a, *out, sizeof **out, n, &capacity);
+            (*out)[n++] = r->points[i].rows[k].name;
+        }
+    return n;
+}
+
+/* The best row of a name. */
+static const ll_comm_bench_row *row_of(const ll_comm_bench_point *p, const char *name)
+{
+    const ll_comm_bench_row *best = NULL;
+    for (int i = 0; i < p->n_row; i++)
+        if (!strcmp(p->rows[i].name, name) && (!best || p->rows[i].median_s < best->median_s))
+            best = &p->rows[i];
+    return best;
+}
+
+static double end_of(const ll_comm_bench_report *r, const char *name)
+{
+    for (int i = r->n_point - 1; i >= 0; i--) {
+        const ll_comm_bench_row *w = row_of(&r->points[i], name);
+        if (w) return w->median_s;
+    }
+    return 0;
+}
+
+/* A dot; a square for those that share a colour with an earlier one. */
+static void put_mark(ll_buf *b, int index, double x, double y, double r)
+{
+    if (index < N_COLOR)
+        ll_buf_printf(b, "<circle class=\"f%d dot\" cx=\"%.1f\" cy=\"%.1f\" r=\"%g\"/>\n",
+                      index % N_COLOR + 1, x, y, r);
+    else
+        ll_buf_printf(b,
+                      "<rect class=\"f%d dot\" x=\"%.1f\" y=\"%.1f\" width=\"%g\" "
+                      "height=\"%g\"/>\n",
+                      index % N_COLOR + 1, x - r, y - r, 2 * r, 2 * r);
+}
+
+static void draw_curve(ll_buf *b, const ll_comm_bench_report *r, const ll_axis *x, const ll_axis *y,
+                       const char *name, int index, bool predicted)
+{
+    bool open = false;
+    ll_plot_path(b, index % N_COLOR + 1, predicted ? 1.2 : 2,
+                 predicted ? " stroke-dasharray=\"4 4\"" : "");
+    for (int i = 0; i < r->n_point; i++) {
+        const ll_comm_bench_row *w = row_of(&r->points[i], name);
+        double s = !w ? 0 : predicted ? w->predicted_s : w->median_s;
+        if (s > 0)
+            ll_plot_point(b, &open, ll_axis_place(x, (double)r->points[i].bytes),
+                          ll_axis_place(y, s));
+    }
+    ll_plot_path_end(b);
+    for (int i = 0; i < r->n_point && !predicted; i++) {
+        const ll_comm_bench_row *w = row_of(&r->points[i], name);
+        if (w)
+            put_mark(b, index, ll_axis_place(x, (double)r->points[i].bytes),
+                     ll_axis_place(y, w->median_s), w->chosen ? 5.5 : 3);
+    }
+}
+
+static void set_axes(const ll_comm_bench_report *r, ll_axis *x, ll_axis *y)
+{
+    double lo[2] = {INFINITY, INFINITY}, hi[2] = {0, 0};
+    for (int i = 0; i < r->n_point; i++) {
+        const ll_comm_bench_point *p = &r->points[i];
+        lo[0] = fmin(lo[0], (double)p->bytes);
+        hi[0] = fmax(hi[0], (double)p->bytes);
+        for (int k = 0; k < p->n_row; k++) {
+            double s = p->rows[k].median_s, t = p->rows[k].predicted_s;
+            lo[1] = fmin(lo[1], t > 0 ? fmin(s, t) : s);
+            hi[1] = fmax(hi[1], fmax(s, t));
+        }
+    }
+    *x = (ll_axis){.from = LEFT, .to = RIGHT, .ticks = LL_TICKS_BYTES};
+    *y = (ll_axis){.from = BOTTOM, .to = TOP, .ticks = LL_TICKS_TIME};
+    ll_axis_round(x, log2(lo[0]), log2(hi[0]));
+    ll_axis_round(y, log10(fmax(lo[1], 1e-9)), log10(fmax(hi[1], 1e-9)));
+}
+
+/* Names at the right, in the order of the curves' ends and apart from each other. */
+static void draw_names(ll_buf *b, const ll_comm_bench_report *r, const char **names, int n)
+{
+    bool *done = LL_NEW_ARRAY(b->arena, bool, n);
+    for (int line = 0; line < n; line++) {
+        int slowest = -1;
+        for (int i = 0; i < n; i++)
+            if (!done[i] && (slowest < 0 || end_of(r, names[i]) > end_of(r, names[slowest])))
+                slowest = i;
+        done[slowest] = true;
+        double y = TOP + 6 + 19 * line;
+        put_mark(b, slowest, RIGHT + 24, y, 5);
+        ll_buf_printf(b, "<text class=\"soft\" x=\"%d\" y=\"%g\">", RIGHT + 36, y + 4);
+        ll_plot_xml(b, names[slowest]);
+        ll_buf_puts(b, "</text>\n");
+    }
+}
+
+ll_err ll_comm_bench_svg(const ll_comm_bench_report *r, const char *path)
+{
+    ll_arena *a = ll_arena_new();
+    ll_buf b = {.arena = a};
+    ll_axis x, y;
+    const char **names;
+    int n = names_of(a, r, &names);
+    const char *title = ll_arena_printf(a, "%s on %d ranks", ll_coll_name(r->coll), r->ranks);
+    set_axes(r, &x, &y);
+    ll_plot_begin(&b, WIDTH, HEIGHT, title);
+    ll_plot_words(&b, title,
+                  ll_arena_printf(a,
+                                  "%s, %s; solid: measured (median), dashed: predicted, large "
+                                  "dots: the tuner's choice",
+                                  ll_transport_library(), ll_dtype_name(r->dtype)));
+    ll_plot_left(&b, &y, LEFT, RIGHT, "time");
+    ll_plot_bottom(&b, &x, BOTTOM, "bytes");
+    for (int i = 0; i < n; i++) draw_curve(&b, r, &x, &y, names[i], i, true);
+    for (int i = 0; i < n; i++) draw_curve(&b, r, &x, &y, names[i], i, false);
+    draw_names(&b, r, names, n);
+    ll_plot_end(&b);
+    ll_err rc = ll_file_write(path, b.text, b.len);
+    ll_arena_free(a);
+    return rc;
+}

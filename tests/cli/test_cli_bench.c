@@ -1,0 +1,119 @@
+/* loopline bench comm: lists, steps, a measurement on two ranks, and mistakes. */
+#include "cli/program.h"
+#include "xml.h"
+
+static const json_t *row(const json_t *list, const char *op, const char *algorithm)
+{
+    size_t i;
+    json_t *v;
+    json_array_foreach(list, i, v)
+    {
+        if (!strcmp(json_string_value(json_object_get(v, "op")), op) &&
+            !strcmp(json_string_value(json_object_get(v, "algorithm")), algorithm))
+            return v;
+    }
+    fail_msg("no %s by %s", op, algorithm);
+    return NULL;
+}
+
+static void lists_algorithms(void **state)
+{
+    json_t *j = prints_json(*state, "bench comm --list --json -n 8");
+    const json_t *ring = row(j, "all-reduce", "ring");
+    assert_int_equal(json_num(ring, "ranks"), 8);
+    assert_int_equal(json_num(ring, "messages"), 14);
+    assert_true(json_num(ring, "sent") == 1.75 && json_num(ring, "bound_sent") == 1.75);
+    assert_int_equal(json_num(ring, "bound_messages"), 3);
+    assert_string_equal(json_string_value(json_object_get(ring, "canonical")), "no");
+    const json_t *window = row(j, "all-reduce", "window");
+    assert_string_equal(json_string_value(json_object_get(window, "canonical")), "yes");
+    row(j, "broadcast", "tree");
+    row(j, "barrier", "dissemination");
+    json_decref(j);
+    outcome o = succeeds(*state, "bench comm --list --op all-gather");
+    assert_non_null(strstr(o.out, "all-gather on 4 ranks"));
+    assert_non_null(strstr(o.out, "(lower bound)"));
+    assert_null(strstr(o.out, "all-reduce on"));
+    outcome_free(&o);
+}
+
+static void shows_steps(void **state)
+{
+    outcome o = succeeds(*state, "bench comm --show ring --ranks 3 --count 12");
+    assert_non_null(strstr(o.out, "all-reduce by ring on 3 ranks, 12 elements"));
+    assert_non_null(strstr(o.out, "rank 2: 6 rounds, 4 messages, 16 elements sent"));
+    assert_non_null(strstr(o.out, "round 0: send to 1, data[8..12)"));
+    outcome_free(&o);
+    refuses(*state, 1, "bench comm --show rinse", "no algorithm 'rinse'", "there are:", " ring");
+    refuses(*state, 1, "bench comm --show ring --op all-produce", "no collective 'all-produce'",
+            "did you mean all-reduce?");
+}
+
+static void measures(void **state)
+{
+    static const char *const keys[] = {"us", "min_us", "bound_us", "bytes", "ranks", "runs"};
+    const char *f = *state;
+    json_t *j = prints_json(f, "bench comm -n 2 --sizes 1K,64K --seconds 0.4 --json --svg b.svg "
+                               "--table t.json --codec bf16 --algorithms ring,butterfly,mpi");
+    int n_chosen = 0;
+    size_t i;
+    json_t *v;
+    json_array_foreach(j, i, v)
+    {
+        for (size_t k = 0; k < sizeof keys / sizeof *keys; k++)
+            assert_true(json_num(v, keys[k]) > 0);
+        n_chosen += json_is_true(json_object_get(v, "chosen"));
+        bool chosen = json_is_true(json_object_get(v, "chosen"));
+        assert_int_equal(json_is_string(json_object_get(v, "why")), chosen);
+    }
+    assert_int_equal(n_chosen, 2);
+    assert_int_equal(json_num(row(j, "all-reduce", "ring"), "bytes_on_wire"), 1024);
+    assert_true(json_is_null(json_object_get(row(j, "all-reduce", "mpi"), "bytes_on_wire")));
+    assert_true(json_num(row(j, "all-reduce", "mpi"), "times_library") == 1);
+    assert_int_equal(json_num(row(j, "all-reduce", "bf16"), "bytes_on_wire"), 512);
+    assert_true(json_num(row(j, "all-reduce", "bf16"), "error") < 0.01);
+    json_decref(j);
+    char *svg = read_whole(tmpdir_path(state, "b.svg"), NULL);
+    assert_non_null(svg);
+    check_xml(svg);
+    assert_non_null(strstr(svg, "all-reduce on 2 ranks"));
+    free(svg);
+    assert_true(file_exists(tmpdir_path(state, "t.json")));
+    outcome o = succeeds(f, "bench comm -n 2 --sizes 4K --seconds 0.1 --table t.json "
+                            "--op broadcast --shared --canonical");
+    assert_non_null(strstr(o.out, "broadcast of f32, 2 ranks on 1 node"));
+    assert_non_null(strstr(o.out, "\n* "));
+    outcome_free(&o);
+}
+
+static void refuses_mistakes(void **state)
+{
+    const char *f = *state;
+    refuses(f, 1, "bench comm --sizes 4Q", "'4Q' is not a size", "64K");
+    refuses(f, 1, "bench comm --sizes 4K,,1M", "'' is not a size");
+    refuses(f, 1, "bench comm --sizes 2", "2 bytes", "f32");
+    refuses(f, 1, "bench comm --dtype f31", "--dtype is 'f31'");
+    refuses(f, 1, "bench comm --algorithms ring,rinse", "no algorithm 'rinse'", "butterfly");
+    refuses(f, 1, "bench comm --seconds 0", "--seconds is 0");
+    refuses(f, 2, "bench comm all", "'all' is one word too many", "bench comm --help");
+    refuses(f, 2, "bench", "bench wants WHAT", "step or comm");
+    outcome o = succeeds(f, "help bench comm");
+    assert_memory_equal(o.out, "usage: loopline bench comm [options]\n", 37);
+    outcome_free(&o);
+    o = succeeds(f, "bench --help");
+    assert_non_null(strstr(o.out, "loopline bench step MODEL"));
+    assert_non_null(strstr(o.out, "loopline bench comm"));
+    outcome_free(&o);
+}
+
+int main(void)
+{
+#define IN_FOLDER(test) cmocka_unit_test_setup_teardown(test, tmpdir_setup, tmpdir_teardown)
+    const struct CMUnitTest tests[] = {
+        IN_FOLDER(lists_algorithms),
+        IN_FOLDER(shows_steps),
+        IN_FOLDER(measures),
+        IN_FOLDER(refuses_mistakes),
+    };
+    return cmocka_run_group_tests_name("cli_bench", tests, NULL, NULL);
+}
