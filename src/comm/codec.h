@@ -7,7 +7,7 @@
  *                      by the cheaper of SparCML's forms, dense from where that is less
  *   topk:SHARE:BITS    the same with values (and the dense form) quantised
  * Error feedback keeps what was not sent in a residual that is added to the next input: part of the
- * training state. Random numbers are a function of (seed, step, codec's name, element). */
+ * training state. Random numbers are a function of (seed, step, codec's name, rank, element). */
 #pragma once
 #include "comm/comm.h"
 
@@ -18,10 +18,12 @@ extern "C" {
 typedef struct ll_codec ll_codec;
 
 typedef struct ll_codec_report {
-    int64_t bytes;       /* that this rank put on the wire, last call */
+    int64_t bytes;       /* that this rank put on the wire, last call (slices and factors: that it
+                          * must, whether or not they went by a node's shared memory) */
     int64_t dense_bytes; /* that an uncompressed all-reduce of that length needs: 2 (p-1)/p n */
-    double error;     /* |input + residual - what was sent of it| / |input + residual|, 2-norms */
-    const char *form; /* how it was done: "all-gather", "split", "dense", "doubling" */
+    double error;     /* |input + residual - what was sent of it| / |input + residual|, 2-norms; of
+                       * this rank's input, a long one measured in parts */
+    const char *form; /* how it was done: "slices", "all-gather", "split", "dense", "doubling" */
 } ll_codec_report;
 
 /* name: its stream of random numbers, and its residual's name in checkpoints. */

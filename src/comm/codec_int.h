@@ -28,8 +28,9 @@ struct ll_codec {
     uint64_t seed;
     float *residual; /* [n] or NULL */
     ll_codec_report last;
-    void *own;                /* the kind's */
-    struct ll_slices *slices; /* slices.c's, made on first use */
+    void *own;                           /* the kind's */
+    const ll_algo *alltoall, *allgather; /* of slices.c; NULL: the tuner's choice */
+    struct ll_slices *slices;            /* slices.c's, made on first use */
 };
 
 /* LL_E_ARG: codec "qsgd:9": what; it is written qsgd:BITS: help. */

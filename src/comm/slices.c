@@ -263,6 +263,7 @@ static ll_err send_mine(run *r, int64_t i)
         .spec = {.coll = LL_COLL_ALLTOALL, .count = s->starts[p], .matrix = s->matrix},
         .data = s->code,
         .out = s->got,
+        .algo = r->k->alltoall,
         .dtype = LL_U8,
         .site = r->site};
     return ll_comm_start(r->c, &call, &s->request);
@@ -284,6 +285,7 @@ static ll_err send_sums(run *r, int64_t i)
     ll_coll_call call = {
         .spec = {.coll = LL_COLL_ALLGATHER, .count = s->starts[r->size], .starts = s->starts},
         .data = s->code,
+        .algo = r->k->allgather,
         .dtype = LL_U8,
         .site = r->site};
     return ll_comm_start(r->c, &call, &s->request);
