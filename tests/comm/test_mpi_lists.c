@@ -1,0 +1,189 @@
+/* mpi: 1 3 4 6
+ * Ready lists on real ranks: halo exchanges, all-reduces over subsets, and all-reduces for several
+ * nodes that the ranks of this one play. */
+#include "collectives.h"
+#include "base/rng.h"
+
+enum { MAX = 8, ROOM = 20000 };
+static const uint64_t seed = 20263;
+
+static ll_comm *comm;
+static float *data;
+static int rank, size;
+
+static void run(const ll_sched *list, ll_coll coll)
+{
+    ll_comm_count before = ll_comm_counted(comm);
+    const ll_coll_call call = {.spec = {.coll = coll},
+                               .data = data,
+                               .dtype = LL_F32,
+                               .op = LL_REDUCE_SUM,
+                               .sched = list,
+                               .site = "test"};
+    OK(ll_comm_run(comm, &call));
+    ll_comm_count after = ll_comm_counted(comm);
+    assert_int_equal(after.messages - before.messages, list->n_message);
+    assert_int_equal(after.bytes - before.bytes, 4 * list->n_sent);
+}
+
+/* The same numbers on every rank. */
+static int64_t below(uint64_t trial, uint64_t i, int64_t n)
+{
+    return (int64_t)ll_below_at(seed, trial, i, (uint64_t)n);
+}
+
+/* ---- halo ---- */
+static void cut(int trial, int axis, int n, int64_t *starts, int64_t *before, int64_t *after)
+{
+    uint64_t at = (uint64_t)axis * 100;
+    for (int i = 0; i < n; i++)
+        starts[i + 1] = starts[i] + 1 + below((uint64_t)trial, at + (uint64_t)i, 5);
+    for (int i = 0; i < n; i++) { /* margins of up to 3, past neighbours of 1 and 2 */
+        int64_t reach = 1 + trial % 3, rest = starts[n] - starts[i + 1];
+        before[i] = starts[i] < reach ? starts[i] : reach;
+        after[i] = rest < reach ? rest : reach;
+    }
+}
+
+static float cell(int64_t o, int64_t y, int64_t x, int64_t i)
+{
+    return (float)(o * 100000 + y * 1000 + x * 10 + i + 1);
+}
+
+/* Fills, or checks, all that a rank has room for; mine: only what it owns. */
+static void walk(const ll_halo_spec *s, bool mine, bool check)
+{
+    int py = rank / s->nx, px = rank % s->nx;
+    int64_t y0 = s->y_starts[py], y1 = s->y_starts[py + 1];
+    int64_t x0 = s->x_starts[px], x1 = s->x_starts[px + 1], at = 0;
+    for (int64_t o = 0; o < s->outer; o++)
+        for (int64_t y = y0 - s->up[py]; y < y1 + s->down[py]; y++)
+            for (int64_t x = x0 - s->left[px]; x < x1 + s->right[px]; x++)
+                for (int64_t i = 0; i < s->inner; i++, at++) {
+                    if (mine && (y < y0 || y >= y1 || x < x0 || x >= x1)) continue;
+                    if (check)
+                        must_be(data, LL_F32, at, (double)cell(o, y, x, i), "halo");
+                    else
+                        data[at] = cell(o, y, x, i);
+                }
+    if (check) expect_guard(data, sizeof(float), at, "halo");
+}
+
+static void halos(void **state)
+{
+    (void)state;
+    int rows[] = {1, size, size % 2 ? 1 : 2};
+    for (int trial = 0; trial < 18; trial++) {
+        int64_t ys[MAX + 1] = {0}, xs[MAX + 1] = {0}, up[MAX], down[MAX], left[MAX], right[MAX];
+        int ny = rows[trial / 3 % 3], nx = size / ny;
+        cut(trial, 0, ny, ys, up, down);
+        cut(trial, 1, nx, xs, left, right);
+        ll_halo_spec s = {.ny = ny,
+                          .nx = nx,
+                          .y_starts = ys,
+                          .x_starts = xs,
+                          .up = up,
+                          .down = down,
+                          .left = left,
+                          .right = right,
+                          .outer = 1 + trial % 2,
+                          .inner = 1 + trial % 5};
+        ll_arena *arena = ll_arena_new();
+        const ll_sched *list;
+        OK(ll_sched_halo(arena, &s, rank, &list));
+        memset(data, 0x7f, ROOM * sizeof(float));
+        walk(&s, true, false);
+        run(list, LL_COLL_HALO);
+        walk(&s, false, true);
+        ll_arena_free(arena);
+    }
+}
+
+/* ---- subsets ---- */
+static void subsets(void **state)
+{
+    (void)state;
+    enum { N = 6 };
+    for (const ll_algo *const *a = ll_algos(); *a; a++) {
+        if ((*a)->coll != LL_COLL_ALLREDUCE || (*a)->window || (*a)->library) continue;
+        if (!strcmp((*a)->name, "hierarchical") || !strcmp((*a)->name, "rails")) continue;
+        for (uint64_t trial = 0; trial < 8; trial++) {
+            int ranks[N][MAX];
+            ll_subset sets[N];
+            int64_t end = 0;
+            for (int k = 0; k < N; k++) {
+                int64_t n = below(trial, (uint64_t)k, trial % 2 ? 3000 : 12);
+                sets[k] = (ll_subset){.ranks = ranks[k], .at = end, .count = n};
+                for (int r = 0; r < size; r++)
+                    if (r == k % size || below(trial, (uint64_t)(100 + k * MAX + r), 2))
+                        ranks[k][sets[k].n_rank++] = r;
+                end += n;
+            }
+            ll_arena *arena = ll_arena_new();
+            const ll_sched *list;
+            OK(ll_sched_subsets(arena, *a, sets, N, size, 0, rank, &list));
+            memset(data, 0x7f, ROOM * sizeof(float));
+            fill(data, LL_F32, rank, 0, end);
+            run(list, LL_COLL_ALLREDUCE);
+            for (int k = 0; k < N; k++) {
+                bool in = false;
+                for (int i = 0; i < sets[k].n_rank; i++) in |= ranks[k][i] == rank;
+                for (int64_t i = sets[k].at; i < sets[k].at + sets[k].count; i++) {
+                    double want = in ? 0 : value(rank, i);
+                    for (int j = 0; in && j < sets[k].n_rank; j++) want += value(ranks[k][j], i);
+                    must_be(data, LL_F32, i, want, (*a)->name);
+                }
+            }
+            expect_guard(data, sizeof(float), end, (*a)->name);
+            ll_arena_free(arena);
+        }
+    }
+}
+
+/* ---- several nodes ---- */
+/* All ranks must signal equally often, as those of one real node do: nodes of one size. */
+static void nodes(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"hierarchical", "rails"};
+    static const int64_t counts[] = {0, 1, 5, 777, 16001};
+    for (int k = 0; k < 2; k++)
+        for (int on = 1; on <= size; on++)
+            for (int c = 0; c < 15 && size % on == 0; c++) {
+                int node[MAX];
+                for (int r = 0; r < size; r++) node[r] = r / on;
+                ll_coll_spec s = {.coll = LL_COLL_ALLREDUCE,
+                                  .size = size,
+                                  .count = counts[c % 5],
+                                  .segment = (const int64_t[]){0, 500, 8192}[c / 5],
+                                  .node = node};
+                ll_arena *arena = ll_arena_new();
+                const ll_sched *list;
+                OK(ll_sched_build(arena, ll_algo_find(s.coll, names[k]), &s, rank, &list));
+                memset(data, 0x7f, ROOM * sizeof(float));
+                fill(data, LL_F32, rank, 0, s.count);
+                run(list, s.coll);
+                for (int64_t i = 0; i < s.count; i++)
+                    must_be(data, LL_F32, i, combined(size, i, LL_REDUCE_SUM), names[k]);
+                expect_guard(data, sizeof(float), s.count, names[k]);
+                ll_arena_free(arena);
+            }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(halos), cmocka_unit_test(subsets),
+                                       cmocka_unit_test(nodes)};
+    if (ll_comm_open(&(ll_comm_opts){.timeout_s = 20}, &comm)) {
+        fprintf(stderr, "%s\n%s", ll_error_text(), ll_error_frames());
+        return 1;
+    }
+    rank = ll_comm_rank(comm);
+    size = ll_comm_size(comm);
+    data = (float *)malloc(ROOM * sizeof(float));
+    if (!rank) printf("seed %llu\n", (unsigned long long)seed);
+    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    free(data);
+    ll_comm_close(comm);
+    return failed;
+}
