@@ -94,8 +94,8 @@ typedef struct ll_engine {
     int n_source;
     ll_watch *watch;
     uint64_t moved; /* rounds and messages that ended */
-    int spin;    /* polls without success before the core is given to others */
-    bool failed; /* read and written atomically */
+    int spin;       /* polls without success before the core is given to others */
+    bool failed;    /* read and written atomically */
     ll_err failure;
     char failure_text[1024];
     /* Whoever looks at any of this holds the lock, unless there is one rank only. */
