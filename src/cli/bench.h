@@ -12,11 +12,11 @@ extern const ll_command ll_bench_step_command, ll_bench_comm_command;
 
 /* ---- bench comm ---- */
 typedef struct ll_comm_bench_opts {
-    const char *op, *sizes, *algorithms, *segment, *dtype, *svg, *show, *table;
+    const char *op, *sizes, *algorithms, *segment, *dtype, *svg, *show, *table, *rate;
     ll_words codecs;
-    int64_t ranks, count;
+    int64_t ranks, count, hosts;
     double seconds;
-    bool canonical, shared, fresh, json, list;
+    bool canonical, shared, fresh, json, list, netns;
 } ll_comm_bench_opts;
 
 /* A way to do it, timed. */

@@ -1,6 +1,7 @@
 /* bench_comm.c: loopline bench comm: its options, and which part of it they ask for. */
 #include "cli/bench.h"
 #include "base/near.h"
+#include "cli/bench_netns.h"
 #include "cli/launch.h"
 
 #include <limits.h>
@@ -29,7 +30,11 @@ static const ll_arg args[] = {
     {"--svg", LL_ARG_TEXT, OPT(svg), "FILE", "draw measured and predicted times", NULL},
     {"--list", LL_ARG_FLAG, OPT(list), NULL, "every algorithm and what it costs on -n ranks", NULL},
     {"--show", LL_ARG_TEXT, OPT(show), "ALGORITHM", "print its steps (with -n, --count)", NULL},
-    {"--count", LL_ARG_INT, OPT(count), "C", "elements, with --show", NULL},
+    {"--count", LL_ARG_INT, OPT(count), "C", "elements, with --show and --netns", NULL},
+    {"--netns", LL_ARG_FLAG, OPT(netns), NULL,
+     "a gradient between hosts in network namespaces of this machine (needs root)", NULL},
+    {"--hosts", LL_ARG_INT, OPT(hosts), "N", "with --netns: how many (4)", NULL},
+    {"--rate", LL_ARG_TEXT, OPT(rate), "RATE", "with --netns: of each link (1gbit)", NULL},
     {0}};
 
 ll_err ll_comm_bench_coll(const char *name, ll_coll *out)
@@ -110,6 +115,11 @@ static ll_err run(const void *given)
     const ll_comm_bench_opts *o = (const ll_comm_bench_opts *)given;
     if (o->list) return ll_comm_bench_list(o);
     if (o->show) return ll_comm_bench_show(o);
+    CHECK(o->netns || (!o->hosts && !o->rate), LL_E_ARG, "--hosts and --rate go with --netns");
+    CHECK(o->hosts <= 250, LL_E_ARG, "--hosts %lld: want 2 to 250", (long long)o->hosts);
+    if (o->netns)
+        return ll_bench_netns(&(ll_netns_opts){
+            .hosts = (int)o->hosts, .rate = o->rate, .count = o->count, .json = o->json});
     return ll_comm_bench_run(o);
 }
 
