@@ -147,13 +147,13 @@ static void fast(void **state)
         assert_int_equal(ll_sched_build(arena, ring, &s, r, &lists[r]), LL_OK);
     const ll_link_model m = {.alpha = {1e-6, 1e-6}, .beta = {1e-9, 1e-9}, .gamma = 1e-10};
     struct timespec a, b;
-    clock_gettime(CLOCK_MONOTONIC, &a);
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &a);
     double t = ll_sched_time(&s, lists, 4, &m);
-    clock_gettime(CLOCK_MONOTONIC, &b);
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &b);
     double ms = (double)(b.tv_sec - a.tv_sec) * 1e3 + (double)(b.tv_nsec - a.tv_nsec) * 1e-6;
     print_message("%d steps a rank: %.3g s predicted in %.1f ms\n", lists[0]->n_step, t, ms);
     assert_true(lists[0]->n_step >= 10000 && t > 0);
-    assert_true(ms < 1000); /* far more than it takes: machines are busy */
+    assert_true(ms < 1000); /* far more than it takes: sanitizers are slow */
     ll_arena_free(arena);
 }
 
