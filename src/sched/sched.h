@@ -1,5 +1,5 @@
 /* sched.h: collectives as data. An algorithm is a pure function that emits, for one rank, a list of
- * steps; the verifier (verify.h) proves the lists of all ranks right, the simulator (simulate.h)
+ * steps; the verifier (verify.h) proves the lists of all ranks right, the simulator (there too)
  * times them, comm/ runs them. All three read the same lists.
  *
  * Buffers. Steps name elements, not bytes, of four buffers that each rank has:

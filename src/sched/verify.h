@@ -12,7 +12,9 @@ extern "C" {
  * clocks). Fails, saying which rank, step and element, on: a deadlock, a message of the wrong
  * length, one never received, a contribution summed twice, unwritten memory used, reads and writes
  * that no signal or message orders, a result that is not what the collective promises, counters
- * (messages, elements sent, signals, buffer sizes) that are not those of the list. */
+ * (messages, elements sent, signals, buffer sizes) that are not those of the list, a rank that ends
+ * a list with signals without having heard from all on its node (then the window's other half would
+ * not be free for whatever comes next). At most 64 ranks. The library's own is trusted. */
 ll_err ll_sched_verify(const ll_coll_spec *s, const ll_sched *const *ranks);
 /* The same lists run `times` times one after another, alternating between two halves of the window
  * as comm/ does: is that free of races too? */

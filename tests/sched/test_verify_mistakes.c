@@ -175,6 +175,17 @@ static void messages(void **state)
     lists right = ring();
     accepted(&right, 3);
     assert_false(ll_sched_was_canonical());
+    assert_string_equal(ll_sched_text(right.arena, right.ranks[2]),
+                        "round 0: send to 0, data[2..4)\n"
+                        "round 0: receive from 1, scratch[0..2)\n"
+                        "round 1: fold data[0..2) = data[0..2) + scratch[0..2)\n"
+                        "round 2: send to 0, data[0..2)\n"
+                        "round 2: receive from 1, scratch[3..6)\n"
+                        "round 3: fold data[4..7) = data[4..7) + scratch[3..6)\n"
+                        "round 4: send to 0, data[4..7)\n"
+                        "round 4: receive from 1, data[2..4)\n"
+                        "round 5: send to 0, data[2..4)\n"
+                        "round 5: receive from 1, data[0..2)\n");
     ll_arena_free(right.arena);
     /* Left out: the next one is taken for it; the last one: its partner waits. */
     MISTAKE(ring, 0, drop(&l, 0, 0), "elements, but rank");
