@@ -36,8 +36,8 @@ static void print_head(const ll_comm_bench_report *r)
            "%g ranks a core\n",
            1e-9 / (m->gamma + 1e-15), 1e-9 / (m->kappa + 1e-15), 1e6 * m->sigma, m->share);
     const char *file = ll_tuner_file(r->tuner);
-    printf("tuned in %s%s%s%s\n", ll_text_duration(ll_tuner_seconds(r->tuner), s),
-           ll_tuner_was_read(r->tuner) ? ", some time ago" : "", file ? ", kept in " : "",
+    printf("tuned in %s%s, %s%s\n", ll_text_duration(ll_tuner_seconds(r->tuner), s),
+           ll_tuner_was_read(r->tuner) ? " some time ago" : "", file ? "kept in " : "not kept",
            file ? file : "");
     printf("malloc keeps what is freed, or the MPI library would lose time to new pages with large "
            "messages\n");

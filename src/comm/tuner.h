@@ -38,7 +38,8 @@ ll_err ll_tune(ll_comm *c, const ll_tuner_opts *opts, const ll_tuner **out);
 void ll_tuner_free(ll_tuner *t); /* the communicator does */
 const ll_link_model *ll_tuner_model(const ll_tuner *t);
 const ll_tuned *ll_tuner_entries(const ll_tuner *t, int *n);
-const char *ll_tuner_file(const ll_tuner *t); /* read from or written to; NULL: none */
+/* Read from or written to; NULL: none, or the machine was too busy for a table worth keeping. */
+const char *ll_tuner_file(const ll_tuner *t);
 bool ll_tuner_was_read(const ll_tuner *t);
 double ll_tuner_seconds(const ll_tuner *t); /* that the tuning took */
 /* A choice for a call, from the tuner (may be NULL) or the built-in rules. Pure. *segment is in

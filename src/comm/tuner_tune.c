@@ -114,6 +114,26 @@ static ll_err measure(ll_comm *c, double began, double budget_s, ll_arena *arena
     return LL_OK;
 }
 
+/* Were the small all-reduces measured, at least? Where not even these were, the machine is busy
+ * with something else, and a table would keep that for ever. */
+static bool worth_keeping(const ll_tuner *t)
+{
+    for (int i = 0; i < t->n_entry; i++) {
+        const ll_tuned *e = &t->entries[i];
+        bool small = e->coll == LL_COLL_ALLREDUCE && !e->shared && e->bytes <= 64 << 10;
+        if (small && !(e->ways[0].measured_s > 0)) return false;
+    }
+    return t->n_entry > 0;
+}
+
+/* Rank 0 writes; that it could not is no failure of the tuning. */
+static void keep(ll_comm *c, ll_tuner *t, const char *path, const char *key)
+{
+    t->file = worth_keeping(t) ? path : NULL;
+    if (!t->file || ll_comm_rank(c) != 0 || ll_tuner_write(t, path, key) == LL_OK) return;
+    fprintf(stderr, "loopline: warning: the tuner's table is not kept: %s\n", ll_error_message());
+}
+
 ll_err ll_tune(ll_comm *c, const ll_tuner_opts *opts, const ll_tuner **out)
 {
     double began = ll_tuner_now(), budget = opts && opts->budget_s > 0 ? opts->budget_s : 1.5;
@@ -128,13 +148,9 @@ ll_err ll_tune(ll_comm *c, const ll_tuner_opts *opts, const ll_tuner **out)
         t->size = ll_comm_size(c);
         rc = measure(c, began, budget, arena, t);
         t->seconds = ll_tuner_now() - began;
-        t->file = alone ? NULL : path;
-        arena = NULL;
-        if (rc == LL_OK && t->file && ll_comm_rank(c) == 0 && ll_tuner_write(t, path, key) != LL_OK)
-            fprintf(stderr, "loopline: warning: the tuner's table is not kept: %s\n",
-                    ll_error_message());
+        if (rc == LL_OK) keep(c, t, path, key);
     }
-    ll_arena_free(arena);
+    if (!t || t->arena != arena) ll_arena_free(arena);
     if (rc != LL_OK) {
         ll_tuner_free(t);
         return ll_frame(rc, __FILE__, __LINE__, __func__);

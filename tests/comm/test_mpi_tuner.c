@@ -56,12 +56,12 @@ static void check_entries(const ll_tuner *t)
             assert_true(e[i].ways[k].measured_s >= last);
             last = e[i].ways[k].measured_s;
         }
-        bool small = e[i].bytes <= 1 << 20;
+        bool small = e[i].bytes <= 64 << 10;
         n_allreduce += e[i].coll == LL_COLL_ALLREDUCE && small && !e[i].shared;
         n_measured += e[i].coll == LL_COLL_ALLREDUCE && small && !e[i].shared && last > 0;
     }
-    assert_int_equal(n_allreduce, 7);
-    assert_true(n_measured >= 1); /* all 7, where other programs leave the cores alone */
+    assert_int_equal(n_allreduce, 5);
+    assert_int_equal(n_measured, 5);
     const ll_link_model *m = ll_tuner_model(t);
     assert_true(m->alpha[0] > 0 && m->alpha[0] < 1 && m->beta[0] > 0 && m->beta[0] < 1e-6);
     assert_true(m->gamma > 0 && m->gamma < 1e-6 && m->kappa > 0 && m->kappa < 1e-6);
@@ -86,13 +86,17 @@ static void tunes_once_and_reads_then(void **state)
     (void)state;
     const ll_tuner *t;
     assert_null(ll_comm_tuner(comm));
-    OK(ll_tune(comm, &(ll_tuner_opts){.budget_s = 0.7}, &t));
+    double budget = 0.7; /* a machine that is busy may need more for a table worth keeping */
+    OK(ll_tune(comm, &(ll_tuner_opts){.budget_s = budget}, &t));
+    for (; ll_comm_size(comm) > 1 && !ll_tuner_file(t) && budget < 10; budget *= 3)
+        OK(ll_tune(comm, &(ll_tuner_opts){.budget_s = 3 * budget}, &t));
     assert_ptr_equal(ll_comm_tuner(comm), t);
     assert_false(ll_tuner_was_read(t));
     equal_on_all_ranks(t);
     if (ll_comm_size(comm) == 1) return; /* nothing to tune */
-    if (ll_comm_rank(comm) == 0) print_message("tuned in %.2f s\n", ll_tuner_seconds(t));
-    assert_true(ll_tuner_seconds(t) < 5); /* 0.7 on a machine that does nothing else */
+    if (ll_comm_rank(comm) == 0)
+        print_message("tuned in %.2f s of %.1f\n", ll_tuner_seconds(t), budget);
+    assert_true(ll_tuner_seconds(t) < 3 * budget + 2);
     check_entries(t);
     sums_with_the_table();
     double first = print_of(t);
@@ -115,11 +119,12 @@ static void broken_files_are_measured_anew(void **state)
     }
     const ll_tuner *t;
     OK(ll_comm_barrier(comm));
-    OK(ll_tune(comm, &(ll_tuner_opts){.budget_s = 0.3}, &t));
+    OK(ll_tune(comm, &(ll_tuner_opts){.budget_s = 0.5}, &t));
     assert_false(ll_tuner_was_read(t));
     equal_on_all_ranks(t);
-    OK(ll_tune(comm, NULL, &t));
-    assert_true(ll_tuner_was_read(t));
+    bool kept = ll_tuner_file(t);
+    OK(ll_tune(comm, &(ll_tuner_opts){.budget_s = 0.2}, &t));
+    assert_int_equal(ll_tuner_was_read(t), kept);
 }
 
 int main(void)
