@@ -62,7 +62,7 @@ static void pass_on(int signal)
 /* In the child: becomes the script. It is told to end when this process is killed. */
 static void become(const char *path, const char *why, const ll_netns_opts *o)
 {
-    char self[4096], hosts[16], count[24];
+    char self[4096], hosts[16], count[24], owner[16];
     ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
     if (n <= 0) _exit(1);
     self[n] = '\0';
@@ -73,6 +73,8 @@ static void become(const char *path, const char *why, const ll_netns_opts *o)
     setenv("NETNS_RATE", o->rate, 1);
     setenv("NETNS_MPIEXEC", ll_cli_mpiexec(), 1);
     setenv("NETNS_WHY", why, 1);
+    snprintf(owner, sizeof owner, "%d", (int)getppid());
+    setenv("NETNS_OWNER", owner, 1);
     setenv("OMP_NUM_THREADS", "1", 1);
     unsetenv("NETNS_PREFIX");
     const char *argv[] = {"bash",   path,    "run",     hosts,     self,

@@ -101,19 +101,19 @@ static float doubled(float *const *parts, int64_t i)
 /* Are n floats the same on all ranks, to the bit? */
 static void same_everywhere(const float *x, int64_t n)
 {
-    uint32_t sum[2] = {0, 0};
-    int32_t most[2], least[2];
+    uint32_t sum[4] = {0};
+    int32_t most[4];
     for (int64_t i = 0; i < n; i++) {
         uint32_t u;
         memcpy(&u, &x[i], 4);
         sum[0] = sum[0] * 31 + u;
         sum[1] = (sum[1] ^ u) * 16777619u;
     }
+    for (int i = 0; i < 2; i++)
+        sum[2 + i] = ~sum[i]; /* their largest: the least of the first two */
     memcpy(most, sum, sizeof most);
-    memcpy(least, sum, sizeof least);
-    ok(ll_comm_allreduce(comm, most, 2, LL_I32, LL_REDUCE_MAX, NULL));
-    ok(ll_comm_allreduce(comm, least, 2, LL_I32, LL_REDUCE_MIN, NULL));
-    assert_memory_equal(most, least, sizeof most);
+    ok(ll_comm_allreduce(comm, most, 4, LL_I32, LL_REDUCE_MAX, NULL));
+    assert_memory_equal(most, sum, sizeof most);
 }
 
 static ll_codec *opened(const char *text, int64_t n, ll_sparse_form form)
@@ -174,6 +174,7 @@ static void exact(void **state)
     for (int l = 0; l < 7; l++)
         for (int t = 0; t < 5; t++)
             for (int f = LL_SPARSE_AUTO; f <= LL_SPARSE_DENSE; f++) {
+                if (lengths[l] < 10 && t % 2) continue;
                 if (lengths[l] > 2000 && (t != 1 || f != LL_SPARSE_AUTO)) continue;
                 exact_case(texts[t], lengths[l], (ll_sparse_form)f);
             }
