@@ -57,7 +57,6 @@ void ll_cli_launch_env(int64_t ranks)
         {"OMPI_MCA_mpi_yield_when_idle", "1"},
         {"OMPI_MCA_rmaps_base_oversubscribe", "1"},
         {"OMPI_MCA_hwloc_base_binding_policy", "none"},
-        {"OMPI_MCA_orte_execute_quiet", "1"},                        /* our message is enough */
         {"PRTE_MCA_rmaps_default_mapping_policy", ":oversubscribe"}, /* from version 5 on */
         {"PRTE_MCA_hwloc_default_binding_policy", "none"},
         /* MPICH: with more ranks than cores no setting helps; our waits yield instead. */
@@ -127,15 +126,17 @@ int ll_cli_fail(const char *who, const char *text, int status)
 {
     int size = ll_job_size(), rank = ll_job_rank();
     ll_failure how = ll_job_failure();
+    bool print = how != LL_FAILURE_HEARD && how != LL_FAILURE_TOLD;
+    bool wait = how == LL_FAILURE_LATE || (how == LL_FAILURE_ALONE && rank);
     if (size <= 1) {
-        if (how != LL_FAILURE_TOLD) fprintf(stderr, "%s: %s\n", who, text);
+        if (print) fprintf(stderr, "%s: %s\n", who, text);
         return status;
     }
-    /* Launchers end the job when the first rank leaves: let the one that tells come first. */
-    if (how == LL_FAILURE_TOLD) pause_s(1.0);
-    if (how == LL_FAILURE_ALONE && rank) pause_s(1.0 + 0.05 * (rank < 20 ? rank : 20));
-    if (how != LL_FAILURE_TOLD) fprintf(stderr, "%s: rank %d: %s\n", who, rank, text);
+    /* Launchers end the job when the first rank leaves: let the one that prints come first. */
+    if (how == LL_FAILURE_HEARD) pause_s(1.0);
+    if (wait) pause_s(1.0 + 0.05 * (rank < 20 ? rank : 20));
+    if (print) fprintf(stderr, "%s: rank %d: %s\n", who, rank, text);
     fflush(NULL);
-    if (how == LL_FAILURE_ALONE) ll_job_abort(status);
+    if (how == LL_FAILURE_ALONE || how == LL_FAILURE_LATE) ll_job_abort(status);
     return status;
 }

@@ -1,8 +1,9 @@
 /* agree.c: one rank's failure becomes everyone's, so that no rank walks on into a collective that
  * the others will never reach. First the lowest rank that failed is found (a minimum over all; none
  * is the normal case, and costs one small all-reduce), then it tells what went wrong. */
-#include "comm/comm.h"
+#include "comm/comm_int.h"
 #include "comm/job.h"
+#include "comm/watch_int.h"
 
 #include <limits.h>
 #include <stdio.h>
@@ -48,6 +49,14 @@ ll_err ll_comm_agree(ll_comm *c, ll_err mine)
         snprintf(message, sizeof message, "rank %d: %s", ll_comm_transport(c)->world[who],
                  n.message);
     ll_err code = ll_raise((ll_err)n.code, __FILE__, __LINE__, __func__, "%s", message);
-    ll_job_share_failure(ll_error_message(), me ? LL_FAILURE_TELL : LL_FAILURE_TOLD);
+    ll_job_share_failure(ll_error_message(), me ? LL_FAILURE_TELL : LL_FAILURE_HEARD);
     return code;
+}
+
+void ll_comm_give_up(ll_comm *c)
+{
+    char message[LL_WATCH_REPORT];
+    snprintf(message, sizeof message, "rank %d: %s", ll_comm_transport(c)->world[ll_comm_rank(c)],
+             ll_error_message());
+    ll_watch_give_up(ll_comm_watch(c), message);
 }

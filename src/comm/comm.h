@@ -31,6 +31,10 @@ typedef struct ll_comm_count {
 } ll_comm_count;
 ll_comm_count ll_comm_counted(const ll_comm *c);
 
+/* Local. This rank failed, with its thread's last error, and will take part in nothing more: the
+ * others learn of it by the watch, wherever they wait. */
+void ll_comm_give_up(ll_comm *c);
+
 ll_transport *ll_comm_transport(ll_comm *c);
 const int *ll_comm_nodes(const ll_comm *c); /* [size] */
 const ll_comm_opts *ll_comm_options(const ll_comm *c);

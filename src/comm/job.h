@@ -15,10 +15,12 @@ int ll_job_rank(void);
 /* Who knows of a failure, and who prints it. */
 typedef enum ll_failure {
     LL_FAILURE_ALONE, /* this rank's alone, as far as it knows */
-    LL_FAILURE_TELL,  /* known to all ranks and this one's: it prints it */
-    LL_FAILURE_TOLD,  /* known to all ranks: another one prints it, or it has been printed */
+    LL_FAILURE_TELL,  /* known to all ranks, and befell this one, which prints it */
+    LL_FAILURE_HEARD, /* known to all ranks, and befell another one, which prints it */
+    LL_FAILURE_LATE,  /* the same, but that one may be gone: print it if the job goes on */
+    LL_FAILURE_TOLD,  /* known to all ranks, and printed already */
 } ll_failure;
-/* All ranks know of the failure with this message: after ll_comm_agree, or a report of watch.h. */
+/* All ranks know of the failure with this message: by ll_comm_agree, or by the watch. */
 void ll_job_share_failure(const char *message, ll_failure how);
 /* This thread's most recent failure. */
 ll_failure ll_job_failure(void);

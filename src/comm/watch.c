@@ -29,6 +29,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <time.h>
 #include <unistd.h>
 
 enum { WORDS = LL_WATCH_NAME / 8 };
@@ -45,12 +46,15 @@ struct ll_watch {
     /* The failure: report stays as it is once failed is set. */
     _Atomic bool failed, seen, closing;
     char report[LL_WATCH_REPORT];
-    int wake; /* written to when closing */
+    _Atomic bool giving_up; /* last_words are to be sent */
+    char last_words[LL_WATCH_REPORT];
+    int wake; /* written to when closing or giving up */
     pthread_t thread;
     bool running;
     /* The thread's. */
     uint64_t last_turn;
     double since, failed_at; /* the counter changed; the watch failed */
+    double slept, woke;      /* this process was stopped last: for so long, until when */
     ll_watch_hub *hub;       /* of rank 0 */
     ll_watch_link link;      /* of others, to rank 0 */
     bool hub_left;
@@ -133,6 +137,17 @@ ll_err ll_watch_check(ll_watch *w)
     FAIL(LL_E_COMM, "%s", w->report);
 }
 
+void ll_watch_give_up(ll_watch *w, const char *text)
+{
+    if (!w || w->failed) return;
+    snprintf(w->last_words, sizeof w->last_words, "%s", text);
+    w->giving_up = true;
+    double until = ll_watch_now() + 1;
+    if (eventfd_write(w->wake, 1) == 0)
+        while (w->giving_up && !w->failed && ll_watch_now() < until)
+            nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+}
+
 /* ---- the thread's side ---- */
 
 static void read_name(const name_cell cell, char out[LL_WATCH_NAME])
@@ -178,11 +193,11 @@ static void say(const char *format, ...)
     if (write(STDERR_FILENO, text, (size_t)n) < 0) return; /* nobody listens: no one to tell */
 }
 
-/* teller: this thread prints it for all. told: it, or another, has. */
-static void set_failed(ll_watch *w, bool teller, bool told)
+/* print: this thread does, for all. */
+static void set_failed(ll_watch *w, bool print, ll_failure how)
 {
-    if (teller) say("loopline: %s\n", w->report);
-    if (told) ll_job_share_failure(w->report, LL_FAILURE_TOLD);
+    if (print) say("loopline: %s\n", w->report);
+    ll_job_share_failure(w->report, how);
     w->failed_at = ll_watch_now();
     atomic_store_explicit(&w->failed, true, memory_order_release);
 }
@@ -194,7 +209,7 @@ static void lost_hub(ll_watch *w, ll_watch_fate fate, double now)
         {.rank = w->world[0], .fate = fate, .silent_s = now - w->hub_heard, .state = w->hub_state},
         {.rank = w->world[w->rank], .fate = LL_WATCH_HERE, .state = read_state(w, now)}};
     ll_watch_report(rows, 2, w->report);
-    set_failed(w, w->rank == 1, w->rank == 1);
+    set_failed(w, w->rank == 1, w->rank == 1 ? LL_FAILURE_TOLD : LL_FAILURE_LATE);
 }
 
 static void hear_hub(ll_watch *w, double now)
@@ -212,18 +227,37 @@ static void hear_hub(ll_watch *w, double now)
             ll_watch_unlink(&w->link);
         } else if (m.kind == LL_WATCH_FAILED) {
             strcpy(w->report, m.report);
-            set_failed(w, false, true);
+            set_failed(w, false, LL_FAILURE_TOLD);
         } else if (m.kind == LL_WATCH_STATE) {
             w->hub_state = m.state;
         }
     }
 }
 
-static void tick_hub(ll_watch *w, const ll_watch_state *s)
+/* The rank has printed what it fails with. */
+static void send_last_words(ll_watch *w)
 {
+    ll_watch_msg m = {0};
+    strcpy(m.report, w->last_words);
+    if (w->hub)
+        ll_watch_hub_tell(w->hub, w->last_words);
+    else
+        ll_watch_send(&w->link, LL_WATCH_FAILED, &m);
+    strcpy(w->report, w->last_words);
+    set_failed(w, false, LL_FAILURE_TOLD);
+    w->giving_up = false;
+}
+
+static void tick_hub(ll_watch *w, const ll_watch_state *s, double now)
+{
+    bool print;
     ll_watch_hub_beat(w->hub, s);
-    if (!ll_watch_hub_judge(w->hub, s, w->report)) return;
-    set_failed(w, true, true);
+    if (!ll_watch_hub_judge(w->hub, s, w->report, &print)) return;
+    if (w->slept > w->timeout && now - w->woke < w->timeout) /* it is their report that counts */
+        snprintf(w->report, sizeof w->report,
+                 "rank %d was stopped for %.1f s, and the others went on without it", w->world[0],
+                 w->slept);
+    set_failed(w, print, LL_FAILURE_TOLD);
     ll_watch_hub_tell(w->hub, w->report);
 }
 
@@ -248,6 +282,8 @@ static void end_process_if_stuck(ll_watch *w, double now)
 static void tick(ll_watch *w, double now, double slept)
 {
     if (slept > w->timeout / 2) { /* this process was stopped: no news is no sign of anything */
+        w->slept = slept;
+        w->woke = now;
         w->since += slept;
         w->hub_heard += slept;
         if (w->hub) ll_watch_hub_slept(w->hub, slept);
@@ -258,7 +294,7 @@ static void tick(ll_watch *w, double now, double slept)
     }
     ll_watch_state s = read_state(w, now);
     if (w->hub)
-        tick_hub(w, &s);
+        tick_hub(w, &s, now);
     else
         tick_rank(w, &s, now);
 }
@@ -284,6 +320,7 @@ static void *watch(void *arg)
     while (!w->closing) {
         listen_until(w, last + w->period);
         if (w->closing) break;
+        if (w->giving_up && !w->failed) send_last_words(w);
         double now = ll_watch_now();
         tick(w, now, now - last - w->period);
         last = now;

@@ -29,6 +29,9 @@ void ll_watch_wait_end(ll_watch *w);
 /* Something of what this rank waits for has arrived: the time of its wait begins anew, so that a
  * slow collective is no stall. Two stores, for every message. */
 void ll_watch_moved(ll_watch *w);
+/* This rank failed for reasons of its own: the others' watches fail with this text. Returns when it
+ * was sent. */
+void ll_watch_give_up(ll_watch *w, const char *text);
 /* LL_OK, or the failure, LL_E_COMM with the report's text. Cheap: one load while all is well. */
 ll_err ll_watch_check(ll_watch *w);
 bool ll_watch_failed(const ll_watch *w);

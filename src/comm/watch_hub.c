@@ -36,7 +36,8 @@ struct ll_watch_hub {
         ll_watch_link link;
         double since;
     } guests[GUESTS];
-    bool died; /* somebody, since the last judgement */
+    bool died;                        /* somebody, since the last judgement */
+    char last_words[LL_WATCH_REPORT]; /* of a rank that gave up */
 };
 
 /* What an event is about: a rank, a guest, or one of these. */
@@ -151,6 +152,8 @@ static void hear_rank(ll_watch_hub *h, int rank)
             ll_watch_unlink(&p->link);
         } else if (m.kind == LL_WATCH_STATE) {
             p->state = m.state;
+        } else if (m.kind == LL_WATCH_FAILED && !h->last_words[0]) {
+            strcpy(h->last_words, m.report);
         }
     }
 }
@@ -161,7 +164,7 @@ void ll_watch_hub_serve(ll_watch_hub *h, double until)
         double left = until - ll_watch_now();
         struct epoll_event events[EVENTS];
         /* After a death: only what has come already, others may have died with it. */
-        int ms = h->died || left <= 0 ? 0 : (int)(1e3 * left) + 1;
+        int ms = h->died || h->last_words[0] || left <= 0 ? 0 : (int)(1e3 * left) + 1;
         int n = epoll_wait(h->poll, events, EVENTS, ms);
         for (int i = 0; i < n; i++) {
             uint32_t about = events[i].data.u32;
@@ -173,7 +176,7 @@ void ll_watch_hub_serve(ll_watch_hub *h, double until)
             else
                 hear_rank(h, (int)about);
         }
-        if (n < EVENTS && (h->died || ll_watch_now() >= until)) break;
+        if (n < EVENTS && (h->died || h->last_words[0] || ll_watch_now() >= until)) break;
     }
     drop_late_guests(h, ll_watch_now());
 }
@@ -185,37 +188,52 @@ void ll_watch_hub_beat(ll_watch_hub *h, const ll_watch_state *mine)
         if (h->peers[r].link.fd >= 0) ll_watch_send(&h->peers[r].link, LL_WATCH_STATE, &m);
 }
 
-static ll_watch_fate fate_of(const ll_watch_hub *h, const peer *p, double now)
+/* Of a rank that was not heard of for this long. */
+static ll_watch_fate fate_of(const peer *p, double now, double silence)
 {
     if (p->dead) return LL_WATCH_DEAD;
     if (p->left) return LL_WATCH_LEFT;
-    return p->met && now - p->heard > h->timeout ? LL_WATCH_SILENT : LL_WATCH_HERE;
+    return p->met && now - p->heard > silence ? LL_WATCH_SILENT : LL_WATCH_HERE;
 }
 
-bool ll_watch_hub_judge(ll_watch_hub *h, const ll_watch_state *mine, char report[LL_WATCH_REPORT])
+static void write_report(const ll_watch_hub *h, double now, char report[LL_WATCH_REPORT])
 {
-    double now = ll_watch_now();
-    h->peers[0] = (peer){.link = {.fd = -1}, .met = true, .heard = now, .state = *mine};
-    bool bad = h->died;
-    h->died = false;
-    for (int r = 0; r < h->size; r++) {
-        const peer *p = &h->peers[r];
-        ll_watch_fate fate = fate_of(h, p, now);
-        bool stalls = p->state.waiting && p->state.seconds > h->timeout;
-        bad = bad || fate == LL_WATCH_SILENT || (fate == LL_WATCH_HERE && stalls);
-    }
-    if (!bad) return false;
+    /* Others wait for a rank that has missed several beats: no longer take its word for where it
+     * is. */
+    double silence = h->timeout / 4 < 3 ? h->timeout / 4 : 3;
     ll_watch_row *rows = (ll_watch_row *)calloc((size_t)h->size, sizeof *rows);
     LL_ASSERT(rows);
     for (int r = 0; r < h->size; r++) {
         const peer *p = &h->peers[r];
         rows[r] = (ll_watch_row){.rank = h->world[r], .silent_s = now - p->heard};
         rows[r].state = p->state;
-        rows[r].fate = fate_of(h, p, now);
+        rows[r].state.seconds += now - p->heard;
+        rows[r].fate = fate_of(p, now, silence);
     }
     ll_watch_report(rows, h->size, report);
     free(rows);
-    return true;
+}
+
+bool ll_watch_hub_judge(ll_watch_hub *h, const ll_watch_state *mine, char report[LL_WATCH_REPORT],
+                        bool *print)
+{
+    double now = ll_watch_now();
+    *print = !h->last_words[0];
+    if (h->last_words[0]) {
+        strcpy(report, h->last_words);
+        return true;
+    }
+    h->peers[0] = (peer){.link = {.fd = -1}, .met = true, .heard = now, .state = *mine};
+    bool bad = h->died;
+    h->died = false;
+    for (int r = 0; r < h->size; r++) {
+        const peer *p = &h->peers[r];
+        ll_watch_fate fate = fate_of(p, now, h->timeout);
+        bool stalls = p->state.waiting && p->state.seconds > h->timeout;
+        bad = bad || fate == LL_WATCH_SILENT || (fate == LL_WATCH_HERE && stalls);
+    }
+    if (bad) write_report(h, now, report);
+    return bad;
 }
 
 void ll_watch_hub_tell(ll_watch_hub *h, const char *report)

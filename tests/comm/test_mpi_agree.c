@@ -40,7 +40,7 @@ static void each_set_of_ranks(void **state)
         assert_int_equal(rc, LL_E_IO);
         assert_string_equal(ll_error_message(), wanted);
         if (size > 1)
-            assert_int_equal(ll_job_failure(), rank == who ? LL_FAILURE_TELL : LL_FAILURE_TOLD);
+            assert_int_equal(ll_job_failure(), rank == who ? LL_FAILURE_TELL : LL_FAILURE_HEARD);
         assert_int_equal(ll_comm_agree(comm, LL_OK), LL_OK);
         rc = fail_at("another"); /* a later failure is this rank's alone */
         assert_int_equal(rc, LL_E_IO);
@@ -79,7 +79,7 @@ static void a_long_message(void **state)
     assert_int_equal(rc, LL_E_IO);
     assert_true(strlen(ll_error_message()) > 1000);
     if (size > 1)
-        assert_int_equal(ll_job_failure(), rank == size - 1 ? LL_FAILURE_TELL : LL_FAILURE_TOLD);
+        assert_int_equal(ll_job_failure(), rank == size - 1 ? LL_FAILURE_TELL : LL_FAILURE_HEARD);
 }
 
 int main(void)

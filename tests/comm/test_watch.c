@@ -254,6 +254,34 @@ static void stopped_hub_is_named(void **state)
     assert_true(left->seconds[1] < 0.3 + timeout_s + 1);
 }
 
+static void give_up(ll_watch *w, int rank)
+{
+    sleep_s(0.1);
+    if (rank == 2) ll_watch_give_up(w, "rank 2: no more memory");
+    wait_in(w, "all-reduce", 412, NULL);
+}
+
+static void hub_gives_up(ll_watch *w, int rank)
+{
+    sleep_s(0.1);
+    if (rank == 0) ll_watch_give_up(w, "rank 0: no more memory");
+    wait_in(w, "all-reduce", 412, NULL);
+}
+
+/* Whoever gives up prints that itself. */
+static void giving_up_is_everyones(void **state)
+{
+    (void)state;
+    ended e = run((job){.act = give_up}, -1);
+    assert_reported(&e, -1, "rank 2: no more memory", "");
+    assert_string_equal(e.err, "");
+    assert_true(left->seconds[1] < timeout_s / 2);
+    e = run((job){.act = hub_gives_up}, -1);
+    assert_reported(&e, -1, "rank 0: no more memory", "");
+    assert_string_equal(e.err, "");
+    assert_true(left->seconds[1] < timeout_s / 2);
+}
+
 static void disagree(ll_watch *w, int rank)
 {
     if (rank == 1)
@@ -416,7 +444,8 @@ static void strangers_are_shown_out(void **state)
         errno = 0;
         close(fd[i]);
     }
-    assert_false(ll_watch_hub_judge(h, &(ll_watch_state){0}, report)); /* no rank died */
+    bool print;
+    assert_false(ll_watch_hub_judge(h, &(ll_watch_state){0}, report, &print)); /* no rank died */
     ll_watch_hub_close(h);
     close(wake);
 }
@@ -513,23 +542,15 @@ int main(void)
 {
     left = mmap(NULL, sizeof *left, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(reports_are_readable),
-        cmocka_unit_test(reports_fit),
-        cmocka_unit_test(one_rank_needs_no_watch),
-        cmocka_unit_test(saying_is_cheap),
-        cmocka_unit_test(strangers_are_shown_out),
-        cmocka_unit_test(no_hub_is_an_error),
-        cmocka_unit_test(death_is_named_at_once),
-        cmocka_unit_test(dead_hub_is_named),
-        cmocka_unit_test(stall_is_named),
-        cmocka_unit_test(stopped_rank_is_named),
-        cmocka_unit_test(silence_is_named),
-        cmocka_unit_test(stopped_hub_is_named),
-        cmocka_unit_test(mismatch_is_named),
-        cmocka_unit_test(leaving_early_is_named),
-        cmocka_unit_test(hub_leaving_early_is_named),
-        cmocka_unit_test(slow_ranks_are_well),
-        cmocka_unit_test(a_paused_job_goes_on),
+        cmocka_unit_test(reports_are_readable),    cmocka_unit_test(reports_fit),
+        cmocka_unit_test(one_rank_needs_no_watch), cmocka_unit_test(saying_is_cheap),
+        cmocka_unit_test(strangers_are_shown_out), cmocka_unit_test(no_hub_is_an_error),
+        cmocka_unit_test(death_is_named_at_once),  cmocka_unit_test(dead_hub_is_named),
+        cmocka_unit_test(giving_up_is_everyones),  cmocka_unit_test(stall_is_named),
+        cmocka_unit_test(stopped_rank_is_named),   cmocka_unit_test(silence_is_named),
+        cmocka_unit_test(stopped_hub_is_named),    cmocka_unit_test(mismatch_is_named),
+        cmocka_unit_test(leaving_early_is_named),  cmocka_unit_test(hub_leaving_early_is_named),
+        cmocka_unit_test(slow_ranks_are_well),     cmocka_unit_test(a_paused_job_goes_on),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
