@@ -1,0 +1,321 @@
+/* test_failure: real jobs through mpiexec in which one rank dies, stops, loops for ever, leaves or
+ * calls something else: each is over soon, with a failure, and says which rank and which operation.
+ *
+ * The test starts mpiexec with itself and the name of a case; that process is a rank of the job.
+ * Where a rank dies the launcher ends all others within a millisecond, so its own message is
+ * accepted there in place of ours; nowhere else. */
+#include "cli/launch.h"
+#include "comm/watch_int.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+enum { RANKS = 4 };
+static const double timeout_s = 1.5, grace_s = 2;
+
+/* ---- a rank of a job ---- */
+
+static ll_err all_reduce(ll_comm *c, const char *site)
+{
+    float x[1000] = {0};
+    return ll_comm_allreduce(c, x, 1000, LL_F32, LL_REDUCE_SUM, &(ll_coll_opts){.site = site});
+}
+
+static ll_err loops(ll_comm *c)
+{
+    if (ll_comm_rank(c) == 2) {
+        ll_comm_doing(c, "forward of conv3");
+        for (volatile unsigned n = 0;; n++) continue;
+    }
+    return all_reduce(c, "fc1.weight");
+}
+
+static ll_err hub_loops(ll_comm *c)
+{
+    if (ll_comm_rank(c) == 0) {
+        ll_comm_doing(c, "forward of conv3");
+        for (volatile unsigned n = 0;; n++) continue;
+    }
+    return all_reduce(c, "fc1.weight");
+}
+
+static ll_err stops(ll_comm *c)
+{
+    if (ll_comm_rank(c) == 2) {
+        ll_comm_doing(c, "forward of conv3");
+        usleep(300000);
+        raise(SIGSTOP);
+    }
+    return all_reduce(c, "fc1.weight");
+}
+
+static ll_err hub_stops(ll_comm *c)
+{
+    if (ll_comm_rank(c) == 0) {
+        ll_comm_doing(c, "forward of conv3");
+        usleep(300000);
+        raise(SIGSTOP);
+    }
+    return all_reduce(c, "fc1.weight");
+}
+
+static ll_err dies(ll_comm *c)
+{
+    if (ll_comm_rank(c) == 2) {
+        ll_comm_doing(c, "forward of conv3");
+        usleep(300000);
+        raise(SIGKILL);
+    }
+    return all_reduce(c, "fc1.weight");
+}
+
+static ll_err exits(ll_comm *c)
+{
+    if (ll_comm_rank(c) == 2) {
+        ll_comm_doing(c, "forward of conv3");
+        usleep(300000);
+        _exit(0);
+    }
+    return all_reduce(c, "fc1.weight");
+}
+
+/* By algorithms whose messages do not meet: rank 1 waits for one of rank 3's. */
+static ll_err disagrees(ll_comm *c)
+{
+    float x[1000] = {0};
+    if (ll_comm_rank(c) == 1)
+        return ll_comm_broadcast(c, x, 2, LL_F32, 3,
+                                 &(ll_coll_opts){.site = "embedding", .algorithm = "flat"});
+    return ll_comm_allreduce(c, x, 1000, LL_F32, LL_REDUCE_SUM,
+                             &(ll_coll_opts){.site = "fc1.weight", .algorithm = "ring"});
+}
+
+/* Fails alone; the others wait. */
+static ll_err fails(ll_comm *c)
+{
+    if (ll_comm_rank(c) == 2) FAIL(LL_E_IO, "shard-2.bin: magic is 0, want 20240520");
+    return all_reduce(c, "fc1.weight");
+}
+
+static ll_err agrees(ll_comm *c)
+{
+    return ll_comm_agree(c, ll_comm_rank(c) == 2 ? fails(c) : LL_OK);
+}
+
+static const struct {
+    const char *name;
+    ll_err (*act)(ll_comm *c);
+} cases[] = {{"loops", loops},         {"hub_loops", hub_loops}, {"stops", stops},
+             {"hub_stops", hub_stops}, {"dies", dies},           {"exits", exits},
+             {"disagrees", disagrees}, {"fails", fails},         {"agrees", agrees}};
+
+/* As a command of the program does it. */
+static int rank_main(int argc, char **argv)
+{
+    ll_comm *c;
+    ll_cli_launch_args(argc, argv);
+    ll_err rc = ll_comm_open(&(ll_comm_opts){.timeout_s = timeout_s, .table = ""}, &c);
+    for (size_t i = 0; rc == LL_OK && i < sizeof cases / sizeof *cases; i++)
+        if (!strcmp(cases[i].name, argv[1])) {
+            rc = all_reduce(c, "warm-up");
+            if (rc == LL_OK) rc = cases[i].act(c);
+            rc = ll_cli_leave(c, rc);
+            break;
+        }
+    return rc == LL_OK ? 0 : ll_cli_fail("loopline test", ll_error_text(), 1);
+}
+
+/* ---- the test ---- */
+
+typedef struct ended {
+    int status; /* of exit; 1000 + a signal */
+    double seconds;
+    char err[65536]; /* standard output and error of the job */
+} ended;
+
+static void become_job(int out, const char *name)
+{
+    char self[4096], ranks[16];
+    ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
+    if (n <= 0) _exit(126);
+    self[n] = '\0';
+    snprintf(ranks, sizeof ranks, "%d", RANKS);
+    prctl(PR_SET_PDEATHSIG, SIGTERM);
+    setpgid(0, 0);
+    dup2(open("/dev/null", O_RDONLY), 0);
+    dup2(out, 1);
+    dup2(out, 2);
+    ll_cli_launch_env(RANKS);
+    execlp(ll_cli_mpiexec(), ll_cli_mpiexec(), "-n", ranks, self, name, (char *)NULL);
+    _exit(126);
+}
+
+/* Until the job is over, or most seconds have passed, which is a failure of the test. */
+static void run(const char *name, double most, ended *e)
+{
+    *e = (ended){0};
+    FILE *file = tmpfile();
+    assert_non_null(file);
+    fflush(NULL);
+    double began = ll_watch_now();
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) become_job(fileno(file), name);
+    int status;
+    bool late = false;
+    while (waitpid(child, &status, WNOHANG) == 0) {
+        usleep(2000);
+        late = late || ll_watch_now() - began > most;
+        if (late) kill(ll_watch_now() - began > most + 3 ? -child : child, SIGTERM);
+        if (ll_watch_now() - began > most + 6) kill(-child, SIGKILL);
+    }
+    e->seconds = ll_watch_now() - began;
+    e->status = WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status);
+    ssize_t n = pread(fileno(file), e->err, sizeof e->err - 1, 0);
+    assert_true(n >= 0);
+    fclose(file);
+    print_message("%s: status %d after %.1f s: %s\n", name, e->status, e->seconds, e->err);
+    if (late) fail_msg("%s: still runs after %.1f s", name, most);
+    assert_int_not_equal(e->status, 126);
+    assert_int_not_equal(e->status, 0);
+}
+
+static int count_of(const char *text, const char *what)
+{
+    int n = 0;
+    for (const char *p = text; (p = strstr(p, what)); p++) n++;
+    return n;
+}
+
+static void assert_once(const ended *e, const char *wanted)
+{
+    int n = count_of(e->err, wanted);
+    if (n != 1) fail_msg("'%s' is there %d times", wanted, n);
+}
+
+static void assert_has(const ended *e, const char *wanted)
+{
+    if (!strstr(e->err, wanted)) fail_msg("there is no '%s'", wanted);
+}
+
+static const double start_s = 3; /* for a job to start and to end, on a busy machine */
+
+static void looping_rank_is_named(void **state)
+{
+    (void)state;
+    ended e;
+    run("loops", timeout_s + grace_s + start_s, &e);
+    assert_once(&e, "loopline: rank 2 is in forward of conv3 (for ");
+    assert_has(&e, "; ranks 0, 1, 3 wait in all-reduce 1 (fc1.weight)");
+}
+
+/* The hub is that rank: it prints the report, and is ended with the others. */
+static void looping_hub_is_named(void **state)
+{
+    (void)state;
+    ended e;
+    run("hub_loops", timeout_s + grace_s + start_s, &e);
+    assert_once(&e, "loopline: rank 0 is in forward of conv3 (for ");
+    assert_has(&e, "; ranks 1-3 wait in all-reduce 1 (fc1.weight)");
+}
+
+/* The others notice its silence, or that they wait for it, whichever comes first. */
+static void stopped_rank_is_named(void **state)
+{
+    (void)state;
+    ended e;
+    run("stops", timeout_s + grace_s + start_s, &e);
+    assert_has(&e, "loopline: rank 2 ");
+    assert_has(&e, "forward of conv3");
+    assert_has(&e, "; ranks 0, 1, 3 wait in all-reduce 1 (fc1.weight)");
+}
+
+static void stopped_hub_is_named(void **state)
+{
+    (void)state;
+    ended e;
+    run("hub_stops", timeout_s + grace_s + start_s, &e);
+    assert_once(&e, "loopline: rank 0 has not answered for 1.");
+    assert_has(&e, "(last seen in forward of conv3); rank 1 waits in all-reduce 1 (fc1.weight)");
+}
+
+/* What mpirun (Open MPI) and mpiexec (MPICH) say of a rank that was killed. */
+static bool launcher_names_it(const ended *e)
+{
+    return strstr(e->err, "rank 2 with PID") || strstr(e->err, "EXIT CODE: 9");
+}
+
+static void dead_rank_is_named(void **state)
+{
+    (void)state;
+    ended e;
+    run("dies", start_s, &e);
+    bool ours = strstr(e.err, "loopline: rank 2 died (last seen in forward of conv3); ranks 0, 1, "
+                              "3 wait in all-reduce 1 (fc1.weight)");
+    print_message("%s\n", ours ? "ours came" : "the launcher was faster");
+    assert_true(ours || launcher_names_it(&e));
+}
+
+/* With status 0: launchers see nothing wrong in that, or say that MPI_Finalize was not called. */
+static void rank_that_exits_is_named(void **state)
+{
+    (void)state;
+    ended e;
+    run("exits", start_s, &e);
+    assert_true(strstr(e.err, "loopline: rank 2 died (last seen in forward of conv3); ") ||
+                strstr(e.err, "rank 2"));
+}
+
+static void mismatch_is_named(void **state)
+{
+    (void)state;
+    ended e;
+    run("disagrees", timeout_s + grace_s + start_s, &e);
+    assert_once(&e, "rank 1 waits in broadcast 1 (embedding)");
+    assert_has(&e, "ranks 0, 2, 3 wait in all-reduce 1 (fc1.weight)");
+}
+
+static void failure_of_one_rank_ends_all(void **state)
+{
+    (void)state;
+    ended e;
+    run("fails", start_s, &e);
+    assert_once(&e, "loopline fails: rank 2: file or data error: shard-2.bin: magic is 0");
+}
+
+static void agreed_failure_is_told_once(void **state)
+{
+    (void)state;
+    ended e;
+    run("agrees", start_s, &e);
+    assert_once(&e, "loopline test: rank 2: file or data error: shard-2.bin: magic is 0");
+}
+
+int main(int argc, char **argv)
+{
+    if (argc > 1) return rank_main(argc, argv);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(looping_rank_is_named),
+        cmocka_unit_test(looping_hub_is_named),
+        cmocka_unit_test(stopped_rank_is_named),
+        cmocka_unit_test(stopped_hub_is_named),
+        cmocka_unit_test(dead_rank_is_named),
+        cmocka_unit_test(rank_that_exits_is_named),
+        cmocka_unit_test(mismatch_is_named),
+        cmocka_unit_test(failure_of_one_rank_ends_all),
+        cmocka_unit_test(agreed_failure_is_told_once),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
