@@ -14,6 +14,7 @@
 
 #include <errno.h>
 #include <omp.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -57,6 +58,7 @@ void ll_cli_launch_env(int64_t ranks)
         {"OMPI_MCA_mpi_yield_when_idle", "1"},
         {"OMPI_MCA_rmaps_base_oversubscribe", "1"},
         {"OMPI_MCA_hwloc_base_binding_policy", "none"},
+        {"OMPI_MCA_orte_execute_quiet", "1"}, /* pages about each failure: ours say it in a line */
         {"PRTE_MCA_rmaps_default_mapping_policy", ":oversubscribe"}, /* from version 5 on */
         {"PRTE_MCA_hwloc_default_binding_policy", "none"},
         /* MPICH: with more ranks than cores no setting helps; our waits yield instead. */
@@ -99,12 +101,39 @@ static ll_err become_mpiexec(int64_t ranks)
          mpiexec, strerror(why));
 }
 
+/* The launcher is told to be quiet, so a rank that crashes says so itself. (One that is killed
+ * cannot: the watch of the others does.) */
+static char crash_line[64];
+static size_t crash_len;
+
+static void on_crash(int number) /* may call very little */
+{
+    crash_line[crash_len - 3] = (char)('0' + number / 10 % 10);
+    crash_line[crash_len - 2] = (char)('0' + number % 10);
+    if (write(STDERR_FILENO, crash_line, crash_len) < 0) _exit(1);
+    raise(number); /* by default now, which ends the process */
+}
+
+static void tell_crashes(void)
+{
+    static const int numbers[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL};
+    crash_len = (size_t)snprintf(crash_line, sizeof crash_line,
+                                 "loopline: rank %d: ended by signal 00\n", ll_job_rank());
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
+        struct sigaction mine = {.sa_handler = on_crash, .sa_flags = SA_RESETHAND | SA_NODEFER};
+        struct sigaction now;
+        if (sigaction(numbers[i], NULL, &now) == 0 && now.sa_handler == SIG_DFL)
+            sigaction(numbers[i], &mine, NULL);
+    }
+}
+
 ll_err ll_cli_launch(int64_t ranks, bool *child)
 {
     *child = true;
     const char *launched = getenv(LAUNCHED);
     int size = ll_job_size();
     if (size == 0 && launched) size = atoi(launched); /* a launcher that we do not know */
+    if (launched) tell_crashes();
     if (ranks == 0) return LL_OK;
     CHECK(ranks <= 1 << 20, LL_E_ARG, "-n is %lld, want 1 to %d ranks", (long long)ranks, 1 << 20);
     CHECK(size <= 1 || ranks == size, LL_E_ARG,
