@@ -163,7 +163,7 @@ int ll_cli_fail(const char *who, const char *text, int status)
     }
     /* Launchers end the job when the first rank leaves: let the one that prints come first. */
     if (how == LL_FAILURE_HEARD) pause_s(1.0);
-    if (wait) pause_s(1.0 + 0.05 * (rank < 20 ? rank : 20));
+    if (wait) pause_s(2.5 + 0.05 * (rank < 20 ? rank : 20)); /* Open MPI's mpirun takes 1 s */
     if (print) fprintf(stderr, "%s: rank %d: %s\n", who, rank, text);
     fflush(NULL);
     if (how == LL_FAILURE_ALONE || how == LL_FAILURE_LATE) ll_job_abort(status);

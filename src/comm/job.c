@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 /* Pairs that a launcher sets together; a size without its rank is some outer program's. */
 static const struct {
@@ -72,6 +73,8 @@ ll_failure ll_job_failure(void)
 void ll_job_abort(int status)
 {
     int begun = 0, ended = 0;
+    /* Launchers that are told to abort may lose what ranks have just printed. */
+    nanosleep(&(struct timespec){.tv_nsec = 100000000}, NULL);
     MPI_Initialized(&begun);
     MPI_Finalized(&ended);
     if (begun && !ended) MPI_Abort(MPI_COMM_WORLD, status);

@@ -143,7 +143,8 @@ static void crashes_are_said(void **state)
 {
     outcome o = RUN(NULL, "2", "crash");
     assert_true(o.status > 0);
-    assert_has(o.err, "loopline: rank 1: ended by signal 11\n");
+    /* By us, or by a library under MPI that has a handler of its own. */
+    if (!strstr(o.err, "Caught signal 11")) assert_has(o.err, "rank 1: ended by signal 11\n");
     outcome_free(&o);
 }
 
