@@ -8,6 +8,7 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 const ll_comm_bench_row *ll_comm_bench_library(const ll_comm_bench_point *p)
 {
@@ -39,6 +40,9 @@ static void print_head(const ll_comm_bench_report *r)
     printf("tuned in %s%s, %s%s\n", ll_text_duration(ll_tuner_seconds(r->tuner), s),
            ll_tuner_was_read(r->tuner) ? " some time ago" : "", file ? "kept in " : "not kept",
            file ? file : "");
+    double load;
+    if (getloadavg(&load, 1) == 1 && load > 1.5 * r->ranks)
+        printf("other programs are busy here (load %.1f): times are disturbed\n", load);
     printf("malloc keeps what is freed, or the MPI library would lose time to new pages with large "
            "messages\n");
 }

@@ -1,17 +1,18 @@
 /* tuner_measure.c: the shortlist of each cell, against the clock. Cells have shares of the time
- * that is left; in a cell every way is run once, those far behind are dropped, and the others are
- * run in turns, so that whatever disturbs disturbs them alike. A repetition begins with a barrier
- * and counts for as long as the slowest rank took; of a way's repetitions the lower quartile
- * counts, which neither one lucky nor several disturbed ones move.
+ * that is left. In a cell every way is run a few times; those far behind are dropped, then those
+ * behind, and the others run on, in turns: whatever disturbs disturbs them alike. A repetition
+ * begins with a barrier and counts for as long as the slowest rank took; of a way's repetitions the
+ * lowest tenth counts, which neither one lucky nor many disturbed ones move.
  *
  * Every decision follows from numbers that all ranks have from one reduction: all decide alike. */
 #include "comm/tuner_int.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-enum { RUNS_MAX = 40, SHORT_MAX = 8 };
+enum { RUNS_MAX = 60, SHORT_MAX = 12 };
 
 typedef struct bench {
     ll_tuning *t;
@@ -35,19 +36,13 @@ static ll_err time_once(const bench *b, const ll_tune_cell *cell, const ll_tuned
     return LL_OK;
 }
 
-/* All ways `rounds` times in turns; times[way * rounds + round], the slowest rank's. The last
- * number told is the time since the tuning began. */
-static ll_err run_rounds(const bench *b, const ll_tune_cell *cell, const int *ways, int n_way,
-                         int rounds, double *times, double *elapsed)
-{
-    for (int r = 0; r < rounds; r++)
-        for (int k = 0; k < n_way; k++)
-            TRY(time_once(b, cell, &cell->ways[ways[k]], &times[k * rounds + r]));
-    times[n_way * rounds] = ll_tuner_now() - b->t->began;
-    TRY(ll_tuner_most(b->c, times, n_way * rounds + 1));
-    *elapsed = times[n_way * rounds];
-    return LL_OK;
-}
+/* A way and its times so far. */
+typedef struct runs {
+    ll_tuned_way *way;
+    double times[RUNS_MAX];
+    int n;
+    double behind; /* times slower than the best, when it was dropped; 0: it was not */
+} runs;
 
 static int by_value(const void *a, const void *b)
 {
@@ -55,15 +50,46 @@ static int by_value(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-static double quartile(double *v, int n)
+/* All of them so many times in turns, the slowest rank's time each. *elapsed: since the tuning
+ * began. */
+static ll_err run_rounds(const bench *b, ll_tune_cell *cell, runs *list, int n, int rounds,
+                         double *elapsed)
 {
-    qsort(v, (size_t)n, sizeof *v, by_value);
-    return v[n / 4];
+    double all[SHORT_MAX * RUNS_MAX + 1];
+    for (int r = 0; r < rounds; r++)
+        for (int k = 0; k < n; k++) TRY(time_once(b, cell, list[k].way, &all[k * rounds + r]));
+    all[n * rounds] = ll_tuner_now() - b->t->began;
+    TRY(ll_tuner_most(b->c, all, n * rounds + 1));
+    *elapsed = all[n * rounds];
+    for (int k = 0; k < n; k++) {
+        memcpy(list[k].times + list[k].n, all + k * rounds, sizeof *all * (size_t)rounds);
+        list[k].n += rounds;
+        qsort(list[k].times, (size_t)list[k].n, sizeof *all, by_value);
+        list[k].way->measured_s = list[k].times[list[k].n / 10];
+    }
+    return LL_OK;
+}
+
+/* Those within a factor of the best go to the front; how many. */
+static int keep_best(runs *list, int n, double factor)
+{
+    double best = 1e9;
+    int kept = 0;
+    for (int k = 0; k < n; k++)
+        if (list[k].way->measured_s < best) best = list[k].way->measured_s;
+    for (int k = 0; k < n; k++)
+        if (list[k].way->measured_s <= factor * best) {
+            runs swap = list[kept];
+            list[kept++] = list[k];
+            list[k] = swap;
+        }
+    for (int k = kept; k < n; k++) list[k].behind = list[k].way->measured_s / best;
+    return kept;
 }
 
 /* Which of the shortlist can be run once each in the time; the library's own has no prediction and
  * is taken to be slower than all others. */
-static int affordable(const bench *b, const ll_tune_cell *cell, double slice, int *ways)
+static int affordable(const bench *b, ll_tune_cell *cell, double slice, runs *list)
 {
     double used = 0, slowest = 0;
     int n = 0;
@@ -74,7 +100,7 @@ static int affordable(const bench *b, const ll_tune_cell *cell, double slice, in
         s *= b->slower;
         if (used + s > slice) continue;
         used += s;
-        ways[n++] = k;
+        list[n++] = (runs){.way = &cell->ways[k]};
     }
     return n;
 }
@@ -84,40 +110,39 @@ static size_t data_bytes(const ll_tune_cell *cell)
     return cell->coll == LL_COLL_ALLTOALL ? 2 * cell->bytes : cell->bytes;
 }
 
+/* How many rounds fit in the time. A barrier takes about as long as the smallest messages. */
+static int rounds_in(const runs *list, int n, double seconds)
+{
+    double each = 2e-6 * n;
+    for (int k = 0; k < n; k++) each += list[k].way->measured_s;
+    int most = RUNS_MAX - list[0].n, rounds = seconds > each ? (int)fmin(most, seconds / each) : 0;
+    return rounds;
+}
+
 static ll_err measure_cell(bench *b, ll_tune_cell *cell, double slice, double *elapsed)
 {
-    int ways[SHORT_MAX], n = affordable(b, cell, slice, ways), n_kept = 0;
-    double times[SHORT_MAX * RUNS_MAX + 1], least = 1e9, sum = 0, began = *elapsed;
+    static const double factors[] = {2, 1.2};
+    runs list[SHORT_MAX];
+    int n = affordable(b, cell, slice, list), n_all = n;
     size_t need = data_bytes(cell);
+    double until = *elapsed + slice;
     if (n == 0 || need > b->bytes) return LL_OK;
     if (need > b->touched) {
         memset(b->data + b->touched, 0, need - b->touched);
         b->touched = need;
     }
-    int warm = cell->bytes <= 64 << 10 ? 3 : 1;
-    TRY(run_rounds(b, cell, ways, n, warm, times, elapsed));
-    for (int k = 0; k < n; k++) {
-        cell->ways[ways[k]].measured_s = times[k * warm];
-        for (int r = 1; r < warm; r++)
-            if (times[k * warm + r] < cell->ways[ways[k]].measured_s)
-                cell->ways[ways[k]].measured_s = times[k * warm + r];
-        if (cell->ways[ways[k]].measured_s < least) least = cell->ways[ways[k]].measured_s;
+    TRY(run_rounds(b, cell, list, n, cell->bytes <= 64 << 10 ? 4 : 1, elapsed));
+    for (int stage = 0; stage < 2; stage++) {
+        n = keep_best(list, n, factors[stage]);
+        int rounds = rounds_in(list, n, (until - *elapsed) / (2 - stage));
+        if (rounds) TRY(run_rounds(b, cell, list, n, rounds, elapsed));
     }
-    cell->n_run = warm;
-    for (int k = 0; k < n; k++)
-        if (cell->ways[ways[k]].measured_s < 2 * least) {
-            sum += cell->ways[ways[k]].measured_s;
-            ways[n_kept++] = ways[k];
-        }
-    /* A barrier costs about as much as the smallest messages. */
-    double left = slice - (*elapsed - began), each = sum + n_kept * 2e-6;
-    int runs = left > each ? (int)(left / each) : 0;
-    if (runs > RUNS_MAX) runs = RUNS_MAX;
-    if (runs == 0) return LL_OK;
-    TRY(run_rounds(b, cell, ways, n_kept, runs, times, elapsed));
-    for (int k = 0; k < n_kept; k++)
-        cell->ways[ways[k]].measured_s = quartile(&times[k * runs], runs);
-    cell->n_run = runs;
+    cell->n_run = list[0].n;
+    /* A dropped way stays as far behind as it was, whatever happened to the others since. */
+    double best = list[0].way->measured_s;
+    for (int k = 1; k < n; k++) best = fmin(best, list[k].way->measured_s);
+    for (int k = n; k < n_all; k++)
+        list[k].way->measured_s = fmax(list[k].way->measured_s, list[k].behind * best);
     return LL_OK;
 }
 

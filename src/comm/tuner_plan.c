@@ -10,8 +10,9 @@ enum {
     STEPS_MAX = 60000, /* of all ranks together, that are simulated; beyond, a formula must do */
     PIECES_MAX = 64,   /* segments that a rank's block is cut into */
     WAYS_MAX = 16,     /* kept for a cell */
-    SHORT_MAX = 4,     /* measured, besides the library's own */
-    SAME_MAX = 2       /* of these with one algorithm */
+    NEAR_MAX = 5,      /* algorithms measured because they are predicted to be good, */
+    NEAR = 4,          /* which is within this of the best */
+    MORE_MAX = 3       /* other segments that are measured */
 };
 
 static const size_t sizes[] = {256,       1 << 10, 4 << 10, 16 << 10, 64 << 10,
@@ -127,28 +128,41 @@ static bool is_canonical(const ll_tuning *t, const ll_tune_cell *cell, const ll_
     return ll_tuner_sums(cell->coll) && w->algo->canonical && w->algo->canonical(&s);
 }
 
-/* Moves the ways to be measured to the front: the best predicted, those by the window, the best in
- * canonical order, the library's own. The rest stays in its order, up to WAYS_MAX. */
+static int count_algo(const ll_tuned_way *ways, int n, const ll_algo *a)
+{
+    int same = 0;
+    for (int i = 0; i < n; i++) same += ways[i].algo == a;
+    return same;
+}
+
+/* Moves the ways to be measured to the front: with their best segment the algorithms predicted to
+ * be near the best, those by the window, the first in canonical order and the library's own; then
+ * other segments of the best of these. The rest stays in its order, up to WAYS_MAX. */
 static void shorten(const ll_tuning *t, ll_tune_cell *cell)
 {
     qsort(cell->ways, (size_t)cell->n_way, sizeof *cell->ways, ll_tuner_by_time);
     ll_tuned_way *sorted = LL_NEW_ARRAY(t->arena, ll_tuned_way, cell->n_way + 1);
     bool *taken = LL_NEW_ARRAY(t->arena, bool, cell->n_way + 1);
-    int n = 0, n_close = 0;
+    int n = 0, n_near = 0, n_more = 0;
     bool canonical = !ll_tuner_sums(cell->coll);
-    double best = cell->n_way ? cell->ways[0].predicted_s : 0;
     for (int i = 0; i < cell->n_way; i++) {
         const ll_tuned_way *w = &cell->ways[i];
-        int same = 0;
-        for (int j = 0; j < n; j++) same += sorted[j].algo == w->algo;
-        bool close = n_close < SHORT_MAX && same < SAME_MAX && w->predicted_s < 5 * best;
-        close = close || (w->algo->window && !same); /* signals are hard to predict */
-        bool first_canonical = !canonical && is_canonical(t, cell, w);
-        if (!w->algo->library && !close && !first_canonical) continue;
-        n_close += close;
+        if (count_algo(sorted, n, w->algo)) continue;
+        bool near = n_near < NEAR_MAX && w->predicted_s < NEAR * cell->ways[0].predicted_s;
+        bool first = !canonical && is_canonical(t, cell, w);
+        /* what signals cost is hard to predict: the window is always tried */
+        taken[i] = near || first || w->algo->library || w->algo->window;
+        if (!taken[i]) continue;
+        n_near += near;
         canonical = canonical || is_canonical(t, cell, w);
-        taken[i] = true;
         sorted[n++] = *w;
+    }
+    for (int i = 0; i < cell->n_way && n_more < MORE_MAX; i++) {
+        const ll_algo *a = cell->ways[i].algo;
+        if (taken[i] || count_algo(sorted, n, a) != 1 + (a == sorted[0].algo && n_more)) continue;
+        taken[i] = true;
+        sorted[n++] = cell->ways[i];
+        n_more++;
     }
     cell->n_short = n;
     for (int i = 0; i < cell->n_way && n < WAYS_MAX; i++)
