@@ -23,12 +23,19 @@ typedef struct ll_type {
     ll_shape shape;
 } ll_type;
 
+/* An input that is a part of a larger one: the whole's shape, and where in it the part starts. */
+typedef struct ll_piece {
+    ll_shape whole;
+    int64_t at[LL_MAX_DIMS];
+} ll_piece;
+
 typedef struct ll_value {
     ll_type type;
     ll_kind kind;
-    ll_init init;     /* parameters and state */
-    const char *name; /* always for inputs; NULL where nobody named it */
-    int node, out;    /* which output of which node; node -1 for an input */
+    ll_init init;          /* parameters and state */
+    const ll_piece *piece; /* NULL: it is whole */
+    const char *name;      /* always for inputs; NULL where nobody named it */
+    int node, out;         /* which output of which node; node -1 for an input */
 } ll_value;
 
 typedef struct ll_node {

@@ -140,3 +140,13 @@ ll_err ll_node_loops(const ll_graph *g, const ll_node *n, ll_loops *loops)
     for (int i = 0; i < n->n_out; i++) out[i] = ll_value_of(g, n->out[i])->type;
     return ll_loops_of(n->op, n->attr, n->n_in, in, n->n_out, out, loops);
 }
+
+double ll_node_flops(const ll_graph *g, const ll_node *n)
+{
+    ll_loops l;
+    if ((!n->op->flop && !n->op->cost) || ll_node_loops(g, n, &l) != LL_OK) return 0;
+    if (n->op->cost) return n->op->cost(n->attr, &l);
+    double points = n->op->flop;
+    for (int k = 0; k < l.n; k++) points *= (double)l.extent[k];
+    return points;
+}

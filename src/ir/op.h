@@ -75,6 +75,7 @@ typedef struct ll_loops {
 ll_err ll_loops_of(const ll_op *op, const void *attr, int n_in, const ll_type *in, int n_out,
                    const ll_type *out, ll_loops *loops);
 ll_err ll_node_loops(const ll_graph *g, const ll_node *n, ll_loops *loops);
+double ll_node_flops(const ll_graph *g, const ll_node *n);
 
 /* Which range of each operand one part of a cut loop reads, and the attributes it runs with. */
 typedef struct ll_range {
@@ -115,6 +116,8 @@ struct ll_op {
     int ew;            /* ll_ew */
     unsigned in_place; /* bit k: result 0 may lie on operand k, if both are of one size */
     bool alias;        /* the result is the first operand's bytes: no kernel runs (reshape) */
+    bool linear;       /* op(a + b) = op(a) + op(b), all operands taken together */
+    bool collective;   /* ranks talk: no kernel, comm/ runs it (pass/partition.c makes these) */
     bool random;       /* depends on the step and seed: two equal nodes still give one value */
     ll_kernel *ref, *cpu;
     ll_scratch *cpu_scratch;

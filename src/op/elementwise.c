@@ -352,8 +352,8 @@ static const ll_attr_field to_type[] = {LL_FIELD(ll_cast_attr, dtype, LL_A_DTYPE
 #define COUNTS2 .trials = {"f32[7,3], f32[7,3]", "i32[17]<3, i32[17]<3", "i32[]<2, i32[]<2"}
 
 static const ll_op ops[LL_N_EW] = {
-    [LL_EW_add] = {OP2(add), .grad = add_grad, TRIALS2},
-    [LL_EW_sub] = {OP2(sub), .grad = sub_grad, TRIALS2},
+    [LL_EW_add] = {OP2(add), .linear = true, .grad = add_grad, TRIALS2},
+    [LL_EW_sub] = {OP2(sub), .linear = true, .grad = sub_grad, TRIALS2},
     [LL_EW_mul] = {OP2(mul), .grad = mul_grad, TRIALS2},
     [LL_EW_div] = {OP2(div), .grad = div_grad,
                    .trials = {"f32[7,3], f32[7,3]>", "f32[1], f32[1]>", "f32[0], f32[0]>"}},
@@ -364,7 +364,7 @@ static const ll_op ops[LL_N_EW] = {
     [LL_EW_select] = {OP(select, 1), .n_in = 3, .dims = "*, *, * -> *", .grad = select_grad,
                       .trials = {"f32[7,3], f32[7,3], f32[7,3]", "i32[5]<2, i32[5]<9, i32[5]<9",
                                  "f32[1], f32[1], f32[1]"}},
-    [LL_EW_neg] = {OP1(neg, 1), TRIALS1},
+    [LL_EW_neg] = {OP1(neg, 1), .linear = true, TRIALS1},
     [LL_EW_abs] = {OP1(abs, 1), TRIALS1},
     [LL_EW_exp] = {OP1(exp, 10), TRIALS1},
     [LL_EW_log] = {OP1(log, 10), POSITIVE1},
@@ -379,7 +379,8 @@ static const ll_op ops[LL_N_EW] = {
     [LL_EW_dgelu] = {OP1(dgelu, 25), TRIALS1},
     [LL_EW_silu] = {OP1(silu, 13), TRIALS1},
     [LL_EW_square] = {OP1(square, 1), TRIALS1},
-    [LL_EW_scale] = {OP1(scale, 1), .attr_size = sizeof(ll_number_attr), .attrs = number,
+    [LL_EW_scale] = {OP1(scale, 1), .linear = true, .attr_size = sizeof(ll_number_attr),
+                     .attrs = number,
                      .trials = {"f32[7,3] {value=-1.5}", "f32[] {value=0}", "f32[0] {value=2}"}},
     [LL_EW_shift] = {OP1(shift, 1), .attr_size = sizeof(ll_number_attr), .attrs = number,
                      .trials = {"f32[7,3] {value=-1.5}", "f32[] {value=0.25}", "f32[0] {value=2}"}},

@@ -104,6 +104,7 @@ static const ll_op sum = {
     REDUCE_OP,
     .flop = 1,
     .sum = "?",
+    .linear = true,
     .grad = sum_grad,
     .ref = sum_ref,
     .cpu = sum_cpu,

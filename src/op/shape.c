@@ -1,8 +1,8 @@
 /* shape.c: ops that move elements and compute nothing: fill, reshape, transpose, broadcast, slice,
  * pad, concat. Broadcast and sum are each other's gradients, as are slice and pad.
  *
- * Cutting. A part of a fill or broadcast has its own shape in its attributes (split). No loop walks
- * the dimensions of a reshape, nor the one that slice, pad and concat change. */
+ * Cutting. A part of a fill, broadcast or reshape has its own shape in its attributes (split). No
+ * loop walks the dimensions that a reshape mixes, nor the one that slice, pad and concat change. */
 #include "op/op_int.h"
 #include "base/spec.h"
 #include "kern/kern.h"
@@ -161,12 +161,35 @@ static ll_err reshape_infer(ll_infer *i)
     return LL_OK;
 }
 
-/* No dimension is known to be another's. */
+/* Leading dimensions that stay, and trailing ones, are loops; between them no dimension is known to
+ * be another's. */
 static ll_err reshape_loops(const void *attr, int n_in, const ll_type *in, char dims[LL_DIMS_TEXT])
 {
     (void)n_in;
-    const ll_reshape_attr *a = attr;
-    snprintf(dims, LL_DIMS_TEXT, "%.*s->%.*s", in[0].shape.n, "______", a->shape.n, "______");
+    const ll_shape *to = &((const ll_reshape_attr *)attr)->shape, *from = &in[0].shape;
+    int lead = 0, trail = 0, least = from->n < to->n ? from->n : to->n;
+    while (lead < least && from->d[lead] == to->d[lead]) lead++;
+    while (lead + trail < least && from->d[from->n - 1 - trail] == to->d[to->n - 1 - trail])
+        trail++;
+    const ll_shape *const sides[] = {from, to};
+    for (int k = 0; k < 2; k++) {
+        for (int i = 0; i < sides[k]->n; i++) {
+            int end = sides[k]->n - 1 - i;
+            *dims++ = (char)(i < lead ? 'a' + i : end < trail ? 'z' - end : '_');
+        }
+        dims = strcpy(dims, k ? "" : "->") + (k ? 0 : 2);
+    }
+    return LL_OK;
+}
+
+static ll_err reshape_split(const void *attr, const ll_loops *l, int loop, ll_range range,
+                            const ll_type *in, ll_part *part)
+{
+    (void)attr, (void)in;
+    ll_reshape_attr *a = part->attr;
+    for (int d = 0; d < a->shape.n; d++)
+        if (l->out[0][d] == loop) a->shape.d[d] = range.to - range.from;
+    part->in[0] = range;
     return LL_OK;
 }
 
@@ -184,7 +207,9 @@ static const ll_op reshape = {
     .attrs = reshape_attrs,
     .infer = reshape_infer,
     .loops = reshape_loops,
+    .split = reshape_split,
     .grad = reshape_grad,
+    .linear = true,
     .alias = true,
     .ref = reshape_ref,
     .cpu = reshape_ref,
@@ -231,6 +256,7 @@ static const ll_op transpose = {
     .attrs = transpose_attrs,
     .loops = transpose_loops,
     .grad = transpose_grad,
+    .linear = true,
     .ref = transpose_ref,
     .cpu = transpose_cpu,
     .trials = {"f32[5,7] {spec=\"ab->ba\"}", "f32[2,5,3,4] {spec=\"bthd->bhtd\"}",
@@ -302,6 +328,7 @@ static const ll_op broadcast = {
     .loops = broadcast_loops,
     .split = broadcast_split,
     .grad = broadcast_grad,
+    .linear = true,
     .ref = broadcast_ref,
     .cpu = broadcast_cpu,
     .trials = {"f32[3] {spec=\"c->nhwc\", shape=[2,5,1,3]}", "f32[] {spec=\"->ab\", shape=[3,5]}",
@@ -394,6 +421,7 @@ static const ll_op slice = {
     RANGE_OP,
     .infer = slice_infer,
     .grad = slice_grad,
+    .linear = true,
     .ref = slice_ref,
     .cpu = slice_cpu,
     .trials = {"f32[7,5] {dim=0, from=2, to=5}", "f32[2,7,3] {dim=1, from=0, to=1}",
@@ -404,6 +432,7 @@ static const ll_op pad = {
     RANGE_OP,
     .infer = pad_infer,
     .grad = pad_grad,
+    .linear = true,
     .ref = pad_ref,
     .cpu = pad_cpu,
     .trials = {"f32[7,5] {dim=0, from=2, to=1}", "f32[2,7,3] {dim=1, from=0, to=3}",
@@ -453,6 +482,7 @@ static const ll_op concat = {
     .infer = concat_infer,
     .loops = range_loops,
     .grad = concat_grad,
+    .linear = true,
     .ref = concat_ref,
     .cpu = concat_cpu,
     .trials = {"f32[2,3], f32[5,3] {dim=0}", "f32[4,1,2], f32[4,3,2], f32[4,2,2] {dim=1}",

@@ -160,16 +160,6 @@ static ll_err find_order(const ll_graph *g, int n_micro, ll_arena *arena, ll_ord
 
 /* ---- instructions ---- */
 
-double ll_node_flops(const ll_graph *g, const ll_node *n)
-{
-    ll_loops l;
-    if ((!n->op->flop && !n->op->cost) || ll_node_loops(g, n, &l) != LL_OK) return 0;
-    if (n->op->cost) return n->op->cost(n->attr, &l);
-    double points = n->op->flop;
-    for (int k = 0; k < l.n; k++) points *= (double)l.extent[k];
-    return points;
-}
-
 double ll_graph_flops(const ll_graph *g)
 {
     double sum = 0;
@@ -254,7 +244,7 @@ static ll_err add_copy(ll_program *p, const ll_graph *g, ll_pair u)
     return add_instr(p, g, &n);
 }
 
-static void add_slots(ll_program *p, const ll_graph *g, const ll_layout *lay)
+static void add_slots(ll_program *p, const ll_graph *g, const ll_places *lay)
 {
     p->slots = LL_NEW_ARRAY(p->arena, ll_slot, g->n_value);
     p->n_slot = g->n_value;
@@ -281,7 +271,7 @@ static void add_slots(ll_program *p, const ll_graph *g, const ll_layout *lay)
 static ll_err build(ll_program *p, ll_graph *g)
 {
     ll_order o;
-    ll_layout lay;
+    ll_places lay;
     TRY(keep_old_values(g, p->n_micro));
     TRY(find_order(g, p->n_micro, p->arena, &o));
     ll_plan_memory(&o, p->arena, &lay);

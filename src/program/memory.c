@@ -25,7 +25,7 @@ typedef struct planner {
     const ll_order *o;
     const ll_graph *g;
     ll_arena *arena;
-    ll_layout *out;
+    ll_places *out;
     storage *s;
     int n;
     int *last_use; /* value -> last position that reads it or an alias of it */
@@ -184,7 +184,7 @@ static size_t lowest_fit(storage *const *placed, int n, const storage *s)
 
 static void place_storages(planner *p)
 {
-    ll_layout *out = p->out;
+    ll_places *out = p->out;
     storage **work = LL_NEW_ARRAY(p->arena, storage *, p->n + 1);
     storage **placed = LL_NEW_ARRAY(p->arena, storage *, p->n + 1);
     int n = 0, n_placed = 0;
@@ -225,10 +225,10 @@ static size_t busiest(const planner *p)
     return most;
 }
 
-void ll_plan_memory(const ll_order *o, ll_arena *arena, ll_layout *out)
+void ll_plan_memory(const ll_order *o, ll_arena *arena, ll_places *out)
 {
     const ll_graph *g = o->g;
-    *out = (ll_layout){.storage = LL_NEW_ARRAY(arena, int, g->n_value),
+    *out = (ll_places){.storage = LL_NEW_ARRAY(arena, int, g->n_value),
                        .in_place = LL_NEW_ARRAY(arena, bool, g->n_update + 1)};
     planner p = {.o = o, .g = g, .arena = arena, .out = out};
     p.s = LL_NEW_ARRAY(arena, storage, g->n_value);

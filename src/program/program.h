@@ -81,7 +81,6 @@ int ll_program_result(const ll_program *p, const char *name);
 char *ll_program_print(const ll_program *p, ll_arena *arena);
 /* FLOPs of one run of a graph's nodes, from loop extents. */
 double ll_graph_flops(const ll_graph *g);
-double ll_node_flops(const ll_graph *g, const ll_node *n);
 
 #ifdef __cplusplus
 }

@@ -1,0 +1,261 @@
+/* layout.c: layouts, and the cheapest way from one to another.
+ *
+ * A move changes what one axis does to a value (an all-reduce: what several do): nothing -> cut
+ * (slice, free), cut -> nothing (all-gather), cut here -> cut there (all-to-all), partial -> cut
+ * (reduce-scatter), partial -> nothing (all-reduce). The innermost axis of a dimension alone can
+ * come or go, since parts are cut in mesh order. Layouts are the nodes of a graph and moves its
+ * edges; few axes and few dimensions make it small, so the search (Dijkstra) looks at everything.
+ */
+#include "mesh/mesh.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+bool ll_layout_equal(const ll_layout *a, const ll_layout *b)
+{
+    return !memcmp(a, b, sizeof *a);
+}
+
+ll_axes ll_layout_axes(const ll_layout *l)
+{
+    ll_axes all = l->sum | l->max;
+    for (int d = 0; d < LL_MAX_DIMS; d++) all |= l->split[d];
+    return all;
+}
+
+void ll_layout_range(const ll_mesh *m, ll_axes axes, int64_t n, int rank, int64_t *from,
+                     int64_t *to)
+{
+    int64_t base = 0;
+    for (int a = 0; a < m->n; a++) {
+        if (!(axes >> a & 1)) continue;
+        int64_t f, t;
+        ll_mesh_part(n, m->size[a], ll_mesh_coord(m, a, rank), &f, &t);
+        base += f;
+        n = t - f;
+    }
+    *from = base;
+    *to = base + n;
+}
+
+ll_shape ll_layout_local(const ll_mesh *m, const ll_layout *l, const ll_shape *shape, int rank)
+{
+    ll_shape s = *shape;
+    for (int d = 0; d < s.n; d++) {
+        int64_t from, to;
+        ll_layout_range(m, l->split[d], s.d[d], rank, &from, &to);
+        s.d[d] = to - from;
+    }
+    return s;
+}
+
+static int put_axes(const ll_mesh *m, ll_axes axes, char *out, int room)
+{
+    int len = 0;
+    for (int a = 0; a < m->n && len < room; a++)
+        if (axes >> a & 1)
+            len += snprintf(out + len, (size_t)(room - len), "%s%s", len ? "*" : "", m->name[a]);
+    return len;
+}
+
+const char *ll_layout_text(const ll_mesh *m, const ll_layout *l, int n_dim,
+                           char out[LL_LAYOUT_TEXT])
+{
+    char axes[80];
+    int len = snprintf(out, LL_LAYOUT_TEXT, "[");
+    for (int d = 0; d < n_dim; d++) {
+        if (!put_axes(m, l->split[d], axes, sizeof axes)) strcpy(axes, "-");
+        len += snprintf(out + len, (size_t)(LL_LAYOUT_TEXT - len), "%s%s", d ? "," : "", axes);
+        if (len >= LL_LAYOUT_TEXT) return out;
+    }
+    len += snprintf(out + len, (size_t)(LL_LAYOUT_TEXT - len), "]");
+    const ll_axes partial[] = {l->sum, l->max};
+    for (int i = 0; i < 2 && len < LL_LAYOUT_TEXT; i++)
+        if (put_axes(m, partial[i], axes, sizeof axes))
+            len += snprintf(out + len, (size_t)(LL_LAYOUT_TEXT - len), " %s(%s)", i ? "max" : "sum",
+                            axes);
+    return out;
+}
+
+const char *ll_move_name(ll_move_kind k)
+{
+    static const char *const names[] = {
+#define X(name, text) text,
+        LL_MOVES(X)
+#undef X
+    };
+    return names[k];
+}
+
+/* ---- the search ---- */
+
+enum { STATES = 4096 };
+
+typedef struct state {
+    ll_layout at;
+    double cost;
+    int moves;    /* so far */
+    int from;     /* state before */
+    ll_move move; /* that led here */
+    bool done;
+} state;
+
+typedef struct search {
+    const ll_mesh *m;
+    const ll_shape *shape;
+    double bytes;
+    const ll_layout *to;
+    state *states;
+    int n, current;
+    bool full;
+} search;
+
+/* Bytes of the value that a rank holds under a layout, with even parts. */
+static double held(const search *s, const ll_layout *l)
+{
+    ll_axes cut = 0;
+    for (int d = 0; d < s->shape->n; d++) cut |= l->split[d];
+    return s->bytes / ll_mesh_group(s->m, cut);
+}
+
+static double move_bytes(const search *s, const ll_move *v, const ll_layout *before)
+{
+    int p = ll_mesh_group(s->m, v->axes);
+    double share = (double)(p - 1) / p;
+    switch (v->kind) {
+    case LL_MOVE_SLICE: return 0;
+    case LL_MOVE_ALLGATHER: return share * held(s, &v->after);
+    case LL_MOVE_ALLTOALL: return share * held(s, before);
+    case LL_MOVE_REDUCE_SCATTER: return share * held(s, before);
+    case LL_MOVE_ALLREDUCE: return 2 * share * held(s, before);
+    }
+    return 0;
+}
+
+static void reach(search *s, ll_move v)
+{
+    const state *now = &s->states[s->current];
+    v.bytes = move_bytes(s, &v, &now->at);
+    double cost = now->cost + v.bytes;
+    int moves = now->moves + 1, i = 0;
+    while (i < s->n && !ll_layout_equal(&s->states[i].at, &v.after)) i++;
+    if (i == STATES) s->full = true;
+    if (i == STATES) return;
+    if (i < s->n) {
+        const state *old = &s->states[i];
+        if (old->done || old->cost < cost || (old->cost == cost && old->moves <= moves)) return;
+    } else {
+        s->n++;
+    }
+    s->states[i] =
+        (state){.at = v.after, .cost = cost, .moves = moves, .from = s->current, .move = v};
+}
+
+/* Axis a may be added to, or taken from, axes: all others in it are outside of it. */
+static bool innermost(ll_axes axes, int a)
+{
+    return axes >> a <= 1;
+}
+
+static void cut_moves(search *s, const ll_layout *at, int a, int dim)
+{
+    ll_axes bit = (ll_axes)(1u << a);
+    if (!innermost(at->split[dim], a)) return;
+    ll_move v = {.axes = bit, .dim = dim, .after = *at};
+    v.after.split[dim] &= (ll_axes)~bit;
+    v.kind = LL_MOVE_ALLGATHER;
+    reach(s, v);
+    v.kind = LL_MOVE_ALLTOALL;
+    for (int d = 0; d < s->shape->n; d++) {
+        if (d == dim || !innermost(at->split[d], a)) continue;
+        ll_move w = v;
+        w.to_dim = d;
+        w.after.split[d] |= bit;
+        reach(s, w);
+    }
+}
+
+static void other_moves(search *s, const ll_layout *at, int a)
+{
+    ll_axes bit = (ll_axes)(1u << a);
+    bool sum = at->sum & bit, max = at->max & bit;
+    for (int d = 0; d < s->shape->n; d++) {
+        if (!innermost(at->split[d], a)) continue;
+        ll_move v = {.axes = bit, .dim = d, .max = max, .after = *at};
+        v.kind = sum || max ? LL_MOVE_REDUCE_SCATTER : LL_MOVE_SLICE;
+        v.after.sum &= (ll_axes)~bit;
+        v.after.max &= (ll_axes)~bit;
+        v.after.split[d] |= bit;
+        reach(s, v);
+    }
+}
+
+static void expand(search *s)
+{
+    ll_layout at = s->states[s->current].at;
+    for (int a = 0; a < s->m->n; a++) {
+        ll_axes bit = (ll_axes)(1u << a);
+        int dim = -1;
+        for (int d = 0; d < s->shape->n; d++)
+            if (at.split[d] & bit) dim = d;
+        bool keeps = (at.sum & s->to->sum & bit) || (at.max & s->to->max & bit);
+        if (dim >= 0)
+            cut_moves(s, &at, a, dim);
+        else if (!keeps)
+            other_moves(s, &at, a);
+    }
+    /* Sums that no dimension takes are made together. */
+    for (int max = 0; max < 2; max++) {
+        ll_axes have = max ? at.max : at.sum, keep = max ? s->to->max : s->to->sum;
+        for (ll_axes axes = have & (ll_axes)~keep; axes;
+             axes = (axes - 1) & have & (ll_axes)~keep) {
+            ll_move v = {.kind = LL_MOVE_ALLREDUCE, .axes = axes, .max = max, .after = at};
+            if (max)
+                v.after.max &= (ll_axes)~axes;
+            else
+                v.after.sum &= (ll_axes)~axes;
+            reach(s, v);
+        }
+    }
+}
+
+static int cheapest(const search *s)
+{
+    int best = -1;
+    for (int i = 0; i < s->n; i++) {
+        const state *x = &s->states[i], *b = best >= 0 ? &s->states[best] : NULL;
+        if (x->done) continue;
+        if (!b || x->cost < b->cost || (x->cost == b->cost && x->moves < b->moves)) best = i;
+    }
+    return best;
+}
+
+ll_err ll_reshard(const ll_mesh *m, const ll_shape *shape, double bytes, const ll_layout *from,
+                  const ll_layout *to, ll_move moves[LL_MAX_MOVES], int *n_move)
+{
+    *n_move = 0;
+    if (ll_layout_equal(from, to)) return LL_OK;
+    ll_arena *arena = ll_arena_new();
+    search s = {.m = m, .shape = shape, .bytes = bytes > 0 ? bytes : 1e-9, .to = to};
+    s.states = LL_NEW_ARRAY(arena, state, STATES);
+    s.states[s.n++] = (state){.at = *from, .from = -1};
+    int end = -1;
+    while (end < 0 && (s.current = cheapest(&s)) >= 0) {
+        s.states[s.current].done = true;
+        if (ll_layout_equal(&s.states[s.current].at, to))
+            end = s.current;
+        else
+            expand(&s);
+    }
+    int n = end >= 0 ? s.states[end].moves : 0;
+    bool found = end >= 0 && n <= LL_MAX_MOVES;
+    for (int i = end; found && s.states[i].from >= 0; i = s.states[i].from)
+        moves[s.states[i].moves - 1] = s.states[i].move;
+    *n_move = n;
+    ll_arena_free(arena);
+    char a[LL_LAYOUT_TEXT], b[LL_LAYOUT_TEXT];
+    CHECK(found, LL_E_SHARD, "no way from layout %s to %s", ll_layout_text(m, from, shape->n, a),
+          ll_layout_text(m, to, shape->n, b));
+    return LL_OK;
+}

@@ -1,0 +1,110 @@
+/* collective.c: where ranks talk. The partitioner makes these nodes; they have no kernels, for
+ * comm/ runs them. What each one does to a value's layout (mesh/mesh.h): all_reduce       partial
+ * over axes   -> whole on each reduce_scatter   partial over an axis -> dim cut by it all_gather
+ * dim cut by an axis  -> whole on each all_to_all       dim cut by an axis  -> to_dim cut by it
+ *   halo             dim cut by an axis  -> the same, with what a window reads of the neighbours */
+#include "ir/op.h"
+#include "kern/attr.h"
+
+#include <stdio.h>
+
+static ll_err loops(const void *attr, int n_in, const ll_type *in, char dims[LL_DIMS_TEXT])
+{
+    (void)attr, (void)n_in;
+    snprintf(dims, LL_DIMS_TEXT, "%.*s->%.*s", in[0].shape.n, "______", in[0].shape.n, "______");
+    return LL_OK;
+}
+
+static ll_err check_dim(int64_t dim, const ll_shape *s)
+{
+    CHECK(dim >= 0 && dim < s->n, LL_E_SHAPE, "dimension %lld of %d", (long long)dim, s->n);
+    return LL_OK;
+}
+
+static ll_err infer_reduce(ll_infer *i)
+{
+    i->out[0] = i->in[0];
+    return LL_OK;
+}
+
+static ll_err cut(const ll_coll_attr *a, int64_t dim, ll_shape *s)
+{
+    TRY(check_dim(dim, s));
+    CHECK(a->from >= 0 && a->from <= a->to && a->to <= s->d[dim], LL_E_SHAPE,
+          "%lld to %lld is no range of %lld elements", (long long)a->from, (long long)a->to,
+          (long long)s->d[dim]);
+    s->d[dim] = a->to - a->from;
+    return LL_OK;
+}
+
+static ll_err infer_scatter(ll_infer *i)
+{
+    const ll_coll_attr *a = (const ll_coll_attr *)i->attr;
+    i->out[0] = i->in[0];
+    return cut(a, a->dim, &i->out[0].shape);
+}
+
+static ll_err infer_gather(ll_infer *i)
+{
+    const ll_coll_attr *a = (const ll_coll_attr *)i->attr;
+    i->out[0] = i->in[0];
+    TRY(check_dim(a->dim, &i->in[0].shape));
+    CHECK(a->extent >= i->in[0].shape.d[a->dim], LL_E_SHAPE, "a part of %lld elements of %lld",
+          (long long)i->in[0].shape.d[a->dim], (long long)a->extent);
+    i->out[0].shape.d[a->dim] = a->extent;
+    return LL_OK;
+}
+
+static ll_err infer_alltoall(ll_infer *i)
+{
+    const ll_coll_attr *a = (const ll_coll_attr *)i->attr;
+    CHECK(a->dim != a->to_dim, LL_E_SHAPE, "dimension %lld to itself", (long long)a->dim);
+    TRY(infer_gather(i));
+    return cut(a, a->to_dim, &i->out[0].shape);
+}
+
+static ll_err infer_halo(ll_infer *i)
+{
+    const ll_halo_attr *a = (const ll_halo_attr *)i->attr;
+    TRY(check_dim(a->dim, &i->in[0].shape));
+    CHECK(a->me >= 0 && a->me < LL_HALO_MAX, LL_E_ARG, "member %lld", (long long)a->me);
+    int64_t from = a->need[2 * a->me], to = a->need[2 * a->me + 1];
+    CHECK(from >= 0 && from <= to && to <= a->extent, LL_E_SHAPE,
+          "%lld to %lld is no range of %lld elements", (long long)from, (long long)to,
+          (long long)a->extent);
+    i->out[0] = i->in[0];
+    i->out[0].shape.d[a->dim] = to - from;
+    return LL_OK;
+}
+
+static const ll_attr_field fields[] = {LL_FIELD(ll_coll_attr, axes, LL_A_INT),
+                                       LL_FIELD(ll_coll_attr, max, LL_A_INT),
+                                       LL_FIELD(ll_coll_attr, dim, LL_A_INT),
+                                       LL_FIELD(ll_coll_attr, to_dim, LL_A_INT),
+                                       LL_FIELD(ll_coll_attr, extent, LL_A_INT),
+                                       LL_FIELD(ll_coll_attr, from, LL_A_INT),
+                                       LL_FIELD(ll_coll_attr, to, LL_A_INT),
+                                       LL_FIELD(ll_coll_attr, serial, LL_A_INT),
+                                       {0}};
+static const ll_attr_field halo_fields[] = {
+    LL_FIELD(ll_halo_attr, axes, LL_A_INT),         LL_FIELD(ll_halo_attr, dim, LL_A_INT),
+    LL_FIELD(ll_halo_attr, extent, LL_A_INT),       LL_FIELD(ll_halo_attr, me, LL_A_INT),
+    LL_FIELDS(ll_halo_attr, need, 2 * LL_HALO_MAX), {0}};
+
+#define COLLECTIVE .n_in = 1, .n_out = 1, .loops = loops, .no_grad = true, .collective = true
+#define PLAIN .attr_size = sizeof(ll_coll_attr), .attrs = fields
+
+static const ll_op all_reduce = {
+    .name = "all_reduce", COLLECTIVE, PLAIN, .infer = infer_reduce, .in_place = 1};
+static const ll_op reduce_scatter = {
+    .name = "reduce_scatter", COLLECTIVE, PLAIN, .infer = infer_scatter};
+static const ll_op all_gather = {.name = "all_gather", COLLECTIVE, PLAIN, .infer = infer_gather};
+static const ll_op all_to_all = {.name = "all_to_all", COLLECTIVE, PLAIN, .infer = infer_alltoall};
+static const ll_op halo = {.name = "halo",
+                           COLLECTIVE,
+                           .attr_size = sizeof(ll_halo_attr),
+                           .attrs = halo_fields,
+                           .infer = infer_halo};
+
+const ll_op *const ll_ops_collective[] = {&all_reduce, &reduce_scatter, &all_gather,
+                                          &all_to_all, &halo,           NULL};

@@ -1,0 +1,49 @@
+/* partition.h: one graph, declared serially, becomes each rank's own.
+ *
+ * ll_place decides, the same on every rank: how inputs are stored, and for each node which axes of
+ * the mesh cut which of its loops. ll_partition makes one rank's graph of that: its shapes, and
+ * collective nodes where a value is not held as a node wants it. What a cut does to an op follows
+ * from its loop dims alone (ir/op.h): nothing here knows any op. */
+#pragma once
+#include "mesh/mesh.h"
+#include "pass/pass.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct ll_placement ll_placement;
+
+typedef struct ll_place_opts {
+    const ll_mesh *mesh;
+    int zero; /* over axis data: 1 moments, 2 and gradients, 3 and parameters are stored cut */
+    const ll_placement *like; /* inputs of equal names are stored as there; may be NULL */
+} ll_place_opts;
+
+struct ll_placement {
+    ll_arena *arena;
+    ll_mesh mesh;
+    ll_graph *g;     /* the whole graph, with nodes expanded where a cut needs that */
+    ll_layout *made; /* [n_value] as a node leaves it; inputs: as stored */
+    ll_layout *seen; /* [n_value] as later nodes find it: sums of gradients are made once, inputs
+                      * that are stored cut for memory's sake are gathered for the model's nodes */
+    int8_t (*loop)[LL_MAX_AXES]; /* [n_node] the loop that each axis cuts; -1: none */
+    ll_axes *through; /* [n_node] axes over which partial operands give partial results */
+    bool *micro;      /* [n_node] runs for each micro-batch */
+};
+
+/* Pure. Fails where an axis of the mesh cuts nothing at all, or where the batch has fewer samples
+ * than ranks share it. */
+ll_err ll_place(const ll_graph *g, const ll_place_opts *opts, ll_placement **out);
+void ll_placement_free(ll_placement *p);
+/* Pure. One rank's graph. */
+ll_err ll_partition(const ll_placement *p, int rank, ll_graph **out);
+
+/* How a node wants an operand: cut along the loops that its axes cut. */
+ll_layout ll_place_wanted(const ll_placement *p, int node, int operand, const ll_loops *l);
+/* Every value's layout and every node's cuts, as text. */
+char *ll_placement_print(const ll_placement *p, ll_arena *arena);
+
+#ifdef __cplusplus
+}
+#endif

@@ -1,0 +1,556 @@
+/* place.c: which axes cut which loops.
+ *
+ * Axes begin at inputs: `data` cuts the samples of batch data, `height` and `width` the image's
+ * dimensions, `sequence` its positions; `tensor`, `channel`, `filter`, `cols` and `depth` a layer's
+ * weights when the first product with them is met. From there on a node follows its operands: for
+ * each axis, every loop that some operand is cut along is weighed by the bytes that would have to
+ * move (operands brought to that cut, and the sum that a vanishing loop leaves owed), and so is not
+ * cutting at all, which moves bytes or repeats arithmetic. So Megatron's columns and rows, summed
+ * weight gradients, halo exchange and synchronised statistics come out; none of them is written
+ * down. A parameter is stored the way its first use wants it.
+ *
+ * A loop that must be whole, of an op with an expansion, is cut by taking the expansion instead:
+ * such nodes are rewritten, and placing starts over with the new graph. */
+#include "pass/partition.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { FLOPS_PER_BYTE = 50, PROBE_DEPTH = 8 }; /* arithmetic that takes as long as sending a byte */
+
+typedef struct placer {
+    ll_placement *p;
+    const ll_place_opts *o;
+    const ll_graph *g;
+    const ll_mesh *m;
+    bool *decided;   /* [n_value] inputs whose layout is known */
+    bool *expand;    /* [n_node] must be expanded */
+    int *n_reader;   /* [n_value] */
+    ll_val *grad_of; /* [n_value] accum result -> the parameter it becomes the gradient of */
+    ll_axes used;    /* axes that cut some loop */
+} placer;
+
+static const ll_value *value(const placer *c, ll_val v)
+{
+    return ll_value_of(c->g, v);
+}
+
+static double bytes_of(const placer *c, ll_val v)
+{
+    const ll_type *t = &value(c, v)->type;
+    return (double)ll_numel(&t->shape) * (double)ll_dtype_bytes(t->dtype);
+}
+
+static ll_axes bit(int a)
+{
+    return (ll_axes)(1u << a);
+}
+
+/* The dimension that a loop walks; -1: none. */
+static int dim_of(const int8_t map[LL_MAX_DIMS], int loop)
+{
+    for (int d = 0; d < LL_MAX_DIMS; d++)
+        if (loop >= 0 && map[d] == loop) return d;
+    return -1;
+}
+
+static int cut_dim(const ll_layout *l, int axis)
+{
+    for (int d = 0; d < LL_MAX_DIMS; d++)
+        if (l->split[d] & bit(axis)) return d;
+    return -1;
+}
+
+/* ---- inputs ---- */
+
+/* Which dimension of batch data an axis cuts; -1: none. */
+static int batch_dim(ll_axis_kind k, const ll_type *t)
+{
+    int n = t->shape.n;
+    switch (k) {
+    case LL_AXIS_DATA:
+    case LL_AXIS_ROWS: return n >= 1 ? 0 : -1;
+    case LL_AXIS_HEIGHT: return n == 4 ? 1 : -1;
+    case LL_AXIS_WIDTH: return n == 4 ? 2 : -1;
+    case LL_AXIS_SEQUENCE: return n == 2 || n == 3 ? 1 : -1;
+    default: return -1;
+    }
+}
+
+static ll_err place_batch(placer *c, int v)
+{
+    const ll_value *x = &c->g->values[v];
+    for (int a = 0; a < c->m->n; a++) {
+        int d = batch_dim(ll_mesh_kind(c->m, a), &x->type);
+        if (d < 0) continue;
+        c->p->made[v].split[d] |= bit(a);
+        int ranks = ll_mesh_group(c->m, c->p->made[v].split[d]);
+        CHECK(x->type.shape.d[d] >= ranks, LL_E_SHARD,
+              "%s=%d: dimension %d of %s has %lld elements, fewer than the %d ranks that share it",
+              c->m->name[a], c->m->size[a], d, x->name, (long long)x->type.shape.d[d], ranks);
+    }
+    c->p->seen[v] = c->p->made[v];
+    c->decided[v] = true;
+    return LL_OK;
+}
+
+static ll_err place_inputs(placer *c)
+{
+    const ll_placement *like = c->o->like;
+    for (int v = 1; v < c->g->n_value; v++) {
+        const ll_value *x = &c->g->values[v];
+        if (x->node >= 0) continue;
+        if (x->kind == LL_BATCH) TRY(place_batch(c, v));
+        if (x->kind == LL_STEP) c->decided[v] = true;
+        ll_val same = like ? ll_find(like->g, x->name) : (ll_val){0};
+        if (!same.id || (x->kind != LL_PARAM && x->kind != LL_STATE)) continue;
+        c->p->made[v] = like->made[same.id];
+        c->p->seen[v] = like->seen[same.id];
+        c->decided[v] = true;
+    }
+    return LL_OK;
+}
+
+/* ---- gradients and moments belong to a parameter ---- */
+
+static bool same_shape(const placer *c, ll_val a, ll_val b)
+{
+    return ll_shape_equal(&value(c, a)->type.shape, &value(c, b)->type.shape);
+}
+
+/* Follows elementwise nodes of one shape back from an update to the means that it is made of. */
+static void claim(placer *c, ll_val v, ll_val param, int depth)
+{
+    int n = value(c, v)->node;
+    if (n < 0 || depth > 64 || !same_shape(c, v, param)) return;
+    const ll_node *x = &c->g->nodes[n];
+    if (!strcmp(x->op->name, "accum")) c->grad_of[v.id] = param;
+    if (!x->op->elementwise) return;
+    for (int i = 0; i < x->n_in; i++) claim(c, x->in[i], param, depth + 1);
+}
+
+static void find_gradients(placer *c)
+{
+    for (int i = 0; i < c->g->n_update; i++)
+        if (value(c, c->g->updates[i].input)->kind == LL_PARAM)
+            claim(c, c->g->updates[i].next, c->g->updates[i].input, 0);
+}
+
+/* Whose moment a state is: the parameter whose name leads its own, of one shape. */
+static ll_val moment_of(const placer *c, int state)
+{
+    const ll_value *s = &c->g->values[state];
+    const char *dot = strrchr(s->name, '.');
+    for (int v = 1; dot && v < c->g->n_value; v++) {
+        const ll_value *x = &c->g->values[v];
+        if (x->kind == LL_PARAM && x->node < 0 && ll_shape_equal(&x->type.shape, &s->type.shape) &&
+            strlen(x->name) == (size_t)(dot - s->name) &&
+            !strncmp(x->name, s->name, (size_t)(dot - s->name)))
+            return (ll_val){v};
+    }
+    return (ll_val){0};
+}
+
+/* The layout with one more dimension cut by axis data: the longest that is whole yet. Small tensors
+ * stay as they are. */
+static ll_layout cut_for_memory(const placer *c, const ll_layout *l, const ll_shape *s)
+{
+    ll_layout out = *l;
+    int a = ll_mesh_axis(c->m, LL_AXIS_DATA), best = -1;
+    if (a < 0 || (ll_layout_axes(l) & bit(a))) return out;
+    for (int d = 0; d < s->n; d++)
+        if (!l->split[d] && s->d[d] >= c->m->size[a] && (best < 0 || s->d[d] > s->d[best]))
+            best = d;
+    if (best >= 0) out.split[best] |= bit(a);
+    return out;
+}
+
+/* Where a parameter's gradient and moments live. */
+static ll_layout update_layout(const placer *c, ll_val param)
+{
+    ll_layout l = c->p->seen[param.id];
+    return c->o->zero > 0 ? cut_for_memory(c, &l, &value(c, param)->type.shape) : l;
+}
+
+static void decide_input(placer *c, ll_val v, const ll_layout *l)
+{
+    c->decided[v.id] = true;
+    c->p->seen[v.id] = c->p->made[v.id] = *l;
+    if (value(c, v)->kind == LL_PARAM && c->o->zero >= 3)
+        c->p->made[v.id] = cut_for_memory(c, l, &value(c, v)->type.shape);
+}
+
+/* ---- what a choice costs ---- */
+
+static const ll_layout *operand(const placer *c, const ll_node *n, int i)
+{
+    return &c->p->seen[n->in[i].id];
+}
+
+static bool undecided(const placer *c, ll_val v)
+{
+    return value(c, v)->node < 0 && !c->decided[v.id];
+}
+
+/* Bytes to bring operand i to be cut by axis a along dimension need (-1: not cut). */
+static double bring(const placer *c, const ll_node *n, int i, int a, int need)
+{
+    const ll_layout *l = operand(c, n, i);
+    if (undecided(c, n->in[i])) return 0;
+    ll_axes others = 0;
+    for (int d = 0; d < LL_MAX_DIMS; d++) others |= l->split[d] & (ll_axes)~bit(a);
+    int p = c->m->size[a], have = cut_dim(l, a);
+    double b = bytes_of(c, n->in[i]) / ll_mesh_group(c->m, others) * (p - 1) / p;
+    if ((l->sum | l->max) & bit(a)) return need < 0 ? 2 * b : b;
+    if (have < 0 || have == need) return 0;
+    return need < 0 ? b : b / p;
+}
+
+static double bring_all(const placer *c, const ll_node *n, const ll_loops *l, int a, int loop)
+{
+    double sum = 0;
+    for (int i = 0; i < n->n_in; i++) sum += bring(c, n, i, a, dim_of(l->in[i], loop));
+    return sum;
+}
+
+/* What is lost further on if result v comes cut along dim: bytes of the first values that have to
+ * be made whole again. */
+static double probe(const placer *c, ll_val v, int dim, int p, int depth)
+{
+    double sum = 0;
+    for (int k = value(c, v)->node + 1; k < c->g->n_node && depth < PROBE_DEPTH; k++) {
+        const ll_node *n = &c->g->nodes[k];
+        for (int i = 0; i < n->n_in; i++) {
+            ll_loops l;
+            if (n->in[i].id != v.id || ll_node_loops(c->g, n, &l) != LL_OK) continue;
+            int loop = l.in[i][dim];
+            if (loop < 0 || l.combine[loop] == LL_WHOLE)
+                sum += bytes_of(c, v) * (p - 1) / p;
+            else if (l.combine[loop] == LL_FREE && n->op->flop <= 1 && n->n_out == 1)
+                sum += probe(c, n->out[0], dim_of(l.out[0], loop), p, depth + 1);
+        }
+    }
+    return sum;
+}
+
+/* ---- where axes that cut weights begin ---- */
+
+/* Is loop walked by operand i alone, of all operands? */
+static bool only_in(const ll_node *n, const ll_loops *l, int loop, int i)
+{
+    for (int k = 0; k < n->n_in; k++)
+        if (k != i && dim_of(l->in[k], loop) >= 0) return false;
+    return true;
+}
+
+/* May axis a begin here by cutting a loop of a weight that nothing has cut yet? *cost: what that
+ * loses later. */
+static bool begins(const placer *c, const ll_node *n, const ll_loops *l, int a, int loop,
+                   double *cost)
+{
+    ll_axis_kind k = ll_mesh_kind(c->m, a);
+    if (k != LL_AXIS_TENSOR && k != LL_AXIS_CHANNEL && k != LL_AXIS_FILTER && k != LL_AXIS_COLS &&
+        k != LL_AXIS_DEPTH)
+        return false;
+    for (int i = 0; i < n->n_in; i++) {
+        const ll_value *w = value(c, n->in[i]);
+        if (w->kind != LL_PARAM || !undecided(c, n->in[i]) || w->type.shape.n < 2) continue;
+        int d = dim_of(l->in[i], loop), summed = 0, looked_up = -1;
+        for (int s = 0; s < l->n; s++) {
+            if (l->combine[s] != LL_SUM || dim_of(l->in[i], s) < 0) continue;
+            summed++;
+            if (only_in(n, l, s, i)) looked_up = s;
+        }
+        if (d < 0 || !summed || l->extent[loop] < c->m->size[a]) continue;
+        if (looked_up >= 0) return k == LL_AXIS_TENSOR && loop == looked_up;
+        bool inputs = l->combine[loop] == LL_SUM;
+        if (k == LL_AXIS_CHANNEL || k == LL_AXIS_DEPTH) return inputs;
+        if (inputs || l->combine[loop] != LL_FREE) return false;
+        int out = dim_of(l->out[0], loop);
+        *cost = out >= 0 ? probe(c, n->out[0], out, c->m->size[a], 0) : 0;
+        return true;
+    }
+    return false;
+}
+
+/* ---- choosing ---- */
+
+static bool in_all_results(const ll_node *n, const ll_loops *l, int loop)
+{
+    for (int o = 0; o < n->n_out; o++)
+        if (dim_of(l->out[o], loop) < 0) return false;
+    return true;
+}
+
+/* Can a loop be cut at all, by one more axis? */
+static bool cuttable(const placer *c, int node, const ll_loops *l, int loop)
+{
+    const ll_node *n = &c->g->nodes[node];
+    if (l->combine[loop] == LL_WHOLE && !n->op->expand) return false;
+    if (l->combine[loop] == LL_FREE && !in_all_results(n, l, loop)) return false;
+    for (int b = 0; l->window[loop] && b < c->m->n; b++)
+        if (c->p->loop[node][b] == loop) return false;
+    return true;
+}
+
+static bool follows(const placer *c, const ll_node *n, const ll_loops *l, int a, int loop)
+{
+    for (int i = 0; i < n->n_in; i++) {
+        int d = dim_of(l->in[i], loop);
+        if (d >= 0 && !undecided(c, n->in[i]) && (operand(c, n, i)->split[d] & bit(a))) return true;
+    }
+    return false;
+}
+
+/* Axis `filter` cuts what layers make, never what they sum over. */
+static bool forbidden(const placer *c, const ll_node *n, const ll_loops *l, int a, int loop)
+{
+    ll_axis_kind k = ll_mesh_kind(c->m, a);
+    if (k != LL_AXIS_FILTER || l->combine[loop] != LL_SUM) return false;
+    for (int i = 0; i < n->n_in; i++)
+        if (value(c, n->in[i])->kind == LL_PARAM && dim_of(l->in[i], loop) >= 0) return true;
+    return false;
+}
+
+/* Do partial operands give a partial result? All of them must be partial, and nobody else read
+ * them, or the sum would be made twice. */
+static bool passes(const placer *c, const ll_node *n, int a)
+{
+    if (!n->op->linear || n->n_in == 0) return false;
+    bool accum = !strcmp(n->op->name, "accum");
+    for (int i = 0; i < n->n_in; i++)
+        if (!(operand(c, n, i)->sum & bit(a)) || (c->n_reader[n->in[i].id] > 1 && !accum))
+            return false;
+    return true;
+}
+
+static void choose(placer *c, int node, const ll_loops *l, int a)
+{
+    const ll_node *n = &c->g->nodes[node];
+    int8_t *chosen = &c->p->loop[node][a];
+    *chosen = -1;
+    if (passes(c, n, a)) {
+        c->p->through[node] |= bit(a);
+        return;
+    }
+    double best = INFINITY, share = 1 - 1.0 / c->m->size[a];
+    bool asked = false; /* the chosen cut begins here, as the mesh asks for */
+    for (int loop = 0; loop < l->n; loop++) {
+        double cost = 0;
+        bool follow = follows(c, n, l, a, loop);
+        if (!follow && !begins(c, n, l, a, loop, &cost)) continue;
+        if (!cuttable(c, node, l, loop) || forbidden(c, n, l, a, loop)) continue;
+        cost += bring_all(c, n, l, a, loop);
+        if (l->combine[loop] == LL_SUM || l->combine[loop] == LL_MAX)
+            for (int o = 0; o < n->n_out; o++) cost += bytes_of(c, n->out[o]) * share;
+        if (cost < best) {
+            best = cost;
+            *chosen = (int8_t)loop;
+            asked = !follow;
+        }
+    }
+    if (*chosen < 0 || asked) return;
+    double repeated = ll_node_flops(c->g, n) * share / FLOPS_PER_BYTE;
+    if (bring_all(c, n, l, a, -1) + repeated < best) *chosen = -1;
+}
+
+/* ---- nodes ---- */
+
+ll_layout ll_place_wanted(const ll_placement *p, int node, int operand, const ll_loops *l)
+{
+    ll_layout w = {.sum = p->through[node]};
+    for (int a = 0; a < p->mesh.n; a++) {
+        int d = dim_of(l->in[operand], p->loop[node][a]);
+        if (d >= 0) w.split[d] |= bit(a);
+    }
+    return w;
+}
+
+static ll_layout result_layout(const placer *c, int node, const ll_loops *l, int out)
+{
+    ll_layout r = {.sum = c->p->through[node]};
+    for (int a = 0; a < c->m->n; a++) {
+        int loop = c->p->loop[node][a], d = dim_of(l->out[out], loop);
+        if (loop < 0) continue;
+        if (d >= 0)
+            r.split[d] |= bit(a);
+        else if (l->combine[loop] == LL_SUM)
+            r.sum |= bit(a);
+        else if (l->combine[loop] == LL_MAX)
+            r.max |= bit(a);
+    }
+    return r;
+}
+
+static ll_err place_node(placer *c, int node)
+{
+    const ll_node *n = &c->g->nodes[node];
+    ll_loops l;
+    TRY(ll_node_loops(c->g, n, &l));
+    for (int a = 0; a < c->m->n; a++) c->p->loop[node][a] = -1;
+    for (int a = 0; a < c->m->n; a++) {
+        choose(c, node, &l, a);
+        int loop = c->p->loop[node][a];
+        if (loop >= 0) c->used |= bit(a);
+        if (loop >= 0 && l.combine[loop] == LL_WHOLE) c->expand[node] = true;
+    }
+    for (int i = 0; i < n->n_in; i++) {
+        if (!undecided(c, n->in[i])) continue;
+        ll_layout w = ll_place_wanted(c->p, node, i, &l);
+        decide_input(c, n->in[i], &w);
+    }
+    for (int o = 0; o < n->n_out; o++) {
+        ll_val v = n->out[o], param = c->grad_of[v.id];
+        c->p->made[v.id] = c->p->seen[v.id] = result_layout(c, node, &l, o);
+        if (param.id) c->p->seen[v.id] = update_layout(c, param);
+    }
+    return LL_OK;
+}
+
+/* Moments and parameters met for the first time in their update. */
+static void place_states(placer *c)
+{
+    for (int v = 1; v < c->g->n_value; v++) {
+        const ll_value *x = &c->g->values[v];
+        if (x->node >= 0 || x->kind != LL_STATE || c->decided[v]) continue;
+        ll_val param = moment_of(c, v);
+        if (!param.id || !c->decided[param.id]) continue;
+        c->decided[v] = true;
+        c->p->made[v] = c->p->seen[v] = update_layout(c, param);
+    }
+}
+
+static void find_micro(placer *c)
+{
+    for (int i = c->g->n_node - 1; i >= 0; i--) {
+        const ll_node *n = &c->g->nodes[i];
+        c->p->micro[i] |= !strcmp(n->op->name, "accum");
+        for (int k = 0; k < n->n_in && c->p->micro[i]; k++) {
+            int m = value(c, n->in[k])->node;
+            if (m >= 0) c->p->micro[m] = true;
+        }
+    }
+    bool any = false;
+    for (int i = 0; i < c->g->n_node; i++) any |= c->p->micro[i];
+    for (int i = 0; i < c->g->n_node && !any; i++) c->p->micro[i] = true;
+}
+
+static void count_readers(placer *c)
+{
+    for (int i = 0; i < c->g->n_node; i++)
+        for (int k = 0; k < c->g->nodes[i].n_in; k++) c->n_reader[c->g->nodes[i].in[k].id]++;
+    for (int i = 0; i < c->g->n_result; i++) c->n_reader[c->g->results[i].value.id]++;
+    for (int i = 0; i < c->g->n_update; i++) c->n_reader[c->g->updates[i].next.id]++;
+}
+
+static ll_err place_all(placer *c)
+{
+    TRY(place_inputs(c));
+    find_gradients(c);
+    find_micro(c);
+    count_readers(c);
+    for (int i = 0; i < c->g->n_node; i++) {
+        if (!c->p->micro[i] && (i == 0 || c->p->micro[i - 1])) place_states(c);
+        TRY(place_node(c, i));
+    }
+    for (int v = 1; v < c->g->n_value; v++) {
+        ll_layout whole = {0};
+        if (undecided(c, (ll_val){v})) decide_input(c, (ll_val){v}, &whole);
+    }
+    return LL_OK;
+}
+
+/* ---- expansions ---- */
+
+static ll_err expand_node(ll_rewrite *rw, const ll_node *n)
+{
+    ll_val in[LL_MAX_IN], out[LL_MAX_OUT] = {{0}};
+    for (int i = 0; i < n->n_in; i++) in[i] = rw->map[n->in[i].id];
+    ll_rewrite_at(rw, n);
+    n->op->expand(rw->to, n->attr, in, n->n_in, out);
+    TRY(ll_graph_check(rw->to));
+    for (int o = 0; o < n->n_out; o++) ll_rewrite_map(rw, n->out[o], out[o]);
+    return LL_OK;
+}
+
+static ll_err expanded(const ll_graph *g, const bool *expand, ll_graph **out)
+{
+    ll_rewrite rw;
+    ll_err rc = LL_OK;
+    ll_rewrite_begin(&rw, g);
+    for (int i = 0; i < g->n_node && rc == LL_OK; i++)
+        rc = expand[i] ? expand_node(&rw, &g->nodes[i]) : ll_rewrite_copy(&rw, &g->nodes[i]);
+    return ll_rewrite_end(&rw, rc, out);
+}
+
+/* ---- all of it ---- */
+
+static ll_err attempt(ll_placement *p, const ll_place_opts *o, bool **expand, ll_axes *used)
+{
+    const ll_graph *g = p->g;
+    ll_arena *a = p->arena;
+    p->made = LL_NEW_ARRAY(a, ll_layout, g->n_value);
+    p->seen = LL_NEW_ARRAY(a, ll_layout, g->n_value);
+    p->loop = (int8_t(*)[LL_MAX_AXES])ll_arena_alloc(a, (size_t)(g->n_node + 1) * LL_MAX_AXES);
+    p->through = LL_NEW_ARRAY(a, ll_axes, g->n_node + 1);
+    p->micro = LL_NEW_ARRAY(a, bool, g->n_node + 1);
+    placer c = {.p = p, .o = o, .g = g, .m = &p->mesh};
+    c.decided = LL_NEW_ARRAY(a, bool, g->n_value);
+    c.expand = LL_NEW_ARRAY(a, bool, g->n_node + 1);
+    c.n_reader = LL_NEW_ARRAY(a, int, g->n_value);
+    c.grad_of = LL_NEW_ARRAY(a, ll_val, g->n_value);
+    TRY(place_all(&c));
+    *expand = NULL;
+    *used = c.used;
+    for (int i = 0; i < g->n_node; i++)
+        if (c.expand[i]) *expand = c.expand;
+    return LL_OK;
+}
+
+static ll_err place(ll_placement *p, const ll_graph *g, const ll_place_opts *o)
+{
+    ll_axes used = 0;
+    TRY(ll_sweep(g, &p->g));
+    for (int round = 0;; round++) {
+        bool *expand;
+        TRY(attempt(p, o, &expand, &used));
+        if (!expand) break;
+        CHECK(round < 16, LL_E_SHARD, "%s: expansions do not end", g->name);
+        ll_graph *next;
+        TRY(expanded(p->g, expand, &next));
+        ll_graph_free(p->g);
+        p->g = next;
+    }
+    for (int a = 0; a < p->mesh.n; a++)
+        CHECK(used >> a & 1, LL_E_SHARD,
+              "%s=%d: nothing in %s can be cut along this axis; leave it out", p->mesh.name[a],
+              p->mesh.size[a], g->name);
+    return LL_OK;
+}
+
+ll_err ll_place(const ll_graph *g, const ll_place_opts *opts, ll_placement **out)
+{
+    CHECK(opts->zero >= 0 && opts->zero <= 3, LL_E_ARG, "zero is %d, want 0 to 3", opts->zero);
+    CHECK(opts->zero == 0 || opts->mesh->n_rank == 1 || ll_mesh_axis(opts->mesh, LL_AXIS_DATA) >= 0,
+          LL_E_SHARD, "zero %d cuts along axis data, which the mesh does not have", opts->zero);
+    TRY(ll_graph_check(g));
+    ll_arena *a = ll_arena_new();
+    ll_placement *p = LL_NEW(a, ll_placement);
+    p->arena = a;
+    p->mesh = *opts->mesh;
+    ll_err rc = place(p, g, opts);
+    if (rc != LL_OK) {
+        ll_placement_free(p);
+        return ll_frame(rc, __FILE__, __LINE__, __func__);
+    }
+    *out = p;
+    return LL_OK;
+}
+
+void ll_placement_free(ll_placement *p)
+{
+    if (!p) return;
+    ll_graph_free(p->g);
+    ll_arena_free(p->arena);
+}

@@ -1,0 +1,219 @@
+/* Partitioning: for models and meshes, every rank's graph run beside the others' gives the serial
+ * graph's results and updates, in f64. The seed is printed: SEED=7 test_partition. */
+#include "pass/lockstep.h"
+
+static uint64_t seed = 1;
+
+typedef struct made {
+    ll_graph *g;
+    int64_t limit; /* of integer batch data */
+} made;
+
+/* The model's training graph, in f64. */
+static made training(ll_graph *g, ll_val loss, const char *optimizer, int64_t limit)
+{
+    ll_minimize(g, loss, &(ll_optim){.name = optimizer, .clip = 1, .weight_decay = 0.1});
+    no_error(ll_graph_check(g));
+    made m = {.limit = limit};
+    no_error(ll_retype(g, LL_F64, &m.g));
+    ll_graph_free(g);
+    return m;
+}
+
+static made mlp(void)
+{
+    ll_graph *g = ll_graph_new("mlp");
+    ll_val x = ll_batch(g, "x", LL_F32, LL_SHAPE(7, 11)), y = ll_batch(g, "y", LL_I32, LL_SHAPE(7));
+    ll_val h = ll_relu(g, ll_linear(g, "fc1", x, 13, true));
+    h = ll_gelu(g, ll_linear(g, "fc2", h, 9, true));
+    ll_val logits = ll_linear(g, "fc3", h, 8, true);
+    ll_result(g, "correct", ll_sum_all(g, ll_correct(g, logits, y)));
+    return training(g, ll_mean(g, ll_cross_entropy(g, logits, y)), "adamw", 8);
+}
+
+/* Strides, padding, batch norm, both poolings, a residual. */
+static made convs(void)
+{
+    ll_graph *g = ll_graph_new("convs");
+    ll_val x = ll_batch(g, "x", LL_F32, LL_SHAPE(6, 13, 11, 3));
+    ll_val y = ll_batch(g, "y", LL_I32, LL_SHAPE(6));
+    ll_val h = ll_conv_layer(g, "conv1", x, 6, 3, &(ll_conv){.pad = {1, 1}}, false);
+    h = ll_relu(g, ll_batchnorm_layer(g, "bn1", h, true));
+    ll_val r = ll_conv_layer(g, "conv2", h, 6, 3, &(ll_conv){.pad = {1, 1}}, false);
+    h = ll_relu(g, ll_add(g, h, ll_batchnorm_layer(g, "bn2", r, true)));
+    h = ll_conv_layer(g, "conv3", h, 7, 3, &(ll_conv){.stride = {2, 2}, .pad = {1, 1}}, true);
+    h = ll_relu(g, h);
+    h = ll_reshape(g, h, LL_SHAPE(6, -1));
+    ll_val logits = ll_linear(g, "fc", h, 5, true);
+    return training(g, ll_mean(g, ll_cross_entropy(g, logits, y)), "momentum", 5);
+}
+
+static made model(const char *name, int64_t batch, const char *optimizer, int64_t limit, int n,
+                  const ll_size *sizes)
+{
+    const ll_model *m = ll_model_find(name);
+    assert_non_null(m);
+    ll_build b = {.batch = batch, .training = true};
+    memcpy(b.sizes, m->sizes, sizeof b.sizes);
+    for (int i = 0; i < n; i++)
+        for (int k = 0; k < LL_MAX_SIZES && b.sizes[k].name; k++)
+            if (!strcmp(b.sizes[k].name, sizes[i].name)) b.sizes[k].value = sizes[i].value;
+    ll_graph *g = ll_graph_new(name);
+    return training(g, m->declare(g, &b), optimizer, limit);
+}
+
+static made gpt(void)
+{
+    const ll_size sizes[] = {
+        {"layers", 2, ""}, {"width", 24, ""}, {"heads", 6, ""}, {"seq", 7, ""}, {"vocab", 29, ""}};
+    return model("gpt", 6, "lamb", 29, 5, sizes);
+}
+
+static made lenet(void)
+{
+    return model("lenet5", 6, "adam", 10, 0, NULL);
+}
+
+static void hold_against_serial(const made *whole, const char *mesh, int zero)
+{
+    ll_arena *arena = ll_arena_new();
+    ll_mesh m, one;
+    ll_placement *p, *alone;
+    no_error(ll_mesh_parse(mesh, &m));
+    no_error(ll_mesh_parse("", &one));
+    ll_err rc = ll_place(whole->g, &(ll_place_opts){.mesh = &m, .zero = zero}, &p);
+    if (rc != LL_OK)
+        fail_msg("%s on %s: %s\n%s", whole->g->name, mesh, ll_error_text(), ll_error_frames());
+    no_error(ll_place(whole->g, &(ll_place_opts){.mesh = &one}, &alone));
+    lockstep serial = {.m = &one, .n_rank = 1, .arena = arena}, parts = {.m = &m, .arena = arena};
+    serial.g = LL_NEW_ARRAY(arena, ll_graph *, 1);
+    no_error(ll_partition(alone, 0, &serial.g[0]));
+    parts.n_rank = m.n_rank;
+    parts.g = LL_NEW_ARRAY(arena, ll_graph *, m.n_rank);
+    for (int r = 0; r < m.n_rank; r++)
+        if (ll_partition(p, r, &parts.g[r]) != LL_OK)
+            fail_msg("%s on %s: %s\n%s", whole->g->name, mesh, ll_error_text(), ll_error_frames());
+    lockstep_run(&serial, seed, whole->limit);
+    lockstep_run(&parts, seed, whole->limit);
+    double worst = 0;
+    for (int r = 0; r < m.n_rank; r++) {
+        const ll_graph *g = parts.g[r], *s = serial.g[0];
+        for (int i = 0; i < g->n_result; i++) {
+            double d = difference(at(&parts, r, g->results[i].value),
+                                  at(&serial, 0, s->results[i].value), NULL);
+            if (!(d < 1e-9))
+                fail_msg("%s on %s zero %d: rank %d: result %s differs by %g", s->name, mesh, zero,
+                         r, g->results[i].name, d);
+            worst = fmax(worst, d);
+        }
+        for (int i = 0; i < g->n_update; i++) {
+            const ll_value *in = ll_value_of(g, g->updates[i].input);
+            double d = difference(at(&parts, r, g->updates[i].next),
+                                  at(&serial, 0, s->updates[i].next), in->piece);
+            if (!(d < 1e-7))
+                fail_msg("%s on %s zero %d: rank %d: update of %s differs by %g", s->name, mesh,
+                         zero, r, in->name, d);
+            worst = fmax(worst, d);
+        }
+        ll_graph_free(parts.g[r]);
+    }
+    print_message("%-8s %-28s zero %d  worst %.1e  %.0f kB sent\n", whole->g->name, mesh, zero,
+                  worst, parts.sent / 1e3);
+    ll_graph_free(serial.g[0]);
+    ll_placement_free(p);
+    ll_placement_free(alone);
+    ll_arena_free(arena);
+}
+
+static void walk(made m, const char *const *meshes)
+{
+    for (; *meshes; meshes++) {
+        int zero = 0;
+        char mesh[LL_MESH_TEXT];
+        sscanf(*meshes, "%159s %d", mesh, &zero);
+        hold_against_serial(&m, mesh, zero);
+    }
+    ll_graph_free(m.g);
+}
+
+static void test_mlp(void **state)
+{
+    (void)state;
+    static const char *const meshes[] = {"data=2",
+                                         "data=3",
+                                         "data=7",
+                                         "data=2 1",
+                                         "data=3 2",
+                                         "data=4 3",
+                                         "tensor=2",
+                                         "tensor=3",
+                                         "data=2,tensor=3",
+                                         "data=2,tensor=2 1",
+                                         "cols=2",
+                                         "rows=2,cols=2",
+                                         "rows=2,cols=2,depth=2",
+                                         "filter=3",
+                                         "channel=2",
+                                         "depth=3",
+                                         "channel=2,filter=2",
+                                         NULL};
+    walk(mlp(), meshes);
+}
+
+static void test_convs(void **state)
+{
+    (void)state;
+    static const char *const meshes[] = {"data=2",
+                                         "data=3 1",
+                                         "height=2",
+                                         "height=3",
+                                         "width=2",
+                                         "width=4",
+                                         "height=2,width=3",
+                                         "data=2,height=2,width=2",
+                                         "filter=2",
+                                         "channel=3",
+                                         "channel=2,filter=2",
+                                         "tensor=2",
+                                         "data=2,tensor=3 1",
+                                         "data=2,height=2 3",
+                                         NULL};
+    walk(convs(), meshes);
+}
+
+static void test_gpt(void **state)
+{
+    (void)state;
+    static const char *const meshes[] = {"data=2",
+                                         "data=3 1",
+                                         "data=2 3",
+                                         "tensor=2",
+                                         "tensor=3",
+                                         "tensor=4",
+                                         "sequence=2",
+                                         "sequence=3",
+                                         "data=2,tensor=2",
+                                         "tensor=2,sequence=2",
+                                         "data=2,tensor=3 1",
+                                         "rows=2,cols=3",
+                                         "rows=2,cols=2,depth=2",
+                                         NULL};
+    walk(gpt(), meshes);
+}
+
+static void test_lenet(void **state)
+{
+    (void)state;
+    static const char *const meshes[] = {"data=3", "height=2,width=2", "tensor=2", "filter=4",
+                                         NULL};
+    walk(lenet(), meshes);
+}
+
+int main(void)
+{
+    if (getenv("SEED")) seed = strtoull(getenv("SEED"), NULL, 10);
+    printf("seed %llu\n", (unsigned long long)seed);
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_mlp), cmocka_unit_test(test_convs),
+                                       cmocka_unit_test(test_gpt), cmocka_unit_test(test_lenet)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
