@@ -270,10 +270,16 @@ typedef struct ll_session_opts {
     uint64_t seed;
     ll_session *share; /* parameters and state of equal names live in this session's memory */
     bool reuse;        /* with share: runs in its memory too, where it fits; its results are lost */
+    /* Many ranks: the graph is cut over a mesh of them. Opening, running, ll_session_get and
+     * closing are then collective. */
+    struct ll_comm *comm; /* NULL: this process alone; outlives the session */
+    const char *mesh;     /* such as "data=2,tensor=2": as many ranks as comm has */
+    int zero; /* 1: moments, 2: and gradients, 3: and parameters are cut over axis data */
 } ll_session_opts;
 LL_API ll_err ll_session_open(ll_graph *g, const ll_session_opts *opts, ll_session **out);
 LL_API void ll_session_close(ll_session *s);
-/* Copies batch data in (for micro-batch i), or parameters and state. bytes must be the tensor's. */
+/* Copies batch data in (for micro-batch i), or parameters and state. bytes must be the tensor's; on
+ * a mesh a rank may give all of it, or just the piece it holds (ll_session_piece). */
 LL_API ll_err ll_session_set(ll_session *s, const char *name, int micro, const void *data,
                              size_t bytes);
 LL_API ll_err ll_session_get(ll_session *s, const char *name, void *data, size_t bytes);

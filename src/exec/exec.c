@@ -15,6 +15,7 @@
 typedef struct bound { /* an instruction with its operands' addresses */
     ll_kcall call;
     const ll_instr *instr;
+    ll_talk *talk; /* of a collective */
 } bound;
 
 typedef struct moving { /* an operand that is another address in each micro-batch */
@@ -126,7 +127,7 @@ static ll_err place_slots(ll_exec *e, const ll_exec_opts *opts, const size_t *of
         int there = shared_slot(opts, s);
         e->address[p->inputs[i].slot] = e->slab + offset[i];
         if (there < 0 && kept(s))
-            ll_init_fill(&s->init, s->name, opts->seed, &s->type, p->threads,
+            ll_init_fill(&s->init, s->name, opts->seed, &s->type, s->piece, p->threads,
                          e->address[p->inputs[i].slot]);
         if (there < 0) continue;
         const ll_type *t = &opts->share->p->slots[there].type;
@@ -160,7 +161,14 @@ static bool holds_batch(const ll_program *p, int slot)
     return input && p->slots[input].kind == LL_BATCH;
 }
 
-static void bind_instrs(ll_exec *e, uint64_t seed)
+static ll_err open_talk(ll_exec *e, ll_team *team, bound *b)
+{
+    const ll_instr *x = b->instr;
+    CHECK(team, LL_E_ARG, "%s is a collective, but this process has no team of ranks", x->name);
+    return ll_talk_open(team, e->arena, x->op, x->attr, x->name, b->call.in, b->call.out, &b->talk);
+}
+
+static ll_err bind_instrs(ll_exec *e, const ll_exec_opts *opts)
 {
     const ll_program *p = e->p;
     int n_in = 0;
@@ -185,9 +193,11 @@ static void bind_instrs(ll_exec *e, uint64_t seed)
                                        .out = out,
                                        .threads = p->threads,
                                        .n_micro = p->n_micro,
-                                       .seed = seed};
+                                       .seed = opts->seed};
         e->instrs[i].call.scratch = e->slab + e->input_bytes + p->work_bytes;
+        if (!x->kernel) TRY(open_talk(e, opts->team, &e->instrs[i]));
     }
+    return LL_OK;
 }
 
 /* All ones is NaN in every float type, and -1. */
@@ -213,7 +223,11 @@ ll_err ll_exec_open(const ll_program *p, const ll_exec_opts *opts, ll_exec **out
         return ll_frame(rc, __FILE__, __LINE__, __func__);
     }
     if (opts->share) follow_shared(e);
-    bind_instrs(e, opts->seed);
+    rc = bind_instrs(e, opts);
+    if (rc != LL_OK) {
+        ll_exec_close(e);
+        return ll_frame(rc, __FILE__, __LINE__, __func__);
+    }
     *out = e;
     return LL_OK;
 }
@@ -272,7 +286,10 @@ static ll_err run_one(ll_exec *e, int i, bool checked)
 {
     bound *b = &e->instrs[i];
     double start = e->profiling ? now() : 0;
-    TRY(b->instr->kernel(&b->call));
+    if (b->talk)
+        TRY(ll_talk_run(b->talk, b->call.scratch));
+    else
+        TRY(b->instr->kernel(&b->call));
     if (e->profiling) e->seconds[i] += now() - start;
     return checked ? check_finite(b) : LL_OK;
 }
@@ -287,6 +304,7 @@ static ll_err run_section(ll_exec *e, int section, uint64_t step, bool checked)
         for (int i = 0; section == LL_MICRO && i < e->n_moving; i++)
             e->moving[i].tensor->data = e->moving[i].first + (size_t)m * e->moving[i].stride;
         for (int i = from; i < to; i++) {
+            if (e->instrs[i].instr->last && m < times - 1) continue;
             e->instrs[i].call.micro = m;
             e->instrs[i].call.step = step;
             TRY(run_one(e, i, checked));

@@ -1,7 +1,7 @@
 /* exec.h: runs a program on this machine: one slab, kernels called in order, nothing allocated in a
  * step. Local. */
 #pragma once
-#include "program/program.h"
+#include "exec/team.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -11,6 +11,7 @@ typedef struct ll_exec ll_exec;
 
 typedef struct ll_exec_opts {
     uint64_t seed;
+    ll_team *team;  /* for programs with collectives; must outlive the exec */
     ll_exec *share; /* parameters and state of equal names live there; it must outlive this one */
     bool reuse;     /* with share: works in its memory too, where it fits; its results are lost */
     bool poison;    /* fills the work memory with NaN before each step, for tests */
@@ -34,9 +35,10 @@ size_t ll_exec_bytes(const ll_exec *e); /* as obtained from the system; 0: works
 /* Binds the OpenMP threads to cores, one each, once per process, where there are as many as cores,
  * unless OMP_PROC_BIND or OMP_PLACES says otherwise. */
 void ll_bind_threads(int threads);
-/* Fills data with an initial value: element i is a function of (seed, name, i) alone. */
+/* Fills data with an initial value: element i is a function of (seed, name, i) alone; of a piece, i
+ * counts in its whole. */
 void ll_init_fill(const ll_init *init, const char *name, uint64_t seed, const ll_type *type,
-                  int threads, void *data);
+                  const ll_piece *piece, int threads, void *data);
 
 #ifdef __cplusplus
 }

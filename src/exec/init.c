@@ -16,14 +16,48 @@ static void draw(const ll_init *init, uint64_t seed, uint64_t stream, uint64_t b
     }
 }
 
+/* Elements of one row of a piece, which begins at element first of the whole. */
+static void fill_row(const ll_init *init, uint64_t seed, uint64_t stream, int64_t first, int64_t n,
+                     ll_dtype t, void *data, int64_t at)
+{
+    double v[4];
+    for (int64_t i = 0; i < n; i++) {
+        int64_t k = first + i;
+        if (i == 0 || k % 4 == 0) draw(init, seed, stream, (uint64_t)(k / 4), v);
+        ll_store(data, t, at + i, v[k % 4]);
+    }
+}
+
+static void fill_piece(const ll_init *init, uint64_t seed, uint64_t stream, const ll_type *type,
+                       const ll_piece *piece, int threads, void *data)
+{
+    const ll_shape *s = &type->shape, *w = &piece->whole;
+    int64_t row = s->n ? s->d[s->n - 1] : 1, rows = row ? ll_numel(s) / row : 0;
+#pragma omp parallel for num_threads(threads) if (rows * row > LL_PARALLEL_WORK)
+    for (int64_t r = 0; r < rows; r++) {
+        int64_t rest = r, first = s->n ? piece->at[s->n - 1] : 0;
+        int64_t stride = s->n ? w->d[s->n - 1] : 1;
+        for (int d = s->n - 2; d >= 0; d--) {
+            first += (piece->at[d] + rest % s->d[d]) * stride;
+            rest /= s->d[d];
+            stride *= w->d[d];
+        }
+        fill_row(init, seed, stream, first, row, type->dtype, data, r * row);
+    }
+}
+
 void ll_init_fill(const ll_init *init, const char *name, uint64_t seed, const ll_type *type,
-                  int threads, void *data)
+                  const ll_piece *piece, int threads, void *data)
 {
     uint64_t stream = ll_stream(name, 0);
     int64_t n = ll_numel(&type->shape);
     ll_dtype t = type->dtype;
     if (init->kind == LL_ZEROS) {
         memset(data, 0, (size_t)n * ll_dtype_bytes(t));
+        return;
+    }
+    if (piece) {
+        fill_piece(init, seed, stream, type, piece, threads, data);
         return;
     }
 #pragma omp parallel for num_threads(threads) if (n > LL_PARALLEL_WORK)

@@ -12,6 +12,9 @@
 struct ll_session {
     ll_graph *g;
     ll_session_opts opts;
+    ll_team *team;       /* NULL: alone */
+    ll_placement *place; /* of the whole graph on the team's mesh */
+    ll_graph *part;      /* this rank's */
     ll_program *p;
     ll_exec *e;
     uint64_t step;
@@ -20,7 +23,7 @@ struct ll_session {
 
 static ll_err lower(const ll_session *s, bool no_fuse, ll_program **out)
 {
-    return ll_lower(s->g,
+    return ll_lower(s->part ? s->part : s->g,
                     &(ll_lower_opts){.machine = s->opts.machine,
                                      .precision = s->opts.precision,
                                      .threads = s->opts.threads,
@@ -29,10 +32,31 @@ static ll_err lower(const ll_session *s, bool no_fuse, ll_program **out)
                     out);
 }
 
+/* This rank's part of the graph. */
+static ll_err partition(ll_session *s)
+{
+    const ll_session_opts *o = &s->opts;
+    ll_mesh m;
+    TRY(ll_mesh_parse(o->mesh ? o->mesh : "", &m));
+    if (!o->comm || ll_comm_size(o->comm) == 1) {
+        CHECK(m.n_rank == 1, LL_E_SHARD, "mesh \"%s\" is of %d ranks, but there is one: use -n %d",
+              o->mesh, m.n_rank, m.n_rank);
+        return LL_OK;
+    }
+    const ll_session *like = o->share;
+    TRY(ll_team_open(o->comm, &m, &s->team));
+    TRY(ll_place(s->g,
+                 &(ll_place_opts){.mesh = &m, .zero = o->zero, .like = like ? like->place : NULL},
+                 &s->place));
+    return ll_partition(s->place, ll_comm_rank(o->comm), &s->part);
+}
+
 static ll_err open_parts(ll_session *s)
 {
+    TRY(partition(s));
     TRY(lower(s, false, &s->p));
     ll_exec_opts o = {.seed = s->opts.seed,
+                      .team = s->team,
                       .share = s->opts.share ? s->opts.share->e : NULL,
                       .reuse = s->opts.reuse};
     TRY(ll_exec_open(s->p, &o, &s->e));
@@ -69,7 +93,15 @@ void ll_session_close(ll_session *s)
     if (!s) return;
     ll_exec_close(s->e);
     ll_program_free(s->p);
+    ll_graph_free(s->part);
+    ll_placement_free(s->place);
+    ll_team_close(s->team);
     free(s);
+}
+
+static size_t whole_bytes(const ll_slot *x)
+{
+    return x->piece ? (size_t)ll_numel(&x->piece->whole) * ll_dtype_bytes(x->type.dtype) : x->bytes;
 }
 
 static ll_err find_slot(const ll_session *s, const char *name, size_t bytes, int micro, int *slot)
@@ -79,8 +111,9 @@ static ll_err find_slot(const ll_session *s, const char *name, size_t bytes, int
     CHECK(*slot >= 0, LL_E_ARG, "the graph has no input or result named %s", name);
     const ll_slot *x = &s->p->slots[*slot];
     char shape[LL_SHAPE_TEXT];
-    CHECK(bytes == x->bytes, LL_E_ARG, "%s is %s%s, %zu bytes; %zu were given", name,
-          ll_dtype_name(x->type.dtype), ll_shape_print(&x->type.shape, shape), x->bytes, bytes);
+    CHECK(bytes == x->bytes || bytes == whole_bytes(x), LL_E_ARG,
+          "%s is %s%s, %zu bytes; %zu were given", name, ll_dtype_name(x->type.dtype),
+          ll_shape_print(&x->type.shape, shape), x->bytes, bytes);
     CHECK(micro >= 0 && micro < (x->kind == LL_BATCH ? s->p->n_micro : 1), LL_E_ARG,
           "%s has no micro-batch %d", name, micro);
     return LL_OK;
@@ -90,7 +123,11 @@ ll_err ll_session_set(ll_session *s, const char *name, int micro, const void *da
 {
     int slot;
     TRY(find_slot(s, name, bytes, micro, &slot));
-    if (bytes) memcpy(ll_exec_data(s->e, slot, micro), data, bytes);
+    const ll_slot *x = &s->p->slots[slot];
+    if (x->piece && bytes == whole_bytes(x))
+        ll_piece_cut(&x->type, x->piece, data, ll_exec_data(s->e, slot, micro));
+    else if (bytes)
+        memcpy(ll_exec_data(s->e, slot, micro), data, bytes);
     return LL_OK;
 }
 
@@ -98,6 +135,11 @@ ll_err ll_session_get(ll_session *s, const char *name, void *data, size_t bytes)
 {
     int slot;
     TRY(find_slot(s, name, bytes, 0, &slot));
+    const ll_slot *x = &s->p->slots[slot];
+    ll_val v = s->team ? ll_find(s->place->g, name) : (ll_val){0};
+    if (v.id && bytes == whole_bytes(x))
+        return ll_team_collect(s->team, &s->place->made[v.id], &ll_value_of(s->place->g, v)->type,
+                               ll_exec_data(s->e, slot, 0), data);
     if (bytes) memcpy(data, ll_exec_data(s->e, slot, 0), bytes);
     return LL_OK;
 }
@@ -139,7 +181,8 @@ static ll_err find_culprit(ll_session *s, const char *what, double value)
     ll_program *p;
     ll_exec *e;
     TRY(lower(s, true, &p));
-    ll_err rc = ll_exec_open(p, &(ll_exec_opts){.seed = s->opts.seed, .share = s->e}, &e);
+    ll_err rc =
+        ll_exec_open(p, &(ll_exec_opts){.seed = s->opts.seed, .team = s->team, .share = s->e}, &e);
     if (rc == LL_OK) {
         copy_inputs(s, e, p);
         rc = run_until_bad(s, e);
@@ -173,6 +216,16 @@ ll_err ll_session_run(ll_session *s, double lr)
 size_t ll_session_bytes(const ll_session *s)
 {
     return s->p->bytes;
+}
+
+ll_team *ll_session_team(const ll_session *s)
+{
+    return s->team;
+}
+
+const ll_placement *ll_session_placement(const ll_session *s)
+{
+    return s->place;
 }
 
 const ll_program *ll_session_program(const ll_session *s)

@@ -1,12 +1,16 @@
 /* session.h: what the rest of Loopline may see of a session (the public part is loopline.h). */
 #pragma once
 #include "exec/exec.h"
+#include "pass/partition.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
 const ll_program *ll_session_program(const ll_session *s);
+/* NULL where this process is alone. */
+ll_team *ll_session_team(const ll_session *s);
+const ll_placement *ll_session_placement(const ll_session *s);
 ll_exec *ll_session_exec(const ll_session *s);
 uint64_t ll_session_step(const ll_session *s); /* steps done */
 void ll_session_set_step(ll_session *s, uint64_t step);

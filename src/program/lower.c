@@ -137,22 +137,61 @@ static ll_err find_sections(const ll_graph *g, int n_micro, ll_arena *arena, boo
     return n_micro > 1 ? check_sections(g, micro, arena) : LL_OK;
 }
 
+/* A collective that makes a mean whole: it runs with the last micro-batch, while what comes before
+ * it in the network is still differentiated. */
+static bool joins_last(const ll_graph *g, int node)
+{
+    const ll_node *n = &g->nodes[node];
+    int m = n->op->collective ? ll_value_of(g, n->in[0])->node : -1;
+    return m >= 0 && is_accum(&g->nodes[m]);
+}
+
+static void place_node(ll_order *o, int node, int n_micro)
+{
+    o->place[node] = -1;
+    if (ll_is_alias(&o->g->nodes[node], n_micro)) return;
+    o->place[node] = o->n;
+    o->node[o->n++] = node;
+}
+
+/* Means and the collectives on them come as early as they can, the rest in the graph's order. */
+static void place_micro(ll_order *o, const bool *micro, int n_micro, ll_arena *arena)
+{
+    const ll_graph *g = o->g;
+    int *next = LL_NEW_ARRAY(arena, int, g->n_node + 1); /* of those that wait for the same node */
+    int *first = LL_NEW_ARRAY(arena, int, g->n_node + 1);
+    for (int i = g->n_node - 1; i >= 0; i--) {
+        const ll_node *n = &g->nodes[i];
+        int m = n->n_in == 1 ? ll_value_of(g, n->in[0])->node : -1;
+        if (!micro[i] || m < 0 || !(is_accum(n) || joins_last(g, i))) continue;
+        next[i] = first[m];
+        first[m] = i + 1;
+    }
+    for (int i = 0; i < g->n_node; i++) {
+        const ll_node *n = &g->nodes[i];
+        int m = n->n_in == 1 ? ll_value_of(g, n->in[0])->node : -1;
+        if (!micro[i] || (m >= 0 && (is_accum(n) || joins_last(g, i)))) continue;
+        place_node(o, i, n_micro);
+        for (int k = first[i]; k; k = next[k - 1]) {
+            place_node(o, k - 1, n_micro);
+            for (int j = first[k - 1]; j; j = next[j - 1]) place_node(o, j - 1, n_micro);
+        }
+    }
+}
+
 static ll_err find_order(const ll_graph *g, int n_micro, ll_arena *arena, ll_order *o)
 {
     bool *micro = LL_NEW_ARRAY(arena, bool, g->n_node + 1);
     bool *report = LL_NEW_ARRAY(arena, bool, g->n_node + 1);
     TRY(find_sections(g, n_micro, arena, micro, report));
+    for (int i = 0; i < g->n_node; i++) micro[i] |= joins_last(g, i);
     *o = (ll_order){.g = g, .n_micro = n_micro};
     o->node = LL_NEW_ARRAY(arena, int, g->n_node + 1);
     o->place = LL_NEW_ARRAY(arena, int, g->n_node + 1);
     for (int s = 0; s < LL_N_SECTION; s++) {
-        for (int i = 0; i < g->n_node; i++) {
-            if (section_of(micro, report, i) != s) continue;
-            o->place[i] = -1;
-            if (ll_is_alias(&g->nodes[i], n_micro)) continue;
-            o->place[i] = o->n;
-            o->node[o->n++] = i;
-        }
+        if (s == LL_MICRO) place_micro(o, micro, n_micro, arena);
+        for (int i = 0; i < g->n_node && s != LL_MICRO; i++)
+            if (section_of(micro, report, i) == s) place_node(o, i, n_micro);
         o->end[s] = o->n;
     }
     return LL_OK;
@@ -172,6 +211,7 @@ static ll_err choose_kernel(const ll_program *p, const ll_graph *g, const ll_nod
 {
     bool cpu = !strcmp(p->machine, "cpu");
     *out = cpu ? n->op->cpu : n->op->ref;
+    if (n->op->collective) return LL_OK;
     CHECK(*out, LL_E_GRAPH, "%s: machine %s has no kernel for %s", n->name, p->machine,
           n->op->name);
     for (int i = 0; cpu && i < n->n_in + n->n_out; i++)
@@ -186,9 +226,27 @@ static void fill_tensors(const ll_program *p, const int *slots, int n, ll_tensor
         t[i] = (ll_tensor){NULL, p->slots[slots[i]].type.dtype, p->slots[slots[i]].type.shape};
 }
 
+/* Room to pack what a collective sends, and what it receives. */
+static size_t packing(const ll_program *p, const ll_node *n, const ll_instr *x)
+{
+    const ll_slot *in = &p->slots[x->in[0]], *out = &p->slots[x->out[0]];
+    if (!strcmp(n->op->name, "all_reduce")) return 0;
+    if (strcmp(n->op->name, "halo")) return in->bytes + out->bytes + 128;
+    const ll_halo_attr *h = (const ll_halo_attr *)n->attr;
+    int64_t own = in->type.shape.d[h->dim];
+    /* Each neighbour is sent at most what this rank owns. */
+    int64_t wanted = 0;
+    for (int k = 0; k < LL_HALO_MAX; k++) {
+        int64_t w = h->need[2 * k + 1] - h->need[2 * k];
+        wanted += w < own ? w : own;
+    }
+    return (own ? in->bytes / (size_t)own * (size_t)wanted : 0) + out->bytes + 128;
+}
+
 static size_t scratch_of(const ll_program *p, const ll_node *n, const ll_instr *x)
 {
     ll_tensor in[LL_MAX_IN], out[LL_MAX_OUT];
+    if (n->op->collective) return packing(p, n, x);
     if (strcmp(p->machine, "cpu") || !n->op->cpu_scratch) return 0;
     fill_tensors(p, x->in, x->n_in, in);
     fill_tensors(p, x->out, x->n_out, out);
@@ -256,6 +314,9 @@ static void add_slots(ll_program *p, const ll_graph *g, const ll_places *lay)
         p->slots[i] = (ll_slot){.type = v->type,
                                 .kind = v->kind,
                                 .init = v->init,
+                                .piece = v->piece ? (const ll_piece *)ll_arena_copy(
+                                                        p->arena, v->piece, sizeof *v->piece)
+                                                  : NULL,
                                 .region = lay->region[s],
                                 .offset = lay->offset[s],
                                 .input = lay->input[s]};
@@ -277,7 +338,10 @@ static ll_err build(ll_program *p, ll_graph *g)
     ll_plan_memory(&o, p->arena, &lay);
     add_slots(p, g, &lay);
     p->instrs = LL_NEW_ARRAY(p->arena, ll_instr, o.n + g->n_update + 1);
-    for (int i = 0; i < o.n; i++) TRY(add_instr(p, g, &g->nodes[o.node[i]]));
+    for (int i = 0; i < o.n; i++) {
+        TRY(add_instr(p, g, &g->nodes[o.node[i]]));
+        p->instrs[i].last = i < o.end[LL_MICRO] && joins_last(g, o.node[i]);
+    }
     memcpy(p->end, o.end, sizeof p->end);
     for (int i = 0; i < g->n_update; i++)
         if (!lay.in_place[i]) TRY(add_copy(p, g, g->updates[i]));

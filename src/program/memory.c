@@ -19,6 +19,7 @@ typedef struct storage {
     int first, last; /* positions between which it holds something wanted */
     int taken;       /* the position of its newest content */
     ll_region region;
+    bool adds_up; /* over micro-batches */
 } storage;
 
 typedef struct planner {
@@ -56,7 +57,8 @@ static size_t value_bytes(const ll_value *v)
 
 static int new_storage(planner *p, size_t bytes, int first, int last, ll_region region)
 {
-    p->s[p->n] = (storage){bytes, 0, first, last, first, region};
+    p->s[p->n] =
+        (storage){.bytes = bytes, .first = first, .last = last, .taken = first, .region = region};
     return p->n++;
 }
 
@@ -137,6 +139,7 @@ static void place_results(planner *p, const ll_node *n, int at)
             p->s[s].taken = at;
         } else
             s = new_storage(p, bytes, accum ? 0 : at, last, LL_WORK);
+        p->s[s].adds_up |= accum;
         p->out->storage[id] = s;
     }
 }
@@ -152,6 +155,9 @@ static void find_storages(planner *p)
             new_storage(p, copies * value_bytes(v), 0, p->last_use[i], LL_PERSISTENT);
     }
     for (int at = 0; at < p->o->n; at++) place_results(p, &g->nodes[p->o->node[at]], at);
+    for (int i = 0; i < p->n; i++) /* what reads it may run with the last micro-batch alone */
+        if (p->s[i].adds_up && p->s[i].last < p->o->end[LL_MICRO])
+            p->s[i].last = p->o->end[LL_MICRO];
     for (int i = 1; i < g->n_value; i++) p->out->storage[i] = storage_of(p, (ll_val){i});
 }
 

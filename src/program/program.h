@@ -23,6 +23,7 @@ typedef struct ll_slot {
     ll_type type;
     ll_kind kind;
     ll_init init;
+    const ll_piece *piece; /* inputs: of which whole, and where in it; NULL: whole */
     ll_region region;
     size_t offset;    /* within the region */
     size_t bytes;     /* of one micro-batch */
@@ -33,7 +34,8 @@ typedef struct ll_slot {
 typedef struct ll_instr {
     const char *name; /* the node's */
     const char *op;
-    ll_kernel *kernel;
+    ll_kernel *kernel; /* NULL: a collective */
+    bool last;         /* of the micro-batches, runs in the last alone */
     const void *attr;
     int n_in, n_out;
     int *in, *out; /* slots */

@@ -1,0 +1,341 @@
+/* team.c: collectives of programs. A tensor is seen as [outer, dim, inner] around the dimension
+ * that is cut or made whole: what goes to one rank is then a range of dim, and one piece of memory
+ * only where outer is 1. Otherwise ranges are packed into scratch, one rank's after another's, and
+ * what comes is unpacked. */
+#include "exec/team.h"
+#include "kern/attr.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct ll_team {
+    ll_comm *c;
+    ll_mesh m;
+    int rank;
+    ll_comm *group[1 << LL_MAX_AXES]; /* by set of axes; NULL: not made yet */
+};
+
+ll_err ll_team_open(ll_comm *c, const ll_mesh *m, ll_team **out)
+{
+    TRY(ll_mesh_fits(m, ll_comm_size(c)));
+    ll_team *t = (ll_team *)calloc(1, sizeof *t);
+    CHECK(t, LL_E_MEM, "no memory for a team of ranks");
+    t->c = c;
+    t->m = *m;
+    t->rank = ll_comm_rank(c);
+    *out = t;
+    return LL_OK;
+}
+
+void ll_team_close(ll_team *t)
+{
+    if (!t) return;
+    for (int i = 0; i < 1 << LL_MAX_AXES; i++)
+        if (t->group[i] && t->group[i] != t->c) ll_comm_close(t->group[i]);
+    free(t);
+}
+
+const ll_mesh *ll_team_mesh(const ll_team *t)
+{
+    return &t->m;
+}
+
+ll_comm *ll_team_comm(const ll_team *t)
+{
+    return t->c;
+}
+
+int ll_team_rank(const ll_team *t)
+{
+    return t->rank;
+}
+
+ll_err ll_team_group(ll_team *t, ll_axes axes, ll_comm **out)
+{
+    if (!t->group[axes] && ll_mesh_group(&t->m, axes) == t->m.n_rank) t->group[axes] = t->c;
+    if (!t->group[axes])
+        TRY(ll_comm_split(t->c, ll_mesh_color(&t->m, axes, t->rank),
+                          ll_mesh_member(&t->m, axes, t->rank), &t->group[axes]));
+    *out = t->group[axes];
+    return LL_OK;
+}
+
+/* ---- pieces of tensors ---- */
+
+/* A range of one dimension of a tensor, all of the others: rows of bytes. */
+typedef struct slab {
+    size_t at, row, stride; /* bytes: of the first row, of a row, between rows */
+    int64_t rows;
+} slab;
+
+static slab cut(const ll_tensor *t, int dim, int64_t from, int64_t to)
+{
+    size_t inner = ll_dtype_bytes(t->dtype);
+    int64_t outer = 1;
+    for (int d = 0; d < dim; d++) outer *= t->shape.d[d];
+    for (int d = dim + 1; d < t->shape.n; d++) inner *= (size_t)t->shape.d[d];
+    slab s = {(size_t)from * inner, (size_t)(to - from) * inner, (size_t)t->shape.d[dim] * inner,
+              outer};
+    if (to <= from) s.rows = 0;
+    return s;
+}
+
+static size_t bytes_of(const slab *s)
+{
+    return (size_t)s->rows * s->row;
+}
+
+static void pack(char *packed, const char *data, const slab *s)
+{
+    for (int64_t i = 0; i < s->rows; i++)
+        memcpy(packed + (size_t)i * s->row, data + s->at + (size_t)i * s->stride, s->row);
+}
+
+static void unpack(char *data, const char *packed, const slab *s)
+{
+    for (int64_t i = 0; i < s->rows; i++)
+        memcpy(data + s->at + (size_t)i * s->stride, packed + (size_t)i * s->row, s->row);
+}
+
+/* ---- talks ---- */
+
+typedef enum talk_kind { ALL_REDUCE, REDUCE_SCATTER, ALL_GATHER, ALL_TO_ALL, HALO } talk_kind;
+
+struct ll_talk {
+    talk_kind kind;
+    ll_comm *c;
+    int size, me;
+    const ll_tensor *in, *out;
+    ll_coll_call call;
+    /* What goes to each rank, and what comes from each: ranges of in and out; where they begin in
+     * scratch, in bytes. */
+    slab *give, *take;
+    size_t *give_at, *take_at;
+    size_t given; /* bytes of the first part of scratch */
+};
+
+static const char *const names[] = {"all_reduce", "reduce_scatter", "all_gather", "all_to_all",
+                                    "halo"};
+
+static ll_err find_kind(const char *op, talk_kind *k)
+{
+    for (int i = 0; i <= HALO; i++)
+        if (!strcmp(names[i], op)) {
+            *k = (talk_kind)i;
+            return LL_OK;
+        }
+    FAIL(LL_E_GRAPH, "%s is no collective", op);
+}
+
+static size_t tensor_bytes(const ll_type *t)
+{
+    return (size_t)ll_numel(&t->shape) * ll_dtype_bytes(t->dtype);
+}
+
+static int64_t *counts(ll_arena *a, int n)
+{
+    return LL_NEW_ARRAY(a, int64_t, n);
+}
+
+/* all_gather and reduce_scatter: blocks of the whole, one for each rank. */
+static void plan_blocks(ll_talk *t, ll_arena *a, const ll_coll_attr *x, size_t elem)
+{
+    const ll_tensor *whole = t->kind == ALL_GATHER ? t->out : t->in;
+    int64_t *starts = counts(a, t->size + 1), from, to;
+    for (int k = 0; k < t->size; k++) {
+        ll_mesh_part(x->extent, t->size, k, &from, &to);
+        slab *s = t->kind == ALL_GATHER ? &t->take[k] : &t->give[k];
+        *s = cut(whole, (int)x->dim, from, to);
+        starts[k + 1] = starts[k] + (int64_t)(bytes_of(s) / elem);
+        (t->kind == ALL_GATHER ? t->take_at : t->give_at)[k] = (size_t)starts[k] * elem;
+    }
+    t->call.spec.starts = starts;
+    t->call.spec.count = starts[t->size];
+}
+
+/* How many elements each rank of the group gives each: everyone works out everyone's. */
+static void plan_exchange(ll_talk *t, ll_arena *a, const ll_coll_attr *x, const ll_halo_attr *h,
+                          size_t elem)
+{
+    int p = t->size;
+    int64_t *matrix = counts(a, p * p), from, to, lo, hi;
+    int dim = (int)(h ? h->dim : x->dim);
+    int64_t extent = h ? h->extent : x->extent, other = h ? 0 : t->in->shape.d[x->to_dim];
+    /* Elements for one of dim (and, in an all_to_all, one of to_dim). */
+    int64_t unit = 1;
+    for (int d = 0; d < t->in->shape.n; d++)
+        if (d != dim && (h || d != x->to_dim)) unit *= t->in->shape.d[d];
+    for (int i = 0; i < p; i++)
+        for (int j = 0; j < p; j++) {
+            ll_mesh_part(extent, p, i, &from, &to);
+            if (h) {
+                lo = h->need[2 * j] > from ? h->need[2 * j] : from;
+                hi = h->need[2 * j + 1] < to ? h->need[2 * j + 1] : to;
+                matrix[i * p + j] = hi > lo ? unit * (hi - lo) : 0;
+                if (i == t->me)
+                    t->give[j] = cut(t->in, dim, lo - from, hi > lo ? hi - from : lo - from);
+                if (j == t->me)
+                    t->take[i] =
+                        cut(t->out, dim, lo - h->need[2 * j], (hi > lo ? hi : lo) - h->need[2 * j]);
+            } else {
+                ll_mesh_part(other, p, j, &lo, &hi);
+                matrix[i * p + j] = unit * (to - from) * (hi - lo);
+                if (i == t->me) t->give[j] = cut(t->in, (int)x->to_dim, lo, hi);
+                if (j == t->me) t->take[i] = cut(t->out, dim, from, to);
+            }
+        }
+    size_t given = 0, taken = 0;
+    for (int k = 0; k < p; k++) {
+        t->give_at[k] = given;
+        t->take_at[k] = taken;
+        given += (size_t)matrix[t->me * p + k] * elem;
+        taken += (size_t)matrix[k * p + t->me] * elem;
+    }
+    t->given = given;
+    t->call.spec.matrix = matrix;
+    t->call.spec.count = (int64_t)(given / elem);
+}
+
+ll_err ll_talk_open(ll_team *team, ll_arena *arena, const char *op, const void *attr,
+                    const char *site, const ll_tensor *in, const ll_tensor *out, ll_talk **talk)
+{
+    static const ll_coll colls[] = {LL_COLL_ALLREDUCE, LL_COLL_REDUCE_SCATTER, LL_COLL_ALLGATHER,
+                                    LL_COLL_ALLTOALL, LL_COLL_ALLTOALL};
+    ll_talk *t = LL_NEW(arena, ll_talk);
+    TRY(find_kind(op, &t->kind));
+    const ll_coll_attr *x = (const ll_coll_attr *)attr;
+    const ll_halo_attr *h = t->kind == HALO ? (const ll_halo_attr *)attr : NULL;
+    TRY(ll_team_group(team, (ll_axes)(h ? h->axes : x->axes), &t->c));
+    t->size = ll_comm_size(t->c);
+    t->me = ll_comm_rank(t->c);
+    t->in = in;
+    t->out = out;
+    t->give = LL_NEW_ARRAY(arena, slab, t->size);
+    t->take = LL_NEW_ARRAY(arena, slab, t->size);
+    t->give_at = LL_NEW_ARRAY(arena, size_t, t->size);
+    t->take_at = LL_NEW_ARRAY(arena, size_t, t->size);
+    size_t elem = ll_dtype_bytes(in->dtype);
+    t->call = (ll_coll_call){.dtype = in->dtype, .site = site};
+    t->call.spec.coll = colls[t->kind];
+    t->call.op = !h && x->max ? LL_REDUCE_MAX : LL_REDUCE_SUM;
+    if (t->kind == ALL_REDUCE)
+        t->call.spec.count = ll_numel(&in->shape);
+    else if (t->kind == ALL_GATHER || t->kind == REDUCE_SCATTER)
+        plan_blocks(t, arena, x, elem);
+    else
+        plan_exchange(t, arena, x, h, elem);
+    *talk = t;
+    return LL_OK;
+}
+
+static ll_err all_reduce(ll_talk *t)
+{
+    size_t n = (size_t)t->call.spec.count * ll_dtype_bytes(t->in->dtype);
+    if (t->in->data != t->out->data && n) memcpy(t->out->data, t->in->data, n);
+    t->call.data = t->out->data;
+    return ll_comm_run(t->c, &t->call);
+}
+
+static ll_err reduce_scatter(ll_talk *t, char *scratch)
+{
+    for (int k = 0; k < t->size; k++)
+        pack(scratch + t->give_at[k], (const char *)t->in->data, &t->give[k]);
+    t->call.data = scratch;
+    TRY(ll_comm_run(t->c, &t->call));
+    size_t n = bytes_of(&t->give[t->me]);
+    if (n) memcpy(t->out->data, scratch + t->give_at[t->me], n);
+    return LL_OK;
+}
+
+static ll_err all_gather(ll_talk *t, char *scratch)
+{
+    bool straight = true;
+    for (int k = 0; k < t->size; k++) straight &= t->take[k].rows <= 1;
+    char *to = straight ? (char *)t->out->data : scratch;
+    size_t n = bytes_of(&t->take[t->me]);
+    if (n) memcpy(to + t->take_at[t->me], t->in->data, n);
+    t->call.data = to;
+    TRY(ll_comm_run(t->c, &t->call));
+    for (int k = 0; k < t->size && !straight; k++)
+        unpack((char *)t->out->data, scratch + t->take_at[k], &t->take[k]);
+    return LL_OK;
+}
+
+static ll_err exchange(ll_talk *t, char *scratch)
+{
+    char *taken = scratch + (t->given + 63) / 64 * 64;
+    for (int k = 0; k < t->size; k++)
+        pack(scratch + t->give_at[k], (const char *)t->in->data, &t->give[k]);
+    t->call.data = scratch;
+    t->call.out = taken;
+    TRY(ll_comm_run(t->c, &t->call));
+    for (int k = 0; k < t->size; k++)
+        unpack((char *)t->out->data, taken + t->take_at[k], &t->take[k]);
+    return LL_OK;
+}
+
+ll_err ll_talk_run(ll_talk *t, void *scratch)
+{
+    switch (t->kind) {
+    case ALL_REDUCE: return all_reduce(t);
+    case REDUCE_SCATTER: return reduce_scatter(t, (char *)scratch);
+    case ALL_GATHER: return all_gather(t, (char *)scratch);
+    default: return exchange(t, (char *)scratch);
+    }
+}
+
+/* ---- whole tensors ---- */
+
+/* Where element i of a piece lies in the whole. */
+static int64_t index_in(const ll_piece *p, const ll_shape *part, int64_t i)
+{
+    int64_t stride = 1, j = 0;
+    for (int d = part->n - 1; d >= 0; d--) {
+        j += (p->at[d] + i % part->d[d]) * stride;
+        i /= part->d[d];
+        stride *= p->whole.d[d];
+    }
+    return j;
+}
+
+/* Rows of the last dimension, one after another, between a piece and its whole. */
+static void copy_rows(const ll_type *type, const ll_piece *p, char *piece, char *whole, bool cut)
+{
+    const ll_shape *s = &type->shape;
+    size_t elem = ll_dtype_bytes(type->dtype);
+    int64_t row = s->n ? s->d[s->n - 1] : 1, rows = row ? ll_numel(s) / row : 0;
+    for (int64_t i = 0; i < rows; i++) {
+        char *a = piece + (size_t)(i * row) * elem;
+        char *b = whole + (size_t)index_in(p, s, i * row) * elem;
+        memcpy(cut ? a : b, cut ? b : a, (size_t)row * elem);
+    }
+}
+
+void ll_piece_cut(const ll_type *type, const ll_piece *piece, const void *whole, void *data)
+{
+    copy_rows(type, piece, (char *)data, (char *)(uintptr_t)whole, true);
+}
+
+void ll_piece_paste(const ll_type *type, const ll_piece *piece, const void *data, void *whole)
+{
+    copy_rows(type, piece, (char *)(uintptr_t)data, (char *)whole, false);
+}
+
+ll_err ll_team_collect(ll_team *t, const ll_layout *l, const ll_type *whole, const void *piece,
+                       void *data)
+{
+    size_t n = tensor_bytes(whole);
+    ll_type part = {whole->dtype, ll_layout_local(&t->m, l, &whole->shape, t->rank)};
+    ll_piece where = {.whole = whole->shape};
+    int64_t to;
+    for (int d = 0; d < part.shape.n; d++)
+        ll_layout_range(&t->m, l->split[d], whole->shape.d[d], t->rank, &where.at[d], &to);
+    /* Of several that hold the same piece the first speaks; bits are added to zeros. */
+    bool speaks = ll_mesh_member(&t->m, (ll_axes)~ll_layout_axes(l), t->rank) == 0;
+    memset(data, 0, n);
+    if (speaks) ll_piece_paste(&part, &where, piece, data);
+    ll_coll_call call = {.data = data, .dtype = LL_U8, .op = LL_REDUCE_SUM, .site = "collect"};
+    call.spec.coll = LL_COLL_ALLREDUCE;
+    call.spec.count = (int64_t)n;
+    return ll_comm_run(t->c, &call);
+}

@@ -1,0 +1,41 @@
+/* team.h: a mesh of live ranks, and a program's collectives on it. A team has a communicator for
+ * each set of axes that some collective needs. A talk is one collective instruction, prepared:
+ * which elements of its operand go where, packed and unpacked where they do not lie in one piece.
+ */
+#pragma once
+#include "comm/comm.h"
+#include "mesh/mesh.h"
+#include "program/program.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct ll_team ll_team;
+typedef struct ll_talk ll_talk;
+
+/* Collective. c must have as many ranks as the mesh, and outlive the team. */
+ll_err ll_team_open(ll_comm *c, const ll_mesh *m, ll_team **out);
+void ll_team_close(ll_team *t); /* collective */
+const ll_mesh *ll_team_mesh(const ll_team *t);
+ll_comm *ll_team_comm(const ll_team *t); /* of all its ranks */
+int ll_team_rank(const ll_team *t);
+/* Collective, if that set was not asked for before. */
+ll_err ll_team_group(ll_team *t, ll_axes axes, ll_comm **out);
+
+/* Collective over the team, in the order of the program. in and out are read anew in each run. */
+ll_err ll_talk_open(ll_team *t, ll_arena *arena, const char *op, const void *attr, const char *site,
+                    const ll_tensor *in, const ll_tensor *out, ll_talk **talk);
+ll_err ll_talk_run(ll_talk *t, void *scratch);
+
+/* Copies from a whole tensor the piece of this type; and a piece into its whole. */
+void ll_piece_cut(const ll_type *type, const ll_piece *piece, const void *whole, void *data);
+void ll_piece_paste(const ll_type *type, const ll_piece *piece, const void *data, void *whole);
+/* Collective. Makes whole, on every rank, what each holds a piece of: data of whole shape, of which
+ * this rank has set its own piece. */
+ll_err ll_team_collect(ll_team *t, const ll_layout *l, const ll_type *whole, const void *piece,
+                       void *data);
+
+#ifdef __cplusplus
+}
+#endif
