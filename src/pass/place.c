@@ -152,16 +152,15 @@ static ll_val moment_of(const placer *c, int state)
     return (ll_val){0};
 }
 
-/* The layout with one more dimension cut by axis data: the longest that is whole yet. Small tensors
- * stay as they are. */
+/* The layout with one more dimension cut by axis data: the first that is whole yet and long enough,
+ * so that parts are as few pieces of memory as can be. Small tensors stay as they are. */
 static ll_layout cut_for_memory(const placer *c, const ll_layout *l, const ll_shape *s)
 {
     ll_layout out = *l;
     int a = ll_mesh_axis(c->m, LL_AXIS_DATA), best = -1;
     if (a < 0 || (ll_layout_axes(l) & bit(a))) return out;
     for (int d = 0; d < s->n; d++)
-        if (!l->split[d] && s->d[d] >= c->m->size[a] && (best < 0 || s->d[d] > s->d[best]))
-            best = d;
+        if (best < 0 && !l->split[d] && s->d[d] >= c->m->size[a]) best = d;
     if (best >= 0) out.split[best] |= bit(a);
     return out;
 }

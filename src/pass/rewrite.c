@@ -11,7 +11,11 @@ void ll_rewrite_begin(ll_rewrite *rw, const ll_graph *from)
     rw->current = NULL;
     for (int i = 1; i < from->n_value; i++) {
         const ll_value *v = &from->values[i];
-        if (v->node < 0) rw->map[i] = ll_input(rw->to, v->name, v->kind, v->type, v->init);
+        if (v->node >= 0) continue;
+        rw->map[i] = ll_input(rw->to, v->name, v->kind, v->type, v->init);
+        if (v->piece)
+            ll_value_of(rw->to, rw->map[i])->piece =
+                (const ll_piece *)ll_arena_copy(rw->to->arena, v->piece, sizeof *v->piece);
     }
 }
 

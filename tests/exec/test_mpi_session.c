@@ -30,7 +30,7 @@ static const model models[] = {
     {"mlp", "adamw", 12, 10, {{0}}},
     {"lenet5", "momentum", 12, 10, {{0}}},
     {"gpt",
-     "adamw",
+     "momentum", /* keys' biases have no gradient but rounding, which Adam makes a step of */
      12,
      29,
      {{"layers", 2, ""}, {"width", 24, ""}, {"heads", 6, ""}, {"seq", 12, ""}, {"vocab", 29, ""}}},
@@ -81,9 +81,13 @@ static double compare(ll_session *a, ll_session *b, const ll_graph *g, const cha
         float *x = (float *)malloc((size_t)n * 4), *y = (float *)malloc((size_t)n * 4);
         no_error(ll_session_get(a, v->name, x, (size_t)n * 4));
         no_error(ll_session_get(b, v->name, y, (size_t)n * 4));
-        double scale = 1e-3, d = 0;
-        for (int64_t k = 0; k < n; k++) scale = fmax(scale, fabs((double)x[k]));
-        for (int64_t k = 0; k < n; k++) d = fmax(d, fabs((double)x[k] - (double)y[k]) / scale);
+        /* By norms: Adam turns the rounding of a gradient near zero into a whole step of it. */
+        double size = 1e-20, off = 0;
+        for (int64_t k = 0; k < n; k++) {
+            size += (double)x[k] * (double)x[k];
+            off += ((double)x[k] - (double)y[k]) * ((double)x[k] - (double)y[k]);
+        }
+        double d = isnan(off) ? INFINITY : sqrt(off / size);
         if (!(d <= worst)) worst = d, *name = v->name;
         free(x);
         free(y);
@@ -110,8 +114,8 @@ static void hold(const model *m, const char *mesh, int zero, int n_micro)
     for (int step = 0; step < 3; step++) {
         feed(alone, g, m->limit, n_micro, step);
         feed(cut, h, m->limit, n_micro, step);
-        no_error(ll_session_run(alone, 0.01));
-        no_error(ll_session_run(cut, 0.01));
+        no_error(ll_session_run(alone, 0.001));
+        no_error(ll_session_run(cut, 0.001));
         double a = ll_session_result(alone, "loss"), b = ll_session_result(cut, "loss");
         if (!(fabs(a - b) < 1e-5 * fabs(a)))
             fail_msg("%s on %s zero %d: step %d: loss %.9g, alone %.9g", m->name, mesh, zero, step,
@@ -121,7 +125,7 @@ static void hold(const model *m, const char *mesh, int zero, int n_micro)
     if (ll_comm_rank(comm) == 0)
         print_message("%-7s %-26s zero %d  micro %d  worst %.1e  %zu of %zu bytes\n", m->name, mesh,
                       zero, n_micro, d, ll_session_bytes(cut), ll_session_bytes(alone));
-    if (!(d < 1e-3)) fail_msg("%s on %s zero %d: %s differs by %g", m->name, mesh, zero, name, d);
+    if (!(d < 1e-4)) fail_msg("%s on %s zero %d: %s differs by %g", m->name, mesh, zero, name, d);
     ll_session_close(cut);
     ll_session_close(alone);
     ll_graph_free(g);
