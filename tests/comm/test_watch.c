@@ -412,7 +412,7 @@ static void saying_is_cheap(void **state)
     }
     double ns = 1e9 * (ll_watch_now() - began) / N;
     print_message("doing, wait_begin and wait_end: %.0f ns\n", ns);
-    assert_true(ns < 2000);
+    assert_true(ns < 20000); /* far more than it takes, for sanitizers */
     free(w);
 }
 
