@@ -35,6 +35,8 @@ if [ "${1:-}" = --check ]; then
     need g++ command -v g++
     need libcmocka-dev has_lib cmocka
     need clang command -v clang
+    need libopenmpi-dev command -v mpicc.openmpi
+    need openmpi-bin command -v mpiexec.openmpi
     need mpich command -v mpiexec.mpich
     need libmpich-dev command -v mpicc.mpich
     need clang-format command -v clang-format

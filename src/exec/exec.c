@@ -1,7 +1,9 @@
 /* exec.c: the loop over instructions, and the slab they work in: [inputs | work | scratch]. Inputs
  * that another exec shares lie there, not here; and the whole slab may be the other's work and
  * scratch, where that is large enough. */
+#include "comm/bucket.h"
 #include "exec/exec.h"
+#include "kern/attr.h"
 
 #include "base/text.h"
 
@@ -16,7 +18,20 @@ typedef struct bound { /* an instruction with its operands' addresses */
     ll_kcall call;
     const ll_instr *instr;
     ll_talk *talk; /* of a collective */
+    int joint;     /* the joint all-reduce that it is a tensor of; -1: none */
+    int tensor;    /* which one */
 } bound;
+
+/* All-reduces of gradients over the same ranks: in buckets, started while the rest is still being
+ * computed, awaited before the first instruction that reads one of them. */
+typedef struct joint {
+    int64_t axes;
+    ll_buckets *buckets;
+    ll_bucket_tensor *tensors;
+    int n;
+    int reader; /* the instruction that waits */
+    bool pending;
+} joint;
 
 typedef struct moving { /* an operand that is another address in each micro-batch */
     ll_tensor *tensor;
@@ -36,6 +51,9 @@ struct ll_exec {
     int n_moving;
     double *seconds;
     bool profiling, poison;
+    joint *joints;
+    int n_joint, n_pending;
+    ll_comm *comm; /* of the team */
 };
 
 static bool kept(const ll_slot *s)
@@ -168,12 +186,97 @@ static ll_err open_talk(ll_exec *e, ll_team *team, bound *b)
     return ll_talk_open(team, e->arena, x->op, x->attr, x->name, b->call.in, b->call.out, &b->talk);
 }
 
+/* ---- joint all-reduces ---- */
+
+static bool is_joint(const ll_instr *x, const ll_tensor *in)
+{
+    return x->last && !strcmp(x->op, "all_reduce") && in->dtype == LL_F32 &&
+           !((const ll_coll_attr *)x->attr)->max;
+}
+
+static bool touches(const ll_tensor *t, const ll_tensor *x)
+{
+    size_t n = (size_t)ll_numel(&t->shape) * ll_dtype_bytes(t->dtype);
+    size_t m = (size_t)ll_numel(&x->shape) * ll_dtype_bytes(x->dtype);
+    const char *a = (const char *)t->data, *b = (const char *)x->data;
+    return a < b + m && b < a + n;
+}
+
+/* The first instruction after i that reads its result. */
+static int reader_of(const ll_exec *e, int i)
+{
+    for (int k = i + 1; k < e->p->n_instr; k++)
+        for (int o = 0; o < e->instrs[k].call.n_in; o++)
+            if (touches(&e->instrs[k].call.in[o], &e->instrs[i].call.out[0])) return k;
+    return e->p->n_instr;
+}
+
+/* Those that are read before the last micro-batch is over are on their own. */
+static ll_err add_joint(ll_exec *e, ll_team *team, int i)
+{
+    bound *b = &e->instrs[i];
+    int64_t axes = ((const ll_coll_attr *)b->instr->attr)->axes;
+    const ll_tensor *t = &b->call.out[0];
+    int k = 0, reader = reader_of(e, i);
+    if (reader < e->p->end[LL_MICRO]) return open_talk(e, team, b);
+    while (k < e->n_joint && e->joints[k].axes != axes) k++;
+    joint *j = &e->joints[k];
+    if (k == e->n_joint) {
+        *j = (joint){.axes = axes, .reader = e->p->n_instr};
+        j->tensors = LL_NEW_ARRAY(e->arena, ll_bucket_tensor, e->p->n_instr);
+        e->n_joint++;
+    }
+    if (reader < j->reader) j->reader = reader;
+    b->joint = k;
+    b->tensor = j->n;
+    j->tensors[j->n++] = (ll_bucket_tensor){t->data, ll_numel(&t->shape), b->instr->name};
+    return LL_OK;
+}
+
+static ll_err open_joints(ll_exec *e, const ll_exec_opts *opts)
+{
+    for (int k = 0; k < e->n_joint; k++) {
+        joint *j = &e->joints[k];
+        ll_comm *c;
+        TRY(ll_team_group(opts->team, (ll_axes)j->axes, &c));
+        TRY(ll_buckets_open(c, j->tensors, j->n,
+                            &(ll_buckets_opts){.dtype = LL_F32, .op = LL_REDUCE_SUM}, &j->buckets));
+    }
+    return LL_OK;
+}
+
+static ll_err start_joint(ll_exec *e, bound *b)
+{
+    joint *j = &e->joints[b->joint];
+    const ll_tensor *in = &b->call.in[0], *out = &b->call.out[0];
+    size_t n = (size_t)ll_numel(&in->shape) * sizeof(float);
+    if (in->data != out->data && n) memcpy(out->data, in->data, n);
+    e->n_pending += !j->pending;
+    j->pending = true;
+    return ll_buckets_ready(j->buckets, b->tensor);
+}
+
+/* Before instruction i: what it reads must have arrived; what is under way moves on. */
+static ll_err attend(ll_exec *e, int i)
+{
+    for (int k = 0; k < e->n_joint; k++) {
+        joint *j = &e->joints[k];
+        if (!j->pending || i < j->reader) continue;
+        TRY(ll_buckets_wait(j->buckets));
+        j->pending = false;
+        e->n_pending--;
+    }
+    return e->n_pending ? ll_comm_poll(e->comm) : LL_OK;
+}
+
 static ll_err bind_instrs(ll_exec *e, const ll_exec_opts *opts)
 {
     const ll_program *p = e->p;
     int n_in = 0;
     for (int i = 0; i < p->n_instr; i++) n_in += p->instrs[i].n_in;
     e->instrs = LL_NEW_ARRAY(e->arena, bound, p->n_instr + 1);
+    e->joints = LL_NEW_ARRAY(e->arena, joint, 1 << LL_MAX_AXES);
+    e->comm = opts->team ? ll_team_comm(opts->team) : NULL;
     e->moving = LL_NEW_ARRAY(e->arena, moving, n_in + 1);
     for (int i = 0; i < p->n_instr; i++) {
         const ll_instr *x = &p->instrs[i];
@@ -195,9 +298,16 @@ static ll_err bind_instrs(ll_exec *e, const ll_exec_opts *opts)
                                        .n_micro = p->n_micro,
                                        .seed = opts->seed};
         e->instrs[i].call.scratch = e->slab + e->input_bytes + p->work_bytes;
-        if (!x->kernel) TRY(open_talk(e, opts->team, &e->instrs[i]));
+        e->instrs[i].joint = -1;
     }
-    return LL_OK;
+    for (int i = 0; i < p->n_instr; i++) {
+        const ll_instr *x = &p->instrs[i];
+        if (!x->kernel && opts->team && is_joint(x, e->instrs[i].call.in))
+            TRY(add_joint(e, opts->team, i));
+        else if (!x->kernel)
+            TRY(open_talk(e, opts->team, &e->instrs[i]));
+    }
+    return open_joints(e, opts);
 }
 
 /* All ones is NaN in every float type, and -1. */
@@ -235,6 +345,7 @@ ll_err ll_exec_open(const ll_program *p, const ll_exec_opts *opts, ll_exec **out
 void ll_exec_close(ll_exec *e)
 {
     if (!e) return;
+    for (int k = 0; k < e->n_joint; k++) ll_buckets_close(e->joints[k].buckets);
     if (e->slab && !e->borrowed) munmap(e->slab, slab_bytes(e));
     ll_arena_free(e->arena);
 }
@@ -286,7 +397,10 @@ static ll_err run_one(ll_exec *e, int i, bool checked)
 {
     bound *b = &e->instrs[i];
     double start = e->profiling ? now() : 0;
-    if (b->talk)
+    if (e->n_pending) TRY(attend(e, i));
+    if (b->joint >= 0)
+        TRY(start_joint(e, b));
+    else if (b->talk)
         TRY(ll_talk_run(b->talk, b->call.scratch));
     else
         TRY(b->instr->kernel(&b->call));
@@ -294,9 +408,12 @@ static ll_err run_one(ll_exec *e, int i, bool checked)
     return checked ? check_finite(b) : LL_OK;
 }
 
+/* A number that is not finite is told at the end: others may wait for what this rank has to send.
+ */
 static ll_err run_section(ll_exec *e, int section, uint64_t step, bool checked)
 {
     const ll_program *p = e->p;
+    ll_err bad = LL_OK;
     int from = section ? p->end[section - 1] : 0, to = p->end[section];
     int times = section == LL_MICRO ? p->n_micro : 1;
     if (e->poison && section == LL_MICRO) poison(e);
@@ -307,10 +424,15 @@ static ll_err run_section(ll_exec *e, int section, uint64_t step, bool checked)
             if (e->instrs[i].instr->last && m < times - 1) continue;
             e->instrs[i].call.micro = m;
             e->instrs[i].call.step = step;
-            TRY(run_one(e, i, checked));
+            ll_err rc = run_one(e, i, checked && bad == LL_OK);
+            if (rc != LL_OK && rc != LL_E_NUMERIC)
+                return ll_frame(rc, __FILE__, __LINE__, __func__);
+            if (rc != LL_OK) bad = rc;
         }
     }
-    return LL_OK;
+    if (bad != LL_OK) return bad;
+    /* Results may be looked at after any section but the first. */
+    return section != LL_MICRO && e->n_pending ? attend(e, p->n_instr) : LL_OK;
 }
 
 ll_err ll_exec_run(ll_exec *e, int section, uint64_t step)

@@ -77,7 +77,7 @@ ll_err ll_session_open(ll_graph *g, const ll_session_opts *opts, ll_session **ou
     s->opts = *opts;
     if (!s->opts.machine) s->opts.machine = "cpu";
     if (!s->opts.precision) s->opts.precision = "f32";
-    if (s->opts.threads <= 0) s->opts.threads = omp_get_num_procs();
+    if (s->opts.threads <= 0) s->opts.threads = omp_get_max_threads();
     if (s->opts.micro_batches <= 0) s->opts.micro_batches = 1;
     ll_err rc = open_parts(s);
     if (rc != LL_OK) {
@@ -171,8 +171,13 @@ static void copy_inputs(const ll_session *s, ll_exec *to, const ll_program *p)
 
 static ll_err run_until_bad(const ll_session *s, ll_exec *e)
 {
-    TRY(ll_exec_run_checked(e, LL_MICRO, s->step));
-    return ll_exec_run_checked(e, LL_REPORT, s->step);
+    ll_err rc = ll_exec_run_checked(e, LL_MICRO, s->step);
+    if (!s->team) {
+        TRY(rc);
+        return ll_exec_run_checked(e, LL_REPORT, s->step);
+    }
+    TRY(ll_comm_agree(s->opts.comm, rc));
+    return ll_comm_agree(s->opts.comm, ll_exec_run_checked(e, LL_REPORT, s->step));
 }
 
 /* Names the first op whose result is not finite. */
