@@ -183,7 +183,7 @@ static ll_err open_talk(ll_exec *e, ll_team *team, bound *b)
 {
     const ll_instr *x = b->instr;
     CHECK(team, LL_E_ARG, "%s is a collective, but this process has no team of ranks", x->name);
-    return ll_talk_open(team, e->arena, x->op, x->attr, x->name, b->call.in, b->call.out, &b->talk);
+    return ll_talk_open(team, e->arena, x, b->call.in, b->call.out, &b->talk);
 }
 
 /* ---- joint all-reduces ---- */

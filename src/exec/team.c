@@ -111,7 +111,8 @@ struct ll_talk {
      * scratch, in bytes. */
     slab *give, *take;
     size_t *give_at, *take_at;
-    size_t given; /* bytes of the first part of scratch */
+    size_t given;  /* bytes of the first part of scratch */
+    bool consumes; /* in may be overwritten */
 };
 
 static const char *const names[] = {"all_reduce", "reduce_scatter", "all_gather", "all_to_all",
@@ -196,15 +197,16 @@ static void plan_exchange(ll_talk *t, ll_arena *a, const ll_coll_attr *x, const 
     t->call.spec.count = (int64_t)(given / elem);
 }
 
-ll_err ll_talk_open(ll_team *team, ll_arena *arena, const char *op, const void *attr,
-                    const char *site, const ll_tensor *in, const ll_tensor *out, ll_talk **talk)
+ll_err ll_talk_open(ll_team *team, ll_arena *arena, const ll_instr *instr, const ll_tensor *in,
+                    const ll_tensor *out, ll_talk **talk)
 {
     static const ll_coll colls[] = {LL_COLL_ALLREDUCE, LL_COLL_REDUCE_SCATTER, LL_COLL_ALLGATHER,
                                     LL_COLL_ALLTOALL, LL_COLL_ALLTOALL};
     ll_talk *t = LL_NEW(arena, ll_talk);
-    TRY(find_kind(op, &t->kind));
-    const ll_coll_attr *x = (const ll_coll_attr *)attr;
-    const ll_halo_attr *h = t->kind == HALO ? (const ll_halo_attr *)attr : NULL;
+    TRY(find_kind(instr->op, &t->kind));
+    const ll_coll_attr *x = (const ll_coll_attr *)instr->attr;
+    const ll_halo_attr *h = t->kind == HALO ? (const ll_halo_attr *)instr->attr : NULL;
+    t->consumes = instr->consumes;
     TRY(ll_team_group(team, (ll_axes)(h ? h->axes : x->axes), &t->c));
     t->size = ll_comm_size(t->c);
     t->me = ll_comm_rank(t->c);
@@ -215,7 +217,7 @@ ll_err ll_talk_open(ll_team *team, ll_arena *arena, const char *op, const void *
     t->give_at = LL_NEW_ARRAY(arena, size_t, t->size);
     t->take_at = LL_NEW_ARRAY(arena, size_t, t->size);
     size_t elem = ll_dtype_bytes(in->dtype);
-    t->call = (ll_coll_call){.dtype = in->dtype, .site = site};
+    t->call = (ll_coll_call){.dtype = in->dtype, .site = instr->name};
     t->call.spec.coll = colls[t->kind];
     t->call.op = !h && x->max ? LL_REDUCE_MAX : LL_REDUCE_SUM;
     if (t->kind == ALL_REDUCE)
@@ -236,21 +238,30 @@ static ll_err all_reduce(ll_talk *t)
     return ll_comm_run(t->c, &t->call);
 }
 
+/* Does some rank's range lie in more than one piece? */
+static bool in_pieces(const slab *s, int n)
+{
+    for (int k = 0; k < n; k++)
+        if (s[k].rows > 1) return true;
+    return false;
+}
+
 static ll_err reduce_scatter(ll_talk *t, char *scratch)
 {
-    for (int k = 0; k < t->size; k++)
+    bool straight = t->consumes && !in_pieces(t->give, t->size);
+    char *data = straight ? (char *)t->in->data : scratch;
+    for (int k = 0; k < t->size && !straight; k++)
         pack(scratch + t->give_at[k], (const char *)t->in->data, &t->give[k]);
-    t->call.data = scratch;
+    t->call.data = data;
     TRY(ll_comm_run(t->c, &t->call));
     size_t n = bytes_of(&t->give[t->me]);
-    if (n) memcpy(t->out->data, scratch + t->give_at[t->me], n);
+    if (n) memmove(t->out->data, data + t->give_at[t->me], n);
     return LL_OK;
 }
 
 static ll_err all_gather(ll_talk *t, char *scratch)
 {
-    bool straight = true;
-    for (int k = 0; k < t->size; k++) straight &= t->take[k].rows <= 1;
+    bool straight = !in_pieces(t->take, t->size);
     char *to = straight ? (char *)t->out->data : scratch;
     size_t n = bytes_of(&t->take[t->me]);
     if (n) memcpy(to + t->take_at[t->me], t->in->data, n);

@@ -24,8 +24,8 @@ int ll_team_rank(const ll_team *t);
 ll_err ll_team_group(ll_team *t, ll_axes axes, ll_comm **out);
 
 /* Collective over the team, in the order of the program. in and out are read anew in each run. */
-ll_err ll_talk_open(ll_team *t, ll_arena *arena, const char *op, const void *attr, const char *site,
-                    const ll_tensor *in, const ll_tensor *out, ll_talk **talk);
+ll_err ll_talk_open(ll_team *t, ll_arena *arena, const ll_instr *x, const ll_tensor *in,
+                    const ll_tensor *out, ll_talk **talk);
 ll_err ll_talk_run(ll_talk *t, void *scratch);
 
 /* Copies from a whole tensor the piece of this type; and a piece into its whole. */

@@ -116,23 +116,6 @@ static ll_err walk(cutter *c, ll_val v, const ll_layout *from, ll_val x, const l
     return LL_OK;
 }
 
-static ll_err bring(cutter *c, ll_val v, const ll_layout *l, bool keep, ll_val *out)
-{
-    bool input = ll_value_of(c->g, v)->node < 0;
-    version *have = held_as(c, v, l);
-    if (!have) have = held_as(c, v, input ? &c->p->made[v.id] : &c->p->seen[v.id]);
-    LL_ASSERT(have);
-    return walk(c, v, &have->layout, have->value, l, keep, out);
-}
-
-/* What a node made, and how later ones see it. */
-static ll_err settle(cutter *c, ll_val v, ll_val made)
-{
-    ll_val seen;
-    note(c, v, &c->p->made[v.id], made);
-    return walk(c, v, &c->p->made[v.id], made, &c->p->seen[v.id], true, &seen);
-}
-
 /* ---- a part of a node ---- */
 
 static void init_part(ll_part *x, void *attr, int n_in, ll_range r)
@@ -165,14 +148,13 @@ static ll_err add_halo(cutter *c, const ll_node *n, const ll_loops *l, int loop,
     return any ? emit(c, "halo", &h, *x, x) : LL_OK;
 }
 
-static ll_err cut_loops(cutter *c, int node, const ll_loops *l, const ll_type *in, void *attr,
-                        ll_val *x)
+static ll_err cut_loops(cutter *c, const ll_node *n, const ll_loops *l, const int8_t *cuts,
+                        const ll_type *in, void *attr, ll_val *x)
 {
-    const ll_node *n = &c->g->nodes[node];
     for (int loop = 0; loop < l->n; loop++) {
         ll_axes axes = 0;
         for (int a = 0; a < c->m->n; a++)
-            if (c->p->loop[node][a] == loop) axes |= (ll_axes)(1u << a);
+            if (cuts[a] == loop) axes |= (ll_axes)(1u << a);
         if (!axes || !n->op->split) continue;
         for (int i = 0; i < n->n_in && l->window[loop]; i++)
             for (int d = 0; d < in[i].shape.n; d++)
@@ -183,6 +165,79 @@ static ll_err cut_loops(cutter *c, int node, const ll_loops *l, const ll_type *i
         TRY(n->op->split(ll_arena_copy(c->arena, attr, n->op->attr_size), l, loop, r, in, &part));
     }
     return LL_OK;
+}
+
+static ll_err bring(cutter *c, ll_val v, const ll_layout *l, bool keep, ll_val *out);
+
+/* Is v cheaper to make anew than to cut: spread from something smaller, without arithmetic? */
+static bool is_spread(const cutter *c, ll_val v)
+{
+    int m = ll_value_of(c->g, v)->node;
+    if (m < 0) return false;
+    const ll_node *n = &c->g->nodes[m];
+    if (n->op->flop || n->op->cost || n->op->random || n->n_out != 1 || n->n_in > 1) return false;
+    return n->n_in == 0 || ll_numel(&ll_value_of(c->g, n->in[0])->type.shape) <
+                               ll_numel(&ll_value_of(c->g, v)->type.shape);
+}
+
+/* v, which every rank could make whole, made in layout l alone. */
+static ll_err spread_again(cutter *c, ll_val v, const ll_layout *l, ll_val *out)
+{
+    const ll_node *n = &c->g->nodes[ll_value_of(c->g, v)->node];
+    ll_loops loops;
+    int8_t cuts[LL_MAX_AXES];
+    ll_val x[LL_MAX_IN];
+    ll_type in[LL_MAX_IN];
+    TRY(ll_node_loops(c->g, n, &loops));
+    for (int a = 0; a < c->m->n; a++) {
+        cuts[a] = -1;
+        for (int d = 0; d < ll_value_of(c->g, v)->type.shape.n; d++)
+            if (l->split[d] >> a & 1) cuts[a] = loops.out[0][d];
+    }
+    for (int i = 0; i < n->n_in; i++) {
+        ll_layout w = {0};
+        in[i] = ll_value_of(c->g, n->in[i])->type;
+        for (int d = 0; d < in[i].shape.n; d++)
+            for (int a = 0; a < c->m->n; a++)
+                if (cuts[a] >= 0 && cuts[a] == loops.in[i][d]) w.split[d] |= (ll_axes)(1u << a);
+        TRY(bring(c, n->in[i], &w, true, &x[i]));
+    }
+    void *attr = ll_arena_copy(c->arena, n->attr, n->op->attr_size);
+    TRY(cut_loops(c, n, &loops, cuts, in, attr, x));
+    TRY(ll_emit_all(c->to, n->op, attr, x, n->n_in, out));
+    note(c, v, l, *out);
+    return LL_OK;
+}
+
+/* Does every cut of l run along a loop of v's node? */
+static bool can_spread(const cutter *c, ll_val v, const ll_layout *l)
+{
+    ll_loops loops;
+    if (!is_spread(c, v) || l->sum || l->max || ll_layout_axes(&c->p->seen[v.id])) return false;
+    const ll_node *n = &c->g->nodes[ll_value_of(c->g, v)->node];
+    if (ll_node_loops(c->g, n, &loops) != LL_OK) return false;
+    for (int d = 0; d < ll_value_of(c->g, v)->type.shape.n; d++)
+        if (l->split[d] && (loops.out[0][d] < 0 || loops.window[loops.out[0][d]])) return false;
+    return true;
+}
+
+/* v in layout l. keep: whoever wants it so later finds it. */
+static ll_err bring(cutter *c, ll_val v, const ll_layout *l, bool keep, ll_val *out)
+{
+    bool input = ll_value_of(c->g, v)->node < 0;
+    version *have = held_as(c, v, l);
+    if (!have && can_spread(c, v, l)) return spread_again(c, v, l, out);
+    if (!have) have = held_as(c, v, input ? &c->p->made[v.id] : &c->p->seen[v.id]);
+    LL_ASSERT(have);
+    return walk(c, v, &have->layout, have->value, l, keep, out);
+}
+
+/* What a node made, and how later ones see it. */
+static ll_err settle(cutter *c, ll_val v, ll_val made)
+{
+    ll_val seen;
+    note(c, v, &c->p->made[v.id], made);
+    return walk(c, v, &c->p->made[v.id], made, &c->p->seen[v.id], true, &seen);
 }
 
 static void enter_scope(cutter *c, const ll_node *n)
@@ -222,7 +277,7 @@ static ll_err cut_node(cutter *c, int node)
         TRY(bring(c, n->in[i], &w, !once, &x[i]));
     }
     void *attr = ll_arena_copy(c->arena, n->attr, n->op->attr_size);
-    TRY(cut_loops(c, node, &l, in, attr, x));
+    TRY(cut_loops(c, n, &l, c->p->loop[node], in, attr, x));
     TRY(ll_emit_all(c->to, n->op, attr, x, n->n_in, out));
     for (int o = 0; o < n->n_out; o++) {
         const char *name = ll_value_of(c->g, n->out[o])->name;

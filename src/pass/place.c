@@ -350,6 +350,7 @@ static void choose(placer *c, int node, const ll_loops *l, int a)
         }
     }
     if (*chosen < 0 || asked) return;
+    if (bring_all(c, n, l, a, *chosen) == 0) return; /* everything lies as it should */
     double repeated = ll_node_flops(c->g, n) * share / FLOPS_PER_BYTE;
     if (bring_all(c, n, l, a, -1) + repeated < best) *chosen = -1;
 }

@@ -226,11 +226,45 @@ static void fill_tensors(const ll_program *p, const int *slots, int n, ll_tensor
         t[i] = (ll_tensor){NULL, p->slots[slots[i]].type.dtype, p->slots[slots[i]].type.shape};
 }
 
+static int readers(const ll_graph *g, ll_val v)
+{
+    int n = 0;
+    for (int i = 0; i < g->n_node; i++)
+        for (int k = 0; k < g->nodes[i].n_in; k++) n += g->nodes[i].in[k].id == v.id;
+    for (int i = 0; i < g->n_result; i++) n += g->results[i].value.id == v.id;
+    for (int i = 0; i < g->n_update; i++) n += g->updates[i].next.id == v.id;
+    return n;
+}
+
+/* Whether v's bytes, through aliases, are read by one node alone. */
+static bool read_once(const ll_graph *g, ll_val v, int n_micro)
+{
+    for (;;) {
+        int m = ll_value_of(g, v)->node;
+        if (m < 0 || readers(g, v) != 1) return false;
+        if (!ll_is_alias(&g->nodes[m], n_micro)) return true;
+        v = g->nodes[m].in[0];
+    }
+}
+
+/* Is a range of this dimension one piece of memory? */
+static bool outermost(const ll_shape *s, int64_t dim)
+{
+    int64_t n = 1;
+    for (int d = 0; d < dim; d++) n *= s->d[d];
+    return n == 1;
+}
+
 /* Room to pack what a collective sends, and what it receives. */
 static size_t packing(const ll_program *p, const ll_node *n, const ll_instr *x)
 {
     const ll_slot *in = &p->slots[x->in[0]], *out = &p->slots[x->out[0]];
+    const ll_coll_attr *a = (const ll_coll_attr *)n->attr;
     if (!strcmp(n->op->name, "all_reduce")) return 0;
+    if (!strcmp(n->op->name, "all_gather"))
+        return outermost(&in->type.shape, a->dim) ? 0 : out->bytes;
+    if (!strcmp(n->op->name, "reduce_scatter"))
+        return x->consumes && outermost(&in->type.shape, a->dim) ? 0 : in->bytes;
     if (strcmp(n->op->name, "halo")) return in->bytes + out->bytes + 128;
     const ll_halo_attr *h = (const ll_halo_attr *)n->attr;
     int64_t own = in->type.shape.d[h->dim];
@@ -287,6 +321,7 @@ static ll_err add_instr(ll_program *p, const ll_graph *g, const ll_node *n)
     x->flops = ll_node_flops(g, n);
     x->bytes = slot_bytes(p, x->in, x->n_in) + slot_bytes(p, x->out, x->n_out);
     TRY(choose_kernel(p, g, n, &x->kernel));
+    x->consumes = n->op->collective && read_once(g, n->in[0], p->n_micro);
     x->scratch = scratch_of(p, n, x);
     if (x->scratch > p->scratch_bytes) p->scratch_bytes = x->scratch;
     return LL_OK;

@@ -36,6 +36,7 @@ typedef struct ll_instr {
     const char *op;
     ll_kernel *kernel; /* NULL: a collective */
     bool last;         /* of the micro-batches, runs in the last alone */
+    bool consumes;     /* a collective whose operand nobody reads after it: it may be overwritten */
     const void *attr;
     int n_in, n_out;
     int *in, *out; /* slots */
