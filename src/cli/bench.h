@@ -47,6 +47,7 @@ typedef struct ll_comm_bench_report {
     ll_coll coll;
     ll_dtype dtype;
     int ranks, nodes;
+    size_t segment_bytes; /* as asked for; 0: was not */
     const ll_tuner *tuner;
     ll_comm_bench_point *points;
     int n_point;
@@ -55,9 +56,9 @@ typedef struct ll_comm_bench_report {
 /* The row of the MPI library's own collective; NULL: it was not timed. */
 const ll_comm_bench_row *ll_comm_bench_library(const ll_comm_bench_point *p);
 ll_err ll_comm_bench_run(const ll_comm_bench_opts *o); /* starts ranks, measures, prints */
-/* Measures on c, with everything in the arena. Collective. */
-ll_err ll_comm_bench_measure(ll_comm *c, const ll_comm_bench_opts *o, ll_arena *a,
-                             ll_comm_bench_report *out);
+/* What is asked for, or what is wrong with it, before any rank is started. In the arena. */
+ll_err ll_comm_bench_check(const ll_comm_bench_opts *o, ll_arena *a, ll_comm_bench_report *out);
+ll_err ll_comm_bench_measure(ll_comm *c, ll_arena *a, ll_comm_bench_report *r); /* collective */
 void ll_comm_bench_print(const ll_comm_bench_report *r);
 ll_err ll_comm_bench_json(const ll_comm_bench_report *r);
 ll_err ll_comm_bench_svg(const ll_comm_bench_report *r, const char *path);

@@ -79,27 +79,22 @@ ll_err ll_comm_bench_sizes(ll_arena *a, const char *text, size_t **out, int *n)
     }
 }
 
-static ll_err work(ll_comm *c, const ll_comm_bench_opts *o)
+static ll_err work(ll_comm *c, ll_arena *a, ll_comm_bench_report *r)
 {
-    ll_arena *a = ll_arena_new();
-    ll_comm_bench_report r;
-    ll_err rc = ll_comm_bench_measure(c, o, a, &r);
-    if (rc == LL_OK && ll_comm_rank(c) == 0) {
-        if (o->svg) rc = ll_comm_bench_svg(&r, o->svg);
-        if (rc == LL_OK && o->json)
-            rc = ll_comm_bench_json(&r);
-        else if (rc == LL_OK)
-            ll_comm_bench_print(&r);
-    }
-    ll_arena_free(a);
-    return rc;
+    TRY(ll_comm_bench_measure(c, a, r));
+    if (ll_comm_rank(c) != 0) return LL_OK;
+    if (r->opts->svg) TRY(ll_comm_bench_svg(r, r->opts->svg));
+    if (r->opts->json) return ll_comm_bench_json(r);
+    ll_comm_bench_print(r);
+    return LL_OK;
 }
 
-ll_err ll_comm_bench_run(const ll_comm_bench_opts *o)
+static ll_err start(const ll_comm_bench_opts *o, ll_arena *a)
 {
     bool child;
     ll_comm *c;
-    CHECK(o->seconds > 0, LL_E_ARG, "--seconds is %g, want more than 0", o->seconds);
+    ll_comm_bench_report r;
+    TRY(ll_comm_bench_check(o, a, &r));
     TRY(ll_cli_launch(o->ranks, &child));
     /* Open MPI allocates with every large reduction; memory that malloc gives back to the system
      * comes again as pages of zeros, one fault each, and would make it look slow. */
@@ -107,7 +102,15 @@ ll_err ll_comm_bench_run(const ll_comm_bench_opts *o)
     mallopt(M_TRIM_THRESHOLD, INT_MAX);
     mallopt(M_TOP_PAD, 64 << 20);
     TRY(ll_comm_open(&(ll_comm_opts){.canonical = o->canonical, .table = o->table}, &c));
-    return ll_cli_leave(c, work(c, o));
+    return ll_cli_leave(c, work(c, a, &r));
+}
+
+ll_err ll_comm_bench_run(const ll_comm_bench_opts *o)
+{
+    ll_arena *a = ll_arena_new();
+    ll_err rc = start(o, a);
+    ll_arena_free(a);
+    return rc;
 }
 
 static ll_err run(const void *given)

@@ -60,17 +60,16 @@ static bool listed(const char *list, const char *name)
     }
 }
 
-static ll_err check_names(const bench *b)
+static ll_err check_names(ll_arena *arena, ll_coll coll, const char *list)
 {
-    const char *list = b->o->algorithms, *known = "";
+    const char *known = "";
     for (const ll_algo *const *a = ll_algos(); *a; a++)
-        if ((*a)->coll == b->report->coll)
-            known = ll_arena_printf(b->arena, "%s%s%s", known, *known ? ", " : "", (*a)->name);
+        if ((*a)->coll == coll)
+            known = ll_arena_printf(arena, "%s%s%s", known, *known ? ", " : "", (*a)->name);
     for (;; list++) {
-        const char *word = ll_arena_printf(b->arena, "%.*s", (int)strcspn(list, ","), list);
-        CHECK(ll_algo_find(b->report->coll, word), LL_E_ARG,
-              "%s has no algorithm '%s'; there are: %s", ll_coll_name(b->report->coll), word,
-              known);
+        const char *word = ll_arena_printf(arena, "%.*s", (int)strcspn(list, ","), list);
+        CHECK(ll_algo_find(coll, word), LL_E_ARG, "%s has no algorithm '%s'; there are: %s",
+              ll_coll_name(coll), word, known);
         list += strlen(word);
         if (!*list) return LL_OK;
     }
@@ -166,8 +165,6 @@ static ll_err add_choice(const bench *b, ll_comm_bench_point *p)
 
 static ll_err add_codecs(const bench *b, ll_comm_bench_point *p)
 {
-    CHECK(!b->o->codecs.n || (b->report->coll == LL_COLL_ALLREDUCE && b->report->dtype == LL_F32),
-          LL_E_ARG, "--codec goes with --op all-reduce and --dtype f32");
     for (int i = 0; i < b->o->codecs.n; i++) {
         ll_comm_bench_row *r = &p->rows[p->n_row];
         *r = (ll_comm_bench_row){.name = b->o->codecs.v[i]};
@@ -294,18 +291,23 @@ static ll_err time_point(bench *b, ll_comm_bench_point *p, double seconds)
     return LL_OK;
 }
 
-static ll_err measure_point(bench *b, ll_comm_bench_point *p, size_t segment, double seconds)
+static ll_err add_rows(const bench *b, ll_comm_bench_point *p)
+{
+    TRY(add_algorithms(b, p, b->report->segment_bytes));
+    TRY(add_choice(b, p));
+    return add_codecs(b, p);
+}
+
+static ll_err measure_point(bench *b, ll_comm_bench_point *p, double seconds)
 {
     int n_algo = 0;
     while (ll_algos()[n_algo]) n_algo++;
     p->rows = LL_NEW_ARRAY(b->arena, ll_comm_bench_row, n_algo + 1 + b->o->codecs.n);
-    TRY(add_algorithms(b, p, segment));
-    TRY(add_choice(b, p));
-    ll_err rc = add_codecs(b, p);
     ll_coll_spec s = spec_of(b, p->bytes, 0);
     p->bound = ll_coll_bound(&s);
     p->bound_s = ll_cost_time(&p->bound, b->elem_bytes, ll_tuner_model(b->report->tuner),
                               b->report->nodes > 1);
+    ll_err rc = ll_comm_agree(b->c, add_rows(b, p));
     if (rc == LL_OK) rc = time_point(b, p, seconds);
     for (int i = 0; i < p->n_row; i++) {
         ll_codec_close(p->rows[i].codec);
@@ -347,46 +349,55 @@ static int count_nodes(ll_comm *c)
     return n;
 }
 
-static ll_err measure_all(bench *b, const size_t *sizes, size_t segment)
+static ll_err measure_all(bench *b)
 {
+    ll_comm_bench_report *r = b->report;
     size_t largest = 0;
-    for (int i = 0; i < b->report->n_point; i++) {
-        CHECK(sizes[i] >= b->elem_bytes, LL_E_ARG,
-              "a size of %zu bytes, less than one element of %s", sizes[i],
-              ll_dtype_name(b->report->dtype));
-        if (sizes[i] > largest) largest = sizes[i];
-    }
+    for (int i = 0; i < r->n_point; i++)
+        if (r->points[i].bytes > largest) largest = r->points[i].bytes;
     char *memory = NULL;
     double began = now();
     ll_err rc = get_memory(b, largest, &memory);
-    for (int i = 0; rc == LL_OK && i < b->report->n_point; i++) {
-        b->report->points[i].bytes = sizes[i] / b->elem_bytes * b->elem_bytes;
+    for (int i = 0; rc == LL_OK && i < r->n_point; i++) {
         double left = b->o->seconds - (now() - began);
         rc = most(b->c, &left, 1);
-        if (rc == LL_OK)
-            rc = measure_point(b, &b->report->points[i], segment, left / (b->report->n_point - i));
+        if (rc == LL_OK) rc = measure_point(b, &r->points[i], left / (r->n_point - i));
     }
     free(memory);
     return rc;
 }
 
-ll_err ll_comm_bench_measure(ll_comm *c, const ll_comm_bench_opts *o, ll_arena *a,
-                             ll_comm_bench_report *out)
+ll_err ll_comm_bench_check(const ll_comm_bench_opts *o, ll_arena *a, ll_comm_bench_report *out)
 {
-    *out = (ll_comm_bench_report){.opts = o, .ranks = ll_comm_size(c), .nodes = count_nodes(c)};
-    bench b = {.c = c, .o = o, .arena = a, .report = out};
-    size_t *sizes, segment = 0;
+    size_t *sizes;
+    *out = (ll_comm_bench_report){.opts = o};
+    CHECK(o->seconds > 0, LL_E_ARG, "--seconds is %g, want more than 0", o->seconds);
     TRY(ll_comm_bench_coll(o->op ? o->op : "all-reduce", &out->coll));
     CHECK(out->coll != LL_COLL_HALO, LL_E_ARG, "bench comm does not time halo exchanges");
-    CHECK(ll_dtype_find(o->dtype, &out->dtype), LL_E_ARG,
-          "--dtype is '%s', want f32, bf16, f16, "
-          "f64 or i32",
-          o->dtype);
-    b.elem_bytes = ll_dtype_bytes(out->dtype);
+    CHECK(ll_dtype_find(o->dtype, &out->dtype) && out->dtype != LL_U8, LL_E_ARG,
+          "--dtype is '%s', want f32, bf16, f16, f64 or i32", o->dtype);
+    CHECK(!o->codecs.n || (out->coll == LL_COLL_ALLREDUCE && out->dtype == LL_F32), LL_E_ARG,
+          "--codec goes with --op all-reduce and --dtype f32");
+    if (o->segment) TRY(ll_comm_bench_size(o->segment, strlen(o->segment), &out->segment_bytes));
+    if (o->algorithms && strcmp(o->algorithms, "all"))
+        TRY(check_names(a, out->coll, o->algorithms));
     TRY(ll_comm_bench_sizes(a, o->sizes, &sizes, &out->n_point));
-    if (o->segment) TRY(ll_comm_bench_size(o->segment, strlen(o->segment), &segment));
-    if (o->algorithms && strcmp(o->algorithms, "all")) TRY(check_names(&b));
-    TRY(ll_tune(c, &(ll_tuner_opts){.fresh = o->fresh}, &out->tuner));
     out->points = LL_NEW_ARRAY(a, ll_comm_bench_point, out->n_point);
-    return measure_all(&b, sizes, segment);
+    size_t elem = ll_dtype_bytes(out->dtype);
+    for (int i = 0; i < out->n_point; i++) {
+        CHECK(sizes[i] >= elem, LL_E_ARG, "a size of %zu bytes, less than one element of %s",
+              sizes[i], ll_dtype_name(out->dtype));
+        out->points[i].bytes = sizes[i] / elem * elem;
+    }
+    return LL_OK;
+}
+
+ll_err ll_comm_bench_measure(ll_comm *c, ll_arena *a, ll_comm_bench_report *r)
+{
+    bench b = {
+        .c = c, .o = r->opts, .arena = a, .report = r, .elem_bytes = ll_dtype_bytes(r->dtype)};
+    r->ranks = ll_comm_size(c);
+    r->nodes = count_nodes(c);
+    TRY(ll_tune(c, &(ll_tuner_opts){.fresh = r->opts->fresh}, &r->tuner));
+    return measure_all(&b);
 }

@@ -24,18 +24,19 @@ static void print_head(const ll_comm_bench_report *r)
     const ll_link_model *m = ll_tuner_model(r->tuner);
     const ll_comm_bench_opts *o = r->opts;
     char s[LL_NUMBER_TEXT];
-    printf("%s of %s, %d ranks on %d node%s, %s, data in %s memory%s\n", ll_coll_name(r->coll),
-           ll_dtype_name(r->dtype), r->ranks, r->nodes, r->nodes == 1 ? "" : "s",
-           ll_transport_library(), o->shared ? "shared" : "private",
+    printf("%s of %s, %d rank%s on %d node%s, %s, data in %s memory%s\n", ll_coll_name(r->coll),
+           ll_dtype_name(r->dtype), r->ranks, r->ranks == 1 ? "" : "s", r->nodes,
+           r->nodes == 1 ? "" : "s", ll_transport_library(), o->shared ? "shared" : "private",
            o->canonical ? ", canonical sums" : "");
     for (int i = 0; i < 2; i++)
         if (i ? r->nodes > 1 : r->nodes < r->ranks)
             printf("link %s   %.2f us a message (alpha), %.2f GB/s (1/beta)\n",
                    i ? "between nodes" : "within a node", 1e6 * m->alpha[i],
                    1e-9 / (m->beta[i] + 1e-15));
-    printf("sums %.1f GB/s (1/gamma)   copies %.1f GB/s (1/kappa)   signal %.2f us (sigma)   "
-           "%g ranks a core\n",
-           1e-9 / (m->gamma + 1e-15), 1e-9 / (m->kappa + 1e-15), 1e6 * m->sigma, m->share);
+    if (r->ranks > 1)
+        printf("sums %.1f GB/s (1/gamma)   copies %.1f GB/s (1/kappa)   signal %.2f us (sigma)   "
+               "%g ranks a core\n",
+               1e-9 / (m->gamma + 1e-15), 1e-9 / (m->kappa + 1e-15), 1e6 * m->sigma, m->share);
     const char *file = ll_tuner_file(r->tuner);
     printf("tuned in %s%s, %s%s\n", ll_text_duration(ll_tuner_seconds(r->tuner), s),
            ll_tuner_was_read(r->tuner) ? " some time ago" : "", file ? "kept in " : "not kept",

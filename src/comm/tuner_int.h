@@ -24,8 +24,9 @@ typedef struct ll_tune_cell {
     size_t bytes;
     double weight; /* its share of the time for measuring */
     ll_tuned_way *ways;
-    int n_way, n_short; /* the first n_short are worth measuring */
-    int n_run;          /* how often each was run in the end; 0: not measured */
+    int n_way, n_short;         /* the first n_short are worth measuring */
+    struct ll_tune_runs *tries; /* of those measured; the first n_left are not dropped */
+    int n_try, n_left;
 } ll_tune_cell;
 
 /* One tuning, from its start on. */

@@ -37,7 +37,7 @@ static ll_err time_once(const bench *b, const ll_tune_cell *cell, const ll_tuned
 }
 
 /* A way and its times so far. */
-typedef struct runs {
+typedef struct ll_tune_runs {
     ll_tuned_way *way;
     double times[RUNS_MAX];
     int n;
@@ -111,59 +111,78 @@ static size_t data_bytes(const ll_tune_cell *cell)
 }
 
 /* How many rounds fit in the time. A barrier takes about as long as the smallest messages. */
-static int rounds_in(const runs *list, int n, double seconds)
+static int rounds_in(const runs *list, int n, double seconds, int most)
 {
     double each = 2e-6 * n;
     for (int k = 0; k < n; k++) each += list[k].way->measured_s;
-    int most = RUNS_MAX - list[0].n, rounds = seconds > each ? (int)fmin(most, seconds / each) : 0;
-    return rounds;
+    return seconds > each ? (int)fmin(most, seconds / each) : 0;
 }
 
-static ll_err measure_cell(bench *b, ll_tune_cell *cell, double slice, double *elapsed)
+/* The first look at all ways, after which those far behind are dropped. */
+static ll_err look(bench *b, ll_tune_cell *cell, double slice, double *elapsed)
 {
-    static const double factors[] = {2, 1.2};
-    runs list[SHORT_MAX];
-    int n = affordable(b, cell, slice, list), n_all = n;
     size_t need = data_bytes(cell);
     double until = *elapsed + slice;
-    if (n == 0 || need > b->bytes) return LL_OK;
+    cell->tries = LL_NEW_ARRAY(b->t->arena, runs, SHORT_MAX);
+    if (need > b->bytes) return LL_OK;
+    cell->n_try = cell->n_left = affordable(b, cell, slice, cell->tries);
+    if (cell->n_try == 0) return LL_OK;
     if (need > b->touched) {
         memset(b->data + b->touched, 0, need - b->touched);
         b->touched = need;
     }
-    TRY(run_rounds(b, cell, list, n, cell->bytes <= 64 << 10 ? 4 : 1, elapsed));
-    for (int stage = 0; stage < 2; stage++) {
-        n = keep_best(list, n, factors[stage]);
-        int rounds = rounds_in(list, n, (until - *elapsed) / (2 - stage));
-        if (rounds) TRY(run_rounds(b, cell, list, n, rounds, elapsed));
-    }
-    cell->n_run = list[0].n;
+    int warm = cell->bytes <= 64 << 10 ? 4 : 1;
+    TRY(run_rounds(b, cell, cell->tries, cell->n_try, warm, elapsed));
+    cell->n_left = keep_best(cell->tries, cell->n_try, 2);
+    int rounds = rounds_in(cell->tries, cell->n_left, until - *elapsed, RUNS_MAX / 2);
+    if (rounds) TRY(run_rounds(b, cell, cell->tries, cell->n_left, rounds, elapsed));
+    const ll_tuned_way *w = cell->tries[0].way;
+    if (w->predicted_s > 0) b->slower = fmax(1, w->measured_s / w->predicted_s);
+    return LL_OK;
+}
+
+/* A second one, some time later, at those that are not behind. */
+static ll_err look_again(bench *b, ll_tune_cell *cell, double slice, double *elapsed)
+{
+    runs *list = cell->tries;
+    if (!cell->n_try) return LL_OK;
+    cell->n_left = keep_best(list, cell->n_left, 1.3);
+    int rounds = rounds_in(list, cell->n_left, slice, RUNS_MAX - list[0].n);
+    if (rounds) TRY(run_rounds(b, cell, list, cell->n_left, rounds, elapsed));
     /* A dropped way stays as far behind as it was, whatever happened to the others since. */
     double best = list[0].way->measured_s;
-    for (int k = 1; k < n; k++) best = fmin(best, list[k].way->measured_s);
-    for (int k = n; k < n_all; k++)
+    for (int k = 1; k < cell->n_left; k++) best = fmin(best, list[k].way->measured_s);
+    for (int k = cell->n_left; k < cell->n_try; k++)
         list[k].way->measured_s = fmax(list[k].way->measured_s, list[k].behind * best);
     return LL_OK;
 }
 
-/* Cells of one kind of memory. */
+static double weight_of(const ll_tuning *t, bool with_private, bool with_shared)
+{
+    double sum = 0;
+    for (int i = 0; i < t->n_cell; i++)
+        if (t->cells[i].shared ? with_shared : with_private) sum += t->cells[i].weight;
+    return sum;
+}
+
+/* Cells of one kind of memory: all of them once, then all of them again, so that what disturbs for
+ * a moment does not decide. Shared memory comes last and has the rest of the time. */
 static ll_err measure_cells(bench *b, bool shared)
 {
     ll_tuning *t = b->t;
-    double weight = 0, elapsed = ll_tuner_now() - t->began;
-    for (int i = 0; i < t->n_cell; i++)
-        if (!shared || t->cells[i].shared) weight += t->cells[i].weight;
+    double elapsed = ll_tuner_now() - t->began, whole = weight_of(t, !shared, shared);
     TRY(ll_tuner_most(b->c, &elapsed, 1));
-    for (int i = 0; i < t->n_cell; i++) {
-        ll_tune_cell *cell = &t->cells[i];
-        if (cell->shared != shared) continue;
-        double slice = (t->budget_s - elapsed) * cell->weight / weight;
-        weight -= cell->weight;
-        TRY(measure_cell(b, cell, slice, &elapsed));
-        qsort(cell->ways, (size_t)cell->n_way, sizeof *cell->ways, ll_tuner_by_time);
-        const ll_tuned_way *w = cell->ways;
-        if (cell->n_run && w->predicted_s > 0)
-            b->slower = w->measured_s > w->predicted_s ? w->measured_s / w->predicted_s : 1;
+    double seconds = (t->budget_s - elapsed) * whole / weight_of(t, !shared, true);
+    double end[2] = {elapsed + 0.6 * seconds, elapsed + seconds};
+    for (int pass = 0; pass < 2; pass++) {
+        double weight = whole;
+        for (int i = 0; i < t->n_cell; i++) {
+            ll_tune_cell *cell = &t->cells[i];
+            if (cell->shared != shared) continue;
+            double slice = (end[pass] - elapsed) * cell->weight / weight;
+            weight -= cell->weight;
+            TRY((pass ? look_again : look)(b, cell, slice, &elapsed));
+        }
     }
     return LL_OK;
 }
