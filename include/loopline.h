@@ -49,7 +49,8 @@ extern "C" {
     X(CONFIG, "bad run file or setting")                                                           \
     X(NUMERIC, "not a finite number")                                                              \
     X(SYS, "system call failed")                                                                   \
-    X(COMM, "communication failed")
+    X(COMM, "communication failed")                                                                \
+    X(DIFFER, "results differ")
 
 typedef enum LL_NODISCARD ll_err {
     LL_OK,

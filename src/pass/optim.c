@@ -195,12 +195,14 @@ static bool is_excluded(const ll_optim *o, const ll_value *p)
     return bias || p->type.shape.n <= 1;
 }
 
-/* Means over micro-batches of the gradients; their global norm; clipping. */
-static void gather(ll_graph *g, const ll_optim *o, int n, ll_val *d)
+/* Means over micro-batches of the gradients, named grad:PARAMETER; their global norm; clipping. */
+static void gather(ll_graph *g, const ll_optim *o, int n, const ll_val *p, ll_val *d)
 {
     ll_val total = {0};
-    for (int i = 0; i < n; i++) {
+    for (int i = 0; i < n && g->err == LL_OK; i++) {
         d[i] = ll_accum(g, d[i]);
+        const char *name = ll_value_of(g, p[i])->name;
+        ll_value_of(g, d[i])->name = ll_arena_printf(g->arena, "grad:%s", name);
         ll_val square = ll_sumsq(g, d[i]);
         total = i ? ll_add(g, total, square) : square;
     }
@@ -251,7 +253,7 @@ void ll_minimize(ll_graph *g, ll_val loss, const ll_optim *o)
     }
     ll_grad(g, loss, p, n, d);
     for (int i = 0; i < g->n_result; i++) g->results[i].value = ll_accum(g, g->results[i].value);
-    gather(g, o, n, d);
+    gather(g, o, n, p, d);
     rule_call c = {.g = g, .o = o, .lr = ll_per_step(g, "lr"), .t = ll_per_step(g, "t")};
     for (int i = 0; i < n && g->err == LL_OK; i++) {
         c.p = p[i];

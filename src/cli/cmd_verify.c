@@ -1,0 +1,202 @@
+/* cmd_verify.c: loopline verify: a layout may change speed and memory, never the result. */
+#include "cli/common.h"
+#include "cli/launch.h"
+
+#include "base/text.h"
+#include "comm/job.h"
+#include "train/evaluate.h"
+#include "train/verify.h"
+
+#include <stdio.h>
+#include <string.h>
+
+typedef struct opts {
+    const char *run, *mesh;
+    ll_words set;
+    int64_t ranks, zero, steps, batch;
+    double tolerance;
+    bool random, json;
+} opts;
+
+static const ll_arg args[] = {
+    {"RUN", LL_ARG_TEXT, offsetof(opts, run), NULL, "a run, or a model's name", NULL},
+    {"--mesh|-m", LL_ARG_TEXT, offsetof(opts, mesh), "MESH",
+     "how ranks share the work, such as data=2,tensor=2", NULL},
+    {"--ranks|-n", LL_ARG_INT, offsetof(opts, ranks), "N",
+     "start so many ranks; default: as many as the mesh has", NULL},
+    {"--zero", LL_ARG_INT, offsetof(opts, zero), "K",
+     "cut over axis data: 1 optimizer state, 2 and gradients, 3 and parameters", NULL},
+    {"--steps", LL_ARG_INT, offsetof(opts, steps), "N", "steps to train", "5"},
+    {"--tolerance", LL_ARG_NUMBER, offsetof(opts, tolerance), "T",
+     "the largest relative difference that passes", "1e-4"},
+    {"--batch|-b", LL_ARG_INT, offsetof(opts, batch), "N", "samples in a step", NULL},
+    {"--random", LL_ARG_FLAG, offsetof(opts, random), NULL,
+     "random batches in place of the run's data; always for a model's name", NULL},
+    {"--set|-s", LL_ARG_WORDS, offsetof(opts, set), "KEY=VALUE", "override a setting", NULL},
+    {"--json", LL_ARG_FLAG, offsetof(opts, json), NULL, "one JSON object on standard output", NULL},
+    {0}};
+
+static char *more(ll_arena *arena)
+{
+    return ll_arena_strdup(
+        arena,
+        "Trains twice in one job, from one seed on the same batches: rank 0 alone, and all ranks\n"
+        "on the mesh. Initial values must be the same bits. After every step the loss and other\n"
+        "results, every gradient, parameter and optimizer state are compared, on every rank that\n"
+        "holds a copy or a piece. Exit status 1 where one differs by more than the tolerance; it\n"
+        "is then named, with the op that makes it, the rank and the element that differs most.\n\n"
+        "The relative difference of a tensor is the 2-norm of parallel - serial over the 2-norm\n"
+        "of serial. Of a gradient it is over at least 1e-3 of the norm of all gradients together:\n"
+        "some are zero but for rounding. Optimizers that divide by a gradient's size (Adam) make\n"
+        "a whole step of such rounding, so elements of a parameter, and of its moments, whose\n"
+        "gradient agrees to fewer than 3 digits are left out of the comparison of parameters and\n"
+        "moments from then on; their number is printed. Gradients are always compared whole.\n");
+}
+
+static ll_err print_json(const ll_verify_report *v, const char *mesh)
+{
+    json_t *first = json_null(), *j = json_object();
+    if (v->name[0]) {
+        first = json_object();
+        json_object_set_new(first, "name", json_string(v->name));
+        json_object_set_new(first, "op", json_string(v->op));
+        json_object_set_new(first, "rank", json_integer(v->rank));
+        json_object_set_new(first, "index", json_integer(v->index));
+        json_object_set_new(first, "serial", ll_cli_number(v->serial));
+        json_object_set_new(first, "parallel", ll_cli_number(v->parallel));
+        json_object_set_new(first, "step", json_integer(v->step));
+        json_object_set_new(first, "rel_diff", ll_cli_number(v->rel_diff));
+    }
+    json_object_set_new(j, "ok", json_boolean(v->ok));
+    json_object_set_new(j, "max_rel_diff", ll_cli_number(v->max_rel_diff));
+    json_object_set_new(j, "init_identical", json_boolean(v->init_identical));
+    json_object_set_new(j, "first_difference", first);
+    json_object_set_new(j, "mesh", json_string(mesh));
+    json_object_set_new(j, "steps", json_integer(v->steps));
+    json_object_set_new(j, "worst", json_string(v->worst));
+    json_object_set_new(j, "worst_step", json_integer(v->worst_step));
+    json_object_set_new(j, "tensors", json_integer(v->tensors));
+    json_object_set_new(j, "elements", json_integer(v->elements));
+    json_object_set_new(j, "left_out", json_integer(v->left_out));
+    json_object_set_new(j, "loss_serial", ll_cli_number(v->loss[0]));
+    json_object_set_new(j, "loss_parallel", ll_cli_number(v->loss[1]));
+    json_object_set_new(j, "bytes_serial", json_integer((json_int_t)v->bytes[0]));
+    json_object_set_new(j, "bytes_per_rank", json_integer((json_int_t)v->bytes[1]));
+    return ll_cli_json(j);
+}
+
+static void print_text(const ll_run *r, const ll_verify_report *v, const char *mesh, int zero)
+{
+    char a[LL_NUMBER_TEXT], b[LL_NUMBER_TEXT];
+    printf("%s on %s%s%s: %lld steps, %lld tensors compared in each\n", r->model.name,
+           *mesh ? mesh : "one rank", zero ? ", zero " : "",
+           zero ? (const char *[]){"", "1", "2", "3"}[zero] : "", (long long)v->steps,
+           (long long)v->tensors);
+    printf("initial parameters and state: %s\n", v->init_identical ? "identical" : "DIFFERENT");
+    if (v->steps)
+        printf("loss of step %lld: %.9g serial, %.9g parallel\n", (long long)v->steps, v->loss[0],
+               v->loss[1]);
+    if (v->steps)
+        printf("worst relative difference: %.2e (%s, step %lld)\n", v->max_rel_diff, v->worst,
+               (long long)v->worst_step);
+    if (v->left_out)
+        printf("left out, their gradient being zero but for rounding: %lld of %lld elements\n",
+               (long long)v->left_out, (long long)v->elements);
+    printf("memory planned: %s serial, %s a rank\n", ll_text_bytes((double)v->bytes[0], a),
+           ll_text_bytes((double)v->bytes[1], b));
+}
+
+static ll_err verdict(const opts *o, const ll_verify_report *v)
+{
+    CHECK(v->init_identical, LL_E_DIFFER,
+          "%s does not start the same: element %lld is %.9g in serial, %.9g on rank %d", v->name,
+          (long long)v->index, v->serial, v->parallel, v->rank);
+    CHECK(v->ok, LL_E_DIFFER,
+          "step %lld: %s (made by %s) differs by %.2e, more than %.2g: element %lld is %.9g in "
+          "serial, %.9g on rank %d",
+          (long long)v->step, v->name, v->op, v->rel_diff, o->tolerance, (long long)v->index,
+          v->serial, v->parallel, v->rank);
+    return LL_OK;
+}
+
+/* The run's data where it can be had: a set that is not installed is said and replaced. */
+static bool lacks_data(const opts *o, const ll_run *r, bool speak)
+{
+    if (o->random || ll_model_find(o->run)) return true;
+    ll_dataset *d = NULL;
+    ll_err rc = ll_run_dataset(r, &d);
+    ll_dataset_close(d);
+    if (rc == LL_OK) return false;
+    if (speak)
+        fprintf(stderr, "random batches in place of the run's data: %s\n", ll_error_message());
+    return true;
+}
+
+static ll_err verify(const opts *o, const ll_mesh *m, const ll_run *r, ll_comm *c)
+{
+    char mesh[LL_MESH_TEXT];
+    ll_mesh_text(m, mesh);
+    TRY(ll_mesh_fits(m, ll_comm_size(c)));
+    /* Rank 0 decides for all: nodes may have different files. */
+    double random = lacks_data(o, r, ll_comm_rank(c) == 0);
+    if (ll_comm_size(c) > 1) TRY(ll_comm_broadcast(c, &random, 1, LL_F64, 0, NULL));
+    ll_verify_opts v = {.session = {.comm = c, .mesh = mesh, .zero = (int)o->zero},
+                        .steps = o->steps,
+                        .tolerance = o->tolerance};
+    ll_verify_report report;
+    TRY(ll_verify_run(r, &v, random != 0, &report));
+    ll_err rc = LL_OK;
+    if (ll_comm_rank(c) == 0) {
+        if (o->json)
+            rc = print_json(&report, mesh);
+        else
+            print_text(r, &report, mesh, (int)o->zero);
+        fflush(stdout);
+        if (rc == LL_OK) rc = verdict(o, &report);
+    }
+    return ll_comm_agree(c, rc);
+}
+
+static ll_err prepare(const opts *o, ll_arena *a, ll_run **r)
+{
+    CHECK(o->steps >= 1, LL_E_ARG, "--steps is 0, want 1 or more");
+    CHECK(o->tolerance >= 0, LL_E_ARG, "--tolerance is %g, want 0 or more", o->tolerance);
+    CHECK(o->zero <= 3, LL_E_ARG, "--zero is %lld, want 0 to 3", (long long)o->zero);
+    ll_words set = {.v = LL_NEW_ARRAY(a, const char *, o->set.n + 1)};
+    for (int i = 0; i < o->set.n; i++) set.v[set.n++] = o->set.v[i];
+    if (o->batch) set.v[set.n++] = ll_arena_printf(a, "train.batch=%lld", (long long)o->batch);
+    return ll_cli_run(o->run, &set, true, r);
+}
+
+static ll_err launch_and_verify(const opts *o, const ll_run *r)
+{
+    ll_mesh m;
+    bool child;
+    char by_ranks[32];
+    snprintf(by_ranks, sizeof by_ranks, "data=%lld", (long long)o->ranks);
+    TRY(ll_mesh_parse(o->mesh ? o->mesh : o->ranks ? by_ranks : "", &m));
+    int64_t ranks = o->ranks;
+    if (!ranks && ll_job_size() <= 1) ranks = m.n_rank;
+    if (ranks) TRY(ll_mesh_fits(&m, (int)ranks));
+    TRY(ll_cli_launch(ranks, &child));
+    ll_comm *c;
+    /* The others wait while rank 0 trains alone. */
+    TRY(ll_comm_open(&(ll_comm_opts){.timeout_s = 600}, &c));
+    return ll_cli_leave(c, verify(o, &m, r, c));
+}
+
+static ll_err run(const void *given)
+{
+    const opts *o = (const opts *)given;
+    ll_arena *a = ll_arena_new();
+    ll_run *r = NULL;
+    ll_err rc = prepare(o, a, &r);
+    if (rc == LL_OK) rc = launch_and_verify(o, r);
+    ll_run_free(r);
+    ll_arena_free(a);
+    return rc;
+}
+
+const ll_command ll_command_verify = {
+    "verify", "proves that ranks train what one process trains", args, sizeof(opts), run, more,
+    NULL};

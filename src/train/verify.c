@@ -1,0 +1,415 @@
+/* verify.c: serial and parallel training side by side.
+ *
+ * Rank 0 also trains serially. After each step it sends every serial tensor to all, and each rank
+ * holds its own piece against it: copies on several ranks are compared one by one, none can hide.
+ * Only then are numbers brought together: for each tensor and rank the sum of squared differences
+ * and the worst element.
+ *
+ * What a relative difference is. For one tensor: the 2-norm of parallel - serial, over the 2-norm
+ * of serial. Two things would make noise of it:
+ * 1. Gradients that are zero but for rounding (the bias of a layer before a batch norm; of keys in
+ *    attention). A gradient's difference is therefore over no less than FLOOR of the norm of all
+ *    gradients together.
+ * 2. Rules that divide a gradient by its size (Adam, LAMB, ...) make a whole step, in any
+ *    direction, of a gradient that is rounding alone. Elements of a parameter and its moments are
+ *    left out from the first step on in which their gradients agree to fewer than DIGITS; how many
+ *    is reported. Nothing escapes by this: their gradients are compared, all of them, always. */
+#include "train/verify.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+static const double FLOOR = 1e-3, DIGITS = 1e-3;
+
+typedef enum kind { RESULT, GRADIENT, PARAMETER, STATE, N_KIND } kind;
+
+typedef struct item {
+    kind kind;
+    const char *name; /* of the result or input */
+    const char *op;   /* the node that makes it */
+    ll_type type;     /* whole */
+    ll_layout layout;
+    int serial, parallel; /* slots; serial: on rank 0 */
+    uint8_t *left_out;    /* [numel] of the parameter it belongs to; NULL: of none */
+    double size;          /* of the serial value: its 2-norm */
+} item;
+
+/* What one rank finds of one tensor. */
+typedef struct finding {
+    double off; /* sum of squared differences */
+    double worst, index, serial, parallel;
+} finding;
+enum { N_FINDING = sizeof(finding) / sizeof(double) };
+
+typedef struct verifier {
+    const ll_verify_opts *o;
+    ll_verify_report *out;
+    ll_comm *c;
+    ll_mesh m;
+    ll_graph *g;
+    ll_session *alone, *cut; /* alone: on rank 0 */
+    ll_arena *arena;
+    item *items;
+    int n_item, rank, n_rank;
+    finding *found; /* [n_item][n_rank] */
+    void *buffer;   /* on other ranks: a serial tensor */
+} verifier;
+
+/* ---- what is compared ---- */
+
+static bool starts_with(const char *text, const char *start)
+{
+    return !strncmp(text, start, strlen(start));
+}
+
+/* ll_minimize names gradients grad:PARAMETER; as results they are made whole on every rank. */
+static void expose_gradients(ll_graph *g)
+{
+    for (int i = 1, n = g->n_value; i < n; i++) {
+        const char *name = g->values[i].name;
+        if (g->values[i].node >= 0 && name && starts_with(name, "grad:"))
+            ll_result(g, name, (ll_val){i});
+    }
+}
+
+/* The node that made v, or what v is the mean over micro-batches of. */
+static const char *maker(const ll_graph *g, ll_val v)
+{
+    int n = ll_value_of(g, v)->node;
+    if (n >= 0 && !strcmp(g->nodes[n].op->name, "accum"))
+        n = ll_value_of(g, g->nodes[n].in[0])->node;
+    return n >= 0 ? g->nodes[n].name : "";
+}
+
+static const char *updater(const ll_graph *g, ll_val input)
+{
+    for (int i = 0; i < g->n_update; i++)
+        if (g->updates[i].input.id == input.id) return maker(g, g->updates[i].next);
+    return "";
+}
+
+static void add_item(verifier *v, kind k, const char *name, const char *op, ll_val value)
+{
+    item *x = &v->items[v->n_item];
+    *x = (item){.kind = k, .name = name, .op = op, .type = ll_value_of(v->g, value)->type};
+    const ll_program *mine = ll_session_program(v->cut);
+    bool result = k == RESULT || k == GRADIENT;
+    x->parallel = result ? ll_program_result(mine, name) : ll_program_input(mine, name);
+    if (v->alone) {
+        const ll_program *p = ll_session_program(v->alone);
+        x->serial = result ? ll_program_result(p, name) : ll_program_input(p, name);
+    }
+    const ll_placement *place = ll_session_placement(v->cut);
+    ll_val there = place && !result ? ll_find(place->g, name) : (ll_val){0};
+    if (there.id) x->layout = place->made[there.id];
+    /* State that nothing reads is no part of the programs. */
+    if (x->parallel >= 0) v->n_item++;
+}
+
+/* In the order in which a first difference is looked for. */
+static void list_items(verifier *v)
+{
+    const ll_graph *g = v->g;
+    v->items = LL_NEW_ARRAY(v->arena, item, g->n_result + g->n_value + 1);
+    for (int pass = 0; pass < 3; pass++)
+        for (int i = 0; i < g->n_result; i++) {
+            const ll_named *r = &g->results[i];
+            bool norm = !strcmp(r->name, "grad_norm"), gradient = starts_with(r->name, "grad:");
+            if (pass == (norm ? 2 : gradient ? 1 : 0))
+                add_item(v, gradient ? GRADIENT : RESULT, r->name, maker(g, r->value), r->value);
+        }
+    for (int pass = PARAMETER; pass <= STATE; pass++)
+        for (int i = 1; i < g->n_value; i++) {
+            const ll_value *x = &g->values[i];
+            if (x->node < 0 && x->kind == (pass == PARAMETER ? LL_PARAM : LL_STATE))
+                add_item(v, (kind)pass, x->name, updater(g, (ll_val){i}), (ll_val){i});
+        }
+}
+
+/* Whether a tensor is a parameter's gradient, itself or its moment. */
+static bool belongs(const item *x, const item *param)
+{
+    size_t n = strlen(param->name);
+    if (x->kind == GRADIENT) return !strcmp(x->name + strlen("grad:"), param->name);
+    return !strncmp(x->name, param->name, n) && (!x->name[n] || x->name[n] == '.') &&
+           ll_shape_equal(&x->type.shape, &param->type.shape);
+}
+
+static void share_left_out(verifier *v)
+{
+    for (int i = 0; i < v->n_item; i++) {
+        const item *param = &v->items[i];
+        if (param->kind != PARAMETER) continue;
+        int64_t n = ll_numel(&param->type.shape);
+        uint8_t *left_out = (uint8_t *)ll_arena_alloc(v->arena, (size_t)n + 1);
+        v->out->elements += n;
+        for (int k = 0; k < v->n_item; k++)
+            if (v->items[k].kind != RESULT && belongs(&v->items[k], param))
+                v->items[k].left_out = left_out;
+    }
+}
+
+/* ---- comparing one tensor ---- */
+
+static double at(const void *data, ll_dtype t, int64_t i)
+{
+    return t == LL_F32 ? (double)((const float *)data)[i] : ll_load(data, t, i);
+}
+
+static size_t bytes_of(const ll_type *t)
+{
+    return (size_t)ll_numel(&t->shape) * ll_dtype_bytes(t->dtype);
+}
+
+/* Rank 0's tensor on every rank. Collective. */
+static ll_err fetch(verifier *v, const item *x, const void **out)
+{
+    void *data = v->buffer;
+    if (v->alone) data = ll_exec_data(ll_session_exec(v->alone), x->serial, 0);
+    *out = data;
+    if (v->n_rank == 1 || !bytes_of(&x->type)) return LL_OK;
+    return ll_comm_broadcast(v->c, data, (int64_t)bytes_of(&x->type), LL_U8, 0,
+                             &(ll_coll_opts){.site = x->name});
+}
+
+/* The serial value's norm; for gradients also which elements are rounding alone. */
+static void look(item *x, const void *serial, const void *parallel)
+{
+    ll_dtype t = x->type.dtype;
+    int64_t n = ll_numel(&x->type.shape);
+    double sum = 0;
+    for (int64_t i = 0; i < n; i++) {
+        double a = at(serial, t, i);
+        sum += a * a;
+        if (x->kind != GRADIENT || !x->left_out) continue;
+        double b = at(parallel, t, i);
+        if (fabs(a - b) > DIGITS * fmax(fabs(a), fabs(b))) x->left_out[i] = 1;
+    }
+    x->size = sqrt(sum);
+}
+
+/* Where row r of a piece begins in the whole. */
+static int64_t row_in_whole(const ll_slot *s, int64_t r)
+{
+    const ll_shape *p = &s->type.shape, *w = s->piece ? &s->piece->whole : p;
+    int last = p->n - 1;
+    int64_t stride = 1, first = 0;
+    for (int d = last; d >= 0; d--) {
+        int64_t i = d == last ? 0 : r % p->d[d];
+        if (d != last) r /= p->d[d];
+        first += ((s->piece ? s->piece->at[d] : 0) + i) * stride;
+        stride *= w->d[d];
+    }
+    return first;
+}
+
+static finding compare(const item *x, const ll_slot *s, const void *serial, const void *parallel)
+{
+    finding f = {.worst = -1};
+    ll_dtype t = x->type.dtype;
+    int64_t n = ll_numel(&s->type.shape),
+            row = s->type.shape.n ? s->type.shape.d[s->type.shape.n - 1] : 1;
+    bool skip = x->left_out && x->kind != GRADIENT;
+    for (int64_t r = 0; r * row < n; r++) {
+        int64_t first = row_in_whole(s, r);
+        for (int64_t i = 0; i < row; i++) {
+            if (skip && x->left_out[first + i]) continue;
+            double a = at(serial, t, first + i), b = at(parallel, t, r * row + i);
+            double d = a == b ? 0 : fabs(a - b);
+            if (isnan(d)) d = INFINITY;
+            f.off += d * d;
+            if (d > f.worst) f = (finding){f.off, d, (double)(first + i), a, b};
+        }
+    }
+    return f;
+}
+
+static bool same_bits(const item *x, const ll_slot *s, const void *serial, const void *parallel,
+                      finding *f)
+{
+    size_t elem = ll_dtype_bytes(x->type.dtype);
+    int64_t n = ll_numel(&s->type.shape),
+            row = s->type.shape.n ? s->type.shape.d[s->type.shape.n - 1] : 1;
+    for (int64_t r = 0; r * row < n; r++) {
+        int64_t first = row_in_whole(s, r);
+        for (int64_t i = 0; i < row; i++) {
+            const char *a = (const char *)serial + (size_t)(first + i) * elem;
+            const char *b = (const char *)parallel + (size_t)(r * row + i) * elem;
+            if (!memcmp(a, b, elem)) continue;
+            *f = (finding){1, INFINITY, (double)(first + i), at(a, x->type.dtype, 0),
+                           at(b, x->type.dtype, 0)};
+            return false;
+        }
+    }
+    return true;
+}
+
+/* Fills found, on every rank; init: bits of parameters and state alone. Collective. */
+static ll_err compare_all(verifier *v, bool init)
+{
+    memset(v->found, 0, sizeof *v->found * (size_t)(v->n_item * v->n_rank));
+    for (int i = 0; i < v->n_item; i++) {
+        item *x = &v->items[i];
+        if (init && x->kind != PARAMETER && x->kind != STATE) continue;
+        const void *serial, *parallel = ll_exec_data(ll_session_exec(v->cut), x->parallel, 0);
+        const ll_slot *s = &ll_session_program(v->cut)->slots[x->parallel];
+        finding *f = &v->found[i * v->n_rank + v->rank];
+        TRY(fetch(v, x, &serial));
+        if (init) {
+            same_bits(x, s, serial, parallel, f);
+            continue;
+        }
+        look(x, serial, parallel);
+        *f = compare(x, s, serial, parallel);
+    }
+    if (v->n_rank == 1) return LL_OK;
+    return ll_comm_allreduce(v->c, v->found, (int64_t)v->n_item * v->n_rank * N_FINDING, LL_F64,
+                             LL_REDUCE_SUM, &(ll_coll_opts){.site = "findings"});
+}
+
+/* ---- the verdict on one step: the same on every rank ---- */
+
+/* The largest sum of squared differences of a copy of x; each has a piece on several ranks. */
+static double worst_copy(const verifier *v, int i)
+{
+    double worst = 0;
+    ll_axes copies = (ll_axes)~ll_layout_axes(&v->items[i].layout);
+    for (int r = 0; r < v->n_rank; r++) {
+        double sum = 0;
+        for (int q = 0; q < v->n_rank; q++)
+            if (ll_mesh_member(&v->m, copies, q) == ll_mesh_member(&v->m, copies, r))
+                sum += v->found[i * v->n_rank + q].off;
+        worst = fmax(worst, sum);
+    }
+    return sqrt(worst);
+}
+
+static void note_difference(verifier *v, int i, int64_t step, double rel)
+{
+    ll_verify_report *out = v->out;
+    const item *x = &v->items[i];
+    const finding *f = &v->found[i * v->n_rank];
+    int rank = 0;
+    for (int r = 1; r < v->n_rank; r++)
+        if (f[r].worst > f[rank].worst) rank = r;
+    snprintf(out->name, sizeof out->name, "%s", x->name);
+    snprintf(out->op, sizeof out->op, "%s", x->op);
+    out->rank = rank;
+    out->index = (int64_t)f[rank].index;
+    out->step = step;
+    out->serial = f[rank].serial;
+    out->parallel = f[rank].parallel;
+    out->rel_diff = rel;
+    out->ok = false;
+}
+
+static void judge_init(verifier *v)
+{
+    v->out->init_identical = true;
+    for (int i = 0; i < v->n_item && v->out->init_identical; i++)
+        if (worst_copy(v, i) > 0) {
+            v->out->init_identical = false;
+            note_difference(v, i, 0, INFINITY);
+        }
+}
+
+static void judge(verifier *v, int64_t step)
+{
+    ll_verify_report *out = v->out;
+    double all = 0;
+    for (int i = 0; i < v->n_item; i++)
+        if (v->items[i].kind == GRADIENT) all = hypot(all, v->items[i].size);
+    for (int i = 0; i < v->n_item; i++) {
+        const item *x = &v->items[i];
+        double off = worst_copy(v, i), size = x->size;
+        if (x->kind == GRADIENT) size = fmax(size, FLOOR * all);
+        double rel = off > 0 ? off / fmax(size, 1e-30) : 0;
+        if (rel > out->max_rel_diff || !out->worst[0]) {
+            out->max_rel_diff = rel;
+            out->worst_step = step;
+            snprintf(out->worst, sizeof out->worst, "%s", x->name);
+        }
+        if (!strcmp(x->name, "loss")) {
+            out->loss[0] = v->found[i * v->n_rank].serial;
+            out->loss[1] = v->found[i * v->n_rank].parallel;
+        }
+        if (!(rel <= v->o->tolerance) && out->ok) note_difference(v, i, step, rel);
+    }
+    out->left_out = 0;
+    for (int i = 0; i < v->n_item; i++)
+        for (int64_t k = 0, n = ll_numel(&v->items[i].type.shape);
+             k < n && v->items[i].kind == PARAMETER; k++)
+            out->left_out += v->items[i].left_out[k];
+}
+
+/* ---- all of it ---- */
+
+static ll_err train_alone(verifier *v, int64_t step)
+{
+    if (!v->alone) return LL_OK;
+    TRY(v->o->feed(v->o->context, v->alone, step));
+    return ll_session_run(v->alone, v->o->lr);
+}
+
+static ll_err train_cut(verifier *v, int64_t step)
+{
+    TRY(v->o->feed(v->o->context, v->cut, step));
+    return ll_session_run(v->cut, v->o->lr);
+}
+
+static ll_err open_sessions(verifier *v)
+{
+    ll_session_opts o = v->o->session;
+    TRY(ll_session_open(v->g, &o, &v->cut));
+    o.comm = NULL;
+    o.mesh = NULL;
+    o.zero = 0;
+    ll_err rc = v->rank == 0 ? ll_session_open(v->g, &o, &v->alone) : LL_OK;
+    TRY(ll_comm_agree(v->c, rc));
+    double bytes[2] = {v->alone ? (double)ll_session_bytes(v->alone) : 0,
+                       (double)ll_session_bytes(v->cut)};
+    if (v->n_rank > 1) TRY(ll_comm_allreduce(v->c, bytes, 2, LL_F64, LL_REDUCE_MAX, NULL));
+    for (int i = 0; i < 2; i++) v->out->bytes[i] = (size_t)bytes[i];
+    return LL_OK;
+}
+
+static ll_err verify(verifier *v)
+{
+    TRY(ll_mesh_parse(v->o->session.mesh ? v->o->session.mesh : "", &v->m));
+    expose_gradients(v->g);
+    TRY(ll_graph_check(v->g));
+    TRY(open_sessions(v));
+    list_items(v);
+    share_left_out(v);
+    v->found = LL_NEW_ARRAY(v->arena, finding, v->n_item * v->n_rank + 1);
+    size_t most = 1;
+    for (int i = 0; i < v->n_item; i++)
+        if (bytes_of(&v->items[i].type) > most) most = bytes_of(&v->items[i].type);
+    if (!v->alone) v->buffer = ll_arena_alloc(v->arena, most);
+    v->out->tensors = v->n_item;
+    TRY(compare_all(v, true));
+    judge_init(v);
+    for (int64_t step = 1; step <= v->o->steps && v->out->ok; step++) {
+        TRY(ll_comm_agree(v->c, train_alone(v, step)));
+        TRY(train_cut(v, step));
+        TRY(compare_all(v, false));
+        judge(v, step);
+        v->out->steps = step;
+    }
+    return LL_OK;
+}
+
+ll_err ll_verify_graph(ll_graph *g, const ll_verify_opts *o, ll_verify_report *out)
+{
+    *out = (ll_verify_report){.ok = true};
+    ll_comm *c = o->session.comm;
+    verifier v = {.o = o, .out = out, .c = c, .g = g, .arena = ll_arena_new()};
+    v.rank = ll_comm_rank(c);
+    v.n_rank = ll_comm_size(c);
+    ll_err rc = verify(&v);
+    ll_session_close(v.alone);
+    ll_session_close(v.cut);
+    ll_arena_free(v.arena);
+    return rc;
+}

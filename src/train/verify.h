@@ -1,0 +1,51 @@
+/* verify.h: does a mesh of ranks train what one process trains? Both are run in one job from one
+ * seed on the same batches, and everything is compared after every step. */
+#pragma once
+#include "exec/session.h"
+#include "train/run.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Sets the whole batch of a step, all its micro-batches. */
+typedef ll_err ll_feed(void *context, ll_session *s, int64_t step);
+
+typedef struct ll_verify_opts {
+    ll_session_opts session; /* of the ranks: comm, mesh and zero among them */
+    int64_t steps;
+    double tolerance; /* 0: not a bit may differ */
+    double lr;
+    ll_feed *feed;
+    void *context;
+} ll_verify_opts;
+
+enum { LL_VERIFY_NAME = 160 };
+typedef struct ll_verify_report {
+    bool ok, init_identical;
+    double max_rel_diff;
+    char worst[LL_VERIFY_NAME]; /* the tensor that this is of, and its step */
+    int64_t worst_step, steps;  /* steps: done */
+    int64_t tensors;            /* compared in each step */
+    int64_t elements, left_out; /* of parameters; those whose gradient is rounding alone */
+    double loss[2];             /* the last one, serial and parallel */
+    size_t bytes[2];            /* planned: serial, and the most that a rank has */
+    /* The first tensor that differs by more than the tolerance; "": there is none. */
+    char name[LL_VERIFY_NAME], op[LL_VERIFY_NAME];
+    int rank;      /* that holds the element which differs most */
+    int64_t index; /* of it in the whole tensor; step 0: before the first step */
+    int64_t step;
+    double serial, parallel, rel_diff;
+} ll_verify_report;
+
+/* Collective over o->session.comm. Compares results, gradients, parameters and state of a graph
+ * with ll_minimize; gradients become results of it. A difference is no failure, but in the report,
+ * which is the same on all ranks. */
+ll_err ll_verify_graph(ll_graph *g, const ll_verify_opts *o, ll_verify_report *out);
+/* The same with a run's model, its optimizer at a constant rate and its data; random: random
+ * batches instead. o: session.comm, mesh and zero, steps and tolerance; the rest is the run's. */
+ll_err ll_verify_run(const ll_run *r, const ll_verify_opts *o, bool random, ll_verify_report *out);
+
+#ifdef __cplusplus
+}
+#endif

@@ -1,0 +1,107 @@
+/* verify_run.c: what a run feeds both sides of verify: its data, or random batches, another one in
+ * each step. Every rank makes the whole batch and sets its own part of it. */
+#include "train/verify.h"
+
+#include "base/rng.h"
+#include "train/evaluate.h"
+
+#include <omp.h>
+#include <stdlib.h>
+
+typedef struct feeder {
+    const ll_run *r;
+    const ll_graph *g;
+    ll_dataset *data; /* NULL: random */
+    int64_t n_micro;
+    ll_arena *arena;
+    void *x, *y; /* of one micro-batch */
+} feeder;
+
+static int64_t classes_of(const ll_run *r)
+{
+    for (int i = 0; i < LL_MAX_SIZES && r->model.sizes[i].name; i++)
+        if (!strcmp(r->model.sizes[i].name, "classes") || !strcmp(r->model.sizes[i].name, "vocab"))
+            return r->model.sizes[i].value;
+    return 2;
+}
+
+static size_t bytes_of(const ll_type *t)
+{
+    return (size_t)ll_numel(&t->shape) * ll_dtype_bytes(t->dtype);
+}
+
+static ll_err set_random(const feeder *f, ll_session *s, const ll_value *v, int64_t number, int m)
+{
+    int64_t n = ll_numel(&v->type.shape), classes = classes_of(f->r);
+    uint64_t seed = (uint64_t)f->r->train.seed, stream = ll_stream(v->name, (uint64_t)number);
+    for (int64_t k = 0; k < n; k++)
+        ll_store(f->x, v->type.dtype, k,
+                 ll_dtype_is_float(v->type.dtype)
+                     ? ll_normal_at(seed, stream, (uint64_t)k)
+                     : (double)ll_below_at(seed, stream, (uint64_t)k, (uint64_t)classes));
+    return ll_session_set(s, v->name, m, f->x, bytes_of(&v->type));
+}
+
+static ll_err feed_random(void *context, ll_session *s, int64_t step)
+{
+    const feeder *f = (const feeder *)context;
+    for (int m = 0; m < f->n_micro; m++)
+        for (int i = 1; i < f->g->n_value; i++)
+            if (f->g->values[i].node < 0 && f->g->values[i].kind == LL_BATCH)
+                TRY(set_random(f, s, &f->g->values[i], step * f->n_micro + m, m));
+    return LL_OK;
+}
+
+static ll_err feed_data(void *context, ll_session *s, int64_t step)
+{
+    const feeder *f = (const feeder *)context;
+    const ll_data_info *info = ll_dataset_info(f->data);
+    ll_sampling how = {
+        .seed = (uint64_t)f->r->train.seed, .flip = f->r->data.flip, .crop = (int)f->r->data.crop};
+    int64_t count = f->r->train.batch / f->n_micro;
+    for (int m = 0; m < f->n_micro; m++) {
+        int64_t position = ((step - 1) * f->n_micro + m) * count;
+        TRY(ll_dataset_read(f->data, &how, position, count, f->x, (int32_t *)f->y));
+        TRY(ll_session_set(s, "x", m, f->x, (size_t)count * info->x_bytes));
+        TRY(ll_session_set(s, "y", m, f->y, (size_t)count * info->y_bytes));
+    }
+    return LL_OK;
+}
+
+static ll_err verify(feeder *f, ll_graph *g, const ll_verify_opts *given, ll_verify_report *out)
+{
+    const ll_run *r = f->r;
+    ll_comm *c = given->session.comm;
+    size_t most = 1;
+    for (int i = 1; i < g->n_value; i++)
+        if (g->values[i].kind == LL_BATCH && g->values[i].node < 0)
+            most = bytes_of(&g->values[i].type) > most ? bytes_of(&g->values[i].type) : most;
+    f->g = g;
+    f->x = ll_arena_alloc(f->arena, most);
+    f->y = ll_arena_alloc(f->arena, most);
+    ll_verify_opts o = *given;
+    o.feed = f->data ? feed_data : feed_random;
+    o.context = f;
+    o.lr = r->train.schedule.lr;
+    o.session.micro_batches = (int)f->n_micro;
+    o.session.precision = r->train.precision;
+    o.session.seed = (uint64_t)r->train.seed;
+    o.session.threads = (int)r->train.threads;
+    if (!o.session.threads) o.session.threads = omp_get_num_procs() / ll_comm_size(c);
+    if (o.session.threads < 1) o.session.threads = 1;
+    return ll_verify_graph(g, &o, out);
+}
+
+ll_err ll_verify_run(const ll_run *r, const ll_verify_opts *o, bool random, ll_verify_report *out)
+{
+    feeder f = {.r = r, .n_micro = ll_run_micro_batches(r), .arena = ll_arena_new()};
+    ll_graph *g = NULL;
+    ll_err rc = random ? LL_OK : ll_run_dataset(r, &f.data);
+    if (rc == LL_OK) rc = ll_run_graph(r, r->train.batch / f.n_micro, &r->train.optim, &g);
+    rc = ll_comm_agree(o->session.comm, rc);
+    if (rc == LL_OK) rc = verify(&f, g, o, out);
+    ll_graph_free(g);
+    ll_dataset_close(f.data);
+    ll_arena_free(f.arena);
+    return rc;
+}
