@@ -361,7 +361,7 @@ static ll_err train_cut(verifier *v, int64_t step)
 static ll_err open_sessions(verifier *v)
 {
     ll_session_opts o = v->o->session;
-    TRY(ll_session_open(v->g, &o, &v->cut));
+    TRY(ll_comm_agree(v->c, ll_session_open(v->g, &o, &v->cut)));
     o.comm = NULL;
     o.mesh = NULL;
     o.zero = 0;
