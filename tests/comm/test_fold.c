@@ -15,6 +15,21 @@
 enum { MAX_SRC = 17, MAX_N = 3001 };
 static const int64_t sizes[] = {0, 1, 2, 3, 5, 7, 16, 31, 1000, MAX_N};
 
+/* An element at any address. */
+static double value(const char *e, ll_dtype t)
+{
+    char aligned[8] __attribute__((aligned(8)));
+    memcpy(aligned, e, ll_dtype_bytes(t));
+    return ll_load(aligned, t, 0);
+}
+
+static void store(char *e, ll_dtype t, double v)
+{
+    char aligned[8] __attribute__((aligned(8)));
+    ll_store(aligned, t, 0, v);
+    memcpy(e, aligned, ll_dtype_bytes(t));
+}
+
 /* An element of each kind: numbers of all magnitudes, zeros of both signs, infinities, NaN,
  * subnormals; integers that overflow. */
 static void fill(char *data, int64_t n, ll_dtype t, uint64_t stream)
@@ -32,7 +47,7 @@ static void fill(char *data, int64_t n, ll_dtype t, uint64_t stream)
         else if (t == LL_U8)
             e[0] = (char)w[2];
         else
-            ll_store(e, t, 0, v);
+            store(e, t, v);
         memcpy(data + i * (int64_t)ll_dtype_bytes(t), e, ll_dtype_bytes(t));
     }
 }
@@ -57,7 +72,7 @@ static void two(char *r, const char *a, const char *b, ll_dtype t, ll_reduce op)
         *r = (char)(unsigned char)((unsigned char)*a + (unsigned char)*b);
         return;
     }
-    double x = ll_load(a, t, 0), y = ll_load(b, t, 0), v;
+    double x = value(a, t), y = value(b, t), v;
     if (op == LL_REDUCE_SUM)
         v = t == LL_F64 ? x + y : (double)((float)x + (float)y);
     else if (isnan(x) || isnan(y))
@@ -66,7 +81,7 @@ static void two(char *r, const char *a, const char *b, ll_dtype t, ll_reduce op)
         v = zero_or(x, y, op == LL_REDUCE_MAX);
     else
         v = (x > y) == (op == LL_REDUCE_MAX) ? x : y;
-    ll_store(r, t, 0, v);
+    store(r, t, v);
 }
 
 static void reference(char *r, char (*e)[8], int n, ll_dtype t, ll_reduce op)
@@ -85,7 +100,7 @@ static void reference(char *r, char (*e)[8], int n, ll_dtype t, ll_reduce op)
 
 static bool same(const char *a, const char *b, ll_dtype t)
 {
-    if (ll_dtype_is_float(t) && isnan(ll_load(a, t, 0)) && isnan(ll_load(b, t, 0))) return true;
+    if (ll_dtype_is_float(t) && isnan(value(a, t)) && isnan(value(b, t))) return true;
     return !memcmp(a, b, ll_dtype_bytes(t));
 }
 
@@ -138,7 +153,7 @@ static void check_case(room *r, int n_src, int64_t n, ll_dtype t, ll_reduce op, 
         if (!same(dst + i * e, want[i], t))
             fail_msg("%s, op %d, %d sources, n %lld, element %lld: %.17g, want %.17g",
                      ll_dtype_name(t), (int)op, n_src, (long long)n, (long long)i,
-                     ll_load(dst + i * e, t, 0), ll_load(want[i], t, 0));
+                     value(dst + i * e, t), value(want[i], t));
     for (int i = 0; i < 16; i++) assert_int_equal(dst[n * e + i], 0x5a); /* nothing after it */
 }
 
