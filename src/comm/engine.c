@@ -6,6 +6,7 @@
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -212,20 +213,30 @@ void ll_engine_wake(ll_engine *e)
 
 /* ---- the thread ---- */
 
-/* While requests are under way and nobody waits for one, moves them. */
+/* While requests are under way and nobody waits for one, moves them. Others want the core too:
+ * when nothing has moved for a few polls, it sleeps between them. */
 static void *run_thread(void *arg)
 {
+    enum { TRIES = 20 };
+    static const struct timespec nap = {.tv_nsec = 50000};
     ll_engine *e = (ll_engine *)arg;
+    int idle = 0;
+    prctl(PR_SET_TIMERSLACK, 1000ul, 0, 0, 0); /* naps end when they should, within 1 us */
     pthread_mutex_lock(&mpi_lock);
     while (!e->stop) {
         if (!e->first || e->failed || e->n_waiting) {
             pthread_cond_wait(&e->wake, &mpi_lock);
             continue;
         }
+        uint64_t moved = e->moved;
         ll_err rc = poll_all(e);
         (void)rc; /* kept in the engine, and told to whoever calls next */
+        idle = moved == e->moved ? idle + 1 : 0;
         pthread_mutex_unlock(&mpi_lock);
-        sched_yield();
+        if (idle < TRIES)
+            sched_yield();
+        else
+            nanosleep(&nap, NULL);
         pthread_mutex_lock(&mpi_lock);
     }
     pthread_mutex_unlock(&mpi_lock);

@@ -305,9 +305,10 @@ static ll_err start(ll_comm *c, const ll_coll_call *call, ll_request **out)
     if (!call->sched) {
         full.spec.size = c->t->size;
         full.spec.node = c->t->node;
-        shared = find_shared(c, call->data, (size_t)full.spec.count * ll_dtype_bytes(call->dtype),
-                             &shared_at);
-        full.spec.shared = shared != NULL;
+        size_t bytes = (size_t)full.spec.count * ll_dtype_bytes(call->dtype);
+        if (!call->spec.matrix) shared = find_shared(c, call->data, bytes, &shared_at);
+        /* Ranks must agree: of no elements all are shared, wherever data points. */
+        full.spec.shared = shared || (bytes == 0 && !call->spec.matrix);
         TRY(ll_plan_find(c, &full, &plan));
     } else {
         CHECK(call->sched->rank == c->t->rank && call->sched->size == c->t->size, LL_E_COMM,
@@ -319,7 +320,11 @@ static ll_err start(ll_comm *c, const ll_coll_call *call, ll_request **out)
     r->sched = plan ? plan->sched : call->sched;
     r->shared = shared;
     r->shared_at = shared_at;
-    TRY(give_buffers(r));
+    ll_err rc = give_buffers(r);
+    if (rc) {
+        ll_request_give(c->engine, r);
+        return ll_frame(rc, __FILE__, __LINE__, __func__);
+    }
     if (plan) {
         r->library = (ll_library_call){.spec = &plan->spec,
                                        .data = call->data,
@@ -331,7 +336,7 @@ static ll_err start(ll_comm *c, const ll_coll_call *call, ll_request **out)
     }
     enlist(c->engine, r);
     *out = r;
-    ll_err rc = ll_request_advance(r);
+    rc = ll_request_advance(r);
     return rc ? ll_frame(ll_engine_fail(c->engine, rc), __FILE__, __LINE__, __func__) : LL_OK;
 }
 
