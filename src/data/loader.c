@@ -32,7 +32,7 @@ struct ll_loader {
 /* How many samples of this loader's part of batch k there are. */
 static int64_t samples_in(const ll_loader *l, int64_t k)
 {
-    if (l->opts.how.split == LL_TRAIN) return l->opts.count;
+    if (l->opts.how.split == LL_TRAIN) return l->opts.batch / l->opts.every * l->opts.count;
     int64_t left = l->d->info.n[LL_VAL] - k * l->opts.batch - l->opts.first;
     return left < 0 ? 0 : left < l->opts.count ? left : l->opts.count;
 }
@@ -41,9 +41,14 @@ static int64_t samples_in(const ll_loader *l, int64_t k)
 static ll_err fill(ll_loader *l, int64_t k)
 {
     int slot = (int)(k % SLOTS);
+    const ll_loader_opts *o = &l->opts;
     l->count[slot] = samples_in(l, k);
-    return ll_dataset_read(l->d, &l->opts.how, k * l->opts.batch + l->opts.first, l->opts.count,
-                           l->x[slot], l->y[slot]);
+    for (int64_t i = 0; i < o->batch / o->every; i++)
+        TRY(ll_dataset_read(
+            l->d, &o->how, k * o->batch + i * o->every + o->first, o->count,
+            l->x[slot] + (size_t)(i * o->count) * l->d->info.x_bytes,
+            (int32_t *)(void *)((char *)l->y[slot] + (size_t)(i * o->count) * l->d->info.y_bytes)));
+    return LL_OK;
 }
 
 static void *work(void *arg)
@@ -75,9 +80,13 @@ static ll_err check_opts(const ll_dataset *d, const ll_loader_opts *o)
 {
     CHECK(o->batch > 0 && o->batch <= INT32_MAX, LL_E_ARG, "batch is %lld, wanted 1 to %d",
           (long long)o->batch, INT32_MAX);
-    CHECK(o->first >= 0 && o->count >= 0 && o->first + o->count <= o->batch, LL_E_ARG,
-          "part %lld+%lld of a batch of %lld", (long long)o->first, (long long)o->count,
+    int64_t every = o->every ? o->every : o->batch;
+    CHECK(every > 0 && o->batch % every == 0 && (every == o->batch || o->how.split == LL_TRAIN),
+          LL_E_ARG, "parts of every %lld samples of a batch of %lld", (long long)o->every,
           (long long)o->batch);
+    CHECK(o->first >= 0 && o->count >= 0 && o->first + o->count <= every, LL_E_ARG,
+          "part %lld+%lld of a batch of %lld", (long long)o->first, (long long)o->count,
+          (long long)every);
     CHECK(o->start >= 0 && o->start <= INT64_MAX / 2 / o->batch, LL_E_ARG,
           "start is batch %lld, wanted 0 or more", (long long)o->start);
     CHECK(o->how.split == LL_TRAIN || o->how.split == LL_VAL, LL_E_ARG,
@@ -89,14 +98,14 @@ static ll_err check_opts(const ll_dataset *d, const ll_loader_opts *o)
 
 static ll_err start(ll_loader *l)
 {
-    size_t n = (size_t)l->opts.count;
+    size_t n = (size_t)(l->opts.batch / l->opts.every * l->opts.count);
     l->x_bytes = n * l->d->info.x_bytes;
     l->y_bytes = n * l->d->info.y_bytes;
     for (int i = 0; i < SLOTS; i++) {
         l->x[i] = aligned_alloc(64, (l->x_bytes + 63) / 64 * 64);
         l->y[i] = aligned_alloc(64, (l->y_bytes + 63) / 64 * 64);
         CHECK(l->x[i] && l->y[i], LL_E_MEM, "no memory for %d batches of %lld samples, %zu bytes",
-              SLOTS, (long long)l->opts.count, l->x_bytes + l->y_bytes);
+              SLOTS, (long long)n, l->x_bytes + l->y_bytes);
     }
     sigset_t all, old; /* signals are for the thread that waits for them */
     sigfillset(&all);
@@ -116,7 +125,8 @@ ll_err ll_loader_open(const ll_dataset *d, const ll_loader_opts *opts, ll_loader
     CHECK(l, LL_E_MEM, "no memory for a loader");
     l->d = d;
     l->opts = *opts;
-    if (l->opts.count == 0) l->opts.count = opts->batch - opts->first;
+    if (l->opts.every == 0) l->opts.every = opts->batch;
+    if (l->opts.count == 0) l->opts.count = l->opts.every - opts->first;
     l->taken = l->made = opts->start;
     l->end = INT64_MAX;
     if (opts->how.split == LL_VAL) l->end = (d->info.n[LL_VAL] + opts->batch - 1) / opts->batch;
