@@ -17,7 +17,9 @@ typedef struct ll_placement ll_placement;
 typedef struct ll_place_opts {
     const ll_mesh *mesh;
     int zero; /* over axis data: 1 moments, 2 and gradients, 3 and parameters are stored cut */
-    const ll_placement *like; /* inputs of equal names are stored as there; may be NULL */
+    /* Inputs of equal names are stored as there; an axis that cuts nothing here, or has more ranks
+     * than the batch samples, is left unused. May be NULL. */
+    const ll_placement *like;
 } ll_place_opts;
 
 struct ll_placement {

@@ -86,6 +86,10 @@ static ll_err place_batch(placer *c, int v)
         if (d < 0) continue;
         c->p->made[v].split[d] |= bit(a);
         int ranks = ll_mesh_group(c->m, c->p->made[v].split[d]);
+        if (c->o->like && x->type.shape.d[d] < ranks) {
+            c->p->made[v].split[d] &= (ll_axes)~bit(a);
+            continue;
+        }
         CHECK(x->type.shape.d[d] >= ranks, LL_E_SHARD,
               "%s=%d: dimension %d of %s has %lld elements, fewer than the %d ranks that share it",
               c->m->name[a], c->m->size[a], d, x->name, (long long)x->type.shape.d[d], ranks);
@@ -522,7 +526,7 @@ static ll_err place(ll_placement *p, const ll_graph *g, const ll_place_opts *o)
         ll_graph_free(p->g);
         p->g = next;
     }
-    for (int a = 0; a < p->mesh.n; a++)
+    for (int a = 0; a < p->mesh.n && !o->like; a++)
         CHECK(used >> a & 1, LL_E_SHARD,
               "%s=%d: nothing in %s can be cut along this axis; leave it out", p->mesh.name[a],
               p->mesh.size[a], g->name);
