@@ -1,17 +1,31 @@
 /* crc32c.c: eight bytes at a time by tables (Kounavis and Berry: A systematic approach to building
  * high performance software-based CRC generators, ISCC 2005): table[k][b] is the remainder of byte
- * b followed by k zero bytes. */
+ * b followed by k zero bytes.
+ *
+ * Remainders are polynomials over bits, the coefficient of x^0 in bit 31. n zero bytes multiply by
+ * x^8n, which is made of its factors x^8, x^16, x^32, ...: one for each bit of n. */
 #include "base/crc32c.h"
 
 #include <pthread.h>
 #include <string.h>
 
+static const uint32_t polynomial = 0x82f63b78u; /* bits reversed */
 static uint32_t table[8][256];
+static uint32_t zeros[64]; /* [k]: x^(8 2^k), which 2^k zero bytes multiply by */
 static pthread_once_t table_once = PTHREAD_ONCE_INIT;
+
+static uint32_t times(uint32_t a, uint32_t b)
+{
+    uint32_t sum = 0;
+    for (uint32_t bit = 1u << 31; bit; bit >>= 1) {
+        if (a & bit) sum ^= b;
+        b = b & 1 ? b >> 1 ^ polynomial : b >> 1;
+    }
+    return sum;
+}
 
 static void fill_table(void)
 {
-    const uint32_t polynomial = 0x82f63b78u; /* bits reversed */
     for (uint32_t b = 0; b < 256; b++) {
         uint32_t r = b;
         for (int i = 0; i < 8; i++) r = r & 1 ? r >> 1 ^ polynomial : r >> 1;
@@ -20,6 +34,8 @@ static void fill_table(void)
     for (int k = 1; k < 8; k++)
         for (int b = 0; b < 256; b++)
             table[k][b] = table[k - 1][b] >> 8 ^ table[0][table[k - 1][b] & 255];
+    zeros[0] = 1u << 23; /* x^8 */
+    for (int k = 1; k < 64; k++) zeros[k] = times(zeros[k - 1], zeros[k - 1]);
 }
 
 uint32_t ll_crc32c(uint32_t crc, const void *data, size_t n)
@@ -34,4 +50,22 @@ uint32_t ll_crc32c(uint32_t crc, const void *data, size_t n)
     }
     for (; n; n--, p++) r = r >> 8 ^ table[0][(r ^ *p) & 255];
     return ~r;
+}
+
+uint32_t ll_crc32c_piece(uint32_t remainder, const void *data, size_t n)
+{
+    return ~ll_crc32c(~remainder, data, n);
+}
+
+uint32_t ll_crc32c_zeros(uint32_t remainder, uint64_t n)
+{
+    pthread_once(&table_once, fill_table);
+    for (int k = 0; n; k++, n >>= 1)
+        if (n & 1) remainder = times(remainder, zeros[k]);
+    return remainder;
+}
+
+uint32_t ll_crc32c_of(uint32_t remainder, uint64_t bytes)
+{
+    return ~(remainder ^ ll_crc32c_zeros(~0u, bytes)); /* a checksum's register begins with ones */
 }

@@ -88,35 +88,63 @@ ll_err ll_write_all(int fd, const char *path, const void *data, size_t size)
 
 struct ll_atomic {
     int fd;
-    bool created;
+    bool created, joined;
     char *path, *temporary;
 };
 
-static ll_err begin(ll_atomic *f, const char *path)
+static ll_err begin(ll_atomic *f, const char *path, int64_t pid)
 {
     size_t n = strlen(path) + 32;
     f->path = strdup(path);
     f->temporary = (char *)malloc(n);
     CHECK(f->path && f->temporary, LL_E_MEM, "%s: no memory for its name", path);
-    snprintf(f->temporary, n, "%s%s%ld", path, LL_ATOMIC_MARK, (long)getpid());
-    f->fd = open(f->temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-    CHECK(f->fd >= 0, LL_E_IO, "%s: creating: %s", f->temporary, strerror(errno));
-    f->created = true;
+    snprintf(f->temporary, n, "%s%s%lld", path, LL_ATOMIC_MARK, (long long)pid);
+    int how = O_WRONLY | O_CLOEXEC | (f->joined ? 0 : O_CREAT | O_TRUNC);
+    f->fd = open(f->temporary, how, 0666);
+    CHECK(f->fd >= 0, LL_E_IO, "%s: %s: %s", f->temporary, f->joined ? "opening" : "creating",
+          strerror(errno));
+    f->created = !f->joined;
     return LL_OK;
 }
 
-ll_err ll_atomic_open(const char *path, ll_atomic **out)
+static ll_err open_atomic(const char *path, int64_t pid, bool join, ll_atomic **out)
 {
     *out = NULL;
     ll_atomic *f = (ll_atomic *)calloc(1, sizeof *f);
     CHECK(f, LL_E_MEM, "%s: no memory to write it", path);
     f->fd = -1;
-    ll_err rc = begin(f, path);
+    f->joined = join;
+    ll_err rc = begin(f, path, pid);
     if (rc != LL_OK) {
         ll_atomic_close(f);
         return rc;
     }
     *out = f;
+    return LL_OK;
+}
+
+ll_err ll_atomic_open(const char *path, ll_atomic **out)
+{
+    return open_atomic(path, getpid(), false, out);
+}
+
+ll_err ll_atomic_join(const char *path, int64_t pid, ll_atomic **out)
+{
+    return open_atomic(path, pid, true, out);
+}
+
+ll_err ll_atomic_add_at(ll_atomic *f, const void *data, size_t size, uint64_t at)
+{
+    const char *p = (const char *)data;
+    for (size_t left = size; left;) {
+        ssize_t put = pwrite(f->fd, p, left < 1 << 30 ? left : 1 << 30, (off_t)at);
+        if (put < 0 && errno == EINTR) continue;
+        CHECK(put >= 0, LL_E_IO, "%s: writing %zu bytes failed after %zu: %s", f->path, size,
+              size - left, strerror(errno));
+        p += put;
+        at += (uint64_t)put;
+        left -= (size_t)put;
+    }
     return LL_OK;
 }
 
@@ -145,6 +173,7 @@ ll_err ll_atomic_commit(ll_atomic *f)
     int fd = f->fd;
     f->fd = -1;
     CHECK(close(fd) == 0, LL_E_IO, "%s: closing: %s", f->path, strerror(errno));
+    if (f->joined) return LL_OK;
     CHECK(rename(f->temporary, f->path) == 0, LL_E_IO, "%s: renaming %s to it: %s", f->path,
           f->temporary, strerror(errno));
     f->created = false;

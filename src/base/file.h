@@ -21,6 +21,11 @@ ll_err ll_write_all(int fd, const char *path, const void *data, size_t size);
  * before it, it takes back everything. */
 typedef struct ll_atomic ll_atomic;
 ll_err ll_atomic_open(const char *path, ll_atomic **out);
+/* The file that another process (by its pid, which may be of another machine) has under way for
+ * path, to add to. Its commit forces what was added to disk, no more; after that, the opener's. */
+ll_err ll_atomic_join(const char *path, int64_t pid, ll_atomic **out);
+/* At a byte of the file. */
+ll_err ll_atomic_add_at(ll_atomic *f, const void *data, size_t size, uint64_t at);
 ll_err ll_atomic_add(ll_atomic *f, const void *data, size_t size);
 ll_err ll_atomic_commit(ll_atomic *f);
 void ll_atomic_close(ll_atomic *f);
