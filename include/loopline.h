@@ -280,7 +280,8 @@ typedef struct ll_session_opts {
 LL_API ll_err ll_session_open(ll_graph *g, const ll_session_opts *opts, ll_session **out);
 LL_API void ll_session_close(ll_session *s);
 /* Copies batch data in (for micro-batch i), or parameters and state. bytes must be the tensor's; on
- * a mesh a rank may give all of it, or just the piece it holds (ll_session_piece). */
+ * a mesh a rank may give all of it, just the piece it holds, or of the first dimension what it
+ * holds and of the others all (the samples that are its own). */
 LL_API ll_err ll_session_set(ll_session *s, const char *name, int micro, const void *data,
                              size_t bytes);
 LL_API ll_err ll_session_get(ll_session *s, const char *name, void *data, size_t bytes);

@@ -41,6 +41,7 @@ typedef struct moving { /* an operand that is another address in each micro-batc
 
 struct ll_exec {
     const ll_program *p;
+    ll_team *team; /* NULL: alone */
     ll_arena *arena;
     char *slab;
     bool borrowed;      /* the slab is another's */
@@ -322,12 +323,14 @@ ll_err ll_exec_open(const ll_program *p, const ll_exec_opts *opts, ll_exec **out
     ll_exec *e = LL_NEW(a, ll_exec);
     e->arena = a;
     e->p = p;
+    e->team = opts->team;
     e->poison = opts->poison;
     if (!strcmp(p->machine, "cpu")) ll_bind_threads(p->threads);
     bool keeps;
     const size_t *offset = place_inputs(e, opts, &keeps);
     ll_err rc = map_slab(e, opts, keeps);
     if (rc == LL_OK) rc = place_slots(e, opts, offset);
+    if (e->team) rc = ll_comm_agree(ll_team_comm(e->team), rc);
     if (rc != LL_OK) {
         ll_exec_close(e);
         return ll_frame(rc, __FILE__, __LINE__, __func__);
@@ -408,12 +411,30 @@ static ll_err run_one(ll_exec *e, int i, bool checked)
     return checked ? check_finite(b) : LL_OK;
 }
 
-/* A number that is not finite is told at the end: others may wait for what this rank has to send.
- */
+/* The first instruction of this rank, counted over micro-batches, that gave a number that is not
+ * finite. It is told at the end of the section: others may wait for what this rank has to send. */
+typedef struct culprit {
+    int32_t at; /* INT32_MAX: none */
+    char message[512];
+} culprit;
+
+/* Collectives spread such numbers: of all ranks' culprits the first is the one to name. */
+static ll_err tell(ll_exec *e, const culprit *mine)
+{
+    int32_t first = mine->at;
+    ll_err rc = LL_OK;
+    ll_comm *c = e->team ? ll_team_comm(e->team) : NULL;
+    if (c) TRY(ll_comm_allreduce(c, &first, 1, LL_I32, LL_REDUCE_MIN, NULL));
+    if (first == INT32_MAX) return LL_OK;
+    if (first == mine->at)
+        rc = ll_raise(LL_E_NUMERIC, __FILE__, __LINE__, __func__, "%s", mine->message);
+    return c ? ll_comm_agree(c, rc) : rc;
+}
+
 static ll_err run_section(ll_exec *e, int section, uint64_t step, bool checked)
 {
     const ll_program *p = e->p;
-    ll_err bad = LL_OK;
+    culprit bad = {.at = INT32_MAX};
     int from = section ? p->end[section - 1] : 0, to = p->end[section];
     int times = section == LL_MICRO ? p->n_micro : 1;
     if (e->poison && section == LL_MICRO) poison(e);
@@ -424,15 +445,16 @@ static ll_err run_section(ll_exec *e, int section, uint64_t step, bool checked)
             if (e->instrs[i].instr->last && m < times - 1) continue;
             e->instrs[i].call.micro = m;
             e->instrs[i].call.step = step;
-            ll_err rc = run_one(e, i, checked && bad == LL_OK);
-            if (rc != LL_OK && rc != LL_E_NUMERIC)
-                return ll_frame(rc, __FILE__, __LINE__, __func__);
-            if (rc != LL_OK) bad = rc;
+            ll_err rc = run_one(e, i, checked && bad.at == INT32_MAX);
+            if (rc != LL_E_NUMERIC) TRY(rc);
+            if (rc == LL_OK) continue;
+            bad.at = m * p->n_instr + i;
+            snprintf(bad.message, sizeof bad.message, "%s", ll_error_message());
         }
     }
-    if (bad != LL_OK) return bad;
     /* Results may be looked at after any section but the first. */
-    return section != LL_MICRO && e->n_pending ? attend(e, p->n_instr) : LL_OK;
+    if (section != LL_MICRO && e->n_pending) TRY(attend(e, p->n_instr));
+    return checked ? tell(e, &bad) : LL_OK;
 }
 
 ll_err ll_exec_run(ll_exec *e, int section, uint64_t step)

@@ -24,8 +24,8 @@ void ll_exec_close(ll_exec *e);
 void *ll_exec_data(const ll_exec *e, int slot, int micro);
 /* Runs a section; the micro section once for each micro-batch. */
 ll_err ll_exec_run(ll_exec *e, int section, uint64_t step);
-/* Runs a section and stops at the first instruction with a result that is not finite: LL_E_NUMERIC,
- * with its name and the element. */
+/* Runs a section and tells of the first instruction with a result that is not finite: LL_E_NUMERIC,
+ * with its name and the element. With a team, collective: the first of any rank, on all. */
 ll_err ll_exec_run_checked(ll_exec *e, int section, uint64_t step);
 /* Seconds spent in each instruction since profiling was turned on; NULL when off. */
 void ll_exec_profile(ll_exec *e, bool on);
@@ -35,6 +35,12 @@ size_t ll_exec_bytes(const ll_exec *e); /* as obtained from the system; 0: works
 /* Binds the OpenMP threads to cores, one each, once per process, where there are as many as cores,
  * unless OMP_PROC_BIND or OMP_PLACES says otherwise. */
 void ll_bind_threads(int threads);
+/* Collective. How many threads this rank should have, where *threads is 0: as OMP_NUM_THREADS says
+ * or as there are hardware threads, divided among the ranks that may run on the same ones. Each of
+ * these then keeps to cores of its own, where there are enough, its threads fit, and the
+ * environment does not say otherwise.
+ */
+ll_err ll_bind_rank(ll_comm *c, int *threads);
 /* Fills data with an initial value: element i is a function of (seed, name, i) alone; of a piece, i
  * counts in its whole. */
 void ll_init_fill(const ll_init *init, const char *name, uint64_t seed, const ll_type *type,

@@ -51,10 +51,17 @@ static ll_err partition(ll_session *s)
     return ll_partition(s->place, ll_comm_rank(o->comm), &s->part);
 }
 
-static ll_err open_parts(ll_session *s)
+static ll_err compile(ll_session *s)
 {
     TRY(partition(s));
-    TRY(lower(s, false, &s->p));
+    return lower(s, false, &s->p);
+}
+
+static ll_err open_parts(ll_session *s)
+{
+    ll_err rc = compile(s);
+    if (s->opts.comm) rc = ll_comm_agree(s->opts.comm, rc);
+    TRY(rc);
     ll_exec_opts o = {.seed = s->opts.seed,
                       .team = s->team,
                       .share = s->opts.share ? s->opts.share->e : NULL,
@@ -104,14 +111,31 @@ static size_t whole_bytes(const ll_slot *x)
     return x->piece ? (size_t)ll_numel(&x->piece->whole) * ll_dtype_bytes(x->type.dtype) : x->bytes;
 }
 
-static ll_err find_slot(const ll_session *s, const char *name, size_t bytes, int micro, int *slot)
+/* Of dimension 0 what this rank holds, of the others all. */
+static ll_piece rows_piece(const ll_slot *x)
+{
+    ll_piece p = *x->piece;
+    if (p.whole.n) p.whole.d[0] = x->type.shape.d[0];
+    p.at[0] = 0;
+    return p;
+}
+
+static size_t rows_bytes(const ll_slot *x)
+{
+    if (!x->piece) return x->bytes;
+    ll_piece p = rows_piece(x);
+    return (size_t)ll_numel(&p.whole) * ll_dtype_bytes(x->type.dtype);
+}
+
+static ll_err find_slot(const ll_session *s, const char *name, size_t bytes, int micro, bool set,
+                        int *slot)
 {
     *slot = ll_program_input(s->p, name);
     if (*slot < 0) *slot = ll_program_result(s->p, name);
     CHECK(*slot >= 0, LL_E_ARG, "the graph has no input or result named %s", name);
     const ll_slot *x = &s->p->slots[*slot];
     char shape[LL_SHAPE_TEXT];
-    CHECK(bytes == x->bytes || bytes == whole_bytes(x), LL_E_ARG,
+    CHECK(bytes == x->bytes || bytes == whole_bytes(x) || (set && bytes == rows_bytes(x)), LL_E_ARG,
           "%s is %s%s, %zu bytes; %zu were given", name, ll_dtype_name(x->type.dtype),
           ll_shape_print(&x->type.shape, shape), x->bytes, bytes);
     CHECK(micro >= 0 && micro < (x->kind == LL_BATCH ? s->p->n_micro : 1), LL_E_ARG,
@@ -122,19 +146,24 @@ static ll_err find_slot(const ll_session *s, const char *name, size_t bytes, int
 ll_err ll_session_set(ll_session *s, const char *name, int micro, const void *data, size_t bytes)
 {
     int slot;
-    TRY(find_slot(s, name, bytes, micro, &slot));
+    TRY(find_slot(s, name, bytes, micro, true, &slot));
     const ll_slot *x = &s->p->slots[slot];
-    if (x->piece && bytes == whole_bytes(x))
-        ll_piece_cut(&x->type, x->piece, data, ll_exec_data(s->e, slot, micro));
-    else if (bytes)
-        memcpy(ll_exec_data(s->e, slot, micro), data, bytes);
+    void *to = ll_exec_data(s->e, slot, micro);
+    if (x->piece && bytes == whole_bytes(x)) {
+        ll_piece_cut(&x->type, x->piece, data, to);
+    } else if (bytes != x->bytes) {
+        ll_piece rows = rows_piece(x);
+        ll_piece_cut(&x->type, &rows, data, to);
+    } else if (bytes) {
+        memcpy(to, data, bytes);
+    }
     return LL_OK;
 }
 
 ll_err ll_session_get(ll_session *s, const char *name, void *data, size_t bytes)
 {
     int slot;
-    TRY(find_slot(s, name, bytes, 0, &slot));
+    TRY(find_slot(s, name, bytes, 0, false, &slot));
     const ll_slot *x = &s->p->slots[slot];
     ll_val v = s->team ? ll_find(s->place->g, name) : (ll_val){0};
     if (v.id && bytes == whole_bytes(x))
@@ -171,13 +200,8 @@ static void copy_inputs(const ll_session *s, ll_exec *to, const ll_program *p)
 
 static ll_err run_until_bad(const ll_session *s, ll_exec *e)
 {
-    ll_err rc = ll_exec_run_checked(e, LL_MICRO, s->step);
-    if (!s->team) {
-        TRY(rc);
-        return ll_exec_run_checked(e, LL_REPORT, s->step);
-    }
-    TRY(ll_comm_agree(s->opts.comm, rc));
-    return ll_comm_agree(s->opts.comm, ll_exec_run_checked(e, LL_REPORT, s->step));
+    TRY(ll_exec_run_checked(e, LL_MICRO, s->step));
+    return ll_exec_run_checked(e, LL_REPORT, s->step);
 }
 
 /* Names the first op whose result is not finite. */
@@ -251,6 +275,15 @@ uint64_t ll_session_step(const ll_session *s)
 void ll_session_set_step(ll_session *s, uint64_t step)
 {
     s->step = step;
+}
+
+void ll_session_rows(const ll_session *s, const char *input, int64_t *first, int64_t *count)
+{
+    int slot = ll_program_input(s->p, input);
+    LL_ASSERT(slot >= 0 && s->p->slots[slot].type.shape.n > 0);
+    const ll_slot *x = &s->p->slots[slot];
+    *first = x->piece ? x->piece->at[0] : 0;
+    *count = x->type.shape.d[0];
 }
 
 int ll_session_kept(const ll_session *s)
