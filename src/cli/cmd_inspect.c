@@ -132,7 +132,7 @@ static ll_err run(const void *given)
           "--graph and --program are text: leave out --json");
     if (is_checkpoint(o->what)) {
         ll_st_file *f = NULL;
-        TRY(ll_checkpoint_open(o->what, &f));
+        TRY(ll_checkpoint_open(NULL, o->what, &f));
         ll_err rc = show_checkpoint(o, f);
         ll_st_close(f);
         return rc;

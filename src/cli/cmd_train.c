@@ -2,6 +2,7 @@
 #include "cli/common.h"
 
 #include "base/text.h"
+#include "cli/launch.h"
 #include "train/bench.h"
 #include "train/progress.h"
 
@@ -11,8 +12,9 @@
 #include <string.h>
 
 typedef struct opts {
-    const char *run, *out, *from;
+    const char *run, *out, *from, *mesh, *zero;
     ll_words set;
+    int64_t ranks;
     bool resume, json, plain, overwrite;
 } opts;
 
@@ -22,6 +24,12 @@ static const ll_arg args[] = {
     {"--set|-s", LL_ARG_WORDS, offsetof(opts, set), "KEY=VALUE", "override a setting", NULL},
     {"--out|-o", LL_ARG_TEXT, offsetof(opts, out), "DIR",
      "the run's folder; default: a new one, runs/NAME, runs/NAME-2 ...", NULL},
+    {"-n", LL_ARG_INT, offsetof(opts, ranks), "RANKS",
+     "start so many ranks through mpiexec; under mpirun or srun it joins theirs", NULL},
+    {"--mesh", LL_ARG_TEXT, offsetof(opts, mesh), "MESH",
+     "how ranks divide the work: data=2,tensor=2 (parallel.mesh); default data=RANKS", NULL},
+    {"--zero", LL_ARG_TEXT, offsetof(opts, zero), "0..3",
+     "what ranks of axis data divide: 1 moments, 2 and gradients, 3 and parameters", NULL},
     {"--resume", LL_ARG_FLAG, offsetof(opts, resume), NULL,
      "go on from the newest checkpoint of the run's folder", NULL},
     {"--from", LL_ARG_TEXT, offsetof(opts, from), "FILE",
@@ -48,13 +56,26 @@ static char *more(ll_arena *arena)
 
 /* ---- the run's folder ---- */
 
-static ll_err choose_folder(const opts *o, ll_run *r)
+static ll_err choose(const opts *o, ll_run *r)
 {
     if (!r->out_said && !o->overwrite) r->out = ll_cli_numbered(r, o->resume);
     CHECK(o->resume || o->overwrite || !ll_cli_holds_run(r->out), LL_E_CONFIG,
           "%s holds a run already: --resume goes on with it, --overwrite starts anew, --out DIR "
           "goes elsewhere",
           r->out);
+    return LL_OK;
+}
+
+/* Rank 0 chooses: by the time the others look the folder may be there. */
+static ll_err choose_folder(const opts *o, ll_comm *c, ll_run *r)
+{
+    char out[4096] = "";
+    TRY(ll_comm_agree(c, ll_comm_rank(c) == 0 ? choose(o, r) : LL_OK));
+    CHECK(strlen(r->out) < sizeof out, LL_E_CONFIG, "the folder's name is too long: %.60s...",
+          r->out);
+    strcpy(out, r->out);
+    TRY(ll_ranks_text(c, out, sizeof out));
+    r->out = ll_arena_strdup(r->arena, out);
     return LL_OK;
 }
 
@@ -78,11 +99,15 @@ static void on_start(void *context, const ll_train_start *s)
     v->bytes = s->bytes;
     v->tokens = s->data->kind == LL_TOKENS;
     if (ll_gemm_peak(s->threads, SMALL_GEMM, &v->peak) != LL_OK) v->peak = 0;
-    fprintf(stderr, "%s: %s parameters, %s on %s, %sFLOP a step, %d thread%s\n", s->run->name,
+    v->peak *= s->ranks;
+    fprintf(stderr, "%s: %s parameters, %s on %s, %sFLOP a step, ", s->run->name,
             ll_text_count((double)s->parameters, n), s->run->model.name, s->data->name,
-            ll_text_count(s->flops, f), s->threads, s->threads == 1 ? "" : "s");
-    fprintf(stderr, "memory: %s for training and validation (%zu bytes), planned before the run\n",
-            ll_text_bytes((double)s->bytes, m), s->bytes);
+            ll_text_count(s->flops, f));
+    if (s->ranks > 1) fprintf(stderr, "%d ranks (%s), each ", s->ranks, s->mesh);
+    fprintf(stderr, "%d thread%s\n", s->threads, s->threads == 1 ? "" : "s");
+    fprintf(stderr,
+            "memory: %s%s for training and validation (%zu bytes), planned before the run\n",
+            ll_text_bytes((double)s->bytes, m), s->ranks > 1 ? " a rank" : "", s->bytes);
     if (s->note) fprintf(stderr, "bf16: %s\n", s->note);
     if (s->first_step)
         fprintf(stderr, "resumed after step %lld of %lld\n", (long long)s->first_step,
@@ -122,7 +147,7 @@ static void on_score(void *context, int64_t step, const ll_score *s)
 
 static void show_end(const ll_run *r, const ll_train_report *t)
 {
-    char d[LL_NUMBER_TEXT];
+    char d[LL_NUMBER_TEXT], e[LL_NUMBER_TEXT];
     if (t->signal)
         fprintf(stderr,
                 "stopped by signal %d after step %lld, checkpoint saved; go on with:\n"
@@ -135,6 +160,10 @@ static void show_end(const ll_run *r, const ll_train_report *t)
         fprintf(stderr, "no step was left to do after step %lld", (long long)t->steps);
     if (!isnan(t->val.loss)) fprintf(stderr, ", validation loss %.4f", t->val.loss);
     if (!isnan(t->val.accuracy)) fprintf(stderr, ", accuracy %.2f %%", 100 * t->val.accuracy);
+    if (t->ranks > 1)
+        fprintf(stderr, "\n%d ranks (%s), of which each used at most %s, planned %s", t->ranks,
+                t->mesh, ll_text_bytes((double)t->bytes_used, d),
+                ll_text_bytes((double)t->bytes_planned, e));
     fprintf(stderr, "\n%s: checkpoints/ metrics.jsonl curve.svg run.yaml\n", r->out);
 }
 
@@ -143,8 +172,8 @@ static ll_err print_json(const ll_run *r, const ll_train_report *t)
     json_t *j = json_object();
     json_object_set_new(j, "model", json_string(r->model.name));
     json_object_set_new(j, "parameters", json_integer(t->parameters));
-    json_object_set_new(j, "ranks", json_integer(1));
-    json_object_set_new(j, "mesh", json_string(""));
+    json_object_set_new(j, "ranks", json_integer(t->ranks));
+    json_object_set_new(j, "mesh", json_string(t->mesh));
     json_object_set_new(j, "steps", json_integer(t->steps));
     json_object_set_new(j, "train_loss", ll_cli_number(t->train_loss));
     json_object_set_new(j, "val_loss", ll_cli_number(t->val.loss));
@@ -162,17 +191,19 @@ static ll_err print_json(const ll_run *r, const ll_train_report *t)
     return ll_cli_json(j);
 }
 
-static ll_err train(const opts *o, ll_run *r)
+static ll_err train(const opts *o, ll_comm *c, ll_run *r)
 {
-    TRY(choose_folder(o, r));
+    TRY(choose_folder(o, c, r));
     view v = {.o = o};
-    ll_train_opts t = {.resume = o->resume,
+    ll_train_opts t = {.comm = c,
+                       .resume = o->resume,
                        .resume_from = o->from,
                        .watch = {&v, on_start, on_step, on_score, NULL}};
     ll_train_report report;
     ll_err rc = ll_train(r, &t, &report);
     ll_progress_free(v.p);
     TRY(rc);
+    if (ll_comm_rank(c)) return LL_OK;
     show_end(r, &report);
     return o->json ? print_json(r, &report) : LL_OK;
 }
@@ -181,10 +212,23 @@ static ll_err prepare(const opts *o, ll_arena *a, ll_run **r)
 {
     CHECK(!o->from || o->resume, LL_E_ARG, "--from goes with --resume");
     CHECK(!o->overwrite || !o->resume, LL_E_ARG, "--overwrite and --resume exclude each other");
-    ll_words set = {.v = LL_NEW_ARRAY(a, const char *, o->set.n + 1)};
+    ll_words set = {.v = LL_NEW_ARRAY(a, const char *, o->set.n + 3)};
     for (int i = 0; i < o->set.n; i++) set.v[set.n++] = o->set.v[i];
     if (o->out) set.v[set.n++] = ll_arena_printf(a, "out=%s", o->out);
+    if (o->mesh) set.v[set.n++] = ll_arena_printf(a, "parallel.mesh=%s", o->mesh);
+    if (o->zero) set.v[set.n++] = ll_arena_printf(a, "parallel.zero=%s", o->zero);
     return ll_cli_run(o->run, &set, false, r);
+}
+
+static ll_err run_ranks(const opts *o, ll_run *r)
+{
+    bool child;
+    char mesh[LL_MESH_TEXT];
+    if (o->ranks) TRY(ll_run_mesh(r, (int)o->ranks, mesh)); /* rather than by every rank */
+    TRY(ll_cli_launch(o->ranks, &child));
+    ll_comm *c;
+    TRY(ll_comm_open(&(ll_comm_opts){.timeout_s = r->parallel.timeout}, &c));
+    return ll_cli_leave(c, train(o, c, r));
 }
 
 static ll_err run(const void *given)
@@ -197,7 +241,7 @@ static ll_err run(const void *given)
     ll_arena *a = ll_arena_new();
     ll_run *r = NULL;
     ll_err rc = prepare(o, a, &r);
-    if (rc == LL_OK) rc = train(o, r);
+    if (rc == LL_OK) rc = run_ranks(o, r);
     ll_run_free(r);
     ll_arena_free(a);
     return rc;

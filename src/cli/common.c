@@ -85,8 +85,8 @@ json_t *ll_cli_shape(const ll_shape *s)
 
 static ll_err open_checkpoint(const char *folder, const char *checkpoint, ll_st_file **out)
 {
-    if (checkpoint) return ll_checkpoint_open(checkpoint, out);
-    TRY(ll_checkpoint_open_latest(folder, out));
+    if (checkpoint) return ll_checkpoint_open(NULL, checkpoint, out);
+    TRY(ll_checkpoint_open_latest(NULL, folder, out));
     CHECK(*out, LL_E_IO, "%s has no checkpoint: train first (loopline train)", folder);
     return LL_OK;
 }
@@ -95,7 +95,7 @@ static ll_err load_parameters(ll_trained *t, const ll_st_file *f)
 {
     ll_arena *a = ll_arena_new();
     ll_st_tensor *tensors;
-    int n = ll_session_tensors(t->s, a, &tensors);
+    int n = ll_session_tensors(t->s, a, &tensors, NULL);
     ll_err rc = ll_checkpoint_load(f, tensors, n, false); /* the optimizer's state is not wanted */
     ll_arena_free(a);
     TRY(rc);

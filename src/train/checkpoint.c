@@ -4,6 +4,7 @@
 #include "base/file.h"
 #include "base/near.h"
 #include "base/text.h"
+#include "train/ranks.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -96,12 +97,20 @@ static ll_err prune(ll_arena *a, const char *run, int64_t step, int keep)
 static ll_err save_in(ll_arena *a, const char *run, const ll_checkpoint *c, int keep)
 {
     CHECK(c->step >= 0, LL_E_ARG, "checkpoint of step %lld, want 0 or more", (long long)c->step);
-    TRY(ll_mkdirs(ll_arena_printf(a, "%s/checkpoints", run)));
+    bool lead = ll_ranks_lead(c->comm);
+    const char *folder = ll_arena_printf(a, "%s/checkpoints", run);
+    TRY(ll_ranks_agree(c->comm, lead ? ll_mkdirs(folder) : LL_OK));
     ll_st_pair *meta = LL_NEW_ARRAY(a, ll_st_pair, c->n_meta + 1);
     if (c->n_meta) memcpy(meta, c->meta, sizeof *meta * (size_t)c->n_meta);
     meta[c->n_meta] = (ll_st_pair){"step", ll_arena_printf(a, "%lld", (long long)c->step)};
-    TRY(ll_st_write(path_of(a, run, c->step), c->tensors, c->n_tensors, meta, c->n_meta + 1));
-    return prune(a, run, c->step, keep);
+    ll_st_content x = {.tensors = c->tensors,
+                       .n = c->n_tensors,
+                       .parts = c->parts,
+                       .meta = meta,
+                       .n_meta = c->n_meta + 1,
+                       .comm = c->comm};
+    TRY(ll_st_write_ranks(path_of(a, run, c->step), &x));
+    return ll_ranks_agree(c->comm, lead ? prune(a, run, c->step, keep) : LL_OK);
 }
 
 ll_err ll_checkpoint_save(const char *run, const ll_checkpoint *c, int keep)
@@ -148,40 +157,70 @@ static ll_err check_name(const ll_st_file *f, const char *path)
     return LL_OK;
 }
 
-ll_err ll_checkpoint_open(const char *path, ll_st_file **out)
+static ll_err open_header(const char *path, ll_st_file **f)
 {
-    *out = NULL;
+    TRY(ll_st_open(path, f));
+    return check_name(*f, path);
+}
+
+static ll_err check_readable(const char *path)
+{
     CHECK(access(path, R_OK) == 0, LL_E_IO, "checkpoint %s: %s", path, strerror(errno));
-    ll_st_file *f;
-    ll_err rc = ll_st_open(path, &f);
-    if (rc == LL_OK) rc = ll_st_check(f);
-    if (rc == LL_OK) rc = check_name(f, path);
-    if (rc != LL_OK) {
-        ll_st_close(f);
-        FAIL(rc, "checkpoint %s is damaged (%s)", path, reason(path));
-    }
-    *out = f;
     return LL_OK;
 }
 
-static ll_err open_latest_in(ll_arena *a, const char *run, ll_st_file **out)
+ll_err ll_checkpoint_open(ll_comm *c, const char *path, ll_st_file **out)
+{
+    *out = NULL;
+    ll_st_file *f = NULL;
+    TRY(ll_ranks_agree(c, check_readable(path)));
+    ll_err rc = ll_ranks_agree(c, open_header(path, &f));
+    if (rc == LL_OK) rc = ll_st_check(c, f);
+    if (rc == LL_OK) {
+        *out = f;
+        return LL_OK;
+    }
+    ll_st_close(f);
+    rc = ll_raise(rc, __FILE__, __LINE__, __func__, "checkpoint %s is damaged (%s)", path,
+                  reason(path));
+    return ll_ranks_agree(c, rc);
+}
+
+/* Rank 0 looks which there are: file systems may show others something else. */
+static ll_err find_latest(ll_arena *a, const char *run, int64_t *newest, int64_t *before)
 {
     listing l;
     TRY(list(a, run, &l));
-    if (l.n == 0) return LL_OK;
-    ll_err rc = ll_checkpoint_open(path_of(a, run, l.steps[l.n - 1]), out);
-    if (rc == LL_OK) return rc;
-    CHECK(l.n > 1, rc, "%s; it is the run's only one", ll_error_message());
-    const char *before = path_of(a, run, l.steps[l.n - 2]);
-    FAIL(rc, "%s; the one before it, for train --resume --from or eval --checkpoint, is %s",
-         ll_error_message(), before);
+    if (l.n > 0) *newest = l.steps[l.n - 1];
+    if (l.n > 1) *before = l.steps[l.n - 2];
+    return LL_OK;
 }
 
-ll_err ll_checkpoint_open_latest(const char *run, ll_st_file **out)
+static ll_err open_latest_in(ll_arena *a, ll_comm *c, const char *run, ll_st_file **out)
+{
+    int64_t newest = -1, before = -1;
+    TRY(ll_ranks_agree(c, ll_ranks_lead(c) ? find_latest(a, run, &newest, &before) : LL_OK));
+    TRY(ll_ranks_number(c, &newest));
+    TRY(ll_ranks_number(c, &before));
+    if (newest < 0) return LL_OK;
+    ll_err rc = ll_checkpoint_open(c, path_of(a, run, newest), out);
+    if (rc == LL_OK) return rc;
+    if (before < 0)
+        rc = ll_raise(rc, __FILE__, __LINE__, __func__, "%s; it is the run's only one",
+                      ll_error_message());
+    else
+        rc =
+            ll_raise(rc, __FILE__, __LINE__, __func__,
+                     "%s; the one before it, for train --resume --from or eval --checkpoint, is %s",
+                     ll_error_message(), path_of(a, run, before));
+    return ll_ranks_agree(c, rc);
+}
+
+ll_err ll_checkpoint_open_latest(ll_comm *c, const char *run, ll_st_file **out)
 {
     *out = NULL;
     ll_arena *a = ll_arena_new();
-    ll_err rc = open_latest_in(a, run, out);
+    ll_err rc = open_latest_in(a, c, run, out);
     ll_arena_free(a);
     return rc;
 }
@@ -245,13 +284,19 @@ static ll_err check_no_extra(const ll_st_file *f, const ll_st_tensor *tensors, i
     return LL_OK;
 }
 
-ll_err ll_checkpoint_load(const ll_st_file *f, const ll_st_tensor *tensors, int n, bool exact)
+ll_err ll_checkpoint_load_parts(const ll_st_file *f, const ll_st_tensor *tensors,
+                                const ll_st_part *parts, int n, bool exact)
 {
     for (int i = 0; i < n; i++) TRY(check_wanted(f, &tensors[i]));
     if (exact) TRY(check_no_extra(f, tensors, n));
     for (int i = 0; i < n; i++) {
-        size_t bytes = (size_t)ll_numel(&tensors[i].shape) * ll_dtype_bytes(tensors[i].dtype);
-        TRY(ll_st_read(f, tensors[i].name, tensors[i].data, bytes));
+        ll_st_part whole = {.shape = tensors[i].shape};
+        TRY(ll_st_read_part(f, tensors[i].name, parts ? &parts[i] : &whole, tensors[i].data));
     }
     return LL_OK;
+}
+
+ll_err ll_checkpoint_load(const ll_st_file *f, const ll_st_tensor *tensors, int n, bool exact)
+{
+    return ll_checkpoint_load_parts(f, tensors, NULL, n, exact);
 }

@@ -14,25 +14,32 @@ typedef struct ll_checkpoint {
     int n_tensors;
     const ll_st_pair *meta; /* seed, data position and the like; "step" is added */
     int n_meta;
+    const ll_st_part *parts; /* [n_tensors] of them that this rank has; NULL: whole */
+    ll_comm *comm;           /* NULL: this process alone */
 } ll_checkpoint;
 
 /* Writes it, then removes the oldest of those up to its step, so that keep are left; keep 0: all.
- * When the disk is full the earlier ones are as they were. */
+ * When the disk is full the earlier ones are as they were. Collective over c->comm; what is there
+ * afterwards does not depend on the parts. */
 ll_err ll_checkpoint_save(const char *run, const ll_checkpoint *c, int keep);
 /* Removes those of later steps: a run that goes on from this step will write its own. */
 ll_err ll_checkpoint_drop_after(const char *run, int64_t step);
 
-/* Opens one and reads all of it once, to see that it is not damaged. */
-ll_err ll_checkpoint_open(const char *path, ll_st_file **out);
+/* Opens one and reads all of it once, to see that it is not damaged. Collective over c, if not
+ * NULL. */
+ll_err ll_checkpoint_open(ll_comm *c, const char *path, ll_st_file **out);
 /* The newest of a run; *out is NULL where there is none. A damaged newest is an error that names
- * the one before it: going back is the user's decision. */
-ll_err ll_checkpoint_open_latest(const char *run, ll_st_file **out);
+ * the one before it: going back is the user's decision. Collective likewise. */
+ll_err ll_checkpoint_open_latest(ll_comm *c, const char *run, ll_st_file **out);
 /* A whole number in the metadata, such as "step". */
 ll_err ll_checkpoint_int(const ll_st_file *f, const char *key, int64_t *value);
 
 /* Fills the n tensors' data, after checking that the file has each with its type and shape; exact:
  * and that it has no others. On failure no data was touched, unless reading itself failed. */
 ll_err ll_checkpoint_load(const ll_st_file *f, const ll_st_tensor *tensors, int n, bool exact);
+/* The same of parts; NULL: whole. */
+ll_err ll_checkpoint_load_parts(const ll_st_file *f, const ll_st_tensor *tensors,
+                                const ll_st_part *parts, int n, bool exact);
 
 #ifdef __cplusplus
 }

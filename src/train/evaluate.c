@@ -1,7 +1,8 @@
 /* evaluate.c: the run's model and data, and validation.
  *
  * The last batch of the validation set is usually short. Graphs have static shapes, so it has a
- * graph of its own: every sample counts once, none is made up. */
+ * graph of its own: every sample counts once, none is made up. Ranks that share a batch each read
+ * their own samples of it. */
 #include "train/evaluate.h"
 
 #include "exec/session.h"
@@ -104,6 +105,7 @@ ll_err ll_run_dataset(const ll_run *r, ll_dataset **out)
 
 typedef struct pass { /* the model compiled for one batch size */
     int64_t batch;
+    int64_t first, count; /* this rank's samples of a batch */
     ll_graph *g;
     ll_session *s;
 } pass;
@@ -113,6 +115,7 @@ struct ll_evaluator {
     const ll_run *run;
     const ll_dataset *data;
     ll_session *share;
+    char mesh[LL_MESH_TEXT];
     pass passes[MOST_PASSES];
     int n;
 };
@@ -123,6 +126,7 @@ ll_err ll_evaluator_open(const ll_run *r, const ll_dataset *d, ll_session *share
     ll_evaluator *e = (ll_evaluator *)calloc(1, sizeof *e);
     CHECK(e, LL_E_MEM, "no memory for an evaluator");
     *e = (ll_evaluator){.run = r, .data = d, .share = share};
+    if (ll_session_team(share)) ll_mesh_text(ll_team_mesh(ll_session_team(share)), e->mesh);
     *out = e;
     return LL_OK;
 }
@@ -152,12 +156,16 @@ static ll_err find_pass(ll_evaluator *e, int64_t batch, pass **out)
     LL_ASSERT(e->n < MOST_PASSES);
     pass *p = &e->passes[e->n++];
     TRY(ll_run_graph(e->run, batch, NULL, &p->g));
-    ll_session_opts o = {.threads = (int)e->run->train.threads,
+    ll_team *team = ll_session_team(e->share);
+    ll_session_opts o = {.threads = ll_session_program(e->share)->threads,
                          .precision = e->run->train.precision,
                          .share = e->share,
-                         .reuse = true};
+                         .reuse = true,
+                         .comm = team ? ll_team_comm(team) : NULL,
+                         .mesh = e->mesh};
     TRY(ll_session_open(p->g, &o, &p->s));
     p->batch = batch;
+    ll_session_rows(p->s, "x", &p->first, &p->count);
     *out = p;
     return LL_OK;
 }
@@ -190,11 +198,14 @@ size_t ll_evaluator_bytes(const ll_evaluator *e)
     return sum;
 }
 
-static ll_err add_batch(pass *p, const ll_data_batch *b, ll_score *sum)
+/* x and y hold this rank's samples of a batch. */
+static ll_err add_batch(ll_evaluator *e, pass *p, const void *x, const void *y, ll_score *sum)
 {
-    const ll_program *prog = ll_session_program(p->s);
-    TRY(ll_session_set(p->s, "x", 0, b->x, prog->slots[ll_program_input(prog, "x")].bytes));
-    TRY(ll_session_set(p->s, "y", 0, b->y, prog->slots[ll_program_input(prog, "y")].bytes));
+    const ll_data_info *info = ll_dataset_info(e->data);
+    uint64_t step = ll_session_step(e->share); /* for messages */
+    ll_session_set_step(p->s, step ? step - 1 : 0);
+    TRY(ll_session_set(p->s, "x", 0, x, (size_t)p->count * info->x_bytes));
+    TRY(ll_session_set(p->s, "y", 0, y, (size_t)p->count * info->y_bytes));
     ll_err rc = ll_session_run(p->s, 0);
     CHECK(rc != LL_E_NUMERIC, rc, "validation: %s", ll_error_message());
     TRY(rc);
@@ -204,34 +215,68 @@ static ll_err add_batch(pass *p, const ll_data_batch *b, ll_score *sum)
     return LL_OK;
 }
 
-static ll_err run_all(ll_evaluator *e, ll_loader *l, int64_t samples,
-                      const volatile sig_atomic_t *stop, ll_score *sum)
+static ll_err ask(const ll_stop *stop, bool *yes)
 {
-    while (sum->samples < samples && !(stop && *stop)) {
-        ll_data_batch b;
-        pass *p;
-        TRY(ll_loader_next(l, &b));
-        int64_t left = samples - sum->samples;
-        TRY(find_pass(e, left < b.count ? left : b.count, &p));
-        uint64_t step = ll_session_step(e->share); /* for messages */
-        ll_session_set_step(p->s, step ? step - 1 : 0);
-        TRY(add_batch(p, &b, sum));
-    }
-    if (sum->samples < samples) sum->samples = 0;
-    return LL_OK;
+    *yes = false;
+    return stop ? stop->ask(stop->context, yes) : LL_OK;
 }
 
-ll_err ll_evaluate(ll_evaluator *e, int64_t samples, const volatile sig_atomic_t *stop,
-                   ll_score *out)
+static const ll_sampling in_order = {.split = LL_VAL};
+
+/* n whole batches. */
+static ll_err run_whole(ll_evaluator *e, pass *p, int64_t n, const ll_stop *stop, ll_score *sum)
+{
+    ll_loader *l;
+    ll_data_batch b;
+    bool enough = false;
+    ll_loader_opts o = {.how = in_order, .batch = p->batch, .first = p->first, .count = p->count};
+    TRY(ll_loader_open(e->data, &o, &l));
+    ll_err rc = LL_OK;
+    for (int64_t i = 0; i < n && rc == LL_OK; i++) {
+        rc = ask(stop, &enough);
+        if (enough) break;
+        if (rc == LL_OK) rc = ll_loader_next(l, &b);
+        if (rc == LL_OK) rc = add_batch(e, p, b.x, b.y, sum);
+    }
+    ll_loader_close(l);
+    return rc;
+}
+
+/* The short batch after those. */
+static ll_err run_rest(ll_evaluator *e, pass *p, const ll_stop *stop, ll_score *sum)
+{
+    const ll_data_info *info = ll_dataset_info(e->data);
+    bool enough;
+    TRY(ask(stop, &enough));
+    if (enough) return LL_OK;
+    size_t n = (size_t)p->count;
+    void *x = malloc(n * info->x_bytes);
+    int32_t *y = (int32_t *)malloc(n * info->y_bytes);
+    ll_err rc = LL_OK;
+    if (!x || !y)
+        rc = ll_raise(LL_E_MEM, __FILE__, __LINE__, __func__, "no memory for %zu samples", n);
+    if (rc == LL_OK)
+        rc = ll_dataset_read(e->data, &in_order, sum->samples + p->first, p->count, x, y);
+    if (rc == LL_OK) rc = add_batch(e, p, x, y, sum);
+    free(x);
+    free(y);
+    return rc;
+}
+
+ll_err ll_evaluate(ll_evaluator *e, int64_t samples, const ll_stop *stop, ll_score *out)
 {
     int64_t batch;
-    ll_loader *l;
+    pass *p;
     ll_score sum = {0};
     TRY(sizes(e, &samples, &batch));
-    TRY(ll_loader_open(e->data, &(ll_loader_opts){.how = {.split = LL_VAL}, .batch = batch}, &l));
-    ll_err rc = run_all(e, l, samples, stop, &sum);
-    ll_loader_close(l);
-    if (rc != LL_OK) return ll_frame(rc, __FILE__, __LINE__, __func__);
+    TRY(find_pass(e, batch, &p));
+    TRY(run_whole(e, p, samples / batch, stop, &sum));
+    int64_t rest = samples - sum.samples;
+    if (rest && rest < batch) {
+        TRY(find_pass(e, rest, &p));
+        TRY(run_rest(e, p, stop, &sum));
+    }
+    if (sum.samples < samples) sum.samples = 0;
     double n = (double)sum.samples;
     *out = (ll_score){sum.loss / n, sum.accuracy / n, sum.samples};
     return LL_OK;

@@ -3,8 +3,6 @@
 #include "data/data.h"
 #include "train/run.h"
 
-#include <signal.h>
-
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -20,16 +18,21 @@ typedef struct ll_score {
 } ll_score;
 
 /* Mean loss and accuracy over the first `samples` of the validation set (0: all), with the
- * parameters of another session and, where it fits, in its memory: its results are lost. */
+ * parameters of another session and, where it fits, in its memory: its results are lost. Where that
+ * session is cut over a mesh of ranks, so are these. */
 typedef struct ll_evaluator ll_evaluator;
 ll_err ll_evaluator_open(const ll_run *r, const ll_dataset *d, ll_session *share,
                          ll_evaluator **out);
 /* Compiles for so many samples now, so that ll_evaluate needs no more memory than it has. */
 ll_err ll_evaluator_plan(ll_evaluator *e, int64_t samples);
 size_t ll_evaluator_bytes(const ll_evaluator *e); /* beside the other session's */
-/* stop: not NULL and not 0 ends it soon. */
-ll_err ll_evaluate(ll_evaluator *e, int64_t samples, const volatile sig_atomic_t *stop,
-                   ll_score *out);
+/* Asked before each batch, where not NULL: whether to stop; on all ranks the same. */
+typedef struct ll_stop {
+    ll_err (*ask)(void *context, bool *stop);
+    void *context;
+} ll_stop;
+/* On a mesh, collective; the score is that of all ranks together, on each. */
+ll_err ll_evaluate(ll_evaluator *e, int64_t samples, const ll_stop *stop, ll_score *out);
 void ll_evaluator_close(ll_evaluator *e);
 
 #ifdef __cplusplus

@@ -44,12 +44,19 @@ typedef struct ll_run_train {
     int64_t eval_every, eval_samples, save_every, keep, log_every;
 } ll_run_train;
 
+typedef struct ll_run_parallel {
+    const char *mesh; /* "": one rank, or data=SIZE where a launcher started several */
+    int64_t zero;
+    double timeout; /* s */
+} ll_run_parallel;
+
 typedef struct ll_run {
     const char *name; /* of the run: a bundled one's, or the file's without folder and .yaml */
     const char *file; /* where it was read from, for people */
     ll_run_model model;
     ll_run_data data;
     ll_run_train train;
+    ll_run_parallel parallel;
     const char *out;            /* "": not said; finished: always set */
     bool out_said;              /* finished: by the file or a setting, not made of the name */
     struct ll_run_notes *notes; /* where each setting came from; sizes not yet checked */

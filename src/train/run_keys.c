@@ -97,6 +97,13 @@ static const ll_key keys[] = {
     {"train.log_every", LL_KEY_INT, AT(train.log_every), "10", "steps between lines of metrics", 1,
      1e9, NULL},
 
+    {"parallel.mesh", LL_KEY_TEXT, AT(parallel.mesh), "",
+     "ranks as a product of axes, such as data=2,tensor=2 (empty: data=SIZE)", 0, 0, NULL},
+    {"parallel.zero", LL_KEY_INT, AT(parallel.zero), "0",
+     "cut over axis data: 1 moments, 2 and gradients, 3 and parameters", 0, 3, NULL},
+    {"parallel.timeout", LL_KEY_NUMBER, AT(parallel.timeout), "60",
+     "a rank that the others wait for longer than so many seconds has failed", ABOVE_0, 1e6, NULL},
+
     {"out", LL_KEY_TEXT, AT(out), "", "the run's folder (empty: runs/ and the run's name)", 0, 0,
      NULL},
     {NULL, LL_KEY_INT, 0, NULL, NULL, 0, 0, NULL},

@@ -7,6 +7,7 @@
 #include "base/arena.h"
 #include "base/crc32c.h"
 #include "base/text.h"
+#include "train/ranks.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -340,33 +341,60 @@ ll_err ll_st_read(const ll_st_file *f, const char *name, void *data, size_t byte
     return read_at(f->fd, f->path, data, bytes, f->data_at + e->begin);
 }
 
-static ll_err checksum(const ll_st_file *f, uint8_t *chunk, size_t chunk_bytes, uint32_t *crc)
+ll_err ll_st_read_part(const ll_st_file *f, const char *name, const ll_st_part *part, void *data)
 {
-    *crc = 0;
-    for (uint64_t at = 0; at < f->data_bytes; at += chunk_bytes) {
-        uint64_t left = f->data_bytes - at;
-        size_t n = left < chunk_bytes ? (size_t)left : chunk_bytes;
-        TRY(read_at(f->fd, f->path, chunk, n, f->data_at + at));
-        *crc = ll_crc32c(*crc, chunk, n);
+    ll_dtype dtype = LL_F32;
+    ll_shape whole = {0};
+    TRY(ll_st_want(f, name, &dtype, &whole));
+    const ll_st_entry *e = ll_st_find(f, name);
+    ll_st_runs runs = ll_st_runs_of(&whole, part, dtype);
+    for (int64_t i = 0; i < runs.n; i++) {
+        uint64_t at = ll_st_run_at(&runs, i);
+        CHECK(at + runs.bytes <= e->end - e->begin, LL_E_SHAPE,
+              "%s: tensor %s has %llu bytes, and no part up to %llu", f->path, name,
+              (unsigned long long)(e->end - e->begin), (unsigned long long)(at + runs.bytes));
+        TRY(read_at(f->fd, f->path, (char *)data + (size_t)i * (size_t)runs.bytes,
+                    (size_t)runs.bytes, f->data_at + e->begin + at));
     }
     return LL_OK;
 }
 
-ll_err ll_st_check(const ll_st_file *f)
+/* The remainder of bytes [from, to) of the tensors. */
+static ll_err remainder_of(const ll_st_file *f, uint64_t from, uint64_t to, uint32_t *out)
 {
-    const char *want = ll_st_meta(f, "crc32c");
-    if (!want) return LL_OK;
-    CHECK(f->fd >= 0, LL_E_ARG, "%s: cannot be checked: the file is not open", f->path);
     const size_t chunk_bytes = 1 << 20;
     uint8_t *chunk = (uint8_t *)malloc(chunk_bytes);
     CHECK(chunk, LL_E_MEM, "%s: no memory to check it", f->path);
-    uint32_t crc = 0;
-    ll_err rc = checksum(f, chunk, chunk_bytes, &crc);
+    ll_err rc = LL_OK;
+    for (uint64_t at = from; at < to && rc == LL_OK; at += chunk_bytes) {
+        size_t n = to - at < chunk_bytes ? (size_t)(to - at) : chunk_bytes;
+        rc = read_at(f->fd, f->path, chunk, n, f->data_at + at);
+        if (rc == LL_OK) *out = ll_crc32c_piece(*out, chunk, n);
+    }
     free(chunk);
-    TRY(rc);
+    return rc;
+}
+
+ll_err ll_st_check(ll_comm *c, const ll_st_file *f)
+{
+    const char *want = ll_st_meta(f, "crc32c");
+    if (!want) return LL_OK;
+    uint64_t size = c ? (uint64_t)ll_comm_size(c) : 1, rank = c ? (uint64_t)ll_comm_rank(c) : 0;
+    uint64_t all = f->data_bytes, from = all / size * rank;
+    uint64_t to = rank + 1 == size ? all : all / size * (rank + 1);
+    uint32_t crc = 0;
+    ll_err rc = LL_OK;
+    if (f->fd < 0)
+        rc = ll_raise(LL_E_ARG, __FILE__, __LINE__, __func__,
+                      "%s: cannot be checked: the file is not open", f->path);
+    if (rc == LL_OK) rc = remainder_of(f, from, to, &crc);
+    TRY(ll_ranks_agree(c, rc));
+    crc = ll_crc32c_zeros(crc, all - to);
+    TRY(ll_ranks_xor(c, &crc));
     char have[9];
-    snprintf(have, sizeof have, "%08x", crc);
-    CHECK(!strcmp(have, want), LL_E_IO, "%s: the tensors' checksum is %s, want %s", f->path, have,
-          quote(f, want));
-    return LL_OK;
+    snprintf(have, sizeof have, "%08x", ll_crc32c_of(crc, all));
+    if (strcmp(have, want))
+        rc = ll_raise(LL_E_IO, __FILE__, __LINE__, __func__,
+                      "%s: the tensors' checksum is %s, want %s", f->path, have, quote(f, want));
+    return ll_ranks_agree(c, rc);
 }

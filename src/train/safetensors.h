@@ -30,6 +30,25 @@ typedef struct ll_st_pair {
 ll_err ll_st_write(const char *path, const ll_st_tensor *tensors, int n, const ll_st_pair *meta,
                    int n_meta);
 
+/* What a rank has of a tensor: data is of this shape, and begins there in the whole. */
+typedef struct ll_st_part {
+    ll_shape shape;
+    int64_t at[LL_MAX_DIMS];
+    bool spare; /* another rank has the same, and writes it */
+} ll_st_part;
+
+typedef struct ll_st_content {
+    const ll_st_tensor *tensors; /* of whole shapes; in the same order on all ranks */
+    int n;
+    const ll_st_part *parts; /* [n]; NULL: whole */
+    const ll_st_pair *meta;  /* likewise the same */
+    int n_meta;
+    ll_comm *comm; /* NULL: this process alone */
+} ll_st_content;
+/* Collective. The same bytes as one process would write that has all: every rank writes its parts
+ * at their places. If one fails, all do, and the file is as it was. */
+ll_err ll_st_write_ranks(const char *path, const ll_st_content *x);
+
 typedef struct ll_st_file ll_st_file;
 
 typedef struct ll_st_entry {
@@ -56,9 +75,20 @@ const ll_st_entry *ll_st_find(const ll_st_file *f, const char *name); /* NULL: n
 ll_err ll_st_want(const ll_st_file *f, const char *name, ll_dtype *dtype, ll_shape *shape);
 /* bytes must be the tensor's. */
 ll_err ll_st_read(const ll_st_file *f, const char *name, void *data, size_t bytes);
+ll_err ll_st_read_part(const ll_st_file *f, const char *name, const ll_st_part *part, void *data);
 /* Reads all tensors and compares their checksum with the one in the metadata, where there is one.
- */
-ll_err ll_st_check(const ll_st_file *f);
+ * Collective over c, if not NULL: each rank reads a share. */
+ll_err ll_st_check(ll_comm *c, const ll_st_file *f);
+
+/* A part as runs of bytes that lie together in the whole, and in the part one after the other. */
+typedef struct ll_st_runs {
+    int64_t n;
+    uint64_t bytes; /* of each */
+    ll_shape outer; /* of the part, without what is in a run */
+    uint64_t first, stride[LL_MAX_DIMS];
+} ll_st_runs;
+ll_st_runs ll_st_runs_of(const ll_shape *whole, const ll_st_part *part, ll_dtype dtype);
+uint64_t ll_st_run_at(const ll_st_runs *r, int64_t i); /* in the whole */
 
 #ifdef __cplusplus
 }

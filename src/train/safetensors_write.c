@@ -1,13 +1,17 @@
 /* safetensors_write.c: writing: order the tensors, print the header, then one pass over the bytes
- * for the checksum and one to the file. */
+ * for the checksum and one to the file. Many ranks do the same, each with the bytes it has: the
+ * checksum of all is made of theirs, the header is the same everywhere and written by rank 0, which
+ * also opens the file and, when everyone's bytes are on disk, gives it its name. */
 #include "train/safetensors.h"
 #include "base/arena.h"
 #include "base/crc32c.h"
 #include "base/file.h"
 #include "base/text.h"
+#include "train/ranks.h"
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 static const char *type_name(ll_dtype t)
 {
@@ -104,40 +108,116 @@ static void print_tensors(ll_buf *b, const ll_st_tensor *const *order, int n)
     while (b->len % 8) ll_buf_puts(b, " ");
 }
 
-static ll_err write_file(const char *path, const ll_buf *header, const ll_st_tensor *const *order,
-                         int n)
-{
+/* What this rank has of the file, tensor by tensor: all ranks' make the whole. */
+typedef struct writer {
+    const char *path;
+    const ll_st_content *x;
+    const ll_st_tensor **order;
+    ll_buf header;
     ll_atomic *f;
-    TRY(ll_atomic_open(path, &f));
-    uint64_t length = header->len;
-    ll_err rc = ll_atomic_add(f, &length, 8);
-    if (rc == LL_OK) rc = ll_atomic_add(f, header->text, header->len);
-    for (int i = 0; i < n && rc == LL_OK; i++)
-        rc = ll_atomic_add(f, order[i]->data, bytes_of(order[i]));
-    if (rc == LL_OK) rc = ll_atomic_commit(f);
-    ll_atomic_close(f);
-    return rc;
+} writer;
+
+/* Of tensor i in the file's order, what this rank is to write. */
+static ll_st_runs runs_of(const writer *w, int i)
+{
+    const ll_st_tensor *t = w->order[i];
+    ll_st_part whole = {.shape = t->shape};
+    const ll_st_part *part = w->x->parts ? &w->x->parts[t - w->x->tensors] : &whole;
+    ll_st_runs r = ll_st_runs_of(&t->shape, part, t->dtype);
+    if (part->spare) r.n = 0;
+    return r;
 }
 
-static ll_err write_in(ll_arena *a, const char *path, const ll_st_tensor *tensors, int n,
-                       const ll_st_pair *meta, int n_meta)
+static uint64_t total_bytes(const writer *w)
 {
-    const ll_st_tensor **order = LL_NEW_ARRAY(a, const ll_st_tensor *, n);
-    for (int i = 0; i < n; i++) order[i] = &tensors[i];
-    TRY(arrange(path, order, n));
-    uint32_t crc = 0;
-    for (int i = 0; i < n; i++) crc = ll_crc32c(crc, order[i]->data, bytes_of(order[i]));
-    ll_buf header = {.arena = a};
-    TRY(print_meta(&header, path, meta, n_meta, crc));
-    print_tensors(&header, order, n);
-    return write_file(path, &header, order, n);
+    uint64_t sum = 0;
+    for (int i = 0; i < w->x->n; i++) sum += bytes_of(w->order[i]);
+    return sum;
+}
+
+/* This rank's remainder (crc32c.h). */
+static uint32_t remainder_of(const writer *w)
+{
+    uint32_t r = 0;
+    uint64_t at = 0, base = 0;
+    for (int i = 0; i < w->x->n; i++) {
+        ll_st_runs runs = runs_of(w, i);
+        const char *data = (const char *)w->order[i]->data;
+        for (int64_t k = 0; k < runs.n; k++) {
+            uint64_t begin = base + ll_st_run_at(&runs, k);
+            r = ll_crc32c_zeros(r, begin - at);
+            r = ll_crc32c_piece(r, data + (size_t)k * (size_t)runs.bytes, (size_t)runs.bytes);
+            at = begin + runs.bytes;
+        }
+        base += bytes_of(w->order[i]);
+    }
+    return ll_crc32c_zeros(r, base - at);
+}
+
+/* This rank's bytes, to the disk. */
+static ll_err write_mine(const writer *w)
+{
+    uint64_t base = 8 + w->header.len, length = w->header.len;
+    if (ll_ranks_lead(w->x->comm)) {
+        TRY(ll_atomic_add_at(w->f, &length, 8, 0));
+        TRY(ll_atomic_add_at(w->f, w->header.text, w->header.len, 8));
+    }
+    for (int i = 0; i < w->x->n; i++) {
+        ll_st_runs runs = runs_of(w, i);
+        const char *data = (const char *)w->order[i]->data;
+        for (int64_t k = 0; k < runs.n; k++)
+            TRY(ll_atomic_add_at(w->f, data + (size_t)k * (size_t)runs.bytes, (size_t)runs.bytes,
+                                 base + ll_st_run_at(&runs, k)));
+        base += bytes_of(w->order[i]);
+    }
+    return ll_ranks_lead(w->x->comm) ? LL_OK : ll_atomic_commit(w->f);
+}
+
+static ll_err join_and_write(writer *w, int64_t pid)
+{
+    if (!w->f) TRY(ll_atomic_join(w->path, pid, &w->f));
+    return write_mine(w);
+}
+
+static ll_err write_file(writer *w)
+{
+    ll_comm *c = w->x->comm;
+    bool lead = ll_ranks_lead(c);
+    int64_t pid = getpid();
+    TRY(ll_ranks_agree(c, lead ? ll_atomic_open(w->path, &w->f) : LL_OK));
+    TRY(ll_ranks_number(c, &pid));
+    TRY(ll_ranks_agree(c, join_and_write(w, pid)));
+    return ll_ranks_agree(c, lead ? ll_atomic_commit(w->f) : LL_OK);
+}
+
+static ll_err write_in(ll_arena *a, writer *w)
+{
+    const ll_st_content *x = w->x;
+    w->order = LL_NEW_ARRAY(a, const ll_st_tensor *, x->n);
+    for (int i = 0; i < x->n; i++) w->order[i] = &x->tensors[i];
+    TRY(ll_ranks_agree(x->comm, arrange(w->path, w->order, x->n)));
+    uint32_t crc = remainder_of(w);
+    TRY(ll_ranks_xor(x->comm, &crc));
+    w->header.arena = a;
+    crc = ll_crc32c_of(crc, total_bytes(w));
+    TRY(ll_ranks_agree(x->comm, print_meta(&w->header, w->path, x->meta, x->n_meta, crc)));
+    print_tensors(&w->header, w->order, x->n);
+    return write_file(w);
+}
+
+ll_err ll_st_write_ranks(const char *path, const ll_st_content *x)
+{
+    ll_arena *a = ll_arena_new();
+    writer w = {.path = path, .x = x};
+    ll_err rc = write_in(a, &w);
+    ll_atomic_close(w.f);
+    ll_arena_free(a);
+    return rc;
 }
 
 ll_err ll_st_write(const char *path, const ll_st_tensor *tensors, int n, const ll_st_pair *meta,
                    int n_meta)
 {
-    ll_arena *a = ll_arena_new();
-    ll_err rc = write_in(a, path, tensors, n, meta, n_meta);
-    ll_arena_free(a);
-    return rc;
+    return ll_st_write_ranks(
+        path, &(ll_st_content){.tensors = tensors, .n = n, .meta = meta, .n_meta = n_meta});
 }

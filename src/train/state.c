@@ -2,20 +2,38 @@
 #include "train/state.h"
 
 #include "train/checkpoint.h"
+#include "train/ranks.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 
-int ll_session_tensors(const ll_session *s, ll_arena *arena, ll_st_tensor **out)
+/* Of an input that is cut over a mesh, what this rank has. */
+static ll_st_part part_of(const ll_session *s, const ll_slot *x)
+{
+    const ll_placement *place = ll_session_placement(s);
+    const ll_layout *l = &place->made[ll_find(place->g, x->name).id];
+    int rank = ll_team_rank(ll_session_team(s));
+    ll_st_part part = {.shape = x->type.shape};
+    if (x->piece) memcpy(part.at, x->piece->at, sizeof part.at);
+    part.spare = ll_mesh_member(&place->mesh, (ll_axes)~ll_layout_axes(l), rank) != 0;
+    return part;
+}
+
+int ll_session_tensors(const ll_session *s, ll_arena *arena, ll_st_tensor **out, ll_st_part **parts)
 {
     const ll_program *p = ll_session_program(s);
+    bool cut = ll_session_team(s) != NULL;
+    LL_ASSERT(parts || !cut);
     int n = ll_session_kept(s);
     *out = LL_NEW_ARRAY(arena, ll_st_tensor, n + 1);
+    if (parts) *parts = cut ? LL_NEW_ARRAY(arena, ll_st_part, n + 1) : NULL;
     for (int i = 0; i < n; i++) {
         int slot = ll_session_kept_slot(s, i);
         const ll_slot *x = &p->slots[slot];
-        (*out)[i] = (ll_st_tensor){x->name, x->type.dtype, x->type.shape,
-                                   ll_exec_data(ll_session_exec(s), slot, 0)};
+        (*out)[i] =
+            (ll_st_tensor){x->name, x->type.dtype, x->piece ? x->piece->whole : x->type.shape,
+                           ll_exec_data(ll_session_exec(s), slot, 0)};
+        if (cut) (*parts)[i] = part_of(s, x);
     }
     return n;
 }
@@ -26,18 +44,26 @@ int64_t ll_session_parameters(const ll_session *s)
     int64_t sum = 0;
     for (int i = 0; i < ll_session_kept(s); i++) {
         const ll_slot *x = &p->slots[ll_session_kept_slot(s, i)];
-        if (x->kind == LL_PARAM) sum += ll_numel(&x->type.shape);
+        if (x->kind == LL_PARAM) sum += ll_numel(x->piece ? &x->piece->whole : &x->type.shape);
     }
     return sum;
+}
+
+static ll_comm *comm_of(const ll_session *s)
+{
+    return ll_session_team(s) ? ll_team_comm(ll_session_team(s)) : NULL;
 }
 
 ll_err ll_session_save(ll_session *s, const char *path)
 {
     ll_arena *a = ll_arena_new();
     ll_st_tensor *tensors;
-    int n = ll_session_tensors(s, a, &tensors);
-    const char *step = ll_arena_printf(a, "%" PRIu64, ll_session_step(s));
-    ll_err rc = ll_st_write(path, tensors, n, &(ll_st_pair){"step", step}, 1);
+    ll_st_part *parts;
+    int n = ll_session_tensors(s, a, &tensors, &parts);
+    ll_st_pair step = {"step", ll_arena_printf(a, "%" PRIu64, ll_session_step(s))};
+    ll_st_content x = {
+        .tensors = tensors, .n = n, .parts = parts, .meta = &step, .n_meta = 1, .comm = comm_of(s)};
+    ll_err rc = ll_st_write_ranks(path, &x);
     ll_arena_free(a);
     return rc;
 }
@@ -45,10 +71,11 @@ ll_err ll_session_save(ll_session *s, const char *path)
 static ll_err load(ll_session *s, const ll_st_file *f, ll_arena *a)
 {
     ll_st_tensor *tensors;
+    ll_st_part *parts;
     int64_t step;
-    int n = ll_session_tensors(s, a, &tensors);
+    int n = ll_session_tensors(s, a, &tensors, &parts);
     TRY(ll_checkpoint_int(f, "step", &step));
-    TRY(ll_checkpoint_load(f, tensors, n, false));
+    TRY(ll_checkpoint_load_parts(f, tensors, parts, n, false));
     ll_session_set_step(s, (uint64_t)step);
     return LL_OK;
 }
@@ -56,10 +83,10 @@ static ll_err load(ll_session *s, const ll_st_file *f, ll_arena *a)
 ll_err ll_session_load(ll_session *s, const char *path)
 {
     ll_st_file *f;
-    TRY(ll_checkpoint_open(path, &f));
+    TRY(ll_checkpoint_open(comm_of(s), path, &f));
     ll_arena *a = ll_arena_new();
     ll_err rc = load(s, f, a);
     ll_arena_free(a);
     ll_st_close(f);
-    return rc;
+    return ll_ranks_agree(comm_of(s), rc);
 }

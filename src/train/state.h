@@ -7,8 +7,10 @@
 extern "C" {
 #endif
 
-/* Parameters and state, pointing into the session's memory; in arena. */
-int ll_session_tensors(const ll_session *s, ll_arena *arena, ll_st_tensor **out);
+/* Parameters and state, pointing into the session's memory; in arena. *parts: what this rank has of
+ * them, NULL where it is all; parts itself may be NULL for a session that is not on a mesh. */
+int ll_session_tensors(const ll_session *s, ll_arena *arena, ll_st_tensor **out,
+                       ll_st_part **parts);
 int64_t ll_session_parameters(const ll_session *s); /* how many numbers are trained */
 
 #ifdef __cplusplus

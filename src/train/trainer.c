@@ -5,12 +5,14 @@
  * 2. A checkpoint after step k has all that step k+1 needs; data position is the step number.
  * 3. A signal ends the loop after the step under way, a validation at once; the checkpoint is then
  *    written as usual. A validation cut short is owed: the resumed run begins with it.
- * 4. What is in the run folder is left alone until everything that can be refused has been. */
+ * 4. What is in the run folder is left alone until everything that can be refused has been.
+ * 5. Ranks take the same steps and decisions: what may differ between them (files, signals) is
+ *    agreed on. Rank 0 alone writes to the run folder, but for the tensors of checkpoints. */
 #include "train/trainer.h"
 
 #include "base/file.h"
 #include "base/text.h"
-#include "kern/cpu/gemm.h"
+#include "comm/job.h"
 #include "train/checkpoint.h"
 #include "train/curve.h"
 #include "train/events.h"
@@ -21,6 +23,7 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <math.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/file.h>
@@ -33,6 +36,8 @@ typedef struct trainer {
     const ll_run *r;
     const ll_train_opts *opts;
     ll_train_report *report;
+    ll_comm *comm; /* NULL: alone */
+    bool lead;     /* alone, or rank 0 */
     ll_arena *arena;
     ll_dataset *data;
     ll_graph *g;
@@ -44,8 +49,10 @@ typedef struct trainer {
     int64_t micro, n_micro, steps, first, epoch_steps;
     double *times, *losses; /* [RECENT], of step i at (i - first) % RECENT */
     double began;
-    int folder; /* open and locked; -1: not yet */
-    bool owed;  /* a validation was cut short */
+    double flops; /* of a step, all ranks together */
+    int folder;   /* open and locked; -1: not yet */
+    int stop;     /* a signal that some rank has got, as agreed */
+    bool owed;    /* a validation was cut short */
 } trainer;
 
 static volatile sig_atomic_t caught;
@@ -72,13 +79,18 @@ static const char *in_folder(const trainer *t, const char *name)
 static ll_err open_model(trainer *t)
 {
     const ll_run *r = t->r;
+    int threads = (int)r->train.threads;
     t->n_micro = ll_run_micro_batches(r);
     t->micro = r->train.batch / t->n_micro;
-    TRY(ll_run_graph(r, t->micro, &r->train.optim, &t->g));
-    ll_session_opts o = {.threads = (int)r->train.threads,
+    if (t->comm) TRY(ll_bind_rank(t->comm, &threads));
+    TRY(ll_ranks_agree(t->comm, ll_run_graph(r, t->micro, &r->train.optim, &t->g)));
+    ll_session_opts o = {.threads = threads,
                          .micro_batches = (int)t->n_micro,
                          .precision = r->train.precision,
-                         .seed = (uint64_t)r->train.seed};
+                         .seed = (uint64_t)r->train.seed,
+                         .comm = t->comm,
+                         .mesh = t->report->mesh,
+                         .zero = (int)r->parallel.zero};
     TRY(ll_session_open(t->g, &o, &t->s));
     TRY(ll_evaluator_open(r, t->data, t->s, &t->eval));
     TRY(ll_evaluator_plan(t->eval, r->train.eval_samples));
@@ -123,29 +135,34 @@ static ll_err check_same_word(const ll_st_file *f, const char *key, const char *
 static ll_err load_from(trainer *t, const ll_st_file *f)
 {
     ll_st_tensor *tensors;
-    int n = ll_session_tensors(t->s, t->arena, &tensors);
+    ll_st_part *parts;
+    int n = ll_session_tensors(t->s, t->arena, &tensors, &parts);
     TRY(check_same_word(f, "model", t->r->model.name));
     TRY(check_same_word(f, "optimizer", t->r->train.optim.name));
     TRY(check_same(f, "seed", t->r->train.seed));
     TRY(check_same(f, "batch", t->r->train.batch));
-    TRY(ll_checkpoint_load(f, tensors, n, true));
+    TRY(ll_checkpoint_load_parts(f, tensors, parts, n, true));
     TRY(ll_checkpoint_int(f, "step", &t->first));
     ll_session_set_step(t->s, (uint64_t)t->first);
     return LL_OK;
+}
+
+static ll_err no_checkpoint(const trainer *t)
+{
+    FAIL(LL_E_IO, "%s has no checkpoint to resume from: train %s", t->r->out,
+         t->folder < 0 ? "without --resume" : "with --overwrite in place of --resume");
 }
 
 static ll_err resume(trainer *t)
 {
     ll_st_file *f;
     if (t->opts->resume_from)
-        TRY(ll_checkpoint_open(t->opts->resume_from, &f));
+        TRY(ll_checkpoint_open(t->comm, t->opts->resume_from, &f));
     else
-        TRY(ll_checkpoint_open_latest(t->r->out, &f));
-    CHECK(f, LL_E_IO, "%s has no checkpoint to resume from: train %s", t->r->out,
-          t->folder < 0 ? "without --resume" : "with --overwrite in place of --resume");
-    ll_err rc = load_from(t, f);
+        TRY(ll_checkpoint_open_latest(t->comm, t->r->out, &f));
+    ll_err rc = f ? load_from(t, f) : no_checkpoint(t);
     ll_st_close(f);
-    return rc;
+    return ll_ranks_agree(t->comm, rc);
 }
 
 /* Files of the run, without what an earlier one left there of steps that are still to come. */
@@ -161,36 +178,54 @@ static ll_err open_outputs(trainer *t)
     return ll_events_open(t->r->out, t->first + 1, &t->events);
 }
 
-static ll_err set_up(trainer *t)
+static ll_err open_data(trainer *t)
 {
-    const ll_run *r = t->r;
-    TRY(ll_run_dataset(r, &t->data));
+    TRY(ll_run_dataset(t->r, &t->data));
     const ll_data_info *info = ll_dataset_info(t->data);
-    t->steps = ll_run_steps(r, info->n[LL_TRAIN]);
-    t->epoch_steps = (info->n[LL_TRAIN] + r->train.batch - 1) / r->train.batch;
-    TRY(open_model(t));
-    TRY(lock_folder(t));
-    if (t->opts->resume) TRY(resume(t));
+    t->steps = ll_run_steps(t->r, info->n[LL_TRAIN]);
+    t->epoch_steps = (info->n[LL_TRAIN] + t->r->train.batch - 1) / t->r->train.batch;
     t->times = (double *)calloc(RECENT, sizeof(double));
     t->losses = (double *)calloc(RECENT, sizeof(double));
     CHECK(t->times && t->losses, LL_E_MEM, "no memory to note %d steps", RECENT);
-    TRY(open_outputs(t));
-    ll_loader_opts lo = {
-        .batch = r->train.batch,
-        .start = t->first,
-        .how = {LL_TRAIN, (uint64_t)r->train.seed, r->data.flip, (int)r->data.crop}};
-    return ll_loader_open(t->data, &lo, &t->loader);
+    return LL_OK;
 }
 
-static void tear_down(trainer *t)
+/* Each rank reads its own samples of each micro-batch. */
+static ll_err open_loader(trainer *t)
+{
+    const ll_run *r = t->r;
+    ll_loader_opts o = {
+        .batch = r->train.batch,
+        .start = t->first,
+        .every = t->micro,
+        .how = {LL_TRAIN, (uint64_t)r->train.seed, r->data.flip, (int)r->data.crop}};
+    ll_session_rows(t->s, "x", &o.first, &o.count);
+    return ll_loader_open(t->data, &o, &t->loader);
+}
+
+static ll_err set_up(trainer *t)
+{
+    TRY(ll_ranks_agree(t->comm, ll_run_mesh(t->r, t->report->ranks, t->report->mesh)));
+    TRY(ll_ranks_agree(t->comm, open_data(t)));
+    TRY(open_model(t));
+    TRY(ll_ranks_agree(t->comm, t->lead ? lock_folder(t) : LL_OK));
+    if (t->opts->resume) TRY(resume(t));
+    TRY(ll_ranks_agree(t->comm, t->lead ? open_outputs(t) : LL_OK));
+    return ll_ranks_agree(t->comm, open_loader(t));
+}
+
+/* alone: the others will not come to close what is shared. */
+static void tear_down(trainer *t, bool alone)
 {
     ll_loader_close(t->loader);
     ll_events_close(t->events);
     ll_metrics_close(t->metrics);
     ll_metrics_close(t->timing);
-    ll_evaluator_close(t->eval);
-    ll_session_close(t->s);
-    ll_graph_free(t->g);
+    if (!alone) {
+        ll_evaluator_close(t->eval);
+        ll_session_close(t->s);
+        ll_graph_free(t->g);
+    }
     ll_dataset_close(t->data);
     free(t->times);
     free(t->losses);
@@ -209,10 +244,12 @@ static void tell_start(const trainer *t)
                         t->steps,
                         t->first,
                         t->report->bytes_planned,
-                        p->flops,
+                        t->flops,
                         p->threads,
+                        t->report->ranks,
+                        t->report->mesh,
                         note};
-    if (t->opts->watch.start) t->opts->watch.start(t->opts->watch.context, &s);
+    if (t->lead && t->opts->watch.start) t->opts->watch.start(t->opts->watch.context, &s);
 }
 
 /* ---- one step, and what follows some steps ---- */
@@ -232,6 +269,7 @@ static ll_err feed(trainer *t)
 static ll_err record(trainer *t, const ll_train_step *s)
 {
     bool last = s->step == t->steps;
+    if (!t->lead) return LL_OK;
     if (s->step % t->r->train.log_every && !last) return LL_OK;
     ll_metrics_begin(t->metrics, s->step);
     ll_metrics_num(t->metrics, "loss", s->loss);
@@ -248,15 +286,23 @@ static ll_err record(trainer *t, const ll_train_step *s)
     return ll_events_scalar(t->events, s->step, "speed/samples_per_s", s->samples_per_s);
 }
 
+/* A loss that is not finite is so on all ranks, which then fail together. */
+static ll_err run_session(trainer *t, double lr)
+{
+    ll_err rc = ll_session_run(t->s, lr);
+    if (rc != LL_E_NUMERIC) return rc;
+    rc =
+        ll_raise(rc, __FILE__, __LINE__, __func__,
+                 "%s; a lower train.lr (it was %g) or train.clip may help", ll_error_message(), lr);
+    return ll_ranks_agree(t->comm, rc);
+}
+
 static ll_err take_step(trainer *t, int64_t step)
 {
     const ll_data_info *info = ll_dataset_info(t->data);
     double start = now(), lr = ll_lr_at(&t->r->train.schedule, t->r->train.batch, t->steps, step);
     TRY(feed(t));
-    ll_err rc = ll_session_run(t->s, lr);
-    CHECK(rc != LL_E_NUMERIC, rc, "%s; a lower train.lr (it was %g) or train.clip may help",
-          ll_error_message(), lr);
-    TRY(rc);
+    TRY(run_session(t, lr));
     double seconds = now() - start, batch = (double)t->r->train.batch;
     double loss = ll_session_result(t->s, "loss");
     if (step == t->first) t->report->first_step_s = now() - t->began;
@@ -270,14 +316,33 @@ static ll_err take_step(trainer *t, int64_t step)
                        seconds,
                        batch / seconds,
                        info->kind == LL_TOKENS ? batch * (double)info->seq / seconds : 0,
-                       1e-9 * ll_session_program(t->s)->flops / seconds};
+                       1e-9 * t->flops / seconds};
     TRY(record(t, &s));
-    if (t->opts->watch.step) t->opts->watch.step(t->opts->watch.context, &s);
+    if (t->lead && t->opts->watch.step) t->opts->watch.step(t->opts->watch.context, &s);
+    return LL_OK;
+}
+
+/* Has any rank got a signal? */
+static ll_err listen(trainer *t)
+{
+    static const ll_coll_opts site = {.site = "signals"};
+    int32_t signal = caught;
+    if (t->comm) TRY(ll_comm_allreduce(t->comm, &signal, 1, LL_I32, LL_REDUCE_MAX, &site));
+    t->stop = signal;
+    return LL_OK;
+}
+
+static ll_err ask(void *context, bool *stop)
+{
+    trainer *t = (trainer *)context;
+    TRY(listen(t));
+    *stop = t->stop;
     return LL_OK;
 }
 
 static ll_err note_score(trainer *t, int64_t done, const ll_score *score)
 {
+    if (!t->lead) return LL_OK;
     ll_metrics_begin(t->metrics, done);
     ll_metrics_num(t->metrics, "val_loss", score->loss);
     if (!isnan(score->accuracy)) ll_metrics_num(t->metrics, "val_accuracy", score->accuracy);
@@ -292,12 +357,15 @@ static ll_err validate(trainer *t, int64_t done, bool note)
 {
     ll_score score;
     int64_t samples = done >= t->steps ? 0 : t->r->train.eval_samples;
-    TRY(ll_evaluate(t->eval, samples, &caught, &score));
+    ll_err rc = ll_evaluate(t->eval, samples, &(ll_stop){ask, t}, &score);
+    if (rc == LL_E_NUMERIC) rc = ll_ranks_agree(t->comm, rc); /* it is so on all */
+    TRY(rc);
     t->owed = score.samples == 0;
     if (t->owed) return LL_OK;
     t->report->val = score;
     if (note) TRY(note_score(t, done, &score));
-    if (t->opts->watch.evaluated) t->opts->watch.evaluated(t->opts->watch.context, done, &score);
+    if (t->lead && t->opts->watch.evaluated)
+        t->opts->watch.evaluated(t->opts->watch.context, done, &score);
     return LL_OK;
 }
 
@@ -305,17 +373,19 @@ static ll_err save(trainer *t, int64_t done)
 {
     ll_arena *a = ll_arena_new();
     ll_st_tensor *tensors;
-    int n = ll_session_tensors(t->s, a, &tensors);
+    ll_st_part *parts;
+    int n = ll_session_tensors(t->s, a, &tensors, &parts);
     const ll_st_pair meta[] = {
         {"model", t->r->model.name},
         {"optimizer", t->r->train.optim.name},
         {"seed", ll_arena_printf(a, "%" PRId64, t->r->train.seed)},
         {"batch", ll_arena_printf(a, "%" PRId64, t->r->train.batch)},
     };
-    ll_checkpoint c = {done, tensors, n, meta, sizeof meta / sizeof *meta};
+    ll_checkpoint c = {done, tensors, n, meta, sizeof meta / sizeof *meta, parts, t->comm};
     ll_err rc = ll_checkpoint_save(t->r->out, &c, (int)t->r->train.keep);
     ll_arena_free(a);
     TRY(rc);
+    if (!t->lead) return LL_OK;
     TRY(ll_events_flush(t->events));
     if (t->opts->watch.saved) t->opts->watch.saved(t->opts->watch.context, done, t->r->out);
     return LL_OK;
@@ -331,32 +401,44 @@ static bool validation_due(const trainer *t, int64_t done)
     return done >= t->steps || due(done, t->r->train.eval_every, t->epoch_steps);
 }
 
+/* Do the metrics have the validation of the step resumed after? */
+static ll_err has_score(const trainer *t, int64_t *has)
+{
+    uint8_t *text;
+    size_t n;
+    TRY(ll_file_read(in_folder(t, "metrics.jsonl"), SIZE_MAX / 4, &text, &n));
+    *has =
+        strstr((char *)text,
+               ll_arena_printf(t->arena, "{\"step\":%" PRId64 ",\"val_loss\":", t->first)) != NULL;
+    free(text);
+    return LL_OK;
+}
+
 /* The validation of the step resumed after, where its run was stopped before it had one; and of a
  * run that was over, for the report. */
 static ll_err catch_up(trainer *t)
 {
-    uint8_t *text;
-    size_t n;
     if (t->first == 0 || !validation_due(t, t->first)) return LL_OK;
-    TRY(ll_file_read(in_folder(t, "metrics.jsonl"), SIZE_MAX / 4, &text, &n));
-    bool has = strstr((char *)text,
-                      ll_arena_printf(t->arena, "{\"step\":%" PRId64 ",\"val_loss\":", t->first));
-    free(text);
+    int64_t has = 0;
+    TRY(ll_ranks_agree(t->comm, t->lead ? has_score(t, &has) : LL_OK));
+    TRY(ll_ranks_number(t->comm, &has));
     return has && t->first < t->steps ? LL_OK : validate(t, t->first, !has);
 }
 
 static ll_err loop(trainer *t)
 {
-    for (int64_t step = t->first; step < t->steps && !caught; step++) {
+    TRY(listen(t));
+    for (int64_t step = t->first; step < t->steps && !t->stop; step++) {
         TRY(take_step(t, step));
         int64_t done = step + 1;
         t->report->steps = done;
+        TRY(listen(t));
         if (validation_due(t, done)) TRY(validate(t, done, true));
-        if (done == t->steps || caught || due(done, t->r->train.save_every, t->epoch_steps))
+        if (done == t->steps || t->stop || due(done, t->r->train.save_every, t->epoch_steps))
             TRY(save(t, done));
     }
     bool saved = t->report->steps > t->first || (t->opts->resume && !t->opts->resume_from);
-    return caught && !saved ? save(t, t->first) : LL_OK;
+    return t->stop && !saved ? save(t, t->first) : LL_OK;
 }
 
 /* ---- the end ---- */
@@ -367,7 +449,7 @@ static int by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-static void sum_up(trainer *t)
+static ll_err sum_up(trainer *t)
 {
     ll_train_report *r = t->report;
     const ll_data_info *info = ll_dataset_info(t->data);
@@ -380,22 +462,16 @@ static void sum_up(trainer *t)
     r->step_s = n ? t->times[n / 2] : NAN;
     r->samples_per_s = (double)t->r->train.batch / r->step_s;
     r->tokens_per_s = info->kind == LL_TOKENS ? r->samples_per_s * (double)info->seq : 0;
-    r->bytes_used = ll_exec_bytes(ll_session_exec(t->s)) + ll_evaluator_bytes(t->eval);
+    double used = (double)(ll_exec_bytes(ll_session_exec(t->s)) + ll_evaluator_bytes(t->eval));
+    TRY(ll_ranks_max(t->comm, &used));
+    r->bytes_used = (size_t)used;
     r->seconds = now() - t->began;
-    r->signal = r->steps < t->steps || t->owed ? caught : 0; /* else it was done all the same */
+    r->signal = r->steps < t->steps || t->owed ? t->stop : 0; /* else it was done all the same */
+    return LL_OK;
 }
 
-static ll_err run(trainer *t)
+static ll_err draw_curve(const trainer *t)
 {
-    TRY(set_up(t));
-    t->report->parameters = ll_session_parameters(t->s);
-    t->report->steps = t->report->first = t->first;
-    t->report->val = (ll_score){NAN, NAN, 0};
-    t->report->bytes_planned = ll_session_bytes(t->s) + ll_evaluator_bytes(t->eval);
-    tell_start(t);
-    TRY(catch_up(t));
-    TRY(loop(t));
-    sum_up(t);
     TRY(ll_events_flush(t->events));
     char n[LL_NUMBER_TEXT], d[LL_NUMBER_TEXT];
     const char *caption =
@@ -405,17 +481,47 @@ static ll_err run(trainer *t)
     return ll_curve_of_run(t->r->out, t->r->name, caption);
 }
 
+static ll_err run(trainer *t)
+{
+    TRY(set_up(t));
+    double planned = (double)(ll_session_bytes(t->s) + ll_evaluator_bytes(t->eval));
+    t->flops = ll_session_program(t->s)->flops;
+    TRY(ll_ranks_max(t->comm, &planned));
+    TRY(ll_ranks_sum(t->comm, &t->flops));
+    t->report->parameters = ll_session_parameters(t->s);
+    t->report->steps = t->report->first = t->first;
+    t->report->val = (ll_score){NAN, NAN, 0};
+    t->report->bytes_planned = (size_t)planned;
+    tell_start(t);
+    TRY(catch_up(t));
+    TRY(loop(t));
+    TRY(sum_up(t));
+    return ll_ranks_agree(t->comm, t->lead ? draw_curve(t) : LL_OK);
+}
+
+/* Closing may replace the message of what failed. */
+static ll_err close_all(trainer *t, ll_err rc)
+{
+    char message[1024];
+    snprintf(message, sizeof message, "%s", ll_error_message());
+    tear_down(t, rc != LL_OK && t->comm && ll_job_failure() == LL_FAILURE_ALONE);
+    CHECK(rc == LL_OK || !strcmp(message, ll_error_message()), rc, "%s", message);
+    return rc;
+}
+
 ll_err ll_train(const ll_run *r, const ll_train_opts *opts, ll_train_report *out)
 {
     struct sigaction mine = {.sa_handler = on_signal, .sa_flags = SA_RESTART}, old_int, old_term;
     trainer t = {.r = r, .opts = opts, .report = out, .began = now(), .folder = -1};
     t.arena = ll_arena_new();
     memset(out, 0, sizeof *out);
+    out->ranks = opts->comm ? ll_comm_size(opts->comm) : 1;
+    if (out->ranks > 1) t.comm = opts->comm;
+    t.lead = ll_ranks_lead(t.comm);
     caught = 0;
     sigaction(SIGINT, &mine, &old_int);
     sigaction(SIGTERM, &mine, &old_term);
-    ll_err rc = run(&t);
-    tear_down(&t);
+    ll_err rc = close_all(&t, run(&t));
     sigaction(SIGINT, &old_int, NULL);
     sigaction(SIGTERM, &old_term, NULL);
     return rc;

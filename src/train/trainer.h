@@ -3,6 +3,7 @@
  * What it tells as it goes reaches the caller through ll_watch; it prints nothing itself. */
 #pragma once
 #include "train/evaluate.h"
+#include "train/ranks.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -12,9 +13,12 @@ typedef struct ll_train_start {
     const ll_run *run;
     const ll_data_info *data;
     int64_t parameters, steps, first_step; /* first_step > 0: resumed */
-    size_t bytes; /* of the programs, validation's too: exactly what they will use */
-    double flops; /* of a step */
-    int threads;
+    size_t bytes; /* of the programs, validation's too: exactly what they will use; of the rank that
+                   * needs most */
+    double flops; /* of a step, all ranks together */
+    int threads;  /* of each rank */
+    int ranks;
+    const char *mesh; /* "" for one rank */
     const char *note; /* what a person should know, such as how bf16 is computed; or NULL */
 } ll_train_start;
 
@@ -33,6 +37,7 @@ typedef struct ll_watch {
 } ll_watch;
 
 typedef struct ll_train_opts {
+    ll_comm *comm; /* NULL: this process alone */
     bool resume;
     const char *resume_from; /* a checkpoint; NULL: the run folder's newest */
     ll_watch watch;
@@ -45,13 +50,18 @@ typedef struct ll_train_report {
     ll_score val;
     double step_s; /* median of the last 65536 */
     double samples_per_s, tokens_per_s, seconds, first_step_s;
-    size_t bytes_planned, bytes_used;
-    int signal; /* that stopped it before its end, or 0 */
+    size_t bytes_planned, bytes_used; /* of the rank with most */
+    int ranks;
+    char mesh[LL_MESH_TEXT]; /* "" for one rank */
+    int signal;              /* that stopped it before its end, or 0 */
 } ll_train_report;
 
 /* Trains a finished run; its folder is made, and what an earlier run left there goes, unless this
  * one resumes it. Runs that stop by SIGINT or SIGTERM save and return LL_OK with the signal in the
- * report. */
+ * report. Collective over opts->comm: a signal to any rank stops all of them after the same step;
+ * watch is called on rank 0 alone, which also writes all but the tensors of checkpoints. After a
+ * failure that befell this rank alone (comm/job.h) what is shared stays open, since the others do
+ * not come to close it: end the job. */
 ll_err ll_train(const ll_run *r, const ll_train_opts *opts, ll_train_report *out);
 
 #ifdef __cplusplus

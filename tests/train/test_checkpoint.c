@@ -30,7 +30,8 @@ static void fill(int64_t step)
 static ll_err save(const char *run, int64_t step, int keep)
 {
     fill(step);
-    const ll_checkpoint c = {step, model, 3, meta, 2};
+    const ll_checkpoint c = {
+        .step = step, .tensors = model, .n_tensors = 3, .meta = meta, .n_meta = 2};
     return ll_checkpoint_save(run, &c, keep);
 }
 
@@ -47,7 +48,7 @@ static int64_t load_latest(const char *run)
     memset(weight, 0x7f, sizeof weight);
     memset(moment, 0x7f, sizeof moment);
     ll_st_file *f;
-    if (ll_checkpoint_open_latest(run, &f) != LL_OK) return -2;
+    if (ll_checkpoint_open_latest(NULL, run, &f) != LL_OK) return -2;
     if (!f) return -1;
     int64_t step, epoch, seed;
     assert_int_equal(ll_checkpoint_load(f, model, 3, true), LL_OK);
@@ -150,7 +151,7 @@ static void damage_is_named(void **state)
     assert_int_equal(load_latest(run), -2);
     assert_non_null(strstr(ll_error_text(), "the run's only one"));
     ll_st_file *f;
-    assert_int_equal(ll_checkpoint_open(tmpdir_path(state, "none"), &f), LL_E_IO);
+    assert_int_equal(ll_checkpoint_open(NULL, tmpdir_path(state, "none"), &f), LL_E_IO);
     assert_non_null(strstr(ll_error_text(), "none: No such file"));
 }
 
@@ -159,7 +160,7 @@ static void wrong_models(void **state)
     const char *run = *state;
     assert_int_equal(save(run, 1, 0), LL_OK);
     ll_st_file *f;
-    assert_int_equal(ll_checkpoint_open_latest(run, &f), LL_OK);
+    assert_int_equal(ll_checkpoint_open_latest(NULL, run, &f), LL_OK);
     float other[ROWS * COLS];
     memset(other, 0x7f, sizeof other);
     const struct {
@@ -227,7 +228,7 @@ static void every_bit_counts(void **state)
         int64_t step = -1;
         memset(weight, 0x7f, sizeof weight);
         memset(moment, 0x7f, sizeof moment);
-        if (ll_checkpoint_open(path, &f) != LL_OK) {
+        if (ll_checkpoint_open(NULL, path, &f) != LL_OK) {
             seen++;
             continue;
         }

@@ -144,8 +144,11 @@ static void mistakes_are_named(void **state)
         /* keys */
         {"train:\n  batch: 4\n  bacth: 4\n", {"x.yaml:3", "train.bacth", "train.batch?"}},
         {"trian: {batch: 4}", {"x.yaml:1", "'trian' is not a section", "did you mean train?"}},
-        {"\n\nparallel: 4", {"x.yaml:3: 'parallel' is not a key"}},
-        {"parallel: {mesh: 1}", {"'parallel' is not a section"}},
+        {"\n\nplan: 4", {"x.yaml:3: 'plan' is not a key"}},
+        {"plan: {mesh: 1}", {"'plan' is not a section"}},
+        {"parallel: {zero: 4}",
+         {"x.yaml:1: parallel.zero is '4', want a whole number from 0 to 3"}},
+        {"parallel: {messh: a}", {"x.yaml:1", "did you mean parallel.mesh?"}},
         {"data: {batch: 4}", {"data.batch", "did you mean train.batch?"}},
         {"model: {name: sentence,\n layer: 3}", {"x.yaml:2", "layer", "did you mean layers?"}},
         {"model: {name: sentense}", {"x.yaml:1", "sentense", "did you mean sentence?"}},

@@ -38,7 +38,7 @@ static void round_trip(void **state)
     assert_int_equal(tmpdir_count(*state), 1);
     ll_st_file *f;
     assert_int_equal(ll_st_open(path, &f), LL_OK);
-    assert_int_equal(ll_st_check(f), LL_OK);
+    assert_int_equal(ll_st_check(NULL, f), LL_OK);
     assert_int_equal(ll_st_count(f), N_ALL);
     for (int i = 0; i < N_ALL; i++) {
         uint8_t back[64];
@@ -107,7 +107,7 @@ static void nothing_at_all(void **state)
     assert_int_equal(ll_st_open(path, &f), LL_OK);
     assert_int_equal(ll_st_count(f), 0);
     assert_null(ll_st_find(f, "x"));
-    assert_int_equal(ll_st_check(f), LL_OK);
+    assert_int_equal(ll_st_check(NULL, f), LL_OK);
     ll_st_close(f);
 }
 
@@ -276,7 +276,7 @@ static void every_cut_is_noticed(void **state)
         bytes[i] ^= 16;
         assert_int_equal(ll_file_write(cut, bytes, n), LL_OK);
         assert_int_equal(ll_st_open(cut, &f), LL_OK);
-        assert_int_equal(ll_st_check(f), LL_E_IO);
+        assert_int_equal(ll_st_check(NULL, f), LL_E_IO);
         assert_non_null(strstr(ll_error_text(), "checksum is"));
         ll_st_close(f);
         bytes[i] ^= 16;
@@ -287,7 +287,7 @@ static void every_cut_is_noticed(void **state)
     /* cut after it was opened */
     assert_int_equal(ll_st_open(path, &f), LL_OK);
     assert_int_equal(truncate(path, (off_t)n - 1), 0);
-    assert_int_equal(ll_st_check(f), LL_E_IO);
+    assert_int_equal(ll_st_check(NULL, f), LL_E_IO);
     assert_non_null(strstr(ll_error_text(), "too early"));
     ll_st_close(f);
 }
@@ -313,7 +313,7 @@ static void full_disk(void **state)
         assert_int_equal(tmpdir_count(*state), 1);
         ll_st_file *f;
         assert_int_equal(ll_st_open(path, &f), LL_OK);
-        assert_int_equal(ll_st_check(f), LL_OK);
+        assert_int_equal(ll_st_check(NULL, f), LL_OK);
         assert_int_equal(ll_st_count(f), N_ALL);
         ll_st_close(f);
     }

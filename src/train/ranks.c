@@ -1,0 +1,63 @@
+/* ranks.c: small agreements between the ranks of a run. */
+#include "train/ranks.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+ll_err ll_run_mesh(const ll_run *r, int size, char out[LL_MESH_TEXT])
+{
+    ll_mesh m;
+    const char *text = r->parallel.mesh;
+    snprintf(out, LL_MESH_TEXT, "data=%d", size);
+    TRY(ll_mesh_parse(*text ? text : out, &m));
+    CHECK(size > 1 || m.n_rank == 1, LL_E_SHARD,
+          "mesh \"%s\" is of %d ranks, but there is one: use -n %d, or --mesh \"\"", text, m.n_rank,
+          m.n_rank);
+    TRY(ll_mesh_fits(&m, size));
+    ll_mesh_text(&m, out);
+    return LL_OK;
+}
+
+bool ll_ranks_lead(const ll_comm *c)
+{
+    return !c || ll_comm_rank(c) == 0;
+}
+
+ll_err ll_ranks_agree(ll_comm *c, ll_err mine)
+{
+    return c ? ll_comm_agree(c, mine) : mine;
+}
+
+ll_err ll_ranks_number(ll_comm *c, int64_t *v)
+{
+    return c ? ll_comm_broadcast(c, v, sizeof *v, LL_U8, 0, NULL) : LL_OK;
+}
+
+ll_err ll_ranks_text(ll_comm *c, char *text, size_t bytes)
+{
+    return c ? ll_comm_broadcast(c, text, (int64_t)bytes, LL_U8, 0, NULL) : LL_OK;
+}
+
+ll_err ll_ranks_xor(ll_comm *c, uint32_t *v)
+{
+    if (!c) return LL_OK;
+    int size = ll_comm_size(c);
+    uint32_t *all = (uint32_t *)calloc((size_t)size, sizeof *all);
+    CHECK(all, LL_E_MEM, "no memory for a number of each of %d ranks", size);
+    all[ll_comm_rank(c)] = *v;
+    ll_err rc = ll_comm_allgather(c, all, size, LL_I32, NULL);
+    *v = 0;
+    for (int r = 0; r < size; r++) *v ^= all[r];
+    free(all);
+    return rc;
+}
+
+ll_err ll_ranks_max(ll_comm *c, double *v)
+{
+    return c ? ll_comm_allreduce(c, v, 1, LL_F64, LL_REDUCE_MAX, NULL) : LL_OK;
+}
+
+ll_err ll_ranks_sum(ll_comm *c, double *v)
+{
+    return c ? ll_comm_allreduce(c, v, 1, LL_F64, LL_REDUCE_SUM, NULL) : LL_OK;
+}

@@ -1,0 +1,25 @@
+/* ranks.h: what training says to the other ranks of a run, besides what its programs do. Each is
+ * collective; c NULL: this process is alone, and nothing is done. */
+#pragma once
+#include "mesh/mesh.h"
+#include "train/run.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* The mesh that a run on so many ranks is cut over, as text. Local. Fails where the run's mesh is
+ * not of so many. */
+ll_err ll_run_mesh(const ll_run *r, int size, char out[LL_MESH_TEXT]);
+
+bool ll_ranks_lead(const ll_comm *c); /* Local. Does this one print, and write to the run folder? */
+ll_err ll_ranks_agree(ll_comm *c, ll_err mine);
+ll_err ll_ranks_number(ll_comm *c, int64_t *v); /* rank 0's */
+ll_err ll_ranks_text(ll_comm *c, char *text, size_t bytes);
+ll_err ll_ranks_xor(ll_comm *c, uint32_t *v);
+ll_err ll_ranks_max(ll_comm *c, double *v);
+ll_err ll_ranks_sum(ll_comm *c, double *v);
+
+#ifdef __cplusplus
+}
+#endif
