@@ -97,8 +97,8 @@ typedef struct ll_loader_opts {
     ll_sampling how;
     int64_t batch; /* samples in a whole batch: batch k holds positions k*batch .. */
     int64_t start; /* the first batch wanted (the step resumed at) */
-    /* The part of each batch that is read here: samples first .. first+count-1; count 0: all. every:
-     * of every so many samples of the batch, one part after another (0: of the batch). */
+    /* The part of each batch that is read here: samples first .. first+count-1; count 0: all.
+     * every: of every so many samples of the batch, one part after another (0: of the batch). */
     int64_t first, count, every;
 } ll_loader_opts;
 
