@@ -177,6 +177,16 @@ static ll_err fit_crowded_links(ll_tuning *t)
     return LL_OK;
 }
 
+/* Ranks that have waited for each other only, as new ones have, may all be on one core, for who
+ * waits yields and is no load. Work for a while without yielding spreads them, as a training step
+ * does. */
+static void work_alone(char *room, double seconds)
+{
+    const void *from[2] = {room, room + WORK};
+    for (double until = ll_tuner_now() + seconds; ll_tuner_now() < until;)
+        ll_fold(room, from, 2, WORK / 64, LL_F32, LL_REDUCE_SUM);
+}
+
 ll_err ll_tuner_fit(ll_tuning *t)
 {
     t->model.share = share(t->c);
@@ -185,6 +195,7 @@ ll_err ll_tuner_fit(ll_tuning *t)
                                          : ll_raise(LL_E_MEM, __FILE__, __LINE__, __func__,
                                                     "no memory for the tuner's messages"));
     if (rc == LL_OK) memset(room, 0, 3 * (size_t)WORK);
+    if (rc == LL_OK) work_alone(room, 0.03 * t->budget_s);
     if (rc == LL_OK) rc = fit_links(t, room);
     if (rc == LL_OK) rc = fit_work(t, room);
     free(room);

@@ -1,10 +1,13 @@
 /* tuner_measure.c: the shortlist of each cell, against the clock. Cells have shares of the time
  * that is left. In a cell every way is run a few times; those far behind are dropped, then those
- * behind, and the others run on, in turns: whatever disturbs disturbs them alike. A repetition
- * begins with a barrier and counts for as long as the slowest rank took; of a way's repetitions the
- * lowest tenth counts, which neither one lucky nor many disturbed ones move.
+ * behind, and the others run on, in turns: whatever disturbs disturbs them alike. A way leaves data
+ * in caches as the next one likes it or not; so ranks write their data before each repetition, as
+ * they do in life, and the order changes from round to round. A repetition begins with a barrier
+ * and counts for as long as the slowest rank took; of a way's repetitions the lowest tenth counts,
+ * which neither one lucky nor many disturbed ones move.
  *
  * Every decision follows from numbers that all ranks have from one reduction: all decide alike. */
+#include "base/rng.h"
 #include "comm/tuner_int.h"
 
 #include <math.h>
@@ -12,7 +15,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { RUNS_MAX = 60, SHORT_MAX = 12 };
+enum { RUNS_MAX = 60, SHORT_MAX = 12, CACHE = 4 << 20 };
 
 typedef struct bench {
     ll_tuning *t;
@@ -29,6 +32,7 @@ static ll_err time_once(const bench *b, const ll_tune_cell *cell, const ll_tuned
         .data = b->data, .out = b->data + cell->bytes, .dtype = LL_F32, .algo = w->algo};
     call.site = "tuner";
     ll_tuner_spec(b->t, cell, w, &call.spec);
+    if (cell->bytes <= CACHE) memset(b->data, 0, cell->bytes);
     TRY(ll_comm_barrier(b->c));
     double from = ll_tuner_now();
     TRY(ll_comm_run(b->c, &call));
