@@ -47,9 +47,11 @@ static char *more(ll_arena *arena)
     ll_buf b = {.arena = arena};
     ll_buf_puts(&b, "Bundled runs:");
     for (const ll_bundled *r = ll_bundled_runs(); r->name; r++) ll_buf_printf(&b, " %s", r->name);
-    ll_buf_puts(&b,
-                "\n\nSIGINT and SIGTERM save a checkpoint and end the run; --resume goes on from "
-                "it, to the same bits.\n\nSettings:\n");
+    ll_buf_puts(
+        &b, "\n\nSIGINT and SIGTERM save a checkpoint and end the run; --resume goes on from "
+            "it, to the same bits. With -n they reach every rank; under mpirun send it SIGUSR1, "
+            "which does the same: mpirun itself kills ranks soon after the others.\n\nSettings:"
+            "\n");
     ll_buf_puts(&b, ll_run_help(arena));
     return b.text;
 }
@@ -225,7 +227,7 @@ static ll_err run_ranks(const opts *o, ll_run *r)
     bool child;
     char mesh[LL_MESH_TEXT];
     if (o->ranks) TRY(ll_run_mesh(r, (int)o->ranks, mesh)); /* rather than by every rank */
-    TRY(ll_cli_launch(o->ranks, &child));
+    TRY(ll_cli_launch_kindly(o->ranks, &child));
     ll_comm *c;
     TRY(ll_comm_open(&(ll_comm_opts){.timeout_s = r->parallel.timeout}, &c));
     return ll_cli_leave(c, train(o, c, r));

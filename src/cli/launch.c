@@ -1,7 +1,10 @@
 /* launch.c: ranks through mpiexec, and their failures on one screen.
  *
  * The launching process replaces itself by mpiexec, so signals and the exit status need no care.
- * The ranks get the same words and see by their environment that they are ranks already.
+ * (Where ranks want to save before they stop it waits for mpiexec instead, and passes SIGUSR1 on
+ * for SIGTERM and SIGINT: launchers give that to every rank, but answer the others by killing the
+ * ranks a second later.) The ranks get the same words and see by their environment that they are
+ * ranks already.
  *
  * Who prints a failure? One that all ranks share (job.h) is printed by the rank it befell. Of one
  * that may be a single rank's nobody knows more than that: rank 0 prints at once and ends the job,
@@ -13,11 +16,14 @@
 #include "comm/job.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <omp.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -70,8 +76,53 @@ void ll_cli_launch_env(int64_t ranks)
     }
 }
 
+/* ---- waiting for mpiexec ---- */
+
+static volatile sig_atomic_t mpiexec_pid, asked;
+
+static void pass_on(int number)
+{
+    kill((pid_t)mpiexec_pid, asked++ ? number : SIGUSR1); /* who asks twice does not want to wait */
+}
+
+/* Does not return. */
+static void wait_for_mpiexec(pid_t child, const sigset_t *old)
+{
+    struct sigaction mine = {.sa_handler = pass_on, .sa_flags = SA_RESTART};
+    mpiexec_pid = child;
+    sigaction(SIGINT, &mine, NULL);
+    sigaction(SIGTERM, &mine, NULL);
+    sigprocmask(SIG_SETMASK, old, NULL);
+    int status = 0;
+    while (waitpid(child, &status, 0) < 0 && errno == EINTR) continue;
+    _exit(WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status));
+}
+
+/* Returns in a new process, away from the terminal's signals, that ends when this one does. */
+static ll_err stay_behind(void)
+{
+    sigset_t both, old;
+    sigemptyset(&both);
+    sigaddset(&both, SIGINT);
+    sigaddset(&both, SIGTERM);
+    sigprocmask(SIG_BLOCK, &both, &old);
+    pid_t parent = getpid(), child = fork();
+    if (child > 0) wait_for_mpiexec(child, &old);
+    sigprocmask(SIG_SETMASK, &old, NULL);
+    CHECK(child == 0, LL_E_SYS, "no process for mpiexec: %s", strerror(errno));
+    prctl(PR_SET_PDEATHSIG, SIGTERM);
+    if (getppid() != parent) _exit(1);
+    setpgid(0, 0);
+    int nothing = open("/dev/null", O_RDONLY); /* reading from the terminal would stop it */
+    if (nothing > 0) dup2(nothing, 0);
+    if (nothing > 2) close(nothing);
+    return LL_OK;
+}
+
+/* ---- launching ---- */
+
 /* Becomes mpiexec; returns only with a failure. */
-static ll_err become_mpiexec(int64_t ranks)
+static ll_err become_mpiexec(int64_t ranks, bool stay)
 {
     char self[4096], count[24];
     ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
@@ -91,6 +142,7 @@ static ll_err become_mpiexec(int64_t ranks)
     ll_cli_launch_env(ranks);
     setenv(LAUNCHED, count, 1);
     fflush(NULL);
+    if (stay) TRY(stay_behind());
     execvp(argv[0], argv);
     int why = errno;
     free(argv);
@@ -127,7 +179,7 @@ static void tell_crashes(void)
     }
 }
 
-ll_err ll_cli_launch(int64_t ranks, bool *child)
+static ll_err launch(int64_t ranks, bool stay, bool *child)
 {
     *child = true;
     const char *launched = getenv(LAUNCHED);
@@ -142,7 +194,17 @@ ll_err ll_cli_launch(int64_t ranks, bool *child)
           (long long)ranks, size);
     if (ranks == 1 || size == ranks) return LL_OK;
     *child = false;
-    return become_mpiexec(ranks);
+    return become_mpiexec(ranks, stay);
+}
+
+ll_err ll_cli_launch(int64_t ranks, bool *child)
+{
+    return launch(ranks, false, child);
+}
+
+ll_err ll_cli_launch_kindly(int64_t ranks, bool *child)
+{
+    return launch(ranks, true, child);
 }
 
 static void pause_s(double s)

@@ -23,6 +23,9 @@ const char *ll_cli_name(void); /* "loopline train": of those words */
  * only if that fails. Before MPI is initialised; ranks get the very words of this program, -n
  * among them. */
 ll_err ll_cli_launch(int64_t ranks, bool *child);
+/* The same for ranks that want to save when they are asked to stop: the launching process stays,
+ * and the first SIGTERM or SIGINT reaches them as SIGUSR1. */
+ll_err ll_cli_launch_kindly(int64_t ranks, bool *child);
 /* The mpiexec that would be used: LOOPLINE_MPIEXEC, or the one found at build. */
 const char *ll_cli_mpiexec(void);
 /* What the ranks get through the environment: may more ranks than cores run, how they wait, their

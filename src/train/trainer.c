@@ -3,8 +3,9 @@
  * 1. Everything that metrics.jsonl and checkpoints hold is a function of the run file alone: two
  *    runs give the same bytes, and so does a run that was stopped and resumed. Times go elsewhere.
  * 2. A checkpoint after step k has all that step k+1 needs; data position is the step number.
- * 3. A signal ends the loop after the step under way, a validation at once; the checkpoint is then
- *    written as usual. A validation cut short is owed: the resumed run begins with it.
+ * 3. A signal (SIGINT, SIGTERM, or SIGUSR1, which launchers pass on) ends the loop after the step
+ *    under way, a validation at once; the checkpoint is then written as usual. A validation cut
+ *    short is owed: the resumed run begins with it.
  * 4. What is in the run folder is left alone until everything that can be refused has been.
  * 5. Ranks take the same steps and decisions: what may differ between them (files, signals) is
  *    agreed on. Rank 0 alone writes to the run folder, but for the tensors of checkpoints. */
@@ -59,7 +60,7 @@ static volatile sig_atomic_t caught;
 
 static void on_signal(int sig)
 {
-    caught = sig;
+    caught = sig == SIGUSR1 ? SIGTERM : sig;
 }
 
 static double now(void)
@@ -511,7 +512,8 @@ static ll_err close_all(trainer *t, ll_err rc)
 
 ll_err ll_train(const ll_run *r, const ll_train_opts *opts, ll_train_report *out)
 {
-    struct sigaction mine = {.sa_handler = on_signal, .sa_flags = SA_RESTART}, old_int, old_term;
+    static const int signals[] = {SIGINT, SIGTERM, SIGUSR1};
+    struct sigaction mine = {.sa_handler = on_signal, .sa_flags = SA_RESTART}, old[3];
     trainer t = {.r = r, .opts = opts, .report = out, .began = now(), .folder = -1};
     t.arena = ll_arena_new();
     memset(out, 0, sizeof *out);
@@ -519,10 +521,8 @@ ll_err ll_train(const ll_run *r, const ll_train_opts *opts, ll_train_report *out
     if (out->ranks > 1) t.comm = opts->comm;
     t.lead = ll_ranks_lead(t.comm);
     caught = 0;
-    sigaction(SIGINT, &mine, &old_int);
-    sigaction(SIGTERM, &mine, &old_term);
+    for (int i = 0; i < 3; i++) sigaction(signals[i], &mine, &old[i]);
     ll_err rc = close_all(&t, run(&t));
-    sigaction(SIGINT, &old_int, NULL);
-    sigaction(SIGTERM, &old_term, NULL);
+    for (int i = 0; i < 3; i++) sigaction(signals[i], &old[i], NULL);
     return rc;
 }
