@@ -1,0 +1,251 @@
+/* Training on many ranks as a user starts it: losses of every mesh are the serial run's, runs are
+ * stopped and resumed on other meshes, and what cannot be is said once. */
+#include "cli/program.h"
+
+#include <dirent.h>
+#include <math.h>
+
+/* 11 of 600 samples are validated in parts of 6 and 5, in the end 30 of them: none divides well. */
+static const char mlp[] = "model: {name: mlp, image: 10, width: 30, depth: 2, classes: 5}\n"
+                          "data: {name: synthetic, samples: 600}\n"
+                          "train: {batch: 18, micro_batch: 6, steps: 8, eval_every: 3, "
+                          "eval_samples: 11,\n  save_every: 4, log_every: 1, clip: 1, threads: 1}\n"
+                          "parallel: {timeout: 20}\n";
+static const char lenet[] = "model: {name: lenet5}\n"
+                            "data: {name: synthetic, samples: 200}\n"
+                            "train: {batch: 6, steps: 4, optimizer: momentum, eval_samples: 7,\n"
+                            "  save_every: 2, log_every: 1, threads: 1}\n"
+                            "parallel: {timeout: 20}\n";
+/* Goes on until it is stopped. */
+static const char endless[] = "model: {name: mlp, image: 10, width: 30, depth: 2, classes: 5}\n"
+                              "data: {name: synthetic, samples: 600}\n"
+                              "train: {batch: 8, steps: 1000000, eval_every: 1000000, "
+                              "save_every: 1000000,\n  log_every: 1, threads: 1}\n"
+                              "parallel: {timeout: 20}\n";
+
+static void write_runs(void *const *state)
+{
+    write_text(tmpdir_path(state, "mlp.yaml"), mlp);
+    write_text(tmpdir_path(state, "lenet.yaml"), lenet);
+    write_text(tmpdir_path(state, "endless.yaml"), endless);
+}
+
+/* ---- metrics ---- */
+
+/* The lines of metrics.jsonl, but for validations of steps in skip (ends with 0). */
+static json_t *lines_of(void *const *state, const char *run, const int *skip)
+{
+    char name[128], *rest = NULL;
+    snprintf(name, sizeof name, "%s/metrics.jsonl", run);
+    char *text = read_whole(tmpdir_path(state, name), NULL);
+    if (!text) fail_msg("%s: no such file", name);
+    json_t *list = json_array();
+    for (char *l = strtok_r(text, "\n", &rest); l; l = strtok_r(NULL, "\n", &rest)) {
+        json_t *j = json_of(l);
+        bool drop = false;
+        for (const int *s = skip; s && *s; s++)
+            drop |= json_num(j, "step") == *s && json_object_get(j, "val_loss");
+        if (drop)
+            json_decref(j);
+        else
+            json_array_append_new(list, j);
+    }
+    free(text);
+    return list;
+}
+
+static void assert_close(void *const *state, const char *run, const char *serial, const int *skip)
+{
+    json_t *a = lines_of(state, serial, skip), *b = lines_of(state, run, skip), *v;
+    assert_int_equal(json_array_size(a), json_array_size(b));
+    for (size_t i = 0; i < json_array_size(a); i++) {
+        const char *key;
+        json_t *x = json_array_get(a, i), *y = json_array_get(b, i);
+        assert_int_equal(json_object_size(x), json_object_size(y));
+        json_object_foreach(x, key, v)
+        {
+            double want = json_number_value(v), have = json_num(y, key);
+            if (!(fabs(want - have) <= 1e-4 * fabs(want)))
+                fail_msg("%s line %zu: %s is %.9g, serially %.9g", run, i + 1, key, have, want);
+        }
+    }
+    json_decref(a);
+    json_decref(b);
+}
+
+/* ---- every mesh ---- */
+
+typedef struct layout {
+    const char *run;
+    int ranks;
+    const char *mesh;
+    int zero;
+} layout;
+
+static const layout layouts[] = {
+    {"mlp", 2, "", 0},           {"mlp", 3, "data=3", 2},
+    {"mlp", 4, "data=4", 3},     {"mlp", 4, "data=2,tensor=2", 1},
+    {"mlp", 2, "tensor=2", 0},   {"mlp", 4, "rows=2,cols=2", 0},
+    {"lenet", 2, "height=2", 0}, {"lenet", 4, "data=2,width=2", 1},
+    {"lenet", 3, "filter=3", 0},
+};
+
+static void losses_are_the_serial_ones(void **state)
+{
+    write_runs(state);
+    must(*state, "train mlp.yaml --out mlp");
+    must(*state, "train lenet.yaml --out lenet");
+    for (size_t i = 0; i < sizeof layouts / sizeof *layouts; i++) {
+        const layout *l = &layouts[i];
+        char line[256], out[32];
+        snprintf(out, sizeof out, "out%zu", i);
+        snprintf(line, sizeof line, "train %s.yaml -n %d %s %s --zero %d --json --out %s", l->run,
+                 l->ranks, *l->mesh ? "--mesh" : "", l->mesh, l->zero, out);
+        json_t *j = prints_json(*state, line);
+        assert_int_equal(json_num(j, "ranks"), l->ranks);
+        assert_string_equal(json_string_value(json_object_get(j, "mesh")),
+                            *l->mesh ? l->mesh : "data=2");
+        assert_int_equal(json_num(j, "peak_bytes_planned"), json_num(j, "peak_bytes_used"));
+        json_decref(j);
+        assert_close(state, out, l->run, NULL);
+    }
+}
+
+/* ---- checkpoints ---- */
+
+static void resumes_on_any_mesh(void **state)
+{
+    static const int ends[] = {4, 6, 0}; /* validations of runs that ended there */
+    write_runs(state);
+    must(*state, "train mlp.yaml --out whole");
+    must(*state, "train mlp.yaml -n 2 --zero 3 --set train.steps=4 --out a");
+    must(*state, "train mlp.yaml -n 4 --mesh data=2,tensor=2 --zero 1 --set train.steps=6 --out a "
+                 "--resume");
+    must(*state, "train mlp.yaml --out a --resume");
+    assert_close(state, "a", "whole", ends);
+    must(*state, "train mlp.yaml --set train.steps=4 --out b");
+    must(*state, "train mlp.yaml -n 3 --mesh tensor=3 --out b --resume");
+    assert_close(state, "b", "whole", ends);
+    char *text = read_whole(tmpdir_path(state, "b/run.yaml"), NULL);
+    assert_non_null(strstr(text, "mesh: \"tensor=3\""));
+    free(text);
+    /* Where the mesh stays the same bits stay the same. */
+    must(*state, "train mlp.yaml -n 2 --zero 2 --out c");
+    must(*state, "train mlp.yaml -n 2 --zero 2 --set train.steps=4 --out d");
+    must(*state, "train d -n 2 --set train.steps=8 --resume");
+    assert_close(state, "d", "c", ends);
+    assert_same_file(tmpdir_path(state, "c/checkpoints/step-00000008.safetensors"),
+                     tmpdir_path(state, "d/checkpoints/step-00000008.safetensors"));
+}
+
+/* ---- signals ---- */
+
+static int parent_of(int pid, char comm[32])
+{
+    char path[64];
+    snprintf(path, sizeof path, "/proc/%d/stat", pid);
+    FILE *f = fopen(path, "r");
+    int parent = 0;
+    if (!f || fscanf(f, "%*d (%31[^)]) %*c %d", comm, &parent) != 2) parent = 0;
+    if (f) fclose(f);
+    return parent;
+}
+
+/* A rank that the program with this pid has started, the last one found; 0: there is none yet. */
+static pid_t rank_of(pid_t launcher)
+{
+    DIR *d = opendir("/proc");
+    pid_t found = 0;
+    for (struct dirent *e; (e = readdir(d));) {
+        char comm[32] = "", other[32];
+        int pid = atoi(e->d_name), up = pid ? parent_of(pid, comm) : 0;
+        if (strcmp(comm, "loopline") || pid == launcher) continue;
+        while (up > 1 && up != launcher) up = parent_of(up, other);
+        if (up == launcher) found = pid;
+    }
+    closedir(d);
+    return found;
+}
+
+static bool has_lines(void *const *state, const char *path, int n)
+{
+    char *text = read_whole(tmpdir_path(state, path), NULL);
+    int lines = 0;
+    for (const char *c = text; c && *c; c++) lines += *c == '\n';
+    free(text);
+    return lines >= n;
+}
+
+/* Starts the endless run on two ranks, and waits for it to get going. */
+static pid_t begin(void *const *state)
+{
+    const char *words[] = {"train",  "endless.yaml", "-n",  "2",      "--mesh",
+                           "data=2", "--out",        "out", "--json", NULL};
+    write_runs(state);
+    pid_t child = program_start(*state, NULL, words);
+    for (int i = 0; i < 4000 && !has_lines(state, "out/metrics.jsonl", 3); i++) sleep_ms(5);
+    return child;
+}
+
+static void any_rank_stops_all(void **state)
+{
+    for (int whom = 0; whom < 2; whom++) { /* the launching process, and a rank */
+        pid_t child = begin(state), rank = rank_of(child);
+        assert_true(rank > 0);
+        kill(whom ? rank : child, SIGTERM);
+        outcome o = program_wait(*state, child);
+        if (o.status) fail_msg("status %d\n%s", o.status, o.err);
+        json_t *j = json_of(o.out);
+        int steps = (int)json_num(j, "steps");
+        assert_int_equal(json_num(j, "signal"), SIGTERM);
+        json_decref(j);
+        outcome_free(&o);
+        char name[64];
+        snprintf(name, sizeof name, "out/checkpoints/step-%08d.safetensors", steps);
+        assert_true(steps > 0 && file_exists(tmpdir_path(state, name)));
+        must(*state, "train out -n 3 --mesh data=3 --resume --set train.steps=%d", steps + 2);
+        assert_true(has_lines(state, "out/metrics.jsonl", steps + 3));
+        char command[600];
+        snprintf(command, sizeof command, "rm -rf %s", tmpdir_path(state, "out"));
+        assert_int_equal(system(command), 0);
+    }
+}
+
+static void a_missing_rank_ends_it(void **state)
+{
+    pid_t child = begin(state), rank = rank_of(child);
+    assert_true(rank > 0);
+    kill(rank, SIGKILL);
+    outcome o = program_wait(*state, child);
+    assert_true(o.status != 0);
+    if (!strstr(o.err, "died") && !strstr(o.err, "KILLED")) fail_msg("nothing is said: %s", o.err);
+    outcome_free(&o);
+}
+
+/* ---- what cannot be ---- */
+
+static void refuses_what_cannot_be(void **state)
+{
+    write_runs(state);
+    refuses(*state, 1, "train mlp.yaml -n 3 --mesh data=2 --out x",
+            "mesh \"data=2\" is of 2 ranks, but there are 3: use data=3, or -n 2");
+    refuses(*state, 1, "train mlp.yaml --mesh data=2 --out x", "use -n 2");
+    refuses(*state, 1, "train mlp.yaml -n 2 --mesh dta=2 --out x", "did you mean data?");
+    refuses(*state, 1, "train mlp.yaml -n 2 --zero 4 --out x", "parallel.zero");
+    refuses(*state, 1, "train mlp.yaml -n 2 --mesh height=2 --out x",
+            "rank 0: ", "height=2: nothing in mlp can be cut along this axis");
+    refuses(*state, 1, "train mlp.yaml -n 4 --set train.micro_batch=3 --out x",
+            "dimension 0 of x has 3 elements, fewer than the 4 ranks that share it");
+    refuses(*state, 1, "train mlp.yaml -n 2 --resume --out x", "x has no checkpoint");
+    assert_false(file_exists(tmpdir_path(state, "x")));
+}
+
+int main(void)
+{
+#define TEST(f) cmocka_unit_test_setup_teardown(f, tmpdir_setup, tmpdir_teardown)
+    const struct CMUnitTest tests[] = {
+        TEST(losses_are_the_serial_ones), TEST(resumes_on_any_mesh),    TEST(any_rank_stops_all),
+        TEST(a_missing_rank_ends_it),     TEST(refuses_what_cannot_be),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
