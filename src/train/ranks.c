@@ -33,6 +33,17 @@ ll_err ll_ranks_number(ll_comm *c, int64_t *v)
     return c ? ll_comm_broadcast(c, v, sizeof *v, LL_U8, 0, NULL) : LL_OK;
 }
 
+ll_err ll_ranks_same(ll_comm *c, int64_t v, const char *what)
+{
+    int64_t first = v;
+    TRY(ll_ranks_number(c, &first));
+    ll_err rc = LL_OK;
+    if (v != first)
+        rc = ll_raise(LL_E_CONFIG, __FILE__, __LINE__, __func__,
+                      "%s is not the same here as on rank 0: give every rank the same files", what);
+    return ll_ranks_agree(c, rc);
+}
+
 ll_err ll_ranks_text(ll_comm *c, char *text, size_t bytes)
 {
     return c ? ll_comm_broadcast(c, text, (int64_t)bytes, LL_U8, 0, NULL) : LL_OK;

@@ -16,6 +16,8 @@ bool ll_ranks_lead(const ll_comm *c); /* Local. Does this one print, and write t
 ll_err ll_ranks_agree(ll_comm *c, ll_err mine);
 ll_err ll_ranks_number(ll_comm *c, int64_t *v); /* rank 0's */
 ll_err ll_ranks_text(ll_comm *c, char *text, size_t bytes);
+/* Fails on all ranks where one's v is not rank 0's; what: "the run file". */
+ll_err ll_ranks_same(ll_comm *c, int64_t v, const char *what);
 ll_err ll_ranks_xor(ll_comm *c, uint32_t *v);
 ll_err ll_ranks_max(ll_comm *c, double *v);
 ll_err ll_ranks_sum(ll_comm *c, double *v);

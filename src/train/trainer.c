@@ -11,6 +11,7 @@
  *    agreed on. Rank 0 alone writes to the run folder, but for the tensors of checkpoints. */
 #include "train/trainer.h"
 
+#include "base/crc32c.h"
 #include "base/file.h"
 #include "base/text.h"
 #include "comm/job.h"
@@ -204,11 +205,31 @@ static ll_err open_loader(trainer *t)
     return ll_loader_open(t->data, &o, &t->loader);
 }
 
+/* For the report that names a rank which the others wait for. */
+static void doing(const trainer *t, const char *what)
+{
+    if (t->comm) ll_comm_doing(t->comm, what);
+}
+
+/* Ranks of several nodes may have found other files. */
+static ll_err check_alike(trainer *t)
+{
+    const char *text = ll_run_print(t->r, t->arena);
+    const ll_data_info *d = ll_dataset_info(t->data);
+    const int64_t sizes[] = {d->n[LL_TRAIN], d->n[LL_VAL], (int64_t)d->bytes};
+    TRY(ll_ranks_same(t->comm, ll_crc32c(0, text, strlen(text)), "the run"));
+    return ll_ranks_same(t->comm, ll_crc32c(0, sizes, sizeof sizes), "the data");
+}
+
 static ll_err set_up(trainer *t)
 {
     TRY(ll_ranks_agree(t->comm, ll_run_mesh(t->r, t->report->ranks, t->report->mesh)));
+    doing(t, "opening of the data");
     TRY(ll_ranks_agree(t->comm, open_data(t)));
+    if (t->comm) TRY(check_alike(t));
+    doing(t, "compilation");
     TRY(open_model(t));
+    doing(t, "set-up of the run folder");
     TRY(ll_ranks_agree(t->comm, t->lead ? lock_folder(t) : LL_OK));
     if (t->opts->resume) TRY(resume(t));
     TRY(ll_ranks_agree(t->comm, t->lead ? open_outputs(t) : LL_OK));
@@ -302,6 +323,7 @@ static ll_err take_step(trainer *t, int64_t step)
 {
     const ll_data_info *info = ll_dataset_info(t->data);
     double start = now(), lr = ll_lr_at(&t->r->train.schedule, t->r->train.batch, t->steps, step);
+    doing(t, "a training step");
     TRY(feed(t));
     TRY(run_session(t, lr));
     double seconds = now() - start, batch = (double)t->r->train.batch;
@@ -358,6 +380,7 @@ static ll_err validate(trainer *t, int64_t done, bool note)
 {
     ll_score score;
     int64_t samples = done >= t->steps ? 0 : t->r->train.eval_samples;
+    doing(t, "validation");
     ll_err rc = ll_evaluate(t->eval, samples, &(ll_stop){ask, t}, &score);
     if (rc == LL_E_NUMERIC) rc = ll_ranks_agree(t->comm, rc); /* it is so on all */
     TRY(rc);
@@ -372,6 +395,7 @@ static ll_err validate(trainer *t, int64_t done, bool note)
 
 static ll_err save(trainer *t, int64_t done)
 {
+    doing(t, "a checkpoint");
     ll_arena *a = ll_arena_new();
     ll_st_tensor *tensors;
     ll_st_part *parts;

@@ -237,6 +237,10 @@ static void refuses_what_cannot_be(void **state)
     refuses(*state, 1, "train mlp.yaml -n 4 --set train.micro_batch=3 --out x",
             "dimension 0 of x has 3 elements, fewer than the 4 ranks that share it");
     refuses(*state, 1, "train mlp.yaml -n 2 --resume --out x", "x has no checkpoint");
+    refuses(*state, 1,
+            "train mlp.yaml -n 2 --set data.name= --set data.samples=0 --set "
+            "data.path=/nonexistent --set data.format=idx --out x",
+            "rank 0: ", "/nonexistent");
     assert_false(file_exists(tmpdir_path(state, "x")));
 }
 
