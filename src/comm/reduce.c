@@ -1,10 +1,10 @@
 /* reduce.c: the arithmetic of collectives. A fold combines its sources in the canonical order of
  * sched.h; for 7 sources, ((0 1)(2 3))((4 5) 6).
  *
- * Up to 4 sources, and 8, are combined in one pass that holds all in registers: every source is
- * read once, the result written once. Other counts go by blocks that stay in the first cache, each
- * by recursion over the tree; the root of a block is written last, so that the result may take the
- * place of any source.
+ * Sums of up to 4 sources, and of 8, are made in one pass that holds all in registers: every source
+ * is read once, the result written once. Maxima and other counts go by blocks that stay in the
+ * first cache, each by recursion over the tree; the root of a block is written last, so that the
+ * result may take the place of any source.
  *
  * A vector is so many bytes, whatever they mean; type, operation and count are constants of each
  * loop after inlining. bf16 and f16 are widened to two vectors of f32; every addition rounds them
@@ -31,7 +31,9 @@
 #else
 #define WIDTH 16
 #endif
+#ifndef UNROLL /* sanitizers take minutes over more */
 #define UNROLL 4
+#endif
 #define BLOCK 4096
 
 typedef uint8_t vec __attribute__((vector_size(WIDTH)));
@@ -240,6 +242,7 @@ INLINE void by_count(char *dst, const char *const *src, int n_src, int64_t bytes
                      ll_reduce how)
 {
     if (n_src == 2) loop(dst, src, 2, bytes, t, how);
+    if (how != LL_REDUCE_SUM) return;
     if (n_src == 3) loop(dst, src, 3, bytes, t, how);
     if (n_src == 4) loop(dst, src, 4, bytes, t, how);
     if (n_src == 8) loop(dst, src, 8, bytes, t, how);
@@ -267,8 +270,9 @@ static void few(char *dst, const char *const *src, int n_src, int64_t bytes, ll_
     }
 }
 
-static bool in_one_pass(int n_src)
+static bool in_one_pass(int n_src, ll_reduce how)
 {
+    if (how != LL_REDUCE_SUM) return n_src == 2; /* sums matter */
     return (n_src >= 2 && n_src <= 4) || n_src == 8;
 }
 
@@ -277,7 +281,7 @@ static void block(char *dst, const char *const *src, int n_src, int64_t at, int6
                   ll_dtype t, ll_reduce how)
 {
     const char *here[8];
-    if (in_one_pass(n_src)) {
+    if (in_one_pass(n_src, how)) {
         for (int i = 0; i < n_src; i++) here[i] = src[i] + at;
         few(dst, here, n_src, bytes, t, how);
         return;
@@ -302,7 +306,7 @@ void ll_fold(void *dst, const void *const *src, int n_src, int64_t n, ll_dtype t
     if (bytes == 0) return;
     if (n_src == 1) {
         if (dst != src[0]) memcpy(dst, src[0], (size_t)bytes);
-    } else if (in_one_pass(n_src)) {
+    } else if (in_one_pass(n_src, op)) {
         few((char *)dst, from, n_src, bytes, t, op);
     } else {
         for (int64_t at = 0; at < bytes; at += BLOCK)
