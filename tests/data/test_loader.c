@@ -133,6 +133,20 @@ static void compare(const ll_dataset *d, ll_sampling how)
                                 want_x + (size_t)(k * 5 + first) * f->x_bytes,
                                 (size_t)count * f->x_bytes);
     }
+    /* The same where a batch is 4 micro-batches of 5. */
+    for (int64_t first = 0; first < 5; first += 2) {
+        int64_t count = first == 4 ? 1 : 2;
+        ll_loader_opts o = {.how = how, .batch = 20, .every = 5, .first = first, .count = count};
+        drain(d, o, 10, x, y);
+        for (int64_t k = 0; k < 40; k++) {
+            assert_memory_equal(x + (size_t)(k * count) * f->x_bytes,
+                                want_x + (size_t)(k * 5 + first) * f->x_bytes,
+                                (size_t)count * f->x_bytes);
+            assert_memory_equal(y + (size_t)(k * count) * f->y_bytes,
+                                want_y + (size_t)(k * 5 + first) * f->y_bytes,
+                                (size_t)count * f->y_bytes);
+        }
+    }
     free(x), free(y), free(want_x), free(want_y);
 }
 
@@ -174,6 +188,7 @@ static void validation_ends(void **state)
     ll_loader_close(NULL);
     fails(ll_loader_open(d, &(ll_loader_opts){.batch = 0}, &l), "batch is 0");
     fails(ll_loader_open(d, &(ll_loader_opts){.batch = 4, .first = 3, .count = 2}, &l), "part 3+2");
+    fails(ll_loader_open(d, &(ll_loader_opts){.batch = 4, .every = 3}, &l), "every 3 samples");
     fails(ll_loader_open(d, &(ll_loader_opts){.batch = 4, .start = -1}, &l), "start is batch -1");
     assert_null(l);
     ll_dataset_close(d);
