@@ -2,15 +2,17 @@
 #include "cli/common.h"
 
 #include "base/text.h"
+#include "pass/partition.h"
 #include "program/program.h"
 
 #include <stdio.h>
 #include <string.h>
 
 typedef struct opts {
-    const char *what;
+    const char *what, *mesh;
     ll_words set;
-    bool graph, program, eval, json;
+    int64_t zero, rank;
+    bool graph, program, layouts, dot, eval, json;
 } opts;
 
 static const ll_arg args[] = {
@@ -20,6 +22,15 @@ static const ll_arg args[] = {
      "the graph as declared, with gradients and update, as text", NULL},
     {"--program", LL_ARG_FLAG, offsetof(opts, program), NULL,
      "the program it is compiled to, with every tensor's place in memory", NULL},
+    {"--dot", LL_ARG_FLAG, offsetof(opts, dot), NULL,
+     "the graph as a picture: pipe it into Graphviz's dot -Tsvg", NULL},
+    {"--mesh|-m", LL_ARG_TEXT, offsetof(opts, mesh), "MESH",
+     "cut over ranks, such as data=2,tensor=2: one rank's graph and program", NULL},
+    {"--zero", LL_ARG_INT, offsetof(opts, zero), "K",
+     "with --mesh: cut over axis data: 1 optimizer state, 2 and gradients, 3 and parameters", NULL},
+    {"--rank", LL_ARG_INT, offsetof(opts, rank), "R", "with --mesh: which rank's", "0"},
+    {"--layouts", LL_ARG_FLAG, offsetof(opts, layouts), NULL,
+     "with --mesh: how every value lies on the ranks, every cut, every collective", NULL},
     {"--eval", LL_ARG_FLAG, offsetof(opts, eval), NULL, "the graph for evaluation, not training",
      NULL},
     {"--set|-s", LL_ARG_WORDS, offsetof(opts, set), "KEY=VALUE", "override a setting", NULL},
@@ -79,57 +90,200 @@ static void count_values(const ll_graph *g, ll_kind kind, int64_t *n, int64_t *n
             ++*n, *numbers += ll_numel(&g->values[i].type.shape);
 }
 
-static ll_err show_summary(const opts *o, const ll_run *r, const ll_graph *g, const ll_program *p)
+/* ---- a mesh ---- */
+
+typedef struct traffic { /* what one rank sends in a step, by kind of collective and by axes */
+    const char *op;
+    ll_axes axes;
+    int64_t calls;
+    double bytes;
+} traffic;
+
+typedef struct cut { /* a run's graph on a mesh */
+    ll_placement *place;
+    ll_graph *part;
+    size_t least, most; /* bytes planned by ranks */
+    traffic lines[64];
+    int n_line;
+} cut;
+
+static void count_traffic(const ll_program *p, const ll_mesh *m, cut *c)
+{
+    for (int i = 0; i < p->n_instr; i++) {
+        const ll_instr *x = &p->instrs[i];
+        if (x->kernel) continue;
+        if (!ll_op_find(x->op) || !ll_op_find(x->op)->collective) continue;
+        ll_axes axes = ll_collective_axes(x->op, x->attr);
+        int k = 0, times = i < p->end[LL_MICRO] && !x->last ? p->n_micro : 1;
+        while (k < c->n_line && (strcmp(c->lines[k].op, x->op) || c->lines[k].axes != axes)) k++;
+        if (k == 64) continue;
+        if (k == c->n_line) c->lines[c->n_line++] = (traffic){.op = x->op, .axes = axes};
+        c->lines[k].calls += times;
+        c->lines[k].bytes +=
+            times * ll_collective_sent(m, x->op, x->attr, &p->slots[x->in[0]].type);
+    }
+}
+
+static double sent_in_all(const cut *c)
+{
+    double sum = 0;
+    for (int i = 0; i < c->n_line; i++) sum += c->lines[i].bytes;
+    return sum;
+}
+
+static json_t *traffic_json(const cut *c)
+{
+    json_t *list = json_array();
+    for (int i = 0; i < c->n_line; i++) {
+        char axes[LL_LAYOUT_TEXT];
+        ll_axes_text(&c->place->mesh, c->lines[i].axes, axes);
+        json_array_append_new(list, json_pack("{s:s,s:s,s:I,s:f}", "op", c->lines[i].op, "axes",
+                                              axes, "calls", (json_int_t)c->lines[i].calls, "bytes",
+                                              c->lines[i].bytes));
+    }
+    return list;
+}
+
+static void print_traffic(const opts *o, const cut *c)
+{
+    char mesh[LL_MESH_TEXT], a[LL_NUMBER_TEXT], b[LL_NUMBER_TEXT];
+    const ll_mesh *m = &c->place->mesh;
+    printf("mesh %s: %d ranks, planned memory of one %s", ll_mesh_text(m, mesh), m->n_rank,
+           ll_text_bytes((double)c->least, a));
+    if (c->most > c->least) printf(" to %s", ll_text_bytes((double)c->most, b));
+    printf("\nrank %lld sends %s a step:\n", (long long)o->rank, ll_text_bytes(sent_in_all(c), a));
+    for (int i = 0; i < c->n_line; i++) {
+        char axes[LL_LAYOUT_TEXT];
+        printf("  %10s  %-14s over %-16s %lld calls\n", ll_text_bytes(c->lines[i].bytes, a),
+               c->lines[i].op, ll_axes_text(m, c->lines[i].axes, axes),
+               (long long)c->lines[i].calls);
+    }
+}
+
+/* ---- one graph ---- */
+
+static json_t *summary_json(const ll_run *r, const ll_graph *g, const ll_program *p, const cut *c)
 {
     int64_t n_param, params, n_state, states;
     count_values(g, LL_PARAM, &n_param, &params);
     count_values(g, LL_STATE, &n_state, &states);
-    if (o->json)
-        return ll_cli_json(json_pack(
-            "{s:s,s:I,s:I,s:i,s:i,s:f,s:I,s:I,s:I,s:I,s:I}", "model", r->model.name, "parameters",
-            (json_int_t)params, "state", (json_int_t)states, "nodes", g->n_node, "instructions",
-            p->n_instr, "flops", p->flops, "peak_bytes", (json_int_t)p->bytes, "persistent_bytes",
-            (json_int_t)p->persistent_bytes, "work_bytes", (json_int_t)p->work_bytes,
-            "least_work_bytes", (json_int_t)p->ideal_work_bytes, "scratch_bytes",
-            (json_int_t)p->scratch_bytes));
+    json_t *j =
+        json_pack("{s:s,s:I,s:I,s:i,s:i,s:f,s:I,s:I,s:I,s:I,s:I}", "model", r->model.name,
+                  "parameters", (json_int_t)params, "state", (json_int_t)states, "nodes", g->n_node,
+                  "instructions", p->n_instr, "flops", p->flops, "peak_bytes", (json_int_t)p->bytes,
+                  "persistent_bytes", (json_int_t)p->persistent_bytes, "work_bytes",
+                  (json_int_t)p->work_bytes, "least_work_bytes", (json_int_t)p->ideal_work_bytes,
+                  "scratch_bytes", (json_int_t)p->scratch_bytes);
+    if (!c->place) return j;
+    char mesh[LL_MESH_TEXT];
+    json_object_set_new(j, "mesh", json_string(ll_mesh_text(&c->place->mesh, mesh)));
+    json_object_set_new(j, "ranks", json_integer(c->place->mesh.n_rank));
+    json_object_set_new(j, "bytes_per_rank", json_integer((json_int_t)c->most));
+    json_object_set_new(j, "sent_bytes", json_real(sent_in_all(c)));
+    json_object_set_new(j, "collectives", traffic_json(c));
+    return j;
+}
+
+static ll_err show_summary(const opts *o, const ll_run *r, const ll_graph *g, const ll_program *p,
+                           const cut *c)
+{
+    if (o->json) return ll_cli_json(summary_json(r, g, p, c));
+    int64_t n_param, params, n_state, states;
+    count_values(g, LL_PARAM, &n_param, &params);
+    count_values(g, LL_STATE, &n_state, &states);
     char t[LL_NUMBER_TEXT];
-    printf("model %s: %lld parameters in %lld tensors, %lld numbers of state in %lld\n",
+    printf("model %s: %lld parameters in %lld tensors, %lld numbers of state in %lld%s\n",
            r->model.name, (long long)params, (long long)n_param, (long long)states,
-           (long long)n_state);
+           (long long)n_state, c->place ? " on this rank" : "");
     printf("graph: %d nodes, %d blocks; program: %d instructions, %sFLOP a step\n", g->n_node,
            g->n_block, p->n_instr, ll_text_count(p->flops, t));
+    if (c->place) print_traffic(o, c);
     const char *text = ll_program_print(p, p->arena), *memory = strstr(text, "\nmemory ");
     printf("%s", memory ? memory + 1 : text);
-    printf("\n--graph and --program show the whole.\n");
+    printf("\n--graph and --program show the whole%s.\n",
+           c->place ? ", --layouts how it is cut" : "");
     return LL_OK;
 }
 
-static ll_err show_graph(const opts *o, const ll_run *r, ll_graph *g)
+static ll_err lower(const opts *o, const ll_run *r, const ll_graph *g, ll_program **out)
 {
-    if (o->graph) {
-        fputs(ll_print(g, g->arena), stdout);
-        return LL_OK;
-    }
-    ll_program *p = NULL;
     ll_lower_opts l = {.machine = "cpu",
                        .precision = r->train.precision,
                        .threads = r->train.threads ? (int)r->train.threads : 1,
                        .n_micro = o->eval ? 1 : (int)ll_run_micro_batches(r)};
-    TRY(ll_lower(g, &l, &p));
+    return ll_lower(g, &l, out);
+}
+
+static ll_err show_graph(const opts *o, const ll_run *r, const ll_graph *g, const cut *c)
+{
+    if (o->graph || o->dot) {
+        fputs((o->graph ? ll_print : ll_print_dot)(g, g->arena), stdout);
+        return LL_OK;
+    }
+    ll_program *p = NULL;
+    TRY(lower(o, r, g, &p));
     ll_err rc = LL_OK;
     if (o->program)
         fputs(ll_program_print(p, p->arena), stdout);
     else
-        rc = show_summary(o, r, g, p);
+        rc = show_summary(o, r, g, p, c);
     ll_program_free(p);
+    return rc;
+}
+
+/* What each rank plans to use, and what the one asked for sends. */
+static ll_err measure(const opts *o, const ll_run *r, cut *c)
+{
+    enum { RANKS = 64 };
+    int n = c->place->mesh.n_rank;
+    for (int k = 0; k < n; k++) {
+        if (n > RANKS && k != o->rank) continue;
+        ll_graph *g = NULL;
+        ll_program *p = NULL;
+        TRY(ll_partition(c->place, k, &g));
+        ll_err rc = lower(o, r, g, &p);
+        ll_graph_free(g);
+        TRY(rc);
+        if (p->bytes < c->least || !c->most) c->least = p->bytes;
+        if (p->bytes > c->most) c->most = p->bytes;
+        if (k == o->rank) count_traffic(p, &c->place->mesh, c);
+        ll_program_free(p);
+    }
+    return LL_OK;
+}
+
+static ll_err show_cut(const opts *o, const ll_run *r, const ll_graph *g, cut *c)
+{
+    ll_mesh m;
+    TRY(ll_mesh_parse(o->mesh, &m));
+    CHECK(o->rank < m.n_rank, LL_E_ARG, "--rank is %lld, but mesh %s has ranks 0 to %d",
+          (long long)o->rank, o->mesh, m.n_rank - 1);
+    TRY(ll_place(g, &(ll_place_opts){.mesh = &m, .zero = (int)o->zero}, &c->place));
+    if (o->layouts) {
+        fputs(ll_placement_print(c->place, c->place->arena), stdout);
+        return LL_OK;
+    }
+    TRY(ll_partition(c->place, (int)o->rank, &c->part));
+    if (!o->graph && !o->dot && !o->program) TRY(measure(o, r, c));
+    return show_graph(o, r, c->part, c);
+}
+
+static ll_err show(const opts *o, const ll_run *r, const ll_graph *g)
+{
+    cut c = {0};
+    ll_err rc = o->mesh ? show_cut(o, r, g, &c) : show_graph(o, r, g, &c);
+    ll_graph_free(c.part);
+    ll_placement_free(c.place);
     return rc;
 }
 
 static ll_err run(const void *given)
 {
     const opts *o = (const opts *)given;
-    CHECK(!(o->json && (o->graph || o->program)), LL_E_ARG,
-          "--graph and --program are text: leave out --json");
+    CHECK(o->graph + o->program + o->dot + o->layouts + o->json <= 1, LL_E_ARG,
+          "--graph, --program, --dot, --layouts and --json exclude each other");
+    CHECK(o->mesh || (!o->layouts && !o->zero && !o->rank), LL_E_ARG,
+          "--layouts, --zero and --rank go with --mesh");
     if (is_checkpoint(o->what)) {
         ll_st_file *f = NULL;
         TRY(ll_checkpoint_open(NULL, o->what, &f));
@@ -142,7 +296,7 @@ static ll_err run(const void *given)
     TRY(ll_cli_run(o->what, &o->set, true, &r));
     ll_err rc = ll_run_graph(r, r->train.batch / ll_run_micro_batches(r),
                              o->eval ? NULL : &r->train.optim, &g);
-    if (rc == LL_OK) rc = show_graph(o, r, g);
+    if (rc == LL_OK) rc = show(o, r, g);
     ll_graph_free(g);
     ll_run_free(r);
     return rc;

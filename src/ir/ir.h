@@ -98,6 +98,8 @@ ll_err ll_verify(const ll_graph *g);
 /* Text, one node a line (see ir/text.c for the form). print: in arena. parse: in a new graph. */
 char *ll_print(const ll_graph *g, ll_arena *arena);
 ll_err ll_parse(const char *text, ll_graph **out);
+/* The same as a picture, in the language of Graphviz's dot. */
+char *ll_print_dot(const ll_graph *g, ll_arena *arena);
 /* One value's type and one node's attributes, as they stand in the text. */
 char *ll_print_attr(const ll_op *op, const void *attr, ll_arena *arena);
 /* Parses "f32[2,3], i32[4]<5 {axis=1}": the operands and attributes of an op's trial. limit: the

@@ -46,6 +46,13 @@ ll_layout ll_place_wanted(const ll_placement *p, int node, int operand, const ll
 /* Every value's layout and every node's cuts, as text. */
 char *ll_placement_print(const ll_placement *p, ll_arena *arena);
 
+/* ---- collective nodes ---- */
+/* Bytes that this rank sends in one run with an operand of this type, by the usual formulas: an
+ * all-reduce 2 (p-1)/p of them, the others what they must. */
+double ll_collective_sent(const ll_mesh *m, const char *op, const void *attr, const ll_type *in);
+ll_axes ll_collective_axes(const char *op, const void *attr); /* among whom */
+const char *ll_axes_text(const ll_mesh *m, ll_axes axes, char out[LL_LAYOUT_TEXT]);
+
 #ifdef __cplusplus
 }
 #endif

@@ -6,21 +6,33 @@
  * and the worst element.
  *
  * What a relative difference is. For one tensor: the 2-norm of parallel - serial, over the 2-norm
- * of serial. Two things would make noise of it:
+ * of serial. Three things would make noise of it:
  * 1. Gradients that are zero but for rounding (the bias of a layer before a batch norm; of keys in
  *    attention). A gradient's difference is therefore over no less than FLOOR of the norm of all
  *    gradients together.
  * 2. Rules that divide a gradient by its size (Adam, LAMB, ...) make a whole step, in any
  *    direction, of a gradient that is rounding alone. Elements of a parameter and its moments are
- *    left out from the first step on in which their gradients agree to fewer than DIGITS; how many
- *    is reported. Nothing escapes by this: their gradients are compared, all of them, always. */
+ *    left out from the first step on in which their gradients are SMALL, beside the others of the
+ *    tensor, and agree to fewer than DIGITS; how many is reported. Nothing escapes by this: their
+ * gradients are compared, all of them, always.
+ * 3. Problems that rounding alone changes by more than the tolerance: where an activation lies
+ *    within rounding of relu's corner or two of a pooling window's are equal, the gradient jumps;
+ *    a batch norm over few numbers multiplies rounding a thousandfold; steps multiply both. So
+ *    where a tensor differs by more than the tolerance, rank 0 trains serially once more, with
+ *    every parameter changed by NUDGE before every step. What that changes is what rounding can
+ *    do: the largest change of a tensor of that kind (result, gradient, parameter, state), times
+ *    MARGIN, is what stands for the tolerance then, and differences are counted in units of it. It
+ *    is never more than MOST: sums left out or made twice, or parts in wrong places, are worse. */
 #include "train/verify.h"
+
+#include "base/rng.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
-static const double FLOOR = 1e-3, DIGITS = 1e-3;
+static const double FLOOR = 1e-3, DIGITS = 1e-3, SMALL = 1e-2;
+static const double NUDGE = 0x1p-20, MARGIN = 4, MOST = 0.1;
 
 typedef enum kind { RESULT, GRADIENT, PARAMETER, STATE, N_KIND } kind;
 
@@ -49,6 +61,8 @@ typedef struct verifier {
     ll_mesh m;
     ll_graph *g;
     ll_session *alone, *cut; /* alone: on rank 0 */
+    ll_session *nudged;      /* on rank 0, once it is needed */
+    double noise[N_KIND];    /* what rounding does, in this step; 0: nobody asked */
     ll_arena *arena;
     item *items;
     int n_item, rank, n_rank;
@@ -173,20 +187,26 @@ static ll_err fetch(verifier *v, const item *x, const void **out)
                              &(ll_coll_opts){.site = x->name});
 }
 
-/* The serial value's norm; for gradients also which elements are rounding alone. */
-static void look(item *x, const void *serial, const void *parallel)
+static void find_size(item *x, const void *serial)
 {
-    ll_dtype t = x->type.dtype;
-    int64_t n = ll_numel(&x->type.shape);
     double sum = 0;
-    for (int64_t i = 0; i < n; i++) {
-        double a = at(serial, t, i);
+    for (int64_t i = 0, n = ll_numel(&x->type.shape); i < n; i++) {
+        double a = at(serial, x->type.dtype, i);
         sum += a * a;
-        if (x->kind != GRADIENT || !x->left_out) continue;
-        double b = at(parallel, t, i);
-        if (fabs(a - b) > DIGITS * fmax(fabs(a), fabs(b))) x->left_out[i] = 1;
     }
     x->size = sqrt(sum);
+}
+
+/* Notes elements of a gradient that are rounding alone. all: the norm of all gradients. */
+static void leave_out(item *x, const void *serial, const void *parallel, double all)
+{
+    int64_t n = ll_numel(&x->type.shape);
+    double small = SMALL * fmax(x->size, FLOOR * all) / sqrt((double)n + 1);
+    for (int64_t i = 0; i < n; i++) {
+        double a = at(serial, x->type.dtype, i), b = at(parallel, x->type.dtype, i);
+        double larger = fmax(fabs(a), fabs(b));
+        if (larger < small && fabs(a - b) > DIGITS * larger) x->left_out[i] = 1;
+    }
 }
 
 /* Where row r of a piece begins in the whole. */
@@ -260,7 +280,9 @@ static ll_err compare_all(verifier *v, bool init)
             same_bits(x, s, serial, parallel, f);
             continue;
         }
-        look(x, serial, parallel);
+        find_size(x, serial);
+        if (x->kind == GRADIENT && x->left_out)
+            leave_out(x, serial, parallel, ll_session_result(v->cut, "grad_norm"));
         *f = compare(x, s, serial, parallel);
     }
     if (v->n_rank == 1) return LL_OK;
@@ -314,33 +336,107 @@ static void judge_init(verifier *v)
         }
 }
 
-static void judge(verifier *v, int64_t step)
+/* The norm that differences of x are over. */
+static double scale_of(const verifier *v, const item *x)
+{
+    double all = 0;
+    for (int i = 0; i < v->n_item && x->kind == GRADIENT; i++)
+        if (v->items[i].kind == GRADIENT) all = hypot(all, v->items[i].size);
+    return fmax(fmax(x->size, FLOOR * all), 1e-30);
+}
+
+/* Relative differences as they are; whether one is more than the tolerance. */
+static bool measure(const verifier *v, double *rel)
+{
+    bool any = false;
+    for (int i = 0; i < v->n_item; i++) {
+        double off = worst_copy(v, i);
+        rel[i] = off > 0 ? off / scale_of(v, &v->items[i]) : 0;
+        any |= !(rel[i] <= v->o->tolerance);
+    }
+    return any;
+}
+
+static int64_t count_left_out(const verifier *v)
+{
+    int64_t sum = 0;
+    for (int i = 0; i < v->n_item; i++) {
+        int64_t n = v->items[i].kind == PARAMETER ? ll_numel(&v->items[i].type.shape) : 0;
+        for (int64_t k = 0; k < n; k++) sum += v->items[i].left_out[k];
+    }
+    return sum;
+}
+
+static void judge(verifier *v, int64_t step, const double *raw)
 {
     ll_verify_report *out = v->out;
-    double all = 0;
-    for (int i = 0; i < v->n_item; i++)
-        if (v->items[i].kind == GRADIENT) all = hypot(all, v->items[i].size);
+    double bar = v->o->tolerance;
     for (int i = 0; i < v->n_item; i++) {
         const item *x = &v->items[i];
-        double off = worst_copy(v, i), size = x->size;
-        if (x->kind == GRADIENT) size = fmax(size, FLOOR * all);
-        double rel = off > 0 ? off / fmax(size, 1e-30) : 0;
+        double limit = fmax(bar, fmin(MARGIN * v->noise[x->kind], MOST));
+        double rel = limit > bar && bar > 0 ? raw[i] * bar / limit : raw[i];
         if (rel > out->max_rel_diff || !out->worst[0]) {
             out->max_rel_diff = rel;
             out->worst_step = step;
             snprintf(out->worst, sizeof out->worst, "%s", x->name);
         }
+        out->raw_rel_diff = fmax(out->raw_rel_diff, raw[i]);
+        out->rounding = fmax(out->rounding, v->noise[x->kind]);
         if (!strcmp(x->name, "loss")) {
             out->loss[0] = v->found[i * v->n_rank].serial;
             out->loss[1] = v->found[i * v->n_rank].parallel;
         }
-        if (!(rel <= v->o->tolerance) && out->ok) note_difference(v, i, step, rel);
+        if (!(raw[i] <= limit) && out->ok) note_difference(v, i, step, raw[i]);
     }
-    out->left_out = 0;
-    for (int i = 0; i < v->n_item; i++)
-        for (int64_t k = 0, n = ll_numel(&v->items[i].type.shape);
-             k < n && v->items[i].kind == PARAMETER; k++)
-            out->left_out += v->items[i].left_out[k];
+    out->left_out = count_left_out(v);
+    out->steps = step;
+}
+
+/* ---- what rounding does ---- */
+
+static void nudge(verifier *v, int64_t step)
+{
+    for (int i = 0; i < v->n_item; i++) {
+        const item *x = &v->items[i];
+        if (x->kind != PARAMETER) continue;
+        void *data = ll_exec_data(ll_session_exec(v->nudged), x->serial, 0);
+        uint64_t stream = ll_stream(x->name, (uint64_t)step);
+        for (int64_t k = 0, n = ll_numel(&x->type.shape); k < n; k++) {
+            double sign = ll_below_at(1, stream, (uint64_t)k, 2) ? 1 : -1;
+            ll_store(data, x->type.dtype, k, ll_load(data, x->type.dtype, k) * (1 + sign * NUDGE));
+        }
+    }
+}
+
+/* Brings the nudged session to this step and compares it with the serial one. On rank 0. */
+static ll_err nudged_noise(verifier *v, int64_t step)
+{
+    ll_session_opts o = v->o->session;
+    o.comm = NULL;
+    o.mesh = NULL;
+    o.zero = 0;
+    if (!v->nudged) TRY(ll_session_open(v->g, &o, &v->nudged));
+    for (int64_t k = (int64_t)ll_session_step(v->nudged) + 1; k <= step; k++) {
+        nudge(v, k);
+        TRY(v->o->feed(v->o->context, v->nudged, k));
+        TRY(ll_session_run(v->nudged, v->o->lr));
+    }
+    for (int i = 0; i < v->n_item; i++) {
+        const item *x = &v->items[i];
+        const ll_slot *s = &ll_session_program(v->alone)->slots[x->serial];
+        finding f = compare(x, s, ll_exec_data(ll_session_exec(v->alone), x->serial, 0),
+                            ll_exec_data(ll_session_exec(v->nudged), x->serial, 0));
+        v->noise[x->kind] = fmax(v->noise[x->kind], sqrt(f.off) / scale_of(v, x));
+    }
+    return LL_OK;
+}
+
+static ll_err find_noise(verifier *v, int64_t step)
+{
+    memset(v->noise, 0, sizeof v->noise);
+    TRY(ll_comm_agree(v->c, v->rank == 0 ? nudged_noise(v, step) : LL_OK));
+    if (v->n_rank == 1) return LL_OK;
+    return ll_comm_broadcast(v->c, v->noise, N_KIND, LL_F64, 0, NULL);
 }
 
 /* ---- all of it ---- */
@@ -390,12 +486,13 @@ static ll_err verify(verifier *v)
     v->out->tensors = v->n_item;
     TRY(compare_all(v, true));
     judge_init(v);
+    double *rel = LL_NEW_ARRAY(v->arena, double, v->n_item + 1);
     for (int64_t step = 1; step <= v->o->steps && v->out->ok; step++) {
         TRY(ll_comm_agree(v->c, train_alone(v, step)));
         TRY(train_cut(v, step));
         TRY(compare_all(v, false));
-        judge(v, step);
-        v->out->steps = step;
+        if (measure(v, rel) && v->o->tolerance > 0) TRY(find_noise(v, step));
+        judge(v, step, rel);
     }
     return LL_OK;
 }
@@ -409,6 +506,7 @@ ll_err ll_verify_graph(ll_graph *g, const ll_verify_opts *o, ll_verify_report *o
     v.n_rank = ll_comm_size(c);
     ll_err rc = verify(&v);
     ll_session_close(v.alone);
+    ll_session_close(v.nudged);
     ll_session_close(v.cut);
     ll_arena_free(v.arena);
     return rc;

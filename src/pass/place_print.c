@@ -1,0 +1,155 @@
+/* place_print.c: a placement for people: how every input is stored, which axes cut which loops of
+ * every node and how its results lie, and what the ranks then send each other.
+ *
+ *     fc1.matmul    n: data, k: tensor            -> [data,tensor]
+ *     fc2.matmul    n: data, c: tensor (summed)   -> [data,-] sum(tensor)
+ *     all_reduce    over tensor, of [32,10] */
+#include "base/text.h"
+#include "kern/attr.h"
+#include "pass/partition.h"
+
+#include <stdio.h>
+#include <string.h>
+
+const char *ll_axes_text(const ll_mesh *m, ll_axes axes, char out[LL_LAYOUT_TEXT])
+{
+    int n = 0;
+    out[0] = '\0';
+    for (int a = 0; a < m->n; a++)
+        if (axes >> a & 1)
+            n += snprintf(out + n, (size_t)(LL_LAYOUT_TEXT - n), "%s%s", n ? "*" : "", m->name[a]);
+    return out;
+}
+
+/* What the members of a window's group need of what this one owns. */
+static double halo_elements(const ll_mesh *m, const ll_halo_attr *h)
+{
+    int p = ll_mesh_group(m, (ll_axes)h->axes);
+    int64_t from, to;
+    double sum = 0;
+    ll_mesh_part(h->extent, p, (int)h->me, &from, &to);
+    for (int k = 0; k < p; k++) {
+        int64_t lo = h->need[2 * k] > from ? h->need[2 * k] : from;
+        int64_t hi = h->need[2 * k + 1] < to ? h->need[2 * k + 1] : to;
+        if (k != h->me && hi > lo) sum += (double)(hi - lo);
+    }
+    return sum;
+}
+
+double ll_collective_sent(const ll_mesh *m, const char *op, const void *attr, const ll_type *in)
+{
+    double bytes = (double)ll_numel(&in->shape) * (double)ll_dtype_bytes(in->dtype);
+    if (!strcmp(op, "halo")) {
+        const ll_halo_attr *h = (const ll_halo_attr *)attr;
+        int64_t own = in->shape.d[h->dim];
+        return own ? bytes / (double)own * halo_elements(m, h) : 0;
+    }
+    const ll_coll_attr *a = (const ll_coll_attr *)attr;
+    double p = ll_mesh_group(m, (ll_axes)a->axes);
+    if (!strcmp(op, "all_gather")) return bytes * (p - 1);
+    return bytes * (p - 1) / p * (!strcmp(op, "all_reduce") ? 2 : 1);
+}
+
+ll_axes ll_collective_axes(const char *op, const void *attr)
+{
+    return (ll_axes)(!strcmp(op, "halo") ? ((const ll_halo_attr *)attr)->axes
+                                         : ((const ll_coll_attr *)attr)->axes);
+}
+
+static void put_inputs(ll_buf *b, const ll_placement *p)
+{
+    char stored[LL_LAYOUT_TEXT], seen[LL_LAYOUT_TEXT], whole[LL_SHAPE_TEXT], mine[LL_SHAPE_TEXT];
+    for (int v = 1; v < p->g->n_value; v++) {
+        const ll_value *x = &p->g->values[v];
+        if (x->node >= 0) continue;
+        int n = x->type.shape.n;
+        ll_shape local = ll_layout_local(&p->mesh, &p->made[v], &x->type.shape, 0);
+        ll_buf_printf(b, "  %-6s %-28s %s%-16s %-24s %s", ll_kind_name(x->kind), x->name,
+                      ll_dtype_name(x->type.dtype), ll_shape_print(&x->type.shape, whole),
+                      ll_layout_text(&p->mesh, &p->made[v], n, stored),
+                      ll_shape_print(&local, mine));
+        if (!ll_layout_equal(&p->made[v], &p->seen[v]))
+            ll_buf_printf(b, "  gathered to %s for each use",
+                          ll_layout_text(&p->mesh, &p->seen[v], n, seen));
+        ll_buf_puts(b, "\n");
+    }
+}
+
+static void put_cuts(ll_buf *b, const ll_placement *p, int node, const ll_loops *l)
+{
+    bool any = false;
+    char axes[LL_LAYOUT_TEXT];
+    for (int k = 0; k < l->n; k++) {
+        ll_axes cut = 0;
+        for (int a = 0; a < p->mesh.n; a++)
+            if (p->loop[node][a] == k) cut |= (ll_axes)(1u << a);
+        if (!cut) continue;
+        ll_buf_printf(b, "%s%c: %s%s", any ? ", " : "", l->letter[k],
+                      ll_axes_text(&p->mesh, cut, axes),
+                      l->combine[k] == LL_SUM   ? " (summed)"
+                      : l->combine[k] == LL_MAX ? " (maximum)"
+                      : l->window[k]            ? " (halo)"
+                                                : "");
+        any = true;
+    }
+    if (p->through[node])
+        ll_buf_printf(b, "%spartial over %s", any ? ", " : "",
+                      ll_axes_text(&p->mesh, p->through[node], axes));
+    if (!any && !p->through[node]) ll_buf_puts(b, "on every rank");
+}
+
+static void put_nodes(ll_buf *b, const ll_placement *p)
+{
+    char made[LL_LAYOUT_TEXT], seen[LL_LAYOUT_TEXT];
+    for (int i = 0; i < p->g->n_node; i++) {
+        const ll_node *n = &p->g->nodes[i];
+        ll_loops l;
+        if (ll_node_loops(p->g, n, &l) != LL_OK) continue;
+        ll_buf_printf(b, "  %-36s ", n->name);
+        put_cuts(b, p, i, &l);
+        for (int o = 0; o < n->n_out; o++) {
+            int v = n->out[o].id, dims = p->g->values[v].type.shape.n;
+            ll_buf_printf(b, "%s%s", o ? ", " : " -> ",
+                          ll_layout_text(&p->mesh, &p->made[v], dims, made));
+            if (!ll_layout_equal(&p->made[v], &p->seen[v]))
+                ll_buf_printf(b, ", then %s", ll_layout_text(&p->mesh, &p->seen[v], dims, seen));
+        }
+        ll_buf_puts(b, "\n");
+    }
+}
+
+static void put_collectives(ll_buf *b, const ll_placement *p)
+{
+    ll_graph *g;
+    if (ll_partition(p, 0, &g) != LL_OK) {
+        ll_buf_printf(b, "  %s\n", ll_error_text());
+        return;
+    }
+    for (int i = 0; i < g->n_node; i++) {
+        const ll_node *n = &g->nodes[i];
+        if (!n->op->collective) continue;
+        const ll_type *t = &ll_value_of(g, n->in[0])->type;
+        char axes[LL_LAYOUT_TEXT], shape[LL_SHAPE_TEXT], bytes[LL_NUMBER_TEXT];
+        double sent = ll_collective_sent(&p->mesh, n->op->name, n->attr, t);
+        ll_buf_printf(b, "  %-36s over %-12s %s%-20s %s\n", n->name,
+                      ll_axes_text(&p->mesh, ll_collective_axes(n->op->name, n->attr), axes),
+                      ll_dtype_name(t->dtype), ll_shape_print(&t->shape, shape),
+                      ll_text_bytes(sent, bytes));
+    }
+    ll_graph_free(g);
+}
+
+char *ll_placement_print(const ll_placement *p, ll_arena *arena)
+{
+    ll_buf b = {.arena = arena};
+    char mesh[LL_MESH_TEXT];
+    ll_buf_printf(&b, "%s on %s, %d rank%s\ninputs, as stored, and rank 0's part:\n", p->g->name,
+                  p->mesh.n ? ll_mesh_text(&p->mesh, mesh) : "no mesh", p->mesh.n_rank,
+                  p->mesh.n_rank == 1 ? "" : "s");
+    put_inputs(&b, p);
+    ll_buf_puts(&b, "nodes, the loops that are cut, and how results lie:\n");
+    put_nodes(&b, p);
+    ll_buf_puts(&b, "collectives of rank 0, in order, and the bytes that it sends in each:\n");
+    put_collectives(&b, p);
+    return b.text;
+}
