@@ -55,7 +55,8 @@ static char *more(ll_arena *arena)
         "Where the tolerance is missed, what rounding can do is measured: a second serial run,\n"
         "with parameters changed by 1e-6 of themselves before every step. If that changes a\n"
         "gradient, say, by more than a quarter of the tolerance (relu's corner, batch norms over\n"
-        "few numbers), then 4 times that change, 0.1 at most, stands for the tolerance.\n");
+        "few numbers), then 4 times that change, 0.1 at most, stands for the tolerance, and the\n"
+        "ranks go on from the serial values.\n");
 }
 
 static ll_err print_json(const ll_verify_report *v, const char *mesh)
@@ -80,6 +81,7 @@ static ll_err print_json(const ll_verify_report *v, const char *mesh)
     json_object_set_new(j, "steps", json_integer(v->steps));
     json_object_set_new(j, "raw_rel_diff", ll_cli_number(v->raw_rel_diff));
     json_object_set_new(j, "rounding", v->rounding > 0 ? ll_cli_number(v->rounding) : json_null());
+    json_object_set_new(j, "restarts", json_integer(v->restarts));
     json_object_set_new(j, "worst", json_string(v->worst));
     json_object_set_new(j, "worst_step", json_integer(v->worst_step));
     json_object_set_new(j, "tensors", json_integer(v->tensors));
@@ -108,8 +110,8 @@ static void print_text(const ll_run *r, const ll_verify_report *v, const char *m
                (long long)v->worst_step);
     if (v->rounding > 0)
         printf("as it is %.2e; parameters changed by 1e-6 of themselves change a serial run by "
-               "%.2e\n",
-               v->raw_rel_diff, v->rounding);
+               "%.2e;\nranks went on from serial values after %lld steps\n",
+               v->raw_rel_diff, v->rounding, (long long)v->restarts);
     if (v->left_out)
         printf("left out, their gradient being zero but for rounding: %lld of %lld elements\n",
                (long long)v->left_out, (long long)v->elements);

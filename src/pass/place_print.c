@@ -120,8 +120,11 @@ static void put_nodes(ll_buf *b, const ll_placement *p)
 
 static void put_collectives(ll_buf *b, const ll_placement *p)
 {
-    ll_graph *g;
-    if (ll_partition(p, 0, &g) != LL_OK) {
+    ll_graph *all = NULL, *g = NULL;
+    ll_err rc = ll_partition(p, 0, &all);
+    if (rc == LL_OK) rc = ll_sweep(all, &g); /* as the program is made of it */
+    ll_graph_free(all);
+    if (rc != LL_OK) {
         ll_buf_printf(b, "  %s\n", ll_error_text());
         return;
     }

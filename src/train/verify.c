@@ -22,7 +22,9 @@
  *    every parameter changed by NUDGE before every step. What that changes is what rounding can
  *    do: the largest change of a tensor of that kind (result, gradient, parameter, state), times
  *    MARGIN, is what stands for the tolerance then, and differences are counted in units of it. It
- *    is never more than MOST: sums left out or made twice, or parts in wrong places, are worse. */
+ *    is never more than MOST: sums left out or made twice, or parts in wrong places, are worse.
+ *    After such a step the ranks go on from the serial values: what rounding has set apart, the
+ *    next steps would drive further apart. */
 #include "train/verify.h"
 
 #include "base/rng.h"
@@ -431,6 +433,21 @@ static ll_err nudged_noise(verifier *v, int64_t step)
     return LL_OK;
 }
 
+/* Parameters and state of the ranks, and of the nudged session, become the serial ones. */
+static ll_err start_over(verifier *v)
+{
+    for (int i = 0; i < v->n_item; i++) {
+        const item *x = &v->items[i];
+        const void *serial;
+        if (x->kind != PARAMETER && x->kind != STATE) continue;
+        TRY(fetch(v, x, &serial));
+        TRY(ll_session_set(v->cut, x->name, 0, serial, bytes_of(&x->type)));
+        if (v->nudged) TRY(ll_session_set(v->nudged, x->name, 0, serial, bytes_of(&x->type)));
+    }
+    v->out->restarts++;
+    return LL_OK;
+}
+
 static ll_err find_noise(verifier *v, int64_t step)
 {
     memset(v->noise, 0, sizeof v->noise);
@@ -491,8 +508,10 @@ static ll_err verify(verifier *v)
         TRY(ll_comm_agree(v->c, train_alone(v, step)));
         TRY(train_cut(v, step));
         TRY(compare_all(v, false));
-        if (measure(v, rel) && v->o->tolerance > 0) TRY(find_noise(v, step));
+        bool far = measure(v, rel) && v->o->tolerance > 0;
+        if (far) TRY(find_noise(v, step));
         judge(v, step, rel);
+        if (far && v->out->ok) TRY(start_over(v));
     }
     return LL_OK;
 }

@@ -21,7 +21,7 @@ typedef struct lockstep {
     ll_graph **g;      /* [n_rank] */
     ll_tensor **value; /* [n_rank][n_value] */
     ll_arena *arena;
-    double sent; /* bytes, all ranks together, by the usual formulas */
+    double sent; /* bytes, all ranks together (ll_collective_sent) */
 } lockstep;
 
 static inline void no_error(ll_err rc)
@@ -82,21 +82,20 @@ static inline void collective(lockstep *s, int rank, int node)
         int64_t to_at[LL_MAX_DIMS] = {0}, from_at[LL_MAX_DIMS] = {0}, len[LL_MAX_DIMS], from, to;
         for (int d = 0; d < in->shape.n; d++) len[d] = out->shape.d[d];
         int mode = 0;
-        double bytes = (double)ll_numel(&in->shape) * (double)ll_dtype_bytes(in->dtype);
+        if (k == me)
+            s->sent +=
+                ll_collective_sent(s->m, n->op->name, n->attr, &(ll_type){in->dtype, in->shape});
         if (!strcmp(n->op->name, "all_reduce")) {
             mode = k ? 1 + (int)a->max : 0;
-            s->sent += k == me ? 2 * bytes * (p - 1) / p : 0;
         } else if (!strcmp(n->op->name, "reduce_scatter")) {
             mode = k ? 1 + (int)a->max : 0;
             from_at[a->dim] = a->from;
-            s->sent += k == me ? bytes * (p - 1) / p : 0;
         } else if (!strcmp(n->op->name, "all_gather") || !strcmp(n->op->name, "all_to_all")) {
             ll_mesh_part(a->extent, p, k, &from, &to);
             assert_int_equal(in->shape.d[a->dim], to - from);
             to_at[a->dim] = from;
             len[a->dim] = to - from;
             if (n->op->name[4] == 't') from_at[a->to_dim] = a->from;
-            s->sent += k == me ? bytes * (p - 1) / (n->op->name[4] == 't' ? p : 1) : 0;
         } else {
             int64_t want = h->need[2 * me], end = h->need[2 * me + 1];
             ll_mesh_part(h->extent, p, k, &from, &to);

@@ -1,0 +1,201 @@
+/* Bytes on the wire: what all ranks together send in a step, counted over the collectives of their
+ * graphs, against each strategy's formula. G: bytes of all gradients, p: ranks. */
+#include "pass/partition.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+typedef struct counted {
+    double sent;    /* by all ranks */
+    double halo;    /* of it, in halo exchanges */
+    int of_shape;   /* all-reduces of rank 0 of so many elements: see count */
+    double scalars; /* sent in collectives of at most 8 elements */
+} counted;
+
+static void no_error(ll_err rc)
+{
+    if (rc != LL_OK) fail_msg("%s\n%s", ll_error_text(), ll_error_frames());
+}
+
+static counted count(const ll_graph *g, const char *mesh, int zero, int64_t elements)
+{
+    ll_mesh m;
+    ll_placement *p;
+    counted c = {0};
+    no_error(ll_mesh_parse(mesh, &m));
+    no_error(ll_place(g, &(ll_place_opts){.mesh = &m, .zero = zero}, &p));
+    for (int r = 0; r < m.n_rank; r++) {
+        ll_graph *all, *part;
+        no_error(ll_partition(p, r, &all));
+        no_error(ll_sweep(all, &part)); /* as programs are made of it */
+        ll_graph_free(all);
+        for (int i = 0; i < part->n_node; i++) {
+            const ll_node *n = &part->nodes[i];
+            if (!n->op->collective) continue;
+            const ll_type *t = &ll_value_of(part, n->in[0])->type;
+            double bytes = ll_collective_sent(&m, n->op->name, n->attr, t);
+            c.sent += bytes;
+            if (!strcmp(n->op->name, "halo")) c.halo += bytes;
+            if (ll_numel(&t->shape) <= 8) c.scalars += bytes;
+            c.of_shape +=
+                r == 0 && !strcmp(n->op->name, "all_reduce") && ll_numel(&t->shape) == elements;
+        }
+        ll_graph_free(part);
+    }
+    ll_placement_free(p);
+    return c;
+}
+
+static double gradient_bytes(const ll_graph *g)
+{
+    double sum = 0;
+    for (int i = 1; i < g->n_value; i++)
+        if (g->values[i].node < 0 && g->values[i].kind == LL_PARAM)
+            sum += 4 * (double)ll_numel(&g->values[i].type.shape);
+    return sum;
+}
+
+enum { BATCH = 12, SEQ = 16, WIDTH = 48, LAYERS = 3, VOCAB = 96 };
+
+static ll_graph *gpt(void)
+{
+    const ll_model *m = ll_model_find("gpt");
+    const ll_size sizes[] = {{"layers", LAYERS, ""},
+                             {"width", WIDTH, ""},
+                             {"heads", 12, ""},
+                             {"seq", SEQ, ""},
+                             {"vocab", VOCAB, ""}};
+    ll_build b = {.batch = BATCH, .training = true};
+    memcpy(b.sizes, m->sizes, sizeof b.sizes);
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        for (int k = 0; b.sizes[k].name; k++)
+            if (!strcmp(b.sizes[k].name, sizes[i].name)) b.sizes[k].value = sizes[i].value;
+    ll_graph *g = ll_graph_new("gpt");
+    ll_minimize(g, m->declare(g, &b), &(ll_optim){.name = "adamw"});
+    no_error(ll_graph_check(g));
+    return g;
+}
+
+static ll_graph *mlp(void)
+{
+    ll_graph *g = ll_graph_new("mlp");
+    ll_val x = ll_batch(g, "x", LL_F32, LL_SHAPE(BATCH, 24));
+    ll_val y = ll_batch(g, "y", LL_I32, LL_SHAPE(BATCH));
+    ll_val h = ll_relu(g, ll_linear(g, "fc1", x, 36, true));
+    h = ll_relu(g, ll_linear(g, "fc2", h, 24, true));
+    ll_minimize(g, ll_mean(g, ll_cross_entropy(g, ll_linear(g, "fc3", h, 12, true), y)),
+                &(ll_optim){.name = "momentum"});
+    no_error(ll_graph_check(g));
+    return g;
+}
+
+static void expect(const char *what, double sent, double want, double scalars)
+{
+    print_message("%-24s %10.0f bytes, formula %10.0f (%.4f)\n", what, sent, want, sent / want);
+    if (!(sent >= want * (1 - 1e-9) && sent <= (want + scalars) * (1 + 1e-9)))
+        fail_msg("%s: %.0f bytes are sent, want %.0f and at most %.0f more", what, sent, want,
+                 scalars);
+}
+
+/* Data parallel, and ZeRO: gradients are summed once, whoever keeps them. */
+static void test_data(void **state)
+{
+    (void)state;
+    ll_graph *graphs[] = {mlp(), gpt()};
+    for (int k = 0; k < 2; k++)
+        for (int p = 2; p <= 4; p++)
+            for (int zero = 0; zero <= 2; zero++) {
+                char mesh[32], what[64];
+                snprintf(mesh, sizeof mesh, "data=%d", p);
+                snprintf(what, sizeof what, "%s %s zero %d", graphs[k]->name, mesh, zero);
+                counted c = count(graphs[k], mesh, zero, 0);
+                expect(what, c.sent, 2.0 * (p - 1) * gradient_bytes(graphs[k]), c.scalars);
+                assert_true(c.scalars < 100 * p);
+            }
+    ll_graph_free(graphs[0]);
+    ll_graph_free(graphs[1]);
+}
+
+/* ZeRO 3: parameters are gathered for the forward and again for the backward pass, gradients
+ * scattered: 1.5 times the bytes, less what no backward pass reads (the first layer's weights,
+ * biases), more what is read three times (a table that also makes the logits). */
+static void test_zero3(void **state)
+{
+    (void)state;
+    ll_graph *g = gpt(), *h = mlp();
+    double once = 0, thrice = 0;
+    for (int i = 1; i < g->n_value; i++) {
+        const ll_value *v = &g->values[i];
+        if (v->node >= 0 || v->kind != LL_PARAM) continue;
+        double bytes = 4 * (double)ll_numel(&v->type.shape);
+        const char *dot = strrchr(v->name, '.');
+        if (!strcmp(v->name, "wte")) thrice += bytes;
+        if (!strcmp(v->name, "wpe") || (dot && !strcmp(dot, ".bias"))) once += bytes;
+    }
+    for (int p = 2; p <= 4; p++) {
+        char mesh[32];
+        snprintf(mesh, sizeof mesh, "data=%d", p);
+        counted c = count(g, mesh, 3, 0), d = count(h, mesh, 3, 0);
+        expect("gpt zero 3", c.sent, (p - 1) * (3 * gradient_bytes(g) - once + thrice), c.scalars);
+        /* fc1.weight and the biases are read in the forward pass alone */
+        expect("mlp zero 3", d.sent,
+               (p - 1) * (3 * gradient_bytes(h) - 4.0 * (24 * 36 + 36 + 24 + 12)), d.scalars);
+    }
+    ll_graph_free(g);
+    ll_graph_free(h);
+}
+
+/* Megatron: two all-reduces of activations in each block's forward pass and two in its backward
+ * pass; one more after the embedding and one before it. */
+static void test_tensor(void **state)
+{
+    (void)state;
+    ll_graph *g = gpt();
+    for (int p = 2; p <= 4; p++) {
+        char mesh[32];
+        const int64_t elements = (int64_t)BATCH * SEQ * WIDTH;
+        snprintf(mesh, sizeof mesh, "tensor=%d", p);
+        counted c = count(g, mesh, 0, elements);
+        assert_int_equal(c.of_shape, 4 * LAYERS + 2);
+        /* beside them: maxima and sums of softmax over the vocabulary, biases */
+        expect("gpt tensor", c.sent, 2.0 * (p - 1) * 4 * elements * (4 * LAYERS + 2),
+               0.05 * c.sent);
+    }
+    ll_graph_free(g);
+}
+
+/* Spatial: a 3x3 window reads a row of each neighbour: of the image in the forward pass and for the
+ * filter's gradient, of the result's gradient for the image's. */
+static void test_halo(void **state)
+{
+    (void)state;
+    enum { N = 3, H = 12, W = 10, C = 2, F = 4, E = 5 };
+    ll_graph *g = ll_graph_new("convs");
+    ll_val x = ll_batch(g, "x", LL_F32, LL_SHAPE(N, H, W, C));
+    const ll_conv same = {.pad = {1, 1}};
+    ll_val h = ll_relu(g, ll_conv_layer(g, "conv1", x, F, 3, &same, false));
+    h = ll_conv_layer(g, "conv2", h, E, 3, &same, false);
+    ll_minimize(g, ll_mean(g, ll_square(g, h)), &(ll_optim){.name = "sgd"});
+    no_error(ll_graph_check(g));
+    for (int p = 2; p <= 4; p++) {
+        char mesh[32];
+        snprintf(mesh, sizeof mesh, "height=%d", p);
+        counted c = count(g, mesh, 0, 0);
+        double rows = 2.0 * (p - 1) * N * W * 4; /* over every border, both ways, a channel */
+        expect("halo rows", c.halo, rows * (C + F + E + F + C), 0);
+        expect("height", c.sent, c.halo + 2.0 * (p - 1) * gradient_bytes(g), c.scalars);
+    }
+    ll_graph_free(g);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_data), cmocka_unit_test(test_zero3),
+                                       cmocka_unit_test(test_tensor), cmocka_unit_test(test_halo)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,171 @@
+/* mpi: 1 2 3 4 6
+ * verify: models on meshes, each against serial training: a quick part of what scripts/breadth.sh
+ * walks. And what verify is for: a wrong sharding rule is found and named. */
+#include "train/verify.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+static ll_comm *comm;
+
+static void no_error(ll_err rc)
+{
+    if (rc != LL_OK) fail_msg("%s\n%s", ll_error_text(), ll_error_frames());
+}
+
+/* Sizes that the ranks do not divide. */
+static const char mlp[] = "model: {name: mlp, image: 9, width: 37}\n"
+                          "train: {batch: 13, optimizer: adamw}\n";
+static const char lenet[] = "model: {name: lenet5}\ntrain: {batch: 7, optimizer: momentum}\n";
+static const char resnet[] = "model: {name: resnet18, image: 9, channels: 2, classes: 7}\n"
+                             "train: {batch: 6, optimizer: momentum, lr: 0.001}\n";
+static const char gpt[] = "model: {name: gpt, layers: 2, width: 24, heads: 6, seq: 13, vocab: 53}\n"
+                          "train: {batch: 7, optimizer: adamw}\n";
+
+typedef struct pair {
+    int ranks;
+    const char *model, *mesh;
+    int zero, steps;
+} pair;
+
+static const pair pairs[] = {
+    {1, gpt, "", 0, 2},
+    {2, mlp, "data=2", 0, 5},
+    {2, lenet, "height=2", 0, 5},
+    {2, lenet, "channel=2", 0, 5},
+    {2, gpt, "data=2", 2, 5},
+    {2, gpt, "sequence=2", 0, 5},
+    {2, resnet, "data=2", 1, 1},
+    {3, gpt, "tensor=3", 0, 5},
+    {3, lenet, "width=3", 0, 5},
+    {3, mlp, "data=3", 3, 5},
+    {3, mlp, "filter=3", 0, 5},
+    {4, lenet, "height=2,width=2", 0, 3},
+    {4, lenet, "channel=2,filter=2", 0, 3},
+    {4, mlp, "rows=2,cols=2", 0, 5},
+    {4, gpt, "tensor=2,sequence=2", 0, 3},
+    {4, gpt, "data=2,tensor=2", 1, 3},
+    {6, gpt, "data=2,tensor=3", 1, 2},
+    {6, lenet, "data=3,height=2", 0, 2},
+};
+
+static void test_pairs(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++) {
+        const pair *p = &pairs[i];
+        if (p->ranks != ll_comm_size(comm)) continue;
+        ll_run *r;
+        ll_verify_report v;
+        no_error(ll_run_parse(p->model, strlen(p->model), "test", &r));
+        no_error(ll_run_finish(r));
+        ll_verify_opts o = {.session = {.comm = comm, .mesh = p->mesh, .zero = p->zero},
+                            .steps = p->steps,
+                            .tolerance = 1e-4};
+        ll_err rc = ll_verify_run(r, &o, true, &v);
+        if (rc != LL_OK)
+            fail_msg("%s on %s: %s\n%s", r->model.name, p->mesh, ll_error_text(),
+                     ll_error_frames());
+        if (ll_comm_rank(comm) == 0)
+            print_message("%-9s %-20s zero %d: worst %.1e (%s), rounding %.1e\n", r->model.name,
+                          p->mesh, p->zero, v.max_rel_diff, v.worst, v.rounding);
+        assert_true(v.init_identical);
+        if (!v.ok)
+            fail_msg("%s on %s zero %d: step %lld: %s differs by %g (%s)", r->model.name, p->mesh,
+                     p->zero, (long long)v.step, v.name, v.rel_diff, v.op);
+        assert_int_equal(v.steps, p->steps);
+        assert_true(v.left_out < v.elements / 50);
+        ll_run_free(r);
+    }
+}
+
+/* ---- a wrong rule ---- */
+
+static ll_err feed(void *context, ll_session *s, int64_t step)
+{
+    (void)context;
+    float x[12 * 10];
+    int32_t y[12];
+    for (int i = 0; i < 120; i++) x[i] = (float)sin((double)(i * i) + (double)step);
+    for (int i = 0; i < 12; i++) y[i] = (int32_t)(i + step) % 6;
+    TRY(ll_session_set(s, "x", 0, x, sizeof x));
+    return ll_session_set(s, "y", 0, y, sizeof y);
+}
+
+static ll_verify_report with_softmax(const ll_op *softmax, const char *mesh)
+{
+    ll_graph *g = ll_graph_new("gate");
+    ll_val x = ll_batch(g, "x", LL_F32, LL_SHAPE(12, 10));
+    ll_val y = ll_batch(g, "y", LL_I32, LL_SHAPE(12));
+    ll_val h = LL_EMIT(g, softmax, NULL, ll_linear(g, "fc1", x, 64, true));
+    ll_val logits = ll_linear(g, "fc2", h, 6, true);
+    ll_minimize(g, ll_mean(g, ll_cross_entropy(g, logits, y)), &(ll_optim){.name = "momentum"});
+    ll_verify_opts o = {.session = {.comm = comm, .mesh = mesh, .threads = 1, .seed = 3},
+                        .steps = 3,
+                        .tolerance = 1e-4,
+                        .lr = 0.1,
+                        .feed = feed};
+    ll_verify_report v;
+    no_error(ll_verify_graph(g, &o, &v));
+    ll_graph_free(g);
+    return v;
+}
+
+/* Softmax sums over its rows: cut along them it is wrong, and so is all that follows. */
+static void test_wrong_rule(void **state)
+{
+    (void)state;
+    int n = ll_comm_size(comm);
+    char mesh[32];
+    snprintf(mesh, sizeof mesh, "tensor=%d", n);
+    if (n == 1) return;
+    const ll_op *right = ll_op_find("softmax");
+    ll_op wrong = *right;
+    wrong.whole = NULL; /* declared free */
+    wrong.expand = NULL;
+    ll_verify_report v = with_softmax(right, mesh);
+    assert_true(v.ok && v.init_identical && !v.name[0]);
+    v = with_softmax(&wrong, mesh);
+    assert_false(v.ok);
+    assert_true(v.init_identical);
+    assert_string_equal(v.name, "loss");
+    assert_int_equal(v.step, 1);
+    assert_true(v.rank >= 0 && v.rank < n && v.index == 0 && v.op[0]);
+    assert_true(fabs(v.serial - v.parallel) > 1e-4);
+}
+
+/* A run that is held to bits differs where sums are in another order, and says where. */
+static void test_named(void **state)
+{
+    (void)state;
+    if (ll_comm_size(comm) != 3) return;
+    ll_run *r;
+    ll_verify_report v;
+    no_error(ll_run_parse(mlp, strlen(mlp), "test", &r));
+    no_error(ll_run_finish(r));
+    ll_verify_opts o = {.session = {.comm = comm, .mesh = "data=3"}, .steps = 3};
+    no_error(ll_verify_run(r, &o, true, &v));
+    assert_false(v.ok);
+    assert_true(v.name[0] && v.op[0] && v.rel_diff > 0 && v.rel_diff < 1e-5);
+    assert_true(v.serial != v.parallel);
+    ll_run_free(r);
+}
+
+int main(void)
+{
+    if (ll_comm_open(&(ll_comm_opts){.timeout_s = 60, .table = ""}, &comm) != LL_OK) {
+        fprintf(stderr, "%s\n", ll_error_text());
+        return 1;
+    }
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_pairs),
+                                       cmocka_unit_test(test_wrong_rule),
+                                       cmocka_unit_test(test_named)};
+    int rc = cmocka_run_group_tests(tests, NULL, NULL);
+    ll_comm_close(comm);
+    return rc;
+}
