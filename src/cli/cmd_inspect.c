@@ -280,8 +280,10 @@ static ll_err show(const opts *o, const ll_run *r, const ll_graph *g)
 static ll_err run(const void *given)
 {
     const opts *o = (const opts *)given;
-    CHECK(o->graph + o->program + o->dot + o->layouts + o->json <= 1, LL_E_ARG,
-          "--graph, --program, --dot, --layouts and --json exclude each other");
+    int texts = o->graph + o->program + o->dot + o->layouts;
+    CHECK(!o->json || !texts, LL_E_ARG,
+          "--graph, --program, --dot and --layouts are text: leave out --json");
+    CHECK(texts <= 1, LL_E_ARG, "--graph, --program, --dot and --layouts exclude each other");
     CHECK(o->mesh || (!o->layouts && !o->zero && !o->rank), LL_E_ARG,
           "--layouts, --zero and --rank go with --mesh");
     if (is_checkpoint(o->what)) {

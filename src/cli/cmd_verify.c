@@ -21,7 +21,7 @@ typedef struct opts {
 static const ll_arg args[] = {
     {"RUN", LL_ARG_TEXT, offsetof(opts, run), NULL, "a run, or a model's name", NULL},
     {"--mesh|-m", LL_ARG_TEXT, offsetof(opts, mesh), "MESH",
-     "how ranks share the work, such as data=2,tensor=2", NULL},
+     "how ranks divide the work, such as data=2,tensor=2; default: the run's, or data=RANKS", NULL},
     {"--ranks|-n", LL_ARG_INT, offsetof(opts, ranks), "N",
      "start so many ranks; default: as many as the mesh has", NULL},
     {"--zero", LL_ARG_INT, offsetof(opts, zero), "K",
@@ -56,7 +56,7 @@ static char *more(ll_arena *arena)
         "with parameters changed by 1e-6 of themselves before every step. If that changes a\n"
         "gradient, say, by more than a quarter of the tolerance (relu's corner, batch norms over\n"
         "few numbers), then 4 times that change, 0.1 at most, stands for the tolerance, and the\n"
-        "ranks go on from the serial values.\n");
+        "ranks go on from the serial values. Tolerances below 1e-5 are held to the letter.\n");
 }
 
 static ll_err print_json(const ll_verify_report *v, const char *mesh)
@@ -153,7 +153,7 @@ static ll_err verify(const opts *o, const ll_mesh *m, const ll_run *r, ll_comm *
     /* Rank 0 decides for all: nodes may have different files. */
     double random = lacks_data(o, r, ll_comm_rank(c) == 0);
     if (ll_comm_size(c) > 1) TRY(ll_comm_broadcast(c, &random, 1, LL_F64, 0, NULL));
-    ll_verify_opts v = {.session = {.comm = c, .mesh = mesh, .zero = (int)o->zero},
+    ll_verify_opts v = {.session = {.comm = c, .mesh = mesh, .zero = (int)r->parallel.zero},
                         .steps = o->steps,
                         .tolerance = o->tolerance};
     ll_verify_report report;
@@ -163,7 +163,7 @@ static ll_err verify(const opts *o, const ll_mesh *m, const ll_run *r, ll_comm *
         if (o->json)
             rc = print_json(&report, mesh);
         else
-            print_text(r, &report, mesh, (int)o->zero);
+            print_text(r, &report, mesh, (int)r->parallel.zero);
         fflush(stdout);
         if (rc == LL_OK) rc = verdict(o, &report);
     }
@@ -175,8 +175,10 @@ static ll_err prepare(const opts *o, ll_arena *a, ll_run **r)
     CHECK(o->steps >= 1, LL_E_ARG, "--steps is 0, want 1 or more");
     CHECK(o->tolerance >= 0, LL_E_ARG, "--tolerance is %g, want 0 or more", o->tolerance);
     CHECK(o->zero <= 3, LL_E_ARG, "--zero is %lld, want 0 to 3", (long long)o->zero);
-    ll_words set = {.v = LL_NEW_ARRAY(a, const char *, o->set.n + 1)};
+    ll_words set = {.v = LL_NEW_ARRAY(a, const char *, o->set.n + 3)};
     for (int i = 0; i < o->set.n; i++) set.v[set.n++] = o->set.v[i];
+    if (o->mesh) set.v[set.n++] = ll_arena_printf(a, "parallel.mesh=%s", o->mesh);
+    if (o->zero) set.v[set.n++] = ll_arena_printf(a, "parallel.zero=%lld", (long long)o->zero);
     if (o->batch) set.v[set.n++] = ll_arena_printf(a, "train.batch=%lld", (long long)o->batch);
     return ll_cli_run(o->run, &set, true, r);
 }
@@ -187,7 +189,8 @@ static ll_err launch_and_verify(const opts *o, const ll_run *r)
     bool child;
     char by_ranks[32];
     snprintf(by_ranks, sizeof by_ranks, "data=%lld", (long long)o->ranks);
-    TRY(ll_mesh_parse(o->mesh ? o->mesh : o->ranks ? by_ranks : "", &m));
+    const char *said = *r->parallel.mesh ? r->parallel.mesh : o->ranks ? by_ranks : "";
+    TRY(ll_mesh_parse(said, &m));
     int64_t ranks = o->ranks;
     if (!ranks && ll_job_size() <= 1) ranks = m.n_rank;
     if (ranks) TRY(ll_mesh_fits(&m, (int)ranks));

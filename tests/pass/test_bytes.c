@@ -14,7 +14,7 @@ typedef struct counted {
     double sent;    /* by all ranks */
     double halo;    /* of it, in halo exchanges */
     int of_shape;   /* all-reduces of rank 0 of so many elements: see count */
-    double scalars; /* sent in collectives of at most 8 elements */
+    double scalars; /* sent in collectives of one element */
 } counted;
 
 static void no_error(ll_err rc)
@@ -41,7 +41,7 @@ static counted count(const ll_graph *g, const char *mesh, int zero, int64_t elem
             double bytes = ll_collective_sent(&m, n->op->name, n->attr, t);
             c.sent += bytes;
             if (!strcmp(n->op->name, "halo")) c.halo += bytes;
-            if (ll_numel(&t->shape) <= 8) c.scalars += bytes;
+            if (ll_numel(&t->shape) <= 1) c.scalars += bytes;
             c.of_shape +=
                 r == 0 && !strcmp(n->op->name, "all_reduce") && ll_numel(&t->shape) == elements;
         }

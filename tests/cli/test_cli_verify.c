@@ -1,0 +1,103 @@
+/* loopline verify and inspect --mesh, as scripts use them: JSON, exit status, who is named. */
+#include "cli/program.h"
+
+#include <math.h>
+
+static const char picture[] = "model: {name: mlp, image: 8, width: 18, depth: 2, classes: 4}\n"
+                              "data: {name: synthetic, samples: 300}\n"
+                              "train: {batch: 9, optimizer: adam, threads: 1}\n"
+                              "parallel: {mesh: \"data=2\", zero: 2}\n";
+
+static const char *text_of(const json_t *j, const char *key)
+{
+    const char *t = json_string_value(json_object_get(j, key));
+    if (!t) fail_msg("%s is not text", key);
+    return t;
+}
+
+static void passes(void **state)
+{
+    write_text(tmpdir_path(state, "p.yaml"), picture);
+    json_t *j = prints_json(*state, "verify p.yaml --json");
+    assert_true(json_is_true(json_object_get(j, "ok")));
+    assert_true(json_is_true(json_object_get(j, "init_identical")));
+    assert_true(json_is_null(json_object_get(j, "first_difference")));
+    assert_true(json_num(j, "max_rel_diff") < 1e-5);
+    assert_true(json_num(j, "max_rel_diff") > 0);
+    assert_string_equal(text_of(j, "mesh"), "data=2");
+    assert_int_equal((int)json_num(j, "steps"), 5);
+    json_decref(j);
+    j = prints_json(*state, "verify lenet5 -b 7 --mesh tensor=3 --steps 2 --zero 0 --json");
+    assert_true(json_is_true(json_object_get(j, "ok")));
+    assert_string_equal(text_of(j, "mesh"), "tensor=3");
+    json_decref(j);
+}
+
+static void fails(void **state)
+{
+    write_text(tmpdir_path(state, "p.yaml"), picture);
+    outcome o = program_run(*state, NULL, "verify p.yaml --tolerance 1e-12 --json");
+    assert_int_equal(o.status, 1);
+    json_t *j = json_of(o.out), *d = json_object_get(j, "first_difference");
+    assert_true(json_is_false(json_object_get(j, "ok")));
+    assert_true(json_is_true(json_object_get(j, "init_identical")));
+    assert_true(strlen(text_of(d, "name")) > 0 && strlen(text_of(d, "op")) > 0);
+    assert_in_range((int)json_num(d, "rank"), 0, 1);
+    assert_true(json_num(d, "index") >= 0);
+    assert_true(json_num(d, "serial") != json_num(d, "parallel"));
+    if (!strstr(o.err, text_of(d, "name"))) fail_msg("no name in: %s", o.err);
+    json_decref(j);
+    outcome_free(&o);
+}
+
+static void refused(void **state)
+{
+    write_text(tmpdir_path(state, "p.yaml"), picture);
+    refuses(*state, 1, "verify p.yaml --mesh data=2 -n 3", "mesh \"data=2\" is of 2 ranks");
+    refuses(*state, 1, "verify p.yaml --mesh dta=2", "did you mean data?");
+    refuses(*state, 1, "verify p.yaml --steps 0", "--steps is 0");
+    refuses(*state, 1, "inspect p.yaml --layouts --mesh data=2 --rank 2", "--rank is 2");
+    refuses(*state, 1, "inspect p.yaml --layouts", "--layouts, --zero and --rank go with --mesh");
+    refuses(*state, 1, "inspect p.yaml --mesh height=2", "height=2: nothing in mlp can be cut");
+}
+
+static void inspects(void **state)
+{
+    write_text(tmpdir_path(state, "p.yaml"), picture);
+    json_t *one = prints_json(*state, "inspect p.yaml --json");
+    json_t *j = prints_json(*state, "inspect p.yaml --mesh data=2 --zero 3 --json");
+    assert_int_equal((int)json_num(j, "ranks"), 2);
+    assert_true(json_num(j, "sent_bytes") > 0);
+    assert_true(json_num(j, "bytes_per_rank") < json_num(one, "peak_bytes"));
+    assert_true(json_array_size(json_object_get(j, "collectives")) >= 2);
+    json_decref(one);
+    json_decref(j);
+    static const struct {
+        const char *words, *want[3];
+    } cases[] = {
+        {"inspect p.yaml --mesh data=2 --graph", {"all_reduce(", "grad:fc1.weight", "[4,8,8,1]"}},
+        {"inspect p.yaml --mesh data=2 --rank 1 --graph", {"all_reduce(", "[5,8,8,1]", ""}},
+        {"inspect p.yaml --mesh tensor=2 --program", {"memory ", "all_reduce", ""}},
+        {"inspect p.yaml --mesh data=2,tensor=2 --layouts", {"a: data", "(summed)", "over tensor"}},
+        {"inspect p.yaml --mesh data=2 --dot", {"digraph \"mlp\" {", "fillcolor", "->"}},
+        {"inspect p.yaml --dot", {"digraph \"mlp\" {", "fc1.matmul", "result loss"}},
+        {"inspect p.yaml --mesh data=2", {"2 ranks", "all_reduce", "over data"}},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        outcome o = succeeds(*state, "%s", cases[i].words);
+        for (int k = 0; k < 3; k++)
+            if (!strstr(o.out, cases[i].want[k]))
+                fail_msg("%s: no '%s' in\n%s", cases[i].words, cases[i].want[k], o.out);
+        outcome_free(&o);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(passes, tmpdir_setup, tmpdir_teardown),
+        cmocka_unit_test_setup_teardown(fails, tmpdir_setup, tmpdir_teardown),
+        cmocka_unit_test_setup_teardown(refused, tmpdir_setup, tmpdir_teardown),
+        cmocka_unit_test_setup_teardown(inspects, tmpdir_setup, tmpdir_teardown)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
