@@ -204,6 +204,12 @@ ll_err ll_request_advance(ll_request *r)
         r->posted = false;
         r->c->engine->moved++;
     }
+    size_t expected = (size_t)r->sched->n_received * r->elem_bytes;
+    CHECK(!expected || r->received == expected, LL_E_COMM,
+          "%s %lld%s%s: %zu bytes came where %zu were expected: all ranks must call the same "
+          "collectives on as many elements, in one order",
+          r->what, (long long)r->number, r->site ? " of " : "", r->site ? r->site : "", r->received,
+          expected);
     finish(r);
     return LL_OK;
 }

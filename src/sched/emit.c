@@ -160,5 +160,7 @@ const ll_sched *ll_emit_finish(ll_steps *e)
                     .n_signal = e->n_signal};
     for (int i = 0; i < e->n_step; i++)
         if (e->steps[i].kind == LL_STEP_SEND) s->n_message++, s->n_sent += e->steps[i].n;
+    for (int i = 0; i < e->n_step; i++)
+        if (e->steps[i].kind == LL_STEP_RECV) s->n_received += e->steps[i].n;
     return s;
 }

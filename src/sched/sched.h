@@ -98,6 +98,7 @@ typedef struct ll_sched {
     int64_t scratch, window;   /* elements needed */
     int n_signal;              /* that this rank raises */
     int64_t n_message, n_sent; /* messages and elements that this rank sends */
+    int64_t n_received;        /* elements */
 } ll_sched;
 
 /* ---- what is to be done ---- */
