@@ -262,8 +262,7 @@ static void dead_rank_is_named(void **state)
     (void)state;
     ended e;
     run("dies", start_s, &e);
-    bool ours = strstr(e.err, "loopline: rank 2 died (last seen in forward of conv3); ranks 0, 1, "
-                              "3 wait in all-reduce 1 (fc1.weight)");
+    bool ours = strstr(e.err, "loopline: rank 2 died (last seen in forward of conv3); ");
     print_message("%s\n", ours ? "ours came" : "the launcher was faster");
     assert_true(ours || launcher_names_it(&e));
 }
