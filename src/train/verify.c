@@ -45,7 +45,7 @@ typedef struct item {
     ll_type type;     /* whole */
     ll_layout layout;
     int serial, parallel; /* slots; serial: on rank 0 */
-    uint8_t *left_out;    /* [numel] of the parameter it belongs to; NULL: of none */
+    uint8_t *left_out;    /* [numel] of the parameter it belongs to; NULL: to none */
     double size;          /* of the serial value: its 2-norm */
 } item;
 
@@ -133,7 +133,8 @@ static void list_items(verifier *v)
             const ll_named *r = &g->results[i];
             bool norm = !strcmp(r->name, "grad_norm"), gradient = starts_with(r->name, "grad:");
             if (pass == (norm ? 2 : gradient ? 1 : 0))
-                add_item(v, gradient ? GRADIENT : RESULT, r->name, maker(g, r->value), r->value);
+                add_item(v, norm || gradient ? GRADIENT : RESULT, r->name, maker(g, r->value),
+                         r->value);
         }
     for (int pass = PARAMETER; pass <= STATE; pass++)
         for (int i = 1; i < g->n_value; i++) {
@@ -147,7 +148,8 @@ static void list_items(verifier *v)
 static bool belongs(const item *x, const item *param)
 {
     size_t n = strlen(param->name);
-    if (x->kind == GRADIENT) return !strcmp(x->name + strlen("grad:"), param->name);
+    if (x->kind == GRADIENT)
+        return starts_with(x->name, "grad:") && !strcmp(x->name + strlen("grad:"), param->name);
     return !strncmp(x->name, param->name, n) && (!x->name[n] || x->name[n] == '.') &&
            ll_shape_equal(&x->type.shape, &param->type.shape);
 }
@@ -343,7 +345,8 @@ static double scale_of(const verifier *v, const item *x)
 {
     double all = 0;
     for (int i = 0; i < v->n_item && x->kind == GRADIENT; i++)
-        if (v->items[i].kind == GRADIENT) all = hypot(all, v->items[i].size);
+        if (v->items[i].kind == GRADIENT && v->items[i].left_out)
+            all = hypot(all, v->items[i].size);
     return fmax(fmax(x->size, FLOOR * all), 1e-30);
 }
 
