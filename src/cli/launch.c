@@ -1,10 +1,9 @@
 /* launch.c: ranks through mpiexec, and their failures on one screen.
  *
  * The launching process replaces itself by mpiexec, so signals and the exit status need no care.
- * (Where ranks want to save before they stop it waits for mpiexec instead, and passes SIGUSR1 on
- * for SIGTERM and SIGINT: launchers give that to every rank, but answer the others by killing the
- * ranks a second later.) The ranks get the same words and see by their environment that they are
- * ranks already.
+ * (Where ranks want to save before they stop it waits for mpiexec instead, and asks them by SIGUSR1
+ * where it is sent SIGTERM or SIGINT: launchers answer these by killing the ranks a second later.)
+ * The ranks get the same words and see by their environment that they are ranks already.
  *
  * Who prints a failure? One that all ranks share (job.h) is printed by the rank it befell. Of one
  * that may be a single rank's nobody knows more than that: rank 0 prints at once and ends the job,
@@ -15,6 +14,7 @@
 
 #include "comm/job.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <omp.h>
@@ -78,36 +78,75 @@ void ll_cli_launch_env(int64_t ranks)
 
 /* ---- waiting for mpiexec ---- */
 
-static volatile sig_atomic_t mpiexec_pid, asked;
-
-static void pass_on(int number)
+/* The parent of a process; 0: it is gone. */
+static pid_t parent_of(pid_t pid)
 {
-    kill((pid_t)mpiexec_pid, asked++ ? number : SIGUSR1); /* who asks twice does not want to wait */
+    char path[64], line[512];
+    snprintf(path, sizeof path, "/proc/%ld/stat", (long)pid);
+    FILE *f = fopen(path, "r");
+    size_t n = f ? fread(line, 1, sizeof line - 1, f) : 0;
+    if (f) fclose(f);
+    line[n] = '\0';
+    const char *name_end = strrchr(line, ')');
+    long parent = 0;
+    return name_end && sscanf(name_end + 1, " %*c %ld", &parent) == 1 ? (pid_t)parent : 0;
 }
 
-/* Does not return. */
-static void wait_for_mpiexec(pid_t child, const sigset_t *old)
+static bool is_below(pid_t pid, pid_t ancestor)
 {
-    struct sigaction mine = {.sa_handler = pass_on, .sa_flags = SA_RESTART};
-    mpiexec_pid = child;
-    sigaction(SIGINT, &mine, NULL);
-    sigaction(SIGTERM, &mine, NULL);
-    sigprocmask(SIG_SETMASK, old, NULL);
-    int status = 0;
-    while (waitpid(child, &status, 0) < 0 && errno == EINTR) continue;
-    _exit(WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status));
+    for (int depth = 0; pid > 1 && depth < 64; depth++) {
+        pid = parent_of(pid);
+        if (pid == ancestor) return true;
+    }
+    return false;
+}
+
+/* Asks the ranks on this machine to save and stop: processes below mpiexec that run this program.
+ * One that hears it is enough. Not every mpiexec passes SIGUSR1 on, so it is asked only where no
+ * rank is here. */
+static void ask_ranks(pid_t mpiexec)
+{
+    char self[4096], path[64], exe[4096];
+    ssize_t n = readlink("/proc/self/exe", self, sizeof self), found = 0;
+    DIR *all = opendir("/proc");
+    for (struct dirent *d; all && n > 0 && (d = readdir(all));) {
+        pid_t pid = (pid_t)atol(d->d_name);
+        snprintf(path, sizeof path, "/proc/%ld/exe", (long)pid);
+        if (pid <= 0 || pid == mpiexec || readlink(path, exe, sizeof exe) != n) continue;
+        if (!memcmp(exe, self, (size_t)n) && is_below(pid, mpiexec))
+            found += kill(pid, SIGUSR1) == 0;
+    }
+    if (all) closedir(all);
+    if (!found) kill(mpiexec, SIGUSR1);
+}
+
+/* Does not return. What is in wanted is blocked: signals come one by one. */
+static void wait_for_mpiexec(pid_t child, const sigset_t *wanted)
+{
+    for (int asked = 0;;) {
+        int status, number = sigwaitinfo(wanted, NULL);
+        if (number == SIGINT || number == SIGTERM) {
+            if (asked++)
+                kill(child, number); /* who asks twice does not want to wait */
+            else
+                ask_ranks(child);
+        }
+        if (waitpid(child, &status, WNOHANG) == child)
+            _exit(WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status));
+    }
 }
 
 /* Returns in a new process, away from the terminal's signals, that ends when this one does. */
 static ll_err stay_behind(void)
 {
-    sigset_t both, old;
-    sigemptyset(&both);
-    sigaddset(&both, SIGINT);
-    sigaddset(&both, SIGTERM);
-    sigprocmask(SIG_BLOCK, &both, &old);
+    sigset_t wanted, old;
+    sigemptyset(&wanted);
+    sigaddset(&wanted, SIGINT);
+    sigaddset(&wanted, SIGTERM);
+    sigaddset(&wanted, SIGCHLD);
+    sigprocmask(SIG_BLOCK, &wanted, &old);
     pid_t parent = getpid(), child = fork();
-    if (child > 0) wait_for_mpiexec(child, &old);
+    if (child > 0) wait_for_mpiexec(child, &wanted);
     sigprocmask(SIG_SETMASK, &old, NULL);
     CHECK(child == 0, LL_E_SYS, "no process for mpiexec: %s", strerror(errno));
     prctl(PR_SET_PDEATHSIG, SIGTERM);
