@@ -387,6 +387,20 @@ static ll_layout result_layout(const placer *c, int node, const ll_loops *l, int
     return r;
 }
 
+/* Gradients that are kept cut (zero 2) are summed and cut in each micro-batch, before their mean is
+ * taken; otherwise once a step, after it. */
+static void cut_early(placer *c, int node, const ll_loops *l)
+{
+    ll_val param = c->grad_of[c->g->nodes[node].out[0].id];
+    if (!param.id || c->o->zero < 2) return;
+    ll_layout want = update_layout(c, param);
+    for (int a = 0; a < c->m->n; a++) {
+        int d = cut_dim(&want, a);
+        c->p->loop[node][a] = d >= 0 ? l->out[0][d] : -1;
+    }
+    c->p->through[node] = 0;
+}
+
 static ll_err place_node(placer *c, int node)
 {
     const ll_node *n = &c->g->nodes[node];
@@ -399,6 +413,7 @@ static ll_err place_node(placer *c, int node)
         if (loop >= 0) c->used |= bit(a);
         if (loop >= 0 && l.combine[loop] == LL_WHOLE) c->expand[node] = true;
     }
+    cut_early(c, node, &l);
     for (int i = 0; i < n->n_in; i++) {
         if (!undecided(c, n->in[i])) continue;
         ll_layout w = ll_place_wanted(c->p, node, i, &l);

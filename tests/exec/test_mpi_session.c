@@ -144,6 +144,7 @@ static const layout layouts[] = {
     {2, "data=2", 0, 1, NULL},
     {2, "data=2", 0, 3, NULL},
     {2, "data=2", 1, 2, NULL},
+    {2, "data=2", 2, 3, NULL},
     {2, "data=2", 3, 2, NULL},
     {2, "tensor=2", 0, 1, NULL},
     {2, "height=2", 0, 2, "lenet5"},
