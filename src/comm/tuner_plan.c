@@ -110,15 +110,13 @@ static void add_way(const ll_tuning *t, ll_tune_cell *cell, int *capacity, const
 
 /* Ascending by the measured time, those without one after them by the predicted one, those without
  * either last. */
-static double rank_of(const ll_tuned_way *w)
-{
-    return w->measured_s > 0 ? w->measured_s - 1e6 : w->predicted_s > 0 ? w->predicted_s : 1e6;
-}
-
 int ll_tuner_by_time(const void *a, const void *b)
 {
-    double x = rank_of((const ll_tuned_way *)a), y = rank_of((const ll_tuned_way *)b);
-    return x < y ? -1 : x > y;
+    const ll_tuned_way *x = (const ll_tuned_way *)a, *y = (const ll_tuned_way *)b;
+    if ((x->measured_s > 0) != (y->measured_s > 0)) return x->measured_s > 0 ? -1 : 1;
+    if (x->measured_s != y->measured_s) return x->measured_s < y->measured_s ? -1 : 1;
+    if ((x->predicted_s > 0) != (y->predicted_s > 0)) return x->predicted_s > 0 ? -1 : 1;
+    return x->predicted_s < y->predicted_s ? -1 : x->predicted_s > y->predicted_s;
 }
 
 static bool is_canonical(const ll_tuning *t, const ll_tune_cell *cell, const ll_tuned_way *w)

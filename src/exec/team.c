@@ -144,7 +144,7 @@ static void plan_blocks(ll_talk *t, ll_arena *a, const ll_coll_attr *x, size_t e
     const ll_tensor *whole = t->kind == ALL_GATHER ? t->out : t->in;
     int64_t *starts = counts(a, t->size + 1), from, to;
     for (int k = 0; k < t->size; k++) {
-        ll_mesh_part(x->extent, t->size, k, &from, &to);
+        ll_share(x->extent, t->size, k, &from, &to);
         slab *s = t->kind == ALL_GATHER ? &t->take[k] : &t->give[k];
         *s = cut(whole, (int)x->dim, from, to);
         starts[k + 1] = starts[k] + (int64_t)(bytes_of(s) / elem);
@@ -168,7 +168,7 @@ static void plan_exchange(ll_talk *t, ll_arena *a, const ll_coll_attr *x, const 
         if (d != dim && (h || d != x->to_dim)) unit *= t->in->shape.d[d];
     for (int i = 0; i < p; i++)
         for (int j = 0; j < p; j++) {
-            ll_mesh_part(extent, p, i, &from, &to);
+            ll_share(extent, p, i, &from, &to);
             if (h) {
                 lo = h->need[2 * j] > from ? h->need[2 * j] : from;
                 hi = h->need[2 * j + 1] < to ? h->need[2 * j + 1] : to;
@@ -179,7 +179,7 @@ static void plan_exchange(ll_talk *t, ll_arena *a, const ll_coll_attr *x, const 
                     t->take[i] =
                         cut(t->out, dim, lo - h->need[2 * j], (hi > lo ? hi : lo) - h->need[2 * j]);
             } else {
-                ll_mesh_part(other, p, j, &lo, &hi);
+                ll_share(other, p, j, &lo, &hi);
                 matrix[i * p + j] = unit * (to - from) * (hi - lo);
                 if (i == t->me) t->give[j] = cut(t->in, (int)x->to_dim, lo, hi);
                 if (j == t->me) t->take[i] = cut(t->out, dim, from, to);

@@ -31,7 +31,7 @@ void ll_layout_range(const ll_mesh *m, ll_axes axes, int64_t n, int rank, int64_
     for (int a = 0; a < m->n; a++) {
         if (!(axes >> a & 1)) continue;
         int64_t f, t;
-        ll_mesh_part(n, m->size[a], ll_mesh_coord(m, a, rank), &f, &t);
+        ll_share(n, m->size[a], ll_mesh_coord(m, a, rank), &f, &t);
         base += f;
         n = t - f;
     }

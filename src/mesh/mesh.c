@@ -169,9 +169,3 @@ int ll_mesh_color(const ll_mesh *m, ll_axes axes, int rank)
 {
     return ll_mesh_member(m, (ll_axes)~axes, rank);
 }
-
-void ll_mesh_part(int64_t n, int p, int i, int64_t *from, int64_t *to)
-{
-    *from = n / p * i + n % p * i / p;
-    *to = n / p * (i + 1) + n % p * (i + 1) / p;
-}

@@ -12,6 +12,7 @@
  * Parts need not be equal, and may be empty. */
 #pragma once
 #include "base/arena.h"
+#include "base/share.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -62,9 +63,6 @@ int ll_mesh_member(const ll_mesh *m, ll_axes axes, int rank);
 int ll_mesh_rank_of(const ll_mesh *m, ll_axes axes, int rank, int i);
 /* Which of its groups rank is in, from 0. */
 int ll_mesh_color(const ll_mesh *m, ll_axes axes, int rank);
-
-/* Part i of p of n. */
-void ll_mesh_part(int64_t n, int p, int i, int64_t *from, int64_t *to);
 
 typedef struct ll_layout {
     ll_axes split[LL_MAX_DIMS];

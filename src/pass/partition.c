@@ -137,8 +137,8 @@ static ll_err add_halo(cutter *c, const ll_node *n, const ll_loops *l, int loop,
     for (int k = 0; k < size; k++) {
         ll_range r, own;
         ll_part part;
-        ll_mesh_part(l->extent[loop], size, k, &r.from, &r.to);
-        ll_mesh_part(h.extent, size, k, &own.from, &own.to);
+        ll_share(l->extent[loop], size, k, &r.from, &r.to);
+        ll_share(h.extent, size, k, &own.from, &own.to);
         init_part(&part, ll_arena_copy(c->arena, attr, n->op->attr_size), n->n_in, r);
         TRY(n->op->split(attr, l, loop, r, in, &part));
         h.need[2 * k] = part.in[i].from;

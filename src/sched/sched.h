@@ -29,6 +29,7 @@
  * commutes, so which of two operands comes first does not matter. */
 #pragma once
 #include "base/arena.h"
+#include "base/share.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -118,12 +119,6 @@ typedef struct ll_coll_spec {
     bool shared;           /* the ranks of a node can read each other's DATA */
 } ll_coll_spec;
 
-/* Part i of p of n elements: [*from, *to). */
-static inline void ll_share(int64_t n, int p, int i, int64_t *from, int64_t *to)
-{
-    *from = n / p * i + n % p * i / p;
-    *to = n / p * (i + 1) + n % p * (i + 1) / p;
-}
 /* Block b of a spec. */
 void ll_coll_block(const ll_coll_spec *s, int b, int64_t *from, int64_t *to);
 

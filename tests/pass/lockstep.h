@@ -91,14 +91,14 @@ static inline void collective(lockstep *s, int rank, int node)
             mode = k ? 1 + (int)a->max : 0;
             from_at[a->dim] = a->from;
         } else if (!strcmp(n->op->name, "all_gather") || !strcmp(n->op->name, "all_to_all")) {
-            ll_mesh_part(a->extent, p, k, &from, &to);
+            ll_share(a->extent, p, k, &from, &to);
             assert_int_equal(in->shape.d[a->dim], to - from);
             to_at[a->dim] = from;
             len[a->dim] = to - from;
             if (n->op->name[4] == 't') from_at[a->to_dim] = a->from;
         } else {
             int64_t want = h->need[2 * me], end = h->need[2 * me + 1];
-            ll_mesh_part(h->extent, p, k, &from, &to);
+            ll_share(h->extent, p, k, &from, &to);
             assert_int_equal(in->shape.d[h->dim], to - from);
             int64_t lo = from > want ? from : want, hi = to < end ? to : end;
             if (hi <= lo) continue;

@@ -69,10 +69,10 @@ static void cut(const store *whole, store *s, int dim)
         }
         int rows = size % 2 == 0 && w->n > d + 1 ? 2 : 1; /* a mesh of two axes */
         int64_t to;
-        ll_mesh_part(w->d[d], size / rows, rank / rows, &p->at[d], &to);
+        ll_share(w->d[d], size / rows, rank / rows, &p->at[d], &to);
         p->shape.d[d] = to - p->at[d];
         if (rows > 1) {
-            ll_mesh_part(w->d[d + 1], 2, rank % 2, &p->at[d + 1], &to);
+            ll_share(w->d[d + 1], 2, rank % 2, &p->at[d + 1], &to);
             p->shape.d[d + 1] = to - p->at[d + 1];
         }
         ll_st_runs runs = ll_st_runs_of(w, p, types[i]);

@@ -1,0 +1,19 @@
+/* share.h: the one way in which a range is cut into parts, equal or nearly: of blocks among ranks,
+ * of dimensions along axes, of chunks into pieces. */
+#pragma once
+#include "base/err.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Part i of p of n elements: [*from, *to). */
+static inline void ll_share(int64_t n, int p, int i, int64_t *from, int64_t *to)
+{
+    *from = n / p * i + n % p * i / p;
+    *to = n / p * (i + 1) + n % p * (i + 1) / p;
+}
+
+#ifdef __cplusplus
+}
+#endif
