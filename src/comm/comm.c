@@ -34,6 +34,7 @@ static ll_err open_window(ll_comm *c)
     size_t half = c->opts.window_bytes / 2 / LL_LINE_BYTES * LL_LINE_BYTES;
     TRY(t->ops->share(t, LL_LINE_BYTES + 2 * half, &c->window));
     c->half_bytes = half;
+    c->engine->used.held += c->window.bytes;
     c->parts = LL_NEW_ARRAY(c->arena, char *, t->size);
     for (int i = 0; i < c->window.n_rank; i++) c->parts[c->window.ranks[i]] = c->window.part[i];
     return LL_OK;
@@ -70,6 +71,7 @@ static ll_err alloc(ll_comm *c, size_t bytes, void **out)
     for (int i = 0; i < s->shm.n_rank; i++) s->by_world[t->world[s->shm.ranks[i]]] = s->shm.part[i];
     s->next = c->shared;
     c->shared = s;
+    c->engine->used.held += s->shm.bytes;
     *out = s->shm.part[s->shm.me];
     return LL_OK;
 }
@@ -89,8 +91,14 @@ static void let_go(ll_comm *c, bool failed)
     ll_engine *e = c->engine;
     if (e && !failed) ll_watch_wait_begin(e->watch, "close", -1, NULL);
     if (e) ll_engine_lock(e);
-    for (ll_shared *s = c->shared; s && !failed; s = s->next) t->ops->unshare(t, &s->shm);
-    if (c->window.part && !failed) t->ops->unshare(t, &c->window);
+    for (ll_shared *s = c->shared; s && !failed; s = s->next) {
+        e->used.held -= s->shm.bytes;
+        t->ops->unshare(t, &s->shm);
+    }
+    if (c->window.part && !failed) {
+        e->used.held -= c->window.bytes;
+        t->ops->unshare(t, &c->window);
+    }
     t->ops->close(t, failed);
     if (e) ll_engine_unlock(e);
     if (e && !failed) ll_watch_wait_end(e->watch);
@@ -210,6 +218,21 @@ int ll_comm_size(const ll_comm *c)
 ll_comm_count ll_comm_counted(const ll_comm *c)
 {
     return c->count;
+}
+
+ll_comm_usage ll_comm_used(ll_comm *c)
+{
+    ll_engine_lock(c->engine); /* a thread may be counting */
+    ll_comm_usage used = c->engine->used;
+    ll_engine_unlock(c->engine);
+    return used;
+}
+
+void ll_comm_trace(ll_comm *c, ll_trace *t)
+{
+    ll_engine_lock(c->engine);
+    c->engine->trace = t;
+    ll_engine_unlock(c->engine);
 }
 
 ll_transport *ll_comm_transport(ll_comm *c)

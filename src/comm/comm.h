@@ -5,6 +5,7 @@
  * is; its messages carry the number as tag, so those of collectives under way at once never meet.
  * Collectives that use the window run one after another, in the order of their numbers. */
 #pragma once
+#include "base/trace.h"
 #include "comm/transport.h"
 
 #ifdef __cplusplus
@@ -25,11 +26,24 @@ typedef struct ll_coll_call {
 ll_err ll_comm_start(ll_comm *c, const ll_coll_call *call, ll_request **out);
 ll_err ll_comm_run(ll_comm *c, const ll_coll_call *call); /* start and wait */
 
-/* What was sent by this rank since the communicator was opened, library collectives left out. */
+/* What this rank did since the communicator was opened. */
 typedef struct ll_comm_count {
-    int64_t messages, bytes, collectives;
+    int64_t messages, bytes; /* sent */
+    int64_t read;            /* bytes, of other ranks' shared memory: sent by nobody */
+    int64_t collectives;
+    int64_t library; /* of them the MPI library's own, of which nothing else is known */
 } ll_comm_count;
 ll_comm_count ll_comm_counted(const ll_comm *c);
+
+/* Of a communicator and all that were split from the same one. */
+typedef struct ll_comm_usage {
+    ll_comm_count count;
+    double seconds; /* that callers spent in collectives: starting, moving and waiting for them */
+    size_t held;    /* bytes of memory: windows, ll_comm_alloc, scratch */
+} ll_comm_usage;
+ll_comm_usage ll_comm_used(ll_comm *c);
+/* Collectives of the family, and waits for them, are noted there from now on; NULL: no more. */
+void ll_comm_trace(ll_comm *c, ll_trace *t);
 
 /* Local. This rank failed, with its thread's last error, and will take part in nothing more: the
  * others learn of it by the watch, wherever they wait. */

@@ -76,6 +76,9 @@ struct ll_request {
     int tag;
     int64_t number;
     const char *what, *site;
+    double began; /* where it is traced */
+    const char *algorithm;
+    size_t bytes; /* of DATA */
 };
 
 /* ---- the engine ---- */
@@ -94,8 +97,10 @@ typedef struct ll_engine {
     int n_source;
     ll_watch *watch;
     uint64_t moved; /* rounds and messages that ended */
-    int spin;       /* polls without success before the core is given to others */
-    bool failed;    /* read and written atomically */
+    ll_comm_usage used;
+    ll_trace *trace; /* NULL: nothing is traced */
+    int spin;        /* polls without success before the core is given to others */
+    bool failed;     /* read and written atomically */
     ll_err failure;
     char failure_text[1024];
     /* Whoever looks at any of this holds the lock, unless there is one rank only. */
@@ -126,6 +131,7 @@ struct ll_comm {
     int tag_now; /* of ll_comm_next_tag, and whose it is */
     int64_t number_now;
     const char *what_now, *site_now;
+    const char *peers; /* its ranks, for traces */
 };
 
 enum { LL_LINE_BYTES = 64 };
@@ -147,6 +153,10 @@ ll_err ll_request_take(ll_engine *e, ll_request **out);
 void ll_request_give(ll_engine *e, ll_request *r);
 /* Done, and back with the spare ones; received may be NULL. */
 ll_err ll_request_wait(ll_request *r, size_t *received);
+
+/* Around a call that is counted as time in collectives. */
+double ll_engine_enter(ll_engine *e); /* locks */
+void ll_engine_leave(ll_engine *e, double entered);
 
 /* ---- execute.c ---- */
 /* As far as it goes without waiting. */

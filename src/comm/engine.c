@@ -36,6 +36,7 @@ ll_err ll_scratch_take(ll_engine *e, size_t bytes, int *out)
             e->scratch[any] = (ll_scratch){0};
         }
         free(e->scratch[any].data);
+        e->used.held += room - e->scratch[any].bytes;
         e->scratch[any] = (ll_scratch){.data = data, .bytes = room};
         best = any;
     }
@@ -121,6 +122,19 @@ static double now(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
+double ll_engine_enter(ll_engine *e)
+{
+    double entered = now();
+    ll_engine_lock(e);
+    return entered;
+}
+
+void ll_engine_leave(ll_engine *e, double entered)
+{
+    e->used.seconds += now() - entered;
+    ll_engine_unlock(e);
+}
+
 /* A wait that lasts is told to the watch, which tells of one that does not end. */
 typedef struct patience {
     double began; /* 0: not looked yet */
@@ -166,11 +180,24 @@ static ll_err wait_for(ll_request *r)
     return rc;
 }
 
+static void trace_wait(ll_trace *t, const ll_request *r, double from)
+{
+    ll_trace_add(t, &(ll_trace_event){.row = LL_TRACE_COMPUTE,
+                                      .name = r->site,
+                                      .kind = "wait",
+                                      .bytes = -1,
+                                      .number = r->number,
+                                      .from = from,
+                                      .to = ll_trace_now()});
+}
+
 ll_err ll_request_wait(ll_request *r, size_t *received)
 {
     ll_engine *e = r->c->engine;
     e->n_waiting++;
+    double from = e->trace && !r->done ? ll_trace_now() : 0;
     ll_err rc = r->done ? LL_OK : wait_for(r);
+    if (from > 0 && e->trace) trace_wait(e->trace, r, from);
     e->n_waiting--;
     if (received) *received = r->received;
     if (!rc) ll_request_give(e, r); /* else messages may be under way: what they use must stay */
@@ -181,19 +208,19 @@ ll_err ll_request_wait(ll_request *r, size_t *received)
 ll_err ll_comm_wait(ll_request *r)
 {
     ll_engine *e = r->c->engine;
-    ll_engine_lock(e);
+    double entered = ll_engine_enter(e);
     ll_err rc = ll_request_wait(r, NULL);
-    ll_engine_unlock(e);
+    ll_engine_leave(e, entered);
     return rc;
 }
 
 ll_err ll_comm_poll(ll_comm *c)
 {
     ll_engine *e = c->engine;
-    ll_engine_lock(e);
+    double entered = ll_engine_enter(e);
     ll_err rc = ll_engine_check(e);
     if (!rc) rc = poll_all(e);
-    ll_engine_unlock(e);
+    ll_engine_leave(e, entered);
     return rc;
 }
 

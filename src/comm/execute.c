@@ -12,6 +12,7 @@
  *      messages and scratch memory are kept. */
 #include "comm/comm_int.h"
 
+#include "base/text.h"
 #include "base/types.h"
 
 #include <stdlib.h>
@@ -51,6 +52,25 @@ static uint64_t *counter(const ll_comm *c, int rank)
     return (uint64_t *)(void *)c->parts[rank];
 }
 
+static void count_sent(ll_comm *c, size_t bytes)
+{
+    c->count.messages++;
+    c->count.bytes += (int64_t)bytes;
+    c->engine->used.count.messages++;
+    c->engine->used.count.bytes += (int64_t)bytes;
+}
+
+/* What a fold reads of other ranks' memory. */
+static void count_read(const ll_request *r, const ll_step *s)
+{
+    ll_comm *c = r->c;
+    int64_t n = 0, rows = s->rows ? s->rows->rows[0] * s->rows->rows[1] : 1;
+    for (int i = 0; i < s->n_from; i++) n += s->from[i].rank != c->t->rank;
+    n *= rows * s->n * (int64_t)r->elem_bytes;
+    c->count.read += n;
+    c->engine->used.count.read += n;
+}
+
 static ll_err send_or_receive(ll_request *r, const ll_step *s)
 {
     ll_comm *c = r->c;
@@ -59,8 +79,7 @@ static ll_err send_or_receive(ll_request *r, const ll_step *s)
     CHECK(m, LL_E_MEM, "no memory for %d messages", r->n_message + 1);
     size_t bytes = (size_t)s->n * r->elem_bytes;
     if (s->kind == LL_STEP_RECV) return t->ops->recv(t, own(r, &s->dst), bytes, s->peer, r->tag, m);
-    c->count.messages++;
-    c->count.bytes += (int64_t)bytes;
+    count_sent(c, bytes);
     return t->ops->send(t, own(r, s->from), bytes, s->peer, r->tag, m);
 }
 
@@ -79,6 +98,7 @@ static void copy_rows(const ll_request *r, const ll_step *s)
 
 static ll_err fold(ll_request *r, const ll_step *s)
 {
+    count_read(r, s);
     if (s->rows) {
         copy_rows(r, s);
         return LL_OK;
@@ -129,6 +149,8 @@ static ll_err perform(ll_request *r)
         case LL_STEP_LIBRARY: {
             ll_message *m = message_slot(r);
             CHECK(m, LL_E_MEM, "no memory for a message");
+            r->c->count.library++;
+            r->c->engine->used.count.library++;
             TRY(r->c->t->ops->library(r->c->t, &r->library, m));
             break;
         }
@@ -161,10 +183,24 @@ static ll_err test_messages(ll_request *r)
     return LL_OK;
 }
 
+static void trace(ll_trace *t, const ll_request *r)
+{
+    ll_trace_add(t, &(ll_trace_event){.row = LL_TRACE_COMM,
+                                      .name = r->site,
+                                      .kind = r->what,
+                                      .algorithm = r->algorithm,
+                                      .peers = r->c->peers,
+                                      .bytes = (int64_t)r->bytes,
+                                      .number = r->number,
+                                      .from = r->began,
+                                      .to = ll_trace_now()});
+}
+
 static void finish(ll_request *r)
 {
     ll_comm *c = r->c;
     ll_engine *e = c->engine;
+    if (e->trace && r->began > 0) trace(e->trace, r);
     if (r->turn >= 0) {
         LL_ASSERT(r->signalled == (uint64_t)r->sched->n_signal);
         c->signals += r->signalled;
@@ -254,6 +290,14 @@ bool ll_comm_is_shared(const ll_comm *c, const void *data, size_t bytes)
     return find_shared(c, data, bytes, &at) != NULL;
 }
 
+/* "0 2 4": by their numbers in the first communicator. */
+static const char *peers_of(ll_comm *c)
+{
+    ll_buf b = {.arena = c->arena};
+    for (int i = 0; i < c->t->size; i++) ll_buf_printf(&b, "%s%d", i ? " " : "", c->t->world[i]);
+    return b.text;
+}
+
 /* Everything but what depends on the schedule. */
 static ll_err prepare(ll_comm *c, const ll_coll_call *call, ll_request **out)
 {
@@ -277,6 +321,12 @@ static ll_err prepare(ll_comm *c, const ll_coll_call *call, ll_request **out)
     r->own[LL_DATA] = (char *)call->data;
     r->own[LL_OUT] = (char *)call->out;
     c->count.collectives++;
+    c->engine->used.count.collectives++;
+    if (c->engine->trace) {
+        r->began = ll_trace_now();
+        r->bytes = (size_t)call->spec.count * r->elem_bytes;
+        if (!c->peers) c->peers = peers_of(c);
+    }
     *out = r;
     return LL_OK;
 }
@@ -324,6 +374,7 @@ static ll_err start(ll_comm *c, const ll_coll_call *call, ll_request **out)
     ll_request *r;
     TRY(prepare(c, &full, &r));
     r->sched = plan ? plan->sched : call->sched;
+    r->algorithm = plan ? plan->algo->name : NULL;
     r->shared = shared;
     r->shared_at = shared_at;
     ll_err rc = give_buffers(r);
@@ -348,20 +399,20 @@ static ll_err start(ll_comm *c, const ll_coll_call *call, ll_request **out)
 
 ll_err ll_comm_start(ll_comm *c, const ll_coll_call *call, ll_request **out)
 {
-    ll_engine_lock(c->engine);
+    double entered = ll_engine_enter(c->engine);
     ll_err rc = start(c, call, out);
     ll_engine_wake(c->engine);
-    ll_engine_unlock(c->engine);
+    ll_engine_leave(c->engine, entered);
     return rc;
 }
 
 ll_err ll_comm_run(ll_comm *c, const ll_coll_call *call)
 {
     ll_request *r;
-    ll_engine_lock(c->engine);
+    double entered = ll_engine_enter(c->engine);
     ll_err rc = start(c, call, &r);
     if (!rc) rc = ll_request_wait(r, NULL);
-    ll_engine_unlock(c->engine);
+    ll_engine_leave(c->engine, entered);
     return rc;
 }
 
@@ -392,8 +443,7 @@ static ll_err post_exchange(ll_request *r, int to, const void *data, size_t byte
         ll_message *m = message_slot(r);
         CHECK(m, LL_E_MEM, "no memory for a message");
         TRY(t->ops->send(t, data, bytes, to, r->tag, m));
-        c->count.messages++;
-        c->count.bytes += (int64_t)bytes;
+        count_sent(c, bytes);
     }
     return LL_OK;
 }
@@ -432,9 +482,9 @@ ll_err ll_comm_exchange(ll_comm *c, int tag, int to, const void *data, size_t by
     CHECK(to < c->t->size && from < c->t->size, LL_E_ARG, "peers %d and %d of %d ranks", to, from,
           c->t->size);
     size_t got = 0;
-    ll_engine_lock(c->engine);
+    double entered = ll_engine_enter(c->engine);
     ll_err rc = exchange(c, tag, to, data, bytes, from, room, room_bytes, &got);
-    ll_engine_unlock(c->engine);
+    ll_engine_leave(c->engine, entered);
     if (received) *received = got;
     return rc;
 }

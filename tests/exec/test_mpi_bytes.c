@@ -1,0 +1,189 @@
+/* mpi: 2 3 4
+ * Bytes on the wire, counted by the communicators while sessions run a step: what all ranks send
+ * together is what the collectives of their programs say, to the byte, and each strategy's formula.
+ * Collectives go around rings, which send least; and, once more, through shared memory, where what
+ * ranks read of each other is counted. */
+#include "base/text.h"
+#include "comm/tuner_int.h"
+#include "exec/session.h"
+#include "pass/strategies.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+static ll_comm *ring, *shared;
+
+static const char entry[] =
+    "{\"collective\": \"%s\", \"bytes\": 4096, \"shared\": false, \"why\": \"\", \"ways\": ["
+    "{\"algorithm\": \"%s\", \"segment_bytes\": 0, \"predicted_us\": 1, \"measured_us\": 1}]}";
+
+/* A communicator that takes rings, and pairs for all-to-alls, whatever the size. */
+static ll_comm *open_ring(void)
+{
+    static const char *const ways[][2] = {{"all-reduce", "ring"},
+                                          {"reduce-scatter", "ring"},
+                                          {"all-gather", "ring"},
+                                          {"all-to-all", "direct"}};
+    ll_comm *c;
+    ll_tuner *t;
+    ll_arena *a = ll_arena_new();
+    ll_buf b = {.arena = a};
+    no_error(ll_comm_open(&(ll_comm_opts){.timeout_s = 30, .table = ""}, &c));
+    ll_buf_printf(&b,
+                  "{\"loopline_comm_table\": 1, \"key\": \"\", \"ranks\": %d, \"seconds\": 1,"
+                  " \"model\": {\"alpha_us\": [1, 1], \"beta_ns\": [1, 1], \"gamma_ns\": 1,"
+                  " \"kappa_ns\": 1, \"sigma_us\": 1, \"share\": 1}, \"entries\": [",
+                  ll_comm_size(c));
+    for (int i = 0; i < 4; i++) {
+        ll_buf_puts(&b, i ? ", " : "");
+        ll_buf_printf(&b, entry, ways[i][0], ways[i][1]);
+    }
+    ll_buf_puts(&b, "]}");
+    no_error(ll_tuner_parse(b.text, b.len, "rings", NULL, ll_comm_size(c), &t));
+    ll_comm_set_tuner(c, t);
+    ll_arena_free(a);
+    return c;
+}
+
+/* What this rank's program says that it sends in a step. */
+static double stated(ll_session *s)
+{
+    const ll_program *p = ll_session_program(s);
+    double sum = 0;
+    for (int i = 0; i < p->n_instr; i++) {
+        const ll_instr *x = &p->instrs[i];
+        if (x->kernel || !ll_op_find(x->op)->collective) continue;
+        int times = i < p->end[LL_MICRO] && !x->last ? p->n_micro : 1;
+        sum += times * ll_collective_sent(ll_team_mesh(ll_session_team(s)), x->op, x->attr,
+                                          &p->slots[x->in[0]].type);
+    }
+    return sum;
+}
+
+typedef struct counts {
+    double sent, read, stated; /* of all ranks */
+} counts;
+
+static counts count(ll_graph *g, ll_comm *c, const char *mesh, int zero, int n_micro)
+{
+    ll_session *s;
+    ll_session_opts o = {.threads = 1, .micro_batches = n_micro};
+    o.comm = c;
+    o.mesh = mesh;
+    o.zero = zero;
+    no_error(ll_session_open(g, &o, &s));
+    no_error(ll_session_run(s, 0.001));
+    ll_comm_count before = ll_comm_used(c).count;
+    no_error(ll_session_run(s, 0.001));
+    ll_comm_count after = ll_comm_used(c).count;
+    assert_int_equal(after.library, before.library);
+    counts n = {(double)(after.bytes - before.bytes), (double)(after.read - before.read),
+                stated(s)};
+    no_error(ll_comm_allreduce(c, &n, 3, LL_F64, LL_REDUCE_SUM, NULL));
+    ll_session_close(s);
+    return n;
+}
+
+/* Sends at least what the formula says and at most a share of it more. */
+static void hold(ll_graph *g, const char *axis, int zero, int n_micro, double formula, double more)
+{
+    char mesh[32];
+    snprintf(mesh, sizeof mesh, "%s=%d", axis, ll_comm_size(ring));
+    counts n = count(g, ring, mesh, zero, n_micro);
+    if (ll_comm_rank(ring) == 0)
+        print_message("%-6s %-10s zero %d micro %d: sent %9.0f, stated %9.0f, formula %9.0f (%.4f)"
+                      "\n",
+                      g->name, mesh, zero, n_micro, n.sent, n.stated, formula, n.sent / formula);
+    assert_true(n.read == 0);
+    if (fabs(n.sent - n.stated) > 0.5)
+        fail_msg("%s on %s: %.0f bytes were sent, the program says %.0f", g->name, mesh, n.sent,
+                 n.stated);
+    if (!(n.sent >= formula && n.sent <= formula * (1 + more)))
+        fail_msg("%s on %s: %.0f bytes were sent, want %.0f and at most %g %% more", g->name, mesh,
+                 n.sent, formula, 100 * more);
+}
+
+/* Every number but the gradients (losses, norms) is a scalar. */
+static const double scalars = 1e-2;
+
+static void test_data(void **state)
+{
+    (void)state;
+    int p = ll_comm_size(ring);
+    ll_graph *graphs[] = {mlp(), gpt()};
+    for (int k = 0; k < 2; k++) {
+        double formula = 2.0 * (p - 1) * gradient_bytes(graphs[k]);
+        for (int zero = 0; zero <= 2; zero++) hold(graphs[k], "data", zero, 1, formula, scalars);
+        hold(graphs[k], "data", 0, 3, formula, scalars); /* summed here first */
+        hold(graphs[k], "data", 1, 3, formula, scalars);
+    }
+    ll_graph_free(graphs[0]);
+    ll_graph_free(graphs[1]);
+}
+
+/* Parameters are gathered for the forward pass and for the backward pass, gradients scattered. */
+static void test_zero3(void **state)
+{
+    (void)state;
+    int p = ll_comm_size(ring);
+    ll_graph *g = gpt(), *h = mlp();
+    hold(g, "data", 3, 1, (p - 1) * zero3_bytes(g), scalars);
+    hold(h, "data", 3, 1, (p - 1) * zero3_bytes(h), scalars);
+    ll_graph_free(g);
+    ll_graph_free(h);
+}
+
+/* Two all-reduces of activations in each block's forward pass and two in its backward pass, one for
+ * the embedding in each; beside them maxima and sums of the softmax over the vocabulary, biases. */
+static void test_tensor(void **state)
+{
+    (void)state;
+    int p = ll_comm_size(ring);
+    ll_graph *g = gpt();
+    hold(g, "tensor", 0, 1, 2.0 * (p - 1) * 4 * BATCH * SEQ * WIDTH * (4 * LAYERS + 2), 0.05);
+    ll_graph_free(g);
+}
+
+/* A window of 3x3 reads a row of each neighbour: of both images, and of the gradient of the second
+ * result. The filters' gradients find the rows of the forward pass. */
+static void test_halo(void **state)
+{
+    (void)state;
+    int p = ll_comm_size(ring);
+    ll_graph *g = convs();
+    double rows = 2.0 * (p - 1) * IMAGES * ROW * 4;
+    hold(g, "height", 0, 1, rows * (C1 + C2 + C3) + 2.0 * (p - 1) * gradient_bytes(g), scalars);
+    ll_graph_free(g);
+}
+
+/* Through shared memory nothing is sent; ranks read as many bytes of each other as the ring sends.
+ * (Scalars are read whole from everyone.) */
+static void test_shared(void **state)
+{
+    (void)state;
+    int p = ll_comm_size(shared);
+    char mesh[32];
+    snprintf(mesh, sizeof mesh, "data=%d", p);
+    ll_graph *g = gpt();
+    counts n = count(g, shared, mesh, 0, 1);
+    double formula = 2.0 * (p - 1) * gradient_bytes(g);
+    if (ll_comm_rank(shared) == 0)
+        print_message("gpt %s in shared memory: sent %.0f, read %.0f, formula %.0f (%.4f)\n", mesh,
+                      n.sent, n.read, formula, n.read / formula);
+    assert_true(n.sent == 0);
+    assert_true(n.read >= formula && n.read <= formula * (1 + scalars));
+    ll_graph_free(g);
+}
+
+int main(void)
+{
+    ring = open_ring();
+    no_error(ll_comm_open(&(ll_comm_opts){.timeout_s = 30, .table = ""}, &shared));
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_data), cmocka_unit_test(test_zero3),
+                                       cmocka_unit_test(test_tensor), cmocka_unit_test(test_halo),
+                                       cmocka_unit_test(test_shared)};
+    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    ll_comm_close(shared);
+    ll_comm_close(ring);
+    return failed;
+}
