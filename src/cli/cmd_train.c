@@ -9,10 +9,11 @@
 #include <math.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 typedef struct opts {
-    const char *run, *out, *from, *mesh, *zero;
+    const char *run, *out, *from, *mesh, *zero, *trace, *trace_steps;
     ll_words set;
     int64_t ranks;
     bool resume, json, plain, overwrite;
@@ -36,6 +37,10 @@ static const ll_arg args[] = {
      "with --resume: from this checkpoint instead", NULL},
     {"--overwrite", LL_ARG_FLAG, offsetof(opts, overwrite), NULL,
      "start anew in a folder that holds a run already", NULL},
+    {"--trace", LL_ARG_TEXT, offsetof(opts, trace), "FILE",
+     "what every rank did when, for chrome://tracing or ui.perfetto.dev", NULL},
+    {"--trace-steps", LL_ARG_TEXT, offsetof(opts, trace_steps), "A:B",
+     "with --trace: steps A to B; default: three, after one to warm up", NULL},
     {"--plain", LL_ARG_FLAG, offsetof(opts, plain), NULL, "step lines in place of a progress bar",
      NULL},
     {"--json", LL_ARG_FLAG, offsetof(opts, json), NULL,
@@ -193,6 +198,21 @@ static ll_err print_json(const ll_run *r, const ll_train_report *t)
     return ll_cli_json(j);
 }
 
+/* "5:8" or "5". */
+static ll_err read_steps(const char *text, int64_t *first, int64_t *last)
+{
+    char *end;
+    *first = *last = strtoll(text, &end, 10);
+    bool good = end != text;
+    if (good && *end == ':') {
+        text = end + 1;
+        *last = strtoll(text, &end, 10);
+        good = end != text;
+    }
+    CHECK(good && !*end, LL_E_ARG, "--trace-steps is '%s': want A:B, such as 5:8", text);
+    return LL_OK;
+}
+
 static ll_err train(const opts *o, ll_comm *c, ll_run *r)
 {
     TRY(choose_folder(o, c, r));
@@ -200,7 +220,9 @@ static ll_err train(const opts *o, ll_comm *c, ll_run *r)
     ll_train_opts t = {.comm = c,
                        .resume = o->resume,
                        .resume_from = o->from,
+                       .trace = o->trace,
                        .watch = {&v, on_start, on_step, on_score, NULL}};
+    if (o->trace_steps) TRY(read_steps(o->trace_steps, &t.trace_first, &t.trace_last));
     ll_train_report report;
     ll_err rc = ll_train(r, &t, &report);
     ll_progress_free(v.p);
@@ -212,6 +234,7 @@ static ll_err train(const opts *o, ll_comm *c, ll_run *r)
 
 static ll_err prepare(const opts *o, ll_arena *a, ll_run **r)
 {
+    CHECK(!o->trace_steps || o->trace, LL_E_ARG, "--trace-steps goes with --trace");
     CHECK(!o->from || o->resume, LL_E_ARG, "--from goes with --resume");
     CHECK(!o->overwrite || !o->resume, LL_E_ARG, "--overwrite and --resume exclude each other");
     ll_words set = {.v = LL_NEW_ARRAY(a, const char *, o->set.n + 3)};

@@ -11,7 +11,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
-#include <time.h>
 #include <unistd.h>
 
 typedef struct bound { /* an instruction with its operands' addresses */
@@ -52,6 +51,7 @@ struct ll_exec {
     int n_moving;
     double *seconds;
     bool profiling, poison;
+    ll_trace *trace; /* NULL: nothing is traced */
     joint *joints;
     int n_joint, n_pending;
     ll_comm *comm; /* of the team */
@@ -375,11 +375,17 @@ const double *ll_exec_seconds(const ll_exec *e)
     return e->profiling ? e->seconds : NULL;
 }
 
-static double now(void)
+void ll_exec_trace(ll_exec *e, ll_trace *t)
 {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+    e->trace = t;
+}
+
+static void trace(ll_exec *e, ll_trace_row row, const char *name, const char *kind, double from)
+{
+    ll_trace_event x = {.row = row, .name = name, .kind = kind, .bytes = -1, .number = -1};
+    x.from = from;
+    x.to = ll_trace_now();
+    ll_trace_add(e->trace, &x);
 }
 
 static ll_err check_finite(const bound *b)
@@ -399,7 +405,7 @@ static ll_err check_finite(const bound *b)
 static ll_err run_one(ll_exec *e, int i, bool checked)
 {
     bound *b = &e->instrs[i];
-    double start = e->profiling ? now() : 0;
+    double start = e->profiling || e->trace ? ll_trace_now() : 0;
     if (e->n_pending) TRY(attend(e, i));
     if (b->joint >= 0)
         TRY(start_joint(e, b));
@@ -407,7 +413,8 @@ static ll_err run_one(ll_exec *e, int i, bool checked)
         TRY(ll_talk_run(b->talk, b->call.scratch));
     else
         TRY(b->instr->kernel(&b->call));
-    if (e->profiling) e->seconds[i] += now() - start;
+    if (e->profiling) e->seconds[i] += ll_trace_now() - start;
+    if (e->trace) trace(e, LL_TRACE_COMPUTE, b->instr->name, b->instr->op, start);
     return checked ? check_finite(b) : LL_OK;
 }
 
@@ -433,6 +440,8 @@ static ll_err tell(ll_exec *e, const culprit *mine)
 
 static ll_err run_section(ll_exec *e, int section, uint64_t step, bool checked)
 {
+    static const char *const names[] = {"micro-batches", "report", "update"};
+    double start = e->trace ? ll_trace_now() : 0;
     const ll_program *p = e->p;
     culprit bad = {.at = INT32_MAX};
     int from = section ? p->end[section - 1] : 0, to = p->end[section];
@@ -454,6 +463,7 @@ static ll_err run_section(ll_exec *e, int section, uint64_t step, bool checked)
     }
     /* Results may be looked at after any section but the first. */
     if (section != LL_MICRO && e->n_pending) TRY(attend(e, p->n_instr));
+    if (e->trace) trace(e, LL_TRACE_STEP, names[section], NULL, start);
     return checked ? tell(e, &bad) : LL_OK;
 }
 

@@ -1,6 +1,7 @@
 /* exec.h: runs a program on this machine: one slab, kernels called in order, nothing allocated in a
  * step. Local. */
 #pragma once
+#include "base/trace.h"
 #include "exec/team.h"
 
 #ifdef __cplusplus
@@ -30,6 +31,8 @@ ll_err ll_exec_run_checked(ll_exec *e, int section, uint64_t step);
 /* Seconds spent in each instruction since profiling was turned on; NULL when off. */
 void ll_exec_profile(ll_exec *e, bool on);
 const double *ll_exec_seconds(const ll_exec *e);
+/* Instructions and sections are noted there from now on; NULL: no more. */
+void ll_exec_trace(ll_exec *e, ll_trace *t);
 size_t ll_exec_bytes(const ll_exec *e); /* as obtained from the system; 0: works in another's */
 
 /* Binds the OpenMP threads to cores, one each, once per process, where there are as many as cores,

@@ -20,6 +20,7 @@
 #include "train/events.h"
 #include "train/metrics.h"
 #include "train/state.h"
+#include "train/trace.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -48,8 +49,10 @@ typedef struct trainer {
     ll_loader *loader;
     ll_metrics *metrics, *timing;
     ll_events *events;
+    ll_tracer *tracer; /* NULL: nothing is traced */
     int64_t micro, n_micro, steps, first, epoch_steps;
-    double *times, *losses; /* [RECENT], of step i at (i - first) % RECENT */
+    int64_t trace_first, trace_last; /* steps, 1 is the first */
+    double *times, *losses;          /* [RECENT], of step i at (i - first) % RECENT */
     double began;
     double flops; /* of a step, all ranks together */
     int folder;   /* open and locked; -1: not yet */
@@ -221,6 +224,22 @@ static ll_err check_alike(trainer *t)
     return ll_ranks_same(t->comm, ll_crc32c(0, sizes, sizeof sizes), "the data");
 }
 
+static ll_err open_trace(trainer *t)
+{
+    const ll_train_opts *o = t->opts;
+    t->trace_first = o->trace_first;
+    t->trace_last = o->trace_last;
+    if (!t->trace_first && !t->trace_last) {
+        t->trace_first = t->first + (t->first + 1 < t->steps ? 2 : 1);
+        t->trace_last = t->trace_first + 2 < t->steps ? t->trace_first + 2 : t->steps;
+    }
+    CHECK(t->trace_first > t->first && t->trace_last >= t->trace_first && t->trace_last <= t->steps,
+          LL_E_ARG, "a trace of steps %lld to %lld: this run does steps %lld to %lld",
+          (long long)t->trace_first, (long long)t->trace_last, (long long)t->first + 1,
+          (long long)t->steps);
+    return ll_tracer_open(t->comm, t->s, o->trace, t->r->name, &t->tracer);
+}
+
 static ll_err set_up(trainer *t)
 {
     TRY(ll_ranks_agree(t->comm, ll_run_mesh(t->r, t->report->ranks, t->report->mesh)));
@@ -232,6 +251,7 @@ static ll_err set_up(trainer *t)
     doing(t, "set-up of the run folder");
     TRY(ll_ranks_agree(t->comm, t->lead ? lock_folder(t) : LL_OK));
     if (t->opts->resume) TRY(resume(t));
+    if (t->opts->trace) TRY(open_trace(t));
     TRY(ll_ranks_agree(t->comm, t->lead ? open_outputs(t) : LL_OK));
     return ll_ranks_agree(t->comm, open_loader(t));
 }
@@ -240,6 +260,7 @@ static ll_err set_up(trainer *t)
 static void tear_down(trainer *t, bool alone)
 {
     ll_loader_close(t->loader);
+    ll_tracer_close(t->tracer);
     ll_events_close(t->events);
     ll_metrics_close(t->metrics);
     ll_metrics_close(t->timing);
@@ -322,10 +343,13 @@ static ll_err run_session(trainer *t, double lr)
 static ll_err take_step(trainer *t, int64_t step)
 {
     const ll_data_info *info = ll_dataset_info(t->data);
-    double start = now(), lr = ll_lr_at(&t->r->train.schedule, t->r->train.batch, t->steps, step);
     doing(t, "a training step");
+    if (t->tracer && step + 1 == t->trace_first) TRY(ll_tracer_start(t->tracer));
+    double start = now(), lr = ll_lr_at(&t->r->train.schedule, t->r->train.batch, t->steps, step);
     TRY(feed(t));
+    if (t->tracer) ll_tracer_note(t->tracer, "data", -1, start);
     TRY(run_session(t, lr));
+    if (t->tracer) ll_tracer_note(t->tracer, "step", step + 1, start);
     double seconds = now() - start, batch = (double)t->r->train.batch;
     double loss = ll_session_result(t->s, "loss");
     if (step == t->first) t->report->first_step_s = now() - t->began;
@@ -340,6 +364,7 @@ static ll_err take_step(trainer *t, int64_t step)
                        batch / seconds,
                        info->kind == LL_TOKENS ? batch * (double)info->seq / seconds : 0,
                        1e-9 * t->flops / seconds};
+    if (t->tracer && step + 1 == t->trace_last) TRY(ll_tracer_write(t->tracer));
     TRY(record(t, &s));
     if (t->lead && t->opts->watch.step) t->opts->watch.step(t->opts->watch.context, &s);
     return LL_OK;
@@ -462,6 +487,7 @@ static ll_err loop(trainer *t)
         if (done == t->steps || t->stop || due(done, t->r->train.save_every, t->epoch_steps))
             TRY(save(t, done));
     }
+    if (t->tracer) TRY(ll_tracer_write(t->tracer));
     bool saved = t->report->steps > t->first || (t->opts->resume && !t->opts->resume_from);
     return t->stop && !saved ? save(t, t->first) : LL_OK;
 }

@@ -40,6 +40,8 @@ typedef struct ll_train_opts {
     ll_comm *comm; /* NULL: this process alone */
     bool resume;
     const char *resume_from; /* a checkpoint; NULL: the run folder's newest */
+    const char *trace;       /* a Chrome trace of all ranks goes to this file; NULL: to none */
+    int64_t trace_first, trace_last; /* of these steps, 1 is the first; 0: three, after one */
     ll_watch watch;
 } ll_train_opts;
 

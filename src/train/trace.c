@@ -1,0 +1,315 @@
+/* trace.c: traces of ranks, merged.
+ *
+ * Clocks of several nodes differ. Each rank's is held against rank 0's by ping-pongs, before and
+ * after what is traced: of several the one that took least time is taken, and half of that time is
+ * the error. In between the offset is taken to run evenly from one to the other.
+ *
+ *     rank 0   a ---->         ----> b      of rank r's clock: offset = m - (a + b) / 2
+ *     rank r          m (noted)             error <= (b - a) / 2
+ *
+ * Every rank writes its intervals as JSON text, with times of rank 0's clock; rank 0 gets the texts
+ * one after another. Collectives overlap: they are put into as many rows as are under way at once.
+ */
+#include "train/trace.h"
+
+#include "base/file.h"
+#include "base/text.h"
+#include "train/ranks.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+typedef struct clock_at {
+    double when, offset, error; /* s, of this rank's clock; ahead of rank 0's; of the offset */
+} clock_at;
+
+struct ll_tracer {
+    ll_comm *c; /* NULL: alone */
+    ll_session *s;
+    const char *path, *title;
+    ll_trace *trace;
+    ll_arena *arena;
+    clock_at began, ended;
+    double origin; /* rank 0's time of the start */
+    bool on, written;
+};
+
+/* ---- clocks ---- */
+
+static ll_err send_to(ll_comm *c, int tag, int peer, const void *data, size_t bytes)
+{
+    return ll_comm_exchange(c, tag, peer, data, bytes, -1, NULL, 0, NULL);
+}
+
+static ll_err get_from(ll_comm *c, int tag, int peer, void *data, size_t bytes)
+{
+    return ll_comm_exchange(c, tag, -1, NULL, 0, peer, data, bytes, NULL);
+}
+
+/* Rank 0 measures rank r, and tells it. */
+static ll_err compare_clocks(ll_comm *c, int tag, int r, clock_at *out)
+{
+    enum { TIMES = 24 };
+    double theirs = 0;
+    clock_at best = {.error = 1e30};
+    for (int i = 0; i < TIMES; i++) {
+        double a = ll_trace_now();
+        TRY(send_to(c, tag, r, &a, sizeof a));
+        TRY(get_from(c, tag, r, &theirs, sizeof theirs));
+        double b = ll_trace_now();
+        if (b - a < 2 * best.error) best = (clock_at){theirs, theirs - (a + b) / 2, (b - a) / 2};
+    }
+    *out = best;
+    return send_to(c, tag, r, &best, sizeof best);
+}
+
+static ll_err answer(ll_comm *c, int tag, clock_at *out)
+{
+    enum { TIMES = 24 };
+    double theirs, mine;
+    for (int i = 0; i < TIMES; i++) {
+        TRY(get_from(c, tag, 0, &theirs, sizeof theirs));
+        mine = ll_trace_now();
+        TRY(send_to(c, tag, 0, &mine, sizeof mine));
+    }
+    return get_from(c, tag, 0, out, sizeof *out);
+}
+
+static ll_err read_clock(ll_tracer *t, clock_at *out)
+{
+    *out = (clock_at){.when = ll_trace_now()};
+    if (!t->c || ll_comm_size(t->c) == 1) return LL_OK;
+    int tag = ll_comm_next_tag(t->c, "comparison of clocks", "trace");
+    if (ll_comm_rank(t->c)) return answer(t->c, tag, out);
+    clock_at other;
+    for (int r = 1; r < ll_comm_size(t->c); r++) TRY(compare_clocks(t->c, tag, r, &other));
+    return LL_OK;
+}
+
+/* By rank 0's clock, from the start on, in microseconds. */
+static double common_us(const ll_tracer *t, double when)
+{
+    double span = t->ended.when - t->began.when;
+    double part = span > 0 ? (when - t->began.when) / span : 0;
+    return 1e6 * (when - t->began.offset - part * (t->ended.offset - t->began.offset) - t->origin);
+}
+
+/* ---- opening ---- */
+
+ll_err ll_tracer_open(ll_comm *c, ll_session *s, const char *path, const char *title,
+                      ll_tracer **out)
+{
+    *out = NULL;
+    ll_arena *arena = ll_arena_new();
+    ll_tracer *t = LL_NEW(arena, ll_tracer);
+    *t = (ll_tracer){.c = c, .s = s, .path = path, .title = title, .arena = arena};
+    ll_err rc = ll_ranks_lead(c) ? ll_file_write(path, "[]\n", 3) : LL_OK;
+    if (rc == LL_OK) rc = ll_trace_open(&t->trace);
+    rc = ll_ranks_agree(c, rc);
+    if (rc != LL_OK) {
+        ll_tracer_close(t);
+        return ll_frame(rc, __FILE__, __LINE__, __func__);
+    }
+    *out = t;
+    return LL_OK;
+}
+
+static void turn(ll_tracer *t, bool on)
+{
+    t->on = on;
+    ll_exec_trace(ll_session_exec(t->s), on ? t->trace : NULL);
+    if (t->c) ll_comm_trace(t->c, on ? t->trace : NULL);
+}
+
+void ll_tracer_close(ll_tracer *t)
+{
+    if (!t) return;
+    if (t->on) turn(t, false);
+    ll_trace_close(t->trace);
+    ll_arena_free(t->arena);
+}
+
+ll_err ll_tracer_start(ll_tracer *t)
+{
+    TRY(read_clock(t, &t->began));
+    t->origin = ll_trace_now();
+    if (t->c) TRY(ll_comm_broadcast(t->c, &t->origin, 1, LL_F64, 0, NULL));
+    turn(t, true);
+    return LL_OK;
+}
+
+void ll_tracer_note(ll_tracer *t, const char *name, int64_t number, double from)
+{
+    ll_trace_event e = {.row = LL_TRACE_STEP, .name = name, .bytes = -1, .number = number};
+    e.from = from;
+    e.to = ll_trace_now();
+    if (t->on) ll_trace_add(t->trace, &e);
+}
+
+/* ---- one rank's text ---- */
+
+enum { LANES = 64, FIRST_LANE = LL_TRACE_COMM };
+
+static int by_start(const void *a, const void *b)
+{
+    const ll_trace_event *x = (const ll_trace_event *)a, *y = (const ll_trace_event *)b;
+    return x->from != y->from ? (x->from < y->from ? -1 : 1) : (x->to < y->to) - (x->to > y->to);
+}
+
+/* The first row of collectives that is free by then; the last may have to hold two at once. */
+static int lane_of(const ll_trace_event *e, double until[LANES], int *n)
+{
+    int k = 0;
+    while (k < *n && until[k] > e->from && k < LANES - 1) k++;
+    if (k == *n) ++*n;
+    until[k] = e->to;
+    return k;
+}
+
+static void add_name(ll_buf *b, int pid, int tid, const char *what, const char *name)
+{
+    ll_buf_printf(b,
+                  ",\n{\"ph\":\"M\",\"pid\":%d,\"tid\":%d,\"name\":\"%s\",\"args\":{\"name\":", pid,
+                  tid, what);
+    ll_buf_json(b, name);
+    ll_buf_puts(b, "}}");
+    if (strcmp(what, "thread_name")) return;
+    ll_buf_printf(b,
+                  ",\n{\"ph\":\"M\",\"pid\":%d,\"tid\":%d,\"name\":\"thread_sort_index\","
+                  "\"args\":{\"sort_index\":%d}}",
+                  pid, tid, tid);
+}
+
+static void add_field(ll_buf *b, const char *name, const char *value, bool *any)
+{
+    if (!value) return;
+    ll_buf_printf(b, "%s\"%s\":", *any ? "," : "", name);
+    ll_buf_json(b, value);
+    *any = true;
+}
+
+static void add_number(ll_buf *b, const char *name, int64_t value, bool *any)
+{
+    if (value < 0) return;
+    ll_buf_printf(b, "%s\"%s\":%lld", *any ? "," : "", name, (long long)value);
+    *any = true;
+}
+
+static void add_event(const ll_tracer *t, ll_buf *b, const ll_trace_event *e, int pid, int tid)
+{
+    static const char *const rows[] = {"step", "compute", "communication"};
+    char title[256];
+    const char *name = e->name ? e->name : "", *kind = e->kind ? e->kind : "";
+    bool plain = e->row == LL_TRACE_COMPUTE && strcmp(kind, "wait"), any = false;
+    if (e->row == LL_TRACE_STEP && e->number >= 0)
+        snprintf(title, sizeof title, "%s %lld", name, (long long)e->number);
+    else if (plain || !*kind)
+        snprintf(title, sizeof title, "%s", *name ? name : kind);
+    else
+        snprintf(title, sizeof title, "%s%s%s", kind, *name ? " " : "", name);
+    double from = common_us(t, e->from), us = common_us(t, e->to) - from;
+    ll_buf_puts(b, ",\n{\"ph\":\"X\",\"name\":");
+    ll_buf_json(b, title);
+    ll_buf_printf(b, ",\"cat\":\"%s\",\"pid\":%d,\"tid\":%d,\"ts\":%.3f,\"dur\":%.3f,\"args\":{",
+                  rows[e->row], pid, tid, from, us > 0 ? us : 0);
+    if (plain) add_field(b, "op", e->kind, &any);
+    add_field(b, "algorithm", e->algorithm, &any);
+    add_field(b, "ranks", e->peers, &any);
+    add_number(b, "bytes", e->bytes, &any);
+    add_number(b, "number", e->number, &any);
+    ll_buf_puts(b, "}}");
+}
+
+/* Everything of this rank, each line led by a comma. */
+static void write_rank(ll_tracer *t, ll_buf *b)
+{
+    int64_t n, dropped;
+    const ll_trace_event *events = ll_trace_events(t->trace, &n, &dropped);
+    ll_trace_event *sorted =
+        (ll_trace_event *)ll_arena_copy(t->arena, events, sizeof *events * (size_t)n);
+    int rank = t->c ? ll_comm_rank(t->c) : 0, lanes = 0;
+    double until[LANES] = {0};
+    char host[128] = "", name[256];
+    gethostname(host, sizeof host - 1);
+    snprintf(name, sizeof name, "rank %d (%s)", rank, host);
+    add_name(b, rank, 0, "process_name", name);
+    add_name(b, rank, LL_TRACE_STEP, "thread_name", "steps");
+    add_name(b, rank, LL_TRACE_COMPUTE, "thread_name", "compute");
+    ll_buf_printf(b,
+                  ",\n{\"ph\":\"M\",\"pid\":%d,\"name\":\"process_labels\",\"args\":{\"labels\":"
+                  "\"clock offset %.1f us, error %.1f us%s\"}}",
+                  rank, 1e6 * t->began.offset, 1e6 * t->began.error,
+                  dropped ? "; some events are missing" : "");
+    qsort(sorted, (size_t)n, sizeof *sorted, by_start);
+    for (int64_t i = 0; i < n; i++) {
+        bool comm = sorted[i].row == LL_TRACE_COMM;
+        int tid = comm ? FIRST_LANE + lane_of(&sorted[i], until, &lanes) : (int)sorted[i].row;
+        add_event(t, b, &sorted[i], rank, tid);
+    }
+    for (int k = 0; k < lanes; k++) {
+        snprintf(name, sizeof name, k ? "communication %d" : "communication", k + 1);
+        add_name(b, rank, FIRST_LANE + k, "thread_name", name);
+    }
+}
+
+/* ---- all ranks' ---- */
+
+static void write_head(const ll_tracer *t, ll_buf *b)
+{
+    ll_buf_puts(b, "{\"displayTimeUnit\":\"ms\",\"otherData\":{\"program\":");
+    ll_buf_json(b, ll_arena_printf(t->arena, "loopline %s", ll_version()));
+    ll_buf_puts(b, ",\"run\":");
+    ll_buf_json(b, t->title);
+    ll_buf_printf(b, ",\"ranks\":%d,\"mesh\":", t->c ? ll_comm_size(t->c) : 1);
+    char mesh[LL_MESH_TEXT] = "";
+    ll_team *team = ll_session_team(t->s);
+    if (team) ll_mesh_text(ll_team_mesh(team), mesh);
+    ll_buf_json(b, mesh);
+    ll_buf_puts(b, ",\"clocks\":\"rank 0's; those of others by ping-pongs, see process labels\"},\n"
+                   "\"traceEvents\":[\n{\"ph\":\"M\",\"pid\":0,\"name\":\"process_sort_index\","
+                   "\"args\":{\"sort_index\":0}}");
+}
+
+/* On rank 0: adds what rank r sends. */
+static ll_err take_text(ll_tracer *t, int tag, int r, ll_buf *b)
+{
+    uint64_t n = 0;
+    TRY(get_from(t->c, tag, r, &n, sizeof n));
+    char *text = (char *)malloc(n ? n : 1);
+    CHECK(text, LL_E_MEM, "no memory for a trace of %llu bytes of rank %d", (unsigned long long)n,
+          r);
+    ll_err rc = get_from(t->c, tag, r, text, n);
+    if (rc == LL_OK) ll_buf_add(b, text, n);
+    free(text);
+    return rc;
+}
+
+static ll_err gather(ll_tracer *t, ll_buf *b)
+{
+    if (!t->c || ll_comm_size(t->c) == 1) return LL_OK;
+    int tag = ll_comm_next_tag(t->c, "gathering of traces", "trace");
+    uint64_t n = b->len;
+    if (ll_comm_rank(t->c)) {
+        TRY(send_to(t->c, tag, 0, &n, sizeof n));
+        return send_to(t->c, tag, 0, b->text, n);
+    }
+    for (int r = 1; r < ll_comm_size(t->c); r++) TRY(take_text(t, tag, r, b));
+    return LL_OK;
+}
+
+ll_err ll_tracer_write(ll_tracer *t)
+{
+    if (!t->on || t->written) return LL_OK;
+    turn(t, false);
+    t->written = true;
+    TRY(read_clock(t, &t->ended));
+    ll_buf b = {.arena = t->arena};
+    if (ll_ranks_lead(t->c)) write_head(t, &b);
+    write_rank(t, &b);
+    TRY(gather(t, &b));
+    ll_buf_puts(&b, "\n]}\n");
+    return ll_ranks_agree(t->c,
+                          ll_ranks_lead(t->c) ? ll_file_write(t->path, b.text, b.len) : LL_OK);
+}
