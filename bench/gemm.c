@@ -1,6 +1,7 @@
 /* bench_gemm: our matrix product against OpenBLAS, shape by shape, on one thread and several.
  *
  *     build/bench_gemm [THREADS] [NAME]     only shapes whose name contains NAME
+ *     build/bench_gemm 2 gpt f64            in f64; and beside our f32
  *
  * Each number is GFLOP/s of the best of many runs, on data already in the cache if it fits. */
 #include "kern/cpu/gemm.h"
@@ -99,26 +100,34 @@ static void run_ours(void *arg)
 static void run_blas(void *arg)
 {
     const ll_gemm_call *g = (const ll_gemm_call *)arg;
-    bool ta = g->a_cs != 1, tb = g->b_cs != 1;
-    cblas_sgemm(CblasRowMajor, ta ? CblasTrans : CblasNoTrans, tb ? CblasTrans : CblasNoTrans,
-                (int)g->m, (int)g->n, (int)g->k, 1, (const float *)g->a,
-                (int)(ta ? g->a_cs : g->a_rs), (const float *)g->b, (int)(tb ? g->b_cs : g->b_rs),
-                0, (float *)g->c, (int)g->c_rs);
+    CBLAS_TRANSPOSE ta = g->a_cs != 1 ? CblasTrans : CblasNoTrans;
+    CBLAS_TRANSPOSE tb = g->b_cs != 1 ? CblasTrans : CblasNoTrans;
+    int m = (int)g->m, n = (int)g->n, k = (int)g->k, ldc = (int)g->c_rs;
+    int lda = (int)(ta == CblasTrans ? g->a_cs : g->a_rs);
+    int ldb = (int)(tb == CblasTrans ? g->b_cs : g->b_rs);
+    if (g->f64)
+        cblas_dgemm(CblasRowMajor, ta, tb, m, n, k, 1, (const double *)g->a, lda,
+                    (const double *)g->b, ldb, 0, (double *)g->c, ldc);
+    else
+        cblas_sgemm(CblasRowMajor, ta, tb, m, n, k, 1, (const float *)g->a, lda,
+                    (const float *)g->b, ldb, 0, (float *)g->c, ldc);
 }
 
 /* GFLOP/s of one shape: ours and OpenBLAS's. */
-static void measure(const shape *s, int threads, double out[2])
+static void measure(const shape *s, int threads, bool f64, double out[2])
 {
     bool ta = s->form[0] == 'T', tb = s->form[1] == 'T';
     size_t na = (size_t)s->m * (size_t)s->k, nb = (size_t)s->k * (size_t)s->n;
     size_t nc = (size_t)s->m * (size_t)s->n;
-    ll_gemm_call g = {.m = s->m, .n = s->n, .k = s->k, .c_rs = s->n, .c_cs = 1};
+    ll_gemm_call g = {.m = s->m, .n = s->n, .k = s->k, .c_rs = s->n, .c_cs = 1, .f64 = f64};
+    size_t bytes = f64 ? 8 : 4;
     g.a_rs = ta ? 1 : s->k, g.a_cs = ta ? s->m : 1;
     g.b_rs = tb ? 1 : s->n, g.b_cs = tb ? s->k : 1;
     g.threads = threads;
-    float *data = aligned_alloc(64, (na + nb + nc + 64) / 16 * 64);
-    for (size_t i = 0; i < na + nb + nc; i++) data[i] = (float)(i % 17) - 8;
-    g.a = data, g.b = data + na, g.c = data + na + nb;
+    char *data = aligned_alloc(64, ((na + nb + nc) * bytes + 127) / 64 * 64);
+    for (size_t i = 0; i < na + nb + nc; i++)
+        ll_store(data, f64 ? LL_F64 : LL_F32, (int64_t)i, (double)(i % 17) - 8);
+    g.a = data, g.b = data + na * bytes, g.c = data + (na + nb) * bytes;
     g.scratch = aligned_alloc(64, (ll_gemm_scratch(&g) + 64) / 64 * 64);
     double flops = 2.0 * s->m * s->n * s->k;
     openblas_set_num_threads(threads);
@@ -136,18 +145,21 @@ int main(int argc, char **argv)
         fprintf(stderr, "usage: bench_gemm [THREADS] [NAME]\n");
         return 2;
     }
-    printf(
-        "GFLOP/s, f32, MxNxK\n| what | shape | ours 1t | OpenBLAS 1t | ours %dt | OpenBLAS %dt |\n"
-        "|---|---|---|---|---|---|\n",
-        threads, threads);
+    bool f64 = argc > 3 && !strcmp(argv[3], "f64");
+    printf("GFLOP/s, %s, MxNxK\n"
+           "| what | shape | ours 1t | OpenBLAS 1t | ours %dt | OpenBLAS %dt |%s\n"
+           "|---|---|---|---|---|---|%s\n",
+           f64 ? "f64" : "f32", threads, threads, f64 ? " over f32, 1t |" : "", f64 ? "---|" : "");
     for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
         const shape *s = &shapes[i];
         if (!strstr(s->name, only)) continue;
-        double one[2], many[2];
-        measure(s, 1, one);
-        measure(s, threads, many);
-        printf("| %s | %dx%dx%d %s | %.1f | %.1f | %.1f | %.1f |\n", s->name, s->m, s->n, s->k,
+        double one[2], many[2], f32[2];
+        measure(s, 1, f64, one);
+        measure(s, threads, f64, many);
+        printf("| %s | %dx%dx%d %s | %.1f | %.1f | %.1f | %.1f |", s->name, s->m, s->n, s->k,
                s->form, one[0], one[1], many[0], many[1]);
+        if (f64) measure(s, 1, false, f32), printf(" %.2f |", one[0] / f32[0]);
+        printf("\n");
         fflush(stdout);
     }
     return 0;

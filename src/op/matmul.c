@@ -151,6 +151,7 @@ const ll_op ll_op_matmul = {
     .infer = infer,
     .grad = grad,
     .flop = 2,
+    .f64 = true,
     .ref = matmul_ref,
     .cpu = matmul_cpu,
     .cpu_scratch = matmul_cpu_scratch,

@@ -214,9 +214,10 @@ static ll_err choose_kernel(const ll_program *p, const ll_graph *g, const ll_nod
     if (n->op->collective) return LL_OK;
     CHECK(*out, LL_E_GRAPH, "%s: machine %s has no kernel for %s", n->name, p->machine,
           n->op->name);
-    for (int i = 0; cpu && i < n->n_in + n->n_out; i++)
+    for (int i = 0; cpu && !n->op->f64 && i < n->n_in + n->n_out; i++)
         CHECK(ll_dtype_of(g, i < n->n_in ? n->in[i] : n->out[i - n->n_in]) != LL_F64, LL_E_GRAPH,
-              "%s computes in f64, which machine cpu does not: use machine ref", n->name);
+              "%s is %s of f64, which machine cpu has no kernel for: use machine ref", n->name,
+              n->op->name);
     return LL_OK;
 }
 

@@ -1,5 +1,6 @@
-/* Matrix products against a plain triple loop in double: every transpose, ragged sizes, both
- * element types, one to three threads, and the same bits when run again. */
+/* Matrix products against a plain triple loop in double: every transpose, ragged sizes, all element
+ * types, one to three threads, and the same bits when run again; f64 on whole numbers: the exact
+ * result. */
 #include "kern/cpu/gemm.h"
 #include "base/rng.h"
 
@@ -11,11 +12,6 @@
 #include <cmocka.h>
 
 enum { SEED = 11 };
-
-static float load(const void *x, bool bf16, int64_t i)
-{
-    return bf16 ? ll_bf16_to_f32(((const uint16_t *)x)[i]) : ((const float *)x)[i];
-}
 
 /* Room for n elements with guard bands of a known byte on both sides. */
 enum { GUARD = 256 };
@@ -33,14 +29,12 @@ static void check_guard(char *p, size_t bytes)
     free(p - GUARD);
 }
 
-static void fill(void *x, bool bf16, int64_t n, uint64_t stream)
+/* f64: whole numbers up to 2^19, so that all sums are exact. */
+static void fill(void *x, ll_dtype t, int64_t n, uint64_t stream)
 {
     for (int64_t i = 0; i < n; i++) {
-        float v = 2 * ll_uniform_at(SEED, stream, (uint64_t)i) - 1;
-        if (bf16)
-            ((uint16_t *)x)[i] = ll_f32_to_bf16(v);
-        else
-            ((float *)x)[i] = v;
+        double v = 2 * (double)ll_uniform_at(SEED, stream, (uint64_t)i) - 1;
+        ll_store(x, t, i, t == LL_F64 ? rint(v * 0x1p19) : v);
     }
 }
 
@@ -60,44 +54,47 @@ static int64_t extent(int64_t rows, int64_t cols, int64_t rs, int64_t cs)
     return rows && cols ? (rows - 1) * rs + (cols - 1) * cs + 1 : 0;
 }
 
-static void compare(const ll_gemm_call *g, const void *before, const char *what)
+static void compare(const ll_gemm_call *g, ll_dtype in, ll_dtype out, const void *before,
+                    const char *what)
 {
     for (int64_t i = 0; i < g->m; i++)
         for (int64_t j = 0; j < g->n; j++) {
             int64_t at = i * g->c_rs + j * g->c_cs;
-            double want = g->add ? load(before, g->bf16_out, at) : 0, size = fabs(want);
+            double want = g->add ? ll_load(before, out, at) : 0, size = fabs(want);
             for (int64_t p = 0; p < g->k; p++) {
-                double x = (double)load(g->a, g->bf16, i * g->a_rs + p * g->a_cs) *
-                           load(g->b, g->bf16, p * g->b_rs + j * g->b_cs);
+                double x = ll_load(g->a, in, i * g->a_rs + p * g->a_cs) *
+                           ll_load(g->b, in, p * g->b_rs + j * g->b_cs);
                 want += x;
                 size += fabs(x);
             }
-            double got = load(g->c, g->bf16_out, at);
+            double got = ll_load(g->c, out, at);
             double tol = size * 3e-6 + (g->bf16_out ? fabs(want) / 200 : 0) + 1e-7;
+            if (g->f64) tol = 0;
             if (!(fabs(got - want) <= tol))
                 fail_msg("%s %lldx%lldx%lld at %lld,%lld: %g, want %g", what, (long long)g->m,
                          (long long)g->n, (long long)g->k, (long long)i, (long long)j, got, want);
         }
 }
 
-static void one(int64_t m, int64_t n, int64_t k, int layout, bool bf16, bool bf16_out, bool add,
+static void one(int64_t m, int64_t n, int64_t k, int layout, ll_dtype from, ll_dtype to, bool add,
                 int threads)
 {
-    ll_gemm_call g = {.m = m, .n = n, .k = k, .bf16 = bf16, .bf16_out = bf16_out, .add = add};
+    ll_gemm_call g = {.m = m, .n = n, .k = k, .add = add, .f64 = from == LL_F64};
+    g.bf16 = from == LL_BF16, g.bf16_out = to == LL_BF16;
     g.threads = threads;
     strides(m, k, layout & 1, layout, &g.a_rs, &g.a_cs);
     strides(k, n, layout & 2, layout, &g.b_rs, &g.b_cs);
     strides(m, n, layout & 4, layout, &g.c_rs, &g.c_cs);
     int64_t na = extent(m, k, g.a_rs, g.a_cs), nb = extent(k, n, g.b_rs, g.b_cs);
     int64_t nc = extent(m, n, g.c_rs, g.c_cs);
-    size_t in = bf16 ? 2 : 4, out = bf16_out ? 2 : 4;
+    size_t in = ll_dtype_bytes(from), out = ll_dtype_bytes(to);
     size_t scratch = threads ? ll_gemm_scratch(&g) : ll_gemm_serial_scratch(&g);
     char *a = malloc((size_t)na * in), *b = malloc((size_t)nb * in); /* the sanitizer's to guard */
     char *c = guarded((size_t)nc * out), *s = guarded(scratch), *again = guarded((size_t)nc * out);
-    fill(a, bf16, na, 1);
-    fill(b, bf16, nb, 2);
+    fill(a, from, na, 1);
+    fill(b, from, nb, 2);
     memset(c, 0xff, (size_t)nc * out); /* NaN */
-    if (add) fill(c, bf16_out, nc, 3);
+    if (add) fill(c, to, nc, 3);
     char *before = malloc((size_t)nc * out + 1);
     memcpy(before, c, (size_t)nc * out);
     memcpy(again, c, (size_t)nc * out);
@@ -106,9 +103,9 @@ static void one(int64_t m, int64_t n, int64_t k, int layout, bool bf16, bool bf1
     memset(s, 0xff, scratch);
     run(&g);
     char what[80];
-    snprintf(what, sizeof what, "layout %d %s%s%s threads %d", layout, bf16 ? "bf16" : "f32",
-             bf16_out ? " bf16 out" : "", add ? " add" : "", threads);
-    compare(&g, before, what);
+    snprintf(what, sizeof what, "layout %d %s to %s%s threads %d", layout, ll_dtype_name(from),
+             ll_dtype_name(to), add ? " add" : "", threads);
+    compare(&g, from, to, before, what);
     g.c = again;
     memset(s, 0xff, scratch);
     run(&g);
@@ -129,7 +126,10 @@ static void test_small(void **state)
     for (int64_t m = 0; m <= 20; m++)
         for (int64_t n = 0; n <= 36; n++)
             for (int64_t k = 0; k <= 9; k += k < 2 ? 1 : 7, turn++)
-                one(m, n, k, turn % 16, false, false, turn % 3 == 0, turn % 2);
+                for (int wide = 0; wide < 2; wide++) {
+                    ll_dtype t = wide ? LL_F64 : LL_F32;
+                    one(m, n, k, turn % 16, t, t, turn % 3 == 0, turn % 2);
+                }
 }
 
 static void test_random(void **state)
@@ -143,9 +143,11 @@ static void test_random(void **state)
             d[j] = (int64_t)ll_below_at(SEED, 20 + j, i, l) + 1;
         }
         uint64_t flags = ll_below_at(SEED, 30, i, 64);
-        bool bf16 = flags & 1, bf16_out = flags & 2, add = !bf16_out && (flags & 4);
-        int layout = (int)(i % 16) + (i % 5 ? 0 : 16);
-        one(d[0], d[1], d[2], layout, bf16, bf16_out, add, (int)(flags >> 3) % 4);
+        bool bf16_out = flags & 2, add = !bf16_out && (flags & 4);
+        int layout = (int)(i % 16) + (i % 5 ? 0 : 16), threads = (int)(flags >> 3) % 4;
+        one(d[0], d[1], d[2], layout, flags & 1 ? LL_BF16 : LL_F32, bf16_out ? LL_BF16 : LL_F32,
+            add, threads);
+        one(d[0], d[1], d[2], layout, LL_F64, LL_F64, flags & 4, threads);
     }
 }
 
@@ -157,9 +159,13 @@ static void test_thin(void **state)
                                       {10, 3, 2049}, {16, 16, 777},  {3001, 6, 25}, {2, 2500, 31},
                                       {64, 10, 84},  {13, 130, 1100}};
     for (size_t i = 0; i < sizeof size / sizeof size[0]; i++)
-        for (int layout = 0; layout < 8; layout++)
-            one(size[i][0], size[i][1], size[i][2], layout, layout == 5, layout == 6, layout & 1,
-                (layout + (int)i) % 4);
+        for (int layout = 0; layout < 8; layout++) {
+            const int64_t *d = size[i];
+            int threads = (layout + (int)i) % 4;
+            one(d[0], d[1], d[2], layout, layout == 5 ? LL_BF16 : LL_F32,
+                layout == 6 ? LL_BF16 : LL_F32, layout & 1, threads);
+            one(d[0], d[1], d[2], layout, LL_F64, LL_F64, layout & 1, threads);
+        }
 }
 
 /* The scratch of a product serves every smaller one with the same strides. */
@@ -173,7 +179,7 @@ static void test_scratch(void **state)
         ll_gemm_call g = {.m = r[0] >> r[1] % 12, .n = r[2] >> r[3] % 12, .k = r[4] >> r[5] % 12};
         int64_t *s[] = {&g.a_rs, &g.a_cs, &g.b_rs, &g.b_cs, &g.c_rs, &g.c_cs};
         for (int j = 0; j < 6; j++) *s[j] = strides[r[6 + j] % 10];
-        g.bf16 = r[12] & 1, g.bf16_out = r[12] & 2;
+        g.bf16 = r[12] & 1, g.bf16_out = r[12] & 2, g.f64 = !(r[12] & 3) && r[12] & 4;
         ll_gemm_call small = g;
         small.m = r[13] % (g.m + 1), small.n = r[14] % (g.n + 1), small.k = r[15] % (g.k + 1);
         assert_true(ll_gemm_serial_scratch(&small) <= ll_gemm_serial_scratch(&g));
@@ -189,6 +195,7 @@ int main(void)
         cmocka_unit_test(test_thin),
         cmocka_unit_test(test_scratch),
     };
-    printf("seed %d; tiles: %s, %s\n", SEED, ll_gemm_describe(false), ll_gemm_describe(true));
+    printf("seed %d; tiles: %s, %s, %s\n", SEED, ll_gemm_describe(LL_F32),
+           ll_gemm_describe(LL_BF16), ll_gemm_describe(LL_F64));
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

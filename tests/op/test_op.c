@@ -2,6 +2,7 @@
  * here without a line changed. For each trial that the op lists:
  *
  *   kernels    the fast kernel gives what the reference kernel gives, on 1, 2 and 3 threads
+ *   f64        so does its f64 form, where there is one; on whole numbers to the bit
  *   in place   a result that lies on an operand, where it may, is what it is elsewhere
  *   gradient   against finite differences in f64 (relative error < 1e-6), and again one order up
  *   micro      gradients accumulated over two micro-steps are the mean of the two
@@ -24,6 +25,7 @@
 #include <cmocka.h>
 
 static uint64_t seed = 1;
+static bool whole_numbers; /* what draw gives */
 static const char *only;
 
 typedef struct trial {
@@ -55,6 +57,7 @@ static double draw(const trial *t, int operand, int64_t i, uint64_t salt)
         return (double)ll_below_at(seed, stream, (uint64_t)i,
                                    (uint64_t)(t->limit[operand] ? t->limit[operand] : 3));
     double v = ll_normal_at(seed, stream, (uint64_t)i);
+    if (whole_numbers) return t->limit[operand] ? fabs(rint(1e3 * v)) + 1 : rint(1e3 * v);
     return t->limit[operand] ? fabs(v) + 0.2 : v;
 }
 
@@ -162,10 +165,19 @@ static bool has_f64(const trial *t)
     return false;
 }
 
+static bool has_narrow(const trial *t)
+{
+    for (int i = 0; i < t->n_in; i++)
+        if (t->in[i].dtype == LL_BF16 || t->in[i].dtype == LL_F16) return true;
+    for (int o = 0; o < t->n_out; o++)
+        if (t->out[o].dtype == LL_BF16 || t->out[o].dtype == LL_F16) return true;
+    return false;
+}
+
 static void test_kernels(const trial *t)
 {
     ll_tensor in[LL_MAX_IN], want[LL_MAX_OUT], got[LL_MAX_OUT];
-    if (has_f64(t)) return;
+    if (has_f64(t) && !t->op->f64) return;
     for (int i = 0; i < t->n_in; i++) in[i] = new_input(t, i, &t->in[i], 0);
     new_outputs(t, want);
     call(t, t->op->ref, false, t->attr, 1, in, want);
@@ -182,7 +194,7 @@ static void test_kernels(const trial *t)
 static void test_in_place(const trial *t)
 {
     ll_tensor in[LL_MAX_IN], want[LL_MAX_OUT], got[LL_MAX_OUT];
-    if (has_f64(t)) return;
+    if (has_f64(t) && !t->op->f64) return;
     for (int i = 0; i < t->n_in; i++) in[i] = new_input(t, i, &t->in[i], 0);
     new_outputs(t, want);
     call(t, t->op->ref, false, t->attr, 1, in, want);
@@ -198,6 +210,57 @@ static void test_in_place(const trial *t)
             call(t, threads ? t->op->cpu : t->op->ref, threads > 0, t->attr, threads, in, got);
             check_same(t, what, want, got);
         }
+    }
+}
+
+/* ---- f64 ---- */
+
+/* Whether all results are whole numbers that every order of summation gives. */
+static bool all_whole(const trial *t, const ll_tensor *out)
+{
+    for (int o = 0; o < t->n_out; o++)
+        for (int64_t i = 0; i < ll_numel(&out[o].shape); i++) {
+            double v = ll_load(out[o].data, out[o].dtype, i);
+            if (!(fabs(v) < 0x1p53 && v == rint(v))) return false;
+        }
+    return true;
+}
+
+static trial widened(const trial *t)
+{
+    trial w = *t;
+    char *attr = (char *)ll_arena_copy(t->arena, t->attr, t->op->attr_size);
+    w.attr = attr;
+    for (int i = 0; i < t->n_in; i++)
+        if (t->in[i].dtype == LL_F32) w.in[i].dtype = LL_F64;
+    for (const ll_attr_field *f = t->op->attrs; f && f->name; f++) {
+        ll_dtype *type = (ll_dtype *)(void *)(attr + f->offset);
+        if (f->kind == LL_A_DTYPE && *type == LL_F32) *type = LL_F64;
+    }
+    infer_outputs(&w);
+    return w;
+}
+
+static void test_f64(const trial *narrow)
+{
+    ll_tensor in[LL_MAX_IN], want[LL_MAX_OUT], got[LL_MAX_OUT];
+    if (!narrow->op->f64 || has_narrow(narrow)) return;
+    trial t = widened(narrow);
+    test_kernels(&t);
+    test_in_place(&t);
+    whole_numbers = true;
+    for (int i = 0; i < t.n_in; i++) in[i] = new_input(&t, i, &t.in[i], 0);
+    whole_numbers = false;
+    new_outputs(&t, want);
+    call(&t, t.op->ref, false, t.attr, 1, in, want);
+    if (!all_whole(&t, want)) return;
+    for (int threads = 1; threads <= 3; threads++) {
+        new_outputs(&t, got);
+        call(&t, t.op->cpu, true, t.attr, threads, in, got);
+        for (int o = 0; o < t.n_out; o++)
+            if (worst_difference(&want[o], &got[o]) > 0)
+                fail_msg("%s, trial \"%s\" in f64, %d threads: whole numbers differ", t.op->name,
+                         t.text, threads);
     }
 }
 
@@ -228,15 +291,6 @@ static ll_val all_weighed(ll_graph *g, const ll_val *v, int n, const char *prefi
         sum = sum.id ? ll_add(g, sum, s) : s;
     }
     return sum;
-}
-
-static bool has_narrow(const trial *t)
-{
-    for (int i = 0; i < t->n_in; i++)
-        if (t->in[i].dtype == LL_BF16 || t->in[i].dtype == LL_F16) return true;
-    for (int o = 0; o < t->n_out; o++)
-        if (t->out[o].dtype == LL_BF16 || t->out[o].dtype == LL_F16) return true;
-    return false;
 }
 
 static bool build_gradient(const trial *t, int order, ll_kind kind, check_graph *c)
@@ -569,6 +623,7 @@ static void test_trial(const ll_op *op, const char *text, bool first)
     infer_outputs(&t);
     test_kernels(&t);
     test_in_place(&t);
+    test_f64(&t);
     test_split(&t);
     if (!empty(&t)) {
         test_gradient(&t, 1);

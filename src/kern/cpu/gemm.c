@@ -13,11 +13,12 @@
 #include "kern/cpu/gemm_int.h"
 
 enum {
+    /* In elements of 4 bytes or less; of f64 half as many. */
     A_CHUNK = 128 * 1024, /* packed elements of A in one block: half of a 1 MB second cache */
     B_CHUNK = 24 * 1024,  /* packed elements of B in one group */
     IN_PLACE = 8 * 1024,  /* elements that may be read in place however often */
     M_MAX = 512,          /* rows of one block */
-    N_COPY = 256,         /* columns of the f32 copy of C that bf16 results go through */
+    N_COPY = 256,         /* columns of the copy of C that bf16 and strided results go through */
     FEW_ROWS = 32,        /* fewer rows than this do not pay for packing a B that is near anyway */
     FEW_PANELS = 3,       /* no more panels than this pay for packing a scattered A */
     DOT_ROWS = 48,        /* fewer rows than this do not pay for turning B over */
@@ -37,10 +38,16 @@ static int64_t max64(int64_t a, int64_t b)
     return a > b ? a : b;
 }
 
-/* Rows this far apart fall on few cache lines: a power of two of pages. */
-static bool collides(int64_t stride)
+/* One of the sizes above, for g's elements. */
+static int64_t sized(const ll_gemm_call *g, int64_t elements)
 {
-    return stride % 1024 == 0;
+    return g->f64 ? elements / 2 : elements;
+}
+
+/* Rows this far apart fall on few cache lines: a power of two of pages. */
+static bool collides(const ll_gemm_call *g, int64_t stride)
+{
+    return stride % sized(g, 1024) == 0;
 }
 
 /* The same product with rows and columns exchanged when it is the columns of C that lie together.
@@ -63,10 +70,15 @@ static ll_gemm_call oriented(const ll_gemm_call *g)
     return o;
 }
 
-static const ll_gemm_kind *kind_of(bool bf16)
+static const ll_gemm_kind *kind_of(ll_dtype t)
 {
-    const ll_gemm_kind *own = bf16 ? ll_gemm_bf16() : NULL;
-    return own ? own : &ll_gemm_f32;
+    const ll_gemm_kind *own = t == LL_BF16 ? ll_gemm_bf16() : NULL;
+    return own ? own : t == LL_F64 ? &ll_gemm_f64 : &ll_gemm_f32;
+}
+
+static const ll_gemm_kind *kind_for(const ll_gemm_call *g)
+{
+    return kind_of(g->f64 ? LL_F64 : g->bf16 ? LL_BF16 : LL_F32);
 }
 
 bool ll_cpu_has_bf16(void)
@@ -74,9 +86,9 @@ bool ll_cpu_has_bf16(void)
     return ll_gemm_bf16() != NULL;
 }
 
-const char *ll_gemm_describe(bool bf16)
+const char *ll_gemm_describe(ll_dtype t)
 {
-    return bf16 && !ll_gemm_bf16() ? ll_gemm_f32.name_bf16 : kind_of(bf16)->name;
+    return t == LL_BF16 && !ll_gemm_bf16() ? ll_gemm_f32.name_bf16 : kind_of(t)->name;
 }
 
 /* Whether tiles of A are better packed, kc of k at a time. By columns (a_rs = 1) a tile takes half
@@ -84,8 +96,8 @@ const char *ll_gemm_describe(bool bf16)
 static bool scattered_a(const ll_gemm_call *g, const ll_gemm_kind *kind, int64_t kc)
 {
     int64_t panels = g->n / (kind->nv * kind->lanes);
-    if (g->a_cs == 1) return panels > (collides(g->a_rs) ? FEW_PANELS : kind->a_panels);
-    if (g->a_rs == 1) return panels > FEW_PANELS && g->a_cs * kc > 2 * IN_PLACE;
+    if (g->a_cs == 1) return panels > (collides(g, g->a_rs) ? FEW_PANELS : kind->a_panels);
+    if (g->a_rs == 1) return panels > FEW_PANELS && g->a_cs * kc > sized(g, 2 * IN_PLACE);
     return true;
 }
 
@@ -93,12 +105,12 @@ static bool scattered_b(const ll_gemm_call *g, const ll_gemm_kind *kind, int64_t
 {
     int64_t width = kind->nv * kind->lanes, span = kc * g->b_rs;
     if (g->b_cs != 1 || (g->n < width && g->n % kind->lanes)) return true;
-    return collides(g->b_rs) || span > (g->m < FEW_ROWS ? 4 * IN_PLACE : IN_PLACE);
+    return collides(g, g->b_rs) || span > sized(g, g->m < FEW_ROWS ? 4 * IN_PLACE : IN_PLACE);
 }
 
 static form choose(const ll_gemm_call *g)
 {
-    form f = {.kind = kind_of(g->bf16)};
+    form f = {.kind = kind_for(g)};
     const ll_gemm_kind *kind = f.kind;
     f.dot = !g->bf16 && !g->bf16_out && g->a_cs == 1 && g->b_rs == 1 && g->k >= DOT_K &&
             (g->m < DOT_ROWS || (g->n < kind->nv * kind->lanes && g->k >= 2 * DOT_K));
@@ -107,11 +119,11 @@ static form choose(const ll_gemm_call *g)
     int64_t k_max = g->m < 2 * FEW_ROWS ? kind->k_max / 2 : kind->k_max;
     int64_t passes = max64(ll_ceil_div(g->k, k_max), 1);
     f.kc = ll_round_up(ll_ceil_div(g->k, passes), kind->k_step);
-    f.mc = ll_min64(A_CHUNK / (f.kc + 1), M_MAX) / kind->mr * kind->mr;
+    f.mc = ll_min64(sized(g, A_CHUNK) / (f.kc + 1), M_MAX) / kind->mr * kind->mr;
     f.mc = ll_round_up(ll_ceil_div(g->m, ll_ceil_div(g->m, f.mc)), kind->mr);
     f.pack_a = g->bf16 || scattered_a(g, kind, f.kc);
     f.pack_b = g->bf16 || scattered_b(g, kind, f.kc);
-    f.group = max64(ll_min64(B_CHUNK / (width * (f.kc + 1)), panels), 1);
+    f.group = max64(ll_min64(sized(g, B_CHUNK) / (width * (f.kc + 1)), panels), 1);
     f.nc = f.copy_c ? N_COPY / width * width : g->n;
     f.nc = ll_min64(ll_round_up(f.nc, width), g->n);
     return f;
@@ -125,7 +137,7 @@ typedef struct room {
 /* What any product no larger than g needs, whichever way round and however it is blocked. */
 static room room_for(const ll_gemm_call *g)
 {
-    const ll_gemm_kind *kind = kind_of(g->bf16);
+    const ll_gemm_kind *kind = kind_for(g);
     int64_t k = ll_round_up(ll_min64(g->k, kind->k_max), kind->k_step), side = max64(g->m, g->n);
     int64_t rows = ll_min64(ll_round_up(side, kind->mr), M_MAX), width = kind->nv * kind->lanes;
     bool turned = g->c_rs == 1; /* may be */
@@ -133,13 +145,15 @@ static room room_for(const ll_gemm_call *g)
     a.n = b.n = side;
     b.a_rs = g->b_cs, b.a_cs = g->b_rs;
     bool packs = g->bf16 || scattered_a(&a, kind, k) || (turned && scattered_a(&b, kind, k));
-    int64_t group = max64(ll_min64(B_CHUNK, k * ll_round_up(side, width)), k * width);
+    int64_t group = max64(ll_min64(sized(g, B_CHUNK), k * ll_round_up(side, width)), k * width);
     /* Strided columns are copied unless the product can be turned, which a single row cannot. */
     int64_t copied = g->bf16_out ? rows : g->c_cs <= 1 ? 0 : turned ? kind->mr : rows;
     room r = {0};
-    r.a = ll_align64((size_t)(packs ? ll_min64(rows * k, A_CHUNK) : kind->mr * k) * kind->bytes);
+    r.a = ll_align64((size_t)(packs ? ll_min64(rows * k, sized(g, A_CHUNK)) : kind->mr * k) *
+                     kind->bytes);
     r.b = ll_align64((size_t)group * kind->bytes);
-    r.c = ll_align64((size_t)(copied * ll_round_up(ll_min64(side, N_COPY), width)) * sizeof(float));
+    r.c = ll_align64((size_t)(copied * ll_round_up(ll_min64(side, N_COPY), width)) *
+                     kind->real->bytes);
     return r;
 }
 
@@ -150,21 +164,21 @@ size_t ll_gemm_serial_scratch(const ll_gemm_call *g)
 }
 
 /* ---- dot tiles ---- */
-static void run_dot(const ll_gemm_call *g)
+static void run_dot(const ll_gemm_call *g, const ll_gemm_real *real)
 {
-    const float *a = (const float *)g->a, *b = (const float *)g->b;
+    const char *a = (const char *)g->a, *b = (const char *)g->b;
     int64_t passes = ll_ceil_div(g->k, DOT_K_PASS), kc = ll_round_up(ll_ceil_div(g->k, passes), 16);
-    int mr = ll_gemm_dot_mr, nr = ll_gemm_dot_nr;
+    int mr = real->dot_mr, nr = real->dot_nr;
     for (int64_t p = 0; p < g->k; p += kc)
         for (int64_t j = 0; j < g->n; j += nr)
             for (int64_t i = 0; i < g->m; i += mr) {
                 ll_gemm_dot t = {.k = ll_min64(kc, g->k - p), .a_rs = g->a_rs, .b_cs = g->b_cs};
-                t.a = a + i * g->a_rs + p;
-                t.b = b + j * g->b_cs + p;
-                t.c = (float *)g->c + i * g->c_rs + j * g->c_cs;
+                t.a = a + (size_t)(i * g->a_rs + p) * real->bytes;
+                t.b = b + (size_t)(j * g->b_cs + p) * real->bytes;
+                t.c = (char *)g->c + (size_t)(i * g->c_rs + j * g->c_cs) * real->bytes;
                 t.c_rs = g->c_rs, t.c_cs = g->c_cs;
                 t.add = g->add || p;
-                ll_gemm_dot_tile((int)ll_min64(mr, g->m - i), (int)ll_min64(nr, g->n - j), &t);
+                real->dot((int)ll_min64(mr, g->m - i), (int)ll_min64(nr, g->n - j), &t);
             }
 }
 
@@ -176,26 +190,10 @@ typedef struct block {
     int64_t i, i1, j, j1, p, p1;
     int64_t kp;  /* p1 - p as packed: a multiple of the tile's step */
     char *a, *b; /* room for packed A and B */
-    float *c;    /* element (i, j) of C, or of its copy */
+    char *c;     /* element (i, j) of C, or of its copy */
     int64_t c_rs;
     bool add;
 } block;
-
-/* Adds, or stores, n columns of a tile that is wider than C. */
-static void store_some(const float *from, int64_t width, int mr, int64_t n, float *c, int64_t c_rs,
-                       bool add)
-{
-    typedef float four __attribute__((vector_size(16), aligned(4), may_alias));
-    for (int i = 0; i < mr; i++, from += width, c += c_rs) {
-        int64_t j = 0;
-        for (; j + 4 <= n; j += 4) {
-            four v = *(const four *)(from + j);
-            if (add) v += *(four *)(c + j);
-            *(four *)(c + j) = v;
-        }
-        for (; j < n; j++) c[j] = from[j] + (add ? c[j] : 0);
-    }
-}
 
 /* A panel of the block: columns from y on, up to a tile's width of them. */
 typedef struct panel {
@@ -219,7 +217,8 @@ static panel panel_at(const block *k, int64_t y, const char *packed)
     if (!k->f->pack_b) {
         /* In place; a ragged end reads the columns before it again rather than beyond it. */
         q.skip = (int)ll_min64(width - q.n, k->j + y);
-        q.t.b = (const float *)g->b + k->p * g->b_rs + k->j + y - q.skip;
+        q.t.b =
+            (const char *)g->b + (size_t)(k->p * g->b_rs + k->j + y - q.skip) * kind->real->bytes;
         q.t.b_rs = g->b_rs;
     }
     q.ragged = q.n < width && (q.skip || !k->f->copy_c);
@@ -234,17 +233,22 @@ static void run_tile(const block *k, panel *q, int64_t x)
     const ll_gemm_call *g = k->g;
     const ll_gemm_kind *kind = k->f->kind;
     int mr = (int)ll_min64(kind->mr, k->i1 - k->i - x);
-    float edge[16 * 48], *c = k->c + x * k->c_rs + q->y;
+    size_t bytes = kind->real->bytes;
+    _Alignas(64) char edge[16 * 48 * sizeof(float)];
+    char *c = k->c + (size_t)(x * k->c_rs + q->y) * bytes;
     if (k->f->pack_a) {
         q->t.a = k->a + (size_t)(x * k->kp) * kind->bytes;
         q->t.a_rs = 1, q->t.a_cs = mr;
     } else {
-        q->t.a = (const float *)g->a + (k->i + x) * g->a_rs + k->p * g->a_cs;
+        q->t.a = (const char *)g->a + (size_t)((k->i + x) * g->a_rs + k->p * g->a_cs) * bytes;
         q->t.a_rs = g->a_rs, q->t.a_cs = g->a_cs;
     }
     q->t.c = q->ragged ? edge : c;
     kind->tile(mr, q->nv, &q->t);
-    if (q->ragged) store_some(edge + q->skip, q->t.c_rs, mr, q->n, c, k->c_rs, k->add);
+    if (!q->ragged) return;
+    ll_gemm_store s = {.from = edge + (size_t)q->skip * bytes, .width = q->t.c_rs, .m = mr};
+    s.n = q->n, s.c = c, s.c_rs = k->c_rs, s.c_cs = 1, s.add = k->add;
+    kind->real->store(&s);
 }
 
 static void run_group(const block *k, int64_t y0, int64_t y1)
@@ -266,33 +270,35 @@ static void run_block(const block *k)
     for (int64_t y = 0; y < n; y += step) run_group(k, y, ll_min64(y + step, n));
 }
 
-/* From the f32 copy of a block to C itself. */
-static void copy_out(const block *k, const float *copy)
+/* From the copy of a block to C itself. */
+static void copy_out(const block *k, const char *copy)
 {
     const ll_gemm_call *g = k->g;
-    for (int64_t i = k->i; i < k->i1; i++) {
-        const float *from = copy + (i - k->i) * k->c_rs;
-        int64_t at = i * g->c_rs + k->j * g->c_cs, n = k->j1 - k->j;
-        if (g->bf16_out) {
-            uint16_t *to = (uint16_t *)g->c + at;
-            for (int64_t j = 0; j < n; j++) to[j * g->c_cs] = ll_f32_to_bf16(from[j]);
-        } else {
-            float *to = (float *)g->c + at;
-            for (int64_t j = 0; j < n; j++)
-                to[j * g->c_cs] = from[j] + (g->add ? to[j * g->c_cs] : 0);
-        }
+    int64_t n = k->j1 - k->j, at = k->i * g->c_rs + k->j * g->c_cs;
+    if (!g->bf16_out) {
+        ll_gemm_store s = {.from = copy, .width = k->c_rs, .m = k->i1 - k->i, .n = n};
+        s.c = (char *)g->c + (size_t)at * k->f->kind->real->bytes;
+        s.c_rs = g->c_rs, s.c_cs = g->c_cs, s.add = g->add;
+        k->f->kind->real->store(&s);
+        return;
+    }
+    for (int64_t i = k->i; i < k->i1; i++, at += g->c_rs) {
+        const float *from = (const float *)(const void *)copy + (i - k->i) * k->c_rs;
+        uint16_t *to = (uint16_t *)g->c + at;
+        for (int64_t j = 0; j < n; j++) to[j * g->c_cs] = ll_f32_to_bf16(from[j]);
     }
 }
 
 static void run_blocks(const ll_gemm_call *g, const form *f, const room *r)
 {
     block k = {.g = g, .f = f, .a = (char *)g->scratch, .b = (char *)g->scratch + r->a};
-    float *copy = (float *)(void *)(k.b + r->b);
+    char *copy = k.b + r->b;
+    size_t bytes = f->kind->real->bytes;
     for (k.i = 0; k.i < g->m; k.i = k.i1) {
         k.i1 = ll_min64(k.i + f->mc, g->m);
         for (k.j = 0; k.j < g->n; k.j = k.j1) {
             k.j1 = ll_min64(k.j + f->nc, g->n);
-            k.c = f->copy_c ? copy : (float *)g->c + k.i * g->c_rs + k.j;
+            k.c = f->copy_c ? copy : (char *)g->c + (size_t)(k.i * g->c_rs + k.j) * bytes;
             k.c_rs = f->copy_c ? ll_round_up(f->nc, f->kind->lanes) : g->c_rs;
             k.p = 0;
             do { /* once even if k is 0: C = 0 */
@@ -314,7 +320,7 @@ void ll_gemm_serial(const ll_gemm_call *g)
     form f = choose(&o);
     room r = room_for(g);
     if (f.dot)
-        run_dot(&o);
+        run_dot(&o, f.kind->real);
     else
         run_blocks(&o, &f, &r);
 }

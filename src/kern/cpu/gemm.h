@@ -3,7 +3,7 @@
  * 1. All three matrices are given by a pointer and two strides, in elements: element (i, j) of x is
  *    x[i * x_rs + j * x_cs]. A transpose is a swap of strides. It is fast when one stride of each
  *    matrix is 1; other strides are right but slower. c_cs = 0 means 1.
- * 2. Products are summed in f32 whatever the element types.
+ * 2. Products are summed in f32, of f64 operands in f64.
  * 3. m, n or k may be 0; k = 0 gives C = 0 (or leaves C, with add).
  * 4. The same call with the same thread count gives the same bits. Nothing is allocated.
  * 5. C must not overlap A, B or the scratch.
@@ -28,6 +28,7 @@ typedef struct ll_gemm_call {
     int64_t a_rs, a_cs, b_rs, b_cs, c_rs, c_cs;
     bool bf16;     /* a and b are bf16, not f32 */
     bool bf16_out; /* c is bf16, not f32; not together with add */
+    bool f64;      /* a, b and c are f64; not together with bf16 or bf16_out */
     bool add;      /* C += A B */
     int threads;   /* 0 means 1; ll_gemm_serial does not look */
     void *scratch;
@@ -48,7 +49,7 @@ size_t ll_gemm_serial_scratch(const ll_gemm_call *g);
  * with the same meaning. */
 bool ll_cpu_has_bf16(void);
 /* Which tiles run, for people: "f32 NEON 8x12", "bf16 as f32 NEON 8x12". */
-const char *ll_gemm_describe(bool bf16);
+const char *ll_gemm_describe(ll_dtype t);
 
 #ifdef __cplusplus
 }

@@ -68,7 +68,7 @@ TARGET INLINE void run_tile(const int pairs, const int nv, int mr, const ll_gemm
         EACH (j, nv) {
             float64x2_t x = vreinterpretq_f64_f32(acc[i][2 * j]);
             float64x2_t y = vreinterpretq_f64_f32(acc[i][2 * j + 1]);
-            float *c = t->c + 2 * i * t->c_rs + 4 * j;
+            float *c = (float *)t->c + 2 * i * t->c_rs + 4 * j;
             store_row(c, vreinterpretq_f32_f64(vzip1q_f64(x, y)), t->add);
             if (2 * i + 1 < mr)
                 store_row(c + t->c_rs, vreinterpretq_f32_f64(vzip2q_f64(x, y)), t->add);
@@ -176,6 +176,7 @@ static void pack_b(const ll_gemm_call *g, int64_t j, int64_t n, int64_t p, int64
 
 static const ll_gemm_kind kind = {
     .name = NAME,
+    .real = &ll_gemm_real_f32,
     .mr = MR,
     .nv = NV,
     .lanes = LANES,

@@ -1,9 +1,10 @@
 /* gemm_f32.c: f32 tiles and packing, in vectors of the compiler's own (vector_size), so that one
- * text serves NEON, AVX2, AVX-512 and whatever else; only the sizes differ.
+ * text serves NEON, AVX2, AVX-512 and whatever else; only the sizes differ. gemm_f64.c compiles the
+ * same text for f64 (real.h): half as many columns and half as long a pass of k.
  *
  * Registers decide the sizes: mr * nv accumulators, nv vectors of B and one number of A.
  *
- *     NEON     32 x 128 bit    8 rows x 12 columns    24 accumulators
+ *     NEON     32 x 128 bit    8 rows x 12 columns    24 accumulators    (f64: 8 x 6)
  *     AVX-512  32 x 512 bit   14 rows x 32 columns    28
  *     AVX2     16 x 256 bit    6 rows x 16 columns    12
  *     others   16 x 128 bit    4 rows x  8 columns     8
@@ -14,12 +15,19 @@
  * not reorder before register allocation here (-fno-schedule-insns, see CMakeLists.txt): it would
  * spill the accumulators. */
 #include "kern/cpu/gemm_int.h"
+#include "kern/cpu/real.h"
+
+#ifdef LL_REAL_F64
+#define SIZED(f32, f64) f64
+#else
+#define SIZED(f32, f64) f32
+#endif
 
 #if defined(__ARM_NEON) && defined(__aarch64__)
 #include <arm_neon.h>
 #define NEON 1
-#define NAME "f32 NEON 8x12"
-enum { VL = 4, MR = 8, NV = 3, K_MAX = 512, A_PANELS = 16, DOT_MR = 6, DOT_NR = 4 };
+#define NAME SIZED("f32 NEON 8x12", "f64 NEON 8x6")
+enum { VB = 16, MR = 8, NV = 3, K_PASS = 512, A_PANELS = 16, DOT_MR = 6, DOT_NR = 4 };
 #define WIDTHS(X, mr) X(mr, 1) X(mr, 2) X(mr, 3)
 #define ALL_TILES(X) ROWS_8(X)
 #define ALL_DOTS(X) DOT_ROWS_6(X)
@@ -29,34 +37,36 @@ enum { VL = 4, MR = 8, NV = 3, K_MAX = 512, A_PANELS = 16, DOT_MR = 6, DOT_NR = 
 #endif
 #define WIDTHS(X, mr) X(mr, 1) X(mr, 2)
 #if defined(__AVX512F__)
-#define NAME "f32 AVX-512 14x32"
-enum { VL = 16, MR = 14, NV = 2, K_MAX = 320, A_PANELS = 3, DOT_MR = 6, DOT_NR = 4 };
+#define NAME SIZED("f32 AVX-512 14x32", "f64 AVX-512 14x16")
+enum { VB = 64, MR = 14, NV = 2, K_PASS = 320, A_PANELS = 3, DOT_MR = 6, DOT_NR = 4 };
 #define ALL_TILES(X) ROWS_14(X)
 #define ALL_DOTS(X) DOT_ROWS_6(X)
 #elif defined(__AVX2__) && defined(__FMA__)
-#define NAME "f32 AVX2 6x16"
-enum { VL = 8, MR = 6, NV = 2, K_MAX = 320, A_PANELS = 3, DOT_MR = 3, DOT_NR = 4 };
+#define NAME SIZED("f32 AVX2 6x16", "f64 AVX2 6x8")
+enum { VB = 32, MR = 6, NV = 2, K_PASS = 320, A_PANELS = 3, DOT_MR = 3, DOT_NR = 4 };
 #define ALL_TILES(X) ROWS_6(X)
 #define ALL_DOTS(X) DOT_ROWS_3(X)
 #else
-#define NAME "f32 portable 4x8"
-enum { VL = 4, MR = 4, NV = 2, K_MAX = 320, A_PANELS = 3, DOT_MR = 3, DOT_NR = 4 };
+#define NAME SIZED("f32 portable 4x8", "f64 portable 4x4")
+enum { VB = 16, MR = 4, NV = 2, K_PASS = 320, A_PANELS = 3, DOT_MR = 3, DOT_NR = 4 };
 #define ALL_TILES(X) ROWS_4(X)
 #define ALL_DOTS(X) DOT_ROWS_3(X)
 #endif
 #endif
 
-typedef float vec __attribute__((vector_size(4 * VL), aligned(4), may_alias));
+typedef ll_real real;
+enum { VL = VB / sizeof(real), K_MAX = K_PASS * 4 / sizeof(real) };
+typedef real vec __attribute__((vector_size(VB), aligned(sizeof(real)), may_alias));
 #define INLINE static inline __attribute__((always_inline))
 /* Loops over a tile must vanish, or the compiler keeps the accumulators in memory. */
 #define EACH(i, n) _Pragma("GCC unroll 16") for (int i = 0; i < (n); i++)
 
 /* acc + b * x in each lane. */
-INLINE vec mul_add(vec acc, vec b, float x)
+INLINE vec mul_add(vec acc, vec b, real x)
 {
 #ifdef NEON
     __asm__("" : "+w"(x)); /* a plain load and a by-lane product: a load-and-repeat costs a slot */
-    return vfmaq_n_f32(acc, b, x);
+    return SIZED(vfmaq_n_f32, vfmaq_n_f64)(acc, b, x);
 #else
     return acc + b * x;
 #endif
@@ -71,8 +81,10 @@ INLINE void run_tile(const int mr, const int nv, const bool by_rows, const ll_ge
 {
     const int strands = STRANDS(mr, nv);
     vec acc[4][MR][NV], bv[NV];
-    const float *row[MR], *a = (const float *)t->a, *b = (const float *)t->b;
+    const real *row[MR], *a = (const real *)t->a, *b = (const real *)t->b;
     int64_t a_step = t->a_cs, b_step = t->b_rs, k = t->k, p = 0;
+    real *c = (real *)t->c;
+    int64_t c_rs = t->c_rs;
     EACH (i, mr) {
         row[i] = a + i * t->a_rs;
         EACH (j, nv)
@@ -80,15 +92,15 @@ INLINE void run_tile(const int mr, const int nv, const bool by_rows, const ll_ge
     }
     if (k >= 16) { /* C will be here when it is needed */
         EACH (i, mr) {
-            __builtin_prefetch(t->c + i * t->c_rs, 1);
-            __builtin_prefetch(t->c + i * t->c_rs + nv * VL - 1, 1);
+            __builtin_prefetch(c + i * c_rs, 1);
+            __builtin_prefetch(c + i * c_rs + nv * VL - 1, 1);
         }
     }
     for (; p + strands <= k; p += strands)
         EACH (s, strands) {
             EACH (j, nv) bv[j] = *(const vec *)(b + j * VL);
             EACH (i, mr) {
-                float x = by_rows ? row[i][p + s] : a[i];
+                real x = by_rows ? row[i][p + s] : a[i];
                 EACH (j, nv) acc[s][i][j] = mul_add(acc[s][i][j], bv[j], x);
             }
             b += b_step, a += a_step;
@@ -96,12 +108,10 @@ INLINE void run_tile(const int mr, const int nv, const bool by_rows, const ll_ge
     for (; p < k; p++, b += b_step, a += a_step) {
         EACH (j, nv) bv[j] = *(const vec *)(b + j * VL);
         EACH (i, mr) {
-            float x = by_rows ? row[i][p] : a[i];
+            real x = by_rows ? row[i][p] : a[i];
             EACH (j, nv) acc[0][i][j] = mul_add(acc[0][i][j], bv[j], x);
         }
     }
-    float *c = t->c;
-    int64_t c_rs = t->c_rs;
     bool add = t->add;
     EACH (i, mr) {
         EACH (j, nv) {
@@ -139,25 +149,35 @@ static void tile(int mr, int nv, const ll_gemm_tile *t)
 }
 
 /* ---- packing: n rows (or columns) as tiles of `tile`, each with k outermost ---- */
-typedef float vec4 __attribute__((vector_size(16), aligned(4), may_alias));
+enum { Q = 16 / sizeof(real) }; /* packing goes by vectors of 16 bytes, blocks of Q x Q */
+typedef real quad __attribute__((vector_size(16), aligned(sizeof(real)), may_alias));
 
-INLINE float load(const void *x, bool bf16, int64_t i)
+/* bf16 never comes with f64. */
+INLINE real load(const void *x, bool bf16, int64_t i)
 {
-    return bf16 ? ll_bf16_to_f32(((const uint16_t *)x)[i]) : ((const float *)x)[i];
+    return bf16 ? ll_bf16_to_f32(((const uint16_t *)x)[i]) : ((const real *)x)[i];
 }
 
-INLINE vec4 load4(const void *x, bool bf16, int64_t i)
+INLINE quad load_quad(const void *x, bool bf16, int64_t i)
 {
-    if (!bf16) return *(const vec4 *)((const float *)x + i);
+    if (!bf16) return *(const quad *)((const real *)x + i);
+    quad q = {0};
+#ifndef LL_REAL_F64
     typedef uint16_t half4 __attribute__((vector_size(8), aligned(2), may_alias));
     typedef uint32_t word4 __attribute__((vector_size(16)));
     half4 h = *(const half4 *)((const uint16_t *)x + i);
-    return (vec4)(__builtin_convertvector(h, word4) << 16);
+    q = (quad)(__builtin_convertvector(h, word4) << 16);
+#endif
+    return q;
 }
 
-INLINE void transpose4(vec4 v[4])
+INLINE void transpose(quad v[Q])
 {
-#ifdef NEON
+#ifdef LL_REAL_F64
+    quad a = v[0], b = v[1];
+    v[0] = __builtin_shufflevector(a, b, 0, 2);
+    v[1] = __builtin_shufflevector(a, b, 1, 3);
+#elif defined(NEON)
     float32x4_t a = vzip1q_f32(v[0], v[2]), b = vzip2q_f32(v[0], v[2]);
     float32x4_t c = vzip1q_f32(v[1], v[3]), d = vzip2q_f32(v[1], v[3]);
     v[0] = vzip1q_f32(a, c), v[1] = vzip2q_f32(a, c);
@@ -167,46 +187,47 @@ INLINE void transpose4(vec4 v[4])
     _MM_TRANSPOSE4_PS(a, b, c, d);
     v[0] = a, v[1] = b, v[2] = c, v[3] = d;
 #else
-    vec4 t[4] = {v[0], v[1], v[2], v[3]};
-    for (int i = 0; i < 4; i++)
-        for (int j = 0; j < 4; j++) v[i][j] = t[j][i];
+    quad t[Q] = {v[0], v[1], v[2], v[3]};
+    for (int i = 0; i < Q; i++)
+        for (int j = 0; j < Q; j++) v[i][j] = t[j][i];
 #endif
 }
 
 /* Row i of k number p is from[i * si + p * sp]. Here si = 1: some whole tiles at once, so that each
  * line is read once. */
 INLINE void pack_along(const void *from, bool bf16, int64_t sp, const int tile, int tiles,
-                       int64_t kc, float *to)
+                       int64_t kc, real *to)
 {
     for (int64_t p = 0; p < kc; p++) {
         /* The line of a few rows on, or of the tiles that come next. */
         int64_t ahead = p + 8 < kc ? 8 * sp : (8 - kc) * sp + tiles * tile;
         for (int t = 0; t < tiles; t++) {
-            float *row = to + (t * kc + p) * tile;
+            real *row = to + (t * kc + p) * tile;
             int64_t at = p * sp + t * tile;
-            __builtin_prefetch((const char *)from + (bf16 ? 2 : 4) * (at + ahead));
+            __builtin_prefetch((const char *)from +
+                               (bf16 ? 2 : (int64_t)sizeof(real)) * (at + ahead));
             int i = 0;
-            for (; i + 4 <= tile; i += 4) *(vec4 *)(row + i) = load4(from, bf16, at + i);
+            for (; i + Q <= tile; i += Q) *(quad *)(row + i) = load_quad(from, bf16, at + i);
             for (; i < tile; i++) row[i] = load(from, bf16, at + i);
         }
     }
 }
 
-/* Here sp = 1: 4 x 4 blocks are turned over. */
+/* Here sp = 1: Q x Q blocks are turned over. */
 INLINE void pack_across(const void *from, bool bf16, int64_t si, const int tile, int64_t kc,
-                        float *to)
+                        real *to)
 {
     int i = 0;
-    for (; i + 4 <= tile; i += 4) {
+    for (; i + Q <= tile; i += Q) {
         int64_t p = 0;
-        for (; p + 4 <= kc; p += 4) {
-            vec4 v[4];
-            EACH (q, 4) v[q] = load4(from, bf16, (i + q) * si + p);
-            transpose4(v);
-            EACH (q, 4) *(vec4 *)(to + (p + q) * tile + i) = v[q];
+        for (; p + Q <= kc; p += Q) {
+            quad v[Q];
+            EACH (q, Q) v[q] = load_quad(from, bf16, (i + q) * si + p);
+            transpose(v);
+            EACH (q, Q) *(quad *)(to + (p + q) * tile + i) = v[q];
         }
         for (; p < kc; p++)
-            EACH (q, 4) to[p * tile + i + q] = load(from, bf16, (i + q) * si + p);
+            EACH (q, Q) to[p * tile + i + q] = load(from, bf16, (i + q) * si + p);
     }
     for (; i < tile; i++)
         for (int64_t p = 0; p < kc; p++) to[p * tile + i] = load(from, bf16, i * si + p);
@@ -214,7 +235,7 @@ INLINE void pack_across(const void *from, bool bf16, int64_t si, const int tile,
 
 /* Any strides; rows from n to width are zero. */
 INLINE void pack_any(const void *from, bool bf16, int64_t si, int64_t sp, int64_t n, int64_t width,
-                     int64_t kc, float *to)
+                     int64_t kc, real *to)
 {
     for (int64_t p = 0; p < kc; p++)
         for (int64_t i = 0; i < width; i++)
@@ -223,14 +244,14 @@ INLINE void pack_any(const void *from, bool bf16, int64_t si, int64_t sp, int64_
 
 /* The last tile is rounded up to a multiple of `whole`. */
 INLINE void pack(const void *from, const bool bf16, int64_t si, int64_t sp, int64_t n,
-                 const int tile, const int whole, int64_t kc, float *to)
+                 const int tile, const int whole, int64_t kc, real *to)
 {
     enum { AT_ONCE = 8 };
     int64_t i = 0;
     for (int tiles; n - i >= tile; i += tiles * tile, to += tiles * tile * kc) {
         int64_t at = i * si, left = (n - i) / tile;
         const void *x = bf16 ? (const void *)((const uint16_t *)from + at)
-                             : (const void *)((const float *)from + at);
+                             : (const void *)((const real *)from + at);
         tiles = si != 1 ? 1 : left < AT_ONCE ? (int)left : AT_ONCE;
         if (si == 1)
             pack_along(x, bf16, sp, tile, tiles, kc, to);
@@ -241,7 +262,7 @@ INLINE void pack(const void *from, const bool bf16, int64_t si, int64_t sp, int6
     }
     if (i == n) return;
     const void *x = bf16 ? (const void *)((const uint16_t *)from + i * si)
-                         : (const void *)((const float *)from + i * si);
+                         : (const void *)((const real *)from + i * si);
     pack_any(x, bf16, si, sp, n - i, (n - i + whole - 1) / whole * whole, kc, to);
 }
 
@@ -249,40 +270,41 @@ static void pack_a(const ll_gemm_call *g, int64_t i, int64_t m, int64_t p, int64
 {
     int64_t at = i * g->a_rs + p * g->a_cs;
     if (g->bf16)
-        pack((const uint16_t *)g->a + at, true, g->a_rs, g->a_cs, m, MR, 1, kc, (float *)to);
+        pack((const uint16_t *)g->a + at, true, g->a_rs, g->a_cs, m, MR, 1, kc, (real *)to);
     else
-        pack((const float *)g->a + at, false, g->a_rs, g->a_cs, m, MR, 1, kc, (float *)to);
+        pack((const real *)g->a + at, false, g->a_rs, g->a_cs, m, MR, 1, kc, (real *)to);
 }
 
 static void pack_b(const ll_gemm_call *g, int64_t j, int64_t n, int64_t p, int64_t kc, void *to)
 {
     int64_t at = p * g->b_rs + j * g->b_cs;
     if (g->bf16)
-        pack((const uint16_t *)g->b + at, true, g->b_cs, g->b_rs, n, NV * VL, VL, kc, (float *)to);
+        pack((const uint16_t *)g->b + at, true, g->b_cs, g->b_rs, n, NV * VL, VL, kc, (real *)to);
     else
-        pack((const float *)g->b + at, false, g->b_cs, g->b_rs, n, NV * VL, VL, kc, (float *)to);
+        pack((const real *)g->b + at, false, g->b_cs, g->b_rs, n, NV * VL, VL, kc, (real *)to);
 }
 
-const ll_gemm_kind ll_gemm_f32 = {
+const ll_gemm_kind LL_REAL(ll_gemm) = {
     .name = NAME,
     .name_bf16 = "bf16 as " NAME,
+    .real = &LL_REAL(ll_gemm_real),
     .mr = MR,
     .nv = NV,
     .lanes = VL,
     .k_step = 1,
     .k_max = K_MAX,
     .a_panels = A_PANELS,
-    .bytes = sizeof(float),
+    .bytes = sizeof(real),
     .tile = tile,
     .pack_a = pack_a,
     .pack_b = pack_b,
 };
 
 /* ---- dot tiles: vectors along k ---- */
-typedef int32_t mask __attribute__((vector_size(4 * VL)));
+typedef ll_real_mask mask __attribute__((vector_size(VB)));
 
 /* The last `rest` numbers before end, in the upper lanes, zeros below: reads VL numbers. */
-INLINE vec load_rest(const float *end, mask keep)
+INLINE vec load_rest(const real *end, mask keep)
 {
     return (vec)((mask)(*(const vec *)(end - VL)) & keep);
 }
@@ -290,23 +312,28 @@ INLINE vec load_rest(const float *end, mask keep)
 INLINE vec mul_add_v(vec acc, vec a, vec b)
 {
 #ifdef NEON
-    return vfmaq_f32(acc, a, b);
+    return SIZED(vfmaq_f32, vfmaq_f64)(acc, a, b);
 #else
     return acc + a * b;
 #endif
 }
 
 /* The sum of each of n <= 4 vectors. */
-INLINE void sums(const vec *v, int n, float *to)
+INLINE void sums(const vec *v, int n, real *to)
 {
 #ifdef NEON
     if (n == 4) {
+#ifdef LL_REAL_F64
+        vst1q_f64(to, vpaddq_f64(v[0], v[1]));
+        vst1q_f64(to + 2, vpaddq_f64(v[2], v[3]));
+#else
         vst1q_f32(to, vpaddq_f32(vpaddq_f32(v[0], v[1]), vpaddq_f32(v[2], v[3])));
+#endif
         return;
     }
 #endif
     for (int i = 0; i < n; i++) {
-        float s = 0;
+        real s = 0;
         for (int l = 0; l < VL; l++) s += v[i][l];
         to[i] = s;
     }
@@ -315,10 +342,10 @@ INLINE void sums(const vec *v, int n, float *to)
 INLINE void run_dot(const int mr, const int nr, const ll_gemm_dot *t)
 {
     vec acc[DOT_MR][DOT_NR], bv[DOT_NR];
-    const float *a[DOT_MR], *b[DOT_NR];
-    EACH (j, nr) b[j] = t->b + j * t->b_cs;
+    const real *a[DOT_MR], *b[DOT_NR];
+    EACH (j, nr) b[j] = (const real *)t->b + j * t->b_cs;
     EACH (i, mr) {
-        a[i] = t->a + i * t->a_rs;
+        a[i] = (const real *)t->a + i * t->a_rs;
         EACH (j, nr) acc[i][j] = (vec){0};
     }
     int64_t p = 0, k = t->k;
@@ -338,11 +365,11 @@ INLINE void run_dot(const int mr, const int nr, const ll_gemm_dot *t)
             EACH (j, nr) acc[i][j] = mul_add_v(acc[i][j], av, bv[j]);
         }
     }
-    float *c = t->c;
+    real *c = (real *)t->c;
     int64_t c_rs = t->c_rs, c_cs = t->c_cs;
     bool add = t->add;
     EACH (i, mr) {
-        float s[DOT_NR];
+        real s[DOT_NR];
         sums(acc[i], nr, s);
         EACH (j, nr) c[j * c_cs] = add ? c[j * c_cs] + s[j] : s[j];
         c += c_rs;
@@ -361,9 +388,32 @@ ALL_DOTS(DOT_DEFINE)
 #define DOT_ENTRY(mr, nr) [mr][nr] = dot_##mr##_##nr,
 static void (*const dots[DOT_MR + 1][DOT_NR + 1])(const ll_gemm_dot *) = {ALL_DOTS(DOT_ENTRY)};
 
-const int ll_gemm_dot_mr = DOT_MR, ll_gemm_dot_nr = DOT_NR;
-
-void ll_gemm_dot_tile(int mr, int nr, const ll_gemm_dot *t)
+static void dot(int mr, int nr, const ll_gemm_dot *t)
 {
     dots[mr][nr](t);
 }
+
+/* ---- to a C that tiles do not write themselves ---- */
+static void store(const ll_gemm_store *s)
+{
+    const real *from = (const real *)s->from;
+    real *c = (real *)s->c;
+    int64_t n = s->n, cs = s->c_cs;
+    for (int64_t i = 0; i < s->m; i++, from += s->width, c += s->c_rs) {
+        int64_t j = 0;
+        for (; cs == 1 && j + Q <= n; j += Q) {
+            quad v = *(const quad *)(from + j);
+            if (s->add) v += *(quad *)(c + j);
+            *(quad *)(c + j) = v;
+        }
+        for (; j < n; j++) c[j * cs] = from[j] + (s->add ? c[j * cs] : 0);
+    }
+}
+
+const ll_gemm_real LL_REAL(ll_gemm_real) = {
+    .bytes = sizeof(real),
+    .dot_mr = DOT_MR,
+    .dot_nr = DOT_NR,
+    .dot = dot,
+    .store = store,
+};

@@ -35,14 +35,45 @@ typedef struct ll_gemm_tile {
     int64_t a_rs, a_cs;
     const void *b; /* row p of the panel is b + p * b_rs, nv vectors wide */
     int64_t b_rs;
-    float *c; /* nv vectors wide */
+    void *c; /* nv vectors wide */
     int64_t c_rs;
     bool add;
 } ll_gemm_tile;
 
-/* One family of tiles: f32, or bf16 by the CPU's own instructions. */
+/* The other form, for A and B that both run along k (a_cs = b_rs = 1): vectors along k, summed at
+ * the end. No packing at all, so it wins when few rows of A share a column of B. A ragged end of k
+ * reads a whole vector up to it: there must be that many numbers before. */
+typedef struct ll_gemm_dot {
+    int64_t k;
+    const void *a, *b; /* rows of A at a + i * a_rs, columns of B at b + j * b_cs */
+    int64_t a_rs, b_cs;
+    void *c;
+    int64_t c_rs, c_cs;
+    bool add;
+} ll_gemm_dot;
+
+/* m x n numbers, in rows of `width`, to C, or added to it. */
+typedef struct ll_gemm_store {
+    const void *from;
+    int64_t width, m, n;
+    void *c;
+    int64_t c_rs, c_cs;
+    bool add;
+} ll_gemm_store;
+
+/* What sums are made in: f32 or f64. */
+typedef struct ll_gemm_real {
+    size_t bytes;       /* of a number */
+    int dot_mr, dot_nr; /* the largest dot tile */
+    void (*dot)(int mr, int nr, const ll_gemm_dot *t);
+    void (*store)(const ll_gemm_store *s);
+} ll_gemm_real;
+extern const ll_gemm_real ll_gemm_real_f32, ll_gemm_real_f64;
+
+/* One family of tiles: f32, f64, or bf16 by the CPU's own instructions. */
 typedef struct ll_gemm_kind {
     const char *name, *name_bf16; /* "f32 NEON 8x12"; and when it stands in for bf16 */
+    const ll_gemm_real *real;     /* of C and, unless they are bf16, of A and B */
     int mr, nv, lanes;            /* largest tile: mr rows, nv vectors of so many columns */
     int k_step;                   /* packed k is rounded up to a multiple, the rest zero */
     int k_max;    /* k of one pass: an A tile and a B panel of it fit the first cache */
@@ -56,23 +87,19 @@ typedef struct ll_gemm_kind {
     void (*pack_b)(const ll_gemm_call *g, int64_t j, int64_t n, int64_t p, int64_t kc, void *to);
 } ll_gemm_kind;
 
-extern const ll_gemm_kind ll_gemm_f32;
+extern const ll_gemm_kind ll_gemm_f32, ll_gemm_f64;
 /* NULL: this CPU, or this build, has no bf16 products. */
 const ll_gemm_kind *ll_gemm_bf16(void);
 
-/* The other form, for A and B that both run along k (a_cs = b_rs = 1): vectors along k, summed at
- * the end. No packing at all, so it wins when few rows of A share a column of B. A ragged end of k
- * reads a whole vector up to it: there must be that many numbers before. */
-extern const int ll_gemm_dot_mr, ll_gemm_dot_nr; /* the largest tile */
-typedef struct ll_gemm_dot {
-    int64_t k;
-    const float *a, *b; /* rows of A at a + i * a_rs, columns of B at b + j * b_cs */
-    int64_t a_rs, b_cs;
-    float *c;
-    int64_t c_rs, c_cs;
-    bool add;
-} ll_gemm_dot;
-void ll_gemm_dot_tile(int mr, int nr, const ll_gemm_dot *t);
+/* Bytes of an element of the operands and of the result. */
+static inline size_t ll_gemm_in_bytes(const ll_gemm_call *g)
+{
+    return g->bf16 ? 2 : g->f64 ? 8 : 4;
+}
+static inline size_t ll_gemm_out_bytes(const ll_gemm_call *g)
+{
+    return g->bf16_out ? 2 : g->f64 ? 8 : 4;
+}
 
 #ifdef __cplusplus
 }

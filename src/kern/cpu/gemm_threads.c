@@ -14,7 +14,8 @@ typedef struct grid {
 /* Estimated cycles of the largest part; packing and adding up parts included. */
 static double part_cost(const ll_gemm_call *g, grid d)
 {
-    int mr = ll_gemm_f32.mr, nr = ll_gemm_f32.nv * ll_gemm_f32.lanes;
+    const ll_gemm_kind *kind = g->f64 ? &ll_gemm_f64 : &ll_gemm_f32;
+    int mr = kind->mr, nr = kind->nv * kind->lanes;
     double m = (double)ll_min64(ll_round_up(ll_ceil_div(g->m, d.m), mr), g->m);
     double n = (double)ll_min64(ll_round_up(ll_ceil_div(g->n, d.n), nr), g->n);
     double k = (double)ll_ceil_div(g->k, d.k);
@@ -58,7 +59,8 @@ static share share_of(const ll_gemm_call *g, grid d)
     ll_gemm_call s = *g;
     if (d.k == 1) return (share){ll_gemm_serial_scratch(g), 0};
     s.c_rs = g->n, s.c_cs = 1;
-    return (share){ll_gemm_serial_scratch(&s), ll_align64((size_t)(g->m * g->n) * sizeof(float))};
+    return (share){ll_gemm_serial_scratch(&s),
+                   ll_align64((size_t)(g->m * g->n) * (g->f64 ? sizeof(double) : sizeof(float)))};
 }
 
 size_t ll_gemm_scratch(const ll_gemm_call *g)
@@ -71,7 +73,7 @@ size_t ll_gemm_scratch(const ll_gemm_call *g)
 /* Part number x of a product cut along k: into the part's own copy of C. */
 static void run_k_part(const ll_gemm_call *g, grid d, int x, share room)
 {
-    size_t in = g->bf16 ? 2 : 4;
+    size_t in = ll_gemm_in_bytes(g);
     int64_t p = bound(g->k, 16, x, d.k);
     ll_gemm_call s = *g;
     s.scratch = (char *)g->scratch + (size_t)x * (room.serial + room.partial);
@@ -86,23 +88,22 @@ static void run_k_part(const ll_gemm_call *g, grid d, int x, share room)
 /* C from the parts, added in order. */
 static void add_parts(const ll_gemm_call *g, int parts, share room)
 {
-    int64_t cs = g->c_cs ? g->c_cs : 1;
-    size_t step = room.serial + room.partial;
-    for (int64_t i = 0; i < g->m; i++)
-        for (int64_t j = 0; j < g->n; j++) {
-            float *c = (float *)g->c + i * g->c_rs + j * cs, sum = g->add ? *c : 0;
-            for (int x = 0; x < parts; x++) {
-                const char *part = (const char *)g->scratch + (size_t)x * step + room.serial;
-                sum += ((const float *)(const void *)part)[i * g->n + j];
-            }
-            *c = sum;
-        }
+    const ll_gemm_real *real = g->f64 ? &ll_gemm_real_f64 : &ll_gemm_real_f32;
+    ll_gemm_store s = {.width = g->n, .m = g->m, .n = g->n, .c = g->c, .c_rs = g->c_rs};
+    s.c_cs = g->c_cs ? g->c_cs : 1;
+    for (int x = 0; x < parts; x++) {
+        size_t at = (size_t)x * (room.serial + room.partial) + room.serial;
+        s.from = (const char *)g->scratch + at;
+        s.add = g->add || x > 0;
+        real->store(&s);
+    }
 }
 
 static void run_c_part(const ll_gemm_call *g, grid d, int x, size_t serial)
 {
-    size_t in = g->bf16 ? 2 : 4, out = g->bf16_out ? 2 : 4;
-    int mr = ll_gemm_f32.mr, nr = ll_gemm_f32.nv * ll_gemm_f32.lanes;
+    const ll_gemm_kind *kind = g->f64 ? &ll_gemm_f64 : &ll_gemm_f32;
+    size_t in = ll_gemm_in_bytes(g), out = ll_gemm_out_bytes(g);
+    int mr = kind->mr, nr = kind->nv * kind->lanes;
     int64_t i = bound(g->m, mr, x % d.m, d.m), j = bound(g->n, nr, x / d.m, d.n);
     ll_gemm_call s = *g;
     s.scratch = (char *)g->scratch + (size_t)x * serial;

@@ -100,6 +100,7 @@ static void make_plan(const ll_kcall *c, plan *p)
     int count[N_KIND] = {0};
     *p = (plan){.g = {.a = a->data, .b = b->data, .c = y->data}};
     p->g.bf16 = a->dtype == LL_BF16;
+    p->g.f64 = a->dtype == LL_F64;
     p->g.bf16_out = y->dtype == LL_BF16;
     int n = ll_einsum_read(attr->spec, &a->shape, &b->shape, &y->shape, all);
     for (int i = 0; i < n; i++) {
@@ -150,7 +151,7 @@ static void round_tile(const ll_gemm_call *g, const float *tile, uint16_t *c)
 static void product(const plan *p, int64_t at, char *scratch)
 {
     ll_gemm_call g = p->g;
-    size_t in = g.bf16 ? 2 : 4, out = g.bf16_out || p->tile ? 2 : 4;
+    size_t in = g.bf16 ? 2 : g.f64 ? 8 : 4, out = g.bf16_out || p->tile ? 2 : g.f64 ? 8 : 4;
     int64_t off[3];
     offsets(p->around, p->n_around, at, off);
     const char *a = (const char *)p->g.a + (size_t)off[LL_EINSUM_A] * in;
@@ -187,8 +188,8 @@ size_t matmul_cpu_scratch(const ll_kcall *c)
 ll_err matmul_cpu(const ll_kcall *c)
 {
     ll_dtype t = c->in[0].dtype;
-    CHECK(t == LL_F32 || t == LL_BF16, LL_E_ARG,
-          "matmul of %s on the cpu machine, want f32 or bf16", ll_dtype_name(t));
+    CHECK(t == LL_F32 || t == LL_BF16 || t == LL_F64, LL_E_ARG,
+          "matmul of %s on the cpu machine, want f64, f32 or bf16", ll_dtype_name(t));
     plan p;
     make_plan(c, &p);
     if (!p.share_loops) {
