@@ -14,7 +14,7 @@ enum { LL_TILE = 1024 }; /* elements a step works on at once: a few tiles fit th
 typedef void ll_step(float *y, const float *a, const float *b, const float *c, float k, float j,
                      int n);
 
-/* What steps can be: the ops of LL_EW, and a product with a sum after it, rounded once. */
+/* What steps can be: the ops of LL_EW, and a product with a sum after it, both rounded. */
 enum ll_step_op {
     LL_STEP_MUL_ADD = LL_N_EW, /* a b + c */
     LL_STEP_MUL_SUB,           /* a b - c */
@@ -26,6 +26,8 @@ enum ll_step_op {
     LL_N_STEP
 };
 extern ll_step *const ll_steps[LL_N_STEP];
+ll_step ll_mul_add_step, ll_mul_sub_step, ll_sub_mul_step, ll_mul_shift_step, ll_scale_add_step,
+    ll_scale_sub_step, ll_scale_shift_step; /* steps_pair.c */
 /* About how many additions one element of an op costs, to decide on threads. */
 int ll_step_cost(int op);
 

@@ -32,14 +32,7 @@
     X(square, a[i] * a[i])                                                                         \
     X(scale, a[i] * k)                                                                             \
     X(shift, a[i] + k)                                                                             \
-    X(cast, a[i])                                                                                  \
-    X(mul_add, a[i] * b[i] + c[i])                                                                 \
-    X(mul_sub, a[i] * b[i] - c[i])                                                                 \
-    X(sub_mul, c[i] - a[i] * b[i])                                                                 \
-    X(mul_shift, a[i] * b[i] + k)                                                                  \
-    X(scale_add, k *a[i] + c[i])                                                                   \
-    X(scale_sub, k *a[i] - c[i])                                                                   \
-    X(scale_shift, k *a[i] + j)
+    X(cast, a[i])
 
 /* Both are loaded whatever a is, so that the choice needs no branch. */
 static inline float choose(float a, float b, float c)
@@ -56,7 +49,8 @@ static inline float choose(float a, float b, float c)
 STEPS(X)
 #undef X
 
-/* Arguments too large for the vector code are rare: then the whole tile goes through libm. */
+/* Arguments too large for the vector code are rare: then the tile goes element by element, and
+ * those through libm: what an element becomes does not depend on its neighbours. */
 static bool small_angles(const float *a, int n)
 {
     uint32_t big = 0;
@@ -72,7 +66,8 @@ static void sin_step(STEP_ARGS)
 #pragma omp simd
         for (int i = 0; i < n; i++) y[i] = ll_sincosf(a[i], 0);
     } else {
-        for (int i = 0; i < n; i++) y[i] = sinf(a[i]);
+        for (int i = 0; i < n; i++)
+            y[i] = fabsf(a[i]) <= LL_SINCOS_MAX ? ll_sincosf(a[i], 0) : sinf(a[i]);
     }
 }
 
@@ -83,7 +78,8 @@ static void cos_step(STEP_ARGS)
 #pragma omp simd
         for (int i = 0; i < n; i++) y[i] = ll_sincosf(a[i], 1);
     } else {
-        for (int i = 0; i < n; i++) y[i] = cosf(a[i]);
+        for (int i = 0; i < n; i++)
+            y[i] = fabsf(a[i]) <= LL_SINCOS_MAX ? ll_sincosf(a[i], 1) : cosf(a[i]);
     }
 }
 
@@ -91,13 +87,13 @@ ll_step *const ll_steps[LL_N_STEP] = {
 #define X(name, operands, value) [LL_EW_##name] = name##_step,
     LL_EW(X)
 #undef X
-        [LL_STEP_MUL_ADD] = mul_add_step,
-    [LL_STEP_MUL_SUB] = mul_sub_step,
-    [LL_STEP_SUB_MUL] = sub_mul_step,
-    [LL_STEP_MUL_SHIFT] = mul_shift_step,
-    [LL_STEP_SCALE_ADD] = scale_add_step,
-    [LL_STEP_SCALE_SUB] = scale_sub_step,
-    [LL_STEP_SCALE_SHIFT] = scale_shift_step,
+        [LL_STEP_MUL_ADD] = ll_mul_add_step,
+    [LL_STEP_MUL_SUB] = ll_mul_sub_step,
+    [LL_STEP_SUB_MUL] = ll_sub_mul_step,
+    [LL_STEP_MUL_SHIFT] = ll_mul_shift_step,
+    [LL_STEP_SCALE_ADD] = ll_scale_add_step,
+    [LL_STEP_SCALE_SUB] = ll_scale_sub_step,
+    [LL_STEP_SCALE_SHIFT] = ll_scale_shift_step,
 };
 
 int ll_step_cost(int op)
