@@ -117,6 +117,7 @@ struct ll_op {
     unsigned in_place; /* bit k: result 0 may lie on operand k, if both are of one size */
     bool alias;        /* the result is the first operand's bytes: no kernel runs (reshape) */
     bool linear;       /* op(a + b) = op(a) + op(b), all operands taken together */
+    bool picks;        /* of what it sums at most one term is not zero: any order gives its bits */
     bool f64;          /* cpu takes f64 too: machine cpu refuses f64 tensors where not */
     bool collective;   /* ranks talk: no kernel, comm/ runs it (pass/partition.c makes these) */
     bool random;       /* depends on the step and seed: two equal nodes still give one value */

@@ -25,6 +25,14 @@ typedef struct ll_broadcast_attr {
     ll_shape shape;
 } ll_broadcast_attr;
 
+/* grid, ungrid: "nhwf,n,f->nhwf": the tensor, then its scales; bits: of the fixed point (ungrid:
+ * of all factors together); out: element type of the result */
+typedef struct ll_grid_attr {
+    char spec[LL_SPEC_MAX];
+    int64_t bits;
+    ll_dtype out;
+} ll_grid_attr;
+
 typedef struct ll_fill_attr {
     double value;
     ll_shape shape;

@@ -69,6 +69,7 @@ static const ll_op embedding = {
     .attrs = fields,
     .dims = "vc, * -> *c",
     .sum = "v",
+    .picks = true,
     .infer = infer,
     .split = split,
     .grad = grad,

@@ -20,6 +20,17 @@ const ll_op *ll_fused_op(int n_out);
 ll_val ll_onehot(ll_graph *g, ll_val index, int64_t size, int64_t from, ll_dtype dtype);
 /* The sum of the squares of everything in x, a scalar. */
 ll_val ll_sumsq(ll_graph *g, ll_val x);
+/* The largest magnitude over the dimensions whose letters vanish; 0 of nothing. */
+ll_val ll_absmax(ll_graph *g, ll_val x, const char *spec);
+/* A scale of ll_to_grid and ll_from_grid: its dimensions as dimensions of the tensor. */
+typedef struct ll_grid_scale {
+    ll_val value;
+    int n, dim[LL_MAX_DIMS];
+} ll_grid_scale;
+/* x as fixed point of so many bits, whole numbers in f64, and back (op/grid.c). */
+ll_val ll_to_grid(ll_graph *g, ll_val x, const ll_grid_scale *m, int bits);
+ll_val ll_from_grid(ll_graph *g, ll_val z, const ll_grid_scale *m, int n_scale, int bits,
+                    ll_dtype out);
 /* A spec with its sides swapped: "c->nhwc" of "nhwc->c". */
 const char *ll_spec_reverse(const char *spec, char out[LL_SPEC_MAX]);
 

@@ -1,13 +1,13 @@
-/* reduce.c: sum, largest value and sum of squares over the dimensions whose letters vanish:
- * "nhwc->c". */
+/* reduce.c: sum, largest value, largest magnitude and sum of squares over the dimensions whose
+ * letters vanish: "nhwc->c". */
 #include "op/op_int.h"
 #include "base/spec.h"
 #include "kern/kern.h"
 
-ll_kernel sum_ref, amax_ref, sumsq_ref, sum_cpu, amax_cpu, sumsq_cpu;
+ll_kernel sum_ref, amax_ref, absmax_ref, sumsq_ref, sum_cpu, amax_cpu, absmax_cpu, sumsq_cpu;
 ll_scratch reduce_cpu_scratch;
 
-static const ll_op sum, amax, sumsq;
+static const ll_op sum, amax, absmax, sumsq;
 
 static ll_val reduce(ll_graph *g, const ll_op *op, ll_val x, const char *spec)
 {
@@ -24,6 +24,11 @@ ll_val ll_sum(ll_graph *g, ll_val x, const char *spec)
 ll_val ll_amax(ll_graph *g, ll_val x, const char *spec)
 {
     return reduce(g, &amax, x, spec);
+}
+
+ll_val ll_absmax(ll_graph *g, ll_val x, const char *spec)
+{
+    return reduce(g, &absmax, x, spec);
 }
 
 static ll_val reduce_all(ll_graph *g, const ll_op *op, ll_val x)
@@ -120,6 +125,16 @@ static const ll_op amax = {
     .cpu = amax_cpu,
     .cpu_scratch = reduce_cpu_scratch,
 };
+static const ll_op absmax = {
+    .name = "absmax",
+    REDUCE_OP,
+    .flop = 1,
+    .max = "?",
+    .no_grad = true,
+    .ref = absmax_ref,
+    .cpu = absmax_cpu,
+    .cpu_scratch = reduce_cpu_scratch,
+};
 static const ll_op sumsq = {
     .name = "sumsq",
     REDUCE_OP,
@@ -131,4 +146,4 @@ static const ll_op sumsq = {
     .cpu_scratch = reduce_cpu_scratch,
 };
 
-const ll_op *const ll_ops_reduce[] = {&sum, &amax, &sumsq, NULL};
+const ll_op *const ll_ops_reduce[] = {&sum, &amax, &absmax, &sumsq, NULL};

@@ -211,6 +211,7 @@ static const ll_op reshape = {
     .grad = reshape_grad,
     .linear = true,
     .alias = true,
+    .f64 = true,
     .ref = reshape_ref,
     .cpu = reshape_ref,
     .trials = {"f32[6,5] {shape=[2,15]}", "f32[1] {shape=[]}", "f32[3,0] {shape=[0,7,2]}",
@@ -419,6 +420,7 @@ static const ll_attr_field range_attrs[] = {LL_FIELD(ll_range_attr, dim, LL_A_IN
 static const ll_op slice = {
     .name = "slice",
     RANGE_OP,
+    .f64 = true,
     .infer = slice_infer,
     .grad = slice_grad,
     .linear = true,

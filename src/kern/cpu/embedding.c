@@ -29,10 +29,14 @@ ll_err embedding_cpu(const ll_kcall *c)
 #pragma omp parallel for num_threads(ll_team(c, n *width)) schedule(static)
     for (int64_t i = 0; i < n; i++) {
         int64_t row = index[i] - a->from;
-        if (row >= 0 && row < v)
-            memcpy(y + i * width, table + row * width, (size_t)width * sizeof(float));
-        else
+        const float *x = table + row * width;
+        if (row < 0 || row >= v) {
             memset(y + i * width, 0, (size_t)width * sizeof(float));
+            continue;
+        }
+        /* -0 becomes 0, as it does where parts of the table are added up. */
+#pragma omp simd
+        for (int64_t j = 0; j < width; j++) y[i * width + j] = x[j] + 0.0f;
     }
     return LL_OK;
 }

@@ -1,4 +1,4 @@
-/* reduce.c: sum, amax and sumsq (the sum of squares) on the cpu.
+/* reduce.c: sum, amax, absmax and sumsq (the sum of squares) on the cpu.
  *
  * Dimensions that stay and dimensions that vanish are merged with neighbours of their kind; what is
  * left alternates. The last of them, of L elements, decides the inner loop: if it stays, whole rows
@@ -19,7 +19,7 @@
 #include <math.h>
 #include <omp.h>
 
-ll_kernel sum_cpu, amax_cpu, sumsq_cpu, sum_ref, amax_ref, sumsq_ref;
+ll_kernel sum_cpu, amax_cpu, absmax_cpu, sumsq_cpu, sum_ref, amax_ref, absmax_ref, sumsq_ref;
 ll_scratch reduce_cpu_scratch;
 
 enum {
@@ -31,7 +31,8 @@ enum {
 
 typedef struct plan {
     bool rows, max, square;
-    bool plain; /* row or run number o J + j; otherwise the dimensions say */
+    bool magnitude; /* with max: of absolute values */
+    bool plain;     /* row or run number o J + j; otherwise the dimensions say */
     int n_seg;
     int64_t size[LL_MAX_DIMS];
     bool kept[LL_MAX_DIMS];
@@ -99,6 +100,7 @@ static ll_err make_plan(const ll_kcall *c, bool max, bool square, plan *p)
         p->block = RUN_BLOCK;
         p->n_block = p->J == 1 ? (p->L + RUN_BLOCK - 1) / RUN_BLOCK : 1;
     }
+    p->magnitude = false;
     p->x = c->in[0].data;
     p->y = c->out[0].data;
     p->row_sums = NULL;
@@ -142,7 +144,10 @@ static inline float larger(float a, float b)
 
 static void take_row(const plan *p, const float *x, int64_t n, float *y)
 {
-    if (p->max) {
+    if (p->magnitude) {
+#pragma omp simd
+        for (int64_t i = 0; i < n; i++) y[i] = larger(y[i], fabsf(x[i]));
+    } else if (p->max) {
 #pragma omp simd
         for (int64_t i = 0; i < n; i++) y[i] = larger(y[i], x[i]);
     } else if (p->square) {
@@ -255,6 +260,20 @@ static double max_run(const float *x, int64_t n)
     return all;
 }
 
+static double magnitude_run(const float *x, int64_t n)
+{
+    float all = 0;
+    if (n >= LANES) {
+        float lane[LANES] = {0};
+        for (; n >= LANES; x += LANES, n -= LANES)
+#pragma omp simd
+            for (int k = 0; k < LANES; k++) lane[k] = larger(lane[k], fabsf(x[k]));
+        for (int k = 0; k < LANES; k++) all = larger(all, lane[k]);
+    }
+    for (int64_t i = 0; i < n; i++) all = larger(all, fabsf(x[i]));
+    return all;
+}
+
 /* Items are (o, block). */
 static void run_items(const plan *p, int64_t from, int64_t to)
 {
@@ -265,7 +284,7 @@ static void run_items(const plan *p, int64_t from, int64_t to)
         for (int64_t j = 0; j < p->J; j++) {
             const float *x = start(p, o, j) + at;
             if (p->max)
-                all = larger((float)all, (float)max_run(x, n));
+                all = larger((float)all, (float)(p->magnitude ? magnitude_run : max_run)(x, n));
             else
                 all += p->square ? sumsq_run(x, n) : sum_run(x, n);
         }
@@ -295,13 +314,17 @@ static void do_items(const plan *p, int64_t items, int part, int parts)
     (p->rows ? row_items : run_items)(p, items * part / parts, items * (part + 1) / parts);
 }
 
-static ll_err reduce(const ll_kcall *c, bool max, bool square)
+typedef enum how { SUM, LARGEST, MAGNITUDE, SQUARES } how;
+
+static ll_err reduce(const ll_kcall *c, how how)
 {
     plan p;
-    TRY(make_plan(c, max, square, &p));
+    bool max = how == LARGEST || how == MAGNITUDE;
+    TRY(make_plan(c, max, how == SQUARES, &p));
+    p.magnitude = how == MAGNITUDE;
     int64_t n = ll_numel(&c->in[0].shape), results = ll_numel(&c->out[0].shape);
     if (n == 0) {
-        for (int64_t i = 0; i < results; i++) p.y[i] = max ? -INFINITY : 0.0f;
+        for (int64_t i = 0; i < results; i++) p.y[i] = how == LARGEST ? -INFINITY : 0.0f;
         return LL_OK;
     }
     if (needs_row_sums(&p)) p.row_sums = c->scratch;
@@ -321,21 +344,28 @@ static ll_err reduce(const ll_kcall *c, bool max, bool square)
         }
     }
     if (p.run_sums) join_runs(&p);
+    /* Of zeros the largest is +0, in whatever order they come. */
+    for (int64_t i = 0; i < results && max; i++) p.y[i] += 0.0f;
     return LL_OK;
 }
 
 /* Other element types than f32 are summed as the reference does. */
 ll_err sum_cpu(const ll_kcall *c)
 {
-    return c->in[0].dtype == LL_F32 ? reduce(c, false, false) : sum_ref(c);
+    return c->in[0].dtype == LL_F32 ? reduce(c, SUM) : sum_ref(c);
 }
 
 ll_err amax_cpu(const ll_kcall *c)
 {
-    return c->in[0].dtype == LL_F32 ? reduce(c, true, false) : amax_ref(c);
+    return c->in[0].dtype == LL_F32 ? reduce(c, LARGEST) : amax_ref(c);
+}
+
+ll_err absmax_cpu(const ll_kcall *c)
+{
+    return c->in[0].dtype == LL_F32 ? reduce(c, MAGNITUDE) : absmax_ref(c);
 }
 
 ll_err sumsq_cpu(const ll_kcall *c)
 {
-    return c->in[0].dtype == LL_F32 ? reduce(c, false, true) : sumsq_ref(c);
+    return c->in[0].dtype == LL_F32 ? reduce(c, SQUARES) : sumsq_ref(c);
 }

@@ -26,7 +26,7 @@ ll_err embedding_ref(const ll_kcall *c)
         TRY(row_at(a, &c->in[1], i, v, &row));
         for (int64_t j = 0; j < width; j++)
             ll_store(y->data, y->dtype, i * width + j,
-                     row < 0 ? 0 : ll_load(table->data, table->dtype, row * width + j));
+                     row < 0 ? 0 : ll_load(table->data, table->dtype, row * width + j) + 0.0);
     }
     return LL_OK;
 }

@@ -1,15 +1,15 @@
-/* reduce.c: reference kernels of sum, amax and sumsq: for each element of the result, all elements
- * of the operand, those that belong to it. Quadratic for small results' sake of plainness: a result
- * element walks only the loops that vanish. */
+/* reduce.c: reference kernels of sum, amax, absmax and sumsq: for each element of the result, all
+ * elements of the operand, those that belong to it. Quadratic for small results' sake of plainness:
+ * a result element walks only the loops that vanish. */
 #include "kern/kern.h"
 #include "kern/attr.h"
 #include "base/spec.h"
 
 #include <math.h>
 
-ll_kernel sum_ref, amax_ref, sumsq_ref;
+ll_kernel sum_ref, amax_ref, absmax_ref, sumsq_ref;
 
-typedef enum how { SUM, LARGEST, SQUARES } how;
+typedef enum how { SUM, LARGEST, MAGNITUDE, SQUARES } how;
 
 static ll_err reduce(const ll_kcall *c, how how)
 {
@@ -31,6 +31,7 @@ static ll_err reduce(const ll_kcall *c, how how)
                 stride *= d;
             }
             double v = ll_load(x->data, x->dtype, from);
+            if (how == MAGNITUDE) v = fabs(v);
             if (how == SQUARES)
                 all += v * v;
             else if (how == SUM)
@@ -38,7 +39,8 @@ static ll_err reduce(const ll_kcall *c, how how)
             else if (v > all || isnan(v))
                 all = v;
         }
-        ll_store(y->data, y->dtype, e, all);
+        /* Of zeros the largest is +0, in whatever order they come. */
+        ll_store(y->data, y->dtype, e, all + 0.0);
     }
     return LL_OK;
 }
@@ -51,6 +53,11 @@ ll_err sum_ref(const ll_kcall *c)
 ll_err amax_ref(const ll_kcall *c)
 {
     return reduce(c, LARGEST);
+}
+
+ll_err absmax_ref(const ll_kcall *c)
+{
+    return reduce(c, MAGNITUDE);
 }
 
 ll_err sumsq_ref(const ll_kcall *c)

@@ -1,0 +1,47 @@
+/* grid.c: reference kernels of grid and ungrid: element by element, in double. */
+#include "kern/grid.h"
+
+#include <math.h>
+
+ll_kernel grid_ref, ungrid_ref;
+
+/* The sum of the exponents of element e's scales; false: one is not finite. */
+static bool exponents(const ll_kcall *c, const ll_grid_walk *w, int64_t e, int64_t *sum)
+{
+    int64_t row = w->size[w->n - 1];
+    bool finite = true;
+    *sum = 0;
+    for (int s = 0; s < w->n_scale; s++) {
+        int64_t at = ll_grid_at(w, s, e / row) + e % row * w->stride[s][w->n - 1];
+        double m = ll_load(c->in[1 + s].data, c->in[1 + s].dtype, at);
+        finite &= isfinite(m);
+        *sum += ll_grid_exponent(m);
+    }
+    return finite;
+}
+
+static ll_err run(const ll_kcall *c, bool up)
+{
+    const ll_tensor *x = &c->in[0], *y = &c->out[0];
+    int64_t bits = ((const ll_grid_attr *)c->attr)->bits, n = ll_numel(&y->shape), e;
+    ll_grid_walk w;
+    ll_grid_walk_of(c, &w);
+    for (int64_t i = 0; i < n; i++) {
+        bool finite = exponents(c, &w, i, &e);
+        double v = ll_load(x->data, x->dtype, i);
+        v *= ll_grid_power(up ? bits - e : e - bits, finite);
+        /* Sums of zeros of either sign are zeros of either: made one here. */
+        ll_store(y->data, y->dtype, i, (up ? rint(v) : v) + 0.0);
+    }
+    return LL_OK;
+}
+
+ll_err grid_ref(const ll_kcall *c)
+{
+    return run(c, true);
+}
+
+ll_err ungrid_ref(const ll_kcall *c)
+{
+    return run(c, false);
+}
