@@ -38,21 +38,23 @@ static ll_err partition(ll_session *s)
     const ll_session_opts *o = &s->opts;
     ll_mesh m;
     TRY(ll_mesh_parse(o->mesh ? o->mesh : "", &m));
-    if (!o->comm || ll_comm_size(o->comm) == 1) {
-        CHECK(m.n_rank == 1, LL_E_SHARD, "mesh \"%s\" is of %d ranks, but there is one: use -n %d",
-              o->mesh, m.n_rank, m.n_rank);
-        return LL_OK;
-    }
+    bool alone = !o->comm || ll_comm_size(o->comm) == 1;
+    CHECK(!alone || m.n_rank == 1, LL_E_SHARD,
+          "mesh \"%s\" is of %d ranks, but there is one: use -n %d", o->mesh, m.n_rank, m.n_rank);
+    if (alone && !o->exact) return LL_OK;
     const ll_session *like = o->share;
-    TRY(ll_team_open(o->comm, &m, &s->team));
-    TRY(ll_place(s->g,
-                 &(ll_place_opts){.mesh = &m, .zero = o->zero, .like = like ? like->place : NULL},
-                 &s->place));
-    return ll_partition(s->place, ll_comm_rank(o->comm), &s->part);
+    if (!alone) TRY(ll_team_open(o->comm, &m, &s->team));
+    ll_place_opts how = {.mesh = &m, .exact = o->exact, .zero = o->zero};
+    if (like) how.like = like->place;
+    TRY(ll_place(s->g, &how, &s->place));
+    return ll_partition(s->place, alone ? 0 : ll_comm_rank(o->comm), &s->part);
 }
 
 static ll_err compile(ll_session *s)
 {
+    CHECK(!s->opts.exact || !strcmp(s->opts.precision, "f32"), LL_E_ARG,
+          "exact sums are of f32 numbers, and precision is %s: use one or the other",
+          s->opts.precision);
     TRY(partition(s));
     return lower(s, false, &s->p);
 }

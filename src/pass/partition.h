@@ -16,7 +16,8 @@ typedef struct ll_placement ll_placement;
 
 typedef struct ll_place_opts {
     const ll_mesh *mesh;
-    int zero; /* over axis data: 1 moments, 2 and gradients, 3 and parameters are stored cut */
+    bool exact; /* every sum is made exact, whatever the mesh (pass/exact.c) */
+    int zero;   /* over axis data: 1 moments, 2 and gradients, 3 and parameters are stored cut */
     /* Inputs of equal names are stored as there; an axis that cuts nothing here, or has more ranks
      * than the batch samples, is left unused. May be NULL. */
     const ll_placement *like;
@@ -45,6 +46,12 @@ ll_err ll_partition(const ll_placement *p, int rank, ll_graph **out);
 ll_layout ll_place_wanted(const ll_placement *p, int node, int operand, const ll_loops *l);
 /* Every value's layout and every node's cuts, as text. */
 char *ll_placement_print(const ll_placement *p, ll_arena *arena);
+
+/* ---- exact mode: pass/exact.c, called by ll_place ---- */
+/* The graph simplified, with every op expanded that can be. */
+ll_err ll_exact_prepare(const ll_graph *g, ll_graph **out);
+/* Nodes that sum become sums of whole numbers, and so does their placement. */
+ll_err ll_exact_place(ll_placement *p);
 
 /* ---- collective nodes ---- */
 /* Bytes that this rank sends in one run with an operand of this type, by the usual formulas: an

@@ -18,6 +18,9 @@ ll_err ll_fuse(const ll_graph *g, ll_graph **out);
 /* Every f32 value becomes `to`: gradient checks run in f64. */
 ll_err ll_retype(const ll_graph *g, ll_dtype to, ll_graph **out);
 
+/* n's attributes with element type `to` where f32 stands: all fields of kind DTYPE. */
+const void *ll_attr_retype(ll_arena *a, const ll_node *n, ll_dtype to);
+
 /* Whether every element of v is one number, as its element type holds it. */
 bool ll_constant(const ll_graph *g, ll_val v, double *value);
 
@@ -38,6 +41,8 @@ void ll_rewrite_begin(ll_rewrite *rw, const ll_graph *from);
 void ll_rewrite_at(ll_rewrite *rw, const ll_node *n);
 /* Copies n, with its operands mapped. */
 ll_err ll_rewrite_copy(ll_rewrite *rw, const ll_node *n);
+/* Puts n's expansion in its place. */
+ll_err ll_rewrite_expand(ll_rewrite *rw, const ll_node *n);
 /* Says that the new value stands for the old one; it takes over its name. */
 void ll_rewrite_map(ll_rewrite *rw, ll_val old, ll_val new_value);
 /* Results and updates; verifies; gives the graph away. On failure nothing is left. */

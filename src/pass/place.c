@@ -320,7 +320,7 @@ static bool forbidden(const placer *c, const ll_node *n, const ll_loops *l, int 
  * them, or the sum would be made twice. */
 static bool passes(const placer *c, const ll_node *n, int a)
 {
-    if (!n->op->linear || n->n_in == 0) return false;
+    if (!n->op->linear || n->n_in == 0 || c->o->exact) return false;
     bool accum = !strcmp(n->op->name, "accum");
     for (int i = 0; i < n->n_in; i++)
         if (!(operand(c, n, i)->sum & bit(a)) || (c->n_reader[n->in[i].id] > 1 && !accum))
@@ -387,12 +387,12 @@ static ll_layout result_layout(const placer *c, int node, const ll_loops *l, int
     return r;
 }
 
-/* Gradients that are kept cut (zero 2) are summed and cut in each micro-batch, before their mean is
- * taken; otherwise once a step, after it. */
+/* Gradients that are kept cut (zero 2), and all in exact mode, are summed and cut in each
+ * micro-batch, before their mean is taken; otherwise once a step, after it. */
 static void cut_early(placer *c, int node, const ll_loops *l)
 {
     ll_val param = c->grad_of[c->g->nodes[node].out[0].id];
-    if (!param.id || c->o->zero < 2) return;
+    if (!param.id || c->o->zero < (c->o->exact ? 1 : 2)) return;
     ll_layout want = update_layout(c, param);
     for (int a = 0; a < c->m->n; a++) {
         int d = cut_dim(&want, a);
@@ -482,24 +482,13 @@ static ll_err place_all(placer *c)
 
 /* ---- expansions ---- */
 
-static ll_err expand_node(ll_rewrite *rw, const ll_node *n)
-{
-    ll_val in[LL_MAX_IN], out[LL_MAX_OUT] = {{0}};
-    for (int i = 0; i < n->n_in; i++) in[i] = rw->map[n->in[i].id];
-    ll_rewrite_at(rw, n);
-    n->op->expand(rw->to, n->attr, in, n->n_in, out);
-    TRY(ll_graph_check(rw->to));
-    for (int o = 0; o < n->n_out; o++) ll_rewrite_map(rw, n->out[o], out[o]);
-    return LL_OK;
-}
-
 static ll_err expanded(const ll_graph *g, const bool *expand, ll_graph **out)
 {
     ll_rewrite rw;
     ll_err rc = LL_OK;
     ll_rewrite_begin(&rw, g);
     for (int i = 0; i < g->n_node && rc == LL_OK; i++)
-        rc = expand[i] ? expand_node(&rw, &g->nodes[i]) : ll_rewrite_copy(&rw, &g->nodes[i]);
+        rc = expand[i] ? ll_rewrite_expand(&rw, &g->nodes[i]) : ll_rewrite_copy(&rw, &g->nodes[i]);
     return ll_rewrite_end(&rw, rc, out);
 }
 
@@ -530,7 +519,7 @@ static ll_err attempt(ll_placement *p, const ll_place_opts *o, bool **expand, ll
 static ll_err place(ll_placement *p, const ll_graph *g, const ll_place_opts *o)
 {
     ll_axes used = 0;
-    TRY(ll_sweep(g, &p->g));
+    TRY(o->exact ? ll_exact_prepare(g, &p->g) : ll_sweep(g, &p->g));
     for (int round = 0;; round++) {
         bool *expand;
         TRY(attempt(p, o, &expand, &used));
@@ -545,7 +534,7 @@ static ll_err place(ll_placement *p, const ll_graph *g, const ll_place_opts *o)
         CHECK(used >> a & 1, LL_E_SHARD,
               "%s=%d: nothing in %s can be cut along this axis; leave it out", p->mesh.name[a],
               p->mesh.size[a], g->name);
-    return LL_OK;
+    return o->exact ? ll_exact_place(p) : LL_OK;
 }
 
 ll_err ll_place(const ll_graph *g, const ll_place_opts *opts, ll_placement **out)

@@ -45,8 +45,7 @@ ll_err ll_lower_precision(const ll_graph *g, ll_graph **out)
     return ll_rewrite_end(&rw, rc, out);
 }
 
-/* Attribute structs name element types in fields of kind DTYPE: f32 there follows. */
-static const void *retype_attr(ll_arena *a, const ll_node *n, ll_dtype to)
+const void *ll_attr_retype(ll_arena *a, const ll_node *n, ll_dtype to)
 {
     if (!n->op->attr_size || !n->op->attrs) return n->attr;
     char *copy = (char *)ll_arena_copy(a, n->attr, n->op->attr_size);
@@ -71,7 +70,7 @@ ll_err ll_retype(const ll_graph *g, ll_dtype to, ll_graph **out)
     ll_err rc = LL_OK;
     for (int i = 0; i < g->n_node && rc == LL_OK; i++) {
         ll_node n = g->nodes[i];
-        n.attr = retype_attr(rw.to->arena, &n, to);
+        n.attr = ll_attr_retype(rw.to->arena, &n, to);
         rc = ll_rewrite_copy(&rw, &n);
     }
     return ll_rewrite_end(&rw, rc, out);

@@ -38,6 +38,17 @@ ll_err ll_rewrite_copy(ll_rewrite *rw, const ll_node *n)
     return LL_OK;
 }
 
+ll_err ll_rewrite_expand(ll_rewrite *rw, const ll_node *n)
+{
+    ll_val in[LL_MAX_IN], out[LL_MAX_OUT] = {{0}};
+    for (int i = 0; i < n->n_in; i++) in[i] = rw->map[n->in[i].id];
+    ll_rewrite_at(rw, n);
+    n->op->expand(rw->to, n->attr, in, n->n_in, out);
+    TRY(ll_graph_check(rw->to));
+    for (int o = 0; o < n->n_out; o++) ll_rewrite_map(rw, n->out[o], out[o]);
+    return LL_OK;
+}
+
 void ll_rewrite_map(ll_rewrite *rw, ll_val old, ll_val new_value)
 {
     rw->map[old.id] = new_value;
