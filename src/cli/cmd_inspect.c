@@ -255,10 +255,11 @@ static ll_err measure(const opts *o, const ll_run *r, cut *c)
 static ll_err show_cut(const opts *o, const ll_run *r, const ll_graph *g, cut *c)
 {
     ll_mesh m;
-    TRY(ll_mesh_parse(o->mesh, &m));
+    TRY(ll_mesh_parse(o->mesh ? o->mesh : "", &m));
     CHECK(o->rank < m.n_rank, LL_E_ARG, "--rank is %lld, but mesh %s has ranks 0 to %d",
           (long long)o->rank, o->mesh, m.n_rank - 1);
-    TRY(ll_place(g, &(ll_place_opts){.mesh = &m, .zero = (int)o->zero}, &c->place));
+    ll_place_opts how = {.mesh = &m, .exact = r->parallel.exact, .zero = (int)o->zero};
+    TRY(ll_place(g, &how, &c->place));
     if (o->layouts) {
         fputs(ll_placement_print(c->place, c->place->arena), stdout);
         return LL_OK;
@@ -271,7 +272,7 @@ static ll_err show_cut(const opts *o, const ll_run *r, const ll_graph *g, cut *c
 static ll_err show(const opts *o, const ll_run *r, const ll_graph *g)
 {
     cut c = {0};
-    ll_err rc = o->mesh ? show_cut(o, r, g, &c) : show_graph(o, r, g, &c);
+    ll_err rc = o->mesh || r->parallel.exact ? show_cut(o, r, g, &c) : show_graph(o, r, g, &c);
     ll_graph_free(c.part);
     ll_placement_free(c.place);
     return rc;

@@ -16,7 +16,7 @@ typedef struct opts {
     const char *run, *out, *from, *mesh, *zero, *trace, *trace_steps;
     ll_words set;
     int64_t ranks;
-    bool resume, json, plain, overwrite;
+    bool resume, json, plain, overwrite, exact;
 } opts;
 
 static const ll_arg args[] = {
@@ -31,6 +31,8 @@ static const ll_arg args[] = {
      "how ranks divide the work: data=2,tensor=2 (parallel.mesh); default data=RANKS", NULL},
     {"--zero", LL_ARG_TEXT, offsetof(opts, zero), "0..3",
      "what ranks of axis data divide: 1 moments, 2 and gradients, 3 and parameters", NULL},
+    {"--exact", LL_ARG_FLAG, offsetof(opts, exact), NULL,
+     "sums are exact: the same bits on every mesh (parallel.exact)", NULL},
     {"--resume", LL_ARG_FLAG, offsetof(opts, resume), NULL,
      "go on from the newest checkpoint of the run's folder", NULL},
     {"--from", LL_ARG_TEXT, offsetof(opts, from), "FILE",
@@ -237,11 +239,12 @@ static ll_err prepare(const opts *o, ll_arena *a, ll_run **r)
     CHECK(!o->trace_steps || o->trace, LL_E_ARG, "--trace-steps goes with --trace");
     CHECK(!o->from || o->resume, LL_E_ARG, "--from goes with --resume");
     CHECK(!o->overwrite || !o->resume, LL_E_ARG, "--overwrite and --resume exclude each other");
-    ll_words set = {.v = LL_NEW_ARRAY(a, const char *, o->set.n + 3)};
+    ll_words set = {.v = LL_NEW_ARRAY(a, const char *, o->set.n + 8)};
     for (int i = 0; i < o->set.n; i++) set.v[set.n++] = o->set.v[i];
     if (o->out) set.v[set.n++] = ll_arena_printf(a, "out=%s", o->out);
     if (o->mesh) set.v[set.n++] = ll_arena_printf(a, "parallel.mesh=%s", o->mesh);
     if (o->zero) set.v[set.n++] = ll_arena_printf(a, "parallel.zero=%s", o->zero);
+    if (o->exact) set.v[set.n++] = "parallel.exact=true";
     return ll_cli_run(o->run, &set, false, r);
 }
 

@@ -15,8 +15,10 @@ typedef struct opts {
     ll_words set;
     int64_t ranks, zero, steps, batch;
     double tolerance;
-    bool random, json;
+    bool random, json, exact;
 } opts;
+
+static const double TOLERANCE = 1e-4; /* as --tolerance says */
 
 static const ll_arg args[] = {
     {"RUN", LL_ARG_TEXT, offsetof(opts, run), NULL, "a run, or a model's name", NULL},
@@ -29,6 +31,8 @@ static const ll_arg args[] = {
     {"--steps", LL_ARG_INT, offsetof(opts, steps), "N", "steps to train", "5"},
     {"--tolerance", LL_ARG_NUMBER, offsetof(opts, tolerance), "T",
      "the largest relative difference that passes", "1e-4"},
+    {"--exact", LL_ARG_FLAG, offsetof(opts, exact), NULL,
+     "with exact sums (parallel.exact): no bit may differ", NULL},
     {"--batch|-b", LL_ARG_INT, offsetof(opts, batch), "N", "samples in a step", NULL},
     {"--random", LL_ARG_FLAG, offsetof(opts, random), NULL,
      "random batches in place of the run's data; always for a model's name", NULL},
@@ -56,7 +60,8 @@ static char *more(ll_arena *arena)
         "with parameters changed by 1e-6 of themselves before every step. If that changes a\n"
         "gradient, say, by more than a quarter of the tolerance (relu's corner, batch norms over\n"
         "few numbers), then 4 times that change, 0.1 at most, stands for the tolerance, and the\n"
-        "ranks go on from the serial values. Tolerances below 1e-5 are held to the letter.\n");
+        "ranks go on from the serial values. Tolerances below 1e-5 are held to the letter.\n\n"
+        "With --exact both sides train with exact sums, and no element may differ in a bit.\n");
 }
 
 static ll_err print_json(const ll_verify_report *v, const char *mesh)
@@ -84,6 +89,8 @@ static ll_err print_json(const ll_verify_report *v, const char *mesh)
     json_object_set_new(j, "restarts", json_integer(v->restarts));
     json_object_set_new(j, "worst", json_string(v->worst));
     json_object_set_new(j, "worst_step", json_integer(v->worst_step));
+    json_object_set_new(j, "differing",
+                        v->differing < 0 ? json_null() : json_integer(v->differing));
     json_object_set_new(j, "tensors", json_integer(v->tensors));
     json_object_set_new(j, "elements", json_integer(v->elements));
     json_object_set_new(j, "left_out", json_integer(v->left_out));
@@ -105,6 +112,8 @@ static void print_text(const ll_run *r, const ll_verify_report *v, const char *m
     if (v->steps)
         printf("loss of step %lld: %.9g serial, %.9g parallel\n", (long long)v->steps, v->loss[0],
                v->loss[1]);
+    if (r->parallel.exact)
+        printf("exact: %lld elements differ in a bit\n", (long long)v->differing);
     if (v->steps)
         printf("worst relative difference: %.2e (%s, step %lld)\n", v->max_rel_diff, v->worst,
                (long long)v->worst_step);
@@ -124,6 +133,11 @@ static ll_err verdict(const opts *o, const ll_verify_report *v)
     CHECK(v->init_identical, LL_E_DIFFER,
           "%s does not start the same: element %lld is %.9g in serial, %.9g on rank %d", v->name,
           (long long)v->index, v->serial, v->parallel, v->rank);
+    CHECK(v->ok || v->differing <= 0, LL_E_DIFFER,
+          "step %lld: %lld elements differ in a bit, first of %s (made by %s): element %lld is "
+          "%.9g in serial, %.9g on rank %d",
+          (long long)v->step, (long long)v->differing, v->name, v->op, (long long)v->index,
+          v->serial, v->parallel, v->rank);
     CHECK(v->ok, LL_E_DIFFER,
           "step %lld: %s (made by %s) differs by %.2e, more than %.2g: element %lld is %.9g in "
           "serial, %.9g on rank %d",
@@ -155,7 +169,7 @@ static ll_err verify(const opts *o, const ll_mesh *m, const ll_run *r, ll_comm *
     if (ll_comm_size(c) > 1) TRY(ll_comm_broadcast(c, &random, 1, LL_F64, 0, NULL));
     ll_verify_opts v = {.session = {.comm = c, .mesh = mesh, .zero = (int)r->parallel.zero},
                         .steps = o->steps,
-                        .tolerance = o->tolerance};
+                        .tolerance = r->parallel.exact ? 0 : o->tolerance};
     ll_verify_report report;
     TRY(ll_verify_run(r, &v, random != 0, &report));
     ll_err rc = LL_OK;
@@ -175,12 +189,16 @@ static ll_err prepare(const opts *o, ll_arena *a, ll_run **r)
     CHECK(o->steps >= 1, LL_E_ARG, "--steps is 0, want 1 or more");
     CHECK(o->tolerance >= 0, LL_E_ARG, "--tolerance is %g, want 0 or more", o->tolerance);
     CHECK(o->zero <= 3, LL_E_ARG, "--zero is %lld, want 0 to 3", (long long)o->zero);
-    ll_words set = {.v = LL_NEW_ARRAY(a, const char *, o->set.n + 3)};
+    ll_words set = {.v = LL_NEW_ARRAY(a, const char *, o->set.n + 8)};
     for (int i = 0; i < o->set.n; i++) set.v[set.n++] = o->set.v[i];
     if (o->mesh) set.v[set.n++] = ll_arena_printf(a, "parallel.mesh=%s", o->mesh);
     if (o->zero) set.v[set.n++] = ll_arena_printf(a, "parallel.zero=%lld", (long long)o->zero);
     if (o->batch) set.v[set.n++] = ll_arena_printf(a, "train.batch=%lld", (long long)o->batch);
-    return ll_cli_run(o->run, &set, true, r);
+    if (o->exact) set.v[set.n++] = "parallel.exact=true";
+    TRY(ll_cli_run(o->run, &set, true, r));
+    CHECK(!(*r)->parallel.exact || o->tolerance == TOLERANCE, LL_E_ARG,
+          "--tolerance is %g, but exact runs may differ in no bit: leave it out", o->tolerance);
+    return LL_OK;
 }
 
 static ll_err launch_and_verify(const opts *o, const ll_run *r)

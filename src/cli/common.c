@@ -110,7 +110,8 @@ static ll_err open_trained(const char *folder, const char *checkpoint, const ll_
     TRY(ll_run_graph(t->run, batch, NULL, &t->g));
     TRY(ll_session_open(t->g,
                         &(ll_session_opts){.threads = (int)t->run->train.threads,
-                                           .precision = t->run->train.precision},
+                                           .precision = t->run->train.precision,
+                                           .exact = t->run->parallel.exact},
                         &t->s));
     ll_st_file *f = NULL;
     TRY(open_checkpoint(t->run->out, checkpoint, &f));

@@ -182,7 +182,8 @@ ll_err ll_bench_step(const ll_run *r, double seconds, bool profile, ll_bench_rep
     ll_session_opts o = {.threads = (int)r->train.threads,
                          .micro_batches = (int)n_micro,
                          .precision = r->train.precision,
-                         .seed = (uint64_t)r->train.seed};
+                         .seed = (uint64_t)r->train.seed,
+                         .exact = r->parallel.exact};
     ll_err rc = ll_session_open(g, &o, &s);
     if (rc == LL_OK) {
         rc = bench(r, s, seconds, profile, out);

@@ -162,7 +162,8 @@ static ll_err find_pass(ll_evaluator *e, int64_t batch, pass **out)
                          .share = e->share,
                          .reuse = true,
                          .comm = team ? ll_team_comm(team) : NULL,
-                         .mesh = e->mesh};
+                         .mesh = e->mesh,
+                         .exact = e->run->parallel.exact};
     TRY(ll_session_open(p->g, &o, &p->s));
     p->batch = batch;
     ll_session_rows(p->s, "x", &p->first, &p->count);

@@ -225,6 +225,9 @@ static ll_err finish_train(ll_run *r)
     CHECK(falls || s->min_lr == 0, LL_E_CONFIG,
           "%s: train.min_lr is for train.schedule cosine or linear, not %s",
           ll_run_origin(r, "train.min_lr"), s->shape);
+    CHECK(!r->parallel.exact || !strcmp(t->precision, "f32"), LL_E_CONFIG,
+          "%s: parallel.exact is for train.precision f32, not %s",
+          ll_run_origin(r, "parallel.exact"), t->precision);
     CHECK(s->min_lr <= s->lr, LL_E_CONFIG, "%s: train.min_lr %g is above train.lr %g",
           ll_run_origin(r, "train.min_lr"), s->min_lr, s->lr);
     return LL_OK;

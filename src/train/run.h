@@ -47,6 +47,7 @@ typedef struct ll_run_train {
 typedef struct ll_run_parallel {
     const char *mesh; /* "": one rank, or data=SIZE where a launcher started several */
     int64_t zero;
+    bool exact;     /* the same bits on every mesh */
     double timeout; /* s */
 } ll_run_parallel;
 

@@ -101,6 +101,8 @@ static const ll_key keys[] = {
      "ranks as a product of axes, such as data=2,tensor=2 (empty: data=SIZE)", 0, 0, NULL},
     {"parallel.zero", LL_KEY_INT, AT(parallel.zero), "0",
      "cut over axis data: 1 moments, 2 and gradients, 3 and parameters", 0, 3, NULL},
+    {"parallel.exact", LL_KEY_BOOL, AT(parallel.exact), "false",
+     "sums are exact: losses and checkpoints have the same bits on every mesh", 0, 0, NULL},
     {"parallel.timeout", LL_KEY_NUMBER, AT(parallel.timeout), "60",
      "a rank that the others wait for longer than so many seconds has failed", ABOVE_0, 1e6, NULL},
 

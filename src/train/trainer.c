@@ -95,7 +95,8 @@ static ll_err open_model(trainer *t)
                          .seed = (uint64_t)r->train.seed,
                          .comm = t->comm,
                          .mesh = t->report->mesh,
-                         .zero = (int)r->parallel.zero};
+                         .zero = (int)r->parallel.zero,
+                         .exact = r->parallel.exact};
     TRY(ll_session_open(t->g, &o, &t->s));
     TRY(ll_evaluator_open(r, t->data, t->s, &t->eval));
     TRY(ll_evaluator_plan(t->eval, r->train.eval_samples));

@@ -24,11 +24,13 @@
  *    MARGIN, is what stands for the tolerance then, and differences are counted in units of it. It
  *    is never more than MOST: sums left out or made twice, or parts in wrong places, are worse.
  *    After such a step the ranks go on from the serial values: what rounding has set apart, the
- *    next steps would drive further apart. Tolerances below STRICT are held to the letter. */
+ *    next steps would drive further apart. Tolerances below STRICT are held to the letter.
+ * Exact runs (pass/exact.c) have no rounding to allow for: every bit of everything is compared. */
 #include "train/verify.h"
 
 #include "base/rng.h"
 
+#include <float.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -53,6 +55,7 @@ typedef struct item {
 typedef struct finding {
     double off; /* sum of squared differences */
     double worst, index, serial, parallel;
+    double bits; /* elements that differ in a bit */
 } finding;
 enum { N_FINDING = sizeof(finding) / sizeof(double) };
 
@@ -228,13 +231,15 @@ static int64_t row_in_whole(const ll_slot *s, int64_t r)
     return first;
 }
 
-static finding compare(const item *x, const ll_slot *s, const void *serial, const void *parallel)
+static finding compare(const item *x, const ll_slot *s, const void *serial, const void *parallel,
+                       bool exact)
 {
     finding f = {.worst = -1};
     ll_dtype t = x->type.dtype;
+    size_t elem = ll_dtype_bytes(t);
     int64_t n = ll_numel(&s->type.shape),
             row = s->type.shape.n ? s->type.shape.d[s->type.shape.n - 1] : 1;
-    bool skip = x->left_out && x->kind != GRADIENT;
+    bool skip = x->left_out && x->kind != GRADIENT && !exact;
     for (int64_t r = 0; r * row < n; r++) {
         int64_t first = row_in_whole(s, r);
         for (int64_t i = 0; i < row; i++) {
@@ -242,8 +247,13 @@ static finding compare(const item *x, const ll_slot *s, const void *serial, cons
             double a = at(serial, t, first + i), b = at(parallel, t, r * row + i);
             double d = a == b ? 0 : fabs(a - b);
             if (isnan(d)) d = INFINITY;
+            if (memcmp((const char *)serial + (size_t)(first + i) * elem,
+                       (const char *)parallel + (size_t)(r * row + i) * elem, elem)) {
+                f.bits++;
+                d = fmax(d, DBL_TRUE_MIN); /* zeros of two signs */
+            }
             f.off += d * d;
-            if (d > f.worst) f = (finding){f.off, d, (double)(first + i), a, b};
+            if (d > f.worst) f = (finding){f.off, d, (double)(first + i), a, b, f.bits};
         }
     }
     return f;
@@ -261,8 +271,9 @@ static bool same_bits(const item *x, const ll_slot *s, const void *serial, const
             const char *a = (const char *)serial + (size_t)(first + i) * elem;
             const char *b = (const char *)parallel + (size_t)(r * row + i) * elem;
             if (!memcmp(a, b, elem)) continue;
-            *f = (finding){1, INFINITY, (double)(first + i), at(a, x->type.dtype, 0),
-                           at(b, x->type.dtype, 0)};
+            *f = (finding){
+                1, INFINITY, (double)(first + i), at(a, x->type.dtype, 0), at(b, x->type.dtype, 0),
+                1};
             return false;
         }
     }
@@ -285,9 +296,9 @@ static ll_err compare_all(verifier *v, bool init)
             continue;
         }
         find_size(x, serial);
-        if (x->kind == GRADIENT && x->left_out)
+        if (x->kind == GRADIENT && x->left_out && !v->o->session.exact)
             leave_out(x, serial, parallel, ll_session_result(v->cut, "grad_norm"));
-        *f = compare(x, s, serial, parallel);
+        *f = compare(x, s, serial, parallel, v->o->session.exact);
     }
     if (v->n_rank == 1) return LL_OK;
     return ll_comm_allreduce(v->c, v->found, (int64_t)v->n_item * v->n_rank * N_FINDING, LL_F64,
@@ -357,6 +368,8 @@ static bool measure(const verifier *v, double *rel)
     for (int i = 0; i < v->n_item; i++) {
         double off = worst_copy(v, i);
         rel[i] = off > 0 ? off / scale_of(v, &v->items[i]) : 0;
+        for (int r = 0; r < v->n_rank && v->o->session.exact; r++)
+            if (v->found[i * v->n_rank + r].bits > 0) rel[i] = fmax(rel[i], DBL_MIN);
         any |= !(rel[i] <= v->o->tolerance);
     }
     return any;
@@ -393,6 +406,8 @@ static void judge(verifier *v, int64_t step, const double *raw)
         }
         if (!(raw[i] <= limit) && out->ok) note_difference(v, i, step, raw[i]);
     }
+    for (int i = 0; i < v->n_item * v->n_rank && v->o->session.exact; i++)
+        out->differing += (int64_t)v->found[i].bits;
     out->left_out = count_left_out(v);
     out->steps = step;
 }
@@ -430,7 +445,7 @@ static ll_err nudged_noise(verifier *v, int64_t step)
         const item *x = &v->items[i];
         const ll_slot *s = &ll_session_program(v->alone)->slots[x->serial];
         finding f = compare(x, s, ll_exec_data(ll_session_exec(v->alone), x->serial, 0),
-                            ll_exec_data(ll_session_exec(v->nudged), x->serial, 0));
+                            ll_exec_data(ll_session_exec(v->nudged), x->serial, 0), false);
         v->noise[x->kind] = fmax(v->noise[x->kind], sqrt(f.off) / scale_of(v, x));
     }
     return LL_OK;
@@ -521,7 +536,7 @@ static ll_err verify(verifier *v)
 
 ll_err ll_verify_graph(ll_graph *g, const ll_verify_opts *o, ll_verify_report *out)
 {
-    *out = (ll_verify_report){.ok = true};
+    *out = (ll_verify_report){.ok = true, .differing = o->session.exact ? 0 : -1};
     ll_comm *c = o->session.comm;
     verifier v = {.o = o, .out = out, .c = c, .g = g, .arena = ll_arena_new()};
     v.rank = ll_comm_rank(c);

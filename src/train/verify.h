@@ -26,6 +26,7 @@ typedef struct ll_verify_report {
     double max_rel_diff; /* where rounding does more than the tolerance: in units of that */
     double raw_rel_diff; /* as it is */
     double rounding;     /* what changes of the last bits do to a serial run; 0: nobody asked */
+    int64_t differing;   /* exact runs: elements that differ in a bit, on all ranks; else -1 */
     int64_t restarts;    /* steps after which ranks went on from serial values */
     char worst[LL_VERIFY_NAME]; /* the tensor that this is of, and its step */
     int64_t worst_step, steps;  /* steps: done */

@@ -85,6 +85,7 @@ static ll_err verify(feeder *f, ll_graph *g, const ll_verify_opts *given, ll_ver
     o.lr = r->train.schedule.lr;
     o.session.micro_batches = (int)f->n_micro;
     o.session.precision = r->train.precision;
+    o.session.exact = r->parallel.exact;
     o.session.seed = (uint64_t)r->train.seed;
     o.session.threads = (int)r->train.threads;
     if (!o.session.threads) o.session.threads = omp_get_num_procs() / ll_comm_size(c);
