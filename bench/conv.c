@@ -1,6 +1,7 @@
 /* bench_conv: convolutions and pooling of the models, in each direction, on one thread and several.
  *
  *     build/bench_conv [THREADS] [NAME]     only shapes whose name contains NAME
+ *     build/bench_conv 2 resnet18 f64       in f64
  *
  * Convolutions: GFLOP/s of the best of many runs, where all taps of every output pixel are counted,
  * those in the padding too. One thread is timed by its CPU clock, which other programs disturb
@@ -57,7 +58,7 @@ static double now(clockid_t clock)
 static ll_tensor make(ll_dtype type, ll_shape shape)
 {
     int64_t n = ll_numel(&shape);
-    ll_tensor t = {aligned_alloc(64, ((size_t)n * 4 + 127) / 64 * 64), type, shape};
+    ll_tensor t = {aligned_alloc(64, ((size_t)n * 8 + 127) / 64 * 64), type, shape};
     for (int64_t i = 0; i < n; i++) ll_store(t.data, type, i, type == LL_I32 ? 0 : (double)(i % 7));
     return t;
 }
@@ -76,25 +77,25 @@ static double best(ll_kernel *run, const ll_kcall *c)
     return least;
 }
 
-static double conv(const shape *s, int d, int threads, const char **algorithm)
+static double conv(const shape *s, int d, int threads, ll_dtype t, const char **algorithm)
 {
     int64_t out = (s->size + 2 * s->pad - s->taps) / s->stride + 1;
     ll_conv_attr a = {{s->stride, s->stride}, {s->pad, s->pad, s->pad, s->pad}, {1, 1}, 1, {0}};
-    ll_tensor x = make(LL_F32, LL_SHAPE(s->n, s->size, s->size, s->c));
-    ll_tensor w = make(LL_F32, LL_SHAPE(s->f, s->taps, s->taps, s->c));
-    ll_tensor y = make(LL_F32, LL_SHAPE(s->n, out, out, s->f));
+    ll_tensor x = make(t, LL_SHAPE(s->n, s->size, s->size, s->c));
+    ll_tensor w = make(t, LL_SHAPE(s->f, s->taps, s->taps, s->c));
+    ll_tensor y = make(t, LL_SHAPE(s->n, out, out, s->f));
     ll_tensor sets[3][3] = {{x, w, y}, {y, w, x}, {y, x, w}};
     ll_kcall c = {.attr = &a, .n_in = 2, .n_out = 1, .in = sets[d], .out = &sets[d][2]};
     c.threads = threads;
     c.scratch = aligned_alloc(64, (kernels[d].scratch(&c) + 63) / 64 * 64);
     *algorithm = ll_conv_algorithm((ll_conv_direction)d, &c);
     double flops = 2.0 * s->n * (double)(out * out) * s->f * s->taps * s->taps * s->c;
-    double t = best(kernels[d].run, &c);
+    double seconds = best(kernels[d].run, &c);
     free(c.scratch);
     free(x.data);
     free(w.data);
     free(y.data);
-    return flops / t * 1e-9;
+    return flops / seconds * 1e-9;
 }
 
 static void pools(int threads)
@@ -129,7 +130,8 @@ static void pools(int threads)
 int main(int argc, char **argv)
 {
     int threads = argc > 1 ? atoi(argv[1]) : 2;
-    printf("%-24s", "GFLOP/s, by threads");
+    ll_dtype t = argc > 3 && !strcmp(argv[3], "f64") ? LL_F64 : LL_F32;
+    printf("%s %-20s", ll_dtype_name(t), "GFLOP/s, by threads");
     for (int d = 0; d < 3; d++)
         printf("%9s 1 %6d  %-6s", (const char *[]){"fwd", "dx", "dw"}[d], threads, "");
     printf("\n");
@@ -138,8 +140,8 @@ int main(int argc, char **argv)
         printf("%-24s", shapes[i].name);
         for (int d = 0; d < 3; d++) {
             const char *algorithm;
-            double one = conv(&shapes[i], d, 1, &algorithm);
-            double all = conv(&shapes[i], d, threads, &algorithm);
+            double one = conv(&shapes[i], d, 1, t, &algorithm);
+            double all = conv(&shapes[i], d, threads, t, &algorithm);
             printf("  %9.1f %6.1f  %-6s", one, all, algorithm);
             fflush(stdout);
         }

@@ -1,5 +1,6 @@
 /* conv2d and its gradients on the CPU against the reference kernels: random odd shapes with every
- * attribute, the shapes that choose each algorithm, sizes of zero, one to three threads, bf16. */
+ * attribute, the shapes that choose each algorithm, sizes of zero, one to three threads, bf16; in
+ * f64 whole numbers, and to the bit. */
 #include "kern/cpu/conv2d_int.h"
 #include "base/rng.h"
 
@@ -42,8 +43,10 @@ static ll_tensor make(ll_dtype type, ll_shape shape, uint64_t stream)
 {
     int64_t n = ll_numel(&shape);
     ll_tensor t = {malloc((size_t)n * ll_dtype_bytes(type) + (n == 0)), type, shape};
-    for (int64_t i = 0; i < n; i++)
-        ll_store(t.data, type, i, ll_normal_at(SEED, stream, (uint64_t)i));
+    for (int64_t i = 0; i < n; i++) {
+        double v = ll_normal_at(SEED, stream, (uint64_t)i);
+        ll_store(t.data, type, i, type == LL_F64 ? rint(1e5 * v) : v);
+    }
     return t;
 }
 
@@ -74,7 +77,7 @@ static void compare(const problem *p, ll_conv_direction d, const ll_tensor *got,
         if (!(fabs(a - b) <= worst)) worst = fabs(a - b);
         if (fabs(b) > scale) scale = fabs(b);
     }
-    if (!(worst <= 1e-5 * scale))
+    if (!(worst <= (p->type == LL_F64 ? 0 : 1e-5 * scale)))
         fail_msg("%s %s n%d %dx%dx%d f%d %dx%d stride %d,%d pad %d,%d,%d,%d dil %d,%d groups %d, "
                  "%d threads: off by %g of %g",
                  kernels[d].name, ll_dtype_name(p->type), (int)p->n, (int)p->h, (int)p->w,
@@ -142,6 +145,8 @@ static void test_random(void **state)
         p.a.size[0] = p.h;
         p.a.size[1] = p.w;
         check(&p, NULL);
+        p.type = LL_F64;
+        check(&p, NULL);
     }
 }
 
@@ -168,7 +173,11 @@ static void test_models(void **state)
                    square(2, 8, 64, 64, 3, 1, 1),  square(2, 5, 70, 66, 1, 2, 0),
                    square(5, 4, 130, 40, 3, 1, 1), square(1, 19, 3, 20, 7, 2, 3)};
     const char *algorithm[] = {"direct", "gather", "gather", "gather", "gather", "gather"};
-    for (size_t i = 0; i < sizeof p / sizeof *p; i++) check(&p[i], algorithm[i]);
+    for (size_t i = 0; i < sizeof p / sizeof *p; i++) {
+        check(&p[i], algorithm[i]);
+        p[i].type = LL_F64;
+        check(&p[i], "gather");
+    }
 }
 
 /* Long sums, cut at KC; images cut into row blocks; large filters shared out among threads. */
@@ -177,7 +186,11 @@ static void test_blocks(void **state)
     (void)state;
     problem p[] = {square(1, 3, 700, 3, 3, 1, 1), square(1, 70, 20, 1, 3, 1, 1),
                    square(3, 2, 330, 330, 3, 1, 1), square(2, 33, 1, 7, 3, 1, 4)};
-    for (size_t i = 0; i < sizeof p / sizeof *p; i++) check(&p[i], NULL);
+    for (size_t i = 0; i < sizeof p / sizeof *p; i++) {
+        check(&p[i], NULL);
+        p[i].type = LL_F64;
+        check(&p[i], NULL);
+    }
 }
 
 /* The same bits again, on the same number of threads. */

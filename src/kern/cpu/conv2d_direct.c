@@ -42,7 +42,8 @@ static int64_t ceil_div(int64_t a, int64_t b)
 
 bool ll_conv_direct_fits(const ll_conv_shape *v, ll_conv_direction d)
 {
-    return d != LL_CONV_DX && !v->bf16 && v->groups == 1 && v->a.stride[1] == 1 && v->c * v->s <= 8;
+    return d != LL_CONV_DX && !v->bf16 && !v->f64 && v->groups == 1 && v->a.stride[1] == 1 &&
+           v->c * v->s <= 8;
 }
 
 /* ---- planes ---- */

@@ -20,7 +20,10 @@
  *
  * Blocking: a thread takes blocks of images, or of rows of one image, whose source fits in the L2
  * cache; chunks are grouped into runs of at most KC products whose filter panel stays in L1 while
- * all pixels of the class pass by. */
+ * all pixels of the class pass by.
+ *
+ * This text is for f32 (and bf16, converted on the way in); conv2d_gather_f64.c compiles it for f64
+ * (real.h). */
 #include "kern/cpu/conv2d_int.h"
 
 #if defined(__aarch64__)
@@ -35,7 +38,7 @@ enum {
     MR = 8,
 #endif
     NR = 2 * LL_LANES,
-    KC = 448,
+    KC = 448 * 4 / sizeof(ll_real),
     PANEL_BYTES = 24 << 10,  /* of filters in L1 */
     BLOCK_BYTES = 512 << 10, /* of source */
     BLOCK_PIXELS = 4096,
@@ -161,7 +164,7 @@ static range source_rows(const ll_conv_shape *v, ll_conv_direction d, int64_t fr
 
 static void choose_blocks(const ll_conv_shape *v, plan *p)
 {
-    int64_t image = p->sh * p->sw * p->sc * (int64_t)sizeof(float), pixels = p->rh * p->rw;
+    int64_t image = p->sh * p->sw * p->sc * (int64_t)sizeof(ll_real), pixels = p->rh * p->rw;
     p->images = min(BLOCK_BYTES / max(image, 1), BLOCK_PIXELS / max(pixels, 1));
     p->rows = p->rh;
     if (p->images < 1) { /* part of an image */
@@ -196,14 +199,14 @@ static plan plan_of(const ll_conv_shape *v, ll_conv_direction d)
     p.panels = ceil_div(p.ocg, NR);
     choose_blocks(v, &p);
     p.chunks = v->r * v->s * (p.scg / KC + 2);
-    p.filter_bytes = ll_round64(sizeof(float) * (size_t)(v->groups * p.panels * NR) *
+    p.filter_bytes = ll_round64(sizeof(ll_real) * (size_t)(v->groups * p.panels * NR) *
                                 (size_t)(v->r * v->s * p.scg));
     range most = source_rows(v, d, 0, p.rows);
     p.source_rows = v->bf16 ? max(0, min(p.sh, most.to - most.from + 1)) : 0;
     size_t pixels = (size_t)(p.images * p.rows * p.rw);
     p.thread_bytes = ll_round64(2 * sizeof(int64_t) * pixels) +
                      ll_round64(3 * sizeof(int64_t) * (size_t)p.chunks) +
-                     ll_round64(sizeof(float) * (size_t)(p.images * p.source_rows * p.sw * p.sc));
+                     ll_round64(sizeof(ll_real) * (size_t)(p.images * p.source_rows * p.sw * p.sc));
     return p;
 }
 
@@ -220,20 +223,20 @@ typedef struct packing {
 
 /* Source channels [k0, k1) of all taps, for one panel of a group. */
 static void pack_panel(const packing *w, int64_t group, int64_t panel, int64_t k0, int64_t k1,
-                       float *to)
+                       ll_real *to)
 {
     const ll_conv_shape *v = w->v;
     int64_t cols = min(NR, w->p->ocg - panel * NR), width = cols <= LL_LANES ? LL_LANES : NR;
     int64_t start = group * v->fg * v->r * v->s * v->cg + panel * NR * w->os;
-    const float *f32 = (const float *)w->filter;
+    const ll_real *filter = (const ll_real *)w->filter;
     for (int64_t a = 0; a < w->x[0].taps; a++)
         for (int64_t b = 0; b < w->x[1].taps; b++) {
             int64_t r = w->x[0].tap + a * w->x[0].next, s = w->x[1].tap + b * w->x[1].next;
             int64_t from = start + (r * v->s + s) * v->cg + k0 * w->ss;
-            float *row = to + ((a * w->x[1].taps + b) * w->p->scg + k0) * width;
+            ll_real *row = to + ((a * w->x[1].taps + b) * w->p->scg + k0) * width;
             for (int64_t k = k0; k < k1; k++, from += w->ss, row += width) {
                 if (cols == NR && !v->bf16)
-                    for (int64_t o = 0; o < NR; o++) row[o] = f32[from + o * w->os];
+                    for (int64_t o = 0; o < NR; o++) row[o] = filter[from + o * w->os];
                 else
                     for (int64_t o = 0; o < width; o++)
                         row[o] = o < cols ? ll_conv_at(w->filter, v->bf16, from + o * w->os) : 0;
@@ -243,7 +246,7 @@ static void pack_panel(const packing *w, int64_t group, int64_t panel, int64_t k
 
 /* Thread `me` of a team packs its share of one phase: of conv2d_dx, whose filters lie the other way
  * round, by few source channels of all panels at a time, which share cache lines. */
-static void pack_phase(const packing *w, int me, int team, float *to)
+static void pack_phase(const packing *w, int me, int team, ll_real *to)
 {
     int64_t size = w->x[0].taps * w->x[1].taps * w->p->scg * NR;
     int64_t some = w->os == 1 ? 16 : w->p->scg, count = 0;
@@ -265,35 +268,45 @@ typedef struct chunk {
 
 /* sums[i][j] += a[i][k] * b[k][j] for k < size */
 #if defined(__aarch64__)
+#ifdef LL_REAL_F64
+#define BY_LANE(sum, b, a, l)                                                                      \
+    (ll_vf) vfmaq_laneq_f64((float64x2_t)sum, (float64x2_t)b, (float64x2_t)a, l)
+#else
+#define BY_LANE(sum, b, a, l)                                                                      \
+    (ll_vf) vfmaq_laneq_f32((float32x4_t)sum, (float32x4_t)b, (float32x4_t)a, l)
+#endif
 #define LANE(av, b, nv, l)                                                                         \
     do {                                                                                           \
         ll_vf bv[2];                                                                               \
         LL_UNROLL for (int j = 0; j < nv; j++) bv[j] = ll_vload(b + j * LL_LANES);                 \
         b += nv * LL_LANES;                                                                        \
         LL_UNROLL for (int i = 0; i < MR; i++) LL_UNROLL for (int j = 0; j < nv; j++) sums[i][j] = \
-            (ll_vf)vfmaq_laneq_f32((float32x4_t)sums[i][j], (float32x4_t)bv[j],                    \
-                                   (float32x4_t)av[i], l);                                         \
+            BY_LANE(sums[i][j], bv[j], av[i], l);                                                  \
     } while (0)
 
-LL_INLINE void multiply(const int nv, ll_vf sums[MR][2], const float *const a[MR], const float *b,
-                        int64_t size)
+LL_INLINE void multiply(const int nv, ll_vf sums[MR][2], const ll_real *const a[MR],
+                        const ll_real *b, int64_t size)
 {
     int64_t k = 0;
     ll_vf av[MR];
-    for (; k + 4 <= size; k += 4) {
+    for (; k + LL_LANES <= size; k += LL_LANES) {
         LL_UNROLL for (int i = 0; i < MR; i++) av[i] = ll_vload(a[i] + k);
         LANE(av, b, nv, 0);
         LANE(av, b, nv, 1);
+#ifndef LL_REAL_F64
         LANE(av, b, nv, 2);
         LANE(av, b, nv, 3);
+#endif
     }
     int64_t left = size - k;
     if (!left) return;
-    if (size >= 4) { /* the last four, of which the first have been done */
-        LL_UNROLL for (int i = 0; i < MR; i++) av[i] = ll_vload(a[i] + size - 4);
+    if (size >= LL_LANES) { /* the last vector, of which the first have been done */
+        LL_UNROLL for (int i = 0; i < MR; i++) av[i] = ll_vload(a[i] + size - LL_LANES);
+#ifndef LL_REAL_F64
         if (left == 3) LANE(av, b, nv, 1);
         if (left >= 2) LANE(av, b, nv, 2);
-        LANE(av, b, nv, 3);
+#endif
+        LANE(av, b, nv, LL_LANES - 1);
         return;
     }
     for (; k < size; k++) {
@@ -302,8 +315,8 @@ LL_INLINE void multiply(const int nv, ll_vf sums[MR][2], const float *const a[MR
     }
 }
 #else
-LL_INLINE void multiply(const int nv, ll_vf sums[MR][2], const float *const a[MR], const float *b,
-                        int64_t size)
+LL_INLINE void multiply(const int nv, ll_vf sums[MR][2], const ll_real *const a[MR],
+                        const ll_real *b, int64_t size)
 {
     for (int64_t k = 0; k < size; k++, b += nv * LL_LANES) {
         ll_vf bv[2];
@@ -316,11 +329,11 @@ LL_INLINE void multiply(const int nv, ll_vf sums[MR][2], const float *const a[MR
 
 /* MR pixels against one panel. */
 typedef struct product {
-    const float *source, *panel;
+    const ll_real *source, *panel;
     const int64_t *place, *to; /* each pixel's in the source and in the result */
     const chunk *chunks;
     int64_t n_chunk;
-    float *result;
+    ll_real *result;
     bool add; /* to what the result holds */
 } product;
 
@@ -334,7 +347,7 @@ LL_INLINE void tile(const int nv, const product *t)
             ll_vload(t->result + t->to[i] + j * LL_LANES);
     for (int64_t c = 0; c < t->n_chunk; c++) {
         const chunk *ch = &t->chunks[c];
-        const float *a[MR];
+        const ll_real *a[MR];
         LL_UNROLL for (int i = 0; i < MR; i++) a[i] = t->source + (t->place[i] + ch->at);
         multiply(nv, sums, a, t->panel + ch->row * nv * LL_LANES, ch->size);
     }
@@ -355,7 +368,7 @@ static __attribute__((noinline)) void tile_narrow(const product *t)
 /* n <= MR pixels, cols <= NR columns: through a buffer. */
 static __attribute__((noinline)) void tile_part(const product *whole, int64_t n, int64_t cols)
 {
-    float spare[MR][NR] = {{0}};
+    ll_real spare[MR][NR] = {{0}};
     int64_t place[MR], to[MR];
     product t = *whole;
     t.place = place, t.to = to, t.result = spare[0];
@@ -363,14 +376,14 @@ static __attribute__((noinline)) void tile_part(const product *whole, int64_t n,
         place[i] = whole->place[min(i, n - 1)];
         to[i] = i * NR;
         if (t.add && i < n)
-            memcpy(spare[i], whole->result + whole->to[i], sizeof(float) * (size_t)cols);
+            memcpy(spare[i], whole->result + whole->to[i], sizeof(ll_real) * (size_t)cols);
     }
     if (cols <= LL_LANES)
         tile_narrow(&t);
     else
         tile_wide(&t);
     for (int64_t i = 0; i < n; i++)
-        memcpy(whole->result + whole->to[i], spare[i], sizeof(float) * (size_t)cols);
+        memcpy(whole->result + whole->to[i], spare[i], sizeof(ll_real) * (size_t)cols);
 }
 
 /* ---- classes ---- */
@@ -378,13 +391,13 @@ static __attribute__((noinline)) void tile_part(const product *whole, int64_t n,
 typedef struct job {
     const ll_conv_shape *v;
     const plan *p;
-    axis x[2];           /* of a phase */
-    const float *panels; /* its filters */
-    const float *source; /* pixels of the block: f32 */
-    int64_t n0, n1;      /* its images */
-    int64_t row0, rows;  /* source rows held: the first, and how many an image has */
-    int64_t image0;      /* the image that source starts with */
-    float *result;
+    axis x[2];             /* of a phase */
+    const ll_real *panels; /* its filters */
+    const ll_real *source; /* pixels of the block */
+    int64_t n0, n1;        /* its images */
+    int64_t row0, rows;    /* source rows held: the first, and how many an image has */
+    int64_t image0;        /* the image that source starts with */
+    ll_real *result;
     int64_t *place, *to; /* [pixels of a block] */
     chunk *chunks;
 } job;
@@ -462,7 +475,7 @@ static void run_class(const job *j, const range ms[2], range rows, range cols)
             sum += j->chunks[c].size;
             t.n_chunk++;
         }
-        int64_t some = max(1, PANEL_BYTES / (NR * (int64_t)sizeof(float) * max(sum, 1)));
+        int64_t some = max(1, PANEL_BYTES / (NR * (int64_t)sizeof(ll_real) * max(sum, 1)));
         for (int64_t g = 0; g < j->v->groups; g++)
             for (int64_t q = 0; q < p->panels; q += some)
                 run_panels(j, t, pixels, g, q, min(q + some, p->panels));
@@ -492,12 +505,12 @@ static void run_phase(const job *j, int64_t from, int64_t to)
 /* ---- blocks ---- */
 
 /* Converts the source rows that the block reads; without bf16 the source is used as it stands. */
-static void fetch(job *j, ll_conv_direction d, const void *src, range rows, float *to)
+static void fetch(job *j, ll_conv_direction d, const void *src, range rows, ll_real *to)
 {
     const plan *p = j->p;
     j->row0 = j->image0 = 0;
     j->rows = p->sh;
-    j->source = (const float *)src;
+    j->source = (const ll_real *)src;
     if (!j->v->bf16) return;
     range r = source_rows(j->v, d, rows.from, rows.to);
     r = (range){min(max(r.from, 0), p->sh), min(max(r.to, 0), p->sh)};
@@ -513,7 +526,7 @@ static void fetch(job *j, ll_conv_direction d, const void *src, range rows, floa
 }
 
 static void run_block(const ll_conv_shape *v, const plan *p, ll_conv_direction d, int64_t block,
-                      const void *src, const float *filters, float *out, char *scratch)
+                      const void *src, const ll_real *filters, ll_real *out, char *scratch)
 {
     int64_t bi = block / p->n_row, br = block % p->n_row;
     range rows = {br * p->rh / p->n_row, (br + 1) * p->rh / p->n_row};
@@ -525,7 +538,7 @@ static void run_block(const ll_conv_shape *v, const plan *p, ll_conv_direction d
     j.to = j.place + pixels;
     scratch += ll_round64(2 * sizeof(int64_t) * (size_t)pixels);
     j.chunks = (chunk *)scratch;
-    fetch(&j, d, src, rows, (float *)(scratch + ll_round64(sizeof(chunk) * (size_t)p->chunks)));
+    fetch(&j, d, src, rows, (ll_real *)(scratch + ll_round64(sizeof(chunk) * (size_t)p->chunks)));
     for (int64_t a = 0; a < phases(v, d, 0); a++)
         for (int64_t b = 0; b < phases(v, d, 1); b++) {
             j.x[0] = axis_of(v, d, 0, a);
@@ -536,7 +549,7 @@ static void run_block(const ll_conv_shape *v, const plan *p, ll_conv_direction d
 }
 
 static void pack_filters(const ll_conv_shape *v, const plan *p, ll_conv_direction d, int me,
-                         int team, const void *filter, float *to)
+                         int team, const void *filter, ll_real *to)
 {
     int64_t one = v->r * v->s * v->cg;
     packing w = {.v = v, .p = p, .filter = filter, .os = 1, .ss = one};
@@ -550,17 +563,17 @@ static void pack_filters(const ll_conv_shape *v, const plan *p, ll_conv_directio
         }
 }
 
-size_t ll_conv_gather_scratch(const ll_conv_shape *v, ll_conv_direction d)
+size_t LL_REAL(ll_conv_gather_scratch)(const ll_conv_shape *v, ll_conv_direction d)
 {
     plan p = plan_of(v, d);
     return p.filter_bytes + p.thread_bytes * (size_t)v->threads;
 }
 
-void ll_conv_gather(const ll_conv_shape *v, ll_conv_direction d, const void *src,
-                    const void *filter, float *out, void *scratch)
+void LL_REAL(ll_conv_gather)(const ll_conv_shape *v, ll_conv_direction d, const void *src,
+                             const void *filter, void *out, void *scratch)
 {
     plan p = plan_of(v, d);
-    float *filters = (float *)scratch;
+    ll_real *filters = (ll_real *)scratch;
     char *mine = (char *)scratch + p.filter_bytes;
     int64_t blocks = p.n_image * p.n_row;
 #pragma omp parallel num_threads(v->threads)
@@ -569,6 +582,7 @@ void ll_conv_gather(const ll_conv_shape *v, ll_conv_direction d, const void *src
         pack_filters(v, &p, d, me, team, filter, filters);
 #pragma omp barrier
         for (int64_t i = blocks * me / team; i < blocks * (me + 1) / team; i++)
-            run_block(v, &p, d, i, src, filters, out, mine + p.thread_bytes * (size_t)me);
+            run_block(v, &p, d, i, src, filters, (ll_real *)out,
+                      mine + p.thread_bytes * (size_t)me);
     }
 }

@@ -5,6 +5,7 @@
  * channels and filters of one group. */
 #pragma once
 #include "kern/attr.h"
+#include "kern/cpu/real.h"
 #include "kern/kern.h"
 
 #ifdef __cplusplus
@@ -17,6 +18,7 @@ typedef struct ll_conv_shape {
     ll_conv_attr a;
     int64_t n, h, w, c, f, r, s, oh, ow, groups, cg, fg;
     bool bf16; /* operands; results are f32 */
+    bool f64;  /* all */
     int threads;
 } ll_conv_shape;
 
@@ -25,11 +27,16 @@ ll_conv_shape ll_conv_shape_of(ll_conv_direction d, const ll_kcall *c);
 const char *ll_conv_algorithm(ll_conv_direction d, const ll_kcall *c);
 
 /* Each pair: bytes of scratch, and the kernel. src is the image read (x or dy). */
-size_t ll_conv_gather_scratch(const ll_conv_shape *v, ll_conv_direction d);
-void ll_conv_gather(const ll_conv_shape *v, ll_conv_direction d, const void *src,
-                    const void *filter, float *out, void *scratch);
-size_t ll_conv_outer_scratch(const ll_conv_shape *v);
-void ll_conv_outer(const ll_conv_shape *v, const void *dy, const void *x, float *dw, void *scratch);
+typedef size_t ll_conv_gather_room(const ll_conv_shape *v, ll_conv_direction d);
+typedef void ll_conv_gather_run(const ll_conv_shape *v, ll_conv_direction d, const void *src,
+                                const void *filter, void *out, void *scratch);
+typedef size_t ll_conv_outer_room(const ll_conv_shape *v);
+typedef void ll_conv_outer_run(const ll_conv_shape *v, const void *dy, const void *x, void *dw,
+                               void *scratch);
+ll_conv_gather_room ll_conv_gather_scratch_f32, ll_conv_gather_scratch_f64;
+ll_conv_gather_run ll_conv_gather_f32, ll_conv_gather_f64;
+ll_conv_outer_room ll_conv_outer_scratch_f32, ll_conv_outer_scratch_f64;
+ll_conv_outer_run ll_conv_outer_f32, ll_conv_outer_f64;
 bool ll_conv_direct_fits(const ll_conv_shape *v, ll_conv_direction d);
 size_t ll_conv_direct_scratch(const ll_conv_shape *v, ll_conv_direction d);
 void ll_conv_direct(const ll_conv_shape *v, const float *x, const float *filter, float *y,
@@ -46,30 +53,31 @@ void ll_conv_direct_dw(const ll_conv_shape *v, const float *dy, const float *x, 
 #define LL_UNROLL _Pragma("GCC unroll 32")
 #endif
 
-/* Vectors of the widest kind the machine has. */
+/* Vectors of the widest kind the machine has, of f32 or f64 (real.h). */
 #if defined(__AVX512F__)
-enum { LL_LANES = 16 };
+enum { LL_VECTOR = 64 };
 #elif defined(__AVX__)
-enum { LL_LANES = 8 };
+enum { LL_VECTOR = 32 };
 #else
-enum { LL_LANES = 4 };
+enum { LL_VECTOR = 16 };
 #endif
-typedef float ll_vf __attribute__((vector_size(LL_LANES * sizeof(float))));
+enum { LL_LANES = LL_VECTOR / sizeof(ll_real) };
+typedef ll_real ll_vf __attribute__((vector_size(LL_VECTOR)));
 
-static inline ll_vf ll_vload(const float *p)
+static inline ll_vf ll_vload(const ll_real *p)
 {
     ll_vf v;
     memcpy(&v, p, sizeof v);
     return v;
 }
-static inline void ll_vstore(float *p, ll_vf v)
+static inline void ll_vstore(ll_real *p, ll_vf v)
 {
     memcpy(p, &v, sizeof v);
 }
-/* Element i of an operand of either type. */
-static inline float ll_conv_at(const void *x, bool bf16, int64_t i)
+/* Element i of an operand, which may be bf16. */
+static inline ll_real ll_conv_at(const void *x, bool bf16, int64_t i)
 {
-    return bf16 ? ll_bf16_to_f32(((const uint16_t *)x)[i]) : ((const float *)x)[i];
+    return bf16 ? ll_bf16_to_f32(((const uint16_t *)x)[i]) : ((const ll_real *)x)[i];
 }
 static inline size_t ll_round64(size_t bytes)
 {

@@ -17,7 +17,9 @@
  *
  * Threads: `parts` of them share out the pixels, each into sums of its own that are added up in
  * order at the end; where the filter is too large for many copies, the threads of one part share
- * out the slices. */
+ * out the slices.
+ *
+ * This text is for f32 (and bf16); conv2d_outer_f64.c compiles it for f64 (real.h). */
 #include "kern/cpu/conv2d_int.h"
 
 #if defined(__aarch64__)
@@ -33,7 +35,7 @@ enum {
 #endif
     NR = 2 * LL_LANES,
     TILE = MF * NR,
-    L1_FLOATS = 10 << 10,    /* of a panel of dy and a slice of x */
+    L1_BYTES = 40 << 10,     /* of a panel of dy and a slice of x */
     BLOCK_BYTES = 512 << 10, /* of dy */
     PART_BYTES = 4 << 20,    /* of sums, all parts together */
 };
@@ -87,9 +89,10 @@ static bool joins(const ll_conv_shape *v)
 
 static void choose_blocks(const ll_conv_shape *v, plan *p)
 {
-    /* floats of a panel of dy and a slice of x, for one output pixel */
+    /* numbers of a panel of dy and a slice of x, for one output pixel */
     int64_t each = MF + p->slice * v->a.stride[0] * v->a.stride[1];
-    int64_t pixels = min(L1_FLOATS / each, BLOCK_BYTES / (int64_t)sizeof(float) / max(v->f, 1));
+    int64_t pixels = min(L1_BYTES / (int64_t)sizeof(ll_real) / each,
+                         BLOCK_BYTES / (int64_t)sizeof(ll_real) / max(v->f, 1));
     int64_t image = max(v->oh * v->ow, 1);
     pixels = max(pixels, 64);
     p->images = max(1, pixels / image);
@@ -112,7 +115,7 @@ static plan plan_of(const ll_conv_shape *v)
     p.taps = p.joined ? v->r : v->r * v->s;
     p.left = p.joined ? v->a.pad[2] : 0;
     p.width = p.joined ? max(0, (v->ow - 1) * v->a.stride[1] + v->s) : v->w;
-    p.part_bytes = ll_round64(sizeof(float) * TILE * (size_t)(v->groups * p.slices * p.panels) *
+    p.part_bytes = ll_round64(sizeof(ll_real) * TILE * (size_t)(v->groups * p.slices * p.panels) *
                               (size_t)(p.taps * p.tiles));
     p.parts = v->threads;
     while (p.parts > 1 && (v->threads % p.parts || (size_t)p.parts * p.part_bytes > PART_BYTES ||
@@ -120,11 +123,11 @@ static plan plan_of(const ll_conv_shape *v)
         p.parts--;
     p.shares = v->threads / p.parts;
     choose_blocks(v, &p);
-    p.dy_bytes = ll_round64(sizeof(float) * (size_t)(v->groups * p.panels * MF) *
+    p.dy_bytes = ll_round64(sizeof(ll_real) * (size_t)(v->groups * p.panels * MF) *
                             (size_t)(p.images * p.rows * v->ow));
     int64_t rows = p.joined ? rows_under(v, p.rows) : min(v->h, rows_under(v, p.rows));
     p.x_bytes =
-        ll_round64(sizeof(float) * ((size_t)(p.images * max(rows, 0) * p.width * p.slice) + NR));
+        ll_round64(sizeof(ll_real) * ((size_t)(p.images * max(rows, 0) * p.width * p.slice) + NR));
     return p;
 }
 
@@ -133,13 +136,13 @@ static plan plan_of(const ll_conv_shape *v)
 /* A rectangle of pixels: dy steps by MF, x by `step`; from row to row by pitches, from image to
  * image by leaps. All in elements. */
 typedef struct walk {
-    const float *dy, *x;
+    const ll_real *dy, *x;
     int64_t images, rows, cols, step;
     int64_t dy_pitch, x_pitch, dy_leap, x_leap;
 } walk;
 
-#if defined(__aarch64__)
-LL_INLINE void pixel(ll_vf sums[MF][2], const float *dy, const float *x)
+#if defined(__aarch64__) && !defined(LL_REAL_F64)
+LL_INLINE void pixel(ll_vf sums[MF][2], const ll_real *dy, const ll_real *x)
 {
     float32x4_t d0 = vld1q_f32(dy), d1 = vld1q_f32(dy + 4);
     float32x4_t x0 = vld1q_f32(x), x1 = vld1q_f32(x + 4);
@@ -156,8 +159,21 @@ LL_INLINE void pixel(ll_vf sums[MF][2], const float *dy, const float *x)
     LANE(7, d1, 3);
 #undef LANE
 }
+#elif defined(__aarch64__)
+LL_INLINE void pixel(ll_vf sums[MF][2], const ll_real *dy, const ll_real *x)
+{
+    float64x2_t x0 = vld1q_f64(x), x1 = vld1q_f64(x + 2);
+    LL_UNROLL for (int i = 0; i < MF; i += 2)
+    {
+        float64x2_t d = vld1q_f64(dy + i);
+        sums[i][0] = (ll_vf)vfmaq_laneq_f64((float64x2_t)sums[i][0], x0, d, 0);
+        sums[i][1] = (ll_vf)vfmaq_laneq_f64((float64x2_t)sums[i][1], x1, d, 0);
+        sums[i + 1][0] = (ll_vf)vfmaq_laneq_f64((float64x2_t)sums[i + 1][0], x0, d, 1);
+        sums[i + 1][1] = (ll_vf)vfmaq_laneq_f64((float64x2_t)sums[i + 1][1], x1, d, 1);
+    }
+}
 #else
-LL_INLINE void pixel(ll_vf sums[MF][2], const float *dy, const float *x)
+LL_INLINE void pixel(ll_vf sums[MF][2], const ll_real *dy, const ll_real *x)
 {
     ll_vf x0 = ll_vload(x), x1 = ll_vload(x + LL_LANES);
     LL_UNROLL for (int i = 0; i < MF; i++)
@@ -168,7 +184,7 @@ LL_INLINE void pixel(ll_vf sums[MF][2], const float *dy, const float *x)
 }
 #endif
 
-static __attribute__((noinline)) void add_tile(const walk *k, float *to)
+static __attribute__((noinline)) void add_tile(const walk *k, ll_real *to)
 {
     ll_vf sums[MF][2];
     LL_UNROLL for (int i = 0; i < MF; i++)
@@ -178,8 +194,8 @@ static __attribute__((noinline)) void add_tile(const walk *k, float *to)
     }
     for (int64_t n = 0; n < k->images; n++)
         for (int64_t r = 0; r < k->rows; r++) {
-            const float *dy = k->dy + n * k->dy_leap + r * k->dy_pitch;
-            const float *x = k->x + n * k->x_leap + r * k->x_pitch;
+            const ll_real *dy = k->dy + n * k->dy_leap + r * k->dy_pitch;
+            const ll_real *x = k->x + n * k->x_leap + r * k->x_pitch;
             for (int64_t c = 0; c < k->cols; c++, dy += MF, x += k->step) pixel(sums, dy, x);
         }
     LL_UNROLL for (int i = 0; i < MF; i++)
@@ -194,18 +210,18 @@ static __attribute__((noinline)) void add_tile(const walk *k, float *to)
 typedef struct block {
     int64_t n0, n1, o0, o1; /* images; output rows */
     int64_t i0, i1;         /* image rows held: joined, zeros too */
-    const float *dy;        /* [panel][image][row][ow][MF] */
-    float *x;               /* [image][row][width][slice] */
+    const ll_real *dy;      /* [panel][image][row][ow][MF] */
+    ll_real *x;             /* [image][row][width][slice] */
 } block;
 
 /* `pixels` pixels of n_f filters, f apart, to MF apart. */
 static void copy_filters(const ll_conv_shape *v, const void *dy, int64_t from, int64_t pixels,
-                         int64_t n_f, float *to)
+                         int64_t n_f, ll_real *to)
 {
-    const float *f32 = (const float *)dy + (v->bf16 ? 0 : from);
-    for (int64_t i = 0; i < pixels; i++, from += v->f, f32 += v->f, to += MF) {
+    const ll_real *wide = (const ll_real *)dy + (v->bf16 ? 0 : from);
+    for (int64_t i = 0; i < pixels; i++, from += v->f, wide += v->f, to += MF) {
         if (n_f == MF && !v->bf16)
-            memcpy(to, f32, sizeof(float) * MF);
+            memcpy(to, wide, sizeof(ll_real) * MF);
         else
             for (int64_t k = 0; k < MF; k++)
                 to[k] = k < n_f ? ll_conv_at(dy, v->bf16, from + k) : 0;
@@ -214,7 +230,7 @@ static void copy_filters(const ll_conv_shape *v, const void *dy, int64_t from, i
 
 /* A few pixels at a time, so that panels share what the cache holds of them. */
 static void copy_dy(const ll_conv_shape *v, const plan *p, const block *b, const void *dy,
-                    float *to)
+                    ll_real *to)
 {
     int64_t image = (b->o1 - b->o0) * v->ow, all = image * (b->n1 - b->n0);
     for (int64_t n = b->n0; n < b->n1; n++)
@@ -229,15 +245,15 @@ static void copy_dy(const ll_conv_shape *v, const plan *p, const block *b, const
 
 /* So many pixels of an image row, n_c channels of each, into a slice. */
 static void copy_pixels(const ll_conv_shape *v, const plan *p, const void *x, int64_t from,
-                        int64_t pixels, int64_t n_c, float *to)
+                        int64_t pixels, int64_t n_c, ll_real *to)
 {
     if (!v->bf16 && p->slice == v->c && n_c == v->c) {
-        memcpy(to, (const float *)x + from, sizeof(float) * (size_t)(pixels * v->c));
+        memcpy(to, (const ll_real *)x + from, sizeof(ll_real) * (size_t)(pixels * v->c));
         return;
     }
     for (int64_t j = 0; j < pixels; j++, from += v->c, to += p->slice) {
         if (n_c == NR && !v->bf16) {
-            memcpy(to, (const float *)x + from, sizeof(float) * NR);
+            memcpy(to, (const ll_real *)x + from, sizeof(ll_real) * NR);
             continue;
         }
         for (int64_t c = 0; c < p->slice; c++)
@@ -248,19 +264,19 @@ static void copy_pixels(const ll_conv_shape *v, const plan *p, const void *x, in
 static void copy_x(const ll_conv_shape *v, const plan *p, const block *b, int64_t c0, int64_t n_c,
                    const void *x)
 {
-    float *to = b->x;
+    ll_real *to = b->x;
     int64_t j0 = min(max(0, -p->left), v->w), before = min(max(0, p->left), p->width);
     int64_t n_j = max(0, min(v->w - j0, p->width - before));
     int64_t after = p->width - before - n_j;
     for (int64_t n = b->n0; n < b->n1; n++)
         for (int64_t i = b->i0; i < b->i1; i++, to += p->width * p->slice) {
             if (i < 0 || i >= v->h) continue; /* never read: rows outside are left out */
-            memset(to, 0, sizeof(float) * (size_t)(before * p->slice));
+            memset(to, 0, sizeof(ll_real) * (size_t)(before * p->slice));
             copy_pixels(v, p, x, ((n * v->h + i) * v->w + j0) * v->c + c0, n_j, n_c,
                         to + before * p->slice);
-            memset(to + (before + n_j) * p->slice, 0, sizeof(float) * (size_t)(after * p->slice));
+            memset(to + (before + n_j) * p->slice, 0, sizeof(ll_real) * (size_t)(after * p->slice));
         }
-    memset(to, 0, sizeof(float) * NR); /* what the last tile's unused lanes read */
+    memset(to, 0, sizeof(ll_real) * NR); /* what the last tile's unused lanes read */
 }
 
 /* ---- blocks ---- */
@@ -276,7 +292,7 @@ static void clip(int64_t at, int64_t stride, int64_t size, int64_t *from, int64_
 
 /* One tap (joined: filter row) of one slice, against all filters of group g. */
 static void add_tap(const ll_conv_shape *v, const plan *p, const block *b, int64_t g, int64_t tap,
-                    float *sums)
+                    ll_real *sums)
 {
     int64_t r = p->joined ? tap : tap / v->s, s = p->joined ? 0 : tap % v->s;
     int64_t o0 = b->o0, o1 = b->o1, p0 = 0, p1 = v->ow;
@@ -292,8 +308,8 @@ static void add_tap(const ll_conv_shape *v, const plan *p, const block *b, int64
     k.x_pitch = v->a.stride[0] * p->width * p->slice;
     k.x_leap = (b->i1 - b->i0) * p->width * p->slice;
     int64_t row = o0 * v->a.stride[0] + at - b->i0;
-    const float *x = b->x + (row * p->width + col) * p->slice;
-    const float *dy = b->dy + ((o0 - b->o0) * v->ow + p0) * MF;
+    const ll_real *x = b->x + (row * p->width + col) * p->slice;
+    const ll_real *dy = b->dy + ((o0 - b->o0) * v->ow + p0) * MF;
     for (int64_t q = 0; q < p->panels; q++)
         for (int64_t t = 0; t < p->tiles; t++) {
             k.x = x + t * NR;
@@ -304,15 +320,15 @@ static void add_tap(const ll_conv_shape *v, const plan *p, const block *b, int64
 
 /* Blocks of one part of the pixels, for slices share, share + shares, ... */
 static void add_part(const ll_conv_shape *v, const plan *p, int64_t part, int64_t share,
-                     const void *dy, const void *x, float *sums, char *scratch)
+                     const void *dy, const void *x, ll_real *sums, char *scratch)
 {
     int64_t blocks = p->n_image * p->n_row, mine = v->groups * p->slices;
     int64_t slice_size = p->panels * p->taps * p->tiles * TILE;
     for (int64_t i = share; i < mine; i += p->shares)
-        memset(sums + i * slice_size, 0, sizeof(float) * (size_t)slice_size);
+        memset(sums + i * slice_size, 0, sizeof(ll_real) * (size_t)slice_size);
     for (int64_t k = blocks * part / p->parts; k < blocks * (part + 1) / p->parts; k++) {
         int64_t bi = k / p->n_row, br = k % p->n_row;
-        block b = {.dy = (float *)scratch, .x = (float *)(scratch + p->dy_bytes)};
+        block b = {.dy = (ll_real *)scratch, .x = (ll_real *)(scratch + p->dy_bytes)};
         b.n0 = bi * v->n / p->n_image;
         b.n1 = (bi + 1) * v->n / p->n_image;
         b.o0 = br * v->oh / p->n_row;
@@ -323,7 +339,7 @@ static void add_part(const ll_conv_shape *v, const plan *p, int64_t part, int64_
             b.i0 = min(max(b.i0, 0), v->h);
             b.i1 = min(max(b.i1, b.i0), v->h);
         }
-        copy_dy(v, p, &b, dy, (float *)scratch);
+        copy_dy(v, p, &b, dy, (ll_real *)scratch);
         for (int64_t i = share; i < mine; i += p->shares) {
             int64_t g = i / p->slices, c0 = i % p->slices * p->slice;
             copy_x(v, p, &b, g * v->cg + c0, min(p->slice, v->cg - c0), x);
@@ -334,24 +350,24 @@ static void add_part(const ll_conv_shape *v, const plan *p, int64_t part, int64_
 }
 
 /* One tile's columns of one filter, summed over the parts. */
-static void add_up(const float *from, int64_t parts, int64_t per_part, int64_t cols, float *to)
+static void add_up(const ll_real *from, int64_t parts, int64_t per_part, int64_t cols, ll_real *to)
 {
-    float sum[NR];
+    ll_real sum[NR];
     memcpy(sum, from, sizeof sum);
     for (int64_t part = 1; part < parts; part++)
         for (int64_t i = 0; i < NR; i++) sum[i] += from[part * per_part + i];
-    memcpy(to, sum, sizeof(float) * (size_t)cols);
+    memcpy(to, sum, sizeof(ll_real) * (size_t)cols);
 }
 
 /* Adds the parts up, for panels me, me + team, ... of all groups. */
-static void finish(const ll_conv_shape *v, const plan *p, const float *sums, int me, int team,
-                   float *dw)
+static void finish(const ll_conv_shape *v, const plan *p, const ll_real *sums, int me, int team,
+                   ll_real *dw)
 {
-    int64_t per_part = (int64_t)(p->part_bytes / sizeof(float));
+    int64_t per_part = (int64_t)(p->part_bytes / sizeof(ll_real));
     int64_t one = v->r * v->s * v->cg, row = p->joined ? v->s * v->c : v->cg;
     for (int64_t k = me; k < v->groups * p->panels; k += team) {
         int64_t g = k / p->panels, q = k % p->panels, n_f = min(MF, v->fg - q * MF);
-        float *to = dw + (g * v->fg + q * MF) * one;
+        ll_real *to = dw + (g * v->fg + q * MF) * one;
         for (int64_t c = 0; c < p->slices; c++)
             for (int64_t tap = 0; tap < p->taps; tap++)
                 for (int64_t t = 0; t < p->tiles; t++) {
@@ -365,18 +381,19 @@ static void finish(const ll_conv_shape *v, const plan *p, const float *sums, int
     }
 }
 
-size_t ll_conv_outer_scratch(const ll_conv_shape *v)
+size_t LL_REAL(ll_conv_outer_scratch)(const ll_conv_shape *v)
 {
     plan p = plan_of(v);
     return (size_t)p.parts * p.part_bytes + (size_t)v->threads * (p.dy_bytes + p.x_bytes);
 }
 
-void ll_conv_outer(const ll_conv_shape *v, const void *dy, const void *x, float *dw, void *scratch)
+void LL_REAL(ll_conv_outer)(const ll_conv_shape *v, const void *dy, const void *x, void *dw,
+                            void *scratch)
 {
     plan p = plan_of(v);
-    float *sums = (float *)scratch;
+    ll_real *sums = (ll_real *)scratch;
     char *buffers = (char *)scratch + (size_t)p.parts * p.part_bytes;
-    int64_t per_part = (int64_t)(p.part_bytes / sizeof(float));
+    int64_t per_part = (int64_t)(p.part_bytes / sizeof(ll_real));
 #pragma omp parallel num_threads(v->threads)
     {
         int me = omp_get_thread_num(), team = omp_get_num_threads();
@@ -384,6 +401,6 @@ void ll_conv_outer(const ll_conv_shape *v, const void *dy, const void *x, float 
             add_part(v, &p, i / p.shares, i % p.shares, dy, x, sums + i / p.shares * per_part,
                      buffers + (size_t)i * (p.dy_bytes + p.x_bytes));
 #pragma omp barrier
-        finish(v, &p, sums, me, team, dw);
+        finish(v, &p, sums, me, team, (ll_real *)dw);
     }
 }
