@@ -1,14 +1,17 @@
-/* bench.h: loopline bench step and loopline bench comm. */
+/* bench.h: loopline bench step, bench comm and bench scale. */
 #pragma once
 #include "cli/args.h"
 #include "comm/codec.h"
 #include "comm/tuner.h"
+#include "train/scale.h"
+
+#include <jansson.h>
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-extern const ll_command ll_bench_step_command, ll_bench_comm_command;
+extern const ll_command ll_bench_step_command, ll_bench_comm_command, ll_bench_scale_command;
 
 /* ---- bench comm ---- */
 typedef struct ll_comm_bench_opts {
@@ -69,6 +72,44 @@ ll_err ll_comm_bench_sizes(ll_arena *a, const char *text, size_t **out, int *n);
 ll_err ll_comm_bench_size(const char *text, size_t n_char, size_t *out);
 ll_err ll_comm_bench_list(const ll_comm_bench_opts *o);
 ll_err ll_comm_bench_show(const ll_comm_bench_opts *o);
+
+/* ---- bench scale ---- */
+typedef struct ll_scale_bench_opts {
+    const char *run, *ranks, *mesh, *zero, *trace;
+    ll_words set;
+    int64_t one, threads, steps, warm_up, repeats;
+    bool weak, strong, json;
+} ll_scale_bench_opts;
+
+/* So many ranks of so many threads, measured several times. */
+typedef struct ll_scale_row {
+    int ranks, threads, cores; /* cores: at most as many as there are */
+    bool crowded;              /* more threads than cores */
+    bool beside;               /* one rank on the cores of another row's ranks */
+    int64_t batch;
+    const char *mesh;
+    ll_scale_point
+        point; /* of the last repeat, with the means of all; times: all of them, sorted */
+    double least_s, most_s; /* medians of the repeats */
+    double step_s, q1_s, q3_s;
+} ll_scale_row;
+
+typedef struct ll_scale_bench_report {
+    const ll_scale_bench_opts *opts;
+    const ll_run *run;
+    ll_arena *arena;
+    ll_scale_row *rows;
+    int n_row, cores;
+    double load; /* processes that wanted to run in the minute before; < 0: not known */
+} ll_scale_bench_report;
+
+double ll_scale_rate(const ll_scale_row *x); /* samples a second */
+/* One rank on the same cores with the same batch; NULL: there is none. */
+const ll_scale_row *ll_scale_beside(const ll_scale_bench_report *r, const ll_scale_row *x);
+void ll_scale_bench_print(const ll_scale_bench_report *r);
+ll_err ll_scale_bench_json(const ll_scale_bench_report *r);
+json_t *ll_scale_point_json(const ll_scale_point *p);
+ll_err ll_scale_point_parse(const char *text, size_t bytes, ll_arena *a, ll_scale_point *out);
 
 #ifdef __cplusplus
 }

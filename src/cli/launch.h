@@ -26,6 +26,11 @@ ll_err ll_cli_launch(int64_t ranks, bool *child);
 /* The same for ranks that want to save when they are asked to stop: the launching process stays,
  * and the first SIGTERM or SIGINT reaches them as SIGUSR1. */
 ll_err ll_cli_launch_kindly(int64_t ranks, bool *child);
+/* Starts the program anew with these words (after "loopline"), on so many ranks of so many threads,
+ * waits for it, and returns what it wrote on its standard output; the caller frees. Its standard
+ * error is this one's. Fails where it does. */
+ll_err ll_cli_job(int64_t ranks, int64_t threads, const char *const *words, int n, char **out,
+                  size_t *bytes);
 /* The mpiexec that would be used: LOOPLINE_MPIEXEC, or the one found at build. */
 const char *ll_cli_mpiexec(void);
 /* What the ranks get through the environment: may more ranks than cores run, how they wait, their

@@ -42,6 +42,7 @@ const ll_tuned *ll_tuner_entries(const ll_tuner *t, int *n);
 const char *ll_tuner_file(const ll_tuner *t);
 bool ll_tuner_was_read(const ll_tuner *t);
 double ll_tuner_seconds(const ll_tuner *t); /* that the tuning took */
+const char *ll_tuner_cpu(ll_arena *arena);  /* this machine's processor, as the system calls it */
 /* A choice for a call, from the tuner (may be NULL) or the built-in rules. Pure. *segment is in
  * elements, 0 where the algorithm does not cut. */
 ll_err ll_tuner_choose(const ll_tuner *t, const ll_coll_spec *s, size_t elem_bytes, bool has_window,

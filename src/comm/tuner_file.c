@@ -35,7 +35,7 @@ static bool add_cpu_line(ll_buf *b, const char *info, const char *name)
     return true;
 }
 
-static const char *cpu_model(ll_arena *arena)
+const char *ll_tuner_cpu(ll_arena *arena)
 {
     ll_buf b = {.arena = arena};
     char *info = (char *)ll_arena_alloc(arena, 4096);
@@ -86,7 +86,7 @@ const char *ll_tuner_key(ll_arena *arena, ll_comm *c)
     return ll_arena_printf(
         arena, "loopline %s, %d ranks on %d nodes (placed %08x), %s, %s, %ld cores, window %zu%s%s",
         ll_version(), size, n_node, (unsigned)placement(ll_comm_nodes(c), size),
-        ll_transport_library(), cpu_model(arena), sysconf(_SC_NPROCESSORS_ONLN),
+        ll_transport_library(), ll_tuner_cpu(arena), sysconf(_SC_NPROCESSORS_ONLN),
         ll_comm_options(c)->window_bytes, ll_comm_has_window(c) ? "" : " unused",
         ll_comm_options(c)->canonical ? ", canonical" : "");
 }

@@ -102,9 +102,84 @@ static void traces(void **state)
     refuses(f, 1, "train a.yaml --trace no/such/t.json -o c", "no/such/t.json");
 }
 
+/* ---- bench scale ---- */
+
+static const json_t *row(const json_t *j, int ranks, int threads)
+{
+    size_t i;
+    json_t *v;
+    json_array_foreach(json_object_get(j, "rows"), i, v)
+    {
+        if (json_num(v, "ranks") == ranks && json_num(v, "threads") == threads) return v;
+    }
+    fail_msg("no row of %d ranks with %d threads", ranks, threads);
+    return NULL;
+}
+
+static void check_row(const json_t *v, int batch, int steps)
+{
+    const json_t *q = json_object_get(v, "step_ms_quartiles");
+    double low = json_number_value(json_array_get(q, 0));
+    double high = json_number_value(json_array_get(q, 1)), step = json_num(v, "step_ms");
+    assert_int_equal(json_num(v, "batch"), batch);
+    assert_int_equal(json_num(v, "steps"), steps);
+    assert_true(low > 0 && low <= step && step <= high);
+    double rate = json_num(v, "samples_per_s");
+    assert_true(rate * step > 999.0 * batch && rate * step < 1001.0 * batch);
+    assert_true(json_num(v, "planned_bytes") > 0);
+    assert_true(json_num(v, "resident_bytes") > json_num(v, "planned_bytes"));
+}
+
+static void scales(void **state)
+{
+    const char *f = *state;
+    write_text(tmpdir_path(state, "a.yaml"), run_file);
+    json_t *j = prints_json(f, "bench scale a.yaml --ranks 1,2,3 --threads 1 --steps 4 --repeats 2 "
+                               "--warm-up 1 --json --trace t.json");
+    assert_int_equal(json_num(j, "warm_up_steps"), 1);
+    assert_string_equal(json_string_value(json_object_get(j, "scaling")), "strong");
+    check_row(row(j, 1, 1), 12, 8);
+    check_row(row(j, 2, 1), 12, 8);
+    check_row(row(j, 3, 1), 12, 8);
+    /* one node: gradients are read, 2 (p - 1) / p of them, and a few scalars */
+    double gradients = 4 * json_num(j, "parameters");
+    assert_true(json_num(row(j, 1, 1), "shared_bytes") == 0);
+    for (int p = 2; p <= 3; p++) {
+        const json_t *v = row(j, p, 1);
+        double moved = json_num(v, "shared_bytes") + json_num(v, "sent_bytes");
+        assert_true(moved >= 2.0 * (p - 1) / p * gradients - 4 * p);
+        assert_true(moved < 2.0 * (p - 1) / p * gradients + 500);
+        assert_true(json_num(v, "exposed_s") > 0);
+        assert_true(json_num(v, "loss") > 0.999 * json_num(row(j, 1, 1), "loss"));
+        assert_true(json_num(v, "loss") < 1.001 * json_num(row(j, 1, 1), "loss"));
+    }
+    json_decref(j);
+    check_trace(tmpdir_path(state, "t.json"), 3, 4, 2);
+    outcome o =
+        succeeds(f, "bench scale a.yaml --ranks 2 --weak --threads 1 --steps 2 --repeats 1");
+    assert_non_null(strstr(o.out, "weak scaling: 12 samples a step for each rank"));
+    assert_non_null(strstr(o.out, "data=2                 24"));
+    outcome_free(&o);
+}
+
+static void scales_not(void **state)
+{
+    const char *f = *state;
+    write_text(tmpdir_path(state, "a.yaml"), run_file);
+    refuses(f, 1, "bench scale a.yaml --ranks 1,x", "'1,x'", "such as 1,2,4");
+    refuses(f, 1, "bench scale a.yaml --ranks 2,2", "2 twice");
+    refuses(f, 1, "bench scale a.yaml --mesh data=2", "want one *");
+    refuses(f, 1, "bench scale a.yaml --mesh data=*,tensor=2 --ranks 1,3", "3 is no multiple");
+    refuses(f, 1, "bench scale a.yaml --weak --strong", "exclude each other");
+    refuses(f, 1, "bench scale a.yaml --repeats 0", "--repeats is 0");
+    refuses(f, 1, "bench scale a.yaml --ranks 1,13 --steps 1", "the job on 13 ranks failed");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(traces, tmpdir_setup, tmpdir_teardown)};
+        cmocka_unit_test_setup_teardown(traces, tmpdir_setup, tmpdir_teardown),
+        cmocka_unit_test_setup_teardown(scales, tmpdir_setup, tmpdir_teardown),
+        cmocka_unit_test_setup_teardown(scales_not, tmpdir_setup, tmpdir_teardown)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

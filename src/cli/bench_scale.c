@@ -1,0 +1,291 @@
+/* bench_scale.c: loopline bench scale: one run on several numbers of ranks, each in a job of its
+ * own, several times.
+ *
+ * Repeats go round: 1, 2, 4 ranks, then again, so that what changes on the machine meanwhile
+ * changes all of them. Hardware is counted honestly: every rank has as many threads, so p ranks
+ * have p times the cores of one, as far as there are; and beside them one rank is measured on the
+ * same cores. */
+#include "cli/bench.h"
+#include "cli/common.h"
+#include "cli/launch.h"
+
+#include "base/text.h"
+#include "comm/job.h"
+
+#include <omp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef ll_scale_bench_opts opts;
+
+static const ll_arg args[] = {
+    {"RUN", LL_ARG_TEXT, offsetof(opts, run), NULL, "a run file or a bundled run's name", NULL},
+    {"--ranks", LL_ARG_TEXT, offsetof(opts, ranks), "1,2,4",
+     "on so many ranks each; the first is what the others are held against", "1,2"},
+    {"--strong", LL_ARG_FLAG, offsetof(opts, strong), NULL,
+     "the batch stays as it is: ranks divide the work (the default)", NULL},
+    {"--weak", LL_ARG_FLAG, offsetof(opts, weak), NULL,
+     "the batch grows with the ranks: every rank's work stays", NULL},
+    {"--mesh", LL_ARG_TEXT, offsetof(opts, mesh), "PATTERN",
+     "a mesh with a * for the axis that grows, such as data=*,tensor=2", "data=*"},
+    {"--zero", LL_ARG_TEXT, offsetof(opts, zero), "0..3",
+     "what ranks of axis data divide: 1 moments, 2 and gradients, 3 and parameters", NULL},
+    {"--threads|-t", LL_ARG_INT, offsetof(opts, threads), "N",
+     "of each rank; default: as many as leave a core for every thread of the most ranks", NULL},
+    {"--steps", LL_ARG_INT, offsetof(opts, steps), "N", "timed in each repeat", "20"},
+    {"--warm-up", LL_ARG_INT, offsetof(opts, warm_up), "N", "steps before them", "3"},
+    {"--repeats", LL_ARG_INT, offsetof(opts, repeats), "N", "jobs for each number of ranks", "3"},
+    {"--trace", LL_ARG_TEXT, offsetof(opts, trace), "FILE",
+     "a Chrome trace of the most ranks' last repeat", NULL},
+    {"-n", LL_ARG_INT, offsetof(opts, one), "RANKS",
+     "one job on so many ranks, as JSON; under mpirun or srun this is done on theirs", NULL},
+    {"--set|-s", LL_ARG_WORDS, offsetof(opts, set), "KEY=VALUE", "override a setting", NULL},
+    {"--json", LL_ARG_FLAG, offsetof(opts, json), NULL, "one JSON object on standard output", NULL},
+    {0}};
+
+/* ---- one job ---- */
+
+static ll_err measure(const opts *o, ll_comm *c, const ll_run *r)
+{
+    ll_arena *a = ll_arena_new();
+    ll_scale_point p;
+    ll_err rc = ll_scale_measure(r, c, &(ll_scale_opts){o->steps, o->warm_up, o->trace}, a, &p);
+    if (rc == LL_OK && ll_comm_rank(c) == 0) rc = ll_cli_json(ll_scale_point_json(&p));
+    ll_arena_free(a);
+    return rc;
+}
+
+static ll_err run_one(const opts *o, const ll_run *r)
+{
+    bool child;
+    char mesh[LL_MESH_TEXT];
+    if (o->one) TRY(ll_run_mesh(r, (int)o->one, mesh)); /* rather than by every rank */
+    TRY(ll_cli_launch(o->one, &child));
+    ll_comm *c;
+    TRY(ll_comm_open(&(ll_comm_opts){.timeout_s = r->parallel.timeout}, &c));
+    return ll_cli_leave(c, measure(o, c, r));
+}
+
+/* ---- what to measure ---- */
+
+/* "data=*,tensor=2" on 6 ranks: "data=3,tensor=2"; on one rank there is no mesh. */
+static ll_err fill_mesh(const char *pattern, int ranks, ll_arena *a, const char **out)
+{
+    const char *star = strchr(pattern, '*');
+    CHECK(star && !strchr(star + 1, '*'), LL_E_ARG,
+          "--mesh '%s': want one *, for the axis that grows: data=*,tensor=2", pattern);
+    *out = "";
+    if (ranks == 1) return LL_OK;
+    ll_mesh m;
+    int before = (int)(star - pattern);
+    TRY(ll_mesh_parse(ll_arena_printf(a, "%.*s1%s", before, pattern, star + 1), &m));
+    CHECK(ranks % m.n_rank == 0, LL_E_ARG,
+          "--mesh %s on %d ranks: the other axes are %d ranks, and %d is no multiple of them",
+          pattern, ranks, m.n_rank, ranks);
+    *out = ll_arena_printf(a, "%.*s%d%s", before, pattern, ranks / m.n_rank, star + 1);
+    return ll_mesh_parse(*out, &m);
+}
+
+static ll_err read_ranks(const char *text, ll_arena *a, int **out, int *n)
+{
+    const char *all = text;
+    *out = LL_NEW_ARRAY(a, int, strlen(text) + 1);
+    for (*n = 0; *text;) {
+        char *end;
+        long v = strtol(text, &end, 10);
+        CHECK(end != text && v >= 1 && v <= 4096 && (!*end || (*end == ',' && end[1])), LL_E_ARG,
+              "--ranks '%s': want numbers from 1 to 4096, such as 1,2,4", all);
+        for (int i = 0; i < *n; i++)
+            CHECK((*out)[i] != v, LL_E_ARG, "--ranks '%s' has %ld twice", all, v);
+        (*out)[(*n)++] = (int)v;
+        text = *end ? end + 1 : end;
+    }
+    CHECK(*n, LL_E_ARG, "--ranks is empty: want numbers such as 1,2,4");
+    return LL_OK;
+}
+
+static bool has_row(const ll_scale_bench_report *r, int ranks, int threads, int64_t batch)
+{
+    for (int i = 0; i < r->n_row; i++)
+        if (r->rows[i].ranks == ranks && r->rows[i].threads == threads && r->rows[i].batch == batch)
+            return true;
+    return false;
+}
+
+static ll_err add_row(ll_scale_bench_report *r, int ranks, int threads, int64_t batch, bool beside)
+{
+    if (has_row(r, ranks, threads, batch)) return LL_OK;
+    ll_scale_row *x = &r->rows[r->n_row++];
+    *x = (ll_scale_row){.ranks = ranks, .threads = threads, .batch = batch, .beside = beside};
+    x->cores = ranks * threads < r->cores ? ranks * threads : r->cores;
+    x->crowded = ranks * threads > r->cores;
+    return fill_mesh(r->opts->mesh, ranks, r->arena, &x->mesh);
+}
+
+static ll_err plan(ll_scale_bench_report *r)
+{
+    const opts *o = r->opts;
+    int *ranks, n, most = 1;
+    TRY(read_ranks(o->ranks, r->arena, &ranks, &n));
+    for (int i = 0; i < n; i++) most = ranks[i] > most ? ranks[i] : most;
+    int threads = (int)(o->threads ? o->threads : r->cores / most);
+    if (threads < 1) threads = 1;
+    r->rows = LL_NEW_ARRAY(r->arena, ll_scale_row, 2 * n);
+    for (int i = 0; i < n; i++)
+        TRY(add_row(r, ranks[i], threads, r->run->train.batch * (o->weak ? ranks[i] : 1), false));
+    for (int i = 0; i < n; i++) {
+        ll_scale_row x = r->rows[i];
+        if (x.ranks > 1) TRY(add_row(r, 1, x.cores, x.batch, true));
+    }
+    return LL_OK;
+}
+
+/* ---- measuring ---- */
+
+static ll_err run_job(const ll_scale_bench_report *r, const ll_scale_row *x, bool trace,
+                      ll_scale_point *out)
+{
+    const opts *o = r->opts;
+    ll_arena *a = r->arena;
+    const char **w = LL_NEW_ARRAY(a, const char *, 2 * o->set.n + 32);
+    int64_t micro = r->run->train.micro_batch * (x->batch / r->run->train.batch);
+    int n = 0;
+    const char *const fixed[] = {"bench", "scale", o->run, "--json", "-n"};
+    for (size_t i = 0; i < sizeof fixed / sizeof *fixed; i++) w[n++] = fixed[i];
+    w[n++] = ll_arena_printf(a, "%d", x->ranks);
+    w[n++] = ll_arena_printf(a, "--steps=%lld", (long long)o->steps);
+    w[n++] = ll_arena_printf(a, "--warm-up=%lld", (long long)o->warm_up);
+    if (trace) w[n++] = ll_arena_printf(a, "--trace=%s", o->trace);
+    for (int i = 0; i < o->set.n; i++) w[n++] = ll_arena_printf(a, "--set=%s", o->set.v[i]);
+    w[n++] = ll_arena_printf(a, "--set=train.batch=%lld", (long long)x->batch);
+    w[n++] = ll_arena_printf(a, "--set=train.micro_batch=%lld", (long long)micro);
+    w[n++] = ll_arena_printf(a, "--set=train.threads=%d", x->threads);
+    w[n++] = ll_arena_printf(a, "--set=parallel.mesh=%s", x->mesh);
+    if (o->zero && x->ranks > 1) w[n++] = ll_arena_printf(a, "--set=parallel.zero=%s", o->zero);
+    char *text;
+    size_t bytes;
+    TRY(ll_cli_job(x->ranks, x->threads, w, n, &text, &bytes));
+    ll_err rc = ll_scale_point_parse(text, bytes, a, out);
+    free(text);
+    return rc;
+}
+
+static int by_value(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* Of n sorted numbers, the one that a share of them lies below; between two, their mean. */
+static double quantile(const double *v, int n, double share)
+{
+    double at = share * (n - 1);
+    int i = (int)at;
+    return i + 1 < n ? v[i] + (at - i) * (v[i + 1] - v[i]) : v[n - 1];
+}
+
+/* Another repeat's measurement: number k of n. */
+static void add_point(ll_scale_row *x, ll_arena *a, ll_scale_point *p, int k, int n)
+{
+    ll_scale_point was = x->point;
+    double *all = k ? was.times : LL_NEW_ARRAY(a, double, p->n_step *n);
+    memcpy(all + (size_t)k * (size_t)p->n_step, p->times, sizeof *all * (size_t)p->n_step);
+    qsort(p->times, (size_t)p->n_step, sizeof *p->times, by_value);
+    double median = quantile(p->times, p->n_step, 0.5);
+    x->point = *p;
+    x->point.times = all;
+    x->point.exposed_s = (k * was.exposed_s + p->exposed_s) / (k + 1);
+    x->point.most_exposed_s = (k * was.most_exposed_s + p->most_exposed_s) / (k + 1);
+    x->least_s = k == 0 || median < x->least_s ? median : x->least_s;
+    x->most_s = k == 0 || median > x->most_s ? median : x->most_s;
+}
+
+static void sum_up(ll_scale_row *x, int repeats)
+{
+    double *t = x->point.times;
+    int n = x->point.n_step * repeats;
+    qsort(t, (size_t)n, sizeof *t, by_value);
+    x->step_s = quantile(t, n, 0.5);
+    x->q1_s = quantile(t, n, 0.25);
+    x->q3_s = quantile(t, n, 0.75);
+    x->point.n_step = n;
+}
+
+static int traced_row(const ll_scale_bench_report *r)
+{
+    int best = 0;
+    for (int i = 0; i < r->n_row; i++)
+        if (r->rows[i].ranks > r->rows[best].ranks) best = i;
+    return best;
+}
+
+static ll_err run_all(ll_scale_bench_report *r)
+{
+    const opts *o = r->opts;
+    int n = (int)o->repeats, traced = traced_row(r);
+    for (int k = 0; k < n; k++)
+        for (int i = 0; i < r->n_row; i++) {
+            ll_scale_row *x = &r->rows[i];
+            ll_scale_point p;
+            if (!o->json)
+                fprintf(stderr, "repeat %d of %d: %d rank%s x %d thread%s\n", k + 1, n, x->ranks,
+                        x->ranks == 1 ? "" : "s", x->threads, x->threads == 1 ? "" : "s");
+            TRY(run_job(r, x, o->trace && k == n - 1 && i == traced, &p));
+            add_point(x, r->arena, &p, k, n);
+        }
+    for (int i = 0; i < r->n_row; i++) sum_up(&r->rows[i], n);
+    return LL_OK;
+}
+
+double ll_scale_rate(const ll_scale_row *x)
+{
+    return (double)x->batch / x->step_s;
+}
+
+const ll_scale_row *ll_scale_beside(const ll_scale_bench_report *r, const ll_scale_row *x)
+{
+    for (int i = 0; i < r->n_row && x->ranks > 1; i++) {
+        const ll_scale_row *y = &r->rows[i];
+        if (y->ranks == 1 && y->threads == x->cores && y->batch == x->batch) return y;
+    }
+    return NULL;
+}
+
+/* ---- the command ---- */
+
+static ll_err run_table(const opts *o, const ll_run *run, ll_arena *a)
+{
+    ll_scale_bench_report r = {.opts = o, .run = run, .arena = a};
+    r.cores = omp_get_num_procs();
+    if (getloadavg(&r.load, 1) != 1) r.load = -1;
+    CHECK(!o->weak || !o->strong, LL_E_ARG, "--weak and --strong exclude each other");
+    CHECK(o->repeats >= 1 && o->repeats <= 1000, LL_E_ARG, "--repeats is %lld, want 1 to 1000",
+          (long long)o->repeats);
+    TRY(plan(&r));
+    TRY(run_all(&r));
+    if (o->json) return ll_scale_bench_json(&r);
+    ll_scale_bench_print(&r);
+    return LL_OK;
+}
+
+static ll_err run(const void *given)
+{
+    const opts *o = (const opts *)given;
+    ll_arena *a = ll_arena_new();
+    ll_run *r = NULL;
+    ll_words set = {.v = LL_NEW_ARRAY(a, const char *, o->set.n + 1)};
+    for (int i = 0; i < o->set.n; i++) set.v[set.n++] = o->set.v[i];
+    if (o->zero) set.v[set.n++] = ll_arena_printf(a, "parallel.zero=%s", o->zero);
+    ll_err rc = ll_cli_run(o->run, &set, false, &r);
+    if (rc == LL_OK) rc = o->one || ll_job_size() > 1 ? run_one(o, r) : run_table(o, r, a);
+    ll_run_free(r);
+    ll_arena_free(a);
+    return rc;
+}
+
+const ll_command ll_bench_scale_command = {
+    "bench scale", "times a run on several numbers of ranks: speed-up, bytes, memory",
+    args,          sizeof(opts),
+    run,           NULL,
+    NULL};
