@@ -38,6 +38,7 @@ static ll_err open_session(scaler *x)
     o.comm = x->c;
     o.mesh = x->out->mesh;
     o.zero = (int)r->parallel.zero;
+    o.exact = r->parallel.exact;
     return ll_session_open(x->g, &o, &x->s);
 }
 
