@@ -111,8 +111,7 @@ static void count_traffic(const ll_program *p, const ll_mesh *m, cut *c)
 {
     for (int i = 0; i < p->n_instr; i++) {
         const ll_instr *x = &p->instrs[i];
-        if (x->kernel) continue;
-        if (!ll_op_find(x->op) || !ll_op_find(x->op)->collective) continue;
+        if (x->kernel || x->wait) continue;
         ll_axes axes = ll_collective_axes(x->op, x->attr);
         int k = 0, times = i < p->end[LL_MICRO] && !x->last ? p->n_micro : 1;
         while (k < c->n_line && (strcmp(c->lines[k].op, x->op) || c->lines[k].axes != axes)) k++;

@@ -6,8 +6,8 @@
  *
  * Tensors that follow each other in memory on every rank are reduced where they are. Others are
  * packed as they become ready, while they are still in the caches, into memory that the ranks of a
- * node share, and unpacked by the wait. A codec's all-reduce is not started early: it runs in the
- * wait, bucket after bucket. */
+ * node share, and unpacked by the wait. A codec's all-reduce does not run beside other work: it
+ * is over when the bucket's last tensor is ready. */
 #include "comm/bucket.h"
 
 #include "base/crc32c.h"
@@ -22,6 +22,7 @@ typedef struct bucket {
     char *data; /* of the first tensor, or packed */
     bool packed;
     int missing; /* tensors not ready */
+    bool done;   /* in this step */
     ll_request *request;
     ll_codec *codec;
 } bucket;
@@ -37,7 +38,8 @@ struct ll_buckets {
     bool *ready;
     bucket *buckets;
     int n_bucket;
-    int next; /* to be started */
+    int next;      /* to be started */
+    int n_awaited; /* tensors, one by one */
     int64_t step;
 };
 
@@ -198,7 +200,8 @@ static const char *site_of(const ll_buckets *b, const bucket *k)
 
 static ll_err start(ll_buckets *b, bucket *k)
 {
-    if (k->codec) return LL_OK;
+    if (k->codec)
+        return ll_codec_allreduce(k->codec, b->c, (float *)(void *)k->data, b->step, site_of(b, k));
     return ll_comm_allreduce_start(b->c, k->data, k->count, b->opts.dtype, b->opts.op,
                                    &(ll_coll_opts){.site = site_of(b, k)}, &k->request);
 }
@@ -219,15 +222,34 @@ ll_err ll_buckets_ready(ll_buckets *b, int tensor)
 
 static ll_err finish(ll_buckets *b, bucket *k)
 {
-    if (k->codec) {
-        TRY(ll_codec_allreduce(k->codec, b->c, (float *)(void *)k->data, b->step, site_of(b, k)));
-    } else {
-        ll_request *r = k->request;
-        k->request = NULL;
-        TRY(ll_comm_wait(r));
-    }
+    if (k->done) return LL_OK;
+    ll_request *r = k->request;
+    k->request = NULL;
+    if (r) TRY(ll_comm_wait(r));
     if (k->packed) move_tensors(b, k, -1, false);
-    k->missing = k->n;
+    k->done = true;
+    return LL_OK;
+}
+
+static void begin_step(ll_buckets *b)
+{
+    for (int i = 0; i < b->n_bucket; i++) {
+        b->buckets[i].missing = b->buckets[i].n;
+        b->buckets[i].done = false;
+    }
+    memset(b->ready, 0, sizeof *b->ready * (size_t)b->n_tensor);
+    b->next = b->n_awaited = 0;
+    b->step++;
+}
+
+ll_err ll_buckets_wait_for(ll_buckets *b, int tensor)
+{
+    CHECK(tensor >= 0 && tensor < b->n_tensor, LL_E_ARG, "tensor %d of %d", tensor, b->n_tensor);
+    int k = b->bucket_of[tensor];
+    CHECK(k < b->next, LL_E_ARG, "tensor %d (%s) is awaited, and its bucket was not started",
+          tensor, b->tensors[tensor].name ? b->tensors[tensor].name : "unnamed");
+    TRY(finish(b, &b->buckets[k]));
+    if (++b->n_awaited == b->n_tensor) begin_step(b);
     return LL_OK;
 }
 
@@ -237,9 +259,7 @@ ll_err ll_buckets_wait(ll_buckets *b)
         CHECK(b->ready[i], LL_E_ARG, "tensor %d (%s) is not ready, and its bucket is awaited", i,
               b->tensors[i].name ? b->tensors[i].name : "unnamed");
     for (int i = 0; i < b->n_bucket; i++) TRY(finish(b, &b->buckets[i]));
-    memset(b->ready, 0, sizeof *b->ready * (size_t)b->n_tensor);
-    b->next = 0;
-    b->step++;
+    begin_step(b);
     return LL_OK;
 }
 

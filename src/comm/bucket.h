@@ -32,6 +32,9 @@ ll_err ll_buckets_open(ll_comm *c, const ll_bucket_tensor *tensors, int n,
                        const ll_buckets_opts *opts, ll_buckets **out);
 void ll_buckets_close(ll_buckets *b);
 ll_err ll_buckets_ready(ll_buckets *b, int tensor);
+/* This tensor done: those up to the last of its bucket must be ready. Once for each tensor, and
+ * they are ready for the next step. */
+ll_err ll_buckets_wait_for(ll_buckets *b, int tensor);
 /* All buckets done (all tensors must be ready), and ready for the next step. */
 ll_err ll_buckets_wait(ll_buckets *b);
 /* The number of the next step, which codecs draw their random numbers by; 0 at first, one more with

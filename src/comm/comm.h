@@ -26,6 +26,9 @@ typedef struct ll_coll_call {
 ll_err ll_comm_start(ll_comm *c, const ll_coll_call *call, ll_request **out);
 ll_err ll_comm_run(ll_comm *c, const ll_coll_call *call); /* start and wait */
 
+/* Waits until nothing of this family of communicators is under way on this rank. */
+ll_err ll_comm_drain(ll_comm *c);
+
 /* What this rank did since the communicator was opened. */
 typedef struct ll_comm_count {
     int64_t messages, bytes; /* sent */

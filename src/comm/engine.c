@@ -233,6 +233,14 @@ ll_err ll_engine_drain(ll_engine *e)
     return rc;
 }
 
+ll_err ll_comm_drain(ll_comm *c)
+{
+    ll_engine_lock(c->engine);
+    ll_err rc = ll_engine_drain(c->engine);
+    ll_engine_unlock(c->engine);
+    return rc;
+}
+
 void ll_engine_wake(ll_engine *e)
 {
     if (e->threaded && e->first && !e->n_waiting) pthread_cond_signal(&e->wake);

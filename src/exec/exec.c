@@ -16,20 +16,19 @@
 typedef struct bound { /* an instruction with its operands' addresses */
     ll_kcall call;
     const ll_instr *instr;
-    ll_talk *talk; /* of a collective */
+    ll_talk *talk; /* of a collective: its start has it, and its wait */
     int joint;     /* the joint all-reduce that it is a tensor of; -1: none */
     int tensor;    /* which one */
+    bool flying;   /* of a start: not awaited yet */
 } bound;
 
 /* All-reduces of gradients over the same ranks: in buckets, started while the rest is still being
- * computed, awaited before the first instruction that reads one of them. */
+ * computed, each awaited with the first of its tensors that is. */
 typedef struct joint {
     int64_t axes;
     ll_buckets *buckets;
     ll_bucket_tensor *tensors;
     int n;
-    int reader; /* the instruction that waits */
-    bool pending;
 } joint;
 
 typedef struct moving { /* an operand that is another address in each micro-batch */
@@ -53,8 +52,10 @@ struct ll_exec {
     bool profiling, poison;
     ll_trace *trace; /* NULL: nothing is traced */
     joint *joints;
-    int n_joint, n_pending;
+    int n_joint;
+    int n_flying;  /* collectives under way */
     ll_comm *comm; /* of the team */
+    double waited; /* seconds, in waits */
 };
 
 static bool kept(const ll_slot *s)
@@ -184,7 +185,8 @@ static ll_err open_talk(ll_exec *e, ll_team *team, bound *b)
 {
     const ll_instr *x = b->instr;
     CHECK(team, LL_E_ARG, "%s is a collective, but this process has no team of ranks", x->name);
-    return ll_talk_open(team, e->arena, x, b->call.in, b->call.out, &b->talk);
+    return ll_talk_open(team, e->arena, x, b->call.in, b->call.out,
+                        e->slab + e->input_bytes + x->packing_at, &b->talk);
 }
 
 /* ---- joint all-reduces ---- */
@@ -195,39 +197,21 @@ static bool is_joint(const ll_instr *x, const ll_tensor *in)
            !((const ll_coll_attr *)x->attr)->max;
 }
 
-static bool touches(const ll_tensor *t, const ll_tensor *x)
-{
-    size_t n = (size_t)ll_numel(&t->shape) * ll_dtype_bytes(t->dtype);
-    size_t m = (size_t)ll_numel(&x->shape) * ll_dtype_bytes(x->dtype);
-    const char *a = (const char *)t->data, *b = (const char *)x->data;
-    return a < b + m && b < a + n;
-}
-
-/* The first instruction after i that reads its result. */
-static int reader_of(const ll_exec *e, int i)
-{
-    for (int k = i + 1; k < e->p->n_instr; k++)
-        for (int o = 0; o < e->instrs[k].call.n_in; o++)
-            if (touches(&e->instrs[k].call.in[o], &e->instrs[i].call.out[0])) return k;
-    return e->p->n_instr;
-}
-
-/* Those that are read before the last micro-batch is over are on their own. */
+/* Those that are awaited before the last micro-batch is over are on their own. */
 static ll_err add_joint(ll_exec *e, ll_team *team, int i)
 {
     bound *b = &e->instrs[i];
     int64_t axes = ((const ll_coll_attr *)b->instr->attr)->axes;
     const ll_tensor *t = &b->call.out[0];
-    int k = 0, reader = reader_of(e, i);
-    if (reader < e->p->end[LL_MICRO]) return open_talk(e, team, b);
+    int k = 0;
+    if (b->instr->pair < e->p->end[LL_MICRO]) return open_talk(e, team, b);
     while (k < e->n_joint && e->joints[k].axes != axes) k++;
     joint *j = &e->joints[k];
     if (k == e->n_joint) {
-        *j = (joint){.axes = axes, .reader = e->p->n_instr};
+        *j = (joint){.axes = axes};
         j->tensors = LL_NEW_ARRAY(e->arena, ll_bucket_tensor, e->p->n_instr);
         e->n_joint++;
     }
-    if (reader < j->reader) j->reader = reader;
     b->joint = k;
     b->tensor = j->n;
     j->tensors[j->n++] = (ll_bucket_tensor){t->data, ll_numel(&t->shape), b->instr->name};
@@ -252,22 +236,34 @@ static ll_err start_joint(ll_exec *e, bound *b)
     const ll_tensor *in = &b->call.in[0], *out = &b->call.out[0];
     size_t n = (size_t)ll_numel(&in->shape) * sizeof(float);
     if (in->data != out->data && n) memcpy(out->data, in->data, n);
-    e->n_pending += !j->pending;
-    j->pending = true;
     return ll_buckets_ready(j->buckets, b->tensor);
 }
 
-/* Before instruction i: what it reads must have arrived; what is under way moves on. */
-static ll_err attend(ll_exec *e, int i)
+static ll_err start_talk(ll_exec *e, bound *b)
 {
-    for (int k = 0; k < e->n_joint; k++) {
-        joint *j = &e->joints[k];
-        if (!j->pending || i < j->reader) continue;
-        TRY(ll_buckets_wait(j->buckets));
-        j->pending = false;
-        e->n_pending--;
-    }
-    return e->n_pending ? ll_comm_poll(e->comm) : LL_OK;
+    b->flying = true;
+    e->n_flying++;
+    return b->talk ? ll_talk_start(b->talk) : start_joint(e, b);
+}
+
+/* b: the start. */
+static ll_err wait_talk(ll_exec *e, bound *b)
+{
+    if (!b->flying) return LL_OK;
+    double began = ll_trace_now();
+    b->flying = false;
+    e->n_flying--;
+    ll_err rc = b->talk ? ll_talk_wait(b->talk)
+                        : ll_buckets_wait_for(e->joints[b->joint].buckets, b->tensor);
+    e->waited += ll_trace_now() - began;
+    return rc;
+}
+
+/* What a step that ended early left under way. */
+static ll_err wait_all(ll_exec *e)
+{
+    for (int i = 0; i < e->p->n_instr && e->n_flying; i++) TRY(wait_talk(e, &e->instrs[i]));
+    return LL_OK;
 }
 
 static ll_err bind_instrs(ll_exec *e, const ll_exec_opts *opts)
@@ -303,12 +299,15 @@ static ll_err bind_instrs(ll_exec *e, const ll_exec_opts *opts)
     }
     for (int i = 0; i < p->n_instr; i++) {
         const ll_instr *x = &p->instrs[i];
-        if (!x->kernel && opts->team && is_joint(x, e->instrs[i].call.in))
+        if (x->kernel || x->wait) continue;
+        if (opts->team) ll_team_note(opts->team, x);
+        if (opts->team && is_joint(x, e->instrs[i].call.in))
             TRY(add_joint(e, opts->team, i));
-        else if (!x->kernel)
+        else
             TRY(open_talk(e, opts->team, &e->instrs[i]));
     }
-    return open_joints(e, opts);
+    TRY(open_joints(e, opts));
+    return opts->team ? ll_team_compare(opts->team) : LL_OK;
 }
 
 /* All ones is NaN in every float type, and -1. */
@@ -348,14 +347,21 @@ ll_err ll_exec_open(const ll_program *p, const ll_exec_opts *opts, ll_exec **out
 void ll_exec_close(ll_exec *e)
 {
     if (!e) return;
+    /* Where messages may still come, the memory that they come to stays. */
+    bool quiet = !e->n_flying || ll_comm_drain(e->comm) == LL_OK;
     for (int k = 0; k < e->n_joint; k++) ll_buckets_close(e->joints[k].buckets);
-    if (e->slab && !e->borrowed) munmap(e->slab, slab_bytes(e));
+    if (e->slab && !e->borrowed && quiet) munmap(e->slab, slab_bytes(e));
     ll_arena_free(e->arena);
 }
 
 void *ll_exec_data(const ll_exec *e, int slot, int micro)
 {
     return (char *)e->address[slot] + (size_t)micro * e->p->slots[slot].bytes;
+}
+
+double ll_exec_waited(const ll_exec *e)
+{
+    return e->waited;
 }
 
 size_t ll_exec_bytes(const ll_exec *e)
@@ -406,16 +412,17 @@ static ll_err run_one(ll_exec *e, int i, bool checked)
 {
     bound *b = &e->instrs[i];
     double start = e->profiling || e->trace ? ll_trace_now() : 0;
-    if (e->n_pending) TRY(attend(e, i));
-    if (b->joint >= 0)
-        TRY(start_joint(e, b));
-    else if (b->talk)
-        TRY(ll_talk_run(b->talk, b->call.scratch));
+    if (b->instr->wait)
+        TRY(wait_talk(e, &e->instrs[b->instr->pair]));
+    else if (!b->instr->kernel)
+        TRY(start_talk(e, b));
     else
         TRY(b->instr->kernel(&b->call));
+    if (e->n_flying) TRY(ll_comm_poll(e->comm)); /* kernels are long: what is under way moves on */
     if (e->profiling) e->seconds[i] += ll_trace_now() - start;
-    if (e->trace) trace(e, LL_TRACE_COMPUTE, b->instr->name, b->instr->op, start);
-    return checked ? check_finite(b) : LL_OK;
+    if (e->trace && !b->instr->wait) /* waits are noted by comm */
+        trace(e, LL_TRACE_COMPUTE, b->instr->name, b->instr->op, start);
+    return checked && (b->instr->kernel || b->instr->wait) ? check_finite(b) : LL_OK;
 }
 
 /* The first instruction of this rank, counted over micro-batches, that gave a number that is not
@@ -446,6 +453,7 @@ static ll_err run_section(ll_exec *e, int section, uint64_t step, bool checked)
     culprit bad = {.at = INT32_MAX};
     int from = section ? p->end[section - 1] : 0, to = p->end[section];
     int times = section == LL_MICRO ? p->n_micro : 1;
+    if (e->n_flying && section == LL_MICRO) TRY(wait_all(e));
     if (e->poison && section == LL_MICRO) poison(e);
     for (int m = 0; m < times; m++) {
         for (int i = 0; section == LL_MICRO && i < e->n_moving; i++)
@@ -461,8 +469,6 @@ static ll_err run_section(ll_exec *e, int section, uint64_t step, bool checked)
             snprintf(bad.message, sizeof bad.message, "%s", ll_error_message());
         }
     }
-    /* Results may be looked at after any section but the first. */
-    if (section != LL_MICRO && e->n_pending) TRY(attend(e, p->n_instr));
     if (e->trace) trace(e, LL_TRACE_STEP, names[section], NULL, start);
     return checked ? tell(e, &bad) : LL_OK;
 }

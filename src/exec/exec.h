@@ -33,6 +33,8 @@ void ll_exec_profile(ll_exec *e, bool on);
 const double *ll_exec_seconds(const ll_exec *e);
 /* Instructions and sections are noted there from now on; NULL: no more. */
 void ll_exec_trace(ll_exec *e, ll_trace *t);
+/* Seconds spent waiting for collectives since it was opened: what computing did not hide. */
+double ll_exec_waited(const ll_exec *e);
 size_t ll_exec_bytes(const ll_exec *e); /* as obtained from the system; 0: works in another's */
 
 /* Binds the OpenMP threads to cores, one each, once per process, where there are as many as cores,

@@ -1,7 +1,8 @@
 /* team.c: collectives of programs. A tensor is seen as [outer, dim, inner] around the dimension
  * that is cut or made whole: what goes to one rank is then a range of dim, and one piece of memory
- * only where outer is 1. Otherwise ranges are packed into scratch, one rank's after another's, and
- * what comes is unpacked. */
+ * only where outer is 1. Otherwise ranges are packed by the start, one rank's after another's, and
+ * what has come is unpacked by the wait. */
+#include "base/crc32c.h"
 #include "exec/team.h"
 #include "kern/attr.h"
 
@@ -13,6 +14,7 @@ struct ll_team {
     ll_mesh m;
     int rank;
     ll_comm *group[1 << LL_MAX_AXES]; /* by set of axes; NULL: not made yet */
+    uint32_t noted[1 << LL_MAX_AXES]; /* checksums of the collectives of each */
 };
 
 ll_err ll_team_open(ll_comm *c, const ll_mesh *m, ll_team **out)
@@ -57,6 +59,33 @@ ll_err ll_team_group(ll_team *t, ll_axes axes, ll_comm **out)
         TRY(ll_comm_split(t->c, ll_mesh_color(&t->m, axes, t->rank),
                           ll_mesh_member(&t->m, axes, t->rank), &t->group[axes]));
     *out = t->group[axes];
+    return LL_OK;
+}
+
+/* What tells a collective from others, and is the same on all its ranks. */
+void ll_team_note(ll_team *t, const ll_instr *x)
+{
+    const ll_coll_attr *a = (const ll_coll_attr *)x->attr;
+    const ll_halo_attr *h = (const ll_halo_attr *)x->attr;
+    bool halo = !strcmp(x->op, "halo");
+    int64_t key[2] = {halo ? h->dim : a->dim, halo ? h->extent : a->serial};
+    uint32_t *sum = &t->noted[halo ? h->axes : a->axes];
+    *sum = ll_crc32c(*sum, x->op, strlen(x->op));
+    *sum = ll_crc32c(*sum, key, sizeof key);
+}
+
+ll_err ll_team_compare(ll_team *t)
+{
+    for (int i = 0; i < 1 << LL_MAX_AXES; i++) {
+        if (!t->group[i]) continue;
+        double both[] = {t->noted[i], -(double)t->noted[i]};
+        TRY(ll_comm_allreduce(t->group[i], both, 2, LL_F64, LL_REDUCE_MAX,
+                              &(ll_coll_opts){.site = "order of collectives"}));
+        CHECK(both[0] == -both[1], LL_E_COMM,
+              "ranks %d and others would start different collectives, or in another order: their "
+              "programs were not made of one graph",
+              t->rank);
+    }
     return LL_OK;
 }
 
@@ -108,11 +137,12 @@ struct ll_talk {
     const ll_tensor *in, *out;
     ll_coll_call call;
     /* What goes to each rank, and what comes from each: ranges of in and out; where they begin in
-     * scratch, in bytes. */
+     * what is packed, in bytes. */
     slab *give, *take;
     size_t *give_at, *take_at;
-    size_t given;  /* bytes of the first part of scratch */
-    bool consumes; /* in may be overwritten */
+    size_t given;        /* bytes of what is packed to be sent */
+    char *packing;       /* NULL: works where operand or result lie */
+    ll_request *request; /* under way */
 };
 
 static const char *const names[] = {"all_reduce", "reduce_scatter", "all_gather", "all_to_all",
@@ -198,7 +228,7 @@ static void plan_exchange(ll_talk *t, ll_arena *a, const ll_coll_attr *x, const 
 }
 
 ll_err ll_talk_open(ll_team *team, ll_arena *arena, const ll_instr *instr, const ll_tensor *in,
-                    const ll_tensor *out, ll_talk **talk)
+                    const ll_tensor *out, void *packing, ll_talk **talk)
 {
     static const ll_coll colls[] = {LL_COLL_ALLREDUCE, LL_COLL_REDUCE_SCATTER, LL_COLL_ALLGATHER,
                                     LL_COLL_ALLTOALL, LL_COLL_ALLTOALL};
@@ -206,7 +236,7 @@ ll_err ll_talk_open(ll_team *team, ll_arena *arena, const ll_instr *instr, const
     TRY(find_kind(instr->op, &t->kind));
     const ll_coll_attr *x = (const ll_coll_attr *)instr->attr;
     const ll_halo_attr *h = t->kind == HALO ? (const ll_halo_attr *)instr->attr : NULL;
-    t->consumes = instr->consumes;
+    t->packing = instr->packing ? (char *)packing : NULL;
     TRY(ll_team_group(team, (ll_axes)(h ? h->axes : x->axes), &t->c));
     t->size = ll_comm_size(t->c);
     t->me = ll_comm_rank(t->c);
@@ -230,69 +260,68 @@ ll_err ll_talk_open(ll_team *team, ll_arena *arena, const ll_instr *instr, const
     return LL_OK;
 }
 
-static ll_err all_reduce(ll_talk *t)
+static void give_all(ll_talk *t)
 {
-    size_t n = (size_t)t->call.spec.count * ll_dtype_bytes(t->in->dtype);
-    if (t->in->data != t->out->data && n) memcpy(t->out->data, t->in->data, n);
-    t->call.data = t->out->data;
-    return ll_comm_run(t->c, &t->call);
-}
-
-/* Does some rank's range lie in more than one piece? */
-static bool in_pieces(const slab *s, int n)
-{
-    for (int k = 0; k < n; k++)
-        if (s[k].rows > 1) return true;
-    return false;
-}
-
-static ll_err reduce_scatter(ll_talk *t, char *scratch)
-{
-    bool straight = t->consumes && !in_pieces(t->give, t->size);
-    char *data = straight ? (char *)t->in->data : scratch;
-    for (int k = 0; k < t->size && !straight; k++)
-        pack(scratch + t->give_at[k], (const char *)t->in->data, &t->give[k]);
-    t->call.data = data;
-    TRY(ll_comm_run(t->c, &t->call));
-    size_t n = bytes_of(&t->give[t->me]);
-    if (n) memmove(t->out->data, data + t->give_at[t->me], n);
-    return LL_OK;
-}
-
-static ll_err all_gather(ll_talk *t, char *scratch)
-{
-    bool straight = !in_pieces(t->take, t->size);
-    char *to = straight ? (char *)t->out->data : scratch;
-    size_t n = bytes_of(&t->take[t->me]);
-    if (n) memcpy(to + t->take_at[t->me], t->in->data, n);
-    t->call.data = to;
-    TRY(ll_comm_run(t->c, &t->call));
-    for (int k = 0; k < t->size && !straight; k++)
-        unpack((char *)t->out->data, scratch + t->take_at[k], &t->take[k]);
-    return LL_OK;
-}
-
-static ll_err exchange(ll_talk *t, char *scratch)
-{
-    char *taken = scratch + (t->given + 63) / 64 * 64;
     for (int k = 0; k < t->size; k++)
-        pack(scratch + t->give_at[k], (const char *)t->in->data, &t->give[k]);
-    t->call.data = scratch;
-    t->call.out = taken;
-    TRY(ll_comm_run(t->c, &t->call));
-    for (int k = 0; k < t->size; k++)
-        unpack((char *)t->out->data, taken + t->take_at[k], &t->take[k]);
-    return LL_OK;
+        pack(t->packing + t->give_at[k], (const char *)t->in->data, &t->give[k]);
 }
 
-ll_err ll_talk_run(ll_talk *t, void *scratch)
+static void take_all(ll_talk *t, const char *packed)
 {
+    for (int k = 0; k < t->size; k++)
+        unpack((char *)t->out->data, packed + t->take_at[k], &t->take[k]);
+}
+
+static char *taken(const ll_talk *t)
+{
+    return t->packing + (t->given + 63) / 64 * 64;
+}
+
+ll_err ll_talk_start(ll_talk *t)
+{
+    ll_coll_call *call = &t->call;
+    size_t n;
     switch (t->kind) {
-    case ALL_REDUCE: return all_reduce(t);
-    case REDUCE_SCATTER: return reduce_scatter(t, (char *)scratch);
-    case ALL_GATHER: return all_gather(t, (char *)scratch);
-    default: return exchange(t, (char *)scratch);
+    case ALL_REDUCE:
+        n = (size_t)call->spec.count * ll_dtype_bytes(t->in->dtype);
+        if (t->in->data != t->out->data && n) memcpy(t->out->data, t->in->data, n);
+        call->data = t->out->data;
+        break;
+    case REDUCE_SCATTER:
+        call->data = t->packing ? t->packing : (char *)t->in->data;
+        if (t->packing) give_all(t);
+        break;
+    case ALL_GATHER:
+        call->data = t->packing ? t->packing : (char *)t->out->data;
+        n = bytes_of(&t->take[t->me]);
+        if (n) memcpy((char *)call->data + t->take_at[t->me], t->in->data, n);
+        break;
+    default:
+        give_all(t);
+        call->data = t->packing;
+        call->out = taken(t);
     }
+    return ll_comm_start(t->c, call, &t->request);
+}
+
+ll_err ll_talk_wait(ll_talk *t)
+{
+    ll_request *r = t->request;
+    t->request = NULL;
+    TRY(ll_comm_wait(r));
+    size_t n;
+    switch (t->kind) {
+    case ALL_REDUCE: break;
+    case REDUCE_SCATTER:
+        n = bytes_of(&t->give[t->me]);
+        if (n) memmove(t->out->data, (char *)t->call.data + t->give_at[t->me], n);
+        break;
+    case ALL_GATHER:
+        if (t->packing) take_all(t, t->packing);
+        break;
+    default: take_all(t, taken(t));
+    }
+    return LL_OK;
 }
 
 /* ---- whole tensors ---- */

@@ -23,10 +23,17 @@ int ll_team_rank(const ll_team *t);
 /* Collective, if that set was not asked for before. */
 ll_err ll_team_group(ll_team *t, ll_axes axes, ll_comm **out);
 
-/* Collective over the team, in the order of the program. in and out are read anew in each run. */
+/* Collective over the team, in the order of the program. in and out are read anew in each run.
+ * packing: room of x's packing. */
 ll_err ll_talk_open(ll_team *t, ll_arena *arena, const ll_instr *x, const ll_tensor *in,
-                    const ll_tensor *out, ll_talk **talk);
-ll_err ll_talk_run(ll_talk *t, void *scratch);
+                    const ll_tensor *out, void *packing, ll_talk **talk);
+ll_err ll_talk_start(ll_talk *t);
+ll_err ll_talk_wait(ll_talk *t);
+/* Takes down the collectives of a program, one by one in the order of their starts; then,
+ * collective over the team: fails on every rank of a group where they are not the same on all of
+ * it. */
+void ll_team_note(ll_team *t, const ll_instr *x);
+ll_err ll_team_compare(ll_team *t);
 
 /* Copies from a whole tensor the piece of this type; and a piece into its whole. */
 void ll_piece_cut(const ll_type *type, const ll_piece *piece, const void *whole, void *data);

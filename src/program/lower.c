@@ -1,4 +1,4 @@
-/* lower.c: a graph becomes a program: passes, order, memory, kernels. */
+/* lower.c: a graph becomes a program: passes, order (order.c), memory (memory.c), kernels. */
 #include "kern/attr.h"
 #include "pass/pass.h"
 #include "program/memory.h"
@@ -65,138 +65,6 @@ static ll_err keep_old_values(ll_graph *g, int n_micro)
     return LL_OK;
 }
 
-/* ---- order: micro-batch nodes, then what results need, then the rest ---- */
-
-static bool is_accum(const ll_node *n)
-{
-    return !strcmp(n->op->name, "accum");
-}
-
-static void mark_ancestors(const ll_graph *g, bool *wanted)
-{
-    for (int i = g->n_node - 1; i >= 0; i--) {
-        if (!wanted[i]) continue;
-        for (int k = 0; k < g->nodes[i].n_in; k++) {
-            int m = ll_value_of(g, g->nodes[i].in[k])->node;
-            if (m >= 0) wanted[m] = true;
-        }
-    }
-}
-
-static int section_of(const bool *micro, const bool *report, int node)
-{
-    return micro[node] ? LL_MICRO : report[node] ? LL_REPORT : LL_UPDATE;
-}
-
-/* With several micro-batches, what runs once a step may read only means over them, and what is the
- * same in all of them; and nobody may read a mean before the last one. */
-static ll_err check_sections(const ll_graph *g, const bool *micro, ll_arena *arena)
-{
-    const bool *varies = ll_varying(g, arena);
-    for (int i = 0; i < g->n_node; i++) {
-        const ll_node *n = &g->nodes[i];
-        for (int k = 0; k < n->n_in; k++) {
-            const ll_value *v = ll_value_of(g, n->in[k]);
-            CHECK(micro[i] || !varies[n->in[k].id], LL_E_GRAPH,
-                  "%s runs once a step but reads %s of one micro-batch: declare results before "
-                  "ll_minimize",
-                  n->name, v->node < 0 ? v->name : g->nodes[v->node].name);
-            CHECK(!micro[i] || v->node < 0 || !is_accum(&g->nodes[v->node]), LL_E_GRAPH,
-                  "%s runs in each micro-batch but reads a mean over all of them", n->name);
-        }
-    }
-    for (int i = 0; i < g->n_result; i++)
-        CHECK(!varies[g->results[i].value.id], LL_E_GRAPH,
-              "result %s is another one in each micro-batch: declare it before ll_minimize",
-              g->results[i].name);
-    for (int i = 0; i < g->n_update; i++)
-        CHECK(!varies[g->updates[i].next.id], LL_E_GRAPH,
-              "the update of %s is another one in each micro-batch",
-              ll_value_of(g, g->updates[i].input)->name);
-    return LL_OK;
-}
-
-/* Which nodes run in each micro-batch, and which of the others results need. Without a mean over
- * micro-batches, there is one of them, and it is what results need. */
-static ll_err find_sections(const ll_graph *g, int n_micro, ll_arena *arena, bool *micro,
-                            bool *report)
-{
-    bool any = false;
-    for (int i = 0; i < g->n_node; i++) any |= micro[i] = is_accum(&g->nodes[i]);
-    mark_ancestors(g, micro);
-    for (int i = 0; i < g->n_result; i++) {
-        int m = ll_value_of(g, g->results[i].value)->node;
-        if (m >= 0) report[m] = true;
-    }
-    mark_ancestors(g, report);
-    CHECK(any || n_micro == 1, LL_E_ARG,
-          "%d micro-batches, but the graph has no ll_minimize to "
-          "average over them",
-          n_micro);
-    if (!any) memcpy(micro, report, sizeof *micro * (size_t)g->n_node);
-    return n_micro > 1 ? check_sections(g, micro, arena) : LL_OK;
-}
-
-/* A collective that makes a mean whole: it runs with the last micro-batch, while what comes before
- * it in the network is still differentiated. */
-static bool joins_last(const ll_graph *g, int node)
-{
-    const ll_node *n = &g->nodes[node];
-    int m = n->op->collective ? ll_value_of(g, n->in[0])->node : -1;
-    return m >= 0 && is_accum(&g->nodes[m]);
-}
-
-static void place_node(ll_order *o, int node, int n_micro)
-{
-    o->place[node] = -1;
-    if (ll_is_alias(&o->g->nodes[node], n_micro)) return;
-    o->place[node] = o->n;
-    o->node[o->n++] = node;
-}
-
-/* Means and the collectives on them come as early as they can, the rest in the graph's order. */
-static void place_micro(ll_order *o, const bool *micro, int n_micro, ll_arena *arena)
-{
-    const ll_graph *g = o->g;
-    int *next = LL_NEW_ARRAY(arena, int, g->n_node + 1); /* of those that wait for the same node */
-    int *first = LL_NEW_ARRAY(arena, int, g->n_node + 1);
-    for (int i = g->n_node - 1; i >= 0; i--) {
-        const ll_node *n = &g->nodes[i];
-        int m = n->n_in == 1 ? ll_value_of(g, n->in[0])->node : -1;
-        if (!micro[i] || m < 0 || !(is_accum(n) || joins_last(g, i))) continue;
-        next[i] = first[m];
-        first[m] = i + 1;
-    }
-    for (int i = 0; i < g->n_node; i++) {
-        const ll_node *n = &g->nodes[i];
-        int m = n->n_in == 1 ? ll_value_of(g, n->in[0])->node : -1;
-        if (!micro[i] || (m >= 0 && (is_accum(n) || joins_last(g, i)))) continue;
-        place_node(o, i, n_micro);
-        for (int k = first[i]; k; k = next[k - 1]) {
-            place_node(o, k - 1, n_micro);
-            for (int j = first[k - 1]; j; j = next[j - 1]) place_node(o, j - 1, n_micro);
-        }
-    }
-}
-
-static ll_err find_order(const ll_graph *g, int n_micro, ll_arena *arena, ll_order *o)
-{
-    bool *micro = LL_NEW_ARRAY(arena, bool, g->n_node + 1);
-    bool *report = LL_NEW_ARRAY(arena, bool, g->n_node + 1);
-    TRY(find_sections(g, n_micro, arena, micro, report));
-    for (int i = 0; i < g->n_node; i++) micro[i] |= joins_last(g, i);
-    *o = (ll_order){.g = g, .n_micro = n_micro};
-    o->node = LL_NEW_ARRAY(arena, int, g->n_node + 1);
-    o->place = LL_NEW_ARRAY(arena, int, g->n_node + 1);
-    for (int s = 0; s < LL_N_SECTION; s++) {
-        if (s == LL_MICRO) place_micro(o, micro, n_micro, arena);
-        for (int i = 0; i < g->n_node && s != LL_MICRO; i++)
-            if (section_of(micro, report, i) == s) place_node(o, i, n_micro);
-        o->end[s] = o->n;
-    }
-    return LL_OK;
-}
-
 /* ---- instructions ---- */
 
 double ll_graph_flops(const ll_graph *g)
@@ -231,62 +99,10 @@ static void fill_tensors(const ll_program *p, const int *slots, int n, ll_tensor
         t[i] = (ll_tensor){NULL, p->slots[slots[i]].type.dtype, p->slots[slots[i]].type.shape};
 }
 
-static int readers(const ll_graph *g, ll_val v)
-{
-    int n = 0;
-    for (int i = 0; i < g->n_node; i++)
-        for (int k = 0; k < g->nodes[i].n_in; k++) n += g->nodes[i].in[k].id == v.id;
-    for (int i = 0; i < g->n_result; i++) n += g->results[i].value.id == v.id;
-    for (int i = 0; i < g->n_update; i++) n += g->updates[i].next.id == v.id;
-    return n;
-}
-
-/* Whether v's bytes, through aliases, are read by one node alone. */
-static bool read_once(const ll_graph *g, ll_val v, int n_micro)
-{
-    for (;;) {
-        int m = ll_value_of(g, v)->node;
-        if (m < 0 || readers(g, v) != 1) return false;
-        if (!ll_is_alias(&g->nodes[m], n_micro)) return true;
-        v = g->nodes[m].in[0];
-    }
-}
-
-/* Is a range of this dimension one piece of memory? */
-static bool outermost(const ll_shape *s, int64_t dim)
-{
-    int64_t n = 1;
-    for (int d = 0; d < dim; d++) n *= s->d[d];
-    return n == 1;
-}
-
-/* Room to pack what a collective sends, and what it receives. */
-static size_t packing(const ll_program *p, const ll_node *n, const ll_instr *x)
-{
-    const ll_slot *in = &p->slots[x->in[0]], *out = &p->slots[x->out[0]];
-    const ll_coll_attr *a = (const ll_coll_attr *)n->attr;
-    if (!strcmp(n->op->name, "all_reduce")) return 0;
-    if (!strcmp(n->op->name, "all_gather"))
-        return outermost(&in->type.shape, a->dim) ? 0 : out->bytes;
-    if (!strcmp(n->op->name, "reduce_scatter"))
-        return x->consumes && outermost(&in->type.shape, a->dim) ? 0 : in->bytes;
-    if (strcmp(n->op->name, "halo")) return in->bytes + out->bytes + 128;
-    const ll_halo_attr *h = (const ll_halo_attr *)n->attr;
-    int64_t own = in->type.shape.d[h->dim];
-    /* Each neighbour is sent at most what this rank owns. */
-    int64_t wanted = 0;
-    for (int k = 0; k < LL_HALO_MAX; k++) {
-        int64_t w = h->need[2 * k + 1] - h->need[2 * k];
-        wanted += w < own ? w : own;
-    }
-    return (own ? in->bytes / (size_t)own * (size_t)wanted : 0) + out->bytes + 128;
-}
-
 static size_t scratch_of(const ll_program *p, const ll_node *n, const ll_instr *x)
 {
     ll_tensor in[LL_MAX_IN], out[LL_MAX_OUT];
-    if (n->op->collective) return packing(p, n, x);
-    if (strcmp(p->machine, "cpu") || !n->op->cpu_scratch) return 0;
+    if (n->op->collective || strcmp(p->machine, "cpu") || !n->op->cpu_scratch) return 0;
     fill_tensors(p, x->in, x->n_in, in);
     fill_tensors(p, x->out, x->n_out, out);
     ll_kcall c = {.attr = x->attr,
@@ -326,7 +142,6 @@ static ll_err add_instr(ll_program *p, const ll_graph *g, const ll_node *n)
     x->flops = ll_node_flops(g, n);
     x->bytes = slot_bytes(p, x->in, x->n_in) + slot_bytes(p, x->out, x->n_out);
     TRY(choose_kernel(p, g, n, &x->kernel));
-    x->consumes = n->op->collective && read_once(g, n->in[0], p->n_micro);
     x->scratch = scratch_of(p, n, x);
     if (x->scratch > p->scratch_bytes) p->scratch_bytes = x->scratch;
     return LL_OK;
@@ -340,6 +155,29 @@ static ll_err add_copy(ll_program *p, const ll_graph *g, ll_pair u)
     n.attr = LL_NEW_ARRAY(p->arena, char, op->attr_size);
     n.name = ll_arena_printf(p->arena, "%s.copy", ll_value_of(g, u.input)->name);
     return add_instr(p, g, &n);
+}
+
+/* What a start has besides, or its wait. */
+static ll_err add_position(ll_program *p, const ll_order *o, const ll_places *lay, int at)
+{
+    int node = o->node[at];
+    const ll_node *n = &o->g->nodes[node];
+    ll_instr *x = &p->instrs[at];
+    if (o->wait[at]) {
+        *x = (ll_instr){.name = p->instrs[o->place[node]].name, .op = "wait", .wait = true};
+        x->n_out = n->n_out;
+        x->out = slots_of(p, n->out, n->n_out);
+        x->pair = o->place[node];
+        p->n_instr++;
+    } else
+        TRY(add_instr(p, o->g, n));
+    x->last = at < o->end[LL_MICRO] && o->last[node];
+    if (o->wait[at] || !n->op->collective) return LL_OK;
+    x->pair = o->done[node];
+    x->consumes = o->flight[node].consumes;
+    x->packing = o->flight[node].packing;
+    if (x->packing) x->packing_at = lay->offset[lay->packing[node]];
+    return LL_OK;
 }
 
 static void add_slots(ll_program *p, const ll_graph *g, const ll_places *lay)
@@ -374,14 +212,11 @@ static ll_err build(ll_program *p, ll_graph *g)
     ll_order o;
     ll_places lay;
     TRY(keep_old_values(g, p->n_micro));
-    TRY(find_order(g, p->n_micro, p->arena, &o));
+    TRY(ll_find_order(g, p->n_micro, p->arena, &o));
     ll_plan_memory(&o, p->arena, &lay);
     add_slots(p, g, &lay);
     p->instrs = LL_NEW_ARRAY(p->arena, ll_instr, o.n + g->n_update + 1);
-    for (int i = 0; i < o.n; i++) {
-        TRY(add_instr(p, g, &g->nodes[o.node[i]]));
-        p->instrs[i].last = i < o.end[LL_MICRO] && joins_last(g, o.node[i]);
-    }
+    for (int i = 0; i < o.n; i++) TRY(add_position(p, &o, &lay, i));
     memcpy(p->end, o.end, sizeof p->end);
     for (int i = 0; i < g->n_update; i++)
         if (!lay.in_place[i]) TRY(add_copy(p, g, g->updates[i]));

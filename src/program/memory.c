@@ -3,7 +3,8 @@
  * Values first become storages: an alias shares its operand's; a result takes over the storage of
  * an operand that dies with the instruction, where its op can work in place; the next value of a
  * parameter is written into the parameter itself when the update makes it and nothing reads the old
- * one any more. Then storages are placed, largest first, each at the lowest offset where it
+ * one any more. A collective's room for packing is a storage too; what it uses lives until its
+ * wait. Then storages are placed, largest first, each at the lowest offset where it
  * overlaps no placed storage that lives at the same time. The sum of live bytes at the busiest
  * instruction is the bound no plan can beat; it is kept beside the result. */
 #include "program/memory.h"
@@ -50,7 +51,7 @@ static size_t round_up(size_t bytes)
     return (bytes + ALIGN - 1) / ALIGN * ALIGN;
 }
 
-static size_t value_bytes(const ll_value *v)
+size_t ll_value_bytes(const ll_value *v)
 {
     return (size_t)ll_numel(&v->type.shape) * ll_dtype_bytes(v->type.dtype);
 }
@@ -79,7 +80,9 @@ static void find_last_uses(planner *p)
     for (int i = g->n_node - 1; i >= 0; i--) {
         const ll_node *n = &g->nodes[i];
         bool alias = ll_is_alias(n, p->o->n_micro);
-        int at = alias ? p->last_use[n->out[0].id] : p->o->place[i];
+        int at = alias                   ? p->last_use[n->out[0].id]
+                 : p->o->flight[i].holds ? p->o->done[i]
+                                         : p->o->place[i];
         for (int k = 0; k < n->n_in; k++)
             if (p->last_use[n->in[k].id] < at) p->last_use[n->in[k].id] = at;
     }
@@ -89,7 +92,7 @@ static void find_last_uses(planner *p)
 static bool may_lie_on(const planner *p, const ll_node *n, int o, int k, size_t bytes)
 {
     const ll_value *v = ll_value_of(p->g, n->in[k]);
-    if (value_bytes(v) != bytes) return false;
+    if (ll_value_bytes(v) != bytes) return false;
     if (o == 0 && n->op->in_place >> k & 1) return true;
     if (strncmp(n->op->name, "fused", 5)) return n->op->elementwise;
     const ll_fused_attr *a = (const ll_fused_attr *)n->attr;
@@ -112,7 +115,7 @@ static bool may_overwrite(const planner *p, int u, const ll_node *n, int at, int
 /* A dying operand whose storage result o may take over, or -1. */
 static int dying_operand(const planner *p, const ll_node *n, int at, int o)
 {
-    size_t bytes = value_bytes(ll_value_of(p->g, n->out[o]));
+    size_t bytes = ll_value_bytes(ll_value_of(p->g, n->out[o]));
     for (int k = 0; k < n->n_in; k++) {
         int s = storage_of(p, n->in[k]);
         if (p->s[s].region != LL_WORK || p->s[s].last != at || p->s[s].bytes != bytes) continue;
@@ -122,14 +125,15 @@ static int dying_operand(const planner *p, const ll_node *n, int at, int o)
     return -1;
 }
 
-static void place_results(planner *p, const ll_node *n, int at)
+static void place_results(planner *p, int node, int at)
 {
+    const ll_node *n = &p->g->nodes[node];
     /* what adds up over micro-batches is wanted from the first instruction on */
     bool accum = !strcmp(n->op->name, "accum");
     for (int o = 0; o < n->n_out; o++) {
         int id = n->out[o].id, u = p->update[id], s;
-        size_t bytes = value_bytes(&p->g->values[id]);
-        int last = p->last_use[id] < at ? at : p->last_use[id];
+        size_t bytes = ll_value_bytes(&p->g->values[id]);
+        int done = p->o->done[node], last = p->last_use[id] < done ? done : p->last_use[id];
         if (u >= 0 && may_overwrite(p, u, n, at, o)) {
             s = storage_of(p, p->g->updates[u].input);
             p->s[s].last = p->o->n;
@@ -144,6 +148,17 @@ static void place_results(planner *p, const ll_node *n, int at)
     }
 }
 
+/* A collective's result is there from its start or from its wait on, what it packs in between. */
+static void place_position(planner *p, int at)
+{
+    const ll_order *o = p->o;
+    int node = o->node[at];
+    const ll_flight *f = &o->flight[node];
+    if (!p->g->nodes[node].op->collective || f->early != o->wait[at]) place_results(p, node, at);
+    if (f->packing && !o->wait[at])
+        p->out->packing[node] = new_storage(p, f->packing, at, o->done[node], LL_WORK);
+}
+
 static void find_storages(planner *p)
 {
     const ll_graph *g = p->g;
@@ -152,9 +167,9 @@ static void find_storages(planner *p)
         if (v->node >= 0) continue;
         size_t copies = v->kind == LL_BATCH ? (size_t)p->o->n_micro : 1;
         p->out->storage[i] =
-            new_storage(p, copies * value_bytes(v), 0, p->last_use[i], LL_PERSISTENT);
+            new_storage(p, copies * ll_value_bytes(v), 0, p->last_use[i], LL_PERSISTENT);
     }
-    for (int at = 0; at < p->o->n; at++) place_results(p, &g->nodes[p->o->node[at]], at);
+    for (int at = 0; at < p->o->n; at++) place_position(p, at);
     for (int i = 0; i < p->n; i++) /* what reads it may run with the last micro-batch alone */
         if (p->s[i].adds_up && p->s[i].last < p->o->end[LL_MICRO])
             p->s[i].last = p->o->end[LL_MICRO];
@@ -237,7 +252,8 @@ void ll_plan_memory(const ll_order *o, ll_arena *arena, ll_places *out)
     *out = (ll_places){.storage = LL_NEW_ARRAY(arena, int, g->n_value),
                        .in_place = LL_NEW_ARRAY(arena, bool, g->n_update + 1)};
     planner p = {.o = o, .g = g, .arena = arena, .out = out};
-    p.s = LL_NEW_ARRAY(arena, storage, g->n_value);
+    out->packing = LL_NEW_ARRAY(arena, int, g->n_node + 1);
+    p.s = LL_NEW_ARRAY(arena, storage, g->n_value + g->n_node);
     p.last_use = LL_NEW_ARRAY(arena, int, g->n_value);
     p.update = LL_NEW_ARRAY(arena, int, g->n_value);
     find_last_uses(&p);

@@ -1,4 +1,5 @@
-/* memory.h: which values share bytes, and where in the slab they lie. */
+/* memory.h: the order of a program (order.c), which values share bytes, and where in the slab they
+ * lie (memory.c). */
 #pragma once
 #include "program/program.h"
 
@@ -6,25 +7,40 @@
 extern "C" {
 #endif
 
-/* A graph's nodes in the order they run. */
+/* A collective while it is under way: from its start to its wait. */
+typedef struct ll_flight {
+    size_t packing; /* bytes of room for what is sent, and what is received */
+    bool early;     /* the result is written from the start on; else by the wait */
+    bool holds;     /* the operand is in use until the wait; else until the start */
+    bool consumes;  /* nobody reads the operand after it: it may be overwritten */
+} ll_flight;
+
+/* A graph's nodes in the order they run. A collective is there twice: its start and its wait. */
 typedef struct ll_order {
     const ll_graph *g;
     int *node;  /* [n] node indices */
-    int *place; /* node index -> position, -1: does not run (aliases) */
+    bool *wait; /* [n] this is a collective's wait */
+    int *place; /* node index -> position of it, or of its start; -1: does not run (aliases) */
+    int *done;  /* node index -> position of its wait; of others: place */
+    bool *last; /* node index -> of the micro-batches, runs in the last alone */
+    ll_flight *flight; /* of collectives */
     int n;
     int end[LL_N_SECTION];
     int n_micro;
 } ll_order;
+ll_err ll_find_order(const ll_graph *g, int n_micro, ll_arena *arena, ll_order *o);
 
 /* Whether a node's result is just its operand's bytes in this program. */
 bool ll_is_alias(const ll_node *n, int n_micro);
 /* The value whose bytes v is, through aliases. */
 ll_val ll_alias_root(const ll_graph *g, ll_val v, int n_micro);
+size_t ll_value_bytes(const ll_value *v);
 
 typedef struct ll_places {
     int *storage; /* value -> storage */
     ll_region *region;
     size_t *offset; /* storage -> bytes into its region */
+    int *packing;   /* node -> storage of the room it packs in, where it does */
     int *input;     /* storage -> the input that it is, 0: none */
     bool *in_place; /* update i writes straight into its input */
     size_t persistent_bytes, work_bytes, ideal_work_bytes;

@@ -21,12 +21,21 @@ static void put_instr(ll_buf *b, const ll_program *p, int i)
 {
     const ll_instr *x = &p->instrs[i];
     ll_buf_printf(b, "%5d  %-32s ", i, x->name);
+    if (x->wait) ll_buf_printf(b, "wait for %d: ", x->pair);
     put_slots(b, p, x->out, x->n_out);
-    ll_buf_printf(b, " = %s(", x->op);
+    if (x->wait) {
+        ll_buf_puts(b, "\n");
+        return;
+    }
+    ll_buf_printf(b, " = %s%s(", x->kernel ? "" : "start ", x->op);
     put_slots(b, p, x->in, x->n_in);
     ll_buf_puts(b, ")");
     char text[LL_NUMBER_TEXT];
     if (x->flops) ll_buf_printf(b, "  %sflop", ll_text_count(x->flops, text));
+    if (!x->kernel) ll_buf_printf(b, "  until %d", x->pair);
+    if (x->packing)
+        ll_buf_printf(b, "  packed in w+%zu %s", x->packing_at,
+                      ll_text_bytes((double)x->packing, text));
     if (x->scratch) ll_buf_printf(b, "  scratch %s", ll_text_bytes((double)x->scratch, text));
     ll_buf_puts(b, "\n");
 }

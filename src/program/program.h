@@ -8,7 +8,10 @@
  * 3. Three sections: `micro` runs once per micro-batch, `report` (what results need) and `update`
  *    run once a step. Only `update` writes parameters and state. So a result can be looked at
  *    before they change, and keeps showing what it was when they have.
- * 4. Batch slots hold all micro-batches, one after another. */
+ * 4. A collective is two instructions. Between its start and its wait its result and its room for
+ *    packing are its own, and so is its operand, if its wait comes after the start. All ranks start
+ *    their collectives in the same order.
+ * 5. Batch slots hold all micro-batches, one after another. */
 #pragma once
 #include "ir/op.h"
 #include "kern/kern.h"
@@ -32,11 +35,14 @@ typedef struct ll_slot {
 } ll_slot;
 
 typedef struct ll_instr {
-    const char *name; /* the node's */
-    const char *op;
-    ll_kernel *kernel; /* NULL: a collective */
+    const char *name;  /* the node's */
+    const char *op;    /* of a wait: "wait" */
+    ll_kernel *kernel; /* NULL: a collective's start, or its wait */
     bool last;         /* of the micro-batches, runs in the last alone */
     bool consumes;     /* a collective whose operand nobody reads after it: it may be overwritten */
+    bool wait;         /* the result of instruction `pair` has come after it */
+    int pair;          /* of a start its wait, of a wait its start */
+    size_t packing, packing_at; /* of a start: its room, and where in the work region */
     const void *attr;
     int n_in, n_out;
     int *in, *out; /* slots */

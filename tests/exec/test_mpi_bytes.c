@@ -52,7 +52,7 @@ static double stated(ll_session *s)
     double sum = 0;
     for (int i = 0; i < p->n_instr; i++) {
         const ll_instr *x = &p->instrs[i];
-        if (x->kernel || !ll_op_find(x->op)->collective) continue;
+        if (x->kernel || x->wait) continue;
         int times = i < p->end[LL_MICRO] && !x->last ? p->n_micro : 1;
         sum += times * ll_collective_sent(ll_team_mesh(ll_session_team(s)), x->op, x->attr,
                                           &p->slots[x->in[0]].type);

@@ -1,10 +1,13 @@
 /* test_memory.c: programs run on a shadow of their memory. Each 64 bytes of the slab remember which
  * value was written there last, and in which micro-batch. An instruction's operands must be there
  * when it reads them, and results and next values when the step is over. The shadow knows the
- * program's instructions and the graph's values, and nothing of how memory was planned. */
+ * program's instructions and the graph's values, and nothing of how memory was planned. What a
+ * collective works in while it is under way (its room for packing; else its result or, if it is a
+ * reduce-scatter, its operand) must be as its start left it when its wait comes. */
 #include "exec/session.h"
 #include "op/op_int.h"
-#include "pass/pass.h"
+#include "base/text.h"
+#include "pass/partition.h"
 #include "pass/random_graph.h"
 
 #include <setjmp.h>
@@ -30,6 +33,8 @@ typedef struct shadow {
     cell *cells[2]; /* of each region */
     int *root;      /* value -> the value whose bytes it is */
     bool *micro;    /* value -> made once in each micro-batch */
+    int *at;        /* start -> the micro-batch it ran in */
+    int n_flying;
 } shadow;
 
 static size_t cells_of(size_t bytes)
@@ -72,6 +77,7 @@ static void find_facts(shadow *s, ll_arena *a)
     const ll_graph *g = s->g;
     s->root = LL_NEW_ARRAY(a, int, g->n_value);
     s->micro = LL_NEW_ARRAY(a, bool, g->n_value);
+    s->at = LL_NEW_ARRAY(a, int, s->p->n_instr + 1);
     for (int i = 0; i < g->n_value; i++) s->root[i] = i;
     for (int i = 0; i < g->n_node; i++) {
         const ll_node *n = &g->nodes[i];
@@ -138,10 +144,64 @@ static void check_overlaps(const shadow *s, const ll_instr *x)
 
 /* ---- a step ---- */
 
+static bool holds_operand(const ll_instr *x)
+{
+    return !x->packing && !strcmp(x->op, "reduce_scatter");
+}
+
+static cell *packing_of(const shadow *s, const ll_instr *x)
+{
+    assert_int_equal(x->packing_at % CELL, 0);
+    assert_true(x->packing_at + x->packing <= s->p->work_bytes);
+    return s->cells[LL_WORK] + x->packing_at / CELL;
+}
+
+/* Its mark is on what it works in: no value has a number below 0. */
+static void run_start(shadow *s, int i, int m)
+{
+    const ll_instr *x = &s->p->instrs[i];
+    int v = s->root[x->in[0]];
+    expect(s, x->name, x->in[0], v, s->micro[v] ? m : -1);
+    if (!x->packing) check_overlaps(s, x);
+    cell *c = packing_of(s, x);
+    for (size_t k = 0; k < cells_of(x->packing); k++) c[k] = (cell){-1 - i, m};
+    if (!x->packing && !holds_operand(x)) write_slot(s, x->out[0], -1 - i, m);
+    assert_true(x->pair > i && s->p->instrs[x->pair].wait && s->p->instrs[x->pair].pair == i);
+}
+
+static void run_wait(shadow *s, int i)
+{
+    int start = s->p->instrs[i].pair, v = s->root[s->p->instrs[start].in[0]];
+    const ll_instr *x = &s->p->instrs[start];
+    int m = s->at[start], out = x->out[0];
+    const cell *c = packing_of(s, x);
+    for (size_t k = 0; k < cells_of(x->packing); k++)
+        if (c[k].value != -1 - start || c[k].micro != m)
+            fail_msg("%s: what %s packed was overwritten", s->what, x->name);
+    if (holds_operand(x))
+        expect(s, "wait", x->in[0], v, s->micro[v] ? m : -1);
+    else if (!x->packing)
+        expect(s, "wait", out, -1 - start, m);
+    if (start >= s->p->end[LL_MICRO]) m = -1;
+    write_slot(s, out, out, m);
+    s->n_flying--;
+}
+
 static void run_instr(shadow *s, int i, int m)
 {
     const ll_instr *x = &s->p->instrs[i];
     bool micro = i < s->p->end[LL_MICRO], update = i >= s->p->end[LL_REPORT];
+    if (x->last && m < s->p->n_micro - 1) return;
+    if (x->wait) {
+        run_wait(s, i);
+        return;
+    }
+    if (!x->kernel) {
+        s->at[i] = micro ? m : s->p->n_micro - 1;
+        s->n_flying++;
+        run_start(s, i, s->at[i]);
+        return;
+    }
     for (int k = 0; k < x->n_in; k++) {
         int v = s->root[x->in[k]], last = micro ? m : s->p->n_micro - 1;
         expect(s, x->name, x->in[k], v, s->micro[v] ? last : -1);
@@ -166,6 +226,7 @@ static void run_step(shadow *s)
     for (int m = 0; m < p->n_micro; m++)
         for (int i = 0; i < p->end[LL_MICRO]; i++) run_instr(s, i, m);
     for (int i = p->end[LL_MICRO]; i < p->n_instr; i++) run_instr(s, i, 0);
+    assert_int_equal(s->n_flying, 0);
     for (int i = 0; i < p->n_result; i++) {
         int v = s->root[p->results[i].slot];
         expect(s, p->results[i].name, p->results[i].slot, v, s->micro[v] ? p->n_micro - 1 : -1);
@@ -263,6 +324,69 @@ static void test_models(void **state)
         }
 }
 
+/* The starts of a rank's program, in order. */
+static char *starts_of(const ll_graph *part, ll_arena *a)
+{
+    ll_program *p;
+    ll_buf b = {.arena = a};
+    must(ll_lower(part, &(ll_lower_opts){.machine = "cpu", .n_micro = 2}, &p), "starts");
+    for (int i = 0; i < p->n_instr; i++) {
+        const ll_instr *x = &p->instrs[i];
+        if (x->kernel || x->wait) continue;
+        bool halo = !strcmp(x->op, "halo");
+        ll_buf_printf(&b, "%s %lld, ", x->op,
+                      halo ? (long long)((const ll_halo_attr *)x->attr)->extent
+                           : (long long)((const ll_coll_attr *)x->attr)->serial);
+    }
+    ll_program_free(p);
+    ll_buf_puts(&b, "");
+    return b.text;
+}
+
+/* Each rank's program; and all start their collectives in one order. */
+static void check_mesh(const char *name, const char *mesh, int zero)
+{
+    ll_graph *g = model(name, 12, zero == 1 ? "adamw" : "sgd");
+    ll_arena *a = ll_arena_new();
+    ll_mesh m;
+    ll_placement *place;
+    char what[64], *first = NULL;
+    must(ll_mesh_parse(mesh, &m), mesh);
+    must(ll_place(g, &(ll_place_opts){.mesh = &m, .zero = zero}, &place), mesh);
+    for (int r = 0; r < m.n_rank; r++) {
+        ll_graph *part;
+        must(ll_partition(place, r, &part), mesh);
+        snprintf(what, sizeof what, "%s on %s, zero %d, rank %d", name, mesh, zero, r);
+        for (int n_micro = 1; n_micro <= 2; n_micro++)
+            for (int fuse = 0; fuse < 2; fuse++)
+                check_graph(what, part, (setting){"cpu", false, fuse, n_micro});
+        char *starts = starts_of(part, a);
+        if (!first) first = starts;
+        assert_true(strlen(first) > 0);
+        assert_string_equal(first, starts);
+        ll_graph_free(part);
+    }
+    ll_placement_free(place);
+    ll_arena_free(a);
+    ll_graph_free(g);
+}
+
+static void test_meshes(void **state)
+{
+    (void)state;
+    for (int zero = 0; zero <= 3; zero++) {
+        check_mesh("gpt", "data=2", zero);
+        check_mesh("lenet5", "data=3", zero);
+        check_mesh("gpt", "data=2,tensor=2", zero);
+    }
+    check_mesh("gpt", "tensor=3", 0);
+    check_mesh("gpt", "tensor=2,sequence=2", 0);
+    check_mesh("lenet5", "height=2,width=2", 0);
+    check_mesh("lenet5", "data=2,height=3", 1);
+    check_mesh("lenet5", "channel=2,filter=2", 0);
+    check_mesh("mlp", "rows=2,cols=2", 0);
+}
+
 static void test_random_graphs(void **state)
 {
     (void)state;
@@ -287,6 +411,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_models),
+        cmocka_unit_test(test_meshes),
         cmocka_unit_test(test_random_graphs),
     };
     return cmocka_run_group_tests_name("memory", tests, NULL, NULL);

@@ -1,0 +1,473 @@
+/* order.c: in which order a program's nodes run, and when its collectives are started and awaited.
+ *
+ * Nodes run in the graph's order, with these departures.
+ *   1. Three sections: micro-batch nodes, then what results need, then the rest.
+ *   2. A collective is two moments: its start, which is its place among the nodes, and its wait,
+ *      right before the first node that reads its result. Where that node comes up and others of
+ *      the next few are ready, those go first.
+ *   3. Means, and collectives that sum, start as soon as their operand is made. Of the
+ *      reduce-scatters no more than MOST_SCATTERS are under way, for each holds a gradient.
+ *   4. Other collectives take memory: they start where the collective before them did.
+ *   5. A collective on an input (a parameter that is stored cut, gathered for its use) could start
+ *      at any time. It is started when the last large one before it is about to be used: so one
+ *      large parameter, and the small ones on the way to it, are under way while another is at
+ *      work. Large: not smaller than their mean.
+ *   6. After the micro-batches, what reads the collectives that were started first comes first, and
+ *      every collective starts as soon as its operand is made.
+ *
+ *     layer       gather w1   [w1] x -> a   gather w2   [w2] a -> b   gather w3   [w3] b -> c
+ *     program     start w1, start w2, wait w1, a, start w3, wait w2, b, wait w3, c
+ *
+ * Every rank starts its collectives in one order: it follows from the graph's order and from whole
+ * sizes, which all ranks have in common. In which order they are awaited does not matter: whoever
+ * waits for one has started all before it, so the first of all that are awaited is started
+ * everywhere, or will be. */
+#include "kern/attr.h"
+#include "pass/pass.h"
+#include "program/memory.h"
+
+enum { LOOK_AHEAD = 24, MOST_SCATTERS = 2 };
+
+typedef struct orderer {
+    const ll_graph *g;
+    ll_order *o;
+    ll_arena *arena;
+    bool *micro, *report;
+    bool *placed, *is_flying; /* of nodes: has run or started; is under way */
+    int *flying, n_flying;    /* those under way, oldest first */
+    int *list, n;             /* the section's nodes */
+    int *first, *next;        /* of each node, those that come right behind it; indices + 1 */
+} orderer;
+
+/* ---- sections ---- */
+
+static bool is_accum(const ll_node *n)
+{
+    return !strcmp(n->op->name, "accum");
+}
+
+static void mark_ancestors(const ll_graph *g, bool *wanted)
+{
+    for (int i = g->n_node - 1; i >= 0; i--) {
+        if (!wanted[i]) continue;
+        for (int k = 0; k < g->nodes[i].n_in; k++) {
+            int m = ll_value_of(g, g->nodes[i].in[k])->node;
+            if (m >= 0) wanted[m] = true;
+        }
+    }
+}
+
+static int section_of(const bool *micro, const bool *report, int node)
+{
+    return micro[node] ? LL_MICRO : report[node] ? LL_REPORT : LL_UPDATE;
+}
+
+/* With several micro-batches, what runs once a step may read only means over them, and what is the
+ * same in all of them; and nobody may read a mean before the last one. */
+static ll_err check_sections(const ll_graph *g, const bool *micro, ll_arena *arena)
+{
+    const bool *varies = ll_varying(g, arena);
+    for (int i = 0; i < g->n_node; i++) {
+        const ll_node *n = &g->nodes[i];
+        for (int k = 0; k < n->n_in; k++) {
+            const ll_value *v = ll_value_of(g, n->in[k]);
+            CHECK(micro[i] || !varies[n->in[k].id], LL_E_GRAPH,
+                  "%s runs once a step but reads %s of one micro-batch: declare results before "
+                  "ll_minimize",
+                  n->name, v->node < 0 ? v->name : g->nodes[v->node].name);
+            CHECK(!micro[i] || v->node < 0 || !is_accum(&g->nodes[v->node]), LL_E_GRAPH,
+                  "%s runs in each micro-batch but reads a mean over all of them", n->name);
+        }
+    }
+    for (int i = 0; i < g->n_result; i++)
+        CHECK(!varies[g->results[i].value.id], LL_E_GRAPH,
+              "result %s is another one in each micro-batch: declare it before ll_minimize",
+              g->results[i].name);
+    for (int i = 0; i < g->n_update; i++)
+        CHECK(!varies[g->updates[i].next.id], LL_E_GRAPH,
+              "the update of %s is another one in each micro-batch",
+              ll_value_of(g, g->updates[i].input)->name);
+    return LL_OK;
+}
+
+/* Which nodes run in each micro-batch, and which of the others results need. Without a mean over
+ * micro-batches, there is one of them, and it is what results need. */
+static ll_err find_sections(const ll_graph *g, int n_micro, ll_arena *arena, bool *micro,
+                            bool *report)
+{
+    bool any = false;
+    for (int i = 0; i < g->n_node; i++) any |= micro[i] = is_accum(&g->nodes[i]);
+    mark_ancestors(g, micro);
+    for (int i = 0; i < g->n_result; i++) {
+        int m = ll_value_of(g, g->results[i].value)->node;
+        if (m >= 0) report[m] = true;
+    }
+    mark_ancestors(g, report);
+    CHECK(any || n_micro == 1, LL_E_ARG,
+          "%d micro-batches, but the graph has no ll_minimize to "
+          "average over them",
+          n_micro);
+    if (!any) memcpy(micro, report, sizeof *micro * (size_t)g->n_node);
+    return n_micro > 1 ? check_sections(g, micro, arena) : LL_OK;
+}
+
+/* A collective that makes a mean whole: it runs with the last micro-batch, while what comes before
+ * it in the network is still differentiated. */
+static bool joins_last(const ll_graph *g, int node)
+{
+    const ll_node *n = &g->nodes[node];
+    int m = n->op->collective ? ll_value_of(g, n->in[0])->node : -1;
+    return m >= 0 && is_accum(&g->nodes[m]);
+}
+
+/* ---- what a collective needs while it is under way ---- */
+
+static int readers(const ll_graph *g, ll_val v)
+{
+    int n = 0;
+    for (int i = 0; i < g->n_node; i++)
+        for (int k = 0; k < g->nodes[i].n_in; k++) n += g->nodes[i].in[k].id == v.id;
+    for (int i = 0; i < g->n_result; i++) n += g->results[i].value.id == v.id;
+    for (int i = 0; i < g->n_update; i++) n += g->updates[i].next.id == v.id;
+    return n;
+}
+
+/* Whether v's bytes, through aliases, are read by one node alone. */
+static bool read_once(const ll_graph *g, ll_val v, int n_micro)
+{
+    for (;;) {
+        int m = ll_value_of(g, v)->node;
+        if (m < 0 || readers(g, v) != 1) return false;
+        if (!ll_is_alias(&g->nodes[m], n_micro)) return true;
+        v = g->nodes[m].in[0];
+    }
+}
+
+/* Is a range of this dimension one piece of memory? */
+static bool outermost(const ll_shape *s, int64_t dim)
+{
+    int64_t n = 1;
+    for (int d = 0; d < dim; d++) n *= s->d[d];
+    return n == 1;
+}
+
+/* Room for what goes to each rank, and for what comes: bytes. */
+static size_t exchanged(const ll_node *n, const ll_value *in, const ll_value *out)
+{
+    size_t given = ll_value_bytes(in), taken = ll_value_bytes(out);
+    if (!strcmp(n->op->name, "halo")) {
+        const ll_halo_attr *h = (const ll_halo_attr *)n->attr;
+        /* Each neighbour is sent at most what this rank owns. */
+        int64_t own = in->type.shape.d[h->dim], wanted = 0;
+        for (int k = 0; k < LL_HALO_MAX; k++) {
+            int64_t w = h->need[2 * k + 1] - h->need[2 * k];
+            wanted += w < own ? w : own;
+        }
+        given = own ? given / (size_t)own * (size_t)wanted : 0;
+    }
+    return given + taken + 128;
+}
+
+static ll_flight flight_of(const ll_graph *g, const ll_node *n, int n_micro)
+{
+    const ll_value *in = ll_value_of(g, n->in[0]), *out = ll_value_of(g, n->out[0]);
+    const ll_coll_attr *a = (const ll_coll_attr *)n->attr;
+    ll_flight f = {.consumes = read_once(g, n->in[0], n_micro)};
+    if (!strcmp(n->op->name, "all_reduce")) {
+        f.early = true;
+    } else if (!strcmp(n->op->name, "all_gather")) {
+        f.early = outermost(&in->type.shape, a->dim);
+        f.packing = f.early ? 0 : ll_value_bytes(out);
+    } else if (!strcmp(n->op->name, "reduce_scatter")) {
+        f.holds = f.consumes && outermost(&in->type.shape, a->dim);
+        f.packing = f.holds ? 0 : ll_value_bytes(in);
+    } else
+        f.packing = exchanged(n, in, out);
+    return f;
+}
+
+/* ---- starts and waits ---- */
+
+/* The node that makes v's bytes; -1: none, v is an input. */
+static int maker(const orderer *q, ll_val v)
+{
+    return ll_value_of(q->g, ll_alias_root(q->g, v, q->o->n_micro))->node;
+}
+
+static void put(orderer *q, int node, bool wait)
+{
+    ll_order *o = q->o;
+    o->wait[o->n] = wait;
+    o->node[o->n++] = node;
+}
+
+static void await_node(orderer *q, int node)
+{
+    int n = 0;
+    for (int i = 0; i < q->n_flying; i++)
+        if (q->flying[i] != node) q->flying[n++] = q->flying[i];
+    q->n_flying = n;
+    q->is_flying[node] = false;
+    q->o->done[node] = q->o->n;
+    put(q, node, true);
+}
+
+static bool is_scatter(const orderer *q, int node)
+{
+    return !strcmp(q->g->nodes[node].op->name, "reduce_scatter");
+}
+
+/* Waits for the oldest reduce-scatters, where there are too many. */
+static void make_way(orderer *q)
+{
+    int n = 0, oldest = -1;
+    for (int i = q->n_flying - 1; i >= 0; i--)
+        if (is_scatter(q, q->flying[i])) n++, oldest = q->flying[i];
+    if (n >= MOST_SCATTERS) await_node(q, oldest);
+}
+
+static void place_node(orderer *q, int node)
+{
+    if (is_scatter(q, node)) make_way(q);
+    q->o->place[node] = q->o->done[node] = q->o->n;
+    q->placed[node] = true;
+    put(q, node, false);
+    if (!q->g->nodes[node].op->collective) return;
+    q->is_flying[node] = true;
+    q->flying[q->n_flying++] = node;
+}
+
+/* Waits for what a node reads. */
+static void await_operands(orderer *q, int node)
+{
+    const ll_node *n = &q->g->nodes[node];
+    for (int k = 0; k < n->n_in; k++) {
+        int m = maker(q, n->in[k]);
+        if (m >= 0 && q->is_flying[m]) await_node(q, m);
+    }
+}
+
+/* Has everything that a node reads been made, and arrived? */
+static bool is_ready(const orderer *q, int node)
+{
+    const ll_node *n = &q->g->nodes[node];
+    for (int k = 0; k < n->n_in; k++) {
+        int m = maker(q, n->in[k]);
+        if (m >= 0 && (!q->placed[m] || q->is_flying[m])) return false;
+    }
+    return true;
+}
+
+/* One of the next few nodes of the list that can run while the one at `at` waits; -1: none.
+ * Collectives keep their order, and those on inputs their places. */
+static int find_other(const orderer *q, int at)
+{
+    bool first = !q->g->nodes[q->list[at]].op->collective;
+    for (int i = at + 1; i < q->n && i <= at + LOOK_AHEAD; i++) {
+        int node = q->list[i];
+        const ll_node *n = &q->g->nodes[node];
+        if (q->placed[node]) continue;
+        bool may = !n->op->collective || (first && maker(q, n->in[0]) >= 0);
+        if (may && is_ready(q, node)) return node;
+        first &= !n->op->collective;
+    }
+    return -1;
+}
+
+static void place_list(orderer *q)
+{
+    for (int at = 0; at < q->n;) {
+        int node = q->list[at];
+        int other = q->placed[node] || is_ready(q, node) ? -1 : find_other(q, at);
+        if (other >= 0) {
+            place_node(q, other);
+            continue;
+        }
+        if (!q->placed[node]) {
+            await_operands(q, node);
+            place_node(q, node);
+        }
+        at++;
+    }
+}
+
+/* ---- lists of sections ---- */
+
+/* The node that this one comes right behind; -1: it keeps its place in the graph. Means and sums
+ * take no more memory than their operand: they come as early as they can. So does every collective
+ * outside of micro-batches. */
+static int leader(const orderer *q, int node)
+{
+    const ll_node *n = &q->g->nodes[node];
+    bool sums = !strcmp(n->op->name, "all_reduce") || is_scatter(q, node);
+    bool once = n->op->collective && !q->micro[node];
+    if (n->n_in != 1 || !(is_accum(n) || sums || once || q->o->last[node])) return -1;
+    int m = maker(q, n->in[0]);
+    int section = section_of(q->micro, q->report, node);
+    return m >= 0 && section_of(q->micro, q->report, m) == section ? m : -1;
+}
+
+static void list_behind(orderer *q, int node)
+{
+    if (!ll_is_alias(&q->g->nodes[node], q->o->n_micro)) q->list[q->n++] = node;
+    for (int k = q->first[node]; k; k = q->next[k - 1]) list_behind(q, k - 1);
+}
+
+/* A section's nodes in the graph's order but for those that follow a leader; of those, which have
+ * this key (NULL: all). */
+static void list_nodes(orderer *q, int section, const int *key, int want)
+{
+    for (int i = 0; i < q->g->n_node; i++)
+        if (section_of(q->micro, q->report, i) == section && (!key || key[i] == want) &&
+            leader(q, i) < 0)
+            list_behind(q, i);
+}
+
+static void find_followers(orderer *q)
+{
+    q->next = LL_NEW_ARRAY(q->arena, int, q->g->n_node + 1);
+    q->first = LL_NEW_ARRAY(q->arena, int, q->g->n_node + 1);
+    for (int i = q->g->n_node - 1; i >= 0; i--) {
+        int m = leader(q, i);
+        q->o->place[i] = q->o->done[i] = -1;
+        if (m < 0 || ll_is_alias(&q->g->nodes[i], q->o->n_micro)) continue;
+        q->next[i] = q->first[m];
+        q->first[m] = i + 1;
+    }
+}
+
+/* Elements of an input in the whole: the same number on every rank. */
+static int64_t whole_size(const orderer *q, int node)
+{
+    const ll_value *v =
+        ll_value_of(q->g, ll_alias_root(q->g, q->g->nodes[node].in[0], q->o->n_micro));
+    return ll_numel(v->piece ? &v->piece->whole : &v->type.shape);
+}
+
+/* Moves collectives on inputs ahead. */
+static void list_loose(orderer *q)
+{
+    int *list = LL_NEW_ARRAY(q->arena, int, q->n + 1), n = 0;
+    int *loose = LL_NEW_ARRAY(q->arena, int, q->n + 1), n_loose = 0, seen = 0, next = 0;
+    double sum = 0;
+    for (int i = 0; i < q->n; i++) {
+        const ll_node *x = &q->g->nodes[q->list[i]];
+        if (!x->op->collective || maker(q, x->in[0]) >= 0) continue;
+        sum += (double)whole_size(q, q->list[i]);
+        loose[n_loose++] = q->list[i];
+    }
+    for (int i = 0; i < q->n; i++) {
+        if (seen == n_loose || q->list[i] != loose[seen]) {
+            list[n++] = q->list[i];
+            continue;
+        }
+        int until = ++seen; /* the next large one */
+        while (until < n_loose && (double)whole_size(q, loose[until]) * n_loose < sum) until++;
+        for (; next <= until && next < n_loose; next++) list[n++] = loose[next];
+    }
+    memcpy(q->list, list, sizeof *list * (size_t)n);
+}
+
+/* Moves collectives on what was made long before to where the collective before them starts, so
+ * that no more than one of them takes memory early. */
+static void list_ahead(orderer *q)
+{
+    int *at = LL_NEW_ARRAY(q->arena, int, q->g->n_node + 1); /* places in the list, from 1 on */
+    int before = 0;
+    for (int i = 0; i < q->n; i++) {
+        int node = q->list[i], to = i;
+        const ll_node *n = &q->g->nodes[node];
+        int m = n->op->collective ? maker(q, n->in[0]) : -1;
+        if (m >= 0) to = at[m] > before ? at[m] : before;
+        for (int k = i; k > to; k--) {
+            q->list[k] = q->list[k - 1];
+            at[q->list[k]] = k + 1;
+        }
+        q->list[to] = node;
+        at[node] = to + 1;
+        if (n->op->collective) before = i + 1;
+    }
+}
+
+/* What is ready when the collectives started first have come goes first: each node by the latest
+ * of them that it depends on. Nodes stay behind their operands. */
+static void list_by_arrival(orderer *q, int section)
+{
+    const ll_graph *g = q->g;
+    int *key = LL_NEW_ARRAY(q->arena, int, g->n_node + 1);
+    for (int i = 0; i < q->n_flying; i++) key[q->flying[i]] = i + 1;
+    for (int i = 0; i < g->n_node; i++) {
+        if (section_of(q->micro, q->report, i) < section) continue;
+        for (int k = 0; k < g->nodes[i].n_in; k++) {
+            int m = maker(q, g->nodes[i].in[k]);
+            if (m >= 0 && key[m] > key[i]) key[i] = key[m];
+        }
+    }
+    for (int k = 0; k <= q->n_flying; k++) list_nodes(q, section, key, k);
+}
+
+static bool is_result(const orderer *q, int node)
+{
+    for (int i = 0; i < q->g->n_result; i++)
+        if (maker(q, q->g->results[i].value) == node) return true;
+    return false;
+}
+
+/* What must have come before a section is over: with several micro-batches, what each of them
+ * starts; results, before they are looked at; in the end everything. */
+static void end_section(orderer *q, int section)
+{
+    ll_order *o = q->o;
+    for (int i = 0; i < q->n_flying;) {
+        int node = q->flying[i];
+        if (section == LL_UPDATE || (section == LL_REPORT && is_result(q, node)) ||
+            (section == LL_MICRO && o->n_micro > 1 && !o->last[node]))
+            await_node(q, node);
+        else
+            i++;
+    }
+    o->end[section] = o->n;
+}
+
+static void new_order(orderer *q, int n_micro)
+{
+    int n = q->g->n_node + 1;
+    *q->o = (ll_order){.g = q->g, .n_micro = n_micro};
+    q->o->node = LL_NEW_ARRAY(q->arena, int, 2 * n);
+    q->o->wait = LL_NEW_ARRAY(q->arena, bool, 2 * n);
+    q->o->place = LL_NEW_ARRAY(q->arena, int, n);
+    q->o->done = LL_NEW_ARRAY(q->arena, int, n);
+    q->o->last = LL_NEW_ARRAY(q->arena, bool, n);
+    q->o->flight = LL_NEW_ARRAY(q->arena, ll_flight, n);
+    q->micro = LL_NEW_ARRAY(q->arena, bool, n);
+    q->report = LL_NEW_ARRAY(q->arena, bool, n);
+    q->placed = LL_NEW_ARRAY(q->arena, bool, n);
+    q->is_flying = LL_NEW_ARRAY(q->arena, bool, n);
+    q->flying = LL_NEW_ARRAY(q->arena, int, n);
+    q->list = LL_NEW_ARRAY(q->arena, int, n);
+}
+
+ll_err ll_find_order(const ll_graph *g, int n_micro, ll_arena *arena, ll_order *o)
+{
+    orderer q = {.g = g, .o = o, .arena = arena};
+    new_order(&q, n_micro);
+    TRY(find_sections(g, n_micro, arena, q.micro, q.report));
+    for (int i = 0; i < g->n_node; i++) {
+        o->last[i] = joins_last(g, i);
+        q.micro[i] |= o->last[i];
+        if (g->nodes[i].op->collective) o->flight[i] = flight_of(g, &g->nodes[i], n_micro);
+    }
+    find_followers(&q);
+    for (int s = 0; s < LL_N_SECTION; s++) {
+        q.n = 0;
+        if (s == LL_MICRO) {
+            list_nodes(&q, s, NULL, 0);
+            list_loose(&q);
+            list_ahead(&q);
+        } else
+            list_by_arrival(&q, s);
+        place_list(&q);
+        end_section(&q, s);
+    }
+    return LL_OK;
+}
