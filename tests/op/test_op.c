@@ -7,6 +7,8 @@
  *   gradient   against finite differences in f64 (relative error < 1e-6), and again one order up
  *   micro      gradients accumulated over two micro-steps are the mean of the two
  *   split      each loop that may be cut, in 2 and 3 uneven parts, reassembled, is the whole
+ *   same bits  the fast kernel gives the same bits in such parts and on 1, 2 and 3 threads: exact
+ *              mode rests on it (sums: of whole numbers in f64; what has an expansion: not)
  *   expand     the expansion gives what the op gives
  *
  * Outputs are poisoned before each call. The seed is printed and can be set: SEED=7 test_op.
@@ -25,7 +27,7 @@
 #include <cmocka.h>
 
 static uint64_t seed = 1;
-static bool whole_numbers; /* what draw gives */
+static bool whole_numbers, wild; /* what draw gives; wild: among others, large and tiny ones */
 static const char *only;
 
 typedef struct trial {
@@ -58,6 +60,8 @@ static double draw(const trial *t, int operand, int64_t i, uint64_t salt)
                                    (uint64_t)(t->limit[operand] ? t->limit[operand] : 3));
     double v = ll_normal_at(seed, stream, (uint64_t)i);
     if (whole_numbers) return t->limit[operand] ? fabs(rint(1e3 * v)) + 1 : rint(1e3 * v);
+    if (wild && i % 3001 == 3) return 1e7 * fabs(v);
+    if (wild && i % 3001 == 5) return 1e-39 * fabs(v);
     return t->limit[operand] ? fabs(v) + 0.2 : v;
 }
 
@@ -474,9 +478,9 @@ static int dim_of(const int8_t map[LL_MAX_DIMS], int loop)
     return -1;
 }
 
-/* Runs one part of a cut loop and puts its results into place. */
-static void run_part(const trial *t, const ll_loops *l, int loop, ll_range r, const ll_tensor *in,
-                     const ll_tensor *sum)
+/* Runs one part of a cut loop and puts its results into place. threads 0: the reference kernel. */
+static void run_part(const trial *t, int threads, const ll_loops *l, int loop, ll_range r,
+                     const ll_tensor *in, const ll_tensor *sum)
 {
     ll_tensor pin[LL_MAX_IN], pout[LL_MAX_OUT];
     ll_part part = {.attr = ll_arena_copy(t->arena, t->attr, t->op->attr_size)};
@@ -495,12 +499,25 @@ static void run_part(const trial *t, const ll_loops *l, int loop, ll_range r, co
         if (d >= 0) type.shape.d[d] = r.to - r.from;
         pout[o] = (ll_tensor){new_data(t, &type), type.dtype, type.shape};
     }
-    call(t, t->op->ref, false, part.attr, 1, pin, pout);
+    call(t, threads ? t->op->cpu : t->op->ref, threads > 0, part.attr, threads, pin, pout);
     for (int o = 0; o < t->n_out; o++) {
         int d = dim_of(l->out[o], loop);
         copy_mode m = d >= 0 ? PASTE : l->combine[loop] == LL_MAX ? MAX : ADD;
         copy_part(&sum[o], &pout[o], d, d >= 0 ? r.from : 0, m);
     }
+}
+
+/* All parts of a cut loop, put together. */
+static void run_parts(const trial *t, int threads, const ll_loops *l, int k, int parts,
+                      const ll_tensor *in, ll_tensor *sum)
+{
+    new_outputs(t, sum);
+    for (int o = 0; o < t->n_out; o++)
+        for (int64_t i = 0; i < ll_numel(&sum[o].shape); i++)
+            ll_store(sum[o].data, sum[o].dtype, i, l->combine[k] == LL_MAX ? -1e30 : 0);
+    for (int i = 0; i < parts; i++)
+        run_part(t, threads, l, k,
+                 (ll_range){i * l->extent[k] / parts, (i + 1) * l->extent[k] / parts}, in, sum);
 }
 
 /* The worst difference of parts put together, over the tolerance; what: of which loop. */
@@ -517,14 +534,7 @@ static double worst_split(const trial *t, char what[32])
     for (int k = 0; k < l.n; k++)
         for (int parts = 2; parts <= 3 && l.combine[k] != LL_WHOLE; parts++) {
             if (l.extent[k] < parts) continue;
-            new_outputs(t, sum);
-            for (int o = 0; o < t->n_out; o++)
-                for (int64_t i = 0; i < ll_numel(&sum[o].shape); i++)
-                    ll_store(sum[o].data, sum[o].dtype, i, l.combine[k] == LL_MAX ? -1e30 : 0);
-            for (int i = 0; i < parts; i++)
-                run_part(t, &l, k,
-                         (ll_range){i * l.extent[k] / parts, (i + 1) * l.extent[k] / parts}, in,
-                         sum);
+            run_parts(t, 0, &l, k, parts, in, sum);
             for (int o = 0; o < t->n_out; o++) {
                 double bar = tolerance(want[o].dtype), d = worst_difference(&want[o], &sum[o]);
                 if (d <= bar || d / (bar + 1e-30) <= worst) continue;
@@ -562,6 +572,70 @@ static void test_wrong_rules(void **state)
         if (!(worst_split(&t, what) > 1)) fail_msg("a wrong rule of %s passes", names[i]);
         ll_arena_free(t.arena);
     }
+}
+
+/* ---- the same bits ---- */
+
+static void check_bits(const trial *t, const char *what, const ll_tensor *want,
+                       const ll_tensor *got)
+{
+    for (int o = 0; o < t->n_out; o++) {
+        size_t size = ll_dtype_bytes(want[o].dtype);
+        const char *a = (const char *)want[o].data, *b = (const char *)got[o].data;
+        for (int64_t i = 0; i < ll_numel(&want[o].shape); i++, a += size, b += size)
+            if (memcmp(a, b, size))
+                fail_msg("%s, trial \"%s\", %s: element %lld of result %d is %.9g, not %.9g (seed "
+                         "%llu)",
+                         t->op->name, t->text, what, (long long)i, o, ll_load(b, want[o].dtype, 0),
+                         ll_load(a, want[o].dtype, 0), (unsigned long long)seed);
+    }
+}
+
+/* Whole on one thread against each loop in parts, and on more threads. */
+static void hold_bits(const trial *t)
+{
+    ll_loops l;
+    ll_tensor in[LL_MAX_IN], want[LL_MAX_OUT], got[LL_MAX_OUT];
+    char what[64];
+    must(ll_loops_of(t->op, t->attr, t->n_in, t->in, t->n_out, t->out, &l), t, "loops");
+    for (int i = 0; i < t->n_in; i++) in[i] = new_input(t, i, &t->in[i], 0);
+    new_outputs(t, want);
+    call(t, t->op->cpu, true, t->attr, 1, in, want);
+    for (int threads = 1; threads <= 3; threads++) {
+        new_outputs(t, got);
+        call(t, t->op->cpu, true, t->attr, threads, in, got);
+        snprintf(what, sizeof what, "%d threads", threads);
+        check_bits(t, what, want, got);
+        for (int k = 0; k < l.n; k++)
+            for (int parts = 2; parts <= 3 && l.combine[k] != LL_WHOLE; parts++) {
+                if (l.extent[k] < parts) continue;
+                run_parts(t, threads, &l, k, parts, in, got);
+                snprintf(what, sizeof what, "loop %c in %d parts on %d threads", l.letter[k], parts,
+                         threads);
+                check_bits(t, what, want, got);
+            }
+    }
+}
+
+static void test_same_bits(const trial *t, bool first)
+{
+    if (t->op->expand || has_narrow(t)) return;
+    if (t->op->sum && !t->op->picks) {
+        if (!t->op->f64) return;
+        trial w = widened(t);
+        whole_numbers = true;
+        hold_bits(&w);
+        whole_numbers = false;
+        return;
+    }
+    hold_bits(t);
+    if (!first || !t->op->elementwise) return;
+    trial large = *t; /* vectors and what is left of them, more threads than one */
+    for (int i = 0; i < t->n_in; i++) large.in[i].shape = LL_SHAPE(3, 7001);
+    infer_outputs(&large);
+    wild = true;
+    hold_bits(&large);
+    wild = false;
 }
 
 /* ---- expansion ---- */
@@ -625,6 +699,7 @@ static void test_trial(const ll_op *op, const char *text, bool first)
     test_in_place(&t);
     test_f64(&t);
     test_split(&t);
+    test_same_bits(&t, first);
     if (!empty(&t)) {
         test_gradient(&t, 1);
         test_micro(&t);
