@@ -13,6 +13,7 @@ static const ll_op accum = {
     .flop = 2,
     .no_grad = true,
     .linear = true,
+    .f64 = true,
     .ref = accum_ref,
     .cpu = accum_cpu,
     .trials = {"f32[7,3]", "f32[]", "f32[0]"},

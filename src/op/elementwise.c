@@ -340,8 +340,8 @@ static const ll_attr_field number[] = {LL_FIELD(ll_number_attr, value, LL_A_F64)
 static const ll_attr_field to_type[] = {LL_FIELD(ll_cast_attr, dtype, LL_A_DTYPE), {0}};
 
 #define OP(fn, fl)                                                                                 \
-    .name = #fn, .n_out = 1, .flop = fl, .elementwise = true, .ew = LL_EW_##fn, .ref = fn##_ref,   \
-    .cpu = fn##_cpu
+    .name = #fn, .n_out = 1, .flop = fl, .elementwise = true, .ew = LL_EW_##fn, .f64 = true,       \
+    .ref = fn##_ref, .cpu = fn##_cpu
 #define OP1(fn, fl) OP(fn, fl), .n_in = 1, .dims = "* -> *", .infer = infer, .grad = fn##_grad
 #define OP2(fn) OP(fn, 1), .n_in = 2, .dims = "*, * -> *", .infer = infer
 #define TRIALS1 .trials = {"f32[7,3]", "f32[1]", "f32[2,0,3]", "f32[]"}

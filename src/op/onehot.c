@@ -58,6 +58,7 @@ static const ll_op onehot = {
     .infer = infer,
     .split = split,
     .no_grad = true,
+    .f64 = true,
     .ref = onehot_ref,
     .cpu = onehot_cpu,
     .trials = {"i32[7]<5 {size=5, from=0, dtype=f32}", "i32[2,3]<9 {size=4, from=3, dtype=f32}",

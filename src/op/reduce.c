@@ -99,6 +99,7 @@ static void expand_sumsq(ll_graph *g, const void *attr, const ll_val *in, int n_
 static const ll_attr_field attrs[] = {LL_FIELD(ll_spec_attr, spec, LL_A_SPEC), {0}};
 #define REDUCE_OP                                                                                  \
     .n_in = 1, .n_out = 1, .attr_size = sizeof(ll_spec_attr), .attrs = attrs, .loops = loops,      \
+    .f64 = true,                                                                                   \
     .trials = {"f32[2,5,1,3] {spec=\"nhwc->c\"}",  "f32[7,5] {spec=\"nc->n\"}",                    \
                "f32[2,3,5,3] {spec=\"nhwc->nc\"}", "f32[3,7] {spec=\"ab->\"}",                     \
                "f32[5,3] {spec=\"ab->ab\"}",       "f32[2,3,5,2] {spec=\"abcd->ac\"}",             \

@@ -82,14 +82,10 @@ static ll_err choose_kernel(const ll_program *p, const ll_graph *g, const ll_nod
     if (n->op->collective) return LL_OK;
     CHECK(*out, LL_E_GRAPH, "%s: machine %s has no kernel for %s", n->name, p->machine,
           n->op->name);
-    bool f64 = false;
-    for (int i = 0; cpu && i < n->n_in + n->n_out; i++)
-        f64 |= ll_dtype_of(g, i < n->n_in ? n->in[i] : n->out[i - n->n_in]) == LL_F64;
-    if (!f64 || n->op->f64) return LL_OK;
-    CHECK(n->op->sum, LL_E_GRAPH,
-          "%s is %s of f64, which machine cpu has no kernel for: use machine ref", n->name,
-          n->op->name);
-    *out = n->op->ref; /* exact sums */
+    for (int i = 0; cpu && !n->op->f64 && i < n->n_in + n->n_out; i++)
+        CHECK(ll_dtype_of(g, i < n->n_in ? n->in[i] : n->out[i - n->n_in]) != LL_F64, LL_E_GRAPH,
+              "%s is %s of f64, which machine cpu has no kernel for: use machine ref", n->name,
+              n->op->name);
     return LL_OK;
 }
 

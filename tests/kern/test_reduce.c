@@ -1,9 +1,9 @@
 /* sum, amax and sumsq on the CPU against the reference kernels: every pattern of dimensions that
  * stay and vanish, odd sizes, 1 to 3 threads, which must agree to the bit; NaN and inf; and how
- * exact a sum of ten million numbers is. */
+ * exact a sum of ten million numbers is. In f64 of whole numbers: to the bit. */
 #include "kern/tensors.h"
 
-ll_kernel sum_ref, amax_ref, sumsq_ref, sum_cpu, amax_cpu, sumsq_cpu;
+ll_kernel sum_ref, amax_ref, absmax_ref, sumsq_ref, sum_cpu, amax_cpu, absmax_cpu, sumsq_cpu;
 ll_scratch reduce_cpu_scratch;
 
 static void one(const char *spec, ll_dtype dtype, ll_shape shape)
@@ -14,11 +14,13 @@ static void one(const char *spec, ll_dtype dtype, ll_shape shape)
     for (const char *s = strchr(spec, '>') + 1; *s; s++)
         to.d[to.n++] = shape.d[strchr(spec, *s) - spec];
     ll_tensor x = new_random(dtype, shape, 3), want = new_tensor(LL_F64, to);
+    for (int64_t i = 0; dtype == LL_F64 && i < ll_numel(&shape); i++)
+        ((double *)x.data)[i] = rint(1e3 * ((double *)x.data)[i]);
     double count = (double)ll_numel(&shape) / fmax(1, (double)ll_numel(&to));
-    static ll_kernel *const plain[] = {sum_ref, amax_ref, sumsq_ref};
-    static ll_kernel *const fast[] = {sum_cpu, amax_cpu, sumsq_cpu};
-    for (int k = 0; k < 3; k++) {
-        bool max = k == 1;
+    static ll_kernel *const plain[] = {sum_ref, amax_ref, sumsq_ref, absmax_ref};
+    static ll_kernel *const fast[] = {sum_cpu, amax_cpu, sumsq_cpu, absmax_cpu};
+    for (int k = 0; k < 4; k++) {
+        bool max = k % 2;
         call(plain[k], NULL, &attr, 1, &x, 1, &want, 1);
         ll_tensor got[3];
         for (int t = 0; t < 3; t++) {
@@ -26,7 +28,7 @@ static void one(const char *spec, ll_dtype dtype, ll_shape shape)
             call(fast[k], reduce_cpu_scratch, &attr, 1, &x, 1, &got[t], t + 1);
             assert_memory_equal(got[0].data, got[t].data, bytes_of(&got[0]));
         }
-        double near = dtype == LL_BF16 ? 8e-3 : 1e-6;
+        double near = dtype == LL_BF16 ? 8e-3 : dtype == LL_F64 ? 0 : 1e-6;
         check_near(spec, &want, &got[0],
                    max ? (dtype == LL_BF16 ? 8e-3 : 0) : near * sqrt(count + 1));
         for (int t = 0; t < 3; t++) free_tensor(&got[t]);
@@ -42,15 +44,20 @@ static void test_columns(void **state)
                          cols[] = {1, 2, 3, 6, 10, 31, 64, 257};
     for (int r = 0; r < 8; r++)
         for (int c = 0; c < 8; c++) {
-            one("nc->c", LL_F32, LL_SHAPE(rows[r], cols[c]));
-            one("nc->n", LL_F32, LL_SHAPE(rows[r], cols[c]));
-            one("nc->", LL_F32, LL_SHAPE(rows[r], cols[c]));
-            one("nhc->nc", LL_F32, LL_SHAPE(5, rows[r], cols[c]));
+            ll_dtype t = (r + c) % 2 ? LL_F64 : LL_F32;
+            one("nc->c", t, LL_SHAPE(rows[r], cols[c]));
+            one("nc->n", t, LL_SHAPE(rows[r], cols[c]));
+            one("nc->", t, LL_SHAPE(rows[r], cols[c]));
+            one("nhc->nc", t, LL_SHAPE(5, rows[r], cols[c]));
         }
     one("nc->c", LL_F32, LL_SHAPE(3, 5003));
     one("nc->c", LL_F32, LL_SHAPE(700, 2049));
     one("nc->n", LL_F32, LL_SHAPE(3, 20011));
     one("nhwc->c", LL_F32, LL_SHAPE(16, 28, 28, 6));
+    one("nc->c", LL_F64, LL_SHAPE(3, 5003));
+    one("nc->n", LL_F64, LL_SHAPE(3, 20011));
+    one("nc->", LL_F64, LL_SHAPE(3, 20011));
+    one("nhwc->c", LL_F64, LL_SHAPE(16, 28, 28, 6));
 }
 
 /* All subsets of up to five dimensions. */
@@ -71,6 +78,7 @@ static void test_patterns(void **state)
                 for (int i = 0; i < n; i++)
                     if (keep >> i & 1) *at++ = (char)('a' + i);
                 one(spec, LL_F32, shape);
+                one(spec, LL_F64, shape);
             }
 }
 
@@ -78,7 +86,7 @@ static void test_types_and_nothing(void **state)
 {
     (void)state;
     for (ll_dtype t = LL_F64; t <= LL_I32; t++)
-        if (t != LL_F16 && t != LL_F64) one("nc->c", t, LL_SHAPE(5, 7));
+        if (t != LL_F16) one("nc->c", t, LL_SHAPE(5, 7));
     one("nc->c", LL_F32, LL_SHAPE(0, 7)); /* sums 0, largest -inf */
     one("nc->n", LL_F32, LL_SHAPE(7, 0));
     one("nc->c", LL_F32, LL_SHAPE(7, 0));

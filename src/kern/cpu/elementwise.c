@@ -1,11 +1,11 @@
 /* elementwise.c: an elementwise op by itself is a chain of one step; and accum. Chains compute in
- * f32: f64 tensors, and arithmetic on i32, whose large values f32 would round, go through the
- * reference loops. */
+ * f32: for f64 tensors, and arithmetic on i32, whose large values f32 would round, there are loops
+ * in f64. */
 #include "kern/cpu/chain.h"
 
 #include <omp.h>
 
-#define X(name, n, value) ll_kernel name##_ref, name##_cpu;
+#define X(name, n, value) ll_kernel name##_cpu;
 LL_EW(X)
 #undef X
 ll_kernel fused_cpu, accum_cpu, accum_ref;
@@ -17,9 +17,14 @@ static bool fits_f32(const ll_kcall *c, ll_ew op)
     return from != LL_I32 || (op == LL_EW_cast && to != LL_I32);
 }
 
-static ll_err run(const ll_kcall *c, ll_ew op, ll_kernel *exact)
+static ll_err run(const ll_kcall *c, ll_ew op)
 {
-    if (!fits_f32(c, op)) return exact(c);
+    bool number = op == LL_EW_scale || op == LL_EW_shift;
+    double k = number ? ((const ll_number_attr *)c->attr)->value : 0;
+    if (!fits_f32(c, op)) {
+        ll_elementwise_f64(c, op, k);
+        return LL_OK;
+    }
     ll_fused_attr f;
     f.n_in = c->n_in;
     f.n_out = 1;
@@ -31,8 +36,6 @@ static ll_err run(const ll_kcall *c, ll_ew op, ll_kernel *exact)
         f.period[i] = ll_numel(&f.shape);
         f.repeat[i] = 1;
     }
-    bool number = op == LL_EW_scale || op == LL_EW_shift;
-    double k = number ? ((const ll_number_attr *)c->attr)->value : 0;
     f.step[0] = (ll_fused_step){k, (int16_t)op, 0, 1, 2};
     ll_chain_run(&f, c->in, c->out, c->threads);
     return LL_OK;
@@ -41,7 +44,7 @@ static ll_err run(const ll_kcall *c, ll_ew op, ll_kernel *exact)
 #define X(name, n, value)                                                                          \
     ll_err name##_cpu(const ll_kcall *c)                                                           \
     {                                                                                              \
-        return run(c, LL_EW_##name, name##_ref);                                                   \
+        return run(c, LL_EW_##name);                                                               \
     }
 LL_EW(X)
 #undef X
@@ -63,22 +66,35 @@ static void accumulate(float *y, const float *x, float by, bool first, int64_t f
     }
 }
 
+static void accumulate_f64(double *y, const double *x, double n, bool first, int64_t from,
+                           int64_t to)
+{
+    if (first) {
+#pragma omp simd
+        for (int64_t i = from; i < to; i++) y[i] = x[i] / n;
+    } else {
+#pragma omp simd
+        for (int64_t i = from; i < to; i++) y[i] += x[i] / n;
+    }
+}
+
 /* y = (y or, in the first micro-batch, nothing) + x / n_micro */
 ll_err accum_cpu(const ll_kcall *c)
 {
-    if (c->in[0].dtype != LL_F32) return accum_ref(c);
+    ll_dtype type = c->in[0].dtype;
+    if (type != LL_F32 && type != LL_F64) return accum_ref(c);
     int64_t n = ll_numel(&c->in[0].shape);
-    float by = 1.0f / (float)c->n_micro;
-    float *y = c->out[0].data;
-    const float *x = c->in[0].data;
-    if (c->threads <= 1 || n < LL_PARALLEL_WORK) {
-        accumulate(y, x, by, c->micro == 0, 0, n);
-        return LL_OK;
-    }
-#pragma omp parallel num_threads(c->threads)
+    int threads = c->threads <= 1 || n < LL_PARALLEL_WORK ? 1 : c->threads;
+#pragma omp parallel num_threads(threads) if (threads > 1)
     {
         int t = omp_get_thread_num(), all = omp_get_num_threads();
-        accumulate(y, x, by, c->micro == 0, n * t / all, n * (t + 1) / all);
+        int64_t from = n * t / all, to = n * (t + 1) / all;
+        if (type == LL_F32)
+            accumulate((float *)c->out[0].data, (const float *)c->in[0].data,
+                       1.0f / (float)c->n_micro, c->micro == 0, from, to);
+        else
+            accumulate_f64((double *)c->out[0].data, (const double *)c->in[0].data,
+                           (double)c->n_micro, c->micro == 0, from, to);
     }
     return LL_OK;
 }

@@ -11,9 +11,12 @@
  * Rows narrower than a few vectors are taken several at a time as one wider row. J rows, or a long
  * run, are cut into blocks of fixed size; a block adds in f32 in several lanes, the blocks' sums
  * are added in double. So the result does not depend on the number of threads, and the error does
- * not grow with the count. */
+ * not grow with the count.
+ *
+ * This text is for f32; reduce_f64.c compiles it for f64 (real.h). */
 #include "base/spec.h"
 #include "kern/attr.h"
+#include "kern/cpu/real.h"
 #include "kern/kern.h"
 
 #include <math.h>
@@ -22,11 +25,15 @@
 ll_kernel sum_cpu, amax_cpu, absmax_cpu, sumsq_cpu, sum_ref, amax_ref, absmax_ref, sumsq_ref;
 ll_scratch reduce_cpu_scratch;
 
+typedef enum how { SUM, LARGEST, MAGNITUDE, SQUARES } how;
+ll_err ll_reduce_f32(const ll_kcall *c, how how), ll_reduce_f64(const ll_kcall *c, how how);
+ll_scratch ll_reduce_scratch_f32, ll_reduce_scratch_f64;
+
 enum {
-    LANES = 32,        /* of a run: several vectors, to hide the latency of addition */
-    RUN_BLOCK = 8192,  /* elements of a run added up in f32 */
-    ROW_CHUNK = 2048,  /* columns added up at once: the sums stay in the first cache */
-    BLOCK_WORK = 32768 /* elements of a block of rows, about */
+    LANES = 128 / sizeof(ll_real), /* of a run: several vectors, to hide the latency of addition */
+    RUN_BLOCK = 8192,              /* elements of a run added up in one type */
+    ROW_CHUNK = 2048,              /* columns added up at once: the sums stay in the first cache */
+    BLOCK_WORK = 32768             /* elements of a block of rows, about */
 };
 
 typedef struct plan {
@@ -40,10 +47,10 @@ typedef struct plan {
     int64_t fold, width;    /* rows taken as one, and the elements of that */
     int64_t block, n_block; /* rows (of width), or elements of a run, in a block */
     int64_t n_chunk;        /* parts of a row */
-    const float *x;
-    float *y;
-    float *row_sums;  /* [O, n_block, width], or NULL: written to y at once */
-    double *run_sums; /* [O, n_block] */
+    const ll_real *x;
+    ll_real *y;
+    ll_real *row_sums; /* [O, n_block, width], or NULL: written to y at once */
+    double *run_sums;  /* [O, n_block] */
 } plan;
 
 /* ---- the plan ---- */
@@ -113,16 +120,16 @@ static bool needs_row_sums(const plan *p)
     return p->rows && (p->n_block > 1 || p->fold > 1);
 }
 
-size_t reduce_cpu_scratch(const ll_kcall *c)
+size_t LL_REAL(ll_reduce_scratch)(const ll_kcall *c)
 {
     plan p;
     if (make_plan(c, false, false, &p) != LL_OK) return 0;
-    if (needs_row_sums(&p)) return sizeof(float) * (size_t)(p.O * p.n_block * p.width);
+    if (needs_row_sums(&p)) return sizeof(ll_real) * (size_t)(p.O * p.n_block * p.width);
     return !p.rows && p.n_block > 1 ? sizeof(double) * (size_t)(p.O * p.n_block) : 0;
 }
 
 /* Where row or run j of result o starts. */
-static const float *start(const plan *p, int64_t o, int64_t j)
+static const ll_real *start(const plan *p, int64_t o, int64_t j)
 {
     if (p->plain) return p->x + (o * p->J + j) * p->L;
     int64_t at = 0, stride = p->L;
@@ -137,16 +144,16 @@ static const float *start(const plan *p, int64_t o, int64_t j)
 
 /* ---- rows ---- */
 
-static inline float larger(float a, float b)
+static inline ll_real larger(ll_real a, ll_real b)
 {
     return b > a || b != b ? b : a; /* NaN is the largest */
 }
 
-static void take_row(const plan *p, const float *x, int64_t n, float *y)
+static void take_row(const plan *p, const ll_real *x, int64_t n, ll_real *y)
 {
     if (p->magnitude) {
 #pragma omp simd
-        for (int64_t i = 0; i < n; i++) y[i] = larger(y[i], fabsf(x[i]));
+        for (int64_t i = 0; i < n; i++) y[i] = larger(y[i], (ll_real)fabs(x[i]));
     } else if (p->max) {
 #pragma omp simd
         for (int64_t i = 0; i < n; i++) y[i] = larger(y[i], x[i]);
@@ -160,19 +167,19 @@ static void take_row(const plan *p, const float *x, int64_t n, float *y)
 }
 
 /* Four rows at once: fewer loads and stores of y, and shorter chains of roundings. */
-static void add_4_rows(const float *const x[4], int64_t n, float *y)
+static void add_4_rows(const ll_real *const x[4], int64_t n, ll_real *y)
 {
 #pragma omp simd
     for (int64_t i = 0; i < n; i++) y[i] += (x[0][i] + x[1][i]) + (x[2][i] + x[3][i]);
 }
 
 /* Block b of result row o, columns from..to, into y. */
-static void reduce_rows(const plan *p, int64_t o, int64_t b, int64_t from, int64_t to, float *y)
+static void reduce_rows(const plan *p, int64_t o, int64_t b, int64_t from, int64_t to, ll_real *y)
 {
     int64_t all = p->J / p->fold, j = b * p->block, end = j + p->block < all ? j + p->block : all;
-    for (int64_t i = 0; i < to - from; i++) y[i] = p->max ? -INFINITY : 0.0f;
+    for (int64_t i = 0; i < to - from; i++) y[i] = p->max ? -INFINITY : 0;
     for (; !p->max && !p->square && j + 4 <= end; j += 4) {
-        const float *x[4];
+        const ll_real *x[4];
         for (int i = 0; i < 4; i++) x[i] = start(p, o, (j + i) * p->fold) + from;
         add_4_rows(x, to - from, y);
     }
@@ -188,7 +195,7 @@ static void row_items(const plan *p, int64_t from, int64_t to)
         int64_t chunk = i % p->n_chunk, ob = i / p->n_chunk;
         int64_t o = ob / p->n_block, b = ob % p->n_block, at = chunk * ROW_CHUNK;
         int64_t end = at + ROW_CHUNK < p->width ? at + ROW_CHUNK : p->width;
-        float *y = p->row_sums ? p->row_sums + ob * p->width : p->y + o * p->L;
+        ll_real *y = p->row_sums ? p->row_sums + ob * p->width : p->y + o * p->L;
         reduce_rows(p, o, b, at, end, y + at);
     }
 }
@@ -198,58 +205,62 @@ static void join_rows(const plan *p, int64_t from, int64_t to)
 {
     for (int64_t e = from; e < to; e++) {
         int64_t o = e / p->L, k = e % p->L;
-        const float *x = p->row_sums + o * p->n_block * p->width + k;
+        const ll_real *x = p->row_sums + o * p->n_block * p->width + k;
         double all = p->max ? -INFINITY : 0;
         for (int64_t i = 0; i < p->n_block * p->fold; i++) {
             if (p->max)
-                all = larger((float)all, x[i * p->L]);
+                all = larger((ll_real)all, x[i * p->L]);
             else
                 all += x[i * p->L];
         }
-        p->y[e] = (float)all;
+        p->y[e] = (ll_real)all;
     }
 }
 
 /* ---- runs ---- */
 
-typedef float vec __attribute__((vector_size(16), aligned(4), may_alias));
+enum { PER_VEC = 16 / sizeof(ll_real) };
+typedef ll_real vec __attribute__((vector_size(16), aligned(sizeof(ll_real)), may_alias));
 
 /* Always inlined, with square a constant: two loops, without a choice in them. */
-static inline __attribute__((always_inline)) double add_run(const float *x, int64_t n, bool square)
+static inline __attribute__((always_inline)) double add_run(const ll_real *x, int64_t n,
+                                                            bool square)
 {
     double all = 0;
     while (n >= LANES) {
         int64_t m = n < RUN_BLOCK ? n / LANES * LANES : RUN_BLOCK;
-        vec sum[LANES / 4] = {{0}};
-        for (const float *end = x + m; x < end; x += LANES)
-            for (int k = 0; k < LANES / 4; k++) {
+        vec sum[LANES / PER_VEC] = {{0}};
+        for (const ll_real *end = x + m; x < end; x += LANES)
+            for (int k = 0; k < LANES / PER_VEC; k++) {
                 vec v = ((const vec *)x)[k];
                 if (square) v *= v;
                 sum[k] += v;
             }
         vec a = ((sum[0] + sum[1]) + (sum[2] + sum[3])) + ((sum[4] + sum[5]) + (sum[6] + sum[7]));
-        all += (double)a[0] + (double)a[1] + (double)a[2] + (double)a[3];
+        double lanes = 0;
+        for (int k = 0; k < PER_VEC; k++) lanes += (double)a[k];
+        all += lanes;
         n -= m;
     }
     for (int64_t i = 0; i < n; i++) all += square ? (double)x[i] * (double)x[i] : (double)x[i];
     return all;
 }
 
-static double sum_run(const float *x, int64_t n)
+static double sum_run(const ll_real *x, int64_t n)
 {
     return add_run(x, n, false);
 }
 
-static double sumsq_run(const float *x, int64_t n)
+static double sumsq_run(const ll_real *x, int64_t n)
 {
     return add_run(x, n, true);
 }
 
-static double max_run(const float *x, int64_t n)
+static double max_run(const ll_real *x, int64_t n)
 {
-    float all = -INFINITY;
+    ll_real all = -INFINITY;
     if (n >= LANES) {
-        float lane[LANES];
+        ll_real lane[LANES];
         for (int k = 0; k < LANES; k++) lane[k] = x[k];
         for (; n >= LANES; x += LANES, n -= LANES)
 #pragma omp simd
@@ -260,17 +271,17 @@ static double max_run(const float *x, int64_t n)
     return all;
 }
 
-static double magnitude_run(const float *x, int64_t n)
+static double magnitude_run(const ll_real *x, int64_t n)
 {
-    float all = 0;
+    ll_real all = 0;
     if (n >= LANES) {
-        float lane[LANES] = {0};
+        ll_real lane[LANES] = {0};
         for (; n >= LANES; x += LANES, n -= LANES)
 #pragma omp simd
-            for (int k = 0; k < LANES; k++) lane[k] = larger(lane[k], fabsf(x[k]));
+            for (int k = 0; k < LANES; k++) lane[k] = larger(lane[k], (ll_real)fabs(x[k]));
         for (int k = 0; k < LANES; k++) all = larger(all, lane[k]);
     }
-    for (int64_t i = 0; i < n; i++) all = larger(all, fabsf(x[i]));
+    for (int64_t i = 0; i < n; i++) all = larger(all, (ll_real)fabs(x[i]));
     return all;
 }
 
@@ -282,16 +293,16 @@ static void run_items(const plan *p, int64_t from, int64_t to)
         int64_t n = p->n_block == 1 || p->L - at < p->block ? p->L - at : p->block;
         double all = p->max ? -INFINITY : 0;
         for (int64_t j = 0; j < p->J; j++) {
-            const float *x = start(p, o, j) + at;
+            const ll_real *x = start(p, o, j) + at;
             if (p->max)
-                all = larger((float)all, (float)(p->magnitude ? magnitude_run : max_run)(x, n));
+                all = larger((ll_real)all, (ll_real)(p->magnitude ? magnitude_run : max_run)(x, n));
             else
                 all += p->square ? sumsq_run(x, n) : sum_run(x, n);
         }
         if (p->run_sums)
             p->run_sums[i] = all;
         else
-            p->y[o] = (float)all;
+            p->y[o] = (ll_real)all;
     }
 }
 
@@ -301,9 +312,9 @@ static void join_runs(const plan *p)
         double all = p->max ? -INFINITY : 0;
         for (int64_t b = 0; b < p->n_block; b++) {
             double v = p->run_sums[o * p->n_block + b];
-            all = p->max ? (double)larger((float)all, (float)v) : all + v;
+            all = p->max ? (double)larger((ll_real)all, (ll_real)v) : all + v;
         }
-        p->y[o] = (float)all;
+        p->y[o] = (ll_real)all;
     }
 }
 
@@ -314,9 +325,7 @@ static void do_items(const plan *p, int64_t items, int part, int parts)
     (p->rows ? row_items : run_items)(p, items * part / parts, items * (part + 1) / parts);
 }
 
-typedef enum how { SUM, LARGEST, MAGNITUDE, SQUARES } how;
-
-static ll_err reduce(const ll_kcall *c, how how)
+ll_err LL_REAL(ll_reduce)(const ll_kcall *c, how how)
 {
     plan p;
     bool max = how == LARGEST || how == MAGNITUDE;
@@ -324,7 +333,7 @@ static ll_err reduce(const ll_kcall *c, how how)
     p.magnitude = how == MAGNITUDE;
     int64_t n = ll_numel(&c->in[0].shape), results = ll_numel(&c->out[0].shape);
     if (n == 0) {
-        for (int64_t i = 0; i < results; i++) p.y[i] = how == LARGEST ? -INFINITY : 0.0f;
+        for (int64_t i = 0; i < results; i++) p.y[i] = how == LARGEST ? -INFINITY : 0;
         return LL_OK;
     }
     if (needs_row_sums(&p)) p.row_sums = c->scratch;
@@ -345,27 +354,40 @@ static ll_err reduce(const ll_kcall *c, how how)
     }
     if (p.run_sums) join_runs(&p);
     /* Of zeros the largest is +0, in whatever order they come. */
-    for (int64_t i = 0; i < results && max; i++) p.y[i] += 0.0f;
+    for (int64_t i = 0; i < results && max; i++) p.y[i] += (ll_real)0;
     return LL_OK;
 }
 
-/* Other element types than f32 are summed as the reference does. */
+#ifndef LL_REAL_F64
+size_t reduce_cpu_scratch(const ll_kcall *c)
+{
+    return (c->in[0].dtype == LL_F64 ? ll_reduce_scratch_f64 : ll_reduce_scratch_f32)(c);
+}
+
+/* Element types other than f32 and f64 are summed as the reference does. */
+static ll_err reduce(const ll_kcall *c, how how, ll_kernel *ref)
+{
+    if (c->in[0].dtype == LL_F32) return ll_reduce_f32(c, how);
+    return c->in[0].dtype == LL_F64 ? ll_reduce_f64(c, how) : ref(c);
+}
+
 ll_err sum_cpu(const ll_kcall *c)
 {
-    return c->in[0].dtype == LL_F32 ? reduce(c, SUM) : sum_ref(c);
+    return reduce(c, SUM, sum_ref);
 }
 
 ll_err amax_cpu(const ll_kcall *c)
 {
-    return c->in[0].dtype == LL_F32 ? reduce(c, LARGEST) : amax_ref(c);
+    return reduce(c, LARGEST, amax_ref);
 }
 
 ll_err absmax_cpu(const ll_kcall *c)
 {
-    return c->in[0].dtype == LL_F32 ? reduce(c, MAGNITUDE) : absmax_ref(c);
+    return reduce(c, MAGNITUDE, absmax_ref);
 }
 
 ll_err sumsq_cpu(const ll_kcall *c)
 {
-    return c->in[0].dtype == LL_F32 ? reduce(c, SQUARES) : sumsq_ref(c);
+    return reduce(c, SQUARES, sumsq_ref);
 }
+#endif

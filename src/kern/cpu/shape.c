@@ -12,7 +12,8 @@ ll_kernel fill_cpu, transpose_cpu, broadcast_cpu, slice_cpu, pad_cpu, concat_cpu
 
 enum { MAX_IN = 16, CACHE_LINE = 64, BLOCK = 32 /* a transposed block's side */ };
 
-typedef uint32_t word __attribute__((may_alias)); /* an element of 4 bytes, of any type */
+typedef uint32_t word __attribute__((may_alias));  /* an element of 4 bytes, of any type */
+typedef uint64_t dword __attribute__((may_alias)); /* of 8 */
 
 static int threads_for(const ll_kcall *c, int64_t elements, int64_t items)
 {
@@ -136,6 +137,10 @@ static void splat(char *to, const char *value, size_t size, int64_t n)
         word v, *p = (word *)(void *)to;
         memcpy(&v, value, 4);
         for (int64_t i = 0; i < n; i++) p[i] = v;
+    } else if (size == 8) {
+        dword v, *p = (dword *)(void *)to;
+        memcpy(&v, value, 8);
+        for (int64_t i = 0; i < n; i++) p[i] = v;
     } else if (size == 1) {
         memset(to, *value, (size_t)n);
     } else {
@@ -223,6 +228,9 @@ static void copy_row(char *y, const char *x, size_t bytes, int64_t n)
 {
     if (bytes == 4 && n < 16)
         for (int64_t i = 0; i < n; i++) ((word *)(void *)y)[i] = ((const word *)(const void *)x)[i];
+    else if (bytes == 8 && n < 8)
+        for (int64_t i = 0; i < n; i++)
+            ((dword *)(void *)y)[i] = ((const dword *)(const void *)x)[i];
     else
         memcpy(y, x, (size_t)n * bytes);
 }
@@ -264,10 +272,26 @@ static inline void swap_4x4(const word *x, int64_t xs, word *y, int64_t ys)
     *(quad *)(y + 3 * ys) = __builtin_shufflevector(ab2, cd2, 2, 3, 6, 7);
 }
 
+/* y[j][i] = x[i][j] for n x m elements of 8 bytes, two rows at a time. */
+static void swap_8(const dword *x, int64_t xs, dword *y, int64_t ys, int64_t n, int64_t m)
+{
+    int64_t i = 0;
+    for (; i + 2 <= n; i += 2)
+        for (int64_t j = 0; j < m; j++) {
+            y[j * ys + i] = x[i * xs + j];
+            y[j * ys + i + 1] = x[(i + 1) * xs + j];
+        }
+    for (int64_t j = 0; i < n && j < m; j++) y[j * ys + i] = x[i * xs + j];
+}
+
 /* y[j][i] = x[i][j] for an n x m block. */
 static void swap_block(const char *x, int64_t xs, char *y, int64_t ys, int64_t n, int64_t m,
                        size_t bytes)
 {
+    if (bytes == 8) {
+        swap_8((const dword *)(const void *)x, xs, (dword *)(void *)y, ys, n, m);
+        return;
+    }
     int64_t n4 = bytes == 4 ? n / 4 * 4 : 0, m4 = bytes == 4 ? m / 4 * 4 : 0;
     for (int64_t i = 0; i < n4; i += 4)
         for (int64_t j = 0; j < m4; j += 4)

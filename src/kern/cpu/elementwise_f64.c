@@ -1,0 +1,106 @@
+/* elementwise_f64.c: elementwise ops in f64, for tensors that f32 would round: f64, and arithmetic
+ * on i32. A tile at a time: operands of other types are converted on the way in, results on the way
+ * out. Simple ops become vector code; functions are libm's, so that an element's bits depend
+ * neither on its neighbours nor on the number of threads. */
+#include "kern/cpu/chain.h"
+
+#include <math.h>
+#include <omp.h>
+
+enum { TILE = LL_TILE / 2 };
+
+static inline double ll_dgelu(double x)
+{
+    double t = tanh(LL_GELU_A * (x + LL_GELU_B * x * x * x));
+    return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * LL_GELU_A * (1 + 3 * LL_GELU_B * x * x);
+}
+
+typedef void loop(double *y, const double *const x[3], double k, int n);
+
+#define X(name, operands, value)                                                                   \
+    static void name##_loop(double *y, const double *const x[3], double k, int n)                  \
+    {                                                                                              \
+        const double *p = x[0], *q = x[1], *r = x[2];                                              \
+        (void)k;                                                                                   \
+        _Pragma("omp simd") for (int i = 0; i < n; i++)                                            \
+        {                                                                                          \
+            double a = p[i], b = (operands) > 1 ? q[i] : 0, c = (operands) > 2 ? r[i] : 0;         \
+            (void)b, (void)c;                                                                      \
+            y[i] = value;                                                                          \
+        }                                                                                          \
+    }
+LL_EW(X)
+#undef X
+
+static loop *const loops[LL_N_EW] = {
+#define X(name, operands, value) name##_loop,
+    LL_EW(X)
+#undef X
+};
+
+/* n elements of t from e on: where they lie, or converted into room. */
+static const double *fetch(const ll_tensor *t, int64_t e, int n, double *room)
+{
+    if (t->dtype == LL_F64) return (const double *)t->data + e;
+    if (t->dtype == LL_F32) {
+        const float *x = (const float *)t->data + e;
+#pragma omp simd
+        for (int i = 0; i < n; i++) room[i] = (double)x[i];
+    } else if (t->dtype == LL_I32) {
+        const int32_t *x = (const int32_t *)t->data + e;
+#pragma omp simd
+        for (int i = 0; i < n; i++) room[i] = (double)x[i];
+    } else {
+        for (int i = 0; i < n; i++) room[i] = ll_load(t->data, t->dtype, e + i);
+    }
+    return room;
+}
+
+static void put(const ll_tensor *t, int64_t e, int n, const double *from)
+{
+    if (t->dtype == LL_F64) {
+        double *y = (double *)t->data + e;
+        if (y != from) memcpy(y, from, sizeof *y * (size_t)n);
+    } else if (t->dtype == LL_F32) {
+        float *y = (float *)t->data + e;
+#pragma omp simd
+        for (int i = 0; i < n; i++) y[i] = (float)from[i];
+    } else {
+        for (int i = 0; i < n; i++) ll_store(t->data, t->dtype, e + i, from[i]);
+    }
+}
+
+static void run_tiles(const ll_kcall *c, ll_ew op, double k, int64_t from, int64_t to)
+{
+    const ll_tensor *y = &c->out[0];
+    double room[4][TILE];
+    for (int64_t e = from; e < to; e += TILE) {
+        int n = to - e < TILE ? (int)(to - e) : TILE;
+        double *result = y->dtype == LL_F64 ? (double *)y->data + e : room[3];
+        const double *x[3] = {NULL, NULL, NULL};
+        if (op == LL_EW_cast) { /* straight to the result, where it is f64 */
+            put(y, e, n, fetch(&c->in[0], e, n, result));
+            continue;
+        }
+        for (int i = 0; i < c->n_in; i++) x[i] = fetch(&c->in[i], e, n, room[i]);
+        loops[op](result, x, k, n);
+        put(y, e, n, result);
+    }
+}
+
+void ll_elementwise_f64(const ll_kcall *c, ll_ew op, double k)
+{
+    int64_t n = ll_numel(&c->out[0].shape), tiles = (n + TILE - 1) / TILE;
+    int threads = n * (ll_step_cost(op) + 1) < LL_PARALLEL_WORK ? 1 : c->threads;
+    if (threads > tiles) threads = (int)tiles;
+    if (threads <= 1) {
+        run_tiles(c, op, k, 0, n);
+        return;
+    }
+#pragma omp parallel num_threads(threads)
+    {
+        int t = omp_get_thread_num(), all = omp_get_num_threads();
+        int64_t to = tiles * (t + 1) / all * TILE;
+        run_tiles(c, op, k, tiles * t / all * TILE, to < n ? to : n);
+    }
+}
