@@ -66,7 +66,9 @@ double ll_lr_at(const ll_schedule *s, int64_t batch, int64_t steps, int64_t step
     double span = (double)steps - warmup;
     when w = {.s = s, .step = step, .steps = steps, .floor = s->min_lr / s->lr};
     w.progress = span > 0 ? fmin(1, ((double)step - warmup) / span) : 1;
-    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
-        if (!strcmp(shapes[i].name, s->shape)) return peak * shapes[i].factor(&w);
-    LL_ASSERT(!"the shape is one of LL_SCHEDULES");
+    const size_t n = sizeof shapes / sizeof *shapes;
+    size_t i = 0;
+    while (i < n && strcmp(shapes[i].name, s->shape)) i++;
+    LL_ASSERT(i < n); /* the shape is one of LL_SCHEDULES */
+    return peak * shapes[i].factor(&w);
 }
