@@ -23,7 +23,8 @@ static const char *kind_text(ll_err code)
                                         LL_ERRORS(X)
 #undef X
     };
-    return texts[code];
+    size_t i = (size_t)code; /* may have come from elsewhere */
+    return i < sizeof texts / sizeof *texts ? texts[i] : "unknown error";
 }
 
 static void add_frame(const char *file, int line, const char *func)

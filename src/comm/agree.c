@@ -42,6 +42,9 @@ ll_err ll_comm_agree(ll_comm *c, ll_err mine)
     }
     if (who == INT_MAX) return LL_OK;
     bool me = who == ll_comm_rank(c);
+    /* From a rank that took another way it may be another collective's message. */
+    n.message[sizeof n.message - 1] = '\0';
+    if (n.code == LL_OK) n.code = LL_E_COMM;
     char message[1024 + 32];
     if (me)
         snprintf(message, sizeof message, "%s", own.message);

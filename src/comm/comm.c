@@ -9,6 +9,11 @@
 static const double default_timeout_s = 60;
 static const size_t default_window_bytes = (size_t)4 << 20;
 
+static double timeout_of(const ll_comm_opts *o)
+{
+    return o && o->timeout_s > 0 ? o->timeout_s : default_timeout_s;
+}
+
 /* ---- memory that a node shares ---- */
 
 static bool any_neighbours(const ll_transport *t)
@@ -122,7 +127,7 @@ static ll_err open_on(ll_transport *t, ll_comm *parent, const ll_comm_opts *opts
     c->arena = ll_arena_new();
     c->tag_now = -1;
     if (opts) c->opts = *opts;
-    if (c->opts.timeout_s == 0) c->opts.timeout_s = default_timeout_s;
+    c->opts.timeout_s = timeout_of(opts);
     if (c->opts.window_bytes == 0) c->opts.window_bytes = default_window_bytes;
     if (parent)
         c->engine = parent->engine;
@@ -163,7 +168,7 @@ ll_err ll_comm_open(const ll_comm_opts *opts, ll_comm **out)
     *out = NULL;
     TRY(check_options(opts));
     if (ll_transport_launched())
-        TRY(ll_transport_mpi(NULL, &t));
+        TRY(ll_transport_mpi(NULL, timeout_of(opts), &t));
     else
         TRY(ll_transport_self(&t));
     return new_comm(t, NULL, opts, out);
@@ -174,7 +179,7 @@ ll_err ll_comm_from_mpi(MPI_Comm comm, const ll_comm_opts *opts, ll_comm **out)
     ll_transport *t;
     *out = NULL;
     TRY(check_options(opts));
-    TRY(ll_transport_mpi(&comm, &t));
+    TRY(ll_transport_mpi(&comm, timeout_of(opts), &t));
     return new_comm(t, NULL, opts, out);
 }
 

@@ -77,7 +77,16 @@ void ll_job_abort(int status)
     nanosleep(&(struct timespec){.tv_nsec = 100000000}, NULL);
     MPI_Initialized(&begun);
     MPI_Finalized(&ended);
-    if (begun && !ended) MPI_Abort(MPI_COMM_WORLD, status);
+    int size = 0;
+    if (begun && !ended) MPI_Comm_size(MPI_COMM_WORLD, &size);
+    /* One whose MPI does not know of the others (a launcher of another MPI) would end itself only,
+     * with a page about it. */
+    if (size > 1) MPI_Abort(MPI_COMM_WORLD, status);
+    if (!begun || size == 1) ll_job_abort_unbegun(status);
+}
+
+void ll_job_abort_unbegun(int status)
+{
     const char *fd = getenv("PMI_FD");
-    if (!begun && fd && ll_job_size() > 1) dprintf(atoi(fd), "cmd=abort exitcode=%d\n", status);
+    if (fd && ll_job_size() > 1) dprintf(atoi(fd), "cmd=abort exitcode=%d\n", status);
 }

@@ -28,6 +28,8 @@ ll_failure ll_job_failure(void);
 /* Ends all ranks of the job, as far as the launcher lets us; returns where it could not, or where
  * there are no others: then exit with the status. */
 void ll_job_abort(int status);
+/* The same without a word to MPI, which may be busy with beginning. */
+void ll_job_abort_unbegun(int status);
 
 #ifdef __cplusplus
 }

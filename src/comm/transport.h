@@ -58,8 +58,9 @@ struct ll_transport {
 
 ll_err ll_transport_self(ll_transport **out);
 /* comm: an MPI_Comm *, duplicated; NULL: the world, which is initialised first and finalised when
- * the process ends, unless a communicator was left open or failed. */
-ll_err ll_transport_mpi(const void *comm, ll_transport **out);
+ * the process ends, unless a communicator was left open or failed. A process whose others do not
+ * come within the timeout (of 30 s at least) ends with a message. */
+ll_err ll_transport_mpi(const void *comm, double timeout_s, ll_transport **out);
 /* May calls come from more than one thread, one at a time? */
 ll_err ll_transport_check_threads(void);
 /* Was this process started by an MPI launcher with other ranks, or as its only one? */

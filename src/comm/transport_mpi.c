@@ -7,6 +7,7 @@
  * would wait for them. */
 #include "comm/transport_mpi.h"
 
+#include "comm/begin.h"
 #include "comm/job.h"
 
 #include <limits.h>
@@ -304,6 +305,31 @@ static void finalize_at_exit(void)
         MPI_Finalize();
 }
 
+/* Several processes were started, and MPI shows each of them itself alone: without this they would
+ * all train the same, and write over each other's files. */
+static ll_err found_alone(void)
+{
+    if (getenv("SLURM_STEP_NUM_TASKS") && getenv("SLURM_PROCID") && !getenv("OMPI_COMM_WORLD_SIZE"))
+        FAIL(LL_E_COMM,
+             "srun started %d ranks, but each finds itself alone: use srun --mpi=pmix (srun "
+             "--mpi=list names what there is), or the mpiexec of %s, which this program was built "
+             "with",
+             ll_job_size(), ll_transport_library());
+    FAIL(LL_E_COMM,
+         "%d ranks were started, but each finds itself alone: start them by the mpiexec of %s, "
+         "which this program was built with, or by srun --mpi=pmix",
+         ll_job_size(), ll_transport_library());
+}
+
+/* Open MPI does not begin alone under srun, but ends the process with pages of text. */
+static bool sure_to_fail(void)
+{
+    static const char *const links[] = {"PMIX_RANK", "PMI_RANK", "PMI_FD", "OMPI_COMM_WORLD_SIZE"};
+    for (size_t i = 0; i < sizeof links / sizeof *links; i++)
+        if (getenv(links[i])) return false;
+    return ll_job_size() > 1 && !strncmp(ll_transport_library(), "Open MPI", 8);
+}
+
 static ll_err initialize(void)
 {
     int on = 0, off = 0, provided, size;
@@ -311,20 +337,34 @@ static ll_err initialize(void)
     CHECK(!off, LL_E_COMM, "MPI was finalised: communicators must be opened before that");
     MPI_TRY(MPI_Initialized(&on));
     if (on) return LL_OK;
+    if (sure_to_fail()) TRY(found_alone());
     MPI_TRY(MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &provided));
     job.ours = true;
     atexit(finalize_at_exit);
     MPI_TRY(MPI_Comm_size(MPI_COMM_WORLD, &size));
-    CHECK(size > 1 || ll_job_size() <= 1, LL_E_COMM,
-          "%d ranks were started, but each finds itself alone: start them by the mpiexec of %s, "
-          "which this program was built with, or by srun with an --mpi that it knows",
-          ll_job_size(), ll_transport_library());
+    if (size == 1 && ll_job_size() > 1) TRY(found_alone());
     return LL_OK;
 }
 
-ll_err ll_transport_mpi(const void *comm, ll_transport **out)
+/* Ranks of another version would misread the messages that follow. Every rank finds the same. */
+static ll_err check_versions(const mpi_transport *m)
 {
-    *out = NULL;
+    enum { ROOM = 32 };
+    char mine[ROOM] = "", first[ROOM], other[ROOM];
+    snprintf(mine, sizeof mine, "%s", ll_version());
+    memcpy(first, mine, ROOM);
+    MPI_TRY(MPI_Bcast(first, ROOM, MPI_CHAR, 0, m->comm));
+    int who = memcmp(mine, first, ROOM) ? m->t.rank : INT_MAX;
+    MPI_TRY(MPI_Allreduce(MPI_IN_PLACE, &who, 1, MPI_INT, MPI_MIN, m->comm));
+    if (who == INT_MAX) return LL_OK;
+    memcpy(other, mine, ROOM);
+    MPI_TRY(MPI_Bcast(other, ROOM, MPI_CHAR, who, m->comm));
+    FAIL(LL_E_COMM, "rank 0 is Loopline %s, rank %d %s: start every rank with the same program",
+         first, who, other);
+}
+
+static ll_err open_transport(const void *comm, ll_transport **out)
+{
     if (!comm) {
         TRY(initialize());
     } else {
@@ -337,8 +377,24 @@ ll_err ll_transport_mpi(const void *comm, ll_transport **out)
     MPI_TRY(MPI_Comm_dup(comm ? *(const MPI_Comm *)comm : MPI_COMM_WORLD, &mine));
     TRY(new_transport(mine, &m));
     TRY(find_nodes(m));
-    *out = &m->t;
-    return LL_OK;
+    ll_err rc = check_versions(m);
+    if (rc == LL_OK)
+        *out = &m->t;
+    else
+        mpi_close(&m->t, false); /* all ranks do */
+    return rc;
+}
+
+ll_err ll_transport_mpi(const void *comm, double timeout_s, ll_transport **out)
+{
+    *out = NULL;
+    ll_begin *guard =
+        ll_begin_guard(&(ll_begin_opts){.seconds = timeout_s,
+                                        .what = comm ? "the opening of a communicator" : "MPI_Init",
+                                        .library = ll_transport_library()});
+    ll_err rc = open_transport(comm, out);
+    ll_begin_over(guard);
+    return rc;
 }
 
 ll_err ll_transport_check_threads(void)
