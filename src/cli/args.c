@@ -57,10 +57,12 @@ static ll_err store(const parse *p, const ll_arg *a, const char *text)
     switch (a->kind) {
     case LL_ARG_FLAG: *(bool *)to = true; return LL_OK;
     case LL_ARG_TEXT: *(const char **)to = text; return LL_OK;
-    case LL_ARG_INT: {
+    case LL_ARG_INT:
+    case LL_ARG_COUNT: {
         bool digits = *text && strspn(text, "0123456789") == strlen(text);
-        long long v = digits ? strtoll(text, &end, 10) : 0;
-        CHECK(digits && errno == 0, LL_E_ARG, "%s is '%s', want a whole number", name, text);
+        long long v = digits ? strtoll(text, &end, 10) : 0, least = a->kind == LL_ARG_COUNT;
+        CHECK(digits && errno == 0 && v >= least, LL_E_ARG, "%s is '%s', want a whole number%s",
+              name, text, least ? ", 1 or more" : "");
         *(int64_t *)to = v;
         return LL_OK;
     }

@@ -22,6 +22,7 @@ typedef enum ll_arg_kind {
     LL_ARG_FLAG,   /* bool */
     LL_ARG_TEXT,   /* const char * */
     LL_ARG_INT,    /* int64_t, not negative */
+    LL_ARG_COUNT,  /* int64_t, 1 or more; 0: not given */
     LL_ARG_NUMBER, /* double, finite */
     LL_ARG_WORDS,  /* ll_words: may be given many times */
 } ll_arg_kind;

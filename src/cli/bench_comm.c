@@ -10,7 +10,7 @@
 
 #define OPT(field) offsetof(ll_comm_bench_opts, field)
 static const ll_arg args[] = {
-    {"--ranks|-n", LL_ARG_INT, OPT(ranks), "N", "how many ranks to start", NULL},
+    {"--ranks|-n", LL_ARG_COUNT, OPT(ranks), "N", "how many ranks to start", NULL},
     {"--op", LL_ARG_TEXT, OPT(op), "NAME", "the collective (all-reduce; with --list all)", NULL},
     {"--sizes", LL_ARG_TEXT, OPT(sizes), "LIST", "bytes on every rank", "4K,64K,1M,16M,64M"},
     {"--algorithms", LL_ARG_TEXT, OPT(algorithms), "LIST",
@@ -101,7 +101,7 @@ static ll_err start(const ll_comm_bench_opts *o, ll_arena *a)
     mallopt(M_MMAP_MAX, 0);
     mallopt(M_TRIM_THRESHOLD, INT_MAX);
     mallopt(M_TOP_PAD, 64 << 20);
-    TRY(ll_comm_open(&(ll_comm_opts){.canonical = o->canonical, .table = o->table}, &c));
+    TRY(ll_cli_open(&(ll_comm_opts){.canonical = o->canonical, .table = o->table}, &c));
     return ll_cli_leave(c, work(c, a, &r));
 }
 

@@ -25,7 +25,7 @@ static const ll_arg args[] = {
     {"--set|-s", LL_ARG_WORDS, offsetof(opts, set), "KEY=VALUE", "override a setting", NULL},
     {"--out|-o", LL_ARG_TEXT, offsetof(opts, out), "DIR",
      "the run's folder; default: a new one, runs/NAME, runs/NAME-2 ...", NULL},
-    {"-n", LL_ARG_INT, offsetof(opts, ranks), "RANKS",
+    {"-n", LL_ARG_COUNT, offsetof(opts, ranks), "RANKS",
      "start so many ranks through mpiexec; under mpirun or srun it joins theirs", NULL},
     {"--mesh", LL_ARG_TEXT, offsetof(opts, mesh), "MESH",
      "how ranks divide the work: data=2,tensor=2 (parallel.mesh); default data=RANKS", NULL},
@@ -255,7 +255,7 @@ static ll_err run_ranks(const opts *o, ll_run *r)
     if (o->ranks) TRY(ll_run_mesh(r, (int)o->ranks, mesh)); /* rather than by every rank */
     TRY(ll_cli_launch_kindly(o->ranks, &child));
     ll_comm *c;
-    TRY(ll_comm_open(&(ll_comm_opts){.timeout_s = r->parallel.timeout}, &c));
+    TRY(ll_cli_open(&(ll_comm_opts){.timeout_s = r->parallel.timeout}, &c));
     return ll_cli_leave(c, train(o, c, r));
 }
 

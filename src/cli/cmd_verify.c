@@ -24,7 +24,7 @@ static const ll_arg args[] = {
     {"RUN", LL_ARG_TEXT, offsetof(opts, run), NULL, "a run, or a model's name", NULL},
     {"--mesh|-m", LL_ARG_TEXT, offsetof(opts, mesh), "MESH",
      "how ranks divide the work, such as data=2,tensor=2; default: the run's, or data=RANKS", NULL},
-    {"--ranks|-n", LL_ARG_INT, offsetof(opts, ranks), "N",
+    {"--ranks|-n", LL_ARG_COUNT, offsetof(opts, ranks), "N",
      "start so many ranks; default: as many as the mesh has", NULL},
     {"--zero", LL_ARG_INT, offsetof(opts, zero), "K",
      "cut over axis data: 1 optimizer state, 2 and gradients, 3 and parameters", NULL},
@@ -33,7 +33,7 @@ static const ll_arg args[] = {
      "the largest relative difference that passes", "1e-4"},
     {"--exact", LL_ARG_FLAG, offsetof(opts, exact), NULL,
      "with exact sums (parallel.exact): no bit may differ", NULL},
-    {"--batch|-b", LL_ARG_INT, offsetof(opts, batch), "N", "samples in a step", NULL},
+    {"--batch|-b", LL_ARG_COUNT, offsetof(opts, batch), "N", "samples in a step", NULL},
     {"--random", LL_ARG_FLAG, offsetof(opts, random), NULL,
      "random batches in place of the run's data; always for a model's name", NULL},
     {"--set|-s", LL_ARG_WORDS, offsetof(opts, set), "KEY=VALUE", "override a setting", NULL},
@@ -163,7 +163,7 @@ static ll_err verify(const opts *o, const ll_mesh *m, const ll_run *r, ll_comm *
 {
     char mesh[LL_MESH_TEXT];
     ll_mesh_text(m, mesh);
-    TRY(ll_mesh_fits(m, ll_comm_size(c)));
+    TRY(ll_comm_agree(c, ll_mesh_fits(m, ll_comm_size(c))));
     /* Rank 0 decides for all: nodes may have different files. */
     double random = lacks_data(o, r, ll_comm_rank(c) == 0);
     if (ll_comm_size(c) > 1) TRY(ll_comm_broadcast(c, &random, 1, LL_F64, 0, NULL));
@@ -206,16 +206,17 @@ static ll_err launch_and_verify(const opts *o, const ll_run *r)
     ll_mesh m;
     bool child;
     char by_ranks[32];
-    snprintf(by_ranks, sizeof by_ranks, "data=%lld", (long long)o->ranks);
-    const char *said = *r->parallel.mesh ? r->parallel.mesh : o->ranks ? by_ranks : "";
+    int64_t ranks = o->ranks ? o->ranks : ll_job_size(); /* 0: neither -n nor a launcher */
+    snprintf(by_ranks, sizeof by_ranks, "data=%lld", (long long)ranks);
+    const char *said = *r->parallel.mesh ? r->parallel.mesh : ranks ? by_ranks : "";
     TRY(ll_mesh_parse(said, &m));
-    int64_t ranks = o->ranks;
+    ranks = o->ranks;
     if (!ranks && ll_job_size() <= 1) ranks = m.n_rank;
     if (ranks) TRY(ll_mesh_fits(&m, (int)ranks));
     TRY(ll_cli_launch(ranks, &child));
     ll_comm *c;
     /* The others wait while rank 0 trains alone. */
-    TRY(ll_comm_open(&(ll_comm_opts){.timeout_s = 600}, &c));
+    TRY(ll_cli_open(&(ll_comm_opts){.timeout_s = 600}, &c));
     return ll_cli_leave(c, verify(o, &m, r, c));
 }
 

@@ -12,6 +12,7 @@
  * missing on one node is told by a rank of that node. */
 #include "cli/launch.h"
 
+#include "base/crc32c.h"
 #include "comm/job.h"
 
 #include <dirent.h>
@@ -43,6 +44,13 @@ const char *ll_cli_name(void)
     static char name[64];
     snprintf(name, sizeof name, "loopline %s", own_argc > 1 ? own_argv[1] : "");
     return name;
+}
+
+uint32_t ll_cli_words(void)
+{
+    uint32_t hash = 0;
+    for (int i = 1; i < own_argc; i++) hash = ll_crc32c(hash, own_argv[i], strlen(own_argv[i]) + 1);
+    return hash;
 }
 
 const char *ll_cli_mpiexec(void)
@@ -218,6 +226,22 @@ static void tell_crashes(void)
     }
 }
 
+/* More ranks than cores are slow but work; a slip of the finger would stop the machine. Where there
+ * are others to start ranks on, which their launchers know, so many may be meant. */
+static ll_err check_room(int64_t ranks)
+{
+    static const char *const several[] = {"LOOPLINE_MPIEXEC", "SLURM_JOB_ID", "PBS_JOBID",
+                                          "LSB_JOBID", "OMPI_MCA_orte_default_hostfile"};
+    int64_t cores = omp_get_num_procs(), most = 16 * cores > 256 ? 16 * cores : 256;
+    for (size_t i = 0; i < sizeof several / sizeof *several; i++)
+        if (getenv(several[i])) return LL_OK;
+    CHECK(ranks <= most, LL_E_ARG,
+          "-n is %lld, but this machine has %lld cores: want %lld ranks at most; for more machines "
+          "use mpirun or srun, or set LOOPLINE_MPIEXEC",
+          (long long)ranks, (long long)cores, (long long)most);
+    return LL_OK;
+}
+
 static ll_err launch(int64_t ranks, bool stay, bool *child)
 {
     *child = true;
@@ -227,11 +251,13 @@ static ll_err launch(int64_t ranks, bool stay, bool *child)
     if (launched) tell_crashes();
     if (ranks == 0) return LL_OK;
     CHECK(ranks <= 1 << 20, LL_E_ARG, "-n is %lld, want 1 to %d ranks", (long long)ranks, 1 << 20);
-    CHECK(size <= 1 || ranks == size, LL_E_ARG,
+    /* Open MPI's mpirun refuses to run below itself, be it with one rank. */
+    CHECK(ranks == size || (size <= 1 && !getenv("OMPI_COMM_WORLD_SIZE")), LL_E_ARG,
           "-n is %lld, but this is one of %d ranks that a launcher started: leave -n out, or start "
           "loopline without mpiexec",
           (long long)ranks, size);
     if (ranks == 1 || size == ranks) return LL_OK;
+    TRY(check_room(ranks));
     *child = false;
     return become_mpiexec(ranks, stay);
 }
