@@ -71,17 +71,17 @@ static double scale_of(const ll_graph *g, ll_val qkv)
     return 1 / sqrt((double)ll_shape_of(g, qkv).d[4]);
 }
 
-/* s [b,h,t,s]; the value above the diagonal is far below any score, yet finite. */
-static ll_val scores(ll_graph *g, ll_val qkv)
+/* s [b,h,t,s] of q and k; the value above the diagonal is far below any score, yet finite. */
+static ll_val scores(ll_graph *g, ll_val qkv, ll_val q, ll_val k)
 {
-    ll_val s = ll_matmul(g, "bthd,bshd->bhts", part_of(g, qkv, 0), part_of(g, qkv, 1));
+    ll_val s = ll_matmul(g, "bthd,bshd->bhts", q, k);
     return LL_EMIT(g, &causal_mask, (&(ll_mask_attr){-1e30, {0, 0}}),
                    ll_scale(g, s, scale_of(g, qkv)));
 }
 
-static ll_val probability(ll_graph *g, ll_val qkv, ll_val lse)
+static ll_val probability(ll_graph *g, ll_val qkv, ll_val q, ll_val k, ll_val lse)
 {
-    ll_val s = scores(g, qkv);
+    ll_val s = scores(g, qkv, q, k);
     if (!s.id) return s;
     ll_shape shape = ll_shape_of(g, s);
     return ll_exp(g, ll_sub(g, s, ll_row_spread(g, lse, &shape)));
@@ -89,7 +89,7 @@ static ll_val probability(ll_graph *g, ll_val qkv, ll_val lse)
 
 static void expand(ll_graph *g, const void *, const ll_val *in, int, ll_val *out)
 {
-    ll_val s = scores(g, in[0]);
+    ll_val s = scores(g, in[0], part_of(g, in[0], 0), part_of(g, in[0], 1));
     if (!s.id) return;
     ll_shape shape = ll_shape_of(g, s);
     ll_val top = ll_row_max(g, s);
@@ -101,13 +101,13 @@ static void expand(ll_graph *g, const void *, const ll_val *in, int, ll_val *out
 }
 
 /* dqkv from ds (before scaling) and, where there is one, dv. */
-static ll_val gather(ll_graph *g, ll_val qkv, ll_val ds, ll_val dv)
+static ll_val gather(ll_graph *g, ll_val qkv, ll_val q, ll_val k, ll_val ds, ll_val dv)
 {
     ll_shape s = ll_shape_of(g, qkv);
     s.d[2] = 1;
     ds = ll_scale(g, ds, scale_of(g, qkv));
-    ll_val dq = ll_matmul(g, "bhts,bshd->bthd", ds, part_of(g, qkv, 1));
-    ll_val dk = ll_matmul(g, "bhts,bthd->bshd", ds, part_of(g, qkv, 0));
+    ll_val dq = ll_matmul(g, "bhts,bshd->bthd", ds, k);
+    ll_val dk = ll_matmul(g, "bhts,bthd->bshd", ds, q);
     ll_val part[3] = {ll_reshape(g, dq, s), ll_reshape(g, dk, s)};
     part[2] = dv.id ? ll_reshape(g, dv, s) : ll_fill(g, ll_dtype_of(g, qkv), s, 0);
     return ll_concat(g, part, 3, 2);
@@ -116,14 +116,15 @@ static ll_val gather(ll_graph *g, ll_val qkv, ll_val ds, ll_val dv)
 static void expand_grad(ll_graph *g, const void *, const ll_val *in, int, ll_val *out)
 {
     ll_val dout = in[0], qkv = in[1], o = in[2], lse = in[3];
-    ll_val p = probability(g, qkv, lse);
+    ll_val q = part_of(g, qkv, 0), k = part_of(g, qkv, 1); /* once: a cut of s gathers k */
+    ll_val p = probability(g, qkv, q, k, lse);
     if (!p.id) return;
     ll_shape shape = ll_shape_of(g, p);
     ll_val dv = ll_matmul(g, "bhts,bthd->bshd", p, dout);
     ll_val dp = ll_matmul(g, "bthd,bshd->bhts", dout, part_of(g, qkv, 2));
     ll_val delta = ll_transpose(g, ll_row_sum(g, ll_mul(g, dout, o)), "bth->bht");
     ll_val ds = ll_mul(g, p, ll_sub(g, dp, ll_row_spread(g, delta, &shape)));
-    out[0] = gather(g, qkv, ds, dv);
+    out[0] = gather(g, qkv, q, k, ds, dv);
 }
 
 /* ---- ops ---- */
@@ -191,11 +192,12 @@ static void grad(ll_bwd *b)
     ll_graph *g = b->g;
     ll_val qkv = b->in[0], lse = b->out[1];
     if (b->dout[1].id) { /* d lse / ds = p */
-        ll_val p = probability(g, qkv, lse);
+        ll_val q = part_of(g, qkv, 0), k = part_of(g, qkv, 1);
+        ll_val p = probability(g, qkv, q, k, lse);
         if (!p.id) return;
         ll_shape shape = ll_shape_of(g, p);
         ll_val ds = ll_mul(g, p, ll_row_spread(g, b->dout[1], &shape));
-        b->din[0] = gather(g, qkv, ds, (ll_val){0});
+        b->din[0] = gather(g, qkv, q, k, ds, (ll_val){0});
     }
     if (!b->dout[0].id) return;
     ll_val d = LL_EMIT(g, &attention_grad, NULL, b->dout[0], qkv, b->out[0], lse);
