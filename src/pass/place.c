@@ -10,57 +10,13 @@
  * down. A parameter is stored the way its first use wants it.
  *
  * A loop that must be whole, of an op with an expansion, is cut by taking the expansion instead:
- * such nodes are rewritten, and placing starts over with the new graph. */
-#include "pass/partition.h"
+ * such nodes are rewritten, and placing starts over with the new graph. Or another loop is cut in
+ * its stead, there and back: place_detour.c. What axis tensor does besides: place_weights.c. */
+#include "pass/place_int.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-
-enum { FLOPS_PER_BYTE = 50, PROBE_DEPTH = 8 }; /* arithmetic that takes as long as sending a byte */
-
-typedef struct placer {
-    ll_placement *p;
-    const ll_place_opts *o;
-    const ll_graph *g;
-    const ll_mesh *m;
-    bool *decided;   /* [n_value] inputs whose layout is known */
-    bool *expand;    /* [n_node] must be expanded */
-    int *n_reader;   /* [n_value] */
-    ll_val *grad_of; /* [n_value] accum result -> the parameter it becomes the gradient of */
-    ll_axes used;    /* axes that cut some loop */
-} placer;
-
-static const ll_value *value(const placer *c, ll_val v)
-{
-    return ll_value_of(c->g, v);
-}
-
-static double bytes_of(const placer *c, ll_val v)
-{
-    const ll_type *t = &value(c, v)->type;
-    return (double)ll_numel(&t->shape) * (double)ll_dtype_bytes(t->dtype);
-}
-
-static ll_axes bit(int a)
-{
-    return (ll_axes)(1u << a);
-}
-
-/* The dimension that a loop walks; -1: none. */
-static int dim_of(const int8_t map[LL_MAX_DIMS], int loop)
-{
-    for (int d = 0; d < LL_MAX_DIMS; d++)
-        if (loop >= 0 && map[d] == loop) return d;
-    return -1;
-}
-
-static int cut_dim(const ll_layout *l, int axis)
-{
-    for (int d = 0; d < LL_MAX_DIMS; d++)
-        if (l->split[d] & bit(axis)) return d;
-    return -1;
-}
 
 /* ---- inputs ---- */
 
@@ -129,7 +85,10 @@ static void claim(placer *c, ll_val v, ll_val param, int depth)
     int n = value(c, v)->node;
     if (n < 0 || depth > 64 || !same_shape(c, v, param)) return;
     const ll_node *x = &c->g->nodes[n];
-    if (!strcmp(x->op->name, "accum")) c->grad_of[v.id] = param;
+    if (!strcmp(x->op->name, "accum")) {
+        c->grad_of[v.id] = param;
+        ll_place_aim(c, x->in[0], param, 0);
+    }
     if (!x->op->elementwise) return;
     for (int i = 0; i < x->n_in; i++) claim(c, x->in[i], param, depth + 1);
 }
@@ -191,16 +150,11 @@ static const ll_layout *operand(const placer *c, const ll_node *n, int i)
     return &c->p->seen[n->in[i].id];
 }
 
-static bool undecided(const placer *c, ll_val v)
-{
-    return value(c, v)->node < 0 && !c->decided[v.id];
-}
-
 /* Bytes to bring operand i to be cut by axis a along dimension need (-1: not cut). */
 static double bring(const placer *c, const ll_node *n, int i, int a, int need)
 {
     const ll_layout *l = operand(c, n, i);
-    if (undecided(c, n->in[i])) return 0;
+    if (undecided(c, n->in[i]) || ll_place_holds(c, n->in[i], a, need)) return 0;
     ll_axes others = 0;
     for (int d = 0; d < LL_MAX_DIMS; d++) others |= l->split[d] & (ll_axes)~bit(a);
     int p = c->m->size[a], have = cut_dim(l, a);
@@ -215,66 +169,6 @@ static double bring_all(const placer *c, const ll_node *n, const ll_loops *l, in
     double sum = 0;
     for (int i = 0; i < n->n_in; i++) sum += bring(c, n, i, a, dim_of(l->in[i], loop));
     return sum;
-}
-
-/* What is lost further on if result v comes cut along dim: bytes of the first values that have to
- * be made whole again. */
-static double probe(const placer *c, ll_val v, int dim, int p, int depth)
-{
-    double sum = 0;
-    for (int k = value(c, v)->node + 1; k < c->g->n_node && depth < PROBE_DEPTH; k++) {
-        const ll_node *n = &c->g->nodes[k];
-        for (int i = 0; i < n->n_in; i++) {
-            ll_loops l;
-            if (n->in[i].id != v.id || ll_node_loops(c->g, n, &l) != LL_OK) continue;
-            int loop = l.in[i][dim];
-            if (loop < 0 || l.combine[loop] == LL_WHOLE)
-                sum += bytes_of(c, v) * (p - 1) / p;
-            else if (l.combine[loop] == LL_FREE && n->op->flop <= 1 && n->n_out == 1)
-                sum += probe(c, n->out[0], dim_of(l.out[0], loop), p, depth + 1);
-        }
-    }
-    return sum;
-}
-
-/* ---- where axes that cut weights begin ---- */
-
-/* Is loop walked by operand i alone, of all operands? */
-static bool only_in(const ll_node *n, const ll_loops *l, int loop, int i)
-{
-    for (int k = 0; k < n->n_in; k++)
-        if (k != i && dim_of(l->in[k], loop) >= 0) return false;
-    return true;
-}
-
-/* May axis a begin here by cutting a loop of a weight that nothing has cut yet? *cost: what that
- * loses later. */
-static bool begins(const placer *c, const ll_node *n, const ll_loops *l, int a, int loop,
-                   double *cost)
-{
-    ll_axis_kind k = ll_mesh_kind(c->m, a);
-    if (k != LL_AXIS_TENSOR && k != LL_AXIS_CHANNEL && k != LL_AXIS_FILTER && k != LL_AXIS_COLS &&
-        k != LL_AXIS_DEPTH)
-        return false;
-    for (int i = 0; i < n->n_in; i++) {
-        const ll_value *w = value(c, n->in[i]);
-        if (w->kind != LL_PARAM || !undecided(c, n->in[i]) || w->type.shape.n < 2) continue;
-        int d = dim_of(l->in[i], loop), summed = 0, looked_up = -1;
-        for (int s = 0; s < l->n; s++) {
-            if (l->combine[s] != LL_SUM || dim_of(l->in[i], s) < 0) continue;
-            summed++;
-            if (only_in(n, l, s, i)) looked_up = s;
-        }
-        if (d < 0 || !summed || l->extent[loop] < c->m->size[a]) continue;
-        if (looked_up >= 0) return k == LL_AXIS_TENSOR && loop == looked_up;
-        bool inputs = l->combine[loop] == LL_SUM;
-        if (k == LL_AXIS_CHANNEL || k == LL_AXIS_DEPTH) return inputs;
-        if (inputs || l->combine[loop] != LL_FREE) return false;
-        int out = dim_of(l->out[0], loop);
-        *cost = out >= 0 ? probe(c, n->out[0], out, c->m->size[a], 0) : 0;
-        return true;
-    }
-    return false;
 }
 
 /* ---- choosing ---- */
@@ -301,18 +195,10 @@ static bool follows(const placer *c, const ll_node *n, const ll_loops *l, int a,
 {
     for (int i = 0; i < n->n_in; i++) {
         int d = dim_of(l->in[i], loop);
-        if (d >= 0 && !undecided(c, n->in[i]) && (operand(c, n, i)->split[d] & bit(a))) return true;
+        if (d < 0 || undecided(c, n->in[i])) continue;
+        if (operand(c, n, i)->split[d] & bit(a)) return true;
+        if ((operand(c, n, i)->sum & bit(a)) && c->positions[n->in[i].id][a] == d + 1) return true;
     }
-    return false;
-}
-
-/* Axis `filter` cuts what layers make, never what they sum over. */
-static bool forbidden(const placer *c, const ll_node *n, const ll_loops *l, int a, int loop)
-{
-    ll_axis_kind k = ll_mesh_kind(c->m, a);
-    if (k != LL_AXIS_FILTER || l->combine[loop] != LL_SUM) return false;
-    for (int i = 0; i < n->n_in; i++)
-        if (value(c, n->in[i])->kind == LL_PARAM && dim_of(l->in[i], loop) >= 0) return true;
     return false;
 }
 
@@ -328,35 +214,58 @@ static bool passes(const placer *c, const ll_node *n, int a)
     return true;
 }
 
-static void choose(placer *c, int node, const ll_loops *l, int a)
+/* The loop that moves the fewest bytes; -1: none may be cut. *asked: the cut begins here, as the
+ * mesh asks for. */
+static int cheapest_loop(const placer *c, int node, const ll_loops *l, int a, double *best,
+                         bool *asked)
 {
     const ll_node *n = &c->g->nodes[node];
-    int8_t *chosen = &c->p->loop[node][a];
-    *chosen = -1;
-    if (passes(c, n, a)) {
-        c->p->through[node] |= bit(a);
-        return;
-    }
-    double best = INFINITY, share = 1 - 1.0 / c->m->size[a];
-    bool asked = false; /* the chosen cut begins here, as the mesh asks for */
+    double share = 1 - 1.0 / c->m->size[a];
+    bool begin = ll_place_may_begin(c, n, l, a);
+    int chosen = -1;
     for (int loop = 0; loop < l->n; loop++) {
         double cost = 0;
-        bool follow = follows(c, n, l, a, loop);
-        if (!follow && !begins(c, n, l, a, loop, &cost)) continue;
-        if (!cuttable(c, node, l, loop) || forbidden(c, n, l, a, loop)) continue;
+        bool follow = follows(c, n, l, a, loop) && !ll_place_weights_first(c, n, l, a, loop, begin);
+        if (!follow && !ll_place_begins(c, n, l, a, loop, &cost)) continue;
+        if (!cuttable(c, node, l, loop) || ll_place_forbidden(c, n, l, a, loop)) continue;
         cost += bring_all(c, n, l, a, loop);
         if (l->combine[loop] == LL_SUM || l->combine[loop] == LL_MAX)
             for (int o = 0; o < n->n_out; o++) cost += bytes_of(c, n->out[o]) * share;
-        if (cost < best) {
-            best = cost;
-            *chosen = (int8_t)loop;
-            asked = !follow;
+        if (cost < *best) {
+            *best = cost;
+            chosen = loop;
+            *asked = !follow;
         }
     }
-    if (*chosen < 0 || asked) return;
-    if (bring_all(c, n, l, a, *chosen) == 0) return; /* everything lies as it should */
+    return chosen;
+}
+
+static ll_err choose(placer *c, int node, const ll_loops *l, int a)
+{
+    const ll_node *n = &c->g->nodes[node];
+    int8_t *chosen = &c->p->loop[node][a];
+    double best = INFINITY, share = 1 - 1.0 / c->m->size[a];
+    bool asked = false;
+    c->home[a] = *chosen = -1;
+    if (passes(c, n, a)) {
+        c->p->through[node] |= bit(a);
+        return LL_OK;
+    }
+    *chosen = (int8_t)ll_place_aimed(c, n, l, a);
+    if (*chosen >= 0 && cuttable(c, node, l, *chosen)) return LL_OK;
+    *chosen = (int8_t)cheapest_loop(c, node, l, a, &best, &asked);
+    if (*chosen < 0 || asked) return LL_OK;
+    if (l->combine[*chosen] == LL_WHOLE) {
+        int8_t turn;
+        TRY(ll_place_detour(c, node, l, a, *chosen, &turn));
+        if (turn >= 0) c->home[a] = *chosen;
+        if (turn >= 0) *chosen = turn;
+        if (turn >= 0) return LL_OK;
+    }
+    if (bring_all(c, n, l, a, *chosen) == 0) return LL_OK; /* everything lies as it should */
     double repeated = ll_node_flops(c->g, n) * share / FLOPS_PER_BYTE;
     if (bring_all(c, n, l, a, -1) + repeated < best) *chosen = -1;
+    return LL_OK;
 }
 
 /* ---- nodes ---- */
@@ -371,11 +280,12 @@ ll_layout ll_place_wanted(const ll_placement *p, int node, int operand, const ll
     return w;
 }
 
-static ll_layout result_layout(const placer *c, int node, const ll_loops *l, int out)
+ll_layout ll_place_result(const placer *c, int node, const ll_loops *l, int out,
+                          const int8_t cuts[LL_MAX_AXES])
 {
     ll_layout r = {.sum = c->p->through[node]};
     for (int a = 0; a < c->m->n; a++) {
-        int loop = c->p->loop[node][a], d = dim_of(l->out[out], loop);
+        int loop = cuts[a], d = dim_of(l->out[out], loop);
         if (loop < 0) continue;
         if (d >= 0)
             r.split[d] |= bit(a);
@@ -401,6 +311,22 @@ static void cut_early(placer *c, int node, const ll_loops *l)
     c->p->through[node] = 0;
 }
 
+/* How results lie, and how later nodes see them: come back from a detour, or as a gradient. */
+static void place_results(placer *c, int node, const ll_loops *l)
+{
+    const ll_node *n = &c->g->nodes[node];
+    int8_t back[LL_MAX_AXES];
+    for (int a = 0; a < c->m->n; a++) back[a] = c->home[a] >= 0 ? c->home[a] : c->p->loop[node][a];
+    for (int o = 0; o < n->n_out; o++) {
+        ll_val v = n->out[o], param = c->grad_of[v.id];
+        c->p->made[v.id] = ll_place_result(c, node, l, o, c->p->loop[node]);
+        c->p->seen[v.id] = ll_place_result(c, node, l, o, back);
+        if (param.id) c->p->seen[v.id] = update_layout(c, param);
+    }
+    ll_place_positions(c, node, l);
+    ll_place_hold(c, node, l);
+}
+
 static ll_err place_node(placer *c, int node)
 {
     const ll_node *n = &c->g->nodes[node];
@@ -408,7 +334,7 @@ static ll_err place_node(placer *c, int node)
     TRY(ll_node_loops(c->g, n, &l));
     for (int a = 0; a < c->m->n; a++) c->p->loop[node][a] = -1;
     for (int a = 0; a < c->m->n; a++) {
-        choose(c, node, &l, a);
+        TRY(choose(c, node, &l, a));
         int loop = c->p->loop[node][a];
         if (loop >= 0) c->used |= bit(a);
         if (loop >= 0 && l.combine[loop] == LL_WHOLE) c->expand[node] = true;
@@ -419,11 +345,7 @@ static ll_err place_node(placer *c, int node)
         ll_layout w = ll_place_wanted(c->p, node, i, &l);
         decide_input(c, n->in[i], &w);
     }
-    for (int o = 0; o < n->n_out; o++) {
-        ll_val v = n->out[o], param = c->grad_of[v.id];
-        c->p->made[v.id] = c->p->seen[v.id] = result_layout(c, node, &l, o);
-        if (param.id) c->p->seen[v.id] = update_layout(c, param);
-    }
+    place_results(c, node, &l);
     return LL_OK;
 }
 
@@ -508,6 +430,10 @@ static ll_err attempt(ll_placement *p, const ll_place_opts *o, bool **expand, ll
     c.expand = LL_NEW_ARRAY(a, bool, g->n_node + 1);
     c.n_reader = LL_NEW_ARRAY(a, int, g->n_value);
     c.grad_of = LL_NEW_ARRAY(a, ll_val, g->n_value);
+    c.aim = LL_NEW_ARRAY(a, ll_val, g->n_value);
+    c.positions =
+        (int8_t(*)[LL_MAX_AXES])ll_arena_alloc(a, (size_t)g->n_value * sizeof *c.positions);
+    c.held = (uint16_t(*)[LL_MAX_AXES])ll_arena_alloc(a, (size_t)g->n_value * sizeof *c.held);
     TRY(place_all(&c));
     *expand = NULL;
     *used = c.used;

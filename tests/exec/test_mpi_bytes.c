@@ -133,14 +133,27 @@ static void test_zero3(void **state)
     ll_graph_free(h);
 }
 
-/* Two all-reduces of activations in each block's forward pass and two in its backward pass, one for
- * the embedding in each; beside them maxima and sums of the softmax over the vocabulary, biases. */
+/* Two sums of activations in each block's forward pass and two in its backward pass, one for the
+ * embedding in each: reduce-scatters and, before the next product, all-gathers. Beside them maxima
+ * and sums of the softmax over the vocabulary; gradients of norms, biases and positions. */
 static void test_tensor(void **state)
 {
     (void)state;
     int p = ll_comm_size(ring);
     ll_graph *g = gpt();
     hold(g, "tensor", 0, 1, 2.0 * (p - 1) * 4 * BATCH * SEQ * WIDTH * (4 * LAYERS + 2), 0.05);
+    ll_graph_free(g);
+}
+
+/* Attention by heads, and with few heads and samples by gathering keys and values. */
+static void test_sequence(void **state)
+{
+    (void)state;
+    int p = ll_comm_size(ring);
+    ll_graph *g = gpt(), *few = gpt_of(2, 2);
+    hold(g, "sequence", 0, 1, sequence_bytes(g, BATCH, 12, p), scalars);
+    if (p > 2) hold(few, "sequence", 0, 1, sequence_bytes(few, 2, 2, p), scalars);
+    ll_graph_free(few);
     ll_graph_free(g);
 }
 
@@ -179,9 +192,10 @@ int main(void)
 {
     ring = open_ring();
     no_error(ll_comm_open(&(ll_comm_opts){.timeout_s = 30, .table = ""}, &shared));
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_data), cmocka_unit_test(test_zero3),
-                                       cmocka_unit_test(test_tensor), cmocka_unit_test(test_halo),
-                                       cmocka_unit_test(test_shared)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_data),   cmocka_unit_test(test_zero3),
+        cmocka_unit_test(test_tensor), cmocka_unit_test(test_sequence),
+        cmocka_unit_test(test_halo),   cmocka_unit_test(test_shared)};
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     ll_comm_close(shared);
     ll_comm_close(ring);

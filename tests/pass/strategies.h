@@ -26,15 +26,15 @@ static inline double gradient_bytes(const ll_graph *g)
 
 enum { BATCH = 12, SEQ = 16, WIDTH = 48, LAYERS = 3, VOCAB = 96 };
 
-static inline ll_graph *gpt(void)
+static inline ll_graph *gpt_of(int64_t batch, int64_t heads)
 {
     const ll_model *m = ll_model_find("gpt");
     const ll_size sizes[] = {{"layers", LAYERS, ""},
                              {"width", WIDTH, ""},
-                             {"heads", 12, ""},
+                             {"heads", heads, ""},
                              {"seq", SEQ, ""},
                              {"vocab", VOCAB, ""}};
-    ll_build b = {.batch = BATCH, .training = true};
+    ll_build b = {.batch = batch, .training = true};
     memcpy(b.sizes, m->sizes, sizeof b.sizes);
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
         for (int k = 0; b.sizes[k].name; k++)
@@ -43,6 +43,23 @@ static inline ll_graph *gpt(void)
     ll_minimize(g, m->declare(g, &b), &(ll_optim){.name = "adamw"});
     no_error(ll_graph_check(g));
     return g;
+}
+
+static inline ll_graph *gpt(void)
+{
+    return gpt_of(BATCH, 12);
+}
+
+/* What all of p ranks send with its sequence cut. E: bytes of [batch, time, width]. Where every
+ * rank can have heads, all-to-alls turn positions into heads and back: qkv there and o back, then
+ * do there (qkv and o are still held) and dqkv back: (3 + 1 + 1 + 3) E (p-1)/p a layer. Where heads
+ * are too few, and samples too: keys and values are gathered, twice, and their gradients scattered:
+ * 6 E (p-1). Gradients are summed, but those of positions gathered: each is one rank's. */
+static inline double sequence_bytes(const ll_graph *g, int64_t batch, int64_t heads, int p)
+{
+    double places = 4.0 * SEQ * WIDTH, e = places * (double)batch;
+    double attention = heads >= p ? 8 * e * (p - 1) / p : 6 * e * (p - 1);
+    return LAYERS * attention + (p - 1) * (2 * gradient_bytes(g) - places);
 }
 
 static inline ll_graph *mlp(void)

@@ -7,7 +7,8 @@
 typedef struct counted {
     double sent;    /* by all ranks */
     double halo;    /* of it, in halo exchanges */
-    int of_shape;   /* all-reduces of rank 0 of so many elements: see count */
+    int sums;       /* of rank 0, of so many elements (see count): reduce-scatters */
+    int gathers;    /* and all-gathers of so many */
     double scalars; /* sent in collectives of one element */
 } counted;
 
@@ -31,8 +32,10 @@ static counted count(const ll_graph *g, const char *mesh, int zero, int64_t elem
             c.sent += bytes;
             if (!strcmp(n->op->name, "halo")) c.halo += bytes;
             if (ll_numel(&t->shape) <= 1) c.scalars += bytes;
-            c.of_shape +=
-                r == 0 && !strcmp(n->op->name, "all_reduce") && ll_numel(&t->shape) == elements;
+            int64_t made = ll_numel(&ll_value_of(part, n->out[0])->type.shape);
+            c.sums +=
+                r == 0 && !strcmp(n->op->name, "reduce_scatter") && ll_numel(&t->shape) == elements;
+            c.gathers += r == 0 && !strcmp(n->op->name, "all_gather") && made == elements;
         }
         ll_graph_free(part);
     }
@@ -82,8 +85,9 @@ static void test_zero3(void **state)
     ll_graph_free(h);
 }
 
-/* Megatron: two all-reduces of activations in each block's forward pass and two in its backward
- * pass; one more after the embedding and one before it. */
+/* Megatron: two sums of activations in each block's forward pass and two in its backward pass; one
+ * more after the embedding and one before it. Each is a reduce-scatter, and an all-gather where the
+ * next product begins: what an all-reduce sends. */
 static void test_tensor(void **state)
 {
     (void)state;
@@ -93,12 +97,31 @@ static void test_tensor(void **state)
         const int64_t elements = (int64_t)BATCH * SEQ * WIDTH;
         snprintf(mesh, sizeof mesh, "tensor=%d", p);
         counted c = count(g, mesh, 0, elements);
-        assert_int_equal(c.of_shape, 4 * LAYERS + 2);
-        /* beside them: maxima and sums of softmax over the vocabulary, biases */
+        assert_int_equal(c.sums, 4 * LAYERS + 2);
+        assert_int_equal(c.gathers, 4 * LAYERS + 2);
+        /* beside them: maxima and sums of softmax over the vocabulary, gradients of norms, biases
+         * and positions */
         expect("gpt tensor", c.sent, 2.0 * (p - 1) * 4 * elements * (4 * LAYERS + 2),
                0.05 * c.sent);
     }
     ll_graph_free(g);
+}
+
+/* A cut sequence: by heads, or keys and values gathered. */
+static void test_sequence(void **state)
+{
+    (void)state;
+    for (int p = 2; p <= 4; p++)
+        for (int few = 0; few <= (p > 2); few++) {
+            char mesh[32];
+            const int64_t batch = few ? 2 : BATCH, heads = few ? 2 : 12;
+            ll_graph *g = gpt_of(batch, heads);
+            snprintf(mesh, sizeof mesh, "sequence=%d", p);
+            counted c = count(g, mesh, 0, 0);
+            expect(few ? "gpt sequence, gathered" : "gpt sequence, heads", c.sent,
+                   sequence_bytes(g, batch, heads, p), c.scalars);
+            ll_graph_free(g);
+        }
 }
 
 /* Spatial: a 3x3 window reads a row of each neighbour: of the image in the forward pass and for the
@@ -121,7 +144,8 @@ static void test_halo(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_data), cmocka_unit_test(test_zero3),
-                                       cmocka_unit_test(test_tensor), cmocka_unit_test(test_halo)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_data), cmocka_unit_test(test_zero3), cmocka_unit_test(test_tensor),
+        cmocka_unit_test(test_sequence), cmocka_unit_test(test_halo)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

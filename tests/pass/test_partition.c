@@ -69,6 +69,25 @@ static made gpt(void)
     return model("gpt", 6, "lamb", 29, 5, sizes);
 }
 
+/* Few heads and samples: 4 on 3 ranks are uneven, on 5 and more too few to go by. */
+static made short_gpt(void)
+{
+    const ll_size sizes[] = {{"layers", 1, ""}, {"width", 12, ""}, {"heads", 4, ""},
+                             {"seq", 11, ""},   {"vocab", 17, ""}, {"dropout", 100, ""}};
+    return model("gpt", 3, "adam", 17, 6, sizes);
+}
+
+/* A vocabulary that hardly anything divides. */
+static made wordy_gpt(void)
+{
+    const ll_size sizes[] = {{"layers", 1, ""},
+                             {"width", 8, ""},
+                             {"heads", 2, ""},
+                             {"seq", 3, ""},
+                             {"vocab", 50257, ""}};
+    return model("gpt", 2, "sgd", 50257, 5, sizes);
+}
+
 static made lenet(void)
 {
     return model("lenet5", 6, "adam", 10, 0, NULL);
@@ -193,7 +212,17 @@ static void test_gpt(void **state)
                                          "sequence=2",
                                          "sequence=3",
                                          "data=2,tensor=2",
+                                         "tensor=6",
+                                         "data=3,tensor=2",
+                                         "tensor=2,data=2",
+                                         "sequence=4",
+                                         "sequence=6",
+                                         "data=2,sequence=2 1",
+                                         "data=2,sequence=3",
                                          "tensor=2,sequence=2",
+                                         "tensor=2,sequence=3",
+                                         "sequence=2,tensor=2",
+                                         "data=2,tensor=2,sequence=2 3",
                                          "data=2,tensor=3 1",
                                          "rows=2,cols=3",
                                          "rows=2,cols=2,depth=2",
@@ -201,11 +230,29 @@ static void test_gpt(void **state)
     walk(gpt(), meshes);
 }
 
+static void test_short_gpt(void **state)
+{
+    (void)state;
+    static const char *const meshes[] = {
+        "sequence=2",          "sequence=3",          "sequence=5", "sequence=7",
+        "tensor=2,sequence=2", "sequence=3,tensor=2", "tensor=3",   "tensor=4",
+        "data=3,sequence=2",   "data=3,tensor=2",     NULL};
+    walk(short_gpt(), meshes);
+}
+
+static void test_vocabulary(void **state)
+{
+    (void)state;
+    static const char *const meshes[] = {"tensor=2", "tensor=3",          "tensor=4",
+                                         "tensor=8", "data=2,tensor=2 1", NULL};
+    walk(wordy_gpt(), meshes);
+}
+
 static void test_lenet(void **state)
 {
     (void)state;
-    static const char *const meshes[] = {"data=3", "height=2,width=2", "tensor=2", "filter=4",
-                                         NULL};
+    static const char *const meshes[] = {
+        "data=3", "height=2,width=2", "tensor=2", "tensor=4", "data=2,tensor=3", "filter=4", NULL};
     walk(lenet(), meshes);
 }
 
@@ -213,7 +260,9 @@ int main(void)
 {
     if (getenv("SEED")) seed = strtoull(getenv("SEED"), NULL, 10);
     printf("seed %llu\n", (unsigned long long)seed);
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_mlp), cmocka_unit_test(test_convs),
-                                       cmocka_unit_test(test_gpt), cmocka_unit_test(test_lenet)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_mlp),        cmocka_unit_test(test_convs),
+        cmocka_unit_test(test_gpt),        cmocka_unit_test(test_short_gpt),
+        cmocka_unit_test(test_vocabulary), cmocka_unit_test(test_lenet)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
