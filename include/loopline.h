@@ -303,6 +303,12 @@ typedef struct ll_comm ll_comm;
 typedef struct ll_request ll_request;
 typedef enum ll_reduce { LL_REDUCE_SUM, LL_REDUCE_MAX, LL_REDUCE_MIN } ll_reduce;
 
+typedef enum ll_tuning_kind {
+    LL_TUNE_RULES,  /* by built-in rules */
+    LL_TUNE_TABLE,  /* by the table that an earlier tuning of such ranks left, where there is one */
+    LL_TUNE_MEASURE /* by that table, or one that is measured now */
+} ll_tuning_kind;
+
 typedef struct ll_comm_opts {
     double timeout_s;  /* a rank that the others wait for longer than this is a failure; 0: 60 */
     bool thread;       /* messages also move on a thread of their own, not only inside calls on the
@@ -310,6 +316,7 @@ typedef struct ll_comm_opts {
     bool canonical;    /* sums in an order that neither the algorithm nor timing can change */
     const char *table; /* the tuner's file; NULL: in the user's cache folder; "": none */
     size_t window_bytes; /* of each rank's window of shared memory; 0: 4 MiB */
+    ll_tuning_kind tune; /* how algorithms are chosen, here and where it is split */
 } ll_comm_opts;
 
 LL_API ll_err ll_comm_open(const ll_comm_opts *opts, ll_comm **out); /* collective */

@@ -63,7 +63,8 @@ static ll_err run_one(const opts *o, const ll_run *r)
     if (o->one) TRY(ll_run_mesh(r, (int)o->one, mesh)); /* rather than by every rank */
     TRY(ll_cli_launch(o->one, &child));
     ll_comm *c;
-    TRY(ll_comm_open(&(ll_comm_opts){.timeout_s = r->parallel.timeout}, &c));
+    ll_comm_opts how = ll_run_comm(r);
+    TRY(ll_cli_open(&how, &c));
     return ll_cli_leave(c, measure(o, c, r));
 }
 

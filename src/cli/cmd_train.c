@@ -3,6 +3,7 @@
 
 #include "base/text.h"
 #include "cli/launch.h"
+#include "comm/tuner.h"
 #include "train/bench.h"
 #include "train/progress.h"
 
@@ -16,7 +17,7 @@ typedef struct opts {
     const char *run, *out, *from, *mesh, *zero, *trace, *trace_steps;
     ll_words set;
     int64_t ranks;
-    bool resume, json, plain, overwrite, exact;
+    bool resume, json, plain, overwrite, exact, tune;
 } opts;
 
 static const ll_arg args[] = {
@@ -33,6 +34,8 @@ static const ll_arg args[] = {
      "what ranks of axis data divide: 1 moments, 2 and gradients, 3 and parameters", NULL},
     {"--exact", LL_ARG_FLAG, offsetof(opts, exact), NULL,
      "sums are exact: the same bits on every mesh (parallel.exact)", NULL},
+    {"--tune", LL_ARG_FLAG, offsetof(opts, tune), NULL,
+     "measure collectives first, where no table is kept (parallel.tune)", NULL},
     {"--resume", LL_ARG_FLAG, offsetof(opts, resume), NULL,
      "go on from the newest checkpoint of the run's folder", NULL},
     {"--from", LL_ARG_TEXT, offsetof(opts, from), "FILE",
@@ -92,6 +95,7 @@ static ll_err choose_folder(const opts *o, ll_comm *c, ll_run *r)
 
 typedef struct view {
     const opts *o;
+    const ll_comm *c;
     ll_progress *p;
     double peak; /* GFLOP/s of a matrix product here */
     size_t bytes;
@@ -100,6 +104,22 @@ typedef struct view {
 
 /* Large enough to come near the peak, small enough to be measured before each run. */
 enum { SMALL_GEMM = 384 };
+
+/* By what collectives are chosen. */
+static void tell_tuner(const ll_comm *c)
+{
+    const ll_tuner *t = ll_comm_tuner(c);
+    const char *file = t ? ll_tuner_file(t) : NULL;
+    if (!t)
+        fprintf(stderr, "collectives: by rules; --tune measures them on this machine first\n");
+    else if (ll_tuner_was_read(t))
+        fprintf(stderr, "collectives: by the table %s\n", file);
+    else
+        fprintf(stderr, "collectives: measured in %.1f s, %s%s\n", ll_tuner_seconds(t),
+                file ? "kept in "
+                     : "not kept: the machine is too busy, or there is no cache folder",
+                file ? file : "");
+}
 
 static void on_start(void *context, const ll_train_start *s)
 {
@@ -121,6 +141,7 @@ static void on_start(void *context, const ll_train_start *s)
     if (s->first_step)
         fprintf(stderr, "resumed after step %lld of %lld\n", (long long)s->first_step,
                 (long long)s->steps);
+    if (s->ranks > 1) tell_tuner(v->c);
     fprintf(stderr, "run folder: %s\n", s->run->out);
     v->p = ll_progress_new(&(ll_progress_opts){.first = s->first_step + 1,
                                                .total = s->steps,
@@ -218,7 +239,7 @@ static ll_err read_steps(const char *text, int64_t *first, int64_t *last)
 static ll_err train(const opts *o, ll_comm *c, ll_run *r)
 {
     TRY(choose_folder(o, c, r));
-    view v = {.o = o};
+    view v = {.o = o, .c = c};
     ll_train_opts t = {.comm = c,
                        .resume = o->resume,
                        .resume_from = o->from,
@@ -244,6 +265,7 @@ static ll_err prepare(const opts *o, ll_arena *a, ll_run **r)
     if (o->out) set.v[set.n++] = ll_arena_printf(a, "out=%s", o->out);
     if (o->mesh) set.v[set.n++] = ll_arena_printf(a, "parallel.mesh=%s", o->mesh);
     if (o->zero) set.v[set.n++] = ll_arena_printf(a, "parallel.zero=%s", o->zero);
+    if (o->tune) set.v[set.n++] = "parallel.tune=true";
     if (o->exact) set.v[set.n++] = "parallel.exact=true";
     return ll_cli_run(o->run, &set, false, r);
 }
@@ -255,7 +277,8 @@ static ll_err run_ranks(const opts *o, ll_run *r)
     if (o->ranks) TRY(ll_run_mesh(r, (int)o->ranks, mesh)); /* rather than by every rank */
     TRY(ll_cli_launch_kindly(o->ranks, &child));
     ll_comm *c;
-    TRY(ll_cli_open(&(ll_comm_opts){.timeout_s = r->parallel.timeout}, &c));
+    ll_comm_opts how = ll_run_comm(r);
+    TRY(ll_cli_open(&how, &c));
     return ll_cli_leave(c, train(o, c, r));
 }
 

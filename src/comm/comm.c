@@ -151,6 +151,19 @@ static ll_err new_comm(ll_transport *t, ll_comm *parent, const ll_comm_opts *opt
     return rc;
 }
 
+/* A communicator that was made so, tuned as its options say. */
+static ll_err tune(ll_err rc, ll_comm **c)
+{
+    const ll_tuner *tuner;
+    if (rc || !*c) return rc;
+    if ((*c)->opts.tune == LL_TUNE_TABLE) rc = ll_tune_read(*c, &tuner);
+    if ((*c)->opts.tune == LL_TUNE_MEASURE) rc = ll_tune(*c, NULL, &tuner);
+    if (!rc) return LL_OK;
+    close_comm(*c, true);
+    *c = NULL;
+    return rc;
+}
+
 static ll_err check_options(const ll_comm_opts *o)
 {
     if (!o) return LL_OK;
@@ -171,7 +184,7 @@ ll_err ll_comm_open(const ll_comm_opts *opts, ll_comm **out)
         TRY(ll_transport_mpi(NULL, timeout_of(opts), &t));
     else
         TRY(ll_transport_self(&t));
-    return new_comm(t, NULL, opts, out);
+    return tune(new_comm(t, NULL, opts, out), out);
 }
 
 ll_err ll_comm_from_mpi(MPI_Comm comm, const ll_comm_opts *opts, ll_comm **out)
@@ -180,7 +193,7 @@ ll_err ll_comm_from_mpi(MPI_Comm comm, const ll_comm_opts *opts, ll_comm **out)
     *out = NULL;
     TRY(check_options(opts));
     TRY(ll_transport_mpi(&comm, timeout_of(opts), &t));
-    return new_comm(t, NULL, opts, out);
+    return tune(new_comm(t, NULL, opts, out), out);
 }
 
 ll_err ll_comm_from_fortran(MPI_Fint comm, const ll_comm_opts *opts, ll_comm **out)
@@ -188,7 +201,7 @@ ll_err ll_comm_from_fortran(MPI_Fint comm, const ll_comm_opts *opts, ll_comm **o
     return ll_comm_from_mpi(MPI_Comm_f2c(comm), opts, out);
 }
 
-ll_err ll_comm_split(ll_comm *c, int color, int key, ll_comm **out)
+ll_err ll_comm_split_untuned(ll_comm *c, int color, int key, ll_comm **out)
 {
     ll_transport *t = NULL;
     *out = NULL;
@@ -196,6 +209,11 @@ ll_err ll_comm_split(ll_comm *c, int color, int key, ll_comm **out)
     ll_err rc = entered ? entered : c->t->ops->split(c->t, color, key, &t);
     leave(c->engine, entered);
     return rc || !t ? rc : new_comm(t, c, &c->opts, out);
+}
+
+ll_err ll_comm_split(ll_comm *c, int color, int key, ll_comm **out)
+{
+    return tune(ll_comm_split_untuned(c, color, key, out), out);
 }
 
 void ll_comm_close(ll_comm *c)

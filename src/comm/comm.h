@@ -66,6 +66,7 @@ typedef struct ll_tuner ll_tuner;
 void ll_comm_set_tuner(ll_comm *c, ll_tuner *t);
 /* NULL where there is none: then choices follow from built-in rules. */
 const ll_tuner *ll_comm_tuner(const ll_comm *c);
+ll_err ll_comm_split_untuned(ll_comm *c, int color, int key, ll_comm **out);
 bool ll_comm_has_window(const ll_comm *c);     /* can algorithms with a window be used? */
 size_t ll_comm_window_bytes(const ll_comm *c); /* that one collective may use; 0: no window */
 

@@ -35,6 +35,9 @@ typedef struct ll_tuner_opts {
 
 /* Collective. Belongs to the communicator from now on; every call without an algorithm uses it. */
 ll_err ll_tune(ll_comm *c, const ll_tuner_opts *opts, const ll_tuner **out);
+/* Collective. The table of an earlier tuning, where there is one; else *out is NULL, and nothing is
+ * changed. */
+ll_err ll_tune_read(ll_comm *c, const ll_tuner **out);
 void ll_tuner_free(ll_tuner *t); /* the communicator does */
 const ll_link_model *ll_tuner_model(const ll_tuner *t);
 const ll_tuned *ll_tuner_entries(const ll_tuner *t, int *n);

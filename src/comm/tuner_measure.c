@@ -226,7 +226,7 @@ static ll_err measure_shared(ll_tuning *t)
     TRY(ll_tuner_most(t->c, &elapsed, 1));
     if (!any || elapsed > 0.95 * t->budget_s) return LL_OK;
     TRY(room_for(t, &b.bytes));
-    TRY(ll_comm_split(t->c, 0, ll_comm_rank(t->c), &b.c));
+    TRY(ll_comm_split_untuned(t->c, 0, ll_comm_rank(t->c), &b.c));
     void *data;
     ll_err rc = ll_comm_alloc(b.c, b.bytes, &data);
     if (rc == LL_OK) {

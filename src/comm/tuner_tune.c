@@ -15,7 +15,8 @@ static const size_t FILE_MAX = (size_t)8 << 20;
 
 /* On rank 0: the table's text where there is one for this key; a broken one is told of, and is as
  * none. The caller frees. */
-static void load(const char *path, const char *key, int size, uint8_t **text, size_t *bytes)
+static void load(const char *path, const char *key, int size, const char *otherwise, uint8_t **text,
+                 size_t *bytes)
 {
     struct stat st;
     ll_tuner *t = NULL;
@@ -27,20 +28,21 @@ static void load(const char *path, const char *key, int size, uint8_t **text, si
         ll_tuner_free(t);
         return;
     }
-    fprintf(stderr, "loopline: warning: %s; measuring anew\n", ll_error_message());
+    fprintf(stderr, "loopline: warning: %s; %s\n", ll_error_message(), otherwise);
     free(*text);
     *text = NULL;
     *bytes = 0;
 }
 
 /* The table of the file, equal on every rank; NULL where there is none. */
-static ll_err read_table(ll_comm *c, const char *path, const char *key, ll_tuner **out)
+static ll_err read_table(ll_comm *c, const char *path, const char *key, const char *otherwise,
+                         ll_tuner **out)
 {
     *out = NULL;
     uint8_t *text = NULL;
     size_t bytes = 0;
     bool root = ll_comm_rank(c) == 0;
-    if (root) load(path, key, ll_comm_size(c), &text, &bytes);
+    if (root) load(path, key, ll_comm_size(c), otherwise, &text, &bytes);
     double n = (double)bytes;
     ll_err rc = ll_tuner_most(c, &n, 1);
     if (rc != LL_OK || n == 0) goto out;
@@ -134,6 +136,20 @@ static void keep(ll_comm *c, ll_tuner *t, const char *path, const char *key)
     fprintf(stderr, "loopline: warning: the tuner's table is not kept: %s\n", ll_error_message());
 }
 
+ll_err ll_tune_read(ll_comm *c, const ll_tuner **out)
+{
+    *out = NULL;
+    if (ll_comm_size(c) == 1) return LL_OK;
+    ll_arena *arena = ll_arena_new();
+    const char *key = ll_tuner_key(arena, c);
+    ll_tuner *t = NULL;
+    ll_err rc = read_table(c, ll_tuner_path(arena, c, key), key, "by rules then", &t);
+    ll_arena_free(arena);
+    if (rc == LL_OK && t) ll_comm_set_tuner(c, t);
+    *out = t;
+    return rc;
+}
+
 ll_err ll_tune(ll_comm *c, const ll_tuner_opts *opts, const ll_tuner **out)
 {
     double began = ll_tuner_now(), budget = opts && opts->budget_s > 0 ? opts->budget_s : 1.5;
@@ -141,7 +157,7 @@ ll_err ll_tune(ll_comm *c, const ll_tuner_opts *opts, const ll_tuner **out)
     ll_arena *arena = ll_arena_new();
     const char *key = ll_tuner_key(arena, c), *path = ll_tuner_path(arena, c, key);
     ll_tuner *t = NULL;
-    ll_err rc = fresh || alone ? LL_OK : read_table(c, path, key, &t);
+    ll_err rc = fresh || alone ? LL_OK : read_table(c, path, key, "measuring anew", &t);
     if (rc == LL_OK && !t) {
         t = LL_NEW(arena, ll_tuner);
         t->arena = arena;

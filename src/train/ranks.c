@@ -18,6 +18,12 @@ ll_err ll_run_mesh(const ll_run *r, int size, char out[LL_MESH_TEXT])
     return LL_OK;
 }
 
+ll_comm_opts ll_run_comm(const ll_run *r)
+{
+    return (ll_comm_opts){.timeout_s = r->parallel.timeout,
+                          .tune = r->parallel.tune ? LL_TUNE_MEASURE : LL_TUNE_TABLE};
+}
+
 bool ll_ranks_lead(const ll_comm *c)
 {
     return !c || ll_comm_rank(c) == 0;

@@ -48,6 +48,7 @@ typedef struct ll_run_parallel {
     const char *mesh; /* "": one rank, or data=SIZE where a launcher started several */
     int64_t zero;
     bool exact;     /* the same bits on every mesh */
+    bool tune;      /* collectives are measured first, where no table is kept */
     double timeout; /* s */
 } ll_run_parallel;
 

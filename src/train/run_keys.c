@@ -103,6 +103,9 @@ static const ll_key keys[] = {
      "cut over axis data: 1 moments, 2 and gradients, 3 and parameters", 0, 3, NULL},
     {"parallel.exact", LL_KEY_BOOL, AT(parallel.exact), "false",
      "sums are exact: losses and checkpoints have the same bits on every mesh", 0, 0, NULL},
+    {"parallel.tune", LL_KEY_BOOL, AT(parallel.tune), "false",
+     "where no table of this machine and number of ranks is kept, measure collectives first", 0, 0,
+     NULL},
     {"parallel.timeout", LL_KEY_NUMBER, AT(parallel.timeout), "60",
      "a rank that the others wait for longer than so many seconds has failed", ABOVE_0, 1e6, NULL},
 

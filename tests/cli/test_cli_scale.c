@@ -102,6 +102,31 @@ static void traces(void **state)
     refuses(f, 1, "train a.yaml --trace no/such/t.json -o c", "no/such/t.json");
 }
 
+/* ---- the tuner's table ---- */
+
+static void expect_line(const char *f, const char *line, const char *text)
+{
+    outcome o = succeeds(f, "%s", line);
+    if (!strstr(o.err, text)) fail_msg("loopline %s: no '%s' in\n%s", line, text, o.err);
+    outcome_free(&o);
+}
+
+/* A busy machine's table is not kept: then there is none to be read. */
+static void tunes(void **state)
+{
+    const char *f = *state;
+    write_text(tmpdir_path(state, "a.yaml"), run_file);
+    expect_line(f, "train a.yaml -n 2 -o a", "collectives: by rules; --tune");
+    outcome o = succeeds(f, "train a.yaml -n 2 --tune -o b");
+    assert_non_null(strstr(o.err, "collectives: measured in "));
+    bool kept = strstr(o.err, "kept in ") && !strstr(o.err, "not kept");
+    outcome_free(&o);
+    if (kept) expect_line(f, "train a.yaml -n 2 -o c", "collectives: by the table ");
+    o = succeeds(f, "train a.yaml -o d");
+    assert_null(strstr(o.err, "collectives"));
+    outcome_free(&o);
+}
+
 /* ---- bench scale ---- */
 
 static const json_t *row(const json_t *j, int ranks, int threads)
@@ -179,6 +204,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(traces, tmpdir_setup, tmpdir_teardown),
+        cmocka_unit_test_setup_teardown(tunes, tmpdir_setup, tmpdir_teardown),
         cmocka_unit_test_setup_teardown(scales, tmpdir_setup, tmpdir_teardown),
         cmocka_unit_test_setup_teardown(scales_not, tmpdir_setup, tmpdir_teardown)};
     return cmocka_run_group_tests(tests, NULL, NULL);
