@@ -300,7 +300,7 @@ static ll_err bind_instrs(ll_exec *e, const ll_exec_opts *opts)
     for (int i = 0; i < p->n_instr; i++) {
         const ll_instr *x = &p->instrs[i];
         if (x->kernel || x->wait) continue;
-        if (opts->team) ll_team_note(opts->team, x);
+        if (opts->team) ll_team_note(opts->team, p, x);
         if (opts->team && is_joint(x, e->instrs[i].call.in))
             TRY(add_joint(e, opts->team, i));
         else

@@ -63,30 +63,41 @@ ll_err ll_team_group(ll_team *t, ll_axes axes, ll_comm **out)
 }
 
 /* What tells a collective from others, and is the same on all its ranks. */
-void ll_team_note(ll_team *t, const ll_instr *x)
+/* Everything that all of a group must have in common: what is done, of which type, and the sizes of
+ * what is not cut. */
+void ll_team_note(ll_team *t, const ll_program *p, const ll_instr *x)
 {
     const ll_coll_attr *a = (const ll_coll_attr *)x->attr;
-    const ll_halo_attr *h = (const ll_halo_attr *)x->attr;
-    bool halo = !strcmp(x->op, "halo");
-    int64_t key[2] = {halo ? h->dim : a->dim, halo ? h->extent : a->serial};
-    uint32_t *sum = &t->noted[halo ? h->axes : a->axes];
+    const ll_halo_attr *h = !strcmp(x->op, "halo") ? (const ll_halo_attr *)x->attr : NULL;
+    const ll_type *in = &p->slots[x->in[0]].type;
+    bool whole = !strcmp(x->op, "all_reduce"); /* of no dimension */
+    int64_t dim = whole ? -1 : h ? h->dim : a->dim, unit = 1;
+    for (int d = 0; d < in->shape.n; d++)
+        if (d != dim) unit *= in->shape.d[d];
+    int64_t key[] = {in->dtype, dim, unit, h ? h->extent : a->extent, x->last, p->n_micro};
+    int64_t more[] = {h ? 0 : a->max, h ? 0 : a->to_dim, h ? 0 : a->serial};
+    uint32_t *sum = &t->noted[h ? h->axes : a->axes];
     *sum = ll_crc32c(*sum, x->op, strlen(x->op));
     *sum = ll_crc32c(*sum, key, sizeof key);
+    *sum = ll_crc32c(*sum, more, sizeof more);
+    if (h) *sum = ll_crc32c(*sum, h->need, sizeof h->need);
 }
 
 ll_err ll_team_compare(ll_team *t)
 {
+    ll_err mine = LL_OK;
     for (int i = 0; i < 1 << LL_MAX_AXES; i++) {
         if (!t->group[i]) continue;
         double both[] = {t->noted[i], -(double)t->noted[i]};
         TRY(ll_comm_allreduce(t->group[i], both, 2, LL_F64, LL_REDUCE_MAX,
                               &(ll_coll_opts){.site = "order of collectives"}));
-        CHECK(both[0] == -both[1], LL_E_COMM,
-              "ranks %d and others would start different collectives, or in another order: their "
-              "programs were not made of one graph",
-              t->rank);
+        if (both[0] != -both[1] && mine == LL_OK)
+            mine = ll_raise(LL_E_COMM, __FILE__, __LINE__, __func__,
+                            "rank %d and others would start different collectives, or in another "
+                            "order: their programs were not made of one graph",
+                            t->rank);
     }
-    return LL_OK;
+    return ll_comm_agree(t->c, mine); /* other groups may be at one */
 }
 
 /* ---- pieces of tensors ---- */

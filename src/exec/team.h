@@ -30,9 +30,8 @@ ll_err ll_talk_open(ll_team *t, ll_arena *arena, const ll_instr *x, const ll_ten
 ll_err ll_talk_start(ll_talk *t);
 ll_err ll_talk_wait(ll_talk *t);
 /* Takes down the collectives of a program, one by one in the order of their starts; then,
- * collective over the team: fails on every rank of a group where they are not the same on all of
- * it. */
-void ll_team_note(ll_team *t, const ll_instr *x);
+ * collective over the team: fails on every rank where they are not the same on all of a group. */
+void ll_team_note(ll_team *t, const ll_program *p, const ll_instr *x);
 ll_err ll_team_compare(ll_team *t);
 
 /* Copies from a whole tensor the piece of this type; and a piece into its whole. */
