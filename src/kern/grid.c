@@ -57,10 +57,10 @@ void ll_grid_walk_of(const ll_kcall *c, ll_grid_walk *w)
     }
 }
 
-int64_t ll_grid_at(const ll_grid_walk *w, int s, int64_t r)
+int64_t ll_grid_at(const ll_grid_walk *w, int s, int n_outer, int64_t r)
 {
     int64_t at = 0;
-    for (int d = w->n - 2; d >= 0; d--) {
+    for (int d = n_outer - 1; d >= 0; d--) {
         at += r % w->size[d] * w->stride[s][d];
         r /= w->size[d];
     }

@@ -19,8 +19,8 @@ typedef struct ll_grid_walk {
 
 /* Operands 1 and on of the call are scales. The op has checked the spec. */
 void ll_grid_walk_of(const ll_kcall *c, ll_grid_walk *w);
-/* Where scale s of row r lies: the row being the last dimension of w. */
-int64_t ll_grid_at(const ll_grid_walk *w, int s, int64_t r);
+/* Where scale s begins for row r, if the first n_outer dimensions number the rows. */
+int64_t ll_grid_at(const ll_grid_walk *w, int s, int n_outer, int64_t r);
 
 /* e with m < 2^e, for m >= 0; no less than -400, so that sums of two stay exponents of doubles.
  * Beyond 1023 for what is not finite. */

@@ -12,6 +12,7 @@
 enum { MOST_SCALES = 2 };
 
 ll_kernel grid_ref, grid_cpu, ungrid_ref, ungrid_cpu;
+ll_scratch grid_cpu_scratch;
 
 /* The spec may come from text: lists of letters, the first one the result's, the others of it. */
 static ll_err check_spec(const char *spec, int n_in)
@@ -69,7 +70,7 @@ static const ll_attr_field attrs[] = {LL_FIELD(ll_grid_attr, spec, LL_A_SPEC),
                                       {0}};
 #define GRID_OP                                                                                    \
     .n_out = 1, .attr_size = sizeof(ll_grid_attr), .attrs = attrs, .loops = loops, .infer = infer, \
-    .flop = 2, .no_grad = true, .f64 = true
+    .flop = 2, .no_grad = true, .f64 = true, .cpu_scratch = grid_cpu_scratch
 
 static const ll_op grid = {
     .name = "grid",
@@ -80,9 +81,10 @@ static const ll_op grid = {
     .trials = {"f32[2,5,1,3], f32[2]> {spec=\"nhwc,n->nhwc\", bits=18, out=f64}",
                "f32[3,7], f32[]> {spec=\"ab,->ab\", bits=40, out=f64}",
                "f32[2,3,5], f32[2,5]> {spec=\"abc,ac->abc\", bits=21, out=f64}",
-               "f32[7,3], f32[3]> {spec=\"ab,b->ab\", bits=8, out=f64}",
+               "f32[70,3], f32[3]> {spec=\"ab,b->ab\", bits=8, out=f64}",
                "f32[2,3], f32[3,2]> {spec=\"ab,ba->ab\", bits=21, out=f64}",
                "f32[0,3], f32[3]> {spec=\"ab,b->ab\", bits=21, out=f64}",
+               "f32[3,9001], f32[9001]> {spec=\"ab,b->ab\", bits=21, out=f64}",
                "f32[], f32[]> {spec=\",->\", bits=21, out=f64}"},
 };
 
@@ -93,7 +95,8 @@ static const ll_op ungrid = {
     .ref = ungrid_ref,
     .cpu = ungrid_cpu,
     .trials = {"f64[2,5,2,3], f32[2]>, f32[3]> {spec=\"nhwf,n,f->nhwf\", bits=40, out=f32}",
-               "f64[3,7], f32[7]> {spec=\"ab,b->ab\", bits=45, out=f32}",
+               "f64[3,700], f32[700]> {spec=\"ab,b->ab\", bits=45, out=f32}",
+               "f64[2,90,50,3], f32[2]>, f32[3]> {spec=\"nhwf,n,f->nhwf\", bits=40, out=f32}",
                "f64[2,3,5,4], f32[2,5,3]>, f32[2,4,3]> {spec=\"bhts,bth,bsh->bhts\", bits=44, "
                "out=f32}",
                "f64[5], f32[5]>, f32[]> {spec=\"a,a,->a\", bits=30, out=f32}",

@@ -1,84 +1,127 @@
-/* grid.c: f32 to fixed point held in f64, and back. A thread takes rows of the merged dimensions
- * (kern/grid.h). Along a row a scale is one number or one for each element; either way the loop has
- * no branches. */
+/* grid.c: f32 to fixed point held in f64, and back.
+ *
+ * Scales become powers of two first, in scratch. Then a thread takes parts of rows: a row is the
+ * last of the merged dimensions (kern/grid.h), or the last two where every scale repeats with the
+ * last one's period ("nhwf,n,f->nhwf": rows of h w f, of period f). The factors of a block of
+ * elements are laid out beside each other, so that the loop over the block is vector code whatever
+ * the strides are. */
 #include "kern/grid.h"
 
 #include <math.h>
 
 ll_kernel grid_cpu, ungrid_cpu, grid_ref, ungrid_ref;
+ll_scratch grid_cpu_scratch;
 
-typedef struct row {
-    const float *m[LL_GRID_SCALES];
-    int64_t step[LL_GRID_SCALES]; /* of each scale along the row: 0 or more */
-    int n_scale;
-} row;
+enum { BLOCK = 256, PART = 8192 };
 
-static row row_of(const ll_kcall *c, const ll_grid_walk *w, int64_t r)
+typedef struct job {
+    ll_grid_walk w;
+    int n_outer; /* dimensions that number the rows */
+    int64_t rows, row, period, part, n_part;
+    const double *power[LL_GRID_SCALES];
+    int64_t step[LL_GRID_SCALES]; /* of each along a period */
+    bool up;
+} job;
+
+size_t grid_cpu_scratch(const ll_kcall *c)
 {
-    static const float one = 0.5f; /* of exponent 0 */
-    row x = {.n_scale = w->n_scale, .m = {&one, &one}};
-    for (int s = 0; s < w->n_scale; s++) {
-        x.m[s] = (const float *)c->in[1 + s].data + ll_grid_at(w, s, r);
-        x.step[s] = w->stride[s][w->n - 1];
-    }
-    return x;
+    size_t n = 0;
+    for (int s = 1; s < c->n_in; s++) n += (size_t)ll_numel(&c->in[s].shape);
+    return n * sizeof(double);
 }
 
-static void grid_row(const row *w, int64_t bits, const float *x, double *y, int64_t n)
+static void to_powers(const float *m, int64_t n, int64_t bits, bool up, double *out)
 {
-    const float *m = w->m[0];
-    int64_t step = w->step[0];
-    if (step == 0) {
-        double k = ll_grid_power(bits - ll_grid_exponent(*m), isfinite(*m));
-        for (int64_t i = 0; i < n; i++) y[i] = rint((double)x[i] * k) + 0.0;
-        return;
-    }
     for (int64_t i = 0; i < n; i++) {
-        double v = (double)m[i * step];
-        double k = ll_grid_power(bits - ll_grid_exponent(v), v <= 0x1p1000);
-        y[i] = rint((double)x[i] * k) + 0.0;
+        int64_t e = ll_grid_exponent((double)m[i]);
+        out[i] = ll_grid_power(up ? bits - e : e - bits, e < 1000);
     }
 }
 
-static void ungrid_row(const row *w, int64_t bits, const double *x, float *y, int64_t n)
+static job plan(const ll_kcall *c, bool up)
 {
-    const float *a = w->m[0], *b = w->m[1];
-    int64_t p = w->step[0], q = w->step[1];
-    if (p == 0 && q == 0) {
-        int64_t e = ll_grid_exponent(*a) + ll_grid_exponent(*b) - bits;
-        double k = ll_grid_power(e, isfinite(*a) && isfinite(*b));
-        for (int64_t i = 0; i < n; i++) y[i] = (float)(x[i] * k + 0.0);
-        return;
+    static const double one = 1;
+    job j = {.up = up, .power = {&one, &one}};
+    ll_grid_walk_of(c, &j.w);
+    int last = j.w.n - 1;
+    int64_t bits = ((const ll_grid_attr *)c->attr)->bits;
+    bool repeats = last > 0 && j.w.size[last] <= BLOCK / 2;
+    double *to = (double *)c->scratch;
+    for (int s = 0; s < j.w.n_scale; s++) {
+        int64_t n = ll_numel(&c->in[1 + s].shape);
+        to_powers((const float *)c->in[1 + s].data, n, s ? 0 : bits, up, to);
+        j.power[s] = to;
+        j.step[s] = j.w.stride[s][last];
+        if (last > 0) repeats &= j.w.stride[s][last - 1] == 0;
+        to += n;
     }
-    for (int64_t i = 0; i < n; i++) {
-        double u = (double)a[i * p], v = (double)b[i * q];
-        int64_t e = ll_grid_exponent(u) + ll_grid_exponent(v) - bits;
-        y[i] = (float)(x[i] * ll_grid_power(e, u + v <= 0x1p1000) + 0.0);
+    j.period = j.row = j.w.size[last];
+    j.n_outer = last;
+    if (repeats) j.row *= j.w.size[--j.n_outer];
+    j.rows = j.row ? ll_numel(&c->out[0].shape) / j.row : 0;
+    j.part = j.period < PART ? PART / (j.period + !j.period) * j.period : PART;
+    j.n_part = j.row ? (j.row + j.part - 1) / j.part : 0;
+    return j;
+}
+
+/* The factors of n elements from a period's element `at` on, those after it first. */
+static void factors(const job *j, const double *a, const double *b, int64_t at, int n, double *k)
+{
+    int64_t p = j->step[0], q = j->step[1];
+    a += at * p, b += at * q;
+    if (p == 0 && q == 1)
+        for (int i = 0; i < n; i++) k[i] = *a * b[i];
+    else if (p == 1 && q == 0)
+        for (int i = 0; i < n; i++) k[i] = a[i] * *b;
+    else
+        for (int i = 0; i < n; i++) k[i] = a[i * p] * b[i * q];
+}
+
+static void to_grid(const float *x, const double *k, int n, double *y)
+{
+#pragma omp simd
+    for (int i = 0; i < n; i++) y[i] = rint((double)x[i] * k[i]) + 0.0;
+}
+
+static void from_grid(const double *x, const double *k, int n, float *y)
+{
+#pragma omp simd
+    for (int i = 0; i < n; i++) y[i] = (float)(x[i] * k[i] + 0.0);
+}
+
+/* Elements from..to of row r. */
+static void run_row(const ll_kcall *c, const job *j, int64_t r, int64_t from, int64_t to)
+{
+    const double *a = j->power[0] + ll_grid_at(&j->w, 0, j->n_outer, r);
+    const double *b = j->power[1];
+    if (j->w.n_scale > 1) b += ll_grid_at(&j->w, 1, j->n_outer, r);
+    double k[BLOCK];
+    bool same = j->step[0] == 0 && j->step[1] == 0, repeats = j->period <= BLOCK / 2;
+    int most = repeats ? BLOCK / (int)j->period * (int)j->period : BLOCK;
+    if (same)
+        for (int i = 0; i < BLOCK; i++) k[i] = *a * *b;
+    for (int i = 0; !same && repeats && i < most; i += (int)j->period)
+        factors(j, a, b, 0, (int)j->period, k + i);
+    for (int64_t i = from; i < to; i += most) {
+        int n = to - i < most ? (int)(to - i) : most;
+        int64_t at = r * j->row + i;
+        if (!same && !repeats) factors(j, a, b, i, n, k);
+        if (j->up)
+            to_grid((const float *)c->in[0].data + at, k, n, (double *)c->out[0].data + at);
+        else
+            from_grid((const double *)c->in[0].data + at, k, n, (float *)c->out[0].data + at);
     }
 }
 
 static ll_err run(const ll_kcall *c, bool up)
 {
-    int64_t bits = ((const ll_grid_attr *)c->attr)->bits, n = ll_numel(&c->out[0].shape);
-    ll_grid_walk w;
-    ll_grid_walk_of(c, &w);
-    int64_t row_size = w.size[w.n - 1], rows = row_size ? n / row_size : 0;
-    int threads = n < LL_PARALLEL_WORK ? 1 : rows < c->threads ? (int)rows : c->threads;
-    /* Few long rows: threads share each. */
-    int64_t cut = rows < c->threads && n >= LL_PARALLEL_WORK ? c->threads : 1;
-    if (cut > 1) threads = c->threads;
-#pragma omp parallel for num_threads(threads) schedule(static)
-    for (int64_t k = 0; k < rows * cut; k++) {
-        int64_t r = k / cut, part = k % cut, from = row_size * part / cut;
-        int64_t len = row_size * (part + 1) / cut - from, at = r * row_size + from;
-        row x = row_of(c, &w, r);
-        for (int s = 0; s < x.n_scale; s++) x.m[s] += from * x.step[s];
-        if (up)
-            grid_row(&x, bits, (const float *)c->in[0].data + at, (double *)c->out[0].data + at,
-                     len);
-        else
-            ungrid_row(&x, bits, (const double *)c->in[0].data + at, (float *)c->out[0].data + at,
-                       len);
+    job j = plan(c, up);
+    int64_t items = j.rows * j.n_part, n = j.rows * j.row;
+    int threads = n < LL_PARALLEL_WORK ? 1 : items < c->threads ? (int)items : c->threads;
+#pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
+    for (int64_t i = 0; i < items; i++) {
+        int64_t from = i % j.n_part * j.part;
+        run_row(c, &j, i / j.n_part, from, from + j.part < j.row ? from + j.part : j.row);
     }
     return LL_OK;
 }

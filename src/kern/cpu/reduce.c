@@ -149,11 +149,22 @@ static inline ll_real larger(ll_real a, ll_real b)
     return b > a || b != b ? b : a; /* NaN is the largest */
 }
 
+/* Of magnitudes the bits tell as much, and cost less: NaN is the largest there too. */
+typedef ll_real_mask word __attribute__((may_alias));
+static const word MAGNITUDE_BITS = (word)(((uint64_t)1 << (8 * sizeof(word) - 1)) - 1);
+
+static inline word larger_word(word a, word b)
+{
+    return a > b ? a : b;
+}
+
 static void take_row(const plan *p, const ll_real *x, int64_t n, ll_real *y)
 {
     if (p->magnitude) {
+        const word *from = (const word *)x;
+        word *to = (word *)y;
 #pragma omp simd
-        for (int64_t i = 0; i < n; i++) y[i] = larger(y[i], (ll_real)fabs(x[i]));
+        for (int64_t i = 0; i < n; i++) to[i] = larger_word(to[i], from[i] & MAGNITUDE_BITS);
     } else if (p->max) {
 #pragma omp simd
         for (int64_t i = 0; i < n; i++) y[i] = larger(y[i], x[i]);
@@ -177,7 +188,7 @@ static void add_4_rows(const ll_real *const x[4], int64_t n, ll_real *y)
 static void reduce_rows(const plan *p, int64_t o, int64_t b, int64_t from, int64_t to, ll_real *y)
 {
     int64_t all = p->J / p->fold, j = b * p->block, end = j + p->block < all ? j + p->block : all;
-    for (int64_t i = 0; i < to - from; i++) y[i] = p->max ? -INFINITY : 0;
+    for (int64_t i = 0; i < to - from; i++) y[i] = p->max && !p->magnitude ? -INFINITY : 0;
     for (; !p->max && !p->square && j + 4 <= end; j += 4) {
         const ll_real *x[4];
         for (int i = 0; i < 4; i++) x[i] = start(p, o, (j + i) * p->fold) + from;
@@ -273,16 +284,13 @@ static double max_run(const ll_real *x, int64_t n)
 
 static double magnitude_run(const ll_real *x, int64_t n)
 {
-    ll_real all = 0;
-    if (n >= LANES) {
-        ll_real lane[LANES] = {0};
-        for (; n >= LANES; x += LANES, n -= LANES)
-#pragma omp simd
-            for (int k = 0; k < LANES; k++) lane[k] = larger(lane[k], (ll_real)fabs(x[k]));
-        for (int k = 0; k < LANES; k++) all = larger(all, lane[k]);
-    }
-    for (int64_t i = 0; i < n; i++) all = larger(all, (ll_real)fabs(x[i]));
-    return all;
+    const word *from = (const word *)x;
+    word all = 0;
+    ll_real f;
+#pragma omp simd reduction(max : all)
+    for (int64_t i = 0; i < n; i++) all = larger_word(all, from[i] & MAGNITUDE_BITS);
+    memcpy(&f, &all, sizeof f);
+    return (double)f;
 }
 
 /* Items are (o, block). */

@@ -12,7 +12,7 @@ static bool exponents(const ll_kcall *c, const ll_grid_walk *w, int64_t e, int64
     bool finite = true;
     *sum = 0;
     for (int s = 0; s < w->n_scale; s++) {
-        int64_t at = ll_grid_at(w, s, e / row) + e % row * w->stride[s][w->n - 1];
+        int64_t at = ll_grid_at(w, s, w->n - 1, e / row) + e % row * w->stride[s][w->n - 1];
         double m = ll_load(c->in[1 + s].data, c->in[1 + s].dtype, at);
         finite &= isfinite(m);
         *sum += ll_grid_exponent(m);
