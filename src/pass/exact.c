@@ -196,12 +196,14 @@ static ll_err grid_operand(gridder *c, int i, int operand, const ll_loops *l, in
     return cut_like(c, &want, c->p->micro[i]);
 }
 
-/* How the result is held once its sums are made: cut where its first reader wants it cut. */
+/* How the result is held once its sums are made: as later nodes see it, or else cut where the first
+ * of them wants it cut. */
 static ll_err whole_layout(const gridder *c, ll_val y, ll_layout *out)
 {
-    const ll_layout *made = &c->p->made[y.id];
+    const ll_layout *made = &c->p->made[y.id], *seen = &c->p->seen[y.id];
     int reader = c->reader[y.id];
-    *out = splits_of(made);
+    *out = splits_of(made->sum && !seen->sum ? seen : made);
+    if (!seen->sum) return LL_OK;
     if (reader < 0 || !made->sum) return LL_OK;
     const ll_node *n = &c->p->g->nodes[reader];
     ll_loops l;
@@ -238,7 +240,7 @@ static ll_err grid_node(gridder *c, int i, const ll_loops *l, double k)
     ll_val made = ll_from_grid(to, z, m, n_scale, bits * n_factor, ll_dtype_of(c->p->g, y));
     TRY(ll_graph_check(to));
     TRY(cut_like(c, &held, c->p->micro[i]));
-    set_value(c, made, &held, &held);
+    set_value(c, made, &held, c->p->seen[y.id].sum ? &held : &c->p->seen[y.id]);
     ll_rewrite_map(&c->rw, y, made);
     return LL_OK;
 }
