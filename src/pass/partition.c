@@ -20,6 +20,13 @@ typedef struct version {
     struct version *next;
 } version;
 
+/* What was gathered for a use, until others are gathered in its place. */
+typedef struct loan {
+    ll_layout layout;
+    ll_val value; /* id 0: none */
+    double at;    /* cutter.lent after it was last used */
+} loan;
+
 typedef struct cutter {
     const ll_placement *p;
     const ll_graph *g;
@@ -27,6 +34,8 @@ typedef struct cutter {
     ll_graph *to;
     ll_arena *arena;
     version **versions; /* [n_value] */
+    loan *loans;        /* [n_value] */
+    double lent;        /* bytes gathered for single uses so far */
     int rank;
     int64_t serial;
 } cutter;
@@ -232,6 +241,30 @@ static ll_err bring(cutter *c, ll_val v, const ll_layout *l, bool keep, ll_val *
     return walk(c, v, &have->layout, have->value, l, keep, out);
 }
 
+static ll_err bring_kept(cutter *c, ll_val v, const ll_layout *l, ll_val *out)
+{
+    return bring(c, v, l, true, out);
+}
+
+/* The same of what is stored cut for memory's sake: gathered for a use, and dropped after it. But
+ * it stays for its next one where fewer bytes than its own were gathered in between: the last
+ * layers' for the backward pass. All that stays is then at most twice the largest: a parameter, and
+ * what came after it. */
+static ll_err borrow(cutter *c, ll_val v, const ll_layout *l, ll_val *out)
+{
+    const ll_type *t = &ll_value_of(c->g, v)->type;
+    double bytes = (double)ll_numel(&t->shape) * (double)ll_dtype_bytes(t->dtype);
+    loan *have = &c->loans[v.id];
+    if (have->value.id && ll_layout_equal(&have->layout, l) && c->lent - have->at <= bytes) {
+        *out = have->value;
+    } else {
+        TRY(bring(c, v, l, false, out));
+        c->lent += ll_layout_equal(&c->p->made[v.id], l) ? 0 : bytes;
+    }
+    *have = (loan){*l, *out, c->lent};
+    return LL_OK;
+}
+
 /* What a node made, and how later ones see it. */
 static ll_err settle(cutter *c, ll_val v, ll_val made)
 {
@@ -271,10 +304,9 @@ static ll_err cut_node(cutter *c, int node)
         ll_layout w = ll_place_wanted(c->p, node, i, &l);
         const ll_value *v = ll_value_of(c->g, n->in[i]);
         in[i] = v->type;
-        /* What is stored cut for memory's sake is gathered for each use, and dropped after it. */
-        bool once = v->node < 0 && c->p->micro[node] &&
-                    !ll_layout_equal(&c->p->made[n->in[i].id], &c->p->seen[n->in[i].id]);
-        TRY(bring(c, n->in[i], &w, !once, &x[i]));
+        bool stored_cut = v->node < 0 && c->p->micro[node] &&
+                          !ll_layout_equal(&c->p->made[n->in[i].id], &c->p->seen[n->in[i].id]);
+        TRY((stored_cut ? borrow : bring_kept)(c, n->in[i], &w, &x[i]));
     }
     void *attr = ll_arena_copy(c->arena, n->attr, n->op->attr_size);
     TRY(cut_loops(c, n, &l, c->p->loop[node], in, attr, x));
@@ -342,6 +374,7 @@ ll_err ll_partition(const ll_placement *p, int rank, ll_graph **out)
     c.arena = ll_arena_new();
     c.to = ll_graph_new(p->g->name);
     c.versions = LL_NEW_ARRAY(c.arena, version *, p->g->n_value);
+    c.loans = LL_NEW_ARRAY(c.arena, loan, p->g->n_value);
     ll_err rc = cut_all(&c);
     ll_arena_free(c.arena);
     if (rc != LL_OK) {

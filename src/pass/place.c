@@ -141,13 +141,18 @@ static void decide_input(placer *c, ll_val v, const ll_layout *l)
     c->p->seen[v.id] = c->p->made[v.id] = *l;
     if (value(c, v)->kind == LL_PARAM && c->o->zero >= 3)
         c->p->made[v.id] = cut_for_memory(c, l, &value(c, v)->type.shape);
+    c->updated[v.id] = update_layout(c, v);
 }
 
 /* ---- what a choice costs ---- */
 
+/* Updates see parameters as they see gradients and moments. */
 static const ll_layout *operand(const placer *c, const ll_node *n, int i)
 {
-    return &c->p->seen[n->in[i].id];
+    int v = n->in[i].id;
+    bool update = !c->p->micro[n - c->g->nodes] && c->g->values[v].kind == LL_PARAM &&
+                  c->g->values[v].node < 0 && c->decided[v];
+    return update ? &c->updated[v] : &c->p->seen[v];
 }
 
 /* Bytes to bring operand i to be cut by axis a along dimension need (-1: not cut). */
@@ -354,6 +359,7 @@ static void place_states(placer *c)
 {
     for (int v = 1; v < c->g->n_value; v++) {
         const ll_value *x = &c->g->values[v];
+        if (x->node < 0 && x->kind == LL_PARAM) c->updated[v] = update_layout(c, (ll_val){v});
         if (x->node >= 0 || x->kind != LL_STATE || c->decided[v]) continue;
         ll_val param = moment_of(c, v);
         if (!param.id || !c->decided[param.id]) continue;
@@ -428,6 +434,7 @@ static ll_err attempt(ll_placement *p, const ll_place_opts *o, bool **expand, ll
     placer c = {.p = p, .o = o, .g = g, .m = &p->mesh};
     c.decided = LL_NEW_ARRAY(a, bool, g->n_value);
     c.expand = LL_NEW_ARRAY(a, bool, g->n_node + 1);
+    c.updated = LL_NEW_ARRAY(a, ll_layout, g->n_value);
     c.n_reader = LL_NEW_ARRAY(a, int, g->n_value);
     c.grad_of = LL_NEW_ARRAY(a, ll_val, g->n_value);
     c.aim = LL_NEW_ARRAY(a, ll_val, g->n_value);

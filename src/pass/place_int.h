@@ -13,11 +13,12 @@ typedef struct placer {
     const ll_place_opts *o;
     const ll_graph *g;
     const ll_mesh *m;
-    bool *decided;   /* [n_value] inputs whose layout is known */
-    bool *expand;    /* [n_node] must be expanded */
-    int *n_reader;   /* [n_value] */
-    ll_val *grad_of; /* [n_value] accum result -> the parameter it becomes the gradient of */
-    ll_val *aim;     /* [n_value] what such a mean is a sum of -> that parameter */
+    bool *decided;      /* [n_value] inputs whose layout is known */
+    bool *expand;       /* [n_node] must be expanded */
+    ll_layout *updated; /* [n_value] parameters, as their updates see them */
+    int *n_reader;      /* [n_value] */
+    ll_val *grad_of;    /* [n_value] accum result -> the parameter it becomes the gradient of */
+    ll_val *aim;        /* [n_value] what such a mean is a sum of -> that parameter */
     /* [n_value] owed a sum over an axis: the dimension, from 1, that readers may have it cut along
      */
     int8_t (*positions)[LL_MAX_AXES];
