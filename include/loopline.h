@@ -277,6 +277,9 @@ typedef struct ll_session_opts {
     const char *mesh;     /* such as "data=2,tensor=2": as many ranks as comm has */
     int zero;   /* 1: moments, 2: and gradients, 3: and parameters are cut over axis data */
     bool exact; /* sums are exact: the same bits on every mesh and any number of threads */
+    /* A codec for the gradients that are summed over axis data: "bf16", "f16", "qsgd:BITS",
+     * "onebit", "topk:SHARE[:BITS]"; NULL or "none": sums in f32. */
+    const char *compress;
 } ll_session_opts;
 LL_API ll_err ll_session_open(ll_graph *g, const ll_session_opts *opts, ll_session **out);
 LL_API void ll_session_close(ll_session *s);

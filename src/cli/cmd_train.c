@@ -14,7 +14,7 @@
 #include <string.h>
 
 typedef struct opts {
-    const char *run, *out, *from, *mesh, *zero, *trace, *trace_steps;
+    const char *run, *out, *from, *mesh, *zero, *compress, *trace, *trace_steps;
     ll_words set;
     int64_t ranks;
     bool resume, json, plain, overwrite, exact, tune;
@@ -36,6 +36,9 @@ static const ll_arg args[] = {
      "sums are exact: the same bits on every mesh (parallel.exact)", NULL},
     {"--tune", LL_ARG_FLAG, offsetof(opts, tune), NULL,
      "measure collectives first, where no table is kept (parallel.tune)", NULL},
+    {"--compress", LL_ARG_TEXT, offsetof(opts, compress), "CODEC",
+     "of gradients summed over axis data: none, bf16, f16, qsgd:BITS, onebit, topk:SHARE[:BITS]",
+     NULL},
     {"--resume", LL_ARG_FLAG, offsetof(opts, resume), NULL,
      "go on from the newest checkpoint of the run's folder", NULL},
     {"--from", LL_ARG_TEXT, offsetof(opts, from), "FILE",
@@ -138,10 +141,15 @@ static void on_start(void *context, const ll_train_start *s)
             "memory: %s%s for training and validation (%zu bytes), planned before the run\n",
             ll_text_bytes((double)s->bytes, m), s->ranks > 1 ? " a rank" : "", s->bytes);
     if (s->note) fprintf(stderr, "bf16: %s\n", s->note);
+    if (strcmp(s->run->parallel.compress, "none"))
+        fprintf(stderr, "gradients: compressed by %s where they are summed over axis data\n",
+                s->run->parallel.compress);
+    if (s->run->parallel.canonical) fprintf(stderr, "sums over ranks in canonical order\n");
     if (s->first_step)
         fprintf(stderr, "resumed after step %lld of %lld\n", (long long)s->first_step,
                 (long long)s->steps);
     if (s->ranks > 1) tell_tuner(v->c);
+    if (s->resumed) fprintf(stderr, "%s\n", s->resumed);
     fprintf(stderr, "run folder: %s\n", s->run->out);
     v->p = ll_progress_new(&(ll_progress_opts){.first = s->first_step + 1,
                                                .total = s->steps,
@@ -194,6 +202,10 @@ static void show_end(const ll_run *r, const ll_train_report *t)
         fprintf(stderr, "\n%d ranks (%s), of which each used at most %s, planned %s", t->ranks,
                 t->mesh, ll_text_bytes((double)t->bytes_used, d),
                 ll_text_bytes((double)t->bytes_planned, e));
+    if (t->dense_bytes)
+        fprintf(stderr, "\ngradients: rank 0 sent %s in the last step, f32 takes %s",
+                ll_text_bytes((double)t->gradient_bytes, d),
+                ll_text_bytes((double)t->dense_bytes, e));
     fprintf(stderr, "\n%s: checkpoints/ metrics.jsonl curve.svg run.yaml\n", r->out);
 }
 
@@ -214,6 +226,9 @@ static ll_err print_json(const ll_run *r, const ll_train_report *t)
     json_object_set_new(j, "tokens_per_s", ll_cli_number(t->tokens_per_s));
     json_object_set_new(j, "peak_bytes_planned", json_integer((json_int_t)t->bytes_planned));
     json_object_set_new(j, "peak_bytes_used", json_integer((json_int_t)t->bytes_used));
+    json_object_set_new(j, "compress", json_string(r->parallel.compress));
+    json_object_set_new(j, "gradient_bytes", json_integer(t->gradient_bytes));
+    json_object_set_new(j, "gradient_bytes_f32", json_integer(t->dense_bytes));
     json_object_set_new(j, "predicted_step_ms", json_null());
     json_object_set_new(j, "seconds", ll_cli_number(t->seconds));
     json_object_set_new(j, "signal", t->signal ? json_integer(t->signal) : json_null());
@@ -267,6 +282,7 @@ static ll_err prepare(const opts *o, ll_arena *a, ll_run **r)
     if (o->zero) set.v[set.n++] = ll_arena_printf(a, "parallel.zero=%s", o->zero);
     if (o->tune) set.v[set.n++] = "parallel.tune=true";
     if (o->exact) set.v[set.n++] = "parallel.exact=true";
+    if (o->compress) set.v[set.n++] = ll_arena_printf(a, "parallel.compress=%s", o->compress);
     return ll_cli_run(o->run, &set, false, r);
 }
 

@@ -203,6 +203,10 @@ static ll_err prepare(const opts *o, ll_arena *a, ll_run **r)
 
 static ll_err launch_and_verify(const opts *o, const ll_run *r)
 {
+    CHECK(!strcmp(r->parallel.compress, "none"), LL_E_CONFIG,
+          "parallel.compress is %s: what it changes is no mistake of the layout; verify with "
+          "--set parallel.compress=none",
+          r->parallel.compress);
     ll_mesh m;
     bool child;
     char by_ranks[32];
@@ -216,7 +220,7 @@ static ll_err launch_and_verify(const opts *o, const ll_run *r)
     TRY(ll_cli_launch(ranks, &child));
     ll_comm *c;
     /* The others wait while rank 0 trains alone. */
-    TRY(ll_cli_open(&(ll_comm_opts){.timeout_s = 600}, &c));
+    TRY(ll_cli_open(&(ll_comm_opts){.timeout_s = 600, .canonical = r->parallel.canonical}, &c));
     return ll_cli_leave(c, verify(o, &m, r, c));
 }
 

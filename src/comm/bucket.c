@@ -277,3 +277,22 @@ ll_codec *ll_buckets_codec(ll_buckets *b, int i)
 {
     return i >= 0 && i < b->n_bucket ? b->buckets[i].codec : NULL;
 }
+
+float *ll_buckets_residual(ll_buckets *b, int tensor)
+{
+    const bucket *k = &b->buckets[b->bucket_of[tensor]];
+    float *all = k->codec ? ll_codec_residual(k->codec) : NULL;
+    for (int i = k->first; all && i < tensor; i++) all += b->tensors[i].n;
+    return all;
+}
+
+void ll_buckets_sent(ll_buckets *b, int64_t *bytes, int64_t *dense_bytes)
+{
+    *bytes = *dense_bytes = 0;
+    for (int i = 0; i < b->n_bucket; i++) {
+        if (!b->buckets[i].codec) continue;
+        ll_codec_report r = ll_codec_last(b->buckets[i].codec);
+        *bytes += r.bytes;
+        *dense_bytes += r.dense_bytes;
+    }
+}

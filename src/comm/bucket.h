@@ -43,6 +43,10 @@ void ll_buckets_set_step(ll_buckets *b, int64_t step);
 int ll_buckets_count(const ll_buckets *b);
 /* The codec of bucket i (residuals are training state); NULL where there is none. */
 ll_codec *ll_buckets_codec(ll_buckets *b, int i);
+/* A tensor's part of its codec's residual, [its n]; NULL: this codec has none. */
+float *ll_buckets_residual(ll_buckets *b, int tensor);
+/* What codecs put on the wire in the last step, and what f32 would have taken; 0 without codec. */
+void ll_buckets_sent(ll_buckets *b, int64_t *bytes, int64_t *dense_bytes);
 
 #ifdef __cplusplus
 }

@@ -4,6 +4,7 @@
 #include "comm/bucket.h"
 #include "exec/exec.h"
 #include "kern/attr.h"
+#include "pass/partition.h"
 
 #include "base/text.h"
 
@@ -26,6 +27,10 @@ typedef struct bound { /* an instruction with its operands' addresses */
  * computed, each awaited with the first of its tensors that is. */
 typedef struct joint {
     int64_t axes;
+    /* Compressed gradients. Ranks that hold the same parameter must add the same to it, and what a
+     * codec makes of a tensor depends on its neighbours in the bucket: those are cut alike. */
+    bool compressed;
+    ll_axes cut;
     ll_buckets *buckets;
     ll_bucket_tensor *tensors;
     int n;
@@ -56,6 +61,8 @@ struct ll_exec {
     int n_flying;  /* collectives under way */
     ll_comm *comm; /* of the team */
     double waited; /* seconds, in waits */
+    const char *compress;
+    const ll_placement *place;
 };
 
 static bool kept(const ll_slot *s)
@@ -197,6 +204,26 @@ static bool is_joint(const ll_instr *x, const ll_tensor *in)
            !((const ll_coll_attr *)x->attr)->max;
 }
 
+/* The parameter whose gradient an all-reduce sums; NULL: it sums something else. */
+static const char *gradient_of(const ll_exec *e, const ll_instr *x)
+{
+    const char *name = e->p->slots[x->in[0]].name;
+    return name && !strncmp(name, "grad:", 5) ? name + 5 : NULL;
+}
+
+/* Is it a gradient that goes through the codec? *cut: the axes that cut it. */
+static bool is_compressed(const ll_exec *e, const ll_team *team, const ll_instr *x, ll_axes *cut)
+{
+    const char *param = e->compress ? gradient_of(e, x) : NULL;
+    int64_t axes = ((const ll_coll_attr *)x->attr)->axes;
+    int data = ll_mesh_axis(ll_team_mesh(team), LL_AXIS_DATA);
+    ll_layout l;
+    if (!param || data < 0 || !(axes >> data & 1)) return false;
+    if (!ll_gradient_layout(e->place, param, (ll_axes)axes, &l)) return false;
+    *cut = ll_layout_axes(&l);
+    return true;
+}
+
 /* Those that are awaited before the last micro-batch is over are on their own. */
 static ll_err add_joint(ll_exec *e, ll_team *team, int i)
 {
@@ -204,30 +231,78 @@ static ll_err add_joint(ll_exec *e, ll_team *team, int i)
     int64_t axes = ((const ll_coll_attr *)b->instr->attr)->axes;
     const ll_tensor *t = &b->call.out[0];
     int k = 0;
+    ll_axes cut = 0;
     if (b->instr->pair < e->p->end[LL_MICRO]) return open_talk(e, team, b);
-    while (k < e->n_joint && e->joints[k].axes != axes) k++;
+    bool packed = is_compressed(e, team, b->instr, &cut);
+    while (k < e->n_joint && (e->joints[k].axes != axes || e->joints[k].compressed != packed ||
+                              e->joints[k].cut != cut))
+        k++;
     joint *j = &e->joints[k];
     if (k == e->n_joint) {
-        *j = (joint){.axes = axes};
+        *j = (joint){.axes = axes, .compressed = packed, .cut = cut};
         j->tensors = LL_NEW_ARRAY(e->arena, ll_bucket_tensor, e->p->n_instr);
         e->n_joint++;
     }
     b->joint = k;
     b->tensor = j->n;
-    j->tensors[j->n++] = (ll_bucket_tensor){t->data, ll_numel(&t->shape), b->instr->name};
+    CHECK(!packed || t->shape.n < LL_MAX_DIMS, LL_E_SHAPE,
+          "compress %s: %s has %d dimensions, and can have %d", e->compress,
+          gradient_of(e, b->instr), t->shape.n, LL_MAX_DIMS - 1);
+    const char *name = packed ? gradient_of(e, b->instr) : b->instr->name;
+    j->tensors[j->n++] = (ll_bucket_tensor){t->data, ll_numel(&t->shape), name};
     return LL_OK;
 }
 
+/* What a codec makes of a tensor depends on what it shares a bucket with: a tuned size would make
+ * the bits of a run depend on the tuner. */
+enum { COMPRESSED_BUCKET = 4 << 20 };
+
 static ll_err open_joints(ll_exec *e, const ll_exec_opts *opts)
 {
+    bool any = false;
     for (int k = 0; k < e->n_joint; k++) {
         joint *j = &e->joints[k];
         ll_comm *c;
         TRY(ll_team_group(opts->team, (ll_axes)j->axes, &c));
-        TRY(ll_buckets_open(c, j->tensors, j->n,
-                            &(ll_buckets_opts){.dtype = LL_F32, .op = LL_REDUCE_SUM}, &j->buckets));
+        ll_buckets_opts o = {.dtype = LL_F32, .op = LL_REDUCE_SUM};
+        if (j->compressed) {
+            o.codec = e->compress;
+            o.seed = opts->seed;
+            o.bucket_bytes = COMPRESSED_BUCKET;
+            any = true;
+        }
+        TRY(ll_buckets_open(c, j->tensors, j->n, &o, &j->buckets));
     }
+    CHECK(any || !e->compress, LL_E_SHARD,
+          "compress %s: no gradient of %s is summed over axis data in one piece; leave it out",
+          e->compress, e->place->g->name);
     return LL_OK;
+}
+
+int ll_exec_residuals(const ll_exec *e, ll_arena *arena, ll_residual **out)
+{
+    int n = 0, most = 0;
+    for (int k = 0; k < e->n_joint; k++) most += e->joints[k].n;
+    *out = LL_NEW_ARRAY(arena, ll_residual, most + 1);
+    for (int k = 0; k < e->n_joint; k++) {
+        const joint *j = &e->joints[k];
+        for (int i = 0; i < j->n; i++) {
+            float *data = ll_buckets_residual(j->buckets, i);
+            if (data) (*out)[n++] = (ll_residual){j->tensors[i].name, (ll_axes)j->axes, data};
+        }
+    }
+    return n;
+}
+
+void ll_exec_compressed(const ll_exec *e, int64_t *bytes, int64_t *dense_bytes)
+{
+    *bytes = *dense_bytes = 0;
+    for (int k = 0; k < e->n_joint; k++) {
+        int64_t sent, dense;
+        ll_buckets_sent(e->joints[k].buckets, &sent, &dense);
+        *bytes += sent;
+        *dense_bytes += dense;
+    }
 }
 
 static ll_err start_joint(ll_exec *e, bound *b)
@@ -236,6 +311,7 @@ static ll_err start_joint(ll_exec *e, bound *b)
     const ll_tensor *in = &b->call.in[0], *out = &b->call.out[0];
     size_t n = (size_t)ll_numel(&in->shape) * sizeof(float);
     if (in->data != out->data && n) memcpy(out->data, in->data, n);
+    ll_buckets_set_step(j->buckets, (int64_t)b->call.step); /* what codecs draw by */
     return ll_buckets_ready(j->buckets, b->tensor);
 }
 
@@ -272,7 +348,7 @@ static ll_err bind_instrs(ll_exec *e, const ll_exec_opts *opts)
     int n_in = 0;
     for (int i = 0; i < p->n_instr; i++) n_in += p->instrs[i].n_in;
     e->instrs = LL_NEW_ARRAY(e->arena, bound, p->n_instr + 1);
-    e->joints = LL_NEW_ARRAY(e->arena, joint, 1 << LL_MAX_AXES);
+    e->joints = LL_NEW_ARRAY(e->arena, joint, p->n_instr + 1);
     e->comm = opts->team ? ll_team_comm(opts->team) : NULL;
     e->moving = LL_NEW_ARRAY(e->arena, moving, n_in + 1);
     for (int i = 0; i < p->n_instr; i++) {
@@ -324,6 +400,8 @@ ll_err ll_exec_open(const ll_program *p, const ll_exec_opts *opts, ll_exec **out
     e->p = p;
     e->team = opts->team;
     e->poison = opts->poison;
+    e->compress = opts->compress;
+    e->place = opts->place;
     if (!strcmp(p->machine, "cpu")) ll_bind_threads(p->threads);
     bool keeps;
     const size_t *offset = place_inputs(e, opts, &keeps);

@@ -10,8 +10,19 @@ extern "C" {
 
 typedef struct ll_exec ll_exec;
 
+/* What a codec with error feedback has not sent yet of a parameter's gradient, on this rank. */
+typedef struct ll_residual {
+    const char *param;
+    ll_axes axes; /* whom the gradient is summed over: each has a residual of its own */
+    float *data;  /* as this rank holds the gradient */
+} ll_residual;
+
 typedef struct ll_exec_opts {
     uint64_t seed;
+    /* A codec (comm/codec.h) for the gradients that are summed over axis data; NULL: none. place:
+     * how the parameters lie. */
+    const char *compress;
+    const struct ll_placement *place;
     ll_team *team;  /* for programs with collectives; must outlive the exec */
     ll_exec *share; /* parameters and state of equal names live there; it must outlive this one */
     bool reuse;     /* with share: works in its memory too, where it fits; its results are lost */
@@ -35,6 +46,10 @@ const double *ll_exec_seconds(const ll_exec *e);
 void ll_exec_trace(ll_exec *e, ll_trace *t);
 /* Seconds spent waiting for collectives since it was opened: what computing did not hide. */
 double ll_exec_waited(const ll_exec *e);
+/* The compressed gradients' residuals; none where the codec has no feedback. */
+int ll_exec_residuals(const ll_exec *e, ll_arena *arena, ll_residual **out);
+/* Bytes that this rank sent of compressed gradients in the last step, and those that f32 takes. */
+void ll_exec_compressed(const ll_exec *e, int64_t *bytes, int64_t *dense_bytes);
 size_t ll_exec_bytes(const ll_exec *e); /* as obtained from the system; 0: works in another's */
 
 /* Binds the OpenMP threads to cores, one each, once per process, where there are as many as cores,

@@ -50,12 +50,36 @@ static ll_err partition(ll_session *s)
     return ll_partition(s->place, alone ? 0 : ll_comm_rank(o->comm), &s->part);
 }
 
+/* Compression is of gradients that an all-reduce over axis data sums. */
+static ll_err check_compress(ll_session *s)
+{
+    ll_session_opts *o = &s->opts;
+    if (!o->compress || !strcmp(o->compress, "none")) {
+        o->compress = NULL;
+        return LL_OK;
+    }
+    const char *mesh = o->mesh ? o->mesh : "";
+    CHECK(!o->exact, LL_E_ARG, "compress %s changes sums that exact keeps exact: use one of them",
+          o->compress);
+    CHECK(s->team && ll_mesh_axis(ll_team_mesh(s->team), LL_AXIS_DATA) >= 0, LL_E_SHARD,
+          "compress %s is of gradients that are summed over axis data, which mesh \"%s\" does not "
+          "have: add data=2 or more to it, or use compress none",
+          o->compress, mesh);
+    CHECK(
+        !o->zero, LL_E_SHARD,
+        "compress %s with zero %d: gradients that are kept in parts are summed by reduce-scatter, "
+        "which no codec does: use zero 0, or compress none",
+        o->compress, o->zero);
+    return LL_OK;
+}
+
 static ll_err compile(ll_session *s)
 {
     CHECK(!s->opts.exact || !strcmp(s->opts.precision, "f32"), LL_E_ARG,
           "exact sums are of f32 numbers, and precision is %s: use one or the other",
           s->opts.precision);
     TRY(partition(s));
+    TRY(check_compress(s));
     return lower(s, false, &s->p);
 }
 
@@ -66,6 +90,8 @@ static ll_err open_parts(ll_session *s)
     TRY(rc);
     ll_exec_opts o = {.seed = s->opts.seed,
                       .team = s->team,
+                      .compress = s->opts.compress,
+                      .place = s->place,
                       .share = s->opts.share ? s->opts.share->e : NULL,
                       .reuse = s->opts.reuse};
     TRY(ll_exec_open(s->p, &o, &s->e));
@@ -212,8 +238,12 @@ static ll_err find_culprit(ll_session *s, const char *what, double value)
     ll_program *p;
     ll_exec *e;
     TRY(lower(s, true, &p));
-    ll_err rc =
-        ll_exec_open(p, &(ll_exec_opts){.seed = s->opts.seed, .team = s->team, .share = s->e}, &e);
+    ll_exec_opts o = {.seed = s->opts.seed,
+                      .team = s->team,
+                      .compress = s->opts.compress,
+                      .place = s->place,
+                      .share = s->e};
+    ll_err rc = ll_exec_open(p, &o, &e);
     if (rc == LL_OK) {
         copy_inputs(s, e, p);
         rc = run_until_bad(s, e);

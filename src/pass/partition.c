@@ -273,6 +273,26 @@ static ll_err settle(cutter *c, ll_val v, ll_val made)
     return walk(c, v, &c->p->made[v.id], made, &c->p->seen[v.id], true, &seen);
 }
 
+bool ll_gradient_layout(const ll_placement *p, const char *param, ll_axes axes, ll_layout *out)
+{
+    ll_move moves[LL_MAX_MOVES];
+    int n = 0;
+    for (int i = 1; i < p->g->n_value; i++) {
+        const ll_value *v = &p->g->values[i];
+        if (v->node < 0 || !v->name || strncmp(v->name, "grad:", 5) || strcmp(v->name + 5, param))
+            continue;
+        double bytes = (double)ll_numel(&v->type.shape) * (double)ll_dtype_bytes(v->type.dtype);
+        if (ll_reshard(&p->mesh, &v->type.shape, bytes, &p->made[i], &p->seen[i], moves, &n))
+            return false;
+        for (int k = 0; k < n; k++) {
+            if (moves[k].kind != LL_MOVE_ALLREDUCE || moves[k].axes != axes) continue;
+            *out = moves[k].after;
+            return true;
+        }
+    }
+    return false;
+}
+
 static void enter_scope(cutter *c, const ll_node *n)
 {
     const char *dot = strrchr(n->name, '.');

@@ -52,6 +52,9 @@ char *ll_placement_print(const ll_placement *p, ll_arena *arena);
 ll_err ll_exact_prepare(const ll_graph *g, ll_graph **out);
 /* Nodes that sum become sums of whole numbers, and so does their placement. */
 ll_err ll_exact_place(ll_placement *p);
+/* How a parameter's gradient (ll_minimize's grad:PARAM) lies when an all-reduce over axes has
+ * summed it; false: none does. */
+bool ll_gradient_layout(const ll_placement *p, const char *param, ll_axes axes, ll_layout *out);
 
 /* ---- collective nodes ---- */
 /* Bytes that this rank sends in one run with an operand of this type, by the usual formulas: an

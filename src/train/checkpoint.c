@@ -5,6 +5,7 @@
 #include "base/near.h"
 #include "base/text.h"
 #include "train/ranks.h"
+#include "train/residual.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -273,7 +274,7 @@ static ll_err check_no_extra(const ll_st_file *f, const ll_st_tensor *tensors, i
     int extra = 0;
     for (int i = 0; i < ll_st_count(f); i++) {
         const char *name = ll_st_at(f, i)->name;
-        if (is_wanted(name, tensors, n)) continue;
+        if (is_wanted(name, tensors, n) || ll_is_residual(name)) continue;
         if (extra < 3) names[extra] = name;
         extra++;
     }

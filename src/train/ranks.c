@@ -21,6 +21,7 @@ ll_err ll_run_mesh(const ll_run *r, int size, char out[LL_MESH_TEXT])
 ll_comm_opts ll_run_comm(const ll_run *r)
 {
     return (ll_comm_opts){.timeout_s = r->parallel.timeout,
+                          .canonical = r->parallel.canonical,
                           .tune = r->parallel.tune ? LL_TUNE_MEASURE : LL_TUNE_TABLE};
 }
 

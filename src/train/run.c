@@ -2,6 +2,7 @@
 #include "base/file.h"
 #include "base/near.h"
 #include "base/text.h"
+#include "comm/codec.h"
 #include "train/run_int.h"
 
 #include <stdio.h>
@@ -233,11 +234,29 @@ static ll_err finish_train(ll_run *r)
     return LL_OK;
 }
 
+static ll_err finish_parallel(ll_run *r)
+{
+    const char *codec = r->parallel.compress;
+    if (!*codec) r->parallel.compress = codec = "none";
+    if (!strcmp(codec, "none")) return LL_OK;
+    ll_codec *k = NULL;
+    ll_err rc = ll_codec_open(codec, "settings", 0, 0, &k);
+    ll_codec_close(k);
+    CHECK(rc == LL_OK, LL_E_CONFIG, "%s: parallel.compress: %s; or none",
+          ll_run_origin(r, "parallel.compress"), ll_error_message());
+    CHECK(
+        !r->parallel.exact, LL_E_CONFIG,
+        "%s: parallel.compress %s changes sums, which parallel.exact keeps exact: use one of them",
+        ll_run_origin(r, "parallel.compress"), codec);
+    return LL_OK;
+}
+
 ll_err ll_run_finish(ll_run *r)
 {
     TRY(finish_model(r));
     TRY(finish_data(r));
     TRY(finish_train(r));
+    TRY(finish_parallel(r));
     if (!r->name) r->name = name_of(r->file, r->arena);
     r->out_said = *r->out;
     if (r->out_said) return LL_OK;

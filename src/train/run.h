@@ -47,8 +47,10 @@ typedef struct ll_run_train {
 typedef struct ll_run_parallel {
     const char *mesh; /* "": one rank, or data=SIZE where a launcher started several */
     int64_t zero;
-    bool exact;     /* the same bits on every mesh */
-    bool tune;      /* collectives are measured first, where no table is kept */
+    bool exact;           /* the same bits on every mesh */
+    bool tune;            /* collectives are measured first, where no table is kept */
+    const char *compress; /* "none" or a codec of gradients (comm/codec.h) */
+    bool canonical;
     double timeout; /* s */
 } ll_run_parallel;
 

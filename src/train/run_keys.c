@@ -106,6 +106,13 @@ static const ll_key keys[] = {
     {"parallel.tune", LL_KEY_BOOL, AT(parallel.tune), "false",
      "where no table of this machine and number of ranks is kept, measure collectives first", 0, 0,
      NULL},
+    {"parallel.compress", LL_KEY_TEXT, AT(parallel.compress), "none",
+     "of gradients, where they are summed over axis data: none, bf16, f16, qsgd:BITS, onebit or "
+     "topk:SHARE[:BITS]",
+     0, 0, NULL},
+    {"parallel.canonical", LL_KEY_BOOL, AT(parallel.canonical), "false",
+     "sums over ranks in one order, so that no bit depends on algorithm, tuner or timing", 0, 0,
+     NULL},
     {"parallel.timeout", LL_KEY_NUMBER, AT(parallel.timeout), "60",
      "a rank that the others wait for longer than so many seconds has failed", ABOVE_0, 1e6, NULL},
 

@@ -3,6 +3,7 @@
 
 #include "train/checkpoint.h"
 #include "train/ranks.h"
+#include "train/residual.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -38,6 +39,25 @@ int ll_session_tensors(const ll_session *s, ll_arena *arena, ll_st_tensor **out,
     return n;
 }
 
+int ll_session_all_tensors(const ll_session *s, ll_arena *arena, ll_st_tensor **out,
+                           ll_st_part **parts)
+{
+    ll_st_tensor *more, *kept;
+    ll_st_part *more_parts, *kept_parts;
+    int n = ll_session_tensors(s, arena, &kept, &kept_parts);
+    int m = ll_residual_tensors(s, arena, &more, &more_parts);
+    *out = kept;
+    *parts = kept_parts;
+    if (!m) return n;
+    *out = LL_NEW_ARRAY(arena, ll_st_tensor, n + m);
+    *parts = LL_NEW_ARRAY(arena, ll_st_part, n + m);
+    for (int i = 0; i < n + m; i++) {
+        (*out)[i] = i < n ? kept[i] : more[i - n];
+        (*parts)[i] = i < n ? kept_parts[i] : more_parts[i - n];
+    }
+    return n + m;
+}
+
 int64_t ll_session_parameters(const ll_session *s)
 {
     const ll_program *p = ll_session_program(s);
@@ -59,7 +79,7 @@ ll_err ll_session_save(ll_session *s, const char *path)
     ll_arena *a = ll_arena_new();
     ll_st_tensor *tensors;
     ll_st_part *parts;
-    int n = ll_session_tensors(s, a, &tensors, &parts);
+    int n = ll_session_all_tensors(s, a, &tensors, &parts);
     ll_st_pair step = {"step", ll_arena_printf(a, "%" PRIu64, ll_session_step(s))};
     ll_st_content x = {
         .tensors = tensors, .n = n, .parts = parts, .meta = &step, .n_meta = 1, .comm = comm_of(s)};
@@ -75,7 +95,9 @@ static ll_err load(ll_session *s, const ll_st_file *f, ll_arena *a)
     int64_t step;
     int n = ll_session_tensors(s, a, &tensors, &parts);
     TRY(ll_checkpoint_int(f, "step", &step));
+    const char *note;
     TRY(ll_checkpoint_load_parts(f, tensors, parts, n, false));
+    TRY(ll_residual_load(s, f, a, &note));
     ll_session_set_step(s, (uint64_t)step);
     return LL_OK;
 }

@@ -11,6 +11,9 @@ extern "C" {
  * them, NULL where it is all; parts itself may be NULL for a session that is not on a mesh. */
 int ll_session_tensors(const ll_session *s, ll_arena *arena, ll_st_tensor **out,
                        ll_st_part **parts);
+/* The same with residuals (residual.h): all that a checkpoint holds. */
+int ll_session_all_tensors(const ll_session *s, ll_arena *arena, ll_st_tensor **out,
+                           ll_st_part **parts);
 int64_t ll_session_parameters(const ll_session *s); /* how many numbers are trained */
 
 #ifdef __cplusplus

@@ -19,6 +19,7 @@
 #include "train/curve.h"
 #include "train/events.h"
 #include "train/metrics.h"
+#include "train/residual.h"
 #include "train/state.h"
 #include "train/trace.h"
 
@@ -54,10 +55,11 @@ typedef struct trainer {
     int64_t trace_first, trace_last; /* steps, 1 is the first */
     double *times, *losses;          /* [RECENT], of step i at (i - first) % RECENT */
     double began;
-    double flops; /* of a step, all ranks together */
-    int folder;   /* open and locked; -1: not yet */
-    int stop;     /* a signal that some rank has got, as agreed */
-    bool owed;    /* a validation was cut short */
+    double flops;        /* of a step, all ranks together */
+    int folder;          /* open and locked; -1: not yet */
+    const char *resumed; /* what a person should know of it, or NULL */
+    int stop;            /* a signal that some rank has got, as agreed */
+    bool owed;           /* a validation was cut short */
 } trainer;
 
 static volatile sig_atomic_t caught;
@@ -96,7 +98,8 @@ static ll_err open_model(trainer *t)
                          .comm = t->comm,
                          .mesh = t->report->mesh,
                          .zero = (int)r->parallel.zero,
-                         .exact = r->parallel.exact};
+                         .exact = r->parallel.exact,
+                         .compress = r->parallel.compress};
     TRY(ll_session_open(t->g, &o, &t->s));
     TRY(ll_evaluator_open(r, t->data, t->s, &t->eval));
     TRY(ll_evaluator_plan(t->eval, r->train.eval_samples));
@@ -148,6 +151,7 @@ static ll_err load_from(trainer *t, const ll_st_file *f)
     TRY(check_same(f, "seed", t->r->train.seed));
     TRY(check_same(f, "batch", t->r->train.batch));
     TRY(ll_checkpoint_load_parts(f, tensors, parts, n, true));
+    TRY(ll_residual_load(t->s, f, t->arena, &t->resumed));
     TRY(ll_checkpoint_int(f, "step", &t->first));
     ll_session_set_step(t->s, (uint64_t)t->first);
     return LL_OK;
@@ -292,7 +296,8 @@ static void tell_start(const trainer *t)
                         p->threads,
                         t->report->ranks,
                         t->report->mesh,
-                        note};
+                        note,
+                        t->resumed};
     if (t->lead && t->opts->watch.start) t->opts->watch.start(t->opts->watch.context, &s);
 }
 
@@ -323,6 +328,12 @@ static ll_err record(trainer *t, const ll_train_step *s)
     ll_metrics_begin(t->timing, s->step);
     ll_metrics_num(t->timing, "step_ms", 1e3 * s->seconds);
     ll_metrics_num(t->timing, "samples_per_s", s->samples_per_s);
+    if (s->dense_bytes) {
+        ll_metrics_int(t->timing, "gradient_bytes", s->gradient_bytes);
+        ll_metrics_int(t->timing, "gradient_bytes_f32", s->dense_bytes);
+        TRY(ll_events_scalar(t->events, s->step, "speed/gradient_bytes",
+                             (double)s->gradient_bytes));
+    }
     TRY(ll_metrics_end(t->timing));
     TRY(ll_events_scalar(t->events, s->step, "train/loss", s->loss));
     TRY(ll_events_scalar(t->events, s->step, "train/grad_norm", s->grad_norm));
@@ -364,7 +375,12 @@ static ll_err take_step(trainer *t, int64_t step)
                        seconds,
                        batch / seconds,
                        info->kind == LL_TOKENS ? batch * (double)info->seq / seconds : 0,
-                       1e-9 * t->flops / seconds};
+                       1e-9 * t->flops / seconds,
+                       0,
+                       0};
+    ll_exec_compressed(ll_session_exec(t->s), &s.gradient_bytes, &s.dense_bytes);
+    t->report->gradient_bytes = s.gradient_bytes;
+    t->report->dense_bytes = s.dense_bytes;
     if (t->tracer && step + 1 == t->trace_last) TRY(ll_tracer_write(t->tracer));
     TRY(record(t, &s));
     if (t->lead && t->opts->watch.step) t->opts->watch.step(t->opts->watch.context, &s);
@@ -425,7 +441,7 @@ static ll_err save(trainer *t, int64_t done)
     ll_arena *a = ll_arena_new();
     ll_st_tensor *tensors;
     ll_st_part *parts;
-    int n = ll_session_tensors(t->s, a, &tensors, &parts);
+    int n = ll_session_all_tensors(t->s, a, &tensors, &parts);
     const ll_st_pair meta[] = {
         {"model", t->r->model.name},
         {"optimizer", t->r->train.optim.name},

@@ -18,14 +18,17 @@ typedef struct ll_train_start {
     double flops; /* of a step, all ranks together */
     int threads;  /* of each rank */
     int ranks;
-    const char *mesh; /* "" for one rank */
-    const char *note; /* what a person should know, such as how bf16 is computed; or NULL */
+    const char *mesh;    /* "" for one rank */
+    const char *note;    /* what a person should know, such as how bf16 is computed; or NULL */
+    const char *resumed; /* the same of what was resumed; or NULL */
 } ll_train_start;
 
 typedef struct ll_train_step {
     int64_t step, steps; /* step: 1 for the first */
     double loss, grad_norm, lr, seconds;
     double samples_per_s, tokens_per_s, gflops; /* tokens_per_s 0 for images */
+    int64_t gradient_bytes, dense_bytes; /* sent by rank 0 of compressed gradients, and those that
+                                          * f32 takes; 0: none are compressed */
 } ll_train_step;
 
 typedef struct ll_watch {
@@ -54,8 +57,9 @@ typedef struct ll_train_report {
     double samples_per_s, tokens_per_s, seconds, first_step_s;
     size_t bytes_planned, bytes_used; /* of the rank with most */
     int ranks;
-    char mesh[LL_MESH_TEXT]; /* "" for one rank */
-    int signal;              /* that stopped it before its end, or 0 */
+    char mesh[LL_MESH_TEXT];             /* "" for one rank */
+    int64_t gradient_bytes, dense_bytes; /* of the last step, as in ll_train_step */
+    int signal;                          /* that stopped it before its end, or 0 */
 } ll_train_report;
 
 /* Trains a finished run; its folder is made, and what an earlier run left there goes, unless this

@@ -138,6 +138,28 @@ static void resumes_on_any_mesh(void **state)
                      tmpdir_path(state, "d/checkpoints/step-00000008.safetensors"));
 }
 
+static void compressed_runs_resume(void **state)
+{
+    write_runs(state);
+    const char *how = "-n 2 --compress topk:0.02 --set parallel.canonical=true";
+    must(*state, "train mlp.yaml %s --out whole", how);
+    must(*state, "train mlp.yaml %s --out killed", how);
+    unlink(tmpdir_path(state, "killed/checkpoints/step-00000008.safetensors"));
+    must(*state, "train killed -n 2 --resume"); /* as if killed after step 4 */
+    assert_same_file(tmpdir_path(state, "whole/metrics.jsonl"),
+                     tmpdir_path(state, "killed/metrics.jsonl"));
+    assert_same_file(tmpdir_path(state, "whole/checkpoints/step-00000008.safetensors"),
+                     tmpdir_path(state, "killed/checkpoints/step-00000008.safetensors"));
+    const char *from = "--resume --from whole/checkpoints/step-00000004.safetensors --out x";
+    outcome o = succeeds(*state, "train mlp.yaml -n 3 --compress onebit %s", from);
+    assert_non_null(strstr(o.err, "compressed by onebit"));
+    assert_non_null(strstr(o.err, "residuals of 2 ranks: their sum is divided among the 3"));
+    outcome_free(&o);
+    o = succeeds(*state, "train mlp.yaml %s", from);
+    assert_non_null(strstr(o.err, "residuals are dropped"));
+    outcome_free(&o);
+}
+
 /* ---- signals ---- */
 
 static int parent_of(int pid, char comm[32])
@@ -237,6 +259,13 @@ static void refuses_what_cannot_be(void **state)
     refuses(*state, 1, "train mlp.yaml -n 4 --set train.micro_batch=3 --out x",
             "dimension 0 of x has 3 elements, fewer than the 4 ranks that share it");
     refuses(*state, 1, "train mlp.yaml -n 2 --resume --out x", "x has no checkpoint");
+    refuses(*state, 1, "train mlp.yaml -n 2 --compress topk --out x",
+            "--set parallel.compress=topk: ", "SHARE is missing");
+    refuses(*state, 1, "train mlp.yaml -n 2 --compress topk:0.1 --mesh tensor=2 --out x",
+            "axis data, which mesh \"tensor=2\" does not have");
+    refuses(*state, 1, "train mlp.yaml -n 2 --compress bf16 --zero 1 --out x", "use zero 0");
+    refuses(*state, 1, "verify mlp.yaml --mesh data=2 --set parallel.compress=qsgd:4",
+            "parallel.compress is qsgd:4");
     refuses(*state, 1,
             "train mlp.yaml -n 2 --set data.name= --set data.samples=0 --set "
             "data.path=/nonexistent --set data.format=idx --out x",
@@ -248,7 +277,8 @@ int main(void)
 {
 #define TEST(f) cmocka_unit_test_setup_teardown(f, tmpdir_setup, tmpdir_teardown)
     const struct CMUnitTest tests[] = {
-        TEST(losses_are_the_serial_ones), TEST(resumes_on_any_mesh),    TEST(any_rank_stops_all),
+        TEST(losses_are_the_serial_ones), TEST(resumes_on_any_mesh),
+        TEST(compressed_runs_resume),     TEST(any_rank_stops_all),
         TEST(a_missing_rank_ends_it),     TEST(refuses_what_cannot_be),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

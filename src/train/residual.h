@@ -1,0 +1,26 @@
+/* residual.h: what codecs have not sent yet is training state. A checkpoint has it as
+ * PARAM.residual, [ranks, PARAM's dimensions]: of each rank that takes part in the sum its own. */
+#pragma once
+#include "exec/session.h"
+#include "train/safetensors.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define LL_RESIDUAL_SUFFIX ".residual"
+/* Is it the name of a residual? */
+bool ll_is_residual(const char *name);
+
+/* A session's residuals as tensors of a file; parts: what this rank has of each. */
+int ll_residual_tensors(const ll_session *s, ll_arena *arena, ll_st_tensor **out,
+                        ll_st_part **parts);
+/* Restores them, those that the file does not have as zeros. Saved by another number of ranks, the
+ * sum of all is divided among these: what is still to be added to the parameters stays the same.
+ * *note: what a person should know of it, or NULL. */
+ll_err ll_residual_load(const ll_session *s, const ll_st_file *f, ll_arena *arena,
+                        const char **note);
+
+#ifdef __cplusplus
+}
+#endif
