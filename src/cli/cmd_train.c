@@ -4,6 +4,7 @@
 #include "base/text.h"
 #include "cli/launch.h"
 #include "comm/tuner.h"
+#include "exec/exec.h"
 #include "train/bench.h"
 #include "train/progress.h"
 
@@ -136,7 +137,8 @@ static void on_start(void *context, const ll_train_start *s)
             ll_text_count((double)s->parameters, n), s->run->model.name, s->data->name,
             ll_text_count(s->flops, f));
     if (s->ranks > 1) fprintf(stderr, "%d ranks (%s), each ", s->ranks, s->mesh);
-    fprintf(stderr, "%d thread%s\n", s->threads, s->threads == 1 ? "" : "s");
+    fprintf(stderr, "%d thread%s%s\n", s->threads, s->threads == 1 ? "" : "s",
+            ll_bind_owns_cores() ? " on cores of its own" : "");
     fprintf(stderr,
             "memory: %s%s for training and validation (%zu bytes), planned before the run\n",
             ll_text_bytes((double)s->bytes, m), s->ranks > 1 ? " a rank" : "", s->bytes);

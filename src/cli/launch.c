@@ -59,6 +59,16 @@ const char *ll_cli_mpiexec(void)
     return given && *given ? given : LL_MPIEXEC;
 }
 
+/* May mpiexec start ranks on other machines too? */
+static bool several_hosts(void)
+{
+    static const char *const signs[] = {"LOOPLINE_MPIEXEC", "SLURM_JOB_ID", "PBS_JOBID",
+                                        "LSB_JOBID", "OMPI_MCA_orte_default_hostfile"};
+    for (size_t i = 0; i < sizeof signs / sizeof *signs; i++)
+        if (getenv(signs[i])) return true;
+    return false;
+}
+
 void ll_cli_launch_env(int64_t ranks)
 {
     char threads[24];
@@ -77,7 +87,10 @@ void ll_cli_launch_env(int64_t ranks)
         {"PRTE_MCA_hwloc_default_binding_policy", "none"},
         /* MPICH: with more ranks than cores no setting helps; our waits yield instead. */
     };
-    for (size_t i = 0; i < sizeof vars / sizeof *vars; i++) setenv(vars[i][0], vars[i][1], 0);
+    /* The first is left out where it is not known how many ranks a node gets: they divide its
+     * cores. */
+    for (size_t i = several_hosts(); i < sizeof vars / sizeof *vars; i++)
+        setenv(vars[i][0], vars[i][1], 0);
     if (geteuid() == 0) { /* containers */
         setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 0);
         setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 0);
@@ -226,16 +239,11 @@ static void tell_crashes(void)
     }
 }
 
-/* More ranks than cores are slow but work; a slip of the finger would stop the machine. Where there
- * are others to start ranks on, which their launchers know, so many may be meant. */
+/* More ranks than cores are slow but work; a slip of the finger would stop the machine. */
 static ll_err check_room(int64_t ranks)
 {
-    static const char *const several[] = {"LOOPLINE_MPIEXEC", "SLURM_JOB_ID", "PBS_JOBID",
-                                          "LSB_JOBID", "OMPI_MCA_orte_default_hostfile"};
     int64_t cores = omp_get_num_procs(), most = 16 * cores > 256 ? 16 * cores : 256;
-    for (size_t i = 0; i < sizeof several / sizeof *several; i++)
-        if (getenv(several[i])) return LL_OK;
-    CHECK(ranks <= most, LL_E_ARG,
+    CHECK(ranks <= most || several_hosts(), LL_E_ARG,
           "-n is %lld, but this machine has %lld cores: want %lld ranks at most; for more machines "
           "use mpirun or srun, or set LOOPLINE_MPIEXEC",
           (long long)ranks, (long long)cores, (long long)most);

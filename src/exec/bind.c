@@ -5,7 +5,9 @@
  * wants fewer and starts new ones later, and these inherit the first one's cores.
  *
  * Ranks of a node divide its cores: 8 cores and 3 ranks are cores 0-1, 2-4 and 5-7. A launcher may
- * have divided them already; so only ranks with the very same set of cores are counted. */
+ * have divided them already; so only ranks with the very same set of cores are counted. All ranks
+ * have as many threads as the one with the fewest: sums depend on their number, and what several
+ * ranks compute alike must stay the same to the bit. */
 #define _GNU_SOURCE /* sets of CPUs */
 #include "exec/exec.h"
 
@@ -54,9 +56,17 @@ static bool user_binds(void)
     return getenv("OMP_PROC_BIND") || getenv("OMP_PLACES");
 }
 
+static bool owns_cores, shares_cores; /* of this rank, by ll_bind_rank */
+
+bool ll_bind_owns_cores(void)
+{
+    return owns_cores;
+}
+
 void ll_bind_threads(int threads)
 {
     static bool done;
+    if (shares_cores) return; /* the others' threads would be bound to the same */
     if (done || threads < 2 || user_binds()) return;
     done = true;
     hwloc_topology_t topo;
@@ -88,18 +98,20 @@ static bool share_of(hwloc_topology_t topo, hwloc_const_cpuset_t allowed, int n,
     return cores >= n;
 }
 
-static void take_share(hwloc_topology_t topo, int n, int i, int *threads)
+/* threads: as asked for; 0: as many as there is room for. */
+static int take_share(hwloc_topology_t topo, int n, int i, int threads)
 {
     hwloc_cpuset_t allowed = hwloc_bitmap_alloc(), mine = hwloc_bitmap_alloc();
     hwloc_get_cpubind(topo, allowed, HWLOC_CPUBIND_THREAD);
     bool enough = share_of(topo, allowed, n, i, mine);
     int share = enough ? hwloc_bitmap_weight(mine) : hwloc_bitmap_weight(allowed) / n;
-    if (*threads <= 0 && getenv("OMP_NUM_THREADS")) *threads = omp_get_max_threads();
-    if (*threads <= 0) *threads = share > 1 ? share : 1;
-    if (enough && *threads <= share && !user_binds())
-        hwloc_set_cpubind(topo, mine, HWLOC_CPUBIND_THREAD);
+    if (threads <= 0) threads = share > 1 ? share : 1;
+    owns_cores = enough && threads <= share && !user_binds();
+    if (owns_cores) hwloc_set_cpubind(topo, mine, HWLOC_CPUBIND_THREAD);
+    shares_cores = !owns_cores;
     hwloc_bitmap_free(mine);
     hwloc_bitmap_free(allowed);
+    return threads;
 }
 
 /* How many ranks have this one's set of cores, and how many of them come before it. */
@@ -123,12 +135,16 @@ static ll_err count_sharers(ll_comm *c, int *n, int *i)
 
 ll_err ll_bind_rank(ll_comm *c, int *threads)
 {
-    int n, i;
+    int n, i, want = *threads;
     if (ll_comm_size(c) == 1) return LL_OK;
     TRY(count_sharers(c, &n, &i));
+    if (want <= 0 && getenv("OMP_NUM_THREADS")) want = omp_get_max_threads();
     hwloc_topology_t topo;
-    CHECK(hwloc_topology_init(&topo) == 0, LL_E_SYS, "hwloc cannot describe this machine");
-    if (hwloc_topology_load(topo) == 0 && n > 1) take_share(topo, n, i, threads);
-    hwloc_topology_destroy(topo);
+    bool known = n > 1 && hwloc_topology_init(&topo) == 0;
+    if (known && hwloc_topology_load(topo) == 0) want = take_share(topo, n, i, want);
+    if (known) hwloc_topology_destroy(topo);
+    int32_t fewest = want > 0 ? want : omp_get_max_threads();
+    TRY(ll_comm_allreduce(c, &fewest, 1, LL_I32, LL_REDUCE_MIN, NULL));
+    *threads = fewest;
     return LL_OK;
 }

@@ -55,12 +55,12 @@ size_t ll_exec_bytes(const ll_exec *e); /* as obtained from the system; 0: works
 /* Binds the OpenMP threads to cores, one each, once per process, where there are as many as cores,
  * unless OMP_PROC_BIND or OMP_PLACES says otherwise. */
 void ll_bind_threads(int threads);
-/* Collective. How many threads this rank should have, where *threads is 0: as OMP_NUM_THREADS says
- * or as there are hardware threads, divided among the ranks that may run on the same ones. Each of
- * these then keeps to cores of its own, where there are enough, its threads fit, and the
- * environment does not say otherwise.
- */
+/* Collective. How many threads each rank should have, where *threads is 0: as OMP_NUM_THREADS says
+ * or as there are hardware threads, divided among the ranks that may run on the same ones; the same
+ * number on all ranks. Each of these then keeps to cores of its own, where there are enough, its
+ * threads fit, and the environment does not say otherwise. */
 ll_err ll_bind_rank(ll_comm *c, int *threads);
+bool ll_bind_owns_cores(void); /* Local: has ll_bind_rank given this rank cores of its own? */
 /* Fills data with an initial value: element i is a function of (seed, name, i) alone; of a piece, i
  * counts in its whole. */
 void ll_init_fill(const ll_init *init, const char *name, uint64_t seed, const ll_type *type,

@@ -5,7 +5,6 @@
 #include "base/rng.h"
 #include "train/evaluate.h"
 
-#include <omp.h>
 #include <stdlib.h>
 
 typedef struct feeder {
@@ -88,8 +87,7 @@ static ll_err verify(feeder *f, ll_graph *g, const ll_verify_opts *given, ll_ver
     o.session.exact = r->parallel.exact;
     o.session.seed = (uint64_t)r->train.seed;
     o.session.threads = (int)r->train.threads;
-    if (!o.session.threads) o.session.threads = omp_get_num_procs() / ll_comm_size(c);
-    if (o.session.threads < 1) o.session.threads = 1;
+    TRY(ll_bind_rank(c, &o.session.threads));
     return ll_verify_graph(g, &o, out);
 }
 
