@@ -118,8 +118,9 @@ static void count_traffic(const ll_program *p, const ll_mesh *m, cut *c)
         if (k == 64) continue;
         if (k == c->n_line) c->lines[c->n_line++] = (traffic){.op = x->op, .axes = axes};
         c->lines[k].calls += times;
-        c->lines[k].bytes +=
-            times * ll_collective_sent(m, x->op, x->attr, &p->slots[x->in[0]].type);
+        for (int o = 0; o < x->n_in; o++)
+            c->lines[k].bytes +=
+                times * ll_collective_sent(m, x->op, x->attrs[o], &p->slots[x->in[o]].type);
     }
 }
 

@@ -62,25 +62,29 @@ ll_err ll_team_group(ll_team *t, ll_axes axes, ll_comm **out)
     return LL_OK;
 }
 
-/* What tells a collective from others, and is the same on all its ranks. */
-/* Everything that all of a group must have in common: what is done, of which type, and the sizes of
- * what is not cut. */
-void ll_team_note(ll_team *t, const ll_program *p, const ll_instr *x)
+static void note(ll_team *t, const ll_program *p, const ll_instr *x, int i)
 {
-    const ll_coll_attr *a = (const ll_coll_attr *)x->attr;
-    const ll_halo_attr *h = !strcmp(x->op, "halo") ? (const ll_halo_attr *)x->attr : NULL;
-    const ll_type *in = &p->slots[x->in[0]].type;
+    const ll_coll_attr *a = (const ll_coll_attr *)x->attrs[i];
+    const ll_halo_attr *h = !strcmp(x->op, "halo") ? (const ll_halo_attr *)x->attrs[i] : NULL;
+    const ll_type *in = &p->slots[x->in[i]].type;
     bool whole = !strcmp(x->op, "all_reduce"); /* of no dimension */
     int64_t dim = whole ? -1 : h ? h->dim : a->dim, unit = 1;
     for (int d = 0; d < in->shape.n; d++)
         if (d != dim) unit *= in->shape.d[d];
-    int64_t key[] = {in->dtype, dim, unit, h ? h->extent : a->extent, x->last, p->n_micro};
+    int64_t key[] = {in->dtype, dim, unit, h ? h->extent : a->extent, x->last, p->n_micro, x->n_in};
     int64_t more[] = {h ? 0 : a->max, h ? 0 : a->to_dim, h ? 0 : a->serial};
     uint32_t *sum = &t->noted[h ? h->axes : a->axes];
     *sum = ll_crc32c(*sum, x->op, strlen(x->op));
     *sum = ll_crc32c(*sum, key, sizeof key);
     *sum = ll_crc32c(*sum, more, sizeof more);
     if (h) *sum = ll_crc32c(*sum, h->need, sizeof h->need);
+}
+
+/* Everything that all of a group must have in common: what is done, of which type, and the sizes of
+ * what is not cut. */
+void ll_team_note(ll_team *t, const ll_program *p, const ll_instr *x)
+{
+    for (int i = 0; i < x->n_in; i++) note(t, p, x, i);
 }
 
 ll_err ll_team_compare(ll_team *t)
@@ -145,10 +149,11 @@ struct ll_talk {
     talk_kind kind;
     ll_comm *c;
     int size, me;
-    const ll_tensor *in, *out;
+    const ll_tensor *in, *out; /* [n] */
+    int n;                     /* more than one: a bundle */
     ll_coll_call call;
-    /* What goes to each rank, and what comes from each: ranges of in and out; where they begin in
-     * what is packed, in bytes. */
+    /* What goes to each rank, and what comes from each: ranges of in and out, [n][size]; where they
+     * begin in what is packed, in bytes. */
     slab *give, *take;
     size_t *give_at, *take_at;
     size_t given;        /* bytes of what is packed to be sent */
@@ -179,17 +184,22 @@ static int64_t *counts(ll_arena *a, int n)
     return LL_NEW_ARRAY(a, int64_t, n);
 }
 
-/* all_gather and reduce_scatter: blocks of the whole, one for each rank. */
-static void plan_blocks(ll_talk *t, ll_arena *a, const ll_coll_attr *x, size_t elem)
+/* all_gather and reduce_scatter: blocks of the whole, one for each rank; in a bundle the blocks of
+ * all members for the first rank, then those for the second. */
+static void plan_blocks(ll_talk *t, ll_arena *a, const ll_instr *instr, size_t elem)
 {
-    const ll_tensor *whole = t->kind == ALL_GATHER ? t->out : t->in;
+    bool gather = t->kind == ALL_GATHER;
     int64_t *starts = counts(a, t->size + 1), from, to;
     for (int k = 0; k < t->size; k++) {
-        ll_share(x->extent, t->size, k, &from, &to);
-        slab *s = t->kind == ALL_GATHER ? &t->take[k] : &t->give[k];
-        *s = cut(whole, (int)x->dim, from, to);
-        starts[k + 1] = starts[k] + (int64_t)(bytes_of(s) / elem);
-        (t->kind == ALL_GATHER ? t->take_at : t->give_at)[k] = (size_t)starts[k] * elem;
+        starts[k + 1] = starts[k];
+        for (int i = 0; i < t->n; i++) {
+            const ll_coll_attr *x = (const ll_coll_attr *)instr->attrs[i];
+            slab *s = &(gather ? t->take : t->give)[i * t->size + k];
+            ll_share(x->extent, t->size, k, &from, &to);
+            *s = cut(gather ? &t->out[i] : &t->in[i], (int)x->dim, from, to);
+            (gather ? t->take_at : t->give_at)[i * t->size + k] = (size_t)starts[k + 1] * elem;
+            starts[k + 1] += (int64_t)(bytes_of(s) / elem);
+        }
     }
     t->call.spec.starts = starts;
     t->call.spec.count = starts[t->size];
@@ -253,10 +263,11 @@ ll_err ll_talk_open(ll_team *team, ll_arena *arena, const ll_instr *instr, const
     t->me = ll_comm_rank(t->c);
     t->in = in;
     t->out = out;
-    t->give = LL_NEW_ARRAY(arena, slab, t->size);
-    t->take = LL_NEW_ARRAY(arena, slab, t->size);
-    t->give_at = LL_NEW_ARRAY(arena, size_t, t->size);
-    t->take_at = LL_NEW_ARRAY(arena, size_t, t->size);
+    t->n = instr->n_in;
+    t->give = LL_NEW_ARRAY(arena, slab, t->n * t->size);
+    t->take = LL_NEW_ARRAY(arena, slab, t->n * t->size);
+    t->give_at = LL_NEW_ARRAY(arena, size_t, t->n * t->size);
+    t->take_at = LL_NEW_ARRAY(arena, size_t, t->n * t->size);
     size_t elem = ll_dtype_bytes(in->dtype);
     t->call = (ll_coll_call){.dtype = in->dtype, .site = instr->name};
     t->call.spec.coll = colls[t->kind];
@@ -264,7 +275,7 @@ ll_err ll_talk_open(ll_team *team, ll_arena *arena, const ll_instr *instr, const
     if (t->kind == ALL_REDUCE)
         t->call.spec.count = ll_numel(&in->shape);
     else if (t->kind == ALL_GATHER || t->kind == REDUCE_SCATTER)
-        plan_blocks(t, arena, x, elem);
+        plan_blocks(t, arena, instr, elem);
     else
         plan_exchange(t, arena, x, h, elem);
     *talk = t;
@@ -273,14 +284,31 @@ ll_err ll_talk_open(ll_team *team, ll_arena *arena, const ll_instr *instr, const
 
 static void give_all(ll_talk *t)
 {
-    for (int k = 0; k < t->size; k++)
-        pack(t->packing + t->give_at[k], (const char *)t->in->data, &t->give[k]);
+    for (int k = 0; k < t->n * t->size; k++)
+        pack(t->packing + t->give_at[k], (const char *)t->in[k / t->size].data, &t->give[k]);
 }
 
 static void take_all(ll_talk *t, const char *packed)
 {
-    for (int k = 0; k < t->size; k++)
-        unpack((char *)t->out->data, packed + t->take_at[k], &t->take[k]);
+    for (int k = 0; k < t->n * t->size; k++)
+        unpack((char *)t->out[k / t->size].data, packed + t->take_at[k], &t->take[k]);
+}
+
+/* What this rank has of each member: into what is gathered, or out of what was scattered. */
+static void give_own(ll_talk *t)
+{
+    for (int k = t->me; k < t->n * t->size; k += t->size)
+        if (bytes_of(&t->take[k]))
+            memcpy((char *)t->call.data + t->take_at[k], t->in[k / t->size].data,
+                   bytes_of(&t->take[k]));
+}
+
+static void take_own(ll_talk *t)
+{
+    for (int k = t->me; k < t->n * t->size; k += t->size)
+        if (bytes_of(&t->give[k]))
+            memmove(t->out[k / t->size].data, (char *)t->call.data + t->give_at[k],
+                    bytes_of(&t->give[k]));
 }
 
 static char *taken(const ll_talk *t)
@@ -304,8 +332,7 @@ ll_err ll_talk_start(ll_talk *t)
         break;
     case ALL_GATHER:
         call->data = t->packing ? t->packing : (char *)t->out->data;
-        n = bytes_of(&t->take[t->me]);
-        if (n) memcpy((char *)call->data + t->take_at[t->me], t->in->data, n);
+        give_own(t);
         break;
     default:
         give_all(t);
@@ -320,13 +347,9 @@ ll_err ll_talk_wait(ll_talk *t)
     ll_request *r = t->request;
     t->request = NULL;
     TRY(ll_comm_wait(r));
-    size_t n;
     switch (t->kind) {
     case ALL_REDUCE: break;
-    case REDUCE_SCATTER:
-        n = bytes_of(&t->give[t->me]);
-        if (n) memmove(t->out->data, (char *)t->call.data + t->give_at[t->me], n);
-        break;
+    case REDUCE_SCATTER: take_own(t); break;
     case ALL_GATHER:
         if (t->packing) take_all(t, t->packing);
         break;

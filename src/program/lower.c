@@ -153,7 +153,28 @@ static ll_err add_copy(ll_program *p, const ll_graph *g, ll_pair u)
     return add_instr(p, g, &n);
 }
 
-/* What a start has besides, or its wait. */
+/* A start has the operands and results of all that are started together; a wait their results. */
+static void add_members(ll_program *p, const ll_order *o, int node, ll_instr *x)
+{
+    int n = 0;
+    for (int k = node; k >= 0; k = o->mate[k] - 1) n++;
+    x->in = LL_NEW_ARRAY(p->arena, int, n);
+    x->out = LL_NEW_ARRAY(p->arena, int, n);
+    x->attrs = LL_NEW_ARRAY(p->arena, const void *, n);
+    x->n_out = n;
+    for (int k = node; k >= 0; k = o->mate[k] - 1) {
+        const ll_node *m = &o->g->nodes[k];
+        n--; /* the last member is first */
+        x->in[n] = m->in[0].id;
+        x->out[n] = m->out[0].id;
+        x->attrs[n] = ll_arena_copy(p->arena, m->attr, m->op->attr_size);
+    }
+    if (x->wait) return;
+    x->n_in = x->n_out;
+    x->attr = x->attrs[0];
+    x->bytes = slot_bytes(p, x->in, x->n_in) + slot_bytes(p, x->out, x->n_out);
+}
+
 static ll_err add_position(ll_program *p, const ll_order *o, const ll_places *lay, int at)
 {
     int node = o->node[at];
@@ -161,16 +182,15 @@ static ll_err add_position(ll_program *p, const ll_order *o, const ll_places *la
     ll_instr *x = &p->instrs[at];
     if (o->wait[at]) {
         *x = (ll_instr){.name = p->instrs[o->place[node]].name, .op = "wait", .wait = true};
-        x->n_out = n->n_out;
-        x->out = slots_of(p, n->out, n->n_out);
         x->pair = o->place[node];
         p->n_instr++;
     } else
         TRY(add_instr(p, o->g, n));
     x->last = at < o->end[LL_MICRO] && o->last[node];
-    if (o->wait[at] || !n->op->collective) return LL_OK;
+    if (!n->op->collective) return LL_OK;
+    add_members(p, o, node, x);
+    if (x->wait) return LL_OK;
     x->pair = o->done[node];
-    x->consumes = o->flight[node].consumes;
     x->packing = o->flight[node].packing;
     if (x->packing) x->packing_at = lay->offset[lay->packing[node]];
     return LL_OK;
@@ -203,12 +223,12 @@ static void add_slots(ll_program *p, const ll_graph *g, const ll_places *lay)
             (ll_binding){ll_arena_strdup(p->arena, g->results[i].name), g->results[i].value.id};
 }
 
-static ll_err build(ll_program *p, ll_graph *g)
+static ll_err build(ll_program *p, ll_graph *g, bool blocking)
 {
     ll_order o;
     ll_places lay;
     TRY(keep_old_values(g, p->n_micro));
-    TRY(ll_find_order(g, p->n_micro, p->arena, &o));
+    TRY(ll_find_order(g, p->n_micro, blocking, p->arena, &o));
     ll_plan_memory(&o, p->arena, &lay);
     add_slots(p, g, &lay);
     p->instrs = LL_NEW_ARRAY(p->arena, ll_instr, o.n + g->n_update + 1);
@@ -242,7 +262,7 @@ ll_err ll_lower(const ll_graph *g, const ll_lower_opts *opts, ll_program **out)
     p->machine = ll_arena_strdup(a, opts->machine);
     p->threads = opts->threads > 0 ? opts->threads : 1;
     p->n_micro = opts->n_micro > 0 ? opts->n_micro : 1;
-    rc = build(p, lowered);
+    rc = build(p, lowered, opts->blocking);
     ll_graph_free(lowered);
     if (rc != LL_OK) {
         ll_program_free(p);

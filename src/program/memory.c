@@ -154,7 +154,8 @@ static void place_position(planner *p, int at)
     const ll_order *o = p->o;
     int node = o->node[at];
     const ll_flight *f = &o->flight[node];
-    if (!p->g->nodes[node].op->collective || f->early != o->wait[at]) place_results(p, node, at);
+    if (!p->g->nodes[node].op->collective || f->early != o->wait[at])
+        for (int k = node; k >= 0; k = o->mate[k] - 1) place_results(p, k, at);
     if (f->packing && !o->wait[at])
         p->out->packing[node] = new_storage(p, f->packing, at, o->done[node], LL_WORK);
 }

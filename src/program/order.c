@@ -6,7 +6,8 @@
  *      right before the first node that reads its result. Where that node comes up and others of
  *      the next few are ready, those go first.
  *   3. Means, and collectives that sum, start as soon as their operand is made. Of the
- *      reduce-scatters no more than MOST_SCATTERS are under way, for each holds a gradient.
+ *      reduce-scatters, and of bundles (flight.c), no more than MOST_ROOMS are under way, for each
+ *      holds gradients.
  *   4. Other collectives take memory: they start where the collective before them did.
  *   5. A collective on an input (a parameter that is stored cut, gathered for its use) could start
  *      at any time. It is started when the last large one before it is about to be used: so one
@@ -22,11 +23,10 @@
  * sizes, which all ranks have in common. In which order they are awaited does not matter: whoever
  * waits for one has started all before it, so the first of all that are awaited is started
  * everywhere, or will be. */
-#include "kern/attr.h"
 #include "pass/pass.h"
 #include "program/memory.h"
 
-enum { LOOK_AHEAD = 24, MOST_SCATTERS = 2 };
+enum { LOOK_AHEAD = 24, MOST_ROOMS = 2 };
 
 typedef struct orderer {
     const ll_graph *g;
@@ -36,6 +36,7 @@ typedef struct orderer {
     bool *placed, *is_flying; /* of nodes: has run or started; is under way */
     int *flying, n_flying;    /* those under way, oldest first */
     int *list, n;             /* the section's nodes */
+    bool blocking;            /* collectives are awaited where they start */
     int *first, *next;        /* of each node, those that come right behind it; indices + 1 */
 } orderer;
 
@@ -120,78 +121,13 @@ static bool joins_last(const ll_graph *g, int node)
     return m >= 0 && is_accum(&g->nodes[m]);
 }
 
-/* ---- what a collective needs while it is under way ---- */
-
-static int readers(const ll_graph *g, ll_val v)
-{
-    int n = 0;
-    for (int i = 0; i < g->n_node; i++)
-        for (int k = 0; k < g->nodes[i].n_in; k++) n += g->nodes[i].in[k].id == v.id;
-    for (int i = 0; i < g->n_result; i++) n += g->results[i].value.id == v.id;
-    for (int i = 0; i < g->n_update; i++) n += g->updates[i].next.id == v.id;
-    return n;
-}
-
-/* Whether v's bytes, through aliases, are read by one node alone. */
-static bool read_once(const ll_graph *g, ll_val v, int n_micro)
-{
-    for (;;) {
-        int m = ll_value_of(g, v)->node;
-        if (m < 0 || readers(g, v) != 1) return false;
-        if (!ll_is_alias(&g->nodes[m], n_micro)) return true;
-        v = g->nodes[m].in[0];
-    }
-}
-
-/* Is a range of this dimension one piece of memory? */
-static bool outermost(const ll_shape *s, int64_t dim)
-{
-    int64_t n = 1;
-    for (int d = 0; d < dim; d++) n *= s->d[d];
-    return n == 1;
-}
-
-/* Room for what goes to each rank, and for what comes: bytes. */
-static size_t exchanged(const ll_node *n, const ll_value *in, const ll_value *out)
-{
-    size_t given = ll_value_bytes(in), taken = ll_value_bytes(out);
-    if (!strcmp(n->op->name, "halo")) {
-        const ll_halo_attr *h = (const ll_halo_attr *)n->attr;
-        /* Each neighbour is sent at most what this rank owns. */
-        int64_t own = in->type.shape.d[h->dim], wanted = 0;
-        for (int k = 0; k < LL_HALO_MAX; k++) {
-            int64_t w = h->need[2 * k + 1] - h->need[2 * k];
-            wanted += w < own ? w : own;
-        }
-        given = own ? given / (size_t)own * (size_t)wanted : 0;
-    }
-    return given + taken + 128;
-}
-
-static ll_flight flight_of(const ll_graph *g, const ll_node *n, int n_micro)
-{
-    const ll_value *in = ll_value_of(g, n->in[0]), *out = ll_value_of(g, n->out[0]);
-    const ll_coll_attr *a = (const ll_coll_attr *)n->attr;
-    ll_flight f = {.consumes = read_once(g, n->in[0], n_micro)};
-    if (!strcmp(n->op->name, "all_reduce")) {
-        f.early = true;
-    } else if (!strcmp(n->op->name, "all_gather")) {
-        f.early = outermost(&in->type.shape, a->dim);
-        f.packing = f.early ? 0 : ll_value_bytes(out);
-    } else if (!strcmp(n->op->name, "reduce_scatter")) {
-        f.holds = f.consumes && outermost(&in->type.shape, a->dim);
-        f.packing = f.holds ? 0 : ll_value_bytes(in);
-    } else
-        f.packing = exchanged(n, in, out);
-    return f;
-}
-
 /* ---- starts and waits ---- */
 
-/* The node that makes v's bytes; -1: none, v is an input. */
+/* The node that makes v's bytes, of a bundle the one that stands for it; -1: v is an input. */
 static int maker(const orderer *q, ll_val v)
 {
-    return ll_value_of(q->g, ll_alias_root(q->g, v, q->o->n_micro))->node;
+    int m = ll_value_of(q->g, ll_alias_root(q->g, v, q->o->n_micro))->node;
+    return m < 0 ? -1 : q->o->joint[m];
 }
 
 static void put(orderer *q, int node, bool wait)
@@ -208,7 +144,7 @@ static void await_node(orderer *q, int node)
         if (q->flying[i] != node) q->flying[n++] = q->flying[i];
     q->n_flying = n;
     q->is_flying[node] = false;
-    q->o->done[node] = q->o->n;
+    for (int k = node; k >= 0; k = q->o->mate[k] - 1) q->o->done[k] = q->o->n;
     put(q, node, true);
 }
 
@@ -217,44 +153,53 @@ static bool is_scatter(const orderer *q, int node)
     return !strcmp(q->g->nodes[node].op->name, "reduce_scatter");
 }
 
-/* Waits for the oldest reduce-scatters, where there are too many. */
+/* Does it hold memory for as long as it is under way that others could use? */
+static bool takes_room(const orderer *q, int node)
+{
+    return is_scatter(q, node) || q->o->mate[node];
+}
+
+/* Waits for the oldest of those, where there are too many. */
 static void make_way(orderer *q)
 {
     int n = 0, oldest = -1;
     for (int i = q->n_flying - 1; i >= 0; i--)
-        if (is_scatter(q, q->flying[i])) n++, oldest = q->flying[i];
-    if (n >= MOST_SCATTERS) await_node(q, oldest);
+        if (takes_room(q, q->flying[i])) n++, oldest = q->flying[i];
+    if (n >= MOST_ROOMS) await_node(q, oldest);
 }
 
 static void place_node(orderer *q, int node)
 {
-    if (is_scatter(q, node)) make_way(q);
-    q->o->place[node] = q->o->done[node] = q->o->n;
-    q->placed[node] = true;
+    if (takes_room(q, node)) make_way(q);
+    for (int k = node; k >= 0; k = q->o->mate[k] - 1) {
+        q->o->place[k] = q->o->done[k] = q->o->n;
+        q->placed[k] = true;
+    }
     put(q, node, false);
     if (!q->g->nodes[node].op->collective) return;
     q->is_flying[node] = true;
     q->flying[q->n_flying++] = node;
+    if (q->blocking) await_node(q, node);
 }
 
 /* Waits for what a node reads. */
 static void await_operands(orderer *q, int node)
 {
-    const ll_node *n = &q->g->nodes[node];
-    for (int k = 0; k < n->n_in; k++) {
-        int m = maker(q, n->in[k]);
-        if (m >= 0 && q->is_flying[m]) await_node(q, m);
-    }
+    for (; node >= 0; node = q->o->mate[node] - 1)
+        for (int k = 0; k < q->g->nodes[node].n_in; k++) {
+            int m = maker(q, q->g->nodes[node].in[k]);
+            if (m >= 0 && q->is_flying[m]) await_node(q, m);
+        }
 }
 
 /* Has everything that a node reads been made, and arrived? */
 static bool is_ready(const orderer *q, int node)
 {
-    const ll_node *n = &q->g->nodes[node];
-    for (int k = 0; k < n->n_in; k++) {
-        int m = maker(q, n->in[k]);
-        if (m >= 0 && (!q->placed[m] || q->is_flying[m])) return false;
-    }
+    for (; node >= 0; node = q->o->mate[node] - 1)
+        for (int k = 0; k < q->g->nodes[node].n_in; k++) {
+            int m = maker(q, q->g->nodes[node].in[k]);
+            if (m >= 0 && (!q->placed[m] || q->is_flying[m])) return false;
+        }
     return true;
 }
 
@@ -437,6 +382,8 @@ static void new_order(orderer *q, int n_micro)
     q->o->wait = LL_NEW_ARRAY(q->arena, bool, 2 * n);
     q->o->place = LL_NEW_ARRAY(q->arena, int, n);
     q->o->done = LL_NEW_ARRAY(q->arena, int, n);
+    q->o->joint = LL_NEW_ARRAY(q->arena, int, n);
+    q->o->mate = LL_NEW_ARRAY(q->arena, int, n);
     q->o->last = LL_NEW_ARRAY(q->arena, bool, n);
     q->o->flight = LL_NEW_ARRAY(q->arena, ll_flight, n);
     q->micro = LL_NEW_ARRAY(q->arena, bool, n);
@@ -447,25 +394,29 @@ static void new_order(orderer *q, int n_micro)
     q->list = LL_NEW_ARRAY(q->arena, int, n);
 }
 
-ll_err ll_find_order(const ll_graph *g, int n_micro, ll_arena *arena, ll_order *o)
+ll_err ll_find_order(const ll_graph *g, int n_micro, bool blocking, ll_arena *arena, ll_order *o)
 {
-    orderer q = {.g = g, .o = o, .arena = arena};
+    orderer q = {.g = g, .o = o, .arena = arena, .blocking = blocking};
     new_order(&q, n_micro);
     TRY(find_sections(g, n_micro, arena, q.micro, q.report));
     for (int i = 0; i < g->n_node; i++) {
+        o->joint[i] = i;
         o->last[i] = joins_last(g, i);
         q.micro[i] |= o->last[i];
-        if (g->nodes[i].op->collective) o->flight[i] = flight_of(g, &g->nodes[i], n_micro);
+        if (g->nodes[i].op->collective) o->flight[i] = ll_flight_of(g, &g->nodes[i], n_micro);
     }
     find_followers(&q);
     for (int s = 0; s < LL_N_SECTION; s++) {
         q.n = 0;
-        if (s == LL_MICRO) {
+        if (s == LL_MICRO || blocking)
             list_nodes(&q, s, NULL, 0);
-            list_loose(&q);
-            list_ahead(&q);
-        } else
+        else
             list_by_arrival(&q, s);
+        if (!blocking) {
+            if (s == LL_MICRO) list_loose(&q);
+            if (s == LL_MICRO) list_ahead(&q);
+            q.n = ll_bundle(o, q.list, q.n, arena);
+        }
         place_list(&q);
         end_section(&q, s);
     }

@@ -35,13 +35,13 @@ typedef struct ll_slot {
 } ll_slot;
 
 typedef struct ll_instr {
-    const char *name;  /* the node's */
-    const char *op;    /* of a wait: "wait" */
-    ll_kernel *kernel; /* NULL: a collective's start, or its wait */
-    bool last;         /* of the micro-batches, runs in the last alone */
-    bool consumes;     /* a collective whose operand nobody reads after it: it may be overwritten */
-    bool wait;         /* the result of instruction `pair` has come after it */
-    int pair;          /* of a start its wait, of a wait its start */
+    const char *name;           /* the node's */
+    const char *op;             /* of a wait: "wait" */
+    ll_kernel *kernel;          /* NULL: a collective's start, or its wait */
+    bool last;                  /* of the micro-batches, runs in the last alone */
+    bool wait;                  /* the result of instruction `pair` has come after it */
+    int pair;                   /* of a start its wait, of a wait its start */
+    const void **attrs;         /* of a start: [n_in], for each operand has its own */
     size_t packing, packing_at; /* of a start: its room, and where in the work region */
     const void *attr;
     int n_in, n_out;
@@ -78,6 +78,8 @@ typedef struct ll_lower_opts {
     int threads, n_micro;
     bool no_fuse; /* one instruction per node: for finding where a number went wrong */
     bool as_is;   /* the graph's own nodes, those that are needed */
+    /* Collectives are awaited where they start, one by one: to measure what overlap gains. */
+    bool blocking;
 } ll_lower_opts;
 
 /* Simplifies, lowers precision, fuses, orders, plans memory. The program is its own; the graph may

@@ -66,7 +66,10 @@ static ll_err compare(const ll_session *s, change what)
             calls[k] = last;
         }
     }
+    const void *attrs[] = {&attr};
+    assert_int_equal(other.n_in, 1);
     other.attr = &attr;
+    other.attrs = attrs;
     if (changed) calls[n - 1] = changed;
     ll_team *team = ll_session_team(s);
     for (int i = 0; i < n; i++) ll_team_note(team, &q, calls[i]);

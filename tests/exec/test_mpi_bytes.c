@@ -54,8 +54,9 @@ static double stated(ll_session *s)
         const ll_instr *x = &p->instrs[i];
         if (x->kernel || x->wait) continue;
         int times = i < p->end[LL_MICRO] && !x->last ? p->n_micro : 1;
-        sum += times * ll_collective_sent(ll_team_mesh(ll_session_team(s)), x->op, x->attr,
-                                          &p->slots[x->in[0]].type);
+        for (int o = 0; o < x->n_in; o++)
+            sum += times * ll_collective_sent(ll_team_mesh(ll_session_team(s)), x->op, x->attrs[o],
+                                              &p->slots[x->in[o]].type);
     }
     return sum;
 }

@@ -16,6 +16,7 @@
 #include <cmocka.h>
 
 enum { CELL = 64 };
+static int n_bundle; /* starts of several collectives at once that were seen */
 
 static void must(ll_err rc, const char *what)
 {
@@ -34,7 +35,7 @@ typedef struct shadow {
     int *root;      /* value -> the value whose bytes it is */
     bool *micro;    /* value -> made once in each micro-batch */
     int *at;        /* start -> the micro-batch it ran in */
-    int n_flying;
+    int n_flying, n_bundle;
 } shadow;
 
 static size_t cells_of(size_t bytes)
@@ -160,20 +161,24 @@ static cell *packing_of(const shadow *s, const ll_instr *x)
 static void run_start(shadow *s, int i, int m)
 {
     const ll_instr *x = &s->p->instrs[i];
-    int v = s->root[x->in[0]];
-    expect(s, x->name, x->in[0], v, s->micro[v] ? m : -1);
+    for (int k = 0; k < x->n_in; k++) {
+        int v = s->root[x->in[k]];
+        expect(s, x->name, x->in[k], v, s->micro[v] ? m : -1);
+    }
+    assert_true(x->n_in == x->n_out && (x->n_in == 1 || x->packing));
     if (!x->packing) check_overlaps(s, x);
     cell *c = packing_of(s, x);
     for (size_t k = 0; k < cells_of(x->packing); k++) c[k] = (cell){-1 - i, m};
     if (!x->packing && !holds_operand(x)) write_slot(s, x->out[0], -1 - i, m);
     assert_true(x->pair > i && s->p->instrs[x->pair].wait && s->p->instrs[x->pair].pair == i);
+    s->n_bundle += x->n_in > 1;
 }
 
 static void run_wait(shadow *s, int i)
 {
     int start = s->p->instrs[i].pair, v = s->root[s->p->instrs[start].in[0]];
     const ll_instr *x = &s->p->instrs[start];
-    int m = s->at[start], out = x->out[0];
+    int m = s->at[start];
     const cell *c = packing_of(s, x);
     for (size_t k = 0; k < cells_of(x->packing); k++)
         if (c[k].value != -1 - start || c[k].micro != m)
@@ -181,9 +186,15 @@ static void run_wait(shadow *s, int i)
     if (holds_operand(x))
         expect(s, "wait", x->in[0], v, s->micro[v] ? m : -1);
     else if (!x->packing)
-        expect(s, "wait", out, -1 - start, m);
+        expect(s, "wait", x->out[0], -1 - start, m);
     if (start >= s->p->end[LL_MICRO]) m = -1;
-    write_slot(s, out, out, m);
+    for (int k = 0; k < x->n_out; k++) {
+        assert_int_equal(x->out[k], s->p->instrs[i].out[k]);
+        write_slot(s, x->out[k], x->out[k], m);
+    }
+    for (int k = 0; k < x->n_out; k++) expect(s, "wait", x->out[k], x->out[k], m);
+    for (size_t k = 0; k < cells_of(x->packing); k++) /* it is unpacked one by one */
+        assert_true(c[k].value == -1 - start);
     s->n_flying--;
 }
 
@@ -274,6 +285,7 @@ static void check_graph(const char *what, const ll_graph *declared, setting how)
     find_facts(&s, a);
     check_places(&s);
     run_step(&s);
+    n_bundle += s.n_bundle;
     ll_program_free(p);
     ll_graph_free(g);
     ll_arena_free(a);
@@ -334,9 +346,11 @@ static char *starts_of(const ll_graph *part, ll_arena *a)
         const ll_instr *x = &p->instrs[i];
         if (x->kernel || x->wait) continue;
         bool halo = !strcmp(x->op, "halo");
-        ll_buf_printf(&b, "%s %lld, ", x->op,
-                      halo ? (long long)((const ll_halo_attr *)x->attr)->extent
-                           : (long long)((const ll_coll_attr *)x->attr)->serial);
+        for (int k = 0; k < x->n_in; k++)
+            ll_buf_printf(&b, "%s %lld%s ", x->op,
+                          halo ? (long long)((const ll_halo_attr *)x->attrs[k])->extent
+                               : (long long)((const ll_coll_attr *)x->attrs[k])->serial,
+                          k + 1 < x->n_in ? " and" : ",");
     }
     ll_program_free(p);
     ll_buf_puts(&b, "");
@@ -379,6 +393,7 @@ static void test_meshes(void **state)
         check_mesh("lenet5", "data=3", zero);
         check_mesh("gpt", "data=2,tensor=2", zero);
     }
+    assert_true(n_bundle > 0);
     check_mesh("gpt", "tensor=3", 0);
     check_mesh("gpt", "tensor=2,sequence=2", 0);
     check_mesh("lenet5", "height=2,width=2", 0);
