@@ -4,7 +4,7 @@
  *     outer    conv2d_dw: sums of outer products over pixels
  *     direct   conv2d, conv2d_dw of very few channels: vectors along the image's rows
  *
- * f32, f64 (gather and outer), or bf16 operands with an f32 result. */
+ * f32, f64, or (gather and outer) bf16 operands with an f32 result. */
 #include "kern/cpu/conv2d_int.h"
 
 ll_kernel conv2d_cpu, conv2d_dx_cpu, conv2d_dw_cpu;
@@ -30,19 +30,45 @@ ll_conv_shape ll_conv_shape_of(ll_conv_direction d, const ll_kcall *c)
     return v;
 }
 
+/* ---- which algorithm ---- */
+
+typedef struct algorithm {
+    const char *name;
+    ll_conv_room *scratch;
+    ll_conv_image *image;   /* conv2d, conv2d_dx */
+    ll_conv_filter *filter; /* conv2d_dw */
+} algorithm;
+
+enum { DIRECT, GATHER, OUTER };
+/* [f64][..] */
+static const algorithm algorithms[2][3] = {
+    {{"direct", ll_conv_direct_scratch_f32, ll_conv_direct_f32, ll_conv_direct_dw_f32},
+     {"gather", ll_conv_gather_scratch_f32, ll_conv_gather_f32, NULL},
+     {"outer", ll_conv_outer_scratch_f32, NULL, ll_conv_outer_f32}},
+    {{"direct", ll_conv_direct_scratch_f64, ll_conv_direct_f64, ll_conv_direct_dw_f64},
+     {"gather", ll_conv_gather_scratch_f64, ll_conv_gather_f64, NULL},
+     {"outer", ll_conv_outer_scratch_f64, NULL, ll_conv_outer_f64}},
+};
+
+static const algorithm *choose(const ll_conv_shape *v, ll_conv_direction d)
+{
+    bool few = v->groups == 1 && v->a.stride[1] == 1 && v->c * v->s <= 8;
+    if (few && d != LL_CONV_DX && !v->bf16) return &algorithms[v->f64][DIRECT];
+    return &algorithms[v->f64][d == LL_CONV_DW ? OUTER : GATHER];
+}
+
 const char *ll_conv_algorithm(ll_conv_direction d, const ll_kcall *c)
 {
     ll_conv_shape v = ll_conv_shape_of(d, c);
-    if (ll_conv_direct_fits(&v, d)) return "direct";
-    return d == LL_CONV_DW ? "outer" : "gather";
+    return choose(&v, d)->name;
 }
+
+/* ---- the kernels ---- */
 
 static size_t scratch(ll_conv_direction d, const ll_kcall *c)
 {
     ll_conv_shape v = ll_conv_shape_of(d, c);
-    if (ll_conv_direct_fits(&v, d)) return ll_conv_direct_scratch(&v, d);
-    if (d == LL_CONV_DW) return (v.f64 ? ll_conv_outer_scratch_f64 : ll_conv_outer_scratch_f32)(&v);
-    return (v.f64 ? ll_conv_gather_scratch_f64 : ll_conv_gather_scratch_f32)(&v, d);
+    return choose(&v, d)->scratch(&v, d);
 }
 
 size_t conv2d_cpu_scratch(const ll_kcall *c)
@@ -60,38 +86,26 @@ size_t conv2d_dw_cpu_scratch(const ll_kcall *c)
     return scratch(LL_CONV_DW, c);
 }
 
-static ll_conv_gather_run *gather(const ll_conv_shape *v)
+static ll_err make_image(ll_conv_direction d, const ll_kcall *c)
 {
-    return v->f64 ? ll_conv_gather_f64 : ll_conv_gather_f32;
+    ll_conv_shape v = ll_conv_shape_of(d, c);
+    choose(&v, d)->image(&v, d, c->in[0].data, c->in[1].data, c->out[0].data, c->scratch);
+    return LL_OK;
 }
 
 ll_err conv2d_cpu(const ll_kcall *c)
 {
-    ll_conv_shape v = ll_conv_shape_of(LL_CONV, c);
-    const void *x = c->in[0].data, *w = c->in[1].data;
-    void *y = c->out[0].data;
-    if (ll_conv_direct_fits(&v, LL_CONV))
-        ll_conv_direct(&v, (const float *)x, (const float *)w, (float *)y, c->scratch);
-    else
-        gather (&v)(&v, LL_CONV, x, w, y, c->scratch);
-    return LL_OK;
+    return make_image(LL_CONV, c);
 }
 
 ll_err conv2d_dx_cpu(const ll_kcall *c)
 {
-    ll_conv_shape v = ll_conv_shape_of(LL_CONV_DX, c);
-    gather (&v)(&v, LL_CONV_DX, c->in[0].data, c->in[1].data, c->out[0].data, c->scratch);
-    return LL_OK;
+    return make_image(LL_CONV_DX, c);
 }
 
 ll_err conv2d_dw_cpu(const ll_kcall *c)
 {
     ll_conv_shape v = ll_conv_shape_of(LL_CONV_DW, c);
-    const void *dy = c->in[0].data, *x = c->in[1].data;
-    void *dw = c->out[0].data;
-    if (ll_conv_direct_fits(&v, LL_CONV_DW))
-        ll_conv_direct_dw(&v, (const float *)dy, (const float *)x, (float *)dw, c->scratch);
-    else
-        (v.f64 ? ll_conv_outer_f64 : ll_conv_outer_f32)(&v, dy, x, dw, c->scratch);
+    choose(&v, LL_CONV_DW)->filter(&v, c->in[0].data, c->in[1].data, c->out[0].data, c->scratch);
     return LL_OK;
 }

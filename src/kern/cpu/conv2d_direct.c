@@ -8,10 +8,16 @@
  *                tap is the same row read from another column. Stored pixel by pixel.
  *     conv2d_dw  3 filters x 5 taps of one filter row are held as vectors of partial sums while
  *                all outputs of the image pass by, dy copied as planes too; lanes are added up at
- *                the very end. */
+ *                the very end.
+ *
+ * This text is for f32; conv2d_direct_f64.c compiles it for f64 (real.h). */
 #include "kern/cpu/conv2d_int.h"
 
 #include <omp.h>
+
+#if !defined(__AVX__) && !defined(LL_REAL_F64)
+#define FOUR_LANES
+#endif
 
 enum {
 #if defined(__AVX__) && !defined(__AVX512F__)
@@ -40,12 +46,6 @@ static int64_t ceil_div(int64_t a, int64_t b)
     return (a + b - 1) / b;
 }
 
-bool ll_conv_direct_fits(const ll_conv_shape *v, ll_conv_direction d)
-{
-    return d != LL_CONV_DX && !v->bf16 && !v->f64 && v->groups == 1 && v->a.stride[1] == 1 &&
-           v->c * v->s <= 8;
-}
-
 /* ---- planes ---- */
 
 typedef struct sizes {
@@ -64,10 +64,10 @@ static sizes sizes_of(const ll_conv_shape *v)
                .f_tiles = ceil_div(v->f, DW_F)};
     z.width = z.columns + (max(v->s, z.s_tiles * DW_S) - 1) * v->a.dilation[1];
     /* what is loaded beyond the last tap may be a row further down */
-    z.x_bytes = ll_round64(sizeof(float) * (size_t)((v->c * v->h + v->a.dilation[0]) * z.width));
-    z.dy_bytes = ll_round64(sizeof(float) * (size_t)(z.f_tiles * DW_F * v->oh * z.columns));
+    z.x_bytes = ll_round64(sizeof(ll_real) * (size_t)((v->c * v->h + v->a.dilation[0]) * z.width));
+    z.dy_bytes = ll_round64(sizeof(ll_real) * (size_t)(z.f_tiles * DW_F * v->oh * z.columns));
     z.filter_bytes =
-        ll_round64(sizeof(float) * (size_t)((z.taps + 1) * MAX_MF) * (size_t)ceil_div(v->f, 4));
+        ll_round64(sizeof(ll_real) * (size_t)((z.taps + 1) * MAX_MF) * (size_t)ceil_div(v->f, 4));
     z.place_bytes = ll_round64(sizeof(int64_t) * (size_t)(z.taps + 1));
     z.sum_bytes = ll_round64(sizeof(ll_vf) * DW_F * DW_S * (size_t)(z.f_tiles * z.s_tiles) *
                              (size_t)(v->c * v->r));
@@ -76,23 +76,23 @@ static sizes sizes_of(const ll_conv_shape *v)
 
 /* Image rows [i0, i1) of [h,w,c] into planes [c][h][width], column 0 being column -pad; the columns
  * beside the image are not written: they stay zero from image to image. */
-static void copy_image(const ll_conv_shape *v, const sizes *z, const float *x, int64_t i0,
-                       int64_t i1, float *planes)
+static void copy_image(const ll_conv_shape *v, const sizes *z, const ll_real *x, int64_t i0,
+                       int64_t i1, ll_real *planes)
 {
     int64_t pad = v->a.pad[2], j0 = min(max(0, -pad), v->w), before = min(max(0, pad), z->width);
     int64_t n = max(0, min(v->w - j0, z->width - before));
     for (int64_t c = 0; c < v->c; c++)
         for (int64_t i = i0; i < i1; i++) {
-            const float *from = x + (i * v->w + j0) * v->c + c;
-            float *to = planes + (c * v->h + i) * z->width + before;
+            const ll_real *from = x + (i * v->w + j0) * v->c + c;
+            ll_real *to = planes + (c * v->h + i) * z->width + before;
             if (v->c == 1)
-                memcpy(to, from, sizeof(float) * (size_t)n);
+                memcpy(to, from, sizeof(ll_real) * (size_t)n);
             else
                 for (int64_t j = 0; j < n; j++) to[j] = from[j * v->c];
         }
 }
 
-#if !defined(__AVX__)
+#ifdef FOUR_LANES
 /* Four vectors of four, rows for columns. */
 LL_INLINE void transpose(ll_vf a[4])
 {
@@ -113,12 +113,12 @@ LL_INLINE void transpose(ll_vf a[4])
  * have one entry more than there are taps, so that the next tap can be loaded while this one is
  * multiplied. */
 typedef struct taps {
-    const float *planes, *w; /* w [tap][MAX_MF] */
-    const int64_t *place;    /* of each tap, relative to at */
+    const ll_real *planes, *w; /* w [tap][MAX_MF] */
+    const int64_t *place;      /* of each tap, relative to at */
     int64_t at, count;
 } taps;
 
-#if defined(__aarch64__)
+#if defined(__aarch64__) && defined(FOUR_LANES)
 /* As assembler, since compilers see equal lanes and keep them as vectors of their own, for which
  * there are no registers. */
 #define FMLA(sum, x, w, lane)                                                                      \
@@ -150,7 +150,7 @@ LL_INLINE void multiply(const int mf, const int from, const int to, ll_vf sums[M
 LL_INLINE void sum_taps(const int mf, const int nv, const taps *t, ll_vf sums[MAX_MF][MAX_NV])
 {
     const int half = (nv + 1) / 2;
-    const float *x = t->planes + (t->at + t->place[0]), *w = t->w;
+    const ll_real *x = t->planes + (t->at + t->place[0]), *w = t->w;
     ll_vf xv[MAX_NV], w0 = ll_vload(w), w1 = mf > 4 ? ll_vload(w + 4) : w0;
     LL_UNROLL for (int j = 0; j < nv; j++) xv[j] = ll_vload(x + j * LL_LANES);
     LL_UNROLL for (int i = 0; i < mf; i++) LL_UNROLL for (int j = 0; j < nv; j++) sums[i][j] =
@@ -173,16 +173,16 @@ LL_INLINE void sum_taps(const int mf, const int nv, const taps *t, ll_vf sums[MA
     LL_UNROLL for (int i = 0; i < mf; i++) LL_UNROLL for (int j = 0; j < nv; j++) sums[i][j] =
         (ll_vf){0};
     for (int64_t k = 0; k < t->count; k++) {
-        const float *x = t->planes + (t->at + t->place[k]), *w = t->w + k * MAX_MF;
+        const ll_real *x = t->planes + (t->at + t->place[k]), *w = t->w + k * MAX_MF;
         LL_UNROLL for (int i = 0; i < mf; i++) LL_UNROLL for (int j = 0; j < nv; j++) sums[i][j] +=
             ll_vload(x + j * LL_LANES) * w[i];
     }
 }
 #endif
 
-#if !defined(__AVX__)
+#ifdef FOUR_LANES
 /* Six filters of four pixels, next to each other in memory. */
-LL_INLINE void put_six(const ll_vf a[6], float *y)
+LL_INLINE void put_six(const ll_vf a[6], ll_real *y)
 {
     LL_UNROLL for (int k = 0; k < 2; k++) /* two pixels each */
     {
@@ -197,7 +197,7 @@ LL_INLINE void put_six(const ll_vf a[6], float *y)
 }
 
 /* All of mf filters and four pixels. */
-LL_INLINE void put_four(const int mf, const ll_vf a[MAX_MF], int64_t pitch, float *y)
+LL_INLINE void put_four(const int mf, const ll_vf a[MAX_MF], int64_t pitch, ll_real *y)
 {
     if (mf == 6 && pitch == 6) {
         put_six(a, y);
@@ -209,16 +209,16 @@ LL_INLINE void put_four(const int mf, const ll_vf a[MAX_MF], int64_t pitch, floa
         LL_UNROLL for (int k = 0; k < 4; k++) b[k] = a[i + k < mf ? i + k : i];
         transpose(b);
         LL_UNROLL for (int k = 0; k < 4; k++)
-            memcpy(y + k * pitch + i, &b[k], sizeof(float) * (mf - i < 4 ? mf - i : 4));
+            memcpy(y + k * pitch + i, &b[k], sizeof(ll_real) * (mf - i < 4 ? mf - i : 4));
     }
 }
 #endif
 
 /* Stores mf x nv vectors as pixels of `pitch` filters; n_f filters and n pixels of them exist. */
 LL_INLINE void put(const int mf, const int nv, ll_vf sums[MAX_MF][MAX_NV], int64_t n_f, int64_t n,
-                   int64_t pitch, float *y)
+                   int64_t pitch, ll_real *y)
 {
-#if !defined(__AVX__)
+#ifdef FOUR_LANES
     if (n_f == mf && n >= nv * LL_LANES) {
         LL_UNROLL for (int j = 0; j < nv; j++)
         {
@@ -229,7 +229,7 @@ LL_INLINE void put(const int mf, const int nv, ll_vf sums[MAX_MF][MAX_NV], int64
         return;
     }
 #endif
-    float flat[MAX_MF][MAX_NV * LL_LANES];
+    ll_real flat[MAX_MF][MAX_NV * LL_LANES];
     LL_UNROLL for (int i = 0; i < mf; i++) LL_UNROLL for (int j = 0; j < nv; j++)
         ll_vstore(&flat[i][j * LL_LANES], sums[i][j]);
     for (int64_t j = 0; j < min(n, nv * LL_LANES); j++)
@@ -237,7 +237,7 @@ LL_INLINE void put(const int mf, const int nv, ll_vf sums[MAX_MF][MAX_NV], int64
 }
 
 LL_INLINE void tile(const int mf, const int nv, const taps *t, int64_t n_f, int64_t n,
-                    int64_t pitch, float *y)
+                    int64_t pitch, ll_real *y)
 {
     ll_vf sums[MAX_MF][MAX_NV];
     sum_taps(mf, nv, t, sums);
@@ -245,7 +245,7 @@ LL_INLINE void tile(const int mf, const int nv, const taps *t, int64_t n_f, int6
 }
 
 /* n_f <= mf filters of a whole row. */
-LL_INLINE void run_tiles(const int mf, taps t, int64_t n_f, int64_t ow, int64_t pitch, float *y)
+LL_INLINE void run_tiles(const int mf, taps t, int64_t n_f, int64_t ow, int64_t pitch, ll_real *y)
 {
     const int nv = SUMS / mf < MAX_NV ? SUMS / mf : MAX_NV;
     int64_t left = ow;
@@ -264,7 +264,7 @@ LL_INLINE void run_tiles(const int mf, taps t, int64_t n_f, int64_t ow, int64_t 
 }
 
 static __attribute__((noinline)) void run_tiles_of(int mf, const taps *t, int64_t n_f, int64_t ow,
-                                                   int64_t pitch, float *y)
+                                                   int64_t pitch, ll_real *y)
 {
     if (mf == 4)
         run_tiles(4, *t, n_f, ow, pitch, y);
@@ -291,8 +291,8 @@ static void rows_inside(const ll_conv_shape *v, int64_t o, int64_t *from, int64_
     *to = max(*from, min(v->r, v->h <= at ? 0 : ceil_div(v->h - at, d)));
 }
 
-static void run_row(const ll_conv_shape *v, const sizes *z, const float *planes, const float *w,
-                    const int64_t *place, int64_t o, float *y)
+static void run_row(const ll_conv_shape *v, const sizes *z, const ll_real *planes, const ll_real *w,
+                    const int64_t *place, int64_t o, ll_real *y)
 {
     int64_t r0, r1;
     rows_inside(v, o, &r0, &r1);
@@ -307,7 +307,7 @@ static void run_row(const ll_conv_shape *v, const sizes *z, const float *planes,
 }
 
 /* Filters [f][r][s][c] as tiles [r][c][s][MAX_MF], and each tap's place. */
-static void list_taps(const ll_conv_shape *v, const sizes *z, const float *filter, float *to,
+static void list_taps(const ll_conv_shape *v, const sizes *z, const ll_real *filter, ll_real *to,
                       int64_t *place)
 {
     for (int64_t k = 0; k <= z->taps; k++) {
@@ -325,45 +325,47 @@ static void list_taps(const ll_conv_shape *v, const sizes *z, const float *filte
     }
 }
 
-size_t ll_conv_direct_scratch(const ll_conv_shape *v, ll_conv_direction d)
+size_t LL_REAL(ll_conv_direct_scratch)(const ll_conv_shape *v, ll_conv_direction d)
 {
     sizes z = sizes_of(v);
     if (d == LL_CONV) return z.filter_bytes + z.place_bytes + (size_t)v->threads * z.x_bytes;
     return (size_t)v->threads * (z.x_bytes + z.dy_bytes + z.sum_bytes);
 }
 
-void ll_conv_direct(const ll_conv_shape *v, const float *x, const float *filter, float *y,
-                    void *scratch)
+void LL_REAL(ll_conv_direct)(const ll_conv_shape *v, ll_conv_direction d, const void *x,
+                             const void *filter, void *y, void *scratch)
 {
+    (void)d; /* LL_CONV */
     sizes z = sizes_of(v);
-    float *w = (float *)scratch;
+    ll_real *w = (ll_real *)scratch;
     int64_t *place = (int64_t *)((char *)scratch + z.filter_bytes);
     char *buffers = (char *)place + z.place_bytes;
     int64_t strips = v->n >= v->threads ? 1 : min(v->oh, v->threads), jobs = v->n * strips;
     int64_t span = (v->r - 1) * v->a.dilation[0] + 1;
-    list_taps(v, &z, filter, w, place);
+    list_taps(v, &z, (const ll_real *)filter, w, place);
 #pragma omp parallel num_threads(v->threads)
     {
         int me = omp_get_thread_num(), team = omp_get_num_threads();
-        float *planes = (float *)(buffers + (size_t)me * z.x_bytes);
+        ll_real *planes = (ll_real *)(buffers + (size_t)me * z.x_bytes);
         memset(planes, 0, z.x_bytes);
         for (int64_t k = jobs * me / team; k < jobs * (me + 1) / team; k++) {
             int64_t n = k / strips, o0 = k % strips * v->oh / strips;
             int64_t o1 = (k % strips + 1) * v->oh / strips;
             int64_t i0 = o0 * v->a.stride[0] - v->a.pad[0];
             int64_t i1 = (o1 - 1) * v->a.stride[0] - v->a.pad[0] + span;
-            copy_image(v, &z, x + n * v->h * v->w * v->c, max(i0, 0), min(i1, v->h), planes);
+            copy_image(v, &z, (const ll_real *)x + n * v->h * v->w * v->c, max(i0, 0),
+                       min(i1, v->h), planes);
             for (int64_t o = o0; o < o1; o++)
-                run_row(v, &z, planes, w, place, o, y + (n * v->oh + o) * v->ow * v->f);
+                run_row(v, &z, planes, w, place, o, (ll_real *)y + (n * v->oh + o) * v->ow * v->f);
         }
     }
 }
 
 /* ---- conv2d_dw ---- */
 
-#if !defined(__AVX__)
+#ifdef FOUR_LANES
 /* Four pixels of six filters, next to each other in memory: the reverse of put_six. */
-LL_INLINE void take_six(const float *dy, ll_vf a[6])
+LL_INLINE void take_six(const ll_real *dy, ll_vf a[6])
 {
     ll_vf p[2][3];
     LL_UNROLL for (int k = 0; k < 2; k++) /* two pixels each */
@@ -382,7 +384,7 @@ LL_INLINE void take_six(const float *dy, ll_vf a[6])
 }
 
 /* Four pixels of any four filters or more. */
-LL_INLINE void take_four(const float *dy, int64_t n_f, int64_t plane, float *to)
+LL_INLINE void take_four(const ll_real *dy, int64_t n_f, int64_t plane, ll_real *to)
 {
     for (int64_t f = 0; f < n_f; f += 4) {
         int64_t at = min(f, n_f - 4); /* the last four overlap */
@@ -395,13 +397,14 @@ LL_INLINE void take_four(const float *dy, int64_t n_f, int64_t plane, float *to)
 #endif
 
 /* dy [oh,ow,f] as planes [f][oh][columns]; columns beyond ow are zeros. */
-static void copy_dy(const ll_conv_shape *v, const sizes *z, const float *dy, float *planes)
+static void copy_dy(const ll_conv_shape *v, const sizes *z, const ll_real *dy, ll_real *planes)
 {
     int64_t plane = v->oh * z->columns;
-    memset(planes + v->f * plane, 0, sizeof(float) * (size_t)((z->f_tiles * DW_F - v->f) * plane));
+    memset(planes + v->f * plane, 0,
+           sizeof(ll_real) * (size_t)((z->f_tiles * DW_F - v->f) * plane));
     for (int64_t o = 0; o < v->oh; o++, planes += z->columns, dy += v->ow * v->f) {
         int64_t p = 0;
-#if !defined(__AVX__)
+#ifdef FOUR_LANES
         for (; p + 4 <= v->ow && v->f == 6; p += 4) {
             ll_vf a[6];
             take_six(dy + p * 6, a);
@@ -418,17 +421,18 @@ static void copy_dy(const ll_conv_shape *v, const sizes *z, const float *dy, flo
 }
 
 /* DW_F planes of dy against DW_S taps of x, `rows` x `vectors`, added to to[DW_F][DW_S]. */
-static __attribute__((noinline)) void add_tile(const float *dy, int64_t dy_plane, int64_t dy_pitch,
-                                               const float *x, int64_t x_pitch, int64_t x_s,
-                                               int64_t rows, int64_t vectors, float *to)
+static __attribute__((noinline)) void add_tile(const ll_real *dy, int64_t dy_plane,
+                                               int64_t dy_pitch, const ll_real *x, int64_t x_pitch,
+                                               int64_t x_s, int64_t rows, int64_t vectors,
+                                               ll_real *to)
 {
     ll_vf sums[DW_F][DW_S];
     LL_UNROLL for (int i = 0; i < DW_F; i++) LL_UNROLL for (int j = 0; j < DW_S; j++) sums[i][j] =
         ll_vload(to + (i * DW_S + j) * LL_LANES);
     for (int64_t k = 0; k < vectors; k++)
         for (int64_t r = 0; r < rows; r++) { /* the longer loop inside */
-            const float *d = dy + r * dy_pitch + k * LL_LANES;
-            const float *e = x + r * x_pitch + k * LL_LANES;
+            const ll_real *d = dy + r * dy_pitch + k * LL_LANES;
+            const ll_real *e = x + r * x_pitch + k * LL_LANES;
             ll_vf dv[DW_F];
             LL_UNROLL for (int i = 0; i < DW_F; i++) dv[i] = ll_vload(d + i * dy_plane);
             LL_UNROLL for (int j = 0; j < DW_S; j++)
@@ -442,8 +446,8 @@ static __attribute__((noinline)) void add_tile(const float *dy, int64_t dy_plane
 }
 
 /* One image, into sums [f tile][c][r][s tile][DW_F][DW_S][lanes]. */
-static void add_image(const ll_conv_shape *v, const sizes *z, const float *dy, const float *x,
-                      float *sums)
+static void add_image(const ll_conv_shape *v, const sizes *z, const ll_real *dy, const ll_real *x,
+                      ll_real *sums)
 {
     int64_t stride = v->a.stride[0], plane = v->oh * z->columns;
     for (int64_t f = 0; f < z->f_tiles; f++)
@@ -453,8 +457,8 @@ static void add_image(const ll_conv_shape *v, const sizes *z, const float *dy, c
                 int64_t o0 = at >= 0 ? 0 : ceil_div(-at, stride);
                 int64_t o1 = min(v->oh, v->h <= at ? 0 : ceil_div(v->h - at, stride));
                 for (int64_t s = 0; s < z->s_tiles; s++) {
-                    float *to = sums + (((f * v->c + c) * v->r + r) * z->s_tiles + s) * DW_F *
-                                           DW_S * LL_LANES;
+                    ll_real *to = sums + (((f * v->c + c) * v->r + r) * z->s_tiles + s) * DW_F *
+                                             DW_S * LL_LANES;
                     if (o1 <= o0) continue;
                     add_tile(
                         dy + f * DW_F * plane + o0 * z->columns, plane, z->columns,
@@ -464,34 +468,34 @@ static void add_image(const ll_conv_shape *v, const sizes *z, const float *dy, c
             }
 }
 
-static float add_lanes(const float *sums, int64_t threads, size_t pitch, int64_t at)
+static ll_real add_lanes(const ll_real *sums, int64_t threads, size_t pitch, int64_t at)
 {
-    float sum = 0;
+    ll_real sum = 0;
     for (int64_t t = 0; t < threads; t++) {
-        const float *from = (const float *)((const char *)sums + (size_t)t * pitch) + at;
+        const ll_real *from = (const ll_real *)((const char *)sums + (size_t)t * pitch) + at;
         for (int i = 0; i < LL_LANES; i++) sum += from[i];
     }
     return sum;
 }
 
-void ll_conv_direct_dw(const ll_conv_shape *v, const float *dy, const float *x, float *dw,
-                       void *scratch)
+void LL_REAL(ll_conv_direct_dw)(const ll_conv_shape *v, const void *dy, const void *x, void *out,
+                                void *scratch)
 {
     sizes z = sizes_of(v);
-    float *all = (float *)scratch;
+    ll_real *dw = (ll_real *)out, *all = (ll_real *)scratch;
     char *buffers = (char *)scratch + (size_t)v->threads * z.sum_bytes;
 #pragma omp parallel num_threads(v->threads)
     {
         int me = omp_get_thread_num(), team = omp_get_num_threads();
         for (int64_t t = me; t < v->threads; t += team) {
-            float *sums = (float *)((char *)all + (size_t)t * z.sum_bytes);
-            float *planes = (float *)(buffers + (size_t)t * (z.x_bytes + z.dy_bytes));
-            float *dy_planes = (float *)((char *)planes + z.x_bytes);
+            ll_real *sums = (ll_real *)((char *)all + (size_t)t * z.sum_bytes);
+            ll_real *planes = (ll_real *)(buffers + (size_t)t * (z.x_bytes + z.dy_bytes));
+            ll_real *dy_planes = (ll_real *)((char *)planes + z.x_bytes);
             memset(sums, 0, z.sum_bytes);
             memset(planes, 0, z.x_bytes);
             for (int64_t n = v->n * t / v->threads; n < v->n * (t + 1) / v->threads; n++) {
-                copy_image(v, &z, x + n * v->h * v->w * v->c, 0, v->h, planes);
-                copy_dy(v, &z, dy + n * v->oh * v->ow * v->f, dy_planes);
+                copy_image(v, &z, (const ll_real *)x + n * v->h * v->w * v->c, 0, v->h, planes);
+                copy_dy(v, &z, (const ll_real *)dy + n * v->oh * v->ow * v->f, dy_planes);
                 add_image(v, &z, dy_planes, planes, sums);
             }
         }

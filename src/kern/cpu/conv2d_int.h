@@ -26,23 +26,18 @@ ll_conv_shape ll_conv_shape_of(ll_conv_direction d, const ll_kcall *c);
 /* The algorithm that runs a call: "direct", "gather" or "outer". */
 const char *ll_conv_algorithm(ll_conv_direction d, const ll_kcall *c);
 
-/* Each pair: bytes of scratch, and the kernel. src is the image read (x or dy). */
-typedef size_t ll_conv_gather_room(const ll_conv_shape *v, ll_conv_direction d);
-typedef void ll_conv_gather_run(const ll_conv_shape *v, ll_conv_direction d, const void *src,
-                                const void *filter, void *out, void *scratch);
-typedef size_t ll_conv_outer_room(const ll_conv_shape *v);
-typedef void ll_conv_outer_run(const ll_conv_shape *v, const void *dy, const void *x, void *dw,
-                               void *scratch);
-ll_conv_gather_room ll_conv_gather_scratch_f32, ll_conv_gather_scratch_f64;
-ll_conv_gather_run ll_conv_gather_f32, ll_conv_gather_f64;
-ll_conv_outer_room ll_conv_outer_scratch_f32, ll_conv_outer_scratch_f64;
-ll_conv_outer_run ll_conv_outer_f32, ll_conv_outer_f64;
-bool ll_conv_direct_fits(const ll_conv_shape *v, ll_conv_direction d);
-size_t ll_conv_direct_scratch(const ll_conv_shape *v, ll_conv_direction d);
-void ll_conv_direct(const ll_conv_shape *v, const float *x, const float *filter, float *y,
-                    void *scratch);
-void ll_conv_direct_dw(const ll_conv_shape *v, const float *dy, const float *x, float *dw,
-                       void *scratch);
+/* Each algorithm in f32 (gather and outer: bf16 too) and in f64: bytes of scratch, and the kernel.
+ * src is the image read (x or dy). */
+typedef size_t ll_conv_room(const ll_conv_shape *v, ll_conv_direction d);
+typedef void ll_conv_image(const ll_conv_shape *v, ll_conv_direction d, const void *src,
+                           const void *filter, void *out, void *scratch);
+typedef void ll_conv_filter(const ll_conv_shape *v, const void *dy, const void *x, void *dw,
+                            void *scratch);
+ll_conv_room ll_conv_gather_scratch_f32, ll_conv_gather_scratch_f64;
+ll_conv_room ll_conv_outer_scratch_f32, ll_conv_outer_scratch_f64;
+ll_conv_room ll_conv_direct_scratch_f32, ll_conv_direct_scratch_f64;
+ll_conv_image ll_conv_gather_f32, ll_conv_gather_f64, ll_conv_direct_f32, ll_conv_direct_f64;
+ll_conv_filter ll_conv_outer_f32, ll_conv_outer_f64, ll_conv_direct_dw_f32, ll_conv_direct_dw_f64;
 
 /* Loops over the vectors of a tile must vanish, or the compiler keeps them in memory. gcc must not
  * reorder before it allocates registers (see CMakeLists.txt). */

@@ -381,8 +381,9 @@ static void finish(const ll_conv_shape *v, const plan *p, const ll_real *sums, i
     }
 }
 
-size_t LL_REAL(ll_conv_outer_scratch)(const ll_conv_shape *v)
+size_t LL_REAL(ll_conv_outer_scratch)(const ll_conv_shape *v, ll_conv_direction d)
 {
+    (void)d; /* LL_CONV_DW */
     plan p = plan_of(v);
     return (size_t)p.parts * p.part_bytes + (size_t)v->threads * (p.dy_bytes + p.x_bytes);
 }
