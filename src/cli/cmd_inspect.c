@@ -174,6 +174,13 @@ static json_t *summary_json(const ll_run *r, const ll_graph *g, const ll_program
                   "persistent_bytes", (json_int_t)p->persistent_bytes, "work_bytes",
                   (json_int_t)p->work_bytes, "least_work_bytes", (json_int_t)p->ideal_work_bytes,
                   "scratch_bytes", (json_int_t)p->scratch_bytes);
+    ll_memory_kinds m = ll_program_kinds(p);
+    json_object_set_new(j, "bytes_by_kind",
+                        json_pack("{s:I,s:I,s:I,s:I,s:I,s:I}", "parameters",
+                                  (json_int_t)m.parameters, "state", (json_int_t)m.state,
+                                  "gradients", (json_int_t)m.gradients, "activations",
+                                  (json_int_t)m.other, "batch", (json_int_t)m.batch, "scratch",
+                                  (json_int_t)m.scratch));
     if (!c->place) return j;
     char mesh[LL_MESH_TEXT];
     json_object_set_new(j, "mesh", json_string(ll_mesh_text(&c->place->mesh, mesh)));

@@ -46,6 +46,20 @@ static int larger_first(const void *a, const void *b)
     return (x->bytes < y->bytes) - (x->bytes > y->bytes);
 }
 
+static void put_kinds(ll_buf *b, const ll_program *p)
+{
+    ll_memory_kinds m = ll_program_kinds(p);
+    const struct {
+        const char *name;
+        size_t bytes;
+    } kinds[] = {{"parameters", m.parameters}, {"optimizer and other state", m.state},
+                 {"gradients", m.gradients},   {"activations and work", m.other},
+                 {"batch data", m.batch},      {"scratch", m.scratch}};
+    char t[LL_NUMBER_TEXT];
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
+        ll_buf_printf(b, "  %10s  %s\n", ll_text_bytes((double)kinds[i].bytes, t), kinds[i].name);
+}
+
 static void put_memory(ll_buf *b, const ll_program *p)
 {
     char t[4][LL_NUMBER_TEXT];
@@ -54,8 +68,9 @@ static void put_memory(ll_buf *b, const ll_program *p)
                   ll_text_bytes((double)p->persistent_bytes, t[1]),
                   ll_text_bytes((double)p->work_bytes, t[2]),
                   ll_text_bytes((double)p->ideal_work_bytes, t[3]));
-    ll_buf_printf(b, "scratch %s\nlargest tensors:\n",
-                  ll_text_bytes((double)p->scratch_bytes, t[0]));
+    ll_buf_printf(b, "scratch %s\n", ll_text_bytes((double)p->scratch_bytes, t[0]));
+    put_kinds(b, p);
+    ll_buf_puts(b, "largest tensors:\n");
     const ll_slot **order = LL_NEW_ARRAY(b->arena, const ll_slot *, p->n_slot + 1);
     for (int i = 1; i < p->n_slot; i++) order[i - 1] = &p->slots[i];
     int n = p->n_slot - 1;

@@ -90,6 +90,14 @@ int ll_program_input(const ll_program *p, const char *name); /* slot, or -1 */
 int ll_program_result(const ll_program *p, const char *name);
 /* Listing for people: a line per instruction with its slots, and the memory summary. */
 char *ll_program_print(const ll_program *p, ll_arena *arena);
+/* A program's bytes by what they are for; their sum is p->bytes. */
+typedef struct ll_memory_kinds {
+    size_t parameters, state, batch; /* state: moments, statistics; batch: data and scalars */
+    size_t gradients;                /* what micro-batches add up, and leave for the update */
+    size_t other; /* of the work region: activations, and what is gathered, sent or summed */
+    size_t scratch;
+} ll_memory_kinds;
+ll_memory_kinds ll_program_kinds(const ll_program *p);
 /* FLOPs of one run of a graph's nodes, from loop extents. */
 double ll_graph_flops(const ll_graph *g);
 
