@@ -8,10 +8,11 @@
  *     the weight is. So the axis does not end up cutting samples, which moves fewer bytes where
  *     weights are small and leaves every rank with all of them.
  *  2. A product that sums over what the axis cuts in its weight owes a sum. Readers may have it cut
- *     along positions (samples, or times: what the weight does not walk): a reduce-scatter now and
- *     an all-gather before the next product send what an all-reduce does. Norms, dropout and
- *     residuals in between then work on their part, and keep their part for the backward pass:
- *     Megatron's sequence parallelism (Korthikanti et al., 2022).
+ *     along the dimension that they need not soon make whole again or turn: positions, samples or
+ *     times, before a norm. A reduce-scatter now and an all-gather before the next product send
+ *     what an all-reduce does. Norms, dropout and residuals in between then work on their part, and
+ *     keep their part for the backward pass: Megatron's sequence parallelism (Korthikanti et al.,
+ *     2022).
  *
  *     proj [b,t,f] x [c,f] -> [b,t,c], owed over tensor;  + bias, + residual, norm: b cut;
  *     fc   [b,t,c] gathered x [f,c], f cut */
@@ -146,22 +147,52 @@ static double unevenness(int64_t n, int p)
     return (double)((n + p - 1) / p * p) / (double)n;
 }
 
-/* The dimension of the result that is best cut by axis, from 1: none of the weight's, and of even
- * parts; of equals the outermost, whose parts are one piece of memory. */
+/* What readers of v lose if they have it cut along dim: bytes to make it whole again, or to turn it
+ * to the cut of another operand. The way ends where it meets one. */
+static double conflict(const placer *c, ll_val v, int dim, int axis, int depth)
+{
+    int p = c->m->size[axis];
+    double sum = 0, bytes = bytes_of(c, v) * (p - 1) / p;
+    for (int k = value(c, v)->node + 1; k < c->g->n_node && depth < PROBE_DEPTH / 2; k++) {
+        const ll_node *n = &c->g->nodes[k];
+        for (int i = 0; i < n->n_in; i++) {
+            ll_loops l;
+            if (n->in[i].id != v.id || ll_node_loops(c->g, n, &l) != LL_OK) continue;
+            int loop = l.in[i][dim];
+            bool met = loop < 0 || l.combine[loop] == LL_WHOLE ||
+                       ll_place_weights_first(c, n, &l, axis, loop, true);
+            if (met) sum += bytes;
+            for (int j = 0; j < n->n_in && !met; j++) {
+                int d = cut_dim(&c->p->seen[n->in[j].id], axis);
+                met = d >= 0;
+                if (met && l.in[j][d] != loop) sum += bytes / p;
+            }
+            if (!met && l.combine[loop] == LL_FREE)
+                sum += conflict(c, n->out[0], dim_of(l.out[0], loop), axis, depth + 1);
+        }
+    }
+    return sum;
+}
+
+/* The dimension of the result that is best cut by axis, from 1: with the least conflict, of even
+ * parts; of equals the outermost, whose parts are one piece of memory. What weight w walks is taken
+ * only where it meets its like. */
 static int8_t positions_of(const placer *c, const ll_node *n, const ll_loops *l, int axis, int w)
 {
     const ll_layout *at = &c->p->seen[n->out[0].id];
-    const ll_shape *s = &ll_value_of(c->g, n->out[0])->type.shape;
+    const ll_shape *s = &value(c, n->out[0])->type.shape;
     int p = c->m->size[axis], best = -1;
-    double least = INFINITY;
+    double least = INFINITY, even = INFINITY;
     for (int d = 0; d < s->n; d++) {
-        int loop = l->out[0][d];
-        if (loop < 0 || l->window[loop] || dim_of(l->in[w], loop) >= 0) continue;
-        /* an axis joins a dimension inside of those that cut it (mesh.h) */
         int64_t left = s->d[d] / ll_mesh_group(c->m, at->split[d]);
-        if (at->split[d] >> axis || left < p) continue;
-        if (unevenness(left, p) < least) best = d;
-        least = fmin(least, unevenness(left, p));
+        /* an axis joins a dimension inside of those that cut it (mesh.h) */
+        if (l->window[l->out[0][d]] || at->split[d] >> axis || left < p) continue;
+        double cost = conflict(c, n->out[0], d, axis, 0), uneven = unevenness(left, p);
+        if (cost > least || (cost == least && uneven >= even)) continue;
+        if (cost > 0 && dim_of(l->in[w], l->out[0][d]) >= 0) continue;
+        best = d;
+        least = cost;
+        even = uneven;
     }
     return (int8_t)(best + 1);
 }
