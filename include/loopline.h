@@ -263,6 +263,14 @@ LL_API const ll_model *const *ll_models(void);                  /* ends with NUL
 
 /* ---- sessions: a graph compiled for a machine ---- */
 typedef struct ll_session ll_session;
+/* How values lie on a mesh, where not as by default. pattern: of names of inputs and nodes (* ?
+ * [a-z] as in a shell), the last that matches wins. layout: for each dimension the axes that cut
+ * it, - for none, . for what the axes that are not named do: "[., height*width, -, channel]". */
+typedef struct ll_layout_rule {
+    const char *pattern, *layout;
+    const char *origin; /* where it comes from, for messages: "run.yaml:7"; may be NULL */
+} ll_layout_rule;
+
 typedef struct ll_session_opts {
     const char *machine;   /* "cpu" (the default) or "ref" */
     int threads;           /* 0: all cores */
@@ -280,6 +288,7 @@ typedef struct ll_session_opts {
     /* A codec for the gradients that are summed over axis data: "bf16", "f16", "qsgd:BITS",
      * "onebit", "topk:SHARE[:BITS]"; NULL or "none": sums in f32. */
     const char *compress;
+    const ll_layout_rule *layouts; /* ends with pattern NULL; NULL: none */
 } ll_session_opts;
 LL_API ll_err ll_session_open(ll_graph *g, const ll_session_opts *opts, ll_session **out);
 LL_API void ll_session_close(ll_session *s);

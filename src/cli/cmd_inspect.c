@@ -2,6 +2,7 @@
 #include "cli/common.h"
 
 #include "base/text.h"
+#include "comm/codec.h"
 #include "pass/partition.h"
 #include "program/program.h"
 
@@ -107,21 +108,45 @@ typedef struct cut { /* a run's graph on a mesh */
     int n_line;
 } cut;
 
-static void count_traffic(const ll_program *p, const ll_mesh *m, cut *c)
+/* Does the run compress what this instruction sends (exec/exec.c)? */
+static bool is_compressed(const ll_run *r, const ll_program *p, const ll_mesh *m, const ll_instr *x)
+{
+    const char *name = p->slots[x->in[0]].name;
+    int data = ll_mesh_axis(m, LL_AXIS_DATA);
+    return strcmp(r->parallel.compress, "none") && !strcmp(x->op, "all_reduce") && x->last &&
+           data >= 0 && ll_collective_axes(x->op, x->attr) >> data & 1 && name &&
+           !strncmp(name, "grad:", 5);
+}
+
+static ll_err bytes_sent(const ll_run *r, const ll_program *p, const ll_mesh *m, const ll_instr *x,
+                         double *bytes)
+{
+    const ll_type *t = &p->slots[x->in[0]].type;
+    *bytes = 0;
+    for (int o = 0; o < x->n_in; o++)
+        *bytes += ll_collective_sent(m, x->op, x->attrs[o], &p->slots[x->in[o]].type);
+    if (!is_compressed(r, p, m, x)) return LL_OK;
+    int size = ll_mesh_group(m, ll_collective_axes(x->op, x->attr));
+    return ll_codec_estimate(r->parallel.compress, ll_numel(&t->shape), size, bytes);
+}
+
+static ll_err count_traffic(const ll_run *r, const ll_program *p, const ll_mesh *m, cut *c)
 {
     for (int i = 0; i < p->n_instr; i++) {
         const ll_instr *x = &p->instrs[i];
         if (x->kernel || x->wait) continue;
         ll_axes axes = ll_collective_axes(x->op, x->attr);
         int k = 0, times = i < p->end[LL_MICRO] && !x->last ? p->n_micro : 1;
-        while (k < c->n_line && (strcmp(c->lines[k].op, x->op) || c->lines[k].axes != axes)) k++;
+        const char *op = is_compressed(r, p, m, x) ? r->parallel.compress : x->op;
+        while (k < c->n_line && (strcmp(c->lines[k].op, op) || c->lines[k].axes != axes)) k++;
         if (k == 64) continue;
-        if (k == c->n_line) c->lines[c->n_line++] = (traffic){.op = x->op, .axes = axes};
+        if (k == c->n_line) c->lines[c->n_line++] = (traffic){.op = op, .axes = axes};
+        double bytes;
+        TRY(bytes_sent(r, p, m, x, &bytes));
         c->lines[k].calls += times;
-        for (int o = 0; o < x->n_in; o++)
-            c->lines[k].bytes +=
-                times * ll_collective_sent(m, x->op, x->attrs[o], &p->slots[x->in[o]].type);
+        c->lines[k].bytes += times * bytes;
     }
+    return LL_OK;
 }
 
 static double sent_in_all(const cut *c)
@@ -253,8 +278,9 @@ static ll_err measure(const opts *o, const ll_run *r, cut *c)
         TRY(rc);
         if (p->bytes < c->least || !c->most) c->least = p->bytes;
         if (p->bytes > c->most) c->most = p->bytes;
-        if (k == o->rank) count_traffic(p, &c->place->mesh, c);
+        if (k == o->rank) rc = count_traffic(r, p, &c->place->mesh, c);
         ll_program_free(p);
+        TRY(rc);
     }
     return LL_OK;
 }
@@ -266,6 +292,7 @@ static ll_err show_cut(const opts *o, const ll_run *r, const ll_graph *g, cut *c
     CHECK(o->rank < m.n_rank, LL_E_ARG, "--rank is %lld, but mesh %s has ranks 0 to %d",
           (long long)o->rank, o->mesh, m.n_rank - 1);
     ll_place_opts how = {.mesh = &m, .exact = r->parallel.exact, .zero = (int)o->zero};
+    how.layouts = r->layouts;
     TRY(ll_place(g, &how, &c->place));
     if (o->layouts) {
         fputs(ll_placement_print(c->place, c->place->arena), stdout);

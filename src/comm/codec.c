@@ -129,6 +129,15 @@ ll_err ll_codec_allreduce(ll_codec *k, ll_comm *c, float *data, int64_t step, co
     return LL_OK;
 }
 
+ll_err ll_codec_estimate(const char *text, int64_t n, int size, double *bytes)
+{
+    ll_codec *k;
+    TRY(ll_codec_open(text, "estimate", n, 0, &k));
+    *bytes = 2.0 * (size - 1) / size * (double)k->kind->size(k);
+    ll_codec_close(k);
+    return LL_OK;
+}
+
 ll_codec_report ll_codec_last(const ll_codec *k)
 {
     return k->last;

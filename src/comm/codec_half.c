@@ -83,13 +83,20 @@ static ll_err allreduce_f16(ll_codec *k, ll_comm *c, float *data, int64_t step, 
     return ll_codec_slices(k, &f16_code, c, data, step, site);
 }
 
+static int64_t size(const ll_codec *k)
+{
+    return 2 * k->n;
+}
+
 const ll_codec_kind ll_codecs_half[] = {
     {.name = "bf16",
      .form = "bf16",
      .help = "inputs and sum rounded to bf16: half the bytes",
+     .size = size,
      .allreduce = allreduce_bf16},
     {.name = "f16",
      .form = "f16",
      .help = "inputs and sum rounded to f16: half the bytes; beyond 65504 is infinity",
+     .size = size,
      .allreduce = allreduce_f16},
     {0}};

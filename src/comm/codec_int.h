@@ -16,7 +16,8 @@ typedef struct ll_codec_kind {
     /* settings: what follows the name and a colon, "4"; NULL where there is no colon. Sets what
      * k->own is to be. Errors by ll_codec_bad. NULL: there are no settings. */
     ll_err (*open)(ll_codec *k, const char *settings);
-    void (*close)(ll_codec *k); /* also after an open that failed; NULL: free(k->own) */
+    void (*close)(ll_codec *k);         /* also after an open that failed; NULL: free(k->own) */
+    int64_t (*size)(const ll_codec *k); /* bytes of one rank's n elements, encoded */
     /* Collective. Sets k->last, but its dense_bytes. n may be 0, size may be 1. */
     ll_err (*allreduce)(ll_codec *k, ll_comm *c, float *data, int64_t step, const char *site);
 } ll_codec_kind;

@@ -88,10 +88,16 @@ static ll_err allreduce(ll_codec *k, ll_comm *c, float *data, int64_t step, cons
     return ll_codec_slices(k, &block_code, c, data, step, site);
 }
 
+static int64_t size(const ll_codec *k)
+{
+    return ll_code_bytes(k, &block_code, k->n);
+}
+
 const ll_codec_kind ll_codecs_onebit[] = {
     {.name = "onebit",
      .form = "onebit",
      .help = "signs and two means for 512 elements, error feedback (1-bit SGD)",
      .feedback = true,
+     .size = size,
      .allreduce = allreduce},
     {0}};

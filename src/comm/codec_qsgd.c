@@ -169,10 +169,16 @@ static ll_err allreduce(ll_codec *k, ll_comm *c, float *data, int64_t step, cons
     return ll_codec_slices(k, &block_code, c, data, step, site);
 }
 
+static int64_t size(const ll_codec *k)
+{
+    return ll_code_bytes(k, &block_code, k->n);
+}
+
 const ll_codec_kind ll_codecs_qsgd[] = {
     {.name = "qsgd",
      .form = "qsgd:BITS",
      .help = "1 to 8 bits an element and a scale for 512, rounded at random (QSGD)",
      .open = open_qsgd,
+     .size = size,
      .allreduce = allreduce},
     {0}};

@@ -108,6 +108,14 @@ int64_t ll_codec_topk_count(const ll_codec *k)
     return ((const topk *)k->own)->k;
 }
 
+/* An index and a value each; what is fewer bits than that is not counted. */
+static int64_t size(const ll_codec *k)
+{
+    const topk *t = (const topk *)k->own;
+    int64_t sparse = t->k * (32 + (t->bits ? t->bits : 32)) / 8;
+    return sparse < 4 * k->n ? sparse : 4 * k->n;
+}
+
 const ll_codec_kind ll_codecs_topk[] = {
     {.name = "topk",
      .form = "topk:SHARE[:BITS]",
@@ -115,5 +123,6 @@ const ll_codec_kind ll_codecs_topk[] = {
      .feedback = true,
      .open = open_topk,
      .close = close_topk,
+     .size = size,
      .allreduce = allreduce},
     {0}};

@@ -44,7 +44,7 @@ static ll_err partition(ll_session *s)
     if (alone && !o->exact) return LL_OK;
     const ll_session *like = o->share;
     if (!alone) TRY(ll_team_open(o->comm, &m, &s->team));
-    ll_place_opts how = {.mesh = &m, .exact = o->exact, .zero = o->zero};
+    ll_place_opts how = {.mesh = &m, .exact = o->exact, .zero = o->zero, .layouts = o->layouts};
     if (like) how.like = like->place;
     TRY(ll_place(s->g, &how, &s->place));
     return ll_partition(s->place, alone ? 0 : ll_comm_rank(o->comm), &s->part);

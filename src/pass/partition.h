@@ -21,6 +21,7 @@ typedef struct ll_place_opts {
     /* Inputs of equal names are stored as there; an axis that cuts nothing here, or has more ranks
      * than the batch samples, is left unused. May be NULL. */
     const ll_placement *like;
+    const ll_layout_rule *layouts; /* ends with pattern NULL (pass/layouts.h); may be NULL */
 } ll_place_opts;
 
 struct ll_placement {
@@ -31,8 +32,10 @@ struct ll_placement {
     ll_layout *seen; /* [n_value] as later nodes find it: sums of gradients are made once, inputs
                       * that are stored cut for memory's sake are gathered for the model's nodes */
     int8_t (*loop)[LL_MAX_AXES]; /* [n_node] the loop that each axis cuts; -1: none */
-    ll_axes *through; /* [n_node] axes over which partial operands give partial results */
-    bool *micro;      /* [n_node] runs for each micro-batch */
+    ll_axes *through;           /* [n_node] axes over which partial operands give partial results */
+    bool *micro;                /* [n_node] runs for each micro-batch */
+    const struct ll_pin **pins; /* [n_value] what is asked of it (pass/layouts.h), or NULL; NULL in
+                                 * exact mode */
 };
 
 /* Pure. Fails where an axis of the mesh cuts nothing at all, or where the batch has fewer samples

@@ -11,7 +11,8 @@
  *
  * A loop that must be whole, of an op with an expansion, is cut by taking the expansion instead:
  * such nodes are rewritten, and placing starts over with the new graph. Or another loop is cut in
- * its stead, there and back: place_detour.c. What axis tensor does besides: place_weights.c. */
+ * its stead, there and back: place_detour.c. What axis tensor does besides: place_weights.c. What a
+ * person asks for: layouts.c. */
 #include "pass/place_int.h"
 
 #include <math.h>
@@ -50,6 +51,7 @@ static ll_err place_batch(placer *c, int v)
               "%s=%d: dimension %d of %s has %lld elements, fewer than the %d ranks that share it",
               c->m->name[a], c->m->size[a], d, x->name, (long long)x->type.shape.d[d], ranks);
     }
+    if (c->p->pins[v]) c->p->made[v] = ll_pin_settle(c->p->pins[v], &c->p->made[v]);
     c->p->seen[v] = c->p->made[v];
     c->decided[v] = true;
     return LL_OK;
@@ -144,6 +146,14 @@ static void decide_input(placer *c, ll_val v, const ll_layout *l)
     c->updated[v.id] = update_layout(c, v);
 }
 
+/* Parameters and states that are to lie in a certain way; those of another placement stay. */
+static void place_pins(placer *c)
+{
+    for (int v = 1; v < c->g->n_value; v++)
+        if (c->p->pins[v] && undecided(c, (ll_val){v}))
+            decide_input(c, (ll_val){v}, &c->p->pins[v]->layout);
+}
+
 /* ---- what a choice costs ---- */
 
 /* Updates see parameters as they see gradients and moments. */
@@ -185,8 +195,7 @@ static bool in_all_results(const ll_node *n, const ll_loops *l, int loop)
     return true;
 }
 
-/* Can a loop be cut at all, by one more axis? */
-static bool cuttable(const placer *c, int node, const ll_loops *l, int loop)
+bool ll_place_cuttable(const placer *c, int node, const ll_loops *l, int loop)
 {
     const ll_node *n = &c->g->nodes[node];
     if (l->combine[loop] == LL_WHOLE && !n->op->expand) return false;
@@ -231,9 +240,11 @@ static int cheapest_loop(const placer *c, int node, const ll_loops *l, int a, do
     for (int loop = 0; loop < l->n; loop++) {
         double cost = 0;
         bool follow = follows(c, n, l, a, loop) && !ll_place_weights_first(c, n, l, a, loop, begin);
-        if (!follow && !ll_place_begins(c, n, l, a, loop, &cost)) continue;
-        if (!cuttable(c, node, l, loop) || ll_place_forbidden(c, n, l, a, loop)) continue;
-        cost += bring_all(c, n, l, a, loop);
+        if (!follow && !ll_place_asked(c, n, l, a, loop) &&
+            !ll_place_begins(c, n, l, a, loop, &cost))
+            continue;
+        if (!ll_place_cuttable(c, node, l, loop) || ll_place_forbidden(c, n, l, a, loop)) continue;
+        cost += bring_all(c, n, l, a, loop) + ll_place_unpinned(c, n, l, a, loop);
         if (l->combine[loop] == LL_SUM || l->combine[loop] == LL_MAX)
             for (int o = 0; o < n->n_out; o++) cost += bytes_of(c, n->out[o]) * share;
         if (cost < *best) {
@@ -251,13 +262,17 @@ static ll_err choose(placer *c, int node, const ll_loops *l, int a)
     int8_t *chosen = &c->p->loop[node][a];
     double best = INFINITY, share = 1 - 1.0 / c->m->size[a];
     bool asked = false;
+    int pinned;
     c->home[a] = *chosen = -1;
+    TRY(ll_place_pinned(c, node, l, a, &pinned));
+    *chosen = (int8_t)pinned;
+    if (pinned >= 0) return LL_OK;
     if (passes(c, n, a)) {
         c->p->through[node] |= bit(a);
         return LL_OK;
     }
     *chosen = (int8_t)ll_place_aimed(c, n, l, a);
-    if (*chosen >= 0 && cuttable(c, node, l, *chosen)) return LL_OK;
+    if (*chosen >= 0 && ll_place_cuttable(c, node, l, *chosen)) return LL_OK;
     *chosen = (int8_t)cheapest_loop(c, node, l, a, &best, &asked);
     if (*chosen < 0 || asked) return LL_OK;
     if (l->combine[*chosen] == LL_WHOLE) {
@@ -326,6 +341,7 @@ static void place_results(placer *c, int node, const ll_loops *l)
         ll_val v = n->out[o], param = c->grad_of[v.id];
         c->p->made[v.id] = ll_place_result(c, node, l, o, c->p->loop[node]);
         c->p->seen[v.id] = ll_place_result(c, node, l, o, back);
+        if (c->p->pins[v.id]) c->p->seen[v.id] = ll_pin_settle(c->p->pins[v.id], &c->p->made[v.id]);
         if (param.id) c->p->seen[v.id] = update_layout(c, param);
     }
     ll_place_positions(c, node, l);
@@ -394,6 +410,7 @@ static void count_readers(placer *c)
 static ll_err place_all(placer *c)
 {
     TRY(place_inputs(c));
+    place_pins(c);
     find_gradients(c);
     find_micro(c);
     count_readers(c);
@@ -410,13 +427,18 @@ static ll_err place_all(placer *c)
 
 /* ---- expansions ---- */
 
-static ll_err expanded(const ll_graph *g, const bool *expand, ll_graph **out)
+static ll_err expanded(ll_placement *p, const bool *expand, ll_graph **out)
 {
+    const ll_graph *g = p->g;
     ll_rewrite rw;
     ll_err rc = LL_OK;
     ll_rewrite_begin(&rw, g);
     for (int i = 0; i < g->n_node && rc == LL_OK; i++)
         rc = expand[i] ? ll_rewrite_expand(&rw, &g->nodes[i]) : ll_rewrite_copy(&rw, &g->nodes[i]);
+    const ll_pin **pins = LL_NEW_ARRAY(p->arena, const ll_pin *, rw.to->n_value);
+    for (int v = 1; v < g->n_value && rc == LL_OK; v++)
+        if (rw.map[v].id) pins[rw.map[v].id] = p->pins[v];
+    p->pins = pins;
     return ll_rewrite_end(&rw, rc, out);
 }
 
@@ -453,13 +475,14 @@ static ll_err place(ll_placement *p, const ll_graph *g, const ll_place_opts *o)
 {
     ll_axes used = 0;
     TRY(o->exact ? ll_exact_prepare(g, &p->g) : ll_sweep(g, &p->g));
+    TRY(ll_pins_find(p->g, &p->mesh, o->layouts, o->like != NULL, p->arena, &p->pins));
     for (int round = 0;; round++) {
         bool *expand;
         TRY(attempt(p, o, &expand, &used));
         if (!expand) break;
         CHECK(round < 16, LL_E_SHARD, "%s: expansions do not end", g->name);
         ll_graph *next;
-        TRY(expanded(p->g, expand, &next));
+        TRY(expanded(p, expand, &next));
         ll_graph_free(p->g);
         p->g = next;
     }
@@ -467,7 +490,9 @@ static ll_err place(ll_placement *p, const ll_graph *g, const ll_place_opts *o)
         CHECK(used >> a & 1, LL_E_SHARD,
               "%s=%d: nothing in %s can be cut along this axis; leave it out", p->mesh.name[a],
               p->mesh.size[a], g->name);
-    return o->exact ? ll_exact_place(p) : LL_OK;
+    if (!o->exact) return LL_OK;
+    p->pins = NULL; /* of another graph from now on */
+    return ll_exact_place(p);
 }
 
 ll_err ll_place(const ll_graph *g, const ll_place_opts *opts, ll_placement **out)

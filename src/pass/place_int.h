@@ -1,5 +1,6 @@
 /* place_int.h: what the files of the placer share. */
 #pragma once
+#include "pass/layouts.h"
 #include "pass/partition.h"
 
 #ifdef __cplusplus
@@ -72,6 +73,17 @@ void ll_place_hold(placer *c, int node, const ll_loops *l);
 /* Local. How a result lies with loops cut so. */
 ll_layout ll_place_result(const placer *c, int node, const ll_loops *l, int out,
                           const int8_t cuts[LL_MAX_AXES]);
+
+/* Local. Can a loop be cut at all, by one more axis? */
+bool ll_place_cuttable(const placer *c, int node, const ll_loops *l, int loop);
+
+/* layouts.c. All Local. The loop that axis a must cut, because a parameter lies so that the node
+ * reads or makes the gradient of; -1: none. Fails where what is asked cannot be. */
+ll_err ll_place_pinned(const placer *c, int node, const ll_loops *l, int a, int *loop);
+/* Is a result wanted cut by axis a along loop? */
+bool ll_place_asked(const placer *c, const ll_node *n, const ll_loops *l, int a, int loop);
+/* Bytes from results cut by axis a along loop to what is asked of them. */
+double ll_place_unpinned(const placer *c, const ll_node *n, const ll_loops *l, int a, int loop);
 
 /* place_detour.c. Local. A node follows its operands to a loop that must be whole: *turn is a free
  * loop that is cheaper to go by, there and back; -1: none is. */

@@ -6,6 +6,7 @@
  *     all_reduce    over tensor, of [32,10] */
 #include "base/text.h"
 #include "kern/attr.h"
+#include "pass/layouts.h"
 #include "pass/partition.h"
 
 #include <stdio.h>
@@ -56,6 +57,12 @@ ll_axes ll_collective_axes(const char *op, const void *attr)
                                          : ((const ll_coll_attr *)attr)->axes);
 }
 
+/* Marks what was asked for. */
+static void put_pin(ll_buf *b, const ll_placement *p, int v)
+{
+    if (p->pins && p->pins[v]) ll_buf_printf(b, "  (layout \"%s\")", p->pins[v]->rule->pattern);
+}
+
 static void put_inputs(ll_buf *b, const ll_placement *p)
 {
     char stored[LL_LAYOUT_TEXT], seen[LL_LAYOUT_TEXT], whole[LL_SHAPE_TEXT], mine[LL_SHAPE_TEXT];
@@ -71,6 +78,7 @@ static void put_inputs(ll_buf *b, const ll_placement *p)
         if (!ll_layout_equal(&p->made[v], &p->seen[v]))
             ll_buf_printf(b, "  gathered to %s for each use",
                           ll_layout_text(&p->mesh, &p->seen[v], n, seen));
+        put_pin(b, p, v);
         ll_buf_puts(b, "\n");
     }
 }
@@ -113,6 +121,7 @@ static void put_nodes(ll_buf *b, const ll_placement *p)
                           ll_layout_text(&p->mesh, &p->made[v], dims, made));
             if (!ll_layout_equal(&p->made[v], &p->seen[v]))
                 ll_buf_printf(b, ", then %s", ll_layout_text(&p->mesh, &p->seen[v], dims, seen));
+            put_pin(b, p, v);
         }
         ll_buf_puts(b, "\n");
     }

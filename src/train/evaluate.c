@@ -163,6 +163,7 @@ static ll_err find_pass(ll_evaluator *e, int64_t batch, pass **out)
                          .reuse = true,
                          .comm = team ? ll_team_comm(team) : NULL,
                          .mesh = e->mesh,
+                         .layouts = e->run->layouts,
                          .exact = e->run->parallel.exact};
     TRY(ll_session_open(p->g, &o, &p->s));
     p->batch = batch;

@@ -3,6 +3,7 @@
 #include "base/near.h"
 #include "base/text.h"
 #include "comm/codec.h"
+#include "pass/layouts.h"
 #include "train/run_int.h"
 
 #include <stdio.h>
@@ -234,6 +235,16 @@ static ll_err finish_train(ll_run *r)
     return LL_OK;
 }
 
+/* Whether patterns match something is seen where there is a mesh. */
+static ll_err finish_layouts(const ll_run *r)
+{
+    ll_mesh none;
+    ll_pin pin;
+    TRY(ll_mesh_parse("", &none));
+    for (int i = 0; i < r->n_layout; i++) TRY(ll_pin_read(&r->layouts[i], &none, &pin));
+    return LL_OK;
+}
+
 static ll_err finish_parallel(ll_run *r)
 {
     const char *codec = r->parallel.compress;
@@ -257,6 +268,7 @@ ll_err ll_run_finish(ll_run *r)
     TRY(finish_data(r));
     TRY(finish_train(r));
     TRY(finish_parallel(r));
+    TRY(finish_layouts(r));
     if (!r->name) r->name = name_of(r->file, r->arena);
     r->out_said = *r->out;
     if (r->out_said) return LL_OK;

@@ -3,12 +3,14 @@
  *     model: {name: gpt, layers: 4, width: 256}
  *     data:  {name: kjv}
  *     train: {batch: 8, steps: 2000, optimizer: adamw, lr: 1e-3}
+ *     layout: {"*.mlp.fc.weight": [tensor, -]}
  *     out:   runs/my-gpt
  *
  * A run is made in three steps: read (a file, a bundled run by its name), changed (--set
  * train.batch=16), finished (what takes several keys to check). Every key is a row of one table
  * (run_keys.c), which gives its type, default, range and help; a model brings keys of its own, its
- * sizes. Errors name the file and line, or the --set, the key, the value and what would be right.
+ * sizes; and keys of layout are patterns of values' names (pass/layouts.c). Errors name the file
+ * and line, or the --set, the key, the value and what would be right.
  */
 #pragma once
 #include "base/arena.h"
@@ -61,6 +63,8 @@ typedef struct ll_run {
     ll_run_data data;
     ll_run_train train;
     ll_run_parallel parallel;
+    ll_layout_rule *layouts; /* ends with pattern NULL */
+    int n_layout, layout_room;
     const char *out;            /* "": not said; finished: always set */
     bool out_said;              /* finished: by the file or a setting, not made of the name */
     struct ll_run_notes *notes; /* where each setting came from; sizes not yet checked */

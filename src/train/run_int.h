@@ -25,6 +25,8 @@ typedef struct ll_key {
     const char *choices; /* CHOICE: words and spaces; "" is a choice where it is the default */
 } ll_key;
 
+#define LL_LAYOUT_SECTION "layout."
+
 enum { LL_MAX_KEYS = 64, LL_MAX_LINE = 200 };
 
 /* A model's size: which there are is known once the model is. */

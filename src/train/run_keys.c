@@ -38,7 +38,8 @@ static const ll_key keys[] = {
     {"data.crop", LL_KEY_INT, AT(data.crop), "0",
      "pad training images by so many pixels, then cut back at a random place", 0, 64, NULL},
 
-    {"train.batch", LL_KEY_INT, AT(train.batch), "64", "samples in a step", 1, 1e9, NULL},
+    {"train.batch", LL_KEY_INT, AT(train.batch), "64", "samples in a step, of all ranks together",
+     1, 1e9, NULL},
     {"train.micro_batch", LL_KEY_INT, AT(train.micro_batch), "0",
      "samples computed at once; gradients of a batch add up over them (0: the batch)", 0, 1e9,
      NULL},
@@ -77,7 +78,8 @@ static const ll_key keys[] = {
     {"train.milestones", LL_KEY_NUMBERS, AT(train.schedule.milestones), "[]",
      "step: where to multiply: steps, or, below 1, fractions of the run", 0, 1e12, NULL},
     {"train.scale_rule", LL_KEY_CHOICE, AT(train.schedule.scale_rule), "none",
-     "multiply lr by batch/base_batch, or by its square root", 0, 0, LL_SCALE_RULES},
+     "linear or sqrt: multiply lr by batch/base_batch, or by its square root", 0, 0,
+     LL_SCALE_RULES},
     {"train.base_batch", LL_KEY_INT, AT(train.schedule.base_batch), "256",
      "the batch lr is meant for, under a scale_rule", 1, 1e9, NULL},
     {"train.seed", LL_KEY_INT, AT(train.seed), "1", "of initial values, order and dropout", 0, MANY,
@@ -330,8 +332,35 @@ static ll_err note_size(ll_run *r, const ll_setting *s)
     return LL_OK;
 }
 
+/* A pattern that was there moves to the end: of those that match a value the last wins. */
+static ll_err note_layout(ll_run *r, const ll_setting *s)
+{
+    const char *pattern = s->key + strlen(LL_LAYOUT_SECTION);
+    CHECK(*pattern && is_plain_text(pattern) && is_plain_text(s->value), LL_E_CONFIG,
+          "%s: layout wants patterns of names, as in \"conv*.weight\": [-, -, -, channel]",
+          s->origin);
+    for (int i = 0; i < r->n_layout; i++) {
+        if (strcmp(r->layouts[i].pattern, pattern)) continue;
+        CHECK(!s->once, LL_E_CONFIG, "%s: layout \"%s\" was already set at %s", s->origin, pattern,
+              r->layouts[i].origin);
+        memmove(&r->layouts[i], &r->layouts[i + 1],
+                sizeof *r->layouts * (size_t)(r->n_layout - i)); /* the end too */
+        r->n_layout--;
+    }
+    if (r->n_layout + 1 >= r->layout_room) /* room for the end */
+        r->layouts = (ll_layout_rule *)ll_arena_grow(r->arena, r->layouts, sizeof *r->layouts,
+                                                     r->layout_room, &r->layout_room);
+    r->layouts[r->n_layout++] =
+        (ll_layout_rule){ll_arena_strdup(r->arena, pattern),
+                         ll_arena_printf(r->arena, s->is_list ? "[%s]" : "%s", s->value),
+                         ll_arena_strdup(r->arena, s->origin)};
+    r->layouts[r->n_layout] = (ll_layout_rule){0};
+    return LL_OK;
+}
+
 ll_err ll_run_assign(ll_run *r, const ll_setting *s)
 {
+    if (!strncmp(s->key, LL_LAYOUT_SECTION, strlen(LL_LAYOUT_SECTION))) return note_layout(r, s);
     for (int i = 0; keys[i].name; i++) {
         if (strcmp(keys[i].name, s->key)) continue;
         const char **origin = &r->notes->origin[i];
@@ -422,6 +451,14 @@ char *ll_run_print(const ll_run *r, ll_arena *arena)
         for (const ll_size *s = r->model.sizes; s->name; s++)
             ll_buf_printf(&b, "  %s: %lld\n", s->name, (long long)s->value);
     }
+    if (r->n_layout) ll_buf_puts(&b, "layout:\n");
+    for (int i = 0; i < r->n_layout; i++) {
+        ll_buf_puts(&b, "  ");
+        print_text(&b, r->layouts[i].pattern);
+        ll_buf_puts(&b, ": ");
+        print_text(&b, r->layouts[i].layout);
+        ll_buf_puts(&b, "\n");
+    }
     return b.text;
 }
 
@@ -433,5 +470,10 @@ char *ll_run_help(ll_arena *arena)
         ll_buf_printf(&b, "  %-20s %s\n%23s%s; default %s\n", k->name, k->help, "", wanted(k, want),
                       *k->initial ? k->initial : "empty");
     }
+    ll_buf_printf(&b,
+                  "  %-20s how values of that name lie on the mesh; of several the last wins\n"
+                  "%23sfor each dimension axes (height*width), - for none, . for what others do,\n"
+                  "%23sas in layout.conv*.weight=[-,-,-,channel]; names: inspect --layouts\n",
+                  "layout.PATTERN", "", "");
     return b.text;
 }

@@ -119,7 +119,9 @@ static ll_err read_section(reader *r, const char *section)
 /* Is there a key in this section? If not, near has the nearest name of one. */
 static bool is_section(const char *word, ll_near *near, ll_arena *arena)
 {
+    if (!strcmp(word, "layout")) return true;
     *near = (ll_near){.word = word};
+    ll_near_try(near, "layout");
     for (const ll_key *k = ll_run_keys(); k->name; k++) {
         const char *dot = strchr(k->name, '.');
         const char *name = ll_arena_printf(arena, "%.*s", (int)(dot ? dot - k->name : 0), k->name);

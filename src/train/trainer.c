@@ -99,7 +99,8 @@ static ll_err open_model(trainer *t)
                          .mesh = t->report->mesh,
                          .zero = (int)r->parallel.zero,
                          .exact = r->parallel.exact,
-                         .compress = r->parallel.compress};
+                         .compress = r->parallel.compress,
+                         .layouts = r->layouts};
     TRY(ll_session_open(t->g, &o, &t->s));
     TRY(ll_evaluator_open(r, t->data, t->s, &t->eval));
     TRY(ll_evaluator_plan(t->eval, r->train.eval_samples));

@@ -86,6 +86,7 @@ static ll_err verify(feeder *f, ll_graph *g, const ll_verify_opts *given, ll_ver
     o.session.precision = r->train.precision;
     o.session.exact = r->parallel.exact;
     o.session.seed = (uint64_t)r->train.seed;
+    o.session.layouts = r->layouts;
     o.session.threads = (int)r->train.threads;
     TRY(ll_bind_rank(c, &o.session.threads));
     return ll_verify_graph(g, &o, out);

@@ -9,6 +9,7 @@
 static const char mlp[] = "model: {name: mlp, image: 10, width: 30, depth: 2, classes: 5}\n"
                           "data: {name: synthetic, samples: 600}\n"
                           "train: {batch: 18, micro_batch: 6, steps: 8, eval_every: 3, "
+                          "scale_rule: linear, base_batch: 9, "
                           "eval_samples: 11,\n  save_every: 4, log_every: 1, clip: 1, threads: 1}\n"
                           "parallel: {timeout: 20}\n";
 static const char lenet[] = "model: {name: lenet5}\n"
