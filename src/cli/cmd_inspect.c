@@ -111,9 +111,10 @@ typedef struct cut { /* a run's graph on a mesh */
 /* Does the run compress what this instruction sends (exec/exec.c)? */
 static bool is_compressed(const ll_run *r, const ll_program *p, const ll_mesh *m, const ll_instr *x)
 {
+    bool once = x->last || x - p->instrs >= p->end[LL_MICRO];
     const char *name = p->slots[x->in[0]].name;
     int data = ll_mesh_axis(m, LL_AXIS_DATA);
-    return strcmp(r->parallel.compress, "none") && !strcmp(x->op, "all_reduce") && x->last &&
+    return strcmp(r->parallel.compress, "none") && !strcmp(x->op, "all_reduce") && once &&
            data >= 0 && ll_collective_axes(x->op, x->attr) >> data & 1 && name &&
            !strncmp(name, "grad:", 5);
 }

@@ -127,13 +127,21 @@ static ll_err find_room(ll_buckets *b)
     return LL_OK;
 }
 
+/* Several lists may be open: their codecs' random numbers are told apart by it. */
+static const char *first_name(const ll_buckets *b, int bucket)
+{
+    const char *name = b->tensors[b->buckets[bucket].first].name;
+    return name ? name : "";
+}
+
 static ll_err open_codecs(ll_buckets *b)
 {
     if (!b->opts.codec || !strcmp(b->opts.codec, "none")) return LL_OK;
     CHECK(b->opts.dtype == LL_F32 && b->opts.op == LL_REDUCE_SUM, LL_E_ARG,
           "codec %s sums f32; these tensors are %s", b->opts.codec, ll_dtype_name(b->opts.dtype));
     for (int i = 0; i < b->n_bucket; i++)
-        TRY(ll_codec_open(b->opts.codec, ll_arena_printf(b->arena, "bucket %d", i),
+        TRY(ll_codec_open(b->opts.codec,
+                          ll_arena_printf(b->arena, "bucket %d %s", i, first_name(b, i)),
                           b->buckets[i].count, b->opts.seed, &b->buckets[i].codec));
     return LL_OK;
 }

@@ -198,9 +198,9 @@ static ll_err open_talk(ll_exec *e, ll_team *team, bound *b)
 
 /* ---- joint all-reduces ---- */
 
-static bool is_joint(const ll_instr *x, const ll_tensor *in)
+static bool is_sum(const ll_instr *x, const ll_tensor *in)
 {
-    return x->last && !strcmp(x->op, "all_reduce") && in->dtype == LL_F32 &&
+    return !strcmp(x->op, "all_reduce") && in->dtype == LL_F32 &&
            !((const ll_coll_attr *)x->attr)->max;
 }
 
@@ -224,6 +224,16 @@ static bool is_compressed(const ll_exec *e, const ll_team *team, const ll_instr 
     return true;
 }
 
+/* Sums of the last micro-batch are joint. So is, by itself, a compressed gradient that had to move
+ * before its sum: it is awaited at once. */
+static bool is_joint(const ll_exec *e, ll_team *team, int i)
+{
+    const ll_instr *x = e->instrs[i].instr;
+    ll_axes cut;
+    if (!is_sum(x, e->instrs[i].call.in)) return false;
+    return x->last || (i >= e->p->end[LL_MICRO] && is_compressed(e, team, x, &cut));
+}
+
 /* Those that are awaited before the last micro-batch is over are on their own. */
 static ll_err add_joint(ll_exec *e, ll_team *team, int i)
 {
@@ -234,6 +244,7 @@ static ll_err add_joint(ll_exec *e, ll_team *team, int i)
     ll_axes cut = 0;
     if (b->instr->pair < e->p->end[LL_MICRO]) return open_talk(e, team, b);
     bool packed = is_compressed(e, team, b->instr, &cut);
+    if (!b->instr->last) k = e->n_joint;
     while (k < e->n_joint && (e->joints[k].axes != axes || e->joints[k].compressed != packed ||
                               e->joints[k].cut != cut))
         k++;
@@ -377,7 +388,7 @@ static ll_err bind_instrs(ll_exec *e, const ll_exec_opts *opts)
         const ll_instr *x = &p->instrs[i];
         if (x->kernel || x->wait) continue;
         if (opts->team) ll_team_note(opts->team, p, x);
-        if (opts->team && is_joint(x, e->instrs[i].call.in))
+        if (opts->team && is_joint(e, opts->team, i))
             TRY(add_joint(e, opts->team, i));
         else
             TRY(open_talk(e, opts->team, &e->instrs[i]));

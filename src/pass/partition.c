@@ -110,6 +110,8 @@ static ll_err walk(cutter *c, ll_val v, const ll_layout *from, ll_val x, const l
     double bytes = (double)ll_numel(&t->shape) * (double)ll_dtype_bytes(t->dtype);
     ll_layout at = *from;
     ll_move moves[LL_MAX_MOVES];
+    const ll_value *old = ll_value_of(c->g, v);
+    const char *name = old->node >= 0 ? old->name : NULL;
     int n;
     TRY(ll_reshard(c->m, &t->shape, bytes, from, l, moves, &n));
     for (int i = 0; i < n; i++) {
@@ -120,6 +122,9 @@ static ll_err walk(cutter *c, ll_val v, const ll_layout *from, ll_val x, const l
             TRY(emit_move(c, &moves[i], &at, &t->shape, x, &x));
         at = moves[i].after;
         if (keep && !there) note(c, v, &at, x);
+        /* A gradient on its way is known by its name (exec/exec.c). */
+        ll_value *moved = ll_value_of(c->to, x);
+        if (name && !moved->name) moved->name = ll_arena_strdup(c->to->arena, name);
     }
     *out = x;
     return LL_OK;

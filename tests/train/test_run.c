@@ -253,7 +253,9 @@ static void prints_and_reads_back(void **state)
         "model: {name: sentence, width: 100}\ntrain: {lr: 1.2345678901234567e-5, seed: 123456789}",
         ("model: {name: picture}\ndata: {path: \"a b\\\\ \\\"c\\\" \xc3\xa9 #: x\", format: idx}\n"
          "train: {schedule: step, milestones: [0.1, 0.30000000000000004, 700]}\nout: -dash"),
-        "model: {name: picture}\nout: \"~\"\ndata: {name: \"null\"}"};
+        "model: {name: picture}\nout: \"~\"\ndata: {name: \"null\"}",
+        ("model: {name: picture}\nlayout: {\"a*.\\\"w\": [., -, height*width], b.w: '[data,-]'}\n"
+         "parallel: {compress: topk:0.01:4, canonical: true}")};
     for (size_t i = 0; i < sizeof runs / sizeof *runs; i++) {
         ll_run *first = finished(runs[i]);
         ll_arena *arena = ll_arena_new();
@@ -274,6 +276,36 @@ static void prints_and_reads_back(void **state)
         ll_run_free(second);
         ll_arena_free(arena);
     }
+}
+
+/* Of several patterns the last counts: a setting moves one to the end. */
+static void layouts_in_order(void **state)
+{
+    (void)state;
+    ll_run *r;
+    const char *text = "model: {name: picture}\nlayout:\n  a: [-, data]\n  b*: \"[tensor]\"\n";
+    assert_int_equal(ll_run_parse(text, strlen(text), "l.yaml", &r), LL_OK);
+    assert_int_equal(ll_run_set(r, "layout.a=[data,-]"), LL_OK);
+    for (int i = 0; i < 20; i++) {
+        char more[64];
+        snprintf(more, sizeof more, "layout.c%d=[.]", i % 15);
+        assert_int_equal(ll_run_set(r, more), LL_OK);
+    }
+    assert_int_equal(ll_run_finish(r), LL_OK);
+    assert_int_equal(r->n_layout, 17);
+    assert_string_equal(r->layouts[0].pattern, "b*");
+    assert_string_equal(r->layouts[0].origin, "l.yaml:4");
+    assert_string_equal(r->layouts[1].pattern, "a");
+    assert_string_equal(r->layouts[1].layout, "[data,-]");
+    assert_string_equal(r->layouts[16].pattern, "c4");
+    assert_null(r->layouts[17].pattern);
+    ll_run_free(r);
+    rejects("model: {name: picture}\nlayout: {a: [dat]}",
+            (const char *[]){":2: ", "no axis is named 'dat'", "did you mean data?"});
+    rejects("model: {name: picture}\nlayout: {a: [-], a: [data]}",
+            (const char *[]){":2: ", "already set", "layout \"a\""});
+    rejects("model: {name: picture}\nlayuot: {a: [-]}",
+            (const char *[]){":2: ", "'layuot'", "did you mean layout?"});
 }
 
 static void steps_of_a_run(void **state)
@@ -363,6 +395,7 @@ int main(void)
         cmocka_unit_test(mistakes_are_named),
         cmocka_unit_test(hostile_sizes),
         cmocka_unit_test(prints_and_reads_back),
+        cmocka_unit_test(layouts_in_order),
         cmocka_unit_test(steps_of_a_run),
         cmocka_unit_test_setup_teardown(finds_files, tmpdir_setup, tmpdir_teardown),
         cmocka_unit_test(finds_bundled_runs),
