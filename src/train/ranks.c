@@ -1,8 +1,13 @@
 /* ranks.c: small agreements between the ranks of a run. */
 #include "train/ranks.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
 
 ll_err ll_run_mesh(const ll_run *r, int size, char out[LL_MESH_TEXT])
 {
@@ -49,6 +54,28 @@ ll_err ll_ranks_same(ll_comm *c, int64_t v, const char *what)
         rc = ll_raise(LL_E_CONFIG, __FILE__, __LINE__, __func__,
                       "%s is not the same here as on rank 0: give every rank the same files", what);
     return ll_ranks_agree(c, rc);
+}
+
+/* Network file systems may take a moment. */
+static ll_err see(const char *path, size_t bytes)
+{
+    enum { TRIES = 20 };
+    struct stat st;
+    for (int i = 0; i < TRIES; i++) {
+        if (stat(path, &st) == 0 && (size_t)st.st_size == bytes) {
+            CHECK(access(path, W_OK) == 0, LL_E_IO, "%s: %s", path, strerror(errno));
+            return LL_OK;
+        }
+        nanosleep(&(struct timespec){.tv_nsec = 50000000}, NULL);
+    }
+    FAIL(LL_E_IO,
+         "%s, which rank 0 wrote, is not here: the run's folder must be one that all nodes share",
+         path);
+}
+
+ll_err ll_ranks_see(ll_comm *c, const char *path, size_t bytes)
+{
+    return ll_ranks_agree(c, ll_ranks_lead(c) ? LL_OK : see(path, bytes));
 }
 
 ll_err ll_ranks_text(ll_comm *c, char *text, size_t bytes)

@@ -21,6 +21,9 @@ ll_err ll_ranks_number(ll_comm *c, int64_t *v); /* rank 0's */
 ll_err ll_ranks_text(ll_comm *c, char *text, size_t bytes);
 /* Fails on all ranks where one's v is not rank 0's; what: "the run file". */
 ll_err ll_ranks_same(ll_comm *c, int64_t v, const char *what);
+/* Fails on all ranks where one does not see, of so many bytes, or may not write, the file that rank
+ * 0 has written: folders must be shared. */
+ll_err ll_ranks_see(ll_comm *c, const char *path, size_t bytes);
 ll_err ll_ranks_xor(ll_comm *c, uint32_t *v);
 ll_err ll_ranks_max(ll_comm *c, double *v);
 ll_err ll_ranks_sum(ll_comm *c, double *v);

@@ -259,6 +259,7 @@ static ll_err set_up(trainer *t)
     if (t->opts->resume) TRY(resume(t));
     if (t->opts->trace) TRY(open_trace(t));
     TRY(ll_ranks_agree(t->comm, t->lead ? open_outputs(t) : LL_OK));
+    TRY(ll_ranks_see(t->comm, in_folder(t, "run.yaml"), strlen(ll_run_print(t->r, t->arena))));
     return ll_ranks_agree(t->comm, open_loader(t));
 }
 

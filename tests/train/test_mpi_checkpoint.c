@@ -221,6 +221,25 @@ static void damage_is_seen_by_all(void **state)
     assert_int_equal(ll_checkpoint_open(comm, "/nonexistent", &f), LL_E_IO);
 }
 
+/* A folder that some node does not share is known before the run, not at its first checkpoint. */
+static void folders_are_shared(void **state)
+{
+    (void)state;
+    int size = ll_comm_size(comm);
+    char path[100];
+    snprintf(path, sizeof path, "%s.txt", folder);
+    FILE *f = ll_comm_rank(comm) == 0 ? fopen(path, "w") : NULL;
+    if (f) assert_true(fputs("12345", f) >= 0 && fclose(f) == 0);
+    no_error(ll_comm_barrier(comm));
+    no_error(ll_ranks_see(comm, path, 5));
+    const char *mine = size > 1 && ll_comm_rank(comm) == size - 1 ? "/nonexistent/x" : path;
+    ll_err rc = ll_ranks_see(comm, mine, 5);
+    assert_int_equal(rc, size > 1 ? LL_E_IO : LL_OK);
+    if (size > 1) assert_non_null(strstr(ll_error_text(), "must be one that all nodes share"));
+    assert_int_equal(ll_ranks_see(comm, path, 6), size > 1 ? LL_E_IO : LL_OK);
+    if (f) unlink(path);
+}
+
 /* A checksum made of three hands' pieces of the same bytes. */
 static void checksums_add_up(void **state)
 {
@@ -256,6 +275,7 @@ int main(void)
         cmocka_unit_test(bytes_do_not_depend_on_parts),
         cmocka_unit_test(one_failure_is_everyones),
         cmocka_unit_test(damage_is_seen_by_all),
+        cmocka_unit_test(folders_are_shared),
         cmocka_unit_test(checksums_add_up),
     };
     int rc = cmocka_run_group_tests(tests, setup, teardown);
