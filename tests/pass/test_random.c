@@ -121,6 +121,17 @@ static void check_text(const rg *r, uint64_t seed, const ll_lower_opts *opts, co
     ll_arena_free(a);
 }
 
+/* What is fused depends on how a graph is cut: it may change no bit. */
+static void check_unfused(const rg *r, uint64_t seed, const ll_lower_opts *opts, const rg_run *want)
+{
+    ll_lower_opts apart = *opts;
+    rg_run run;
+    apart.no_fuse = true;
+    train(r, seed, r->g, &apart, &run);
+    compare_runs(seed, "unfused", want, &run, 0);
+    rg_close(&run);
+}
+
 static void check_simplify(const rg *r, uint64_t seed, int n_micro)
 {
     ll_graph *wide, *once, *twice;
@@ -170,6 +181,7 @@ static void check_training(uint64_t seed)
         train(&r, seed, r.g, &cpu, &fast);
         compare_runs(seed, "machines", &plain, &fast, 2e-4);
         check_text(&r, seed, &cpu, &fast);
+        check_unfused(&r, seed, &cpu, &fast);
         rg_close(&fast);
         check_simplify(&r, seed, n_micro);
         if (seed % 3 == 0) check_bf16(&r, seed, n_micro);
