@@ -37,6 +37,7 @@ width=2 0
 channel=2 0
 filter=2 0
 sequence=2 0
+sequence=3 0
 data=3 0
 data=3 1
 data=3 2
@@ -54,6 +55,8 @@ tensor=4 0
 data=2,tensor=2 0
 data=2,tensor=2 1
 tensor=2,sequence=2 0
+sequence=4 0
+data=2,sequence=2 0
 height=2,width=2 0
 channel=2,filter=2 0
 rows=2,cols=2 0
@@ -63,6 +66,7 @@ tensor=6 0
 data=2,tensor=3 0
 data=2,tensor=3 1
 tensor=2,sequence=3 0
+data=2,sequence=3 0
 height=3,width=2 0
 data=2,height=3,width=1 0
 channel=2,filter=3 0
