@@ -152,8 +152,12 @@ static void wait_for_mpiexec(pid_t child, const sigset_t *wanted)
             else
                 ask_ranks(child);
         }
-        if (waitpid(child, &status, WNOHANG) == child)
-            _exit(WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status));
+        if (waitpid(child, &status, WNOHANG) != child) continue;
+        int code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+        /* mpiexec is told to be quiet, and ranks do not watch each other before they have met. */
+        if (code > 128 && code < 128 + 32)
+            fprintf(stderr, "%s: a rank was ended by signal %d\n", ll_cli_name(), code - 128);
+        _exit(code);
     }
 }
 

@@ -182,6 +182,7 @@ ll_err ll_checkpoint_open(ll_comm *c, const char *path, ll_st_file **out)
         return LL_OK;
     }
     ll_st_close(f);
+    if (rc == LL_E_COMM) return rc; /* nobody knows whether the file is good */
     rc = ll_raise(rc, __FILE__, __LINE__, __func__, "checkpoint %s is damaged (%s)", path,
                   reason(path));
     return ll_ranks_agree(c, rc);
@@ -205,7 +206,7 @@ static ll_err open_latest_in(ll_arena *a, ll_comm *c, const char *run, ll_st_fil
     TRY(ll_ranks_number(c, &before));
     if (newest < 0) return LL_OK;
     ll_err rc = ll_checkpoint_open(c, path_of(a, run, newest), out);
-    if (rc == LL_OK) return rc;
+    if (rc == LL_OK || rc == LL_E_COMM) return rc;
     if (before < 0)
         rc = ll_raise(rc, __FILE__, __LINE__, __func__, "%s; it is the run's only one",
                       ll_error_message());
