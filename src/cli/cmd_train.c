@@ -140,8 +140,9 @@ static void on_start(void *context, const ll_train_start *s)
     fprintf(stderr, "%d thread%s%s\n", s->threads, s->threads == 1 ? "" : "s",
             ll_bind_owns_cores() ? " on cores of its own" : "");
     fprintf(stderr,
-            "memory: %s%s for training and validation (%zu bytes), planned before the run\n",
-            ll_text_bytes((double)s->bytes, m), s->ranks > 1 ? " a rank" : "", s->bytes);
+            "memory: %s%s for training%s and validation (%zu bytes), planned before the run\n",
+            ll_text_bytes((double)s->bytes, m), s->ranks > 1 ? " a rank" : "",
+            s->ranks > 1 ? ", communication" : "", s->bytes);
     if (s->note) fprintf(stderr, "bf16: %s\n", s->note);
     if (strcmp(s->run->parallel.compress, "none"))
         fprintf(stderr, "gradients: compressed by %s where they are summed over axis data\n",

@@ -14,6 +14,7 @@
 #include "base/types.h"
 #include "comm/tuner.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 typedef struct bucket {
@@ -25,6 +26,8 @@ typedef struct bucket {
     bool done;   /* in this step */
     ll_request *request;
     ll_codec *codec;
+    size_t scratch_bytes;
+    char *scratch; /* of its all-reduce */
 } bucket;
 
 struct ll_buckets {
@@ -41,6 +44,8 @@ struct ll_buckets {
     int next;      /* to be started */
     int n_awaited; /* tensors, one by one */
     int64_t step;
+    size_t packed_bytes, scratch_bytes;
+    char *scratch; /* of all buckets: any of them may be under way */
 };
 
 /* ---- opening ---- */
@@ -119,6 +124,7 @@ static ll_err find_room(ll_buckets *b)
         TRY(ll_comm_alloc(b->c, bytes, &data));
         room = (char *)data;
     }
+    b->packed_bytes = bytes;
     for (int i = 0; i < b->n_bucket; i++) {
         bucket *k = &b->buckets[i];
         k->data = k->packed ? room : (char *)b->tensors[k->first].data;
@@ -146,6 +152,49 @@ static ll_err open_codecs(ll_buckets *b)
     return LL_OK;
 }
 
+static const char *site_of(const ll_buckets *b, const bucket *k)
+{
+    const char *name = b->tensors[k->first].name;
+    return name ? name : "bucket";
+}
+
+static ll_coll_call call_of(const ll_buckets *b, const bucket *k)
+{
+    return (ll_coll_call){.spec = {.coll = LL_COLL_ALLREDUCE, .count = k->count},
+                          .data = k->data,
+                          .dtype = b->opts.dtype,
+                          .op = b->opts.op,
+                          .site = site_of(b, k),
+                          .scratch = k->scratch};
+}
+
+static ll_err find_scratch(ll_buckets *b)
+{
+    const size_t line = 64;
+    for (int i = 0; i < b->n_bucket; i++) {
+        bucket *k = &b->buckets[i];
+        ll_coll_call call = call_of(b, k);
+        if (!k->codec) TRY(ll_comm_scratch(b->c, &call, &k->scratch_bytes));
+        b->scratch_bytes += (k->scratch_bytes + line - 1) / line * line;
+    }
+    if (!b->scratch_bytes) return LL_OK;
+    char *at = b->scratch = (char *)aligned_alloc(line, b->scratch_bytes);
+    CHECK(at, LL_E_MEM, "no memory for %zu bytes of scratch of buckets", b->scratch_bytes);
+    ll_comm_hold(b->c, (int64_t)b->scratch_bytes);
+    for (int i = 0; i < b->n_bucket; i++) {
+        bucket *k = &b->buckets[i];
+        k->scratch = k->scratch_bytes ? at : NULL;
+        at += (k->scratch_bytes + line - 1) / line * line;
+    }
+    return LL_OK;
+}
+
+static ll_err open_own(ll_buckets *b)
+{
+    TRY(open_codecs(b));
+    return find_scratch(b);
+}
+
 static ll_err open_buckets(ll_buckets *b)
 {
     for (int i = 0; i < b->n_tensor; i++)
@@ -154,7 +203,7 @@ static ll_err open_buckets(ll_buckets *b)
     divide(b);
     TRY(compare(b));
     TRY(find_room(b));
-    return ll_comm_agree(b->c, open_codecs(b));
+    return ll_comm_agree(b->c, open_own(b));
 }
 
 ll_err ll_buckets_open(ll_comm *c, const ll_bucket_tensor *tensors, int n,
@@ -182,6 +231,8 @@ void ll_buckets_close(ll_buckets *b)
 {
     if (!b) return;
     for (int i = 0; i < b->n_bucket; i++) ll_codec_close(b->buckets[i].codec);
+    if (b->scratch) ll_comm_hold(b->c, -(int64_t)b->scratch_bytes);
+    free(b->scratch);
     ll_arena_free(b->arena);
 }
 
@@ -200,18 +251,12 @@ static void move_tensors(const ll_buckets *b, const bucket *k, int tensor, bool 
     }
 }
 
-static const char *site_of(const ll_buckets *b, const bucket *k)
-{
-    const char *name = b->tensors[k->first].name;
-    return name ? name : "bucket";
-}
-
 static ll_err start(ll_buckets *b, bucket *k)
 {
     if (k->codec)
         return ll_codec_allreduce(k->codec, b->c, (float *)(void *)k->data, b->step, site_of(b, k));
-    return ll_comm_allreduce_start(b->c, k->data, k->count, b->opts.dtype, b->opts.op,
-                                   &(ll_coll_opts){.site = site_of(b, k)}, &k->request);
+    ll_coll_call call = call_of(b, k);
+    return ll_comm_start(b->c, &call, &k->request);
 }
 
 ll_err ll_buckets_ready(ll_buckets *b, int tensor)
@@ -274,6 +319,11 @@ ll_err ll_buckets_wait(ll_buckets *b)
 void ll_buckets_set_step(ll_buckets *b, int64_t step)
 {
     b->step = step;
+}
+
+size_t ll_buckets_bytes(const ll_buckets *b)
+{
+    return b->packed_bytes + b->scratch_bytes;
 }
 
 int ll_buckets_count(const ll_buckets *b)

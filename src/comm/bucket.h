@@ -40,6 +40,8 @@ ll_err ll_buckets_wait(ll_buckets *b);
 /* The number of the next step, which codecs draw their random numbers by; 0 at first, one more with
  * every wait. For a run that is resumed. */
 void ll_buckets_set_step(ll_buckets *b, int64_t step);
+/* Bytes that it holds of its own: for packing and scratch; codecs' are not among them. */
+size_t ll_buckets_bytes(const ll_buckets *b);
 int ll_buckets_count(const ll_buckets *b);
 /* The codec of bucket i (residuals are training state); NULL where there is none. */
 ll_codec *ll_buckets_codec(ll_buckets *b, int i);

@@ -251,6 +251,19 @@ ll_comm_usage ll_comm_used(ll_comm *c)
     return used;
 }
 
+size_t ll_comm_own_bytes(const ll_comm *c)
+{
+    size_t window = c->half_bytes ? LL_LINE_BYTES + 2 * c->half_bytes : 0;
+    return window + (c->parent || c->engine->alone ? 0 : LL_LEAST_SCRATCH);
+}
+
+void ll_comm_hold(ll_comm *c, int64_t bytes)
+{
+    ll_engine_lock(c->engine);
+    c->engine->used.held += (size_t)bytes;
+    ll_engine_unlock(c->engine);
+}
+
 void ll_comm_trace(ll_comm *c, ll_trace *t)
 {
     ll_engine_lock(c->engine);

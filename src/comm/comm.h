@@ -21,11 +21,15 @@ typedef struct ll_coll_call {
     /* A ready list in place of spec and algo (halo, subsets): it must live until the wait. */
     const ll_sched *sched;
     const char *site;
+    void *scratch; /* of ll_comm_scratch bytes, until the wait; NULL: from what is kept for all */
 } ll_coll_call;
 
 ll_err ll_comm_start(ll_comm *c, const ll_coll_call *call, ll_request **out);
 ll_err ll_comm_run(ll_comm *c, const ll_coll_call *call); /* start and wait */
 
+/* Local. How much scratch the call would use; data may not be there yet, but is memory of the same
+ * kind (ll_comm_alloc's or not). */
+ll_err ll_comm_scratch(ll_comm *c, const ll_coll_call *call, size_t *bytes);
 /* Waits until nothing of this family of communicators is under way on this rank. */
 ll_err ll_comm_drain(ll_comm *c);
 
@@ -45,6 +49,12 @@ typedef struct ll_comm_usage {
     size_t held;    /* bytes of memory: windows, ll_comm_alloc, scratch */
 } ll_comm_usage;
 ll_comm_usage ll_comm_used(ll_comm *c);
+/* Bytes that an open communicator holds by itself: its window, and the family's least scratch. */
+size_t ll_comm_own_bytes(const ll_comm *c);
+/* So many bytes more are held (or fewer), by somebody who uses it. */
+void ll_comm_hold(ll_comm *c, int64_t bytes);
+/* Gives back scratch beyond the least. */
+void ll_comm_trim(ll_comm *c);
 /* Collectives of the family, and waits for them, are noted there from now on; NULL: no more. */
 void ll_comm_trace(ll_comm *c, ll_trace *t);
 

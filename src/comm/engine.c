@@ -45,6 +45,20 @@ ll_err ll_scratch_take(ll_engine *e, size_t bytes, int *out)
     return LL_OK;
 }
 
+void ll_comm_trim(ll_comm *c)
+{
+    ll_engine *e = c->engine;
+    ll_engine_lock(e);
+    for (int i = 0; i < e->n_scratch; i++) {
+        ll_scratch *s = &e->scratch[i];
+        if (s->used || s->bytes <= LL_LEAST_SCRATCH) continue;
+        e->used.held -= s->bytes;
+        free(s->data);
+        *s = (ll_scratch){0};
+    }
+    ll_engine_unlock(e);
+}
+
 ll_err ll_request_take(ll_engine *e, ll_request **out)
 {
     ll_request *r = e->spare;
@@ -302,6 +316,11 @@ ll_err ll_engine_open(ll_transport *t, const ll_comm_opts *opts, ll_engine **out
     if (opts->thread && !e->alone) {
         TRY(ll_transport_check_threads());
         TRY(start_thread(e));
+    }
+    if (!e->alone) { /* for what is small, and not planned */
+        int least;
+        TRY(ll_scratch_take(e, LL_LEAST_SCRATCH, &least));
+        e->scratch[least].used = false;
     }
     ll_engine_lock(e);
     ll_err rc = ll_watch_open(t, opts->timeout_s, &e->watch);

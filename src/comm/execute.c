@@ -331,11 +331,12 @@ static ll_err prepare(ll_comm *c, const ll_coll_call *call, ll_request **out)
     return LL_OK;
 }
 
-static ll_err give_buffers(ll_request *r)
+static ll_err give_buffers(ll_request *r, void *scratch)
 {
     ll_comm *c = r->c;
     const ll_sched *s = r->sched;
-    if (s->scratch) {
+    r->own[LL_SCRATCH] = (char *)scratch;
+    if (s->scratch && !scratch) {
         TRY(ll_scratch_take(c->engine, (size_t)s->scratch * r->elem_bytes, &r->scratch));
         r->own[LL_SCRATCH] = (char *)c->engine->scratch[r->scratch].data;
     }
@@ -351,6 +352,32 @@ static ll_err give_buffers(ll_request *r)
     return LL_OK;
 }
 
+/* What a call leaves open, and the plan for it. */
+static ll_err complete(ll_comm *c, ll_coll_call *call, const ll_shared **shared, size_t *shared_at,
+                       ll_plan **plan)
+{
+    call->spec.size = c->t->size;
+    call->spec.node = c->t->node;
+    size_t bytes = (size_t)call->spec.count * ll_dtype_bytes(call->dtype);
+    if (!call->spec.matrix) *shared = find_shared(c, call->data, bytes, shared_at);
+    /* Ranks must agree: of no elements all are shared, wherever data points. */
+    call->spec.shared = *shared || (bytes == 0 && !call->spec.matrix);
+    return ll_plan_find(c, call, plan);
+}
+
+ll_err ll_comm_scratch(ll_comm *c, const ll_coll_call *call, size_t *bytes)
+{
+    ll_coll_call full = *call;
+    const ll_shared *shared = NULL;
+    size_t shared_at;
+    ll_plan *plan;
+    ll_engine_lock(c->engine);
+    ll_err rc = complete(c, &full, &shared, &shared_at, &plan);
+    if (!rc) *bytes = (size_t)plan->sched->scratch * ll_dtype_bytes(call->dtype);
+    ll_engine_unlock(c->engine);
+    return rc;
+}
+
 static ll_err start(ll_comm *c, const ll_coll_call *call, ll_request **out)
 {
     if (c->engine->failed) TRY(ll_engine_check(c->engine));
@@ -359,13 +386,7 @@ static ll_err start(ll_comm *c, const ll_coll_call *call, ll_request **out)
     const ll_shared *shared = NULL;
     size_t shared_at = 0;
     if (!call->sched) {
-        full.spec.size = c->t->size;
-        full.spec.node = c->t->node;
-        size_t bytes = (size_t)full.spec.count * ll_dtype_bytes(call->dtype);
-        if (!call->spec.matrix) shared = find_shared(c, call->data, bytes, &shared_at);
-        /* Ranks must agree: of no elements all are shared, wherever data points. */
-        full.spec.shared = shared || (bytes == 0 && !call->spec.matrix);
-        TRY(ll_plan_find(c, &full, &plan));
+        TRY(complete(c, &full, &shared, &shared_at, &plan));
     } else {
         CHECK(call->sched->rank == c->t->rank && call->sched->size == c->t->size, LL_E_COMM,
               "a schedule of rank %d of %d, on rank %d of %d", call->sched->rank, call->sched->size,
@@ -377,7 +398,7 @@ static ll_err start(ll_comm *c, const ll_coll_call *call, ll_request **out)
     r->algorithm = plan ? plan->algo->name : NULL;
     r->shared = shared;
     r->shared_at = shared_at;
-    ll_err rc = give_buffers(r);
+    ll_err rc = give_buffers(r, call->scratch);
     if (rc) {
         ll_request_give(c->engine, r);
         return ll_frame(rc, __FILE__, __LINE__, __func__);

@@ -172,6 +172,7 @@ ll_err ll_tune(ll_comm *c, const ll_tuner_opts *opts, const ll_tuner **out)
         return ll_frame(rc, __FILE__, __LINE__, __func__);
     }
     ll_comm_set_tuner(c, t);
+    ll_comm_trim(c);
     if (out) *out = t;
     return LL_OK;
 }

@@ -3,6 +3,7 @@
  * scratch, where that is large enough. */
 #include "comm/bucket.h"
 #include "exec/exec.h"
+#include "exec/room.h"
 #include "kern/attr.h"
 #include "pass/partition.h"
 
@@ -61,6 +62,8 @@ struct ll_exec {
     int n_flying;  /* collectives under way */
     ll_comm *comm; /* of the team */
     double waited; /* seconds, in waits */
+    char *room;    /* scratch of collectives under way */
+    size_t room_bytes;
     const char *compress;
     const ll_placement *place;
 };
@@ -353,6 +356,26 @@ static ll_err wait_all(ll_exec *e)
     return LL_OK;
 }
 
+/* Collectives that are never under way at once share their scratch. */
+static ll_err find_room(ll_exec *e)
+{
+    const ll_program *p = e->p;
+    ll_want *wants = LL_NEW_ARRAY(e->arena, ll_want, p->n_instr + 1);
+    for (int i = 0; i < p->n_instr; i++) {
+        wants[i].from = i;
+        wants[i].to = p->instrs[i].pair;
+        if (e->instrs[i].talk) TRY(ll_talk_scratch(e->instrs[i].talk, &wants[i].bytes));
+    }
+    e->room_bytes = ll_room_plan(wants, p->n_instr, e->arena);
+    if (!e->room_bytes) return LL_OK;
+    e->room = (char *)aligned_alloc(64, e->room_bytes);
+    CHECK(e->room, LL_E_MEM, "no memory for %zu bytes of scratch of collectives", e->room_bytes);
+    ll_comm_hold(e->comm, (int64_t)e->room_bytes);
+    for (int i = 0; i < p->n_instr; i++)
+        if (wants[i].bytes) ll_talk_set_scratch(e->instrs[i].talk, e->room + wants[i].at);
+    return LL_OK;
+}
+
 static ll_err bind_instrs(ll_exec *e, const ll_exec_opts *opts)
 {
     const ll_program *p = e->p;
@@ -394,7 +417,9 @@ static ll_err bind_instrs(ll_exec *e, const ll_exec_opts *opts)
             TRY(open_talk(e, opts->team, &e->instrs[i]));
     }
     TRY(open_joints(e, opts));
-    return opts->team ? ll_team_compare(opts->team) : LL_OK;
+    if (!opts->team) return LL_OK;
+    TRY(ll_comm_agree(e->comm, find_room(e)));
+    return ll_team_compare(opts->team);
 }
 
 /* All ones is NaN in every float type, and -1. */
@@ -439,8 +464,17 @@ void ll_exec_close(ll_exec *e)
     /* Where messages may still come, the memory that they come to stays. */
     bool quiet = !e->n_flying || ll_comm_drain(e->comm) == LL_OK;
     for (int k = 0; k < e->n_joint; k++) ll_buckets_close(e->joints[k].buckets);
+    if (e->room) ll_comm_hold(e->comm, -(int64_t)e->room_bytes);
+    free(e->room);
     if (e->slab && !e->borrowed && quiet) munmap(e->slab, slab_bytes(e));
     ll_arena_free(e->arena);
+}
+
+size_t ll_exec_comm_bytes(const ll_exec *e)
+{
+    size_t sum = e->team ? ll_team_bytes(e->team) + e->room_bytes : 0;
+    for (int k = 0; k < e->n_joint; k++) sum += ll_buckets_bytes(e->joints[k].buckets);
+    return sum;
 }
 
 void *ll_exec_data(const ll_exec *e, int slot, int micro)

@@ -50,6 +50,10 @@ double ll_exec_waited(const ll_exec *e);
 int ll_exec_residuals(const ll_exec *e, ll_arena *arena, ll_residual **out);
 /* Bytes that this rank sent of compressed gradients in the last step, and those that f32 takes. */
 void ll_exec_compressed(const ll_exec *e, int64_t *bytes, int64_t *dense_bytes);
+/* Bytes of communication, beside the program's, as planned when it was opened: windows of the
+ * team's communicators, room of buckets, scratch of collectives under way at once. Codecs' own
+ * memory is not among them. ll_comm_used tells what is held. */
+size_t ll_exec_comm_bytes(const ll_exec *e);
 size_t ll_exec_bytes(const ll_exec *e); /* as obtained from the system; 0: works in another's */
 
 /* Binds the OpenMP threads to cores, one each, once per process, where there are as many as cores,

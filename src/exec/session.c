@@ -13,6 +13,7 @@ struct ll_session {
     ll_graph *g;
     ll_session_opts opts;
     ll_team *team;       /* NULL: alone */
+    bool guest;          /* the team is another session's */
     ll_placement *place; /* of the whole graph on the team's mesh */
     ll_graph *part;      /* this rank's */
     ll_program *p;
@@ -32,6 +33,20 @@ static ll_err lower(const ll_session *s, bool no_fuse, ll_program **out)
                     out);
 }
 
+/* The team of the session that it shares with, where it is of the same mesh: each set of axes then
+ * has one communicator, with one window. */
+static ll_err find_team(ll_session *s, const ll_mesh *m)
+{
+    const ll_session *like = s->opts.share;
+    char mine[LL_MESH_TEXT], other[LL_MESH_TEXT] = "";
+    if (like && like->team && ll_team_comm(like->team) == s->opts.comm)
+        ll_mesh_text(ll_team_mesh(like->team), other);
+    s->guest = !strcmp(ll_mesh_text(m, mine), other);
+    if (!s->guest) return ll_team_open(s->opts.comm, m, &s->team);
+    s->team = like->team;
+    return LL_OK;
+}
+
 /* This rank's part of the graph. */
 static ll_err partition(ll_session *s)
 {
@@ -43,7 +58,7 @@ static ll_err partition(ll_session *s)
           "mesh \"%s\" is of %d ranks, but there is one: use -n %d", o->mesh, m.n_rank, m.n_rank);
     if (alone && !o->exact) return LL_OK;
     const ll_session *like = o->share;
-    if (!alone) TRY(ll_team_open(o->comm, &m, &s->team));
+    if (!alone) TRY(find_team(s, &m));
     ll_place_opts how = {.mesh = &m, .exact = o->exact, .zero = o->zero, .layouts = o->layouts};
     if (like) how.like = like->place;
     TRY(ll_place(s->g, &how, &s->place));
@@ -130,7 +145,7 @@ void ll_session_close(ll_session *s)
     ll_program_free(s->p);
     ll_graph_free(s->part);
     ll_placement_free(s->place);
-    ll_team_close(s->team);
+    if (!s->guest) ll_team_close(s->team);
     free(s);
 }
 

@@ -62,6 +62,14 @@ ll_err ll_team_group(ll_team *t, ll_axes axes, ll_comm **out)
     return LL_OK;
 }
 
+size_t ll_team_bytes(const ll_team *t)
+{
+    size_t sum = ll_comm_own_bytes(t->c);
+    for (int i = 0; i < 1 << LL_MAX_AXES; i++)
+        if (t->group[i] && t->group[i] != t->c) sum += ll_comm_own_bytes(t->group[i]);
+    return sum;
+}
+
 static void note(ll_team *t, const ll_program *p, const ll_instr *x, int i)
 {
     const ll_coll_attr *a = (const ll_coll_attr *)x->attrs[i];
@@ -280,6 +288,18 @@ ll_err ll_talk_open(ll_team *team, ll_arena *arena, const ll_instr *instr, const
         plan_exchange(t, arena, x, h, elem);
     *talk = t;
     return LL_OK;
+}
+
+ll_err ll_talk_scratch(ll_talk *t, size_t *bytes)
+{
+    ll_coll_call call = t->call;
+    call.data = t->out->data;
+    return ll_comm_scratch(t->c, &call, bytes);
+}
+
+void ll_talk_set_scratch(ll_talk *t, void *scratch)
+{
+    t->call.scratch = scratch;
 }
 
 static void give_all(ll_talk *t)

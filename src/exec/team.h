@@ -20,6 +20,8 @@ void ll_team_close(ll_team *t); /* collective */
 const ll_mesh *ll_team_mesh(const ll_team *t);
 ll_comm *ll_team_comm(const ll_team *t); /* of all its ranks */
 int ll_team_rank(const ll_team *t);
+/* Bytes that its communicators hold by themselves. */
+size_t ll_team_bytes(const ll_team *t);
 /* Collective, if that set was not asked for before. */
 ll_err ll_team_group(ll_team *t, ll_axes axes, ll_comm **out);
 
@@ -27,6 +29,9 @@ ll_err ll_team_group(ll_team *t, ll_axes axes, ll_comm **out);
  * packing: room of x's packing. */
 ll_err ll_talk_open(ll_team *t, ll_arena *arena, const ll_instr *x, const ll_tensor *in,
                     const ll_tensor *out, void *packing, ll_talk **talk);
+/* Scratch that it needs while it is under way; and where that is. */
+ll_err ll_talk_scratch(ll_talk *t, size_t *bytes);
+void ll_talk_set_scratch(ll_talk *t, void *scratch);
 ll_err ll_talk_start(ll_talk *t);
 ll_err ll_talk_wait(ll_talk *t);
 /* Takes down the collectives of a program, one by one in the order of their starts; then,

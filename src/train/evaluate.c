@@ -200,6 +200,18 @@ size_t ll_evaluator_bytes(const ll_evaluator *e)
     return sum;
 }
 
+size_t ll_evaluator_comm_bytes(const ll_evaluator *e)
+{
+    size_t sum = 0;
+    for (int i = 0; i < e->n; i++) {
+        const ll_session *s = e->passes[i].s;
+        const ll_team *team = ll_session_team(s);
+        sum += ll_exec_comm_bytes(ll_session_exec(s));
+        if (team) sum -= ll_team_bytes(team); /* the other session's, which has them */
+    }
+    return sum;
+}
+
 /* x and y hold this rank's samples of a batch. */
 static ll_err add_batch(ll_evaluator *e, pass *p, const void *x, const void *y, ll_score *sum)
 {

@@ -113,7 +113,7 @@ static ll_err put_together(scaler *x)
     ll_scale_point *p = x->out;
     struct rusage u;
     getrusage(RUSAGE_SELF, &u);
-    p->planned_bytes = (double)ll_session_bytes(x->s);
+    p->planned_bytes = (double)(ll_session_bytes(x->s) + ll_exec_comm_bytes(ll_session_exec(x->s)));
     p->used_bytes = (double)(ll_exec_bytes(ll_session_exec(x->s)) + used(x).held);
     p->resident_bytes = 1024.0 * (double)u.ru_maxrss;
     p->flops = ll_session_program(x->s)->flops;

@@ -533,6 +533,7 @@ static ll_err sum_up(trainer *t)
     r->samples_per_s = (double)t->r->train.batch / r->step_s;
     r->tokens_per_s = info->kind == LL_TOKENS ? r->samples_per_s * (double)info->seq : 0;
     double used = (double)(ll_exec_bytes(ll_session_exec(t->s)) + ll_evaluator_bytes(t->eval));
+    if (t->comm) used += (double)ll_comm_used(t->comm).held;
     TRY(ll_ranks_max(t->comm, &used));
     r->bytes_used = (size_t)used;
     r->seconds = now() - t->began;
@@ -554,7 +555,9 @@ static ll_err draw_curve(const trainer *t)
 static ll_err run(trainer *t)
 {
     TRY(set_up(t));
-    double planned = (double)(ll_session_bytes(t->s) + ll_evaluator_bytes(t->eval));
+    double planned =
+        (double)(ll_session_bytes(t->s) + ll_evaluator_bytes(t->eval) +
+                 ll_exec_comm_bytes(ll_session_exec(t->s)) + ll_evaluator_comm_bytes(t->eval));
     t->flops = ll_session_program(t->s)->flops;
     TRY(ll_ranks_max(t->comm, &planned));
     TRY(ll_ranks_sum(t->comm, &t->flops));

@@ -13,8 +13,8 @@ typedef struct ll_train_start {
     const ll_run *run;
     const ll_data_info *data;
     int64_t parameters, steps, first_step; /* first_step > 0: resumed */
-    size_t bytes; /* of the programs, validation's too: exactly what they will use; of the rank that
-                   * needs most */
+    size_t bytes; /* of the programs, validation's too, and of communication: exactly what they will
+                   * use; of the rank that needs most */
     double flops; /* of a step, all ranks together */
     int threads;  /* of each rank */
     int ranks;

@@ -152,6 +152,7 @@ static void check_row(const json_t *v, int batch, int steps)
     double rate = json_num(v, "samples_per_s");
     assert_true(rate * step > 999.0 * batch && rate * step < 1001.0 * batch);
     assert_true(json_num(v, "planned_bytes") > 0);
+    assert_true(json_num(v, "planned_bytes") == json_num(v, "used_bytes"));
     assert_true(json_num(v, "resident_bytes") > json_num(v, "planned_bytes"));
 }
 

@@ -3,8 +3,7 @@
  * together is what the collectives of their programs say, to the byte, and each strategy's formula.
  * Collectives go around rings, which send least; and, once more, through shared memory, where what
  * ranks read of each other is counted. */
-#include "base/text.h"
-#include "comm/tuner_int.h"
+#include "exec/ring.h"
 #include "exec/session.h"
 #include "pass/strategies.h"
 
@@ -12,38 +11,6 @@
 #include <stdlib.h>
 
 static ll_comm *ring, *shared;
-
-static const char entry[] =
-    "{\"collective\": \"%s\", \"bytes\": 4096, \"shared\": false, \"why\": \"\", \"ways\": ["
-    "{\"algorithm\": \"%s\", \"segment_bytes\": 0, \"predicted_us\": 1, \"measured_us\": 1}]}";
-
-/* A communicator that takes rings, and pairs for all-to-alls, whatever the size. */
-static ll_comm *open_ring(void)
-{
-    static const char *const ways[][2] = {{"all-reduce", "ring"},
-                                          {"reduce-scatter", "ring"},
-                                          {"all-gather", "ring"},
-                                          {"all-to-all", "direct"}};
-    ll_comm *c;
-    ll_tuner *t;
-    ll_arena *a = ll_arena_new();
-    ll_buf b = {.arena = a};
-    no_error(ll_comm_open(&(ll_comm_opts){.timeout_s = 30, .table = ""}, &c));
-    ll_buf_printf(&b,
-                  "{\"loopline_comm_table\": 1, \"key\": \"\", \"ranks\": %d, \"seconds\": 1,"
-                  " \"model\": {\"alpha_us\": [1, 1], \"beta_ns\": [1, 1], \"gamma_ns\": 1,"
-                  " \"kappa_ns\": 1, \"sigma_us\": 1, \"share\": 1}, \"entries\": [",
-                  ll_comm_size(c));
-    for (int i = 0; i < 4; i++) {
-        ll_buf_puts(&b, i ? ", " : "");
-        ll_buf_printf(&b, entry, ways[i][0], ways[i][1]);
-    }
-    ll_buf_puts(&b, "]}");
-    no_error(ll_tuner_parse(b.text, b.len, "rings", NULL, ll_comm_size(c), &t));
-    ll_comm_set_tuner(c, t);
-    ll_arena_free(a);
-    return c;
-}
 
 /* What this rank's program says that it sends in a step. */
 static double stated(ll_session *s)
