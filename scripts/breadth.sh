@@ -5,6 +5,7 @@
 #
 #     scripts/breadth.sh [PROGRAM] [MODEL...]       default: build/loopline, all models
 #     STEPS=5 SECONDS_EACH=300 scripts/breadth.sh build/loopline gpt mlp
+#     EXACT=1 scripts/breadth.sh                    with exact sums: no bit may differ
 set -u
 program=${1:-build/loopline}
 shift
@@ -83,6 +84,7 @@ good=0 bad=0 refused=0
 for model in $models; do
     while read -r mesh zero; do
         words="--steps $steps --zero $zero --json"
+        [ -n "${EXACT:-}" ] && words="$words --exact"
         [ "$mesh" != none ] && words="$words --mesh $mesh"
         began=$(date +%s)
         # shellcheck disable=SC2046,SC2086
