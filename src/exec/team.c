@@ -151,7 +151,14 @@ static void unpack(char *data, const char *packed, const slab *s)
 
 /* ---- talks ---- */
 
-typedef enum talk_kind { ALL_REDUCE, REDUCE_SCATTER, ALL_GATHER, ALL_TO_ALL, HALO } talk_kind;
+typedef enum talk_kind {
+    ALL_REDUCE,
+    REDUCE_SCATTER,
+    ALL_GATHER,
+    ALL_TO_ALL,
+    HALO,
+    ROTATE
+} talk_kind;
 
 struct ll_talk {
     talk_kind kind;
@@ -169,12 +176,12 @@ struct ll_talk {
     ll_request *request; /* under way */
 };
 
-static const char *const names[] = {"all_reduce", "reduce_scatter", "all_gather", "all_to_all",
-                                    "halo"};
+static const char *const names[] = {"all_reduce", "reduce_scatter", "all_gather",
+                                    "all_to_all", "halo",           "rotate"};
 
 static ll_err find_kind(const char *op, talk_kind *k)
 {
-    for (int i = 0; i <= HALO; i++)
+    for (int i = 0; i <= ROTATE; i++)
         if (!strcmp(names[i], op)) {
             *k = (talk_kind)i;
             return LL_OK;
@@ -256,11 +263,26 @@ static void plan_exchange(ll_talk *t, ll_arena *a, const ll_coll_attr *x, const 
     t->call.spec.count = (int64_t)(given / elem);
 }
 
+/* Everything goes to the next member, as it lies. */
+static void plan_rotation(ll_talk *t, ll_arena *a, const ll_coll_attr *r)
+{
+    int p = t->size;
+    int64_t *matrix = counts(a, p * p), unit = 1, from, to;
+    for (int d = 0; d < t->in->shape.n; d++)
+        if (d != r->dim) unit *= t->in->shape.d[d];
+    for (int i = 0; i < p; i++) {
+        ll_share(r->extent, p, (int)(((i - r->step) % p + p) % p), &from, &to);
+        matrix[i * p + (i + 1) % p] = unit * (to - from);
+    }
+    t->call.spec.matrix = matrix;
+    t->call.spec.count = ll_numel(&t->in->shape);
+}
+
 ll_err ll_talk_open(ll_team *team, ll_arena *arena, const ll_instr *instr, const ll_tensor *in,
                     const ll_tensor *out, void *packing, ll_talk **talk)
 {
     static const ll_coll colls[] = {LL_COLL_ALLREDUCE, LL_COLL_REDUCE_SCATTER, LL_COLL_ALLGATHER,
-                                    LL_COLL_ALLTOALL, LL_COLL_ALLTOALL};
+                                    LL_COLL_ALLTOALL,  LL_COLL_ALLTOALL,       LL_COLL_ALLTOALL};
     ll_talk *t = LL_NEW(arena, ll_talk);
     TRY(find_kind(instr->op, &t->kind));
     const ll_coll_attr *x = (const ll_coll_attr *)instr->attr;
@@ -282,6 +304,8 @@ ll_err ll_talk_open(ll_team *team, ll_arena *arena, const ll_instr *instr, const
     t->call.op = !h && x->max ? LL_REDUCE_MAX : LL_REDUCE_SUM;
     if (t->kind == ALL_REDUCE)
         t->call.spec.count = ll_numel(&in->shape);
+    else if (t->kind == ROTATE)
+        plan_rotation(t, arena, x);
     else if (t->kind == ALL_GATHER || t->kind == REDUCE_SCATTER)
         plan_blocks(t, arena, instr, elem);
     else
@@ -354,6 +378,10 @@ ll_err ll_talk_start(ll_talk *t)
         call->data = t->packing ? t->packing : (char *)t->out->data;
         give_own(t);
         break;
+    case ROTATE:
+        call->data = t->in->data;
+        call->out = t->out->data;
+        break;
     default:
         give_all(t);
         call->data = t->packing;
@@ -368,7 +396,8 @@ ll_err ll_talk_wait(ll_talk *t)
     t->request = NULL;
     TRY(ll_comm_wait(r));
     switch (t->kind) {
-    case ALL_REDUCE: break;
+    case ALL_REDUCE:
+    case ROTATE: break;
     case REDUCE_SCATTER: take_own(t); break;
     case ALL_GATHER:
         if (t->packing) take_all(t, t->packing);

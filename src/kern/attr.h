@@ -166,17 +166,19 @@ typedef struct ll_fused_attr {
 
 /* Collectives among the ranks that differ in these axes of the mesh (a mask). extent: elements of
  * dim on all of them together, of which part i of p is [i n/p, (i+1) n/p). from, to: this rank's
- * range of the dimension that becomes cut (reduce_scatter: dim; all_to_all: to_dim). max: maxima
- * are taken, not sums. serial: tells apart nodes that must not become one. */
+ * range of the dimension that becomes cut (reduce_scatter: dim; all_to_all: to_dim), or that it
+ * gets (rotate). max: maxima are taken, not sums. step: rotations before this one, so that member i
+ * of the group has part i - step (around p) of dim, for member i + 1. serial: tells apart nodes
+ * that must not become one. */
 typedef struct ll_coll_attr {
-    int64_t axes, max, dim, to_dim, extent, from, to, serial;
+    int64_t axes, max, dim, to_dim, extent, from, to, step, serial;
 } ll_coll_attr;
 
 /* halo: member i of the group owns part i of extent elements along dim, and is given elements
  * need[2 i] to need[2 i + 1]; me: which member this rank is. */
 enum { LL_HALO_MAX = 64 };
 typedef struct ll_halo_attr {
-    int64_t axes, dim, extent, me, need[2 * LL_HALO_MAX];
+    int64_t axes, dim, extent, me, serial, need[2 * LL_HALO_MAX];
 } ll_halo_attr;
 
 #ifdef __cplusplus

@@ -1,8 +1,12 @@
 /* collective.c: where ranks talk. The partitioner makes these nodes; they have no kernels, for
- * comm/ runs them. What each one does to a value's layout (mesh/mesh.h): all_reduce       partial
- * over axes   -> whole on each reduce_scatter   partial over an axis -> dim cut by it all_gather
- * dim cut by an axis  -> whole on each all_to_all       dim cut by an axis  -> to_dim cut by it
- *   halo             dim cut by an axis  -> the same, with what a window reads of the neighbours */
+ * comm/ runs them. What each one does to a value's layout (mesh/mesh.h):
+ *
+ *   all_reduce       partial over axes   -> whole on each
+ *   reduce_scatter   partial over an axis -> dim cut by it
+ *   all_gather       dim cut by an axis  -> whole on each
+ *   all_to_all       dim cut by an axis  -> to_dim cut by it
+ *   halo             dim cut by an axis  -> the same, with what a window reads of the neighbours
+ *   rotate           dim cut by an axis  -> the same, each part on the next rank of the axis */
 #include "ir/op.h"
 #include "kern/attr.h"
 
@@ -77,19 +81,31 @@ static ll_err infer_halo(ll_infer *i)
     return LL_OK;
 }
 
-static const ll_attr_field fields[] = {LL_FIELD(ll_coll_attr, axes, LL_A_INT),
-                                       LL_FIELD(ll_coll_attr, max, LL_A_INT),
-                                       LL_FIELD(ll_coll_attr, dim, LL_A_INT),
-                                       LL_FIELD(ll_coll_attr, to_dim, LL_A_INT),
-                                       LL_FIELD(ll_coll_attr, extent, LL_A_INT),
-                                       LL_FIELD(ll_coll_attr, from, LL_A_INT),
-                                       LL_FIELD(ll_coll_attr, to, LL_A_INT),
-                                       LL_FIELD(ll_coll_attr, serial, LL_A_INT),
-                                       {0}};
-static const ll_attr_field halo_fields[] = {
-    LL_FIELD(ll_halo_attr, axes, LL_A_INT),         LL_FIELD(ll_halo_attr, dim, LL_A_INT),
-    LL_FIELD(ll_halo_attr, extent, LL_A_INT),       LL_FIELD(ll_halo_attr, me, LL_A_INT),
-    LL_FIELDS(ll_halo_attr, need, 2 * LL_HALO_MAX), {0}};
+static ll_err infer_rotate(ll_infer *i)
+{
+    const ll_coll_attr *a = (const ll_coll_attr *)i->attr;
+    TRY(check_dim(a->dim, &i->in[0].shape));
+    CHECK(a->from >= 0 && a->from <= a->to && a->to <= a->extent, LL_E_SHAPE,
+          "%lld to %lld is no range of %lld elements", (long long)a->from, (long long)a->to,
+          (long long)a->extent);
+    i->out[0] = i->in[0];
+    i->out[0].shape.d[a->dim] = a->to - a->from;
+    return LL_OK;
+}
+
+static const ll_attr_field fields[] = {
+    LL_FIELD(ll_coll_attr, axes, LL_A_INT),   LL_FIELD(ll_coll_attr, max, LL_A_INT),
+    LL_FIELD(ll_coll_attr, dim, LL_A_INT),    LL_FIELD(ll_coll_attr, to_dim, LL_A_INT),
+    LL_FIELD(ll_coll_attr, extent, LL_A_INT), LL_FIELD(ll_coll_attr, from, LL_A_INT),
+    LL_FIELD(ll_coll_attr, to, LL_A_INT),     LL_FIELD(ll_coll_attr, step, LL_A_INT),
+    LL_FIELD(ll_coll_attr, serial, LL_A_INT), {0}};
+static const ll_attr_field halo_fields[] = {LL_FIELD(ll_halo_attr, axes, LL_A_INT),
+                                            LL_FIELD(ll_halo_attr, dim, LL_A_INT),
+                                            LL_FIELD(ll_halo_attr, extent, LL_A_INT),
+                                            LL_FIELD(ll_halo_attr, me, LL_A_INT),
+                                            LL_FIELD(ll_halo_attr, serial, LL_A_INT),
+                                            LL_FIELDS(ll_halo_attr, need, 2 * LL_HALO_MAX),
+                                            {0}};
 
 #define COLLECTIVE .n_in = 1, .n_out = 1, .loops = loops, .no_grad = true, .collective = true
 #define PLAIN .attr_size = sizeof(ll_coll_attr), .attrs = fields
@@ -106,5 +122,7 @@ static const ll_op halo = {.name = "halo",
                            .attrs = halo_fields,
                            .infer = infer_halo};
 
-const ll_op *const ll_ops_collective[] = {&all_reduce, &reduce_scatter, &all_gather,
-                                          &all_to_all, &halo,           NULL};
+static const ll_op rotate = {.name = "rotate", COLLECTIVE, PLAIN, .infer = infer_rotate};
+
+const ll_op *const ll_ops_collective[] = {&all_reduce, &reduce_scatter, &all_gather, &all_to_all,
+                                          &halo,       &rotate,         NULL};

@@ -69,6 +69,8 @@ ll_flight ll_flight_of(const ll_graph *g, const ll_node *n, int n_micro)
     ll_flight f = {0};
     if (!strcmp(n->op->name, "all_reduce")) {
         f.early = true;
+    } else if (!strcmp(n->op->name, "rotate")) {
+        f.early = f.holds = true;
     } else if (!strcmp(n->op->name, "all_gather")) {
         f.early = outermost(&in->type.shape, a->dim);
         f.packing = f.early ? 0 : ll_value_bytes(out);

@@ -70,8 +70,7 @@ static inline void collective(lockstep *s, int rank, int node)
     const ll_node *n = &s->g[rank]->nodes[node];
     const ll_coll_attr *a = (const ll_coll_attr *)n->attr;
     const ll_halo_attr *h = (const ll_halo_attr *)n->attr;
-    bool halo = !strcmp(n->op->name, "halo");
-    ll_axes axes = (ll_axes)(halo ? h->axes : a->axes);
+    ll_axes axes = ll_collective_axes(n->op->name, n->attr);
     int p = ll_mesh_group(s->m, axes), me = ll_mesh_member(s->m, axes, rank);
     ll_tensor *out = at(s, rank, n->out[0]);
     for (int k = 0; k < p; k++) {
@@ -96,6 +95,11 @@ static inline void collective(lockstep *s, int rank, int node)
             to_at[a->dim] = from;
             len[a->dim] = to - from;
             if (n->op->name[4] == 't') from_at[a->to_dim] = a->from;
+        } else if (!strcmp(n->op->name, "rotate")) {
+            if (k != (me + p - 1) % p) continue;
+            ll_share(a->extent, p, (int)((k - a->step + p) % p), &from, &to);
+            assert_int_equal(in->shape.d[a->dim], to - from);
+            assert_true(a->from == from && a->to == to);
         } else {
             int64_t want = h->need[2 * me], end = h->need[2 * me + 1];
             ll_share(h->extent, p, k, &from, &to);
