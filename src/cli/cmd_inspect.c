@@ -294,6 +294,7 @@ static ll_err show_cut(const opts *o, const ll_run *r, const ll_graph *g, cut *c
           (long long)o->rank, o->mesh, m.n_rank - 1);
     ll_place_opts how = {.mesh = &m, .exact = r->parallel.exact, .zero = (int)o->zero};
     how.layouts = r->layouts;
+    TRY(ll_overlap_parse(r->parallel.overlap, &how.overlap));
     TRY(ll_place(g, &how, &c->place));
     if (o->layouts) {
         fputs(ll_placement_print(c->place, c->place->arena), stdout);

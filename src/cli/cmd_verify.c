@@ -167,7 +167,10 @@ static ll_err verify(const opts *o, const ll_mesh *m, const ll_run *r, ll_comm *
     /* Rank 0 decides for all: nodes may have different files. */
     double random = lacks_data(o, r, ll_comm_rank(c) == 0);
     if (ll_comm_size(c) > 1) TRY(ll_comm_broadcast(c, &random, 1, LL_F64, 0, NULL));
-    ll_verify_opts v = {.session = {.comm = c, .mesh = mesh, .zero = (int)r->parallel.zero},
+    ll_verify_opts v = {.session = {.comm = c,
+                                    .mesh = mesh,
+                                    .zero = (int)r->parallel.zero,
+                                    .overlap = r->parallel.overlap},
                         .steps = o->steps,
                         .tolerance = r->parallel.exact ? 0 : o->tolerance};
     ll_verify_report report;

@@ -61,6 +61,7 @@ static ll_err partition(ll_session *s)
     if (!alone) TRY(find_team(s, &m));
     ll_place_opts how = {.mesh = &m, .exact = o->exact, .zero = o->zero, .layouts = o->layouts};
     if (like) how.like = like->place;
+    TRY(ll_overlap_parse(o->overlap, &how.overlap));
     TRY(ll_place(s->g, &how, &s->place));
     return ll_partition(s->place, alone ? 0 : ll_comm_rank(o->comm), &s->part);
 }

@@ -352,12 +352,12 @@ static const ll_attr_field to_type[] = {LL_FIELD(ll_cast_attr, dtype, LL_A_DTYPE
 #define COUNTS2 .trials = {"f32[7,3], f32[7,3]", "i32[17]<3, i32[17]<3", "i32[]<2, i32[]<2"}
 
 static const ll_op ops[LL_N_EW] = {
-    [LL_EW_add] = {OP2(add), .f64 = true, .linear = true, .grad = add_grad, TRIALS2},
+    [LL_EW_add] = {OP2(add), .linear = true, .grad = add_grad, TRIALS2},
     [LL_EW_sub] = {OP2(sub), .linear = true, .grad = sub_grad, TRIALS2},
     [LL_EW_mul] = {OP2(mul), .grad = mul_grad, TRIALS2},
     [LL_EW_div] = {OP2(div), .grad = div_grad,
                    .trials = {"f32[7,3], f32[7,3]>", "f32[1], f32[1]>", "f32[0], f32[0]>"}},
-    [LL_EW_max] = {OP2(max), .f64 = true, .grad = max_grad, TRIALS2},
+    [LL_EW_max] = {OP2(max), .grad = max_grad, TRIALS2},
     [LL_EW_min] = {OP2(min), .grad = min_grad, TRIALS2},
     [LL_EW_less] = {OP2(less), .no_grad = true, COUNTS2},
     [LL_EW_equal] = {OP2(equal), .no_grad = true, COUNTS2},

@@ -492,7 +492,6 @@ static const ll_op concat = {
     .f64 = true,
     .ref = concat_ref,
     .cpu = concat_cpu,
-    .f64 = true,
     .trials = {"f32[2,3], f32[5,3] {dim=0}", "f32[4,1,2], f32[4,3,2], f32[4,2,2] {dim=1}",
                "f32[3,2], f32[3,0] {dim=1}", "i32[5]<7 {dim=0}"},
 };

@@ -7,61 +7,33 @@
  * Worked example, data=2: x [64,784] is cut to 32 rows; y = x w keeps them; dw = x^T dy sums over
  * rows, so each rank has a part of the sum: after the mean over micro-batches an all_reduce makes
  * it whole, and the update, on whole tensors, is the serial one. */
-#include "kern/attr.h"
-#include "pass/partition.h"
+#include "pass/partition_int.h"
 
 #include <stdio.h>
 #include <string.h>
 
-/* A value as it is held in some layout. */
-typedef struct version {
-    ll_layout layout;
-    ll_val value;
-    struct version *next;
-} version;
-
-/* What was gathered for a use, until others are gathered in its place. */
-typedef struct loan {
-    ll_layout layout;
-    ll_val value; /* id 0: none */
-    double at;    /* cutter.lent after it was last used */
-} loan;
-
-typedef struct cutter {
-    const ll_placement *p;
-    const ll_graph *g;
-    const ll_mesh *m;
-    ll_graph *to;
-    ll_arena *arena;
-    version **versions; /* [n_value] */
-    loan *loans;        /* [n_value] */
-    double lent;        /* bytes gathered for single uses so far */
-    int rank;
-    int64_t serial;
-} cutter;
-
-static void note(cutter *c, ll_val old, const ll_layout *l, ll_val made)
+static void note(ll_cutter *c, ll_val old, const ll_layout *l, ll_val made)
 {
-    version *v = LL_NEW(c->arena, version);
-    *v = (version){*l, made, c->versions[old.id]};
+    ll_held *v = LL_NEW(c->arena, ll_held);
+    *v = (ll_held){*l, made, c->versions[old.id]};
     c->versions[old.id] = v;
 }
 
-static version *held_as(const cutter *c, ll_val old, const ll_layout *l)
+static ll_held *held_as(const ll_cutter *c, ll_val old, const ll_layout *l)
 {
-    version *v = c->versions[old.id];
+    ll_held *v = c->versions[old.id];
     while (v && !ll_layout_equal(&v->layout, l)) v = v->next;
     return v;
 }
 
-static ll_err emit(cutter *c, const char *op, const void *attr, ll_val in, ll_val *out)
+ll_err ll_cut_emit(ll_cutter *c, const char *op, const void *attr, ll_val in, ll_val *out)
 {
     return ll_emit_all(c->to, ll_op_find(op), attr, &in, 1, out);
 }
 
 /* ---- moves ---- */
 
-static ll_range range_in(const cutter *c, ll_axes axes, int64_t n)
+ll_range ll_cut_range(const ll_cutter *c, ll_axes axes, int64_t n)
 {
     ll_range r;
     ll_layout_range(c->m, axes, n, c->rank, &r.from, &r.to);
@@ -69,15 +41,15 @@ static ll_range range_in(const cutter *c, ll_axes axes, int64_t n)
 }
 
 /* The range of dim under layout `after`, counted from where it starts under `before`. */
-static ll_range relative(const cutter *c, const ll_layout *before, const ll_layout *after, int dim,
-                         const ll_shape *s)
+static ll_range relative(const ll_cutter *c, const ll_layout *before, const ll_layout *after,
+                         int dim, const ll_shape *s)
 {
-    ll_range b = range_in(c, before->split[dim], s->d[dim]);
-    ll_range a = range_in(c, after->split[dim], s->d[dim]);
+    ll_range b = ll_cut_range(c, before->split[dim], s->d[dim]);
+    ll_range a = ll_cut_range(c, after->split[dim], s->d[dim]);
     return (ll_range){a.from - b.from, a.to - b.from};
 }
 
-static ll_err emit_move(cutter *c, const ll_move *v, const ll_layout *before, const ll_shape *s,
+static ll_err emit_move(ll_cutter *c, const ll_move *v, const ll_layout *before, const ll_shape *s,
                         ll_val in, ll_val *out)
 {
     static const char *const ops[] = {"slice", "all_gather", "all_to_all", "reduce_scatter",
@@ -88,7 +60,7 @@ static ll_err emit_move(cutter *c, const ll_move *v, const ll_layout *before, co
         r = relative(c, before, &v->after, cut, s);
     if (v->kind == LL_MOVE_SLICE) {
         ll_range_attr a = {v->dim, r.from, r.to};
-        return emit(c, "slice", &a, in, out);
+        return ll_cut_emit(c, "slice", &a, in, out);
     }
     ll_coll_attr a = {.axes = v->axes, .max = v->max, .dim = v->dim, .serial = ++c->serial};
     a.from = r.from;
@@ -96,14 +68,14 @@ static ll_err emit_move(cutter *c, const ll_move *v, const ll_layout *before, co
     if (v->kind == LL_MOVE_ALLTOALL) a.to_dim = v->to_dim;
     if (v->kind != LL_MOVE_ALLREDUCE) {
         const ll_layout *whole = v->kind == LL_MOVE_REDUCE_SCATTER ? before : &v->after;
-        ll_range all = range_in(c, whole->split[v->dim], s->d[v->dim]);
+        ll_range all = ll_cut_range(c, whole->split[v->dim], s->d[v->dim]);
         a.extent = all.to - all.from;
     }
-    return emit(c, ops[v->kind], &a, in, out);
+    return ll_cut_emit(c, ops[v->kind], &a, in, out);
 }
 
 /* The moves from how x holds v to layout l. keep: whoever wants it so later finds it. */
-static ll_err walk(cutter *c, ll_val v, const ll_layout *from, ll_val x, const ll_layout *l,
+static ll_err walk(ll_cutter *c, ll_val v, const ll_layout *from, ll_val x, const ll_layout *l,
                    bool keep, ll_val *out)
 {
     const ll_type *t = &ll_value_of(c->g, v)->type;
@@ -115,7 +87,7 @@ static ll_err walk(cutter *c, ll_val v, const ll_layout *from, ll_val x, const l
     int n;
     TRY(ll_reshard(c->m, &t->shape, bytes, from, l, moves, &n));
     for (int i = 0; i < n; i++) {
-        version *there = keep ? held_as(c, v, &moves[i].after) : NULL;
+        ll_held *there = keep ? held_as(c, v, &moves[i].after) : NULL;
         if (there)
             x = there->value;
         else
@@ -130,61 +102,12 @@ static ll_err walk(cutter *c, ll_val v, const ll_layout *from, ll_val x, const l
     return LL_OK;
 }
 
-/* ---- a part of a node ---- */
+/* ---- operands ---- */
 
-static void init_part(ll_part *x, void *attr, int n_in, ll_range r)
-{
-    *x = (ll_part){.attr = attr};
-    for (int i = 0; i < n_in; i++) x->in[i] = r;
-}
-
-/* Where a window reads more than this rank owns of operand i along dim, the neighbours send it. */
-static ll_err add_halo(cutter *c, const ll_node *n, const ll_loops *l, int loop, ll_axes axes,
-                       int i, int dim, const ll_type *in, const void *attr, ll_val *x)
-{
-    int size = ll_mesh_group(c->m, axes);
-    bool any = false;
-    CHECK(size <= LL_HALO_MAX, LL_E_SHARD, "%s: a window cut by %d ranks, at most %d can be",
-          n->name, size, LL_HALO_MAX);
-    ll_halo_attr h = {.axes = axes, .dim = dim, .extent = in[i].shape.d[dim]};
-    h.me = ll_mesh_member(c->m, axes, c->rank);
-    for (int k = 0; k < size; k++) {
-        ll_range r, own;
-        ll_part part;
-        ll_share(l->extent[loop], size, k, &r.from, &r.to);
-        ll_share(h.extent, size, k, &own.from, &own.to);
-        init_part(&part, ll_arena_copy(c->arena, attr, n->op->attr_size), n->n_in, r);
-        TRY(n->op->split(attr, l, loop, r, in, &part));
-        h.need[2 * k] = part.in[i].from;
-        h.need[2 * k + 1] = part.in[i].to;
-        any |= part.in[i].from != own.from || part.in[i].to != own.to;
-    }
-    return any ? emit(c, "halo", &h, *x, x) : LL_OK;
-}
-
-static ll_err cut_loops(cutter *c, const ll_node *n, const ll_loops *l, const int8_t *cuts,
-                        const ll_type *in, void *attr, ll_val *x)
-{
-    for (int loop = 0; loop < l->n; loop++) {
-        ll_axes axes = 0;
-        for (int a = 0; a < c->m->n; a++)
-            if (cuts[a] == loop) axes |= (ll_axes)(1u << a);
-        if (!axes || !n->op->split) continue;
-        for (int i = 0; i < n->n_in && l->window[loop]; i++)
-            for (int d = 0; d < in[i].shape.n; d++)
-                if (l->in[i][d] == loop) TRY(add_halo(c, n, l, loop, axes, i, d, in, attr, &x[i]));
-        ll_range r = range_in(c, axes, l->extent[loop]);
-        ll_part part;
-        init_part(&part, attr, n->n_in, r);
-        TRY(n->op->split(ll_arena_copy(c->arena, attr, n->op->attr_size), l, loop, r, in, &part));
-    }
-    return LL_OK;
-}
-
-static ll_err bring(cutter *c, ll_val v, const ll_layout *l, bool keep, ll_val *out);
+static ll_err bring(ll_cutter *c, ll_val v, const ll_layout *l, bool keep, ll_val *out);
 
 /* Is v cheaper to make anew than to cut: spread from something smaller, without arithmetic? */
-static bool is_spread(const cutter *c, ll_val v)
+static bool is_spread(const ll_cutter *c, ll_val v)
 {
     int m = ll_value_of(c->g, v)->node;
     if (m < 0) return false;
@@ -195,7 +118,7 @@ static bool is_spread(const cutter *c, ll_val v)
 }
 
 /* v, which every rank could make whole, made in layout l alone. */
-static ll_err spread_again(cutter *c, ll_val v, const ll_layout *l, ll_val *out)
+static ll_err spread_again(ll_cutter *c, ll_val v, const ll_layout *l, ll_val *out)
 {
     const ll_node *n = &c->g->nodes[ll_value_of(c->g, v)->node];
     ll_loops loops;
@@ -217,14 +140,13 @@ static ll_err spread_again(cutter *c, ll_val v, const ll_layout *l, ll_val *out)
         TRY(bring(c, n->in[i], &w, true, &x[i]));
     }
     void *attr = ll_arena_copy(c->arena, n->attr, n->op->attr_size);
-    TRY(cut_loops(c, n, &loops, cuts, in, attr, x));
-    TRY(ll_emit_all(c->to, n->op, attr, x, n->n_in, out));
+    TRY(ll_make_node(c, &(ll_job){.n = n, .l = &loops, .cuts = cuts, .in = in}, attr, x, out));
     note(c, v, l, *out);
     return LL_OK;
 }
 
 /* Does every cut of l run along a loop of v's node? */
-static bool can_spread(const cutter *c, ll_val v, const ll_layout *l)
+static bool can_spread(const ll_cutter *c, ll_val v, const ll_layout *l)
 {
     ll_loops loops;
     if (!is_spread(c, v) || l->sum || l->max || ll_layout_axes(&c->p->seen[v.id])) return false;
@@ -235,43 +157,134 @@ static bool can_spread(const cutter *c, ll_val v, const ll_layout *l)
     return true;
 }
 
-/* v in layout l. keep: whoever wants it so later finds it. */
-static ll_err bring(cutter *c, ll_val v, const ll_layout *l, bool keep, ll_val *out)
+/* As v is held from the start: an input as stored, a result as later nodes find it. */
+static const ll_layout *first_layout(const ll_cutter *c, ll_val v)
 {
-    bool input = ll_value_of(c->g, v)->node < 0;
-    version *have = held_as(c, v, l);
+    return ll_value_of(c->g, v)->node < 0 ? &c->p->made[v.id] : &c->p->seen[v.id];
+}
+
+/* Is v stored cut for memory's sake, and gathered for its uses? */
+static bool stored_cut(const ll_cutter *c, int node, ll_val v)
+{
+    return ll_value_of(c->g, v)->node < 0 && c->p->micro[node] &&
+           !ll_layout_equal(&c->p->made[v.id], &c->p->seen[v.id]);
+}
+
+/* v in layout l. keep: whoever wants it so later finds it. */
+static ll_err bring(ll_cutter *c, ll_val v, const ll_layout *l, bool keep, ll_val *out)
+{
+    ll_held *have = held_as(c, v, l);
     if (!have && can_spread(c, v, l)) return spread_again(c, v, l, out);
-    if (!have) have = held_as(c, v, input ? &c->p->made[v.id] : &c->p->seen[v.id]);
+    const ll_paneled *panels = have ? NULL : ll_find_panels(c, v, l);
+    if (panels) {
+        *out = ll_concat(c->to, panels->panel, panels->n, panels->dim);
+        if (keep) note(c, v, l, *out);
+        return ll_graph_check(c->to);
+    }
+    if (!have) have = held_as(c, v, first_layout(c, v));
     LL_ASSERT(have);
     return walk(c, v, &have->layout, have->value, l, keep, out);
 }
 
-static ll_err bring_kept(cutter *c, ll_val v, const ll_layout *l, ll_val *out)
+static ll_err bring_kept(ll_cutter *c, ll_val v, const ll_layout *l, ll_val *out)
 {
     return bring(c, v, l, true, out);
+}
+
+static bool is_lent(const ll_cutter *c, ll_val v, const ll_layout *l)
+{
+    const ll_type *t = &ll_value_of(c->g, v)->type;
+    double bytes = (double)ll_numel(&t->shape) * (double)ll_dtype_bytes(t->dtype);
+    const ll_loan *x = &c->loans[v.id];
+    return x->value.id && ll_layout_equal(&x->layout, l) && c->lent - x->at <= bytes;
 }
 
 /* The same of what is stored cut for memory's sake: gathered for a use, and dropped after it. But
  * it stays for its next one where fewer bytes than its own were gathered in between: the last
  * layers' for the backward pass. All that stays is then at most twice the largest: a parameter, and
  * what came after it. */
-static ll_err borrow(cutter *c, ll_val v, const ll_layout *l, ll_val *out)
+static ll_err borrow(ll_cutter *c, ll_val v, const ll_layout *l, ll_val *out)
 {
     const ll_type *t = &ll_value_of(c->g, v)->type;
     double bytes = (double)ll_numel(&t->shape) * (double)ll_dtype_bytes(t->dtype);
-    loan *have = &c->loans[v.id];
-    if (have->value.id && ll_layout_equal(&have->layout, l) && c->lent - have->at <= bytes) {
+    ll_loan *have = &c->loans[v.id];
+    if (is_lent(c, v, l)) {
         *out = have->value;
     } else {
+        bool gathers = !ll_layout_equal(&c->p->made[v.id], l) && !ll_find_panels(c, v, l);
         TRY(bring(c, v, l, false, out));
-        c->lent += ll_layout_equal(&c->p->made[v.id], l) ? 0 : bytes;
+        c->lent += gathers ? bytes : 0;
     }
-    *have = (loan){*l, *out, c->lent};
+    *have = (ll_loan){*l, *out, c->lent};
+    return LL_OK;
+}
+
+/* ---- panels ---- */
+
+/* Does anything after this node read v? */
+static bool read_later(const ll_cutter *c, int node, ll_val v)
+{
+    bool any = false;
+    for (int k = node + 1; k < c->g->n_node && !any; k++)
+        for (int i = 0; i < c->g->nodes[k].n_in; i++) any |= c->g->nodes[k].in[i].id == v.id;
+    for (int i = 0; i < c->g->n_result; i++) any |= c->g->results[i].value.id == v.id;
+    for (int i = 0; i < c->g->n_update; i++) any |= c->g->updates[i].next.id == v.id;
+    return any;
+}
+
+/* May the gather that ends the way of operand i to layout want be made in panels? The loop must be
+ * whole otherwise. Panels come in another order on every rank of the axis: where they are added up,
+ * these ranks must not be making the same result, or they would differ by rounding. */
+static ll_err can_panel(const ll_cutter *c, const ll_job *j, int i, const ll_layout *want,
+                        ll_panels *out, bool *yes)
+{
+    ll_val v = j->n->in[i];
+    const ll_type *t = &j->in[i];
+    ll_move moves[LL_MAX_MOVES];
+    int n, axis = 0;
+    *yes = false;
+    if (held_as(c, v, want) || is_lent(c, v, want) || can_spread(c, v, want)) return LL_OK;
+    const ll_layout *from = first_layout(c, v);
+    TRY(ll_reshard(c->m, &t->shape, (double)ll_numel(&t->shape), from, want, moves, &n));
+    if (!n || moves[n - 1].kind != LL_MOVE_ALLGATHER) return LL_OK;
+    int dim = moves[n - 1].dim, loop = j->l->in[i][dim];
+    while (!(moves[n - 1].axes >> axis & 1)) axis++;
+    int size = c->m->size[axis];
+    if (want->split[dim] || loop < 0 || j->l->window[loop] || t->shape.d[dim] < size) return LL_OK;
+    bool apart = j->cuts[axis] >= 0; /* every rank makes another part */
+    if (j->l->combine[loop] == LL_WHOLE || (j->l->combine[loop] == LL_SUM && !apart)) return LL_OK;
+    *out = (ll_panels){.operand = i, .axis = axis, .dim = dim, .loop = loop, .whole = *want};
+    out->before = n > 1 ? moves[n - 2].after : *from;
+    out->there = ll_find_panels(c, v, want);
+    *yes = size <= LL_MAX_IN;
+    return LL_OK;
+}
+
+/* The operand of most bytes that can come in panels, if that pays. */
+static ll_err find_panels(ll_cutter *c, const ll_job *j, int node, const ll_layout *want,
+                          ll_panels *out)
+{
+    double most = 0;
+    ll_panels p, best = {.operand = -1};
+    out->operand = -1;
+    if (c->p->overlap == LL_OVERLAP_NONE || j->n->op->elementwise || j->n->op->linear) return LL_OK;
+    for (int i = 0; i < j->n->n_in; i++) {
+        bool yes;
+        TRY(can_panel(c, j, i, &want[i], &p, &yes));
+        double bytes = (double)ll_numel(&j->in[i].shape);
+        if (!yes || bytes <= most) continue;
+        most = bytes;
+        best = p;
+    }
+    if (best.operand < 0) return LL_OK;
+    best.keep = read_later(c, node, j->n->in[best.operand]);
+    best.lent = stored_cut(c, node, j->n->in[best.operand]);
+    if (ll_panels_pay(c, j, &best)) *out = best;
     return LL_OK;
 }
 
 /* What a node made, and how later ones see it. */
-static ll_err settle(cutter *c, ll_val v, ll_val made)
+static ll_err settle(ll_cutter *c, ll_val v, ll_val made)
 {
     ll_val seen;
     note(c, v, &c->p->made[v.id], made);
@@ -298,7 +311,7 @@ bool ll_gradient_layout(const ll_placement *p, const char *param, ll_axes axes, 
     return false;
 }
 
-static void enter_scope(cutter *c, const ll_node *n)
+static void enter_scope(ll_cutter *c, const ll_node *n)
 {
     const char *dot = strrchr(n->name, '.');
     c->to->n_block = n->block;
@@ -306,7 +319,7 @@ static void enter_scope(cutter *c, const ll_node *n)
              n->name);
 }
 
-static ll_err check_shape(const cutter *c, const ll_node *n, ll_val old, ll_val made)
+static ll_err check_shape(const ll_cutter *c, const ll_node *n, ll_val old, ll_val made)
 {
     ll_shape want =
         ll_layout_local(c->m, &c->p->made[old.id], &ll_value_of(c->g, old)->type.shape, c->rank);
@@ -317,25 +330,38 @@ static ll_err check_shape(const cutter *c, const ll_node *n, ll_val old, ll_val 
     return LL_OK;
 }
 
-static ll_err cut_node(cutter *c, int node)
+/* The parts of the node's results that this rank makes. */
+static ll_err make_results(ll_cutter *c, int node, ll_val *out)
 {
     const ll_node *n = &c->g->nodes[node];
     ll_loops l;
     ll_type in[LL_MAX_IN];
-    ll_val x[LL_MAX_IN], out[LL_MAX_OUT];
+    ll_val x[LL_MAX_IN];
+    ll_layout want[LL_MAX_IN];
+    ll_panels p;
     TRY(ll_node_loops(c->g, n, &l));
-    enter_scope(c, n);
     for (int i = 0; i < n->n_in; i++) {
-        ll_layout w = ll_place_wanted(c->p, node, i, &l);
-        const ll_value *v = ll_value_of(c->g, n->in[i]);
-        in[i] = v->type;
-        bool stored_cut = v->node < 0 && c->p->micro[node] &&
-                          !ll_layout_equal(&c->p->made[n->in[i].id], &c->p->seen[n->in[i].id]);
-        TRY((stored_cut ? borrow : bring_kept)(c, n->in[i], &w, &x[i]));
+        in[i] = ll_value_of(c->g, n->in[i])->type;
+        want[i] = ll_place_wanted(c->p, node, i, &l);
+    }
+    ll_job j = {n, &l, c->p->loop[node], in, c->p->overlap != LL_OVERLAP_NONE};
+    TRY(find_panels(c, &j, node, want, &p));
+    if (p.operand >= 0) want[p.operand] = p.before;
+    for (int i = 0; i < n->n_in; i++) {
+        bool lent = i != p.operand && stored_cut(c, node, n->in[i]);
+        TRY((lent ? borrow : bring_kept)(c, n->in[i], &want[i], &x[i]));
     }
     void *attr = ll_arena_copy(c->arena, n->attr, n->op->attr_size);
-    TRY(cut_loops(c, n, &l, c->p->loop[node], in, attr, x));
-    TRY(ll_emit_all(c->to, n->op, attr, x, n->n_in, out));
+    if (p.operand >= 0) return ll_make_panels(c, &j, &p, attr, x, out);
+    return ll_make_node(c, &j, attr, x, out);
+}
+
+static ll_err cut_node(ll_cutter *c, int node)
+{
+    const ll_node *n = &c->g->nodes[node];
+    ll_val out[LL_MAX_OUT];
+    enter_scope(c, n);
+    TRY(make_results(c, node, out));
     for (int o = 0; o < n->n_out; o++) {
         const char *name = ll_value_of(c->g, n->out[o])->name;
         ll_value *made = ll_value_of(c->to, out[o]);
@@ -348,7 +374,7 @@ static ll_err cut_node(cutter *c, int node)
 
 /* ---- inputs and outputs ---- */
 
-static void cut_inputs(cutter *c)
+static void cut_inputs(ll_cutter *c)
 {
     for (int i = 1; i < c->g->n_value; i++) {
         const ll_value *v = &c->g->values[i];
@@ -359,13 +385,13 @@ static void cut_inputs(cutter *c)
         ll_piece *piece = LL_NEW(c->to->arena, ll_piece);
         piece->whole = v->type.shape;
         for (int d = 0; d < t.shape.n; d++)
-            piece->at[d] = range_in(c, l->split[d], v->type.shape.d[d]).from;
+            piece->at[d] = ll_cut_range(c, l->split[d], v->type.shape.d[d]).from;
         if (!ll_shape_equal(&t.shape, &v->type.shape)) ll_value_of(c->to, made)->piece = piece;
         note(c, (ll_val){i}, l, made);
     }
 }
 
-static ll_err cut_outputs(cutter *c)
+static ll_err cut_outputs(ll_cutter *c)
 {
     const ll_layout whole = {0};
     c->to->scope[0] = '\0';
@@ -384,7 +410,7 @@ static ll_err cut_outputs(cutter *c)
     return ll_graph_check(c->to);
 }
 
-static ll_err cut_all(cutter *c)
+static ll_err cut_all(ll_cutter *c)
 {
     cut_inputs(c);
     for (int i = 0; i < c->g->n_node; i++) TRY(cut_node(c, i));
@@ -394,12 +420,17 @@ static ll_err cut_all(cutter *c)
 
 ll_err ll_partition(const ll_placement *p, int rank, ll_graph **out)
 {
+    return ll_partition_told(p, rank, NULL, out);
+}
+
+ll_err ll_partition_told(const ll_placement *p, int rank, struct ll_buf *told, ll_graph **out)
+{
     CHECK(rank >= 0 && rank < p->mesh.n_rank, LL_E_ARG, "rank %d of %d", rank, p->mesh.n_rank);
-    cutter c = {.p = p, .g = p->g, .m = &p->mesh, .rank = rank};
+    ll_cutter c = {.p = p, .g = p->g, .m = &p->mesh, .told = told, .rank = rank};
     c.arena = ll_arena_new();
     c.to = ll_graph_new(p->g->name);
-    c.versions = LL_NEW_ARRAY(c.arena, version *, p->g->n_value);
-    c.loans = LL_NEW_ARRAY(c.arena, loan, p->g->n_value);
+    c.versions = LL_NEW_ARRAY(c.arena, ll_held *, p->g->n_value);
+    c.loans = LL_NEW_ARRAY(c.arena, ll_loan, p->g->n_value);
     ll_err rc = cut_all(&c);
     ll_arena_free(c.arena);
     if (rc != LL_OK) {

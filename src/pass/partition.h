@@ -14,10 +14,20 @@ extern "C" {
 
 typedef struct ll_placement ll_placement;
 
+enum { LL_FLOPS_PER_BYTE = 50 }; /* arithmetic that takes as long as sending a byte */
+
+/* Are nodes made in pieces, so that there is work to do while ranks wait for each other: where it
+ * is worth while, nowhere, wherever it can be done (pass/parts.c)? */
+typedef enum ll_overlap { LL_OVERLAP_AUTO, LL_OVERLAP_NONE, LL_OVERLAP_ALL } ll_overlap;
+
+/* "auto" (NULL too), "none", "all". */
+ll_err ll_overlap_parse(const char *text, ll_overlap *out);
+
 typedef struct ll_place_opts {
     const ll_mesh *mesh;
     bool exact; /* every sum is made exact, whatever the mesh (pass/exact.c) */
     int zero;   /* over axis data: 1 moments, 2 and gradients, 3 and parameters are stored cut */
+    ll_overlap overlap;
     /* Inputs of equal names are stored as there; an axis that cuts nothing here, or has more ranks
      * than the batch samples, is left unused. May be NULL. */
     const ll_placement *like;
@@ -27,6 +37,7 @@ typedef struct ll_place_opts {
 struct ll_placement {
     ll_arena *arena;
     ll_mesh mesh;
+    ll_overlap overlap;
     ll_graph *g;     /* the whole graph, with nodes expanded where a cut needs that */
     ll_layout *made; /* [n_value] as a node leaves it; inputs: as stored */
     ll_layout *seen; /* [n_value] as later nodes find it: sums of gradients are made once, inputs
@@ -44,6 +55,9 @@ ll_err ll_place(const ll_graph *g, const ll_place_opts *opts, ll_placement **out
 void ll_placement_free(ll_placement *p);
 /* Pure. One rank's graph. */
 ll_err ll_partition(const ll_placement *p, int rank, ll_graph **out);
+struct ll_buf;
+/* And what was decided about pieces of nodes, a line each, with the numbers. */
+ll_err ll_partition_told(const ll_placement *p, int rank, struct ll_buf *told, ll_graph **out);
 
 /* How a node wants an operand: cut along the loops that its axes cut. */
 ll_layout ll_place_wanted(const ll_placement *p, int node, int operand, const ll_loops *l);

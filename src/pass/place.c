@@ -283,7 +283,7 @@ static ll_err choose(placer *c, int node, const ll_loops *l, int a)
         if (turn >= 0) return LL_OK;
     }
     if (bring_all(c, n, l, a, *chosen) == 0) return LL_OK; /* everything lies as it should */
-    double repeated = ll_node_flops(c->g, n) * share / FLOPS_PER_BYTE;
+    double repeated = ll_node_flops(c->g, n) * share / LL_FLOPS_PER_BYTE;
     if (bring_all(c, n, l, a, -1) + repeated < best) *chosen = -1;
     return LL_OK;
 }
@@ -505,6 +505,7 @@ ll_err ll_place(const ll_graph *g, const ll_place_opts *opts, ll_placement **out
     ll_placement *p = LL_NEW(a, ll_placement);
     p->arena = a;
     p->mesh = *opts->mesh;
+    p->overlap = opts->overlap;
     ll_err rc = place(p, g, opts);
     if (rc != LL_OK) {
         ll_placement_free(p);

@@ -120,7 +120,7 @@ static double price_detour(const placer *c, int node, const ll_loops *l, int axi
         int64_t all = there[a] >= 0 ? l->extent[there[a]] : 1, p = c->m->size[a];
         if (there[a] >= 0) flops *= (double)((all + p - 1) / p) / (double)all;
     }
-    return bytes + flops / FLOPS_PER_BYTE;
+    return bytes + flops / LL_FLOPS_PER_BYTE;
 }
 
 /* ---- the expansion ---- */
@@ -163,7 +163,7 @@ static ll_err price_graph(const placer *c, const ll_graph *whole, ll_layout *at,
         const ll_node *n = &g->nodes[i];
         *price += n->op->collective ? ll_collective_sent(c->m, n->op->name, n->attr,
                                                          &ll_value_of(g, n->in[0])->type)
-                                    : ll_node_flops(g, n) / FLOPS_PER_BYTE;
+                                    : ll_node_flops(g, n) / LL_FLOPS_PER_BYTE;
     }
     ll_graph_free(all);
     ll_graph_free(g);

@@ -7,8 +7,6 @@
 extern "C" {
 #endif
 
-enum { FLOPS_PER_BYTE = 50 }; /* arithmetic that takes as long as sending a byte */
-
 typedef struct placer {
     ll_placement *p;
     const ll_place_opts *o;

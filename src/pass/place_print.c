@@ -45,6 +45,7 @@ double ll_collective_sent(const ll_mesh *m, const char *op, const void *attr, co
         int64_t own = in->shape.d[h->dim];
         return own ? bytes / (double)own * halo_elements(m, h) : 0;
     }
+    if (!strcmp(op, "rotate")) return bytes;
     const ll_coll_attr *a = (const ll_coll_attr *)attr;
     double p = ll_mesh_group(m, (ll_axes)a->axes);
     if (!strcmp(op, "all_gather")) return bytes * (p - 1);
@@ -130,13 +131,17 @@ static void put_nodes(ll_buf *b, const ll_placement *p)
 static void put_collectives(ll_buf *b, const ll_placement *p)
 {
     ll_graph *all = NULL, *g = NULL;
-    ll_err rc = ll_partition(p, 0, &all);
+    ll_buf told = {.arena = b->arena};
+    ll_err rc = ll_partition_told(p, 0, &told, &all);
     if (rc == LL_OK) rc = ll_sweep(all, &g); /* as the program is made of it */
     ll_graph_free(all);
     if (rc != LL_OK) {
         ll_buf_printf(b, "  %s\n", ll_error_text());
         return;
     }
+    if (told.len) ll_buf_puts(b, "nodes in pieces, to have work while ranks wait, or not:\n");
+    if (told.len) ll_buf_puts(b, told.text);
+    ll_buf_puts(b, "collectives of rank 0, in order, and the bytes that it sends in each:\n");
     for (int i = 0; i < g->n_node; i++) {
         const ll_node *n = &g->nodes[i];
         if (!n->op->collective) continue;
@@ -161,7 +166,6 @@ char *ll_placement_print(const ll_placement *p, ll_arena *arena)
     put_inputs(&b, p);
     ll_buf_puts(&b, "nodes, the loops that are cut, and how results lie:\n");
     put_nodes(&b, p);
-    ll_buf_puts(&b, "collectives of rank 0, in order, and the bytes that it sends in each:\n");
     put_collectives(&b, p);
     return b.text;
 }

@@ -53,6 +53,7 @@ typedef struct ll_run_parallel {
     bool tune;            /* collectives are measured first, where no table is kept */
     const char *compress; /* "none" or a codec of gradients (comm/codec.h) */
     bool canonical;
+    const char *overlap;
     double timeout; /* s */
 } ll_run_parallel;
 

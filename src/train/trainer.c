@@ -100,7 +100,8 @@ static ll_err open_model(trainer *t)
                          .zero = (int)r->parallel.zero,
                          .exact = r->parallel.exact,
                          .compress = r->parallel.compress,
-                         .layouts = r->layouts};
+                         .layouts = r->layouts,
+                         .overlap = r->parallel.overlap};
     TRY(ll_session_open(t->g, &o, &t->s));
     TRY(ll_evaluator_open(r, t->data, t->s, &t->eval));
     TRY(ll_evaluator_plan(t->eval, r->train.eval_samples));

@@ -7,10 +7,13 @@
 typedef struct counted {
     double sent;    /* by all ranks */
     double halo;    /* of it, in halo exchanges */
+    double rotated; /* and in panels */
     int sums;       /* of rank 0, of so many elements (see count): reduce-scatters */
     int gathers;    /* and all-gathers of so many */
     double scalars; /* sent in collectives of one element */
 } counted;
+
+static ll_overlap overlap = LL_OVERLAP_NONE;
 
 static counted count(const ll_graph *g, const char *mesh, int zero, int64_t elements)
 {
@@ -18,7 +21,7 @@ static counted count(const ll_graph *g, const char *mesh, int zero, int64_t elem
     ll_placement *p;
     counted c = {0};
     no_error(ll_mesh_parse(mesh, &m));
-    no_error(ll_place(g, &(ll_place_opts){.mesh = &m, .zero = zero}, &p));
+    no_error(ll_place(g, &(ll_place_opts){.mesh = &m, .zero = zero, .overlap = overlap}, &p));
     for (int r = 0; r < m.n_rank; r++) {
         ll_graph *all, *part;
         no_error(ll_partition(p, r, &all));
@@ -31,6 +34,7 @@ static counted count(const ll_graph *g, const char *mesh, int zero, int64_t elem
             double bytes = ll_collective_sent(&m, n->op->name, n->attr, t);
             c.sent += bytes;
             if (!strcmp(n->op->name, "halo")) c.halo += bytes;
+            if (!strcmp(n->op->name, "rotate")) c.rotated += bytes;
             if (ll_numel(&t->shape) <= 1) c.scalars += bytes;
             int64_t made = ll_numel(&ll_value_of(part, n->out[0])->type.shape);
             c.sums +=
@@ -124,8 +128,9 @@ static void test_sequence(void **state)
         }
 }
 
-/* Spatial: a 3x3 window reads a row of each neighbour: of the image in the forward pass and for the
- * filter's gradient, of the result's gradient for the image's. */
+/* Spatial: a 3x3 window reads a row of each neighbour: of the image in the forward pass, which the
+ * filter's gradient reads again, and of the result's gradient for the image's. The same whether or
+ * not the interior is made apart. */
 static void test_halo(void **state)
 {
     (void)state;
@@ -133,19 +138,47 @@ static void test_halo(void **state)
     for (int p = 2; p <= 4; p++) {
         char mesh[32];
         snprintf(mesh, sizeof mesh, "height=%d", p);
-        counted c = count(g, mesh, 0, 0);
         double rows =
             2.0 * (p - 1) * IMAGES * ROW * 4; /* over every border, both ways, a channel */
-        expect("halo rows", c.halo, rows * (2 * C1 + 2 * C2 + C3), 0);
-        expect("height", c.sent, c.halo + 2.0 * (p - 1) * gradient_bytes(g), c.scalars);
+        for (int all = 0; all < 2; all++) {
+            overlap = all ? LL_OVERLAP_ALL : LL_OVERLAP_NONE;
+            counted c = count(g, mesh, 0, 0);
+            expect("halo rows", c.halo, rows * (C1 + C2 + C3), 0);
+            expect("height", c.sent, c.halo + 2.0 * (p - 1) * gradient_bytes(g), c.scalars);
+        }
+        overlap = LL_OVERLAP_NONE;
     }
     ll_graph_free(g);
+}
+
+/* Gathers in panels send what gathers send: SUMMA's on rows and cols, ZeRO 3's of parameters,
+ * those before column parallel products. */
+static void test_panels(void **state)
+{
+    (void)state;
+    static const char *const meshes[] = {"rows=2,cols=2", "rows=2,cols=3", "depth=3", "filter=4",
+                                         "channel=2,filter=2"};
+    ll_graph *g = mlp(), *h = gpt();
+    for (int k = 0; k < 7; k++) {
+        const char *mesh = k < 5 ? meshes[k] : k == 5 ? "data=3" : "tensor=4";
+        const ll_graph *x = k < 5 ? g : h;
+        overlap = LL_OVERLAP_NONE;
+        counted plain = count(x, mesh, k == 5 ? 3 : 0, 0);
+        overlap = LL_OVERLAP_ALL;
+        counted c = count(x, mesh, k == 5 ? 3 : 0, 0);
+        expect(mesh, c.sent, plain.sent, 0);
+        assert_true(plain.rotated == 0 && c.rotated > 0);
+    }
+    overlap = LL_OVERLAP_NONE;
+    ll_graph_free(g);
+    ll_graph_free(h);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_data), cmocka_unit_test(test_zero3), cmocka_unit_test(test_tensor),
-        cmocka_unit_test(test_sequence), cmocka_unit_test(test_halo)};
+        cmocka_unit_test(test_data),   cmocka_unit_test(test_zero3),
+        cmocka_unit_test(test_tensor), cmocka_unit_test(test_sequence),
+        cmocka_unit_test(test_halo),   cmocka_unit_test(test_panels)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -93,13 +93,29 @@ static made lenet(void)
     return model("lenet5", 6, "adam", 10, 0, NULL);
 }
 
-static void hold_against_serial(const made *whole, lockstep *serial, const char *mesh, int zero)
+/* How many nodes rank 0 has: with pieces there are more. */
+static int nodes_of(const made *whole, const ll_place_opts *o)
+{
+    ll_placement *p;
+    ll_graph *g;
+    no_error(ll_place(whole->g, o, &p));
+    no_error(ll_partition(p, 0, &g));
+    int n = g->n_node;
+    ll_graph_free(g);
+    ll_placement_free(p);
+    return n;
+}
+
+static void hold_against_serial(const made *whole, lockstep *serial, const char *mesh, int zero,
+                                ll_overlap overlap)
 {
     ll_arena *arena = ll_arena_new();
     ll_mesh m;
     ll_placement *p;
     no_error(ll_mesh_parse(mesh, &m));
-    ll_err rc = ll_place(whole->g, &(ll_place_opts){.mesh = &m, .zero = zero}, &p);
+    ll_place_opts opts = {.mesh = &m, .zero = zero, .overlap = overlap}, all = opts;
+    all.overlap = LL_OVERLAP_ALL;
+    ll_err rc = ll_place(whole->g, &opts, &p);
     if (rc != LL_OK)
         fail_msg("%s on %s: %s\n%s", whole->g->name, mesh, ll_error_text(), ll_error_frames());
     lockstep parts = {.m = &m, .arena = arena};
@@ -131,10 +147,12 @@ static void hold_against_serial(const made *whole, lockstep *serial, const char 
         }
         ll_graph_free(parts.g[r]);
     }
-    print_message("%-8s %-28s zero %d  worst %.1e  %.0f kB sent\n", whole->g->name, mesh, zero,
-                  worst, parts.sent / 1e3);
+    print_message("%-8s %-28s zero %d  worst %.1e  %.0f kB sent%s\n", whole->g->name, mesh, zero,
+                  worst, parts.sent / 1e3, overlap == LL_OVERLAP_ALL ? ", in pieces" : "");
     ll_placement_free(p);
     ll_arena_free(arena);
+    if (overlap != LL_OVERLAP_ALL && nodes_of(whole, &opts) != nodes_of(whole, &all))
+        hold_against_serial(whole, serial, mesh, zero, LL_OVERLAP_ALL);
 }
 
 static void walk(made m, const char *const *meshes)
@@ -151,7 +169,7 @@ static void walk(made m, const char *const *meshes)
         int zero = 0;
         char mesh[LL_MESH_TEXT];
         sscanf(*meshes, "%159s %d", mesh, &zero);
-        hold_against_serial(&m, &serial, mesh, zero);
+        hold_against_serial(&m, &serial, mesh, zero, LL_OVERLAP_NONE);
     }
     ll_graph_free(serial.g[0]);
     ll_placement_free(alone);

@@ -1,0 +1,486 @@
+/* parts.c: one rank's part of a node, and its pieces.
+ *
+ * A cut loop makes a part of a node: the op's split says which range of each operand it reads, and
+ * with which attributes. Two kinds of parts are made in pieces, so that there is work to do while
+ * ranks wait for each other:
+ *
+ * 1. A window reads rows of the neighbours at its borders alone. The rows of the result that need
+ *    none of them (the interior) are made first, of this rank's own rows; the border rows when
+ *    strips of the neighbours' rows have come; pieces are joined, or added where the loop is
+ * summed.
+ *
+ *       9 rows on 3 ranks, 3 taps, rank 1:  border 3 | interior 4 | border 5
+ *                                  it reads      2 3 4    3 4 5        4 5 6
+ *
+ * 2. A product wants an operand gathered along a loop that it does not cut otherwise. Its parts
+ *    travel around the ring of ranks, and each is multiplied when it is there (SUMMA's panels);
+ *    products add up where the loop is summed, and are joined where it is free. The same bytes are
+ *    sent, and two parts are held instead of all.
+ *
+ * Which of both is worth while is weighed in multiplications: what there is to hide, against the
+ * copies that pieces cost. All ranks make the same nodes in the same order, empty ones too: who
+ * decides by its own sizes would leave out a collective that others wait in. */
+#include "pass/partition_int.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+enum {
+    MESSAGE_FLOPS = 1000000, /* arithmetic that takes as long as a message's way */
+    COPY_FLOPS = 6           /* and as copying a byte */
+};
+
+ll_err ll_overlap_parse(const char *text, ll_overlap *out)
+{
+    static const char *const names[] = {"auto", "none", "all"};
+    for (int i = LL_OVERLAP_AUTO; i <= LL_OVERLAP_ALL; i++) {
+        *out = (ll_overlap)i;
+        if (!strcmp(text ? text : names[0], names[i])) return LL_OK;
+    }
+    FAIL(LL_E_ARG, "overlap is '%s', want auto, none or all", text);
+}
+
+/* ---- sizes, of a rank on average ---- */
+
+static ll_axes cut_by(const ll_cutter *c, const ll_job *j, int loop)
+{
+    ll_axes axes = 0;
+    for (int a = 0; loop >= 0 && a < c->m->n; a++)
+        if (j->cuts[a] == loop) axes |= (ll_axes)(1u << a);
+    return axes;
+}
+
+static int dim_on(const int8_t map[LL_MAX_DIMS], int loop)
+{
+    for (int d = 0; d < LL_MAX_DIMS; d++)
+        if (map[d] == loop) return d;
+    return -1;
+}
+
+static double held_bytes(const ll_cutter *c, const ll_job *j, const ll_type *t,
+                         const int8_t map[LL_MAX_DIMS])
+{
+    double n = (double)ll_numel(&t->shape) * (double)ll_dtype_bytes(t->dtype);
+    for (int d = 0; d < t->shape.n; d++) n /= ll_mesh_group(c->m, cut_by(c, j, map[d]));
+    return n;
+}
+
+static double result_bytes(const ll_cutter *c, const ll_job *j)
+{
+    double sum = 0;
+    for (int o = 0; o < j->n->n_out; o++)
+        sum += held_bytes(c, j, &ll_value_of(c->g, j->n->out[o])->type, j->l->out[o]);
+    return sum;
+}
+
+static double flops_of(const ll_cutter *c, const ll_job *j)
+{
+    double n = ll_node_flops(c->g, j->n);
+    for (int a = 0; a < c->m->n; a++)
+        if (j->cuts[a] >= 0) n /= c->m->size[a];
+    return n;
+}
+
+/* hidden: of what ranks wait for, in flops; lost: what pieces cost more. */
+static bool pays(ll_cutter *c, const ll_job *j, const char *what, double hidden, double lost)
+{
+    char a[LL_NUMBER_TEXT], b[LL_NUMBER_TEXT];
+    bool yes = hidden > lost || (hidden > 0 && c->p->overlap == LL_OVERLAP_ALL);
+    if (c->told)
+        ll_buf_printf(c->told, "  %-36s %s %s: hides %sFLOP, costs %sFLOP\n", j->n->name,
+                      yes ? "in" : "not in", what, ll_text_count(hidden, a),
+                      ll_text_count(lost, b));
+    return yes;
+}
+
+static double least(double a, double b)
+{
+    return a < b ? a : b;
+}
+
+/* ---- parts and pieces ---- */
+
+/* Range r of a loop: what it reads of each operand, and its attributes, a copy. */
+static ll_err part_of(ll_cutter *c, const ll_job *j, int loop, ll_range r, const void *attr,
+                      ll_part *x)
+{
+    *x = (ll_part){.attr = ll_arena_copy(c->arena, attr, j->n->op->attr_size)};
+    for (int i = 0; i < j->n->n_in; i++) x->in[i] = r;
+    return j->n->op->split ? j->n->op->split(attr, j->l, loop, r, j->in, x) : LL_OK;
+}
+
+static ll_range share_of(int64_t n, int size, int k)
+{
+    ll_range r;
+    ll_share(n, size, k, &r.from, &r.to);
+    return r;
+}
+
+static bool within(ll_range r, ll_range own)
+{
+    return r.from >= r.to || (r.from >= own.from && r.to <= own.to);
+}
+
+static ll_err slice(ll_cutter *c, ll_val x, int dim, ll_range r, ll_val *out)
+{
+    ll_range_attr a = {dim, r.from, r.to};
+    return ll_cut_emit(c, "slice", &a, x, out);
+}
+
+/* Joins the results of pieces, or adds them up. */
+static ll_err join(ll_cutter *c, const ll_job *j, int loop, ll_val (*piece)[LL_MAX_OUT], int n,
+                   ll_val *out)
+{
+    for (int o = 0; o < j->n->n_out; o++) {
+        int d = dim_on(j->l->out[o], loop);
+        ll_val all[LL_MAX_IN];
+        for (int k = 0; k < n; k++) all[k] = piece[k][o];
+        out[o] = all[0];
+        if (d >= 0) out[o] = ll_concat(c->to, all, n, d);
+        for (int k = 1; k < n && d < 0; k++)
+            out[o] = j->l->combine[loop] == LL_MAX ? ll_max(c->to, out[o], all[k])
+                                                   : ll_add(c->to, out[o], all[k]);
+    }
+    return ll_graph_check(c->to);
+}
+
+/* ---- ranges that members of a group read ---- */
+
+static ll_taken *taken_as(const ll_cutter *c, ll_val x, const ll_halo_attr *what)
+{
+    ll_taken *t = c->taken;
+    while (t && (t->from.id != x.id || memcmp(&t->what, what, sizeof *what))) t = t->next;
+    return t;
+}
+
+/* Of x, which lies cut along a dimension, the ranges that each member is to have: a slice, or an
+ * exchange where some member owns too little. */
+static ll_err take(ll_cutter *c, ll_val x, const ll_halo_attr *what, ll_val *out)
+{
+    ll_taken *t = taken_as(c, x, what);
+    if (t) {
+        *out = t->value;
+        return LL_OK;
+    }
+    int size = ll_mesh_group(c->m, (ll_axes)what->axes);
+    bool enough = true, same = true;
+    ll_range mine = {0, 0};
+    for (int k = 0; k < size; k++) {
+        ll_range own = share_of(what->extent, size, k);
+        ll_range r = {what->need[2 * k], what->need[2 * k + 1]};
+        enough &= within(r, own);
+        same &= r.from == own.from && r.to == own.to;
+        if (k == what->me && r.from < r.to) mine = (ll_range){r.from - own.from, r.to - own.from};
+    }
+    ll_halo_attr h = *what;
+    h.serial = c->serial + 1;
+    *out = x;
+    if (!enough) {
+        c->serial++;
+        TRY(ll_cut_emit(c, "halo", &h, x, out));
+    } else if (!same) {
+        TRY(slice(c, x, (int)what->dim, mine, out));
+    }
+    t = LL_NEW(c->arena, ll_taken);
+    *t = (ll_taken){*what, x, *out, c->taken};
+    c->taken = t;
+    return LL_OK;
+}
+
+/* ---- windows ---- */
+
+enum { BEFORE, INNER, AFTER, ALL, PIECES }; /* of a member's part of a loop */
+
+typedef struct window {
+    int loop, size, me;
+    ll_axes axes;
+    const void *attr;
+    ll_range (*r)[PIECES]; /* [size] */
+} window;
+
+/* Does a row of the loop read, of every operand, only what member k owns? */
+static ll_err is_inner(ll_cutter *c, const ll_job *j, const window *w, int k, int64_t row,
+                       bool *yes)
+{
+    ll_part p;
+    TRY(part_of(c, j, w->loop, (ll_range){row, row + 1}, w->attr, &p));
+    *yes = true;
+    for (int i = 0; i < j->n->n_in; i++) {
+        int d = dim_on(j->l->in[i], w->loop);
+        if (d >= 0 && !within(p.in[i], share_of(j->in[i].shape.d[d], w->size, k))) *yes = false;
+    }
+    return LL_OK;
+}
+
+static ll_err open_window(ll_cutter *c, const ll_job *j, int loop, const void *attr, window *w)
+{
+    *w = (window){.loop = loop, .axes = cut_by(c, j, loop), .attr = attr};
+    w->size = ll_mesh_group(c->m, w->axes);
+    w->me = ll_mesh_member(c->m, w->axes, c->rank);
+    CHECK(w->size <= LL_HALO_MAX, LL_E_SHARD, "%s: a window cut by %d ranks, at most %d can be",
+          j->n->name, w->size, LL_HALO_MAX);
+    w->r = (ll_range(*)[PIECES])ll_arena_alloc(c->arena, sizeof *w->r * (size_t)w->size);
+    for (int k = 0; k < w->size; k++) {
+        ll_range all = share_of(j->l->extent[loop], w->size, k);
+        int64_t a = all.from, b = all.to;
+        bool yes = false;
+        for (; a < b; a++) {
+            TRY(is_inner(c, j, w, k, a, &yes));
+            if (yes) break;
+        }
+        for (; b > a; b--) {
+            TRY(is_inner(c, j, w, k, b - 1, &yes));
+            if (yes) break;
+        }
+        w->r[k][BEFORE] = (ll_range){all.from, a};
+        w->r[k][INNER] = (ll_range){a, b};
+        w->r[k][AFTER] = (ll_range){b, all.to};
+        w->r[k][ALL] = all;
+    }
+    return LL_OK;
+}
+
+/* What a piece of every member's part reads of operand i. */
+static ll_err reads(ll_cutter *c, const ll_job *j, const window *w, int i, int piece,
+                    ll_halo_attr *what)
+{
+    int d = dim_on(j->l->in[i], w->loop);
+    *what = (ll_halo_attr){.axes = w->axes, .dim = d, .extent = j->in[i].shape.d[d], .me = w->me};
+    for (int k = 0; k < w->size; k++) {
+        ll_part p;
+        TRY(part_of(c, j, w->loop, w->r[k][piece], w->attr, &p));
+        what->need[2 * k] = p.in[i].from;
+        what->need[2 * k + 1] = p.in[i].to;
+    }
+    return LL_OK;
+}
+
+/* Rows that members read and do not own, all together. */
+static double missing(const window *w, const ll_halo_attr *what)
+{
+    double n = 0;
+    for (int k = 0; k < w->size; k++) {
+        ll_range own = share_of(what->extent, w->size, k);
+        int64_t from = what->need[2 * k], to = what->need[2 * k + 1];
+        int64_t lo = from > own.from ? from : own.from, hi = to < own.to ? to : own.to;
+        n += (double)(to - from - (hi > lo ? hi - lo : 0));
+    }
+    return n;
+}
+
+/* Is it all there from an earlier node: whole parts (-> *whole), or their borders (-> *strips)? */
+static ll_err look_back(ll_cutter *c, const ll_job *j, const window *w, const ll_val *x,
+                        bool *whole, bool *strips)
+{
+    *whole = *strips = true;
+    for (int i = 0; i < j->n->n_in; i++) {
+        ll_halo_attr what;
+        if (dim_on(j->l->in[i], w->loop) < 0) continue;
+        TRY(reads(c, j, w, i, ALL, &what));
+        if (missing(w, &what) == 0) continue;
+        *whole &= taken_as(c, x[i], &what) != NULL;
+        for (int t = BEFORE; t <= AFTER; t += AFTER - BEFORE) {
+            TRY(reads(c, j, w, i, t, &what));
+            *strips &= missing(w, &what) == 0 || taken_as(c, x[i], &what);
+        }
+    }
+    return LL_OK;
+}
+
+/* Shall the interior be made apart from the borders? */
+static ll_err goes_apart(ll_cutter *c, const ll_job *j, const window *w, const ll_val *x, bool *yes)
+{
+    double moved = 0, copied = 0, inner = 0, lost;
+    bool whole, strips;
+    *yes = false;
+    if (!j->apart) return LL_OK;
+    for (int i = 0; i < j->n->n_in; i++) {
+        ll_halo_attr what;
+        if (dim_on(j->l->in[i], w->loop) < 0) continue;
+        TRY(reads(c, j, w, i, ALL, &what));
+        double bytes = held_bytes(c, j, &j->in[i], j->l->in[i]), rows = missing(w, &what);
+        moved += what.extent ? bytes * rows / (double)what.extent : 0;
+        copied += rows > 0 ? -2 * bytes : bytes; /* an exchange packs and unpacks its operand */
+    }
+    if (moved == 0) return LL_OK;
+    TRY(look_back(c, j, w, x, &whole, &strips));
+    *yes = strips;
+    if (whole || strips) return LL_OK;
+    for (int k = 0; k < w->size; k++) inner += (double)(w->r[k][INNER].to - w->r[k][INNER].from);
+    inner /= (double)j->l->extent[w->loop];
+    if (j->l->combine[w->loop] == LL_FREE) copied += result_bytes(c, j);
+    lost = flops_of(c, j) * (1 - inner) / 4; /* thin pieces are made less well */
+    if (copied > 0) lost += COPY_FLOPS * copied;
+    char text[96];
+    snprintf(text, sizeof text, "pieces, %.0f %% of %c inside", 100 * inner, j->l->letter[w->loop]);
+    *yes = pays(c, j, text,
+                least(MESSAGE_FLOPS + LL_FLOPS_PER_BYTE * moved, inner * flops_of(c, j)), lost);
+    return LL_OK;
+}
+
+static ll_err make(ll_cutter *c, const ll_job *j, int loop, void *attr, const ll_val *x,
+                   ll_val *out);
+
+/* The operands of a piece, and its attributes. */
+static ll_err take_piece(ll_cutter *c, const ll_job *j, const window *w, int piece, const ll_val *x,
+                         ll_val *y, void **attr)
+{
+    ll_part p;
+    memcpy(y, x, sizeof *x * (size_t)j->n->n_in);
+    for (int i = 0; i < j->n->n_in; i++) {
+        ll_halo_attr what;
+        if (dim_on(j->l->in[i], w->loop) < 0) continue;
+        TRY(reads(c, j, w, i, piece, &what));
+        TRY(take(c, x[i], &what, &y[i]));
+    }
+    TRY(part_of(c, j, w->loop, w->r[w->me][piece], w->attr, &p));
+    *attr = p.attr;
+    return LL_OK;
+}
+
+/* Strips are asked for first, and the interior made while they come. */
+static ll_err make_apart(ll_cutter *c, const ll_job *j, const window *w, const ll_val *x,
+                         ll_val *out)
+{
+    static const int order[] = {BEFORE, AFTER, INNER}, made[] = {INNER, BEFORE, AFTER};
+    ll_val y[ALL][LL_MAX_IN], piece[ALL][LL_MAX_OUT];
+    void *attr[ALL];
+    ll_job border = *j;
+    border.apart = false;
+    for (int t = 0; t < ALL; t++)
+        TRY(take_piece(c, j, w, order[t], x, y[order[t]], &attr[order[t]]));
+    for (int t = 0; t < ALL; t++) {
+        int k = made[t];
+        TRY(make(c, k == INNER ? j : &border, w->loop + 1, attr[k], y[k], piece[k]));
+    }
+    return join(c, j, w->loop, piece, ALL, out);
+}
+
+/* Cuts loops from this one on, and makes the node. */
+static ll_err make(ll_cutter *c, const ll_job *j, int loop, void *attr, const ll_val *x,
+                   ll_val *out)
+{
+    ll_val y[LL_MAX_IN];
+    memcpy(y, x, sizeof *x * (size_t)j->n->n_in);
+    for (; loop < j->l->n; loop++) {
+        ll_axes axes = cut_by(c, j, loop);
+        if (!axes || !j->n->op->split) continue;
+        if (j->l->window[loop]) {
+            window w;
+            bool apart;
+            TRY(open_window(c, j, loop, attr, &w));
+            TRY(goes_apart(c, j, &w, y, &apart));
+            if (apart) return make_apart(c, j, &w, y, out);
+            TRY(take_piece(c, j, &w, ALL, y, y, &attr));
+        } else {
+            ll_part p;
+            TRY(part_of(c, j, loop, ll_cut_range(c, axes, j->l->extent[loop]), attr, &p));
+            attr = p.attr;
+        }
+    }
+    return ll_emit_all(c->to, j->n->op, attr, y, j->n->n_in, out);
+}
+
+ll_err ll_make_node(ll_cutter *c, const ll_job *j, void *attr, const ll_val *x, ll_val *out)
+{
+    return make(c, j, 0, attr, x, out);
+}
+
+/* ---- panels ---- */
+
+bool ll_panels_pay(ll_cutter *c, const ll_job *j, const ll_panels *p)
+{
+    int size = c->m->size[p->axis];
+    bool joined = j->l->combine[p->loop] == LL_FREE;
+    double share = 1 - 1.0 / size,
+           whole = held_bytes(c, j, &j->in[p->operand], j->l->in[p->operand]);
+    double copied = result_bytes(c, j) * (joined ? 1 : 1.5 * (size - 1));
+    for (int i = 0; i < j->n->n_in; i++)
+        if (i != p->operand && dim_on(j->l->in[i], p->loop) >= 0)
+            copied += held_bytes(c, j, &j->in[i], j->l->in[i]);
+    if (p->keep && !p->there) copied += whole;
+    double hidden =
+        least(MESSAGE_FLOPS + LL_FLOPS_PER_BYTE * whole * share, flops_of(c, j) * share);
+    if (p->there) hidden = COPY_FLOPS * whole; /* they need not be joined */
+    char text[96];
+    snprintf(text, sizeof text, "%d panels of operand %d over %s%s, %c %s", size, p->operand,
+             c->m->name[p->axis], p->there ? " that are there" : "", j->l->letter[p->loop],
+             joined ? "joined" : "summed");
+    return pays(c, j, text, hidden, COPY_FLOPS * copied);
+}
+
+static ll_err rotate(ll_cutter *c, const ll_panels *p, int64_t extent, int step, ll_val x,
+                     ll_val *out)
+{
+    int size = c->m->size[p->axis], me = ll_mesh_coord(c->m, p->axis, c->rank);
+    ll_range r = share_of(extent, size, (me - step - 1 + size) % size);
+    ll_coll_attr a = {.axes = 1 << p->axis,
+                      .dim = p->dim,
+                      .extent = extent,
+                      .step = step,
+                      .from = r.from,
+                      .to = r.to,
+                      .serial = ++c->serial};
+    return ll_cut_emit(c, "rotate", &a, x, out);
+}
+
+/* The node's part of panel k: others that walk the loop are sliced. */
+static ll_err make_panel(ll_cutter *c, const ll_job *j, const ll_panels *p, int k, const void *attr,
+                         const ll_val *x, ll_val panel, ll_val *out)
+{
+    ll_range r = share_of(j->l->extent[p->loop], c->m->size[p->axis], k);
+    ll_val y[LL_MAX_IN];
+    ll_part part;
+    for (int i = 0; i < j->n->n_in; i++) {
+        int d = dim_on(j->l->in[i], p->loop);
+        y[i] = i == p->operand ? panel : x[i];
+        if (i != p->operand && d >= 0) TRY(slice(c, x[i], d, r, &y[i]));
+    }
+    TRY(part_of(c, j, p->loop, r, attr, &part));
+    return make(c, j, 0, part.attr, y, out);
+}
+
+/* Panels of what is stored cut go like other loans (partition.c). */
+static void keep_lent(ll_cutter *c, const ll_type *t, ll_paneled *p, bool came)
+{
+    double bytes = (double)ll_numel(&t->shape) * (double)ll_dtype_bytes(t->dtype);
+    if (came) c->lent += bytes;
+    p->until = c->lent + bytes;
+}
+
+ll_err ll_make_panels(ll_cutter *c, const ll_job *j, const ll_panels *p, void *attr,
+                      const ll_val *x, ll_val *out)
+{
+    int size = c->m->size[p->axis], me = ll_mesh_coord(c->m, p->axis, c->rank);
+    bool joined = j->l->combine[p->loop] == LL_FREE;
+    ll_val piece[LL_MAX_IN][LL_MAX_OUT], sum[2][LL_MAX_OUT];
+    ll_paneled *kept = LL_NEW(c->arena, ll_paneled);
+    *kept =
+        (ll_paneled){j->n->in[p->operand].id, size, p->dim, p->whole, {{0}}, INFINITY, c->paneled};
+    ll_val panel = x[p->operand];
+    for (int s = 0; s < size; s++) {
+        int k = (me - s + size) % size;
+        ll_val next = panel, *made = joined ? piece[k] : sum[s > 0];
+        if (p->there) panel = p->there->panel[k];
+        kept->panel[k] = panel;
+        /* on its way before the product that runs meanwhile */
+        if (s + 1 < size && !p->there) TRY(rotate(c, p, j->l->extent[p->loop], s, panel, &next));
+        TRY(make_panel(c, j, p, k, attr, x, panel, made));
+        if (!joined && s) TRY(join(c, j, p->loop, sum, 2, sum[0]));
+        panel = next;
+    }
+    if (p->keep && !p->there) c->paneled = kept;
+    if (p->lent) keep_lent(c, &j->in[p->operand], p->there ? p->there : kept, !p->there);
+    if (joined) return join(c, j, p->loop, piece, size, out);
+    memcpy(out, sum[0], sizeof *out * (size_t)j->n->n_out);
+    return LL_OK;
+}
+
+ll_paneled *ll_find_panels(const ll_cutter *c, ll_val v, const ll_layout *l)
+{
+    ll_paneled *p = c->paneled;
+    while (p && (p->value != v.id || !ll_layout_equal(&p->whole, l) || c->lent > p->until))
+        p = p->next;
+    return p;
+}
