@@ -458,11 +458,22 @@ ll_err ll_exec_open(const ll_program *p, const ll_exec_opts *opts, ll_exec **out
     return LL_OK;
 }
 
+/* Whether nothing is under way any more: where messages may still come, the memory that they come
+ * to must stay. An error on whose account this is closed remains the one to tell. */
+static bool settle(ll_exec *e)
+{
+    char message[1024];
+    ll_err code = ll_error_code();
+    snprintf(message, sizeof message, "%s", ll_error_message());
+    if (ll_comm_drain(e->comm) == LL_OK) return true;
+    if (code != LL_OK) code = ll_raise(code, __FILE__, __LINE__, __func__, "%s", message);
+    return false;
+}
+
 void ll_exec_close(ll_exec *e)
 {
     if (!e) return;
-    /* Where messages may still come, the memory that they come to stays. */
-    bool quiet = !e->n_flying || ll_comm_drain(e->comm) == LL_OK;
+    bool quiet = !e->n_flying || settle(e);
     for (int k = 0; k < e->n_joint; k++) ll_buckets_close(e->joints[k].buckets);
     if (e->room) ll_comm_hold(e->comm, -(int64_t)e->room_bytes);
     free(e->room);

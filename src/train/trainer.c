@@ -330,6 +330,7 @@ static ll_err record(trainer *t, const ll_train_step *s)
     TRY(ll_metrics_end(t->metrics));
     ll_metrics_begin(t->timing, s->step);
     ll_metrics_num(t->timing, "step_ms", 1e3 * s->seconds);
+    if (t->comm) ll_metrics_num(t->timing, "waited_ms", 1e3 * s->waited);
     ll_metrics_num(t->timing, "samples_per_s", s->samples_per_s);
     if (s->dense_bytes) {
         ll_metrics_int(t->timing, "gradient_bytes", s->gradient_bytes);
@@ -363,6 +364,7 @@ static ll_err take_step(trainer *t, int64_t step)
     double start = now(), lr = ll_lr_at(&t->r->train.schedule, t->r->train.batch, t->steps, step);
     TRY(feed(t));
     if (t->tracer) ll_tracer_note(t->tracer, "data", -1, start);
+    double waited = ll_exec_waited(ll_session_exec(t->s));
     TRY(run_session(t, lr));
     if (t->tracer) ll_tracer_note(t->tracer, "step", step + 1, start);
     double seconds = now() - start, batch = (double)t->r->train.batch;
@@ -380,7 +382,8 @@ static ll_err take_step(trainer *t, int64_t step)
                        info->kind == LL_TOKENS ? batch * (double)info->seq / seconds : 0,
                        1e-9 * t->flops / seconds,
                        0,
-                       0};
+                       0,
+                       ll_exec_waited(ll_session_exec(t->s)) - waited};
     ll_exec_compressed(ll_session_exec(t->s), &s.gradient_bytes, &s.dense_bytes);
     t->report->gradient_bytes = s.gradient_bytes;
     t->report->dense_bytes = s.dense_bytes;

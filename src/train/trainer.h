@@ -29,6 +29,7 @@ typedef struct ll_train_step {
     double samples_per_s, tokens_per_s, gflops; /* tokens_per_s 0 for images */
     int64_t gradient_bytes, dense_bytes; /* sent by rank 0 of compressed gradients, and those that
                                           * f32 takes; 0: none are compressed */
+    double waited; /* of seconds, those that rank 0 spent waiting for collectives */
 } ll_train_step;
 
 typedef struct ll_watch {

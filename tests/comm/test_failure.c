@@ -6,6 +6,7 @@
  * accepted there in place of ours; nowhere else. */
 #include "cli/launch.h"
 #include "comm/watch_int.h"
+#include "exec/parts.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -114,12 +115,53 @@ static ll_err agrees(ll_comm *c)
     return ll_comm_agree(c, ll_comm_rank(c) == 2 ? fails(c) : LL_OK);
 }
 
+/* Training steps. In the second, rank 2 fails, or loops, when it has started what the others wait
+ * for: sums and gathers are under way. */
+static ll_err step(ll_comm *c, bool fails)
+{
+    const ll_size small[] = {
+        {"layers", 2, ""}, {"width", 16, ""}, {"heads", 2, ""}, {"seq", 8, ""}, {"vocab", 29, ""}};
+    ll_graph *g = part_model("gpt", 4, "adamw", 0, small, 5);
+    part x;
+    TRY(part_open(c, g, &(part_opts){.mesh = "data=4", .zero = 2, .n_micro = 1, .threads = 1}, &x));
+    part_feed(&x, 1, 29);
+    ll_err rc = part_step(&x);
+    if (ll_comm_rank(c) == 2) {
+        if (rc == LL_OK) rc = ll_exec_run(x.e, LL_MICRO, x.step);
+        ll_comm_doing(c, "update of h1");
+        for (volatile unsigned n = 0; rc == LL_OK && !fails; n++) continue;
+        if (rc == LL_OK) rc = ll_raise(LL_E_IO, __FILE__, __LINE__, __func__, "shard 7 is gone");
+    } else if (rc == LL_OK)
+        rc = part_step(&x);
+    part_close(&x);
+    ll_graph_free(g);
+    return rc;
+}
+
+static ll_err fails_in_step(ll_comm *c)
+{
+    return step(c, true);
+}
+
+static ll_err loops_in_step(ll_comm *c)
+{
+    return step(c, false);
+}
+
 static const struct {
     const char *name;
     ll_err (*act)(ll_comm *c);
-} cases[] = {{"loops", loops},         {"hub_loops", hub_loops}, {"stops", stops},
-             {"hub_stops", hub_stops}, {"dies", dies},           {"exits", exits},
-             {"disagrees", disagrees}, {"fails", fails},         {"agrees", agrees}};
+} cases[] = {{"loops", loops},
+             {"hub_loops", hub_loops},
+             {"stops", stops},
+             {"hub_stops", hub_stops},
+             {"dies", dies},
+             {"exits", exits},
+             {"disagrees", disagrees},
+             {"fails", fails},
+             {"agrees", agrees},
+             {"fails_in_step", fails_in_step},
+             {"loops_in_step", loops_in_step}};
 
 /* As a command of the program does it. */
 static int rank_main(int argc, char **argv)
@@ -295,6 +337,17 @@ static void failure_of_one_rank_ends_all(void **state)
     assert_once(&e, "loopline fails: rank 2: file or data error: shard-2.bin: magic is 0");
 }
 
+static void failure_in_a_step_is_named(void **state)
+{
+    (void)state;
+    ended e;
+    run("fails_in_step", timeout_s + grace_s + start_s, &e);
+    assert_has(&e, "rank 2: file or data error: shard 7 is gone");
+    run("loops_in_step", timeout_s + grace_s + start_s, &e);
+    assert_has(&e, "rank 2 is in update of h1");
+    assert_has(&e, "ranks 0, 1, 3 wait in ");
+}
+
 static void agreed_failure_is_told_once(void **state)
 {
     (void)state;
@@ -315,6 +368,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(rank_that_exits_is_named),
         cmocka_unit_test(mismatch_is_named),
         cmocka_unit_test(failure_of_one_rank_ends_all),
+        cmocka_unit_test(failure_in_a_step_is_named),
         cmocka_unit_test(agreed_failure_is_told_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

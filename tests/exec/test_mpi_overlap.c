@@ -82,7 +82,7 @@ static void hold(const char *name, const char *mesh, int zero, int n_micro, doub
 static void test_bits(void **state)
 {
     (void)state;
-    char data[16], tensor[16], height[16];
+    char data[32], tensor[32], height[32];
     int n = ll_comm_size(comm);
     snprintf(data, sizeof data, "data=%d", n);
     snprintf(tensor, sizeof tensor, "tensor=%d", n);
@@ -106,7 +106,7 @@ static void test_bits(void **state)
 static void test_stops(void **state)
 {
     (void)state;
-    char data[16];
+    char data[32];
     snprintf(data, sizeof data, "data=%d", ll_comm_size(comm));
     ll_graph *g = part_model("gpt", 12, "momentum", 0, small, 5);
     part x, y;
