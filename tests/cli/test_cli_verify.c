@@ -50,6 +50,22 @@ static void fails(void **state)
     outcome_free(&o);
 }
 
+static void exact(void **state)
+{
+    write_text(tmpdir_path(state, "p.yaml"), picture);
+    json_t *j = prints_json(*state, "verify p.yaml --exact --json");
+    assert_true(json_is_true(json_object_get(j, "ok")));
+    assert_int_equal((int)json_num(j, "differing"), 0);
+    assert_true(json_num(j, "max_rel_diff") == 0);
+    json_decref(j);
+    refuses(*state, 1, "verify p.yaml --exact --tolerance 1e-3", "may differ in no bit");
+    refuses(*state, 1, "verify p.yaml --exact -s train.precision=bf16", "parallel.exact is for");
+    refuses(*state, 1, "train p.yaml --exact -s parallel.compress=bf16", "parallel.exact keeps");
+    outcome o = succeeds(*state, "inspect p.yaml -s parallel.exact=true --graph");
+    assert_non_null(strstr(o.out, "= ungrid("));
+    outcome_free(&o);
+}
+
 static void refused(void **state)
 {
     write_text(tmpdir_path(state, "p.yaml"), picture);
@@ -97,6 +113,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(passes, tmpdir_setup, tmpdir_teardown),
         cmocka_unit_test_setup_teardown(fails, tmpdir_setup, tmpdir_teardown),
+        cmocka_unit_test_setup_teardown(exact, tmpdir_setup, tmpdir_teardown),
         cmocka_unit_test_setup_teardown(refused, tmpdir_setup, tmpdir_teardown),
         cmocka_unit_test_setup_teardown(inspects, tmpdir_setup, tmpdir_teardown)};
     return cmocka_run_group_tests(tests, NULL, NULL);
