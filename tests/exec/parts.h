@@ -17,6 +17,7 @@ typedef struct part_opts {
     const char *mesh;
     int zero, n_micro, threads;
     bool blocking, poison;
+    ll_overlap overlap;
 } part_opts;
 
 static ll_err part_open(ll_comm *c, const ll_graph *g, const part_opts *o, part *out)
@@ -27,7 +28,7 @@ static ll_err part_open(ll_comm *c, const ll_graph *g, const part_opts *o, part 
     *out = (part){0};
     TRY(ll_mesh_parse(o->mesh, &m));
     TRY(ll_team_open(c, &m, &out->team));
-    TRY(ll_place(g, &(ll_place_opts){.mesh = &m, .zero = o->zero}, &place));
+    TRY(ll_place(g, &(ll_place_opts){.mesh = &m, .zero = o->zero, .overlap = o->overlap}, &place));
     TRY(ll_partition(place, ll_comm_rank(c), &mine));
     ll_lower_opts how = {.machine = "cpu", .threads = o->threads, .n_micro = o->n_micro};
     how.blocking = o->blocking;

@@ -47,6 +47,8 @@ static void same_bits(const part *a, const part *b, const char *what)
     }
 }
 
+static ll_overlap overlap; /* LL_OVERLAP_ALL: nodes in pieces, and rings of rotations */
+
 static void hold(const char *name, const char *mesh, int zero, int n_micro, double clip)
 {
     char what[96];
@@ -56,6 +58,7 @@ static void hold(const char *name, const char *mesh, int zero, int n_micro, doub
     ll_graph *g = part_model(name, 12, zero ? "adamw" : "momentum", clip, small, 5);
     part now, wait;
     part_opts o = {.mesh = mesh, .zero = zero, .n_micro = n_micro, .threads = 1, .poison = true};
+    o.overlap = overlap;
     no_error(part_open(comm, g, &o, &now));
     o.blocking = true;
     no_error(part_open(comm, g, &o, &wait));
@@ -101,6 +104,20 @@ static void test_bits(void **state)
     if (n == 4) hold("gpt", "tensor=2,sequence=2", 0, 1, 0);
 }
 
+static void test_bits_of_pieces(void **state)
+{
+    (void)state;
+    char data[32], height[32];
+    int n = ll_comm_size(comm);
+    snprintf(data, sizeof data, "data=%d", n);
+    snprintf(height, sizeof height, "height=%d", n);
+    overlap = LL_OVERLAP_ALL;
+    hold("gpt", data, 3, 1, 1);
+    hold("lenet5", height, 0, 2, 0);
+    if (n == 4) hold("mlp", "rows=2,cols=2", 0, 1, 0);
+    overlap = LL_OVERLAP_AUTO;
+}
+
 /* A step that stops before its update leaves sums under way: the next one, and closing, come to
  * terms with them. */
 static void test_stops(void **state)
@@ -137,7 +154,9 @@ int main(void)
         return 1;
     }
     if (ll_comm_rank(comm) == 0) printf("seed %llu\n", (unsigned long long)seed);
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_bits), cmocka_unit_test(test_stops)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_bits),
+                                       cmocka_unit_test(test_bits_of_pieces),
+                                       cmocka_unit_test(test_stops)};
     int rc = cmocka_run_group_tests(tests, NULL, NULL);
     ll_comm_close(comm);
     return rc;

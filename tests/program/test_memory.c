@@ -145,9 +145,14 @@ static void check_overlaps(const shadow *s, const ll_instr *x)
 
 /* ---- a step ---- */
 
-static bool holds_operand(const ll_instr *x)
+static bool sums_in_operand(const ll_instr *x)
 {
     return !x->packing && !strcmp(x->op, "reduce_scatter");
+}
+
+static bool holds_operand(const ll_instr *x)
+{
+    return sums_in_operand(x) || !strcmp(x->op, "rotate");
 }
 
 static cell *packing_of(const shadow *s, const ll_instr *x)
@@ -169,7 +174,7 @@ static void run_start(shadow *s, int i, int m)
     if (!x->packing) check_overlaps(s, x);
     cell *c = packing_of(s, x);
     for (size_t k = 0; k < cells_of(x->packing); k++) c[k] = (cell){-1 - i, m};
-    if (!x->packing && !holds_operand(x)) write_slot(s, x->out[0], -1 - i, m);
+    if (!x->packing && !sums_in_operand(x)) write_slot(s, x->out[0], -1 - i, m);
     assert_true(x->pair > i && s->p->instrs[x->pair].wait && s->p->instrs[x->pair].pair == i);
     s->n_bundle += x->n_in > 1;
 }
@@ -183,10 +188,8 @@ static void run_wait(shadow *s, int i)
     for (size_t k = 0; k < cells_of(x->packing); k++)
         if (c[k].value != -1 - start || c[k].micro != m)
             fail_msg("%s: what %s packed was overwritten", s->what, x->name);
-    if (holds_operand(x))
-        expect(s, "wait", x->in[0], v, s->micro[v] ? m : -1);
-    else if (!x->packing)
-        expect(s, "wait", x->out[0], -1 - start, m);
+    if (holds_operand(x)) expect(s, "wait", x->in[0], v, s->micro[v] ? m : -1);
+    if (!x->packing && !sums_in_operand(x)) expect(s, "wait", x->out[0], -1 - start, m);
     if (start >= s->p->end[LL_MICRO]) m = -1;
     for (int k = 0; k < x->n_out; k++) {
         assert_int_equal(x->out[k], s->p->instrs[i].out[k]);
@@ -358,7 +361,7 @@ static char *starts_of(const ll_graph *part, ll_arena *a)
 }
 
 /* Each rank's program; and all start their collectives in one order. */
-static void check_mesh(const char *name, const char *mesh, int zero)
+static void check_mesh(const char *name, const char *mesh, int zero, ll_overlap overlap)
 {
     ll_graph *g = model(name, 12, zero == 1 ? "adamw" : "sgd");
     ll_arena *a = ll_arena_new();
@@ -366,7 +369,7 @@ static void check_mesh(const char *name, const char *mesh, int zero)
     ll_placement *place;
     char what[64], *first = NULL;
     must(ll_mesh_parse(mesh, &m), mesh);
-    must(ll_place(g, &(ll_place_opts){.mesh = &m, .zero = zero}, &place), mesh);
+    must(ll_place(g, &(ll_place_opts){.mesh = &m, .zero = zero, .overlap = overlap}, &place), mesh);
     for (int r = 0; r < m.n_rank; r++) {
         ll_graph *part;
         must(ll_partition(place, r, &part), mesh);
@@ -389,17 +392,19 @@ static void test_meshes(void **state)
 {
     (void)state;
     for (int zero = 0; zero <= 3; zero++) {
-        check_mesh("gpt", "data=2", zero);
-        check_mesh("lenet5", "data=3", zero);
-        check_mesh("gpt", "data=2,tensor=2", zero);
+        check_mesh("gpt", "data=2", zero, LL_OVERLAP_AUTO);
+        check_mesh("lenet5", "data=3", zero, LL_OVERLAP_AUTO);
+        check_mesh("gpt", "data=2,tensor=2", zero, LL_OVERLAP_AUTO);
     }
     assert_true(n_bundle > 0);
-    check_mesh("gpt", "tensor=3", 0);
-    check_mesh("gpt", "tensor=2,sequence=2", 0);
-    check_mesh("lenet5", "height=2,width=2", 0);
-    check_mesh("lenet5", "data=2,height=3", 1);
-    check_mesh("lenet5", "channel=2,filter=2", 0);
-    check_mesh("mlp", "rows=2,cols=2", 0);
+    check_mesh("gpt", "tensor=3", 0, LL_OVERLAP_AUTO);
+    check_mesh("gpt", "tensor=2,sequence=2", 0, LL_OVERLAP_AUTO);
+    check_mesh("lenet5", "height=2,width=2", 0, LL_OVERLAP_AUTO);
+    check_mesh("lenet5", "channel=2,filter=2", 0, LL_OVERLAP_AUTO);
+    /* with every node in pieces that can be */
+    check_mesh("lenet5", "data=2,height=3", 1, LL_OVERLAP_ALL);
+    check_mesh("gpt", "data=3", 3, LL_OVERLAP_ALL);
+    check_mesh("mlp", "rows=2,cols=2", 0, LL_OVERLAP_ALL);
 }
 
 static void test_random_graphs(void **state)
