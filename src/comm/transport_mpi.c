@@ -309,16 +309,18 @@ static void finalize_at_exit(void)
  * all train the same, and write over each other's files. */
 static ll_err found_alone(void)
 {
+    const char *library = ll_transport_library();
+    const char *plugin = strncmp(library, "MPICH", 5) ? "pmix" : "pmi2"; /* as usually built */
     if (getenv("SLURM_STEP_NUM_TASKS") && getenv("SLURM_PROCID") && !getenv("OMPI_COMM_WORLD_SIZE"))
         FAIL(LL_E_COMM,
-             "srun started %d ranks, but each finds itself alone: use srun --mpi=pmix (srun "
+             "srun started %d ranks, but each finds itself alone: use srun --mpi=%s (srun "
              "--mpi=list names what there is), or the mpiexec of %s, which this program was built "
              "with",
-             ll_job_size(), ll_transport_library());
+             ll_job_size(), plugin, library);
     FAIL(LL_E_COMM,
          "%d ranks were started, but each finds itself alone: start them by the mpiexec of %s, "
-         "which this program was built with, or by srun --mpi=pmix",
-         ll_job_size(), ll_transport_library());
+         "which this program was built with, or by srun --mpi=%s",
+         ll_job_size(), library, plugin);
 }
 
 /* Open MPI does not begin alone under srun, but ends the process with pages of text. */

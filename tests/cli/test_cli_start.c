@@ -50,7 +50,7 @@ static const lone lones[] = {
     {"OMPI_COMM_WORLD_SIZE=1 OMPI_COMM_WORLD_RANK=0", "-n 2", "one of 1 ranks that a launcher", 1},
     {"PMI_SIZE=3 PMI_RANK=0", "-n 2", "one of 3 ranks that a launcher started", 1},
     {"SLURM_STEP_NUM_TASKS=3 SLURM_PROCID=0", "",
-     "srun started 3 ranks, but each finds itself alone: use srun --mpi=pmix", 1},
+     "srun started 3 ranks, but each finds itself alone: use srun --mpi=pm", 1},
 };
 
 static void set_all(const char *env)
