@@ -101,7 +101,7 @@ static ll_err start(const ll_comm_bench_opts *o, ll_arena *a)
     mallopt(M_MMAP_MAX, 0);
     mallopt(M_TRIM_THRESHOLD, INT_MAX);
     mallopt(M_TOP_PAD, 64 << 20);
-    TRY(ll_cli_open(&(ll_comm_opts){.canonical = o->canonical, .table = o->table}, &c));
+    TRY(ll_comm_open(&(ll_comm_opts){.canonical = o->canonical, .table = o->table}, &c));
     return ll_cli_leave(c, work(c, a, &r));
 }
 

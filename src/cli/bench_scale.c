@@ -64,7 +64,7 @@ static ll_err run_one(const opts *o, const ll_run *r)
     TRY(ll_cli_launch(o->one, &child));
     ll_comm *c;
     ll_comm_opts how = ll_run_comm(r);
-    TRY(ll_cli_open(&how, &c));
+    TRY(ll_comm_open(&how, &c));
     return ll_cli_leave(c, measure(o, c, r));
 }
 

@@ -297,7 +297,7 @@ static ll_err run_ranks(const opts *o, ll_run *r)
     TRY(ll_cli_launch_kindly(o->ranks, &child));
     ll_comm *c;
     ll_comm_opts how = ll_run_comm(r);
-    TRY(ll_cli_open(&how, &c));
+    TRY(ll_comm_open(&how, &c));
     return ll_cli_leave(c, train(o, c, r));
 }
 

@@ -223,7 +223,7 @@ static ll_err launch_and_verify(const opts *o, const ll_run *r)
     TRY(ll_cli_launch(ranks, &child));
     ll_comm *c;
     /* The others wait while rank 0 trains alone. */
-    TRY(ll_cli_open(&(ll_comm_opts){.timeout_s = 600, .canonical = r->parallel.canonical}, &c));
+    TRY(ll_comm_open(&(ll_comm_opts){.timeout_s = 600, .canonical = r->parallel.canonical}, &c));
     return ll_cli_leave(c, verify(o, &m, r, c));
 }
 

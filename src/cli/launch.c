@@ -35,8 +35,11 @@ static char *const *own_argv;
 
 void ll_cli_launch_args(int argc, char *const *argv)
 {
+    uint32_t hash = 0;
     own_argc = argc;
     own_argv = argv;
+    for (int i = 1; i < argc; i++) hash = ll_crc32c(hash, argv[i], strlen(argv[i]) + 1);
+    ll_job_set_words(hash);
 }
 
 const char *ll_cli_name(void)
@@ -44,13 +47,6 @@ const char *ll_cli_name(void)
     static char name[64];
     snprintf(name, sizeof name, "loopline %s", own_argc > 1 ? own_argv[1] : "");
     return name;
-}
-
-uint32_t ll_cli_words(void)
-{
-    uint32_t hash = 0;
-    for (int i = 1; i < own_argc; i++) hash = ll_crc32c(hash, own_argv[i], strlen(own_argv[i]) + 1);
-    return hash;
 }
 
 const char *ll_cli_mpiexec(void)

@@ -5,7 +5,7 @@
  *     bool child;
  *     TRY(ll_cli_launch(o->ranks, &child));      returns in the ranks only
  *     ll_comm *c;
- *     TRY(ll_cli_open(&opts, &c));               ranks that were given other words are refused
+ *     TRY(ll_comm_open(&opts, &c));              ranks that were given other words are refused
  *     return ll_cli_leave(c, work(c, o));        closes c
  * and prints its results on rank 0 alone. */
 #pragma once
@@ -18,7 +18,6 @@ extern "C" {
 /* The program's own words, kept for ll_cli_launch; ll_main calls it. */
 void ll_cli_launch_args(int argc, char *const *argv);
 const char *ll_cli_name(void); /* "loopline train": of those words */
-uint32_t ll_cli_words(void);   /* a hash of them, the program's own name left out */
 /* ranks as given by -n; 0: not given. Returns with *child true where this process is to do the
  * work: nothing is to be launched, or it is one of the ranks. Otherwise becomes mpiexec and returns
  * only if that fails. Before MPI is initialised; ranks get the very words of this program, -n
@@ -38,8 +37,6 @@ const char *ll_cli_mpiexec(void);
  * threads. Nothing that the user has set is changed. For tests that start mpiexec themselves. */
 void ll_cli_launch_env(int64_t ranks);
 
-/* Collective: ll_comm_open, and fails on every rank where one was started with other words. */
-ll_err ll_cli_open(const ll_comm_opts *opts, ll_comm **out);
 /* Closes c (collective) and returns rc. Where the work failed on this rank alone the others wait in
  * collectives that it will never reach: then it prints the failure and ends them all. */
 ll_err ll_cli_leave(ll_comm *c, ll_err rc);

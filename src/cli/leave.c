@@ -1,4 +1,4 @@
-/* leave.c: the beginning and the end of a command that has a communicator. */
+/* leave.c: the end of a command that had a communicator. */
 #include "cli/launch.h"
 
 #include "comm/comm.h"
@@ -7,31 +7,6 @@
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
-
-/* A rank with other words would take other ways, and the ranks wait for each other or, worse, take
- * each other's messages for their own. */
-static ll_err check_words(ll_comm *c)
-{
-    uint32_t mine = ll_cli_words(), first = mine;
-    TRY(ll_comm_broadcast(c, &first, 1, LL_I32, 0, &(ll_coll_opts){.site = "the words"}));
-    ll_err rc = LL_OK;
-    if (mine != first)
-        rc = ll_raise(LL_E_ARG, __FILE__, __LINE__, __func__,
-                      "the words after loopline are not those of rank 0: every rank must be "
-                      "started with the same");
-    return ll_comm_agree(c, rc);
-}
-
-ll_err ll_cli_open(const ll_comm_opts *opts, ll_comm **out)
-{
-    TRY(ll_comm_open(opts, out));
-    if (ll_comm_size(*out) == 1) return LL_OK;
-    ll_err rc = check_words(*out);
-    if (rc == LL_OK) return LL_OK;
-    rc = ll_cli_leave(*out, rc);
-    *out = NULL;
-    return rc;
-}
 
 ll_err ll_cli_leave(ll_comm *c, ll_err rc)
 {

@@ -46,6 +46,18 @@ int ll_job_rank(void)
     return rank;
 }
 
+static uint32_t words;
+
+void ll_job_set_words(uint32_t hash)
+{
+    words = hash;
+}
+
+uint32_t ll_job_words(void)
+{
+    return words;
+}
+
 /* Written where a failure is found, which may be on a watching thread, read where it is printed. */
 static struct {
     pthread_mutex_t lock;

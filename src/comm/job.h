@@ -12,6 +12,11 @@ extern "C" {
 int ll_job_size(void);
 int ll_job_rank(void);
 
+/* A hash of the words that this process was started with, which must be the same on all ranks; 0
+ * where nobody has set it. */
+void ll_job_set_words(uint32_t hash);
+uint32_t ll_job_words(void);
+
 /* Who knows of a failure, and who prints it. */
 typedef enum ll_failure {
     LL_FAILURE_ALONE, /* this rank's alone, as far as it knows */

@@ -348,21 +348,33 @@ static ll_err initialize(void)
     return LL_OK;
 }
 
-/* Ranks of another version would misread the messages that follow. Every rank finds the same. */
-static ll_err check_versions(const mpi_transport *m)
+/* What ranks must have in common to understand each other. */
+typedef struct likeness {
+    char version[32];
+    uint32_t words;
+} likeness;
+
+/* Ranks of another version would misread the messages that follow, those with other words take
+ * other ways through the program. By MPI's own collectives: ours may be tuned by the words. Every
+ * rank finds the same. */
+static ll_err check_alike(const mpi_transport *m)
 {
-    enum { ROOM = 32 };
-    char mine[ROOM] = "", first[ROOM], other[ROOM];
-    snprintf(mine, sizeof mine, "%s", ll_version());
-    memcpy(first, mine, ROOM);
-    MPI_TRY(MPI_Bcast(first, ROOM, MPI_CHAR, 0, m->comm));
-    int who = memcmp(mine, first, ROOM) ? m->t.rank : INT_MAX;
+    likeness mine = {.words = ll_job_words()}, first, other;
+    snprintf(mine.version, sizeof mine.version, "%s", ll_version());
+    first = mine;
+    MPI_TRY(MPI_Bcast(&first, sizeof first, MPI_BYTE, 0, m->comm));
+    int who = memcmp(&mine, &first, sizeof mine) ? m->t.rank : INT_MAX;
     MPI_TRY(MPI_Allreduce(MPI_IN_PLACE, &who, 1, MPI_INT, MPI_MIN, m->comm));
     if (who == INT_MAX) return LL_OK;
-    memcpy(other, mine, ROOM);
-    MPI_TRY(MPI_Bcast(other, ROOM, MPI_CHAR, who, m->comm));
-    FAIL(LL_E_COMM, "rank 0 is Loopline %s, rank %d %s: start every rank with the same program",
-         first, who, other);
+    other = mine;
+    MPI_TRY(MPI_Bcast(&other, sizeof other, MPI_BYTE, who, m->comm));
+    CHECK(!strcmp(first.version, other.version), LL_E_COMM,
+          "rank 0 is Loopline %s, rank %d %s: start every rank with the same program",
+          first.version, who, other.version);
+    FAIL(LL_E_ARG,
+         "the words after loopline are not the same on rank %d as on rank 0: start every "
+         "rank with the same",
+         who);
 }
 
 static ll_err open_transport(const void *comm, ll_transport **out)
@@ -379,7 +391,7 @@ static ll_err open_transport(const void *comm, ll_transport **out)
     MPI_TRY(MPI_Comm_dup(comm ? *(const MPI_Comm *)comm : MPI_COMM_WORLD, &mine));
     TRY(new_transport(mine, &m));
     TRY(find_nodes(m));
-    ll_err rc = check_versions(m);
+    ll_err rc = check_alike(m);
     if (rc == LL_OK)
         *out = &m->t;
     else

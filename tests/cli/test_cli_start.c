@@ -115,9 +115,10 @@ typedef struct job {
 } job;
 
 static const job jobs[] = {
-    {"train mlp.yaml --out x", "train other.yaml --out x", "are not those of rank 0"},
-    {"train mlp.yaml --out x", "train mlp.yaml --out x --resume", "are not those of rank 0"},
-    {"train mlp.yaml --out x", "verify mlp.yaml", "are not those of rank 0"},
+    {"train mlp.yaml --out x", "train other.yaml --out x", "not the same on rank 1 as on rank 0"},
+    {"train mlp.yaml --out x", "train mlp.yaml --out x --resume",
+     "not the same on rank 1 as on rank 0"},
+    {"train mlp.yaml --out x", "verify mlp.yaml", "not the same on rank 1 as on rank 0"},
     {"train mlp.yaml --out x", "train none.yaml --out x", "none.yaml"},
     {"verify mlp.yaml --mesh data=2", "verify mlp.yaml --mesh data=2",
      "mesh \"data=2\" is of 2 ranks, but there are 3"},
