@@ -9,12 +9,26 @@ static const int64_t sizes[][3] = {{1, 1, 1},     {7, 3, 5},      {5, 16, 0},
                                    {257, 33, 91}, {11, 1000, 67}, {3, 64, 500}};
 enum { N_SIZE = sizeof sizes / sizeof *sizes };
 
-static void check(const int64_t *s, ll_embedding_attr attr, int below)
+/* The same operands in f64, as whole numbers: sums are exact. */
+static void widen(kcheck *k)
+{
+    ll_tensor wide = {NULL, LL_F64, k->in[0].shape};
+    wide.data = malloc(kc_bytes(&wide) + 1);
+    for (int64_t i = 0; i < ll_numel(&wide.shape); i++)
+        ((double *)wide.data)[i] = rint(1e6 * (double)((float *)k->in[0].data)[i]);
+    free(k->in[0].data);
+    k->in[0] = wide;
+    k->out[0].dtype = LL_F64;
+    k->tolerance = 0;
+}
+
+static void check(const int64_t *s, ll_embedding_attr attr, int below, bool f64)
 {
     kcheck k = {"embedding", embedding_ref, embedding_cpu, .attr = &attr, .tolerance = 0};
     kc_in(&k, kc_normal(LL_SHAPE(s[0], s[1]), 1, 0));
     kc_in(&k, kc_below(LL_SHAPE(s[2]), below));
     kc_out(&k, LL_SHAPE(s[2], s[1]));
+    if (f64) widen(&k);
     kc_check(&k);
     attr.v = s[0];
     kcheck g = {"embedding_grad", embedding_grad_ref, embedding_grad_cpu, .attr = &attr,
@@ -22,18 +36,21 @@ static void check(const int64_t *s, ll_embedding_attr attr, int below)
     kc_in(&g, kc_normal(LL_SHAPE(s[2], s[1]), 1, 0));
     kc_in(&g, kc_below(LL_SHAPE(s[2]), below));
     kc_out(&g, LL_SHAPE(s[0], s[1]));
+    if (f64) widen(&g);
     kc_check(&g);
 }
 
 static void whole(void **)
 {
-    for (int i = 0; i < N_SIZE; i++) check(sizes[i], (ll_embedding_attr){0}, (int)sizes[i][0]);
+    for (int i = 0; i < 2 * N_SIZE; i++)
+        check(sizes[i / 2], (ll_embedding_attr){0}, (int)sizes[i / 2][0], i % 2);
 }
 
 static void part(void **)
 {
-    for (int i = 0; i < N_SIZE; i++)
-        check(sizes[i], (ll_embedding_attr){.from = 2, .part = 1}, (int)sizes[i][0] + 5);
+    for (int i = 0; i < 2 * N_SIZE; i++)
+        check(sizes[i / 2], (ll_embedding_attr){.from = 2, .part = 1}, (int)sizes[i / 2][0] + 5,
+              i % 2);
 }
 
 static void bad_index(void **)
