@@ -222,8 +222,10 @@ static ll_err launch_and_verify(const opts *o, const ll_run *r)
     if (ranks) TRY(ll_mesh_fits(&m, (int)ranks));
     TRY(ll_cli_launch(ranks, &child));
     ll_comm *c;
-    /* The others wait while rank 0 trains alone. */
-    TRY(ll_comm_open(&(ll_comm_opts){.timeout_s = 600, .canonical = r->parallel.canonical}, &c));
+    /* The others wait while rank 0 trains alone: more patience than a run's. */
+    TRY(ll_comm_open(
+        &(ll_comm_opts){.timeout_s = 10 * r->parallel.timeout, .canonical = r->parallel.canonical},
+        &c));
     return ll_cli_leave(c, verify(o, &m, r, c));
 }
 

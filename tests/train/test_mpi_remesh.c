@@ -44,6 +44,8 @@ static const chain chains[] = {
       {"data=3", 2},
       {"", 0},
       {"height=2,width=3", 0},
+      {"data=6", 1},
+      {"channel=2,filter=2", 0},
       {"data=2,height=2", 1},
       {NULL, 0}}},
     {"gpt",
@@ -55,12 +57,14 @@ static const chain chains[] = {
       {"data=2,tensor=3", 1},
       {"", 0},
       {"data=6", 3},
+      {"sequence=4", 0},
+      {"tensor=6", 0},
       {NULL, 0}}},
     {"mlp",
      "model: {name: mlp, image: 9, width: 37, depth: 2, classes: 5}\n"
      "data: {name: synthetic, samples: 100}\n"
      "train: {batch: 7, optimizer: adam, lr: 1e-3, eps: 1e-4, threads: 1}\n",
-     {{"rows=2,cols=3", 0}, {"data=4", 2}, {"", 0}, {NULL, 0}}},
+     {{"rows=2,cols=3", 0}, {"data=4", 2}, {"rows=2,cols=1,depth=3", 0}, {"data=3", 3}, {NULL, 0}}},
 };
 
 static void take_down(void *context, const ll_train_step *s)
