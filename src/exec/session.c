@@ -47,6 +47,20 @@ static ll_err find_team(ll_session *s, const ll_mesh *m)
     return LL_OK;
 }
 
+/* The axes along which no rank's neighbours are on another node. */
+static ll_axes near_axes(const ll_mesh *m, const ll_comm *c)
+{
+    const int *node = ll_comm_nodes(c);
+    ll_axes near = 0;
+    for (int a = 0; a < m->n; a++) {
+        ll_axes axis = (ll_axes)(1u << a);
+        bool all = true;
+        for (int r = 0; r < m->n_rank; r++) all &= node[r] == node[ll_mesh_rank_of(m, axis, r, 0)];
+        if (all) near |= axis;
+    }
+    return near;
+}
+
 /* This rank's part of the graph. */
 static ll_err partition(ll_session *s)
 {
@@ -61,6 +75,7 @@ static ll_err partition(ll_session *s)
     if (!alone) TRY(find_team(s, &m));
     ll_place_opts how = {.mesh = &m, .exact = o->exact, .zero = o->zero, .layouts = o->layouts};
     if (like) how.like = like->place;
+    if (!alone) how.near = near_axes(&m, o->comm);
     TRY(ll_overlap_parse(o->overlap, &how.overlap));
     TRY(ll_place(s->g, &how, &s->place));
     return ll_partition(s->place, alone ? 0 : ll_comm_rank(o->comm), &s->part);

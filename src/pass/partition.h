@@ -17,7 +17,7 @@ typedef struct ll_placement ll_placement;
 enum { LL_FLOPS_PER_BYTE = 50 }; /* arithmetic that takes as long as sending a byte */
 
 /* Are nodes made in pieces, so that there is work to do while ranks wait for each other: where it
- * is worth while, nowhere, wherever it can be done (pass/parts.c)? */
+ * is worth while, nowhere, wherever it can be done (pass/parts.c)? Within a node it is not. */
 typedef enum ll_overlap { LL_OVERLAP_AUTO, LL_OVERLAP_NONE, LL_OVERLAP_ALL } ll_overlap;
 
 /* "auto" (NULL too), "none", "all". */
@@ -28,6 +28,7 @@ typedef struct ll_place_opts {
     bool exact; /* every sum is made exact, whatever the mesh (pass/exact.c) */
     int zero;   /* over axis data: 1 moments, 2 and gradients, 3 and parameters are stored cut */
     ll_overlap overlap;
+    ll_axes near; /* axes whose ranks share a node, all of them: nothing hides there */
     /* Inputs of equal names are stored as there; an axis that cuts nothing here, or has more ranks
      * than the batch samples, is left unused. May be NULL. */
     const ll_placement *like;
@@ -38,6 +39,7 @@ struct ll_placement {
     ll_arena *arena;
     ll_mesh mesh;
     ll_overlap overlap;
+    ll_axes near;
     ll_graph *g;     /* the whole graph, with nodes expanded where a cut needs that */
     ll_layout *made; /* [n_value] as a node leaves it; inputs: as stored */
     ll_layout *seen; /* [n_value] as later nodes find it: sums of gradients are made once, inputs

@@ -28,7 +28,9 @@
 
 enum {
     MESSAGE_FLOPS = 1000000, /* arithmetic that takes as long as a message's way */
-    COPY_FLOPS = 6           /* and as copying a byte */
+    PIECE_FLOPS = 200000,    /* as one more piece, however small */
+    COPY_FLOPS = 6,          /* as copying a byte */
+    TILE_ROWS = 4            /* that kernels make together */
 };
 
 ll_err ll_overlap_parse(const char *text, ll_overlap *out)
@@ -80,6 +82,14 @@ static double flops_of(const ll_cutter *c, const ll_job *j)
     for (int a = 0; a < c->m->n; a++)
         if (j->cuts[a] >= 0) n /= c->m->size[a];
     return n;
+}
+
+/* Is it worth a thought: do ranks of these axes wait for each other's messages? Where all of them
+ * share a node and its cores, communication is work of the same cores, and nothing hides. */
+static bool may_pay(const ll_cutter *c, ll_axes axes)
+{
+    return c->p->overlap == LL_OVERLAP_ALL ||
+           (c->p->overlap == LL_OVERLAP_AUTO && (axes & ~c->p->near));
 }
 
 /* hidden: of what ranks wait for, in flops; lost: what pieces cost more. */
@@ -213,6 +223,13 @@ static ll_err is_inner(ll_cutter *c, const ll_job *j, const window *w, int k, in
     return LL_OK;
 }
 
+/* Border rows, rounded up: few rows are not made faster than a tile of them. */
+static int64_t in_tiles(const ll_cutter *c, int64_t n)
+{
+    if (c->p->overlap == LL_OVERLAP_ALL) return n;
+    return (n + TILE_ROWS - 1) / TILE_ROWS * TILE_ROWS;
+}
+
 static ll_err open_window(ll_cutter *c, const ll_job *j, int loop, const void *attr, window *w)
 {
     *w = (window){.loop = loop, .axes = cut_by(c, j, loop), .attr = attr};
@@ -233,6 +250,9 @@ static ll_err open_window(ll_cutter *c, const ll_job *j, int loop, const void *a
             TRY(is_inner(c, j, w, k, b - 1, &yes));
             if (yes) break;
         }
+        int64_t first = in_tiles(c, a - all.from), last = in_tiles(c, all.to - b);
+        a = first < all.to - all.from ? all.from + first : all.to;
+        b = last < all.to - a ? all.to - last : a;
         w->r[k][BEFORE] = (ll_range){all.from, a};
         w->r[k][INNER] = (ll_range){a, b};
         w->r[k][AFTER] = (ll_range){b, all.to};
@@ -291,15 +311,18 @@ static ll_err look_back(ll_cutter *c, const ll_job *j, const window *w, const ll
 /* Shall the interior be made apart from the borders? */
 static ll_err goes_apart(ll_cutter *c, const ll_job *j, const window *w, const ll_val *x, bool *yes)
 {
-    double moved = 0, copied = 0, inner = 0, lost;
+    double moved = 0, copied = 0, again = 0, inner = 0;
     bool whole, strips;
     *yes = false;
-    if (!j->apart) return LL_OK;
+    if (!j->apart || !may_pay(c, w->axes)) return LL_OK;
     for (int i = 0; i < j->n->n_in; i++) {
         ll_halo_attr what;
+        double bytes = held_bytes(c, j, &j->in[i], j->l->in[i]);
+        /* others (filters) are read and packed for each piece, and gradients of them added up */
+        if (dim_on(j->l->in[i], w->loop) < 0) again += 6 * bytes;
         if (dim_on(j->l->in[i], w->loop) < 0) continue;
         TRY(reads(c, j, w, i, ALL, &what));
-        double bytes = held_bytes(c, j, &j->in[i], j->l->in[i]), rows = missing(w, &what);
+        double rows = missing(w, &what);
         moved += what.extent ? bytes * rows / (double)what.extent : 0;
         copied += rows > 0 ? -2 * bytes : bytes; /* an exchange packs and unpacks its operand */
     }
@@ -310,8 +333,7 @@ static ll_err goes_apart(ll_cutter *c, const ll_job *j, const window *w, const l
     for (int k = 0; k < w->size; k++) inner += (double)(w->r[k][INNER].to - w->r[k][INNER].from);
     inner /= (double)j->l->extent[w->loop];
     if (j->l->combine[w->loop] == LL_FREE) copied += result_bytes(c, j);
-    lost = flops_of(c, j) * (1 - inner) / 4; /* thin pieces are made less well */
-    if (copied > 0) lost += COPY_FLOPS * copied;
+    double lost = 2 * PIECE_FLOPS + COPY_FLOPS * (again + (copied > 0 ? copied : 0));
     char text[96];
     snprintf(text, sizeof text, "pieces, %.0f %% of %c inside", 100 * inner, j->l->letter[w->loop]);
     *yes = pays(c, j, text,
@@ -391,6 +413,10 @@ ll_err ll_make_node(ll_cutter *c, const ll_job *j, void *attr, const ll_val *x, 
 
 bool ll_panels_pay(ll_cutter *c, const ll_job *j, const ll_panels *p)
 {
+    if (!may_pay(c, (ll_axes)(1u << p->axis))) return false;
+    /* The gather of an input waits for nothing that is computed, and starts long before its use. */
+    bool input = ll_value_of(c->g, j->n->in[p->operand])->node < 0;
+    if (input && c->p->overlap == LL_OVERLAP_AUTO) return false;
     int size = c->m->size[p->axis];
     bool joined = j->l->combine[p->loop] == LL_FREE;
     double share = 1 - 1.0 / size,
@@ -407,7 +433,7 @@ bool ll_panels_pay(ll_cutter *c, const ll_job *j, const ll_panels *p)
     snprintf(text, sizeof text, "%d panels of operand %d over %s%s, %c %s", size, p->operand,
              c->m->name[p->axis], p->there ? " that are there" : "", j->l->letter[p->loop],
              joined ? "joined" : "summed");
-    return pays(c, j, text, hidden, COPY_FLOPS * copied);
+    return pays(c, j, text, hidden, (size - 1) * PIECE_FLOPS + COPY_FLOPS * copied);
 }
 
 static ll_err rotate(ll_cutter *c, const ll_panels *p, int64_t extent, int step, ll_val x,

@@ -506,6 +506,7 @@ ll_err ll_place(const ll_graph *g, const ll_place_opts *opts, ll_placement **out
     p->arena = a;
     p->mesh = *opts->mesh;
     p->overlap = opts->overlap;
+    p->near = opts->near;
     ll_err rc = place(p, g, opts);
     if (rc != LL_OK) {
         ll_placement_free(p);

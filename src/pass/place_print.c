@@ -139,7 +139,9 @@ static void put_collectives(ll_buf *b, const ll_placement *p)
         ll_buf_printf(b, "  %s\n", ll_error_text());
         return;
     }
-    if (told.len) ll_buf_puts(b, "nodes in pieces, to have work while ranks wait, or not:\n");
+    if (told.len)
+        ll_buf_puts(b,
+                    "in pieces, to have work while ranks on other nodes are waited for, or not:\n");
     if (told.len) ll_buf_puts(b, told.text);
     ll_buf_puts(b, "collectives of rank 0, in order, and the bytes that it sends in each:\n");
     for (int i = 0; i < g->n_node; i++) {

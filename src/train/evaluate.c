@@ -164,7 +164,8 @@ static ll_err find_pass(ll_evaluator *e, int64_t batch, pass **out)
                          .comm = team ? ll_team_comm(team) : NULL,
                          .mesh = e->mesh,
                          .layouts = e->run->layouts,
-                         .exact = e->run->parallel.exact};
+                         .exact = e->run->parallel.exact,
+                         .overlap = e->run->parallel.overlap};
     TRY(ll_session_open(p->g, &o, &p->s));
     p->batch = batch;
     ll_session_rows(p->s, "x", &p->first, &p->count);

@@ -116,7 +116,8 @@ static const ll_key keys[] = {
      "sums over ranks in one order, so that no bit depends on algorithm, tuner or timing", 0, 0,
      NULL},
     {"parallel.overlap", LL_KEY_CHOICE, AT(parallel.overlap), "auto",
-     "nodes in pieces, to compute while ranks wait: where worth while, nowhere, wherever possible",
+     "nodes in pieces, to compute while ranks wait: auto: between nodes, where it is worth while; "
+     "all: wherever possible",
      0, 0, "auto none all"},
     {"parallel.timeout", LL_KEY_NUMBER, AT(parallel.timeout), "60",
      "a rank that the others wait for longer than so many seconds has failed", ABOVE_0, 1e6, NULL},
