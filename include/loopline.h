@@ -289,8 +289,9 @@ typedef struct ll_session_opts {
      * "onebit", "topk:SHARE[:BITS]"; NULL or "none": sums in f32. */
     const char *compress;
     const ll_layout_rule *layouts; /* ends with pattern NULL; NULL: none */
-    /* Products and windows are made in pieces, so that ranks compute while they wait for each other:
-     * "auto" (NULL: between nodes, where it is worth while), "none", "all" (wherever possible). */
+    /* Products and windows are made in pieces, so that ranks compute while they wait for each
+     * other: "auto" (NULL: between nodes, where it is worth while), "none", "all" (wherever
+     * possible). */
     const char *overlap;
 } ll_session_opts;
 LL_API ll_err ll_session_open(ll_graph *g, const ll_session_opts *opts, ll_session **out);
