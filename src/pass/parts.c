@@ -328,7 +328,7 @@ static ll_err goes_apart(ll_cutter *c, const ll_job *j, const window *w, const l
     }
     if (moved == 0) return LL_OK;
     TRY(look_back(c, j, w, x, &whole, &strips));
-    *yes = strips;
+    *yes = strips && !whole;
     if (whole || strips) return LL_OK;
     for (int k = 0; k < w->size; k++) inner += (double)(w->r[k][INNER].to - w->r[k][INNER].from);
     inner /= (double)j->l->extent[w->loop];
