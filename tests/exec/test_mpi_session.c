@@ -95,7 +95,7 @@ static double compare(ll_session *a, ll_session *b, const ll_graph *g, const cha
     return worst;
 }
 
-static void hold(const model *m, const char *mesh, int zero, int n_micro)
+static void hold(const model *m, const char *mesh, int zero, int n_micro, const char *overlap)
 {
     ll_graph *g = declare(m), *h = declare(m);
     ll_session *alone, *cut;
@@ -105,6 +105,7 @@ static void hold(const model *m, const char *mesh, int zero, int n_micro)
     o.comm = comm;
     o.mesh = mesh;
     o.zero = zero;
+    o.overlap = overlap;
     ll_err rc = ll_session_open(h, &o, &cut);
     if (rc != LL_OK)
         fail_msg("%s on %s: %s\n%s", m->name, mesh, ll_error_text(), ll_error_frames());
@@ -123,8 +124,9 @@ static void hold(const model *m, const char *mesh, int zero, int n_micro)
     }
     double d = compare(alone, cut, g, &name);
     if (ll_comm_rank(comm) == 0)
-        print_message("%-7s %-26s zero %d  micro %d  worst %.1e  %zu of %zu bytes\n", m->name, mesh,
-                      zero, n_micro, d, ll_session_bytes(cut), ll_session_bytes(alone));
+        print_message("%-7s %-26s zero %d  micro %d  overlap %-4s  worst %.1e  %zu of %zu bytes\n",
+                      m->name, mesh, zero, n_micro, overlap, d, ll_session_bytes(cut),
+                      ll_session_bytes(alone));
     if (!(d < 1e-4)) fail_msg("%s on %s zero %d: %s differs by %g", m->name, mesh, zero, name, d);
     ll_session_close(cut);
     ll_session_close(alone);
@@ -161,14 +163,26 @@ static const layout layouts[] = {
     {6, "tensor=2,sequence=3", 0, 1, "gpt"},
 };
 
+static void walk(const layout *x, const char *overlap)
+{
+    for (size_t k = 0; k < sizeof models / sizeof *models; k++)
+        if (x->ranks == ll_comm_size(comm) && (!x->only || !strcmp(x->only, models[k].name)))
+            hold(&models[k], x->mesh, x->zero, x->n_micro, overlap);
+}
+
 static void test_layouts(void **state)
 {
     (void)state;
+    for (size_t i = 0; i < sizeof layouts / sizeof *layouts; i++) walk(&layouts[i], "auto");
+}
+
+/* The same in pieces, where there are windows or gathers. */
+static void test_pieces(void **state)
+{
+    (void)state;
     for (size_t i = 0; i < sizeof layouts / sizeof *layouts; i++)
-        for (size_t k = 0; k < sizeof models / sizeof *models; k++)
-            if (layouts[i].ranks == ll_comm_size(comm) &&
-                (!layouts[i].only || !strcmp(layouts[i].only, models[k].name)))
-                hold(&models[k], layouts[i].mesh, layouts[i].zero, layouts[i].n_micro);
+        if (layouts[i].only || layouts[i].zero == 3 || !strncmp(layouts[i].mesh, "tensor", 6))
+            walk(&layouts[i], "all");
 }
 
 static void test_refused(void **state)
@@ -194,6 +208,7 @@ int main(void)
     }
     if (ll_comm_rank(comm) == 0) printf("seed %llu\n", (unsigned long long)seed);
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_layouts),
+                                       cmocka_unit_test(test_pieces),
                                        cmocka_unit_test(test_refused)};
     int rc = cmocka_run_group_tests(tests, NULL, NULL);
     ll_comm_close(comm);
