@@ -296,6 +296,11 @@ void ll_comm_doing(ll_comm *c, const char *what)
     ll_watch_doing(c->engine->watch, what);
 }
 
+void ll_comm_slow(ll_comm *c, bool slow)
+{
+    ll_watch_slow(c->engine->watch, slow);
+}
+
 bool ll_comm_has_window(const ll_comm *c)
 {
     return c->parts && one_node(c->t);

@@ -40,7 +40,7 @@ struct ll_watch {
     double timeout, period, grace;
     /* What this rank does: written by it, read by the thread. */
     _Atomic uint64_t turn; /* odd while the rest is written */
-    _Atomic bool waiting;
+    _Atomic bool waiting, slow;
     _Atomic int64_t number;
     name_cell what, site, doing;
     /* The failure: report stays as it is once failed is set. */
@@ -97,6 +97,11 @@ void ll_watch_doing(ll_watch *w, const char *what)
     write_begin(w);
     write_name(w->doing, what);
     write_end(w);
+}
+
+void ll_watch_slow(ll_watch *w, bool slow)
+{
+    if (w) atomic_store_explicit(&w->slow, slow, memory_order_relaxed);
 }
 
 void ll_watch_wait_begin(ll_watch *w, const char *what, int64_t number, const char *site)
@@ -167,6 +172,7 @@ static ll_watch_state read_state(ll_watch *w, double now)
     for (int tries = 0; tries < 1000; tries++) { /* a rank stopped while writing: as it is */
         turn = atomic_load_explicit(&w->turn, memory_order_acquire);
         s.waiting = atomic_load_explicit(&w->waiting, memory_order_relaxed);
+        s.slow = atomic_load_explicit(&w->slow, memory_order_relaxed);
         s.number = atomic_load_explicit(&w->number, memory_order_relaxed);
         read_name(w->what, s.what);
         read_name(w->site, s.site);

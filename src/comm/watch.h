@@ -22,6 +22,9 @@ ll_err ll_watch_open(ll_transport *t, double timeout_s, ll_watch **out);
 void ll_watch_close(ll_watch *w);
 /* This rank works on what. Texts are copied here and below: they need not stay. */
 void ll_watch_doing(ll_watch *w, const char *what);
+/* What it does may take long for reasons that are not its own (a disk): others wait ten timeouts.
+ */
+void ll_watch_slow(ll_watch *w, bool slow);
 /* This rank waits in a collective, by name, number (-1: none) and site (may be NULL); and goes back
  * to what it was doing. */
 void ll_watch_wait_begin(ll_watch *w, const char *what, int64_t number, const char *site);

@@ -29,7 +29,7 @@ typedef struct peer {
 
 struct ll_watch_hub {
     int size, *world, poll, listen;
-    double timeout;
+    double timeout, slow_at; /* slow_at: when a rank was last seen at something slow */
     uint64_t token;
     peer *peers; /* [size]; that of rank 0 has no link */
     struct {
@@ -56,6 +56,7 @@ ll_err ll_watch_hub_open(int size, const int *world, bool loopback, double timeo
     CHECK(h, LL_E_MEM, "no memory to watch %d ranks", size);
     h->size = size;
     h->timeout = timeout;
+    h->slow_at = -timeout;
     h->poll = h->listen = -1;
     h->peers = (peer *)calloc((size_t)size, sizeof *h->peers);
     h->world = (int *)malloc((size_t)size * sizeof *h->world);
@@ -224,12 +225,18 @@ bool ll_watch_hub_judge(ll_watch_hub *h, const ll_watch_state *mine, char report
         return true;
     }
     h->peers[0] = (peer){.link = {.fd = -1}, .met = true, .heard = now, .state = *mine};
-    bool bad = h->died;
+    bool bad = h->died, slow = false;
     h->died = false;
+    for (int r = 0; r < h->size; r++)
+        slow |= fate_of(&h->peers[r], now, h->timeout) == LL_WATCH_HERE &&
+                !h->peers[r].state.waiting && h->peers[r].state.slow;
+    if (slow) h->slow_at = now;
+    /* Who waited for a slow rank is given a timeout more when that one goes on. */
+    double patience = h->timeout * (now - h->slow_at < h->timeout ? LL_WATCH_SLOW : 1);
     for (int r = 0; r < h->size; r++) {
         const peer *p = &h->peers[r];
         ll_watch_fate fate = fate_of(p, now, h->timeout);
-        bool stalls = p->state.waiting && p->state.seconds > h->timeout;
+        bool stalls = p->state.waiting && p->state.seconds > patience;
         bad = bad || fate == LL_WATCH_SILENT || (fate == LL_WATCH_HERE && stalls);
     }
     if (bad) write_report(h, now, report);

@@ -6,12 +6,14 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-#define LL_WATCH_NAME 64    /* bytes of a name, its zero included; longer ones are cut */
+#define LL_WATCH_NAME 64 /* bytes of a name, its zero included; longer ones are cut */
+enum { LL_WATCH_SLOW = 10 };
 #define LL_WATCH_REPORT 960 /* of a report: it must fit into an error's message */
 
 /* ---- what a rank says ---- */
 typedef struct ll_watch_state {
     int32_t waiting; /* in a collective: what, number (-1: none), site; otherwise doing */
+    int32_t slow;    /* what it is doing may take long: it is given LL_WATCH_SLOW timeouts */
     double seconds;  /* for so long, or since its messages last moved */
     int64_t number;
     char what[LL_WATCH_NAME], site[LL_WATCH_NAME], doing[LL_WATCH_NAME];

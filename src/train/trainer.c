@@ -455,7 +455,9 @@ static ll_err save(trainer *t, int64_t done)
         {"batch", ll_arena_printf(a, "%" PRId64, t->r->train.batch)},
     };
     ll_checkpoint c = {done, tensors, n, meta, sizeof meta / sizeof *meta, parts, t->comm};
+    if (t->comm) ll_comm_slow(t->comm, true);
     ll_err rc = ll_checkpoint_save(t->r->out, &c, (int)t->r->train.keep);
+    if (t->comm) ll_comm_slow(t->comm, false);
     ll_arena_free(a);
     TRY(rc);
     if (!t->lead) return LL_OK;

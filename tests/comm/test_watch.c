@@ -354,6 +354,31 @@ static void slow_ranks_are_well(void **state)
     assert_string_equal(e.err, "");
 }
 
+static void slow_disk(ll_watch *w, int rank)
+{
+    if (rank == 2) {
+        ll_watch_doing(w, "a checkpoint");
+        ll_watch_slow(w, true);
+        sleep_s(1.4 * timeout_s);
+        ll_watch_slow(w, false);
+        sleep_s(0.7 * timeout_s);
+        return;
+    }
+    ll_watch_wait_begin(w, "all-reduce", 7, "agree");
+    sleep_s(1.6 * timeout_s);
+    ll_watch_wait_end(w);
+    sleep_s(0.5 * timeout_s); /* nobody leaves while another waits */
+}
+
+/* A rank whose file takes long is waited for. */
+static void a_slow_disk_is_waited_for(void **state)
+{
+    (void)state;
+    ended e = run((job){.act = slow_disk}, -1);
+    for (int r = 0; r < RANKS; r++)
+        if (e.status[r]) fail_msg("rank %d: status %d: %s", r, e.status[r], left->report[r]);
+}
+
 static void wait_and_work(ll_watch *w, int rank)
 {
     (void)rank;
@@ -550,7 +575,8 @@ int main(void)
         cmocka_unit_test(stopped_rank_is_named),   cmocka_unit_test(silence_is_named),
         cmocka_unit_test(stopped_hub_is_named),    cmocka_unit_test(mismatch_is_named),
         cmocka_unit_test(leaving_early_is_named),  cmocka_unit_test(hub_leaving_early_is_named),
-        cmocka_unit_test(slow_ranks_are_well),     cmocka_unit_test(a_paused_job_goes_on),
+        cmocka_unit_test(slow_ranks_are_well),     cmocka_unit_test(a_slow_disk_is_waited_for),
+        cmocka_unit_test(a_paused_job_goes_on),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
