@@ -50,7 +50,8 @@ extern "C" {
     X(NUMERIC, "not a finite number")                                                              \
     X(SYS, "system call failed")                                                                   \
     X(COMM, "communication failed")                                                                \
-    X(DIFFER, "results differ")
+    X(DIFFER, "results differ")                                                                    \
+    X(DEVICE, "GPU failed")
 
 typedef enum LL_NODISCARD ll_err {
     LL_OK,

@@ -9,7 +9,7 @@
 #include <string.h>
 
 typedef struct opts {
-    const char *model, *precision;
+    const char *model, *precision, *machine;
     ll_words set;
     int64_t batch, threads;
     double seconds;
@@ -20,6 +20,7 @@ static const ll_arg args[] = {
     {"MODEL", LL_ARG_TEXT, offsetof(opts, model), NULL, "a model's name, or a run", NULL},
     {"--batch|-b", LL_ARG_INT, offsetof(opts, batch), "N", "samples in a step", NULL},
     {"--threads|-t", LL_ARG_INT, offsetof(opts, threads), "N", "default: one for each core", NULL},
+    {"--machine", LL_ARG_TEXT, offsetof(opts, machine), "M", "cpu or cuda", NULL},
     {"--precision", LL_ARG_TEXT, offsetof(opts, precision), "P", "f32 or bf16", NULL},
     {"--seconds", LL_ARG_NUMBER, offsetof(opts, seconds), "S", "how long to measure", "3"},
     {"--set|-s", LL_ARG_WORDS, offsetof(opts, set), "KEY=VALUE",
@@ -37,7 +38,7 @@ static ll_err print_json(const ll_run *r, const ll_bench_report *b)
     json_object_set_new(j, "parameters", json_integer(b->parameters));
     json_object_set_new(j, "batch", json_integer(b->batch));
     json_object_set_new(j, "threads", json_integer(b->threads));
-    json_object_set_new(j, "machine", json_string("cpu"));
+    json_object_set_new(j, "machine", json_string(r->train.machine));
     json_object_set_new(j, "precision", json_string(r->train.precision));
     json_object_set_new(j, "steps", json_integer(b->n_steps));
     json_object_set_new(j, "step_ms", ll_cli_number(1e3 * b->step_s));
@@ -97,11 +98,12 @@ static void print_text(const ll_run *r, const ll_bench_report *b)
 
 static ll_err bench(const opts *o, ll_arena *a)
 {
-    ll_words set = {.v = LL_NEW_ARRAY(a, const char *, o->set.n + 3)};
+    ll_words set = {.v = LL_NEW_ARRAY(a, const char *, o->set.n + 4)};
     for (int i = 0; i < o->set.n; i++) set.v[set.n++] = o->set.v[i];
     if (o->batch) set.v[set.n++] = ll_arena_printf(a, "train.batch=%lld", (long long)o->batch);
     if (o->threads)
         set.v[set.n++] = ll_arena_printf(a, "train.threads=%lld", (long long)o->threads);
+    if (o->machine) set.v[set.n++] = ll_arena_printf(a, "train.machine=%s", o->machine);
     if (o->precision) set.v[set.n++] = ll_arena_printf(a, "train.precision=%s", o->precision);
     ll_run *r;
     ll_bench_report *b = LL_NEW(a, ll_bench_report);

@@ -240,7 +240,7 @@ static ll_err show_summary(const opts *o, const ll_run *r, const ll_graph *g, co
 
 static ll_err lower(const opts *o, const ll_run *r, const ll_graph *g, ll_program **out)
 {
-    ll_lower_opts l = {.machine = "cpu",
+    ll_lower_opts l = {.machine = r->train.machine,
                        .precision = r->train.precision,
                        .threads = r->train.threads ? (int)r->train.threads : 1,
                        .n_micro = o->eval ? 1 : (int)ll_run_micro_batches(r)};

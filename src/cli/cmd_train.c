@@ -15,7 +15,7 @@
 #include <string.h>
 
 typedef struct opts {
-    const char *run, *out, *from, *mesh, *zero, *compress, *trace, *trace_steps;
+    const char *run, *out, *from, *mesh, *zero, *machine, *compress, *trace, *trace_steps;
     ll_words set;
     int64_t ranks;
     bool resume, json, plain, overwrite, exact, tune;
@@ -33,6 +33,8 @@ static const ll_arg args[] = {
      "how ranks divide the work: data=2,tensor=2 (parallel.mesh); default data=RANKS", NULL},
     {"--zero", LL_ARG_TEXT, offsetof(opts, zero), "0..3",
      "what ranks of axis data divide: 1 moments, 2 and gradients, 3 and parameters", NULL},
+    {"--machine", LL_ARG_TEXT, offsetof(opts, machine), "cpu|cuda", "what computes (train.machine)",
+     NULL},
     {"--exact", LL_ARG_FLAG, offsetof(opts, exact), NULL,
      "sums are exact: the same bits on every mesh (parallel.exact)", NULL},
     {"--tune", LL_ARG_FLAG, offsetof(opts, tune), NULL,
@@ -278,12 +280,13 @@ static ll_err prepare(const opts *o, ll_arena *a, ll_run **r)
     CHECK(!o->trace_steps || o->trace, LL_E_ARG, "--trace-steps goes with --trace");
     CHECK(!o->from || o->resume, LL_E_ARG, "--from goes with --resume");
     CHECK(!o->overwrite || !o->resume, LL_E_ARG, "--overwrite and --resume exclude each other");
-    ll_words set = {.v = LL_NEW_ARRAY(a, const char *, o->set.n + 8)};
+    ll_words set = {.v = LL_NEW_ARRAY(a, const char *, o->set.n + 9)};
     for (int i = 0; i < o->set.n; i++) set.v[set.n++] = o->set.v[i];
     if (o->out) set.v[set.n++] = ll_arena_printf(a, "out=%s", o->out);
     if (o->mesh) set.v[set.n++] = ll_arena_printf(a, "parallel.mesh=%s", o->mesh);
     if (o->zero) set.v[set.n++] = ll_arena_printf(a, "parallel.zero=%s", o->zero);
     if (o->tune) set.v[set.n++] = "parallel.tune=true";
+    if (o->machine) set.v[set.n++] = ll_arena_printf(a, "train.machine=%s", o->machine);
     if (o->exact) set.v[set.n++] = "parallel.exact=true";
     if (o->compress) set.v[set.n++] = ll_arena_printf(a, "parallel.compress=%s", o->compress);
     return ll_cli_run(o->run, &set, false, r);

@@ -97,6 +97,7 @@ static ll_err load_parameters(ll_trained *t, const ll_st_file *f)
     ll_st_tensor *tensors;
     int n = ll_session_tensors(t->s, a, &tensors, NULL);
     ll_err rc = ll_checkpoint_load(f, tensors, n, false); /* the optimizer's state is not wanted */
+    if (rc == LL_OK) rc = ll_session_loaded(t->s);
     ll_arena_free(a);
     TRY(rc);
     return ll_checkpoint_int(f, "step", &t->step);
@@ -110,6 +111,7 @@ static ll_err open_trained(const char *folder, const char *checkpoint, const ll_
     TRY(ll_run_graph(t->run, batch, NULL, &t->g));
     TRY(ll_session_open(t->g,
                         &(ll_session_opts){.threads = (int)t->run->train.threads,
+                                           .machine = t->run->train.machine,
                                            .precision = t->run->train.precision,
                                            .exact = t->run->parallel.exact},
                         &t->s));

@@ -1,8 +1,7 @@
 /* exec.c: the loop over instructions, and the slab they work in: [inputs | work | scratch]. Inputs
  * that another exec shares lie there, not here; and the whole slab may be the other's work and
  * scratch, where that is large enough. */
-#include "comm/bucket.h"
-#include "exec/exec.h"
+#include "exec/exec_int.h"
 #include "exec/room.h"
 #include "kern/attr.h"
 #include "pass/partition.h"
@@ -14,59 +13,6 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <unistd.h>
-
-typedef struct bound { /* an instruction with its operands' addresses */
-    ll_kcall call;
-    const ll_instr *instr;
-    ll_talk *talk; /* of a collective: its start has it, and its wait */
-    int joint;     /* the joint all-reduce that it is a tensor of; -1: none */
-    int tensor;    /* which one */
-    bool flying;   /* of a start: not awaited yet */
-} bound;
-
-/* All-reduces of gradients over the same ranks: in buckets, started while the rest is still being
- * computed, each awaited with the first of its tensors that is. */
-typedef struct joint {
-    int64_t axes;
-    /* Compressed gradients. Ranks that hold the same parameter must add the same to it, and what a
-     * codec makes of a tensor depends on its neighbours in the bucket: those are cut alike. */
-    bool compressed;
-    ll_axes cut;
-    ll_buckets *buckets;
-    ll_bucket_tensor *tensors;
-    int n;
-} joint;
-
-typedef struct moving { /* an operand that is another address in each micro-batch */
-    ll_tensor *tensor;
-    char *first;
-    size_t stride;
-} moving;
-
-struct ll_exec {
-    const ll_program *p;
-    ll_team *team; /* NULL: alone */
-    ll_arena *arena;
-    char *slab;
-    bool borrowed;      /* the slab is another's */
-    size_t input_bytes; /* of the inputs that lie here */
-    void **address;     /* slot -> micro-batch 0 */
-    bound *instrs;
-    moving *moving;
-    int n_moving;
-    double *seconds;
-    bool profiling, poison;
-    ll_trace *trace; /* NULL: nothing is traced */
-    joint *joints;
-    int n_joint;
-    int n_flying;  /* collectives under way */
-    ll_comm *comm; /* of the team */
-    double waited; /* seconds, in waits */
-    char *room;    /* scratch of collectives under way */
-    size_t room_bytes;
-    const char *compress;
-    const ll_placement *place;
-};
 
 static bool kept(const ll_slot *s)
 {
@@ -133,6 +79,7 @@ static ll_err map_slab(ll_exec *e, const ll_exec_opts *opts, bool keeps)
         return LL_OK;
     }
     size_t n = slab_bytes(e);
+    if (e->gpu) return ll_onboard_slab(e, n, &e->slab);
     TRY(check_fits(e->p, n));
     void *m = mmap(NULL, n, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     CHECK(m != MAP_FAILED, LL_E_MEM,
@@ -142,6 +89,14 @@ static ll_err map_slab(ll_exec *e, const ll_exec_opts *opts, bool keeps)
     e->slab = (char *)m;
     madvise(m, n, MADV_HUGEPAGE); /* a hint: its failure costs only speed */
     return LL_OK;
+}
+
+static ll_err init_input(ll_exec *e, const ll_exec_opts *opts, int slot)
+{
+    const ll_slot *s = &e->p->slots[slot];
+    void *data = e->gpu ? ll_onboard_view(e, slot, false) : e->address[slot];
+    ll_init_fill(&s->init, s->name, opts->seed, &s->type, s->piece, e->p->threads, data);
+    return ll_exec_changed(e, slot);
 }
 
 static ll_err place_slots(ll_exec *e, const ll_exec_opts *opts, const size_t *offset)
@@ -156,9 +111,7 @@ static ll_err place_slots(ll_exec *e, const ll_exec_opts *opts, const size_t *of
         const ll_slot *s = &p->slots[p->inputs[i].slot];
         int there = shared_slot(opts, s);
         e->address[p->inputs[i].slot] = e->slab + offset[i];
-        if (there < 0 && kept(s))
-            ll_init_fill(&s->init, s->name, opts->seed, &s->type, s->piece, p->threads,
-                         e->address[p->inputs[i].slot]);
+        if (there < 0 && kept(s)) TRY(init_input(e, opts, p->inputs[i].slot));
         if (there < 0) continue;
         const ll_type *t = &opts->share->p->slots[there].type;
         CHECK(t->dtype == s->type.dtype && ll_shape_equal(&t->shape, &s->type.shape), LL_E_SHAPE,
@@ -195,8 +148,8 @@ static ll_err open_talk(ll_exec *e, ll_team *team, bound *b)
 {
     const ll_instr *x = b->instr;
     CHECK(team, LL_E_ARG, "%s is a collective, but this process has no team of ranks", x->name);
-    return ll_talk_open(team, e->arena, x, b->call.in, b->call.out,
-                        e->slab + e->input_bytes + x->packing_at, &b->talk);
+    void *packing = e->gpu ? b->call.scratch : e->slab + e->input_bytes + x->packing_at;
+    return ll_talk_open(team, e->arena, x, b->call.in, b->call.out, packing, &b->talk);
 }
 
 /* ---- joint all-reduces ---- */
@@ -329,7 +282,7 @@ static ll_err start_joint(ll_exec *e, bound *b)
     return ll_buckets_ready(j->buckets, b->tensor);
 }
 
-static ll_err start_talk(ll_exec *e, bound *b)
+ll_err ll_exec_start_talk(ll_exec *e, bound *b)
 {
     b->flying = true;
     e->n_flying++;
@@ -337,7 +290,7 @@ static ll_err start_talk(ll_exec *e, bound *b)
 }
 
 /* b: the start. */
-static ll_err wait_talk(ll_exec *e, bound *b)
+ll_err ll_exec_wait_talk(ll_exec *e, bound *b)
 {
     if (!b->flying) return LL_OK;
     double began = ll_trace_now();
@@ -352,7 +305,7 @@ static ll_err wait_talk(ll_exec *e, bound *b)
 /* What a step that ended early left under way. */
 static ll_err wait_all(ll_exec *e)
 {
-    for (int i = 0; i < e->p->n_instr && e->n_flying; i++) TRY(wait_talk(e, &e->instrs[i]));
+    for (int i = 0; i < e->p->n_instr && e->n_flying; i++) TRY(ll_exec_wait_talk(e, &e->instrs[i]));
     return LL_OK;
 }
 
@@ -407,6 +360,7 @@ static ll_err bind_instrs(ll_exec *e, const ll_exec_opts *opts)
         e->instrs[i].call.scratch = e->slab + e->input_bytes + p->work_bytes;
         e->instrs[i].joint = -1;
     }
+    if (e->gpu) TRY(ll_onboard_bind(e));
     for (int i = 0; i < p->n_instr; i++) {
         const ll_instr *x = &p->instrs[i];
         if (x->kernel || x->wait) continue;
@@ -423,9 +377,11 @@ static ll_err bind_instrs(ll_exec *e, const ll_exec_opts *opts)
 }
 
 /* All ones is NaN in every float type, and -1. */
-static void poison(ll_exec *e)
+static ll_err poison(ll_exec *e)
 {
+    if (e->gpu) return ll_onboard_poison(e);
     memset(e->slab + e->input_bytes, 0xff, e->p->work_bytes + e->p->scratch_bytes);
+    return LL_OK;
 }
 
 ll_err ll_exec_open(const ll_program *p, const ll_exec_opts *opts, ll_exec **out)
@@ -441,7 +397,9 @@ ll_err ll_exec_open(const ll_program *p, const ll_exec_opts *opts, ll_exec **out
     if (!strcmp(p->machine, "cpu")) ll_bind_threads(p->threads);
     bool keeps;
     const size_t *offset = place_inputs(e, opts, &keeps);
-    ll_err rc = map_slab(e, opts, keeps);
+    ll_err rc = LL_OK;
+    if (!strcmp(p->machine, "cuda")) rc = ll_onboard_open(e, opts->share, opts->device);
+    if (rc == LL_OK) rc = map_slab(e, opts, keeps);
     if (rc == LL_OK) rc = place_slots(e, opts, offset);
     if (e->team) rc = ll_comm_agree(ll_team_comm(e->team), rc);
     if (rc != LL_OK) {
@@ -477,7 +435,10 @@ void ll_exec_close(ll_exec *e)
     for (int k = 0; k < e->n_joint; k++) ll_buckets_close(e->joints[k].buckets);
     if (e->room) ll_comm_hold(e->comm, -(int64_t)e->room_bytes);
     free(e->room);
-    if (e->slab && !e->borrowed && quiet) munmap(e->slab, slab_bytes(e));
+    if (e->gpu)
+        ll_onboard_close(e);
+    else if (e->slab && !e->borrowed && quiet)
+        munmap(e->slab, slab_bytes(e));
     ll_arena_free(e->arena);
 }
 
@@ -490,7 +451,8 @@ size_t ll_exec_comm_bytes(const ll_exec *e)
 
 void *ll_exec_data(const ll_exec *e, int slot, int micro)
 {
-    return (char *)e->address[slot] + (size_t)micro * e->p->slots[slot].bytes;
+    void *first = e->gpu ? ll_onboard_view(e, slot, true) : e->address[slot];
+    return (char *)first + (size_t)micro * e->p->slots[slot].bytes;
 }
 
 double ll_exec_waited(const ll_exec *e)
@@ -528,10 +490,10 @@ static void trace(ll_exec *e, ll_trace_row row, const char *name, const char *ki
     ll_trace_add(e->trace, &x);
 }
 
-static ll_err check_finite(const bound *b)
+ll_err ll_exec_check_finite(const bound *b, const ll_tensor *out)
 {
     for (int o = 0; o < b->call.n_out; o++) {
-        const ll_tensor *t = &b->call.out[o];
+        const ll_tensor *t = &out[o];
         int64_t n = ll_numel(&t->shape);
         for (int64_t i = 0; ll_dtype_is_float(t->dtype) && i < n; i++) {
             double v = ll_load(t->data, t->dtype, i);
@@ -546,17 +508,21 @@ static ll_err run_one(ll_exec *e, int i, bool checked)
 {
     bound *b = &e->instrs[i];
     double start = e->profiling || e->trace ? ll_trace_now() : 0;
-    if (b->instr->wait)
-        TRY(wait_talk(e, &e->instrs[b->instr->pair]));
+    if (e->gpu)
+        TRY(ll_onboard_one(e, i, checked));
+    else if (b->instr->wait)
+        TRY(ll_exec_wait_talk(e, &e->instrs[b->instr->pair]));
     else if (!b->instr->kernel)
-        TRY(start_talk(e, b));
+        TRY(ll_exec_start_talk(e, b));
     else
         TRY(b->instr->kernel(&b->call));
     if (e->n_flying) TRY(ll_comm_poll(e->comm)); /* kernels are long: what is under way moves on */
     if (e->profiling) e->seconds[i] += ll_trace_now() - start;
     if (e->trace && !b->instr->wait) /* waits are noted by comm */
         trace(e, LL_TRACE_COMPUTE, b->instr->name, b->instr->op, start);
-    return checked && (b->instr->kernel || b->instr->wait) ? check_finite(b) : LL_OK;
+    checked &= !e->gpu;
+    return checked && (b->instr->kernel || b->instr->wait) ? ll_exec_check_finite(b, b->call.out)
+                                                           : LL_OK;
 }
 
 /* The first instruction of this rank, counted over micro-batches, that gave a number that is not
@@ -579,6 +545,12 @@ static ll_err tell(ll_exec *e, const culprit *mine)
     return c ? ll_comm_agree(c, rc) : rc;
 }
 
+void ll_exec_move(ll_exec *e, int micro)
+{
+    for (int i = 0; i < e->n_moving; i++)
+        e->moving[i].tensor->data = e->moving[i].first + (size_t)micro * e->moving[i].stride;
+}
+
 static ll_err run_section(ll_exec *e, int section, uint64_t step, bool checked)
 {
     static const char *const names[] = {"micro-batches", "report", "update"};
@@ -588,10 +560,13 @@ static ll_err run_section(ll_exec *e, int section, uint64_t step, bool checked)
     int from = section ? p->end[section - 1] : 0, to = p->end[section];
     int times = section == LL_MICRO ? p->n_micro : 1;
     if (e->n_flying && section == LL_MICRO) TRY(wait_all(e));
-    if (e->poison && section == LL_MICRO) poison(e);
+    if (e->poison && section == LL_MICRO) TRY(poison(e));
     for (int m = 0; m < times; m++) {
-        for (int i = 0; section == LL_MICRO && i < e->n_moving; i++)
-            e->moving[i].tensor->data = e->moving[i].first + (size_t)m * e->moving[i].stride;
+        if (section == LL_MICRO) ll_exec_move(e, m);
+        if (e->gpu && !checked && !e->profiling) {
+            TRY(ll_onboard_run(e, section, from, to, m, step));
+            continue;
+        }
         for (int i = from; i < to; i++) {
             if (e->instrs[i].instr->last && m < times - 1) continue;
             e->instrs[i].call.micro = m;

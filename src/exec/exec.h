@@ -27,13 +27,21 @@ typedef struct ll_exec_opts {
     ll_exec *share; /* parameters and state of equal names live there; it must outlive this one */
     bool reuse;     /* with share: works in its memory too, where it fits; its results are lost */
     bool poison;    /* fills the work memory with NaN before each step, for tests */
+    int device;     /* of machine cuda: which GPU */
 } ll_exec_opts;
 
 /* Initialises parameters and state (those not shared) from the seed and their names alone. The
  * program must outlive the exec. */
 ll_err ll_exec_open(const ll_program *p, const ll_exec_opts *opts, ll_exec **out);
 void ll_exec_close(ll_exec *e);
+/* A slot's data; on a GPU a copy in this process's memory, as it is now. Who changes what it holds
+ * says so (ll_exec_changed: of all micro-batches). */
 void *ll_exec_data(const ll_exec *e, int slot, int micro);
+ll_err ll_exec_changed(const ll_exec *e, int slot);
+/* Writes a slot, of one micro-batch. */
+ll_err ll_exec_put(const ll_exec *e, int slot, int micro, const void *data);
+/* What a GPU's kernels found wrong with the data (a label outside of its range). */
+ll_err ll_exec_trouble(ll_exec *e);
 /* Runs a section; the micro section once for each micro-batch. */
 ll_err ll_exec_run(ll_exec *e, int section, uint64_t step);
 /* Runs a section and tells of the first instruction with a result that is not finite: LL_E_NUMERIC,

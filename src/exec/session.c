@@ -5,6 +5,8 @@
  * run again node by node on the same data to name the first op that went wrong. */
 #include "exec/session.h"
 
+#include "dev/gpu.h"
+
 #include <math.h>
 #include <omp.h>
 #include <stdlib.h>
@@ -134,6 +136,14 @@ static ll_err open_parts(ll_session *s)
     return LL_OK;
 }
 
+/* Before anything is compiled for it. */
+static ll_err check_machine(const char *machine)
+{
+    ll_gpu *g;
+    if (strcmp(machine, "cuda") || ll_gpu_count()) return LL_OK;
+    return ll_gpu_open(0, &g); /* says why there is none */
+}
+
 ll_err ll_session_open(ll_graph *g, const ll_session_opts *opts, ll_session **out)
 {
     *out = NULL;
@@ -145,7 +155,8 @@ ll_err ll_session_open(ll_graph *g, const ll_session_opts *opts, ll_session **ou
     if (!s->opts.precision) s->opts.precision = "f32";
     if (s->opts.threads <= 0) s->opts.threads = omp_get_max_threads();
     if (s->opts.micro_batches <= 0) s->opts.micro_batches = 1;
-    ll_err rc = open_parts(s);
+    ll_err rc = check_machine(s->opts.machine);
+    if (rc == LL_OK) rc = open_parts(s);
     if (rc != LL_OK) {
         ll_session_close(s);
         return ll_frame(rc, __FILE__, __LINE__, __func__);
@@ -207,16 +218,12 @@ ll_err ll_session_set(ll_session *s, const char *name, int micro, const void *da
     int slot;
     TRY(find_slot(s, name, bytes, micro, true, &slot));
     const ll_slot *x = &s->p->slots[slot];
+    if (bytes == x->bytes && !(x->piece && bytes == whole_bytes(x)))
+        return ll_exec_put(s->e, slot, micro, data);
     void *to = ll_exec_data(s->e, slot, micro);
-    if (x->piece && bytes == whole_bytes(x)) {
-        ll_piece_cut(&x->type, x->piece, data, to);
-    } else if (bytes != x->bytes) {
-        ll_piece rows = rows_piece(x);
-        ll_piece_cut(&x->type, &rows, data, to);
-    } else if (bytes) {
-        memcpy(to, data, bytes);
-    }
-    return LL_OK;
+    ll_piece rows = bytes == whole_bytes(x) ? *x->piece : rows_piece(x);
+    ll_piece_cut(&x->type, &rows, data, to);
+    return ll_exec_changed(s->e, slot);
 }
 
 ll_err ll_session_get(ll_session *s, const char *name, void *data, size_t bytes)
@@ -239,22 +246,26 @@ double ll_session_result(ll_session *s, const char *name)
     return ll_load(ll_exec_data(s->e, slot, 0), s->p->slots[slot].type.dtype, 0);
 }
 
-static void set_scalar(ll_exec *e, const ll_program *p, const char *name, double v)
+static ll_err set_scalar(ll_exec *e, const ll_program *p, const char *name, double v)
 {
     int slot = ll_program_input(p, name);
-    if (slot >= 0 && p->slots[slot].kind == LL_STEP)
-        ll_store(ll_exec_data(e, slot, 0), p->slots[slot].type.dtype, 0, v);
+    double room;
+    if (slot < 0 || p->slots[slot].kind != LL_STEP) return LL_OK;
+    ll_store(&room, p->slots[slot].type.dtype, 0, v);
+    return ll_exec_put(e, slot, 0, &room);
 }
 
 /* Copies batch data and per-step scalars to the program that looks for the culprit. */
-static void copy_inputs(const ll_session *s, ll_exec *to, const ll_program *p)
+static ll_err copy_inputs(const ll_session *s, ll_exec *to, const ll_program *p)
 {
     for (int i = 0; i < p->n_input; i++) {
         int a = ll_program_input(s->p, p->inputs[i].name), b = p->inputs[i].slot;
         if (a < 0 || p->slots[b].kind == LL_PARAM || p->slots[b].kind == LL_STATE) continue;
         size_t n = p->slots[b].bytes * (size_t)(p->slots[b].kind == LL_BATCH ? p->n_micro : 1);
         if (n) memcpy(ll_exec_data(to, b, 0), ll_exec_data(s->e, a, 0), n);
+        TRY(ll_exec_changed(to, b));
     }
+    return LL_OK;
 }
 
 static ll_err run_until_bad(const ll_session *s, ll_exec *e)
@@ -276,8 +287,8 @@ static ll_err find_culprit(ll_session *s, const char *what, double value)
                       .share = s->e};
     ll_err rc = ll_exec_open(p, &o, &e);
     if (rc == LL_OK) {
-        copy_inputs(s, e, p);
-        rc = run_until_bad(s, e);
+        rc = copy_inputs(s, e, p);
+        if (rc == LL_OK) rc = run_until_bad(s, e);
         ll_exec_close(e);
     }
     ll_program_free(p);
@@ -291,10 +302,11 @@ static ll_err find_culprit(ll_session *s, const char *what, double value)
 ll_err ll_session_run(ll_session *s, double lr)
 {
     static const char *const watched[] = {"loss", "grad_norm"};
-    set_scalar(s->e, s->p, "lr", lr);
-    set_scalar(s->e, s->p, "t", (double)s->step + 1);
+    TRY(set_scalar(s->e, s->p, "lr", lr));
+    TRY(set_scalar(s->e, s->p, "t", (double)s->step + 1));
     TRY(ll_exec_run(s->e, LL_MICRO, s->step));
     TRY(ll_exec_run(s->e, LL_REPORT, s->step));
+    TRY(ll_exec_trouble(s->e));
     for (int i = 0; i < 2; i++) {
         double v = ll_session_result(s, watched[i]);
         if (ll_program_result(s->p, watched[i]) >= 0 && !isfinite(v))

@@ -22,6 +22,12 @@ struct ll_kcall;
 typedef ll_err ll_kernel(const struct ll_kcall *c);
 typedef size_t ll_scratch(const struct ll_kcall *c);
 
+#ifdef LL_CUDA
+#define LL_GPU(kernel) kernel
+#else
+#define LL_GPU(kernel) NULL
+#endif
+
 enum { LL_MAX_IN = 16, LL_MAX_OUT = 8, LL_MAX_LOOPS = 16, LL_DIMS_TEXT = 256 };
 
 /* ---- attributes as data: printing, parsing ---- */
@@ -121,8 +127,8 @@ struct ll_op {
     bool f64;          /* cpu takes f64 too: machine cpu refuses f64 tensors where not */
     bool collective;   /* ranks talk: no kernel, comm/ runs it (pass/partition.c makes these) */
     bool random;       /* depends on the step and seed: two equal nodes still give one value */
-    ll_kernel *ref, *cpu;
-    ll_scratch *cpu_scratch;
+    ll_kernel *ref, *cpu, *cuda; /* cuda: LL_GPU(x_cuda), NULL where CUDA is not built */
+    ll_scratch *cpu_scratch, *cuda_scratch;
     const char *trials[8]; /* "f32[6,12], f32[12,18] {spec=\"mk,kn->mn\"}": see ll_parse_trial */
 };
 

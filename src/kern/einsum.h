@@ -20,6 +20,20 @@ typedef struct ll_einsum_loop {
 int ll_einsum_read(const char *spec, const ll_shape *a, const ll_shape *b, const ll_shape *c,
                    ll_einsum_loop loop[LL_EINSUM_LOOPS]);
 
+/* The loops folded into one strided matrix product C[row,column] = sum A[row,sum] B[sum,column] and
+ * what is left: loops around it, and sums of several such products. Loops of one kind that lie side
+ * by side in both tensors become one; the longest of each kind is the product's. */
+typedef struct ll_einsum_plan {
+    ll_einsum_loop row, column, sum;
+    ll_einsum_loop around[LL_EINSUM_LOOPS], sums[LL_EINSUM_LOOPS];
+    int n_around, n_sums;
+} ll_einsum_plan;
+void ll_einsum_fold(const char *spec, const ll_shape *a, const ll_shape *b, const ll_shape *c,
+                    ll_einsum_plan *out);
+/* Offsets into a, b, c of point number `at` of these loops, the last one fastest. */
+void ll_einsum_offsets(const ll_einsum_loop *loop, int n, int64_t at, int64_t off[3]);
+int64_t ll_einsum_points(const ll_einsum_loop *loop, int n);
+
 #ifdef __cplusplus
 }
 #endif

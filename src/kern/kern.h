@@ -29,6 +29,11 @@ typedef struct ll_kcall {
     int threads;
     int micro, n_micro; /* which micro-batch of how many: random ops and accumulation ask */
     uint64_t seed, step;
+    /* Of GPUs: the stream to queue work on; in device memory the stream of random numbers of the
+     * step (captured work reads it anew), and what was wrong with the data: kind, where, value. */
+    void *stream;
+    const uint64_t *clock;
+    int64_t *trouble;
 } ll_kcall;
 
 typedef ll_err ll_kernel(const ll_kcall *c);

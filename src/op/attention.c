@@ -14,6 +14,7 @@
 ll_kernel attention_ref, attention_cpu, attention_grad_ref, attention_grad_cpu, causal_mask_ref,
     causal_mask_cpu;
 ll_scratch attention_cpu_scratch, attention_grad_cpu_scratch;
+ll_kernel causal_mask_cuda, attention_grad_cuda, attention_cuda;
 
 /* ---- causal_mask ---- */
 
@@ -44,6 +45,7 @@ static const ll_op causal_mask = {
     .grad = mask_grad,
     .ref = causal_mask_ref,
     .cpu = causal_mask_cpu,
+    .cuda = LL_GPU(causal_mask_cuda),
     .trials = {"f32[2,3,4,4] {value=-2, at=[0,0]}", "f32[5,3] {value=0, at=[0,1]}",
                "f32[1,1,1] {value=-1e30, at=[0,0]}", "f32[2,3] {value=7, at=[0,5]}"},
 };
@@ -181,6 +183,7 @@ static const ll_op attention_grad = {
     .cost = cost_grad,
     .ref = attention_grad_ref,
     .cpu = attention_grad_cpu,
+    .cuda = LL_GPU(attention_grad_cuda),
     .cpu_scratch = attention_grad_cpu_scratch,
     .trials = {"f32[2,5,2,3], f32[2,5,3,2,3], f32[2,5,2,3], f32[2,2,5]",
                "f32[1,1,1,1], f32[1,1,3,1,1], f32[1,1,1,1], f32[1,1,1]",
@@ -216,6 +219,7 @@ static const ll_op attention = {
     .cost = cost,
     .ref = attention_ref,
     .cpu = attention_cpu,
+    .cuda = LL_GPU(attention_cuda),
     .cpu_scratch = attention_cpu_scratch,
     .trials = {"f32[2,5,3,2,3]", "f32[1,1,3,1,1]", "f32[1,7,3,3,4]", "f32[3,2,3,1,5]"},
 };

@@ -11,6 +11,8 @@
 
 ll_kernel batchnorm_ref, batchnorm_cpu, batchnorm_grad_ref, batchnorm_grad_cpu;
 ll_scratch batchnorm_cpu_scratch, batchnorm_grad_cpu_scratch;
+ll_kernel batchnorm_grad_cuda, batchnorm_cuda;
+ll_scratch batchnorm_cuda_scratch;
 
 static const ll_attr_field fields[] = {LL_FIELD(ll_norm_attr, eps, LL_A_F64), {0}};
 
@@ -71,6 +73,8 @@ static const ll_op batchnorm_grad = {
     .in_place = 1u << 0 | 1u << 1,
     .ref = batchnorm_grad_ref,
     .cpu = batchnorm_grad_cpu,
+    .cuda = LL_GPU(batchnorm_grad_cuda),
+    .cuda_scratch = LL_GPU(batchnorm_cuda_scratch),
     .cpu_scratch = batchnorm_grad_cpu_scratch,
     .trials = {"f32[7,3], f32[7,3], f32[3], f32[3], f32[3]> {eps=1e-5}",
                "f32[2,3,5,1], f32[2,3,5,1], f32[1], f32[1], f32[1]> {eps=0.1}",
@@ -119,6 +123,8 @@ static const ll_op batchnorm = {
     .flop = 7,
     .ref = batchnorm_ref,
     .cpu = batchnorm_cpu,
+    .cuda = LL_GPU(batchnorm_cuda),
+    .cuda_scratch = LL_GPU(batchnorm_cuda_scratch),
     .cpu_scratch = batchnorm_cpu_scratch,
     .trials = {"f32[7,3], f32[3], f32[3] {eps=1e-5}", "f32[2,3,5,1], f32[1], f32[1] {eps=0.1}",
                "f32[2,2,2,5], f32[5], f32[5] {eps=1e-5}", "f32[1,5], f32[5], f32[5] {eps=0.01}"},

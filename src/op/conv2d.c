@@ -19,6 +19,8 @@
 
 ll_kernel conv2d_ref, conv2d_cpu, conv2d_dx_ref, conv2d_dx_cpu, conv2d_dw_ref, conv2d_dw_cpu;
 ll_scratch conv2d_cpu_scratch, conv2d_dx_cpu_scratch, conv2d_dw_cpu_scratch;
+ll_kernel conv2d_cuda, conv2d_dx_cuda, conv2d_dw_cuda;
+ll_scratch conv2d_cuda_scratch, conv2d_dw_cuda_scratch, conv2d_dx_cuda_scratch;
 extern const ll_op ll_op_conv2d, ll_op_conv2d_dx, ll_op_conv2d_dw;
 
 /* ---- windows ---- */
@@ -381,6 +383,8 @@ const ll_op ll_op_conv2d = {
     .f64 = true,
     .ref = conv2d_ref,
     .cpu = conv2d_cpu,
+    .cuda = LL_GPU(conv2d_cuda),
+    .cuda_scratch = LL_GPU(conv2d_cuda_scratch),
     .cpu_scratch = conv2d_cpu_scratch,
     .trials =
         {"f32[2,7,5,3], f32[4,3,3,3] {stride=[1,1], pad=[1,1,1,1], dilation=[1,1], groups=1}",
@@ -410,6 +414,8 @@ const ll_op ll_op_conv2d_dx = {
     .cost = cost_dx,
     .ref = conv2d_dx_ref,
     .cpu = conv2d_dx_cpu,
+    .cuda = LL_GPU(conv2d_dx_cuda),
+    .cuda_scratch = LL_GPU(conv2d_dx_cuda_scratch),
     .cpu_scratch = conv2d_dx_cpu_scratch,
     .trials =
         {"f32[2,7,5,4], f32[4,3,3,3] {stride=[1,1], pad=[1,1,1,1], dilation=[1,1], groups=1, "
@@ -445,6 +451,8 @@ const ll_op ll_op_conv2d_dw = {
     .f64 = true,
     .ref = conv2d_dw_ref,
     .cpu = conv2d_dw_cpu,
+    .cuda = LL_GPU(conv2d_dw_cuda),
+    .cuda_scratch = LL_GPU(conv2d_dw_cuda_scratch),
     .cpu_scratch = conv2d_dw_cpu_scratch,
     .trials =
         {"f32[2,7,5,4], f32[2,7,5,3] {stride=[1,1], pad=[1,1,1,1], dilation=[1,1], groups=1, "

@@ -8,7 +8,7 @@
 #include "op/op_int.h"
 #include "kern/kern.h"
 
-#define X(name, operands, value) ll_kernel name##_ref, name##_cpu;
+#define X(name, operands, value) ll_kernel name##_ref, name##_cpu, name##_cuda;
 LL_EW(X)
 #undef X
 
@@ -341,7 +341,7 @@ static const ll_attr_field to_type[] = {LL_FIELD(ll_cast_attr, dtype, LL_A_DTYPE
 
 #define OP(fn, fl)                                                                                 \
     .name = #fn, .n_out = 1, .flop = fl, .elementwise = true, .ew = LL_EW_##fn, .f64 = true,       \
-    .ref = fn##_ref, .cpu = fn##_cpu
+    .ref = fn##_ref, .cpu = fn##_cpu, .cuda = LL_GPU(fn##_cuda)
 #define OP1(fn, fl) OP(fn, fl), .n_in = 1, .dims = "* -> *", .infer = infer, .grad = fn##_grad
 #define OP2(fn) OP(fn, 1), .n_in = 2, .dims = "*, * -> *", .infer = infer
 #define TRIALS1 .trials = {"f32[7,3]", "f32[1]", "f32[2,0,3]", "f32[]"}

@@ -11,6 +11,8 @@
 ll_kernel layernorm_ref, layernorm_cpu, layernorm_dx_ref, layernorm_dx_cpu, layernorm_dw_ref,
     layernorm_dw_cpu;
 ll_scratch layernorm_dw_cpu_scratch;
+ll_kernel layernorm_dx_cuda, layernorm_dw_cuda, layernorm_cuda;
+ll_scratch norm_dw_cuda_scratch;
 
 static const ll_attr_field fields[] = {LL_FIELD(ll_norm_attr, eps, LL_A_F64), {0}};
 
@@ -69,6 +71,7 @@ static const ll_op layernorm_dx = {
     .in_place = 1u << 0 | 1u << 1,
     .ref = layernorm_dx_ref,
     .cpu = layernorm_dx_cpu,
+    .cuda = LL_GPU(layernorm_dx_cuda),
     .trials = {"f32[3,7], f32[3,7], f32[7], f32[3], f32[3]>",
                "f32[2,3,5], f32[2,3,5], f32[5], f32[2,3], f32[2,3]>",
                "f32[2,1], f32[2,1], f32[1], f32[2], f32[2]>",
@@ -86,6 +89,8 @@ static const ll_op layernorm_dw = {
     .flop = 5,
     .ref = layernorm_dw_ref,
     .cpu = layernorm_dw_cpu,
+    .cuda = LL_GPU(layernorm_dw_cuda),
+    .cuda_scratch = LL_GPU(norm_dw_cuda_scratch),
     .cpu_scratch = layernorm_dw_cpu_scratch,
     .trials = {"f32[3,7], f32[3,7], f32[3], f32[3]>", "f32[2,5,3], f32[2,5,3], f32[2,5], f32[2,5]>",
                "f32[1,1], f32[1,1], f32[1], f32[1]>", "f32[0,2], f32[0,2], f32[0], f32[0]>"},
@@ -133,6 +138,7 @@ static const ll_op layernorm = {
     .flop = 7,
     .ref = layernorm_ref,
     .cpu = layernorm_cpu,
+    .cuda = LL_GPU(layernorm_cuda),
     .trials = {"f32[3,7], f32[7], f32[7] {eps=1e-5}", "f32[2,3,5], f32[5], f32[5] {eps=1e-3}",
                "f32[2,1], f32[1], f32[1] {eps=0.1}", "f32[6], f32[6], f32[6] {eps=1e-5}"},
 };

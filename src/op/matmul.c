@@ -13,6 +13,8 @@
 
 ll_kernel matmul_ref, matmul_cpu;
 ll_scratch matmul_cpu_scratch;
+ll_kernel matmul_cuda;
+ll_scratch matmul_cuda_scratch;
 extern const ll_op ll_op_matmul;
 
 typedef struct parts {
@@ -154,6 +156,8 @@ const ll_op ll_op_matmul = {
     .f64 = true,
     .ref = matmul_ref,
     .cpu = matmul_cpu,
+    .cuda = LL_GPU(matmul_cuda),
+    .cuda_scratch = LL_GPU(matmul_cuda_scratch),
     .cpu_scratch = matmul_cpu_scratch,
     .trials = {"f32[6,12], f32[12,18] {spec=\"mk,kn->mn\", out=f32}",
                "f32[2,3,7], f32[5,7] {spec=\"btc,nc->btn\", out=f32}",

@@ -6,6 +6,8 @@
 
 ll_kernel sum_ref, amax_ref, absmax_ref, sumsq_ref, sum_cpu, amax_cpu, absmax_cpu, sumsq_cpu;
 ll_scratch reduce_cpu_scratch;
+ll_kernel sum_cuda, amax_cuda, absmax_cuda, sumsq_cuda;
+ll_scratch reduce_cuda_scratch;
 
 static const ll_op sum, amax, absmax, sumsq;
 
@@ -114,6 +116,8 @@ static const ll_op sum = {
     .grad = sum_grad,
     .ref = sum_ref,
     .cpu = sum_cpu,
+    .cuda = LL_GPU(sum_cuda),
+    .cuda_scratch = LL_GPU(reduce_cuda_scratch),
     .cpu_scratch = reduce_cpu_scratch,
 };
 static const ll_op amax = {
@@ -124,6 +128,8 @@ static const ll_op amax = {
     .grad = amax_grad,
     .ref = amax_ref,
     .cpu = amax_cpu,
+    .cuda = LL_GPU(amax_cuda),
+    .cuda_scratch = LL_GPU(reduce_cuda_scratch),
     .cpu_scratch = reduce_cpu_scratch,
 };
 static const ll_op absmax = {
@@ -134,6 +140,8 @@ static const ll_op absmax = {
     .no_grad = true,
     .ref = absmax_ref,
     .cpu = absmax_cpu,
+    .cuda = LL_GPU(absmax_cuda),
+    .cuda_scratch = LL_GPU(reduce_cuda_scratch),
     .cpu_scratch = reduce_cpu_scratch,
 };
 static const ll_op sumsq = {
@@ -144,6 +152,8 @@ static const ll_op sumsq = {
     .expand = expand_sumsq,
     .ref = sumsq_ref,
     .cpu = sumsq_cpu,
+    .cuda = LL_GPU(sumsq_cuda),
+    .cuda_scratch = LL_GPU(reduce_cuda_scratch),
     .cpu_scratch = reduce_cpu_scratch,
 };
 

@@ -9,6 +9,8 @@
 
 ll_kernel rmsnorm_ref, rmsnorm_cpu, rmsnorm_dx_ref, rmsnorm_dx_cpu, rmsnorm_dw_ref, rmsnorm_dw_cpu;
 ll_scratch rmsnorm_dw_cpu_scratch;
+ll_kernel rmsnorm_dx_cuda, rmsnorm_dw_cuda, rmsnorm_cuda;
+ll_scratch norm_dw_cuda_scratch;
 
 static const ll_attr_field fields[] = {LL_FIELD(ll_norm_attr, eps, LL_A_F64), {0}};
 
@@ -55,6 +57,7 @@ static const ll_op rmsnorm_dx = {
     .in_place = 1u << 0 | 1u << 1,
     .ref = rmsnorm_dx_ref,
     .cpu = rmsnorm_dx_cpu,
+    .cuda = LL_GPU(rmsnorm_dx_cuda),
     .trials = {"f32[3,7], f32[3,7], f32[7], f32[3]>", "f32[2,3,5], f32[2,3,5], f32[5], f32[2,3]>",
                "f32[2,1], f32[2,1], f32[1], f32[2]>", "f32[6], f32[6], f32[6], f32[]>"},
 };
@@ -70,6 +73,8 @@ static const ll_op rmsnorm_dw = {
     .flop = 3,
     .ref = rmsnorm_dw_ref,
     .cpu = rmsnorm_dw_cpu,
+    .cuda = LL_GPU(rmsnorm_dw_cuda),
+    .cuda_scratch = LL_GPU(norm_dw_cuda_scratch),
     .cpu_scratch = rmsnorm_dw_cpu_scratch,
     .trials = {"f32[3,7], f32[3,7], f32[3]>", "f32[2,5,3], f32[2,5,3], f32[2,5]>",
                "f32[1,1], f32[1,1], f32[1]>", "f32[0,2], f32[0,2], f32[0]>"},
@@ -105,6 +110,7 @@ static const ll_op rmsnorm = {
     .flop = 4,
     .ref = rmsnorm_ref,
     .cpu = rmsnorm_cpu,
+    .cuda = LL_GPU(rmsnorm_cuda),
     .trials = {"f32[3,7], f32[7] {eps=1e-5}", "f32[2,3,5], f32[5] {eps=1e-3}",
                "f32[2,1], f32[1] {eps=0.1}", "f32[6], f32[6] {eps=1e-5}"},
 };

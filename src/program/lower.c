@@ -20,15 +20,16 @@ static ll_err run_passes(const ll_graph *g, const ll_lower_opts *opts, ll_graph 
 {
     bool cpu = !strcmp(opts->machine, "cpu");
     bool bf16 = opts->precision && !strcmp(opts->precision, "bf16");
-    CHECK(cpu || !strcmp(opts->machine, "ref"), LL_E_ARG, "no machine is named %s: cpu or ref",
-          opts->machine);
+    bool cuda = !strcmp(opts->machine, "cuda");
+    CHECK(cpu || cuda || !strcmp(opts->machine, "ref"), LL_E_ARG,
+          "no machine is named %s: cpu, cuda or ref", opts->machine);
     CHECK(!opts->precision || bf16 || !strcmp(opts->precision, "f32"), LL_E_ARG,
           "precision %s is not known: f32 or bf16", opts->precision);
     if (opts->as_is) return ll_sweep(g, out);
     TRY(ll_simplify(g, out));
     if (bf16) TRY(next(ll_lower_precision, out));
     if (bf16) TRY(next(ll_simplify, out));
-    if (cpu && !opts->no_fuse) TRY(next(ll_fuse, out));
+    if ((cpu || cuda) && !opts->no_fuse) TRY(next(ll_fuse, out));
     return LL_OK;
 }
 
@@ -78,7 +79,7 @@ static ll_err choose_kernel(const ll_program *p, const ll_graph *g, const ll_nod
                             ll_kernel **out)
 {
     bool cpu = !strcmp(p->machine, "cpu");
-    *out = cpu ? n->op->cpu : n->op->ref;
+    *out = cpu ? n->op->cpu : !strcmp(p->machine, "cuda") ? n->op->cuda : n->op->ref;
     if (n->op->collective) return LL_OK;
     CHECK(*out, LL_E_GRAPH, "%s: machine %s has no kernel for %s", n->name, p->machine,
           n->op->name);
@@ -98,7 +99,10 @@ static void fill_tensors(const ll_program *p, const int *slots, int n, ll_tensor
 static size_t scratch_of(const ll_program *p, const ll_node *n, const ll_instr *x)
 {
     ll_tensor in[LL_MAX_IN], out[LL_MAX_OUT];
-    if (n->op->collective || strcmp(p->machine, "cpu") || !n->op->cpu_scratch) return 0;
+    ll_scratch *asks = !strcmp(p->machine, "cpu")    ? n->op->cpu_scratch
+                       : !strcmp(p->machine, "cuda") ? n->op->cuda_scratch
+                                                     : NULL;
+    if (n->op->collective || !asks) return 0;
     fill_tensors(p, x->in, x->n_in, in);
     fill_tensors(p, x->out, x->n_out, out);
     ll_kcall c = {.attr = x->attr,
@@ -108,7 +112,7 @@ static size_t scratch_of(const ll_program *p, const ll_node *n, const ll_instr *
                   .out = out,
                   .threads = p->threads,
                   .n_micro = p->n_micro};
-    return n->op->cpu_scratch(&c);
+    return asks(&c);
 }
 
 static int *slots_of(ll_program *p, const ll_val *v, int n)

@@ -60,7 +60,7 @@ static bool is_product(const char *op)
 }
 
 /* Random images or tokens; labels below the model's number of classes. */
-static void fill_batch(ll_session *s, const ll_run *r)
+static ll_err fill_batch(ll_session *s, const ll_run *r)
 {
     const ll_program *p = ll_session_program(s);
     int64_t classes = 2;
@@ -78,7 +78,9 @@ static void fill_batch(ll_session *s, const ll_run *r)
                      ll_dtype_is_float(x->type.dtype)
                          ? ll_normal_at(1, stream, (uint64_t)k)
                          : (double)ll_below_at(1, stream, (uint64_t)k, (uint64_t)classes));
+        TRY(ll_exec_changed(ll_session_exec(s), p->inputs[i].slot));
     }
+    return LL_OK;
 }
 
 static void add_line(ll_bench_report *out, const ll_instr *x, double seconds, int times)
@@ -161,7 +163,7 @@ static ll_err bench(const ll_run *r, ll_session *s, double seconds, bool profile
                     ll_bench_report *out)
 {
     const ll_program *p = ll_session_program(s);
-    fill_batch(s, r);
+    TRY(fill_batch(s, r));
     int x = ll_program_input(p, "x");
     bool tokens = !strcmp(r->model.def->input, "tokens");
     *out = (ll_bench_report){.batch = r->train.batch,
@@ -181,6 +183,7 @@ ll_err ll_bench_step(const ll_run *r, double seconds, bool profile, ll_bench_rep
     TRY(ll_run_graph(r, r->train.batch / n_micro, &r->train.optim, &g));
     ll_session_opts o = {.threads = (int)r->train.threads,
                          .micro_batches = (int)n_micro,
+                         .machine = r->train.machine,
                          .precision = r->train.precision,
                          .seed = (uint64_t)r->train.seed,
                          .exact = r->parallel.exact};

@@ -158,6 +158,7 @@ static ll_err find_pass(ll_evaluator *e, int64_t batch, pass **out)
     TRY(ll_run_graph(e->run, batch, NULL, &p->g));
     ll_team *team = ll_session_team(e->share);
     ll_session_opts o = {.threads = ll_session_program(e->share)->threads,
+                         .machine = e->run->train.machine,
                          .precision = e->run->train.precision,
                          .share = e->share,
                          .reuse = true,

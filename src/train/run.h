@@ -42,6 +42,7 @@ typedef struct ll_run_train {
     ll_optim optim;
     ll_schedule schedule;
     int64_t seed, threads;
+    const char *machine; /* cpu or cuda */
     const char *precision;
     int64_t eval_every, eval_samples, save_every, keep, log_every;
 } ll_run_train;

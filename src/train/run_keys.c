@@ -84,6 +84,7 @@ static const ll_key keys[] = {
      "the batch lr is meant for, under a scale_rule", 1, 1e9, NULL},
     {"train.seed", LL_KEY_INT, AT(train.seed), "1", "of initial values, order and dropout", 0, MANY,
      NULL},
+    {"train.machine", LL_KEY_CHOICE, AT(train.machine), "cpu", "what computes", 0, 0, "cpu cuda"},
     {"train.precision", LL_KEY_CHOICE, AT(train.precision), "f32",
      "of matrix products and convolutions; parameters are kept in f32", 0, 0, "f32 bf16"},
     {"train.threads", LL_KEY_INT, AT(train.threads), "0", "0: one for each core", 0, 4096, NULL},

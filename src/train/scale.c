@@ -33,6 +33,7 @@ static ll_err open_session(scaler *x)
     TRY(ll_ranks_agree(x->c, ll_run_graph(r, r->train.batch / x->n_micro, &r->train.optim, &x->g)));
     ll_session_opts o = {.threads = threads,
                          .micro_batches = (int)x->n_micro,
+                         .machine = r->train.machine,
                          .precision = r->train.precision,
                          .seed = (uint64_t)r->train.seed};
     o.comm = x->c;

@@ -58,6 +58,13 @@ int ll_session_all_tensors(const ll_session *s, ll_arena *arena, ll_st_tensor **
     return n + m;
 }
 
+ll_err ll_session_loaded(const ll_session *s)
+{
+    for (int i = 0; i < ll_session_kept(s); i++)
+        TRY(ll_exec_changed(ll_session_exec(s), ll_session_kept_slot(s, i)));
+    return LL_OK;
+}
+
 int64_t ll_session_parameters(const ll_session *s)
 {
     const ll_program *p = ll_session_program(s);
@@ -98,6 +105,7 @@ static ll_err load(ll_session *s, const ll_st_file *f, ll_arena *a)
     const char *note;
     TRY(ll_checkpoint_load_parts(f, tensors, parts, n, false));
     TRY(ll_residual_load(s, f, a, &note));
+    TRY(ll_session_loaded(s));
     ll_session_set_step(s, (uint64_t)step);
     return LL_OK;
 }

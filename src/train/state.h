@@ -14,6 +14,8 @@ int ll_session_tensors(const ll_session *s, ll_arena *arena, ll_st_tensor **out,
 /* The same with residuals (residual.h): all that a checkpoint holds. */
 int ll_session_all_tensors(const ll_session *s, ll_arena *arena, ll_st_tensor **out,
                            ll_st_part **parts);
+/* These tensors were written to: on a GPU they go there now. */
+ll_err ll_session_loaded(const ll_session *s);
 int64_t ll_session_parameters(const ll_session *s); /* how many numbers are trained */
 
 #ifdef __cplusplus

@@ -93,6 +93,7 @@ static ll_err open_model(trainer *t)
     TRY(ll_ranks_agree(t->comm, ll_run_graph(r, t->micro, &r->train.optim, &t->g)));
     ll_session_opts o = {.threads = threads,
                          .micro_batches = (int)t->n_micro,
+                         .machine = r->train.machine,
                          .precision = r->train.precision,
                          .seed = (uint64_t)r->train.seed,
                          .comm = t->comm,
@@ -154,6 +155,7 @@ static ll_err load_from(trainer *t, const ll_st_file *f)
     TRY(check_same(f, "batch", t->r->train.batch));
     TRY(ll_checkpoint_load_parts(f, tensors, parts, n, true));
     TRY(ll_residual_load(t->s, f, t->arena, &t->resumed));
+    TRY(ll_session_loaded(t->s));
     TRY(ll_checkpoint_int(f, "step", &t->first));
     ll_session_set_step(t->s, (uint64_t)t->first);
     return LL_OK;

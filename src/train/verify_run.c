@@ -83,6 +83,7 @@ static ll_err verify(feeder *f, ll_graph *g, const ll_verify_opts *given, ll_ver
     o.context = f;
     o.lr = r->train.schedule.lr;
     o.session.micro_batches = (int)f->n_micro;
+    o.session.machine = r->train.machine;
     o.session.precision = r->train.precision;
     o.session.exact = r->parallel.exact;
     o.session.seed = (uint64_t)r->train.seed;

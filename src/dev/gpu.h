@@ -1,0 +1,54 @@
+/* gpu.h: a GPU's memory, its queue of work, and captured work. Without CUDA in the build there are
+ * none, and every call says so. */
+#pragma once
+#include "base/err.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct ll_gpu ll_gpu;
+typedef struct ll_gpu_graph ll_gpu_graph;
+
+typedef struct ll_gpu_facts {
+    char name[128];
+    size_t bytes, free_bytes; /* of its memory */
+    int processors, major, minor;
+    double clock_hz;
+} ll_gpu_facts;
+
+bool ll_gpu_built(void);
+int ll_gpu_count(void); /* 0: none here, or not built */
+/* One queue of work on GPU number `index`. */
+ll_err ll_gpu_open(int index, ll_gpu **out);
+void ll_gpu_close(ll_gpu *g);
+ll_err ll_gpu_ask(const ll_gpu *g, ll_gpu_facts *out);
+void *ll_gpu_stream(const ll_gpu *g);
+
+ll_err ll_gpu_alloc(ll_gpu *g, size_t bytes, void **out);
+void ll_gpu_free(ll_gpu *g, void *p);
+/* Host memory that copies to and from the GPU run past the processor. */
+ll_err ll_gpu_pinned(size_t bytes, void **out);
+void ll_gpu_unpin(void *p);
+
+/* Queued; pageable host memory of write may be reused at once, of read after ll_gpu_wait. */
+ll_err ll_gpu_write(ll_gpu *g, void *to, const void *from, size_t bytes);
+ll_err ll_gpu_read(ll_gpu *g, void *to, const void *from, size_t bytes);
+ll_err ll_gpu_copy(ll_gpu *g, void *to, const void *from, size_t bytes);
+ll_err ll_gpu_fill(ll_gpu *g, void *to, int byte, size_t bytes);
+ll_err ll_gpu_wait(ll_gpu *g); /* for all that is queued; tells what failed in it */
+
+/* What is queued between the two is captured, not run. */
+ll_err ll_gpu_capture(ll_gpu *g);
+ll_err ll_gpu_captured(ll_gpu *g, ll_gpu_graph **out);
+ll_err ll_gpu_replay(ll_gpu *g, ll_gpu_graph *w);
+void ll_gpu_drop(ll_gpu_graph *w);
+
+/* Marks in the queue, and the seconds between two of them once both are over. */
+enum { LL_GPU_MARKS = 8192 };
+ll_err ll_gpu_mark(ll_gpu *g, int i);
+ll_err ll_gpu_seconds(ll_gpu *g, int from, int to, double *out);
+
+#ifdef __cplusplus
+}
+#endif

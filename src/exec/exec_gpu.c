@@ -1,0 +1,258 @@
+/* exec_gpu.c: programs on a GPU. The slab lies there; this process sees slots through views, copies
+ * in pinned memory. Kernels between two collectives are captured into a graph the second time they
+ * run, and replayed from then on: a step costs a few launches. What changes from step to step is
+ * the clock, a number in device memory that random ops read. Collectives work on views: operands
+ * are copied out, results back. */
+#include "base/rng.h"
+#include "exec/exec_int.h"
+#include "kern/attr.h"
+
+#include "base/text.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { TROUBLE = 3 };
+
+typedef struct stretch { /* kernels from one instruction on, in one micro-batch */
+    int runs, next;      /* next: the first instruction after it */
+    ll_gpu_graph *graph;
+} stretch;
+
+struct ll_onboard {
+    ll_gpu *gpu;
+    bool own; /* the queue is not another's */
+    void **view, **packing;
+    stretch *stretches; /* [n_micro][n_instr] */
+    void *clock, *trouble;
+    uint64_t step;
+    bool started;
+};
+
+ll_err ll_onboard_open(ll_exec *e, const ll_exec *share, int device)
+{
+    const ll_program *p = e->p;
+    ll_onboard *o = e->gpu = LL_NEW(e->arena, ll_onboard);
+    o->view = LL_NEW_ARRAY(e->arena, void *, p->n_slot + 1);
+    o->packing = LL_NEW_ARRAY(e->arena, void *, p->n_instr + 1);
+    o->stretches = LL_NEW_ARRAY(e->arena, stretch, (size_t)p->n_micro * (size_t)p->n_instr + 1);
+    if (share) {
+        CHECK(share->gpu, LL_E_ARG, "a program on a GPU shares memory with one that is not");
+        o->gpu = share->gpu->gpu;
+    } else {
+        TRY(ll_gpu_open(device, &o->gpu));
+        o->own = true;
+    }
+    int64_t none[TROUBLE] = {0};
+    TRY(ll_gpu_alloc(o->gpu, sizeof(uint64_t), &o->clock));
+    TRY(ll_gpu_alloc(o->gpu, sizeof none, &o->trouble));
+    return ll_gpu_write(o->gpu, o->trouble, none, sizeof none);
+}
+
+void ll_onboard_close(ll_exec *e)
+{
+    ll_onboard *o = e->gpu;
+    const ll_program *p = e->p;
+    if (!o->gpu) return;
+    ll_err rc = ll_gpu_wait(o->gpu); /* a failure was told where it was met */
+    (void)rc;
+    for (int i = 0; i < p->n_micro * p->n_instr; i++) ll_gpu_drop(o->stretches[i].graph);
+    for (int i = 0; i < p->n_slot; i++) ll_gpu_unpin(o->view[i]);
+    for (int i = 0; i < p->n_instr; i++) ll_gpu_unpin(o->packing[i]);
+    ll_gpu_free(o->gpu, o->clock);
+    ll_gpu_free(o->gpu, o->trouble);
+    if (e->slab && !e->borrowed) ll_gpu_free(o->gpu, e->slab);
+    if (o->own) ll_gpu_close(o->gpu);
+}
+
+ll_err ll_onboard_slab(ll_exec *e, size_t bytes, char **out)
+{
+    ll_gpu_facts f;
+    char need[LL_NUMBER_TEXT], have[LL_NUMBER_TEXT];
+    TRY(ll_gpu_ask(e->gpu->gpu, &f));
+    CHECK(bytes <= f.free_bytes, LL_E_MEM,
+          "the program needs %s, %s has %s free: use a smaller model or train.micro_batch",
+          ll_text_bytes((double)bytes, need), f.name, ll_text_bytes((double)f.free_bytes, have));
+    void *p;
+    TRY(ll_gpu_alloc(e->gpu->gpu, bytes, &p));
+    *out = (char *)p;
+    return LL_OK;
+}
+
+static size_t all_bytes(const ll_exec *e, int slot)
+{
+    const ll_slot *s = &e->p->slots[slot];
+    return s->bytes * (s->kind == LL_BATCH ? (size_t)e->p->n_micro : 1);
+}
+
+void *ll_onboard_view(const ll_exec *e, int slot, bool fresh)
+{
+    ll_onboard *o = e->gpu;
+    size_t bytes = all_bytes(e, slot);
+    if (!o->view[slot] && ll_gpu_pinned(bytes, &o->view[slot]) != LL_OK)
+        ll_assert_failed("pinned memory for a view", __FILE__, __LINE__, __func__);
+    /* A GPU that fails stays so: the next run tells. */
+    if (fresh && ll_gpu_read(o->gpu, o->view[slot], e->address[slot], bytes) == LL_OK) {
+        ll_err rc = ll_gpu_wait(o->gpu);
+        (void)rc;
+    }
+    return o->view[slot];
+}
+
+ll_err ll_onboard_put(const ll_exec *e, int slot, int micro, const void *data, size_t bytes)
+{
+    char *to = (char *)e->address[slot] + (size_t)micro * e->p->slots[slot].bytes;
+    TRY(ll_gpu_write(e->gpu->gpu, to, data, bytes));
+    /* A view's memory may be written again at once: its copy must be over. */
+    return data == e->gpu->view[slot] ? ll_gpu_wait(e->gpu->gpu) : LL_OK;
+}
+
+ll_err ll_exec_changed(const ll_exec *e, int slot)
+{
+    if (!e->gpu) return LL_OK;
+    return ll_onboard_put(e, slot, 0, ll_onboard_view(e, slot, false), all_bytes(e, slot));
+}
+
+ll_err ll_exec_put(const ll_exec *e, int slot, int micro, const void *data)
+{
+    size_t bytes = e->p->slots[slot].bytes;
+    if (e->gpu) return ll_onboard_put(e, slot, micro, data, bytes);
+    if (bytes) memcpy(ll_exec_data(e, slot, micro), data, bytes);
+    return LL_OK;
+}
+
+ll_err ll_onboard_bind(ll_exec *e)
+{
+    ll_onboard *o = e->gpu;
+    for (int i = 0; i < e->p->n_instr; i++) {
+        bound *b = &e->instrs[i];
+        b->call.stream = ll_gpu_stream(o->gpu);
+        b->call.clock = (const uint64_t *)o->clock;
+        b->call.trouble = (int64_t *)o->trouble;
+        if (b->instr->kernel) continue;
+        ll_tensor *in = (ll_tensor *)(uintptr_t)b->call.in,
+                  *out = (ll_tensor *)(uintptr_t)b->call.out;
+        for (int k = 0; k < b->call.n_in; k++)
+            in[k].data = ll_onboard_view(e, b->instr->in[k], false);
+        for (int k = 0; k < b->call.n_out; k++)
+            out[k].data = ll_onboard_view(e, b->instr->out[k], false);
+        if (b->instr->packing) TRY(ll_gpu_pinned(b->instr->packing, &o->packing[i]));
+        b->call.scratch = o->packing[i];
+    }
+    return LL_OK;
+}
+
+ll_err ll_onboard_poison(ll_exec *e)
+{
+    return ll_gpu_fill(e->gpu->gpu, e->slab + e->input_bytes, 0xff,
+                       e->p->work_bytes + e->p->scratch_bytes);
+}
+
+static ll_err set_clock(ll_onboard *o, uint64_t step)
+{
+    if (o->started && o->step == step) return LL_OK;
+    uint64_t clock = ll_stream("", step);
+    o->started = true;
+    o->step = step;
+    return ll_gpu_write(o->gpu, o->clock, &clock, sizeof clock);
+}
+
+static bool runs(const ll_exec *e, int i, int micro, bool once)
+{
+    return !(e->instrs[i].instr->last && !once && micro < e->p->n_micro - 1);
+}
+
+static ll_err queue(ll_exec *e, int from, int to, int micro, uint64_t step, bool once)
+{
+    for (int i = from; i < to; i++) {
+        if (!runs(e, i, micro, once)) continue;
+        e->instrs[i].call.micro = micro;
+        e->instrs[i].call.step = step;
+        TRY(e->instrs[i].instr->kernel(&e->instrs[i].call));
+    }
+    return LL_OK;
+}
+
+static ll_err run_stretch(ll_exec *e, int from, int to, int micro, uint64_t step, bool once)
+{
+    ll_onboard *o = e->gpu;
+    stretch *s = &o->stretches[(size_t)micro * (size_t)e->p->n_instr + (size_t)from];
+    if (s->runs++ == 0) return queue(e, from, to, micro, step, once);
+    if (!s->graph) {
+        TRY(ll_gpu_capture(o->gpu));
+        ll_err rc = queue(e, from, to, micro, step, once);
+        ll_err end = ll_gpu_captured(o->gpu, &s->graph);
+        TRY(rc);
+        TRY(end);
+    }
+    return ll_gpu_replay(o->gpu, s->graph);
+}
+
+static ll_err talk(ll_exec *e, bound *b)
+{
+    ll_onboard *o = e->gpu;
+    if (!b->instr->wait) {
+        for (int k = 0; k < b->instr->n_in; k++) {
+            int slot = b->instr->in[k];
+            TRY(ll_gpu_read(o->gpu, o->view[slot], e->address[slot], e->p->slots[slot].bytes));
+        }
+        TRY(ll_gpu_wait(o->gpu));
+        return ll_exec_start_talk(e, b);
+    }
+    bound *start = &e->instrs[b->instr->pair];
+    bool was = start->flying;
+    TRY(ll_exec_wait_talk(e, start));
+    for (int k = 0; was && k < start->instr->n_out; k++) {
+        int slot = start->instr->out[k];
+        TRY(ll_gpu_write(o->gpu, e->address[slot], o->view[slot], e->p->slots[slot].bytes));
+    }
+    return LL_OK;
+}
+
+ll_err ll_onboard_run(ll_exec *e, int section, int from, int to, int micro, uint64_t step)
+{
+    bool once = section != LL_MICRO;
+    TRY(set_clock(e->gpu, step));
+    for (int i = from; i < to;) {
+        bound *b = &e->instrs[i];
+        if (!b->instr->kernel) {
+            if (runs(e, i, micro, once)) TRY(talk(e, b));
+            i++;
+            continue;
+        }
+        int end = i;
+        while (end < to && e->instrs[end].instr->kernel) end++;
+        TRY(run_stretch(e, i, end, micro, step, once));
+        i = end;
+    }
+    return LL_OK;
+}
+
+ll_err ll_onboard_one(ll_exec *e, int i, bool checked)
+{
+    bound *b = &e->instrs[i];
+    TRY(set_clock(e->gpu, b->call.step));
+    if (!b->instr->kernel) return talk(e, b);
+    TRY(b->instr->kernel(&b->call));
+    TRY(ll_gpu_wait(e->gpu->gpu));
+    if (!checked) return LL_OK;
+    ll_tensor out[LL_MAX_OUT];
+    for (int o = 0; o < b->call.n_out; o++) {
+        out[o] = b->call.out[o];
+        out[o].data = ll_onboard_view(e, b->instr->out[o], true);
+    }
+    return ll_exec_check_finite(b, out);
+}
+
+ll_err ll_exec_trouble(ll_exec *e)
+{
+    if (!e->gpu) return LL_OK;
+    int64_t t[TROUBLE];
+    TRY(ll_gpu_read(e->gpu->gpu, t, e->gpu->trouble, sizeof t));
+    TRY(ll_gpu_wait(e->gpu->gpu));
+    if (!t[0]) return LL_OK;
+    int64_t none[TROUBLE] = {0};
+    TRY(ll_gpu_write(e->gpu->gpu, e->gpu->trouble, none, sizeof none));
+    FAIL(LL_E_ARG, "%s %lld of the batch is %lld, which is outside of its range",
+         t[0] == 1 ? "the label of row" : "index", (long long)t[1], (long long)t[2]);
+}

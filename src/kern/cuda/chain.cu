@@ -1,0 +1,322 @@
+/* chain.cu: chains of elementwise ops, each compiled at run time to one kernel (NVRTC).
+ *
+ * The source is made of the chain's steps; sizes stay arguments, so that equal chains on tensors of
+ * other sizes are one kernel. What the source depends on: steps, numbers, element types, and how
+ * each operand is broadcast (whole, a scalar, along rows, along columns, any). A thread does EACH
+ * elements that lie side by side; whole operands are read and written 16 bytes at a time. */
+#include "kern/cuda/gpu.cuh"
+
+#include <nvrtc.h>
+
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+extern "C" {
+ll_kernel fused_cuda;
+}
+
+enum { SOURCE_MAX = 65536, EACH = 4, BLOCK = 256 };
+enum how { WHOLE, SCALAR, PERIODIC, ANY };
+
+typedef struct source {
+    char text[SOURCE_MAX];
+    int n;
+} source;
+
+static void put(source *s, const char *format, ...)
+{
+    va_list v;
+    va_start(v, format);
+    int left = SOURCE_MAX - s->n, k = vsnprintf(s->text + s->n, (size_t)left, format, v);
+    va_end(v);
+    LL_ASSERT(k >= 0 && k < left);
+    s->n += k;
+}
+
+/* ---- source ---- */
+
+static const char *const prelude =
+    "typedef unsigned short u16; typedef unsigned int u32; typedef long long i64;\n"
+    "struct alignas(8) u16x4 { u16 v[4]; }; struct alignas(16) f32x4 { float v[4]; };\n"
+    "struct alignas(16) i32x4 { int v[4]; };\n"
+    "__device__ __forceinline__ float up(u16 h) { return __uint_as_float((u32)h << 16); }\n"
+    "__device__ __forceinline__ float up(float x) { return x; }\n"
+    "__device__ __forceinline__ float up(int x) { return (float)x; }\n"
+    "__device__ __forceinline__ float up(unsigned char x) { return (float)x; }\n"
+    "__device__ __forceinline__ void down(float x, float &y) { y = x; }\n"
+    "__device__ __forceinline__ void down(float x, u16 &y) {\n"
+    "  asm(\"cvt.rn.bf16.f32 %0, %1;\" : \"=h\"(y) : \"f\"(x)); }\n"
+    "__device__ __forceinline__ float th(float x) { return tanhf(x); }\n"
+    "__device__ __forceinline__ float gelu(float x) {\n"
+    "  return 0.5f * x * (1.f + th(0.7978845608f * (x + 0.044715f * x * x * x))); }\n"
+    "__device__ __forceinline__ float dgelu(float x) {\n"
+    "  float t = th(0.7978845608f * (x + 0.044715f * x * x * x));\n"
+    "  return 0.5f * (1.f + t) + 0.5f * x * (1.f - t * t) * 0.7978845608f *\n"
+    "         (1.f + 3.f * 0.044715f * x * x); }\n";
+
+static const char *type_name(ll_dtype t)
+{
+    switch (t) {
+    case LL_F32: return "float";
+    case LL_BF16: return "u16";
+    case LL_I32: return "int";
+    case LL_U8: return "unsigned char";
+    default: return NULL;
+    }
+}
+
+static enum how how_read(const ll_fused_attr *f, int i, int64_t n)
+{
+    if (f->period[i] == n && f->repeat[i] == 1) return WHOLE;
+    if (f->period[i] == 1) return SCALAR;
+    return f->repeat[i] == 1 ? PERIODIC : ANY;
+}
+
+/* The value of a step, in terms of the registers a, b, c. */
+static void put_value(source *s, ll_ew op, const char *a, const char *b, const char *c, double k)
+{
+    switch (op) {
+    case LL_EW_add: put(s, "%s + %s", a, b); break;
+    case LL_EW_sub: put(s, "%s - %s", a, b); break;
+    case LL_EW_mul: put(s, "%s * %s", a, b); break;
+    case LL_EW_div: put(s, "%s / %s", a, b); break;
+    case LL_EW_max: put(s, "%s > %s ? %s : %s", a, b, a, b); break;
+    case LL_EW_min: put(s, "%s < %s ? %s : %s", a, b, a, b); break;
+    case LL_EW_less: put(s, "%s < %s ? 1.f : 0.f", a, b); break;
+    case LL_EW_equal: put(s, "%s == %s ? 1.f : 0.f", a, b); break;
+    case LL_EW_select: put(s, "%s != 0.f ? %s : %s", a, b, c); break;
+    case LL_EW_neg: put(s, "-%s", a); break;
+    case LL_EW_abs: put(s, "fabsf(%s)", a); break;
+    case LL_EW_exp: put(s, "expf(%s)", a); break;
+    case LL_EW_log: put(s, "logf(%s)", a); break;
+    case LL_EW_sqrt: put(s, "sqrtf(%s)", a); break;
+    case LL_EW_rsqrt: put(s, "1.f / sqrtf(%s)", a); break;
+    case LL_EW_tanh: put(s, "tanhf(%s)", a); break;
+    case LL_EW_sigmoid: put(s, "1.f / (1.f + expf(-%s))", a); break;
+    case LL_EW_sin: put(s, "sinf(%s)", a); break;
+    case LL_EW_cos: put(s, "cosf(%s)", a); break;
+    case LL_EW_relu: put(s, "%s > 0.f ? %s : 0.f", a, a); break;
+    case LL_EW_gelu: put(s, "gelu(%s)", a); break;
+    case LL_EW_dgelu: put(s, "dgelu(%s)", a); break;
+    case LL_EW_silu: put(s, "%s / (1.f + expf(-%s))", a, a); break;
+    case LL_EW_square: put(s, "%s * %s", a, a); break;
+    case LL_EW_scale: put(s, "%s * %af", a, (double)(float)k); break;
+    case LL_EW_shift: put(s, "%s + %af", a, (double)(float)k); break;
+    default: put(s, "%s", a); break;
+    }
+}
+
+static const char *operand(const ll_fused_step *t, int reg, char out[48])
+{
+    if (reg == LL_FUSE_K)
+        snprintf(out, 48, "(%af)", (double)(float)t->k);
+    else
+        snprintf(out, 48, "r%d", reg);
+    return out;
+}
+
+static void put_body(source *s, const ll_fused_attr *f)
+{
+    for (int i = 0; i < f->n_step; i++) {
+        const ll_fused_step *t = &f->step[i];
+        char a[48], b[48], c[48];
+        put(s, "    float r%d = ", f->n_in + i);
+        put_value(s, (ll_ew)t->op, operand(t, t->a, a), operand(t, t->b, b), operand(t, t->c, c),
+                  t->k);
+        put(s, ";\n");
+    }
+}
+
+/* Operand i of element e. */
+static void put_load(source *s, int i, enum how how, bool wide)
+{
+    switch (how) {
+    case WHOLE: wide ? put(s, "up(w%d.v[j])", i) : put(s, "up(x%d[e])", i); break;
+    case SCALAR: put(s, "k%d", i); break;
+    case PERIODIC: put(s, "up(x%d[(u32)e %% p%d])", i, i); break;
+    default: put(s, "up(x%d[(u32)e / q%d %% p%d])", i, i, i); break;
+    }
+}
+
+static const char *wide_name(ll_dtype t)
+{
+    return t == LL_BF16 ? "u16x4" : t == LL_I32 ? "i32x4" : "f32x4";
+}
+
+static void put_elements(source *s, const ll_kcall *c, const ll_fused_attr *f, const enum how *how,
+                         bool wide)
+{
+    for (int i = 0; i < f->n_in; i++) {
+        put(s, "    float r%d = ", i);
+        put_load(s, i, how[i], wide && how[i] == WHOLE && ll_dtype_bytes(c->in[i].dtype) > 1);
+        put(s, ";\n");
+    }
+    put_body(s, f);
+    for (int o = 0; o < f->n_out; o++)
+        put(s, wide ? "    down(r%d, v%d.v[j]);\n" : "    down(r%d, y%d[e]);\n", f->out[o], o);
+}
+
+static void put_kernel(source *s, const ll_kcall *c, const ll_fused_attr *f, const enum how *how)
+{
+    put(s, "%sextern \"C\" __global__ void __launch_bounds__(256) chain(i64 n", prelude);
+    for (int i = 0; i < f->n_in; i++)
+        put(s, ", const %s *x%d, u32 p%d, u32 q%d", type_name(c->in[i].dtype), i, i, i);
+    for (int o = 0; o < f->n_out; o++) put(s, ", %s *y%d", type_name(c->out[o].dtype), o);
+    put(s, ") {\n");
+    for (int i = 0; i < f->n_in; i++)
+        if (how[i] == SCALAR) put(s, "  float k%d = up(x%d[0]);\n", i, i);
+    put(s, "  i64 t = blockIdx.x * (i64)256 + threadIdx.x, step = gridDim.x * (i64)256;\n");
+    put(s, "  for (i64 g = t; g < n / 4; g += step) {\n");
+    for (int i = 0; i < f->n_in; i++)
+        if (how[i] == WHOLE && ll_dtype_bytes(c->in[i].dtype) > 1)
+            put(s, "  %s w%d = ((const %s *)x%d)[g];\n", wide_name(c->in[i].dtype), i,
+                wide_name(c->in[i].dtype), i);
+    for (int o = 0; o < f->n_out; o++) put(s, "  %s v%d;\n", wide_name(c->out[o].dtype), o);
+    put(s, "  for (int j = 0; j < 4; j++) {\n    i64 e = 4 * g + j; (void)e;\n");
+    put_elements(s, c, f, how, true);
+    put(s, "  }\n");
+    for (int o = 0; o < f->n_out; o++)
+        put(s, "  ((%s *)y%d)[g] = v%d;\n", wide_name(c->out[o].dtype), o, o);
+    put(s, "  }\n  for (i64 e = n / 4 * 4 + t; e < n; e += step) {\n");
+    put_elements(s, c, f, how, false);
+    put(s, "  }\n}\n");
+}
+
+/* ---- compiled chains, found by their source ---- */
+
+typedef struct compiled {
+    char *source;
+    cudaKernel_t f;
+    struct compiled *next;
+} compiled;
+
+static compiled *chains;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+#define NVRTC_CHECK(call)                                                                          \
+    do {                                                                                           \
+        nvrtcResult nr_ = (call);                                                                  \
+        CHECK(nr_ == NVRTC_SUCCESS, LL_E_DEVICE, "%s: %s", #call, nvrtcGetErrorString(nr_));     \
+    } while (0)
+
+static ll_err compile_into(nvrtcProgram p, const char *text, cudaKernel_t *out)
+{
+    int major = 0, minor = 0, device = 0;
+    char arch[32];
+    size_t bytes;
+    CUDA_TRY(cudaGetDevice(&device));
+    CUDA_TRY(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
+    CUDA_TRY(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device));
+    snprintf(arch, sizeof arch, "--gpu-architecture=sm_%d%d", major, minor);
+    const char *options[] = {arch, "--std=c++17", "--fmad=true"};
+    nvrtcResult rc = nvrtcCompileProgram(p, 3, options);
+    if (rc != NVRTC_SUCCESS) {
+        char log[400] = "";
+        size_t n = 0;
+        nvrtcGetProgramLogSize(p, &n);
+        char *whole = (char *)malloc(n + 1);
+        if (whole && nvrtcGetProgramLog(p, whole) == NVRTC_SUCCESS)
+            snprintf(log, sizeof log, "%s", whole);
+        free(whole);
+        FAIL(LL_E_DEVICE, "a chain does not compile (%s): %s\n%.2000s", nvrtcGetErrorString(rc),
+             log, text + strlen(prelude));
+    }
+    NVRTC_CHECK(nvrtcGetCUBINSize(p, &bytes));
+    char *image = (char *)malloc(bytes);
+    CHECK(image, LL_E_MEM, "no memory for a compiled chain");
+    cudaLibrary_t library; /* kept, as the chain is */
+    cudaError_t e = cudaErrorUnknown;
+    if (nvrtcGetCUBIN(p, image) == NVRTC_SUCCESS)
+        e = cudaLibraryLoadData(&library, image, NULL, NULL, 0, NULL, NULL, 0);
+    if (e == cudaSuccess) e = cudaLibraryGetKernel(out, library, "chain");
+    free(image);
+    CUDA_TRY(e);
+    return LL_OK;
+}
+
+static ll_err compile_chain(const char *text, cudaKernel_t *out)
+{
+    nvrtcProgram p;
+    NVRTC_CHECK(nvrtcCreateProgram(&p, text, "chain.cu", 0, NULL, NULL));
+    ll_err rc = compile_into(p, text, out);
+    nvrtcDestroyProgram(&p);
+    return rc;
+}
+
+static ll_err find_chain(const char *text, cudaKernel_t *out)
+{
+    pthread_mutex_lock(&lock);
+    compiled *c = chains;
+    while (c && strcmp(c->source, text)) c = c->next;
+    ll_err rc = LL_OK;
+    if (!c) {
+        c = (compiled *)calloc(1, sizeof *c);
+        char *copy = strdup(text);
+        LL_ASSERT(c && copy);
+        rc = compile_chain(text, &c->f);
+        if (rc == LL_OK) {
+            c->source = copy;
+            c->next = chains;
+            chains = c;
+        }
+    }
+    if (rc == LL_OK) *out = c->f;
+    pthread_mutex_unlock(&lock);
+    return rc;
+}
+
+/* ---- the kernel ---- */
+
+static ll_err check_types(const ll_kcall *c)
+{
+    for (int i = 0; i < c->n_in; i++)
+        CHECK(type_name(c->in[i].dtype), LL_E_GRAPH, "a chain of machine cuda cannot read %s",
+              ll_dtype_name(c->in[i].dtype));
+    for (int o = 0; o < c->n_out; o++)
+        CHECK(c->out[o].dtype == LL_F32 || c->out[o].dtype == LL_BF16, LL_E_GRAPH,
+              "a chain of machine cuda cannot write %s", ll_dtype_name(c->out[o].dtype));
+    return LL_OK;
+}
+
+ll_err fused_cuda(const ll_kcall *c)
+{
+    const ll_fused_attr *f = (const ll_fused_attr *)c->attr;
+    int64_t n = ll_numel(&f->shape);
+    TRY(check_types(c));
+    if (n == 0) return LL_OK;
+    CHECK(n < INT32_MAX * 2ll, LL_E_SHAPE, "a chain over %lld elements, at most 2^32 can be",
+          (long long)n);
+    enum how how[LL_FUSE_IN];
+    for (int i = 0; i < f->n_in; i++) how[i] = how_read(f, i, n);
+    source *s = (source *)calloc(1, sizeof *s);
+    CHECK(s, LL_E_MEM, "no memory for a chain's source");
+    put_kernel(s, c, f, how);
+    cudaKernel_t fn;
+    ll_err rc = find_chain(s->text, &fn);
+    free(s);
+    TRY(rc);
+    long long count = n;
+    const void *data[LL_FUSE_IN + LL_FUSE_OUT];
+    unsigned period[LL_FUSE_IN], repeat[LL_FUSE_IN];
+    void *args[1 + 3 * LL_FUSE_IN + LL_FUSE_OUT];
+    int k = 0;
+    args[k++] = &count;
+    for (int i = 0; i < f->n_in; i++) {
+        data[i] = c->in[i].data;
+        period[i] = (unsigned)f->period[i];
+        repeat[i] = (unsigned)f->repeat[i];
+        args[k++] = &data[i];
+        args[k++] = &period[i];
+        args[k++] = &repeat[i];
+    }
+    for (int o = 0; o < f->n_out; o++) {
+        data[LL_FUSE_IN + o] = c->out[o].data;
+        args[k++] = &data[LL_FUSE_IN + o];
+    }
+    CUDA_TRY(cudaLaunchKernel((const void *)fn, dim3(blocks_for(ceil_div(n, EACH), BLOCK)),
+                              dim3(BLOCK), args, 0, stream_of(c)));
+    return LL_OK;
+}

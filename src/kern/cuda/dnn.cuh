@@ -1,0 +1,36 @@
+/* dnn.cuh: cuDNN's graphs of operations, as few words as they allow. A plan is made once for what it
+ * depends on (a key of bytes) and kept; running it queues kernels. */
+#pragma once
+#include "kern/cuda/libs.cuh"
+
+typedef cudnnBackendDescriptor_t ll_desc;
+
+/* Collects descriptors while an operation graph is built; the first failure sticks. */
+typedef struct ll_dnn_graph {
+    ll_desc all[64];
+    int n;
+    ll_desc ops[24];
+    int n_op;
+    ll_err rc;
+} ll_dnn_graph;
+
+extern "C" {
+ll_desc ll_dnn_new(ll_dnn_graph *g, cudnnBackendDescriptorType_t type);
+void ll_dnn_set(ll_dnn_graph *g, ll_desc d, cudnnBackendAttributeName_t name,
+                cudnnBackendAttributeType_t type, int64_t n, const void *data);
+void ll_dnn_done(ll_dnn_graph *g, ll_desc d); /* finalises */
+/* A tensor of n dimensions with these strides; id names it when the plan runs. */
+ll_desc ll_dnn_tensor(ll_dnn_graph *g, int64_t id, ll_dtype t, int n, const int64_t *dims,
+                      const int64_t *strides);
+
+typedef struct ll_dnn_plan ll_dnn_plan;
+/* The plan kept under this key, or NULL. */
+ll_dnn_plan *ll_dnn_find(const void *key, size_t bytes);
+/* Makes a plan of the graph's operations and keeps it. tensor_cores: may f32 be rounded to tf32? */
+ll_err ll_dnn_make(ll_dnn_graph *g, const void *key, size_t bytes, bool tensor_cores,
+                   ll_dnn_plan **out);
+void ll_dnn_free(ll_dnn_graph *g);
+size_t ll_dnn_workspace(const ll_dnn_plan *p);
+ll_err ll_dnn_run(const ll_dnn_plan *p, const ll_kcall *c, int n, const int64_t *ids,
+                  void *const *data, void *workspace);
+}

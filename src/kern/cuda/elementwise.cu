@@ -1,0 +1,89 @@
+/* elementwise.cu: the elementwise ops one by one, and accum. Programs run them as chains (chain.cu);
+ * alone they are rare, so any mix of element types is one kernel that asks for each element. */
+#include "kern/cuda/gpu.cuh"
+
+#include <math.h>
+
+__device__ static double ll_dgelu(double x)
+{
+    double t = tanh(LL_GELU_A * (x + LL_GELU_B * x * x * x));
+    return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * LL_GELU_A * (1 + 3 * LL_GELU_B * x * x);
+}
+
+template <int OP> __device__ double value_of(double a, double b, double c, double k)
+{
+    switch (OP) {
+#define X(name, operands, value)                                                                   \
+    case LL_EW_##name: return value;
+        LL_EW(X)
+#undef X
+    }
+    return 0;
+}
+
+typedef struct operands {
+    const void *in[3];
+    int type[3];
+    void *out;
+    int out_type;
+    double k;
+} operands;
+
+template <int OP, int N> static __global__ void map(operands o, int64_t n)
+{
+    GRID_STRIDE(i, n)
+    {
+        double x[3] = {0, 0, 0};
+        for (int j = 0; j < N; j++) x[j] = load_any(o.in[j], o.type[j], i);
+        store_any(o.out, o.out_type, i, value_of<OP>(x[0], x[1], x[2], o.k));
+    }
+}
+
+template <int OP, int N> static ll_err run(const ll_kcall *c)
+{
+    operands o = {};
+    int64_t n = ll_numel(&c->out[0].shape);
+    if (n == 0) return LL_OK;
+    for (int j = 0; j < N; j++) o.in[j] = c->in[j].data, o.type[j] = c->in[j].dtype;
+    o.out = c->out[0].data;
+    o.out_type = c->out[0].dtype;
+    if (OP == LL_EW_scale || OP == LL_EW_shift) o.k = ((const ll_number_attr *)c->attr)->value;
+    map<OP, N><<<blocks_for(n, 256), 256, 0, stream_of(c)>>>(o, n);
+    CUDA_TRY(cudaGetLastError());
+    return LL_OK;
+}
+
+#define X(name, operands, value)                                                                   \
+    extern "C" ll_err name##_cuda(const ll_kcall *c)                                               \
+    {                                                                                              \
+        return run<LL_EW_##name, operands>(c);                                                     \
+    }
+LL_EW(X)
+#undef X
+
+template <class A, class B> static __global__ void add_mean(const A *x, B *y, int64_t n, float by, bool first)
+{
+    typedef typename sum_of<B>::type S;
+    GRID_STRIDE(i, n)
+    {
+        S v = (S)to_float(x[i]) * (S)by;
+        y[i] = from_float<B>::of(first ? v : (S)to_float(y[i]) + v);
+    }
+}
+
+extern "C" ll_err accum_cuda(const ll_kcall *c)
+{
+    const ll_tensor *x = &c->in[0], *y = &c->out[0];
+    int64_t n = ll_numel(&x->shape);
+    if (n == 0) return LL_OK;
+    return with_float(x->dtype, [&](auto a) -> ll_err {
+        typedef decltype(a) A;
+        return with_float(y->dtype, [&](auto b) -> ll_err {
+            typedef decltype(b) B;
+            add_mean<A, B><<<blocks_for(n, 256), 256, 0, stream_of(c)>>>(
+                (const A *)x->data, (B *)y->data, n, 1.f / (float)c->n_micro, c->micro == 0);
+            CUDA_TRY(cudaGetLastError());
+            return LL_OK;
+        });
+    });
+}

@@ -1,0 +1,206 @@
+/* reduce.cu: sum, largest value and sum of squares over the dimensions whose letters vanish.
+ *
+ * Dimensions are merged, so that most reductions are rows (the innermost vanishes) or columns (it
+ * stays). Rows: a block for each result element. Columns: a block for 32 of them. Either way the
+ * vanishing elements are shared among as many blocks as fill the chip; parts are then combined in
+ * order by a second kernel, so bits do not depend on timing. */
+#include "kern/cuda/gpu.cuh"
+
+#include "base/spec.h"
+
+extern "C" {
+ll_kernel sum_cuda, amax_cuda, absmax_cuda, sumsq_cuda;
+ll_scratch reduce_cuda_scratch;
+}
+
+enum how { SUM, LARGEST, MAGNITUDE, SQUARES };
+enum { BLOCK = 256, LANES = 32, DEEP = 8, FILL = 132 * 8 };
+
+typedef struct side { /* dimensions that stay, or that vanish: extents and operand strides */
+    int n;
+    int64_t d[LL_MAX_DIMS], stride[LL_MAX_DIMS], points;
+} side;
+
+typedef struct plan {
+    side kept, gone;
+    bool columns;
+    int parts;
+} plan;
+
+static void add_dim(side *s, int64_t d, int64_t stride)
+{
+    s->points *= d;
+    if (d == 1) return;
+    if (s->n && s->stride[s->n - 1] == d * stride) {
+        s->d[s->n - 1] *= d;
+        s->stride[s->n - 1] = stride;
+        return;
+    }
+    s->d[s->n] = d;
+    s->stride[s->n++] = stride;
+}
+
+static ll_err make_plan(const ll_kcall *c, plan *p)
+{
+    const ll_shape *x = &c->in[0].shape;
+    ll_spec s;
+    int64_t stride[LL_MAX_DIMS], step = 1;
+    TRY(ll_spec_parse(((const ll_spec_attr *)c->attr)->spec, &s));
+    for (int i = x->n - 1; i >= 0; i--) {
+        stride[i] = step;
+        step *= x->d[i];
+    }
+    *p = plan{};
+    p->kept.points = p->gone.points = 1;
+    for (int i = 0; i < x->n; i++) add_dim(s.to[i] < 0 ? &p->gone : &p->kept, x->d[i], stride[i]);
+    p->columns = p->kept.n && p->kept.stride[p->kept.n - 1] == 1 && p->gone.n;
+    int64_t each = p->columns ? LANES * DEEP : BLOCK * 4;
+    int64_t blocks = p->columns ? ceil_div(p->kept.points, LANES) : p->kept.points;
+    int64_t most = ceil_div(p->gone.points, p->columns ? DEEP * 8 : each);
+    int64_t want = blocks >= FILL || blocks == 0 ? 1 : ceil_div(FILL, blocks);
+    p->parts = (int)(want < most ? want : most < 1 ? 1 : most);
+    return LL_OK;
+}
+
+size_t reduce_cuda_scratch(const ll_kcall *c)
+{
+    plan p;
+    if (make_plan(c, &p) != LL_OK || p.parts == 1) return 0;
+    return (size_t)p.parts * (size_t)p.kept.points * sizeof(double);
+}
+
+__device__ __forceinline__ int64_t offset_of(const side &s, int64_t e)
+{
+    int64_t off = 0;
+#pragma unroll
+    for (int i = LL_MAX_DIMS - 1; i >= 0; i--) {
+        if (i >= s.n) continue;
+        int64_t at = i ? e % s.d[i] : e;
+        e /= s.d[i];
+        off += at * s.stride[i];
+    }
+    return off;
+}
+
+template <int HOW, class S> __device__ __forceinline__ S none()
+{
+    return HOW == LARGEST ? (S)-INFINITY : (S)0; /* of magnitudes: 0 */
+}
+template <int HOW, class S> __device__ __forceinline__ S join(S a, S b)
+{
+    if (HOW == LARGEST || HOW == MAGNITUDE) return b > a || b != b ? b : a;
+    return a + b;
+}
+template <int HOW, class S> __device__ __forceinline__ S of_one(S v)
+{
+    return HOW == SQUARES ? v * v : HOW == MAGNITUDE ? (v < 0 ? -v : v) : v;
+}
+
+template <int HOW, class T, class S, class Y>
+static __global__ void rows(side kept, side gone, const T *x, Y *y)
+{
+    int64_t from = gone.points * blockIdx.y / gridDim.y;
+    int64_t to = gone.points * (blockIdx.y + 1) / gridDim.y;
+    for (int64_t e = blockIdx.x; e < kept.points; e += gridDim.x) {
+        const T *at = x + offset_of(kept, e);
+        S all = none<HOW, S>();
+        for (int64_t i = from + threadIdx.x; i < to; i += blockDim.x)
+            all = join<HOW, S>(all, of_one<HOW, S>((S)to_float(at[offset_of(gone, i)])));
+        all = HOW == LARGEST || HOW == MAGNITUDE ? block_max<S>(all) : block_sum<S>(all);
+        if (threadIdx.x == 0) y[blockIdx.y * kept.points + e] = from_float<Y>::of(all);
+        __syncthreads();
+    }
+}
+
+template <int HOW, class T, class S, class Y>
+static __global__ void columns(side kept, side gone, const T *x, Y *y)
+{
+    __shared__ S part[DEEP][LANES];
+    int64_t from = gone.points * blockIdx.y / gridDim.y;
+    int64_t to = gone.points * (blockIdx.y + 1) / gridDim.y;
+    for (int64_t first = blockIdx.x * (int64_t)LANES; first < kept.points;
+         first += gridDim.x * (int64_t)LANES) {
+        int64_t e = first + threadIdx.x;
+        S all = none<HOW, S>();
+        if (e < kept.points) {
+            const T *at = x + offset_of(kept, e);
+            for (int64_t i = from + threadIdx.y; i < to; i += DEEP)
+                all = join<HOW, S>(all, of_one<HOW, S>((S)to_float(at[offset_of(gone, i)])));
+        }
+        part[threadIdx.y][threadIdx.x] = all;
+        __syncthreads();
+        if (threadIdx.y == 0 && e < kept.points) {
+            for (int k = 1; k < DEEP; k++) all = join<HOW, S>(all, part[k][threadIdx.x]);
+            y[blockIdx.y * kept.points + e] = from_float<Y>::of(all);
+        }
+        __syncthreads();
+    }
+}
+
+template <int HOW, class S, class Y>
+static __global__ void combine(int parts, int64_t n, const S *x, Y *y)
+{
+    GRID_STRIDE(e, n)
+    {
+        S all = x[e];
+        for (int k = 1; k < parts; k++) all = join<HOW, S>(all, x[k * n + e]);
+        y[e] = from_float<Y>::of(all);
+    }
+}
+
+template <int HOW, class T, class S, class Y>
+static void first_pass(const ll_kcall *c, const plan *p, Y *y)
+{
+    const T *x = (const T *)c->in[0].data;
+    if (p->columns) {
+        dim3 grid(blocks_for(p->kept.points, LANES, 65535), (unsigned)p->parts);
+        columns<HOW, T, S, Y><<<grid, dim3(LANES, DEEP), 0, stream_of(c)>>>(p->kept, p->gone, x, y);
+    } else {
+        dim3 grid(blocks_for(p->kept.points, 1, 65535), (unsigned)p->parts);
+        rows<HOW, T, S, Y><<<grid, BLOCK, 0, stream_of(c)>>>(p->kept, p->gone, x, y);
+    }
+}
+
+template <int HOW> static ll_err reduce(const ll_kcall *c)
+{
+    plan p;
+    TRY(make_plan(c, &p));
+    const ll_tensor *y = &c->out[0];
+    if (p.kept.points == 0) return LL_OK;
+    return with_float(c->in[0].dtype, [&](auto a) -> ll_err {
+        typedef decltype(a) T;
+        typedef typename sum_of<T>::type S;
+        return with_float(y->dtype, [&](auto b) -> ll_err {
+            typedef decltype(b) Y;
+            if (p.parts == 1) {
+                first_pass<HOW, T, S, Y>(c, &p, (Y *)y->data);
+            } else {
+                first_pass<HOW, T, S, S>(c, &p, (S *)c->scratch);
+                combine<HOW, S, Y><<<blocks_for(p.kept.points, 256), 256, 0, stream_of(c)>>>(
+                    p.parts, p.kept.points, (const S *)c->scratch, (Y *)y->data);
+            }
+            CUDA_TRY(cudaGetLastError());
+            return LL_OK;
+        });
+    });
+}
+
+ll_err sum_cuda(const ll_kcall *c)
+{
+    return reduce<SUM>(c);
+}
+
+ll_err amax_cuda(const ll_kcall *c)
+{
+    return reduce<LARGEST>(c);
+}
+
+ll_err absmax_cuda(const ll_kcall *c)
+{
+    return reduce<MAGNITUDE>(c);
+}
+
+ll_err sumsq_cuda(const ll_kcall *c)
+{
+    return reduce<SQUARES>(c);
+}

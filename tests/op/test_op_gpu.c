@@ -1,0 +1,248 @@
+/* test_op_gpu.c: every op's GPU kernel against its reference kernel, on every trial that the op
+ * lists, in f32 and with floats as bf16; twice, for the same bits. Skipped with a message where
+ * there is no GPU. SEED=7, ONLY=conv2d as in test_op.c. */
+#include "base/rng.h"
+#include "dev/gpu.h"
+#include "ir/op.h"
+#include "kern/kern.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static uint64_t seed = 1;
+static ll_gpu *gpu;
+
+typedef struct trial {
+    const ll_op *op;
+    const char *text;
+    int n_in, n_out;
+    ll_type in[LL_MAX_IN], out[LL_MAX_OUT];
+    int64_t limit[LL_MAX_IN];
+    void *attr;
+    ll_arena *arena;
+} trial;
+
+static void must(ll_err rc, const trial *t, const char *what)
+{
+    if (rc != LL_OK)
+        fail_msg("%s, trial \"%s\", %s: %s\n%s", t->op->name, t->text, what, ll_error_text(),
+                 ll_error_frames());
+}
+
+static size_t bytes_of(const ll_type *t)
+{
+    return (size_t)ll_numel(&t->shape) * ll_dtype_bytes(t->dtype);
+}
+
+static double draw(const trial *t, int k, int64_t i)
+{
+    uint64_t stream = ll_stream(t->text, (uint64_t)k);
+    if (!ll_dtype_is_float(t->in[k].dtype))
+        return (double)ll_below_at(seed, stream, (uint64_t)i,
+                                   (uint64_t)(t->limit[k] ? t->limit[k] : 3));
+    double v = ll_normal_at(seed, stream, (uint64_t)i);
+    return t->limit[k] ? fabs(v) + 0.2 : v;
+}
+
+static ll_tensor host_tensor(const trial *t, const ll_type *type, int k)
+{
+    ll_tensor x = {ll_arena_alloc(t->arena, bytes_of(type) + 64), type->dtype, type->shape};
+    memset(x.data, 0x7f, bytes_of(type));
+    for (int64_t i = 0; k >= 0 && i < ll_numel(&type->shape); i++)
+        ll_store(x.data, x.dtype, i, draw(t, k, i));
+    return x;
+}
+
+static ll_err infer_outputs(trial *t)
+{
+    ll_graph *g = ll_graph_new("trial");
+    ll_val in[LL_MAX_IN], out[LL_MAX_OUT];
+    char name[16];
+    for (int i = 0; i < t->n_in; i++) {
+        snprintf(name, sizeof name, "in%d", i);
+        in[i] = ll_input(g, name, LL_PARAM, t->in[i], (ll_init){0});
+    }
+    ll_err rc = ll_emit_all(g, t->op, t->attr, in, t->n_in, out);
+    t->n_out = t->op->n_out;
+    for (int o = 0; rc == LL_OK && o < t->n_out; o++) t->out[o] = ll_value_of(g, out[o])->type;
+    ll_graph_free(g);
+    return rc;
+}
+
+static double tolerance(ll_dtype t)
+{
+    return t == LL_F64 ? 1e-10 : t == LL_F32 ? 3e-5 : t == LL_BF16 ? 2e-2 : t == LL_F16 ? 3e-3 : 0;
+}
+
+static double worst(const ll_tensor *a, const ll_tensor *b)
+{
+    double most = 0, scale = 1e-3;
+    int64_t n = ll_numel(&a->shape);
+    for (int64_t i = 0; i < n; i++) {
+        double v = fabs(ll_load(a->data, a->dtype, i));
+        if (isfinite(v) && v > scale) scale = v;
+    }
+    for (int64_t i = 0; i < n; i++) {
+        double x = ll_load(a->data, a->dtype, i), y = ll_load(b->data, b->dtype, i);
+        if (x == y || (isnan(x) && isnan(y))) continue;
+        double d = fabs(x - y) / scale;
+        if (!(d <= most)) most = isnan(d) ? INFINITY : d;
+    }
+    return most;
+}
+
+typedef struct on_gpu {
+    ll_tensor in[LL_MAX_IN], out[LL_MAX_OUT];
+    void *scratch, *clock, *trouble;
+    ll_kcall call;
+} on_gpu;
+
+static void upload(const trial *t, on_gpu *d, const ll_tensor *in)
+{
+    uint64_t clock = ll_stream("", 3);
+    int64_t none[3] = {0, 0, 0};
+    for (int i = 0; i < t->n_in; i++) {
+        d->in[i] = in[i];
+        must(ll_gpu_alloc(gpu, bytes_of(&t->in[i]), &d->in[i].data), t, "memory");
+        must(ll_gpu_write(gpu, d->in[i].data, in[i].data, bytes_of(&t->in[i])), t, "upload");
+    }
+    for (int o = 0; o < t->n_out; o++) {
+        d->out[o] = (ll_tensor){NULL, t->out[o].dtype, t->out[o].shape};
+        must(ll_gpu_alloc(gpu, bytes_of(&t->out[o]), &d->out[o].data), t, "memory");
+    }
+    must(ll_gpu_alloc(gpu, 8, &d->clock), t, "memory");
+    must(ll_gpu_write(gpu, d->clock, &clock, 8), t, "upload");
+    must(ll_gpu_alloc(gpu, sizeof none, &d->trouble), t, "memory");
+    must(ll_gpu_write(gpu, d->trouble, none, sizeof none), t, "upload");
+    must(ll_gpu_wait(gpu), t, "upload");
+    d->call = (ll_kcall){.attr = t->attr,
+                         .n_in = t->n_in,
+                         .n_out = t->n_out,
+                         .in = d->in,
+                         .out = d->out,
+                         .threads = 1,
+                         .n_micro = 1,
+                         .seed = 5,
+                         .step = 3,
+                         .stream = ll_gpu_stream(gpu),
+                         .clock = (const uint64_t *)d->clock,
+                         .trouble = (int64_t *)d->trouble};
+    size_t n = t->op->cuda_scratch ? t->op->cuda_scratch(&d->call) : 0;
+    must(ll_gpu_alloc(gpu, n, &d->scratch), t, "memory");
+    must(ll_gpu_fill(gpu, d->scratch, 0x7f, n), t, "poison");
+    d->call.scratch = d->scratch;
+}
+
+static void release(const trial *t, on_gpu *d)
+{
+    for (int i = 0; i < t->n_in; i++) ll_gpu_free(gpu, d->in[i].data);
+    for (int o = 0; o < t->n_out; o++) ll_gpu_free(gpu, d->out[o].data);
+    ll_gpu_free(gpu, d->clock);
+    ll_gpu_free(gpu, d->trouble);
+    ll_gpu_free(gpu, d->scratch);
+}
+
+static void run_twice(const trial *t, const ll_tensor *in, ll_tensor *got, ll_tensor *again)
+{
+    on_gpu d;
+    int64_t trouble[3];
+    upload(t, &d, in);
+    for (int k = 0; k < 2; k++) {
+        for (int o = 0; o < t->n_out; o++)
+            must(ll_gpu_fill(gpu, d.out[o].data, 0x7f, bytes_of(&t->out[o])), t, "poison");
+        must(t->op->cuda(&d.call), t, "kernel");
+        for (int o = 0; o < t->n_out; o++)
+            must(ll_gpu_read(gpu, (k ? again : got)[o].data, d.out[o].data, bytes_of(&t->out[o])),
+                 t, "download");
+        must(ll_gpu_wait(gpu), t, "run");
+    }
+    must(ll_gpu_read(gpu, trouble, d.trouble, sizeof trouble), t, "download");
+    must(ll_gpu_wait(gpu), t, "run");
+    if (trouble[0])
+        fail_msg("%s, trial \"%s\": trouble %lld", t->op->name, t->text, (long long)trouble[0]);
+    release(t, &d);
+}
+
+/* as: the element type that f32 operands take; LL_F32: as they are. False: the op does not take it.
+ */
+static bool test_trial(const ll_op *op, const char *text, ll_dtype as)
+{
+    trial t = {.op = op, .text = text, .arena = ll_arena_new()};
+    ll_tensor in[LL_MAX_IN], want[LL_MAX_OUT], got[LL_MAX_OUT], again[LL_MAX_OUT];
+    must(ll_parse_trial(op, text, t.arena, &t.n_in, t.in, t.limit, &t.attr), &t, "parse");
+    for (int i = 0; i < t.n_in; i++)
+        if (t.in[i].dtype == LL_F32) t.in[i].dtype = as;
+    ll_err rc = infer_outputs(&t);
+    if (rc != LL_OK && as != LL_F32) {
+        ll_arena_free(t.arena);
+        return false;
+    }
+    must(rc, &t, "shapes");
+    for (int i = 0; i < t.n_in; i++) in[i] = host_tensor(&t, &t.in[i], i);
+    for (int o = 0; o < t.n_out; o++) {
+        want[o] = host_tensor(&t, &t.out[o], -1);
+        got[o] = host_tensor(&t, &t.out[o], -1);
+        again[o] = host_tensor(&t, &t.out[o], -1);
+    }
+    ll_kcall c = {.attr = t.attr,
+                  .n_in = t.n_in,
+                  .n_out = t.n_out,
+                  .in = in,
+                  .out = want,
+                  .threads = 1,
+                  .n_micro = 1,
+                  .seed = 5,
+                  .step = 3};
+    must(op->ref(&c), &t, "reference");
+    run_twice(&t, in, got, again);
+    for (int o = 0; o < t.n_out; o++) {
+        double d = worst(&want[o], &got[o]), limit = tolerance(want[o].dtype);
+        if (as == LL_BF16 && limit < tolerance(as)) limit = tolerance(as);
+        if (d > limit)
+            fail_msg("%s, trial \"%s\" as %s: result %d differs by %g (seed %llu)", op->name, text,
+                     ll_dtype_name(as), o, d, (unsigned long long)seed);
+        if (memcmp(got[o].data, again[o].data, bytes_of(&t.out[o])))
+            fail_msg("%s, trial \"%s\" as %s: result %d is not the same twice", op->name, text,
+                     ll_dtype_name(as), o);
+    }
+    ll_arena_free(t.arena);
+    return true;
+}
+
+static void test_op(void **state)
+{
+    const ll_op *op = (const ll_op *)*state;
+    if (!op->cuda) fail_msg("%s has no kernel for GPUs", op->name);
+    for (int i = 0; i < 8 && op->trials[i]; i++) {
+        test_trial(op, op->trials[i], LL_F32);
+        test_trial(op, op->trials[i], LL_BF16);
+    }
+}
+
+int main(void)
+{
+    const char *s = getenv("SEED"), *only = getenv("ONLY");
+    if (s) seed = strtoull(s, NULL, 10);
+    printf("seed %llu\n", (unsigned long long)seed);
+    if (!ll_gpu_count()) {
+        printf("skipped: %s\n", ll_gpu_built() ? "no GPU here" : "built without CUDA");
+        return 0;
+    }
+    if (ll_gpu_open(0, &gpu) != LL_OK) {
+        printf("%s\n", ll_error_text());
+        return 1;
+    }
+    static struct CMUnitTest tests[256];
+    size_t n = 0;
+    for (const ll_op *const *op = ll_ops(); *op && n < 256; op++)
+        if (!(*op)->collective && (!only || !strcmp(only, (*op)->name)))
+            tests[n++] =
+                (struct CMUnitTest){(*op)->name, test_op, NULL, NULL, (void *)(uintptr_t)*op};
+    return _cmocka_run_group_tests("op on a GPU", tests, n, NULL, NULL);
+}
