@@ -414,7 +414,7 @@ static void judge(verifier *v, int64_t step, const double *raw)
 
 /* ---- what rounding does ---- */
 
-static void nudge(verifier *v, int64_t step)
+static ll_err nudge(verifier *v, int64_t step)
 {
     for (int i = 0; i < v->n_item; i++) {
         const item *x = &v->items[i];
@@ -425,7 +425,9 @@ static void nudge(verifier *v, int64_t step)
             double sign = ll_below_at(1, stream, (uint64_t)k, 2) ? 1 : -1;
             ll_store(data, x->type.dtype, k, ll_load(data, x->type.dtype, k) * (1 + sign * NUDGE));
         }
+        TRY(ll_exec_changed(ll_session_exec(v->nudged), x->serial));
     }
+    return LL_OK;
 }
 
 /* Brings the nudged session to this step and compares it with the serial one. On rank 0. */
@@ -437,7 +439,7 @@ static ll_err nudged_noise(verifier *v, int64_t step)
     o.zero = 0;
     if (!v->nudged) TRY(ll_session_open(v->g, &o, &v->nudged));
     for (int64_t k = (int64_t)ll_session_step(v->nudged) + 1; k <= step; k++) {
-        nudge(v, k);
+        TRY(nudge(v, k));
         TRY(v->o->feed(v->o->context, v->nudged, k));
         TRY(ll_session_run(v->nudged, v->o->lr));
     }
