@@ -191,6 +191,18 @@ void ll_update(ll_graph *g, ll_val input, ll_val next)
 }
 
 /* The default shape rule: each result dimension is its loop's extent in the operands. */
+ll_dtype ll_wide(ll_dtype t)
+{
+    return t == LL_BF16 || t == LL_F16 ? LL_F32 : t;
+}
+
+ll_dtype ll_infer_type(const ll_infer *i)
+{
+    int k = 0;
+    while (k + 1 < i->n_in && i->op->wide_in >> k & 1) k++;
+    return i->in[k].dtype;
+}
+
 ll_err ll_infer_dims(ll_infer *i)
 {
     char made[LL_DIMS_TEXT];
@@ -211,7 +223,7 @@ ll_err ll_infer_dims(ll_infer *i)
     TRY(ll_loops_of(&only, i->attr, i->n_in, i->in, 0, NULL, &l));
     const char *side = arrow + 2;
     for (int o = 0; o < i->n_out; o++) {
-        i->out[o] = (ll_type){.dtype = i->in[0].dtype};
+        i->out[o] = (ll_type){.dtype = ll_infer_type(i)};
         ll_shape *s = &i->out[o].shape;
         for (; *side && *side != ','; side++) {
             if (*side == ' ') continue;
@@ -235,6 +247,8 @@ static ll_err infer(ll_infer *i)
         TRY(i->op->infer(i));
     else
         TRY(ll_infer_dims(i));
+    for (int o = 0; o < i->n_out; o++)
+        if (i->op->wide_out >> o & 1) i->out[o].dtype = ll_wide(i->out[o].dtype);
     ll_loops l;
     if (i->op->dims || i->op->loops)
         TRY(ll_loops_of(i->op, i->attr, i->n_in, i->in, i->n_out, i->out, &l));

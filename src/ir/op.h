@@ -65,6 +65,10 @@ typedef struct ll_infer {
 } ll_infer;
 /* The default rule, for an infer that only adds checks or changes types. */
 ll_err ll_infer_dims(ll_infer *i);
+/* The element type of an op's tensors, but for those that wide_in and wide_out say. */
+ll_dtype ll_infer_type(const ll_infer *i);
+/* f32 of 16-bit floats, else t. */
+ll_dtype ll_wide(ll_dtype t);
 
 /* ---- loops of one node ---- */
 typedef enum ll_combine { LL_FREE, LL_SUM, LL_MAX, LL_WHOLE } ll_combine;
@@ -124,9 +128,12 @@ struct ll_op {
     bool alias;        /* the result is the first operand's bytes: no kernel runs (reshape) */
     bool linear;       /* op(a + b) = op(a) + op(b), all operands taken together */
     bool picks;        /* of what it sums at most one term is not zero: any order gives its bits */
-    bool f64;          /* cpu takes f64 too: machine cpu refuses f64 tensors where not */
-    bool collective;   /* ranks talk: no kernel, comm/ runs it (pass/partition.c makes these) */
-    bool random;       /* depends on the step and seed: two equal nodes still give one value */
+    /* Where an op's tensors are bf16: operands that stay f32, and results that are f32 all the same
+     * (sums, statistics, losses). Bit k: operand or result k. */
+    unsigned wide_in, wide_out;
+    bool f64;        /* cpu takes f64 too: machine cpu refuses f64 tensors where not */
+    bool collective; /* ranks talk: no kernel, comm/ runs it (pass/partition.c makes these) */
+    bool random;     /* depends on the step and seed: two equal nodes still give one value */
     ll_kernel *ref, *cpu, *cuda; /* cuda: LL_GPU(x_cuda), NULL where CUDA is not built */
     ll_scratch *cpu_scratch, *cuda_scratch;
     const char *trials[8]; /* "f32[6,12], f32[12,18] {spec=\"mk,kn->mn\"}": see ll_parse_trial */

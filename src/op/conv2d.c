@@ -132,9 +132,9 @@ static ll_err check_dims(const ll_infer *i, const char *first, const char *secon
     return LL_OK;
 }
 
-static ll_dtype result_type(ll_dtype t)
+static ll_dtype result_type(const ll_conv_attr *a, ll_dtype t)
 {
-    return t == LL_BF16 ? LL_F32 : t;
+    return a->narrow ? t : ll_wide(t);
 }
 
 static ll_err infer(ll_infer *i)
@@ -149,7 +149,7 @@ static ll_err infer(ll_infer *i)
         y.d[1 + k] = ll_axis_out(&ax, x->d[1 + k]);
     }
     TRY(check(a, i->in[0].dtype, i->in[1].dtype, x, w, &y));
-    i->out[0] = (ll_type){result_type(i->in[0].dtype), y};
+    i->out[0] = (ll_type){result_type(a, i->in[0].dtype), y};
     return LL_OK;
 }
 
@@ -166,7 +166,7 @@ static ll_err infer_dx(ll_infer *i)
           "%lld groups of %lld filters", (long long)a->groups, (long long)w->d[0]);
     ll_shape x = {4, {y->d[0], a->size[0], a->size[1], w->d[3] * a->groups}};
     TRY(check(a, i->in[0].dtype, i->in[1].dtype, &x, w, y));
-    i->out[0] = (ll_type){result_type(i->in[0].dtype), x};
+    i->out[0] = (ll_type){result_type(a, i->in[0].dtype), x};
     return LL_OK;
 }
 
@@ -178,7 +178,7 @@ static ll_err infer_dw(ll_infer *i)
     CHECK(a->groups >= 1, LL_E_ARG, "%lld groups, want at least 1", (long long)a->groups);
     ll_shape w = {4, {y->d[3], a->size[0], a->size[1], x->d[3] / a->groups}};
     TRY(check(a, i->in[0].dtype, i->in[1].dtype, x, &w, y));
-    i->out[0] = (ll_type){result_type(i->in[0].dtype), w};
+    i->out[0] = (ll_type){result_type(a, i->in[0].dtype), w};
     return LL_OK;
 }
 
@@ -361,10 +361,13 @@ ll_val ll_conv_layer(ll_graph *g, const char *name, ll_val x, int64_t out, int64
 
 /* ---- declarations ---- */
 
-static const ll_attr_field attrs[] = {
-    LL_FIELDS(ll_conv_attr, stride, 2),   LL_FIELDS(ll_conv_attr, pad, 4),
-    LL_FIELDS(ll_conv_attr, dilation, 2), LL_FIELD(ll_conv_attr, groups, LL_A_INT),
-    LL_FIELDS(ll_conv_attr, size, 2),     {0}};
+static const ll_attr_field attrs[] = {LL_FIELDS(ll_conv_attr, stride, 2),
+                                      LL_FIELDS(ll_conv_attr, pad, 4),
+                                      LL_FIELDS(ll_conv_attr, dilation, 2),
+                                      LL_FIELD(ll_conv_attr, groups, LL_A_INT),
+                                      LL_FIELDS(ll_conv_attr, size, 2),
+                                      LL_FIELD(ll_conv_attr, narrow, LL_A_INT),
+                                      {0}};
 
 const ll_op ll_op_conv2d = {
     .name = "conv2d",

@@ -20,10 +20,11 @@ static ll_err infer(ll_infer *i)
 
 static ll_err infer_grad(ll_infer *i)
 {
+    ll_dtype t = i->in[1].dtype;
     for (int k = 0; k < i->n_in; k++)
-        CHECK(k == 2 || (ll_dtype_is_float(i->in[k].dtype) && i->in[k].dtype == i->in[0].dtype),
-              LL_E_ARG, "operand %d is %s, want the first one's float type (%s)", k,
-              ll_dtype_name(i->in[k].dtype), ll_dtype_name(i->in[0].dtype));
+        CHECK(k == 2 || (ll_dtype_is_float(t) && i->in[k].dtype == (k == 1 ? t : ll_wide(t))),
+              LL_E_ARG, "operand %d is %s, beside logits of %s", k, ll_dtype_name(i->in[k].dtype),
+              ll_dtype_name(t));
     TRY(ll_check_index(i, 2));
     return ll_infer_dims(i);
 }
@@ -68,6 +69,7 @@ static const ll_op cross_entropy_grad = {
     .n_in = 4,
     .n_out = 1,
     .dims = "*, *v, *, * -> *v",
+    .wide_in = 1u << 0 | 1u << 3,
     .whole = "v",
     .infer = infer_grad,
     .expand = expand_grad,
@@ -98,6 +100,7 @@ static const ll_op cross_entropy = {
     .n_in = 2,
     .n_out = 2,
     .dims = "*v, * -> *, *",
+    .wide_out = 1u << 0 | 1u << 1,
     .whole = "v",
     .infer = infer,
     .expand = expand,

@@ -90,6 +90,7 @@ static const ll_op embedding_grad = {
     .attr_size = sizeof(ll_embedding_attr),
     .attrs = fields,
     .dims = "*c, * -> vc",
+    .wide_out = 1u << 0,
     .sum = "*",
     .infer = infer_grad,
     .split = split,

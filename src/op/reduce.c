@@ -110,6 +110,7 @@ static const ll_attr_field attrs[] = {LL_FIELD(ll_spec_attr, spec, LL_A_SPEC), {
 static const ll_op sum = {
     .name = "sum",
     REDUCE_OP,
+    .wide_out = 1u << 0,
     .flop = 1,
     .sum = "?",
     .linear = true,
@@ -147,6 +148,7 @@ static const ll_op absmax = {
 static const ll_op sumsq = {
     .name = "sumsq",
     REDUCE_OP,
+    .wide_out = 1u << 0,
     .flop = 2,
     .sum = "?",
     .expand = expand_sumsq,

@@ -89,10 +89,13 @@ ll_val ll_sibling(const ll_graph *g, ll_val v, int k)
 
 ll_err ll_infer_floats(ll_infer *i)
 {
-    for (int k = 0; k < i->n_in; k++)
-        CHECK(ll_dtype_is_float(i->in[k].dtype) && i->in[k].dtype == i->in[0].dtype, LL_E_ARG,
-              "operand %d is %s; all must be of one float type, as the first (%s)", k,
-              ll_dtype_name(i->in[k].dtype), ll_dtype_name(i->in[0].dtype));
+    ll_dtype t = ll_infer_type(i);
+    for (int k = 0; k < i->n_in; k++) {
+        ll_dtype want = i->op->wide_in >> k & 1 ? ll_wide(t) : t;
+        CHECK(ll_dtype_is_float(i->in[k].dtype) && i->in[k].dtype == want, LL_E_ARG,
+              "operand %d is %s; want %s, beside %s of the others", k,
+              ll_dtype_name(i->in[k].dtype), ll_dtype_name(want), ll_dtype_name(t));
+    }
     return ll_infer_dims(i);
 }
 

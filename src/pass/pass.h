@@ -24,6 +24,9 @@ const void *ll_attr_retype(ll_arena *a, const ll_node *n, ll_dtype to);
 /* Whether every element of v is one number, as its element type holds it. */
 bool ll_constant(const ll_graph *g, ll_val v, double *value);
 
+/* For each value, how many nodes' operands, results and updates it is. */
+const int *ll_uses(const ll_graph *g, ll_arena *arena);
+
 /* For each value, whether it is another in each micro-batch: it depends on batch data or random
  * numbers, and not by way of a mean over micro-batches alone. */
 const bool *ll_varying(const ll_graph *g, ll_arena *arena);

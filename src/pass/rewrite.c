@@ -94,3 +94,13 @@ const bool *ll_varying(const ll_graph *g, ll_arena *arena)
     }
     return varies;
 }
+
+const int *ll_uses(const ll_graph *g, ll_arena *arena)
+{
+    int *uses = LL_NEW_ARRAY(arena, int, g->n_value);
+    for (int i = 0; i < g->n_node; i++)
+        for (int k = 0; k < g->nodes[i].n_in; k++) uses[g->nodes[i].in[k].id]++;
+    for (int i = 0; i < g->n_result; i++) uses[g->results[i].value.id]++;
+    for (int i = 0; i < g->n_update; i++) uses[g->updates[i].next.id]++;
+    return uses;
+}
