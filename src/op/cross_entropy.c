@@ -119,6 +119,7 @@ static const ll_op correct = {
     .n_out = 1,
     .dims = "*v, * -> *",
     .whole = "v",
+    .wide_out = 1u << 0,
     .infer = infer_correct,
     .no_grad = true,
     .flop = 1,

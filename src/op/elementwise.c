@@ -153,13 +153,16 @@ static ll_err infer(ll_infer *i)
     const ll_type *x = &i->in[0];
     CHECK(ll_dtype_is_float(x->dtype) || (x->dtype == LL_I32 && takes_integers(i->op->ew)),
           LL_E_SHAPE, "%s does not take %s", i->op->name, ll_dtype_name(x->dtype));
+    i->out[0] = *x;
     for (int k = 1; k < i->n_in; k++) {
-        CHECK(i->in[k].dtype == x->dtype, LL_E_SHAPE, "operands are %s and %s",
-              ll_dtype_name(x->dtype), ll_dtype_name(i->in[k].dtype));
+        ll_dtype t = i->in[k].dtype;
+        bool mix = ll_wide(t) == LL_F32 && ll_wide(x->dtype) == LL_F32; /* bf16 beside f32 */
+        CHECK(t == x->dtype || mix, LL_E_SHAPE, "operands are %s and %s", ll_dtype_name(x->dtype),
+              ll_dtype_name(t));
+        if (t != LL_F32) i->out[0].dtype = t;
         CHECK(ll_shape_equal(&i->in[k].shape, &x->shape), LL_E_SHAPE,
               "operand %d has another shape", k);
     }
-    i->out[0] = *x;
     return LL_OK;
 }
 

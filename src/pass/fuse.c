@@ -6,8 +6,8 @@
  * one of its values, and closed for good from there on. Broadcasts of a contiguous run of
  * dimensions, and fills, are absorbed as periodic operands. Values that leave the group are its
  * results; what only the group reads never touches memory. What is the same in all micro-batches
- * and what is not are kept apart: the former may be wanted once a step. Registers are f32: a value
- * of another element type may enter or leave a group but is not passed on inside one. */
+ * and what is not are kept apart: the former may be wanted once a step. Registers are f32: bf16
+ * values are rounded where they leave a group, not inside of it; but a cast to bf16 always rounds. */
 #include "kern/attr.h"
 #include "op/op_int.h"
 #include "pass/pass.h"
@@ -133,8 +133,11 @@ static bool may_join(const fusing *f, const ll_node *n, ll_val v)
     const ll_type *t = &ll_value_of(f->g, v)->type, *out = &ll_value_of(f->g, n->out[0])->type;
     if (!ll_shape_equal(&t->shape, &out->shape)) return false;
     if (f->varies[v.id] != f->varies[n->out[0].id]) return false;
-    for (int i = 0; i < n->n_in; i++) /* a narrow value made in the group must not be read in it */
-        if (home(f, n->in[i]) == k && ll_dtype_of(f->g, n->in[i]) != LL_F32) return false;
+    for (int i = 0; i < n->n_in; i++) { /* a cast to few bits asks for them */
+        const ll_node *from = maker(f->g, n->in[i]);
+        bool narrow = ll_dtype_of(f->g, n->in[i]) != LL_F32;
+        if (home(f, n->in[i]) == k && narrow && from->op->ew == LL_EW_cast) return false;
+    }
     return true;
 }
 

@@ -13,6 +13,8 @@ ll_err ll_sweep(const ll_graph *g, ll_graph **out);
 ll_err ll_simplify(const ll_graph *g, ll_graph **out);
 /* Matrix products and convolutions read bf16 and accumulate in f32; all else stays as it is. */
 ll_err ll_lower_precision(const ll_graph *g, ll_graph **out);
+/* All that depends on the batch is bf16, but for what is summed over it or handed out. */
+ll_err ll_narrow(const ll_graph *g, ll_graph **out);
 /* Chains of elementwise nodes become single `fused` nodes. */
 ll_err ll_fuse(const ll_graph *g, ll_graph **out);
 /* Every f32 value becomes `to`: gradient checks run in f64. */

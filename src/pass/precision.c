@@ -1,4 +1,10 @@
-/* precision.c: element types of whole graphs: bf16 products for speed, f64 for gradient checks. */
+/* precision.c: element types of whole graphs: bf16 for speed, f64 for gradient checks.
+ *
+ * Two ways to bf16. Machines whose other kernels are f32 (cpu) narrow the operands of products
+ * alone. On GPUs all activations and their gradients are bf16, so that half the bytes move; f32
+ * stays what is added up over a batch or kept: parameters, their gradients, statistics, losses.
+ * Which results may be f32 of bf16 operands is said by the op (wide_out) or by its attributes
+ * (products). No other op is known here. */
 #include "kern/attr.h"
 #include "pass/pass.h"
 
@@ -44,6 +50,114 @@ ll_err ll_lower_precision(const ll_graph *g, ll_graph **out)
     }
     return ll_rewrite_end(&rw, rc, out);
 }
+
+/* ---- all activations ---- */
+
+typedef struct narrowing {
+    const ll_graph *g;
+    ll_rewrite rw;
+    const bool *varies;
+    bool *kept;   /* value -> must be f32 */
+    ll_val *cast; /* value -> its copy in the type that it does not have */
+} narrowing;
+
+/* Whether result o can be f32 where the node's operands are bf16. */
+static bool widens(const ll_node *n, int o)
+{
+    return takes_bf16(n->op) || n->op->wide_out >> o & 1;
+}
+
+static bool is_f32(const ll_graph *g, ll_val v)
+{
+    return ll_dtype_of(g, v) == LL_F32;
+}
+
+/* What stays f32: what is handed out or averaged over micro-batches, scalars, and what these are
+ * made of by ops that cannot make f32 of bf16. */
+static void keep_wide(narrowing *w)
+{
+    const ll_graph *g = w->g;
+    for (int i = 1; i < g->n_value; i++) w->kept[i] = g->values[i].type.shape.n == 0;
+    for (int i = 0; i < g->n_result; i++) w->kept[g->results[i].value.id] = true;
+    for (int i = 0; i < g->n_update; i++) w->kept[g->updates[i].next.id] = true;
+    for (int i = g->n_node - 1; i >= 0; i--) {
+        const ll_node *n = &g->nodes[i];
+        bool all = false;
+        for (int o = 0; o < n->n_out; o++) all |= w->kept[n->out[o].id] && !widens(n, o);
+        for (int k = 0; all && k < n->n_in; k++) w->kept[n->in[k].id] = true;
+    }
+}
+
+/* Whether a node is to work in bf16. */
+static bool narrows(const narrowing *w, const ll_node *n)
+{
+    bool varies = false, reads = n->op->picks, must = false;
+    for (int k = 0; k < n->n_in; k++)
+        reads |=
+            !(n->op->wide_in >> k & 1) && ll_dtype_of(w->rw.to, w->rw.map[n->in[k].id]) == LL_BF16;
+    for (int o = 0; o < n->n_out; o++) {
+        varies |= w->varies[n->out[o].id];
+        must |= w->kept[n->out[o].id] && !widens(n, o);
+    }
+    if (takes_bf16(n->op)) return is_f32(w->g, n->in[0]);
+    return reads && varies && !must;
+}
+
+/* The new value of old v in this type; ints and f64 are left alone. */
+static ll_val as_type(narrowing *w, ll_val v, ll_dtype t)
+{
+    ll_val now = w->rw.map[v.id];
+    ll_dtype is = ll_dtype_of(w->rw.to, now);
+    if (is == t || (is != LL_F32 && is != LL_BF16)) return now;
+    if (!w->cast[v.id].id) w->cast[v.id] = ll_cast(w->rw.to, now, t);
+    return w->cast[v.id];
+}
+
+static const void *product_attr(const narrowing *w, const ll_node *n, bool narrow)
+{
+    bool wide = w->kept[n->out[0].id];
+    char *copy = (char *)ll_arena_copy(w->rw.to->arena, n->attr, n->op->attr_size);
+    if (!takes_bf16(n->op) || !narrow) return n->attr;
+    if (!strcmp(n->op->name, "matmul"))
+        ((ll_matmul_attr *)(void *)copy)->out = wide ? LL_F32 : LL_BF16;
+    else
+        ((ll_conv_attr *)(void *)copy)->narrow = !wide;
+    return copy;
+}
+
+static ll_err narrow_or_copy(narrowing *w, const ll_node *n)
+{
+    ll_val in[LL_MAX_IN], out[LL_MAX_OUT];
+    bool cast = !strcmp(n->op->name, "cast"), narrow = !cast && narrows(w, n);
+    /* Elementwise ops read any mix, and compute in f32; casts say themselves what they make. */
+    bool mixes = (n->op->elementwise && narrow) || cast;
+    ll_rewrite_at(&w->rw, n);
+    for (int k = 0; k < n->n_in; k++) {
+        bool wide = !narrow || n->op->wide_in >> k & 1;
+        in[k] = mixes ? w->rw.map[n->in[k].id] : as_type(w, n->in[k], wide ? LL_F32 : LL_BF16);
+    }
+    TRY(ll_graph_check(w->rw.to));
+    TRY(ll_emit_all(w->rw.to, n->op, product_attr(w, n, narrow), in, n->n_in, out));
+    for (int o = 0; o < n->n_out; o++) ll_rewrite_map(&w->rw, n->out[o], out[o]);
+    return LL_OK;
+}
+
+ll_err ll_narrow(const ll_graph *g, ll_graph **out)
+{
+    TRY(ll_graph_check(g));
+    narrowing w = {.g = g};
+    ll_rewrite_begin(&w.rw, g);
+    ll_arena *a = w.rw.to->arena;
+    w.varies = ll_varying(g, a);
+    w.kept = LL_NEW_ARRAY(a, bool, g->n_value);
+    w.cast = LL_NEW_ARRAY(a, ll_val, g->n_value);
+    keep_wide(&w);
+    ll_err rc = LL_OK;
+    for (int i = 0; i < g->n_node && rc == LL_OK; i++) rc = narrow_or_copy(&w, &g->nodes[i]);
+    return ll_rewrite_end(&w.rw, rc, out);
+}
+
+/* ---- one type for another ---- */
 
 const void *ll_attr_retype(ll_arena *a, const ll_node *n, ll_dtype to)
 {

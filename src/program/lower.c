@@ -27,7 +27,7 @@ static ll_err run_passes(const ll_graph *g, const ll_lower_opts *opts, ll_graph 
           "precision %s is not known: f32 or bf16", opts->precision);
     if (opts->as_is) return ll_sweep(g, out);
     TRY(ll_simplify(g, out));
-    if (bf16) TRY(next(ll_lower_precision, out));
+    if (bf16) TRY(next(cuda ? ll_narrow : ll_lower_precision, out));
     if (bf16) TRY(next(ll_simplify, out));
     if ((cpu || cuda) && !opts->no_fuse) TRY(next(ll_fuse, out));
     return LL_OK;

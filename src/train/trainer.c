@@ -290,7 +290,10 @@ static void tell_start(const trainer *t)
 {
     const ll_program *p = ll_session_program(t->s);
     const char *note = NULL;
-    if (!strcmp(t->r->train.precision, "bf16")) note = "products of bf16 numbers, summed in f32";
+    bool gpu = !strcmp(t->r->train.machine, "cuda");
+    if (!strcmp(t->r->train.precision, "bf16"))
+        note = gpu ? "activations of bf16; parameters, their gradients and sums f32"
+                   : "products of bf16 numbers, summed in f32";
     ll_train_start s = {t->r,
                         ll_dataset_info(t->data),
                         t->report->parameters,

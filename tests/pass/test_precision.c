@@ -3,6 +3,8 @@
 
 #include "exec/session.h"
 
+#include <math.h>
+
 static void test_products(void **state)
 {
     (void)state;
@@ -57,6 +59,84 @@ static void test_training_step(void **state)
     ll_graph_free(g);
 }
 
+static ll_graph *small_gpt(void)
+{
+    ll_graph *g = ll_graph_new("step");
+    const ll_build b = {.batch = 3,
+                        .training = true,
+                        .sizes = {{"layers", 2, ""},
+                                  {"width", 16, ""},
+                                  {"heads", 2, ""},
+                                  {"seq", 8, ""},
+                                  {"vocab", 19, ""},
+                                  {"dropout", 0, ""}}};
+    ll_minimize(g, ll_model_find("gpt")->declare(g, &b), &(ll_optim){.name = "adamw", .clip = 1});
+    return g;
+}
+/* Losses of some steps on machine ref, all on one batch. */
+static void train(ll_graph *g, int n, double *loss)
+{
+    ll_session *s;
+    int32_t x[24], y[24];
+    for (int i = 0; i < 24; i++) x[i] = i * 7 % 19, y[i] = (i * 5 + 3) % 19;
+    must(ll_session_open(g, &(ll_session_opts){.machine = "ref", .seed = 3}, &s), "open");
+    must(ll_session_set(s, "x", 0, x, sizeof x), "x");
+    must(ll_session_set(s, "y", 0, y, sizeof y), "y");
+    for (int i = 0; i < n; i++) {
+        must(ll_session_run(s, 0.01), "run");
+        loss[i] = ll_session_result(s, "loss");
+    }
+    ll_session_close(s);
+}
+
+/* All that varies with the batch is bf16; what is summed over it, kept or handed out is f32. */
+static void check_types(const ll_graph *g)
+{
+    const bool *varies = ll_varying(g, g->arena);
+    int narrow = 0;
+    for (int i = 0; i < g->n_node; i++) {
+        const ll_node *n = &g->nodes[i];
+        for (int o = 0; o < n->n_out; o++) {
+            const ll_type *t = &ll_value_of(g, n->out[o])->type;
+            bool weight = !strcmp(n->op->name, "matmul") && t->shape.d[0] != 3;
+            bool wide = n->op->wide_out >> o & 1 || weight || t->shape.n == 0;
+            bool cast = !strcmp(n->op->name, "cast");
+            bool sum = !strcmp(n->op->name, "add") && t->shape.d[0] == 19; /* of gradients of wte */
+            bool want = cast || (varies[n->out[o].id] && !wide && !sum);
+            if (!strcmp(n->op->name, "matmul") && t->shape.d[0] == 3 && t->shape.n == 4) continue;
+            if ((t->dtype == LL_BF16) != want)
+                fail_msg("%s is %s", n->name, ll_dtype_name(t->dtype));
+            narrow += want;
+        }
+    }
+    assert_true(narrow > 60);
+}
+
+static void test_narrow(void **state)
+{
+    (void)state;
+    enum { STEPS = 8 };
+    ll_graph *g = small_gpt(), *simple, *narrow, *fused;
+    double want[STEPS], got[STEPS], joined[STEPS];
+    must(ll_simplify(g, &simple), "simplify");
+    must(ll_narrow(simple, &narrow), "narrow");
+    must(ll_fuse(narrow, &fused), "fuse");
+    check_types(narrow);
+    train(simple, STEPS, want);
+    train(narrow, STEPS, got);
+    train(fused, STEPS, joined);
+    for (int i = 0; i < STEPS; i++) {
+        assert_true(fabs(got[i] - want[i]) < 0.01 * want[i]);
+        assert_true(fabs(joined[i] - want[i]) < 0.01 * want[i]);
+    }
+    assert_true(want[STEPS - 1] < 0.9 * want[0]);
+    assert_true(got[0] != want[0]);
+    ll_graph_free(fused);
+    ll_graph_free(narrow);
+    ll_graph_free(simple);
+    ll_graph_free(g);
+}
+
 /* Products of other types are left alone, and a second time changes nothing. */
 static void test_others(void **state)
 {
@@ -103,9 +183,8 @@ static void test_retype(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_products),
-        cmocka_unit_test(test_training_step),
-        cmocka_unit_test(test_others),
+        cmocka_unit_test(test_products), cmocka_unit_test(test_training_step),
+        cmocka_unit_test(test_narrow),   cmocka_unit_test(test_others),
         cmocka_unit_test(test_retype),
     };
     return cmocka_run_group_tests_name("precision", tests, NULL, NULL);
