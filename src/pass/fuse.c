@@ -7,7 +7,7 @@
  * dimensions, and fills, are absorbed as periodic operands. Values that leave the group are its
  * results; what only the group reads never touches memory. What is the same in all micro-batches
  * and what is not are kept apart: the former may be wanted once a step. Registers are f32: bf16
- * values are rounded where they leave a group, not inside of it; but a cast to bf16 always rounds. */
+ * values are rounded where they leave a group, not inside of it; a cast to bf16 always rounds. */
 #include "kern/attr.h"
 #include "op/op_int.h"
 #include "pass/pass.h"
