@@ -43,7 +43,7 @@ static ll_err infer_grad(ll_infer *i)
     TRY(ll_check_index(i, 1));
     TRY(check_from(a));
     CHECK(s->n > 0, LL_E_SHAPE, "a scalar has no rows");
-    i->out[0] = (ll_type){i->in[0].dtype, LL_SHAPE(a->v, s->d[s->n - 1])};
+    i->out[0] = (ll_type){ll_wide(i->in[0].dtype), LL_SHAPE(a->v, s->d[s->n - 1])};
     return ll_check_shape(&i->out[0].shape);
 }
 

@@ -294,12 +294,11 @@ static __device__ void order_many(int32_t *mine, const int32_t *index, int64_t n
     }
 }
 
-template <class T>
+template <class T, class S>
 static __global__ void sum_rows(const T *dy, const int32_t *index, int64_t n_index, int64_t from,
-                         int32_t *list, const int32_t *start, const int32_t *count, T *out,
+                         int32_t *list, const int32_t *start, const int32_t *count, S *out,
                          int64_t v, int64_t width)
 {
-    typedef typename sum_of<T>::type S;
     for (int64_t row = blockIdx.x; row < v; row += gridDim.x) {
         int32_t *mine = list + start[row], n = count[row];
         if (n > 64)
@@ -309,7 +308,7 @@ static __global__ void sum_rows(const T *dy, const int32_t *index, int64_t n_ind
         for (int64_t j = threadIdx.x; j < width; j += blockDim.x) {
             S sum = 0;
             for (int32_t k = 0; k < n; k++) sum += (S)to_float(dy[(int64_t)mine[k] * width + j]);
-            out[row * width + j] = from_float<T>::of(sum);
+            out[row * width + j] = sum;
         }
         __syncthreads();
     }
@@ -336,8 +335,9 @@ ll_err embedding_grad_cuda(const ll_kcall *c)
     place_rows<<<blocks, 256, 0, stream_of(c)>>>(index, n, v, a->from, count, start, list);
     return with_float(dy->dtype, [&](auto z) -> ll_err {
         typedef decltype(z) T;
-        sum_rows<T><<<blocks_for(v, 1, 132 * 32), 128, 0, stream_of(c)>>>(
-            (const T *)dy->data, index, n, a->from, list, start, count, (T *)out->data, v, width);
+        typedef typename sum_of<T>::type S; /* f32 of bf16: the op's wide_out */
+        sum_rows<T, S><<<blocks_for(v, 1, 132 * 32), 128, 0, stream_of(c)>>>(
+            (const T *)dy->data, index, n, a->from, list, start, count, (S *)out->data, v, width);
         CUDA_TRY(cudaGetLastError());
         return LL_OK;
     });
