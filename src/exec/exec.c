@@ -345,9 +345,11 @@ static ll_err bind_instrs(ll_exec *e, const ll_exec_opts *opts)
         bind_operands(e, x->in, x->n_in, in);
         bind_operands(e, x->out, x->n_out, out);
         for (int k = 0; p->n_micro > 1 && k < x->n_in; k++)
-            if (holds_batch(p, x->in[k]))
+            if (holds_batch(p, x->in[k])) {
                 e->moving[e->n_moving++] =
                     (moving){&in[k], (char *)in[k].data, p->slots[x->in[k]].bytes};
+                e->instrs[i].moves = true;
+            }
         e->instrs[i].instr = x;
         e->instrs[i].call = (ll_kcall){.attr = x->attr,
                                        .n_in = x->n_in,
@@ -564,7 +566,7 @@ static ll_err run_section(ll_exec *e, int section, uint64_t step, bool checked)
     for (int m = 0; m < times; m++) {
         if (section == LL_MICRO) ll_exec_move(e, m);
         if (e->gpu && !checked && !e->profiling) {
-            TRY(ll_onboard_run(e, section, from, to, m, step));
+            TRY(ll_onboard_run(e, section, m, step));
             continue;
         }
         for (int i = from; i < to; i++) {

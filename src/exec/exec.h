@@ -47,6 +47,9 @@ ll_err ll_exec_run(ll_exec *e, int section, uint64_t step);
 /* Runs a section and tells of the first instruction with a result that is not finite: LL_E_NUMERIC,
  * with its name and the element. With a team, collective: the first of any rank, on all. */
 ll_err ll_exec_run_checked(ll_exec *e, int section, uint64_t step);
+/* How often a step of one micro-batch calls on the machine: on a GPU equal work on several tensors
+ * is one launch. */
+int ll_exec_launches(const ll_exec *e);
 /* Seconds spent in each instruction since profiling was turned on; NULL when off. */
 void ll_exec_profile(ll_exec *e, bool on);
 const double *ll_exec_seconds(const ll_exec *e);

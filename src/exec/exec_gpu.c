@@ -1,10 +1,11 @@
 /* exec_gpu.c: programs on a GPU. The slab lies there; this process sees slots through views, copies
- * in pinned memory. Kernels between two collectives are captured into a graph the second time they
- * run, and replayed from then on: a step costs a few launches. What changes from step to step is
+ * in pinned memory. Instructions that are the same work on other tensors are one launch (merge.h).
+ * Launches between two collectives are captured into a graph the second time they run, and replayed
+ * from then on: a step costs a few launches of this process. What changes from step to step is
  * the clock, a number in device memory that random ops read. Collectives work on views: operands
  * are copied out, results back. */
 #include "base/rng.h"
-#include "exec/exec_int.h"
+#include "exec/merge.h"
 #include "kern/attr.h"
 
 #include "base/text.h"
@@ -14,8 +15,8 @@
 
 enum { TROUBLE = 3 };
 
-typedef struct stretch { /* kernels from one instruction on, in one micro-batch */
-    int runs, next;      /* next: the first instruction after it */
+typedef struct stretch { /* kernels from one launch on, in one micro-batch */
+    int runs;
     ll_gpu_graph *graph;
 } stretch;
 
@@ -23,8 +24,10 @@ struct ll_onboard {
     ll_gpu *gpu;
     bool own; /* the queue is not another's */
     void **view, **packing;
-    stretch *stretches; /* [n_micro][n_instr] */
-    void *clock, *trouble;
+    ll_launch *launches;
+    int end[LL_N_SECTION]; /* section s is launches [end[s-1], end[s]) */
+    stretch *stretches;    /* [n_micro][n_instr] */
+    void *clock, *trouble, *tables;
     uint64_t step;
     bool started;
 };
@@ -61,6 +64,7 @@ void ll_onboard_close(ll_exec *e)
     for (int i = 0; i < p->n_instr; i++) ll_gpu_unpin(o->packing[i]);
     ll_gpu_free(o->gpu, o->clock);
     ll_gpu_free(o->gpu, o->trouble);
+    ll_gpu_free(o->gpu, o->tables);
     if (e->slab && !e->borrowed) ll_gpu_free(o->gpu, e->slab);
     if (o->own) ll_gpu_close(o->gpu);
 }
@@ -121,6 +125,50 @@ ll_err ll_exec_put(const ll_exec *e, int slot, int micro, const void *data)
     return LL_OK;
 }
 
+/* ---- launches ---- */
+
+static size_t table_bytes(const ll_exec *e, const ll_launch *l)
+{
+    if (l->n == 1) return 0;
+    return (e->instrs[l->instr[0]].instr->many->table(l->calls, l->n, NULL) + 255) / 256 * 256;
+}
+
+/* The tables of launches of several instructions, in one piece of the GPU's memory. */
+static ll_err open_tables(ll_exec *e)
+{
+    ll_onboard *o = e->gpu;
+    int n = o->end[LL_UPDATE];
+    size_t bytes = 0, at = 0;
+    for (int i = 0; i < n; i++) bytes += table_bytes(e, &o->launches[i]);
+    if (!bytes) return LL_OK;
+    TRY(ll_gpu_alloc(o->gpu, bytes, &o->tables));
+    char *image = (char *)calloc(1, bytes);
+    CHECK(image, LL_E_MEM, "no memory for the tables of %zu bytes of a GPU's program", bytes);
+    for (int i = 0; i < n; i++) {
+        ll_launch *l = &o->launches[i];
+        if (l->n == 1) continue;
+        e->instrs[l->instr[0]].instr->many->table(l->calls, l->n, image + at);
+        l->table = (char *)o->tables + at;
+        at += table_bytes(e, l);
+    }
+    ll_err rc = ll_gpu_write(o->gpu, o->tables, image, bytes);
+    if (rc == LL_OK) rc = ll_gpu_wait(o->gpu);
+    free(image);
+    return rc;
+}
+
+static ll_err plan_launches(ll_exec *e)
+{
+    ll_onboard *o = e->gpu;
+    o->launches = LL_NEW_ARRAY(e->arena, ll_launch, e->p->n_instr + 1);
+    for (int s = 0, n = 0; s < LL_N_SECTION; s++) {
+        int from = s ? e->p->end[s - 1] : 0;
+        n += ll_merge(e->instrs, from, e->p->end[s], e->arena, o->launches + n);
+        o->end[s] = n;
+    }
+    return open_tables(e);
+}
+
 ll_err ll_onboard_bind(ll_exec *e)
 {
     ll_onboard *o = e->gpu;
@@ -139,7 +187,7 @@ ll_err ll_onboard_bind(ll_exec *e)
         if (b->instr->packing) TRY(ll_gpu_pinned(b->instr->packing, &o->packing[i]));
         b->call.scratch = o->packing[i];
     }
-    return LL_OK;
+    return plan_launches(e);
 }
 
 ll_err ll_onboard_poison(ll_exec *e)
@@ -157,22 +205,29 @@ static ll_err set_clock(ll_onboard *o, uint64_t step)
     return ll_gpu_write(o->gpu, o->clock, &clock, sizeof clock);
 }
 
-static bool runs(const ll_exec *e, int i, int micro, bool once)
+static bool runs(const ll_exec *e, const ll_launch *l, int micro, bool once)
 {
-    return !(e->instrs[i].instr->last && !once && micro < e->p->n_micro - 1);
+    return !(e->instrs[l->instr[0]].instr->last && !once && micro < e->p->n_micro - 1);
+}
+
+static ll_err queue_one(ll_exec *e, const ll_launch *l, int micro, uint64_t step)
+{
+    bound *b = &e->instrs[l->instr[0]];
+    b->call.micro = micro;
+    b->call.step = step;
+    return l->n == 1 ? b->instr->kernel(&b->call) : b->instr->many->run(l->calls, l->n, l->table);
 }
 
 static ll_err queue(ll_exec *e, int from, int to, int micro, uint64_t step, bool once)
 {
     for (int i = from; i < to; i++) {
-        if (!runs(e, i, micro, once)) continue;
-        e->instrs[i].call.micro = micro;
-        e->instrs[i].call.step = step;
-        TRY(e->instrs[i].instr->kernel(&e->instrs[i].call));
+        const ll_launch *l = &e->gpu->launches[i];
+        if (runs(e, l, micro, once)) TRY(queue_one(e, l, micro, step));
     }
     return LL_OK;
 }
 
+/* Launches from .. to - 1. */
 static ll_err run_stretch(ll_exec *e, int from, int to, int micro, uint64_t step, bool once)
 {
     ll_onboard *o = e->gpu;
@@ -209,23 +264,34 @@ static ll_err talk(ll_exec *e, bound *b)
     return LL_OK;
 }
 
-ll_err ll_onboard_run(ll_exec *e, int section, int from, int to, int micro, uint64_t step)
+static bool is_kernel(const ll_exec *e, int launch)
 {
+    return e->instrs[e->gpu->launches[launch].instr[0]].instr->kernel;
+}
+
+ll_err ll_onboard_run(ll_exec *e, int section, int micro, uint64_t step)
+{
+    ll_onboard *o = e->gpu;
     bool once = section != LL_MICRO;
-    TRY(set_clock(e->gpu, step));
-    for (int i = from; i < to;) {
-        bound *b = &e->instrs[i];
-        if (!b->instr->kernel) {
-            if (runs(e, i, micro, once)) TRY(talk(e, b));
-            i++;
+    int to = o->end[section];
+    TRY(set_clock(o, step));
+    for (int i = section ? o->end[section - 1] : 0; i < to;) {
+        if (!is_kernel(e, i)) {
+            const ll_launch *l = &o->launches[i++];
+            if (runs(e, l, micro, once)) TRY(talk(e, &e->instrs[l->instr[0]]));
             continue;
         }
         int end = i;
-        while (end < to && e->instrs[end].instr->kernel) end++;
+        while (end < to && is_kernel(e, end)) end++;
         TRY(run_stretch(e, i, end, micro, step, once));
         i = end;
     }
     return LL_OK;
+}
+
+int ll_exec_launches(const ll_exec *e)
+{
+    return e->gpu ? e->gpu->end[LL_UPDATE] : e->p->n_instr;
 }
 
 ll_err ll_onboard_one(ll_exec *e, int i, bool checked)

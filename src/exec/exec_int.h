@@ -18,6 +18,7 @@ typedef struct bound { /* an instruction with its operands' addresses */
     int joint;     /* the joint all-reduce that it is a tensor of; -1: none */
     int tensor;    /* which one */
     bool flying;   /* of a start: not awaited yet */
+    bool moves;    /* an operand is another address in each micro-batch */
 } bound;
 
 /* All-reduces of gradients over the same ranks: in buckets, started while the rest is still being
@@ -81,7 +82,7 @@ ll_err ll_onboard_slab(ll_exec *e, size_t bytes, char **out);
 ll_err ll_onboard_bind(ll_exec *e);
 void *ll_onboard_view(const ll_exec *e, int slot, bool fresh);
 ll_err ll_onboard_put(const ll_exec *e, int slot, int micro, const void *data, size_t bytes);
-ll_err ll_onboard_run(ll_exec *e, int section, int from, int to, int micro, uint64_t step);
+ll_err ll_onboard_run(ll_exec *e, int section, int micro, uint64_t step);
 /* One instruction, finished when it returns; checked: for numbers that are not finite. */
 ll_err ll_onboard_one(ll_exec *e, int i, bool checked);
 ll_err ll_onboard_poison(ll_exec *e);

@@ -21,6 +21,7 @@ extern "C" {
 struct ll_kcall;
 typedef ll_err ll_kernel(const struct ll_kcall *c);
 typedef size_t ll_scratch(const struct ll_kcall *c);
+struct ll_many;
 
 #ifdef LL_CUDA
 #define LL_GPU(kernel) kernel
@@ -136,6 +137,7 @@ struct ll_op {
     bool random;     /* depends on the step and seed: two equal nodes still give one value */
     ll_kernel *ref, *cpu, *cuda; /* cuda: LL_GPU(x_cuda), NULL where CUDA is not built */
     ll_scratch *cpu_scratch, *cuda_scratch;
+    const struct ll_many *cuda_many; /* several calls as one launch; NULL: one by one */
     const char *trials[8]; /* "f32[6,12], f32[12,18] {spec=\"mk,kn->mn\"}": see ll_parse_trial */
 };
 

@@ -40,6 +40,16 @@ typedef ll_err ll_kernel(const ll_kcall *c);
 /* Bytes of scratch a call needs; data pointers are NULL when it is asked. */
 typedef size_t ll_scratch(const ll_kcall *c);
 
+/* Of GPUs: calls of one op that do not depend on each other, as one launch with the bits of single
+ * ones. The table says which block works on what; it is made once, in this process's memory, and
+ * given where the GPU reads it. */
+typedef struct ll_many {
+    bool (*alike)(const ll_kcall *a, const ll_kcall *b); /* may they be one launch? */
+    /* The table's bytes, with room to work in; out NULL: it is not written yet. */
+    size_t (*table)(const ll_kcall *const *calls, int n, void *out);
+    ll_err (*run)(const ll_kcall *const *calls, int n, void *table);
+} ll_many;
+
 /* Below this many elementary operations a kernel stays on one thread. */
 enum { LL_PARALLEL_WORK = 20000 };
 

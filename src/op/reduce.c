@@ -8,6 +8,7 @@ ll_kernel sum_ref, amax_ref, absmax_ref, sumsq_ref, sum_cpu, amax_cpu, absmax_cp
 ll_scratch reduce_cpu_scratch;
 ll_kernel sum_cuda, amax_cuda, absmax_cuda, sumsq_cuda;
 ll_scratch reduce_cuda_scratch;
+extern const struct ll_many sumsq_cuda_many;
 
 static const ll_op sum, amax, absmax, sumsq;
 
@@ -156,6 +157,7 @@ static const ll_op sumsq = {
     .cpu = sumsq_cpu,
     .cuda = LL_GPU(sumsq_cuda),
     .cuda_scratch = LL_GPU(reduce_cuda_scratch),
+    .cuda_many = LL_GPU(&sumsq_cuda_many),
     .cpu_scratch = reduce_cpu_scratch,
 };
 

@@ -30,6 +30,7 @@ typedef struct fusing {
     int n_group;
     ll_val *scalar;  /* per old value: the one-element fill that stands for a constant */
     int16_t *reg_of; /* node -> its register, while its group is emitted */
+    bool lone;       /* nodes by themselves become chains too */
 } fusing;
 
 static const ll_node *maker(const ll_graph *g, ll_val v)
@@ -331,13 +332,13 @@ static ll_err emit_node(fusing *f, int i)
     int k = f->group_of[i];
     if (k < 0) return ll_rewrite_copy(&f->rw, &f->g->nodes[i]);
     const group *gr = &f->groups[k];
-    if (stays(f, gr)) return ll_rewrite_copy(&f->rw, &f->g->nodes[i]);
+    if (!f->lone && stays(f, gr)) return ll_rewrite_copy(&f->rw, &f->g->nodes[i]);
     return i == gr->member[gr->n - 1] && count_leaving(f, gr) ? emit_group(f, k) : LL_OK;
 }
 
-static ll_err fuse_all(const ll_graph *g, ll_graph **out)
+static ll_err fuse_all(const ll_graph *g, bool lone, ll_graph **out)
 {
-    fusing f = {.g = g};
+    fusing f = {.g = g, .lone = lone};
     ll_rewrite_begin(&f.rw, g);
     ll_arena *a = f.rw.to->arena;
     f.group_of = LL_NEW_ARRAY(a, int, g->n_node + 1);
@@ -355,12 +356,22 @@ static ll_err fuse_all(const ll_graph *g, ll_graph **out)
     return ll_rewrite_end(&f.rw, rc, out);
 }
 
-ll_err ll_fuse(const ll_graph *g, ll_graph **out)
+static ll_err fuse(const ll_graph *g, bool lone, ll_graph **out)
 {
     TRY(ll_graph_check(g));
     ll_graph *fused;
-    TRY(fuse_all(g, &fused));
+    TRY(fuse_all(g, lone, &fused));
     ll_err rc = ll_simplify(fused, out); /* broadcasts and fills that chains absorbed go */
     ll_graph_free(fused);
     return rc;
+}
+
+ll_err ll_fuse(const ll_graph *g, ll_graph **out)
+{
+    return fuse(g, false, out);
+}
+
+ll_err ll_fuse_lone(const ll_graph *g, ll_graph **out)
+{
+    return fuse(g, true, out);
 }

@@ -17,6 +17,8 @@ ll_err ll_lower_precision(const ll_graph *g, ll_graph **out);
 ll_err ll_narrow(const ll_graph *g, ll_graph **out);
 /* Chains of elementwise nodes become single `fused` nodes. */
 ll_err ll_fuse(const ll_graph *g, ll_graph **out);
+/* And chains of one op, where chains are all that is compiled well. */
+ll_err ll_fuse_lone(const ll_graph *g, ll_graph **out);
 /* Every f32 value becomes `to`: gradient checks run in f64. */
 ll_err ll_retype(const ll_graph *g, ll_dtype to, ll_graph **out);
 

@@ -29,7 +29,7 @@ static ll_err run_passes(const ll_graph *g, const ll_lower_opts *opts, ll_graph 
     TRY(ll_simplify(g, out));
     if (bf16) TRY(next(cuda ? ll_narrow : ll_lower_precision, out));
     if (bf16) TRY(next(ll_simplify, out));
-    if ((cpu || cuda) && !opts->no_fuse) TRY(next(ll_fuse, out));
+    if ((cpu || cuda) && !opts->no_fuse) TRY(next(cuda ? ll_fuse_lone : ll_fuse, out));
     return LL_OK;
 }
 
@@ -142,6 +142,7 @@ static ll_err add_instr(ll_program *p, const ll_graph *g, const ll_node *n)
     x->flops = ll_node_flops(g, n);
     x->bytes = slot_bytes(p, x->in, x->n_in) + slot_bytes(p, x->out, x->n_out);
     TRY(choose_kernel(p, g, n, &x->kernel));
+    if (!strcmp(p->machine, "cuda")) x->many = n->op->cuda_many;
     x->scratch = scratch_of(p, n, x);
     if (x->scratch > p->scratch_bytes) p->scratch_bytes = x->scratch;
     return LL_OK;

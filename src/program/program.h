@@ -38,6 +38,7 @@ typedef struct ll_instr {
     const char *name;           /* the node's */
     const char *op;             /* of a wait: "wait" */
     ll_kernel *kernel;          /* NULL: a collective's start, or its wait */
+    const ll_many *many;        /* on a GPU: may be one launch with others; NULL: not */
     bool last;                  /* of the micro-batches, runs in the last alone */
     bool wait;                  /* the result of instruction `pair` has come after it */
     int pair;                   /* of a start its wait, of a wait its start */

@@ -3,7 +3,10 @@
  * The source is made of the chain's steps; sizes stay arguments, so that equal chains on tensors of
  * other sizes are one kernel. What the source depends on: steps, numbers, element types, and how
  * each operand is broadcast (whole, a scalar, along rows, along columns, any). A thread does EACH
- * elements that lie side by side; whole operands are read and written 16 bytes at a time. */
+ * elements that lie side by side; whole operands are read and written 16 bytes at a time.
+ *
+ * Equal chains on several tensors (the updates of all parameters) are one launch of the same body:
+ * its blocks find in a map which tensor is theirs, and in a row of words that tensor's arguments. */
 #include "kern/cuda/gpu.cuh"
 
 #include <nvrtc.h>
@@ -16,6 +19,7 @@
 
 extern "C" {
 ll_kernel fused_cuda;
+extern const ll_many fused_cuda_many;
 }
 
 enum { SOURCE_MAX = 65536, EACH = 4, BLOCK = 256 };
@@ -40,6 +44,7 @@ static void put(source *s, const char *format, ...)
 
 static const char *const prelude =
     "typedef unsigned short u16; typedef unsigned int u32; typedef long long i64;\n"
+    "typedef unsigned long long u64;\n"
     "struct alignas(8) u16x4 { u16 v[4]; }; struct alignas(16) f32x4 { float v[4]; };\n"
     "struct alignas(16) i32x4 { int v[4]; };\n"
     "__device__ __forceinline__ float up(u16 h) { return __uint_as_float((u32)h << 16); }\n"
@@ -159,16 +164,42 @@ static void put_elements(source *s, const ll_kcall *c, const ll_fused_attr *f, c
         put(s, wide ? "    down(r%d, v%d.v[j]);\n" : "    down(r%d, y%d[e]);\n", f->out[o], o);
 }
 
-static void put_kernel(source *s, const ll_kcall *c, const ll_fused_attr *f, const enum how *how)
+static void put_one_head(source *s, const ll_kcall *c, const ll_fused_attr *f)
 {
-    put(s, "%sextern \"C\" __global__ void __launch_bounds__(256) chain(i64 n", prelude);
+    put(s, "chain(i64 n");
     for (int i = 0; i < f->n_in; i++)
         put(s, ", const %s *x%d, u32 p%d, u32 q%d", type_name(c->in[i].dtype), i, i, i);
     for (int o = 0; o < f->n_out; o++) put(s, ", %s *y%d", type_name(c->out[o].dtype), o);
-    put(s, ") {\n");
+    put(s, ") {\n  i64 t = blockIdx.x * (i64)256 + threadIdx.x, step = gridDim.x * (i64)256;\n");
+}
+
+/* A row: elements, first block, blocks; of each operand address and broadcast; results. */
+static int row_words(const ll_fused_attr *f)
+{
+    return 3 + 2 * f->n_in + f->n_out;
+}
+
+static void put_many_head(source *s, const ll_kcall *c, const ll_fused_attr *f)
+{
+    put(s, "chain(const u64 *rows, const u32 *map) {\n");
+    put(s, "  const u64 *row = rows + map[blockIdx.x] * (u64)%d;\n", row_words(f));
+    put(s, "  i64 n = row[0], t = (blockIdx.x - row[1]) * 256 + threadIdx.x, step = row[2] * 256;\n");
+    for (int i = 0, w = 3; i < f->n_in; i++, w += 2)
+        put(s,
+            "  const %s *x%d = (const %s *)row[%d]; u32 p%d = (u32)row[%d], q%d = row[%d] >> 32;\n",
+            type_name(c->in[i].dtype), i, type_name(c->in[i].dtype), w, i, w + 1, i, w + 1);
+    for (int o = 0; o < f->n_out; o++)
+        put(s, "  %s *y%d = (%s *)row[%d];\n", type_name(c->out[o].dtype), o,
+            type_name(c->out[o].dtype), 3 + 2 * f->n_in + o);
+}
+
+static void put_kernel(source *s, const ll_kcall *c, const ll_fused_attr *f, const enum how *how,
+                       bool many)
+{
+    put(s, "%sextern \"C\" __global__ void __launch_bounds__(256) ", prelude);
+    many ? put_many_head(s, c, f) : put_one_head(s, c, f);
     for (int i = 0; i < f->n_in; i++)
         if (how[i] == SCALAR) put(s, "  float k%d = up(x%d[0]);\n", i, i);
-    put(s, "  i64 t = blockIdx.x * (i64)256 + threadIdx.x, step = gridDim.x * (i64)256;\n");
     put(s, "  for (i64 g = t; g < n / 4; g += step) {\n");
     for (int i = 0; i < f->n_in; i++)
         if (how[i] == WHOLE && ll_dtype_bytes(c->in[i].dtype) > 1)
@@ -281,24 +312,41 @@ static ll_err check_types(const ll_kcall *c)
     return LL_OK;
 }
 
-ll_err fused_cuda(const ll_kcall *c)
+static int64_t elements(const ll_kcall *c)
+{
+    return ll_numel(&((const ll_fused_attr *)c->attr)->shape);
+}
+
+static unsigned blocks_of(const ll_kcall *c)
+{
+    return blocks_for(ceil_div(elements(c), EACH), BLOCK);
+}
+
+/* The compiled chain of this call, for one tensor or for many. */
+static ll_err chain_of(const ll_kcall *c, bool many, cudaKernel_t *out)
 {
     const ll_fused_attr *f = (const ll_fused_attr *)c->attr;
-    int64_t n = ll_numel(&f->shape);
+    int64_t n = elements(c);
     TRY(check_types(c));
-    if (n == 0) return LL_OK;
     CHECK(n < INT32_MAX * 2ll, LL_E_SHAPE, "a chain over %lld elements, at most 2^32 can be",
           (long long)n);
     enum how how[LL_FUSE_IN];
     for (int i = 0; i < f->n_in; i++) how[i] = how_read(f, i, n);
     source *s = (source *)calloc(1, sizeof *s);
     CHECK(s, LL_E_MEM, "no memory for a chain's source");
-    put_kernel(s, c, f, how);
-    cudaKernel_t fn;
-    ll_err rc = find_chain(s->text, &fn);
+    put_kernel(s, c, f, how, many);
+    ll_err rc = find_chain(s->text, out);
     free(s);
-    TRY(rc);
-    long long count = n;
+    return rc;
+}
+
+ll_err fused_cuda(const ll_kcall *c)
+{
+    const ll_fused_attr *f = (const ll_fused_attr *)c->attr;
+    cudaKernel_t fn;
+    long long count = elements(c);
+    if (count == 0) return LL_OK;
+    TRY(chain_of(c, false, &fn));
     const void *data[LL_FUSE_IN + LL_FUSE_OUT];
     unsigned period[LL_FUSE_IN], repeat[LL_FUSE_IN];
     void *args[1 + 3 * LL_FUSE_IN + LL_FUSE_OUT];
@@ -316,7 +364,68 @@ ll_err fused_cuda(const ll_kcall *c)
         data[LL_FUSE_IN + o] = c->out[o].data;
         args[k++] = &data[LL_FUSE_IN + o];
     }
-    CUDA_TRY(cudaLaunchKernel((const void *)fn, dim3(blocks_for(ceil_div(n, EACH), BLOCK)),
-                              dim3(BLOCK), args, 0, stream_of(c)));
+    CUDA_TRY(cudaLaunchKernel((const void *)fn, dim3(blocks_of(c)), dim3(BLOCK), args, 0,
+                              stream_of(c)));
     return LL_OK;
 }
+
+/* ---- several as one ---- */
+
+static bool alike(const ll_kcall *a, const ll_kcall *b)
+{
+    const ll_fused_attr *f = (const ll_fused_attr *)a->attr, *g = (const ll_fused_attr *)b->attr;
+    int64_t n = elements(a), m = elements(b);
+    if (!n || !m || f->n_step != g->n_step || f->n_in != g->n_in || f->n_out != g->n_out)
+        return false;
+    for (int i = 0; i < f->n_in; i++)
+        if (a->in[i].dtype != b->in[i].dtype || how_read(f, i, n) != how_read(g, i, m))
+            return false;
+    for (int o = 0; o < f->n_out; o++)
+        if (a->out[o].dtype != b->out[o].dtype || f->out[o] != g->out[o]) return false;
+    return !memcmp(f->step, g->step, sizeof f->step[0] * (size_t)f->n_step);
+}
+
+static size_t put_row(const ll_kcall *c, uint64_t first, uint64_t *row)
+{
+    const ll_fused_attr *f = (const ll_fused_attr *)c->attr;
+    size_t k = 0;
+    row[k++] = (uint64_t)elements(c);
+    row[k++] = first;
+    row[k++] = blocks_of(c);
+    for (int i = 0; i < f->n_in; i++) {
+        row[k++] = (uint64_t)(uintptr_t)c->in[i].data;
+        row[k++] = (uint64_t)f->period[i] | (uint64_t)f->repeat[i] << 32;
+    }
+    for (int o = 0; o < f->n_out; o++) row[k++] = (uint64_t)(uintptr_t)c->out[o].data;
+    return k;
+}
+
+static size_t table(const ll_kcall *const *calls, int n, void *out)
+{
+    size_t words = (size_t)row_words((const ll_fused_attr *)calls[0]->attr), blocks = 0;
+    uint64_t *rows = (uint64_t *)out;
+    uint32_t *map = (uint32_t *)(rows + words * (size_t)n);
+    for (int i = 0; i < n; i++) {
+        unsigned b = blocks_of(calls[i]);
+        if (out) put_row(calls[i], blocks, rows + words * (size_t)i);
+        for (unsigned k = 0; out && k < b; k++) map[blocks + k] = (uint32_t)i;
+        blocks += b;
+    }
+    return words * (size_t)n * sizeof *rows + blocks * sizeof *map;
+}
+
+static ll_err run_many(const ll_kcall *const *calls, int n, void *table)
+{
+    size_t words = (size_t)row_words((const ll_fused_attr *)calls[0]->attr);
+    const void *map = (const uint64_t *)table + words * (size_t)n;
+    void *args[] = {&table, &map};
+    unsigned blocks = 0;
+    cudaKernel_t fn;
+    for (int i = 0; i < n; i++) blocks += blocks_of(calls[i]);
+    TRY(chain_of(calls[0], true, &fn));
+    CUDA_TRY(cudaLaunchKernel((const void *)fn, dim3(blocks), dim3(BLOCK), args, 0,
+                              stream_of(calls[0])));
+    return LL_OK;
+}
+
+const ll_many fused_cuda_many = {alike, table, run_many};

@@ -11,6 +11,7 @@
 extern "C" {
 ll_kernel sum_cuda, amax_cuda, absmax_cuda, sumsq_cuda;
 ll_scratch reduce_cuda_scratch;
+extern const ll_many sumsq_cuda_many;
 }
 
 enum how { SUM, LARGEST, MAGNITUDE, SQUARES };
@@ -96,17 +97,23 @@ template <int HOW, class S> __device__ __forceinline__ S of_one(S v)
     return HOW == SQUARES ? v * v : HOW == MAGNITUDE ? (v < 0 ? -v : v) : v;
 }
 
+/* Elements [from, to) of those that vanish, by one block; every thread gets the result. */
+template <int HOW, class T, class S>
+__device__ __forceinline__ S part_of(const T *at, const side &gone, int64_t from, int64_t to)
+{
+    S all = none<HOW, S>();
+    for (int64_t i = from + threadIdx.x; i < to; i += blockDim.x)
+        all = join<HOW, S>(all, of_one<HOW, S>((S)to_float(at[offset_of(gone, i)])));
+    return HOW == LARGEST || HOW == MAGNITUDE ? block_max<S>(all) : block_sum<S>(all);
+}
+
 template <int HOW, class T, class S, class Y>
 static __global__ void rows(side kept, side gone, const T *x, Y *y)
 {
     int64_t from = gone.points * blockIdx.y / gridDim.y;
     int64_t to = gone.points * (blockIdx.y + 1) / gridDim.y;
     for (int64_t e = blockIdx.x; e < kept.points; e += gridDim.x) {
-        const T *at = x + offset_of(kept, e);
-        S all = none<HOW, S>();
-        for (int64_t i = from + threadIdx.x; i < to; i += blockDim.x)
-            all = join<HOW, S>(all, of_one<HOW, S>((S)to_float(at[offset_of(gone, i)])));
-        all = HOW == LARGEST || HOW == MAGNITUDE ? block_max<S>(all) : block_sum<S>(all);
+        S all = part_of<HOW, T, S>(x + offset_of(kept, e), gone, from, to);
         if (threadIdx.x == 0) y[blockIdx.y * kept.points + e] = from_float<Y>::of(all);
         __syncthreads();
     }
@@ -204,3 +211,101 @@ ll_err sumsq_cuda(const ll_kcall *c)
 {
     return reduce<SQUARES>(c);
 }
+
+/* ---- sums of squares of several tensors, each of all its elements: what a gradient's norm is
+ * made of. Parts as above: a block for each, then a thread for each tensor. ---- */
+
+typedef struct whole {
+    const void *x;
+    void *y;
+    side gone;
+    uint32_t first, parts;
+} whole;
+
+template <class T, class S>
+static __global__ void many_parts(const whole *rows, const uint32_t *map, S *part)
+{
+    const whole *w = &rows[map[blockIdx.x]];
+    int64_t k = blockIdx.x - w->first;
+    int64_t from = w->gone.points * k / w->parts, to = w->gone.points * (k + 1) / w->parts;
+    S all = part_of<SQUARES, T, S>((const T *)w->x, w->gone, from, to);
+    if (threadIdx.x == 0) part[blockIdx.x] = all;
+}
+
+template <class S, class Y>
+static __global__ void many_combine(int n, const whole *rows, const S *part)
+{
+    GRID_STRIDE(i, n)
+    {
+        S all = part[rows[i].first];
+        for (uint32_t k = 1; k < rows[i].parts; k++) all += part[rows[i].first + k];
+        *(Y *)rows[i].y = from_float<Y>::of(all);
+    }
+}
+
+static bool wholly(const ll_kcall *c)
+{
+    plan p;
+    return make_plan(c, &p) == LL_OK && p.kept.points == 1 && !p.columns;
+}
+
+static bool alike(const ll_kcall *a, const ll_kcall *b)
+{
+    return a->in[0].dtype == b->in[0].dtype && a->out[0].dtype == b->out[0].dtype && wholly(a) &&
+           wholly(b);
+}
+
+typedef struct layout { /* of the table: rows, parts, map */
+    size_t parts, map, bytes;
+    unsigned blocks;
+} layout;
+
+static layout lay_out(const ll_kcall *const *calls, int n, char *out)
+{
+    layout l = {};
+    plan p;
+    for (int round = 0; round < 2; round++) { /* how many blocks, then which */
+        unsigned at = 0;
+        for (int i = 0; i < n; i++) {
+            if (make_plan(calls[i], &p) != LL_OK) return l; /* a graph was made of it before */
+            for (int k = 0; out && round && k < p.parts; k++)
+                ((uint32_t *)(out + l.map))[at + (unsigned)k] = (uint32_t)i;
+            if (out && round)
+                ((whole *)out)[i] = whole{calls[i]->in[0].data, calls[i]->out[0].data, p.gone, at,
+                                          (uint32_t)p.parts};
+            at += (unsigned)p.parts;
+        }
+        l.blocks = at;
+        l.parts = ((size_t)n * sizeof(whole) + 63) / 64 * 64;
+        l.map = l.parts + at * sizeof(double);
+        l.bytes = l.map + at * sizeof(uint32_t);
+    }
+    return l;
+}
+
+static size_t table(const ll_kcall *const *calls, int n, void *out)
+{
+    return lay_out(calls, n, (char *)out).bytes;
+}
+
+static ll_err run_many(const ll_kcall *const *calls, int n, void *table)
+{
+    const ll_kcall *c = calls[0];
+    layout l = lay_out(calls, n, NULL);
+    const whole *rows = (const whole *)table;
+    return with_float(c->in[0].dtype, [&](auto a) -> ll_err {
+        typedef decltype(a) T;
+        typedef typename sum_of<T>::type S;
+        S *part = (S *)((char *)table + l.parts);
+        return with_float(c->out[0].dtype, [&](auto b) -> ll_err {
+            many_parts<T, S><<<l.blocks, BLOCK, 0, stream_of(c)>>>(
+                rows, (const uint32_t *)((char *)table + l.map), part);
+            many_combine<S, decltype(b)>
+                <<<blocks_for(n, 64), 64, 0, stream_of(c)>>>(n, rows, part);
+            CUDA_TRY(cudaGetLastError());
+            return LL_OK;
+        });
+    });
+}
+
+const ll_many sumsq_cuda_many = {alike, table, run_many};

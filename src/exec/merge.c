@@ -1,0 +1,106 @@
+/* merge.c: an instruction that can be one launch with others of its kind moves up to the last of
+ * them, or they move down to it:
+ *
+ *     cast a | matmul a | cast b | matmul b        cast a b | matmul a | matmul b
+ *     sum c  | fold c   | sum d                    stays, if d's sum lies where fold still reads c
+ *
+ * Memory is shared among values whose lives do not meet, so what counts is bytes, not values: two
+ * instructions may change places if neither writes what the other touches. Scratch does not count,
+ * for each has it to itself while it runs. */
+#include "exec/merge.h"
+
+static bool meet(const ll_tensor *a, const ll_tensor *b)
+{
+    const char *p = (const char *)a->data, *q = (const char *)b->data;
+    size_t n = (size_t)ll_numel(&a->shape) * ll_dtype_bytes(a->dtype);
+    size_t m = (size_t)ll_numel(&b->shape) * ll_dtype_bytes(b->dtype);
+    return p < q + m && q < p + n;
+}
+
+/* Whether one writes what two touches. */
+static bool spoils(const ll_kcall *one, const ll_kcall *two)
+{
+    for (int o = 0; o < one->n_out; o++) {
+        for (int k = 0; k < two->n_in; k++)
+            if (meet(&one->out[o], &two->in[k])) return true;
+        for (int k = 0; k < two->n_out; k++)
+            if (meet(&one->out[o], &two->out[k])) return true;
+    }
+    return false;
+}
+
+static bool collide(const ll_launch *l, const ll_kcall *c)
+{
+    for (int i = 0; i < l->n; i++)
+        if (spoils(l->calls[i], c) || spoils(c, l->calls[i])) return true;
+    return false;
+}
+
+static bool launches_collide(const ll_launch *a, const ll_launch *b)
+{
+    for (int i = 0; i < b->n; i++)
+        if (collide(a, b->calls[i])) return true;
+    return false;
+}
+
+static bool same_kind(const bound *instrs, const ll_launch *l, const bound *b)
+{
+    const bound *a = &instrs[l->instr[0]];
+    return a->instr->many == b->instr->many && !a->moves && a->instr->last == b->instr->last &&
+           a->instr->many->alike(&a->call, &b->call);
+}
+
+static void add(ll_arena *arena, ll_launch *l, int i, const ll_kcall *c)
+{
+    if (l->n == l->room) {
+        int *instr = l->instr;
+        const ll_kcall **calls = l->calls;
+        l->room = l->room ? 2 * l->room : 1;
+        l->instr = LL_NEW_ARRAY(arena, int, l->room);
+        l->calls = LL_NEW_ARRAY(arena, const ll_kcall *, l->room);
+        for (int k = 0; k < l->n; k++) l->instr[k] = instr[k], l->calls[k] = calls[k];
+    }
+    l->instr[l->n] = i;
+    l->calls[l->n++] = c;
+}
+
+typedef struct merging {
+    const bound *instrs;
+    ll_arena *arena;
+    ll_launch *out;
+    int n, barrier; /* launches so far; those before barrier are final */
+} merging;
+
+/* The launch that instruction i joined; false: none. */
+static bool join(merging *m, int i)
+{
+    const bound *b = &m->instrs[i];
+    int at = m->n - 1;
+    if (!b->instr->many || b->moves) return false;
+    while (at >= m->barrier && !same_kind(m->instrs, &m->out[at], b)) at--;
+    if (at < m->barrier || collide(&m->out[at], &b->call)) return false;
+    bool up = true, down = true;
+    for (int k = at + 1; k < m->n && (up || down); k++) {
+        up = up && !collide(&m->out[k], &b->call);
+        down = down && !launches_collide(&m->out[k], &m->out[at]);
+    }
+    if (!up && !down) return false;
+    add(m->arena, &m->out[at], i, &b->call);
+    if (up) return true;
+    ll_launch moved = m->out[at];
+    memmove(&m->out[at], &m->out[at + 1], sizeof moved * (size_t)(m->n - 1 - at));
+    m->out[m->n - 1] = moved;
+    return true;
+}
+
+int ll_merge(const bound *instrs, int from, int to, ll_arena *arena, ll_launch *out)
+{
+    merging m = {.instrs = instrs, .arena = arena, .out = out};
+    for (int i = from; i < to; i++) {
+        if (join(&m, i)) continue;
+        m.out[m.n] = (ll_launch){0};
+        add(arena, &m.out[m.n++], i, &instrs[i].call);
+        if (!instrs[i].instr->kernel) m.barrier = m.n;
+    }
+    return m.n;
+}
