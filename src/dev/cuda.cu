@@ -9,7 +9,8 @@
 
 struct ll_gpu {
     int index;
-    cudaStream_t stream;
+    cudaStream_t stream, queue[LL_GPU_QUEUES]; /* stream: that of work */
+    cudaEvent_t after[LL_GPU_QUEUES][LL_GPU_QUEUES];
     cudaEvent_t mark[LL_GPU_MARKS];
 };
 
@@ -49,9 +50,12 @@ ll_err ll_gpu_open(int index, ll_gpu **out)
     ll_gpu *g = (ll_gpu *)calloc(1, sizeof *g);
     CHECK(g, LL_E_MEM, "no memory for a GPU's handle");
     g->index = index;
-    cudaError_t e = cudaStreamCreateWithFlags(&g->stream, cudaStreamNonBlocking);
+    cudaError_t e = cudaSuccess;
+    for (int q = 0; q < LL_GPU_QUEUES && e == cudaSuccess; q++)
+        e = cudaStreamCreateWithFlags(&g->queue[q], cudaStreamNonBlocking);
+    g->stream = g->queue[LL_GPU_WORK];
     if (e != cudaSuccess) {
-        free(g);
+        ll_gpu_close(g);
         return failed(e, "stream", __FILE__, __LINE__, __func__);
     }
     *out = g;
@@ -63,7 +67,11 @@ void ll_gpu_close(ll_gpu *g)
     if (!g) return;
     for (int i = 0; i < LL_GPU_MARKS; i++)
         if (g->mark[i]) cudaEventDestroy(g->mark[i]);
-    cudaStreamDestroy(g->stream);
+    for (int q = 0; q < LL_GPU_QUEUES; q++) {
+        for (int k = 0; k < LL_GPU_QUEUES; k++)
+            if (g->after[q][k]) cudaEventDestroy(g->after[q][k]);
+        if (g->queue[q]) cudaStreamDestroy(g->queue[q]);
+    }
     free(g);
 }
 
@@ -142,6 +150,69 @@ ll_err ll_gpu_wait(ll_gpu *g)
     GPU_TRY(cudaStreamSynchronize(g->stream));
     return LL_OK;
 }
+
+/* ---- pieces ---- */
+
+typedef struct pieces {
+    ll_gpu_piece v[LL_GPU_PIECES];
+    int n;
+} pieces;
+
+static __global__ void move(const __grid_constant__ pieces p)
+{
+    size_t t = blockIdx.x * (size_t)blockDim.x + threadIdx.x, step = gridDim.x * (size_t)blockDim.x;
+    for (int k = 0; k < p.n; k++) {
+        const char *from = p.v[k].from ? (const char *)p.v[k].from : (const char *)&p.v[k].value;
+        char *to = (char *)p.v[k].to;
+        size_t wide = ((uintptr_t)to | (uintptr_t)from) % sizeof(uint4) ? 0 : p.v[k].bytes / 16;
+        for (size_t i = t; i < wide; i += step) ((uint4 *)to)[i] = ((const uint4 *)from)[i];
+        for (size_t i = 16 * wide + t; i < p.v[k].bytes; i += step) to[i] = from[i];
+    }
+}
+
+ll_err ll_gpu_pieces(ll_gpu *g, const ll_gpu_piece *v, int n)
+{
+    enum { BLOCK = 256, EACH = 4, MOST = 1024 };
+    pieces p;
+    size_t most = 0;
+    LL_ASSERT(n > 0 && n <= LL_GPU_PIECES);
+    memset(&p, 0, sizeof p);
+    p.n = n;
+    for (int i = 0; i < n; i++) {
+        p.v[i] = v[i];
+        if (v[i].bytes > most) most = v[i].bytes;
+    }
+    size_t blocks = most / (16 * BLOCK * EACH) + 1;
+    move<<<(unsigned)(blocks < MOST ? blocks : MOST), BLOCK, 0, g->stream>>>(p);
+    GPU_TRY(cudaGetLastError());
+    return LL_OK;
+}
+
+/* ---- other queues ---- */
+
+ll_err ll_gpu_upload(ll_gpu *g, void *to, const void *from, size_t bytes)
+{
+    if (bytes)
+        GPU_TRY(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, g->queue[LL_GPU_UPLOAD]));
+    return LL_OK;
+}
+
+ll_err ll_gpu_after(ll_gpu *g, ll_gpu_queue later, ll_gpu_queue earlier)
+{
+    cudaEvent_t *e = &g->after[later][earlier];
+    if (!*e) GPU_TRY(cudaEventCreateWithFlags(e, cudaEventDisableTiming));
+    GPU_TRY(cudaEventRecord(*e, g->queue[earlier]));
+    GPU_TRY(cudaStreamWaitEvent(g->queue[later], *e, 0));
+    return LL_OK;
+}
+
+ll_err ll_gpu_wait_for(ll_gpu *g, ll_gpu_queue q)
+{
+    GPU_TRY(cudaStreamSynchronize(g->queue[q]));
+    return LL_OK;
+}
+
+/* ---- captured work ---- */
 
 ll_err ll_gpu_capture(ll_gpu *g)
 {

@@ -1,4 +1,4 @@
-/* gpu.h: a GPU's memory, its queue of work, and captured work. Without CUDA in the build there are
+/* gpu.h: a GPU's memory, its queues of work, and captured work. Without CUDA in the build there are
  * none, and every call says so. */
 #pragma once
 #include "base/err.h"
@@ -23,7 +23,7 @@ int ll_gpu_count(void); /* 0: none here, or not built */
 ll_err ll_gpu_open(int index, ll_gpu **out);
 void ll_gpu_close(ll_gpu *g);
 ll_err ll_gpu_ask(const ll_gpu *g, ll_gpu_facts *out);
-void *ll_gpu_stream(const ll_gpu *g);
+void *ll_gpu_stream(const ll_gpu *g); /* of work */
 
 ll_err ll_gpu_alloc(ll_gpu *g, size_t bytes, void **out);
 void ll_gpu_free(ll_gpu *g, void *p);
@@ -37,6 +37,25 @@ ll_err ll_gpu_read(ll_gpu *g, void *to, const void *from, size_t bytes);
 ll_err ll_gpu_copy(ll_gpu *g, void *to, const void *from, size_t bytes);
 ll_err ll_gpu_fill(ll_gpu *g, void *to, int byte, size_t bytes);
 ll_err ll_gpu_wait(ll_gpu *g); /* for all that is queued; tells what failed in it */
+
+/* Several pieces of memory written by one kernel: from elsewhere on the GPU, to or from pinned
+ * memory, or (from NULL) a value of up to 8 bytes. */
+enum { LL_GPU_PIECES = 16 };
+typedef struct ll_gpu_piece {
+    void *to;
+    const void *from;
+    size_t bytes;
+    uint64_t value;
+} ll_gpu_piece;
+ll_err ll_gpu_pieces(ll_gpu *g, const ll_gpu_piece *pieces, int n);
+
+/* Queues beside the one of work, in which all of the above is. */
+typedef enum ll_gpu_queue { LL_GPU_WORK, LL_GPU_UPLOAD, LL_GPU_TALK, LL_GPU_QUEUES } ll_gpu_queue;
+/* From pinned memory, in the queue of uploads. */
+ll_err ll_gpu_upload(ll_gpu *g, void *to, const void *from, size_t bytes);
+/* What is queued in `later` from now on waits for what is in `earlier` now. */
+ll_err ll_gpu_after(ll_gpu *g, ll_gpu_queue later, ll_gpu_queue earlier);
+ll_err ll_gpu_wait_for(ll_gpu *g, ll_gpu_queue q);
 
 /* What is queued between the two is captured, not run. */
 ll_err ll_gpu_capture(ll_gpu *g);

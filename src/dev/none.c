@@ -83,6 +83,26 @@ ll_err ll_gpu_wait(ll_gpu *)
     return none();
 }
 
+ll_err ll_gpu_pieces(ll_gpu *, const ll_gpu_piece *, int)
+{
+    return none();
+}
+
+ll_err ll_gpu_upload(ll_gpu *, void *, const void *, size_t)
+{
+    return none();
+}
+
+ll_err ll_gpu_after(ll_gpu *, ll_gpu_queue, ll_gpu_queue)
+{
+    return none();
+}
+
+ll_err ll_gpu_wait_for(ll_gpu *, ll_gpu_queue)
+{
+    return none();
+}
+
 ll_err ll_gpu_capture(ll_gpu *)
 {
     return none();

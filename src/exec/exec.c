@@ -94,9 +94,10 @@ static ll_err map_slab(ll_exec *e, const ll_exec_opts *opts, bool keeps)
 static ll_err init_input(ll_exec *e, const ll_exec_opts *opts, int slot)
 {
     const ll_slot *s = &e->p->slots[slot];
-    void *data = e->gpu ? ll_onboard_view(e, slot, false) : e->address[slot];
-    ll_init_fill(&s->init, s->name, opts->seed, &s->type, s->piece, e->p->threads, data);
-    return ll_exec_changed(e, slot);
+    if (e->gpu) return ll_onboard_init(e, slot, opts);
+    ll_init_fill(&s->init, s->name, opts->seed, &s->type, s->piece, e->p->threads,
+                 e->address[slot]);
+    return LL_OK;
 }
 
 static ll_err place_slots(ll_exec *e, const ll_exec_opts *opts, const size_t *offset)
@@ -464,7 +465,7 @@ double ll_exec_waited(const ll_exec *e)
 
 size_t ll_exec_bytes(const ll_exec *e)
 {
-    return e->borrowed ? 0 : slab_bytes(e);
+    return (e->borrowed ? 0 : slab_bytes(e)) + ll_exec_extra_bytes(e);
 }
 
 void ll_exec_profile(ll_exec *e, bool on)
@@ -563,6 +564,7 @@ static ll_err run_section(ll_exec *e, int section, uint64_t step, bool checked)
     int times = section == LL_MICRO ? p->n_micro : 1;
     if (e->n_flying && section == LL_MICRO) TRY(wait_all(e));
     if (e->poison && section == LL_MICRO) TRY(poison(e));
+    if (e->gpu && section == LL_MICRO) TRY(ll_onboard_deliver(e, step));
     for (int m = 0; m < times; m++) {
         if (section == LL_MICRO) ll_exec_move(e, m);
         if (e->gpu && !checked && !e->profiling) {
@@ -580,6 +582,7 @@ static ll_err run_section(ll_exec *e, int section, uint64_t step, bool checked)
             snprintf(bad.message, sizeof bad.message, "%s", ll_error_message());
         }
     }
+    if (e->gpu && section == LL_REPORT) TRY(ll_onboard_collect(e));
     if (e->trace) trace(e, LL_TRACE_STEP, names[section], NULL, start);
     return checked ? tell(e, &bad) : LL_OK;
 }

@@ -38,9 +38,16 @@ void ll_exec_close(ll_exec *e);
  * says so (ll_exec_changed: of all micro-batches). */
 void *ll_exec_data(const ll_exec *e, int slot, int micro);
 ll_err ll_exec_changed(const ll_exec *e, int slot);
-/* Writes a slot, of one micro-batch. */
+/* What a slot holds, of all micro-batches, whatever has been set for the next step. */
+ll_err ll_exec_read(const ll_exec *e, int slot, void *to);
+/* Writes a slot, of one micro-batch. Of batch data, on a GPU, the next step takes it. */
 ll_err ll_exec_put(const ll_exec *e, int slot, int micro, const void *data);
-/* What a GPU's kernels found wrong with the data (a label outside of its range). */
+/* A result that is one number. On a GPU those of a step come together, with ll_exec_trouble. */
+double ll_exec_scalar(const ll_exec *e, int slot);
+/* Of the GPU's memory, besides the program's: batches that wait, tables of launches. */
+size_t ll_exec_extra_bytes(const ll_exec *e);
+/* What a GPU's kernels found wrong with the data (a label outside of its range). Waits for the
+ * sections that results need. */
 ll_err ll_exec_trouble(ll_exec *e);
 /* Runs a section; the micro section once for each micro-batch. */
 ll_err ll_exec_run(ll_exec *e, int section, uint64_t step);

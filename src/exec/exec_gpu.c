@@ -4,41 +4,20 @@
  * from then on: a step costs a few launches of this process. What changes from step to step is
  * the clock, a number in device memory that random ops read. Collectives work on views: operands
  * are copied out, results back. */
-#include "base/rng.h"
-#include "exec/merge.h"
-#include "kern/attr.h"
+#include "exec/gpu_int.h"
 
 #include "base/text.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-enum { TROUBLE = 3 };
-
-typedef struct stretch { /* kernels from one launch on, in one micro-batch */
-    int runs;
-    ll_gpu_graph *graph;
-} stretch;
-
-struct ll_onboard {
-    ll_gpu *gpu;
-    bool own; /* the queue is not another's */
-    void **view, **packing;
-    ll_launch *launches;
-    int end[LL_N_SECTION]; /* section s is launches [end[s-1], end[s]) */
-    stretch *stretches;    /* [n_micro][n_instr] */
-    void *clock, *trouble, *tables;
-    uint64_t step;
-    bool started;
-};
-
 ll_err ll_onboard_open(ll_exec *e, const ll_exec *share, int device)
 {
     const ll_program *p = e->p;
     ll_onboard *o = e->gpu = LL_NEW(e->arena, ll_onboard);
-    o->view = LL_NEW_ARRAY(e->arena, void *, p->n_slot + 1);
+    o->views = LL_NEW_ARRAY(e->arena, ll_seen, p->n_slot + 1);
     o->packing = LL_NEW_ARRAY(e->arena, void *, p->n_instr + 1);
-    o->stretches = LL_NEW_ARRAY(e->arena, stretch, (size_t)p->n_micro * (size_t)p->n_instr + 1);
+    o->stretches = LL_NEW_ARRAY(e->arena, ll_stretch, (size_t)p->n_micro * (size_t)p->n_instr + 1);
     if (share) {
         CHECK(share->gpu, LL_E_ARG, "a program on a GPU shares memory with one that is not");
         o->gpu = share->gpu->gpu;
@@ -46,10 +25,11 @@ ll_err ll_onboard_open(ll_exec *e, const ll_exec *share, int device)
         TRY(ll_gpu_open(device, &o->gpu));
         o->own = true;
     }
-    int64_t none[TROUBLE] = {0};
+    size_t trouble = LL_TROUBLE * sizeof(int64_t);
     TRY(ll_gpu_alloc(o->gpu, sizeof(uint64_t), &o->clock));
-    TRY(ll_gpu_alloc(o->gpu, sizeof none, &o->trouble));
-    return ll_gpu_write(o->gpu, o->trouble, none, sizeof none);
+    TRY(ll_gpu_alloc(o->gpu, trouble, &o->trouble));
+    TRY(ll_gpu_fill(o->gpu, o->trouble, 0, trouble));
+    return ll_onboard_open_data(e);
 }
 
 void ll_onboard_close(ll_exec *e)
@@ -60,7 +40,7 @@ void ll_onboard_close(ll_exec *e)
     ll_err rc = ll_gpu_wait(o->gpu); /* a failure was told where it was met */
     (void)rc;
     for (int i = 0; i < p->n_micro * p->n_instr; i++) ll_gpu_drop(o->stretches[i].graph);
-    for (int i = 0; i < p->n_slot; i++) ll_gpu_unpin(o->view[i]);
+    ll_onboard_close_data(e);
     for (int i = 0; i < p->n_instr; i++) ll_gpu_unpin(o->packing[i]);
     ll_gpu_free(o->gpu, o->clock);
     ll_gpu_free(o->gpu, o->trouble);
@@ -83,48 +63,6 @@ ll_err ll_onboard_slab(ll_exec *e, size_t bytes, char **out)
     return LL_OK;
 }
 
-static size_t all_bytes(const ll_exec *e, int slot)
-{
-    const ll_slot *s = &e->p->slots[slot];
-    return s->bytes * (s->kind == LL_BATCH ? (size_t)e->p->n_micro : 1);
-}
-
-void *ll_onboard_view(const ll_exec *e, int slot, bool fresh)
-{
-    ll_onboard *o = e->gpu;
-    size_t bytes = all_bytes(e, slot);
-    if (!o->view[slot] && ll_gpu_pinned(bytes, &o->view[slot]) != LL_OK)
-        ll_assert_failed("pinned memory for a view", __FILE__, __LINE__, __func__);
-    /* A GPU that fails stays so: the next run tells. */
-    if (fresh && ll_gpu_read(o->gpu, o->view[slot], e->address[slot], bytes) == LL_OK) {
-        ll_err rc = ll_gpu_wait(o->gpu);
-        (void)rc;
-    }
-    return o->view[slot];
-}
-
-ll_err ll_onboard_put(const ll_exec *e, int slot, int micro, const void *data, size_t bytes)
-{
-    char *to = (char *)e->address[slot] + (size_t)micro * e->p->slots[slot].bytes;
-    TRY(ll_gpu_write(e->gpu->gpu, to, data, bytes));
-    /* A view's memory may be written again at once: its copy must be over. */
-    return data == e->gpu->view[slot] ? ll_gpu_wait(e->gpu->gpu) : LL_OK;
-}
-
-ll_err ll_exec_changed(const ll_exec *e, int slot)
-{
-    if (!e->gpu) return LL_OK;
-    return ll_onboard_put(e, slot, 0, ll_onboard_view(e, slot, false), all_bytes(e, slot));
-}
-
-ll_err ll_exec_put(const ll_exec *e, int slot, int micro, const void *data)
-{
-    size_t bytes = e->p->slots[slot].bytes;
-    if (e->gpu) return ll_onboard_put(e, slot, micro, data, bytes);
-    if (bytes) memcpy(ll_exec_data(e, slot, micro), data, bytes);
-    return LL_OK;
-}
-
 /* ---- launches ---- */
 
 static size_t table_bytes(const ll_exec *e, const ll_launch *l)
@@ -142,6 +80,7 @@ static ll_err open_tables(ll_exec *e)
     for (int i = 0; i < n; i++) bytes += table_bytes(e, &o->launches[i]);
     if (!bytes) return LL_OK;
     TRY(ll_gpu_alloc(o->gpu, bytes, &o->tables));
+    o->extra_bytes += bytes;
     char *image = (char *)calloc(1, bytes);
     CHECK(image, LL_E_MEM, "no memory for the tables of %zu bytes of a GPU's program", bytes);
     for (int i = 0; i < n; i++) {
@@ -180,10 +119,9 @@ ll_err ll_onboard_bind(ll_exec *e)
         if (b->instr->kernel) continue;
         ll_tensor *in = (ll_tensor *)(uintptr_t)b->call.in,
                   *out = (ll_tensor *)(uintptr_t)b->call.out;
-        for (int k = 0; k < b->call.n_in; k++)
-            in[k].data = ll_onboard_view(e, b->instr->in[k], false);
+        for (int k = 0; k < b->call.n_in; k++) TRY(ll_onboard_pin(e, b->instr->in[k], &in[k].data));
         for (int k = 0; k < b->call.n_out; k++)
-            out[k].data = ll_onboard_view(e, b->instr->out[k], false);
+            TRY(ll_onboard_pin(e, b->instr->out[k], &out[k].data));
         if (b->instr->packing) TRY(ll_gpu_pinned(b->instr->packing, &o->packing[i]));
         b->call.scratch = o->packing[i];
     }
@@ -194,15 +132,6 @@ ll_err ll_onboard_poison(ll_exec *e)
 {
     return ll_gpu_fill(e->gpu->gpu, e->slab + e->input_bytes, 0xff,
                        e->p->work_bytes + e->p->scratch_bytes);
-}
-
-static ll_err set_clock(ll_onboard *o, uint64_t step)
-{
-    if (o->started && o->step == step) return LL_OK;
-    uint64_t clock = ll_stream("", step);
-    o->started = true;
-    o->step = step;
-    return ll_gpu_write(o->gpu, o->clock, &clock, sizeof clock);
 }
 
 static bool runs(const ll_exec *e, const ll_launch *l, int micro, bool once)
@@ -231,7 +160,7 @@ static ll_err queue(ll_exec *e, int from, int to, int micro, uint64_t step, bool
 static ll_err run_stretch(ll_exec *e, int from, int to, int micro, uint64_t step, bool once)
 {
     ll_onboard *o = e->gpu;
-    stretch *s = &o->stretches[(size_t)micro * (size_t)e->p->n_instr + (size_t)from];
+    ll_stretch *s = &o->stretches[(size_t)micro * (size_t)e->p->n_instr + (size_t)from];
     if (s->runs++ == 0) return queue(e, from, to, micro, step, once);
     if (!s->graph) {
         TRY(ll_gpu_capture(o->gpu));
@@ -249,7 +178,8 @@ static ll_err talk(ll_exec *e, bound *b)
     if (!b->instr->wait) {
         for (int k = 0; k < b->instr->n_in; k++) {
             int slot = b->instr->in[k];
-            TRY(ll_gpu_read(o->gpu, o->view[slot], e->address[slot], e->p->slots[slot].bytes));
+            TRY(ll_gpu_read(o->gpu, o->views[slot].data, e->address[slot],
+                            e->p->slots[slot].bytes));
         }
         TRY(ll_gpu_wait(o->gpu));
         return ll_exec_start_talk(e, b);
@@ -259,7 +189,7 @@ static ll_err talk(ll_exec *e, bound *b)
     TRY(ll_exec_wait_talk(e, start));
     for (int k = 0; was && k < start->instr->n_out; k++) {
         int slot = start->instr->out[k];
-        TRY(ll_gpu_write(o->gpu, e->address[slot], o->view[slot], e->p->slots[slot].bytes));
+        TRY(ll_gpu_write(o->gpu, e->address[slot], o->views[slot].data, e->p->slots[slot].bytes));
     }
     return LL_OK;
 }
@@ -274,7 +204,6 @@ ll_err ll_onboard_run(ll_exec *e, int section, int micro, uint64_t step)
     ll_onboard *o = e->gpu;
     bool once = section != LL_MICRO;
     int to = o->end[section];
-    TRY(set_clock(o, step));
     for (int i = section ? o->end[section - 1] : 0; i < to;) {
         if (!is_kernel(e, i)) {
             const ll_launch *l = &o->launches[i++];
@@ -297,7 +226,6 @@ int ll_exec_launches(const ll_exec *e)
 ll_err ll_onboard_one(ll_exec *e, int i, bool checked)
 {
     bound *b = &e->instrs[i];
-    TRY(set_clock(e->gpu, b->call.step));
     if (!b->instr->kernel) return talk(e, b);
     TRY(b->instr->kernel(&b->call));
     TRY(ll_gpu_wait(e->gpu->gpu));
@@ -310,15 +238,7 @@ ll_err ll_onboard_one(ll_exec *e, int i, bool checked)
     return ll_exec_check_finite(b, out);
 }
 
-ll_err ll_exec_trouble(ll_exec *e)
+size_t ll_exec_extra_bytes(const ll_exec *e)
 {
-    if (!e->gpu) return LL_OK;
-    int64_t t[TROUBLE];
-    TRY(ll_gpu_read(e->gpu->gpu, t, e->gpu->trouble, sizeof t));
-    TRY(ll_gpu_wait(e->gpu->gpu));
-    if (!t[0]) return LL_OK;
-    int64_t none[TROUBLE] = {0};
-    TRY(ll_gpu_write(e->gpu->gpu, e->gpu->trouble, none, sizeof none));
-    FAIL(LL_E_ARG, "%s %lld of the batch is %lld, which is outside of its range",
-         t[0] == 1 ? "the label of row" : "index", (long long)t[1], (long long)t[2]);
+    return e->gpu ? e->gpu->extra_bytes : 0;
 }

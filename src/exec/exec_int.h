@@ -81,7 +81,12 @@ ll_err ll_onboard_slab(ll_exec *e, size_t bytes, char **out);
 /* Collectives work on this process's memory: their operands' views, and room to pack. */
 ll_err ll_onboard_bind(ll_exec *e);
 void *ll_onboard_view(const ll_exec *e, int slot, bool fresh);
-ll_err ll_onboard_put(const ll_exec *e, int slot, int micro, const void *data, size_t bytes);
+/* A parameter's or state's first value. */
+ll_err ll_onboard_init(ll_exec *e, int slot, const ll_exec_opts *opts);
+/* Before and after the sections that a step's results need: what is new goes to the GPU, results
+ * and mistakes come from it. */
+ll_err ll_onboard_deliver(ll_exec *e, uint64_t step);
+ll_err ll_onboard_collect(ll_exec *e);
 ll_err ll_onboard_run(ll_exec *e, int section, int micro, uint64_t step);
 /* One instruction, finished when it returns; checked: for numbers that are not finite. */
 ll_err ll_onboard_one(ll_exec *e, int i, bool checked);

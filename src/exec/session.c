@@ -22,6 +22,8 @@ struct ll_session {
     ll_exec *e;
     uint64_t step;
     int *kept, n_kept;
+    ll_err (*meanwhile)(void *context); /* while a GPU works on a step; NULL: nothing */
+    void *context;
 };
 
 static ll_err lower(const ll_session *s, bool no_fuse, ll_program **out)
@@ -243,7 +245,7 @@ double ll_session_result(ll_session *s, const char *name)
 {
     int slot = ll_program_result(s->p, name);
     if (slot < 0 || s->p->slots[slot].type.shape.n != 0) return NAN;
-    return ll_load(ll_exec_data(s->e, slot, 0), s->p->slots[slot].type.dtype, 0);
+    return ll_exec_scalar(s->e, slot);
 }
 
 static ll_err set_scalar(ll_exec *e, const ll_program *p, const char *name, double v)
@@ -261,8 +263,7 @@ static ll_err copy_inputs(const ll_session *s, ll_exec *to, const ll_program *p)
     for (int i = 0; i < p->n_input; i++) {
         int a = ll_program_input(s->p, p->inputs[i].name), b = p->inputs[i].slot;
         if (a < 0 || p->slots[b].kind == LL_PARAM || p->slots[b].kind == LL_STATE) continue;
-        size_t n = p->slots[b].bytes * (size_t)(p->slots[b].kind == LL_BATCH ? p->n_micro : 1);
-        if (n) memcpy(ll_exec_data(to, b, 0), ll_exec_data(s->e, a, 0), n);
+        TRY(ll_exec_read(s->e, a, ll_exec_data(to, b, 0)));
         TRY(ll_exec_changed(to, b));
     }
     return LL_OK;
@@ -306,6 +307,7 @@ ll_err ll_session_run(ll_session *s, double lr)
     TRY(set_scalar(s->e, s->p, "t", (double)s->step + 1));
     TRY(ll_exec_run(s->e, LL_MICRO, s->step));
     TRY(ll_exec_run(s->e, LL_REPORT, s->step));
+    if (s->meanwhile) TRY(s->meanwhile(s->context));
     TRY(ll_exec_trouble(s->e));
     for (int i = 0; i < 2; i++) {
         double v = ll_session_result(s, watched[i]);
@@ -317,9 +319,17 @@ ll_err ll_session_run(ll_session *s, double lr)
     return LL_OK;
 }
 
+bool ll_session_meanwhile(ll_session *s, ll_err (*f)(void *context), void *context)
+{
+    if (strcmp(s->opts.machine, "cuda")) return false;
+    s->meanwhile = f;
+    s->context = context;
+    return true;
+}
+
 size_t ll_session_bytes(const ll_session *s)
 {
-    return s->p->bytes;
+    return s->p->bytes + ll_exec_extra_bytes(s->e);
 }
 
 ll_team *ll_session_team(const ll_session *s)

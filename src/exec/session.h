@@ -14,6 +14,10 @@ const ll_placement *ll_session_placement(const ll_session *s);
 ll_exec *ll_session_exec(const ll_session *s);
 uint64_t ll_session_step(const ll_session *s); /* steps done */
 void ll_session_set_step(ll_session *s, uint64_t step);
+/* f is called in each step while a GPU works on it, to set the next one's batch: what is set then
+ * is uploaded beside the step. False: this machine's steps do not work so, and f is never called.
+ */
+bool ll_session_meanwhile(ll_session *s, ll_err (*f)(void *context), void *context);
 /* Which of the first dimension of an input this rank holds: of batch data, which samples. */
 void ll_session_rows(const ll_session *s, const char *input, int64_t *first, int64_t *count);
 /* Parameters and state: how many; the i-th one's slot. */

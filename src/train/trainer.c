@@ -60,6 +60,8 @@ typedef struct trainer {
     const char *resumed; /* what a person should know of it, or NULL */
     int stop;            /* a signal that some rank has got, as agreed */
     bool owed;           /* a validation was cut short */
+    int64_t at;          /* the step that is run */
+    bool fed;            /* the next step's batch is set already */
 } trainer;
 
 static volatile sig_atomic_t caught;
@@ -323,6 +325,16 @@ static ll_err feed(trainer *t)
     return LL_OK;
 }
 
+/* The next step's batch, while a GPU works on this one's. */
+static ll_err feed_next(void *context)
+{
+    trainer *t = (trainer *)context;
+    if (t->at + 1 >= t->steps) return LL_OK;
+    TRY(feed(t));
+    t->fed = true;
+    return LL_OK;
+}
+
 static ll_err record(trainer *t, const ll_train_step *s)
 {
     bool last = s->step == t->steps;
@@ -367,7 +379,9 @@ static ll_err take_step(trainer *t, int64_t step)
     doing(t, "a training step");
     if (t->tracer && step + 1 == t->trace_first) TRY(ll_tracer_start(t->tracer));
     double start = now(), lr = ll_lr_at(&t->r->train.schedule, t->r->train.batch, t->steps, step);
-    TRY(feed(t));
+    if (!t->fed) TRY(feed(t));
+    t->fed = false;
+    t->at = step;
     if (t->tracer) ll_tracer_note(t->tracer, "data", -1, start);
     double waited = ll_exec_waited(ll_session_exec(t->s));
     TRY(run_session(t, lr));
@@ -507,6 +521,7 @@ static ll_err catch_up(trainer *t)
 
 static ll_err loop(trainer *t)
 {
+    ll_session_meanwhile(t->s, feed_next, t);
     TRY(listen(t));
     for (int64_t step = t->first; step < t->steps && !t->stop; step++) {
         TRY(take_step(t, step));

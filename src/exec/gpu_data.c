@@ -1,0 +1,283 @@
+/* gpu_data.c: what comes to a program on a GPU and what leaves it, without a wait where none is
+ * needed.
+ *
+ *     this process     set x,y of step 2 | queue step 1 ... set x,y of step 3 | wait for reply 1
+ *     upload queue       view -> staging               view -> staging
+ *     work queue                           deliver 1 | kernels of step 1 | collect 1 | update ...
+ *
+ * Batch data is copied to its view, which is pinned memory, and from there to staging memory on the
+ * GPU, beside the step that runs. Delivering, at the head of a step, is one kernel: staging to
+ * slots, the clock and numbers such as the learning rate. Collecting is one too: scalar results and
+ * the data's mistakes to pinned memory, for which a step waits once. */
+#include "base/rng.h"
+#include "exec/gpu_int.h"
+
+#include <stdlib.h>
+
+static size_t all_bytes(const ll_exec *e, int slot)
+{
+    const ll_slot *s = &e->p->slots[slot];
+    return s->bytes * (s->kind == LL_BATCH ? (size_t)e->p->n_micro : 1);
+}
+
+static bool is_batch(const ll_exec *e, int slot)
+{
+    return e->p->slots[slot].kind == LL_BATCH;
+}
+
+static bool in_reply(const ll_slot *s)
+{
+    return s->type.shape.n == 0 && s->bytes <= sizeof(int64_t);
+}
+
+/* ---- views ---- */
+
+ll_err ll_onboard_pin(ll_exec *e, int slot, void **out)
+{
+    ll_seen *v = &e->gpu->views[slot];
+    if (!v->data) {
+        TRY(ll_gpu_pinned(all_bytes(e, slot), &v->data));
+        v->pinned = true;
+    }
+    *out = v->data;
+    return LL_OK;
+}
+
+void *ll_onboard_view(const ll_exec *e, int slot, bool fresh)
+{
+    ll_onboard *o = e->gpu;
+    ll_seen *v = &o->views[slot];
+    size_t bytes = all_bytes(e, slot);
+    if (!v->data) v->data = malloc(bytes ? bytes : 1);
+    if (!v->data) ll_assert_failed("memory for a view", __FILE__, __LINE__, __func__);
+    /* A GPU that fails stays so: the next run tells. */
+    fresh &= !v->staging; /* no kernel writes batch data */
+    if (fresh && ll_gpu_read(o->gpu, v->data, e->address[slot], bytes) == LL_OK) {
+        ll_err rc = ll_gpu_wait(o->gpu);
+        (void)rc;
+    }
+    return v->data;
+}
+
+ll_err ll_exec_read(const ll_exec *e, int slot, void *to)
+{
+    size_t bytes = all_bytes(e, slot);
+    if (e->gpu) {
+        TRY(ll_gpu_read(e->gpu->gpu, to, e->address[slot], bytes));
+        return ll_gpu_wait(e->gpu->gpu);
+    }
+    if (bytes) memcpy(to, e->address[slot], bytes);
+    return LL_OK;
+}
+
+/* ---- coming ---- */
+
+/* Bytes of the view are uploaded, to where the next step finds them. */
+static ll_err stage(const ll_exec *e, int slot, size_t at, size_t bytes)
+{
+    ll_onboard *o = e->gpu;
+    ll_seen *v = &o->views[slot];
+    v->staged = o->uploading = true;
+    return ll_gpu_upload(o->gpu, (char *)v->staging + at, (const char *)v->data + at, bytes);
+}
+
+static ll_err stage_data(const ll_exec *e, int slot, int micro, const void *data, size_t bytes)
+{
+    ll_onboard *o = e->gpu;
+    ll_seen *v = &o->views[slot];
+    size_t at = (size_t)micro * e->p->slots[slot].bytes;
+    /* What was uploaded from there must be over: of the step before, or of a set before this. */
+    if (!o->calm || micro < v->next) TRY(ll_gpu_wait_for(o->gpu, LL_GPU_UPLOAD));
+    o->calm = true;
+    v->next = micro + 1;
+    if (bytes) memcpy((char *)v->data + at, data, bytes);
+    return stage(e, slot, at, bytes);
+}
+
+static ll_err note_letter(ll_onboard *o, int slot, const void *data, size_t bytes)
+{
+    struct ll_letter *l = o->letters;
+    while (l < o->letters + o->n_letter && l->slot != slot) l++;
+    if (l == o->letters + o->n_letter) o->n_letter++;
+    l->slot = slot;
+    memcpy(&l->value, data, bytes);
+    return LL_OK;
+}
+
+ll_err ll_exec_put(const ll_exec *e, int slot, int micro, const void *data)
+{
+    ll_onboard *o = e->gpu;
+    const ll_slot *s = &e->p->slots[slot];
+    if (!o) {
+        if (s->bytes) memcpy(ll_exec_data(e, slot, micro), data, s->bytes);
+        return LL_OK;
+    }
+    if (is_batch(e, slot)) return stage_data(e, slot, micro, data, s->bytes);
+    bool few = o->n_letter < LL_LETTER && s->bytes <= sizeof(uint64_t);
+    if (s->kind == LL_STEP && few) return note_letter(o, slot, data, s->bytes);
+    return ll_gpu_write(o->gpu, e->address[slot], data, s->bytes);
+}
+
+ll_err ll_exec_changed(const ll_exec *e, int slot)
+{
+    ll_onboard *o = e->gpu;
+    if (!o) return LL_OK;
+    if (is_batch(e, slot)) {
+        o->views[slot].next = e->p->n_micro;
+        TRY(stage(e, slot, 0, all_bytes(e, slot)));
+        return ll_gpu_wait_for(o->gpu, LL_GPU_UPLOAD); /* views may be written again at once */
+    }
+    TRY(ll_gpu_write(o->gpu, e->address[slot], ll_onboard_view(e, slot, false),
+                     all_bytes(e, slot)));
+    return ll_gpu_wait(o->gpu);
+}
+
+ll_err ll_onboard_init(ll_exec *e, int slot, const ll_exec_opts *opts)
+{
+    ll_onboard *o = e->gpu;
+    const ll_slot *s = &e->p->slots[slot];
+    if (s->init.kind == LL_ZEROS) return ll_gpu_fill(o->gpu, e->address[slot], 0, s->bytes);
+    void *data = malloc(s->bytes + 1);
+    CHECK(data, LL_E_MEM, "no memory for the initial values of %s", s->name);
+    ll_init_fill(&s->init, s->name, opts->seed, &s->type, s->piece, e->p->threads, data);
+    ll_err rc = ll_gpu_write(o->gpu, e->address[slot], data, s->bytes);
+    if (rc == LL_OK) rc = ll_gpu_wait(o->gpu);
+    free(data);
+    return rc;
+}
+
+static ll_err send(ll_onboard *o, ll_gpu_piece *pieces, int *n)
+{
+    TRY(ll_gpu_pieces(o->gpu, pieces, *n));
+    *n = 0;
+    return LL_OK;
+}
+
+ll_err ll_onboard_deliver(ll_exec *e, uint64_t step)
+{
+    ll_onboard *o = e->gpu;
+    ll_gpu_piece pieces[LL_GPU_PIECES];
+    int n = 0;
+    o->reply_state = LL_REPLY_OLD;
+    if (!o->started || o->step != step)
+        pieces[n++] =
+            (ll_gpu_piece){.to = o->clock, .value = ll_stream("", step), .bytes = sizeof(uint64_t)};
+    o->started = true;
+    o->step = step;
+    for (int i = 0; i < o->n_letter; i++) {
+        const struct ll_letter *l = &o->letters[i];
+        pieces[n++] = (ll_gpu_piece){
+            .to = e->address[l->slot], .value = l->value, .bytes = e->p->slots[l->slot].bytes};
+    }
+    o->n_letter = 0;
+    bool took = o->uploading;
+    if (took) TRY(ll_gpu_after(o->gpu, LL_GPU_WORK, LL_GPU_UPLOAD));
+    for (int i = 0; i < e->p->n_input && o->uploading; i++) {
+        int slot = e->p->inputs[i].slot;
+        ll_seen *v = &o->views[slot];
+        if (!v->staged) continue;
+        if (n == LL_GPU_PIECES) TRY(send(o, pieces, &n));
+        pieces[n++] = (ll_gpu_piece){e->address[slot], v->staging, all_bytes(e, slot), 0};
+        v->staged = false;
+        v->next = 0;
+    }
+    o->uploading = o->calm = false;
+    if (n) TRY(send(o, pieces, &n));
+    return took ? ll_gpu_after(o->gpu, LL_GPU_UPLOAD, LL_GPU_WORK) : LL_OK;
+}
+
+/* ---- leaving ---- */
+
+ll_err ll_onboard_collect(ll_exec *e)
+{
+    ll_onboard *o = e->gpu;
+    ll_gpu_piece pieces[LL_GPU_PIECES];
+    int n = 0;
+    for (int i = 0; i < e->p->n_result; i++) {
+        int slot = e->p->results[i].slot, at = o->reply_of[slot];
+        if (!at) continue;
+        if (n == LL_GPU_PIECES) TRY(send(o, pieces, &n));
+        pieces[n++] =
+            (ll_gpu_piece){&o->reply[at - 1], e->address[slot], e->p->slots[slot].bytes, 0};
+    }
+    if (n == LL_GPU_PIECES) TRY(send(o, pieces, &n));
+    pieces[n++] =
+        (ll_gpu_piece){o->reply + o->n_reply, o->trouble, LL_TROUBLE * sizeof(int64_t), 0};
+    o->reply_state = LL_REPLY_COMING;
+    return send(o, pieces, &n);
+}
+
+static ll_err await_reply(ll_onboard *o)
+{
+    if (o->reply_state == LL_REPLY_COMING) {
+        TRY(ll_gpu_wait(o->gpu));
+        o->reply_state = LL_REPLY_HERE;
+    }
+    return LL_OK;
+}
+
+double ll_exec_scalar(const ll_exec *e, int slot)
+{
+    ll_onboard *o = e->gpu;
+    const void *data = NULL;
+    int at = o ? o->reply_of[slot] : 0;
+    if (at && await_reply(o) == LL_OK && o->reply_state == LL_REPLY_HERE) data = &o->reply[at - 1];
+    if (!data) data = ll_exec_data(e, slot, 0);
+    return ll_load(data, e->p->slots[slot].type.dtype, 0);
+}
+
+ll_err ll_exec_trouble(ll_exec *e)
+{
+    ll_onboard *o = e->gpu;
+    if (!o) return LL_OK;
+    TRY(await_reply(o));
+    const int64_t *t = o->reply + o->n_reply;
+    if (o->reply_state == LL_REPLY_OLD || !t[0]) return LL_OK;
+    int64_t none[LL_TROUBLE] = {0};
+    TRY(ll_gpu_write(o->gpu, o->trouble, none, sizeof none));
+    FAIL(LL_E_ARG, "%s %lld of the batch is %lld, which is outside of its range",
+         t[0] == 1 ? "the label of row" : "index", (long long)t[1], (long long)t[2]);
+}
+
+/* ---- all of it ---- */
+
+ll_err ll_onboard_open_data(ll_exec *e)
+{
+    ll_onboard *o = e->gpu;
+    const ll_program *p = e->p;
+    size_t bytes = 0;
+    void *data;
+    for (int i = 0; i < p->n_input; i++)
+        if (is_batch(e, p->inputs[i].slot))
+            bytes += (all_bytes(e, p->inputs[i].slot) + 255) / 256 * 256;
+    if (bytes) TRY(ll_gpu_alloc(o->gpu, bytes, &o->staging));
+    if (bytes) TRY(ll_gpu_fill(o->gpu, o->staging, 0, bytes));
+    o->extra_bytes += bytes;
+    bytes = 0;
+    for (int i = 0; i < p->n_input; i++) {
+        int slot = p->inputs[i].slot;
+        if (!is_batch(e, slot)) continue;
+        TRY(ll_onboard_pin(e, slot, &data));
+        o->views[slot].staging = (char *)o->staging + bytes;
+        bytes += (all_bytes(e, slot) + 255) / 256 * 256;
+    }
+    o->reply_of = LL_NEW_ARRAY(e->arena, int, p->n_slot + 1);
+    for (int i = 0; i < p->n_result; i++) {
+        int slot = p->results[i].slot;
+        if (in_reply(&p->slots[slot]) && !o->reply_of[slot]) o->reply_of[slot] = ++o->n_reply;
+    }
+    TRY(ll_gpu_pinned(sizeof(int64_t) * (size_t)(o->n_reply + LL_TROUBLE), &data));
+    o->reply = (int64_t *)data;
+    return LL_OK;
+}
+
+void ll_onboard_close_data(ll_exec *e)
+{
+    ll_onboard *o = e->gpu;
+    for (int i = 0; i < e->p->n_slot; i++) {
+        ll_seen *v = &o->views[i];
+        v->pinned ? ll_gpu_unpin(v->data) : free(v->data);
+    }
+    ll_gpu_unpin(o->reply);
+    ll_gpu_free(o->gpu, o->staging);
+}
