@@ -14,6 +14,7 @@ extern "C" {
 typedef enum ll_trace_row {
     LL_TRACE_STEP,    /* steps, and their parts */
     LL_TRACE_COMPUTE, /* instructions, and waits inside of them */
+    LL_TRACE_GPU,     /* kernels, by the GPU's own clock */
     LL_TRACE_COMM,    /* collectives under way: several at once */
     LL_TRACE_ROWS
 } ll_trace_row;
@@ -32,6 +33,7 @@ typedef struct ll_trace ll_trace;
 ll_err ll_trace_open(ll_trace **out);
 void ll_trace_close(ll_trace *t);
 double ll_trace_now(void); /* CLOCK_MONOTONIC */
+double ll_trace_age(void); /* seconds that this process has run; NaN: not known */
 /* From any thread. Where there is no memory for more the event is dropped, and counted. */
 void ll_trace_add(ll_trace *t, const ll_trace_event *e);
 const ll_trace_event *ll_trace_events(const ll_trace *t, int64_t *n, int64_t *dropped);

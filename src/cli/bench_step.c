@@ -12,7 +12,7 @@ typedef struct opts {
     const char *model, *precision, *machine;
     ll_words set;
     int64_t batch, threads;
-    double seconds;
+    double seconds, peak;
     bool json, profile;
 } opts;
 
@@ -26,12 +26,61 @@ static const ll_arg args[] = {
     {"--set|-s", LL_ARG_WORDS, offsetof(opts, set), "KEY=VALUE",
      "override a setting, such as model.layers=4", NULL},
     {"--profile", LL_ARG_FLAG, offsetof(opts, profile), NULL, "where the time goes, by op", NULL},
+    {"--peak", LL_ARG_NUMBER, offsetof(opts, peak), "FLOPS",
+     "of the GPU; default: what its maker states", NULL},
     {"--json", LL_ARG_FLAG, offsetof(opts, json), NULL, "one JSON object on standard output", NULL},
     {0}};
 
+static json_t *lines_json(const ll_bench_line *lines, int n, const char *key)
+{
+    json_t *all = json_array();
+    for (int i = 0; i < n; i++) {
+        double s = lines[i].seconds + 1e-12;
+        json_array_append_new(all, json_pack("{s:s,s:i,s:f,s:f,s:f}", key, lines[i].op, "calls",
+                                             lines[i].count, "ms", 1e3 * lines[i].seconds, "gflops",
+                                             1e-9 * lines[i].flops / s, "gb_per_s",
+                                             1e-9 * lines[i].bytes / s));
+    }
+    return all;
+}
+
+static json_t *tops_json(const ll_bench_report *b)
+{
+    json_t *all = json_array();
+    for (int i = 0; i < b->n_top; i++) {
+        double s = b->tops[i].seconds + 1e-12;
+        json_array_append_new(all, json_pack("{s:s,s:f,s:f,s:f}", "what", b->tops[i].what, "ms",
+                                             1e3 * b->tops[i].seconds, "gflops",
+                                             1e-9 * b->tops[i].flops / s, "gb_per_s",
+                                             1e-9 * b->tops[i].bytes / s));
+    }
+    return all;
+}
+
+/* What the speed is held against: on a GPU its stated peak, elsewhere a large product. */
+static void add_peak(json_t *j, const ll_bench_report *b)
+{
+    double gflops = 1e-9 * b->flops / b->step_s;
+    if (!*b->gpu) {
+        json_object_set_new(j, "gflops", ll_cli_number(gflops));
+        json_object_set_new(j, "gemm_gflops", ll_cli_number(b->gemm_gflops));
+        json_object_set_new(j, "percent_of_gemm_peak",
+                            ll_cli_number(100 * gflops / b->gemm_gflops));
+        json_object_set_new(j, "mfu", ll_cli_number(gflops / b->gemm_gflops));
+        return;
+    }
+    json_object_set_new(j, "gpu", json_string(b->gpu));
+    json_object_set_new(j, "launches", json_integer(b->n_launch));
+    json_object_set_new(j, "used_bytes", json_integer((json_int_t)b->used_bytes));
+    json_object_set_new(j, "model_flops", ll_cli_number(b->model_flops));
+    json_object_set_new(j, "gflops", ll_cli_number(1e-9 * b->model_flops / b->step_s));
+    if (b->peak > 0) json_object_set_new(j, "peak_flops_per_s", ll_cli_number(b->peak));
+    if (b->peak > 0)
+        json_object_set_new(j, "mfu", ll_cli_number(b->model_flops / b->step_s / b->peak));
+}
+
 static ll_err print_json(const ll_run *r, const ll_bench_report *b)
 {
-    double gflops = 1e-9 * b->flops / b->step_s, share = gflops / b->gemm_gflops;
     double samples = (double)b->batch / b->step_s;
     json_t *j = json_object();
     json_object_set_new(j, "model", json_string(r->model.name));
@@ -43,34 +92,34 @@ static ll_err print_json(const ll_run *r, const ll_bench_report *b)
     json_object_set_new(j, "steps", json_integer(b->n_steps));
     json_object_set_new(j, "step_ms", ll_cli_number(1e3 * b->step_s));
     json_object_set_new(j, "best_ms", ll_cli_number(1e3 * b->best_s));
+    json_object_set_new(j, "quartiles_ms", json_pack("[f,f]", 1e3 * b->q1_s, 1e3 * b->q3_s));
     json_object_set_new(j, "samples_per_s", ll_cli_number(samples));
     json_object_set_new(j, "tokens_per_s", ll_cli_number(samples * (double)b->seq));
-    json_object_set_new(j, "gflops", ll_cli_number(gflops));
-    json_object_set_new(j, "gemm_gflops", ll_cli_number(b->gemm_gflops));
-    json_object_set_new(j, "percent_of_gemm_peak", ll_cli_number(100 * share));
-    json_object_set_new(j, "mfu", ll_cli_number(share));
+    add_peak(j, b);
     json_object_set_new(j, "peak_bytes", json_integer((json_int_t)b->bytes));
+    json_object_set_new(j, "first_step_s", ll_cli_number(b->start_s));
     json_object_set_new(j, "loss_first", ll_cli_number(b->first_loss));
     json_object_set_new(j, "loss_last", ll_cli_number(b->last_loss));
-    json_t *ops = json_array();
-    for (int i = 0; i < b->n_line; i++)
-        json_array_append_new(
-            ops, json_pack("{s:s,s:i,s:f,s:f}", "op", b->lines[i].op, "calls", b->lines[i].count,
-                           "ms", 1e3 * b->lines[i].seconds, "gflops",
-                           1e-9 * b->lines[i].flops / (b->lines[i].seconds + 1e-12)));
-    json_object_set_new(j, "ops", ops);
+    json_object_set_new(j, "ops", lines_json(b->lines, b->n_line, "op"));
+    json_object_set_new(j, "classes", lines_json(b->classes, b->n_class, "class"));
+    json_object_set_new(j, "longest", tops_json(b));
     return ll_cli_json(j);
+}
+
+static void print_lines(const ll_bench_line *lines, int n, const char *title, double all)
+{
+    printf("\n%-20s %6s %10s %6s %10s %10s\n", title, "calls", "ms", "%", "GFLOP/s", "GB/s");
+    for (int i = 0; i < n; i++) {
+        const ll_bench_line *l = &lines[i];
+        printf("%-20s %6d %10.3f %5.1f%% %10.1f %10.1f\n", l->op, l->count, 1e3 * l->seconds,
+               100 * l->seconds / all, 1e-9 * l->flops / (l->seconds + 1e-12),
+               1e-9 * l->bytes / (l->seconds + 1e-12));
+    }
 }
 
 static void print_profile(const ll_bench_report *b)
 {
-    printf("\n%-20s %6s %10s %6s %10s %10s\n", "op", "calls", "ms", "%", "GFLOP/s", "GB/s");
-    for (int i = 0; i < b->n_line; i++) {
-        const ll_bench_line *l = &b->lines[i];
-        printf("%-20s %6d %10.3f %5.1f%% %10.1f %10.1f\n", l->op, l->count, 1e3 * l->seconds,
-               100 * l->seconds / b->step_s, 1e-9 * l->flops / (l->seconds + 1e-12),
-               1e-9 * l->bytes / (l->seconds + 1e-12));
-    }
+    print_lines(b->lines, b->n_line, "op", b->step_s);
     printf("\nlongest instructions, and their operands\n");
     for (int i = 0; i < b->n_top; i++) {
         const ll_bench_top *t = &b->tops[i];
@@ -80,20 +129,42 @@ static void print_profile(const ll_bench_report *b)
     }
 }
 
-static void print_text(const ll_run *r, const ll_bench_report *b)
+static void print_speed(const ll_run *r, const ll_bench_report *b)
 {
-    char n[LL_NUMBER_TEXT], s[LL_NUMBER_TEXT], m[LL_NUMBER_TEXT], k[LL_NUMBER_TEXT];
-    double gflops = 1e-9 * b->flops / b->step_s, samples = (double)b->batch / b->step_s;
-    printf("%s, %s parameters, batch %lld, %d threads, %s\n", r->model.name,
-           ll_text_count((double)b->parameters, n), (long long)b->batch, b->threads,
-           r->train.precision);
-    printf("step %.3f ms (median of %d; least %.3f)   %s samples/s", 1e3 * b->step_s, b->n_steps,
-           1e3 * b->best_s, ll_text_count(samples, s));
+    char m[LL_NUMBER_TEXT], u[LL_NUMBER_TEXT];
+    double gflops = 1e-9 * b->flops / b->step_s, model = b->model_flops / b->step_s;
+    ll_text_bytes((double)b->bytes, m);
+    if (!*b->gpu) {
+        printf("products at %.1f GFLOP/s, %.0f %% of a large sgemm here (%.1f)   memory %s\n",
+               gflops, 100 * gflops / b->gemm_gflops, b->gemm_gflops, m);
+        return;
+    }
+    printf("%s: %.1f TFLOP/s of the model, ", b->gpu, 1e-12 * model);
+    if (b->peak > 0)
+        printf("%.1f %% of %.0f TFLOP/s (%s)", 100 * model / b->peak, 1e-12 * b->peak,
+               r->train.precision);
+    else
+        printf("what it could do in %s is not known here (--peak)", r->train.precision);
+    printf("   %d launches\nmemory %s planned, %s used with libraries   first step after %.2f s\n",
+           b->n_launch, m, ll_text_bytes((double)b->used_bytes, u), b->start_s);
+}
+
+static void print_text(const ll_run *r, const ll_bench_report *b, bool profile)
+{
+    char n[LL_NUMBER_TEXT], s[LL_NUMBER_TEXT], k[LL_NUMBER_TEXT];
+    double samples = (double)b->batch / b->step_s;
+    printf("%s, %s parameters, batch %lld, ", r->model.name,
+           ll_text_count((double)b->parameters, n), (long long)b->batch);
+    if (!*b->gpu) printf("%d threads, ", b->threads);
+    printf("%s\nstep %.3f ms (median of %d; least %.3f, quartiles %.3f and %.3f)   %s samples/s",
+           r->train.precision, 1e3 * b->step_s, b->n_steps, 1e3 * b->best_s, 1e3 * b->q1_s,
+           1e3 * b->q3_s, ll_text_count(samples, s));
     if (b->seq) printf("   %s tokens/s", ll_text_count(samples * (double)b->seq, k));
-    printf("\nproducts at %.1f GFLOP/s, %.0f %% of a large sgemm here (%.1f)   memory %s\n", gflops,
-           100 * gflops / b->gemm_gflops, b->gemm_gflops, ll_text_bytes((double)b->bytes, m));
+    printf("\n");
+    print_speed(r, b);
     printf("loss on the fixed batch: %.4f -> %.4f\n", b->first_loss, b->last_loss);
-    if (b->n_line) print_profile(b);
+    if (*b->gpu) print_lines(b->classes, b->n_class, "kernels", b->step_s);
+    if (profile) print_profile(b);
 }
 
 static ll_err bench(const opts *o, ll_arena *a)
@@ -108,11 +179,12 @@ static ll_err bench(const opts *o, ll_arena *a)
     ll_run *r;
     ll_bench_report *b = LL_NEW(a, ll_bench_report);
     TRY(ll_cli_run(o->model, &set, true, &r));
-    ll_err rc = ll_bench_step(r, o->seconds, o->profile, b);
+    ll_bench_opts how = {.seconds = o->seconds, .profile = o->profile, .peak = o->peak};
+    ll_err rc = ll_bench_step(r, &how, b);
     if (rc == LL_OK && o->json)
         rc = print_json(r, b);
     else if (rc == LL_OK)
-        print_text(r, b);
+        print_text(r, b, o->profile);
     ll_run_free(r);
     return rc;
 }

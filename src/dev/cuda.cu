@@ -11,7 +11,8 @@ struct ll_gpu {
     int index;
     cudaStream_t stream, queue[LL_GPU_QUEUES]; /* stream: that of work */
     cudaEvent_t after[LL_GPU_QUEUES][LL_GPU_QUEUES];
-    cudaEvent_t mark[LL_GPU_MARKS];
+    cudaEvent_t *marks;
+    int n_mark;
 };
 
 struct ll_gpu_graph {
@@ -65,8 +66,8 @@ ll_err ll_gpu_open(int index, ll_gpu **out)
 void ll_gpu_close(ll_gpu *g)
 {
     if (!g) return;
-    for (int i = 0; i < LL_GPU_MARKS; i++)
-        if (g->mark[i]) cudaEventDestroy(g->mark[i]);
+    for (int i = 0; i < g->n_mark; i++) cudaEventDestroy(g->marks[i]);
+    free(g->marks);
     for (int q = 0; q < LL_GPU_QUEUES; q++) {
         for (int k = 0; k < LL_GPU_QUEUES; k++)
             if (g->after[q][k]) cudaEventDestroy(g->after[q][k]);
@@ -249,18 +250,34 @@ void ll_gpu_drop(ll_gpu_graph *w)
     free(w);
 }
 
+/* Marks 0 to n - 1 are there. */
+static ll_err have_marks(ll_gpu *g, int n)
+{
+    if (n <= g->n_mark) return LL_OK;
+    cudaEvent_t *marks = (cudaEvent_t *)realloc(g->marks, sizeof *marks * (size_t)(2 * n));
+    CHECK(marks, LL_E_MEM, "no memory for %d marks", 2 * n);
+    g->marks = marks;
+    for (; g->n_mark < 2 * n; g->n_mark++) GPU_TRY(cudaEventCreate(&g->marks[g->n_mark]));
+    return LL_OK;
+}
+
 ll_err ll_gpu_mark(ll_gpu *g, int i)
 {
-    LL_ASSERT(i >= 0 && i < LL_GPU_MARKS);
-    if (!g->mark[i]) GPU_TRY(cudaEventCreate(&g->mark[i]));
-    GPU_TRY(cudaEventRecord(g->mark[i], g->stream));
+    cudaStreamCaptureStatus status;
+    TRY(have_marks(g, i + 1));
+    GPU_TRY(cudaStreamIsCapturing(g->stream, &status));
+    GPU_TRY(cudaEventRecordWithFlags(g->marks[i], g->stream,
+                                     status == cudaStreamCaptureStatusNone
+                                         ? cudaEventRecordDefault
+                                         : cudaEventRecordExternal));
     return LL_OK;
 }
 
 ll_err ll_gpu_seconds(ll_gpu *g, int from, int to, double *out)
 {
     float ms;
-    GPU_TRY(cudaEventElapsedTime(&ms, g->mark[from], g->mark[to]));
+    LL_ASSERT(from < g->n_mark && to < g->n_mark);
+    GPU_TRY(cudaEventElapsedTime(&ms, g->marks[from], g->marks[to]));
     *out = 1e-3 * ms;
     return LL_OK;
 }

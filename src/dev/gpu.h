@@ -63,10 +63,14 @@ ll_err ll_gpu_captured(ll_gpu *g, ll_gpu_graph **out);
 ll_err ll_gpu_replay(ll_gpu *g, ll_gpu_graph *w);
 void ll_gpu_drop(ll_gpu_graph *w);
 
-/* Marks in the queue, and the seconds between two of them once both are over. */
-enum { LL_GPU_MARKS = 8192 };
+/* Marks in the queue of work, in captured work too, and the seconds between two of them once both
+ * are over. */
 ll_err ll_gpu_mark(ll_gpu *g, int i);
 ll_err ll_gpu_seconds(ll_gpu *g, int from, int to, double *out);
+
+/* Floating-point operations a second that the maker states for products of this precision (f32,
+ * tf32, bf16 or fp8, dense); 0: not known here. */
+double ll_gpu_peak(const char *name, const char *precision);
 
 #ifdef __cplusplus
 }

@@ -567,7 +567,7 @@ static ll_err run_section(ll_exec *e, int section, uint64_t step, bool checked)
     if (e->gpu && section == LL_MICRO) TRY(ll_onboard_deliver(e, step));
     for (int m = 0; m < times; m++) {
         if (section == LL_MICRO) ll_exec_move(e, m);
-        if (e->gpu && !checked && !e->profiling) {
+        if (e->gpu && !checked) {
             TRY(ll_onboard_run(e, section, m, step));
             continue;
         }

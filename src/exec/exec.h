@@ -57,7 +57,9 @@ ll_err ll_exec_run_checked(ll_exec *e, int section, uint64_t step);
 /* How often a step of one micro-batch calls on the machine: on a GPU equal work on several tensors
  * is one launch. */
 int ll_exec_launches(const ll_exec *e);
-/* Seconds spent in each instruction since profiling was turned on; NULL when off. */
+bool ll_exec_on_gpu(const ll_exec *e);
+/* Seconds spent in each instruction since profiling was turned on; NULL when off. On a GPU by its
+ * own clock. */
 void ll_exec_profile(ll_exec *e, bool on);
 const double *ll_exec_seconds(const ll_exec *e);
 /* Instructions and sections are noted there from now on; NULL: no more. */

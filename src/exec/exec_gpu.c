@@ -39,7 +39,10 @@ void ll_onboard_close(ll_exec *e)
     if (!o->gpu) return;
     ll_err rc = ll_gpu_wait(o->gpu); /* a failure was told where it was met */
     (void)rc;
-    for (int i = 0; i < p->n_micro * p->n_instr; i++) ll_gpu_drop(o->stretches[i].graph);
+    for (int i = 0; i < p->n_micro * p->n_instr; i++) {
+        ll_gpu_drop(o->stretches[i].graph);
+        ll_gpu_drop(o->stretches[i].marked);
+    }
     ll_onboard_close_data(e);
     for (int i = 0; i < p->n_instr; i++) ll_gpu_unpin(o->packing[i]);
     ll_gpu_free(o->gpu, o->clock);
@@ -134,42 +137,49 @@ ll_err ll_onboard_poison(ll_exec *e)
                        e->p->work_bytes + e->p->scratch_bytes);
 }
 
-static bool runs(const ll_exec *e, const ll_launch *l, int micro, bool once)
+bool ll_onboard_runs(const ll_exec *e, const ll_launch *l, const ll_span *s)
 {
-    return !(e->instrs[l->instr[0]].instr->last && !once && micro < e->p->n_micro - 1);
+    return !(e->instrs[l->instr[0]].instr->last && !s->once && s->micro < e->p->n_micro - 1);
 }
 
-static ll_err queue_one(ll_exec *e, const ll_launch *l, int micro, uint64_t step)
+static ll_err queue_one(ll_exec *e, const ll_launch *l, const ll_span *s)
 {
     bound *b = &e->instrs[l->instr[0]];
-    b->call.micro = micro;
-    b->call.step = step;
+    b->call.micro = s->micro;
+    b->call.step = s->step;
     return l->n == 1 ? b->instr->kernel(&b->call) : b->instr->many->run(l->calls, l->n, l->table);
 }
 
-static ll_err queue(ll_exec *e, int from, int to, int micro, uint64_t step, bool once)
+/* marks: number i before the i-th of them, and one behind the last. */
+ll_err ll_onboard_queue(ll_exec *e, const ll_span *s, bool marks)
 {
-    for (int i = from; i < to; i++) {
+    for (int i = s->from; i < s->to; i++) {
         const ll_launch *l = &e->gpu->launches[i];
-        if (runs(e, l, micro, once)) TRY(queue_one(e, l, micro, step));
+        if (marks) TRY(ll_gpu_mark(e->gpu->gpu, i - s->from));
+        if (ll_onboard_runs(e, l, s)) TRY(queue_one(e, l, s));
     }
-    return LL_OK;
+    return marks ? ll_gpu_mark(e->gpu->gpu, s->to - s->from) : LL_OK;
 }
 
-/* Launches from .. to - 1. */
-static ll_err run_stretch(ll_exec *e, int from, int to, int micro, uint64_t step, bool once)
+ll_stretch *ll_onboard_stretch(ll_exec *e, const ll_span *s)
+{
+    return &e->gpu->stretches[(size_t)s->micro * (size_t)e->p->n_instr + (size_t)s->from];
+}
+
+static ll_err run_stretch(ll_exec *e, const ll_span *s)
 {
     ll_onboard *o = e->gpu;
-    ll_stretch *s = &o->stretches[(size_t)micro * (size_t)e->p->n_instr + (size_t)from];
-    if (s->runs++ == 0) return queue(e, from, to, micro, step, once);
-    if (!s->graph) {
+    ll_stretch *x = ll_onboard_stretch(e, s);
+    if (e->profiling || e->trace) return ll_onboard_measure(e, s);
+    if (x->runs++ == 0) return ll_onboard_queue(e, s, false);
+    if (!x->graph) {
         TRY(ll_gpu_capture(o->gpu));
-        ll_err rc = queue(e, from, to, micro, step, once);
-        ll_err end = ll_gpu_captured(o->gpu, &s->graph);
+        ll_err rc = ll_onboard_queue(e, s, false);
+        ll_err end = ll_gpu_captured(o->gpu, &x->graph);
         TRY(rc);
         TRY(end);
     }
-    return ll_gpu_replay(o->gpu, s->graph);
+    return ll_gpu_replay(o->gpu, x->graph);
 }
 
 static ll_err talk(ll_exec *e, bound *b)
@@ -199,21 +209,33 @@ static bool is_kernel(const ll_exec *e, int launch)
     return e->instrs[e->gpu->launches[launch].instr[0]].instr->kernel;
 }
 
+/* What is measured starts when what was queued before is over. */
+static ll_err timed_talk(ll_exec *e, int i)
+{
+    if (!e->profiling) return talk(e, &e->instrs[i]);
+    TRY(ll_gpu_wait(e->gpu->gpu));
+    double start = ll_trace_now();
+    TRY(talk(e, &e->instrs[i]));
+    TRY(ll_gpu_wait(e->gpu->gpu));
+    e->seconds[i] += ll_trace_now() - start;
+    return LL_OK;
+}
+
 ll_err ll_onboard_run(ll_exec *e, int section, int micro, uint64_t step)
 {
     ll_onboard *o = e->gpu;
-    bool once = section != LL_MICRO;
     int to = o->end[section];
+    ll_span s = {.micro = micro, .step = step, .once = section != LL_MICRO};
     for (int i = section ? o->end[section - 1] : 0; i < to;) {
+        s.from = i;
         if (!is_kernel(e, i)) {
             const ll_launch *l = &o->launches[i++];
-            if (runs(e, l, micro, once)) TRY(talk(e, &e->instrs[l->instr[0]]));
+            if (ll_onboard_runs(e, l, &s)) TRY(timed_talk(e, l->instr[0]));
             continue;
         }
-        int end = i;
-        while (end < to && is_kernel(e, end)) end++;
-        TRY(run_stretch(e, i, end, micro, step, once));
-        i = end;
+        while (i < to && is_kernel(e, i)) i++;
+        s.to = i;
+        TRY(run_stretch(e, &s));
     }
     return LL_OK;
 }
@@ -241,4 +263,9 @@ ll_err ll_onboard_one(ll_exec *e, int i, bool checked)
 size_t ll_exec_extra_bytes(const ll_exec *e)
 {
     return e->gpu ? e->gpu->extra_bytes : 0;
+}
+
+bool ll_exec_on_gpu(const ll_exec *e)
+{
+    return e->gpu;
 }

@@ -1,5 +1,5 @@
 /* gpu_int.h: a program's life on a GPU, as the files that make it share it: exec_gpu.c runs it,
- * gpu_data.c carries what comes and goes. */
+ * gpu_data.c carries what comes and goes, gpu_profile.c measures. */
 #pragma once
 #include "exec/merge.h"
 
@@ -9,8 +9,14 @@ extern "C" {
 
 typedef struct ll_stretch { /* kernels from one launch on, in one micro-batch */
     int runs;
-    ll_gpu_graph *graph;
+    ll_gpu_graph *graph, *marked; /* marked: with marks around each launch */
 } ll_stretch;
+
+typedef struct ll_span { /* launches from .. to - 1, in a micro-batch of a step */
+    int from, to, micro;
+    uint64_t step;
+    bool once; /* not for each micro-batch */
+} ll_span;
 
 typedef struct ll_seen { /* a slot as this process sees it */
     void *data;
@@ -48,6 +54,15 @@ struct ll_onboard {
     int n_reply;
     enum { LL_REPLY_OLD, LL_REPLY_COMING, LL_REPLY_HERE } reply_state;
 };
+
+/* ---- exec_gpu.c ---- */
+ll_err ll_onboard_queue(ll_exec *e, const ll_span *s, bool marks);
+ll_stretch *ll_onboard_stretch(ll_exec *e, const ll_span *s);
+bool ll_onboard_runs(const ll_exec *e, const ll_launch *l, const ll_span *s);
+
+/* ---- gpu_profile.c ---- */
+/* Runs launches and notes how long each took, by the GPU's clock. */
+ll_err ll_onboard_measure(ll_exec *e, const ll_span *s);
 
 /* ---- gpu_data.c ---- */
 ll_err ll_onboard_open_data(ll_exec *e);

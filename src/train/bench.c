@@ -3,6 +3,7 @@
 #include "train/bench.h"
 
 #include "base/rng.h"
+#include "dev/gpu.h"
 #include "kern/cpu/gemm.h"
 #include "train/evaluate.h"
 #include "train/state.h"
@@ -59,6 +60,26 @@ static bool is_product(const char *op)
     return !strncmp(op, "matmul", 6) || !strncmp(op, "conv2d", 6) || !strncmp(op, "attention", 9);
 }
 
+/* What kind of kernel an instruction is, by its op's name. */
+static const char *class_of(const ll_instr *x)
+{
+    static const struct {
+        const char *part, *name;
+    } classes[] = {
+        {"matmul", "products"},  {"conv2d", "convolutions"}, {"attention", "attention"},
+        {"norm", "norms"},       {"cross_entropy", "loss"},  {"softmax", "loss"},
+        {"correct", "loss"},     {"pool", "pooling"},        {"embedding", "embeddings"},
+        {"fused", "chains"},     {"accum", "chains"},        {"cast", "copies"},
+        {"transpose", "copies"}, {"broadcast", "copies"},    {"slice", "copies"},
+        {"pad", "copies"},       {"concat", "copies"},       {"fill", "copies"},
+        {"sum", "reductions"},   {"max", "reductions"},
+    };
+    if (!x->kernel) return "collectives";
+    for (size_t i = 0; i < sizeof classes / sizeof *classes; i++)
+        if (strstr(x->op, classes[i].part)) return classes[i].name;
+    return "other";
+}
+
 /* Random images or tokens; labels below the model's number of classes. */
 static ll_err fill_batch(ll_session *s, const ll_run *r)
 {
@@ -83,13 +104,14 @@ static ll_err fill_batch(ll_session *s, const ll_run *r)
     return LL_OK;
 }
 
-static void add_line(ll_bench_report *out, const ll_instr *x, double seconds, int times)
+static void add_line(ll_bench_line *lines, int *n, int most, const char *op, const ll_instr *x,
+                     double seconds, int times)
 {
     int k = 0;
-    while (k < out->n_line && strcmp(out->lines[k].op, x->op)) k++;
-    if (k == LL_BENCH_LINES) return;
-    if (k == out->n_line) out->lines[out->n_line++] = (ll_bench_line){.op = x->op};
-    ll_bench_line *l = &out->lines[k];
+    while (k < *n && strcmp(lines[k].op, op)) k++;
+    if (k == most) return;
+    if (k == *n) lines[(*n)++] = (ll_bench_line){.op = op};
+    ll_bench_line *l = &lines[k];
     l->count += times;
     l->seconds += seconds;
     l->flops += x->flops * times;
@@ -126,72 +148,128 @@ static void gather(ll_session *s, int steps, ll_bench_report *out)
         const ll_instr *x = &p->instrs[i];
         int times = i < p->end[LL_MICRO] ? p->n_micro : 1;
         if (is_product(x->op)) out->flops += x->flops * times;
-        add_line(out, x, seconds ? seconds[i] / steps : 0, times);
-        if (seconds) add_top(out, p, x, seconds[i] / steps);
+        /* A gradient is twice its product; what attention's makes anew is not the model's. */
+        if (!strcmp(x->op, "attention")) out->model_flops += 3 * x->flops * times;
+        if (is_product(x->op) && strncmp(x->op, "attention", 9))
+            out->model_flops += x->flops * times;
+        if (!seconds) continue;
+        double took = seconds[i] / steps;
+        add_line(out->lines, &out->n_line, LL_BENCH_LINES, x->op, x, took, times);
+        add_line(out->classes, &out->n_class, LL_BENCH_CLASSES, class_of(x), x, took, times);
+        add_top(out, p, x, took);
     }
     qsort(out->lines, (size_t)out->n_line, sizeof *out->lines, longest_first);
-    if (!seconds) out->n_line = 0;
+    qsort(out->classes, (size_t)out->n_class, sizeof *out->classes, longest_first);
 }
 
-static ll_err time_steps(ll_session *s, double lr, double seconds, bool profile,
-                         ll_bench_report *out)
+/* Steps with each kernel between two marks, which makes them longer: beside those that are timed.
+ */
+static ll_err profile_gpu(ll_session *s, double lr, ll_bench_report *out)
+{
+    enum { STEPS = 3 };
+    for (int i = 0; i <= STEPS; i++) {
+        if (i < 2) ll_exec_profile(ll_session_exec(s), true); /* the first captures */
+        TRY(ll_session_run(s, lr));
+    }
+    gather(s, STEPS, out);
+    ll_exec_profile(ll_session_exec(s), false);
+    return LL_OK;
+}
+
+static ll_err time_steps(ll_session *s, double lr, const ll_bench_opts *o, ll_bench_report *out)
 {
     enum { WARM_UP = 3, LEAST = 5, MOST = 5000 };
     static double times[MOST];
     int n = 0;
+    bool gpu = ll_exec_on_gpu(ll_session_exec(s));
     for (int i = 0; i < WARM_UP; i++) {
         TRY(ll_session_run(s, lr));
         if (i == 0) out->first_loss = ll_session_result(s, "loss");
+        if (i == 0) out->start_s = ll_trace_age();
     }
-    if (profile) ll_exec_profile(ll_session_exec(s), true);
-    double start = now();
-    while (n < LEAST || (now() - start < seconds && n < MOST)) {
-        double t = now();
+    if (o->profile && !gpu) ll_exec_profile(ll_session_exec(s), true);
+    double start = now(), was = start;
+    while (n < LEAST || (was - start < o->seconds && n < MOST)) {
         TRY(ll_session_run(s, lr));
-        times[n++] = now() - t;
+        double is = now();
+        times[n++] = is - was;
+        was = is;
     }
-    gather(s, n, out);
+    out->last_loss = ll_session_result(s, "loss");
+    if (gpu)
+        TRY(profile_gpu(s, lr, out));
+    else
+        gather(s, n, out);
     qsort(times, (size_t)n, sizeof *times, by_value);
     out->step_s = times[n / 2];
     out->best_s = times[0];
+    out->q1_s = times[n / 4];
+    out->q3_s = times[3 * n / 4];
     out->n_steps = n;
-    out->last_loss = ll_session_result(s, "loss");
     return LL_OK;
 }
 
-static ll_err bench(const ll_run *r, ll_session *s, double seconds, bool profile,
-                    ll_bench_report *out)
+static ll_err bench(const ll_run *r, ll_session *s, const ll_bench_opts *o, ll_bench_report *out)
 {
     const ll_program *p = ll_session_program(s);
     TRY(fill_batch(s, r));
     int x = ll_program_input(p, "x");
     bool tokens = !strcmp(r->model.def->input, "tokens");
-    *out = (ll_bench_report){.batch = r->train.batch,
-                             .threads = p->threads,
-                             .parameters = ll_session_parameters(s),
-                             .bytes = ll_session_bytes(s)};
+    out->batch = r->train.batch;
+    out->threads = p->threads;
+    out->parameters = ll_session_parameters(s);
+    out->bytes = ll_session_bytes(s);
+    out->n_launch = ll_exec_launches(ll_session_exec(s));
     if (tokens && x >= 0) out->seq = p->slots[x].type.shape.d[1];
-    TRY(ll_gemm_peak(p->threads, LL_LARGE_GEMM, &out->gemm_gflops));
-    return time_steps(s, r->train.schedule.lr, seconds, profile, out);
+    if (!*out->gpu) TRY(ll_gemm_peak(p->threads, LL_LARGE_GEMM, &out->gemm_gflops));
+    return time_steps(s, r->train.schedule.lr, o, out);
 }
 
-ll_err ll_bench_step(const ll_run *r, double seconds, bool profile, ll_bench_report *out)
+/* gpu: NULL on other machines. */
+static ll_err bench_graph(const ll_run *r, ll_graph *g, ll_gpu *gpu, const ll_bench_opts *o,
+                          ll_bench_report *out)
+{
+    ll_session *s;
+    ll_gpu_facts f;
+    ll_session_opts how = {.threads = (int)r->train.threads,
+                           .micro_batches = (int)ll_run_micro_batches(r),
+                           .machine = r->train.machine,
+                           .precision = r->train.precision,
+                           .seed = (uint64_t)r->train.seed,
+                           .exact = r->parallel.exact};
+    TRY(ll_session_open(g, &how, &s));
+    ll_err rc = bench(r, s, o, out);
+    if (rc == LL_OK && gpu) rc = ll_gpu_ask(gpu, &f);
+    if (rc == LL_OK && gpu) out->used_bytes -= f.free_bytes; /* which were free before */
+    ll_session_close(s);
+    return rc;
+}
+
+static ll_err bench_on_gpu(const ll_run *r, ll_graph *g, const ll_bench_opts *o,
+                           ll_bench_report *out)
+{
+    ll_gpu *gpu;
+    ll_gpu_facts f;
+    TRY(ll_gpu_open(0, &gpu));
+    ll_err rc = ll_gpu_ask(gpu, &f);
+    if (rc == LL_OK) {
+        snprintf(out->gpu, sizeof out->gpu, "%s", f.name);
+        out->peak = o->peak > 0 ? o->peak : ll_gpu_peak(f.name, r->train.precision);
+        out->used_bytes = f.free_bytes;
+        rc = bench_graph(r, g, gpu, o, out);
+    }
+    ll_gpu_close(gpu);
+    return rc;
+}
+
+ll_err ll_bench_step(const ll_run *r, const ll_bench_opts *opts, ll_bench_report *out)
 {
     ll_graph *g = NULL;
-    ll_session *s = NULL;
-    int64_t n_micro = ll_run_micro_batches(r);
-    TRY(ll_run_graph(r, r->train.batch / n_micro, &r->train.optim, &g));
-    ll_session_opts o = {.threads = (int)r->train.threads,
-                         .micro_batches = (int)n_micro,
-                         .machine = r->train.machine,
-                         .precision = r->train.precision,
-                         .seed = (uint64_t)r->train.seed,
-                         .exact = r->parallel.exact};
-    ll_err rc = ll_session_open(g, &o, &s);
-    if (rc == LL_OK) {
-        rc = bench(r, s, seconds, profile, out);
-        ll_session_close(s);
-    }
+    bool gpu = !strcmp(r->train.machine, "cuda");
+    *out = (ll_bench_report){0};
+    CHECK(gpu || !opts->peak, LL_E_ARG, "a peak is of a GPU: use it with --machine cuda");
+    TRY(ll_run_graph(r, r->train.batch / ll_run_micro_batches(r), &r->train.optim, &g));
+    ll_err rc = gpu ? bench_on_gpu(r, g, opts, out) : bench_graph(r, g, NULL, opts, out);
     ll_graph_free(g);
     return rc;
 }

@@ -17,24 +17,39 @@ typedef struct ll_bench_top { /* one instruction */
     double seconds, flops, bytes;
 } ll_bench_top;
 
-enum { LL_BENCH_LINES = 64, LL_BENCH_TOPS = 16 };
+enum { LL_BENCH_LINES = 64, LL_BENCH_TOPS = 16, LL_BENCH_CLASSES = 12 };
 typedef struct ll_bench_report {
     int64_t parameters, batch, seq; /* seq 0 for images */
     int threads, n_steps;
-    double step_s, best_s; /* median and least */
-    double flops;          /* of products (matmul, convolution, attention) in a step */
-    double gemm_gflops;    /* an sgemm of 768 cubed, measured in the same run */
+    double step_s, best_s, q1_s, q3_s; /* median, least, quartiles */
+    double flops; /* of products (matmul, convolution, attention) in a step, as they are run */
+    double gemm_gflops; /* an sgemm of 768 cubed, measured in the same run; on a GPU: 0 */
     double first_loss, last_loss;
-    size_t bytes;
+    double start_s; /* from the process's start to the end of the first step */
+    size_t bytes;   /* planned */
+    /* On a GPU: */
+    char gpu[128];      /* its name; "": none */
+    double model_flops; /* of a step: what is made anew for the gradient does not count */
+    double peak;        /* FLOP/s, as asked for or as the maker states; 0: not known */
+    size_t used_bytes;  /* of its memory, since before the program was opened: with libraries */
+    int n_launch;       /* in a step of one micro-batch */
     ll_bench_line lines[LL_BENCH_LINES]; /* most seconds first */
     int n_line;
     ll_bench_top tops[LL_BENCH_TOPS]; /* the longest instructions, longest first */
     int n_top;
+    ll_bench_line classes[LL_BENCH_CLASSES]; /* kinds of kernels, most seconds first */
+    int n_class;
 } ll_bench_report;
+
+typedef struct ll_bench_opts {
+    double seconds; /* how long to measure */
+    bool profile;   /* on a GPU it always is, in steps that are not timed */
+    double peak;    /* FLOP/s of the GPU; 0: as the maker states */
+} ll_bench_opts;
 
 /* Times steps of a finished run's model on random data that stays the same, so the loss must fall:
  * warm-up steps, then steps until `seconds` have passed (at least 5). */
-ll_err ll_bench_step(const ll_run *r, double seconds, bool profile, ll_bench_report *out);
+ll_err ll_bench_step(const ll_run *r, const ll_bench_opts *opts, ll_bench_report *out);
 /* GFLOP/s of an f32 matrix product of n cubed on this many threads: the best of a few times. */
 ll_err ll_gemm_peak(int threads, int64_t n, double *gflops);
 enum { LL_LARGE_GEMM = 768 };
