@@ -1,9 +1,8 @@
 #!/usr/bin/env python3
 """PyTorch eager on a GPU: the training step of our run file lenet5-fashion (LeNet-5, AdamW), on one
-random batch that lies on the GPU already. Prints one line; ms is the best of its ways.
-
---sync 1 waits for the loss after each step, as our session does; 0 lets steps queue up, which is
-the most that PyTorch can do. --fused 1 takes the optimizer's fused kernel."""
+random batch that lies on the GPU already. Prints one line; ms is the best of four ways: the
+optimizer's fused kernel or not, waiting for the loss after each step (as our sessions do) or
+letting steps queue up, which is the most that PyTorch can do."""
 import argparse
 import time
 
