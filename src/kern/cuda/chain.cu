@@ -2,8 +2,9 @@
  *
  * The source is made of the chain's steps; sizes stay arguments, so that equal chains on tensors of
  * other sizes are one kernel. What the source depends on: steps, numbers, element types, and how
- * each operand is broadcast (whole, a scalar, along rows, along columns, any). A thread does EACH
- * elements that lie side by side; whole operands are read and written 16 bytes at a time.
+ * each operand is read (whole, a scalar, periodic, ...). A thread does 8 elements that lie side by
+ * side, of bf16 16 bytes, or 4 where f32 is among the tensors; so an operand's place is found once
+ * for all of them, where its period allows.
  *
  * Equal chains on several tensors (the updates of all parameters) are one launch of the same body:
  * its blocks find in a map which tensor is theirs, and in a row of words that tensor's arguments. */
@@ -22,8 +23,14 @@ ll_kernel fused_cuda;
 extern const ll_many fused_cuda_many;
 }
 
-enum { SOURCE_MAX = 65536, EACH = 4, BLOCK = 256 };
-enum how { WHOLE, SCALAR, PERIODIC, ANY };
+enum { SOURCE_MAX = 65536, BLOCK = 256 };
+/* BESIDE: a thread's elements read as many that lie side by side; SAME: they all read one. */
+enum how { WHOLE, SCALAR, BESIDE, SAME, PERIODIC, ANY };
+
+typedef struct shape_of_loop {
+    enum how how[LL_FUSE_IN];
+    int each, at_once; /* elements of a group; groups whose operands are read together */
+} shape_of_loop;
 
 typedef struct source {
     char text[SOURCE_MAX];
@@ -45,8 +52,8 @@ static void put(source *s, const char *format, ...)
 static const char *const prelude =
     "typedef unsigned short u16; typedef unsigned int u32; typedef long long i64;\n"
     "typedef unsigned long long u64;\n"
-    "struct alignas(8) u16x4 { u16 v[4]; }; struct alignas(16) f32x4 { float v[4]; };\n"
-    "struct alignas(16) i32x4 { int v[4]; };\n"
+    "template <class T, int N> struct alignas(N * sizeof(T) < 16 ? N * sizeof(T) : 16) some {\n"
+    "  T v[N]; };\n"
     "__device__ __forceinline__ float up(u16 h) { return __uint_as_float((u32)h << 16); }\n"
     "__device__ __forceinline__ float up(float x) { return x; }\n"
     "__device__ __forceinline__ float up(int x) { return (float)x; }\n"
@@ -54,13 +61,16 @@ static const char *const prelude =
     "__device__ __forceinline__ void down(float x, float &y) { y = x; }\n"
     "__device__ __forceinline__ void down(float x, u16 &y) {\n"
     "  asm(\"cvt.rn.bf16.f32 %0, %1;\" : \"=h\"(y) : \"f\"(x)); }\n"
-    "__device__ __forceinline__ float th(float x) { return tanhf(x); }\n"
-    "__device__ __forceinline__ float gelu(float x) {\n"
-    "  return 0.5f * x * (1.f + th(0.7978845608f * (x + 0.044715f * x * x * x))); }\n"
+    /* over: to two units in the last place. gate: sigmoid(2u) = (1 + tanh(u)) / 2 of gelu */
+    "__device__ __forceinline__ float over(float a, float b) { return __fdividef(a, b); }\n"
+    "__device__ __forceinline__ float gate(float x) {\n"
+    "  float y, u = x * (-2.302208198f - 0.1029432396f * x * x);\n"
+    "  asm(\"ex2.approx.ftz.f32 %0, %1;\" : \"=f\"(y) : \"f\"(u));\n"
+    "  return over(1.f, 1.f + y); }\n"
+    "__device__ __forceinline__ float gelu(float x) { return x * gate(x); }\n"
     "__device__ __forceinline__ float dgelu(float x) {\n"
-    "  float t = th(0.7978845608f * (x + 0.044715f * x * x * x));\n"
-    "  return 0.5f * (1.f + t) + 0.5f * x * (1.f - t * t) * 0.7978845608f *\n"
-    "         (1.f + 3.f * 0.044715f * x * x); }\n";
+    "  float s = gate(x);\n"
+    "  return s + x * 2.f * s * (1.f - s) * 0.7978845608f * (1.f + 0.134145f * x * x); }\n";
 
 static const char *type_name(ll_dtype t)
 {
@@ -73,11 +83,31 @@ static const char *type_name(ll_dtype t)
     }
 }
 
-static enum how how_read(const ll_fused_attr *f, int i, int64_t n)
+static enum how how_read(const ll_fused_attr *f, int i, int64_t n, int each)
 {
     if (f->period[i] == n && f->repeat[i] == 1) return WHOLE;
     if (f->period[i] == 1) return SCALAR;
-    return f->repeat[i] == 1 ? PERIODIC : ANY;
+    if (f->repeat[i] == 1) return f->period[i] % each == 0 ? BESIDE : PERIODIC;
+    return f->repeat[i] % each == 0 ? SAME : ANY;
+}
+
+/* f32 by 4, 16 bytes: by 8 a warp would read every other 16 bytes. */
+static shape_of_loop loop_of(const ll_kcall *c)
+{
+    const ll_fused_attr *f = (const ll_fused_attr *)c->attr;
+    int64_t n = ll_numel(&f->shape);
+    shape_of_loop l = {.each = 8, .at_once = 2};
+    int whole = 0;
+    for (int i = 0; i < f->n_in; i++)
+        if (f->period[i] == n && f->repeat[i] == 1) {
+            if (ll_dtype_bytes(c->in[i].dtype) > 2) l.each = 4;
+            whole++;
+        }
+    for (int o = 0; o < f->n_out; o++)
+        if (ll_dtype_bytes(c->out[o].dtype) > 2) l.each = 4;
+    if (whole > 2) l.at_once = 1;
+    for (int i = 0; i < f->n_in; i++) l.how[i] = how_read(f, i, n, l.each);
+    return l;
 }
 
 /* The value of a step, in terms of the registers a, b, c. */
@@ -100,13 +130,13 @@ static void put_value(source *s, ll_ew op, const char *a, const char *b, const c
     case LL_EW_sqrt: put(s, "sqrtf(%s)", a); break;
     case LL_EW_rsqrt: put(s, "1.f / sqrtf(%s)", a); break;
     case LL_EW_tanh: put(s, "tanhf(%s)", a); break;
-    case LL_EW_sigmoid: put(s, "1.f / (1.f + expf(-%s))", a); break;
+    case LL_EW_sigmoid: put(s, "over(1.f, 1.f + expf(-%s))", a); break;
     case LL_EW_sin: put(s, "sinf(%s)", a); break;
     case LL_EW_cos: put(s, "cosf(%s)", a); break;
     case LL_EW_relu: put(s, "%s > 0.f ? %s : 0.f", a, a); break;
     case LL_EW_gelu: put(s, "gelu(%s)", a); break;
     case LL_EW_dgelu: put(s, "dgelu(%s)", a); break;
-    case LL_EW_silu: put(s, "%s / (1.f + expf(-%s))", a, a); break;
+    case LL_EW_silu: put(s, "over(%s, 1.f + expf(-%s))", a, a); break;
     case LL_EW_square: put(s, "%s * %s", a, a); break;
     case LL_EW_scale: put(s, "%s * %af", a, (double)(float)k); break;
     case LL_EW_shift: put(s, "%s + %af", a, (double)(float)k); break;
@@ -135,33 +165,55 @@ static void put_body(source *s, const ll_fused_attr *f)
     }
 }
 
-/* Operand i of element e. */
-static void put_load(source *s, int i, enum how how, bool wide)
+/* Operand i of element e: j of a group, or one of those left over. */
+static void put_load(source *s, int i, enum how how, bool left_over)
 {
-    switch (how) {
-    case WHOLE: wide ? put(s, "up(w%d.v[j])", i) : put(s, "up(x%d[e])", i); break;
-    case SCALAR: put(s, "k%d", i); break;
-    case PERIODIC: put(s, "up(x%d[(u32)e %% p%d])", i, i); break;
-    default: put(s, "up(x%d[(u32)e / q%d %% p%d])", i, i, i); break;
-    }
+    if (how == SCALAR)
+        put(s, "k%d", i);
+    else if (left_over && how == WHOLE)
+        put(s, "up(x%d[e])", i);
+    else if (how == PERIODIC || (left_over && how == BESIDE))
+        put(s, "up(x%d[(u32)e %% p%d])", i, i);
+    else if (how == ANY || left_over)
+        put(s, "up(x%d[(u32)e / q%d %% p%d])", i, i, i);
+    else
+        put(s, how == SAME ? "k%d[u]" : "up(w%d[u].v[j])", i);
 }
 
-static const char *wide_name(ll_dtype t)
-{
-    return t == LL_BF16 ? "u16x4" : t == LL_I32 ? "i32x4" : "f32x4";
-}
-
-static void put_elements(source *s, const ll_kcall *c, const ll_fused_attr *f, const enum how *how,
-                         bool wide)
+static void put_elements(source *s, const ll_fused_attr *f, const shape_of_loop *l, bool left_over)
 {
     for (int i = 0; i < f->n_in; i++) {
         put(s, "    float r%d = ", i);
-        put_load(s, i, how[i], wide && how[i] == WHOLE && ll_dtype_bytes(c->in[i].dtype) > 1);
+        put_load(s, i, l->how[i], left_over);
         put(s, ";\n");
     }
     put_body(s, f);
     for (int o = 0; o < f->n_out; o++)
-        put(s, wide ? "    down(r%d, v%d.v[j]);\n" : "    down(r%d, y%d[e]);\n", f->out[o], o);
+        put(s, left_over ? "    down(r%d, y%d[e]);\n" : "    down(r%d, v%d.v[j]);\n", f->out[o], o);
+}
+
+/* What a group's elements read, of at_once groups before anything is written. */
+static void put_group_loads(source *s, const ll_kcall *c, const ll_fused_attr *f,
+                            const shape_of_loop *l)
+{
+    for (int i = 0; i < f->n_in; i++) {
+        const char *type = type_name(c->in[i].dtype);
+        if (l->how[i] == WHOLE || l->how[i] == BESIDE)
+            put(s, "  some<%s, %d> w%d[%d];\n", type, l->each, i, l->at_once);
+        if (l->how[i] == SAME) put(s, "  float k%d[%d];\n", i, l->at_once);
+    }
+    put(s, "#pragma unroll\n  for (int u = 0; u < %d; u++) {\n", l->at_once);
+    put(s, "    i64 h = g + u * step; u32 e = (u32)(h * %d); (void)e;\n", l->each);
+    put(s, "    if (h >= n / %d) break;\n", l->each);
+    for (int i = 0; i < f->n_in; i++) {
+        char cast[64];
+        snprintf(cast, sizeof cast, "(const some<%s, %d> *)", type_name(c->in[i].dtype), l->each);
+        if (l->how[i] == WHOLE) put(s, "    w%d[u] = (%sx%d)[h];\n", i, cast, i);
+        if (l->how[i] == BESIDE)
+            put(s, "    w%d[u] = *%s(x%d + e %% p%d);\n", i, cast, i, i);
+        if (l->how[i] == SAME) put(s, "    k%d[u] = up(x%d[e / q%d %% p%d]);\n", i, i, i, i);
+    }
+    put(s, "  }\n");
 }
 
 static void put_one_head(source *s, const ll_kcall *c, const ll_fused_attr *f)
@@ -193,26 +245,27 @@ static void put_many_head(source *s, const ll_kcall *c, const ll_fused_attr *f)
             type_name(c->out[o].dtype), 3 + 2 * f->n_in + o);
 }
 
-static void put_kernel(source *s, const ll_kcall *c, const ll_fused_attr *f, const enum how *how,
+static void put_kernel(source *s, const ll_kcall *c, const ll_fused_attr *f, const shape_of_loop *l,
                        bool many)
 {
     put(s, "%sextern \"C\" __global__ void __launch_bounds__(256) ", prelude);
     many ? put_many_head(s, c, f) : put_one_head(s, c, f);
     for (int i = 0; i < f->n_in; i++)
-        if (how[i] == SCALAR) put(s, "  float k%d = up(x%d[0]);\n", i, i);
-    put(s, "  for (i64 g = t; g < n / 4; g += step) {\n");
-    for (int i = 0; i < f->n_in; i++)
-        if (how[i] == WHOLE && ll_dtype_bytes(c->in[i].dtype) > 1)
-            put(s, "  %s w%d = ((const %s *)x%d)[g];\n", wide_name(c->in[i].dtype), i,
-                wide_name(c->in[i].dtype), i);
-    for (int o = 0; o < f->n_out; o++) put(s, "  %s v%d;\n", wide_name(c->out[o].dtype), o);
-    put(s, "  for (int j = 0; j < 4; j++) {\n    i64 e = 4 * g + j; (void)e;\n");
-    put_elements(s, c, f, how, true);
+        if (l->how[i] == SCALAR) put(s, "  float k%d = up(x%d[0]);\n", i, i);
+    put(s, "  for (i64 g = t; g < n / %d; g += %d * step) {\n", l->each, l->at_once);
+    put_group_loads(s, c, f, l);
+    put(s, "#pragma unroll\n  for (int u = 0; u < %d; u++) {\n", l->at_once);
+    put(s, "    i64 h = g + u * step;\n    if (h >= n / %d) break;\n", l->each);
+    for (int o = 0; o < f->n_out; o++)
+        put(s, "  some<%s, %d> v%d;\n", type_name(c->out[o].dtype), l->each, o);
+    put(s, "#pragma unroll\n  for (int j = 0; j < %d; j++) {\n", l->each);
+    put(s, "    i64 e = %d * h + j; (void)e;\n", l->each);
+    put_elements(s, f, l, false);
     put(s, "  }\n");
     for (int o = 0; o < f->n_out; o++)
-        put(s, "  ((%s *)y%d)[g] = v%d;\n", wide_name(c->out[o].dtype), o, o);
-    put(s, "  }\n  for (i64 e = n / 4 * 4 + t; e < n; e += step) {\n");
-    put_elements(s, c, f, how, false);
+        put(s, "  ((some<%s, %d> *)y%d)[h] = v%d;\n", type_name(c->out[o].dtype), l->each, o, o);
+    put(s, "  }\n  }\n  for (i64 e = n / %d * %d + t; e < n; e += step) {\n", l->each, l->each);
+    put_elements(s, f, l, true);
     put(s, "  }\n}\n");
 }
 
@@ -242,7 +295,7 @@ static ll_err compile_into(nvrtcProgram p, const char *text, cudaKernel_t *out)
     CUDA_TRY(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
     CUDA_TRY(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device));
     snprintf(arch, sizeof arch, "--gpu-architecture=sm_%d%d", major, minor);
-    const char *options[] = {arch, "--std=c++17", "--fmad=true"};
+    const char *options[] = {arch, "--std=c++17", "-w"};
     nvrtcResult rc = nvrtcCompileProgram(p, 3, options);
     if (rc != NVRTC_SUCCESS) {
         char log[400] = "";
@@ -319,7 +372,8 @@ static int64_t elements(const ll_kcall *c)
 
 static unsigned blocks_of(const ll_kcall *c)
 {
-    return blocks_for(ceil_div(elements(c), EACH), BLOCK);
+    shape_of_loop l = loop_of(c);
+    return blocks_for(ceil_div(elements(c), l.each * l.at_once), BLOCK);
 }
 
 /* The compiled chain of this call, for one tensor or for many. */
@@ -330,11 +384,10 @@ static ll_err chain_of(const ll_kcall *c, bool many, cudaKernel_t *out)
     TRY(check_types(c));
     CHECK(n < INT32_MAX * 2ll, LL_E_SHAPE, "a chain over %lld elements, at most 2^32 can be",
           (long long)n);
-    enum how how[LL_FUSE_IN];
-    for (int i = 0; i < f->n_in; i++) how[i] = how_read(f, i, n);
+    shape_of_loop l = loop_of(c);
     source *s = (source *)calloc(1, sizeof *s);
     CHECK(s, LL_E_MEM, "no memory for a chain's source");
-    put_kernel(s, c, f, how, many);
+    put_kernel(s, c, f, &l, many);
     ll_err rc = find_chain(s->text, out);
     free(s);
     return rc;
@@ -374,12 +427,12 @@ ll_err fused_cuda(const ll_kcall *c)
 static bool alike(const ll_kcall *a, const ll_kcall *b)
 {
     const ll_fused_attr *f = (const ll_fused_attr *)a->attr, *g = (const ll_fused_attr *)b->attr;
-    int64_t n = elements(a), m = elements(b);
-    if (!n || !m || f->n_step != g->n_step || f->n_in != g->n_in || f->n_out != g->n_out)
+    shape_of_loop l = loop_of(a), k = loop_of(b);
+    if (!elements(a) || !elements(b) || f->n_step != g->n_step || f->n_in != g->n_in || f->n_out != g->n_out)
         return false;
+    if (l.each != k.each || l.at_once != k.at_once) return false;
     for (int i = 0; i < f->n_in; i++)
-        if (a->in[i].dtype != b->in[i].dtype || how_read(f, i, n) != how_read(g, i, m))
-            return false;
+        if (a->in[i].dtype != b->in[i].dtype || l.how[i] != k.how[i]) return false;
     for (int o = 0; o < f->n_out; o++)
         if (a->out[o].dtype != b->out[o].dtype || f->out[o] != g->out[o]) return false;
     return !memcmp(f->step, g->step, sizeof f->step[0] * (size_t)f->n_step);
