@@ -64,7 +64,8 @@ static const ll_op dropout = {
     .cuda = LL_GPU(dropout_cuda),
     .trials = {"f32[3,7] {p=0.5, stream=5, whole=[3,7]}",
                "f32[2,3,5] {p=0.1, stream=-77, whole=[4,3,9], at=[1,0,2,0,0,0]}",
-               "f32[1] {p=0, stream=1, whole=[1]}", "f32[] {p=0.25, stream=2, whole=[]}"},
+               "f32[1] {p=0, stream=1, whole=[1]}", "f32[] {p=0.25, stream=2, whole=[]}",
+               "f32[5,8] {p=0.5, stream=9, whole=[5,8]}"},
 };
 
 static void grad(ll_bwd *b)

@@ -103,10 +103,10 @@ static const ll_attr_field attrs[] = {LL_FIELD(ll_spec_attr, spec, LL_A_SPEC), {
 #define REDUCE_OP                                                                                  \
     .n_in = 1, .n_out = 1, .attr_size = sizeof(ll_spec_attr), .attrs = attrs, .loops = loops,      \
     .f64 = true,                                                                                   \
-    .trials = {"f32[2,5,1,3] {spec=\"nhwc->c\"}",  "f32[7,5] {spec=\"nc->n\"}",                    \
-               "f32[2,3,5,3] {spec=\"nhwc->nc\"}", "f32[3,7] {spec=\"ab->\"}",                     \
-               "f32[5,3] {spec=\"ab->ab\"}",       "f32[2,3,5,2] {spec=\"abcd->ac\"}",             \
-               "f32[0,3] {spec=\"ab->b\"}",        "f32[] {spec=\"->\"}"}
+    .trials = {"f32[40,9,1,24] {spec=\"nhwc->c\"}", "f32[7,40] {spec=\"nc->n\"}",                  \
+               "f32[2,3,5,3] {spec=\"nhwc->nc\"}",  "f32[3,7] {spec=\"ab->\"}",                    \
+               "f32[5,3] {spec=\"ab->ab\"}",        "f32[2,3,5,2] {spec=\"abcd->ac\"}",            \
+               "f32[0,3] {spec=\"ab->b\"}",         "f32[] {spec=\"->\"}"}
 
 static const ll_op sum = {
     .name = "sum",

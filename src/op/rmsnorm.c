@@ -10,7 +10,7 @@
 ll_kernel rmsnorm_ref, rmsnorm_cpu, rmsnorm_dx_ref, rmsnorm_dx_cpu, rmsnorm_dw_ref, rmsnorm_dw_cpu;
 ll_scratch rmsnorm_dw_cpu_scratch;
 ll_kernel rmsnorm_dx_cuda, rmsnorm_dw_cuda, rmsnorm_cuda;
-ll_scratch norm_dw_cuda_scratch;
+ll_scratch layernorm_dw_cuda_scratch;
 
 static const ll_attr_field fields[] = {LL_FIELD(ll_norm_attr, eps, LL_A_F64), {0}};
 
@@ -77,7 +77,7 @@ static const ll_op rmsnorm_dw = {
     .ref = rmsnorm_dw_ref,
     .cpu = rmsnorm_dw_cpu,
     .cuda = LL_GPU(rmsnorm_dw_cuda),
-    .cuda_scratch = LL_GPU(norm_dw_cuda_scratch),
+    .cuda_scratch = LL_GPU(layernorm_dw_cuda_scratch),
     .cpu_scratch = rmsnorm_dw_cpu_scratch,
     .trials = {"f32[3,7], f32[3,7], f32[3]>", "f32[2,5,3], f32[2,5,3], f32[2,5]>",
                "f32[1,1], f32[1,1], f32[1]>", "f32[0,2], f32[0,2], f32[0]>"},

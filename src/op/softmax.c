@@ -40,7 +40,7 @@ static const ll_op softmax = {
     .ref = softmax_ref,
     .cpu = softmax_cpu,
     .cuda = LL_GPU(softmax_cuda),
-    .trials = {"f32[3,7]", "f32[2,1,5]", "f32[4,1]", "f32[13]", "f32[0,3]"},
+    .trials = {"f32[3,7]", "f32[2,1,5]", "f32[4,1]", "f32[13]", "f32[0,3]", "f32[3,72]"},
 };
 
 ll_val ll_softmax(ll_graph *g, ll_val x)

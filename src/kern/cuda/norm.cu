@@ -1,24 +1,14 @@
-/* norm.cu: layer, root-mean-square and batch normalisation and their gradients.
- *
- * Layer and root-mean-square norms: a block for each row, which stays in registers where it is
- * short enough. Sums over rows (gradients of gain and bias, statistics of a batch norm) are made by
- * blocks of 32 columns in parts, combined in order. */
+/* norm.cu: batch normalisation and its gradient. Sums over rows are made by blocks of 32 columns in
+ * parts, combined in order. */
 #include "kern/cuda/gpu.cuh"
 #include "kern/rows.h"
 
 extern "C" {
-ll_kernel layernorm_cuda, layernorm_dx_cuda, layernorm_dw_cuda;
-ll_kernel rmsnorm_cuda, rmsnorm_dx_cuda, rmsnorm_dw_cuda;
 ll_kernel batchnorm_cuda, batchnorm_grad_cuda;
-ll_scratch norm_dw_cuda_scratch, batchnorm_cuda_scratch;
+ll_scratch batchnorm_cuda_scratch;
 }
 
 enum { LANES = 32, DEEP = 8, FILL = 132 * 4 };
-
-static int row_threads(int64_t n)
-{
-    return n <= 128 ? 32 : n <= 1024 ? 128 : 256;
-}
 
 /* Statistics of rows are kept in the type of their tensor; all of a call's floats are one type but
  * for those. */
@@ -27,117 +17,6 @@ static int row_threads(int64_t n)
 template <class S> __device__ __forceinline__ S stat_at(const void *p, int t, int64_t i)
 {
     return t == LL_F32 ? (S)((const float *)p)[i] : (S)load_any(p, t, i);
-}
-
-/* ---- layer norm ---- */
-
-template <class T, bool CENTRE>
-static __global__ void norm_rows(const T *x, const void *gain, int gt, const void *bias, int bt, T *y,
-                          void *mean_out, int mt, void *rstd_out, int rt, int64_t n, double eps)
-{
-    typedef typename sum_of<T>::type S;
-    int64_t r = blockIdx.x;
-    const T *row = x + r * n;
-    S sum = 0, mean = 0;
-    if (CENTRE) {
-        for (int64_t j = threadIdx.x; j < n; j += blockDim.x) sum += (S)to_float(row[j]);
-        mean = block_sum<S>(sum) / (S)n;
-    }
-    S var = 0;
-    for (int64_t j = threadIdx.x; j < n; j += blockDim.x) {
-        S d = (S)to_float(row[j]) - mean;
-        var += d * d;
-    }
-    S rstd = (S)1 / sqrt(block_sum<S>(var) / (S)n + (S)eps);
-    for (int64_t j = threadIdx.x; j < n; j += blockDim.x) {
-        S v = ((S)to_float(row[j]) - mean) * rstd * stat_at<S>(gain, gt, j);
-        if (CENTRE) v += stat_at<S>(bias, bt, j);
-        y[r * n + j] = from_float<T>::of(v);
-    }
-    if (threadIdx.x) return;
-    if (CENTRE) store_any(mean_out, mt, r, (double)mean);
-    store_any(rstd_out, rt, r, (double)rstd);
-}
-
-ll_err layernorm_cuda(const ll_kcall *c)
-{
-    const ll_tensor *x = &c->in[0];
-    int64_t rows = ll_rows(x), n = ll_cols(x);
-    double eps = ((const ll_norm_attr *)c->attr)->eps;
-    if (rows == 0) return LL_OK;
-    return with_float(x->dtype, [&](auto z) -> ll_err {
-        typedef decltype(z) T;
-        norm_rows<T, true><<<(unsigned)rows, row_threads(n), 0, stream_of(c)>>>(
-            (const T *)x->data, STAT(c->in[1]), STAT(c->in[2]), (T *)c->out[0].data,
-            STAT(c->out[1]), STAT(c->out[2]), n, eps);
-        CUDA_TRY(cudaGetLastError());
-        return LL_OK;
-    });
-}
-
-ll_err rmsnorm_cuda(const ll_kcall *c)
-{
-    const ll_tensor *x = &c->in[0];
-    int64_t rows = ll_rows(x), n = ll_cols(x);
-    double eps = ((const ll_norm_attr *)c->attr)->eps;
-    if (rows == 0) return LL_OK;
-    return with_float(x->dtype, [&](auto z) -> ll_err {
-        typedef decltype(z) T;
-        norm_rows<T, false><<<(unsigned)rows, row_threads(n), 0, stream_of(c)>>>(
-            (const T *)x->data, STAT(c->in[1]), NULL, 0, (T *)c->out[0].data, NULL, 0,
-            STAT(c->out[1]), n, eps);
-        CUDA_TRY(cudaGetLastError());
-        return LL_OK;
-    });
-}
-
-/* u = dy gain; dx = rstd (u - mean u - xhat mean(u xhat)); without the centre, no mean u. */
-template <class T, bool CENTRE>
-static __global__ void norm_dx(const T *dy, const T *x, const void *gain, int gt, const void *means, int mt,
-                        const void *rstds, int rt, T *dx, int64_t n)
-{
-    typedef typename sum_of<T>::type S;
-    int64_t r = blockIdx.x;
-    S mean = CENTRE ? stat_at<S>(means, mt, r) : (S)0, rstd = stat_at<S>(rstds, rt, r);
-    S a = 0, b = 0;
-    for (int64_t j = threadIdx.x; j < n; j += blockDim.x) {
-        S u = (S)to_float(dy[r * n + j]) * stat_at<S>(gain, gt, j);
-        a += u;
-        b += u * ((S)to_float(x[r * n + j]) - mean) * rstd;
-    }
-    a = CENTRE ? block_sum<S>(a) / (S)n : (S)0;
-    b = block_sum<S>(b) / (S)n;
-    for (int64_t j = threadIdx.x; j < n; j += blockDim.x) {
-        S u = (S)to_float(dy[r * n + j]) * stat_at<S>(gain, gt, j);
-        S xhat = ((S)to_float(x[r * n + j]) - mean) * rstd;
-        dx[r * n + j] = from_float<T>::of(rstd * (u - a - xhat * b));
-    }
-}
-
-template <bool CENTRE> static ll_err run_dx(const ll_kcall *c)
-{
-    const ll_tensor *x = &c->in[1], none = {};
-    const ll_tensor *mean = CENTRE ? &c->in[3] : &none, *rstd = &c->in[CENTRE ? 4 : 3];
-    int64_t rows = ll_rows(x), n = ll_cols(x);
-    if (rows == 0) return LL_OK;
-    return with_float(x->dtype, [&](auto z) -> ll_err {
-        typedef decltype(z) T;
-        norm_dx<T, CENTRE><<<(unsigned)rows, row_threads(n), 0, stream_of(c)>>>(
-            (const T *)c->in[0].data, (const T *)x->data, STAT(c->in[2]), STAT(*mean), STAT(*rstd),
-            (T *)c->out[0].data, n);
-        CUDA_TRY(cudaGetLastError());
-        return LL_OK;
-    });
-}
-
-ll_err layernorm_dx_cuda(const ll_kcall *c)
-{
-    return run_dx<true>(c);
-}
-
-ll_err rmsnorm_dx_cuda(const ll_kcall *c)
-{
-    return run_dx<false>(c);
 }
 
 /* ---- sums over rows ---- */
@@ -149,25 +28,7 @@ static int parts_for(int64_t rows, int64_t n)
     return (int)(want < most ? want : most < 1 ? 1 : most);
 }
 
-size_t norm_dw_cuda_scratch(const ll_kcall *c)
-{
-    return 2 * (size_t)parts_for(ll_rows(&c->in[1]), ll_cols(&c->in[1])) *
-           (size_t)ll_cols(&c->in[1]) * sizeof(double);
-}
-
 /* What a row adds to two sums of its column: dy xhat and dy; x and x x; ... */
-struct gain_terms { /* rows have mean and rstd */
-    const void *mean, *rstd;
-    int mt, rt;
-    template <class T, class S>
-    __device__ void add(const T *dy, const T *x, int64_t r, int64_t n, int64_t j, S &a, S &b) const
-    {
-        S m = mean ? stat_at<S>(mean, mt, r) : (S)0;
-        S g = (S)to_float(dy[r * n + j]);
-        a += g * ((S)to_float(x[r * n + j]) - m) * stat_at<S>(rstd, rt, r);
-        b += g;
-    }
-};
 struct mean_terms {
     template <class T, class S>
     __device__ void add(const T *, const T *x, int64_t r, int64_t n, int64_t j, S &a, S &) const
@@ -250,30 +111,6 @@ static ll_err run_sums(const ll_kcall *c, TERMS terms, const void *dy, const voi
     gather_sums<S><<<blocks_for(n, 128), 128, 0, stream_of(c)>>>(scratch, parts, n, by, a, at, b, bt);
     CUDA_TRY(cudaGetLastError());
     return LL_OK;
-}
-
-static ll_err run_dw(const ll_kcall *c, const ll_tensor *mean, const ll_tensor *rstd)
-{
-    const ll_tensor *x = &c->in[1];
-    gain_terms t = {mean ? mean->data : NULL, rstd->data, mean ? mean->dtype : 0, rstd->dtype};
-    return with_float(x->dtype, [&](auto z) -> ll_err {
-        typedef decltype(z) T;
-        typedef typename sum_of<T>::type S;
-        return run_sums<T, S>(c, t, c->in[0].data, x->data, ll_rows(x), ll_cols(x),
-                              (S *)c->scratch, (S)1, STAT(c->out[0]),
-                              c->n_out > 1 ? c->out[1].data : NULL,
-                              c->n_out > 1 ? c->out[1].dtype : 0);
-    });
-}
-
-ll_err layernorm_dw_cuda(const ll_kcall *c)
-{
-    return run_dw(c, &c->in[2], &c->in[3]);
-}
-
-ll_err rmsnorm_dw_cuda(const ll_kcall *c)
-{
-    return run_dw(c, NULL, &c->in[2]);
 }
 
 /* ---- batch norm ---- */

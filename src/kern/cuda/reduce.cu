@@ -3,10 +3,13 @@
  * Dimensions are merged, so that most reductions are rows (the innermost vanishes) or columns (it
  * stays). Rows: a block for each result element. Columns: a block for 32 of them. Either way the
  * vanishing elements are shared among as many blocks as fill the chip; parts are then combined in
- * order by a second kernel, so bits do not depend on timing. */
-#include "kern/cuda/gpu.cuh"
+ * order by a second kernel, so bits do not depend on timing. Where what is walked lies side by side
+ * in multiples of 16 bytes, so much is read at a time. */
+#include "kern/cuda/vec.cuh"
 
 #include "base/spec.h"
+
+#include <type_traits>
 
 extern "C" {
 ll_kernel sum_cuda, amax_cuda, absmax_cuda, sumsq_cuda;
@@ -15,7 +18,7 @@ extern const ll_many sumsq_cuda_many;
 }
 
 enum how { SUM, LARGEST, MAGNITUDE, SQUARES };
-enum { BLOCK = 256, LANES = 32, DEEP = 8, FILL = 132 * 8 };
+enum { BLOCK = 256, LANES = 32, DEEP = 8, FILL = 132 * 6 };
 
 typedef struct side { /* dimensions that stay, or that vanish: extents and operand strides */
     int n;
@@ -24,7 +27,7 @@ typedef struct side { /* dimensions that stay, or that vanish: extents and opera
 
 typedef struct plan {
     side kept, gone;
-    bool columns;
+    bool columns, wide;
     int parts;
 } plan;
 
@@ -55,9 +58,14 @@ static ll_err make_plan(const ll_kcall *c, plan *p)
     p->kept.points = p->gone.points = 1;
     for (int i = 0; i < x->n; i++) add_dim(s.to[i] < 0 ? &p->gone : &p->kept, x->d[i], stride[i]);
     p->columns = p->kept.n && p->kept.stride[p->kept.n - 1] == 1 && p->gone.n;
-    int64_t each = p->columns ? LANES * DEEP : BLOCK * 4;
-    int64_t blocks = p->columns ? ceil_div(p->kept.points, LANES) : p->kept.points;
-    int64_t most = ceil_div(p->gone.points, p->columns ? DEEP * 8 : each);
+    if (p->columns)
+        p->wide = p->kept.n == 1 && p->gone.n == 1 && is_wide(c->in[0].dtype, p->kept.points);
+    else
+        p->wide = p->gone.n == 1 && p->gone.stride[0] == 1 &&
+                  is_wide(c->in[0].dtype, p->gone.points);
+    int64_t across = LANES * (p->wide ? 16 / (int64_t)ll_dtype_bytes(c->in[0].dtype) : 1);
+    int64_t blocks = p->columns ? ceil_div(p->kept.points, across) : p->kept.points;
+    int64_t most = ceil_div(p->gone.points, p->columns ? DEEP * 8 : BLOCK * 16);
     int64_t want = blocks >= FILL || blocks == 0 ? 1 : ceil_div(FILL, blocks);
     p->parts = (int)(want < most ? want : most < 1 ? 1 : most);
     return LL_OK;
@@ -144,28 +152,112 @@ static __global__ void columns(side kept, side gone, const T *x, Y *y)
     }
 }
 
+/* ---- the same, 16 bytes at a time ---- */
+
+template <int HOW, class T, class Y>
+static __global__ void rows_wide(side kept, int64_t pieces, const T *x, Y *y)
+{
+    enum { N = wide<T>::N };
+    int64_t from = pieces * blockIdx.y / gridDim.y, to = pieces * (blockIdx.y + 1) / gridDim.y;
+    for (int64_t e = blockIdx.x; e < kept.points; e += gridDim.x) {
+        const uint4 *at = (const uint4 *)(x + offset_of(kept, e));
+        float some = none<HOW, float>();
+#pragma unroll 4
+        for (int64_t i = from + threadIdx.x; i < to; i += blockDim.x) {
+            float v[N];
+            wide<T>::unpack(at[i], v);
+#pragma unroll
+            for (int k = 0; k < N; k++) some = join<HOW, float>(some, of_one<HOW, float>(v[k]));
+        }
+        some = HOW == LARGEST || HOW == MAGNITUDE ? block_max(some) : block_sum(some);
+        if (threadIdx.x == 0) y[blockIdx.y * kept.points + e] = from_float<Y>::of(some);
+        __syncthreads();
+    }
+}
+
+/* x [rows, n]: a thread has N columns, a block 32 N of them. */
+template <int HOW, class T, class Y>
+static __global__ void columns_wide(int64_t rows, int64_t n, const T *x, Y *y)
+{
+    enum { N = wide<T>::N };
+    __shared__ float part[DEEP][N][LANES];
+    int64_t from = rows * blockIdx.y / gridDim.y, to = rows * (blockIdx.y + 1) / gridDim.y;
+    int64_t j = (blockIdx.x * (int64_t)LANES + threadIdx.x) * N;
+    float some[N];
+#pragma unroll
+    for (int k = 0; k < N; k++) some[k] = none<HOW, float>();
+    if (j < n)
+#pragma unroll 4
+        for (int64_t r = from + threadIdx.y; r < to; r += DEEP) {
+            float v[N];
+            wide<T>::unpack(*(const uint4 *)(x + r * n + j), v);
+#pragma unroll
+            for (int k = 0; k < N; k++) some[k] = join<HOW, float>(some[k], of_one<HOW, float>(v[k]));
+        }
+#pragma unroll
+    for (int k = 0; k < N; k++) part[threadIdx.y][k][threadIdx.x] = some[k];
+    __syncthreads();
+    if (j >= n) return;
+    for (int k = threadIdx.y; k < N; k += DEEP) {
+        float all_rows = part[0][k][threadIdx.x];
+        for (int d = 1; d < DEEP; d++) all_rows = join<HOW, float>(all_rows, part[d][k][threadIdx.x]);
+        y[blockIdx.y * n + j + k] = from_float<Y>::of(all_rows);
+    }
+}
+
+/* ---- parts ---- */
+
 template <int HOW, class S, class Y>
 static __global__ void combine(int parts, int64_t n, const S *x, Y *y)
 {
-    GRID_STRIDE(e, n)
-    {
-        S all = x[e];
-        for (int k = 1; k < parts; k++) all = join<HOW, S>(all, x[k * n + e]);
-        y[e] = from_float<Y>::of(all);
-    }
+    __shared__ S part[DEEP][LANES];
+    int64_t e = blockIdx.x * (int64_t)LANES + threadIdx.x;
+    S some = none<HOW, S>();
+    if (e < n)
+#pragma unroll 4
+        for (int k = threadIdx.y; k < parts; k += DEEP) some = join<HOW, S>(some, x[k * n + e]);
+    part[threadIdx.y][threadIdx.x] = some;
+    __syncthreads();
+    if (threadIdx.y || e >= n) return;
+    for (int k = 1; k < DEEP; k++) some = join<HOW, S>(some, part[k][threadIdx.x]);
+    y[e] = from_float<Y>::of(some);
 }
 
 template <int HOW, class T, class S, class Y>
 static void first_pass(const ll_kcall *c, const plan *p, Y *y)
 {
     const T *x = (const T *)c->in[0].data;
+    int64_t n = p->kept.points;
+    dim3 deep(LANES, DEEP);
     if (p->columns) {
-        dim3 grid(blocks_for(p->kept.points, LANES, 65535), (unsigned)p->parts);
-        columns<HOW, T, S, Y><<<grid, dim3(LANES, DEEP), 0, stream_of(c)>>>(p->kept, p->gone, x, y);
+        dim3 grid(blocks_for(n, LANES, 65535), (unsigned)p->parts);
+        columns<HOW, T, S, Y><<<grid, deep, 0, stream_of(c)>>>(p->kept, p->gone, x, y);
     } else {
-        dim3 grid(blocks_for(p->kept.points, 1, 65535), (unsigned)p->parts);
+        dim3 grid(blocks_for(n, 1, 65535), (unsigned)p->parts);
         rows<HOW, T, S, Y><<<grid, BLOCK, 0, stream_of(c)>>>(p->kept, p->gone, x, y);
     }
+}
+
+template <int HOW, class T, class Y>
+static void first_pass_wide(const ll_kcall *c, const plan *p, Y *y)
+{
+    const T *x = (const T *)c->in[0].data;
+    int64_t n = p->kept.points, m = p->gone.points;
+    if (p->columns) {
+        dim3 grid((unsigned)ceil_div(n, LANES * wide<T>::N), (unsigned)p->parts);
+        columns_wide<HOW, T, Y><<<grid, dim3(LANES, DEEP), 0, stream_of(c)>>>(m, n, x, y);
+    } else {
+        dim3 grid(blocks_for(n, 1, 65535), (unsigned)p->parts);
+        rows_wide<HOW, T, Y><<<grid, BLOCK, 0, stream_of(c)>>>(p->kept, m / wide<T>::N, x, y);
+    }
+}
+
+template <int HOW, class T, class S, class Y>
+static void pass(const ll_kcall *c, const plan *p, Y *y)
+{
+    if constexpr (std::is_same<S, float>::value)
+        if (p->wide) return first_pass_wide<HOW, T, Y>(c, p, y);
+    first_pass<HOW, T, S, Y>(c, p, y);
 }
 
 template <int HOW> static ll_err reduce(const ll_kcall *c)
@@ -180,10 +272,11 @@ template <int HOW> static ll_err reduce(const ll_kcall *c)
         return with_float(y->dtype, [&](auto b) -> ll_err {
             typedef decltype(b) Y;
             if (p.parts == 1) {
-                first_pass<HOW, T, S, Y>(c, &p, (Y *)y->data);
+                pass<HOW, T, S, Y>(c, &p, (Y *)y->data);
             } else {
-                first_pass<HOW, T, S, S>(c, &p, (S *)c->scratch);
-                combine<HOW, S, Y><<<blocks_for(p.kept.points, 256), 256, 0, stream_of(c)>>>(
+                pass<HOW, T, S, S>(c, &p, (S *)c->scratch);
+                unsigned blocks = (unsigned)ceil_div(p.kept.points, LANES);
+                combine<HOW, S, Y><<<blocks, dim3(LANES, DEEP), 0, stream_of(c)>>>(
                     p.parts, p.kept.points, (const S *)c->scratch, (Y *)y->data);
             }
             CUDA_TRY(cudaGetLastError());

@@ -3,7 +3,7 @@
 
 #include <math.h>
 
-ll_kernel cross_entropy_ref, cross_entropy_grad_ref, correct_ref;
+ll_kernel cross_entropy_ref, cross_entropy_grad_ref, cross_entropy_back_ref, correct_ref;
 
 static ll_err label_at(const ll_tensor *label, int64_t row, int64_t v, int64_t *out)
 {
@@ -41,6 +41,17 @@ ll_err cross_entropy_grad_ref(const ll_kcall *c)
         }
     }
     return LL_OK;
+}
+
+/* dlogits last: it may lie on the logits. */
+ll_err cross_entropy_back_ref(const ll_kcall *c)
+{
+    const ll_tensor in[] = {c->in[2], c->in[0], c->in[1], c->out[2]};
+    ll_kcall loss = *c, grad = *c;
+    loss.out = c->out + 1;
+    TRY(cross_entropy_ref(&loss));
+    grad.in = in;
+    return cross_entropy_grad_ref(&grad);
 }
 
 ll_err correct_ref(const ll_kcall *c)

@@ -4,7 +4,7 @@
 
 #include <math.h>
 
-ll_kernel layernorm_ref, layernorm_dx_ref, layernorm_dw_ref;
+ll_kernel layernorm_ref, layernorm_dx_ref, layernorm_dw_ref, add_layernorm_ref, layernorm_back_ref;
 
 ll_err layernorm_ref(const ll_kcall *c)
 {
@@ -29,6 +29,7 @@ ll_err layernorm_ref(const ll_kcall *c)
     return LL_OK;
 }
 
+/* A sixth operand, where there is one (layernorm_back), is added. */
 ll_err layernorm_dx_ref(const ll_kcall *c)
 {
     const ll_tensor *dy = &c->in[0], *x = &c->in[1], *gain = &c->in[2];
@@ -43,7 +44,8 @@ ll_err layernorm_dx_ref(const ll_kcall *c)
         for (int64_t j = 0; j < n; j++) {
             double u = ll_at(dy, r * n + j) * ll_at(gain, j);
             double xhat = (ll_at(x, r * n + j) - mean) * rstd;
-            ll_set(&c->out[0], r * n + j, rstd * (u - a - xhat * b));
+            double skip = c->n_in > 5 ? ll_at(&c->in[5], r * n + j) : 0;
+            ll_set(&c->out[0], r * n + j, rstd * (u - a - xhat * b) + skip);
         }
     }
     return LL_OK;
@@ -64,4 +66,31 @@ ll_err layernorm_dw_ref(const ll_kcall *c)
         ll_set(&c->out[1], j, dbias);
     }
     return LL_OK;
+}
+
+/* The norm is of the sum as it is kept. */
+ll_err add_layernorm_ref(const ll_kcall *c)
+{
+    const ll_tensor *sum = &c->out[0];
+    for (int64_t i = 0; i < ll_numel(&sum->shape); i++)
+        ll_set(sum, i, ll_at(&c->in[0], i) + ll_at(&c->in[1], i));
+    const ll_tensor in[] = {*sum, c->in[2], c->in[3]};
+    ll_kcall norm = *c;
+    norm.n_in = norm.n_out = 3;
+    norm.in = in;
+    norm.out = c->out + 1;
+    return layernorm_ref(&norm);
+}
+
+/* dx last: it may lie on what the others read. */
+ll_err layernorm_back_ref(const ll_kcall *c)
+{
+    const ll_tensor dw_in[] = {c->in[0], c->in[1], c->in[3], c->in[4]};
+    ll_kcall dw = *c;
+    dw.n_in = 4;
+    dw.n_out = 2;
+    dw.in = dw_in;
+    dw.out = c->out + 1;
+    TRY(layernorm_dw_ref(&dw));
+    return layernorm_dx_ref(c);
 }

@@ -1,0 +1,116 @@
+/* dropout.cu: the very numbers of base/rng.h decide what is dropped. */
+#include "kern/cuda/vec.cuh"
+
+extern "C" {
+ll_kernel dropout_cuda;
+}
+
+typedef struct place { /* of a part in the whole */
+    int n;
+    int64_t d[LL_MAX_DIMS], at[LL_MAX_DIMS], stride[LL_MAX_DIMS], first;
+} place;
+
+/* Four numbers, those of elements 4 block to 4 block + 3. */
+__device__ __forceinline__ uint4 philox(uint64_t seed, uint64_t stream, uint64_t block)
+{
+    uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
+    uint32_t c0 = (uint32_t)block, c1 = (uint32_t)(block >> 32);
+    uint32_t c2 = (uint32_t)stream, c3 = (uint32_t)(stream >> 32);
+#pragma unroll
+    for (int round = 0; round < 10; round++, k0 += 0x9E3779B9u, k1 += 0xBB67AE85u) {
+        uint64_t p0 = (uint64_t)0xD2511F53u * c0, p1 = (uint64_t)0xCD9E8D57u * c2;
+        c0 = (uint32_t)(p1 >> 32) ^ c1 ^ k0;
+        c1 = (uint32_t)p1;
+        c2 = (uint32_t)(p0 >> 32) ^ c3 ^ k1;
+        c3 = (uint32_t)p0;
+    }
+    return make_uint4(c0, c1, c2, c3);
+}
+
+__device__ __forceinline__ uint32_t philox_word(uint64_t seed, uint64_t stream, uint64_t i)
+{
+    uint4 w = philox(seed, stream, i / 4);
+    switch (i & 3) {
+    case 0: return w.x;
+    case 1: return w.y;
+    case 2: return w.z;
+    default: return w.w;
+    }
+}
+
+/* A tensor that is the whole: elements and their numbers both lie side by side. */
+template <class T>
+static __global__ void dropout_wide(const T *x, T *y, int64_t pieces, int64_t first, uint64_t seed,
+                                    uint64_t stream, const uint64_t *clock, uint32_t limit,
+                                    float by)
+{
+    enum { N = wide<T>::N };
+    stream ^= clock[0];
+    GRID_STRIDE(i, pieces)
+    {
+        float v[N];
+        wide<T>::unpack(((const uint4 *)x)[i], v);
+#pragma unroll
+        for (int k = 0; k < N; k += 4) {
+            uint4 w = philox(seed, stream, (uint64_t)(first + i * N + k) / 4);
+            v[k] = w.x >> 9 < limit ? 0.f : v[k] * by;
+            v[k + 1] = w.y >> 9 < limit ? 0.f : v[k + 1] * by;
+            v[k + 2] = w.z >> 9 < limit ? 0.f : v[k + 2] * by;
+            v[k + 3] = w.w >> 9 < limit ? 0.f : v[k + 3] * by;
+        }
+        ((uint4 *)y)[i] = wide<T>::pack(v);
+    }
+}
+
+template <class T>
+static __global__ void dropout(const T *x, T *y, int64_t n, place p, uint64_t seed, uint64_t stream,
+                        const uint64_t *clock, uint32_t limit, float by)
+{
+    stream ^= clock[0];
+    GRID_STRIDE(i, n)
+    {
+        int64_t rest = i, index = p.first;
+        for (int d = p.n - 1; d >= 0; d--) {
+            index += (rest % p.d[d] + p.at[d]) * p.stride[d];
+            rest /= p.d[d];
+        }
+        bool drop = philox_word(seed, stream, (uint64_t)index) >> 9 < limit;
+        y[i] = from_float<T>::of(drop ? 0 : to_float(x[i]) * by);
+    }
+}
+
+ll_err dropout_cuda(const ll_kcall *c)
+{
+    const ll_dropout_attr *a = (const ll_dropout_attr *)c->attr;
+    const ll_tensor *x = &c->in[0];
+    int64_t n = ll_numel(&x->shape), stride = 1;
+    if (n == 0) return LL_OK;
+    place p = {};
+    p.n = x->shape.n;
+    for (int d = p.n - 1; d >= 0; d--) {
+        p.d[d] = x->shape.d[d], p.at[d] = a->at[d], p.stride[d] = stride;
+        stride *= a->whole.d[d];
+    }
+    p.first = c->micro * stride;
+    double least = ceil(a->p * 0x1p23 - 0.5);
+    uint32_t limit = (uint32_t)(least > 0 ? least : 0);
+    float by = (float)(1 / (1 - a->p));
+    if (ll_shape_equal(&x->shape, &a->whole) && is_wide(x->dtype, n) && p.first % 4 == 0)
+        return with_wide(x->dtype, [&](auto z) -> ll_err {
+            typedef decltype(z) T;
+            int64_t pieces = n / wide<T>::N;
+            dropout_wide<T><<<blocks_for(pieces, 256), 256, 0, stream_of(c)>>>(
+                (const T *)x->data, (T *)c->out[0].data, pieces, p.first, c->seed,
+                (uint64_t)a->stream, c->clock, limit, by);
+            CUDA_TRY(cudaGetLastError());
+            return LL_OK;
+        });
+    return with_float(x->dtype, [&](auto z) -> ll_err {
+        typedef decltype(z) T;
+        dropout<T><<<blocks_for(n, 256), 256, 0, stream_of(c)>>>(
+            (const T *)x->data, (T *)c->out[0].data, n, p, c->seed, (uint64_t)a->stream, c->clock,
+            limit, by);
+        CUDA_TRY(cudaGetLastError());
+        return LL_OK;
+    });
+}
