@@ -1,11 +1,8 @@
-/* elementwise.cu: the elementwise ops one by one, and accum. An op over many f32 or bf16 elements is
- * a chain of one step (chain.cu); of few, and of other element types, one kernel takes any mix and
- * asks for each element. */
+/* elementwise.cu: the elementwise ops one by one, and accum. Programs run them as chains (chain.cu);
+ * alone they are rare, so any mix of element types is one kernel that asks for each element. */
 #include "kern/cuda/vec.cuh"
 
 #include <math.h>
-
-extern "C" ll_kernel fused_cuda;
 
 __device__ static double ll_dgelu(double x)
 {
@@ -42,44 +39,15 @@ template <int OP, int N> static __global__ void map(operands o, int64_t n)
     }
 }
 
-enum { FEW = 1 << 15 }; /* not worth compiling for */
-
-static bool chains(const ll_kcall *c)
-{
-    int64_t n = ll_numel(&c->out[0].shape);
-    bool all = n >= FEW && n < INT32_MAX;
-    for (int i = 0; i < c->n_in + c->n_out; i++) {
-        ll_dtype t = (i < c->n_in ? c->in[i] : c->out[i - c->n_in]).dtype;
-        all &= t == LL_F32 || t == LL_BF16;
-    }
-    return all;
-}
-
-static ll_err run_chain(const ll_kcall *c, int op, double k)
-{
-    ll_fused_attr f = {};
-    ll_kcall as = *c;
-    f.n_step = 1, f.n_in = c->n_in, f.n_out = 1;
-    f.shape = c->out[0].shape;
-    f.out[0] = c->n_in;
-    f.out_dtype[0] = c->out[0].dtype;
-    f.step[0].op = (int16_t)op, f.step[0].k = k;
-    f.step[0].b = 1, f.step[0].c = 2;
-    for (int i = 0; i < c->n_in; i++) f.period[i] = ll_numel(&f.shape), f.repeat[i] = 1;
-    as.attr = &f;
-    return fused_cuda(&as);
-}
-
 template <int OP, int N> static ll_err run(const ll_kcall *c)
 {
     operands o = {};
     int64_t n = ll_numel(&c->out[0].shape);
     if (n == 0) return LL_OK;
-    if (OP == LL_EW_scale || OP == LL_EW_shift) o.k = ((const ll_number_attr *)c->attr)->value;
-    if (chains(c)) return run_chain(c, OP, o.k);
     for (int j = 0; j < N; j++) o.in[j] = c->in[j].data, o.type[j] = c->in[j].dtype;
     o.out = c->out[0].data;
     o.out_type = c->out[0].dtype;
+    if (OP == LL_EW_scale || OP == LL_EW_shift) o.k = ((const ll_number_attr *)c->attr)->value;
     map<OP, N><<<blocks_for(n, 256), 256, 0, stream_of(c)>>>(o, n);
     CUDA_TRY(cudaGetLastError());
     return LL_OK;
