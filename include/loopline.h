@@ -276,7 +276,7 @@ typedef struct ll_session_opts {
     const char *machine;   /* "cpu" (the default) or "ref" */
     int threads;           /* 0: all cores */
     int micro_batches;     /* 0: 1; a step runs the graph's batch so many times and averages */
-    const char *precision; /* "f32" (the default) or "bf16": matrix products and convolutions */
+    const char *precision; /* of products: "f32" (the default), "bf16", on cuda "tf32" */
     uint64_t seed;
     ll_session *share; /* parameters and state of equal names live in this session's memory */
     bool reuse;        /* with share: runs in its memory too, where it fits; its results are lost */

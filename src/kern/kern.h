@@ -34,6 +34,9 @@ typedef struct ll_kcall {
     void *stream;
     const uint64_t *clock;
     int64_t *trouble;
+    /* tf32: products and convolutions of f32 may round operands to tf32. timing: algorithms may be
+     * chosen by timing them; not where other ranks must come to the same bits. */
+    bool tf32, timing;
 } ll_kcall;
 
 typedef ll_err ll_kernel(const ll_kcall *c);

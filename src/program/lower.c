@@ -23,8 +23,11 @@ static ll_err run_passes(const ll_graph *g, const ll_lower_opts *opts, ll_graph 
     bool cuda = !strcmp(opts->machine, "cuda");
     CHECK(cpu || cuda || !strcmp(opts->machine, "ref"), LL_E_ARG,
           "no machine is named %s: cpu, cuda or ref", opts->machine);
-    CHECK(!opts->precision || bf16 || !strcmp(opts->precision, "f32"), LL_E_ARG,
-          "precision %s is not known: f32 or bf16", opts->precision);
+    bool tf32 = opts->precision && !strcmp(opts->precision, "tf32");
+    CHECK(!opts->precision || bf16 || tf32 || !strcmp(opts->precision, "f32"), LL_E_ARG,
+          "precision %s is not known: f32, tf32 or bf16", opts->precision);
+    CHECK(!tf32 || cuda, LL_E_ARG, "precision tf32 is for machine cuda, not %s: use f32 or bf16",
+          opts->machine);
     if (opts->as_is) return ll_sweep(g, out);
     TRY(ll_simplify(g, out));
     if (bf16) TRY(next(cuda ? ll_narrow : ll_lower_precision, out));
@@ -112,7 +115,8 @@ static size_t scratch_of(const ll_program *p, const ll_node *n, const ll_instr *
                   .in = in,
                   .out = out,
                   .threads = p->threads,
-                  .n_micro = p->n_micro};
+                  .n_micro = p->n_micro,
+                  .tf32 = p->tf32};
     return asks(&c);
 }
 
@@ -267,6 +271,7 @@ ll_err ll_lower(const ll_graph *g, const ll_lower_opts *opts, ll_program **out)
     p->arena = a;
     p->machine = ll_arena_strdup(a, opts->machine);
     p->threads = opts->threads > 0 ? opts->threads : 1;
+    p->tf32 = opts->precision && !strcmp(opts->precision, "tf32");
     p->n_micro = opts->n_micro > 0 ? opts->n_micro : 1;
     rc = build(p, lowered, opts->blocking);
     ll_graph_free(lowered);

@@ -68,6 +68,7 @@ typedef struct ll_program {
     ll_binding *inputs, *results;
     int n_input, n_result;
     int n_micro, threads;
+    bool tf32; /* products and convolutions of f32 may round operands to tf32 */
     size_t persistent_bytes, work_bytes, scratch_bytes, bytes;
     size_t ideal_work_bytes; /* largest sum of live work slots: no plan can need less */
     double flops;            /* of a whole step */
@@ -75,7 +76,7 @@ typedef struct ll_program {
 
 typedef struct ll_lower_opts {
     const char *machine;   /* "cpu" or "ref" */
-    const char *precision; /* "f32" or "bf16" */
+    const char *precision; /* "f32", "bf16", or, on machine cuda, "tf32" */
     int threads, n_micro;
     bool no_fuse; /* one instruction per node: for finding where a number went wrong */
     bool as_is;   /* the graph's own nodes, those that are needed */

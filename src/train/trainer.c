@@ -296,6 +296,8 @@ static void tell_start(const trainer *t)
     if (!strcmp(t->r->train.precision, "bf16"))
         note = gpu ? "activations of bf16; parameters, their gradients and sums f32"
                    : "products of bf16 numbers, summed in f32";
+    if (!strcmp(t->r->train.precision, "tf32"))
+        note = "operands of products and convolutions rounded to tf32, summed in f32";
     ll_train_start s = {t->r,
                         ll_dataset_info(t->data),
                         t->report->parameters,

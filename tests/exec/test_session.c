@@ -281,6 +281,8 @@ static void test_bad_calls(void **state)
     ll_session *s;
     assert_int_equal(ll_session_open(g, &(ll_session_opts){.machine = "gpu"}, &s), LL_E_ARG);
     assert_int_equal(ll_session_open(g, &(ll_session_opts){.precision = "f8"}, &s), LL_E_ARG);
+    assert_int_equal(ll_session_open(g, &(ll_session_opts){.precision = "tf32"}, &s), LL_E_ARG);
+    assert_non_null(strstr(ll_error_text(), "machine cuda"));
     assert_int_equal(ll_session_open(g, &(ll_session_opts){.micro_batches = 2}, &s), LL_E_ARG);
     MUST(ll_session_open(g, &(ll_session_opts){0}, &s));
     assert_int_equal(ll_session_set(s, "z", 0, x_data, 4), LL_E_ARG);

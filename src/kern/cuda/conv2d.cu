@@ -17,6 +17,7 @@ enum { ID_X = 1, ID_W, ID_Y };
 typedef struct conv {
     enum which which;
     ll_dtype t, out;
+    bool tf32;
     ll_conv_attr a;
     int64_t x[4], w[4], y[4];
 } conv;
@@ -33,6 +34,7 @@ static conv conv_of(const ll_kcall *c, enum which which, const ll_tensor **x, co
     v.which = which;
     v.t = c->in[0].dtype;
     v.out = c->out[0].dtype;
+    v.tf32 = c->tf32;
     v.a = *(const ll_conv_attr *)c->attr;
     memcpy(v.x, (*x)->shape.d, sizeof v.x);
     memcpy(v.w, (*w)->shape.d, sizeof v.w);
@@ -190,7 +192,7 @@ static ll_err plan_of(const conv *v, ll_dnn_plan **out)
     ll_dnn_graph g = {};
     add_convolution(&g, v);
     ll_err rc = g.rc;
-    if (rc == LL_OK) rc = ll_dnn_make(&g, v, sizeof *v, v->t != LL_F32 || ll_tf32(), out);
+    if (rc == LL_OK) rc = ll_dnn_make(&g, v, sizeof *v, v->t != LL_F32 || v->tf32, out);
     ll_dnn_free(&g);
     return rc;
 }

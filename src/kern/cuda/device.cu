@@ -7,7 +7,6 @@ ll_err ll_cuda_failed(cudaError_t e, const char *file, int line, const char *fun
     return ll_raise(code, file, line, func, "CUDA: %s", cudaGetErrorString(e));
 }
 
-static bool tf32;
 static cublasLtHandle_t blas;
 static cudnnHandle_t dnn;
 
@@ -33,14 +32,4 @@ cudaDataType_t ll_cuda_type(ll_dtype t)
     case LL_F16: return CUDA_R_16F;
     default: return CUDA_R_32F;
     }
-}
-
-bool ll_tf32(void)
-{
-    return tf32;
-}
-
-void ll_set_tf32(bool on)
-{
-    tf32 = on;
 }

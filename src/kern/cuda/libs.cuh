@@ -9,9 +9,6 @@ extern "C" {
 ll_err ll_cublas(cublasLtHandle_t *out);
 ll_err ll_cudnn(cudnnHandle_t *out);
 cudaDataType_t ll_cuda_type(ll_dtype t);
-/* May f32 products round their operands to tf32? */
-bool ll_tf32(void);
-void ll_set_tf32(bool on);
 }
 
 #define BLAS_TRY(call)                                                                             \

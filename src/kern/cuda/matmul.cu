@@ -1,43 +1,15 @@
-/* matmul.cu: products through cuBLASLt. A product's loops are folded into strided matrix products
+/* matmul.cu: products through cuBLASLt (gemm.cu). A product's loops are folded into strided matrix products
  * (kern/einsum.h); cuBLASLt wants one unit stride in each matrix, and what has none goes through a
  * plain kernel of our own. The longest loop around becomes its batch.
  *
  * cuBLASLt counts columns first. A row-major C is given as its transpose: C' = B' A'. */
-#include "kern/cuda/gpu.cuh"
+#include "kern/cuda/gemm.cuh"
 
-#include "kern/cuda/libs.cuh"
 #include "kern/einsum.h"
 
 extern "C" {
 ll_kernel matmul_cuda;
 ll_scratch matmul_cuda_scratch;
-}
-
-enum { WORKSPACE = 32 << 20 };
-
-typedef struct matrix { /* element (i, j) at i * rs + j * cs */
-    const void *data;
-    int64_t rows, cols, rs, cs, batch;
-} matrix;
-
-static bool fits(const matrix *m)
-{
-    return m->rs == 1 || m->cs == 1 || m->rows <= 1 || m->cols <= 1;
-}
-
-/* How cuBLASLt sees a matrix: column-major, or transposed; its leading dimension. */
-static void seen(const matrix *m, bool *transposed, int64_t *ld)
-{
-    if (m->rs == 1 || m->rows <= 1) {
-        *transposed = false;
-        *ld = m->cols > 1 ? m->cs : m->rows;
-        if (*ld < m->rows) *ld = m->rows;
-    } else {
-        *transposed = true;
-        *ld = m->rows > 1 ? m->rs : m->cols;
-        if (*ld < m->cols) *ld = m->cols;
-    }
-    if (*ld < 1) *ld = 1;
 }
 
 /* ---- what has no unit stride, and types that cuBLASLt does not mix ---- */
@@ -74,128 +46,28 @@ static ll_err run_plain(const ll_kcall *c, matrix a, matrix b, matrix y, int64_t
     });
 }
 
-/* ---- cuBLASLt ---- */
-
-typedef struct product {
-    cublasLtMatmulDesc_t desc;
-    cublasLtMatrixLayout_t a, b, c;
-    cublasLtMatmulPreference_t pref;
-} product;
-
-static void close_product(product *p)
-{
-    if (p->pref) cublasLtMatmulPreferenceDestroy(p->pref);
-    if (p->a) cublasLtMatrixLayoutDestroy(p->a);
-    if (p->b) cublasLtMatrixLayoutDestroy(p->b);
-    if (p->c) cublasLtMatrixLayoutDestroy(p->c);
-    if (p->desc) cublasLtMatmulDescDestroy(p->desc);
-}
-
-static ll_err layout_of(const matrix *m, cudaDataType_t type, int64_t batches, bool *transposed,
-                        cublasLtMatrixLayout_t *out)
-{
-    int64_t ld;
-    int32_t n = (int32_t)batches;
-    seen(m, transposed, &ld);
-    uint64_t rows = (uint64_t)(*transposed ? m->cols : m->rows);
-    uint64_t cols = (uint64_t)(*transposed ? m->rows : m->cols);
-    BLAS_TRY(cublasLtMatrixLayoutCreate(out, type, rows, cols, ld));
-    BLAS_TRY(cublasLtMatrixLayoutSetAttribute(*out, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &n,
-                                              sizeof n));
-    BLAS_TRY(cublasLtMatrixLayoutSetAttribute(*out, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET,
-                                              &m->batch, sizeof m->batch));
-    return LL_OK;
-}
-
-/* Heuristics choose by how operands are aligned; by themselves they expect 256 bytes. */
-static ll_err set_alignment(cublasLtMatmulPreference_t pref, cublasLtMatmulPreferenceAttributes_t name,
-                            const matrix *m)
-{
-    uintptr_t p = (uintptr_t)m->data;
-    uint32_t bytes = 256;
-    while (p % bytes) bytes /= 2;
-    BLAS_TRY(cublasLtMatmulPreferenceSetAttribute(pref, name, &bytes, sizeof bytes));
-    return LL_OK;
-}
-
-static ll_err open_product(const ll_kcall *c, const matrix *a, const matrix *b, const matrix *y,
-                           int64_t batches, product *p)
-{
-    ll_dtype t = c->in[0].dtype;
-    cudaDataType_t in = ll_cuda_type(t), out = ll_cuda_type(c->out[0].dtype);
-    cublasComputeType_t compute = t == LL_F64   ? CUBLAS_COMPUTE_64F
-                                  : ll_tf32()   ? CUBLAS_COMPUTE_32F_FAST_TF32
-                                                : CUBLAS_COMPUTE_32F;
-    if (t != LL_F32 && t != LL_F64) compute = CUBLAS_COMPUTE_32F;
-    bool ta, tb, ty;
-    size_t bytes = WORKSPACE;
-    BLAS_TRY(cublasLtMatmulDescCreate(&p->desc, compute, t == LL_F64 ? CUDA_R_64F : CUDA_R_32F));
-    TRY(layout_of(a, in, batches, &ta, &p->a));
-    TRY(layout_of(b, in, batches, &tb, &p->b));
-    TRY(layout_of(y, out, batches, &ty, &p->c));
-    LL_ASSERT(!ty);
-    cublasOperation_t oa = ta ? CUBLAS_OP_T : CUBLAS_OP_N, ob = tb ? CUBLAS_OP_T : CUBLAS_OP_N;
-    BLAS_TRY(cublasLtMatmulDescSetAttribute(p->desc, CUBLASLT_MATMUL_DESC_TRANSA, &oa, sizeof oa));
-    BLAS_TRY(cublasLtMatmulDescSetAttribute(p->desc, CUBLASLT_MATMUL_DESC_TRANSB, &ob, sizeof ob));
-    BLAS_TRY(cublasLtMatmulPreferenceCreate(&p->pref));
-    BLAS_TRY(cublasLtMatmulPreferenceSetAttribute(
-        p->pref, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &bytes, sizeof bytes));
-    TRY(set_alignment(p->pref, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, a));
-    TRY(set_alignment(p->pref, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, b));
-    TRY(set_alignment(p->pref, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, y));
-    TRY(set_alignment(p->pref, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, y));
-    return LL_OK;
-}
-
-static ll_err run_product(const ll_kcall *c, const matrix *a, const matrix *b, const matrix *y,
-                          bool add, product *p)
-{
-    cublasLtMatmulHeuristicResult_t best;
-    int found = 0;
-    cublasLtHandle_t lt;
-    TRY(ll_cublas(&lt));
-    BLAS_TRY(cublasLtMatmulAlgoGetHeuristic(lt, p->desc, p->a, p->b, p->c, p->c, p->pref, 1, &best,
-                                            &found));
-    CHECK(found, LL_E_DEVICE, "cuBLASLt has no algorithm for this product");
-    float one = 1, beta = add ? 1 : 0;
-    double one64 = 1, beta64 = add ? 1 : 0;
-    bool wide = c->in[0].dtype == LL_F64;
-    BLAS_TRY(cublasLtMatmul(lt, p->desc, wide ? (void *)&one64 : (void *)&one, a->data, p->a,
-                            b->data, p->b, wide ? (void *)&beta64 : (void *)&beta, y->data, p->c,
-                            (void *)y->data, p->c, &best.algo, workspace_of(c), WORKSPACE,
-                            stream_of(c)));
-    return LL_OK;
-}
-
-/* y = a b for column-major y. */
-static ll_err multiply(const ll_kcall *c, const matrix *a, const matrix *b, const matrix *y,
-                       int64_t batches, bool add)
-{
-    product p = {};
-    ll_err rc = open_product(c, a, b, y, batches, &p);
-    if (rc == LL_OK) rc = run_product(c, a, b, y, add, &p);
-    close_product(&p);
-    return rc;
-}
-
-static matrix turned(const matrix *m)
-{
-    return matrix{m->data, m->cols, m->rows, m->cs, m->rs, m->batch};
-}
-
 static ll_err one(const ll_kcall *c, matrix a, matrix b, matrix y, int64_t batches, bool add)
 {
     if (y.rows * y.cols * batches == 0) return LL_OK;
-    bool blas = fits(&a) && fits(&b) && fits(&y) && a.cols > 0 && batches < INT32_MAX;
+    bool blas = gemm_fits(&a) && gemm_fits(&b) && gemm_fits(&y) && a.cols > 0 && batches < INT32_MAX;
     if (!blas) return run_plain(c, a, b, y, a.cols, batches, add);
-    if (y.rs == 1 || y.rows <= 1) return multiply(c, &a, &b, &y, batches, add);
-    matrix at = turned(&a), bt = turned(&b), yt = turned(&y);
-    return multiply(c, &bt, &at, &yt, batches, add);
+    bool turn = y.rs != 1 && y.rows > 1, none;
+    gemm g = {};
+    g.a = turn ? gemm_turned(&b) : a;
+    g.b = turn ? gemm_turned(&a) : b;
+    g.y = turn ? gemm_turned(&y) : y;
+    g.batches = batches;
+    g.a_type = g.b_type = c->in[0].dtype;
+    g.y_type = c->out[0].dtype;
+    g.add = add ? y.data : NULL;
+    g.epilogue = CUBLASLT_EPILOGUE_DEFAULT;
+    TRY(gemm_run(c, &g, &none));
+    return none ? run_plain(c, a, b, y, a.cols, batches, add) : LL_OK;
 }
 
 size_t matmul_cuda_scratch(const ll_kcall *)
 {
-    return WORKSPACE + LL_WORKSPACE_SLACK;
+    return GEMM_WORKSPACE + LL_WORKSPACE_SLACK;
 }
 
 ll_err matmul_cuda(const ll_kcall *c)

@@ -1,0 +1,313 @@
+/* gemm.cu: plans of cuBLASLt products.
+ *
+ * A plan is kept for each kind of product (sizes, strides, types, alignment, epilogue) for as long
+ * as the process lives. When it is made, cuBLASLt's heuristic names algorithms, best first as it
+ * thinks. Of products that are long enough the first few are timed on the operands at hand, and the
+ * quickest is taken if it beats the heuristic's first by more than GAIN; so that two runs mostly
+ * choose alike, and where little is to be won always. Equal kinds share the choice. Nothing is
+ * timed while work is being captured, where other ranks must come to the same bits, nor where a
+ * product adds to its own result, which each run would change. */
+#include "kern/cuda/gemm.cuh"
+
+#include <pthread.h>
+#include <stdlib.h>
+
+enum { TRIES = 8, REPEATS = 3 };
+static const double TIMED_FLOPS = 1e9;
+static const float GAIN = 1.03f, FAR = 1.1f, LONG_MS = 1;
+
+typedef struct kind { /* compared as bytes */
+    int64_t m, n, k, batches, lda, ldb, ldy, stride_a, stride_b, stride_y;
+    int32_t ta, tb, a_type, b_type, y_type, compute, epilogue, bias_type, add, in_place,
+        timed;
+    uint32_t align[5];
+} kind;
+
+typedef struct plan {
+    kind is;
+    cublasLtMatmulDesc_t desc;
+    cublasLtMatrixLayout_t a, b, y;
+    cublasLtMatmulAlgo_t algo;
+    bool none;
+} plan;
+
+static plan **plans;
+static int n_plan, cap_plan;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+bool gemm_fits(const matrix *m)
+{
+    return m->rs == 1 || m->cs == 1 || m->rows <= 1 || m->cols <= 1;
+}
+
+matrix gemm_turned(const matrix *m)
+{
+    return matrix{m->data, m->cols, m->rows, m->cs, m->rs, m->batch};
+}
+
+/* ---- what kind of product it is ---- */
+
+/* How cuBLASLt sees a matrix: column-major, or transposed; its leading dimension. */
+static void seen(const matrix *m, int32_t *transposed, int64_t *ld)
+{
+    *transposed = !(m->rs == 1 || m->rows <= 1);
+    int64_t inner = *transposed ? m->cols : m->rows, outer = *transposed ? m->rows : m->cols;
+    int64_t stride = *transposed ? m->rs : m->cs;
+    *ld = outer > 1 ? stride : inner;
+    if (*ld < inner) *ld = inner;
+    if (*ld < 1) *ld = 1;
+}
+
+/* Heuristics choose by how operands are aligned; no kernel asks for more than 16 bytes. */
+static uint32_t alignment(const void *p)
+{
+    uint32_t bytes = 16;
+    while ((uintptr_t)p % bytes) bytes /= 2;
+    return bytes;
+}
+
+static cublasComputeType_t compute_of(ll_dtype t, bool tf32)
+{
+    if (t == LL_F64) return CUBLAS_COMPUTE_64F;
+    return t == LL_F32 && tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
+}
+
+static kind kind_of(const ll_kcall *c, const gemm *g)
+{
+    kind k;
+    int32_t ty;
+    memset(&k, 0, sizeof k);
+    k.m = g->y.rows, k.n = g->y.cols, k.k = g->a.cols, k.batches = g->batches;
+    seen(&g->a, &k.ta, &k.lda);
+    seen(&g->b, &k.tb, &k.ldb);
+    seen(&g->y, &ty, &k.ldy);
+    LL_ASSERT(!ty);
+    k.stride_a = g->a.batch, k.stride_b = g->b.batch, k.stride_y = g->y.batch;
+    k.a_type = g->a_type, k.b_type = g->b_type, k.y_type = g->y_type;
+    k.compute = compute_of(g->a_type, c->tf32);
+    k.epilogue = g->epilogue;
+    k.bias_type = g->bias ? g->bias_type : -1;
+    k.add = g->add != NULL, k.in_place = g->add == g->y.data, k.timed = c->timing;
+    const void *p[5] = {g->a.data, g->b.data, g->add ? g->add : g->y.data, g->y.data, g->aux};
+    for (int i = 0; i < 5; i++) k.align[i] = alignment(p[i]);
+    return k;
+}
+
+/* ---- descriptors ---- */
+
+static ll_err layout_of(cublasLtMatrixLayout_t *out, int type, bool turned, int64_t rows,
+                        int64_t cols, int64_t ld, int64_t batches, int64_t stride)
+{
+    int32_t n = (int32_t)batches;
+    BLAS_TRY(cublasLtMatrixLayoutCreate(out, ll_cuda_type((ll_dtype)type),
+                                        (uint64_t)(turned ? cols : rows),
+                                        (uint64_t)(turned ? rows : cols), ld));
+    BLAS_TRY(
+        cublasLtMatrixLayoutSetAttribute(*out, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &n, sizeof n));
+    BLAS_TRY(cublasLtMatrixLayoutSetAttribute(*out, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET,
+                                              &stride, sizeof stride));
+    return LL_OK;
+}
+
+static ll_err set(cublasLtMatmulDesc_t desc, cublasLtMatmulDescAttributes_t name, const void *value,
+                  size_t bytes)
+{
+    BLAS_TRY(cublasLtMatmulDescSetAttribute(desc, name, value, bytes));
+    return LL_OK;
+}
+
+/* The addresses of a call: the only part of a plan that changes. */
+static ll_err point_at(plan *p, const gemm *g)
+{
+    if (g->bias) TRY(set(p->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &g->bias, sizeof g->bias));
+    if (g->aux) TRY(set(p->desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &g->aux, sizeof g->aux));
+    return LL_OK;
+}
+
+static ll_err describe(plan *p, const gemm *g)
+{
+    const kind *k = &p->is;
+    cublasOperation_t oa = k->ta ? CUBLAS_OP_T : CUBLAS_OP_N, ob = k->tb ? CUBLAS_OP_T : CUBLAS_OP_N;
+    cudaDataType_t bias = ll_cuda_type(g->bias_type);
+    BLAS_TRY(cublasLtMatmulDescCreate(&p->desc, (cublasComputeType_t)k->compute,
+                                      g->a_type == LL_F64 ? CUDA_R_64F : CUDA_R_32F));
+    TRY(set(p->desc, CUBLASLT_MATMUL_DESC_TRANSA, &oa, sizeof oa));
+    TRY(set(p->desc, CUBLASLT_MATMUL_DESC_TRANSB, &ob, sizeof ob));
+    TRY(set(p->desc, CUBLASLT_MATMUL_DESC_EPILOGUE, &g->epilogue, sizeof g->epilogue));
+    if (g->bias) TRY(set(p->desc, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &bias, sizeof bias));
+    if (g->aux) TRY(set(p->desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &k->ldy, sizeof k->ldy));
+    TRY(point_at(p, g));
+    TRY(layout_of(&p->a, k->a_type, k->ta, k->m, k->k, k->lda, k->batches, k->stride_a));
+    TRY(layout_of(&p->b, k->b_type, k->tb, k->k, k->n, k->ldb, k->batches, k->stride_b));
+    return layout_of(&p->y, k->y_type, false, k->m, k->n, k->ldy, k->batches, k->stride_y);
+}
+
+/* ---- the choice of an algorithm ---- */
+
+static cublasStatus_t launch(const ll_kcall *c, const plan *p, const gemm *g,
+                             const cublasLtMatmulAlgo_t *algo)
+{
+    float one = 1, beta = g->add ? 1 : 0;
+    double one64 = 1, beta64 = g->add ? 1 : 0;
+    bool wide = g->a_type == LL_F64;
+    cublasLtHandle_t lt;
+    if (ll_cublas(&lt) != LL_OK) return CUBLAS_STATUS_NOT_INITIALIZED;
+    return cublasLtMatmul(lt, p->desc, wide ? (void *)&one64 : (void *)&one, g->a.data, p->a,
+                          g->b.data, p->b, wide ? (void *)&beta64 : (void *)&beta,
+                          g->add ? g->add : g->y.data, p->y, (void *)g->y.data, p->y, algo,
+                          workspace_of(c), GEMM_WORKSPACE, stream_of(c));
+}
+
+/* Milliseconds of one run; infinity where the algorithm will not run. */
+static ll_err time_one(const ll_kcall *c, const plan *p, const gemm *g,
+                       const cublasLtMatmulAlgo_t *algo, cudaEvent_t mark[2], float *ms)
+{
+    *ms = INFINITY;
+    CUDA_TRY(cudaEventRecord(mark[0], stream_of(c)));
+    if (launch(c, p, g, algo) != CUBLAS_STATUS_SUCCESS) return LL_OK;
+    CUDA_TRY(cudaEventRecord(mark[1], stream_of(c)));
+    CUDA_TRY(cudaEventSynchronize(mark[1]));
+    CUDA_TRY(cudaEventElapsedTime(ms, mark[0], mark[1]));
+    return LL_OK;
+}
+
+/* Each algorithm runs once to be loaded, then in turns, so that a GPU that slows down as it warms
+ * slows all of them; what is far behind drops out. chosen: -1 where none runs. */
+static ll_err time_all(const ll_kcall *c, const plan *p, const gemm *g, int n,
+                       const cublasLtMatmulHeuristicResult_t *r, cudaEvent_t mark[2], int *chosen)
+{
+    float ms, best[TRIES], least = INFINITY;
+    int quickest = -1;
+    for (int i = 0; i < n; i++) TRY(time_one(c, p, g, &r[i].algo, mark, &best[i]));
+    for (int i = 0; i < n; i++)
+        if (!isinf(best[i])) TRY(time_one(c, p, g, &r[i].algo, mark, &best[i]));
+    for (int i = 0; i < n; i++) least = fminf(least, best[i]);
+    for (int k = 0; k < (least < LONG_MS ? REPEATS : 1); k++)
+        for (int i = 0; i < n; i++) {
+            if (best[i] > least * FAR) continue;
+            TRY(time_one(c, p, g, &r[i].algo, mark, &ms));
+            best[i] = fminf(best[i], ms);
+        }
+    for (int i = 0; i < n; i++)
+        if (!isinf(best[i]) && (quickest < 0 || best[i] < best[quickest])) quickest = i;
+    *chosen = quickest > 0 && best[quickest] * GAIN > best[0] ? 0 : quickest;
+    return LL_OK;
+}
+
+static ll_err may_time(const ll_kcall *c, const kind *k, bool *may)
+{
+    cudaStreamCaptureStatus status;
+    CUDA_TRY(cudaStreamIsCapturing(stream_of(c), &status));
+    double flops = 2.0 * (double)k->m * (double)k->n * (double)k->k * (double)k->batches;
+    *may = k->timed && flops >= TIMED_FLOPS && !k->in_place && status == cudaStreamCaptureStatusNone;
+    return LL_OK;
+}
+
+static ll_err ask(const plan *p, cublasLtMatmulPreference_t pref, int n,
+                  cublasLtMatmulHeuristicResult_t *r, int *found)
+{
+    static const cublasLtMatmulPreferenceAttributes_t name[4] = {
+        CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+        CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES};
+    size_t bytes = GEMM_WORKSPACE;
+    cublasLtHandle_t lt;
+    TRY(ll_cublas(&lt));
+    BLAS_TRY(cublasLtMatmulPreferenceSetAttribute(
+        pref, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &bytes, sizeof bytes));
+    for (int i = 0; i < 4; i++)
+        BLAS_TRY(cublasLtMatmulPreferenceSetAttribute(pref, name[i], &p->is.align[i],
+                                                      sizeof p->is.align[i]));
+    cublasStatus_t s =
+        cublasLtMatmulAlgoGetHeuristic(lt, p->desc, p->a, p->b, p->y, p->y, pref, n, r, found);
+    if (s == CUBLAS_STATUS_NOT_SUPPORTED) *found = 0;
+    CHECK(s == CUBLAS_STATUS_SUCCESS || s == CUBLAS_STATUS_NOT_SUPPORTED, LL_E_DEVICE,
+          "cuBLASLt's choice of an algorithm: %s", cublasLtGetStatusString(s));
+    return LL_OK;
+}
+
+static ll_err choose(const ll_kcall *c, plan *p, const gemm *g)
+{
+    cublasLtMatmulHeuristicResult_t r[TRIES];
+    cublasLtMatmulPreference_t pref;
+    cudaEvent_t mark[2];
+    int found = 0, chosen = 0;
+    bool timed = false;
+    TRY(may_time(c, &p->is, &timed));
+    BLAS_TRY(cublasLtMatmulPreferenceCreate(&pref));
+    ll_err rc = ask(p, pref, timed ? TRIES : 1, r, &found);
+    cublasLtMatmulPreferenceDestroy(pref);
+    TRY(rc);
+    if (timed && found > 1) {
+        for (int i = 0; i < 2; i++) CUDA_TRY(cudaEventCreate(&mark[i]));
+        rc = time_all(c, p, g, found, r, mark, &chosen);
+        for (int i = 0; i < 2; i++) CUDA_TRY(cudaEventDestroy(mark[i]));
+        TRY(rc);
+    }
+    p->none = found == 0 || chosen < 0;
+    if (!p->none) p->algo = r[chosen].algo;
+    return LL_OK;
+}
+
+/* ---- plans ---- */
+
+static void close_plan(plan *p)
+{
+    if (p->a) cublasLtMatrixLayoutDestroy(p->a);
+    if (p->b) cublasLtMatrixLayoutDestroy(p->b);
+    if (p->y) cublasLtMatrixLayoutDestroy(p->y);
+    if (p->desc) cublasLtMatmulDescDestroy(p->desc);
+    free(p);
+}
+
+static ll_err keep(plan *p)
+{
+    if (n_plan == cap_plan) {
+        int cap = cap_plan ? 2 * cap_plan : 64;
+        plan **more = (plan **)realloc(plans, (size_t)cap * sizeof *plans);
+        CHECK(more, LL_E_MEM, "no memory for %d plans of products", cap);
+        plans = more;
+        cap_plan = cap;
+    }
+    plans[n_plan++] = p;
+    return LL_OK;
+}
+
+static ll_err plan_of(const ll_kcall *c, const gemm *g, plan **out)
+{
+    kind k = kind_of(c, g);
+    for (int i = 0; i < n_plan; i++) {
+        *out = plans[i];
+        if (!memcmp(&plans[i]->is, &k, sizeof k)) return LL_OK;
+    }
+    plan *p = (plan *)calloc(1, sizeof *p);
+    CHECK(p, LL_E_MEM, "no memory for a plan of a product");
+    p->is = k;
+    ll_err rc = describe(p, g);
+    if (rc == LL_OK) rc = choose(c, p, g);
+    if (rc == LL_OK) rc = keep(p);
+    if (rc != LL_OK) close_plan(p);
+    *out = p;
+    return rc;
+}
+
+static ll_err run(const ll_kcall *c, const gemm *g, bool *none)
+{
+    plan *p = NULL;
+    TRY(plan_of(c, g, &p));
+    *none = p->none;
+    if (p->none) return LL_OK;
+    TRY(point_at(p, g));
+    cublasStatus_t s = launch(c, p, g, &p->algo);
+    /* What the heuristic names for an epilogue is not always there. */
+    p->none = *none = s != CUBLAS_STATUS_SUCCESS && g->epilogue != CUBLASLT_EPILOGUE_DEFAULT;
+    if (!p->none) BLAS_TRY(s);
+    return LL_OK;
+}
+
+ll_err gemm_run(const ll_kcall *c, const gemm *g, bool *none)
+{
+    pthread_mutex_lock(&lock); /* descriptors are shared, and hold a call's addresses */
+    ll_err rc = run(c, g, none);
+    pthread_mutex_unlock(&lock);
+    return rc;
+}

@@ -1,0 +1,30 @@
+/* gemm.cuh: matrix products through cuBLASLt, with what may surround them. gemm.cu keeps a plan for
+ * each kind of product: descriptors, and the algorithm that was chosen when it was first met. */
+#pragma once
+#include "kern/cuda/libs.cuh"
+
+enum { GEMM_WORKSPACE = 32 << 20 };
+
+typedef struct matrix { /* element (i, j) at i * rs + j * cs, of product z at z * batch more */
+    const void *data;
+    int64_t rows, cols, rs, cs, batch;
+} matrix;
+
+/* y = a b, or what the epilogue makes of it. y is column-major (y.rs is 1, or it has one row), and
+ * a and b have a unit stride each. Bias runs along y's rows, aux has y's shape and is dense. */
+typedef struct gemm {
+    matrix a, b, y;
+    int64_t batches;
+    ll_dtype a_type, b_type, y_type;
+    const void *add; /* is added: NULL, y.data, or another matrix that lies as y does */
+    cublasLtEpilogue_t epilogue;
+    void *bias; /* read, or written by epilogues that make a bias's gradient */
+    ll_dtype bias_type;
+    void *aux;
+} gemm;
+
+/* A matrix that cuBLASLt can read: one stride is 1. */
+bool gemm_fits(const matrix *m);
+matrix gemm_turned(const matrix *m);
+/* Queues the product. none: cuBLASLt has no algorithm for it, and nothing was queued. */
+ll_err gemm_run(const ll_kcall *c, const gemm *g, bool *none);
