@@ -28,7 +28,7 @@ ll_desc ll_dnn_new(ll_dnn_graph *g, cudnnBackendDescriptorType_t type)
 {
     ll_desc d = NULL;
     if (g->rc != LL_OK) return NULL;
-    LL_ASSERT(g->n < 64);
+    LL_ASSERT(g->n < (int)(sizeof g->all / sizeof *g->all));
     g->rc = dnn_check(cudnnBackendCreateDescriptor(type, &d), "descriptor");
     if (g->rc == LL_OK) g->all[g->n++] = d;
     return d;
@@ -52,6 +52,7 @@ static cudnnDataType_t dnn_type(ll_dtype t)
     case LL_BF16: return CUDNN_DATA_BFLOAT16;
     case LL_F16: return CUDNN_DATA_HALF;
     case LL_F64: return CUDNN_DATA_DOUBLE;
+    case LL_I32: return CUDNN_DATA_INT32;
     default: return CUDNN_DATA_FLOAT;
     }
 }
@@ -107,9 +108,38 @@ static bool rounds(ll_desc config)
     return yes;
 }
 
+static int64_t kernel_of(ll_desc config)
+{
+    ll_desc knob[1] = {};
+    cudnnBackendKnobType_t type = CUDNN_KNOB_TYPE_COUNTS;
+    int64_t n = 0, value = 0, one;
+    if (cudnnBackendCreateDescriptor(CUDNN_BACKEND_KNOB_CHOICE_DESCRIPTOR, &knob[0])) return 0;
+    if (cudnnBackendGetAttribute(config, CUDNN_ATTR_ENGINECFG_KNOB_CHOICES,
+                                 CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &n, knob) ||
+        cudnnBackendGetAttribute(knob[0], CUDNN_ATTR_KNOB_CHOICE_KNOB_TYPE, CUDNN_TYPE_KNOB_TYPE, 1,
+                                 &one, &type) ||
+        type != CUDNN_KNOB_TYPE_KERNEL_CFG ||
+        cudnnBackendGetAttribute(knob[0], CUDNN_ATTR_KNOB_CHOICE_KNOB_VALUE, CUDNN_TYPE_INT64, 1,
+                                 &one, &value))
+        value = 0;
+    cudnnBackendDestroyDescriptor(knob[0]);
+    return value;
+}
+
+static void bring_forward(ll_desc *config, int64_t n, int64_t kernel)
+{
+    for (int64_t i = 0; i < n; i++)
+        if (kernel_of(config[i]) == kernel) {
+            ll_desc it = config[i];
+            memmove(config + 1, config, (size_t)i * sizeof *config);
+            config[0] = it;
+            return;
+        }
+}
+
 /* The first configuration that cuDNN's heuristics name and that can be made a plan. */
 static bool take_plan(cudnnHandle_t handle, ll_desc graph, cudnnBackendHeurMode_t mode,
-                      bool tensor_cores, ll_dnn_plan *out)
+                      int64_t prefer, bool tensor_cores, ll_dnn_plan *out)
 {
     ll_desc heur = NULL, config[MOST_ENGINES] = {};
     int64_t n = 0;
@@ -124,6 +154,7 @@ static bool take_plan(cudnnHandle_t handle, ll_desc graph, cudnnBackendHeurMode_
         cudnnBackendGetAttribute(heur, CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR,
                                  MOST_ENGINES, &n, config))
         n = 0;
+    if (prefer) bring_forward(config, n, prefer);
     for (int64_t i = 0; i < n && !found; i++) {
         ll_desc plan = NULL;
         if (!tensor_cores && rounds(config[i])) continue;
@@ -163,11 +194,13 @@ ll_err ll_dnn_make(ll_dnn_graph *g, const void *key, size_t bytes, bool tensor_c
     LL_ASSERT(p->key);
     memcpy(p->key, key, bytes);
     p->key_bytes = bytes;
-    if (!take_plan(handle, graph, CUDNN_HEUR_MODE_A, tensor_cores, p) &&
-        !take_plan(handle, graph, CUDNN_HEUR_MODE_FALLBACK, tensor_cores, p)) {
+    if (!take_plan(handle, graph, CUDNN_HEUR_MODE_A, g->prefer, tensor_cores, p) &&
+        !take_plan(handle, graph, CUDNN_HEUR_MODE_FALLBACK, 0, tensor_cores, p)) {
         free(p->key);
         free(p);
-        FAIL(LL_E_DEVICE, "cuDNN has no engine for this operation");
+        char why[256] = "";
+        cudnnGetLastErrorString(why, sizeof why);
+        FAIL(LL_E_DEVICE, "cuDNN has no engine for this operation: %.200s", why);
     }
     p->next = plans;
     plans = p;

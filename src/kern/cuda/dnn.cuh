@@ -7,10 +7,11 @@ typedef cudnnBackendDescriptor_t ll_desc;
 
 /* Collects descriptors while an operation graph is built; the first failure sticks. */
 typedef struct ll_dnn_graph {
-    ll_desc all[64];
+    ll_desc all[192];
     int n;
-    ll_desc ops[24];
+    ll_desc ops[40];
     int n_op;
+    int64_t prefer; /* a KERNEL_CFG to take where cuDNN's heuristics name it, or 0 */
     ll_err rc;
 } ll_dnn_graph;
 
@@ -22,6 +23,26 @@ void ll_dnn_done(ll_dnn_graph *g, ll_desc d); /* finalises */
 /* A tensor of n dimensions with these strides; id names it when the plan runs. */
 ll_desc ll_dnn_tensor(ll_dnn_graph *g, int64_t id, ll_dtype t, int n, const int64_t *dims,
                       const int64_t *strides);
+
+/* A tensor within the graph, which is never stored. */
+ll_desc ll_dnn_inner(ll_dnn_graph *g, cudnnDataType_t t, int n, const int64_t *dims,
+                     const int64_t *strides);
+/* One f32 in the host's memory, read when the plan is run; it stands for n dimensions. */
+ll_desc ll_dnn_number(ll_dnn_graph *g, int64_t id, int n);
+
+/* An elementwise operation's operands and result; t: the condition of BINARY_SELECT; axis: of
+ * GEN_INDEX. What an operation does not take is NULL. */
+typedef struct ll_dnn_point {
+    cudnnPointwiseMode_t mode;
+    cudnnDataType_t compute;
+    ll_desc x, b, t, y;
+    int64_t axis;
+} ll_dnn_point;
+void ll_dnn_pointwise(ll_dnn_graph *g, const ll_dnn_point *p);
+/* c = a b; len: tensors of how many rows, columns and terms count in each batch, or NULL. */
+void ll_dnn_matmul(ll_dnn_graph *g, ll_desc a, ll_desc b, ll_desc c, const ll_desc len[3]);
+void ll_dnn_reduce(ll_dnn_graph *g, cudnnReduceTensorOp_t op, ll_desc x, ll_desc y);
+void ll_dnn_reshape(ll_dnn_graph *g, ll_desc x, ll_desc y);
 
 typedef struct ll_dnn_plan ll_dnn_plan;
 /* The plan kept under this key, or NULL. */
