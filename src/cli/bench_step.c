@@ -3,6 +3,7 @@
 #include "cli/common.h"
 
 #include "base/text.h"
+#include "kern/notes.h"
 #include "train/bench.h"
 
 #include <stdio.h>
@@ -164,6 +165,7 @@ static void print_text(const ll_run *r, const ll_bench_report *b, bool profile)
     printf("\n");
     print_speed(r, b);
     printf("loss on the fixed batch: %.4f -> %.4f\n", b->first_loss, b->last_loss);
+    for (int i = 0; ll_kern_noted(i); i++) printf("%s\n", ll_kern_noted(i));
     if (*b->gpu) print_lines(b->classes, b->n_class, "kernels", b->step_s);
     if (profile) print_profile(b);
 }

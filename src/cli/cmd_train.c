@@ -5,6 +5,7 @@
 #include "cli/launch.h"
 #include "comm/tuner.h"
 #include "exec/exec.h"
+#include "kern/notes.h"
 #include "train/bench.h"
 #include "train/progress.h"
 
@@ -146,6 +147,7 @@ static void on_start(void *context, const ll_train_start *s)
             ll_text_bytes((double)s->bytes, m), s->ranks > 1 ? " a rank" : "",
             s->ranks > 1 ? ", communication" : "", s->bytes);
     if (s->note) fprintf(stderr, "bf16: %s\n", s->note);
+    for (int i = 0; ll_kern_noted(i); i++) fprintf(stderr, "%s\n", ll_kern_noted(i));
     if (strcmp(s->run->parallel.compress, "none"))
         fprintf(stderr, "gradients: compressed by %s where they are summed over axis data\n",
                 s->run->parallel.compress);
