@@ -14,6 +14,7 @@
 ll_kernel attention_ref, attention_cpu, attention_grad_ref, attention_grad_cpu, causal_mask_ref,
     causal_mask_cpu;
 ll_scratch attention_cpu_scratch, attention_grad_cpu_scratch;
+ll_scratch attention_cuda_scratch, attention_grad_cuda_scratch;
 ll_kernel causal_mask_cuda, attention_grad_cuda, attention_cuda;
 
 /* ---- causal_mask ---- */
@@ -186,9 +187,11 @@ static const ll_op attention_grad = {
     .cpu = attention_grad_cpu,
     .cuda = LL_GPU(attention_grad_cuda),
     .cpu_scratch = attention_grad_cpu_scratch,
+    .cuda_scratch = LL_GPU(attention_grad_cuda_scratch),
     .trials = {"f32[2,5,2,3], f32[2,5,3,2,3], f32[2,5,2,3], f32[2,2,5]",
                "f32[1,1,1,1], f32[1,1,3,1,1], f32[1,1,1,1], f32[1,1,1]",
-               "f32[1,7,3,4], f32[1,7,3,3,4], f32[1,7,3,4], f32[1,3,7]"},
+               "f32[1,7,3,4], f32[1,7,3,3,4], f32[1,7,3,4], f32[1,3,7]",
+               "f32[2,5,1,8], f32[2,5,3,1,8], f32[2,5,1,8], f32[2,1,5]"},
 };
 
 static void grad(ll_bwd *b)
@@ -223,7 +226,9 @@ static const ll_op attention = {
     .cpu = attention_cpu,
     .cuda = LL_GPU(attention_cuda),
     .cpu_scratch = attention_cpu_scratch,
-    .trials = {"f32[2,5,3,2,3]", "f32[1,1,3,1,1]", "f32[1,7,3,3,4]", "f32[3,2,3,1,5]"},
+    .cuda_scratch = LL_GPU(attention_cuda_scratch),
+    .trials = {"f32[2,5,3,2,3]", "f32[1,1,3,1,1]", "f32[1,7,3,3,4]", "f32[3,2,3,1,5]",
+               "f32[2,5,3,1,8]"},
 };
 
 ll_val ll_attention(ll_graph *g, ll_val qkv)

@@ -1,18 +1,16 @@
 /* attention.cu: causal attention and its gradient without the matrix of scores. A warp takes a row:
  * of queries (forward, dq) or of keys (dk, dv), and walks the others; a lane holds every 32nd
  * element of the rows. Sums of dk and dv are gathered, not scattered, so bits do not depend on
- * timing. Plain, for every type: products in bf16 go through cuDNN where it can. */
-#include "kern/cuda/gpu.cuh"
+ * timing. These are plain kernels for every type and size; bf16 goes through cuDNN's fused ones
+ * where it has them (attention_dnn.cu). */
+#include "kern/cuda/attention.cuh"
 
 extern "C" {
 ll_kernel attention_cuda, attention_grad_cuda;
+ll_scratch attention_cuda_scratch, attention_grad_cuda_scratch;
 }
 
 enum { PER_LANE = 8, WARPS = 4 }; /* heads of up to 256 */
-
-typedef struct heads {
-    int64_t b, t, h, d;
-} heads;
 
 template <class T> struct rows_of { /* rows of q, k, v in [b,t,3,h,d], of o in [b,t,h,d] */
     heads s;
@@ -111,10 +109,33 @@ static __global__ void backward(rows_of<T> at, const T *dout, const T *qkv, cons
     write_row(dx + at.qkv(b, t, 2, h), s.d, dv);
 }
 
-static ll_err heads_of(const ll_tensor *qkv, heads *s)
+static heads heads_of(const ll_tensor *qkv)
 {
     const int64_t *d = qkv->shape.d;
-    *s = heads{d[0], d[1], d[3], d[4]};
+    return heads{d[0], d[1], d[3], d[4]};
+}
+
+static bool is_fused(const ll_kcall *c, bool grad, size_t *bytes)
+{
+    const ll_tensor *qkv = &c->in[grad ? 1 : 0], *lse = grad ? &c->in[3] : &c->out[1];
+    heads s = heads_of(qkv);
+    return ll_fused_attention(&s, qkv->dtype, lse->dtype, grad, bytes);
+}
+
+size_t attention_cuda_scratch(const ll_kcall *c)
+{
+    size_t bytes;
+    return is_fused(c, false, &bytes) ? bytes : 0;
+}
+
+size_t attention_grad_cuda_scratch(const ll_kcall *c)
+{
+    size_t bytes;
+    return is_fused(c, true, &bytes) ? bytes : 0;
+}
+
+static ll_err check_plain(const heads *s)
+{
     CHECK(s->d <= 32 * PER_LANE, LL_E_SHAPE, "heads of %lld elements, machine cuda takes up to %d",
           (long long)s->d, 32 * PER_LANE);
     return LL_OK;
@@ -123,10 +144,12 @@ static ll_err heads_of(const ll_tensor *qkv, heads *s)
 ll_err attention_cuda(const ll_kcall *c)
 {
     const ll_tensor *qkv = &c->in[0];
-    heads s;
-    TRY(heads_of(qkv, &s));
+    heads s = heads_of(qkv);
+    size_t bytes;
     int64_t rows = s.b * s.h * s.t;
     if (rows * s.d == 0) return LL_OK;
+    if (is_fused(c, false, &bytes)) return ll_fused_forward(c, &s);
+    TRY(check_plain(&s));
     return with_float(qkv->dtype, [&](auto a) -> ll_err {
         typedef decltype(a) T;
         return with_float(c->out[1].dtype, [&](auto l) -> ll_err {
@@ -142,10 +165,12 @@ ll_err attention_cuda(const ll_kcall *c)
 ll_err attention_grad_cuda(const ll_kcall *c)
 {
     const ll_tensor *qkv = &c->in[1];
-    heads s;
-    TRY(heads_of(qkv, &s));
+    heads s = heads_of(qkv);
+    size_t bytes;
     int64_t rows = s.b * s.h * s.t;
     if (rows * s.d == 0) return LL_OK;
+    if (is_fused(c, true, &bytes)) return ll_fused_backward(c, &s);
+    TRY(check_plain(&s));
     return with_float(qkv->dtype, [&](auto a) -> ll_err {
         typedef decltype(a) T;
         return with_float(c->in[3].dtype, [&](auto l) -> ll_err {

@@ -1,0 +1,410 @@
+/* attention_dnn.cu: causal attention of bf16 heads as graphs of cuDNN operations, which its fused
+ * engines recognise by their pattern.
+ *   forward:   s = q k^T / sqrt(d), masked; p = softmax(s), lse kept; o = p v
+ *   backward:  delta = sum_d do o; p = exp(s - lse), masked; dv = p^T do;
+ *              ds = p (do v^T - delta) / sqrt(d); dk = ds^T q; dq = ds k
+ * ds is stored (a slice of the batch at a time), which keeps the order of dq's sums fixed.
+ * q, k and v are read from, and their gradients written to, the packed tensor by strides. */
+#include "kern/cuda/attention.cuh"
+#include "kern/notes.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { ID_Q = 1, ID_K, ID_V, ID_O, ID_LSE, ID_DO, ID_DQ, ID_DK, ID_DV, ID_DELTA };
+enum { ID_SCALE = 20, ID_ONE, ID_NONE, ID_LEN_Q, ID_LEN_K };
+
+enum { WIDEST = 128, WHOLE_TILE = 128, LAST_TO_PAD = 91500 };
+/* The backward pass stores ds, a bf16 for each score, so that dq is a sum in a fixed order: the
+ * other way, atomic additions, takes 8 % less time and gives other bits each time. No more than so
+ * much is stored at once. */
+static const int64_t MOST_WORKSPACE = (int64_t)2 << 30;
+/* cuDNN 9.14 names another first for heads of 64, which takes 8 % longer on an H200. */
+enum { FAST_FORWARD = 7 };
+
+/* What a plan depends on. */
+typedef struct fused {
+    char name[8];
+    heads s;
+    int64_t grad, padded;
+} fused;
+
+typedef struct layout {
+    int64_t n[4], at[4]; /* sizes, strides */
+} layout;
+
+/* A graph under construction, with the layouts that its tensors have. */
+typedef struct build {
+    ll_dnn_graph g;
+    layout part, part_t;     /* q, k or v in qkv: [b,h,t,d]; transposed: [b,h,d,t] */
+    layout o, stat;          /* [b,h,t,d]; [b,h,t,1] */
+    layout square, square_t; /* [b,h,t,t] */
+    ll_desc scale, none, len_q, len_k;
+} build;
+
+static void lay_out(build *u, const heads *s)
+{
+    int64_t b = s->b, t = s->t, h = s->h, d = s->d;
+    u->part = layout{{b, h, t, d}, {t * 3 * h * d, d, 3 * h * d, 1}};
+    u->part_t = layout{{b, h, d, t}, {t * 3 * h * d, d, 1, 3 * h * d}};
+    u->o = layout{{b, h, t, d}, {t * h * d, d, h * d, 1}};
+    u->stat = layout{{b, h, t, 1}, {h * t, t, 1, 1}};
+    u->square = layout{{b, h, t, t}, {h * t * t, t * t, t, 1}};
+    u->square_t = layout{{b, h, t, t}, {h * t * t, t * t, 1, t}};
+}
+
+static ll_desc tensor(build *u, int64_t id, ll_dtype t, const layout *l)
+{
+    return ll_dnn_tensor(&u->g, id, t, 4, l->n, l->at);
+}
+
+static ll_desc inner(build *u, cudnnDataType_t t, const layout *l)
+{
+    return ll_dnn_inner(&u->g, t, 4, l->n, l->at);
+}
+
+static ll_desc square(build *u, cudnnDataType_t t)
+{
+    return inner(u, t, &u->square);
+}
+
+static ll_desc column(build *u)
+{
+    return inner(u, CUDNN_DATA_FLOAT, &u->stat);
+}
+
+static ll_desc point(build *u, cudnnPointwiseMode_t mode, ll_desc x, ll_desc b, ll_desc y)
+{
+    ll_dnn_point p = {mode, CUDNN_DATA_FLOAT, x, b, NULL, y, 0};
+    ll_dnn_pointwise(&u->g, &p);
+    return y;
+}
+
+static ll_desc matmul(build *u, ll_desc a, ll_desc b, ll_desc c, ll_desc m, ll_desc n, ll_desc k)
+{
+    const ll_desc len[3] = {m, n, k};
+    ll_dnn_matmul(&u->g, a, b, c, len);
+    return c;
+}
+
+static ll_desc index_of(build *u, ll_desc s, int axis, cudnnDataType_t compute)
+{
+    ll_dnn_point p = {CUDNN_POINTWISE_GEN_INDEX,   compute, s, NULL, NULL,
+                      square(u, CUDNN_DATA_INT32), axis};
+    ll_dnn_pointwise(&u->g, &p);
+    return p.y;
+}
+
+static ll_desc test(build *u, cudnnPointwiseMode_t mode, ll_desc x, ll_desc b)
+{
+    ll_dnn_point p = {mode, CUDNN_DATA_BOOLEAN, x, b, NULL, square(u, CUDNN_DATA_BOOLEAN), 0};
+    ll_dnn_pointwise(&u->g, &p);
+    return p.y;
+}
+
+/* s where the condition holds, elsewhere -infinity. */
+static ll_desc only(build *u, ll_desc s, ll_desc where)
+{
+    ll_dnn_point p = {CUDNN_POINTWISE_BINARY_SELECT,
+                      CUDNN_DATA_FLOAT,
+                      s,
+                      u->none,
+                      where,
+                      square(u, CUDNN_DATA_FLOAT),
+                      0};
+    ll_dnn_pointwise(&u->g, &p);
+    return p.y;
+}
+
+static ll_desc causal(build *u, ll_desc s)
+{
+    ll_desc row = index_of(u, s, 2, CUDNN_DATA_FLOAT), col = index_of(u, s, 3, CUDNN_DATA_FLOAT);
+    return only(u, s, test(u, CUDNN_POINTWISE_CMP_GE, row, col));
+}
+
+/* Engines of cuDNN up to 9.15 count what lies past the last whole tile unless they are told. */
+static ll_desc inside(build *u, ll_desc s)
+{
+    ll_desc row = index_of(u, s, 2, CUDNN_DATA_INT32), col = index_of(u, s, 3, CUDNN_DATA_INT32);
+    ll_desc a = test(u, CUDNN_POINTWISE_CMP_LT, row, u->len_q);
+    ll_desc b = test(u, CUDNN_POINTWISE_CMP_LT, col, u->len_k);
+    return only(u, s, test(u, CUDNN_POINTWISE_LOGICAL_AND, a, b));
+}
+
+static ll_desc scores(build *u, ll_desc q, ll_desc kt)
+{
+    ll_desc s = matmul(u, q, kt, square(u, CUDNN_DATA_FLOAT), u->len_q, u->len_k, NULL);
+    return point(u, CUDNN_POINTWISE_MUL, s, u->scale, square(u, CUDNN_DATA_FLOAT));
+}
+
+static void add_forward(build *u)
+{
+    ll_dnn_graph *g = &u->g;
+    cudnnDataType_t f = CUDNN_DATA_FLOAT;
+    ll_desc q = tensor(u, ID_Q, LL_BF16, &u->part);
+    ll_desc kt = tensor(u, ID_K, LL_BF16, &u->part_t);
+    ll_desc v = tensor(u, ID_V, LL_BF16, &u->part);
+    ll_desc o = tensor(u, ID_O, LL_BF16, &u->o);
+    ll_desc lse = tensor(u, ID_LSE, LL_F32, &u->stat);
+    ll_desc s = causal(u, scores(u, q, kt)), top = column(u), sum = column(u);
+    ll_dnn_reduce(g, CUDNN_REDUCE_TENSOR_MAX, s, top);
+    ll_desc e = point(u, CUDNN_POINTWISE_SUB, s, top, square(u, f));
+    e = point(u, CUDNN_POINTWISE_EXP, e, NULL, square(u, f));
+    ll_dnn_reduce(g, CUDNN_REDUCE_TENSOR_ADD, e, sum);
+    ll_desc l = point(u, CUDNN_POINTWISE_LOG, sum, NULL, column(u));
+    point(u, CUDNN_POINTWISE_ADD, top, l, lse);
+    ll_desc p = point(u, CUDNN_POINTWISE_DIV, e, sum, square(u, CUDNN_DATA_BFLOAT16));
+    matmul(u, p, v, o, NULL, NULL, NULL);
+}
+
+/* Rows become columns, in bf16: the left operand of a product. */
+static ll_desc turned(build *u, ll_desc x)
+{
+    ll_desc y = inner(u, CUDNN_DATA_BFLOAT16, &u->square_t);
+    ll_dnn_reshape(&u->g, x, y);
+    return y;
+}
+
+static void add_backward(build *u)
+{
+    ll_dnn_graph *g = &u->g;
+    cudnnDataType_t f = CUDNN_DATA_FLOAT;
+    ll_desc q = tensor(u, ID_Q, LL_BF16, &u->part);
+    ll_desc kt = tensor(u, ID_K, LL_BF16, &u->part_t);
+    ll_desc vt = tensor(u, ID_V, LL_BF16, &u->part_t);
+    ll_desc o = tensor(u, ID_O, LL_BF16, &u->o);
+    ll_desc dout = tensor(u, ID_DO, LL_BF16, &u->o);
+    ll_desc lse = tensor(u, ID_LSE, LL_F32, &u->stat);
+    ll_desc dq = tensor(u, ID_DQ, LL_BF16, &u->part);
+    ll_desc dk = tensor(u, ID_DK, LL_BF16, &u->part);
+    ll_desc dv = tensor(u, ID_DV, LL_BF16, &u->part);
+    ll_desc one = ll_dnn_number(g, ID_ONE, 4);
+    ll_desc delta = tensor(u, ID_DELTA, LL_F32, &u->stat);
+
+    ll_desc both = point(u, CUDNN_POINTWISE_MUL, dout, o, inner(u, f, &u->o));
+    ll_desc sums = column(u);
+    ll_dnn_reduce(g, CUDNN_REDUCE_TENSOR_ADD, both, sums);
+    point(u, CUDNN_POINTWISE_MUL, sums, one, delta);
+
+    ll_desc s = point(u, CUDNN_POINTWISE_SUB, scores(u, q, kt), lse, square(u, f));
+    if (u->len_q) s = inside(u, s);
+    ll_desc p = point(u, CUDNN_POINTWISE_EXP, causal(u, s), NULL, square(u, f));
+    matmul(u, turned(u, p), dout, dv, u->len_k, NULL, u->len_q);
+
+    ll_desc dp = matmul(u, dout, vt, square(u, f), u->len_q, u->len_k, NULL);
+    ll_desc ds = point(u, CUDNN_POINTWISE_SUB, dp, delta, square(u, f));
+    ds = point(u, CUDNN_POINTWISE_MUL, ds, p, square(u, f));
+    ds = point(u, CUDNN_POINTWISE_MUL, ds, u->scale, square(u, f));
+    matmul(u, turned(u, ds), q, dk, u->len_k, NULL, u->len_q);
+    ll_desc k = inner(u, f, &u->part);
+    ll_dnn_reshape(g, kt, k);
+    matmul(u, ds, k, dq, u->len_q, NULL, u->len_k);
+}
+
+static void build_graph(build *u, const fused *f)
+{
+    *u = build{};
+    lay_out(u, &f->s);
+    u->g.prefer = f->grad ? 0 : FAST_FORWARD;
+    u->scale = ll_dnn_number(&u->g, ID_SCALE, 4);
+    u->none = ll_dnn_number(&u->g, ID_NONE, 4);
+    if (f->padded) {
+        int64_t dims[4] = {f->s.b, 1, 1, 1}, strides[4] = {1, 1, 1, 1};
+        u->len_q = ll_dnn_tensor(&u->g, ID_LEN_Q, LL_I32, 4, dims, strides);
+        u->len_k = ll_dnn_tensor(&u->g, ID_LEN_K, LL_I32, 4, dims, strides);
+    }
+    if (f->grad)
+        add_backward(u);
+    else
+        add_forward(u);
+}
+
+/* ---- plans ---- */
+
+/* Bytes of ds that a batch of one has. */
+static int64_t bytes_of_ds(const heads *s)
+{
+    return s->h * ceil_div(s->t, 64) * 64 * ceil_div(s->t, 128) * 128 * (int64_t)sizeof(bf16);
+}
+
+/* How much of the batch the backward pass takes at once: a divisor of it. */
+static int64_t slice_of(const heads *s)
+{
+    int64_t b = s->b;
+    while (b > 1 && (s->b % b || b * bytes_of_ds(s) > MOST_WORKSPACE)) b--;
+    return b;
+}
+
+static fused plan_for(const heads *s, bool grad)
+{
+    fused f = {"heads", *s, grad, grad && s->t % WHOLE_TILE && cudnnGetVersion() <= LAST_TO_PAD};
+    if (grad) f.s.b = slice_of(s);
+    return f;
+}
+
+static ll_err plan_of(const fused *f, ll_dnn_plan **out)
+{
+    *out = ll_dnn_find(f, sizeof *f);
+    if (*out) return LL_OK;
+    build u;
+    build_graph(&u, f);
+    ll_err rc = u.g.rc;
+    if (rc == LL_OK) rc = ll_dnn_make(&u.g, f, sizeof *f, true, out);
+    ll_dnn_free(&u.g);
+    return rc;
+}
+
+/* What cuDNN refused: it is asked once, and a person is told. */
+static struct refused {
+    fused f;
+    struct refused *next;
+} * refusals;
+
+static bool was_refused(const fused *f)
+{
+    struct refused *r = refusals;
+    while (r && memcmp(&r->f, f, sizeof *f)) r = r->next;
+    return r;
+}
+
+static bool refuse(const fused *f, const char *why)
+{
+    struct refused *r = (struct refused *)calloc(1, sizeof *r);
+    LL_ASSERT(r);
+    r->f = *f;
+    r->next = refusals;
+    refusals = r;
+    ll_kern_note("attention%s of %lld heads of %lld, %lld long, in bf16: plain kernels, slow: %s",
+                 f->grad ? "'s gradient" : "", (long long)f->s.h, (long long)f->s.d,
+                 (long long)f->s.t, why);
+    return false;
+}
+
+/* Where a run keeps what in its scratch: cuDNN's workspace, then delta, then the lengths. */
+typedef struct room {
+    size_t delta, len, bytes;
+} room;
+
+static size_t after(size_t at, size_t bytes)
+{
+    return (at + bytes + LL_WORKSPACE_SLACK - 1) / LL_WORKSPACE_SLACK * LL_WORKSPACE_SLACK;
+}
+
+static room room_of(const fused *f, size_t workspace)
+{
+    room r = {after(0, workspace), 0, 0};
+    r.len = after(r.delta, (size_t)(f->grad ? f->s.b * f->s.h * f->s.t : 0) * sizeof(float));
+    r.bytes = after(r.len, (size_t)(f->padded ? f->s.b : 0) * sizeof(int32_t)) + LL_WORKSPACE_SLACK;
+    return r;
+}
+
+static bool have_gpu(void)
+{
+    static int n = -1;
+    if (n < 0 && cudaGetDeviceCount(&n)) n = 0;
+    return n;
+}
+
+bool ll_fused_attention(const heads *s, ll_dtype t, ll_dtype lse, bool grad, size_t *bytes)
+{
+    ll_dnn_plan *p;
+    *bytes = 0;
+    if (t != LL_BF16 || lse != LL_F32 || s->b * s->t * s->h == 0) return false;
+    fused f = plan_for(s, grad);
+    if (was_refused(&f)) return false;
+    if (s->d % 8 || s->d > WIDEST) return refuse(&f, "cuDNN takes heads of 8, 16, 24 ... 128");
+    if (!have_gpu()) {
+        *bytes = room_of(&f, grad ? (size_t)(f.s.b * bytes_of_ds(s)) : 0).bytes;
+        if (grad) ll_kern_note("no GPU here: attention's workspace is what cuDNN 9.14 asks for");
+        return true;
+    }
+    if (plan_of(&f, &p) != LL_OK) return refuse(&f, ll_error_text());
+    *bytes = room_of(&f, ll_dnn_workspace(p)).bytes;
+    return true;
+}
+
+/* ---- runs ---- */
+
+typedef struct binding {
+    int n;
+    int64_t ids[16];
+    void *data[16];
+    float scale, one, none;
+} binding;
+
+static void bind(binding *a, int64_t id, const void *data)
+{
+    a->ids[a->n] = id;
+    a->data[a->n++] = (void *)data;
+}
+
+static void bind_parts(binding *a, const heads *s, const int64_t ids[3], const void *qkv)
+{
+    for (int z = 0; z < 3; z++) bind(a, ids[z], (const bf16 *)qkv + z * s->h * s->d);
+}
+
+static void bind_numbers(binding *a, const heads *s)
+{
+    a->scale = 1 / sqrtf((float)s->d);
+    a->one = 1;
+    a->none = -INFINITY;
+    bind(a, ID_SCALE, &a->scale);
+    bind(a, ID_NONE, &a->none);
+}
+
+static const int64_t parts[3] = {ID_Q, ID_K, ID_V}, parts_grad[3] = {ID_DQ, ID_DK, ID_DV};
+
+ll_err ll_fused_forward(const ll_kcall *c, const heads *s)
+{
+    ll_dnn_plan *p;
+    binding a = {};
+    fused f = plan_for(s, false);
+    TRY(plan_of(&f, &p));
+    bind_numbers(&a, s);
+    bind_parts(&a, s, parts, c->in[0].data);
+    bind(&a, ID_O, c->out[0].data);
+    bind(&a, ID_LSE, c->out[1].data);
+    return ll_dnn_run(p, c, a.n, a.ids, a.data, workspace_of(c));
+}
+
+static __global__ void fill_lengths(int32_t *len, int64_t n, int32_t t)
+{
+    GRID_STRIDE(i, n) len[i] = t;
+}
+
+static ll_err run_slice(const ll_kcall *c, const fused *f, ll_dnn_plan *p, const room *r, int64_t i)
+{
+    binding a = {};
+    const heads *s = &f->s;
+    char *scratch = (char *)workspace_of(c);
+    int64_t rows = i * s->b * s->t, width = s->h * s->d;
+    bind_numbers(&a, s);
+    bind(&a, ID_ONE, &a.one);
+    bind(&a, ID_DO, (bf16 *)c->in[0].data + rows * width);
+    bind_parts(&a, s, parts, (bf16 *)c->in[1].data + rows * width * 3);
+    bind(&a, ID_O, (bf16 *)c->in[2].data + rows * width);
+    bind(&a, ID_LSE, (float *)c->in[3].data + rows * s->h);
+    bind(&a, ID_DELTA, scratch + r->delta);
+    bind_parts(&a, s, parts_grad, (bf16 *)c->out[0].data + rows * width * 3);
+    if (f->padded) {
+        bind(&a, ID_LEN_Q, scratch + r->len);
+        bind(&a, ID_LEN_K, scratch + r->len);
+    }
+    return ll_dnn_run(p, c, a.n, a.ids, a.data, scratch);
+}
+
+ll_err ll_fused_backward(const ll_kcall *c, const heads *s)
+{
+    ll_dnn_plan *p;
+    fused f = plan_for(s, true);
+    TRY(plan_of(&f, &p));
+    room r = room_of(&f, ll_dnn_workspace(p));
+    if (f.padded) {
+        fill_lengths<<<blocks_for(f.s.b, 128), 128, 0, stream_of(c)>>>(
+            (int32_t *)((char *)workspace_of(c) + r.len), f.s.b, (int32_t)s->t);
+        CUDA_TRY(cudaGetLastError());
+    }
+    for (int64_t i = 0; i < s->b / f.s.b; i++) TRY(run_slice(c, &f, p, &r, i));
+    return LL_OK;
+}

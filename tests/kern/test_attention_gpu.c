@@ -1,0 +1,120 @@
+/* test_attention_gpu.c: attention's gradient on a GPU takes a large batch in slices: each sample's
+ * results must be those it has alone, bit by bit. Skipped with a message where there is no GPU. */
+#include "base/rng.h"
+#include "dev/gpu.h"
+#include "ir/op.h"
+#include "kern/kern.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static ll_gpu *gpu;
+
+static void must(ll_err rc)
+{
+    if (rc != LL_OK) fail_msg("%s\n%s", ll_error_text(), ll_error_frames());
+}
+
+static size_t bytes_of(const ll_tensor *t)
+{
+    return (size_t)ll_numel(&t->shape) * ll_dtype_bytes(t->dtype);
+}
+
+static ll_tensor random_tensor(ll_dtype type, ll_shape shape, uint64_t salt)
+{
+    ll_tensor t = {NULL, type, shape};
+    void *host = malloc(bytes_of(&t));
+    assert_non_null(host);
+    for (int64_t i = 0; i < ll_numel(&shape); i++)
+        ll_store(host, type, i, ll_normal_at(1, ll_stream("slices", salt), (uint64_t)i));
+    must(ll_gpu_alloc(gpu, bytes_of(&t), &t.data));
+    must(ll_gpu_write(gpu, t.data, host, bytes_of(&t)));
+    must(ll_gpu_wait(gpu));
+    free(host);
+    return t;
+}
+
+static const ll_op *op_named(const char *name)
+{
+    const ll_op *const *op = ll_ops();
+    while (*op && strcmp((*op)->name, name)) op++;
+    assert_non_null(*op);
+    return *op;
+}
+
+/* Into `host`, bytes of one result; scratch holds nothing of use. */
+static size_t run(const ll_op *op, const ll_tensor *in, ll_tensor *out, int n_out, void *host)
+{
+    ll_kcall c = {.n_in = op->n_in,
+                  .n_out = n_out,
+                  .in = in,
+                  .out = out,
+                  .threads = 1,
+                  .n_micro = 1,
+                  .stream = ll_gpu_stream(gpu)};
+    size_t bytes = op->cuda_scratch(&c);
+    must(ll_gpu_alloc(gpu, bytes, &c.scratch));
+    must(ll_gpu_fill(gpu, c.scratch, 0x7f, bytes));
+    must(ll_gpu_fill(gpu, out[0].data, 0x7f, bytes_of(&out[0])));
+    must(op->cuda(&c));
+    if (host) must(ll_gpu_read(gpu, host, out[0].data, bytes_of(&out[0])));
+    must(ll_gpu_wait(gpu));
+    ll_gpu_free(gpu, c.scratch);
+    return bytes;
+}
+
+/* Sample i of a batch. */
+static ll_tensor sample(const ll_tensor *t, int64_t i)
+{
+    ll_tensor one = *t;
+    one.shape.d[0] = 1;
+    one.data = (char *)t->data + (size_t)i * bytes_of(&one);
+    return one;
+}
+
+static void test_slices(void **)
+{
+    enum { B = 7, T = 4096, H = 11, D = 8 };
+    ll_tensor qkv = random_tensor(LL_BF16, LL_SHAPE(B, T, 3, H, D), 0);
+    ll_tensor dqkv = random_tensor(LL_BF16, LL_SHAPE(B, T, 3, H, D), 1);
+    ll_tensor dout = random_tensor(LL_BF16, LL_SHAPE(B, T, H, D), 2);
+    ll_tensor out[2] = {random_tensor(LL_BF16, LL_SHAPE(B, T, H, D), 3),
+                        random_tensor(LL_F32, LL_SHAPE(B, H, T), 4)};
+    size_t n = bytes_of(&dqkv);
+    char *whole = (char *)malloc(n), *alone = (char *)malloc(n);
+    assert_true(whole && alone);
+    run(op_named("attention"), &qkv, out, 2, NULL);
+    const ll_op *grad = op_named("attention_grad");
+    ll_tensor in[4] = {dout, qkv, out[0], out[1]};
+    size_t bytes = run(grad, in, &dqkv, 1, whole), one_bytes = 0;
+    for (int64_t i = 0; i < B; i++) {
+        ll_tensor part[4], to = sample(&dqkv, i);
+        for (int k = 0; k < 4; k++) part[k] = sample(&in[k], i);
+        one_bytes = run(grad, part, &to, 1, alone + (size_t)i * n / B);
+    }
+    assert_true(one_bytes > 100 << 20 && bytes < B * one_bytes); /* it was cut */
+    assert_memory_equal(whole, alone, n);
+    ll_tensor *all[] = {&qkv, &dqkv, &dout, &out[0], &out[1]};
+    for (int i = 0; i < 5; i++) ll_gpu_free(gpu, all[i]->data);
+    free(whole);
+    free(alone);
+}
+
+int main(void)
+{
+    if (!ll_gpu_count()) {
+        printf("skipped: %s\n", ll_gpu_built() ? "no GPU here" : "built without CUDA");
+        return 0;
+    }
+    if (ll_gpu_open(0, &gpu) != LL_OK) {
+        printf("%s\n", ll_error_text());
+        return 1;
+    }
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_slices)};
+    return cmocka_run_group_tests_name("attention on a GPU", tests, NULL, NULL);
+}
