@@ -20,6 +20,15 @@ typedef struct ll_matmul_attr {
     ll_dtype out;
 } ll_matmul_attr;
 
+/* product: a matmul and what surrounds it (op/product.c); bias: whether there is one; act: an
+ * ll_act */
+typedef enum ll_act { LL_ACT_NONE, LL_ACT_RELU, LL_ACT_GELU, LL_ACT_DGELU, LL_N_ACT } ll_act;
+typedef struct ll_product_attr {
+    char spec[LL_SPEC_MAX];
+    ll_dtype out;
+    int64_t bias, act;
+} ll_product_attr;
+
 typedef struct ll_broadcast_attr {
     char spec[LL_SPEC_MAX];
     ll_shape shape;

@@ -4,8 +4,7 @@
  * of one operand and the result, a row or column. So "mk,kn->mn" is the plain product, "mk,nk->mn"
  * the second one transposed, "k,k->" an inner product. The spec is the op's loop dims, and the
  * gradient of a product is two more: for "A,B->C", dA is "C,B->A" and dB is "A,C->B". */
-#include "ir/op.h"
-#include "kern/attr.h"
+#include "op/op_int.h"
 #include "kern/kern.h"
 
 #include <math.h>
@@ -17,18 +16,14 @@ ll_kernel matmul_cuda;
 ll_scratch matmul_cuda_scratch;
 extern const ll_op ll_op_matmul;
 
-typedef struct parts {
-    const char *text[3]; /* a, b, result */
-    int len[3];
-} parts;
+typedef ll_matmul_parts parts;
 
 static bool has(const parts *p, int i, char letter)
 {
     return memchr(p->text[i], letter, (size_t)p->len[i]) != NULL;
 }
 
-/* Cuts spec, which may come from a file, in three and checks it. */
-static ll_err read_spec(const char *spec, parts *p)
+ll_err ll_matmul_read(const char *spec, ll_matmul_parts *p)
 {
     size_t n = strnlen(spec, LL_SPEC_MAX);
     CHECK(n < LL_SPEC_MAX, LL_E_ARG, "spec is longer than %d characters", LL_SPEC_MAX - 1);
@@ -61,7 +56,7 @@ static ll_err loops(const void *attr, int n_in, const ll_type *in, char dims[LL_
     const ll_matmul_attr *m = (const ll_matmul_attr *)attr;
     parts p;
     (void)n_in, (void)in;
-    TRY(read_spec(m->spec, &p));
+    TRY(ll_matmul_read(m->spec, &p));
     snprintf(dims, LL_DIMS_TEXT, "%s", m->spec);
     return LL_OK;
 }
@@ -110,7 +105,7 @@ static void grad(ll_bwd *b)
     ll_val dout = b->dout[0];
     parts p;
     if (!dout.id) return;
-    if (read_spec(m->spec, &p) != LL_OK) {
+    if (ll_matmul_read(m->spec, &p) != LL_OK) {
         ll_fail(b->g);
         return;
     }

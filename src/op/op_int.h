@@ -31,6 +31,16 @@ typedef struct ll_grid_scale {
 ll_val ll_to_grid(ll_graph *g, ll_val x, const ll_grid_scale *m, int bits);
 ll_val ll_from_grid(ll_graph *g, ll_val z, const ll_grid_scale *m, int n_scale, int bits,
                     ll_dtype out);
+/* A product's spec, "btc,nc->btn", which may come from a file, cut in three and checked. */
+typedef struct ll_matmul_parts {
+    const char *text[3]; /* a, b, result */
+    int len[3];
+} ll_matmul_parts;
+ll_err ll_matmul_read(const char *spec, ll_matmul_parts *p);
+/* The op of a product and what surrounds it, with this many results (op/product.c). */
+const ll_op *ll_product_op(int n_out);
+/* Whether a product is one of two matrices, so that it may be such an op. */
+bool ll_product_plain(const char *spec);
 /* A spec with its sides swapped: "c->nhwc" of "nhwc->c". */
 const char *ll_spec_reverse(const char *spec, char out[LL_SPEC_MAX]);
 

@@ -17,6 +17,8 @@ ll_err ll_lower_precision(const ll_graph *g, ll_graph **out);
 ll_err ll_narrow(const ll_graph *g, ll_graph **out);
 /* Norms with residuals, losses and embeddings with their gradients become single nodes: GPUs. */
 ll_err ll_join(const ll_graph *g, ll_graph **out);
+/* Products take in biases, activations and their gradients, where GPUs are quicker so. */
+ll_err ll_epilogues(const ll_graph *g, ll_graph **out);
 /* Chains of elementwise nodes become single `fused` nodes. */
 ll_err ll_fuse(const ll_graph *g, ll_graph **out);
 /* And chains of one op, where chains are all that is compiled well. */

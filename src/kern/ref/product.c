@@ -1,0 +1,43 @@
+/* product, reference: a matmul, then what surrounds it, element by element. */
+#include "kern/attr.h"
+#include "kern/einsum.h"
+#include "kern/ref/value.h"
+
+ll_kernel product_ref;
+
+static double load(const ll_tensor *t, int64_t i)
+{
+    return ll_load(t->data, t->dtype, i);
+}
+
+/* The sum over the loops that the result does not have, for element e of the result. */
+static double dot(const ll_kcall *c, const ll_einsum_loop *loop, int n, int64_t e)
+{
+    int free = c->out[0].shape.n;
+    int64_t at[3], in[3];
+    double sum = 0;
+    ll_einsum_offsets(loop, free, e, at);
+    for (int64_t p = 0; p < ll_einsum_points(loop + free, n - free); p++) {
+        ll_einsum_offsets(loop + free, n - free, p, in);
+        sum += load(&c->in[0], at[0] + in[0]) * load(&c->in[1], at[1] + in[1]);
+    }
+    return sum;
+}
+
+ll_err product_ref(const ll_kcall *c)
+{
+    const ll_product_attr *attr = (const ll_product_attr *)c->attr;
+    const ll_tensor *y = &c->out[0], *more = &c->in[2], *bias = attr->bias ? more++ : NULL;
+    ll_einsum_loop loop[LL_EINSUM_LOOPS];
+    int n = ll_einsum_read(attr->spec, &c->in[0].shape, &c->in[1].shape, &y->shape, loop);
+    for (int64_t e = 0; e < ll_numel(&y->shape); e++) {
+        double v = dot(c, loop, n, e);
+        if (bias) v += load(bias, e % ll_numel(&bias->shape));
+        if (c->n_out == 2) ll_store(c->out[1].data, c->out[1].dtype, e, v);
+        if (attr->act == LL_ACT_RELU) v = ll_ew_value(LL_EW_relu, v, 0, 0, 0);
+        if (attr->act == LL_ACT_GELU) v = ll_ew_value(LL_EW_gelu, v, 0, 0, 0);
+        if (attr->act == LL_ACT_DGELU) v *= ll_ew_value(LL_EW_dgelu, load(more, e), 0, 0, 0);
+        ll_store(y->data, y->dtype, e, v);
+    }
+    return LL_OK;
+}
