@@ -273,7 +273,7 @@ typedef struct ll_layout_rule {
 } ll_layout_rule;
 
 typedef struct ll_session_opts {
-    const char *machine;   /* "cpu" (the default) or "ref" */
+    const char *machine;   /* "cpu" (the default), "cuda" or "ref" */
     int threads;           /* 0: all cores */
     int micro_batches;     /* 0: 1; a step runs the graph's batch so many times and averages */
     const char *precision; /* of products: "f32" (the default), "bf16", on cuda "tf32" */
@@ -294,6 +294,9 @@ typedef struct ll_session_opts {
      * other: "auto" (NULL: between nodes, where it is worth while), "none", "all" (wherever
      * possible). */
     const char *overlap;
+    /* Of machine cuda: how GPUs talk: "auto" (NULL: by NCCL where every rank has a GPU of its own,
+     * else through pinned memory), "nccl", "host". */
+    const char *transport;
 } ll_session_opts;
 LL_API ll_err ll_session_open(ll_graph *g, const ll_session_opts *opts, ll_session **out);
 LL_API void ll_session_close(ll_session *s);

@@ -104,9 +104,10 @@ typedef struct view {
     const opts *o;
     const ll_comm *c;
     ll_progress *p;
-    double peak; /* GFLOP/s of a matrix product here */
+    double peak; /* GFLOP/s of a matrix product here, or those that a GPU's maker states; 0: not
+                    known */
     size_t bytes;
-    bool tokens;
+    bool tokens, gpu, first; /* first: no step is done yet */
 } view;
 
 /* Large enough to come near the peak, small enough to be measured before each run. */
@@ -128,14 +129,34 @@ static void tell_tuner(const ll_comm *c)
                 file ? file : "");
 }
 
+/* Whose GPU is which, and how they talk. */
+static void tell_gpus(const ll_gpu_seats *s)
+{
+    enum { MOST = 16 };
+    for (int r = 0; r < s->n && r < MOST; r++)
+        fprintf(stderr, "rank %d: %s (GPU %d)\n", r, s->of[r].name, (int)s->of[r].index);
+    if (s->n > MOST) fprintf(stderr, "and %d ranks more\n", s->n - MOST);
+    if (s->n > 1) fprintf(stderr, "collectives between GPUs: %s\n", s->why);
+}
+
+static void find_peak(view *v, const ll_train_start *s)
+{
+    v->gpu = s->seats;
+    if (v->gpu)
+        v->peak = 1e-9 * ll_gpu_peak(s->seats->of[0].name, s->run->train.precision);
+    else if (ll_gemm_peak(s->threads, SMALL_GEMM, &v->peak) != LL_OK)
+        v->peak = 0;
+    v->peak *= s->ranks;
+}
+
 static void on_start(void *context, const ll_train_start *s)
 {
     view *v = (view *)context;
     char n[LL_NUMBER_TEXT], f[LL_NUMBER_TEXT], m[LL_NUMBER_TEXT];
+    v->first = true;
     v->bytes = s->bytes;
     v->tokens = s->data->kind == LL_TOKENS;
-    if (ll_gemm_peak(s->threads, SMALL_GEMM, &v->peak) != LL_OK) v->peak = 0;
-    v->peak *= s->ranks;
+    find_peak(v, s);
     fprintf(stderr, "%s: %s parameters, %s on %s, %sFLOP a step, ", s->run->name,
             ll_text_count((double)s->parameters, n), s->run->model.name, s->data->name,
             ll_text_count(s->flops, f));
@@ -147,6 +168,7 @@ static void on_start(void *context, const ll_train_start *s)
             ll_text_bytes((double)s->bytes, m), s->ranks > 1 ? " a rank" : "",
             s->ranks > 1 ? ", communication" : "", s->bytes);
     if (s->note) fprintf(stderr, "bf16: %s\n", s->note);
+    if (s->seats) tell_gpus(s->seats);
     for (int i = 0; ll_kern_noted(i); i++) fprintf(stderr, "%s\n", ll_kern_noted(i));
     if (strcmp(s->run->parallel.compress, "none"))
         fprintf(stderr, "gradients: compressed by %s where they are summed over axis data\n",
@@ -155,7 +177,7 @@ static void on_start(void *context, const ll_train_start *s)
     if (s->first_step)
         fprintf(stderr, "resumed after step %lld of %lld\n", (long long)s->first_step,
                 (long long)s->steps);
-    if (s->ranks > 1) tell_tuner(v->c);
+    if (s->ranks > 1 && !(s->seats && s->seats->nccl)) tell_tuner(v->c);
     if (s->resumed) fprintf(stderr, "%s\n", s->resumed);
     fprintf(stderr, "run folder: %s\n", s->run->out);
     v->p = ll_progress_new(&(ll_progress_opts){.first = s->first_step + 1,
@@ -167,7 +189,11 @@ static void on_start(void *context, const ll_train_start *s)
 static void on_step(void *context, const ll_train_step *s)
 {
     view *v = (view *)context;
-    if (s->gflops > v->peak) v->peak = s->gflops; /* the product was timed in a bad moment */
+    if (v->peak && s->gflops > v->peak && !v->gpu)
+        v->peak = s->gflops; /* the product was timed in a bad moment */
+    if (v->gpu && v->first)
+        ll_progress_note(v->p, "first step done %.2f s after the program's start", ll_trace_age());
+    v->first = false;
     ll_step_stats st = {s->step,
                         s->loss,
                         s->grad_norm,

@@ -170,7 +170,8 @@ static ll_err verify(const opts *o, const ll_mesh *m, const ll_run *r, ll_comm *
     ll_verify_opts v = {.session = {.comm = c,
                                     .mesh = mesh,
                                     .zero = (int)r->parallel.zero,
-                                    .overlap = r->parallel.overlap},
+                                    .overlap = r->parallel.overlap,
+                                    .transport = r->parallel.transport},
                         .steps = o->steps,
                         .tolerance = r->parallel.exact ? 0 : o->tolerance};
     ll_verify_report report;

@@ -11,8 +11,8 @@ struct ll_gpu {
     int index;
     cudaStream_t stream, queue[LL_GPU_QUEUES]; /* stream: that of work */
     cudaEvent_t after[LL_GPU_QUEUES][LL_GPU_QUEUES];
-    cudaEvent_t *marks;
-    int n_mark;
+    cudaEvent_t *marks, *flags;
+    int n_mark, n_flag;
 };
 
 struct ll_gpu_graph {
@@ -67,7 +67,9 @@ void ll_gpu_close(ll_gpu *g)
 {
     if (!g) return;
     for (int i = 0; i < g->n_mark; i++) cudaEventDestroy(g->marks[i]);
+    for (int i = 0; i < g->n_flag; i++) cudaEventDestroy(g->flags[i]);
     free(g->marks);
+    free(g->flags);
     for (int q = 0; q < LL_GPU_QUEUES; q++) {
         for (int k = 0; k < LL_GPU_QUEUES; k++)
             if (g->after[q][k]) cudaEventDestroy(g->after[q][k]);
@@ -84,6 +86,8 @@ ll_err ll_gpu_ask(const ll_gpu *g, ll_gpu_facts *out)
     GPU_TRY(cudaDeviceGetAttribute(&khz, cudaDevAttrClockRate, g->index));
     memset(out, 0, sizeof *out);
     snprintf(out->name, sizeof out->name, "%.127s", p.name);
+    memcpy(out->id, &p.uuid, sizeof out->id);
+    out->index = g->index;
     out->processors = p.multiProcessorCount;
     out->major = p.major;
     out->minor = p.minor;
@@ -191,6 +195,44 @@ ll_err ll_gpu_pieces(ll_gpu *g, const ll_gpu_piece *v, int n)
 
 /* ---- other queues ---- */
 
+/* Events 0 to n - 1 are there. */
+static ll_err have_events(cudaEvent_t **events, int *have, int n, unsigned flags)
+{
+    if (n <= *have) return LL_OK;
+    cudaEvent_t *more = (cudaEvent_t *)realloc(*events, sizeof *more * (size_t)(2 * n));
+    CHECK(more, LL_E_MEM, "no memory for %d events", 2 * n);
+    *events = more;
+    for (; *have < 2 * n; ++*have) GPU_TRY(cudaEventCreateWithFlags(&more[*have], flags));
+    return LL_OK;
+}
+
+void *ll_gpu_queue_stream(const ll_gpu *g, ll_gpu_queue q)
+{
+    return g->queue[q];
+}
+
+ll_err ll_gpu_raise(ll_gpu *g, ll_gpu_queue q, int i)
+{
+    TRY(have_events(&g->flags, &g->n_flag, i + 1, cudaEventDisableTiming));
+    GPU_TRY(cudaEventRecord(g->flags[i], g->queue[q]));
+    return LL_OK;
+}
+
+ll_err ll_gpu_heed(ll_gpu *g, ll_gpu_queue q, int i)
+{
+    LL_ASSERT(i < g->n_flag);
+    GPU_TRY(cudaStreamWaitEvent(g->queue[q], g->flags[i], 0));
+    return LL_OK;
+}
+
+ll_err ll_gpu_copy_rows(ll_gpu *g, ll_gpu_queue q, const ll_gpu_rows *r)
+{
+    if (r->row && r->n)
+        GPU_TRY(cudaMemcpy2DAsync(r->to, r->to_stride, r->from, r->from_stride, r->row,
+                                  (size_t)r->n, cudaMemcpyDeviceToDevice, g->queue[q]));
+    return LL_OK;
+}
+
 ll_err ll_gpu_upload(ll_gpu *g, void *to, const void *from, size_t bytes)
 {
     if (bytes)
@@ -250,21 +292,10 @@ void ll_gpu_drop(ll_gpu_graph *w)
     free(w);
 }
 
-/* Marks 0 to n - 1 are there. */
-static ll_err have_marks(ll_gpu *g, int n)
-{
-    if (n <= g->n_mark) return LL_OK;
-    cudaEvent_t *marks = (cudaEvent_t *)realloc(g->marks, sizeof *marks * (size_t)(2 * n));
-    CHECK(marks, LL_E_MEM, "no memory for %d marks", 2 * n);
-    g->marks = marks;
-    for (; g->n_mark < 2 * n; g->n_mark++) GPU_TRY(cudaEventCreate(&g->marks[g->n_mark]));
-    return LL_OK;
-}
-
 ll_err ll_gpu_mark(ll_gpu *g, int i)
 {
     cudaStreamCaptureStatus status;
-    TRY(have_marks(g, i + 1));
+    TRY(have_events(&g->marks, &g->n_mark, i + 1, cudaEventDefault));
     GPU_TRY(cudaStreamIsCapturing(g->stream, &status));
     GPU_TRY(cudaEventRecordWithFlags(g->marks[i], g->stream,
                                      status == cudaStreamCaptureStatusNone

@@ -12,6 +12,8 @@ typedef struct ll_gpu_graph ll_gpu_graph;
 
 typedef struct ll_gpu_facts {
     char name[128];
+    unsigned char id[16]; /* no two GPUs have the same */
+    int index;
     size_t bytes, free_bytes; /* of its memory */
     int processors, major, minor;
     double clock_hz;
@@ -56,6 +58,18 @@ ll_err ll_gpu_upload(ll_gpu *g, void *to, const void *from, size_t bytes);
 /* What is queued in `later` from now on waits for what is in `earlier` now. */
 ll_err ll_gpu_after(ll_gpu *g, ll_gpu_queue later, ll_gpu_queue earlier);
 ll_err ll_gpu_wait_for(ll_gpu *g, ll_gpu_queue q);
+void *ll_gpu_queue_stream(const ll_gpu *g, ll_gpu_queue q);
+/* The same in two parts: flag i stands for what is in a queue now; a queue waits for it. */
+ll_err ll_gpu_raise(ll_gpu *g, ll_gpu_queue q, int i);
+ll_err ll_gpu_heed(ll_gpu *g, ll_gpu_queue q, int i);
+/* Rows of bytes, each so far behind the one before. */
+typedef struct ll_gpu_rows {
+    void *to;
+    const void *from;
+    size_t to_stride, from_stride, row;
+    int64_t n;
+} ll_gpu_rows;
+ll_err ll_gpu_copy_rows(ll_gpu *g, ll_gpu_queue q, const ll_gpu_rows *r);
 
 /* What is queued between the two is captured, not run. */
 ll_err ll_gpu_capture(ll_gpu *g);

@@ -103,6 +103,26 @@ ll_err ll_gpu_wait_for(ll_gpu *, ll_gpu_queue)
     return none();
 }
 
+void *ll_gpu_queue_stream(const ll_gpu *, ll_gpu_queue)
+{
+    return NULL;
+}
+
+ll_err ll_gpu_raise(ll_gpu *, ll_gpu_queue, int)
+{
+    return none();
+}
+
+ll_err ll_gpu_heed(ll_gpu *, ll_gpu_queue, int)
+{
+    return none();
+}
+
+ll_err ll_gpu_copy_rows(ll_gpu *, ll_gpu_queue, const ll_gpu_rows *)
+{
+    return none();
+}
+
 ll_err ll_gpu_capture(ll_gpu *)
 {
     return none();

@@ -149,7 +149,9 @@ static ll_err open_talk(ll_exec *e, ll_team *team, bound *b)
 {
     const ll_instr *x = b->instr;
     CHECK(team, LL_E_ARG, "%s is a collective, but this process has no team of ranks", x->name);
-    void *packing = e->gpu ? b->call.scratch : e->slab + e->input_bytes + x->packing_at;
+    bool views = e->gpu && !ll_onboard_talks(e);
+    void *packing = views ? b->call.scratch : e->slab + e->input_bytes + x->packing_at;
+    if (ll_onboard_talks(e)) TRY(ll_onboard_meet(e, x));
     return ll_talk_open(team, e->arena, x, b->call.in, b->call.out, packing, &b->talk);
 }
 
@@ -318,7 +320,8 @@ static ll_err find_room(ll_exec *e)
     for (int i = 0; i < p->n_instr; i++) {
         wants[i].from = i;
         wants[i].to = p->instrs[i].pair;
-        if (e->instrs[i].talk) TRY(ll_talk_scratch(e->instrs[i].talk, &wants[i].bytes));
+        if (e->instrs[i].talk && !ll_onboard_talks(e))
+            TRY(ll_talk_scratch(e->instrs[i].talk, &wants[i].bytes));
     }
     e->room_bytes = ll_room_plan(wants, p->n_instr, e->arena);
     if (!e->room_bytes) return LL_OK;
@@ -365,12 +368,13 @@ static ll_err bind_instrs(ll_exec *e, const ll_exec_opts *opts)
         e->instrs[i].call.scratch = e->slab + e->input_bytes + p->work_bytes;
         e->instrs[i].joint = -1;
     }
-    if (e->gpu) TRY(ll_onboard_bind(e));
+    if (e->gpu) TRY(ll_onboard_bind(e)); /* which may give collectives other addresses */
+    for (int i = 0; i < e->n_moving; i++) e->moving[i].first = (char *)e->moving[i].tensor->data;
     for (int i = 0; i < p->n_instr; i++) {
         const ll_instr *x = &p->instrs[i];
         if (x->kernel || x->wait) continue;
         if (opts->team) ll_team_note(opts->team, p, x);
-        if (opts->team && is_joint(e, opts->team, i))
+        if (opts->team && !ll_onboard_talks(e) && is_joint(e, opts->team, i))
             TRY(add_joint(e, opts->team, i));
         else
             TRY(open_talk(e, opts->team, &e->instrs[i]));
@@ -403,7 +407,7 @@ ll_err ll_exec_open(const ll_program *p, const ll_exec_opts *opts, ll_exec **out
     bool keeps;
     const size_t *offset = place_inputs(e, opts, &keeps);
     ll_err rc = LL_OK;
-    if (!strcmp(p->machine, "cuda")) rc = ll_onboard_open(e, opts->share, opts->device);
+    if (!strcmp(p->machine, "cuda")) rc = ll_onboard_open(e, opts);
     if (rc == LL_OK) rc = map_slab(e, opts, keeps);
     if (rc == LL_OK) rc = place_slots(e, opts, offset);
     if (e->team) rc = ll_comm_agree(ll_team_comm(e->team), rc);

@@ -28,6 +28,7 @@ typedef struct ll_exec_opts {
     bool reuse;     /* with share: works in its memory too, where it fits; its results are lost */
     bool poison;    /* fills the work memory with NaN before each step, for tests */
     int device;     /* of machine cuda: which GPU */
+    bool nccl;      /* of machine cuda: collectives between GPUs, of which each rank has its own */
 } ll_exec_opts;
 
 /* Initialises parameters and state (those not shared) from the seed and their names alone. The

@@ -11,8 +11,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-ll_err ll_onboard_open(ll_exec *e, const ll_exec *share, int device)
+ll_err ll_onboard_open(ll_exec *e, const ll_exec_opts *opts)
 {
+    const ll_exec *share = opts->share;
     const ll_program *p = e->p;
     ll_onboard *o = e->gpu = LL_NEW(e->arena, ll_onboard);
     o->views = LL_NEW_ARRAY(e->arena, ll_seen, p->n_slot + 1);
@@ -22,13 +23,15 @@ ll_err ll_onboard_open(ll_exec *e, const ll_exec *share, int device)
         CHECK(share->gpu, LL_E_ARG, "a program on a GPU shares memory with one that is not");
         o->gpu = share->gpu->gpu;
     } else {
-        TRY(ll_gpu_open(device, &o->gpu));
+        TRY(ll_gpu_open(opts->device, &o->gpu));
         o->own = true;
     }
     size_t trouble = LL_TROUBLE * sizeof(int64_t);
     TRY(ll_gpu_alloc(o->gpu, sizeof(uint64_t), &o->clock));
     TRY(ll_gpu_alloc(o->gpu, trouble, &o->trouble));
     TRY(ll_gpu_fill(o->gpu, o->trouble, 0, trouble));
+    if (opts->nccl)
+        TRY(ll_talkers_open(e, share ? share->gpu->talkers : NULL, e->arena, &o->talkers));
     return ll_onboard_open_data(e);
 }
 
@@ -44,6 +47,7 @@ void ll_onboard_close(ll_exec *e)
         ll_gpu_drop(o->stretches[i].marked);
     }
     ll_onboard_close_data(e);
+    ll_talkers_close(o->talkers);
     for (int i = 0; i < p->n_instr; i++) ll_gpu_unpin(o->packing[i]);
     ll_gpu_free(o->gpu, o->clock);
     ll_gpu_free(o->gpu, o->trouble);
@@ -119,7 +123,7 @@ ll_err ll_onboard_bind(ll_exec *e)
         b->call.stream = ll_gpu_stream(o->gpu);
         b->call.clock = (const uint64_t *)o->clock;
         b->call.trouble = (int64_t *)o->trouble;
-        if (b->instr->kernel) continue;
+        if (b->instr->kernel || o->talkers) continue;
         ll_tensor *in = (ll_tensor *)(uintptr_t)b->call.in,
                   *out = (ll_tensor *)(uintptr_t)b->call.out;
         for (int k = 0; k < b->call.n_in; k++) TRY(ll_onboard_pin(e, b->instr->in[k], &in[k].data));
@@ -185,11 +189,15 @@ static ll_err run_stretch(ll_exec *e, const ll_span *s)
 static ll_err talk(ll_exec *e, bound *b)
 {
     ll_onboard *o = e->gpu;
+    int i = (int)(b - e->instrs);
+    if (o->talkers)
+        return b->instr->wait ? ll_onboard_await(e, b->instr->pair) : ll_onboard_start(e, i);
     if (!b->instr->wait) {
         for (int k = 0; k < b->instr->n_in; k++) {
             int slot = b->instr->in[k];
-            TRY(ll_gpu_read(o->gpu, o->views[slot].data, e->address[slot],
-                            e->p->slots[slot].bytes));
+            char *view = (char *)b->call.in[k].data; /* of batch data: of this micro-batch */
+            size_t at = (size_t)(view - (char *)o->views[slot].data);
+            TRY(ll_gpu_read(o->gpu, view, (char *)e->address[slot] + at, e->p->slots[slot].bytes));
         }
         TRY(ll_gpu_wait(o->gpu));
         return ll_exec_start_talk(e, b);
@@ -263,6 +271,16 @@ ll_err ll_onboard_one(ll_exec *e, int i, bool checked)
 size_t ll_exec_extra_bytes(const ll_exec *e)
 {
     return e->gpu ? e->gpu->extra_bytes : 0;
+}
+
+bool ll_onboard_talks(const ll_exec *e)
+{
+    return e->gpu && e->gpu->talkers;
+}
+
+ll_err ll_onboard_meet(ll_exec *e, const ll_instr *x)
+{
+    return ll_talkers_meet(e->gpu->talkers, x);
 }
 
 bool ll_exec_on_gpu(const ll_exec *e)

@@ -75,7 +75,10 @@ ll_err ll_exec_check_finite(const bound *b, const ll_tensor *out);
 
 /* ---- exec_gpu.c ---- */
 /* The GPU of share's, or, without one, a queue of work on this rank's GPU. */
-ll_err ll_onboard_open(ll_exec *e, const ll_exec *share, int device);
+ll_err ll_onboard_open(ll_exec *e, const ll_exec_opts *opts);
+/* Whether collectives are between GPUs; if so, the ranks of one find each other. Collective. */
+bool ll_onboard_talks(const ll_exec *e);
+ll_err ll_onboard_meet(ll_exec *e, const ll_instr *x);
 void ll_onboard_close(ll_exec *e);
 ll_err ll_onboard_slab(ll_exec *e, size_t bytes, char **out);
 /* Collectives work on this process's memory: their operands' views, and room to pack. */

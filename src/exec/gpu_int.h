@@ -28,6 +28,8 @@ typedef struct ll_seen { /* a slot as this process sees it */
 
 enum { LL_TROUBLE = 3, LL_LETTER = 8 };
 
+typedef struct ll_talkers ll_talkers; /* GPUs that talk to each other */
+
 struct ll_onboard {
     ll_gpu *gpu;
     bool own; /* the queue is not another's */
@@ -53,6 +55,11 @@ struct ll_onboard {
     int *reply_of;  /* slot -> where in reply, 1 up; 0: not there */
     int n_reply;
     enum { LL_REPLY_OLD, LL_REPLY_COMING, LL_REPLY_HERE } reply_state;
+    /* Collectives by NCCL; NULL: through views and comm/. */
+    ll_talkers *talkers;
+    struct waiting *waiting; /* started, but not yet handed on */
+    int n_waiting;
+    size_t waiting_bytes;
 };
 
 /* ---- exec_gpu.c ---- */
@@ -63,6 +70,15 @@ bool ll_onboard_runs(const ll_exec *e, const ll_launch *l, const ll_span *s);
 /* ---- gpu_profile.c ---- */
 /* Runs launches and notes how long each took, by the GPU's clock. */
 ll_err ll_onboard_measure(ll_exec *e, const ll_span *s);
+
+/* ---- gpu_talk.c ---- */
+/* Groups are opened as instructions meet, or are another's of the same team. */
+ll_err ll_talkers_open(ll_exec *e, const ll_talkers *lent, ll_arena *arena, ll_talkers **out);
+void ll_talkers_close(ll_talkers *t);
+ll_err ll_talkers_meet(ll_talkers *t, const ll_instr *x); /* collective */
+/* A collective: its start, and (i is still the start's) its wait. */
+ll_err ll_onboard_start(ll_exec *e, int i);
+ll_err ll_onboard_await(ll_exec *e, int i);
 
 /* ---- gpu_data.c ---- */
 ll_err ll_onboard_open_data(ll_exec *e);

@@ -5,7 +5,7 @@
  * run again node by node on the same data to name the first op that went wrong. */
 #include "exec/session.h"
 
-#include "dev/gpu.h"
+#include "exec/place_gpu.h"
 
 #include <math.h>
 #include <omp.h>
@@ -22,6 +22,7 @@ struct ll_session {
     ll_exec *e;
     uint64_t step;
     int *kept, n_kept;
+    ll_gpu_seats seats;                 /* of machine cuda */
     ll_err (*meanwhile)(void *context); /* while a GPU works on a step; NULL: nothing */
     void *context;
 };
@@ -118,17 +119,35 @@ static ll_err compile(ll_session *s)
     return lower(s, false, &s->p);
 }
 
+/* Which GPU, and how GPUs talk. */
+static ll_err take_seat(ll_session *s)
+{
+    ll_comm *c = s->team ? s->opts.comm : NULL;
+    const char *transport = s->opts.transport;
+    ll_seats_ask ask = {.transport = transport, .codec = s->opts.compress};
+    if (strcmp(s->opts.machine, "cuda")) {
+        CHECK(!transport || !strcmp(transport, "auto"), LL_E_ARG,
+              "transport %s is of GPUs, and machine is %s", transport, s->opts.machine);
+        return LL_OK;
+    }
+    if (c) ask.canonical = ll_comm_options(c)->canonical;
+    return ll_gpu_seats_find(c, &ask, s->p->arena, &s->seats);
+}
+
 static ll_err open_parts(ll_session *s)
 {
     ll_err rc = compile(s);
     if (s->opts.comm) rc = ll_comm_agree(s->opts.comm, rc);
     TRY(rc);
+    TRY(take_seat(s));
     ll_exec_opts o = {.seed = s->opts.seed,
                       .team = s->team,
                       .compress = s->opts.compress,
                       .place = s->place,
                       .share = s->opts.share ? s->opts.share->e : NULL,
-                      .reuse = s->opts.reuse};
+                      .reuse = s->opts.reuse,
+                      .device = s->seats.mine,
+                      .nccl = s->seats.nccl};
     TRY(ll_exec_open(s->p, &o, &s->e));
     s->kept = LL_NEW_ARRAY(s->p->arena, int, s->p->n_input + 1);
     for (int i = 0; i < s->p->n_input; i++) {
@@ -285,7 +304,8 @@ static ll_err find_culprit(ll_session *s, const char *what, double value)
                       .team = s->team,
                       .compress = s->opts.compress,
                       .place = s->place,
-                      .share = s->e};
+                      .share = s->e,
+                      .nccl = s->seats.nccl};
     ll_err rc = ll_exec_open(p, &o, &e);
     if (rc == LL_OK) {
         rc = copy_inputs(s, e, p);
@@ -317,6 +337,11 @@ ll_err ll_session_run(ll_session *s, double lr)
     TRY(ll_exec_run(s->e, LL_UPDATE, s->step));
     s->step++;
     return LL_OK;
+}
+
+const ll_gpu_seats *ll_session_seats(const ll_session *s)
+{
+    return s->seats.n ? &s->seats : NULL;
 }
 
 bool ll_session_meanwhile(ll_session *s, ll_err (*f)(void *context), void *context)

@@ -3,7 +3,7 @@
  * only where outer is 1. Otherwise ranges are packed by the start, one rank's after another's, and
  * what has come is unpacked by the wait. */
 #include "base/crc32c.h"
-#include "exec/team.h"
+#include "exec/team_int.h"
 #include "kern/attr.h"
 
 #include <stdlib.h>
@@ -114,12 +114,6 @@ ll_err ll_team_compare(ll_team *t)
 
 /* ---- pieces of tensors ---- */
 
-/* A range of one dimension of a tensor, all of the others: rows of bytes. */
-typedef struct slab {
-    size_t at, row, stride; /* bytes: of the first row, of a row, between rows */
-    int64_t rows;
-} slab;
-
 static slab cut(const ll_tensor *t, int dim, int64_t from, int64_t to)
 {
     size_t inner = ll_dtype_bytes(t->dtype);
@@ -132,7 +126,7 @@ static slab cut(const ll_tensor *t, int dim, int64_t from, int64_t to)
     return s;
 }
 
-static size_t bytes_of(const slab *s)
+size_t ll_slab_bytes(const slab *s)
 {
     return (size_t)s->rows * s->row;
 }
@@ -150,31 +144,6 @@ static void unpack(char *data, const char *packed, const slab *s)
 }
 
 /* ---- talks ---- */
-
-typedef enum talk_kind {
-    ALL_REDUCE,
-    REDUCE_SCATTER,
-    ALL_GATHER,
-    ALL_TO_ALL,
-    HALO,
-    ROTATE
-} talk_kind;
-
-struct ll_talk {
-    talk_kind kind;
-    ll_comm *c;
-    int size, me;
-    const ll_tensor *in, *out; /* [n] */
-    int n;                     /* more than one: a bundle */
-    ll_coll_call call;
-    /* What goes to each rank, and what comes from each: ranges of in and out, [n][size]; where they
-     * begin in what is packed, in bytes. */
-    slab *give, *take;
-    size_t *give_at, *take_at;
-    size_t given;        /* bytes of what is packed to be sent */
-    char *packing;       /* NULL: works where operand or result lie */
-    ll_request *request; /* under way */
-};
 
 static const char *const names[] = {"all_reduce", "reduce_scatter", "all_gather",
                                     "all_to_all", "halo",           "rotate"};
@@ -213,7 +182,7 @@ static void plan_blocks(ll_talk *t, ll_arena *a, const ll_instr *instr, size_t e
             ll_share(x->extent, t->size, k, &from, &to);
             *s = cut(gather ? &t->out[i] : &t->in[i], (int)x->dim, from, to);
             (gather ? t->take_at : t->give_at)[i * t->size + k] = (size_t)starts[k + 1] * elem;
-            starts[k + 1] += (int64_t)(bytes_of(s) / elem);
+            starts[k + 1] += (int64_t)(ll_slab_bytes(s) / elem);
         }
     }
     t->call.spec.starts = starts;
@@ -342,17 +311,17 @@ static void take_all(ll_talk *t, const char *packed)
 static void give_own(ll_talk *t)
 {
     for (int k = t->me; k < t->n * t->size; k += t->size)
-        if (bytes_of(&t->take[k]))
+        if (ll_slab_bytes(&t->take[k]))
             memcpy((char *)t->call.data + t->take_at[k], t->in[k / t->size].data,
-                   bytes_of(&t->take[k]));
+                   ll_slab_bytes(&t->take[k]));
 }
 
 static void take_own(ll_talk *t)
 {
     for (int k = t->me; k < t->n * t->size; k += t->size)
-        if (bytes_of(&t->give[k]))
+        if (ll_slab_bytes(&t->give[k]))
             memmove(t->out[k / t->size].data, (char *)t->call.data + t->give_at[k],
-                    bytes_of(&t->give[k]));
+                    ll_slab_bytes(&t->give[k]));
 }
 
 static char *taken(const ll_talk *t)

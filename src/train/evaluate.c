@@ -166,7 +166,8 @@ static ll_err find_pass(ll_evaluator *e, int64_t batch, pass **out)
                          .mesh = e->mesh,
                          .layouts = e->run->layouts,
                          .exact = e->run->parallel.exact,
-                         .overlap = e->run->parallel.overlap};
+                         .overlap = e->run->parallel.overlap,
+                         .transport = e->run->parallel.transport};
     TRY(ll_session_open(p->g, &o, &p->s));
     p->batch = batch;
     ll_session_rows(p->s, "x", &p->first, &p->count);

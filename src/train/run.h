@@ -55,7 +55,8 @@ typedef struct ll_run_parallel {
     const char *compress; /* "none" or a codec of gradients (comm/codec.h) */
     bool canonical;
     const char *overlap;
-    double timeout; /* s */
+    const char *transport; /* of GPUs: auto, nccl or host */
+    double timeout;        /* s */
 } ll_run_parallel;
 
 typedef struct ll_run {

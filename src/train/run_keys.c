@@ -121,6 +121,10 @@ static const ll_key keys[] = {
      "nodes in pieces, to compute while ranks wait: auto: between nodes, where it is worth while; "
      "all: wherever possible",
      0, 0, "auto none all"},
+    {"parallel.transport", LL_KEY_CHOICE, AT(parallel.transport), "auto",
+     "how GPUs talk: nccl, or host: through pinned memory and MPI; auto: by NCCL where every rank "
+     "has a GPU of its own",
+     0, 0, "auto nccl host"},
     {"parallel.timeout", LL_KEY_NUMBER, AT(parallel.timeout), "60",
      "a rank that the others wait for longer than so many seconds has failed", ABOVE_0, 1e6, NULL},
 

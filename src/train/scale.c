@@ -41,6 +41,7 @@ static ll_err open_session(scaler *x)
     o.zero = (int)r->parallel.zero;
     o.exact = r->parallel.exact;
     o.overlap = r->parallel.overlap;
+    o.transport = r->parallel.transport;
     o.layouts = r->layouts;
     if (x->c) o.compress = r->parallel.compress; /* the baseline has no sums */
     return ll_session_open(x->g, &o, &x->s);

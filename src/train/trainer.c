@@ -104,7 +104,8 @@ static ll_err open_model(trainer *t)
                          .exact = r->parallel.exact,
                          .compress = r->parallel.compress,
                          .layouts = r->layouts,
-                         .overlap = r->parallel.overlap};
+                         .overlap = r->parallel.overlap,
+                         .transport = r->parallel.transport};
     TRY(ll_session_open(t->g, &o, &t->s));
     TRY(ll_evaluator_open(r, t->data, t->s, &t->eval));
     TRY(ll_evaluator_plan(t->eval, r->train.eval_samples));
@@ -309,7 +310,8 @@ static void tell_start(const trainer *t)
                         t->report->ranks,
                         t->report->mesh,
                         note,
-                        t->resumed};
+                        t->resumed,
+                        ll_session_seats(t->s)};
     if (t->lead && t->opts->watch.start) t->opts->watch.start(t->opts->watch.context, &s);
 }
 

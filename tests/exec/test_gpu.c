@@ -1,9 +1,11 @@
 /* Programs on a GPU: launches of several instructions, captured and replayed, leave the bits of
- * instructions run one by one. Skipped with a message where there is no GPU. */
+ * instructions run one by one; collectives by NCCL. Skipped with a message where there is no GPU.
+ */
 #include "exec/session.h"
 
 #include "base/rng.h"
-#include "dev/gpu.h"
+#include "dev/group.h"
+#include "kern/attr.h"
 #include "train/run.h"
 #include "train/trainer.h"
 
@@ -109,12 +111,80 @@ static void bits_of_single_launches(void **state)
     }
 }
 
+/* ---- collectives between GPUs: with one rank alone, which is all that one GPU lets us see ---- */
+
+static ll_val talk(ll_graph *g, const char *op, ll_coll_attr a, ll_val x)
+{
+    ll_val out;
+    MUST(ll_emit_all(g, ll_op_find(op), &a, &x, 1, &out));
+    return out;
+}
+
+/* Every kind once, on 5 x 6 numbers: of one rank each gives what it is given. */
+static ll_graph *all_kinds(void)
+{
+    ll_graph *g = ll_graph_new("talk");
+    ll_val x = ll_scale(g, ll_batch(g, "x", LL_F32, LL_SHAPE(5, 6)), 2), y;
+    x = talk(g, "all_reduce", (ll_coll_attr){.axes = 1}, x);
+    x = talk(g, "all_reduce", (ll_coll_attr){.axes = 1, .max = 1}, x);
+    x = talk(g, "reduce_scatter", (ll_coll_attr){.axes = 1, .dim = 1, .extent = 6, .to = 6}, x);
+    x = talk(g, "all_gather", (ll_coll_attr){.axes = 1, .dim = 1, .extent = 6}, x);
+    x = ll_scale(g, x, 3);
+    x = talk(g, "all_gather", (ll_coll_attr){.axes = 1, .dim = 0, .extent = 5}, x);
+    x = talk(g, "all_to_all",
+             (ll_coll_attr){.axes = 1, .dim = 1, .to_dim = 0, .extent = 6, .to = 5}, x);
+    x = talk(g, "rotate", (ll_coll_attr){.axes = 1, .dim = 1, .extent = 6, .to = 6}, x);
+    ll_halo_attr h = {.axes = 1, .dim = 1, .extent = 6, .need = {1, 6}};
+    MUST(ll_emit_all(g, ll_op_find("halo"), &h, &x, 1, &y));
+    ll_result(g, "y", ll_scale(g, y, 5));
+    return g;
+}
+
+static void one_gpu_talks(void **state)
+{
+    (void)state;
+    if (!ll_gpu_group_library()) {
+        print_message("built without NCCL\n");
+        skip();
+    }
+    print_message("%s, one rank\n", ll_gpu_group_library());
+    ll_comm *c;
+    ll_mesh m;
+    ll_team *team;
+    ll_program *p;
+    ll_exec *e;
+    MUST(ll_comm_open(&(ll_comm_opts){0}, &c));
+    MUST(ll_mesh_parse("data=1", &m));
+    MUST(ll_team_open(c, &m, &team));
+    ll_graph *g = all_kinds();
+    MUST(ll_lower(g, &(ll_lower_opts){.machine = "cuda", .as_is = true}, &p));
+    ll_exec_opts o = {.team = team, .nccl = true, .poison = true};
+    MUST(ll_exec_open(p, &o, &e));
+    for (int step = 0; step < 4; step++) {
+        float x[5][6];
+        for (int i = 0; i < 30; i++) x[i / 6][i % 6] = (float)(i + step);
+        MUST(ll_exec_put(e, ll_program_input(p, "x"), 0, x));
+        for (int k = 0; k < LL_N_SECTION; k++) MUST(ll_exec_run(e, k, (uint64_t)step));
+        const float *y = (const float *)ll_exec_data(e, ll_program_result(p, "y"), 0);
+        for (int i = 0; i < 5; i++)
+            for (int j = 0; j < 5; j++) assert_true(y[i * 5 + j] == 2 * 3 * 5 * x[i][j + 1]);
+    }
+    ll_exec_close(e);
+    ll_program_free(p);
+    ll_graph_free(g);
+    ll_team_close(team);
+    ll_comm_close(c);
+}
+
 int main(void)
 {
     if (!ll_gpu_count()) {
         printf("skipped: %s\n", ll_gpu_built() ? "no GPU here" : "built without CUDA");
         return 0;
     }
-    const struct CMUnitTest tests[] = {cmocka_unit_test(bits_of_single_launches)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(bits_of_single_launches),
+        cmocka_unit_test(one_gpu_talks),
+    };
     return cmocka_run_group_tests_name("programs on a GPU", tests, NULL, NULL);
 }

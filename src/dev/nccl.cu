@@ -1,0 +1,144 @@
+/* nccl.cu: dev/group.h on NCCL. */
+#include "dev/group.h"
+
+#ifdef LL_NCCL
+#include <nccl.h>
+
+#include <cuda_runtime.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct ll_gpu_group {
+    ncclComm_t comm;
+    cudaStream_t stream;
+};
+
+#define NCCL_TRY(call)                                                                             \
+    do {                                                                                           \
+        ncclResult_t nr_ = (call);                                                                 \
+        CHECK(nr_ == ncclSuccess || nr_ == ncclInProgress, LL_E_COMM, "NCCL: %s: %.400s",          \
+              ncclGetErrorString(nr_), ncclGetLastError(NULL));                                    \
+    } while (0)
+
+static_assert(sizeof(ncclUniqueId) == LL_GPU_GROUP_ID, "ncclUniqueId");
+
+const char *ll_gpu_group_library(void)
+{
+    static char text[48];
+    int v = 0;
+    if (ncclGetVersion(&v) != ncclSuccess) return NULL;
+    snprintf(text, sizeof text, "NCCL %d.%d.%d", v / 10000, v / 100 % 100, v % 100);
+    return text;
+}
+
+ll_err ll_gpu_group_id(unsigned char id[LL_GPU_GROUP_ID])
+{
+    ncclUniqueId made;
+    NCCL_TRY(ncclGetUniqueId(&made));
+    memcpy(id, &made, sizeof made);
+    return LL_OK;
+}
+
+ll_err ll_gpu_group_open(ll_gpu *g, const unsigned char id[LL_GPU_GROUP_ID], int size, int rank,
+                         ll_gpu_group **out)
+{
+    ncclUniqueId theirs;
+    memcpy(&theirs, id, sizeof theirs);
+    ll_gpu_group *x = (ll_gpu_group *)calloc(1, sizeof *x);
+    CHECK(x, LL_E_MEM, "no memory for a group of GPUs");
+    x->stream = (cudaStream_t)ll_gpu_queue_stream(g, LL_GPU_TALK);
+    ncclResult_t rc = ncclCommInitRank(&x->comm, size, theirs, rank);
+    if (rc != ncclSuccess) {
+        free(x);
+        NCCL_TRY(rc);
+    }
+    *out = x;
+    return LL_OK;
+}
+
+void ll_gpu_group_close(ll_gpu_group *x)
+{
+    if (!x) return;
+    ncclCommDestroy(x->comm);
+    free(x);
+}
+
+ll_err ll_gpu_group_begin(void)
+{
+    NCCL_TRY(ncclGroupStart());
+    return LL_OK;
+}
+
+ll_err ll_gpu_group_end(void)
+{
+    NCCL_TRY(ncclGroupEnd());
+    return LL_OK;
+}
+
+static ll_err type_of(ll_dtype t, ncclDataType_t *out)
+{
+    switch (t) {
+    case LL_F32: *out = ncclFloat32; return LL_OK;
+    case LL_F64: *out = ncclFloat64; return LL_OK;
+    case LL_BF16: *out = ncclBfloat16; return LL_OK;
+    case LL_F16: *out = ncclFloat16; return LL_OK;
+    case LL_I32: *out = ncclInt32; return LL_OK;
+    default: *out = ncclUint8; return LL_OK;
+    }
+}
+
+ll_err ll_gpu_all_reduce(ll_gpu_group *x, const void *in, void *out, int64_t n, ll_dtype t,
+                         bool max)
+{
+    ncclDataType_t type;
+    TRY(type_of(t, &type));
+    NCCL_TRY(ncclAllReduce(in, out, (size_t)n, type, max ? ncclMax : ncclSum, x->comm, x->stream));
+    return LL_OK;
+}
+
+ll_err ll_gpu_reduce(ll_gpu_group *x, const void *in, void *out, int64_t n, ll_dtype t, bool max,
+                     int to)
+{
+    ncclDataType_t type;
+    TRY(type_of(t, &type));
+    NCCL_TRY(ncclReduce(in, out, (size_t)n, type, max ? ncclMax : ncclSum, to, x->comm, x->stream));
+    return LL_OK;
+}
+
+ll_err ll_gpu_reduce_scatter(ll_gpu_group *x, const void *in, void *out, int64_t n, ll_dtype t,
+                             bool max)
+{
+    ncclDataType_t type;
+    TRY(type_of(t, &type));
+    NCCL_TRY(ncclReduceScatter(in, out, (size_t)n, type, max ? ncclMax : ncclSum, x->comm,
+                               x->stream));
+    return LL_OK;
+}
+
+ll_err ll_gpu_all_gather(ll_gpu_group *x, const void *in, void *out, size_t bytes)
+{
+    NCCL_TRY(ncclAllGather(in, out, bytes, ncclUint8, x->comm, x->stream));
+    return LL_OK;
+}
+
+ll_err ll_gpu_broadcast(ll_gpu_group *x, void *data, size_t bytes, int from)
+{
+    NCCL_TRY(ncclBroadcast(data, data, bytes, ncclUint8, from, x->comm, x->stream));
+    return LL_OK;
+}
+
+ll_err ll_gpu_send(ll_gpu_group *x, const void *data, size_t bytes, int to)
+{
+    NCCL_TRY(ncclSend(data, bytes, ncclUint8, to, x->comm, x->stream));
+    return LL_OK;
+}
+
+ll_err ll_gpu_receive(ll_gpu_group *x, void *data, size_t bytes, int from)
+{
+    NCCL_TRY(ncclRecv(data, bytes, ncclUint8, from, x->comm, x->stream));
+    return LL_OK;
+}
+
+#endif
