@@ -1,0 +1,94 @@
+#!/usr/bin/env python3
+"""PyTorch on a GPU: a training step of GPT-2 (bf16 autocast, fused attention, fused AdamW, gradients
+clipped, torch.compile), on random tokens that lie there already. Prints one line, or with --json an
+object. The same work as `loopline bench step gpt2-124m --machine cuda --precision bf16`."""
+import argparse
+import json
+import statistics
+import time
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+SIZES = {"124m": (12, 12, 768), "355m": (24, 16, 1024), "1558m": (48, 25, 1600)}
+VOCAB = 50304
+
+a = argparse.ArgumentParser()
+a.add_argument("size", choices=SIZES)
+a.add_argument("--batch", type=int, default=64)
+a.add_argument("--seq", type=int, default=1024)
+a.add_argument("--steps", type=int, default=20)
+a.add_argument("--eager", action="store_true", help="without torch.compile")
+a.add_argument("--json", action="store_true")
+a = a.parse_args()
+
+
+class Layer(nn.Module):
+    def __init__(self, heads, width):
+        super().__init__()
+        self.heads = heads
+        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv, self.proj = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x):
+        b, t, c = x.shape
+        parts = self.qkv(self.norm1(x)).view(b, t, 3, self.heads, c // self.heads)
+        q, k, v = parts.permute(2, 0, 3, 1, 4)
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.proj(y.transpose(1, 2).reshape(b, t, c))
+        return x + self.down(F.gelu(self.up(self.norm2(x)), approximate="tanh"))
+
+
+class Gpt(nn.Module):
+    def __init__(self, layers, heads, width):
+        super().__init__()
+        self.token, self.place = nn.Embedding(VOCAB, width), nn.Embedding(a.seq, width)
+        self.layers = nn.ModuleList(Layer(heads, width) for _ in range(layers))
+        self.norm = nn.LayerNorm(width)
+        for p in self.parameters():
+            if p.dim() > 1:
+                nn.init.normal_(p, std=0.02)
+
+    def forward(self, x, y):
+        h = self.token(x) + self.place.weight
+        for layer in self.layers:
+            h = layer(h)
+        logits = F.linear(self.norm(h), self.token.weight)
+        return F.cross_entropy(logits.view(-1, VOCAB), y.view(-1))
+
+
+torch.manual_seed(1)
+torch.set_float32_matmul_precision("high")
+layers, heads, width = SIZES[a.size]
+model = Gpt(layers, heads, width).cuda()
+run = model if a.eager else torch.compile(model)
+opt = torch.optim.AdamW(model.parameters(), lr=3e-4, weight_decay=0.1, fused=True)
+x, y = (torch.randint(0, 50257, (a.batch, a.seq), device="cuda") for _ in range(2))
+
+
+def step():
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        loss = run(x, y)
+    loss.backward()
+    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    opt.step()
+    opt.zero_grad(set_to_none=True)
+
+
+for _ in range(5):
+    step()
+torch.cuda.synchronize()
+times = []
+for _ in range(a.steps):
+    start = time.perf_counter()
+    step()
+    torch.cuda.synchronize()
+    times.append(time.perf_counter() - start)
+s = statistics.median(times)
+out = {"peer": "torch %s %s" % (torch.__version__, "eager" if a.eager else "compiled"),
+       "model": "gpt2-" + a.size, "batch": a.batch, "ms": round(1e3 * s, 3),
+       "tokens_per_s": round(a.batch * a.seq / s),
+       "memory_gib": round(torch.cuda.max_memory_allocated() / 2**30, 2)}
+print(json.dumps(out) if a.json else " ".join("%s=%s" % kv for kv in out.items()))

@@ -1,0 +1,168 @@
+#!/usr/bin/env bash
+# gpu.sh: everything about GPUs, on a machine that has one: builds with CUDA, holds every op's kernel
+# against the reference, trains beside the CPU, verifies 2 and 4 ranks, times steps beside PyTorch
+# (where python3 has it), and ends with one table. Exit status 1 where something failed.
+#
+#     scripts/gpu.sh                          all of it: about a quarter of an hour
+#     scripts/gpu.sh --only ops,losses        parts: ops, losses, verify, bench
+#     scripts/gpu.sh --only bench --models lenet5,gpt2-124m     some of lenet5, gpt2-124m, gpt2-355m,
+#                                             gpt2-1558m, resnet50
+#     --build DIR      default build-gpu          --no-build   DIR is built already
+#     --no-peers       PyTorch is not timed       PYTHON=...   a Python that has torch
+set -u
+export LC_ALL=C
+cd "$(dirname "$0")/.."
+only=ops,losses,verify,bench models=lenet5,gpt2-124m,gpt2-355m,gpt2-1558m,resnet50
+build=build-gpu make=1 peers=1 python=${PYTHON:-python3}
+while [ $# -gt 0 ]; do
+    case $1 in
+    --only) only=$2 && shift ;;
+    --models) models=$2 && shift ;;
+    --build) build=$2 && shift ;;
+    --no-build) make=0 ;;
+    --no-peers) peers=0 ;;
+    -h | --help) sed -n '2,13s/^# \{0,1\}//p' "$0" && exit 0 ;;
+    *) echo "gpu.sh: $1 is not known; see gpu.sh --help" >&2 && exit 2 ;;
+    esac
+    shift
+done
+for part in ${only//,/ }; do
+    case $part in ops | losses | verify | bench) ;;
+    *) echo "gpu.sh: part $part is not known: ops, losses, verify, bench" >&2 && exit 2 ;;
+    esac
+done
+if ! command -v nvidia-smi >/dev/null || ! nvidia-smi -L 2>/dev/null | grep -q GPU; then
+    echo "gpu.sh: skipped: this machine has no NVIDIA GPU"
+    exit 0
+fi
+wants() { [[ ,$only, == *,$1,* ]]; }
+work=$(mktemp -d) failed=0
+trap 'rm -rf "$work"' EXIT
+row() { # part, what, result, ok or FAIL
+    printf '%-8s %-34s %-46s %s\n' "$1" "$2" "$3" "$4" >>"$work/table"
+    [ "$4" = FAIL ] && failed=1
+    tail -n 1 "$work/table"
+}
+number() { sed -n "s/.*\"$1\": *\([-0-9.e+]*\).*/\1/p" | head -n 1; }
+
+# ---- build ----
+targets="loopline"
+wants ops && targets="$targets test_op_gpu test_gpu"
+if [ $make = 1 ]; then
+    cmake -S . -B "$build" -DLL_CUDA=ON -DCMAKE_BUILD_TYPE=Release >"$work/log" 2>&1 &&
+        cmake --build "$build" -j "$(nproc)" --target $targets >>"$work/log" 2>&1 ||
+        { tail -n 30 "$work/log"; echo "gpu.sh: the build failed"; exit 1; }
+fi
+program=$build/loopline
+nvidia-smi -L
+
+# ---- every op's kernel; programs ----
+if wants ops; then
+    for t in test_op_gpu test_gpu; do
+        if "$build/$t" >"$work/log" 2>&1; then state=ok; else state=FAIL && tail -n 20 "$work/log"; fi
+        row ops $t "$(grep -c '\[       OK' "$work/log") tests passed, $(grep -c '^\[  FAILED.*] [a-z]' "$work/log") failed" $state
+    done
+fi
+
+# ---- 50 steps, beside the CPU ----
+# The largest relative difference of the losses of all steps must be at most this.
+f32_limit=2e-3 bf16_limit=1e-2
+losses() { # file: "step loss" lines
+    sed -n 's/.*"step":\([0-9]*\),"loss":\([-0-9.e+]*\).*/\1 \2/p' "$1/metrics.jsonl"
+}
+beside() { # name; its run file is $work/NAME.yaml
+    local name=$1 kind column limit worst
+    for kind in cpu-f32 cuda-f32 cuda-bf16; do
+        "$program" train "$work/$name.yaml" --plain --set train.machine=${kind%-*} \
+            --set train.precision=${kind#*-} --out "$work/$name-$kind" >"$work/log" 2>&1 ||
+            { tail -n 5 "$work/log"; row losses "$name $kind" "training failed" FAIL; return; }
+        losses "$work/$name-$kind" >"$work/$name-$kind.txt"
+    done
+    paste -d ' ' "$work/$name"-{cpu-f32,cuda-f32,cuda-bf16}.txt |
+        awk '$1 == $3 && $1 == $5 { print $1, $2, $4, $6 }' >"$work/$name.txt"
+    awk -v name="$name" '
+        NR == 1 { printf "%s\n%6s %12s %12s %9s %12s %9s\n", name, "step", "cpu f32", "cuda f32", "differs", "cuda bf16", "differs" }
+        $1 == 1 || $1 % 10 == 0 { printf "%6d %12.6f %12.6f %9.1e %12.6f %9.1e\n", $1, $2, $3, d($2, $3), $4, d($2, $4) }
+        function d(a, b) { return a == 0 ? 0 : (a > b ? a - b : b - a) / (a > 0 ? a : -a) }' "$work/$name.txt"
+    for kind in f32 bf16; do
+        if [ $kind = f32 ]; then column=3 limit=$f32_limit; else column=4 limit=$bf16_limit; fi
+        worst=$(awk -v c=$column '{ d = ($c - $2) / $2; if (d < 0) d = -d; if (d > w || d != d) w = d } END { printf "%.2e", NR == 50 ? w : 9 }' "$work/$name.txt")
+        row losses "$name cuda $kind" "differs from cpu f32 by at most $worst (limit $limit)" \
+            "$(awk -v w="$worst" -v l=$limit 'BEGIN { print w <= l ? "ok" : "FAIL" }')"
+    done
+}
+if wants losses; then
+    common="steps: 50, log_every: 1, eval_samples: 64, lr: 3e-4, optimizer: adamw"
+    cat >"$work/lenet5.yaml" <<END
+model: {name: lenet5}
+data: {name: synthetic}
+train: {batch: 64, $common}
+END
+    cat >"$work/gpt.yaml" <<END
+model: {name: gpt, layers: 3, width: 128, heads: 4, seq: 128, vocab: 256}
+data: {name: synthetic}
+train: {batch: 8, clip: 1, $common}
+END
+    beside lenet5
+    beside gpt
+fi
+
+# ---- ranks that share the GPU ----
+if wants verify; then
+    small="--set train.batch=8 --set model.layers=2 --set model.width=48 --set model.heads=4 --set model.seq=32 --set model.vocab=97"
+    while read -r model mesh settings; do
+        if "$program" verify "$model" --random --set train.machine=cuda --mesh "$mesh" --steps 2 $settings >"$work/log" 2>&1 </dev/null
+        then state=ok; else state=FAIL && tail -n 5 "$work/log"; fi
+        row verify "$model $mesh" "$(sed -n 's/^worst relative difference: //p' "$work/log")" $state
+    done <<END
+lenet5 data=2 --set train.batch=16
+gpt tensor=2 $small
+gpt data=2,tensor=2 $small
+lenet5 height=4 --set train.batch=16
+END
+fi
+
+# ---- speed ----
+has_torch=0
+[ $peers = 1 ] && wants bench && "$python" -c 'import torch; assert torch.cuda.is_available()' 2>/dev/null && has_torch=1
+[ $peers = 1 ] && wants bench && [ $has_torch = 0 ] && echo "gpu.sh: $python has no torch with CUDA: no peers"
+timed() { # name, unit, key of the peer, least ratio, the peer's words, ours...
+    local name=$1 unit=$2 key=$3 bar=$4 peer=$5 theirs="" state=ok
+    shift 5
+    "$program" bench step "$@" --machine cuda --json >"$work/ours.json" 2>"$work/log" ||
+        { tail -n 5 "$work/log"; row bench "$name" "failed" FAIL; return; }
+    local ms=$(number step_ms <"$work/ours.json") mfu=$(number mfu <"$work/ours.json")
+    local rate=$(number "$unit"_per_s <"$work/ours.json")
+    local memory=$(number used_bytes <"$work/ours.json") start=$(number first_step_s <"$work/ours.json")
+    [ $has_torch = 1 ] && theirs=$("$python" bench/$peer --json 2>"$work/log" | number "$key")
+    row bench "$name" "$(awk -v ms="$ms" -v r="$rate" -v u="$unit" -v mfu="${mfu:-0}" -v m="$memory" -v t="${theirs:-0}" -v s="$start" 'BEGIN {
+        printf "%.3f ms, %.0f %s/s", ms, r, u
+        if (mfu > 0.02) printf ", MFU %.1f%%", 100 * mfu
+        printf ", %.1f GiB, first step %.1f s", m / 2^30, s
+        if (t > 0) printf "; torch %.0f: %.2fx", t, r / t }')" $state
+    [ -n "$theirs" ] && awk -v r="$rate" -v t="$theirs" -v b=$bar 'BEGIN { exit r / t >= b }' &&
+        row bench "$name" "the aim is ${bar}x torch" below
+    return 0
+}
+if wants bench; then
+    gpt2="gpt2-124m --precision bf16 --set model.vocab=50304"
+    for m in ${models//,/ }; do
+        case $m in
+        lenet5) timed "$m f32 batch 64" samples images_per_s 5 torch_lenet_gpu.py lenet5 -b 64 \
+            --set train.optimizer=adamw --set train.lr=2e-3 --set train.weight_decay=0.01 ;;
+        gpt2-124m) timed "$m bf16 batch 64" tokens tokens_per_s 1.25 "torch_gpt2_gpu.py 124m --batch 64" \
+            $gpt2 -b 64 --set train.micro_batch=64 ;;
+        gpt2-355m) timed "$m bf16 batch 16" tokens tokens_per_s 1.15 "torch_gpt2_gpu.py 355m --batch 16" \
+            $gpt2 -b 16 --set train.micro_batch=16 --set model.layers=24 --set model.width=1024 --set model.heads=16 ;;
+        gpt2-1558m) timed "$m bf16 batch 16" tokens tokens_per_s 1.15 "torch_gpt2_gpu.py 1558m --batch 16" \
+            $gpt2 -b 16 --set train.micro_batch=16 --set model.layers=48 --set model.width=1600 --set model.heads=25 ;;
+        resnet50) timed "$m bf16 batch 256" samples images_per_s 1.1 "torch_resnet50_gpu.py --batch 256" \
+            resnet50 --precision bf16 -b 256 --set train.optimizer=momentum --set train.lr=0.1 --set train.weight_decay=1e-4 ;;
+        *) row bench "$m" "no such model" FAIL ;;
+        esac
+    done
+fi
+
+printf '\n%-8s %-34s %-46s\n' part what result
+cat "$work/table"
+exit $failed
