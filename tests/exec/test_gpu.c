@@ -86,6 +86,16 @@ static void check_same(ll_session *a, ll_session *b, const char *text)
     }
 }
 
+static ll_gpu_facts facts(void)
+{
+    ll_gpu *g;
+    ll_gpu_facts f;
+    MUST(ll_gpu_open(0, &g));
+    MUST(ll_gpu_ask(g, &f));
+    ll_gpu_close(g);
+    return f;
+}
+
 static void bits_of_single_launches(void **state)
 {
     (void)state;
@@ -97,12 +107,16 @@ static void bits_of_single_launches(void **state)
         int n = ll_session_program(s[0])->n_instr, m = ll_exec_launches(ll_session_exec(s[0]));
         print_message("%s: %d instructions, %d launches\n", r->model.name, n, m);
         assert_true(m < n);
-        for (int step = 0; step < 4; step++) {
+        ll_gpu_facts before = {0}, after;
+        for (int step = 0; step < 6; step++) {
+            if (step == 3) before = facts();
             for (int i = 0; i < 2; i++) feed(s[i], step);
             MUST(ll_session_run(s[0], 1e-3));
             single_step(s[1], (uint64_t)step);
             check_same(s[0], s[1], r->model.name);
         }
+        after = facts();
+        assert_int_equal(after.free_bytes, before.free_bytes); /* nothing allocates in a step */
         for (int i = 0; i < 2; i++) {
             ll_session_close(s[i]);
             ll_graph_free(g[i]);

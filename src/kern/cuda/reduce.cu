@@ -154,22 +154,27 @@ static __global__ void columns(side kept, side gone, const T *x, Y *y)
 
 /* ---- the same, 16 bytes at a time ---- */
 
+template <int HOW, class T>
+__device__ __forceinline__ float part_wide(const uint4 *at, int64_t from, int64_t to)
+{
+    enum { N = wide<T>::N };
+    float some = none<HOW, float>();
+#pragma unroll 4
+    for (int64_t i = from + threadIdx.x; i < to; i += blockDim.x) {
+        float v[N];
+        wide<T>::unpack(at[i], v);
+#pragma unroll
+        for (int k = 0; k < N; k++) some = join<HOW, float>(some, of_one<HOW, float>(v[k]));
+    }
+    return HOW == LARGEST || HOW == MAGNITUDE ? block_max(some) : block_sum(some);
+}
+
 template <int HOW, class T, class Y>
 static __global__ void rows_wide(side kept, int64_t pieces, const T *x, Y *y)
 {
-    enum { N = wide<T>::N };
     int64_t from = pieces * blockIdx.y / gridDim.y, to = pieces * (blockIdx.y + 1) / gridDim.y;
     for (int64_t e = blockIdx.x; e < kept.points; e += gridDim.x) {
-        const uint4 *at = (const uint4 *)(x + offset_of(kept, e));
-        float some = none<HOW, float>();
-#pragma unroll 4
-        for (int64_t i = from + threadIdx.x; i < to; i += blockDim.x) {
-            float v[N];
-            wide<T>::unpack(at[i], v);
-#pragma unroll
-            for (int k = 0; k < N; k++) some = join<HOW, float>(some, of_one<HOW, float>(v[k]));
-        }
-        some = HOW == LARGEST || HOW == MAGNITUDE ? block_max(some) : block_sum(some);
+        float some = part_wide<HOW, T>((const uint4 *)(x + offset_of(kept, e)), from, to);
         if (threadIdx.x == 0) y[blockIdx.y * kept.points + e] = from_float<Y>::of(some);
         __syncthreads();
     }
@@ -207,15 +212,22 @@ static __global__ void columns_wide(int64_t rows, int64_t n, const T *x, Y *y)
 
 /* ---- parts ---- */
 
+/* Every DEEP-th part, from this thread's on. */
+template <int HOW, class S>
+__device__ __forceinline__ S some_parts(const S *x, int parts, int64_t stride)
+{
+    S some = none<HOW, S>();
+#pragma unroll 4
+    for (int k = threadIdx.y; k < parts; k += DEEP) some = join<HOW, S>(some, x[k * stride]);
+    return some;
+}
+
 template <int HOW, class S, class Y>
 static __global__ void combine(int parts, int64_t n, const S *x, Y *y)
 {
     __shared__ S part[DEEP][LANES];
     int64_t e = blockIdx.x * (int64_t)LANES + threadIdx.x;
-    S some = none<HOW, S>();
-    if (e < n)
-#pragma unroll 4
-        for (int k = threadIdx.y; k < parts; k += DEEP) some = join<HOW, S>(some, x[k * n + e]);
+    S some = e < n ? some_parts<HOW, S>(x + e, parts, n) : none<HOW, S>();
     part[threadIdx.y][threadIdx.x] = some;
     __syncthreads();
     if (threadIdx.y || e >= n) return;
@@ -306,34 +318,45 @@ ll_err sumsq_cuda(const ll_kcall *c)
 }
 
 /* ---- sums of squares of several tensors, each of all its elements: what a gradient's norm is
- * made of. Parts as above: a block for each, then a thread for each tensor. ---- */
+ * made of. Parts as above, and joined as above: a block for each, then one for each tensor. ---- */
 
 typedef struct whole {
     const void *x;
     void *y;
     side gone;
     uint32_t first, parts;
+    bool wide;
 } whole;
 
 template <class T, class S>
 static __global__ void many_parts(const whole *rows, const uint32_t *map, S *part)
 {
     const whole *w = &rows[map[blockIdx.x]];
-    int64_t k = blockIdx.x - w->first;
-    int64_t from = w->gone.points * k / w->parts, to = w->gone.points * (k + 1) / w->parts;
-    S all = part_of<SQUARES, T, S>((const T *)w->x, w->gone, from, to);
+    int64_t k = blockIdx.x - w->first, n = w->gone.points;
+    if constexpr (std::is_same<S, float>::value)
+        if (w->wide) {
+            n /= wide<T>::N;
+            float all = part_wide<SQUARES, T>((const uint4 *)w->x, n * k / w->parts,
+                                              n * (k + 1) / w->parts);
+            if (threadIdx.x == 0) part[blockIdx.x] = all;
+            return;
+        }
+    S all = part_of<SQUARES, T, S>((const T *)w->x, w->gone, n * k / w->parts,
+                                   n * (k + 1) / w->parts);
     if (threadIdx.x == 0) part[blockIdx.x] = all;
 }
 
 template <class S, class Y>
-static __global__ void many_combine(int n, const whole *rows, const S *part)
+static __global__ void many_combine(const whole *rows, const S *part)
 {
-    GRID_STRIDE(i, n)
-    {
-        S all = part[rows[i].first];
-        for (uint32_t k = 1; k < rows[i].parts; k++) all += part[rows[i].first + k];
-        *(Y *)rows[i].y = from_float<Y>::of(all);
-    }
+    __shared__ S each[DEEP];
+    const whole *w = &rows[blockIdx.x];
+    each[threadIdx.y] = some_parts<SQUARES, S>(part + w->first, (int)w->parts, 1);
+    __syncthreads();
+    if (threadIdx.y) return;
+    S all = each[0];
+    for (int k = 1; k < DEEP; k++) all += each[k];
+    *(Y *)w->y = from_float<Y>::of(all);
 }
 
 static bool wholly(const ll_kcall *c)
@@ -365,7 +388,7 @@ static layout lay_out(const ll_kcall *const *calls, int n, char *out)
                 ((uint32_t *)(out + l.map))[at + (unsigned)k] = (uint32_t)i;
             if (out && round)
                 ((whole *)out)[i] = whole{calls[i]->in[0].data, calls[i]->out[0].data, p.gone, at,
-                                          (uint32_t)p.parts};
+                                          (uint32_t)p.parts, p.wide};
             at += (unsigned)p.parts;
         }
         l.blocks = at;
@@ -394,7 +417,7 @@ static ll_err run_many(const ll_kcall *const *calls, int n, void *table)
             many_parts<T, S><<<l.blocks, BLOCK, 0, stream_of(c)>>>(
                 rows, (const uint32_t *)((char *)table + l.map), part);
             many_combine<S, decltype(b)>
-                <<<blocks_for(n, 64), 64, 0, stream_of(c)>>>(n, rows, part);
+                <<<(unsigned)n, dim3(1, DEEP), 0, stream_of(c)>>>(rows, part);
             CUDA_TRY(cudaGetLastError());
             return LL_OK;
         });
