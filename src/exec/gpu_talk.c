@@ -1,7 +1,7 @@
 /* gpu_talk.c: collectives of a program between GPUs, by NCCL, in a queue beside the kernels.
  *
- *     work queue   kernels ... | start: flag | more kernels ...        | wait | unpack, kernels
- *     talk queue                 pack | all-reduce (NCCL) | flag ------^
+ *     work queue   kernels ... | start: pack, flag | more kernels ...   | wait | unpack, kernels
+ *     talk queue                                  all-reduce (NCCL) | flag ^
  *
  * Plans are those of team.c; what is packed there by this process is copied here in rows by the
  * GPU. Parts of uneven size are reductions to, or broadcasts from, each member. All-reduces of
@@ -88,7 +88,7 @@ static ll_err pack(ll_gpu *g, char *packed, const void *data, const slab *s)
     r.to_stride = r.row = s->row;
     r.from_stride = s->stride;
     r.n = s->rows;
-    return ll_gpu_copy_rows(g, LL_GPU_TALK, &r);
+    return ll_gpu_copy_rows(g, LL_GPU_WORK, &r);
 }
 
 static ll_err unpack(ll_gpu *g, void *data, const char *packed, const slab *s)
@@ -112,16 +112,19 @@ static char *taken(const ll_talk *t)
     return t->packing + (t->given + 63) / 64 * 64;
 }
 
-/* What must be in place before ranks talk. */
+/* Takes what it sends out of its operand, which may be written anew from the start on (but where
+ * the flight holds it, see program/flight.c): in the queue of the kernels. */
 static ll_err prepare(ll_gpu *g, ll_talk *t)
 {
+    size_t bytes = (size_t)t->call.spec.count * ll_dtype_bytes(t->call.dtype);
+    if (t->kind == ALL_REDUCE) return copy(g, LL_GPU_WORK, t->out->data, t->in->data, bytes);
     bool all = t->packing && t->kind != ALL_GATHER;
     for (int k = 0; all && k < t->n * t->size; k++)
         TRY(pack(g, t->packing + t->give_at[k], t->in[k / t->size].data, &t->give[k]));
     if (t->kind != ALL_GATHER) return LL_OK;
     char *data = t->packing ? t->packing : (char *)t->out->data;
     for (int k = t->me; k < t->n * t->size; k += t->size)
-        TRY(copy(g, LL_GPU_TALK, data + t->take_at[k], t->in[k / t->size].data,
+        TRY(copy(g, LL_GPU_WORK, data + t->take_at[k], t->in[k / t->size].data,
                  ll_slab_bytes(&t->take[k])));
     return LL_OK;
 }
@@ -189,7 +192,7 @@ static ll_err talk_one(ll_gpu *g, const waiting *w)
     char *in = (char *)t->in->data, *out = (char *)t->out->data;
     switch (t->kind) {
     case ALL_REDUCE:
-        return ll_gpu_all_reduce(w->group, in, out, t->call.spec.count, t->call.dtype, max);
+        return ll_gpu_all_reduce(w->group, out, out, t->call.spec.count, t->call.dtype, max);
     case REDUCE_SCATTER: return scatter(w->group, t, t->packing ? t->packing : in, elem, max);
     case ALL_GATHER: return gather(w->group, t, t->packing ? t->packing : out, elem);
     case ROTATE: return exchange(g, w->group, t, in, out, elem);
@@ -218,7 +221,6 @@ static ll_err flush(ll_exec *e)
     o->n_waiting = 0;
     o->waiting_bytes = 0;
     TRY(ll_gpu_after(o->gpu, LL_GPU_TALK, LL_GPU_WORK));
-    for (int i = 0; i < n; i++) TRY(prepare(o->gpu, w[i].talk));
     TRY(talk_all(o->gpu, w, n));
     for (int i = 0; i < n; i++) TRY(ll_gpu_raise(o->gpu, LL_GPU_TALK, w[i].instr));
     return LL_OK;
@@ -232,6 +234,7 @@ ll_err ll_onboard_start(ll_exec *e, int i)
     waiting *w = &o->waiting[o->n_waiting++];
     *w = (waiting){.instr = i, .talk = b->talk};
     TRY(group_of(o->talkers, axes_of(b->instr), &w->group));
+    TRY(prepare(o->gpu, b->talk));
     b->flying = true;
     o->waiting_bytes += e->p->slots[b->instr->in[0]].bytes;
     bool more = b->talk->kind == ALL_REDUCE && b->instr->last && o->waiting_bytes < BUCKET;

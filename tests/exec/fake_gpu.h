@@ -1,0 +1,562 @@
+/* fake_gpu.h: dev/gpu.h and dev/group.h in this process's memory, so that what exec/ does with GPUs
+ * can be tested where there is none, and on several ranks. Define it in one file of a test.
+ *
+ * Queues are real: nothing runs before somebody waits, and then only what must: a queue that waits
+ * for another lets that one run up to where it waits. So a missing wait is a wrong number, not
+ * luck. Captured work is a list, and replaying it queues the list. Kernels are the CPU's, put
+ * between by fake_kernels; groups are communicators of MPI. */
+#pragma once
+#include "dev/group.h"
+#include "exec/exec_int.h"
+
+#include <mpi.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+enum { FAKE_MOST = 1 << 16, FAKE_FLAGS = 4096 };
+
+typedef enum fake_kind {
+    FAKE_KERNEL,
+    FAKE_COPY,
+    FAKE_FILL,
+    FAKE_RAISE,
+    FAKE_HEED,
+    FAKE_TALK
+} fake_kind;
+typedef enum fake_talk {
+    FAKE_SUM,
+    FAKE_TO_ONE,
+    FAKE_SCATTER,
+    FAKE_GATHER,
+    FAKE_CAST,
+    FAKE_SWAP
+} fake_talk;
+
+typedef struct fake_work {
+    fake_kind kind;
+    ll_gpu_rows rows; /* a copy */
+    void *own;        /* what is copied, where its owner may change it at once */
+    int byte, flag, serial;
+    ll_kernel *kernel;
+    ll_kcall call;
+    ll_tensor in[LL_MAX_IN], out[LL_MAX_OUT];
+    fake_talk talk;
+    MPI_Comm comm;
+    const void *from;
+    void *to;
+    int64_t n;
+    ll_dtype type;
+    bool max;
+    int root;
+    struct fake_swap {
+        const void *give;
+        void *take;
+        size_t bytes;
+        int peer;
+    } * swaps;
+    int n_swap;
+} fake_work;
+
+struct ll_gpu {
+    fake_work **queue[LL_GPU_QUEUES];
+    int n[LL_GPU_QUEUES], done[LL_GPU_QUEUES];
+    int raised[FAKE_FLAGS], want[FAKE_FLAGS]; /* how often a flag was, and was asked to be */
+    bool capturing;
+    struct ll_gpu_graph *graph;
+};
+
+struct ll_gpu_graph {
+    fake_work **work;
+    int n;
+};
+
+struct ll_gpu_group {
+    MPI_Comm comm;
+    ll_gpu *gpu;
+};
+
+static void *fake_pinned[256];
+static size_t fake_pinned_bytes[256];
+static int fake_launched, fake_replayed, fake_grouped; /* what a test may ask */
+
+static inline bool fake_is_pinned(const void *p)
+{
+    for (int i = 0; i < 256; i++)
+        if (fake_pinned[i] && (const char *)p >= (char *)fake_pinned[i] &&
+            (const char *)p < (char *)fake_pinned[i] + fake_pinned_bytes[i])
+            return true;
+    return false;
+}
+
+/* ---- running ---- */
+
+static MPI_Datatype fake_type(ll_dtype t)
+{
+    return t == LL_F32 ? MPI_FLOAT : t == LL_F64 ? MPI_DOUBLE : t == LL_I32 ? MPI_INT : MPI_BYTE;
+}
+
+static void fake_swap_all(const fake_work *w)
+{
+    MPI_Request *r = (MPI_Request *)calloc((size_t)w->n_swap + 1, sizeof *r);
+    for (int i = 0; i < w->n_swap; i++) {
+        const struct fake_swap *s = &w->swaps[i];
+        if (s->give)
+            MPI_Isend(s->give, (int)s->bytes, MPI_BYTE, s->peer, 7, w->comm, &r[i]);
+        else
+            MPI_Irecv(s->take, (int)s->bytes, MPI_BYTE, s->peer, 7, w->comm, &r[i]);
+    }
+    MPI_Waitall(w->n_swap, r, MPI_STATUSES_IGNORE);
+    free(r);
+}
+
+static void fake_talk_now(const fake_work *w)
+{
+    MPI_Op op = w->max ? MPI_MAX : MPI_SUM;
+    MPI_Datatype t = fake_type(w->type);
+    int n = (int)w->n, size, me;
+    size_t bytes = (size_t)w->n * ll_dtype_bytes(w->type);
+    MPI_Comm_size(w->comm, &size);
+    MPI_Comm_rank(w->comm, &me);
+    char *room = (char *)malloc(bytes * (size_t)size + 1);
+    if (w->talk == FAKE_SUM || w->talk == FAKE_TO_ONE) {
+        MPI_Allreduce(w->from, room, n, t, op, w->comm);
+        if (w->talk == FAKE_SUM || me == w->root) memcpy(w->to, room, bytes);
+    } else if (w->talk == FAKE_SCATTER) {
+        MPI_Allreduce(w->from, room, n * size, t, op, w->comm);
+        memcpy(w->to, room + bytes * (size_t)me, bytes);
+    } else if (w->talk == FAKE_GATHER) {
+        MPI_Allgather(w->from, n, MPI_BYTE, room, n, MPI_BYTE, w->comm);
+        memcpy(w->to, room, bytes * (size_t)size);
+    } else if (w->talk == FAKE_CAST) {
+        MPI_Bcast(w->to, n, MPI_BYTE, w->root, w->comm);
+    } else
+        fake_swap_all(w);
+    free(room);
+}
+
+static void fake_run(ll_gpu *g, int q, int to);
+
+static void fake_do(ll_gpu *g, fake_work *w)
+{
+    ll_err rc;
+    switch (w->kind) {
+    case FAKE_KERNEL:
+        w->call.in = w->in, w->call.out = w->out;
+        rc = w->kernel(&w->call);
+        LL_ASSERT(rc == LL_OK);
+        fake_launched++;
+        break;
+    case FAKE_COPY:
+        for (int64_t i = 0; i < w->rows.n; i++)
+            memmove((char *)w->rows.to + (size_t)i * w->rows.to_stride,
+                    (const char *)w->rows.from + (size_t)i * w->rows.from_stride, w->rows.row);
+        break;
+    case FAKE_FILL: memset(w->to, w->byte, (size_t)w->n); break;
+    case FAKE_RAISE: g->raised[w->flag] = w->serial; break;
+    case FAKE_HEED:
+        for (int q = 0; q < LL_GPU_QUEUES && g->raised[w->flag] < w->serial; q++)
+            for (int k = g->done[q]; k < g->n[q] && g->raised[w->flag] < w->serial; k++)
+                if (g->queue[q][k]->kind == FAKE_RAISE && g->queue[q][k]->flag == w->flag &&
+                    g->queue[q][k]->serial == w->serial)
+                    fake_run(g, q, k + 1);
+        LL_ASSERT(g->raised[w->flag] >= w->serial);
+        break;
+    default: fake_talk_now(w);
+    }
+}
+
+static void fake_run(ll_gpu *g, int q, int to)
+{
+    while (g->done[q] < to) {
+        int i = g->done[q]++;
+        fake_do(g, g->queue[q][i]);
+    }
+}
+
+static fake_work *fake_add(ll_gpu *g, int q, fake_kind kind)
+{
+    fake_work *w = (fake_work *)calloc(1, sizeof *w);
+    w->kind = kind;
+    if (g->capturing && q == LL_GPU_WORK) {
+        g->graph->work[g->graph->n++] = w;
+        return w;
+    }
+    LL_ASSERT(g->n[q] < FAKE_MOST);
+    g->queue[q][g->n[q]++] = w;
+    return w;
+}
+
+/* Work that is over and belongs to no graph could go; a test is short. */
+
+/* ---- kernels ---- */
+
+static ll_exec *fake_exec;
+static ll_kernel **fake_real; /* by instruction */
+static ll_gpu *fake_open_gpu;
+
+static ll_err fake_kernel(const ll_kcall *c)
+{
+    int i = 0;
+    while (&fake_exec->instrs[i].call != c) i++;
+    fake_work *w = fake_add(fake_open_gpu, LL_GPU_WORK, FAKE_KERNEL);
+    w->kernel = fake_real[i];
+    w->call = *c;
+    for (int k = 0; k < c->n_in; k++) w->in[k] = c->in[k];
+    for (int k = 0; k < c->n_out; k++) w->out[k] = c->out[k];
+    return LL_OK;
+}
+
+/* A program lowered for the CPU becomes one of the fake GPU. */
+static void fake_kernels(ll_program *p)
+{
+    fake_real = LL_NEW_ARRAY(p->arena, ll_kernel *, p->n_instr + 1);
+    for (int i = 0; i < p->n_instr; i++) {
+        fake_real[i] = p->instrs[i].kernel;
+        if (p->instrs[i].kernel) p->instrs[i].kernel = fake_kernel;
+    }
+    p->machine = "cuda";
+}
+
+/* ---- dev/gpu.h ---- */
+
+bool ll_gpu_built(void)
+{
+    return true;
+}
+
+int ll_gpu_count(void)
+{
+    return 1;
+}
+
+ll_err ll_gpu_open(int index, ll_gpu **out)
+{
+    (void)index;
+    ll_gpu *g = (ll_gpu *)calloc(1, sizeof *g);
+    for (int q = 0; q < LL_GPU_QUEUES; q++)
+        g->queue[q] = (fake_work **)calloc(FAKE_MOST, sizeof **g->queue);
+    *out = fake_open_gpu = g;
+    return LL_OK;
+}
+
+void ll_gpu_close(ll_gpu *g)
+{
+    for (int q = 0; g && q < LL_GPU_QUEUES; q++) free(g->queue[q]);
+    free(g);
+}
+
+ll_err ll_gpu_ask(const ll_gpu *g, ll_gpu_facts *out)
+{
+    (void)g;
+    *out = (ll_gpu_facts){.name = "fake", .bytes = 1u << 30, .free_bytes = 1u << 30};
+    return LL_OK;
+}
+
+void *ll_gpu_stream(const ll_gpu *g)
+{
+    (void)g;
+    return NULL;
+}
+
+void *ll_gpu_queue_stream(const ll_gpu *g, ll_gpu_queue q)
+{
+    (void)g, (void)q;
+    return NULL;
+}
+
+ll_err ll_gpu_alloc(ll_gpu *g, size_t bytes, void **out)
+{
+    (void)g;
+    *out = aligned_alloc(64, (bytes + 64) / 64 * 64);
+    memset(*out, 0xff, bytes);
+    return LL_OK;
+}
+
+void ll_gpu_free(ll_gpu *g, void *p)
+{
+    (void)g;
+    free(p);
+}
+
+ll_err ll_gpu_pinned(size_t bytes, void **out)
+{
+    int i = 0;
+    *out = malloc(bytes + 1);
+    while (fake_pinned[i]) i++;
+    LL_ASSERT(i < 256);
+    fake_pinned[i] = *out;
+    fake_pinned_bytes[i] = bytes + 1;
+    return LL_OK;
+}
+
+void ll_gpu_unpin(void *p)
+{
+    for (int i = 0; i < 256; i++)
+        if (fake_pinned[i] == p) fake_pinned[i] = NULL;
+    free(p);
+}
+
+static ll_err fake_copy(ll_gpu *g, int q, void *to, const void *from, size_t bytes)
+{
+    fake_work *w = fake_add(g, q, FAKE_COPY);
+    w->rows = (ll_gpu_rows){to, from, bytes, bytes, bytes, bytes ? 1 : 0};
+    return LL_OK;
+}
+
+ll_err ll_gpu_write(ll_gpu *g, void *to, const void *from, size_t bytes)
+{
+    void *own = malloc(bytes + 1);
+    if (bytes) memcpy(own, from, bytes);
+    return fake_copy(g, LL_GPU_WORK, to, fake_is_pinned(from) ? from : own, bytes);
+}
+
+ll_err ll_gpu_read(ll_gpu *g, void *to, const void *from, size_t bytes)
+{
+    return fake_copy(g, LL_GPU_WORK, to, from, bytes);
+}
+
+ll_err ll_gpu_fill(ll_gpu *g, void *to, int byte, size_t bytes)
+{
+    fake_work *w = fake_add(g, LL_GPU_WORK, FAKE_FILL);
+    w->to = to, w->byte = byte, w->n = (int64_t)bytes;
+    return LL_OK;
+}
+
+ll_err ll_gpu_wait_for(ll_gpu *g, ll_gpu_queue q)
+{
+    fake_run(g, q, g->n[q]);
+    return LL_OK;
+}
+
+ll_err ll_gpu_wait(ll_gpu *g)
+{
+    return ll_gpu_wait_for(g, LL_GPU_WORK);
+}
+
+ll_err ll_gpu_pieces(ll_gpu *g, const ll_gpu_piece *v, int n)
+{
+    for (int i = 0; i < n; i++) {
+        const void *from = v[i].from;
+        if (!from) {
+            void *own = malloc(sizeof v->value);
+            from = memcpy(own, &v[i].value, sizeof v->value);
+        }
+        ll_err rc = fake_copy(g, LL_GPU_WORK, v[i].to, from, v[i].bytes);
+        (void)rc;
+    }
+    return LL_OK;
+}
+
+ll_err ll_gpu_upload(ll_gpu *g, void *to, const void *from, size_t bytes)
+{
+    LL_ASSERT(!bytes || fake_is_pinned(from));
+    return fake_copy(g, LL_GPU_UPLOAD, to, from, bytes);
+}
+
+ll_err ll_gpu_raise(ll_gpu *g, ll_gpu_queue q, int i)
+{
+    LL_ASSERT(i < FAKE_FLAGS);
+    fake_work *w = fake_add(g, q, FAKE_RAISE);
+    w->flag = i;
+    w->serial = ++g->want[i];
+    return LL_OK;
+}
+
+ll_err ll_gpu_heed(ll_gpu *g, ll_gpu_queue q, int i)
+{
+    fake_work *w = fake_add(g, q, FAKE_HEED);
+    w->flag = i;
+    w->serial = g->want[i];
+    return LL_OK;
+}
+
+ll_err ll_gpu_after(ll_gpu *g, ll_gpu_queue later, ll_gpu_queue earlier)
+{
+    int flag = FAKE_FLAGS - 1 - (int)(later * LL_GPU_QUEUES + earlier);
+    TRY(ll_gpu_raise(g, earlier, flag));
+    return ll_gpu_heed(g, later, flag);
+}
+
+ll_err ll_gpu_copy_rows(ll_gpu *g, ll_gpu_queue q, const ll_gpu_rows *r)
+{
+    fake_add(g, q, FAKE_COPY)->rows = *r;
+    return LL_OK;
+}
+
+ll_err ll_gpu_capture(ll_gpu *g)
+{
+    g->graph = (ll_gpu_graph *)calloc(1, sizeof *g->graph);
+    g->graph->work = (fake_work **)calloc(FAKE_MOST, sizeof *g->graph->work);
+    g->capturing = true;
+    return LL_OK;
+}
+
+ll_err ll_gpu_captured(ll_gpu *g, ll_gpu_graph **out)
+{
+    g->capturing = false;
+    *out = g->graph;
+    return LL_OK;
+}
+
+ll_err ll_gpu_replay(ll_gpu *g, ll_gpu_graph *w)
+{
+    for (int i = 0; i < w->n; i++) g->queue[LL_GPU_WORK][g->n[LL_GPU_WORK]++] = w->work[i];
+    fake_replayed++;
+    return LL_OK;
+}
+
+void ll_gpu_drop(ll_gpu_graph *w)
+{
+    if (w) free(w->work);
+    free(w);
+}
+
+ll_err ll_gpu_mark(ll_gpu *g, int i)
+{
+    (void)g, (void)i;
+    return LL_OK;
+}
+
+ll_err ll_gpu_seconds(ll_gpu *g, int from, int to, double *out)
+{
+    (void)g;
+    *out = to - from;
+    return LL_OK;
+}
+
+/* ---- dev/group.h ---- */
+
+const char *ll_gpu_group_library(void)
+{
+    return "fake NCCL";
+}
+
+/* The id: the world's rank of who made it. */
+ll_err ll_gpu_group_id(unsigned char id[LL_GPU_GROUP_ID])
+{
+    int me;
+    memset(id, 0, LL_GPU_GROUP_ID);
+    MPI_Comm_rank(MPI_COMM_WORLD, &me);
+    memcpy(id, &me, sizeof me);
+    return LL_OK;
+}
+
+ll_err ll_gpu_group_open(ll_gpu *g, const unsigned char id[LL_GPU_GROUP_ID], int size, int rank,
+                         ll_gpu_group **out)
+{
+    int me, first, *members = (int *)calloc((size_t)size, sizeof *members);
+    ll_gpu_group *x = (ll_gpu_group *)calloc(1, sizeof *x);
+    MPI_Group world, some;
+    MPI_Comm_rank(MPI_COMM_WORLD, &me);
+    memcpy(&first, id, sizeof first);
+    members[rank] = me;
+    if (rank == 0) {
+        for (int r = 1; r < size; r++)
+            MPI_Recv(&members[r], 1, MPI_INT, MPI_ANY_SOURCE, 900 + r, MPI_COMM_WORLD,
+                     MPI_STATUS_IGNORE);
+        for (int r = 1; r < size; r++)
+            MPI_Send(members, size, MPI_INT, members[r], 899, MPI_COMM_WORLD);
+    } else {
+        MPI_Send(&me, 1, MPI_INT, first, 900 + rank, MPI_COMM_WORLD);
+        MPI_Recv(members, size, MPI_INT, first, 899, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+    }
+    MPI_Comm_group(MPI_COMM_WORLD, &world);
+    MPI_Group_incl(world, size, members, &some);
+    MPI_Comm_create_group(MPI_COMM_WORLD, some, 5, &x->comm);
+    x->gpu = g;
+    free(members);
+    *out = x;
+    return LL_OK;
+}
+
+void ll_gpu_group_close(ll_gpu_group *x)
+{
+    if (x) MPI_Comm_free(&x->comm);
+    free(x);
+}
+
+static fake_work *fake_swapping; /* what sends and receives of a group gather in */
+static int fake_group_depth;
+
+ll_err ll_gpu_group_begin(void)
+{
+    fake_group_depth++;
+    return LL_OK;
+}
+
+ll_err ll_gpu_group_end(void)
+{
+    LL_ASSERT(--fake_group_depth == 0);
+    fake_swapping = NULL;
+    fake_grouped++;
+    return LL_OK;
+}
+
+static fake_work *fake_say(ll_gpu_group *x, fake_talk talk)
+{
+    LL_ASSERT(fake_group_depth == 1);
+    fake_work *w = fake_add(x->gpu, LL_GPU_TALK, FAKE_TALK);
+    w->talk = talk;
+    w->comm = x->comm;
+    w->type = LL_U8;
+    return w;
+}
+
+static ll_err fake_reduce(fake_work *w, const void *in, void *out, int64_t n, ll_dtype t, bool max)
+{
+    w->from = in, w->to = out, w->n = n, w->type = t, w->max = max;
+    return LL_OK;
+}
+
+ll_err ll_gpu_all_reduce(ll_gpu_group *x, const void *in, void *out, int64_t n, ll_dtype t,
+                         bool max)
+{
+    return fake_reduce(fake_say(x, FAKE_SUM), in, out, n, t, max);
+}
+
+ll_err ll_gpu_reduce(ll_gpu_group *x, const void *in, void *out, int64_t n, ll_dtype t, bool max,
+                     int to)
+{
+    fake_work *w = fake_say(x, FAKE_TO_ONE);
+    w->root = to;
+    return fake_reduce(w, in, out, n, t, max);
+}
+
+ll_err ll_gpu_reduce_scatter(ll_gpu_group *x, const void *in, void *out, int64_t n, ll_dtype t,
+                             bool max)
+{
+    return fake_reduce(fake_say(x, FAKE_SCATTER), in, out, n, t, max);
+}
+
+ll_err ll_gpu_all_gather(ll_gpu_group *x, const void *in, void *out, size_t bytes)
+{
+    return fake_reduce(fake_say(x, FAKE_GATHER), in, out, (int64_t)bytes, LL_U8, false);
+}
+
+ll_err ll_gpu_broadcast(ll_gpu_group *x, void *data, size_t bytes, int from)
+{
+    fake_work *w = fake_say(x, FAKE_CAST);
+    w->root = from;
+    return fake_reduce(w, data, data, (int64_t)bytes, LL_U8, false);
+}
+
+static ll_err fake_add_swap(ll_gpu_group *x, const void *give, void *take, size_t bytes, int peer)
+{
+    if (!fake_swapping || fake_swapping->comm != x->comm) {
+        fake_swapping = fake_say(x, FAKE_SWAP);
+        fake_swapping->swaps = (struct fake_swap *)calloc(256, sizeof *fake_swapping->swaps);
+    }
+    LL_ASSERT(fake_swapping->n_swap < 256);
+    fake_swapping->swaps[fake_swapping->n_swap++] = (struct fake_swap){give, take, bytes, peer};
+    return LL_OK;
+}
+
+ll_err ll_gpu_send(ll_gpu_group *x, const void *data, size_t bytes, int to)
+{
+    return fake_add_swap(x, data, NULL, bytes, to);
+}
+
+ll_err ll_gpu_receive(ll_gpu_group *x, void *data, size_t bytes, int from)
+{
+    return fake_add_swap(x, NULL, data, bytes, from);
+}

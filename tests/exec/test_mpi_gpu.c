@@ -1,0 +1,171 @@
+/* mpi: 1 2 3 4
+ * What exec/ does with GPUs, on fake ones (fake_gpu.h): batches staged, results collected, work
+ * captured, and collectives between GPUs beside it, leave what the same program leaves on the CPU.
+ * On one rank to the bit; on several up to the order of sums. */
+#include "exec/parts.h"
+
+#include "exec/fake_gpu.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+
+#include <cmocka.h>
+
+static ll_comm *comm;
+
+static void no_error(ll_err rc)
+{
+    if (rc != LL_OK) fail_msg("%s\n%s", ll_error_text(), ll_error_frames());
+}
+
+static const ll_size small[] = {
+    {"layers", 2, ""}, {"width", 24, ""}, {"heads", 6, ""}, {"seq", 12, ""}, {"vocab", 29, ""}};
+
+/* One rank's program, on the fake GPU. */
+static void open_fake(const ll_graph *g, const part_opts *o, bool nccl, part *out)
+{
+    ll_mesh m;
+    ll_placement *place;
+    ll_graph *mine;
+    *out = (part){0};
+    no_error(ll_mesh_parse(o->mesh, &m));
+    no_error(ll_team_open(comm, &m, &out->team));
+    ll_place_opts how = {.mesh = &m, .zero = o->zero, .overlap = o->overlap};
+    no_error(ll_place(g, &how, &place));
+    no_error(ll_partition(place, ll_comm_rank(comm), &mine));
+    no_error(ll_lower(mine, &(ll_lower_opts){.machine = "cpu", .threads = 1, .n_micro = o->n_micro},
+                      &out->p));
+    fake_kernels(out->p);
+    no_error(ll_exec_open(
+        out->p, &(ll_exec_opts){.seed = 5, .team = out->team, .poison = true, .nccl = nccl},
+        &out->e));
+    fake_exec = out->e;
+    ll_graph_free(mine);
+    ll_placement_free(place);
+}
+
+static void close_fake(part *x)
+{
+    ll_exec_close(x->e);
+    ll_program_free(x->p);
+    ll_team_close(x->team);
+}
+
+/* The other's batch and numbers, as a session gives them. */
+static void feed_like(part *x, const part *like)
+{
+    for (int i = 0; i < x->p->n_input; i++) {
+        int slot = x->p->inputs[i].slot, other = ll_program_input(like->p, x->p->inputs[i].name);
+        const ll_slot *s = &x->p->slots[slot];
+        if (s->kind != LL_BATCH && s->kind != LL_STEP) continue;
+        for (int m = 0; m < (s->kind == LL_BATCH ? x->p->n_micro : 1); m++)
+            no_error(ll_exec_put(x->e, slot, m, ll_exec_data(like->e, other, m)));
+    }
+}
+
+static double distance(const ll_slot *s, const void *a, const void *b)
+{
+    double most = 0, scale = 1e-6;
+    for (int64_t i = 0; i < ll_numel(&s->type.shape); i++) {
+        double x = ll_load(a, s->type.dtype, i), y = ll_load(b, s->type.dtype, i);
+        if (!isfinite(x) || !isfinite(y)) return INFINITY;
+        if (fabs(x) > scale) scale = fabs(x);
+        if (fabs(x - y) > most) most = fabs(x - y);
+    }
+    return most / scale;
+}
+
+static void check_like(part *fake, const part *cpu, const char *what)
+{
+    double limit = ll_comm_size(comm) == 1 ? 0 : 1e-4;
+    for (int i = 0; i < cpu->p->n_input + cpu->p->n_result; i++) {
+        bool input = i < cpu->p->n_input;
+        ll_binding x = input ? cpu->p->inputs[i] : cpu->p->results[i - cpu->p->n_input];
+        int other = input ? ll_program_input(fake->p, x.name) : ll_program_result(fake->p, x.name);
+        const ll_slot *s = &cpu->p->slots[x.slot];
+        if (input && (s->kind == LL_BATCH || s->kind == LL_STEP)) continue;
+        double d = distance(s, ll_exec_data(cpu->e, x.slot, 0), ll_exec_data(fake->e, other, 0));
+        if (d > limit) fail_msg("%s, step %d: %s differs by %g", what, (int)cpu->step, x.name, d);
+        if (!input && s->type.shape.n == 0)
+            assert_true(ll_exec_scalar(fake->e, other) ==
+                        ll_load(ll_exec_data(fake->e, other, 0), s->type.dtype, 0));
+    }
+}
+
+static void hold(const char *name, const char *mesh, int zero, int n_micro, bool nccl)
+{
+    char what[96];
+    snprintf(what, sizeof what, "%s on %s, zero %d, %d micro-batches, %s, rank %d", name, mesh,
+             zero, n_micro, nccl ? "nccl" : "host", ll_comm_rank(comm));
+    int limit = strcmp(name, "gpt") ? 10 : 29;
+    ll_graph *g = part_model(name, 12, "momentum", 1, small, 5);
+    part cpu, fake;
+    part_opts o = {.mesh = mesh, .zero = zero, .n_micro = n_micro, .threads = 1, .poison = true};
+    o.overlap = zero == 3 ? LL_OVERLAP_ALL : LL_OVERLAP_AUTO;
+    no_error(part_open(comm, g, &o, &cpu));
+    open_fake(g, &o, nccl, &fake);
+    fake_launched = fake_replayed = fake_grouped = 0;
+    part_feed(&cpu, 1, limit);
+    feed_like(&fake, &cpu);
+    for (int step = 0; step < 4; step++) {
+        no_error(part_step(&cpu));
+        no_error(ll_exec_run(fake.e, LL_MICRO, fake.step));
+        no_error(ll_exec_run(fake.e, LL_REPORT, fake.step));
+        part now = cpu; /* what the next step gets is set while this one is under way */
+        part_feed(&cpu, 1, limit);
+        feed_like(&fake, &now);
+        no_error(ll_exec_trouble(fake.e));
+        no_error(ll_exec_run(fake.e, LL_UPDATE, fake.step++));
+        check_like(&fake, &cpu, what);
+    }
+    assert_true(fake_launched > 0 && fake_replayed > 0);
+    assert_true(!nccl || fake_grouped > 0 || ll_comm_size(comm) == 1);
+    if (ll_comm_rank(comm) == 0) print_message("%s\n", what);
+    close_fake(&fake);
+    part_close(&cpu);
+    ll_graph_free(g);
+}
+
+static void test_alone(void **state)
+{
+    (void)state;
+    if (ll_comm_size(comm) > 1) skip();
+    hold("gpt", "data=1", 0, 1, false);
+    hold("lenet5", "data=1", 0, 2, true);
+}
+
+static void test_ranks(void **state)
+{
+    (void)state;
+    char data[32], tensor[32], height[32];
+    int n = ll_comm_size(comm);
+    if (n == 1) skip();
+    snprintf(data, sizeof data, "data=%d", n);
+    snprintf(tensor, sizeof tensor, "tensor=%d", n);
+    snprintf(height, sizeof height, "height=%d", n);
+    for (int nccl = 0; nccl < 2; nccl++) {
+        hold("lenet5", data, 0, 2, nccl);
+        hold("gpt", tensor, 0, 1, nccl);
+        hold("lenet5", height, 0, 2, nccl);
+    }
+    hold("gpt", data, 1, 2, true);
+    hold("gpt", data, 3, 1, true);
+    hold("gpt", n == 4 ? "data=2,sequence=2" : n == 2 ? "sequence=2" : "sequence=3", 0, 1, true);
+}
+
+int main(void)
+{
+    if (ll_comm_open(&(ll_comm_opts){.timeout_s = 30, .table = ""}, &comm) != LL_OK) {
+        printf("%s\n", ll_error_text());
+        return 1;
+    }
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_alone),
+        cmocka_unit_test(test_ranks),
+    };
+    int rc = cmocka_run_group_tests_name("programs on fake GPUs", tests, NULL, NULL);
+    ll_comm_close(comm);
+    return rc;
+}
