@@ -57,7 +57,10 @@ ll_err ll_gemm_peak(int threads, int64_t n, double *gflops)
 
 static bool is_product(const char *op)
 {
-    return !strncmp(op, "matmul", 6) || !strncmp(op, "conv2d", 6) || !strncmp(op, "attention", 9);
+    static const char *const begin[] = {"matmul", "product", "conv2d", "attention"};
+    for (int i = 0; i < 4; i++)
+        if (!strncmp(op, begin[i], strlen(begin[i]))) return true;
+    return false;
 }
 
 /* What kind of kernel an instruction is, by its op's name. */
@@ -66,13 +69,13 @@ static const char *class_of(const ll_instr *x)
     static const struct {
         const char *part, *name;
     } classes[] = {
-        {"matmul", "products"},  {"conv2d", "convolutions"}, {"attention", "attention"},
-        {"norm", "norms"},       {"cross_entropy", "loss"},  {"softmax", "loss"},
-        {"correct", "loss"},     {"pool", "pooling"},        {"embedding", "embeddings"},
-        {"fused", "chains"},     {"accum", "chains"},        {"cast", "copies"},
-        {"transpose", "copies"}, {"broadcast", "copies"},    {"slice", "copies"},
-        {"pad", "copies"},       {"concat", "copies"},       {"fill", "copies"},
-        {"sum", "reductions"},   {"max", "reductions"},
+        {"matmul", "products"},      {"product", "products"}, {"conv2d", "convolutions"},
+        {"attention", "attention"},  {"norm", "norms"},       {"cross_entropy", "loss"},
+        {"softmax", "loss"},         {"correct", "loss"},     {"pool", "pooling"},
+        {"embedding", "embeddings"}, {"fused", "chains"},     {"accum", "chains"},
+        {"cast", "copies"},          {"transpose", "copies"}, {"broadcast", "copies"},
+        {"slice", "copies"},         {"pad", "copies"},       {"concat", "copies"},
+        {"fill", "copies"},          {"sum", "reductions"},   {"max", "reductions"},
     };
     if (!x->kernel) return "collectives";
     for (size_t i = 0; i < sizeof classes / sizeof *classes; i++)

@@ -9,6 +9,9 @@
  * product adds to its own result, which each run would change. */
 #include "kern/cuda/gemm.cuh"
 
+#include "kern/einsum.h"
+#include "kern/notes.h"
+
 #include <pthread.h>
 #include <stdlib.h>
 
@@ -43,6 +46,25 @@ bool gemm_fits(const matrix *m)
 matrix gemm_turned(const matrix *m)
 {
     return matrix{m->data, m->cols, m->rows, m->cs, m->rs, m->batch};
+}
+
+size_t gemm_scratch(const ll_kcall *c, const char *spec)
+{
+    const ll_tensor *t[3] = {&c->in[0], &c->in[1], &c->out[0]};
+    ll_einsum_plan p;
+    ll_einsum_fold(spec, &t[0]->shape, &t[1]->shape, &t[2]->shape, &p);
+    const ll_einsum_loop *of[3][2] = {
+        {&p.row, &p.sum}, {&p.sum, &p.column}, {&p.row, &p.column}};
+    double flops = 2.0 * (double)p.row.extent * (double)p.column.extent * (double)p.sum.extent;
+    for (int i = 0; i < 3; i++) {
+        int64_t one = of[i][0]->stride[i], other = of[i][1]->stride[i];
+        int64_t row = one > other ? one : other, wide = 16 / (int64_t)ll_dtype_bytes(t[i]->dtype);
+        if (t[i]->dtype != LL_BF16 || flops < TIMED_FLOPS || row % wide == 0) continue;
+        ll_kern_note("products of bf16 rows of %lld: several times slower than of a multiple of "
+                     "%lld, such as %lld",
+                     (long long)row, (long long)wide, (long long)(ceil_div(row, wide) * wide));
+    }
+    return GEMM_WORKSPACE + LL_WORKSPACE_SLACK;
 }
 
 /* ---- what kind of product it is ---- */

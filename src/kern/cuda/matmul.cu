@@ -65,9 +65,9 @@ static ll_err one(const ll_kcall *c, matrix a, matrix b, matrix y, int64_t batch
     return none ? run_plain(c, a, b, y, a.cols, batches, add) : LL_OK;
 }
 
-size_t matmul_cuda_scratch(const ll_kcall *)
+size_t matmul_cuda_scratch(const ll_kcall *c)
 {
-    return GEMM_WORKSPACE + LL_WORKSPACE_SLACK;
+    return gemm_scratch(c, ((const ll_matmul_attr *)c->attr)->spec);
 }
 
 ll_err matmul_cuda(const ll_kcall *c)

@@ -132,9 +132,9 @@ static ll_err as_kernels(const ll_kcall *c)
     return LL_OK;
 }
 
-size_t product_cuda_scratch(const ll_kcall *)
+size_t product_cuda_scratch(const ll_kcall *c)
 {
-    return GEMM_WORKSPACE + LL_WORKSPACE_SLACK;
+    return gemm_scratch(c, ((const ll_product_attr *)c->attr)->spec);
 }
 
 ll_err product_cuda(const ll_kcall *c)
