@@ -11,7 +11,7 @@ from torch import nn
 
 a = argparse.ArgumentParser()
 a.add_argument("--batch", type=int, default=64)
-a.add_argument("--steps", type=int, default=500)
+a.add_argument("--steps", type=int, default=200)
 a.add_argument("--json", action="store_true")
 a = a.parse_args()
 
@@ -37,7 +37,7 @@ def measure(fused, sync):
         step()
     torch.cuda.synchronize()
     best = 1e9
-    for _ in range(5):
+    for _ in range(3):
         start = time.perf_counter()
         for _ in range(a.steps):
             step()

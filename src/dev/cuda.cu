@@ -139,11 +139,6 @@ ll_err ll_gpu_read(ll_gpu *g, void *to, const void *from, size_t bytes)
     return copy(g, to, from, bytes, cudaMemcpyDeviceToHost);
 }
 
-ll_err ll_gpu_copy(ll_gpu *g, void *to, const void *from, size_t bytes)
-{
-    return copy(g, to, from, bytes, cudaMemcpyDeviceToDevice);
-}
-
 ll_err ll_gpu_fill(ll_gpu *g, void *to, int byte, size_t bytes)
 {
     if (bytes) GPU_TRY(cudaMemsetAsync(to, byte, bytes, g->stream));

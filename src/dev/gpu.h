@@ -36,7 +36,6 @@ void ll_gpu_unpin(void *p);
 /* Queued; pageable host memory of write may be reused at once, of read after ll_gpu_wait. */
 ll_err ll_gpu_write(ll_gpu *g, void *to, const void *from, size_t bytes);
 ll_err ll_gpu_read(ll_gpu *g, void *to, const void *from, size_t bytes);
-ll_err ll_gpu_copy(ll_gpu *g, void *to, const void *from, size_t bytes);
 ll_err ll_gpu_fill(ll_gpu *g, void *to, int byte, size_t bytes);
 ll_err ll_gpu_wait(ll_gpu *g); /* for all that is queued; tells what failed in it */
 

@@ -68,11 +68,6 @@ ll_err ll_gpu_read(ll_gpu *, void *, const void *, size_t)
     return none();
 }
 
-ll_err ll_gpu_copy(ll_gpu *, void *, const void *, size_t)
-{
-    return none();
-}
-
 ll_err ll_gpu_fill(ll_gpu *, void *, int, size_t)
 {
     return none();

@@ -350,8 +350,9 @@ static ll_err bind_instrs(ll_exec *e, const ll_exec_opts *opts)
         bind_operands(e, x->out, x->n_out, out);
         for (int k = 0; p->n_micro > 1 && k < x->n_in; k++)
             if (holds_batch(p, x->in[k])) {
+                size_t bytes = p->slots[x->in[k]].bytes;
                 e->moving[e->n_moving++] =
-                    (moving){&in[k], (char *)in[k].data, p->slots[x->in[k]].bytes};
+                    (moving){&in[k], (char *)in[k].data, ll_onboard_stride(e, bytes)};
                 e->instrs[i].moves = true;
             }
         e->instrs[i].instr = x;
@@ -415,7 +416,8 @@ ll_err ll_exec_open(const ll_program *p, const ll_exec_opts *opts, ll_exec **out
         ll_exec_close(e);
         return ll_frame(rc, __FILE__, __LINE__, __func__);
     }
-    if (opts->share) follow_shared(e);
+    if (e->gpu) ll_onboard_house(e);
+    if (opts->share || e->gpu) follow_shared(e);
     rc = bind_instrs(e, opts);
     if (rc != LL_OK) {
         ll_exec_close(e);

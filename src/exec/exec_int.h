@@ -84,6 +84,10 @@ ll_err ll_onboard_slab(ll_exec *e, size_t bytes, char **out);
 /* Collectives work on this process's memory: their operands' views, and room to pack. */
 ll_err ll_onboard_bind(ll_exec *e);
 void *ll_onboard_view(const ll_exec *e, int slot, bool fresh);
+/* Batch data lies with its micro-batches at multiples of 16 bytes, as kernels want their tensors:
+ * where they do not, elsewhere than in the slab. After slots have their addresses. */
+void ll_onboard_house(ll_exec *e);
+size_t ll_onboard_stride(const ll_exec *e, size_t bytes); /* from one micro-batch to the next */
 /* A parameter's or state's first value. */
 ll_err ll_onboard_init(ll_exec *e, int slot, const ll_exec_opts *opts);
 /* Before and after the sections that a step's results need: what is new goes to the GPU, results

@@ -25,6 +25,36 @@ static bool is_batch(const ll_exec *e, int slot)
     return e->p->slots[slot].kind == LL_BATCH;
 }
 
+static size_t rounded(size_t bytes)
+{
+    return (bytes + 255) / 256 * 256;
+}
+
+size_t ll_onboard_stride(const ll_exec *e, size_t bytes)
+{
+    return e->gpu ? (bytes + 15) / 16 * 16 : bytes;
+}
+
+static bool has_house(const ll_exec *e, int slot)
+{
+    size_t bytes = e->p->slots[slot].bytes;
+    return is_batch(e, slot) && e->p->n_micro > 1 && ll_onboard_stride(e, bytes) != bytes;
+}
+
+/* Of a slot, micro-batch i. */
+static char *home_of(const ll_exec *e, int slot, int micro)
+{
+    return (char *)e->address[slot] + (size_t)micro * ll_onboard_stride(e, e->p->slots[slot].bytes);
+}
+
+void ll_onboard_house(ll_exec *e)
+{
+    for (int i = 0; i < e->p->n_input; i++) {
+        int slot = e->p->inputs[i].slot;
+        if (e->gpu->views[slot].house) e->address[slot] = e->gpu->views[slot].house;
+    }
+}
+
 static bool in_reply(const ll_slot *s)
 {
     return s->type.shape.n == 0 && s->bytes <= sizeof(int64_t);
@@ -61,12 +91,14 @@ void *ll_onboard_view(const ll_exec *e, int slot, bool fresh)
 
 ll_err ll_exec_read(const ll_exec *e, int slot, void *to)
 {
-    size_t bytes = all_bytes(e, slot);
+    size_t all = all_bytes(e, slot), bytes = e->p->slots[slot].bytes;
     if (e->gpu) {
-        TRY(ll_gpu_read(e->gpu->gpu, to, e->address[slot], bytes));
+        for (int m = 0; bytes && m < (int)(all / bytes); m++)
+            TRY(ll_gpu_read(e->gpu->gpu, (char *)to + (size_t)m * bytes, home_of(e, slot, m),
+                            bytes));
         return ll_gpu_wait(e->gpu->gpu);
     }
-    if (bytes) memcpy(to, e->address[slot], bytes);
+    if (all) memcpy(to, e->address[slot], all);
     return LL_OK;
 }
 
@@ -176,8 +208,13 @@ ll_err ll_onboard_deliver(ll_exec *e, uint64_t step)
         int slot = e->p->inputs[i].slot;
         ll_seen *v = &o->views[slot];
         if (!v->staged) continue;
-        if (n == LL_GPU_PIECES) TRY(send(o, pieces, &n));
-        pieces[n++] = (ll_gpu_piece){e->address[slot], v->staging, all_bytes(e, slot), 0};
+        int times = v->house ? e->p->n_micro : 1;
+        size_t bytes = all_bytes(e, slot) / (size_t)times;
+        for (int m = 0; m < times; m++) {
+            if (n == LL_GPU_PIECES) TRY(send(o, pieces, &n));
+            pieces[n++] = (ll_gpu_piece){home_of(e, slot, m),
+                                         (char *)v->staging + (size_t)m * bytes, bytes, 0};
+        }
         v->staged = false;
         v->next = 0;
     }
@@ -241,26 +278,40 @@ ll_err ll_exec_trouble(ll_exec *e)
 
 /* ---- all of it ---- */
 
+/* Where batch data waits and, where that is not in the slab, lies: in one piece of memory. */
+static ll_err open_staging(ll_exec *e)
+{
+    ll_onboard *o = e->gpu;
+    const ll_program *p = e->p;
+    size_t bytes = 0, at = 0;
+    for (int round = 0; round < 2; round++) { /* how much, then which */
+        if (round && bytes) TRY(ll_gpu_alloc(o->gpu, bytes, &o->staging));
+        if (round && bytes) TRY(ll_gpu_fill(o->gpu, o->staging, 0, bytes));
+        for (int i = 0; i < p->n_input; i++) {
+            int slot = p->inputs[i].slot;
+            ll_seen *v = &o->views[slot];
+            void *view;
+            if (!is_batch(e, slot)) continue;
+            if (round) TRY(ll_onboard_pin(e, slot, &view));
+            if (round) v->staging = (char *)o->staging + at;
+            at += rounded(all_bytes(e, slot));
+            if (!has_house(e, slot)) continue;
+            if (round) v->house = (char *)o->staging + at;
+            at += rounded((size_t)p->n_micro * ll_onboard_stride(e, p->slots[slot].bytes));
+        }
+        bytes = at;
+        at = 0;
+    }
+    o->extra_bytes += bytes;
+    return LL_OK;
+}
+
 ll_err ll_onboard_open_data(ll_exec *e)
 {
     ll_onboard *o = e->gpu;
     const ll_program *p = e->p;
-    size_t bytes = 0;
     void *data;
-    for (int i = 0; i < p->n_input; i++)
-        if (is_batch(e, p->inputs[i].slot))
-            bytes += (all_bytes(e, p->inputs[i].slot) + 255) / 256 * 256;
-    if (bytes) TRY(ll_gpu_alloc(o->gpu, bytes, &o->staging));
-    if (bytes) TRY(ll_gpu_fill(o->gpu, o->staging, 0, bytes));
-    o->extra_bytes += bytes;
-    bytes = 0;
-    for (int i = 0; i < p->n_input; i++) {
-        int slot = p->inputs[i].slot;
-        if (!is_batch(e, slot)) continue;
-        TRY(ll_onboard_pin(e, slot, &data));
-        o->views[slot].staging = (char *)o->staging + bytes;
-        bytes += (all_bytes(e, slot) + 255) / 256 * 256;
-    }
+    TRY(open_staging(e));
     o->reply_of = LL_NEW_ARRAY(e->arena, int, p->n_slot + 1);
     for (int i = 0; i < p->n_result; i++) {
         int slot = p->results[i].slot;

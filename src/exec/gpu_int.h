@@ -22,6 +22,7 @@ typedef struct ll_seen { /* a slot as this process sees it */
     void *data;
     bool pinned;
     void *staging; /* of batch data, on the GPU: where the next step's waits */
+    void *house;   /* and where it lies, if not in the slab */
     bool staged;   /* the view is newer than the slot */
     int next;      /* micro-batches from here on have not been uploaded since */
 } ll_seen;
