@@ -1,18 +1,31 @@
-/* dnn.cu: plans of cuDNN's operation graphs: built, chosen, kept, run. */
+/* dnn.cu: plans of cuDNN's operation graphs: built, chosen, kept, run. cuDNN's heuristics name
+ * engines, the likely best first. A plan is the first that can be made; or several are made, and
+ * the first run times them on its operands and keeps one: another than the first must be faster by
+ * MARGIN, so that noise does not choose. */
 #include "kern/cuda/dnn.cuh"
 
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_ENGINES = 32 };
+enum { MOST_ENGINES = 32, MOST_TRIES = 12, TIMED_RUNS = 3 };
+static const float MARGIN = 0.97f;
 
 struct ll_dnn_plan {
     void *key;
     size_t key_bytes;
-    ll_desc plan;
-    int64_t workspace;
+    ll_desc tries[MOST_TRIES];
+    int64_t workspace[MOST_TRIES];
+    int n_try, best; /* best: -1 until they are timed */
     ll_dnn_plan *next;
 };
+
+/* Which engines will do. */
+typedef struct wanted {
+    bool tensor_cores, same_bits;
+    int64_t most_workspace; /* 0: any */
+    int most;               /* plans */
+    int64_t prefer;         /* a KERNEL_CFG, or 0 */
+} wanted;
 
 static ll_dnn_plan *plans;
 
@@ -85,24 +98,28 @@ ll_dnn_plan *ll_dnn_find(const void *key, size_t bytes)
     return p;
 }
 
-/* Does an engine round f32 to fewer bits? */
-static bool rounds(ll_desc config)
+/* Whether an engine's notes allow what is wanted: f32 not rounded to fewer bits, the same bits in
+ * every run. */
+static bool will_do(ll_desc config, const wanted *want)
 {
     ll_desc engine = NULL;
     cudnnBackendNumericalNote_t notes[CUDNN_NUMERICAL_NOTE_TYPE_COUNT];
     int64_t n = 0, got = 0;
-    bool yes = true;
-    if (cudnnBackendCreateDescriptor(CUDNN_BACKEND_ENGINE_DESCRIPTOR, &engine)) return true;
+    bool yes = false;
+    if (cudnnBackendCreateDescriptor(CUDNN_BACKEND_ENGINE_DESCRIPTOR, &engine)) return false;
     if (!cudnnBackendGetAttribute(config, CUDNN_ATTR_ENGINECFG_ENGINE,
                                   CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &n, &engine) &&
         !cudnnBackendGetAttribute(engine, CUDNN_ATTR_ENGINE_NUMERICAL_NOTE,
                                   CUDNN_TYPE_NUMERICAL_NOTE, CUDNN_NUMERICAL_NOTE_TYPE_COUNT, &got,
                                   notes)) {
-        yes = false;
-        for (int64_t i = 0; i < got; i++)
-            yes |= notes[i] == CUDNN_NUMERICAL_NOTE_TENSOR_CORE ||
-                   notes[i] == CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS ||
-                   notes[i] == CUDNN_NUMERICAL_NOTE_REDUCED_PRECISION_REDUCTION;
+        yes = true;
+        for (int64_t i = 0; i < got; i++) {
+            bool rounds = notes[i] == CUDNN_NUMERICAL_NOTE_TENSOR_CORE ||
+                          notes[i] == CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS ||
+                          notes[i] == CUDNN_NUMERICAL_NOTE_REDUCED_PRECISION_REDUCTION;
+            if (rounds && !want->tensor_cores) yes = false;
+            if (notes[i] == CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC && want->same_bits) yes = false;
+        }
     }
     cudnnBackendDestroyDescriptor(engine);
     return yes;
@@ -137,14 +154,34 @@ static void bring_forward(ll_desc *config, int64_t n, int64_t kernel)
         }
 }
 
-/* The first configuration that cuDNN's heuristics name and that can be made a plan. */
-static bool take_plan(cudnnHandle_t handle, ll_desc graph, cudnnBackendHeurMode_t mode,
-                      int64_t prefer, bool tensor_cores, ll_dnn_plan *out)
+/* Adds a plan of this configuration, if one can be made that fits. */
+static void try_config(cudnnHandle_t handle, ll_desc config, const wanted *want, ll_dnn_plan *out)
+{
+    ll_desc plan = NULL;
+    int64_t one, bytes = 0;
+    if (!will_do(config, want)) return;
+    if (cudnnBackendCreateDescriptor(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR, &plan)) return;
+    cudnnBackendSetAttribute(plan, CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, 1, &handle);
+    cudnnBackendSetAttribute(plan, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG,
+                             CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &config);
+    if (cudnnBackendFinalize(plan) ||
+        cudnnBackendGetAttribute(plan, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64,
+                                 1, &one, &bytes) ||
+        (want->most_workspace && bytes > want->most_workspace)) {
+        cudnnBackendDestroyDescriptor(plan);
+        return;
+    }
+    out->tries[out->n_try] = plan;
+    out->workspace[out->n_try++] = bytes;
+}
+
+/* The first configurations that cuDNN's heuristics name and that can be made plans. */
+static void add_plans(cudnnHandle_t handle, ll_desc graph, cudnnBackendHeurMode_t mode,
+                      const wanted *want, ll_dnn_plan *out)
 {
     ll_desc heur = NULL, config[MOST_ENGINES] = {};
     int64_t n = 0;
-    bool found = false;
-    if (cudnnBackendCreateDescriptor(CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR, &heur)) return false;
+    if (cudnnBackendCreateDescriptor(CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR, &heur)) return;
     cudnnBackendSetAttribute(heur, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH,
                              CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &graph);
     cudnnBackendSetAttribute(heur, CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, &mode);
@@ -154,30 +191,14 @@ static bool take_plan(cudnnHandle_t handle, ll_desc graph, cudnnBackendHeurMode_
         cudnnBackendGetAttribute(heur, CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR,
                                  MOST_ENGINES, &n, config))
         n = 0;
-    if (prefer) bring_forward(config, n, prefer);
-    for (int64_t i = 0; i < n && !found; i++) {
-        ll_desc plan = NULL;
-        if (!tensor_cores && rounds(config[i])) continue;
-        if (cudnnBackendCreateDescriptor(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR, &plan)) break;
-        cudnnBackendSetAttribute(plan, CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, 1,
-                                 &handle);
-        cudnnBackendSetAttribute(plan, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG,
-                                 CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &config[i]);
-        int64_t one;
-        found = !cudnnBackendFinalize(plan) &&
-                !cudnnBackendGetAttribute(plan, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE,
-                                          CUDNN_TYPE_INT64, 1, &one, &out->workspace);
-        if (found)
-            out->plan = plan;
-        else
-            cudnnBackendDestroyDescriptor(plan);
-    }
+    if (want->prefer) bring_forward(config, n, want->prefer);
+    for (int64_t i = 0; i < n && out->n_try < want->most; i++)
+        try_config(handle, config[i], want, out);
     for (int i = 0; i < MOST_ENGINES; i++) cudnnBackendDestroyDescriptor(config[i]);
     cudnnBackendDestroyDescriptor(heur);
-    return found;
 }
 
-ll_err ll_dnn_make(ll_dnn_graph *g, const void *key, size_t bytes, bool tensor_cores,
+static ll_err make(ll_dnn_graph *g, const void *key, size_t bytes, const wanted *want,
                    ll_dnn_plan **out)
 {
     cudnnHandle_t handle;
@@ -194,8 +215,10 @@ ll_err ll_dnn_make(ll_dnn_graph *g, const void *key, size_t bytes, bool tensor_c
     LL_ASSERT(p->key);
     memcpy(p->key, key, bytes);
     p->key_bytes = bytes;
-    if (!take_plan(handle, graph, CUDNN_HEUR_MODE_A, g->prefer, tensor_cores, p) &&
-        !take_plan(handle, graph, CUDNN_HEUR_MODE_FALLBACK, 0, tensor_cores, p)) {
+    add_plans(handle, graph, CUDNN_HEUR_MODE_A, want, p);
+    if (!p->n_try) add_plans(handle, graph, CUDNN_HEUR_MODE_FALLBACK, want, p);
+    p->best = p->n_try > 1 ? -1 : 0;
+    if (!p->n_try && want->most == 1) {
         free(p->key);
         free(p);
         char why[256] = "";
@@ -208,16 +231,70 @@ ll_err ll_dnn_make(ll_dnn_graph *g, const void *key, size_t bytes, bool tensor_c
     return LL_OK;
 }
 
-size_t ll_dnn_workspace(const ll_dnn_plan *p)
+ll_err ll_dnn_make(ll_dnn_graph *g, const void *key, size_t bytes, bool tensor_cores,
+                   ll_dnn_plan **out)
 {
-    return (size_t)p->workspace;
+    const wanted want = {tensor_cores, false, 0, 1, g->prefer};
+    return make(g, key, bytes, &want, out);
 }
 
-ll_err ll_dnn_run(const ll_dnn_plan *p, const ll_kcall *c, int n, const int64_t *ids,
-                  void *const *data, void *workspace)
+ll_err ll_dnn_make_best(ll_dnn_graph *g, const void *key, size_t bytes, bool tensor_cores,
+                        size_t most_workspace, ll_dnn_plan **out)
+{
+    const wanted want = {tensor_cores, true, (int64_t)most_workspace, MOST_TRIES, g->prefer};
+    return make(g, key, bytes, &want, out);
+}
+
+bool ll_dnn_runs(const ll_dnn_plan *p)
+{
+    return p->n_try > 0;
+}
+
+size_t ll_dnn_workspace(const ll_dnn_plan *p)
+{
+    int64_t most = 0;
+    for (int i = 0; i < p->n_try; i++)
+        if (p->workspace[i] > most) most = p->workspace[i];
+    return (size_t)most;
+}
+
+/* Times all plans on real operands and keeps the best. What is captured cannot be timed, and ranks
+ * that must come to the same bits do not: the first will do. */
+static ll_err choose(ll_dnn_plan *p, const ll_kcall *c, cudnnHandle_t handle, ll_desc pack)
+{
+    cudaStream_t stream = stream_of(c);
+    cudaStreamCaptureStatus capturing;
+    cudaEvent_t from, to;
+    float best = 0;
+    CUDA_TRY(cudaStreamIsCapturing(stream, &capturing));
+    if (!c->timing || capturing != cudaStreamCaptureStatusNone) return LL_OK;
+    CUDA_TRY(cudaEventCreate(&from));
+    CUDA_TRY(cudaEventCreate(&to));
+    for (int i = 0; i < p->n_try; i++) {
+        float ms = 0;
+        bool ran = !cudnnBackendExecute(handle, p->tries[i], pack); /* warm */
+        CUDA_TRY(cudaEventRecord(from, stream));
+        for (int k = 0; k < TIMED_RUNS && ran; k++)
+            ran = !cudnnBackendExecute(handle, p->tries[i], pack);
+        CUDA_TRY(cudaEventRecord(to, stream));
+        CUDA_TRY(cudaEventSynchronize(to));
+        CUDA_TRY(cudaEventElapsedTime(&ms, from, to));
+        if (!ran || (p->best >= 0 && ms > MARGIN * best)) continue;
+        p->best = i;
+        best = ms;
+    }
+    CUDA_TRY(cudaEventDestroy(from));
+    CUDA_TRY(cudaEventDestroy(to));
+    CHECK(p->best >= 0, LL_E_DEVICE, "cuDNN: none of %d plans runs", p->n_try);
+    return LL_OK;
+}
+
+ll_err ll_dnn_run(ll_dnn_plan *p, const ll_kcall *c, int n, const int64_t *ids, void *const *data,
+                  void *workspace)
 {
     cudnnHandle_t handle;
     ll_dnn_graph g = {};
+    CHECK(p->n_try, LL_E_DEVICE, "cuDNN has no engine for this operation");
     TRY(ll_cudnn(&handle));
     DNN_TRY(cudnnSetStream(handle, stream_of(c)));
     ll_desc pack = ll_dnn_new(&g, CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR);
@@ -225,7 +302,10 @@ ll_err ll_dnn_run(const ll_dnn_plan *p, const ll_kcall *c, int n, const int64_t 
     ll_dnn_set(&g, pack, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, n, ids);
     ll_dnn_set(&g, pack, CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, 1, &workspace);
     ll_dnn_done(&g, pack);
-    if (g.rc == LL_OK) g.rc = dnn_check(cudnnBackendExecute(handle, p->plan, pack), "execute");
+    if (g.rc == LL_OK && p->best < 0) g.rc = choose(p, c, handle, pack);
+    if (g.rc == LL_OK)
+        g.rc = dnn_check(cudnnBackendExecute(handle, p->tries[p->best < 0 ? 0 : p->best], pack),
+                         "execute");
     ll_dnn_free(&g);
     return g.rc;
 }

@@ -50,8 +50,16 @@ ll_dnn_plan *ll_dnn_find(const void *key, size_t bytes);
 /* Makes a plan of the graph's operations and keeps it. tensor_cores: may f32 be rounded to tf32? */
 ll_err ll_dnn_make(ll_dnn_graph *g, const void *key, size_t bytes, bool tensor_cores,
                    ll_dnn_plan **out);
+/* The same, with up to 12 engines that give the same bits in every run and need no more workspace
+ * than so many bytes; the first run times them on its operands, each several times, and the best is
+ * kept. So an operation must give the same results when it is run again. It is no failure where there
+ * is no such engine: ll_dnn_runs tells. */
+ll_err ll_dnn_make_best(ll_dnn_graph *g, const void *key, size_t bytes, bool tensor_cores,
+                        size_t most_workspace, ll_dnn_plan **out);
+bool ll_dnn_runs(const ll_dnn_plan *p);
 void ll_dnn_free(ll_dnn_graph *g);
+/* Bytes that any run of it may need. */
 size_t ll_dnn_workspace(const ll_dnn_plan *p);
-ll_err ll_dnn_run(const ll_dnn_plan *p, const ll_kcall *c, int n, const int64_t *ids,
+ll_err ll_dnn_run(ll_dnn_plan *p, const ll_kcall *c, int n, const int64_t *ids,
                   void *const *data, void *workspace);
 }
