@@ -394,9 +394,11 @@ const ll_op ll_op_conv2d = {
          "f32[1,8,9,1], f32[2,5,4,1] {stride=[1,2], pad=[2,0,1,3], dilation=[1,1], groups=1}",
          "f32[3,9,7,2], f32[3,3,2,2] {stride=[2,3], pad=[0,1,1,0], dilation=[2,3], groups=1}",
          "f32[2,5,6,6], f32[9,1,2,2] {stride=[1,2], pad=[0,0,0,0], dilation=[1,1], groups=3}",
-         "f32[2,5,5,4], f32[3,1,1,4] {stride=[2,2], pad=[0,0,0,0], dilation=[1,1], groups=1}",
+         "f32[2,5,5,8], f32[8,1,1,8] {stride=[2,2], pad=[0,0,0,0], dilation=[1,1], groups=1}",
          "f32[0,4,4,2], f32[3,3,3,2] {stride=[1,1], pad=[1,1,1,1], dilation=[1,1], groups=1}",
-         "f32[1,6,5,2], f32[2,3,2,2] {stride=[1,1], pad=[-1,2,3,-2], dilation=[1,1], groups=1}"},
+         "f32[1,6,5,2], f32[2,3,2,2] {stride=[1,1], pad=[-1,2,3,-2], dilation=[1,1], groups=1}",
+         "f32[2,9,10,3], f32[4,5,3,3] {stride=[2,2], pad=[2,2,1,1], dilation=[1,1], groups=1, "
+         "narrow=1}"},
 };
 
 const ll_op ll_op_conv2d_dx = {
@@ -434,7 +436,9 @@ const ll_op ll_op_conv2d_dx = {
          "f32[0,4,4,3], f32[3,3,3,2] {stride=[1,1], pad=[1,1,1,1], dilation=[1,1], groups=1, "
          "size=[4,4]}",
          "f32[1,5,5,2], f32[2,3,2,2] {stride=[1,1], pad=[-1,2,3,-2], dilation=[1,1], groups=1, "
-         "size=[6,5]}"},
+         "size=[6,5]}",
+         "f32[2,5,6,16], f32[16,3,3,8] {stride=[1,1], pad=[1,1,1,1], dilation=[1,1], groups=1, "
+         "size=[5,6], narrow=1}"},
 };
 
 const ll_op ll_op_conv2d_dw = {
@@ -466,12 +470,14 @@ const ll_op ll_op_conv2d_dw = {
          "size=[3,2]}",
          "f32[2,5,3,9], f32[2,5,6,6] {stride=[1,2], pad=[0,0,0,0], dilation=[1,1], groups=3, "
          "size=[1,2]}",
-         "f32[2,3,3,3], f32[2,6,5,4] {stride=[2,2], pad=[0,0,0,0], dilation=[1,1], groups=1, "
+         "f32[2,3,3,8], f32[2,6,5,8] {stride=[2,2], pad=[0,0,0,0], dilation=[1,1], groups=1, "
          "size=[1,1]}",
          "f32[0,4,4,3], f32[0,4,4,2] {stride=[1,1], pad=[1,1,1,1], dilation=[1,1], groups=1, "
          "size=[3,3]}",
          "f32[1,5,5,2], f32[1,6,5,2] {stride=[1,1], pad=[-1,2,3,-2], dilation=[1,1], groups=1, "
-         "size=[3,2]}"},
+         "size=[3,2]}",
+         "f32[2,5,5,4], f32[2,9,10,3] {stride=[2,2], pad=[2,2,1,1], dilation=[1,1], groups=1, "
+         "size=[5,3]}"},
 };
 
 const ll_op *const ll_ops_conv2d[] = {&ll_op_conv2d, &ll_op_conv2d_dx, &ll_op_conv2d_dw, NULL};

@@ -1,8 +1,23 @@
-/* conv2d.cu: convolutions and their gradients through cuDNN, NHWC. What cuDNN does not take (the
- * negative padding of a part of a cut image, f64, empty tensors, 16-bit types with a number of
- * channels that 8 does not divide) runs on a plain kernel: a thread for each element of the result.
- */
+/* conv2d.cu: convolutions and their gradients through cuDNN, NHWC. Where cuDNN wants other tensors,
+ * copies of them lie in scratch (struct form):
+ *
+ * - its 16-bit engines read 8 channels at a time: others are filled up with zeros;
+ * - an image of few channels read with stride s (the first layer) is folded: the pixels that a row of
+ *   the filter reads, which are neighbours in memory, and those of the s - 1 rows below become the
+ *   channels of one; filters alike. Columns are gone then, and the stride is 1: ResNet's 7x7 over 3
+ *   channels with stride 2 becomes 4x1 over 42. Results cannot overlap so: not for dx;
+ * - padding that differs between the two ends of an axis, or is negative (parts of a cut image), is
+ *   put into the image or cut off it;
+ * - of bf16, filters' gradients are made in bf16 and widened to f32: cuDNN sums in f32, but its
+ *   engines that write f32 are 5 to 40 times slower.
+ *
+ * Plans are chosen by time at the first run (dnn.cuh). Their workspace is bounded: by the bytes of the
+ * three tensors and ROOM, and by MOST_WORKSPACE.
+ *
+ * What is left (f64, empty tensors, 16-bit groups of odd sizes, what cuDNN has no engine for) runs on
+ * a plain kernel: a thread for each element of the result. Where that takes long, it is told. */
 #include "kern/cuda/dnn.cuh"
+#include "kern/notes.h"
 
 #include <string.h>
 
@@ -13,6 +28,7 @@ ll_scratch conv2d_cuda_scratch, conv2d_dx_cuda_scratch, conv2d_dw_cuda_scratch;
 
 enum which { FORWARD, IMAGE, FILTER };
 enum { ID_X = 1, ID_W, ID_Y };
+static const size_t ROOM = (size_t)16 << 20, MOST_WORKSPACE = (size_t)256 << 20;
 
 typedef struct conv {
     enum which which;
@@ -42,13 +58,101 @@ static conv conv_of(const ll_kcall *c, enum which which, const ll_tensor **x, co
     return v;
 }
 
-static bool for_cudnn(const conv *v)
+/* One of the three tensors, as it is (ours) and as cuDNN has it (theirs). Their pixel [i,j] has `fold`
+ * runs of `run` numbers, as they lie in memory, from our rows i fold + shift[0] and the next ones,
+ * column j step + shift[1] on; then zeros. */
+typedef struct side {
+    const int64_t *ours, *theirs;
+    ll_dtype our_type, their_type;
+    int64_t fold, run, step, shift[2];
+} side;
+
+/* A convolution and the one that cuDNN runs for it. */
+typedef struct form {
+    conv v, d;
+    int64_t fold; /* 1: not */
+    int64_t image[2], filter[2]; /* shifts */
+} form;
+
+/* Few channels, and a stride that the filter overlaps: folding wastes little. */
+static bool may_fold(const conv *v)
 {
-    if (v->t != LL_F32 && v->t != LL_BF16 && v->t != LL_F16) return false;
+    int64_t s = v->a.stride[0];
+    bool fits = v->t == LL_BF16 || v->t == LL_F16;
+    fits &= v->which != IMAGE && v->a.groups == 1 && v->w[3] < 8 && v->w[3] * v->w[2] * s <= 256;
+    fits &= s > 1 && s == v->a.stride[1];
+    for (int k = 0; k < 2; k++)
+        fits &= v->a.dilation[k] == 1 && v->a.pad[2 * k] >= 0 && v->w[1 + k] >= s;
+    return fits;
+}
+
+/* Rows: the image's begin at a multiple of s before the padding, so that filters get as many rows of
+ * zeros in front. */
+static void fold(form *f)
+{
+    int64_t s = f->fold = f->v.a.stride[0];
+    int64_t before = f->v.a.pad[0], lead = ceil_div(before, s) * s, front = lead - before;
+    f->d.w[1] = ceil_div(f->v.w[1] + front, s);
+    f->d.w[2] = 1;
+    f->d.x[1] = f->v.y[1] + f->d.w[1] - 1;
+    f->d.x[2] = f->v.y[2];
+    f->image[0] = -lead;
+    f->image[1] = -f->v.a.pad[2];
+    f->filter[0] = -front;
+    for (int i = 0; i < 4; i++) f->d.a.pad[i] = 0;
+    f->d.a.stride[0] = f->d.a.stride[1] = 1;
+}
+
+/* Equal padding at both ends; the rest is part of the image. */
+static void even_padding(form *f)
+{
+    for (int k = 0; k < 2; k++) {
+        int64_t *pad = &f->d.a.pad[2 * k], both = pad[0] < pad[1] ? pad[0] : pad[1];
+        if (both < 0) both = 0;
+        f->d.x[1 + k] += pad[0] + pad[1] - 2 * both;
+        f->image[k] = both - pad[0];
+        pad[0] = pad[1] = both;
+    }
+}
+
+/* False: cuDNN is not for this one. */
+static bool for_cudnn(const conv *v, bool folded, form *f)
+{
+    bool narrow = v->t == LL_BF16 || v->t == LL_F16;
+    memset(f, 0, sizeof *f);
+    memcpy(&f->v, v, sizeof *v); /* a key: padding too */
+    memcpy(&f->d, v, sizeof *v);
+    f->fold = 1;
+    f->d.a.size[0] = f->d.a.size[1] = f->d.a.narrow = 0; /* shapes say it: equal ones share a plan */
+    if (v->t != LL_F32 && !narrow) return false;
+    if (folded)
+        fold(f);
+    else
+        even_padding(f);
+    if (narrow && v->a.groups == 1) {
+        int64_t c = f->fold > 1 ? v->w[3] * v->w[2] * f->fold : v->w[3];
+        f->d.x[3] = f->d.w[3] = ceil_div(c, 8) * 8;
+        f->d.y[3] = f->d.w[0] = ceil_div(v->w[0], 8) * 8;
+    }
+    if (v->which == FILTER && v->t == LL_BF16) f->d.out = LL_BF16;
     for (int i = 0; i < 4; i++)
-        if (v->a.pad[i] < 0 || v->x[i] == 0 || v->w[i] == 0 || v->y[i] == 0) return false;
-    /* its 16-bit engines read 8 channels at a time */
-    return v->t == LL_F32 || (v->x[3] / v->a.groups % 8 == 0 && v->y[3] / v->a.groups % 8 == 0);
+        if (f->d.x[i] <= 0 || f->d.w[i] <= 0 || f->d.y[i] <= 0 || v->x[i] <= 0) return false;
+    return !narrow || (f->d.w[3] % 8 == 0 && f->d.w[0] / f->d.a.groups % 8 == 0);
+}
+
+/* Image, filter, output. */
+static void sides_of(const form *f, side s[3])
+{
+    const conv *v = &f->v, *d = &f->d;
+    int64_t run = f->fold > 1 ? v->w[2] * v->w[3] : v->x[3];
+    int64_t step = f->fold; /* columns of the image from one of their pixels to the next */
+    s[0] = side{v->x, d->x, v->t, d->t, f->fold, run, step, {f->image[0], f->image[1]}};
+    s[1] = side{v->w, d->w, v->t, d->t, f->fold, f->fold > 1 ? run : v->w[3], step,
+                {f->filter[0], f->filter[1]}};
+    s[2] = side{v->y, d->y, v->t, d->t, 1, v->y[3], 1, {0, 0}};
+    side *result = &s[v->which == FORWARD ? 2 : v->which == IMAGE ? 0 : 1];
+    result->our_type = v->out;
+    result->their_type = d->out;
 }
 
 /* ---- plain ---- */
@@ -185,37 +289,206 @@ static void add_convolution(ll_dnn_graph *g, const conv *v)
     g->ops[g->n_op++] = op;
 }
 
+static size_t bytes_of(const int64_t d[4], ll_dtype t)
+{
+    return (size_t)(d[0] * d[1] * d[2] * d[3]) * ll_dtype_bytes(t);
+}
+
+/* No plan: cuDNN has none. */
 static ll_err plan_of(const conv *v, ll_dnn_plan **out)
 {
     *out = ll_dnn_find(v, sizeof *v);
-    if (*out) return LL_OK;
-    ll_dnn_graph g = {};
-    add_convolution(&g, v);
-    ll_err rc = g.rc;
-    if (rc == LL_OK) rc = ll_dnn_make(&g, v, sizeof *v, v->t != LL_F32 || v->tf32, out);
-    ll_dnn_free(&g);
+    ll_err rc = LL_OK;
+    if (!*out) {
+        ll_dnn_graph g = {};
+        size_t most = ROOM + bytes_of(v->x, v->t) + bytes_of(v->w, v->t) + bytes_of(v->y, v->t);
+        if (most > MOST_WORKSPACE) most = MOST_WORKSPACE;
+        add_convolution(&g, v);
+        rc = g.rc;
+        if (rc == LL_OK)
+            rc = ll_dnn_make_best(&g, v, sizeof *v, v->t != LL_F32 || v->tf32, most, out);
+        ll_dnn_free(&g);
+    }
+    if (rc == LL_OK && !ll_dnn_runs(*out)) *out = NULL;
     return rc;
+}
+
+/* ---- copies for cuDNN ---- */
+
+struct box {
+    int64_t to[4], from[4], fold, run, step, shift[2];
+};
+
+/* Ours to theirs, P channels a thread; 0 where ours has nothing. */
+template <class T, int P, class I>
+static __global__ void give(box o, const T *from, T *to, I n)
+{
+    struct alignas(sizeof(T) * P) pack {
+        T v[P];
+    };
+    const I packs = (I)o.to[3] / P, w = (I)o.to[2], h = (I)o.to[1];
+    const I run = (I)o.run, line = (I)(o.from[2] * o.from[3]);
+    for (I e = blockIdx.x * (I)blockDim.x + threadIdx.x; e < n; e += (I)gridDim.x * blockDim.x) {
+        I pixel = e / packs, q = (e - pixel * packs) * P, row = pixel / w, b = row / h;
+        I di = q / run, at = q - di * run;
+        I i = (row - b * h) * (I)o.fold + (I)o.shift[0] + di;
+        I j = ((pixel - row * w) * (I)o.step + (I)o.shift[1]) * (I)o.from[3];
+        const T *rows = from + (int64_t)b * o.from[1] * line;
+        pack p;
+#pragma unroll
+        for (int k = 0; k < P; k++) {
+            bool in = b < o.from[0] && di < o.fold && i >= 0 && i < o.from[1] && j + at >= 0 &&
+                      j + at < line;
+            p.v[k] = in ? rows[(int64_t)i * line + j + at] : (T)0;
+            if (++at == run) at = 0, di++, i++;
+        }
+        ((pack *)to)[e] = p;
+    }
+}
+
+/* Theirs to ours. Theirs do not overlap: they are folded to one column, or not folded. */
+template <class T, class Y> static __global__ void take(box o, const T *from, Y *to, int64_t n)
+{
+    GRID_STRIDE(e, n)
+    {
+        int64_t ch = e % o.to[3], pixel = e / o.to[3], b = pixel / o.to[2] / o.to[1];
+        int64_t i = pixel / o.to[2] % o.to[1] - o.shift[0], j = pixel % o.to[2] - o.shift[1];
+        int64_t bi = i / o.fold, bj = o.fold > 1 ? 0 : j;
+        int64_t q = (i - bi * o.fold) * o.run + (j - bj) * o.to[3] + ch;
+        bool in = i >= 0 && j >= 0 && bi < o.from[1] && bj < o.from[2];
+        to[e] = in ? (Y)from[((b * o.from[1] + bi) * o.from[2] + bj) * o.from[3] + q] : (Y)0;
+    }
+}
+
+template <class T, int P>
+static void start_give(cudaStream_t s, const box *o, const void *from, void *to)
+{
+    int64_t n = o->to[0] * o->to[1] * o->to[2] * (o->to[3] / P);
+    unsigned blocks = blocks_for(n, 256);
+    if (n < INT32_MAX / P)
+        give<T, P, int32_t><<<blocks, 256, 0, s>>>(*o, (const T *)from, (T *)to, (int32_t)n);
+    else
+        give<T, P, int64_t><<<blocks, 256, 0, s>>>(*o, (const T *)from, (T *)to, n);
+}
+
+static ll_err give_side(const ll_kcall *c, const side *s, const void *from, void *to)
+{
+    box o = {{}, {}, s->fold, s->run, s->step, {s->shift[0], s->shift[1]}};
+    memcpy(o.to, s->theirs, sizeof o.to);
+    memcpy(o.from, s->ours, sizeof o.from);
+    if (ll_dtype_bytes(s->our_type) == 4)
+        start_give<uint32_t, 1>(stream_of(c), &o, from, to);
+    else if (o.to[3] % 8 == 0)
+        start_give<uint16_t, 8>(stream_of(c), &o, from, to);
+    else
+        start_give<uint16_t, 1>(stream_of(c), &o, from, to);
+    CUDA_TRY(cudaGetLastError());
+    return LL_OK;
+}
+
+/* Theirs to ours where only the types differ. */
+static __global__ void widen(const bf16 *from, float *to, int64_t n)
+{
+    GRID_STRIDE(e, n / 4)
+    {
+        uint2 p = ((const uint2 *)from)[e];
+        ((float4 *)to)[e] = make_float4(__uint_as_float(p.x << 16), __uint_as_float(p.x & ~0xffffu),
+                                        __uint_as_float(p.y << 16), __uint_as_float(p.y & ~0xffffu));
+    }
+}
+
+static ll_err take_side(const ll_kcall *c, const side *s, const void *from, void *to)
+{
+    box o = {{}, {}, s->fold, s->run, s->step, {s->shift[0], s->shift[1]}};
+    memcpy(o.to, s->ours, sizeof o.to);
+    memcpy(o.from, s->theirs, sizeof o.from);
+    int64_t n = o.to[0] * o.to[1] * o.to[2] * o.to[3];
+    unsigned blocks = blocks_for(n, 256);
+    cudaStream_t q = stream_of(c);
+    bool flat = s->fold == 1 && !memcmp(o.to, o.from, sizeof o.to) && !o.shift[0] && !o.shift[1];
+    if (s->our_type != s->their_type && flat && n % 4 == 0)
+        widen<<<blocks_for(n / 4, 256), 256, 0, q>>>((const bf16 *)from, (float *)to, n);
+    else if (s->our_type != s->their_type)
+        take<bf16, float><<<blocks, 256, 0, q>>>(o, (const bf16 *)from, (float *)to, n);
+    else if (ll_dtype_bytes(s->our_type) == 4)
+        take<uint32_t, uint32_t><<<blocks, 256, 0, q>>>(o, (const uint32_t *)from, (uint32_t *)to, n);
+    else
+        take<uint16_t, uint16_t><<<blocks, 256, 0, q>>>(o, (const uint16_t *)from, (uint16_t *)to, n);
+    CUDA_TRY(cudaGetLastError());
+    return LL_OK;
+}
+
+/* Bytes of the copy, 0: cuDNN takes our tensor. */
+static size_t copy_bytes(const side *s)
+{
+    bool same = !memcmp(s->ours, s->theirs, 4 * sizeof *s->ours) && s->our_type == s->their_type;
+    if (same && s->fold == 1 && !s->shift[0] && !s->shift[1]) return 0;
+    size_t n = bytes_of(s->theirs, s->their_type);
+    return (n + LL_WORKSPACE_SLACK - 1) / LL_WORKSPACE_SLACK * LL_WORKSPACE_SLACK;
+}
+
+/* ---- calls ---- */
+
+static void tell_plain(const conv *v)
+{
+    double flops = 2.0 * (double)(v->y[0] * v->y[1] * v->y[2] * v->y[3]) *
+                   (double)(v->w[1] * v->w[2] * v->w[3]);
+    if (flops < 1e9) return;
+    ll_kern_note("a convolution of %s, %lld channels to %lld in %lld groups, runs on a plain, slow "
+                 "kernel: cuDNN has none for it",
+                 ll_dtype_name(v->t), (long long)v->x[3], (long long)v->y[3],
+                 (long long)v->a.groups);
+}
+
+/* How cuDNN runs it: folded where that is for it; no plan: not at all. */
+static ll_err prepare(const conv *v, form *f, ll_dnn_plan **out)
+{
+    *out = NULL;
+    if (may_fold(v) && for_cudnn(v, true, f)) TRY(plan_of(&f->d, out));
+    if (!*out && for_cudnn(v, false, f)) TRY(plan_of(&f->d, out));
+    return LL_OK;
 }
 
 static size_t scratch(const ll_kcall *c, enum which which)
 {
-    const ll_tensor *x, *w, *y;
+    const ll_tensor *t[3];
     ll_dnn_plan *p;
-    conv v = conv_of(c, which, &x, &w, &y);
-    return for_cudnn(&v) && plan_of(&v, &p) == LL_OK ?
-               ll_dnn_workspace(p) + LL_WORKSPACE_SLACK : 0;
+    form f;
+    side s[3];
+    conv v = conv_of(c, which, &t[0], &t[1], &t[2]);
+    if (prepare(&v, &f, &p) != LL_OK) return 0; /* the run tells */
+    if (!p) {
+        tell_plain(&v);
+        return 0;
+    }
+    sides_of(&f, s);
+    return ll_dnn_workspace(p) + LL_WORKSPACE_SLACK + copy_bytes(&s[0]) + copy_bytes(&s[1]) +
+           copy_bytes(&s[2]);
 }
 
 static ll_err run(const ll_kcall *c, enum which which)
 {
-    const ll_tensor *x, *w, *y;
+    const ll_tensor *t[3];
     ll_dnn_plan *p;
-    conv v = conv_of(c, which, &x, &w, &y);
-    if (!for_cudnn(&v)) return run_plain(c, &v, x, w, y);
-    TRY(plan_of(&v, &p));
+    form f;
+    side s[3];
+    conv v = conv_of(c, which, &t[0], &t[1], &t[2]);
+    TRY(prepare(&v, &f, &p));
+    if (!p) return run_plain(c, &v, t[0], t[1], t[2]);
+    sides_of(&f, s);
     const int64_t ids[3] = {ID_X, ID_W, ID_Y};
-    void *const data[3] = {x->data, w->data, y->data};
-    return ll_dnn_run(p, c, 3, ids, data, workspace_of(c));
+    const int result = which == FORWARD ? 2 : which == IMAGE ? 0 : 1;
+    char *at = (char *)workspace_of(c);
+    void *data[3];
+    for (int i = 0; i < 3; i++) {
+        size_t n = copy_bytes(&s[i]);
+        data[i] = n ? at : t[i]->data;
+        at += n;
+        if (n && i != result) TRY(give_side(c, &s[i], t[i]->data, data[i]));
+    }
+    TRY(ll_dnn_run(p, c, 3, ids, data, at));
+    if (data[result] == t[result]->data) return LL_OK;
+    return take_side(c, &s[result], data[result], t[result]->data);
 }
 
 ll_err conv2d_cuda(const ll_kcall *c)
