@@ -23,6 +23,8 @@ ll_err ll_epilogues(const ll_graph *g, ll_graph **out);
 ll_err ll_fuse(const ll_graph *g, ll_graph **out);
 /* And chains of one op, where chains are all that is compiled well. */
 ll_err ll_fuse_lone(const ll_graph *g, ll_graph **out);
+/* Batch norms take in the residual and relu that follow them, their gradients likewise. */
+ll_err ll_join_batchnorms(const ll_graph *g, ll_graph **out);
 /* Every f32 value becomes `to`: gradient checks run in f64. */
 ll_err ll_retype(const ll_graph *g, ll_dtype to, ll_graph **out);
 

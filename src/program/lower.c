@@ -34,6 +34,7 @@ static ll_err run_passes(const ll_graph *g, const ll_lower_opts *opts, ll_graph 
     if (bf16) TRY(next(ll_simplify, out));
     if (cuda && !opts->no_fuse) TRY(next(ll_epilogues, out));
     if (cuda && !opts->no_fuse) TRY(next(ll_join, out));
+    if (cuda && !opts->no_fuse) TRY(next(ll_join_batchnorms, out));
     if ((cpu || cuda) && !opts->no_fuse) TRY(next(cuda ? ll_fuse_lone : ll_fuse, out));
     return LL_OK;
 }
