@@ -1,117 +1,181 @@
-/* pool.cu: pooling: a thread for each element of the result. Gradients gather: an image's pixel asks
- * every window that covers it, so no sums collide and their order is fixed. */
+/* pool.cu: pooling: a thread for each V neighbouring channels (16 bytes, where they divide so) of a
+ * pixel of the result. Gradients gather: an image's pixel asks every window that covers it, so no sums
+ * collide and their order is fixed. Indices are 32 bits wide where the tensors are small enough: a
+ * thread divides a few times, and loads little. */
 #include "kern/cuda/gpu.cuh"
+
+#include <type_traits>
 
 extern "C" {
 ll_kernel max_pool_cuda, max_pool_grad_cuda, max_pool_pick_cuda, avg_pool_cuda, avg_pool_grad_cuda;
 }
 
-typedef struct pool {
-    int64_t size[2], stride[2], pad[2];
-    int64_t n, h, w, c, oh, ow; /* image and output */
-} pool;
+template <class I> struct pool {
+    I size[2], stride[2], pad[2];
+    I h, w, c, oh, ow; /* image and output */
+};
 
-static pool pool_of(const ll_kcall *k, const ll_shape *x, const ll_shape *y)
+template <class I> static pool<I> pool_of(const ll_kcall *k, const ll_shape *x, const ll_shape *y)
 {
     const ll_pool_attr *a = (const ll_pool_attr *)k->attr;
-    return pool{{a->size[0], a->size[1]}, {a->stride[0], a->stride[1]}, {a->pad[0], a->pad[2]},
-                x->d[0], x->d[1], x->d[2], x->d[3], y->d[1], y->d[2]};
+    return pool<I>{{(I)a->size[0], (I)a->size[1]}, {(I)a->stride[0], (I)a->stride[1]},
+                   {(I)a->pad[0], (I)a->pad[2]},   (I)x->d[1], (I)x->d[2], (I)x->d[3],
+                   (I)y->d[1],                     (I)y->d[2]};
 }
 
-struct spot {
-    int64_t n, i, j, c;
+template <class T, int V> struct alignas(sizeof(T) * V) pack {
+    T v[V];
 };
-__device__ __forceinline__ spot spot_of(int64_t e, int64_t h, int64_t w, int64_t c)
+
+/* Where a thread's result lies: sample, row, column, first channel. */
+template <class I> struct spot {
+    I n, i, j, c;
+};
+template <class I, int V> __device__ __forceinline__ spot<I> spot_of(I e, I h, I w, I c)
 {
-    return spot{e / (c * w * h), e / (c * w) % h, e / c % w, e % c};
+    I packs = c / V, pixel = e / packs;
+    return spot<I>{pixel / (w * h), pixel / w % h, pixel % w, (e - pixel * packs) * V};
 }
 
-template <class T, bool MAX>
-static __global__ void forward(pool p, const T *x, T *y, int32_t *index, int64_t n)
+template <class T, class I, int V, bool MAX>
+static __global__ void forward(pool<I> p, const T *x, T *y, int32_t *index, I n)
 {
     typedef typename sum_of<T>::type S;
-    GRID_STRIDE(e, n)
-    {
-        spot o = spot_of(e, p.oh, p.ow, p.c);
-        S best = 0, sum = 0;
-        int32_t place = -1;
-        for (int64_t r = 0; r < p.size[0]; r++)
-            for (int64_t s = 0; s < p.size[1]; s++) {
-                int64_t i = o.i * p.stride[0] - p.pad[0] + r, j = o.j * p.stride[1] - p.pad[1] + s;
+    for (I e = blockIdx.x * (I)blockDim.x + threadIdx.x; e < n; e += (I)gridDim.x * blockDim.x) {
+        spot<I> o = spot_of<I, V>(e, p.oh, p.ow, p.c);
+        S best[V] = {};
+        int32_t place[V];
+#pragma unroll
+        for (int v = 0; v < V; v++) place[v] = -1;
+        for (I r = 0; r < p.size[0]; r++)
+            for (I s = 0; s < p.size[1]; s++) {
+                I i = o.i * p.stride[0] - p.pad[0] + r, j = o.j * p.stride[1] - p.pad[1] + s;
                 if (i < 0 || i >= p.h || j < 0 || j >= p.w) continue;
-                S v = (S)to_float(x[((o.n * p.h + i) * p.w + j) * p.c + o.c]);
-                sum += v;
-                if (place >= 0 && !(v > best || v != v)) continue;
-                best = v;
-                place = (int32_t)(r * p.size[1] + s);
+                pack<T, V> in = *(const pack<T, V> *)(x + ((o.n * p.h + i) * p.w + j) * p.c + o.c);
+#pragma unroll
+                for (int k = 0; k < V; k++) {
+                    S v = (S)to_float(in.v[k]);
+                    bool take = !MAX || place[k] < 0 || v > best[k] || v != v;
+                    best[k] = !MAX ? best[k] + v : take ? v : best[k];
+                    if (MAX && take) place[k] = (int32_t)(r * p.size[1] + s);
+                }
             }
-        y[e] = from_float<T>::of(MAX ? best : sum / (S)(p.size[0] * p.size[1]));
-        if (MAX) index[e] = place;
+        pack<T, V> out;
+        pack<int32_t, V> places;
+#pragma unroll
+        for (int k = 0; k < V; k++) {
+            out.v[k] = from_float<T>::of(MAX ? best[k] : best[k] / (S)(p.size[0] * p.size[1]));
+            places.v[k] = place[k];
+        }
+        ((pack<T, V> *)y)[e] = out;
+        if (MAX) ((pack<int32_t, V> *)index)[e] = places;
     }
 }
 
-template <class T>
-static __global__ void pick(pool p, const T *x, const int32_t *index, T *y, int64_t n)
+template <class T, class I, int V>
+static __global__ void pick(pool<I> p, const T *x, const int32_t *index, T *y, I n)
 {
-    GRID_STRIDE(e, n)
-    {
-        spot o = spot_of(e, p.oh, p.ow, p.c);
-        int64_t k = index[e];
-        int64_t i = o.i * p.stride[0] - p.pad[0] + k / p.size[1];
-        int64_t j = o.j * p.stride[1] - p.pad[1] + k % p.size[1];
-        bool in = k >= 0 && i >= 0 && i < p.h && j >= 0 && j < p.w;
-        y[e] = in ? x[((o.n * p.h + i) * p.w + j) * p.c + o.c] : from_float<T>::of(0.f);
+    for (I e = blockIdx.x * (I)blockDim.x + threadIdx.x; e < n; e += (I)gridDim.x * blockDim.x) {
+        spot<I> o = spot_of<I, V>(e, p.oh, p.ow, p.c);
+        for (int v = 0; v < V; v++) {
+            I k = (I)index[e * V + v];
+            I i = o.i * p.stride[0] - p.pad[0] + k / p.size[1];
+            I j = o.j * p.stride[1] - p.pad[1] + k % p.size[1];
+            bool in = k >= 0 && i >= 0 && i < p.h && j >= 0 && j < p.w;
+            y[e * V + v] =
+                in ? x[((o.n * p.h + i) * p.w + j) * p.c + o.c + v] : from_float<T>::of(0.f);
+        }
     }
 }
 
-template <class T, bool MAX>
-static __global__ void backward(pool p, const T *dy, const int32_t *index, T *dx, int64_t n)
+template <class T, class I, int V, bool MAX>
+static __global__ void backward(pool<I> p, const T *dy, const int32_t *index, T *dx, I n)
 {
     typedef typename sum_of<T>::type S;
-    GRID_STRIDE(e, n)
-    {
-        spot at = spot_of(e, p.h, p.w, p.c);
+    for (I e = blockIdx.x * (I)blockDim.x + threadIdx.x; e < n; e += (I)gridDim.x * blockDim.x) {
+        spot<I> at = spot_of<I, V>(e, p.h, p.w, p.c);
         /* windows o with o stride - pad <= i < o stride - pad + size */
-        int64_t hi = at.i + p.pad[0], wi = at.j + p.pad[1];
-        int64_t o0 = hi - p.size[0] < 0 ? 0 : (hi - p.size[0]) / p.stride[0] + 1;
-        int64_t p0 = wi - p.size[1] < 0 ? 0 : (wi - p.size[1]) / p.stride[1] + 1;
-        S sum = 0;
-        for (int64_t o = o0; o < p.oh && o * p.stride[0] <= hi; o++)
-            for (int64_t q = p0; q < p.ow && q * p.stride[1] <= wi; q++) {
-                int64_t y = ((at.n * p.oh + o) * p.ow + q) * p.c + at.c;
-                int64_t k = (hi - o * p.stride[0]) * p.size[1] + wi - q * p.stride[1];
-                if (!MAX || index[y] == k) sum += (S)to_float(dy[y]);
+        I hi = at.i + p.pad[0], wi = at.j + p.pad[1];
+        I o0 = hi - p.size[0] < 0 ? 0 : (hi - p.size[0]) / p.stride[0] + 1;
+        I p0 = wi - p.size[1] < 0 ? 0 : (wi - p.size[1]) / p.stride[1] + 1;
+        S sum[V] = {};
+        for (I o = o0; o < p.oh && o * p.stride[0] <= hi; o++)
+            for (I q = p0; q < p.ow && q * p.stride[1] <= wi; q++) {
+                I y = ((at.n * p.oh + o) * p.ow + q) * p.c + at.c;
+                int32_t k = (int32_t)((hi - o * p.stride[0]) * p.size[1] + wi - q * p.stride[1]);
+                pack<T, V> d = *(const pack<T, V> *)(dy + y);
+                pack<int32_t, V> from;
+                if (MAX) from = *(const pack<int32_t, V> *)(index + y);
+#pragma unroll
+                for (int v = 0; v < V; v++)
+                    if (!MAX || from.v[v] == k) sum[v] += (S)to_float(d.v[v]);
             }
-        dx[e] = from_float<T>::of(MAX ? sum : sum / (S)(p.size[0] * p.size[1]));
+        pack<T, V> out;
+#pragma unroll
+        for (int v = 0; v < V; v++)
+            out.v[v] = from_float<T>::of(MAX ? sum[v] : sum[v] / (S)(p.size[0] * p.size[1]));
+        ((pack<T, V> *)dx)[e] = out;
     }
+}
+
+/* ---- calls ---- */
+
+static bool in_packs(const ll_tensor *t, int n, int v)
+{
+    for (int i = 0; i < n; i++)
+        if (t[i].shape.d[3] % v || (uintptr_t)t[i].data % 32) return false;
+    return true;
+}
+
+/* f(T{}, I{}, pack size, threads) for a call whose result is r and whose image and output have these
+ * shapes. */
+template <class F>
+static ll_err with_pool(const ll_kcall *c, const ll_shape *x, const ll_shape *y, F f)
+{
+    int64_t n = ll_numel(&c->out[0].shape);
+    bool small = ll_numel(x) < INT32_MAX / 2 && ll_numel(y) < INT32_MAX / 2;
+    if (n == 0) return LL_OK;
+    return with_float(c->in[0].dtype, [&](auto z) -> ll_err {
+        typedef decltype(z) T;
+        constexpr int V = 16 / (int)sizeof(T);
+        bool packs = in_packs(c->in, c->n_in, V) && in_packs(c->out, c->n_out, V);
+        ll_err rc;
+        if (small && packs)
+            rc = f(z, int32_t{}, std::integral_constant<int, V>{}, n / V);
+        else if (small)
+            rc = f(z, int32_t{}, std::integral_constant<int, 1>{}, n);
+        else
+            rc = f(z, int64_t{}, std::integral_constant<int, 1>{}, n);
+        TRY(rc);
+        CUDA_TRY(cudaGetLastError());
+        return LL_OK;
+    });
 }
 
 template <bool MAX> static ll_err run_forward(const ll_kcall *c)
 {
-    const ll_tensor *x = &c->in[0], *y = &c->out[0];
-    pool p = pool_of(c, &x->shape, &y->shape);
-    int64_t n = ll_numel(&y->shape);
-    if (n == 0) return LL_OK;
-    return with_float(x->dtype, [&](auto z) -> ll_err {
+    const ll_shape *x = &c->in[0].shape, *y = &c->out[0].shape;
+    return with_pool(c, x, y, [&](auto z, auto i, auto packs, int64_t n) -> ll_err {
         typedef decltype(z) T;
-        forward<T, MAX><<<blocks_for(n, 256), 256, 0, stream_of(c)>>>(
-            p, (const T *)x->data, (T *)y->data, MAX ? (int32_t *)c->out[1].data : NULL, n);
-        CUDA_TRY(cudaGetLastError());
+        typedef decltype(i) I;
+        constexpr int V = decltype(packs)::value;
+        forward<T, I, V, MAX><<<blocks_for(n, 256), 256, 0, stream_of(c)>>>(
+            pool_of<I>(c, x, y), (const T *)c->in[0].data, (T *)c->out[0].data,
+            MAX ? (int32_t *)c->out[1].data : NULL, (I)n);
         return LL_OK;
     });
 }
 
 template <bool MAX> static ll_err run_backward(const ll_kcall *c)
 {
-    const ll_tensor *dy = &c->in[0], *dx = &c->out[0];
-    pool p = pool_of(c, &dx->shape, &dy->shape);
-    int64_t n = ll_numel(&dx->shape);
-    if (n == 0) return LL_OK;
-    return with_float(dy->dtype, [&](auto z) -> ll_err {
+    const ll_shape *x = &c->out[0].shape, *y = &c->in[0].shape;
+    return with_pool(c, x, y, [&](auto z, auto i, auto packs, int64_t n) -> ll_err {
         typedef decltype(z) T;
-        backward<T, MAX><<<blocks_for(n, 256), 256, 0, stream_of(c)>>>(
-            p, (const T *)dy->data, MAX ? (const int32_t *)c->in[1].data : NULL, (T *)dx->data, n);
-        CUDA_TRY(cudaGetLastError());
+        typedef decltype(i) I;
+        constexpr int V = decltype(packs)::value;
+        backward<T, I, V, MAX><<<blocks_for(n, 256), 256, 0, stream_of(c)>>>(
+            pool_of<I>(c, x, y), (const T *)c->in[0].data,
+            MAX ? (const int32_t *)c->in[1].data : NULL, (T *)c->out[0].data, (I)n);
         return LL_OK;
     });
 }
@@ -138,15 +202,14 @@ ll_err avg_pool_grad_cuda(const ll_kcall *c)
 
 ll_err max_pool_pick_cuda(const ll_kcall *c)
 {
-    const ll_tensor *x = &c->in[0], *y = &c->out[0];
-    pool p = pool_of(c, &x->shape, &y->shape);
-    int64_t n = ll_numel(&y->shape);
-    if (n == 0) return LL_OK;
-    return with_float(x->dtype, [&](auto z) -> ll_err {
+    const ll_shape *x = &c->in[0].shape, *y = &c->out[0].shape;
+    return with_pool(c, x, y, [&](auto z, auto i, auto packs, int64_t n) -> ll_err {
         typedef decltype(z) T;
-        pick<T><<<blocks_for(n, 256), 256, 0, stream_of(c)>>>(
-            p, (const T *)x->data, (const int32_t *)c->in[1].data, (T *)y->data, n);
-        CUDA_TRY(cudaGetLastError());
+        typedef decltype(i) I;
+        constexpr int V = decltype(packs)::value;
+        pick<T, I, V><<<blocks_for(n, 256), 256, 0, stream_of(c)>>>(
+            pool_of<I>(c, x, y), (const T *)c->in[0].data, (const int32_t *)c->in[1].data,
+            (T *)c->out[0].data, (I)n);
         return LL_OK;
     });
 }
