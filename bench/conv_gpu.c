@@ -1,0 +1,225 @@
+/* bench_conv_gpu: ResNet-50's convolutions, batch norms and pools on a GPU, kernel by kernel.
+ *
+ *     build/bench_conv_gpu [BATCH]     default 256
+ *
+ * Convolutions, in bf16: milliseconds and TFLOP/s of forward, dx (bf16 out) and dw (f32 out), and
+ * how often each occurs; all else: milliseconds and the share of a copy's bandwidth, with the bytes
+ * that each kernel must move. The last column sums up a step. */
+#include "base/rng.h"
+#include "dev/gpu.h"
+#include "ir/op.h"
+#include "kern/attr.h"
+#include "kern/kern.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static ll_gpu *gpu;
+static double copy_rate; /* bytes a second, read and written */
+
+static void must(ll_err rc)
+{
+    if (rc == LL_OK) return;
+    fprintf(stderr, "%s\n", ll_error_text());
+    exit(1);
+}
+
+static size_t bytes_of(const ll_type *t)
+{
+    return (size_t)ll_numel(&t->shape) * ll_dtype_bytes(t->dtype);
+}
+
+/* Random numbers, the same block again and again. */
+static void *upload(const ll_type *t)
+{
+    enum { BLOCK = 1 << 20 };
+    static char block[BLOCK * 4];
+    size_t n = bytes_of(t), b = BLOCK * ll_dtype_bytes(t->dtype);
+    char *p;
+    must(ll_gpu_alloc(gpu, n, (void **)&p));
+    for (int64_t i = 0; i < BLOCK; i++)
+        ll_store(block, t->dtype, i,
+                 t->dtype == LL_I32 ? 0
+                 : t->shape.n == 1  ? 1 + 0.1 * ll_uniform_at(1, 2, (uint64_t)i)
+                                    : ll_normal_at(1, 2, (uint64_t)i));
+    for (size_t at = 0; at < n; at += b) {
+        must(ll_gpu_write(gpu, p + at, block, n - at < b ? n - at : b));
+        must(ll_gpu_wait(gpu));
+    }
+    return p;
+}
+
+/* Seconds of one run of an op. */
+static double time_op(const char *name, const void *attr, int n_in, const ll_type *types)
+{
+    enum { TIMES = 12 };
+    const ll_op *op = ll_op_find(name);
+    ll_graph *g = ll_graph_new("bench");
+    ll_val v[LL_MAX_IN], made[LL_MAX_OUT];
+    ll_tensor in[LL_MAX_IN], out[LL_MAX_OUT];
+    char input[16];
+    for (int i = 0; i < n_in; i++) {
+        snprintf(input, sizeof input, "in%d", i);
+        v[i] = ll_input(g, input, LL_PARAM, types[i], (ll_init){0});
+        in[i] = (ll_tensor){upload(&types[i]), types[i].dtype, types[i].shape};
+    }
+    must(ll_emit_all(g, op, attr, v, n_in, made));
+    for (int o = 0; o < op->n_out; o++) {
+        const ll_type *t = &ll_value_of(g, made[o])->type;
+        out[o] = (ll_tensor){NULL, t->dtype, t->shape};
+        must(ll_gpu_alloc(gpu, bytes_of(t), &out[o].data));
+    }
+    ll_kcall c = {.attr = attr, .n_in = n_in, .n_out = op->n_out, .in = in, .out = out};
+    c.stream = ll_gpu_stream(gpu);
+    c.n_micro = c.threads = 1;
+    c.timing = true;
+    must(ll_gpu_alloc(gpu, op->cuda_scratch ? op->cuda_scratch(&c) : 0, &c.scratch));
+    double seconds;
+    for (int i = 0; i < 2 + TIMES; i++) {
+        if (i == 2) must(ll_gpu_mark(gpu, 0));
+        must(op->cuda(&c));
+    }
+    must(ll_gpu_mark(gpu, 1));
+    must(ll_gpu_wait(gpu));
+    must(ll_gpu_seconds(gpu, 0, 1, &seconds));
+    for (int i = 0; i < n_in; i++) ll_gpu_free(gpu, in[i].data);
+    for (int o = 0; o < op->n_out; o++) ll_gpu_free(gpu, out[o].data);
+    ll_gpu_free(gpu, c.scratch);
+    ll_graph_free(g);
+    return seconds / TIMES;
+}
+
+/* ---- convolutions ---- */
+
+typedef struct shape {
+    int64_t size, c, f, taps, stride;
+    int count;
+} shape;
+
+static const shape shapes[] = {
+    {224, 3, 64, 7, 2, 1},    {56, 64, 64, 1, 1, 1},    {56, 64, 64, 3, 1, 3},
+    {56, 64, 256, 1, 1, 4},   {56, 256, 64, 1, 1, 2},   {56, 256, 128, 1, 1, 1},
+    {56, 128, 128, 3, 2, 1},  {28, 128, 512, 1, 1, 4},  {56, 256, 512, 1, 2, 1},
+    {28, 512, 128, 1, 1, 3},  {28, 128, 128, 3, 1, 3},  {28, 512, 256, 1, 1, 1},
+    {28, 256, 256, 3, 2, 1},  {14, 256, 1024, 1, 1, 6}, {28, 512, 1024, 1, 2, 1},
+    {14, 1024, 256, 1, 1, 5}, {14, 256, 256, 3, 1, 5},  {14, 1024, 512, 1, 1, 1},
+    {14, 512, 512, 3, 2, 1},  {7, 512, 2048, 1, 1, 3},  {14, 1024, 2048, 1, 2, 1},
+    {7, 2048, 512, 1, 1, 2},  {7, 512, 512, 3, 1, 2},
+};
+enum { N_SHAPE = sizeof shapes / sizeof *shapes };
+
+static double convolution(int64_t batch, const shape *s)
+{
+    int64_t out = (s->size + 2 * (s->taps / 2) - s->taps) / s->stride + 1, pad = s->taps / 2;
+    ll_type x = {LL_BF16, LL_SHAPE(batch, s->size, s->size, s->c)};
+    ll_type w = {LL_BF16, LL_SHAPE(s->f, s->taps, s->taps, s->c)};
+    ll_type y = {LL_BF16, LL_SHAPE(batch, out, out, s->f)};
+    ll_conv_attr a = {{s->stride, s->stride}, {pad, pad, pad, pad}, {1, 1}, 1, {0, 0}, 1};
+    double flops = 2.0 * (double)ll_numel(&y.shape) * (double)(s->taps * s->taps * s->c);
+    double floor = (double)(bytes_of(&x) + bytes_of(&y) + bytes_of(&w)) / copy_rate, sum = 0, t[3];
+    t[0] = time_op("conv2d", &a, 2, (ll_type[]){x, w});
+    a.size[0] = a.size[1] = s->size;
+    t[1] = s->c == 3 ? 0 : time_op("conv2d_dx", &a, 2, (ll_type[]){y, w});
+    a.size[0] = a.size[1] = s->taps;
+    a.narrow = 0;
+    t[2] = time_op("conv2d_dw", &a, 2, (ll_type[]){y, x});
+    printf("%3lld %4lld -> %4lld %lldx%lld/%lld x%d  floor %.3f", (long long)s->size,
+           (long long)s->c, (long long)s->f, (long long)s->taps, (long long)s->taps,
+           (long long)s->stride, s->count, 1e3 * floor);
+    for (int k = 0; k < 3; k++) {
+        printf("  | %.3f %4.0f", 1e3 * t[k], t[k] ? 1e-12 * flops / t[k] : 0);
+        sum += t[k] * s->count;
+    }
+    printf("  | %.2f ms\n", 1e3 * sum);
+    return sum;
+}
+
+/* ---- what moves memory ---- */
+
+static double norms(int64_t batch, int64_t size, int64_t c, int relu, int add)
+{
+    const ll_norm_attr a = {1e-5};
+    ll_type x = {LL_BF16, LL_SHAPE(batch, size, size, c)}, k = {LL_F32, LL_SHAPE(c)};
+    double sum = 0;
+    const struct {
+        const char *op;
+        int n_in, images, moves, count;
+    } rows[] = {{"batchnorm_relu", 3, 1, 3, relu},
+                {"batchnorm_relu_grad", 6, 2, 5, relu},
+                {"batchnorm_add_relu", 4, 2, 4, add},
+                {"batchnorm_sum_relu_grad", 7, 4, 8, add}};
+    printf("%3lld %4lld", (long long)size, (long long)c);
+    for (int i = 0; i < 4; i++) {
+        if (!rows[i].count) continue;
+        ll_type in[8];
+        for (int n = 0; n < rows[i].n_in; n++) in[n] = n < rows[i].images ? x : k;
+        double t = time_op(rows[i].op, &a, rows[i].n_in, in);
+        double floor = (double)bytes_of(&x) * rows[i].moves / copy_rate;
+        printf("  | %s x%d %.3f ms %3.0f%%", rows[i].op, rows[i].count, 1e3 * t, 100 * floor / t);
+        sum += t * rows[i].count;
+    }
+    printf("  | %.2f ms\n", 1e3 * sum);
+    return sum;
+}
+
+static double pool(int64_t batch)
+{
+    ll_pool_attr a = {{3, 3}, {2, 2}, {1, 1, 1, 1}, {112, 112}};
+    ll_pool_attr all = {{7, 7}, {7, 7}, {0, 0, 0, 0}, {7, 7}};
+    ll_type x = {LL_BF16, LL_SHAPE(batch, 112, 112, 64)},
+            y = {LL_BF16, LL_SHAPE(batch, 56, 56, 64)};
+    ll_type i = {LL_I32, y.shape}, z = {LL_BF16, LL_SHAPE(batch, 7, 7, 2048)};
+    ll_type one = {LL_BF16, LL_SHAPE(batch, 1, 1, 2048)};
+    double bytes = (double)(bytes_of(&x) + bytes_of(&y) + bytes_of(&i)), sum = 0;
+    double t[4] = {time_op("max_pool", &a, 1, &x),
+                   time_op("max_pool_grad", &a, 2, (ll_type[]){y, i}),
+                   time_op("avg_pool", &all, 1, &z), time_op("avg_pool_grad", &all, 1, &one)};
+    static const char *const names[] = {"max_pool", "max_pool_grad", "avg_pool", "avg_pool_grad"};
+    for (int k = 0; k < 4; k++) {
+        double floor = (k < 2 ? bytes : (double)(bytes_of(&z) + bytes_of(&one))) / copy_rate;
+        printf("%s %.3f ms %3.0f%%  ", names[k], 1e3 * t[k], 100 * floor / t[k]);
+        sum += t[k];
+    }
+    printf(" | %.2f ms\n", 1e3 * sum);
+    return sum;
+}
+
+static void measure_copy(void)
+{
+    const ll_type t = {LL_BF16, LL_SHAPE(1 << 14, 1 << 15)};
+    const ll_reshape_attr same = {t.shape}; /* its kernel copies */
+    copy_rate = 2.0 * (double)bytes_of(&t) / time_op("reshape", &same, 1, &t);
+}
+
+int main(int argc, char **argv)
+{
+    int64_t batch = argc > 1 ? atoll(argv[1]) : 256;
+    if (!ll_gpu_count()) {
+        printf("skipped: %s\n", ll_gpu_built() ? "no GPU here" : "built without CUDA");
+        return 0;
+    }
+    must(ll_gpu_open(0, &gpu));
+    measure_copy();
+    printf("copy %.2f TB/s; batch %lld\n", 1e-12 * copy_rate, (long long)batch);
+    printf("convolution: floor by bytes (ms) | forward: ms, TFLOP/s | dx | dw | all of them\n");
+    double conv = 0, norm = 0;
+    for (int i = 0; i < N_SHAPE; i++) conv += convolution(batch, &shapes[i]);
+    norm += norms(batch, 112, 64, 1, 0);
+    norm += norms(batch, 56, 64, 6, 0);
+    norm += norms(batch, 56, 256, 0, 4);
+    norm += norms(batch, 56, 128, 1, 0);
+    norm += norms(batch, 28, 128, 7, 0);
+    norm += norms(batch, 28, 512, 0, 5);
+    norm += norms(batch, 28, 256, 1, 0);
+    norm += norms(batch, 14, 256, 11, 0);
+    norm += norms(batch, 14, 1024, 0, 7);
+    norm += norms(batch, 14, 512, 1, 0);
+    norm += norms(batch, 7, 512, 5, 0);
+    norm += norms(batch, 7, 2048, 0, 4);
+    double rest = pool(batch);
+    printf("convolutions %.2f ms, batch norms %.2f ms, pools %.2f ms\n", 1e3 * conv, 1e3 * norm,
+           1e3 * rest);
+    ll_gpu_close(gpu);
+    return 0;
+}
