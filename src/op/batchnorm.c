@@ -80,7 +80,8 @@ static const ll_op batchnorm_grad = {
     .cpu_scratch = batchnorm_grad_cpu_scratch,
     .trials = {"f32[7,3], f32[7,3], f32[3], f32[3], f32[3]> {eps=1e-5}",
                "f32[2,3,5,1], f32[2,3,5,1], f32[1], f32[1], f32[1]> {eps=0.1}",
-               "f32[1,5], f32[1,5], f32[5], f32[5], f32[5]> {eps=0.01}"},
+               "f32[1,5], f32[1,5], f32[5], f32[5], f32[5]> {eps=0.01}",
+               "f32[70,8], f32[70,8], f32[8], f32[8], f32[8]> {eps=0.1}"},
 };
 
 /* What reaches mean and var flows on to x: d mean / dx = 1/n,  d var / dx = 2 (x - mean) / n. */
@@ -131,7 +132,8 @@ static const ll_op batchnorm = {
     .cuda_scratch = LL_GPU(batchnorm_cuda_scratch),
     .cpu_scratch = batchnorm_cpu_scratch,
     .trials = {"f32[7,3], f32[3], f32[3] {eps=1e-5}", "f32[2,3,5,1], f32[1], f32[1] {eps=0.1}",
-               "f32[2,2,2,5], f32[5], f32[5] {eps=1e-5}", "f32[1,5], f32[5], f32[5] {eps=0.01}"},
+               "f32[2,2,2,5], f32[5], f32[5] {eps=1e-5}", "f32[1,5], f32[5], f32[5] {eps=0.01}",
+               "f32[70,8], f32[8], f32[8] {eps=1e-5}"},
 };
 
 enum { WEIGHT, BIAS, MEAN, VAR, N_INPUT };

@@ -266,7 +266,8 @@ const ll_op ll_op_max_pool = {
                "f32[1,7,8,5] {size=[3,3], stride=[2,2], pad=[1,1,1,2]}",
                "f32[2,1,6,1] {size=[1,4], stride=[3,1], pad=[0,0,1,0]}",
                "f32[0,4,4,2] {size=[2,2], stride=[1,1], pad=[0,0,0,0]}",
-               "f32[1,5,6,2] {size=[2,3], stride=[1,2], pad=[-1,2,2,-1]}"},
+               "f32[1,5,6,2] {size=[2,3], stride=[1,2], pad=[-1,2,2,-1]}",
+               "f32[2,5,6,16] {size=[3,3], stride=[2,2], pad=[1,1,1,1]}"},
 };
 
 const ll_op ll_op_max_pool_grad = {
@@ -291,7 +292,9 @@ const ll_op ll_op_max_pool_grad = {
                "f32[2,1,4,1], i32[2,1,4,1]<4 {size=[1,4], stride=[3,1], pad=[0,0,1,0], "
                "image=[1,6]}",
                "f32[0,3,3,2], i32[0,3,3,2]<4 {size=[2,2], stride=[1,1], pad=[0,0,0,0], "
-               "image=[4,4]}"},
+               "image=[4,4]}",
+               "f32[2,3,3,16], i32[2,3,3,16]<9 {size=[3,3], stride=[2,2], pad=[1,1,1,1], "
+               "image=[5,6]}"},
 };
 
 const ll_op ll_op_max_pool_pick = {
@@ -311,7 +314,8 @@ const ll_op ll_op_max_pool_pick = {
     .trials = {"f32[2,7,5,3], i32[2,3,2,3]<4 {size=[2,2], stride=[2,2], pad=[0,0,0,0]}",
                "f32[1,7,8,5], i32[1,4,5,5]<9 {size=[3,3], stride=[2,2], pad=[1,1,1,2]}",
                "f32[2,1,6,1], i32[2,1,4,1]<4 {size=[1,4], stride=[3,1], pad=[0,0,1,0]}",
-               "f32[0,4,4,2], i32[0,3,3,2]<4 {size=[2,2], stride=[1,1], pad=[0,0,0,0]}"},
+               "f32[0,4,4,2], i32[0,3,3,2]<4 {size=[2,2], stride=[1,1], pad=[0,0,0,0]}",
+               "f32[2,5,6,16], i32[2,3,3,16]<9 {size=[3,3], stride=[2,2], pad=[1,1,1,1]}"},
 };
 
 const ll_op ll_op_avg_pool = {
@@ -333,7 +337,8 @@ const ll_op ll_op_avg_pool = {
                "f32[1,7,8,5] {size=[3,3], stride=[2,2], pad=[1,1,1,2]}",
                "f32[2,3,5,1] {size=[3,5], stride=[3,5], pad=[0,0,0,0]}",
                "f32[0,4,4,2] {size=[2,2], stride=[1,1], pad=[0,0,0,0]}",
-               "f32[1,5,6,2] {size=[2,3], stride=[1,2], pad=[-1,2,2,-1]}"},
+               "f32[1,5,6,2] {size=[2,3], stride=[1,2], pad=[-1,2,2,-1]}",
+               "f32[2,5,6,16] {size=[3,3], stride=[2,2], pad=[1,1,1,1]}"},
 };
 
 const ll_op ll_op_avg_pool_grad = {
@@ -355,7 +360,8 @@ const ll_op ll_op_avg_pool_grad = {
                "f32[1,4,5,5] {size=[3,3], stride=[2,2], pad=[1,1,1,2], image=[7,8]}",
                "f32[2,1,1,1] {size=[3,5], stride=[3,5], pad=[0,0,0,0], image=[3,5]}",
                "f32[0,3,3,2] {size=[2,2], stride=[1,1], pad=[0,0,0,0], image=[4,4]}",
-               "f32[1,5,3,2] {size=[2,3], stride=[1,2], pad=[-1,2,2,-1], image=[5,6]}"},
+               "f32[1,5,3,2] {size=[2,3], stride=[1,2], pad=[-1,2,2,-1], image=[5,6]}",
+               "f32[2,3,3,16] {size=[3,3], stride=[2,2], pad=[1,1,1,1], image=[5,6]}"},
 };
 
 const ll_op *const ll_ops_pool[] = {&ll_op_max_pool, &ll_op_max_pool_grad, &ll_op_max_pool_pick,
