@@ -84,6 +84,38 @@ uint16_t ll_f32_to_f16(float f)
     return (uint16_t)(sign | ((u - (112u << 23)) >> 13));
 }
 
+/* 8 bits: a sign, exponent bits, `man` mantissa bits. e4m3 has no infinities, one NaN, up to 448.
+ */
+typedef struct f8 {
+    int man, bias, largest;
+} f8;
+static const f8 e4m3 = {3, 7, 0x7e}, e5m2 = {2, 15, 0x7b};
+
+static double f8_value(uint8_t b, const f8 *t)
+{
+    int u = b & 0x7f, exp = u >> t->man, man = u & ((1 << t->man) - 1);
+    double sign = b & 0x80 ? -1 : 1;
+    if (u > t->largest) return t == &e5m2 && u == 0x7c ? sign * INFINITY : NAN;
+    if (exp == 0) return sign * ldexp(man, 1 - t->bias - t->man);
+    return sign * ldexp((1 << t->man) + man, exp - t->bias - t->man);
+}
+
+/* To nearest even; what is too large becomes the largest, as GPUs are asked to. */
+static uint8_t f8_of(double v, const f8 *t)
+{
+    uint8_t sign = signbit(v) ? 0x80 : 0;
+    if (isnan(v)) return (uint8_t)(sign | 0x7f);
+    double a = fabs(v);
+    int exp;
+    if (a == 0) return sign;
+    frexp(a, &exp); /* a is in [2^(exp-1), 2^exp) */
+    exp = exp - 1 < 1 - t->bias ? 1 - t->bias : exp - 1;
+    if (a >= f8_value((uint8_t)t->largest, t)) return (uint8_t)(sign | t->largest);
+    int steps = (int)nearbyint(ldexp(a, t->man - exp)); /* mantissa, with its leading one */
+    int u = ((exp + t->bias - 1) << t->man) + steps;
+    return (uint8_t)(sign | (u > t->largest ? t->largest : u));
+}
+
 double ll_load(const void *data, ll_dtype t, int64_t i)
 {
     switch (t) {
@@ -93,6 +125,8 @@ double ll_load(const void *data, ll_dtype t, int64_t i)
     case LL_F16: return ll_f16_to_f32(((const uint16_t *)data)[i]);
     case LL_I32: return ((const int32_t *)data)[i];
     case LL_U8: return ((const uint8_t *)data)[i];
+    case LL_F8_E4M3: return f8_value(((const uint8_t *)data)[i], &e4m3);
+    case LL_F8_E5M2: return f8_value(((const uint8_t *)data)[i], &e5m2);
     default: return NAN;
     }
 }
@@ -111,6 +145,8 @@ void ll_store(void *data, ll_dtype t, int64_t i, double v)
     case LL_F16: ((uint16_t *)data)[i] = ll_f32_to_f16((float)v); break;
     case LL_I32: ((int32_t *)data)[i] = (int32_t)within(v, INT32_MIN, INT32_MAX); break;
     case LL_U8: ((uint8_t *)data)[i] = (uint8_t)within(v, 0, 255); break;
+    case LL_F8_E4M3: ((uint8_t *)data)[i] = f8_of(v, &e4m3); break;
+    case LL_F8_E5M2: ((uint8_t *)data)[i] = f8_of(v, &e5m2); break;
     default: break;
     }
 }

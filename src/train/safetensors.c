@@ -42,8 +42,8 @@ static const struct type {
     {"F16", 16, LL_F16},        {"I32", 32, LL_I32},        {"U8", 8, LL_U8},
     {"I64", 64, LL_N_DTYPE},    {"U64", 64, LL_N_DTYPE},    {"C64", 64, LL_N_DTYPE},
     {"U32", 32, LL_N_DTYPE},    {"I16", 16, LL_N_DTYPE},    {"U16", 16, LL_N_DTYPE},
-    {"I8", 8, LL_N_DTYPE},      {"BOOL", 8, LL_N_DTYPE},    {"F8_E4M3", 8, LL_N_DTYPE},
-    {"F8_E5M2", 8, LL_N_DTYPE}, {"F8_E8M0", 8, LL_N_DTYPE}, {"F6_E2M3", 6, LL_N_DTYPE},
+    {"I8", 8, LL_N_DTYPE},      {"BOOL", 8, LL_N_DTYPE},    {"F8_E4M3", 8, LL_F8_E4M3},
+    {"F8_E5M2", 8, LL_F8_E5M2}, {"F8_E8M0", 8, LL_N_DTYPE}, {"F6_E2M3", 6, LL_N_DTYPE},
     {"F6_E3M2", 6, LL_N_DTYPE}, {"F4", 4, LL_N_DTYPE},
 };
 
@@ -321,8 +321,8 @@ ll_err ll_st_want(const ll_st_file *f, const char *name, ll_dtype *dtype, ll_sha
     CHECK(e, LL_E_IO, "%s: has no tensor %s", f->path, name);
     const struct type *type = find_type(e->type);
     CHECK(type && type->ll != LL_N_DTYPE, LL_E_IO,
-          "%s: tensor %s is of type %s; usable are F64, F32, BF16, F16, I32 and U8", f->path, name,
-          quote(f, e->type));
+          "%s: tensor %s is of type %s; usable are F64, F32, BF16, F16, F8, I32 and U8", f->path,
+          name, quote(f, e->type));
     CHECK(e->n_dims <= LL_MAX_DIMS, LL_E_IO, "%s: tensor %s has %d dimensions, want at most %d",
           f->path, name, e->n_dims, LL_MAX_DIMS);
     *dtype = type->ll;

@@ -58,6 +58,44 @@ static void f16_rounding(void **state)
     assert_int_equal(ll_f32_to_f16(bits(1)), 0);
 }
 
+/* Every 8-bit number there and back, halfway points to even, saturation. */
+static void f8_exhaustive(void **state)
+{
+    (void)state;
+    static const struct {
+        ll_dtype type;
+        double largest, smallest;
+        int n; /* finite ones that are not negative */
+    } kinds[] = {{LL_F8_E4M3, 448, 0x1p-9, 127}, {LL_F8_E5M2, 57344, 0x1p-16, 124}};
+    for (int k = 0; k < 2; k++) {
+        ll_dtype t = kinds[k].type;
+        double last = -1;
+        for (int b = 0; b < kinds[k].n; b++) {
+            uint8_t byte = (uint8_t)b, back, minus = (uint8_t)(b | 0x80);
+            double v = ll_load(&byte, t, 0);
+            assert_true(v > last && ll_load(&minus, t, 0) == -v);
+            ll_store(&back, t, 0, v);
+            assert_int_equal(back, b);
+            ll_store(&back, t, 0, -v);
+            assert_int_equal(back, minus);
+            if (b) {
+                ll_store(&back, t, 0, (v + last) / 2);
+                assert_int_equal(back, b & 1 ? b - 1 : b);
+                ll_store(&back, t, 0, nextafter((v + last) / 2, 1e9));
+                assert_int_equal(back, b);
+            }
+            if (b == 1) assert_true(v == kinds[k].smallest);
+            last = v;
+        }
+        assert_true(last == kinds[k].largest);
+        uint8_t big;
+        ll_store(&big, t, 0, 1e30);
+        assert_true(ll_load(&big, t, 0) == kinds[k].largest);
+        ll_store(&big, t, 0, NAN);
+        assert_true(isnan(ll_load(&big, t, 0)));
+    }
+}
+
 static void bf16_exhaustive(void **state)
 {
     (void)state;
@@ -94,6 +132,8 @@ static void load_store(void **state)
             if (t == LL_U8) want = want < 0 ? 0 : want > 255 ? 255 : want;
             if (t == LL_F16 && want == 1e6) want = INFINITY;
             if (t == LL_BF16 && want == 1e6) want = 999424;
+            if (t == LL_F8_E4M3) want = want == 200 ? 192 : want == 1e6 ? 448 : want;
+            if (t == LL_F8_E5M2) want = want == 200 ? 192 : want == 1e6 ? 57344 : want;
             assert_true(ll_load(data, (ll_dtype)t, 3) == want);
             size_t n = ll_dtype_bytes((ll_dtype)t); /* the neighbours are untouched */
             for (size_t k = 0; k < sizeof data; k++)
@@ -145,8 +185,9 @@ static void shapes(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(f16_exhaustive),  cmocka_unit_test(f16_rounding),
-        cmocka_unit_test(bf16_exhaustive), cmocka_unit_test(load_store),
-        cmocka_unit_test(names),           cmocka_unit_test(shapes)};
+        cmocka_unit_test(f8_exhaustive), cmocka_unit_test(f16_exhaustive),
+        cmocka_unit_test(f16_rounding),  cmocka_unit_test(bf16_exhaustive),
+        cmocka_unit_test(load_store),    cmocka_unit_test(names),
+        cmocka_unit_test(shapes)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
