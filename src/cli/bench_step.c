@@ -22,7 +22,7 @@ static const ll_arg args[] = {
     {"--batch|-b", LL_ARG_INT, offsetof(opts, batch), "N", "samples in a step", NULL},
     {"--threads|-t", LL_ARG_INT, offsetof(opts, threads), "N", "default: one for each core", NULL},
     {"--machine", LL_ARG_TEXT, offsetof(opts, machine), "M", "cpu or cuda", NULL},
-    {"--precision", LL_ARG_TEXT, offsetof(opts, precision), "P", "f32, bf16 or (on cuda) tf32",
+    {"--precision", LL_ARG_TEXT, offsetof(opts, precision), "P", "f32, bf16 or (on cuda) tf32, fp8",
      NULL},
     {"--seconds", LL_ARG_NUMBER, offsetof(opts, seconds), "S", "how long to measure", "3"},
     {"--set|-s", LL_ARG_WORDS, offsetof(opts, set), "KEY=VALUE",

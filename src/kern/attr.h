@@ -22,11 +22,14 @@ typedef struct ll_matmul_attr {
 
 /* product: a matmul and what surrounds it (op/product.c); bias: whether there is one; act: an
  * ll_act */
+/* scaled: operands are 8-bit floats, and their scales follow them; FAST: sums may be kept in fewer
+ * bits for a while */
+typedef enum ll_scaled { LL_UNSCALED, LL_SCALED, LL_SCALED_FAST, LL_N_SCALED } ll_scaled;
 typedef enum ll_act { LL_ACT_NONE, LL_ACT_RELU, LL_ACT_GELU, LL_ACT_DGELU, LL_N_ACT } ll_act;
 typedef struct ll_product_attr {
     char spec[LL_SPEC_MAX];
     ll_dtype out;
-    int64_t bias, act;
+    int64_t bias, act, scaled;
 } ll_product_attr;
 
 typedef struct ll_broadcast_attr {
@@ -60,6 +63,14 @@ typedef struct ll_range_attr {
 typedef struct ll_cast_attr {
     ll_dtype dtype;
 } ll_cast_attr;
+
+/* quantize: to which 8-bit type; how many dimensions are rows; turned: columns come first; sample:
+ * one of so many rows is looked at for the largest magnitude */
+enum { LL_QUANTIZE_MARGIN = 8 };
+typedef struct ll_quantize_attr {
+    ll_dtype dtype;
+    int64_t rows, turned, sample;
+} ll_quantize_attr;
 
 /* onehot: how many classes, from which one on, and the result's element type */
 typedef struct ll_onehot_attr {

@@ -2,7 +2,7 @@
  * number of results. The compiler makes them late, for GPUs (pass/epilogue.c): no loop of theirs is
  * cut.
  *
- *     operands: a, b, [bias], [pre]          p = a b [+ bias]
+ *     operands: a, b, [scales], [bias], [pre]    p = a b [times both scales] [+ bias]
  *     act        result              second result
  *     none       p
  *     relu       relu(p)
@@ -12,7 +12,8 @@
  * Columns are the loops that b and the result have and a has not; a bias has these, and they are
  * the result's last dimensions. pre is of the result's shape. The product must be a plain one:
  * rows, columns and summed loops are one run of letters each wherever they stand, so that all three
- * tensors are matrices. */
+ * tensors are matrices. Scales are of 8-bit floats (op/quantize.c), whose summed loops run fastest.
+ */
 #include "op/op_int.h"
 #include "kern/kern.h"
 
@@ -58,7 +59,8 @@ static ll_err check(const ll_product_attr *a, int n_in, int n_out, const ll_matm
 {
     CHECK(a->act >= 0 && a->act < LL_N_ACT, LL_E_ARG, "no act has number %lld", (long long)a->act);
     CHECK((a->bias & ~1) == 0, LL_E_ARG, "bias is 0 or 1");
-    int want = 2 + (int)a->bias + (a->act == LL_ACT_DGELU);
+    CHECK(a->scaled >= 0 && a->scaled < LL_N_SCALED, LL_E_ARG, "scaled is 0, 1 or 2");
+    int want = 2 + (a->scaled ? 2 : 0) + (int)a->bias + (a->act == LL_ACT_DGELU);
     CHECK(n_in == want, LL_E_ARG, "%d operands, want %d", n_in, want);
     CHECK(n_out == 1 || a->act == LL_ACT_GELU, LL_E_ARG, "gelu alone has two results");
     int n = (int)strlen(columns), from = p->len[2] - n;
@@ -75,8 +77,8 @@ static ll_err dims_of(const ll_product_attr *a, int n_in, int n_out, char dims[L
     one_run(&p, 1, 2, 0, columns);
     TRY(check(a, n_in, n_out, &p, columns));
     const char *y = p.text[2];
-    snprintf(dims, LL_DIMS_TEXT, "%.*s,%.*s%s%s%s%s->%s%s%s", p.len[0], p.text[0], p.len[1],
-             p.text[1], a->bias ? "," : "", a->bias ? columns : "",
+    snprintf(dims, LL_DIMS_TEXT, "%.*s,%.*s%s%s%s%s%s->%s%s%s", p.len[0], p.text[0], p.len[1],
+             p.text[1], a->scaled ? ", , " : "", a->bias ? "," : "", a->bias ? columns : "",
              a->act == LL_ACT_DGELU ? "," : "", a->act == LL_ACT_DGELU ? y : "", y,
              n_out == 2 ? "," : "", n_out == 2 ? y : "");
     return LL_OK;
@@ -94,15 +96,20 @@ static ll_err loops2(const void *attr, int n_in, const ll_type *in, char dims[LL
     return dims_of((const ll_product_attr *)attr, n_in, 2, dims);
 }
 
+static bool is_f8(ll_dtype t)
+{
+    return t == LL_F8_E4M3 || t == LL_F8_E5M2;
+}
+
 static ll_err infer(ll_infer *i)
 {
     const ll_product_attr *a = (const ll_product_attr *)i->attr;
-    ll_dtype t = i->in[0].dtype;
-    CHECK(t == i->in[1].dtype && (t == LL_F32 || t == LL_BF16), LL_E_ARG,
-          "operands are %s and %s, want f32 or bf16", ll_dtype_name(t),
-          ll_dtype_name(i->in[1].dtype));
-    CHECK(a->out == t || (t == LL_BF16 && a->out == LL_F32), LL_E_ARG,
-          "operands are %s and the result %s, want the same type, or f32 of bf16", ll_dtype_name(t),
+    ll_dtype t = i->in[0].dtype, u = i->in[1].dtype;
+    CHECK(a->scaled ? is_f8(t) && is_f8(u) : t == u && (t == LL_F32 || t == LL_BF16), LL_E_ARG,
+          "operands are %s and %s, want f32, bf16, or scaled 8-bit floats", ll_dtype_name(t),
+          ll_dtype_name(u));
+    CHECK(a->out == t || (t != LL_F32 && ll_wide(a->out) == LL_F32), LL_E_ARG,
+          "operands are %s and the result %s, want the same type, or a wider one", ll_dtype_name(t),
           ll_dtype_name(a->out));
     for (int k = 2; k < i->n_in; k++)
         CHECK(ll_wide(i->in[k].dtype) == LL_F32, LL_E_ARG, "operand %d is %s, want f32 or bf16", k,
@@ -113,11 +120,10 @@ static ll_err infer(ll_infer *i)
     return LL_OK;
 }
 
-static const ll_attr_field attrs[] = {LL_FIELD(ll_product_attr, spec, LL_A_SPEC),
-                                      LL_FIELD(ll_product_attr, out, LL_A_DTYPE),
-                                      LL_FIELD(ll_product_attr, bias, LL_A_INT),
-                                      LL_FIELD(ll_product_attr, act, LL_A_INT),
-                                      {0}};
+static const ll_attr_field attrs[] = {
+    LL_FIELD(ll_product_attr, spec, LL_A_SPEC),  LL_FIELD(ll_product_attr, out, LL_A_DTYPE),
+    LL_FIELD(ll_product_attr, bias, LL_A_INT),   LL_FIELD(ll_product_attr, act, LL_A_INT),
+    LL_FIELD(ll_product_attr, scaled, LL_A_INT), {0}};
 #define PRODUCT                                                                                    \
     .n_in = -1, .attr_size = sizeof(ll_product_attr), .attrs = attrs,                              \
     .whole = "abcdefghijklmnopqrstuvwxyz", .infer = infer, .flop = 2, .ref = product_ref,          \
@@ -137,7 +143,8 @@ static const ll_op ops[2] = {
              "f32[8,4], f32[12,4], f32[12] {spec=\"rk,nk->rn\", out=f32, bias=1, act=2}",
              "bf16[5,3], bf16[7,3], f32[7] {spec=\"rk,nk->rn\", out=bf16, bias=1, act=2}",
              "bf16[5,3], bf16[3,7], bf16[5,7] {spec=\"rk,kn->rn\", out=bf16, bias=0, act=3}",
-             "f32[4,0], f32[3,0], f32[3] {spec=\"rk,nk->rn\", out=f32, bias=1, act=1}"},
+             "e4m3[2,16,32], e5m2[48,32], f32[]>, f32[]> {spec=\"btk,nk->btn\", out=f32, bias=0, "
+             "act=0, scaled=1}"},
     },
     {
         .name = "product2",

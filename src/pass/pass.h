@@ -19,6 +19,8 @@ ll_err ll_narrow(const ll_graph *g, ll_graph **out);
 ll_err ll_join(const ll_graph *g, ll_graph **out);
 /* Products take in biases, activations and their gradients, where GPUs are quicker so. */
 ll_err ll_epilogues(const ll_graph *g, ll_graph **out);
+/* Large products of bf16 operands read 8-bit floats, made of them with a scale for each tensor. */
+ll_err ll_fp8(const ll_graph *g, ll_graph **out);
 /* Chains of elementwise nodes become single `fused` nodes. */
 ll_err ll_fuse(const ll_graph *g, ll_graph **out);
 /* And chains of one op, where chains are all that is compiled well. */

@@ -19,14 +19,16 @@ static ll_err next(ll_err (*pass)(const ll_graph *, ll_graph **), ll_graph **g)
 static ll_err run_passes(const ll_graph *g, const ll_lower_opts *opts, ll_graph **out)
 {
     bool cpu = !strcmp(opts->machine, "cpu");
-    bool bf16 = opts->precision && !strcmp(opts->precision, "bf16");
+    bool fp8 = opts->precision && !strcmp(opts->precision, "fp8");
+    bool bf16 = fp8 || (opts->precision && !strcmp(opts->precision, "bf16"));
     bool cuda = !strcmp(opts->machine, "cuda");
     CHECK(cpu || cuda || !strcmp(opts->machine, "ref"), LL_E_ARG,
           "no machine is named %s: cpu, cuda or ref", opts->machine);
     bool tf32 = opts->precision && !strcmp(opts->precision, "tf32");
     CHECK(!opts->precision || bf16 || tf32 || !strcmp(opts->precision, "f32"), LL_E_ARG,
-          "precision %s is not known: f32, tf32 or bf16", opts->precision);
-    CHECK(!tf32 || cuda, LL_E_ARG, "precision tf32 is for machine cuda, not %s: use f32 or bf16",
+          "precision %s is not known: f32, tf32, bf16 or fp8", opts->precision);
+    CHECK((!tf32 && !fp8) || cuda, LL_E_ARG,
+          "precision %s is for machine cuda, not %s: use f32 or bf16", opts->precision,
           opts->machine);
     if (opts->as_is) return ll_sweep(g, out);
     TRY(ll_simplify(g, out));
@@ -35,6 +37,8 @@ static ll_err run_passes(const ll_graph *g, const ll_lower_opts *opts, ll_graph 
     if (cuda && !opts->no_fuse) TRY(next(ll_epilogues, out));
     if (cuda && !opts->no_fuse) TRY(next(ll_join, out));
     if (cuda && !opts->no_fuse) TRY(next(ll_join_batchnorms, out));
+    if (fp8) TRY(next(ll_fp8, out));
+    if (fp8) TRY(next(ll_simplify, out));
     if ((cpu || cuda) && !opts->no_fuse) TRY(next(cuda ? ll_fuse_lone : ll_fuse, out));
     return LL_OK;
 }

@@ -146,6 +146,12 @@ void ll_evaluator_close(ll_evaluator *e)
 }
 
 /* The model for this many samples at once. */
+/* 8-bit floats are for speed where there is much to do. */
+static const char *precision_of(const ll_run *r)
+{
+    return strcmp(r->train.precision, "fp8") ? r->train.precision : "bf16";
+}
+
 static ll_err find_pass(ll_evaluator *e, int64_t batch, pass **out)
 {
     for (int i = 0; i < e->n; i++)
@@ -159,7 +165,7 @@ static ll_err find_pass(ll_evaluator *e, int64_t batch, pass **out)
     ll_team *team = ll_session_team(e->share);
     ll_session_opts o = {.threads = ll_session_program(e->share)->threads,
                          .machine = e->run->train.machine,
-                         .precision = e->run->train.precision,
+                         .precision = precision_of(e->run),
                          .share = e->share,
                          .reuse = true,
                          .comm = team ? ll_team_comm(team) : NULL,

@@ -230,9 +230,10 @@ static ll_err finish_train(ll_run *r)
     CHECK(!r->parallel.exact || !strcmp(t->precision, "f32"), LL_E_CONFIG,
           "%s: parallel.exact is for train.precision f32, not %s",
           ll_run_origin(r, "parallel.exact"), t->precision);
-    CHECK(strcmp(t->precision, "tf32") || !strcmp(t->machine, "cuda"), LL_E_CONFIG,
-          "%s: train.precision tf32 is for train.machine cuda, not %s: use f32 or bf16",
-          ll_run_origin(r, "train.precision"), t->machine);
+    bool gpus = !strcmp(t->precision, "tf32") || !strcmp(t->precision, "fp8");
+    CHECK(!gpus || !strcmp(t->machine, "cuda"), LL_E_CONFIG,
+          "%s: train.precision %s is for train.machine cuda, not %s: use f32 or bf16",
+          ll_run_origin(r, "train.precision"), t->precision, t->machine);
     CHECK(s->min_lr <= s->lr, LL_E_CONFIG, "%s: train.min_lr %g is above train.lr %g",
           ll_run_origin(r, "train.min_lr"), s->min_lr, s->lr);
     return LL_OK;

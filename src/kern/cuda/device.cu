@@ -30,6 +30,8 @@ cudaDataType_t ll_cuda_type(ll_dtype t)
     case LL_F64: return CUDA_R_64F;
     case LL_BF16: return CUDA_R_16BF;
     case LL_F16: return CUDA_R_16F;
+    case LL_F8_E4M3: return CUDA_R_8F_E4M3;
+    case LL_F8_E5M2: return CUDA_R_8F_E5M2;
     default: return CUDA_R_32F;
     }
 }

@@ -21,8 +21,8 @@ static const float GAIN = 1.03f, FAR = 1.1f, LONG_MS = 1;
 
 typedef struct kind { /* compared as bytes */
     int64_t m, n, k, batches, lda, ldb, ldy, stride_a, stride_b, stride_y;
-    int32_t ta, tb, a_type, b_type, y_type, compute, epilogue, bias_type, add, in_place,
-        timed;
+    int32_t ta, tb, a_type, b_type, y_type, compute, epilogue, bias_type, add, in_place, timed,
+        fast;
     uint32_t align[5];
 } kind;
 
@@ -109,6 +109,7 @@ static kind kind_of(const ll_kcall *c, const gemm *g)
     k.compute = compute_of(g->a_type, c->tf32);
     k.epilogue = g->epilogue;
     k.bias_type = g->bias ? g->bias_type : -1;
+    k.fast = g->fast;
     k.add = g->add != NULL, k.in_place = g->add == g->y.data, k.timed = c->timing;
     const void *p[5] = {g->a.data, g->b.data, g->add ? g->add : g->y.data, g->y.data, g->aux};
     for (int i = 0; i < 5; i++) k.align[i] = alignment(p[i]);
@@ -142,14 +143,20 @@ static ll_err set(cublasLtMatmulDesc_t desc, cublasLtMatmulDescAttributes_t name
 static ll_err point_at(plan *p, const gemm *g)
 {
     if (g->bias) TRY(set(p->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &g->bias, sizeof g->bias));
-    if (g->aux) TRY(set(p->desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &g->aux, sizeof g->aux));
+    if (g->aux)
+        TRY(set(p->desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &g->aux, sizeof g->aux));
+    const void *scale[2] = {g->a_scale, g->b_scale};
+    if (!g->a_scale) return LL_OK;
+    TRY(set(p->desc, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, &scale[0], sizeof *scale));
+    TRY(set(p->desc, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, &scale[1], sizeof *scale));
     return LL_OK;
 }
 
 static ll_err describe(plan *p, const gemm *g)
 {
     const kind *k = &p->is;
-    cublasOperation_t oa = k->ta ? CUBLAS_OP_T : CUBLAS_OP_N, ob = k->tb ? CUBLAS_OP_T : CUBLAS_OP_N;
+    cublasOperation_t oa = k->ta ? CUBLAS_OP_T : CUBLAS_OP_N,
+                      ob = k->tb ? CUBLAS_OP_T : CUBLAS_OP_N;
     cudaDataType_t bias = ll_cuda_type(g->bias_type);
     BLAS_TRY(cublasLtMatmulDescCreate(&p->desc, (cublasComputeType_t)k->compute,
                                       g->a_type == LL_F64 ? CUDA_R_64F : CUDA_R_32F));
@@ -158,6 +165,8 @@ static ll_err describe(plan *p, const gemm *g)
     TRY(set(p->desc, CUBLASLT_MATMUL_DESC_EPILOGUE, &g->epilogue, sizeof g->epilogue));
     if (g->bias) TRY(set(p->desc, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &bias, sizeof bias));
     if (g->aux) TRY(set(p->desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &k->ldy, sizeof k->ldy));
+    int8_t fast = 1;
+    if (g->fast) TRY(set(p->desc, CUBLASLT_MATMUL_DESC_FAST_ACCUM, &fast, sizeof fast));
     TRY(point_at(p, g));
     TRY(layout_of(&p->a, k->a_type, k->ta, k->m, k->k, k->lda, k->batches, k->stride_a));
     TRY(layout_of(&p->b, k->b_type, k->tb, k->k, k->n, k->ldb, k->batches, k->stride_b));
@@ -221,7 +230,8 @@ static ll_err may_time(const ll_kcall *c, const kind *k, bool *may)
     cudaStreamCaptureStatus status;
     CUDA_TRY(cudaStreamIsCapturing(stream_of(c), &status));
     double flops = 2.0 * (double)k->m * (double)k->n * (double)k->k * (double)k->batches;
-    *may = k->timed && flops >= TIMED_FLOPS && !k->in_place && status == cudaStreamCaptureStatusNone;
+    *may =
+        k->timed && flops >= TIMED_FLOPS && !k->in_place && status == cudaStreamCaptureStatusNone;
     return LL_OK;
 }
 
@@ -234,8 +244,8 @@ static ll_err ask(const plan *p, cublasLtMatmulPreference_t pref, int n,
     size_t bytes = GEMM_WORKSPACE;
     cublasLtHandle_t lt;
     TRY(ll_cublas(&lt));
-    BLAS_TRY(cublasLtMatmulPreferenceSetAttribute(
-        pref, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &bytes, sizeof bytes));
+    BLAS_TRY(cublasLtMatmulPreferenceSetAttribute(pref, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
+                                                  &bytes, sizeof bytes));
     for (int i = 0; i < 4; i++)
         BLAS_TRY(cublasLtMatmulPreferenceSetAttribute(pref, name[i], &p->is.align[i],
                                                       sizeof p->is.align[i]));

@@ -21,6 +21,8 @@ typedef struct gemm {
     void *bias; /* read, or written by epilogues that make a bias's gradient */
     ll_dtype bias_type;
     void *aux;
+    const float *a_scale, *b_scale; /* of 8-bit floats, in device memory; NULL: none */
+    bool fast;                      /* sums of 8-bit floats may be kept in fewer bits for a while */
 } gemm;
 
 /* A matrix that cuBLASLt can read: one stride is 1. */

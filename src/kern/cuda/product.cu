@@ -5,6 +5,8 @@
 
 #include "kern/einsum.h"
 
+#include <cuda_fp8.h>
+
 extern "C" {
 ll_kernel product_cuda, matmul_cuda;
 ll_scratch product_cuda_scratch;
@@ -17,7 +19,7 @@ typedef struct extras { /* NULL: there is none */
 static extras extras_of(const ll_kcall *c)
 {
     const ll_product_attr *attr = (const ll_product_attr *)c->attr;
-    extras e = {attr->bias ? &c->in[2] : NULL, NULL};
+    extras e = {attr->bias ? &c->in[attr->scaled ? 4 : 2] : NULL, NULL};
     if (attr->act == LL_ACT_DGELU) e.pre = &c->in[c->n_in - 1];
     return e;
 }
@@ -37,8 +39,14 @@ static void matrices_of(const ll_kcall *c, gemm *g)
     g->b = gemm_turned(&ma);
     g->y = gemm_turned(&my);
     g->batches = 1;
-    g->a_type = g->b_type = a->dtype;
+    g->a_type = b->dtype;
+    g->b_type = a->dtype;
     g->y_type = y->dtype;
+    int64_t scaled = ((const ll_product_attr *)c->attr)->scaled;
+    if (!scaled) return;
+    g->a_scale = (const float *)c->in[3].data;
+    g->b_scale = (const float *)c->in[2].data;
+    g->fast = scaled == LL_SCALED_FAST;
 }
 
 static cublasLtEpilogue_t epilogue_of(const ll_kcall *c)
@@ -106,18 +114,59 @@ static __global__ void finish(finishing f)
     }
 }
 
+__device__ static float f8_value(const void *p, int type, int64_t i)
+{
+    __nv_fp8_interpretation_t kind = type == LL_F8_E4M3 ? __NV_E4M3 : __NV_E5M2;
+    return __half2float(__half(__nv_cvt_fp8_to_halfraw(((const uint8_t *)p)[i], kind)));
+}
+
+/* Of 8-bit floats in sizes that cuBLASLt does not take. */
+static __global__ void scaled_product(gemm g, void *y)
+{
+    float by = *g.a_scale * *g.b_scale;
+    GRID_STRIDE(e, g.y.rows * g.y.cols)
+    {
+        int64_t i = e % g.y.rows, j = e / g.y.rows;
+        float sum = 0;
+        for (int64_t k = 0; k < g.a.cols; k++)
+            sum += f8_value(g.a.data, g.a_type, i * g.a.rs + k * g.a.cs) *
+                   f8_value(g.b.data, g.b_type, k * g.b.rs + j * g.b.cs);
+        store_any(y, g.y_type, i * g.y.rs + j * g.y.cs, sum * by);
+    }
+}
+
+/* The product alone. */
+static ll_err product_alone(const ll_kcall *c)
+{
+    const ll_product_attr *attr = (const ll_product_attr *)c->attr;
+    ll_kcall product = *c;
+    product.n_in = 2;
+    product.n_out = 1;
+    if (!attr->scaled) {
+        ll_matmul_attr m = {};
+        memcpy(m.spec, attr->spec, sizeof m.spec);
+        m.out = attr->out;
+        product.attr = &m;
+        return matmul_cuda(&product);
+    }
+    gemm g = {};
+    bool none = true;
+    matrices_of(c, &g);
+    g.epilogue = CUBLASLT_EPILOGUE_DEFAULT;
+    if (g.y.rows < 1 || g.y.cols < 1) return LL_OK;
+    if (g.a.cols > 0 && gemm_fits(&g.a) && gemm_fits(&g.b)) TRY(gemm_run(c, &g, &none));
+    if (!none) return LL_OK;
+    scaled_product<<<blocks_for(g.y.rows * g.y.cols, 256), 256, 0, stream_of(c)>>>(
+        g, (void *)g.y.data);
+    CUDA_TRY(cudaGetLastError());
+    return LL_OK;
+}
+
 static ll_err as_kernels(const ll_kcall *c)
 {
     const ll_product_attr *attr = (const ll_product_attr *)c->attr;
     extras e = extras_of(c);
-    ll_matmul_attr m = {};
-    memcpy(m.spec, attr->spec, sizeof m.spec);
-    m.out = attr->out;
-    ll_kcall product = *c;
-    product.attr = &m;
-    product.n_in = 2;
-    product.n_out = 1;
-    TRY(matmul_cuda(&product));
+    TRY(product_alone(c));
     finishing f = {};
     f.y = c->out[0];
     if (e.bias) f.bias = *e.bias;
@@ -126,7 +175,7 @@ static ll_err as_kernels(const ll_kcall *c)
     f.n = ll_numel(&f.y.shape);
     f.columns = e.bias ? ll_numel(&f.bias.shape) : 1;
     f.act = (int)attr->act;
-    if (f.n == 0) return LL_OK;
+    if (f.n == 0 || (!f.bias.data && !f.keep.data && f.act == LL_ACT_NONE)) return LL_OK;
     finish<<<blocks_for(f.n, 256), 256, 0, stream_of(c)>>>(f);
     CUDA_TRY(cudaGetLastError());
     return LL_OK;

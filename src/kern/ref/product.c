@@ -27,11 +27,13 @@ static double dot(const ll_kcall *c, const ll_einsum_loop *loop, int n, int64_t 
 ll_err product_ref(const ll_kcall *c)
 {
     const ll_product_attr *attr = (const ll_product_attr *)c->attr;
-    const ll_tensor *y = &c->out[0], *more = &c->in[2], *bias = attr->bias ? more++ : NULL;
+    const ll_tensor *y = &c->out[0], *more = &c->in[attr->scaled ? 4 : 2];
+    const ll_tensor *bias = attr->bias ? more++ : NULL;
+    double scale = attr->scaled ? load(&c->in[2], 0) * load(&c->in[3], 0) : 1;
     ll_einsum_loop loop[LL_EINSUM_LOOPS];
     int n = ll_einsum_read(attr->spec, &c->in[0].shape, &c->in[1].shape, &y->shape, loop);
     for (int64_t e = 0; e < ll_numel(&y->shape); e++) {
-        double v = dot(c, loop, n, e);
+        double v = dot(c, loop, n, e) * scale;
         if (bias) v += load(bias, e % ll_numel(&bias->shape));
         if (c->n_out == 2) ll_store(c->out[1].data, c->out[1].dtype, e, v);
         if (attr->act == LL_ACT_RELU) v = ll_ew_value(LL_EW_relu, v, 0, 0, 0);

@@ -1,0 +1,52 @@
+/* quantize, reference: the largest magnitude, then every element over the scale. */
+#include "kern/attr.h"
+#include "kern/kern.h"
+#include "kern/ref/value.h"
+
+#include <math.h>
+
+ll_kernel quantize_ref;
+
+static double value(const ll_kcall *c, int64_t i)
+{
+    double v = ll_load(c->in[0].data, c->in[0].dtype, i);
+    if (c->n_in == 1) return v;
+    return v * ll_ew_value(LL_EW_dgelu, ll_load(c->in[1].data, c->in[1].dtype, i), 0, 0, 0);
+}
+
+static float scale_of(const ll_kcall *c, int64_t n, int64_t cols)
+{
+    const ll_quantize_attr *a = (const ll_quantize_attr *)c->attr;
+    double most = 0;
+    for (int64_t i = 0; i < n; i++) {
+        if (i / cols % a->sample) continue;
+        double v = fabs(value(c, i));
+        if (!(v <= most)) most = v; /* NaN stays */
+    }
+    float largest = a->dtype == LL_F8_E4M3 ? 448 : 57344;
+    if (a->sample > 1) most *= LL_QUANTIZE_MARGIN;
+    return most > 0 || most != most ? (float)most / largest : 1;
+}
+
+ll_err quantize_ref(const ll_kcall *c)
+{
+    const ll_quantize_attr *a = (const ll_quantize_attr *)c->attr;
+    int64_t n = ll_numel(&c->in[0].shape), rows = 1;
+    for (int d = 0; d < a->rows; d++) rows *= c->in[0].shape.d[d];
+    int64_t cols = rows ? n / rows : 0;
+    float scale = scale_of(c, n, cols);
+    bool both = c->n_out > 2;
+    for (int64_t i = 0; i < n; i++) {
+        float v = (float)value(c, i) / scale;
+        int64_t turned = i % cols * rows + i / cols;
+        ll_store(c->out[0].data, a->dtype, a->turned && !both ? turned : i, v);
+        if (both) ll_store(c->out[1].data, a->dtype, turned, v);
+    }
+    ll_store(c->out[both ? 2 : 1].data, LL_F32, 0, scale);
+    for (int64_t j = 0; c->n_out == 4 && j < cols; j++) {
+        double sum = 0;
+        for (int64_t i = 0; i < rows; i++) sum += value(c, i * cols + j);
+        ll_store(c->out[3].data, LL_F32, j, sum);
+    }
+    return LL_OK;
+}

@@ -1,0 +1,134 @@
+/* quantize.c: a tensor as 8-bit floats and one scale, for products that read these:
+ *
+ *     x = q scale, scale = margin * largest magnitude of x / largest number of the type
+ *
+ *     quantize       x -> q, scale         as it lies, or (attr.turned) its last dimensions first
+ *     quantize_both  x -> q, t, scale      as it lies and turned, for one reading
+ *     quantize_sum   x -> q, t, scale, s   and its columns summed: the gradient of a bias
+ *
+ * Matrix units want both operands of 8-bit floats with the summed loop running fastest, so what the
+ * forward pass reads one way the backward pass reads the other. attr.rows: how many of the
+ * dimensions are rows of the matrix that is turned. attr.sample: of so many rows one is looked at
+ * for the largest magnitude, and margin is LL_QUANTIZE_MARGIN, not 1: 8-bit floats lose nothing at
+ * the top of their range that they do not also have further down, and what still is too large
+ * becomes the largest number. With a second operand x is x gelu'(operand). A tensor of zeros has
+ * scale 1. The compiler makes these late, for GPUs (pass/fp8.c): no loop walks their dimensions. */
+#include "op/op_int.h"
+#include "kern/kern.h"
+
+#include <stdio.h>
+
+ll_kernel quantize_ref, quantize_cuda;
+ll_scratch quantize_cuda_scratch;
+
+static ll_err infer(ll_infer *i)
+{
+    const ll_quantize_attr *a = (const ll_quantize_attr *)i->attr;
+    const ll_shape *s = &i->in[0].shape;
+    CHECK(i->n_in <= 2, LL_E_ARG, "%d operands, want 1 or 2", i->n_in);
+    for (int k = 0; k < i->n_in; k++)
+        CHECK(i->in[k].dtype == (k ? LL_BF16 : i->in[0].dtype) &&
+                  ll_wide(i->in[k].dtype) == LL_F32 && ll_shape_equal(&i->in[k].shape, s),
+              LL_E_ARG, "operand %d is %s, want f32 or bf16, with a second one bf16 of one shape",
+              k, ll_dtype_name(i->in[k].dtype));
+    CHECK(i->n_in == 1 || i->in[0].dtype == LL_BF16, LL_E_ARG, "with a second operand want bf16");
+    CHECK(a->sample >= 1, LL_E_ARG, "one of %lld rows is looked at", (long long)a->sample);
+    CHECK(a->dtype == LL_F8_E4M3 || a->dtype == LL_F8_E5M2, LL_E_ARG, "to %s, want e4m3 or e5m2",
+          (unsigned)a->dtype < LL_N_DTYPE ? ll_dtype_name(a->dtype) : "no type");
+    CHECK(a->rows >= 0 && a->rows <= s->n && (a->turned & ~1) == 0, LL_E_ARG,
+          "%lld of %d dimensions are rows; turned is %lld", (long long)a->rows, s->n,
+          (long long)a->turned);
+    ll_shape turned = {.n = s->n};
+    for (int d = 0; d < s->n; d++) turned.d[d] = s->d[(d + (int)a->rows) % s->n];
+    i->out[0] = (ll_type){a->dtype, a->turned && i->n_out == 2 ? turned : *s};
+    if (i->n_out > 2) i->out[1] = (ll_type){a->dtype, turned};
+    i->out[i->n_out > 2 ? 2 : 1] = (ll_type){LL_F32, LL_SCALAR};
+    if (i->n_out < 4) return LL_OK;
+    turned.n -= (int)a->rows;
+    i->out[3] = (ll_type){LL_F32, turned};
+    return LL_OK;
+}
+
+static const char blanks[] = "______";
+
+static ll_err dims_of(int n_in, const ll_type *in, const char *results, char dims[LL_DIMS_TEXT])
+{
+    const char *all = blanks + 6 - in[0].shape.n;
+    snprintf(dims, LL_DIMS_TEXT, "%s%s%s->%s", all, n_in > 1 ? "," : "", n_in > 1 ? all : "",
+             results);
+    return LL_OK;
+}
+
+static ll_err loops(const void *attr, int n_in, const ll_type *in, char dims[LL_DIMS_TEXT])
+{
+    char r[32];
+    (void)attr;
+    snprintf(r, sizeof r, "%s, ", blanks + 6 - in[0].shape.n);
+    return dims_of(n_in, in, r, dims);
+}
+
+static ll_err loops_both(const void *attr, int n_in, const ll_type *in, char dims[LL_DIMS_TEXT])
+{
+    char r[32];
+    const char *all = blanks + 6 - in[0].shape.n;
+    (void)attr;
+    snprintf(r, sizeof r, "%s,%s, ", all, all);
+    return dims_of(n_in, in, r, dims);
+}
+
+static ll_err loops_sum(const void *attr, int n_in, const ll_type *in, char dims[LL_DIMS_TEXT])
+{
+    char r[32];
+    int64_t rows = ((const ll_quantize_attr *)attr)->rows;
+    const char *all = blanks + 6 - in[0].shape.n;
+    if (rows < 0 || rows > in[0].shape.n) rows = 0; /* infer tells */
+    snprintf(r, sizeof r, "%s,%s, ,%s", all, all, all + rows);
+    return dims_of(n_in, in, r, dims);
+}
+
+static const ll_attr_field attrs[] = {LL_FIELD(ll_quantize_attr, dtype, LL_A_DTYPE),
+                                      LL_FIELD(ll_quantize_attr, rows, LL_A_INT),
+                                      LL_FIELD(ll_quantize_attr, turned, LL_A_INT),
+                                      LL_FIELD(ll_quantize_attr, sample, LL_A_INT),
+                                      {0}};
+#define QUANTIZE                                                                                   \
+    .n_in = -1, .attr_size = sizeof(ll_quantize_attr), .attrs = attrs, .infer = infer,             \
+    .no_grad = true, .ref = quantize_ref, .cuda = LL_GPU(quantize_cuda),                           \
+    .cuda_scratch = LL_GPU(quantize_cuda_scratch)
+
+static const ll_op quantize = {
+    .name = "quantize",
+    .n_out = 2,
+    .loops = loops,
+    QUANTIZE,
+    .trials = {"f32[7,5] {dtype=e4m3, rows=1, sample=1}",
+               "f32[2,16,3,16] {dtype=e5m2, rows=2, turned=1, sample=1}",
+               "f32[144,272] {dtype=e4m3, rows=1, turned=1, sample=1}",
+               "f32[0,3] {dtype=e4m3, rows=1, sample=1}",
+               "f32[3,4,7] {dtype=e4m3, rows=2, turned=1, sample=5}",
+               "f32[64,32] {dtype=e4m3, rows=1, sample=16}", "f32[] {dtype=e5m2, sample=1}"},
+};
+static const ll_op both = {
+    .name = "quantize_both",
+    .n_out = 3,
+    .loops = loops_both,
+    QUANTIZE,
+    .trials = {"f32[7,5] {dtype=e4m3, rows=1, sample=1}",
+               "f32[2,16,3,16] {dtype=e5m2, rows=2, sample=1}",
+               "f32[144,272] {dtype=e4m3, rows=1, sample=3}",
+               "bf16[1,400,16], bf16[1,400,16] {dtype=e5m2, rows=2, sample=1}",
+               "f32[260,132] {dtype=e4m3, rows=1, sample=1}"},
+};
+static const ll_op sum = {
+    .name = "quantize_sum",
+    .n_out = 4,
+    .loops = loops_sum,
+    QUANTIZE,
+    .trials = {"f32[7,5] {dtype=e4m3, rows=1, sample=1}",
+               "bf16[2,16,3,16] {dtype=e5m2, rows=2, sample=1}",
+               "bf16[272,144], bf16[272,144] {dtype=e5m2, rows=1, sample=4}",
+               "bf16[5,3], bf16[5,3] {dtype=e5m2, rows=1, sample=1}",
+               "f32[400,32] {dtype=e4m3, rows=1, sample=1}"},
+};
+
+const ll_op *const ll_ops_quantize[] = {&quantize, &both, &sum, NULL};

@@ -1,0 +1,265 @@
+/* fp8.c: large products read 8-bit floats: e4m3 in the forward pass, e5m2 for gradients, each
+ * tensor with one scale (op/quantize.c). Sums are f32, results bf16 or f32 as before. Matrix units
+ * want the summed loop of both operands to run fastest, so an operand is read as it lies or turned;
+ * where a tensor is wanted both ways (the forward pass and the backward pass), one node makes both,
+ * and the sum of its columns if that is wanted (the gradient of a bias); gelu's gradient is taken
+ * on the way where nothing else reads it. The products that make logits, and read their gradient,
+ * stay bf16: few values of a large vocabulary matter, and a softmax shows every rounding. */
+#include "op/op_int.h"
+#include "pass/pass.h"
+
+enum { LEAST = 128, MULTIPLE = 16 };  /* of every side of a product */
+enum { MANY = 1 << 24, SAMPLE = 16 }; /* of so many elements one row of 16 gives the scale */
+
+typedef struct wanted { /* of a value: how it is read, by all products */
+    bool plain, turned, clash, summed;
+    int rows, reads;         /* reads: by products and sums that take what is made here */
+    ll_val x, pre;           /* of the new graph, where it is x gelu'(pre) and not made by itself */
+    ll_val q, t, scale, sum; /* once made */
+} wanted;
+
+typedef struct lowering {
+    const ll_graph *g;
+    ll_rewrite rw;
+    wanted *of;
+    const int *uses;
+    bool *chosen; /* nodes: products, and sums of what these read */
+    int n;        /* products */
+} lowering;
+
+typedef struct side { /* one operand of a product: [rows, sum] as it lies, or [sum, rows] */
+    int rows;         /* dimensions before the two parts meet */
+    bool turned;
+} side;
+
+static bool is_product(const ll_node *n)
+{
+    return !strcmp(n->op->name, "matmul") || !strncmp(n->op->name, "product", 7);
+}
+
+static bool begins(const ll_node *n, const char *with)
+{
+    return n && !strncmp(n->op->name, with, strlen(with));
+}
+
+static const ll_node *maker(const ll_graph *g, ll_val v)
+{
+    int n = ll_value_of(g, v)->node;
+    return n < 0 ? NULL : &g->nodes[n];
+}
+
+/* Nodes that ll_grad made are named so. */
+static bool backward(const ll_node *n)
+{
+    return n && !strncmp(n->name, "d.", 2);
+}
+
+/* Where operand i's letters part into those that are summed and those that are not. */
+static side side_of(const ll_matmul_parts *p, int i)
+{
+    side s = {0};
+    bool summed = !memchr(p->text[2], p->text[i][0], (size_t)p->len[2]);
+    while (s.rows < p->len[i] &&
+           summed == !memchr(p->text[2], p->text[i][s.rows], (size_t)p->len[2]))
+        s.rows++;
+    s.turned = summed;
+    return s;
+}
+
+static bool large(const ll_shape *s, int rows)
+{
+    int64_t a = 1, b = 1;
+    for (int d = 0; d < s->n; d++) *(d < rows ? &a : &b) *= s->d[d];
+    return a >= LEAST && b >= LEAST && a % MULTIPLE == 0 && b % MULTIPLE == 0;
+}
+
+/* Whether a node is a product that can be of 8-bit floats; and the sides of its operands. */
+static bool fits(const lowering *l, const ll_node *n, side s[2])
+{
+    const ll_graph *g = l->g;
+    ll_matmul_parts p;
+    const char *spec = (const char *)n->attr; /* of both ops the first field */
+    if (!is_product(n) || ll_dtype_of(g, n->in[0]) != LL_BF16) return false;
+    if (!ll_product_plain(spec) || ll_matmul_read(spec, &p) != LL_OK) return false;
+    for (int i = 0; i < 2; i++) {
+        ll_shape shape = ll_shape_of(g, n->in[i]);
+        s[i] = side_of(&p, i);
+        if (!large(&shape, s[i].rows) || begins(maker(g, n->in[i]), "cross_entropy")) return false;
+    }
+    return true;
+}
+
+/* Values that a loss reads, by way of elementwise nodes (a bias) too. */
+static const bool *logits(const ll_graph *g, ll_arena *arena)
+{
+    bool *are = LL_NEW_ARRAY(arena, bool, g->n_value);
+    for (int i = g->n_node - 1; i >= 0; i--) {
+        const ll_node *n = &g->nodes[i];
+        bool loss = begins(n, "cross_entropy"), passes = n->op->elementwise && are[n->out[0].id];
+        for (int k = 0; k < n->n_in; k++) are[n->in[k].id] |= loss || passes;
+    }
+    return are;
+}
+
+/* "btn->n": whether a node sums the rows of a value that is made both ways, and leaves columns. */
+static bool sums_rows(const lowering *l, const ll_node *n)
+{
+    if (strcmp(n->op->name, "sum")) return false;
+    const wanted *w = &l->of[n->in[0].id];
+    const char *spec = ((const ll_spec_attr *)n->attr)->spec, *arrow = strstr(spec, "->");
+    size_t cols = strlen(arrow + 2), all = (size_t)(arrow - spec);
+    return w->plain && w->turned && !w->clash && all == (size_t)w->rows + cols &&
+           !memcmp(spec + w->rows, arrow + 2, cols);
+}
+
+static void find(lowering *l)
+{
+    const bool *last = logits(l->g, l->rw.to->arena);
+    for (int i = 0; i < l->g->n_node; i++) {
+        const ll_node *n = &l->g->nodes[i];
+        side s[2];
+        l->chosen[i] = fits(l, n, s) && !last[n->out[0].id];
+        for (int k = 0; l->chosen[i] && k < 2; k++) {
+            wanted *w = &l->of[n->in[k].id];
+            if ((w->plain || w->turned) && w->rows != s[k].rows) w->clash = true;
+            w->rows = s[k].rows;
+            *(s[k].turned ? &w->turned : &w->plain) = true;
+        }
+    }
+    for (int i = 0; i < l->g->n_node; i++) {
+        const ll_node *n = &l->g->nodes[i];
+        bool sum = sums_rows(l, n);
+        if (l->chosen[i] && !l->of[n->in[0].id].clash && !l->of[n->in[1].id].clash)
+            l->n++, l->of[n->in[0].id].reads++, l->of[n->in[1].id].reads++;
+        else
+            l->chosen[i] = sum;
+        if (sum) l->of[n->in[0].id].summed = true, l->of[n->in[0].id].reads++;
+    }
+}
+
+/* The value in 8 bits. A parameter's bf16 copy is passed over: the parameter itself is rounded. */
+static ll_err quantized(lowering *l, ll_val v)
+{
+    wanted *w = &l->of[v.id];
+    const ll_node *from = maker(l->g, v);
+    ll_val in[2] = {w->x.id ? w->x : l->rw.map[v.id], w->pre}, out[4];
+    ll_shape shape = ll_shape_of(l->g, v);
+    if (w->scale.id) return LL_OK;
+    if (begins(from, "cast") && ll_dtype_of(l->g, from->in[0]) == LL_F32)
+        in[0] = l->rw.map[from->in[0].id];
+    bool both = w->plain && w->turned;
+    ll_quantize_attr a = {.dtype = backward(from) ? LL_F8_E5M2 : LL_F8_E4M3,
+                          .rows = w->rows,
+                          .turned = w->turned && !both,
+                          .sample = ll_numel(&shape) >= MANY ? SAMPLE : 1};
+    const char *op = w->summed ? "quantize_sum" : both ? "quantize_both" : "quantize";
+    TRY(ll_emit_all(l->rw.to, ll_op_find(op), &a, in, w->pre.id ? 2 : 1, out));
+    w->q = w->t = out[0];
+    if (both) w->t = out[1];
+    w->scale = out[both ? 2 : 1];
+    if (w->summed) w->sum = out[3];
+    return LL_OK;
+}
+
+static ll_err lower_sum(lowering *l, const ll_node *n)
+{
+    ll_rewrite_at(&l->rw, n);
+    TRY(quantized(l, n->in[0]));
+    ll_rewrite_map(&l->rw, n->out[0], l->of[n->in[0].id].sum);
+    return LL_OK;
+}
+
+/* "bt.c" -> "c.bt": an operand's letters as it is turned. */
+static int put_letters(char *to, const ll_matmul_parts *p, int i, side s)
+{
+    int at = s.turned ? s.rows : 0;
+    for (int k = 0; k < p->len[i]; k++) to[k] = p->text[i][(at + k) % p->len[i]];
+    return p->len[i];
+}
+
+/* The attributes of the product; the columns of its result are the second operand's. */
+static ll_err attr_of(const lowering *l, const ll_node *n, int *first, ll_product_attr *a)
+{
+    ll_matmul_parts p;
+    side s[2];
+    fits(l, n, s);
+    TRY(ll_matmul_read((const char *)n->attr, &p));
+    *a = (ll_product_attr){.out = ((const ll_matmul_attr *)n->attr)->out};
+    if (strcmp(n->op->name, "matmul")) *a = *(const ll_product_attr *)n->attr;
+    *first = !memchr(p.text[1], p.text[2][p.len[2] - 1], (size_t)p.len[1]);
+    char spec[LL_SPEC_MAX] = {0};
+    int at = put_letters(spec, &p, *first, s[*first]);
+    spec[at++] = ',';
+    at += put_letters(spec + at, &p, !*first, s[!*first]);
+    memcpy(spec + at, "->", 2);
+    memcpy(spec + at + 2, p.text[2], (size_t)p.len[2]);
+    memcpy(a->spec, spec, sizeof spec);
+    a->scaled = backward(n) ? LL_SCALED : LL_SCALED_FAST;
+    return LL_OK;
+}
+
+/* x gelu'(pre), by a node of its own if others read it than what rounds it to 8 bits. */
+static ll_err take_slope(lowering *l, const ll_node *n, ll_val *x)
+{
+    wanted *w = &l->of[n->out[0].id];
+    ll_val pre = l->rw.map[n->in[n->n_in - 1].id];
+    if (w->reads && w->reads == l->uses[n->out[0].id]) {
+        w->x = *x;
+        w->pre = pre;
+        return LL_OK;
+    }
+    ll_val slope = ll_emit(l->rw.to, ll_ew_op(LL_EW_dgelu), NULL, &pre, 1);
+    *x = ll_mul(l->rw.to, *x, slope);
+    return ll_graph_check(l->rw.to);
+}
+
+static ll_err lower_product(lowering *l, const ll_node *n)
+{
+    ll_product_attr a;
+    side s[2];
+    ll_val in[LL_MAX_IN], out[LL_MAX_OUT];
+    int first, n_in = 4;
+    fits(l, n, s);
+    TRY(attr_of(l, n, &first, &a));
+    ll_rewrite_at(&l->rw, n);
+    for (int k = 0; k < 2; k++) {
+        int from = k ? !first : first;
+        const wanted *w = &l->of[n->in[from].id];
+        TRY(quantized(l, n->in[from]));
+        in[k] = s[from].turned ? w->t : w->q;
+        in[2 + k] = w->scale;
+    }
+    /* Epilogues of 8-bit products add bf16, and there is none for gelu's gradient. */
+    if (a.bias) in[n_in++] = ll_cast(l->rw.to, l->rw.map[n->in[2].id], LL_BF16);
+    TRY(ll_graph_check(l->rw.to));
+    bool dgelu = a.act == LL_ACT_DGELU;
+    if (dgelu) a.act = LL_ACT_NONE;
+    TRY(ll_emit_all(l->rw.to, ll_product_op(n->n_out), &a, in, n_in, out));
+    if (dgelu) TRY(take_slope(l, n, &out[0]));
+    for (int o = 0; o < n->n_out; o++) ll_rewrite_map(&l->rw, n->out[o], out[o]);
+    return LL_OK;
+}
+
+ll_err ll_fp8(const ll_graph *g, ll_graph **out)
+{
+    TRY(ll_graph_check(g));
+    lowering l = {.g = g};
+    ll_rewrite_begin(&l.rw, g);
+    l.chosen = LL_NEW_ARRAY(l.rw.to->arena, bool, g->n_node + 1);
+    l.of = LL_NEW_ARRAY(l.rw.to->arena, wanted, g->n_value);
+    l.uses = ll_uses(g, l.rw.to->arena);
+    find(&l);
+    ll_err rc = LL_OK;
+    for (int i = 0; i < g->n_node && rc == LL_OK; i++) {
+        const ll_node *n = &g->nodes[i];
+        rc = !l.chosen[i]                  ? ll_rewrite_copy(&l.rw, n)
+             : !strcmp(n->op->name, "sum") ? lower_sum(&l, n)
+                                           : lower_product(&l, n);
+    }
+    if (rc == LL_OK && !l.n)
+        rc = ll_raise(LL_E_GRAPH, __FILE__, __LINE__, __func__,
+                      "precision fp8: no product here has sides of at least %d that %d divides: "
+                      "use bf16",
+                      LEAST, MULTIPLE);
+    return ll_rewrite_end(&l.rw, rc, out);
+}
