@@ -143,7 +143,7 @@ static const ll_op ops[2] = {
              "f32[8,4], f32[12,4], f32[12] {spec=\"rk,nk->rn\", out=f32, bias=1, act=2}",
              "bf16[5,3], bf16[7,3], f32[7] {spec=\"rk,nk->rn\", out=bf16, bias=1, act=2}",
              "bf16[5,3], bf16[3,7], bf16[5,7] {spec=\"rk,kn->rn\", out=bf16, bias=0, act=3}",
-             "e4m3[2,16,32], e5m2[48,32], f32[]>, f32[]> {spec=\"btk,nk->btn\", out=f32, bias=0, "
+             "e4m3[2,16,32], e5m2[48,32], f32[]>, f32[]> {spec=\"btk,nk->btn\", out=bf16, bias=0, "
              "act=0, scaled=1}"},
     },
     {

@@ -22,7 +22,7 @@ static void test_bias(void **state)
     (void)state;
     becomes(ll_epilogues, SUM "  %7: f32[8] = sum(%6) {spec=\"nk->k\"}\n  result \"r\" = %7\n",
             OPERANDS SPREAD "  %6: bf16[6,8] = product1(%1, %2, %5) {spec=\"nc,kc->nk\", out=bf16, "
-                            "bias=1, act=0}\n"
+                            "bias=1, act=0, scaled=0}\n"
                             "  %7: f32[8] = sum(%6) {spec=\"nk->k\"}\n  result \"r\" = %7\n");
     static const char chain[] = SUM "  %7: bf16[6,8] = tanh(%6)\n  result \"r\" = %7\n";
     becomes(ll_epilogues, chain, chain); /* a chain takes the bias in */
@@ -42,15 +42,15 @@ static void test_activations(void **state)
     (void)state;
     becomes(ll_epilogues, SUM "  %7: bf16[6,8] = relu(%6)\n  result \"r\" = %7\n",
             OPERANDS SPREAD "  %6: bf16[6,8] = product1(%1, %2, %5) {spec=\"nc,kc->nk\", out=bf16, "
-                            "bias=1, act=1}\n  result \"r\" = %6\n");
+                            "bias=1, act=1, scaled=0}\n  result \"r\" = %6\n");
     becomes(ll_epilogues, SUM "  %7: bf16[6,8] = gelu(%6)\n  result \"r\" = %7\n",
             OPERANDS SPREAD "  %6: bf16[6,8] = product1(%1, %2, %5) {spec=\"nc,kc->nk\", out=bf16, "
-                            "bias=1, act=2}\n  result \"r\" = %6\n");
+                            "bias=1, act=2, scaled=0}\n  result \"r\" = %6\n");
     becomes(ll_epilogues, /* the sum is wanted too */
             SUM "  %7: bf16[6,8] = gelu(%6)\n  %8: bf16[6,8] = dgelu(%6)\n"
                 "  result \"r\" = %7\n  result \"s\" = %8\n",
             OPERANDS SPREAD "  %6: bf16[6,8], %7: bf16[6,8] = product2(%1, %2, %5) "
-                            "{spec=\"nc,kc->nk\", out=bf16, bias=1, act=2}\n"
+                            "{spec=\"nc,kc->nk\", out=bf16, bias=1, act=2, scaled=0}\n"
                             "  %8: bf16[6,8] = dgelu(%7)\n"
                             "  result \"r\" = %6\n  result \"s\" = %8\n");
     becomes(ll_epilogues,
@@ -64,7 +64,7 @@ static void test_activations(void **state)
             "  %2: bf16[5,8] = batch \"w\"\n"
             "  %3: bf16[6,8] = batch \"p\"\n"
             "  %4: bf16[6,8] = product1(%1, %2, %3) {spec=\"nc,ck->nk\", out=bf16, bias=0, "
-            "act=3}\n  result \"r\" = %4\n");
+            "act=3, scaled=0}\n  result \"r\" = %4\n");
 }
 
 /* ---- a model ---- */

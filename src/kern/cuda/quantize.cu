@@ -27,9 +27,11 @@ template <class T> struct __align__(16) eight
     T v[8];
 };
 
+/* The hardware's tanh is right to 2^-11: far more than 8-bit floats show. */
 __device__ __forceinline__ float slope_of(float x)
 {
-    float t = tanhf((float)LL_GELU_A * (x + (float)LL_GELU_B * x * x * x));
+    float t, u = (float)LL_GELU_A * (x + (float)LL_GELU_B * x * x * x);
+    asm("tanh.approx.f32 %0, %1;" : "=f"(t) : "f"(u));
     return 0.5f * (1 + t) +
            0.5f * x * (1 - t * t) * (float)LL_GELU_A * (1 + 3 * (float)LL_GELU_B * x * x);
 }
@@ -40,18 +42,25 @@ template <class T, bool PRE> __device__ __forceinline__ float value_at(const job
     return PRE ? v * slope_of(to_float(((const bf16 *)j.pre)[i])) : v;
 }
 
-/* Eight values from element i on, which 8 divides. */
-template <class T, bool PRE>
-__device__ __forceinline__ void eight_at(const job &j, int64_t i, float v[8])
-{
-    eight<T> x = *(const eight<T> *)((const T *)j.x + i);
+/* Eight elements from i on, which 8 divides, as they lie in memory: all that is read is asked for
+ * before any of it is used. */
+template <class T, bool PRE> struct raw {
+    eight<T> x;
+    eight<bf16> pre;
+    __device__ __forceinline__ void load(const job &j, int64_t i)
+    {
+        x = *(const eight<T> *)((const T *)j.x + i);
+        if (PRE) pre = *(const eight<bf16> *)((const bf16 *)j.pre + i);
+    }
+    __device__ __forceinline__ void values(float v[8]) const
+    {
 #pragma unroll
-    for (int k = 0; k < 8; k++) v[k] = to_float(x.v[k]);
-    if (!PRE) return;
-    eight<bf16> p = *(const eight<bf16> *)((const bf16 *)j.pre + i);
-#pragma unroll
-    for (int k = 0; k < 8; k++) v[k] *= slope_of(to_float(p.v[k]));
-}
+        for (int k = 0; k < 8; k++) {
+            v[k] = to_float(x.v[k]);
+            if (PRE) v[k] *= slope_of(to_float(pre.v[k]));
+        }
+    }
+};
 
 /* ---- the largest magnitude ---- */
 
@@ -72,8 +81,10 @@ template <class T, bool PRE, bool WIDE> static __global__ void find_largest(job 
     {
         int64_t at = (i / wide * j.sample * wide + i % wide) * EACH;
         if (WIDE) {
+            raw<T, PRE> r;
             float v[8];
-            eight_at<T, PRE>(j, at, v);
+            r.load(j, at);
+            r.values(v);
 #pragma unroll
             for (int k = 0; k < 8; k++) keep_largest(v[k], top, nan);
         } else {
@@ -148,11 +159,14 @@ static __global__ __launch_bounds__(BLOCK) void tiles(job j)
     for (int pass = 0; pass < TILE / 64; pass++) {
         int row = row0 + (pass * 16 + group) * 4, w = pass * 16 + group;
         if (row >= rows || col >= cols) continue;
+        raw<T, PRE> in[4];
         uint2 b[4];
+#pragma unroll
+        for (int r = 0; r < 4; r++) in[r].load(j, (int64_t)(row + r) * cols + col);
 #pragma unroll
         for (int r = 0; r < 4; r++) {
             float v[8];
-            eight_at<T, PRE>(j, (int64_t)(row + r) * cols + col, v);
+            in[r].values(v);
             b[r] = rounded<KIND>(v, by);
 #pragma unroll
             for (int k = 0; SUM && k < 8; k++) sum[k] += v[k];
