@@ -6,13 +6,14 @@
 #     scripts/gpu.sh                          all of it: about a quarter of an hour
 #     scripts/gpu.sh --only ops,losses        parts: ops, losses, verify, bench
 #     scripts/gpu.sh --only bench --models lenet5,gpt2-124m     some of lenet5, gpt2-124m, gpt2-355m,
-#                                             gpt2-1558m, resnet50
+#                                             gpt2-1558m, gpt2-1558m-fp8, resnet50
 #     --build DIR      default build-gpu          --no-build   DIR is built already
 #     --no-peers       PyTorch is not timed       PYTHON=...   a Python that has torch
 set -u
 export LC_ALL=C
 cd "$(dirname "$0")/.."
-only=ops,losses,verify,bench models=lenet5,gpt2-124m,gpt2-355m,gpt2-1558m,resnet50
+only=ops,losses,verify,bench
+models=lenet5,gpt2-124m,gpt2-355m,gpt2-1558m,gpt2-1558m-fp8,resnet50
 build=build-gpu make=1 peers=1 python=${PYTHON:-python3}
 while [ $# -gt 0 ]; do
     case $1 in
@@ -64,31 +65,38 @@ if wants ops; then
     done
 fi
 
-# ---- 50 steps, beside the CPU ----
-# The largest relative difference of the losses of all steps must be at most this.
-f32_limit=2e-3 bf16_limit=1e-2
-losses() { # file: "step loss" lines
+# ---- losses of 50 steps, side by side ----
+# The largest relative difference from the first kind's, of all steps, may be so much.
+limit_of() { case $1 in *-f32) echo 2e-3 ;; *-bf16) echo 1e-2 ;; *-fp8) echo 2e-2 ;; esac }
+losses() { # of a run's folder: "step loss" lines
     sed -n 's/.*"step":\([0-9]*\),"loss":\([-0-9.e+]*\).*/\1 \2/p' "$1/metrics.jsonl"
 }
-beside() { # name; its run file is $work/NAME.yaml
-    local name=$1 kind column limit worst
-    for kind in cpu-f32 cuda-f32 cuda-bf16; do
-        "$program" train "$work/$name.yaml" --plain --set train.machine=${kind%-*} \
+beside() { # name, kinds (machine-precision); the run file is $work/NAME.yaml
+    local name=$1 first=$2 kind
+    shift
+    for kind in "$@"; do
+        "$program" train "$work/$name.yaml" --plain --overwrite --set train.machine=${kind%-*} \
             --set train.precision=${kind#*-} --out "$work/$name-$kind" >"$work/log" 2>&1 ||
             { tail -n 5 "$work/log"; row losses "$name $kind" "training failed" FAIL; return; }
         losses "$work/$name-$kind" >"$work/$name-$kind.txt"
     done
-    paste -d ' ' "$work/$name"-{cpu-f32,cuda-f32,cuda-bf16}.txt |
-        awk '$1 == $3 && $1 == $5 { print $1, $2, $4, $6 }' >"$work/$name.txt"
-    awk -v name="$name" '
-        NR == 1 { printf "%s\n%6s %12s %12s %9s %12s %9s\n", name, "step", "cpu f32", "cuda f32", "differs", "cuda bf16", "differs" }
-        $1 == 1 || $1 % 10 == 0 { printf "%6d %12.6f %12.6f %9.1e %12.6f %9.1e\n", $1, $2, $3, d($2, $3), $4, d($2, $4) }
-        function d(a, b) { return a == 0 ? 0 : (a > b ? a - b : b - a) / (a > 0 ? a : -a) }' "$work/$name.txt"
-    for kind in f32 bf16; do
-        if [ $kind = f32 ]; then column=3 limit=$f32_limit; else column=4 limit=$bf16_limit; fi
-        worst=$(awk -v c=$column '{ d = ($c - $2) / $2; if (d < 0) d = -d; if (d > w || d != d) w = d } END { printf "%.2e", NR == 50 ? w : 9 }' "$work/$name.txt")
-        row losses "$name cuda $kind" "differs from cpu f32 by at most $worst (limit $limit)" \
-            "$(awk -v w="$worst" -v l=$limit 'BEGIN { print w <= l ? "ok" : "FAIL" }')"
+    printf '%s\n%6s %12s' "$name" step "$first"
+    for kind in "${@:2}"; do printf ' %12s %9s' "$kind" differs; done
+    printf '\n'
+    paste -d ' ' $(for kind in "$@"; do echo "$work/$name-$kind.txt"; done) | awk '
+        function d(a, b) { return a == 0 ? 0 : (a > b ? a - b : b - a) / (a > 0 ? a : -a) }
+        $1 == 1 || $1 % 10 == 0 {
+            printf "%6d %12.6f", $1, $2
+            for (i = 4; i <= NF; i += 2) printf " %12.6f %9.1e", $i, d($2, $i)
+            printf "\n" }'
+    for kind in "${@:2}"; do
+        local limit=$(limit_of "$kind") worst
+        worst=$(paste -d ' ' "$work/$name-$first.txt" "$work/$name-$kind.txt" | awk '
+            $1 != $3 { w = 9 }
+            { d = ($4 - $2) / $2; if (d < 0) d = -d; if (d > w || d != d) w = d }
+            END { printf "%.2e", NR == 50 ? w : 9 }')
+        row losses "$name ${kind/-/ }" "differs from ${first/-/ } by at most $worst (limit $limit)" \
+            "$(awk -v w="$worst" -v l="$limit" 'BEGIN { print w <= l ? "ok" : "FAIL" }')"
     done
 }
 if wants losses; then
@@ -103,8 +111,10 @@ model: {name: gpt, layers: 3, width: 128, heads: 4, seq: 128, vocab: 256}
 data: {name: synthetic}
 train: {batch: 8, clip: 1, $common}
 END
-    beside lenet5
-    beside gpt
+    sed 's/seq: 128/seq: 64/' "$work/gpt.yaml" >"$work/gpt-8bit.yaml"
+    beside lenet5 cpu-f32 cuda-f32 cuda-bf16
+    beside gpt cpu-f32 cuda-f32 cuda-bf16
+    beside gpt-8bit cuda-bf16 cuda-fp8
 fi
 
 # ---- ranks that share the GPU ----
@@ -134,7 +144,11 @@ timed() { # name, unit, key of the peer, least ratio, the peer's words, ours...
     local ms=$(number step_ms <"$work/ours.json") mfu=$(number mfu <"$work/ours.json")
     local rate=$(number "$unit"_per_s <"$work/ours.json")
     local memory=$(number used_bytes <"$work/ours.json") start=$(number first_step_s <"$work/ours.json")
-    [ $has_torch = 1 ] && theirs=$("$python" bench/$peer --json 2>"$work/log" | number "$key")
+    if [ $has_torch = 1 ]; then # some of ours are held against the same
+        [ -e "$work/$peer" ] || "$python" bench/$peer --json >"$work/$peer" 2>"$work/log"
+        theirs=$(number "$key" <"$work/$peer")
+        [ -n "$theirs" ] || tail -n 3 "$work/log"
+    fi
     row bench "$name" "$(awk -v ms="$ms" -v r="$rate" -v u="$unit" -v mfu="${mfu:-0}" -v m="$memory" -v t="${theirs:-0}" -v s="$start" 'BEGIN {
         printf "%.3f ms, %.0f %s/s", ms, r, u
         if (mfu > 0.02) printf ", MFU %.1f%%", 100 * mfu
@@ -145,18 +159,22 @@ timed() { # name, unit, key of the peer, least ratio, the peer's words, ours...
     return 0
 }
 if wants bench; then
-    gpt2="gpt2-124m --precision bf16 --set model.vocab=50304"
+    gpt2="gpt2-124m --set model.vocab=50304"
+    large="-b 16 --set train.micro_batch=16 --set model.layers=48 --set model.width=1600 --set model.heads=25"
+    medium="-b 16 --set train.micro_batch=16 --set model.layers=24 --set model.width=1024 --set model.heads=16"
     for m in ${models//,/ }; do
         case $m in
         lenet5) timed "$m f32 batch 64" samples images_per_s 5 torch_lenet_gpu.py lenet5 -b 64 \
             --set train.optimizer=adamw --set train.lr=2e-3 --set train.weight_decay=0.01 ;;
-        gpt2-124m) timed "$m bf16 batch 64" tokens tokens_per_s 1.25 "torch_gpt2_gpu.py 124m --batch 64" \
-            $gpt2 -b 64 --set train.micro_batch=64 ;;
-        gpt2-355m) timed "$m bf16 batch 16" tokens tokens_per_s 1.15 "torch_gpt2_gpu.py 355m --batch 16" \
-            $gpt2 -b 16 --set train.micro_batch=16 --set model.layers=24 --set model.width=1024 --set model.heads=16 ;;
-        gpt2-1558m) timed "$m bf16 batch 16" tokens tokens_per_s 1.15 "torch_gpt2_gpu.py 1558m --batch 16" \
-            $gpt2 -b 16 --set train.micro_batch=16 --set model.layers=48 --set model.width=1600 --set model.heads=25 ;;
-        resnet50) timed "$m bf16 batch 256" samples images_per_s 1.1 "torch_resnet50_gpu.py --batch 256" \
+        gpt2-124m) timed "$m bf16 batch 64" tokens tokens_per_s 1.25 \
+            "torch_gpt2_gpu.py 124m --batch 64 --steps 10" $gpt2 --precision bf16 -b 64 --set train.micro_batch=64 ;;
+        gpt2-355m) timed "$m bf16 batch 16" tokens tokens_per_s 1.15 \
+            "torch_gpt2_gpu.py 355m --batch 16 --steps 10" $gpt2 --precision bf16 $medium ;;
+        gpt2-1558m) timed "$m bf16 batch 16" tokens tokens_per_s 1.15 \
+            "torch_gpt2_gpu.py 1558m --batch 16 --steps 8" $gpt2 --precision bf16 $large ;;
+        gpt2-1558m-fp8) timed "gpt2-1558m fp8 batch 16, torch bf16" tokens tokens_per_s 1.5 \
+            "torch_gpt2_gpu.py 1558m --batch 16 --steps 8" $gpt2 --precision fp8 $large ;;
+        resnet50) timed "$m bf16 batch 256" samples images_per_s 1.1 "torch_resnet50_gpu.py --batch 256 --steps 10" \
             resnet50 --precision bf16 -b 256 --set train.optimizer=momentum --set train.lr=0.1 --set train.weight_decay=1e-4 ;;
         *) row bench "$m" "no such model" FAIL ;;
         esac
