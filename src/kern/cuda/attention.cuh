@@ -6,8 +6,10 @@ typedef struct heads {
     int64_t b, t, h, d;
 } heads;
 
+extern "C" {
 /* Does cuDNN have a kernel for these? Plans are made here, once. grad: of the gradient. bytes: of
  * workspace. */
 bool ll_fused_attention(const heads *s, ll_dtype t, ll_dtype lse, bool grad, size_t *bytes);
 ll_err ll_fused_forward(const ll_kcall *c, const heads *s);
 ll_err ll_fused_backward(const ll_kcall *c, const heads *s);
+}

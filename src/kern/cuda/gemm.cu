@@ -38,17 +38,17 @@ static plan **plans;
 static int n_plan, cap_plan;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
-bool gemm_fits(const matrix *m)
+bool ll_gemm_fits(const matrix *m)
 {
     return m->rs == 1 || m->cs == 1 || m->rows <= 1 || m->cols <= 1;
 }
 
-matrix gemm_turned(const matrix *m)
+matrix ll_gemm_turned(const matrix *m)
 {
     return matrix{m->data, m->cols, m->rows, m->cs, m->rs, m->batch};
 }
 
-size_t gemm_scratch(const ll_kcall *c, const char *spec)
+size_t ll_gemm_scratch(const ll_kcall *c, const char *spec)
 {
     const ll_tensor *t[3] = {&c->in[0], &c->in[1], &c->out[0]};
     ll_einsum_plan p;
@@ -360,7 +360,7 @@ static ll_err run(const ll_kcall *c, const gemm *g, bool *none)
     return LL_OK;
 }
 
-ll_err gemm_run(const ll_kcall *c, const gemm *g, bool *none)
+ll_err ll_gemm_run(const ll_kcall *c, const gemm *g, bool *none)
 {
     pthread_mutex_lock(&lock); /* descriptors are shared, and hold a call's addresses */
     ll_err rc = run(c, g, none);

@@ -25,10 +25,12 @@ typedef struct gemm {
     bool fast;                      /* sums of 8-bit floats may be kept in fewer bits for a while */
 } gemm;
 
+extern "C" {
 /* A matrix that cuBLASLt can read: one stride is 1. */
-bool gemm_fits(const matrix *m);
-matrix gemm_turned(const matrix *m);
+bool ll_gemm_fits(const matrix *m);
+matrix ll_gemm_turned(const matrix *m);
 /* Bytes of scratch of a product with this spec. Tells people where its rows make it slow. */
-size_t gemm_scratch(const ll_kcall *c, const char *spec);
+size_t ll_gemm_scratch(const ll_kcall *c, const char *spec);
 /* Queues the product. none: cuBLASLt has no algorithm for it, and nothing was queued. */
-ll_err gemm_run(const ll_kcall *c, const gemm *g, bool *none);
+ll_err ll_gemm_run(const ll_kcall *c, const gemm *g, bool *none);
+}

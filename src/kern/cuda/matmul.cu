@@ -49,25 +49,25 @@ static ll_err run_plain(const ll_kcall *c, matrix a, matrix b, matrix y, int64_t
 static ll_err one(const ll_kcall *c, matrix a, matrix b, matrix y, int64_t batches, bool add)
 {
     if (y.rows * y.cols * batches == 0) return LL_OK;
-    bool blas = gemm_fits(&a) && gemm_fits(&b) && gemm_fits(&y) && a.cols > 0 && batches < INT32_MAX;
+    bool blas = ll_gemm_fits(&a) && ll_gemm_fits(&b) && ll_gemm_fits(&y) && a.cols > 0 && batches < INT32_MAX;
     if (!blas) return run_plain(c, a, b, y, a.cols, batches, add);
     bool turn = y.rs != 1 && y.rows > 1, none;
     gemm g = {};
-    g.a = turn ? gemm_turned(&b) : a;
-    g.b = turn ? gemm_turned(&a) : b;
-    g.y = turn ? gemm_turned(&y) : y;
+    g.a = turn ? ll_gemm_turned(&b) : a;
+    g.b = turn ? ll_gemm_turned(&a) : b;
+    g.y = turn ? ll_gemm_turned(&y) : y;
     g.batches = batches;
     g.a_type = g.b_type = c->in[0].dtype;
     g.y_type = c->out[0].dtype;
     g.add = add ? y.data : NULL;
     g.epilogue = CUBLASLT_EPILOGUE_DEFAULT;
-    TRY(gemm_run(c, &g, &none));
+    TRY(ll_gemm_run(c, &g, &none));
     return none ? run_plain(c, a, b, y, a.cols, batches, add) : LL_OK;
 }
 
 size_t matmul_cuda_scratch(const ll_kcall *c)
 {
-    return gemm_scratch(c, ((const ll_matmul_attr *)c->attr)->spec);
+    return ll_gemm_scratch(c, ((const ll_matmul_attr *)c->attr)->spec);
 }
 
 ll_err matmul_cuda(const ll_kcall *c)

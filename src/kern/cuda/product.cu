@@ -35,9 +35,9 @@ static void matrices_of(const ll_kcall *c, gemm *g)
     matrix ma = {a->data, p.row.extent, p.sum.extent, p.row.stride[0], p.sum.stride[0], 0};
     matrix mb = {b->data, p.sum.extent, p.column.extent, p.sum.stride[1], p.column.stride[1], 0};
     matrix my = {y->data, p.row.extent, p.column.extent, p.row.stride[2], p.column.stride[2], 0};
-    g->a = gemm_turned(&mb);
-    g->b = gemm_turned(&ma);
-    g->y = gemm_turned(&my);
+    g->a = ll_gemm_turned(&mb);
+    g->b = ll_gemm_turned(&ma);
+    g->y = ll_gemm_turned(&my);
     g->batches = 1;
     g->a_type = b->dtype;
     g->b_type = a->dtype;
@@ -70,13 +70,13 @@ static ll_err as_epilogue(const ll_kcall *c, bool *done)
     bool none;
     *done = false;
     matrices_of(c, &g);
-    if (!gemm_fits(&g.a) || !gemm_fits(&g.b) || g.a.cols < 1 || g.y.rows < 1 || g.y.cols < 1)
+    if (!ll_gemm_fits(&g.a) || !ll_gemm_fits(&g.b) || g.a.cols < 1 || g.y.rows < 1 || g.y.cols < 1)
         return LL_OK;
     if (e.pre && (e.pre->dtype != g.y_type || e.bias)) return LL_OK;
     g.epilogue = epilogue_of(c);
     if (e.bias) g.bias = e.bias->data, g.bias_type = e.bias->dtype;
     g.aux = e.pre ? e.pre->data : c->n_out == 2 ? c->out[1].data : NULL;
-    TRY(gemm_run(c, &g, &none));
+    TRY(ll_gemm_run(c, &g, &none));
     *done = !none;
     return LL_OK;
 }
@@ -154,7 +154,7 @@ static ll_err product_alone(const ll_kcall *c)
     matrices_of(c, &g);
     g.epilogue = CUBLASLT_EPILOGUE_DEFAULT;
     if (g.y.rows < 1 || g.y.cols < 1) return LL_OK;
-    if (g.a.cols > 0 && gemm_fits(&g.a) && gemm_fits(&g.b)) TRY(gemm_run(c, &g, &none));
+    if (g.a.cols > 0 && ll_gemm_fits(&g.a) && ll_gemm_fits(&g.b)) TRY(ll_gemm_run(c, &g, &none));
     if (!none) return LL_OK;
     scaled_product<<<blocks_for(g.y.rows * g.y.cols, 256), 256, 0, stream_of(c)>>>(
         g, (void *)g.y.data);
@@ -183,7 +183,7 @@ static ll_err as_kernels(const ll_kcall *c)
 
 size_t product_cuda_scratch(const ll_kcall *c)
 {
-    return gemm_scratch(c, ((const ll_product_attr *)c->attr)->spec);
+    return ll_gemm_scratch(c, ((const ll_product_attr *)c->attr)->spec);
 }
 
 ll_err product_cuda(const ll_kcall *c)
