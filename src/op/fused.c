@@ -7,6 +7,7 @@
 #include <stdio.h>
 
 ll_kernel fused_ref, fused_cpu, fused_cuda;
+ll_scratch fused_cuda_scratch;
 extern const struct ll_many fused_cuda_many;
 
 static const int operands[LL_N_EW] = {
@@ -127,7 +128,8 @@ static const ll_attr_field attrs[] = {{"chain", LL_A_FUSED, 0, 0}, {0}};
         .name = "fused" #count, .n_in = -1, .n_out = count, .attr_size = sizeof(ll_fused_attr),    \
         .attrs = attrs, .infer = infer, .loops = loops, .expand = expand, .cost = cost,            \
         .ref = fused_ref, .cpu = fused_cpu, .cuda = LL_GPU(fused_cuda),                            \
-        .cuda_many = LL_GPU(&fused_cuda_many), .trials = {TRIAL(out)},                             \
+        .cuda_scratch = LL_GPU(fused_cuda_scratch), .cuda_many = LL_GPU(&fused_cuda_many),         \
+        .trials = {TRIAL(out)},                                                                    \
     }
 static const ll_op ops[LL_FUSE_OUT] = {
     FUSED(1, "r4:f32"),

@@ -20,6 +20,7 @@
 
 extern "C" {
 ll_kernel fused_cuda;
+ll_scratch fused_cuda_scratch;
 extern const ll_many fused_cuda_many;
 }
 
@@ -269,87 +270,130 @@ static void put_kernel(source *s, const ll_kcall *c, const ll_fused_attr *f, con
     put(s, "  }\n}\n");
 }
 
-/* ---- compiled chains, found by their source ---- */
+/* ---- compiled chains, found by their source ----
+ * A program's chains are compiled beside each other by threads of their own, from when its memory
+ * is planned on (fused_cuda_scratch); whoever calls one first waits for it, and loads it. */
 
 typedef struct compiled {
-    char *source;
+    char *source, *image; /* image: NULL where it did not compile, and said why in log */
+    char log[400], arch[32];
+    bool running, loaded;
+    pthread_t thread;
     cudaKernel_t f;
     struct compiled *next;
 } compiled;
 
 static compiled *chains;
+static int n_running;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+enum { MOST_RUNNING = 32 };
 
-#define NVRTC_CHECK(call)                                                                          \
-    do {                                                                                           \
-        nvrtcResult nr_ = (call);                                                                  \
-        CHECK(nr_ == NVRTC_SUCCESS, LL_E_DEVICE, "%s: %s", #call, nvrtcGetErrorString(nr_));     \
-    } while (0)
+static void keep_log(nvrtcProgram p, nvrtcResult rc, compiled *c)
+{
+    size_t n = 0;
+    int at = snprintf(c->log, sizeof c->log, "%s: ", nvrtcGetErrorString(rc));
+    if (nvrtcGetProgramLogSize(p, &n) != NVRTC_SUCCESS) return;
+    char *whole = (char *)malloc(n + 1);
+    if (whole && nvrtcGetProgramLog(p, whole) == NVRTC_SUCCESS)
+        snprintf(c->log + at, sizeof c->log - (size_t)at, "%s", whole);
+    free(whole);
+}
 
-static ll_err compile_into(nvrtcProgram p, const char *text, cudaKernel_t *out)
+/* Source to image. Touches nothing but its own chain: several run at once. */
+static void *compile_chain(void *arg)
+{
+    compiled *c = (compiled *)arg;
+    nvrtcProgram p;
+    size_t bytes;
+    const char *options[] = {c->arch, "--std=c++17", "-w"};
+    nvrtcResult rc = nvrtcCreateProgram(&p, c->source, "chain.cu", 0, NULL, NULL);
+    if (rc != NVRTC_SUCCESS) {
+        snprintf(c->log, sizeof c->log, "%s", nvrtcGetErrorString(rc));
+        return NULL;
+    }
+    rc = nvrtcCompileProgram(p, 3, options);
+    if (rc == NVRTC_SUCCESS) rc = nvrtcGetCUBINSize(p, &bytes);
+    if (rc == NVRTC_SUCCESS) {
+        c->image = (char *)malloc(bytes);
+        LL_ASSERT(c->image);
+        rc = nvrtcGetCUBIN(p, c->image);
+    }
+    if (rc != NVRTC_SUCCESS) {
+        free(c->image);
+        c->image = NULL;
+        keep_log(p, rc, c);
+    }
+    nvrtcDestroyProgram(&p);
+    return NULL;
+}
+
+static void await_chain(compiled *c)
+{
+    if (!c->running) return;
+    pthread_join(c->thread, NULL);
+    c->running = false;
+    n_running--;
+}
+
+/* A process does not end while a compiler runs in it. */
+static void await_all(void)
+{
+    pthread_mutex_lock(&lock);
+    for (compiled *c = chains; c; c = c->next) await_chain(c);
+    pthread_mutex_unlock(&lock);
+}
+
+static ll_err arch_here(char arch[32])
 {
     int major = 0, minor = 0, device = 0;
-    char arch[32];
-    size_t bytes;
     CUDA_TRY(cudaGetDevice(&device));
     CUDA_TRY(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
     CUDA_TRY(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device));
-    snprintf(arch, sizeof arch, "--gpu-architecture=sm_%d%d", major, minor);
-    const char *options[] = {arch, "--std=c++17", "-w"};
-    nvrtcResult rc = nvrtcCompileProgram(p, 3, options);
-    if (rc != NVRTC_SUCCESS) {
-        char log[400] = "";
-        size_t n = 0;
-        nvrtcGetProgramLogSize(p, &n);
-        char *whole = (char *)malloc(n + 1);
-        if (whole && nvrtcGetProgramLog(p, whole) == NVRTC_SUCCESS)
-            snprintf(log, sizeof log, "%s", whole);
-        free(whole);
-        FAIL(LL_E_DEVICE, "a chain does not compile (%s): %s\n%.2000s", nvrtcGetErrorString(rc),
-             log, text + strlen(prelude));
-    }
-    NVRTC_CHECK(nvrtcGetCUBINSize(p, &bytes));
-    char *image = (char *)malloc(bytes);
-    CHECK(image, LL_E_MEM, "no memory for a compiled chain");
-    cudaLibrary_t library; /* kept, as the chain is */
-    cudaError_t e = cudaErrorUnknown;
-    if (nvrtcGetCUBIN(p, image) == NVRTC_SUCCESS)
-        e = cudaLibraryLoadData(&library, image, NULL, NULL, 0, NULL, NULL, 0);
-    if (e == cudaSuccess) e = cudaLibraryGetKernel(out, library, "chain");
-    free(image);
-    CUDA_TRY(e);
+    snprintf(arch, 32, "--gpu-architecture=sm_%d%d", major, minor);
     return LL_OK;
 }
 
-static ll_err compile_chain(const char *text, cudaKernel_t *out)
+/* The chain of this source, new ones with a compiler started on them if there is room for it.
+ * Called with the lock. */
+static ll_err find_chain(const char *text, bool beside, compiled **out)
 {
-    nvrtcProgram p;
-    NVRTC_CHECK(nvrtcCreateProgram(&p, text, "chain.cu", 0, NULL, NULL));
-    ll_err rc = compile_into(p, text, out);
-    nvrtcDestroyProgram(&p);
-    return rc;
-}
-
-static ll_err find_chain(const char *text, cudaKernel_t *out)
-{
-    pthread_mutex_lock(&lock);
+    static bool registered;
     compiled *c = chains;
     while (c && strcmp(c->source, text)) c = c->next;
-    ll_err rc = LL_OK;
-    if (!c) {
-        c = (compiled *)calloc(1, sizeof *c);
-        char *copy = strdup(text);
-        LL_ASSERT(c && copy);
-        rc = compile_chain(text, &c->f);
-        if (rc == LL_OK) {
-            c->source = copy;
-            c->next = chains;
-            chains = c;
-        }
+    *out = c;
+    if (c) return LL_OK;
+    c = (compiled *)calloc(1, sizeof *c);
+    LL_ASSERT(c && (c->source = strdup(text)));
+    ll_err rc = arch_here(c->arch);
+    if (rc != LL_OK) {
+        free(c->source), free(c);
+        return rc;
     }
-    if (rc == LL_OK) *out = c->f;
-    pthread_mutex_unlock(&lock);
-    return rc;
+    c->next = chains;
+    *out = chains = c;
+    if (!registered) registered = atexit(await_all) == 0;
+    if (beside && registered && n_running < MOST_RUNNING)
+        c->running = pthread_create(&c->thread, NULL, compile_chain, c) == 0;
+    n_running += c->running;
+    if (!c->running) compile_chain(c);
+    return LL_OK;
+}
+
+static ll_err load_chain(const char *text, cudaKernel_t *out)
+{
+    compiled *c;
+    cudaLibrary_t library; /* kept, as the chain is */
+    TRY(find_chain(text, false, &c));
+    await_chain(c);
+    if (!c->loaded) {
+        CHECK(c->image, LL_E_DEVICE, "a chain does not compile: %s\n%.2000s", c->log,
+              text + strlen(prelude));
+        CUDA_TRY(cudaLibraryLoadData(&library, c->image, NULL, NULL, 0, NULL, NULL, 0));
+        CUDA_TRY(cudaLibraryGetKernel(&c->f, library, "chain"));
+        c->loaded = true;
+    }
+    *out = c->f;
+    return LL_OK;
 }
 
 /* ---- the kernel ---- */
@@ -376,21 +420,39 @@ static unsigned blocks_of(const ll_kcall *c)
     return blocks_for(ceil_div(elements(c), l.each * l.at_once), BLOCK);
 }
 
-/* The compiled chain of this call, for one tensor or for many. */
+/* The chain of this call, for one tensor or for many. out NULL: it will be wanted, and may be
+ * compiled beside what is done until then. */
 static ll_err chain_of(const ll_kcall *c, bool many, cudaKernel_t *out)
 {
-    const ll_fused_attr *f = (const ll_fused_attr *)c->attr;
-    int64_t n = elements(c);
-    TRY(check_types(c));
-    CHECK(n < INT32_MAX * 2ll, LL_E_SHAPE, "a chain over %lld elements, at most 2^32 can be",
-          (long long)n);
+    compiled *begun;
     shape_of_loop l = loop_of(c);
+    TRY(check_types(c));
+    CHECK(elements(c) < INT32_MAX * 2ll, LL_E_SHAPE,
+          "a chain over %lld elements, at most 2^32 can be", (long long)elements(c));
     source *s = (source *)calloc(1, sizeof *s);
     CHECK(s, LL_E_MEM, "no memory for a chain's source");
-    put_kernel(s, c, f, &l, many);
-    ll_err rc = find_chain(s->text, out);
+    put_kernel(s, c, (const ll_fused_attr *)c->attr, &l, many);
+    pthread_mutex_lock(&lock);
+    ll_err rc = out ? load_chain(s->text, out) : find_chain(s->text, true, &begun);
+    pthread_mutex_unlock(&lock);
     free(s);
     return rc;
+}
+
+/* What will fail tells so when it is called; where there is no GPU nothing will be. */
+static void begin_chain(const ll_kcall *c, bool many)
+{
+    int gpus = 0;
+    if (!elements(c) || cudaGetDeviceCount(&gpus) != cudaSuccess || gpus == 0) return;
+    ll_err rc = chain_of(c, many, NULL);
+    (void)rc;
+}
+
+/* No scratch; but here is known what will be called. */
+size_t fused_cuda_scratch(const ll_kcall *c)
+{
+    begin_chain(c, false);
+    return 0;
 }
 
 ll_err fused_cuda(const ll_kcall *c)
@@ -458,6 +520,7 @@ static size_t table(const ll_kcall *const *calls, int n, void *out)
     size_t words = (size_t)row_words((const ll_fused_attr *)calls[0]->attr), blocks = 0;
     uint64_t *rows = (uint64_t *)out;
     uint32_t *map = (uint32_t *)(rows + words * (size_t)n);
+    begin_chain(calls[0], true);
     for (int i = 0; i < n; i++) {
         unsigned b = blocks_of(calls[i]);
         if (out) put_row(calls[i], blocks, rows + words * (size_t)i);
