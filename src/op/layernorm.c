@@ -6,8 +6,9 @@
  *   layernorm_dx:  dx = rstd (u - average u - xhat average(u xhat)) along the row
  *   layernorm_dw:  dgain = sum of dy xhat, dbias = sum of dy over the rows
  * On GPUs passes join these with each other and with residuals (pass/join.c):
- *   add_layernorm:   sum = a + b, y = layernorm(sum), mean, rstd
- *   layernorm_back:  dx (+ one more operand), dgain, dbias */
+ *   add_layernorm:   sum = a + b (+ a bias), y = layernorm(sum), mean, rstd
+ *   layernorm_back:  dx (+ one more operand), dgain, dbias; layernorm_back_sum: and the sum of dx
+ *                    over the rows, which is the gradient of a bias before the residual */
 #include "kern/attr.h"
 #include "op/rows.h"
 
@@ -160,7 +161,8 @@ static const ll_op layernorm = {
 
 static ll_err infer_add(ll_infer *i)
 {
-    return ll_infer_as(i, "*c, *c, c, c -> *c, *c, *, *", ll_infer_floats);
+    CHECK(i->n_in == 4 || i->n_in == 5, LL_E_GRAPH, "%d operands, want 4 or 5", i->n_in);
+    return ll_infer_as(i, "*c, *c, c, c, c -> *c, *c, *, *", ll_infer_floats);
 }
 
 static ll_err loops_add(const void *, int n_in, const ll_type *in, char dims[LL_DIMS_TEXT])
@@ -173,7 +175,7 @@ static ll_err loops_add(const void *, int n_in, const ll_type *in, char dims[LL_
 static ll_err infer_back(ll_infer *i)
 {
     CHECK(i->n_in == 5 || i->n_in == 6, LL_E_GRAPH, "%d operands, want 5 or 6", i->n_in);
-    return ll_infer_as(i, "*c, *c, c, *, *, *c -> *c, c, c", ll_infer_floats);
+    return ll_infer_as(i, "*c, *c, c, *, *, *c -> *c, c, c, c", ll_infer_floats);
 }
 
 static ll_err loops_back(const void *, int n_in, const ll_type *in, char dims[LL_DIMS_TEXT])
@@ -182,13 +184,19 @@ static ll_err loops_back(const void *, int n_in, const ll_type *in, char dims[LL
     return LL_OK;
 }
 
+static ll_err loops_back_sum(const void *, int n_in, const ll_type *in, char dims[LL_DIMS_TEXT])
+{
+    ll_no_loops(n_in, in, 4, (int[]){in[0].shape.n, 1, 1, 1}, dims);
+    return LL_OK;
+}
+
 static const ll_op add_layernorm = {
     .name = "add_layernorm",
-    .n_in = 4,
+    .n_in = -1,
     .n_out = 4,
     .attr_size = sizeof(ll_norm_attr),
     .attrs = fields,
-    .wide_in = 1u << 2 | 1u << 3,
+    .wide_in = 1u << 2 | 1u << 3 | 1u << 4,
     .wide_out = 1u << 2 | 1u << 3,
     .infer = infer_add,
     .loops = loops_add,
@@ -199,30 +207,28 @@ static const ll_op add_layernorm = {
     .cuda = LL_GPU(add_layernorm_cuda),
     .trials = {"f32[3,7], f32[3,7], f32[7], f32[7] {eps=1e-5}",
                "f32[2,3,8], f32[2,3,8], f32[8], f32[8] {eps=1e-3}",
-               "f32[5,1600], f32[5,1600], f32[1600], f32[1600] {eps=1e-5}",
+               "f32[5,1600], f32[5,1600], f32[1600], f32[1600], f32[1600] {eps=1e-5}",
+               "f32[3,4104], f32[3,4104], f32[4104], f32[4104], f32[4104] {eps=1e-5}",
+               "f32[4,5], f32[4,5], f32[5], f32[5], f32[5] {eps=1e-5}",
                "f32[6], f32[6], f32[6], f32[6] {eps=1e-5}"},
 };
 
+#define BACK                                                                                       \
+    .n_in = -1, .wide_in = 1u << 2 | 1u << 3 | 1u << 4, .wide_out = 1u << 1 | 1u << 2 | 1u << 3,   \
+    .infer = infer_back, .no_grad = true, .flop = 15, .in_place = 1u << 0 | 1u << 1 | 1u << 5,     \
+    .ref = layernorm_back_ref, .cuda = LL_GPU(layernorm_back_cuda),                                \
+    .cuda_scratch = LL_GPU(layernorm_dw_cuda_scratch),                                             \
+    .trials = {"f32[3,7], f32[3,7], f32[7], f32[3], f32[3]>",                                      \
+               "f32[2,3,5], f32[2,3,5], f32[5], f32[2,3], f32[2,3]>, f32[2,3,5]",                  \
+               "f32[301,768], f32[301,768], f32[768], f32[301], f32[301]>, f32[301,768]",          \
+               "f32[37,1600], f32[37,1600], f32[1600], f32[37], f32[37]>, f32[37,1600]",           \
+               "f32[9,2056], f32[9,2056], f32[2056], f32[9], f32[9]>, f32[9,2056]",                \
+               "f32[0,8], f32[0,8], f32[8], f32[0], f32[0]>, f32[0,8]"}
+
 static const ll_op layernorm_back = {
-    .name = "layernorm_back",
-    .n_in = -1,
-    .n_out = 3,
-    .wide_in = 1u << 2 | 1u << 3 | 1u << 4,
-    .wide_out = 1u << 1 | 1u << 2,
-    .infer = infer_back,
-    .loops = loops_back,
-    .no_grad = true,
-    .flop = 15,
-    .in_place = 1u << 0 | 1u << 1 | 1u << 5,
-    .ref = layernorm_back_ref,
-    .cuda = LL_GPU(layernorm_back_cuda),
-    .cuda_scratch = LL_GPU(layernorm_dw_cuda_scratch),
-    .trials = {"f32[3,7], f32[3,7], f32[7], f32[3], f32[3]>",
-               "f32[2,3,5], f32[2,3,5], f32[5], f32[2,3], f32[2,3]>, f32[2,3,5]",
-               "f32[301,768], f32[301,768], f32[768], f32[301], f32[301]>, f32[301,768]",
-               "f32[37,1600], f32[37,1600], f32[1600], f32[37], f32[37]>, f32[37,1600]",
-               "f32[0,8], f32[0,8], f32[8], f32[0], f32[0]>, f32[0,8]"},
-};
+    .name = "layernorm_back", .n_out = 3, .loops = loops_back, BACK};
+static const ll_op layernorm_back_sum = {
+    .name = "layernorm_back_sum", .n_out = 4, .loops = loops_back_sum, BACK};
 
 ll_val ll_layernorm(ll_graph *g, ll_val x, ll_val gain, ll_val bias, double eps)
 {
@@ -241,5 +247,6 @@ ll_val ll_layernorm_layer(ll_graph *g, const char *name, ll_val x)
     return y;
 }
 
-const ll_op *const ll_ops_layernorm[] = {&layernorm,     &layernorm_dx,   &layernorm_dw,
-                                         &add_layernorm, &layernorm_back, NULL};
+const ll_op *const ll_ops_layernorm[] = {
+    &layernorm,      &layernorm_dx,       &layernorm_dw, &add_layernorm,
+    &layernorm_back, &layernorm_back_sum, NULL};

@@ -2,9 +2,8 @@
  *
  * A block takes a row. Maximum and sum of exponentials are made together (a running pair), so that
  * logits are read once for them. Loss and gradient in one go (cross_entropy_back) read a row once
- * from memory if two rows fit into a multiprocessor's shared memory: the copy engine brings the
- * next one while this one is worked on. Rows that are too long for that are read twice, the second
- * time mostly from the cache. */
+ * from memory if it fits into shared memory: the copy engine brings the next one while this one is
+ * worked on. Longer rows are read twice, the second time mostly from the cache. */
 #include "kern/cuda/trouble.h"
 #include "kern/cuda/vec.cuh"
 #include "kern/rows.h"
@@ -23,8 +22,8 @@ static int row_threads(int64_t n)
 
 /* ---- exponentials: of f32 and f64 as exact as the library's, of bf16 in base 2 ---- */
 
-/* Shared memory for two rows: what a block of Hopper's can have, less than the static part. */
-enum { STAGE_LEAST = 32768, STAGE_MOST = 226 * 1024 };
+/* Shared memory for a row: what a block of Hopper's can have, less what it takes besides. */
+enum { STAGE_LEAST = 16384, STAGE_MOST = 224 * 1024, STAGE_HALF = 111 * 1024 };
 enum { PLAIN, WIDE }; /* elements one at a time, or 16 bytes */
 #define LOG2E 1.4426950408889634f
 
@@ -52,31 +51,31 @@ template <> struct power<bf16> {
 template <class S> struct lse_pair {
     S top, sum;
 };
-template <class S> __device__ __forceinline__ lse_pair<S> join(lse_pair<S> a, lse_pair<S> b)
+/* A warp's pairs as one, which every lane gets. */
+template <class S> __device__ __forceinline__ lse_pair<S> join_warp(lse_pair<S> p)
 {
-    S top = a.top > b.top ? a.top : b.top;
-    if (a.top != a.top || b.top != b.top) top = a.top + b.top;
-    S s = (a.sum ? a.sum * exp(a.top - top) : (S)0) + (b.sum ? b.sum * exp(b.top - top) : (S)0);
-    return {top, s};
+    S top = warp_max(p.top), from = top == (S)-INFINITY ? (S)0 : top;
+    return {top, warp_sum(p.sum ? p.sum * exp(p.top - from) : (S)0)};
 }
 
-/* A block's pairs as one, which every thread gets. */
+/* The pairs of so many warps as one, which every thread gets; wait: lets them all come to there.
+ * turn: 0 and 1 by turns, where nothing else holds the warps together between two calls. */
+template <class S, class F>
+__device__ __forceinline__ lse_pair<S> join_warps(lse_pair<S> p, int warps, int turn, F wait)
+{
+    __shared__ S tops[2][32], sums[2][32];
+    int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+    p = join_warp(p);
+    if (lane == 0) tops[turn][warp] = p.top, sums[turn][warp] = p.sum;
+    wait();
+    bool has = lane < warps;
+    return join_warp(
+        lse_pair<S>{has ? tops[turn][lane] : (S)-INFINITY, has ? sums[turn][lane] : (S)0});
+}
+
 template <class S> __device__ lse_pair<S> join_block(lse_pair<S> p)
 {
-    __shared__ S tops[32], sums[32];
-    for (int o = 16; o; o >>= 1) {
-        lse_pair<S> q = {__shfl_xor_sync(~0u, p.top, o), __shfl_xor_sync(~0u, p.sum, o)};
-        p = join(p, q);
-    }
-    int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, warps = (blockDim.x + 31) >> 5;
-    if (lane == 0) tops[warp] = p.top, sums[warp] = p.sum;
-    __syncthreads();
-    p = {lane < warps ? tops[lane] : (S)-INFINITY, lane < warps ? sums[lane] : (S)0};
-    for (int o = 16; o; o >>= 1) {
-        lse_pair<S> q = {__shfl_xor_sync(~0u, p.top, o), __shfl_xor_sync(~0u, p.sum, o)};
-        p = join(p, q);
-    }
-    return p;
+    return join_warps(p, (blockDim.x + 31) / 32, 0, [] { __syncthreads(); });
 }
 
 /* Adds N numbers to a pair. Of nothing but -infinity the sum stays 0; a NaN goes into the sum. */
@@ -127,6 +126,20 @@ __device__ lse_pair<typename sum_of<T>::type> row_pair(const T *x, int64_t n)
     }
 }
 
+/* Piece j of a row's gradient, of its logits v. */
+template <class T>
+__device__ __forceinline__ void store_gradient(T *y, int j, float *v, const power<T> &e,
+                                               int64_t label, float by)
+{
+    enum { N = wide<T>::N };
+#pragma unroll
+    for (int i = 0; i < N; i++) v[i] = e.of(v[i]) * by;
+    if (label >= 0 && label / N == j)
+#pragma unroll
+        for (int i = 0; i < N; i++) v[i] -= label % N == i ? by : 0.f;
+    ((uint4 *)y)[j] = wide<T>::pack(v);
+}
+
 /* y = (exp(x - all) - (1 at label)) by, y perhaps on x; label -1: none. */
 template <class T, int HOW>
 __device__ void row_gradient(const T *x, T *y, int64_t n, typename sum_of<T>::type all,
@@ -143,12 +156,7 @@ __device__ void row_gradient(const T *x, T *y, int64_t n, typename sum_of<T>::ty
         for (int j = threadIdx.x; j < (int)(n / N); j += blockDim.x) {
             float v[N];
             wide<T>::unpack(((const uint4 *)x)[j], v);
-#pragma unroll
-            for (int i = 0; i < N; i++) v[i] = e.of(v[i]) * by;
-            if (label >= 0 && label / N == j)
-#pragma unroll
-                for (int i = 0; i < N; i++) v[i] -= label % N == i ? by : 0.f;
-            ((uint4 *)y)[j] = wide<T>::pack(v);
+            store_gradient<T>(y, j, v, e, label, by);
         }
     }
 }
@@ -201,33 +209,6 @@ static __device__ int64_t label_of(const int32_t *label, int64_t r, int64_t n, i
 }
 
 template <class T, int HOW, class S>
-static __global__ void cross_entropy(const T *x, const int32_t *label, S *loss, S *lse, int64_t n,
-                                     int64_t *trouble)
-{
-    int64_t r = blockIdx.x;
-    lse_pair<S> p = join_block(row_pair<T, HOW>(x + r * n, n));
-    if (threadIdx.x) return;
-    S all = p.top + log(p.sum);
-    loss[r] = all - (S)to_float(x[r * n + label_of(label, r, n, trouble)]);
-    lse[r] = all;
-}
-
-ll_err cross_entropy_cuda(const ll_kcall *c)
-{
-    const ll_tensor *x = &c->in[0];
-    int64_t rows = ll_rows(x), n = ll_cols(x);
-    if (rows == 0) return LL_OK;
-    return with_rows(x, [&](auto z, auto how) -> ll_err {
-        typedef decltype(z) T;
-        typedef typename sum_of<T>::type S;
-        cross_entropy<T, how.value, S><<<(unsigned)rows, row_threads(n), 0, stream_of(c)>>>(
-            (const T *)x->data, (const int32_t *)c->in[1].data, (S *)c->out[0].data,
-            (S *)c->out[1].data, n, c->trouble);
-        return LL_OK;
-    });
-}
-
-template <class T, int HOW, class S>
 static __global__ void cross_entropy_grad(const S *dloss, const T *x, const int32_t *label,
                                           const S *lse, T *y, int64_t n, int64_t *trouble)
 {
@@ -250,9 +231,9 @@ ll_err cross_entropy_grad_cuda(const ll_kcall *c)
     });
 }
 
-/* ---- loss and gradient together ---- */
+/* ---- loss, and gradient with it ---- */
 
-template <class T> struct both { /* of one call */
+template <class T> struct both { /* of one call; y NULL: the loss alone */
     typedef typename sum_of<T>::type S;
     const T *x;
     const int32_t *label;
@@ -274,7 +255,7 @@ template <class T, int HOW> __device__ void row_both(const both<T> &a, int64_t r
         a.loss[r] = all - picked;
         a.lse[r] = all;
     }
-    row_gradient<T, HOW>(x, a.y + r * a.n, a.n, all, k, a.dloss[r]);
+    if (a.y) row_gradient<T, HOW>(x, a.y + r * a.n, a.n, all, k, a.dloss[r]);
 }
 
 template <class T, int HOW> static __global__ void __launch_bounds__(1024) back_rows(both<T> a)
@@ -287,55 +268,114 @@ __device__ __forceinline__ unsigned shared_at(const void *p)
     return (unsigned)__cvta_generic_to_shared(p);
 }
 
-/* The copy engine brings bytes to shared memory, and counts them at the barrier. */
-static __device__ void fetch(void *to, const void *from, unsigned bytes, uint64_t *barrier)
+/* ---- rows through shared memory ----
+ * Two blocks have a multiprocessor, a row each, in chunks of 8 KiB, 16 bytes for each thread. A
+ * chunk is filled with the next row's as soon as all warps are done with it: a warp of its own sees
+ * to that. */
+enum { STAGERS = 512, CHUNKS = 32 };
+
+static __device__ void init_barrier(uint64_t *b, unsigned count)
 {
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_at(barrier)),
-                 "r"(bytes)
-                 : "memory");
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes "
-                 "[%0], [%1], %2, [%3];" ::"r"(shared_at(to)),
-                 "l"(from), "r"(bytes), "r"(shared_at(barrier))
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_at(b)), "r"(count)
                  : "memory");
 }
 
-static __device__ void await(uint64_t *barrier, unsigned phase)
+static __device__ void arrive(uint64_t *b)
+{
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_at(b)) : "memory");
+}
+
+static __device__ void await(uint64_t *b, unsigned phase)
 {
     asm volatile("{\n.reg .pred done;\nagain:\n"
                  "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
-                 "@!done bra again;\n}\n" ::"r"(shared_at(barrier)),
+                 "@!done bra again;\n}\n" ::"r"(shared_at(b)),
                  "r"(phase)
                  : "memory");
 }
 
-/* A block for each multiprocessor; it has this row and the next in shared memory. */
-template <class T> static __global__ void __launch_bounds__(1024) back_staged(both<T> a)
+/* The copy engine brings bytes to shared memory, and counts them at the barrier. */
+static __device__ void fetch(void *to, const void *from, unsigned bytes, uint64_t *b)
 {
-    extern __shared__ __align__(128) char stage[];
-    __shared__ uint64_t barrier[2];
-    unsigned bytes = (unsigned)(a.n * sizeof(T));
-    if (threadIdx.x == 0) {
-        for (int k = 0; k < 2; k++)
-            asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(shared_at(&barrier[k])));
-        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-        fetch(stage, a.x + blockIdx.x * a.n, bytes, &barrier[0]);
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_at(b)),
+                 "r"(bytes)
+                 : "memory");
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes "
+                 "[%0], [%1], %2, [%3];" ::"r"(shared_at(to)),
+                 "l"(from), "r"(bytes), "r"(shared_at(b))
+                 : "memory");
+}
+
+/* full: a chunk has come; empty: all are done with it. Row number i of a block is phase i of both. */
+template <class T>
+static __device__ void fetch_rows(const both<T> &a, char *stage, uint64_t *full, uint64_t *empty)
+{
+    enum { EACH = STAGERS * 16 };
+    unsigned bytes = (unsigned)(a.n * sizeof(T)), i = 0;
+    for (int64_t r = blockIdx.x; r < a.rows; r += gridDim.x, i++)
+        for (unsigned k = 0, at = 0; at < bytes; k++, at += EACH) {
+            if (i) await(&empty[k], (i - 1) % 2);
+            fetch(stage + at, (const char *)(a.x + r * a.n) + at,
+                  bytes - at < EACH ? bytes - at : EACH, &full[k]);
+        }
+}
+
+/* Row number i of this block. */
+template <class T>
+static __device__ void work_row(const both<T> &a, int64_t r, unsigned i, const uint4 *x,
+                                uint64_t *full, uint64_t *empty)
+{
+    enum { N = wide<T>::N };
+    int pieces = (int)(a.n / N), chunks = (pieces + STAGERS - 1) / STAGERS;
+    int64_t label = label_of(a.label, r, a.n, a.trouble);
+    float by = a.y ? a.dloss[r] : 0.f, v[N];
+    lse_pair<float> p = {-INFINITY, 0};
+    for (int k = 0, j = threadIdx.x; k < chunks; k++, j += STAGERS) {
+        await(&full[k], i % 2);
+        if (j >= pieces) continue;
+        wide<T>::unpack(x[j], v);
+        add_some<T, N>(p, v);
     }
-    __syncthreads();
-    unsigned i = 0;
-    for (int64_t r = blockIdx.x; r < a.rows; r += gridDim.x, i++) {
-        int64_t next = r + gridDim.x;
-        if (threadIdx.x == 0 && next < a.rows)
-            fetch(stage + (i + 1) % 2 * bytes, a.x + next * a.n, bytes, &barrier[(i + 1) % 2]);
-        await(&barrier[i % 2], i / 2 % 2);
-        row_both<T, WIDE>(a, r, (const T *)(stage + i % 2 * bytes));
-        __syncthreads(); /* all have read the row: the next but one may come there */
+    float picked = to_float(((const T *)x)[label]);
+    p = join_warps(p, STAGERS / 32, i % 2, [] { asm volatile("bar.sync 1, 512;" ::: "memory"); });
+    float all = p.top + logf(p.sum);
+    if (threadIdx.x == 0) a.loss[r] = all - picked, a.lse[r] = all;
+    power<T> e(all);
+    for (int k = 0, j = threadIdx.x; k < chunks; k++, j += STAGERS) {
+        if (j < pieces && a.y) {
+            wide<T>::unpack(x[j], v);
+            store_gradient<T>(a.y + r * a.n, j, v, e, label, by);
+        }
+        __syncwarp();
+        if (threadIdx.x % 32 == 0) arrive(&empty[k]);
     }
 }
 
-/* Bytes of shared memory that two rows take; 0: rows are too long for it, or not worth it. */
+template <class T> static __global__ void __launch_bounds__(STAGERS + 32, 2) back_staged(both<T> a)
+{
+    extern __shared__ __align__(128) char stage[];
+    __shared__ uint64_t full[CHUNKS], empty[CHUNKS];
+    if (threadIdx.x == 0) {
+        for (int k = 0; k < CHUNKS; k++) {
+            init_barrier(&full[k], 1);
+            init_barrier(&empty[k], STAGERS / 32);
+        }
+        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    }
+    __syncthreads();
+    if (threadIdx.x >= STAGERS) {
+        if (threadIdx.x == STAGERS) fetch_rows(a, stage, full, empty);
+        return;
+    }
+    unsigned i = 0;
+    for (int64_t r = blockIdx.x; r < a.rows; r += gridDim.x, i++)
+        work_row(a, r, i, (const uint4 *)stage, full, empty);
+}
+
+/* Bytes of shared memory that a row takes; 0: it is too long for it, or not worth it. */
 static size_t stage_bytes(ll_dtype t, int64_t n)
 {
-    size_t bytes = 2 * (size_t)n * ll_dtype_bytes(t);
+    size_t bytes = (size_t)n * ll_dtype_bytes(t);
     return bytes >= STAGE_LEAST && bytes <= STAGE_MOST ? bytes : 0;
 }
 
@@ -351,12 +391,14 @@ template <class T> static ll_err run_staged(const ll_kcall *c, const both<T> &a,
                                       STAGE_MOST));
         asked = true;
     }
-    unsigned blocks = (unsigned)(a.rows < processors ? a.rows : processors);
-    back_staged<T><<<blocks, 1024, bytes, stream_of(c)>>>(a);
+    int64_t room = processors * (bytes <= STAGE_HALF ? 2 : 1);
+    unsigned blocks = (unsigned)(a.rows < room ? a.rows : room);
+    back_staged<T><<<blocks, STAGERS + 32, bytes, stream_of(c)>>>(a);
     return LL_OK;
 }
 
-ll_err cross_entropy_back_cuda(const ll_kcall *c)
+/* in: logits, label and, for a gradient, dloss; out: loss and lse, the gradient. */
+static ll_err run_both(const ll_kcall *c, const ll_tensor *loss, const ll_tensor *dx)
 {
     const ll_tensor *x = &c->in[0];
     int64_t rows = ll_rows(x), n = ll_cols(x);
@@ -364,11 +406,11 @@ ll_err cross_entropy_back_cuda(const ll_kcall *c)
     return with_rows(x, [&](auto z, auto how) -> ll_err {
         typedef decltype(z) T;
         typedef typename sum_of<T>::type S;
-        both<T> a = {(const T *)x->data,     (const int32_t *)c->in[1].data,
-                     (const S *)c->in[2].data, (T *)c->out[0].data,
-                     (S *)c->out[1].data,    (S *)c->out[2].data,
-                     rows,                   n,
-                     c->trouble};
+        both<T> a = {};
+        a.x = (const T *)x->data, a.label = (const int32_t *)c->in[1].data;
+        if (dx) a.dloss = (const S *)c->in[2].data, a.y = (T *)dx->data;
+        a.loss = (S *)loss[0].data, a.lse = (S *)loss[1].data;
+        a.rows = rows, a.n = n, a.trouble = c->trouble;
         if constexpr (how.value == WIDE) {
             size_t bytes = stage_bytes(x->dtype, n);
             if (bytes) return run_staged(c, a, bytes);
@@ -376,6 +418,16 @@ ll_err cross_entropy_back_cuda(const ll_kcall *c)
         back_rows<T, how.value><<<(unsigned)rows, row_threads(n), 0, stream_of(c)>>>(a);
         return LL_OK;
     });
+}
+
+ll_err cross_entropy_cuda(const ll_kcall *c)
+{
+    return run_both(c, &c->out[0], NULL);
+}
+
+ll_err cross_entropy_back_cuda(const ll_kcall *c)
+{
+    return run_both(c, &c->out[1], &c->out[0]);
 }
 
 /* ---- right answers ---- */

@@ -15,7 +15,7 @@ ll_kernel embedding_cuda, embedding_grad_cuda;
 ll_scratch embedding_grad_cuda_scratch;
 }
 
-enum { CHUNK = 64, FEW = 2048 }; /* lists of FEW are sorted in shared memory */
+enum { CHUNK = 64, MAP = 1 << 17, AHEAD = 8 }; /* AHEAD: reads under way at once */
 
 /* ---- rows of a table: a warp copies a row, words of any size ---- */
 
@@ -58,15 +58,30 @@ ll_err embedding_cuda(const ll_kcall *c)
 
 /* ---- positions in the order of their rows ---- */
 
+/* The lanes that stay in a loop over positions; and of these, those that name the same row: the
+ * first of them takes places for all. */
+struct fellows {
+    unsigned same;
+    int rank, first;
+    __device__ fellows(int64_t row)
+    {
+        same = __match_any_sync(__activemask(), (int)row);
+        int lane = threadIdx.x & 31;
+        rank = __popc(same & ((1u << lane) - 1));
+        first = __ffs((int)same) - 1;
+    }
+};
+
 static __global__ void count_rows(const int32_t *index, int64_t n, int64_t v, int64_t from,
                                   bool part, int32_t *count, int64_t *trouble)
 {
     GRID_STRIDE(i, n)
     {
         int64_t row = index[i] - from;
-        if (row >= 0 && row < v)
-            atomicAdd(&count[row], 1);
-        else if (!part)
+        if (row >= 0 && row < v) {
+            fellows f(row);
+            if (f.rank == 0) atomicAdd(&count[row], __popc(f.same));
+        } else if (!part)
             tell_trouble(trouble, LL_TROUBLE_INDEX, i, index[i]);
     }
 }
@@ -100,88 +115,102 @@ static __global__ void place_rows(const int32_t *index, int64_t n, int64_t v, in
     {
         int64_t row = index[i] - from;
         if (row < 0 || row >= v) continue;
-        list[start[row] + atomicSub(&left[row], 1) - 1] = (int32_t)i;
+        fellows f(row);
+        int32_t end = 0;
+        if (f.rank == 0) end = atomicSub(&left[row], __popc(f.same));
+        end = __shfl_sync(f.same, end, f.first);
+        list[start[row] + end - 1 - f.rank] = (int32_t)i;
     }
 }
 
+/* A thread puts at most 4 positions in order: most rows have no more. */
+static __device__ void order_thread(const int32_t *mine, int n, int32_t *out)
+{
+    int32_t v[4];
+#pragma unroll
+    for (int k = 0; k < 4; k++) v[k] = k < n ? mine[k] : INT32_MAX;
+#pragma unroll
+    for (int round = 0; round < 4; round++) /* neighbours change places, even and odd pairs by turns */
+#pragma unroll
+        for (int k = round % 2; k + 1 < 4; k += 2) {
+            int32_t a = min(v[k], v[k + 1]), b = max(v[k], v[k + 1]);
+            v[k] = a, v[k + 1] = b;
+        }
+#pragma unroll
+    for (int k = 0; k < 4; k++)
+        if (k < n) out[k] = v[k];
+}
+
 /* A warp puts at most 32 positions in order: each goes where so many are smaller. */
-static __device__ void order_warp(int32_t *mine, int n)
+static __device__ void order_warp(const int32_t *mine, int n, int32_t *out)
 {
     int lane = threadIdx.x & 31, rank = 0;
     int32_t v = lane < n ? mine[lane] : INT32_MAX;
     for (int k = 0; k < n; k++) rank += __shfl_sync(~0u, v, k) < v;
-    __syncwarp();
-    if (lane < n) mine[rank] = v;
+    if (lane < n) out[rank] = v;
 }
 
-/* A block sorts at most FEW, a bitonic sort in shared memory. */
-static __device__ void order_block(int32_t *mine, int n, int32_t *sorted)
-{
-    int size = 64;
-    while (size < n) size *= 2;
-    for (int i = threadIdx.x; i < size; i += blockDim.x) sorted[i] = i < n ? mine[i] : INT32_MAX;
-    for (int run = 2; run <= size; run *= 2)
-        for (int step = run / 2; step; step /= 2) {
-            __syncthreads();
-            for (int p = threadIdx.x; p < size / 2; p += blockDim.x) {
-                int i = 2 * p - (p & (step - 1)), k = i + step;
-                int32_t a = sorted[i], b = sorted[k];
-                if ((a > b) == !(i & run)) sorted[i] = b, sorted[k] = a;
-            }
-        }
-    __syncthreads();
-    for (int i = threadIdx.x; i < n; i += blockDim.x) mine[i] = sorted[i];
-    __syncthreads();
-}
-
-/* More are found anew, by walking all positions. */
-static __device__ void order_many(int32_t *mine, const int32_t *index, int64_t n, int64_t wanted)
+/* A block puts more in order through a map of all positions, a bit for each, MAP of them at a time:
+ * bits are set as the list says, and read off. */
+static __device__ void order_block(const int32_t *mine, int n, int64_t positions, uint32_t *map,
+                                   int32_t *out)
 {
     __shared__ int32_t found[32];
-    int32_t at = 0;
-    int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, warps = blockDim.x >> 5;
-    for (int64_t first = 0; first < n; first += blockDim.x) {
-        int64_t i = first + threadIdx.x;
-        bool hit = i < n && index[i] == wanted;
-        unsigned hits = __ballot_sync(~0u, hit);
-        if (lane == 0) found[warp] = __popc(hits);
+    int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, at = 0;
+    for (int64_t from = 0; from < positions; from += MAP) {
+        int words = (int)((positions - from < MAP ? positions - from : MAP) + 31) / 32;
         __syncthreads();
-        int32_t before = at;
-        for (int k = 0; k < warps; k++) {
+        for (int w = threadIdx.x; w < words; w += blockDim.x) map[w] = 0;
+        __syncthreads();
+        for (int i = threadIdx.x; i < n; i += blockDim.x) {
+            int64_t bit = mine[i] - from;
+            if (bit >= 0 && bit < MAP) atomicOr(&map[bit / 32], 1u << bit % 32);
+        }
+        __syncthreads();
+        /* a thread reads words that lie side by side, after those of the threads before it */
+        int each = (words + blockDim.x - 1) / blockDim.x, w0 = threadIdx.x * each, sum = 0;
+        for (int w = w0; w < w0 + each && w < words; w++) sum += __popc(map[w]);
+        int before = sum;
+        for (int o = 1; o < 32; o <<= 1) {
+            int add = __shfl_up_sync(~0u, before, o);
+            if (lane >= o) before += add;
+        }
+        if (lane == 31) found[warp] = before;
+        __syncthreads();
+        before += at - sum;
+        for (int k = 0; k < blockDim.x / 32; k++) {
             before += k < warp ? found[k] : 0;
             at += found[k];
         }
-        if (hit) mine[before + __popc(hits & ((1u << lane) - 1))] = (int32_t)i;
-        __syncthreads();
+        for (int w = w0; w < w0 + each && w < words; w++)
+            for (uint32_t bits = map[w]; bits; bits &= bits - 1)
+                out[before++] = (int32_t)(from + w * 32 + __ffs((int)bits) - 1);
     }
 }
 
-/* Warp w takes rows w, w + warps, ...: 32 at a time, so that frequent ones, which often stand
- * together, are shared out. */
-static __global__ void order_rows(const int32_t *index, int64_t n, int64_t v, int64_t from,
-                                  const int32_t *start, const int32_t *count, int32_t *list)
+/* list to out. A thread looks at rows far apart, so that frequent ones, which often stand together,
+ * are shared out. */
+static __global__ void order_rows(int64_t n, int64_t v, const int32_t *start, const int32_t *count,
+                                  const int32_t *list, int32_t *out)
 {
-    __shared__ int32_t sorted[FEW];
+    __shared__ uint32_t map[MAP / 32];
     __shared__ int32_t many[256], n_many;
     for (int64_t first = 0; first < v; first += (int64_t)gridDim.x * blockDim.x) {
         int64_t row = first + blockIdx.x + (int64_t)gridDim.x * threadIdx.x;
-        int32_t mine = row < v ? count[row] : 0;
+        int32_t mine = row < v ? count[row] : 0, at = row < v ? start[row] : 0;
         __syncthreads();
         if (threadIdx.x == 0) n_many = 0;
         __syncthreads();
+        if (mine <= 4) order_thread(list + at, mine, out + at);
         if (mine > 32) many[atomicAdd(&n_many, 1)] = (int32_t)row;
-        for (unsigned few = __ballot_sync(~0u, mine > 1 && mine <= 32); few; few &= few - 1) {
-            int k = __ffs((int)few) - 1;
-            int64_t its = __shfl_sync(~0u, row, k);
-            order_warp(list + start[its], __shfl_sync(~0u, mine, k));
+        for (unsigned few = __ballot_sync(~0u, mine > 4 && mine <= 32); few; few &= few - 1) {
+            int k = __ffs((int)few) - 1, its = __shfl_sync(~0u, at, k);
+            order_warp(list + its, __shfl_sync(~0u, mine, k), out + its);
         }
         __syncthreads();
         for (int k = 0; k < n_many; k++) {
-            int64_t its = many[k];
-            if (count[its] <= FEW)
-                order_block(list + start[its], count[its], sorted);
-            else
-                order_many(list + start[its], index, n, its + from);
+            int32_t its = start[many[k]];
+            order_block(list + its, count[many[k]], n, map, out + its);
         }
     }
 }
@@ -218,35 +247,48 @@ template <class T, class S> struct sums {
     int64_t n, v, width, from;
 };
 
-/* The end of a run of `row` in the chunk from sorted position c0 on. */
-template <int N, class T, class S>
-__device__ __forceinline__ void end_run(const sums<T, S> &a, int64_t row, int64_t c0, int64_t j,
-                                        S (&sum)[N])
+/* Of a sorted position in a chunk: where in dy, which row, whether its run ends here, and what
+ * becomes of the run: the finished row, or the part of one that came from before or goes on. */
+enum { GOES_ON, DONE, FROM_BEFORE, TO_NEXT };
+typedef struct place {
+    int32_t at, row, what;
+} place;
+
+template <class T, class S>
+static __device__ place place_of(const sums<T, S> &a, int64_t c0, int k, int here)
 {
-    int64_t from = a.start[row], to = from + a.count[row];
-    if (from >= c0 && to <= c0 + CHUNK) {
+    place p;
+    p.at = a.list[c0 + k];
+    p.row = (int32_t)(a.index[p.at] - a.from);
+    int64_t from = a.start[p.row], to = from + a.count[p.row];
+    p.what = GOES_ON;
+    if (k + 1 == here || c0 + k + 1 == to)
+        p.what = from < c0 ? FROM_BEFORE : to <= c0 + CHUNK ? DONE : TO_NEXT;
+    return p;
+}
+
+template <int N, class T, class S>
+__device__ __forceinline__ void end_run(const sums<T, S> &a, place p, int64_t j, S (&sum)[N])
+{
+    if (p.what == DONE) {
         S add[N] = {};
-        if (a.plus) load_sums<N>(a.plus + row * a.width + j, add);
+        if (a.plus) load_sums<N>(a.plus + p.row * a.width + j, add);
 #pragma unroll
         for (int i = 0; i < N; i++) sum[i] += add[i];
-        store_sums<N>(a.out + row * a.width + j, sum);
+        store_sums<N>(a.out + p.row * a.width + j, sum);
     } else
-        store_sums<N>(a.parts + (c0 / CHUNK * 2 + (from >= c0)) * a.width + j, sum);
+        store_sums<N>(a.parts + (blockIdx.x * 2 + (p.what == TO_NEXT)) * a.width + j, sum);
 #pragma unroll
     for (int i = 0; i < N; i++) sum[i] = 0;
 }
 
 template <class T, int N, class S> static __global__ void sum_chunks(sums<T, S> a)
 {
-    enum { AHEAD = 8 };
-    __shared__ int32_t at[CHUNK], row[CHUNK];
+    __shared__ place places[CHUNK];
     int64_t all = a.start[a.v - 1] + a.count[a.v - 1], c0 = blockIdx.x * (int64_t)CHUNK;
     if (c0 >= all) return;
     int here = (int)(all - c0 < CHUNK ? all - c0 : CHUNK);
-    for (int k = threadIdx.x; k < here; k += blockDim.x) {
-        at[k] = a.list[c0 + k];
-        row[k] = (int32_t)(a.index[at[k]] - a.from);
-    }
+    for (int k = threadIdx.x; k < here; k += blockDim.x) places[k] = place_of(a, c0, k, here);
     __syncthreads();
     for (int64_t j = threadIdx.x * N; j < a.width; j += blockDim.x * N) {
         S sum[N] = {};
@@ -255,50 +297,66 @@ template <class T, int N, class S> static __global__ void sum_chunks(sums<T, S> 
 #pragma unroll
             for (int k = 0; k < AHEAD; k++)
                 if (first + k < here)
-                    load_row<T, N, S>(a.dy + (int64_t)at[first + k] * a.width + j, v[k]);
+                    load_row<T, N, S>(a.dy + places[first + k].at * a.width + j, v[k]);
 #pragma unroll
             for (int k = 0; k < AHEAD; k++) {
                 if (first + k >= here) break;
 #pragma unroll
                 for (int i = 0; i < N; i++) sum[i] += v[k][i];
-                if (first + k + 1 == here || row[first + k + 1] != row[first + k])
-                    end_run<N>(a, row[first + k], c0, j, sum);
+                place p = places[first + k];
+                if (p.what != GOES_ON) end_run<N>(a, p, j, sum);
             }
         }
     }
 }
 
-/* A warp a row: rows no position names, and those that parts add up to. */
+/* A row that parts add up to (first: the chunk where it starts), or that no position names. */
+template <class T, int N, class S>
+static __device__ void finish_row(const sums<T, S> &a, int64_t row, int first, int n_part,
+                                  int64_t j)
+{
+    S sum[N] = {}, v[N];
+    if (n_part) load_sums<N>(a.parts + (first * 2 + 1) * a.width + j, sum);
+    for (int c = 1; c < n_part; c += AHEAD) {
+        S some[AHEAD][N] = {};
+#pragma unroll
+        for (int k = 0; k < AHEAD; k++)
+            if (c + k < n_part) load_sums<N>(a.parts + (first + c + k) * 2 * a.width + j, some[k]);
+#pragma unroll
+        for (int k = 0; k < AHEAD; k++)
+#pragma unroll
+            for (int i = 0; i < N; i++) sum[i] += some[k][i];
+    }
+    if (a.plus) {
+        load_sums<N>(a.plus + row * a.width + j, v);
+#pragma unroll
+        for (int i = 0; i < N; i++) sum[i] += v[i];
+    }
+    store_sums<N>(a.out + row * a.width + j, sum);
+}
+
+/* A warp looks at 32 rows, for 32 N columns: which of them there is something to do with. */
 template <class T, int N, class S> static __global__ void finish_rows(sums<T, S> a)
 {
-    int64_t row = blockIdx.x * (int64_t)(blockDim.x / 32) + threadIdx.x / 32;
-    if (row >= a.v) return;
-    int64_t from = a.start[row], n = a.count[row], first = from / CHUNK;
-    int64_t last = n ? (from + n - 1) / CHUNK : first;
-    if ((n && first == last) || (n == 0 && a.plus == a.out)) return;
-    for (int64_t j = (threadIdx.x & 31) * N; j < a.width; j += 32 * N) {
-        S sum[N] = {}, v[N];
-        if (n) load_sums<N>(a.parts + (first * 2 + 1) * a.width + j, sum);
-        for (int64_t c = first + 1; c <= last; c++) {
-            load_sums<N>(a.parts + c * 2 * a.width + j, v);
-#pragma unroll
-            for (int i = 0; i < N; i++) sum[i] += v[i];
-        }
-        if (a.plus) {
-            load_sums<N>(a.plus + row * a.width + j, v);
-#pragma unroll
-            for (int i = 0; i < N; i++) sum[i] += v[i];
-        }
-        store_sums<N>(a.out + row * a.width + j, sum);
+    int lane = threadIdx.x % 32;
+    int64_t base = (blockIdx.x * (int64_t)(blockDim.x / 32) + threadIdx.x / 32) * 32;
+    int64_t row = base + lane, j = (blockIdx.y * 32 + lane) * (int64_t)N;
+    int from = row < a.v ? a.start[row] : 0, n = row < a.v ? a.count[row] : 0;
+    int first = from / CHUNK, n_part = n ? (from + n - 1) / CHUNK - first + 1 : 0;
+    bool work = row < a.v && n_part != 1 && (n || a.plus != a.out);
+    for (unsigned todo = __ballot_sync(~0u, work); todo; todo &= todo - 1) {
+        int k = __ffs((int)todo) - 1;
+        int its_first = __shfl_sync(~0u, first, k), its_parts = __shfl_sync(~0u, n_part, k);
+        if (j < a.width) finish_row<T, N>(a, base + k, its_first, its_parts, j);
     }
 }
 
 /* ---- the op ---- */
 
-/* count, start, left [v]; list [n]; then parts, at a multiple of 16 bytes */
+/* count, start, left [v]; list, as placed and in order [n]; then parts, at a multiple of 16 bytes */
 static size_t lists_bytes(int64_t n, int64_t v)
 {
-    return (size_t)ceil_div((3 * v + n) * (int64_t)sizeof(int32_t), 16) * 16;
+    return (size_t)ceil_div((3 * v + 2 * n) * (int64_t)sizeof(int32_t), 16) * 16;
 }
 
 size_t embedding_grad_cuda_scratch(const ll_kcall *c)
@@ -320,7 +378,7 @@ static ll_err sort_positions(const ll_kcall *c, int64_t n, int64_t v)
     count_rows<<<blocks, 256, 0, s>>>(index, n, v, a->from, a->part != 0, count, c->trouble);
     start_rows<<<(unsigned)ceil_div(v, 1024), 1024, 0, s>>>(count, start, left, v);
     place_rows<<<blocks, 256, 0, s>>>(index, n, v, a->from, left, start, list);
-    order_rows<<<blocks_for(v, 32, 132 * 2), 256, 0, s>>>(index, n, v, a->from, start, count, list);
+    order_rows<<<blocks_for(v, 32, 132 * 2), 256, 0, s>>>(n, v, start, count, list, list + n);
     CUDA_TRY(cudaGetLastError());
     return LL_OK;
 }
@@ -333,7 +391,7 @@ template <class T, int N, class S> static ll_err add_rows(const ll_kcall *c)
     a.from = ((const ll_embedding_attr *)c->attr)->from;
     a.dy = (const T *)c->in[0].data, a.index = (const int32_t *)c->in[1].data;
     a.plus = c->n_in > 2 ? (const S *)c->in[2].data : NULL;
-    a.count = (const int32_t *)c->scratch, a.start = a.count + a.v, a.list = a.start + 2 * a.v;
+    a.count = (const int32_t *)c->scratch, a.start = a.count + a.v, a.list = a.start + 2 * a.v + a.n;
     a.out = (S *)out->data;
     a.parts = (S *)((char *)c->scratch + lists_bytes(a.n, a.v));
     int64_t threads = ceil_div(ceil_div(a.width, N), 32) * 32;
@@ -341,7 +399,8 @@ template <class T, int N, class S> static ll_err add_rows(const ll_kcall *c)
     if (a.n)
         sum_chunks<T, N, S>
             <<<(unsigned)ceil_div(a.n, CHUNK), (unsigned)threads, 0, stream_of(c)>>>(a);
-    finish_rows<T, N, S><<<(unsigned)ceil_div(a.v, 8), 256, 0, stream_of(c)>>>(a);
+    dim3 grid((unsigned)ceil_div(a.v, 4 * 32), (unsigned)ceil_div(a.width, 32 * N));
+    finish_rows<T, N, S><<<grid, 128, 0, stream_of(c)>>>(a);
     CUDA_TRY(cudaGetLastError());
     return LL_OK;
 }

@@ -68,12 +68,15 @@ ll_err layernorm_dw_ref(const ll_kcall *c)
     return LL_OK;
 }
 
-/* The norm is of the sum as it is kept. */
+/* The norm is of the sum as it is kept. A fifth operand is the bias of what is added. */
 ll_err add_layernorm_ref(const ll_kcall *c)
 {
     const ll_tensor *sum = &c->out[0];
-    for (int64_t i = 0; i < ll_numel(&sum->shape); i++)
-        ll_set(sum, i, ll_at(&c->in[0], i) + ll_at(&c->in[1], i));
+    int64_t n = ll_cols(sum);
+    for (int64_t i = 0; i < ll_numel(&sum->shape); i++) {
+        double before = c->n_in > 4 ? ll_at(&c->in[4], i % n) : 0;
+        ll_set(sum, i, ll_at(&c->in[0], i) + ll_at(&c->in[1], i) + before);
+    }
     const ll_tensor in[] = {*sum, c->in[2], c->in[3]};
     ll_kcall norm = *c;
     norm.n_in = norm.n_out = 3;
@@ -92,5 +95,13 @@ ll_err layernorm_back_ref(const ll_kcall *c)
     dw.in = dw_in;
     dw.out = c->out + 1;
     TRY(layernorm_dw_ref(&dw));
-    return layernorm_dx_ref(c);
+    TRY(layernorm_dx_ref(c));
+    const ll_tensor *dx = &c->out[0];
+    int64_t rows = ll_rows(dx), n = ll_cols(dx);
+    for (int64_t j = 0; c->n_out > 3 && j < n; j++) { /* layernorm_back_sum */
+        double sum = 0;
+        for (int64_t r = 0; r < rows; r++) sum += ll_at(dx, r * n + j);
+        ll_set(&c->out[3], j, sum);
+    }
+    return LL_OK;
 }
