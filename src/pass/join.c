@@ -1,10 +1,12 @@
 /* join.c: nodes that move the same memory become one node, for GPUs: made late, after gradients,
  * partitioning and precision, before chains.
  *
- *     sum = a + b, read by a layernorm                  -> add_layernorm(a, b, ...)
+ *     sum = a + b, read by a layernorm; b may be a      -> add_layernorm(a, b, ...[, bias]), and b
+ *       product with a bias that nobody else reads         without it, which is a quicker product
  *     layernorm_dw and layernorm_dx of one dy           -> layernorm_back(dy, x, ...), and where
  *       dx is only added to a value that is known then     that sum: the gradient that comes along
- *                                                          a residual past the norm
+ *                                                          a residual past the norm; and a sum of
+ *                                                          its columns: the gradient of a bias
  *     cross_entropy and its cross_entropy_grad, if      -> cross_entropy_back(logits, ...), whose
  *       the gradient of the loss is known by then          gradient may lie on the logits
  *     an embedding_grad that is only added to a value   -> embedding_grad_onto(..., value): tied
@@ -23,8 +25,9 @@ typedef struct joining {
     const int *uses;
     bool *done; /* node -> its results have been made by a joined node */
     /* Value -> a node that reads it: the first layernorm of it; the layernorm_dx, and the
-     * cross_entropy_grad, whose last operand it is; the last node of all. */
-    int *norm, *dx, *loss, *reader;
+     * cross_entropy_grad, whose last operand it is; the first sum of its columns; the last node of
+     * all. */
+    int *norm, *dx, *loss, *sum, *reader;
 } joining;
 
 static bool is_op(const ll_node *n, const char *op)
@@ -38,10 +41,20 @@ static const ll_node *maker(const joining *j, ll_val v)
     return n < 0 ? NULL : &j->g->nodes[n];
 }
 
+/* Whether n sums a tensor of at least two dimensions over all but the last. */
+static bool sums_columns(const joining *j, const ll_node *n)
+{
+    if (!is_op(n, "sum")) return false;
+    ll_shape from = ll_shape_of(j->g, n->in[0]), to = ll_shape_of(j->g, n->out[0]);
+    const char *spec = ((const ll_spec_attr *)n->attr)->spec; /* "btc->c" */
+    return from.n > 1 && to.n == 1 && spec[from.n + 2] == spec[from.n - 1];
+}
+
 static void find_readers(joining *j)
 {
     const ll_graph *g = j->g;
-    for (int i = 0; i < g->n_value; i++) j->norm[i] = j->dx[i] = j->loss[i] = j->reader[i] = NONE;
+    for (int i = 0; i < g->n_value; i++)
+        j->norm[i] = j->dx[i] = j->loss[i] = j->sum[i] = j->reader[i] = NONE;
     for (int i = g->n_node - 1; i >= 0; i--) {
         const ll_node *n = &g->nodes[i];
         for (int k = 0; k < n->n_in; k++)
@@ -49,6 +62,7 @@ static void find_readers(joining *j)
         if (is_op(n, "layernorm")) j->norm[n->in[0].id] = i;
         if (is_op(n, "layernorm_dx")) j->dx[n->in[4].id] = i;
         if (is_op(n, "cross_entropy_grad")) j->loss[n->in[3].id] = i;
+        if (sums_columns(j, n)) j->sum[n->in[0].id] = i;
     }
 }
 
@@ -100,17 +114,89 @@ static bool chains(const joining *j, ll_val v)
     return is_op(n, "broadcast") || is_op(n, "fill") || (n->op->elementwise && j->uses[v.id] == 1);
 }
 
+/* An embedding_grad that is made by the node that adds it. */
+static bool waits(const joining *j, const ll_node *n)
+{
+    ll_val other;
+    return is_op(n, "embedding_grad") && only_added(j, n->out[0], &other);
+}
+
+/* Whether v is made by the time that a joined node stands at node number `at`. */
+static bool early(const joining *j, ll_val v, int at)
+{
+    const ll_node *n = maker(j, v);
+    return !n || (n - j->g->nodes < at && !waits(j, n));
+}
+
+/* The layernorm that n, a sum, can be joined with, or NULL. */
+static const ll_node *norm_of(const joining *j, const ll_node *n)
+{
+    int k = is_op(n, "add") ? j->norm[n->out[0].id] : NONE, at = (int)(n - j->g->nodes);
+    if (k == NONE) return NULL;
+    const ll_node *norm = &j->g->nodes[k];
+    for (int side = 0; side < 2; side++) {
+        ll_val v = n->in[side];
+        if (!same_type(j, v, n->out[0]) || chains(j, v) || !early(j, v, at)) return NULL;
+    }
+    return early(j, norm->in[1], at) && early(j, norm->in[2], at) ? norm : NULL;
+}
+
+/* What a product with nothing but a bias takes in, for a norm to do it: one number for each column,
+ * of the type of the norm's statistics; else none. */
+static ll_val bias_of(const joining *j, ll_val v)
+{
+    const ll_node *n = maker(j, v);
+    if (!n || !is_op(n, "product1") || n->n_in != 3 || j->uses[v.id] != 1) return (ll_val){0};
+    const ll_product_attr *a = (const ll_product_attr *)n->attr;
+    ll_val bias = n->in[2];
+    const ll_node *cast = maker(j, bias);
+    if (cast && is_op(cast, "cast")) bias = cast->in[0];
+    bool fits = a->bias && a->act == LL_ACT_NONE && a->out == ll_dtype_of(j->g, v) &&
+                ll_shape_of(j->g, bias).n == 1 &&
+                ll_dtype_of(j->g, bias) == ll_wide(ll_dtype_of(j->g, v));
+    return fits && early(j, bias, ll_value_of(j->g, v)->node) ? bias : (ll_val){0};
+}
+
+/* Which operand of a sum that a norm is joined with gives its bias to the norm, or NONE. */
+static int gives_bias(const joining *j, const ll_node *n)
+{
+    for (int side = 0; side < 2 && norm_of(j, n); side++)
+        if (bias_of(j, n->in[side]).id) return side;
+    return NONE;
+}
+
 static ll_err join_norm(joining *j, const ll_node *n)
 {
-    int k = j->norm[n->out[0].id];
-    if (k == NONE || !is_op(n, "add")) return LL_OK;
-    const ll_node *norm = &j->g->nodes[k];
-    ll_val old[4] = {n->in[0], n->in[1], norm->in[1], norm->in[2]}, in[4], out[4];
-    bool fits = same_type(j, n->in[0], n->out[0]) && same_type(j, n->in[1], n->out[0]);
-    if (!fits || chains(j, n->in[0]) || chains(j, n->in[1]) || !now(j, old, 4, in)) return LL_OK;
-    TRY(emit(j, n, "add_layernorm", norm, in, 4, out));
+    const ll_node *norm = norm_of(j, n);
+    if (!norm) return LL_OK;
+    int side = gives_bias(j, n);
+    ll_val old[5] = {n->in[0], n->in[1], norm->in[1], norm->in[2]}, in[5], out[4];
+    if (side != NONE) old[4] = bias_of(j, n->in[side]);
+    int n_in = side == NONE ? 4 : 5;
+    LL_ASSERT(now(j, old, n_in, in));
+    TRY(emit(j, n, "add_layernorm", norm, in, n_in, out));
     put(j, n, 0, out[0]);
     for (int o = 0; o < 3; o++) put(j, norm, o, out[o + 1]);
+    return LL_OK;
+}
+
+/* A product whose bias a norm adds. */
+static ll_err join_product(joining *j, const ll_node *n)
+{
+    if (!is_op(n, "product1") || !bias_of(j, n->out[0]).id) return LL_OK;
+    int reader = j->reader[n->out[0].id];
+    if (reader == NONE) return LL_OK;
+    const ll_node *sum = &j->g->nodes[reader];
+    int side = gives_bias(j, sum);
+    if (side == NONE || sum->in[side].id != n->out[0].id) return LL_OK;
+    const ll_product_attr *a = (const ll_product_attr *)n->attr;
+    ll_matmul_attr plain = {.out = a->out};
+    ll_val in[2], out;
+    memcpy(plain.spec, a->spec, sizeof plain.spec);
+    LL_ASSERT(now(j, n->in, 2, in));
+    ll_rewrite_at(&j->rw, n);
+    TRY(ll_emit_all(j->rw.to, ll_op_find("matmul"), &plain, in, 2, &out));
+    put(j, n, 0, out);
     return LL_OK;
 }
 
@@ -120,11 +206,14 @@ static ll_err join_norm_grads(joining *j, const ll_node *dw)
     const ll_node *dx = &j->g->nodes[j->dx[dw->in[3].id]];
     bool same = dw->in[0].id == dx->in[0].id && dw->in[1].id == dx->in[1].id &&
                 dw->in[2].id == dx->in[3].id;
-    ll_val in[6], out[3], other;
+    ll_val in[6], out[4], other;
     if (!same || !now(j, dx->in, 5, in)) return LL_OK;
     const ll_node *add = only_added(j, dx->out[0], &other);
     if (add && !now(j, &other, 1, &in[5])) add = NULL;
-    TRY(emit(j, dw, "layernorm_back", dx, in, add ? 6 : 5, out));
+    int k = j->sum[(add ? add : dx)->out[0].id];
+    const char *op = k == NONE ? "layernorm_back" : "layernorm_back_sum";
+    TRY(emit(j, dw, op, dx, in, add ? 6 : 5, out));
+    if (k != NONE) put(j, &j->g->nodes[k], 0, out[3]);
     put(j, dx, 0, out[0]);
     if (add) put(j, add, 0, out[0]);
     put(j, dw, 0, out[1]);
@@ -153,13 +242,6 @@ static ll_err join_loss(joining *j, const ll_node *n)
     return LL_OK;
 }
 
-/* An embedding_grad that is made by the node that adds it. */
-static bool waits(const joining *j, const ll_node *n)
-{
-    ll_val other;
-    return is_op(n, "embedding_grad") && only_added(j, n->out[0], &other);
-}
-
 static ll_err join_embedding(joining *j, const ll_node *n)
 {
     for (int k = 0; k < 2 && is_op(n, "add"); k++) {
@@ -181,6 +263,7 @@ static ll_err join_node(joining *j, int i)
     const ll_node *n = &j->g->nodes[i];
     if (j->done[i] || waits(j, n)) return LL_OK;
     TRY(join_norm(j, n));
+    if (!j->done[i]) TRY(join_product(j, n));
     if (!j->done[i]) TRY(join_norm_grads(j, n));
     if (!j->done[i]) TRY(join_loss(j, n));
     if (!j->done[i]) TRY(join_embedding(j, n));
@@ -198,6 +281,7 @@ ll_err ll_join(const ll_graph *g, ll_graph **out)
     j.norm = LL_NEW_ARRAY(a, int, g->n_value);
     j.dx = LL_NEW_ARRAY(a, int, g->n_value);
     j.loss = LL_NEW_ARRAY(a, int, g->n_value);
+    j.sum = LL_NEW_ARRAY(a, int, g->n_value);
     j.reader = LL_NEW_ARRAY(a, int, g->n_value);
     find_readers(&j);
     ll_err rc = LL_OK;

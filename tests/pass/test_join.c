@@ -108,6 +108,62 @@ static void test_bf16(void **state)
     ll_graph_free(g);
 }
 
+static ll_graph *small_gpt(void)
+{
+    ll_graph *g = ll_graph_new("step"), *simple;
+    const ll_build b = {.batch = BATCH,
+                        .training = true,
+                        .sizes = {{"layers", 2, ""},
+                                  {"width", 10, ""},
+                                  {"heads", 2, ""},
+                                  {"seq", TIME, ""},
+                                  {"vocab", VOCAB, ""},
+                                  {"dropout", 0, ""}}};
+    ll_minimize(g, ll_model_find("gpt")->declare(g, &b), &(ll_optim){.name = "adamw", .clip = 1});
+    must(ll_simplify(g, &simple), "simplify");
+    ll_graph_free(g);
+    return simple;
+}
+
+/* Gradients of biases before residuals are sums of columns of what the norms' gradients make. */
+static void test_gpt(void **state)
+{
+    (void)state;
+    ll_graph *simple = small_gpt(), *made = joined_trains(simple, 1e-6);
+    counts(made, 0, 1, 1, 1); /* chains take residuals in with their biases */
+    assert_int_equal(count_op(made, "layernorm_back_sum"), 4);
+    assert_int_equal(count_op(simple, "sum") - count_op(made, "sum"), 4);
+    ll_graph_free(made);
+    ll_graph_free(simple);
+}
+
+/* After products have taken biases in, norms take those of residuals over. */
+static void after_epilogues(ll_graph *g, double tolerance)
+{
+    ll_graph *products;
+    must(ll_epilogues(g, &products), "epilogues");
+    ll_graph *made = joined_trains(products, tolerance);
+    counts(made, 4, 1, 1, 1);
+    for (int i = 0; i < made->n_node; i++)
+        if (!strcmp(made->nodes[i].op->name, "add_layernorm"))
+            assert_int_equal(made->nodes[i].n_in, 5);
+    assert_int_equal(count_op(products, "product1") - count_op(made, "product1"), 4);
+    assert_int_equal(count_op(made, "matmul") - count_op(products, "matmul"), 4);
+    ll_graph_free(made);
+    ll_graph_free(products);
+}
+
+static void test_products(void **state)
+{
+    (void)state;
+    ll_graph *simple = small_gpt(), *narrow;
+    must(ll_narrow(simple, &narrow), "narrow");
+    after_epilogues(simple, 1e-6);
+    after_epilogues(narrow, 0.02);
+    ll_graph_free(narrow);
+    ll_graph_free(simple);
+}
+
 /* The gradient of the loss that depends on the loss is not known where the loss is made. */
 static void test_loss_first(void **state)
 {
@@ -154,10 +210,9 @@ static void test_left_alone(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_all),
-        cmocka_unit_test(test_bf16),
-        cmocka_unit_test(test_loss_first),
-        cmocka_unit_test(test_left_alone),
+        cmocka_unit_test(test_all),        cmocka_unit_test(test_bf16),
+        cmocka_unit_test(test_gpt),        cmocka_unit_test(test_products),
+        cmocka_unit_test(test_loss_first), cmocka_unit_test(test_left_alone),
     };
     return cmocka_run_group_tests_name("join", tests, NULL, NULL);
 }
