@@ -53,9 +53,11 @@ static void fill(ll_tensor *t)
     }
     must(ll_gpu_alloc(gpu, all, &t->data), "memory");
     must(ll_gpu_write(gpu, t->data, host, block), "upload");
-    for (size_t at = block; at < all; at += block)
-        must(ll_gpu_copy(gpu, (char *)t->data + at, t->data, all - at < block ? all - at : block),
-             "copy");
+    for (size_t at = block; at < all; at += block) {
+        size_t more = all - at < block ? all - at : block;
+        const ll_gpu_piece piece = {(char *)t->data + at, t->data, more, 0};
+        must(ll_gpu_pieces(gpu, &piece, 1), "copy");
+    }
     must(ll_gpu_wait(gpu), "upload");
 }
 
