@@ -48,7 +48,7 @@ matrix ll_gemm_turned(const matrix *m)
     return matrix{m->data, m->cols, m->rows, m->cs, m->rs, m->batch};
 }
 
-size_t ll_gemm_scratch(const ll_kcall *c, const char *spec)
+size_t ll_cuda_gemm_scratch(const ll_kcall *c, const char *spec)
 {
     const ll_tensor *t[3] = {&c->in[0], &c->in[1], &c->out[0]};
     ll_einsum_plan p;

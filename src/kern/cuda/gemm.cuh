@@ -30,7 +30,7 @@ extern "C" {
 bool ll_gemm_fits(const matrix *m);
 matrix ll_gemm_turned(const matrix *m);
 /* Bytes of scratch of a product with this spec. Tells people where its rows make it slow. */
-size_t ll_gemm_scratch(const ll_kcall *c, const char *spec);
+size_t ll_cuda_gemm_scratch(const ll_kcall *c, const char *spec);
 /* Queues the product. none: cuBLASLt has no algorithm for it, and nothing was queued. */
 ll_err ll_gemm_run(const ll_kcall *c, const gemm *g, bool *none);
 }

@@ -67,7 +67,7 @@ static ll_err one(const ll_kcall *c, matrix a, matrix b, matrix y, int64_t batch
 
 size_t matmul_cuda_scratch(const ll_kcall *c)
 {
-    return ll_gemm_scratch(c, ((const ll_matmul_attr *)c->attr)->spec);
+    return ll_cuda_gemm_scratch(c, ((const ll_matmul_attr *)c->attr)->spec);
 }
 
 ll_err matmul_cuda(const ll_kcall *c)

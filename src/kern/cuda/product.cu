@@ -183,7 +183,7 @@ static ll_err as_kernels(const ll_kcall *c)
 
 size_t product_cuda_scratch(const ll_kcall *c)
 {
-    return ll_gemm_scratch(c, ((const ll_product_attr *)c->attr)->spec);
+    return ll_cuda_gemm_scratch(c, ((const ll_product_attr *)c->attr)->spec);
 }
 
 ll_err product_cuda(const ll_kcall *c)
