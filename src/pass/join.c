@@ -136,7 +136,9 @@ static const ll_node *norm_of(const joining *j, const ll_node *n)
     const ll_node *norm = &j->g->nodes[k];
     for (int side = 0; side < 2; side++) {
         ll_val v = n->in[side];
+        const ll_node *from = maker(j, v);
         if (!same_type(j, v, n->out[0]) || chains(j, v) || !early(j, v, at)) return NULL;
+        if (from && is_op(from, "layernorm_dx")) return NULL; /* whose node may take the sum in */
     }
     return early(j, norm->in[1], at) && early(j, norm->in[2], at) ? norm : NULL;
 }

@@ -207,12 +207,38 @@ static void test_left_alone(void **state)
                    "  result \"r\" = %6\n");
 }
 
+/* A sum of a norm's gradient and a product, which another norm reads, is the first norm's: the
+ * product keeps its bias. */
+static void test_whose_sum(void **state)
+{
+    (void)state;
+    ll_graph *g = parse_body(
+        INPUTS "  %3: f32[4] = batch \"mean\"\n"
+               "  %4: f32[4] = batch \"rstd\"\n"
+               "  %5: f32[3,3] = param \"m\" init=zeros\n"
+               "  %6: f32[4,3] = product1(%1, %5, %2) {spec=\"nc,kc->nk\", out=f32, bias=1, act=0, "
+               "scaled=0}\n"
+               "  %7: f32[3], %8: f32[3] = layernorm_dw(%1, %1, %3, %4)\n"
+               "  %9: f32[4,3] = layernorm_dx(%1, %1, %2, %3, %4)\n"
+               "  %10: f32[4,3] = add(%9, %6)\n"
+               "  %11: f32[4,3], %12: f32[4], %13: f32[4] = layernorm(%10, %2, %2) {eps=1e-05}\n"
+               "  result \"r\" = %11\n  result \"s\" = %7\n");
+    ll_graph *made;
+    must(ll_join(g, &made), "join");
+    counts(made, 0, 1, 0, 0);
+    assert_int_equal(count_op(made, "product1"), 1);
+    assert_int_equal(count_op(made, "add"), 0);
+    ll_graph_free(made);
+    ll_graph_free(g);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_all),        cmocka_unit_test(test_bf16),
         cmocka_unit_test(test_gpt),        cmocka_unit_test(test_products),
         cmocka_unit_test(test_loss_first), cmocka_unit_test(test_left_alone),
+        cmocka_unit_test(test_whose_sum),
     };
     return cmocka_run_group_tests_name("join", tests, NULL, NULL);
 }
