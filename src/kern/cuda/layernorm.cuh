@@ -3,7 +3,6 @@
 #pragma once
 #include "kern/cuda/gpu.cuh"
 
-extern "C" {
 /* What a call reads and writes; what is NULL is not there. Statistics and gains are f32, f64 beside
  * f64. */
 typedef struct norming {
@@ -16,6 +15,7 @@ typedef struct norming {
     ll_dtype dtype;
 } norming;
 
+extern "C" {
 ll_err ll_norm_plain(const ll_kcall *c, const norming *a);
 /* Sums of columns, so many, go to the scratch as [blocks][sums][n]. */
 ll_err ll_norm_back_plain(const ll_kcall *c, const norming *a, int blocks, int sums);
