@@ -1,5 +1,5 @@
 /* bench_attention_gpu: causal attention in bf16 on a GPU, forward and backward, at the sizes of
- * GPT-2 124M and 1558M.
+ * GPT-2 124M and 1558M; "any order": the backward pass with train.deterministic false.
  *
  *     build/bench_attention_gpu                     our kernels
  *     build/bench_attention_gpu python3             beside PyTorch's (bench/torch_attention.py)
@@ -122,6 +122,9 @@ static void bench(ll_gpu *gpu, const char *size, const char *python)
     ms[0] = timed(gpu, op_named("attention"), &forward);
     ms[1] = timed(gpu, op_named("attention_grad"), &backward);
     print_row("loopline", ms, flops, NULL);
+    backward.any_order = true;
+    double any[2] = {ms[0], timed(gpu, op_named("attention_grad"), &backward)};
+    print_row("any order", any, flops, NULL);
     fflush(stdout);
     ll_tensor *all[] = {&qkv, &dqkv, &o, &dout, &lse};
     for (int i = 0; i < 5; i++) ll_gpu_free(gpu, all[i]->data);

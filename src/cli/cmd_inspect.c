@@ -244,6 +244,7 @@ static ll_err lower(const opts *o, const ll_run *r, const ll_graph *g, ll_progra
 {
     ll_lower_opts l = {.machine = r->train.machine,
                        .precision = r->train.precision,
+                       .any_order = !r->train.deterministic,
                        .threads = r->train.threads ? (int)r->train.threads : 1,
                        .n_micro = o->eval ? 1 : (int)ll_run_micro_batches(r)};
     return ll_lower(g, &l, out);

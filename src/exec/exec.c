@@ -365,6 +365,7 @@ static ll_err bind_instrs(ll_exec *e, const ll_exec_opts *opts)
                                        .n_micro = p->n_micro,
                                        .seed = opts->seed,
                                        .tf32 = p->tf32,
+                                       .any_order = p->any_order,
                                        .timing = !e->comm || ll_comm_size(e->comm) == 1};
         e->instrs[i].call.scratch = e->slab + e->input_bytes + p->work_bytes;
         e->instrs[i].joint = -1;

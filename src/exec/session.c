@@ -34,6 +34,7 @@ static ll_err lower(const ll_session *s, bool no_fuse, ll_program **out)
                                      .precision = s->opts.precision,
                                      .threads = s->opts.threads,
                                      .n_micro = s->opts.micro_batches,
+                                     .any_order = s->opts.any_order,
                                      .no_fuse = no_fuse},
                     out);
 }
@@ -109,6 +110,25 @@ static ll_err check_compress(ll_session *s)
     return LL_OK;
 }
 
+/* Ranks that make the same value must come to the same bits; along axis data none do. */
+static ll_err check_order(const ll_session *s)
+{
+    const ll_session_opts *o = &s->opts;
+    const ll_mesh *m = s->team ? ll_team_mesh(s->team) : NULL;
+    int data = m ? ll_mesh_axis(m, LL_AXIS_DATA) : -1;
+    if (!o->any_order) return LL_OK;
+    CHECK(!o->exact, LL_E_ARG, "exact sums and sums in any order: use one or the other");
+    CHECK(!m || (data >= 0 && m->size[data] == m->n_rank), LL_E_SHARD,
+          "sums in any order with mesh \"%s\": ranks that make the same value would come to other "
+          "bits: use axis data alone, or sums in order",
+          o->mesh);
+    CHECK(!m || !o->layouts || !o->layouts->pattern, LL_E_SHARD,
+          "sums in any order with layout %s: ranks that make the same value would come to other "
+          "bits: use sums in order",
+          o->layouts->pattern);
+    return LL_OK;
+}
+
 static ll_err compile(ll_session *s)
 {
     CHECK(!s->opts.exact || !strcmp(s->opts.precision, "f32"), LL_E_ARG,
@@ -116,6 +136,7 @@ static ll_err compile(ll_session *s)
           s->opts.precision);
     TRY(partition(s));
     TRY(check_compress(s));
+    TRY(check_order(s));
     return lower(s, false, &s->p);
 }
 

@@ -3,7 +3,8 @@
  * and shapes. Every op has a plain reference kernel (kern/ref, any element type, slow and obviously
  * right) and a fast one (kern/cpu: f32; bf16 where an op's file says so, f64 where the op does).
  *
- * 1. A fast kernel gives the same bits for the same inputs and thread count, always.
+ * 1. A fast kernel gives the same bits for the same inputs and thread count, always
+ *    (but where any_order is set).
  * 2. A kernel writes every element of its outputs.
  * 3. A result may lie on an operand, byte for byte, where the op says that it may: elementwise ops
  *    and chains any result, others result 0 (in_place in ir/op.h).
@@ -35,8 +36,9 @@ typedef struct ll_kcall {
     const uint64_t *clock;
     int64_t *trouble;
     /* tf32: products and convolutions of f32 may round operands to tf32. timing: algorithms may be
-     * chosen by timing them; not where other ranks must come to the same bits. */
-    bool tf32, timing;
+     * chosen by timing them; not where other ranks must come to the same bits. any_order: sums may
+     * be made in any order, and so have other bits each time. */
+    bool tf32, timing, any_order;
 } ll_kcall;
 
 typedef ll_err ll_kernel(const ll_kcall *c);

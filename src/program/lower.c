@@ -30,6 +30,8 @@ static ll_err run_passes(const ll_graph *g, const ll_lower_opts *opts, ll_graph 
     CHECK((!tf32 && !fp8) || cuda, LL_E_ARG,
           "precision %s is for machine cuda, not %s: use f32 or bf16", opts->precision,
           opts->machine);
+    CHECK(!opts->any_order || cuda, LL_E_ARG,
+          "sums in any order are for machine cuda; machine %s has one order", opts->machine);
     if (opts->as_is) return ll_sweep(g, out);
     TRY(ll_simplify(g, out));
     if (bf16) TRY(next(cuda ? ll_narrow : ll_lower_precision, out));
@@ -122,7 +124,8 @@ static size_t scratch_of(const ll_program *p, const ll_node *n, const ll_instr *
                   .out = out,
                   .threads = p->threads,
                   .n_micro = p->n_micro,
-                  .tf32 = p->tf32};
+                  .tf32 = p->tf32,
+                  .any_order = p->any_order};
     return asks(&c);
 }
 
@@ -277,6 +280,7 @@ ll_err ll_lower(const ll_graph *g, const ll_lower_opts *opts, ll_program **out)
     p->arena = a;
     p->machine = ll_arena_strdup(a, opts->machine);
     p->threads = opts->threads > 0 ? opts->threads : 1;
+    p->any_order = opts->any_order;
     p->tf32 = opts->precision && !strcmp(opts->precision, "tf32");
     p->n_micro = opts->n_micro > 0 ? opts->n_micro : 1;
     rc = build(p, lowered, opts->blocking);

@@ -68,7 +68,8 @@ typedef struct ll_program {
     ll_binding *inputs, *results;
     int n_input, n_result;
     int n_micro, threads;
-    bool tf32; /* products and convolutions of f32 may round operands to tf32 */
+    bool tf32;      /* products and convolutions of f32 may round operands to tf32 */
+    bool any_order; /* sums may be made in any order where that is quicker */
     size_t persistent_bytes, work_bytes, scratch_bytes, bytes;
     size_t ideal_work_bytes; /* largest sum of live work slots: no plan can need less */
     double flops;            /* of a whole step */
@@ -78,8 +79,9 @@ typedef struct ll_lower_opts {
     const char *machine;   /* "cpu" or "ref" */
     const char *precision; /* "f32", "bf16", or, on machine cuda, "tf32" */
     int threads, n_micro;
-    bool no_fuse; /* one instruction per node: for finding where a number went wrong */
-    bool as_is;   /* the graph's own nodes, those that are needed */
+    bool any_order; /* on machine cuda: attention's gradient may be summed in any order */
+    bool no_fuse;   /* one instruction per node: for finding where a number went wrong */
+    bool as_is;     /* the graph's own nodes, those that are needed */
     /* Collectives are awaited where they start, one by one: to measure what overlap gains. */
     bool blocking;
 } ll_lower_opts;

@@ -238,6 +238,7 @@ static ll_err bench_graph(const ll_run *r, ll_graph *g, ll_gpu *gpu, const ll_be
                            .micro_batches = (int)ll_run_micro_batches(r),
                            .machine = r->train.machine,
                            .precision = r->train.precision,
+                           .any_order = !r->train.deterministic,
                            .seed = (uint64_t)r->train.seed,
                            .exact = r->parallel.exact};
     TRY(ll_session_open(g, &how, &s));

@@ -234,6 +234,12 @@ static ll_err finish_train(ll_run *r)
     CHECK(!gpus || !strcmp(t->machine, "cuda"), LL_E_CONFIG,
           "%s: train.precision %s is for train.machine cuda, not %s: use f32 or bf16",
           ll_run_origin(r, "train.precision"), t->precision, t->machine);
+    CHECK(t->deterministic || !strcmp(t->machine, "cuda"), LL_E_CONFIG,
+          "%s: train.deterministic false is for train.machine cuda; %s has one order of sums",
+          ll_run_origin(r, "train.deterministic"), t->machine);
+    CHECK(t->deterministic || !r->parallel.exact, LL_E_CONFIG,
+          "%s: train.deterministic false is not for parallel.exact: use one or the other",
+          ll_run_origin(r, "train.deterministic"));
     CHECK(s->min_lr <= s->lr, LL_E_CONFIG, "%s: train.min_lr %g is above train.lr %g",
           ll_run_origin(r, "train.min_lr"), s->min_lr, s->lr);
     return LL_OK;

@@ -88,6 +88,10 @@ static const ll_key keys[] = {
     {"train.precision", LL_KEY_CHOICE, AT(train.precision), "f32",
      "of matrix products and convolutions; parameters are kept in f32 (tf32, fp8: machine cuda)", 0,
      0, "f32 tf32 bf16 fp8"},
+    {"train.deterministic", LL_KEY_BOOL, AT(train.deterministic), "true",
+     "sums in a fixed order; false: on GPUs attention's gradient in bf16 is summed in any order, "
+     "which is quicker",
+     0, 0, NULL},
     {"train.threads", LL_KEY_INT, AT(train.threads), "0", "0: one for each core", 0, 4096, NULL},
     {"train.eval_every", LL_KEY_INT, AT(train.eval_every), "0",
      "steps between validations (0: after each epoch); there is always one at the end", 0, 1e12,

@@ -35,6 +35,7 @@ static ll_err open_session(scaler *x)
                          .micro_batches = (int)x->n_micro,
                          .machine = r->train.machine,
                          .precision = r->train.precision,
+                         .any_order = !r->train.deterministic,
                          .seed = (uint64_t)r->train.seed};
     o.comm = x->c;
     o.mesh = x->out->mesh;

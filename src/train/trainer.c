@@ -97,6 +97,7 @@ static ll_err open_model(trainer *t)
                          .micro_batches = (int)t->n_micro,
                          .machine = r->train.machine,
                          .precision = r->train.precision,
+                         .any_order = !r->train.deterministic,
                          .seed = (uint64_t)r->train.seed,
                          .comm = t->comm,
                          .mesh = t->report->mesh,

@@ -196,6 +196,14 @@ static void test_refused(void **state)
     o.mesh = "dta=2";
     assert_int_equal(ll_session_open(g, &o, &s), LL_E_ARG);
     assert_non_null(strstr(ll_error_text(), "did you mean data?"));
+    char mesh[32];
+    snprintf(mesh, sizeof mesh, "tensor=%d", ll_comm_size(comm));
+    o = (ll_session_opts){.comm = comm, .mesh = mesh, .any_order = true};
+    assert_int_equal(ll_session_open(g, &o, &s), LL_E_SHARD);
+    assert_non_null(strstr(ll_error_text(), "use axis data alone"));
+    snprintf(mesh, sizeof mesh, "data=%d", ll_comm_size(comm));
+    assert_int_equal(ll_session_open(g, &o, &s), LL_E_ARG); /* of machine cuda */
+    assert_non_null(strstr(ll_error_text(), "machine cuda"));
     ll_graph_free(g);
 }
 

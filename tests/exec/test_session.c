@@ -283,6 +283,11 @@ static void test_bad_calls(void **state)
     assert_int_equal(ll_session_open(g, &(ll_session_opts){.precision = "f8"}, &s), LL_E_ARG);
     assert_int_equal(ll_session_open(g, &(ll_session_opts){.precision = "tf32"}, &s), LL_E_ARG);
     assert_non_null(strstr(ll_error_text(), "machine cuda"));
+    assert_int_equal(ll_session_open(g, &(ll_session_opts){.any_order = true}, &s), LL_E_ARG);
+    assert_non_null(strstr(ll_error_text(), "machine cuda"));
+    ll_session_opts both = {.any_order = true, .exact = true};
+    assert_int_equal(ll_session_open(g, &both, &s), LL_E_ARG);
+    assert_non_null(strstr(ll_error_text(), "exact sums"));
     assert_int_equal(ll_session_open(g, &(ll_session_opts){.micro_batches = 2}, &s), LL_E_ARG);
     MUST(ll_session_open(g, &(ll_session_opts){0}, &s));
     assert_int_equal(ll_session_set(s, "z", 0, x_data, 4), LL_E_ARG);

@@ -1,10 +1,12 @@
 /* test_attention_gpu.c: attention's gradient on a GPU takes a large batch in slices: each sample's
- * results must be those it has alone, bit by bit. Skipped with a message where there is no GPU. */
+ * results must be those it has alone, bit by bit. Summed in any order it must be what it is summed
+ * in order, up to rounding. Skipped with a message where there is no GPU. */
 #include "base/rng.h"
 #include "dev/gpu.h"
 #include "ir/op.h"
 #include "kern/kern.h"
 
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -14,6 +16,7 @@
 #include <cmocka.h>
 
 static ll_gpu *gpu;
+static bool any_order;
 
 static void must(ll_err rc)
 {
@@ -56,7 +59,8 @@ static size_t run(const ll_op *op, const ll_tensor *in, ll_tensor *out, int n_ou
                   .out = out,
                   .threads = 1,
                   .n_micro = 1,
-                  .stream = ll_gpu_stream(gpu)};
+                  .stream = ll_gpu_stream(gpu),
+                  .any_order = any_order};
     size_t bytes = op->cuda_scratch(&c);
     must(ll_gpu_alloc(gpu, bytes, &c.scratch));
     must(ll_gpu_fill(gpu, c.scratch, 0x7f, bytes));
@@ -105,6 +109,61 @@ static void test_slices(void **)
     free(alone);
 }
 
+/* Off by rounding of bf16 and no more: all q, all k, all v together, and each element. */
+static void close_parts(const void *a, const void *b, ll_shape shape)
+{
+    int64_t n = ll_numel(&shape), width = shape.d[3] * shape.d[4];
+    double off[3] = {0}, of[3] = {0};
+    for (int64_t i = 0; i < n; i++) {
+        double x = ll_load(a, LL_BF16, i), y = ll_load(b, LL_BF16, i);
+        off[i / width % 3] += (x - y) * (x - y);
+        of[i / width % 3] += y * y;
+    }
+    for (int z = 0; z < 3; z++)
+        if (!(sqrt(off[z]) < 1e-2 * sqrt(of[z])))
+            fail_msg("gradient of %c is off by %g of it", "qkv"[z], sqrt(off[z] / of[z]));
+    for (int64_t i = 0; i < n; i++) {
+        double x = ll_load(a, LL_BF16, i), y = ll_load(b, LL_BF16, i);
+        double usual = sqrt(3 * of[i / width % 3] / (double)n);
+        if (!(fabs(x - y) <= 0.25 * usual + fabs(y) / 64))
+            fail_msg("gradient of %c: element %lld is %g, in order %g", "qkv"[i / width % 3],
+                     (long long)i, x, y);
+    }
+}
+
+static void compare_orders(int64_t b, int64_t t, int64_t h, int64_t d)
+{
+    ll_tensor qkv = random_tensor(LL_BF16, LL_SHAPE(b, t, 3, h, d), 0);
+    ll_tensor dqkv = random_tensor(LL_BF16, LL_SHAPE(b, t, 3, h, d), 1);
+    ll_tensor dout = random_tensor(LL_BF16, LL_SHAPE(b, t, h, d), 2);
+    ll_tensor out[2] = {random_tensor(LL_BF16, LL_SHAPE(b, t, h, d), 3),
+                        random_tensor(LL_F32, LL_SHAPE(b, h, t), 4)};
+    void *in_order = malloc(bytes_of(&dqkv)), *in_any = malloc(bytes_of(&dqkv));
+    assert_true(in_order && in_any);
+    printf("[%lld,%lld,3,%lld,%lld]\n", (long long)b, (long long)t, (long long)h, (long long)d);
+    run(op_named("attention"), &qkv, out, 2, NULL);
+    const ll_op *grad = op_named("attention_grad");
+    ll_tensor in[4] = {dout, qkv, out[0], out[1]};
+    size_t bytes = run(grad, in, &dqkv, 1, in_order);
+    any_order = true;
+    assert_int_not_equal(run(grad, in, &dqkv, 1, in_any), bytes); /* it is another way */
+    any_order = false;
+    close_parts(in_any, in_order, qkv.shape);
+    ll_tensor *all[] = {&qkv, &dqkv, &dout, &out[0], &out[1]};
+    for (int i = 0; i < 5; i++) ll_gpu_free(gpu, all[i]->data);
+    free(in_order);
+    free(in_any);
+}
+
+static void test_any_order(void **)
+{
+    compare_orders(3, 256, 5, 64);
+    compare_orders(2, 1024, 3, 64);
+    compare_orders(2, 200, 3, 64);
+    compare_orders(2, 256, 3, 128);
+    compare_orders(2, 333, 2, 32);
+}
+
 int main(void)
 {
     if (!ll_gpu_count()) {
@@ -115,6 +174,7 @@ int main(void)
         printf("%s\n", ll_error_text());
         return 1;
     }
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_slices)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_slices),
+                                       cmocka_unit_test(test_any_order)};
     return cmocka_run_group_tests_name("attention on a GPU", tests, NULL, NULL);
 }

@@ -119,7 +119,7 @@ static bool is_fused(const ll_kcall *c, bool grad, size_t *bytes)
 {
     const ll_tensor *qkv = &c->in[grad ? 1 : 0], *lse = grad ? &c->in[3] : &c->out[1];
     heads s = heads_of(qkv);
-    return ll_fused_attention(&s, qkv->dtype, lse->dtype, grad, bytes);
+    return ll_fused_attention(&s, qkv->dtype, lse->dtype, grad, c->any_order, bytes);
 }
 
 size_t attention_cuda_scratch(const ll_kcall *c)

@@ -3,8 +3,9 @@
  *   forward:   s = q k^T / sqrt(d), masked; p = softmax(s), lse kept; o = p v
  *   backward:  delta = sum_d do o; p = exp(s - lse), masked; dv = p^T do;
  *              ds = p (do v^T - delta) / sqrt(d); dk = ds^T q; dq = ds k
- * ds is stored (a slice of the batch at a time), which keeps the order of dq's sums fixed.
- * q, k and v are read from, and their gradients written to, the packed tensor by strides. */
+ * ds is stored (a slice of the batch at a time), which keeps the order of dq's sums fixed. Where
+ * any order will do, dq is summed in f32 by atomic additions instead, and rounded at the end. q, k
+ * and v are read from, and their gradients written to, the packed tensor by strides. */
 #include "kern/cuda/attention.cuh"
 #include "kern/notes.h"
 
@@ -12,22 +13,21 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ID_Q = 1, ID_K, ID_V, ID_O, ID_LSE, ID_DO, ID_DQ, ID_DK, ID_DV, ID_DELTA };
+enum { ID_Q = 1, ID_K, ID_V, ID_O, ID_LSE, ID_DO, ID_DQ, ID_DK, ID_DV, ID_DELTA, ID_SUM };
 enum { ID_SCALE = 20, ID_ONE, ID_NONE, ID_LEN_Q, ID_LEN_K };
 
 enum { WIDEST = 128, WHOLE_TILE = 128, LAST_TO_PAD = 91500 };
-/* The backward pass stores ds, a bf16 for each score, so that dq is a sum in a fixed order: the
- * other way, atomic additions, takes 8 % less time and gives other bits each time. No more than so
- * much is stored at once. */
+/* The backward pass stores ds, a bf16 for each score, so that dq is a sum in a fixed order. No more
+ * than so much is stored at once. The other way, atomic additions, takes 8 % less time. */
 static const int64_t MOST_WORKSPACE = (int64_t)2 << 30;
 /* cuDNN 9.14 names another first for heads of 64, which takes 8 % longer on an H200. */
-enum { FAST_FORWARD = 7 };
+enum { FAST_FORWARD = 7, CLEARS_SUM = 914 };
 
 /* What a plan depends on. */
 typedef struct fused {
     char name[8];
     heads s;
-    int64_t grad, padded;
+    int64_t grad, padded, any_order;
 } fused;
 
 typedef struct layout {
@@ -38,7 +38,7 @@ typedef struct layout {
 typedef struct build {
     ll_dnn_graph g;
     layout part, part_t;     /* q, k or v in qkv: [b,h,t,d]; transposed: [b,h,d,t] */
-    layout o, stat;          /* [b,h,t,d]; [b,h,t,1] */
+    layout o, sum, stat;     /* [b,h,t,d] as o lies, and dense; [b,h,t,1] */
     layout square, square_t; /* [b,h,t,t] */
     ll_desc scale, none, len_q, len_k;
 } build;
@@ -49,6 +49,7 @@ static void lay_out(build *u, const heads *s)
     u->part = layout{{b, h, t, d}, {t * 3 * h * d, d, 3 * h * d, 1}};
     u->part_t = layout{{b, h, d, t}, {t * 3 * h * d, d, 1, 3 * h * d}};
     u->o = layout{{b, h, t, d}, {t * h * d, d, h * d, 1}};
+    u->sum = layout{{b, h, t, d}, {h * t * d, t * d, d, 1}};
     u->stat = layout{{b, h, t, 1}, {h * t, t, 1, 1}};
     u->square = layout{{b, h, t, t}, {h * t * t, t * t, t, 1}};
     u->square_t = layout{{b, h, t, t}, {h * t * t, t * t, 1, t}};
@@ -166,7 +167,19 @@ static ll_desc turned(build *u, ll_desc x)
     return y;
 }
 
-static void add_backward(build *u)
+/* dq = ds k. That the sums in f32 have memory of their own is how cuDNN is told that any order will
+ * do. */
+static void add_dq(build *u, ll_desc ds, ll_desc kt, bool any_order)
+{
+    ll_desc k = inner(u, CUDNN_DATA_FLOAT, &u->part);
+    ll_desc dq = tensor(u, ID_DQ, LL_BF16, &u->part);
+    ll_dnn_reshape(&u->g, kt, k);
+    ll_desc to = any_order ? tensor(u, ID_SUM, LL_F32, &u->sum) : dq;
+    matmul(u, ds, k, to, u->len_q, NULL, u->len_k);
+    if (any_order) point(u, CUDNN_POINTWISE_IDENTITY, to, NULL, dq);
+}
+
+static void add_backward(build *u, bool any_order)
 {
     ll_dnn_graph *g = &u->g;
     cudnnDataType_t f = CUDNN_DATA_FLOAT;
@@ -176,7 +189,6 @@ static void add_backward(build *u)
     ll_desc o = tensor(u, ID_O, LL_BF16, &u->o);
     ll_desc dout = tensor(u, ID_DO, LL_BF16, &u->o);
     ll_desc lse = tensor(u, ID_LSE, LL_F32, &u->stat);
-    ll_desc dq = tensor(u, ID_DQ, LL_BF16, &u->part);
     ll_desc dk = tensor(u, ID_DK, LL_BF16, &u->part);
     ll_desc dv = tensor(u, ID_DV, LL_BF16, &u->part);
     ll_desc one = ll_dnn_number(g, ID_ONE, 4);
@@ -197,9 +209,7 @@ static void add_backward(build *u)
     ds = point(u, CUDNN_POINTWISE_MUL, ds, p, square(u, f));
     ds = point(u, CUDNN_POINTWISE_MUL, ds, u->scale, square(u, f));
     matmul(u, turned(u, ds), q, dk, u->len_k, NULL, u->len_q);
-    ll_desc k = inner(u, f, &u->part);
-    ll_dnn_reshape(g, kt, k);
-    matmul(u, ds, k, dq, u->len_q, NULL, u->len_k);
+    add_dq(u, ds, kt, any_order);
 }
 
 static void build_graph(build *u, const fused *f)
@@ -215,7 +225,7 @@ static void build_graph(build *u, const fused *f)
         u->len_k = ll_dnn_tensor(&u->g, ID_LEN_K, LL_I32, 4, dims, strides);
     }
     if (f->grad)
-        add_backward(u);
+        add_backward(u, f->any_order);
     else
         add_forward(u);
 }
@@ -236,10 +246,25 @@ static int64_t slice_of(const heads *s)
     return b;
 }
 
-static fused plan_for(const heads *s, bool grad)
+/* What cuDNN refused: it is asked once, and a person is told. */
+static struct refused {
+    fused f;
+    struct refused *next;
+} * refusals;
+
+static bool was_refused(const fused *f)
 {
-    fused f = {"heads", *s, grad, grad && s->t % WHOLE_TILE && cudnnGetVersion() <= LAST_TO_PAD};
-    if (grad) f.s.b = slice_of(s);
+    struct refused *r = refusals;
+    while (r && memcmp(&r->f, f, sizeof *f)) r = r->next;
+    return r;
+}
+
+static fused plan_for(const heads *s, bool grad, bool any_order)
+{
+    bool padded = grad && s->t % WHOLE_TILE && cudnnGetVersion() <= LAST_TO_PAD;
+    fused f = {"heads", *s, grad, padded, grad && any_order};
+    if (f.any_order && was_refused(&f)) f.any_order = false;
+    if (grad && !f.any_order) f.s.b = slice_of(s);
     return f;
 }
 
@@ -255,19 +280,6 @@ static ll_err plan_of(const fused *f, ll_dnn_plan **out)
     return rc;
 }
 
-/* What cuDNN refused: it is asked once, and a person is told. */
-static struct refused {
-    fused f;
-    struct refused *next;
-} * refusals;
-
-static bool was_refused(const fused *f)
-{
-    struct refused *r = refusals;
-    while (r && memcmp(&r->f, f, sizeof *f)) r = r->next;
-    return r;
-}
-
 static bool refuse(const fused *f, const char *why)
 {
     struct refused *r = (struct refused *)calloc(1, sizeof *r);
@@ -275,15 +287,16 @@ static bool refuse(const fused *f, const char *why)
     r->f = *f;
     r->next = refusals;
     refusals = r;
-    ll_kern_note("attention%s of %lld heads of %lld, %lld long, in bf16: plain kernels, slow: %s",
+    ll_kern_note("attention%s of %lld heads of %lld, %lld long, in bf16: %s: %s",
                  f->grad ? "'s gradient" : "", (long long)f->s.h, (long long)f->s.d,
-                 (long long)f->s.t, why);
+                 (long long)f->s.t,
+                 f->any_order ? "summed in order, not in any" : "plain kernels, slow", why);
     return false;
 }
 
-/* Where a run keeps what in its scratch: cuDNN's workspace, then delta, then the lengths. */
+/* Where a run keeps what in its scratch: cuDNN's workspace, then delta, the lengths, dq's sums. */
 typedef struct room {
-    size_t delta, len, bytes;
+    size_t delta, len, sum, bytes;
 } room;
 
 static size_t after(size_t at, size_t bytes)
@@ -291,11 +304,17 @@ static size_t after(size_t at, size_t bytes)
     return (at + bytes + LL_WORKSPACE_SLACK - 1) / LL_WORKSPACE_SLACK * LL_WORKSPACE_SLACK;
 }
 
+static size_t bytes_of_sum(const fused *f)
+{
+    return f->any_order ? (size_t)(f->s.b * f->s.h * f->s.t * f->s.d) * sizeof(float) : 0;
+}
+
 static room room_of(const fused *f, size_t workspace)
 {
-    room r = {after(0, workspace), 0, 0};
+    room r = {after(0, workspace), 0, 0, 0};
     r.len = after(r.delta, (size_t)(f->grad ? f->s.b * f->s.h * f->s.t : 0) * sizeof(float));
-    r.bytes = after(r.len, (size_t)(f->padded ? f->s.b : 0) * sizeof(int32_t)) + LL_WORKSPACE_SLACK;
+    r.sum = after(r.len, (size_t)(f->padded ? f->s.b : 0) * sizeof(int32_t));
+    r.bytes = after(r.sum, bytes_of_sum(f)) + LL_WORKSPACE_SLACK;
     return r;
 }
 
@@ -306,20 +325,25 @@ static bool have_gpu(void)
     return n;
 }
 
-bool ll_fused_attention(const heads *s, ll_dtype t, ll_dtype lse, bool grad, size_t *bytes)
+bool ll_fused_attention(const heads *s, ll_dtype t, ll_dtype lse, bool grad, bool any_order,
+                        size_t *bytes)
 {
     ll_dnn_plan *p;
     *bytes = 0;
     if (t != LL_BF16 || lse != LL_F32 || s->b * s->t * s->h == 0) return false;
-    fused f = plan_for(s, grad);
+    bool fits = s->d % 8 == 0 && s->d <= WIDEST;
+    fused f = plan_for(s, grad, any_order && fits);
     if (was_refused(&f)) return false;
-    if (s->d % 8 || s->d > WIDEST) return refuse(&f, "cuDNN takes heads of 8, 16, 24 ... 128");
+    if (!fits) return refuse(&f, "cuDNN takes heads of 8, 16, 24 ... 128");
     if (!have_gpu()) {
-        *bytes = room_of(&f, grad ? (size_t)(f.s.b * bytes_of_ds(s)) : 0).bytes;
+        *bytes = room_of(&f, grad && !f.any_order ? (size_t)(f.s.b * bytes_of_ds(s)) : 0).bytes;
         if (grad) ll_kern_note("no GPU here: attention's workspace is what cuDNN 9.14 asks for");
         return true;
     }
-    if (plan_of(&f, &p) != LL_OK) return refuse(&f, ll_error_text());
+    if (plan_of(&f, &p) != LL_OK) {
+        refuse(&f, ll_error_text());
+        return f.any_order && ll_fused_attention(s, t, lse, grad, false, bytes);
+    }
     *bytes = room_of(&f, ll_dnn_workspace(p)).bytes;
     return true;
 }
@@ -359,7 +383,7 @@ ll_err ll_fused_forward(const ll_kcall *c, const heads *s)
 {
     ll_dnn_plan *p;
     binding a = {};
-    fused f = plan_for(s, false);
+    fused f = plan_for(s, false, false);
     TRY(plan_of(&f, &p));
     bind_numbers(&a, s);
     bind_parts(&a, s, parts, c->in[0].data);
@@ -391,13 +415,26 @@ static ll_err run_slice(const ll_kcall *c, const fused *f, ll_dnn_plan *p, const
         bind(&a, ID_LEN_Q, scratch + r->len);
         bind(&a, ID_LEN_K, scratch + r->len);
     }
+    if (f->any_order) bind(&a, ID_SUM, scratch + r->sum);
     return ll_dnn_run(p, c, a.n, a.ids, a.data, scratch);
+}
+
+/* Engines add to what is in dq's sums, but for those that were seen to clear it themselves: cuDNN
+ * 9.14's on an H200, for heads of 64. */
+static ll_err clear_sum(const ll_kcall *c, const fused *f, const room *r)
+{
+    int device, major;
+    CUDA_TRY(cudaGetDevice(&device));
+    CUDA_TRY(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
+    if (cudnnGetVersion() / 100 == CLEARS_SUM && major == 9 && f->s.d == 64) return LL_OK;
+    CUDA_TRY(cudaMemsetAsync((char *)workspace_of(c) + r->sum, 0, bytes_of_sum(f), stream_of(c)));
+    return LL_OK;
 }
 
 ll_err ll_fused_backward(const ll_kcall *c, const heads *s)
 {
     ll_dnn_plan *p;
-    fused f = plan_for(s, true);
+    fused f = plan_for(s, true, c->any_order);
     TRY(plan_of(&f, &p));
     room r = room_of(&f, ll_dnn_workspace(p));
     if (f.padded) {
@@ -405,6 +442,7 @@ ll_err ll_fused_backward(const ll_kcall *c, const heads *s)
             (int32_t *)((char *)workspace_of(c) + r.len), f.s.b, (int32_t)s->t);
         CUDA_TRY(cudaGetLastError());
     }
+    if (f.any_order) TRY(clear_sum(c, &f, &r));
     for (int64_t i = 0; i < s->b / f.s.b; i++) TRY(run_slice(c, &f, p, &r, i));
     return LL_OK;
 }
