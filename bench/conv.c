@@ -80,7 +80,7 @@ static double best(ll_kernel *run, const ll_kcall *c)
 static double conv(const shape *s, int d, int threads, ll_dtype t, const char **algorithm)
 {
     int64_t out = (s->size + 2 * s->pad - s->taps) / s->stride + 1;
-    ll_conv_attr a = {{s->stride, s->stride}, {s->pad, s->pad, s->pad, s->pad}, {1, 1}, 1, {0}};
+    ll_conv_attr a = {{s->stride, s->stride}, {s->pad, s->pad, s->pad, s->pad}, {1, 1}, 1, {0}, 0};
     ll_tensor x = make(t, LL_SHAPE(s->n, s->size, s->size, s->c));
     ll_tensor w = make(t, LL_SHAPE(s->f, s->taps, s->taps, s->c));
     ll_tensor y = make(t, LL_SHAPE(s->n, out, out, s->f));

@@ -153,7 +153,7 @@ static void test_random(void **state)
 static problem square(int64_t n, int64_t size, int64_t c, int64_t f, int64_t taps, int64_t stride,
                       int64_t pad)
 {
-    return (problem){{{stride, stride}, {pad, pad, pad, pad}, {1, 1}, 1, {size, size}},
+    return (problem){{{stride, stride}, {pad, pad, pad, pad}, {1, 1}, 1, {size, size}, 0},
                      n,
                      size,
                      size,
