@@ -266,7 +266,7 @@ static void few(char *dst, const char *const *src, int n_src, int64_t bytes, ll_
     case LL_F16: by_how(dst, src, n_src, bytes, LL_F16, how); break;
     case LL_I32: by_how(dst, src, n_src, bytes, LL_I32, how); break;
     case LL_U8: by_how(dst, src, n_src, bytes, LL_U8, how); break;
-    default: LL_ASSERT(t < LL_N_DTYPE);
+    default: LL_ASSERT(!"a type that is summed");
     }
 }
 

@@ -159,7 +159,7 @@ static void check_case(room *r, int n_src, int64_t n, ll_dtype t, ll_reduce op, 
 
 static void folds(bool bytes_off)
 {
-    for (int t = 0; t < LL_N_DTYPE; t++) {
+    for (int t = 0; t < LL_F8_E4M3; t++) { /* 8-bit floats are not summed */
         room *r = make_room((ll_dtype)t, bytes_off);
         for (int op = 0; op < 3; op++)
             for (int n_src = 1; n_src <= MAX_SRC; n_src++)

@@ -160,7 +160,7 @@ static void test_any_order(void **)
     compare_orders(3, 256, 5, 64);
     compare_orders(2, 1024, 3, 64);
     compare_orders(2, 200, 3, 64);
-    compare_orders(2, 256, 3, 128);
+    compare_orders(2, 512, 3, 128);
     compare_orders(2, 333, 2, 32);
 }
 
