@@ -299,8 +299,9 @@ typedef struct ll_session_opts {
     /* Of machine cuda: how GPUs talk: "auto" (NULL: by NCCL where every rank has a GPU of its own,
      * else through pinned memory), "nccl", "host". */
     const char *transport;
-    /* Of machine cuda: attention's gradient in bf16 may be summed in any order, which is quicker
-     * and gives other bits each time. One rank, or ranks along axis data alone. */
+    /* Of machine cuda: algorithms may be chosen by timing them, and attention's gradient in bf16 be
+     * summed in any order, which is quicker and gives other bits each time. One rank, or ranks
+     * along axis data alone. */
     bool any_order;
 } ll_session_opts;
 LL_API ll_err ll_session_open(ll_graph *g, const ll_session_opts *opts, ll_session **out);

@@ -139,7 +139,7 @@ has_torch=0
 timed() { # name, unit, key of the peer, least ratio, the peer's words, ours...
     local name=$1 unit=$2 key=$3 bar=$4 peer=$5 theirs="" state=ok
     shift 5
-    "$program" bench step "$@" --machine cuda --json >"$work/ours.json" 2>"$work/log" ||
+    "$program" bench step "$@" --machine cuda --set train.deterministic=false --json >"$work/ours.json" 2>"$work/log" ||
         { tail -n 5 "$work/log"; row bench "$name" "failed" FAIL; return; }
     local ms=$(number step_ms <"$work/ours.json") mfu=$(number mfu <"$work/ours.json")
     local rate=$(number "$unit"_per_s <"$work/ours.json")

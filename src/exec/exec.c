@@ -356,17 +356,18 @@ static ll_err bind_instrs(ll_exec *e, const ll_exec_opts *opts)
                 e->instrs[i].moves = true;
             }
         e->instrs[i].instr = x;
-        e->instrs[i].call = (ll_kcall){.attr = x->attr,
-                                       .n_in = x->n_in,
-                                       .n_out = x->n_out,
-                                       .in = in,
-                                       .out = out,
-                                       .threads = p->threads,
-                                       .n_micro = p->n_micro,
-                                       .seed = opts->seed,
-                                       .tf32 = p->tf32,
-                                       .any_order = p->any_order,
-                                       .timing = !e->comm || ll_comm_size(e->comm) == 1};
+        e->instrs[i].call =
+            (ll_kcall){.attr = x->attr,
+                       .n_in = x->n_in,
+                       .n_out = x->n_out,
+                       .in = in,
+                       .out = out,
+                       .threads = p->threads,
+                       .n_micro = p->n_micro,
+                       .seed = opts->seed,
+                       .tf32 = p->tf32,
+                       .any_order = p->any_order,
+                       .timing = p->any_order && (!e->comm || ll_comm_size(e->comm) == 1)};
         e->instrs[i].call.scratch = e->slab + e->input_bytes + p->work_bytes;
         e->instrs[i].joint = -1;
     }

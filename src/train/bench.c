@@ -69,13 +69,28 @@ static const char *class_of(const ll_instr *x)
     static const struct {
         const char *part, *name;
     } classes[] = {
-        {"matmul", "products"},      {"product", "products"}, {"conv2d", "convolutions"},
-        {"attention", "attention"},  {"norm", "norms"},       {"cross_entropy", "loss"},
-        {"softmax", "loss"},         {"correct", "loss"},     {"pool", "pooling"},
-        {"embedding", "embeddings"}, {"fused", "chains"},     {"accum", "chains"},
-        {"cast", "copies"},          {"transpose", "copies"}, {"broadcast", "copies"},
-        {"slice", "copies"},         {"pad", "copies"},       {"concat", "copies"},
-        {"fill", "copies"},          {"sum", "reductions"},   {"max", "reductions"},
+        {"quantize", "casts to 8 bits"},
+        {"matmul", "products"},
+        {"product", "products"},
+        {"conv2d", "convolutions"},
+        {"attention", "attention"},
+        {"norm", "norms"},
+        {"cross_entropy", "loss"},
+        {"softmax", "loss"},
+        {"correct", "loss"},
+        {"pool", "pooling"},
+        {"embedding", "embeddings"},
+        {"fused", "chains"},
+        {"accum", "chains"},
+        {"cast", "copies"},
+        {"transpose", "copies"},
+        {"broadcast", "copies"},
+        {"slice", "copies"},
+        {"pad", "copies"},
+        {"concat", "copies"},
+        {"fill", "copies"},
+        {"sum", "reductions"},
+        {"max", "reductions"},
     };
     if (!x->kernel) return "collectives";
     for (size_t i = 0; i < sizeof classes / sizeof *classes; i++)

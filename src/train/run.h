@@ -44,7 +44,7 @@ typedef struct ll_run_train {
     int64_t seed, threads;
     const char *machine; /* cpu or cuda */
     const char *precision;
-    bool deterministic; /* sums in a fixed order on GPUs too */
+    bool deterministic; /* the same bits in every run on GPUs too */
     int64_t eval_every, eval_samples, save_every, keep, log_every;
 } ll_run_train;
 

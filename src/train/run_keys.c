@@ -89,8 +89,8 @@ static const ll_key keys[] = {
      "of matrix products and convolutions; parameters are kept in f32 (tf32, fp8: machine cuda)", 0,
      0, "f32 tf32 bf16 fp8"},
     {"train.deterministic", LL_KEY_BOOL, AT(train.deterministic), "true",
-     "sums in a fixed order; false: on GPUs attention's gradient in bf16 is summed in any order, "
-     "which is quicker",
+     "the same bits in every run; false: on GPUs algorithms are chosen by timing them, and "
+     "attention's gradient is summed in any order, which is quicker",
      0, 0, NULL},
     {"train.threads", LL_KEY_INT, AT(train.threads), "0", "0: one for each core", 0, 4096, NULL},
     {"train.eval_every", LL_KEY_INT, AT(train.eval_every), "0",
