@@ -9,7 +9,7 @@
 #include "pass/pass.h"
 
 enum { LEAST = 128, MULTIPLE = 16 };  /* of every side of a product */
-enum { MANY = 1 << 24, SAMPLE = 16 }; /* of so many elements one row of 16 gives the scale */
+enum { MANY = 1 << 20, SAMPLE = 16 }; /* of so many elements one row of 16 gives the scale */
 
 typedef struct wanted { /* of a value: how it is read, by all products */
     bool plain, turned, clash, summed;

@@ -17,6 +17,8 @@ ll_err ll_lower_precision(const ll_graph *g, ll_graph **out);
 ll_err ll_narrow(const ll_graph *g, ll_graph **out);
 /* Norms with residuals, losses and embeddings with their gradients become single nodes: GPUs. */
 ll_err ll_join(const ll_graph *g, ll_graph **out);
+/* Logits in bf16 whose rows are no multiples of 16 bytes get columns that count for nothing. */
+ll_err ll_even_logits(const ll_graph *g, ll_graph **out);
 /* Products take in biases, activations and their gradients, where GPUs are quicker so. */
 ll_err ll_epilogues(const ll_graph *g, ll_graph **out);
 /* Large products of bf16 operands read 8-bit floats, made of them with a scale for each tensor. */

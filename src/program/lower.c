@@ -36,6 +36,7 @@ static ll_err run_passes(const ll_graph *g, const ll_lower_opts *opts, ll_graph 
     TRY(ll_simplify(g, out));
     if (bf16) TRY(next(cuda ? ll_narrow : ll_lower_precision, out));
     if (bf16) TRY(next(ll_simplify, out));
+    if (cuda && bf16 && !opts->no_fuse) TRY(next(ll_even_logits, out));
     if (cuda && !opts->no_fuse) TRY(next(ll_epilogues, out));
     if (cuda && !opts->no_fuse) TRY(next(ll_join, out));
     if (cuda && !opts->no_fuse) TRY(next(ll_join_batchnorms, out));
