@@ -32,23 +32,12 @@ typedef struct finding {
     bool *gone; /* node -> another one makes its result */
 } finding;
 
-static const ll_node *maker(const ll_graph *g, ll_val v)
-{
-    int n = ll_value_of(g, v)->node;
-    return n < 0 ? NULL : &g->nodes[n];
-}
-
-static bool is(const ll_node *n, const char *op)
-{
-    return n && !strcmp(n->op->name, op);
-}
-
 /* Whether v is a product that only one node reads, with columns as its last dimensions: how many of
  * its dimensions they are, else 0. */
 static int columns_of(const finding *f, ll_val v)
 {
-    const ll_node *n = maker(f->g, v);
-    if (!is(n, "matmul") || f->uses[v.id] != 1) return 0;
+    const ll_node *n = ll_maker(f->g, v);
+    if (!ll_is(n, "matmul") || f->uses[v.id] != 1) return 0;
     const char *spec = ((const ll_matmul_attr *)n->attr)->spec;
     ll_dtype t = ll_dtype_of(f->g, v);
     if (t != ll_dtype_of(f->g, n->in[0]) || t == LL_F64 || !ll_product_plain(spec)) return 0;
@@ -72,8 +61,8 @@ static bool aligned(const ll_graph *g, ll_val v, int columns)
 /* What is spread along all but the last `columns` dimensions of v's shape, or none. */
 static ll_val bias_of(const ll_graph *g, ll_val v, int columns)
 {
-    const ll_node *n = maker(g, v);
-    if (!is(n, "broadcast")) return (ll_val){0};
+    const ll_node *n = ll_maker(g, v);
+    if (!ll_is(n, "broadcast")) return (ll_val){0};
     const ll_broadcast_attr *a = (const ll_broadcast_attr *)n->attr;
     int have = ll_shape_of(g, n->in[0]).n;
     const char *from = a->spec, *to = from + have + 2; /* "c->nhwc" */
@@ -91,7 +80,7 @@ static plan with_activation(const finding *f, int matmul, ll_val v, bool may_act
         p.act = LL_ACT_GELU;
         p.result = f->g->nodes[gelu].out[0];
         if (f->uses[v.id] > 1) p.kept = v;
-    } else if (next >= 0 && f->uses[v.id] == 1 && is(&f->g->nodes[next], "relu")) {
+    } else if (next >= 0 && f->uses[v.id] == 1 && ll_is(&f->g->nodes[next], "relu")) {
         p.act = LL_ACT_RELU;
         p.result = f->g->nodes[next].out[0];
     }
@@ -109,7 +98,7 @@ static void find_bias(finding *f, int node)
         plan p = with_activation(f, ll_value_of(f->g, m)->node, v, aligned(f->g, v, columns));
         int next = f->reader[v.id];
         bool chain = f->uses[v.id] == 1 && next >= 0 && f->g->nodes[next].op->elementwise &&
-                     !is(&f->g->nodes[next], "add");
+                     !ll_is(&f->g->nodes[next], "add");
         if (!p.act && chain) continue;
         p.bias = bias;
         f->plans[node] = p;
@@ -123,9 +112,9 @@ static void find_dgelu(finding *f, int node)
 {
     const ll_node *n = &f->g->nodes[node];
     for (int side = 0; side < 2; side++) {
-        const ll_node *d = maker(f->g, n->in[1 - side]);
+        const ll_node *d = ll_maker(f->g, n->in[1 - side]);
         int columns = columns_of(f, n->in[side]);
-        if (!columns || !is(d, "dgelu") || f->uses[d->out[0].id] != 1) continue;
+        if (!columns || !ll_is(d, "dgelu") || f->uses[d->out[0].id] != 1) continue;
         ll_dtype t = ll_dtype_of(f->g, n->out[0]);
         if (!aligned(f->g, n->out[0], columns) || ll_dtype_of(f->g, d->in[0]) != t) continue;
         int matmul = ll_value_of(f->g, n->in[side])->node;
@@ -170,11 +159,11 @@ ll_err ll_epilogues(const ll_graph *g, ll_graph **out)
         const ll_node *n = &g->nodes[i];
         f.plans[i].matmul = -1;
         for (int k = 0; k < n->n_in; k++) f.reader[n->in[k].id] = i;
-        if (is(n, "gelu")) f.gelu[n->in[0].id] = i;
+        if (ll_is(n, "gelu")) f.gelu[n->in[0].id] = i;
     }
     for (int i = 0; i < g->n_node; i++) {
-        if (is(&g->nodes[i], "add")) find_bias(&f, i);
-        if (is(&g->nodes[i], "mul")) find_dgelu(&f, i);
+        if (ll_is(&g->nodes[i], "add")) find_bias(&f, i);
+        if (ll_is(&g->nodes[i], "mul")) find_dgelu(&f, i);
     }
     ll_err rc = LL_OK;
     for (int i = 0; i < g->n_node && rc == LL_OK; i++) {

@@ -18,17 +18,6 @@ typedef struct widening {
     ll_val *padded, *other; /* logits and gradients with them; operands with rows */
 } widening;
 
-static const ll_node *maker(const ll_graph *g, ll_val v)
-{
-    int n = ll_value_of(g, v)->node;
-    return n < 0 ? NULL : &g->nodes[n];
-}
-
-static bool is(const ll_node *n, const char *op)
-{
-    return n && !strcmp(n->op->name, op);
-}
-
 static int64_t columns(const ll_graph *g, ll_val v)
 {
     ll_shape s = ll_shape_of(g, v);
@@ -59,8 +48,8 @@ static int table_of(const ll_node *n, ll_matmul_parts *p)
 static bool takes(const ll_graph *g, ll_val v)
 {
     ll_matmul_parts p;
-    const ll_node *n = maker(g, v);
-    return is(n, "matmul") && ll_shape_of(g, v).n && ll_dtype_of(g, v) == LL_BF16 &&
+    const ll_node *n = ll_maker(g, v);
+    return ll_is(n, "matmul") && ll_shape_of(g, v).n && ll_dtype_of(g, v) == LL_BF16 &&
            columns(g, v) >= LEAST && columns(g, v) % EVEN && table_of(n, &p) >= 0;
 }
 
@@ -71,24 +60,24 @@ static void find(widening *w)
     int *read = LL_NEW_ARRAY(w->rw.to->arena, int, g->n_value);
     for (int i = 0; i < g->n_node; i++) {
         const ll_node *n = &g->nodes[i];
-        if (is(n, "cross_entropy")) read[n->in[0].id]++;
-        if (is(n, "cross_entropy_grad")) read[n->in[1].id]++;
-        for (int k = 0; is(n, "matmul") && k < 2; k++) read[n->in[k].id]++;
+        if (ll_is(n, "cross_entropy")) read[n->in[0].id]++;
+        if (ll_is(n, "cross_entropy_grad")) read[n->in[1].id]++;
+        for (int k = 0; ll_is(n, "matmul") && k < 2; k++) read[n->in[k].id]++;
     }
     for (int i = 0; i < g->n_node; i++) {
         const ll_node *n = &g->nodes[i];
-        if (is(n, "cross_entropy"))
+        if (ll_is(n, "cross_entropy"))
             w->logits[n->in[0].id] =
                 takes(g, n->in[0]) && read[n->in[0].id] == w->uses[n->in[0].id];
     }
     for (int i = 0; i < g->n_node; i++) {
         const ll_node *n = &g->nodes[i];
-        if (is(n, "cross_entropy_grad") && read[n->out[0].id] != w->uses[n->out[0].id])
+        if (ll_is(n, "cross_entropy_grad") && read[n->out[0].id] != w->uses[n->out[0].id])
             w->logits[n->in[1].id] = false;
     }
     for (int i = 0; i < g->n_node; i++) { /* nor products that read logits */
         const ll_node *n = &g->nodes[i];
-        if (!is(n, "matmul")) continue;
+        if (!ll_is(n, "matmul")) continue;
         w->logits[n->in[0].id] = w->logits[n->in[1].id] = false;
     }
 }
@@ -154,11 +143,11 @@ static ll_err narrow_product(widening *w, const ll_node *n)
 
 static ll_err rewrite(widening *w, const ll_node *n)
 {
-    bool loss = is(n, "cross_entropy"), slope = is(n, "cross_entropy_grad");
+    bool loss = ll_is(n, "cross_entropy"), slope = ll_is(n, "cross_entropy_grad");
     ll_val in[LL_MAX_IN], out[LL_MAX_OUT];
     ll_rewrite_at(&w->rw, n);
-    if (is(n, "matmul") && w->logits[n->out[0].id]) return widen_product(w, n);
-    if (is(n, "matmul") && (w->padded[n->in[0].id].id || w->padded[n->in[1].id].id))
+    if (ll_is(n, "matmul") && w->logits[n->out[0].id]) return widen_product(w, n);
+    if (ll_is(n, "matmul") && (w->padded[n->in[0].id].id || w->padded[n->in[1].id].id))
         return narrow_product(w, n);
     if (!(loss || slope) || !w->padded[n->in[slope].id].id) return ll_rewrite_copy(&w->rw, n);
     for (int k = 0; k < n->n_in; k++)

@@ -42,12 +42,6 @@ static bool begins(const ll_node *n, const char *with)
     return n && !strncmp(n->op->name, with, strlen(with));
 }
 
-static const ll_node *maker(const ll_graph *g, ll_val v)
-{
-    int n = ll_value_of(g, v)->node;
-    return n < 0 ? NULL : &g->nodes[n];
-}
-
 /* Nodes that ll_grad made are named so. */
 static bool backward(const ll_node *n)
 {
@@ -84,7 +78,8 @@ static bool fits(const lowering *l, const ll_node *n, side s[2])
     for (int i = 0; i < 2; i++) {
         ll_shape shape = ll_shape_of(g, n->in[i]);
         s[i] = side_of(&p, i);
-        if (!large(&shape, s[i].rows) || begins(maker(g, n->in[i]), "cross_entropy")) return false;
+        if (!large(&shape, s[i].rows) || begins(ll_maker(g, n->in[i]), "cross_entropy"))
+            return false;
     }
     return true;
 }
@@ -141,7 +136,7 @@ static void find(lowering *l)
 static ll_err quantized(lowering *l, ll_val v)
 {
     wanted *w = &l->of[v.id];
-    const ll_node *from = maker(l->g, v);
+    const ll_node *from = ll_maker(l->g, v);
     ll_val in[2] = {w->x.id ? w->x : l->rw.map[v.id], w->pre}, out[4];
     ll_shape shape = ll_shape_of(l->g, v);
     if (w->scale.id) return LL_OK;

@@ -33,12 +33,6 @@ typedef struct fusing {
     bool lone;       /* nodes by themselves become chains too */
 } fusing;
 
-static const ll_node *maker(const ll_graph *g, ll_val v)
-{
-    int n = ll_value_of(g, v)->node;
-    return n < 0 ? NULL : &g->nodes[n];
-}
-
 /* The group that makes v, or -1. */
 static int home(const fusing *f, ll_val v)
 {
@@ -135,7 +129,7 @@ static bool may_join(const fusing *f, const ll_node *n, ll_val v)
     if (!ll_shape_equal(&t->shape, &out->shape)) return false;
     if (f->varies[v.id] != f->varies[n->out[0].id]) return false;
     for (int i = 0; i < n->n_in; i++) { /* a cast to few bits asks for them */
-        const ll_node *from = maker(f->g, n->in[i]);
+        const ll_node *from = ll_maker(f->g, n->in[i]);
         bool narrow = ll_dtype_of(f->g, n->in[i]) != LL_F32;
         if (home(f, n->in[i]) == k && narrow && from->op->ew == LL_EW_cast) return false;
     }
@@ -243,7 +237,7 @@ static int operand(fusing *f, int k, ll_fused_attr *a, ll_val *in, ll_val v, dou
     int64_t period = ll_numel(&x->type.shape), repeat = 1;
     ll_val use;
     double value;
-    const ll_node *n = maker(g, v);
+    const ll_node *n = ll_maker(g, v);
     bool constant = ll_constant(g, v, &value);
     if (constant && number) {
         *number = value;
@@ -322,7 +316,7 @@ static bool stays(const fusing *f, const group *gr)
     double value;
     for (int i = 0; i < n->n_in; i++)
         if (ll_constant(f->g, n->in[i], &value) ||
-            periodic(f->g, maker(f->g, n->in[i]), &period, &repeat))
+            periodic(f->g, ll_maker(f->g, n->in[i]), &period, &repeat))
             return false;
     return gr->n == 1;
 }

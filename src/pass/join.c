@@ -37,8 +37,7 @@ static bool is_op(const ll_node *n, const char *op)
 
 static const ll_node *maker(const joining *j, ll_val v)
 {
-    int n = ll_value_of(j->g, v)->node;
-    return n < 0 ? NULL : &j->g->nodes[n];
+    return ll_maker(j->g, v);
 }
 
 /* Whether n sums a tensor of at least two dimensions over all but the last. */

@@ -45,6 +45,17 @@ const int *ll_uses(const ll_graph *g, ll_arena *arena);
  * numbers, and not by way of a mean over micro-batches alone. */
 const bool *ll_varying(const ll_graph *g, ll_arena *arena);
 
+/* The node that makes v; NULL: none, it is an input. */
+static inline const ll_node *ll_maker(const ll_graph *g, ll_val v)
+{
+    int n = ll_value_of(g, v)->node;
+    return n < 0 ? NULL : &g->nodes[n];
+}
+static inline bool ll_is(const ll_node *n, const char *op)
+{
+    return n && !strcmp(n->op->name, op);
+}
+
 /* ---- for passes: copying a graph node by node ---- */
 typedef struct ll_rewrite {
     const ll_graph *from;

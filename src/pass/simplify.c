@@ -53,12 +53,6 @@ static ll_err emit_once(ll_rewrite *rw, table *t, const ll_op *op, const void *a
     return ll_emit_all(rw->to, op, attr, in, n_in, out);
 }
 
-static const ll_node *maker(const ll_graph *g, ll_val v)
-{
-    int n = ll_value_of(g, v)->node;
-    return n < 0 ? NULL : &g->nodes[n];
-}
-
 static bool is_op(const ll_node *n, const char *name)
 {
     return n && !strcmp(n->op->name, name);
@@ -68,7 +62,7 @@ static bool is_op(const ll_node *n, const char *name)
 
 bool ll_constant(const ll_graph *g, ll_val v, double *value)
 {
-    const ll_node *n = maker(g, v);
+    const ll_node *n = ll_maker(g, v);
     if (!is_op(n, "fill")) return false;
     const ll_fill_attr *a = (const ll_fill_attr *)n->attr;
     *value = a->value;
@@ -197,7 +191,7 @@ static bool fold_operands(const ll_graph *to, const ll_node *n, draft *d)
     char *spec = d->made.matmul.spec;
     for (int k = 0; k < 2; k++) {
         char *letters = k ? strchr(spec, ',') + 1 : spec;
-        const ll_node *before = maker(to, d->in[k]);
+        const ll_node *before = ll_maker(to, d->in[k]);
         ll_spec s;
         char old[LL_MAX_DIMS];
         if (!transpose_of(before, &s)) continue;
@@ -215,7 +209,7 @@ static bool fold_into(const ll_graph *to, const ll_node *n, bool alone, draft *d
 {
     ll_spec s, first;
     if (!transpose_of(n, &s)) return false;
-    const ll_node *before = maker(to, d->in[0]);
+    const ll_node *before = ll_maker(to, d->in[0]);
     if (transpose_of(before, &first)) {
         char *spec = d->made.transpose.spec;
         memcpy(spec, ((const ll_spec_attr *)before->attr)->spec, LL_SPEC_MAX);
@@ -250,7 +244,7 @@ static void improve(const ll_graph *to, const ll_node *n, const ll_type *type, b
         d->made.number.value = k;
         d->op = op, d->attr = &d->made.number, d->in[0] = x, d->n_in = 1;
     } else if (n->n_in == 1 && only_reshapes(to, n, d->in[0], type)) {
-        const ll_node *before = maker(to, d->in[0]);
+        const ll_node *before = ll_maker(to, d->in[0]);
         if (is_op(before, "reshape")) d->in[0] = before->in[0];
         set_shape(&d->made.reshape.shape, &type->shape);
         d->op = ll_op_find("reshape"), d->attr = &d->made.reshape;
@@ -340,7 +334,8 @@ static bool more_to_do(const ll_graph *g, ll_arena *arena)
     const int *uses = count_uses(g, arena);
     for (int i = 0; i < g->n_node; i++) {
         const ll_node *n = &g->nodes[i];
-        if (is_op(n, "transpose") && is_op(maker(g, n->in[0]), "matmul") && uses[n->in[0].id] == 1)
+        if (is_op(n, "transpose") && is_op(ll_maker(g, n->in[0]), "matmul") &&
+            uses[n->in[0].id] == 1)
             return true;
     }
     return false;
