@@ -167,7 +167,7 @@ static void on_start(void *context, const ll_train_start *s)
             "memory: %s%s for training%s and validation (%zu bytes), planned before the run\n",
             ll_text_bytes((double)s->bytes, m), s->ranks > 1 ? " a rank" : "",
             s->ranks > 1 ? ", communication" : "", s->bytes);
-    if (s->note) fprintf(stderr, "bf16: %s\n", s->note);
+    if (s->note) fprintf(stderr, "%s: %s\n", s->run->train.precision, s->note);
     if (s->seats) tell_gpus(s->seats);
     for (int i = 0; ll_kern_noted(i); i++) fprintf(stderr, "%s\n", ll_kern_noted(i));
     if (strcmp(s->run->parallel.compress, "none"))

@@ -298,6 +298,9 @@ static void tell_start(const trainer *t)
     if (!strcmp(t->r->train.precision, "bf16"))
         note = gpu ? "activations of bf16; parameters, their gradients and sums f32"
                    : "products of bf16 numbers, summed in f32";
+    if (!strcmp(t->r->train.precision, "fp8"))
+        note = "large products of 8-bit floats with scales, but for logits; activations of bf16; "
+               "parameters, their gradients and sums f32; validation in bf16";
     if (!strcmp(t->r->train.precision, "tf32"))
         note = "operands of products and convolutions rounded to tf32, summed in f32";
     ll_train_start s = {t->r,
