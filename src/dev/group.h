@@ -12,8 +12,8 @@ extern "C" {
 typedef struct ll_gpu_group ll_gpu_group;
 enum { LL_GPU_GROUP_ID = 128 };
 
-/* "NCCL 2.28.3"; NULL: not built. */
-const char *ll_gpu_group_library(void);
+/* "NCCL 2.28.3"; NULL: not built. Fails where it is built and cannot be loaded. */
+ll_err ll_gpu_group_library(const char **out);
 /* One member makes the id, all open with it, each as another rank. Collective. */
 ll_err ll_gpu_group_id(unsigned char id[LL_GPU_GROUP_ID]);
 ll_err ll_gpu_group_open(ll_gpu *g, const unsigned char id[LL_GPU_GROUP_ID], int size, int rank,

@@ -3,9 +3,10 @@
 
 #ifndef LL_NCCL
 
-const char *ll_gpu_group_library(void)
+ll_err ll_gpu_group_library(const char **out)
 {
-    return NULL;
+    *out = NULL;
+    return LL_OK;
 }
 
 static ll_err none(void)

@@ -2,6 +2,8 @@
 #include "dev/group.h"
 
 #ifdef LL_NCCL
+#include "base/load.h"
+
 #include <nccl.h>
 
 #include <cuda_runtime.h>
@@ -15,28 +17,55 @@ struct ll_gpu_group {
     cudaStream_t stream;
 };
 
+#define CALLS(_)                                                                                   \
+    _(ncclAllGather)                                                                               \
+    _(ncclAllReduce)                                                                               \
+    _(ncclBroadcast)                                                                               \
+    _(ncclCommDestroy)                                                                             \
+    _(ncclCommInitRank)                                                                            \
+    _(ncclGetErrorString)                                                                          \
+    _(ncclGetLastError)                                                                            \
+    _(ncclGetUniqueId)                                                                             \
+    _(ncclGetVersion)                                                                              \
+    _(ncclGroupEnd)                                                                                \
+    _(ncclGroupStart)                                                                              \
+    _(ncclRecv)                                                                                    \
+    _(ncclReduce)                                                                                  \
+    _(ncclReduceScatter)                                                                           \
+    _(ncclSend)
+static struct {
+    CALLS(LL_CALL)
+} nccl;
+static const ll_library library = {"libnccl.so." LL_MAJOR(NCCL_MAJOR),
+                                   "NCCL " LL_MAJOR(NCCL_MAJOR) " (or use parallel.transport host)",
+                                   (void **)&nccl,
+                                   {CALLS(LL_CALL_NAME)}};
+
 #define NCCL_TRY(call)                                                                             \
     do {                                                                                           \
         ncclResult_t nr_ = (call);                                                                 \
         CHECK(nr_ == ncclSuccess || nr_ == ncclInProgress, LL_E_COMM, "NCCL: %s: %.400s",          \
-              ncclGetErrorString(nr_), ncclGetLastError(NULL));                                    \
+              nccl.ncclGetErrorString(nr_), nccl.ncclGetLastError(NULL));                          \
     } while (0)
 
 static_assert(sizeof(ncclUniqueId) == LL_GPU_GROUP_ID, "ncclUniqueId");
 
-const char *ll_gpu_group_library(void)
+ll_err ll_gpu_group_library(const char **out)
 {
     static char text[48];
     int v = 0;
-    if (ncclGetVersion(&v) != ncclSuccess) return NULL;
+    TRY(ll_load_library(&library));
+    NCCL_TRY(nccl.ncclGetVersion(&v));
     snprintf(text, sizeof text, "NCCL %d.%d.%d", v / 10000, v / 100 % 100, v % 100);
-    return text;
+    *out = text;
+    return LL_OK;
 }
 
 ll_err ll_gpu_group_id(unsigned char id[LL_GPU_GROUP_ID])
 {
     ncclUniqueId made;
-    NCCL_TRY(ncclGetUniqueId(&made));
+    TRY(ll_load_library(&library));
+    NCCL_TRY(nccl.ncclGetUniqueId(&made));
     memcpy(id, &made, sizeof made);
     return LL_OK;
 }
@@ -45,11 +74,12 @@ ll_err ll_gpu_group_open(ll_gpu *g, const unsigned char id[LL_GPU_GROUP_ID], int
                          ll_gpu_group **out)
 {
     ncclUniqueId theirs;
+    TRY(ll_load_library(&library));
     memcpy(&theirs, id, sizeof theirs);
     ll_gpu_group *x = (ll_gpu_group *)calloc(1, sizeof *x);
     CHECK(x, LL_E_MEM, "no memory for a group of GPUs");
     x->stream = (cudaStream_t)ll_gpu_queue_stream(g, LL_GPU_TALK);
-    ncclResult_t rc = ncclCommInitRank(&x->comm, size, theirs, rank);
+    ncclResult_t rc = nccl.ncclCommInitRank(&x->comm, size, theirs, rank);
     if (rc != ncclSuccess) {
         free(x);
         NCCL_TRY(rc);
@@ -61,19 +91,19 @@ ll_err ll_gpu_group_open(ll_gpu *g, const unsigned char id[LL_GPU_GROUP_ID], int
 void ll_gpu_group_close(ll_gpu_group *x)
 {
     if (!x) return;
-    ncclCommDestroy(x->comm);
+    nccl.ncclCommDestroy(x->comm);
     free(x);
 }
 
 ll_err ll_gpu_group_begin(void)
 {
-    NCCL_TRY(ncclGroupStart());
+    NCCL_TRY(nccl.ncclGroupStart());
     return LL_OK;
 }
 
 ll_err ll_gpu_group_end(void)
 {
-    NCCL_TRY(ncclGroupEnd());
+    NCCL_TRY(nccl.ncclGroupEnd());
     return LL_OK;
 }
 
@@ -94,7 +124,8 @@ ll_err ll_gpu_all_reduce(ll_gpu_group *x, const void *in, void *out, int64_t n, 
 {
     ncclDataType_t type;
     TRY(type_of(t, &type));
-    NCCL_TRY(ncclAllReduce(in, out, (size_t)n, type, max ? ncclMax : ncclSum, x->comm, x->stream));
+    NCCL_TRY(
+        nccl.ncclAllReduce(in, out, (size_t)n, type, max ? ncclMax : ncclSum, x->comm, x->stream));
     return LL_OK;
 }
 
@@ -103,7 +134,8 @@ ll_err ll_gpu_reduce(ll_gpu_group *x, const void *in, void *out, int64_t n, ll_d
 {
     ncclDataType_t type;
     TRY(type_of(t, &type));
-    NCCL_TRY(ncclReduce(in, out, (size_t)n, type, max ? ncclMax : ncclSum, to, x->comm, x->stream));
+    NCCL_TRY(
+        nccl.ncclReduce(in, out, (size_t)n, type, max ? ncclMax : ncclSum, to, x->comm, x->stream));
     return LL_OK;
 }
 
@@ -112,32 +144,32 @@ ll_err ll_gpu_reduce_scatter(ll_gpu_group *x, const void *in, void *out, int64_t
 {
     ncclDataType_t type;
     TRY(type_of(t, &type));
-    NCCL_TRY(ncclReduceScatter(in, out, (size_t)n, type, max ? ncclMax : ncclSum, x->comm,
-                               x->stream));
+    NCCL_TRY(nccl.ncclReduceScatter(in, out, (size_t)n, type, max ? ncclMax : ncclSum, x->comm,
+                                    x->stream));
     return LL_OK;
 }
 
 ll_err ll_gpu_all_gather(ll_gpu_group *x, const void *in, void *out, size_t bytes)
 {
-    NCCL_TRY(ncclAllGather(in, out, bytes, ncclUint8, x->comm, x->stream));
+    NCCL_TRY(nccl.ncclAllGather(in, out, bytes, ncclUint8, x->comm, x->stream));
     return LL_OK;
 }
 
 ll_err ll_gpu_broadcast(ll_gpu_group *x, void *data, size_t bytes, int from)
 {
-    NCCL_TRY(ncclBroadcast(data, data, bytes, ncclUint8, from, x->comm, x->stream));
+    NCCL_TRY(nccl.ncclBroadcast(data, data, bytes, ncclUint8, from, x->comm, x->stream));
     return LL_OK;
 }
 
 ll_err ll_gpu_send(ll_gpu_group *x, const void *data, size_t bytes, int to)
 {
-    NCCL_TRY(ncclSend(data, bytes, ncclUint8, to, x->comm, x->stream));
+    NCCL_TRY(nccl.ncclSend(data, bytes, ncclUint8, to, x->comm, x->stream));
     return LL_OK;
 }
 
 ll_err ll_gpu_receive(ll_gpu_group *x, void *data, size_t bytes, int from)
 {
-    NCCL_TRY(ncclRecv(data, bytes, ncclUint8, from, x->comm, x->stream));
+    NCCL_TRY(nccl.ncclRecv(data, bytes, ncclUint8, from, x->comm, x->stream));
     return LL_OK;
 }
 

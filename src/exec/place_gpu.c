@@ -79,5 +79,9 @@ ll_err ll_gpu_seats_find(ll_comm *c, const ll_seats_ask *ask, ll_arena *arena, l
     if (n == 1) return rc;
     TRY(ll_comm_agree(c, rc));
     TRY(ll_comm_allgather(c, out->of, n * (int64_t)sizeof *out->of, LL_U8, NULL));
-    return ll_comm_agree(c, ll_gpu_seats_choose(ask, ll_gpu_group_library(), out));
+    const char *library = NULL;
+    bool host = ask->transport && !strcmp(ask->transport, "host");
+    rc = host ? LL_OK : ll_gpu_group_library(&library);
+    if (rc == LL_OK) rc = ll_gpu_seats_choose(ask, library, out);
+    return ll_comm_agree(c, rc);
 }

@@ -261,7 +261,7 @@ static bool was_refused(const fused *f)
 
 static fused plan_for(const heads *s, bool grad, bool any_order)
 {
-    bool padded = grad && s->t % WHOLE_TILE && cudnnGetVersion() <= LAST_TO_PAD;
+    bool padded = grad && s->t % WHOLE_TILE && ll_dnn_version() <= LAST_TO_PAD;
     fused f = {"heads", *s, grad, padded, grad && any_order};
     if (f.any_order && was_refused(&f)) f.any_order = false;
     if (grad && !f.any_order) f.s.b = slice_of(s);
@@ -340,6 +340,7 @@ bool ll_fused_attention(const heads *s, ll_dtype t, ll_dtype lse, bool grad, boo
         if (grad) ll_kern_note("no GPU here: attention's workspace is what cuDNN 9.14 asks for");
         return true;
     }
+    if (ll_dnn_open() != LL_OK) return true; /* the run tells */
     if (plan_of(&f, &p) != LL_OK) {
         refuse(&f, ll_error_text());
         return f.any_order && ll_fused_attention(s, t, lse, grad, false, bytes);
@@ -426,7 +427,7 @@ static ll_err clear_sum(const ll_kcall *c, const fused *f, const room *r)
     int device, major;
     CUDA_TRY(cudaGetDevice(&device));
     CUDA_TRY(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
-    if (cudnnGetVersion() / 100 == CLEARS_SUM && major == 9 && f->s.d == 64) return LL_OK;
+    if (ll_dnn_version() / 100 == CLEARS_SUM && major == 9 && f->s.d == 64) return LL_OK;
     CUDA_TRY(cudaMemsetAsync((char *)workspace_of(c) + r->sum, 0, bytes_of_sum(f), stream_of(c)));
     return LL_OK;
 }

@@ -8,6 +8,7 @@
  *
  * Equal chains on several tensors (the updates of all parameters) are one launch of the same body:
  * its blocks find in a map which tensor is theirs, and in a row of words that tensor's arguments. */
+#include "base/load.h"
 #include "kern/cuda/gpu.cuh"
 
 #include <nvrtc.h>
@@ -274,6 +275,22 @@ static void put_kernel(source *s, const ll_kcall *c, const ll_fused_attr *f, con
  * A program's chains are compiled beside each other by threads of their own, from when its memory
  * is planned on (fused_cuda_scratch); whoever calls one first waits for it, and loads it. */
 
+#define CALLS(_)                                                                                   \
+    _(nvrtcCompileProgram)                                                                         \
+    _(nvrtcCreateProgram)                                                                          \
+    _(nvrtcDestroyProgram)                                                                         \
+    _(nvrtcGetCUBIN)                                                                               \
+    _(nvrtcGetCUBINSize)                                                                           \
+    _(nvrtcGetErrorString)                                                                         \
+    _(nvrtcGetProgramLog)                                                                          \
+    _(nvrtcGetProgramLogSize)
+static struct {
+    CALLS(LL_CALL)
+} rtc;
+static const ll_library library = {"libnvrtc.so." LL_MAJOR(__CUDACC_VER_MAJOR__),
+                                   "NVRTC of CUDA " LL_MAJOR(__CUDACC_VER_MAJOR__), (void **)&rtc,
+                                   {CALLS(LL_CALL_NAME)}};
+
 typedef struct compiled {
     char *source, *image; /* image: NULL where it did not compile, and said why in log */
     char log[400], arch[32];
@@ -291,10 +308,10 @@ enum { MOST_RUNNING = 32 };
 static void keep_log(nvrtcProgram p, nvrtcResult rc, compiled *c)
 {
     size_t n = 0;
-    int at = snprintf(c->log, sizeof c->log, "%s: ", nvrtcGetErrorString(rc));
-    if (nvrtcGetProgramLogSize(p, &n) != NVRTC_SUCCESS) return;
+    int at = snprintf(c->log, sizeof c->log, "%s: ", rtc.nvrtcGetErrorString(rc));
+    if (rtc.nvrtcGetProgramLogSize(p, &n) != NVRTC_SUCCESS) return;
     char *whole = (char *)malloc(n + 1);
-    if (whole && nvrtcGetProgramLog(p, whole) == NVRTC_SUCCESS)
+    if (whole && rtc.nvrtcGetProgramLog(p, whole) == NVRTC_SUCCESS)
         snprintf(c->log + at, sizeof c->log - (size_t)at, "%s", whole);
     free(whole);
 }
@@ -307,24 +324,24 @@ static void *compile_chain(void *arg)
     size_t bytes;
     /* A chain rounds as its ops do one by one: exact mode fuses otherwise on other meshes. */
     const char *options[] = {c->arch, "--std=c++17", "-w", "--fmad=false"};
-    nvrtcResult rc = nvrtcCreateProgram(&p, c->source, "chain.cu", 0, NULL, NULL);
+    nvrtcResult rc = rtc.nvrtcCreateProgram(&p, c->source, "chain.cu", 0, NULL, NULL);
     if (rc != NVRTC_SUCCESS) {
-        snprintf(c->log, sizeof c->log, "%s", nvrtcGetErrorString(rc));
+        snprintf(c->log, sizeof c->log, "%s", rtc.nvrtcGetErrorString(rc));
         return NULL;
     }
-    rc = nvrtcCompileProgram(p, 4, options);
-    if (rc == NVRTC_SUCCESS) rc = nvrtcGetCUBINSize(p, &bytes);
+    rc = rtc.nvrtcCompileProgram(p, 4, options);
+    if (rc == NVRTC_SUCCESS) rc = rtc.nvrtcGetCUBINSize(p, &bytes);
     if (rc == NVRTC_SUCCESS) {
         c->image = (char *)malloc(bytes);
         LL_ASSERT(c->image);
-        rc = nvrtcGetCUBIN(p, c->image);
+        rc = rtc.nvrtcGetCUBIN(p, c->image);
     }
     if (rc != NVRTC_SUCCESS) {
         free(c->image);
         c->image = NULL;
         keep_log(p, rc, c);
     }
-    nvrtcDestroyProgram(&p);
+    rtc.nvrtcDestroyProgram(&p);
     return NULL;
 }
 
@@ -363,6 +380,7 @@ static ll_err find_chain(const char *text, bool beside, compiled **out)
     while (c && strcmp(c->source, text)) c = c->next;
     *out = c;
     if (c) return LL_OK;
+    TRY(ll_load_library(&library));
     c = (compiled *)calloc(1, sizeof *c);
     LL_ASSERT(c && (c->source = strdup(text)));
     ll_err rc = arch_here(c->arch);
@@ -383,14 +401,14 @@ static ll_err find_chain(const char *text, bool beside, compiled **out)
 static ll_err load_chain(const char *text, cudaKernel_t *out)
 {
     compiled *c;
-    cudaLibrary_t library; /* kept, as the chain is */
+    cudaLibrary_t loaded; /* kept, as the chain is */
     TRY(find_chain(text, false, &c));
     await_chain(c);
     if (!c->loaded) {
         CHECK(c->image, LL_E_DEVICE, "a chain does not compile: %s\n%.2000s", c->log,
               text + strlen(prelude));
-        CUDA_TRY(cudaLibraryLoadData(&library, c->image, NULL, NULL, 0, NULL, NULL, 0));
-        CUDA_TRY(cudaLibraryGetKernel(&c->f, library, "chain"));
+        CUDA_TRY(cudaLibraryLoadData(&loaded, c->image, NULL, NULL, 0, NULL, NULL, 0));
+        CUDA_TRY(cudaLibraryGetKernel(&c->f, loaded, "chain"));
         c->loaded = true;
     }
     *out = c->f;

@@ -4,6 +4,8 @@
  * MARGIN, so that noise does not choose. */
 #include "kern/cuda/dnn.cuh"
 
+#include "base/load.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -29,20 +31,59 @@ typedef struct wanted {
 
 static ll_dnn_plan *plans;
 
+/* ---- the library ---- */
+
+#define CALLS(_)                                                                                   \
+    _(cudnnBackendCreateDescriptor)                                                                \
+    _(cudnnBackendDestroyDescriptor)                                                               \
+    _(cudnnBackendExecute)                                                                         \
+    _(cudnnBackendFinalize)                                                                        \
+    _(cudnnBackendGetAttribute)                                                                    \
+    _(cudnnBackendSetAttribute)                                                                    \
+    _(cudnnCreate)                                                                                 \
+    _(cudnnGetErrorString)                                                                         \
+    _(cudnnGetLastErrorString)                                                                     \
+    _(cudnnGetVersion)                                                                             \
+    _(cudnnSetStream)
+static struct {
+    CALLS(LL_CALL)
+} dnn;
+static const ll_library library = {
+    "libcudnn.so." LL_MAJOR(CUDNN_MAJOR),
+    "cuDNN " LL_MAJOR(CUDNN_MAJOR) " for CUDA " LL_MAJOR(__CUDACC_VER_MAJOR__),
+    (void **)&dnn,
+    {CALLS(LL_CALL_NAME)}};
+
+static cudnnHandle_t handle; /* one for the process */
+
 static ll_err dnn_check(cudnnStatus_t s, const char *what)
 {
     char why[256] = "";
     if (s == CUDNN_STATUS_SUCCESS) return LL_OK;
-    cudnnGetLastErrorString(why, sizeof why);
-    FAIL(LL_E_DEVICE, "cuDNN: %s: %s: %.200s", what, cudnnGetErrorString(s), why);
+    dnn.cudnnGetLastErrorString(why, sizeof why);
+    FAIL(LL_E_DEVICE, "cuDNN: %s: %s: %.200s", what, dnn.cudnnGetErrorString(s), why);
 }
+
+ll_err ll_dnn_open(void)
+{
+    TRY(ll_load_library(&library));
+    return handle ? LL_OK : dnn_check(dnn.cudnnCreate(&handle), "start");
+}
+
+size_t ll_dnn_version(void)
+{
+    return ll_load_library(&library) == LL_OK ? dnn.cudnnGetVersion() : CUDNN_VERSION;
+}
+
+/* ---- descriptors ---- */
 
 ll_desc ll_dnn_new(ll_dnn_graph *g, cudnnBackendDescriptorType_t type)
 {
     ll_desc d = NULL;
+    if (g->rc == LL_OK) g->rc = ll_dnn_open();
     if (g->rc != LL_OK) return NULL;
     LL_ASSERT(g->n < (int)(sizeof g->all / sizeof *g->all));
-    g->rc = dnn_check(cudnnBackendCreateDescriptor(type, &d), "descriptor");
+    g->rc = dnn_check(dnn.cudnnBackendCreateDescriptor(type, &d), "descriptor");
     if (g->rc == LL_OK) g->all[g->n++] = d;
     return d;
 }
@@ -51,12 +92,12 @@ void ll_dnn_set(ll_dnn_graph *g, ll_desc d, cudnnBackendAttributeName_t name,
                 cudnnBackendAttributeType_t type, int64_t n, const void *data)
 {
     if (g->rc == LL_OK)
-        g->rc = dnn_check(cudnnBackendSetAttribute(d, name, type, n, data), "attribute");
+        g->rc = dnn_check(dnn.cudnnBackendSetAttribute(d, name, type, n, data), "attribute");
 }
 
 void ll_dnn_done(ll_dnn_graph *g, ll_desc d)
 {
-    if (g->rc == LL_OK) g->rc = dnn_check(cudnnBackendFinalize(d), "finalize");
+    if (g->rc == LL_OK) g->rc = dnn_check(dnn.cudnnBackendFinalize(d), "finalize");
 }
 
 static cudnnDataType_t dnn_type(ll_dtype t)
@@ -87,7 +128,7 @@ ll_desc ll_dnn_tensor(ll_dnn_graph *g, int64_t id, ll_dtype t, int n, const int6
 
 void ll_dnn_free(ll_dnn_graph *g)
 {
-    for (int i = 0; i < g->n; i++) cudnnBackendDestroyDescriptor(g->all[i]);
+    for (int i = 0; i < g->n; i++) dnn.cudnnBackendDestroyDescriptor(g->all[i]);
     g->n = 0;
 }
 
@@ -106,12 +147,12 @@ static bool will_do(ll_desc config, const wanted *want)
     cudnnBackendNumericalNote_t notes[CUDNN_NUMERICAL_NOTE_TYPE_COUNT];
     int64_t n = 0, got = 0;
     bool yes = false;
-    if (cudnnBackendCreateDescriptor(CUDNN_BACKEND_ENGINE_DESCRIPTOR, &engine)) return false;
-    if (!cudnnBackendGetAttribute(config, CUDNN_ATTR_ENGINECFG_ENGINE,
-                                  CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &n, &engine) &&
-        !cudnnBackendGetAttribute(engine, CUDNN_ATTR_ENGINE_NUMERICAL_NOTE,
-                                  CUDNN_TYPE_NUMERICAL_NOTE, CUDNN_NUMERICAL_NOTE_TYPE_COUNT, &got,
-                                  notes)) {
+    if (dnn.cudnnBackendCreateDescriptor(CUDNN_BACKEND_ENGINE_DESCRIPTOR, &engine)) return false;
+    if (!dnn.cudnnBackendGetAttribute(config, CUDNN_ATTR_ENGINECFG_ENGINE,
+                                      CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &n, &engine) &&
+        !dnn.cudnnBackendGetAttribute(engine, CUDNN_ATTR_ENGINE_NUMERICAL_NOTE,
+                                      CUDNN_TYPE_NUMERICAL_NOTE, CUDNN_NUMERICAL_NOTE_TYPE_COUNT,
+                                      &got, notes)) {
         yes = true;
         for (int64_t i = 0; i < got; i++) {
             bool rounds = notes[i] == CUDNN_NUMERICAL_NOTE_TENSOR_CORE ||
@@ -121,7 +162,7 @@ static bool will_do(ll_desc config, const wanted *want)
             if (notes[i] == CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC && want->same_bits) yes = false;
         }
     }
-    cudnnBackendDestroyDescriptor(engine);
+    dnn.cudnnBackendDestroyDescriptor(engine);
     return yes;
 }
 
@@ -130,16 +171,16 @@ static int64_t kernel_of(ll_desc config)
     ll_desc knob[1] = {};
     cudnnBackendKnobType_t type = CUDNN_KNOB_TYPE_COUNTS;
     int64_t n = 0, value = 0, one;
-    if (cudnnBackendCreateDescriptor(CUDNN_BACKEND_KNOB_CHOICE_DESCRIPTOR, &knob[0])) return 0;
-    if (cudnnBackendGetAttribute(config, CUDNN_ATTR_ENGINECFG_KNOB_CHOICES,
-                                 CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &n, knob) ||
-        cudnnBackendGetAttribute(knob[0], CUDNN_ATTR_KNOB_CHOICE_KNOB_TYPE, CUDNN_TYPE_KNOB_TYPE, 1,
-                                 &one, &type) ||
+    if (dnn.cudnnBackendCreateDescriptor(CUDNN_BACKEND_KNOB_CHOICE_DESCRIPTOR, &knob[0])) return 0;
+    if (dnn.cudnnBackendGetAttribute(config, CUDNN_ATTR_ENGINECFG_KNOB_CHOICES,
+                                     CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &n, knob) ||
+        dnn.cudnnBackendGetAttribute(knob[0], CUDNN_ATTR_KNOB_CHOICE_KNOB_TYPE,
+                                     CUDNN_TYPE_KNOB_TYPE, 1, &one, &type) ||
         type != CUDNN_KNOB_TYPE_KERNEL_CFG ||
-        cudnnBackendGetAttribute(knob[0], CUDNN_ATTR_KNOB_CHOICE_KNOB_VALUE, CUDNN_TYPE_INT64, 1,
-                                 &one, &value))
+        dnn.cudnnBackendGetAttribute(knob[0], CUDNN_ATTR_KNOB_CHOICE_KNOB_VALUE, CUDNN_TYPE_INT64,
+                                     1, &one, &value))
         value = 0;
-    cudnnBackendDestroyDescriptor(knob[0]);
+    dnn.cudnnBackendDestroyDescriptor(knob[0]);
     return value;
 }
 
@@ -155,20 +196,21 @@ static void bring_forward(ll_desc *config, int64_t n, int64_t kernel)
 }
 
 /* Adds a plan of this configuration, if one can be made that fits. */
-static void try_config(cudnnHandle_t handle, ll_desc config, const wanted *want, ll_dnn_plan *out)
+static void try_config(ll_desc config, const wanted *want, ll_dnn_plan *out)
 {
     ll_desc plan = NULL;
     int64_t one, bytes = 0;
     if (!will_do(config, want)) return;
-    if (cudnnBackendCreateDescriptor(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR, &plan)) return;
-    cudnnBackendSetAttribute(plan, CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, 1, &handle);
-    cudnnBackendSetAttribute(plan, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG,
-                             CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &config);
-    if (cudnnBackendFinalize(plan) ||
-        cudnnBackendGetAttribute(plan, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE, CUDNN_TYPE_INT64,
-                                 1, &one, &bytes) ||
+    if (dnn.cudnnBackendCreateDescriptor(CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR, &plan)) return;
+    dnn.cudnnBackendSetAttribute(plan, CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, 1,
+                                 &handle);
+    dnn.cudnnBackendSetAttribute(plan, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG,
+                                 CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &config);
+    if (dnn.cudnnBackendFinalize(plan) ||
+        dnn.cudnnBackendGetAttribute(plan, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE,
+                                     CUDNN_TYPE_INT64, 1, &one, &bytes) ||
         (want->most_workspace && bytes > want->most_workspace)) {
-        cudnnBackendDestroyDescriptor(plan);
+        dnn.cudnnBackendDestroyDescriptor(plan);
         return;
     }
     out->tries[out->n_try] = plan;
@@ -176,33 +218,31 @@ static void try_config(cudnnHandle_t handle, ll_desc config, const wanted *want,
 }
 
 /* The first configurations that cuDNN's heuristics name and that can be made plans. */
-static void add_plans(cudnnHandle_t handle, ll_desc graph, cudnnBackendHeurMode_t mode,
-                      const wanted *want, ll_dnn_plan *out)
+static void add_plans(ll_desc graph, cudnnBackendHeurMode_t mode, const wanted *want,
+                      ll_dnn_plan *out)
 {
     ll_desc heur = NULL, config[MOST_ENGINES] = {};
     int64_t n = 0;
-    if (cudnnBackendCreateDescriptor(CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR, &heur)) return;
-    cudnnBackendSetAttribute(heur, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH,
-                             CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &graph);
-    cudnnBackendSetAttribute(heur, CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, &mode);
+    if (dnn.cudnnBackendCreateDescriptor(CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR, &heur)) return;
+    dnn.cudnnBackendSetAttribute(heur, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH,
+                                 CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &graph);
+    dnn.cudnnBackendSetAttribute(heur, CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, &mode);
     for (int i = 0; i < MOST_ENGINES; i++)
-        cudnnBackendCreateDescriptor(CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, &config[i]);
-    if (cudnnBackendFinalize(heur) ||
-        cudnnBackendGetAttribute(heur, CUDNN_ATTR_ENGINEHEUR_RESULTS, CUDNN_TYPE_BACKEND_DESCRIPTOR,
-                                 MOST_ENGINES, &n, config))
+        dnn.cudnnBackendCreateDescriptor(CUDNN_BACKEND_ENGINECFG_DESCRIPTOR, &config[i]);
+    if (dnn.cudnnBackendFinalize(heur) ||
+        dnn.cudnnBackendGetAttribute(heur, CUDNN_ATTR_ENGINEHEUR_RESULTS,
+                                     CUDNN_TYPE_BACKEND_DESCRIPTOR, MOST_ENGINES, &n, config))
         n = 0;
     if (want->prefer) bring_forward(config, n, want->prefer);
-    for (int64_t i = 0; i < n && out->n_try < want->most; i++)
-        try_config(handle, config[i], want, out);
-    for (int i = 0; i < MOST_ENGINES; i++) cudnnBackendDestroyDescriptor(config[i]);
-    cudnnBackendDestroyDescriptor(heur);
+    for (int64_t i = 0; i < n && out->n_try < want->most; i++) try_config(config[i], want, out);
+    for (int i = 0; i < MOST_ENGINES; i++) dnn.cudnnBackendDestroyDescriptor(config[i]);
+    dnn.cudnnBackendDestroyDescriptor(heur);
 }
 
 static ll_err make(ll_dnn_graph *g, const void *key, size_t bytes, const wanted *want,
                    ll_dnn_plan **out)
 {
-    cudnnHandle_t handle;
-    TRY(ll_cudnn(&handle));
+    TRY(ll_dnn_open());
     ll_desc graph = ll_dnn_new(g, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR);
     ll_dnn_set(g, graph, CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, 1, &handle);
     ll_dnn_set(g, graph, CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, g->n_op,
@@ -215,14 +255,14 @@ static ll_err make(ll_dnn_graph *g, const void *key, size_t bytes, const wanted 
     LL_ASSERT(p->key);
     memcpy(p->key, key, bytes);
     p->key_bytes = bytes;
-    add_plans(handle, graph, CUDNN_HEUR_MODE_A, want, p);
-    if (!p->n_try) add_plans(handle, graph, CUDNN_HEUR_MODE_FALLBACK, want, p);
+    add_plans(graph, CUDNN_HEUR_MODE_A, want, p);
+    if (!p->n_try) add_plans(graph, CUDNN_HEUR_MODE_FALLBACK, want, p);
     p->best = p->n_try > 1 ? -1 : 0;
     if (!p->n_try && want->most == 1) {
         free(p->key);
         free(p);
         char why[256] = "";
-        cudnnGetLastErrorString(why, sizeof why);
+        dnn.cudnnGetLastErrorString(why, sizeof why);
         FAIL(LL_E_DEVICE, "cuDNN has no engine for this operation: %.200s", why);
     }
     p->next = plans;
@@ -260,7 +300,7 @@ size_t ll_dnn_workspace(const ll_dnn_plan *p)
 
 /* Times all plans on real operands and keeps the best. What is captured cannot be timed, and ranks
  * that must come to the same bits do not: the first will do. */
-static ll_err choose(ll_dnn_plan *p, const ll_kcall *c, cudnnHandle_t handle, ll_desc pack)
+static ll_err choose(ll_dnn_plan *p, const ll_kcall *c, ll_desc pack)
 {
     cudaStream_t stream = stream_of(c);
     cudaStreamCaptureStatus capturing;
@@ -272,10 +312,10 @@ static ll_err choose(ll_dnn_plan *p, const ll_kcall *c, cudnnHandle_t handle, ll
     CUDA_TRY(cudaEventCreate(&to));
     for (int i = 0; i < p->n_try; i++) {
         float ms = 0;
-        bool ran = !cudnnBackendExecute(handle, p->tries[i], pack); /* warm */
+        bool ran = !dnn.cudnnBackendExecute(handle, p->tries[i], pack); /* warm */
         CUDA_TRY(cudaEventRecord(from, stream));
         for (int k = 0; k < TIMED_RUNS && ran; k++)
-            ran = !cudnnBackendExecute(handle, p->tries[i], pack);
+            ran = !dnn.cudnnBackendExecute(handle, p->tries[i], pack);
         CUDA_TRY(cudaEventRecord(to, stream));
         CUDA_TRY(cudaEventSynchronize(to));
         CUDA_TRY(cudaEventElapsedTime(&ms, from, to));
@@ -292,19 +332,17 @@ static ll_err choose(ll_dnn_plan *p, const ll_kcall *c, cudnnHandle_t handle, ll
 ll_err ll_dnn_run(ll_dnn_plan *p, const ll_kcall *c, int n, const int64_t *ids, void *const *data,
                   void *workspace)
 {
-    cudnnHandle_t handle;
     ll_dnn_graph g = {};
     CHECK(p->n_try, LL_E_DEVICE, "cuDNN has no engine for this operation");
-    TRY(ll_cudnn(&handle));
-    DNN_TRY(cudnnSetStream(handle, stream_of(c)));
+    TRY(dnn_check(dnn.cudnnSetStream(handle, stream_of(c)), "stream"));
     ll_desc pack = ll_dnn_new(&g, CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR);
     ll_dnn_set(&g, pack, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, n, data);
     ll_dnn_set(&g, pack, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, n, ids);
     ll_dnn_set(&g, pack, CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, 1, &workspace);
     ll_dnn_done(&g, pack);
-    if (g.rc == LL_OK && p->best < 0) g.rc = choose(p, c, handle, pack);
+    if (g.rc == LL_OK && p->best < 0) g.rc = choose(p, c, pack);
     if (g.rc == LL_OK)
-        g.rc = dnn_check(cudnnBackendExecute(handle, p->tries[p->best < 0 ? 0 : p->best], pack),
+        g.rc = dnn_check(dnn.cudnnBackendExecute(handle, p->tries[p->best < 0 ? 0 : p->best], pack),
                          "execute");
     ll_dnn_free(&g);
     return g.rc;

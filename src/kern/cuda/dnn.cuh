@@ -1,7 +1,9 @@
 /* dnn.cuh: cuDNN's graphs of operations, as few words as they allow. A plan is made once for what it
  * depends on (a key of bytes) and kept; running it queues kernels. */
 #pragma once
-#include "kern/cuda/libs.cuh"
+#include "kern/cuda/gpu.cuh"
+
+#include <cudnn.h>
 
 typedef cudnnBackendDescriptor_t ll_desc;
 
@@ -16,6 +18,10 @@ typedef struct ll_dnn_graph {
 } ll_dnn_graph;
 
 extern "C" {
+/* cuDNN can be loaded, and finds a GPU. */
+ll_err ll_dnn_open(void);
+size_t ll_dnn_version(void); /* of what is loaded, or would be */
+
 ll_desc ll_dnn_new(ll_dnn_graph *g, cudnnBackendDescriptorType_t type);
 void ll_dnn_set(ll_dnn_graph *g, ll_desc d, cudnnBackendAttributeName_t name,
                 cudnnBackendAttributeType_t type, int64_t n, const void *data);

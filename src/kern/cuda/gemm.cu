@@ -9,6 +9,7 @@
  * product adds to its own result, which each run would change. */
 #include "kern/cuda/gemm.cuh"
 
+#include "base/load.h"
 #include "kern/einsum.h"
 #include "kern/notes.h"
 
@@ -18,6 +19,60 @@
 enum { NAMED = 8, TRIES = 2 * NAMED, REPEATS = 3 };
 static const double TIMED_FLOPS = 1e9;
 static const float GAIN = 1.03f, FAR = 1.1f, LONG_MS = 1;
+
+/* ---- the library ---- */
+
+#define CALLS(_)                                                                                   \
+    _(cublasLtCreate)                                                                              \
+    _(cublasLtGetStatusString)                                                                     \
+    _(cublasLtMatmul)                                                                              \
+    _(cublasLtMatmulAlgoCheck)                                                                     \
+    _(cublasLtMatmulAlgoConfigSetAttribute)                                                        \
+    _(cublasLtMatmulAlgoGetHeuristic)                                                              \
+    _(cublasLtMatmulDescCreate)                                                                    \
+    _(cublasLtMatmulDescDestroy)                                                                   \
+    _(cublasLtMatmulDescSetAttribute)                                                              \
+    _(cublasLtMatmulPreferenceCreate)                                                              \
+    _(cublasLtMatmulPreferenceDestroy)                                                             \
+    _(cublasLtMatmulPreferenceSetAttribute)                                                        \
+    _(cublasLtMatrixLayoutCreate)                                                                  \
+    _(cublasLtMatrixLayoutDestroy)                                                                 \
+    _(cublasLtMatrixLayoutSetAttribute)
+static struct {
+    CALLS(LL_CALL)
+} blas;
+static const ll_library library = {"libcublasLt.so." LL_MAJOR(CUBLAS_VER_MAJOR),
+                                   "cuBLAS of CUDA " LL_MAJOR(CUBLAS_VER_MAJOR),
+                                   (void **)&blas,
+                                   {CALLS(LL_CALL_NAME)}};
+
+#define BLAS_TRY(call)                                                                             \
+    do {                                                                                           \
+        cublasStatus_t bs_ = (call);                                                               \
+        CHECK(bs_ == CUBLAS_STATUS_SUCCESS, LL_E_DEVICE, "%.45s: %s", #call,                       \
+              blas.cublasLtGetStatusString(bs_));                                                  \
+    } while (0)
+
+static cublasLtHandle_t lt; /* one for the process */
+
+static ll_err open_library(void)
+{
+    TRY(ll_load_library(&library));
+    if (!lt) BLAS_TRY(blas.cublasLtCreate(&lt));
+    return LL_OK;
+}
+
+static cudaDataType_t blas_type(ll_dtype t)
+{
+    switch (t) {
+    case LL_F64: return CUDA_R_64F;
+    case LL_BF16: return CUDA_R_16BF;
+    case LL_F16: return CUDA_R_16F;
+    case LL_F8_E4M3: return CUDA_R_8F_E4M3;
+    case LL_F8_E5M2: return CUDA_R_8F_E5M2;
+    default: return CUDA_R_32F;
+    }
+}
 
 typedef struct kind { /* compared as bytes */
     int64_t m, n, k, batches, lda, ldb, ldy, stride_a, stride_b, stride_y;
@@ -53,8 +108,7 @@ size_t ll_cuda_gemm_scratch(const ll_kcall *c, const char *spec)
     const ll_tensor *t[3] = {&c->in[0], &c->in[1], &c->out[0]};
     ll_einsum_plan p;
     ll_einsum_fold(spec, &t[0]->shape, &t[1]->shape, &t[2]->shape, &p);
-    const ll_einsum_loop *of[3][2] = {
-        {&p.row, &p.sum}, {&p.sum, &p.column}, {&p.row, &p.column}};
+    const ll_einsum_loop *of[3][2] = {{&p.row, &p.sum}, {&p.sum, &p.column}, {&p.row, &p.column}};
     double flops = 2.0 * (double)p.row.extent * (double)p.column.extent * (double)p.sum.extent;
     for (int i = 0; i < 3; i++) {
         int64_t one = of[i][0]->stride[i], other = of[i][1]->stride[i];
@@ -122,20 +176,20 @@ static ll_err layout_of(cublasLtMatrixLayout_t *out, int type, bool turned, int6
                         int64_t cols, int64_t ld, int64_t batches, int64_t stride)
 {
     int32_t n = (int32_t)batches;
-    BLAS_TRY(cublasLtMatrixLayoutCreate(out, ll_cuda_type((ll_dtype)type),
-                                        (uint64_t)(turned ? cols : rows),
-                                        (uint64_t)(turned ? rows : cols), ld));
-    BLAS_TRY(
-        cublasLtMatrixLayoutSetAttribute(*out, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &n, sizeof n));
-    BLAS_TRY(cublasLtMatrixLayoutSetAttribute(*out, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET,
-                                              &stride, sizeof stride));
+    BLAS_TRY(blas.cublasLtMatrixLayoutCreate(out, blas_type((ll_dtype)type),
+                                             (uint64_t)(turned ? cols : rows),
+                                             (uint64_t)(turned ? rows : cols), ld));
+    BLAS_TRY(blas.cublasLtMatrixLayoutSetAttribute(*out, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &n,
+                                                   sizeof n));
+    BLAS_TRY(blas.cublasLtMatrixLayoutSetAttribute(
+        *out, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &stride, sizeof stride));
     return LL_OK;
 }
 
 static ll_err set(cublasLtMatmulDesc_t desc, cublasLtMatmulDescAttributes_t name, const void *value,
                   size_t bytes)
 {
-    BLAS_TRY(cublasLtMatmulDescSetAttribute(desc, name, value, bytes));
+    BLAS_TRY(blas.cublasLtMatmulDescSetAttribute(desc, name, value, bytes));
     return LL_OK;
 }
 
@@ -157,9 +211,9 @@ static ll_err describe(plan *p, const gemm *g)
     const kind *k = &p->is;
     cublasOperation_t oa = k->ta ? CUBLAS_OP_T : CUBLAS_OP_N,
                       ob = k->tb ? CUBLAS_OP_T : CUBLAS_OP_N;
-    cudaDataType_t bias = ll_cuda_type(g->bias_type);
-    BLAS_TRY(cublasLtMatmulDescCreate(&p->desc, (cublasComputeType_t)k->compute,
-                                      g->a_type == LL_F64 ? CUDA_R_64F : CUDA_R_32F));
+    cudaDataType_t bias = blas_type(g->bias_type);
+    BLAS_TRY(blas.cublasLtMatmulDescCreate(&p->desc, (cublasComputeType_t)k->compute,
+                                           g->a_type == LL_F64 ? CUDA_R_64F : CUDA_R_32F));
     TRY(set(p->desc, CUBLASLT_MATMUL_DESC_TRANSA, &oa, sizeof oa));
     TRY(set(p->desc, CUBLASLT_MATMUL_DESC_TRANSB, &ob, sizeof ob));
     TRY(set(p->desc, CUBLASLT_MATMUL_DESC_EPILOGUE, &g->epilogue, sizeof g->epilogue));
@@ -181,12 +235,10 @@ static cublasStatus_t launch(const ll_kcall *c, const plan *p, const gemm *g,
     float one = 1, beta = g->add ? 1 : 0;
     double one64 = 1, beta64 = g->add ? 1 : 0;
     bool wide = g->a_type == LL_F64;
-    cublasLtHandle_t lt;
-    if (ll_cublas(&lt) != LL_OK) return CUBLAS_STATUS_NOT_INITIALIZED;
-    return cublasLtMatmul(lt, p->desc, wide ? (void *)&one64 : (void *)&one, g->a.data, p->a,
-                          g->b.data, p->b, wide ? (void *)&beta64 : (void *)&beta,
-                          g->add ? g->add : g->y.data, p->y, (void *)g->y.data, p->y, algo,
-                          workspace_of(c), GEMM_WORKSPACE, stream_of(c));
+    return blas.cublasLtMatmul(lt, p->desc, wide ? (void *)&one64 : (void *)&one, g->a.data, p->a,
+                               g->b.data, p->b, wide ? (void *)&beta64 : (void *)&beta,
+                               g->add ? g->add : g->y.data, p->y, (void *)g->y.data, p->y, algo,
+                               workspace_of(c), GEMM_WORKSPACE, stream_of(c));
 }
 
 /* Milliseconds of one run; infinity where the algorithm will not run. */
@@ -242,21 +294,19 @@ static ll_err ask(const plan *p, cublasLtMatmulPreference_t pref, int n,
         CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
         CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES};
     size_t bytes = GEMM_WORKSPACE;
-    cublasLtHandle_t lt;
-    TRY(ll_cublas(&lt));
-    BLAS_TRY(cublasLtMatmulPreferenceSetAttribute(pref, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
-                                                  &bytes, sizeof bytes));
+    BLAS_TRY(blas.cublasLtMatmulPreferenceSetAttribute(
+        pref, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &bytes, sizeof bytes));
     for (int i = 0; i < 4; i++)
-        BLAS_TRY(cublasLtMatmulPreferenceSetAttribute(pref, name[i], &p->is.align[i],
-                                                      sizeof p->is.align[i]));
+        BLAS_TRY(blas.cublasLtMatmulPreferenceSetAttribute(pref, name[i], &p->is.align[i],
+                                                           sizeof p->is.align[i]));
     cublasStatus_t s =
-        cublasLtMatmulAlgoGetHeuristic(lt, p->desc, p->a, p->b, p->y, p->y, pref, n, r, found);
+        blas.cublasLtMatmulAlgoGetHeuristic(lt, p->desc, p->a, p->b, p->y, p->y, pref, n, r, found);
     /* A mix of types that an epilogue does not have is told as a wrong value. */
     bool none = s == CUBLAS_STATUS_NOT_SUPPORTED ||
                 (s == CUBLAS_STATUS_INVALID_VALUE && p->is.epilogue != CUBLASLT_EPILOGUE_DEFAULT);
     if (none) *found = 0;
     CHECK(none || s == CUBLAS_STATUS_SUCCESS, LL_E_DEVICE, "cuBLASLt's choice of an algorithm: %s",
-          cublasLtGetStatusString(s));
+          blas.cublasLtGetStatusString(s));
     return LL_OK;
 }
 
@@ -265,15 +315,13 @@ static ll_err ask(const plan *p, cublasLtMatmulPreference_t pref, int n,
 static ll_err add_unswizzled(const plan *p, cublasLtMatmulHeuristicResult_t *r, int *found)
 {
     const uint32_t no = 0;
-    cublasLtHandle_t lt;
-    TRY(ll_cublas(&lt));
     for (int i = 0, n = *found; i < n && *found < TRIES; i++) {
         cublasLtMatmulHeuristicResult_t *to = &r[*found], checked;
         *to = r[i];
-        BLAS_TRY(cublasLtMatmulAlgoConfigSetAttribute(&to->algo, CUBLASLT_ALGO_CONFIG_CTA_SWIZZLING,
-                                                      &no, sizeof no));
-        bool fits = cublasLtMatmulAlgoCheck(lt, p->desc, p->a, p->b, p->y, p->y, &to->algo,
-                                            &checked) == CUBLAS_STATUS_SUCCESS;
+        BLAS_TRY(blas.cublasLtMatmulAlgoConfigSetAttribute(
+            &to->algo, CUBLASLT_ALGO_CONFIG_CTA_SWIZZLING, &no, sizeof no));
+        bool fits = blas.cublasLtMatmulAlgoCheck(lt, p->desc, p->a, p->b, p->y, p->y, &to->algo,
+                                                 &checked) == CUBLAS_STATUS_SUCCESS;
         *found += fits && checked.workspaceSize <= GEMM_WORKSPACE;
     }
     return LL_OK;
@@ -287,11 +335,11 @@ static ll_err choose(const ll_kcall *c, plan *p, const gemm *g)
     int found = 0, chosen = 0;
     bool timed = false;
     TRY(may_time(c, &p->is, &timed));
-    BLAS_TRY(cublasLtMatmulPreferenceCreate(&pref));
+    BLAS_TRY(blas.cublasLtMatmulPreferenceCreate(&pref));
     ll_err rc = ask(p, pref, timed ? NAMED : 1, r, &found);
     if (rc == LL_OK && timed && g->epilogue == CUBLASLT_EPILOGUE_DGELU)
         rc = add_unswizzled(p, r, &found);
-    cublasLtMatmulPreferenceDestroy(pref);
+    blas.cublasLtMatmulPreferenceDestroy(pref);
     TRY(rc);
     if (timed && found > 1) {
         for (int i = 0; i < 2; i++) CUDA_TRY(cudaEventCreate(&mark[i]));
@@ -308,10 +356,10 @@ static ll_err choose(const ll_kcall *c, plan *p, const gemm *g)
 
 static void close_plan(plan *p)
 {
-    if (p->a) cublasLtMatrixLayoutDestroy(p->a);
-    if (p->b) cublasLtMatrixLayoutDestroy(p->b);
-    if (p->y) cublasLtMatrixLayoutDestroy(p->y);
-    if (p->desc) cublasLtMatmulDescDestroy(p->desc);
+    if (p->a) blas.cublasLtMatrixLayoutDestroy(p->a);
+    if (p->b) blas.cublasLtMatrixLayoutDestroy(p->b);
+    if (p->y) blas.cublasLtMatrixLayoutDestroy(p->y);
+    if (p->desc) blas.cublasLtMatmulDescDestroy(p->desc);
     free(p);
 }
 
@@ -335,6 +383,7 @@ static ll_err plan_of(const ll_kcall *c, const gemm *g, plan **out)
         *out = plans[i];
         if (!memcmp(&plans[i]->is, &k, sizeof k)) return LL_OK;
     }
+    TRY(open_library());
     plan *p = (plan *)calloc(1, sizeof *p);
     CHECK(p, LL_E_MEM, "no memory for a plan of a product");
     p->is = k;

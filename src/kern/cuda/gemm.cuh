@@ -1,7 +1,9 @@
 /* gemm.cuh: matrix products through cuBLASLt, with what may surround them. gemm.cu keeps a plan for
  * each kind of product: descriptors, and the algorithm that was chosen when it was first met. */
 #pragma once
-#include "kern/cuda/libs.cuh"
+#include "kern/cuda/gpu.cuh"
+
+#include <cublasLt.h>
 
 enum { GEMM_WORKSPACE = 32 << 20 };
 
