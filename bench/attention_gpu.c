@@ -1,5 +1,5 @@
-/* bench_attention_gpu: causal attention in bf16 on a GPU, forward and backward, at the sizes of
- * GPT-2 124M and 1558M; "any order": the backward pass with train.deterministic false.
+/* bench_attention_gpu: causal attention on a GPU, forward and backward, at the sizes of GPT-2 124M
+ * and 1558M, in bf16, f32 and tf32; "any order": the backward pass with train.deterministic false.
  *
  *     build/bench_attention_gpu                     our kernels
  *     build/bench_attention_gpu python3             beside PyTorch's (bench/torch_attention.py)
@@ -102,33 +102,64 @@ static void compare(const char *python, const char *size, double flops, const do
     if (f) pclose(f);
 }
 
-static void bench(ll_gpu *gpu, const char *size, const char *python)
+typedef struct problem {
+    ll_tensor qkv, dqkv, o, dout, lse;
+    double flops;
+} problem;
+
+static problem problem_of(ll_gpu *gpu, ll_dtype type, const char *size)
 {
     int b, t, h, d;
     if (sscanf(size, "%d,%d,%d,%d", &b, &t, &h, &d) != 4) {
         fprintf(stderr, "size '%s', want batch,time,heads,width\n", size);
         exit(1);
     }
-    ll_tensor qkv = tensor(gpu, LL_BF16, LL_SHAPE(b, t, 3, h, d));
-    ll_tensor dqkv = tensor(gpu, LL_BF16, LL_SHAPE(b, t, 3, h, d));
-    ll_tensor o = tensor(gpu, LL_BF16, LL_SHAPE(b, t, h, d));
-    ll_tensor dout = tensor(gpu, LL_BF16, LL_SHAPE(b, t, h, d));
-    ll_tensor lse = tensor(gpu, LL_F32, LL_SHAPE(b, h, t));
-    ll_kcall forward = {.n_in = 1, .n_out = 2, .in = &qkv, .out = (ll_tensor[]){o, lse}};
-    ll_kcall backward = {
-        .n_in = 4, .n_out = 1, .in = (ll_tensor[]){dout, qkv, o, lse}, .out = &dqkv, .n_micro = 1};
-    double flops = 2.0 * b * h * d * t * t, ms[2];
-    printf("[%d,%d,3,%d,%d]\n", b, t, h, d);
+    return (problem){
+        tensor(gpu, type, LL_SHAPE(b, t, 3, h, d)), tensor(gpu, type, LL_SHAPE(b, t, 3, h, d)),
+        tensor(gpu, type, LL_SHAPE(b, t, h, d)),    tensor(gpu, type, LL_SHAPE(b, t, h, d)),
+        tensor(gpu, LL_F32, LL_SHAPE(b, h, t)),     2.0 * b * h * d * t * t};
+}
+
+static void forget(ll_gpu *gpu, problem *p)
+{
+    ll_tensor *all[] = {&p->qkv, &p->dqkv, &p->o, &p->dout, &p->lse};
+    for (int i = 0; i < 5; i++) ll_gpu_free(gpu, all[i]->data);
+}
+
+/* Milliseconds forward and backward. */
+static void measure(ll_gpu *gpu, problem *p, const char *name, bool tf32, double ms[2])
+{
+    ll_kcall forward = {
+        .n_in = 1, .n_out = 2, .in = &p->qkv, .out = (ll_tensor[]){p->o, p->lse}, .tf32 = tf32};
+    ll_kcall backward = {.n_in = 4,
+                         .n_out = 1,
+                         .in = (ll_tensor[]){p->dout, p->qkv, p->o, p->lse},
+                         .out = &p->dqkv,
+                         .n_micro = 1,
+                         .tf32 = tf32};
     ms[0] = timed(gpu, op_named("attention"), &forward);
     ms[1] = timed(gpu, op_named("attention_grad"), &backward);
-    print_row("loopline", ms, flops, NULL);
+    print_row(name, ms, p->flops, NULL);
+    if (p->qkv.dtype != LL_BF16) return;
     backward.any_order = true;
     double any[2] = {ms[0], timed(gpu, op_named("attention_grad"), &backward)};
-    print_row("any order", any, flops, NULL);
+    print_row("any order", any, p->flops, NULL);
+}
+
+static void bench(ll_gpu *gpu, const char *size, const char *python)
+{
+    double bf16[2], ms[2];
+    problem p = problem_of(gpu, LL_BF16, size);
+    printf("[%s]\n", size);
+    measure(gpu, &p, "bf16", false, bf16);
     fflush(stdout);
-    ll_tensor *all[] = {&qkv, &dqkv, &o, &dout, &lse};
-    for (int i = 0; i < 5; i++) ll_gpu_free(gpu, all[i]->data);
-    if (python) compare(python, size, flops, ms);
+    forget(gpu, &p);
+    if (python) compare(python, size, p.flops, bf16);
+    p = problem_of(gpu, LL_F32, size);
+    measure(gpu, &p, "f32", false, ms);
+    measure(gpu, &p, "tf32", true, ms);
+    fflush(stdout);
+    forget(gpu, &p);
 }
 
 int main(int argc, char **argv)

@@ -35,9 +35,9 @@ typedef struct ll_kcall {
     void *stream;
     const uint64_t *clock;
     int64_t *trouble;
-    /* tf32: products and convolutions of f32 may round operands to tf32. any_order: sums may be
-     * made in any order, and so have other bits each time. timing: algorithms may be chosen by
-     * timing them, too; not where other ranks must come to the same bits. */
+    /* tf32: products, convolutions and attention of f32 may round operands to tf32. any_order: sums
+     * may be made in any order, and so have other bits each time. timing: algorithms may be chosen
+     * by timing them, too; not where other ranks must come to the same bits. */
     bool tf32, timing, any_order;
 } ll_kcall;
 

@@ -68,7 +68,7 @@ typedef struct ll_program {
     ll_binding *inputs, *results;
     int n_input, n_result;
     int n_micro, threads;
-    bool tf32;      /* products and convolutions of f32 may round operands to tf32 */
+    bool tf32;      /* products, convolutions, attention of f32 may round operands to tf32 */
     bool any_order; /* sums may be made in any order where that is quicker */
     size_t persistent_bytes, work_bytes, scratch_bytes, bytes;
     size_t ideal_work_bytes; /* largest sum of live work slots: no plan can need less */

@@ -302,7 +302,7 @@ static void tell_start(const trainer *t)
         note = "large products of 8-bit floats with scales, but for logits; activations of bf16; "
                "parameters, their gradients and sums f32; validation in bf16";
     if (!strcmp(t->r->train.precision, "tf32"))
-        note = "operands of products and convolutions rounded to tf32, summed in f32";
+        note = "operands of products, convolutions and attention rounded to tf32, summed in f32";
     ll_train_start s = {t->r,
                         ll_dataset_info(t->data),
                         t->report->parameters,

@@ -1,6 +1,7 @@
 /* test_attention_gpu.c: attention's gradient on a GPU takes a large batch in slices: each sample's
  * results must be those it has alone, bit by bit. Summed in any order it must be what it is summed
- * in order, up to rounding. Skipped with a message where there is no GPU. */
+ * in order, up to rounding. In f32 and tf32 it must be what it is in f64, on a plain kernel.
+ * Skipped with a message where there is no GPU. */
 #include "base/rng.h"
 #include "dev/gpu.h"
 #include "ir/op.h"
@@ -16,7 +17,7 @@
 #include <cmocka.h>
 
 static ll_gpu *gpu;
-static bool any_order;
+static bool any_order, tf32;
 
 static void must(ll_err rc)
 {
@@ -34,7 +35,7 @@ static ll_tensor random_tensor(ll_dtype type, ll_shape shape, uint64_t salt)
     void *host = malloc(bytes_of(&t));
     assert_non_null(host);
     for (int64_t i = 0; i < ll_numel(&shape); i++)
-        ll_store(host, type, i, ll_normal_at(1, ll_stream("slices", salt), (uint64_t)i));
+        ll_store(host, type, i, (float)ll_normal_at(1, ll_stream("slices", salt), (uint64_t)i));
     must(ll_gpu_alloc(gpu, bytes_of(&t), &t.data));
     must(ll_gpu_write(gpu, t.data, host, bytes_of(&t)));
     must(ll_gpu_wait(gpu));
@@ -60,11 +61,12 @@ static size_t run(const ll_op *op, const ll_tensor *in, ll_tensor *out, int n_ou
                   .threads = 1,
                   .n_micro = 1,
                   .stream = ll_gpu_stream(gpu),
-                  .any_order = any_order};
+                  .any_order = any_order,
+                  .tf32 = tf32};
     size_t bytes = op->cuda_scratch(&c);
     must(ll_gpu_alloc(gpu, bytes, &c.scratch));
     must(ll_gpu_fill(gpu, c.scratch, 0x7f, bytes));
-    must(ll_gpu_fill(gpu, out[0].data, 0x7f, bytes_of(&out[0])));
+    for (int i = 0; i < n_out; i++) must(ll_gpu_fill(gpu, out[i].data, 0x7f, bytes_of(&out[i])));
     must(op->cuda(&c));
     if (host) must(ll_gpu_read(gpu, host, out[0].data, bytes_of(&out[0])));
     must(ll_gpu_wait(gpu));
@@ -164,6 +166,74 @@ static void test_any_order(void **)
     compare_orders(2, 333, 2, 32);
 }
 
+/* Forward and backward of one type: o, lse and dqkv, read back. */
+static void all_of(ll_dtype type, ll_shape shape, ll_tensor host[3])
+{
+    int64_t b = shape.d[0], t = shape.d[1], h = shape.d[3], d = shape.d[4];
+    ll_tensor qkv = random_tensor(type, shape, 0), dqkv = random_tensor(type, shape, 1);
+    ll_tensor dout = random_tensor(type, LL_SHAPE(b, t, h, d), 2);
+    ll_tensor out[2] = {random_tensor(type, LL_SHAPE(b, t, h, d), 3),
+                        random_tensor(type, LL_SHAPE(b, h, t), 4)};
+    run(op_named("attention"), &qkv, out, 2, NULL);
+    run(op_named("attention_grad"), (ll_tensor[]){dout, qkv, out[0], out[1]}, &dqkv, 1, NULL);
+    ll_tensor *all[] = {&out[0], &out[1], &dqkv, &qkv, &dout};
+    for (int i = 0; i < 3; i++) {
+        host[i] = *all[i];
+        host[i].data = malloc(bytes_of(all[i]));
+        assert_non_null(host[i].data);
+        must(ll_gpu_read(gpu, host[i].data, all[i]->data, bytes_of(all[i])));
+        must(ll_gpu_wait(gpu));
+    }
+    for (int i = 0; i < 5; i++) ll_gpu_free(gpu, all[i]->data);
+}
+
+/* The largest difference, as part of the largest number. */
+static double off_by(const ll_tensor *a, const ll_tensor *b)
+{
+    double most = 0, largest = 0;
+    for (int64_t i = 0; i < ll_numel(&a->shape); i++) {
+        double x = ll_load(a->data, a->dtype, i), y = ll_load(b->data, b->dtype, i);
+        if (!(fabs(x - y) <= most)) most = isnan(x) ? INFINITY : fabs(x - y);
+        largest = fmax(largest, fabs(y));
+    }
+    return most / largest;
+}
+
+/* tf32 keeps 11 bits of each operand. */
+static void against_f64(int64_t b, int64_t t, int64_t h, int64_t d)
+{
+    static const char *const names[] = {"o", "lse", "dqkv"};
+    ll_shape shape = LL_SHAPE(b, t, 3, h, d);
+    ll_tensor want[3], got[3];
+    all_of(LL_F64, shape, want);
+    for (int k = 0; k < 2; k++) {
+        tf32 = k == 1;
+        all_of(LL_F32, shape, got);
+        tf32 = false;
+        for (int i = 0; i < 3; i++) {
+            double off = off_by(&got[i], &want[i]);
+            printf("[%lld,%lld,3,%lld,%lld] %s: %s off by %g\n", (long long)b, (long long)t,
+                   (long long)h, (long long)d, k ? "tf32" : "f32", names[i], off);
+            assert_true(off < (k ? 2e-3 : 1e-5));
+            assert_true(!k || d == 20 || t == 1 || off > 1e-6); /* it was rounded */
+            free(got[i].data);
+        }
+    }
+    for (int i = 0; i < 3; i++) free(want[i].data);
+}
+
+static void test_f64(void **)
+{
+    against_f64(2, 300, 2, 64);
+    against_f64(3, 128, 1, 64);
+    against_f64(2, 1, 3, 64);
+    against_f64(1, 1025, 2, 32);
+    against_f64(2, 63, 3, 32);
+    against_f64(2, 150, 2, 128);
+    against_f64(1, 449, 1, 128);
+    against_f64(2, 50, 2, 20); /* no tiles for it */
+}
+
 int main(void)
 {
     if (!ll_gpu_count()) {
@@ -175,6 +245,7 @@ int main(void)
         return 1;
     }
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_slices),
-                                       cmocka_unit_test(test_any_order)};
+                                       cmocka_unit_test(test_any_order),
+                                       cmocka_unit_test(test_f64)};
     return cmocka_run_group_tests_name("attention on a GPU", tests, NULL, NULL);
 }

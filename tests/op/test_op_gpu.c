@@ -1,6 +1,6 @@
 /* test_op_gpu.c: every op's GPU kernel against its reference kernel, on every trial that the op
- * lists, in f32 and with floats as bf16; twice, for the same bits. Skipped with a message where
- * there is no GPU. SEED=7, ONLY=conv2d as in test_op.c. */
+ * lists, in f32 and with floats as bf16, large ones with tf32 too; twice, for the same bits.
+ * Skipped with a message where there is no GPU. SEED=7, ONLY=conv2d as in test_op.c. */
 #include "base/rng.h"
 #include "dev/gpu.h"
 #include "ir/op.h"
@@ -17,6 +17,7 @@
 
 static uint64_t seed = 1;
 static ll_gpu *gpu;
+static bool tf32; /* operands of products may be rounded to tf32 */
 
 typedef struct trial {
     const ll_op *op;
@@ -77,6 +78,7 @@ static ll_err infer_outputs(trial *t)
 
 static double tolerance(ll_dtype t)
 {
+    if (t == LL_F32 && tf32) return 2e-3;                /* 11 bits of each operand */
     if (t == LL_F8_E4M3 || t == LL_F8_E5M2) return 0.15; /* a step of the largest numbers */
     return t == LL_F64 ? 1e-10 : t == LL_F32 ? 3e-5 : t == LL_BF16 ? 2e-2 : t == LL_F16 ? 3e-3 : 0;
 }
@@ -133,7 +135,8 @@ static void upload(const trial *t, on_gpu *d, const ll_tensor *in)
                          .step = 3,
                          .stream = ll_gpu_stream(gpu),
                          .clock = (const uint64_t *)d->clock,
-                         .trouble = (int64_t *)d->trouble};
+                         .trouble = (int64_t *)d->trouble,
+                         .tf32 = tf32};
     size_t n = t->op->cuda_scratch ? t->op->cuda_scratch(&d->call) : 0;
     must(ll_gpu_alloc(gpu, n, &d->scratch), t, "memory");
     must(ll_gpu_fill(gpu, d->scratch, 0x7f, n), t, "poison");
@@ -183,12 +186,26 @@ static const struct {
     {"attention", "f32[1,33,3,1,128]", 1e-5},
     {"attention", "f32[1,40,3,1,20]", 1e-5}, /* heads that cuDNN does not take */
     {"attention", "f32[1,20,3,1,136]", 1e-5},
+    {"attention", "f32[1,129,3,2,32]", 1e-5},
+    {"attention", "f32[3,1,3,2,64]", 1e-5},
     {"attention_grad", "f32[2,40,1,64], f32[2,40,3,1,64], f32[2,40,1,64], f32[2,1,40]", 0},
     {"attention_grad", "f32[1,128,3,16], f32[1,128,3,3,16], f32[1,128,3,16], f32[1,3,128]", 0},
     {"attention_grad", "f32[2,77,1,32], f32[2,77,3,1,32], f32[2,77,1,32], f32[2,1,77]", 0},
     {"attention_grad", "f32[1,300,1,8], f32[1,300,3,1,8], f32[1,300,1,8], f32[1,1,300]", 0},
     {"attention_grad", "f32[1,33,1,128], f32[1,33,3,1,128], f32[1,33,1,128], f32[1,1,33]", 0},
+    {"attention_grad", "f32[1,129,2,32], f32[1,129,3,2,32], f32[1,129,2,32], f32[1,2,129]", 0},
+    {"attention_grad", "f32[3,1,2,64], f32[3,1,3,2,64], f32[3,1,2,64], f32[3,2,1]", 0},
     {"attention_grad", "f32[1,40,1,20], f32[1,40,3,1,20], f32[1,40,1,20], f32[1,1,40]", 0},
+#define ONE_TAP "stride=[2,3], pad=[0,0,0,0], dilation=[1,1], groups=1"
+    {"conv2d", "f32[2,9,8,5], f32[7,1,1,5] {" ONE_TAP "}", 0},
+    {"conv2d", "f32[2,9,8,12], f32[7,1,1,12] {" ONE_TAP "}", 0},
+    {"conv2d_dx", "f32[2,5,3,7], f32[7,1,1,5] {" ONE_TAP ", size=[9,8]}", 0},
+    {"conv2d_dx", "f32[2,5,3,7], f32[7,1,1,12] {" ONE_TAP ", size=[10,7]}", 0},
+    {"conv2d_dw", "f32[2,5,3,7], f32[2,9,8,5] {" ONE_TAP ", size=[1,1]}", 0},
+    {"conv2d_dx",
+     "f32[2,33,9,40], f32[40,3,3,37] {stride=[1,1], pad=[1,1,1,1], dilation=[1,1], groups=1, "
+     "size=[33,9]}",
+     0},
 };
 
 /* as: the element type that f32 operands take, but for those that stay f32 beside it; LL_F32: as
@@ -251,6 +268,9 @@ static void test_op(void **state)
         if (!strcmp(large[i].op, op->name)) {
             test_trial(op, large[i].trial, LL_F32, 0);
             test_trial(op, large[i].trial, LL_BF16, large[i].wide);
+            tf32 = true;
+            test_trial(op, large[i].trial, LL_F32, 0);
+            tf32 = false;
         }
 }
 

@@ -2,7 +2,7 @@
  * of queries (forward, dq) or of keys (dk, dv), and walks the others; a lane holds every 32nd
  * element of the rows. Sums of dk and dv are gathered, not scattered, so bits do not depend on
  * timing. These are plain kernels for every type and size; bf16 goes through cuDNN's fused ones
- * where it has them (attention_dnn.cu). */
+ * where it has them (attention_dnn.cu), f32 through tiles (attention_f32.cu). */
 #include "kern/cuda/attention.cuh"
 
 extern "C" {
@@ -122,6 +122,13 @@ static bool is_fused(const ll_kcall *c, bool grad, size_t *bytes)
     return ll_fused_attention(&s, qkv->dtype, lse->dtype, grad, c->any_order, bytes);
 }
 
+static bool is_tiled(const ll_kcall *c, bool grad)
+{
+    const ll_tensor *qkv = &c->in[grad ? 1 : 0], *lse = grad ? &c->in[3] : &c->out[1];
+    heads s = heads_of(qkv);
+    return ll_tiled_attention(&s, qkv->dtype, lse->dtype);
+}
+
 size_t attention_cuda_scratch(const ll_kcall *c)
 {
     size_t bytes;
@@ -131,7 +138,9 @@ size_t attention_cuda_scratch(const ll_kcall *c)
 size_t attention_grad_cuda_scratch(const ll_kcall *c)
 {
     size_t bytes;
-    return is_fused(c, true, &bytes) ? bytes : 0;
+    heads s = heads_of(&c->in[1]);
+    if (is_fused(c, true, &bytes)) return bytes;
+    return is_tiled(c, true) ? ll_tiled_grad_scratch(&s) : 0;
 }
 
 static ll_err check_plain(const heads *s)
@@ -149,6 +158,7 @@ ll_err attention_cuda(const ll_kcall *c)
     int64_t rows = s.b * s.h * s.t;
     if (rows * s.d == 0) return LL_OK;
     if (is_fused(c, false, &bytes)) return ll_fused_forward(c, &s);
+    if (is_tiled(c, false)) return ll_tiled_forward(c, &s);
     TRY(check_plain(&s));
     return with_float(qkv->dtype, [&](auto a) -> ll_err {
         typedef decltype(a) T;
@@ -170,6 +180,7 @@ ll_err attention_grad_cuda(const ll_kcall *c)
     int64_t rows = s.b * s.h * s.t;
     if (rows * s.d == 0) return LL_OK;
     if (is_fused(c, true, &bytes)) return ll_fused_backward(c, &s);
+    if (is_tiled(c, true)) return ll_tiled_backward(c, &s);
     TRY(check_plain(&s));
     return with_float(qkv->dtype, [&](auto a) -> ll_err {
         typedef decltype(a) T;
