@@ -1,8 +1,8 @@
 /* bench_conv_gpu: ResNet-50's convolutions, batch norms and pools on a GPU, kernel by kernel.
  *
- *     build/bench_conv_gpu [BATCH]     default 256
+ *     build/bench_conv_gpu [BATCH [PRECISION]]     default 256 bf16; or f32, tf32
  *
- * Convolutions, in bf16: milliseconds and TFLOP/s of forward, dx (bf16 out) and dw (f32 out), and
+ * Convolutions: milliseconds and TFLOP/s of forward, dx (in bf16: bf16 out) and dw (f32 out), and
  * how often each occurs; all else: milliseconds and the share of a copy's bandwidth, with the bytes
  * that each kernel must move. The last column sums up a step. */
 #include "base/rng.h"
@@ -17,6 +17,8 @@
 
 static ll_gpu *gpu;
 static double copy_rate; /* bytes a second, read and written */
+static ll_dtype type = LL_BF16;
+static bool tf32;
 
 static void must(ll_err rc)
 {
@@ -74,6 +76,7 @@ static double time_op(const char *name, const void *attr, int n_in, const ll_typ
     c.stream = ll_gpu_stream(gpu);
     c.n_micro = c.threads = 1;
     c.timing = true;
+    c.tf32 = tf32;
     must(ll_gpu_alloc(gpu, op->cuda_scratch ? op->cuda_scratch(&c) : 0, &c.scratch));
     double seconds;
     for (int i = 0; i < 2 + TIMES; i++) {
@@ -112,10 +115,11 @@ enum { N_SHAPE = sizeof shapes / sizeof *shapes };
 static double convolution(int64_t batch, const shape *s)
 {
     int64_t out = (s->size + 2 * (s->taps / 2) - s->taps) / s->stride + 1, pad = s->taps / 2;
-    ll_type x = {LL_BF16, LL_SHAPE(batch, s->size, s->size, s->c)};
-    ll_type w = {LL_BF16, LL_SHAPE(s->f, s->taps, s->taps, s->c)};
-    ll_type y = {LL_BF16, LL_SHAPE(batch, out, out, s->f)};
-    ll_conv_attr a = {{s->stride, s->stride}, {pad, pad, pad, pad}, {1, 1}, 1, {0, 0}, 1};
+    ll_type x = {type, LL_SHAPE(batch, s->size, s->size, s->c)};
+    ll_type w = {type, LL_SHAPE(s->f, s->taps, s->taps, s->c)};
+    ll_type y = {type, LL_SHAPE(batch, out, out, s->f)};
+    ll_conv_attr a = {{s->stride, s->stride}, {pad, pad, pad, pad}, {1, 1}, 1, {0, 0},
+                      type == LL_BF16};
     double flops = 2.0 * (double)ll_numel(&y.shape) * (double)(s->taps * s->taps * s->c);
     double floor = (double)(bytes_of(&x) + bytes_of(&y) + bytes_of(&w)) / copy_rate, sum = 0, t[3];
     t[0] = time_op("conv2d", &a, 2, (ll_type[]){x, w});
@@ -140,7 +144,7 @@ static double convolution(int64_t batch, const shape *s)
 static double norms(int64_t batch, int64_t size, int64_t c, int relu, int add)
 {
     const ll_norm_attr a = {1e-5};
-    ll_type x = {LL_BF16, LL_SHAPE(batch, size, size, c)}, k = {LL_F32, LL_SHAPE(c)};
+    ll_type x = {type, LL_SHAPE(batch, size, size, c)}, k = {LL_F32, LL_SHAPE(c)};
     double sum = 0;
     const struct {
         const char *op;
@@ -167,10 +171,9 @@ static double pool(int64_t batch)
 {
     ll_pool_attr a = {{3, 3}, {2, 2}, {1, 1, 1, 1}, {112, 112}};
     ll_pool_attr all = {{7, 7}, {7, 7}, {0, 0, 0, 0}, {7, 7}};
-    ll_type x = {LL_BF16, LL_SHAPE(batch, 112, 112, 64)},
-            y = {LL_BF16, LL_SHAPE(batch, 56, 56, 64)};
-    ll_type i = {LL_I32, y.shape}, z = {LL_BF16, LL_SHAPE(batch, 7, 7, 2048)};
-    ll_type one = {LL_BF16, LL_SHAPE(batch, 1, 1, 2048)};
+    ll_type x = {type, LL_SHAPE(batch, 112, 112, 64)}, y = {type, LL_SHAPE(batch, 56, 56, 64)};
+    ll_type i = {LL_I32, y.shape}, z = {type, LL_SHAPE(batch, 7, 7, 2048)};
+    ll_type one = {type, LL_SHAPE(batch, 1, 1, 2048)};
     double bytes = (double)(bytes_of(&x) + bytes_of(&y) + bytes_of(&i)), sum = 0;
     double t[4] = {time_op("max_pool", &a, 1, &x),
                    time_op("max_pool_grad", &a, 2, (ll_type[]){y, i}),
@@ -199,9 +202,16 @@ int main(int argc, char **argv)
         printf("skipped: %s\n", ll_gpu_built() ? "no GPU here" : "built without CUDA");
         return 0;
     }
+    const char *precision = argc > 2 ? argv[2] : "bf16";
+    if (strcmp(precision, "bf16")) type = LL_F32;
+    tf32 = !strcmp(precision, "tf32");
+    if (type == LL_F32 && !tf32 && strcmp(precision, "f32")) {
+        fprintf(stderr, "precision '%s', want bf16, f32 or tf32\n", precision);
+        return 1;
+    }
     must(ll_gpu_open(0, &gpu));
     measure_copy();
-    printf("copy %.2f TB/s; batch %lld\n", 1e-12 * copy_rate, (long long)batch);
+    printf("copy %.2f TB/s; batch %lld, %s\n", 1e-12 * copy_rate, (long long)batch, precision);
     printf("convolution: floor by bytes (ms) | forward: ms, TFLOP/s | dx | dw | all of them\n");
     double conv = 0, norm = 0;
     for (int i = 0; i < N_SHAPE; i++) conv += convolution(batch, &shapes[i]);

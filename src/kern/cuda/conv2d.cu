@@ -11,11 +11,14 @@
  * - of bf16, filters' gradients are made in bf16 and widened to f32: cuDNN sums in f32, but its
  *   engines that write f32 are 5 to 40 times slower.
  *
+ * Of f32 without tf32, one tap (a 1x1 filter) is a product (conv2d_tap.cu): cuDNN has no good engines.
+ *
  * Plans are chosen by time at the first run (dnn.cuh). Their workspace is bounded: by the bytes of the
  * three tensors and ROOM, and by MOST_WORKSPACE.
  *
  * What is left (f64, empty tensors, 16-bit groups of odd sizes, what cuDNN has no engine for) runs on
  * a plain kernel: a thread for each element of the result. Where that takes long, it is told. */
+#include "kern/cuda/conv2d_tap.cuh"
 #include "kern/cuda/dnn.cuh"
 #include "kern/notes.h"
 
@@ -26,7 +29,6 @@ ll_kernel conv2d_cuda, conv2d_dx_cuda, conv2d_dw_cuda;
 ll_scratch conv2d_cuda_scratch, conv2d_dx_cuda_scratch, conv2d_dw_cuda_scratch;
 }
 
-enum which { FORWARD, IMAGE, FILTER };
 enum { ID_X = 1, ID_W, ID_Y };
 static const size_t ROOM = (size_t)16 << 20, MOST_WORKSPACE = (size_t)256 << 20;
 
@@ -138,6 +140,18 @@ static bool for_cudnn(const conv *v, bool folded, form *f)
     for (int i = 0; i < 4; i++)
         if (f->d.x[i] <= 0 || f->d.w[i] <= 0 || f->d.y[i] <= 0 || v->x[i] <= 0) return false;
     return !narrow || (f->d.w[3] % 8 == 0 && f->d.w[0] / f->d.a.groups % 8 == 0);
+}
+
+/* One tap, of f32. */
+static bool is_tap(const conv *v, tap *t)
+{
+    *t = tap{v->x[0], {v->x[1], v->x[2]}, {v->y[1], v->y[2]}, {v->a.stride[0], v->a.stride[1]},
+             v->x[3], v->y[3]};
+    bool is = v->t == LL_F32 && v->out == LL_F32 && !v->tf32 && v->a.groups == 1;
+    is &= v->w[1] == 1 && v->w[2] == 1;
+    for (int k = 0; k < 4; k++) is &= v->a.pad[k] == 0 && v->x[k] > 0 && v->y[k] > 0;
+    for (int k = 0; k < 2; k++) is &= ceil_div(t->x[k], t->stride[k]) == t->y[k];
+    return is;
 }
 
 /* Image, filter, output. */
@@ -455,7 +469,9 @@ static size_t scratch(const ll_kcall *c, enum which which)
     ll_dnn_plan *p;
     form f;
     side s[3];
+    tap one;
     conv v = conv_of(c, which, &t[0], &t[1], &t[2]);
+    if (is_tap(&v, &one)) return ll_conv_tap_scratch(&one);
     if (prepare(&v, &f, &p) != LL_OK) return 0; /* the run tells */
     if (!p) {
         tell_plain(&v);
@@ -472,7 +488,9 @@ static ll_err run(const ll_kcall *c, enum which which)
     ll_dnn_plan *p;
     form f;
     side s[3];
+    tap one;
     conv v = conv_of(c, which, &t[0], &t[1], &t[2]);
+    if (is_tap(&v, &one)) return ll_conv_tap(c, which, &one, t[0]->data, t[1]->data, t[2]->data);
     TRY(prepare(&v, &f, &p));
     if (!p) return run_plain(c, &v, t[0], t[1], t[2]);
     sides_of(&f, s);
