@@ -138,7 +138,7 @@ struct ll_op {
     ll_kernel *ref, *cpu, *cuda; /* cuda: LL_GPU(x_cuda), NULL where CUDA is not built */
     ll_scratch *cpu_scratch, *cuda_scratch;
     const struct ll_many *cuda_many; /* several calls as one launch; NULL: one by one */
-    const char *trials[8]; /* "f32[6,12], f32[12,18] {spec=\"mk,kn->mn\"}": see ll_parse_trial */
+    const char *trials[10]; /* "f32[6,12], f32[12,18] {spec=\"mk,kn->mn\"}": see ll_parse_trial */
 };
 
 const ll_op *ll_op_find(const char *name); /* NULL: none */

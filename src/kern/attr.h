@@ -25,7 +25,15 @@ typedef struct ll_matmul_attr {
 /* scaled: operands are 8-bit floats, and their scales follow them; FAST: sums may be kept in fewer
  * bits for a while */
 typedef enum ll_scaled { LL_UNSCALED, LL_SCALED, LL_SCALED_FAST, LL_N_SCALED } ll_scaled;
-typedef enum ll_act { LL_ACT_NONE, LL_ACT_RELU, LL_ACT_GELU, LL_ACT_DGELU, LL_N_ACT } ll_act;
+typedef enum ll_act {
+    LL_ACT_NONE,
+    LL_ACT_RELU,
+    LL_ACT_GELU,
+    LL_ACT_DGELU,
+    LL_ACT_SLOPE,
+    LL_ACT_TIMES,
+    LL_N_ACT
+} ll_act;
 typedef struct ll_product_attr {
     char spec[LL_SPEC_MAX];
     ll_dtype out;

@@ -2,15 +2,17 @@
  * number of results. The compiler makes them late, for GPUs (pass/epilogue.c): no loop of theirs is
  * cut.
  *
- *     operands: a, b, [scales], [bias], [pre]    p = a b [times both scales] [+ bias]
+ *     operands: a, b, [scales], [bias], [more]    p = a b [times both scales] [+ bias]
  *     act        result              second result
  *     none       p
  *     relu       relu(p)
  *     gelu       gelu(p)             p, for the gradient
- *     dgelu      p gelu'(pre)
+ *     dgelu      p gelu'(more)
+ *     slope      gelu(p)             gelu'(p), for the gradient
+ *     times      p more              the sums of its columns, in f32
  *
  * Columns are the loops that b and the result have and a has not; a bias has these, and they are
- * the result's last dimensions. pre is of the result's shape. The product must be a plain one:
+ * the result's last dimensions. more is of the result's shape. The product must be a plain one:
  * rows, columns and summed loops are one run of letters each wherever they stand, so that all three
  * tensors are matrices. Scales are of 8-bit floats (op/quantize.c), whose summed loops run fastest.
  */
@@ -54,15 +56,22 @@ bool ll_product_plain(const char *spec)
     return one_run(&p, 0, 2, 1, run) && one_run(&p, 1, 2, 0, run) && one_run(&p, 0, 1, 2, run);
 }
 
+static bool has_more(const ll_product_attr *a)
+{
+    return a->act == LL_ACT_DGELU || a->act == LL_ACT_TIMES;
+}
+
 static ll_err check(const ll_product_attr *a, int n_in, int n_out, const ll_matmul_parts *p,
                     const char *columns)
 {
     CHECK(a->act >= 0 && a->act < LL_N_ACT, LL_E_ARG, "no act has number %lld", (long long)a->act);
     CHECK((a->bias & ~1) == 0, LL_E_ARG, "bias is 0 or 1");
     CHECK(a->scaled >= 0 && a->scaled < LL_N_SCALED, LL_E_ARG, "scaled is 0, 1 or 2");
-    int want = 2 + (a->scaled ? 2 : 0) + (int)a->bias + (a->act == LL_ACT_DGELU);
+    int want = 2 + (a->scaled ? 2 : 0) + (int)a->bias + has_more(a);
     CHECK(n_in == want, LL_E_ARG, "%d operands, want %d", n_in, want);
-    CHECK(n_out == 1 || a->act == LL_ACT_GELU, LL_E_ARG, "gelu alone has two results");
+    bool second = a->act == LL_ACT_GELU || a->act == LL_ACT_SLOPE || a->act == LL_ACT_TIMES;
+    CHECK(n_out == 1 ? a->act != LL_ACT_SLOPE : second, LL_E_ARG, "act %lld has not %d results",
+          (long long)a->act, n_out);
     int n = (int)strlen(columns), from = p->len[2] - n;
     CHECK(ll_product_plain(a->spec) && !memcmp(p->text[2] + from, columns, (size_t)n), LL_E_ARG,
           "spec \"%s\" is no plain product of two matrices with its columns last", a->spec);
@@ -79,8 +88,10 @@ static ll_err dims_of(const ll_product_attr *a, int n_in, int n_out, char dims[L
     const char *y = p.text[2];
     snprintf(dims, LL_DIMS_TEXT, "%.*s,%.*s%s%s%s%s%s->%s%s%s", p.len[0], p.text[0], p.len[1],
              p.text[1], a->scaled ? ", , " : "", a->bias ? "," : "", a->bias ? columns : "",
-             a->act == LL_ACT_DGELU ? "," : "", a->act == LL_ACT_DGELU ? y : "", y,
-             n_out == 2 ? "," : "", n_out == 2 ? y : "");
+             has_more(a) ? "," : "", has_more(a) ? y : "", y, n_out == 2 ? "," : "",
+             n_out == 1               ? ""
+             : a->act == LL_ACT_TIMES ? columns
+                                      : y);
     return LL_OK;
 }
 
@@ -116,7 +127,7 @@ static ll_err infer(ll_infer *i)
               ll_dtype_name(i->in[k].dtype));
     TRY(ll_infer_dims(i));
     i->out[0].dtype = a->out;
-    if (i->n_out == 2) i->out[1].dtype = a->out;
+    if (i->n_out == 2) i->out[1].dtype = a->act == LL_ACT_TIMES ? LL_F32 : a->out;
     return LL_OK;
 }
 
@@ -143,6 +154,8 @@ static const ll_op ops[2] = {
              "f32[8,4], f32[12,4], f32[12] {spec=\"rk,nk->rn\", out=f32, bias=1, act=2}",
              "bf16[5,3], bf16[7,3], f32[7] {spec=\"rk,nk->rn\", out=bf16, bias=1, act=2}",
              "bf16[5,3], bf16[3,7], bf16[5,7] {spec=\"rk,kn->rn\", out=bf16, bias=0, act=3}",
+             "bf16[300,72], bf16[72,200], bf16[200] {spec=\"rk,kn->rn\", out=bf16, bias=1, act=0}",
+             "bf16[5,3], bf16[3,7], bf16[5,7] {spec=\"rk,kn->rn\", out=bf16, bias=0, act=5}",
              "e4m3[2,16,32], e5m2[48,32], f32[]>, f32[]> {spec=\"btk,nk->btn\", out=bf16, bias=0, "
              "act=0, scaled=1}"},
     },
@@ -157,7 +170,14 @@ static const ll_op ops[2] = {
                    "act=2}",
                    "bf16[3,5], bf16[7,5], f32[7] {spec=\"rk,nk->rn\", out=bf16, bias=1, act=2}",
                    "f32[3,5], f32[7,5], f32[7] {spec=\"rk,nk->rn\", out=f32, bias=1, act=2}",
-                   "f32[3,5], f32[7,5] {spec=\"rk,nk->rn\", out=f32, bias=0, act=2}"},
+                   "f32[3,5], f32[7,5] {spec=\"rk,nk->rn\", out=f32, bias=0, act=2}",
+                   "bf16[3,70,72], bf16[136,72], bf16[136] {spec=\"btc,fc->btf\", out=bf16, "
+                   "bias=1, act=4}",
+                   "f32[3,5], f32[7,5], f32[7] {spec=\"rk,nk->rn\", out=f32, bias=1, act=4}",
+                   "bf16[300,72], bf16[72,200], bf16[300,200] {spec=\"rk,kn->rn\", out=bf16, "
+                   "bias=0, act=5}",
+                   "bf16[131,5], bf16[7,5], bf16[131,7] {spec=\"rk,nk->rn\", out=bf16, bias=0, "
+                   "act=5}"},
     },
 };
 

@@ -67,6 +67,51 @@ static void test_activations(void **state)
             "act=3, scaled=0}\n  result \"r\" = %4\n");
 }
 
+/* ---- gelu's slope ---- */
+
+#define KEPT                                                                                       \
+    "  %1: bf16[6,5] = batch \"x\"\n"                                                              \
+    "  %2: bf16[8,5] = batch \"w\"\n"                                                              \
+    "  %3: bf16[8] = batch \"b\"\n"                                                                \
+    "  %4: bf16[6,8], %5: bf16[6,8] = product2(%1, %2, %3) {spec=\"nc,kc->nk\", out=bf16, "        \
+    "bias=1, act="
+#define BACK                                                                                       \
+    "  %6: bf16[6,5] = batch \"d\"\n"                                                              \
+    "  %7: bf16[5,8] = batch \"v\"\n"
+
+static void test_slopes(void **state)
+{
+    (void)state;
+    becomes(ll_slopes,
+            KEPT "2, scaled=0}\n" BACK
+                 "  %8: bf16[6,8] = product1(%6, %7, %5) {spec=\"nc,ck->nk\", out=bf16, bias=0, "
+                 "act=3, scaled=0}\n"
+                 "  %9: f32[8] = sum(%8) {spec=\"nk->k\"}\n"
+                 "  result \"y\" = %4\n  result \"d\" = %8\n  result \"s\" = %9\n",
+            "  %1: bf16[6,5] = batch \"x\"\n"
+            "  %2: bf16[8,5] = batch \"w\"\n"
+            "  %3: bf16[8] = batch \"b\"\n"
+            "  %4: bf16[6,5] = batch \"d\"\n"
+            "  %5: bf16[5,8] = batch \"v\"\n"
+            "  %6: bf16[6,8], %7: bf16[6,8] = product2(%1, %2, %3) {spec=\"nc,kc->nk\", out=bf16, "
+            "bias=1, act=4, scaled=0}\n"
+            "  %8: bf16[6,8], %9: f32[8] = product2(%4, %5, %7) {spec=\"nc,ck->nk\", out=bf16, "
+            "bias=0, act=5, scaled=0}\n"
+            "  result \"y\" = %6\n  result \"d\" = %8\n  result \"s\" = %9\n");
+    static const char shown[] =
+        "  %1: bf16[6,5] = batch \"x\"\n"
+        "  %2: bf16[8,5] = batch \"w\"\n"
+        "  %3: bf16[6,5] = batch \"d\"\n"
+        "  %4: bf16[5,8] = batch \"v\"\n"
+        "  %5: bf16[6,8], %6: bf16[6,8] = product2(%1, %2) {spec=\"nc,kc->nk\", out=bf16, bias=0, "
+        "act=2, scaled=0}\n"
+        "  %7: bf16[6,8] = product1(%3, %4, %6) {spec=\"nc,ck->nk\", out=bf16, bias=0, act=3, "
+        "scaled=0}\n"
+        "  %8: f32[6] = sum(%7) {spec=\"nk->n\"}\n"
+        "  result \"y\" = %5\n  result \"p\" = %6\n  result \"s\" = %8\n";
+    becomes(ll_slopes, shown, shown); /* somebody else reads the sum; these are no columns */
+}
+
 /* ---- a model ---- */
 
 static ll_graph *small_gpt(void)
@@ -119,10 +164,32 @@ static void test_model(void **state)
     ll_graph_free(g);
 }
 
+static void test_model_slopes(void **state)
+{
+    (void)state;
+    enum { STEPS = 4 };
+    ll_graph *g = small_gpt(), *narrow, *fused, *sloped;
+    double want[STEPS], got[STEPS];
+    must(ll_narrow(g, &narrow), "narrow");
+    must(ll_epilogues(narrow, &fused), "epilogues");
+    must(ll_slopes(fused, &sloped), "slopes");
+    assert_int_equal(count_op(sloped, "product2"), 4); /* of each layer: fc, and its gradient */
+    assert_int_equal(count_op(fused, "sum") - count_op(sloped, "sum"), 2);
+    train(fused, STEPS, want);
+    train(sloped, STEPS, got);
+    for (int i = 0; i < STEPS; i++) assert_true(fabs(got[i] - want[i]) < 2e-3 * want[i]);
+    assert_true(want[STEPS - 1] < want[0]);
+    ll_graph_free(sloped);
+    ll_graph_free(fused);
+    ll_graph_free(narrow);
+    ll_graph_free(g);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_bias),
                                        cmocka_unit_test(test_activations),
-                                       cmocka_unit_test(test_model)};
+                                       cmocka_unit_test(test_model), cmocka_unit_test(test_slopes),
+                                       cmocka_unit_test(test_model_slopes)};
     return cmocka_run_group_tests_name("epilogue", tests, NULL, NULL);
 }

@@ -1,9 +1,11 @@
-/* product.cu: a matmul and what surrounds it, as cuBLASLt's epilogues where it has them, and
- * otherwise as a matmul and kernels after it. The result is row-major, so cuBLASLt sees its
- * transpose (see matmul.cu): columns, which a bias runs along, are its rows. */
-#include "kern/cuda/gemm.cuh"
+/* product.cu: a matmul and what surrounds it: by a kernel of our own (hopper.cu) where it fits, as
+ * cuBLASLt's epilogues where it has them, and otherwise as a matmul and kernels after it. The
+ * result is row-major, so cuBLASLt sees its transpose (see matmul.cu): columns, which a bias runs
+ * along, are its rows. */
+#include "kern/cuda/hopper.cuh"
 
 #include "kern/einsum.h"
+#include "kern/notes.h"
 
 #include <cuda_fp8.h>
 
@@ -13,31 +15,123 @@ ll_scratch product_cuda_scratch;
 }
 
 typedef struct extras { /* NULL: there is none */
-    const ll_tensor *bias, *pre;
+    const ll_tensor *bias, *more;
 } extras;
 
 static extras extras_of(const ll_kcall *c)
 {
     const ll_product_attr *attr = (const ll_product_attr *)c->attr;
     extras e = {attr->bias ? &c->in[attr->scaled ? 4 : 2] : NULL, NULL};
-    if (attr->act == LL_ACT_DGELU) e.pre = &c->in[c->n_in - 1];
+    if (attr->act == LL_ACT_DGELU || attr->act == LL_ACT_TIMES) e.more = &c->in[c->n_in - 1];
     return e;
 }
 
-/* ---- as an epilogue ---- */
+typedef struct matrices {
+    matrix a, b, y;
+} matrices;
 
-static void matrices_of(const ll_kcall *c, gemm *g)
+static matrices matrices_of(const ll_kcall *c)
 {
     const ll_tensor *a = &c->in[0], *b = &c->in[1], *y = &c->out[0];
     ll_einsum_plan p;
     ll_einsum_fold(((const ll_product_attr *)c->attr)->spec, &a->shape, &b->shape, &y->shape, &p);
     LL_ASSERT(p.n_around == 0 && p.n_sums == 0);
-    matrix ma = {a->data, p.row.extent, p.sum.extent, p.row.stride[0], p.sum.stride[0], 0};
-    matrix mb = {b->data, p.sum.extent, p.column.extent, p.sum.stride[1], p.column.stride[1], 0};
-    matrix my = {y->data, p.row.extent, p.column.extent, p.row.stride[2], p.column.stride[2], 0};
-    g->a = ll_gemm_turned(&mb);
-    g->b = ll_gemm_turned(&ma);
-    g->y = ll_gemm_turned(&my);
+    return matrices{
+        {a->data, p.row.extent, p.sum.extent, p.row.stride[0], p.sum.stride[0], 0},
+        {b->data, p.sum.extent, p.column.extent, p.sum.stride[1], p.column.stride[1], 0},
+        {y->data, p.row.extent, p.column.extent, p.row.stride[2], p.column.stride[2], 0}};
+}
+
+/* ---- sums of columns, first of HOPPER_ROWS rows each ---- */
+
+enum { ACROSS = 32, DOWN = 32 };
+
+static __global__ void sum_rows(const void *y, int type, int64_t rows, int64_t columns, int64_t n,
+                                float *parts)
+{
+    GRID_STRIDE(i, n * columns)
+    {
+        int64_t column = i % columns, from = i / columns * HOPPER_ROWS;
+        float sum = 0;
+        for (int64_t r = from; r < rows && r < from + HOPPER_ROWS; r++)
+            sum += (float)load_any(y, type, r * columns + column);
+        parts[i] = sum;
+    }
+}
+
+static __global__ void sum_parts(const float *parts, int64_t n, int64_t columns, float *sums)
+{
+    __shared__ float part[DOWN][ACROSS + 1];
+    int64_t column = blockIdx.x * (int64_t)ACROSS + threadIdx.x;
+    float sum = 0;
+    if (column < columns)
+        for (int64_t i = threadIdx.y; i < n; i += DOWN) sum += parts[i * columns + column];
+    part[threadIdx.y][threadIdx.x] = sum;
+    __syncthreads();
+    sum = warp_sum(part[threadIdx.x][threadIdx.y]); /* of a column, all of a warp's */
+    column = blockIdx.x * (int64_t)ACROSS + threadIdx.y;
+    if (threadIdx.x == 0 && column < columns) sums[column] = sum;
+}
+
+static bool wants_sums(const ll_kcall *c)
+{
+    return c->n_out == 2 && ((const ll_product_attr *)c->attr)->act == LL_ACT_TIMES;
+}
+
+static int64_t parts_of(const ll_kcall *c)
+{
+    int64_t columns = ll_numel(&c->out[1].shape);
+    return columns ? ceil_div(ll_numel(&c->out[0].shape) / columns, HOPPER_ROWS) : 0;
+}
+
+static ll_err add_parts(const ll_kcall *c)
+{
+    int64_t columns = ll_numel(&c->out[1].shape);
+    if (columns == 0) return LL_OK;
+    sum_parts<<<(unsigned)ceil_div(columns, ACROSS), dim3(ACROSS, DOWN), 0, stream_of(c)>>>(
+        (const float *)workspace_of(c), parts_of(c), columns, (float *)c->out[1].data);
+    CUDA_TRY(cudaGetLastError());
+    return LL_OK;
+}
+
+/* ---- by our own kernel ---- */
+
+/* Whether the product is one for it. */
+static bool own_of(const ll_kcall *c, hopper *h)
+{
+    const ll_product_attr *attr = (const ll_product_attr *)c->attr;
+    static const int end_of[LL_N_ACT] = {HOPPER_BIAS, -1, -1, -1, HOPPER_SLOPE, HOPPER_TIMES};
+    extras e = extras_of(c);
+    int end = end_of[attr->act];
+    bool bias = e.bias && e.bias->dtype == LL_BF16, more = e.more && e.more->dtype == LL_BF16;
+    if (end < 0 || attr->scaled || c->in[0].dtype != LL_BF16 || c->out[0].dtype != LL_BF16 ||
+        (end == HOPPER_TIMES ? !more || e.bias : !bias))
+        return false;
+    matrices m = matrices_of(c);
+    *h = hopper{(hopper_end)end, m.a, m.b, m.y, e.bias ? e.bias->data : NULL, NULL, NULL};
+    h->z = end == HOPPER_SLOPE ? c->out[1].data : end == HOPPER_TIMES ? e.more->data : NULL;
+    return ll_hopper_fits(h);
+}
+
+static ll_err as_one(const ll_kcall *c, bool *done)
+{
+    hopper h;
+    *done = own_of(c, &h);
+    if (!*done) return LL_OK;
+    if (wants_sums(c)) h.sums = (float *)workspace_of(c);
+    TRY(ll_hopper_run(c, &h));
+    return wants_sums(c) ? add_parts(c) : LL_OK;
+}
+
+/* ---- as an epilogue ---- */
+
+static void describe(const ll_kcall *c, gemm *g)
+{
+    const ll_tensor *a = &c->in[0], *b = &c->in[1], *y = &c->out[0];
+    matrices m = matrices_of(c);
+    g->a = ll_gemm_turned(&m.b);
+    g->b = ll_gemm_turned(&m.a);
+    g->y = ll_gemm_turned(&m.y);
     g->batches = 1;
     g->a_type = b->dtype;
     g->b_type = a->dtype;
@@ -65,17 +159,19 @@ static cublasLtEpilogue_t epilogue_of(const ll_kcall *c)
 
 static ll_err as_epilogue(const ll_kcall *c, bool *done)
 {
+    int64_t act = ((const ll_product_attr *)c->attr)->act;
     extras e = extras_of(c);
     gemm g = {};
     bool none;
     *done = false;
-    matrices_of(c, &g);
+    if (act == LL_ACT_SLOPE || act == LL_ACT_TIMES) return LL_OK;
+    describe(c, &g);
     if (!ll_gemm_fits(&g.a) || !ll_gemm_fits(&g.b) || g.a.cols < 1 || g.y.rows < 1 || g.y.cols < 1)
         return LL_OK;
-    if (e.pre && (e.pre->dtype != g.y_type || e.bias)) return LL_OK;
+    if (e.more && (e.more->dtype != g.y_type || e.bias)) return LL_OK;
     g.epilogue = epilogue_of(c);
     if (e.bias) g.bias = e.bias->data, g.bias_type = e.bias->dtype;
-    g.aux = e.pre ? e.pre->data : c->n_out == 2 ? c->out[1].data : NULL;
+    g.aux = e.more ? e.more->data : c->n_out == 2 ? c->out[1].data : NULL;
     TRY(ll_gemm_run(c, &g, &none));
     *done = !none;
     return LL_OK;
@@ -84,32 +180,37 @@ static ll_err as_epilogue(const ll_kcall *c, bool *done)
 /* ---- as a kernel of its own after the product ---- */
 
 typedef struct finishing { /* data NULL: there is none */
-    ll_tensor y, bias, pre, keep;
+    ll_tensor y, bias, more, second;
     int64_t n, columns;
     int act;
 } finishing;
 
-__device__ static double gelu_of(double x)
+__device__ static float gelu_of(float x)
 {
-    return 0.5 * x * (1 + tanh(LL_GELU_A * (x + LL_GELU_B * x * x * x)));
+    const float A = (float)LL_GELU_A, B = (float)LL_GELU_B;
+    return 0.5f * x * (1 + tanhf(A * (x + B * x * x * x)));
 }
 
-__device__ static double dgelu_of(double x)
+__device__ static float dgelu_of(float x)
 {
-    double t = tanh(LL_GELU_A * (x + LL_GELU_B * x * x * x));
-    return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * LL_GELU_A * (1 + 3 * LL_GELU_B * x * x);
+    const float A = (float)LL_GELU_A, B = (float)LL_GELU_B;
+    float t = tanhf(A * (x + B * x * x * x));
+    return 0.5f * (1 + t) + 0.5f * x * (1 - t * t) * A * (1 + 3 * B * x * x);
 }
 
 static __global__ void finish(finishing f)
 {
     GRID_STRIDE(i, f.n)
     {
-        double v = load_any(f.y.data, f.y.dtype, i);
-        if (f.bias.data) v += load_any(f.bias.data, f.bias.dtype, i % f.columns);
-        if (f.keep.data) store_any(f.keep.data, f.keep.dtype, i, v);
+        float v = (float)load_any(f.y.data, f.y.dtype, i), second;
+        float more = f.more.data ? (float)load_any(f.more.data, f.more.dtype, i) : 0;
+        if (f.bias.data) v += (float)load_any(f.bias.data, f.bias.dtype, i % f.columns);
+        second = f.act == LL_ACT_SLOPE ? dgelu_of(v) : v;
+        if (f.second.data) store_any(f.second.data, f.second.dtype, i, second);
         if (f.act == LL_ACT_RELU) v = v > 0 ? v : 0;
-        if (f.act == LL_ACT_GELU) v = gelu_of(v);
-        if (f.act == LL_ACT_DGELU) v *= dgelu_of(load_any(f.pre.data, f.pre.dtype, i));
+        if (f.act == LL_ACT_GELU || f.act == LL_ACT_SLOPE) v = gelu_of(v);
+        if (f.act == LL_ACT_DGELU) v *= dgelu_of(more);
+        if (f.act == LL_ACT_TIMES) v *= more;
         store_any(f.y.data, f.y.dtype, i, v);
     }
 }
@@ -151,7 +252,7 @@ static ll_err product_alone(const ll_kcall *c)
     }
     gemm g = {};
     bool none = true;
-    matrices_of(c, &g);
+    describe(c, &g);
     g.epilogue = CUBLASLT_EPILOGUE_DEFAULT;
     if (g.y.rows < 1 || g.y.cols < 1) return LL_OK;
     if (g.a.cols > 0 && ll_gemm_fits(&g.a) && ll_gemm_fits(&g.b)) TRY(ll_gemm_run(c, &g, &none));
@@ -170,25 +271,40 @@ static ll_err as_kernels(const ll_kcall *c)
     finishing f = {};
     f.y = c->out[0];
     if (e.bias) f.bias = *e.bias;
-    if (e.pre) f.pre = *e.pre;
-    if (c->n_out == 2) f.keep = c->out[1];
+    if (e.more) f.more = *e.more;
+    if (c->n_out == 2 && !wants_sums(c)) f.second = c->out[1];
     f.n = ll_numel(&f.y.shape);
     f.columns = e.bias ? ll_numel(&f.bias.shape) : 1;
     f.act = (int)attr->act;
-    if (f.n == 0 || (!f.bias.data && !f.keep.data && f.act == LL_ACT_NONE)) return LL_OK;
-    finish<<<blocks_for(f.n, 256), 256, 0, stream_of(c)>>>(f);
+    if (f.n > 0 && (f.bias.data || f.second.data || f.act != LL_ACT_NONE))
+        finish<<<blocks_for(f.n, 256), 256, 0, stream_of(c)>>>(f);
     CUDA_TRY(cudaGetLastError());
-    return LL_OK;
+    if (!wants_sums(c)) return LL_OK;
+    int64_t columns = ll_numel(&c->out[1].shape);
+    if (f.n > 0)
+        sum_rows<<<blocks_for(parts_of(c) * columns, 256), 256, 0, stream_of(c)>>>(
+            f.y.data, f.y.dtype, f.n / columns, columns, parts_of(c), (float *)workspace_of(c));
+    CUDA_TRY(cudaGetLastError());
+    return add_parts(c);
 }
 
 size_t product_cuda_scratch(const ll_kcall *c)
 {
-    return ll_cuda_gemm_scratch(c, ((const ll_product_attr *)c->attr)->spec);
+    const ll_product_attr *attr = (const ll_product_attr *)c->attr;
+    size_t blas = ll_cuda_gemm_scratch(c, attr->spec);
+    hopper h;
+    if ((attr->act == LL_ACT_SLOPE || attr->act == LL_ACT_TIMES) && !own_of(c, &h))
+        ll_kern_note("products with gelu and its gradient run as two kernels each: the one kernel "
+                     "is for GPUs of compute capability 9.0, and rows of multiples of 8");
+    if (!wants_sums(c)) return blas;
+    size_t parts = (size_t)(parts_of(c) * ll_numel(&c->out[1].shape)) * sizeof(float);
+    return blas > parts + LL_WORKSPACE_SLACK ? blas : parts + LL_WORKSPACE_SLACK;
 }
 
 ll_err product_cuda(const ll_kcall *c)
 {
     bool done;
-    TRY(as_epilogue(c, &done));
+    TRY(as_one(c, &done));
+    if (!done) TRY(as_epilogue(c, &done));
     return done ? LL_OK : as_kernels(c);
 }

@@ -1,0 +1,41 @@
+/* hopper.cuh: products of bf16 matrices by a kernel of our own, for GPUs of compute capability 9.0
+ * (hopper.cu). y = a b in f32, and then one of these; y is bf16, rows of all matrices are whole
+ * multiples of 16 bytes. */
+#pragma once
+#include "kern/cuda/gemm.cuh"
+
+typedef enum hopper_end {
+    HOPPER_BIAS,  /* y + bias */
+    HOPPER_SLOPE, /* gelu(y + bias), and z = gelu'(y + bias) */
+    HOPPER_TIMES, /* y z, and the sums of its columns where they are wanted */
+    HOPPER_N_END
+} hopper_end;
+
+enum { HOPPER_ROWS = 128 }; /* of a tile: sums[i] is of so many rows */
+
+typedef struct hopper { /* row-major: a [rows, k], b [k, columns] or its transpose, y, z */
+    hopper_end end;
+    matrix a, b, y;
+    const void *bias;
+    void *z;
+    float *sums; /* [ceil(rows / HOPPER_ROWS), columns], or NULL */
+} hopper;
+
+/* fits: whether this build and this GPU have it, and it takes this product. */
+#ifdef LL_HOPPER
+extern "C" {
+bool ll_hopper_fits(const hopper *h);
+ll_err ll_hopper_run(const ll_kcall *c, const hopper *h);
+}
+#else
+static inline bool ll_hopper_fits(const hopper *h)
+{
+    (void)h;
+    return false;
+}
+static inline ll_err ll_hopper_run(const ll_kcall *c, const hopper *h)
+{
+    (void)c, (void)h;
+    FAIL(LL_E_DEVICE, "built without Hopper's own kernels: set LL_CUDA_ARCH to 90");
+}
+#endif

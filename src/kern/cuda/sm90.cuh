@@ -1,0 +1,180 @@
+/* sm90.cuh: what compute capability 9.0 has and C++ has no words for: barriers in shared memory
+ * that count bytes, copies of tiles between global and shared memory by the copy engine, products
+ * of tiles in shared memory by groups of four warps. Tiles have rows of 128 bytes, their 16-byte
+ * pieces permuted by row (the engine's 128-byte swizzle): piece p of row r lies at p ^ (r % 8). */
+#pragma once
+#include <cuda.h>
+#include <stdint.h>
+
+__device__ __forceinline__ uint32_t shared_at(const void *p)
+{
+    return (uint32_t)__cvta_generic_to_shared(p);
+}
+
+/* ---- barriers ---- */
+
+__device__ __forceinline__ void barrier_init(uint64_t *b, uint32_t arrivals)
+{
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_at(b)), "r"(arrivals));
+}
+__device__ __forceinline__ void barrier_arrive(uint64_t *b)
+{
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_at(b)) : "memory");
+}
+/* Arrives, and so many bytes are to come. */
+__device__ __forceinline__ void barrier_expect(uint64_t *b, uint32_t bytes)
+{
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_at(b)),
+                 "r"(bytes)
+                 : "memory");
+}
+/* Arrives at the same barrier of another block of the cluster. */
+__device__ __forceinline__ void barrier_arrive_at(uint64_t *b, uint32_t block)
+{
+    asm volatile("{\n.reg .b32 at;\n"
+                 "mapa.shared::cluster.u32 at, %0, %1;\n"
+                 "mbarrier.arrive.shared::cluster.b64 _, [at];\n}" ::"r"(shared_at(b)),
+                 "r"(block)
+                 : "memory");
+}
+/* Waits for the phase of this parity to end; of a new barrier, parity 1 has ended. */
+__device__ __forceinline__ void barrier_wait(uint64_t *b, uint32_t parity)
+{
+    asm volatile("{\n.reg .pred p;\n"
+                 "AGAIN:\n"
+                 "mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n"
+                 "@p bra.uni DONE;\n"
+                 "bra.uni AGAIN;\n"
+                 "DONE:\n}" ::"r"(shared_at(b)),
+                 "r"(parity)
+                 : "memory");
+}
+__device__ __forceinline__ void barriers_ready(void)
+{
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+__device__ __forceinline__ void cluster_sync(void)
+{
+    asm volatile("barrier.cluster.arrive.release.aligned;\n"
+                 "barrier.cluster.wait.acquire.aligned;" ::
+                     : "memory");
+}
+__device__ __forceinline__ uint32_t cluster_rank(void)
+{
+    uint32_t r;
+    asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(r));
+    return r;
+}
+/* 128 threads wait for each other. */
+__device__ __forceinline__ void group_sync(int id)
+{
+    asm volatile("bar.sync %0, 128;" ::"r"(id) : "memory");
+}
+
+/* ---- tiles ---- */
+
+/* A tile at column x and row y arrives in shared memory, and its bytes at the barrier. */
+__device__ __forceinline__ void tile_load(void *to, const CUtensorMap *m, int x, int y,
+                                          uint64_t *barrier)
+{
+    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes "
+                 "[%0], [%1, {%2, %3}], [%4];" ::"r"(shared_at(to)),
+                 "l"(m), "r"(x), "r"(y), "r"(shared_at(barrier))
+                 : "memory");
+}
+/* The same, in both blocks of a cluster of two. */
+__device__ __forceinline__ void tile_load_both(void *to, const CUtensorMap *m, int x, int y,
+                                               uint64_t *barrier)
+{
+    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
+                 ".multicast::cluster [%0], [%1, {%2, %3}], [%4], %5;" ::"r"(shared_at(to)),
+                 "l"(m), "r"(x), "r"(y), "r"(shared_at(barrier)), "h"((uint16_t)3)
+                 : "memory");
+}
+__device__ __forceinline__ void tile_store(const CUtensorMap *m, int x, int y, const void *from)
+{
+    asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%1, %2}], [%3];\n"
+                 "cp.async.bulk.commit_group;" ::"l"(m),
+                 "r"(x), "r"(y), "r"(shared_at(from))
+                 : "memory");
+}
+/* Of this thread's stores all but N have read shared memory. */
+template <int N> __device__ __forceinline__ void stores_read(void)
+{
+    asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(N) : "memory");
+}
+__device__ __forceinline__ void stores_done(void)
+{
+    asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
+}
+/* What threads wrote to shared memory is there for the copy engine. */
+__device__ __forceinline__ void written_for_engine(void)
+{
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+/* 16 x 16 elements of 2 bytes as products hold them, from and to four 8 x 8 tiles; each lane has
+ * the address of one row. */
+__device__ __forceinline__ void put_16x16(uint32_t at, const uint32_t (&v)[4])
+{
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(at),
+                 "r"(v[0]), "r"(v[1]), "r"(v[2]), "r"(v[3])
+                 : "memory");
+}
+__device__ __forceinline__ void get_16x16(uint32_t at, uint32_t (&v)[4])
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v[0]), "=r"(v[1]), "=r"(v[2]), "=r"(v[3])
+                 : "r"(at)
+                 : "memory");
+}
+
+/* ---- products ---- */
+
+/* Where an operand lies, for the unit: rows along the summed loop, groups of 8 rows 1024 bytes
+ * apart; 16 more of the summed loop are 32 bytes on. */
+__device__ __forceinline__ uint64_t operand(const void *p)
+{
+    return (uint64_t)((shared_at(p) & 0x3ffff) >> 4) | 1ull << 16 | 64ull << 32 | 1ull << 62;
+}
+/* Rows across it: 64 of the other loop in a row, the next 64 in another tile, 8192 bytes on; 16
+ * more of the summed loop are 2048 bytes on. */
+__device__ __forceinline__ uint64_t operand_turned(const void *p)
+{
+    return (uint64_t)((shared_at(p) & 0x3ffff) >> 4) | 512ull << 16 | 64ull << 32 | 1ull << 62;
+}
+__device__ __forceinline__ void products_begin(void)
+{
+    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+__device__ __forceinline__ void products_commit(void)
+{
+    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+/* All but the last N committed groups are done. */
+template <int N> __device__ __forceinline__ void products_wait(void)
+{
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
+}
+
+#define REGISTERS_8(i)                                                                             \
+    "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]),    \
+        "+f"(d[i + 6]), "+f"(d[i + 7])
+
+/* d += a b, or d = a b: 64 rows, 192 columns, 16 summed. TURNED: b's columns run fastest. */
+template <int TURNED>
+__device__ __forceinline__ void multiply(float (&d)[96], uint64_t a, uint64_t b, int add)
+{
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %98, 0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n192k16.f32.bf16.bf16 {"
+                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15,"
+                 "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31,"
+                 "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47,"
+                 "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63,"
+                 "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79,"
+                 "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
+                 "}, %96, %97, p, 1, 1, 0, %99;\n}"
+                 : REGISTERS_8(0), REGISTERS_8(8), REGISTERS_8(16), REGISTERS_8(24),
+                   REGISTERS_8(32), REGISTERS_8(40), REGISTERS_8(48), REGISTERS_8(56),
+                   REGISTERS_8(64), REGISTERS_8(72), REGISTERS_8(80), REGISTERS_8(88)
+                 : "l"(a), "l"(b), "r"(add), "n"(TURNED));
+}
