@@ -18,7 +18,7 @@ a = argparse.ArgumentParser()
 a.add_argument("size", choices=SIZES)
 a.add_argument("--batch", type=int, default=64)
 a.add_argument("--seq", type=int, default=1024)
-a.add_argument("--steps", type=int, default=20)
+a.add_argument("--seconds", type=float, default=3, help="to measure, and before that to warm up")
 a.add_argument("--eager", action="store_true", help="without torch.compile")
 a.add_argument("--json", action="store_true")
 a = a.parse_args()
@@ -77,15 +77,19 @@ def step():
     opt.zero_grad(set_to_none=True)
 
 
-for _ in range(5):
-    step()
-torch.cuda.synchronize()
-times = []
-for _ in range(a.steps):
-    start = time.perf_counter()
-    step()
-    torch.cuda.synchronize()
-    times.append(time.perf_counter() - start)
+def timed(seconds):
+    times, begin = [], time.perf_counter()
+    while len(times) < 5 or time.perf_counter() - begin < seconds:
+        start = time.perf_counter()
+        step()
+        torch.cuda.synchronize()
+        times.append(time.perf_counter() - start)
+    return times
+
+
+timed(0)  # compiles
+timed(a.seconds)  # a GPU slows down as it warms
+times = timed(a.seconds)
 s = statistics.median(times)
 out = {"peer": "torch %s %s" % (torch.__version__, "eager" if a.eager else "compiled"),
        "model": "gpt2-" + a.size, "batch": a.batch, "ms": round(1e3 * s, 3),

@@ -167,14 +167,14 @@ if wants bench; then
         lenet5) timed "$m f32 batch 64" samples images_per_s 5 torch_lenet_gpu.py lenet5 -b 64 \
             --set train.optimizer=adamw --set train.lr=2e-3 --set train.weight_decay=0.01 ;;
         gpt2-124m) timed "$m bf16 batch 64" tokens tokens_per_s 1.25 \
-            "torch_gpt2_gpu.py 124m --batch 64 --steps 10" $gpt2 --precision bf16 -b 64 --set train.micro_batch=64 ;;
+            "torch_gpt2_gpu.py 124m --batch 64" $gpt2 --precision bf16 -b 64 --set train.micro_batch=64 ;;
         gpt2-355m) timed "$m bf16 batch 16" tokens tokens_per_s 1.15 \
-            "torch_gpt2_gpu.py 355m --batch 16 --steps 10" $gpt2 --precision bf16 $medium ;;
+            "torch_gpt2_gpu.py 355m --batch 16" $gpt2 --precision bf16 $medium ;;
         gpt2-1558m) timed "$m bf16 batch 16" tokens tokens_per_s 1.15 \
-            "torch_gpt2_gpu.py 1558m --batch 16 --steps 8" $gpt2 --precision bf16 $large ;;
+            "torch_gpt2_gpu.py 1558m --batch 16" $gpt2 --precision bf16 $large ;;
         gpt2-1558m-fp8) timed "gpt2-1558m fp8 batch 16, torch bf16" tokens tokens_per_s 1.5 \
-            "torch_gpt2_gpu.py 1558m --batch 16 --steps 8" $gpt2 --precision fp8 $large ;;
-        resnet50) timed "$m bf16 batch 256" samples images_per_s 1.1 "torch_resnet50_gpu.py --batch 256 --steps 10" \
+            "torch_gpt2_gpu.py 1558m --batch 16" $gpt2 --precision fp8 $large ;;
+        resnet50) timed "$m bf16 batch 256" samples images_per_s 1.1 "torch_resnet50_gpu.py --batch 256" \
             resnet50 --precision bf16 -b 256 --set train.optimizer=momentum --set train.lr=0.1 --set train.weight_decay=1e-4 ;;
         *) row bench "$m" "no such model" FAIL ;;
         esac

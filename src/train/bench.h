@@ -48,7 +48,7 @@ typedef struct ll_bench_opts {
 } ll_bench_opts;
 
 /* Times steps of a finished run's model on random data that stays the same, so the loss must fall:
- * warm-up steps, then steps until `seconds` have passed (at least 5). */
+ * warm-up steps (on a GPU for `seconds`), then steps until `seconds` have passed (at least 5). */
 ll_err ll_bench_step(const ll_run *r, const ll_bench_opts *opts, ll_bench_report *out);
 /* GFLOP/s of an f32 matrix product of n cubed on this many threads: the best of a few times. */
 ll_err ll_gemm_peak(int threads, int64_t n, double *gflops);

@@ -18,10 +18,10 @@
 #include "kern/cuda/hopper.cuh"
 #include "kern/cuda/sm90.cuh"
 
-enum { ROWS = HOPPER_ROWS, COLUMNS = 192, DEPTH = 64, STAGES = 4, WIDE = 64 };
+enum { ROWS = HOPPER_ROWS, COLUMNS = 192, DEPTH = 64, STAGES = 4, WIDE = 32, SLOTS = 4 };
 enum { A_BYTES = ROWS * DEPTH * 2, B_BYTES = COLUMNS * DEPTH * 2, SLOT = ROWS * WIDE * 2 };
-enum { BARRIERS = 2 * STAGES + 6, ALIGN = 1024, LEAST = 64 };
-enum { SHARED = STAGES * (A_BYTES + B_BYTES) + 4 * SLOT + BARRIERS * 8 + ALIGN };
+enum { BARRIERS = 2 * STAGES + 2 * SLOTS + 2, ALIGN = 1024, LEAST = 64 };
+enum { SHARED = STAGES * (A_BYTES + B_BYTES) + 2 * SLOTS * SLOT + BARRIERS * 8 + ALIGN };
 
 typedef struct job {
     CUtensorMap a, b, b_part, y, z; /* b_part: the last third of b's tile, half of its depth */
@@ -43,10 +43,10 @@ __device__ __forceinline__ room rooms(void)
     r.a = raw + (ALIGN - shared_at(raw) % ALIGN) % ALIGN;
     r.b = r.a + STAGES * A_BYTES;
     r.slots = r.b + STAGES * B_BYTES;
-    r.full = (uint64_t *)(r.slots + 4 * SLOT);
+    r.full = (uint64_t *)(r.slots + 2 * SLOTS * SLOT);
     r.empty = r.full + STAGES;
     r.aux = r.empty + STAGES;
-    r.turn = r.aux + 4;
+    r.turn = r.aux + 2 * SLOTS;
     return r;
 }
 
@@ -80,9 +80,9 @@ template <bool TURNED> __device__ void fetch(const job &j, const room &r, int ra
 
 typedef struct worker {
     int group, thread, warp, lane, rank; /* group: 0 or 1 */
-    uint8_t *slot;                       /* two of its own, each 128 rows of 64 columns */
+    uint8_t *slot;                       /* four of its own, each 128 rows of 32 columns */
     uint32_t row_at, swizzle, half;      /* of the lane's row in a slot; which 8 columns of 16 */
-    uint32_t stage, my_turn, used, aux;  /* stages met; parities */
+    uint32_t stage, my_turn, aux;        /* stages met; parities */
 } worker;
 
 typedef float sums_t[2][COLUMNS / 2];
@@ -142,14 +142,28 @@ __device__ __forceinline__ void put(uint32_t at, const float *v)
     put_16x16(at, p);
 }
 
-__device__ __forceinline__ void add_bias(const job &j, int column, float *v)
+/* Of the 32 columns from `column` on, those of a lane. */
+typedef struct biases {
+    uint32_t of[WIDE / 8];
+} biases;
+
+__device__ __forceinline__ biases bias_at(const job &j, const worker &w, int column)
+{
+    biases b;
+#pragma unroll
+    for (int i = 0; i < WIDE / 8; i++) {
+        int c = column + i * 8 + (w.lane & 3) * 2;
+        b.of[i] = c < j.columns ? __ldg((const uint32_t *)(j.bias + c)) : 0;
+    }
+    return b;
+}
+
+__device__ __forceinline__ void add_bias(const biases &b, int i, float *v)
 {
 #pragma unroll
     for (int q = 0; q < 2; q++) {
-        int c = column + q * 8;
-        uint32_t b = c < j.columns ? __ldg((const uint32_t *)(j.bias + c)) : 0;
-        v[q * 4] += low_of(b), v[q * 4 + 1] += high_of(b);
-        v[q * 4 + 2] += low_of(b), v[q * 4 + 3] += high_of(b);
+        float low = low_of(b.of[i * 2 + q]), high = high_of(b.of[i * 2 + q]);
+        v[q * 4] += low, v[q * 4 + 1] += high, v[q * 4 + 2] += low, v[q * 4 + 3] += high;
     }
 }
 
@@ -165,54 +179,62 @@ __device__ __forceinline__ void gelu_slope(float x, float *y, float *slope)
 
 __device__ __forceinline__ uint32_t piece_at(const worker &w, int slot, int half, int i)
 {
-    return w.row_at + slot * SLOT + half * 8192 + (((i * 2 + w.half) ^ w.swizzle) << 4);
+    return w.row_at + slot * SLOT + half * (SLOT / 2) + (((i * 2 + w.half) ^ w.swizzle) << 4);
 }
 
-/* y + bias: columns of 64 through one slot and the other. */
+/* All have written, and what was stored before has been read: its slots are free for the next. */
+__device__ __forceinline__ void written(const worker &w)
+{
+    written_for_engine();
+    if (w.thread == 0) stores_read<0>();
+    group_sync(1 + w.group);
+}
+
+/* y + bias, 32 columns through one slot and then another. */
 __device__ __forceinline__ void end_bias(const job &j, worker &w, int row, int column, sums_t &sum)
 {
+    biases next = bias_at(j, w, column);
 #pragma unroll
     for (int n = 0; n < COLUMNS / WIDE; n++) {
-        int slot = w.used++ & 1;
-        if (w.thread == 0) stores_read<1>();
-        group_sync(1 + w.group);
+        biases b = next;
+        if (n + 1 < COLUMNS / WIDE) next = bias_at(j, w, column + (n + 1) * WIDE);
 #pragma unroll
-        for (int i = 0; i < 4; i++)
+        for (int i = 0; i < WIDE / 16; i++)
 #pragma unroll
             for (int h = 0; h < 2; h++) {
-                float *v = sum[h] + (n * 4 + i) * 8;
-                add_bias(j, column + n * WIDE + i * 16 + (w.lane & 3) * 2, v);
-                put(piece_at(w, slot, h, i), v);
+                float *v = sum[h] + (n * (WIDE / 16) + i) * 8;
+                add_bias(b, i, v);
+                put(piece_at(w, n % 2, h, i), v);
             }
-        written_for_engine();
-        group_sync(1 + w.group);
-        if (w.thread == 0) tile_store(&j.y, column + n * WIDE, row, w.slot + slot * SLOT);
+        written(w);
+        if (w.thread == 0) tile_store(&j.y, column + n * WIDE, row, w.slot + n % 2 * SLOT);
     }
 }
 
-/* gelu(y + bias) through one slot, its slope through the other. */
+/* gelu(y + bias) through one slot, its slope through another. */
 __device__ __forceinline__ void end_slope(const job &j, worker &w, int row, int column, sums_t &sum)
 {
+    biases next = bias_at(j, w, column);
 #pragma unroll
     for (int n = 0; n < COLUMNS / WIDE; n++) {
-        if (w.thread == 0) stores_read<0>();
-        group_sync(1 + w.group);
+        int slot = n % 2 * 2;
+        biases b = next;
+        if (n + 1 < COLUMNS / WIDE) next = bias_at(j, w, column + (n + 1) * WIDE);
 #pragma unroll
-        for (int i = 0; i < 4; i++)
+        for (int i = 0; i < WIDE / 16; i++)
 #pragma unroll
             for (int h = 0; h < 2; h++) {
-                float *v = sum[h] + (n * 4 + i) * 8, slope[8];
-                add_bias(j, column + n * WIDE + i * 16 + (w.lane & 3) * 2, v);
+                float *v = sum[h] + (n * (WIDE / 16) + i) * 8, slope[8];
+                add_bias(b, i, v);
 #pragma unroll
                 for (int e = 0; e < 8; e++) gelu_slope(v[e], &v[e], &slope[e]);
-                put(piece_at(w, 0, h, i), v);
-                put(piece_at(w, 1, h, i), slope);
+                put(piece_at(w, slot, h, i), v);
+                put(piece_at(w, slot + 1, h, i), slope);
             }
-        written_for_engine();
-        group_sync(1 + w.group);
+        written(w);
         if (w.thread == 0) {
-            tile_store(&j.y, column + n * WIDE, row, w.slot);
-            tile_store(&j.z, column + n * WIDE, row, w.slot + SLOT);
+            tile_store(&j.y, column + n * WIDE, row, w.slot + slot * SLOT);
+            tile_store(&j.z, column + n * WIDE, row, w.slot + (slot + 1) * SLOT);
         }
     }
 }
@@ -220,9 +242,9 @@ __device__ __forceinline__ void end_slope(const job &j, worker &w, int row, int 
 __device__ __forceinline__ void ask_factor(const job &j, const room &r, const worker &w, int n,
                                            int row, int column)
 {
-    uint64_t *aux = &r.aux[w.group * 2 + n % 2];
+    uint64_t *aux = &r.aux[w.group * SLOTS + n % SLOTS];
     barrier_expect(aux, SLOT);
-    tile_load(w.slot + n % 2 * SLOT, &j.z, column + n * WIDE, row, aux);
+    tile_load(w.slot + n % SLOTS * SLOT, &j.z, column + n * WIDE, row, aux);
 }
 
 /* Adds up a lane's sums with those of the 8 lanes that hold the same columns of other rows: half of
@@ -260,21 +282,23 @@ __device__ __forceinline__ void put_sums(const job &j, const worker &w, int row,
                 part[i] + part[COLUMNS + i] + part[2 * COLUMNS + i] + part[3 * COLUMNS + i];
 }
 
-/* y z, in place of z in a slot; sums of columns. */
+/* y z, in place of z in a slot; sums of columns. A slot is asked for again when the one after it is
+ * done. */
 __device__ __forceinline__ void end_times(const job &j, const room &r, worker &w, int row,
                                           int column, sums_t &sum)
 {
     float columns[COLUMNS / 4];
 #pragma unroll
     for (int n = 0; n < COLUMNS / WIDE; n++) {
-        int slot = n & 1;
-        barrier_wait(&r.aux[w.group * 2 + slot], w.aux >> slot & 1);
+        int slot = n % SLOTS;
+        barrier_wait(&r.aux[w.group * SLOTS + slot], w.aux >> slot & 1);
         w.aux ^= 1 << slot;
 #pragma unroll
-        for (int i = 0; i < 4; i++)
+        for (int i = 0; i < WIDE / 16; i++)
 #pragma unroll
             for (int h = 0; h < 2; h++) {
-                float *v = sum[h] + (n * 4 + i) * 8, *c = columns + (n * 4 + i) * 4;
+                int piece = n * (WIDE / 16) + i;
+                float *v = sum[h] + piece * 8, *c = columns + piece * 4;
                 uint32_t at = piece_at(w, slot, h, i), z[4];
                 get_16x16(at, z);
 #pragma unroll
@@ -286,22 +310,15 @@ __device__ __forceinline__ void end_times(const job &j, const room &r, worker &w
                     c[q] = h ? c[q] + s : s;
                 }
             }
-        written_for_engine();
-        group_sync(1 + w.group);
+        written(w);
         if (w.thread == 0) {
+            if (n > 0 && n - 1 + SLOTS < COLUMNS / WIDE)
+                ask_factor(j, r, w, n - 1 + SLOTS, row, column);
             tile_store(&j.y, column + n * WIDE, row, w.slot + slot * SLOT);
-            if (n == 1) {
-                stores_read<1>();
-                ask_factor(j, r, w, 2, row, column);
-            }
         }
     }
-    if (j.sums)
-        put_sums(j, w, row, column, columns);
-    else if (w.thread == 0)
-        stores_read<0>();
-    written_for_engine();
-    group_sync(1 + w.group);
+    if (j.sums) put_sums(j, w, row, column, columns);
+    written(w);
 }
 
 template <bool TURNED, int END> __device__ void work(const job &j, const room &r, worker &w)
@@ -311,7 +328,7 @@ template <bool TURNED, int END> __device__ void work(const job &j, const room &r
         int row = (t / j.across * 2 + w.rank) * ROWS, column = t % j.across * COLUMNS;
         sums_t sum;
         if (END == HOPPER_TIMES && w.thread == 0)
-            for (int n = 0; n < 2; n++) ask_factor(j, r, w, n, row, column);
+            for (int n = 0; n < SLOTS; n++) ask_factor(j, r, w, n, row, column);
         sum_tile<TURNED>(j, r, w, sum);
         if (END == HOPPER_BIAS) end_bias(j, w, row, column, sum);
         if (END == HOPPER_SLOPE) end_slope(j, w, row, column, sum);
@@ -328,7 +345,7 @@ static __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(384, 1)
     int group = threadIdx.x / 128, rank = (int)cluster_rank();
     if (threadIdx.x == 0) {
         for (int i = 0; i < STAGES; i++) barrier_init(&r.full[i], 1), barrier_init(&r.empty[i], 2);
-        for (int i = 0; i < 4; i++) barrier_init(&r.aux[i], 1);
+        for (int i = 0; i < 2 * SLOTS; i++) barrier_init(&r.aux[i], 1);
         for (int i = 0; i < 2; i++) barrier_init(&r.turn[i], 1);
         barriers_ready();
     }
@@ -341,10 +358,10 @@ static __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(384, 1)
         worker w;
         w.group = group - 1, w.thread = threadIdx.x % 128;
         w.warp = w.thread / 32, w.lane = w.thread % 32, w.rank = rank;
-        w.slot = r.slots + w.group * 2 * SLOT;
-        w.row_at = shared_at(w.slot) + (w.warp * 16 + w.lane % 16) * 128;
-        w.swizzle = w.lane % 8, w.half = w.lane / 16;
-        w.stage = w.group * j.depth, w.my_turn = w.group ^ 1, w.used = w.aux = 0;
+        w.slot = r.slots + w.group * SLOTS * SLOT;
+        w.row_at = shared_at(w.slot) + (w.warp * 16 + w.lane % 16) * WIDE * 2;
+        w.swizzle = w.lane / 2 % 4, w.half = w.lane / 16;
+        w.stage = w.group * j.depth, w.my_turn = w.group ^ 1, w.aux = 0;
         work<TURNED, END>(j, r, w);
     }
     cluster_sync(); /* nobody leaves while another may write to its memory */
@@ -377,13 +394,15 @@ static ll_err encoder_of(encoder *out)
 static ll_err map_of(CUtensorMap *out, const void *data, int64_t rows, int64_t columns,
                      int64_t stride, int tile_columns, int tile_rows)
 {
+    bool wide = tile_columns == DEPTH; /* rows of 128 bytes, or of 64 */
     encoder encode = NULL;
     TRY(encoder_of(&encode));
     const cuuint64_t size[2] = {(cuuint64_t)columns, (cuuint64_t)rows};
     const cuuint64_t pitch[1] = {(cuuint64_t)stride * sizeof(bf16)};
     const cuuint32_t tile[2] = {(cuuint32_t)tile_columns, (cuuint32_t)tile_rows}, each[2] = {1, 1};
     CUresult rc = encode(out, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, (void *)data, size, pitch, tile,
-                         each, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                         each, CU_TENSOR_MAP_INTERLEAVE_NONE,
+                         wide ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B,
                          CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     CHECK(rc == CUDA_SUCCESS, LL_E_DEVICE, "cuTensorMapEncodeTiled of [%lld,%lld]: error %d",
           (long long)rows, (long long)columns, (int)rc);

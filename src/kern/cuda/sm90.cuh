@@ -1,7 +1,8 @@
 /* sm90.cuh: what compute capability 9.0 has and C++ has no words for: barriers in shared memory
  * that count bytes, copies of tiles between global and shared memory by the copy engine, products
  * of tiles in shared memory by groups of four warps. Tiles have rows of 128 bytes, their 16-byte
- * pieces permuted by row (the engine's 128-byte swizzle): piece p of row r lies at p ^ (r % 8). */
+ * pieces permuted by row (the engine's swizzle): piece p of row r lies at p ^ (r % 8). Of rows of
+ * 64 bytes it lies at p ^ (r / 2 % 4). */
 #pragma once
 #include <cuda.h>
 #include <stdint.h>
