@@ -3,8 +3,9 @@
  *     build/bench_product_gpu [MODEL]       124M (batch 64 x 1024), 355M and 1558M (16 x 1024); all
  *
  * A row is one product in bf16. first: with the algorithm that cuBLASLt's heuristic names first;
- * best: with the one that timing chooses (kern/cuda/gemm.cu). fused: with the epilogue; apart: best
- * and a kernel for what surrounds it. Milliseconds, the median of several runs on random numbers.
+ * best: with the one that timing chooses (kern/cuda/gemm.cu). fused: with what surrounds it (the
+ * gradient with its sums of columns); apart: best and kernels for that. Milliseconds, the median of
+ * several runs on random numbers.
  */
 #include "base/rng.h"
 #include "base/trace.h"
@@ -156,20 +157,23 @@ static const char *operands_of(const product *p, ll_arena *a)
 
 static void measure_around(const product *p, ll_arena *a, double best)
 {
-    static const char *const fused[] = {"", "product1", "product2", "product1"};
+    static const char *const fused[] = {"", "product1", "product2", "product2"};
     static const char *const chain[] = {"", "fused1", "fused2", "fused1"};
+    double sums = 0;
     long long n = p->r * p->n;
     const char *x = operands_of(p, a), *text, *after;
     if (p->with == DGELU) {
-        text = ll_arena_printf(a, "%s, bf16[%lld,%lld] {spec=\"%s\", out=bf16, bias=0, act=3}", x,
+        text = ll_arena_printf(a, "%s, bf16[%lld,%lld] {spec=\"%s\", out=bf16, bias=0, act=5}", x,
                                p->r, p->n, p->spec);
+        sums = measure("sum", false,
+                       ll_arena_printf(a, "bf16[%lld,%lld] {spec=\"rn->n\"}", p->r, p->n));
         after = ll_arena_printf(a,
                                 "bf16[%lld,%lld], bf16[%lld,%lld] {chain=(shape=[%lld,%lld], "
                                 "in=[%lld, %lld], r2=dgelu(r0), r3=mul(r1,r2), out=[r3:bf16])}",
                                 p->r, p->n, p->r, p->n, p->r, p->n, n, n);
     } else {
         text = ll_arena_printf(a, "%s, bf16[%lld] {spec=\"%s\", out=bf16, bias=1, act=%d}", x, p->n,
-                               p->spec, p->with == GELU ? 2 : 0);
+                               p->spec, p->with == GELU ? 4 : 0);
         after = ll_arena_printf(a,
                                 "bf16[%lld,%lld], bf16[%lld] {chain=(shape=[%lld,%lld], in=[%lld, "
                                 "%lld], r2=add(r0,r1)%s)}",
@@ -178,7 +182,7 @@ static void measure_around(const product *p, ll_arena *a, double best)
                                                 : ", out=[r2:bf16]");
     }
     double together = measure(fused[p->with], true, text);
-    double apart = best + measure(chain[p->with], false, after);
+    double apart = best + measure(chain[p->with], false, after) + sums;
     printf("  %8.3f %8.3f  %s", together, apart, together < apart ? "fused" : "apart");
 }
 
