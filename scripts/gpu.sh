@@ -142,18 +142,20 @@ timed() { # name, unit, key of the peer, least ratio, the peer's words, ours...
     "$program" bench step "$@" --machine cuda --set train.deterministic=false --json >"$work/ours.json" 2>"$work/log" ||
         { tail -n 5 "$work/log"; row bench "$name" "failed" FAIL; return; }
     local ms=$(number step_ms <"$work/ours.json") mfu=$(number mfu <"$work/ours.json")
-    local rate=$(number "$unit"_per_s <"$work/ours.json")
+    local rate=$(number "$unit"_per_s <"$work/ours.json") cool=$(number cool_ms <"$work/ours.json") their_cool=""
     local memory=$(number used_bytes <"$work/ours.json") start=$(number first_step_s <"$work/ours.json")
     if [ $has_torch = 1 ]; then # some of ours are held against the same
         [ -e "$work/$peer" ] || "$python" bench/$peer --json >"$work/$peer" 2>"$work/log"
-        theirs=$(number "$key" <"$work/$peer")
+        theirs=$(number "$key" <"$work/$peer") their_cool=$(number cool_ms <"$work/$peer")
         [ -n "$theirs" ] || tail -n 3 "$work/log"
     fi
-    row bench "$name" "$(awk -v ms="$ms" -v r="$rate" -v u="$unit" -v mfu="${mfu:-0}" -v m="$memory" -v t="${theirs:-0}" -v s="$start" 'BEGIN {
+    row bench "$name" "$(awk -v ms="$ms" -v r="$rate" -v u="$unit" -v mfu="${mfu:-0}" -v m="$memory" -v t="${theirs:-0}" -v s="$start" \
+        -v cool="${cool:-0}" -v theirs="${their_cool:-0}" 'BEGIN {
         printf "%.3f ms, %.0f %s/s", ms, r, u
         if (mfu > 0.02) printf ", MFU %.1f%%", 100 * mfu
         printf ", %.1f GiB, first step %.1f s", m / 2^30, s
-        if (t > 0) printf "; torch %.0f: %.2fx", t, r / t }')" $state
+        if (t > 0) printf "; torch %.0f: %.2fx", t, r / t
+        if (theirs > 0) printf " (cool %.1f ms, %.1f: %.2fx)", cool, theirs, theirs / cool }')" $state
     [ -n "$theirs" ] && awk -v r="$rate" -v t="$theirs" -v b=$bar 'BEGIN { exit r / t >= b }' &&
         row bench "$name" "the aim is ${bar}x torch" below
     return 0

@@ -96,6 +96,7 @@ static ll_err print_json(const ll_run *r, const ll_bench_report *b)
     json_object_set_new(j, "step_ms", ll_cli_number(1e3 * b->step_s));
     json_object_set_new(j, "best_ms", ll_cli_number(1e3 * b->best_s));
     json_object_set_new(j, "quartiles_ms", json_pack("[f,f]", 1e3 * b->q1_s, 1e3 * b->q3_s));
+    if (*b->gpu) json_object_set_new(j, "cool_ms", ll_cli_number(1e3 * b->cool_s));
     json_object_set_new(j, "samples_per_s", ll_cli_number(samples));
     json_object_set_new(j, "tokens_per_s", ll_cli_number(samples * (double)b->seq));
     add_peak(j, b);
@@ -148,8 +149,9 @@ static void print_speed(const ll_run *r, const ll_bench_report *b)
                r->train.precision);
     else
         printf("what it could do in %s is not known here (--peak)", r->train.precision);
-    printf("   %d launches\nmemory %s planned, %s used with libraries   first step after %.2f s\n",
-           b->n_launch, m, ll_text_bytes((double)b->used_bytes, u), b->start_s);
+    printf("   %.3f ms before it was warm   %d launches\nmemory %s planned, %s used with libraries "
+           "  first step after %.2f s\n",
+           1e3 * b->cool_s, b->n_launch, m, ll_text_bytes((double)b->used_bytes, u), b->start_s);
 }
 
 static void print_text(const ll_run *r, const ll_bench_report *b, bool profile)

@@ -194,10 +194,27 @@ static ll_err profile_gpu(ll_session *s, double lr, ll_bench_report *out)
     return LL_OK;
 }
 
+enum { LEAST_STEPS = 5, MOST_STEPS = 5000 };
+
+/* Steps until so many seconds have passed; their times, sorted. */
+static ll_err run_for(ll_session *s, double lr, double seconds, double times[MOST_STEPS], int *n)
+{
+    double start = now(), was = start;
+    *n = 0;
+    while (*n < LEAST_STEPS || (was - start < seconds && *n < MOST_STEPS)) {
+        TRY(ll_session_run(s, lr));
+        double is = now();
+        times[(*n)++] = is - was;
+        was = is;
+    }
+    qsort(times, (size_t)*n, sizeof *times, by_value);
+    return LL_OK;
+}
+
 static ll_err time_steps(ll_session *s, double lr, const ll_bench_opts *o, ll_bench_report *out)
 {
-    enum { WARM_UP = 3, LEAST = 5, MOST = 5000 };
-    static double times[MOST];
+    enum { WARM_UP = 3 };
+    static double times[MOST_STEPS];
     int n = 0;
     bool gpu = ll_exec_on_gpu(ll_session_exec(s));
     for (int i = 0; i < WARM_UP; i++) {
@@ -205,22 +222,17 @@ static ll_err time_steps(ll_session *s, double lr, const ll_bench_opts *o, ll_be
         if (i == 0) out->first_loss = ll_session_result(s, "loss");
         if (i == 0) out->start_s = ll_trace_age();
     }
-    /* A GPU slows down as it warms, within seconds: what it does for long is what counts. */
-    for (double from = now(); gpu && now() - from < o->seconds;) TRY(ll_session_run(s, lr));
-    if (o->profile && !gpu) ll_exec_profile(ll_session_exec(s), true);
-    double start = now(), was = start;
-    while (n < LEAST || (was - start < o->seconds && n < MOST)) {
-        TRY(ll_session_run(s, lr));
-        double is = now();
-        times[n++] = is - was;
-        was = is;
+    if (gpu) { /* it slows down as it warms, within seconds: what it does for long is what counts */
+        TRY(run_for(s, lr, o->seconds, times, &n));
+        out->cool_s = times[n / 2];
     }
+    if (o->profile && !gpu) ll_exec_profile(ll_session_exec(s), true);
+    TRY(run_for(s, lr, o->seconds, times, &n));
     out->last_loss = ll_session_result(s, "loss");
     if (gpu)
         TRY(profile_gpu(s, lr, out));
     else
         gather(s, n, out);
-    qsort(times, (size_t)n, sizeof *times, by_value);
     out->step_s = times[n / 2];
     out->best_s = times[0];
     out->q1_s = times[n / 4];

@@ -22,7 +22,8 @@ typedef struct ll_bench_report {
     int64_t parameters, batch, seq; /* seq 0 for images */
     int threads, n_steps;
     double step_s, best_s, q1_s, q3_s; /* median, least, quartiles */
-    double flops; /* of products (matmul, convolution, attention) in a step, as they are run */
+    double cool_s; /* on a GPU: the median of as long before, when it was cooler */
+    double flops;  /* of products (matmul, convolution, attention) in a step, as they are run */
     double gemm_gflops; /* an sgemm of 768 cubed, measured in the same run; on a GPU: 0 */
     double first_loss, last_loss;
     double start_s; /* from the process's start to the end of the first step */
