@@ -1,5 +1,5 @@
 /* conv2d_tap.cuh: convolutions of f32 by one tap as products through cuBLASLt. Without tf32 cuDNN
- * takes two to four times as long, and with a stride a hundred times for the image's gradient. */
+ * takes two to four times as long, and far longer for the gradient of a strided image. */
 #pragma once
 #include "kern/cuda/gpu.cuh"
 
