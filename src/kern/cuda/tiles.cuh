@@ -332,5 +332,7 @@ template <class S> static ll_err backward_of(const tile_call &a, cudaStream_t st
 }
 
 /* With operands rounded to tf32 (attention_tf32.cu). */
+extern "C" {
 ll_err ll_tf32_forward(const tile_call &a, cudaStream_t stream);
 ll_err ll_tf32_backward(const tile_call &a, cudaStream_t stream);
+}
