@@ -5,6 +5,21 @@
 #include <math.h>
 
 ll_kernel layernorm_ref, layernorm_dx_ref, layernorm_dw_ref, add_layernorm_ref, layernorm_back_ref;
+ll_kernel layernorm_both_ref;
+
+/* 1 / the standard deviation of a row, and its mean. */
+static double statistics(const ll_tensor *x, int64_t r, double eps, double *mean)
+{
+    int64_t n = ll_cols(x);
+    double var = 0;
+    *mean = 0;
+    for (int64_t j = 0; j < n; j++) *mean += ll_at(x, r * n + j) / (double)n;
+    for (int64_t j = 0; j < n; j++) {
+        double d = ll_at(x, r * n + j) - *mean;
+        var += d * d / (double)n;
+    }
+    return 1 / sqrt(var + eps);
+}
 
 ll_err layernorm_ref(const ll_kcall *c)
 {
@@ -12,13 +27,7 @@ ll_err layernorm_ref(const ll_kcall *c)
     double eps = ((const ll_norm_attr *)c->attr)->eps;
     int64_t rows = ll_rows(x), n = ll_cols(x);
     for (int64_t r = 0; r < rows; r++) {
-        double mean = 0, var = 0;
-        for (int64_t j = 0; j < n; j++) mean += ll_at(x, r * n + j) / (double)n;
-        for (int64_t j = 0; j < n; j++) {
-            double d = ll_at(x, r * n + j) - mean;
-            var += d * d / (double)n;
-        }
-        double rstd = 1 / sqrt(var + eps);
+        double mean, rstd = statistics(x, r, eps, &mean);
         for (int64_t j = 0; j < n; j++) {
             double xhat = (ll_at(x, r * n + j) - mean) * rstd;
             ll_set(&c->out[0], r * n + j, xhat * ll_at(gain, j) + ll_at(bias, j));
@@ -69,7 +78,7 @@ ll_err layernorm_dw_ref(const ll_kcall *c)
 }
 
 /* The norm is of the sum as it is kept. A fifth operand is the bias of what is added. */
-ll_err add_layernorm_ref(const ll_kcall *c)
+static void add(const ll_kcall *c)
 {
     const ll_tensor *sum = &c->out[0];
     int64_t n = ll_cols(sum);
@@ -77,12 +86,52 @@ ll_err add_layernorm_ref(const ll_kcall *c)
         double before = c->n_in > 4 ? ll_at(&c->in[4], i % n) : 0;
         ll_set(sum, i, ll_at(&c->in[0], i) + ll_at(&c->in[1], i) + before);
     }
+}
+
+ll_err add_layernorm_ref(const ll_kcall *c)
+{
+    const ll_tensor *sum = &c->out[0];
+    add(c);
     const ll_tensor in[] = {*sum, c->in[2], c->in[3]};
     ll_kcall norm = *c;
     norm.n_in = norm.n_out = 3;
     norm.in = in;
     norm.out = c->out + 1;
     return layernorm_ref(&norm);
+}
+
+/* The scale is of what a row's numbers can be at most. */
+static float scale_of(const ll_tensor *gain, const ll_tensor *bias, int64_t n)
+{
+    double most[2] = {0, 0};
+    for (int64_t j = 0; j < n; j++)
+        for (int k = 0; k < 2; k++) {
+            double v = fabs(ll_at(k ? bias : gain, j));
+            if (!(v <= most[k])) most[k] = v; /* NaN stays */
+        }
+    double bound = sqrt((double)n) * most[0] + most[1];
+    return bound > 0 || bound != bound ? (float)bound / 448 : 1;
+}
+
+ll_err layernorm_both_ref(const ll_kcall *c)
+{
+    const ll_tensor *sum = &c->out[0], *gain = &c->in[2], *bias = &c->in[3];
+    int64_t rows = ll_rows(sum), n = ll_cols(sum);
+    float scale = scale_of(gain, bias, n);
+    add(c);
+    for (int64_t r = 0; r < rows; r++) {
+        double mean, rstd = statistics(sum, r, ((const ll_norm_attr *)c->attr)->eps, &mean);
+        for (int64_t j = 0; j < n; j++) {
+            double xhat = (ll_at(sum, r * n + j) - mean) * rstd;
+            float v = (float)(xhat * ll_at(gain, j) + ll_at(bias, j)) / scale;
+            ll_set(&c->out[1], r * n + j, v);
+            ll_set(&c->out[2], j * rows + r, v);
+        }
+        ll_set(&c->out[4], r, mean);
+        ll_set(&c->out[5], r, rstd);
+    }
+    ll_set(&c->out[3], 0, scale);
+    return LL_OK;
 }
 
 /* dx last: it may lie on what the others read. */

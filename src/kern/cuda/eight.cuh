@@ -1,0 +1,43 @@
+/* eight.cuh: numbers rounded to 8-bit floats, four or eight at a time, and turned in registers. */
+#pragma once
+#include "kern/cuda/vec.cuh"
+
+#include <cuda_fp8.h>
+
+typedef __nv_fp8_interpretation_t eight_kind;
+
+template <eight_kind KIND> __device__ __forceinline__ uint2 round_eight(const float v[8], float by)
+{
+    unsigned h[4];
+#pragma unroll
+    for (int k = 0; k < 4; k++)
+        h[k] = __nv_cvt_float2_to_fp8x2(make_float2(v[2 * k] * by, v[2 * k + 1] * by),
+                                        __NV_SATFINITE, KIND);
+    return make_uint2(h[0] | h[1] << 16, h[2] | h[3] << 16);
+}
+
+/* Four words of four bytes, each byte k of all four in the kth result. */
+__device__ __forceinline__ void turn_four(const unsigned a[4], unsigned out[4])
+{
+    unsigned p = __byte_perm(a[0], a[1], 0x5140), q = __byte_perm(a[2], a[3], 0x5140);
+    unsigned r = __byte_perm(a[0], a[1], 0x7362), s = __byte_perm(a[2], a[3], 0x7362);
+    out[0] = __byte_perm(p, q, 0x5410), out[1] = __byte_perm(p, q, 0x7632);
+    out[2] = __byte_perm(r, s, 0x5410), out[3] = __byte_perm(r, s, 0x7632);
+}
+
+/* Sixteen words, one of each row: column k's sixteen bytes are out[k]. */
+__device__ __forceinline__ void turn_sixteen(const unsigned a[16], uint4 out[4])
+{
+    unsigned t[4][4];
+#pragma unroll
+    for (int g = 0; g < 4; g++) turn_four(a + 4 * g, t[g]);
+#pragma unroll
+    for (int k = 0; k < 4; k++) out[k] = make_uint4(t[0][k], t[1][k], t[2][k], t[3][k]);
+}
+
+/* Bits of numbers that are not negative are in their order, NaN last: any order gives the largest.
+ */
+__device__ __forceinline__ unsigned magnitude(float v)
+{
+    return __float_as_uint(fabsf(v));
+}
