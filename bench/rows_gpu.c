@@ -106,6 +106,19 @@ static const bench_case cases[] = {
      "f32[38633472] {chain=(shape=[38633472], in=[38633472], r1=scale(r0,0.5), out=[r1:bf16])}", 0,
      0, 0, 1},
     {"chain adam", "fused3", ADAM, 0, 0, 0, 1},
+    {"quantize_both 1600", "quantize_both", X1558 " {dtype=e4m3, rows=1, sample=16}", 0, 0, 0, 0},
+    {"quantize_both 6400 gelu", "quantize_both",
+     "f32[16384,6400] {dtype=e4m3, rows=1, sample=16, act=2}", 0, 0, 0, 0},
+    {"quantize_sum 4800", "quantize_sum", "f32[16384,4800] {dtype=e5m2, rows=1, sample=16}", 0, 0,
+     0, 0},
+    {"quantize_sum 6400 dgelu", "quantize_sum",
+     "f32[16384,6400], f32[16384,6400] {dtype=e5m2, rows=1, sample=16, act=3}", 0, 0, 0, 0},
+    {"quantize_both weight", "quantize_both", "f32[1600,6400] {dtype=e4m3, rows=1, sample=16}", 0,
+     0, 0, 1},
+    {"layernorm_both 1600", "layernorm_both",
+     X1558 ", " X1558 ", f32[1600], f32[1600], f32[1600] {eps=1e-5}", 0, 0, 0, 0},
+    {"layernorm_both 768", "layernorm_both", X124 ", " X124 ", f32[768], f32[768] {eps=1e-5}", 0, 0,
+     0, 0},
 };
 
 static ll_gpu *gpu;

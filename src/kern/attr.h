@@ -73,11 +73,13 @@ typedef struct ll_cast_attr {
 } ll_cast_attr;
 
 /* quantize: to which 8-bit type; how many dimensions are rows; turned: columns come first; sample:
- * one of so many rows is looked at for the largest magnitude */
+ * one of so many rows is looked at for the largest magnitude; act: LL_ACT_NONE, LL_ACT_GELU or
+ * LL_ACT_DGELU */
 enum { LL_QUANTIZE_MARGIN = 8 };
+#define LL_DGELU_MOST 1.13 /* |gelu'| is less everywhere */
 typedef struct ll_quantize_attr {
     ll_dtype dtype;
-    int64_t rows, turned, sample;
+    int64_t rows, turned, sample, act;
 } ll_quantize_attr;
 
 /* onehot: how many classes, from which one on, and the result's element type */

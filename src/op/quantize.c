@@ -11,8 +11,10 @@
  * dimensions are rows of the matrix that is turned. attr.sample: of so many rows one is looked at
  * for the largest magnitude, and margin is LL_QUANTIZE_MARGIN, not 1: 8-bit floats lose nothing at
  * the top of their range that they do not also have further down, and what still is too large
- * becomes the largest number. With a second operand x is x gelu'(operand). A tensor of zeros has
- * scale 1. The compiler makes these late, for GPUs (pass/fp8.c): no loop walks their dimensions. */
+ * becomes the largest number. attr.act: not x is taken but gelu(x), or x gelu'(second operand);
+ * the largest magnitude is still x's, than which the first has none larger, and the second none
+ * LL_DGELU_MOST times as large. A tensor of zeros has scale 1. The compiler makes these late, for
+ * GPUs (pass/fp8.c): no loop walks their dimensions. */
 #include "op/op_int.h"
 #include "kern/kern.h"
 
@@ -20,12 +22,16 @@
 
 ll_kernel quantize_ref, quantize_cuda;
 ll_scratch quantize_cuda_scratch;
+extern const struct ll_many quantize_cuda_many;
 
 static ll_err infer(ll_infer *i)
 {
     const ll_quantize_attr *a = (const ll_quantize_attr *)i->attr;
     const ll_shape *s = &i->in[0].shape;
-    CHECK(i->n_in <= 2, LL_E_ARG, "%d operands, want 1 or 2", i->n_in);
+    bool slope = a->act == LL_ACT_DGELU;
+    CHECK(a->act == LL_ACT_NONE || a->act == LL_ACT_GELU || slope, LL_E_ARG,
+          "act is %lld, want none, gelu or dgelu", (long long)a->act);
+    CHECK(i->n_in == 1 + slope, LL_E_ARG, "%d operands, want %d", i->n_in, 1 + slope);
     for (int k = 0; k < i->n_in; k++)
         CHECK(i->in[k].dtype == (k ? LL_BF16 : i->in[0].dtype) &&
                   ll_wide(i->in[k].dtype) == LL_F32 && ll_shape_equal(&i->in[k].shape, s),
@@ -86,15 +92,14 @@ static ll_err loops_sum(const void *attr, int n_in, const ll_type *in, char dims
     return dims_of(n_in, in, r, dims);
 }
 
-static const ll_attr_field attrs[] = {LL_FIELD(ll_quantize_attr, dtype, LL_A_DTYPE),
-                                      LL_FIELD(ll_quantize_attr, rows, LL_A_INT),
-                                      LL_FIELD(ll_quantize_attr, turned, LL_A_INT),
-                                      LL_FIELD(ll_quantize_attr, sample, LL_A_INT),
-                                      {0}};
+static const ll_attr_field attrs[] = {
+    LL_FIELD(ll_quantize_attr, dtype, LL_A_DTYPE), LL_FIELD(ll_quantize_attr, rows, LL_A_INT),
+    LL_FIELD(ll_quantize_attr, turned, LL_A_INT),  LL_FIELD(ll_quantize_attr, sample, LL_A_INT),
+    LL_FIELD(ll_quantize_attr, act, LL_A_INT),     {0}};
 #define QUANTIZE                                                                                   \
     .n_in = -1, .attr_size = sizeof(ll_quantize_attr), .attrs = attrs, .infer = infer,             \
     .no_grad = true, .ref = quantize_ref, .cuda = LL_GPU(quantize_cuda),                           \
-    .cuda_scratch = LL_GPU(quantize_cuda_scratch)
+    .cuda_scratch = LL_GPU(quantize_cuda_scratch), .cuda_many = LL_GPU(&quantize_cuda_many)
 
 static const ll_op quantize = {
     .name = "quantize",
@@ -106,7 +111,8 @@ static const ll_op quantize = {
                "f32[144,272] {dtype=e4m3, rows=1, turned=1, sample=1}",
                "f32[0,3] {dtype=e4m3, rows=1, sample=1}",
                "f32[3,4,7] {dtype=e4m3, rows=2, turned=1, sample=5}",
-               "f32[64,32] {dtype=e4m3, rows=1, sample=16}", "f32[] {dtype=e5m2, sample=1}"},
+               "f32[64,32] {dtype=e4m3, rows=1, sample=16}", "f32[] {dtype=e5m2, sample=1}",
+               "bf16[48,80] {dtype=e4m3, rows=1, turned=1, sample=1, act=2}"},
 };
 static const ll_op both = {
     .name = "quantize_both",
@@ -116,8 +122,10 @@ static const ll_op both = {
     .trials = {"f32[7,5] {dtype=e4m3, rows=1, sample=1}",
                "f32[2,16,3,16] {dtype=e5m2, rows=2, sample=1}",
                "f32[144,272] {dtype=e4m3, rows=1, sample=3}",
-               "bf16[1,400,16], bf16[1,400,16] {dtype=e5m2, rows=2, sample=1}",
-               "f32[260,132] {dtype=e4m3, rows=1, sample=1}"},
+               "bf16[1,400,16], bf16[1,400,16] {dtype=e5m2, rows=2, sample=1, act=3}",
+               "f32[260,132] {dtype=e4m3, rows=1, sample=1}",
+               "bf16[2,80,144] {dtype=e4m3, rows=2, sample=4, act=2}",
+               "f32[7,5] {dtype=e4m3, rows=1, sample=1, act=2}"},
 };
 static const ll_op sum = {
     .name = "quantize_sum",
@@ -126,8 +134,8 @@ static const ll_op sum = {
     QUANTIZE,
     .trials = {"f32[7,5] {dtype=e4m3, rows=1, sample=1}",
                "bf16[2,16,3,16] {dtype=e5m2, rows=2, sample=1}",
-               "bf16[272,144], bf16[272,144] {dtype=e5m2, rows=1, sample=4}",
-               "bf16[5,3], bf16[5,3] {dtype=e5m2, rows=1, sample=1}",
+               "bf16[272,144], bf16[272,144] {dtype=e5m2, rows=1, sample=4, act=3}",
+               "bf16[5,3], bf16[5,3] {dtype=e5m2, rows=1, sample=1, act=3}",
                "f32[400,32] {dtype=e4m3, rows=1, sample=1}"},
 };
 

@@ -2,19 +2,23 @@
  * tensor with one scale (op/quantize.c). Sums are f32, results bf16 or f32 as before. Matrix units
  * want the summed loop of both operands to run fastest, so an operand is read as it lies or turned;
  * where a tensor is wanted both ways (the forward pass and the backward pass), one node makes both,
- * and the sum of its columns if that is wanted (the gradient of a bias); gelu's gradient is taken
- * on the way where nothing else reads it. The products that make logits, and read their gradient,
- * stay bf16: few values of a large vocabulary matter, and a softmax shows every rounding. */
+ * and the sum of its columns if that is wanted (the gradient of a bias). What gelu gives in the
+ * forward pass, and its gradient in the backward pass, are made on the way from what the products
+ * give, where nothing else reads them: they are in no memory but as 8-bit floats; nor is a
+ * residual's norm. The products that make logits, and read their gradient, stay bf16: few values of
+ * a large vocabulary matter, and a softmax shows every rounding. */
 #include "op/op_int.h"
 #include "pass/pass.h"
 
 enum { LEAST = 128, MULTIPLE = 16 };  /* of every side of a product */
+enum { WIDEST = 2560 };               /* rows of a norm that rounds, itself, what it gives */
 enum { MANY = 1 << 20, SAMPLE = 16 }; /* of so many elements one row of 16 gives the scale */
 
 typedef struct wanted { /* of a value: how it is read, by all products */
     bool plain, turned, clash, summed;
     int rows, reads;         /* reads: by products and sums that take what is made here */
-    ll_val x, pre;           /* of the new graph, where it is x gelu'(pre) and not made by itself */
+    ll_act act;              /* not NONE: it is not made by itself, but is gelu(x), x gelu'(pre) */
+    ll_val x, pre;           /* of the new graph */
     ll_val q, t, scale, sum; /* once made */
 } wanted;
 
@@ -137,7 +141,7 @@ static ll_err quantized(lowering *l, ll_val v)
 {
     wanted *w = &l->of[v.id];
     const ll_node *from = ll_maker(l->g, v);
-    ll_val in[2] = {w->x.id ? w->x : l->rw.map[v.id], w->pre}, out[4];
+    ll_val in[2] = {w->act ? w->x : l->rw.map[v.id], w->pre}, out[4];
     ll_shape shape = ll_shape_of(l->g, v);
     if (w->scale.id) return LL_OK;
     if (begins(from, "cast") && ll_dtype_of(l->g, from->in[0]) == LL_F32)
@@ -146,13 +150,36 @@ static ll_err quantized(lowering *l, ll_val v)
     ll_quantize_attr a = {.dtype = backward(from) ? LL_F8_E5M2 : LL_F8_E4M3,
                           .rows = w->rows,
                           .turned = w->turned && !both,
-                          .sample = ll_numel(&shape) >= MANY ? SAMPLE : 1};
+                          .sample = ll_numel(&shape) >= MANY ? SAMPLE : 1,
+                          .act = w->act};
     const char *op = w->summed ? "quantize_sum" : both ? "quantize_both" : "quantize";
     TRY(ll_emit_all(l->rw.to, ll_op_find(op), &a, in, w->pre.id ? 2 : 1, out));
     w->q = w->t = out[0];
     if (both) w->t = out[1];
     w->scale = out[both ? 2 : 1];
     if (w->summed) w->sum = out[3];
+    return LL_OK;
+}
+
+/* Whether a value is a parameter's bf16 copy, and the parameter lies here as it is. */
+static bool is_parameter(const ll_graph *g, ll_val v)
+{
+    const ll_node *from = ll_maker(g, v);
+    return begins(from, "cast") && !ll_maker(g, from->in[0]) &&
+           ll_value_of(g, from->in[0])->kind == LL_PARAM;
+}
+
+/* Parameters first, side by side: on a GPU they are one launch (exec/merge.c). */
+static ll_err lower_parameters(lowering *l)
+{
+    for (int i = 0; i < l->g->n_node; i++) {
+        const ll_node *n = &l->g->nodes[i];
+        for (int k = 0; k < 2 && l->chosen[i] && is_product(n); k++) {
+            if (!is_parameter(l->g, n->in[k])) continue;
+            ll_rewrite_at(&l->rw, &l->g->nodes[0]);
+            TRY(quantized(l, n->in[k]));
+        }
+    }
     return LL_OK;
 }
 
@@ -193,12 +220,19 @@ static ll_err attr_of(const lowering *l, const ll_node *n, int *first, ll_produc
     return LL_OK;
 }
 
+/* Whether a value is read by nothing but what rounds it to 8 bits. */
+static bool only_rounded(const lowering *l, ll_val v)
+{
+    return l->of[v.id].reads && l->of[v.id].reads == l->uses[v.id];
+}
+
 /* x gelu'(pre), by a node of its own if others read it than what rounds it to 8 bits. */
 static ll_err take_slope(lowering *l, const ll_node *n, ll_val *x)
 {
     wanted *w = &l->of[n->out[0].id];
     ll_val pre = l->rw.map[n->in[n->n_in - 1].id];
-    if (w->reads && w->reads == l->uses[n->out[0].id]) {
+    if (only_rounded(l, n->out[0])) {
+        w->act = LL_ACT_DGELU;
         w->x = *x;
         w->pre = pre;
         return LL_OK;
@@ -206,6 +240,34 @@ static ll_err take_slope(lowering *l, const ll_node *n, ll_val *x)
     ll_val slope = ll_emit(l->rw.to, ll_ew_op(LL_EW_dgelu), NULL, &pre, 1);
     *x = ll_mul(l->rw.to, *x, slope);
     return ll_graph_check(l->rw.to);
+}
+
+/* A residual's norm that is read by nothing but what rounds it to 8 bits, both ways. */
+static bool norm_fits(const lowering *l, const ll_node *n)
+{
+    if (strcmp(n->op->name, "add_layernorm")) return false;
+    const wanted *w = &l->of[n->out[1].id];
+    ll_shape s = ll_shape_of(l->g, n->out[1]);
+    return w->plain && w->turned && !w->clash && !w->summed && w->rows == s.n - 1 &&
+           s.d[s.n - 1] <= WIDEST && only_rounded(l, n->out[1]);
+}
+
+/* It makes these itself. */
+static ll_err lower_norm(lowering *l, const ll_node *n)
+{
+    wanted *w = &l->of[n->out[1].id];
+    ll_val in[LL_MAX_IN], out[6];
+    for (int k = 0; k < n->n_in; k++) in[k] = l->rw.map[n->in[k].id];
+    ll_rewrite_at(&l->rw, n);
+    TRY(ll_emit_all(l->rw.to, ll_op_find("layernorm_both"), n->attr, in, n->n_in, out));
+    ll_rewrite_map(&l->rw, n->out[0], out[0]);
+    ll_rewrite_map(&l->rw, n->out[1], out[1]);
+    ll_rewrite_map(&l->rw, n->out[2], out[4]);
+    ll_rewrite_map(&l->rw, n->out[3], out[5]);
+    w->q = out[1];
+    w->t = out[2];
+    w->scale = out[3];
+    return LL_OK;
 }
 
 static ll_err lower_product(lowering *l, const ll_node *n)
@@ -227,10 +289,15 @@ static ll_err lower_product(lowering *l, const ll_node *n)
     /* Epilogues of 8-bit products add bf16, and there is none for gelu's gradient. */
     if (a.bias) in[n_in++] = ll_cast(l->rw.to, l->rw.map[n->in[2].id], LL_BF16);
     TRY(ll_graph_check(l->rw.to));
-    bool dgelu = a.act == LL_ACT_DGELU;
-    if (dgelu) a.act = LL_ACT_NONE;
-    TRY(ll_emit_all(l->rw.to, ll_product_op(n->n_out), &a, in, n_in, out));
+    bool dgelu = a.act == LL_ACT_DGELU, later = a.act == LL_ACT_GELU && only_rounded(l, n->out[0]);
+    if (dgelu || later) a.act = LL_ACT_NONE;
+    TRY(ll_emit_all(l->rw.to, ll_product_op(later ? 1 : n->n_out), &a, in, n_in, out));
     if (dgelu) TRY(take_slope(l, n, &out[0]));
+    if (later) {
+        wanted *w = &l->of[n->out[0].id];
+        w->act = LL_ACT_GELU;
+        w->x = out[1] = out[0]; /* gelu's operand is kept where its gradient wants it */
+    }
     for (int o = 0; o < n->n_out; o++) ll_rewrite_map(&l->rw, n->out[o], out[o]);
     return LL_OK;
 }
@@ -244,10 +311,11 @@ ll_err ll_fp8(const ll_graph *g, ll_graph **out)
     l.of = LL_NEW_ARRAY(l.rw.to->arena, wanted, g->n_value);
     l.uses = ll_uses(g, l.rw.to->arena);
     find(&l);
-    ll_err rc = LL_OK;
+    ll_err rc = lower_parameters(&l);
     for (int i = 0; i < g->n_node && rc == LL_OK; i++) {
         const ll_node *n = &g->nodes[i];
-        rc = !l.chosen[i]                  ? ll_rewrite_copy(&l.rw, n)
+        rc = norm_fits(&l, n)              ? lower_norm(&l, n)
+             : !l.chosen[i]                ? ll_rewrite_copy(&l.rw, n)
              : !strcmp(n->op->name, "sum") ? lower_sum(&l, n)
                                            : lower_product(&l, n);
     }

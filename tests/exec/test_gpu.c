@@ -25,6 +25,8 @@ static const char *const runs[] = {
     "train: {batch: 4, micro_batch: 2, clip: 1, precision: bf16}\n",
     "model: {name: resnet18, image: 16, channels: 1, classes: 5}\n"
     "train: {batch: 3, optimizer: nesterov, weight_decay: 1e-4, precision: bf16}\n",
+    "model: {name: gpt, layers: 2, width: 128, heads: 2, seq: 64, vocab: 64}\n"
+    "train: {batch: 4, clip: 1, machine: cuda, precision: fp8}\n",
 };
 
 static ll_run *run_of(const char *text)

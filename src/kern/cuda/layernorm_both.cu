@@ -1,10 +1,10 @@
 /* layernorm_both.cu: a residual's sum, its norm, and that as 8-bit floats as they lie and turned.
  *
- * A block has 64 rows, or 32 where they are long (two blocks' share a processor's shared memory); a
- * warp has one at a time, in registers. The sum
- * and the 8-bit row leave at once; the 8-bit row stays in shared memory too, and when the block's
- * rows are there, they leave turned: 64 (32) bytes of each column. The scale is a bound that every
- * block finds in gain and bias. */
+ * A block has 64 rows, or 32 where they are long, so that two blocks' 8-bit rows fit into a
+ * processor's shared memory; a warp has one row at a time, in registers. The sum and the 8-bit row
+ * leave at once; the 8-bit row stays in shared memory too, and when the block's rows are there, they
+ * leave turned: 64 (32) bytes of each column. The scale is a bound that every block finds in gain
+ * and bias. */
 #include "kern/cuda/eight.cuh"
 #include "kern/rows.h"
 
@@ -123,7 +123,7 @@ __device__ __forceinline__ void write_turned(const job &j, const unsigned *tile,
         turn_sixteen(a, out);
 #pragma unroll
         for (int k = 0; k < 4; k++)
-            *(uint4 *)(j.t + (int64_t)(4 * w + k) * j.rows + row0 + g * 16) = out[k];
+            __stcs((uint4 *)(j.t + (int64_t)(4 * w + k) * j.rows + row0 + g * 16), out[k]);
     }
 }
 
@@ -150,7 +150,7 @@ template <int K, int R> static __global__ void __launch_bounds__(BLOCK, 2) tall(
 #pragma unroll
             for (int e = 0; e < 8; e++) v[e] = (v[e] - s.x) * s.y * g[e] + b[e];
             uint2 w = round_eight<__NV_E4M3>(v, by);
-            *(uint2 *)(j.q + r * j.n + at) = w;
+            __stcs((uint2 *)(j.q + r * j.n + at), w);
             *(uint2 *)(tile + word_at(i, at / 4, pitch)) = w;
         }
         if (i + WARPS < R && r + WARPS < j.rows) p.load(j, r + WARPS);

@@ -1,250 +1,320 @@
-/* quantize.cu: 8-bit floats with a scale, as they lie and turned. First the largest magnitude, of
- * all rows or of some (as bits of floats that are not negative, so that any order gives it); then
- * tiles of 128 x 128 that are rounded, written, written again turned through shared memory, and
- * whose columns are summed; sums of tiles are added up in order by a last kernel. */
-#include "kern/cuda/gpu.cuh"
+/* quantize.cu: 8-bit floats with a scale, as they lie and turned. First the largest magnitude of
+ * all rows or of some: one of each block of a first kernel, which the warps of the next look
+ * through. That one asks for its part of the tensor before it waits for them. A thread has 16 rows
+ * of 8 columns, which it turns in registers; a block 128 rows of 128 columns, which it writes as
+ * they come, and turned by way of shared memory, 128 bytes of each column at a time, past the cache
+ * (the tensors are larger than it); it sums its columns too, and sums of blocks are added up in order by a last kernel. */
+#include "kern/cuda/eight.cuh"
 
-#include <cuda_fp8.h>
+#include <type_traits>
 
 extern "C" {
 ll_kernel quantize_cuda;
 ll_scratch quantize_cuda_scratch;
+extern const ll_many quantize_cuda_many;
 }
 
-enum { TILE = 128, BLOCK = 256, WORDS = TILE / 4, GROUPS = BLOCK / 16, HEAD = 256 };
+enum {
+    TILE = 128,
+    BLOCK = 128,
+    FIND = 256,
+    FINDERS = 256,
+    HEAD = FINDERS * sizeof(unsigned),
+    DEEP = 16
+};
 
 typedef struct job {
-    const void *x, *pre; /* pre: NULL, or x is times gelu's slope at it */
+    const void *x, *pre; /* pre: where x is times gelu's slope at it */
     int64_t n, rows, cols, sample;
     uint8_t *q, *t; /* NULL: not wanted */
     float *scale, *sum, *parts;
-    unsigned *most;
+    unsigned *most; /* of each block that looked for it */
+    unsigned finders;
+    bool even; /* in tiles */
     float largest, margin;
 } job;
 
-template <class T> struct __align__(16) eight
-{ /* elements of one thread's load */
-    T v[8];
-};
+/* The hardware's tanh is right to 2^-11: far more than 8-bit floats show. Of A (x + B x^3). */
+__device__ __forceinline__ float tanh_of(float x)
+{
+    const float a = (float)LL_GELU_A, ab = (float)(LL_GELU_A * LL_GELU_B);
+    float t;
+    asm("tanh.approx.f32 %0, %1;" : "=f"(t) : "f"(x * fmaf(ab, x * x, a)));
+    return t;
+}
 
-/* The hardware's tanh is right to 2^-11: far more than 8-bit floats show. */
+__device__ __forceinline__ float gelu_of(float x)
+{
+    float half = 0.5f * x;
+    return fmaf(half, tanh_of(x), half);
+}
+
+/* (1 + t) / 2 + x (1 - t^2) (A + 3 A B x^2) / 2 */
 __device__ __forceinline__ float slope_of(float x)
 {
-    float t, u = (float)LL_GELU_A * (x + (float)LL_GELU_B * x * x * x);
-    asm("tanh.approx.f32 %0, %1;" : "=f"(t) : "f"(u));
-    return 0.5f * (1 + t) +
-           0.5f * x * (1 - t * t) * (float)LL_GELU_A * (1 + 3 * (float)LL_GELU_B * x * x);
+    const float a = (float)(LL_GELU_A / 2), b = (float)(1.5 * LL_GELU_A * LL_GELU_B);
+    float t = tanh_of(x);
+    return fmaf(x * fmaf(b, x * x, a), fmaf(-t, t, 1.f), fmaf(0.5f, t, 0.5f));
 }
 
-template <class T, bool PRE> __device__ __forceinline__ float value_at(const job &j, int64_t i)
+template <class T, int ACT> __device__ __forceinline__ float value_at(const job &j, int64_t i)
 {
     float v = to_float(((const T *)j.x)[i]);
-    return PRE ? v * slope_of(to_float(((const bf16 *)j.pre)[i])) : v;
+    if (ACT == LL_ACT_GELU) return gelu_of(v);
+    return ACT == LL_ACT_DGELU ? v * slope_of(to_float(((const bf16 *)j.pre)[i])) : v;
 }
 
-/* Eight elements from i on, which 8 divides, as they lie in memory: all that is read is asked for
- * before any of it is used. */
-template <class T, bool PRE> struct raw {
-    eight<T> x;
-    eight<bf16> pre;
-    __device__ __forceinline__ void load(const job &j, int64_t i)
+/* Eight elements as they lie in memory: half the registers. They are read once. */
+template <class T> struct eight {
+    enum { N = wide<T>::N };
+    uint4 w[8 / N];
+    __device__ __forceinline__ void load(const void *p, int64_t i)
     {
-        x = *(const eight<T> *)((const T *)j.x + i);
-        if (PRE) pre = *(const eight<bf16> *)((const bf16 *)j.pre + i);
+#pragma unroll
+        for (int k = 0; k < 8 / N; k++) w[k] = __ldcs((const uint4 *)((const T *)p + i) + k);
     }
     __device__ __forceinline__ void values(float v[8]) const
     {
 #pragma unroll
+        for (int k = 0; k < 8 / N; k++) wide<T>::unpack(w[k], v + k * N);
+    }
+};
+
+template <class T, int ACT> struct operands {
+    eight<T> x;
+    eight<bf16> pre;
+    __device__ __forceinline__ void load(const job &j, int64_t i)
+    {
+        x.load(j.x, i);
+        if (ACT == LL_ACT_DGELU) pre.load(j.pre, i);
+    }
+    __device__ __forceinline__ void values(float v[8]) const
+    {
+        float p[8];
+        x.values(v);
+        if (ACT == LL_ACT_DGELU) pre.values(p);
+#pragma unroll
         for (int k = 0; k < 8; k++) {
-            v[k] = to_float(x.v[k]);
-            if (PRE) v[k] *= slope_of(to_float(pre.v[k]));
+            if (ACT == LL_ACT_GELU) v[k] = gelu_of(v[k]);
+            if (ACT == LL_ACT_DGELU) v[k] *= slope_of(p[k]);
         }
     }
 };
 
 /* ---- the largest magnitude ---- */
 
-__device__ __forceinline__ void keep_largest(float v, float &top, bool &nan)
+/* WIDE: columns that 8 divides, and less than 2^32 of these eights. */
+template <class T, bool WIDE>
+__device__ __forceinline__ void find_largest(const job &j, unsigned block)
 {
-    v = fabsf(v);
-    nan |= v != v;
-    top = fmaxf(top, v);
-}
-
-template <class T, bool PRE, bool WIDE> static __global__ void find_largest(job j)
-{
-    enum { EACH = WIDE ? 8 : 1 };
-    float top = 0;
-    bool nan = false;
-    int64_t wide = j.cols / EACH;
-    GRID_STRIDE(i, ((j.rows + j.sample - 1) / j.sample) * wide)
-    {
-        int64_t at = (i / wide * j.sample * wide + i % wide) * EACH;
-        if (WIDE) {
-            raw<T, PRE> r;
-            float v[8];
-            r.load(j, at);
-            r.values(v);
+    enum { EACH = WIDE ? 8 : 1, AT_ONCE = 4 };
+    typedef typename std::conditional<WIDE, unsigned, int64_t>::type index;
+    __shared__ unsigned most;
+    if (threadIdx.x == 0) most = 0;
+    cudaTriggerProgrammaticLaunchCompletion();
+    unsigned top = 0;
+    index wide = (index)(j.cols / EACH), all = (index)((j.rows + j.sample - 1) / j.sample) * wide;
+    index step = (index)j.finders * blockDim.x;
+    for (index i = block * blockDim.x + threadIdx.x; i < all; i += AT_ONCE * step) {
+        eight<T> x[AT_ONCE];
+        float v[8];
 #pragma unroll
-            for (int k = 0; k < 8; k++) keep_largest(v[k], top, nan);
-        } else {
-            keep_largest(value_at<T, PRE>(j, at), top, nan);
+        for (int u = 0; u < AT_ONCE; u++) {
+            index e = i + u * step < all ? i + u * step : i;
+            int64_t at = ((int64_t)(e / wide) * j.sample * wide + e % wide) * EACH;
+            if (WIDE)
+                x[u].load(j.x, at);
+            else
+                top = max(top, magnitude(to_float(((const T *)j.x)[at])));
+        }
+#pragma unroll
+        for (int u = 0; WIDE && u < AT_ONCE; u++) {
+            x[u].values(v);
+#pragma unroll
+            for (int k = 0; k < 8; k++) top = max(top, magnitude(v[k]));
         }
     }
-    top = block_max<float>(nan ? NAN : top);
-    if (threadIdx.x == 0) atomicMax(j.most, __float_as_uint(fabsf(top)));
+    __syncthreads();
+    top = __reduce_max_sync(~0u, top);
+    if (threadIdx.x % 32 == 0) atomicMax(&most, top);
+    __syncthreads();
+    if (threadIdx.x == 0) j.most[block] = most;
 }
 
-__device__ __forceinline__ float scale_of(const job &j)
+template <class T, bool WIDE> static __global__ __launch_bounds__(FIND) void find_one(job j)
 {
-    float v = __uint_as_float(*j.most) * j.margin;
-    return v > 0 || v != v ? v / j.largest : 1;
+    find_largest<T, WIDE>(j, blockIdx.x);
+}
+
+/* By a whole warp, when the kernel before this one is done. Block 0 writes it. */
+__device__ __forceinline__ float scale_of(const job &j, unsigned block)
+{
+    unsigned top = 0;
+    for (unsigned i = threadIdx.x % 32; i < j.finders; i += 32) top = max(top, __ldcg(j.most + i));
+    float v = __uint_as_float(__reduce_max_sync(~0u, top)) * j.margin;
+    v = v > 0 || v != v ? v / j.largest : 1;
+    if (block == 0 && threadIdx.x == 0) *j.scale = v;
+    return v;
+}
+
+/* A kernel that may begin while the one before it still runs, and waits by itself. */
+template <class... P, class... A>
+static ll_err launch_early(void (*kernel)(P...), dim3 grid, dim3 block, cudaStream_t on, A... a)
+{
+    cudaLaunchAttribute early = {};
+    cudaLaunchConfig_t c = {};
+    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    early.val.programmaticStreamSerializationAllowed = 1;
+    c.gridDim = grid;
+    c.blockDim = block;
+    c.stream = on;
+    c.attrs = &early;
+    c.numAttrs = 1;
+    CUDA_TRY(cudaLaunchKernelEx(&c, kernel, a...));
+    return LL_OK;
 }
 
 /* ---- any shape ---- */
 
-template <class T, bool PRE> static __global__ void plain(job j, __nv_fp8_interpretation_t kind)
+template <class T, int ACT> static __global__ void plain(job j, eight_kind kind)
 {
-    float s = scale_of(j);
-    if (blockIdx.x == 0 && threadIdx.x == 0) *j.scale = s;
+    cudaGridDependencySynchronize();
+    float s = scale_of(j, blockIdx.x);
     GRID_STRIDE(i, j.n)
     {
-        uint8_t b = __nv_cvt_float_to_fp8(value_at<T, PRE>(j, i) / s, __NV_SATFINITE, kind);
+        uint8_t b = __nv_cvt_float_to_fp8(value_at<T, ACT>(j, i) / s, __NV_SATFINITE, kind);
         if (j.q) j.q[i] = b;
         if (j.t) j.t[i % j.cols * j.rows + i / j.cols] = b;
     }
 }
 
-template <class T, bool PRE> static __global__ void plain_sums(job j)
+template <class T, int ACT> static __global__ void plain_sums(job j)
 {
     GRID_STRIDE(c, j.cols)
     {
         float sum = 0;
-        for (int64_t r = 0; r < j.rows; r++) sum += value_at<T, PRE>(j, r * j.cols + c);
+        for (int64_t r = 0; r < j.rows; r++) sum += value_at<T, ACT>(j, r * j.cols + c);
         j.sum[c] = sum;
     }
 }
 
 /* ---- tiles: rows and columns that 16 divides ---- */
 
-/* Where the word of rows 4 w to 4 w + 3 of a column lies: threads that write eight columns each
- * meet no bank twice. */
-__device__ __forceinline__ int word_at(int column, int w)
+/* Where rows 16 g to 16 g + 15 of a column lie, of threads that have eight columns each: those that
+ * write together, and those that read together, meet no bank twice. */
+__device__ __forceinline__ int piece_at(int column, int g)
 {
-    return column * WORDS + (w ^ ((column >> 3 & 15) << 1));
+    return column * (TILE / 16) + (g ^ (column >> 3 & 7));
 }
 
-template <__nv_fp8_interpretation_t KIND>
-__device__ __forceinline__ uint2 rounded(const float v[8], float by)
+template <class T, int ACT, bool Q, bool TURNED, bool SUM, eight_kind KIND>
+__device__ __forceinline__ void one_tile(const job &j, unsigned block)
 {
-    unsigned h[4];
-#pragma unroll
-    for (int k = 0; k < 4; k++)
-        h[k] = __nv_cvt_float2_to_fp8x2(make_float2(v[2 * k] * by, v[2 * k + 1] * by),
-                                        __NV_SATFINITE, KIND);
-    return make_uint2(h[0] | h[1] << 16, h[2] | h[3] << 16);
-}
-
-template <class T, bool PRE, bool Q, bool TURNED, bool SUM, __nv_fp8_interpretation_t KIND>
-static __global__ __launch_bounds__(BLOCK) void tiles(job j)
-{
-    __shared__ unsigned tile[TURNED ? TILE * WORDS : 1];
-    __shared__ float sums[SUM ? GROUPS * TILE : 1];
-    float s = scale_of(j), by = 1 / s, sum[8] = {};
-    int rows = (int)j.rows, cols = (int)j.cols;
-    int row0 = blockIdx.y * TILE, col0 = blockIdx.x * TILE;
-    if (row0 == 0 && col0 == 0 && threadIdx.x == 0) *j.scale = s;
+    enum { ROWS = ACT == LL_ACT_DGELU || sizeof(T) == 4 ? 8 : 16 }; /* asked for at once */
+    __shared__ uint4 tile[TURNED ? TILE * TILE / 16 : 1];
+    __shared__ float sums[SUM ? TILE / 16 * TILE : 1];
     int lane = threadIdx.x & 15, group = threadIdx.x >> 4; /* 16 threads a row */
-    int col = col0 + lane * 8;
-    for (int pass = 0; pass < TILE / 64; pass++) {
-        int row = row0 + (pass * 16 + group) * 4, w = pass * 16 + group;
-        if (row >= rows || col >= cols) continue;
-        raw<T, PRE> in[4];
-        uint2 b[4];
+    int rows = (int)j.rows, cols = (int)j.cols, beside = (cols + TILE - 1) / TILE;
+    int row0 = block / beside * TILE, col0 = block % beside * TILE;
+    int row = row0 + group * 16, col = col0 + lane * 8;
+    bool in = row < rows && col < cols;
+    float by = 1, sum[8] = {};
+    unsigned b[2][16]; /* columns 0 to 3, and 4 to 7 */
 #pragma unroll
-        for (int r = 0; r < 4; r++) in[r].load(j, (int64_t)(row + r) * cols + col);
+    for (int r0 = 0; r0 < 16; r0 += ROWS) {
+        operands<T, ACT> x[ROWS];
+        if (in)
 #pragma unroll
-        for (int r = 0; r < 4; r++) {
-            float v[8];
-            in[r].values(v);
-            b[r] = rounded<KIND>(v, by);
-#pragma unroll
-            for (int k = 0; SUM && k < 8; k++) sum[k] += v[k];
-            if (Q) *(uint2 *)(j.q + (int64_t)(row + r) * cols + col) = b[r];
+            for (int r = 0; r < ROWS; r++) x[r].load(j, (int64_t)(row + r0 + r) * cols + col);
+        if (r0 == 0) {
+            cudaGridDependencySynchronize();
+            by = 1 / scale_of(j, block);
         }
+        if (in)
 #pragma unroll
-        for (int k = 0; TURNED && k < 8; k++) {
-            unsigned word = 0;
+            for (int r = 0; r < ROWS; r++) {
+                float v[8];
+                x[r].values(v);
+                uint2 w = round_eight<KIND>(v, by);
+                b[0][r0 + r] = w.x, b[1][r0 + r] = w.y;
 #pragma unroll
-            for (int r = 0; r < 4; r++)
-                word |= ((k < 4 ? b[r].x : b[r].y) >> 8 * (k & 3) & 255u) << 8 * r;
-            tile[word_at(lane * 8 + k, w)] = word;
-        }
+                for (int k = 0; SUM && k < 8; k++) sum[k] += v[k];
+                if (Q) __stcs((uint2 *)(j.q + (int64_t)(row + r0 + r) * cols + col), w);
+            }
+    }
+#pragma unroll
+    for (int h = 0; TURNED && h < 2; h++) {
+        uint4 out[4];
+        if (in) turn_sixteen(b[h], out);
+#pragma unroll
+        for (int k = 0; k < 4 && in; k++) tile[piece_at(lane * 8 + 4 * h + k, group)] = out[k];
     }
 #pragma unroll
     for (int k = 0; SUM && k < 8; k++) sums[group * TILE + lane * 8 + k] = sum[k];
     if (TURNED || SUM) __syncthreads();
-    int w = threadIdx.x & 31;
-    for (int c = threadIdx.x >> 5; TURNED && c < TILE; c += BLOCK / 32) {
-        if (col0 + c >= cols || row0 + 4 * w >= rows) continue;
-        *(unsigned *)(j.t + (int64_t)(col0 + c) * rows + row0 + 4 * w) = tile[word_at(c, w)];
-    }
+    int g = threadIdx.x & 7;
+#pragma unroll
+    for (int c = threadIdx.x >> 3; TURNED && c < TILE; c += BLOCK / 8)
+        if (col0 + c < cols && row0 + 16 * g < rows)
+            __stcs((uint4 *)(j.t + (int64_t)(col0 + c) * rows + row0 + 16 * g),
+                   tile[piece_at(c, g)]);
     int c = threadIdx.x;
-    if (!SUM || c >= TILE || col0 + c >= cols) return;
+    if (!SUM || col0 + c >= cols) return;
     float all = 0;
-    for (int g = 0; g < GROUPS; g++) all += sums[g * TILE + c];
-    j.parts[(int64_t)blockIdx.y * cols + col0 + c] = all;
+    for (int k = 0; k < TILE / 16; k++) all += sums[k * TILE + c];
+    j.parts[(int64_t)(row0 / TILE) * cols + col0 + c] = all;
+}
+
+template <class T, int ACT, bool Q, bool TURNED, bool SUM, eight_kind KIND>
+static __global__ __launch_bounds__(BLOCK, 4) void tiles(job j)
+{
+    one_tile<T, ACT, Q, TURNED, SUM, KIND>(j, blockIdx.x);
 }
 
 static __global__ void add_parts(const float *parts, int n, int64_t cols, float *sum)
 {
-    __shared__ float deep[8][32];
+    __shared__ float deep[DEEP][32];
     int64_t c = blockIdx.x * 32 + threadIdx.x;
     float all = 0;
-    for (int i = threadIdx.y; i < n && c < cols; i += 8) all += parts[i * cols + c];
+    cudaGridDependencySynchronize();
+    for (int i = threadIdx.y; i < n && c < cols; i += DEEP) all += parts[i * cols + c];
     deep[threadIdx.y][threadIdx.x] = all;
     __syncthreads();
     if (threadIdx.y || c >= cols) return;
-    for (int k = 1; k < 8; k++) all += deep[k][threadIdx.x];
+    for (int k = 1; k < DEEP; k++) all += deep[k][threadIdx.x];
     sum[c] = all;
 }
 
-template <class T, bool PRE, __nv_fp8_interpretation_t KIND>
-static void run_tiles(const job &j, cudaStream_t on)
+static unsigned tiles_of(const job &j)
 {
-    int down = (int)ceil_div(j.rows, TILE);
-    dim3 grid((unsigned)ceil_div(j.cols, TILE), (unsigned)down);
-    if (j.sum) {
-        tiles<T, PRE, true, true, true, KIND><<<grid, BLOCK, 0, on>>>(j);
-        add_parts<<<(unsigned)ceil_div(j.cols, 32), dim3(32, 8), 0, on>>>(j.parts, down, j.cols,
-                                                                          j.sum);
-    } else if (j.q && j.t)
-        tiles<T, PRE, true, true, false, KIND><<<grid, BLOCK, 0, on>>>(j);
-    else if (j.q)
-        tiles<T, PRE, true, false, false, KIND><<<grid, BLOCK, 0, on>>>(j);
-    else
-        tiles<T, PRE, false, true, false, KIND><<<grid, BLOCK, 0, on>>>(j);
+    return (unsigned)(ceil_div(j.rows, TILE) * ceil_div(j.cols, TILE));
 }
 
-template <class T, bool PRE> static ll_err run(const ll_kcall *c, const job &j, bool e4m3)
+template <class T, int ACT, eight_kind KIND> static ll_err run_tiles(const job &j, cudaStream_t on)
+{
+    unsigned grid = tiles_of(j);
+    if (j.q && !j.t)
+        return launch_early(tiles<T, ACT, true, false, false, KIND>, grid, BLOCK, on, j);
+    if (!j.q) return launch_early(tiles<T, ACT, false, true, false, KIND>, grid, BLOCK, on, j);
+    if (!j.sum) return launch_early(tiles<T, ACT, true, true, false, KIND>, grid, BLOCK, on, j);
+    TRY(launch_early(tiles<T, ACT, true, true, true, KIND>, grid, BLOCK, on, j));
+    return launch_early(add_parts, (unsigned)ceil_div(j.cols, 32), dim3(32, DEEP), on,
+                        (const float *)j.parts, (int)ceil_div(j.rows, TILE), j.cols, j.sum);
+}
+
+template <class T, int ACT> static ll_err run(const ll_kcall *c, const job &j, bool e4m3)
 {
     cudaStream_t on = stream_of(c);
-    bool even = j.rows % 16 == 0 && j.cols % 16 == 0 && j.n > 0 && j.rows < INT32_MAX &&
-                j.cols < INT32_MAX && ceil_div(j.rows, TILE) < 65536;
-    unsigned blocks =
-        blocks_for(ceil_div(ceil_div(j.rows, j.sample) * j.cols, even ? 8 : 1), BLOCK);
-    if (even)
-        find_largest<T, PRE, true><<<blocks, BLOCK, 0, on>>>(j);
-    else if (j.n)
-        find_largest<T, PRE, false><<<blocks, BLOCK, 0, on>>>(j);
-    if (even && e4m3)
-        run_tiles<T, PRE, __NV_E4M3>(j, on);
-    else if (even)
-        run_tiles<T, PRE, __NV_E5M2>(j, on);
-    else {
-        plain<T, PRE><<<blocks_for(j.n, BLOCK), BLOCK, 0, on>>>(j, e4m3 ? __NV_E4M3 : __NV_E5M2);
-        if (j.sum) plain_sums<T, PRE><<<blocks_for(j.cols, BLOCK), BLOCK, 0, on>>>(j);
-    }
+    if (j.even)
+        find_one<T, true><<<j.finders, FIND, 0, on>>>(j);
+    else
+        find_one<T, false><<<j.finders, FIND, 0, on>>>(j);
+    CUDA_TRY(cudaGetLastError());
+    if (j.even)
+        return e4m3 ? run_tiles<T, ACT, __NV_E4M3>(j, on) : run_tiles<T, ACT, __NV_E5M2>(j, on);
+    TRY(launch_early(plain<T, ACT>, blocks_for(j.n, BLOCK), BLOCK, on, j,
+                     e4m3 ? __NV_E4M3 : __NV_E5M2));
+    if (j.sum) plain_sums<T, ACT><<<blocks_for(j.cols, BLOCK), BLOCK, 0, on>>>(j);
     CUDA_TRY(cudaGetLastError());
     return LL_OK;
 }
@@ -269,6 +339,11 @@ static job job_of(const ll_kcall *c)
     j.parts = (float *)((char *)c->scratch + HEAD);
     j.largest = a->dtype == LL_F8_E4M3 ? 448 : 57344;
     j.margin = a->sample > 1 ? LL_QUANTIZE_MARGIN : 1;
+    if (a->act == LL_ACT_DGELU) j.margin *= (float)LL_DGELU_MOST;
+    int64_t looked_at = ceil_div(j.rows, j.sample) * j.cols;
+    j.even = j.rows % 16 == 0 && j.cols % 16 == 0 && j.n > 0 && looked_at / 8 < INT32_MAX &&
+             ceil_div(j.rows, TILE) * ceil_div(j.cols, TILE) < INT32_MAX / TILE;
+    j.finders = blocks_for(ceil_div(looked_at, j.even ? 32 : 4), FIND, FINDERS);
     return j;
 }
 
@@ -281,10 +356,102 @@ size_t quantize_cuda_scratch(const ll_kcall *c)
 
 ll_err quantize_cuda(const ll_kcall *c)
 {
-    bool e4m3 = ((const ll_quantize_attr *)c->attr)->dtype == LL_F8_E4M3;
+    const ll_quantize_attr *a = (const ll_quantize_attr *)c->attr;
+    bool e4m3 = a->dtype == LL_F8_E4M3, narrow = c->in[0].dtype == LL_BF16;
     job j = job_of(c);
-    CUDA_TRY(cudaMemsetAsync(j.most, 0, sizeof *j.most, stream_of(c)));
-    if (j.pre) return run<bf16, true>(c, j, e4m3);
-    if (c->in[0].dtype == LL_BF16) return run<bf16, false>(c, j, e4m3);
-    return run<float, false>(c, j, e4m3);
+    if (a->act == LL_ACT_DGELU) return run<bf16, LL_ACT_DGELU>(c, j, e4m3);
+    if (a->act == LL_ACT_GELU)
+        return narrow ? run<bf16, LL_ACT_GELU>(c, j, e4m3) : run<float, LL_ACT_GELU>(c, j, e4m3);
+    return narrow ? run<bf16, LL_ACT_NONE>(c, j, e4m3) : run<float, LL_ACT_NONE>(c, j, e4m3);
 }
+
+/* ---- several as one: parameters, as they lie and turned ---- */
+
+typedef struct layout { /* of the table: jobs, blocks' jobs (first of find, then of tiles), most */
+    unsigned finders, tiles;
+    size_t first, map, most, bytes;
+} layout;
+
+static bool merges(const ll_kcall *c)
+{
+    const ll_quantize_attr *a = (const ll_quantize_attr *)c->attr;
+    return c->n_out == 3 && a->act == LL_ACT_NONE && a->dtype == LL_F8_E4M3 &&
+           c->in[0].dtype == LL_F32 && job_of(c).even;
+}
+
+static bool alike(const ll_kcall *a, const ll_kcall *b)
+{
+    return merges(a) && merges(b);
+}
+
+static layout lay_out(const ll_kcall *const *calls, int n)
+{
+    layout l = {};
+    for (int i = 0; i < n; i++) {
+        job j = job_of(calls[i]);
+        l.finders += j.finders;
+        l.tiles += tiles_of(j);
+    }
+    l.first = sizeof(job) * (size_t)n;
+    l.map = l.first + 2 * sizeof(uint32_t) * (size_t)n;
+    l.most = l.map + sizeof(uint32_t) * ((size_t)l.finders + l.tiles);
+    l.bytes = l.most + sizeof(unsigned) * l.finders;
+    return l;
+}
+
+/* most is given by where it lies in the table, for the table's own place is not known yet. */
+static size_t table(const ll_kcall *const *calls, int n, void *out)
+{
+    layout l = lay_out(calls, n);
+    uint32_t at[2] = {0, l.finders};
+    for (int i = 0; out && i < n; i++) {
+        job j = job_of(calls[i]);
+        uint32_t *first = (uint32_t *)((char *)out + l.first),
+                 *map = (uint32_t *)((char *)out + l.map);
+        unsigned blocks[2] = {j.finders, tiles_of(j)};
+        j.most = (unsigned *)(uintptr_t)(l.most + at[0] * sizeof(unsigned));
+        ((job *)out)[i] = j;
+        for (int k = 0; k < 2; k++) {
+            first[2 * i + k] = at[k];
+            for (unsigned b = 0; b < blocks[k]; b++) map[at[k] + b] = (uint32_t)i;
+            at[k] += blocks[k];
+        }
+    }
+    return l.bytes;
+}
+
+/* The job of block number `at` of the map; which of the job's blocks it is. */
+__device__ __forceinline__ job job_at(const char *table, const layout &l, unsigned at, int k,
+                                      unsigned *block)
+{
+    unsigned i = ((const uint32_t *)(table + l.map))[at];
+    job j = ((const job *)table)[i];
+    j.most = (unsigned *)(table + (uintptr_t)j.most);
+    *block = at - ((const uint32_t *)(table + l.first))[2 * i + k];
+    return j;
+}
+
+static __global__ __launch_bounds__(FIND) void find_many(const char *table, layout l)
+{
+    unsigned block;
+    job j = job_at(table, l, blockIdx.x, 0, &block);
+    find_largest<float, true>(j, block);
+}
+
+static __global__ __launch_bounds__(BLOCK, 4) void tiles_many(const char *table, layout l)
+{
+    unsigned block;
+    job j = job_at(table, l, l.finders + blockIdx.x, 1, &block);
+    one_tile<float, LL_ACT_NONE, true, true, false, __NV_E4M3>(j, block);
+}
+
+static ll_err run_many(const ll_kcall *const *calls, int n, void *table)
+{
+    cudaStream_t on = stream_of(calls[0]);
+    layout l = lay_out(calls, n);
+    find_many<<<l.finders, FIND, 0, on>>>((const char *)table, l);
+    CUDA_TRY(cudaGetLastError());
+    return launch_early(tiles_many, l.tiles, BLOCK, on, (const char *)table, l);
+}
+
+const ll_many quantize_cuda_many = {alike, table, run_many};

@@ -1,4 +1,4 @@
-/* quantize, reference: the largest magnitude, then every element over the scale. */
+/* quantize, reference: the largest magnitude of the operand, then every element over the scale. */
 #include "kern/attr.h"
 #include "kern/kern.h"
 #include "kern/ref/value.h"
@@ -9,8 +9,10 @@ ll_kernel quantize_ref;
 
 static double value(const ll_kcall *c, int64_t i)
 {
+    int64_t act = ((const ll_quantize_attr *)c->attr)->act;
     double v = ll_load(c->in[0].data, c->in[0].dtype, i);
-    if (c->n_in == 1) return v;
+    if (act == LL_ACT_GELU) return ll_ew_value(LL_EW_gelu, v, 0, 0, 0);
+    if (act == LL_ACT_NONE) return v;
     return v * ll_ew_value(LL_EW_dgelu, ll_load(c->in[1].data, c->in[1].dtype, i), 0, 0, 0);
 }
 
@@ -20,11 +22,12 @@ static float scale_of(const ll_kcall *c, int64_t n, int64_t cols)
     double most = 0;
     for (int64_t i = 0; i < n; i++) {
         if (i / cols % a->sample) continue;
-        double v = fabs(value(c, i));
+        double v = fabs(ll_load(c->in[0].data, c->in[0].dtype, i));
         if (!(v <= most)) most = v; /* NaN stays */
     }
     float largest = a->dtype == LL_F8_E4M3 ? 448 : 57344;
     if (a->sample > 1) most *= LL_QUANTIZE_MARGIN;
+    if (a->act == LL_ACT_DGELU) most *= LL_DGELU_MOST;
     return most > 0 || most != most ? (float)most / largest : 1;
 }
 
