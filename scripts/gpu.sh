@@ -4,32 +4,34 @@
 # (where python3 has it), and ends with one table. Exit status 1 where something failed.
 #
 #     scripts/gpu.sh                          all of it: about a quarter of an hour
-#     scripts/gpu.sh --only ops,losses        parts: ops, losses, verify, bench
+#     scripts/gpu.sh --only ops,losses        parts: ops, losses, curve, verify, bench
 #     scripts/gpu.sh --only bench --models lenet5,gpt2-124m     some of lenet5, gpt2-124m, gpt2-355m,
 #                                             gpt2-1558m, gpt2-1558m-fp8, resnet50
 #     --build DIR      default build-gpu          --no-build   DIR is built already
 #     --no-peers       PyTorch is not timed       PYTHON=...   a Python that has torch
+#     --kjv FILE       curve: the Bible's bible.data (Debian's bible-kjv-text), if not in /usr/lib
 set -u
 export LC_ALL=C
 cd "$(dirname "$0")/.."
-only=ops,losses,verify,bench
+only=ops,losses,curve,verify,bench
 models=lenet5,gpt2-124m,gpt2-355m,gpt2-1558m,gpt2-1558m-fp8,resnet50
-build=build-gpu make=1 peers=1 python=${PYTHON:-python3}
+build=build-gpu make=1 peers=1 kjv=/usr/lib/bible.data python=${PYTHON:-python3}
 while [ $# -gt 0 ]; do
     case $1 in
     --only) only=$2 && shift ;;
     --models) models=$2 && shift ;;
     --build) build=$2 && shift ;;
     --no-build) make=0 ;;
+    --kjv) kjv=$2 && shift ;;
     --no-peers) peers=0 ;;
-    -h | --help) sed -n '2,13s/^# \{0,1\}//p' "$0" && exit 0 ;;
+    -h | --help) sed -n '2,14s/^# \{0,1\}//p' "$0" && exit 0 ;;
     *) echo "gpu.sh: $1 is not known; see gpu.sh --help" >&2 && exit 2 ;;
     esac
     shift
 done
 for part in ${only//,/ }; do
-    case $part in ops | losses | verify | bench) ;;
-    *) echo "gpu.sh: part $part is not known: ops, losses, verify, bench" >&2 && exit 2 ;;
+    case $part in ops | losses | curve | verify | bench) ;;
+    *) echo "gpu.sh: part $part is not known: ops, losses, curve, verify, bench" >&2 && exit 2 ;;
     esac
 done
 if ! command -v nvidia-smi >/dev/null || ! nvidia-smi -L 2>/dev/null | grep -q GPU; then
@@ -115,6 +117,33 @@ END
     beside lenet5 cpu-f32 cuda-f32 cuda-bf16
     beside gpt cpu-f32 cuda-f32 cuda-bf16
     beside gpt-8bit cuda-bf16 cuda-fp8
+fi
+
+# ---- fp8's loss curve beside bf16's: a GPT of 25 million parameters on the Bible ----
+# Held against each other are means of 20 steps; the last and the largest difference are told.
+curve() {
+    local kind size="--set model.layers=8 --set model.width=512 --set model.heads=8 --set train.batch=32"
+    for kind in bf16 fp8; do
+        "$program" train gpt-kjv --plain --overwrite --set data.path="$kjv" $size --set train.machine=cuda \
+            --set train.precision=$kind --set train.steps=500 --set train.log_every=1 --set train.eval_every=0 \
+            --set train.save_every=0 --out "$work/kjv-$kind" >"$work/log" 2>&1 ||
+            { tail -n 5 "$work/log"; row curve "gpt-kjv $kind" "training failed" FAIL; return; }
+        losses "$work/kjv-$kind" >"$work/kjv-$kind.txt"
+    done
+    paste -d ' ' "$work/kjv-bf16.txt" "$work/kjv-fp8.txt" | awk '
+        { a[NR] = $2; b[NR] = $4; p += $2; q += $4 }
+        NR > 20 { p -= a[NR - 20]; q -= b[NR - 20] }
+        NR >= 20 { last = (q - p) / p; d = last < 0 ? -last : last; if (d > w || d != d) w = d }
+        NR % 100 == 0 { printf "%6d %12.6f %12.6f %9.1e\n", NR, p / 20, q / 20, last }
+        END { printf "%.2e %.2e\n", NR == 500 ? w : 9, last }' >"$work/curve"
+    printf 'gpt-kjv, means of 20 steps\n%6s %12s %12s %9s\n' step bf16 fp8 differs
+    sed '$d' "$work/curve"
+    read -r worst last <<<"$(tail -n 1 "$work/curve")"
+    row curve "gpt-kjv fp8, 500 steps" "differs from bf16 by at most $worst, at last $last" \
+        "$(awk -v w="$worst" 'BEGIN { print w <= 2e-2 ? "ok" : "FAIL" }')"
+}
+if wants curve; then
+    if [ -e "$kjv" ]; then curve; else row curve "gpt-kjv fp8" "skipped: no $kjv" ok; fi
 fi
 
 # ---- ranks that share the GPU ----
