@@ -10,12 +10,13 @@
 #     --build DIR      default build-gpu          --no-build   DIR is built already
 #     --no-peers       PyTorch is not timed       PYTHON=...   a Python that has torch
 #     --kjv FILE       curve: the Bible's bible.data (Debian's bible-kjv-text), if not in /usr/lib
+#     --out DIR        keeps what was measured: the steps' JSON with times by kernel class, losses
 set -u
 export LC_ALL=C
 cd "$(dirname "$0")/.."
 only=ops,losses,curve,verify,bench
 models=lenet5,gpt2-124m,gpt2-355m,gpt2-1558m,gpt2-1558m-fp8,resnet50
-build=build-gpu make=1 peers=1 kjv=/usr/lib/bible.data python=${PYTHON:-python3}
+build=build-gpu make=1 peers=1 out= kjv=/usr/lib/bible.data python=${PYTHON:-python3}
 while [ $# -gt 0 ]; do
     case $1 in
     --only) only=$2 && shift ;;
@@ -23,8 +24,9 @@ while [ $# -gt 0 ]; do
     --build) build=$2 && shift ;;
     --no-build) make=0 ;;
     --kjv) kjv=$2 && shift ;;
+    --out) out=$2 && shift ;;
     --no-peers) peers=0 ;;
-    -h | --help) sed -n '2,14s/^# \{0,1\}//p' "$0" && exit 0 ;;
+    -h | --help) sed -n '2,15s/^# \{0,1\}//p' "$0" && exit 0 ;;
     *) echo "gpu.sh: $1 is not known; see gpu.sh --help" >&2 && exit 2 ;;
     esac
     shift
@@ -39,8 +41,14 @@ if ! command -v nvidia-smi >/dev/null || ! nvidia-smi -L 2>/dev/null | grep -q G
     exit 0
 fi
 wants() { [[ ,$only, == *,$1,* ]]; }
-work=$(mktemp -d) failed=0
-trap 'rm -rf "$work"' EXIT
+failed=0
+if [ -n "$out" ]; then
+    mkdir -p "$out" && work=$(cd "$out" && pwd) || exit 2
+    : >"$work/table"
+else
+    work=$(mktemp -d)
+    trap 'rm -rf "$work"' EXIT
+fi
 row() { # part, what, result, ok or FAIL
     printf '%-8s %-34s %-46s %s\n' "$1" "$2" "$3" "$4" >>"$work/table"
     [ "$4" = FAIL ] && failed=1
@@ -50,7 +58,8 @@ number() { sed -n "s/.*\"$1\": *\([-0-9.e+]*\).*/\1/p" | head -n 1; }
 
 # ---- build ----
 targets="loopline"
-wants ops && targets="$targets test_op_gpu test_gpu"
+gpu_tests="test_op_gpu test_product_gpu test_attention_gpu test_chain_gpu test_gpu"
+wants ops && targets="$targets $gpu_tests"
 if [ $make = 1 ]; then
     cmake -S . -B "$build" -DLL_CUDA=ON -DCMAKE_BUILD_TYPE=Release >"$work/log" 2>&1 &&
         cmake --build "$build" -j "$(nproc)" --target $targets >>"$work/log" 2>&1 ||
@@ -61,7 +70,7 @@ nvidia-smi -L
 
 # ---- every op's kernel; programs ----
 if wants ops; then
-    for t in test_op_gpu test_gpu; do
+    for t in $gpu_tests; do
         if "$build/$t" >"$work/log" 2>&1; then state=ok; else state=FAIL && tail -n 20 "$work/log"; fi
         row ops $t "$(grep -c '\[       OK' "$work/log") tests passed, $(grep -c '^\[  FAILED.*] [a-z]' "$work/log") failed" $state
     done
@@ -168,8 +177,9 @@ has_torch=0
 timed() { # name, unit, key of the peer, least ratio, the peer's words, ours...
     local name=$1 unit=$2 key=$3 bar=$4 peer=$5 theirs="" state=ok
     shift 5
-    "$program" bench step "$@" --machine cuda --set train.deterministic=false --json >"$work/ours.json" 2>"$work/log" ||
+    "$program" bench step "$@" --machine cuda --set train.deterministic=false --json >"$work/ours.json" 2>"$work/log" </dev/null ||
         { tail -n 5 "$work/log"; row bench "$name" "failed" FAIL; return; }
+    [ -z "$out" ] || cp "$work/ours.json" "$work/${name// /-}.json"
     local ms=$(number step_ms <"$work/ours.json") mfu=$(number mfu <"$work/ours.json")
     local rate=$(number "$unit"_per_s <"$work/ours.json") cool=$(number cool_ms <"$work/ours.json") their_cool=""
     local memory=$(number used_bytes <"$work/ours.json") start=$(number first_step_s <"$work/ours.json")
