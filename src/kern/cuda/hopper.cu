@@ -182,15 +182,16 @@ __device__ __forceinline__ uint32_t piece_at(const worker &w, int slot, int half
     return w.row_at + slot * SLOT + half * (SLOT / 2) + (((i * 2 + w.half) ^ w.swizzle) << 4);
 }
 
-/* All have written, and what was stored before has been read: its slots are free for the next. */
-__device__ __forceinline__ void written(const worker &w)
+/* All have written, and of what was stored before all but LATER has been read: its slots are free.
+ */
+template <int LATER> __device__ __forceinline__ void written(const worker &w)
 {
     written_for_engine();
-    if (w.thread == 0) stores_read<0>();
+    if (w.thread == 0) stores_read<LATER>();
     group_sync(1 + w.group);
 }
 
-/* y + bias, 32 columns through one slot and then another. */
+/* y + bias, 32 columns through a slot, three slots in turn. */
 __device__ __forceinline__ void end_bias(const job &j, worker &w, int row, int column, sums_t &sum)
 {
     biases next = bias_at(j, w, column);
@@ -204,20 +205,20 @@ __device__ __forceinline__ void end_bias(const job &j, worker &w, int row, int c
             for (int h = 0; h < 2; h++) {
                 float *v = sum[h] + (n * (WIDE / 16) + i) * 8;
                 add_bias(b, i, v);
-                put(piece_at(w, n % 2, h, i), v);
+                put(piece_at(w, n % 3, h, i), v);
             }
-        written(w);
-        if (w.thread == 0) tile_store(&j.y, column + n * WIDE, row, w.slot + n % 2 * SLOT);
+        written<1>(w);
+        if (w.thread == 0) tile_store(&j.y, column + n * WIDE, row, w.slot + n % 3 * SLOT);
     }
 }
 
-/* gelu(y + bias) through one slot, its slope through another. */
+/* gelu(y + bias) through one slot, its slope through another, pairs of them in turn. */
 __device__ __forceinline__ void end_slope(const job &j, worker &w, int row, int column, sums_t &sum)
 {
     biases next = bias_at(j, w, column);
 #pragma unroll
     for (int n = 0; n < COLUMNS / WIDE; n++) {
-        int slot = n % 2 * 2;
+        int slot = n % (SLOTS / 2) * 2;
         biases b = next;
         if (n + 1 < COLUMNS / WIDE) next = bias_at(j, w, column + (n + 1) * WIDE);
 #pragma unroll
@@ -231,7 +232,7 @@ __device__ __forceinline__ void end_slope(const job &j, worker &w, int row, int 
                 put(piece_at(w, slot, h, i), v);
                 put(piece_at(w, slot + 1, h, i), slope);
             }
-        written(w);
+        written<SLOTS - 4>(w);
         if (w.thread == 0) {
             tile_store(&j.y, column + n * WIDE, row, w.slot + slot * SLOT);
             tile_store(&j.z, column + n * WIDE, row, w.slot + (slot + 1) * SLOT);
@@ -310,7 +311,7 @@ __device__ __forceinline__ void end_times(const job &j, const room &r, worker &w
                     c[q] = h ? c[q] + s : s;
                 }
             }
-        written(w);
+        written<0>(w);
         if (w.thread == 0) {
             if (n > 0 && n - 1 + SLOTS < COLUMNS / WIDE)
                 ask_factor(j, r, w, n - 1 + SLOTS, row, column);
@@ -318,7 +319,7 @@ __device__ __forceinline__ void end_times(const job &j, const room &r, worker &w
         }
     }
     if (j.sums) put_sums(j, w, row, column, columns);
-    written(w);
+    written<0>(w);
 }
 
 template <bool TURNED, int END> __device__ void work(const job &j, const room &r, worker &w)
