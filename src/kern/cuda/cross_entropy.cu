@@ -4,8 +4,8 @@
  * logits are read once for them. Loss and gradient in one go (cross_entropy_back) read a row once
  * from memory if it fits into shared memory: the copy engine brings the next one while this one is
  * worked on. Longer rows are read twice, the second time mostly from the cache. */
+#include "kern/cuda/staged.cuh"
 #include "kern/cuda/trouble.h"
-#include "kern/cuda/vec.cuh"
 #include "kern/rows.h"
 
 #include <type_traits>
@@ -263,48 +263,11 @@ template <class T, int HOW> static __global__ void __launch_bounds__(1024) back_
     row_both<T, HOW>(a, blockIdx.x, a.x + blockIdx.x * a.n);
 }
 
-__device__ __forceinline__ unsigned shared_at(const void *p)
-{
-    return (unsigned)__cvta_generic_to_shared(p);
-}
-
 /* ---- rows through shared memory ----
  * Two blocks have a multiprocessor, a row each, in chunks of 8 KiB, 16 bytes for each thread. A
  * chunk is filled with the next row's as soon as all warps are done with it: a warp of its own sees
  * to that. */
 enum { STAGERS = 512, CHUNKS = 32 };
-
-static __device__ void init_barrier(uint64_t *b, unsigned count)
-{
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_at(b)), "r"(count)
-                 : "memory");
-}
-
-static __device__ void arrive(uint64_t *b)
-{
-    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_at(b)) : "memory");
-}
-
-static __device__ void await(uint64_t *b, unsigned phase)
-{
-    asm volatile("{\n.reg .pred done;\nagain:\n"
-                 "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
-                 "@!done bra again;\n}\n" ::"r"(shared_at(b)),
-                 "r"(phase)
-                 : "memory");
-}
-
-/* The copy engine brings bytes to shared memory, and counts them at the barrier. */
-static __device__ void fetch(void *to, const void *from, unsigned bytes, uint64_t *b)
-{
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_at(b)),
-                 "r"(bytes)
-                 : "memory");
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes "
-                 "[%0], [%1], %2, [%3];" ::"r"(shared_at(to)),
-                 "l"(from), "r"(bytes), "r"(shared_at(b))
-                 : "memory");
-}
 
 /* full: a chunk has come; empty: all are done with it. Row number i of a block is phase i of both. */
 template <class T>
@@ -315,8 +278,9 @@ static __device__ void fetch_rows(const both<T> &a, char *stage, uint64_t *full,
     for (int64_t r = blockIdx.x; r < a.rows; r += gridDim.x, i++)
         for (unsigned k = 0, at = 0; at < bytes; k++, at += EACH) {
             if (i) await(&empty[k], (i - 1) % 2);
-            fetch(stage + at, (const char *)(a.x + r * a.n) + at,
-                  bytes - at < EACH ? bytes - at : EACH, &full[k]);
+            unsigned some = bytes - at < EACH ? bytes - at : EACH;
+            expect(&full[k], some);
+            fetch(stage + at, (const char *)(a.x + r * a.n) + at, some, &full[k]);
         }
 }
 
@@ -337,7 +301,7 @@ static __device__ void work_row(const both<T> &a, int64_t r, unsigned i, const u
         add_some<T, N>(p, v);
     }
     float picked = to_float(((const T *)x)[label]);
-    p = join_warps(p, STAGERS / 32, i % 2, [] { asm volatile("bar.sync 1, 512;" ::: "memory"); });
+    p = join_warps(p, STAGERS / 32, i % 2, [] { meet(1, STAGERS); });
     float all = p.top + logf(p.sum);
     if (threadIdx.x == 0) a.loss[r] = all - picked, a.lse[r] = all;
     power<T> e(all);
@@ -360,7 +324,7 @@ template <class T> static __global__ void __launch_bounds__(STAGERS + 32, 2) bac
             init_barrier(&full[k], 1);
             init_barrier(&empty[k], STAGERS / 32);
         }
-        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+        barriers_made();
     }
     __syncthreads();
     if (threadIdx.x >= STAGERS) {

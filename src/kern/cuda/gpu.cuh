@@ -47,6 +47,22 @@ static inline unsigned blocks_for(int64_t n, int block, int64_t most = 132 * 16)
     return (unsigned)(b < 1 ? 1 : b > most ? most : b);
 }
 
+/* Launches a kernel that is put on the chip while the one before it, of the same call, ends: it must
+ * call cudaGridDependencySynchronize() before it touches memory, and that one may say early, with
+ * cudaTriggerProgrammaticLaunchCompletion(), that the next one can have what room there is. */
+template <class... P, class... A>
+static ll_err launch_close(const ll_kcall *c, void (*kernel)(P...), dim3 grid, dim3 block, A... args)
+{
+    cudaLaunchConfig_t how = {};
+    cudaLaunchAttribute early = {};
+    how.gridDim = grid, how.blockDim = block, how.stream = stream_of(c);
+    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    early.val.programmaticStreamSerializationAllowed = 1;
+    how.attrs = &early, how.numAttrs = 1;
+    CUDA_TRY(cudaLaunchKernelEx(&how, kernel, (P)args...));
+    return LL_OK;
+}
+
 #define GRID_STRIDE(i, n)                                                                          \
     for (int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x; i < (n);                      \
          i += (int64_t)gridDim.x * blockDim.x)

@@ -1,5 +1,5 @@
-/* layernorm.cuh: one call of a layer or root-mean-square norm or its gradient; and the plain ways to
- * answer it, at any size and element type (layernorm_plain.cu). */
+/* layernorm.cuh: one call of a layer or root-mean-square norm or its gradient; gradients are
+ * layernorm_back.cu's, plain ways to answer at any size and element type layernorm_plain.cu's. */
 #pragma once
 #include "kern/cuda/gpu.cuh"
 
@@ -16,6 +16,12 @@ typedef struct norming {
 } norming;
 
 extern "C" {
+/* The gradient, with the sums of columns that it asks for. */
+ll_err ll_norm_back(const ll_kcall *c, const norming *a);
+/* Bytes that so many sums take, with or without a tensor that is added. */
+size_t ll_norm_back_scratch(const norming *a, int sums, bool skip);
+
+/* By plain loops. */
 ll_err ll_norm_plain(const ll_kcall *c, const norming *a);
 /* Sums of columns, so many, go to the scratch as [blocks][sums][n]. */
 ll_err ll_norm_back_plain(const ll_kcall *c, const norming *a, int blocks, int sums);

@@ -102,6 +102,7 @@ ll_err ll_norm_plain(const ll_kcall *c, const norming *a)
 {
     return with_float(a->dtype, [&](auto z) -> ll_err {
         norm_rows_plain<decltype(z)><<<(unsigned)a->rows, row_threads(a->n), 0, stream_of(c)>>>(*a);
+        CUDA_TRY(cudaGetLastError());
         return LL_OK;
     });
 }
