@@ -198,14 +198,15 @@ static bool is_excluded(const ll_optim *o, const ll_value *p)
 /* Means over micro-batches of the gradients, named grad:PARAMETER; their global norm; clipping. */
 static void gather(ll_graph *g, const ll_optim *o, int n, const ll_val *p, ll_val *d)
 {
-    ll_val total = {0};
+    ll_val total = {0}, *square = LL_NEW_ARRAY(g->arena, ll_val, n + 1);
     for (int i = 0; i < n && g->err == LL_OK; i++) {
         d[i] = ll_accum(g, d[i]);
         const char *name = ll_value_of(g, p[i])->name;
         ll_value_of(g, d[i])->name = ll_arena_printf(g->arena, "grad:%s", name);
-        ll_val square = ll_sumsq(g, d[i]);
-        total = i ? ll_add(g, total, square) : square;
+        square[i] = ll_sumsq(g, d[i]); /* all before any is added: so they can be one launch */
     }
+    for (int i = 0; i < n && g->err == LL_OK; i++)
+        total = i ? ll_add(g, total, square[i]) : square[i];
     ll_val size = ll_sqrt(g, total);
     ll_result(g, "grad_norm", size);
     if (o->clip <= 0) return;

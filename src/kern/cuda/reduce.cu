@@ -18,7 +18,9 @@ extern const ll_many sumsq_cuda_many;
 }
 
 enum how { SUM, LARGEST, MAGNITUDE, SQUARES };
-enum { BLOCK = 256, LANES = 32, DEEP = 8, FILL = 132 * 6 };
+enum { BLOCK = 256, LANES = 32, DEEP = 8, FILL = 132 * 4 };
+enum { AHEAD = 8 };         /* 16-byte pieces that a thread asks for at once */
+enum { CHUNK = 32 * 1024 }; /* elements of a part, where all elements give one number */
 
 typedef struct side { /* dimensions that stay, or that vanish: extents and operand strides */
     int n;
@@ -44,6 +46,12 @@ static void add_dim(side *s, int64_t d, int64_t stride)
     s->stride[s->n++] = stride;
 }
 
+/* One number of all elements: parts do not depend on what else there is to do. */
+static bool is_whole(const plan *p)
+{
+    return p->kept.points == 1 && !p->columns;
+}
+
 static ll_err make_plan(const ll_kcall *c, plan *p)
 {
     const ll_shape *x = &c->in[0].shape;
@@ -61,13 +69,17 @@ static ll_err make_plan(const ll_kcall *c, plan *p)
     if (p->columns)
         p->wide = p->kept.n == 1 && p->gone.n == 1 && is_wide(c->in[0].dtype, p->kept.points);
     else
-        p->wide = p->gone.n == 1 && p->gone.stride[0] == 1 &&
-                  is_wide(c->in[0].dtype, p->gone.points);
+        p->wide =
+            p->gone.n == 1 && p->gone.stride[0] == 1 && is_wide(c->in[0].dtype, p->gone.points);
     int64_t across = LANES * (p->wide ? 16 / (int64_t)ll_dtype_bytes(c->in[0].dtype) : 1);
     int64_t blocks = p->columns ? ceil_div(p->kept.points, across) : p->kept.points;
     int64_t most = ceil_div(p->gone.points, p->columns ? DEEP * 8 : BLOCK * 16);
-    int64_t want = blocks >= FILL || blocks == 0 ? 1 : ceil_div(FILL, blocks);
+    int64_t want = blocks >= FILL || blocks == 0 ? 1 : FILL / blocks; /* all at the same time */
     p->parts = (int)(want < most ? want : most < 1 ? 1 : most);
+    if (is_whole(p)) {
+        want = ceil_div(p->gone.points, CHUNK);
+        p->parts = (int)(want < 1 ? 1 : want > 65535 ? 65535 : want);
+    }
     return LL_OK;
 }
 
@@ -154,25 +166,48 @@ static __global__ void columns(side kept, side gone, const T *x, Y *y)
 
 /* ---- the same, 16 bytes at a time ---- */
 
+/* Pieces from, from + step, ... of those before `to`, N results; a row of pieces is `stride` long.
+ */
+template <int HOW, class T>
+__device__ __forceinline__ void walk_wide(const uint4 *at, int64_t from, int64_t to, int step,
+                                          int64_t stride, float *some)
+{
+    enum { N = wide<T>::N };
+#pragma unroll
+    for (int k = 0; k < N; k++) some[k] = none<HOW, float>();
+    for (int64_t i = from; i < to; i += AHEAD * step) {
+        uint4 w[AHEAD];
+#pragma unroll
+        for (int a = 0; a < AHEAD; a++)
+            if (i + a * step < to) w[a] = at[(i + a * step) * stride];
+#pragma unroll
+        for (int a = 0; a < AHEAD; a++) {
+            float v[N];
+            if (i + a * step >= to) continue;
+            wide<T>::unpack(w[a], v);
+#pragma unroll
+            for (int k = 0; k < N; k++)
+                some[k] = join<HOW, float>(some[k], of_one<HOW, float>(v[k]));
+        }
+    }
+}
+
 template <int HOW, class T>
 __device__ __forceinline__ float part_wide(const uint4 *at, int64_t from, int64_t to)
 {
-    enum { N = wide<T>::N };
-    float some = none<HOW, float>();
-#pragma unroll 4
-    for (int64_t i = from + threadIdx.x; i < to; i += blockDim.x) {
-        float v[N];
-        wide<T>::unpack(at[i], v);
+    float some[wide<T>::N];
+    walk_wide<HOW, T>(at, from + threadIdx.x, to, blockDim.x, 1, some);
 #pragma unroll
-        for (int k = 0; k < N; k++) some = join<HOW, float>(some, of_one<HOW, float>(v[k]));
-    }
-    return HOW == LARGEST || HOW == MAGNITUDE ? block_max(some) : block_sum(some);
+    for (int k = 1; k < wide<T>::N; k++) some[0] = join<HOW, float>(some[0], some[k]);
+    return HOW == LARGEST || HOW == MAGNITUDE ? block_max(some[0]) : block_sum(some[0]);
 }
 
 template <int HOW, class T, class Y>
-static __global__ void rows_wide(side kept, int64_t pieces, const T *x, Y *y)
+static __global__ void __launch_bounds__(BLOCK)
+    rows_wide(side kept, int64_t pieces, const T *x, Y *y)
 {
     int64_t from = pieces * blockIdx.y / gridDim.y, to = pieces * (blockIdx.y + 1) / gridDim.y;
+    cudaTriggerProgrammaticLaunchCompletion();
     for (int64_t e = blockIdx.x; e < kept.points; e += gridDim.x) {
         float some = part_wide<HOW, T>((const uint4 *)(x + offset_of(kept, e)), from, to);
         if (threadIdx.x == 0) y[blockIdx.y * kept.points + e] = from_float<Y>::of(some);
@@ -182,57 +217,63 @@ static __global__ void rows_wide(side kept, int64_t pieces, const T *x, Y *y)
 
 /* x [rows, n]: a thread has N columns, a block 32 N of them. */
 template <int HOW, class T, class Y>
-static __global__ void columns_wide(int64_t rows, int64_t n, const T *x, Y *y)
+static __global__ void __launch_bounds__(BLOCK, FILL / 132)
+    columns_wide(int64_t rows, int64_t n, const T *x, Y *y)
 {
     enum { N = wide<T>::N };
     __shared__ float part[DEEP][N][LANES];
     int64_t from = rows * blockIdx.y / gridDim.y, to = rows * (blockIdx.y + 1) / gridDim.y;
     int64_t j = (blockIdx.x * (int64_t)LANES + threadIdx.x) * N;
     float some[N];
-#pragma unroll
-    for (int k = 0; k < N; k++) some[k] = none<HOW, float>();
-    if (j < n)
-#pragma unroll 4
-        for (int64_t r = from + threadIdx.y; r < to; r += DEEP) {
-            float v[N];
-            wide<T>::unpack(*(const uint4 *)(x + r * n + j), v);
-#pragma unroll
-            for (int k = 0; k < N; k++) some[k] = join<HOW, float>(some[k], of_one<HOW, float>(v[k]));
-        }
+    cudaTriggerProgrammaticLaunchCompletion();
+    walk_wide<HOW, T>((const uint4 *)(x + j), from + threadIdx.y, j < n ? to : 0, DEEP, n / N,
+                      some);
 #pragma unroll
     for (int k = 0; k < N; k++) part[threadIdx.y][k][threadIdx.x] = some[k];
     __syncthreads();
     if (j >= n) return;
     for (int k = threadIdx.y; k < N; k += DEEP) {
         float all_rows = part[0][k][threadIdx.x];
-        for (int d = 1; d < DEEP; d++) all_rows = join<HOW, float>(all_rows, part[d][k][threadIdx.x]);
+        for (int d = 1; d < DEEP; d++)
+            all_rows = join<HOW, float>(all_rows, part[d][k][threadIdx.x]);
         y[blockIdx.y * n + j + k] = from_float<Y>::of(all_rows);
     }
 }
 
 /* ---- parts ---- */
 
-/* Every DEEP-th part, from this thread's on. */
-template <int HOW, class S>
-__device__ __forceinline__ S some_parts(const S *x, int parts, int64_t stride)
-{
-    S some = none<HOW, S>();
-#pragma unroll 4
-    for (int k = threadIdx.y; k < parts; k += DEEP) some = join<HOW, S>(some, x[k * stride]);
-    return some;
-}
-
 template <int HOW, class S, class Y>
 static __global__ void combine(int parts, int64_t n, const S *x, Y *y)
 {
     __shared__ S part[DEEP][LANES];
     int64_t e = blockIdx.x * (int64_t)LANES + threadIdx.x;
-    S some = e < n ? some_parts<HOW, S>(x + e, parts, n) : none<HOW, S>();
+    S some = none<HOW, S>();
+    cudaGridDependencySynchronize();
+    if (e < n)
+#pragma unroll 8
+        for (int k = threadIdx.y; k < parts; k += DEEP) some = join<HOW, S>(some, x[k * n + e]);
     part[threadIdx.y][threadIdx.x] = some;
     __syncthreads();
     if (threadIdx.y || e >= n) return;
     for (int k = 1; k < DEEP; k++) some = join<HOW, S>(some, part[k][threadIdx.x]);
     y[e] = from_float<Y>::of(some);
+}
+
+/* The parts of one number, by a block. */
+template <int HOW, class S> __device__ __forceinline__ S all_parts(const S *x, int parts)
+{
+    S some = none<HOW, S>();
+#pragma unroll 8
+    for (int k = threadIdx.x; k < parts; k += blockDim.x) some = join<HOW, S>(some, x[k]);
+    return HOW == LARGEST || HOW == MAGNITUDE ? block_max<S>(some) : block_sum<S>(some);
+}
+
+template <int HOW, class S, class Y>
+static __global__ void combine_whole(int parts, const S *x, Y *y)
+{
+    cudaGridDependencySynchronize();
+    S all = all_parts<HOW, S>(x, parts);
+    if (threadIdx.x == 0) *y = from_float<Y>::of(all);
 }
 
 template <int HOW, class T, class S, class Y>
@@ -283,16 +324,19 @@ template <int HOW> static ll_err reduce(const ll_kcall *c)
         typedef typename sum_of<T>::type S;
         return with_float(y->dtype, [&](auto b) -> ll_err {
             typedef decltype(b) Y;
-            if (p.parts == 1) {
+            const S *part = (const S *)c->scratch;
+            unsigned blocks = (unsigned)ceil_div(p.kept.points, LANES);
+            if (p.parts == 1)
                 pass<HOW, T, S, Y>(c, &p, (Y *)y->data);
-            } else {
+            else
                 pass<HOW, T, S, S>(c, &p, (S *)c->scratch);
-                unsigned blocks = (unsigned)ceil_div(p.kept.points, LANES);
-                combine<HOW, S, Y><<<blocks, dim3(LANES, DEEP), 0, stream_of(c)>>>(
-                    p.parts, p.kept.points, (const S *)c->scratch, (Y *)y->data);
-            }
             CUDA_TRY(cudaGetLastError());
-            return LL_OK;
+            if (p.parts == 1) return LL_OK;
+            if (is_whole(&p))
+                return launch_close(c, combine_whole<HOW, S, Y>, 1, BLOCK, p.parts, part,
+                                    (Y *)y->data);
+            return launch_close(c, combine<HOW, S, Y>, blocks, dim3(LANES, DEEP), p.parts,
+                                p.kept.points, part, (Y *)y->data);
         });
     });
 }
@@ -325,44 +369,44 @@ typedef struct whole {
     void *y;
     side gone;
     uint32_t first, parts;
-    bool wide;
 } whole;
 
+typedef struct chunk_of { /* what a block works on */
+    const void *x;
+    uint32_t pieces, row; /* 0 pieces: not by 16 bytes; the row of the table says more */
+} chunk_of;
+
 template <class T, class S>
-static __global__ void many_parts(const whole *rows, const uint32_t *map, S *part)
+static __global__ void __launch_bounds__(BLOCK)
+    many_parts(const whole *rows, const chunk_of *chunks, S *part)
 {
-    const whole *w = &rows[map[blockIdx.x]];
-    int64_t k = blockIdx.x - w->first, n = w->gone.points;
+    cudaTriggerProgrammaticLaunchCompletion();
+    chunk_of mine = chunks[blockIdx.x];
     if constexpr (std::is_same<S, float>::value)
-        if (w->wide) {
-            n /= wide<T>::N;
-            float all = part_wide<SQUARES, T>((const uint4 *)w->x, n * k / w->parts,
-                                              n * (k + 1) / w->parts);
-            if (threadIdx.x == 0) part[blockIdx.x] = all;
+        if (mine.pieces) {
+            float sum = part_wide<SQUARES, T>((const uint4 *)mine.x, 0, mine.pieces);
+            if (threadIdx.x == 0) part[blockIdx.x] = sum;
             return;
         }
-    S all = part_of<SQUARES, T, S>((const T *)w->x, w->gone, n * k / w->parts,
-                                   n * (k + 1) / w->parts);
+    const whole *w = &rows[mine.row];
+    int64_t k = blockIdx.x - w->first, n = w->gone.points;
+    S all =
+        part_of<SQUARES, T, S>((const T *)w->x, w->gone, n * k / w->parts, n * (k + 1) / w->parts);
     if (threadIdx.x == 0) part[blockIdx.x] = all;
 }
 
-template <class S, class Y>
-static __global__ void many_combine(const whole *rows, const S *part)
+template <class S, class Y> static __global__ void many_combine(const whole *rows, const S *part)
 {
-    __shared__ S each[DEEP];
+    cudaGridDependencySynchronize();
     const whole *w = &rows[blockIdx.x];
-    each[threadIdx.y] = some_parts<SQUARES, S>(part + w->first, (int)w->parts, 1);
-    __syncthreads();
-    if (threadIdx.y) return;
-    S all = each[0];
-    for (int k = 1; k < DEEP; k++) all += each[k];
-    *(Y *)w->y = from_float<Y>::of(all);
+    S all = all_parts<SQUARES, S>(part + w->first, (int)w->parts);
+    if (threadIdx.x == 0) *(Y *)w->y = from_float<Y>::of(all);
 }
 
 static bool wholly(const ll_kcall *c)
 {
     plan p;
-    return make_plan(c, &p) == LL_OK && p.kept.points == 1 && !p.columns;
+    return make_plan(c, &p) == LL_OK && is_whole(&p);
 }
 
 static bool alike(const ll_kcall *a, const ll_kcall *b)
@@ -371,10 +415,23 @@ static bool alike(const ll_kcall *a, const ll_kcall *b)
            wholly(b);
 }
 
-typedef struct layout { /* of the table: rows, parts, map */
-    size_t parts, map, bytes;
+typedef struct layout { /* of the table: rows, parts, chunks */
+    size_t parts, chunks, bytes;
     unsigned blocks;
 } layout;
+
+static void put_row(const ll_kcall *c, const plan *p, uint32_t i, uint32_t at, whole *row,
+                    chunk_of *chunks)
+{
+    int64_t size = (int64_t)ll_dtype_bytes(c->in[0].dtype);
+    int64_t pieces = p->wide ? p->gone.points * size / 16 : 0, n = p->parts;
+    const char *x = (const char *)c->in[0].data;
+    *row = whole{x, c->out[0].data, p->gone, at, (uint32_t)n};
+    for (int64_t k = 0; k < n; k++) {
+        int64_t from = pieces * k / n, to = pieces * (k + 1) / n;
+        chunks[at + k] = chunk_of{x + from * 16, (uint32_t)(to - from), i};
+    }
+}
 
 static layout lay_out(const ll_kcall *const *calls, int n, char *out)
 {
@@ -384,17 +441,15 @@ static layout lay_out(const ll_kcall *const *calls, int n, char *out)
         unsigned at = 0;
         for (int i = 0; i < n; i++) {
             if (make_plan(calls[i], &p) != LL_OK) return l; /* a graph was made of it before */
-            for (int k = 0; out && round && k < p.parts; k++)
-                ((uint32_t *)(out + l.map))[at + (unsigned)k] = (uint32_t)i;
             if (out && round)
-                ((whole *)out)[i] = whole{calls[i]->in[0].data, calls[i]->out[0].data, p.gone, at,
-                                          (uint32_t)p.parts, p.wide};
+                put_row(calls[i], &p, (uint32_t)i, at, (whole *)out + i,
+                        (chunk_of *)(out + l.chunks));
             at += (unsigned)p.parts;
         }
         l.blocks = at;
         l.parts = ((size_t)n * sizeof(whole) + 63) / 64 * 64;
-        l.map = l.parts + at * sizeof(double);
-        l.bytes = l.map + at * sizeof(uint32_t);
+        l.chunks = l.parts + (at * sizeof(double) + 63) / 64 * 64;
+        l.bytes = l.chunks + at * sizeof(chunk_of);
     }
     return l;
 }
@@ -414,12 +469,10 @@ static ll_err run_many(const ll_kcall *const *calls, int n, void *table)
         typedef typename sum_of<T>::type S;
         S *part = (S *)((char *)table + l.parts);
         return with_float(c->out[0].dtype, [&](auto b) -> ll_err {
-            many_parts<T, S><<<l.blocks, BLOCK, 0, stream_of(c)>>>(
-                rows, (const uint32_t *)((char *)table + l.map), part);
-            many_combine<S, decltype(b)>
-                <<<(unsigned)n, dim3(1, DEEP), 0, stream_of(c)>>>(rows, part);
+            const chunk_of *chunks = (const chunk_of *)((char *)table + l.chunks);
+            many_parts<T, S><<<l.blocks, BLOCK, 0, stream_of(c)>>>(rows, chunks, part);
             CUDA_TRY(cudaGetLastError());
-            return LL_OK;
+            return launch_close(c, many_combine<S, decltype(b)>, (unsigned)n, BLOCK, rows, part);
         });
     });
 }
