@@ -26,6 +26,7 @@ typedef struct bench_case {
 } bench_case;
 
 #define X124 "f32[65536,768]"
+#define X355 "f32[16384,1024]"
 #define X1558 "f32[16384,1600]"
 #define S124 "f32[65536]"
 #define LOGITS "f32[65536,50304]"
@@ -50,6 +51,8 @@ static const bench_case cases[] = {
      0, 0, 0, 0},
     {"add_layernorm 768", "add_layernorm", X124 ", " X124 ", f32[768], f32[768] {eps=1e-5}", 0, 0,
      0, 0},
+    {"add_layernorm 1024", "add_layernorm", X355 ", " X355 ", f32[1024], f32[1024] {eps=1e-5}", 0,
+     0, 0, 0},
     {"add_layernorm 1600", "add_layernorm", X1558 ", " X1558 ", f32[1600], f32[1600] {eps=1e-5}", 0,
      0, 0, 0},
     {"rmsnorm 768", "rmsnorm", X124 ", f32[768] {eps=1e-5}", 0, 0, 0, 0},
@@ -62,6 +65,8 @@ static const bench_case cases[] = {
      X1558 ", " X1558 ", f32[1600], f32[16384], f32[16384]>, " X1558, 0, 0, 0, 0},
     {"layernorm_back_sum 768", "layernorm_back_sum",
      X124 ", " X124 ", f32[768], " S124 ", " S124 ">, " X124, 0, 0, 0, 0},
+    {"layernorm_back_sum 1024", "layernorm_back_sum",
+     X355 ", " X355 ", f32[1024], f32[16384], f32[16384]>, " X355, 0, 0, 0, 0},
     {"layernorm_back_sum 1600", "layernorm_back_sum",
      X1558 ", " X1558 ", f32[1600], f32[16384], f32[16384]>, " X1558, 0, 0, 0, 0},
     {"layernorm_back 4096", "layernorm_back",
@@ -81,6 +86,8 @@ static const bench_case cases[] = {
      X124 ", i32[65536]<50304, f32[50304,768] {v=50304}", 3, 0, 1, 0},
     {"sum btf->f 3072", "sum", "f32[64,1024,3072] {spec=\"btf->f\"}", 0, 0, 0, 0},
     {"sum btzhd->zhd", "sum", "f32[64,1024,3,12,64] {spec=\"btzhd->zhd\"}", 0, 0, 0, 0},
+    {"sum bf->f 3072", "sum", "f32[16384,3072] {spec=\"bf->f\"}", 0, 0, 0, 0},
+    {"sum bf->f 4800", "sum", "f32[16384,4800] {spec=\"bf->f\"}", 0, 0, 0, 0},
     {"sum btc->c 768", "sum", "f32[64,1024,768] {spec=\"btc->c\"}", 0, 0, 0, 0},
     {"sum btc->c 1600", "sum", "f32[16,1024,1600] {spec=\"btc->c\"}", 0, 0, 0, 0},
     {"sumsq all f32", "sumsq", "f32[50304,768] {spec=\"ab->\"}", 0, 0, 0, 1},
@@ -256,13 +263,13 @@ static ll_err measure(problem *p, double *seconds)
 /* Bytes read and written a second, by a copy that is queued as it is (a captured one is slower). */
 static ll_err measure_copy(double *rate)
 {
-    const size_t all = (size_t)1 << 30, row = (size_t)1 << 20;
+    const size_t all = (size_t)1 << 30;
     void *a, *b;
     double t[REPEATS];
     TRY(ll_gpu_alloc(gpu, all, &a));
     TRY(ll_gpu_alloc(gpu, all, &b));
     TRY(ll_gpu_fill(gpu, a, 0x3c, all));
-    const ll_gpu_rows rows = {b, a, row, row, row, (int64_t)(all / row)};
+    const ll_gpu_rows rows = {b, a, all, all, all, 1};
     for (int i = 0; i < REPEATS; i++) {
         TRY(ll_gpu_mark(gpu, 0));
         for (int k = 0; k < CALLS; k++) TRY(ll_gpu_copy_rows(gpu, LL_GPU_WORK, &rows));
@@ -296,6 +303,113 @@ static ll_err run_case(const bench_case *b, double copy)
     return rc;
 }
 
+/* ---- the norm of all gradients of a GPT, one launch ---- */
+
+enum { PER_LAYER = 12, LAYERS = 48, GRADIENTS = PER_LAYER * LAYERS + 4 };
+
+typedef struct gradients {
+    ll_arena *arena;
+    ll_kcall call[GRADIENTS];
+    const ll_kcall *calls[GRADIENTS];
+    ll_tensor in[GRADIENTS], out[GRADIENTS];
+    int64_t size[GRADIENTS], all;
+    int n;
+    void *x, *y, *table;
+} gradients;
+
+static void add_gradient(gradients *g, int64_t size)
+{
+    g->size[g->n++] = size;
+    g->all += size;
+}
+
+static ll_err bind_gradients(gradients *g, const ll_op *op)
+{
+    TRY(ll_gpu_alloc(gpu, (size_t)g->all * 4, &g->x));
+    TRY(ll_gpu_alloc(gpu, GRADIENTS * 4, &g->y));
+    TRY(ll_gpu_fill(gpu, g->x, 0x3c, (size_t)g->all * 4));
+    float *at = (float *)g->x;
+    for (int i = 0; i < g->n; at += g->size[i++]) {
+        char text[64];
+        ll_type in;
+        int64_t limit;
+        int n_in;
+        void *attr;
+        snprintf(text, sizeof text, "f32[%lld] {spec=\"a->\"}", (long long)g->size[i]);
+        TRY(ll_parse_trial(op, text, g->arena, &n_in, &in, &limit, &attr));
+        g->in[i] = (ll_tensor){at, LL_F32, in.shape};
+        g->out[i] = (ll_tensor){(float *)g->y + i, LL_F32, {0}};
+        g->call[i] = (ll_kcall){.attr = attr,
+                                .n_in = 1,
+                                .n_out = 1,
+                                .in = &g->in[i],
+                                .out = &g->out[i],
+                                .n_micro = 1,
+                                .stream = ll_gpu_stream(gpu)};
+        g->calls[i] = &g->call[i];
+    }
+    size_t bytes = op->cuda_many->table(g->calls, g->n, NULL);
+    void *image = ll_arena_alloc(g->arena, bytes);
+    op->cuda_many->table(g->calls, g->n, image);
+    TRY(ll_gpu_alloc(gpu, bytes, &g->table));
+    TRY(ll_gpu_write(gpu, g->table, image, bytes));
+    return ll_gpu_wait(gpu);
+}
+
+static ll_err time_gradients(gradients *g, const ll_op *op, double *seconds)
+{
+    ll_gpu_graph *w;
+    TRY(op->cuda_many->run(g->calls, g->n, g->table));
+    TRY(ll_gpu_wait(gpu));
+    TRY(ll_gpu_capture(gpu));
+    ll_err rc = LL_OK;
+    for (int i = 0; i < CALLS && rc == LL_OK; i++)
+        rc = op->cuda_many->run(g->calls, g->n, g->table);
+    TRY(ll_gpu_captured(gpu, &w));
+    TRY(rc);
+    rc = time_graph(w, CALLS, seconds);
+    ll_gpu_drop(w);
+    return rc;
+}
+
+static ll_err run_gradients(const char *name, int layers, int64_t width, double copy)
+{
+    gradients *g = (gradients *)calloc(1, sizeof *g);
+    CHECK(g, LL_E_MEM, "no memory for a list of gradients");
+    const ll_op *op = ll_op_find("sumsq");
+    double seconds = 0;
+    g->arena = ll_arena_new();
+    for (int l = 0; l < layers; l++) {
+        static const int rows[4] = {3, 1, 4, 4};
+        for (int i = 0; i < 4; i++) add_gradient(g, rows[i] * width * width);
+        for (int i = 0; i < 4; i++) add_gradient(g, (i == 3 ? 1 : rows[i]) * width);
+        for (int i = 0; i < 4; i++) add_gradient(g, width);
+    }
+    add_gradient(g, 50304 * width);
+    add_gradient(g, 1024 * width);
+    for (int i = 0; i < 2; i++) add_gradient(g, width);
+    ll_err rc = bind_gradients(g, op);
+    if (rc == LL_OK) rc = time_gradients(g, op, &seconds);
+    double bytes = (double)g->all * 4;
+    if (rc == LL_OK)
+        printf("%-28s %8.4f %8.0f %6.1f %%\n", name, seconds * 1e3, bytes / seconds * 1e-9,
+               100 * bytes / seconds / copy);
+    ll_gpu_free(gpu, g->x);
+    ll_gpu_free(gpu, g->y);
+    ll_gpu_free(gpu, g->table);
+    ll_arena_free(g->arena);
+    free(g);
+    return rc;
+}
+
+static const struct {
+    const char *name;
+    int layers;
+    int64_t width;
+} gpts[] = {{"sumsq of all, 124M", 12, 768},
+            {"sumsq of all, 355M", 24, 1024},
+            {"sumsq of all, 1558M", 48, 1600}};
+
 int main(int argc, char **argv)
 {
     double copy;
@@ -313,6 +427,13 @@ int main(int argc, char **argv)
         if (argc > 1 && strncmp(cases[i].name, argv[1], strlen(argv[1]))) continue;
         if (run_case(&cases[i], copy) != LL_OK) {
             printf("%s: %s\n", cases[i].name, ll_error_text());
+            return 1;
+        }
+    }
+    for (size_t i = 0; i < sizeof gpts / sizeof *gpts; i++) {
+        if (argc > 1 && strncmp(gpts[i].name, argv[1], strlen(argv[1]))) continue;
+        if (run_gradients(gpts[i].name, gpts[i].layers, gpts[i].width, copy) != LL_OK) {
+            printf("%s: %s\n", gpts[i].name, ll_error_text());
             return 1;
         }
     }

@@ -179,6 +179,14 @@ static const struct {
     const char *op, *trial;
     double wide;
 } large[] = {
+    /* many rows: a block has several groups of warps, which take rows again and again */
+    {"layernorm_back_sum", "f32[40003,8], f32[40003,8], f32[8], f32[40003], f32[40003]>", 0},
+    {"layernorm_back_sum",
+     "f32[9001,520], f32[9001,520], f32[520], f32[9001], f32[9001]>, f32[9001,520]", 0},
+    {"layernorm_back", "f32[3001,1032], f32[3001,1032], f32[1032], f32[3001], f32[3001]>", 0},
+    {"sumsq", "f32[1000003] {spec=\"a->\"}", 0},
+    {"sumsq", "f32[300,1200] {spec=\"ab->\"}", 0},
+    {"sum", "f32[5000,264] {spec=\"ab->b\"}", 0},
     {"attention", "f32[2,40,3,1,64]", 1e-5},
     {"attention", "f32[1,128,3,3,16]", 1e-5},
     {"attention", "f32[2,77,3,1,32]", 1e-5},
@@ -274,6 +282,59 @@ static void test_op(void **state)
         }
 }
 
+/* ---- several calls as one launch: the bits of single ones ---- */
+
+enum { MANY = 5 };
+
+static void open_call(trial *t, on_gpu *d)
+{
+    ll_tensor in[LL_MAX_IN];
+    t->arena = ll_arena_new();
+    must(ll_parse_trial(t->op, t->text, t->arena, &t->n_in, t->in, t->limit, &t->attr), t, "parse");
+    must(infer_outputs(t), t, "shapes");
+    for (int i = 0; i < t->n_in; i++) in[i] = host_tensor(t, &t->in[i], i);
+    upload(t, d, in);
+}
+
+static void test_many(void **state)
+{
+    static const char *const texts[MANY] = {
+        "f32[7,5] {spec=\"ab->\"}", "f32[300,1200] {spec=\"ab->\"}", "f32[70001] {spec=\"a->\"}",
+        "f32[768] {spec=\"a->\"}", "f32[64,1032] {spec=\"ab->\"}"};
+    trial t[MANY];
+    on_gpu d[MANY];
+    const ll_kcall *calls[MANY];
+    float one[MANY], many[MANY];
+    void *table;
+    (void)state;
+    for (int i = 0; i < MANY; i++) {
+        t[i] = (trial){.op = ll_op_find("sumsq"), .text = texts[i]};
+        open_call(&t[i], &d[i]);
+        calls[i] = &d[i].call;
+        must(t[i].op->cuda(&d[i].call), &t[i], "kernel");
+        must(ll_gpu_read(gpu, &one[i], d[i].out[0].data, sizeof *one), &t[i], "download");
+        must(ll_gpu_wait(gpu), &t[i], "run");
+        must(ll_gpu_fill(gpu, d[i].out[0].data, 0x7f, sizeof *one), &t[i], "poison");
+    }
+    const ll_many *m = t[0].op->cuda_many;
+    for (int i = 1; i < MANY; i++) assert_true(m->alike(calls[0], calls[i]));
+    size_t bytes = m->table(calls, MANY, NULL);
+    void *image = ll_arena_alloc(t[0].arena, bytes);
+    m->table(calls, MANY, image);
+    must(ll_gpu_alloc(gpu, bytes, &table), &t[0], "memory");
+    must(ll_gpu_write(gpu, table, image, bytes), &t[0], "upload");
+    must(m->run(calls, MANY, table), &t[0], "kernels as one");
+    for (int i = 0; i < MANY; i++)
+        must(ll_gpu_read(gpu, &many[i], d[i].out[0].data, sizeof *many), &t[i], "download");
+    must(ll_gpu_wait(gpu), &t[0], "run");
+    assert_memory_equal(one, many, sizeof one);
+    ll_gpu_free(gpu, table);
+    for (int i = 0; i < MANY; i++) {
+        release(&t[i], &d[i]);
+        ll_arena_free(t[i].arena);
+    }
+}
+
 int main(void)
 {
     const char *s = getenv("SEED"), *only = getenv("ONLY");
@@ -289,9 +350,11 @@ int main(void)
     }
     static struct CMUnitTest tests[256];
     size_t n = 0;
-    for (const ll_op *const *op = ll_ops(); *op && n < 256; op++)
+    for (const ll_op *const *op = ll_ops(); *op && n < 255; op++)
         if (!(*op)->collective && (!only || !strcmp(only, (*op)->name)))
             tests[n++] =
                 (struct CMUnitTest){(*op)->name, test_op, NULL, NULL, (void *)(uintptr_t)*op};
+    if (!only || !strcmp(only, "many"))
+        tests[n++] = (struct CMUnitTest){"many calls of sumsq", test_many, NULL, NULL, NULL};
     return _cmocka_run_group_tests("op on a GPU", tests, n, NULL, NULL);
 }
