@@ -67,14 +67,19 @@ static ll_err look(int index, ll_gpu_seat *out)
     return LL_OK;
 }
 
-ll_err ll_gpu_seats_find(ll_comm *c, const ll_seats_ask *ask, ll_arena *arena, ll_gpu_seats *out)
+int ll_gpu_seat_mine(const ll_comm *c)
 {
-    int n = c ? ll_comm_size(c) : 1, me = c ? ll_comm_rank(c) : 0, before = 0;
+    int me = c ? ll_comm_rank(c) : 0, before = 0, gpus = ll_gpu_count();
     const int *node = c ? ll_comm_nodes(c) : NULL;
     for (int r = 0; node && r < me; r++) before += node[r] == node[me];
-    int gpus = ll_gpu_count();
-    *out = (ll_gpu_seats){.of = LL_NEW_ARRAY(arena, ll_gpu_seat, n), .n = n};
-    out->mine = gpus ? before % gpus : 0;
+    return gpus ? before % gpus : 0;
+}
+
+ll_err ll_gpu_seats_find(ll_comm *c, const ll_seats_ask *ask, ll_arena *arena, ll_gpu_seats *out)
+{
+    int n = c ? ll_comm_size(c) : 1, me = c ? ll_comm_rank(c) : 0;
+    *out = (ll_gpu_seats){
+        .of = LL_NEW_ARRAY(arena, ll_gpu_seat, n), .n = n, .mine = ll_gpu_seat_mine(c)};
     ll_err rc = look(out->mine, &out->of[me]);
     if (n == 1) return rc;
     TRY(ll_comm_agree(c, rc));

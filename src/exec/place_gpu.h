@@ -26,6 +26,8 @@ typedef struct ll_seats_ask {
         codec; /* what NCCL does not do: sums in canonical order, compressed gradients */
 } ll_seats_ask;
 
+/* The index of this rank's GPU. */
+int ll_gpu_seat_mine(const ll_comm *c);
 /* Collective where there are several ranks (c NULL: one). Ranks of a node take its GPUs in turn. */
 ll_err ll_gpu_seats_find(ll_comm *c, const ll_seats_ask *ask, ll_arena *arena, ll_gpu_seats *out);
 /* Of seats that are known: sets nccl and why, or says why what was asked for cannot be. */

@@ -155,9 +155,21 @@ static ll_err take_seat(ll_session *s)
     return ll_gpu_seats_find(c, &ask, s->p->arena, &s->seats);
 }
 
+/* Makes the rank's GPU the current one before anything is compiled: cuDNN's plans are for it. */
+static ll_err check_machine(const ll_session *s)
+{
+    ll_gpu *g;
+    ll_comm *c = s->opts.comm;
+    if (strcmp(s->opts.machine, "cuda")) return LL_OK;
+    TRY(ll_gpu_open(ll_gpu_seat_mine(c && ll_comm_size(c) > 1 ? c : NULL), &g));
+    ll_gpu_close(g);
+    return LL_OK;
+}
+
 static ll_err open_parts(ll_session *s)
 {
-    ll_err rc = compile(s);
+    ll_err rc = check_machine(s);
+    if (rc == LL_OK) rc = compile(s);
     if (s->opts.comm) rc = ll_comm_agree(s->opts.comm, rc);
     TRY(rc);
     TRY(take_seat(s));
@@ -178,14 +190,6 @@ static ll_err open_parts(ll_session *s)
     return LL_OK;
 }
 
-/* Before anything is compiled for it. */
-static ll_err check_machine(const char *machine)
-{
-    ll_gpu *g;
-    if (strcmp(machine, "cuda") || ll_gpu_count()) return LL_OK;
-    return ll_gpu_open(0, &g); /* says why there is none */
-}
-
 ll_err ll_session_open(ll_graph *g, const ll_session_opts *opts, ll_session **out)
 {
     *out = NULL;
@@ -197,8 +201,7 @@ ll_err ll_session_open(ll_graph *g, const ll_session_opts *opts, ll_session **ou
     if (!s->opts.precision) s->opts.precision = "f32";
     if (s->opts.threads <= 0) s->opts.threads = omp_get_max_threads();
     if (s->opts.micro_batches <= 0) s->opts.micro_batches = 1;
-    ll_err rc = check_machine(s->opts.machine);
-    if (rc == LL_OK) rc = open_parts(s);
+    ll_err rc = open_parts(s);
     if (rc != LL_OK) {
         ll_session_close(s);
         return ll_frame(rc, __FILE__, __LINE__, __func__);
