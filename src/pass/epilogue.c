@@ -9,10 +9,11 @@
  *     matmul, + bias, relu
  *     matmul * dgelu(pre)                 the gradient, as it comes through the next product
  *
- * What did not pay and is left to other kernels: adding a residual, and sums of columns for a
- * bias's gradient, both of which slow a product down by more than their own pass costs. A product
- * takes something in only if nobody else reads it, and a bias is of its result's type. The new node
- * stands where the bias is added (activations come after; nothing that it reads does). */
+ * What did not pay with cuBLASLt and is left to others: adding a residual, and sums of columns for
+ * a bias's gradient, both of which slow its products down by more than their own pass costs
+ * (slope.c has the latter, for a kernel of ours). A product takes something in only if nobody else
+ * reads it, and a bias is of its result's type. The new node stands where the bias is added
+ * (activations come after; nothing that it reads does). */
 #include "kern/attr.h"
 #include "op/op_int.h"
 #include "pass/pass.h"
