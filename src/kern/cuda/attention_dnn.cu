@@ -318,13 +318,6 @@ static room room_of(const fused *f, size_t workspace)
     return r;
 }
 
-static bool have_gpu(void)
-{
-    static int n = -1;
-    if (n < 0 && cudaGetDeviceCount(&n)) n = 0;
-    return n;
-}
-
 bool ll_fused_attention(const heads *s, ll_dtype t, ll_dtype lse, bool grad, bool any_order,
                         size_t *bytes)
 {
@@ -335,7 +328,7 @@ bool ll_fused_attention(const heads *s, ll_dtype t, ll_dtype lse, bool grad, boo
     fused f = plan_for(s, grad, any_order && fits);
     if (was_refused(&f)) return false;
     if (!fits) return refuse(&f, "cuDNN takes heads of 8, 16, 24 ... 128");
-    if (!have_gpu()) {
+    if (!ll_cuda_here()) {
         *bytes = room_of(&f, grad && !f.any_order ? (size_t)(f.s.b * bytes_of_ds(s)) : 0).bytes;
         if (grad) ll_kern_note("no GPU here: attention's workspace is what cuDNN 9.14 asks for");
         return true;

@@ -472,6 +472,10 @@ static size_t scratch(const ll_kcall *c, enum which which)
     tap one;
     conv v = conv_of(c, which, &t[0], &t[1], &t[2]);
     if (is_tap(&v, &one)) return ll_conv_tap_scratch(&one);
+    if (!ll_cuda_here()) {
+        ll_kern_note("no GPU here: convolutions' workspaces are not known, and not counted");
+        return 0;
+    }
     if (prepare(&v, &f, &p) != LL_OK) return 0; /* the run tells */
     if (!p) {
         tell_plain(&v);

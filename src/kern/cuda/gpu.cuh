@@ -14,7 +14,11 @@
 
 typedef __nv_bfloat16 bf16;
 
-extern "C" ll_err ll_cuda_failed(cudaError_t e, const char *file, int line, const char *func);
+extern "C" {
+ll_err ll_cuda_failed(cudaError_t e, const char *file, int line, const char *func);
+/* Whether this machine has a GPU: programs for one are made, and looked at, without. */
+bool ll_cuda_here(void);
+}
 
 #define CUDA_TRY(call)                                                                             \
     do {                                                                                           \

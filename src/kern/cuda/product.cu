@@ -293,7 +293,8 @@ size_t product_cuda_scratch(const ll_kcall *c)
     const ll_product_attr *attr = (const ll_product_attr *)c->attr;
     size_t blas = ll_cuda_gemm_scratch(c, attr->spec);
     hopper h;
-    if ((attr->act == LL_ACT_SLOPE || attr->act == LL_ACT_TIMES) && !own_of(c, &h))
+    if ((attr->act == LL_ACT_SLOPE || attr->act == LL_ACT_TIMES) && ll_cuda_here() &&
+        !own_of(c, &h))
         ll_kern_note("products with gelu and its gradient run as two kernels each: the one kernel "
                      "is for GPUs of compute capability 9.0, and rows of multiples of 8");
     if (!wants_sums(c)) return blas;
