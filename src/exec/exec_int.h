@@ -1,4 +1,4 @@
-/* exec_int.h: what exec.c and its GPU part share: a program bound to memory. */
+/* exec_int.h: what exec.c, its collectives and its GPU part share: a program bound to memory. */
 #pragma once
 #include "comm/bucket.h"
 #include "dev/gpu.h"
@@ -66,6 +66,11 @@ struct ll_exec {
     ll_onboard *gpu; /* NULL: the slab is this process's own memory */
 };
 
+/* ---- exec_talk.c ---- */
+/* Once instructions have their operands. Collective. */
+ll_err ll_exec_open_talks(ll_exec *e, const ll_exec_opts *opts);
+/* What a step that ended early left under way. */
+ll_err ll_exec_wait_all(ll_exec *e);
 /* ---- one instruction, on any machine ---- */
 ll_err ll_exec_start_talk(ll_exec *e, bound *b);
 ll_err ll_exec_wait_talk(ll_exec *e, bound *b); /* b: the start */
