@@ -3,13 +3,12 @@
 clipped, torch.compile), on random tokens that lie there already. Prints one line, or with --json an
 object. The same work as `loopline bench step gpt2-124m --machine cuda --precision bf16`."""
 import argparse
-import json
-import statistics
-import time
 
 import torch
 from torch import nn
 from torch.nn import functional as F
+
+from torch_timed import medians, report
 
 SIZES = {"124m": (12, 12, 768), "355m": (24, 16, 1024), "1558m": (48, 25, 1600)}
 VOCAB = 50304
@@ -77,23 +76,5 @@ def step():
     opt.zero_grad(set_to_none=True)
 
 
-def timed(seconds):
-    times, begin = [], time.perf_counter()
-    while len(times) < 5 or time.perf_counter() - begin < seconds:
-        start = time.perf_counter()
-        step()
-        torch.cuda.synchronize()
-        times.append(time.perf_counter() - start)
-    return times
-
-
-timed(0)  # compiles
-cool = statistics.median(timed(a.seconds))  # a GPU slows down as it warms
-times = timed(a.seconds)
-s = statistics.median(times)
-out = {"peer": "torch %s %s" % (torch.__version__, "eager" if a.eager else "compiled"),
-       "model": "gpt2-" + a.size, "batch": a.batch, "ms": round(1e3 * s, 3),
-       "cool_ms": round(1e3 * cool, 3),
-       "tokens_per_s": round(a.batch * a.seq / s),
-       "memory_gib": round(torch.cuda.max_memory_allocated() / 2**30, 2)}
-print(json.dumps(out) if a.json else " ".join("%s=%s" % kv for kv in out.items()))
+s, cool = medians(step, a.seconds)
+report("gpt2-" + a.size, a.batch, s, cool, {"tokens_per_s": round(a.batch * a.seq / s)}, a.eager, a.json)
