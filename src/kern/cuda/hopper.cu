@@ -62,8 +62,8 @@ template <bool TURNED> __device__ void fetch(const job &j, const room &r, int ra
             uint32_t stage = at % STAGES;
             uint64_t *full = &r.full[stage];
             uint8_t *b = r.b + stage * B_BYTES;
-            barrier_wait(&r.empty[stage], (at / STAGES & 1) ^ 1);
-            barrier_expect(full, A_BYTES + B_BYTES);
+            await_alike(&r.empty[stage], (at / STAGES & 1) ^ 1);
+            expect(full, A_BYTES + B_BYTES);
             tile_load(r.a + stage * A_BYTES, &j.a, k * DEPTH, row, full);
             if (TURNED) {
                 tile_load_both(b + rank * 8192, &j.b, column + rank * 64, k * DEPTH, full);
@@ -91,12 +91,12 @@ template <bool TURNED>
 __device__ __forceinline__ void sum_tile(const job &j, const room &r, worker &w, sums_t &sum)
 {
     int before = -1;
-    barrier_wait(&r.turn[w.group], w.my_turn);
+    await_alike(&r.turn[w.group], w.my_turn);
     w.my_turn ^= 1;
     for (int k = 0; k < j.depth; k++, w.stage++) {
         uint32_t stage = w.stage % STAGES;
         const uint8_t *b = r.b + stage * B_BYTES;
-        barrier_wait(&r.full[stage], w.stage / STAGES & 1);
+        await_alike(&r.full[stage], w.stage / STAGES & 1);
         uint64_t at_a = operand(r.a + stage * A_BYTES),
                  at_b = TURNED ? operand_turned(b) : operand(b);
         products_begin();
@@ -109,13 +109,13 @@ __device__ __forceinline__ void sum_tile(const job &j, const room &r, worker &w,
         products_commit();
         if (before >= 0) {
             products_wait<1>();
-            if (w.thread < 2) barrier_arrive_at(&r.empty[before], w.thread);
+            if (w.thread < 2) arrive_at(&r.empty[before], w.thread);
         }
         before = stage;
     }
-    if (w.thread == 0) barrier_arrive(&r.turn[w.group ^ 1]);
+    if (w.thread == 0) arrive(&r.turn[w.group ^ 1]);
     products_wait<0>();
-    if (w.thread < 2) barrier_arrive_at(&r.empty[before], w.thread);
+    if (w.thread < 2) arrive_at(&r.empty[before], w.thread);
     w.stage += j.depth; /* the other group's */
 }
 
@@ -188,7 +188,7 @@ template <int LATER> __device__ __forceinline__ void written(const worker &w)
 {
     written_for_engine();
     if (w.thread == 0) stores_read<LATER>();
-    group_sync(1 + w.group);
+    meet(1 + w.group, 128);
 }
 
 /* y + bias, 32 columns through a slot, three slots in turn. */
@@ -244,7 +244,7 @@ __device__ __forceinline__ void ask_factor(const job &j, const room &r, const wo
                                            int row, int column)
 {
     uint64_t *aux = &r.aux[w.group * SLOTS + n % SLOTS];
-    barrier_expect(aux, SLOT);
+    expect(aux, SLOT);
     tile_load(w.slot + n % SLOTS * SLOT, &j.z, column + n * WIDE, row, aux);
 }
 
@@ -270,13 +270,13 @@ __device__ __forceinline__ void put_sums(const job &j, const worker &w, int row,
     fold<6>(c, w.lane, 4);
     int first = (w.lane & 16 ? 24 : 0) + (w.lane & 8 ? 12 : 0) + (w.lane & 4 ? 6 : 0);
     if (w.thread == 0) stores_read<0>();
-    group_sync(1 + w.group);
+    meet(1 + w.group, 128);
 #pragma unroll
     for (int i = 0; i < 6; i += 2) {
         int s = first + i, at = s / 4 * 16 + s % 4 / 2 * 8 + (w.lane & 3) * 2;
         *(float2 *)&part[w.warp * COLUMNS + at] = make_float2(c[i], c[i + 1]);
     }
-    group_sync(1 + w.group);
+    meet(1 + w.group, 128);
     for (int i = w.thread; i < COLUMNS; i += 128)
         if (column + i < j.columns && row < j.rows)
             j.sums[(int64_t)(row / ROWS) * j.columns + column + i] =
@@ -292,7 +292,7 @@ __device__ __forceinline__ void end_times(const job &j, const room &r, worker &w
 #pragma unroll
     for (int n = 0; n < COLUMNS / WIDE; n++) {
         int slot = n % SLOTS;
-        barrier_wait(&r.aux[w.group * SLOTS + slot], w.aux >> slot & 1);
+        await_alike(&r.aux[w.group * SLOTS + slot], w.aux >> slot & 1);
         w.aux ^= 1 << slot;
 #pragma unroll
         for (int i = 0; i < WIDE / 16; i++)
@@ -345,10 +345,10 @@ static __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(384, 1)
     room r = rooms();
     int group = threadIdx.x / 128, rank = (int)cluster_rank();
     if (threadIdx.x == 0) {
-        for (int i = 0; i < STAGES; i++) barrier_init(&r.full[i], 1), barrier_init(&r.empty[i], 2);
-        for (int i = 0; i < 2 * SLOTS; i++) barrier_init(&r.aux[i], 1);
-        for (int i = 0; i < 2; i++) barrier_init(&r.turn[i], 1);
-        barriers_ready();
+        for (int i = 0; i < STAGES; i++) init_barrier(&r.full[i], 1), init_barrier(&r.empty[i], 2);
+        for (int i = 0; i < 2 * SLOTS; i++) init_barrier(&r.aux[i], 1);
+        for (int i = 0; i < 2; i++) init_barrier(&r.turn[i], 1);
+        barriers_made();
     }
     cluster_sync();
     if (group == 0) {

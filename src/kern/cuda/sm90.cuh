@@ -1,36 +1,17 @@
-/* sm90.cuh: what compute capability 9.0 has and C++ has no words for: barriers in shared memory
- * that count bytes, copies of tiles between global and shared memory by the copy engine, products
- * of tiles in shared memory by groups of four warps. Tiles have rows of 128 bytes, their 16-byte
- * pieces permuted by row (the engine's swizzle): piece p of row r lies at p ^ (r % 8). Of rows of
- * 64 bytes it lies at p ^ (r / 2 % 4). */
+/* sm90.cuh: what compute capability 9.0 has and C++ has no words for: clusters, copies of tiles
+ * between global and shared memory by the copy engine, products of tiles in shared memory by groups
+ * of four warps. Tiles have rows of 128 bytes, their 16-byte pieces permuted by row (the engine's
+ * swizzle): piece p of row r lies at p ^ (r % 8). Of rows of 64 bytes it lies at p ^ (r / 2 % 4).
+ */
 #pragma once
+#include "kern/cuda/barrier.cuh"
+
 #include <cuda.h>
-#include <stdint.h>
 
-__device__ __forceinline__ uint32_t shared_at(const void *p)
-{
-    return (uint32_t)__cvta_generic_to_shared(p);
-}
+/* ---- clusters ---- */
 
-/* ---- barriers ---- */
-
-__device__ __forceinline__ void barrier_init(uint64_t *b, uint32_t arrivals)
-{
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_at(b)), "r"(arrivals));
-}
-__device__ __forceinline__ void barrier_arrive(uint64_t *b)
-{
-    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_at(b)) : "memory");
-}
-/* Arrives, and so many bytes are to come. */
-__device__ __forceinline__ void barrier_expect(uint64_t *b, uint32_t bytes)
-{
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_at(b)),
-                 "r"(bytes)
-                 : "memory");
-}
 /* Arrives at the same barrier of another block of the cluster. */
-__device__ __forceinline__ void barrier_arrive_at(uint64_t *b, uint32_t block)
+__device__ __forceinline__ void arrive_at(uint64_t *b, uint32_t block)
 {
     asm volatile("{\n.reg .b32 at;\n"
                  "mapa.shared::cluster.u32 at, %0, %1;\n"
@@ -38,8 +19,8 @@ __device__ __forceinline__ void barrier_arrive_at(uint64_t *b, uint32_t block)
                  "r"(block)
                  : "memory");
 }
-/* Waits for the phase of this parity to end; of a new barrier, parity 1 has ended. */
-__device__ __forceinline__ void barrier_wait(uint64_t *b, uint32_t parity)
+/* await of barrier.cuh by threads that branch alike, which makes a shorter loop of it. */
+__device__ __forceinline__ void await_alike(uint64_t *b, uint32_t phase)
 {
     asm volatile("{\n.reg .pred p;\n"
                  "AGAIN:\n"
@@ -47,12 +28,8 @@ __device__ __forceinline__ void barrier_wait(uint64_t *b, uint32_t parity)
                  "@p bra.uni DONE;\n"
                  "bra.uni AGAIN;\n"
                  "DONE:\n}" ::"r"(shared_at(b)),
-                 "r"(parity)
+                 "r"(phase)
                  : "memory");
-}
-__device__ __forceinline__ void barriers_ready(void)
-{
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
 __device__ __forceinline__ void cluster_sync(void)
 {
@@ -66,12 +43,6 @@ __device__ __forceinline__ uint32_t cluster_rank(void)
     asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(r));
     return r;
 }
-/* 128 threads wait for each other. */
-__device__ __forceinline__ void group_sync(int id)
-{
-    asm volatile("bar.sync %0, 128;" ::"r"(id) : "memory");
-}
-
 /* ---- tiles ---- */
 
 /* A tile at column x and row y arrives in shared memory, and its bytes at the barrier. */
