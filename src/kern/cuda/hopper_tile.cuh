@@ -1,0 +1,256 @@
+/* hopper_tile.cuh: tiles of a product of bf16 matrices on Hopper, summed in registers, for kernels
+ * that end them each in its own way (hopper.cu).
+ *
+ * A block has three groups of four warps. One thread of the first asks the copy engine for tiles of
+ * a and b, four stages ahead. The other two groups take turns: each makes a whole tile of y, 128 by
+ * 192, in registers; while one ends its tile (through shared memory, and from there by the copy
+ * engine), the tensor cores work on the other's. Blocks come in clusters of two, which work on
+ * tiles below each other and so on the same of b: each asks for half of it, for both. Blocks stay
+ * until all tiles are done.
+ *
+ *     group 1:  turn, 12 stages of tile 0 | end of tile 0      turn, 12 stages of tile 2 | ...
+ *     group 2:                        turn, 12 stages of tile 1 | end of tile 1       turn, ...
+ *
+ * A turn ends when its last stage has arrived, so that stages are waited for in order: a barrier's
+ * parity tells one phase from the next, and no more. Sizes are of any kind: the engine fills with
+ * zeros what lies outside of a matrix, and does not write it. Every sum is made in one order. */
+#pragma once
+#include "kern/cuda/hopper.cuh"
+#include "kern/cuda/sm90.cuh"
+
+enum { ROWS = HOPPER_ROWS, COLUMNS = 192, DEPTH = 64, STAGES = 4, WIDE = 32, SLOTS = 4 };
+enum { A_BYTES = ROWS * DEPTH * 2, B_BYTES = COLUMNS * DEPTH * 2, SLOT = ROWS * WIDE * 2 };
+enum { BARRIERS = 2 * STAGES + 2 * SLOTS + 2, ALIGN = 1024, LEAST = 64 };
+enum { SHARED = STAGES * (A_BYTES + B_BYTES) + 2 * SLOTS * SLOT + BARRIERS * 8 + ALIGN };
+
+typedef struct operands {
+    CUtensorMap a, b, b_part; /* b_part: the last third of b's tile, half of its depth */
+    int pairs, across, depth; /* of tiles: rows of two, columns; stages of a tile */
+} operands;
+
+typedef struct room { /* shared memory */
+    uint8_t *a, *b, *slots;
+    uint64_t *full, *empty, *aux, *turn;
+} room;
+
+__device__ __forceinline__ room rooms(void)
+{
+    extern __shared__ uint8_t raw[];
+    room r;
+    r.a = raw + (ALIGN - shared_at(raw) % ALIGN) % ALIGN;
+    r.b = r.a + STAGES * A_BYTES;
+    r.slots = r.b + STAGES * B_BYTES;
+    r.full = (uint64_t *)(r.slots + 2 * SLOTS * SLOT);
+    r.empty = r.full + STAGES;
+    r.aux = r.empty + STAGES;
+    r.turn = r.aux + 2 * SLOTS;
+    return r;
+}
+
+/* ---- the group that fetches ---- */
+
+template <bool TURNED> __device__ void fetch(const operands &o, const room &r, int rank)
+{
+    uint32_t at = 0;
+    int step = gridDim.x / 2;
+    for (int t = blockIdx.x / 2; t < o.pairs * o.across; t += step) {
+        int row = (t / o.across * 2 + rank) * ROWS, column = t % o.across * COLUMNS;
+        for (int k = 0; k < o.depth; k++, at++) {
+            uint32_t stage = at % STAGES;
+            uint64_t *full = &r.full[stage];
+            uint8_t *b = r.b + stage * B_BYTES;
+            await_alike(&r.empty[stage], (at / STAGES & 1) ^ 1);
+            expect(full, A_BYTES + B_BYTES);
+            tile_load(r.a + stage * A_BYTES, &o.a, k * DEPTH, row, full);
+            if (TURNED) {
+                tile_load_both(b + rank * 8192, &o.b, column + rank * 64, k * DEPTH, full);
+                tile_load_both(b + 16384 + rank * 4096, &o.b_part, column + 128,
+                               k * DEPTH + rank * 32, full);
+            } else
+                tile_load_both(b + rank * (B_BYTES / 2), &o.b, k * DEPTH,
+                               column + rank * (COLUMNS / 2), full);
+        }
+    }
+}
+
+/* ---- a group that multiplies ---- */
+
+typedef struct worker {
+    int group, thread, warp, lane, rank; /* group: 0 or 1 */
+    uint8_t *slot;                       /* four of its own, each 128 rows of 32 columns */
+    uint32_t row_at, swizzle, half;      /* of the lane's row in a slot; which 8 columns of 16 */
+    uint32_t stage, my_turn, aux;        /* stages met; parities */
+} worker;
+
+typedef float sums_t[2][COLUMNS / 2];
+
+template <bool TURNED>
+__device__ __forceinline__ void sum_tile(const operands &o, const room &r, worker &w, sums_t &sum)
+{
+    int before = -1;
+    await_alike(&r.turn[w.group], w.my_turn);
+    w.my_turn ^= 1;
+    for (int k = 0; k < o.depth; k++, w.stage++) {
+        uint32_t stage = w.stage % STAGES;
+        const uint8_t *b = r.b + stage * B_BYTES;
+        await_alike(&r.full[stage], w.stage / STAGES & 1);
+        uint64_t at_a = operand(r.a + stage * A_BYTES),
+                 at_b = TURNED ? operand_turned(b) : operand(b);
+        products_begin();
+#pragma unroll
+        for (int i = 0; i < DEPTH / 16; i++)
+#pragma unroll
+            for (int h = 0; h < 2; h++) /* 64 rows of a are 8192 bytes */
+                multiply<TURNED>(sum[h], at_a + i * 2 + h * 512, at_b + i * (TURNED ? 128 : 2),
+                                 k > 0 || i > 0);
+        products_commit();
+        if (before >= 0) {
+            products_wait<1>();
+            if (w.thread < 2) arrive_at(&r.empty[before], w.thread);
+        }
+        before = stage;
+    }
+    if (w.thread == 0) arrive(&r.turn[w.group ^ 1]);
+    products_wait<0>();
+    if (w.thread < 2) arrive_at(&r.empty[before], w.thread);
+    w.stage += o.depth; /* the other group's */
+}
+
+__device__ __forceinline__ uint32_t pack(float low, float high)
+{
+    uint32_t v;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(v) : "f"(high), "f"(low));
+    return v;
+}
+__device__ __forceinline__ float low_of(uint32_t v)
+{
+    return __uint_as_float(v << 16);
+}
+__device__ __forceinline__ float high_of(uint32_t v)
+{
+    return __uint_as_float(v & 0xffff0000u);
+}
+
+/* A lane's 8 elements of 16 x 16: columns 2 (lane % 4), one more, and both 8 on, as pairs of rows.
+ */
+__device__ __forceinline__ void put(uint32_t at, const float *v)
+{
+    const uint32_t p[4] = {pack(v[0], v[1]), pack(v[2], v[3]), pack(v[4], v[5]), pack(v[6], v[7])};
+    put_16x16(at, p);
+}
+
+__device__ __forceinline__ uint32_t piece_at(const worker &w, int slot, int half, int i)
+{
+    return w.row_at + slot * SLOT + half * (SLOT / 2) + (((i * 2 + w.half) ^ w.swizzle) << 4);
+}
+
+/* All have written, and of what was stored before all but LATER has been read: its slots are free.
+ */
+template <int LATER> __device__ __forceinline__ void written(const worker &w)
+{
+    written_for_engine();
+    if (w.thread == 0) stores_read<LATER>();
+    meet(1 + w.group, 128);
+}
+
+/* ---- a block's start ---- */
+
+/* By all threads, before anything else. */
+__device__ __forceinline__ void rooms_made(const room &r)
+{
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < STAGES; i++) init_barrier(&r.full[i], 1), init_barrier(&r.empty[i], 2);
+        for (int i = 0; i < 2 * SLOTS; i++) init_barrier(&r.aux[i], 1);
+        for (int i = 0; i < 2; i++) init_barrier(&r.turn[i], 1);
+        barriers_made();
+    }
+    cluster_sync();
+}
+
+/* Of threads 128 on. */
+__device__ __forceinline__ worker worker_of(const room &r, int rank, int depth)
+{
+    worker w;
+    w.group = threadIdx.x / 128 - 1, w.thread = threadIdx.x % 128;
+    w.warp = w.thread / 32, w.lane = w.thread % 32, w.rank = rank;
+    w.slot = r.slots + w.group * SLOTS * SLOT;
+    w.row_at = shared_at(w.slot) + (w.warp * 16 + w.lane % 16) * WIDE * 2;
+    w.swizzle = w.lane / 2 % 4, w.half = w.lane / 16;
+    w.stage = w.group * depth, w.my_turn = w.group ^ 1, w.aux = 0;
+    return w;
+}
+
+/* ---- launching ---- */
+
+static inline bool hopper_here(void)
+{
+    static int known; /* 1: this GPU can, 2: it cannot */
+    if (!known) {
+        int device = 0, major = 0, minor = 1;
+        cudaGetDevice(&device);
+        cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
+        cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device);
+        known = major == 9 && minor == 0 ? 1 : 2;
+    }
+    return known == 1;
+}
+
+/* Whether the engine can see it. */
+static inline bool whole(const void *p, int64_t stride)
+{
+    return (uintptr_t)p % 16 == 0 && stride * (int64_t)sizeof(bf16) % 16 == 0;
+}
+
+typedef CUresult (*encoder)(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *,
+                            const cuuint64_t *, const cuuint64_t *, const cuuint32_t *,
+                            const cuuint32_t *, CUtensorMapInterleave, CUtensorMapSwizzle,
+                            CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
+
+static inline ll_err encoder_of(encoder *out)
+{
+    static encoder known;
+    cudaDriverEntryPointQueryResult found;
+    if (!known) {
+        void *f = NULL;
+        CUDA_TRY(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &f, 12000,
+                                                  cudaEnableDefault, &found));
+        CHECK(f && found == cudaDriverEntryPointSuccess, LL_E_DEVICE,
+              "the driver has no cuTensorMapEncodeTiled: want one of CUDA 12 or later");
+        known = (encoder)f;
+    }
+    *out = known;
+    return LL_OK;
+}
+
+/* How the engine sees a row-major matrix, by tiles of so many columns and rows. */
+static inline ll_err map_of(CUtensorMap *out, const void *data, int64_t rows, int64_t columns,
+                            int64_t stride, int tile_columns, int tile_rows)
+{
+    bool wide = tile_columns == DEPTH; /* rows of 128 bytes, or of 64 */
+    encoder encode = NULL;
+    TRY(encoder_of(&encode));
+    const cuuint64_t size[2] = {(cuuint64_t)columns, (cuuint64_t)rows};
+    const cuuint64_t pitch[1] = {(cuuint64_t)stride * sizeof(bf16)};
+    const cuuint32_t tile[2] = {(cuuint32_t)tile_columns, (cuuint32_t)tile_rows}, each[2] = {1, 1};
+    CUresult rc = encode(out, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, (void *)data, size, pitch, tile,
+                         each, CU_TENSOR_MAP_INTERLEAVE_NONE,
+                         wide ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B,
+                         CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    CHECK(rc == CUDA_SUCCESS, LL_E_DEVICE, "cuTensorMapEncodeTiled of [%lld,%lld]: error %d",
+          (long long)rows, (long long)columns, (int)rc);
+    return LL_OK;
+}
+
+/* a [rows, k] with rows along k, b [k, columns] or its transpose (TURNED: b's columns run fastest).
+ */
+static inline ll_err operands_of(operands *o, const matrix *a, const matrix *b, bool turned)
+{
+    int64_t rows = a->rows, columns = b->cols, k = a->cols;
+    o->across = (int)ceil_div(columns, COLUMNS);
+    o->pairs = (int)ceil_div(rows, 2 * ROWS);
+    o->depth = (int)ceil_div(k, DEPTH);
+    TRY(map_of(&o->a, a->data, rows, k, a->rs, DEPTH, ROWS));
+    if (!turned) return map_of(&o->b, b->data, columns, k, b->cs, DEPTH, COLUMNS / 2);
+    TRY(map_of(&o->b, b->data, k, columns, b->rs, 64, DEPTH));
+    return map_of(&o->b_part, b->data, k, columns, b->rs, 64, DEPTH / 2);
+}
