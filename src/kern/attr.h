@@ -82,6 +82,9 @@ typedef struct ll_quantize_attr {
     int64_t rows, turned, sample, act;
 } ll_quantize_attr;
 
+/* classify: a row's largest sum of exponentials with the label's as 1; see op/classify.c */
+#define LL_CLASSIFY_MOST 0x1p112
+
 /* onehot: how many classes, from which one on, and the result's element type */
 typedef struct ll_onehot_attr {
     int64_t size, from;

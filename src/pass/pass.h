@@ -23,6 +23,8 @@ ll_err ll_even_logits(const ll_graph *g, ll_graph **out);
 ll_err ll_epilogues(const ll_graph *g, ll_graph **out);
 /* Products in bf16 keep gelu's slope for its gradient, and sum the columns of that: GPUs. */
 ll_err ll_slopes(const ll_graph *g, ll_graph **out);
+/* A classifier's product, its loss and the gradient of that become one node: GPUs, in bf16. */
+ll_err ll_classify(const ll_graph *g, ll_graph **out);
 /* Large products of bf16 operands read 8-bit floats, made of them with a scale for each tensor. */
 ll_err ll_fp8(const ll_graph *g, ll_graph **out);
 /* Chains of elementwise nodes become single `fused` nodes. */

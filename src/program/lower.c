@@ -43,6 +43,7 @@ static ll_err run_passes(const ll_graph *g, const ll_lower_opts *opts, ll_graph 
     if (fp8) TRY(next(ll_fp8, out));
     if (fp8) TRY(next(ll_simplify, out));
     if (cuda && bf16 && !opts->no_fuse) TRY(next(ll_slopes, out));
+    if (cuda && bf16 && !opts->no_fuse) TRY(next(ll_classify, out));
     if ((cpu || cuda) && !opts->no_fuse) TRY(next(cuda ? ll_fuse_lone : ll_fuse, out));
     return LL_OK;
 }

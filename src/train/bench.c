@@ -57,8 +57,8 @@ ll_err ll_gemm_peak(int threads, int64_t n, double *gflops)
 
 static bool is_product(const char *op)
 {
-    static const char *const begin[] = {"matmul", "product", "conv2d", "attention"};
-    for (int i = 0; i < 4; i++)
+    static const char *const begin[] = {"matmul", "product", "classify", "conv2d", "attention"};
+    for (int i = 0; i < 5; i++)
         if (!strncmp(op, begin[i], strlen(begin[i]))) return true;
     return false;
 }
@@ -72,6 +72,7 @@ static const char *class_of(const ll_instr *x)
         {"quantize", "casts to 8 bits"},
         {"matmul", "products"},
         {"product", "products"},
+        {"classify", "products"},
         {"conv2d", "convolutions"},
         {"attention", "attention"},
         {"norm", "norms"},

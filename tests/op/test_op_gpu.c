@@ -335,6 +335,57 @@ static void test_many(void **state)
     }
 }
 
+/* ---- classify: gradients of losses that are small, usual, and too large for sums in f32 ---- */
+
+/* The largest difference of scale e, by what the row's loss counts. */
+static double gradients_differ(const ll_tensor *want, const ll_tensor *got, const ll_tensor *dloss)
+{
+    int64_t rows = ll_numel(&dloss->shape), n = ll_numel(&want[0].shape) / rows;
+    double most = 0;
+    for (int64_t i = 0; i < rows * n; i++) {
+        double d = 0;
+        for (int k = 0; k < 2; k++) {
+            const ll_tensor *y = k ? got : want;
+            d += (k ? -1 : 1) * ll_load(y[0].data, y[0].dtype, i) *
+                 ll_load(y[1].data, y[1].dtype, i / n);
+        }
+        d = fabs(d / ll_load(dloss->data, dloss->dtype, i / n));
+        if (!(d <= most)) most = isnan(d) ? INFINITY : d;
+    }
+    return most;
+}
+
+static void test_classify(void **state)
+{
+    static const char *const texts[] = {
+        "bf16[300,72], bf16[392,72], i32[300]<392, f32[300]",
+        "bf16[70,136], bf16[1000,136], i32[70]<1000, f32[70], bf16[1000]"};
+    static const double by[] = {0.05, 0.5, 4};
+    (void)state;
+    for (int i = 0; i < 6; i++) {
+        trial t = {.op = ll_op_find("classify"), .text = texts[i / 3], .arena = ll_arena_new()};
+        ll_tensor in[LL_MAX_IN], want[LL_MAX_OUT], got[LL_MAX_OUT], again[LL_MAX_OUT];
+        must(ll_parse_trial(t.op, t.text, t.arena, &t.n_in, t.in, t.limit, &t.attr), &t, "parse");
+        must(infer_outputs(&t), &t, "shapes");
+        for (int k = 0; k < t.n_in; k++) in[k] = host_tensor(&t, &t.in[k], k);
+        for (int64_t k = 0; k < ll_numel(&in[0].shape); k++)
+            ll_store(in[0].data, LL_BF16, k, by[i % 3] * ll_load(in[0].data, LL_BF16, k));
+        for (int o = 0; o < t.n_out; o++) {
+            want[o] = host_tensor(&t, &t.out[o], -1);
+            got[o] = host_tensor(&t, &t.out[o], -1);
+            again[o] = host_tensor(&t, &t.out[o], -1);
+        }
+        ll_kcall c = {.n_in = t.n_in, .n_out = t.n_out, .in = in, .out = want, .n_micro = 1};
+        must(t.op->ref(&c), &t, "reference");
+        run_twice(&t, in, got, again);
+        double d = gradients_differ(want, got, &in[3]), e = worst(&want[2], &got[2]);
+        if (d > 8e-3 || e > 1e-5)
+            fail_msg("trial \"%s\" times %g: gradients differ by %g, losses by %g (seed %llu)",
+                     t.text, by[i % 3], d, e, (unsigned long long)seed);
+        ll_arena_free(t.arena);
+    }
+}
+
 int main(void)
 {
     const char *s = getenv("SEED"), *only = getenv("ONLY");
@@ -350,11 +401,13 @@ int main(void)
     }
     static struct CMUnitTest tests[256];
     size_t n = 0;
-    for (const ll_op *const *op = ll_ops(); *op && n < 255; op++)
+    for (const ll_op *const *op = ll_ops(); *op && n < 254; op++)
         if (!(*op)->collective && (!only || !strcmp(only, (*op)->name)))
             tests[n++] =
                 (struct CMUnitTest){(*op)->name, test_op, NULL, NULL, (void *)(uintptr_t)*op};
     if (!only || !strcmp(only, "many"))
         tests[n++] = (struct CMUnitTest){"many calls of sumsq", test_many, NULL, NULL, NULL};
+    if (!only || !strcmp(only, "classify"))
+        tests[n++] = (struct CMUnitTest){"rows of classify", test_classify, NULL, NULL, NULL};
     return _cmocka_run_group_tests("op on a GPU", tests, n, NULL, NULL);
 }

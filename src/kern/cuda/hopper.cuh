@@ -21,11 +21,23 @@ typedef struct hopper { /* row-major: a [rows, k], b [k, columns] or its transpo
     float *sums; /* [ceil(rows / HOPPER_ROWS), columns], or NULL */
 } hopper;
 
+/* exp(a b + bias - from) in place of a b, from being a number for each row; and its sums over
+ * HOPPER_COLUMNS columns each (hopper_exp.cu). b is [columns, k]. */
+enum { HOPPER_COLUMNS = 192 };
+typedef struct hopper_exp {
+    matrix a, b, y;
+    const void *bias; /* [columns], or NULL */
+    const float *from;
+    float *sums; /* [ceil(columns / HOPPER_COLUMNS), rows] */
+} hopper_exp;
+
 /* fits: whether this build and this GPU have it, and it takes this product. */
 #ifdef LL_HOPPER
 extern "C" {
 bool ll_hopper_fits(const hopper *h);
 ll_err ll_hopper_run(const ll_kcall *c, const hopper *h);
+bool ll_hopper_exp_fits(const hopper_exp *h);
+ll_err ll_hopper_exp_run(const ll_kcall *c, const hopper_exp *h);
 }
 #else
 static inline bool ll_hopper_fits(const hopper *h)
@@ -37,5 +49,15 @@ static inline ll_err ll_hopper_run(const ll_kcall *c, const hopper *h)
 {
     (void)c, (void)h;
     FAIL(LL_E_DEVICE, "built without Hopper's own kernels: set LL_CUDA_ARCH to 90");
+}
+static inline bool ll_hopper_exp_fits(const hopper_exp *h)
+{
+    (void)h;
+    return false;
+}
+static inline ll_err ll_hopper_exp_run(const ll_kcall *c, const hopper_exp *h)
+{
+    (void)h;
+    return ll_hopper_run(c, NULL);
 }
 #endif

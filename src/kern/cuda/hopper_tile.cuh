@@ -26,6 +26,7 @@ enum { SHARED = STAGES * (A_BYTES + B_BYTES) + 2 * SLOTS * SLOT + BARRIERS * 8 +
 typedef struct operands {
     CUtensorMap a, b, b_part; /* b_part: the last third of b's tile, half of its depth */
     int pairs, across, depth; /* of tiles: rows of two, columns; stages of a tile */
+    int band;                 /* so many rows of two go through all columns together */
 } operands;
 
 typedef struct room { /* shared memory */
@@ -47,6 +48,18 @@ __device__ __forceinline__ room rooms(void)
     return r;
 }
 
+typedef struct place {
+    int row, column;
+} place;
+
+/* Of tile t in the order in which tiles are made: what is read of b by many is in the cache then. */
+__device__ __forceinline__ place place_of(const operands &o, int t, int rank)
+{
+    int first = t / (o.band * o.across) * o.band, in = t - first * o.across;
+    int high = o.pairs - first < o.band ? o.pairs - first : o.band;
+    return place{((first + in % high) * 2 + rank) * ROWS, in / high * COLUMNS};
+}
+
 /* ---- the group that fetches ---- */
 
 template <bool TURNED> __device__ void fetch(const operands &o, const room &r, int rank)
@@ -54,7 +67,7 @@ template <bool TURNED> __device__ void fetch(const operands &o, const room &r, i
     uint32_t at = 0;
     int step = gridDim.x / 2;
     for (int t = blockIdx.x / 2; t < o.pairs * o.across; t += step) {
-        int row = (t / o.across * 2 + rank) * ROWS, column = t % o.across * COLUMNS;
+        int row = place_of(o, t, rank).row, column = place_of(o, t, rank).column;
         for (int k = 0; k < o.depth; k++, at++) {
             uint32_t stage = at % STAGES;
             uint64_t *full = &r.full[stage];
@@ -249,6 +262,7 @@ static inline ll_err operands_of(operands *o, const matrix *a, const matrix *b, 
     o->across = (int)ceil_div(columns, COLUMNS);
     o->pairs = (int)ceil_div(rows, 2 * ROWS);
     o->depth = (int)ceil_div(k, DEPTH);
+    o->band = 1;
     TRY(map_of(&o->a, a->data, rows, k, a->rs, DEPTH, ROWS));
     if (!turned) return map_of(&o->b, b->data, columns, k, b->cs, DEPTH, COLUMNS / 2);
     TRY(map_of(&o->b, b->data, k, columns, b->rs, 64, DEPTH));
