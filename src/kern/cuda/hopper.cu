@@ -11,96 +11,122 @@ typedef struct job {
     float *sums;
 } job;
 
-/* Of the 32 columns from `column` on, those of a lane. */
+/* A tile leaves in squares of 64 rows and columns, two below each other, then the next two; a lane
+ * has four pieces of a square, 8 numbers of 16 columns each. */
+enum { PIECES = SQUARE / 16, SQUARES = 2 * COLUMNS / SQUARE, AHEAD = 3 };
+
+__device__ __forceinline__ float *piece_of(sums_t &sum, int square, int i)
+{
+    return sum[square % 2] + (square / 2 * PIECES + i) * 8;
+}
+
+__device__ __forceinline__ void store(const CUtensorMap &m, const worker &w, place p, int square,
+                                      int slot)
+{
+    tile_store(&m, p.column + square / 2 * SQUARE, p.row + square % 2 * SQUARE,
+               w.slot + slot * SLOT);
+}
+
+/* Of the columns of a tile's piece, those of a lane; beyond the last column, any. */
 typedef struct biases {
-    uint32_t of[WIDE / 8];
+    uint32_t of[2];
 } biases;
 
-__device__ __forceinline__ biases bias_at(const job &j, const worker &w, int column)
+__device__ __forceinline__ biases bias_at(const job &j, const worker &w, int column, int piece)
 {
     biases b;
 #pragma unroll
-    for (int i = 0; i < WIDE / 8; i++) {
-        int c = column + i * 8 + (w.lane & 3) * 2;
-        b.of[i] = c < j.columns ? __ldg((const uint32_t *)(j.bias + c)) : 0;
+    for (int q = 0; q < 2; q++) {
+        int c =
+            column + piece / (2 * PIECES) * SQUARE + piece % PIECES * 16 + q * 8 + (w.lane & 3) * 2;
+        b.of[q] = __ldg((const uint32_t *)(j.bias + min(c, j.columns - 2)));
     }
     return b;
 }
 
-__device__ __forceinline__ void add_bias(const biases &b, int i, float *v)
+/* Biases are asked for three pieces ahead. */
+__device__ __forceinline__ void first_biases(const job &j, const worker &w, int column,
+                                             biases (&b)[AHEAD])
 {
 #pragma unroll
-    for (int q = 0; q < 2; q++) {
-        float low = low_of(b.of[i * 2 + q]), high = high_of(b.of[i * 2 + q]);
-        v[q * 4] += low, v[q * 4 + 1] += high, v[q * 4 + 2] += low, v[q * 4 + 3] += high;
-    }
+    for (int i = 0; i < AHEAD; i++) b[i] = bias_at(j, w, column, i);
 }
 
-/* gelu and its slope of x; tanh to 2^-11, a quarter of what bf16 keeps of the result. */
+__device__ __forceinline__ void add_bias(const job &j, const worker &w, int column, int piece,
+                                         biases (&b)[AHEAD], float *v)
+{
+    biases &now = b[piece % AHEAD];
+#pragma unroll
+    for (int q = 0; q < 2; q++) {
+        float low = low_of(now.of[q]), high = high_of(now.of[q]);
+        v[q * 4] += low, v[q * 4 + 1] += high, v[q * 4 + 2] += low, v[q * 4 + 3] += high;
+    }
+    if (piece + AHEAD < SQUARES * PIECES) now = bias_at(j, w, column, piece + AHEAD);
+}
+
+/* gelu and its slope of x; tanh to 2^-11, a quarter of what bf16 keeps of the result. With u =
+ * tanh's operand and s = (1 + tanh u) / 2, y = x s and y' = s + 2 x s (1 - s) u'. */
 __device__ __forceinline__ void gelu_slope(float x, float *y, float *slope)
 {
     const float A = (float)LL_GELU_A, AB = (float)(LL_GELU_A * LL_GELU_B);
-    float xx = x * x, half = 0.5f * x, t;
-    asm("tanh.approx.f32 %0, %1;" : "=f"(t) : "f"(x * fmaf(AB, xx, A)));
-    *y = fmaf(half, t, half);
-    *slope = fmaf(half * fmaf(3 * AB, xx, A), fmaf(-t, t, 1.f), fmaf(0.5f, t, 0.5f));
+    float by = fmaf(AB, x * x, A), t; /* u = x by, 2 u' = 6 by - 4 A */
+    asm("tanh.approx.f32 %0, %1;" : "=f"(t) : "f"(x * by));
+    float s = fmaf(0.5f, t, 0.5f), xs = x * s;
+    *slope = fmaf(fmaf(-xs, s, xs), fmaf(6.f, by, -4 * A), s);
+    *y = xs;
 }
 
-/* y + bias, 32 columns through a slot, three slots in turn. */
-__device__ __forceinline__ void end_bias(const job &j, worker &w, int row, int column, sums_t &sum)
+/* y + bias, three slots in turn. */
+__device__ __forceinline__ void end_bias(const job &j, worker &w, place p, sums_t &sum)
 {
-    biases next = bias_at(j, w, column);
+    biases b[AHEAD];
+    first_biases(j, w, p.column, b);
 #pragma unroll
-    for (int n = 0; n < COLUMNS / WIDE; n++) {
-        biases b = next;
-        if (n + 1 < COLUMNS / WIDE) next = bias_at(j, w, column + (n + 1) * WIDE);
+    for (int s = 0; s < SQUARES; s++) {
 #pragma unroll
-        for (int i = 0; i < WIDE / 16; i++)
-#pragma unroll
-            for (int h = 0; h < 2; h++) {
-                float *v = sum[h] + (n * (WIDE / 16) + i) * 8;
-                add_bias(b, i, v);
-                put(piece_at(w, n % 3, h, i), v);
-            }
+        for (int i = 0; i < PIECES; i++) {
+            float *v = piece_of(sum, s, i);
+            add_bias(j, w, p.column, s * PIECES + i, b, v);
+            put(square_at(w, s % 3, i), v);
+        }
         written<1>(w);
-        if (w.thread == 0) tile_store(&j.y, column + n * WIDE, row, w.slot + n % 3 * SLOT);
+        if (w.thread == 0) store(j.y, w, p, s, s % 3);
     }
 }
 
 /* gelu(y + bias) through one slot, its slope through another, pairs of them in turn. */
-__device__ __forceinline__ void end_slope(const job &j, worker &w, int row, int column, sums_t &sum)
+__device__ __forceinline__ void end_slope(const job &j, worker &w, place p, sums_t &sum)
 {
-    biases next = bias_at(j, w, column);
+    biases b[AHEAD];
+    first_biases(j, w, p.column, b);
 #pragma unroll
-    for (int n = 0; n < COLUMNS / WIDE; n++) {
-        int slot = n % (SLOTS / 2) * 2;
-        biases b = next;
-        if (n + 1 < COLUMNS / WIDE) next = bias_at(j, w, column + (n + 1) * WIDE);
+    for (int s = 0; s < SQUARES; s++) {
+        int slot = s % (SLOTS / 2) * 2;
 #pragma unroll
-        for (int i = 0; i < WIDE / 16; i++)
+        for (int i = 0; i < PIECES; i++) {
+            float *v = piece_of(sum, s, i), slope[8];
+            add_bias(j, w, p.column, s * PIECES + i, b, v);
 #pragma unroll
-            for (int h = 0; h < 2; h++) {
-                float *v = sum[h] + (n * (WIDE / 16) + i) * 8, slope[8];
-                add_bias(b, i, v);
-#pragma unroll
-                for (int e = 0; e < 8; e++) gelu_slope(v[e], &v[e], &slope[e]);
-                put(piece_at(w, slot, h, i), v);
-                put(piece_at(w, slot + 1, h, i), slope);
-            }
+            for (int e = 0; e < 8; e++) gelu_slope(v[e], &v[e], &slope[e]);
+            put(square_at(w, slot, i), v);
+            put(square_at(w, slot + 1, i), slope);
+        }
         written<SLOTS - 4>(w);
         if (w.thread == 0) {
-            tile_store(&j.y, column + n * WIDE, row, w.slot + slot * SLOT);
-            tile_store(&j.z, column + n * WIDE, row, w.slot + (slot + 1) * SLOT);
+            store(j.y, w, p, s, slot);
+            store(j.z, w, p, s, slot + 1);
         }
     }
 }
 
-__device__ __forceinline__ void ask_factor(const job &j, const room &r, const worker &w, int n,
-                                           int row, int column)
+__device__ __forceinline__ void ask_factor(const job &j, const room &r, const worker &w, place p,
+                                           int square)
 {
-    uint64_t *aux = &r.aux[w.group * SLOTS + n % SLOTS];
+    int slot = square % SLOTS;
+    uint64_t *aux = &r.aux[w.group * SLOTS + slot];
     expect(aux, SLOT);
-    tile_load(w.slot + n % SLOTS * SLOT, &j.z, column + n * WIDE, row, aux);
+    tile_load(w.slot + slot * SLOT, &j.z, p.column + square / 2 * SQUARE,
+              p.row + square % 2 * SQUARE, aux);
 }
 
 /* Adds up a lane's sums with those of the 8 lanes that hold the same columns of other rows: half of
@@ -116,15 +142,15 @@ template <int N> __device__ __forceinline__ void fold(float *c, int lane, int bi
     }
 }
 
-__device__ __forceinline__ void put_sums(const job &j, const worker &w, int row, int column,
-                                         float *c)
+/* By way of a slot whose store is the fourth last. */
+__device__ __forceinline__ void put_sums(const job &j, const worker &w, place p, float *c)
 {
-    float *part = (float *)w.slot;
+    float *part = (float *)(w.slot + 2 * SLOT);
     fold<24>(c, w.lane, 16);
     fold<12>(c, w.lane, 8);
     fold<6>(c, w.lane, 4);
     int first = (w.lane & 16 ? 24 : 0) + (w.lane & 8 ? 12 : 0) + (w.lane & 4 ? 6 : 0);
-    if (w.thread == 0) stores_read<0>();
+    if (w.thread == 0) stores_read<3>();
     meet(1 + w.group, 128);
 #pragma unroll
     for (int i = 0; i < 6; i += 2) {
@@ -133,47 +159,52 @@ __device__ __forceinline__ void put_sums(const job &j, const worker &w, int row,
     }
     meet(1 + w.group, 128);
     for (int i = w.thread; i < COLUMNS; i += 128)
-        if (column + i < j.columns && row < j.rows)
-            j.sums[(int64_t)(row / ROWS) * j.columns + column + i] =
+        if (p.column + i < j.columns && p.row < j.rows)
+            j.sums[(int64_t)(p.row / ROWS) * j.columns + p.column + i] =
                 part[i] + part[COLUMNS + i] + part[2 * COLUMNS + i] + part[3 * COLUMNS + i];
 }
 
-/* y z, in place of z in a slot; sums of columns. A slot is asked for again when the one after it is
- * done. */
-__device__ __forceinline__ void end_times(const job &j, const room &r, worker &w, int row,
-                                          int column, sums_t &sum)
+/* Four pairs of two columns, of two rows each. */
+__device__ __forceinline__ void times_piece(uint32_t at, float *v, float *c, bool add)
+{
+    uint32_t z[4];
+    get_16x16(at, z);
+#pragma unroll
+    for (int q = 0; q < 4; q++) v[q * 2] *= low_of(z[q]), v[q * 2 + 1] *= high_of(z[q]);
+    put(at, v);
+#pragma unroll
+    for (int q = 0; q < 4; q++) {
+        float s = v[q / 2 * 4 + q % 2] + v[q / 2 * 4 + q % 2 + 2];
+        c[q] = add ? c[q] + s : s;
+    }
+}
+
+/* y z, in place of z in a slot; sums of columns. The first two slots are asked for again, each when
+ * the next one is done: only then is a store waited for. */
+__device__ __forceinline__ void end_times(const job &j, const room &r, worker &w, place p,
+                                          sums_t &sum)
 {
     float columns[COLUMNS / 4];
 #pragma unroll
-    for (int n = 0; n < COLUMNS / WIDE; n++) {
-        int slot = n % SLOTS;
+    for (int s = 0; s < SQUARES; s++) {
+        int slot = s % SLOTS;
+        bool again = s > 0 && s - 1 + SLOTS < SQUARES;
         await_alike(&r.aux[w.group * SLOTS + slot], w.aux >> slot & 1);
         w.aux ^= 1 << slot;
 #pragma unroll
-        for (int i = 0; i < WIDE / 16; i++)
-#pragma unroll
-            for (int h = 0; h < 2; h++) {
-                int piece = n * (WIDE / 16) + i;
-                float *v = sum[h] + piece * 8, *c = columns + piece * 4;
-                uint32_t at = piece_at(w, slot, h, i), z[4];
-                get_16x16(at, z);
-#pragma unroll
-                for (int q = 0; q < 4; q++) v[q * 2] *= low_of(z[q]), v[q * 2 + 1] *= high_of(z[q]);
-                put(at, v);
-#pragma unroll
-                for (int q = 0; q < 4; q++) {
-                    float s = v[q / 2 * 4 + q % 2] + v[q / 2 * 4 + q % 2 + 2];
-                    c[q] = h ? c[q] + s : s;
-                }
-            }
-        written<0>(w);
+        for (int i = 0; i < PIECES; i++)
+            times_piece(square_at(w, slot, i), piece_of(sum, s, i),
+                        columns + (s / 2 * PIECES + i) * 4, s % 2);
+        if (again)
+            written<0>(w);
+        else
+            written<SQUARES>(w);
         if (w.thread == 0) {
-            if (n > 0 && n - 1 + SLOTS < COLUMNS / WIDE)
-                ask_factor(j, r, w, n - 1 + SLOTS, row, column);
-            tile_store(&j.y, column + n * WIDE, row, w.slot + slot * SLOT);
+            if (again) ask_factor(j, r, w, p, s - 1 + SLOTS);
+            store(j.y, w, p, s, slot);
         }
     }
-    if (j.sums) put_sums(j, w, row, column, columns);
+    if (j.sums) put_sums(j, w, p, columns);
     written<0>(w);
 }
 
@@ -181,14 +212,14 @@ template <bool TURNED, int END> __device__ void work(const job &j, const room &r
 {
     int step = gridDim.x / 2;
     for (int t = blockIdx.x / 2 + w.group * step; t < j.o.pairs * j.o.across; t += 2 * step) {
-        int row = (t / j.o.across * 2 + w.rank) * ROWS, column = t % j.o.across * COLUMNS;
+        place p = place_of(j.o, t, w.rank);
         sums_t sum;
         if (END == HOPPER_TIMES && w.thread == 0)
-            for (int n = 0; n < SLOTS; n++) ask_factor(j, r, w, n, row, column);
+            for (int s = 0; s < SLOTS; s++) ask_factor(j, r, w, p, s);
         sum_tile<TURNED>(j.o, r, w, sum);
-        if (END == HOPPER_BIAS) end_bias(j, w, row, column, sum);
-        if (END == HOPPER_SLOPE) end_slope(j, w, row, column, sum);
-        if (END == HOPPER_TIMES) end_times(j, r, w, row, column, sum);
+        if (END == HOPPER_BIAS) end_bias(j, w, p, sum);
+        if (END == HOPPER_SLOPE) end_slope(j, w, p, sum);
+        if (END == HOPPER_TIMES) end_times(j, r, w, p, sum);
     }
     if (w.thread == 0) stores_done();
 }
@@ -201,10 +232,10 @@ static __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(384, 1)
     int rank = (int)cluster_rank();
     rooms_made(r);
     if (threadIdx.x < 128) {
-        asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+        few_registers();
         if (threadIdx.x == 0) fetch<TURNED>(j.o, r, rank);
     } else {
-        asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+        many_registers();
         worker w = worker_of(r, rank, j.o.depth);
         work<TURNED, END>(j, r, w);
     }
@@ -254,7 +285,7 @@ ll_err ll_hopper_run(const ll_kcall *c, const hopper *h)
     j.bias = (const bf16 *)h->bias;
     j.sums = h->sums;
     TRY(operands_of(&j.o, &h->a, &h->b, turned(h)));
-    TRY(map_of(&j.y, h->y.data, rows, columns, columns, WIDE, ROWS));
-    if (h->z) TRY(map_of(&j.z, h->z, rows, columns, columns, WIDE, ROWS));
+    TRY(map_of(&j.y, h->y.data, rows, columns, columns, SQUARE, SQUARE));
+    if (h->z) TRY(map_of(&j.z, h->z, rows, columns, columns, SQUARE, SQUARE));
     return turned(h) ? launch<true>(c, h, &j) : launch<false>(c, h, &j);
 }

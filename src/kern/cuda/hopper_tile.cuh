@@ -19,6 +19,7 @@
 #include "kern/cuda/sm90.cuh"
 
 enum { ROWS = HOPPER_ROWS, COLUMNS = 192, DEPTH = 64, STAGES = 4, WIDE = 32, SLOTS = 4 };
+enum { SQUARE = 64 };
 enum { A_BYTES = ROWS * DEPTH * 2, B_BYTES = COLUMNS * DEPTH * 2, SLOT = ROWS * WIDE * 2 };
 enum { BARRIERS = 2 * STAGES + 2 * SLOTS + 2, ALIGN = 1024, LEAST = 64 };
 enum { SHARED = STAGES * (A_BYTES + B_BYTES) + 2 * SLOTS * SLOT + BARRIERS * 8 + ALIGN };
@@ -52,7 +53,8 @@ typedef struct place {
     int row, column;
 } place;
 
-/* Of tile t in the order in which tiles are made: what is read of b by many is in the cache then. */
+/* Of tile t in the order in which tiles are made: what is read of b by many is in the cache then.
+ */
 __device__ __forceinline__ place place_of(const operands &o, int t, int rank)
 {
     int first = t / (o.band * o.across) * o.band, in = t - first * o.across;
@@ -90,8 +92,9 @@ template <bool TURNED> __device__ void fetch(const operands &o, const room &r, i
 
 typedef struct worker {
     int group, thread, warp, lane, rank; /* group: 0 or 1 */
-    uint8_t *slot;                       /* four of its own, each 128 rows of 32 columns */
+    uint8_t *slot;                       /* four of its own: 128 x 32, or 64 x 64 */
     uint32_t row_at, swizzle, half;      /* of the lane's row in a slot; which 8 columns of 16 */
+    uint32_t square_at;                  /* the same, where a slot is a square */
     uint32_t stage, my_turn, aux;        /* stages met; parities */
 } worker;
 
@@ -152,9 +155,16 @@ __device__ __forceinline__ void put(uint32_t at, const float *v)
     put_16x16(at, p);
 }
 
+/* Of a slot of 128 rows of 32 columns. */
 __device__ __forceinline__ uint32_t piece_at(const worker &w, int slot, int half, int i)
 {
     return w.row_at + slot * SLOT + half * (SLOT / 2) + (((i * 2 + w.half) ^ w.swizzle) << 4);
+}
+
+/* Of a slot of 64 rows and columns. */
+__device__ __forceinline__ uint32_t square_at(const worker &w, int slot, int i)
+{
+    return w.square_at + slot * SLOT + (((i * 2 + w.half) ^ (w.lane & 7)) << 4);
 }
 
 /* All have written, and of what was stored before all but LATER has been read: its slots are free.
@@ -180,15 +190,28 @@ __device__ __forceinline__ void rooms_made(const room &r)
     cluster_sync();
 }
 
+/* Registers, of 168 at the start: for threads that only fetch, and for the others. */
+__device__ __forceinline__ void few_registers(void)
+{
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
+}
+__device__ __forceinline__ void many_registers(void)
+{
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
+}
+
 /* Of threads 128 on. */
 __device__ __forceinline__ worker worker_of(const room &r, int rank, int depth)
 {
     worker w;
-    w.group = threadIdx.x / 128 - 1, w.thread = threadIdx.x % 128;
-    w.warp = w.thread / 32, w.lane = w.thread % 32, w.rank = rank;
+    int warp =
+        __shfl_sync(0xffffffffu, threadIdx.x / 32, 0); /* one for all lanes, the compiler sees */
+    w.group = warp / 4 - 1, w.warp = warp % 4;
+    w.thread = threadIdx.x % 128, w.lane = threadIdx.x % 32, w.rank = rank;
     w.slot = r.slots + w.group * SLOTS * SLOT;
     w.row_at = shared_at(w.slot) + (w.warp * 16 + w.lane % 16) * WIDE * 2;
     w.swizzle = w.lane / 2 % 4, w.half = w.lane / 16;
+    w.square_at = shared_at(w.slot) + (w.warp * 16 + w.lane % 16) * SQUARE * 2;
     w.stage = w.group * depth, w.my_turn = w.group ^ 1, w.aux = 0;
     return w;
 }
