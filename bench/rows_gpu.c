@@ -124,6 +124,8 @@ static const bench_case cases[] = {
      0, 0, 1},
     {"layernorm_both 1600", "layernorm_both",
      X1558 ", " X1558 ", f32[1600], f32[1600], f32[1600] {eps=1e-5}", 0, 0, 0, 0},
+    {"layernorm_both 1024", "layernorm_both",
+     X355 ", " X355 ", f32[1024], f32[1024], f32[1024] {eps=1e-5}", 0, 0, 0, 0},
     {"layernorm_both 768", "layernorm_both", X124 ", " X124 ", f32[768], f32[768] {eps=1e-5}", 0, 0,
      0, 0},
 };

@@ -1,11 +1,16 @@
 /* layernorm_both.cu: a residual's sum, its norm, and that as 8-bit floats as they lie and turned.
  *
- * A block has 64 rows, or 32 where they are long, so that two blocks' 8-bit rows fit into a
- * processor's shared memory; a warp has one row at a time, in registers. The sum and the 8-bit row
- * leave at once; the 8-bit row stays in shared memory too, and when the block's rows are there, they
- * leave turned: 64 (32) bytes of each column. The scale is a bound that every block finds in gain
- * and bias. */
+ * A block has 64 rows at a time (32 where they are very long). The sum and the 8-bit rows leave at
+ * once; 8-bit rows stay in shared memory too, and when the block's rows are there, they leave
+ * turned: 64 bytes of each column. Two ways to get there:
+ *
+ *     rows up to 1024   a warp has one row at a time, in registers; two blocks a multiprocessor
+ *     longer ones       one block, whose groups of warps take 4 rows at a time, which the copy
+ *                       engine has brought while others were worked on; a lane has 8 columns
+ *
+ * The scale is a bound that every block finds in gain and bias. */
 #include "kern/cuda/eight.cuh"
+#include "kern/cuda/staged.cuh"
 #include "kern/rows.h"
 
 extern "C" {
@@ -115,7 +120,7 @@ __device__ __forceinline__ void write_turned(const job &j, const unsigned *tile,
     enum { GROUPS = R / 16 };
     int words = (int)j.n / 4, g = threadIdx.x % GROUPS;
     if (row0 + g * 16 >= j.rows) return;
-    for (int w = threadIdx.x / GROUPS; w < words; w += BLOCK / GROUPS) {
+    for (int w = threadIdx.x / GROUPS; w < words; w += blockDim.x / GROUPS) {
         unsigned a[16];
         uint4 out[4];
 #pragma unroll
@@ -168,6 +173,214 @@ template <int K, int R> static ll_err launch(const ll_kcall *c, const job &j)
     return LL_OK;
 }
 
+/* ---- the same, where rows are long ---- */
+
+enum { PROCESSORS = 132, MOST = 512, MOST_GROUPS = 8, STAGES = 8, ROOM = 222 * 1024 };
+enum { ROWS = 4, TILE = 64, STAGED = 2048 }; /* STAGED: elements of a row at most */
+
+/* How rows are shared out. */
+typedef struct cut {
+    int lanes, groups; /* a lane has 8 columns; a group's lanes have a row; groups: a power of 2 */
+    int stages;        /* how often 4 rows of a group are there or under way */
+    int pitch;         /* words of an 8-bit row in shared memory */
+} cut;
+
+typedef struct walk { /* what a group is at */
+    char *room;
+    uint64_t *full;
+    int group, at; /* at: stage */
+    unsigned phase;
+} walk;
+
+/* A group takes its batches of 4 rows in turn; number s is of this tile, and these are its rows. */
+__device__ __forceinline__ int64_t tile_of(const cut &c, int s)
+{
+    return blockIdx.x + s / (TILE / ROWS / c.groups) * (int64_t)gridDim.x;
+}
+__device__ __forceinline__ int row_in_tile(const cut &c, const walk &w, int s)
+{
+    return (s % (TILE / ROWS / c.groups) * c.groups + w.group) * ROWS;
+}
+
+__device__ __forceinline__ unsigned batch_bytes(const job &j)
+{
+    return (unsigned)(ROWS * j.n * sizeof(bf16));
+}
+
+/* Asks for batch s; those past the last row come last. */
+__device__ __forceinline__ void ask(const job &j, const cut &c, const walk &w, int s, int to)
+{
+    int64_t row = tile_of(c, s) * TILE + row_in_tile(c, w, s);
+    if (row >= j.rows) return;
+    unsigned bytes = batch_bytes(j);
+    char *into = w.room + to * 2 * bytes;
+    expect(&w.full[to], 2 * bytes);
+    fetch(into, (const bf16 *)j.a + row * j.n, bytes, &w.full[to]);
+    fetch(into + bytes, (const bf16 *)j.b + row * j.n, bytes, &w.full[to]);
+}
+
+/* The sums over a group of 4 numbers, from all its lanes: a lane gets number lane % 4. */
+__device__ __forceinline__ float group_sums(float (&v)[ROWS], float (*told)[ROWS], int group,
+                                            int lanes)
+{
+    int l = threadIdx.x & 31, warps = lanes / 32;
+    float sum = warp_sums<ROWS>(v);
+    if (l % (32 / ROWS) == 0) told[threadIdx.x / 32][l / (32 / ROWS)] = sum;
+    meet(1 + group, lanes);
+    sum = 0;
+#pragma unroll
+    for (int i = 0; i < MOST / 32; i++)
+        if (i < warps) sum += told[group * warps + i][l % ROWS];
+    return sum;
+}
+
+typedef struct params { /* of a lane's columns; gain and bias as 8-bit numbers want them */
+    float gain[8], bias[8], before[8];
+} params;
+
+__device__ __forceinline__ void load_params(const job &j, int column, float by, params *p)
+{
+    load_floats<8>((const float *)j.gain + column, p->gain);
+    load_floats<8>((const float *)j.bias + column, p->bias);
+    if (j.before) load_floats<8>((const float *)j.before + column, p->before);
+#pragma unroll
+    for (int i = 0; i < 8; i++) p->gain[i] *= by, p->bias[i] *= by;
+}
+
+/* This lane's pieces of 4 rows as they are kept, written, and what it gives to the rows' sums. */
+__device__ __forceinline__ void add_rows(const char *from, int row_bytes, const params &p, char *to,
+                                         float (&v)[ROWS][8], float (&sum)[ROWS])
+{
+#pragma unroll
+    for (int r = 0; r < ROWS; r++) {
+        float e[8];
+        wide<bf16>::unpack(*(const uint4 *)(from + r * row_bytes), v[r]);
+        wide<bf16>::unpack(*(const uint4 *)(from + (ROWS + r) * row_bytes), e);
+#pragma unroll
+        for (int i = 0; i < 8; i++) v[r][i] += e[i] + p.before[i];
+        uint4 kept = wide<bf16>::pack(v[r]);
+        *(uint4 *)(to + r * (int64_t)row_bytes) = kept;
+        wide<bf16>::unpack(kept, v[r]); /* the norm is of the sum as it is kept */
+#pragma unroll
+        for (int i = 0; i < 8; i++) sum[r] += v[r][i];
+    }
+}
+
+/* What it gives to their sums of squares, from the means, which lanes 0 to 3 have. */
+__device__ __forceinline__ void add_squares(const float (&v)[ROWS][8], float mean, bool in,
+                                            float (&square)[ROWS])
+{
+    float m[ROWS];
+#pragma unroll
+    for (int r = 0; r < ROWS; r++) m[r] = __shfl_sync(~0u, mean, r);
+    if (!in) return;
+#pragma unroll
+    for (int r = 0; r < ROWS; r++)
+#pragma unroll
+        for (int i = 0; i < 8; i++) square[r] += (v[r][i] - m[r]) * (v[r][i] - m[r]);
+}
+
+/* 8-bit rows, to memory and to the tile, from `row` and `word` on. */
+__device__ __forceinline__ void put_norms(const params &p, const float (&v)[ROWS][8], float mean,
+                                          float rstd, bool in, uint8_t *to, int n, unsigned *tile,
+                                          int row, int word, int pitch)
+{
+    float s[ROWS], off[ROWS];
+#pragma unroll
+    for (int r = 0; r < ROWS; r++) {
+        s[r] = __shfl_sync(~0u, rstd, r);
+        off[r] = -__shfl_sync(~0u, mean, r) * s[r];
+    }
+    if (!in) return;
+#pragma unroll
+    for (int r = 0; r < ROWS; r++) {
+        float y[8];
+#pragma unroll
+        for (int i = 0; i < 8; i++) y[i] = fmaf(fmaf(v[r][i], s[r], off[r]), p.gain[i], p.bias[i]);
+        uint2 e = round_eight<__NV_E4M3>(y, 1);
+        __stcs((uint2 *)(to + r * (int64_t)n), e);
+        *(uint2 *)(tile + word_at(row + r, word, pitch)) = e;
+    }
+}
+
+/* Batch s of a group, whose first row is `row`. */
+__device__ __forceinline__ void one_batch(const job &j, const cut &c, walk &w, const params &p,
+                                          int64_t row, int s, unsigned *tile,
+                                          float (*told)[MOST / 32][ROWS])
+{
+    int lane = threadIdx.x % c.lanes, n = (int)j.n;
+    int64_t at = row * n + lane * 8;
+    bool in = lane * 8 < n;
+    float v[ROWS][8], sum[ROWS] = {}, square[ROWS] = {}, by = 1.f / (float)n;
+    await(&w.full[w.at], w.phase);
+    if (in)
+        add_rows(w.room + w.at * 2 * batch_bytes(j) + lane * 16, n * 2, p,
+                 (char *)((bf16 *)j.sum + at), v, sum);
+    float mean = group_sums(sum, told[0], w.group, c.lanes) * by;
+    if (lane == 0) ask(j, c, w, s + c.stages, w.at); /* all have read */
+    if (++w.at == c.stages) w.at = 0, w.phase ^= 1;
+    add_squares(v, mean, in, square);
+    float rstd = 1.f / sqrtf(group_sums(square, told[1], w.group, c.lanes) * by + j.eps);
+    if (lane < ROWS) j.mean[row + lane] = mean, j.rstd[row + lane] = rstd;
+    put_norms(p, v, mean, rstd, in, j.q + at, n, tile, row_in_tile(c, w, s), lane * 2, c.pitch);
+}
+
+static __global__ void __launch_bounds__(MOST, 1) staged(job j, cut c)
+{
+    extern __shared__ __align__(128) char room[];
+    __shared__ uint64_t full[MOST_GROUPS][STAGES];
+    __shared__ float told[2][MOST / 32][ROWS];
+    unsigned *tile = (unsigned *)room;
+    int lane = threadIdx.x % c.lanes;
+    params p = {};
+    walk w = {};
+    w.group = threadIdx.x / c.lanes, w.full = full[w.group];
+    w.room = room + TILE * c.pitch * 4 + w.group * c.stages * 2 * batch_bytes(j);
+    if (threadIdx.x == 0) {
+        for (int g = 0; g < c.groups; g++)
+            for (int s = 0; s < c.stages; s++) init_barrier(&full[g][s], 1);
+        barriers_made();
+    }
+    __syncthreads();
+    if (lane == 0)
+        for (int s = 0; s < c.stages; s++) ask(j, c, w, s, s);
+    float by = 1 / scale_of(j);
+    if (lane * 8 < j.n) load_params(j, lane * 8, by, &p);
+    for (int s = 0; tile_of(c, s) * TILE < j.rows; s++) {
+        int64_t row0 = tile_of(c, s) * TILE, row = row0 + row_in_tile(c, w, s);
+        if (row < j.rows) one_batch(j, c, w, p, row, s, tile, told);
+        if ((s + 1) % (TILE / ROWS / c.groups)) continue;
+        __syncthreads();
+        write_turned<TILE>(j, tile, row0, c.pitch);
+        __syncthreads();
+    }
+}
+
+static cut cut_of(const job &j, size_t *shared)
+{
+    cut t = {};
+    t.lanes = (int)ceil_div(j.n, 256) * 32;
+    t.pitch = (int)ceil_div(j.n, 128) * 32;
+    size_t one = 2 * ROWS * (size_t)j.n * sizeof(bf16), tile = TILE * (size_t)t.pitch * 4;
+    for (t.groups = MOST_GROUPS;
+         t.groups > 1 && (t.groups * t.lanes > MOST || tile + 2 * t.groups * one > ROOM);)
+        t.groups /= 2;
+    for (t.stages = STAGES; t.stages > 1 && tile + t.stages * t.groups * one > ROOM;) t.stages--;
+    *shared = tile + t.stages * t.groups * one;
+    return t;
+}
+
+static ll_err run_staged(const ll_kcall *c, const job &j)
+{
+    size_t bytes;
+    cut t = cut_of(j, &bytes);
+    unsigned blocks = blocks_for(j.rows, TILE, PROCESSORS);
+    CUDA_TRY(cudaFuncSetAttribute(staged, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes));
+    staged<<<blocks, t.lanes * t.groups, bytes, stream_of(c)>>>(j, t);
+    CUDA_TRY(cudaGetLastError());
+    return LL_OK;
+}
+
 static ll_err fast(const ll_kcall *c, const job &j)
 {
     switch (ceil_div(j.n, 256)) {
@@ -175,10 +388,7 @@ static ll_err fast(const ll_kcall *c, const job &j)
     case 2: return launch<2, 64>(c, j);
     case 3: return launch<3, 64>(c, j);
     case 4: return launch<4, 64>(c, j);
-    case 5: return launch<5, 64>(c, j);
-    case 6:
-    case 7: return launch<7, 64>(c, j);
-    default: return launch<10, 32>(c, j);
+    default: return j.n <= STAGED ? run_staged(c, j) : launch<10, 32>(c, j);
     }
 }
 
