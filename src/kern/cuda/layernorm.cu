@@ -35,6 +35,7 @@ static __global__ void __launch_bounds__(W == 1 ? 128 : 32 * W) norm_rows(normin
     enum { N = wide<T>::N };
     int64_t r = first_row<W>();
     if (r >= a.rows) return;
+    r = a.rows - 1 - r; /* what was written last, by who made them, may still be in the cache */
     int lane = W == 1 ? threadIdx.x & 31 : threadIdx.x, n = (int)a.n, step = 32 * W;
     uint4 w[K]; /* as it lies in memory: half the registers */
     float v[N], sum = 0, square = 0;
