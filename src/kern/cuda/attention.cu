@@ -129,6 +129,12 @@ static bool is_tiled(const ll_kcall *c, bool grad)
     return ll_tiled_attention(&s, qkv->dtype, lse->dtype);
 }
 
+static bool is_own(const ll_kcall *c)
+{
+    heads s = heads_of(&c->in[1]);
+    return ll_own_attention_grad(&s, c->in[1].dtype, c->in[3].dtype);
+}
+
 size_t attention_cuda_scratch(const ll_kcall *c)
 {
     size_t bytes;
@@ -139,6 +145,7 @@ size_t attention_grad_cuda_scratch(const ll_kcall *c)
 {
     size_t bytes;
     heads s = heads_of(&c->in[1]);
+    if (is_own(c)) return ll_own_grad_scratch(&s);
     if (is_fused(c, true, &bytes)) return bytes;
     return is_tiled(c, true) ? ll_tiled_grad_scratch(&s) : 0;
 }
@@ -179,6 +186,7 @@ ll_err attention_grad_cuda(const ll_kcall *c)
     size_t bytes;
     int64_t rows = s.b * s.h * s.t;
     if (rows * s.d == 0) return LL_OK;
+    if (is_own(c)) return ll_own_backward(c, &s);
     if (is_fused(c, true, &bytes)) return ll_fused_backward(c, &s);
     if (is_tiled(c, true)) return ll_tiled_backward(c, &s);
     TRY(check_plain(&s));

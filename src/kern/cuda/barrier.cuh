@@ -43,6 +43,16 @@ static __device__ __forceinline__ void expect(uint64_t *b, unsigned bytes)
                  : "memory");
 }
 
+/* The copy engine brings bytes, a multiple of 16, to shared memory, and counts them at b. */
+static __device__ __forceinline__ void fetch(void *to, const void *from, unsigned bytes,
+                                             uint64_t *b)
+{
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes "
+                 "[%0], [%1], %2, [%3];" ::"r"(shared_at(to)),
+                 "l"(from), "r"(bytes), "r"(shared_at(b))
+                 : "memory");
+}
+
 /* So many threads, whole warps, come to barrier id, one of 1 to 15. */
 static __device__ __forceinline__ void meet(int id, int threads)
 {

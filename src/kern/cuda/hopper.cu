@@ -254,7 +254,7 @@ bool ll_hopper_fits(const hopper *h)
     int64_t rows = h->y.rows, columns = h->y.cols, k = h->a.cols;
     bool small = rows < LEAST || columns < LEAST || k < LEAST || rows > INT32_MAX / 2 ||
                  columns > INT32_MAX / 2 || k > INT32_MAX / 2;
-    return hopper_here() && !small && h->a.cs == 1 && h->y.cs == 1 &&
+    return ll_is_hopper() && !small && h->a.cs == 1 && h->y.cs == 1 &&
            (h->b.rs == 1 || h->b.cs == 1) && whole(h->a.data, h->a.rs) &&
            whole(h->b.data, turned(h) ? h->b.rs : h->b.cs) && whole(h->y.data, h->y.rs) &&
            whole(h->z, 0) && columns % 8 == 0 && h->y.rs == columns;

@@ -138,7 +138,7 @@ bool ll_hopper_exp_fits(const hopper_exp *h)
     int64_t rows = h->y.rows, columns = h->y.cols, k = h->a.cols;
     bool small = rows < LEAST || columns < LEAST || k < LEAST || rows > INT32_MAX / 2 ||
                  columns > INT32_MAX / 2 || k > INT32_MAX / 2;
-    return hopper_here() && !small && h->a.cs == 1 && h->y.cs == 1 && h->b.rs == 1 &&
+    return ll_is_hopper() && !small && h->a.cs == 1 && h->y.cs == 1 && h->b.rs == 1 &&
            whole(h->a.data, h->a.rs) && whole(h->b.data, h->b.cs) && whole(h->y.data, h->y.rs) &&
            h->y.rs == columns;
 }

@@ -17,6 +17,7 @@
 #pragma once
 #include "kern/cuda/hopper.cuh"
 #include "kern/cuda/sm90.cuh"
+#include "kern/cuda/tile_map.cuh"
 
 enum { ROWS = HOPPER_ROWS, COLUMNS = 192, DEPTH = 64, STAGES = 4, WIDE = 32, SLOTS = 4 };
 enum { SQUARE = 64 };
@@ -132,21 +133,6 @@ __device__ __forceinline__ void sum_tile(const operands &o, const room &r, worke
     w.stage += o.depth; /* the other group's */
 }
 
-__device__ __forceinline__ uint32_t pack(float low, float high)
-{
-    uint32_t v;
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(v) : "f"(high), "f"(low));
-    return v;
-}
-__device__ __forceinline__ float low_of(uint32_t v)
-{
-    return __uint_as_float(v << 16);
-}
-__device__ __forceinline__ float high_of(uint32_t v)
-{
-    return __uint_as_float(v & 0xffff0000u);
-}
-
 /* A lane's 8 elements of 16 x 16: columns 2 (lane % 4), one more, and both 8 on, as pairs of rows.
  */
 __device__ __forceinline__ void put(uint32_t at, const float *v)
@@ -218,63 +204,20 @@ __device__ __forceinline__ worker worker_of(const room &r, int rank, int depth)
 
 /* ---- launching ---- */
 
-static inline bool hopper_here(void)
-{
-    static int known; /* 1: this GPU can, 2: it cannot */
-    if (!known) {
-        int device = 0, major = 0, minor = 1;
-        cudaGetDevice(&device);
-        cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
-        cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device);
-        known = major == 9 && minor == 0 ? 1 : 2;
-    }
-    return known == 1;
-}
-
 /* Whether the engine can see it. */
 static inline bool whole(const void *p, int64_t stride)
 {
     return (uintptr_t)p % 16 == 0 && stride * (int64_t)sizeof(bf16) % 16 == 0;
 }
 
-typedef CUresult (*encoder)(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *,
-                            const cuuint64_t *, const cuuint64_t *, const cuuint32_t *,
-                            const cuuint32_t *, CUtensorMapInterleave, CUtensorMapSwizzle,
-                            CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
-
-static inline ll_err encoder_of(encoder *out)
-{
-    static encoder known;
-    cudaDriverEntryPointQueryResult found;
-    if (!known) {
-        void *f = NULL;
-        CUDA_TRY(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &f, 12000,
-                                                  cudaEnableDefault, &found));
-        CHECK(f && found == cudaDriverEntryPointSuccess, LL_E_DEVICE,
-              "the driver has no cuTensorMapEncodeTiled: want one of CUDA 12 or later");
-        known = (encoder)f;
-    }
-    *out = known;
-    return LL_OK;
-}
-
 /* How the engine sees a row-major matrix, by tiles of so many columns and rows. */
 static inline ll_err map_of(CUtensorMap *out, const void *data, int64_t rows, int64_t columns,
                             int64_t stride, int tile_columns, int tile_rows)
 {
-    bool wide = tile_columns == DEPTH; /* rows of 128 bytes, or of 64 */
-    encoder encode = NULL;
-    TRY(encoder_of(&encode));
     const cuuint64_t size[2] = {(cuuint64_t)columns, (cuuint64_t)rows};
     const cuuint64_t pitch[1] = {(cuuint64_t)stride * sizeof(bf16)};
-    const cuuint32_t tile[2] = {(cuuint32_t)tile_columns, (cuuint32_t)tile_rows}, each[2] = {1, 1};
-    CUresult rc = encode(out, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, (void *)data, size, pitch, tile,
-                         each, CU_TENSOR_MAP_INTERLEAVE_NONE,
-                         wide ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B,
-                         CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-    CHECK(rc == CUDA_SUCCESS, LL_E_DEVICE, "cuTensorMapEncodeTiled of [%lld,%lld]: error %d",
-          (long long)rows, (long long)columns, (int)rc);
-    return LL_OK;
+    const cuuint32_t tile[2] = {(cuuint32_t)tile_columns, (cuuint32_t)tile_rows};
+    return ll_tile_map(out, data, 2, size, pitch, tile);
 }
 
 /* a [rows, k] with rows along k, b [k, columns] or its transpose (TURNED: b's columns run fastest).

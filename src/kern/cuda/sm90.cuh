@@ -70,6 +70,25 @@ __device__ __forceinline__ void tile_store(const CUtensorMap *m, int x, int y, c
                  "r"(x), "r"(y), "r"(shared_at(from))
                  : "memory");
 }
+/* The same of a head: the map is of elements, heads, parts, time and batch (tile_map.cu). */
+__device__ __forceinline__ void tile_load_5(void *to, const CUtensorMap *m, int head, int part,
+                                            int time, int batch, uint64_t *barrier)
+{
+    asm volatile("cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes "
+                 "[%0], [%1, {%2, %3, %4, %5, %6}], [%7];" ::"r"(shared_at(to)),
+                 "l"(m), "r"(0), "r"(head), "r"(part), "r"(time), "r"(batch),
+                 "r"(shared_at(barrier))
+                 : "memory");
+}
+__device__ __forceinline__ void tile_store_5(const CUtensorMap *m, int head, int part, int time,
+                                             int batch, const void *from)
+{
+    asm volatile("cp.async.bulk.tensor.5d.global.shared::cta.bulk_group "
+                 "[%0, {%1, %2, %3, %4, %5}], [%6];\n"
+                 "cp.async.bulk.commit_group;" ::"l"(m),
+                 "r"(0), "r"(head), "r"(part), "r"(time), "r"(batch), "r"(shared_at(from))
+                 : "memory");
+}
 /* Of this thread's stores all but N have read shared memory. */
 template <int N> __device__ __forceinline__ void stores_read(void)
 {
@@ -149,4 +168,21 @@ __device__ __forceinline__ void multiply(float (&d)[96], uint64_t a, uint64_t b,
                    REGISTERS_8(32), REGISTERS_8(40), REGISTERS_8(48), REGISTERS_8(56),
                    REGISTERS_8(64), REGISTERS_8(72), REGISTERS_8(80), REGISTERS_8(88)
                  : "l"(a), "l"(b), "r"(add), "n"(TURNED));
+}
+
+/* ---- two bf16 in a register ---- */
+
+__device__ __forceinline__ uint32_t pack(float low, float high)
+{
+    uint32_t v;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(v) : "f"(high), "f"(low));
+    return v;
+}
+__device__ __forceinline__ float low_of(uint32_t v)
+{
+    return __uint_as_float(v << 16);
+}
+__device__ __forceinline__ float high_of(uint32_t v)
+{
+    return __uint_as_float(v & 0xffff0000u);
 }

@@ -4,16 +4,6 @@
 #include "kern/cuda/barrier.cuh"
 #include "kern/cuda/vec.cuh"
 
-/* The copy engine brings bytes, a multiple of 16, to shared memory, and counts them at b. */
-static __device__ __forceinline__ void fetch(void *to, const void *from, unsigned bytes,
-                                             uint64_t *b)
-{
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes "
-                 "[%0], [%1], %2, [%3];" ::"r"(shared_at(to)),
-                 "l"(from), "r"(bytes), "r"(shared_at(b))
-                 : "memory");
-}
-
 /* Sums over a warp of V numbers, a power of two, in fewer exchanges than 5 for each: lane l gets
  * that of number l / (32 / V). */
 template <int V> __device__ __forceinline__ float warp_sums(float (&v)[V])

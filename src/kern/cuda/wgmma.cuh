@@ -1,0 +1,78 @@
+/* wgmma.cuh: products of a group of four warps that attention is made of: scores of 64 rows by 128
+ * columns from tiles in shared memory, and sums of 64 rows by 64 columns of what the group holds in
+ * registers and a tile. sm90.cuh says how tiles lie. */
+#pragma once
+#include "kern/cuda/sm90.cuh"
+
+#define PRODUCT_8(how, i)                                                                          \
+    how(d[i]), how(d[i + 1]), how(d[i + 2]), how(d[i + 3]), how(d[i + 4]), how(d[i + 5]),          \
+        how(d[i + 6]), how(d[i + 7])
+#define PRODUCT_32(how, i)                                                                         \
+    PRODUCT_8(how, i), PRODUCT_8(how, i + 8), PRODUCT_8(how, i + 16), PRODUCT_8(how, i + 24)
+#define SUMMED(x) "+f"(x)
+#define FRESH(x) "=f"(x)
+#define NUMBERS_32                                                                                 \
+    "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15,"                        \
+    "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define NUMBERS_64                                                                                 \
+    NUMBERS_32 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47," \
+               "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define WGMMA(n) "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32.bf16.bf16 {"
+#define NOT_ADDED "{\n.reg .pred no;\nsetp.ne.b32 no, 0, 0;\n"
+
+/* d = a b^T, or d += a b^T: 64 rows of a, COLUMNS of b, 16 summed. What d held before is of no use
+ * to the first, and takes no registers until then. */
+template <int COLUMNS>
+__device__ __forceinline__ void score(float (&d)[64], uint64_t a, uint64_t b, bool add)
+{
+    if (COLUMNS == 128) {
+        if (add)
+            asm volatile(WGMMA(128) NUMBERS_64 "}, %64, %65, 1, 1, 1, 0, 0;"
+                         : PRODUCT_32(SUMMED, 0), PRODUCT_32(SUMMED, 32)
+                         : "l"(a), "l"(b));
+        else
+            asm volatile(NOT_ADDED WGMMA(128) NUMBERS_64 "}, %64, %65, no, 1, 1, 0, 0;\n}"
+                         : PRODUCT_32(FRESH, 0), PRODUCT_32(FRESH, 32)
+                         : "l"(a), "l"(b));
+    } else {
+        if (add)
+            asm volatile(WGMMA(64) NUMBERS_32 "}, %32, %33, 1, 1, 1, 0, 0;"
+                         : PRODUCT_32(SUMMED, 0)
+                         : "l"(a), "l"(b));
+        else
+            asm volatile(NOT_ADDED WGMMA(64) NUMBERS_32 "}, %32, %33, no, 1, 1, 0, 0;\n}"
+                         : PRODUCT_32(FRESH, 0)
+                         : "l"(a), "l"(b));
+    }
+}
+
+/* d += a b: 64 rows of a in registers, 64 columns of b, 16 summed. */
+__device__ __forceinline__ void gather(float (&d)[32], const uint32_t *a, uint64_t b, int add)
+{
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %37, 0;\n" WGMMA(64) NUMBERS_32
+                 "}, {%32, %33, %34, %35}, %36, p, 1, 1, 1;\n}"
+                 : PRODUCT_32(SUMMED, 0)
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));
+}
+#undef PRODUCT_8
+#undef PRODUCT_32
+#undef SUMMED
+#undef FRESH
+#undef NUMBERS_32
+#undef NUMBERS_64
+#undef WGMMA
+#undef NOT_ADDED
+
+/* What products wrote is read after this, and not before. */
+template <int N> __device__ __forceinline__ void settle(float (&v)[N])
+{
+#pragma unroll
+    for (int i = 0; i < N; i++) asm volatile("" : "+f"(v[i])::"memory");
+}
+
+__device__ __forceinline__ float exp_2(float x)
+{
+    float y;
+    asm volatile("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
