@@ -118,11 +118,11 @@ data: {name: synthetic}
 train: {batch: 64, $common}
 END
     cat >"$work/gpt.yaml" <<END
-model: {name: gpt, layers: 3, width: 128, heads: 4, seq: 128, vocab: 256}
+model: {name: gpt, layers: 3, width: 128, heads: 2, seq: 192, vocab: 256}
 data: {name: synthetic}
 train: {batch: 8, clip: 1, $common}
 END
-    sed 's/seq: 128/seq: 64/' "$work/gpt.yaml" >"$work/gpt-8bit.yaml"
+    sed 's/seq: 192/seq: 64/' "$work/gpt.yaml" >"$work/gpt-8bit.yaml"
     beside lenet5 cpu-f32 cuda-f32 cuda-bf16
     beside gpt cpu-f32 cuda-f32 cuda-bf16
     beside gpt-8bit cuda-bf16 cuda-fp8
