@@ -83,7 +83,7 @@ typedef struct ll_quantize_attr {
 } ll_quantize_attr;
 
 /* classify: a row's largest sum of exponentials with the label's as 1; see op/classify.c */
-#define LL_CLASSIFY_MOST 0x1p112
+#define LL_CLASSIFY_MOST 0x1p80
 
 /* onehot: how many classes, from which one on, and the result's element type */
 typedef struct ll_onehot_attr {

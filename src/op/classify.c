@@ -8,9 +8,10 @@
  *     loss  [*]    log(sum)
  *
  * The label's logit is known before all others, and a row's largest is never less: nothing that
- * counts is lost to small numbers, and sums are too large for a float only where a loss is. Rows
- * whose sum is over LL_CLASSIFY_MOST are made with the largest logit, m, in place of the label's:
- * exp(l - m), less the sum of all at the label, dloss over the sum, and log(sum) + m - l[label]. */
+ * counts is lost to small numbers. Sums are too large, and the scale times x too small, for a float
+ * only where a loss is very large: rows whose sum is over LL_CLASSIFY_MOST are made with the
+ * largest logit, m, in place of the label's: exp(l - m), less the sum of all at the label, dloss
+ * over the sum, and log(sum) + m - l[label]. */
 #include "op/op_int.h"
 #include "op/rows.h"
 
