@@ -1,6 +1,7 @@
 /* hopper.cu: products of bf16 matrices whose results are not done when they are summed: a bias, an
- * activation with its slope, a factor with sums of columns. Such ends take a third as long as the
- * sums of a short product; here they run beside the next tile's (hopper_tile.cuh). */
+ * activation with its slope, a factor with sums of columns. Such ends run beside the next tile's
+ * sums (hopper_tile.cuh), and take as long as those of a short product: an instruction takes four
+ * clocks there, so few of them are what counts. */
 #include "kern/cuda/hopper_tile.cuh"
 
 typedef struct job {
@@ -25,6 +26,32 @@ __device__ __forceinline__ void store(const CUtensorMap &m, const worker &w, pla
 {
     tile_store(&m, p.column + square / 2 * SQUARE, p.row + square % 2 * SQUARE,
                w.slot + slot * SLOT);
+}
+
+/* A lane's biases of a piece: two columns of 8, and two of the next 8. */
+__device__ __forceinline__ void add_to_piece(const uint32_t *of, float *v)
+{
+#pragma unroll
+    for (int q = 0; q < 2; q++) {
+        float low = low_of(of[q]), high = high_of(of[q]);
+        v[q * 4] += low, v[q * 4 + 1] += high, v[q * 4 + 2] += low, v[q * 4 + 3] += high;
+    }
+}
+
+/* Of the 32 columns from `column` on, those of a lane. */
+typedef struct wide_biases {
+    uint32_t of[WIDE / 8];
+} wide_biases;
+
+__device__ __forceinline__ wide_biases wide_biases_at(const job &j, const worker &w, int column)
+{
+    wide_biases b;
+#pragma unroll
+    for (int i = 0; i < WIDE / 8; i++) {
+        int c = column + i * 8 + (w.lane & 3) * 2;
+        b.of[i] = c < j.columns ? __ldg((const uint32_t *)(j.bias + c)) : 0;
+    }
+    return b;
 }
 
 /* Of the columns of a tile's piece, those of a lane; beyond the last column, any. */
@@ -56,11 +83,7 @@ __device__ __forceinline__ void add_bias(const job &j, const worker &w, int colu
                                          biases (&b)[AHEAD], float *v)
 {
     biases &now = b[piece % AHEAD];
-#pragma unroll
-    for (int q = 0; q < 2; q++) {
-        float low = low_of(now.of[q]), high = high_of(now.of[q]);
-        v[q * 4] += low, v[q * 4 + 1] += high, v[q * 4 + 2] += low, v[q * 4 + 3] += high;
-    }
+    add_to_piece(now.of, v);
     if (piece + AHEAD < SQUARES * PIECES) now = bias_at(j, w, column, piece + AHEAD);
 }
 
@@ -76,21 +99,24 @@ __device__ __forceinline__ void gelu_slope(float x, float *y, float *slope)
     *y = xs;
 }
 
-/* y + bias, three slots in turn. */
+/* y + bias: 32 columns of all rows through a slot, three slots in turn. */
 __device__ __forceinline__ void end_bias(const job &j, worker &w, place p, sums_t &sum)
 {
-    biases b[AHEAD];
-    first_biases(j, w, p.column, b);
+    wide_biases next = wide_biases_at(j, w, p.column);
 #pragma unroll
-    for (int s = 0; s < SQUARES; s++) {
+    for (int n = 0; n < COLUMNS / WIDE; n++) {
+        wide_biases b = next;
+        if (n + 1 < COLUMNS / WIDE) next = wide_biases_at(j, w, p.column + (n + 1) * WIDE);
 #pragma unroll
-        for (int i = 0; i < PIECES; i++) {
-            float *v = piece_of(sum, s, i);
-            add_bias(j, w, p.column, s * PIECES + i, b, v);
-            put(square_at(w, s % 3, i), v);
-        }
+        for (int i = 0; i < WIDE / 16; i++)
+#pragma unroll
+            for (int h = 0; h < 2; h++) {
+                float *v = sum[h] + (n * (WIDE / 16) + i) * 8;
+                add_to_piece(b.of + i * 2, v);
+                put(piece_at(w, n % 3, h, i), v);
+            }
         written<1>(w);
-        if (w.thread == 0) store(j.y, w, p, s, s % 3);
+        if (w.thread == 0) tile_store(&j.y, p.column + n * WIDE, p.row, w.slot + n % 3 * SLOT);
     }
 }
 
@@ -212,7 +238,8 @@ template <bool TURNED, int END> __device__ void work(const job &j, const room &r
 {
     int step = gridDim.x / 2;
     for (int t = blockIdx.x / 2 + w.group * step; t < j.o.pairs * j.o.across; t += 2 * step) {
-        place p = place_of(j.o, t, w.rank);
+        unsigned row = (unsigned)t / (unsigned)j.o.across; /* place_of with a band of one */
+        place p = {((int)row * 2 + w.rank) * ROWS, (t - (int)row * j.o.across) * COLUMNS};
         sums_t sum;
         if (END == HOPPER_TIMES && w.thread == 0)
             for (int s = 0; s < SLOTS; s++) ask_factor(j, r, w, p, s);
@@ -285,7 +312,9 @@ ll_err ll_hopper_run(const ll_kcall *c, const hopper *h)
     j.bias = (const bf16 *)h->bias;
     j.sums = h->sums;
     TRY(operands_of(&j.o, &h->a, &h->b, turned(h)));
-    TRY(map_of(&j.y, h->y.data, rows, columns, columns, SQUARE, SQUARE));
+    bool wide = h->end == HOPPER_BIAS;
+    TRY(map_of(&j.y, h->y.data, rows, columns, columns, wide ? WIDE : SQUARE,
+               wide ? ROWS : SQUARE));
     if (h->z) TRY(map_of(&j.z, h->z, rows, columns, columns, SQUARE, SQUARE));
     return turned(h) ? launch<true>(c, h, &j) : launch<false>(c, h, &j);
 }
