@@ -312,9 +312,10 @@ ll_err ll_hopper_run(const ll_kcall *c, const hopper *h)
     j.bias = (const bf16 *)h->bias;
     j.sums = h->sums;
     TRY(operands_of(&j.o, &h->a, &h->b, turned(h)));
-    bool wide = h->end == HOPPER_BIAS;
-    TRY(map_of(&j.y, h->y.data, rows, columns, columns, wide ? WIDE : SQUARE,
-               wide ? ROWS : SQUARE));
+    if (h->end == HOPPER_BIAS)
+        TRY(map_of(&j.y, h->y.data, rows, columns, columns, WIDE, ROWS));
+    else
+        TRY(map_of(&j.y, h->y.data, rows, columns, columns, SQUARE, SQUARE));
     if (h->z) TRY(map_of(&j.z, h->z, rows, columns, columns, SQUARE, SQUARE));
     return turned(h) ? launch<true>(c, h, &j) : launch<false>(c, h, &j);
 }
