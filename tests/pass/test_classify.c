@@ -1,8 +1,6 @@
 /* test_classify.c: a product, its loss and the gradient of that as one node, and nothing changes
  * but by rounding. */
-#include "pass/passes.h"
-
-#include "exec/session.h"
+#include "pass/trained.h"
 
 #include <math.h>
 
@@ -33,18 +31,9 @@ static ll_graph *gpt(int64_t vocab, int64_t width)
 
 static void train(ll_graph *g, int vocab, double *loss, double *norm)
 {
-    ll_session *s;
     int32_t x[TOKENS], y[TOKENS];
     for (int i = 0; i < TOKENS; i++) x[i] = i * 71 % vocab, y[i] = vocab - 1 - i * 5 % vocab;
-    must(ll_session_open(g, &(ll_session_opts){.machine = "ref", .seed = 3}, &s), "open");
-    must(ll_session_set(s, "x", 0, x, sizeof x), "x");
-    must(ll_session_set(s, "y", 0, y, sizeof y), "y");
-    for (int i = 0; i < STEPS; i++) {
-        must(ll_session_run(s, 1), "run");
-        loss[i] = ll_session_result(s, "loss");
-        norm[i] = ll_session_result(s, "grad_norm");
-    }
-    ll_session_close(s);
+    train_tokens(g, x, y, sizeof x, STEPS, loss, norm);
 }
 
 static void test_gpt(void **state)

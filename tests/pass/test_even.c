@@ -1,7 +1,5 @@
 /* test_even.c: logits of an uneven number of columns get some more, and nothing changes. */
-#include "pass/passes.h"
-
-#include "exec/session.h"
+#include "pass/trained.h"
 
 #include <math.h>
 
@@ -28,18 +26,9 @@ static ll_graph *gpt(int64_t vocab)
 
 static void train(ll_graph *g, double *loss, double *norm)
 {
-    ll_session *s;
     int32_t x[TOKENS], y[TOKENS];
     for (int i = 0; i < TOKENS; i++) x[i] = i * 71 % VOCAB, y[i] = VOCAB - 1 - i * 64;
-    must(ll_session_open(g, &(ll_session_opts){.machine = "ref", .seed = 3}, &s), "open");
-    must(ll_session_set(s, "x", 0, x, sizeof x), "x");
-    must(ll_session_set(s, "y", 0, y, sizeof y), "y");
-    for (int i = 0; i < STEPS; i++) {
-        must(ll_session_run(s, 1), "run");
-        loss[i] = ll_session_result(s, "loss");
-        norm[i] = ll_session_result(s, "grad_norm");
-    }
-    ll_session_close(s);
+    train_tokens(g, x, y, sizeof x, STEPS, loss, norm);
 }
 
 static void test_gpt(void **state)
