@@ -6,63 +6,19 @@
  * 3. A signal (SIGINT, SIGTERM, or SIGUSR1, which launchers pass on) ends the loop after the step
  *    under way, a validation at once; the checkpoint is then written as usual. A validation cut
  *    short is owed: the resumed run begins with it.
- * 4. What is in the run folder is left alone until everything that can be refused has been.
- * 5. Ranks take the same steps and decisions: what may differ between them (files, signals) is
+ * 4. Ranks take the same steps and decisions: what may differ between them (files, signals) is
  *    agreed on. Rank 0 alone writes to the run folder, but for the tensors of checkpoints. */
-#include "train/trainer.h"
+#include "train/trainer_int.h"
 
-#include "base/crc32c.h"
 #include "base/file.h"
-#include "base/text.h"
-#include "comm/job.h"
-#include "train/checkpoint.h"
 #include "train/curve.h"
-#include "train/events.h"
-#include "train/metrics.h"
-#include "train/residual.h"
-#include "train/state.h"
-#include "train/trace.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <math.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <sys/file.h>
 #include <time.h>
-#include <unistd.h>
-
-enum { RECENT = 1 << 16 }; /* steps whose time and loss are remembered */
-
-typedef struct trainer {
-    const ll_run *r;
-    const ll_train_opts *opts;
-    ll_train_report *report;
-    ll_comm *comm; /* NULL: alone */
-    bool lead;     /* alone, or rank 0 */
-    ll_arena *arena;
-    ll_dataset *data;
-    ll_graph *g;
-    ll_session *s;
-    ll_evaluator *eval;
-    ll_loader *loader;
-    ll_metrics *metrics, *timing;
-    ll_events *events;
-    ll_tracer *tracer; /* NULL: nothing is traced */
-    int64_t micro, n_micro, steps, first, epoch_steps;
-    int64_t trace_first, trace_last; /* steps, 1 is the first */
-    double *times, *losses;          /* [RECENT], of step i at (i - first) % RECENT */
-    double began;
-    double flops;        /* of a step, all ranks together */
-    int folder;          /* open and locked; -1: not yet */
-    const char *resumed; /* what a person should know of it, or NULL */
-    int stop;            /* a signal that some rank has got, as agreed */
-    bool owed;           /* a validation was cut short */
-    int64_t at;          /* the step that is run */
-    bool fed;            /* the next step's batch is set already */
-} trainer;
 
 static volatile sig_atomic_t caught;
 
@@ -76,218 +32,6 @@ static double now(void)
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
-static const char *in_folder(const trainer *t, const char *name)
-{
-    return ll_arena_printf(t->arena, "%s/%s", t->r->out, name);
-}
-
-/* ---- setting up ---- */
-
-static ll_err open_model(trainer *t)
-{
-    const ll_run *r = t->r;
-    int threads = (int)r->train.threads;
-    t->n_micro = ll_run_micro_batches(r);
-    t->micro = r->train.batch / t->n_micro;
-    if (t->comm) TRY(ll_bind_rank(t->comm, &threads));
-    TRY(ll_ranks_agree(t->comm, ll_run_graph(r, t->micro, &r->train.optim, &t->g)));
-    ll_session_opts o = {.threads = threads,
-                         .micro_batches = (int)t->n_micro,
-                         .machine = r->train.machine,
-                         .precision = r->train.precision,
-                         .any_order = !r->train.deterministic,
-                         .seed = (uint64_t)r->train.seed,
-                         .comm = t->comm,
-                         .mesh = t->report->mesh,
-                         .zero = (int)r->parallel.zero,
-                         .exact = r->parallel.exact,
-                         .compress = r->parallel.compress,
-                         .layouts = r->layouts,
-                         .overlap = r->parallel.overlap,
-                         .transport = r->parallel.transport};
-    TRY(ll_session_open(t->g, &o, &t->s));
-    TRY(ll_evaluator_open(r, t->data, t->s, &t->eval));
-    TRY(ll_evaluator_plan(t->eval, r->train.eval_samples));
-    return ll_evaluator_plan(t->eval, 0);
-}
-
-/* One process at a time: two would mix their metrics and remove each other's checkpoints. Where
- * the file system has no locks there are none. */
-static ll_err lock_folder(trainer *t)
-{
-    const char *out = t->r->out;
-    if (!t->opts->resume || t->opts->resume_from) TRY(ll_mkdirs(out));
-    t->folder = open(out, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    CHECK(t->folder >= 0 || (t->opts->resume && errno == ENOENT), LL_E_IO, "%s: %s", out,
-          strerror(errno));
-    CHECK(t->folder < 0 || flock(t->folder, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK,
-          LL_E_IO, "%s: another process is training there; --out DIR goes elsewhere", out);
-    return LL_OK;
-}
-
-/* A run can go on only with the settings that decide which data a step sees. */
-static ll_err check_same(const ll_st_file *f, const char *key, int64_t now)
-{
-    int64_t then;
-    TRY(ll_checkpoint_int(f, key, &then));
-    CHECK(then == now, LL_E_CONFIG,
-          "%s was made with train.%s %lld, this run has %lld: resume with "
-          "--set train.%s=%lld",
-          ll_st_path(f), key, (long long)then, (long long)now, key, (long long)then);
-    return LL_OK;
-}
-
-static ll_err check_same_word(const ll_st_file *f, const char *key, const char *now)
-{
-    const char *then = ll_st_meta(f, key);
-    CHECK(!then || !strcmp(then, now), LL_E_CONFIG,
-          "%s was made with %s %.40s, this run has %s: resume with the settings it began with",
-          ll_st_path(f), key, then, now);
-    return LL_OK;
-}
-
-static ll_err load_from(trainer *t, const ll_st_file *f)
-{
-    ll_st_tensor *tensors;
-    ll_st_part *parts;
-    int n = ll_session_tensors(t->s, t->arena, &tensors, &parts);
-    TRY(check_same_word(f, "model", t->r->model.name));
-    TRY(check_same_word(f, "optimizer", t->r->train.optim.name));
-    TRY(check_same(f, "seed", t->r->train.seed));
-    TRY(check_same(f, "batch", t->r->train.batch));
-    TRY(ll_checkpoint_load_parts(f, tensors, parts, n, true));
-    TRY(ll_residual_load(t->s, f, t->arena, &t->resumed));
-    TRY(ll_session_loaded(t->s));
-    TRY(ll_checkpoint_int(f, "step", &t->first));
-    ll_session_set_step(t->s, (uint64_t)t->first);
-    return LL_OK;
-}
-
-static ll_err no_checkpoint(const trainer *t)
-{
-    FAIL(LL_E_IO, "%s has no checkpoint to resume from: train %s", t->r->out,
-         t->folder < 0 ? "without --resume" : "with --overwrite in place of --resume");
-}
-
-static ll_err resume(trainer *t)
-{
-    ll_st_file *f;
-    if (t->opts->resume_from)
-        TRY(ll_checkpoint_open(t->comm, t->opts->resume_from, &f));
-    else
-        TRY(ll_checkpoint_open_latest(t->comm, t->r->out, &f));
-    ll_err rc = f ? load_from(t, f) : no_checkpoint(t);
-    ll_st_close(f);
-    return ll_ranks_agree(t->comm, rc);
-}
-
-/* Files of the run, without what an earlier one left there of steps that are still to come. */
-static ll_err open_outputs(trainer *t)
-{
-    char *text = ll_run_print(t->r, t->arena);
-    int64_t keep = t->opts->resume ? t->first : -1;
-    TRY(ll_checkpoint_drop_after(t->r->out, keep));
-    if (!t->opts->resume) TRY(ll_events_drop(t->r->out));
-    TRY(ll_file_write(in_folder(t, "run.yaml"), text, strlen(text)));
-    TRY(ll_metrics_open(in_folder(t, "metrics.jsonl"), keep, &t->metrics));
-    TRY(ll_metrics_open(in_folder(t, "timing.jsonl"), keep, &t->timing));
-    return ll_events_open(t->r->out, t->first + 1, &t->events);
-}
-
-static ll_err open_data(trainer *t)
-{
-    TRY(ll_run_dataset(t->r, &t->data));
-    const ll_data_info *info = ll_dataset_info(t->data);
-    t->steps = ll_run_steps(t->r, info->n[LL_TRAIN]);
-    t->epoch_steps = (info->n[LL_TRAIN] + t->r->train.batch - 1) / t->r->train.batch;
-    t->times = (double *)calloc(RECENT, sizeof(double));
-    t->losses = (double *)calloc(RECENT, sizeof(double));
-    CHECK(t->times && t->losses, LL_E_MEM, "no memory to note %d steps", RECENT);
-    return LL_OK;
-}
-
-/* Each rank reads its own samples of each micro-batch. */
-static ll_err open_loader(trainer *t)
-{
-    const ll_run *r = t->r;
-    ll_loader_opts o = {
-        .batch = r->train.batch,
-        .start = t->first,
-        .every = t->micro,
-        .how = {LL_TRAIN, (uint64_t)r->train.seed, r->data.flip, (int)r->data.crop}};
-    ll_session_rows(t->s, "x", &o.first, &o.count);
-    return ll_loader_open(t->data, &o, &t->loader);
-}
-
-/* For the report that names a rank which the others wait for. */
-static void doing(const trainer *t, const char *what)
-{
-    if (t->comm) ll_comm_doing(t->comm, what);
-}
-
-/* Ranks of several nodes may have found other files. */
-static ll_err check_alike(trainer *t)
-{
-    const char *text = ll_run_print(t->r, t->arena);
-    const ll_data_info *d = ll_dataset_info(t->data);
-    const int64_t sizes[] = {d->n[LL_TRAIN], d->n[LL_VAL], (int64_t)d->bytes};
-    TRY(ll_ranks_same(t->comm, ll_crc32c(0, text, strlen(text)), "the run"));
-    return ll_ranks_same(t->comm, ll_crc32c(0, sizes, sizeof sizes), "the data");
-}
-
-static ll_err open_trace(trainer *t)
-{
-    const ll_train_opts *o = t->opts;
-    t->trace_first = o->trace_first;
-    t->trace_last = o->trace_last;
-    if (!t->trace_first && !t->trace_last) {
-        t->trace_first = t->first + (t->first + 1 < t->steps ? 2 : 1);
-        t->trace_last = t->trace_first + 2 < t->steps ? t->trace_first + 2 : t->steps;
-    }
-    CHECK(t->trace_first > t->first && t->trace_last >= t->trace_first && t->trace_last <= t->steps,
-          LL_E_ARG, "a trace of steps %lld to %lld: this run does steps %lld to %lld",
-          (long long)t->trace_first, (long long)t->trace_last, (long long)t->first + 1,
-          (long long)t->steps);
-    return ll_tracer_open(t->comm, t->s, o->trace, t->r->name, &t->tracer);
-}
-
-static ll_err set_up(trainer *t)
-{
-    TRY(ll_ranks_agree(t->comm, ll_run_mesh(t->r, t->report->ranks, t->report->mesh)));
-    doing(t, "opening of the data");
-    TRY(ll_ranks_agree(t->comm, open_data(t)));
-    if (t->comm) TRY(check_alike(t));
-    doing(t, "compilation");
-    TRY(open_model(t));
-    doing(t, "set-up of the run folder");
-    TRY(ll_ranks_agree(t->comm, t->lead ? lock_folder(t) : LL_OK));
-    if (t->opts->resume) TRY(resume(t));
-    if (t->opts->trace) TRY(open_trace(t));
-    TRY(ll_ranks_agree(t->comm, t->lead ? open_outputs(t) : LL_OK));
-    TRY(ll_ranks_see(t->comm, in_folder(t, "run.yaml"), strlen(ll_run_print(t->r, t->arena))));
-    return ll_ranks_agree(t->comm, open_loader(t));
-}
-
-/* alone: the others will not come to close what is shared. */
-static void tear_down(trainer *t, bool alone)
-{
-    ll_loader_close(t->loader);
-    ll_tracer_close(t->tracer);
-    ll_events_close(t->events);
-    ll_metrics_close(t->metrics);
-    ll_metrics_close(t->timing);
-    if (!alone) {
-        ll_evaluator_close(t->eval);
-        ll_session_close(t->s);
-        ll_graph_free(t->g);
-    }
-    ll_dataset_close(t->data);
-    free(t->times);
-    free(t->losses);
-    if (t->folder >= 0) close(t->folder);
-    ll_arena_free(t->arena);
 }
 
 static void tell_start(const trainer *t)
@@ -384,7 +128,7 @@ static ll_err run_session(trainer *t, double lr)
 static ll_err take_step(trainer *t, int64_t step)
 {
     const ll_data_info *info = ll_dataset_info(t->data);
-    doing(t, "a training step");
+    ll_trainer_doing(t, "a training step");
     if (t->tracer && step + 1 == t->trace_first) TRY(ll_tracer_start(t->tracer));
     double start = now(), lr = ll_lr_at(&t->r->train.schedule, t->r->train.batch, t->steps, step);
     if (!t->fed) TRY(feed(t));
@@ -455,7 +199,7 @@ static ll_err validate(trainer *t, int64_t done, bool note)
 {
     ll_score score;
     int64_t samples = done >= t->steps ? 0 : t->r->train.eval_samples;
-    doing(t, "validation");
+    ll_trainer_doing(t, "validation");
     ll_err rc = ll_evaluate(t->eval, samples, &(ll_stop){ask, t}, &score);
     if (rc == LL_E_NUMERIC) rc = ll_ranks_agree(t->comm, rc); /* it is so on all */
     TRY(rc);
@@ -470,7 +214,7 @@ static ll_err validate(trainer *t, int64_t done, bool note)
 
 static ll_err save(trainer *t, int64_t done)
 {
-    doing(t, "a checkpoint");
+    ll_trainer_doing(t, "a checkpoint");
     ll_arena *a = ll_arena_new();
     ll_st_tensor *tensors;
     ll_st_part *parts;
@@ -508,7 +252,7 @@ static ll_err has_score(const trainer *t, int64_t *has)
 {
     uint8_t *text;
     size_t n;
-    TRY(ll_file_read(in_folder(t, "metrics.jsonl"), SIZE_MAX / 4, &text, &n));
+    TRY(ll_file_read(ll_trainer_file(t, "metrics.jsonl"), SIZE_MAX / 4, &text, &n));
     *has =
         strstr((char *)text,
                ll_arena_printf(t->arena, "{\"step\":%" PRId64 ",\"val_loss\":", t->first)) != NULL;
@@ -588,7 +332,7 @@ static ll_err draw_curve(const trainer *t)
 
 static ll_err run(trainer *t)
 {
-    TRY(set_up(t));
+    TRY(ll_trainer_open(t));
     double planned =
         (double)(ll_session_bytes(t->s) + ll_evaluator_bytes(t->eval) +
                  ll_exec_comm_bytes(ll_session_exec(t->s)) + ll_evaluator_comm_bytes(t->eval));
@@ -611,7 +355,7 @@ static ll_err close_all(trainer *t, ll_err rc)
 {
     char message[1024];
     snprintf(message, sizeof message, "%s", ll_error_message());
-    tear_down(t, rc != LL_OK && t->comm && ll_job_failure() == LL_FAILURE_ALONE);
+    ll_trainer_close(t, rc != LL_OK && t->comm && ll_job_failure() == LL_FAILURE_ALONE);
     CHECK(rc == LL_OK || !strcmp(message, ll_error_message()), rc, "%s", message);
     return rc;
 }

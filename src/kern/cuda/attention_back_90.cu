@@ -145,7 +145,7 @@ template <bool KEYS> __device__ void fetch(const job &j, const room &r)
 
 /* ---- two warps beside it: lse and delta of a block's rows, for this kernel and the other ---- */
 
-__device__ void tell(const job &j, const room &r, int thread)
+static __device__ void tell(const job &j, const room &r, int thread)
 {
     for (uint32_t held = 0;; held++) {
         uint32_t slot = held % HELD;

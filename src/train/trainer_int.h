@@ -1,0 +1,48 @@
+/* trainer_int.h: what a training run holds, for the files that open it and take its steps. */
+#pragma once
+#include "base/text.h"
+#include "comm/job.h"
+#include "train/checkpoint.h"
+#include "train/events.h"
+#include "train/metrics.h"
+#include "train/state.h"
+#include "train/trace.h"
+#include "train/trainer.h"
+
+enum { RECENT = 1 << 16 }; /* steps whose time and loss are remembered */
+
+typedef struct trainer {
+    const ll_run *r;
+    const ll_train_opts *opts;
+    ll_train_report *report;
+    ll_comm *comm; /* NULL: alone */
+    bool lead;     /* alone, or rank 0 */
+    ll_arena *arena;
+    ll_dataset *data;
+    ll_graph *g;
+    ll_session *s;
+    ll_evaluator *eval;
+    ll_loader *loader;
+    ll_metrics *metrics, *timing;
+    ll_events *events;
+    ll_tracer *tracer; /* NULL: nothing is traced */
+    int64_t micro, n_micro, steps, first, epoch_steps;
+    int64_t trace_first, trace_last; /* steps, 1 is the first */
+    double *times, *losses;          /* [RECENT], of step i at (i - first) % RECENT */
+    double began;
+    double flops;        /* of a step, all ranks together */
+    int folder;          /* open and locked; -1: not yet */
+    const char *resumed; /* what a person should know of it, or NULL */
+    int stop;            /* a signal that some rank has got, as agreed */
+    bool owed;           /* a validation was cut short */
+    int64_t at;          /* the step that is run */
+    bool fed;            /* the next step's batch is set already */
+} trainer;
+
+/* Everything that a run needs, in the order in which it may be refused. */
+ll_err ll_trainer_open(trainer *t);
+/* alone: the others will not come to close what is shared. */
+void ll_trainer_close(trainer *t, bool alone);
+const char *ll_trainer_file(const trainer *t, const char *name);
+/* For the report that names a rank which the others wait for. */
+void ll_trainer_doing(const trainer *t, const char *what);

@@ -1,0 +1,223 @@
+/* trainer_open.c: a training run is opened: its data, program, folder and, where it goes on, the
+ * checkpoint that it goes on from. What is in the run folder is left alone until everything that
+ * can be refused has been. */
+#include "train/trainer_int.h"
+
+#include "base/crc32c.h"
+#include "base/file.h"
+#include "train/residual.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+const char *ll_trainer_file(const trainer *t, const char *name)
+{
+    return ll_arena_printf(t->arena, "%s/%s", t->r->out, name);
+}
+
+void ll_trainer_doing(const trainer *t, const char *what)
+{
+    if (t->comm) ll_comm_doing(t->comm, what);
+}
+
+static ll_err open_model(trainer *t)
+{
+    const ll_run *r = t->r;
+    int threads = (int)r->train.threads;
+    t->n_micro = ll_run_micro_batches(r);
+    t->micro = r->train.batch / t->n_micro;
+    if (t->comm) TRY(ll_bind_rank(t->comm, &threads));
+    TRY(ll_ranks_agree(t->comm, ll_run_graph(r, t->micro, &r->train.optim, &t->g)));
+    ll_session_opts o = {.threads = threads,
+                         .micro_batches = (int)t->n_micro,
+                         .machine = r->train.machine,
+                         .precision = r->train.precision,
+                         .any_order = !r->train.deterministic,
+                         .seed = (uint64_t)r->train.seed,
+                         .comm = t->comm,
+                         .mesh = t->report->mesh,
+                         .zero = (int)r->parallel.zero,
+                         .exact = r->parallel.exact,
+                         .compress = r->parallel.compress,
+                         .layouts = r->layouts,
+                         .overlap = r->parallel.overlap,
+                         .transport = r->parallel.transport};
+    TRY(ll_session_open(t->g, &o, &t->s));
+    TRY(ll_evaluator_open(r, t->data, t->s, &t->eval));
+    TRY(ll_evaluator_plan(t->eval, r->train.eval_samples));
+    return ll_evaluator_plan(t->eval, 0);
+}
+
+/* One process at a time: two would mix their metrics and remove each other's checkpoints. Where
+ * the file system has no locks there are none. */
+static ll_err lock_folder(trainer *t)
+{
+    const char *out = t->r->out;
+    if (!t->opts->resume || t->opts->resume_from) TRY(ll_mkdirs(out));
+    t->folder = open(out, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    CHECK(t->folder >= 0 || (t->opts->resume && errno == ENOENT), LL_E_IO, "%s: %s", out,
+          strerror(errno));
+    CHECK(t->folder < 0 || flock(t->folder, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK,
+          LL_E_IO, "%s: another process is training there; --out DIR goes elsewhere", out);
+    return LL_OK;
+}
+
+/* A run can go on only with the settings that decide which data a step sees. */
+static ll_err check_same(const ll_st_file *f, const char *key, int64_t now)
+{
+    int64_t then;
+    TRY(ll_checkpoint_int(f, key, &then));
+    CHECK(then == now, LL_E_CONFIG,
+          "%s was made with train.%s %lld, this run has %lld: resume with "
+          "--set train.%s=%lld",
+          ll_st_path(f), key, (long long)then, (long long)now, key, (long long)then);
+    return LL_OK;
+}
+
+static ll_err check_same_word(const ll_st_file *f, const char *key, const char *now)
+{
+    const char *then = ll_st_meta(f, key);
+    CHECK(!then || !strcmp(then, now), LL_E_CONFIG,
+          "%s was made with %s %.40s, this run has %s: resume with the settings it began with",
+          ll_st_path(f), key, then, now);
+    return LL_OK;
+}
+
+static ll_err load_from(trainer *t, const ll_st_file *f)
+{
+    ll_st_tensor *tensors;
+    ll_st_part *parts;
+    int n = ll_session_tensors(t->s, t->arena, &tensors, &parts);
+    TRY(check_same_word(f, "model", t->r->model.name));
+    TRY(check_same_word(f, "optimizer", t->r->train.optim.name));
+    TRY(check_same(f, "seed", t->r->train.seed));
+    TRY(check_same(f, "batch", t->r->train.batch));
+    TRY(ll_checkpoint_load_parts(f, tensors, parts, n, true));
+    TRY(ll_residual_load(t->s, f, t->arena, &t->resumed));
+    TRY(ll_session_loaded(t->s));
+    TRY(ll_checkpoint_int(f, "step", &t->first));
+    ll_session_set_step(t->s, (uint64_t)t->first);
+    return LL_OK;
+}
+
+static ll_err no_checkpoint(const trainer *t)
+{
+    FAIL(LL_E_IO, "%s has no checkpoint to resume from: train %s", t->r->out,
+         t->folder < 0 ? "without --resume" : "with --overwrite in place of --resume");
+}
+
+static ll_err resume(trainer *t)
+{
+    ll_st_file *f;
+    if (t->opts->resume_from)
+        TRY(ll_checkpoint_open(t->comm, t->opts->resume_from, &f));
+    else
+        TRY(ll_checkpoint_open_latest(t->comm, t->r->out, &f));
+    ll_err rc = f ? load_from(t, f) : no_checkpoint(t);
+    ll_st_close(f);
+    return ll_ranks_agree(t->comm, rc);
+}
+
+/* Files of the run, without what an earlier one left there of steps that are still to come. */
+static ll_err open_outputs(trainer *t)
+{
+    char *text = ll_run_print(t->r, t->arena);
+    int64_t keep = t->opts->resume ? t->first : -1;
+    TRY(ll_checkpoint_drop_after(t->r->out, keep));
+    if (!t->opts->resume) TRY(ll_events_drop(t->r->out));
+    TRY(ll_file_write(ll_trainer_file(t, "run.yaml"), text, strlen(text)));
+    TRY(ll_metrics_open(ll_trainer_file(t, "metrics.jsonl"), keep, &t->metrics));
+    TRY(ll_metrics_open(ll_trainer_file(t, "timing.jsonl"), keep, &t->timing));
+    return ll_events_open(t->r->out, t->first + 1, &t->events);
+}
+
+static ll_err open_data(trainer *t)
+{
+    TRY(ll_run_dataset(t->r, &t->data));
+    const ll_data_info *info = ll_dataset_info(t->data);
+    t->steps = ll_run_steps(t->r, info->n[LL_TRAIN]);
+    t->epoch_steps = (info->n[LL_TRAIN] + t->r->train.batch - 1) / t->r->train.batch;
+    t->times = (double *)calloc(RECENT, sizeof(double));
+    t->losses = (double *)calloc(RECENT, sizeof(double));
+    CHECK(t->times && t->losses, LL_E_MEM, "no memory to note %d steps", RECENT);
+    return LL_OK;
+}
+
+/* Each rank reads its own samples of each micro-batch. */
+static ll_err open_loader(trainer *t)
+{
+    const ll_run *r = t->r;
+    ll_loader_opts o = {
+        .batch = r->train.batch,
+        .start = t->first,
+        .every = t->micro,
+        .how = {LL_TRAIN, (uint64_t)r->train.seed, r->data.flip, (int)r->data.crop}};
+    ll_session_rows(t->s, "x", &o.first, &o.count);
+    return ll_loader_open(t->data, &o, &t->loader);
+}
+
+/* Ranks of several nodes may have found other files. */
+static ll_err check_alike(trainer *t)
+{
+    const char *text = ll_run_print(t->r, t->arena);
+    const ll_data_info *d = ll_dataset_info(t->data);
+    const int64_t sizes[] = {d->n[LL_TRAIN], d->n[LL_VAL], (int64_t)d->bytes};
+    TRY(ll_ranks_same(t->comm, ll_crc32c(0, text, strlen(text)), "the run"));
+    return ll_ranks_same(t->comm, ll_crc32c(0, sizes, sizeof sizes), "the data");
+}
+
+static ll_err open_trace(trainer *t)
+{
+    const ll_train_opts *o = t->opts;
+    t->trace_first = o->trace_first;
+    t->trace_last = o->trace_last;
+    if (!t->trace_first && !t->trace_last) {
+        t->trace_first = t->first + (t->first + 1 < t->steps ? 2 : 1);
+        t->trace_last = t->trace_first + 2 < t->steps ? t->trace_first + 2 : t->steps;
+    }
+    CHECK(t->trace_first > t->first && t->trace_last >= t->trace_first && t->trace_last <= t->steps,
+          LL_E_ARG, "a trace of steps %lld to %lld: this run does steps %lld to %lld",
+          (long long)t->trace_first, (long long)t->trace_last, (long long)t->first + 1,
+          (long long)t->steps);
+    return ll_tracer_open(t->comm, t->s, o->trace, t->r->name, &t->tracer);
+}
+
+ll_err ll_trainer_open(trainer *t)
+{
+    TRY(ll_ranks_agree(t->comm, ll_run_mesh(t->r, t->report->ranks, t->report->mesh)));
+    ll_trainer_doing(t, "opening of the data");
+    TRY(ll_ranks_agree(t->comm, open_data(t)));
+    if (t->comm) TRY(check_alike(t));
+    ll_trainer_doing(t, "compilation");
+    TRY(open_model(t));
+    ll_trainer_doing(t, "set-up of the run folder");
+    TRY(ll_ranks_agree(t->comm, t->lead ? lock_folder(t) : LL_OK));
+    if (t->opts->resume) TRY(resume(t));
+    if (t->opts->trace) TRY(open_trace(t));
+    TRY(ll_ranks_agree(t->comm, t->lead ? open_outputs(t) : LL_OK));
+    TRY(ll_ranks_see(t->comm, ll_trainer_file(t, "run.yaml"),
+                     strlen(ll_run_print(t->r, t->arena))));
+    return ll_ranks_agree(t->comm, open_loader(t));
+}
+
+void ll_trainer_close(trainer *t, bool alone)
+{
+    ll_loader_close(t->loader);
+    ll_tracer_close(t->tracer);
+    ll_events_close(t->events);
+    ll_metrics_close(t->metrics);
+    ll_metrics_close(t->timing);
+    if (!alone) {
+        ll_evaluator_close(t->eval);
+        ll_session_close(t->s);
+        ll_graph_free(t->g);
+    }
+    ll_dataset_close(t->data);
+    free(t->times);
+    free(t->losses);
+    if (t->folder >= 0) close(t->folder);
+    ll_arena_free(t->arena);
+}
