@@ -44,9 +44,14 @@ int ll_gpu_count(void)
 
 ll_err ll_gpu_open(int index, ll_gpu **out)
 {
-    int n = ll_gpu_count();
+    int n = ll_gpu_count(), major = 0;
     CHECK(n > 0, LL_E_DEVICE, "this machine has no GPU that CUDA can use: use machine cpu");
     CHECK(index >= 0 && index < n, LL_E_ARG, "GPU %d is asked for, there are 0 to %d", index, n - 1);
+    GPU_TRY(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, index));
+    CHECK(major >= 9, LL_E_DEVICE,
+          "GPU %d is of compute capability %d: machine cuda wants 9.0 (Hopper) or later; use "
+          "machine cpu",
+          index, major);
     GPU_TRY(cudaSetDevice(index));
     ll_gpu *g = (ll_gpu *)calloc(1, sizeof *g);
     CHECK(g, LL_E_MEM, "no memory for a GPU's handle");
