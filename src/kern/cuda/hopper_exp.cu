@@ -15,13 +15,6 @@ typedef struct job {
     float *sums;
 } job;
 
-__device__ __forceinline__ float exp2_fast(float x)
-{
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
-
 /* A lane's rows: two of each half of a tile. */
 __device__ __forceinline__ int row_of(const worker &w, int h, int e)
 {
@@ -48,8 +41,8 @@ __device__ __forceinline__ void exp_16(const job &j, const worker &w, int column
 #pragma unroll
         for (int e = 0; e < 2; e++) {
             float *x = v + q * 4 + e * 2;
-            x[0] = exp2_fast(fmaf(x[0], LOG2E, BIAS ? b.x - from[e] : -from[e]));
-            x[1] = exp2_fast(fmaf(x[1], LOG2E, BIAS ? b.y - from[e] : -from[e]));
+            x[0] = exp_2(fmaf(x[0], LOG2E, BIAS ? b.x - from[e] : -from[e]));
+            x[1] = exp_2(fmaf(x[1], LOG2E, BIAS ? b.y - from[e] : -from[e]));
             total[e] += x[0];
             total[e] += x[1];
         }

@@ -186,3 +186,11 @@ __device__ __forceinline__ float high_of(uint32_t v)
 {
     return __uint_as_float(v & 0xffff0000u);
 }
+
+/* 2 to the power of x, to 2^-22 of it. */
+__device__ __forceinline__ float exp_2(float x)
+{
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}

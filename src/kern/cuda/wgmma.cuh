@@ -69,10 +69,3 @@ template <int N> __device__ __forceinline__ void settle(float (&v)[N])
 #pragma unroll
     for (int i = 0; i < N; i++) asm volatile("" : "+f"(v[i])::"memory");
 }
-
-__device__ __forceinline__ float exp_2(float x)
-{
-    float y;
-    asm volatile("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
