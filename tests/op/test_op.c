@@ -100,7 +100,7 @@ static trial widened(const trial *t)
         ll_dtype *type = (ll_dtype *)(void *)(attr + f->offset);
         if (f->kind == LL_A_DTYPE && *type == LL_F32) *type = LL_F64;
     }
-    infer_outputs(&w);
+    must(infer_outputs(&w), &w, "shapes");
     return w;
 }
 
@@ -427,7 +427,7 @@ static void test_wrong_rules(void **state)
         wrong.whole = NULL;
         if (wrong.sum) wrong.max = wrong.sum, wrong.sum = NULL;
         must(ll_parse_trial(&wrong, t.text, t.arena, &t.n_in, t.in, t.limit, &t.attr), &t, "parse");
-        infer_outputs(&t);
+        must(infer_outputs(&t), &t, "shapes");
         if (!(worst_split(&t, what) > 1)) fail_msg("a wrong rule of %s passes", names[i]);
         ll_arena_free(t.arena);
     }
@@ -491,7 +491,7 @@ static void test_same_bits(const trial *t, bool first)
     if (!first || !t->op->elementwise) return;
     trial large = *t; /* vectors and what is left of them, more threads than one */
     for (int i = 0; i < t->n_in; i++) large.in[i].shape = LL_SHAPE(3, 7001);
-    infer_outputs(&large);
+    must(infer_outputs(&large), &large, "shapes");
     wild = true;
     hold_bits(&large);
     wild = false;
@@ -553,7 +553,7 @@ static void test_trial(const ll_op *op, const char *text, bool first)
 {
     trial t = {.op = op, .text = text, .arena = ll_arena_new()};
     must(ll_parse_trial(op, text, t.arena, &t.n_in, t.in, t.limit, &t.attr), &t, "parse");
-    infer_outputs(&t);
+    must(infer_outputs(&t), &t, "shapes");
     test_kernels(&t);
     test_in_place(&t);
     test_f64(&t);

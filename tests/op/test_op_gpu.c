@@ -1,103 +1,24 @@
 /* test_op_gpu.c: every op's GPU kernel against its reference kernel, on every trial that the op
  * lists, in f32 and with floats as bf16, large ones with tf32 too; twice, for the same bits.
  * Skipped with a message where there is no GPU. SEED=7, ONLY=conv2d as in test_op.c. */
-#include "base/rng.h"
 #include "dev/gpu.h"
-#include "ir/op.h"
-#include "kern/kern.h"
+#include "op/trial.h"
 
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
-
-static uint64_t seed = 1;
 static ll_gpu *gpu;
 static bool tf32; /* operands of products may be rounded to tf32 */
 
-typedef struct trial {
-    const ll_op *op;
-    const char *text;
-    int n_in, n_out;
-    ll_type in[LL_MAX_IN], out[LL_MAX_OUT];
-    int64_t limit[LL_MAX_IN];
-    void *attr;
-    ll_arena *arena;
-} trial;
-
-static void must(ll_err rc, const trial *t, const char *what)
-{
-    if (rc != LL_OK)
-        fail_msg("%s, trial \"%s\", %s: %s\n%s", t->op->name, t->text, what, ll_error_text(),
-                 ll_error_frames());
-}
-
-static size_t bytes_of(const ll_type *t)
-{
-    return (size_t)ll_numel(&t->shape) * ll_dtype_bytes(t->dtype);
-}
-
-static double draw(const trial *t, int k, int64_t i)
-{
-    uint64_t stream = ll_stream(t->text, (uint64_t)k);
-    if (!ll_dtype_is_float(t->in[k].dtype))
-        return (double)ll_below_at(seed, stream, (uint64_t)i,
-                                   (uint64_t)(t->limit[k] ? t->limit[k] : 3));
-    double v = ll_normal_at(seed, stream, (uint64_t)i);
-    return t->limit[k] ? fabs(v) + 0.2 : v;
-}
-
+/* A poisoned tensor; k >= 0: with operand k's numbers. */
 static ll_tensor host_tensor(const trial *t, const ll_type *type, int k)
 {
-    ll_tensor x = {ll_arena_alloc(t->arena, bytes_of(type) + 64), type->dtype, type->shape};
-    memset(x.data, 0x7f, bytes_of(type));
-    for (int64_t i = 0; k >= 0 && i < ll_numel(&type->shape); i++)
-        ll_store(x.data, x.dtype, i, draw(t, k, i));
-    return x;
+    if (k >= 0) return new_input(t, k, type, 0);
+    return (ll_tensor){new_data(t, type), type->dtype, type->shape};
 }
 
-static ll_err infer_outputs(trial *t)
-{
-    ll_graph *g = ll_graph_new("trial");
-    ll_val in[LL_MAX_IN], out[LL_MAX_OUT];
-    char name[16];
-    for (int i = 0; i < t->n_in; i++) {
-        snprintf(name, sizeof name, "in%d", i);
-        in[i] = ll_input(g, name, LL_PARAM, t->in[i], (ll_init){0});
-    }
-    ll_err rc = ll_emit_all(g, t->op, t->attr, in, t->n_in, out);
-    t->n_out = t->op->n_out;
-    for (int o = 0; rc == LL_OK && o < t->n_out; o++) t->out[o] = ll_value_of(g, out[o])->type;
-    ll_graph_free(g);
-    return rc;
-}
-
-static double tolerance(ll_dtype t)
+static double allowed(ll_dtype t)
 {
     if (t == LL_F32 && tf32) return 2e-3;                /* 11 bits of each operand */
     if (t == LL_F8_E4M3 || t == LL_F8_E5M2) return 0.15; /* a step of the largest numbers */
     return t == LL_F64 ? 1e-10 : t == LL_F32 ? 3e-5 : t == LL_BF16 ? 2e-2 : t == LL_F16 ? 3e-3 : 0;
-}
-
-static double worst(const ll_tensor *a, const ll_tensor *b)
-{
-    double most = 0, scale = 1e-3;
-    int64_t n = ll_numel(&a->shape);
-    for (int64_t i = 0; i < n; i++) {
-        double v = fabs(ll_load(a->data, a->dtype, i));
-        if (isfinite(v) && v > scale) scale = v;
-    }
-    for (int64_t i = 0; i < n; i++) {
-        double x = ll_load(a->data, a->dtype, i), y = ll_load(b->data, b->dtype, i);
-        if (x == y || (isnan(x) && isnan(y))) continue;
-        double d = fabs(x - y) / scale;
-        if (!(d <= most)) most = isnan(d) ? INFINITY : d;
-    }
-    return most;
 }
 
 typedef struct on_gpu {
@@ -250,9 +171,9 @@ static bool test_trial(const ll_op *op, const char *text, ll_dtype as, double wi
     must(op->ref(&c), &t, "reference");
     run_twice(&t, in, got, again);
     for (int o = 0; o < t.n_out; o++) {
-        double d = worst(&want[o], &got[o]), limit = tolerance(want[o].dtype);
-        if (as == LL_BF16 && limit < tolerance(as))
-            limit = wide && want[o].dtype == LL_F32 ? wide : tolerance(as);
+        double d = worst_difference(&want[o], &got[o]), limit = allowed(want[o].dtype);
+        if (as == LL_BF16 && limit < allowed(as))
+            limit = wide && want[o].dtype == LL_F32 ? wide : allowed(as);
         if (d > limit)
             fail_msg("%s, trial \"%s\" as %s: result %d differs by %g (seed %llu)", op->name, text,
                      ll_dtype_name(as), o, d, (unsigned long long)seed);
@@ -378,7 +299,7 @@ static void test_classify(void **state)
         ll_kcall c = {.n_in = t.n_in, .n_out = t.n_out, .in = in, .out = want, .n_micro = 1};
         must(t.op->ref(&c), &t, "reference");
         run_twice(&t, in, got, again);
-        double d = gradients_differ(want, got, &in[3]), e = worst(&want[2], &got[2]);
+        double d = gradients_differ(want, got, &in[3]), e = worst_difference(&want[2], &got[2]);
         if (d > 8e-3 || e > 1e-5)
             fail_msg("trial \"%s\" times %g: gradients differ by %g, losses by %g (seed %llu)",
                      t.text, by[i % 3], d, e, (unsigned long long)seed);

@@ -27,19 +27,19 @@ typedef struct trial {
     ll_arena *arena;
 } trial;
 
-static void must(ll_err rc, const trial *t, const char *what)
+static inline void must(ll_err rc, const trial *t, const char *what)
 {
     if (rc == LL_OK) return;
     fail_msg("%s, trial \"%s\", %s: %s\n%s", t->op->name, t->text, what, ll_error_text(),
              ll_error_frames());
 }
 
-static size_t bytes_of(const ll_type *t)
+static inline size_t bytes_of(const ll_type *t)
 {
     return (size_t)ll_numel(&t->shape) * ll_dtype_bytes(t->dtype);
 }
 
-static double draw(const trial *t, int operand, int64_t i, uint64_t salt)
+static inline double draw(const trial *t, int operand, int64_t i, uint64_t salt)
 {
     uint64_t stream = ll_stream(t->text, 1000 * salt + (uint64_t)operand);
     if (!ll_dtype_is_float(t->in[operand].dtype))
@@ -52,14 +52,14 @@ static double draw(const trial *t, int operand, int64_t i, uint64_t salt)
     return t->limit[operand] ? fabs(v) + 0.2 : v;
 }
 
-static void *new_data(const trial *t, const ll_type *type)
+static inline void *new_data(const trial *t, const ll_type *type)
 {
     void *p = ll_arena_alloc(t->arena, bytes_of(type) + 64);
     memset(p, 0x7f, bytes_of(type)); /* poison: huge or NaN in every type */
     return p;
 }
 
-static ll_tensor new_input(const trial *t, int k, const ll_type *type, uint64_t salt)
+static inline ll_tensor new_input(const trial *t, int k, const ll_type *type, uint64_t salt)
 {
     ll_tensor x = {new_data(t, type), type->dtype, type->shape};
     int64_t n = ll_numel(&type->shape);
@@ -67,8 +67,8 @@ static ll_tensor new_input(const trial *t, int k, const ll_type *type, uint64_t 
     return x;
 }
 
-/* Results of a trial's node with these operands. */
-static void infer_outputs(trial *t)
+/* Results of a trial's node with these operands; not LL_OK: the op does not take them. */
+static inline ll_err infer_outputs(trial *t)
 {
     ll_graph *g = ll_graph_new("trial");
     ll_val in[LL_MAX_IN], out[LL_MAX_OUT];
@@ -77,15 +77,16 @@ static void infer_outputs(trial *t)
         snprintf(name, sizeof name, "in%d", i);
         in[i] = ll_input(g, name, LL_PARAM, t->in[i], (ll_init){0});
     }
-    must(ll_emit_all(g, t->op, t->attr, in, t->n_in, out), t, "shapes");
+    ll_err rc = ll_emit_all(g, t->op, t->attr, in, t->n_in, out);
     t->n_out = t->op->n_out;
-    for (int o = 0; o < t->n_out; o++) t->out[o] = ll_value_of(g, out[o])->type;
-    must(ll_verify(g), t, "verify");
+    for (int o = 0; rc == LL_OK && o < t->n_out; o++) t->out[o] = ll_value_of(g, out[o])->type;
+    if (rc == LL_OK) must(ll_verify(g), t, "verify");
     ll_graph_free(g);
+    return rc;
 }
 
-static void call(const trial *t, ll_kernel *kernel, bool fast, const void *attr, int threads,
-                 const ll_tensor *in, const ll_tensor *out)
+static inline void call(const trial *t, ll_kernel *kernel, bool fast, const void *attr, int threads,
+                        const ll_tensor *in, const ll_tensor *out)
 {
     ll_kcall c = {.attr = attr,
                   .n_in = t->n_in,
@@ -106,7 +107,7 @@ static void call(const trial *t, ll_kernel *kernel, bool fast, const void *attr,
     must(kernel(&c), t, "kernel");
 }
 
-static double worst_difference(const ll_tensor *a, const ll_tensor *b)
+static inline double worst_difference(const ll_tensor *a, const ll_tensor *b)
 {
     int64_t n = ll_numel(&a->shape);
     double worst = 0, scale = 1e-3;
@@ -123,13 +124,13 @@ static double worst_difference(const ll_tensor *a, const ll_tensor *b)
     return worst;
 }
 
-static double tolerance(ll_dtype t)
+static inline double tolerance(ll_dtype t)
 {
     return t == LL_F64 ? 1e-10 : t == LL_F32 ? 2e-5 : t == LL_BF16 ? 2e-2 : t == LL_F16 ? 2e-3 : 0;
 }
 
-static void check_same(const trial *t, const char *what, const ll_tensor *want,
-                       const ll_tensor *got)
+static inline void check_same(const trial *t, const char *what, const ll_tensor *want,
+                              const ll_tensor *got)
 {
     for (int o = 0; o < t->n_out; o++) {
         double d = worst_difference(&want[o], &got[o]);
@@ -139,7 +140,7 @@ static void check_same(const trial *t, const char *what, const ll_tensor *want,
     }
 }
 
-static void new_outputs(const trial *t, ll_tensor *out)
+static inline void new_outputs(const trial *t, ll_tensor *out)
 {
     for (int o = 0; o < t->n_out; o++)
         out[o] = (ll_tensor){new_data(t, &t->out[o]), t->out[o].dtype, t->out[o].shape};
