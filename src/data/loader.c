@@ -3,6 +3,7 @@
  * slots are free for batches below taken + SLOTS - 1, ready for batches below made.
  *
  *     taken = 5: the caller holds batch 4; made = 6: batch 5 is ready, 6 is being filled. */
+#include "base/num.h"
 #include "data/data_int.h"
 
 #include <pthread.h>
@@ -102,8 +103,8 @@ static ll_err start(ll_loader *l)
     l->x_bytes = n * l->d->info.x_bytes;
     l->y_bytes = n * l->d->info.y_bytes;
     for (int i = 0; i < SLOTS; i++) {
-        l->x[i] = aligned_alloc(64, (l->x_bytes + 63) / 64 * 64);
-        l->y[i] = aligned_alloc(64, (l->y_bytes + 63) / 64 * 64);
+        l->x[i] = aligned_alloc(64, ll_align64(l->x_bytes));
+        l->y[i] = aligned_alloc(64, ll_align64(l->y_bytes));
         CHECK(l->x[i] && l->y[i], LL_E_MEM, "no memory for %d batches of %lld samples, %zu bytes",
               SLOTS, (long long)n, l->x_bytes + l->y_bytes);
     }

@@ -1,6 +1,7 @@
 /* kinds.c: what a program's bytes are for. What outlives a step is known by its kind; of the work
  * region, gradients are what the micro-batches leave for the update: ranges that a
  * later section reads and has not written itself, and those that add up over micro-batches. */
+#include "base/num.h"
 #include "program/program.h"
 
 #include <stdlib.h>
@@ -29,11 +30,6 @@ static size_t cover(range *r, int n)
     return sum;
 }
 
-static size_t round_up(size_t bytes)
-{
-    return (bytes + 63) / 64 * 64;
-}
-
 /* Is it of the bytes that an instruction after the micro-batches, and before `before`, writes? */
 static bool made_after(const ll_program *p, const ll_slot *s, int before)
 {
@@ -59,13 +55,13 @@ static size_t left_for_update(const ll_program *p)
             const ll_slot *s = &p->slots[x->in[k]];
             if (s->region != LL_WORK || seen[x->in[k]]) continue;
             seen[x->in[k]] = true;
-            if (!made_after(p, s, i)) r[n++] = (range){s->offset, s->offset + round_up(s->bytes)};
+            if (!made_after(p, s, i)) r[n++] = (range){s->offset, s->offset + ll_align64(s->bytes)};
         }
     }
     for (int i = 0; i < p->end[LL_MICRO]; i++) {
         const ll_slot *s = &p->slots[p->instrs[i].out[0]];
         if (!strcmp(p->instrs[i].op, "accum") && s->region == LL_WORK && !seen[p->instrs[i].out[0]])
-            r[n++] = (range){s->offset, s->offset + round_up(s->bytes)};
+            r[n++] = (range){s->offset, s->offset + ll_align64(s->bytes)};
     }
     size_t sum = cover(r, n);
     ll_arena_free(a);
@@ -78,11 +74,11 @@ ll_memory_kinds ll_program_kinds(const ll_program *p)
     for (int i = 0; i < p->n_input; i++) {
         const ll_slot *s = &p->slots[p->inputs[i].slot];
         if (s->kind == LL_PARAM)
-            m.parameters += round_up(s->bytes);
+            m.parameters += ll_align64(s->bytes);
         else if (s->kind == LL_STATE)
-            m.state += round_up(s->bytes);
+            m.state += ll_align64(s->bytes);
         else
-            m.batch += round_up(s->bytes * (size_t)(s->kind == LL_BATCH ? p->n_micro : 1));
+            m.batch += ll_align64(s->bytes * (size_t)(s->kind == LL_BATCH ? p->n_micro : 1));
     }
     m.other = p->work_bytes - m.gradients;
     return m;

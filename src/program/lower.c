@@ -1,4 +1,5 @@
 /* lower.c: a graph becomes a program: passes, order (order.c), memory (memory.c), kernels. */
+#include "base/num.h"
 #include "kern/attr.h"
 #include "pass/pass.h"
 #include "program/memory.h"
@@ -262,7 +263,7 @@ static ll_err build(ll_program *p, ll_graph *g, bool blocking)
     p->persistent_bytes = lay.persistent_bytes;
     p->work_bytes = lay.work_bytes;
     p->ideal_work_bytes = lay.ideal_work_bytes;
-    p->scratch_bytes = (p->scratch_bytes + 63) / 64 * 64;
+    p->scratch_bytes = ll_align64(p->scratch_bytes);
     p->bytes = p->persistent_bytes + p->work_bytes + p->scratch_bytes;
     for (int i = 0; i < p->n_instr; i++)
         p->flops += p->instrs[i].flops * (i < p->end[LL_MICRO] ? p->n_micro : 1);

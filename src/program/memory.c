@@ -9,11 +9,10 @@
  * instruction is the bound no plan can beat; it is kept beside the result. */
 #include "program/memory.h"
 
+#include "base/num.h"
 #include "kern/attr.h"
 
 #include <stdlib.h>
-
-enum { ALIGN = 64 };
 
 typedef struct storage {
     size_t bytes, offset;
@@ -44,11 +43,6 @@ ll_val ll_alias_root(const ll_graph *g, ll_val v, int n_micro)
     for (int m; (m = ll_value_of(g, v)->node) >= 0 && ll_is_alias(&g->nodes[m], n_micro);)
         v = g->nodes[m].in[0];
     return v;
-}
-
-static size_t round_up(size_t bytes)
-{
-    return (bytes + ALIGN - 1) / ALIGN * ALIGN;
 }
 
 size_t ll_value_bytes(const ll_value *v)
@@ -197,8 +191,8 @@ static size_t lowest_fit(storage *const *placed, int n, const storage *s)
     for (int i = 0; i < n; i++) {
         const storage *q = placed[i];
         if (q->last < s->first || s->last < q->first) continue;
-        if (q->offset >= at + round_up(s->bytes)) return at;
-        size_t after = q->offset + round_up(q->bytes);
+        if (q->offset >= at + ll_align64(s->bytes)) return at;
+        size_t after = q->offset + ll_align64(q->bytes);
         if (after > at) at = after;
     }
     return at;
@@ -217,13 +211,13 @@ static void place_storages(planner *p)
             continue;
         }
         s->offset = out->persistent_bytes;
-        out->persistent_bytes += round_up(s->bytes);
+        out->persistent_bytes += ll_align64(s->bytes);
     }
     qsort(work, (size_t)n, sizeof *work, by_size);
     for (int i = 0; i < n; i++) {
         storage *s = work[i];
         s->offset = lowest_fit(placed, n_placed, s);
-        size_t end = s->offset + round_up(s->bytes);
+        size_t end = s->offset + ll_align64(s->bytes);
         if (end > out->work_bytes) out->work_bytes = end;
         int k = n_placed++;
         for (; k > 0 && by_offset(&placed[k - 1], &s) > 0; k--) placed[k] = placed[k - 1];
@@ -237,8 +231,8 @@ static size_t busiest(const planner *p)
     for (int i = 0; i < p->n; i++) {
         const storage *s = &p->s[i];
         if (s->region != LL_WORK) continue;
-        live[s->first] += round_up(s->bytes);
-        live[s->last + 1 > p->o->n + 1 ? p->o->n + 1 : s->last + 1] -= round_up(s->bytes);
+        live[s->first] += ll_align64(s->bytes);
+        live[s->last + 1 > p->o->n + 1 ? p->o->n + 1 : s->last + 1] -= ll_align64(s->bytes);
     }
     for (int i = 0; i <= p->o->n; i++) {
         now += live[i]; /* unsigned wrap-around adds up right */

@@ -31,21 +31,6 @@ enum {
     DW_S = 5,
 };
 
-static int64_t min(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
-static int64_t max(int64_t a, int64_t b)
-{
-    return a > b ? a : b;
-}
-
-static int64_t ceil_div(int64_t a, int64_t b)
-{
-    return (a + b - 1) / b;
-}
-
 /* ---- planes ---- */
 
 typedef struct sizes {
@@ -59,17 +44,17 @@ typedef struct sizes {
 static sizes sizes_of(const ll_conv_shape *v)
 {
     sizes z = {.taps = v->r * v->c * v->s,
-               .columns = ceil_div(v->ow, LL_LANES) * LL_LANES,
-               .s_tiles = ceil_div(v->s, DW_S),
-               .f_tiles = ceil_div(v->f, DW_F)};
-    z.width = z.columns + (max(v->s, z.s_tiles * DW_S) - 1) * v->a.dilation[1];
+               .columns = ll_ceil_div(v->ow, LL_LANES) * LL_LANES,
+               .s_tiles = ll_ceil_div(v->s, DW_S),
+               .f_tiles = ll_ceil_div(v->f, DW_F)};
+    z.width = z.columns + (ll_max64(v->s, z.s_tiles * DW_S) - 1) * v->a.dilation[1];
     /* what is loaded beyond the last tap may be a row further down */
-    z.x_bytes = ll_round64(sizeof(ll_real) * (size_t)((v->c * v->h + v->a.dilation[0]) * z.width));
-    z.dy_bytes = ll_round64(sizeof(ll_real) * (size_t)(z.f_tiles * DW_F * v->oh * z.columns));
-    z.filter_bytes =
-        ll_round64(sizeof(ll_real) * (size_t)((z.taps + 1) * MAX_MF) * (size_t)ceil_div(v->f, 4));
-    z.place_bytes = ll_round64(sizeof(int64_t) * (size_t)(z.taps + 1));
-    z.sum_bytes = ll_round64(sizeof(ll_vf) * DW_F * DW_S * (size_t)(z.f_tiles * z.s_tiles) *
+    z.x_bytes = ll_align64(sizeof(ll_real) * (size_t)((v->c * v->h + v->a.dilation[0]) * z.width));
+    z.dy_bytes = ll_align64(sizeof(ll_real) * (size_t)(z.f_tiles * DW_F * v->oh * z.columns));
+    z.filter_bytes = ll_align64(sizeof(ll_real) * (size_t)((z.taps + 1) * MAX_MF) *
+                                (size_t)ll_ceil_div(v->f, 4));
+    z.place_bytes = ll_align64(sizeof(int64_t) * (size_t)(z.taps + 1));
+    z.sum_bytes = ll_align64(sizeof(ll_vf) * DW_F * DW_S * (size_t)(z.f_tiles * z.s_tiles) *
                              (size_t)(v->c * v->r));
     return z;
 }
@@ -79,8 +64,9 @@ static sizes sizes_of(const ll_conv_shape *v)
 static void copy_image(const ll_conv_shape *v, const sizes *z, const ll_real *x, int64_t i0,
                        int64_t i1, ll_real *planes)
 {
-    int64_t pad = v->a.pad[2], j0 = min(max(0, -pad), v->w), before = min(max(0, pad), z->width);
-    int64_t n = max(0, min(v->w - j0, z->width - before));
+    int64_t pad = v->a.pad[2], j0 = ll_min64(ll_max64(0, -pad), v->w),
+            before = ll_min64(ll_max64(0, pad), z->width);
+    int64_t n = ll_max64(0, ll_min64(v->w - j0, z->width - before));
     for (int64_t c = 0; c < v->c; c++)
         for (int64_t i = i0; i < i1; i++) {
             const ll_real *from = x + (i * v->w + j0) * v->c + c;
@@ -232,7 +218,7 @@ LL_INLINE void put(const int mf, const int nv, ll_vf sums[MAX_MF][MAX_NV], int64
     ll_real flat[MAX_MF][MAX_NV * LL_LANES];
     LL_UNROLL for (int i = 0; i < mf; i++) LL_UNROLL for (int j = 0; j < nv; j++)
         ll_vstore(&flat[i][j * LL_LANES], sums[i][j]);
-    for (int64_t j = 0; j < min(n, nv * LL_LANES); j++)
+    for (int64_t j = 0; j < ll_min64(n, nv * LL_LANES); j++)
         for (int64_t i = 0; i < n_f; i++) y[j * pitch + i] = flat[i][j];
 }
 
@@ -287,8 +273,8 @@ static void rows_inside(const ll_conv_shape *v, int64_t o, int64_t *from, int64_
     *from = 0;
     *to = v->r;
     if (at >= 0 && at + (v->r - 1) * d < v->h) return; /* most rows: no division */
-    *from = at >= 0 ? 0 : min(v->r, ceil_div(-at, d));
-    *to = max(*from, min(v->r, v->h <= at ? 0 : ceil_div(v->h - at, d)));
+    *from = at >= 0 ? 0 : ll_min64(v->r, ll_ceil_div(-at, d));
+    *to = ll_max64(*from, ll_min64(v->r, v->h <= at ? 0 : ll_ceil_div(v->h - at, d)));
 }
 
 static void run_row(const ll_conv_shape *v, const sizes *z, const ll_real *planes, const ll_real *w,
@@ -302,7 +288,7 @@ static void run_row(const ll_conv_shape *v, const sizes *z, const ll_real *plane
     for (int64_t f = 0, mf; f < v->f; f += mf, w += (z->taps + 1) * MAX_MF) {
         mf = tile_filters(v->f - f);
         t.w = w + (t.count ? r0 * v->c * v->s * MAX_MF : 0);
-        run_tiles_of((int)mf, &t, min(mf, v->f - f), v->ow, v->f, y + f);
+        run_tiles_of((int)mf, &t, ll_min64(mf, v->f - f), v->ow, v->f, y + f);
     }
 }
 
@@ -340,7 +326,7 @@ void LL_REAL(ll_conv_direct)(const ll_conv_shape *v, ll_conv_direction d, const 
     ll_real *w = (ll_real *)scratch;
     int64_t *place = (int64_t *)((char *)scratch + z.filter_bytes);
     char *buffers = (char *)place + z.place_bytes;
-    int64_t strips = v->n >= v->threads ? 1 : min(v->oh, v->threads), jobs = v->n * strips;
+    int64_t strips = v->n >= v->threads ? 1 : ll_min64(v->oh, v->threads), jobs = v->n * strips;
     int64_t span = (v->r - 1) * v->a.dilation[0] + 1;
     list_taps(v, &z, (const ll_real *)filter, w, place);
 #pragma omp parallel num_threads(v->threads)
@@ -353,8 +339,8 @@ void LL_REAL(ll_conv_direct)(const ll_conv_shape *v, ll_conv_direction d, const 
             int64_t o1 = (k % strips + 1) * v->oh / strips;
             int64_t i0 = o0 * v->a.stride[0] - v->a.pad[0];
             int64_t i1 = (o1 - 1) * v->a.stride[0] - v->a.pad[0] + span;
-            copy_image(v, &z, (const ll_real *)x + n * v->h * v->w * v->c, max(i0, 0),
-                       min(i1, v->h), planes);
+            copy_image(v, &z, (const ll_real *)x + n * v->h * v->w * v->c, ll_max64(i0, 0),
+                       ll_min64(i1, v->h), planes);
             for (int64_t o = o0; o < o1; o++)
                 run_row(v, &z, planes, w, place, o, (ll_real *)y + (n * v->oh + o) * v->ow * v->f);
         }
@@ -387,7 +373,7 @@ LL_INLINE void take_six(const ll_real *dy, ll_vf a[6])
 LL_INLINE void take_four(const ll_real *dy, int64_t n_f, int64_t plane, ll_real *to)
 {
     for (int64_t f = 0; f < n_f; f += 4) {
-        int64_t at = min(f, n_f - 4); /* the last four overlap */
+        int64_t at = ll_min64(f, n_f - 4); /* the last four overlap */
         ll_vf a[4];
         LL_UNROLL for (int k = 0; k < 4; k++) a[k] = ll_vload(dy + k * n_f + at);
         transpose(a);
@@ -454,8 +440,8 @@ static void add_image(const ll_conv_shape *v, const sizes *z, const ll_real *dy,
         for (int64_t c = 0; c < v->c; c++)
             for (int64_t r = 0; r < v->r; r++) {
                 int64_t at = r * v->a.dilation[0] - v->a.pad[0]; /* image row under output row 0 */
-                int64_t o0 = at >= 0 ? 0 : ceil_div(-at, stride);
-                int64_t o1 = min(v->oh, v->h <= at ? 0 : ceil_div(v->h - at, stride));
+                int64_t o0 = at >= 0 ? 0 : ll_ceil_div(-at, stride);
+                int64_t o1 = ll_min64(v->oh, v->h <= at ? 0 : ll_ceil_div(v->h - at, stride));
                 for (int64_t s = 0; s < z->s_tiles; s++) {
                     ll_real *to = sums + (((f * v->c + c) * v->r + r) * z->s_tiles + s) * DW_F *
                                              DW_S * LL_LANES;

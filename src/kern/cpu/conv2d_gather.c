@@ -67,21 +67,6 @@ static int64_t gcd(int64_t a, int64_t b)
     return b ? gcd(b, a % b) : a;
 }
 
-static int64_t min(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
-static int64_t max(int64_t a, int64_t b)
-{
-    return a > b ? a : b;
-}
-
-static int64_t ceil_div(int64_t a, int64_t b)
-{
-    return (a + b - 1) / b;
-}
-
 static axis forward_axis(const ll_conv_shape *v, int k)
 {
     return (axis){.stride = 1,
@@ -104,8 +89,8 @@ static axis backward_axis(const ll_conv_shape *v, int k, int64_t phase)
               .gap = apart * dilation / stride,
               .source = k ? v->ow : v->oh,
               .result = k ? v->w : v->h};
-    while (t < min(apart, taps) && (at - t * dilation) % stride) t++;
-    if (t >= min(apart, taps)) return x; /* no tap reaches this phase */
+    while (t < ll_min64(apart, taps) && (at - t * dilation) % stride) t++;
+    if (t >= ll_min64(apart, taps)) return x; /* no tap reaches this phase */
     x.taps = (taps - 1 - t) / apart + 1;
     x.next = -apart;
     x.tap = t + (x.taps - 1) * apart;
@@ -127,8 +112,8 @@ static int64_t phases(const ll_conv_shape *v, ll_conv_direction d, int k)
 static range inside(const axis *x, int64_t m)
 {
     int64_t at = m * x->step + x->shift;
-    range r = {max(0, -floor_div(at, x->gap)),
-               min(x->taps, floor_div(x->source - 1 - at, x->gap) + 1)};
+    range r = {ll_max64(0, -floor_div(at, x->gap)),
+               ll_min64(x->taps, floor_div(x->source - 1 - at, x->gap) + 1)};
     return r.to > r.from ? r : (range){0, 0};
 }
 
@@ -165,24 +150,25 @@ static range source_rows(const ll_conv_shape *v, ll_conv_direction d, int64_t fr
 static void choose_blocks(const ll_conv_shape *v, plan *p)
 {
     int64_t image = p->sh * p->sw * p->sc * (int64_t)sizeof(ll_real), pixels = p->rh * p->rw;
-    p->images = min(BLOCK_BYTES / max(image, 1), BLOCK_PIXELS / max(pixels, 1));
+    p->images = ll_min64(BLOCK_BYTES / ll_max64(image, 1), BLOCK_PIXELS / ll_max64(pixels, 1));
     p->rows = p->rh;
     if (p->images < 1) { /* part of an image */
-        int64_t row = image / max(p->rh, 1);
+        int64_t row = image / ll_max64(p->rh, 1);
         p->images = 1;
-        p->rows = max(1, min(BLOCK_BYTES / max(row, 1), BLOCK_PIXELS / max(p->rw, 1)));
+        p->rows = ll_max64(
+            1, ll_min64(BLOCK_BYTES / ll_max64(row, 1), BLOCK_PIXELS / ll_max64(p->rw, 1)));
     }
-    int64_t threads = max(v->threads, 1);
-    p->n_image = ceil_div(v->n, p->images);
-    p->n_row = ceil_div(p->rh, max(p->rows, 1));
+    int64_t threads = ll_max64(v->threads, 1);
+    p->n_image = ll_ceil_div(v->n, p->images);
+    p->n_row = ll_ceil_div(p->rh, ll_max64(p->rows, 1));
     if (v->n < threads) { /* rows, so that each thread has some */
         p->n_image = v->n;
-        p->n_row = min(p->rh, max(p->n_row, ceil_div(threads, max(v->n, 1))));
+        p->n_row = ll_min64(p->rh, ll_max64(p->n_row, ll_ceil_div(threads, ll_max64(v->n, 1))));
     } else if (p->n_row == 1) { /* the same number of blocks for every thread */
-        p->n_image = min(v->n, ceil_div(p->n_image, threads) * threads);
+        p->n_image = ll_min64(v->n, ll_ceil_div(p->n_image, threads) * threads);
     }
-    p->images = ceil_div(v->n, max(p->n_image, 1));
-    p->rows = ceil_div(p->rh, max(p->n_row, 1));
+    p->images = ll_ceil_div(v->n, ll_max64(p->n_image, 1));
+    p->rows = ll_ceil_div(p->rh, ll_max64(p->n_row, 1));
 }
 
 static plan plan_of(const ll_conv_shape *v, ll_conv_direction d)
@@ -196,17 +182,17 @@ static plan plan_of(const ll_conv_shape *v, ll_conv_direction d)
               .sw = fwd ? v->w : v->ow,
               .rh = fwd ? v->oh : v->h,
               .rw = fwd ? v->ow : v->w};
-    p.panels = ceil_div(p.ocg, NR);
+    p.panels = ll_ceil_div(p.ocg, NR);
     choose_blocks(v, &p);
     p.chunks = v->r * v->s * (p.scg / KC + 2);
-    p.filter_bytes = ll_round64(sizeof(ll_real) * (size_t)(v->groups * p.panels * NR) *
+    p.filter_bytes = ll_align64(sizeof(ll_real) * (size_t)(v->groups * p.panels * NR) *
                                 (size_t)(v->r * v->s * p.scg));
     range most = source_rows(v, d, 0, p.rows);
-    p.source_rows = v->bf16 ? max(0, min(p.sh, most.to - most.from + 1)) : 0;
+    p.source_rows = v->bf16 ? ll_max64(0, ll_min64(p.sh, most.to - most.from + 1)) : 0;
     size_t pixels = (size_t)(p.images * p.rows * p.rw);
-    p.thread_bytes = ll_round64(2 * sizeof(int64_t) * pixels) +
-                     ll_round64(3 * sizeof(int64_t) * (size_t)p.chunks) +
-                     ll_round64(sizeof(ll_real) * (size_t)(p.images * p.source_rows * p.sw * p.sc));
+    p.thread_bytes = ll_align64(2 * sizeof(int64_t) * pixels) +
+                     ll_align64(3 * sizeof(int64_t) * (size_t)p.chunks) +
+                     ll_align64(sizeof(ll_real) * (size_t)(p.images * p.source_rows * p.sw * p.sc));
     return p;
 }
 
@@ -226,7 +212,7 @@ static void pack_panel(const packing *w, int64_t group, int64_t panel, int64_t k
                        ll_real *to)
 {
     const ll_conv_shape *v = w->v;
-    int64_t cols = min(NR, w->p->ocg - panel * NR), width = cols <= LL_LANES ? LL_LANES : NR;
+    int64_t cols = ll_min64(NR, w->p->ocg - panel * NR), width = cols <= LL_LANES ? LL_LANES : NR;
     int64_t start = group * v->fg * v->r * v->s * v->cg + panel * NR * w->os;
     const ll_real *filter = (const ll_real *)w->filter;
     for (int64_t a = 0; a < w->x[0].taps; a++)
@@ -254,7 +240,7 @@ static void pack_phase(const packing *w, int me, int team, ll_real *to)
         for (int64_t k = 0; k < w->p->scg; k += some)
             for (int64_t q = 0; q < w->p->panels; q++)
                 if ((w->os == 1 ? k / some : count++) % team == me)
-                    pack_panel(w, g, q, k, min(k + some, w->p->scg),
+                    pack_panel(w, g, q, k, ll_min64(k + some, w->p->scg),
                                to + (g * w->p->panels + q) * size);
 }
 
@@ -373,7 +359,7 @@ static __attribute__((noinline)) void tile_part(const product *whole, int64_t n,
     product t = *whole;
     t.place = place, t.to = to, t.result = spare[0];
     for (int64_t i = 0; i < MR; i++) {
-        place[i] = whole->place[min(i, n - 1)];
+        place[i] = whole->place[ll_min64(i, n - 1)];
         to[i] = i * NR;
         if (t.add && i < n)
             memcpy(spare[i], whole->result + whole->to[i], sizeof(ll_real) * (size_t)cols);
@@ -410,7 +396,7 @@ static int64_t list_chunks(const job *j, range rows, range cols)
     bool joined = x[1].gap == 1 && p->scg == p->sc;
     int64_t runs = joined ? 1 : cols.to - cols.from, count = 0;
     int64_t size = joined ? (cols.to - cols.from) * p->sc : p->scg;
-    int64_t parts = ceil_div(size, KC);
+    int64_t parts = ll_ceil_div(size, KC);
     for (int64_t a = rows.from; a < rows.to; a++)
         for (int64_t b = 0; b < runs; b++)
             for (int64_t i = 0; i < parts; i++) {
@@ -451,11 +437,11 @@ static void run_panels(const job *j, product t, int64_t pixels, int64_t g, int64
         t.place = j->place + i;
         t.to = j->to + i;
         for (int64_t q = from; q < to; q++) {
-            int64_t cols = min(NR, p->ocg - q * NR);
+            int64_t cols = ll_min64(NR, p->ocg - q * NR);
             t.panel = j->panels + (g * p->panels + q) * size;
             t.result = j->result + g * p->ocg + q * NR;
             if (pixels - i < MR || (cols != NR && cols != LL_LANES))
-                tile_part(&t, min(MR, pixels - i), cols);
+                tile_part(&t, ll_min64(MR, pixels - i), cols);
             else if (cols == NR)
                 tile_wide(&t);
             else
@@ -475,10 +461,11 @@ static void run_class(const job *j, const range ms[2], range rows, range cols)
             sum += j->chunks[c].size;
             t.n_chunk++;
         }
-        int64_t some = max(1, PANEL_BYTES / (NR * (int64_t)sizeof(ll_real) * max(sum, 1)));
+        int64_t some =
+            ll_max64(1, PANEL_BYTES / (NR * (int64_t)sizeof(ll_real) * ll_max64(sum, 1)));
         for (int64_t g = 0; g < j->v->groups; g++)
             for (int64_t q = 0; q < p->panels; q += some)
-                run_panels(j, t, pixels, g, q, min(q + some, p->panels));
+                run_panels(j, t, pixels, g, q, ll_min64(q + some, p->panels));
     } while (c < n_chunk);
 }
 
@@ -486,9 +473,9 @@ static void run_class(const job *j, const range ms[2], range rows, range cols)
 static void run_phase(const job *j, int64_t from, int64_t to)
 {
     const axis *y = &j->x[0], *x = &j->x[1];
-    int64_t m_end = ceil_div(max(to - y->first, 0), y->stride);
-    int64_t k_end = ceil_div(max(x->result - x->first, 0), x->stride);
-    int64_t m = ceil_div(max(from - y->first, 0), y->stride);
+    int64_t m_end = ll_ceil_div(ll_max64(to - y->first, 0), y->stride);
+    int64_t k_end = ll_ceil_div(ll_max64(x->result - x->first, 0), x->stride);
+    int64_t m = ll_ceil_div(ll_max64(from - y->first, 0), y->stride);
     for (range rows; m < m_end;) {
         rows = inside(y, m);
         int64_t m_n = same(y, m, m_end, rows);
@@ -513,15 +500,15 @@ static void fetch(job *j, ll_conv_direction d, const void *src, range rows, ll_r
     j->source = (const ll_real *)src;
     if (!j->v->bf16) return;
     range r = source_rows(j->v, d, rows.from, rows.to);
-    r = (range){min(max(r.from, 0), p->sh), min(max(r.to, 0), p->sh)};
-    int64_t row = p->sw * p->sc, size = max(r.to - r.from, 0) * row;
+    r = (range){ll_min64(ll_max64(r.from, 0), p->sh), ll_min64(ll_max64(r.to, 0), p->sh)};
+    int64_t row = p->sw * p->sc, size = ll_max64(r.to - r.from, 0) * row;
     for (int64_t n = j->n0; n < j->n1; n++) {
         const uint16_t *in = (const uint16_t *)src + (n * p->sh + r.from) * row;
         for (int64_t i = 0; i < size; i++) to[(n - j->n0) * size + i] = ll_bf16_to_f32(in[i]);
     }
     j->source = to;
     j->row0 = r.from;
-    j->rows = max(r.to - r.from, 0);
+    j->rows = ll_max64(r.to - r.from, 0);
     j->image0 = j->n0;
 }
 
@@ -536,9 +523,9 @@ static void run_block(const ll_conv_shape *v, const plan *p, ll_conv_direction d
     j.n1 = (bi + 1) * v->n / p->n_image;
     j.place = (int64_t *)scratch;
     j.to = j.place + pixels;
-    scratch += ll_round64(2 * sizeof(int64_t) * (size_t)pixels);
+    scratch += ll_align64(2 * sizeof(int64_t) * (size_t)pixels);
     j.chunks = (chunk *)scratch;
-    fetch(&j, d, src, rows, (ll_real *)(scratch + ll_round64(sizeof(chunk) * (size_t)p->chunks)));
+    fetch(&j, d, src, rows, (ll_real *)(scratch + ll_align64(sizeof(chunk) * (size_t)p->chunks)));
     for (int64_t a = 0; a < phases(v, d, 0); a++)
         for (int64_t b = 0; b < phases(v, d, 1); b++) {
             j.x[0] = axis_of(v, d, 0, a);

@@ -4,6 +4,7 @@
  * Letters: n images of h x w x c; f filters of r x s x cg; n outputs of oh x ow x f; cg and fg are
  * channels and filters of one group. */
 #pragma once
+#include "base/num.h"
 #include "kern/attr.h"
 #include "kern/cpu/real.h"
 #include "kern/kern.h"
@@ -73,10 +74,6 @@ static inline void ll_vstore(ll_real *p, ll_vf v)
 static inline ll_real ll_conv_at(const void *x, bool bf16, int64_t i)
 {
     return bf16 ? ll_bf16_to_f32(((const uint16_t *)x)[i]) : ((const ll_real *)x)[i];
-}
-static inline size_t ll_round64(size_t bytes)
-{
-    return (bytes + 63) / 64 * 64;
 }
 
 #ifdef __cplusplus

@@ -9,7 +9,7 @@
  *           they are a rectangle of rows and columns.
  *     few   taps of one filter row joined, s * c of them (5 x 6 = 30 columns where tap by tap would
  *           use 6 of 8 lanes); the image's rows are padded with zeros so that all taps have the
- * same pixels, and pixels overlap: the next one starts c further on.
+ *           same pixels, and pixels overlap: the next one starts c further on.
  *
  * Both operands are copied into such an order that the loop over pixels reads along: dy by groups
  * of MF filters, x by slices of 2 vectors of channels (or whole, joined). A block's slices fit in
@@ -53,21 +53,6 @@ typedef struct plan {
     size_t part_bytes, dy_bytes, x_bytes;
 } plan;
 
-static int64_t min(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
-static int64_t max(int64_t a, int64_t b)
-{
-    return a > b ? a : b;
-}
-
-static int64_t ceil_div(int64_t a, int64_t b)
-{
-    return (a + b - 1) / b;
-}
-
 /* Image rows under output rows [from, to), not clipped. */
 static int64_t first_row(const ll_conv_shape *v, int64_t from)
 {
@@ -83,7 +68,7 @@ static int64_t rows_under(const ll_conv_shape *v, int64_t rows)
 static bool joins(const ll_conv_shape *v)
 {
     if (v->groups > 1 || v->a.dilation[1] > 1 || v->c < 1) return false;
-    int64_t apart = ceil_div(v->c, NR) * v->s, joined = ceil_div(v->s * v->c, NR);
+    int64_t apart = ll_ceil_div(v->c, NR) * v->s, joined = ll_ceil_div(v->s * v->c, NR);
     return v->c <= 4 * NR && 11 * joined <= 10 * apart;
 }
 
@@ -91,31 +76,31 @@ static void choose_blocks(const ll_conv_shape *v, plan *p)
 {
     /* numbers of a panel of dy and a slice of x, for one output pixel */
     int64_t each = MF + p->slice * v->a.stride[0] * v->a.stride[1];
-    int64_t pixels = min(L1_BYTES / (int64_t)sizeof(ll_real) / each,
-                         BLOCK_BYTES / (int64_t)sizeof(ll_real) / max(v->f, 1));
-    int64_t image = max(v->oh * v->ow, 1);
-    pixels = max(pixels, 64);
-    p->images = max(1, pixels / image);
-    p->rows = image <= pixels ? v->oh : max(1, pixels / max(v->ow, 1));
-    p->n_image = ceil_div(v->n, p->images);
-    p->n_row = ceil_div(v->oh, max(p->rows, 1));
-    if (p->n_row == 1) p->n_image = min(v->n, ceil_div(p->n_image, p->parts) * p->parts);
-    p->images = ceil_div(v->n, max(p->n_image, 1));
-    p->rows = ceil_div(v->oh, max(p->n_row, 1));
+    int64_t pixels = ll_min64(L1_BYTES / (int64_t)sizeof(ll_real) / each,
+                              BLOCK_BYTES / (int64_t)sizeof(ll_real) / ll_max64(v->f, 1));
+    int64_t image = ll_max64(v->oh * v->ow, 1);
+    pixels = ll_max64(pixels, 64);
+    p->images = ll_max64(1, pixels / image);
+    p->rows = image <= pixels ? v->oh : ll_max64(1, pixels / ll_max64(v->ow, 1));
+    p->n_image = ll_ceil_div(v->n, p->images);
+    p->n_row = ll_ceil_div(v->oh, ll_max64(p->rows, 1));
+    if (p->n_row == 1) p->n_image = ll_min64(v->n, ll_ceil_div(p->n_image, p->parts) * p->parts);
+    p->images = ll_ceil_div(v->n, ll_max64(p->n_image, 1));
+    p->rows = ll_ceil_div(v->oh, ll_max64(p->n_row, 1));
 }
 
 static plan plan_of(const ll_conv_shape *v)
 {
     plan p = {.joined = joins(v)};
-    p.columns = p.joined ? v->s * v->c : min(v->cg, NR);
-    p.tiles = p.joined ? ceil_div(p.columns, NR) : 1;
-    p.slices = p.joined ? 1 : ceil_div(v->cg, NR);
+    p.columns = p.joined ? v->s * v->c : ll_min64(v->cg, NR);
+    p.tiles = p.joined ? ll_ceil_div(p.columns, NR) : 1;
+    p.slices = p.joined ? 1 : ll_ceil_div(v->cg, NR);
     p.slice = p.joined ? v->c : NR;
-    p.panels = ceil_div(v->fg, MF);
+    p.panels = ll_ceil_div(v->fg, MF);
     p.taps = p.joined ? v->r : v->r * v->s;
     p.left = p.joined ? v->a.pad[2] : 0;
-    p.width = p.joined ? max(0, (v->ow - 1) * v->a.stride[1] + v->s) : v->w;
-    p.part_bytes = ll_round64(sizeof(ll_real) * TILE * (size_t)(v->groups * p.slices * p.panels) *
+    p.width = p.joined ? ll_max64(0, (v->ow - 1) * v->a.stride[1] + v->s) : v->w;
+    p.part_bytes = ll_align64(sizeof(ll_real) * TILE * (size_t)(v->groups * p.slices * p.panels) *
                               (size_t)(p.taps * p.tiles));
     p.parts = v->threads;
     while (p.parts > 1 && (v->threads % p.parts || (size_t)p.parts * p.part_bytes > PART_BYTES ||
@@ -123,11 +108,11 @@ static plan plan_of(const ll_conv_shape *v)
         p.parts--;
     p.shares = v->threads / p.parts;
     choose_blocks(v, &p);
-    p.dy_bytes = ll_round64(sizeof(ll_real) * (size_t)(v->groups * p.panels * MF) *
+    p.dy_bytes = ll_align64(sizeof(ll_real) * (size_t)(v->groups * p.panels * MF) *
                             (size_t)(p.images * p.rows * v->ow));
-    int64_t rows = p.joined ? rows_under(v, p.rows) : min(v->h, rows_under(v, p.rows));
-    p.x_bytes =
-        ll_round64(sizeof(ll_real) * ((size_t)(p.images * max(rows, 0) * p.width * p.slice) + NR));
+    int64_t rows = p.joined ? rows_under(v, p.rows) : ll_min64(v->h, rows_under(v, p.rows));
+    p.x_bytes = ll_align64(sizeof(ll_real) *
+                           ((size_t)(p.images * ll_max64(rows, 0) * p.width * p.slice) + NR));
     return p;
 }
 
@@ -237,8 +222,8 @@ static void copy_dy(const ll_conv_shape *v, const plan *p, const block *b, const
         for (int64_t i = 0; i < image; i += 8)
             for (int64_t k = 0; k < v->groups * p->panels; k++) {
                 int64_t f = k / p->panels * v->fg + k % p->panels * MF;
-                copy_filters(v, dy, ((n * v->oh + b->o0) * v->ow + i) * v->f + f, min(8, image - i),
-                             min(MF, v->fg - k % p->panels * MF),
+                copy_filters(v, dy, ((n * v->oh + b->o0) * v->ow + i) * v->f + f,
+                             ll_min64(8, image - i), ll_min64(MF, v->fg - k % p->panels * MF),
                              to + (k * all + (n - b->n0) * image + i) * MF);
             }
 }
@@ -265,8 +250,9 @@ static void copy_x(const ll_conv_shape *v, const plan *p, const block *b, int64_
                    const void *x)
 {
     ll_real *to = b->x;
-    int64_t j0 = min(max(0, -p->left), v->w), before = min(max(0, p->left), p->width);
-    int64_t n_j = max(0, min(v->w - j0, p->width - before));
+    int64_t j0 = ll_min64(ll_max64(0, -p->left), v->w),
+            before = ll_min64(ll_max64(0, p->left), p->width);
+    int64_t n_j = ll_max64(0, ll_min64(v->w - j0, p->width - before));
     int64_t after = p->width - before - n_j;
     for (int64_t n = b->n0; n < b->n1; n++)
         for (int64_t i = b->i0; i < b->i1; i++, to += p->width * p->slice) {
@@ -284,10 +270,10 @@ static void copy_x(const ll_conv_shape *v, const plan *p, const block *b, int64_
 /* Outputs [*from, *to) whose tap at offset `at` (tap * dilation - pad) is inside `size`. */
 static void clip(int64_t at, int64_t stride, int64_t size, int64_t *from, int64_t *to)
 {
-    int64_t first = at >= 0 ? 0 : ceil_div(-at, stride);
-    int64_t end = size - at <= 0 ? 0 : ceil_div(size - at, stride);
-    *from = max(*from, first);
-    *to = max(*from, min(*to, end));
+    int64_t first = at >= 0 ? 0 : ll_ceil_div(-at, stride);
+    int64_t end = size - at <= 0 ? 0 : ll_ceil_div(size - at, stride);
+    *from = ll_max64(*from, first);
+    *to = ll_max64(*from, ll_min64(*to, end));
 }
 
 /* One tap (joined: filter row) of one slice, against all filters of group g. */
@@ -336,13 +322,13 @@ static void add_part(const ll_conv_shape *v, const plan *p, int64_t part, int64_
         b.i0 = first_row(v, b.o0);
         b.i1 = b.i0 + rows_under(v, b.o1 - b.o0);
         if (!p->joined) { /* only rows that exist */
-            b.i0 = min(max(b.i0, 0), v->h);
-            b.i1 = min(max(b.i1, b.i0), v->h);
+            b.i0 = ll_min64(ll_max64(b.i0, 0), v->h);
+            b.i1 = ll_min64(ll_max64(b.i1, b.i0), v->h);
         }
         copy_dy(v, p, &b, dy, (ll_real *)scratch);
         for (int64_t i = share; i < mine; i += p->shares) {
             int64_t g = i / p->slices, c0 = i % p->slices * p->slice;
-            copy_x(v, p, &b, g * v->cg + c0, min(p->slice, v->cg - c0), x);
+            copy_x(v, p, &b, g * v->cg + c0, ll_min64(p->slice, v->cg - c0), x);
             for (int64_t tap = 0; tap < p->taps; tap++)
                 add_tap(v, p, &b, g, tap, sums + i * slice_size);
         }
@@ -366,14 +352,14 @@ static void finish(const ll_conv_shape *v, const plan *p, const ll_real *sums, i
     int64_t per_part = (int64_t)(p->part_bytes / sizeof(ll_real));
     int64_t one = v->r * v->s * v->cg, row = p->joined ? v->s * v->c : v->cg;
     for (int64_t k = me; k < v->groups * p->panels; k += team) {
-        int64_t g = k / p->panels, q = k % p->panels, n_f = min(MF, v->fg - q * MF);
+        int64_t g = k / p->panels, q = k % p->panels, n_f = ll_min64(MF, v->fg - q * MF);
         ll_real *to = dw + (g * v->fg + q * MF) * one;
         for (int64_t c = 0; c < p->slices; c++)
             for (int64_t tap = 0; tap < p->taps; tap++)
                 for (int64_t t = 0; t < p->tiles; t++) {
                     int64_t tile =
                         (((g * p->slices + c) * p->panels + q) * p->taps + tap) * p->tiles + t;
-                    int64_t col = (p->joined ? t : c) * NR, cols = min(NR, row - col);
+                    int64_t col = (p->joined ? t : c) * NR, cols = ll_min64(NR, row - col);
                     for (int64_t i = 0; i < n_f; i++)
                         add_up(sums + tile * TILE + i * NR, p->parts, per_part, cols,
                                to + i * one + tap * row + col);

@@ -33,11 +33,6 @@ typedef struct form {
     int64_t group;      /* panels packed together */
 } form;
 
-static int64_t max64(int64_t a, int64_t b)
-{
-    return a > b ? a : b;
-}
-
 /* One of the sizes above, for g's elements. */
 static int64_t sized(const ll_gemm_call *g, int64_t elements)
 {
@@ -117,13 +112,13 @@ static form choose(const ll_gemm_call *g)
     f.copy_c = g->bf16_out || g->c_cs != 1;
     int64_t width = kind->nv * kind->lanes, panels = ll_ceil_div(g->n, width);
     int64_t k_max = g->m < 2 * FEW_ROWS ? kind->k_max / 2 : kind->k_max;
-    int64_t passes = max64(ll_ceil_div(g->k, k_max), 1);
+    int64_t passes = ll_max64(ll_ceil_div(g->k, k_max), 1);
     f.kc = ll_round_up(ll_ceil_div(g->k, passes), kind->k_step);
     f.mc = ll_min64(sized(g, A_CHUNK) / (f.kc + 1), M_MAX) / kind->mr * kind->mr;
     f.mc = ll_round_up(ll_ceil_div(g->m, ll_ceil_div(g->m, f.mc)), kind->mr);
     f.pack_a = g->bf16 || scattered_a(g, kind, f.kc);
     f.pack_b = g->bf16 || scattered_b(g, kind, f.kc);
-    f.group = max64(ll_min64(sized(g, B_CHUNK) / (width * (f.kc + 1)), panels), 1);
+    f.group = ll_max64(ll_min64(sized(g, B_CHUNK) / (width * (f.kc + 1)), panels), 1);
     f.nc = f.copy_c ? N_COPY / width * width : g->n;
     f.nc = ll_min64(ll_round_up(f.nc, width), g->n);
     return f;
@@ -138,14 +133,14 @@ typedef struct room {
 static room room_for(const ll_gemm_call *g)
 {
     const ll_gemm_kind *kind = kind_for(g);
-    int64_t k = ll_round_up(ll_min64(g->k, kind->k_max), kind->k_step), side = max64(g->m, g->n);
+    int64_t k = ll_round_up(ll_min64(g->k, kind->k_max), kind->k_step), side = ll_max64(g->m, g->n);
     int64_t rows = ll_min64(ll_round_up(side, kind->mr), M_MAX), width = kind->nv * kind->lanes;
     bool turned = g->c_rs == 1; /* may be */
     ll_gemm_call a = *g, b = *g;
     a.n = b.n = side;
     b.a_rs = g->b_cs, b.a_cs = g->b_rs;
     bool packs = g->bf16 || scattered_a(&a, kind, k) || (turned && scattered_a(&b, kind, k));
-    int64_t group = max64(ll_min64(sized(g, B_CHUNK), k * ll_round_up(side, width)), k * width);
+    int64_t group = ll_max64(ll_min64(sized(g, B_CHUNK), k * ll_round_up(side, width)), k * width);
     /* Strided columns are copied unless the product can be turned, which a single row cannot. */
     int64_t copied = g->bf16_out ? rows : g->c_cs <= 1 ? 0 : turned ? kind->mr : rows;
     room r = {0};

@@ -12,8 +12,8 @@
  *                       .a = x, .a_rs = k, .a_cs = 1,          x [m,k]
  *                       .b = w, .b_rs = 1, .b_cs = k,          w [n,k], used transposed
  *                       .c = y, .c_rs = n};                    y [m,n]
- *     g.scratch = ...;                                         ll_gemm_scratch(&g) bytes,
- * 64-aligned ll_gemm(&g); */
+ *     g.scratch = ...;                     ll_gemm_scratch(&g) bytes, 64-aligned
+ *     ll_gemm(&g); */
 #pragma once
 #include "base/types.h"
 

@@ -5,28 +5,12 @@
  * of A are read where they lie when one of A's strides is 1; the vectors of B where they lie when
  * b_cs = 1; otherwise from a packed copy. gemm.c decides. */
 #pragma once
+#include "base/num.h"
 #include "kern/cpu/gemm.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
-
-static inline int64_t ll_min64(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-static inline int64_t ll_ceil_div(int64_t a, int64_t b)
-{
-    return (a + b - 1) / b;
-}
-static inline int64_t ll_round_up(int64_t a, int64_t to)
-{
-    return ll_ceil_div(a, to) * to;
-}
-static inline size_t ll_align64(size_t bytes)
-{
-    return (bytes + 63) / 64 * 64;
-}
 
 /* Where a tile finds A, already packed or not: element (i, p) is a[i * rs + p * cs]. */
 typedef struct ll_gemm_tile {

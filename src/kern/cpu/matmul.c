@@ -3,6 +3,7 @@
  * 1. kern/einsum.h folds the loops: "btc,zhdc->btzhd" is one product with m = bt, n = zhd, k = c.
  * 2. What does not fold is loops around it, in any order; sums add into C, in order.
  * 3. Threads share either the loops around (many small products) or each product. */
+#include "base/num.h"
 #include "kern/attr.h"
 #include "kern/cpu/gemm.h"
 #include "kern/einsum.h"
@@ -30,7 +31,7 @@ static void plan_scratch(plan *p, int threads)
     p->share_loops = p->products > 1 && (even || small || threads == 1);
     g->threads = p->share_loops || work < LL_PARALLEL_WORK ? 1 : threads;
     p->one = p->share_loops ? ll_gemm_serial_scratch(g) : ll_gemm_scratch(g);
-    if (p->tile) p->one += ((size_t)(g->m * g->n) * sizeof(float) + 63) / 64 * 64;
+    if (p->tile) p->one += ll_align64((size_t)(g->m * g->n) * sizeof(float));
 }
 
 static void make_plan(const ll_kcall *c, plan *p)
@@ -72,7 +73,7 @@ static void product(const plan *p, int64_t at, char *scratch)
     g.c = c;
     g.scratch = scratch;
     if (p->tile) {
-        size_t bytes = ((size_t)(g.m * g.n) * sizeof(float) + 63) / 64 * 64;
+        size_t bytes = ll_align64((size_t)(g.m * g.n) * sizeof(float));
         g.c = scratch + p->one - bytes;
         g.c_rs = g.n, g.c_cs = 1;
     }

@@ -6,6 +6,7 @@
  * Gradients. Where windows do not overlap, each output writes the pixels of its window, the rest of
  * the image being zero. Where they do, a pixel gathers from the windows that cover it. Either way
  * each is written by one thread, and summed in one order. */
+#include "base/num.h"
 #include "kern/attr.h"
 #include "kern/kern.h"
 
@@ -46,19 +47,9 @@ INLINE vi splat(int64_t k)
     return (vi){i, i, i, i};
 }
 
-static int64_t max(int64_t a, int64_t b)
-{
-    return a > b ? a : b;
-}
-
-static int64_t min(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
 /* Channels c0, c0 + lanes, ... of n; the last ones start at n - lanes. */
 #define EACH(c, lanes, n)                                                                          \
-    for (int64_t c##_ = 0, c = 0; c##_ < (n); c##_ += (lanes), c = min(c##_, (n) - (lanes)))
+    for (int64_t c##_ = 0, c = 0; c##_ < (n); c##_ += (lanes), c = ll_min64(c##_, (n) - (lanes)))
 
 typedef struct pool {
     ll_pool_attr a;
@@ -77,7 +68,7 @@ static pool pool_of(const ll_kcall *k, const ll_tensor *image, const ll_tensor *
 
 static int threads(const ll_kcall *k, const pool *v)
 {
-    int64_t work = v->n * v->c * max(v->h * v->w, v->oh * v->ow * v->a.size[0] * v->a.size[1]);
+    int64_t work = v->n * v->c * ll_max64(v->h * v->w, v->oh * v->ow * v->a.size[0] * v->a.size[1]);
     return work < LL_PARALLEL_WORK ? 1 : k->threads;
 }
 
@@ -91,7 +82,7 @@ static int64_t start(const pool *v, int k, int64_t o)
 static range inside(const pool *v, int k, int64_t o)
 {
     int64_t at = start(v, k, o);
-    return (range){max(0, -at), min(v->a.size[k], (k ? v->w : v->h) - at)};
+    return (range){ll_max64(0, -at), ll_min64(v->a.size[k], (k ? v->w : v->h) - at)};
 }
 
 /* The windows that cover image row or column i. */
@@ -99,7 +90,7 @@ static range covering(const pool *v, int k, int64_t i)
 {
     int64_t at = i + v->a.pad[2 * k], s = v->a.stride[k], first = at - v->a.size[k] + 1;
     return (range){first <= 0 ? 0 : (first + s - 1) / s,
-                   at < 0 ? 0 : min(at / s + 1, k ? v->ow : v->oh)};
+                   at < 0 ? 0 : ll_min64(at / s + 1, k ? v->ow : v->oh)};
 }
 
 /* ---- the largest of each window ---- */

@@ -1,16 +1,12 @@
 /* row.c: rows of f32 (see row.h). */
 #include "kern/cpu/row.h"
 
+#include "base/num.h"
 #include "kern/cpu/vec.h"
 
 #include <math.h>
 
 enum { STRETCH = 256 }; /* elements summed in f32 */
-
-static int64_t least(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
 
 /* The first n <= LL_LANES of x, and fill after them. */
 static ll_vec load_some(const float *x, int64_t n, float fill)
@@ -70,7 +66,7 @@ double ll_row_exp(const float *x, float top, float *y, int64_t n)
 {
     double total = 0;
     for (int64_t i = 0; i < n; i += STRETCH)
-        total += (double)exp_stretch(x + i, top, y + i, least(STRETCH, n - i));
+        total += (double)exp_stretch(x + i, top, y + i, ll_min64(STRETCH, n - i));
     return total;
 }
 
@@ -78,7 +74,7 @@ double ll_row_exp_total(const float *x, float top, int64_t n)
 {
     double total = 0;
     for (int64_t i = 0; i < n; i += STRETCH)
-        total += (double)exp_stretch(x + i, top, NULL, least(STRETCH, n - i));
+        total += (double)exp_stretch(x + i, top, NULL, ll_min64(STRETCH, n - i));
     return total;
 }
 
@@ -106,7 +102,7 @@ static void stretch_moments(const float *x, float from, int64_t n, double *total
             q[k] += d * d;
         }
     for (; i < n; i += LL_LANES) {
-        ll_vec d = load_some(x + i, least(LL_LANES, n - i), from) - from;
+        ll_vec d = load_some(x + i, ll_min64(LL_LANES, n - i), from) - from;
         s[0] += d;
         q[0] += d * d;
     }
@@ -119,10 +115,10 @@ void ll_row_moments(const float *x, int64_t n, double *mean, double *var)
 {
     double total = 0, square = 0, rest = 0, unused = 0;
     for (int64_t i = 0; i < n; i += STRETCH)
-        stretch_moments(x + i, 0, least(STRETCH, n - i), &total, &unused);
+        stretch_moments(x + i, 0, ll_min64(STRETCH, n - i), &total, &unused);
     float guess = (float)(total / (double)n);
     for (int64_t i = 0; i < n; i += STRETCH)
-        stretch_moments(x + i, guess, least(STRETCH, n - i), &rest, &square);
+        stretch_moments(x + i, guess, ll_min64(STRETCH, n - i), &rest, &square);
     rest /= (double)n;
     *mean = (double)guess + rest;
     *var = square / (double)n - rest * rest;
@@ -132,7 +128,7 @@ double ll_row_square(const float *x, int64_t n)
 {
     double total = 0, square = 0;
     for (int64_t i = 0; i < n; i += STRETCH)
-        stretch_moments(x + i, 0, least(STRETCH, n - i), &total, &square);
+        stretch_moments(x + i, 0, ll_min64(STRETCH, n - i), &total, &square);
     return square;
 }
 
@@ -142,7 +138,7 @@ void ll_row_dots(const float *g, const float *gain, const float *x, float mean, 
     *plain = *weighed = 0;
     for (int64_t from = 0; from < n; from += STRETCH) {
         ll_vec a[WAYS] = {0}, b[WAYS] = {0};
-        int64_t i = from, to = least(from + STRETCH, n);
+        int64_t i = from, to = ll_min64(from + STRETCH, n);
         for (; i + STEP <= to; i += STEP)
 #pragma GCC unroll 4
             for (int k = 0; k < WAYS; k++) {
@@ -152,7 +148,7 @@ void ll_row_dots(const float *g, const float *gain, const float *x, float mean, 
                 b[k] += u * (ll_vec_at(x + at) - mean);
             }
         for (; i < to; i += LL_LANES) {
-            int64_t m = least(LL_LANES, to - i);
+            int64_t m = ll_min64(LL_LANES, to - i);
             ll_vec u = load_some(g + i, m, 0) * load_some(gain + i, m, 0);
             a[0] += u;
             b[0] += u * (load_some(x + i, m, mean) - mean);
@@ -199,7 +195,7 @@ static void add_chunk(const ll_col_sum_call *s, int64_t from, int64_t to, double
     for (int64_t j = 0; j < 2 * n; j++) total[j] = 0;
     for (int64_t r = from; r < to; r += BLOCK) {
         for (int64_t j = 0; j < 2 * n; j++) block[j] = 0;
-        add_block(s, r, least(r + BLOCK, to), block, block + n);
+        add_block(s, r, ll_min64(r + BLOCK, to), block, block + n);
 #pragma omp simd
         for (int64_t j = 0; j < 2 * n; j++) total[j] += (double)block[j];
     }
