@@ -6,8 +6,8 @@
  * (LL_A_FUSED) is one field: the result's shape, each input's period (and "*repeat" where it is not
  * 1), the steps as assignments to registers, and the registers that are written, with their types:
  *
- *     {chain=(shape=[4,3], in=[12, 3, 4*3], r3=add(r0,r1), r4=scale(r3,0.5), out=[r3:f32,
- * r4:bf16])}
+ *     {chain=(shape=[4,3], in=[12, 3, 4*3], r3=add(r0,r1), r4=scale(r3,0.5),
+ *             out=[r3:f32, r4:bf16])}
  *
  * The number after the registers is the step's k, which an operand k reads: max(r0,k,0.5); a k of
  * zero is left out. */

@@ -7,7 +7,7 @@
  * 1. A window reads rows of the neighbours at its borders alone. The rows of the result that need
  *    none of them (the interior) are made first, of this rank's own rows; the border rows when
  *    strips of the neighbours' rows have come; pieces are joined, or added where the loop is
- * summed.
+ *    summed.
  *
  *       9 rows on 3 ranks, 3 taps, rank 1:  border 3 | interior 4 | border 5
  *                                  it reads      2 3 4    3 4 5        4 5 6

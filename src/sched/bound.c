@@ -10,9 +10,9 @@
  * sums while messages are under way can be less than all three together.
  *
  *     p = 4, n elements   messages   sent      folded
- *     all-reduce          2          3/2 n     3/4 n     rabenseifner sends so little, in 4
- * messages reduce-scatter      2          3/4 n     3/4 n     halving reaches all three all-gather
- * 2          3/4 n               doubling reaches both
+ *     all-reduce          2          3/2 n     3/4 n     rabenseifner sends so little in 4 messages
+ *     reduce-scatter      2          3/4 n     3/4 n     halving reaches all three
+ *     all-gather          2          3/4 n               doubling reaches both
  *
  * Chan, Heimlich, Purkayastha, van de Geijn: Collective communication: theory, practice, and
  * experience, 2007; Thakur, Rabenseifner, Gropp: Optimization of collective communication

@@ -23,8 +23,9 @@
  * times in this collective. In a schedule with a window all ranks of a node signal equally often.
  *
  * The canonical order of a sum over parts 0..p-1 is the aligned binary tree
- *     T(a, b) = T(a, a + q) + T(a + q, b), q the largest power of two below b - a; T(a, a+1) = part
- * a A fold combines its sources so. Algorithms for which the whole result is T over the ranks, bit
+ *     T(a, b) = T(a, a + q) + T(a + q, b), q the largest power of two below b - a
+ *     T(a, a + 1) = part a
+ * A fold combines its sources so. Algorithms for which the whole result is T over the ranks, bit
  * for bit, are called canonical (docs/architecture.md says what that promises); IEEE addition
  * commutes, so which of two operands comes first does not matter. */
 #pragma once

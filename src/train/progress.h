@@ -5,8 +5,7 @@
  * elsewhere (a file, a pipe, a batch system's log) plain lines, the first, the last, and now and
  * then one between:
  *
- *     step 120/938 | loss 0.5312 | norm 1.204 | lr 1.0e-03 | 3.41 ms | 18.8k img/s | 41% peak | 212
- * MiB
+ *     step 120/938 | loss 0.5312 | norm 1.204 | lr 1.0e-03 | 3.41 ms | 18.8k img/s | 212 MiB
  */
 #pragma once
 #include "base/err.h"

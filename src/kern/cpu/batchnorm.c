@@ -2,8 +2,9 @@
  *
  * Statistics read x from memory once: each block of rows that fits the nearest cache gets its mean
  * and then its squares about that mean, and blocks combine in double (Chan, Golub, LeVeque 1979):
- *   n = n_a + n_b,  d = mean_b - mean_a,  mean = mean_a + d n_b/n,  m2 = m2_a + m2_b + d^2 n_a
- * n_b/n Chunks of rows are a fixed partition, so the thread count does not change a bit. */
+ *   n = n_a + n_b,  d = mean_b - mean_a,  mean = mean_a + d n_b/n,
+ *   m2 = m2_a + m2_b + d^2 n_a n_b/n
+ * Chunks of rows are a fixed partition, so the thread count does not change a bit. */
 #include "kern/attr.h"
 #include "kern/cpu/row.h"
 #include "kern/rows.h"
