@@ -60,7 +60,7 @@ static ll_graph *declare(bool training)
     ll_val t = ll_batch(g, "t_at", LL_F32, LL_SHAPE(N, 1));
     net p = parameters(g);
     ll_val u = network(g, &p, x, t);
-    ll_result(g, "u", u);
+    ll_graph_result(g, "u", u);
     if (!training) return g;
     ll_val d[2], uxx;
     ll_grad(g, u, (ll_val[]){x, t}, 2, d); /* samples are independent: du_i/dx_i */

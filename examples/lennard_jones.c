@@ -39,8 +39,8 @@ static ll_graph *declare(void)
     ll_val energy = ll_scale(g, ll_sum_all(g, pair), 2); /* 4, each pair counted twice */
     ll_val force;
     ll_grad(g, energy, &x, 1, &force);
-    ll_result(g, "energy", energy);
-    ll_result(g, "force", ll_neg(g, force));
+    ll_graph_result(g, "energy", energy);
+    ll_graph_result(g, "force", ll_neg(g, force));
     return g;
 }
 

@@ -28,16 +28,16 @@ static ll_graph *declare(int batch, const ll_optim *optim)
     for (int i = 0; i < 3; i++) {
         char name[16];
         snprintf(name, sizeof name, "block%d", i);
-        ll_push(g, name);
+        ll_graph_push(g, name);
         ll_val z =
             ll_gelu(g, ll_linear(g, "up", ll_layernorm_layer(g, "norm", h), 2 * WIDTH, true));
         h = ll_add(g, h, ll_linear(g, "down", z, WIDTH, true));
-        ll_pop(g);
+        ll_graph_pop(g);
     }
     ll_val logits = ll_linear(g, "out", h, 2, true);
     ll_val loss = ll_mean(g, ll_cross_entropy(g, logits, y));
-    ll_result(g, "loss", loss);
-    ll_result(g, "correct", ll_sum_all(g, ll_correct(g, logits, y)));
+    ll_graph_result(g, "loss", loss);
+    ll_graph_result(g, "correct", ll_sum_all(g, ll_correct(g, logits, y)));
     if (optim) ll_minimize(g, loss, optim);
     return g;
 }

@@ -7,7 +7,7 @@
  *     ll_val y = ll_batch(g, "y", LL_I32, LL_SHAPE(64));
  *     ll_val h = ll_relu(g, ll_linear(g, "fc1", x, 128, true));
  *     ll_val loss = ll_mean(g, ll_cross_entropy(g, ll_linear(g, "fc2", h, 10, true), y));
- *     ll_result(g, "loss", loss);
+ *     ll_graph_result(g, "loss", loss);
  *     ll_minimize(g, loss, &(ll_optim){.name = "adamw"});
  *
  * then compiled and run by a session:
@@ -99,17 +99,18 @@ typedef struct ll_val {
 LL_API ll_graph *ll_graph_new(const char *name);
 LL_API void ll_graph_free(ll_graph *g);
 LL_API ll_err ll_graph_check(const ll_graph *g); /* the first mistake of the declaration, if any */
-LL_API ll_shape ll_shape_of(const ll_graph *g, ll_val v);
-LL_API ll_dtype ll_dtype_of(const ll_graph *g, ll_val v);
+LL_API ll_shape ll_graph_shape(const ll_graph *g, ll_val v);
+LL_API ll_dtype ll_graph_dtype(const ll_graph *g, ll_val v);
 
 /* Names made between push and pop are led by "scope.". */
-LL_API void ll_push(ll_graph *g, const char *scope);
-LL_API void ll_pop(ll_graph *g);
+LL_API void ll_graph_push(ll_graph *g, const char *scope);
+LL_API void ll_graph_pop(ll_graph *g);
 /* Marks the start of the next block (a residual block, a transformer layer): where the graph may
  * be cut into pipeline stages or recomputed. */
-LL_API void ll_block(ll_graph *g);
+LL_API void ll_graph_block(ll_graph *g);
 /* Records a mistake in a declaration, as builders do. */
-LL_API void ll_reject(ll_graph *g, const char *format, ...) __attribute__((format(printf, 2, 3)));
+LL_API void ll_graph_reject(ll_graph *g, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
 
 typedef enum ll_init_kind { LL_ZEROS, LL_CONSTANT, LL_NORMAL, LL_UNIFORM } ll_init_kind;
 typedef struct ll_init {
@@ -127,9 +128,10 @@ LL_API ll_val ll_per_step(ll_graph *g, const char *name);
 LL_API ll_val ll_fill(ll_graph *g, ll_dtype dtype, ll_shape shape, double value);
 
 /* Outputs: a named result; a new content for a parameter or state at the end of the step. */
-LL_API void ll_result(ll_graph *g, const char *name, ll_val v);
-LL_API void ll_update(ll_graph *g, ll_val input, ll_val next);
-LL_API ll_val ll_name(ll_graph *g, ll_val v, const char *name); /* gives v a name; returns v */
+LL_API void ll_graph_result(ll_graph *g, const char *name, ll_val v);
+LL_API void ll_graph_update(ll_graph *g, ll_val input, ll_val next);
+LL_API ll_val ll_graph_name(ll_graph *g, ll_val v,
+                            const char *name); /* gives v a name; returns v */
 
 /* ---- elementwise; two operands are broadcast to one shape as NumPy does ---- */
 LL_API ll_val ll_add(ll_graph *g, ll_val a, ll_val b);
@@ -260,9 +262,9 @@ struct ll_build {
     bool training; /* false: no dropout, running statistics */
     ll_size sizes[LL_MAX_SIZES];
 };
-LL_API int64_t ll_size_of(const ll_build *b, const char *name); /* a size the model declares */
-LL_API const ll_model *ll_model_find(const char *name);         /* NULL: none of that name */
-LL_API const ll_model *const *ll_models(void);                  /* ends with NULL */
+LL_API int64_t ll_build_size(const ll_build *b, const char *name); /* a size the model declares */
+LL_API const ll_model *ll_model_find(const char *name);            /* NULL: none of that name */
+LL_API const ll_model *const *ll_model_all(void);                  /* ends with NULL */
 
 /* ---- sessions: a graph compiled for a machine ---- */
 typedef struct ll_session ll_session;

@@ -81,7 +81,7 @@ static ll_err one(const opts *o, const ll_model *m, json_t *list)
 static ll_err all(const opts *o, const ll_model *only, json_t *list)
 {
     if (!o->json) printf("%-10s %14s %13s  sizes\n", "model", "parameters", "a sample");
-    for (const ll_model *const *m = ll_models(); *m; m++)
+    for (const ll_model *const *m = ll_model_all(); *m; m++)
         if (!only || only == *m) TRY(one(o, *m, list));
     if (!only || o->json) return LL_OK;
     printf("\n%s\n", only->help);
@@ -98,7 +98,7 @@ static ll_err run(const void *given)
     if (o->name) {
         ll_near near = {.word = o->name};
         char known[256] = "";
-        for (const ll_model *const *m = ll_models(); *m; m++) {
+        for (const ll_model *const *m = ll_model_all(); *m; m++) {
             size_t n = strlen(known);
             ll_near_try(&near, (*m)->name);
             snprintf(known + n, sizeof known - n, " %s", (*m)->name);

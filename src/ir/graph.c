@@ -33,7 +33,7 @@ void ll_fail(ll_graph *g)
     g->err_text = ll_arena_strdup(g->arena, ll_error_message());
 }
 
-void ll_reject(ll_graph *g, const char *format, ...)
+void ll_graph_reject(ll_graph *g, const char *format, ...)
 {
     char text[512];
     va_list args;
@@ -49,27 +49,27 @@ ll_err ll_graph_check(const ll_graph *g)
     return LL_OK;
 }
 
-ll_shape ll_shape_of(const ll_graph *g, ll_val v)
+ll_shape ll_graph_shape(const ll_graph *g, ll_val v)
 {
     return g->values[v.id].type.shape;
 }
 
-ll_dtype ll_dtype_of(const ll_graph *g, ll_val v)
+ll_dtype ll_graph_dtype(const ll_graph *g, ll_val v)
 {
     return g->values[v.id].type.dtype;
 }
 
-void ll_push(ll_graph *g, const char *scope)
+void ll_graph_push(ll_graph *g, const char *scope)
 {
     size_t n = strlen(g->scope);
     if (n + strlen(scope) + 2 > sizeof g->scope) {
-        ll_reject(g, "scope %s.%s is too long", g->scope, scope);
+        ll_graph_reject(g, "scope %s.%s is too long", g->scope, scope);
         return;
     }
     snprintf(g->scope + n, sizeof g->scope - n, "%s.", scope);
 }
 
-void ll_pop(ll_graph *g)
+void ll_graph_pop(ll_graph *g)
 {
     size_t n = strlen(g->scope);
     if (n) n--;
@@ -77,7 +77,7 @@ void ll_pop(ll_graph *g)
     g->scope[n] = '\0';
 }
 
-void ll_block(ll_graph *g)
+void ll_graph_block(ll_graph *g)
 {
     g->n_block++;
 }
@@ -99,13 +99,13 @@ ll_val ll_input(ll_graph *g, const char *name, ll_kind kind, ll_type type, ll_in
 {
     if (g->err != LL_OK) return (ll_val){0};
     if (ll_find(g, name).id) {
-        ll_reject(g, "two inputs are named %s", name);
+        ll_graph_reject(g, "two inputs are named %s", name);
         return (ll_val){0};
     }
     for (int i = 0; i < type.shape.n; i++)
         if (type.shape.d[i] < 0) {
             char text[LL_SHAPE_TEXT];
-            ll_reject(g, "input %s has shape %s", name, ll_shape_print(&type.shape, text));
+            ll_graph_reject(g, "input %s has shape %s", name, ll_shape_print(&type.shape, text));
             return (ll_val){0};
         }
     ll_val v = new_value(g, type);
@@ -152,17 +152,17 @@ ll_val ll_find_result(const ll_graph *g, const char *name)
     return (ll_val){0};
 }
 
-ll_val ll_name(ll_graph *g, ll_val v, const char *name)
+ll_val ll_graph_name(ll_graph *g, ll_val v, const char *name)
 {
     if (v.id) ll_value_of(g, v)->name = ll_scoped(g, name);
     return v;
 }
 
-void ll_result(ll_graph *g, const char *name, ll_val v)
+void ll_graph_result(ll_graph *g, const char *name, ll_val v)
 {
     if (!v.id || g->err != LL_OK) return;
     if (ll_find_result(g, name).id) {
-        ll_reject(g, "two results are named %s", name);
+        ll_graph_reject(g, "two results are named %s", name);
         return;
     }
     g->results = (ll_named *)ll_arena_grow(g->arena, g->results, sizeof(ll_named), g->n_result,
@@ -170,19 +170,19 @@ void ll_result(ll_graph *g, const char *name, ll_val v)
     g->results[g->n_result++] = (ll_named){ll_arena_strdup(g->arena, name), v};
 }
 
-void ll_update(ll_graph *g, ll_val input, ll_val next)
+void ll_graph_update(ll_graph *g, ll_val input, ll_val next)
 {
     if (!input.id || !next.id || g->err != LL_OK) return;
     const ll_value *a = ll_value_of(g, input), *b = ll_value_of(g, next);
     if (a->kind != LL_PARAM && a->kind != LL_STATE) {
-        ll_reject(g, "only parameters and state can be updated");
+        ll_graph_reject(g, "only parameters and state can be updated");
         return;
     }
     if (a->type.dtype != b->type.dtype || !ll_shape_equal(&a->type.shape, &b->type.shape)) {
         char want[LL_SHAPE_TEXT], got[LL_SHAPE_TEXT];
-        ll_reject(g, "%s is %s%s, its update %s%s", a->name, ll_dtype_name(a->type.dtype),
-                  ll_shape_print(&a->type.shape, want), ll_dtype_name(b->type.dtype),
-                  ll_shape_print(&b->type.shape, got));
+        ll_graph_reject(g, "%s is %s%s, its update %s%s", a->name, ll_dtype_name(a->type.dtype),
+                        ll_shape_print(&a->type.shape, want), ll_dtype_name(b->type.dtype),
+                        ll_shape_print(&b->type.shape, got));
         return;
     }
     g->updates = (ll_pair *)ll_arena_grow(g->arena, g->updates, sizeof(ll_pair), g->n_update,
@@ -305,7 +305,7 @@ ll_val ll_emit(ll_graph *g, const ll_op *op, const void *attr, const ll_val *in,
     if (g->err != LL_OK) return (ll_val){0};
     for (int i = 0; i < n_in; i++)
         if (!in[i].id) {
-            ll_reject(g, "%s%s: operand %d is none", g->scope, op->name, i);
+            ll_graph_reject(g, "%s%s: operand %d is none", g->scope, op->name, i);
             return (ll_val){0};
         }
     if (ll_emit_all(g, op, attr, in, n_in, out) == LL_OK) return out[0];

@@ -44,7 +44,7 @@ typedef struct ll_node {
     int n_in, n_out;
     ll_val *in, *out;
     const char *name; /* scope and op, for people: "block2.conv1.conv2d" */
-    int block;        /* how many ll_block marks came before */
+    int block;        /* how many ll_graph_block marks came before */
 } ll_node;
 
 typedef struct ll_named {

@@ -384,9 +384,9 @@ static ll_err parse_other(parser *p)
     ll_val input = result ? (ll_val){0} : ll_find(g, name);
     if (!result && !input.id) return ll_scan_fail(&p->s, from, "no input is named %s", name);
     if (result)
-        ll_result(g, name, v);
+        ll_graph_result(g, name, v);
     else
-        ll_update(g, input, v);
+        ll_graph_update(g, input, v);
     if (g->err != LL_OK) return ll_scan_fail(&p->s, from, "%s", g->err_text);
     return LL_OK;
 }

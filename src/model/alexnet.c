@@ -7,33 +7,34 @@ static ll_val conv_relu(ll_graph *g, const char *name, ll_val x, int64_t out, in
                         int64_t stride, int64_t pad)
 {
     const ll_conv opts = {.stride = {stride, stride}, .pad = {pad, pad}};
-    ll_block(g);
+    ll_graph_block(g);
     return ll_relu(g, ll_conv_layer(g, name, x, out, size, &opts, true));
 }
 
 static ll_val declare(ll_graph *g, const ll_build *b)
 {
-    int64_t side = ll_size_of(b, "image");
-    ll_val x = ll_batch(g, "x", LL_F32, LL_SHAPE(b->batch, side, side, ll_size_of(b, "channels")));
+    int64_t side = ll_build_size(b, "image");
+    ll_val x =
+        ll_batch(g, "x", LL_F32, LL_SHAPE(b->batch, side, side, ll_build_size(b, "channels")));
     ll_val y = ll_batch(g, "y", LL_I32, LL_SHAPE(b->batch));
     const ll_window pool = {.size = {3, 3}, .stride = {2, 2}};
-    double p = b->training ? (double)ll_size_of(b, "dropout") / 1000 : 0;
+    double p = b->training ? (double)ll_build_size(b, "dropout") / 1000 : 0;
     ll_val h = ll_max_pool(g, conv_relu(g, "conv1", x, 64, 11, 4, 2), &pool);
     h = ll_max_pool(g, conv_relu(g, "conv2", h, 192, 5, 1, 2), &pool);
     h = conv_relu(g, "conv3", h, 384, 3, 1, 1);
     h = conv_relu(g, "conv4", h, 256, 3, 1, 1);
     h = ll_max_pool(g, conv_relu(g, "conv5", h, 256, 3, 1, 1), &pool);
-    ll_block(g);
+    ll_graph_block(g);
     h = ll_reshape(g, ll_adaptive_avg_pool(g, h, 6, 6), LL_SHAPE(b->batch, -1));
     if (p > 0) h = ll_dropout(g, h, p);
     h = ll_relu(g, ll_linear(g, "fc1", h, 4096, true));
-    ll_block(g);
+    ll_graph_block(g);
     if (p > 0) h = ll_dropout(g, h, p);
     h = ll_relu(g, ll_linear(g, "fc2", h, 4096, true));
-    ll_val logits = ll_linear(g, "fc3", h, ll_size_of(b, "classes"), true);
+    ll_val logits = ll_linear(g, "fc3", h, ll_build_size(b, "classes"), true);
     ll_val loss = ll_mean(g, ll_cross_entropy(g, logits, y));
-    ll_result(g, "loss", loss);
-    ll_result(g, "correct", ll_sum_all(g, ll_correct(g, logits, y)));
+    ll_graph_result(g, "loss", loss);
+    ll_graph_result(g, "correct", ll_sum_all(g, ll_correct(g, logits, y)));
     return loss;
 }
 

@@ -14,10 +14,10 @@ static ll_val conv_bn(ll_graph *g, const ll_build *b, const char *name, ll_val x
                       int64_t size, int64_t stride)
 {
     const ll_conv opts = {.stride = {stride, stride}, .pad = {size / 2, size / 2}};
-    ll_push(g, name);
+    ll_graph_push(g, name);
     x = ll_conv_layer(g, "conv", x, out, size, &opts, false);
     x = ll_relu(g, ll_batchnorm_layer(g, "bn", x, b->training));
-    ll_pop(g);
+    ll_graph_pop(g);
     return x;
 }
 
@@ -25,8 +25,8 @@ static ll_val branches(ll_graph *g, const ll_build *b, ll_val x, const inception
 {
     const ll_window around = {.size = {3, 3}, .stride = {1, 1}, .pad = {1, 1}};
     ll_val y[4];
-    ll_block(g);
-    ll_push(g, i->name);
+    ll_graph_block(g);
+    ll_graph_push(g, i->name);
     y[0] = conv_bn(g, b, "branch1", x, i->one, 1, 1);
     y[1] = conv_bn(g, b, "branch2a", x, i->three_in, 1, 1);
     y[1] = conv_bn(g, b, "branch2b", y[1], i->three, 3, 1);
@@ -34,7 +34,7 @@ static ll_val branches(ll_graph *g, const ll_build *b, ll_val x, const inception
     y[2] = conv_bn(g, b, "branch3b", y[2], i->five, 3, 1);
     y[3] = conv_bn(g, b, "branch4", ll_max_pool(g, x, &around), i->pool, 1, 1);
     x = ll_concat(g, y, 4, 3);
-    ll_pop(g);
+    ll_graph_pop(g);
     return x;
 }
 
@@ -50,12 +50,13 @@ static ll_val declare(ll_graph *g, const ll_build *b)
         {"5a", 256, 160, 320, 32, 128, 128}, {"5b", 384, 192, 384, 48, 128, 128}, {0}};
     const ll_window half3 = {.size = {3, 3}, .stride = {2, 2}, .ceil = true};
     const ll_window half2 = {.size = {2, 2}, .stride = {2, 2}, .ceil = true};
-    int64_t side = ll_size_of(b, "image");
-    ll_val x = ll_batch(g, "x", LL_F32, LL_SHAPE(b->batch, side, side, ll_size_of(b, "channels")));
+    int64_t side = ll_build_size(b, "image");
+    ll_val x =
+        ll_batch(g, "x", LL_F32, LL_SHAPE(b->batch, side, side, ll_build_size(b, "channels")));
     ll_val y = ll_batch(g, "y", LL_I32, LL_SHAPE(b->batch));
-    double p = b->training ? (double)ll_size_of(b, "dropout") / 1000 : 0;
+    double p = b->training ? (double)ll_build_size(b, "dropout") / 1000 : 0;
     ll_val h = ll_max_pool(g, conv_bn(g, b, "conv1", x, 64, 7, 2), &half3);
-    ll_block(g);
+    ll_graph_block(g);
     h = conv_bn(g, b, "conv2", h, 64, 1, 1);
     h = ll_max_pool(g, conv_bn(g, b, "conv3", h, 192, 3, 1), &half3);
     for (const inception *i = stage3; i->name; i++) h = branches(g, b, h, i);
@@ -63,13 +64,13 @@ static ll_val declare(ll_graph *g, const ll_build *b)
     for (const inception *i = stage4; i->name; i++) h = branches(g, b, h, i);
     h = ll_max_pool(g, h, &half2);
     for (const inception *i = stage5; i->name; i++) h = branches(g, b, h, i);
-    ll_block(g);
+    ll_graph_block(g);
     h = ll_reshape(g, ll_adaptive_avg_pool(g, h, 1, 1), LL_SHAPE(b->batch, -1));
     if (p > 0) h = ll_dropout(g, h, p);
-    ll_val logits = ll_linear(g, "fc", h, ll_size_of(b, "classes"), true);
+    ll_val logits = ll_linear(g, "fc", h, ll_build_size(b, "classes"), true);
     ll_val loss = ll_mean(g, ll_cross_entropy(g, logits, y));
-    ll_result(g, "loss", loss);
-    ll_result(g, "correct", ll_sum_all(g, ll_correct(g, logits, y)));
+    ll_graph_result(g, "loss", loss);
+    ll_graph_result(g, "correct", ll_sum_all(g, ll_correct(g, logits, y)));
     return loss;
 }
 

@@ -30,34 +30,34 @@ static ll_val dropped(ll_graph *g, const sizes *s, ll_val x)
 static ll_val product(ll_graph *g, const char *name, const char *spec, ll_val x, ll_shape weight,
                       ll_shape bias, double deviation)
 {
-    ll_push(g, name);
+    ll_graph_push(g, name);
     ll_val w = ll_param(g, "weight", weight, (ll_init){LL_NORMAL, deviation});
     ll_val y =
         ll_add(g, ll_matmul(g, spec, x, w), ll_param(g, "bias", bias, (ll_init){LL_ZEROS, 0}));
-    ll_pop(g);
+    ll_graph_pop(g);
     return y;
 }
 
 static ll_val attention(ll_graph *g, const sizes *s, ll_val x)
 {
     int64_t c = s->width, h = s->heads, d = c / h;
-    ll_push(g, "attn");
+    ll_graph_push(g, "attn");
     x = product(g, "qkv", "btc,zhdc->btzhd", x, LL_SHAPE(3, h, d, c), LL_SHAPE(3, h, d), 0.02);
     x = ll_attention(g, x); /* [b,t,h,d] */
     x = product(g, "proj", "bthd,chd->btc", x, LL_SHAPE(c, h, d), LL_SHAPE(c),
                 0.02 / sqrt(2.0 * (double)s->layers));
-    ll_pop(g);
+    ll_graph_pop(g);
     return dropped(g, s, x);
 }
 
 static ll_val mlp(ll_graph *g, const sizes *s, ll_val x)
 {
     int64_t c = s->width, f = 4 * c;
-    ll_push(g, "mlp");
+    ll_graph_push(g, "mlp");
     x = product(g, "fc", "btc,fc->btf", x, LL_SHAPE(f, c), LL_SHAPE(f), 0.02);
     x = product(g, "proj", "btf,cf->btc", ll_gelu(g, x), LL_SHAPE(c, f), LL_SHAPE(c),
                 0.02 / sqrt(2.0 * (double)s->layers));
-    ll_pop(g);
+    ll_graph_pop(g);
     return dropped(g, s, x);
 }
 
@@ -71,42 +71,42 @@ static ll_val layer(ll_graph *g, const sizes *s, ll_val x)
 static ll_val network(ll_graph *g, const sizes *s, ll_val tokens)
 {
     const ll_init init = {LL_NORMAL, 0.02};
-    ll_block(g);
+    ll_graph_block(g);
     ll_val table = ll_param(g, "wte", LL_SHAPE(s->vocab, s->width), init);
     ll_val place = ll_param(g, "wpe", LL_SHAPE(s->seq, s->width), init);
     ll_val x = dropped(g, s, ll_add(g, ll_embedding(g, table, tokens), place));
     for (int64_t i = 0; i < s->layers; i++) {
         char name[32];
         snprintf(name, sizeof name, "h%lld", (long long)i);
-        ll_block(g);
-        ll_push(g, name);
+        ll_graph_block(g);
+        ll_graph_push(g, name);
         x = layer(g, s, x);
-        ll_pop(g);
+        ll_graph_pop(g);
     }
-    ll_block(g);
+    ll_graph_block(g);
     return ll_matmul(g, "btc,vc->btv", ll_layernorm_layer(g, "ln_f", x), table);
 }
 
 static ll_val declare(ll_graph *g, const ll_build *b)
 {
     const sizes s = {.batch = b->batch,
-                     .layers = ll_size_of(b, "layers"),
-                     .width = ll_size_of(b, "width"),
-                     .heads = ll_size_of(b, "heads"),
-                     .seq = ll_size_of(b, "seq"),
-                     .vocab = ll_size_of(b, "vocab"),
-                     .dropout = b->training ? (double)ll_size_of(b, "dropout") / 1000 : 0};
+                     .layers = ll_build_size(b, "layers"),
+                     .width = ll_build_size(b, "width"),
+                     .heads = ll_build_size(b, "heads"),
+                     .seq = ll_build_size(b, "seq"),
+                     .vocab = ll_build_size(b, "vocab"),
+                     .dropout = b->training ? (double)ll_build_size(b, "dropout") / 1000 : 0};
     if (s.heads < 1 || s.width < 1 || s.width % s.heads) {
-        ll_reject(g, "gpt: width %lld is not a multiple of heads %lld", (long long)s.width,
-                  (long long)s.heads);
+        ll_graph_reject(g, "gpt: width %lld is not a multiple of heads %lld", (long long)s.width,
+                        (long long)s.heads);
         return (ll_val){0};
     }
     ll_val x = ll_batch(g, "x", LL_I32, LL_SHAPE(s.batch, s.seq));
     ll_val y = ll_batch(g, "y", LL_I32, LL_SHAPE(s.batch, s.seq));
     ll_val logits = network(g, &s, x);
     ll_val loss = ll_mean(g, ll_cross_entropy(g, logits, y));
-    ll_result(g, "loss", loss);
-    if (!b->training) ll_result(g, "logits", logits);
+    ll_graph_result(g, "loss", loss);
+    if (!b->training) ll_graph_result(g, "logits", logits);
     return loss;
 }
 

@@ -9,34 +9,35 @@
  * numbers, so they can follow the pooling, where there are a quarter as many. */
 static ll_val stage(ll_graph *g, const char *name, ll_val x, int64_t filters, int64_t pad)
 {
-    int64_t c = ll_shape_of(g, x).d[3];
+    int64_t c = ll_graph_shape(g, x).d[3];
     ll_init init = {LL_UNIFORM, 1 / sqrt((double)(5 * 5 * (c ? c : 1)))};
-    ll_push(g, name);
+    ll_graph_push(g, name);
     ll_val weight = ll_param(g, "weight", LL_SHAPE(filters, 5, 5, c), init);
     ll_val bias = ll_param(g, "bias", LL_SHAPE(filters), init);
     ll_val h = ll_conv2d(g, x, weight, &(ll_conv){.pad = {pad, pad}});
     h = ll_relu(g, ll_add(g, ll_max_pool(g, h, &(ll_window){.size = {2, 2}}), bias));
-    ll_pop(g);
+    ll_graph_pop(g);
     return h;
 }
 
 static ll_val declare(ll_graph *g, const ll_build *b)
 {
-    int64_t side = ll_size_of(b, "image");
-    ll_val x = ll_batch(g, "x", LL_F32, LL_SHAPE(b->batch, side, side, ll_size_of(b, "channels")));
+    int64_t side = ll_build_size(b, "image");
+    ll_val x =
+        ll_batch(g, "x", LL_F32, LL_SHAPE(b->batch, side, side, ll_build_size(b, "channels")));
     ll_val y = ll_batch(g, "y", LL_I32, LL_SHAPE(b->batch));
-    ll_block(g);
+    ll_graph_block(g);
     ll_val h = stage(g, "conv1", x, 6, 2);
-    ll_block(g);
+    ll_graph_block(g);
     h = stage(g, "conv2", h, 16, 0);
-    ll_block(g);
+    ll_graph_block(g);
     h = ll_reshape(g, h, LL_SHAPE(b->batch, -1));
     h = ll_relu(g, ll_linear(g, "fc1", h, 120, true));
     h = ll_relu(g, ll_linear(g, "fc2", h, 84, true));
-    ll_val logits = ll_linear(g, "fc3", h, ll_size_of(b, "classes"), true);
+    ll_val logits = ll_linear(g, "fc3", h, ll_build_size(b, "classes"), true);
     ll_val loss = ll_mean(g, ll_cross_entropy(g, logits, y));
-    ll_result(g, "loss", loss);
-    ll_result(g, "correct", ll_sum_all(g, ll_correct(g, logits, y)));
+    ll_graph_result(g, "loss", loss);
+    ll_graph_result(g, "correct", ll_sum_all(g, ll_correct(g, logits, y)));
     return loss;
 }
 

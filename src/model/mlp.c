@@ -5,22 +5,23 @@
 
 static ll_val declare(ll_graph *g, const ll_build *b)
 {
-    int64_t side = ll_size_of(b, "image");
-    ll_val x = ll_batch(g, "x", LL_F32, LL_SHAPE(b->batch, side, side, ll_size_of(b, "channels")));
+    int64_t side = ll_build_size(b, "image");
+    ll_val x =
+        ll_batch(g, "x", LL_F32, LL_SHAPE(b->batch, side, side, ll_build_size(b, "channels")));
     ll_val y = ll_batch(g, "y", LL_I32, LL_SHAPE(b->batch));
     ll_val h = ll_reshape(g, x, LL_SHAPE(b->batch, -1));
-    int64_t depth = ll_size_of(b, "depth");
+    int64_t depth = ll_build_size(b, "depth");
     for (int64_t i = 1; i <= depth; i++) {
         char name[32];
         snprintf(name, sizeof name, "fc%lld", (long long)i);
-        ll_block(g);
-        h = ll_relu(g, ll_linear(g, name, h, ll_size_of(b, "width"), true));
+        ll_graph_block(g);
+        h = ll_relu(g, ll_linear(g, name, h, ll_build_size(b, "width"), true));
     }
-    ll_block(g);
-    ll_val logits = ll_linear(g, "out", h, ll_size_of(b, "classes"), true);
+    ll_graph_block(g);
+    ll_val logits = ll_linear(g, "out", h, ll_build_size(b, "classes"), true);
     ll_val loss = ll_mean(g, ll_cross_entropy(g, logits, y));
-    ll_result(g, "loss", loss);
-    ll_result(g, "correct", ll_sum_all(g, ll_correct(g, logits, y)));
+    ll_graph_result(g, "loss", loss);
+    ll_graph_result(g, "correct", ll_sum_all(g, ll_correct(g, logits, y)));
     return loss;
 }
 

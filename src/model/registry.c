@@ -11,7 +11,7 @@
 
 enum { MODELS_MAX = 64 };
 
-const ll_model *const *ll_models(void)
+const ll_model *const *ll_model_all(void)
 {
     static const ll_model *const *const lists[] = {
 #define MODEL(file) ll_models_##file,
@@ -33,12 +33,12 @@ const ll_model *const *ll_models(void)
 
 const ll_model *ll_model_find(const char *name)
 {
-    for (const ll_model *const *m = ll_models(); *m; m++)
+    for (const ll_model *const *m = ll_model_all(); *m; m++)
         if (!strcmp((*m)->name, name)) return *m;
     return NULL;
 }
 
-int64_t ll_size_of(const ll_build *b, const char *name)
+int64_t ll_build_size(const ll_build *b, const char *name)
 {
     for (int i = 0; i < LL_MAX_SIZES && b->sizes[i].name; i++)
         if (!strcmp(b->sizes[i].name, name)) return b->sizes[i].value;

@@ -39,10 +39,10 @@ static ll_val residual(ll_graph *g, const ll_build *b, ll_val x, const block *k)
         h = ll_relu(g, conv_bn(g, b, "1", h, out, 3, k->stride));
         h = conv_bn(g, b, "2", h, out, 3, 1);
     }
-    if (k->stride != 1 || ll_shape_of(g, x).d[3] != out) {
-        ll_push(g, "downsample");
+    if (k->stride != 1 || ll_graph_shape(g, x).d[3] != out) {
+        ll_graph_push(g, "downsample");
         x = conv_bn(g, b, "", x, out, 1, k->stride);
-        ll_pop(g);
+        ll_graph_pop(g);
     }
     return ll_relu(g, ll_add(g, h, x));
 }
@@ -50,15 +50,16 @@ static ll_val residual(ll_graph *g, const ll_build *b, ll_val x, const block *k)
 static ll_val stem(ll_graph *g, const ll_build *b, ll_val x)
 {
     const ll_window pool = {.size = {3, 3}, .stride = {2, 2}, .pad = {1, 1}};
-    ll_block(g);
-    if (ll_size_of(b, "image") < SMALL_IMAGE) return ll_relu(g, conv_bn(g, b, "1", x, 64, 3, 1));
+    ll_graph_block(g);
+    if (ll_build_size(b, "image") < SMALL_IMAGE) return ll_relu(g, conv_bn(g, b, "1", x, 64, 3, 1));
     return ll_max_pool(g, ll_relu(g, conv_bn(g, b, "1", x, 64, 7, 2)), &pool);
 }
 
 static ll_val resnet(ll_graph *g, const ll_build *b, const int depth[STAGES], bool bottleneck)
 {
-    int64_t side = ll_size_of(b, "image");
-    ll_val x = ll_batch(g, "x", LL_F32, LL_SHAPE(b->batch, side, side, ll_size_of(b, "channels")));
+    int64_t side = ll_build_size(b, "image");
+    ll_val x =
+        ll_batch(g, "x", LL_F32, LL_SHAPE(b->batch, side, side, ll_build_size(b, "channels")));
     ll_val y = ll_batch(g, "y", LL_I32, LL_SHAPE(b->batch));
     ll_val h = stem(g, b, x);
     for (int s = 0; s < STAGES; s++)
@@ -67,19 +68,19 @@ static ll_val resnet(ll_graph *g, const ll_build *b, const int depth[STAGES], bo
             char stage[16], number[16];
             snprintf(stage, sizeof stage, "layer%d", s + 1);
             snprintf(number, sizeof number, "%d", i);
-            ll_block(g);
-            ll_push(g, stage);
-            ll_push(g, number);
+            ll_graph_block(g);
+            ll_graph_push(g, stage);
+            ll_graph_push(g, number);
             h = residual(g, b, h, &k);
-            ll_pop(g);
-            ll_pop(g);
+            ll_graph_pop(g);
+            ll_graph_pop(g);
         }
-    ll_block(g);
+    ll_graph_block(g);
     h = ll_reshape(g, ll_adaptive_avg_pool(g, h, 1, 1), LL_SHAPE(b->batch, -1));
-    ll_val logits = ll_linear(g, "fc", h, ll_size_of(b, "classes"), true);
+    ll_val logits = ll_linear(g, "fc", h, ll_build_size(b, "classes"), true);
     ll_val loss = ll_mean(g, ll_cross_entropy(g, logits, y));
-    ll_result(g, "loss", loss);
-    ll_result(g, "correct", ll_sum_all(g, ll_correct(g, logits, y)));
+    ll_graph_result(g, "loss", loss);
+    ll_graph_result(g, "correct", ll_sum_all(g, ll_correct(g, logits, y)));
     return loss;
 }
 

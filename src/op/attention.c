@@ -64,14 +64,14 @@ static void mask_grad(ll_bwd *b)
 /* Part z of qkv: [b,t,h,d] */
 static ll_val part_of(ll_graph *g, ll_val qkv, int z)
 {
-    ll_shape s = ll_shape_of(g, qkv);
+    ll_shape s = ll_graph_shape(g, qkv);
     ll_val x = ll_slice(g, qkv, 2, z, z + 1);
     return ll_reshape(g, x, LL_SHAPE(s.d[0], s.d[1], s.d[3], s.d[4]));
 }
 
 static double scale_of(const ll_graph *g, ll_val qkv)
 {
-    return 1 / sqrt((double)ll_shape_of(g, qkv).d[4]);
+    return 1 / sqrt((double)ll_graph_shape(g, qkv).d[4]);
 }
 
 /* s [b,h,t,s] of q and k; the value above the diagonal is far below any score, yet finite. */
@@ -86,7 +86,7 @@ static ll_val probability(ll_graph *g, ll_val qkv, ll_val q, ll_val k, ll_val ls
 {
     ll_val s = scores(g, qkv, q, k);
     if (!s.id) return s;
-    ll_shape shape = ll_shape_of(g, s);
+    ll_shape shape = ll_graph_shape(g, s);
     return ll_exp(g, ll_sub(g, s, ll_row_spread(g, lse, &shape)));
 }
 
@@ -94,7 +94,7 @@ static void expand(ll_graph *g, const void *, const ll_val *in, int, ll_val *out
 {
     ll_val s = scores(g, in[0], part_of(g, in[0], 0), part_of(g, in[0], 1));
     if (!s.id) return;
-    ll_shape shape = ll_shape_of(g, s);
+    ll_shape shape = ll_graph_shape(g, s);
     ll_val top = ll_row_max(g, s);
     ll_val e = ll_exp(g, ll_sub(g, s, ll_row_spread(g, top, &shape)));
     ll_val sum = ll_row_sum(g, e);
@@ -106,13 +106,13 @@ static void expand(ll_graph *g, const void *, const ll_val *in, int, ll_val *out
 /* dqkv from ds (before scaling) and, where there is one, dv. */
 static ll_val gather(ll_graph *g, ll_val qkv, ll_val q, ll_val k, ll_val ds, ll_val dv)
 {
-    ll_shape s = ll_shape_of(g, qkv);
+    ll_shape s = ll_graph_shape(g, qkv);
     s.d[2] = 1;
     ds = ll_scale(g, ds, scale_of(g, qkv));
     ll_val dq = ll_matmul(g, "bhts,bshd->bthd", ds, k);
     ll_val dk = ll_matmul(g, "bhts,bthd->bshd", ds, q);
     ll_val part[3] = {ll_reshape(g, dq, s), ll_reshape(g, dk, s)};
-    part[2] = dv.id ? ll_reshape(g, dv, s) : ll_fill(g, ll_dtype_of(g, qkv), s, 0);
+    part[2] = dv.id ? ll_reshape(g, dv, s) : ll_fill(g, ll_graph_dtype(g, qkv), s, 0);
     return ll_concat(g, part, 3, 2);
 }
 
@@ -122,7 +122,7 @@ static void expand_grad(ll_graph *g, const void *, const ll_val *in, int, ll_val
     ll_val q = part_of(g, qkv, 0), k = part_of(g, qkv, 1); /* once: a cut of s gathers k */
     ll_val p = probability(g, qkv, q, k, lse);
     if (!p.id) return;
-    ll_shape shape = ll_shape_of(g, p);
+    ll_shape shape = ll_graph_shape(g, p);
     ll_val dv = ll_matmul(g, "bhts,bthd->bshd", p, dout);
     ll_val dp = ll_matmul(g, "bthd,bshd->bhts", dout, part_of(g, qkv, 2));
     ll_val delta = ll_transpose(g, ll_row_sum(g, ll_mul(g, dout, o)), "bth->bht");
@@ -202,7 +202,7 @@ static void grad(ll_bwd *b)
         ll_val q = part_of(g, qkv, 0), k = part_of(g, qkv, 1);
         ll_val p = probability(g, qkv, q, k, lse);
         if (!p.id) return;
-        ll_shape shape = ll_shape_of(g, p);
+        ll_shape shape = ll_graph_shape(g, p);
         ll_val ds = ll_mul(g, p, ll_row_spread(g, b->dout[1], &shape));
         b->din[0] = gather(g, qkv, q, k, ds, (ll_val){0});
     }

@@ -19,7 +19,7 @@ static const ll_attr_field fields[] = {LL_FIELD(ll_norm_attr, eps, LL_A_F64), {0
 /* Values per channel. */
 static int64_t count(const ll_graph *g, ll_val x)
 {
-    ll_shape s = ll_shape_of(g, x);
+    ll_shape s = ll_graph_shape(g, x);
     int64_t n = 1;
     for (int i = 0; i < s.n - 1; i++) n *= s.d[i];
     return n;
@@ -29,7 +29,7 @@ static void expand(ll_graph *g, const void *attr, const ll_val *in, int, ll_val 
 {
     const ll_norm_attr *a = (const ll_norm_attr *)attr;
     ll_val x = in[0];
-    ll_shape s = ll_shape_of(g, x);
+    ll_shape s = ll_graph_shape(g, x);
     double by = 1.0 / (double)count(g, x);
     ll_val mean = ll_scale(g, ll_col_sum(g, x), by);
     ll_val centred = ll_sub(g, x, ll_col_spread(g, mean, &s));
@@ -44,7 +44,7 @@ static void expand_grad(ll_graph *g, const void *attr, const ll_val *in, int, ll
 {
     const ll_norm_attr *a = (const ll_norm_attr *)attr;
     ll_val dy = in[0], x = in[1], gain = in[2], mean = in[3], var = in[4];
-    ll_shape s = ll_shape_of(g, x);
+    ll_shape s = ll_graph_shape(g, x);
     double by = 1.0 / (double)count(g, x);
     ll_val rstd = ll_rsqrt(g, ll_shift(g, var, a->eps));
     ll_val centred = ll_sub(g, x, ll_col_spread(g, mean, &s));
@@ -89,7 +89,7 @@ static ll_val grad_of_statistics(const ll_bwd *b)
 {
     ll_graph *g = b->g;
     ll_val x = b->in[0], dx = {0};
-    ll_shape s = ll_shape_of(g, x);
+    ll_shape s = ll_graph_shape(g, x);
     double by = 1.0 / (double)count(g, x);
     if (b->dout[1].id) dx = ll_col_spread(g, ll_scale(g, b->dout[1], by), &s);
     if (b->dout[2].id) {
@@ -145,23 +145,24 @@ static ll_val train(ll_graph *g, ll_val x, const ll_val p[N_INPUT])
     const double momentum = 0.1;
     int64_t n = count(g, x);
     if (n < 2) {
-        ll_reject(g, "%sbatchnorm: training needs more than one value per channel", g->scope);
+        ll_graph_reject(g, "%sbatchnorm: training needs more than one value per channel", g->scope);
         return (ll_val){0};
     }
     ll_val y = LL_EMIT(g, &batchnorm, &(ll_norm_attr){1e-5}, x, p[WEIGHT], p[BIAS]);
     ll_val mean = ll_accum(g, ll_sibling(g, y, 1)), var = ll_accum(g, ll_sibling(g, y, 2));
     double unbias = (double)n / (double)(n - 1);
-    ll_update(g, p[MEAN],
-              ll_add(g, ll_scale(g, p[MEAN], 1 - momentum), ll_scale(g, mean, momentum)));
-    ll_update(g, p[VAR],
-              ll_add(g, ll_scale(g, p[VAR], 1 - momentum), ll_scale(g, var, momentum * unbias)));
+    ll_graph_update(g, p[MEAN],
+                    ll_add(g, ll_scale(g, p[MEAN], 1 - momentum), ll_scale(g, mean, momentum)));
+    ll_graph_update(
+        g, p[VAR],
+        ll_add(g, ll_scale(g, p[VAR], 1 - momentum), ll_scale(g, var, momentum * unbias)));
     return y;
 }
 
 /* Folded to x a + b, with a and b made on channels alone. */
 static ll_val infer(ll_graph *g, ll_val x, const ll_val p[N_INPUT])
 {
-    ll_shape s = ll_shape_of(g, x);
+    ll_shape s = ll_graph_shape(g, x);
     ll_val a = ll_mul(g, p[WEIGHT], ll_rsqrt(g, ll_shift(g, p[VAR], 1e-5)));
     ll_val b = ll_sub(g, p[BIAS], ll_mul(g, p[MEAN], a));
     return ll_add(g, ll_mul(g, x, ll_col_spread(g, a, &s)), ll_col_spread(g, b, &s));
@@ -172,11 +173,11 @@ ll_val ll_batchnorm_layer(ll_graph *g, const char *name, ll_val x, bool training
     if (!x.id) return x;
     ll_shape c = LL_SHAPE(ll_row_length(g, x));
     const ll_init zero = {LL_ZEROS, 0}, one = {LL_CONSTANT, 1};
-    ll_push(g, name);
+    ll_graph_push(g, name);
     ll_val p[N_INPUT] = {ll_param(g, "weight", c, one), ll_param(g, "bias", c, zero),
                          ll_state(g, "mean", c, zero), ll_state(g, "var", c, one)};
     ll_val y = training ? train(g, x, p) : infer(g, x, p);
-    ll_pop(g);
+    ll_graph_pop(g);
     return y;
 }
 

@@ -277,13 +277,13 @@ static ll_val emit(ll_bwd *b, direction d, ll_val p, ll_val q, ll_val like)
     static const ll_op *const ops[] = {&ll_op_conv2d, &ll_op_conv2d_dx, &ll_op_conv2d_dw};
     ll_graph *g = b->g;
     ll_conv_attr a = *(const ll_conv_attr *)b->attr;
-    ll_dtype t = ll_dtype_of(g, like);
-    ll_shape s = ll_shape_of(g, like);
+    ll_dtype t = ll_graph_dtype(g, like);
+    ll_shape s = ll_graph_shape(g, like);
     for (int k = 0; k < 2; k++) a.size[k] = d == CONV ? 0 : s.d[1 + k];
-    if (p.id && ll_dtype_of(g, p) != t) p = ll_cast(g, p, t);
-    if (q.id && ll_dtype_of(g, q) != t) q = ll_cast(g, q, t);
+    if (p.id && ll_graph_dtype(g, p) != t) p = ll_cast(g, p, t);
+    if (q.id && ll_graph_dtype(g, q) != t) q = ll_cast(g, q, t);
     ll_val v = LL_EMIT(g, ops[d], &a, p, q);
-    return v.id && ll_dtype_of(g, v) != t ? ll_cast(g, v, t) : v;
+    return v.id && ll_graph_dtype(g, v) != t ? ll_cast(g, v, t) : v;
 }
 
 static void grad(ll_bwd *b)
@@ -317,7 +317,7 @@ ll_val ll_conv2d(ll_graph *g, ll_val x, ll_val filter, const ll_conv *opts)
     static const ll_conv plain;
     const ll_conv *o = opts ? opts : &plain;
     ll_conv_attr a = {.groups = o->groups ? o->groups : 1};
-    ll_shape image = ll_shape_of(g, x), f = ll_shape_of(g, filter);
+    ll_shape image = ll_graph_shape(g, x), f = ll_graph_shape(g, filter);
     for (int k = 0; k < 2; k++) {
         a.stride[k] = o->stride[k] ? o->stride[k] : 1;
         a.dilation[k] = o->dilation[k] ? o->dilation[k] : 1;
@@ -325,7 +325,7 @@ ll_val ll_conv2d(ll_graph *g, ll_val x, ll_val filter, const ll_conv *opts)
         if (!x.id || !filter.id || image.n != 4 || f.n != 4) continue; /* infer tells */
         ll_axis ax = axis(&a, k, f.d[1 + k]);
         if (o->pad[k] < 0 || (a.stride[k] >= 1 && ll_axis_out(&ax, image.d[1 + k]) < 1)) {
-            ll_reject(
+            ll_graph_reject(
                 g,
                 "%sconv2d: a filter of %lld x %lld on an image of %lld x %lld, padding %lld x %lld",
                 g->scope, (long long)f.d[1], (long long)f.d[2], (long long)image.d[1],
@@ -339,23 +339,23 @@ ll_val ll_conv2d(ll_graph *g, ll_val x, ll_val filter, const ll_conv *opts)
 ll_val ll_conv_layer(ll_graph *g, const char *name, ll_val x, int64_t out, int64_t size,
                      const ll_conv *opts, bool bias)
 {
-    ll_shape s = ll_shape_of(g, x);
+    ll_shape s = ll_graph_shape(g, x);
     int64_t groups = opts && opts->groups ? opts->groups : 1;
     if (!x.id || s.n != 4 || s.d[3] < 1 || out < 1 || size < 1 || groups < 1 || s.d[3] % groups) {
         char text[LL_SHAPE_TEXT];
-        ll_reject(g, "conv layer %s: operand %s, %lld filters of size %lld in %lld groups", name,
-                  x.id ? ll_shape_print(&s, text) : "none", (long long)out, (long long)size,
-                  (long long)groups);
+        ll_graph_reject(g, "conv layer %s: operand %s, %lld filters of size %lld in %lld groups",
+                        name, x.id ? ll_shape_print(&s, text) : "none", (long long)out,
+                        (long long)size, (long long)groups);
         return (ll_val){0};
     }
     int64_t c = s.d[3] / groups;
     ll_init init = {LL_UNIFORM, 1 / sqrt((double)(size * size * c))};
     ll_init he = {LL_NORMAL, sqrt(2 / (double)(size * size * out))};
-    ll_push(g, name);
+    ll_graph_push(g, name);
     ll_val w = ll_param(g, "weight", LL_SHAPE(out, size, size, c), bias ? init : he);
     ll_val y = ll_conv2d(g, x, w, opts);
     if (bias) y = ll_add(g, y, ll_param(g, "bias", LL_SHAPE(out), init));
-    ll_pop(g);
+    ll_graph_pop(g);
     return y;
 }
 

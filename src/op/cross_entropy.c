@@ -40,13 +40,13 @@ static ll_err infer_correct(ll_infer *i)
 
 static ll_val onehot_like(ll_graph *g, ll_val label, ll_val logits)
 {
-    return ll_onehot(g, label, ll_row_length(g, logits), 0, ll_dtype_of(g, logits));
+    return ll_onehot(g, label, ll_row_length(g, logits), 0, ll_graph_dtype(g, logits));
 }
 
 /* exp(logits - lse) */
 static ll_val probability(ll_graph *g, ll_val logits, ll_val lse)
 {
-    ll_shape s = ll_shape_of(g, logits);
+    ll_shape s = ll_graph_shape(g, logits);
     return ll_exp(g, ll_sub(g, logits, ll_row_spread(g, lse, &s)));
 }
 
@@ -61,7 +61,7 @@ static void expand(ll_graph *g, const void *, const ll_val *in, int, ll_val *out
 static void expand_grad(ll_graph *g, const void *, const ll_val *in, int, ll_val *out)
 {
     ll_val dloss = in[0], logits = in[1], label = in[2], lse = in[3];
-    ll_shape s = ll_shape_of(g, logits);
+    ll_shape s = ll_graph_shape(g, logits);
     ll_val d = ll_sub(g, probability(g, logits, lse), onehot_like(g, label, logits));
     out[0] = ll_mul(g, d, ll_row_spread(g, dloss, &s));
 }
@@ -90,7 +90,7 @@ static void grad(ll_bwd *b)
     ll_graph *g = b->g;
     ll_val logits = b->in[0], lse = b->out[1];
     if (b->dout[1].id) { /* d lse / dlogits = exp(logits - lse) */
-        ll_shape s = ll_shape_of(g, logits);
+        ll_shape s = ll_graph_shape(g, logits);
         b->din[0] = ll_mul(g, probability(g, logits, lse), ll_row_spread(g, b->dout[1], &s));
     }
     if (!b->dout[0].id) return;

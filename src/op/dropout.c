@@ -86,7 +86,7 @@ static bool stream_taken(const ll_graph *g, int64_t stream)
 ll_val ll_dropout(ll_graph *g, ll_val x, double p)
 {
     if (!x.id || p == 0) return x;
-    ll_dropout_attr a = {.p = p, .whole = ll_shape_of(g, x)};
+    ll_dropout_attr a = {.p = p, .whole = ll_graph_shape(g, x)};
     char name[sizeof g->scope + 32];
     for (int k = 0; k == 0 || stream_taken(g, a.stream); k++) {
         snprintf(name, sizeof name, "%sdropout.%d", g->scope, k);

@@ -35,7 +35,7 @@ static bool common_shape(const ll_shape *a, const ll_shape *b, ll_shape *out)
  * stay say where they go. */
 static ll_val fit(ll_graph *g, ll_val x, const ll_shape *shape)
 {
-    ll_shape have = ll_shape_of(g, x), kept = {0};
+    ll_shape have = ll_graph_shape(g, x), kept = {0};
     if (ll_shape_equal(&have, shape)) return x;
     char spec[LL_SPEC_MAX] = {0}, all[LL_MAX_DIMS + 1] = {0};
     int lead = shape->n - have.n;
@@ -54,18 +54,19 @@ static ll_val fit(ll_graph *g, ll_val x, const ll_shape *shape)
 static ll_val emit(ll_graph *g, ll_ew ew, const void *attr, ll_val *x, int n)
 {
     if (g->err != LL_OK) return (ll_val){0};
-    ll_shape shape = ll_shape_of(g, x[0]);
+    ll_shape shape = ll_graph_shape(g, x[0]);
     for (int i = 1; i < n && x[0].id && x[i].id; i++) {
-        ll_shape s = ll_shape_of(g, x[i]);
-        if (ll_dtype_of(g, x[i]) != ll_dtype_of(g, x[0])) {
-            ll_reject(g, "%s%s: operands are %s and %s; cast one of them", g->scope, ops[ew].name,
-                      ll_dtype_name(ll_dtype_of(g, x[0])), ll_dtype_name(ll_dtype_of(g, x[i])));
+        ll_shape s = ll_graph_shape(g, x[i]);
+        if (ll_graph_dtype(g, x[i]) != ll_graph_dtype(g, x[0])) {
+            ll_graph_reject(g, "%s%s: operands are %s and %s; cast one of them", g->scope,
+                            ops[ew].name, ll_dtype_name(ll_graph_dtype(g, x[0])),
+                            ll_dtype_name(ll_graph_dtype(g, x[i])));
             return (ll_val){0};
         }
         if (!common_shape(&shape, &s, &shape)) {
             char a[LL_SHAPE_TEXT], b[LL_SHAPE_TEXT];
-            ll_reject(g, "%s%s: %s and %s cannot be broadcast to one shape", g->scope, ops[ew].name,
-                      ll_shape_print(&shape, a), ll_shape_print(&s, b));
+            ll_graph_reject(g, "%s%s: %s and %s cannot be broadcast to one shape", g->scope,
+                            ops[ew].name, ll_shape_print(&shape, a), ll_shape_print(&s, b));
             return (ll_val){0};
         }
     }
@@ -127,7 +128,7 @@ ll_val ll_shift(ll_graph *g, ll_val x, double by)
 
 ll_val ll_cast(ll_graph *g, ll_val x, ll_dtype dtype)
 {
-    if (x.id && ll_dtype_of(g, x) == dtype) return x;
+    if (x.id && ll_graph_dtype(g, x) == dtype) return x;
     return emit(g, LL_EW_cast, &(ll_cast_attr){dtype}, &x, 1);
 }
 
@@ -179,7 +180,7 @@ static ll_err infer_cast(ll_infer *i)
 
 static ll_val zero(ll_bwd *b)
 {
-    return ll_fill(b->g, ll_dtype_of(b->g, b->out[0]), LL_SCALAR, 0);
+    return ll_fill(b->g, ll_graph_dtype(b->g, b->out[0]), LL_SCALAR, 0);
 }
 
 static void add_grad(ll_bwd *b)
@@ -332,7 +333,7 @@ static void shift_grad(ll_bwd *b)
 
 static void cast_grad(ll_bwd *b) /* an integer's gradient is nothing */
 {
-    ll_dtype from = ll_dtype_of(b->g, b->in[0]), to = ll_dtype_of(b->g, b->out[0]);
+    ll_dtype from = ll_graph_dtype(b->g, b->in[0]), to = ll_graph_dtype(b->g, b->out[0]);
     if (ll_dtype_is_float(from) && ll_dtype_is_float(to))
         b->din[0] = ll_cast(b->g, b->dout[0], from);
 }

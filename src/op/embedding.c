@@ -146,7 +146,7 @@ static void grad(ll_bwd *b)
 {
     if (!b->dout[0].id) return;
     ll_embedding_attr a = *(const ll_embedding_attr *)b->attr;
-    a.v = ll_shape_of(b->g, b->in[0]).d[0];
+    a.v = ll_graph_shape(b->g, b->in[0]).d[0];
     b->din[0] = LL_EMIT(b->g, &embedding_grad, &a, b->dout[0], b->in[1]);
 }
 

@@ -102,7 +102,7 @@ static void expand(ll_graph *g, const void *attr, const ll_val *in, int n_in, ll
 {
     const ll_fused_attr *f = attr;
     ll_val r[LL_FUSE_IN + LL_FUSE_STEPS];
-    ll_dtype dtype = n_in && ll_dtype_of(g, in[0]) == LL_F64 ? LL_F64 : LL_F32;
+    ll_dtype dtype = n_in && ll_graph_dtype(g, in[0]) == LL_F64 ? LL_F64 : LL_F32;
     for (int i = 0; i < n_in; i++) r[i] = spread(g, in[i], f, i, dtype);
     for (int s = 0; s < f->n_step; s++) {
         const ll_fused_step *t = &f->step[s];

@@ -127,14 +127,14 @@ static ll_grid_attr attr_of(int n_dim, const ll_grid_scale *scale, int n_scale, 
 
 ll_val ll_to_grid(ll_graph *g, ll_val x, const ll_grid_scale *m, int bits)
 {
-    ll_grid_attr a = attr_of(ll_shape_of(g, x).n, m, 1, bits, LL_F64);
+    ll_grid_attr a = attr_of(ll_graph_shape(g, x).n, m, 1, bits, LL_F64);
     return LL_EMIT(g, &grid, &a, x, m->value);
 }
 
 ll_val ll_from_grid(ll_graph *g, ll_val z, const ll_grid_scale *m, int n_scale, int bits,
                     ll_dtype out)
 {
-    ll_grid_attr a = attr_of(ll_shape_of(g, z).n, m, n_scale, bits, out);
+    ll_grid_attr a = attr_of(ll_graph_shape(g, z).n, m, n_scale, bits, out);
     ll_val in[1 + MOST_SCALES] = {z};
     for (int s = 0; s < n_scale; s++) in[1 + s] = m[s].value;
     return ll_emit(g, &ungrid, &a, in, 1 + n_scale);

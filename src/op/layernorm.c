@@ -24,7 +24,7 @@ static const ll_attr_field fields[] = {LL_FIELD(ll_norm_attr, eps, LL_A_F64), {0
 /* (x - mean) rstd, of the row statistics [*] */
 static ll_val normal(ll_graph *g, ll_val x, ll_val mean, ll_val rstd)
 {
-    ll_shape s = ll_shape_of(g, x);
+    ll_shape s = ll_graph_shape(g, x);
     ll_val centred = ll_sub(g, x, ll_row_spread(g, mean, &s));
     return ll_mul(g, centred, ll_row_spread(g, rstd, &s));
 }
@@ -33,7 +33,7 @@ static void expand(ll_graph *g, const void *attr, const ll_val *in, int, ll_val 
 {
     const ll_norm_attr *a = (const ll_norm_attr *)attr;
     ll_val x = in[0];
-    ll_shape s = ll_shape_of(g, x);
+    ll_shape s = ll_graph_shape(g, x);
     double by = 1.0 / (double)ll_row_length(g, x);
     ll_val mean = ll_scale(g, ll_row_sum(g, x), by);
     ll_val centred = ll_sub(g, x, ll_row_spread(g, mean, &s));
@@ -48,7 +48,7 @@ static void expand(ll_graph *g, const void *attr, const ll_val *in, int, ll_val 
 static void expand_dx(ll_graph *g, const void *, const ll_val *in, int, ll_val *out)
 {
     ll_val dy = in[0], x = in[1], gain = in[2], mean = in[3], rstd = in[4];
-    ll_shape s = ll_shape_of(g, x);
+    ll_shape s = ll_graph_shape(g, x);
     double by = 1.0 / (double)ll_row_length(g, x);
     ll_val xhat = normal(g, x, mean, rstd);
     ll_val u = ll_mul(g, dy, ll_col_spread(g, gain, &s));
@@ -112,7 +112,7 @@ static ll_val grad_of_statistics(const ll_bwd *b)
 {
     ll_graph *g = b->g;
     ll_val x = b->in[0], mean = b->out[1], rstd = b->out[2], dx = {0};
-    ll_shape s = ll_shape_of(g, x);
+    ll_shape s = ll_graph_shape(g, x);
     double by = 1.0 / (double)ll_row_length(g, x);
     if (b->dout[1].id) dx = ll_row_spread(g, ll_scale(g, b->dout[1], by), &s);
     if (b->dout[2].id) {
@@ -239,11 +239,11 @@ ll_val ll_layernorm_layer(ll_graph *g, const char *name, ll_val x)
 {
     if (!x.id) return x;
     int64_t c = ll_row_length(g, x);
-    ll_push(g, name);
+    ll_graph_push(g, name);
     ll_val gain = ll_param(g, "weight", LL_SHAPE(c), (ll_init){LL_CONSTANT, 1});
     ll_val bias = ll_param(g, "bias", LL_SHAPE(c), (ll_init){LL_ZEROS, 0});
     ll_val y = ll_layernorm(g, x, gain, bias, 1e-5);
-    ll_pop(g);
+    ll_graph_pop(g);
     return y;
 }
 

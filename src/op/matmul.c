@@ -81,11 +81,12 @@ ll_val ll_matmul(ll_graph *g, const char *spec, ll_val a, ll_val b)
 {
     ll_matmul_attr attr = {0};
     if (strlen(spec) >= sizeof attr.spec) {
-        ll_reject(g, "matmul: spec \"%s\" is longer than %d characters", spec, LL_SPEC_MAX - 1);
+        ll_graph_reject(g, "matmul: spec \"%s\" is longer than %d characters", spec,
+                        LL_SPEC_MAX - 1);
         return (ll_val){0};
     }
     memcpy(attr.spec, spec, strlen(spec));
-    attr.out = ll_dtype_of(g, a);
+    attr.out = ll_graph_dtype(g, a);
     return LL_EMIT(g, &ll_op_matmul, &attr, a, b);
 }
 
@@ -101,7 +102,7 @@ static ll_val rearranged(ll_graph *g, const parts *p, int i, ll_val x, int j, ll
 static void grad(ll_bwd *b)
 {
     const ll_matmul_attr *m = (const ll_matmul_attr *)b->attr;
-    ll_dtype t = ll_dtype_of(b->g, b->in[0]);
+    ll_dtype t = ll_graph_dtype(b->g, b->in[0]);
     ll_val dout = b->dout[0];
     parts p;
     if (!dout.id) return;
@@ -109,28 +110,28 @@ static void grad(ll_bwd *b)
         ll_fail(b->g);
         return;
     }
-    if (ll_dtype_of(b->g, dout) != t) dout = ll_cast(b->g, dout, t);
+    if (ll_graph_dtype(b->g, dout) != t) dout = ll_cast(b->g, dout, t);
     b->din[0] = rearranged(b->g, &p, 2, dout, 1, b->in[1], 0);
     b->din[1] = rearranged(b->g, &p, 0, b->in[0], 2, dout, 1);
 }
 
 ll_val ll_linear(ll_graph *g, const char *name, ll_val x, int64_t out, bool bias)
 {
-    ll_shape s = ll_shape_of(g, x);
+    ll_shape s = ll_graph_shape(g, x);
     if (!x.id || s.n < 1 || s.d[s.n - 1] < 1 || out < 1) {
         char text[LL_SHAPE_TEXT];
-        ll_reject(g, "linear %s: operand %s, %lld outputs", name,
-                  x.id ? ll_shape_print(&s, text) : "none", (long long)out);
+        ll_graph_reject(g, "linear %s: operand %s, %lld outputs", name,
+                        x.id ? ll_shape_print(&s, text) : "none", (long long)out);
         return (ll_val){0};
     }
     int64_t in = s.d[s.n - 1];
     ll_init init = {LL_UNIFORM, 1 / sqrt((double)in)};
     char spec[LL_SPEC_MAX];
     snprintf(spec, sizeof spec, "%.*sx,yx->%.*sy", s.n - 1, "abcde", s.n - 1, "abcde");
-    ll_push(g, name);
+    ll_graph_push(g, name);
     ll_val y = ll_matmul(g, spec, x, ll_param(g, "weight", LL_SHAPE(out, in), init));
     if (bias) y = ll_add(g, y, ll_param(g, "bias", LL_SHAPE(out), init));
-    ll_pop(g);
+    ll_graph_pop(g);
     return y;
 }
 

@@ -121,7 +121,7 @@ static ll_err split_grad(const void *attr, const ll_loops *l, int loop, ll_range
 static ll_pool_attr with_image(const ll_bwd *b, ll_val image)
 {
     ll_pool_attr a = *(const ll_pool_attr *)b->attr;
-    ll_shape s = ll_shape_of(b->g, image);
+    ll_shape s = ll_graph_shape(b->g, image);
     a.image[0] = s.d[1];
     a.image[1] = s.d[2];
     return a;
@@ -184,12 +184,12 @@ static void pad_to_ceil(ll_axis *ax, int64_t image)
 /* The attributes for a window laid over x; false: rejected. */
 static bool attr_of(ll_graph *g, const char *op, ll_val x, const ll_window *w, ll_pool_attr *a)
 {
-    ll_shape s = ll_shape_of(g, x);
+    ll_shape s = ll_graph_shape(g, x);
     *a = (ll_pool_attr){0};
     if (!x.id || s.n != 4) {
         char text[LL_SHAPE_TEXT];
-        ll_reject(g, "%s%s of %s, want an image [n,h,w,c]", g->scope, op,
-                  x.id ? ll_shape_print(&s, text) : "none");
+        ll_graph_reject(g, "%s%s of %s, want an image [n,h,w,c]", g->scope, op,
+                        x.id ? ll_shape_print(&s, text) : "none");
         return false;
     }
     for (int k = 0; k < 2; k++) {
@@ -197,10 +197,10 @@ static bool attr_of(ll_graph *g, const char *op, ll_val x, const ll_window *w, l
             w->size[k], w->stride[k] ? w->stride[k] : w->size[k], 1, {w->pad[k], w->pad[k]}};
         if (ax.taps < 1 || ax.stride < 1 || w->pad[k] < 0 || w->pad[k] >= ax.taps ||
             s.d[1 + k] + 2 * w->pad[k] < ax.taps) {
-            ll_reject(g,
-                      "%s%s: %s: a window of %lld, stride %lld, padding %lld, on an image of %lld",
-                      g->scope, op, k ? "width" : "height", (long long)ax.taps,
-                      (long long)ax.stride, (long long)w->pad[k], (long long)s.d[1 + k]);
+            ll_graph_reject(
+                g, "%s%s: %s: a window of %lld, stride %lld, padding %lld, on an image of %lld",
+                g->scope, op, k ? "width" : "height", (long long)ax.taps, (long long)ax.stride,
+                (long long)w->pad[k], (long long)s.d[1 + k]);
             return false;
         }
         if (w->ceil) pad_to_ceil(&ax, s.d[1 + k]);
@@ -227,11 +227,11 @@ ll_val ll_avg_pool(ll_graph *g, ll_val x, const ll_window *w)
 
 ll_val ll_adaptive_avg_pool(ll_graph *g, ll_val x, int64_t out_h, int64_t out_w)
 {
-    ll_shape s = ll_shape_of(g, x);
+    ll_shape s = ll_graph_shape(g, x);
     if (!x.id || s.n != 4 || out_h < 1 || out_w < 1 || s.d[1] < 1 || s.d[2] < 1 || s.d[1] % out_h ||
         s.d[2] % out_w) {
         char text[LL_SHAPE_TEXT];
-        ll_reject(
+        ll_graph_reject(
             g, "%sadaptive_avg_pool of %s to %lld x %lld, want an image [n,h,w,c] that divides",
             g->scope, x.id ? ll_shape_print(&s, text) : "none", (long long)out_h, (long long)out_w);
         return (ll_val){0};

@@ -37,7 +37,7 @@ ll_val ll_absmax(ll_graph *g, ll_val x, const char *spec)
 static ll_val reduce_all(ll_graph *g, const ll_op *op, ll_val x)
 {
     char spec[LL_SPEC_MAX] = {0};
-    int n = ll_shape_of(g, x).n;
+    int n = ll_graph_shape(g, x).n;
     for (int i = 0; i < n; i++) spec[i] = (char)('a' + i);
     return reduce(g, op, x, strcat(spec, "->"));
 }
@@ -54,9 +54,9 @@ ll_val ll_sumsq(ll_graph *g, ll_val x)
 
 ll_val ll_mean(ll_graph *g, ll_val x)
 {
-    ll_shape s = ll_shape_of(g, x);
+    ll_shape s = ll_graph_shape(g, x);
     int64_t n = ll_numel(&s);
-    if (n == 0) ll_reject(g, "%smean: the operand has no elements", g->scope);
+    if (n == 0) ll_graph_reject(g, "%smean: the operand has no elements", g->scope);
     return ll_scale(g, ll_sum_all(g, x), 1.0 / (double)n);
 }
 
@@ -77,8 +77,8 @@ static void sum_grad(ll_bwd *b)
 {
     const ll_spec_attr *a = b->attr;
     char back[LL_SPEC_MAX];
-    b->din[0] =
-        ll_broadcast(b->g, b->dout[0], ll_spec_reverse(a->spec, back), ll_shape_of(b->g, b->in[0]));
+    b->din[0] = ll_broadcast(b->g, b->dout[0], ll_spec_reverse(a->spec, back),
+                             ll_graph_shape(b->g, b->in[0]));
 }
 
 /* The gradient goes to the largest element; equal ones share it. */
@@ -87,7 +87,7 @@ static void amax_grad(ll_bwd *b)
     const ll_spec_attr *a = b->attr;
     char back[LL_SPEC_MAX];
     ll_spec_reverse(a->spec, back);
-    ll_shape shape = ll_shape_of(b->g, b->in[0]);
+    ll_shape shape = ll_graph_shape(b->g, b->in[0]);
     ll_val largest = ll_equal(b->g, b->in[0], ll_broadcast(b->g, b->out[0], back, shape));
     ll_val share = ll_div(b->g, b->dout[0], ll_sum(b->g, largest, a->spec));
     b->din[0] = ll_mul(b->g, largest, ll_broadcast(b->g, share, back, shape));

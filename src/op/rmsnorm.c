@@ -17,7 +17,7 @@ static const ll_attr_field fields[] = {LL_FIELD(ll_norm_attr, eps, LL_A_F64), {0
 static void expand(ll_graph *g, const void *attr, const ll_val *in, int, ll_val *out)
 {
     const ll_norm_attr *a = (const ll_norm_attr *)attr;
-    ll_shape s = ll_shape_of(g, in[0]);
+    ll_shape s = ll_graph_shape(g, in[0]);
     double by = 1.0 / (double)ll_row_length(g, in[0]);
     ll_val power = ll_scale(g, ll_row_sum(g, ll_square(g, in[0])), by);
     ll_val rstd = ll_rsqrt(g, ll_shift(g, power, a->eps));
@@ -29,7 +29,7 @@ static void expand(ll_graph *g, const void *attr, const ll_val *in, int, ll_val 
 static void expand_dx(ll_graph *g, const void *, const ll_val *in, int, ll_val *out)
 {
     ll_val dy = in[0], x = in[1], gain = in[2], rstd = in[3];
-    ll_shape s = ll_shape_of(g, x);
+    ll_shape s = ll_graph_shape(g, x);
     double by = 1.0 / (double)ll_row_length(g, x);
     ll_val spread = ll_row_spread(g, rstd, &s);
     ll_val xhat = ll_mul(g, x, spread);
@@ -40,7 +40,7 @@ static void expand_dx(ll_graph *g, const void *, const ll_val *in, int, ll_val *
 
 static void expand_dw(ll_graph *g, const void *, const ll_val *in, int, ll_val *out)
 {
-    ll_shape s = ll_shape_of(g, in[1]);
+    ll_shape s = ll_graph_shape(g, in[1]);
     ll_val xhat = ll_mul(g, in[1], ll_row_spread(g, in[2], &s));
     out[0] = ll_col_sum(g, ll_mul(g, in[0], xhat));
 }
@@ -88,7 +88,7 @@ static void grad(ll_bwd *b)
     ll_graph *g = b->g;
     ll_val dy = b->dout[0], x = b->in[0], rstd = b->out[1];
     if (b->dout[1].id) { /* d rstd / dx = -rstd^3 x / c */
-        ll_shape s = ll_shape_of(g, x);
+        ll_shape s = ll_graph_shape(g, x);
         ll_val cube = ll_mul(g, ll_square(g, rstd), rstd);
         ll_val k = ll_scale(g, ll_mul(g, b->dout[1], cube), -1.0 / (double)ll_row_length(g, x));
         b->din[0] = ll_mul(g, x, ll_row_spread(g, k, &s));

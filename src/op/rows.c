@@ -23,8 +23,8 @@ static void write_spec(spec s, int n, bool leading, bool backwards)
 static bool has_rows(ll_graph *g, ll_val x)
 {
     if (!x.id) return false;
-    if (ll_shape_of(g, x).n > 0) return true;
-    ll_reject(g, "a scalar has no last dimension");
+    if (ll_graph_shape(g, x).n > 0) return true;
+    ll_graph_reject(g, "a scalar has no last dimension");
     return false;
 }
 
@@ -32,7 +32,7 @@ ll_val ll_row_sum(ll_graph *g, ll_val x)
 {
     spec s;
     if (!has_rows(g, x)) return (ll_val){0};
-    write_spec(s, ll_shape_of(g, x).n, true, false);
+    write_spec(s, ll_graph_shape(g, x).n, true, false);
     return ll_sum(g, x, s);
 }
 
@@ -40,7 +40,7 @@ ll_val ll_row_max(ll_graph *g, ll_val x)
 {
     spec s;
     if (!has_rows(g, x)) return (ll_val){0};
-    write_spec(s, ll_shape_of(g, x).n, true, false);
+    write_spec(s, ll_graph_shape(g, x).n, true, false);
     return ll_amax(g, x, s);
 }
 
@@ -48,8 +48,8 @@ ll_val ll_col_sum(ll_graph *g, ll_val x)
 {
     spec s;
     if (!has_rows(g, x)) return (ll_val){0};
-    if (ll_shape_of(g, x).n == 1) return x;
-    write_spec(s, ll_shape_of(g, x).n, false, false);
+    if (ll_graph_shape(g, x).n == 1) return x;
+    write_spec(s, ll_graph_shape(g, x).n, false, false);
     return ll_sum(g, x, s);
 }
 
@@ -71,7 +71,7 @@ ll_val ll_col_spread(ll_graph *g, ll_val v, const ll_shape *shape)
 
 int64_t ll_row_length(const ll_graph *g, ll_val x)
 {
-    ll_shape s = ll_shape_of(g, x);
+    ll_shape s = ll_graph_shape(g, x);
     return s.n ? s.d[s.n - 1] : 1;
 }
 

@@ -129,7 +129,7 @@ static const ll_op fill = {
 ll_val ll_reshape(ll_graph *g, ll_val x, ll_shape shape)
 {
     if (g->err != LL_OK || !x.id) return LL_EMIT(g, &reshape, NULL, x);
-    ll_shape have = ll_shape_of(g, x);
+    ll_shape have = ll_graph_shape(g, x);
     int64_t n = ll_numel(&have), rest = 1;
     int open = -1, n_open = 0;
     ll_reshape_attr a;
@@ -143,8 +143,8 @@ ll_val ll_reshape(ll_graph *g, ll_val x, ll_shape shape)
     }
     if (n_open > 1 || (n_open == 1 && (rest <= 0 || n % rest))) {
         char from[LL_SHAPE_TEXT], to[LL_SHAPE_TEXT];
-        ll_reject(g, "%sreshape: %s cannot become %s", g->scope, ll_shape_print(&have, from),
-                  ll_shape_print(&shape, to));
+        ll_graph_reject(g, "%sreshape: %s cannot become %s", g->scope, ll_shape_print(&have, from),
+                        ll_shape_print(&shape, to));
         return (ll_val){0};
     }
     if (n_open) a.shape.d[open] = n / rest;
@@ -199,7 +199,7 @@ static ll_err reshape_split(const void *attr, const ll_loops *l, int loop, ll_ra
 
 static void reshape_grad(ll_bwd *b)
 {
-    b->din[0] = ll_reshape(b->g, b->dout[0], ll_shape_of(b->g, b->in[0]));
+    b->din[0] = ll_reshape(b->g, b->dout[0], ll_graph_shape(b->g, b->in[0]));
 }
 
 static const ll_attr_field reshape_attrs[] = {LL_FIELD(ll_reshape_attr, shape, LL_A_SHAPE), {0}};
@@ -395,7 +395,7 @@ static ll_err slice_infer(ll_infer *i)
 static void slice_grad(ll_bwd *b)
 {
     const ll_range_attr *a = b->attr;
-    int64_t all = ll_shape_of(b->g, b->in[0]).d[a->dim];
+    int64_t all = ll_graph_shape(b->g, b->in[0]).d[a->dim];
     b->din[0] = ll_pad(b->g, b->dout[0], (int)a->dim, a->from, all - a->to);
 }
 
@@ -414,7 +414,7 @@ static ll_err pad_infer(ll_infer *i)
 static void pad_grad(ll_bwd *b)
 {
     const ll_range_attr *a = b->attr;
-    int64_t inner = ll_shape_of(b->g, b->in[0]).d[a->dim];
+    int64_t inner = ll_graph_shape(b->g, b->in[0]).d[a->dim];
     b->din[0] = ll_slice(b->g, b->dout[0], (int)a->dim, a->from, a->from + inner);
 }
 
@@ -480,7 +480,7 @@ static void concat_grad(ll_bwd *b)
     const ll_range_attr *a = b->attr;
     int64_t at = 0;
     for (int i = 0; i < b->n_in; i++) {
-        int64_t n = ll_shape_of(b->g, b->in[i]).d[a->dim];
+        int64_t n = ll_graph_shape(b->g, b->in[i]).d[a->dim];
         b->din[i] = ll_slice(b->g, b->dout[0], (int)a->dim, at, at + n);
         at += n;
     }

@@ -9,7 +9,7 @@ ll_kernel softmax_cuda;
 
 static void expand(ll_graph *g, const void *, const ll_val *in, int, ll_val *out)
 {
-    ll_shape s = ll_shape_of(g, in[0]);
+    ll_shape s = ll_graph_shape(g, in[0]);
     ll_val top = ll_row_spread(g, ll_row_max(g, in[0]), &s);
     ll_val e = ll_exp(g, ll_sub(g, in[0], top));
     out[0] = ll_div(g, e, ll_row_spread(g, ll_row_sum(g, e), &s));
@@ -21,7 +21,7 @@ static void grad(ll_bwd *b)
     ll_graph *g = b->g;
     ll_val y = b->out[0], dy = b->dout[0];
     if (!dy.id) return;
-    ll_shape s = ll_shape_of(g, y);
+    ll_shape s = ll_graph_shape(g, y);
     ll_val inner = ll_row_spread(g, ll_row_sum(g, ll_mul(g, y, dy)), &s);
     b->din[0] = ll_mul(g, y, ll_sub(g, dy, inner));
 }

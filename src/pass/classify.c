@@ -37,7 +37,7 @@ static reading reading_of(const ll_graph *g, const ll_node *n, int at)
 {
     ll_matmul_parts p;
     int stay = 0;
-    if (!ll_is(n, "matmul") || ll_dtype_of(g, n->in[1 - at]) != LL_BF16 ||
+    if (!ll_is(n, "matmul") || ll_graph_dtype(g, n->in[1 - at]) != LL_BF16 ||
         n->in[0].id == n->in[1].id ||
         ll_matmul_read(((const ll_matmul_attr *)n->attr)->spec, &p) != LL_OK)
         return NEITHER;
@@ -67,12 +67,12 @@ static const ll_node *product_of(const classifying *c, ll_val l)
     const char *spec = with ? with->spec : ((const ll_matmul_attr *)n->attr)->spec;
     if (ll_matmul_read(spec, &p) != LL_OK) return NULL;
     for (int k = 0; k < n->n_in; k++)
-        if (ll_dtype_of(c->g, n->in[k]) != LL_BF16) return NULL;
+        if (ll_graph_dtype(c->g, n->in[k]) != LL_BF16) return NULL;
     int rows = p.len[0] - 1;
-    bool fits = ll_dtype_of(c->g, l) == LL_BF16 && p.len[1] == 2 && p.len[2] == rows + 1 &&
+    bool fits = ll_graph_dtype(c->g, l) == LL_BF16 && p.len[1] == 2 && p.len[2] == rows + 1 &&
                 !memcmp(p.text[0], p.text[2], (size_t)rows) && p.text[1][0] == p.text[2][rows] &&
                 p.text[1][1] == p.text[0][rows];
-    ll_shape w = ll_shape_of(c->g, n->in[1]), y = ll_shape_of(c->g, l);
+    ll_shape w = ll_graph_shape(c->g, n->in[1]), y = ll_graph_shape(c->g, l);
     int64_t many = 1;
     for (int i = 0; i < rows; i++) many *= y.d[i];
     return fits && many >= LEAST && w.d[0] >= LEAST && w.d[1] >= LEAST && w.d[1] % 8 == 0 &&
@@ -115,7 +115,7 @@ static ll_err take(classifying *c, const ll_node *n)
 /* v times its rows' scale, as v's type. */
 static ll_val scaled(ll_graph *g, ll_val v, ll_val scale)
 {
-    ll_shape s = ll_shape_of(g, v);
+    ll_shape s = ll_graph_shape(g, v);
     ll_val in[2] = {v, ll_row_spread(g, scale, &s)};
     return ll_emit(g, ll_ew_op(LL_EW_mul), NULL, in, 2);
 }

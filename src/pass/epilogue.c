@@ -40,8 +40,8 @@ static int columns_of(const finding *f, ll_val v)
     const ll_node *n = ll_maker(f->g, v);
     if (!ll_is(n, "matmul") || f->uses[v.id] != 1) return 0;
     const char *spec = ((const ll_matmul_attr *)n->attr)->spec;
-    ll_dtype t = ll_dtype_of(f->g, v);
-    if (t != ll_dtype_of(f->g, n->in[0]) || t == LL_F64 || !ll_product_plain(spec)) return 0;
+    ll_dtype t = ll_graph_dtype(f->g, v);
+    if (t != ll_graph_dtype(f->g, n->in[0]) || t == LL_F64 || !ll_product_plain(spec)) return 0;
     ll_matmul_parts p;
     if (ll_matmul_read(spec, &p) != LL_OK) return 0;
     int last = 0;
@@ -53,8 +53,8 @@ static int columns_of(const finding *f, ll_val v)
 /* Rows of 16 bytes or multiples: what activations in a product ask for. */
 static bool aligned(const ll_graph *g, ll_val v, int columns)
 {
-    ll_shape s = ll_shape_of(g, v);
-    int64_t n = (int64_t)ll_dtype_bytes(ll_dtype_of(g, v));
+    ll_shape s = ll_graph_shape(g, v);
+    int64_t n = (int64_t)ll_dtype_bytes(ll_graph_dtype(g, v));
     for (int i = s.n - columns; i < s.n; i++) n *= s.d[i];
     return n % 16 == 0;
 }
@@ -65,11 +65,11 @@ static ll_val bias_of(const ll_graph *g, ll_val v, int columns)
     const ll_node *n = ll_maker(g, v);
     if (!ll_is(n, "broadcast")) return (ll_val){0};
     const ll_broadcast_attr *a = (const ll_broadcast_attr *)n->attr;
-    int have = ll_shape_of(g, n->in[0]).n;
+    int have = ll_graph_shape(g, n->in[0]).n;
     const char *from = a->spec, *to = from + have + 2; /* "c->nhwc" */
     if (have != columns || (int)strlen(to) < have) return (ll_val){0};
     bool last = !strncmp(to + strlen(to) - have, from, (size_t)have);
-    return last && ll_wide(ll_dtype_of(g, n->in[0])) == LL_F32 ? n->in[0] : (ll_val){0};
+    return last && ll_wide(ll_graph_dtype(g, n->in[0])) == LL_F32 ? n->in[0] : (ll_val){0};
 }
 
 /* A product whose result (or sum) v is, with the activation that follows, if there is one. */
@@ -95,7 +95,7 @@ static void find_bias(finding *f, int node)
         ll_val m = n->in[side], v = n->out[0];
         int columns = columns_of(f, m);
         ll_val bias = columns ? bias_of(f->g, n->in[1 - side], columns) : (ll_val){0};
-        if (!bias.id || ll_dtype_of(f->g, v) != ll_dtype_of(f->g, m)) continue;
+        if (!bias.id || ll_graph_dtype(f->g, v) != ll_graph_dtype(f->g, m)) continue;
         plan p = with_activation(f, ll_value_of(f->g, m)->node, v, aligned(f->g, v, columns));
         int next = f->reader[v.id];
         bool chain = f->uses[v.id] == 1 && next >= 0 && f->g->nodes[next].op->elementwise &&
@@ -116,8 +116,8 @@ static void find_dgelu(finding *f, int node)
         const ll_node *d = ll_maker(f->g, n->in[1 - side]);
         int columns = columns_of(f, n->in[side]);
         if (!columns || !ll_is(d, "dgelu") || f->uses[d->out[0].id] != 1) continue;
-        ll_dtype t = ll_dtype_of(f->g, n->out[0]);
-        if (!aligned(f->g, n->out[0], columns) || ll_dtype_of(f->g, d->in[0]) != t) continue;
+        ll_dtype t = ll_graph_dtype(f->g, n->out[0]);
+        if (!aligned(f->g, n->out[0], columns) || ll_graph_dtype(f->g, d->in[0]) != t) continue;
         int matmul = ll_value_of(f->g, n->in[side])->node;
         f->plans[node] =
             (plan){.matmul = matmul, .pre = d->in[0], .act = LL_ACT_DGELU, .result = n->out[0]};

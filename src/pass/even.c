@@ -20,7 +20,7 @@ typedef struct widening {
 
 static int64_t columns(const ll_graph *g, ll_val v)
 {
-    ll_shape s = ll_shape_of(g, v);
+    ll_shape s = ll_graph_shape(g, v);
     return s.n ? s.d[s.n - 1] : 0;
 }
 
@@ -49,7 +49,7 @@ static bool takes(const ll_graph *g, ll_val v)
 {
     ll_matmul_parts p;
     const ll_node *n = ll_maker(g, v);
-    return ll_is(n, "matmul") && ll_shape_of(g, v).n && ll_dtype_of(g, v) == LL_BF16 &&
+    return ll_is(n, "matmul") && ll_graph_shape(g, v).n && ll_graph_dtype(g, v) == LL_BF16 &&
            columns(g, v) >= LEAST && columns(g, v) % EVEN && table_of(n, &p) >= 0;
 }
 
@@ -94,7 +94,7 @@ static ll_val with_rows(widening *w, ll_val v, int dim, int64_t more)
 static ll_val lowered(ll_graph *g, ll_val like, int64_t count, int64_t more)
 {
     static const char letters[] = "abcdef";
-    ll_shape s = ll_shape_of(g, like);
+    ll_shape s = ll_graph_shape(g, like);
     ll_val ones = ll_pad(g, ll_fill(g, LL_F32, LL_SHAPE(count), 1), 0, 0, more);
     ll_val mask = ll_scale(g, ll_shift(g, ones, -1), FAR);
     char spec[LL_SPEC_MAX] = {0};

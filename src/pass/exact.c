@@ -78,7 +78,7 @@ static double terms(const ll_graph *g, const ll_node *n, const ll_loops *l)
     double k = 1;
     bool any = false;
     if (!n->op->sum || n->op->picks || n->n_out != 1) return 0;
-    if (!ll_dtype_is_float(ll_dtype_of(g, n->out[0]))) return 0;
+    if (!ll_dtype_is_float(ll_graph_dtype(g, n->out[0]))) return 0;
     for (int i = 0; i < l->n; i++) {
         if (dim_of(l->out[0], i) >= 0) continue;
         any = true;
@@ -90,7 +90,7 @@ static double terms(const ll_graph *g, const ll_node *n, const ll_loops *l)
 static ll_err bits_for(const ll_graph *g, const ll_node *n, double k, int *bits, int *n_factor)
 {
     *n_factor = 0;
-    for (int i = 0; i < n->n_in; i++) *n_factor += ll_dtype_is_float(ll_dtype_of(g, n->in[i]));
+    for (int i = 0; i < n->n_in; i++) *n_factor += ll_dtype_is_float(ll_graph_dtype(g, n->in[i]));
     CHECK(*n_factor == 1 || *n_factor == 2, LL_E_GRAPH,
           "%s multiplies %d operands: exact sums are of one or two", n->name, *n_factor);
     *bits = (WIDTH - (int)ceil(log2(k))) / *n_factor;
@@ -172,7 +172,7 @@ static ll_err grid_operand(gridder *c, int i, int operand, const ll_loops *l, in
     ll_layout from = stored ? c->p->made[old.id] : want;
     ll_grid_scale own = {0};
     char spec[LL_SPEC_MAX] = {0}, *at = spec;
-    int n_dim = ll_shape_of(to, x).n;
+    int n_dim = ll_graph_shape(to, x).n;
     *m = (ll_grid_scale){0};
     for (int d = 0; d < n_dim; d++) *at++ = (char)('a' + d);
     *at++ = '-', *at++ = '>';
@@ -228,7 +228,7 @@ static ll_err grid_node(gridder *c, int i, const ll_loops *l, double k)
     ll_rewrite_at(&c->rw, n);
     for (int o = 0; o < n->n_in; o++) {
         in[o] = c->rw.map[n->in[o].id];
-        if (ll_dtype_is_float(ll_dtype_of(c->p->g, n->in[o])))
+        if (ll_dtype_is_float(ll_graph_dtype(c->p->g, n->in[o])))
             TRY(grid_operand(c, i, o, l, bits, &m[n_scale++], &in[o]));
     }
     const void *attr = ll_attr_retype(to->arena, n, LL_F64);
@@ -237,7 +237,7 @@ static ll_err grid_node(gridder *c, int i, const ll_loops *l, double k)
     set_value(c, z, &c->p->made[y.id], &c->p->made[y.id]);
     ll_layout held;
     TRY(whole_layout(c, y, &held));
-    ll_val made = ll_from_grid(to, z, m, n_scale, bits * n_factor, ll_dtype_of(c->p->g, y));
+    ll_val made = ll_from_grid(to, z, m, n_scale, bits * n_factor, ll_graph_dtype(c->p->g, y));
     TRY(ll_graph_check(to));
     TRY(cut_like(c, &held, c->p->micro[i]));
     set_value(c, made, &held, c->p->seen[y.id].sum ? &held : &c->p->seen[y.id]);

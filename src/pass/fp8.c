@@ -77,10 +77,10 @@ static bool fits(const lowering *l, const ll_node *n, side s[2])
     const ll_graph *g = l->g;
     ll_matmul_parts p;
     const char *spec = (const char *)n->attr; /* of both ops the first field */
-    if (!is_product(n) || ll_dtype_of(g, n->in[0]) != LL_BF16) return false;
+    if (!is_product(n) || ll_graph_dtype(g, n->in[0]) != LL_BF16) return false;
     if (!ll_product_plain(spec) || ll_matmul_read(spec, &p) != LL_OK) return false;
     for (int i = 0; i < 2; i++) {
-        ll_shape shape = ll_shape_of(g, n->in[i]);
+        ll_shape shape = ll_graph_shape(g, n->in[i]);
         s[i] = side_of(&p, i);
         if (!large(&shape, s[i].rows) || begins(ll_maker(g, n->in[i]), "cross_entropy"))
             return false;
@@ -142,9 +142,9 @@ static ll_err quantized(lowering *l, ll_val v)
     wanted *w = &l->of[v.id];
     const ll_node *from = ll_maker(l->g, v);
     ll_val in[2] = {w->act ? w->x : l->rw.map[v.id], w->pre}, out[4];
-    ll_shape shape = ll_shape_of(l->g, v);
+    ll_shape shape = ll_graph_shape(l->g, v);
     if (w->scale.id) return LL_OK;
-    if (begins(from, "cast") && ll_dtype_of(l->g, from->in[0]) == LL_F32)
+    if (begins(from, "cast") && ll_graph_dtype(l->g, from->in[0]) == LL_F32)
         in[0] = l->rw.map[from->in[0].id];
     bool both = w->plain && w->turned;
     ll_quantize_attr a = {.dtype = backward(from) ? LL_F8_E5M2 : LL_F8_E4M3,
@@ -247,7 +247,7 @@ static bool norm_fits(const lowering *l, const ll_node *n)
 {
     if (strcmp(n->op->name, "add_layernorm")) return false;
     const wanted *w = &l->of[n->out[1].id];
-    ll_shape s = ll_shape_of(l->g, n->out[1]);
+    ll_shape s = ll_graph_shape(l->g, n->out[1]);
     return w->plain && w->turned && !w->clash && !w->summed && w->rows == s.n - 1 &&
            s.d[s.n - 1] <= WIDEST && only_rounded(l, n->out[1]);
 }

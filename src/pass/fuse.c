@@ -130,7 +130,7 @@ static bool may_join(const fusing *f, const ll_node *n, ll_val v)
     if (f->varies[v.id] != f->varies[n->out[0].id]) return false;
     for (int i = 0; i < n->n_in; i++) { /* a cast to few bits asks for them */
         const ll_node *from = ll_maker(f->g, n->in[i]);
-        bool narrow = ll_dtype_of(f->g, n->in[i]) != LL_F32;
+        bool narrow = ll_graph_dtype(f->g, n->in[i]) != LL_F32;
         if (home(f, n->in[i]) == k && narrow && from->op->ew == LL_EW_cast) return false;
     }
     return true;
@@ -290,7 +290,7 @@ static ll_err emit_group(fusing *f, int k)
     const ll_node *last = &f->g->nodes[gr->member[gr->n - 1]];
     ll_fused_attr *a = LL_NEW(f->rw.to->arena, ll_fused_attr);
     ll_val in[LL_FUSE_IN], results[LL_FUSE_OUT], out[LL_MAX_OUT];
-    ll_shape shape = ll_shape_of(f->g, last->out[0]);
+    ll_shape shape = ll_graph_shape(f->g, last->out[0]);
     a->shape.n = shape.n;
     for (int d = 0; d < shape.n; d++) a->shape.d[d] = shape.d[d];
     ll_rewrite_at(&f->rw, last);
@@ -299,7 +299,7 @@ static ll_err emit_group(fusing *f, int k)
         ll_val v = f->g->nodes[gr->member[s]].out[0];
         if (!f->leaves[v.id]) continue;
         results[a->n_out] = v;
-        a->out_dtype[a->n_out] = ll_dtype_of(f->g, v);
+        a->out_dtype[a->n_out] = ll_graph_dtype(f->g, v);
         a->out[a->n_out++] = a->n_in + s;
     }
     TRY(ll_graph_check(f->rw.to));

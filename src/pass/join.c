@@ -44,7 +44,7 @@ static const ll_node *maker(const joining *j, ll_val v)
 static bool sums_columns(const joining *j, const ll_node *n)
 {
     if (!is_op(n, "sum")) return false;
-    ll_shape from = ll_shape_of(j->g, n->in[0]), to = ll_shape_of(j->g, n->out[0]);
+    ll_shape from = ll_graph_shape(j->g, n->in[0]), to = ll_graph_shape(j->g, n->out[0]);
     const char *spec = ((const ll_spec_attr *)n->attr)->spec; /* "btc->c" */
     return from.n > 1 && to.n == 1 && spec[from.n + 2] == spec[from.n - 1];
 }
@@ -152,9 +152,9 @@ static ll_val bias_of(const joining *j, ll_val v)
     ll_val bias = n->in[2];
     const ll_node *cast = maker(j, bias);
     if (cast && is_op(cast, "cast")) bias = cast->in[0];
-    bool fits = a->bias && a->act == LL_ACT_NONE && a->out == ll_dtype_of(j->g, v) &&
-                ll_shape_of(j->g, bias).n == 1 &&
-                ll_dtype_of(j->g, bias) == ll_wide(ll_dtype_of(j->g, v));
+    bool fits = a->bias && a->act == LL_ACT_NONE && a->out == ll_graph_dtype(j->g, v) &&
+                ll_graph_shape(j->g, bias).n == 1 &&
+                ll_graph_dtype(j->g, bias) == ll_wide(ll_graph_dtype(j->g, v));
     return fits && early(j, bias, ll_value_of(j->g, v)->node) ? bias : (ll_val){0};
 }
 
@@ -232,7 +232,7 @@ static ll_err join_loss(joining *j, const ll_node *n)
         return LL_OK;
     ll_rewrite_at(&j->rw, n);
     if (ll_constant(j->g, dloss, &value))
-        in[2] = ll_fill(j->rw.to, ll_dtype_of(j->g, dloss), ll_shape_of(j->g, dloss), value);
+        in[2] = ll_fill(j->rw.to, ll_graph_dtype(j->g, dloss), ll_graph_shape(j->g, dloss), value);
     else if (!now(j, &dloss, 1, &in[2]))
         return LL_OK;
     TRY(ll_graph_check(j->rw.to));

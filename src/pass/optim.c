@@ -31,7 +31,7 @@ static ll_val moment(rule_call *c, const char *which)
 static ll_val average(rule_call *c, ll_val old, ll_val new, double weight)
 {
     ll_val v = ll_add(c->g, ll_scale(c->g, old, weight), ll_scale(c->g, new, 1 - weight));
-    ll_update(c->g, old, v);
+    ll_graph_update(c->g, old, v);
     return v;
 }
 
@@ -64,7 +64,7 @@ static ll_val velocity(rule_call *c, ll_val d)
 {
     ll_val v = moment(c, "velocity");
     ll_val next = ll_add(c->g, ll_scale(c->g, v, or (c->o->momentum, 0.9)), d);
-    ll_update(c->g, v, next);
+    ll_graph_update(c->g, v, next);
     return next;
 }
 
@@ -83,7 +83,7 @@ static ll_val adagrad(rule_call *c)
 {
     ll_val d = decayed(c), s = moment(c, "sum");
     ll_val next = ll_add(c->g, s, ll_square(c->g, d));
-    ll_update(c->g, s, next);
+    ll_graph_update(c->g, s, next);
     ll_val root = ll_shift(c->g, ll_sqrt(c->g, next), or (c->o->eps, 1e-10));
     return step_by(c, ll_div(c->g, d, root));
 }
@@ -100,7 +100,7 @@ static ll_val rmsprop(rule_call *c)
 static ll_val bias_correction(rule_call *c, double beta)
 {
     ll_val power = ll_exp(c->g, ll_scale(c->g, c->t, log(beta)));
-    ll_val one = ll_fill(c->g, ll_dtype_of(c->g, c->t), LL_SCALAR, 1);
+    ll_val one = ll_fill(c->g, ll_graph_dtype(c->g, c->t), LL_SCALAR, 1);
     return ll_div(c->g, one, ll_sub(c->g, one, power));
 }
 
@@ -131,7 +131,7 @@ static ll_val adamw(rule_call *c)
 /* a / b where both are positive, else 1 */
 static ll_val ratio_or_one(ll_graph *g, ll_val a, ll_val b)
 {
-    ll_dtype t = ll_dtype_of(g, a);
+    ll_dtype t = ll_graph_dtype(g, a);
     ll_val zero = ll_fill(g, t, LL_SCALAR, 0), one = ll_fill(g, t, LL_SCALAR, 1);
     ll_val both = ll_mul(g, ll_less(g, zero, a), ll_less(g, zero, b));
     return ll_select(g, both, ll_div(g, a, ll_select(g, both, b, one)), one);
@@ -208,9 +208,9 @@ static void gather(ll_graph *g, const ll_optim *o, int n, const ll_val *p, ll_va
     for (int i = 0; i < n && g->err == LL_OK; i++)
         total = i ? ll_add(g, total, square[i]) : square[i];
     ll_val size = ll_sqrt(g, total);
-    ll_result(g, "grad_norm", size);
+    ll_graph_result(g, "grad_norm", size);
     if (o->clip <= 0) return;
-    ll_val limit = ll_fill(g, ll_dtype_of(g, size), LL_SCALAR, o->clip);
+    ll_val limit = ll_fill(g, ll_graph_dtype(g, size), LL_SCALAR, o->clip);
     ll_val by = ll_div(g, limit, ll_max(g, limit, size)); /* 1 where the norm is within it */
     for (int i = 0; i < n; i++) d[i] = ll_mul(g, by, d[i]);
 }
@@ -220,10 +220,11 @@ static int rule_index(ll_graph *g, const ll_optim *o)
     const char *name = o->name ? o->name : "sgd";
     for (int i = 0; i < N_RULE; i++)
         if (!strcmp(rules[i].name, name)) return i;
-    ll_reject(g,
-              "no optimizer is named %s: there are sgd, momentum, nesterov, adagrad, rmsprop, "
-              "adam, adamw, lars, larc, lamb",
-              name);
+    ll_graph_reject(
+        g,
+        "no optimizer is named %s: there are sgd, momentum, nesterov, adagrad, rmsprop, "
+        "adam, adamw, lars, larc, lamb",
+        name);
     return -1;
 }
 
@@ -232,24 +233,24 @@ void ll_minimize(ll_graph *g, ll_val loss, const ll_optim *o)
     int rule = rule_index(g, o);
     if (g->err != LL_OK || !loss.id) return;
     if (o->no_decay && strcmp(o->no_decay, "none") && strcmp(o->no_decay, "1d")) {
-        ll_reject(g, "no_decay is %s: it may be 1d or none", o->no_decay);
+        ll_graph_reject(g, "no_decay is %s: it may be 1d or none", o->no_decay);
         return;
     }
-    if (ll_shape_of(g, loss).n) {
+    if (ll_graph_shape(g, loss).n) {
         char text[LL_SHAPE_TEXT];
-        ll_shape s = ll_shape_of(g, loss);
-        ll_reject(g, "the loss has shape %s; want a scalar, such as its mean",
-                  ll_shape_print(&s, text));
+        ll_shape s = ll_graph_shape(g, loss);
+        ll_graph_reject(g, "the loss has shape %s; want a scalar, such as its mean",
+                        ll_shape_print(&s, text));
         return;
     }
-    if (!ll_find_result(g, "loss").id) ll_result(g, "loss", loss);
+    if (!ll_find_result(g, "loss").id) ll_graph_result(g, "loss", loss);
     ll_val *p = LL_NEW_ARRAY(g->arena, ll_val, g->n_value);
     ll_val *d = LL_NEW_ARRAY(g->arena, ll_val, g->n_value);
     int n = 0;
     for (int i = 1; i < g->n_value; i++)
         if (g->values[i].node < 0 && g->values[i].kind == LL_PARAM) p[n++] = (ll_val){i};
     if (!n) {
-        ll_reject(g, "the graph has no parameters to minimize the loss by");
+        ll_graph_reject(g, "the graph has no parameters to minimize the loss by");
         return;
     }
     ll_grad(g, loss, p, n, d);
@@ -262,6 +263,6 @@ void ll_minimize(ll_graph *g, ll_val loss, const ll_optim *o)
         c.name = ll_value_of(g, p[i])->name;
         c.excluded = is_excluded(o, ll_value_of(g, p[i]));
         c.decay = c.excluded ? 0 : o->weight_decay;
-        ll_update(g, p[i], rules[rule].rule(&c));
+        ll_graph_update(g, p[i], rules[rule].rule(&c));
     }
 }

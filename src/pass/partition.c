@@ -323,7 +323,7 @@ static ll_err check_shape(const ll_cutter *c, const ll_node *n, ll_val old, ll_v
 {
     ll_shape want =
         ll_layout_local(c->m, &c->p->made[old.id], &ll_value_of(c->g, old)->type.shape, c->rank);
-    ll_shape have = ll_shape_of(c->to, made);
+    ll_shape have = ll_graph_shape(c->to, made);
     char a[LL_SHAPE_TEXT], b[LL_SHAPE_TEXT];
     CHECK(ll_shape_equal(&want, &have), LL_E_SHARD, "%s: a part of the result is %s, want %s",
           n->name, ll_shape_print(&have, a), ll_shape_print(&want, b));
@@ -399,13 +399,13 @@ static ll_err cut_outputs(ll_cutter *c)
     for (int i = 0; i < c->g->n_result; i++) {
         ll_val v;
         TRY(bring(c, c->g->results[i].value, &whole, true, &v));
-        ll_result(c->to, c->g->results[i].name, v);
+        ll_graph_result(c->to, c->g->results[i].name, v);
     }
     for (int i = 0; i < c->g->n_update; i++) {
         ll_pair u = c->g->updates[i];
         ll_val next;
         TRY(bring(c, u.next, &c->p->made[u.input.id], true, &next));
-        ll_update(c->to, held_as(c, u.input, &c->p->made[u.input.id])->value, next);
+        ll_graph_update(c->to, held_as(c, u.input, &c->p->made[u.input.id])->value, next);
     }
     return ll_graph_check(c->to);
 }

@@ -145,7 +145,7 @@ static ll_err expansion_alone(const placer *c, int node, const ll_loops *l,
     }
     ll_val made[LL_MAX_OUT] = {{0}};
     n->op->expand(g, n->attr, in, n->n_in, made);
-    for (int o = 0; o < n->n_out; o++) ll_update(g, out[o], made[o]);
+    for (int o = 0; o < n->n_out; o++) ll_graph_update(g, out[o], made[o]);
     return ll_graph_check(g);
 }
 

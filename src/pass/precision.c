@@ -45,7 +45,7 @@ ll_err ll_lower_precision(const ll_graph *g, ll_graph **out)
     ll_err rc = LL_OK;
     for (int i = 0; i < g->n_node && rc == LL_OK; i++) {
         const ll_node *n = &g->nodes[i];
-        bool f32 = n->n_in > 0 && ll_dtype_of(g, n->in[0]) == LL_F32;
+        bool f32 = n->n_in > 0 && ll_graph_dtype(g, n->in[0]) == LL_F32;
         rc = takes_bf16(n->op) && f32 ? narrow_node(&rw, n, narrow) : ll_rewrite_copy(&rw, n);
     }
     return ll_rewrite_end(&rw, rc, out);
@@ -69,7 +69,7 @@ static bool widens(const ll_node *n, int o)
 
 static bool is_f32(const ll_graph *g, ll_val v)
 {
-    return ll_dtype_of(g, v) == LL_F32;
+    return ll_graph_dtype(g, v) == LL_F32;
 }
 
 /* What stays f32: what is handed out or averaged over micro-batches, scalars, and what these are
@@ -93,8 +93,8 @@ static bool narrows(const narrowing *w, const ll_node *n)
 {
     bool varies = false, reads = n->op->picks, must = false;
     for (int k = 0; k < n->n_in; k++)
-        reads |=
-            !(n->op->wide_in >> k & 1) && ll_dtype_of(w->rw.to, w->rw.map[n->in[k].id]) == LL_BF16;
+        reads |= !(n->op->wide_in >> k & 1) &&
+                 ll_graph_dtype(w->rw.to, w->rw.map[n->in[k].id]) == LL_BF16;
     for (int o = 0; o < n->n_out; o++) {
         varies |= w->varies[n->out[o].id];
         must |= w->kept[n->out[o].id] && !widens(n, o);
@@ -107,7 +107,7 @@ static bool narrows(const narrowing *w, const ll_node *n)
 static ll_val as_type(narrowing *w, ll_val v, ll_dtype t)
 {
     ll_val now = w->rw.map[v.id];
-    ll_dtype is = ll_dtype_of(w->rw.to, now);
+    ll_dtype is = ll_graph_dtype(w->rw.to, now);
     if (is == t || (is != LL_F32 && is != LL_BF16)) return now;
     if (!w->cast[v.id].id) w->cast[v.id] = ll_cast(w->rw.to, now, t);
     return w->cast[v.id];

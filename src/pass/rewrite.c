@@ -63,9 +63,9 @@ static ll_err finish(ll_rewrite *rw)
     rw->to->scope[0] = '\0';
     rw->to->n_block = g->n_block;
     for (int i = 0; i < g->n_result; i++)
-        ll_result(rw->to, g->results[i].name, rw->map[g->results[i].value.id]);
+        ll_graph_result(rw->to, g->results[i].name, rw->map[g->results[i].value.id]);
     for (int i = 0; i < g->n_update; i++)
-        ll_update(rw->to, rw->map[g->updates[i].input.id], rw->map[g->updates[i].next.id]);
+        ll_graph_update(rw->to, rw->map[g->updates[i].input.id], rw->map[g->updates[i].next.id]);
     return ll_verify(rw->to);
 }
 

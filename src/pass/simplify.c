@@ -102,7 +102,7 @@ static bool folds(const ll_graph *to, const ll_node *n, const ll_val *in, const 
         is_op(n, "slice") || is_op(n, "accum"))
         return true;
     if (is_op(n, "sum")) {
-        ll_shape s = ll_shape_of(to, in[0]);
+        ll_shape s = ll_graph_shape(to, in[0]);
         int64_t all = ll_numel(&s), kept = ll_numel(&type->shape);
         if (!kept) return false;
         *out = all ? value[0] * (double)(all / kept) : 0;
@@ -119,7 +119,7 @@ static const ll_op *with_number(const ll_graph *to, const ll_node *n, const ll_v
 {
     double c;
     if (n->n_in != 2 || !n->op->elementwise) return NULL;
-    if (!ll_dtype_is_float(ll_dtype_of(to, in[0]))) return NULL;
+    if (!ll_dtype_is_float(ll_graph_dtype(to, in[0]))) return NULL;
     bool right = ll_constant(to, in[1], &c), left = !right && ll_constant(to, in[0], &c);
     if (!right && !left) return NULL;
     *x = right ? in[0] : in[1];
@@ -140,10 +140,11 @@ static void set_shape(ll_shape *to, const ll_shape *from) /* what is beyond n st
 /* Whether n moves no element past another: its result is its operand in another shape. */
 static bool only_reshapes(const ll_graph *to, const ll_node *n, ll_val x, const ll_type *result)
 {
-    ll_shape s = ll_shape_of(to, x);
+    ll_shape s = ll_graph_shape(to, x);
     if (is_op(n, "reshape")) return true;
     bool moves = is_op(n, "broadcast") || is_op(n, "sum") || is_op(n, "amax");
-    return moves && ll_numel(&s) == ll_numel(&result->shape) && ll_dtype_of(to, x) == result->dtype;
+    return moves && ll_numel(&s) == ll_numel(&result->shape) &&
+           ll_graph_dtype(to, x) == result->dtype;
 }
 
 static bool identity(const ll_graph *to, const ll_op *op, const void *attr, ll_val x,

@@ -27,7 +27,7 @@ static const ll_product_attr *product_of(const ll_graph *g, const ll_node *n)
 {
     if (strncmp(n->op->name, "product", 7)) return NULL;
     const ll_product_attr *a = (const ll_product_attr *)n->attr;
-    return a->scaled || ll_dtype_of(g, n->in[0]) != LL_BF16 || a->out != LL_BF16 ? NULL : a;
+    return a->scaled || ll_graph_dtype(g, n->in[0]) != LL_BF16 || a->out != LL_BF16 ? NULL : a;
 }
 
 /* Sums whose readers are all products with gelu's gradient. */
@@ -70,7 +70,7 @@ static void find_sums(sloping *s)
         const ll_product_attr *a = m ? product_of(s->g, m) : NULL;
         if (!a || a->act != LL_ACT_DGELU || !s->slopes[m->in[m->n_in - 1].id]) continue;
         int node = (int)(m - s->g->nodes);
-        bool fits = ll_dtype_of(s->g, n->out[0]) == LL_F32 && s->sum[node] < 0 &&
+        bool fits = ll_graph_dtype(s->g, n->out[0]) == LL_F32 && s->sum[node] < 0 &&
                     of_columns(((const ll_spec_attr *)n->attr)->spec, a->spec);
         if (!fits) continue;
         s->sum[node] = i;

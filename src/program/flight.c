@@ -126,7 +126,7 @@ static bool fits(const bundler *b, const bundle *x, int node)
     const ll_coll_attr *q = (const ll_coll_attr *)n->attr;
     return x->first->op == n->op && p->axes == q->axes && p->max == q->max &&
            x->joins_last == b->o->last[node] &&
-           ll_dtype_of(b->o->g, x->first->in[0]) == ll_dtype_of(b->o->g, n->in[0]) &&
+           ll_graph_dtype(b->o->g, x->first->in[0]) == ll_graph_dtype(b->o->g, n->in[0]) &&
            x->bytes + bundled_bytes(b->o->g, n) <= BUNDLE;
 }
 

@@ -56,7 +56,7 @@ static ll_err copy_of(ll_graph *g, ll_val v, const bool *changes, int n_micro, l
 {
     *out = v;
     if (!changes[ll_alias_root(g, v, n_micro).id]) return LL_OK;
-    ll_cast_attr same = {ll_dtype_of(g, v)};
+    ll_cast_attr same = {ll_graph_dtype(g, v)};
     return ll_emit_all(g, ll_op_find("cast"), &same, &v, 1, out);
 }
 
@@ -100,7 +100,7 @@ static ll_err choose_kernel(const ll_program *p, const ll_graph *g, const ll_nod
     CHECK(*out, LL_E_GRAPH, "%s: machine %s has no kernel for %s", n->name, p->machine,
           n->op->name);
     for (int i = 0; cpu && !n->op->f64 && i < n->n_in + n->n_out; i++)
-        CHECK(ll_dtype_of(g, i < n->n_in ? n->in[i] : n->out[i - n->n_in]) != LL_F64, LL_E_GRAPH,
+        CHECK(ll_graph_dtype(g, i < n->n_in ? n->in[i] : n->out[i - n->n_in]) != LL_F64, LL_E_GRAPH,
               "%s is %s of f64, which machine cpu has no kernel for: use machine ref", n->name,
               n->op->name);
     return LL_OK;

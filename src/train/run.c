@@ -150,7 +150,7 @@ static ll_err find_model(ll_run *r)
     if (r->model.def) return LL_OK;
     ll_near near = {.word = r->model.name};
     char known[256] = "";
-    for (const ll_model *const *m = ll_models(); *m; m++) {
+    for (const ll_model *const *m = ll_model_all(); *m; m++) {
         ll_near_try(&near, (*m)->name);
         size_t n = strlen(known);
         snprintf(known + n, sizeof known - n, " %s", (*m)->name);

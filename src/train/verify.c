@@ -88,7 +88,7 @@ static void expose_gradients(ll_graph *g)
     for (int i = 1, n = g->n_value; i < n; i++) {
         const char *name = g->values[i].name;
         if (g->values[i].node >= 0 && name && starts_with(name, "grad:"))
-            ll_result(g, name, (ll_val){i});
+            ll_graph_result(g, name, (ll_val){i});
     }
 }
 

@@ -152,7 +152,7 @@ static ll_graph *all_kinds(void)
     x = talk(g, "rotate", (ll_coll_attr){.axes = 1, .dim = 1, .extent = 6, .to = 6}, x);
     ll_halo_attr h = {.axes = 1, .dim = 1, .extent = 6, .need = {1, 6}};
     MUST(ll_emit_all(g, ll_op_find("halo"), &h, &x, 1, &y));
-    ll_result(g, "y", ll_scale(g, y, 5));
+    ll_graph_result(g, "y", ll_scale(g, y, 5));
     return g;
 }
 

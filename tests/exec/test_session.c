@@ -26,7 +26,7 @@ static ll_graph *mlp(int batch, const ll_optim *o)
     ll_val y = ll_batch(g, "y", LL_I32, LL_SHAPE(batch));
     ll_val h = ll_gelu(g, ll_linear(g, "fc1", x, HIDDEN, true));
     ll_val loss = ll_mean(g, ll_cross_entropy(g, ll_linear(g, "fc2", h, OUT, true), y));
-    ll_result(g, "loss", loss);
+    ll_graph_result(g, "loss", loss);
     if (o) ll_minimize(g, loss, o);
     return g;
 }
@@ -256,9 +256,9 @@ static void test_nan_names_op(void **state)
     (void)state;
     ll_graph *g = ll_graph_new("bad");
     ll_val p = ll_param(g, "p", LL_SHAPE(3), (ll_init){LL_CONSTANT, 0.5});
-    ll_push(g, "trouble");
+    ll_graph_push(g, "trouble");
     ll_val l = ll_log(g, ll_scale(g, p, 2));
-    ll_pop(g);
+    ll_graph_pop(g);
     ll_minimize(g, ll_neg(g, ll_sum_all(g, ll_square(g, l))), &(ll_optim){.name = "sgd"});
     ll_session *s;
     MUST(ll_session_open(g, &(ll_session_opts){0}, &s));

@@ -33,19 +33,19 @@ static void builds_and_infers(void **state)
     ll_graph *g = ll_graph_new("g");
     ll_val a = input(g, "a", LL_SHAPE(8, 5, 7)), b = input(g, "b", LL_SHAPE(8, 7, 3));
     ll_val c = LL_EMIT(g, &op_dot, NULL, a, b);
-    ll_shape want = LL_SHAPE(8, 5, 3), got = ll_shape_of(g, c);
+    ll_shape want = LL_SHAPE(8, 5, 3), got = ll_graph_shape(g, c);
     assert_true(ll_shape_equal(&want, &got));
-    assert_int_equal(ll_dtype_of(g, c), LL_F32);
+    assert_int_equal(ll_graph_dtype(g, c), LL_F32);
     ll_val out[LL_MAX_OUT];
     int64_t size = 11;
     assert_int_equal(ll_emit_all(g, &op_two, &size, &c, 1, out), LL_OK);
     size = 99; /* attributes are copied */
     assert_int_equal(*(const int64_t *)g->nodes[1].attr, 11);
-    assert_int_equal(ll_shape_of(g, out[1]).d[0], 11);
-    assert_int_equal(ll_dtype_of(g, out[1]), LL_I32);
-    ll_result(g, "c", c);
+    assert_int_equal(ll_graph_shape(g, out[1]).d[0], 11);
+    assert_int_equal(ll_graph_dtype(g, out[1]), LL_I32);
+    ll_graph_result(g, "c", c);
     ll_val d = LL_EMIT(g, &op_pass, NULL, a);
-    ll_update(g, a, d);
+    ll_graph_update(g, a, d);
     assert_int_equal(ll_find(g, "b").id, b.id);
     assert_int_equal(ll_find(g, "c").id, 0);
     assert_int_equal(ll_find_result(g, "c").id, c.id);
@@ -61,7 +61,7 @@ static void loop_extents(void **state)
     ll_graph *g = ll_graph_new("g");
     ll_val a = input(g, "a", LL_SHAPE(4, 5, 7)), b = input(g, "b", LL_SHAPE(4, 7, 0));
     ll_val c = LL_EMIT(g, &op_dot, NULL, a, b);
-    assert_int_equal(ll_shape_of(g, c).d[2], 0);
+    assert_int_equal(ll_graph_shape(g, c).d[2], 0);
     ll_loops l;
     assert_int_equal(ll_node_loops(g, &g->nodes[0], &l), LL_OK);
     assert_int_equal(l.n, 4);
@@ -78,25 +78,25 @@ static void scopes(void **state)
 {
     (void)state;
     ll_graph *g = ll_graph_new("g");
-    ll_pop(g); /* nothing to pop */
-    ll_push(g, "block1");
-    ll_push(g, "conv");
+    ll_graph_pop(g); /* nothing to pop */
+    ll_graph_push(g, "block1");
+    ll_graph_push(g, "conv");
     ll_val w = input(g, "weight", LL_SHAPE(3));
-    ll_val y = ll_name(g, LL_EMIT(g, &op_pass, NULL, w), "out");
+    ll_val y = ll_graph_name(g, LL_EMIT(g, &op_pass, NULL, w), "out");
     assert_string_equal(g->values[w.id].name, "block1.conv.weight");
     assert_string_equal(g->values[y.id].name, "block1.conv.out");
     assert_string_equal(g->nodes[0].name, "block1.conv.pass");
-    ll_pop(g);
+    ll_graph_pop(g);
     input(g, "gain", LL_SHAPE(3));
     assert_true(ll_find(g, "block1.gain").id);
-    ll_pop(g);
+    ll_graph_pop(g);
     input(g, "gain", LL_SHAPE(3));
     assert_true(ll_find(g, "gain").id);
     ll_val x = ll_batch(g, "x", LL_U8, LL_SHAPE(2));
     assert_int_equal(x.id, ll_find(g, "x").id);
     assert_int_equal(ll_per_step(g, "lr").id, ll_per_step(g, "lr").id); /* one of each name */
     assert_int_equal(ll_verify(g), LL_OK);
-    for (int i = 0; i < 60; i++) ll_push(g, "deep");
+    for (int i = 0; i < 60; i++) ll_graph_push(g, "deep");
     assert_int_not_equal(ll_graph_check(g), LL_OK);
     assert_non_null(strstr(ll_error_message(), "too long"));
     ll_graph_free(g);
@@ -108,10 +108,10 @@ static void blocks(void **state)
     ll_graph *g = ll_graph_new("g");
     ll_val x = input(g, "x", LL_SHAPE(3));
     LL_EMIT(g, &op_pass, NULL, x);
-    ll_block(g);
+    ll_graph_block(g);
     LL_EMIT(g, &op_pass, NULL, x);
-    ll_block(g);
-    ll_block(g);
+    ll_graph_block(g);
+    ll_graph_block(g);
     LL_EMIT(g, &op_pass, NULL, x);
     assert_int_equal(g->nodes[0].block, 0);
     assert_int_equal(g->nodes[1].block, 1);
@@ -132,18 +132,18 @@ static void negative_shape(ll_graph *g)
 static void two_results(ll_graph *g)
 {
     ll_val w = input(g, "w", LL_SHAPE(2));
-    ll_result(g, "loss", w);
-    ll_result(g, "loss", w);
+    ll_graph_result(g, "loss", w);
+    ll_graph_result(g, "loss", w);
 }
 static void update_of_batch(ll_graph *g)
 {
     ll_val x = ll_batch(g, "x", LL_F32, LL_SHAPE(2));
-    ll_update(g, x, x);
+    ll_graph_update(g, x, x);
 }
 static void update_of_shape(ll_graph *g)
 {
     ll_val a = input(g, "a", LL_SHAPE(2)), b = input(g, "b", LL_SHAPE(3));
-    ll_update(g, a, b);
+    ll_graph_update(g, a, b);
 }
 static void none_operand(ll_graph *g)
 {
@@ -179,7 +179,7 @@ static void lost_loop(ll_graph *g)
 }
 static void rejected(ll_graph *g)
 {
-    ll_reject(g, "heads %d do not divide width %d", 5, 7);
+    ll_graph_reject(g, "heads %d do not divide width %d", 5, 7);
 }
 
 static void first_mistake_stays(void **state)
@@ -208,8 +208,8 @@ static void first_mistake_stays(void **state)
         /* Everything after the first mistake does nothing and changes no message. */
         assert_int_equal(input(g, "later", LL_SHAPE(2)).id, 0);
         assert_int_equal(LL_EMIT(g, &op_pass, NULL, (ll_val){1}).id, 0);
-        ll_result(g, "later", (ll_val){1});
-        ll_reject(g, "another");
+        ll_graph_result(g, "later", (ll_val){1});
+        ll_graph_reject(g, "another");
         assert_int_equal(g->n_value, values);
         assert_int_equal(g->n_node, nodes);
         assert_int_not_equal(ll_graph_check(g), LL_OK);
@@ -228,8 +228,8 @@ static ll_graph *sound(void)
     ll_val d = LL_EMIT(g, &op_pass, NULL, c);
     int64_t size = 3;
     ll_emit(g, &op_two, &size, &d, 1);
-    ll_result(g, "d", d);
-    ll_update(g, a, d);
+    ll_graph_result(g, "d", d);
+    ll_graph_update(g, a, d);
     assert_int_equal(ll_verify(g), LL_OK);
     return g;
 }

@@ -78,18 +78,18 @@ static void built(void **state)
     (void)state;
     ll_graph *g = ll_graph_new("odd \"name\"\n\x01\\ \xc3\xa9"), *h;
     ll_val x = ll_batch(g, "x", LL_F32, LL_SHAPE(3, 1, 0));
-    ll_push(g, "in ner");
-    ll_val y = ll_name(g, ll_relu(g, x), "");
-    ll_block(g);
-    ll_pop(g);
-    ll_val z = ll_name(g, ll_add(g, y, x), "z%\x7f");
+    ll_graph_push(g, "in ner");
+    ll_val y = ll_graph_name(g, ll_relu(g, x), "");
+    ll_graph_block(g);
+    ll_graph_pop(g);
+    ll_val z = ll_graph_name(g, ll_add(g, y, x), "z%\x7f");
     ll_val w = ll_param(g, "w", LL_SHAPE(2), (ll_init){LL_CONSTANT, -0.0});
     ll_val s = ll_state(g, "s", LL_SCALAR, (ll_init){LL_NORMAL, 1.0 / 3});
-    ll_block(g);
-    ll_update(g, w, ll_relu(g, w));
-    ll_update(g, s, ll_relu(g, s));
-    ll_block(g);
-    ll_result(g, "z", z);
+    ll_graph_block(g);
+    ll_graph_update(g, w, ll_relu(g, w));
+    ll_graph_update(g, s, ll_relu(g, s));
+    ll_graph_block(g);
+    ll_graph_result(g, "z", z);
     same_graph(g);
     ll_arena *a = ll_arena_new();
     assert_int_equal(ll_parse(ll_print(g, a), &h), LL_OK);
@@ -138,7 +138,7 @@ static void all_ops(void **state)
             for (int i = 0; i < (*op)->n_out; i++) {
                 char name[8];
                 snprintf(name, sizeof name, "y%d", i);
-                ll_result(g, name, out[i]);
+                ll_graph_result(g, name, out[i]);
             }
             same_graph(g);
             ll_graph *h;

@@ -43,7 +43,7 @@ static int64_t parameters(const ll_graph *g)
 static bool scalar(const ll_graph *g, const char *result)
 {
     ll_val v = ll_find_result(g, result);
-    return v.id && ll_shape_of(g, v).n == 0 && ll_dtype_of(g, v) == LL_F32;
+    return v.id && ll_graph_shape(g, v).n == 0 && ll_graph_dtype(g, v) == LL_F32;
 }
 
 static void check(const char *name, const char *sizes, int64_t count, bool training)
@@ -55,7 +55,7 @@ static void check(const char *name, const char *sizes, int64_t count, bool train
     bool tokens = !strcmp(ll_model_find(name)->input, "tokens");
     assert_int_equal(scalar(g, "correct"), !tokens);
     assert_int_equal(ll_find_result(g, "logits").id > 0, tokens && !training);
-    ll_shape x = ll_shape_of(g, ll_find(g, "x")), y = ll_shape_of(g, ll_find(g, "y"));
+    ll_shape x = ll_graph_shape(g, ll_find(g, "x")), y = ll_graph_shape(g, ll_find(g, "y"));
     assert_int_equal(x.n, tokens ? 2 : 4);
     assert_int_equal(y.n, tokens ? 2 : 1);
     assert_int_equal(x.d[0], 2);
@@ -112,7 +112,7 @@ static void listed(void **state)
 {
     (void)state;
     int n = 0;
-    for (const ll_model *const *m = ll_models(); *m; m++, n++) {
+    for (const ll_model *const *m = ll_model_all(); *m; m++, n++) {
         assert_ptr_equal(ll_model_find((*m)->name), *m);
         assert_true(*(*m)->help);
         assert_true(!strcmp((*m)->input, "image") || !strcmp((*m)->input, "tokens"));
@@ -216,12 +216,12 @@ static void learns(const char *name, const char *sizes, double lr, int steps, do
     ll_session *s;
     if (ll_session_open(g, &(ll_session_opts){.seed = 3, .threads = 2}, &s) != LL_OK)
         fail_msg("%s: %s", name, ll_error_text());
-    bool tokens = ll_dtype_of(g, ll_find(g, "x")) == LL_I32;
+    bool tokens = ll_graph_dtype(g, ll_find(g, "x")) == LL_I32;
     int64_t n[2];
     void *data[2];
     for (int k = 0; k < 2; k++) {
         ll_val v = ll_find(g, k ? "y" : "x");
-        ll_shape shape = ll_shape_of(g, v);
+        ll_shape shape = ll_graph_shape(g, v);
         n[k] = ll_numel(&shape);
         data[k] = malloc((size_t)n[k] * 4);
         for (int64_t i = 0; i < n[k]; i++)

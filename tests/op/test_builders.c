@@ -20,7 +20,7 @@ static void has_shape(ll_graph *g, ll_val v, ll_shape want)
 {
     char a[LL_SHAPE_TEXT], b[LL_SHAPE_TEXT];
     if (ll_graph_check(g) != LL_OK) fail_msg("%s", ll_error_text());
-    ll_shape have = ll_shape_of(g, v);
+    ll_shape have = ll_graph_shape(g, v);
     assert_string_equal(ll_shape_print(&have, a), ll_shape_print(&want, b));
     assert_int_equal(ll_verify(g), LL_OK);
 }
@@ -81,7 +81,7 @@ static void test_shapes(void **state)
     has_shape(g, ll_amax(g, x, "abc->ac"), LL_SHAPE(2, 4));
     has_shape(g, ll_mean(g, x), LL_SCALAR);
     has_shape(g, ll_onehot(g, ll_cast(g, x, LL_I32), 9, 0, LL_F32), LL_SHAPE(2, 3, 4, 9));
-    assert_int_equal(ll_dtype_of(g, ll_cast(g, x, LL_BF16)), LL_BF16);
+    assert_int_equal(ll_graph_dtype(g, ll_cast(g, x, LL_BF16)), LL_BF16);
     ll_graph_free(g);
 }
 

@@ -18,7 +18,7 @@ static void assert_shape(ll_graph *g, ll_val v, ll_shape want)
 {
     char a[LL_SHAPE_TEXT], b[LL_SHAPE_TEXT];
     if (ll_graph_check(g) != LL_OK) fail_msg("%s", ll_error_text());
-    ll_shape got = ll_shape_of(g, v);
+    ll_shape got = ll_graph_shape(g, v);
     assert_string_equal(ll_shape_print(&got, a), ll_shape_print(&want, b));
 }
 

@@ -81,7 +81,7 @@ static void inference(void **)
     ll_val x = ll_batch(g, "x", LL_F32, LL_SHAPE(4, 3));
     ll_val y = ll_batchnorm_layer(g, "bn", x, false);
     ll_state(g, "out", LL_SHAPE(4, 3), (ll_init){LL_ZEROS, 0});
-    ll_update(g, ll_find(g, "out"), y);
+    ll_graph_update(g, ll_find(g, "out"), y);
     ll_session *s;
     must(ll_session_open(g, &(ll_session_opts){.machine = "cpu"}, &s));
     float data[12], weight[3] = {1, -2, 3}, bias[3] = {0, 1, 2}, mean[3] = {0.5f, 1, -1};
@@ -108,15 +108,15 @@ static void layernorm_names(void **)
 {
     ll_graph *g = ll_graph_new("ln");
     ll_val x = ll_batch(g, "x", LL_F32, LL_SHAPE(2, 5));
-    ll_push(g, "block");
+    ll_graph_push(g, "block");
     ll_layernorm_layer(g, "ln", x);
-    ll_pop(g);
+    ll_graph_pop(g);
     must(ll_graph_check(g));
     ll_val w = ll_find(g, "block.ln.weight"), b = ll_find(g, "block.ln.bias");
     assert_true(w.id && b.id);
     assert_true(ll_value_of(g, w)->init.kind == LL_CONSTANT && ll_value_of(g, w)->init.a == 1);
     assert_true(ll_value_of(g, b)->init.kind == LL_ZEROS);
-    assert_true(ll_shape_of(g, w).n == 1 && ll_shape_of(g, w).d[0] == 5);
+    assert_true(ll_graph_shape(g, w).n == 1 && ll_graph_shape(g, w).d[0] == 5);
     ll_graph_free(g);
 }
 
@@ -135,9 +135,9 @@ static void dropout_streams(void **)
         assert_int_equal(ll_dropout(g, x, 0).id, x.id);
         stream[k][0] = stream_of(g, ll_dropout(g, x, 0.5));
         stream[k][1] = stream_of(g, ll_dropout(g, x, 0.5));
-        ll_push(g, "block");
+        ll_graph_push(g, "block");
         stream[k][2] = stream_of(g, ll_dropout(g, x, 0.5));
-        ll_pop(g);
+        ll_graph_pop(g);
         must(ll_graph_check(g));
         ll_graph_free(g);
     }

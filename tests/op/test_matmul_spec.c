@@ -66,12 +66,12 @@ static void test_gradient_shapes(void **state)
     ll_val a = ll_batch(g, "a", LL_F32, LL_SHAPE(2, 3, 5, 7));  /* b t h d */
     ll_val b = ll_batch(g, "b", LL_F32, LL_SHAPE(5, 11, 7, 2)); /* h s d b */
     ll_val y = ll_matmul(g, "bthd,hsdb->shbt", a, b), d[2];
-    ll_shape want = LL_SHAPE(11, 5, 2, 3), got = ll_shape_of(g, y);
+    ll_shape want = LL_SHAPE(11, 5, 2, 3), got = ll_graph_shape(g, y);
     assert_true(ll_shape_equal(&want, &got));
     ll_grad(g, ll_sum_all(g, y), (ll_val[]){a, b}, 2, d);
     assert_int_equal(ll_graph_check(g), LL_OK);
     for (int i = 0; i < 2; i++) {
-        want = ll_shape_of(g, i ? b : a), got = ll_shape_of(g, d[i]);
+        want = ll_graph_shape(g, i ? b : a), got = ll_graph_shape(g, d[i]);
         assert_true(ll_shape_equal(&want, &got));
     }
     ll_graph_free(g);
@@ -82,7 +82,7 @@ static void test_linear(void **state)
     (void)state;
     ll_graph *g = ll_graph_new("linear");
     ll_val x = ll_batch(g, "x", LL_F32, LL_SHAPE(2, 3, 16));
-    ll_shape got = ll_shape_of(g, ll_linear(g, "fc", x, 5, true)), want = LL_SHAPE(2, 3, 5);
+    ll_shape got = ll_graph_shape(g, ll_linear(g, "fc", x, 5, true)), want = LL_SHAPE(2, 3, 5);
     assert_int_equal(ll_graph_check(g), LL_OK);
     assert_true(ll_shape_equal(&want, &got));
     const ll_value *w = ll_value_of(g, ll_find(g, "fc.weight"));

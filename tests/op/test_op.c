@@ -147,7 +147,7 @@ static ll_val all_weighed(ll_graph *g, const ll_val *v, int n, const char *prefi
 {
     ll_val sum = {0};
     for (int i = 0; i < n; i++) {
-        if (!v[i].id || !ll_dtype_is_float(ll_dtype_of(g, v[i]))) continue;
+        if (!v[i].id || !ll_dtype_is_float(ll_graph_dtype(g, v[i]))) continue;
         char name[32];
         snprintf(name, sizeof name, "%s%d", prefix, i);
         ll_val s = weighed(g, v[i], name);
@@ -229,11 +229,11 @@ static void test_gradient(const trial *t, int order)
     ll_program *p;
     ll_exec *e;
     if (t->op->no_grad || has_narrow(t) || !build_gradient(t, order, LL_STATE, &c)) return;
-    ll_result(c.g, "y", c.y);
+    ll_graph_result(c.g, "y", c.y);
     for (int i = 0; i < c.n_x; i++) {
         char name[16];
         snprintf(name, sizeof name, "dx%d", i);
-        ll_result(c.g, name, c.dx[i]);
+        ll_graph_result(c.g, name, c.dx[i]);
     }
     open_on_ref(t, c.g, LL_F64, 1, &p, &e);
     set_inputs(t, p, e, 0, 0);
@@ -277,7 +277,7 @@ static void test_micro(const trial *t)
     for (int i = 0; i < c.n_x; i++) {
         char name[16];
         snprintf(name, sizeof name, "dx%d", i);
-        ll_result(c.g, name, ll_accum(c.g, c.dx[i]));
+        ll_graph_result(c.g, name, ll_accum(c.g, c.dx[i]));
     }
     for (int run = 0; run < 3; run++) { /* first data, second data, both as micro-batches */
         open_on_ref(t, c.g, LL_F64, run == 2 ? 2 : 1, &p, &e);
@@ -514,9 +514,9 @@ static void test_expand(const trial *t)
     must(ll_graph_check(g), t, "expand");
     for (int o = 0; o < t->n_out; o++) {
         snprintf(name, sizeof name, "a%d", o);
-        ll_result(g, name, a[o]);
+        ll_graph_result(g, name, a[o]);
         snprintf(name, sizeof name, "b%d", o);
-        if (b[o].id) ll_result(g, name, b[o]);
+        if (b[o].id) ll_graph_result(g, name, b[o]);
     }
     ll_program *p;
     ll_exec *e;

@@ -86,7 +86,7 @@ static inline ll_val rg_with_dims(rg *r, int min_dims, int max_dims)
 {
     for (int k = 0; k < 6; k++) {
         int i = (int)rg_below(r, r->n_v);
-        int n = ll_shape_of(r->g, r->v[i]).n;
+        int n = ll_graph_shape(r->g, r->v[i]).n;
         if (n < min_dims || n > max_dims) continue;
         r->used[i] = true;
         return r->v[i];
@@ -98,7 +98,7 @@ static inline ll_val rg_with_dims(rg *r, int min_dims, int max_dims)
 static inline ll_val rg_of_shape(rg *r, ll_shape s)
 {
     for (int i = r->n_v - 1; i >= 0; i--) {
-        ll_shape have = ll_shape_of(r->g, r->v[i]);
+        ll_shape have = ll_graph_shape(r->g, r->v[i]);
         if (!ll_shape_equal(&have, &s) || rg_one_in(r, 3)) continue;
         r->used[i] = true;
         return r->v[i];
@@ -150,7 +150,7 @@ static inline ll_val rg_binary(rg *r)
 {
     ll_graph *g = r->g;
     ll_val a = rg_any(r), b;
-    ll_shape s = ll_shape_of(g, a);
+    ll_shape s = ll_graph_shape(g, a);
     switch (rg_below(r, 4)) {
     case 0: b = rg_of_shape(r, s); break;
     case 1: b = ll_fill(g, LL_F32, rg_smaller(r, s), rg_one_in(r, 2) ? 1 : 0.375); break;
@@ -178,7 +178,7 @@ static inline ll_val rg_product(rg *r)
 {
     ll_graph *g = r->g;
     ll_val a = rg_with_dims(r, 1, 4);
-    ll_shape s = ll_shape_of(g, a), t = {0};
+    ll_shape s = ll_graph_shape(g, a), t = {0};
     char in[8] = {0}, other[8] = {0}, out[8] = {0}, spec[LL_SPEC_MAX];
     int n_out = 0;
     for (int i = 0; i < s.n; i++) {
@@ -202,7 +202,7 @@ static inline ll_val rg_product(rg *r)
 static inline ll_val rg_reduce(rg *r)
 {
     ll_val x = rg_with_dims(r, 1, 4);
-    ll_shape s = ll_shape_of(r->g, x);
+    ll_shape s = ll_graph_shape(r->g, x);
     char in[8] = {0}, out[8] = {0}, spec[LL_SPEC_MAX];
     int64_t count = 1;
     for (int i = 0, n = 0; i < s.n; i++) {
@@ -220,7 +220,7 @@ static inline ll_val rg_reduce(rg *r)
 
 static inline ll_val rg_reshape(rg *r, ll_val x)
 {
-    ll_shape s = ll_shape_of(r->g, x), t = {0};
+    ll_shape s = ll_graph_shape(r->g, x), t = {0};
     if (rg_one_in(r, 3)) return ll_reshape(r->g, x, LL_SHAPE(-1));
     for (int i = 0; i < s.n; i++) { /* merge some neighbours, put a 1 somewhere */
         if (t.n && rg_one_in(r, 2))
@@ -234,7 +234,7 @@ static inline ll_val rg_reshape(rg *r, ll_val x)
 
 static inline ll_val rg_transpose(rg *r, ll_val x)
 {
-    int n = ll_shape_of(r->g, x).n;
+    int n = ll_graph_shape(r->g, x).n;
     char in[8] = {0}, out[8] = {0}, spec[LL_SPEC_MAX];
     for (int i = 0; i < n; i++) in[i] = out[i] = (char)('a' + i);
     for (int i = n - 1; i > 0; i--) {
@@ -250,7 +250,7 @@ static inline ll_val rg_moves(rg *r)
 {
     ll_graph *g = r->g;
     ll_val x = rg_with_dims(r, 1, 4);
-    ll_shape s = ll_shape_of(g, x);
+    ll_shape s = ll_graph_shape(g, x);
     int dim = (int)rg_below(r, s.n);
     switch (rg_below(r, 6)) {
     case 0: return rg_reshape(r, x);
@@ -278,7 +278,7 @@ static inline ll_val rg_normal(rg *r)
 {
     ll_graph *g = r->g;
     ll_val x = rg_with_dims(r, 1, 3);
-    ll_shape s = ll_shape_of(g, x), c = LL_SHAPE(s.d[s.n - 1]);
+    ll_shape s = ll_graph_shape(g, x), c = LL_SHAPE(s.d[s.n - 1]);
     switch (rg_below(r, 4)) {
     case 0: return ll_softmax(g, x);
     case 1: return ll_layernorm(g, x, rg_of_shape(r, c), rg_param(r, c), 0.1);
@@ -293,7 +293,7 @@ static inline ll_val rg_image(rg *r)
 {
     ll_graph *g = r->g;
     ll_val x = rg_with_dims(r, 4, 4);
-    ll_shape s = ll_shape_of(g, x);
+    ll_shape s = ll_graph_shape(g, x);
     int64_t size = 1 + rg_below(r, 3);
     if (rg_one_in(r, 4)) return ll_adaptive_avg_pool(g, x, rg_one_in(r, 2) ? 1 : s.d[1], 1);
     bool small = s.d[1] < size || s.d[2] < size;
@@ -316,7 +316,7 @@ static inline ll_val rg_layers(rg *r)
     case 0: return ll_embedding(g, rg_of_shape(r, LL_SHAPE(5, c)), rg_index(r, LL_SHAPE(2, n), 5));
     case 1: {
         ll_val x = rg_with_dims(r, 2, 3);
-        ll_shape s = ll_shape_of(g, x);
+        ll_shape s = ll_graph_shape(g, x);
         int64_t classes = s.d[s.n - 1];
         s.n--;
         return ll_cross_entropy(g, x, rg_index(r, s, classes));
@@ -347,7 +347,7 @@ static inline void rg_grow(rg *r)
     default: x = rg_layers(r); break;
     }
     if (!x.id || r->n_v == RG_VALUES) return;
-    ll_shape s = ll_shape_of(r->g, x);
+    ll_shape s = ll_graph_shape(r->g, x);
     if (ll_numel(&s) > 4 * RG_NUMEL) x = ll_slice(r->g, x, 0, 0, 1);
     r->v[r->n_v++] = x;
 }

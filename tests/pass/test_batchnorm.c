@@ -11,11 +11,11 @@ enum { BATCH = 2, SIDE = 9, STEPS = 3 };
 static ll_val norm(ll_graph *g, const char *name, ll_val x, int64_t out, int64_t taps,
                    int64_t stride)
 {
-    ll_push(g, name);
+    ll_graph_push(g, name);
     x = ll_conv_layer(g, "conv", x, out, taps,
                       &(ll_conv){.stride = {stride, stride}, .pad = {taps / 2, taps / 2}}, false);
     x = ll_batchnorm_layer(g, "bn", x, true);
-    ll_pop(g);
+    ll_graph_pop(g);
     return x;
 }
 
@@ -34,7 +34,7 @@ static ll_graph *small_resnet(void)
     }
     h = norm(g, "last", h, 4, 1, 1);
     ll_val loss = ll_mean(g, ll_square(g, ll_sub(g, ll_sigmoid(g, h), h)));
-    ll_result(g, "loss", loss);
+    ll_graph_result(g, "loss", loss);
     ll_minimize(g, loss, &(ll_optim){.name = "momentum", .momentum = 0.9});
     return g;
 }

@@ -83,7 +83,7 @@ static void test_left_alone(void **state)
         for (int i = 0; i < g->n_node; i++) {
             const ll_node *n = &g->nodes[i];
             if (strcmp(n->op->name, "cross_entropy_back")) continue;
-            ll_result(g, "shown", k == 0 ? n->in[0] : n->out[k == 1 ? 0 : 2]);
+            ll_graph_result(g, "shown", k == 0 ? n->in[0] : n->out[k == 1 ? 0 : 2]);
             break;
         }
         stays(g);

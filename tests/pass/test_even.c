@@ -42,7 +42,7 @@ static void test_gpt(void **state)
         const ll_node *n = &even->nodes[i];
         if (strcmp(n->op->name, "matmul")) continue;
         for (int k = 0; k < 3; k++) {
-            ll_shape s = ll_shape_of(even, k < 2 ? n->in[k] : n->out[0]);
+            ll_shape s = ll_graph_shape(even, k < 2 ? n->in[k] : n->out[0]);
             for (int d = 0; d < s.n; d++) wide += s.d[d] == WIDE, uneven += s.d[d] == VOCAB;
         }
     }
@@ -72,7 +72,7 @@ static void test_left_alone(void **state)
     g = gpt(VOCAB);
     for (int i = 0; i < g->n_node; i++)
         if (!strcmp(g->nodes[i].op->name, "cross_entropy"))
-            ll_result(g, "logits", g->nodes[i].in[0]);
+            ll_graph_result(g, "logits", g->nodes[i].in[0]);
     must(ll_even_logits(g, &even), "even");
     assert_int_equal(count_op(even, "pad"), 0);
     ll_graph_free(even);

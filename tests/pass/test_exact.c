@@ -69,7 +69,7 @@ static int check(uint64_t number)
 {
     rg r;
     ll_val loss = rg_make(&r, number);
-    ll_result(r.g, "loss", loss);
+    ll_graph_result(r.g, "loss", loss);
     ll_minimize(r.g, loss, &(ll_optim){.name = "momentum", .clip = 1});
     no_error(ll_graph_check(r.g));
     int64_t limit = 1000;

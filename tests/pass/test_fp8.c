@@ -58,7 +58,7 @@ static int count_scaled(const ll_graph *g, ll_dtype a, ll_dtype b)
     for (int i = 0; i < g->n_node; i++) {
         const ll_node *p = &g->nodes[i];
         if (strncmp(p->op->name, "product", 7)) continue;
-        ll_dtype s = ll_dtype_of(g, p->in[0]), t = ll_dtype_of(g, p->in[1]);
+        ll_dtype s = ll_graph_dtype(g, p->in[0]), t = ll_graph_dtype(g, p->in[1]);
         n += (s == a && t == b) || (s == b && t == a);
     }
     return n;
@@ -129,7 +129,7 @@ static void test_none(void **state)
     (void)state;
     ll_graph *g = ll_graph_new("small"), *narrow, *eight;
     ll_val x = ll_batch(g, "x", LL_F32, LL_SHAPE(8, 16));
-    ll_result(g, "y", ll_linear(g, "a", x, 16, false));
+    ll_graph_result(g, "y", ll_linear(g, "a", x, 16, false));
     must(ll_narrow(g, &narrow), "narrow");
     assert_int_equal(ll_fp8(narrow, &eight), LL_E_GRAPH);
     assert_non_null(strstr(ll_error_text(), "use bf16"));

@@ -195,7 +195,7 @@ static void test_many_steps(void **state)
         ll_graph *g = ll_graph_new("long");
         ll_val x = ll_batch(g, "x", LL_F32, LL_SHAPE(7));
         for (int i = 0; i < steps; i++) x = i % 2 ? ll_sin(g, x) : ll_exp(g, x);
-        ll_result(g, "r", x);
+        ll_graph_result(g, "r", x);
         int n_node, n = chains_of(g, &n_node);
         assert_int_equal(n, 1);
         assert_int_equal(n_node, steps <= LL_FUSE_STEPS ? 1 : 2);
@@ -217,7 +217,7 @@ static void test_many_operands(void **state)
             ll_val x = batch(g, i);
             sum = ll_add(g, sum, ll_mul(g, x, ll_sin(g, x))); /* three reads, one operand */
         }
-        ll_result(g, "r", sum);
+        ll_graph_result(g, "r", sum);
         assert_int_equal(chains_of(g, NULL), n_in <= LL_FUSE_IN ? 1 : 2);
     }
 }
@@ -231,7 +231,7 @@ static void test_many_results(void **state)
         ll_val x = batch(g, 0), y = batch(g, 1);
         for (int i = 0; i < n; i++) {
             x = ll_add(g, ll_sin(g, x), y);
-            ll_result(g, ll_arena_printf(g->arena, "r%d", i), x);
+            ll_graph_result(g, ll_arena_printf(g->arena, "r%d", i), x);
         }
         must(ll_fuse(g, &fused), "fuse");
         within_limits(fused);

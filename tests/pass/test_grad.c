@@ -117,7 +117,7 @@ static void test_second_derivatives(void **state)
     for (int k = 0; k < 8; k++) {
         ll_graph *g = ll_graph_new("second");
         ll_val x = input(g, "x", LL_SHAPE(N)), d = by(g, f[k](g, x), x);
-        ll_result(g, "dd", by(g, d, x));
+        ll_graph_result(g, "dd", by(g, d, x));
         machine m = open(g);
         memcpy(data(m, "x"), SOME, sizeof SOME);
         run(m);
@@ -136,7 +136,7 @@ static void test_fifth_derivative(void **state)
     ll_graph *g = ll_graph_new("fifth");
     ll_val x = input(g, "x", LL_SHAPE(N)), y = ll_sin(g, ll_scale(g, x, 2));
     for (int i = 0; i < 5; i++) y = by(g, y, x);
-    ll_result(g, "y", y);
+    ll_graph_result(g, "y", y);
     machine m = open(g);
     memcpy(data(m, "x"), SOME, sizeof SOME);
     run(m);
@@ -155,10 +155,10 @@ static void test_intermediate_values(void **state)
     ll_val x = input(g, "x", LL_SHAPE(N)), h = ll_exp(g, x), y = ll_square(g, h), d[3];
     ll_val made = ll_fill(g, LL_F64, LL_SHAPE(N), 2), z = ll_mul(g, y, made);
     ll_grad(g, z, (ll_val[]){x, h, made}, 3, d);
-    ll_result(g, "dx", d[0]);
-    ll_result(g, "dh", d[1]);
-    ll_result(g, "dmade", d[2]);
-    ll_result(g, "dy", by(g, y, y));
+    ll_graph_result(g, "dx", d[0]);
+    ll_graph_result(g, "dh", d[1]);
+    ll_graph_result(g, "dmade", d[2]);
+    ll_graph_result(g, "dy", by(g, y, y));
     machine m = open(g);
     memcpy(data(m, "x"), SOME, sizeof SOME);
     run(m);
@@ -181,11 +181,11 @@ static void test_many_uses_and_none(void **state)
     ll_val x = input(g, "x", LL_SHAPE(N)), u = input(g, "u", LL_SHAPE(2, 3)), d[2];
     ll_val y = ll_add(g, ll_mul(g, x, x), ll_add(g, x, ll_neg(g, ll_sin(g, x))));
     ll_grad(g, ll_add(g, y, y), (ll_val[]){x, u}, 2, d); /* y twice, of x four times */
-    ll_result(g, "dx", d[0]);
-    ll_result(g, "du", d[1]);
+    ll_graph_result(g, "dx", d[0]);
+    ll_graph_result(g, "du", d[1]);
     ll_val counted = ll_less(g, x, ll_scale(g, x, 2)); /* 0 or 1: no gradient passes */
-    ll_result(g, "dless", by(g, counted, x));
-    ll_result(g, "dpart", by(g, ll_mul(g, counted, x), x));
+    ll_graph_result(g, "dless", by(g, counted, x));
+    ll_graph_result(g, "dpart", by(g, ll_mul(g, counted, x), x));
     machine m = open(g);
     memcpy(data(m, "x"), SOME, sizeof SOME);
     run(m);
@@ -208,8 +208,8 @@ static void test_tensors(void **state)
     ll_graph *g = ll_graph_new("sum");
     ll_val x = input(g, "x", LL_SHAPE(3, 4)), w = input(g, "w", LL_SHAPE(4, 5));
     ll_val y = ll_tanh(g, ll_matmul(g, "ab,bc->ac", x, w));
-    ll_result(g, "a", by(g, y, x));
-    ll_result(g, "b", by(g, ll_sum_all(g, y), x));
+    ll_graph_result(g, "a", by(g, y, x));
+    ll_graph_result(g, "b", by(g, ll_sum_all(g, y), x));
     machine m = open(g);
     run(m);
     same("tensor and its sum", data(m, "a"), data(m, "b"), 12, 1e-14);
@@ -223,17 +223,17 @@ static void test_ties(void **state)
     ll_graph *g = ll_graph_new("ties");
     ll_val a = input(g, "a", LL_SHAPE(3)), b = input(g, "b", LL_SHAPE(3)), d[2];
     ll_grad(g, ll_max(g, a, b), (ll_val[]){a, b}, 2, d);
-    ll_result(g, "max", ll_add(g, d[0], d[1]));
-    ll_result(g, "max_a", d[0]);
+    ll_graph_result(g, "max", ll_add(g, d[0], d[1]));
+    ll_graph_result(g, "max_a", d[0]);
     ll_grad(g, ll_min(g, a, b), (ll_val[]){a, b}, 2, d);
-    ll_result(g, "min", ll_add(g, d[0], d[1]));
+    ll_graph_result(g, "min", ll_add(g, d[0], d[1]));
     ll_grad(g, ll_select(g, ll_less(g, a, b), a, b), (ll_val[]){a, b}, 2, d);
-    ll_result(g, "select_a", d[0]);
-    ll_result(g, "select_b", d[1]);
-    ll_result(g, "abs", by(g, ll_abs(g, ll_sub(g, a, b)), a));
-    ll_result(g, "relu", by(g, ll_relu(g, ll_sub(g, a, b)), a));
+    ll_graph_result(g, "select_a", d[0]);
+    ll_graph_result(g, "select_b", d[1]);
+    ll_graph_result(g, "abs", by(g, ll_abs(g, ll_sub(g, a, b)), a));
+    ll_graph_result(g, "relu", by(g, ll_relu(g, ll_sub(g, a, b)), a));
     ll_val both = ll_concat(g, (ll_val[]){a, b}, 2, 0);
-    ll_result(g, "amax", by(g, ll_amax(g, both, "a->"), both));
+    ll_graph_result(g, "amax", by(g, ll_amax(g, both, "a->"), both));
     machine m = open(g);
     memcpy(data(m, "a"), (double[]){1, 2, 7}, 24);
     memcpy(data(m, "b"), (double[]){2, 2, 7}, 24);
@@ -289,8 +289,8 @@ static void test_hessian_vector(void **state)
     h = ll_softmax(g, ll_layernorm(g, h, gain, gain, 0.1));
     ll_val y = ll_mean(g, ll_square(g, ll_mul(g, h, gain)));
     ll_val d = by(g, y, x);
-    ll_result(g, "d", d);
-    ll_result(g, "hv", by(g, ll_sum_all(g, ll_mul(g, d, v)), x)); /* H v, H not made */
+    ll_graph_result(g, "d", d);
+    ll_graph_result(g, "hv", by(g, ll_sum_all(g, ll_mul(g, d, v)), x)); /* H v, H not made */
     machine m = open(g);
     run(m);
     double hv[ROWS * IN], *at = data(m, "x"), along[ROWS * IN];
@@ -320,12 +320,12 @@ static void test_physics_informed(void **state)
     ll_grad(g, u, (ll_val[]){x, t}, 2, d);
     ll_val uxx = by(g, d[0], x), residual = ll_sub(g, d[1], uxx);
     ll_val loss = ll_mean(g, ll_square(g, residual));
-    ll_result(g, "u", u);
-    ll_result(g, "ux", d[0]);
-    ll_result(g, "ut", d[1]);
-    ll_result(g, "uxx", uxx);
-    ll_result(g, "loss", loss);
-    ll_result(g, "dw1", by(g, loss, w1));
+    ll_graph_result(g, "u", u);
+    ll_graph_result(g, "ux", d[0]);
+    ll_graph_result(g, "ut", d[1]);
+    ll_graph_result(g, "uxx", uxx);
+    ll_graph_result(g, "loss", loss);
+    ll_graph_result(g, "dw1", by(g, loss, w1));
     machine m = open(g);
     run(m);
     double ux[ROWS], ut[ROWS], u2[ROWS], dw[WIDTH * WIDTH];
@@ -363,8 +363,8 @@ static void test_lennard_jones(void **state)
     ll_val inv6 = ll_mul(g, inv2, ll_mul(g, inv2, inv2));
     ll_val pair = ll_mul(g, pairs, ll_sub(g, ll_square(g, inv6), inv6));
     ll_val energy = ll_scale(g, ll_sum_all(g, pair), 2);
-    ll_result(g, "energy", energy);
-    ll_result(g, "force", ll_neg(g, by(g, energy, x)));
+    ll_graph_result(g, "energy", energy);
+    ll_graph_result(g, "force", ll_neg(g, by(g, energy, x)));
     machine m = open(g);
     for (int i = 0; i < ATOMS * ATOMS; i++) data(m, "pairs")[i] = i / ATOMS != i % ATOMS;
     for (int i = 0; i < ATOMS * 3; i++)

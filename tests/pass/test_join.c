@@ -18,15 +18,15 @@ static ll_val network(ll_graph *g, bool square)
     for (int i = 0; i < 2; i++) {
         char name[8];
         snprintf(name, sizeof name, "h%d", i);
-        ll_push(g, name);
+        ll_graph_push(g, name);
         ll_val w = ll_param(g, "weight", LL_SHAPE(WIDTH, WIDTH), init);
         h = ll_add(g, h, ll_matmul(g, "btc,fc->btf", ll_layernorm_layer(g, "ln", h), w));
-        ll_pop(g);
+        ll_graph_pop(g);
     }
     h = ll_matmul(g, "btc,vc->btv", ll_layernorm_layer(g, "ln", h), table);
     ll_val loss = ll_cross_entropy(g, h, y);
     loss = ll_mean(g, square ? ll_square(g, loss) : loss);
-    ll_result(g, "loss", loss);
+    ll_graph_result(g, "loss", loss);
     return loss;
 }
 

@@ -27,7 +27,7 @@ static made mlp(void)
     ll_val h = ll_relu(g, ll_linear(g, "fc1", x, 13, true));
     h = ll_gelu(g, ll_linear(g, "fc2", h, 9, true));
     ll_val logits = ll_linear(g, "fc3", h, 8, true);
-    ll_result(g, "correct", ll_sum_all(g, ll_correct(g, logits, y)));
+    ll_graph_result(g, "correct", ll_sum_all(g, ll_correct(g, logits, y)));
     return training(g, ll_mean(g, ll_cross_entropy(g, logits, y)), "adamw", 8);
 }
 

@@ -45,16 +45,16 @@ static void test_training_step(void **state)
         bool product = !strcmp(n->op->name, "matmul") || !strncmp(n->op->name, "conv2d", 6);
         bool is_cast = !strcmp(n->op->name, "cast");
         for (int k = 0; k < n->n_in; k++)
-            assert_int_equal(ll_dtype_of(narrow, n->in[k]), product ? LL_BF16 : LL_F32);
-        assert_int_equal(ll_dtype_of(narrow, n->out[0]), is_cast ? LL_BF16 : LL_F32);
+            assert_int_equal(ll_graph_dtype(narrow, n->in[k]), product ? LL_BF16 : LL_F32);
+        assert_int_equal(ll_graph_dtype(narrow, n->out[0]), is_cast ? LL_BF16 : LL_F32);
         if (is_cast) assert_false(cast[n->in[0].id]);
         if (is_cast) cast[n->in[0].id] = true;
     }
     assert_true(count_op(narrow, "matmul") >= 3 && count_op(narrow, "conv2d_dw") == 1);
     for (int i = 0; i < narrow->n_result; i++)
-        assert_int_equal(ll_dtype_of(narrow, narrow->results[i].value), LL_F32);
+        assert_int_equal(ll_graph_dtype(narrow, narrow->results[i].value), LL_F32);
     for (int i = 0; i < narrow->n_update; i++)
-        assert_int_equal(ll_dtype_of(narrow, narrow->updates[i].next), LL_F32);
+        assert_int_equal(ll_graph_dtype(narrow, narrow->updates[i].next), LL_F32);
     ll_graph_free(narrow);
     ll_graph_free(g);
 }

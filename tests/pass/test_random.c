@@ -224,9 +224,9 @@ static void add_gradients(ll_graph *g, ll_val loss)
     for (int i = 1; i < g->n_value && n < RG_NAMES; i++)
         if (g->values[i].node < 0 && g->values[i].kind == LL_PARAM) x[n++] = (ll_val){i};
     ll_grad(g, loss, x, n, d);
-    ll_result(g, "loss", loss);
+    ll_graph_result(g, "loss", loss);
     for (int i = 0; i < n; i++)
-        ll_result(g, ll_arena_printf(g->arena, "d.%s", ll_value_of(g, x[i])->name), d[i]);
+        ll_graph_result(g, ll_arena_printf(g->arena, "d.%s", ll_value_of(g, x[i])->name), d[i]);
 }
 
 /* The slope that the gradients say; fills in the line. */

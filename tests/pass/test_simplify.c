@@ -236,7 +236,7 @@ static void test_mistakes(void **state)
 {
     (void)state;
     ll_graph *g = ll_graph_new("bad"), *out;
-    ll_reject(g, "a mistake of %d", 3);
+    ll_graph_reject(g, "a mistake of %d", 3);
     assert_int_equal(ll_simplify(g, &out), LL_E_GRAPH);
     assert_int_equal(ll_fuse(g, &out), LL_E_GRAPH);
     assert_int_equal(ll_lower_precision(g, &out), LL_E_GRAPH);

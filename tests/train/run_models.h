@@ -10,7 +10,7 @@ static const ll_model picture = {
 static const ll_model sentence = {
     .name = "sentence", .input = "tokens", .sizes = {{"layers", 4, ""}, {"width", 256, ""}}};
 
-const ll_model *const *ll_models(void)
+const ll_model *const *ll_model_all(void)
 {
     static const ll_model *const all[] = {&picture, &sentence, NULL};
     return all;
@@ -18,7 +18,7 @@ const ll_model *const *ll_models(void)
 
 const ll_model *ll_model_find(const char *name)
 {
-    for (const ll_model *const *m = ll_models(); *m; m++)
+    for (const ll_model *const *m = ll_model_all(); *m; m++)
         if (!strcmp((*m)->name, name)) return *m;
     return NULL;
 }
