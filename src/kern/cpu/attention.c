@@ -8,7 +8,6 @@
 
 #include "kern/attr.h"
 #include "kern/cpu/row.h"
-#include "kern/cpu/tile.h"
 #include "kern/cpu/vec.h"
 #include "kern/rows.h"
 
@@ -18,7 +17,7 @@
 ll_kernel attention_cpu, causal_mask_cpu;
 ll_scratch attention_cpu_scratch;
 
-enum { BLOCK = LL_ATT_BLOCK, M = LL_TILE_M, N = LL_TILE_N, VECTORS = N / LL_LANES };
+enum { BLOCK = LL_ATT_BLOCK, M = LL_ATT_M, N = LL_ATT_N, VECTORS = N / LL_LANES };
 
 /* One thread's room; rows padded to whole groups, as tiles write them. */
 typedef struct room {

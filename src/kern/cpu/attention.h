@@ -12,7 +12,8 @@
 extern "C" {
 #endif
 
-enum { LL_ATT_BLOCK = 96 }; /* queries and keys of a block: a multiple of 6 and of 16 */
+/* Keys and queries of a tile (24 vectors of sums where a vector is 128 bits); of a block. */
+enum { LL_ATT_M = 6, LL_ATT_N = 16, LL_ATT_BLOCK = 96 };
 
 typedef struct ll_att_head {
     int64_t t, d, width; /* width: d, to the next multiple of 16 */
@@ -38,6 +39,9 @@ int64_t ll_att_seen(int64_t keys, int64_t q, int64_t ahead);
 void ll_att_mask(float *s, int64_t keys, int64_t q, int64_t ahead);
 /* c [queries, width] += s^T b for one pair of blocks; b [keys, width]. */
 void ll_att_gather(const ll_att_head *p, const float *s, const float *b, int64_t keys,
+                   int64_t queries, int64_t ahead, float *c);
+/* c [keys, width] += s b, from each group's first query that sees it on; b [queries, width]. */
+void ll_att_spread(const ll_att_head *p, const float *s, const float *b, int64_t keys,
                    int64_t queries, int64_t ahead, float *c);
 
 #ifdef __cplusplus

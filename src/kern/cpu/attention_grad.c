@@ -8,7 +8,6 @@
 #include "kern/cpu/attention.h"
 
 #include "kern/cpu/row.h"
-#include "kern/cpu/tile.h"
 #include "kern/cpu/vec.h"
 
 #include <math.h>
@@ -17,7 +16,7 @@
 ll_kernel attention_grad_cpu;
 ll_scratch attention_grad_cpu_scratch;
 
-enum { BLOCK = LL_ATT_BLOCK, M = LL_TILE_M, N = LL_TILE_N };
+enum { BLOCK = LL_ATT_BLOCK, M = LL_ATT_M, N = LL_ATT_N };
 
 typedef struct room {
     float *q, *k, *v, *g; /* [t, width]; q scaled by 1/sqrt(d); g: do */
@@ -76,24 +75,6 @@ static void slopes(float *s, float *ds, int64_t keys, int64_t q, int64_t ahead, 
         for (int i = 0; i < N; i++) s[k * BLOCK + i] = ds[k * BLOCK + i] = 0;
 }
 
-/* c [keys, width] += s b, from each group's first query that sees it on; b [queries, width]. */
-static void spread(const ll_att_head *p, const float *s, const float *b, int64_t keys,
-                   int64_t queries, int64_t ahead, float *c)
-{
-    ll_tile t = {.lda = BLOCK, .ldb = p->width, .ldc = p->width, .add = true};
-    for (int64_t k = 0; k < keys; k += M) {
-        int64_t first = k - ahead > 0 ? k - ahead : 0;
-        t.k = queries - first;
-        if (t.k <= 0) break;
-        t.a = s + k * BLOCK + first;
-        for (int64_t e = 0; e < p->width; e += N) {
-            t.b = b + first * p->width + e;
-            t.c = c + k * p->width + e;
-            ll_tile_rows(&t);
-        }
-    }
-}
-
 /* One block of queries (from i on) against one block of keys (from j on). */
 static void add_pair(const ll_att_head *p, const room *r, int64_t i, int64_t j, int64_t keys)
 {
@@ -102,8 +83,8 @@ static void add_pair(const ll_att_head *p, const room *r, int64_t i, int64_t j, 
     ll_att_scores(p, r->v + j * w, r->gt + i * w, keys, queries, ahead, r->ds);
     for (int64_t q = 0; q < queries; q += N)
         slopes(r->s + q, r->ds + q, keys, q, ahead, r->lse + i + q, r->delta + i + q);
-    spread(p, r->s, r->g + i * w, keys, queries, ahead, r->dv);
-    spread(p, r->ds, r->q + i * w, keys, queries, ahead, r->dk);
+    ll_att_spread(p, r->s, r->g + i * w, keys, queries, ahead, r->dv);
+    ll_att_spread(p, r->ds, r->q + i * w, keys, queries, ahead, r->dk);
     ll_att_gather(p, r->ds, r->k + j * w, keys, queries, ahead, r->dq + i * w);
 }
 

@@ -1,10 +1,10 @@
 /* attention_tile.c: packing and products of blocks for attention (see attention.h). */
 #include "kern/cpu/attention.h"
-#include "kern/cpu/tile.h"
+#include "kern/cpu/micro.h"
 
 #include <math.h>
 
-enum { BLOCK = LL_ATT_BLOCK, M = LL_TILE_M, N = LL_TILE_N };
+enum { BLOCK = LL_ATT_BLOCK, M = LL_ATT_M, N = LL_ATT_N, VECTORS = N / LL_LANES };
 
 ll_att_head ll_att_head_of(const ll_tensor *qkv, int64_t n)
 {
@@ -58,17 +58,39 @@ void ll_att_mask(float *s, int64_t keys, int64_t q, int64_t ahead)
         for (int64_t i = 0; i < k - ahead - q; i++) s[k * BLOCK + i] = -INFINITY;
 }
 
+/* C [M,N] = A B, or C += A B, of k products; element (i, p) of A is a[i * row + p * step]. */
+typedef struct tile {
+    int64_t k, row, step, ldb, ldc;
+    const float *a, *b;
+    float *c;
+    bool add;
+} tile;
+
+static __attribute__((noinline)) void run_tile(const tile *t)
+{
+    ll_sums sums[M];
+    const float *row[M];
+    EACH (i, M) row[i] = t->a + i * t->row;
+    ll_micro_clear(M, VECTORS, sums);
+    if (t->add) ll_micro_load(M, VECTORS, sums, t->c, t->ldc);
+    if (t->step == 1)
+        ll_micro_rows(M, VECTORS, 1, sums, row, t->b, t->ldb, t->k);
+    else
+        ll_micro_columns(M, VECTORS, 1, sums, t->a, t->step, t->b, t->ldb, t->k);
+    ll_micro_store(M, VECTORS, sums, t->c, t->ldc);
+}
+
 void ll_att_scores(const ll_att_head *p, const float *a, const float *bt, int64_t keys,
                    int64_t queries, int64_t ahead, float *s)
 {
-    ll_tile t = {.k = p->d, .lda = p->width, .ldb = BLOCK, .ldc = BLOCK};
+    tile t = {.k = p->d, .row = p->width, .step = 1, .ldb = BLOCK, .ldc = BLOCK};
     for (int64_t q = 0; q < queries; q += N) {
         int64_t seen = ll_att_seen(keys, q, ahead);
         t.b = bt + q;
         for (int64_t k = 0; k < seen; k += M) {
             t.a = a + k * p->width;
             t.c = s + k * BLOCK + q;
-            ll_tile_rows(&t);
+            run_tile(&t);
         }
     }
 }
@@ -76,7 +98,7 @@ void ll_att_scores(const ll_att_head *p, const float *a, const float *bt, int64_
 void ll_att_gather(const ll_att_head *p, const float *s, const float *b, int64_t keys,
                    int64_t queries, int64_t ahead, float *c)
 {
-    ll_tile t = {.lda = BLOCK, .ldb = p->width, .ldc = p->width, .add = true};
+    tile t = {.row = 1, .step = BLOCK, .ldb = p->width, .ldc = p->width, .add = true};
     for (int64_t q = 0; q < queries; q += M) {
         int64_t seen = ahead + q + M;
         t.k = seen < keys ? seen : keys;
@@ -84,7 +106,24 @@ void ll_att_gather(const ll_att_head *p, const float *s, const float *b, int64_t
         for (int64_t e = 0; e < p->width; e += N) {
             t.b = b + e;
             t.c = c + q * p->width + e;
-            ll_tile_columns(&t);
+            run_tile(&t);
+        }
+    }
+}
+
+void ll_att_spread(const ll_att_head *p, const float *s, const float *b, int64_t keys,
+                   int64_t queries, int64_t ahead, float *c)
+{
+    tile t = {.row = BLOCK, .step = 1, .ldb = p->width, .ldc = p->width, .add = true};
+    for (int64_t k = 0; k < keys; k += M) {
+        int64_t first = k - ahead > 0 ? k - ahead : 0;
+        t.k = queries - first;
+        if (t.k <= 0) break;
+        t.a = s + k * BLOCK + first;
+        for (int64_t e = 0; e < p->width; e += N) {
+            t.b = b + first * p->width + e;
+            t.c = c + k * p->width + e;
+            run_tile(&t);
         }
     }
 }

@@ -54,7 +54,7 @@ static sizes sizes_of(const ll_conv_shape *v)
     z.filter_bytes = ll_align64(sizeof(ll_real) * (size_t)((z.taps + 1) * MAX_MF) *
                                 (size_t)ll_ceil_div(v->f, 4));
     z.place_bytes = ll_align64(sizeof(int64_t) * (size_t)(z.taps + 1));
-    z.sum_bytes = ll_align64(sizeof(ll_vf) * DW_F * DW_S * (size_t)(z.f_tiles * z.s_tiles) *
+    z.sum_bytes = ll_align64(sizeof(ll_vec) * DW_F * DW_S * (size_t)(z.f_tiles * z.s_tiles) *
                              (size_t)(v->c * v->r));
     return z;
 }
@@ -78,21 +78,6 @@ static void copy_image(const ll_conv_shape *v, const sizes *z, const ll_real *x,
         }
 }
 
-#ifdef FOUR_LANES
-/* Four vectors of four, rows for columns. */
-LL_INLINE void transpose(ll_vf a[4])
-{
-    ll_vf t0 = __builtin_shufflevector(a[0], a[1], 0, 4, 1, 5);
-    ll_vf t1 = __builtin_shufflevector(a[2], a[3], 0, 4, 1, 5);
-    ll_vf t2 = __builtin_shufflevector(a[0], a[1], 2, 6, 3, 7);
-    ll_vf t3 = __builtin_shufflevector(a[2], a[3], 2, 6, 3, 7);
-    a[0] = __builtin_shufflevector(t0, t1, 0, 1, 4, 5);
-    a[1] = __builtin_shufflevector(t0, t1, 2, 3, 6, 7);
-    a[2] = __builtin_shufflevector(t2, t3, 0, 1, 4, 5);
-    a[3] = __builtin_shufflevector(t2, t3, 2, 3, 6, 7);
-}
-#endif
-
 /* ---- conv2d ---- */
 
 /* What one tile reads. All taps are one flat loop over a list of places. The list and the filters
@@ -104,86 +89,30 @@ typedef struct taps {
     int64_t at, count;
 } taps;
 
-#if defined(__aarch64__) && defined(FOUR_LANES)
-/* As assembler, since compilers see equal lanes and keep them as vectors of their own, for which
- * there are no registers. */
-#define FMLA(sum, x, w, lane)                                                                      \
-    __asm__("fmla %0.4s, %1.4s, %2.s[" #lane "]" : "+w"(sum) : "w"(x), "w"(w))
-
-/* Vectors [from, to) times the filters of one tap. */
-LL_INLINE void multiply(const int mf, const int from, const int to, ll_vf sums[MAX_MF][MAX_NV],
-                        const ll_vf xv[MAX_NV], ll_vf w0, ll_vf w1)
+LL_INLINE void sum_taps(const int mf, const int nv, const taps *t, ll_sums *sums)
 {
-    LL_UNROLL for (int j = from; j < to; j++)
-    {
-        FMLA(sums[0][j], xv[j], w0, 0);
-        FMLA(sums[1][j], xv[j], w0, 1);
-        FMLA(sums[2][j], xv[j], w0, 2);
-        FMLA(sums[3][j], xv[j], w0, 3);
-    }
-    LL_UNROLL for (int j = from; j < to; j++)
-    {
-        if (mf > 4) FMLA(sums[4][j], xv[j], w1, 0);
-        if (mf > 5) FMLA(sums[5][j], xv[j], w1, 1);
-        if (mf > 6) FMLA(sums[6][j], xv[j], w1, 2);
-        if (mf > 7) FMLA(sums[7][j], xv[j], w1, 3);
-    }
+    ll_micro_clear(mf, nv, sums);
+    ll_micro_listed(mf, nv, sums, t->w, MAX_MF, t->planes + t->at, t->place, t->count);
 }
-
-/* Neoverse's queues of waiting multiply-adds hold about one tap's: its operands must be on their
- * way before the tap ahead is multiplied. Hence halves: as soon as the first half of the vectors is
- * done with, the next tap's take their registers. */
-LL_INLINE void sum_taps(const int mf, const int nv, const taps *t, ll_vf sums[MAX_MF][MAX_NV])
-{
-    const int half = (nv + 1) / 2;
-    const ll_real *x = t->planes + (t->at + t->place[0]), *w = t->w;
-    ll_vf xv[MAX_NV], w0 = ll_vload(w), w1 = mf > 4 ? ll_vload(w + 4) : w0;
-    LL_UNROLL for (int j = 0; j < nv; j++) xv[j] = ll_vload(x + j * LL_LANES);
-    LL_UNROLL for (int i = 0; i < mf; i++) LL_UNROLL for (int j = 0; j < nv; j++) sums[i][j] =
-        (ll_vf){0};
-    for (int64_t k = 0; k < t->count; k++) {
-        w += MAX_MF;
-        x = t->planes + (t->at + t->place[k + 1]);
-        multiply(mf, 0, half, sums, xv, w0, w1);
-        LL_UNROLL for (int j = 0; j < half; j++) xv[j] = ll_vload(x + j * LL_LANES);
-        ll_vf next = ll_vload(w);
-        multiply(mf, half, nv, sums, xv, w0, w1);
-        LL_UNROLL for (int j = half; j < nv; j++) xv[j] = ll_vload(x + j * LL_LANES);
-        if (mf > 4) w1 = ll_vload(w + 4);
-        w0 = next;
-    }
-}
-#else
-LL_INLINE void sum_taps(const int mf, const int nv, const taps *t, ll_vf sums[MAX_MF][MAX_NV])
-{
-    LL_UNROLL for (int i = 0; i < mf; i++) LL_UNROLL for (int j = 0; j < nv; j++) sums[i][j] =
-        (ll_vf){0};
-    for (int64_t k = 0; k < t->count; k++) {
-        const ll_real *x = t->planes + (t->at + t->place[k]), *w = t->w + k * MAX_MF;
-        LL_UNROLL for (int i = 0; i < mf; i++) LL_UNROLL for (int j = 0; j < nv; j++) sums[i][j] +=
-            ll_vload(x + j * LL_LANES) * w[i];
-    }
-}
-#endif
 
 #ifdef FOUR_LANES
 /* Six filters of four pixels, next to each other in memory. */
-LL_INLINE void put_six(const ll_vf a[6], ll_real *y)
+LL_INLINE void put_six(const ll_vec a[6], ll_real *y)
 {
     LL_UNROLL for (int k = 0; k < 2; k++) /* two pixels each */
     {
-        ll_vf p[3];
+        ll_vec p[3];
         LL_UNROLL for (int i = 0; i < 3; i++) p[i] =
             k ? __builtin_shufflevector(a[2 * i], a[2 * i + 1], 2, 6, 3, 7)
               : __builtin_shufflevector(a[2 * i], a[2 * i + 1], 0, 4, 1, 5);
-        ll_vstore(y + k * 12, __builtin_shufflevector(p[0], p[1], 0, 1, 4, 5));
-        ll_vstore(y + k * 12 + 4, __builtin_shufflevector(p[2], p[0], 0, 1, 6, 7));
-        ll_vstore(y + k * 12 + 8, __builtin_shufflevector(p[1], p[2], 2, 3, 6, 7));
+        ll_vec_to(y + k * 12, __builtin_shufflevector(p[0], p[1], 0, 1, 4, 5));
+        ll_vec_to(y + k * 12 + 4, __builtin_shufflevector(p[2], p[0], 0, 1, 6, 7));
+        ll_vec_to(y + k * 12 + 8, __builtin_shufflevector(p[1], p[2], 2, 3, 6, 7));
     }
 }
 
 /* All of mf filters and four pixels. */
-LL_INLINE void put_four(const int mf, const ll_vf a[MAX_MF], int64_t pitch, ll_real *y)
+LL_INLINE void put_four(const int mf, const ll_vec a[MAX_MF], int64_t pitch, ll_real *y)
 {
     if (mf == 6 && pitch == 6) {
         put_six(a, y);
@@ -191,9 +120,9 @@ LL_INLINE void put_four(const int mf, const ll_vf a[MAX_MF], int64_t pitch, ll_r
     }
     LL_UNROLL for (int i = 0; i < mf; i += 4)
     {
-        ll_vf b[4];
+        ll_vec b[4];
         LL_UNROLL for (int k = 0; k < 4; k++) b[k] = a[i + k < mf ? i + k : i];
-        transpose(b);
+        ll_quad_transpose(b);
         LL_UNROLL for (int k = 0; k < 4; k++)
             memcpy(y + k * pitch + i, &b[k], sizeof(ll_real) * (mf - i < 4 ? mf - i : 4));
     }
@@ -201,14 +130,14 @@ LL_INLINE void put_four(const int mf, const ll_vf a[MAX_MF], int64_t pitch, ll_r
 #endif
 
 /* Stores mf x nv vectors as pixels of `pitch` filters; n_f filters and n pixels of them exist. */
-LL_INLINE void put(const int mf, const int nv, ll_vf sums[MAX_MF][MAX_NV], int64_t n_f, int64_t n,
-                   int64_t pitch, ll_real *y)
+LL_INLINE void put(const int mf, const int nv, ll_sums *sums, int64_t n_f, int64_t n, int64_t pitch,
+                   ll_real *y)
 {
 #ifdef FOUR_LANES
     if (n_f == mf && n >= nv * LL_LANES) {
         LL_UNROLL for (int j = 0; j < nv; j++)
         {
-            ll_vf a[MAX_MF];
+            ll_vec a[MAX_MF];
             LL_UNROLL for (int i = 0; i < mf; i++) a[i] = sums[i][j];
             put_four(mf, a, pitch, y + j * LL_LANES * pitch);
         }
@@ -217,7 +146,7 @@ LL_INLINE void put(const int mf, const int nv, ll_vf sums[MAX_MF][MAX_NV], int64
 #endif
     ll_real flat[MAX_MF][MAX_NV * LL_LANES];
     LL_UNROLL for (int i = 0; i < mf; i++) LL_UNROLL for (int j = 0; j < nv; j++)
-        ll_vstore(&flat[i][j * LL_LANES], sums[i][j]);
+        ll_vec_to(&flat[i][j * LL_LANES], sums[i][j]);
     for (int64_t j = 0; j < ll_min64(n, nv * LL_LANES); j++)
         for (int64_t i = 0; i < n_f; i++) y[j * pitch + i] = flat[i][j];
 }
@@ -225,7 +154,7 @@ LL_INLINE void put(const int mf, const int nv, ll_vf sums[MAX_MF][MAX_NV], int64
 LL_INLINE void tile(const int mf, const int nv, const taps *t, int64_t n_f, int64_t n,
                     int64_t pitch, ll_real *y)
 {
-    ll_vf sums[MAX_MF][MAX_NV];
+    ll_sums sums[MAX_MF];
     sum_taps(mf, nv, t, sums);
     put(mf, nv, sums, n_f, n, pitch, y);
 }
@@ -351,13 +280,13 @@ void LL_REAL(ll_conv_direct)(const ll_conv_shape *v, ll_conv_direction d, const 
 
 #ifdef FOUR_LANES
 /* Four pixels of six filters, next to each other in memory: the reverse of put_six. */
-LL_INLINE void take_six(const ll_real *dy, ll_vf a[6])
+LL_INLINE void take_six(const ll_real *dy, ll_vec a[6])
 {
-    ll_vf p[2][3];
+    ll_vec p[2][3];
     LL_UNROLL for (int k = 0; k < 2; k++) /* two pixels each */
     {
-        ll_vf d0 = ll_vload(dy + k * 12), d1 = ll_vload(dy + k * 12 + 4);
-        ll_vf d2 = ll_vload(dy + k * 12 + 8);
+        ll_vec d0 = ll_vec_at(dy + k * 12), d1 = ll_vec_at(dy + k * 12 + 4);
+        ll_vec d2 = ll_vec_at(dy + k * 12 + 8);
         p[k][0] = __builtin_shufflevector(d0, d1, 0, 1, 6, 7);
         p[k][1] = __builtin_shufflevector(d0, d2, 2, 3, 4, 5);
         p[k][2] = __builtin_shufflevector(d1, d2, 0, 1, 6, 7);
@@ -374,10 +303,10 @@ LL_INLINE void take_four(const ll_real *dy, int64_t n_f, int64_t plane, ll_real 
 {
     for (int64_t f = 0; f < n_f; f += 4) {
         int64_t at = ll_min64(f, n_f - 4); /* the last four overlap */
-        ll_vf a[4];
-        LL_UNROLL for (int k = 0; k < 4; k++) a[k] = ll_vload(dy + k * n_f + at);
-        transpose(a);
-        LL_UNROLL for (int k = 0; k < 4; k++) ll_vstore(to + (at + k) * plane, a[k]);
+        ll_vec a[4];
+        LL_UNROLL for (int k = 0; k < 4; k++) a[k] = ll_vec_at(dy + k * n_f + at);
+        ll_quad_transpose(a);
+        LL_UNROLL for (int k = 0; k < 4; k++) ll_vec_to(to + (at + k) * plane, a[k]);
     }
 }
 #endif
@@ -392,9 +321,9 @@ static void copy_dy(const ll_conv_shape *v, const sizes *z, const ll_real *dy, l
         int64_t p = 0;
 #ifdef FOUR_LANES
         for (; p + 4 <= v->ow && v->f == 6; p += 4) {
-            ll_vf a[6];
+            ll_vec a[6];
             take_six(dy + p * 6, a);
-            LL_UNROLL for (int i = 0; i < 6; i++) ll_vstore(planes + i * plane + p, a[i]);
+            LL_UNROLL for (int i = 0; i < 6; i++) ll_vec_to(planes + i * plane + p, a[i]);
         }
         for (; p + 4 <= v->ow && v->f >= 4; p += 4)
             take_four(dy + p * v->f, v->f, plane, planes + p);
@@ -412,23 +341,15 @@ static __attribute__((noinline)) void add_tile(const ll_real *dy, int64_t dy_pla
                                                int64_t x_s, int64_t rows, int64_t vectors,
                                                ll_real *to)
 {
-    ll_vf sums[DW_F][DW_S];
-    LL_UNROLL for (int i = 0; i < DW_F; i++) LL_UNROLL for (int j = 0; j < DW_S; j++) sums[i][j] =
-        ll_vload(to + (i * DW_S + j) * LL_LANES);
-    for (int64_t k = 0; k < vectors; k++)
-        for (int64_t r = 0; r < rows; r++) { /* the longer loop inside */
-            const ll_real *d = dy + r * dy_pitch + k * LL_LANES;
-            const ll_real *e = x + r * x_pitch + k * LL_LANES;
-            ll_vf dv[DW_F];
-            LL_UNROLL for (int i = 0; i < DW_F; i++) dv[i] = ll_vload(d + i * dy_plane);
-            LL_UNROLL for (int j = 0; j < DW_S; j++)
-            {
-                ll_vf xv = ll_vload(e + j * x_s);
-                LL_UNROLL for (int i = 0; i < DW_F; i++) sums[i][j] += dv[i] * xv;
-            }
-        }
-    LL_UNROLL for (int i = 0; i < DW_F; i++) LL_UNROLL for (int j = 0; j < DW_S; j++)
-        ll_vstore(to + (i * DW_S + j) * LL_LANES, sums[i][j]);
+    ll_sums sums[DW_F];
+    ll_micro_load(DW_F, DW_S, sums, to, DW_S * LL_LANES);
+    for (int64_t k = 0; k < vectors; k++) { /* the longer loop inside */
+        const ll_real *d[DW_F], *e[DW_S];
+        EACH (i, DW_F) d[i] = dy + k * LL_LANES + i * dy_plane;
+        EACH (j, DW_S) e[j] = x + k * LL_LANES + j * x_s;
+        ll_micro_dot(DW_F, DW_S, sums, d, dy_pitch, e, x_pitch, rows);
+    }
+    ll_micro_store(DW_F, DW_S, sums, to, DW_S * LL_LANES);
 }
 
 /* One image, into sums [f tile][c][r][s tile][DW_F][DW_S][lanes]. */

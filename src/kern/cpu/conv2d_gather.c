@@ -26,9 +26,6 @@
  * (real.h). */
 #include "kern/cpu/conv2d_int.h"
 
-#if defined(__aarch64__)
-#include <arm_neon.h>
-#endif
 #include <omp.h>
 
 enum {
@@ -252,67 +249,6 @@ typedef struct chunk {
     int64_t size; /* products */
 } chunk;
 
-/* sums[i][j] += a[i][k] * b[k][j] for k < size */
-#if defined(__aarch64__)
-#ifdef LL_REAL_F64
-#define BY_LANE(sum, b, a, l)                                                                      \
-    (ll_vf) vfmaq_laneq_f64((float64x2_t)sum, (float64x2_t)b, (float64x2_t)a, l)
-#else
-#define BY_LANE(sum, b, a, l)                                                                      \
-    (ll_vf) vfmaq_laneq_f32((float32x4_t)sum, (float32x4_t)b, (float32x4_t)a, l)
-#endif
-#define LANE(av, b, nv, l)                                                                         \
-    do {                                                                                           \
-        ll_vf bv[2];                                                                               \
-        LL_UNROLL for (int j = 0; j < nv; j++) bv[j] = ll_vload(b + j * LL_LANES);                 \
-        b += nv * LL_LANES;                                                                        \
-        LL_UNROLL for (int i = 0; i < MR; i++) LL_UNROLL for (int j = 0; j < nv; j++) sums[i][j] = \
-            BY_LANE(sums[i][j], bv[j], av[i], l);                                                  \
-    } while (0)
-
-LL_INLINE void multiply(const int nv, ll_vf sums[MR][2], const ll_real *const a[MR],
-                        const ll_real *b, int64_t size)
-{
-    int64_t k = 0;
-    ll_vf av[MR];
-    for (; k + LL_LANES <= size; k += LL_LANES) {
-        LL_UNROLL for (int i = 0; i < MR; i++) av[i] = ll_vload(a[i] + k);
-        LANE(av, b, nv, 0);
-        LANE(av, b, nv, 1);
-#ifndef LL_REAL_F64
-        LANE(av, b, nv, 2);
-        LANE(av, b, nv, 3);
-#endif
-    }
-    int64_t left = size - k;
-    if (!left) return;
-    if (size >= LL_LANES) { /* the last vector, of which the first have been done */
-        LL_UNROLL for (int i = 0; i < MR; i++) av[i] = ll_vload(a[i] + size - LL_LANES);
-#ifndef LL_REAL_F64
-        if (left == 3) LANE(av, b, nv, 1);
-        if (left >= 2) LANE(av, b, nv, 2);
-#endif
-        LANE(av, b, nv, LL_LANES - 1);
-        return;
-    }
-    for (; k < size; k++) {
-        LL_UNROLL for (int i = 0; i < MR; i++) av[i] = (ll_vf){a[i][k]};
-        LANE(av, b, nv, 0);
-    }
-}
-#else
-LL_INLINE void multiply(const int nv, ll_vf sums[MR][2], const ll_real *const a[MR],
-                        const ll_real *b, int64_t size)
-{
-    for (int64_t k = 0; k < size; k++, b += nv * LL_LANES) {
-        ll_vf bv[2];
-        LL_UNROLL for (int j = 0; j < nv; j++) bv[j] = ll_vload(b + j * LL_LANES);
-        LL_UNROLL for (int i = 0; i < MR; i++) LL_UNROLL for (int j = 0; j < nv; j++) sums[i][j] +=
-            bv[j] * a[i][k];
-    }
-}
-#endif
-
 /* MR pixels against one panel. */
 typedef struct product {
     const ll_real *source, *panel;
@@ -325,20 +261,18 @@ typedef struct product {
 
 LL_INLINE void tile(const int nv, const product *t)
 {
-    ll_vf sums[MR][2];
-    LL_UNROLL for (int i = 0; i < MR; i++) LL_UNROLL for (int j = 0; j < nv; j++) sums[i][j] =
-        (ll_vf){0};
+    ll_sums sums[MR];
+    ll_micro_clear(MR, nv, sums);
     if (t->add)
-        LL_UNROLL for (int i = 0; i < MR; i++) LL_UNROLL for (int j = 0; j < nv; j++) sums[i][j] =
-            ll_vload(t->result + t->to[i] + j * LL_LANES);
+        EACH (i, MR) ll_micro_load(1, nv, sums + i, t->result + t->to[i], 0);
     for (int64_t c = 0; c < t->n_chunk; c++) {
         const chunk *ch = &t->chunks[c];
         const ll_real *a[MR];
-        LL_UNROLL for (int i = 0; i < MR; i++) a[i] = t->source + (t->place[i] + ch->at);
-        multiply(nv, sums, a, t->panel + ch->row * nv * LL_LANES, ch->size);
+        EACH (i, MR) a[i] = t->source + (t->place[i] + ch->at);
+        ll_micro_rows(MR, nv, 1, sums, a, t->panel + ch->row * nv * LL_LANES, nv * LL_LANES,
+                      ch->size);
     }
-    LL_UNROLL for (int i = 0; i < MR; i++) LL_UNROLL for (int j = 0; j < nv; j++)
-        ll_vstore(t->result + t->to[i] + j * LL_LANES, sums[i][j]);
+    EACH (i, MR) ll_micro_store(1, nv, sums + i, t->result + t->to[i], 0);
 }
 
 static __attribute__((noinline)) void tile_wide(const product *t)

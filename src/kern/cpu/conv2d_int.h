@@ -6,7 +6,7 @@
 #pragma once
 #include "base/num.h"
 #include "kern/attr.h"
-#include "kern/cpu/real.h"
+#include "kern/cpu/micro.h"
 #include "kern/kern.h"
 
 #ifdef __cplusplus
@@ -40,36 +40,6 @@ ll_conv_room ll_conv_direct_scratch_f32, ll_conv_direct_scratch_f64;
 ll_conv_image ll_conv_gather_f32, ll_conv_gather_f64, ll_conv_direct_f32, ll_conv_direct_f64;
 ll_conv_filter ll_conv_outer_f32, ll_conv_outer_f64, ll_conv_direct_dw_f32, ll_conv_direct_dw_f64;
 
-/* Loops over the vectors of a tile must vanish, or the compiler keeps them in memory. gcc must not
- * reorder before it allocates registers (see CMakeLists.txt). */
-#define LL_INLINE static inline __attribute__((always_inline))
-#if defined(__clang__)
-#define LL_UNROLL _Pragma("clang loop unroll(full)")
-#else
-#define LL_UNROLL _Pragma("GCC unroll 32")
-#endif
-
-/* Vectors of the widest kind the machine has, of f32 or f64 (real.h). */
-#if defined(__AVX512F__)
-enum { LL_VECTOR = 64 };
-#elif defined(__AVX__)
-enum { LL_VECTOR = 32 };
-#else
-enum { LL_VECTOR = 16 };
-#endif
-enum { LL_LANES = LL_VECTOR / sizeof(ll_real) };
-typedef ll_real ll_vf __attribute__((vector_size(LL_VECTOR)));
-
-static inline ll_vf ll_vload(const ll_real *p)
-{
-    ll_vf v;
-    memcpy(&v, p, sizeof v);
-    return v;
-}
-static inline void ll_vstore(ll_real *p, ll_vf v)
-{
-    memcpy(p, &v, sizeof v);
-}
 /* Element i of an operand, which may be bf16. */
 static inline ll_real ll_conv_at(const void *x, bool bf16, int64_t i)
 {

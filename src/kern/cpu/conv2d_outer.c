@@ -22,9 +22,6 @@
  * This text is for f32 (and bf16); conv2d_outer_f64.c compiles it for f64 (real.h). */
 #include "kern/cpu/conv2d_int.h"
 
-#if defined(__aarch64__)
-#include <arm_neon.h>
-#endif
 #include <omp.h>
 
 enum {
@@ -126,68 +123,15 @@ typedef struct walk {
     int64_t dy_pitch, x_pitch, dy_leap, x_leap;
 } walk;
 
-#if defined(__aarch64__) && !defined(LL_REAL_F64)
-LL_INLINE void pixel(ll_vf sums[MF][2], const ll_real *dy, const ll_real *x)
-{
-    float32x4_t d0 = vld1q_f32(dy), d1 = vld1q_f32(dy + 4);
-    float32x4_t x0 = vld1q_f32(x), x1 = vld1q_f32(x + 4);
-#define LANE(i, d, l)                                                                              \
-    sums[i][0] = (ll_vf)vfmaq_laneq_f32((float32x4_t)sums[i][0], x0, d, l);                        \
-    sums[i][1] = (ll_vf)vfmaq_laneq_f32((float32x4_t)sums[i][1], x1, d, l)
-    LANE(0, d0, 0);
-    LANE(1, d0, 1);
-    LANE(2, d0, 2);
-    LANE(3, d0, 3);
-    LANE(4, d1, 0);
-    LANE(5, d1, 1);
-    LANE(6, d1, 2);
-    LANE(7, d1, 3);
-#undef LANE
-}
-#elif defined(__aarch64__)
-LL_INLINE void pixel(ll_vf sums[MF][2], const ll_real *dy, const ll_real *x)
-{
-    float64x2_t x0 = vld1q_f64(x), x1 = vld1q_f64(x + 2);
-    LL_UNROLL for (int i = 0; i < MF; i += 2)
-    {
-        float64x2_t d = vld1q_f64(dy + i);
-        sums[i][0] = (ll_vf)vfmaq_laneq_f64((float64x2_t)sums[i][0], x0, d, 0);
-        sums[i][1] = (ll_vf)vfmaq_laneq_f64((float64x2_t)sums[i][1], x1, d, 0);
-        sums[i + 1][0] = (ll_vf)vfmaq_laneq_f64((float64x2_t)sums[i + 1][0], x0, d, 1);
-        sums[i + 1][1] = (ll_vf)vfmaq_laneq_f64((float64x2_t)sums[i + 1][1], x1, d, 1);
-    }
-}
-#else
-LL_INLINE void pixel(ll_vf sums[MF][2], const ll_real *dy, const ll_real *x)
-{
-    ll_vf x0 = ll_vload(x), x1 = ll_vload(x + LL_LANES);
-    LL_UNROLL for (int i = 0; i < MF; i++)
-    {
-        sums[i][0] += x0 * dy[i];
-        sums[i][1] += x1 * dy[i];
-    }
-}
-#endif
-
 static __attribute__((noinline)) void add_tile(const walk *k, ll_real *to)
 {
-    ll_vf sums[MF][2];
-    LL_UNROLL for (int i = 0; i < MF; i++)
-    {
-        sums[i][0] = ll_vload(to + i * NR);
-        sums[i][1] = ll_vload(to + i * NR + LL_LANES);
-    }
+    ll_sums sums[MF];
+    ll_micro_load(MF, 2, sums, to, NR);
     for (int64_t n = 0; n < k->images; n++)
-        for (int64_t r = 0; r < k->rows; r++) {
-            const ll_real *dy = k->dy + n * k->dy_leap + r * k->dy_pitch;
-            const ll_real *x = k->x + n * k->x_leap + r * k->x_pitch;
-            for (int64_t c = 0; c < k->cols; c++, dy += MF, x += k->step) pixel(sums, dy, x);
-        }
-    LL_UNROLL for (int i = 0; i < MF; i++)
-    {
-        ll_vstore(to + i * NR, sums[i][0]);
-        ll_vstore(to + i * NR + LL_LANES, sums[i][1]);
-    }
+        for (int64_t r = 0; r < k->rows; r++)
+            ll_micro_columns(MF, 2, 1, sums, k->dy + n * k->dy_leap + r * k->dy_pitch, MF,
+                             k->x + n * k->x_leap + r * k->x_pitch, k->step, k->cols);
+    ll_micro_store(MF, 2, sums, to, NR);
 }
 
 /* ---- copies ---- */

@@ -15,7 +15,7 @@
  * not reorder before register allocation here (-fno-schedule-insns, see CMakeLists.txt): it would
  * spill the accumulators. */
 #include "kern/cpu/gemm_int.h"
-#include "kern/cpu/real.h"
+#include "kern/cpu/micro.h"
 
 #ifdef LL_REAL_F64
 #define SIZED(f32, f64) f64
@@ -23,100 +23,63 @@
 #define SIZED(f32, f64) f32
 #endif
 
-#if defined(__ARM_NEON) && defined(__aarch64__)
-#include <arm_neon.h>
-#define NEON 1
+#if defined(__aarch64__)
 #define NAME SIZED("f32 NEON 8x12", "f64 NEON 8x6")
-enum { VB = 16, MR = 8, NV = 3, K_PASS = 512, A_PANELS = 16, DOT_MR = 6, DOT_NR = 4 };
+enum { MR = 8, NV = 3, K_PASS = 512, A_PANELS = 16, DOT_MR = 6, DOT_NR = 4 };
 #define WIDTHS(X, mr) X(mr, 1) X(mr, 2) X(mr, 3)
 #define ALL_TILES(X) ROWS_8(X)
 #define ALL_DOTS(X) DOT_ROWS_6(X)
 #else
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
 #define WIDTHS(X, mr) X(mr, 1) X(mr, 2)
 #if defined(__AVX512F__)
 #define NAME SIZED("f32 AVX-512 14x32", "f64 AVX-512 14x16")
-enum { VB = 64, MR = 14, NV = 2, K_PASS = 320, A_PANELS = 3, DOT_MR = 6, DOT_NR = 4 };
+enum { MR = 14, NV = 2, K_PASS = 320, A_PANELS = 3, DOT_MR = 6, DOT_NR = 4 };
 #define ALL_TILES(X) ROWS_14(X)
 #define ALL_DOTS(X) DOT_ROWS_6(X)
-#elif defined(__AVX2__) && defined(__FMA__)
+#elif defined(__AVX__)
 #define NAME SIZED("f32 AVX2 6x16", "f64 AVX2 6x8")
-enum { VB = 32, MR = 6, NV = 2, K_PASS = 320, A_PANELS = 3, DOT_MR = 3, DOT_NR = 4 };
+enum { MR = 6, NV = 2, K_PASS = 320, A_PANELS = 3, DOT_MR = 3, DOT_NR = 4 };
 #define ALL_TILES(X) ROWS_6(X)
 #define ALL_DOTS(X) DOT_ROWS_3(X)
 #else
 #define NAME SIZED("f32 portable 4x8", "f64 portable 4x4")
-enum { VB = 16, MR = 4, NV = 2, K_PASS = 320, A_PANELS = 3, DOT_MR = 3, DOT_NR = 4 };
+enum { MR = 4, NV = 2, K_PASS = 320, A_PANELS = 3, DOT_MR = 3, DOT_NR = 4 };
 #define ALL_TILES(X) ROWS_4(X)
 #define ALL_DOTS(X) DOT_ROWS_3(X)
 #endif
 #endif
 
 typedef ll_real real;
-enum { VL = VB / sizeof(real), K_MAX = K_PASS * 4 / sizeof(real) };
-typedef real vec __attribute__((vector_size(VB), aligned(sizeof(real)), may_alias));
-#define INLINE static inline __attribute__((always_inline))
-/* Loops over a tile must vanish, or the compiler keeps the accumulators in memory. */
-#define EACH(i, n) _Pragma("GCC unroll 16") for (int i = 0; i < (n); i++)
+typedef ll_vec vec;
+enum { VL = LL_LANES, K_MAX = K_PASS * 4 / sizeof(real) };
 
-/* acc + b * x in each lane. */
-INLINE vec mul_add(vec acc, vec b, real x)
-{
-#ifdef NEON
-    __asm__("" : "+w"(x)); /* a plain load and a by-lane product: a load-and-repeat costs a slot */
-    return SIZED(vfmaq_n_f32, vfmaq_n_f64)(acc, b, x);
-#else
-    return acc + b * x;
-#endif
-}
-
-/* A few accumulators cannot keep the units busy: then k runs in several strands. */
 #define STRANDS(mr, nv) ((mr) * (nv) >= 12 ? 1 : (mr) * (nv) >= 6 ? 2 : 4)
 
-/* By rows: a_cs = 1; otherwise a_rs = 1. All arguments but t are constants where this is used, so
- * the arrays become registers. */
-INLINE void run_tile(const int mr, const int nv, const bool by_rows, const ll_gemm_tile *t)
+/* By rows: a_cs = 1; otherwise a_rs = 1. */
+LL_INLINE void run_tile(const int mr, const int nv, const bool by_rows, const ll_gemm_tile *t)
 {
     const int strands = STRANDS(mr, nv);
-    vec acc[4][MR][NV], bv[NV];
+    ll_sums sums[4 * MR];
     const real *row[MR], *a = (const real *)t->a, *b = (const real *)t->b;
-    int64_t a_step = t->a_cs, b_step = t->b_rs, k = t->k, p = 0;
     real *c = (real *)t->c;
     int64_t c_rs = t->c_rs;
-    EACH (i, mr) {
-        row[i] = a + i * t->a_rs;
-        EACH (j, nv)
-            EACH (s, strands) acc[s][i][j] = (vec){0};
-    }
-    if (k >= 16) { /* C will be here when it is needed */
+    EACH (i, mr) row[i] = a + i * t->a_rs;
+    ll_micro_clear(strands * mr, nv, sums);
+    if (t->k >= 16) { /* C will be here when it is needed */
         EACH (i, mr) {
             __builtin_prefetch(c + i * c_rs, 1);
             __builtin_prefetch(c + i * c_rs + nv * VL - 1, 1);
         }
     }
-    for (; p + strands <= k; p += strands)
-        EACH (s, strands) {
-            EACH (j, nv) bv[j] = *(const vec *)(b + j * VL);
-            EACH (i, mr) {
-                real x = by_rows ? row[i][p + s] : a[i];
-                EACH (j, nv) acc[s][i][j] = mul_add(acc[s][i][j], bv[j], x);
-            }
-            b += b_step, a += a_step;
-        }
-    for (; p < k; p++, b += b_step, a += a_step) {
-        EACH (j, nv) bv[j] = *(const vec *)(b + j * VL);
-        EACH (i, mr) {
-            real x = by_rows ? row[i][p] : a[i];
-            EACH (j, nv) acc[0][i][j] = mul_add(acc[0][i][j], bv[j], x);
-        }
-    }
+    if (by_rows)
+        ll_micro_rows(mr, nv, strands, sums, row, b, t->b_rs, t->k);
+    else
+        ll_micro_columns(mr, nv, strands, sums, a, t->a_cs, b, t->b_rs, t->k);
     bool add = t->add;
     EACH (i, mr) {
         EACH (j, nv) {
-            vec *to = (vec *)(c + j * VL), v = acc[0][i][j];
-            for (int s = 1; s < strands; s++) v += acc[s][i][j];
+            vec *to = (vec *)(c + j * VL), v = sums[i][j];
+            for (int s = 1; s < strands; s++) v += sums[s * mr + i][j];
             if (add) v += *to;
             *to = v;
         }
@@ -149,16 +112,16 @@ static void tile(int mr, int nv, const ll_gemm_tile *t)
 }
 
 /* ---- packing: n rows (or columns) as tiles of `tile`, each with k outermost ---- */
-enum { Q = 16 / sizeof(real) }; /* packing goes by vectors of 16 bytes, blocks of Q x Q */
-typedef real quad __attribute__((vector_size(16), aligned(sizeof(real)), may_alias));
+enum { Q = LL_QUAD }; /* packing goes by vectors of 16 bytes, blocks of Q x Q */
+typedef ll_quad quad;
 
 /* bf16 never comes with f64. */
-INLINE real load(const void *x, bool bf16, int64_t i)
+LL_INLINE real load(const void *x, bool bf16, int64_t i)
 {
     return bf16 ? ll_bf16_to_f32(((const uint16_t *)x)[i]) : ((const real *)x)[i];
 }
 
-INLINE quad load_quad(const void *x, bool bf16, int64_t i)
+LL_INLINE quad load_quad(const void *x, bool bf16, int64_t i)
 {
     if (!bf16) return *(const quad *)((const real *)x + i);
     quad q = {0};
@@ -171,32 +134,10 @@ INLINE quad load_quad(const void *x, bool bf16, int64_t i)
     return q;
 }
 
-INLINE void transpose(quad v[Q])
-{
-#ifdef LL_REAL_F64
-    quad a = v[0], b = v[1];
-    v[0] = __builtin_shufflevector(a, b, 0, 2);
-    v[1] = __builtin_shufflevector(a, b, 1, 3);
-#elif defined(NEON)
-    float32x4_t a = vzip1q_f32(v[0], v[2]), b = vzip2q_f32(v[0], v[2]);
-    float32x4_t c = vzip1q_f32(v[1], v[3]), d = vzip2q_f32(v[1], v[3]);
-    v[0] = vzip1q_f32(a, c), v[1] = vzip2q_f32(a, c);
-    v[2] = vzip1q_f32(b, d), v[3] = vzip2q_f32(b, d);
-#elif defined(__x86_64__)
-    __m128 a = v[0], b = v[1], c = v[2], d = v[3];
-    _MM_TRANSPOSE4_PS(a, b, c, d);
-    v[0] = a, v[1] = b, v[2] = c, v[3] = d;
-#else
-    quad t[Q] = {v[0], v[1], v[2], v[3]};
-    for (int i = 0; i < Q; i++)
-        for (int j = 0; j < Q; j++) v[i][j] = t[j][i];
-#endif
-}
-
 /* Row i of k number p is from[i * si + p * sp]. Here si = 1: some whole tiles at once, so that each
  * line is read once. */
-INLINE void pack_along(const void *from, bool bf16, int64_t sp, const int tile, int tiles,
-                       int64_t kc, real *to)
+LL_INLINE void pack_along(const void *from, bool bf16, int64_t sp, const int tile, int tiles,
+                          int64_t kc, real *to)
 {
     for (int64_t p = 0; p < kc; p++) {
         /* The line of a few rows on, or of the tiles that come next. */
@@ -214,8 +155,8 @@ INLINE void pack_along(const void *from, bool bf16, int64_t sp, const int tile, 
 }
 
 /* Here sp = 1: Q x Q blocks are turned over. */
-INLINE void pack_across(const void *from, bool bf16, int64_t si, const int tile, int64_t kc,
-                        real *to)
+LL_INLINE void pack_across(const void *from, bool bf16, int64_t si, const int tile, int64_t kc,
+                           real *to)
 {
     int i = 0;
     for (; i + Q <= tile; i += Q) {
@@ -223,7 +164,7 @@ INLINE void pack_across(const void *from, bool bf16, int64_t si, const int tile,
         for (; p + Q <= kc; p += Q) {
             quad v[Q];
             EACH (q, Q) v[q] = load_quad(from, bf16, (i + q) * si + p);
-            transpose(v);
+            ll_quad_transpose(v);
             EACH (q, Q) *(quad *)(to + (p + q) * tile + i) = v[q];
         }
         for (; p < kc; p++)
@@ -234,8 +175,8 @@ INLINE void pack_across(const void *from, bool bf16, int64_t si, const int tile,
 }
 
 /* Any strides; rows from n to width are zero. */
-INLINE void pack_any(const void *from, bool bf16, int64_t si, int64_t sp, int64_t n, int64_t width,
-                     int64_t kc, real *to)
+LL_INLINE void pack_any(const void *from, bool bf16, int64_t si, int64_t sp, int64_t n,
+                        int64_t width, int64_t kc, real *to)
 {
     for (int64_t p = 0; p < kc; p++)
         for (int64_t i = 0; i < width; i++)
@@ -243,8 +184,8 @@ INLINE void pack_any(const void *from, bool bf16, int64_t si, int64_t sp, int64_
 }
 
 /* The last tile is rounded up to a multiple of `whole`. */
-INLINE void pack(const void *from, const bool bf16, int64_t si, int64_t sp, int64_t n,
-                 const int tile, const int whole, int64_t kc, real *to)
+LL_INLINE void pack(const void *from, const bool bf16, int64_t si, int64_t sp, int64_t n,
+                    const int tile, const int whole, int64_t kc, real *to)
 {
     enum { AT_ONCE = 8 };
     int64_t i = 0;
@@ -301,27 +242,18 @@ const ll_gemm_kind LL_REAL(ll_gemm) = {
 };
 
 /* ---- dot tiles: vectors along k ---- */
-typedef ll_real_mask mask __attribute__((vector_size(VB)));
+typedef ll_ivec mask;
 
 /* The last `rest` numbers before end, in the upper lanes, zeros below: reads VL numbers. */
-INLINE vec load_rest(const real *end, mask keep)
+LL_INLINE vec load_rest(const real *end, mask keep)
 {
     return (vec)((mask)(*(const vec *)(end - VL)) & keep);
 }
 
-INLINE vec mul_add_v(vec acc, vec a, vec b)
-{
-#ifdef NEON
-    return SIZED(vfmaq_f32, vfmaq_f64)(acc, a, b);
-#else
-    return acc + a * b;
-#endif
-}
-
 /* The sum of each of n <= 4 vectors. */
-INLINE void sums(const vec *v, int n, real *to)
+LL_INLINE void sums(const vec *v, int n, real *to)
 {
-#ifdef NEON
+#if defined(__aarch64__)
     if (n == 4) {
 #ifdef LL_REAL_F64
         vst1q_f64(to, vpaddq_f64(v[0], v[1]));
@@ -339,30 +271,23 @@ INLINE void sums(const vec *v, int n, real *to)
     }
 }
 
-INLINE void run_dot(const int mr, const int nr, const ll_gemm_dot *t)
+LL_INLINE void run_dot(const int mr, const int nr, const ll_gemm_dot *t)
 {
-    vec acc[DOT_MR][DOT_NR], bv[DOT_NR];
+    ll_sums acc[DOT_MR];
     const real *a[DOT_MR], *b[DOT_NR];
     EACH (j, nr) b[j] = (const real *)t->b + j * t->b_cs;
-    EACH (i, mr) {
-        a[i] = (const real *)t->a + i * t->a_rs;
-        EACH (j, nr) acc[i][j] = (vec){0};
-    }
-    int64_t p = 0, k = t->k;
-    for (; p + VL <= k; p += VL) {
-        EACH (j, nr) bv[j] = *(const vec *)(b[j] + p);
-        EACH (i, mr) {
-            vec av = *(const vec *)(a[i] + p);
-            EACH (j, nr) acc[i][j] = mul_add_v(acc[i][j], av, bv[j]);
-        }
-    }
-    if (p < k) {
+    EACH (i, mr) a[i] = (const real *)t->a + i * t->a_rs;
+    int64_t k = t->k, rest = k % VL;
+    ll_micro_clear(mr, nr, acc);
+    ll_micro_dot(mr, nr, acc, a, VL, b, VL, k / VL);
+    if (rest) {
         mask keep;
-        EACH (l, VL) keep[l] = l >= VL - (k - p) ? -1 : 0;
+        vec bv[DOT_NR];
+        EACH (l, VL) keep[l] = l >= VL - rest ? -1 : 0;
         EACH (j, nr) bv[j] = load_rest(b[j] + k, keep);
         EACH (i, mr) {
             vec av = load_rest(a[i] + k, keep);
-            EACH (j, nr) acc[i][j] = mul_add_v(acc[i][j], av, bv[j]);
+            EACH (j, nr) acc[i][j] = ll_mul_add_lanes(acc[i][j], av, bv[j]);
         }
     }
     real *c = (real *)t->c;

@@ -4,6 +4,7 @@
  * Transposes whose last dimension moves swap two dimensions block by block instead. */
 #include "base/spec.h"
 #include "kern/attr.h"
+#include "kern/cpu/vec.h"
 #include "kern/kern.h"
 
 #include <omp.h>
@@ -255,21 +256,13 @@ static void walk_rows(const walk *w, int64_t from, int64_t to)
     }
 }
 
-typedef uint32_t quad __attribute__((vector_size(16), aligned(4), may_alias));
-
 /* y[j][i] = x[i][j] for 4 x 4 elements of 4 bytes; strides in elements. */
-static inline void swap_4x4(const word *x, int64_t xs, word *y, int64_t ys)
+static inline void swap_4x4(const float *x, int64_t xs, float *y, int64_t ys)
 {
-    quad a = *(const quad *)x, b = *(const quad *)(x + xs);
-    quad c = *(const quad *)(x + 2 * xs), d = *(const quad *)(x + 3 * xs);
-    quad ab0 = __builtin_shufflevector(a, b, 0, 4, 1, 5);
-    quad ab2 = __builtin_shufflevector(a, b, 2, 6, 3, 7);
-    quad cd0 = __builtin_shufflevector(c, d, 0, 4, 1, 5);
-    quad cd2 = __builtin_shufflevector(c, d, 2, 6, 3, 7);
-    *(quad *)y = __builtin_shufflevector(ab0, cd0, 0, 1, 4, 5);
-    *(quad *)(y + ys) = __builtin_shufflevector(ab0, cd0, 2, 3, 6, 7);
-    *(quad *)(y + 2 * ys) = __builtin_shufflevector(ab2, cd2, 0, 1, 4, 5);
-    *(quad *)(y + 3 * ys) = __builtin_shufflevector(ab2, cd2, 2, 3, 6, 7);
+    ll_quad v[LL_QUAD];
+    EACH (i, LL_QUAD) v[i] = *(const ll_quad *)(x + i * xs);
+    ll_quad_transpose(v);
+    EACH (i, LL_QUAD) *(ll_quad *)(y + i * ys) = v[i];
 }
 
 /* y[j][i] = x[i][j] for n x m elements of 8 bytes, two rows at a time. */
@@ -295,8 +288,7 @@ static void swap_block(const char *x, int64_t xs, char *y, int64_t ys, int64_t n
     int64_t n4 = bytes == 4 ? n / 4 * 4 : 0, m4 = bytes == 4 ? m / 4 * 4 : 0;
     for (int64_t i = 0; i < n4; i += 4)
         for (int64_t j = 0; j < m4; j += 4)
-            swap_4x4((const word *)(const void *)x + i * xs + j, xs, (word *)(void *)y + j * ys + i,
-                     ys);
+            swap_4x4((const float *)x + i * xs + j, xs, (float *)y + j * ys + i, ys);
     for (int64_t i = 0; i < n; i++)
         for (int64_t j = i < n4 ? m4 : 0; j < m; j++)
             memcpy(y + (size_t)(j * ys + i) * bytes, x + (size_t)(i * xs + j) * bytes, bytes);

@@ -1,34 +1,66 @@
-/* vec.h: a vector of f32, as wide as the machine's registers, in the compiler's own vector
- * extension: the same text for every instruction set. For the few kernels whose inner loops must
- * not be left to the vectoriser. */
+/* vec.h: a vector of f32 (or f64: real.h), as wide as the machine's registers, in the compiler's
+ * own vector extension: the same text for every instruction set. For the few kernels whose inner
+ * loops must not be left to the vectoriser. */
 #pragma once
-#include "base/types.h"
+#include "kern/cpu/real.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
 #if defined(__AVX512F__)
-enum { LL_LANES = 16 };
+enum { LL_VECTOR = 64 };
 #elif defined(__AVX__)
-enum { LL_LANES = 8 };
+enum { LL_VECTOR = 32 };
 #else
-enum { LL_LANES = 4 };
+enum { LL_VECTOR = 16 };
 #endif
+enum { LL_LANES = LL_VECTOR / sizeof(ll_real) };
 
 /* Loads and stores through pointers to these need no alignment. */
-typedef float ll_vec __attribute__((vector_size(LL_LANES * 4), aligned(4), may_alias));
-typedef int32_t ll_ivec __attribute__((vector_size(LL_LANES * 4), aligned(4), may_alias));
+typedef ll_real ll_vec __attribute__((vector_size(LL_VECTOR), aligned(sizeof(ll_real)), may_alias));
+typedef ll_real_mask ll_ivec
+    __attribute__((vector_size(LL_VECTOR), aligned(sizeof(ll_real)), may_alias));
 
-static inline ll_vec ll_vec_at(const float *x)
+#define LL_INLINE static inline __attribute__((always_inline))
+/* Loops over the vectors of a tile must vanish, or the compiler keeps them in memory. */
+#if defined(__clang__)
+#define LL_UNROLL _Pragma("clang loop unroll(full)")
+#else
+#define LL_UNROLL _Pragma("GCC unroll 32")
+#endif
+#define EACH(i, n) LL_UNROLL for (int i = 0; i < (n); i++)
+
+/* 16 bytes, and LL_QUAD of these, rows for columns. */
+typedef ll_real ll_quad __attribute__((vector_size(16), aligned(sizeof(ll_real)), may_alias));
+enum { LL_QUAD = 16 / sizeof(ll_real) };
+LL_INLINE void ll_quad_transpose(ll_quad v[LL_QUAD])
+{
+#ifdef LL_REAL_F64
+    ll_quad a = v[0], b = v[1];
+    v[0] = __builtin_shufflevector(a, b, 0, 2);
+    v[1] = __builtin_shufflevector(a, b, 1, 3);
+#else
+    ll_quad a = __builtin_shufflevector(v[0], v[1], 0, 4, 1, 5);
+    ll_quad b = __builtin_shufflevector(v[2], v[3], 0, 4, 1, 5);
+    ll_quad c = __builtin_shufflevector(v[0], v[1], 2, 6, 3, 7);
+    ll_quad d = __builtin_shufflevector(v[2], v[3], 2, 6, 3, 7);
+    v[0] = __builtin_shufflevector(a, b, 0, 1, 4, 5);
+    v[1] = __builtin_shufflevector(a, b, 2, 3, 6, 7);
+    v[2] = __builtin_shufflevector(c, d, 0, 1, 4, 5);
+    v[3] = __builtin_shufflevector(c, d, 2, 3, 6, 7);
+#endif
+}
+
+static inline ll_vec ll_vec_at(const ll_real *x)
 {
     return *(const ll_vec *)x;
 }
-static inline void ll_vec_to(float *x, ll_vec v)
+static inline void ll_vec_to(ll_real *x, ll_vec v)
 {
     *(ll_vec *)x = v;
 }
-static inline ll_vec ll_vec_all(float x)
+static inline ll_vec ll_vec_all(ll_real x)
 {
     ll_vec zero = {0};
     return zero + x;
@@ -44,6 +76,7 @@ static inline ll_vec ll_vec_max(ll_vec a, ll_vec b)
     return ll_vec_pick((ll_ivec)(a > b), a, b);
 }
 
+#ifndef LL_REAL_F64
 /* exp(x) for x < 88, within 2e-7 of it: 2^n P(r), x = n ln 2 + r. The sum that rounds x / ln 2
  * holds n + 127 in its low bits, where an f32's exponent holds it. Below -88 exactly 0; NaN stays
  * NaN. */
@@ -60,6 +93,7 @@ static inline ll_vec ll_vec_exp(ll_vec x)
     p = p * r + 1.0f;
     return p * (ll_vec)((ll_ivec)t << 23);
 }
+#endif
 
 #ifdef __cplusplus
 }
