@@ -60,13 +60,13 @@ static int by_size(const void *a, const void *b)
 static double timed(ll_gpu *gpu, const ll_op *op, ll_kcall *c)
 {
     double ms[RUNS];
-    size_t bytes = op->cuda_scratch ? op->cuda_scratch(c) : 0;
+    size_t bytes = ll_solve_scratch(op->cuda, c);
     c->stream = ll_gpu_stream(gpu);
     must(ll_gpu_alloc(gpu, bytes + 1, &c->scratch));
-    for (int i = 0; i < WARM; i++) must(op->cuda(c));
+    for (int i = 0; i < WARM; i++) must(ll_solve(op->cuda, c));
     for (int i = 0; i < RUNS; i++) {
         must(ll_gpu_mark(gpu, 2 * i));
-        must(op->cuda(c));
+        must(ll_solve(op->cuda, c));
         must(ll_gpu_mark(gpu, 2 * i + 1));
     }
     must(ll_gpu_wait(gpu));

@@ -74,9 +74,9 @@ static void open_call(call *c, const char *op, const void *attr, int n_in)
     c->k =
         (ll_kcall){.attr = attr, .n_in = n_in, .n_out = c->op->n_out, .in = c->in, .out = c->out};
     c->k.stream = ll_gpu_stream(gpu), c->k.n_micro = 1, c->k.timing = true;
-    size_t n = c->op->cuda_scratch ? c->op->cuda_scratch(&c->k) : 0;
+    size_t n = ll_solve_scratch(c->op->cuda, &c->k);
     must(ll_gpu_alloc(gpu, n, &c->k.scratch), "scratch");
-    must(c->op->cuda(&c->k), op);
+    must(ll_solve(c->op->cuda, &c->k), op);
     must(ll_gpu_wait(gpu), op);
 }
 
@@ -84,7 +84,7 @@ static double run(call *c, int n)
 {
     double s;
     must(ll_gpu_mark(gpu, 0), "mark");
-    for (int i = 0; i < n; i++) must(c->op->cuda(&c->k), c->op->name);
+    for (int i = 0; i < n; i++) must(ll_solve(c->op->cuda, &c->k), c->op->name);
     must(ll_gpu_mark(gpu, 1), "mark");
     must(ll_gpu_wait(gpu), "run");
     must(ll_gpu_seconds(gpu, 0, 1, &s), "time");

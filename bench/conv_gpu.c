@@ -77,11 +77,11 @@ static double time_op(const char *name, const void *attr, int n_in, const ll_typ
     c.n_micro = c.threads = 1;
     c.timing = true;
     c.tf32 = tf32;
-    must(ll_gpu_alloc(gpu, op->cuda_scratch ? op->cuda_scratch(&c) : 0, &c.scratch));
+    must(ll_gpu_alloc(gpu, ll_solve_scratch(op->cuda, &c), &c.scratch));
     double seconds;
     for (int i = 0; i < 2 + TIMES; i++) {
         if (i == 2) must(ll_gpu_mark(gpu, 0));
-        must(op->cuda(&c));
+        must(ll_solve(op->cuda, &c));
     }
     must(ll_gpu_mark(gpu, 1));
     must(ll_gpu_wait(gpu));

@@ -111,15 +111,15 @@ static double run(call *c, bool timing)
     double ms[REPEATS];
     void *scratch;
     c->k.in = c->in, c->k.out = c->out, c->k.timing = timing;
-    must(ll_gpu_alloc(gpu, c->op->cuda_scratch ? c->op->cuda_scratch(&c->k) : 0, &scratch), "room");
+    must(ll_gpu_alloc(gpu, ll_solve_scratch(c->op->cuda, &c->k), &scratch), "room");
     c->k.scratch = scratch;
     double before = ll_trace_now();
-    must(c->op->cuda(&c->k), c->op->name);
+    must(ll_solve(c->op->cuda, &c->k), c->op->name);
     must(ll_gpu_wait(gpu), "run");
     if (timing) choosing += ll_trace_now() - before;
     for (int i = 0; i < REPEATS; i++) {
         must(ll_gpu_mark(gpu, 0), "mark");
-        must(c->op->cuda(&c->k), c->op->name);
+        must(ll_solve(c->op->cuda, &c->k), c->op->name);
         must(ll_gpu_mark(gpu, 1), "mark");
         must(ll_gpu_wait(gpu), "run");
         must(ll_gpu_seconds(gpu, 0, 1, &ms[i]), "time");

@@ -248,13 +248,13 @@ static ll_err measure(problem *p, double *seconds)
                   .stream = ll_gpu_stream(gpu),
                   .clock = (const uint64_t *)p->extra,
                   .trouble = (int64_t *)p->extra + 8};
-    TRY(ll_gpu_alloc(gpu, p->op->cuda_scratch ? p->op->cuda_scratch(&c) : 0, &p->scratch));
+    TRY(ll_gpu_alloc(gpu, ll_solve_scratch(p->op->cuda, &c), &p->scratch));
     c.scratch = p->scratch;
-    TRY(p->op->cuda(&c));
+    TRY(ll_solve(p->op->cuda, &c));
     TRY(ll_gpu_wait(gpu));
     TRY(ll_gpu_capture(gpu));
     ll_err rc = LL_OK;
-    for (int i = 0; i < CALLS && rc == LL_OK; i++) rc = p->op->cuda(&c);
+    for (int i = 0; i < CALLS && rc == LL_OK; i++) rc = ll_solve(p->op->cuda, &c);
     TRY(ll_gpu_captured(gpu, &w));
     TRY(rc);
     rc = time_graph(w, CALLS, seconds);
@@ -350,9 +350,9 @@ static ll_err bind_gradients(gradients *g, const ll_op *op)
                                 .stream = ll_gpu_stream(gpu)};
         g->calls[i] = &g->call[i];
     }
-    size_t bytes = op->cuda_many->table(g->calls, g->n, NULL);
+    size_t bytes = op->cuda->many->table(g->calls, g->n, NULL);
     void *image = ll_arena_alloc(g->arena, bytes);
-    op->cuda_many->table(g->calls, g->n, image);
+    op->cuda->many->table(g->calls, g->n, image);
     TRY(ll_gpu_alloc(gpu, bytes, &g->table));
     TRY(ll_gpu_write(gpu, g->table, image, bytes));
     return ll_gpu_wait(gpu);
@@ -361,12 +361,12 @@ static ll_err bind_gradients(gradients *g, const ll_op *op)
 static ll_err time_gradients(gradients *g, const ll_op *op, double *seconds)
 {
     ll_gpu_graph *w;
-    TRY(op->cuda_many->run(g->calls, g->n, g->table));
+    TRY(op->cuda->many->run(g->calls, g->n, g->table));
     TRY(ll_gpu_wait(gpu));
     TRY(ll_gpu_capture(gpu));
     ll_err rc = LL_OK;
     for (int i = 0; i < CALLS && rc == LL_OK; i++)
-        rc = op->cuda_many->run(g->calls, g->n, g->table);
+        rc = op->cuda->many->run(g->calls, g->n, g->table);
     TRY(ll_gpu_captured(gpu, &w));
     TRY(rc);
     rc = time_graph(w, CALLS, seconds);

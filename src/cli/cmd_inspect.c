@@ -115,8 +115,8 @@ static bool is_compressed(const ll_run *r, const ll_program *p, const ll_mesh *m
     bool once = x->last || x - p->instrs >= p->end[LL_MICRO];
     const char *name = p->slots[x->in[0]].name;
     int data = ll_mesh_axis(m, LL_AXIS_DATA);
-    return strcmp(r->parallel.compress, "none") && !strcmp(x->op, "all_reduce") && once &&
-           data >= 0 && ll_collective_axes(x->op, x->attr) >> data & 1 && name &&
+    return strcmp(r->parallel.compress, "none") && x->collective == LL_ALL_REDUCE && once &&
+           data >= 0 && ll_collective_axes(x->collective, x->attr) >> data & 1 && name &&
            !strncmp(name, "grad:", 5);
 }
 
@@ -126,9 +126,9 @@ static ll_err bytes_sent(const ll_run *r, const ll_program *p, const ll_mesh *m,
     const ll_type *t = &p->slots[x->in[0]].type;
     *bytes = 0;
     for (int o = 0; o < x->n_in; o++)
-        *bytes += ll_collective_sent(m, x->op, x->attrs[o], &p->slots[x->in[o]].type);
+        *bytes += ll_collective_sent(m, x->collective, x->attrs[o], &p->slots[x->in[o]].type);
     if (!is_compressed(r, p, m, x)) return LL_OK;
-    int size = ll_mesh_group(m, ll_collective_axes(x->op, x->attr));
+    int size = ll_mesh_group(m, ll_collective_axes(x->collective, x->attr));
     return ll_codec_estimate(r->parallel.compress, ll_numel(&t->shape), size, bytes);
 }
 
@@ -136,8 +136,8 @@ static ll_err count_traffic(const ll_run *r, const ll_program *p, const ll_mesh 
 {
     for (int i = 0; i < p->n_instr; i++) {
         const ll_instr *x = &p->instrs[i];
-        if (x->kernel || x->wait) continue;
-        ll_axes axes = ll_collective_axes(x->op, x->attr);
+        if (x->kernel.run || x->wait) continue;
+        ll_axes axes = ll_collective_axes(x->collective, x->attr);
         int k = 0, times = i < p->end[LL_MICRO] && !x->last ? p->n_micro : 1;
         const char *op = is_compressed(r, p, m, x) ? r->parallel.compress : x->op;
         while (k < c->n_line && (strcmp(c->lines[k].op, op) || c->lines[k].axes != axes)) k++;
@@ -242,11 +242,11 @@ static ll_err show_summary(const opts *o, const ll_run *r, const ll_graph *g, co
 
 static ll_err lower(const opts *o, const ll_run *r, const ll_graph *g, ll_program **out)
 {
-    ll_lower_opts l = {.machine = r->train.machine,
-                       .precision = r->train.precision,
+    ll_lower_opts l = {.target = ll_target_find(r->train.machine),
                        .any_order = !r->train.deterministic,
                        .threads = r->train.threads ? (int)r->train.threads : 1,
                        .n_micro = o->eval ? 1 : (int)ll_run_micro_batches(r)};
+    TRY(ll_precision_parse(r->train.precision, &l.precision));
     return ll_lower(g, &l, out);
 }
 

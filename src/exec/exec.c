@@ -203,11 +203,11 @@ ll_err ll_exec_open(const ll_program *p, const ll_exec_opts *opts, ll_exec **out
     e->poison = opts->poison;
     e->compress = opts->compress;
     e->place = opts->place;
-    if (!strcmp(p->machine, "cpu")) ll_bind_threads(p->threads);
+    if (p->target == &ll_target_cpu) ll_bind_threads(p->threads);
     bool keeps;
     const size_t *offset = place_inputs(e, opts, &keeps);
     ll_err rc = LL_OK;
-    if (!strcmp(p->machine, "cuda")) rc = ll_onboard_open(e, opts);
+    if (p->target == &ll_target_cuda) rc = ll_onboard_open(e, opts);
     if (rc == LL_OK) rc = map_slab(e, opts, keeps);
     if (rc == LL_OK) rc = place_slots(e, opts, offset);
     if (e->team) rc = ll_comm_agree(ll_team_comm(e->team), rc);
@@ -322,17 +322,18 @@ static ll_err run_one(ll_exec *e, int i, bool checked)
         TRY(ll_onboard_one(e, i, checked));
     else if (b->instr->wait)
         TRY(ll_exec_wait_talk(e, &e->instrs[b->instr->pair]));
-    else if (!b->instr->kernel)
+    else if (!b->instr->kernel.run)
         TRY(ll_exec_start_talk(e, b));
     else
-        TRY(b->instr->kernel(&b->call));
+        TRY(b->instr->kernel.run(&b->call));
     if (e->n_flying) TRY(ll_comm_poll(e->comm)); /* kernels are long: what is under way moves on */
     if (e->profiling) e->seconds[i] += ll_trace_now() - start;
     if (e->trace && !b->instr->wait) /* waits are noted by comm */
         trace(e, LL_TRACE_COMPUTE, b->instr->name, b->instr->op, start);
     checked &= !e->gpu;
-    return checked && (b->instr->kernel || b->instr->wait) ? ll_exec_check_finite(b, b->call.out)
-                                                           : LL_OK;
+    return checked && (b->instr->kernel.run || b->instr->wait)
+               ? ll_exec_check_finite(b, b->call.out)
+               : LL_OK;
 }
 
 /* The first instruction of this rank, counted over micro-batches, that gave a number that is not

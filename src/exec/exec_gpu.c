@@ -75,7 +75,8 @@ ll_err ll_onboard_slab(ll_exec *e, size_t bytes, char **out)
 static size_t table_bytes(const ll_exec *e, const ll_launch *l)
 {
     if (l->n == 1) return 0;
-    return (e->instrs[l->instr[0]].instr->many->table(l->calls, l->n, NULL) + 255) / 256 * 256;
+    return (e->instrs[l->instr[0]].instr->kernel.many->table(l->calls, l->n, NULL) + 255) / 256 *
+           256;
 }
 
 /* The tables of launches of several instructions, in one piece of the GPU's memory. */
@@ -93,7 +94,7 @@ static ll_err open_tables(ll_exec *e)
     for (int i = 0; i < n; i++) {
         ll_launch *l = &o->launches[i];
         if (l->n == 1) continue;
-        e->instrs[l->instr[0]].instr->many->table(l->calls, l->n, image + at);
+        e->instrs[l->instr[0]].instr->kernel.many->table(l->calls, l->n, image + at);
         l->table = (char *)o->tables + at;
         at += table_bytes(e, l);
     }
@@ -123,7 +124,7 @@ ll_err ll_onboard_bind(ll_exec *e)
         b->call.stream = ll_gpu_stream(o->gpu);
         b->call.clock = (const uint64_t *)o->clock;
         b->call.trouble = (int64_t *)o->trouble;
-        if (b->instr->kernel || o->talkers) continue;
+        if (b->instr->kernel.run || o->talkers) continue;
         ll_tensor *in = (ll_tensor *)(uintptr_t)b->call.in,
                   *out = (ll_tensor *)(uintptr_t)b->call.out;
         for (int k = 0; k < b->call.n_in; k++) TRY(ll_onboard_pin(e, b->instr->in[k], &in[k].data));
@@ -151,7 +152,8 @@ static ll_err queue_one(ll_exec *e, const ll_launch *l, const ll_span *s)
     bound *b = &e->instrs[l->instr[0]];
     b->call.micro = s->micro;
     b->call.step = s->step;
-    return l->n == 1 ? b->instr->kernel(&b->call) : b->instr->many->run(l->calls, l->n, l->table);
+    return l->n == 1 ? b->instr->kernel.run(&b->call)
+                     : b->instr->kernel.many->run(l->calls, l->n, l->table);
 }
 
 /* marks: number i before the i-th of them, and one behind the last. */
@@ -214,7 +216,7 @@ static ll_err talk(ll_exec *e, bound *b)
 
 static bool is_kernel(const ll_exec *e, int launch)
 {
-    return e->instrs[e->gpu->launches[launch].instr[0]].instr->kernel;
+    return e->instrs[e->gpu->launches[launch].instr[0]].instr->kernel.run;
 }
 
 /* What is measured starts when what was queued before is over. */
@@ -256,8 +258,8 @@ int ll_exec_launches(const ll_exec *e)
 ll_err ll_onboard_one(ll_exec *e, int i, bool checked)
 {
     bound *b = &e->instrs[i];
-    if (!b->instr->kernel) return talk(e, b);
-    TRY(b->instr->kernel(&b->call));
+    if (!b->instr->kernel.run) return talk(e, b);
+    TRY(b->instr->kernel.run(&b->call));
     TRY(ll_gpu_wait(e->gpu->gpu));
     if (!checked) return LL_OK;
     ll_tensor out[LL_MAX_OUT];

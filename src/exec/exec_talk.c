@@ -21,7 +21,7 @@ static ll_err open_talk(ll_exec *e, ll_team *team, bound *b)
 
 static bool is_sum(const ll_instr *x, const ll_tensor *in)
 {
-    return !strcmp(x->op, "all_reduce") && in->dtype == LL_F32 &&
+    return x->collective == LL_ALL_REDUCE && in->dtype == LL_F32 &&
            !((const ll_coll_attr *)x->attr)->max;
 }
 
@@ -198,7 +198,7 @@ ll_err ll_exec_open_talks(ll_exec *e, const ll_exec_opts *opts)
 {
     for (int i = 0; i < e->p->n_instr; i++) {
         const ll_instr *x = &e->p->instrs[i];
-        if (x->kernel || x->wait) continue;
+        if (x->kernel.run || x->wait) continue;
         if (opts->team) ll_team_note(opts->team, e->p, x);
         if (opts->team && !ll_onboard_talks(e) && is_joint(e, opts->team, i))
             TRY(add_joint(e, opts->team, i));

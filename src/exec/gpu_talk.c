@@ -70,8 +70,8 @@ static ll_err group_of(ll_talkers *t, ll_axes axes, ll_gpu_group **out)
 
 static ll_axes axes_of(const ll_instr *x)
 {
-    return (ll_axes)(!strcmp(x->op, "halo") ? ((const ll_halo_attr *)x->attr)->axes
-                                            : ((const ll_coll_attr *)x->attr)->axes);
+    return (ll_axes)(x->collective == LL_HALO ? ((const ll_halo_attr *)x->attr)->axes
+                                              : ((const ll_coll_attr *)x->attr)->axes);
 }
 
 ll_err ll_talkers_meet(ll_talkers *t, const ll_instr *x)
@@ -117,11 +117,11 @@ static char *taken(const ll_talk *t)
 static ll_err prepare(ll_gpu *g, ll_talk *t)
 {
     size_t bytes = (size_t)t->call.spec.count * ll_dtype_bytes(t->call.dtype);
-    if (t->kind == ALL_REDUCE) return copy(g, LL_GPU_WORK, t->out->data, t->in->data, bytes);
-    bool all = t->packing && t->kind != ALL_GATHER;
+    if (t->kind == LL_ALL_REDUCE) return copy(g, LL_GPU_WORK, t->out->data, t->in->data, bytes);
+    bool all = t->packing && t->kind != LL_ALL_GATHER;
     for (int k = 0; all && k < t->n * t->size; k++)
         TRY(pack(g, t->packing + t->give_at[k], t->in[k / t->size].data, &t->give[k]));
-    if (t->kind != ALL_GATHER) return LL_OK;
+    if (t->kind != LL_ALL_GATHER) return LL_OK;
     char *data = t->packing ? t->packing : (char *)t->out->data;
     for (int k = t->me; k < t->n * t->size; k += t->size)
         TRY(copy(g, LL_GPU_WORK, data + t->take_at[k], t->in[k / t->size].data,
@@ -191,11 +191,11 @@ static ll_err talk_one(ll_gpu *g, const waiting *w)
     bool max = t->call.op == LL_REDUCE_MAX;
     char *in = (char *)t->in->data, *out = (char *)t->out->data;
     switch (t->kind) {
-    case ALL_REDUCE:
+    case LL_ALL_REDUCE:
         return ll_gpu_all_reduce(w->group, out, out, t->call.spec.count, t->call.dtype, max);
-    case REDUCE_SCATTER: return scatter(w->group, t, t->packing ? t->packing : in, elem, max);
-    case ALL_GATHER: return gather(w->group, t, t->packing ? t->packing : out, elem);
-    case ROTATE: return exchange(g, w->group, t, in, out, elem);
+    case LL_REDUCE_SCATTER: return scatter(w->group, t, t->packing ? t->packing : in, elem, max);
+    case LL_ALL_GATHER: return gather(w->group, t, t->packing ? t->packing : out, elem);
+    case LL_ROTATE: return exchange(g, w->group, t, in, out, elem);
     default: return exchange(g, w->group, t, t->packing, taken(t), elem);
     }
 }
@@ -237,7 +237,7 @@ ll_err ll_onboard_start(ll_exec *e, int i)
     TRY(prepare(o->gpu, b->talk));
     b->flying = true;
     o->waiting_bytes += e->p->slots[b->instr->in[0]].bytes;
-    bool more = b->talk->kind == ALL_REDUCE && b->instr->last && o->waiting_bytes < BUCKET;
+    bool more = b->talk->kind == LL_ALL_REDUCE && b->instr->last && o->waiting_bytes < BUCKET;
     return more ? LL_OK : flush(e);
 }
 
@@ -251,14 +251,14 @@ ll_err ll_onboard_await(ll_exec *e, int i)
     for (int k = 0; k < o->n_waiting; k++)
         if (o->waiting[k].instr == i) TRY(flush(e));
     TRY(ll_gpu_heed(o->gpu, LL_GPU_WORK, i));
-    if (t->kind == REDUCE_SCATTER) {
+    if (t->kind == LL_REDUCE_SCATTER) {
         char *data = t->packing ? t->packing : (char *)t->in->data;
         for (int k = t->me; k < t->n * t->size; k += t->size)
             TRY(copy(o->gpu, LL_GPU_WORK, t->out[k / t->size].data, data + t->give_at[k],
                      ll_slab_bytes(&t->give[k])));
     }
-    bool all = t->packing && t->kind != REDUCE_SCATTER;
-    const char *packed = t->kind == ALL_GATHER ? t->packing : all ? taken(t) : NULL;
+    bool all = t->packing && t->kind != LL_REDUCE_SCATTER;
+    const char *packed = t->kind == LL_ALL_GATHER ? t->packing : all ? taken(t) : NULL;
     for (int k = 0; all && k < t->n * t->size; k++)
         TRY(unpack(o->gpu, t->out[k / t->size].data, packed + t->take_at[k], &t->take[k]));
     return LL_OK;

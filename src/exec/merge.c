@@ -46,8 +46,8 @@ static bool launches_collide(const ll_launch *a, const ll_launch *b)
 static bool same_kind(const bound *instrs, const ll_launch *l, const bound *b)
 {
     const bound *a = &instrs[l->instr[0]];
-    return a->instr->many == b->instr->many && !a->moves && a->instr->last == b->instr->last &&
-           a->instr->many->alike(&a->call, &b->call);
+    return a->instr->kernel.many == b->instr->kernel.many && !a->moves &&
+           a->instr->last == b->instr->last && a->instr->kernel.many->alike(&a->call, &b->call);
 }
 
 static void add(ll_arena *arena, ll_launch *l, int i, const ll_kcall *c)
@@ -76,7 +76,7 @@ static bool join(merging *m, int i)
 {
     const bound *b = &m->instrs[i];
     int at = m->n - 1;
-    if (!b->instr->many || b->moves) return false;
+    if (!b->instr->kernel.many || b->moves) return false;
     while (at >= m->barrier && !same_kind(m->instrs, &m->out[at], b)) at--;
     if (at < m->barrier || collide(&m->out[at], &b->call)) return false;
     bool up = true, down = true;
@@ -100,7 +100,7 @@ int ll_merge(const bound *instrs, int from, int to, ll_arena *arena, ll_launch *
         if (join(&m, i)) continue;
         m.out[m.n] = (ll_launch){0};
         add(arena, &m.out[m.n++], i, &instrs[i].call);
-        if (!instrs[i].instr->kernel) m.barrier = m.n;
+        if (!instrs[i].instr->kernel.run) m.barrier = m.n;
     }
     return m.n;
 }

@@ -29,9 +29,13 @@ struct ll_session {
 
 static ll_err lower(const ll_session *s, bool no_fuse, ll_program **out)
 {
+    const ll_target *target = ll_target_find(s->opts.machine);
+    ll_precision precision;
+    CHECK(target, LL_E_ARG, "no machine is named %s: cpu, cuda or ref", s->opts.machine);
+    TRY(ll_precision_parse(s->opts.precision, &precision));
     return ll_lower(s->part ? s->part : s->g,
-                    &(ll_lower_opts){.machine = s->opts.machine,
-                                     .precision = s->opts.precision,
+                    &(ll_lower_opts){.target = target,
+                                     .precision = precision,
                                      .threads = s->opts.threads,
                                      .n_micro = s->opts.micro_batches,
                                      .any_order = s->opts.any_order,

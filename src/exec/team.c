@@ -73,9 +73,9 @@ size_t ll_team_bytes(const ll_team *t)
 static void note(ll_team *t, const ll_program *p, const ll_instr *x, int i)
 {
     const ll_coll_attr *a = (const ll_coll_attr *)x->attrs[i];
-    const ll_halo_attr *h = !strcmp(x->op, "halo") ? (const ll_halo_attr *)x->attrs[i] : NULL;
+    const ll_halo_attr *h = x->collective == LL_HALO ? (const ll_halo_attr *)x->attrs[i] : NULL;
     const ll_type *in = &p->slots[x->in[i]].type;
-    bool whole = !strcmp(x->op, "all_reduce"); /* of no dimension */
+    bool whole = x->collective == LL_ALL_REDUCE; /* of no dimension */
     int64_t dim = whole ? -1 : h ? h->dim : a->dim, unit = 1;
     for (int d = 0; d < in->shape.n; d++)
         if (d != dim) unit *= in->shape.d[d];
@@ -145,19 +145,6 @@ static void unpack(char *data, const char *packed, const slab *s)
 
 /* ---- talks ---- */
 
-static const char *const names[] = {"all_reduce", "reduce_scatter", "all_gather",
-                                    "all_to_all", "halo",           "rotate"};
-
-static ll_err find_kind(const char *op, talk_kind *k)
-{
-    for (int i = 0; i <= ROTATE; i++)
-        if (!strcmp(names[i], op)) {
-            *k = (talk_kind)i;
-            return LL_OK;
-        }
-    FAIL(LL_E_GRAPH, "%s is no collective", op);
-}
-
 static size_t tensor_bytes(const ll_type *t)
 {
     return (size_t)ll_numel(&t->shape) * ll_dtype_bytes(t->dtype);
@@ -172,7 +159,7 @@ static int64_t *counts(ll_arena *a, int n)
  * all members for the first rank, then those for the second. */
 static void plan_blocks(ll_talk *t, ll_arena *a, const ll_instr *instr, size_t elem)
 {
-    bool gather = t->kind == ALL_GATHER;
+    bool gather = t->kind == LL_ALL_GATHER;
     int64_t *starts = counts(a, t->size + 1), from, to;
     for (int k = 0; k < t->size; k++) {
         starts[k + 1] = starts[k];
@@ -253,9 +240,9 @@ ll_err ll_talk_open(ll_team *team, ll_arena *arena, const ll_instr *instr, const
     static const ll_coll colls[] = {LL_COLL_ALLREDUCE, LL_COLL_REDUCE_SCATTER, LL_COLL_ALLGATHER,
                                     LL_COLL_ALLTOALL,  LL_COLL_ALLTOALL,       LL_COLL_ALLTOALL};
     ll_talk *t = LL_NEW(arena, ll_talk);
-    TRY(find_kind(instr->op, &t->kind));
+    t->kind = instr->collective;
     const ll_coll_attr *x = (const ll_coll_attr *)instr->attr;
-    const ll_halo_attr *h = t->kind == HALO ? (const ll_halo_attr *)instr->attr : NULL;
+    const ll_halo_attr *h = t->kind == LL_HALO ? (const ll_halo_attr *)instr->attr : NULL;
     t->packing = instr->packing ? (char *)packing : NULL;
     TRY(ll_team_group(team, (ll_axes)(h ? h->axes : x->axes), &t->c));
     t->size = ll_comm_size(t->c);
@@ -271,11 +258,11 @@ ll_err ll_talk_open(ll_team *team, ll_arena *arena, const ll_instr *instr, const
     t->call = (ll_coll_call){.dtype = in->dtype, .site = instr->name};
     t->call.spec.coll = colls[t->kind];
     t->call.op = !h && x->max ? LL_REDUCE_MAX : LL_REDUCE_SUM;
-    if (t->kind == ALL_REDUCE)
+    if (t->kind == LL_ALL_REDUCE)
         t->call.spec.count = ll_numel(&in->shape);
-    else if (t->kind == ROTATE)
+    else if (t->kind == LL_ROTATE)
         plan_rotation(t, arena, x);
-    else if (t->kind == ALL_GATHER || t->kind == REDUCE_SCATTER)
+    else if (t->kind == LL_ALL_GATHER || t->kind == LL_REDUCE_SCATTER)
         plan_blocks(t, arena, instr, elem);
     else
         plan_exchange(t, arena, x, h, elem);
@@ -334,20 +321,20 @@ ll_err ll_talk_start(ll_talk *t)
     ll_coll_call *call = &t->call;
     size_t n;
     switch (t->kind) {
-    case ALL_REDUCE:
+    case LL_ALL_REDUCE:
         n = (size_t)call->spec.count * ll_dtype_bytes(t->in->dtype);
         if (t->in->data != t->out->data && n) memcpy(t->out->data, t->in->data, n);
         call->data = t->out->data;
         break;
-    case REDUCE_SCATTER:
+    case LL_REDUCE_SCATTER:
         call->data = t->packing ? t->packing : (char *)t->in->data;
         if (t->packing) give_all(t);
         break;
-    case ALL_GATHER:
+    case LL_ALL_GATHER:
         call->data = t->packing ? t->packing : (char *)t->out->data;
         give_own(t);
         break;
-    case ROTATE:
+    case LL_ROTATE:
         call->data = t->in->data;
         call->out = t->out->data;
         break;
@@ -365,10 +352,10 @@ ll_err ll_talk_wait(ll_talk *t)
     t->request = NULL;
     TRY(ll_comm_wait(r));
     switch (t->kind) {
-    case ALL_REDUCE:
-    case ROTATE: break;
-    case REDUCE_SCATTER: take_own(t); break;
-    case ALL_GATHER:
+    case LL_ALL_REDUCE:
+    case LL_ROTATE: break;
+    case LL_REDUCE_SCATTER: take_own(t); break;
+    case LL_ALL_GATHER:
         if (t->packing) take_all(t, t->packing);
         break;
     default: take_all(t, taken(t));

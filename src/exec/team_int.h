@@ -14,17 +14,8 @@ typedef struct slab {
 } slab;
 size_t ll_slab_bytes(const slab *s);
 
-typedef enum talk_kind {
-    ALL_REDUCE,
-    REDUCE_SCATTER,
-    ALL_GATHER,
-    ALL_TO_ALL,
-    HALO,
-    ROTATE
-} talk_kind;
-
 struct ll_talk {
-    talk_kind kind;
+    ll_collective kind;
     ll_comm *c;
     int size, me;
     const ll_tensor *in, *out; /* [n] */

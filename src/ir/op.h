@@ -20,13 +20,12 @@ extern "C" {
 
 struct ll_kcall;
 typedef ll_err ll_kernel(const struct ll_kcall *c);
-typedef size_t ll_scratch(const struct ll_kcall *c);
-struct ll_many;
+struct ll_solver;
 
 #ifdef LL_CUDA
-#define LL_GPU(kernel) kernel
+#define LL_GPU(solvers) solvers
 #else
-#define LL_GPU(kernel) NULL
+#define LL_GPU(solvers) NULL
 #endif
 
 enum { LL_MAX_IN = 16, LL_MAX_OUT = 8, LL_MAX_LOOPS = 16, LL_DIMS_TEXT = 256 };
@@ -107,6 +106,18 @@ typedef struct ll_bwd {
     ll_val *din;
 } ll_bwd;
 
+/* What ranks do together. */
+typedef enum ll_collective {
+    LL_NO_COLLECTIVE,
+    LL_ALL_REDUCE,
+    LL_REDUCE_SCATTER,
+    LL_ALL_GATHER,
+    LL_ALL_TO_ALL,
+    LL_HALO,
+    LL_ROTATE,
+    LL_N_COLLECTIVE
+} ll_collective;
+
 struct ll_op {
     const char *name;
     int n_in, n_out; /* n_in -1: any number */
@@ -132,12 +143,14 @@ struct ll_op {
     /* Where an op's tensors are bf16: operands that stay f32, and results that are f32 all the same
      * (sums, statistics, losses). Bit k: operand or result k. */
     unsigned wide_in, wide_out;
-    bool f64;        /* cpu takes f64 too: machine cpu refuses f64 tensors where not */
-    bool collective; /* ranks talk: no kernel, comm/ runs it (pass/partition.c makes these) */
-    bool random;     /* depends on the step and seed: two equal nodes still give one value */
-    ll_kernel *ref, *cpu, *cuda; /* cuda: LL_GPU(x_cuda), NULL where CUDA is not built */
-    ll_scratch *cpu_scratch, *cuda_scratch;
-    const struct ll_many *cuda_many; /* several calls as one launch; NULL: one by one */
+    bool f64; /* cpu takes f64 too: machine cpu refuses f64 tensors where not */
+    ll_collective
+        collective; /* ranks talk: no kernel, comm/ runs it (pass/partition.c makes these) */
+    bool random;    /* depends on the step and seed: two equal nodes still give one value */
+    /* The oracle; and for each machine the kernels there are, the best first (kern/kern.h): the
+     * first that fits a call runs it. cuda: LL_GPU(list), NULL where CUDA is not built. */
+    ll_kernel *ref;
+    const struct ll_solver *cpu, *cuda;
     const char *trials[10]; /* "f32[6,12], f32[12,18] {spec=\"mk,kn->mn\"}": see ll_parse_trial */
 };
 

@@ -55,6 +55,36 @@ typedef struct ll_many {
     ll_err (*run)(const ll_kcall *const *calls, int n, void *table);
 } ll_many;
 
+/* One way to make a call of an op on a machine. An op lists its ways, the best first, ended by {0};
+ * the first that fits is taken. Data pointers are NULL when fits, scratch and cost are asked. */
+typedef struct ll_solver {
+    const char *name;                  /* NULL: the only one */
+    bool (*fits)(const ll_kcall *c);   /* NULL: any call of the op */
+    ll_scratch *scratch;               /* NULL: none */
+    double (*cost)(const ll_kcall *c); /* seconds it should take; NULL: not known */
+    ll_kernel *run;
+    const ll_many *many; /* several calls as one launch; NULL: one by one */
+} ll_solver;
+#define LL_KERNEL(...) ((const ll_solver[]){{__VA_ARGS__}, {0}})
+
+/* NULL: none fits. */
+static inline const ll_solver *ll_solver_for(const ll_solver *list, const ll_kcall *c)
+{
+    while (list && list->run && list->fits && !list->fits(c)) list++;
+    return list && list->run ? list : NULL;
+}
+
+/* By the first that fits; some must. */
+static inline size_t ll_solve_scratch(const ll_solver *list, const ll_kcall *c)
+{
+    const ll_solver *s = ll_solver_for(list, c);
+    return s && s->scratch ? s->scratch(c) : 0;
+}
+static inline ll_err ll_solve(const ll_solver *list, const ll_kcall *c)
+{
+    return ll_solver_for(list, c)->run(c);
+}
+
 /* Below this many elementary operations a kernel stays on one thread. */
 enum { LL_PARALLEL_WORK = 20000 };
 

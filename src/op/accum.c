@@ -16,8 +16,8 @@ static const ll_op accum = {
     .linear = true,
     .f64 = true,
     .ref = accum_ref,
-    .cpu = accum_cpu,
-    .cuda = LL_GPU(accum_cuda),
+    .cpu = LL_KERNEL(.run = accum_cpu),
+    .cuda = LL_GPU(LL_KERNEL(.run = accum_cuda)),
     .trials = {"f32[7,3]", "f32[]", "f32[0]"},
 };
 

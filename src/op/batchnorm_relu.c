@@ -22,8 +22,7 @@ ll_scratch batchnorm_cuda_scratch;
 static const ll_attr_field fields[] = {LL_FIELD(ll_norm_attr, eps, LL_A_F64), {0}};
 
 #define LATE                                                                                       \
-    .attr_size = sizeof(ll_norm_attr), .attrs = fields, .whole = "*", .infer = ll_infer_floats,    \
-    .cuda_scratch = LL_GPU(batchnorm_cuda_scratch)
+    .attr_size = sizeof(ll_norm_attr), .attrs = fields, .whole = "*", .infer = ll_infer_floats
 
 static const ll_op ops[] = {
     {
@@ -36,7 +35,7 @@ static const ll_op ops[] = {
         .wide_out = 1u << 1 | 1u << 2,
         .flop = 8,
         .ref = batchnorm_relu_ref,
-        .cuda = LL_GPU(batchnorm_relu_cuda),
+        .cuda = LL_GPU(LL_KERNEL(.run = batchnorm_relu_cuda, .scratch = batchnorm_cuda_scratch)),
         .trials = {"f32[7,3], f32[3], f32[3] {eps=1e-5}", "f32[2,3,5,8], f32[8], f32[8] {eps=0.1}",
                    "f32[2,300,3,72], f32[72], f32[72] {eps=1e-5}"},
     },
@@ -50,7 +49,8 @@ static const ll_op ops[] = {
         .wide_out = 1u << 1 | 1u << 2,
         .flop = 9,
         .ref = batchnorm_add_relu_ref,
-        .cuda = LL_GPU(batchnorm_add_relu_cuda),
+        .cuda =
+            LL_GPU(LL_KERNEL(.run = batchnorm_add_relu_cuda, .scratch = batchnorm_cuda_scratch)),
         .trials = {"f32[7,3], f32[7,3], f32[3], f32[3] {eps=1e-5}",
                    "f32[2,3,5,8], f32[2,3,5,8], f32[8], f32[8] {eps=0.1}",
                    "f32[2,300,3,72], f32[2,300,3,72], f32[72], f32[72] {eps=1e-5}"},
@@ -66,7 +66,8 @@ static const ll_op ops[] = {
         .flop = 11,
         .in_place = 1u << 0 | 1u << 1,
         .ref = batchnorm_relu_grad_ref,
-        .cuda = LL_GPU(batchnorm_relu_grad_cuda),
+        .cuda =
+            LL_GPU(LL_KERNEL(.run = batchnorm_relu_grad_cuda, .scratch = batchnorm_cuda_scratch)),
         .trials = {"f32[7,3], f32[7,3], f32[3], f32[3], f32[3], f32[3]> {eps=1e-5}",
                    "f32[2,3,5,8], f32[2,3,5,8], f32[8], f32[8], f32[8], f32[8]> {eps=0.1}",
                    "f32[999,72], f32[999,72], f32[72], f32[72], f32[72], f32[72]> {eps=0.1}"},
@@ -82,7 +83,8 @@ static const ll_op ops[] = {
         .flop = 10,
         .in_place = 7u,
         .ref = batchnorm_add_relu_grad_ref,
-        .cuda = LL_GPU(batchnorm_add_relu_grad_cuda),
+        .cuda = LL_GPU(
+            LL_KERNEL(.run = batchnorm_add_relu_grad_cuda, .scratch = batchnorm_cuda_scratch)),
         .trials = {"f32[7,3], f32[7,3], f32[7,3], f32[3], f32[3], f32[3]> {eps=1e-5}",
                    "f32[2,3,5,8], f32[2,3,5,8], f32[2,3,5,8], f32[8], f32[8], f32[8]> {eps=0.1}",
                    "f32[999,72], f32[999,72], f32[999,72], f32[72], f32[72], f32[72]> {eps=0.1}"},
@@ -98,7 +100,8 @@ static const ll_op ops[] = {
         .flop = 11,
         .in_place = 15u,
         .ref = batchnorm_sum_relu_grad_ref,
-        .cuda = LL_GPU(batchnorm_sum_relu_grad_cuda),
+        .cuda = LL_GPU(
+            LL_KERNEL(.run = batchnorm_sum_relu_grad_cuda, .scratch = batchnorm_cuda_scratch)),
         .trials = {"f32[7,3], f32[7,3], f32[7,3], f32[7,3], f32[3], f32[3], f32[3]> {eps=1e-5}",
                    "f32[999,72], f32[999,72], f32[999,72], f32[999,72], f32[72], f32[72], "
                    "f32[72]> {eps=0.1}"},

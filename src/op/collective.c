@@ -107,22 +107,33 @@ static const ll_attr_field halo_fields[] = {LL_FIELD(ll_halo_attr, axes, LL_A_IN
                                             LL_FIELDS(ll_halo_attr, need, 2 * LL_HALO_MAX),
                                             {0}};
 
-#define COLLECTIVE .n_in = 1, .n_out = 1, .loops = loops, .no_grad = true, .collective = true
+#define COLLECTIVE .n_in = 1, .n_out = 1, .loops = loops, .no_grad = true
 #define PLAIN .attr_size = sizeof(ll_coll_attr), .attrs = fields
 
-static const ll_op all_reduce = {
-    .name = "all_reduce", COLLECTIVE, PLAIN, .infer = infer_reduce, .in_place = 1};
-static const ll_op reduce_scatter = {
-    .name = "reduce_scatter", COLLECTIVE, PLAIN, .infer = infer_scatter};
-static const ll_op all_gather = {.name = "all_gather", COLLECTIVE, PLAIN, .infer = infer_gather};
-static const ll_op all_to_all = {.name = "all_to_all", COLLECTIVE, PLAIN, .infer = infer_alltoall};
+static const ll_op all_reduce = {.name = "all_reduce",
+                                 .collective = LL_ALL_REDUCE,
+                                 COLLECTIVE,
+                                 PLAIN,
+                                 .infer = infer_reduce,
+                                 .in_place = 1};
+static const ll_op reduce_scatter = {.name = "reduce_scatter",
+                                     .collective = LL_REDUCE_SCATTER,
+                                     COLLECTIVE,
+                                     PLAIN,
+                                     .infer = infer_scatter};
+static const ll_op all_gather = {
+    .name = "all_gather", .collective = LL_ALL_GATHER, COLLECTIVE, PLAIN, .infer = infer_gather};
+static const ll_op all_to_all = {
+    .name = "all_to_all", .collective = LL_ALL_TO_ALL, COLLECTIVE, PLAIN, .infer = infer_alltoall};
 static const ll_op halo = {.name = "halo",
+                           .collective = LL_HALO,
                            COLLECTIVE,
                            .attr_size = sizeof(ll_halo_attr),
                            .attrs = halo_fields,
                            .infer = infer_halo};
 
-static const ll_op rotate = {.name = "rotate", COLLECTIVE, PLAIN, .infer = infer_rotate};
+static const ll_op rotate = {
+    .name = "rotate", .collective = LL_ROTATE, COLLECTIVE, PLAIN, .infer = infer_rotate};
 
 const ll_op *const ll_ops_collective[] = {&all_reduce, &reduce_scatter, &all_gather, &all_to_all,
                                           &halo,       &rotate,         NULL};

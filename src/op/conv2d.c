@@ -385,10 +385,8 @@ const ll_op ll_op_conv2d = {
     .flop = 2,
     .f64 = true,
     .ref = conv2d_ref,
-    .cpu = conv2d_cpu,
-    .cuda = LL_GPU(conv2d_cuda),
-    .cuda_scratch = LL_GPU(conv2d_cuda_scratch),
-    .cpu_scratch = conv2d_cpu_scratch,
+    .cpu = LL_KERNEL(.run = conv2d_cpu, .scratch = conv2d_cpu_scratch),
+    .cuda = LL_GPU(LL_KERNEL(.run = conv2d_cuda, .scratch = conv2d_cuda_scratch)),
     .trials =
         {"f32[2,7,5,3], f32[4,3,3,3] {stride=[1,1], pad=[1,1,1,1], dilation=[1,1], groups=1}",
          "f32[1,8,9,1], f32[2,5,4,1] {stride=[1,2], pad=[2,0,1,3], dilation=[1,1], groups=1}",
@@ -418,10 +416,8 @@ const ll_op ll_op_conv2d_dx = {
     .f64 = true,
     .cost = cost_dx,
     .ref = conv2d_dx_ref,
-    .cpu = conv2d_dx_cpu,
-    .cuda = LL_GPU(conv2d_dx_cuda),
-    .cuda_scratch = LL_GPU(conv2d_dx_cuda_scratch),
-    .cpu_scratch = conv2d_dx_cpu_scratch,
+    .cpu = LL_KERNEL(.run = conv2d_dx_cpu, .scratch = conv2d_dx_cpu_scratch),
+    .cuda = LL_GPU(LL_KERNEL(.run = conv2d_dx_cuda, .scratch = conv2d_dx_cuda_scratch)),
     .trials =
         {"f32[2,7,5,4], f32[4,3,3,3] {stride=[1,1], pad=[1,1,1,1], dilation=[1,1], groups=1, "
          "size=[7,5]}",
@@ -457,10 +453,8 @@ const ll_op ll_op_conv2d_dw = {
     .flop = 2,
     .f64 = true,
     .ref = conv2d_dw_ref,
-    .cpu = conv2d_dw_cpu,
-    .cuda = LL_GPU(conv2d_dw_cuda),
-    .cuda_scratch = LL_GPU(conv2d_dw_cuda_scratch),
-    .cpu_scratch = conv2d_dw_cpu_scratch,
+    .cpu = LL_KERNEL(.run = conv2d_dw_cpu, .scratch = conv2d_dw_cpu_scratch),
+    .cuda = LL_GPU(LL_KERNEL(.run = conv2d_dw_cuda, .scratch = conv2d_dw_cuda_scratch)),
     .trials =
         {"f32[2,7,5,4], f32[2,7,5,3] {stride=[1,1], pad=[1,1,1,1], dilation=[1,1], groups=1, "
          "size=[3,3]}",

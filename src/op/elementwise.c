@@ -345,7 +345,8 @@ static const ll_attr_field to_type[] = {LL_FIELD(ll_cast_attr, dtype, LL_A_DTYPE
 
 #define OP(fn, fl)                                                                                 \
     .name = #fn, .n_out = 1, .flop = fl, .elementwise = true, .ew = LL_EW_##fn, .f64 = true,       \
-    .ref = fn##_ref, .cpu = fn##_cpu, .cuda = LL_GPU(fn##_cuda)
+    .ref = fn##_ref, .cpu = LL_KERNEL(.run = fn##_cpu),                                            \
+    .cuda = LL_GPU(LL_KERNEL(.run = fn##_cuda))
 #define OP1(fn, fl) OP(fn, fl), .n_in = 1, .dims = "* -> *", .infer = infer, .grad = fn##_grad
 #define OP2(fn) OP(fn, 1), .n_in = 2, .dims = "*, * -> *", .infer = infer
 #define TRIALS1 .trials = {"f32[7,3]", "f32[1]", "f32[2,0,3]", "f32[]"}

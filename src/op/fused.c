@@ -127,8 +127,9 @@ static const ll_attr_field attrs[] = {{"chain", LL_A_FUSED, 0, 0}, {0}};
     {                                                                                              \
         .name = "fused" #count, .n_in = -1, .n_out = count, .attr_size = sizeof(ll_fused_attr),    \
         .attrs = attrs, .infer = infer, .loops = loops, .expand = expand, .cost = cost,            \
-        .ref = fused_ref, .cpu = fused_cpu, .cuda = LL_GPU(fused_cuda),                            \
-        .cuda_scratch = LL_GPU(fused_cuda_scratch), .cuda_many = LL_GPU(&fused_cuda_many),         \
+        .ref = fused_ref, .cpu = LL_KERNEL(.run = fused_cpu),                                      \
+        .cuda = LL_GPU(LL_KERNEL(.run = fused_cuda, .scratch = fused_cuda_scratch,                 \
+                                 .many = &fused_cuda_many)),                                       \
         .trials = {TRIAL(out)},                                                                    \
     }
 static const ll_op ops[LL_FUSE_OUT] = {

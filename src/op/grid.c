@@ -70,15 +70,15 @@ static const ll_attr_field attrs[] = {LL_FIELD(ll_grid_attr, spec, LL_A_SPEC),
                                       {0}};
 #define GRID_OP                                                                                    \
     .n_out = 1, .attr_size = sizeof(ll_grid_attr), .attrs = attrs, .loops = loops, .infer = infer, \
-    .flop = 2, .no_grad = true, .f64 = true, .cpu_scratch = grid_cpu_scratch
+    .flop = 2, .no_grad = true, .f64 = true
 
 static const ll_op grid = {
     .name = "grid",
     .n_in = 2,
     GRID_OP,
     .ref = grid_ref,
-    .cpu = grid_cpu,
-    .cuda = LL_GPU(grid_cuda),
+    .cpu = LL_KERNEL(.run = grid_cpu, .scratch = grid_cpu_scratch),
+    .cuda = LL_GPU(LL_KERNEL(.run = grid_cuda)),
     .trials = {"f32[2,5,1,3], f32[2]> {spec=\"nhwc,n->nhwc\", bits=18, out=f64}",
                "f32[3,7], f32[]> {spec=\"ab,->ab\", bits=40, out=f64}",
                "f32[2,3,5], f32[2,5]> {spec=\"abc,ac->abc\", bits=21, out=f64}",
@@ -94,8 +94,8 @@ static const ll_op ungrid = {
     .n_in = -1,
     GRID_OP,
     .ref = ungrid_ref,
-    .cpu = ungrid_cpu,
-    .cuda = LL_GPU(ungrid_cuda),
+    .cpu = LL_KERNEL(.run = ungrid_cpu, .scratch = grid_cpu_scratch),
+    .cuda = LL_GPU(LL_KERNEL(.run = ungrid_cuda)),
     .trials = {"f64[2,5,2,3], f32[2]>, f32[3]> {spec=\"nhwf,n,f->nhwf\", bits=40, out=f32}",
                "f64[3,700], f32[700]> {spec=\"ab,b->ab\", bits=45, out=f32}",
                "f64[2,90,50,3], f32[2]>, f32[3]> {spec=\"nhwf,n,f->nhwf\", bits=40, out=f32}",

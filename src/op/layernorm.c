@@ -76,8 +76,8 @@ static const ll_op layernorm_dx = {
     .flop = 9,
     .in_place = 1u << 0 | 1u << 1,
     .ref = layernorm_dx_ref,
-    .cpu = layernorm_dx_cpu,
-    .cuda = LL_GPU(layernorm_dx_cuda),
+    .cpu = LL_KERNEL(.run = layernorm_dx_cpu),
+    .cuda = LL_GPU(LL_KERNEL(.run = layernorm_dx_cuda)),
     .trials = {"f32[3,7], f32[3,7], f32[7], f32[3], f32[3]>",
                "f32[2,3,5], f32[2,3,5], f32[5], f32[2,3], f32[2,3]>",
                "f32[2,1], f32[2,1], f32[1], f32[2], f32[2]>",
@@ -97,10 +97,8 @@ static const ll_op layernorm_dw = {
     .expand = expand_dw,
     .flop = 5,
     .ref = layernorm_dw_ref,
-    .cpu = layernorm_dw_cpu,
-    .cuda = LL_GPU(layernorm_dw_cuda),
-    .cuda_scratch = LL_GPU(layernorm_dw_cuda_scratch),
-    .cpu_scratch = layernorm_dw_cpu_scratch,
+    .cpu = LL_KERNEL(.run = layernorm_dw_cpu, .scratch = layernorm_dw_cpu_scratch),
+    .cuda = LL_GPU(LL_KERNEL(.run = layernorm_dw_cuda, .scratch = layernorm_dw_cuda_scratch)),
     .trials = {"f32[3,7], f32[3,7], f32[3], f32[3]>", "f32[2,5,3], f32[2,5,3], f32[2,5], f32[2,5]>",
                "f32[1,1], f32[1,1], f32[1], f32[1]>", "f32[0,2], f32[0,2], f32[0], f32[0]>",
                "f32[77,264], f32[77,264], f32[77], f32[77]>"},
@@ -149,8 +147,8 @@ static const ll_op layernorm = {
     .grad = grad,
     .flop = 7,
     .ref = layernorm_ref,
-    .cpu = layernorm_cpu,
-    .cuda = LL_GPU(layernorm_cuda),
+    .cpu = LL_KERNEL(.run = layernorm_cpu),
+    .cuda = LL_GPU(LL_KERNEL(.run = layernorm_cuda)),
     .trials = {"f32[3,7], f32[7], f32[7] {eps=1e-5}", "f32[2,3,5], f32[5], f32[5] {eps=1e-3}",
                "f32[2,1], f32[1], f32[1] {eps=0.1}", "f32[6], f32[6], f32[6] {eps=1e-5}",
                "f32[9,776], f32[776], f32[776] {eps=1e-5}",
@@ -204,7 +202,7 @@ static const ll_op add_layernorm = {
     .flop = 8,
     .in_place = 1u << 0 | 1u << 1,
     .ref = add_layernorm_ref,
-    .cuda = LL_GPU(add_layernorm_cuda),
+    .cuda = LL_GPU(LL_KERNEL(.run = add_layernorm_cuda)),
     .trials = {"f32[3,7], f32[3,7], f32[7], f32[7] {eps=1e-5}",
                "f32[2,3,8], f32[2,3,8], f32[8], f32[8] {eps=1e-3}",
                "f32[5,1600], f32[5,1600], f32[1600], f32[1600], f32[1600] {eps=1e-5}",
@@ -216,8 +214,8 @@ static const ll_op add_layernorm = {
 #define BACK                                                                                       \
     .n_in = -1, .wide_in = 1u << 2 | 1u << 3 | 1u << 4, .wide_out = 1u << 1 | 1u << 2 | 1u << 3,   \
     .infer = infer_back, .no_grad = true, .flop = 15, .in_place = 1u << 0 | 1u << 1 | 1u << 5,     \
-    .ref = layernorm_back_ref, .cuda = LL_GPU(layernorm_back_cuda),                                \
-    .cuda_scratch = LL_GPU(layernorm_dw_cuda_scratch),                                             \
+    .ref = layernorm_back_ref,                                                                     \
+    .cuda = LL_GPU(LL_KERNEL(.run = layernorm_back_cuda, .scratch = layernorm_dw_cuda_scratch)),   \
     .trials = {"f32[3,7], f32[3,7], f32[7], f32[3], f32[3]>",                                      \
                "f32[2,3,5], f32[2,3,5], f32[5], f32[2,3], f32[2,3]>, f32[2,3,5]",                  \
                "f32[301,768], f32[301,768], f32[768], f32[301], f32[301]>, f32[301,768]",          \

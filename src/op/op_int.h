@@ -1,6 +1,7 @@
 /* op_int.h: builders and helpers shared by the files of op/, none of them public. */
 #pragma once
 #include "ir/op.h"
+#include "kern/kern.h"
 #include "kern/attr.h"
 
 #ifdef __cplusplus

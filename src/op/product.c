@@ -138,7 +138,7 @@ static const ll_attr_field attrs[] = {
 #define PRODUCT                                                                                    \
     .n_in = -1, .attr_size = sizeof(ll_product_attr), .attrs = attrs,                              \
     .whole = "abcdefghijklmnopqrstuvwxyz", .infer = infer, .flop = 2, .ref = product_ref,          \
-    .cuda = LL_GPU(product_cuda), .cuda_scratch = LL_GPU(product_cuda_scratch)
+    .cuda = LL_GPU(LL_KERNEL(.run = product_cuda, .scratch = product_cuda_scratch))
 static const ll_op ops[2] = {
     {
         .name = "product1",

@@ -98,8 +98,9 @@ static const ll_attr_field attrs[] = {
     LL_FIELD(ll_quantize_attr, act, LL_A_INT),     {0}};
 #define QUANTIZE                                                                                   \
     .n_in = -1, .attr_size = sizeof(ll_quantize_attr), .attrs = attrs, .infer = infer,             \
-    .no_grad = true, .ref = quantize_ref, .cuda = LL_GPU(quantize_cuda),                           \
-    .cuda_scratch = LL_GPU(quantize_cuda_scratch), .cuda_many = LL_GPU(&quantize_cuda_many)
+    .no_grad = true, .ref = quantize_ref,                                                          \
+    .cuda = LL_GPU(LL_KERNEL(.run = quantize_cuda, .scratch = quantize_cuda_scratch,               \
+                             .many = &quantize_cuda_many))
 
 static const ll_op quantize = {
     .name = "quantize",

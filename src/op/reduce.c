@@ -117,10 +117,8 @@ static const ll_op sum = {
     .linear = true,
     .grad = sum_grad,
     .ref = sum_ref,
-    .cpu = sum_cpu,
-    .cuda = LL_GPU(sum_cuda),
-    .cuda_scratch = LL_GPU(reduce_cuda_scratch),
-    .cpu_scratch = reduce_cpu_scratch,
+    .cpu = LL_KERNEL(.run = sum_cpu, .scratch = reduce_cpu_scratch),
+    .cuda = LL_GPU(LL_KERNEL(.run = sum_cuda, .scratch = reduce_cuda_scratch)),
 };
 static const ll_op amax = {
     .name = "amax",
@@ -129,10 +127,8 @@ static const ll_op amax = {
     .max = "?",
     .grad = amax_grad,
     .ref = amax_ref,
-    .cpu = amax_cpu,
-    .cuda = LL_GPU(amax_cuda),
-    .cuda_scratch = LL_GPU(reduce_cuda_scratch),
-    .cpu_scratch = reduce_cpu_scratch,
+    .cpu = LL_KERNEL(.run = amax_cpu, .scratch = reduce_cpu_scratch),
+    .cuda = LL_GPU(LL_KERNEL(.run = amax_cuda, .scratch = reduce_cuda_scratch)),
 };
 static const ll_op absmax = {
     .name = "absmax",
@@ -141,10 +137,8 @@ static const ll_op absmax = {
     .max = "?",
     .no_grad = true,
     .ref = absmax_ref,
-    .cpu = absmax_cpu,
-    .cuda = LL_GPU(absmax_cuda),
-    .cuda_scratch = LL_GPU(reduce_cuda_scratch),
-    .cpu_scratch = reduce_cpu_scratch,
+    .cpu = LL_KERNEL(.run = absmax_cpu, .scratch = reduce_cpu_scratch),
+    .cuda = LL_GPU(LL_KERNEL(.run = absmax_cuda, .scratch = reduce_cuda_scratch)),
 };
 static const ll_op sumsq = {
     .name = "sumsq",
@@ -154,11 +148,9 @@ static const ll_op sumsq = {
     .sum = "?",
     .expand = expand_sumsq,
     .ref = sumsq_ref,
-    .cpu = sumsq_cpu,
-    .cuda = LL_GPU(sumsq_cuda),
-    .cuda_scratch = LL_GPU(reduce_cuda_scratch),
-    .cuda_many = LL_GPU(&sumsq_cuda_many),
-    .cpu_scratch = reduce_cpu_scratch,
+    .cpu = LL_KERNEL(.run = sumsq_cpu, .scratch = reduce_cpu_scratch),
+    .cuda = LL_GPU(
+        LL_KERNEL(.run = sumsq_cuda, .scratch = reduce_cuda_scratch, .many = &sumsq_cuda_many)),
 };
 
 const ll_op *const ll_ops_reduce[] = {&sum, &amax, &absmax, &sumsq, NULL};

@@ -2,6 +2,7 @@
  * (softmax, norms, losses) are built of. */
 #pragma once
 #include "ir/op.h"
+#include "kern/kern.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -38,8 +38,8 @@ static const ll_op softmax = {
     .flop = 4,
     .in_place = 1,
     .ref = softmax_ref,
-    .cpu = softmax_cpu,
-    .cuda = LL_GPU(softmax_cuda),
+    .cpu = LL_KERNEL(.run = softmax_cpu),
+    .cuda = LL_GPU(LL_KERNEL(.run = softmax_cuda)),
     .trials = {"f32[3,7]", "f32[2,1,5]", "f32[4,1]", "f32[13]", "f32[0,3]", "f32[3,72]"},
 };
 

@@ -161,7 +161,7 @@ static ll_err price_graph(const placer *c, const ll_graph *whole, ll_layout *at,
     *price = 0;
     for (int i = 0; rc == LL_OK && i < g->n_node; i++) {
         const ll_node *n = &g->nodes[i];
-        *price += n->op->collective ? ll_collective_sent(c->m, n->op->name, n->attr,
+        *price += n->op->collective ? ll_collective_sent(c->m, n->op->collective, n->attr,
                                                          &ll_value_of(g, n->in[0])->type)
                                     : ll_node_flops(g, n) / LL_FLOPS_PER_BYTE;
     }

@@ -37,25 +37,25 @@ static double halo_elements(const ll_mesh *m, const ll_halo_attr *h)
     return sum;
 }
 
-double ll_collective_sent(const ll_mesh *m, const char *op, const void *attr, const ll_type *in)
+double ll_collective_sent(const ll_mesh *m, ll_collective kind, const void *attr, const ll_type *in)
 {
     double bytes = (double)ll_numel(&in->shape) * (double)ll_dtype_bytes(in->dtype);
-    if (!strcmp(op, "halo")) {
+    if (kind == LL_HALO) {
         const ll_halo_attr *h = (const ll_halo_attr *)attr;
         int64_t own = in->shape.d[h->dim];
         return own ? bytes / (double)own * halo_elements(m, h) : 0;
     }
-    if (!strcmp(op, "rotate")) return bytes;
+    if (kind == LL_ROTATE) return bytes;
     const ll_coll_attr *a = (const ll_coll_attr *)attr;
     double p = ll_mesh_group(m, (ll_axes)a->axes);
-    if (!strcmp(op, "all_gather")) return bytes * (p - 1);
-    return bytes * (p - 1) / p * (!strcmp(op, "all_reduce") ? 2 : 1);
+    if (kind == LL_ALL_GATHER) return bytes * (p - 1);
+    return bytes * (p - 1) / p * (kind == LL_ALL_REDUCE ? 2 : 1);
 }
 
-ll_axes ll_collective_axes(const char *op, const void *attr)
+ll_axes ll_collective_axes(ll_collective kind, const void *attr)
 {
-    return (ll_axes)(!strcmp(op, "halo") ? ((const ll_halo_attr *)attr)->axes
-                                         : ((const ll_coll_attr *)attr)->axes);
+    return (ll_axes)(kind == LL_HALO ? ((const ll_halo_attr *)attr)->axes
+                                     : ((const ll_coll_attr *)attr)->axes);
 }
 
 /* Marks what was asked for. */
@@ -149,9 +149,9 @@ static void put_collectives(ll_buf *b, const ll_placement *p)
         if (!n->op->collective) continue;
         const ll_type *t = &ll_value_of(g, n->in[0])->type;
         char axes[LL_LAYOUT_TEXT], shape[LL_SHAPE_TEXT], bytes[LL_NUMBER_TEXT];
-        double sent = ll_collective_sent(&p->mesh, n->op->name, n->attr, t);
+        double sent = ll_collective_sent(&p->mesh, n->op->collective, n->attr, t);
         ll_buf_printf(b, "  %-36s over %-12s %s%-20s %s\n", n->name,
-                      ll_axes_text(&p->mesh, ll_collective_axes(n->op->name, n->attr), axes),
+                      ll_axes_text(&p->mesh, ll_collective_axes(n->op->collective, n->attr), axes),
                       ll_dtype_name(t->dtype), ll_shape_print(&t->shape, shape),
                       ll_text_bytes(sent, bytes));
     }

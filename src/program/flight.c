@@ -49,7 +49,7 @@ static bool outermost(const ll_shape *s, int64_t dim)
 static size_t exchanged(const ll_node *n, const ll_value *in, const ll_value *out)
 {
     size_t given = ll_value_bytes(in), taken = ll_value_bytes(out);
-    if (!strcmp(n->op->name, "halo")) {
+    if (n->op->collective == LL_HALO) {
         const ll_halo_attr *h = (const ll_halo_attr *)n->attr;
         /* Each neighbour is sent at most what this rank owns. */
         int64_t own = in->type.shape.d[h->dim], wanted = 0;
@@ -67,14 +67,14 @@ ll_flight ll_flight_of(const ll_graph *g, const ll_node *n, int n_micro)
     const ll_value *in = ll_value_of(g, n->in[0]), *out = ll_value_of(g, n->out[0]);
     const ll_coll_attr *a = (const ll_coll_attr *)n->attr;
     ll_flight f = {0};
-    if (!strcmp(n->op->name, "all_reduce")) {
+    if (n->op->collective == LL_ALL_REDUCE) {
         f.early = true;
-    } else if (!strcmp(n->op->name, "rotate")) {
+    } else if (n->op->collective == LL_ROTATE) {
         f.early = f.holds = true;
-    } else if (!strcmp(n->op->name, "all_gather")) {
+    } else if (n->op->collective == LL_ALL_GATHER) {
         f.early = outermost(&in->type.shape, a->dim);
         f.packing = f.early ? 0 : ll_value_bytes(out);
-    } else if (!strcmp(n->op->name, "reduce_scatter")) {
+    } else if (n->op->collective == LL_REDUCE_SCATTER) {
         /* it sums in its operand, if nobody else reads that */
         f.holds = outermost(&in->type.shape, a->dim) && read_once(g, n->in[0], n_micro);
         f.packing = f.holds ? 0 : ll_value_bytes(in);
@@ -108,14 +108,14 @@ static int maker(const ll_order *o, ll_val v)
 
 static size_t bundled_bytes(const ll_graph *g, const ll_node *n)
 {
-    bool gather = !strcmp(n->op->name, "all_gather");
+    bool gather = n->op->collective == LL_ALL_GATHER;
     return ll_value_bytes(ll_value_of(g, gather ? n->out[0] : n->in[0]));
 }
 
 static bool may_bundle(const bundler *b, int node)
 {
     const ll_node *n = &b->o->g->nodes[node];
-    return (!strcmp(n->op->name, "all_gather") || !strcmp(n->op->name, "reduce_scatter")) &&
+    return (n->op->collective == LL_ALL_GATHER || n->op->collective == LL_REDUCE_SCATTER) &&
            !b->read[node] && maker(b->o, n->in[0]) >= 0 && bundled_bytes(b->o->g, n) < BUNDLE;
 }
 

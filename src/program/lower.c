@@ -17,35 +17,26 @@ static ll_err next(ll_err (*pass)(const ll_graph *, ll_graph **), ll_graph **g)
     return rc;
 }
 
+static ll_err check_target(const ll_lower_opts *opts)
+{
+    const ll_target *t = opts->target;
+    CHECK(t->precisions >> opts->precision & 1, LL_E_ARG,
+          "machine %s has no precision %s: use f32 or bf16", t->name,
+          ll_precision_name(opts->precision));
+    CHECK(!opts->any_order || t->any_order, LL_E_ARG,
+          "machine %s has one order of sums: sums in any order are not for it", t->name);
+    return LL_OK;
+}
+
 static ll_err run_passes(const ll_graph *g, const ll_lower_opts *opts, ll_graph **out)
 {
-    bool cpu = !strcmp(opts->machine, "cpu");
-    bool fp8 = opts->precision && !strcmp(opts->precision, "fp8");
-    bool bf16 = fp8 || (opts->precision && !strcmp(opts->precision, "bf16"));
-    bool cuda = !strcmp(opts->machine, "cuda");
-    CHECK(cpu || cuda || !strcmp(opts->machine, "ref"), LL_E_ARG,
-          "no machine is named %s: cpu, cuda or ref", opts->machine);
-    bool tf32 = opts->precision && !strcmp(opts->precision, "tf32");
-    CHECK(!opts->precision || bf16 || tf32 || !strcmp(opts->precision, "f32"), LL_E_ARG,
-          "precision %s is not known: f32, tf32, bf16 or fp8", opts->precision);
-    CHECK((!tf32 && !fp8) || cuda, LL_E_ARG,
-          "precision %s is for machine cuda, not %s: use f32 or bf16", opts->precision,
-          opts->machine);
-    CHECK(!opts->any_order || cuda, LL_E_ARG,
-          "sums in any order are for machine cuda; machine %s has one order", opts->machine);
+    TRY(check_target(opts));
     if (opts->as_is) return ll_sweep(g, out);
     TRY(ll_simplify(g, out));
-    if (bf16) TRY(next(cuda ? ll_narrow : ll_lower_precision, out));
-    if (bf16) TRY(next(ll_simplify, out));
-    if (cuda && bf16 && !opts->no_fuse) TRY(next(ll_even_logits, out));
-    if (cuda && !opts->no_fuse) TRY(next(ll_epilogues, out));
-    if (cuda && !opts->no_fuse) TRY(next(ll_join, out));
-    if (cuda && !opts->no_fuse) TRY(next(ll_join_batchnorms, out));
-    if (fp8) TRY(next(ll_fp8, out));
-    if (fp8) TRY(next(ll_simplify, out));
-    if (cuda && bf16 && !opts->no_fuse) TRY(next(ll_slopes, out));
-    if (cuda && bf16 && !opts->no_fuse) TRY(next(ll_classify, out));
-    if ((cpu || cuda) && !opts->no_fuse) TRY(next(cuda ? ll_fuse_lone : ll_fuse, out));
+    for (const ll_stage *s = opts->target->stages; s->pass; s++) {
+        if (s->precisions && !(s->precisions >> opts->precision & 1)) continue;
+        if (!(s->fuses && opts->no_fuse)) TRY(next(s->pass, out));
+    }
     return LL_OK;
 }
 
@@ -91,34 +82,15 @@ double ll_graph_flops(const ll_graph *g)
     return sum;
 }
 
-static ll_err choose_kernel(const ll_program *p, const ll_graph *g, const ll_node *n,
-                            ll_kernel **out)
-{
-    bool cpu = !strcmp(p->machine, "cpu");
-    *out = cpu ? n->op->cpu : !strcmp(p->machine, "cuda") ? n->op->cuda : n->op->ref;
-    if (n->op->collective) return LL_OK;
-    CHECK(*out, LL_E_GRAPH, "%s: machine %s has no kernel for %s", n->name, p->machine,
-          n->op->name);
-    for (int i = 0; cpu && !n->op->f64 && i < n->n_in + n->n_out; i++)
-        CHECK(ll_graph_dtype(g, i < n->n_in ? n->in[i] : n->out[i - n->n_in]) != LL_F64, LL_E_GRAPH,
-              "%s is %s of f64, which machine cpu has no kernel for: use machine ref", n->name,
-              n->op->name);
-    return LL_OK;
-}
-
 static void fill_tensors(const ll_program *p, const int *slots, int n, ll_tensor *t)
 {
     for (int i = 0; i < n; i++)
         t[i] = (ll_tensor){NULL, p->slots[slots[i]].type.dtype, p->slots[slots[i]].type.shape};
 }
 
-static size_t scratch_of(const ll_program *p, const ll_node *n, const ll_instr *x)
+static ll_err choose_kernel(const ll_program *p, const ll_graph *g, const ll_node *n, ll_instr *x)
 {
     ll_tensor in[LL_MAX_IN], out[LL_MAX_OUT];
-    ll_scratch *asks = !strcmp(p->machine, "cpu")    ? n->op->cpu_scratch
-                       : !strcmp(p->machine, "cuda") ? n->op->cuda_scratch
-                                                     : NULL;
-    if (n->op->collective || !asks) return 0;
     fill_tensors(p, x->in, x->n_in, in);
     fill_tensors(p, x->out, x->n_out, out);
     ll_kcall c = {.attr = x->attr,
@@ -130,7 +102,15 @@ static size_t scratch_of(const ll_program *p, const ll_node *n, const ll_instr *
                   .n_micro = p->n_micro,
                   .tf32 = p->tf32,
                   .any_order = p->any_order};
-    return asks(&c);
+    const char *machine = p->target->name;
+    CHECK(p->target->pick(n->op, &c, &x->kernel), LL_E_GRAPH, "%s: machine %s has no kernel for %s",
+          n->name, machine, n->op->name);
+    for (int i = 0; !p->target->f64 && !n->op->f64 && i < n->n_in + n->n_out; i++)
+        CHECK(ll_graph_dtype(g, i < n->n_in ? n->in[i] : n->out[i - n->n_in]) != LL_F64, LL_E_GRAPH,
+              "%s is %s of f64, which machine %s has no kernel for: use machine ref", n->name,
+              n->op->name, machine);
+    x->scratch = x->kernel.scratch ? x->kernel.scratch(&c) : 0;
+    return LL_OK;
 }
 
 static int *slots_of(ll_program *p, const ll_val *v, int n)
@@ -159,9 +139,8 @@ static ll_err add_instr(ll_program *p, const ll_graph *g, const ll_node *n)
     x->out = slots_of(p, n->out, n->n_out);
     x->flops = ll_node_flops(g, n);
     x->bytes = slot_bytes(p, x->in, x->n_in) + slot_bytes(p, x->out, x->n_out);
-    TRY(choose_kernel(p, g, n, &x->kernel));
-    if (!strcmp(p->machine, "cuda")) x->many = n->op->cuda_many;
-    x->scratch = scratch_of(p, n, x);
+    x->collective = n->op->collective;
+    if (!x->collective) TRY(choose_kernel(p, g, n, x));
     if (x->scratch > p->scratch_bytes) p->scratch_bytes = x->scratch;
     return LL_OK;
 }
@@ -282,10 +261,10 @@ ll_err ll_lower(const ll_graph *g, const ll_lower_opts *opts, ll_program **out)
     ll_arena *a = ll_arena_new();
     ll_program *p = LL_NEW(a, ll_program);
     p->arena = a;
-    p->machine = ll_arena_strdup(a, opts->machine);
+    p->target = opts->target;
     p->threads = opts->threads > 0 ? opts->threads : 1;
     p->any_order = opts->any_order;
-    p->tf32 = opts->precision && !strcmp(opts->precision, "tf32");
+    p->tf32 = opts->precision == LL_PRECISION_tf32;
     p->n_micro = opts->n_micro > 0 ? opts->n_micro : 1;
     rc = build(p, lowered, opts->blocking);
     ll_graph_free(lowered);

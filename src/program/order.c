@@ -150,7 +150,7 @@ static void await_node(orderer *q, int node)
 
 static bool is_scatter(const orderer *q, int node)
 {
-    return !strcmp(q->g->nodes[node].op->name, "reduce_scatter");
+    return q->g->nodes[node].op->collective == LL_REDUCE_SCATTER;
 }
 
 /* Does it hold memory for as long as it is under way that others could use? */
@@ -244,7 +244,7 @@ static void place_list(orderer *q)
 static int leader(const orderer *q, int node)
 {
     const ll_node *n = &q->g->nodes[node];
-    bool sums = !strcmp(n->op->name, "all_reduce") || is_scatter(q, node);
+    bool sums = n->op->collective == LL_ALL_REDUCE || is_scatter(q, node);
     bool once = n->op->collective && !q->micro[node];
     if (n->n_in != 1 || !(is_accum(n) || sums || once || q->o->last[node])) return -1;
     int m = maker(q, n->in[0]);

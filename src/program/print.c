@@ -27,15 +27,16 @@ static void put_instr(ll_buf *b, const ll_program *p, int i)
         ll_buf_puts(b, "\n");
         return;
     }
-    ll_buf_printf(b, " = %s%s(", x->kernel ? "" : "start ", x->op);
+    ll_buf_printf(b, " = %s%s(", x->kernel.run ? "" : "start ", x->op);
     put_slots(b, p, x->in, x->n_in);
     ll_buf_puts(b, ")");
     char text[LL_NUMBER_TEXT];
     if (x->flops) ll_buf_printf(b, "  %sflop", ll_text_count(x->flops, text));
-    if (!x->kernel) ll_buf_printf(b, "  until %d", x->pair);
+    if (!x->kernel.run) ll_buf_printf(b, "  until %d", x->pair);
     if (x->packing)
         ll_buf_printf(b, "  packed in w+%zu %s", x->packing_at,
                       ll_text_bytes((double)x->packing, text));
+    if (x->kernel.name) ll_buf_printf(b, "  by %s", x->kernel.name);
     if (x->scratch) ll_buf_printf(b, "  scratch %s", ll_text_bytes((double)x->scratch, text));
     ll_buf_puts(b, "\n");
 }

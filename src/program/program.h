@@ -13,8 +13,7 @@
  *    their collectives in the same order.
  * 5. Batch slots hold all micro-batches, one after another. */
 #pragma once
-#include "ir/op.h"
-#include "kern/kern.h"
+#include "program/target.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -37,8 +36,8 @@ typedef struct ll_slot {
 typedef struct ll_instr {
     const char *name;           /* the node's */
     const char *op;             /* of a wait: "wait" */
-    ll_kernel *kernel;          /* NULL: a collective's start, or its wait */
-    const ll_many *many;        /* on a GPU: may be one launch with others; NULL: not */
+    ll_solver kernel;           /* run NULL: a collective's start, or its wait */
+    ll_collective collective;   /* of a start: what it is */
     bool last;                  /* of the micro-batches, runs in the last alone */
     bool wait;                  /* the result of instruction `pair` has come after it */
     int pair;                   /* of a start its wait, of a wait its start */
@@ -60,7 +59,7 @@ typedef struct ll_binding {
 
 typedef struct ll_program {
     ll_arena *arena;
-    const char *machine;
+    const ll_target *target;
     ll_slot *slots;
     ll_instr *instrs;
     int n_slot, n_instr;
@@ -76,8 +75,8 @@ typedef struct ll_program {
 } ll_program;
 
 typedef struct ll_lower_opts {
-    const char *machine;   /* "cpu" or "ref" */
-    const char *precision; /* "f32", "bf16", or, on machine cuda, "tf32" */
+    const ll_target *target;
+    ll_precision precision;
     int threads, n_micro;
     bool any_order; /* on machine cuda: attention's gradient may be summed in any order */
     bool no_fuse;   /* one instruction per node: for finding where a number went wrong */

@@ -93,7 +93,7 @@ static const char *class_of(const ll_instr *x)
         {"sum", "reductions"},
         {"max", "reductions"},
     };
-    if (!x->kernel) return "collectives";
+    if (!x->kernel.run) return "collectives";
     for (size_t i = 0; i < sizeof classes / sizeof *classes; i++)
         if (strstr(x->op, classes[i].part)) return classes[i].name;
     return "other";

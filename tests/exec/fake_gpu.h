@@ -213,10 +213,10 @@ static void fake_kernels(ll_program *p)
 {
     fake_real = LL_NEW_ARRAY(p->arena, ll_kernel *, p->n_instr + 1);
     for (int i = 0; i < p->n_instr; i++) {
-        fake_real[i] = p->instrs[i].kernel;
-        if (p->instrs[i].kernel) p->instrs[i].kernel = fake_kernel;
+        fake_real[i] = p->instrs[i].kernel.run;
+        if (p->instrs[i].kernel.run) p->instrs[i].kernel.run = fake_kernel;
     }
-    p->machine = "cuda";
+    p->target = &ll_target_cuda;
 }
 
 /* ---- dev/gpu.h ---- */

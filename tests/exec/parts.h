@@ -30,7 +30,7 @@ static ll_err part_open(ll_comm *c, const ll_graph *g, const part_opts *o, part 
     TRY(ll_team_open(c, &m, &out->team));
     TRY(ll_place(g, &(ll_place_opts){.mesh = &m, .zero = o->zero, .overlap = o->overlap}, &place));
     TRY(ll_partition(place, ll_comm_rank(c), &mine));
-    ll_lower_opts how = {.machine = "cpu", .threads = o->threads, .n_micro = o->n_micro};
+    ll_lower_opts how = {.target = &ll_target_cpu, .threads = o->threads, .n_micro = o->n_micro};
     how.blocking = o->blocking;
     TRY(ll_lower(mine, &how, &out->p));
     ll_graph_free(mine);

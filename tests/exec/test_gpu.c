@@ -175,7 +175,7 @@ static void one_gpu_talks(void **state)
     MUST(ll_mesh_parse("data=1", &m));
     MUST(ll_team_open(c, &m, &team));
     ll_graph *g = all_kinds();
-    MUST(ll_lower(g, &(ll_lower_opts){.machine = "cuda", .as_is = true}, &p));
+    MUST(ll_lower(g, &(ll_lower_opts){.target = &ll_target_cuda, .as_is = true}, &p));
     ll_exec_opts o = {.team = team, .nccl = true, .poison = true};
     MUST(ll_exec_open(p, &o, &e));
     for (int step = 0; step < 4; step++) {

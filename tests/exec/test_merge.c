@@ -56,8 +56,8 @@ static void make(program *p)
         p->in[i][1] = place();
         p->out[i][0] = place();
         bool talks = draw(20) == 0;
-        p->instr[i] = (ll_instr){.many = !talks && draw(2) ? &many : NULL,
-                                 .kernel = talks ? NULL : nothing,
+        p->instr[i] = (ll_instr){.kernel.many = !talks && draw(2) ? &many : NULL,
+                                 .kernel.run = talks ? NULL : nothing,
                                  .last = draw(10) == 0};
         b->instr = &p->instr[i];
         b->moves = draw(10) == 0;
@@ -115,7 +115,7 @@ static int joined(program *p)
             assert_int_equal(p->b[at].call.threads, l[i].calls[0]->threads);
             assert_int_equal(p->instr[at].last, p->instr[l[i].instr[0]].last);
         }
-        if (!p->instr[l[i].instr[0]].kernel) barrier = l[i].instr[0];
+        if (!p->instr[l[i].instr[0]].kernel.run) barrier = l[i].instr[0];
         total += l[i].n;
         joins += l[i].n - 1;
     }
@@ -150,7 +150,7 @@ static void moves_both_ways(void **state)
         for (int i = 0; i < 3; i++) {
             p.in[i][0] = p.in[i][1] = (ll_tensor){memory + at[down][i][0], LL_U8, LL_SHAPE(4)};
             p.out[i][0] = (ll_tensor){memory + at[down][i][1], LL_U8, LL_SHAPE(4)};
-            p.instr[i] = (ll_instr){.many = i == 1 ? NULL : &many, .kernel = nothing};
+            p.instr[i] = (ll_instr){.kernel = {.many = i == 1 ? NULL : &many, .run = nothing}};
             p.b[i] = (bound){.instr = &p.instr[i],
                              .call = {.n_in = 2, .n_out = 1, .in = p.in[i], .out = p.out[i]}};
         }

@@ -34,7 +34,7 @@ static int list(const ll_program *p, const ll_instr **out)
 {
     int n = 0;
     for (int i = 0; i < p->n_instr; i++)
-        if (!p->instrs[i].kernel && !p->instrs[i].wait) out[n++] = &p->instrs[i];
+        if (!p->instrs[i].kernel.run && !p->instrs[i].wait) out[n++] = &p->instrs[i];
     return n;
 }
 

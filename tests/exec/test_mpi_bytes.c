@@ -19,7 +19,7 @@ static double stated(ll_session *s)
     double sum = 0;
     for (int i = 0; i < p->n_instr; i++) {
         const ll_instr *x = &p->instrs[i];
-        if (x->kernel || x->wait) continue;
+        if (x->kernel.run || x->wait) continue;
         int times = i < p->end[LL_MICRO] && !x->last ? p->n_micro : 1;
         for (int o = 0; o < x->n_in; o++)
             sum += times * ll_collective_sent(ll_team_mesh(ll_session_team(s)), x->op, x->attrs[o],

@@ -35,8 +35,9 @@ static void open_fake(const ll_graph *g, const part_opts *o, bool nccl, part *ou
     ll_place_opts how = {.mesh = &m, .zero = o->zero, .overlap = o->overlap};
     no_error(ll_place(g, &how, &place));
     no_error(ll_partition(place, ll_comm_rank(comm), &mine));
-    no_error(ll_lower(mine, &(ll_lower_opts){.machine = "cpu", .threads = 1, .n_micro = o->n_micro},
-                      &out->p));
+    no_error(ll_lower(
+        mine, &(ll_lower_opts){.target = &ll_target_cpu, .threads = 1, .n_micro = o->n_micro},
+        &out->p));
     fake_kernels(out->p);
     no_error(ll_exec_open(
         out->p, &(ll_exec_opts){.seed = 5, .team = out->team, .poison = true, .nccl = nccl},

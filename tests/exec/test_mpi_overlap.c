@@ -27,8 +27,8 @@ static int count(const ll_program *p, int *bundles)
     *bundles = 0;
     for (int i = 0; i < p->n_instr; i++) {
         const ll_instr *x = &p->instrs[i];
-        if (x->kernel || x->wait) continue;
-        for (int k = i + 1; k < x->pair; k++) between += p->instrs[k].kernel != NULL;
+        if (x->kernel.run || x->wait) continue;
+        for (int k = i + 1; k < x->pair; k++) between += p->instrs[k].kernel.run != NULL;
         *bundles += x->n_in > 1;
     }
     return between;

@@ -70,11 +70,11 @@ static size_t run(const ll_op *op, const ll_tensor *in, ll_tensor *out, int n_ou
                   .stream = ll_gpu_stream(gpu),
                   .any_order = any_order,
                   .tf32 = tf32};
-    size_t bytes = op->cuda_scratch(&c);
+    size_t bytes = ll_solve_scratch(op->cuda, &c);
     must(ll_gpu_alloc(gpu, bytes, &c.scratch));
     must(ll_gpu_fill(gpu, c.scratch, 0x7f, bytes));
     for (int i = 0; i < n_out; i++) must(ll_gpu_fill(gpu, out[i].data, 0x7f, bytes_of(&out[i])));
-    must(op->cuda(&c));
+    must(ll_solve(op->cuda, &c));
     if (host) must(ll_gpu_read(gpu, host, out[0].data, bytes_of(&out[0])));
     must(ll_gpu_wait(gpu));
     ll_gpu_free(gpu, c.scratch);

@@ -73,10 +73,10 @@ static void run(const char *name, const void *attr, const ll_tensor *in, int n_i
     ll_kcall c = {.attr = attr, .n_in = n_in, .n_out = n_out, .in = in, .out = result};
     c.threads = c.n_micro = 1;
     c.stream = ll_gpu_stream(gpu);
-    size_t bytes = op->cuda_scratch(&c);
+    size_t bytes = ll_solve_scratch(op->cuda, &c);
     must(ll_gpu_alloc(gpu, bytes, &c.scratch));
     must(ll_gpu_fill(gpu, c.scratch, 0x7f, bytes));
-    must(op->cuda(&c));
+    must(ll_solve(op->cuda, &c));
     for (int o = 0; o < n_out; o++)
         must(ll_gpu_read(gpu, out[o].host, result[o].data, bytes_of(&result[o])));
     must(ll_gpu_wait(gpu));

@@ -43,14 +43,15 @@ static void test_kernels(const trial *t)
     if (has_f64(t) && !t->op->f64) return;
     for (int i = 0; i < t->n_in; i++) in[i] = new_input(t, i, &t->in[i], 0);
     new_outputs(t, want);
-    call(t, t->op->ref, false, t->attr, 1, in, want);
-    for (int threads = 1; threads <= 3; threads++) {
-        char what[32];
-        snprintf(what, sizeof what, "fast kernel, %d threads", threads);
-        new_outputs(t, got);
-        call(t, t->op->cpu, true, t->attr, threads, in, got);
-        check_same(t, what, want, got);
-    }
+    call(t, NULL, t->attr, 1, in, want);
+    for (const ll_solver *v = t->op->cpu; v->run; v++) /* from each variant on: all that fit */
+        for (int threads = 1; threads <= 3; threads++) {
+            char what[64];
+            snprintf(what, sizeof what, "fast kernel %s, %d threads", v->name ? v->name : "",
+                     threads);
+            new_outputs(t, got);
+            if (call(t, v, t->attr, threads, in, got)) check_same(t, what, want, got);
+        }
 }
 
 /* Result 0 on an operand, where the op says that it may lie there. */
@@ -60,7 +61,7 @@ static void test_in_place(const trial *t)
     if (has_f64(t) && !t->op->f64) return;
     for (int i = 0; i < t->n_in; i++) in[i] = new_input(t, i, &t->in[i], 0);
     new_outputs(t, want);
-    call(t, t->op->ref, false, t->attr, 1, in, want);
+    call(t, NULL, t->attr, 1, in, want);
     for (int k = 0; k < t->n_in; k++) {
         if (!t->op->elementwise && !(t->op->in_place >> k & 1)) continue;
         if (bytes_of(&t->in[k]) != bytes_of(&t->out[0])) continue;
@@ -70,7 +71,7 @@ static void test_in_place(const trial *t)
             for (int i = 0; i < t->n_in; i++) in[i] = new_input(t, i, &t->in[i], 0);
             new_outputs(t, got);
             got[0].data = in[k].data;
-            call(t, threads ? t->op->cpu : t->op->ref, threads > 0, t->attr, threads, in, got);
+            call(t, threads ? t->op->cpu : NULL, t->attr, threads, in, got);
             check_same(t, what, want, got);
         }
     }
@@ -115,11 +116,11 @@ static void test_f64(const trial *narrow)
     for (int i = 0; i < t.n_in; i++) in[i] = new_input(&t, i, &t.in[i], 0);
     whole_numbers = false;
     new_outputs(&t, want);
-    call(&t, t.op->ref, false, t.attr, 1, in, want);
+    call(&t, NULL, t.attr, 1, in, want);
     if (!all_whole(&t, want)) return;
     for (int threads = 1; threads <= 3; threads++) {
         new_outputs(&t, got);
-        call(&t, t.op->cpu, true, t.attr, threads, in, got);
+        call(&t, t.op->cpu, t.attr, threads, in, got);
         for (int o = 0; o < t.n_out; o++)
             if (worst_difference(&want[o], &got[o]) > 0)
                 fail_msg("%s, trial \"%s\" in f64, %d threads: whole numbers differ", t.op->name,
@@ -198,7 +199,8 @@ static void open_on_ref(const trial *t, ll_graph *g, ll_dtype dtype, int n_micro
 {
     ll_graph *wide;
     must(ll_retype(g, dtype, &wide), t, "retype");
-    must(ll_lower(wide, &(ll_lower_opts){.machine = "ref", .n_micro = n_micro}, p), t, "lower");
+    must(ll_lower(wide, &(ll_lower_opts){.target = &ll_target_ref, .n_micro = n_micro}, p), t,
+         "lower");
     must(ll_exec_open(*p, &(ll_exec_opts){.seed = seed, .poison = true}, e), t, "open");
     ll_graph_free(wide);
 }
@@ -358,7 +360,7 @@ static void run_part(const trial *t, int threads, const ll_loops *l, int loop, l
         if (d >= 0) type.shape.d[d] = r.to - r.from;
         pout[o] = (ll_tensor){new_data(t, &type), type.dtype, type.shape};
     }
-    call(t, threads ? t->op->cpu : t->op->ref, threads > 0, part.attr, threads, pin, pout);
+    call(t, threads ? t->op->cpu : NULL, part.attr, threads, pin, pout);
     for (int o = 0; o < t->n_out; o++) {
         int d = dim_of(l->out[o], loop);
         copy_mode m = d >= 0 ? PASTE : l->combine[loop] == LL_MAX ? MAX : ADD;
@@ -389,7 +391,7 @@ static double worst_split(const trial *t, char what[32])
     must(ll_loops_of(t->op, t->attr, t->n_in, t->in, t->n_out, t->out, &l), t, "loops");
     for (int i = 0; i < t->n_in; i++) in[i] = new_input(t, i, &t->in[i], 0);
     new_outputs(t, want);
-    call(t, t->op->ref, false, t->attr, 1, in, want);
+    call(t, NULL, t->attr, 1, in, want);
     for (int k = 0; k < l.n; k++)
         for (int parts = 2; parts <= 3 && l.combine[k] != LL_WHOLE; parts++) {
             if (l.extent[k] < parts) continue;
@@ -459,10 +461,10 @@ static void hold_bits(const trial *t)
     must(ll_loops_of(t->op, t->attr, t->n_in, t->in, t->n_out, t->out, &l), t, "loops");
     for (int i = 0; i < t->n_in; i++) in[i] = new_input(t, i, &t->in[i], 0);
     new_outputs(t, want);
-    call(t, t->op->cpu, true, t->attr, 1, in, want);
+    call(t, t->op->cpu, t->attr, 1, in, want);
     for (int threads = 1; threads <= 3; threads++) {
         new_outputs(t, got);
-        call(t, t->op->cpu, true, t->attr, threads, in, got);
+        call(t, t->op->cpu, t->attr, threads, in, got);
         snprintf(what, sizeof what, "%d threads", threads);
         check_bits(t, what, want, got);
         for (int k = 0; k < l.n; k++)

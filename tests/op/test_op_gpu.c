@@ -24,6 +24,7 @@ static double allowed(ll_dtype t)
 typedef struct on_gpu {
     ll_tensor in[LL_MAX_IN], out[LL_MAX_OUT];
     void *scratch, *clock, *trouble;
+    ll_kernel *kernel;
     ll_kcall call;
 } on_gpu;
 
@@ -58,7 +59,10 @@ static void upload(const trial *t, on_gpu *d, const ll_tensor *in)
                          .clock = (const uint64_t *)d->clock,
                          .trouble = (int64_t *)d->trouble,
                          .tf32 = tf32};
-    size_t n = t->op->cuda_scratch ? t->op->cuda_scratch(&d->call) : 0;
+    const ll_solver *s = ll_solver_for(t->op->cuda, &d->call);
+    if (!s) fail_msg("%s, trial \"%s\": no kernel for GPUs fits", t->op->name, t->text);
+    d->kernel = s->run;
+    size_t n = s->scratch ? s->scratch(&d->call) : 0;
     must(ll_gpu_alloc(gpu, n, &d->scratch), t, "memory");
     must(ll_gpu_fill(gpu, d->scratch, 0x7f, n), t, "poison");
     d->call.scratch = d->scratch;
@@ -81,7 +85,7 @@ static void run_twice(const trial *t, const ll_tensor *in, ll_tensor *got, ll_te
     for (int k = 0; k < 2; k++) {
         for (int o = 0; o < t->n_out; o++)
             must(ll_gpu_fill(gpu, d.out[o].data, 0x7f, bytes_of(&t->out[o])), t, "poison");
-        must(t->op->cuda(&d.call), t, "kernel");
+        must(d.kernel(&d.call), t, "kernel");
         for (int o = 0; o < t->n_out; o++)
             must(ll_gpu_read(gpu, (k ? again : got)[o].data, d.out[o].data, bytes_of(&t->out[o])),
                  t, "download");
@@ -232,12 +236,12 @@ static void test_many(void **state)
         t[i] = (trial){.op = ll_op_find("sumsq"), .text = texts[i]};
         open_call(&t[i], &d[i]);
         calls[i] = &d[i].call;
-        must(t[i].op->cuda(&d[i].call), &t[i], "kernel");
+        must(d[i].kernel(&d[i].call), &t[i], "kernel");
         must(ll_gpu_read(gpu, &one[i], d[i].out[0].data, sizeof *one), &t[i], "download");
         must(ll_gpu_wait(gpu), &t[i], "run");
         must(ll_gpu_fill(gpu, d[i].out[0].data, 0x7f, sizeof *one), &t[i], "poison");
     }
-    const ll_many *m = t[0].op->cuda_many;
+    const ll_many *m = t[0].op->cuda->many;
     for (int i = 1; i < MANY; i++) assert_true(m->alike(calls[0], calls[i]));
     size_t bytes = m->table(calls, MANY, NULL);
     void *image = ll_arena_alloc(t[0].arena, bytes);

@@ -85,7 +85,9 @@ static inline ll_err infer_outputs(trial *t)
     return rc;
 }
 
-static inline void call(const trial *t, ll_kernel *kernel, bool fast, const void *attr, int threads,
+/* s: the first that fits of this list, or of what begins with it; NULL: the reference kernel.
+ * False: none fits. */
+static inline bool call(const trial *t, const ll_solver *s, const void *attr, int threads,
                         const ll_tensor *in, const ll_tensor *out)
 {
     ll_kcall c = {.attr = attr,
@@ -97,14 +99,21 @@ static inline void call(const trial *t, ll_kernel *kernel, bool fast, const void
                   .n_micro = 1,
                   .seed = 5,
                   .step = 3};
-    if (fast && t->op->cpu_scratch) {
-        size_t n = t->op->cpu_scratch(&c);
+    const ll_solver ref = {.run = t->op->ref};
+    if (s)
+        s = ll_solver_for(s, &c);
+    else
+        s = &ref;
+    if (!s) return false;
+    if (s->scratch) {
+        size_t n = s->scratch(&c);
         char *p = (char *)ll_arena_alloc(t->arena, n + 64);
         p += (64 - (uintptr_t)p % 64) % 64;
         memset(p, 0x7f, n);
         c.scratch = p;
     }
-    must(kernel(&c), t, "kernel");
+    must(s->run(&c), t, s->name ? s->name : "kernel");
+    return true;
 }
 
 static inline double worst_difference(const ll_tensor *a, const ll_tensor *b)

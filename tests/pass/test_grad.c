@@ -42,7 +42,7 @@ static machine open(ll_graph *g)
     machine m;
     must(ll_graph_check(g), "graph");
     must(ll_verify(g), "verify");
-    must(ll_lower(g, &(ll_lower_opts){.machine = "ref"}, &m.p), "lower");
+    must(ll_lower(g, &(ll_lower_opts){.target = &ll_target_ref}, &m.p), "lower");
     must(ll_exec_open(m.p, &(ll_exec_opts){.seed = 3, .poison = true}, &m.e), "open");
     return m;
 }

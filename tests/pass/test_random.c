@@ -141,7 +141,7 @@ static void check_simplify(const rg *r, uint64_t seed, int n_micro)
     must(ll_simplify(once, &twice), seed, "simplify again");
     assert_string_equal(ll_print(twice, a), ll_print(once, a));
     rg_run plain, simple;
-    ll_lower_opts opts = {.machine = "ref", .n_micro = n_micro, .as_is = true};
+    ll_lower_opts opts = {.target = &ll_target_ref, .n_micro = n_micro, .as_is = true};
     train(r, seed, wide, &opts, &plain);
     train(r, seed, once, &opts, &simple);
     compare_runs(seed, "simplified", &plain, &simple, 1e-10);
@@ -158,8 +158,8 @@ static void check_simplify(const rg *r, uint64_t seed, int n_micro)
 static void check_bf16(const rg *r, uint64_t seed, int n_micro)
 {
     rg_run plain, fast;
-    ll_lower_opts ref = {.machine = "ref", .precision = "bf16", .n_micro = n_micro};
-    ll_lower_opts cpu = {.machine = "cpu", .precision = "bf16", .n_micro = n_micro, .threads = 1};
+    ll_lower_opts ref = {.target = &ll_target_ref, .precision = LL_PRECISION_bf16, .n_micro = n_micro};
+    ll_lower_opts cpu = {.target = &ll_target_cpu, .precision = LL_PRECISION_bf16, .n_micro = n_micro, .threads = 1};
     train(r, seed, r->g, &ref, &plain);
     train(r, seed, r->g, &cpu, &fast);
     compare_runs(seed, "machines, bf16", &plain, &fast, 2e-2);
@@ -172,8 +172,8 @@ static void check_training(uint64_t seed)
     rg r;
     rg_run plain, fast;
     int n_micro = make_training(&r, seed);
-    ll_lower_opts ref = {.machine = "ref", .n_micro = n_micro, .as_is = true};
-    ll_lower_opts cpu = {.machine = "cpu", .n_micro = n_micro, .threads = 1 + (int)(seed % 2)};
+    ll_lower_opts ref = {.target = &ll_target_ref, .n_micro = n_micro, .as_is = true};
+    ll_lower_opts cpu = {.target = &ll_target_cpu, .n_micro = n_micro, .threads = 1 + (int)(seed % 2)};
     train(&r, seed, r.g, &ref, &plain);
     if (wild(&plain)) {
         n_skipped++;
@@ -263,7 +263,7 @@ static void check_gradient(uint64_t seed)
     add_gradients(r.g, loss);
     must(ll_graph_check(r.g), seed, "gradient");
     must(ll_retype(r.g, LL_F64, &wide), seed, "retype");
-    must(rg_open(wide, &(ll_lower_opts){.machine = "ref", .as_is = true}, &l.run), seed, "open");
+    must(rg_open(wide, &(ll_lower_opts){.target = &ll_target_ref, .as_is = true}, &l.run), seed, "open");
     rg_feed(&r, &l.run);
     run_results(&l.run, seed);
     double scale = 1e-3 + 1e-3 * fabs(rg_scalar(&l.run, "loss"));

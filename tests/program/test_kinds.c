@@ -19,7 +19,8 @@ static ll_graph *adam_mlp(void)
 static ll_memory_kinds kinds(const ll_graph *g, int n_micro)
 {
     ll_program *p;
-    ll_lower_opts o = {.machine = "cpu", .precision = "f32", .threads = 1, .n_micro = n_micro};
+    ll_lower_opts o = {
+        .target = &ll_target_cpu, .precision = LL_PRECISION_f32, .threads = 1, .n_micro = n_micro};
     no_error(ll_lower(g, &o, &p));
     ll_memory_kinds m = ll_program_kinds(p);
     assert_int_equal(m.parameters + m.state + m.batch, p->persistent_bytes);

@@ -92,12 +92,14 @@ static void check(const corner *c)
     corner k = *c;
     if (!k.n_micro) k.n_micro = 1;
     if (!k.steps) k.steps = 1;
-    run_corner(&k, &(ll_lower_opts){.machine = "ref", .n_micro = k.n_micro, .as_is = true},
+    run_corner(&k, &(ll_lower_opts){.target = &ll_target_ref, .n_micro = k.n_micro, .as_is = true},
                "as is");
-    run_corner(&k, &(ll_lower_opts){.machine = "ref", .n_micro = k.n_micro}, "simplified");
-    run_corner(&k, &(ll_lower_opts){.machine = "cpu", .n_micro = k.n_micro, .no_fuse = true},
+    run_corner(&k, &(ll_lower_opts){.target = &ll_target_ref, .n_micro = k.n_micro}, "simplified");
+    run_corner(&k,
+               &(ll_lower_opts){.target = &ll_target_cpu, .n_micro = k.n_micro, .no_fuse = true},
                "cpu, not fused");
-    run_corner(&k, &(ll_lower_opts){.machine = "cpu", .n_micro = k.n_micro, .threads = 2}, "cpu");
+    run_corner(&k, &(ll_lower_opts){.target = &ll_target_cpu, .n_micro = k.n_micro, .threads = 2},
+               "cpu");
 }
 
 static void test_results_that_are_inputs(void **state)
@@ -233,8 +235,9 @@ static void refuse(const char *body, int n_micro, const char *say)
 {
     ll_graph *g = parse(body);
     ll_program *p;
-    assert_int_equal(ll_lower(g, &(ll_lower_opts){.machine = "cpu", .n_micro = n_micro}, &p),
-                     n_micro > 1 && strstr(say, "no ll_minimize") ? LL_E_ARG : LL_E_GRAPH);
+    assert_int_equal(
+        ll_lower(g, &(ll_lower_opts){.target = &ll_target_cpu, .n_micro = n_micro}, &p),
+        n_micro > 1 && strstr(say, "no ll_minimize") ? LL_E_ARG : LL_E_GRAPH);
     if (!strstr(ll_error_text(), say)) fail_msg("\"%s\", want \"%s\"", ll_error_text(), say);
     ll_graph_free(g);
 }
@@ -303,7 +306,7 @@ static void test_shared(void **state)
     ll_exec *e[2];
     for (int i = 0; i < 2; i++) {
         ll_graph *g = parse(body[i]);
-        must(ll_lower(g, &(ll_lower_opts){.machine = "cpu"}, &p[i]), "lower");
+        must(ll_lower(g, &(ll_lower_opts){.target = &ll_target_cpu}, &p[i]), "lower");
         ll_graph_free(g);
         must(ll_exec_open(p[i], &(ll_exec_opts){.share = i ? e[0] : NULL, .poison = true}, &e[i]),
              "open");
@@ -328,8 +331,8 @@ static void test_shared(void **state)
     }
     ll_graph *g = parse("  %1: f32[3,2] = param \"p\" init=zeros\n  result \"r\" = %1\n");
     ll_graph *h = parse(body[0]);
-    must(ll_lower(h, &(ll_lower_opts){.machine = "cpu"}, &p[0]), "lower");
-    must(ll_lower(g, &(ll_lower_opts){.machine = "cpu"}, &p[1]), "lower");
+    must(ll_lower(h, &(ll_lower_opts){.target = &ll_target_cpu}, &p[0]), "lower");
+    must(ll_lower(g, &(ll_lower_opts){.target = &ll_target_cpu}, &p[1]), "lower");
     must(ll_exec_open(p[0], &(ll_exec_opts){0}, &e[0]), "open");
     assert_int_equal(ll_exec_open(p[1], &(ll_exec_opts){.share = e[0]}, &e[1]), LL_E_SHAPE);
     ll_exec_close(e[0]);
@@ -354,7 +357,8 @@ static double compile_gpt(int64_t layers, int64_t width, int64_t heads)
     ll_graph *g = ll_graph_new("gpt");
     ll_program *p;
     ll_minimize(g, m->declare(g, &b), &(ll_optim){.name = "adamw", .weight_decay = 0.1, .clip = 1});
-    must(ll_lower(g, &(ll_lower_opts){.machine = "cpu", .threads = 2, .n_micro = 2}, &p), "gpt");
+    must(ll_lower(g, &(ll_lower_opts){.target = &ll_target_cpu, .threads = 2, .n_micro = 2}, &p),
+         "gpt");
     double seconds = (double)(clock() - start) / CLOCKS_PER_SEC;
     assert_true(p->work_bytes <= 1.02 * (double)p->ideal_work_bytes);
     ll_program_free(p);

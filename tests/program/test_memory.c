@@ -210,7 +210,7 @@ static void run_instr(shadow *s, int i, int m)
         run_wait(s, i);
         return;
     }
-    if (!x->kernel) {
+    if (!x->kernel.run) {
         s->at[i] = micro ? m : s->p->n_micro - 1;
         s->n_flying++;
         run_start(s, i, s->at[i]);
@@ -280,7 +280,8 @@ static void check_graph(const char *what, const ll_graph *declared, setting how)
     if (how.bf16) next(ll_lower_precision, &g);
     if (how.bf16) next(ll_simplify, &g);
     if (how.fuse) next(ll_fuse, &g);
-    ll_lower_opts opts = {.machine = how.machine, .n_micro = how.n_micro, .as_is = true};
+    ll_lower_opts opts = {
+        .target = ll_target_find(how.machine), .n_micro = how.n_micro, .as_is = true};
     must(ll_lower(g, &opts, &p), what);
     shadow s = {.what = what, .g = g, .p = p};
     s.cells[LL_PERSISTENT] = LL_NEW_ARRAY(a, cell, cells_of(p->persistent_bytes) + 1);
@@ -344,10 +345,10 @@ static char *starts_of(const ll_graph *part, ll_arena *a)
 {
     ll_program *p;
     ll_buf b = {.arena = a};
-    must(ll_lower(part, &(ll_lower_opts){.machine = "cpu", .n_micro = 2}, &p), "starts");
+    must(ll_lower(part, &(ll_lower_opts){.target = &ll_target_cpu, .n_micro = 2}, &p), "starts");
     for (int i = 0; i < p->n_instr; i++) {
         const ll_instr *x = &p->instrs[i];
-        if (x->kernel || x->wait) continue;
+        if (x->kernel.run || x->wait) continue;
         bool halo = !strcmp(x->op, "halo");
         for (int k = 0; k < x->n_in; k++)
             ll_buf_printf(&b, "%s %lld%s ", x->op,
