@@ -110,7 +110,7 @@ static int joined(program *p)
             assert_true(at > barrier);
             assert_ptr_equal(l[i].calls[k], &p->b[at].call);
             if (l[i].n == 1) continue;
-            assert_ptr_equal(p->instr[at].many, &many);
+            assert_ptr_equal(p->instr[at].kernel.many, &many);
             assert_false(p->b[at].moves);
             assert_int_equal(p->b[at].call.threads, l[i].calls[0]->threads);
             assert_int_equal(p->instr[at].last, p->instr[l[i].instr[0]].last);
