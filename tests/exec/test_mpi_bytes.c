@@ -22,8 +22,8 @@ static double stated(ll_session *s)
         if (x->kernel.run || x->wait) continue;
         int times = i < p->end[LL_MICRO] && !x->last ? p->n_micro : 1;
         for (int o = 0; o < x->n_in; o++)
-            sum += times * ll_collective_sent(ll_team_mesh(ll_session_team(s)), x->op, x->attrs[o],
-                                              &p->slots[x->in[o]].type);
+            sum += times * ll_collective_sent(ll_team_mesh(ll_session_team(s)), x->collective,
+                                              x->attrs[o], &p->slots[x->in[o]].type);
     }
     return sum;
 }

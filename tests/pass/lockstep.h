@@ -70,7 +70,7 @@ static inline void collective(lockstep *s, int rank, int node)
     const ll_node *n = &s->g[rank]->nodes[node];
     const ll_coll_attr *a = (const ll_coll_attr *)n->attr;
     const ll_halo_attr *h = (const ll_halo_attr *)n->attr;
-    ll_axes axes = ll_collective_axes(n->op->name, n->attr);
+    ll_axes axes = ll_collective_axes(n->op->collective, n->attr);
     int p = ll_mesh_group(s->m, axes), me = ll_mesh_member(s->m, axes, rank);
     ll_tensor *out = at(s, rank, n->out[0]);
     for (int k = 0; k < p; k++) {
@@ -82,8 +82,8 @@ static inline void collective(lockstep *s, int rank, int node)
         for (int d = 0; d < in->shape.n; d++) len[d] = out->shape.d[d];
         int mode = 0;
         if (k == me)
-            s->sent +=
-                ll_collective_sent(s->m, n->op->name, n->attr, &(ll_type){in->dtype, in->shape});
+            s->sent += ll_collective_sent(s->m, n->op->collective, n->attr,
+                                          &(ll_type){in->dtype, in->shape});
         if (!strcmp(n->op->name, "all_reduce")) {
             mode = k ? 1 + (int)a->max : 0;
         } else if (!strcmp(n->op->name, "reduce_scatter")) {

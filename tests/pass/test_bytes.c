@@ -31,7 +31,7 @@ static counted count(const ll_graph *g, const char *mesh, int zero, int64_t elem
             const ll_node *n = &part->nodes[i];
             if (!n->op->collective) continue;
             const ll_type *t = &ll_value_of(part, n->in[0])->type;
-            double bytes = ll_collective_sent(&m, n->op->name, n->attr, t);
+            double bytes = ll_collective_sent(&m, n->op->collective, n->attr, t);
             c.sent += bytes;
             if (!strcmp(n->op->name, "halo")) c.halo += bytes;
             if (!strcmp(n->op->name, "rotate")) c.rotated += bytes;

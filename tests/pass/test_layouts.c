@@ -77,7 +77,8 @@ static double hold(const ll_graph *g, const char *mesh, const ll_layout_rule *ru
             const ll_node *n = &parts.g[r]->nodes[i];
             if (!n->op->collective) continue;
             const ll_type *t = &ll_value_of(parts.g[r], n->in[0])->type;
-            if (ll_numel(&t->shape) > 1) sent += ll_collective_sent(&m, n->op->name, n->attr, t);
+            if (ll_numel(&t->shape) > 1)
+                sent += ll_collective_sent(&m, n->op->collective, n->attr, t);
         }
     for (int r = 0; r < m.n_rank; r++) ll_graph_free(parts.g[r]);
     ll_graph_free(serial.g[0]);

@@ -94,7 +94,7 @@ static void compare_runs(uint64_t seed, const char *what, const rg_run *want, co
 static void train(const rg *r, uint64_t seed, const ll_graph *g, const ll_lower_opts *opts,
                   rg_run *run)
 {
-    must(rg_open(g, opts, run), seed, opts->machine);
+    must(rg_open(g, opts, run), seed, opts->target->name);
     rg_feed(r, run);
     for (uint64_t step = 0; step < 2; step++) must(rg_step(run, step), seed, "step");
 }
@@ -158,8 +158,10 @@ static void check_simplify(const rg *r, uint64_t seed, int n_micro)
 static void check_bf16(const rg *r, uint64_t seed, int n_micro)
 {
     rg_run plain, fast;
-    ll_lower_opts ref = {.target = &ll_target_ref, .precision = LL_PRECISION_bf16, .n_micro = n_micro};
-    ll_lower_opts cpu = {.target = &ll_target_cpu, .precision = LL_PRECISION_bf16, .n_micro = n_micro, .threads = 1};
+    ll_lower_opts ref = {
+        .target = &ll_target_ref, .precision = LL_PRECISION_bf16, .n_micro = n_micro};
+    ll_lower_opts cpu = {
+        .target = &ll_target_cpu, .precision = LL_PRECISION_bf16, .n_micro = n_micro, .threads = 1};
     train(r, seed, r->g, &ref, &plain);
     train(r, seed, r->g, &cpu, &fast);
     compare_runs(seed, "machines, bf16", &plain, &fast, 2e-2);
@@ -173,7 +175,8 @@ static void check_training(uint64_t seed)
     rg_run plain, fast;
     int n_micro = make_training(&r, seed);
     ll_lower_opts ref = {.target = &ll_target_ref, .n_micro = n_micro, .as_is = true};
-    ll_lower_opts cpu = {.target = &ll_target_cpu, .n_micro = n_micro, .threads = 1 + (int)(seed % 2)};
+    ll_lower_opts cpu = {
+        .target = &ll_target_cpu, .n_micro = n_micro, .threads = 1 + (int)(seed % 2)};
     train(&r, seed, r.g, &ref, &plain);
     if (wild(&plain)) {
         n_skipped++;
@@ -263,7 +266,8 @@ static void check_gradient(uint64_t seed)
     add_gradients(r.g, loss);
     must(ll_graph_check(r.g), seed, "gradient");
     must(ll_retype(r.g, LL_F64, &wide), seed, "retype");
-    must(rg_open(wide, &(ll_lower_opts){.target = &ll_target_ref, .as_is = true}, &l.run), seed, "open");
+    must(rg_open(wide, &(ll_lower_opts){.target = &ll_target_ref, .as_is = true}, &l.run), seed,
+         "open");
     rg_feed(&r, &l.run);
     run_results(&l.run, seed);
     double scale = 1e-3 + 1e-3 * fabs(rg_scalar(&l.run, "loss"));
