@@ -237,8 +237,10 @@ static void plan_rotation(ll_talk *t, ll_arena *a, const ll_coll_attr *r)
 ll_err ll_talk_open(ll_team *team, ll_arena *arena, const ll_instr *instr, const ll_tensor *in,
                     const ll_tensor *out, void *packing, ll_talk **talk)
 {
-    static const ll_coll colls[] = {LL_COLL_ALLREDUCE, LL_COLL_REDUCE_SCATTER, LL_COLL_ALLGATHER,
-                                    LL_COLL_ALLTOALL,  LL_COLL_ALLTOALL,       LL_COLL_ALLTOALL};
+    static const ll_coll colls[LL_N_COLLECTIVE] = {
+        [LL_ALL_REDUCE] = LL_COLL_ALLREDUCE, [LL_REDUCE_SCATTER] = LL_COLL_REDUCE_SCATTER,
+        [LL_ALL_GATHER] = LL_COLL_ALLGATHER, [LL_ALL_TO_ALL] = LL_COLL_ALLTOALL,
+        [LL_HALO] = LL_COLL_ALLTOALL,        [LL_ROTATE] = LL_COLL_ALLTOALL};
     ll_talk *t = LL_NEW(arena, ll_talk);
     t->kind = instr->collective;
     const ll_coll_attr *x = (const ll_coll_attr *)instr->attr;

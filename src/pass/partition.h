@@ -78,7 +78,8 @@ bool ll_gradient_layout(const ll_placement *p, const char *param, ll_axes axes, 
 /* ---- collective nodes ---- */
 /* Bytes that this rank sends in one run with an operand of this type, by the usual formulas: an
  * all-reduce 2 (p-1)/p of them, the others what they must. */
-double ll_collective_sent(const ll_mesh *m, ll_collective kind, const void *attr, const ll_type *in);
+double ll_collective_sent(const ll_mesh *m, ll_collective kind, const void *attr,
+                          const ll_type *in);
 ll_axes ll_collective_axes(ll_collective kind, const void *attr); /* among whom */
 const char *ll_axes_text(const ll_mesh *m, ll_axes axes, char out[LL_LAYOUT_TEXT]);
 
