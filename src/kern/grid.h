@@ -2,25 +2,15 @@
  * two made from the bits of a double, so that loops over them become vector code. */
 #pragma once
 #include "kern/attr.h"
-#include "kern/kern.h"
+#include "kern/walk.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-enum { LL_GRID_SCALES = 2 }; /* scales that ungrid takes at most */
-
-/* The result's dimensions, neighbours merged where every scale walks them alike, and the stride of
- * each scale along each. */
-typedef struct ll_grid_walk {
-    int n, n_scale;
-    int64_t size[LL_MAX_DIMS], stride[LL_GRID_SCALES][LL_MAX_DIMS];
-} ll_grid_walk;
-
-/* Operands 1 and on of the call are scales. The op has checked the spec. */
-void ll_grid_walk_of(const ll_kcall *c, ll_grid_walk *w);
-/* Where scale s begins for row r, if the first n_outer dimensions number the rows. */
-int64_t ll_grid_at(const ll_grid_walk *w, int s, int n_outer, int64_t r);
+/* The result's dimensions as its scales, operands 1 and on of the call, see them. The op has
+ * checked the spec. */
+void ll_grid_walk_of(const ll_kcall *c, ll_walk *w);
 
 /* e with m < 2^e, for m >= 0; no less than -400, so that sums of two stay exponents of doubles.
  * Beyond 1023 for what is not finite. */

@@ -15,11 +15,11 @@ ll_scratch grid_cpu_scratch;
 enum { BLOCK = 256, PART = 8192 };
 
 typedef struct job {
-    ll_grid_walk w;
+    ll_walk w;
     int n_outer; /* dimensions that number the rows */
     int64_t rows, row, period, part, n_part;
-    const double *power[LL_GRID_SCALES];
-    int64_t step[LL_GRID_SCALES]; /* of each along a period */
+    const double *power[LL_WALKERS];
+    int64_t step[LL_WALKERS]; /* of each along a period */
     bool up;
 } job;
 
@@ -47,7 +47,7 @@ static job plan(const ll_kcall *c, bool up)
     int64_t bits = ((const ll_grid_attr *)c->attr)->bits;
     bool repeats = last > 0 && j.w.size[last] <= BLOCK / 2;
     double *to = (double *)c->scratch;
-    for (int s = 0; s < j.w.n_scale; s++) {
+    for (int s = 0; s < j.w.walkers; s++) {
         int64_t n = ll_numel(&c->in[1 + s].shape);
         to_powers((const float *)c->in[1 + s].data, n, s ? 0 : bits, up, to);
         j.power[s] = to;
@@ -92,9 +92,9 @@ static void from_grid(const double *x, const double *k, int n, float *y)
 /* Elements from..to of row r. */
 static void run_row(const ll_kcall *c, const job *j, int64_t r, int64_t from, int64_t to)
 {
-    const double *a = j->power[0] + ll_grid_at(&j->w, 0, j->n_outer, r);
+    const double *a = j->power[0] + ll_walk_at(&j->w, 0, j->n_outer, r);
     const double *b = j->power[1];
-    if (j->w.n_scale > 1) b += ll_grid_at(&j->w, 1, j->n_outer, r);
+    if (j->w.walkers > 1) b += ll_walk_at(&j->w, 1, j->n_outer, r);
     double k[BLOCK];
     bool same = j->step[0] == 0 && j->step[1] == 0, repeats = j->period <= BLOCK / 2;
     int most = repeats ? BLOCK / (int)j->period * (int)j->period : BLOCK;

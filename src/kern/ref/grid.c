@@ -6,13 +6,13 @@
 ll_kernel grid_ref, ungrid_ref;
 
 /* The sum of the exponents of element e's scales; false: one is not finite. */
-static bool exponents(const ll_kcall *c, const ll_grid_walk *w, int64_t e, int64_t *sum)
+static bool exponents(const ll_kcall *c, const ll_walk *w, int64_t e, int64_t *sum)
 {
     int64_t row = w->size[w->n - 1];
     bool finite = true;
     *sum = 0;
-    for (int s = 0; s < w->n_scale; s++) {
-        int64_t at = ll_grid_at(w, s, w->n - 1, e / row) + e % row * w->stride[s][w->n - 1];
+    for (int s = 0; s < w->walkers; s++) {
+        int64_t at = ll_walk_at(w, s, w->n - 1, e / row) + e % row * w->stride[s][w->n - 1];
         double m = ll_load(c->in[1 + s].data, c->in[1 + s].dtype, at);
         finite &= isfinite(m);
         *sum += ll_grid_exponent(m);
@@ -24,7 +24,7 @@ static ll_err run(const ll_kcall *c, bool up)
 {
     const ll_tensor *x = &c->in[0], *y = &c->out[0];
     int64_t bits = ((const ll_grid_attr *)c->attr)->bits, n = ll_numel(&y->shape), e;
-    ll_grid_walk w;
+    ll_walk w;
     ll_grid_walk_of(c, &w);
     for (int64_t i = 0; i < n; i++) {
         bool finite = exponents(c, &w, i, &e);
