@@ -6,14 +6,15 @@
  * Convolutions: GFLOP/s of the best of many runs, where all taps of every output pixel are counted,
  * those in the padding too. One thread is timed by its CPU clock, which other programs disturb
  * less, several by the wall clock. Pooling: GB/s of image and output together. */
-#include "kern/cpu/conv2d_int.h"
+#include "ir/op.h"
+#include "kern/kern.h"
+#include "kern/attr.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
 
-ll_kernel conv2d_cpu, conv2d_dx_cpu, conv2d_dw_cpu;
-ll_scratch conv2d_cpu_scratch, conv2d_dx_cpu_scratch, conv2d_dw_cpu_scratch;
+extern const ll_op ll_op_conv2d, ll_op_conv2d_dx, ll_op_conv2d_dw;
 ll_kernel max_pool_cpu, max_pool_grad_cpu, avg_pool_cpu, avg_pool_grad_cpu;
 
 typedef struct shape {
@@ -41,12 +42,7 @@ static const shape shapes[] = {
     {"googlenet 5x5 reduce", 8, 28, 32, 96, 5, 1, 2},
 };
 
-static const struct {
-    ll_kernel *run;
-    ll_scratch *scratch;
-} kernels[3] = {{conv2d_cpu, conv2d_cpu_scratch},
-                {conv2d_dx_cpu, conv2d_dx_cpu_scratch},
-                {conv2d_dw_cpu, conv2d_dw_cpu_scratch}};
+static const ll_op *const ops[3] = {&ll_op_conv2d, &ll_op_conv2d_dx, &ll_op_conv2d_dw};
 
 static double now(clockid_t clock)
 {
@@ -87,10 +83,11 @@ static double conv(const shape *s, int d, int threads, ll_dtype t, const char **
     ll_tensor sets[3][3] = {{x, w, y}, {y, w, x}, {y, x, w}};
     ll_kcall c = {.attr = &a, .n_in = 2, .n_out = 1, .in = sets[d], .out = &sets[d][2]};
     c.threads = threads;
-    c.scratch = aligned_alloc(64, (kernels[d].scratch(&c) + 63) / 64 * 64);
-    *algorithm = ll_conv_algorithm((ll_conv_direction)d, &c);
+    const ll_solver *way = ll_solver_for(ops[d]->cpu, &c);
+    c.scratch = aligned_alloc(64, (way->scratch(&c) + 63) / 64 * 64);
+    *algorithm = way->name;
     double flops = 2.0 * s->n * (double)(out * out) * s->f * s->taps * s->taps * s->c;
-    double seconds = best(kernels[d].run, &c);
+    double seconds = best(way->run, &c);
     free(c.scratch);
     free(x.data);
     free(w.data);

@@ -17,8 +17,12 @@
 #include <math.h>
 #include <stdio.h>
 
-ll_kernel conv2d_ref, conv2d_cpu, conv2d_dx_ref, conv2d_dx_cpu, conv2d_dw_ref, conv2d_dw_cpu;
-ll_scratch conv2d_cpu_scratch, conv2d_dx_cpu_scratch, conv2d_dw_cpu_scratch;
+ll_kernel conv2d_ref, conv2d_dx_ref, conv2d_dw_ref;
+ll_kernel conv2d_direct_cpu, conv2d_gather_cpu, conv2d_dx_gather_cpu, conv2d_dw_direct_cpu;
+ll_kernel conv2d_dw_outer_cpu;
+ll_scratch conv2d_direct_scratch, conv2d_gather_scratch, conv2d_dx_gather_scratch;
+ll_scratch conv2d_dw_direct_scratch, conv2d_dw_outer_scratch;
+bool conv2d_direct_fits(const ll_kcall *c), conv2d_dw_direct_fits(const ll_kcall *c);
 ll_kernel conv2d_cuda, conv2d_dx_cuda, conv2d_dw_cuda;
 ll_scratch conv2d_cuda_scratch, conv2d_dw_cuda_scratch, conv2d_dx_cuda_scratch;
 extern const ll_op ll_op_conv2d, ll_op_conv2d_dx, ll_op_conv2d_dw;
@@ -385,7 +389,11 @@ const ll_op ll_op_conv2d = {
     .flop = 2,
     .f64 = true,
     .ref = conv2d_ref,
-    .cpu = LL_KERNEL(.run = conv2d_cpu, .scratch = conv2d_cpu_scratch),
+    .cpu =
+        (const ll_solver[]){
+            {"direct", conv2d_direct_fits, conv2d_direct_scratch, .run = conv2d_direct_cpu},
+            {"gather", .scratch = conv2d_gather_scratch, .run = conv2d_gather_cpu},
+            {0}},
     .cuda = LL_GPU(LL_KERNEL(.run = conv2d_cuda, .scratch = conv2d_cuda_scratch)),
     .trials =
         {"f32[2,7,5,3], f32[4,3,3,3] {stride=[1,1], pad=[1,1,1,1], dilation=[1,1], groups=1}",
@@ -416,7 +424,7 @@ const ll_op ll_op_conv2d_dx = {
     .f64 = true,
     .cost = cost_dx,
     .ref = conv2d_dx_ref,
-    .cpu = LL_KERNEL(.run = conv2d_dx_cpu, .scratch = conv2d_dx_cpu_scratch),
+    .cpu = LL_KERNEL("gather", .scratch = conv2d_dx_gather_scratch, .run = conv2d_dx_gather_cpu),
     .cuda = LL_GPU(LL_KERNEL(.run = conv2d_dx_cuda, .scratch = conv2d_dx_cuda_scratch)),
     .trials =
         {"f32[2,7,5,4], f32[4,3,3,3] {stride=[1,1], pad=[1,1,1,1], dilation=[1,1], groups=1, "
@@ -453,7 +461,11 @@ const ll_op ll_op_conv2d_dw = {
     .flop = 2,
     .f64 = true,
     .ref = conv2d_dw_ref,
-    .cpu = LL_KERNEL(.run = conv2d_dw_cpu, .scratch = conv2d_dw_cpu_scratch),
+    .cpu = (const ll_solver[]){{"direct", conv2d_dw_direct_fits, conv2d_dw_direct_scratch,
+                                .run = conv2d_dw_direct_cpu},
+                               {"outer", .scratch = conv2d_dw_outer_scratch,
+                                .run = conv2d_dw_outer_cpu},
+                               {0}},
     .cuda = LL_GPU(LL_KERNEL(.run = conv2d_dw_cuda, .scratch = conv2d_dw_cuda_scratch)),
     .trials =
         {"f32[2,7,5,4], f32[2,7,5,3] {stride=[1,1], pad=[1,1,1,1], dilation=[1,1], groups=1, "

@@ -1,8 +1,10 @@
 /* conv2d and its gradients on the CPU against the reference kernels: random odd shapes with every
  * attribute, the shapes that choose each algorithm, sizes of zero, one to three threads, bf16; in
  * f64 whole numbers, and to the bit. */
-#include "kern/cpu/conv2d_int.h"
 #include "base/rng.h"
+#include "ir/op.h"
+#include "kern/attr.h"
+#include "kern/kern.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -11,18 +13,11 @@
 #include <stdlib.h>
 #include <cmocka.h>
 
-ll_kernel conv2d_ref, conv2d_cpu, conv2d_dx_ref, conv2d_dx_cpu, conv2d_dw_ref, conv2d_dw_cpu;
-ll_scratch conv2d_cpu_scratch, conv2d_dx_cpu_scratch, conv2d_dw_cpu_scratch;
+extern const ll_op ll_op_conv2d, ll_op_conv2d_dx, ll_op_conv2d_dw;
 
-enum { SEED = 11, SLACK = 64 };
+enum { SEED = 11, SLACK = 64, DW = 2 };
 
-static const struct {
-    const char *name;
-    ll_kernel *ref, *cpu;
-    ll_scratch *scratch;
-} kernels[3] = {{"conv2d", conv2d_ref, conv2d_cpu, conv2d_cpu_scratch},
-                {"conv2d_dx", conv2d_dx_ref, conv2d_dx_cpu, conv2d_dx_cpu_scratch},
-                {"conv2d_dw", conv2d_dw_ref, conv2d_dw_cpu, conv2d_dw_cpu_scratch}};
+static const ll_op *const ops[3] = {&ll_op_conv2d, &ll_op_conv2d_dx, &ll_op_conv2d_dw};
 
 typedef struct problem {
     ll_conv_attr a;
@@ -55,21 +50,21 @@ static void poison(const ll_tensor *t)
     memset(t->data, 0xff, (size_t)ll_numel(&t->shape) * ll_dtype_bytes(t->dtype));
 }
 
-static void run_cpu(ll_conv_direction d, ll_kcall *c, int threads)
+static void run_cpu(int d, ll_kcall *c, int threads)
 {
     c->threads = threads;
-    size_t bytes = kernels[d].scratch(c), room = (bytes + SLACK + 63) / 64 * 64;
+    size_t bytes = ll_solve_scratch(ops[d]->cpu, c), room = (bytes + SLACK + 63) / 64 * 64;
     unsigned char *scratch = aligned_alloc(64, room);
     memset(scratch, 0xff, room);
     poison(&c->out[0]);
     c->scratch = scratch;
-    assert_int_equal(kernels[d].cpu(c), LL_OK);
+    assert_int_equal(ll_solve(ops[d]->cpu, c), LL_OK);
     for (size_t i = bytes; i < room; i++) assert_int_equal(scratch[i], 0xff);
     free(scratch);
 }
 
-static void compare(const problem *p, ll_conv_direction d, const ll_tensor *got,
-                    const ll_tensor *want, int threads)
+static void compare(const problem *p, int d, const ll_tensor *got, const ll_tensor *want,
+                    int threads)
 {
     double worst = 0, scale = 1;
     for (int64_t i = 0; i < ll_numel(&want->shape); i++) {
@@ -80,11 +75,11 @@ static void compare(const problem *p, ll_conv_direction d, const ll_tensor *got,
     if (!(worst <= (p->type == LL_F64 ? 0 : 1e-5 * scale)))
         fail_msg("%s %s n%d %dx%dx%d f%d %dx%d stride %d,%d pad %d,%d,%d,%d dil %d,%d groups %d, "
                  "%d threads: off by %g of %g",
-                 kernels[d].name, ll_dtype_name(p->type), (int)p->n, (int)p->h, (int)p->w,
-                 (int)p->c, (int)p->f, (int)p->r, (int)p->s, (int)p->a.stride[0],
-                 (int)p->a.stride[1], (int)p->a.pad[0], (int)p->a.pad[1], (int)p->a.pad[2],
-                 (int)p->a.pad[3], (int)p->a.dilation[0], (int)p->a.dilation[1], (int)p->a.groups,
-                 threads, worst, scale);
+                 ops[d]->name, ll_dtype_name(p->type), (int)p->n, (int)p->h, (int)p->w, (int)p->c,
+                 (int)p->f, (int)p->r, (int)p->s, (int)p->a.stride[0], (int)p->a.stride[1],
+                 (int)p->a.pad[0], (int)p->a.pad[1], (int)p->a.pad[2], (int)p->a.pad[3],
+                 (int)p->a.dilation[0], (int)p->a.dilation[1], (int)p->a.groups, threads, worst,
+                 scale);
 }
 
 /* All three directions of one problem; algorithm: what conv2d must choose, or NULL. */
@@ -100,13 +95,14 @@ static void check(const problem *p, const char *algorithm)
         ll_tensor got = make(t, parts[d][2]->shape, 4), want = make(LL_F64, got.shape, 5);
         poison(&want);
         ll_kcall c = {.attr = &p->a, .n_in = 2, .n_out = 1, .in = in, .out = &want, .threads = 1};
-        assert_int_equal(kernels[d].ref(&c), LL_OK);
+        assert_int_equal(ops[d]->ref(&c), LL_OK);
         c.out = &got;
         for (int threads = 1; threads <= 3; threads++) {
-            run_cpu((ll_conv_direction)d, &c, threads);
-            compare(p, (ll_conv_direction)d, &got, &want, threads);
+            run_cpu(d, &c, threads);
+            compare(p, d, &got, &want, threads);
         }
-        if (d == 0 && algorithm) assert_string_equal(ll_conv_algorithm(LL_CONV, &c), algorithm);
+        if (d == 0 && algorithm)
+            assert_string_equal(ll_solver_for(ops[0]->cpu, &c)->name, algorithm);
         free(got.data);
         free(want.data);
     }
@@ -202,10 +198,10 @@ static void test_repeat(void **state)
                        make(LL_F32, LL_SHAPE(7, 9, 9, 5), 2)};
     ll_tensor a = make(LL_F32, LL_SHAPE(9, 3, 3, 5), 3), b = make(LL_F32, a.shape, 4);
     ll_kcall c = {.attr = &p.a, .n_in = 2, .n_out = 1, .in = in, .out = &a};
-    run_cpu(LL_CONV_DW, &c, 3);
+    run_cpu(DW, &c, 3);
     c.out = &b;
     for (int i = 0; i < 20; i++) {
-        run_cpu(LL_CONV_DW, &c, 3);
+        run_cpu(DW, &c, 3);
         assert_memory_equal(a.data, b.data, sizeof(float) * 9 * 9 * 5);
     }
     free(in[0].data);

@@ -240,24 +240,23 @@ static void list_taps(const ll_conv_shape *v, const sizes *z, const ll_real *fil
     }
 }
 
-size_t LL_REAL(ll_conv_direct_scratch)(const ll_conv_shape *v, ll_conv_direction d)
+size_t LL_REAL(ll_conv_direct_room)(const ll_conv_shape *v)
 {
     sizes z = sizes_of(v);
-    if (d == LL_CONV) return z.filter_bytes + z.place_bytes + (size_t)v->threads * z.x_bytes;
+    if (v->d == LL_CONV) return z.filter_bytes + z.place_bytes + (size_t)v->threads * z.x_bytes;
     return (size_t)v->threads * (z.x_bytes + z.dy_bytes + z.sum_bytes);
 }
 
-void LL_REAL(ll_conv_direct)(const ll_conv_shape *v, ll_conv_direction d, const void *x,
-                             const void *filter, void *y, void *scratch)
+void LL_REAL(ll_conv_direct)(const ll_conv_shape *v, const ll_kcall *c)
 {
-    (void)d; /* LL_CONV */
     sizes z = sizes_of(v);
-    ll_real *w = (ll_real *)scratch;
-    int64_t *place = (int64_t *)((char *)scratch + z.filter_bytes);
+    const ll_real *x = (const ll_real *)c->in[0].data;
+    ll_real *w = (ll_real *)c->scratch, *y = (ll_real *)c->out[0].data;
+    int64_t *place = (int64_t *)((char *)c->scratch + z.filter_bytes);
     char *buffers = (char *)place + z.place_bytes;
     int64_t strips = v->n >= v->threads ? 1 : ll_min64(v->oh, v->threads), jobs = v->n * strips;
     int64_t span = (v->r - 1) * v->a.dilation[0] + 1;
-    list_taps(v, &z, (const ll_real *)filter, w, place);
+    list_taps(v, &z, (const ll_real *)c->in[1].data, w, place);
 #pragma omp parallel num_threads(v->threads)
     {
         int me = omp_get_thread_num(), team = omp_get_num_threads();
@@ -268,10 +267,10 @@ void LL_REAL(ll_conv_direct)(const ll_conv_shape *v, ll_conv_direction d, const 
             int64_t o1 = (k % strips + 1) * v->oh / strips;
             int64_t i0 = o0 * v->a.stride[0] - v->a.pad[0];
             int64_t i1 = (o1 - 1) * v->a.stride[0] - v->a.pad[0] + span;
-            copy_image(v, &z, (const ll_real *)x + n * v->h * v->w * v->c, ll_max64(i0, 0),
-                       ll_min64(i1, v->h), planes);
+            copy_image(v, &z, x + n * v->h * v->w * v->c, ll_max64(i0, 0), ll_min64(i1, v->h),
+                       planes);
             for (int64_t o = o0; o < o1; o++)
-                run_row(v, &z, planes, w, place, o, (ll_real *)y + (n * v->oh + o) * v->ow * v->f);
+                run_row(v, &z, planes, w, place, o, y + (n * v->oh + o) * v->ow * v->f);
         }
     }
 }
@@ -385,12 +384,12 @@ static ll_real add_lanes(const ll_real *sums, int64_t threads, size_t pitch, int
     return sum;
 }
 
-void LL_REAL(ll_conv_direct_dw)(const ll_conv_shape *v, const void *dy, const void *x, void *out,
-                                void *scratch)
+void LL_REAL(ll_conv_direct_dw)(const ll_conv_shape *v, const ll_kcall *k)
 {
     sizes z = sizes_of(v);
-    ll_real *dw = (ll_real *)out, *all = (ll_real *)scratch;
-    char *buffers = (char *)scratch + (size_t)v->threads * z.sum_bytes;
+    const ll_real *dy = (const ll_real *)k->in[0].data, *x = (const ll_real *)k->in[1].data;
+    ll_real *dw = (ll_real *)k->out[0].data, *all = (ll_real *)k->scratch;
+    char *buffers = (char *)k->scratch + (size_t)v->threads * z.sum_bytes;
 #pragma omp parallel num_threads(v->threads)
     {
         int me = omp_get_thread_num(), team = omp_get_num_threads();
@@ -401,8 +400,8 @@ void LL_REAL(ll_conv_direct_dw)(const ll_conv_shape *v, const void *dy, const vo
             memset(sums, 0, z.sum_bytes);
             memset(planes, 0, z.x_bytes);
             for (int64_t n = v->n * t / v->threads; n < v->n * (t + 1) / v->threads; n++) {
-                copy_image(v, &z, (const ll_real *)x + n * v->h * v->w * v->c, 0, v->h, planes);
-                copy_dy(v, &z, (const ll_real *)dy + n * v->oh * v->ow * v->f, dy_planes);
+                copy_image(v, &z, x + n * v->h * v->w * v->c, 0, v->h, planes);
+                copy_dy(v, &z, dy + n * v->oh * v->ow * v->f, dy_planes);
                 add_image(v, &z, dy_planes, planes, sums);
             }
         }

@@ -95,14 +95,14 @@ static axis backward_axis(const ll_conv_shape *v, int k, int64_t phase)
     return x;
 }
 
-static axis axis_of(const ll_conv_shape *v, ll_conv_direction d, int k, int64_t phase)
+static axis axis_of(const ll_conv_shape *v, int k, int64_t phase)
 {
-    return d == LL_CONV ? forward_axis(v, k) : backward_axis(v, k, phase);
+    return v->d == LL_CONV ? forward_axis(v, k) : backward_axis(v, k, phase);
 }
 
-static int64_t phases(const ll_conv_shape *v, ll_conv_direction d, int k)
+static int64_t phases(const ll_conv_shape *v, int k)
 {
-    return d == LL_CONV ? 1 : v->a.stride[k];
+    return v->d == LL_CONV ? 1 : v->a.stride[k];
 }
 
 /* The taps of m inside the source. */
@@ -137,10 +137,10 @@ typedef struct plan {
 } plan;
 
 /* Rows of the source that result rows [from, to) can read, not clipped. */
-static range source_rows(const ll_conv_shape *v, ll_conv_direction d, int64_t from, int64_t to)
+static range source_rows(const ll_conv_shape *v, int64_t from, int64_t to)
 {
     int64_t stride = v->a.stride[0], pad = v->a.pad[0], span = (v->r - 1) * v->a.dilation[0];
-    if (d == LL_CONV) return (range){from * stride - pad, (to - 1) * stride - pad + span + 1};
+    if (v->d == LL_CONV) return (range){from * stride - pad, (to - 1) * stride - pad + span + 1};
     return (range){-floor_div(-(from + pad - span), stride), floor_div(to - 1 + pad, stride) + 1};
 }
 
@@ -168,9 +168,9 @@ static void choose_blocks(const ll_conv_shape *v, plan *p)
     p->rows = ll_ceil_div(p->rh, ll_max64(p->n_row, 1));
 }
 
-static plan plan_of(const ll_conv_shape *v, ll_conv_direction d)
+static plan plan_of(const ll_conv_shape *v)
 {
-    bool fwd = d == LL_CONV;
+    bool fwd = v->d == LL_CONV;
     plan p = {.oc = fwd ? v->f : v->c,
               .sc = fwd ? v->c : v->f,
               .ocg = fwd ? v->fg : v->cg,
@@ -184,7 +184,7 @@ static plan plan_of(const ll_conv_shape *v, ll_conv_direction d)
     p.chunks = v->r * v->s * (p.scg / KC + 2);
     p.filter_bytes = ll_align64(sizeof(ll_real) * (size_t)(v->groups * p.panels * NR) *
                                 (size_t)(v->r * v->s * p.scg));
-    range most = source_rows(v, d, 0, p.rows);
+    range most = source_rows(v, 0, p.rows);
     p.source_rows = v->bf16 ? ll_max64(0, ll_min64(p.sh, most.to - most.from + 1)) : 0;
     size_t pixels = (size_t)(p.images * p.rows * p.rw);
     p.thread_bytes = ll_align64(2 * sizeof(int64_t) * pixels) +
@@ -426,14 +426,14 @@ static void run_phase(const job *j, int64_t from, int64_t to)
 /* ---- blocks ---- */
 
 /* Converts the source rows that the block reads; without bf16 the source is used as it stands. */
-static void fetch(job *j, ll_conv_direction d, const void *src, range rows, ll_real *to)
+static void fetch(job *j, const void *src, range rows, ll_real *to)
 {
     const plan *p = j->p;
     j->row0 = j->image0 = 0;
     j->rows = p->sh;
     j->source = (const ll_real *)src;
     if (!j->v->bf16) return;
-    range r = source_rows(j->v, d, rows.from, rows.to);
+    range r = source_rows(j->v, rows.from, rows.to);
     r = (range){ll_min64(ll_max64(r.from, 0), p->sh), ll_min64(ll_max64(r.to, 0), p->sh)};
     int64_t row = p->sw * p->sc, size = ll_max64(r.to - r.from, 0) * row;
     for (int64_t n = j->n0; n < j->n1; n++) {
@@ -446,8 +446,8 @@ static void fetch(job *j, ll_conv_direction d, const void *src, range rows, ll_r
     j->image0 = j->n0;
 }
 
-static void run_block(const ll_conv_shape *v, const plan *p, ll_conv_direction d, int64_t block,
-                      const void *src, const ll_real *filters, ll_real *out, char *scratch)
+static void run_block(const ll_conv_shape *v, const plan *p, int64_t block, const void *src,
+                      const ll_real *filters, ll_real *out, char *scratch)
 {
     int64_t bi = block / p->n_row, br = block % p->n_row;
     range rows = {br * p->rh / p->n_row, (br + 1) * p->rh / p->n_row};
@@ -459,51 +459,50 @@ static void run_block(const ll_conv_shape *v, const plan *p, ll_conv_direction d
     j.to = j.place + pixels;
     scratch += ll_align64(2 * sizeof(int64_t) * (size_t)pixels);
     j.chunks = (chunk *)scratch;
-    fetch(&j, d, src, rows, (ll_real *)(scratch + ll_align64(sizeof(chunk) * (size_t)p->chunks)));
-    for (int64_t a = 0; a < phases(v, d, 0); a++)
-        for (int64_t b = 0; b < phases(v, d, 1); b++) {
-            j.x[0] = axis_of(v, d, 0, a);
-            j.x[1] = axis_of(v, d, 1, b);
+    fetch(&j, src, rows, (ll_real *)(scratch + ll_align64(sizeof(chunk) * (size_t)p->chunks)));
+    for (int64_t a = 0; a < phases(v, 0); a++)
+        for (int64_t b = 0; b < phases(v, 1); b++) {
+            j.x[0] = axis_of(v, 0, a);
+            j.x[1] = axis_of(v, 1, b);
             run_phase(&j, rows.from, rows.to);
             j.panels += v->groups * p->panels * NR * j.x[0].taps * j.x[1].taps * p->scg;
         }
 }
 
-static void pack_filters(const ll_conv_shape *v, const plan *p, ll_conv_direction d, int me,
-                         int team, const void *filter, ll_real *to)
+static void pack_filters(const ll_conv_shape *v, const plan *p, int me, int team,
+                         const void *filter, ll_real *to)
 {
     int64_t one = v->r * v->s * v->cg;
     packing w = {.v = v, .p = p, .filter = filter, .os = 1, .ss = one};
-    if (d == LL_CONV) w.os = one, w.ss = 1;
-    for (int64_t a = 0; a < phases(v, d, 0); a++)
-        for (int64_t b = 0; b < phases(v, d, 1); b++) {
-            w.x[0] = axis_of(v, d, 0, a);
-            w.x[1] = axis_of(v, d, 1, b);
+    if (v->d == LL_CONV) w.os = one, w.ss = 1;
+    for (int64_t a = 0; a < phases(v, 0); a++)
+        for (int64_t b = 0; b < phases(v, 1); b++) {
+            w.x[0] = axis_of(v, 0, a);
+            w.x[1] = axis_of(v, 1, b);
             pack_phase(&w, me, team, to);
             to += v->groups * p->panels * NR * w.x[0].taps * w.x[1].taps * p->scg;
         }
 }
 
-size_t LL_REAL(ll_conv_gather_scratch)(const ll_conv_shape *v, ll_conv_direction d)
+size_t LL_REAL(ll_conv_gather_room)(const ll_conv_shape *v)
 {
-    plan p = plan_of(v, d);
+    plan p = plan_of(v);
     return p.filter_bytes + p.thread_bytes * (size_t)v->threads;
 }
 
-void LL_REAL(ll_conv_gather)(const ll_conv_shape *v, ll_conv_direction d, const void *src,
-                             const void *filter, void *out, void *scratch)
+void LL_REAL(ll_conv_gather)(const ll_conv_shape *v, const ll_kcall *c)
 {
-    plan p = plan_of(v, d);
-    ll_real *filters = (ll_real *)scratch;
-    char *mine = (char *)scratch + p.filter_bytes;
+    plan p = plan_of(v);
+    ll_real *filters = (ll_real *)c->scratch;
+    char *mine = (char *)c->scratch + p.filter_bytes;
     int64_t blocks = p.n_image * p.n_row;
 #pragma omp parallel num_threads(v->threads)
     {
         int me = omp_get_thread_num(), team = omp_get_num_threads();
-        pack_filters(v, &p, d, me, team, filter, filters);
+        pack_filters(v, &p, me, team, c->in[1].data, filters);
 #pragma omp barrier
         for (int64_t i = blocks * me / team; i < blocks * (me + 1) / team; i++)
-            run_block(v, &p, d, i, src, filters, (ll_real *)out,
+            run_block(v, &p, i, c->in[0].data, filters, (ll_real *)c->out[0].data,
                       mine + p.thread_bytes * (size_t)me);
     }
 }

@@ -16,6 +16,7 @@ extern "C" {
 typedef enum ll_conv_direction { LL_CONV, LL_CONV_DX, LL_CONV_DW } ll_conv_direction;
 
 typedef struct ll_conv_shape {
+    ll_conv_direction d;
     ll_conv_attr a;
     int64_t n, h, w, c, f, r, s, oh, ow, groups, cg, fg;
     bool bf16; /* operands; results are f32 */
@@ -23,22 +24,15 @@ typedef struct ll_conv_shape {
     int threads;
 } ll_conv_shape;
 
-ll_conv_shape ll_conv_shape_of(ll_conv_direction d, const ll_kcall *c);
-/* The algorithm that runs a call: "direct", "gather" or "outer". */
-const char *ll_conv_algorithm(ll_conv_direction d, const ll_kcall *c);
-
-/* Each algorithm in f32 (gather and outer: bf16 too) and in f64: bytes of scratch, and the kernel.
- * src is the image read (x or dy). */
-typedef size_t ll_conv_room(const ll_conv_shape *v, ll_conv_direction d);
-typedef void ll_conv_image(const ll_conv_shape *v, ll_conv_direction d, const void *src,
-                           const void *filter, void *out, void *scratch);
-typedef void ll_conv_filter(const ll_conv_shape *v, const void *dy, const void *x, void *dw,
-                            void *scratch);
-ll_conv_room ll_conv_gather_scratch_f32, ll_conv_gather_scratch_f64;
-ll_conv_room ll_conv_outer_scratch_f32, ll_conv_outer_scratch_f64;
-ll_conv_room ll_conv_direct_scratch_f32, ll_conv_direct_scratch_f64;
-ll_conv_image ll_conv_gather_f32, ll_conv_gather_f64, ll_conv_direct_f32, ll_conv_direct_f64;
-ll_conv_filter ll_conv_outer_f32, ll_conv_outer_f64, ll_conv_direct_dw_f32, ll_conv_direct_dw_f64;
+/* An algorithm's bytes of scratch, and its kernel, in f32 (gather and outer: bf16 operands too) and
+ * in f64. */
+typedef size_t ll_conv_room(const ll_conv_shape *v);
+typedef void ll_conv_run(const ll_conv_shape *v, const ll_kcall *c);
+ll_conv_room ll_conv_gather_room_f32, ll_conv_gather_room_f64;
+ll_conv_room ll_conv_outer_room_f32, ll_conv_outer_room_f64;
+ll_conv_room ll_conv_direct_room_f32, ll_conv_direct_room_f64;
+ll_conv_run ll_conv_gather_f32, ll_conv_gather_f64, ll_conv_outer_f32, ll_conv_outer_f64;
+ll_conv_run ll_conv_direct_f32, ll_conv_direct_f64, ll_conv_direct_dw_f32, ll_conv_direct_dw_f64;
 
 /* Element i of an operand, which may be bf16. */
 static inline ll_real ll_conv_at(const void *x, bool bf16, int64_t i)

@@ -311,19 +311,18 @@ static void finish(const ll_conv_shape *v, const plan *p, const ll_real *sums, i
     }
 }
 
-size_t LL_REAL(ll_conv_outer_scratch)(const ll_conv_shape *v, ll_conv_direction d)
+size_t LL_REAL(ll_conv_outer_room)(const ll_conv_shape *v)
 {
-    (void)d; /* LL_CONV_DW */
     plan p = plan_of(v);
     return (size_t)p.parts * p.part_bytes + (size_t)v->threads * (p.dy_bytes + p.x_bytes);
 }
 
-void LL_REAL(ll_conv_outer)(const ll_conv_shape *v, const void *dy, const void *x, void *dw,
-                            void *scratch)
+void LL_REAL(ll_conv_outer)(const ll_conv_shape *v, const ll_kcall *c)
 {
+    const void *dy = c->in[0].data, *x = c->in[1].data;
     plan p = plan_of(v);
-    ll_real *sums = (ll_real *)scratch;
-    char *buffers = (char *)scratch + (size_t)p.parts * p.part_bytes;
+    ll_real *sums = (ll_real *)c->scratch;
+    char *buffers = (char *)c->scratch + (size_t)p.parts * p.part_bytes;
     int64_t per_part = (int64_t)(p.part_bytes / sizeof(ll_real));
 #pragma omp parallel num_threads(v->threads)
     {
@@ -332,6 +331,6 @@ void LL_REAL(ll_conv_outer)(const ll_conv_shape *v, const void *dy, const void *
             add_part(v, &p, i / p.shares, i % p.shares, dy, x, sums + i / p.shares * per_part,
                      buffers + (size_t)i * (p.dy_bytes + p.x_bytes));
 #pragma omp barrier
-        finish(v, &p, sums, me, team, (ll_real *)dw);
+        finish(v, &p, sums, me, team, (ll_real *)c->out[0].data);
     }
 }
