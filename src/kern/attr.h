@@ -160,8 +160,10 @@ typedef struct ll_mask_attr {
     X(sin, 1, sin(a))                                                                              \
     X(cos, 1, cos(a))                                                                              \
     X(relu, 1, a > 0 ? a : 0)                                                                      \
-    X(gelu, 1, 0.5 * a * (1 + tanh(LL_GELU_A * (a + LL_GELU_B * a * a * a))))                      \
-    X(dgelu, 1, ll_dgelu(a))                                                                       \
+    X(gelu, 1, 0.5 * a * (1 + LL_GELU_T(a)))                                                       \
+    X(dgelu, 1,                                                                                    \
+      0.5 * (1 + LL_GELU_T(a)) +                                                                   \
+          0.5 * a * (1 - LL_GELU_T(a) * LL_GELU_T(a)) * LL_GELU_A * (1 + 3 * LL_GELU_B * a * a))   \
     X(silu, 1, a / (1 + exp(-a)))                                                                  \
     X(square, 1, a *a)                                                                             \
     X(scale, 1, a *k)                                                                              \
@@ -170,6 +172,7 @@ typedef struct ll_mask_attr {
 
 #define LL_GELU_A 0.7978845608028654 /* sqrt(2/pi) */
 #define LL_GELU_B 0.044715
+#define LL_GELU_T(a) tanh(LL_GELU_A *(a + LL_GELU_B * a * a * a))
 
 typedef enum ll_ew {
 #define X(name, operands, value) LL_EW_##name,

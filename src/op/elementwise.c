@@ -8,11 +8,7 @@
 #include "op/op_int.h"
 #include "kern/kern.h"
 
-#define X(name, operands, value) ll_kernel name##_ref, name##_cpu, name##_cuda;
-LL_EW(X)
-#undef X
-
-static const ll_op ops[LL_N_EW];
+static const ll_op ops[LL_N_EW]; /* but for those with a file of their own */
 
 /* ---- builders ---- */
 
@@ -71,29 +67,29 @@ static ll_val emit(ll_graph *g, ll_ew ew, const void *attr, ll_val *x, int n)
         }
     }
     for (int i = 0; i < n && n > 1 && x[i].id; i++) x[i] = fit(g, x[i], &shape);
-    return ll_emit(g, &ops[ew], attr, x, n);
+    return ll_emit(g, ll_ew_op(ew), attr, x, n);
 }
 
-static ll_val unary(ll_graph *g, ll_ew ew, ll_val x)
+ll_val ll_ew_unary(ll_graph *g, ll_ew ew, ll_val x)
 {
     return emit(g, ew, NULL, &x, 1);
 }
 
-static ll_val binary(ll_graph *g, ll_ew ew, ll_val a, ll_val b)
+ll_val ll_ew_binary(ll_graph *g, ll_ew ew, ll_val a, ll_val b)
 {
     return emit(g, ew, NULL, (ll_val[]){a, b}, 2);
 }
 
 static ll_val dgelu(ll_graph *g, ll_val x)
 {
-    return unary(g, LL_EW_dgelu, x);
+    return ll_ew_unary(g, LL_EW_dgelu, x);
 }
 
 #define BINARY(X) X(add) X(sub) X(mul) X(div) X(max) X(min) X(less) X(equal)
 #define X(name)                                                                                    \
     ll_val ll_##name(ll_graph *g, ll_val a, ll_val b)                                              \
     {                                                                                              \
-        return binary(g, LL_EW_##name, a, b);                                                      \
+        return ll_ew_binary(g, LL_EW_##name, a, b);                                                \
     }
 BINARY(X)
 #undef X
@@ -106,7 +102,7 @@ BINARY(X)
 #define X(name)                                                                                    \
     ll_val ll_##name(ll_graph *g, ll_val x)                                                        \
     {                                                                                              \
-        return unary(g, LL_EW_##name, x);                                                          \
+        return ll_ew_unary(g, LL_EW_##name, x);                                                    \
     }
 UNARY(X)
 #undef X
@@ -149,7 +145,7 @@ static bool takes_integers(int ew)
     }
 }
 
-static ll_err infer(ll_infer *i)
+ll_err ll_ew_infer(ll_infer *i)
 {
     const ll_type *x = &i->in[0];
     CHECK(ll_dtype_is_float(x->dtype) || (x->dtype == LL_I32 && takes_integers(i->op->ew)),
@@ -343,12 +339,7 @@ static void cast_grad(ll_bwd *b) /* an integer's gradient is nothing */
 static const ll_attr_field number[] = {LL_FIELD(ll_number_attr, value, LL_A_F64), {0}};
 static const ll_attr_field to_type[] = {LL_FIELD(ll_cast_attr, dtype, LL_A_DTYPE), {0}};
 
-#define OP(fn, fl)                                                                                 \
-    .name = #fn, .n_out = 1, .flop = fl, .elementwise = true, .ew = LL_EW_##fn, .f64 = true,       \
-    .ref = fn##_ref, .cpu = LL_KERNEL(.run = fn##_cpu),                                            \
-    .cuda = LL_GPU(LL_KERNEL(.run = fn##_cuda))
-#define OP1(fn, fl) OP(fn, fl), .n_in = 1, .dims = "* -> *", .infer = infer, .grad = fn##_grad
-#define OP2(fn) OP(fn, 1), .n_in = 2, .dims = "*, * -> *", .infer = infer
+#define OP2(fn) LL_EW_OP(fn, 1), .n_in = 2, .dims = "*, * -> *", .infer = ll_ew_infer
 #define TRIALS1 .trials = {"f32[7,3]", "f32[1]", "f32[2,0,3]", "f32[]"}
 #define POSITIVE1 .trials = {"f32[7,3]>", "f32[1,1]>", "f32[0]>", "f32[]>"}
 #define TRIALS2                                                                                    \
@@ -366,30 +357,30 @@ static const ll_op ops[LL_N_EW] = {
     [LL_EW_min] = {OP2(min), .grad = min_grad, TRIALS2},
     [LL_EW_less] = {OP2(less), .no_grad = true, COUNTS2},
     [LL_EW_equal] = {OP2(equal), .no_grad = true, COUNTS2},
-    [LL_EW_select] = {OP(select, 1), .n_in = 3, .dims = "*, *, * -> *", .grad = select_grad,
+    [LL_EW_select] = {LL_EW_OP(select, 1), .n_in = 3, .dims = "*, *, * -> *", .grad = select_grad,
                       .trials = {"f32[7,3], f32[7,3], f32[7,3]", "i32[5]<2, i32[5]<9, i32[5]<9",
                                  "f32[1], f32[1], f32[1]"}},
-    [LL_EW_neg] = {OP1(neg, 1), .linear = true, TRIALS1},
-    [LL_EW_abs] = {OP1(abs, 1), TRIALS1},
-    [LL_EW_exp] = {OP1(exp, 10), TRIALS1},
-    [LL_EW_log] = {OP1(log, 10), POSITIVE1},
-    [LL_EW_sqrt] = {OP1(sqrt, 4), POSITIVE1},
-    [LL_EW_rsqrt] = {OP1(rsqrt, 5), POSITIVE1},
-    [LL_EW_tanh] = {OP1(tanh, 15), TRIALS1},
-    [LL_EW_sigmoid] = {OP1(sigmoid, 12), TRIALS1},
-    [LL_EW_sin] = {OP1(sin, 15), TRIALS1},
-    [LL_EW_cos] = {OP1(cos, 15), TRIALS1},
-    [LL_EW_relu] = {OP1(relu, 1), TRIALS1},
-    [LL_EW_gelu] = {OP1(gelu, 20), TRIALS1},
-    [LL_EW_dgelu] = {OP1(dgelu, 25), TRIALS1},
-    [LL_EW_silu] = {OP1(silu, 13), TRIALS1},
-    [LL_EW_square] = {OP1(square, 1), TRIALS1},
-    [LL_EW_scale] = {OP1(scale, 1), .linear = true, .attr_size = sizeof(ll_number_attr),
+    [LL_EW_neg] = {LL_EW_OP1(neg, 1), .linear = true, TRIALS1},
+    [LL_EW_abs] = {LL_EW_OP1(abs, 1), TRIALS1},
+    [LL_EW_exp] = {LL_EW_OP1(exp, 10), TRIALS1},
+    [LL_EW_log] = {LL_EW_OP1(log, 10), POSITIVE1},
+    [LL_EW_sqrt] = {LL_EW_OP1(sqrt, 4), POSITIVE1},
+    [LL_EW_rsqrt] = {LL_EW_OP1(rsqrt, 5), POSITIVE1},
+    [LL_EW_tanh] = {LL_EW_OP1(tanh, 15), TRIALS1},
+    [LL_EW_sigmoid] = {LL_EW_OP1(sigmoid, 12), TRIALS1},
+    [LL_EW_sin] = {LL_EW_OP1(sin, 15), TRIALS1},
+    [LL_EW_cos] = {LL_EW_OP1(cos, 15), TRIALS1},
+    [LL_EW_relu] = {LL_EW_OP1(relu, 1), TRIALS1},
+    [LL_EW_gelu] = {LL_EW_OP1(gelu, 20), TRIALS1},
+    [LL_EW_dgelu] = {LL_EW_OP1(dgelu, 25), TRIALS1},
+    [LL_EW_silu] = {LL_EW_OP1(silu, 13), TRIALS1},
+    [LL_EW_square] = {LL_EW_OP1(square, 1), TRIALS1},
+    [LL_EW_scale] = {LL_EW_OP1(scale, 1), .linear = true, .attr_size = sizeof(ll_number_attr),
                      .attrs = number,
                      .trials = {"f32[7,3] {value=-1.5}", "f32[] {value=0}", "f32[0] {value=2}"}},
-    [LL_EW_shift] = {OP1(shift, 1), .attr_size = sizeof(ll_number_attr), .attrs = number,
+    [LL_EW_shift] = {LL_EW_OP1(shift, 1), .attr_size = sizeof(ll_number_attr), .attrs = number,
                      .trials = {"f32[7,3] {value=-1.5}", "f32[] {value=0.25}", "f32[0] {value=2}"}},
-    [LL_EW_cast] = {OP(cast, 1), .n_in = 1, .dims = "* -> *", .infer = infer_cast,
+    [LL_EW_cast] = {LL_EW_OP(cast, 1), .n_in = 1, .dims = "* -> *", .infer = infer_cast,
                     .grad = cast_grad, .attr_size = sizeof(ll_cast_attr), .attrs = to_type,
                     .trials = {"f32[7,3] {dtype=f64}", "i32[5]<300 {dtype=f32}",
                                "f32[3,5] {dtype=i32}", "u8[9]<256 {dtype=f32}",
@@ -398,11 +389,14 @@ static const ll_op ops[LL_N_EW] = {
 
 const ll_op *ll_ew_op(ll_ew ew)
 {
-    return &ops[ew];
+    if (ops[ew].name) return &ops[ew];
+    for (const ll_op *const *o = ll_ops(); *o; o++)
+        if ((*o)->elementwise && (*o)->ew == (int)ew) return *o;
+    LL_ASSERT(!"an elementwise op that no file declares");
+    return NULL;
 }
 
-const ll_op *const ll_ops_elementwise[] = {
-#define X(name, operands, value) &ops[LL_EW_##name],
-    LL_EW(X)
+#define X(name) &ops[LL_EW_##name],
+const ll_op *const ll_ops_elementwise[] = {BINARY(X) UNARY(X) X(select) X(dgelu) X(scale) X(shift)
+                                               X(cast) NULL};
 #undef X
-        NULL};

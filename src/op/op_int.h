@@ -12,8 +12,25 @@ extern "C" {
 ll_val ll_accum(ll_graph *g, ll_val x);
 /* Shapes from text: no negative dimension, and a number of elements that can be counted. */
 ll_err ll_check_shape(const ll_shape *s);
+
+/* ---- elementwise ops: kernels come from the op's row in LL_EW (kern/attr.h) ---- */
+#define X(name, operands, value) ll_kernel name##_ref, name##_cpu, name##_cuda;
+LL_EW(X)
+#undef X
+#define LL_EW_OP(fn, fl)                                                                           \
+    .name = #fn, .n_out = 1, .flop = fl, .elementwise = true, .ew = LL_EW_##fn, .f64 = true,       \
+    .ref = fn##_ref, .cpu = LL_KERNEL(.run = fn##_cpu),                                            \
+    .cuda = LL_GPU(LL_KERNEL(.run = fn##_cuda))
+/* Of one operand, with gradient fn_grad. */
+#define LL_EW_OP1(fn, fl)                                                                          \
+    LL_EW_OP(fn, fl), .n_in = 1, .dims = "* -> *", .infer = ll_ew_infer, .grad = fn##_grad
+ll_err ll_ew_infer(ll_infer *i);
 /* The op of an entry of LL_EW. */
 const ll_op *ll_ew_op(ll_ew ew);
+/* Builders: operands are broadcast to one shape. */
+ll_val ll_ew_unary(ll_graph *g, ll_ew ew, ll_val x);
+ll_val ll_ew_binary(ll_graph *g, ll_ew ew, ll_val a, ll_val b);
+
 /* The op of a chain with this many results, for ll_emit_all with an ll_fused_attr. */
 const ll_op *ll_fused_op(int n_out);
 /* 1 at element index - from of a new last dimension of this size, 0 elsewhere; an index outside

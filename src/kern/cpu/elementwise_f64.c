@@ -9,12 +9,6 @@
 
 enum { TILE = LL_TILE / 2 };
 
-static inline double ll_dgelu(double x)
-{
-    double t = tanh(LL_GELU_A * (x + LL_GELU_B * x * x * x));
-    return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * LL_GELU_A * (1 + 3 * LL_GELU_B * x * x);
-}
-
 typedef void loop(double *y, const double *const x[3], double k, int n);
 
 #define X(name, operands, value)                                                                   \

@@ -4,12 +4,6 @@
 
 #include <math.h>
 
-__device__ static double ll_dgelu(double x)
-{
-    double t = tanh(LL_GELU_A * (x + LL_GELU_B * x * x * x));
-    return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * LL_GELU_A * (1 + 3 * LL_GELU_B * x * x);
-}
-
 template <int OP> __device__ double value_of(double a, double b, double c, double k)
 {
     switch (OP) {

@@ -5,13 +5,6 @@
 
 #include <math.h>
 
-/* With t = tanh(A (x + B x^3)): (1 + t) / 2 + x (1 - t^2) A (1 + 3 B x^2) / 2 */
-static double ll_dgelu(double x)
-{
-    double t = tanh(LL_GELU_A * (x + LL_GELU_B * x * x * x));
-    return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * LL_GELU_A * (1 + 3 * LL_GELU_B * x * x);
-}
-
 double ll_ew_value(ll_ew op, double a, double b, double c, double k)
 {
     switch (op) {
