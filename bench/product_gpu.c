@@ -113,10 +113,10 @@ static double run(call *c, bool timing)
     c->k.in = c->in, c->k.out = c->out, c->k.timing = timing;
     must(ll_gpu_alloc(gpu, ll_solve_scratch(c->op->cuda, &c->k), &scratch), "room");
     c->k.scratch = scratch;
-    double before = ll_trace_now();
+    double before = ll_now();
     must(ll_solve(c->op->cuda, &c->k), c->op->name);
     must(ll_gpu_wait(gpu), "run");
-    if (timing) choosing += ll_trace_now() - before;
+    if (timing) choosing += ll_now() - before;
     for (int i = 0; i < REPEATS; i++) {
         must(ll_gpu_mark(gpu, 0), "mark");
         must(ll_solve(c->op->cuda, &c->k), c->op->name);

@@ -31,10 +31,7 @@ struct ll_arena {
 
 static void *must(void *p)
 {
-    if (!p) {
-        fprintf(stderr, "loopline: out of memory for bookkeeping\n");
-        exit(1);
-    }
+    LL_NEED(p);
     return p;
 }
 

@@ -80,3 +80,9 @@ void ll_assert_failed(const char *cond, const char *file, int line, const char *
             file, line);
     abort();
 }
+
+void ll_need_failed(const char *file, int line, const char *func)
+{
+    fprintf(stderr, "loopline: out of memory for bookkeeping, in %s (%s:%d)\n", func, file, line);
+    abort();
+}

@@ -36,13 +36,6 @@ void ll_trace_close(ll_trace *t)
     free(t);
 }
 
-double ll_trace_now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 /* Field 22 of /proc/self/stat: when the process started, in ticks since the machine did. */
 double ll_trace_age(void)
 {

@@ -3,6 +3,7 @@
  * train/trace.h makes a file of the traces of all ranks. */
 #pragma once
 #include "base/err.h"
+#include "base/now.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -25,14 +26,13 @@ typedef struct ll_trace_event {
     const char *name, *kind; /* fc1.weight, all-reduce */
     const char *algorithm, *peers;
     int64_t bytes, number; /* < 0: none */
-    double from, to;       /* s, of ll_trace_now */
+    double from, to;       /* s, of ll_now */
 } ll_trace_event;
 
 typedef struct ll_trace ll_trace;
 
 ll_err ll_trace_open(ll_trace **out);
 void ll_trace_close(ll_trace *t);
-double ll_trace_now(void); /* CLOCK_MONOTONIC */
 double ll_trace_age(void); /* seconds that this process has run; NaN: not known */
 /* From any thread. Where there is no memory for more the event is dropped, and counted. */
 void ll_trace_add(ll_trace *t, const ll_trace_event *e);

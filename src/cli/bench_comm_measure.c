@@ -5,13 +5,13 @@
  * A repetition begins with a barrier and takes as long as its slowest rank. */
 #include "cli/bench.h"
 
+#include "base/now.h"
 #include "base/rng.h"
 #include "base/types.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 enum { RUNS_MIN = 3, RUNS_MAX = 400, CACHE = 4 << 20 };
 static const double FAR = 20; /* times the best prediction: not worth measuring unless asked for */
@@ -26,13 +26,6 @@ typedef struct bench {
     int64_t step; /* of codecs */
     bool filled;  /* data is to be kept for the next run */
 } bench;
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 /* Every number becomes the largest that any rank has. */
 static ll_err most(ll_comm *c, double *v, int64_t n)
@@ -208,12 +201,12 @@ static ll_err run_row(bench *b, const ll_comm_bench_point *p, const ll_comm_benc
     b->filled = false;
     TRY(ll_comm_barrier(b->c));
     int64_t before = ll_comm_counted(b->c).bytes;
-    double from = now();
+    double from = ll_now();
     if (r->codec)
         TRY(ll_codec_allreduce(r->codec, b->c, (float *)(void *)b->data, b->step++, "bench"));
     else
         TRY(ll_comm_run(b->c, &call));
-    *out = now() - from;
+    *out = ll_now() - from;
     *sent = (double)(ll_comm_counted(b->c).bytes - before);
     return LL_OK;
 }
@@ -366,10 +359,10 @@ static ll_err measure_all(bench *b)
     for (int i = 0; i < r->n_point; i++)
         if (r->points[i].bytes > largest) largest = r->points[i].bytes;
     char *memory = NULL;
-    double began = now();
+    double began = ll_now();
     ll_err rc = get_memory(b, largest, &memory);
     for (int i = 0; rc == LL_OK && i < r->n_point; i++) {
-        double left = b->o->seconds - (now() - began);
+        double left = b->o->seconds - (ll_now() - began);
         rc = most(b->c, &left, 1);
         if (rc == LL_OK) rc = measure_point(b, &r->points[i], left / (r->n_point - i));
     }

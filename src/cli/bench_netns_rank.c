@@ -2,6 +2,7 @@
  * of a gradient; and the same gradient through codecs, a whole synchronous step of the exchange
  * each: selection, coding, messages, sums. A time is the slowest rank's, and the least of some
  * repetitions. */
+#include "base/now.h"
 #include "base/text.h"
 #include "cli/bench_netns_int.h"
 #include "cli/common.h"
@@ -14,7 +15,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 enum { DENSE_TIMES = 2, CODEC_TIMES = 3, MOST_LINES = 16, SAMPLES = 1009 };
 
@@ -35,13 +35,6 @@ typedef struct bench {
     line lines[MOST_LINES];
     int n_line;
 } bench;
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 static ll_err most(bench *b, double *v, int n)
 {
@@ -85,14 +78,14 @@ static ll_err ping_pong(bench *b, size_t bytes, int times, double *seconds)
 {
     int tag = ll_comm_next_tag(b->c, "ping-pong", "bench");
     TRY(ll_comm_barrier(b->c));
-    double start = now();
+    double start = ll_now();
     for (int i = 0; i < times && b->rank < 2; i++)
         for (int way = 0; way < 2; way++) {
             bool sends = way == b->rank;
             TRY(ll_comm_exchange(b->c, tag, sends ? 1 - b->rank : -1, b->data, bytes,
                                  sends ? -1 : 1 - b->rank, b->data, bytes, NULL));
         }
-    *seconds = b->rank < 2 ? (now() - start) / (2 * times) : 0;
+    *seconds = b->rank < 2 ? (ll_now() - start) / (2 * times) : 0;
     return most(b, seconds, 1);
 }
 
@@ -131,9 +124,9 @@ static ll_err dense_line(bench *b, const char *algorithm, const char *name)
     for (int i = 0; i < DENSE_TIMES; i++) {
         fill(b);
         TRY(ll_comm_barrier(b->c));
-        double before = (double)ll_comm_counted(b->c).bytes, start = now();
+        double before = (double)ll_comm_counted(b->c).bytes, start = ll_now();
         TRY(reduce_dense(b, algorithm, name));
-        double v[] = {now() - start, (double)ll_comm_counted(b->c).bytes - before, off(b)};
+        double v[] = {ll_now() - start, (double)ll_comm_counted(b->c).bytes - before, off(b)};
         TRY(most(b, v, 3));
         if (i == 0 || v[0] < l->seconds) l->seconds = v[0];
         if (strncmp(name, "mpi", 3)) l->bytes = v[1]; /* the library's are not counted */
@@ -174,9 +167,9 @@ static ll_err codec_line(bench *b, const char *text)
     for (int i = 0; rc == LL_OK && i <= CODEC_TIMES; i++) { /* the first makes its memory */
         fill(b);
         rc = ll_comm_barrier(b->c);
-        double start = now();
+        double start = ll_now();
         if (rc == LL_OK) rc = ll_codec_allreduce(k, b->c, b->data, i, text);
-        double v[3] = {now() - start};
+        double v[3] = {ll_now() - start};
         ll_codec_report r = ll_codec_last(k);
         v[1] = (double)r.bytes;
         v[2] = r.error;

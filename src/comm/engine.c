@@ -129,23 +129,16 @@ static void relax(void)
 #endif
 }
 
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 double ll_engine_enter(ll_engine *e)
 {
-    double entered = now();
+    double entered = ll_now();
     ll_engine_lock(e);
     return entered;
 }
 
 void ll_engine_leave(ll_engine *e, double entered)
 {
-    e->used.seconds += now() - entered;
+    e->used.seconds += ll_now() - entered;
     ll_engine_unlock(e);
 }
 
@@ -163,8 +156,8 @@ static ll_err look(ll_engine *e, const ll_request *r, patience *p)
         if (p->moved != e->moved) ll_watch_moved(e->watch);
         p->moved = e->moved;
     } else if (p->began == 0) {
-        p->began = now();
-    } else if (now() - p->began > 1e-3) {
+        p->began = ll_now();
+    } else if (ll_now() - p->began > 1e-3) {
         ll_watch_wait_begin(e->watch, r->what, r->number, r->site);
         p->told = true;
     }
@@ -202,14 +195,14 @@ static void trace_wait(ll_trace *t, const ll_request *r, double from)
                                       .bytes = -1,
                                       .number = r->number,
                                       .from = from,
-                                      .to = ll_trace_now()});
+                                      .to = ll_now()});
 }
 
 ll_err ll_request_wait(ll_request *r, size_t *received)
 {
     ll_engine *e = r->c->engine;
     e->n_waiting++;
-    double from = e->trace && !r->done ? ll_trace_now() : 0;
+    double from = e->trace && !r->done ? ll_now() : 0;
     ll_err rc = r->done ? LL_OK : wait_for(r);
     if (from > 0 && e->trace) trace_wait(e->trace, r, from);
     e->n_waiting--;

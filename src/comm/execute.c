@@ -193,7 +193,7 @@ static void trace(ll_trace *t, const ll_request *r)
                                       .bytes = (int64_t)r->bytes,
                                       .number = r->number,
                                       .from = r->began,
-                                      .to = ll_trace_now()});
+                                      .to = ll_now()});
 }
 
 static void finish(ll_request *r)
@@ -323,7 +323,7 @@ static ll_err prepare(ll_comm *c, const ll_coll_call *call, ll_request **out)
     c->count.collectives++;
     c->engine->used.count.collectives++;
     if (c->engine->trace) {
-        r->began = ll_trace_now();
+        r->began = ll_now();
         r->bytes = (size_t)call->spec.count * r->elem_bytes;
         if (!c->peers) c->peers = peers_of(c);
     }

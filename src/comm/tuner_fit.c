@@ -8,17 +8,9 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 enum { SMALL = 8, MIDDLE = 256 << 10, LARGE = 2 << 20, WORK = 4 << 20 };
-
-double ll_tuner_now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 ll_err ll_tuner_most(ll_comm *c, double *values, int n)
 {
@@ -47,9 +39,9 @@ static ll_err time_exchange(ll_comm *c, const int pair[2], size_t bytes, int tri
         double least = 1e9;
         for (int i = 0; i < tries; i++) {
             size_t got;
-            double from = ll_tuner_now();
+            double from = ll_now();
             TRY(ll_comm_exchange(c, tag, peer, room, bytes, peer, room + LARGE, bytes, &got));
-            double took = ll_tuner_now() - from;
+            double took = ll_now() - from;
             if (took < least) least = took;
         }
         *out = least;
@@ -92,11 +84,11 @@ static ll_err fit_work(ll_tuning *t, char *room)
     double least[2] = {1e9, 1e9};
     TRY(ll_comm_barrier(t->c));
     for (int i = 0; i < 6; i++) {
-        double start = ll_tuner_now();
+        double start = ll_now();
         ll_fold(room, from, 2, WORK / 4, LL_F32, LL_REDUCE_SUM);
-        double middle = ll_tuner_now();
+        double middle = ll_now();
         memcpy(room + 2 * WORK, room, WORK);
-        double end = ll_tuner_now();
+        double end = ll_now();
         if (middle - start < least[0]) least[0] = middle - start;
         if (end - middle < least[1]) least[1] = end - middle;
     }
@@ -143,9 +135,9 @@ static ll_err solve(ll_tuning *t, const char *name, double *v)
     double times[RUNS];
     for (int i = 0; i < RUNS; i++) {
         TRY(ll_comm_barrier(t->c));
-        double from = ll_tuner_now();
+        double from = ll_now();
         TRY(ll_comm_run(t->c, &call));
-        times[i] = ll_tuner_now() - from;
+        times[i] = ll_now() - from;
     }
     TRY(ll_tuner_most(t->c, times, RUNS));
     qsort(times, RUNS, sizeof *times, by_value);
@@ -183,7 +175,7 @@ static ll_err fit_crowded_links(ll_tuning *t)
 static void work_alone(char *room, double seconds)
 {
     const void *from[2] = {room, room + WORK};
-    for (double until = ll_tuner_now() + seconds; ll_tuner_now() < until;)
+    for (double until = ll_now() + seconds; ll_now() < until;)
         ll_fold(room, from, 2, WORK / 64, LL_F32, LL_REDUCE_SUM);
 }
 

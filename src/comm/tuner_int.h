@@ -40,7 +40,6 @@ typedef struct ll_tuning {
     size_t most_bytes; /* of data that there is memory for */
 } ll_tuning;
 
-double ll_tuner_now(void); /* seconds */
 /* Every number becomes the largest that any rank has. Collective. */
 ll_err ll_tuner_most(ll_comm *c, double *values, int n);
 /* Ways are tried on elements of this type. */

@@ -34,9 +34,9 @@ static ll_err time_once(const bench *b, const ll_tune_cell *cell, const ll_tuned
     ll_tuner_spec(b->t, cell, w, &call.spec);
     if (cell->bytes <= CACHE) memset(b->data, 0, cell->bytes);
     TRY(ll_comm_barrier(b->c));
-    double from = ll_tuner_now();
+    double from = ll_now();
     TRY(ll_comm_run(b->c, &call));
-    *out = ll_tuner_now() - from;
+    *out = ll_now() - from;
     return LL_OK;
 }
 
@@ -62,7 +62,7 @@ static ll_err run_rounds(const bench *b, ll_tune_cell *cell, runs *list, int n, 
     double all[SHORT_MAX * RUNS_MAX + 1];
     for (int r = 0; r < rounds; r++)
         for (int k = 0; k < n; k++) TRY(time_once(b, cell, list[k].way, &all[k * rounds + r]));
-    all[n * rounds] = ll_tuner_now() - b->t->began;
+    all[n * rounds] = ll_now() - b->t->began;
     TRY(ll_tuner_most(b->c, all, n * rounds + 1));
     *elapsed = all[n * rounds];
     for (int k = 0; k < n; k++) {
@@ -174,7 +174,7 @@ static double weight_of(const ll_tuning *t, bool with_private, bool with_shared)
 static ll_err measure_cells(bench *b, bool shared)
 {
     ll_tuning *t = b->t;
-    double elapsed = ll_tuner_now() - t->began, whole = weight_of(t, !shared, shared);
+    double elapsed = ll_now() - t->began, whole = weight_of(t, !shared, shared);
     TRY(ll_tuner_most(b->c, &elapsed, 1));
     double seconds = (t->budget_s - elapsed) * whole / weight_of(t, !shared, true);
     double end[2] = {elapsed + 0.6 * seconds, elapsed + seconds};
@@ -222,7 +222,7 @@ static ll_err measure_shared(ll_tuning *t)
     bench b = {.t = t, .slower = 1};
     bool any = false;
     for (int i = 0; i < t->n_cell; i++) any = any || t->cells[i].shared;
-    double elapsed = ll_tuner_now() - t->began;
+    double elapsed = ll_now() - t->began;
     TRY(ll_tuner_most(t->c, &elapsed, 1));
     if (!any || elapsed > 0.95 * t->budget_s) return LL_OK;
     TRY(room_for(t, &b.bytes));

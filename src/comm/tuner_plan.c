@@ -181,7 +181,7 @@ static void fill_cell(const ll_tuning *t, ll_tune_cell *cell, double until)
         add_way(t, cell, &capacity, *a, 0);
         for (size_t i = 0; (*a)->segmented && i < sizeof segments / sizeof *segments; i++)
             if (segments[i] * 2 <= cell->bytes && block <= segments[i] * PIECES_MAX &&
-                ll_tuner_now() < until)
+                ll_now() < until)
                 add_way(t, cell, &capacity, *a, segments[i]);
     }
     shorten(t, cell);
@@ -238,7 +238,7 @@ ll_err ll_tuner_plan(ll_tuning *t)
                                                    .bytes = sizes[j],
                                                    .weight = parts[i].weight * size_weight[j]};
     }
-    double until = ll_tuner_now() + 0.25 * t->budget_s;
+    double until = ll_now() + 0.25 * t->budget_s;
     for (int i = 0; i < t->n_cell && ll_comm_rank(t->c) == 0; i++)
         fill_cell(t, &t->cells[i], until);
     return tell(t);

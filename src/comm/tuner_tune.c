@@ -152,7 +152,7 @@ ll_err ll_tune_read(ll_comm *c, const ll_tuner **out)
 
 ll_err ll_tune(ll_comm *c, const ll_tuner_opts *opts, const ll_tuner **out)
 {
-    double began = ll_tuner_now(), budget = opts && opts->budget_s > 0 ? opts->budget_s : 1.5;
+    double began = ll_now(), budget = opts && opts->budget_s > 0 ? opts->budget_s : 1.5;
     bool fresh = opts && opts->fresh, alone = ll_comm_size(c) == 1;
     ll_arena *arena = ll_arena_new();
     const char *key = ll_tuner_key(arena, c), *path = ll_tuner_path(arena, c, key);
@@ -163,7 +163,7 @@ ll_err ll_tune(ll_comm *c, const ll_tuner_opts *opts, const ll_tuner **out)
         t->arena = arena;
         t->size = ll_comm_size(c);
         rc = measure(c, began, budget, arena, t);
-        t->seconds = ll_tuner_now() - began;
+        t->seconds = ll_now() - began;
         if (rc == LL_OK) keep(c, t, path, key);
     }
     if (!t || t->arena != arena) ll_arena_free(arena);

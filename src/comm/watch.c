@@ -147,9 +147,9 @@ void ll_watch_give_up(ll_watch *w, const char *text)
     if (!w || w->failed) return;
     snprintf(w->last_words, sizeof w->last_words, "%s", text);
     w->giving_up = true;
-    double until = ll_watch_now() + 1;
+    double until = ll_now() + 1;
     if (eventfd_write(w->wake, 1) == 0)
-        while (w->giving_up && !w->failed && ll_watch_now() < until)
+        while (w->giving_up && !w->failed && ll_now() < until)
             nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
 }
 
@@ -204,7 +204,7 @@ static void set_failed(ll_watch *w, bool print, ll_failure how)
 {
     if (print) say("loopline: %s\n", w->report);
     ll_job_share_failure(w->report, how);
-    w->failed_at = ll_watch_now();
+    w->failed_at = ll_now();
     atomic_store_explicit(&w->failed, true, memory_order_release);
 }
 
@@ -312,22 +312,22 @@ static void listen_until(ll_watch *w, double until)
         ll_watch_hub_serve(w->hub, until);
         return;
     }
-    double left = until - ll_watch_now();
+    double left = until - ll_now();
     int fd = w->failed ? -1 : w->link.fd; /* a failed watch has nothing more to hear */
     struct pollfd p[2] = {{.fd = w->wake, .events = POLLIN}, {.fd = fd, .events = POLLIN}};
     poll(p, 2, left > 0 ? (int)(1e3 * left) + 1 : 0);
-    hear_hub(w, ll_watch_now());
+    hear_hub(w, ll_now());
 }
 
 static void *watch(void *arg)
 {
     ll_watch *w = (ll_watch *)arg;
-    double last = ll_watch_now();
+    double last = ll_now();
     while (!w->closing) {
         listen_until(w, last + w->period);
         if (w->closing) break;
         if (w->giving_up && !w->failed) send_last_words(w);
-        double now = ll_watch_now();
+        double now = ll_now();
         tick(w, now, now - last - w->period);
         last = now;
     }
@@ -349,7 +349,7 @@ static ll_err start_thread(ll_watch *w)
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    w->since = w->hub_heard = ll_watch_now();
+    w->since = w->hub_heard = ll_now();
     int why = pthread_create(&w->thread, NULL, watch, w);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     CHECK(why == 0, LL_E_SYS, "no thread to watch the ranks: %s", strerror(why));

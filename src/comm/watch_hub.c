@@ -104,7 +104,7 @@ static void welcome_guest(ll_watch_hub *h)
         fcntl(fd, F_SETFD, FD_CLOEXEC);
         setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
         h->guests[i].link = (ll_watch_link){.fd = fd};
-        h->guests[i].since = ll_watch_now();
+        h->guests[i].since = ll_now();
         if (!poll_add(h, fd, ABOUT_GUEST + (uint32_t)i, EPOLL_CTL_ADD))
             ll_watch_unlink(&h->guests[i].link);
     }
@@ -131,7 +131,7 @@ static void hear_guest(ll_watch_hub *h, int i)
         ll_watch_unlink(l);
         return;
     }
-    h->peers[m.rank] = (peer){.link = *l, .met = true, .heard = ll_watch_now()};
+    h->peers[m.rank] = (peer){.link = *l, .met = true, .heard = ll_now()};
     l->fd = -1;
 }
 
@@ -144,7 +144,7 @@ static void hear_rank(ll_watch_hub *h, int rank)
     while (p->link.fd >= 0) {
         ll_watch_got got = ll_watch_take(&p->link, &m);
         if (got == LL_WATCH_NOTHING) return;
-        p->heard = ll_watch_now();
+        p->heard = ll_now();
         if (got == LL_WATCH_BROKEN) {
             p->dead = h->died = true;
             ll_watch_unlink(&p->link);
@@ -162,7 +162,7 @@ static void hear_rank(ll_watch_hub *h, int rank)
 void ll_watch_hub_serve(ll_watch_hub *h, double until)
 {
     for (;;) {
-        double left = until - ll_watch_now();
+        double left = until - ll_now();
         struct epoll_event events[EVENTS];
         /* After a death: only what has come already, others may have died with it. */
         int ms = h->died || h->last_words[0] || left <= 0 ? 0 : (int)(1e3 * left) + 1;
@@ -177,9 +177,9 @@ void ll_watch_hub_serve(ll_watch_hub *h, double until)
             else
                 hear_rank(h, (int)about);
         }
-        if (n < EVENTS && (h->died || h->last_words[0] || ll_watch_now() >= until)) break;
+        if (n < EVENTS && (h->died || h->last_words[0] || ll_now() >= until)) break;
     }
-    drop_late_guests(h, ll_watch_now());
+    drop_late_guests(h, ll_now());
 }
 
 void ll_watch_hub_beat(ll_watch_hub *h, const ll_watch_state *mine)
@@ -218,7 +218,7 @@ static void write_report(const ll_watch_hub *h, double now, char report[LL_WATCH
 bool ll_watch_hub_judge(ll_watch_hub *h, const ll_watch_state *mine, char report[LL_WATCH_REPORT],
                         bool *print)
 {
-    double now = ll_watch_now();
+    double now = ll_now();
     *print = !h->last_words[0];
     if (h->last_words[0]) {
         strcpy(report, h->last_words);

@@ -1,6 +1,7 @@
 /* watch_int.h: the parts of the watch: what a rank says of itself, the sockets it says it by, the
  * hub that listens to all, and the report. */
 #pragma once
+#include "base/now.h"
 #include "comm/watch.h"
 
 #include <pthread.h>
@@ -72,7 +73,6 @@ typedef struct ll_watch_address {
     uint16_t port;
 } ll_watch_address;
 
-double ll_watch_now(void); /* seconds that a stopped process does not stop */
 /* A socket that listens, on loopback alone or on every address of this host. */
 ll_err ll_watch_listen(bool loopback, ll_watch_address *at, int *fd);
 /* Tries each address for at most seconds; the first where the hub of this token answers. */

@@ -60,7 +60,7 @@ static ll_err finish(round *b, int first, int last)
             left -= b->done[r];
             if (!b->done[r]) late = r;
         }
-        CHECK(left == 0 || ll_watch_now() < b->until, LL_E_COMM,
+        CHECK(left == 0 || ll_now() < b->until, LL_E_COMM,
               "no answer from rank %d while the ranks begin to watch each other",
               b->t->world[late]);
         if (turns > 1000)
@@ -111,7 +111,7 @@ ll_err ll_watch_meet(ll_transport *t, ll_err mine, double timeout_s, ll_watch_ad
                      ll_watch_link *link)
 {
     round b = {.t = t};
-    b.until = ll_watch_now() + (timeout_s > MESSAGE_SECONDS ? timeout_s : MESSAGE_SECONDS);
+    b.until = ll_now() + (timeout_s > MESSAGE_SECONDS ? timeout_s : MESSAGE_SECONDS);
     b.notes = (note *)calloc((size_t)t->size, sizeof *b.notes);
     b.messages = (ll_message *)calloc((size_t)t->size, sizeof *b.messages);
     b.done = (bool *)calloc((size_t)t->size, sizeof *b.done);

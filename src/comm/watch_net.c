@@ -19,17 +19,9 @@
 #include <string.h>
 #include <sys/random.h>
 #include <sys/socket.h>
-#include <time.h>
 #include <unistd.h>
 
 #define HEAD offsetof(ll_watch_msg, state) /* of every message */
-
-double ll_watch_now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 /* ---- listening ---- */
 
@@ -140,7 +132,7 @@ ll_watch_got ll_watch_take(ll_watch_link *l, ll_watch_msg *out)
 static bool wait_for(int fd, short what, double until)
 {
     for (;;) {
-        double left = until - ll_watch_now();
+        double left = until - ll_now();
         if (left <= 0) return false;
         struct pollfd p = {.fd = fd, .events = what};
         int n = poll(&p, 1, (int)(1e3 * left) + 1);
@@ -185,7 +177,7 @@ ll_err ll_watch_connect(const ll_watch_address *at, int rank, double seconds, ll
 {
     char tried[400] = "";
     for (uint32_t i = 0; i < at->n && i < LL_WATCH_ADDRS; i++) {
-        if (try_address(at, at->addr[i], rank, ll_watch_now() + seconds, out)) return LL_OK;
+        if (try_address(at, at->addr[i], rank, ll_now() + seconds, out)) return LL_OK;
         int why = errno;
         char name[INET_ADDRSTRLEN] = "";
         inet_ntop(AF_INET, &at->addr[i], name, sizeof name);

@@ -296,7 +296,7 @@ static void trace(ll_exec *e, ll_trace_row row, const char *name, const char *ki
 {
     ll_trace_event x = {.row = row, .name = name, .kind = kind, .bytes = -1, .number = -1};
     x.from = from;
-    x.to = ll_trace_now();
+    x.to = ll_now();
     ll_trace_add(e->trace, &x);
 }
 
@@ -317,7 +317,7 @@ ll_err ll_exec_check_finite(const bound *b, const ll_tensor *out)
 static ll_err run_one(ll_exec *e, int i, bool checked)
 {
     bound *b = &e->instrs[i];
-    double start = e->profiling || e->trace ? ll_trace_now() : 0;
+    double start = e->profiling || e->trace ? ll_now() : 0;
     if (e->gpu)
         TRY(ll_onboard_one(e, i, checked));
     else if (b->instr->wait)
@@ -327,7 +327,7 @@ static ll_err run_one(ll_exec *e, int i, bool checked)
     else
         TRY(b->instr->kernel.run(&b->call));
     if (e->n_flying) TRY(ll_comm_poll(e->comm)); /* kernels are long: what is under way moves on */
-    if (e->profiling) e->seconds[i] += ll_trace_now() - start;
+    if (e->profiling) e->seconds[i] += ll_now() - start;
     if (e->trace && !b->instr->wait) /* waits are noted by comm */
         trace(e, LL_TRACE_COMPUTE, b->instr->name, b->instr->op, start);
     checked &= !e->gpu;
@@ -365,7 +365,7 @@ void ll_exec_move(ll_exec *e, int micro)
 static ll_err run_section(ll_exec *e, int section, uint64_t step, bool checked)
 {
     static const char *const names[] = {"micro-batches", "report", "update"};
-    double start = e->trace ? ll_trace_now() : 0;
+    double start = e->trace ? ll_now() : 0;
     const ll_program *p = e->p;
     culprit bad = {.at = INT32_MAX};
     int from = section ? p->end[section - 1] : 0, to = p->end[section];

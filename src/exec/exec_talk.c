@@ -158,12 +158,12 @@ ll_err ll_exec_start_talk(ll_exec *e, bound *b)
 ll_err ll_exec_wait_talk(ll_exec *e, bound *b)
 {
     if (!b->flying) return LL_OK;
-    double began = ll_trace_now();
+    double began = ll_now();
     b->flying = false;
     e->n_flying--;
     ll_err rc = b->talk ? ll_talk_wait(b->talk)
                         : ll_buckets_wait_for(e->joints[b->joint].buckets, b->tensor);
-    e->waited += ll_trace_now() - began;
+    e->waited += ll_now() - began;
     return rc;
 }
 

@@ -43,7 +43,7 @@ ll_err ll_onboard_measure(ll_exec *e, const ll_span *s)
     int n = s->to - s->from;
     TRY(replay_marked(e, s));
     TRY(ll_gpu_wait(g));
-    double end = ll_trace_now(); /* of the last mark, by this process's clock */
+    double end = ll_now(); /* of the last mark, by this process's clock */
     for (int i = 0; i < n; i++) {
         const ll_launch *l = &e->gpu->launches[s->from + i];
         double took, left;

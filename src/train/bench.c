@@ -2,6 +2,7 @@
  * frameworks: what is timed is forward, backward and update, not reading data. */
 #include "train/bench.h"
 
+#include "base/now.h"
 #include "base/rng.h"
 #include "dev/gpu.h"
 #include "kern/cpu/gemm.h"
@@ -10,14 +11,6 @@
 
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 static int by_value(const void *a, const void *b)
 {
@@ -43,11 +36,11 @@ ll_err ll_gemm_peak(int threads, int64_t n, double *gflops)
     CHECK(memory, LL_E_MEM, "no memory to time a matrix product");
     for (int64_t i = 0; i < 2 * n * n; i++) ((float *)(void *)memory)[i] = (float)(i % 7) - 3;
     g.a = memory, g.b = memory + matrix, g.c = memory + 2 * matrix, g.scratch = memory + 3 * matrix;
-    double best = 1e30, began = now();
-    for (int i = 0; i < TIMES && (i < LEAST || now() - began < patience_s); i++) {
-        double start = now();
+    double best = 1e30, began = ll_now();
+    for (int i = 0; i < TIMES && (i < LEAST || ll_now() - began < patience_s); i++) {
+        double start = ll_now();
         ll_gemm(&g);
-        double took = now() - start;
+        double took = ll_now() - start;
         if (took < best) best = took;
     }
     free(memory);
@@ -200,11 +193,11 @@ enum { LEAST_STEPS = 5, MOST_STEPS = 5000 };
 /* Steps until so many seconds have passed; their times, sorted. */
 static ll_err run_for(ll_session *s, double lr, double seconds, double times[MOST_STEPS], int *n)
 {
-    double start = now(), was = start;
+    double start = ll_now(), was = start;
     *n = 0;
     while (*n < LEAST_STEPS || (was - start < seconds && *n < MOST_STEPS)) {
         TRY(ll_session_run(s, lr));
-        double is = now();
+        double is = ll_now();
         times[(*n)++] = is - was;
         was = is;
     }

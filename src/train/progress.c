@@ -1,5 +1,6 @@
 /* progress.c: step lines, plain or redrawn in place at most ten times a second. */
 #include "train/progress.h"
+#include "base/now.h"
 #include "base/text.h"
 
 #include <math.h>
@@ -7,7 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
-#include <time.h>
 #include <unistd.h>
 
 #define REDRAW_S 0.1
@@ -22,13 +22,6 @@ struct ll_progress {
     int64_t shown; /* step of the line shown last; 0: none */
     bool on_line;  /* a live line is on the screen, its end not yet written */
 };
-
-static double steady_clock(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 /* Four significant digits, so that a column of them is easy to compare. */
 static void print_norm(double v, char out[LL_NUMBER_TEXT])
@@ -146,7 +139,7 @@ ll_progress *ll_progress_new(const ll_progress_opts *opts)
     p->arena = a;
     p->opts = *opts;
     if (!p->opts.out) p->opts.out = stderr;
-    if (!p->opts.clock) p->opts.clock = steady_clock;
+    if (!p->opts.clock) p->opts.clock = ll_now;
     if (!p->opts.unit) p->opts.unit = "samples";
     if (p->opts.every_s <= 0) p->opts.every_s = 2;
     if (p->opts.first < 1) p->opts.first = 1;

@@ -72,7 +72,7 @@ static ll_err set_up(scaler *x)
 
 static ll_err take_step(scaler *x, int64_t step, double *seconds)
 {
-    double start = ll_trace_now();
+    double start = ll_now();
     ll_data_batch b;
     TRY(ll_loader_next(x->loader, &b));
     size_t xn = b.x_bytes / (size_t)x->n_micro, yn = b.y_bytes / (size_t)x->n_micro;
@@ -83,7 +83,7 @@ static ll_err take_step(scaler *x, int64_t step, double *seconds)
     if (x->tracer) ll_tracer_note(x->tracer, "data", -1, start);
     TRY(ll_session_run(x->s, x->r->train.schedule.lr));
     if (x->tracer) ll_tracer_note(x->tracer, "step", step + 1, start);
-    if (seconds) *seconds = ll_trace_now() - start;
+    if (seconds) *seconds = ll_now() - start;
     return LL_OK;
 }
 

@@ -55,10 +55,10 @@ static ll_err compare_clocks(ll_comm *c, int tag, int r, clock_at *out)
     double theirs = 0;
     clock_at best = {.error = 1e30};
     for (int i = 0; i < TIMES; i++) {
-        double a = ll_trace_now();
+        double a = ll_now();
         TRY(send_to(c, tag, r, &a, sizeof a));
         TRY(get_from(c, tag, r, &theirs, sizeof theirs));
-        double b = ll_trace_now();
+        double b = ll_now();
         if (b - a < 2 * best.error) best = (clock_at){theirs, theirs - (a + b) / 2, (b - a) / 2};
     }
     *out = best;
@@ -71,7 +71,7 @@ static ll_err answer(ll_comm *c, int tag, clock_at *out)
     double theirs, mine;
     for (int i = 0; i < TIMES; i++) {
         TRY(get_from(c, tag, 0, &theirs, sizeof theirs));
-        mine = ll_trace_now();
+        mine = ll_now();
         TRY(send_to(c, tag, 0, &mine, sizeof mine));
     }
     return get_from(c, tag, 0, out, sizeof *out);
@@ -79,7 +79,7 @@ static ll_err answer(ll_comm *c, int tag, clock_at *out)
 
 static ll_err read_clock(ll_tracer *t, clock_at *out)
 {
-    *out = (clock_at){.when = ll_trace_now()};
+    *out = (clock_at){.when = ll_now()};
     if (!t->c || ll_comm_size(t->c) == 1) return LL_OK;
     int tag = ll_comm_next_tag(t->c, "comparison of clocks", "trace");
     if (ll_comm_rank(t->c)) return answer(t->c, tag, out);
@@ -134,7 +134,7 @@ void ll_tracer_close(ll_tracer *t)
 ll_err ll_tracer_start(ll_tracer *t)
 {
     TRY(read_clock(t, &t->began));
-    t->origin = ll_trace_now();
+    t->origin = ll_now();
     if (t->c) TRY(ll_comm_broadcast(t->c, &t->origin, 1, LL_F64, 0, NULL));
     turn(t, true);
     return LL_OK;
@@ -144,7 +144,7 @@ void ll_tracer_note(ll_tracer *t, const char *name, int64_t number, double from)
 {
     ll_trace_event e = {.row = LL_TRACE_STEP, .name = name, .bytes = -1, .number = number};
     e.from = from;
-    e.to = ll_trace_now();
+    e.to = ll_now();
     if (t->on) ll_trace_add(t->trace, &e);
 }
 

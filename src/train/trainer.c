@@ -11,6 +11,7 @@
 #include "train/trainer_int.h"
 
 #include "base/file.h"
+#include "base/now.h"
 #include "train/curve.h"
 
 #include <inttypes.h>
@@ -18,20 +19,12 @@
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
 
 static volatile sig_atomic_t caught;
 
 static void on_signal(int sig)
 {
     caught = sig == SIGUSR1 ? SIGTERM : sig;
-}
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
 static void tell_start(const trainer *t)
@@ -130,7 +123,8 @@ static ll_err take_step(trainer *t, int64_t step)
     const ll_data_info *info = ll_dataset_info(t->data);
     ll_trainer_doing(t, "a training step");
     if (t->tracer && step + 1 == t->trace_first) TRY(ll_tracer_start(t->tracer));
-    double start = now(), lr = ll_lr_at(&t->r->train.schedule, t->r->train.batch, t->steps, step);
+    double start = ll_now(),
+           lr = ll_lr_at(&t->r->train.schedule, t->r->train.batch, t->steps, step);
     if (!t->fed) TRY(feed(t));
     t->fed = false;
     t->at = step;
@@ -138,9 +132,9 @@ static ll_err take_step(trainer *t, int64_t step)
     double waited = ll_exec_waited(ll_session_exec(t->s));
     TRY(run_session(t, lr));
     if (t->tracer) ll_tracer_note(t->tracer, "step", step + 1, start);
-    double seconds = now() - start, batch = (double)t->r->train.batch;
+    double seconds = ll_now() - start, batch = (double)t->r->train.batch;
     double loss = ll_session_result(t->s, "loss");
-    if (step == t->first) t->report->first_step_s = now() - t->began;
+    if (step == t->first) t->report->first_step_s = ll_now() - t->began;
     t->times[(step - t->first) % RECENT] = seconds;
     t->losses[(step - t->first) % RECENT] = loss;
     ll_train_step s = {step + 1,
@@ -314,7 +308,7 @@ static ll_err sum_up(trainer *t)
     if (t->comm) used += (double)ll_comm_used(t->comm).held;
     TRY(ll_ranks_max(t->comm, &used));
     r->bytes_used = (size_t)used;
-    r->seconds = now() - t->began;
+    r->seconds = ll_now() - t->began;
     r->signal = r->steps < t->steps || t->owed ? t->stop : 0; /* else it was done all the same */
     return LL_OK;
 }
@@ -364,7 +358,7 @@ ll_err ll_train(const ll_run *r, const ll_train_opts *opts, ll_train_report *out
 {
     static const int signals[] = {SIGINT, SIGTERM, SIGUSR1};
     struct sigaction mine = {.sa_handler = on_signal, .sa_flags = SA_RESTART}, old[3];
-    trainer t = {.r = r, .opts = opts, .report = out, .began = now(), .folder = -1};
+    trainer t = {.r = r, .opts = opts, .report = out, .began = ll_now(), .folder = -1};
     t.arena = ll_arena_new();
     memset(out, 0, sizeof *out);
     out->ranks = opts->comm ? ll_comm_size(opts->comm) : 1;

@@ -211,7 +211,7 @@ static void run(const char *name, double most, ended *e)
     FILE *file = tmpfile();
     assert_non_null(file);
     fflush(NULL);
-    double began = ll_watch_now();
+    double began = ll_now();
     pid_t child = fork();
     assert_true(child >= 0);
     if (child == 0) become_job(fileno(file), name);
@@ -219,11 +219,11 @@ static void run(const char *name, double most, ended *e)
     bool late = false;
     while (waitpid(child, &status, WNOHANG) == 0) {
         usleep(2000);
-        late = late || ll_watch_now() - began > most;
-        if (late) kill(ll_watch_now() - began > most + 3 ? -child : child, SIGTERM);
-        if (ll_watch_now() - began > most + 6) kill(-child, SIGKILL);
+        late = late || ll_now() - began > most;
+        if (late) kill(ll_now() - began > most + 3 ? -child : child, SIGTERM);
+        if (ll_now() - began > most + 6) kill(-child, SIGKILL);
     }
-    e->seconds = ll_watch_now() - began;
+    e->seconds = ll_now() - began;
     e->status = WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status);
     ssize_t n = pread(fileno(file), e->err, sizeof e->err - 1, 0);
     assert_true(n >= 0);

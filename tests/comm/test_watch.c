@@ -50,10 +50,10 @@ static int rank_main(ll_transport *t, const void *arg)
     }
     ll_watch_doing(w, "startup");
     left->ready++;
-    double began = ll_watch_now();
+    double began = ll_now();
     j->act(w, t->rank);
     ll_err rc = ll_watch_check(w);
-    left->seconds[t->rank] = ll_watch_now() - began;
+    left->seconds[t->rank] = ll_now() - began;
     if (rc) strcpy(left->report[t->rank], ll_error_message());
     ll_watch_close(w);
     return rc ? 1 : 0;
@@ -89,14 +89,14 @@ static ended run(job j, int stops)
     memset(left, 0, sizeof *left);
     fflush(NULL);
     dup2(err, 2);
-    double began = ll_watch_now();
+    double began = ll_now();
     pipes_fork(RANKS, j.nodes, rank_main, &j, pids);
     dup2(keep, 2);
     close(keep);
     for (int running = RANKS - (stops >= 0); running > 0; sleep_s(0.002))
         for (int r = 0, status; r < RANKS; r++) {
             if (!pids[r] || r == stops) continue;
-            if (ll_watch_now() - began > 20) kill(pids[r], SIGKILL);
+            if (ll_now() - began > 20) kill(pids[r], SIGKILL);
             if (waitpid(pids[r], &status, WNOHANG) != pids[r]) continue;
             e.status[r] = status_of(status);
             pids[r] = 0;
@@ -106,7 +106,7 @@ static ended run(job j, int stops)
         kill(pids[stops], SIGKILL);
         waitpid(pids[stops], &e.status[stops], 0);
     }
-    e.seconds = ll_watch_now() - began;
+    e.seconds = ll_now() - began;
     ssize_t n = pread(err, e.err, sizeof e.err - 1, 0);
     assert_true(n >= 0);
     fclose(file);
@@ -430,13 +430,13 @@ static void saying_is_cheap(void **state)
     (void)state;
     enum { N = 1000000 };
     ll_watch *w = calloc(1, 4096); /* no thread is needed to write */
-    double began = ll_watch_now();
+    double began = ll_now();
     for (int i = 0; i < N; i++) {
         ll_watch_doing(w, "forward of layer3.conv2");
         ll_watch_wait_begin(w, "all-reduce", i, "layer3.conv2.weight");
         ll_watch_wait_end(w);
     }
-    double ns = 1e9 * (ll_watch_now() - began) / N;
+    double ns = 1e9 * (ll_now() - began) / N;
     print_message("doing, wait_begin and wait_end: %.0f ns\n", ns);
     assert_true(ns < 20000); /* far more than it takes, for sanitizers */
     free(w);
@@ -463,7 +463,7 @@ static void strangers_are_shown_out(void **state)
     assert_int_equal(send(fd[0], "GET / HTTP/1.1\r\nHost: somebody\r\n\r\n", 35, 0), 35);
     assert_int_equal(send(fd[1], &wrong, 24, 0), 24);
     assert_int_equal(send(fd[2], &high, 24, 0), 24);
-    for (int i = 0; i < 5; i++) ll_watch_hub_serve(h, ll_watch_now() + 0.02);
+    for (int i = 0; i < 5; i++) ll_watch_hub_serve(h, ll_now() + 0.02);
     char byte, report[LL_WATCH_REPORT];
     for (int i = 0; i < 3; i++) {
         assert_true(recv(fd[i], &byte, 1, MSG_DONTWAIT) <= 0 && errno != EAGAIN);
