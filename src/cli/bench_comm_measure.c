@@ -376,7 +376,6 @@ ll_err ll_comm_bench_check(const ll_comm_bench_opts *o, ll_arena *a, ll_comm_ben
     *out = (ll_comm_bench_report){.opts = o};
     CHECK(o->seconds > 0, LL_E_ARG, "--seconds is %g, want more than 0", o->seconds);
     TRY(ll_comm_bench_coll(o->op ? o->op : "all-reduce", &out->coll));
-    CHECK(out->coll != LL_COLL_HALO, LL_E_ARG, "bench comm does not time halo exchanges");
     CHECK(ll_dtype_find(o->dtype, &out->dtype) && out->dtype != LL_U8, LL_E_ARG,
           "--dtype is '%s', want f32, bf16, f16, f64 or i32", o->dtype);
     CHECK(!o->codecs.n || (out->coll == LL_COLL_ALLREDUCE && out->dtype == LL_F32), LL_E_ARG,

@@ -18,7 +18,7 @@ typedef struct ll_coll_call {
     ll_dtype dtype;
     ll_reduce op;
     const ll_algo *algo; /* NULL: the tuner's choice (and its segment, where spec.segment is 0) */
-    /* A ready list in place of spec and algo (halo, subsets): it must live until the wait. */
+    /* A ready list in place of spec and algo (subsets): it must live until the wait. */
     const ll_sched *sched;
     const char *site;
     void *scratch; /* of ll_comm_scratch bytes, until the wait; NULL: from what is kept for all */

@@ -64,9 +64,9 @@ static void count_sent(ll_comm *c, size_t bytes)
 static void count_read(const ll_request *r, const ll_step *s)
 {
     ll_comm *c = r->c;
-    int64_t n = 0, rows = s->rows ? s->rows->rows[0] * s->rows->rows[1] : 1;
+    int64_t n = 0;
     for (int i = 0; i < s->n_from; i++) n += s->from[i].rank != c->t->rank;
-    n *= rows * s->n * (int64_t)r->elem_bytes;
+    n *= s->n * (int64_t)r->elem_bytes;
     c->count.read += n;
     c->engine->used.count.read += n;
 }
@@ -83,26 +83,9 @@ static ll_err send_or_receive(ll_request *r, const ll_step *s)
     return t->ops->send(t, own(r, s->from), bytes, s->peer, r->tag, m);
 }
 
-static void copy_rows(const ll_request *r, const ll_step *s)
-{
-    const ll_rows *w = s->rows;
-    size_t e = r->elem_bytes;
-    char *dst = own(r, &s->dst);
-    const char *src = source(r, s->from);
-    for (int64_t j = 0; j < w->rows[1]; j++)
-        for (int64_t i = 0; i < w->rows[0]; i++)
-            memcpy(dst + (size_t)(j * w->dst_stride[1] + i * w->dst_stride[0]) * e,
-                   src + (size_t)(j * w->src_stride[1] + i * w->src_stride[0]) * e,
-                   (size_t)s->n * e);
-}
-
 static ll_err fold(ll_request *r, const ll_step *s)
 {
     count_read(r, s);
-    if (s->rows) {
-        copy_rows(r, s);
-        return LL_OK;
-    }
     if (s->n_from == 1) {
         memcpy(own(r, &s->dst), source(r, s->from), (size_t)s->n * r->elem_bytes);
         return LL_OK;

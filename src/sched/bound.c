@@ -74,7 +74,6 @@ ll_cost ll_coll_bound(const ll_coll_spec *s)
     case LL_COLL_GATHER:
     case LL_COLL_SCATTER: c.sent = others(s, s->root); break;
     case LL_COLL_BARRIER:
-    case LL_COLL_HALO: /* neighbours only: nothing is known without the grid */
     case LL_N_COLL: break;
     }
     if (c.sent > 0 || s->coll == LL_COLL_BARRIER) c.messages = ll_log2_up(s->size);

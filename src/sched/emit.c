@@ -117,18 +117,6 @@ void ll_emit_copy(ll_steps *e, ll_buf_id dst, int64_t at, ll_ref from, int64_t n
     ll_emit_fold_all(e, dst, at, &from, 1, n);
 }
 
-void ll_emit_rows(ll_steps *e, ll_buf_id dst, int64_t at, ll_ref from, int64_t n,
-                  const ll_rows *rows)
-{
-    int64_t outer = rows->rows[1] - 1, inner = rows->rows[0] - 1;
-    if (n <= 0 || outer < 0 || inner < 0) return;
-    ll_emit_copy(e, dst, at, from, n);
-    ll_step *s = &e->steps[e->n_step - 1];
-    s->rows = (const ll_rows *)ll_arena_copy(e->arena, rows, sizeof *rows);
-    used(e, s->dst, outer * rows->dst_stride[1] + inner * rows->dst_stride[0] + n);
-    used(e, s->from[0], outer * rows->src_stride[1] + inner * rows->src_stride[0] + n);
-}
-
 void ll_emit_signal(ll_steps *e)
 {
     add(e, LL_STEP_SIGNAL);

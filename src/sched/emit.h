@@ -53,9 +53,6 @@ void ll_emit_fold(ll_steps *e, ll_buf_id dst, int64_t at, ll_buf_id a, int64_t a
 void ll_emit_fold_all(ll_steps *e, ll_buf_id dst, int64_t at, const ll_ref *from, int n_from,
                       int64_t n);
 void ll_emit_copy(ll_steps *e, ll_buf_id dst, int64_t at, ll_ref from, int64_t n);
-/* A copy of rows of n elements, apart by two strides; from is own. */
-void ll_emit_rows(ll_steps *e, ll_buf_id dst, int64_t at, ll_ref from, int64_t n,
-                  const ll_rows *rows);
 void ll_emit_signal(ll_steps *e);
 void ll_emit_await(ll_steps *e, int peer, int value);
 void ll_emit_library(ll_steps *e);

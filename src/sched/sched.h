@@ -45,8 +45,7 @@ extern "C" {
     X(REDUCE, "reduce")                                                                            \
     X(GATHER, "gather")                                                                            \
     X(SCATTER, "scatter")                                                                          \
-    X(BARRIER, "barrier")                                                                          \
-    X(HALO, "halo exchange")
+    X(BARRIER, "barrier")
 
 typedef enum ll_coll {
 #define X(name, text) LL_COLL_##name,
@@ -75,12 +74,6 @@ typedef struct ll_ref {
     int64_t at; /* element */
 } ll_ref;
 
-/* A copy of rows of n elements: rows[1] times rows[0] of them, apart by the strides. */
-typedef struct ll_rows {
-    int64_t rows[2];
-    int64_t dst_stride[2], src_stride[2];
-} ll_rows;
-
 typedef struct ll_step {
     ll_step_kind kind;
     int round;
@@ -90,7 +83,6 @@ typedef struct ll_step {
     ll_ref dst;         /* RECV, FOLD; own */
     const ll_ref *from; /* SEND, FOLD */
     int n_from;
-    const ll_rows *rows; /* FOLD of one source only; NULL: one row */
 } ll_step;
 
 typedef struct ll_sched {
@@ -167,8 +159,8 @@ ll_err ll_sched_build(ll_arena *arena, const ll_algo *a, const ll_coll_spec *s, 
 ll_cost ll_coll_bound(const ll_coll_spec *s);
 
 /* ---- more than one algorithm in a list ---- */
-/* All-reduces over subsets of the ranks, all at once: a rank takes part in those it is listed in.
- */
+/* All-reduces over subsets of the ranks, all at once: a rank takes part in those it is
+ * listed in. */
 typedef struct ll_subset {
     const int *ranks; /* ascending */
     int n_rank;
@@ -176,21 +168,6 @@ typedef struct ll_subset {
 } ll_subset;
 ll_err ll_sched_subsets(ll_arena *arena, const ll_algo *a, const ll_subset *subsets, int n_subset,
                         int size, int64_t segment, int rank, const ll_sched **out);
-
-/* Halo exchange on a grid of ranks (rank = y * nx + x; 1-D: ny = 1 or nx = 1). DATA of a rank is
- * [outer, up + h + down, left + w + right, inner]: its own h x w part of a whole, and around it
- * room for what its neighbours own, corners included. up, down, left and right may differ from rank
- * to rank and be 0 (at the border of the whole they are: nothing is received there); a margin may
- * be wider than one neighbour's part: then it comes from several. Parts need not be equal. */
-typedef struct ll_halo_spec {
-    int ny, nx;
-    const int64_t *y_starts, *x_starts; /* ny + 1, nx + 1: rows and columns of the whole that each
-                                         * part of the grid owns */
-    const int64_t *up, *down;           /* [ny]: margins of the parts */
-    const int64_t *left, *right;        /* [nx] */
-    int64_t outer, inner;
-} ll_halo_spec;
-ll_err ll_sched_halo(ll_arena *arena, const ll_halo_spec *s, int rank, const ll_sched **out);
 
 /* Readable: one line a step; and one step of a rank's list, without the end of the line. */
 const char *ll_sched_text(ll_arena *arena, const ll_sched *s);

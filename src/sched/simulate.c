@@ -200,7 +200,6 @@ static void next_round(simulation *m, int rank)
 static double local_time(const simulation *m, const ll_step *s)
 {
     double n = (double)s->n * m->bytes * m->share;
-    if (s->rows) n *= (double)(s->rows->rows[0] * s->rows->rows[1]);
     return s->n_from == 1 ? n * m->model->kappa : n * m->model->gamma * (s->n_from - 1);
 }
 

@@ -26,12 +26,6 @@ static void print_fold(ll_buf *b, const ll_step *s, int rank)
         ll_buf_puts(b, i ? " + " : " = ");
         print_ref(b, &s->from[i], s->n, rank);
     }
-    const ll_rows *r = s->rows;
-    if (r)
-        ll_buf_printf(b, ", %lld x %lld rows, apart by %lld and %lld = %lld and %lld",
-                      (long long)r->rows[1], (long long)r->rows[0], (long long)r->dst_stride[1],
-                      (long long)r->dst_stride[0], (long long)r->src_stride[1],
-                      (long long)r->src_stride[0]);
 }
 
 static void print_step(ll_buf *b, const ll_step *s, int rank)

@@ -327,17 +327,6 @@ ll_err ll_sched_verify_subsets(const ll_subset *subsets, int n_subset, int size,
     return rc;
 }
 
-ll_err ll_sched_verify_halo(const ll_halo_spec *s, const ll_sched *const *ranks)
-{
-    ll_arena *arena = ll_arena_new();
-    ll_promise p;
-    last_canonical = false;
-    ll_err rc = ll_promise_halo(s, &p);
-    if (rc == LL_OK) rc = verify(arena, &p, ranks, 1);
-    ll_arena_free(arena);
-    return rc;
-}
-
 bool ll_sched_was_canonical(void)
 {
     return last_canonical;

@@ -173,7 +173,7 @@ static void write(ll_verify *v, int rank, ll_cell *c, const ll_value *value)
     c->epoch = v->ranks[rank].clock[rank];
 }
 
-static ll_err fold_sum(ll_verify *v, int rank, const ll_step *s)
+ll_err ll_cells_fold(ll_verify *v, int rank, const ll_step *s)
 {
     ll_value few[8], *x = s->n_from <= 8 ? few : LL_NEW_ARRAY(v->arena, ll_value, s->n_from);
     for (int64_t k = 0; k < s->n; k++) {
@@ -188,43 +188,6 @@ static ll_err fold_sum(ll_verify *v, int rank, const ll_step *s)
         write(v, rank, c, &sum);
     }
     return LL_OK;
-}
-
-/* Where element k of a copy of rows begins on a side, relative to its first. */
-static int64_t in_rows(const ll_step *s, int64_t k, const int64_t stride[2])
-{
-    int64_t row = k / s->n;
-    return row / s->rows->rows[0] * stride[1] + row % s->rows->rows[0] * stride[0] + k % s->n;
-}
-
-/* No element may be read and written, nor written twice: rows may be copied in any order. */
-static ll_err copy_rows(ll_verify *v, int rank, const ll_step *s)
-{
-    int64_t n = s->n * s->rows->rows[0] * s->rows->rows[1];
-    ll_value *x = LL_NEW_ARRAY(v->arena, ll_value, n);
-    int id = ++v->n_step_id;
-    ll_cell *c;
-    for (int64_t k = 0; k < n; k++) {
-        int64_t i = s->from->at + in_rows(s, k, s->rows->src_stride);
-        TRY(check_read(v, rank, s, s->from, i, &c));
-        x[k] = c->value;
-        c->step = id;
-    }
-    for (int64_t k = 0; k < n; k++) {
-        int64_t i = s->dst.at + in_rows(s, k, s->rows->dst_stride);
-        TRY(check_fold_write(v, rank, s, i, &c));
-        if (c->step == id)
-            return ll_verify_fail(v, rank, s, "writes %s[%lld], which it has read or written",
-                                  name_of(s->dst.buf), (long long)i);
-        c->step = id;
-        write(v, rank, c, &x[k]);
-    }
-    return LL_OK;
-}
-
-ll_err ll_cells_fold(ll_verify *v, int rank, const ll_step *s)
-{
-    return s->rows ? copy_rows(v, rank, s) : fold_sum(v, rank, s);
 }
 
 /* ---- the end ---- */

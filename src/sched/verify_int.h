@@ -50,7 +50,6 @@ struct ll_promise {
 ll_err ll_promise_coll(ll_arena *arena, const ll_coll_spec *s, ll_promise *out);
 ll_err ll_promise_subsets(ll_arena *arena, const ll_subset *subsets, int n_subset, int size,
                           int64_t count, ll_promise *out);
-ll_err ll_promise_halo(const ll_halo_spec *s, ll_promise *out);
 
 static inline bool ll_promise_same_node(const ll_promise *p, int a, int b)
 {
@@ -64,7 +63,6 @@ typedef struct ll_cell {
     int epoch;      /* the owner's time when it was written; INT32_MAX: while a receive is posted */
     int recv_round; /* the owner's last round with a receive, with a send of this element */
     int send_round;
-    int step;   /* the last copy of rows that touched it */
     int *reads; /* [size] times of other ranks' last reads since it was written; NULL: none */
 } ll_cell;
 
@@ -104,7 +102,7 @@ typedef struct ll_verify {
     int size, times;
     ll_vrank *ranks;
     ll_posted **sends, **recvs; /* [from * size + to] first of those without a partner */
-    int n_step_id, n_in_library;
+    int n_in_library;
     int unmet[2]; /* a rank that ended without having heard from another; equal: none did */
     bool canonical;
 } ll_verify;

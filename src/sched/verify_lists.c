@@ -24,15 +24,8 @@ typedef struct counted { /* what the steps of a list need */
     int64_t *window; /* [size] of each rank */
 } counted;
 
-static int64_t last_row(const ll_step *s, const int64_t stride[2])
-{
-    return s->rows ? (s->rows->rows[1] - 1) * stride[1] + (s->rows->rows[0] - 1) * stride[0] : 0;
-}
-
-/* [at, at + n) of a buffer: may it be touched, does it exist? extra: to where the last row begins.
- */
-static ll_err check_ref(ll_verify *v, int rank, const ll_step *s, const ll_ref *r, int64_t extra,
-                        counted *c)
+/* [at, at + n) of a buffer: may it be touched, does it exist? */
+static ll_err check_ref(ll_verify *v, int rank, const ll_step *s, const ll_ref *r, counted *c)
 {
     const ll_promise *p = v->promise;
     if (r->rank < 0 || r->rank >= v->size)
@@ -46,12 +39,12 @@ static ll_err check_ref(ll_verify *v, int rank, const ll_step *s, const ll_ref *
         if (!ll_promise_same_node(p, rank, r->rank))
             return ll_verify_fail(v, rank, s, "reads memory of rank %d on another node", r->rank);
     }
-    int64_t end = r->at + extra + s->n;
+    int64_t end = r->at + s->n;
     const ll_sched *list = v->ranks[r->rank].list;
     int64_t extent = r->buf == LL_SCRATCH  ? list->scratch
                      : r->buf == LL_WINDOW ? list->window
                                            : p->extent(p, r->rank, r->buf);
-    if (r->at < 0 || extra < 0 || end > extent)
+    if (r->at < 0 || end > extent)
         return ll_verify_fail(v, rank, s, "elements %lld..%lld of a buffer of %lld",
                               (long long)r->at, (long long)end, (long long)extent);
     if (r->buf == LL_SCRATCH && end > c->scratch) c->scratch = end;
@@ -76,19 +69,13 @@ static ll_err check_own(ll_verify *v, int rank, const ll_step *s, const ll_ref *
 
 static ll_err check_fold(ll_verify *v, int rank, const ll_step *s, counted *c)
 {
-    static const int64_t none[2];
-    const ll_rows *rows = s->rows;
-    if (s->n_from < 1 || (rows && s->n_from != 1))
-        return ll_verify_fail(v, rank, s, "%d sources%s", s->n_from, rows ? " of rows" : "");
-    if (rows && (rows->rows[0] < 1 || rows->rows[1] < 1))
-        return ll_verify_fail(v, rank, s, "%lld x %lld rows", (long long)rows->rows[1],
-                              (long long)rows->rows[0]);
+    if (s->n_from < 1) return ll_verify_fail(v, rank, s, "%d sources", s->n_from);
     TRY(check_own(v, rank, s, &s->dst));
-    TRY(check_ref(v, rank, s, &s->dst, last_row(s, rows ? rows->dst_stride : none), c));
+    TRY(check_ref(v, rank, s, &s->dst, c));
     for (int i = 0; i < s->n_from; i++) {
         const ll_ref *f = &s->from[i];
-        TRY(check_ref(v, rank, s, f, last_row(s, rows ? rows->src_stride : none), c));
-        if (!rows && f->rank == rank && f->buf == s->dst.buf && f->at != s->dst.at &&
+        TRY(check_ref(v, rank, s, f, c));
+        if (f->rank == rank && f->buf == s->dst.buf && f->at != s->dst.at &&
             f->at < s->dst.at + s->n && s->dst.at < f->at + s->n)
             return ll_verify_fail(v, rank, s, "writes over a part of what it reads");
     }
@@ -114,14 +101,14 @@ static ll_err check_step(ll_verify *v, int rank, const ll_step *s, counted *c)
         TRY(check_peer(v, rank, s));
         if (s->n_from != 1) return ll_verify_fail(v, rank, s, "%d sources", s->n_from);
         TRY(check_own(v, rank, s, s->from));
-        TRY(check_ref(v, rank, s, s->from, 0, c));
+        TRY(check_ref(v, rank, s, s->from, c));
         c->n_message++;
         c->n_sent += s->n;
         break;
     case LL_STEP_RECV:
         TRY(check_peer(v, rank, s));
         TRY(check_own(v, rank, s, &s->dst));
-        TRY(check_ref(v, rank, s, &s->dst, 0, c));
+        TRY(check_ref(v, rank, s, &s->dst, c));
         break;
     case LL_STEP_FOLD: TRY(check_fold(v, rank, s, c)); break;
     case LL_STEP_SIGNAL:

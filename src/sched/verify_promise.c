@@ -137,7 +137,6 @@ ll_err ll_promise_coll(ll_arena *arena, const ll_coll_spec *s, ll_promise *out)
 {
     CHECK(s->size >= 1 && s->size <= LL_VERIFY_RANKS, LL_E_ARG,
           "the verifier takes 1 to %d ranks, not %d", LL_VERIFY_RANKS, s->size);
-    CHECK(s->coll < LL_COLL_HALO, LL_E_ARG, "a halo exchange has a spec of its own");
     CHECK(s->count >= 0, LL_E_ARG, "%lld elements", (long long)s->count);
     CHECK(s->root >= 0 && s->root < s->size, LL_E_ARG, "root %d of %d ranks", s->root, s->size);
     for (int b = 0; s->starts && b < s->size; b++)
@@ -222,76 +221,5 @@ ll_err ll_promise_subsets(ll_arena *arena, const ll_subset *subsets, int n_subse
                         .extent = subsets_extent,
                         .before = subsets_before,
                         .after = subsets_after};
-    return LL_OK;
-}
-
-/* ---- halo ---- */
-typedef struct halo_part {  /* of one rank, in rows and columns of the whole */
-    int64_t y0, y1, x0, x1; /* owned */
-    int64_t top, left;      /* where DATA begins, margins included */
-    int64_t h, w;           /* of DATA */
-} halo_part;
-
-static halo_part part_of(const ll_halo_spec *s, int rank)
-{
-    int y = rank / s->nx, x = rank % s->nx;
-    halo_part p = {.y0 = s->y_starts[y],
-                   .y1 = s->y_starts[y + 1],
-                   .x0 = s->x_starts[x],
-                   .x1 = s->x_starts[x + 1]};
-    p.top = p.y0 - s->up[y];
-    p.left = p.x0 - s->left[x];
-    p.h = p.y1 + s->down[y] - p.top;
-    p.w = p.x1 + s->right[x] - p.left;
-    return p;
-}
-
-static int64_t halo_extent(const ll_promise *p, int rank, ll_buf_id buf)
-{
-    const ll_halo_spec *s = (const ll_halo_spec *)p->what;
-    halo_part d = part_of(s, rank);
-    return buf == LL_DATA ? s->outer * d.h * d.w * s->inner : 0;
-}
-
-/* Who owns element i of rank's DATA, and its number in the whole; false: it is outside. */
-static bool halo_value(const ll_halo_spec *s, int rank, int64_t i, int *owner, ll_value *out)
-{
-    halo_part d = part_of(s, rank);
-    int64_t in = i % s->inner, x = i / s->inner % d.w + d.left;
-    int64_t y = i / s->inner / d.w % d.h + d.top, o = i / s->inner / d.w / d.h;
-    int64_t height = s->y_starts[s->ny] - s->y_starts[0],
-            width = s->x_starts[s->nx] - s->x_starts[0];
-    for (int q = 0; q < s->ny * s->nx; q++) {
-        halo_part own = part_of(s, q);
-        if (y < own.y0 || y >= own.y1 || x < own.x0 || x >= own.x1) continue;
-        *owner = q;
-        *out = ll_value_leaf(
-            q, ((o * height + y - s->y_starts[0]) * width + x - s->x_starts[0]) * s->inner + in);
-        return true;
-    }
-    return false;
-}
-
-static bool halo_before(const ll_promise *p, int rank, int64_t i, ll_value *out)
-{
-    int owner;
-    return halo_value((const ll_halo_spec *)p->what, rank, i, &owner, out) && owner == rank;
-}
-
-static bool halo_after(const ll_promise *p, int rank, ll_buf_id buf, int64_t i, ll_value *out)
-{
-    int owner;
-    return buf == LL_DATA && halo_value((const ll_halo_spec *)p->what, rank, i, &owner, out);
-}
-
-ll_err ll_promise_halo(const ll_halo_spec *s, ll_promise *out)
-{
-    CHECK(s->ny >= 1 && s->nx >= 1 && s->ny * s->nx <= LL_VERIFY_RANKS, LL_E_ARG,
-          "the verifier takes 1 to %d ranks, not %d x %d", LL_VERIFY_RANKS, s->ny, s->nx);
-    *out = (ll_promise){.size = s->ny * s->nx,
-                        .what = s,
-                        .extent = halo_extent,
-                        .before = halo_before,
-                        .after = halo_after};
     return LL_OK;
 }

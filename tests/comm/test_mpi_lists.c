@@ -1,6 +1,6 @@
 /* mpi: 1 3 4 6
- * Ready lists on real ranks: halo exchanges, all-reduces over subsets, and all-reduces for several
- * nodes that the ranks of this one play. */
+ * Ready lists on real ranks: all-reduces over subsets, and all-reduces for several nodes that the
+ * ranks of this one play. */
 #include "collectives.h"
 #include "base/rng.h"
 
@@ -30,73 +30,6 @@ static void run(const ll_sched *list, ll_coll coll)
 static int64_t below(uint64_t trial, uint64_t i, int64_t n)
 {
     return (int64_t)ll_below_at(seed, trial, i, (uint64_t)n);
-}
-
-/* ---- halo ---- */
-static void cut(int trial, int axis, int n, int64_t *starts, int64_t *before, int64_t *after)
-{
-    uint64_t at = (uint64_t)axis * 100;
-    for (int i = 0; i < n; i++)
-        starts[i + 1] = starts[i] + 1 + below((uint64_t)trial, at + (uint64_t)i, 5);
-    for (int i = 0; i < n; i++) { /* margins of up to 3, past neighbours of 1 and 2 */
-        int64_t reach = 1 + trial % 3, rest = starts[n] - starts[i + 1];
-        before[i] = starts[i] < reach ? starts[i] : reach;
-        after[i] = rest < reach ? rest : reach;
-    }
-}
-
-static float cell(int64_t o, int64_t y, int64_t x, int64_t i)
-{
-    return (float)(o * 100000 + y * 1000 + x * 10 + i + 1);
-}
-
-/* Fills, or checks, all that a rank has room for; mine: only what it owns. */
-static void walk(const ll_halo_spec *s, bool mine, bool check)
-{
-    int py = rank / s->nx, px = rank % s->nx;
-    int64_t y0 = s->y_starts[py], y1 = s->y_starts[py + 1];
-    int64_t x0 = s->x_starts[px], x1 = s->x_starts[px + 1], at = 0;
-    for (int64_t o = 0; o < s->outer; o++)
-        for (int64_t y = y0 - s->up[py]; y < y1 + s->down[py]; y++)
-            for (int64_t x = x0 - s->left[px]; x < x1 + s->right[px]; x++)
-                for (int64_t i = 0; i < s->inner; i++, at++) {
-                    if (mine && (y < y0 || y >= y1 || x < x0 || x >= x1)) continue;
-                    if (check)
-                        must_be(data, LL_F32, at, (double)cell(o, y, x, i), "halo");
-                    else
-                        data[at] = cell(o, y, x, i);
-                }
-    if (check) expect_guard(data, sizeof(float), at, "halo");
-}
-
-static void halos(void **state)
-{
-    (void)state;
-    int rows[] = {1, size, size % 2 ? 1 : 2};
-    for (int trial = 0; trial < 18; trial++) {
-        int64_t ys[MAX + 1] = {0}, xs[MAX + 1] = {0}, up[MAX], down[MAX], left[MAX], right[MAX];
-        int ny = rows[trial / 3 % 3], nx = size / ny;
-        cut(trial, 0, ny, ys, up, down);
-        cut(trial, 1, nx, xs, left, right);
-        ll_halo_spec s = {.ny = ny,
-                          .nx = nx,
-                          .y_starts = ys,
-                          .x_starts = xs,
-                          .up = up,
-                          .down = down,
-                          .left = left,
-                          .right = right,
-                          .outer = 1 + trial % 2,
-                          .inner = 1 + trial % 5};
-        ll_arena *arena = ll_arena_new();
-        const ll_sched *list;
-        OK(ll_sched_halo(arena, &s, rank, &list));
-        memset(data, 0x7f, ROOM * sizeof(float));
-        walk(&s, true, false);
-        run(list, LL_COLL_HALO);
-        walk(&s, false, true);
-        ll_arena_free(arena);
-    }
 }
 
 /* ---- subsets ---- */
@@ -172,8 +105,7 @@ static void nodes(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(halos), cmocka_unit_test(subsets),
-                                       cmocka_unit_test(nodes)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(subsets), cmocka_unit_test(nodes)};
     if (ll_comm_open(&(ll_comm_opts){.timeout_s = 20}, &comm)) {
         fprintf(stderr, "%s\n%s", ll_error_text(), ll_error_frames());
         return 1;

@@ -31,7 +31,6 @@ static void rules_choose_what_fits(void **state)
                                       .count = counts[k],
                                       .node = how & 4 ? two_nodes : NULL,
                                       .shared = (how & 8) && window};
-                    if (c == LL_COLL_HALO) continue; /* has lists of its own */
                     const ll_algo *a = NULL;
                     int64_t segment;
                     if (ll_tuner_choose(NULL, &s, 4, window, canonical, &a, &segment) != LL_OK)

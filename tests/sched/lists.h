@@ -16,15 +16,13 @@ typedef struct lists {
     ll_arena *arena;
     int size;
     ll_coll_spec spec;
-    const ll_halo_spec *halo; /* not NULL: this, in place of spec */
-    const ll_subset *subsets; /* or these, on count elements */
+    const ll_subset *subsets; /* not NULL: these, on count elements, in place of spec */
     int n_subset;
     const ll_sched **ranks;
 } lists;
 
 static inline ll_err verify(const lists *l, int times)
 {
-    if (l->halo) return ll_sched_verify_halo(l->halo, l->ranks);
     if (l->subsets)
         return ll_sched_verify_subsets(l->subsets, l->n_subset, l->size, l->spec.count, l->ranks);
     return ll_sched_verify_repeated(&l->spec, l->ranks, times);
@@ -45,11 +43,9 @@ static inline ll_ref *from_of(ll_step *s)
     return (ll_ref *)(uintptr_t)s->from;
 }
 
-static inline void count_scratch(ll_sched *s, const ll_step *x, const ll_ref *r,
-                                 const int64_t *stride)
+static inline void count_scratch(ll_sched *s, const ll_step *x, const ll_ref *r)
 {
     int64_t end = r->at + x->n;
-    if (x->rows) end += (x->rows->rows[1] - 1) * stride[1] + (x->rows->rows[0] - 1) * stride[0];
     if (r->rank == s->rank && r->buf == LL_SCRATCH && end > s->scratch) s->scratch = end;
 }
 
@@ -62,9 +58,8 @@ static inline void recount(lists *l, int rank)
         const ll_step *x = &s->steps[i];
         if (x->kind == LL_STEP_SEND) s->n_message++, s->n_sent += x->n;
         if (x->kind == LL_STEP_SIGNAL) s->n_signal++;
-        count_scratch(s, x, &x->dst, x->rows ? x->rows->dst_stride : NULL);
-        for (int f = 0; f < x->n_from; f++)
-            count_scratch(s, x, &x->from[f], x->rows ? x->rows->src_stride : NULL);
+        count_scratch(s, x, &x->dst);
+        for (int f = 0; f < x->n_from; f++) count_scratch(s, x, &x->from[f]);
     }
 }
 

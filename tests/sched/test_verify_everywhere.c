@@ -100,19 +100,6 @@ static void make_each(lists *l, const char *name, everywhere *m)
     ll_arena_free(l->arena);
 }
 
-/* A grid of 2 x 3 with margins of 0 to 3, corners, and one that reaches over a whole neighbour. */
-static lists halo(void)
-{
-    static const int64_t y_starts[] = {0, 3, 5}, x_starts[] = {0, 4, 5, 7};
-    static const int64_t up[] = {0, 2}, down[] = {1, 0}, left[] = {0, 1, 2}, right[] = {2, 1, 0};
-    static const ll_halo_spec spec = {2, 3, y_starts, x_starts, up, down, left, right, 2, 2};
-    lists l = {.arena = ll_arena_new(), .size = 6, .halo = &spec, .spec.coll = LL_COLL_HALO};
-    l.ranks = LL_NEW_ARRAY(l.arena, const ll_sched *, l.size);
-    for (int r = 0; r < l.size; r++)
-        assert_int_equal(ll_sched_halo(l.arena, &spec, r, &l.ranks[r]), LL_OK);
-    return l;
-}
-
 static lists subsets(void)
 {
     static const int a[] = {0, 1, 3}, b[] = {1, 2, 3, 4}, c[] = {2};
@@ -150,8 +137,7 @@ static void everywhere_at_once(void **state)
                 build(&l, *a, s);
                 make_each(&l, (*a)->name, m);
             }
-        lists h = halo(), s = subsets();
-        make_each(&h, "messages", m);
+        lists s = subsets();
         make_each(&s, "ring in subsets", m);
         print_message("%s: %d made, %d accepted\n", m->name, m->n_made, m->n_accepted);
         if (!m->may_pass) n_accepted += m->n_accepted;
