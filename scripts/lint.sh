@@ -42,6 +42,48 @@ include_direction() {
     }' scripts/includes.txt "${src[@]}"
 }
 
+# Files of a folder are in layers: none calls a function that leads back to it. Folders where some
+# still do are excepted.
+circles_in="cli data exec op pass train"
+circles() {
+    for folder in $(printf '%s\n' "${src[@]}" | sed -n 's,^src/\([a-z]*\)/[^/]*\.c$,\1,p' | sort -u); do
+        [[ " $circles_in " == *" $folder "* ]] || circles_of "$folder"
+    done
+}
+circles_of() {
+    local files
+    mapfile -t files < <(printf '%s\n' "${src[@]}" | grep -E "^src/$1/[^/]*\.c$")
+    awk '
+    FNR == 1 { comment = 0 }
+    { # without comments
+        line = $0
+        if (comment && !match(line, /\*\//)) next
+        if (comment) line = substr(line, RSTART + 2)
+        for (comment = 0; match(line, /\/\*/); ) {
+            rest = substr(line, RSTART + 2); line = substr(line, 1, RSTART - 1)
+            if (match(rest, /\*\//)) line = line " " substr(rest, RSTART + 2); else comment = 1
+        }
+    }
+    pass == 1 && line ~ /^[a-z]/ && line !~ /^(static|typedef|extern|enum|union|struct [a-z_]+ {)/ && line !~ /;[ \t]*$/ {
+        if (match(line, /(^|[ *])ll_[a-z0-9_]+(\(|(\[.*\])? =)/)) {
+            name = substr(line, RSTART, RLENGTH); gsub(/[^a-z0-9_]/, "", name); home[name] = FILENAME
+        }
+    }
+    pass == 2 {
+        while (match(line, /ll_[a-z0-9_]+/)) {
+            name = substr(line, RSTART, RLENGTH); line = substr(line, RSTART + RLENGTH)
+            if (!(name in home) || home[name] == FILENAME) continue
+            calls[FILENAME, home[name]] = FNR ": in a circle of files: " name " of " home[name] " leads back to here"
+            file[FILENAME] = file[home[name]] = 1
+        }
+    }
+    END {
+        for (f in file) for (g in file) leads[f, g] = (f, g) in calls
+        for (k in file) for (f in file) if (leads[f, k]) for (g in file) if (leads[k, g]) leads[f, g] = 1
+        for (c in calls) { split(c, ends, SUBSEP); if (leads[ends[2], ends[1]]) print ends[1] ":" calls[c] }
+    }' pass=1 "${files[@]}" pass=2 "${files[@]}" | sort
+}
+
 # Each header alone, as C and as C++ (for nvcc).
 headers_alone() {
     local mpi
@@ -105,7 +147,7 @@ format() {
         sed -n 's/^\([^:]*:[0-9]*\):.*error:.*/\1: not as clang-format would have it/p' | sort -u
 }
 
-rules="include_direction headers_alone sizes op_switch unfinished test_names file_tops format"
+rules="include_direction circles headers_alone sizes op_switch unfinished test_names file_tops format"
 bad=0
 for rule in $rules; do
     $rule >"$out"

@@ -2,7 +2,7 @@
 #pragma once
 #include "cli/args.h"
 #include "comm/codec.h"
-#include "comm/tuner.h"
+#include "tune/tune.h"
 #include "train/scale.h"
 
 #include <jansson.h>
@@ -51,7 +51,7 @@ typedef struct ll_comm_bench_report {
     ll_dtype dtype;
     int ranks, nodes;
     size_t segment_bytes; /* as asked for; 0: was not */
-    const ll_tuner *tuner;
+    const ll_table *tuner;
     ll_comm_bench_point *points;
     int n_point;
 } ll_comm_bench_report;

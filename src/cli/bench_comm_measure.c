@@ -75,8 +75,8 @@ static ll_err check_names(ll_arena *arena, ll_coll coll, const char *list)
 static size_t best_segment(const bench *b, const ll_algo *a, size_t bytes)
 {
     static const size_t segments[] = {0, 64 << 10, 256 << 10, 1 << 20};
-    int n;
-    const ll_tuned *e = ll_tuner_entries(b->report->tuner, &n);
+    int n = b->report->tuner->n_entry;
+    const ll_tuned *e = b->report->tuner->entries;
     for (int i = 0; i < n; i++) {
         if (e[i].coll != a->coll || e[i].shared != b->o->shared) continue;
         if (e[i].bytes > 2 * bytes || bytes > 2 * e[i].bytes) continue;
@@ -88,8 +88,8 @@ static size_t best_segment(const bench *b, const ll_algo *a, size_t bytes)
     for (size_t i = 0; i < sizeof segments / sizeof *segments; i++) {
         ll_coll_spec s = spec_of(b, bytes, segments[i]);
         if (segments[i] > bytes) break;
-        double t = ll_tuner_predict(ll_tuner_model(b->report->tuner), &s, a, b->elem_bytes,
-                                    ll_comm_window_bytes(b->c));
+        double t = ll_tune_predict(&b->report->tuner->model, &s, a, b->elem_bytes,
+                                   ll_comm_window_bytes(b->c));
         if (t > 0 && t < least) {
             least = t;
             best = segments[i];
@@ -115,8 +115,8 @@ static void add_row(const bench *b, ll_comm_bench_point *p, const ll_algo *a, si
         .algo = a,
         .name = a->name,
         .segment_bytes = segment,
-        .predicted_s = ll_tuner_predict(ll_tuner_model(b->report->tuner), &s, a, b->elem_bytes,
-                                        ll_comm_window_bytes(b->c))};
+        .predicted_s = ll_tune_predict(&b->report->tuner->model, &s, a, b->elem_bytes,
+                                       ll_comm_window_bytes(b->c))};
 }
 
 static ll_err add_algorithms(const bench *b, ll_comm_bench_point *p, size_t fixed)
@@ -148,14 +148,14 @@ static ll_err add_choice(const bench *b, ll_comm_bench_point *p)
     const ll_algo *a;
     int64_t segment;
     ll_coll_spec s = spec_of(b, p->bytes, 0);
-    TRY(ll_tuner_choose(b->report->tuner, &s, b->elem_bytes, ll_comm_has_window(b->c),
-                        b->o->canonical, &a, &segment));
+    TRY(ll_choose(b->report->tuner, &s, b->elem_bytes, ll_comm_has_window(b->c), b->o->canonical,
+                  &a, &segment));
     size_t bytes = (size_t)segment * b->elem_bytes;
     int i = 0;
     while (i < p->n_row && (p->rows[i].algo != a || p->rows[i].segment_bytes != bytes)) i++;
     if (i == p->n_row) add_row(b, p, a, bytes);
     p->rows[i].chosen = true;
-    p->why = ll_tuner_why(b->report->tuner, &s, b->elem_bytes);
+    p->why = ll_choose_why(b->report->tuner, &s, b->elem_bytes);
     return LL_OK;
 }
 
@@ -308,8 +308,8 @@ static ll_err measure_point(bench *b, ll_comm_bench_point *p, double seconds)
     p->rows = LL_NEW_ARRAY(b->arena, ll_comm_bench_row, n_algo + 1 + b->o->codecs.n);
     ll_coll_spec s = spec_of(b, p->bytes, 0);
     p->bound = ll_coll_bound(&s);
-    p->bound_s = ll_cost_time(&p->bound, b->elem_bytes, ll_tuner_model(b->report->tuner),
-                              b->report->nodes > 1);
+    p->bound_s =
+        ll_cost_time(&p->bound, b->elem_bytes, &b->report->tuner->model, b->report->nodes > 1);
     ll_err rc = ll_comm_agree(b->c, add_rows(b, p));
     if (rc == LL_OK) rc = time_point(b, p, seconds);
     for (int i = 0; i < p->n_row; i++) {
@@ -400,6 +400,6 @@ ll_err ll_comm_bench_measure(ll_comm *c, ll_arena *a, ll_comm_bench_report *r)
         .c = c, .o = r->opts, .arena = a, .report = r, .elem_bytes = ll_dtype_bytes(r->dtype)};
     r->ranks = ll_comm_size(c);
     r->nodes = count_nodes(c);
-    TRY(ll_tune(c, &(ll_tuner_opts){.fresh = r->opts->fresh}, &r->tuner));
+    TRY(ll_tune(c, &(ll_tune_opts){.fresh = r->opts->fresh}, &r->tuner));
     return measure_all(&b);
 }

@@ -21,7 +21,7 @@ const ll_comm_bench_row *ll_comm_bench_library(const ll_comm_bench_point *p)
 
 static void print_head(const ll_comm_bench_report *r)
 {
-    const ll_link_model *m = ll_tuner_model(r->tuner);
+    const ll_link_model *m = &r->tuner->model;
     const ll_comm_bench_opts *o = r->opts;
     char s[LL_NUMBER_TEXT];
     printf("%s of %s, %d rank%s on %d node%s, %s, data in %s memory%s\n", ll_coll_name(r->coll),
@@ -37,9 +37,9 @@ static void print_head(const ll_comm_bench_report *r)
         printf("sums %.1f GB/s (1/gamma)   copies %.1f GB/s (1/kappa)   signal %.2f us (sigma)   "
                "%g ranks a core\n",
                1e-9 / (m->gamma + 1e-15), 1e-9 / (m->kappa + 1e-15), 1e6 * m->sigma, m->share);
-    const char *file = ll_tuner_file(r->tuner);
-    printf("tuned in %s%s, %s%s\n", ll_text_duration(ll_tuner_seconds(r->tuner), s),
-           ll_tuner_was_read(r->tuner) ? " some time ago" : "", file ? "kept in " : "not kept",
+    const char *file = r->tuner->file;
+    printf("tuned in %s%s, %s%s\n", ll_text_duration(r->tuner->seconds, s),
+           r->tuner->was_read ? " some time ago" : "", file ? "kept in " : "not kept",
            file ? file : "");
     double load;
     if (getloadavg(&load, 1) == 1 && load > 1.5 * r->ranks)

@@ -7,7 +7,7 @@
 #include "cli/bench_netns_int.h"
 #include "cli/common.h"
 #include "comm/codec.h"
-#include "comm/tuner.h"
+#include "tune/tune.h"
 
 #include <limits.h>
 #include <math.h>
@@ -76,14 +76,14 @@ static double off(const bench *b)
 /* ---- the link: from rank 0 to rank 1 ---- */
 static ll_err ping_pong(bench *b, size_t bytes, int times, double *seconds)
 {
-    int tag = ll_comm_next_tag(b->c, "ping-pong", "bench");
+    int64_t number = ll_comm_next_number(b->c, "ping-pong", "bench");
     TRY(ll_comm_barrier(b->c));
     double start = ll_now();
     for (int i = 0; i < times && b->rank < 2; i++)
         for (int way = 0; way < 2; way++) {
-            bool sends = way == b->rank;
-            TRY(ll_comm_exchange(b->c, tag, sends ? 1 - b->rank : -1, b->data, bytes,
-                                 sends ? -1 : 1 - b->rank, b->data, bytes, NULL));
+            int peer = 1 - b->rank, to = way == b->rank ? peer : -1, from = to < 0 ? peer : -1;
+            const ll_exchange x = {number, to, from, b->data, bytes, b->data, bytes};
+            TRY(ll_comm_exchange(b->c, &x, NULL));
         }
     *seconds = b->rank < 2 ? (ll_now() - start) / (2 * times) : 0;
     return most(b, seconds, 1);
@@ -142,7 +142,7 @@ static ll_err dense(bench *b)
     static const char *const names[] = {"ring", "rabenseifner", "mpi"};
     for (int i = 0; i < 3; i++) TRY(dense_line(b, names[i], names[i]));
     if (b->o->count <= INT_MAX) TRY(dense_line(b, "blocking", "mpi, blocking"));
-    const ll_tuner *t;
+    const ll_table *t;
     const ll_algo *chosen;
     int64_t segment;
     char name[64];
@@ -150,8 +150,8 @@ static ll_err dense(bench *b)
                       .size = b->size,
                       .count = b->o->count,
                       .node = ll_comm_nodes(b->c)};
-    TRY(ll_tune(b->c, &(ll_tuner_opts){.fresh = true}, &t));
-    TRY(ll_tuner_choose(t, &s, 4, false, false, &chosen, &segment));
+    TRY(ll_tune(b->c, &(ll_tune_opts){.fresh = true}, &t));
+    TRY(ll_choose(t, &s, 4, false, false, &chosen, &segment));
     snprintf(name, sizeof name, "tuned: %s", chosen->name);
     return dense_line(b, NULL, name);
 }

@@ -144,7 +144,7 @@ ll_err ll_scale_bench_json(const ll_scale_bench_report *r)
     json_object_set_new(j, "precision", json_string(r->run->train.precision));
     json_object_set_new(j, "optimizer", json_string(r->run->train.optim.name));
     json_object_set_new(j, "zero", json_integer(r->run->parallel.zero));
-    json_object_set_new(j, "processor", json_string(ll_tuner_cpu(r->arena)));
+    json_object_set_new(j, "processor", json_string(ll_tune_cpu(r->arena)));
     json_object_set_new(j, "cores", json_integer(r->cores));
     json_object_set_new(j, "load_before", ll_cli_number(r->load));
     json_object_set_new(j, "mpi", json_string(ll_transport_library()));
@@ -174,7 +174,7 @@ static void print_head(const ll_scale_bench_report *r)
         printf("%lld samples a step for each rank\n", (long long)r->run->train.batch);
     else
         printf("%lld samples a step, divided among the ranks\n", (long long)r->run->train.batch);
-    printf("machine: %s, %d core%s; %s; loopline %s\n", ll_tuner_cpu(r->arena), r->cores,
+    printf("machine: %s, %d core%s; %s; loopline %s\n", ll_tune_cpu(r->arena), r->cores,
            r->cores == 1 ? "" : "s", ll_transport_library(), ll_version());
     if (r->load > 0.5) printf("other work on the machine when it began: a load of %.1f\n", r->load);
     printf("a step's time has: %s\n  not: %s\n", included, excluded);

@@ -3,7 +3,7 @@
 
 #include "base/text.h"
 #include "cli/launch.h"
-#include "comm/tuner.h"
+#include "tune/tune.h"
 #include "exec/exec.h"
 #include "kern/notes.h"
 #include "train/bench.h"
@@ -116,14 +116,14 @@ enum { SMALL_GEMM = 384 };
 /* By what collectives are chosen. */
 static void tell_tuner(const ll_comm *c)
 {
-    const ll_tuner *t = ll_comm_tuner(c);
-    const char *file = t ? ll_tuner_file(t) : NULL;
+    const ll_table *t = ll_comm_table(c);
+    const char *file = t ? t->file : NULL;
     if (!t)
         fprintf(stderr, "collectives: by rules; --tune measures them on this machine first\n");
-    else if (ll_tuner_was_read(t))
+    else if (t->was_read)
         fprintf(stderr, "collectives: by the table %s\n", file);
     else
-        fprintf(stderr, "collectives: measured in %.1f s, %s%s\n", ll_tuner_seconds(t),
+        fprintf(stderr, "collectives: measured in %.1f s, %s%s\n", t->seconds,
                 file ? "kept in "
                      : "not kept: the machine is too busy, or there is no cache folder",
                 file ? file : "");

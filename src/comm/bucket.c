@@ -12,7 +12,6 @@
 
 #include "base/crc32c.h"
 #include "base/types.h"
-#include "comm/tuner.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -216,7 +215,7 @@ ll_err ll_buckets_open(ll_comm *c, const ll_bucket_tensor *tensors, int n,
     b->elem_bytes = ll_dtype_bytes(opts->dtype);
     b->tensors = (ll_bucket_tensor *)ll_arena_copy(arena, tensors, sizeof *tensors * (size_t)n);
     b->ready = LL_NEW_ARRAY(arena, bool, n + 1);
-    if (!b->opts.bucket_bytes) b->opts.bucket_bytes = ll_tuner_bucket_bytes(ll_comm_tuner(c));
+    if (!b->opts.bucket_bytes) b->opts.bucket_bytes = ll_choose_bucket_bytes(ll_comm_table(c));
     if (b->opts.codec) b->opts.codec = ll_arena_strdup(arena, b->opts.codec);
     ll_err rc = open_buckets(b);
     if (rc != LL_OK) {

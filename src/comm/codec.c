@@ -17,24 +17,6 @@ static const ll_codec_kind *const files[] = {
 #undef CODEC
     NULL};
 
-static char help[2048];
-
-__attribute__((constructor)) static void write_help(void)
-{
-    size_t at = 0;
-    for (const ll_codec_kind *const *f = files; *f; f++)
-        for (const ll_codec_kind *k = *f; k->name; k++) {
-            int wrote = snprintf(help + at, sizeof help - at, "%-18s %s\n", k->form, k->help);
-            LL_ASSERT(wrote > 0 && (size_t)wrote < sizeof help - at);
-            at += (size_t)wrote;
-        }
-}
-
-const char *ll_codec_help(void)
-{
-    return help;
-}
-
 /* The kind of that name, or the forms there are and the one that was probably meant. */
 static ll_err find(const char *text, const ll_codec_kind **out)
 {
@@ -51,26 +33,6 @@ static ll_err find(const char *text, const ll_codec_kind **out)
     FAIL(LL_E_ARG, "codec \"%s\": no such codec%s%s%s; there are %s", text,
          near.best ? "; did you mean " : "", near.best ? near.best : "", near.best ? "?" : "",
          forms);
-}
-
-ll_err ll_codec_bad(const ll_codec *k, const char *what)
-{
-    FAIL(LL_E_ARG, "codec \"%s\": %s; it is written %s: %s", k->text, what, k->kind->form,
-         k->kind->help);
-}
-
-ll_err ll_codec_int(const ll_codec *k, const char *text, int low, int high, int *out)
-{
-    char *end = NULL;
-    long v = text ? strtol(text, &end, 10) : 0;
-    if (!text || !*text) return ll_codec_bad(k, "a number is missing");
-    if (*end || end == text || v < low || v > high) {
-        char what[128];
-        snprintf(what, sizeof what, "%.40s is not a whole number from %d to %d", text, low, high);
-        return ll_codec_bad(k, what);
-    }
-    *out = (int)v;
-    return LL_OK;
 }
 
 static ll_err open_kind(ll_codec *k, const char *text)
@@ -124,7 +86,8 @@ ll_err ll_codec_allreduce(ll_codec *k, ll_comm *c, float *data, int64_t step, co
 {
     int64_t size = ll_comm_size(c);
     k->last = (ll_codec_report){.form = ""};
-    TRY(k->kind->allreduce(k, c, data, step, site));
+    TRY(k->kind->code ? ll_codec_slices(k, c, data, step, site)
+                      : k->kind->allreduce(k, c, data, step, site));
     k->last.dense_bytes = (int64_t)(2.0 * (double)(size - 1) / (double)size * (double)k->n * 4);
     return LL_OK;
 }
@@ -133,7 +96,8 @@ ll_err ll_codec_estimate(const char *text, int64_t n, int size, double *bytes)
 {
     ll_codec *k;
     TRY(ll_codec_open(text, "estimate", n, 0, &k));
-    *bytes = 2.0 * (size - 1) / size * (double)k->kind->size(k);
+    int64_t encoded = k->kind->code ? ll_code_bytes(k, n) : k->kind->size(k);
+    *bytes = 2.0 * (size - 1) / size * (double)encoded;
     ll_codec_close(k);
     return LL_OK;
 }
@@ -146,9 +110,4 @@ ll_codec_report ll_codec_last(const ll_codec *k)
 float *ll_codec_residual(ll_codec *k)
 {
     return k->residual;
-}
-
-const char *ll_codec_name(const ll_codec *k)
-{
-    return k->name;
 }

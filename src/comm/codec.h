@@ -34,12 +34,9 @@ ll_err ll_codec_allreduce(ll_codec *k, ll_comm *c, float *data, int64_t step, co
 ll_codec_report ll_codec_last(const ll_codec *k);
 /* The residual, [n], to be saved and restored; NULL: this codec has none. */
 float *ll_codec_residual(ll_codec *k);
-const char *ll_codec_name(const ll_codec *k);
 /* Local. Bytes that each of size ranks sends for n elements, before there is data: exact for codes
  * of fixed rate but for slices of whole blocks; of topk a guess, as if all ranks chose the same. */
 ll_err ll_codec_estimate(const char *text, int64_t n, int size, double *bytes);
-/* One line each for --help. */
-const char *ll_codec_help(void);
 
 /* Sufficient factors: the gradient of a fully-connected layer is a sum over samples of outer
  * products, dw [m,n] = a [batch,m]^T b [batch,n]; where batch (m + n) on all ranks is less than

@@ -73,30 +73,13 @@ static void decode_f16(const ll_codec *k, const uint8_t *code, int m, float *x)
 static const ll_block_code bf16_code = {bytes, encode_bf16, decode_bf16};
 static const ll_block_code f16_code = {bytes, encode_f16, decode_f16};
 
-static ll_err allreduce_bf16(ll_codec *k, ll_comm *c, float *data, int64_t step, const char *site)
-{
-    return ll_codec_slices(k, &bf16_code, c, data, step, site);
-}
-
-static ll_err allreduce_f16(ll_codec *k, ll_comm *c, float *data, int64_t step, const char *site)
-{
-    return ll_codec_slices(k, &f16_code, c, data, step, site);
-}
-
-static int64_t size(const ll_codec *k)
-{
-    return 2 * k->n;
-}
-
 const ll_codec_kind ll_codecs_half[] = {
     {.name = "bf16",
      .form = "bf16",
      .help = "inputs and sum rounded to bf16: half the bytes",
-     .size = size,
-     .allreduce = allreduce_bf16},
+     .code = &bf16_code},
     {.name = "f16",
      .form = "f16",
      .help = "inputs and sum rounded to f16: half the bytes; beyond 65504 is infinity",
-     .size = size,
-     .allreduce = allreduce_f16},
+     .code = &f16_code},
     {0}};

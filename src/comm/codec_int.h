@@ -3,6 +3,7 @@
  * the word before the first colon of a codec's text. */
 #pragma once
 #include "comm/codec.h"
+#include "comm/sparse.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -17,6 +18,7 @@ typedef struct ll_codec_kind {
      * k->own is to be. Errors by ll_codec_bad. NULL: there are no settings. */
     ll_err (*open)(ll_codec *k, const char *settings);
     void (*close)(ll_codec *k);         /* also after an open that failed; NULL: free(k->own) */
+    const struct ll_block_code *code;   /* of fixed rate (below); NULL: these */
     int64_t (*size)(const ll_codec *k); /* bytes of one rank's n elements, encoded */
     /* Collective. Sets k->last, but its dense_bytes. n may be 0, size may be 1. */
     ll_err (*allreduce)(ll_codec *k, ll_comm *c, float *data, int64_t step, const char *site);
@@ -30,10 +32,12 @@ struct ll_codec {
     float *residual; /* [n] or NULL */
     ll_codec_report last;
     void *own;                           /* the kind's */
-    const ll_algo *alltoall, *allgather; /* of slices.c; NULL: the tuner's choice */
+    const ll_algo *alltoall, *allgather; /* of slices.c; NULL: as any call's */
+    ll_sparse_form form;                 /* of topk: in this form on every rank */
     struct ll_slices *slices;            /* slices.c's, made on first use */
 };
 
+/* ---- texts (settings.c) ---- */
 /* LL_E_ARG: codec "qsgd:9": what; it is written qsgd:BITS: help. */
 ll_err ll_codec_bad(const ll_codec *k, const char *what);
 /* A whole number low..high from all of text (NULL: missing), or ll_codec_bad. */
@@ -63,11 +67,10 @@ typedef struct ll_block_code {
 
 /* The all-reduce of such a code: all-to-all of encoded slices; each owner adds up its slice in f32
  * in canonical order and encodes the sum; all-gather of those. Collective. */
-ll_err ll_codec_slices(ll_codec *k, const ll_block_code *code, ll_comm *c, float *data,
-                       int64_t step, const char *site);
+ll_err ll_codec_slices(ll_codec *k, ll_comm *c, float *data, int64_t step, const char *site);
 void ll_slices_free(struct ll_slices *s);
 /* Encoded bytes of n elements. */
-int64_t ll_code_bytes(const ll_codec *k, const ll_block_code *code, int64_t n);
+int64_t ll_code_bytes(const ll_codec *k, int64_t n);
 
 #ifdef __cplusplus
 }

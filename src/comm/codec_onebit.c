@@ -83,21 +83,10 @@ static void decode(const ll_codec *k, const uint8_t *in, int m, float *restrict 
 
 static const ll_block_code block_code = {bytes, encode, decode};
 
-static ll_err allreduce(ll_codec *k, ll_comm *c, float *data, int64_t step, const char *site)
-{
-    return ll_codec_slices(k, &block_code, c, data, step, site);
-}
-
-static int64_t size(const ll_codec *k)
-{
-    return ll_code_bytes(k, &block_code, k->n);
-}
-
 const ll_codec_kind ll_codecs_onebit[] = {
     {.name = "onebit",
      .form = "onebit",
      .help = "signs and two means for 512 elements, error feedback (1-bit SGD)",
      .feedback = true,
-     .size = size,
-     .allreduce = allreduce},
+     .code = &block_code},
     {0}};

@@ -164,21 +164,10 @@ static ll_err open_qsgd(ll_codec *k, const char *settings)
     return LL_OK;
 }
 
-static ll_err allreduce(ll_codec *k, ll_comm *c, float *data, int64_t step, const char *site)
-{
-    return ll_codec_slices(k, &block_code, c, data, step, site);
-}
-
-static int64_t size(const ll_codec *k)
-{
-    return ll_code_bytes(k, &block_code, k->n);
-}
-
 const ll_codec_kind ll_codecs_qsgd[] = {
     {.name = "qsgd",
      .form = "qsgd:BITS",
      .help = "1 to 8 bits an element and a scale for 512, rounded at random (QSGD)",
      .open = open_qsgd,
-     .size = size,
-     .allreduce = allreduce},
+     .code = &block_code},
     {0}};

@@ -7,7 +7,6 @@
  * lost, with values in few bits neither, for the difference goes back to a residual. */
 #include "base/rng.h"
 #include "comm/codec_int.h"
-#include "comm/codec_topk.h"
 #include "comm/topk.h"
 
 #include <math.h>
@@ -16,7 +15,6 @@
 typedef struct topk {
     double share;
     int bits;
-    ll_sparse_form form;
     ll_topk *select;
     ll_sparse *sum;
     uint32_t *index; /* [k] */
@@ -84,7 +82,7 @@ static ll_err allreduce(ll_codec *k, ll_comm *c, float *data, int64_t step, cons
     ll_svec mine = {.len = k->n, .count = t->k, .index = t->index, .value = t->value, .room = t->k};
     ll_sparse_call call = {.mine = &mine,
                            .data = data,
-                           .form = t->form,
+                           .form = k->form,
                            .seed = k->seed,
                            .stream = ll_stream(k->name, (uint64_t)step),
                            .residual = k->residual,
@@ -94,18 +92,6 @@ static ll_err allreduce(ll_codec *k, ll_comm *c, float *data, int64_t step, cons
     k->last.error = norm2 > 0 ? sqrt(fmax(lost2, 0) / norm2) : norm2;
     k->last.form = ll_sparse_form_name(used);
     return LL_OK;
-}
-
-void ll_codec_topk_form(ll_codec *k, ll_sparse_form form)
-{
-    LL_ASSERT(k->kind->allreduce == allreduce);
-    ((topk *)k->own)->form = form;
-}
-
-int64_t ll_codec_topk_count(const ll_codec *k)
-{
-    LL_ASSERT(k->kind->allreduce == allreduce);
-    return ((const topk *)k->own)->k;
 }
 
 /* An index and a value each; what is fewer bits than that is not counted. */

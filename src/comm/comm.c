@@ -1,7 +1,6 @@
 /* comm.c: communicators: opened on a transport, split, closed; their window and other memory that
  * the ranks of a node share. */
 #include "comm/comm_int.h"
-#include "loopline_mpi.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -22,13 +21,6 @@ static bool any_neighbours(const ll_transport *t)
         for (int j = 0; j < i; j++)
             if (t->node[i] == t->node[j]) return true;
     return false;
-}
-
-static bool one_node(const ll_transport *t)
-{
-    for (int i = 1; i < t->size; i++)
-        if (t->node[i] != t->node[0]) return false;
-    return true;
 }
 
 /* A part is a line with the counter, then two halves. */
@@ -113,7 +105,7 @@ static void close_comm(ll_comm *c, bool failed)
 {
     let_go(c, failed);
     if (!c->parent) ll_engine_close(c->engine);
-    ll_comm_set_tuner(c, NULL);
+    ll_comm_set_table(c, NULL);
     ll_plans_free(&c->plans);
     ll_arena_free(c->arena);
     free(c);
@@ -125,7 +117,7 @@ static ll_err open_on(ll_transport *t, ll_comm *parent, const ll_comm_opts *opts
     c->t = t;
     c->parent = parent;
     c->arena = ll_arena_new();
-    c->tag_now = -1;
+    c->number_now = -1;
     if (opts) c->opts = *opts;
     c->opts.timeout_s = timeout_of(opts);
     if (c->opts.window_bytes == 0) c->opts.window_bytes = default_window_bytes;
@@ -151,19 +143,6 @@ static ll_err new_comm(ll_transport *t, ll_comm *parent, const ll_comm_opts *opt
     return rc;
 }
 
-/* A communicator that was made so, tuned as its options say. */
-static ll_err tune(ll_err rc, ll_comm **c)
-{
-    const ll_tuner *tuner;
-    if (rc || !*c) return rc;
-    if ((*c)->opts.tune == LL_TUNE_TABLE) rc = ll_tune_read(*c, &tuner);
-    if ((*c)->opts.tune == LL_TUNE_MEASURE) rc = ll_tune(*c, NULL, &tuner);
-    if (!rc) return LL_OK;
-    close_comm(*c, true);
-    *c = NULL;
-    return rc;
-}
-
 static ll_err check_options(const ll_comm_opts *o)
 {
     if (!o) return LL_OK;
@@ -175,30 +154,16 @@ static ll_err check_options(const ll_comm_opts *o)
     return LL_OK;
 }
 
-ll_err ll_comm_open(const ll_comm_opts *opts, ll_comm **out)
+ll_err ll_comm_open_untuned(const void *comm, const ll_comm_opts *opts, ll_comm **out)
 {
     ll_transport *t;
     *out = NULL;
     TRY(check_options(opts));
-    if (ll_transport_launched())
-        TRY(ll_transport_mpi(NULL, timeout_of(opts), &t));
+    if (comm || ll_transport_launched())
+        TRY(ll_transport_mpi(comm, timeout_of(opts), &t));
     else
         TRY(ll_transport_self(&t));
-    return tune(new_comm(t, NULL, opts, out), out);
-}
-
-ll_err ll_comm_from_mpi(MPI_Comm comm, const ll_comm_opts *opts, ll_comm **out)
-{
-    ll_transport *t;
-    *out = NULL;
-    TRY(check_options(opts));
-    TRY(ll_transport_mpi(&comm, timeout_of(opts), &t));
-    return tune(new_comm(t, NULL, opts, out), out);
-}
-
-ll_err ll_comm_from_fortran(MPI_Fint comm, const ll_comm_opts *opts, ll_comm **out)
-{
-    return ll_comm_from_mpi(MPI_Comm_f2c(comm), opts, out);
+    return new_comm(t, NULL, opts, out);
 }
 
 ll_err ll_comm_split_untuned(ll_comm *c, int color, int key, ll_comm **out)
@@ -211,9 +176,9 @@ ll_err ll_comm_split_untuned(ll_comm *c, int color, int key, ll_comm **out)
     return rc || !t ? rc : new_comm(t, c, &c->opts, out);
 }
 
-ll_err ll_comm_split(ll_comm *c, int color, int key, ll_comm **out)
+void ll_comm_abandon(ll_comm *c)
 {
-    return tune(ll_comm_split_untuned(c, color, key, out), out);
+    close_comm(c, true);
 }
 
 void ll_comm_close(ll_comm *c)
@@ -222,7 +187,8 @@ void ll_comm_close(ll_comm *c)
     ll_engine_lock(c->engine);
     ll_err rc = ll_engine_drain(c->engine);
     ll_engine_unlock(c->engine);
-    if (!rc && c->t->size > 1) rc = ll_comm_barrier(c);
+    const ll_coll_call barrier = {.spec.coll = LL_COLL_BARRIER, .dtype = LL_U8};
+    if (!rc && c->t->size > 1) rc = ll_comm_run(c, &barrier);
     close_comm(c, rc != LL_OK);
 }
 
@@ -301,24 +267,19 @@ void ll_comm_slow(ll_comm *c, bool slow)
     ll_watch_slow(c->engine->watch, slow);
 }
 
-bool ll_comm_has_window(const ll_comm *c)
-{
-    return c->parts && one_node(c->t);
-}
-
 size_t ll_comm_window_bytes(const ll_comm *c)
 {
     return c->half_bytes;
 }
 
-void ll_comm_set_tuner(ll_comm *c, ll_tuner *t)
+void ll_comm_set_table(ll_comm *c, ll_table *t)
 {
-    if (c->tuner != t) ll_tuner_free(c->tuner);
-    c->tuner = t;
-    c->n_tuner++; /* choices made by the one before are not found any more */
+    if (c->table != t) ll_table_free(c->table);
+    c->table = t;
+    c->n_table++; /* choices made by the one before are not found any more */
 }
 
-const ll_tuner *ll_comm_tuner(const ll_comm *c)
+const ll_table *ll_comm_table(const ll_comm *c)
 {
-    return c->tuner;
+    return c->table;
 }

@@ -6,6 +6,7 @@
  * Collectives that use the window run one after another, in the order of their numbers. */
 #pragma once
 #include "base/trace.h"
+#include "comm/choose.h"
 #include "comm/transport.h"
 
 #ifdef __cplusplus
@@ -71,24 +72,35 @@ const ll_comm_opts *ll_comm_options(const ll_comm *c);
  * place of the same allocation for it to count as shared. */
 bool ll_comm_is_shared(const ll_comm *c, const void *data, size_t bytes);
 
-/* ---- the tuner (tuner.h) ---- */
-typedef struct ll_tuner ll_tuner;
-/* The communicator holds it from now on, and lets go of one it had (ll_tuner_free), as its close
+/* ---- how algorithms are chosen (choose.h) ---- */
+/* The communicator holds it from now on, and lets go of one it had (ll_table_free), as its close
  * does; NULL takes it away. Calls under way keep what was chosen for them. */
-void ll_comm_set_tuner(ll_comm *c, ll_tuner *t);
+void ll_comm_set_table(ll_comm *c, ll_table *t);
 /* NULL where there is none: then choices follow from built-in rules. */
-const ll_tuner *ll_comm_tuner(const ll_comm *c);
+const ll_table *ll_comm_table(const ll_comm *c);
+/* As ll_comm_open, ll_comm_from_mpi (comm: an MPI_Comm *; NULL: open) and ll_comm_split, which are
+ * tune/open.c's, without a table. */
+ll_err ll_comm_open_untuned(const void *comm, const ll_comm_opts *opts, ll_comm **out);
 ll_err ll_comm_split_untuned(ll_comm *c, int color, int key, ll_comm **out);
+/* Local. Lets go of it without a word to the others, which may be gone. */
+void ll_comm_abandon(ll_comm *c);
 bool ll_comm_has_window(const ll_comm *c);     /* can algorithms with a window be used? */
 size_t ll_comm_window_bytes(const ll_comm *c); /* that one collective may use; 0: no window */
 
 /* ---- messages outside of schedules, for codecs whose lengths depend on the data ---- */
 /* One number of a collective, for tags: call on every rank in the same order. */
-int ll_comm_next_tag(ll_comm *c, const char *what, const char *site);
-/* Sends and receives at once (either may be of 0 bytes; a peer of -1: not at all); *received: how
- * many bytes came. Waits, with an eye on failures. */
-ll_err ll_comm_exchange(ll_comm *c, int tag, int to, const void *data, size_t bytes, int from,
-                        void *room, size_t room_bytes, size_t *received);
+int64_t ll_comm_next_number(ll_comm *c, const char *what, const char *site);
+/* Sends and receives at once; either may be of 0 bytes. */
+typedef struct ll_exchange {
+    int64_t number;
+    int to, from; /* -1: nobody */
+    const void *data;
+    size_t bytes;
+    void *room;
+    size_t room_bytes;
+} ll_exchange;
+/* Waits, with an eye on failures. *received: how many bytes came; may be NULL. */
+ll_err ll_comm_exchange(ll_comm *c, const ll_exchange *x, size_t *received);
 
 /* ---- arithmetic (reduce.c) ---- */
 /* dst = src[0] op src[1] op ..., n elements, in canonical order (sched.h); dst may be one of the

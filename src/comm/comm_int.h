@@ -1,12 +1,12 @@
-/* comm_int.h: what the files of comm/ know of a communicator. comm.c opens and closes, plan.c finds
- * the schedule for a call, execute.c runs it.
+/* comm_int.h: what the files of comm/ know of a communicator. From the bottom up: steps.c
+ * runs the steps of requests, engine.c moves requests, choose.c and plan.c find the schedule for a
+ * call, start.c makes a request of it, comm.c opens and closes.
  *
  * Communicators made of one another by splitting are a family and share an engine: all requests
  * under way, the thread that moves them, and the failure that ends everything. A wait on one
  * request moves every request of the family: ranks may wait for them in different orders. */
 #pragma once
 #include "comm/comm.h"
-#include "comm/tuner.h"
 #include "comm/watch.h"
 
 #include <pthread.h>
@@ -15,7 +15,7 @@
 /* Two calls with equal keys have one schedule. No padding: keys are compared as bytes. */
 typedef struct plan_key {
     const ll_algo *algo; /* as asked for; NULL: a choice */
-    int64_t tuner;       /* of the communicator's how manieth tuner; 0 where none is asked */
+    int64_t table;       /* the communicator's how manieth; 0 where none is asked */
     int64_t count, segment;
     uint64_t cuts; /* a hash of starts and matrix; 0 where there are none */
     int32_t root;
@@ -79,19 +79,24 @@ struct ll_request {
     double began; /* where it is traced */
     const char *algorithm;
     size_t bytes; /* of DATA */
+    struct {
+        ll_sched list;
+        ll_step steps[2];
+        ll_ref from;
+    } exchange; /* the schedule of an exchange */
 };
 
 /* ---- the engine ---- */
-typedef struct ll_scratch {
+typedef struct ll_kept { /* scratch memory */
     void *data;
     size_t bytes;
     bool used;
-} ll_scratch;
+} ll_kept;
 
 typedef struct ll_engine {
     ll_request *first, *last; /* under way, oldest first */
     ll_request *spare;
-    ll_scratch *scratch;
+    ll_kept *scratch;
     int n_scratch;
     const void **sources; /* of the fold in hand */
     int n_source;
@@ -117,8 +122,8 @@ struct ll_comm {
     ll_comm_opts opts;
     ll_arena *arena;
     ll_plans plans;
-    ll_tuner *tuner;
-    int64_t n_tuner; /* there were so far */
+    ll_table *table;
+    int64_t n_table; /* there were so far */
     ll_shared *shared;
     /* The window: a cache line with the rank's signal counter, then two halves. */
     ll_shm window;
@@ -128,8 +133,7 @@ struct ll_comm {
     uint64_t signals;       /* of each rank, in those finished */
     int64_t n_started;      /* the number of the next collective */
     ll_comm_count count;
-    int tag_now; /* of ll_comm_next_tag, and whose it is */
-    int64_t number_now;
+    int64_t number_now; /* of ll_comm_next_number, and whose it is */
     const char *what_now, *site_now;
     const char *peers; /* its ranks, for traces */
 };
@@ -158,7 +162,7 @@ ll_err ll_request_wait(ll_request *r, size_t *received);
 double ll_engine_enter(ll_engine *e); /* locks */
 void ll_engine_leave(ll_engine *e, double entered);
 
-/* ---- execute.c ---- */
+/* ---- steps.c ---- */
 /* As far as it goes without waiting. */
 ll_err ll_request_advance(ll_request *r);
 

@@ -28,16 +28,16 @@ ll_err ll_scratch_take(ll_engine *e, size_t bytes, int *out)
         void *data = aligned_alloc(4096, room);
         CHECK(data, LL_E_MEM, "no memory for %zu bytes of scratch", room);
         if (any < 0) {
-            ll_scratch *more =
-                (ll_scratch *)realloc(e->scratch, sizeof *more * (size_t)(e->n_scratch + 1));
+            ll_kept *more =
+                (ll_kept *)realloc(e->scratch, sizeof *more * (size_t)(e->n_scratch + 1));
             CHECK(more, LL_E_MEM, "no memory for a list of %d blocks", e->n_scratch + 1);
             e->scratch = more;
             any = e->n_scratch++;
-            e->scratch[any] = (ll_scratch){0};
+            e->scratch[any] = (ll_kept){0};
         }
         free(e->scratch[any].data);
         e->used.held += room - e->scratch[any].bytes;
-        e->scratch[any] = (ll_scratch){.data = data, .bytes = room};
+        e->scratch[any] = (ll_kept){.data = data, .bytes = room};
         best = any;
     }
     e->scratch[best].used = true;
@@ -50,11 +50,11 @@ void ll_comm_trim(ll_comm *c)
     ll_engine *e = c->engine;
     ll_engine_lock(e);
     for (int i = 0; i < e->n_scratch; i++) {
-        ll_scratch *s = &e->scratch[i];
+        ll_kept *s = &e->scratch[i];
         if (s->used || s->bytes <= LL_LEAST_SCRATCH) continue;
         e->used.held -= s->bytes;
         free(s->data);
-        *s = (ll_scratch){0};
+        *s = (ll_kept){0};
     }
     ll_engine_unlock(e);
 }

@@ -40,17 +40,15 @@ static bool same_cuts(const int64_t *a, const int64_t *b, int64_t n)
 
 static bool needs_canonical(const ll_comm *c, const ll_coll_call *call)
 {
-    ll_coll coll = call->spec.coll;
-    bool sums =
-        coll == LL_COLL_ALLREDUCE || coll == LL_COLL_REDUCE_SCATTER || coll == LL_COLL_REDUCE;
-    return c->opts.canonical && sums && call->op == LL_REDUCE_SUM && ll_dtype_is_float(call->dtype);
+    return c->opts.canonical && ll_coll_sums(call->spec.coll) && call->op == LL_REDUCE_SUM &&
+           ll_dtype_is_float(call->dtype);
 }
 
 static plan_key key_of(const ll_comm *c, const ll_coll_call *call)
 {
     const ll_coll_spec *s = &call->spec;
     plan_key k = {.algo = call->algo,
-                  .tuner = call->algo ? 0 : c->n_tuner,
+                  .table = call->algo ? 0 : c->n_table,
                   .count = s->count,
                   .segment = s->segment,
                   .root = s->root,
@@ -104,6 +102,11 @@ void ll_plans_free(ll_plans *t)
 
 /* ---- what to run ---- */
 
+bool ll_comm_has_window(const ll_comm *c)
+{
+    return c->parts && ll_one_node(c->t->node, c->t->size);
+}
+
 static ll_err check_canonical(const ll_algo *a, const ll_coll_spec *s)
 {
     if (a->canonical && a->canonical(s)) return LL_OK;
@@ -152,8 +155,8 @@ static ll_err build(ll_comm *c, const ll_coll_call *call, const plan_key *k, ll_
     p->algo = call->algo;
     if (!p->algo) {
         int64_t segment;
-        TRY(ll_tuner_choose(c->tuner, &p->spec, k->elem_bytes, ll_comm_has_window(c), k->canonical,
-                            &p->algo, &segment));
+        TRY(ll_choose(c->table, &p->spec, k->elem_bytes, ll_comm_has_window(c), k->canonical,
+                      &p->algo, &segment));
         if (!p->spec.segment) p->spec.segment = segment;
     }
     if (k->canonical) TRY(check_canonical(p->algo, &p->spec));

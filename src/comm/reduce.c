@@ -286,8 +286,7 @@ static void block(char *dst, const char *const *src, int n_src, int64_t at, int6
         few(dst, here, n_src, bytes, t, how);
         return;
     }
-    int q = 1; /* the largest power of two below n_src */
-    while (2 * q < n_src) q *= 2;
+    int q = ll_tree_split(n_src);
     char sums[2][BLOCK];
     block(sums[0], src, q, at, bytes, t, how);
     here[0] = sums[0], here[1] = src[q] + at;

@@ -62,8 +62,9 @@ static int64_t least(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
-int64_t ll_code_bytes(const ll_codec *k, const ll_block_code *code, int64_t n)
+int64_t ll_code_bytes(const ll_codec *k, int64_t n)
 {
+    const ll_block_code *code = k->kind->code;
     int64_t full = n / N * code->bytes(k, N);
     return n % N ? full + code->bytes(k, (int)(n % N)) : full;
 }
@@ -183,8 +184,7 @@ static void sum_codes(const run *r, const uint8_t *code, int64_t stride, int fir
         return;
     }
     float right[N];
-    int q = 1;
-    while (2 * q < end - first) q *= 2;
+    int q = ll_tree_split(end - first);
     sum_codes(r, code, stride, first, first + q, m, out);
     sum_codes(r, code, stride, first + q, end, m, right);
     ll_fold(out, (const void *[]){out, right}, 2, N, LL_F32, LL_REDUCE_SUM);
@@ -224,7 +224,7 @@ static int64_t chunk_blocks(const run *r, int64_t i, int64_t *first)
 static int64_t place(const run *r, int64_t first, int64_t b)
 {
     int64_t from = first * N;
-    return ll_code_bytes(r->k, r->code, least(r->k->n, (first + b) * N) - from);
+    return ll_code_bytes(r->k, least(r->k->n, (first + b) * N) - from);
 }
 
 static ll_err poll_now_and_then(run *r, int64_t block)
@@ -313,11 +313,10 @@ static ll_err all_chunks(run *r)
     return LL_OK;
 }
 
-ll_err ll_codec_slices(ll_codec *k, const ll_block_code *code, ll_comm *c, float *data,
-                       int64_t step, const char *site)
+ll_err ll_codec_slices(ll_codec *k, ll_comm *c, float *data, int64_t step, const char *site)
 {
     run r = {.k = k,
-             .code = code,
+             .code = k->kind->code,
              .c = c,
              .data = data,
              .site = site,
@@ -325,7 +324,7 @@ ll_err ll_codec_slices(ll_codec *k, const ll_block_code *code, ll_comm *c, float
              .rank = ll_comm_rank(c),
              .size = ll_comm_size(c),
              .n_block = (k->n + N - 1) / N,
-             .block_bytes = code->bytes(k, N)};
+             .block_bytes = k->kind->code->bytes(k, N)};
     r.n_chunk = (r.n_block + CHUNK - 1) / CHUNK;
     k->last.form = "slices";
     TRY(make_slices(&r));

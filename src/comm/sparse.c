@@ -16,8 +16,7 @@
 static float tree(const ll_svec_head *has, int n, int a, int b)
 {
     if (n == 1) return has[0].value;
-    int q = 1, left = 0;
-    while (2 * q < b - a) q *= 2;
+    int q = ll_tree_split(b - a), left = 0;
     while (left < n && has[left].rank < a + q) left++;
     if (left == 0) return tree(has, n, a + q, b);
     if (left == n) return tree(has, n, a, a + q);

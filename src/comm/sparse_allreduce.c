@@ -25,7 +25,6 @@
  * rank: that of the pairs, the owner, the lowest of the group. So no part of a gradient is lost,
  * only late. What an owner has itself, and what goes back to ranks q.., is not rounded. */
 #include "comm/sparse.h"
-#include "comm/tuner.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -51,8 +50,8 @@ typedef struct job {
     ll_sparse *w;
     ll_comm *c;
     const ll_sparse_call *call;
-    int p, me, tag;
-    int64_t bytes;
+    int p, me;
+    int64_t number, bytes;
 } job;
 
 const char *ll_sparse_form_name(ll_sparse_form f)
@@ -201,9 +200,8 @@ static ll_svec_code coding(const job *j, int round, int64_t base, bool give_back
 /* Sends what is in out to one rank and has another's in in. */
 static ll_err swap(job *j, int to, size_t size, int from, size_t *received)
 {
-    size_t none;
-    TRY(ll_comm_exchange(j->c, j->tag, to, j->w->out, to < 0 ? 0 : size, from, j->w->in,
-                         from < 0 ? 0 : j->w->room, received ? received : &none));
+    const ll_exchange x = {j->number, to, from, j->w->out, size, j->w->in, j->w->room};
+    TRY(ll_comm_exchange(j->c, &x, received));
     if (to >= 0) j->bytes += (int64_t)size;
     return LL_OK;
 }
@@ -369,14 +367,11 @@ ll_sparse_form ll_sparse_choose(int64_t len, int64_t k, int bits, int p, double 
 /* The same on every rank: from the tuner's table, or what links usually are. */
 static ll_sparse_form choose(const ll_sparse *w, const ll_comm *c, int p)
 {
-    const ll_tuner *t = ll_comm_tuner(c);
-    const int *node = ll_comm_nodes(c);
-    static const double alpha[] = {5e-6, 50e-6}, beta[] = {0.25e-9, 8.5e-9};
-    int between = 0;
-    for (int i = 1; i < p; i++) between |= node[i] != node[0];
-    const ll_link_model *m = t ? ll_tuner_model(t) : NULL;
-    return ll_sparse_choose(w->len, w->k, w->bits, p, m ? m->alpha[between] : alpha[between],
-                            m ? m->beta[between] : beta[between], ll_comm_options(c)->canonical);
+    static const ll_link_model usual = {.alpha = {5e-6, 50e-6}, .beta = {0.25e-9, 8.5e-9}};
+    const ll_link_model *m = ll_comm_table(c) ? &ll_comm_table(c)->model : &usual;
+    int between = !ll_one_node(ll_comm_nodes(c), p);
+    return ll_sparse_choose(w->len, w->k, w->bits, p, m->alpha[between], m->beta[between],
+                            ll_comm_options(c)->canonical);
 }
 
 ll_err ll_sparse_allreduce(ll_sparse *w, ll_comm *c, const ll_sparse_call *call, int64_t *bytes,
@@ -389,7 +384,7 @@ ll_err ll_sparse_allreduce(ll_sparse *w, ll_comm *c, const ll_sparse_call *call,
           (long long)w->len);
     *used = call->form == LL_SPARSE_AUTO ? choose(w, c, j.p) : call->form;
     TRY(prepare(w, j.p, *used));
-    j.tag = ll_comm_next_tag(c, "sparse all-reduce", call->site);
+    j.number = ll_comm_next_number(c, "sparse all-reduce", call->site);
     TRY(*used == LL_SPARSE_DOUBLING ? doubling(&j) : split(&j));
     *bytes = j.bytes;
     return LL_OK;

@@ -25,29 +25,21 @@ static struct {
     bool failed;
 } job;
 
-/* ---- errors ---- */
-
-ll_err ll_mpi_error(int rc, const char *file, int line, const char *func, const char *call)
-{
-    char text[MPI_MAX_ERROR_STRING] = "";
-    int n = 0;
-    if (MPI_Error_string(rc, text, &n) != MPI_SUCCESS) snprintf(text, sizeof text, "code %d", rc);
-    for (char *p = text; *p; p++)
-        if (*p == '\n') *p = ' ';
-    return ll_raise(LL_E_COMM, file, line, func, "%.*s: %s", (int)strcspn(call, "("), call, text);
-}
-
 /* ---- messages ---- */
 
-mpi_message *ll_mpi_message(mpi_transport *m)
+/* One that was used before, or a new one. */
+static ll_err new_message(mpi_transport *m, bool is_recv, ll_message *out)
 {
     mpi_message *x = m->spare;
     if (x)
         m->spare = x->next;
     else
         x = (mpi_message *)calloc(1, sizeof *x);
-    if (x) x->request = MPI_REQUEST_NULL;
-    return x;
+    CHECK(x, LL_E_MEM, "no memory for a message");
+    x->request = MPI_REQUEST_NULL;
+    x->is_recv = is_recv;
+    *out = (ll_message){.handle = x};
+    return LL_OK;
 }
 
 /* So many bytes as a type of its own, for counts that an int cannot hold; to be freed. */
@@ -68,10 +60,8 @@ static ll_err large_type(size_t bytes, MPI_Datatype *out)
 static ll_err post(mpi_transport *m, bool is_recv, void *data, size_t bytes, int peer, int tag,
                    ll_message *out)
 {
-    mpi_message *x = ll_mpi_message(m);
-    CHECK(x, LL_E_MEM, "no memory for a message");
-    x->is_recv = is_recv;
-    *out = (ll_message){.handle = x};
+    TRY(new_message(m, is_recv, out));
+    mpi_message *x = (mpi_message *)out->handle;
     MPI_Datatype type = MPI_BYTE;
     int n = (int)bytes;
     if (bytes > LARGE) {
@@ -96,6 +86,13 @@ static ll_err mpi_recv(ll_transport *t, void *data, size_t bytes, int peer, int 
                        ll_message *out)
 {
     return post((mpi_transport *)t, true, data, bytes, peer, tag, out);
+}
+
+static ll_err mpi_library(ll_transport *t, const ll_library_call *call, ll_message *out)
+{
+    mpi_transport *m = (mpi_transport *)t;
+    TRY(new_message(m, false, out));
+    return ll_mpi_library(m, (mpi_message *)out->handle, call);
 }
 
 static ll_err mpi_test(ll_transport *t, ll_message *message, bool *done)
@@ -267,7 +264,7 @@ static const ll_transport_ops mpi_ops = {.name = "mpi",
                                          .send = mpi_send,
                                          .recv = mpi_recv,
                                          .test = mpi_test,
-                                         .library = ll_mpi_library,
+                                         .library = mpi_library,
                                          .split = mpi_split,
                                          .share = mpi_share,
                                          .unshare = mpi_unshare,

@@ -25,9 +25,8 @@ typedef struct mpi_transport {
     mpi_message *spare;
 } mpi_transport;
 
-/* A message, recycled; and back. */
-mpi_message *ll_mpi_message(mpi_transport *m);
-ll_err ll_mpi_library(ll_transport *t, const ll_library_call *call, ll_message *out);
+/* Starts the library's own collective as the message x. */
+ll_err ll_mpi_library(mpi_transport *m, mpi_message *x, const ll_library_call *call);
 /* The types and operators MPI lacks, made by the first use; let go of before MPI ends. */
 void ll_mpi_types_free(void);
 

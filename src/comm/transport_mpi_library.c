@@ -1,12 +1,26 @@
-/* transport_mpi_library.c: the MPI library's own collectives, non-blocking. Their arguments are
- * ints; types and operators that MPI does not have (bf16, f16) are pairs of bytes and functions of
- * ours. */
+/* transport_mpi_library.c: the MPI library's errors, and its own collectives, non-blocking. Their
+ * arguments are ints; types and operators that MPI does not have (bf16, f16) are pairs of bytes and
+ * functions of ours. */
 #include "base/types.h"
 #include "comm/comm.h"
 #include "comm/transport_mpi.h"
 
 #include <limits.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+
+/* ---- errors ---- */
+
+ll_err ll_mpi_error(int rc, const char *file, int line, const char *func, const char *call)
+{
+    char text[MPI_MAX_ERROR_STRING] = "";
+    int n = 0;
+    if (MPI_Error_string(rc, text, &n) != MPI_SUCCESS) snprintf(text, sizeof text, "code %d", rc);
+    for (char *p = text; *p; p++)
+        if (*p == '\n') *p = ' ';
+    return ll_raise(LL_E_COMM, file, line, func, "%.*s: %s", (int)strcspn(call, "("), call, text);
+}
 
 /* ---- types and operators ---- */
 
@@ -208,7 +222,7 @@ static ll_err gather_scatter(mpi_transport *m, mpi_message *x, const ll_library_
     return LL_OK;
 }
 
-static ll_err begin(mpi_transport *m, mpi_message *x, const ll_library_call *call)
+ll_err ll_mpi_library(mpi_transport *m, mpi_message *x, const ll_library_call *call)
 {
     const ll_coll_spec *s = call->spec;
     MPI_Datatype type;
@@ -244,14 +258,4 @@ static ll_err begin(mpi_transport *m, mpi_message *x, const ll_library_call *cal
     MPI_TRY(MPI_Iallgatherv(MPI_IN_PLACE, 0, type, call->data, p.recv, p.recv_at, type, m->comm,
                             &x->request));
     return LL_OK;
-}
-
-ll_err ll_mpi_library(ll_transport *t, const ll_library_call *call, ll_message *out)
-{
-    mpi_transport *m = (mpi_transport *)t;
-    mpi_message *x = ll_mpi_message(m);
-    CHECK(x, LL_E_MEM, "no memory for a message");
-    x->is_recv = false;
-    *out = (ll_message){.handle = x};
-    return begin(m, x, call);
 }

@@ -336,13 +336,6 @@ static void *watch(void *arg)
 
 /* ---- opening and closing ---- */
 
-static bool one_node(const ll_transport *t)
-{
-    for (int r = 1; r < t->size; r++)
-        if (t->node[r] != t->node[0]) return false;
-    return true;
-}
-
 /* Signals are the program's: its threads take them, not this one. */
 static ll_err start_thread(ll_watch *w)
 {
@@ -360,7 +353,8 @@ static ll_err start_thread(ll_watch *w)
 /* Rank 0's hub listens before the others are told where. */
 static ll_err open_hub(ll_watch *w, const ll_transport *t, ll_watch_address *at)
 {
-    TRY(ll_watch_hub_open(t->size, t->world, one_node(t), w->timeout, w->wake, at, &w->hub));
+    TRY(ll_watch_hub_open(t->size, t->world, ll_one_node(t->node, t->size), w->timeout, w->wake, at,
+                          &w->hub));
     return start_thread(w);
 }
 

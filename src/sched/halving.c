@@ -4,11 +4,7 @@
 int ll_halving_cut(ll_halving how, int from, int to, int root)
 {
     int n = to - from;
-    if (how == LL_HALVE_CANONICAL) {
-        int q = 1;
-        while (2 * q < n) q *= 2;
-        return from + q;
-    }
+    if (how == LL_HALVE_CANONICAL) return from + ll_tree_split(n);
     int mid = from + (n + 1) / 2;
     return root < mid ? mid : from + n / 2;
 }

@@ -50,17 +50,17 @@ const ll_algo *ll_algo_find(ll_coll coll, const char *name)
     return NULL;
 }
 
-static bool one_node(const ll_coll_spec *s)
+bool ll_one_node(const int *node, int size)
 {
-    for (int i = 1; s->node && i < s->size; i++)
-        if (s->node[i] != s->node[0]) return false;
+    for (int i = 1; node && i < size; i++)
+        if (node[i] != node[0]) return false;
     return true;
 }
 
 bool ll_algo_can(const ll_algo *a, const ll_coll_spec *s, const char **why)
 {
     *why = "all ranks on one node";
-    if (a->window && !one_node(s)) return false;
+    if (a->window && !ll_one_node(s->node, s->size)) return false;
     *why = "data from ll_comm_alloc";
     if (a->shared && !s->shared) return false;
     return !a->fits || a->fits(s, why);
@@ -105,6 +105,11 @@ const char *ll_coll_name(ll_coll c)
 #undef X
     };
     return names[c];
+}
+
+bool ll_coll_sums(ll_coll c)
+{
+    return c == LL_COLL_ALLREDUCE || c == LL_COLL_REDUCE_SCATTER || c == LL_COLL_REDUCE;
 }
 
 void ll_coll_block(const ll_coll_spec *s, int b, int64_t *from, int64_t *to)

@@ -1,6 +1,6 @@
 /* sched.h: collectives as data. An algorithm is a pure function that emits, for one rank, a list of
- * steps; the verifier (verify.h) proves the lists of all ranks right, the simulator (there too)
- * times them, comm/ runs them. All three read the same lists.
+ * steps; the verifier (verify.h) proves the lists of all ranks right, the simulator
+ * (simulate.h) times them, comm/ runs them. All three read the same lists.
  *
  * Buffers. Steps name elements, not bytes, of four buffers that each rank has:
  *   DATA     the caller's, in place
@@ -55,6 +55,7 @@ typedef enum ll_coll {
 } ll_coll;
 
 const char *ll_coll_name(ll_coll c);
+bool ll_coll_sums(ll_coll c); /* is the result a sum, whose order may matter? */
 
 /* ---- steps ---- */
 typedef enum ll_step_kind {
@@ -112,6 +113,8 @@ typedef struct ll_coll_spec {
     bool shared;           /* the ranks of a node can read each other's DATA */
 } ll_coll_spec;
 
+/* Are ranks 0..size-1 all on one node? NULL: they are. */
+bool ll_one_node(const int *node, int size);
 /* Block b of a spec. */
 void ll_coll_block(const ll_coll_spec *s, int b, int64_t *from, int64_t *to);
 

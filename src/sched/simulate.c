@@ -7,7 +7,7 @@
  * A message without a partner waits in its sender's or receiver's queue for the pair; with one, it
  * is in two rings, of those that its sender and its receiver still have to move. All of a rank's
  * are of its current round: queues and rings are short. */
-#include "sched/verify.h"
+#include "sched/simulate.h"
 
 #include <math.h>
 #include <string.h>

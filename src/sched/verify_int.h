@@ -26,8 +26,6 @@ ll_value ll_value_leaf(int rank, int64_t elem);
 /* Of ranks[0..n) (NULL: 0..n-1), in canonical order. */
 ll_value ll_value_sum(const int *ranks, int n, int64_t elem);
 uint64_t ll_tree_join(uint64_t a, uint64_t b);
-/* The largest power of two below n. */
-int ll_tree_split(int n);
 
 /* A problem: the buffers' sizes, what they hold before, and what they must hold after. */
 typedef struct ll_promise ll_promise;

@@ -16,13 +16,6 @@ uint64_t ll_tree_join(uint64_t a, uint64_t b)
     return a < b ? mix(mix(a) + b) : mix(mix(b) + a);
 }
 
-int ll_tree_split(int n)
-{
-    int q = 1;
-    while (2 * q < n) q *= 2;
-    return q;
-}
-
 ll_value ll_value_leaf(int rank, int64_t elem)
 {
     return (ll_value){.ranks = (uint64_t)1 << rank, .tree = mix((uint64_t)rank), .elem = elem};

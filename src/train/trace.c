@@ -38,53 +38,56 @@ struct ll_tracer {
 
 /* ---- clocks ---- */
 
-static ll_err send_to(ll_comm *c, int tag, int peer, const void *data, size_t bytes)
+static ll_err send_to(ll_comm *c, int64_t number, int peer, const void *data, size_t bytes)
 {
-    return ll_comm_exchange(c, tag, peer, data, bytes, -1, NULL, 0, NULL);
+    const ll_exchange x = {.number = number, .to = peer, .from = -1, .data = data, .bytes = bytes};
+    return ll_comm_exchange(c, &x, NULL);
 }
 
-static ll_err get_from(ll_comm *c, int tag, int peer, void *data, size_t bytes)
+static ll_err get_from(ll_comm *c, int64_t number, int peer, void *data, size_t bytes)
 {
-    return ll_comm_exchange(c, tag, -1, NULL, 0, peer, data, bytes, NULL);
+    const ll_exchange x = {
+        .number = number, .to = -1, .from = peer, .room = data, .room_bytes = bytes};
+    return ll_comm_exchange(c, &x, NULL);
 }
 
 /* Rank 0 measures rank r, and tells it. */
-static ll_err compare_clocks(ll_comm *c, int tag, int r, clock_at *out)
+static ll_err compare_clocks(ll_comm *c, int64_t number, int r, clock_at *out)
 {
     enum { TIMES = 24 };
     double theirs = 0;
     clock_at best = {.error = 1e30};
     for (int i = 0; i < TIMES; i++) {
         double a = ll_now();
-        TRY(send_to(c, tag, r, &a, sizeof a));
-        TRY(get_from(c, tag, r, &theirs, sizeof theirs));
+        TRY(send_to(c, number, r, &a, sizeof a));
+        TRY(get_from(c, number, r, &theirs, sizeof theirs));
         double b = ll_now();
         if (b - a < 2 * best.error) best = (clock_at){theirs, theirs - (a + b) / 2, (b - a) / 2};
     }
     *out = best;
-    return send_to(c, tag, r, &best, sizeof best);
+    return send_to(c, number, r, &best, sizeof best);
 }
 
-static ll_err answer(ll_comm *c, int tag, clock_at *out)
+static ll_err answer(ll_comm *c, int64_t number, clock_at *out)
 {
     enum { TIMES = 24 };
     double theirs, mine;
     for (int i = 0; i < TIMES; i++) {
-        TRY(get_from(c, tag, 0, &theirs, sizeof theirs));
+        TRY(get_from(c, number, 0, &theirs, sizeof theirs));
         mine = ll_now();
-        TRY(send_to(c, tag, 0, &mine, sizeof mine));
+        TRY(send_to(c, number, 0, &mine, sizeof mine));
     }
-    return get_from(c, tag, 0, out, sizeof *out);
+    return get_from(c, number, 0, out, sizeof *out);
 }
 
 static ll_err read_clock(ll_tracer *t, clock_at *out)
 {
     *out = (clock_at){.when = ll_now()};
     if (!t->c || ll_comm_size(t->c) == 1) return LL_OK;
-    int tag = ll_comm_next_tag(t->c, "comparison of clocks", "trace");
-    if (ll_comm_rank(t->c)) return answer(t->c, tag, out);
+    int64_t number = ll_comm_next_number(t->c, "comparison of clocks", "trace");
+    if (ll_comm_rank(t->c)) return answer(t->c, number, out);
     clock_at other;
-    for (int r = 1; r < ll_comm_size(t->c); r++) TRY(compare_clocks(t->c, tag, r, &other));
+    for (int r = 1; r < ll_comm_size(t->c); r++) TRY(compare_clocks(t->c, number, r, &other));
     return LL_OK;
 }
 
@@ -276,14 +279,14 @@ static void write_head(const ll_tracer *t, ll_buf *b)
 }
 
 /* On rank 0: adds what rank r sends. */
-static ll_err take_text(ll_tracer *t, int tag, int r, ll_buf *b)
+static ll_err take_text(ll_tracer *t, int64_t number, int r, ll_buf *b)
 {
     uint64_t n = 0;
-    TRY(get_from(t->c, tag, r, &n, sizeof n));
+    TRY(get_from(t->c, number, r, &n, sizeof n));
     char *text = (char *)malloc(n ? n : 1);
     CHECK(text, LL_E_MEM, "no memory for a trace of %llu bytes of rank %d", (unsigned long long)n,
           r);
-    ll_err rc = get_from(t->c, tag, r, text, n);
+    ll_err rc = get_from(t->c, number, r, text, n);
     if (rc == LL_OK) ll_buf_add(b, text, n);
     free(text);
     return rc;
@@ -292,13 +295,13 @@ static ll_err take_text(ll_tracer *t, int tag, int r, ll_buf *b)
 static ll_err gather(ll_tracer *t, ll_buf *b)
 {
     if (!t->c || ll_comm_size(t->c) == 1) return LL_OK;
-    int tag = ll_comm_next_tag(t->c, "gathering of traces", "trace");
+    int64_t number = ll_comm_next_number(t->c, "gathering of traces", "trace");
     uint64_t n = b->len;
     if (ll_comm_rank(t->c)) {
-        TRY(send_to(t->c, tag, 0, &n, sizeof n));
-        return send_to(t->c, tag, 0, b->text, n);
+        TRY(send_to(t->c, number, 0, &n, sizeof n));
+        return send_to(t->c, number, 0, b->text, n);
     }
-    for (int r = 1; r < ll_comm_size(t->c); r++) TRY(take_text(t, tag, r, b));
+    for (int r = 1; r < ll_comm_size(t->c); r++) TRY(take_text(t, number, r, b));
     return LL_OK;
 }
 

@@ -99,7 +99,6 @@ static void comes_back(void **state)
                 assert_true(fabsf(y[i] + residual[i] - x[i]) <= 1e-6f * (1 + fabsf(y[i])));
             check_error(k, x, y, n);
             assert_int_equal(ll_codec_last(k).bytes, 0);
-            assert_string_equal(ll_codec_name(k), "w");
             ll_codec_close(k);
             free(x), free(y);
         }
@@ -275,8 +274,6 @@ static void bad_texts(void **state)
     }
     ll_codec *k = NULL;
     assert_int_equal(ll_codec_open("bf16", "x", -1, 1, &k), LL_E_ARG);
-    assert_non_null(strstr(ll_codec_help(), "qsgd:BITS "));
-    assert_non_null(strstr(ll_codec_help(), "\nonebit "));
     ll_codec_close(NULL);
 }
 

@@ -186,13 +186,14 @@ static void exchanges(void **state)
     ll_comm_count before = ll_comm_counted(comm);
     int64_t sent = 0;
     for (int k = 0; k < 20; k++) {
-        int tag = ll_comm_next_tag(comm, "exchange", "test");
+        int64_t number = ll_comm_next_number(comm, "exchange", "test");
         size_t n = (size_t)((rank * 31 + k * 17) % 300),
                want = (size_t)((left * 31 + k * 17) % 300);
         size_t got = 999;
         memset(out, rank + k, sizeof out);
         memset(in, 0xee, sizeof in);
-        OK(ll_comm_exchange(comm, tag, right, out, n, left, in, sizeof in, &got));
+        const ll_exchange x = {number, right, left, out, n, in, sizeof in};
+        OK(ll_comm_exchange(comm, &x, &got));
         assert_int_equal(got, want);
         for (size_t i = 0; i < sizeof in; i++)
             assert_int_equal(in[i], i < want ? (unsigned char)(left + k) : 0xee);
@@ -201,12 +202,10 @@ static void exchanges(void **state)
     assert_int_equal(ll_comm_counted(comm).messages - before.messages, 20);
     assert_int_equal(ll_comm_counted(comm).bytes - before.bytes, sent);
     /* One way only, and not at all. */
-    int tag = ll_comm_next_tag(comm, "exchange", NULL);
+    ll_exchange x = {ll_comm_next_number(comm, "exchange", NULL), -1, -1, out, 7, in, sizeof in};
     size_t got = 999;
-    if (size > 1 && rank < 2)
-        OK(ll_comm_exchange(comm, tag, rank ? -1 : 1, out, 7, rank ? 0 : -1, in, sizeof in, &got));
-    else
-        OK(ll_comm_exchange(comm, tag, -1, NULL, 0, -1, NULL, 0, &got));
+    if (size > 1 && rank < 2) *(rank ? &x.from : &x.to) = !rank;
+    OK(ll_comm_exchange(comm, &x, &got));
     assert_int_equal(got, size > 1 && rank == 1 ? 7 : 0);
 }
 

@@ -1,7 +1,7 @@
 /* ring.h: a communicator whose collectives are sent, and go around rings. */
 #pragma once
 #include "base/text.h"
-#include "comm/tuner_int.h"
+#include "tune/tune_int.h"
 #include "pass/strategies.h"
 
 static const char ring_entry[] =
@@ -16,7 +16,7 @@ static inline ll_comm *open_ring(void)
                                           {"all-gather", "ring"},
                                           {"all-to-all", "direct"}};
     ll_comm *c;
-    ll_tuner *t;
+    ll_table *t;
     ll_arena *a = ll_arena_new();
     ll_buf b = {.arena = a};
     no_error(ll_comm_open(&(ll_comm_opts){.timeout_s = 30, .table = ""}, &c));
@@ -30,8 +30,8 @@ static inline ll_comm *open_ring(void)
         ll_buf_printf(&b, ring_entry, ways[i][0], ways[i][1]);
     }
     ll_buf_puts(&b, "]}");
-    no_error(ll_tuner_parse(b.text, b.len, "rings", NULL, ll_comm_size(c), &t));
-    ll_comm_set_tuner(c, t);
+    no_error(ll_tune_parse(b.text, b.len, "rings", NULL, ll_comm_size(c), &t));
+    ll_comm_set_table(c, t);
     ll_arena_free(a);
     return c;
 }

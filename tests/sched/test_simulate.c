@@ -1,7 +1,7 @@
 /* The simulator on lists small enough to time by hand; then every algorithm of the registry: what
  * its formula says is what its lists take, and no list takes less than any can. */
 #include "sched/emit.h"
-#include "sched/verify.h"
+#include "sched/simulate.h"
 
 #include <math.h>
 #include <setjmp.h>

@@ -1,7 +1,7 @@
 /* mpi: 1 2 4
  * The tuner on live ranks: one table on all of them, in time, kept in a file. */
 #include "base/crc32c.h"
-#include "comm/tuner.h"
+#include "tune/tune.h"
 #include "tmpdir.h"
 
 #include <setjmp.h>
@@ -22,11 +22,11 @@ static char path[4096];
     } while (0)
 
 /* A number of everything that choices follow from. */
-static double print_of(const ll_tuner *t)
+static double print_of(const ll_table *t)
 {
-    int n;
+    int n = t->n_entry;
     uint32_t crc = 0;
-    const ll_tuned *e = ll_tuner_entries(t, &n);
+    const ll_tuned *e = t->entries;
     for (int i = 0; i < n; i++) {
         crc = ll_crc32c(crc, &e[i].bytes, sizeof e[i].bytes);
         for (int k = 0; k < e[i].n_way; k++) {
@@ -38,17 +38,17 @@ static double print_of(const ll_tuner *t)
     return crc;
 }
 
-static void equal_on_all_ranks(const ll_tuner *t)
+static void equal_on_all_ranks(const ll_table *t)
 {
     double both[2] = {print_of(t), -print_of(t)};
     OK(ll_comm_allreduce(comm, both, 2, LL_F64, LL_REDUCE_MAX, NULL));
     assert_true(both[0] == -both[1]);
 }
 
-static void check_entries(const ll_tuner *t)
+static void check_entries(const ll_table *t)
 {
-    int n, n_allreduce = 0, n_measured = 0;
-    const ll_tuned *e = ll_tuner_entries(t, &n);
+    int n = t->n_entry, n_allreduce = 0, n_measured = 0;
+    const ll_tuned *e = t->entries;
     for (int i = 0; i < n; i++) {
         assert_true(e[i].n_way > 0 && e[i].why[0]);
         double last = 0; /* best first */
@@ -62,7 +62,7 @@ static void check_entries(const ll_tuner *t)
     }
     assert_int_equal(n_allreduce, 5);
     assert_int_equal(n_measured, 5);
-    const ll_link_model *m = ll_tuner_model(t);
+    const ll_link_model *m = &t->model;
     assert_true(m->alpha[0] > 0 && m->alpha[0] < 1 && m->beta[0] > 0 && m->beta[0] < 1e-6);
     assert_true(m->gamma > 0 && m->gamma < 1e-6 && m->kappa > 0 && m->kappa < 1e-6);
     assert_true(m->share >= 1);
@@ -84,26 +84,26 @@ static void sums_with_the_table(void)
 static void tunes_once_and_reads_then(void **state)
 {
     (void)state;
-    const ll_tuner *t;
-    assert_null(ll_comm_tuner(comm));
+    const ll_table *t;
+    assert_null(ll_comm_table(comm));
     double budget = 0.7; /* a machine that is busy may need more for a table worth keeping */
-    OK(ll_tune(comm, &(ll_tuner_opts){.budget_s = budget}, &t));
-    for (; ll_comm_size(comm) > 1 && !ll_tuner_file(t) && budget < 10; budget *= 3)
-        OK(ll_tune(comm, &(ll_tuner_opts){.budget_s = 3 * budget}, &t));
-    assert_ptr_equal(ll_comm_tuner(comm), t);
-    assert_false(ll_tuner_was_read(t));
+    OK(ll_tune(comm, &(ll_tune_opts){.budget_s = budget}, &t));
+    for (; ll_comm_size(comm) > 1 && !t->file && budget < 10; budget *= 3)
+        OK(ll_tune(comm, &(ll_tune_opts){.budget_s = 3 * budget}, &t));
+    assert_ptr_equal(ll_comm_table(comm), t);
+    assert_false(t->was_read);
     equal_on_all_ranks(t);
     if (ll_comm_size(comm) == 1) return; /* nothing to tune */
     if (ll_comm_rank(comm) == 0)
-        print_message("tuned in %.2f s of %.1f\n", ll_tuner_seconds(t), budget);
-    assert_true(ll_tuner_seconds(t) < 3 * budget + 2);
+        print_message("tuned in %.2f s of %.1f\n", t->seconds, budget);
+    assert_true(t->seconds < 3 * budget + 2);
     check_entries(t);
     sums_with_the_table();
     double first = print_of(t);
     OK(ll_comm_barrier(comm));
     OK(ll_tune(comm, NULL, &t));
-    assert_true(ll_tuner_was_read(t) && print_of(t) == first);
-    assert_string_equal(ll_tuner_file(t), path);
+    assert_true(t->was_read && print_of(t) == first);
+    assert_string_equal(t->file, path);
     equal_on_all_ranks(t);
     sums_with_the_table();
 }
@@ -117,14 +117,14 @@ static void broken_files_are_measured_anew(void **state)
         fputs("{\"loopline_comm_table\": 1, \"key\": \"another machine\"}", f);
         fclose(f);
     }
-    const ll_tuner *t;
+    const ll_table *t;
     OK(ll_comm_barrier(comm));
-    OK(ll_tune(comm, &(ll_tuner_opts){.budget_s = 0.5}, &t));
-    assert_false(ll_tuner_was_read(t));
+    OK(ll_tune(comm, &(ll_tune_opts){.budget_s = 0.5}, &t));
+    assert_false(t->was_read);
     equal_on_all_ranks(t);
-    bool kept = ll_tuner_file(t);
-    OK(ll_tune(comm, &(ll_tuner_opts){.budget_s = 0.2}, &t));
-    assert_int_equal(ll_tuner_was_read(t), kept);
+    bool kept = t->file;
+    OK(ll_tune(comm, &(ll_tune_opts){.budget_s = 0.2}, &t));
+    assert_int_equal(t->was_read, kept);
 }
 
 int main(void)

@@ -1,4 +1,4 @@
-/* tuner_measure.c: the shortlist of each cell, against the clock. Cells have shares of the time
+/* measure.c: the shortlist of each cell, against the clock. Cells have shares of the time
  * that is left. In a cell every way is run a few times; those far behind are dropped, then those
  * behind, and the others run on, in turns: whatever disturbs disturbs them alike. A way leaves data
  * in caches as the next one likes it or not; so ranks write their data before each repetition, as
@@ -8,7 +8,7 @@
  *
  * Every decision follows from numbers that all ranks have from one reduction: all decide alike. */
 #include "base/rng.h"
-#include "comm/tuner_int.h"
+#include "tune/tune_int.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -31,7 +31,7 @@ static ll_err time_once(const bench *b, const ll_tune_cell *cell, const ll_tuned
     ll_coll_call call = {
         .data = b->data, .out = b->data + cell->bytes, .dtype = LL_F32, .algo = w->algo};
     call.site = "tuner";
-    ll_tuner_spec(b->t, cell, w, &call.spec);
+    ll_tune_spec(b->t, cell, w, &call.spec);
     if (cell->bytes <= CACHE) memset(b->data, 0, cell->bytes);
     TRY(ll_comm_barrier(b->c));
     double from = ll_now();
@@ -63,7 +63,7 @@ static ll_err run_rounds(const bench *b, ll_tune_cell *cell, runs *list, int n, 
     for (int r = 0; r < rounds; r++)
         for (int k = 0; k < n; k++) TRY(time_once(b, cell, list[k].way, &all[k * rounds + r]));
     all[n * rounds] = ll_now() - b->t->began;
-    TRY(ll_tuner_most(b->c, all, n * rounds + 1));
+    TRY(ll_tune_most(b->c, all, n * rounds + 1));
     *elapsed = all[n * rounds];
     for (int k = 0; k < n; k++) {
         memcpy(list[k].times + list[k].n, all + k * rounds, sizeof *all * (size_t)rounds);
@@ -175,7 +175,7 @@ static ll_err measure_cells(bench *b, bool shared)
 {
     ll_tuning *t = b->t;
     double elapsed = ll_now() - t->began, whole = weight_of(t, !shared, shared);
-    TRY(ll_tuner_most(b->c, &elapsed, 1));
+    TRY(ll_tune_most(b->c, &elapsed, 1));
     double seconds = (t->budget_s - elapsed) * whole / weight_of(t, !shared, true);
     double end[2] = {elapsed + 0.6 * seconds, elapsed + seconds};
     for (int pass = 0; pass < 2; pass++) {
@@ -197,7 +197,7 @@ static ll_err room_for(ll_tuning *t, size_t *out)
     size_t most = (size_t)64 << 20, least = (size_t)64 << 10;
     double spare = (double)sysconf(_SC_AVPHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
     double room = -spare / (4 * t->model.share * (double)sysconf(_SC_NPROCESSORS_ONLN));
-    TRY(ll_tuner_most(t->c, &room, 1));
+    TRY(ll_tune_most(t->c, &room, 1));
     *out = -room > (double)most ? most : -room > (double)least ? (size_t)-room : least;
     return LL_OK;
 }
@@ -223,7 +223,7 @@ static ll_err measure_shared(ll_tuning *t)
     bool any = false;
     for (int i = 0; i < t->n_cell; i++) any = any || t->cells[i].shared;
     double elapsed = ll_now() - t->began;
-    TRY(ll_tuner_most(t->c, &elapsed, 1));
+    TRY(ll_tune_most(t->c, &elapsed, 1));
     if (!any || elapsed > 0.95 * t->budget_s) return LL_OK;
     TRY(room_for(t, &b.bytes));
     TRY(ll_comm_split_untuned(t->c, 0, ll_comm_rank(t->c), &b.c));
@@ -237,11 +237,11 @@ static ll_err measure_shared(ll_tuning *t)
     return rc;
 }
 
-ll_err ll_tuner_measure(ll_tuning *t)
+ll_err ll_tune_measure(ll_tuning *t)
 {
     TRY(measure_private(t));
     TRY(measure_shared(t));
     for (int i = 0; i < t->n_cell; i++) /* also those that there was no time for */
-        qsort(t->cells[i].ways, (size_t)t->cells[i].n_way, sizeof(ll_tuned_way), ll_tuner_by_time);
+        qsort(t->cells[i].ways, (size_t)t->cells[i].n_way, sizeof(ll_tuned_way), ll_tune_by_time);
     return LL_OK;
 }

@@ -1,28 +1,23 @@
-/* tuner.c: which algorithm for a call. With a table, the best way of the nearest measured size that
- * can do what is asked; without one, rules that hold on most machines:
+/* choose.c: which algorithm for a call. With a table, the best way of the nearest measured size
+ * that can do what is asked; without one, rules that hold on most machines:
  *
  *   all ranks on one node       the window: every rank reads what the others left there
  *   small messages              few rounds: butterfly, trees (latency counts)
  *   large messages              few bytes: ring, in segments (bandwidth counts)
  *
  * The choice is a function of the call and the table, which are equal on all ranks: so is it. */
-#include "comm/tuner_int.h"
+#include "comm/choose.h"
 
 #include <math.h>
 #include <string.h>
 
 enum { SMALL = 32 << 10, SEGMENT = 256 << 10 };
 
-bool ll_tuner_sums(ll_coll c)
-{
-    return c == LL_COLL_ALLREDUCE || c == LL_COLL_REDUCE_SCATTER || c == LL_COLL_REDUCE;
-}
-
-static bool allowed(const ll_algo *a, const ll_coll_spec *s, bool has_window, bool canonical)
+bool ll_choose_may(const ll_algo *a, const ll_coll_spec *s, bool has_window, bool canonical)
 {
     const char *why;
     if ((a->window || a->shared) && !has_window) return false;
-    if (canonical && ll_tuner_sums(s->coll) && !(a->canonical && a->canonical(s))) return false;
+    if (canonical && ll_coll_sums(s->coll) && !(a->canonical && a->canonical(s))) return false;
     return ll_algo_can(a, s, &why);
 }
 
@@ -52,12 +47,12 @@ static const ll_algo *by_rules(const ll_coll_spec *s, size_t bytes, bool has_win
     for (const char *const *n = bytes <= SMALL ? for_small : for_large; *n; n++) {
         const ll_algo *a = ll_algo_find(s->coll, *n);
         if (!strcmp(*n, "hierarchical") && !has_levels(s)) continue;
-        if (a && allowed(a, s, has_window, canonical)) return a;
+        if (a && ll_choose_may(a, s, has_window, canonical)) return a;
     }
     for (int library = 0; library < 2; library++) /* the library's own last */
         for (const ll_algo *const *a = ll_algos(); *a; a++)
             if ((*a)->coll == s->coll && (*a)->library == (bool)library &&
-                allowed(*a, s, has_window, canonical))
+                ll_choose_may(*a, s, has_window, canonical))
                 return *a;
     return NULL;
 }
@@ -72,7 +67,7 @@ static double apart(size_t a, size_t b)
 }
 
 /* The entry of the nearest size; one for memory of its own stands in for one that is shared. */
-static const ll_tuned *nearest(const ll_tuner *t, const ll_coll_spec *s, size_t bytes)
+static const ll_tuned *nearest(const ll_table *t, const ll_coll_spec *s, size_t bytes)
 {
     const ll_tuned *best = NULL;
     for (int i = 0; i < t->n_entry; i++) {
@@ -86,18 +81,18 @@ static const ll_tuned *nearest(const ll_tuner *t, const ll_coll_spec *s, size_t 
     return best;
 }
 
-static const ll_tuned_way *by_table(const ll_tuner *t, const ll_coll_spec *s, size_t bytes,
+static const ll_tuned_way *by_table(const ll_table *t, const ll_coll_spec *s, size_t bytes,
                                     bool has_window, bool canonical)
 {
     if (!t || t->size != s->size) return NULL;
     const ll_tuned *e = nearest(t, s, bytes);
     for (int i = 0; e && i < e->n_way; i++)
-        if (allowed(e->ways[i].algo, s, has_window, canonical)) return &e->ways[i];
+        if (ll_choose_may(e->ways[i].algo, s, has_window, canonical)) return &e->ways[i];
     return NULL;
 }
 
-ll_err ll_tuner_choose(const ll_tuner *t, const ll_coll_spec *s, size_t elem_bytes, bool has_window,
-                       bool canonical, const ll_algo **algo, int64_t *segment)
+ll_err ll_choose(const ll_table *t, const ll_coll_spec *s, size_t elem_bytes, bool has_window,
+                 bool canonical, const ll_algo **algo, int64_t *segment)
 {
     size_t bytes = (size_t)s->count * elem_bytes, cut = 0;
     const ll_tuned_way *w = by_table(t, s, bytes, has_window, canonical);
@@ -115,7 +110,7 @@ ll_err ll_tuner_choose(const ll_tuner *t, const ll_coll_spec *s, size_t elem_byt
     return LL_OK;
 }
 
-const char *ll_tuner_why(const ll_tuner *t, const ll_coll_spec *s, size_t elem_bytes)
+const char *ll_choose_why(const ll_table *t, const ll_coll_spec *s, size_t elem_bytes)
 {
     const ll_tuned *e =
         t && t->size == s->size ? nearest(t, s, (size_t)s->count * elem_bytes) : NULL;
@@ -124,35 +119,9 @@ const char *ll_tuner_why(const ll_tuner *t, const ll_coll_spec *s, size_t elem_b
 
 /* ---- what is in it ---- */
 
-void ll_tuner_free(ll_tuner *t)
+void ll_table_free(ll_table *t)
 {
     if (t) ll_arena_free(t->arena);
-}
-
-const ll_link_model *ll_tuner_model(const ll_tuner *t)
-{
-    return &t->model;
-}
-
-const ll_tuned *ll_tuner_entries(const ll_tuner *t, int *n)
-{
-    *n = t->n_entry;
-    return t->entries;
-}
-
-const char *ll_tuner_file(const ll_tuner *t)
-{
-    return t->file;
-}
-
-bool ll_tuner_was_read(const ll_tuner *t)
-{
-    return t->was_read;
-}
-
-double ll_tuner_seconds(const ll_tuner *t)
-{
-    return t->seconds;
 }
 
 static double per_byte(const ll_tuned *e)
@@ -167,7 +136,7 @@ static bool counts(const ll_tuned *e)
     return e->coll == LL_COLL_ALLREDUCE && !e->shared && e->n_way > 0;
 }
 
-size_t ll_tuner_bucket_bytes(const ll_tuner *t)
+size_t ll_choose_bucket_bytes(const ll_table *t)
 {
     const size_t unknown = (size_t)4 << 20;
     if (!t) return unknown;

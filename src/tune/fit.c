@@ -1,10 +1,10 @@
-/* tuner_fit.c: the link model of the machine that the ranks are on, in a few hundredths of a
+/* fit.c: the link model of the machine that the ranks are on, in a few hundredths of a
  * second. Two ranks of a node, then two of different nodes, send each other messages both ways at
  * once while the others wait: the time of the smallest is alpha, what a byte adds in a large one
  * beta. All ranks together time the arithmetic: gamma and kappa. These times are the least of
  * several tries, for whatever disturbs makes them longer, and the longest of any rank. What the
  * smallest all-reduce through the window takes is mostly its awaits: sigma. */
-#include "comm/tuner_int.h"
+#include "tune/tune_int.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -12,7 +12,7 @@
 
 enum { SMALL = 8, MIDDLE = 256 << 10, LARGE = 2 << 20, WORK = 4 << 20 };
 
-ll_err ll_tuner_most(ll_comm *c, double *values, int n)
+ll_err ll_tune_most(ll_comm *c, double *values, int n)
 {
     return ll_comm_allreduce(c, values, n, LL_F64, LL_REDUCE_MAX, &(ll_coll_opts){.site = "tuner"});
 }
@@ -32,21 +32,22 @@ static bool find_pair(const int *node, int size, bool between, int pair[2])
 static ll_err time_exchange(ll_comm *c, const int pair[2], size_t bytes, int tries, char *room,
                             double *out)
 {
-    int me = ll_comm_rank(c), tag = ll_comm_next_tag(c, "fit", "tuner");
+    int me = ll_comm_rank(c);
+    int64_t number = ll_comm_next_number(c, "fit", "tuner");
     *out = 0;
     if (me == pair[0] || me == pair[1]) {
         int peer = me == pair[0] ? pair[1] : pair[0];
         double least = 1e9;
         for (int i = 0; i < tries; i++) {
-            size_t got;
+            const ll_exchange x = {number, peer, peer, room, bytes, room + LARGE, bytes};
             double from = ll_now();
-            TRY(ll_comm_exchange(c, tag, peer, room, bytes, peer, room + LARGE, bytes, &got));
+            TRY(ll_comm_exchange(c, &x, NULL));
             double took = ll_now() - from;
             if (took < least) least = took;
         }
         *out = least;
     }
-    return ll_tuner_most(c, out, 1);
+    return ll_tune_most(c, out, 1);
 }
 
 static ll_err fit_links(ll_tuning *t, char *room)
@@ -92,7 +93,7 @@ static ll_err fit_work(ll_tuning *t, char *room)
         if (middle - start < least[0]) least[0] = middle - start;
         if (end - middle < least[1]) least[1] = end - middle;
     }
-    TRY(ll_tuner_most(t->c, least, 2));
+    TRY(ll_tune_most(t->c, least, 2));
     t->model.gamma = least[0] / WORK;
     t->model.kappa = least[1] / WORK;
     return LL_OK;
@@ -139,7 +140,7 @@ static ll_err solve(ll_tuning *t, const char *name, double *v)
         TRY(ll_comm_run(t->c, &call));
         times[i] = ll_now() - from;
     }
-    TRY(ll_tuner_most(t->c, times, RUNS));
+    TRY(ll_tune_most(t->c, times, RUNS));
     qsort(times, RUNS, sizeof *times, by_value);
     ll_coll_spec s = {.coll = LL_COLL_ALLREDUCE,
                       .size = ll_comm_size(t->c),
@@ -147,9 +148,9 @@ static ll_err solve(ll_tuning *t, const char *name, double *v)
                       .node = ll_comm_nodes(t->c)};
     size_t window = ll_comm_window_bytes(t->c);
     *v = 0;
-    double without = ll_tuner_predict(&t->model, &s, a, sizeof one, window);
+    double without = ll_tune_predict(&t->model, &s, a, sizeof one, window);
     *v = unit;
-    double slope = (ll_tuner_predict(&t->model, &s, a, sizeof one, window) - without) / unit;
+    double slope = (ll_tune_predict(&t->model, &s, a, sizeof one, window) - without) / unit;
     *v = slope > 0 ? (times[RUNS / 2] - without) / slope : least;
     if (!(*v > least)) *v = least;
     return LL_OK;
@@ -160,10 +161,10 @@ static ll_err solve(ll_tuning *t, const char *name, double *v)
 static ll_err fit_crowded_links(ll_tuning *t)
 {
     double alone = t->model.alpha[0];
-    const int *node = ll_comm_nodes(t->c);
     t->model.beta[0] *= t->model.share;
-    for (int i = 1; i < ll_comm_size(t->c); i++)
-        if (node[i] != node[0]) return LL_OK; /* other links would take part */
+    if (!ll_one_node(ll_comm_nodes(t->c), ll_comm_size(t->c)))
+        return LL_OK; /* other links would
+                       * take part */
     TRY(solve(t, "butterfly", &t->model.alpha[0]));
     if (t->model.alpha[0] < alone) t->model.alpha[0] = alone;
     return LL_OK;
@@ -179,7 +180,7 @@ static void work_alone(char *room, double seconds)
         ll_fold(room, from, 2, WORK / 64, LL_F32, LL_REDUCE_SUM);
 }
 
-ll_err ll_tuner_fit(ll_tuning *t)
+ll_err ll_tune_fit(ll_tuning *t)
 {
     t->model.share = share(t->c);
     char *room = (char *)malloc(3 * (size_t)WORK);

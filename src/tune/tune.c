@@ -1,8 +1,8 @@
-/* tuner_tune.c: a tuning from start to end: the file, or else fit, predict, measure and write the
+/* tune.c: a tuning from start to end: the file, or else fit, predict, measure and write the
  * file. Rank 0 alone reads and writes it; the others get its bytes. */
 #include "base/file.h"
 #include "base/text.h"
-#include "comm/tuner_int.h"
+#include "tune/tune_int.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,13 +19,13 @@ static void load(const char *path, const char *key, int size, const char *otherw
                  size_t *bytes)
 {
     struct stat st;
-    ll_tuner *t = NULL;
+    ll_table *t = NULL;
     *text = NULL;
     *bytes = 0;
     if (!path || stat(path, &st) != 0) return;
     if (ll_file_read(path, FILE_MAX, text, bytes) == LL_OK &&
-        ll_tuner_parse((const char *)*text, *bytes, path, key, size, &t) == LL_OK) {
-        ll_tuner_free(t);
+        ll_tune_parse((const char *)*text, *bytes, path, key, size, &t) == LL_OK) {
+        ll_table_free(t);
         return;
     }
     fprintf(stderr, "loopline: warning: %s; %s\n", ll_error_message(), otherwise);
@@ -36,7 +36,7 @@ static void load(const char *path, const char *key, int size, const char *otherw
 
 /* The table of the file, equal on every rank; NULL where there is none. */
 static ll_err read_table(ll_comm *c, const char *path, const char *key, const char *otherwise,
-                         ll_tuner **out)
+                         ll_table **out)
 {
     *out = NULL;
     uint8_t *text = NULL;
@@ -44,7 +44,7 @@ static ll_err read_table(ll_comm *c, const char *path, const char *key, const ch
     bool root = ll_comm_rank(c) == 0;
     if (root) load(path, key, ll_comm_size(c), otherwise, &text, &bytes);
     double n = (double)bytes;
-    ll_err rc = ll_tuner_most(c, &n, 1);
+    ll_err rc = ll_tune_most(c, &n, 1);
     if (rc != LL_OK || n == 0) goto out;
     bytes = (size_t)n;
     if (!root) text = (uint8_t *)malloc(bytes);
@@ -55,8 +55,8 @@ static ll_err read_table(ll_comm *c, const char *path, const char *key, const ch
         rc = ll_comm_broadcast(c, text, (int64_t)bytes, LL_U8, 0, &(ll_coll_opts){.site = "tuner"});
     if (rc == LL_OK)
         rc = ll_comm_agree(c,
-                           ll_tuner_parse((const char *)text, bytes, path ? path : "rank 0's table",
-                                          NULL, ll_comm_size(c), out));
+                           ll_tune_parse((const char *)text, bytes, path ? path : "rank 0's table",
+                                         NULL, ll_comm_size(c), out));
 out:
     free(text);
     return rc;
@@ -85,7 +85,7 @@ static const char *reason(ll_arena *arena, const ll_tune_cell *cell)
     return b.text;
 }
 
-static void fill_entries(ll_tuner *out, const ll_tuning *t)
+static void fill_entries(ll_table *out, const ll_tuning *t)
 {
     ll_tuned *list = LL_NEW_ARRAY(out->arena, ll_tuned, t->n_cell);
     for (int i = 0; i < t->n_cell; i++) {
@@ -101,15 +101,15 @@ static void fill_entries(ll_tuner *out, const ll_tuning *t)
     out->entries = list;
 }
 
-static ll_err measure(ll_comm *c, double began, double budget_s, ll_arena *arena, ll_tuner *out)
+static ll_err measure(ll_comm *c, double began, double budget_s, ll_arena *arena, ll_table *out)
 {
     ll_tuning t = {.c = c, .arena = arena, .began = began, .budget_s = budget_s};
     if (ll_comm_size(c) == 1) { /* nothing to choose by */
         t.model.share = 1;
     } else {
-        TRY(ll_tuner_fit(&t));
-        TRY(ll_tuner_plan(&t));
-        TRY(ll_tuner_measure(&t));
+        TRY(ll_tune_fit(&t));
+        TRY(ll_tune_plan(&t));
+        TRY(ll_tune_measure(&t));
     }
     out->model = t.model;
     fill_entries(out, &t);
@@ -118,7 +118,7 @@ static ll_err measure(ll_comm *c, double began, double budget_s, ll_arena *arena
 
 /* Were the small all-reduces measured, at least? Where not even these were, the machine is busy
  * with something else, and a table would keep that for ever. */
-static bool worth_keeping(const ll_tuner *t)
+static bool worth_keeping(const ll_table *t)
 {
     for (int i = 0; i < t->n_entry; i++) {
         const ll_tuned *e = &t->entries[i];
@@ -129,37 +129,37 @@ static bool worth_keeping(const ll_tuner *t)
 }
 
 /* Rank 0 writes; that it could not is no failure of the tuning. */
-static void keep(ll_comm *c, ll_tuner *t, const char *path, const char *key)
+static void keep(ll_comm *c, ll_table *t, const char *path, const char *key)
 {
     t->file = worth_keeping(t) ? path : NULL;
-    if (!t->file || ll_comm_rank(c) != 0 || ll_tuner_write(t, path, key) == LL_OK) return;
+    if (!t->file || ll_comm_rank(c) != 0 || ll_tune_write(t, path, key) == LL_OK) return;
     fprintf(stderr, "loopline: warning: the tuner's table is not kept: %s\n", ll_error_message());
 }
 
-ll_err ll_tune_read(ll_comm *c, const ll_tuner **out)
+ll_err ll_tune_read(ll_comm *c, const ll_table **out)
 {
     *out = NULL;
     if (ll_comm_size(c) == 1) return LL_OK;
     ll_arena *arena = ll_arena_new();
-    const char *key = ll_tuner_key(arena, c);
-    ll_tuner *t = NULL;
-    ll_err rc = read_table(c, ll_tuner_path(arena, c, key), key, "by rules then", &t);
+    const char *key = ll_tune_key(arena, c);
+    ll_table *t = NULL;
+    ll_err rc = read_table(c, ll_tune_path(arena, c, key), key, "by rules then", &t);
     ll_arena_free(arena);
-    if (rc == LL_OK && t) ll_comm_set_tuner(c, t);
+    if (rc == LL_OK && t) ll_comm_set_table(c, t);
     *out = t;
     return rc;
 }
 
-ll_err ll_tune(ll_comm *c, const ll_tuner_opts *opts, const ll_tuner **out)
+ll_err ll_tune(ll_comm *c, const ll_tune_opts *opts, const ll_table **out)
 {
     double began = ll_now(), budget = opts && opts->budget_s > 0 ? opts->budget_s : 1.5;
     bool fresh = opts && opts->fresh, alone = ll_comm_size(c) == 1;
     ll_arena *arena = ll_arena_new();
-    const char *key = ll_tuner_key(arena, c), *path = ll_tuner_path(arena, c, key);
-    ll_tuner *t = NULL;
+    const char *key = ll_tune_key(arena, c), *path = ll_tune_path(arena, c, key);
+    ll_table *t = NULL;
     ll_err rc = fresh || alone ? LL_OK : read_table(c, path, key, "measuring anew", &t);
     if (rc == LL_OK && !t) {
-        t = LL_NEW(arena, ll_tuner);
+        t = LL_NEW(arena, ll_table);
         t->arena = arena;
         t->size = ll_comm_size(c);
         rc = measure(c, began, budget, arena, t);
@@ -168,10 +168,10 @@ ll_err ll_tune(ll_comm *c, const ll_tuner_opts *opts, const ll_tuner **out)
     }
     if (!t || t->arena != arena) ll_arena_free(arena);
     if (rc != LL_OK) {
-        ll_tuner_free(t);
+        ll_table_free(t);
         return ll_frame(rc, __FILE__, __LINE__, __func__);
     }
-    ll_comm_set_tuner(c, t);
+    ll_comm_set_table(c, t);
     ll_comm_trim(c);
     if (out) *out = t;
     return LL_OK;

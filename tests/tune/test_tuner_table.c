@@ -1,6 +1,6 @@
 /* Choices by rules and by a table, and the table as text; no ranks needed. */
 #include "base/file.h"
-#include "comm/tuner_int.h"
+#include "tune/tune_int.h"
 #include "tmpdir.h"
 
 #include <math.h>
@@ -33,12 +33,12 @@ static void rules_choose_what_fits(void **state)
                                       .shared = (how & 8) && window};
                     const ll_algo *a = NULL;
                     int64_t segment;
-                    if (ll_tuner_choose(NULL, &s, 4, window, canonical, &a, &segment) != LL_OK)
+                    if (ll_choose(NULL, &s, 4, window, canonical, &a, &segment) != LL_OK)
                         fail_msg("%s", ll_error_text());
                     assert_int_equal(ll_algo_check(a, &s), LL_OK);
                     assert_true(segment >= 0);
                     if (!window) assert_false(a->window || a->shared);
-                    if (canonical && ll_tuner_sums(s.coll)) assert_true(a->canonical(&s));
+                    if (canonical && ll_coll_sums(s.coll)) assert_true(a->canonical(&s));
                     if (size > 1) assert_false(a->library);
                 }
 }
@@ -49,16 +49,16 @@ static void rules_know_sizes(void **state)
     const ll_algo *a;
     int64_t segment;
     ll_coll_spec s = {.coll = LL_COLL_ALLREDUCE, .size = 4, .count = 256};
-    assert_int_equal(ll_tuner_choose(NULL, &s, 4, true, false, &a, &segment), LL_OK);
+    assert_int_equal(ll_choose(NULL, &s, 4, true, false, &a, &segment), LL_OK);
     assert_string_equal(a->name, "window1");
     s.count = 1 << 22;
-    assert_int_equal(ll_tuner_choose(NULL, &s, 4, true, false, &a, &segment), LL_OK);
+    assert_int_equal(ll_choose(NULL, &s, 4, true, false, &a, &segment), LL_OK);
     assert_string_equal(a->name, "window");
     s.shared = true;
-    assert_int_equal(ll_tuner_choose(NULL, &s, 4, true, false, &a, &segment), LL_OK);
+    assert_int_equal(ll_choose(NULL, &s, 4, true, false, &a, &segment), LL_OK);
     assert_string_equal(a->name, "shared");
     s.shared = false;
-    assert_int_equal(ll_tuner_choose(NULL, &s, 4, false, false, &a, &segment), LL_OK);
+    assert_int_equal(ll_choose(NULL, &s, 4, false, false, &a, &segment), LL_OK);
     assert_string_equal(a->name, "ring");
     assert_int_equal(segment, 65536);
 }
@@ -85,12 +85,12 @@ static const char table[] =
     "  \"ways\": [{\"algorithm\": \"shared\", \"segment_bytes\": 0, \"predicted_us\": 9,"
     "   \"measured_us\": 4}]}]}";
 
-static const char *choice(const ll_tuner *t, ll_coll_spec s, bool window, bool canonical,
+static const char *choice(const ll_table *t, ll_coll_spec s, bool window, bool canonical,
                           int64_t *segment)
 {
     const ll_algo *a;
     s.coll = LL_COLL_ALLREDUCE;
-    if (ll_tuner_choose(t, &s, 4, window, canonical, &a, segment) != LL_OK)
+    if (ll_choose(t, &s, 4, window, canonical, &a, segment) != LL_OK)
         fail_msg("%s", ll_error_text());
     return a->name;
 }
@@ -98,13 +98,13 @@ static const char *choice(const ll_tuner *t, ll_coll_spec s, bool window, bool c
 static void a_table_is_followed(void **state)
 {
     (void)state;
-    ll_tuner *t;
+    ll_table *t;
     int64_t g;
-    if (ll_tuner_parse(table, strlen(table), "t", "here", 4, &t) != LL_OK)
+    if (ll_tune_parse(table, strlen(table), "t", "here", 4, &t) != LL_OK)
         fail_msg("%s", ll_error_text());
-    assert_true(ll_tuner_was_read(t) && ll_tuner_seconds(t) == 1.25);
-    assert_true(fabs(ll_tuner_model(t)->alpha[1] - 40e-6) < 1e-12);
-    assert_true(ll_tuner_model(t)->share == 2);
+    assert_true(t->was_read && t->seconds == 1.25);
+    assert_true(fabs(t->model.alpha[1] - 40e-6) < 1e-12);
+    assert_true(t->model.share == 2);
     /* 4 KB and what is nearer to it than to 1 MB; then 1 MB; shared has its own */
     assert_string_equal(choice(t, (ll_coll_spec){.size = 4, .count = 1}, true, false, &g), "ring");
     assert_int_equal(g, 0);
@@ -122,23 +122,23 @@ static void a_table_is_followed(void **state)
                         "window1");
     assert_string_equal(choice(t, (ll_coll_spec){.size = 4, .count = 1 << 20}, true, true, &g),
                         "window");
-    assert_int_equal(ll_tuner_bucket_bytes(t), 1048576); /* 0.76 ns a byte; 16 MB: 0.75 */
-    assert_true(ll_tuner_bucket_bytes(NULL) > 0);
-    ll_tuner_free(t);
+    assert_int_equal(ll_choose_bucket_bytes(t), 1048576); /* 0.76 ns a byte; 16 MB: 0.75 */
+    assert_true(ll_choose_bucket_bytes(NULL) > 0);
+    ll_table_free(t);
 }
 
 static void a_table_survives_the_file(void **state)
 {
-    ll_tuner *t, *u;
-    assert_int_equal(ll_tuner_parse(table, strlen(table), "t", NULL, 4, &t), LL_OK);
+    ll_table *t, *u;
+    assert_int_equal(ll_tune_parse(table, strlen(table), "t", NULL, 4, &t), LL_OK);
     const char *path = tmpdir_path(state, "a/b/table.json");
-    if (ll_tuner_write(t, path, "there") != LL_OK) fail_msg("%s", ll_error_text());
+    if (ll_tune_write(t, path, "there") != LL_OK) fail_msg("%s", ll_error_text());
     uint8_t *text;
     size_t n;
     assert_int_equal(ll_file_read(path, 1 << 20, &text, &n), LL_OK);
-    assert_int_equal(ll_tuner_parse((char *)text, n, path, "there", 4, &u), LL_OK);
-    int nt, nu;
-    const ll_tuned *et = ll_tuner_entries(t, &nt), *eu = ll_tuner_entries(u, &nu);
+    assert_int_equal(ll_tune_parse((char *)text, n, path, "there", 4, &u), LL_OK);
+    int nt = t->n_entry, nu = u->n_entry;
+    const ll_tuned *et = t->entries, *eu = u->entries;
     assert_int_equal(nt, nu);
     for (int i = 0; i < nt; i++) {
         assert_int_equal(et[i].bytes, eu[i].bytes);
@@ -147,9 +147,9 @@ static void a_table_survives_the_file(void **state)
         assert_int_equal(et[i].ways[0].segment_bytes, eu[i].ways[0].segment_bytes);
         assert_true(et[i].ways[0].measured_s == eu[i].ways[0].measured_s);
     }
-    assert_memory_equal(ll_tuner_model(t), ll_tuner_model(u), sizeof(ll_link_model));
-    ll_tuner_free(t);
-    ll_tuner_free(u);
+    assert_memory_equal(&t->model, &u->model, sizeof(ll_link_model));
+    ll_table_free(t);
+    ll_table_free(u);
     free(text);
 }
 
@@ -160,8 +160,8 @@ static void broken(const char *old, const char *new, const char *words)
     const char *at = strstr(table, old);
     assert_non_null(at);
     snprintf(text, sizeof text, "%.*s%s%s", (int)(at - table), table, new, at + strlen(old));
-    ll_tuner *t;
-    assert_int_equal(ll_tuner_parse(text, strlen(text), "t.json", "here", 4, &t), LL_E_IO);
+    ll_table *t;
+    assert_int_equal(ll_tune_parse(text, strlen(text), "t.json", "here", 4, &t), LL_E_IO);
     assert_null(t);
     if (!strstr(ll_error_text(), words) || !strstr(ll_error_text(), "t.json"))
         fail_msg("'%s', want '%s' in it", ll_error_text(), words);
@@ -182,9 +182,9 @@ static void broken_tables_are_refused(void **state)
     broken("\"bytes\": 4096", "\"bytes\": 0", "0 bytes");
     broken("\"segment_bytes\": 0", "\"segment_bytes\": -4", "segment_bytes");
     broken("\"entries\": [", "\"entries\": 1, \"x\": [", "entries is not a list");
-    ll_tuner *t;
+    ll_table *t;
     for (size_t n = 0; n < strlen(table); n++)
-        assert_int_equal(ll_tuner_parse(table, n, "t.json", "here", 4, &t), LL_E_IO);
+        assert_int_equal(ll_tune_parse(table, n, "t.json", "here", 4, &t), LL_E_IO);
 }
 
 int main(void)

@@ -1,7 +1,7 @@
-/* tuner_plan.c: which ways are worth measuring. For each collective, size and kind of memory, every
+/* plan.c: which ways are worth measuring. For each collective, size and kind of memory, every
  * algorithm (with several segments where it cuts) is timed by the simulator. Rank 0 does it, within
  * a part of the time there is, and tells the others. */
-#include "comm/tuner_int.h"
+#include "tune/tune_int.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -30,8 +30,8 @@ static const struct {
              {LL_COLL_BROADCAST, false, .08},      {LL_COLL_ALLTOALL, false, .08}};
 enum { N_PART = sizeof parts / sizeof *parts };
 
-void ll_tuner_spec(const ll_tuning *t, const ll_tune_cell *cell, const ll_tuned_way *w,
-                   ll_coll_spec *out)
+void ll_tune_spec(const ll_tuning *t, const ll_tune_cell *cell, const ll_tuned_way *w,
+                  ll_coll_spec *out)
 {
     *out = (ll_coll_spec){.coll = cell->coll,
                           .size = ll_comm_size(t->c),
@@ -43,19 +43,12 @@ void ll_tuner_spec(const ll_tuning *t, const ll_tune_cell *cell, const ll_tuned_
 
 /* ---- prediction ---- */
 
-static bool spans_nodes(const ll_coll_spec *s)
-{
-    for (int i = 1; s->node && i < s->size; i++)
-        if (s->node[i] != s->node[0]) return true;
-    return false;
-}
-
 static double by_formula(const ll_link_model *m, const ll_coll_spec *s, const ll_algo *a,
                          size_t elem_bytes)
 {
     if (!a->cost) return 0;
     ll_cost c = a->cost(s);
-    return ll_cost_time(&c, elem_bytes, m, spans_nodes(s));
+    return ll_cost_time(&c, elem_bytes, m, !ll_one_node(s->node, s->size));
 }
 
 /* lists[0] is there already. */
@@ -67,8 +60,8 @@ static double by_lists(ll_arena *arena, const ll_link_model *m, const ll_coll_sp
     return ll_sched_time(s, lists, elem_bytes, m);
 }
 
-double ll_tuner_predict(const ll_link_model *m, const ll_coll_spec *s, const ll_algo *a,
-                        size_t elem_bytes, size_t window_bytes)
+double ll_tune_predict(const ll_link_model *m, const ll_coll_spec *s, const ll_algo *a,
+                       size_t elem_bytes, size_t window_bytes)
 {
     if (a->library) return 0;
     ll_arena *arena = ll_arena_new();
@@ -85,23 +78,13 @@ double ll_tuner_predict(const ll_link_model *m, const ll_coll_spec *s, const ll_
 
 /* ---- the ways of a cell ---- */
 
-static bool usable(const ll_tuning *t, const ll_coll_spec *s, const ll_algo *a)
-{
-    const char *why;
-    if ((a->window || a->shared) && !ll_comm_has_window(t->c)) return false;
-    if (ll_comm_options(t->c)->canonical && ll_tuner_sums(s->coll) &&
-        !(a->canonical && a->canonical(s)))
-        return false;
-    return ll_algo_can(a, s, &why);
-}
-
 static void add_way(const ll_tuning *t, ll_tune_cell *cell, int *capacity, const ll_algo *a,
                     size_t segment)
 {
     ll_tuned_way w = {.algo = a, .segment_bytes = segment};
     ll_coll_spec s;
-    ll_tuner_spec(t, cell, &w, &s);
-    w.predicted_s = ll_tuner_predict(&t->model, &s, a, LL_TUNE_ELEM, ll_comm_window_bytes(t->c));
+    ll_tune_spec(t, cell, &w, &s);
+    w.predicted_s = ll_tune_predict(&t->model, &s, a, LL_TUNE_ELEM, ll_comm_window_bytes(t->c));
     if (!a->library && w.predicted_s <= 0) return;
     cell->ways =
         (ll_tuned_way *)ll_arena_grow(t->arena, cell->ways, sizeof w, cell->n_way, capacity);
@@ -110,7 +93,7 @@ static void add_way(const ll_tuning *t, ll_tune_cell *cell, int *capacity, const
 
 /* Ascending by the measured time, those without one after them by the predicted one, those without
  * either last. */
-int ll_tuner_by_time(const void *a, const void *b)
+int ll_tune_by_time(const void *a, const void *b)
 {
     const ll_tuned_way *x = (const ll_tuned_way *)a, *y = (const ll_tuned_way *)b;
     if ((x->measured_s > 0) != (y->measured_s > 0)) return x->measured_s > 0 ? -1 : 1;
@@ -122,8 +105,8 @@ int ll_tuner_by_time(const void *a, const void *b)
 static bool is_canonical(const ll_tuning *t, const ll_tune_cell *cell, const ll_tuned_way *w)
 {
     ll_coll_spec s;
-    ll_tuner_spec(t, cell, w, &s);
-    return ll_tuner_sums(cell->coll) && w->algo->canonical && w->algo->canonical(&s);
+    ll_tune_spec(t, cell, w, &s);
+    return ll_coll_sums(cell->coll) && w->algo->canonical && w->algo->canonical(&s);
 }
 
 static int count_algo(const ll_tuned_way *ways, int n, const ll_algo *a)
@@ -138,11 +121,11 @@ static int count_algo(const ll_tuned_way *ways, int n, const ll_algo *a)
  * other segments of the best of these. The rest stays in its order, up to WAYS_MAX. */
 static void shorten(const ll_tuning *t, ll_tune_cell *cell)
 {
-    qsort(cell->ways, (size_t)cell->n_way, sizeof *cell->ways, ll_tuner_by_time);
+    qsort(cell->ways, (size_t)cell->n_way, sizeof *cell->ways, ll_tune_by_time);
     ll_tuned_way *sorted = LL_NEW_ARRAY(t->arena, ll_tuned_way, cell->n_way + 1);
     bool *taken = LL_NEW_ARRAY(t->arena, bool, cell->n_way + 1);
     int n = 0, n_near = 0, n_more = 0;
-    bool canonical = !ll_tuner_sums(cell->coll);
+    bool canonical = !ll_coll_sums(cell->coll);
     for (int i = 0; i < cell->n_way; i++) {
         const ll_tuned_way *w = &cell->ways[i];
         if (count_algo(sorted, n, w->algo)) continue;
@@ -176,8 +159,10 @@ static void fill_cell(const ll_tuning *t, ll_tune_cell *cell, double until)
     size_t block = cell->bytes / (size_t)size;
     for (const ll_algo *const *a = ll_algos(); *a; a++) {
         ll_coll_spec s;
-        ll_tuner_spec(t, cell, &(ll_tuned_way){0}, &s);
-        if ((*a)->coll != cell->coll || !usable(t, &s, *a)) continue;
+        ll_tune_spec(t, cell, &(ll_tuned_way){0}, &s);
+        if ((*a)->coll != cell->coll ||
+            !ll_choose_may(*a, &s, ll_comm_has_window(t->c), ll_comm_options(t->c)->canonical))
+            continue;
         add_way(t, cell, &capacity, *a, 0);
         for (size_t i = 0; (*a)->segmented && i < sizeof segments / sizeof *segments; i++)
             if (segments[i] * 2 <= cell->bytes && block <= segments[i] * PIECES_MAX &&
@@ -227,7 +212,7 @@ static ll_err tell(ll_tuning *t)
     return LL_OK;
 }
 
-ll_err ll_tuner_plan(ll_tuning *t)
+ll_err ll_tune_plan(ll_tuning *t)
 {
     t->cells = LL_NEW_ARRAY(t->arena, ll_tune_cell, N_PART * N_SIZE);
     for (int i = 0; i < N_PART; i++) {

@@ -1,4 +1,4 @@
-/* tuner_file.c: the tuner's table as a file, JSON that people can read:
+/* file.c: the tuner's table as a file, JSON that people can read:
  *
  *     {"loopline_comm_table": 1, "key": "4 ranks on 1 node, ...", "ranks": 4, "seconds": 1.4,
  *      "model": {"alpha_us": [0.8, 40], ...},
@@ -12,7 +12,7 @@
 #include "base/file.h"
 #include "base/text.h"
 #include "base/types.h"
-#include "comm/tuner_int.h"
+#include "tune/tune_int.h"
 
 #include <jansson.h>
 #include <math.h>
@@ -35,7 +35,7 @@ static bool add_cpu_line(ll_buf *b, const char *info, const char *name)
     return true;
 }
 
-const char *ll_tuner_cpu(ll_arena *arena)
+const char *ll_tune_cpu(ll_arena *arena)
 {
     ll_buf b = {.arena = arena};
     char *info = (char *)ll_arena_alloc(arena, 4096);
@@ -80,18 +80,18 @@ static uint32_t placement(const int *node, int size)
     return crc;
 }
 
-const char *ll_tuner_key(ll_arena *arena, ll_comm *c)
+const char *ll_tune_key(ll_arena *arena, ll_comm *c)
 {
     int size = ll_comm_size(c), most, n_node = count_nodes(ll_comm_nodes(c), size, &most);
     return ll_arena_printf(
         arena, "loopline %s, %d ranks on %d nodes (placed %08x), %s, %s, %ld cores, window %zu%s%s",
         ll_version(), size, n_node, (unsigned)placement(ll_comm_nodes(c), size),
-        ll_transport_library(), ll_tuner_cpu(arena), sysconf(_SC_NPROCESSORS_ONLN),
+        ll_transport_library(), ll_tune_cpu(arena), sysconf(_SC_NPROCESSORS_ONLN),
         ll_comm_options(c)->window_bytes, ll_comm_has_window(c) ? "" : " unused",
         ll_comm_options(c)->canonical ? ", canonical" : "");
 }
 
-const char *ll_tuner_path(ll_arena *arena, ll_comm *c, const char *key)
+const char *ll_tune_path(ll_arena *arena, ll_comm *c, const char *key)
 {
     const char *table = ll_comm_options(c)->table;
     if (table) return *table ? table : NULL;
@@ -219,7 +219,7 @@ static ll_err read_entry(const reader *r, const json_t *o, ll_tuned *e)
 }
 
 static ll_err read_table(const reader *r, const json_t *root, const char *key, int size,
-                         ll_tuner *t)
+                         ll_table *t)
 {
     const char *was;
     double format, ranks;
@@ -243,15 +243,15 @@ static ll_err read_table(const reader *r, const json_t *root, const char *key, i
     return LL_OK;
 }
 
-ll_err ll_tuner_parse(const char *text, size_t bytes, const char *path, const char *key, int size,
-                      ll_tuner **out)
+ll_err ll_tune_parse(const char *text, size_t bytes, const char *path, const char *key, int size,
+                     ll_table **out)
 {
     *out = NULL;
     json_error_t why;
     json_t *root = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &why);
     CHECK(root, LL_E_IO, "%s: not JSON: %s (line %d)", path, why.text, why.line);
     ll_arena *arena = ll_arena_new();
-    ll_tuner *t = LL_NEW(arena, ll_tuner);
+    ll_table *t = LL_NEW(arena, ll_table);
     t->arena = arena;
     t->was_read = true;
     ll_err rc = read_table(&(reader){arena, path}, root, key, size, t);
@@ -280,7 +280,7 @@ static json_t *entry_json(const ll_tuned *e)
                      (json_int_t)e->bytes, "shared", (int)e->shared, "why", e->why, "ways", ways);
 }
 
-ll_err ll_tuner_write(const ll_tuner *t, const char *path, const char *key)
+ll_err ll_tune_write(const ll_table *t, const char *path, const char *key)
 {
     const ll_link_model *m = &t->model;
     json_t *entries = json_array();
