@@ -94,8 +94,7 @@ static void tunes_once_and_reads_then(void **state)
     assert_false(t->was_read);
     equal_on_all_ranks(t);
     if (ll_comm_size(comm) == 1) return; /* nothing to tune */
-    if (ll_comm_rank(comm) == 0)
-        print_message("tuned in %.2f s of %.1f\n", t->seconds, budget);
+    if (ll_comm_rank(comm) == 0) print_message("tuned in %.2f s of %.1f\n", t->seconds, budget);
     assert_true(t->seconds < 3 * budget + 2);
     check_entries(t);
     sums_with_the_table();
