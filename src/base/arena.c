@@ -1,6 +1,7 @@
 /* arena.c: a list of blocks. Under AddressSanitizer each item is its own block, so that an overrun
  * of one item is seen. */
 #include "base/arena.h"
+#include "base/need.h"
 
 #include <stdarg.h>
 #include <stdio.h>

@@ -1,5 +1,6 @@
 /* err.c: the per-thread failure record. */
 #include "base/err.h"
+#include "base/need.h"
 
 #include <stdarg.h>
 #include <stdio.h>

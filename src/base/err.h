@@ -16,7 +16,6 @@ const char *ll_error_message(void);
 ll_err ll_error_code(void);
 void ll_assert_failed(const char *cond, const char *file, int line, const char *func)
     __attribute__((noreturn));
-void ll_need_failed(const char *file, int line, const char *func) __attribute__((noreturn));
 
 #define FAIL(code, ...) return ll_raise(code, __FILE__, __LINE__, __func__, __VA_ARGS__)
 #define CHECK(cond, code, ...)                                                                     \
@@ -32,11 +31,6 @@ void ll_need_failed(const char *file, int line, const char *func) __attribute__(
 #define LL_ASSERT(cond)                                                                            \
     do {                                                                                           \
         if (!(cond)) ll_assert_failed(#cond, __FILE__, __LINE__, __func__);                        \
-    } while (0)
-/* Memory for bookkeeping, without which no failure could be passed on either. */
-#define LL_NEED(memory)                                                                            \
-    do {                                                                                           \
-        if (!(memory)) ll_need_failed(__FILE__, __LINE__, __func__);                               \
     } while (0)
 
 #ifdef __cplusplus
