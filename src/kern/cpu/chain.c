@@ -12,7 +12,8 @@
  * threads. */
 #include "kern/cpu/chain.h"
 
-#include <omp.h>
+#include "base/num.h"
+#include "kern/cpu/row.h"
 
 enum {
     N_REG = LL_FUSE_IN + 2 * LL_FUSE_STEPS, /* inputs, steps, and a constant for each step */
@@ -272,8 +273,9 @@ static void run_tile(const plan *p, const float **r, float *slots, int64_t e, in
         if (p->place[f->out[o]] != IN_OUTPUT - o) ll_tile_store(&p->out[o], e, n, r[f->out[o]]);
 }
 
-static void run_tiles(const plan *p, int64_t from, int64_t to)
+static void run_tiles(const void *job, int64_t from, int64_t to)
 {
+    const plan *p = (const plan *)job;
     float slots[(p->n_slot + 1) * LL_TILE] __attribute__((aligned(64)));
     const float *r[N_REG] = {0};
     const ll_fused_attr *f = p->f;
@@ -303,15 +305,6 @@ void ll_chain_run(const ll_fused_attr *f, const ll_tensor *in, const ll_tensor *
     plan_steps(&p);
     p.tile = choose_tile(&p);
     plan_places(&p);
-    int64_t tiles = (p.n + p.tile - 1) / p.tile;
-    if (tiles < threads) threads = (int)tiles;
-    if (threads <= 1 || p.n * (p.cost + 1) < LL_PARALLEL_WORK) {
-        run_tiles(&p, 0, tiles);
-        return;
-    }
-#pragma omp parallel num_threads(threads)
-    {
-        int t = omp_get_thread_num(), all = omp_get_num_threads();
-        run_tiles(&p, tiles * t / all, tiles * (t + 1) / all);
-    }
+    if (p.n * (p.cost + 1) < LL_PARALLEL_WORK) threads = 1;
+    ll_in_parts(threads, ll_ceil_div(p.n, p.tile), run_tiles, &p);
 }

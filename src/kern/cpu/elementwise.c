@@ -2,8 +2,7 @@
  * f32: for f64 tensors, and arithmetic on i32, whose large values f32 would round, there are loops
  * in f64. */
 #include "kern/cpu/chain.h"
-
-#include <omp.h>
+#include "kern/cpu/row.h"
 
 #define X(name, n, value) ll_kernel name##_cpu;
 LL_EW(X)
@@ -55,9 +54,13 @@ ll_err fused_cpu(const ll_kcall *c)
     return LL_OK;
 }
 
-static void accumulate(float *y, const float *x, float by, bool first, int64_t from, int64_t to)
+/* y = (y or, in the first micro-batch, nothing) + x / n_micro, of elements [from, to) */
+static void accumulate(const void *call, int64_t from, int64_t to)
 {
-    if (first) {
+    const ll_kcall *c = (const ll_kcall *)call;
+    const float *x = (const float *)c->in[0].data;
+    float *y = (float *)c->out[0].data, by = 1.0f / (float)c->n_micro;
+    if (c->micro == 0) {
 #pragma omp simd
         for (int64_t i = from; i < to; i++) y[i] = by * x[i];
     } else {
@@ -66,10 +69,12 @@ static void accumulate(float *y, const float *x, float by, bool first, int64_t f
     }
 }
 
-static void accumulate_f64(double *y, const double *x, double n, bool first, int64_t from,
-                           int64_t to)
+static void accumulate_f64(const void *call, int64_t from, int64_t to)
 {
-    if (first) {
+    const ll_kcall *c = (const ll_kcall *)call;
+    const double *x = (const double *)c->in[0].data;
+    double *y = (double *)c->out[0].data, n = (double)c->n_micro;
+    if (c->micro == 0) {
 #pragma omp simd
         for (int64_t i = from; i < to; i++) y[i] = x[i] / n;
     } else {
@@ -78,23 +83,11 @@ static void accumulate_f64(double *y, const double *x, double n, bool first, int
     }
 }
 
-/* y = (y or, in the first micro-batch, nothing) + x / n_micro */
 ll_err accum_cpu(const ll_kcall *c)
 {
     ll_dtype type = c->in[0].dtype;
-    if (type != LL_F32 && type != LL_F64) return accum_ref(c);
     int64_t n = ll_numel(&c->in[0].shape);
-    int threads = c->threads <= 1 || n < LL_PARALLEL_WORK ? 1 : c->threads;
-#pragma omp parallel num_threads(threads) if (threads > 1)
-    {
-        int t = omp_get_thread_num(), all = omp_get_num_threads();
-        int64_t from = n * t / all, to = n * (t + 1) / all;
-        if (type == LL_F32)
-            accumulate((float *)c->out[0].data, (const float *)c->in[0].data,
-                       1.0f / (float)c->n_micro, c->micro == 0, from, to);
-        else
-            accumulate_f64((double *)c->out[0].data, (const double *)c->in[0].data,
-                           (double)c->n_micro, c->micro == 0, from, to);
-    }
+    if (type != LL_F32 && type != LL_F64) return accum_ref(c);
+    ll_in_parts(ll_team(c, n), n, type == LL_F32 ? accumulate : accumulate_f64, c);
     return LL_OK;
 }

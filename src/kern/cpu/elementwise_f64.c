@@ -2,10 +2,11 @@
  * on i32. A tile at a time: operands of other types are converted on the way in, results on the way
  * out. Simple ops become vector code; functions are libm's, so that an element's bits depend
  * neither on its neighbours nor on the number of threads. */
+#include "base/num.h"
 #include "kern/cpu/chain.h"
+#include "kern/cpu/row.h"
 
 #include <math.h>
-#include <omp.h>
 
 enum { TILE = LL_TILE / 2 };
 
@@ -64,37 +65,36 @@ static void put(const ll_tensor *t, int64_t e, int n, const double *from)
     }
 }
 
-static void run_tiles(const ll_kcall *c, ll_ew op, double k, int64_t from, int64_t to)
+typedef struct job {
+    const ll_kcall *c;
+    ll_ew op;
+    double k;
+} job;
+
+static void run_tiles(const void *given, int64_t from, int64_t to)
 {
+    const job *j = (const job *)given;
+    const ll_kcall *c = j->c;
     const ll_tensor *y = &c->out[0];
     double room[4][TILE];
-    for (int64_t e = from; e < to; e += TILE) {
-        int n = to - e < TILE ? (int)(to - e) : TILE;
+    int64_t all = ll_numel(&y->shape);
+    for (int64_t e = from * TILE; e < to * TILE; e += TILE) {
+        int n = (int)ll_min64(all - e, TILE);
         double *result = y->dtype == LL_F64 ? (double *)y->data + e : room[3];
         const double *x[3] = {NULL, NULL, NULL};
-        if (op == LL_EW_cast) { /* straight to the result, where it is f64 */
+        if (j->op == LL_EW_cast) { /* straight to the result, where it is f64 */
             put(y, e, n, fetch(&c->in[0], e, n, result));
             continue;
         }
         for (int i = 0; i < c->n_in; i++) x[i] = fetch(&c->in[i], e, n, room[i]);
-        loops[op](result, x, k, n);
+        loops[j->op](result, x, j->k, n);
         put(y, e, n, result);
     }
 }
 
 void ll_elementwise_f64(const ll_kcall *c, ll_ew op, double k)
 {
-    int64_t n = ll_numel(&c->out[0].shape), tiles = (n + TILE - 1) / TILE;
-    int threads = n * (ll_step_cost(op) + 1) < LL_PARALLEL_WORK ? 1 : c->threads;
-    if (threads > tiles) threads = (int)tiles;
-    if (threads <= 1) {
-        run_tiles(c, op, k, 0, n);
-        return;
-    }
-#pragma omp parallel num_threads(threads)
-    {
-        int t = omp_get_thread_num(), all = omp_get_num_threads();
-        int64_t to = tiles * (t + 1) / all * TILE;
-        run_tiles(c, op, k, tiles * t / all * TILE, to < n ? to : n);
-    }
+    job j = {c, op, k};
+    int64_t n = ll_numel(&c->out[0].shape);
+    ll_in_parts(ll_team(c, n * (ll_step_cost(op) + 1)), ll_ceil_div(n, TILE), run_tiles, &j);
 }

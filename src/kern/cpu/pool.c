@@ -17,28 +17,17 @@ typedef float vf __attribute__((vector_size(16)));
 typedef int32_t vi __attribute__((vector_size(16)));
 enum { LANES = 4 };
 
-INLINE vf load(const int lanes, const float *p)
+/* Places are loaded and stored as the bits that they are. */
+INLINE vf load(const int lanes, const void *p)
 {
     vf v = {0};
     memcpy(&v, p, sizeof(float) * (size_t)lanes);
     return v;
 }
 
-INLINE vi load_int(const int lanes, const int32_t *p)
-{
-    vi v = {0};
-    memcpy(&v, p, sizeof(float) * (size_t)lanes);
-    return v;
-}
-
-INLINE void store(const int lanes, float *p, vf v)
+INLINE void store(const int lanes, void *p, vf v)
 {
     memcpy(p, &v, sizeof(float) * (size_t)lanes);
-}
-
-INLINE void store_int(const int lanes, int32_t *p, vi v)
-{
-    memcpy(p, &v, sizeof(int32_t) * (size_t)lanes);
 }
 
 INLINE vi splat(int64_t k)
@@ -114,7 +103,7 @@ INLINE void max_window(const int lanes, const pool *v, const float *x, int64_t a
                 place = (splat(i * v->a.size[1] + j) & more) | (place & ~more);
             }
         store(lanes, y + c, best);
-        store_int(lanes, index + c, place);
+        store(lanes, index + c, (vf)place);
     }
 }
 
@@ -224,7 +213,7 @@ INLINE void write_window(const int lanes, const spread *g, int64_t out, int64_t 
     const pool *v = &g->v;
     EACH (c, lanes, v->c) {
         vf d = load(lanes, g->dy + out + c) * g->scale;
-        vi place = g->index ? load_int(lanes, g->index + out + c) : splat(0);
+        vi place = g->index ? (vi)load(lanes, g->index + out + c) : splat(0);
         for (int64_t i = r.from; i < r.to; i++)
             for (int64_t j = s.from; j < s.to; j++) {
                 vi chosen = place == splat(g->index ? i * v->a.size[1] + j : 0);
@@ -266,7 +255,7 @@ INLINE void gather_pixel(const int lanes, const spread *g, int64_t i, int64_t j,
                 int64_t at = (a * v->ow + b) * v->c + c;
                 int64_t place = (i - start(v, 0, a)) * v->a.size[1] + j - start(v, 1, b);
                 vf d = load(lanes, g->dy + at);
-                if (g->index) d = (vf)((vi)d & (load_int(lanes, g->index + at) == splat(place)));
+                if (g->index) d = (vf)((vi)d & ((vi)load(lanes, g->index + at) == splat(place)));
                 sum += d;
             }
         store(lanes, g->dx + (i * v->w + j) * v->c + c, sum * g->scale);

@@ -14,6 +14,7 @@
  * not grow with the count.
  *
  * This text is for f32; reduce_f64.c compiles it for f64 (real.h). */
+#include "base/num.h"
 #include "base/spec.h"
 #include "kern/attr.h"
 #include "kern/cpu/real.h"
@@ -99,13 +100,12 @@ static ll_err make_plan(const ll_kcall *c, bool max, bool square, plan *p)
         if (p->plain && p->L < LANES) p->fold = 2 * LANES / p->L;
         if (p->fold > p->J) p->fold = p->J;
         p->width = p->fold * p->L;
-        p->block = BLOCK_WORK / p->width;
-        p->block = p->block < 64 ? 64 : p->block > 512 ? 512 : p->block;
-        p->n_block = (p->J / p->fold + p->block - 1) / p->block;
-        p->n_chunk = (p->width + ROW_CHUNK - 1) / ROW_CHUNK;
+        p->block = ll_min64(ll_max64(BLOCK_WORK / p->width, 64), 512);
+        p->n_block = ll_ceil_div(p->J / p->fold, p->block);
+        p->n_chunk = ll_ceil_div(p->width, ROW_CHUNK);
     } else {
         p->block = RUN_BLOCK;
-        p->n_block = p->J == 1 ? (p->L + RUN_BLOCK - 1) / RUN_BLOCK : 1;
+        p->n_block = p->J == 1 ? ll_ceil_div(p->L, RUN_BLOCK) : 1;
     }
     p->magnitude = false;
     p->x = c->in[0].data;
@@ -147,6 +147,11 @@ static const ll_real *start(const plan *p, int64_t o, int64_t j)
 static inline ll_real larger(ll_real a, ll_real b)
 {
     return b > a || b != b ? b : a; /* NaN is the largest */
+}
+
+static inline double fold(const plan *p, double all, double v)
+{
+    return !p->max ? all + v : v > all || v != v ? v : all;
 }
 
 /* Of magnitudes the bits tell as much, and cost less: NaN is the largest there too. */
@@ -218,12 +223,7 @@ static void join_rows(const plan *p, int64_t from, int64_t to)
         int64_t o = e / p->L, k = e % p->L;
         const ll_real *x = p->row_sums + o * p->n_block * p->width + k;
         double all = p->max ? -INFINITY : 0;
-        for (int64_t i = 0; i < p->n_block * p->fold; i++) {
-            if (p->max)
-                all = larger((ll_real)all, x[i * p->L]);
-            else
-                all += x[i * p->L];
-        }
+        for (int64_t i = 0; i < p->n_block * p->fold; i++) all = fold(p, all, x[i * p->L]);
         p->y[e] = (ll_real)all;
     }
 }
@@ -255,16 +255,6 @@ static inline __attribute__((always_inline)) double add_run(const ll_real *x, in
     }
     for (int64_t i = 0; i < n; i++) all += square ? (double)x[i] * (double)x[i] : (double)x[i];
     return all;
-}
-
-static double sum_run(const ll_real *x, int64_t n)
-{
-    return add_run(x, n, false);
-}
-
-static double sumsq_run(const ll_real *x, int64_t n)
-{
-    return add_run(x, n, true);
 }
 
 static double max_run(const ll_real *x, int64_t n)
@@ -302,10 +292,10 @@ static void run_items(const plan *p, int64_t from, int64_t to)
         double all = p->max ? -INFINITY : 0;
         for (int64_t j = 0; j < p->J; j++) {
             const ll_real *x = start(p, o, j) + at;
-            if (p->max)
-                all = larger((ll_real)all, (ll_real)(p->magnitude ? magnitude_run : max_run)(x, n));
-            else
-                all += p->square ? sumsq_run(x, n) : sum_run(x, n);
+            double v = p->max      ? (p->magnitude ? magnitude_run : max_run)(x, n)
+                       : p->square ? add_run(x, n, true)
+                                   : add_run(x, n, false);
+            all = fold(p, all, v);
         }
         if (p->run_sums)
             p->run_sums[i] = all;
@@ -318,10 +308,8 @@ static void join_runs(const plan *p)
 {
     for (int64_t o = 0; o < p->O; o++) {
         double all = p->max ? -INFINITY : 0;
-        for (int64_t b = 0; b < p->n_block; b++) {
-            double v = p->run_sums[o * p->n_block + b];
-            all = p->max ? (double)larger((ll_real)all, (ll_real)v) : all + v;
-        }
+        for (int64_t b = 0; b < p->n_block; b++)
+            all = fold(p, all, p->run_sums[o * p->n_block + b]);
         p->y[o] = (ll_real)all;
     }
 }

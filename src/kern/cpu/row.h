@@ -14,6 +14,11 @@ static inline int ll_team(const ll_kcall *c, int64_t work)
     return work < LL_PARALLEL_WORK || c->threads < 1 ? 1 : c->threads;
 }
 
+/* Makes items [from, to) of a job. */
+typedef void ll_part(const void *job, int64_t from, int64_t to);
+/* Makes n items in even parts, on so many threads, or fewer where there are fewer items. */
+void ll_in_parts(int threads, int64_t n, ll_part *part, const void *job);
+
 float ll_row_top(const float *x, int64_t n); /* the largest; NaNs are passed over */
 /* y = exp(x - top); returns the sum. exp_total: the sum alone. */
 double ll_row_exp(const float *x, float top, float *y, int64_t n);

@@ -60,28 +60,29 @@ static bool small_angles(const float *a, int n)
     return !big;
 }
 
+/* The sine, or (quarter 1) the cosine; libm's for large arguments. */
+static inline __attribute__((always_inline)) void turn(float *y, const float *a, const int quarter,
+                                                       float (*large)(float), int n)
+{
+    if (small_angles(a, n)) {
+#pragma omp simd
+        for (int i = 0; i < n; i++) y[i] = ll_sincosf(a[i], quarter);
+    } else {
+        for (int i = 0; i < n; i++)
+            y[i] = fabsf(a[i]) <= LL_SINCOS_MAX ? ll_sincosf(a[i], quarter) : large(a[i]);
+    }
+}
+
 static void sin_step(STEP_ARGS)
 {
     UNUSED;
-    if (small_angles(a, n)) {
-#pragma omp simd
-        for (int i = 0; i < n; i++) y[i] = ll_sincosf(a[i], 0);
-    } else {
-        for (int i = 0; i < n; i++)
-            y[i] = fabsf(a[i]) <= LL_SINCOS_MAX ? ll_sincosf(a[i], 0) : sinf(a[i]);
-    }
+    turn(y, a, 0, sinf, n);
 }
 
 static void cos_step(STEP_ARGS)
 {
     UNUSED;
-    if (small_angles(a, n)) {
-#pragma omp simd
-        for (int i = 0; i < n; i++) y[i] = ll_sincosf(a[i], 1);
-    } else {
-        for (int i = 0; i < n; i++)
-            y[i] = fabsf(a[i]) <= LL_SINCOS_MAX ? ll_sincosf(a[i], 1) : cosf(a[i]);
-    }
+    turn(y, a, 1, cosf, n);
 }
 
 /* By the values of kern/attr.h. */
