@@ -10,7 +10,7 @@
 #include "op/rows.h"
 
 ll_kernel batchnorm_ref, batchnorm_cpu, batchnorm_grad_ref, batchnorm_grad_cpu;
-ll_scratch batchnorm_cpu_scratch, batchnorm_grad_cpu_scratch;
+ll_scratch batchnorm_cpu_scratch, col_sums_cpu_scratch;
 ll_kernel batchnorm_grad_cuda, batchnorm_cuda;
 ll_scratch batchnorm_cuda_scratch;
 
@@ -74,7 +74,7 @@ static const ll_op batchnorm_grad = {
     .flop = 9,
     .in_place = 1u << 0 | 1u << 1,
     .ref = batchnorm_grad_ref,
-    .cpu = LL_KERNEL(.run = batchnorm_grad_cpu, .scratch = batchnorm_grad_cpu_scratch),
+    .cpu = LL_KERNEL(.run = batchnorm_grad_cpu, .scratch = col_sums_cpu_scratch),
     .cuda = LL_GPU(LL_KERNEL(.run = batchnorm_grad_cuda, .scratch = batchnorm_cuda_scratch)),
     .trials = {"f32[7,3], f32[7,3], f32[3], f32[3], f32[3]> {eps=1e-5}",
                "f32[2,3,5,1], f32[2,3,5,1], f32[1], f32[1], f32[1]> {eps=0.1}",

@@ -14,7 +14,7 @@
 
 ll_kernel layernorm_ref, layernorm_cpu, layernorm_dx_ref, layernorm_dx_cpu, layernorm_dw_ref,
     layernorm_dw_cpu;
-ll_scratch layernorm_dw_cpu_scratch;
+ll_scratch col_sums_cpu_scratch;
 ll_kernel layernorm_dx_cuda, layernorm_dw_cuda, layernorm_cuda;
 ll_kernel add_layernorm_ref, add_layernorm_cuda, layernorm_back_ref, layernorm_back_cuda;
 ll_scratch layernorm_dw_cuda_scratch;
@@ -97,7 +97,7 @@ static const ll_op layernorm_dw = {
     .expand = expand_dw,
     .flop = 5,
     .ref = layernorm_dw_ref,
-    .cpu = LL_KERNEL(.run = layernorm_dw_cpu, .scratch = layernorm_dw_cpu_scratch),
+    .cpu = LL_KERNEL(.run = layernorm_dw_cpu, .scratch = col_sums_cpu_scratch),
     .cuda = LL_GPU(LL_KERNEL(.run = layernorm_dw_cuda, .scratch = layernorm_dw_cuda_scratch)),
     .trials = {"f32[3,7], f32[3,7], f32[3], f32[3]>", "f32[2,5,3], f32[2,5,3], f32[2,5], f32[2,5]>",
                "f32[1,1], f32[1,1], f32[1], f32[1]>", "f32[0,2], f32[0,2], f32[0], f32[0]>",

@@ -8,7 +8,7 @@
 #include "op/rows.h"
 
 ll_kernel rmsnorm_ref, rmsnorm_cpu, rmsnorm_dx_ref, rmsnorm_dx_cpu, rmsnorm_dw_ref, rmsnorm_dw_cpu;
-ll_scratch rmsnorm_dw_cpu_scratch;
+ll_scratch col_sums_cpu_scratch;
 ll_kernel rmsnorm_dx_cuda, rmsnorm_dw_cuda, rmsnorm_cuda;
 ll_scratch layernorm_dw_cuda_scratch;
 
@@ -75,7 +75,7 @@ static const ll_op rmsnorm_dw = {
     .expand = expand_dw,
     .flop = 3,
     .ref = rmsnorm_dw_ref,
-    .cpu = LL_KERNEL(.run = rmsnorm_dw_cpu, .scratch = rmsnorm_dw_cpu_scratch),
+    .cpu = LL_KERNEL(.run = rmsnorm_dw_cpu, .scratch = col_sums_cpu_scratch),
     .cuda = LL_GPU(LL_KERNEL(.run = rmsnorm_dw_cuda, .scratch = layernorm_dw_cuda_scratch)),
     .trials = {"f32[3,7], f32[3,7], f32[3]>", "f32[2,5,3], f32[2,5,3], f32[2,5]>",
                "f32[1,1], f32[1,1], f32[1]>", "f32[0,2], f32[0,2], f32[0]>"},

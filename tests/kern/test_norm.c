@@ -5,8 +5,7 @@
 ll_kernel layernorm_ref, layernorm_cpu, layernorm_dx_ref, layernorm_dx_cpu, layernorm_dw_ref,
     layernorm_dw_cpu, rmsnorm_ref, rmsnorm_cpu, rmsnorm_dx_ref, rmsnorm_dx_cpu, rmsnorm_dw_ref,
     rmsnorm_dw_cpu, batchnorm_ref, batchnorm_cpu, batchnorm_grad_ref, batchnorm_grad_cpu;
-ll_scratch layernorm_dw_cpu_scratch, rmsnorm_dw_cpu_scratch, batchnorm_cpu_scratch,
-    batchnorm_grad_cpu_scratch;
+ll_scratch col_sums_cpu_scratch, batchnorm_cpu_scratch;
 
 static const int64_t sizes[][2] = {{1, 1},    {1, 5},   {7, 1},     {5, 17},
                                    {129, 63}, {67, 64}, {1000, 37}, {3, 1031}};
@@ -51,7 +50,7 @@ static void layernorm_dw(void **)
 {
     for (int i = 0; i < N_SIZE; i++) {
         int64_t r = sizes[i][0], n = sizes[i][1];
-        kcheck k = {"layernorm_dw", layernorm_dw_ref, layernorm_dw_cpu, layernorm_dw_cpu_scratch,
+        kcheck k = {"layernorm_dw", layernorm_dw_ref, layernorm_dw_cpu, col_sums_cpu_scratch,
                     .tolerance = 1e-5};
         kc_in(&k, kc_normal(LL_SHAPE(r, n), 1, 0));
         kc_in(&k, kc_normal(LL_SHAPE(r, n), 1, 0));
@@ -82,7 +81,7 @@ static void rmsnorm(void **)
         kc_out(&x, LL_SHAPE(r, n));
         kc_check(&x);
 
-        kcheck w = {"rmsnorm_dw", rmsnorm_dw_ref, rmsnorm_dw_cpu, rmsnorm_dw_cpu_scratch,
+        kcheck w = {"rmsnorm_dw", rmsnorm_dw_ref, rmsnorm_dw_cpu, col_sums_cpu_scratch,
                     .tolerance = 1e-5};
         kc_in(&w, kc_normal(LL_SHAPE(r, n), 1, 0));
         kc_in(&w, kc_normal(LL_SHAPE(r, n), 1, 0));
@@ -114,8 +113,8 @@ static void batchnorm_grad(void **)
 {
     for (int i = 0; i < N_SIZE; i++) {
         int64_t r = sizes[i][0], n = sizes[i][1];
-        kcheck k = {"batchnorm_grad", batchnorm_grad_ref, batchnorm_grad_cpu,
-                    batchnorm_grad_cpu_scratch, .attr = &attr};
+        kcheck k = {"batchnorm_grad", batchnorm_grad_ref, batchnorm_grad_cpu, col_sums_cpu_scratch,
+                    .attr = &attr};
         k.tolerance = 1e-5;
         kc_in(&k, kc_normal(LL_SHAPE(r, n), 1, 0));
         kc_in(&k, kc_normal(LL_SHAPE(r, n), 1, 0));

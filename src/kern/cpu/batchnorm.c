@@ -12,7 +12,7 @@
 #include <math.h>
 
 ll_kernel batchnorm_cpu, batchnorm_grad_cpu;
-ll_scratch batchnorm_cpu_scratch, batchnorm_grad_cpu_scratch;
+ll_scratch batchnorm_cpu_scratch;
 
 enum { CACHE = 8192 }; /* elements of a block */
 
@@ -133,16 +133,8 @@ ll_err batchnorm_grad_cpu(const ll_kcall *c)
     double eps = ((const ll_norm_attr *)c->attr)->eps;
     int64_t rows = ll_rows(&c->in[1]), cols = ll_cols(&c->in[1]);
     int team = ll_team(c, rows * cols * 4);
-    ll_col_sums(&(ll_col_sum_call){.rows = rows,
-                                   .cols = cols,
-                                   .a = dy,
-                                   .b = x,
-                                   .shift = mean,
-                                   .per_column = true,
-                                   .total = dgain,
-                                   .plain = dbias,
-                                   .scratch = c->scratch,
-                                   .threads = team});
+    ll_col_sums(
+        c, &(ll_col_sums_of){.shift = mean, .per_column = true, .total = dgain, .plain = dbias});
     /* dx = k (dy - a - (x - mean) b) */
     float *k = (float *)c->scratch, *a = k + cols, *b = a + cols;
     for (int64_t j = 0; j < cols; j++) {
@@ -161,9 +153,4 @@ ll_err batchnorm_grad_cpu(const ll_kcall *c)
         }
     }
     return LL_OK;
-}
-
-size_t batchnorm_grad_cpu_scratch(const ll_kcall *c)
-{
-    return ll_col_sums_scratch(ll_rows(&c->in[1]), ll_cols(&c->in[1]));
 }

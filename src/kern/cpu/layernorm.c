@@ -7,7 +7,6 @@
 #include <math.h>
 
 ll_kernel layernorm_cpu, layernorm_dx_cpu, layernorm_dw_cpu;
-ll_scratch layernorm_dw_cpu_scratch;
 
 ll_err layernorm_cpu(const ll_kcall *c)
 {
@@ -56,21 +55,9 @@ ll_err layernorm_dx_cpu(const ll_kcall *c)
 
 ll_err layernorm_dw_cpu(const ll_kcall *c)
 {
-    int64_t rows = ll_rows(&c->in[1]), n = ll_cols(&c->in[1]);
-    ll_col_sums(&(ll_col_sum_call){.rows = rows,
-                                   .cols = n,
-                                   .a = (const float *)c->in[0].data,
-                                   .b = (const float *)c->in[1].data,
-                                   .shift = (const float *)c->in[2].data,
-                                   .scale = (const float *)c->in[3].data,
-                                   .total = (float *)c->out[0].data,
-                                   .plain = (float *)c->out[1].data,
-                                   .scratch = c->scratch,
-                                   .threads = ll_team(c, rows * n * 4)});
+    ll_col_sums(c, &(ll_col_sums_of){.shift = c->in[2].data,
+                                     .scale = c->in[3].data,
+                                     .total = c->out[0].data,
+                                     .plain = c->out[1].data});
     return LL_OK;
-}
-
-size_t layernorm_dw_cpu_scratch(const ll_kcall *c)
-{
-    return ll_col_sums_scratch(ll_rows(&c->in[1]), ll_cols(&c->in[1]));
 }

@@ -6,7 +6,6 @@
 #include <math.h>
 
 ll_kernel rmsnorm_cpu, rmsnorm_dx_cpu, rmsnorm_dw_cpu;
-ll_scratch rmsnorm_dw_cpu_scratch;
 
 ll_err rmsnorm_cpu(const ll_kcall *c)
 {
@@ -46,19 +45,6 @@ ll_err rmsnorm_dx_cpu(const ll_kcall *c)
 
 ll_err rmsnorm_dw_cpu(const ll_kcall *c)
 {
-    int64_t rows = ll_rows(&c->in[1]), n = ll_cols(&c->in[1]);
-    ll_col_sums(&(ll_col_sum_call){.rows = rows,
-                                   .cols = n,
-                                   .a = (const float *)c->in[0].data,
-                                   .b = (const float *)c->in[1].data,
-                                   .scale = (const float *)c->in[2].data,
-                                   .total = (float *)c->out[0].data,
-                                   .scratch = c->scratch,
-                                   .threads = ll_team(c, rows * n * 4)});
+    ll_col_sums(c, &(ll_col_sums_of){.scale = c->in[2].data, .total = c->out[0].data});
     return LL_OK;
-}
-
-size_t rmsnorm_dw_cpu_scratch(const ll_kcall *c)
-{
-    return ll_col_sums_scratch(ll_rows(&c->in[1]), ll_cols(&c->in[1]));
 }

@@ -3,6 +3,7 @@
 
 #include "base/num.h"
 #include "kern/cpu/vec.h"
+#include "kern/rows.h"
 
 #include <math.h>
 
@@ -174,21 +175,22 @@ void ll_row_dots(const float *g, const float *gain, const float *x, float mean, 
 enum { BLOCK = 32 }; /* rows summed in f32 */
 
 /* Adds the sums of rows from .. to-1 to sum (weighted) and plain, both f32. */
-static void add_block(const ll_col_sum_call *s, int64_t from, int64_t to, float *sum, float *plain)
+static void add_block(const ll_kcall *c, const ll_col_sums_of *s, int64_t from, int64_t to,
+                      float *sum, float *plain)
 {
-    int64_t n = s->cols;
+    int64_t n = ll_cols(&c->in[1]);
+    const float *shifts = (const float *)s->shift, *scales = (const float *)s->scale;
     for (int64_t r = from; r < to; r++) {
-        const float *a = s->a + r * n, *b = s->b + r * n;
-        float shift = s->shift && !s->per_column ? s->shift[r] : 0;
-        float scale = s->scale && !s->per_column ? s->scale[r] : 1;
+        const float *a = (const float *)c->in[0].data + r * n;
+        const float *b = (const float *)c->in[1].data + r * n;
         if (s->per_column) {
-            const float *shifts = s->shift;
 #pragma omp simd
             for (int64_t j = 0; j < n; j++) {
                 sum[j] += a[j] * (b[j] - shifts[j]);
                 plain[j] += a[j];
             }
         } else {
+            float shift = shifts ? shifts[r] : 0, scale = scales ? scales[r] : 1;
 #pragma omp simd
             for (int64_t j = 0; j < n; j++) {
                 sum[j] += a[j] * ((b[j] - shift) * scale);
@@ -199,37 +201,40 @@ static void add_block(const ll_col_sum_call *s, int64_t from, int64_t to, float 
 }
 
 /* One chunk: f32 over blocks of rows, double over blocks. total: [2,cols]; block: [2,cols] */
-static void add_chunk(const ll_col_sum_call *s, int64_t from, int64_t to, double *total,
-                      float *block)
+static void add_chunk(const ll_kcall *c, const ll_col_sums_of *s, int64_t from, int64_t to,
+                      double *total, float *block)
 {
-    int64_t n = s->cols;
+    int64_t n = ll_cols(&c->in[1]);
     for (int64_t j = 0; j < 2 * n; j++) total[j] = 0;
     for (int64_t r = from; r < to; r += BLOCK) {
         for (int64_t j = 0; j < 2 * n; j++) block[j] = 0;
-        add_block(s, r, ll_min64(r + BLOCK, to), block, block + n);
+        add_block(c, s, r, ll_min64(r + BLOCK, to), block, block + n);
 #pragma omp simd
         for (int64_t j = 0; j < 2 * n; j++) total[j] += (double)block[j];
     }
 }
 
-void ll_col_sums(const ll_col_sum_call *s)
+void ll_col_sums(const ll_kcall *c, const ll_col_sums_of *s)
 {
-    int64_t n = s->cols;
-    int chunks = ll_n_chunk(s->rows);
-    double *total = (double *)s->scratch;             /* [chunks,2,cols] */
+    int64_t rows = ll_rows(&c->in[1]), n = ll_cols(&c->in[1]);
+    int chunks = ll_n_chunk(rows);
+    double *total = (double *)c->scratch;             /* [chunks,2,cols] */
     float *block = (float *)(total + 2 * n * chunks); /* [chunks,2,cols] */
-#pragma omp parallel for num_threads(s->threads) schedule(static)
+    float *to = (float *)s->total, *plain = (float *)s->plain;
+#pragma omp parallel for num_threads(ll_team(c, rows *n * 4)) schedule(static)
     for (int i = 0; i < chunks; i++)
-        add_chunk(s, ll_chunk_from(s->rows, chunks, i), ll_chunk_from(s->rows, chunks, i + 1),
+        add_chunk(c, s, ll_chunk_from(rows, chunks, i), ll_chunk_from(rows, chunks, i + 1),
                   total + 2 * n * i, block + 2 * n * i);
     for (int i = 1; i < chunks; i++)
         for (int64_t j = 0; j < 2 * n; j++) total[j] += total[2 * n * i + j];
-    for (int64_t j = 0; j < n; j++) s->total[j] = (float)total[j];
-    if (s->plain)
-        for (int64_t j = 0; j < n; j++) s->plain[j] = (float)total[n + j];
+    for (int64_t j = 0; j < n; j++) {
+        to[j] = (float)total[j];
+        if (plain) plain[j] = (float)total[n + j];
+    }
 }
 
-size_t ll_col_sums_scratch(int64_t rows, int64_t cols)
+size_t col_sums_cpu_scratch(const ll_kcall *c)
 {
+    int64_t rows = ll_rows(&c->in[1]), cols = ll_cols(&c->in[1]);
     return (size_t)ll_n_chunk(rows) * (size_t)cols * 2 * (sizeof(double) + sizeof(float));
 }

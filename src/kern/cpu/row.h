@@ -46,19 +46,17 @@ static inline int64_t ll_chunk_from(int64_t rows, int n, int i)
     return (int64_t)i * rows / n;
 }
 
-/* total[j] = sum of a[r,j] w(r,j) and, where plain is not NULL, plain[j] = sum of a[r,j] over all
- * rows, where w = (b[r,j] - shift) scale. shift and scale are numbers of each row, or of each
+/* Of a gradient's operands dy = in[0] and x = in[1], [rows,cols], with the call's scratch:
+ * total[j] = sum of dy[r,j] w(r,j) and, where plain is not NULL, plain[j] = sum of dy[r,j] over all
+ * rows, where w = (x[r,j] - shift) scale. shift and scale are numbers of each row, or of each
  * column (per_column: shift[j], and scale is not looked at); NULL: 0 and 1. */
-typedef struct ll_col_sum_call {
-    int64_t rows, cols;
-    const float *a, *b, *shift, *scale;
+typedef struct ll_col_sums_of {
+    const void *shift, *scale;
     bool per_column;
-    float *total, *plain;
-    void *scratch;
-    int threads;
-} ll_col_sum_call;
-void ll_col_sums(const ll_col_sum_call *s);
-size_t ll_col_sums_scratch(int64_t rows, int64_t cols);
+    void *total, *plain;
+} ll_col_sums_of;
+void ll_col_sums(const ll_kcall *c, const ll_col_sums_of *s);
+ll_scratch col_sums_cpu_scratch;
 
 #ifdef __cplusplus
 }
