@@ -240,8 +240,9 @@ ll_err ll_infer_dims(ll_infer *i)
 
 static ll_err infer(ll_infer *i)
 {
-    CHECK(i->op->n_in < 0 || i->op->n_in == i->n_in, LL_E_ARG, "%s takes %d operands, not %d",
-          i->op->name, i->op->n_in, i->n_in);
+    int least = i->op->n_in, most = least + i->op->n_more;
+    CHECK(least < 0 || (i->n_in >= least && i->n_in <= most), LL_E_ARG,
+          "%s takes %d to %d operands, not %d", i->op->name, least, most, i->n_in);
     CHECK(i->op->n_in >= 0 || i->n_in > 0, LL_E_ARG, "%s without operands", i->op->name);
     if (i->op->infer)
         TRY(i->op->infer(i));
@@ -250,9 +251,7 @@ static ll_err infer(ll_infer *i)
     for (int o = 0; o < i->n_out; o++)
         if (i->op->wide_out >> o & 1) i->out[o].dtype = ll_wide(i->out[o].dtype);
     ll_loops l;
-    if (i->op->dims || i->op->loops)
-        TRY(ll_loops_of(i->op, i->attr, i->n_in, i->in, i->n_out, i->out, &l));
-    return LL_OK;
+    return ll_loops_of(i->op, i->attr, i->n_in, i->in, i->n_out, i->out, &l);
 }
 
 /* "matmul of f32[2,3] and f32[4,5]", for messages. */

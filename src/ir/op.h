@@ -8,6 +8,7 @@
  * add up), max (parts combine by maximum) or whole (may not be cut); sum = "?" means every loop
  * that vanishes. A letter in window is walked by the result exactly and by some operands through a
  * sliding window: split says which range of each operand a range of the loop reads.
+ * An op without dims has no loops: only the compiler makes such, when nothing is cut any more.
  * What does not fit: infer (shapes), loops (dims that depend on attributes), split (halos), and
  * expand: the node rewritten as nodes that do fit. A whole loop of an op with expand can be cut by
  * cutting the expansion; an op without grad is differentiated through its expansion. */
@@ -121,6 +122,7 @@ typedef enum ll_collective {
 struct ll_op {
     const char *name;
     int n_in, n_out; /* n_in -1: any number */
+    int n_more;      /* so many more operands may follow */
     size_t attr_size;
     const ll_attr_field *attrs;
     const char *dims, *sum, *max, *whole, *window;

@@ -330,7 +330,7 @@ static ll_err parse_node(parser *p, const def *defs, int n_def, const char *word
     }
     p->n_number += n_def;
     void *attr = ll_arena_alloc(p->scratch, op->attr_size);
-    TRY(ll_scan_attrs(&p->s, op, attr));
+    TRY(ll_scan_attrs(&p->s, op, attr, NULL));
     if (ll_emit_all(p->g, op, attr, in, n_in, out) != LL_OK)
         return ll_scan_fail(&p->s, from, "%s", ll_error_message());
     for (int i = 0; i < n_def; i++) {

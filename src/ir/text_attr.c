@@ -243,9 +243,9 @@ static ll_err find_field(ll_scan *s, const ll_op *op, const char *word, const ch
                         near.best ? "; nearest is " : "", near.best ? near.best : "");
 }
 
-ll_err ll_scan_attrs(ll_scan *s, const ll_op *op, void *attr)
+ll_err ll_scan_attrs(ll_scan *s, const ll_op *op, void *attr, ll_given *given)
 {
-    uint64_t given = 0;
+    ll_given here = {0}, *had = given ? given : &here;
     if (!ll_scan_is(s, '{') || ll_scan_is(s, '}')) return LL_OK;
     do {
         char word[LL_WORD_MAX + 1];
@@ -254,13 +254,26 @@ ll_err ll_scan_attrs(ll_scan *s, const ll_op *op, void *attr)
         const char *from = s->at;
         TRY(ll_scan_word(s, "an attribute's name", word));
         TRY(find_field(s, op, word, from, &i));
-        LL_ASSERT(i < 64);
-        if (given >> i & 1) return ll_scan_fail(s, from, "%s is given twice", word);
-        given |= (uint64_t)1 << i;
+        LL_ASSERT(i < LL_ATTR_FIELDS);
+        if (had->has[i]) return ll_scan_fail(s, from, "%s is given twice", word);
+        had->has[i] = true;
         TRY(ll_scan_want(s, '='));
-        TRY(scan_field(s, &op->attrs[i], (char *)attr + op->attrs[i].offset));
+        if (given && ll_scan_is(s, '$'))
+            TRY(ll_scan_word(s, "a hole's name", given->hole[i]));
+        else
+            TRY(scan_field(s, &op->attrs[i], (char *)attr + op->attrs[i].offset));
     } while (ll_scan_is(s, ','));
     return ll_scan_want(s, '}');
+}
+
+size_t ll_attr_bytes(const ll_attr_field *f)
+{
+    static const size_t bytes[] = {
+        [LL_A_INT] = sizeof(int64_t),        [LL_A_F64] = sizeof(double),
+        [LL_A_INTS] = sizeof(int64_t),       [LL_A_SHAPE] = sizeof(ll_shape),
+        [LL_A_DTYPE] = sizeof(ll_dtype),     [LL_A_SPEC] = LL_SPEC_MAX,
+        [LL_A_FUSED] = sizeof(ll_fused_attr)};
+    return bytes[f->kind] * (size_t)(f->kind == LL_A_INTS ? f->count : 1);
 }
 
 ll_err ll_parse_trial(const ll_op *op, const char *text, ll_arena *arena, int *n_in, ll_type *in,
@@ -281,7 +294,7 @@ ll_err ll_parse_trial(const ll_op *op, const char *text, ll_arena *arena, int *n
             *bound = 1;
         ++*n_in;
     }
-    TRY(ll_scan_attrs(&s, op, *attr));
+    TRY(ll_scan_attrs(&s, op, *attr, NULL));
     ll_scan_blank(&s);
     if (*s.at) return ll_scan_fail(&s, s.at, "want the end of %s's trial %s", op->name, text);
     return LL_OK;

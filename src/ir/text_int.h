@@ -42,8 +42,17 @@ ll_err ll_scan_double(ll_scan *s, const char *what, double *out);
 ll_err ll_scan_dtype(ll_scan *s, ll_dtype *out);
 ll_err ll_scan_shape(ll_scan *s, ll_shape *out);
 ll_err ll_scan_type(ll_scan *s, ll_type *out);
-/* "{name=value, ...}" or nothing, into attr, which is zeroed and of op->attr_size bytes. */
-ll_err ll_scan_attrs(ll_scan *s, const ll_op *op, void *attr);
+/* Fields of attributes that were given, by number; and those given as "$name": patterns have such.
+ */
+enum { LL_ATTR_FIELDS = 16 };
+typedef struct ll_given {
+    bool has[LL_ATTR_FIELDS];
+    char hole[LL_ATTR_FIELDS][LL_WORD_MAX + 1];
+} ll_given;
+/* "{name=value, ...}" or nothing, into attr, which is zeroed and of op->attr_size bytes. given:
+ * what was; NULL: there may be no holes. */
+ll_err ll_scan_attrs(ll_scan *s, const ll_op *op, void *attr, ll_given *given);
+size_t ll_attr_bytes(const ll_attr_field *f);
 
 #ifdef __cplusplus
 }

@@ -2,15 +2,13 @@
  *   logits [*,v]   label i32 [*]   loss, lse [*] (lse is kept for the gradient)
  * cross_entropy_grad: dlogits = (exp(logits - lse) - onehot(label)) dloss, so the probabilities are
  *   never stored. Split over v, both become their expansions (vocabulary-parallel loss).
- * cross_entropy_back: dlogits, loss and lse at once, where dloss is known by then
- * (pass/join.c). correct: 1 where the first largest logit of a row is the label's, else 0. */
+ * correct: 1 where the first largest logit of a row is the label's, else 0. */
 #include "op/op_int.h"
 #include "op/rows.h"
 
 ll_kernel cross_entropy_ref, cross_entropy_cpu, cross_entropy_grad_ref, cross_entropy_grad_cpu,
     correct_ref, correct_cpu;
 ll_kernel cross_entropy_grad_cuda, cross_entropy_cuda, correct_cuda;
-ll_kernel cross_entropy_back_ref, cross_entropy_back_cuda;
 
 static ll_err infer(ll_infer *i)
 {
@@ -116,43 +114,6 @@ static const ll_op cross_entropy = {
                "f32[9], i32[]<9", "f32[0,4], i32[0]<4", "f32[3,88], i32[3]<88"},
 };
 
-/* ---- made late, for GPUs: (logits, label, dloss) ---- */
-
-static ll_err infer_back(ll_infer *i)
-{
-    ll_dtype t = i->in[0].dtype;
-    CHECK(ll_dtype_is_float(t) && i->in[2].dtype == ll_wide(t), LL_E_ARG,
-          "dloss is %s beside logits of %s", ll_dtype_name(i->in[2].dtype), ll_dtype_name(t));
-    TRY(ll_check_index(i, 1));
-    return ll_infer_as(i, "*v, *, * -> *v, *, *", ll_infer_dims);
-}
-
-static ll_err loops_back(const void *, int n_in, const ll_type *in, char dims[LL_DIMS_TEXT])
-{
-    int n = in[0].shape.n;
-    ll_no_loops(n_in, in, 3, (int[]){n, n - 1, n - 1}, dims);
-    return LL_OK;
-}
-
-static const ll_op cross_entropy_back = {
-    .name = "cross_entropy_back",
-    .n_in = 3,
-    .n_out = 3,
-    .wide_in = 1u << 2,
-    .wide_out = 1u << 1 | 1u << 2,
-    .infer = infer_back,
-    .loops = loops_back,
-    .no_grad = true,
-    .flop = 6,
-    .in_place = 1u << 0,
-    .ref = cross_entropy_back_ref,
-    .cuda = LL_GPU(LL_KERNEL(.run = cross_entropy_back_cuda)),
-    .trials = {"f32[5,7], i32[5]<7, f32[5]", "f32[2,3,11], i32[2,3]<11, f32[2,3]",
-               "f32[9], i32[]<9, f32[]", "f32[7,72], i32[7]<72, f32[7]",
-               "f32[11,10256], i32[11]<10256, f32[11]", "f32[1,60008], i32[1]<60008, f32[1]",
-               "f32[0,4], i32[0]<4, f32[0]"},
-};
-
 static const ll_op correct = {
     .name = "correct",
     .n_in = 2,
@@ -180,5 +141,4 @@ ll_val ll_correct(ll_graph *g, ll_val logits, ll_val label)
     return LL_EMIT(g, &correct, NULL, logits, label);
 }
 
-const ll_op *const ll_ops_cross_entropy[] = {&cross_entropy, &cross_entropy_grad,
-                                             &cross_entropy_back, &correct, NULL};
+const ll_op *const ll_ops_cross_entropy[] = {&cross_entropy, &cross_entropy_grad, &correct, NULL};

@@ -1,6 +1,5 @@
 /* embedding: y[i] = table[index[i]].   table [v,c]   index i32 [*]   y [*,c]
  * embedding_grad: dtable[index[i]] += dy[i], its transpose.
- * embedding_grad_onto: the same, added to a third operand (on GPUs: pass/join.c).
  *
  * The vocabulary is a summed loop: a rank that holds rows from .. from+v-1 gives zeros for all
  * other rows, and the ranks' results add up. Each op is the other's gradient. */
@@ -106,40 +105,6 @@ static const ll_op embedding_grad = {
                "f32[5000,8], i32[5000]<2 {v=2}"},
 };
 
-static ll_err infer_onto(ll_infer *i)
-{
-    TRY(infer_grad(i));
-    i->out[0].dtype = ll_wide(i->out[0].dtype);
-    CHECK(i->in[2].dtype == i->out[0].dtype && ll_shape_equal(&i->in[2].shape, &i->out[0].shape),
-          LL_E_SHAPE, "what is added to is no %s of the result's shape",
-          ll_dtype_name(i->out[0].dtype));
-    return LL_OK;
-}
-
-static ll_err loops_onto(const void *, int n_in, const ll_type *in, char dims[LL_DIMS_TEXT])
-{
-    ll_no_loops(n_in, in, 1, (int[]){2}, dims);
-    return LL_OK;
-}
-
-static const ll_op embedding_grad_onto = {
-    .name = "embedding_grad_onto",
-    .n_in = 3,
-    .n_out = 1,
-    .attr_size = sizeof(ll_embedding_attr),
-    .attrs = fields,
-    .wide_in = 1u << 2,
-    .infer = infer_onto,
-    .loops = loops_onto,
-    .no_grad = true,
-    .in_place = 1u << 2,
-    .ref = embedding_grad_ref,
-    .cuda = LL_GPU(LL_KERNEL(.run = embedding_grad_cuda, .scratch = embedding_grad_cuda_scratch)),
-    .trials = {"f32[5,3], i32[5]<7, f32[7,3] {v=7}",
-               "f32[13,3], i32[13]<9, f32[4,3] {v=4, from=3, part=1}",
-               "f32[0,2], i32[0]<3, f32[3,2] {v=3}", "f32[700,8], i32[700]<3, f32[3,8] {v=3}"},
-};
-
 static void grad(ll_bwd *b)
 {
     if (!b->dout[0].id) return;
@@ -161,4 +126,4 @@ ll_val ll_embedding(ll_graph *g, ll_val table, ll_val index)
     return LL_EMIT(g, &embedding, &(ll_embedding_attr){0}, table, index);
 }
 
-const ll_op *const ll_ops_embedding[] = {&embedding, &embedding_grad, &embedding_grad_onto, NULL};
+const ll_op *const ll_ops_embedding[] = {&embedding, &embedding_grad, NULL};

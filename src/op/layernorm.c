@@ -5,10 +5,7 @@
  *   xhat = (x - mean) rstd,  u = dy gain
  *   layernorm_dx:  dx = rstd (u - average u - xhat average(u xhat)) along the row
  *   layernorm_dw:  dgain = sum of dy xhat, dbias = sum of dy over the rows
- * On GPUs passes join these with each other and with residuals (pass/join.c):
- *   add_layernorm:   sum = a + b (+ a bias), y = layernorm(sum), mean, rstd
- *   layernorm_back:  dx (+ one more operand), dgain, dbias; layernorm_back_sum: and the sum of dx
- *                    over the rows, which is the gradient of a bias before the residual */
+ * On GPUs these are joined with each other and with residuals (fuse/). */
 #include "kern/attr.h"
 #include "op/rows.h"
 
@@ -16,7 +13,6 @@ ll_kernel layernorm_ref, layernorm_cpu, layernorm_dx_ref, layernorm_dx_cpu, laye
     layernorm_dw_cpu;
 ll_scratch col_sums_cpu_scratch;
 ll_kernel layernorm_dx_cuda, layernorm_dw_cuda, layernorm_cuda;
-ll_kernel add_layernorm_ref, add_layernorm_cuda, layernorm_back_ref, layernorm_back_cuda;
 ll_scratch layernorm_dw_cuda_scratch;
 
 static const ll_attr_field fields[] = {LL_FIELD(ll_norm_attr, eps, LL_A_F64), {0}};
@@ -155,79 +151,6 @@ static const ll_op layernorm = {
                "f32[3,4104], f32[4104], f32[4104] {eps=1e-5}"},
 };
 
-/* ---- made late, for GPUs ---- */
-
-static ll_err infer_add(ll_infer *i)
-{
-    CHECK(i->n_in == 4 || i->n_in == 5, LL_E_GRAPH, "%d operands, want 4 or 5", i->n_in);
-    return ll_infer_as(i, "*c, *c, c, c, c -> *c, *c, *, *", ll_infer_floats);
-}
-
-static ll_err loops_add(const void *, int n_in, const ll_type *in, char dims[LL_DIMS_TEXT])
-{
-    int n = in[0].shape.n;
-    ll_no_loops(n_in, in, 4, (int[]){n, n, n - 1, n - 1}, dims);
-    return LL_OK;
-}
-
-static ll_err infer_back(ll_infer *i)
-{
-    CHECK(i->n_in == 5 || i->n_in == 6, LL_E_GRAPH, "%d operands, want 5 or 6", i->n_in);
-    return ll_infer_as(i, "*c, *c, c, *, *, *c -> *c, c, c, c", ll_infer_floats);
-}
-
-static ll_err loops_back(const void *, int n_in, const ll_type *in, char dims[LL_DIMS_TEXT])
-{
-    ll_no_loops(n_in, in, 3, (int[]){in[0].shape.n, 1, 1}, dims);
-    return LL_OK;
-}
-
-static ll_err loops_back_sum(const void *, int n_in, const ll_type *in, char dims[LL_DIMS_TEXT])
-{
-    ll_no_loops(n_in, in, 4, (int[]){in[0].shape.n, 1, 1, 1}, dims);
-    return LL_OK;
-}
-
-static const ll_op add_layernorm = {
-    .name = "add_layernorm",
-    .n_in = -1,
-    .n_out = 4,
-    .attr_size = sizeof(ll_norm_attr),
-    .attrs = fields,
-    .wide_in = 1u << 2 | 1u << 3 | 1u << 4,
-    .wide_out = 1u << 2 | 1u << 3,
-    .infer = infer_add,
-    .loops = loops_add,
-    .no_grad = true,
-    .flop = 8,
-    .in_place = 1u << 0 | 1u << 1,
-    .ref = add_layernorm_ref,
-    .cuda = LL_GPU(LL_KERNEL(.run = add_layernorm_cuda)),
-    .trials = {"f32[3,7], f32[3,7], f32[7], f32[7] {eps=1e-5}",
-               "f32[2,3,8], f32[2,3,8], f32[8], f32[8] {eps=1e-3}",
-               "f32[5,1600], f32[5,1600], f32[1600], f32[1600], f32[1600] {eps=1e-5}",
-               "f32[3,4104], f32[3,4104], f32[4104], f32[4104], f32[4104] {eps=1e-5}",
-               "f32[4,5], f32[4,5], f32[5], f32[5], f32[5] {eps=1e-5}",
-               "f32[6], f32[6], f32[6], f32[6] {eps=1e-5}"},
-};
-
-#define BACK                                                                                       \
-    .n_in = -1, .wide_in = 1u << 2 | 1u << 3 | 1u << 4, .wide_out = 1u << 1 | 1u << 2 | 1u << 3,   \
-    .infer = infer_back, .no_grad = true, .flop = 15, .in_place = 1u << 0 | 1u << 1 | 1u << 5,     \
-    .ref = layernorm_back_ref,                                                                     \
-    .cuda = LL_GPU(LL_KERNEL(.run = layernorm_back_cuda, .scratch = layernorm_dw_cuda_scratch)),   \
-    .trials = {"f32[3,7], f32[3,7], f32[7], f32[3], f32[3]>",                                      \
-               "f32[2,3,5], f32[2,3,5], f32[5], f32[2,3], f32[2,3]>, f32[2,3,5]",                  \
-               "f32[301,768], f32[301,768], f32[768], f32[301], f32[301]>, f32[301,768]",          \
-               "f32[37,1600], f32[37,1600], f32[1600], f32[37], f32[37]>, f32[37,1600]",           \
-               "f32[9,2056], f32[9,2056], f32[2056], f32[9], f32[9]>, f32[9,2056]",                \
-               "f32[0,8], f32[0,8], f32[8], f32[0], f32[0]>, f32[0,8]"}
-
-static const ll_op layernorm_back = {
-    .name = "layernorm_back", .n_out = 3, .loops = loops_back, BACK};
-static const ll_op layernorm_back_sum = {
-    .name = "layernorm_back_sum", .n_out = 4, .loops = loops_back_sum, BACK};
-
 ll_val ll_layernorm(ll_graph *g, ll_val x, ll_val gain, ll_val bias, double eps)
 {
     return LL_EMIT(g, &layernorm, &(ll_norm_attr){eps}, x, gain, bias);
@@ -245,6 +168,4 @@ ll_val ll_layernorm_layer(ll_graph *g, const char *name, ll_val x)
     return y;
 }
 
-const ll_op *const ll_ops_layernorm[] = {
-    &layernorm,      &layernorm_dx,       &layernorm_dw, &add_layernorm,
-    &layernorm_back, &layernorm_back_sum, NULL};
+const ll_op *const ll_ops_layernorm[] = {&layernorm, &layernorm_dx, &layernorm_dw, NULL};

@@ -31,8 +31,6 @@ const ll_op *ll_ew_op(ll_ew ew);
 ll_val ll_ew_unary(ll_graph *g, ll_ew ew, ll_val x);
 ll_val ll_ew_binary(ll_graph *g, ll_ew ew, ll_val a, ll_val b);
 
-/* The op of a chain with this many results, for ll_emit_all with an ll_fused_attr. */
-const ll_op *ll_fused_op(int n_out);
 /* 1 at element index - from of a new last dimension of this size, 0 elsewhere; an index outside
  * gives zeros only. i32[...] -> [..., size] */
 ll_val ll_onehot(ll_graph *g, ll_val index, int64_t size, int64_t from, ll_dtype dtype);
@@ -55,10 +53,6 @@ typedef struct ll_matmul_parts {
     int len[3];
 } ll_matmul_parts;
 ll_err ll_matmul_read(const char *spec, ll_matmul_parts *p);
-/* The op of a product and what surrounds it, with this many results (op/product.c). */
-const ll_op *ll_product_op(int n_out);
-/* Whether a product is one of two matrices, so that it may be such an op. */
-bool ll_product_plain(const char *spec);
 /* A spec with its sides swapped: "c->nhwc" of "nhwc->c". */
 const char *ll_spec_reverse(const char *spec, char out[LL_SPEC_MAX]);
 

@@ -14,11 +14,9 @@
  * becomes the largest number. attr.act: not x is taken but gelu(x), or x gelu'(second operand);
  * the largest magnitude is still x's, than which the first has none larger, and the second none
  * LL_DGELU_MOST times as large. A tensor of zeros has scale 1. The compiler makes these late, for
- * GPUs (pass/fp8.c): no loop walks their dimensions. */
+ * GPUs (fuse/fp8.c): no loop walks their dimensions. */
 #include "op/op_int.h"
 #include "kern/kern.h"
-
-#include <stdio.h>
 
 ll_kernel quantize_ref, quantize_cuda;
 ll_scratch quantize_cuda_scratch;
@@ -55,43 +53,6 @@ static ll_err infer(ll_infer *i)
     return LL_OK;
 }
 
-static const char blanks[] = "______";
-
-static ll_err dims_of(int n_in, const ll_type *in, const char *results, char dims[LL_DIMS_TEXT])
-{
-    const char *all = blanks + 6 - in[0].shape.n;
-    snprintf(dims, LL_DIMS_TEXT, "%s%s%s->%s", all, n_in > 1 ? "," : "", n_in > 1 ? all : "",
-             results);
-    return LL_OK;
-}
-
-static ll_err loops(const void *attr, int n_in, const ll_type *in, char dims[LL_DIMS_TEXT])
-{
-    char r[32];
-    (void)attr;
-    snprintf(r, sizeof r, "%s, ", blanks + 6 - in[0].shape.n);
-    return dims_of(n_in, in, r, dims);
-}
-
-static ll_err loops_both(const void *attr, int n_in, const ll_type *in, char dims[LL_DIMS_TEXT])
-{
-    char r[32];
-    const char *all = blanks + 6 - in[0].shape.n;
-    (void)attr;
-    snprintf(r, sizeof r, "%s,%s, ", all, all);
-    return dims_of(n_in, in, r, dims);
-}
-
-static ll_err loops_sum(const void *attr, int n_in, const ll_type *in, char dims[LL_DIMS_TEXT])
-{
-    char r[32];
-    int64_t rows = ((const ll_quantize_attr *)attr)->rows;
-    const char *all = blanks + 6 - in[0].shape.n;
-    if (rows < 0 || rows > in[0].shape.n) rows = 0; /* infer tells */
-    snprintf(r, sizeof r, "%s,%s, ,%s", all, all, all + rows);
-    return dims_of(n_in, in, r, dims);
-}
-
 static const ll_attr_field attrs[] = {
     LL_FIELD(ll_quantize_attr, dtype, LL_A_DTYPE), LL_FIELD(ll_quantize_attr, rows, LL_A_INT),
     LL_FIELD(ll_quantize_attr, turned, LL_A_INT),  LL_FIELD(ll_quantize_attr, sample, LL_A_INT),
@@ -105,7 +66,6 @@ static const ll_attr_field attrs[] = {
 static const ll_op quantize = {
     .name = "quantize",
     .n_out = 2,
-    .loops = loops,
     QUANTIZE,
     .trials = {"f32[7,5] {dtype=e4m3, rows=1, sample=1}",
                "f32[2,16,3,16] {dtype=e5m2, rows=2, turned=1, sample=1}",
@@ -118,7 +78,6 @@ static const ll_op quantize = {
 static const ll_op both = {
     .name = "quantize_both",
     .n_out = 3,
-    .loops = loops_both,
     QUANTIZE,
     .trials = {"f32[7,5] {dtype=e4m3, rows=1, sample=1}",
                "f32[2,16,3,16] {dtype=e5m2, rows=2, sample=1}",
@@ -131,7 +90,6 @@ static const ll_op both = {
 static const ll_op sum = {
     .name = "quantize_sum",
     .n_out = 4,
-    .loops = loops_sum,
     QUANTIZE,
     .trials = {"f32[7,5] {dtype=e4m3, rows=1, sample=1}",
                "bf16[2,16,3,16] {dtype=e5m2, rows=2, sample=1}",

@@ -1,8 +1,10 @@
-/* registry.c: all ops, from the lists that the build found in src/op/. */
+/* registry.c: all ops, from the lists that the build found in src/op/ and src/fuse/. */
 #include "ir/op.h"
 
+#define FUSIONS(file) OPS(file)
 #define OPS(file) extern const ll_op *const ll_ops_##file[];
 #include "op_list.inc"
+#include "fuse_list.inc"
 #undef OPS
 
 enum { OPS_MAX = 256 };
@@ -12,6 +14,7 @@ const ll_op *const *ll_ops(void)
     static const ll_op *const *const lists[] = {
 #define OPS(file) ll_ops_##file,
 #include "op_list.inc"
+#include "fuse_list.inc"
 #undef OPS
         NULL};
     static const ll_op *all[OPS_MAX + 1];

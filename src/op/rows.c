@@ -99,27 +99,6 @@ ll_err ll_infer_floats(ll_infer *i)
     return ll_infer_dims(i);
 }
 
-ll_err ll_infer_as(ll_infer *i, const char *dims, ll_err (*rule)(ll_infer *))
-{
-    ll_op as = *i->op;
-    ll_infer like = *i;
-    as.dims = dims;
-    as.loops = NULL;
-    like.op = &as;
-    return rule(&like);
-}
-
-void ll_no_loops(int n_in, const ll_type *in, int n_out, const int *n_dim, char dims[LL_DIMS_TEXT])
-{
-    int at = 0;
-    for (int k = 0; k < n_in + n_out; k++)
-        at += snprintf(dims + at, (size_t)(LL_DIMS_TEXT - at), "%s%.*s",
-                       k == n_in ? "->"
-                       : k       ? ","
-                                 : "",
-                       k < n_in ? in[k].shape.n : n_dim[k - n_in], "______");
-}
-
 ll_err ll_check_index(const ll_infer *i, int operand)
 {
     CHECK(i->in[operand].dtype == LL_I32, LL_E_ARG, "operand %d holds indices and must be i32",

@@ -20,10 +20,6 @@ ll_val ll_add_some(ll_graph *g, ll_val a, ll_val b);
 ll_val ll_sibling(const ll_graph *g, ll_val v, int k);
 /* The default shape rule, for operands that must all have the first one's float type. */
 ll_err ll_infer_floats(ll_infer *i);
-/* For ops that only the compiler makes, late: `rule` as if the op's dims were these, and loops that
- * walk nothing, for results of so many dimensions each. */
-ll_err ll_infer_as(ll_infer *i, const char *dims, ll_err (*rule)(ll_infer *));
-void ll_no_loops(int n_in, const ll_type *in, int n_out, const int *n_dim, char dims[LL_DIMS_TEXT]);
 /* An operand of indices must be i32. */
 ll_err ll_check_index(const ll_infer *i, int operand);
 

@@ -7,6 +7,18 @@
 extern "C" {
 #endif
 
+/* How numbers are kept and multiplied. tf32, fp8: of products alone. */
+#define LL_PRECISIONS(X) X(f32) X(tf32) X(bf16) X(fp8)
+typedef enum ll_precision {
+#define X(name) LL_PRECISION_##name,
+    LL_PRECISIONS(X)
+#undef X
+        LL_N_PRECISION
+} ll_precision;
+const char *ll_precision_name(ll_precision p);
+/* NULL is f32. */
+ll_err ll_precision_parse(const char *name, ll_precision *out);
+
 /* Drops nodes nobody needs. */
 ll_err ll_sweep(const ll_graph *g, ll_graph **out);
 /* Drops nodes nobody needs, merges equal ones, folds constants, removes identities. */
@@ -15,24 +27,6 @@ ll_err ll_simplify(const ll_graph *g, ll_graph **out);
 ll_err ll_lower_precision(const ll_graph *g, ll_graph **out);
 /* All that depends on the batch is bf16, but for what is summed over it or handed out. */
 ll_err ll_narrow(const ll_graph *g, ll_graph **out);
-/* Norms with residuals, losses and embeddings with their gradients become single nodes: GPUs. */
-ll_err ll_join(const ll_graph *g, ll_graph **out);
-/* Logits in bf16 whose rows are no multiples of 16 bytes get columns that count for nothing. */
-ll_err ll_even_logits(const ll_graph *g, ll_graph **out);
-/* Products take in biases, activations and their gradients, where GPUs are quicker so. */
-ll_err ll_epilogues(const ll_graph *g, ll_graph **out);
-/* Products in bf16 keep gelu's slope for its gradient, and sum the columns of that: GPUs. */
-ll_err ll_slopes(const ll_graph *g, ll_graph **out);
-/* A classifier's product, its loss and the gradient of that become one node: GPUs, in bf16. */
-ll_err ll_classify(const ll_graph *g, ll_graph **out);
-/* Large products of bf16 operands read 8-bit floats, made of them with a scale for each tensor. */
-ll_err ll_fp8(const ll_graph *g, ll_graph **out);
-/* Chains of elementwise nodes become single `fused` nodes. */
-ll_err ll_fuse(const ll_graph *g, ll_graph **out);
-/* And chains of one op, where chains are all that is compiled well. */
-ll_err ll_fuse_lone(const ll_graph *g, ll_graph **out);
-/* Batch norms take in the residual and relu that follow them, their gradients likewise. */
-ll_err ll_join_batchnorms(const ll_graph *g, ll_graph **out);
 /* Every f32 value becomes `to`: gradient checks run in f64. */
 ll_err ll_retype(const ll_graph *g, ll_dtype to, ll_graph **out);
 

@@ -1,7 +1,7 @@
 /* lower.c: a graph becomes a program: passes, order (order.c), memory (memory.c), kernels. */
 #include "base/num.h"
 #include "kern/attr.h"
-#include "pass/pass.h"
+#include "fuse/fuse.h"
 #include "program/memory.h"
 
 #include <stdio.h>
@@ -28,16 +28,16 @@ static ll_err check_target(const ll_lower_opts *opts)
     return LL_OK;
 }
 
-static ll_err run_passes(const ll_graph *g, const ll_lower_opts *opts, ll_graph **out)
+static ll_err run_passes(const ll_graph *g, const ll_lower_opts *opts, ll_buf *log, ll_graph **out)
 {
     TRY(check_target(opts));
     if (opts->as_is) return ll_sweep(g, out);
     TRY(ll_simplify(g, out));
     for (const ll_stage *s = opts->target->stages; s->pass; s++) {
         if (s->precisions && !(s->precisions >> opts->precision & 1)) continue;
-        if (!(s->fuses && opts->no_fuse)) TRY(next(s->pass, out));
+        TRY(next(s->pass, out));
     }
-    return LL_OK;
+    return ll_fuse(out, opts->target->fuses, opts->precision, opts->no_fuse, log);
 }
 
 /* ---- old values ---- */
@@ -253,13 +253,16 @@ ll_err ll_lower(const ll_graph *g, const ll_lower_opts *opts, ll_program **out)
 {
     TRY(ll_graph_check(g));
     ll_graph *lowered = NULL;
-    ll_err rc = run_passes(g, opts, &lowered);
+    ll_arena *a = ll_arena_new();
+    ll_buf log = {.arena = a};
+    ll_err rc = run_passes(g, opts, &log, &lowered);
     if (rc != LL_OK) {
         ll_graph_free(lowered);
+        ll_arena_free(a);
         return ll_frame(rc, __FILE__, __LINE__, __func__);
     }
-    ll_arena *a = ll_arena_new();
     ll_program *p = LL_NEW(a, ll_program);
+    p->fusions = log.text;
     p->arena = a;
     p->target = opts->target;
     p->threads = opts->threads > 0 ? opts->threads : 1;

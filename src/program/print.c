@@ -94,6 +94,7 @@ char *ll_program_print(const ll_program *p, ll_arena *arena)
         if (i < p->end[s]) ll_buf_printf(&b, "%s\n", sections[s]);
         for (; i < p->end[s]; i++) put_instr(&b, p, i);
     }
+    if (p->fusions) ll_buf_printf(&b, "fusions, and how often:\n%s", p->fusions);
     put_memory(&b, p);
     return b.text;
 }

@@ -72,6 +72,7 @@ typedef struct ll_program {
     size_t persistent_bytes, work_bytes, scratch_bytes, bytes;
     size_t ideal_work_bytes; /* largest sum of live work slots: no plan can need less */
     double flops;            /* of a whole step */
+    const char *fusions;     /* lines: which were made how often, or why not; NULL: none */
 } ll_program;
 
 typedef struct ll_lower_opts {

@@ -1,4 +1,5 @@
-/* test_op_gpu.c: every op's GPU kernel against its reference kernel, on every trial that the op
+/* test_op_gpu.c: every op's GPU kernel against its reference kernel, or what
+ * it means where it has none (fuse/fuse.h), on every trial that the op
  * lists, in f32 and with floats as bf16, large ones with tf32 too; twice, for the same bits.
  * Skipped with a message where there is no GPU. SEED=7, ONLY=conv2d as in test_op.c. */
 #include "dev/gpu.h"
@@ -163,16 +164,10 @@ static bool test_trial(const ll_op *op, const char *text, ll_dtype as, double wi
         got[o] = host_tensor(&t, &t.out[o], -1);
         again[o] = host_tensor(&t, &t.out[o], -1);
     }
-    ll_kcall c = {.attr = t.attr,
-                  .n_in = t.n_in,
-                  .n_out = t.n_out,
-                  .in = in,
-                  .out = want,
-                  .threads = 1,
-                  .n_micro = 1,
-                  .seed = 5,
-                  .step = 3};
-    must(op->ref(&c), &t, "reference");
+    if (op->ref)
+        call(&t, NULL, t.attr, 1, in, want);
+    else
+        reference(&t, in, want);
     run_twice(&t, in, got, again);
     for (int o = 0; o < t.n_out; o++) {
         double d = worst_difference(&want[o], &got[o]), limit = allowed(want[o].dtype);
@@ -300,8 +295,7 @@ static void test_classify(void **state)
             got[o] = host_tensor(&t, &t.out[o], -1);
             again[o] = host_tensor(&t, &t.out[o], -1);
         }
-        ll_kcall c = {.n_in = t.n_in, .n_out = t.n_out, .in = in, .out = want, .n_micro = 1};
-        must(t.op->ref(&c), &t, "reference");
+        reference(&t, in, want);
         run_twice(&t, in, got, again);
         double d = gradients_differ(want, got, &in[3]), e = worst_difference(&want[2], &got[2]);
         if (d > 8e-3 || e > 1e-5)

@@ -1,4 +1,5 @@
 /* test_precision.c: element types of whole graphs. */
+#include "fuse/fuse.h"
 #include "pass/passes.h"
 
 #include "exec/session.h"
@@ -120,7 +121,8 @@ static void test_narrow(void **state)
     double want[STEPS], got[STEPS], joined[STEPS];
     must(ll_simplify(g, &simple), "simplify");
     must(ll_narrow(simple, &narrow), "narrow");
-    must(ll_fuse(narrow, &fused), "fuse");
+    must(ll_simplify(narrow, &fused), "simplify");
+    must(ll_fuse(&fused, LL_ON_CPU, LL_PRECISION_f32, false, NULL), "fuse");
     check_types(narrow);
     train(simple, STEPS, want);
     train(narrow, STEPS, got);

@@ -238,7 +238,6 @@ static void test_mistakes(void **state)
     ll_graph *g = ll_graph_new("bad"), *out;
     ll_graph_reject(g, "a mistake of %d", 3);
     assert_int_equal(ll_simplify(g, &out), LL_E_GRAPH);
-    assert_int_equal(ll_fuse(g, &out), LL_E_GRAPH);
     assert_int_equal(ll_lower_precision(g, &out), LL_E_GRAPH);
     assert_int_equal(ll_retype(g, LL_F64, &out), LL_E_GRAPH);
     assert_int_equal(ll_sweep(g, &out), LL_E_GRAPH);

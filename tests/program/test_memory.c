@@ -4,6 +4,7 @@
  * program's instructions and the graph's values, and nothing of how memory was planned. What a
  * collective works in while it is under way (its room for packing; else its result or, if it is a
  * reduce-scatter, its operand) must be as its start left it when its wait comes. */
+#include "fuse/fuse.h"
 #include "exec/session.h"
 #include "op/op_int.h"
 #include "base/text.h"
@@ -279,7 +280,7 @@ static void check_graph(const char *what, const ll_graph *declared, setting how)
     must(ll_simplify(declared, &g), what);
     if (how.bf16) next(ll_lower_precision, &g);
     if (how.bf16) next(ll_simplify, &g);
-    if (how.fuse) next(ll_fuse, &g);
+    if (how.fuse) must(ll_fuse(&g, LL_ON_CPU, LL_PRECISION_f32, false, NULL), what);
     ll_lower_opts opts = {
         .target = ll_target_find(how.machine), .n_micro = how.n_micro, .as_is = true};
     must(ll_lower(g, &opts, &p), what);

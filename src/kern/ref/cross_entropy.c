@@ -43,17 +43,6 @@ ll_err cross_entropy_grad_ref(const ll_kcall *c)
     return LL_OK;
 }
 
-/* dlogits last: it may lie on the logits. */
-ll_err cross_entropy_back_ref(const ll_kcall *c)
-{
-    const ll_tensor in[] = {c->in[2], c->in[0], c->in[1], c->out[2]};
-    ll_kcall loss = *c, grad = *c;
-    loss.out = c->out + 1;
-    TRY(cross_entropy_ref(&loss));
-    grad.in = in;
-    return cross_entropy_grad_ref(&grad);
-}
-
 ll_err correct_ref(const ll_kcall *c)
 {
     const ll_tensor *x = &c->in[0];

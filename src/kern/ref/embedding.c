@@ -31,7 +31,6 @@ ll_err embedding_ref(const ll_kcall *c)
     return LL_OK;
 }
 
-/* A third operand, where there is one (embedding_grad_onto), is added to. */
 ll_err embedding_grad_ref(const ll_kcall *c)
 {
     const ll_embedding_attr *a = (const ll_embedding_attr *)c->attr;
@@ -40,7 +39,7 @@ ll_err embedding_grad_ref(const ll_kcall *c)
     for (int64_t i = 0; i < n; i++) TRY(row_at(a, &c->in[1], i, v, &row));
     for (int64_t k = 0; k < v; k++)
         for (int64_t j = 0; j < width; j++) {
-            double sum = c->n_in > 2 ? ll_at(&c->in[2], k * width + j) : 0;
+            double sum = 0;
             for (int64_t i = 0; i < n; i++)
                 if (((const int32_t *)c->in[1].data)[i] - a->from == k)
                     sum += ll_load(dy->data, dy->dtype, i * width + j);

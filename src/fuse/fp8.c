@@ -5,13 +5,11 @@
  * and the sum of its columns if that is wanted (the gradient of a bias). What gelu gives in the
  * forward pass, and its gradient in the backward pass, are made on the way from what the products
  * give, where nothing else reads them: they are in no memory but as 8-bit floats; nor is a
- * residual's norm. The products that make logits, and read their gradient, stay bf16: few values of
- * a large vocabulary matter, and a softmax shows every rounding. */
-#include "op/op_int.h"
-#include "pass/pass.h"
+ * residual's norm (layernorm_both.c). The products that make logits, and read their gradient, stay
+ * bf16: few values of a large vocabulary matter, and a softmax shows every rounding. */
+#include "fuse/fuse_int.h"
 
 enum { LEAST = 128, MULTIPLE = 16 };  /* of every side of a product */
-enum { WIDEST = 2560 };               /* rows of a norm that rounds, itself, what it gives */
 enum { MANY = 1 << 20, SAMPLE = 16 }; /* of so many elements one row of 16 gives the scale */
 
 typedef struct wanted { /* of a value: how it is read, by all products */
@@ -242,34 +240,6 @@ static ll_err take_slope(lowering *l, const ll_node *n, ll_val *x)
     return ll_graph_check(l->rw.to);
 }
 
-/* A residual's norm that is read by nothing but what rounds it to 8 bits, both ways. */
-static bool norm_fits(const lowering *l, const ll_node *n)
-{
-    if (strcmp(n->op->name, "add_layernorm")) return false;
-    const wanted *w = &l->of[n->out[1].id];
-    ll_shape s = ll_graph_shape(l->g, n->out[1]);
-    return w->plain && w->turned && !w->clash && !w->summed && w->rows == s.n - 1 &&
-           s.d[s.n - 1] <= WIDEST && only_rounded(l, n->out[1]);
-}
-
-/* It makes these itself. */
-static ll_err lower_norm(lowering *l, const ll_node *n)
-{
-    wanted *w = &l->of[n->out[1].id];
-    ll_val in[LL_MAX_IN], out[6];
-    for (int k = 0; k < n->n_in; k++) in[k] = l->rw.map[n->in[k].id];
-    ll_rewrite_at(&l->rw, n);
-    TRY(ll_emit_all(l->rw.to, ll_op_find("layernorm_both"), n->attr, in, n->n_in, out));
-    ll_rewrite_map(&l->rw, n->out[0], out[0]);
-    ll_rewrite_map(&l->rw, n->out[1], out[1]);
-    ll_rewrite_map(&l->rw, n->out[2], out[4]);
-    ll_rewrite_map(&l->rw, n->out[3], out[5]);
-    w->q = out[1];
-    w->t = out[2];
-    w->scale = out[3];
-    return LL_OK;
-}
-
 static ll_err lower_product(lowering *l, const ll_node *n)
 {
     ll_product_attr a;
@@ -302,9 +272,8 @@ static ll_err lower_product(lowering *l, const ll_node *n)
     return LL_OK;
 }
 
-ll_err ll_fp8(const ll_graph *g, ll_graph **out)
+static ll_err lower(const ll_graph *g, int *fired, ll_graph **out)
 {
-    TRY(ll_graph_check(g));
     lowering l = {.g = g};
     ll_rewrite_begin(&l.rw, g);
     l.chosen = LL_NEW_ARRAY(l.rw.to->arena, bool, g->n_node + 1);
@@ -314,11 +283,11 @@ ll_err ll_fp8(const ll_graph *g, ll_graph **out)
     ll_err rc = lower_parameters(&l);
     for (int i = 0; i < g->n_node && rc == LL_OK; i++) {
         const ll_node *n = &g->nodes[i];
-        rc = norm_fits(&l, n)              ? lower_norm(&l, n)
-             : !l.chosen[i]                ? ll_rewrite_copy(&l.rw, n)
-             : !strcmp(n->op->name, "sum") ? lower_sum(&l, n)
-                                           : lower_product(&l, n);
+        rc = !l.chosen[i]      ? ll_rewrite_copy(&l.rw, n)
+             : ll_is(n, "sum") ? lower_sum(&l, n)
+                               : lower_product(&l, n);
     }
+    *fired = l.n;
     if (rc == LL_OK && !l.n)
         rc = ll_raise(LL_E_GRAPH, __FILE__, __LINE__, __func__,
                       "precision fp8: no product here has sides of at least %d that %d divides: "
@@ -326,3 +295,27 @@ ll_err ll_fp8(const ll_graph *g, ll_graph **out)
                       LEAST, MULTIPLE);
     return ll_rewrite_end(&l.rw, rc, out);
 }
+
+static ll_err rewrite(const ll_graph *g, int *fired, ll_graph **out)
+{
+    ll_graph *lowered;
+    TRY(lower(g, fired, &lowered));
+    ll_err rc = ll_simplify(lowered, out); /* casts that nobody reads any more go */
+    ll_graph_free(lowered);
+    return rc;
+}
+
+static const ll_fusion fusion = {
+    .name = "fp8",
+    .stage = LL_FUSE_FP8,
+    .machines = LL_ON_GPU,
+    .precisions = 1 << LL_PRECISION_fp8,
+    .rewrite = rewrite,
+    .trials = {"  %1: bf16[128,144] = batch \"x\"\n"
+               "  %2: f32[160,144] = param \"w\" init=zeros\n"
+               "  %3: bf16[160,144] = cast(%2) {dtype=bf16}\n"
+               "  %4: bf16[128,160] = matmul(%1, %3) {spec=\"nc,kc->nk\", out=bf16}\n"
+               "  result \"y\" = %4\n"},
+    .always = true};
+const ll_op *const ll_ops_fp8[] = {NULL};
+const ll_fusion *const ll_fusions_fp8[] = {&fusion, NULL};

@@ -1,14 +1,20 @@
-/* test_fuse.c: which nodes become one chain, as text; and the limits of a chain. */
+/* test_chain.c: which nodes become one chain, as text; and the limits of a chain. */
 #include "pass/passes.h"
 
+#include "fuse/fuse.h"
 #include "kern/attr.h"
+
+static ll_err chain(const ll_graph *g, ll_graph **out)
+{
+    return ll_fuse_one(ll_fusion_find("chain"), g, NULL, NULL, out);
+}
 
 #define X "  %1: f32[4,3] = batch \"x\"\n"
 
 static void test_chains(void **state)
 {
     (void)state;
-    becomes(ll_fuse, /* bias and activation after a product; the bias is spread inside */
+    becomes(chain, /* bias and activation after a product; the bias is spread inside */
             "  %1: f32[4,5] = batch \"x\"\n"
             "  %2: f32[3,5] = param \"w\" init=zeros\n"
             "  %3: f32[3] = param \"b\" init=zeros\n"
@@ -24,7 +30,7 @@ static void test_chains(void **state)
             "  %5: f32[4,3] = fused1(%4, %3) {chain=(shape=[4,3], in=[12, 3], r2=add(r0,r1), "
             "r3=gelu(r2), out=[r3:f32])} # fc.fused1\n"
             "  result \"r\" = %5\n");
-    becomes(ll_fuse, /* spread along the last dimension, from a scalar, and one with a gap */
+    becomes(chain, /* spread along the last dimension, from a scalar, and one with a gap */
             X "  %2: f32[4] = batch \"n\"\n"
               "  %3: f32[] = batch \"s\"\n"
               "  %4: f32[4,3] = broadcast(%2) {spec=\"n->nc\", shape=[4,3]}\n"
@@ -46,7 +52,7 @@ static void test_chains(void **state)
 static void test_constants(void **state)
 {
     (void)state;
-    becomes(ll_fuse, /* a step holds one number; a second one is an operand */
+    becomes(chain, /* a step holds one number; a second one is an operand */
             X "  %2: f32[4,3] = fill() {dtype=f32, shape=[4,3], value=0.5}\n"
               "  %3: f32[4,3] = fill() {dtype=f32, shape=[4,3], value=7}\n"
               "  %4: f32[4,3] = max(%2, %1)\n"
@@ -88,13 +94,13 @@ static void test_alone(void **state)
                                 "  %11: f32[0,2] = neg(%10)\n"
                                 "  result \"a\" = %5\n  result \"b\" = %7\n"
                                 "  result \"c\" = %9\n  result \"d\" = %11\n";
-    becomes(ll_fuse, alone, order);
+    becomes(chain, alone, order);
 }
 
 static void test_outsiders(void **state)
 {
     (void)state;
-    becomes(ll_fuse, /* a sum reads the middle: the chain ends there, and what follows is another */
+    becomes(chain, /* a sum reads the middle: the chain ends there, and what follows is another */
             X "  %2: f32[4,3] = exp(%1)\n"
               "  %3: f32[4,3] = neg(%2)\n"
               "  %4: f32[4] = sum(%3) {spec=\"nc->n\"}\n"
@@ -108,7 +114,7 @@ static void test_outsiders(void **state)
               "  %4: f32[4,3] = fused1(%2, %3) {chain=(shape=[4,3], in=[12, 4*3], r2=sin(r0), "
               "r3=mul(r2,r1), out=[r3:f32])}\n"
               "  result \"r\" = %4\n");
-    becomes(ll_fuse, /* two chains meet; what is read later leaves as a result of its own */
+    becomes(chain, /* two chains meet; what is read later leaves as a result of its own */
             X "  %2: f32[4,3] = batch \"y\"\n"
               "  %3: f32[4,3] = exp(%1)\n"
               "  %4: f32[4,3] = sin(%2)\n"
@@ -125,7 +131,7 @@ static void test_outsiders(void **state)
 static void test_types(void **state)
 {
     (void)state;
-    becomes(ll_fuse, /* bf16 may come in and go out; read inside, it would not be rounded */
+    becomes(chain, /* bf16 may come in and go out; read inside, it would not be rounded */
             "  %1: bf16[4] = batch \"x\"\n"
             "  %2: f32[4] = cast(%1) {dtype=f32}\n"
             "  %3: f32[4] = exp(%2)\n"
@@ -144,7 +150,7 @@ static void test_types(void **state)
 static void test_rates(void **state)
 {
     (void)state;
-    becomes(ll_fuse, /* what is the same in every micro-batch stays apart from what is not */
+    becomes(chain, /* what is the same in every micro-batch stays apart from what is not */
             X "  %2: f32[4,3] = param \"p\" init=zeros\n"
               "  %3: f32[4,3] = exp(%2)\n"
               "  %4: f32[4,3] = mul(%3, %1)\n"
@@ -179,7 +185,7 @@ static int chains_of(ll_graph *g, int *n_node)
 {
     ll_graph *fused;
     int n = 0;
-    must(ll_fuse(g, &fused), "fuse");
+    must(chain(g, &fused), "fuse");
     within_limits(fused);
     for (int i = 0; i < fused->n_node; i++) n += !strncmp(fused->nodes[i].op->name, "fused", 5);
     if (n_node) *n_node = fused->n_node;
@@ -233,7 +239,7 @@ static void test_many_results(void **state)
             x = ll_add(g, ll_sin(g, x), y);
             ll_graph_result(g, ll_arena_printf(g->arena, "r%d", i), x);
         }
-        must(ll_fuse(g, &fused), "fuse");
+        must(chain(g, &fused), "fuse");
         within_limits(fused);
         assert_int_equal(fused->n_result, n);
         if (n == LL_FUSE_OUT) assert_int_equal(fused->n_node, 1);
@@ -260,7 +266,7 @@ static void test_optimizers(void **state)
         ll_minimize(g, ll_mean(g, ll_square(g, ll_linear(g, "b", h, 3, true))),
                     &(ll_optim){.name = rules[i].name, .weight_decay = 0.1, .clip = 1});
         must(ll_simplify(g, &simple), "simplify");
-        must(ll_fuse(simple, &fused), "fuse");
+        must(chain(simple, &fused), "fuse");
         int n_update = 0;
         for (int u = 0; u < fused->n_update; u++) {
             const ll_value *next = ll_value_of(fused, fused->updates[u].next);
@@ -291,5 +297,5 @@ int main(void)
         cmocka_unit_test(test_many_steps),   cmocka_unit_test(test_many_operands),
         cmocka_unit_test(test_many_results), cmocka_unit_test(test_optimizers),
     };
-    return cmocka_run_group_tests_name("fuse", tests, NULL, NULL);
+    return cmocka_run_group_tests_name("chain", tests, NULL, NULL);
 }

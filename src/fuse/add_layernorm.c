@@ -1,0 +1,95 @@
+/* add_layernorm.c: a residual's sum and its norm as one node, for GPUs, which then move the sum
+ * once:
+ *
+ *     a, b, gain, bias[, before] -> sum, y, mean, rstd
+ *     sum = a + b (+ before)     y = layernorm(sum)      a, b, sum, y [*,c]   mean, rstd [*]
+ *
+ * before is the bias of a product that is added: without it that is a quicker product. */
+#include "fuse/fuse_int.h"
+#include "op/rows.h"
+
+ll_kernel add_layernorm_cuda;
+
+static void expand(ll_graph *g, const void *attr, const ll_val *in, int n_in, ll_val *out)
+{
+    out[0] = ll_add(g, in[0], in[1]);
+    if (n_in > 4) out[0] = ll_add(g, out[0], in[4]);
+    out[1] = LL_EMIT(g, ll_op_find("layernorm"), attr, out[0], in[2], in[3]);
+    for (int o = 1; o < 3; o++) out[1 + o] = ll_sibling(g, out[1], o);
+}
+
+static const ll_attr_field fields[] = {LL_FIELD(ll_norm_attr, eps, LL_A_F64), {0}};
+
+static const ll_op add_layernorm = {
+    .name = "add_layernorm",
+    .n_in = 4,
+    .n_more = 1,
+    .n_out = 4,
+    .attr_size = sizeof(ll_norm_attr),
+    .attrs = fields,
+    .dims = "*c, *c, c, c -> *c, *c, *, *",
+    .whole = "*c",
+    .wide_in = 1u << 2 | 1u << 3 | 1u << 4,
+    .wide_out = 1u << 2 | 1u << 3,
+    .infer = ll_infer_floats,
+    .expand = expand,
+    .no_grad = true,
+    .flop = 8,
+    .in_place = 1u << 0 | 1u << 1,
+    .cuda = LL_GPU(LL_KERNEL(.run = add_layernorm_cuda)),
+    .trials = {"f32[3,7], f32[3,7], f32[7], f32[7] {eps=1e-5}",
+               "f32[2,3,8], f32[2,3,8], f32[8], f32[8] {eps=1e-3}",
+               "f32[5,1600], f32[5,1600], f32[1600], f32[1600], f32[1600] {eps=1e-5}",
+               "f32[3,4104], f32[3,4104], f32[4104], f32[4104], f32[4104] {eps=1e-5}",
+               "f32[4,5], f32[4,5], f32[5], f32[5], f32[5] {eps=1e-5}",
+               "f32[6], f32[6], f32[6], f32[6] {eps=1e-5}"},
+};
+
+/* Whether a chain would take the node that makes v in, so that v never touches memory. */
+static bool chains(const ll_match *m, ll_val v)
+{
+    const ll_node *n = ll_maker(ll_match_graph(m), v);
+    return ll_is(n, "broadcast") || ll_is(n, "fill") ||
+           (n && n->op->elementwise && ll_match_uses(m, v) == 1);
+}
+
+static bool guard(ll_match *m)
+{
+    if (chains(m, ll_match_value(m, "a")) || chains(m, ll_match_value(m, "b")))
+        return ll_match_no(m, "an operand of the sum is part of a chain");
+    return true;
+}
+
+/* The product's bias is one number for each column, of the type of the norm's statistics, before it
+ * was rounded. */
+static bool guard_bias(ll_match *m)
+{
+    const ll_graph *g = ll_match_graph(m);
+    ll_val v = ll_match_value(m, "c");
+    const ll_node *cast = ll_maker(g, v);
+    if (ll_is(cast, "cast")) v = cast->in[0];
+    ll_match_bind(m, "c", v);
+    return guard(m) && ll_graph_shape(g, v).n == 1 &&
+           ll_graph_dtype(g, v) == ll_wide(ll_graph_dtype(g, ll_match_value(m, "b")));
+}
+
+#define NORM "s = add(a, b)\ny, mean, rstd = layernorm(s, gain, bias) {eps=$eps}"
+
+static const ll_fusion_row rows[] = {
+    {.pattern = "b = product1(x, w, c) {spec=$spec, out=$out, bias=1, act=0, scaled=0}\n" NORM,
+     .replace = "p = matmul(x, w) {spec=$spec, out=$out}\n"
+                "s, y, mean, rstd = add_layernorm(a, p, gain, bias, c) {eps=$eps}",
+     .same = "s a b",
+     .guard = guard_bias,
+     .trials = {"x: f32[4,5], w: f32[6,5], c: f32[6], a: f32[4,6], gain: f32[6], bias: f32[6] "
+                "$spec=\"rk,nk->rn\" $out=f32 $eps=1e-5"}},
+    {.pattern = NORM,
+     .replace = "s, y, mean, rstd = add_layernorm(a, b, gain, bias) {eps=$eps}",
+     .same = "s a b",
+     .guard = guard},
+    {0}};
+
+static const ll_fusion fusion = {
+    .name = "add_layernorm", .stage = LL_FUSE_FORWARD, .machines = LL_ON_GPU, .rows = rows};
+const ll_op *const ll_ops_add_layernorm[] = {&add_layernorm, NULL};
+const ll_fusion *const ll_fusions_add_layernorm[] = {&fusion, NULL};

@@ -1,0 +1,47 @@
+/* cross_entropy_back.c: a loss and its gradient as one node, for GPUs, if the gradient of the loss
+ * is known by then; dlogits may lie on the logits:
+ *
+ *     logits [*,v], label i32 [*], dloss [*] -> dlogits, loss, lse */
+#include "fuse/fuse_int.h"
+#include "op/rows.h"
+
+ll_kernel cross_entropy_back_cuda;
+
+static ll_err infer(ll_infer *i)
+{
+    ll_dtype t = i->in[0].dtype;
+    CHECK(ll_dtype_is_float(t) && i->in[2].dtype == ll_wide(t), LL_E_ARG,
+          "dloss is %s beside logits of %s", ll_dtype_name(i->in[2].dtype), ll_dtype_name(t));
+    TRY(ll_check_index(i, 1));
+    return ll_infer_dims(i);
+}
+
+static const ll_op cross_entropy_back = {
+    .name = "cross_entropy_back",
+    .n_in = 3,
+    .n_out = 3,
+    .dims = "*v, *, * -> *v, *, *",
+    .whole = "*v",
+    .wide_in = 1u << 2,
+    .wide_out = 1u << 1 | 1u << 2,
+    .infer = infer,
+    .no_grad = true,
+    .flop = 6,
+    .in_place = 1u << 0,
+    .cuda = LL_GPU(LL_KERNEL(.run = cross_entropy_back_cuda)),
+    .trials = {"f32[5,7], i32[5]<7, f32[5]", "f32[2,3,11], i32[2,3]<11, f32[2,3]",
+               "f32[9], i32[]<9, f32[]", "f32[7,72], i32[7]<72, f32[7]",
+               "f32[11,10256], i32[11]<10256, f32[11]", "f32[1,60008], i32[1]<60008, f32[1]",
+               "f32[0,4], i32[0]<4, f32[0]"},
+};
+
+static const ll_fusion_row rows[] = {
+    {.pattern = "loss, lse = cross_entropy(logits, label)\n"
+                "d = cross_entropy_grad(dloss, logits, label, lse)",
+     .replace = "d, loss, lse = cross_entropy_back(logits, label, dloss)"},
+    {0}};
+
+static const ll_fusion fusion = {
+    .name = "cross_entropy_back", .stage = LL_FUSE_BACKWARD, .machines = LL_ON_GPU, .rows = rows};
+const ll_op *const ll_ops_cross_entropy_back[] = {&cross_entropy_back, NULL};
+const ll_fusion *const ll_fusions_cross_entropy_back[] = {&fusion, NULL};

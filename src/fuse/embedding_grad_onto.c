@@ -1,0 +1,57 @@
+/* embedding_grad_onto.c: an embedding's gradient that is only added to a value, added to it where
+ * it lies, for GPUs: tied input and output tables.   dy [*,c]   index i32 [*]   table, result [v,c]
+ */
+#include "fuse/fuse_int.h"
+#include "op/rows.h"
+
+ll_kernel embedding_grad_cuda;
+ll_scratch embedding_grad_cuda_scratch;
+
+static ll_err infer(ll_infer *i)
+{
+    const ll_embedding_attr *a = (const ll_embedding_attr *)i->attr;
+    const ll_type *dy = &i->in[0], *table = &i->in[2];
+    CHECK(ll_dtype_is_float(dy->dtype) && table->dtype == ll_wide(dy->dtype), LL_E_ARG,
+          "%s is added to %s", ll_dtype_name(dy->dtype), ll_dtype_name(table->dtype));
+    TRY(ll_check_index(i, 1));
+    TRY(ll_infer_dims(i));
+    CHECK(a->v == table->shape.d[0] && a->from >= 0 && a->from <= INT32_MAX, LL_E_ARG,
+          "v = %lld, from = %lld, for a table of %lld rows", (long long)a->v, (long long)a->from,
+          (long long)table->shape.d[0]);
+    i->out[0].dtype = table->dtype;
+    return LL_OK;
+}
+
+static const ll_attr_field fields[] = {LL_FIELD(ll_embedding_attr, v, LL_A_INT),
+                                       LL_FIELD(ll_embedding_attr, from, LL_A_INT),
+                                       LL_FIELD(ll_embedding_attr, part, LL_A_INT),
+                                       {0}};
+
+static const ll_op embedding_grad_onto = {
+    .name = "embedding_grad_onto",
+    .n_in = 3,
+    .n_out = 1,
+    .attr_size = sizeof(ll_embedding_attr),
+    .attrs = fields,
+    .dims = "*c, *, vc -> vc",
+    .whole = "*vc",
+    .wide_in = 1u << 2,
+    .infer = infer,
+    .no_grad = true,
+    .in_place = 1u << 2,
+    .cuda = LL_GPU(LL_KERNEL(.run = embedding_grad_cuda, .scratch = embedding_grad_cuda_scratch)),
+    .trials = {"f32[5,3], i32[5]<7, f32[7,3] {v=7}",
+               "f32[13,3], i32[13]<9, f32[4,3] {v=4, from=3, part=1}",
+               "f32[0,2], i32[0]<3, f32[3,2] {v=3}", "f32[700,8], i32[700]<3, f32[3,8] {v=3}"},
+};
+
+static const ll_fusion_row rows[] = {
+    {.pattern = "d = embedding_grad(dy, index) {v=$v, from=$from, part=$part}\nr = add(d, table)",
+     .replace = "r = embedding_grad_onto(dy, index, table) {v=$v, from=$from, part=$part}",
+     .same = "r d table"},
+    {0}};
+
+static const ll_fusion fusion = {
+    .name = "embedding_grad_onto", .stage = LL_FUSE_BACKWARD, .machines = LL_ON_GPU, .rows = rows};
+const ll_op *const ll_ops_embedding_grad_onto[] = {&embedding_grad_onto, NULL};
+const ll_fusion *const ll_fusions_embedding_grad_onto[] = {&fusion, NULL};

@@ -1,0 +1,53 @@
+/* fuse_int.h: a row of a fusion as it is read from its text; products, which several fusions make.
+ */
+#pragma once
+#include "fuse/fuse.h"
+#include "op/op_int.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum { LL_FUSE_WORDS = 48, LL_FUSE_LINES = 16, LL_FUSE_ATTR = 64, LL_FUSE_WORD = 66 };
+
+typedef struct ll_fuse_line {
+    const ll_op *op;
+    bool kept;
+    int n_in, n_out, in[LL_MAX_IN], out[LL_MAX_OUT]; /* words; operand -1: the number */
+    double number;
+    void *attr;    /* what is given as it is */
+    int8_t *field; /* of op->attrs: 0 may be anything, -1 as given, else a hole's word + 1 */
+} ll_fuse_line;
+
+typedef struct ll_fuse_text {
+    char word[LL_FUSE_WORDS][LL_FUSE_WORD]; /* holes begin with '$' */
+    int n_word, n_line, n_new;
+    ll_fuse_line line[LL_FUSE_LINES], put[LL_FUSE_LINES]; /* pattern, replacement */
+    bool made[LL_FUSE_WORDS];                             /* by the replacement */
+    int n_same, same[LL_FUSE_WORDS];
+} ll_fuse_text;
+
+typedef struct ll_fuse_holes { /* by words */
+    bool bound[LL_FUSE_WORDS];
+    char attr[LL_FUSE_WORDS][LL_FUSE_ATTR];
+} ll_fuse_holes;
+
+ll_err ll_fuse_read(const ll_fusion_row *row, ll_arena *arena, ll_fuse_text *out);
+int ll_fuse_word(const ll_fuse_text *t, const char *word); /* -1: none */
+/* Binds holes to attributes; false: these are not what is given. first: the first operand's shape.
+ */
+bool ll_fuse_attrs(const ll_fuse_line *l, const void *attr, const ll_shape *first,
+                   ll_fuse_holes *h);
+/* Appends the node of a line; now: values by words. */
+ll_err ll_fuse_put(ll_graph *g, const ll_fuse_line *l, const ll_fuse_holes *h, ll_val *now);
+
+/* ---- products (fuse/product.c) ---- */
+const ll_op *ll_product_op(int n_out);
+/* Whether a product is one of two matrices, so that it may be such an op. */
+bool ll_product_plain(const char *spec);
+/* How many of the result's last dimensions are the second operand's. */
+int ll_product_columns(const char *spec);
+
+#ifdef __cplusplus
+}
+#endif

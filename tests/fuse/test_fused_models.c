@@ -1,0 +1,305 @@
+/* test_fused_models.c: what fusions find in whole models, and that these train as before; what is
+ * left alone, and what is said about it. */
+#include "fuse/fuse.h"
+#include "kern/attr.h"
+#include "exec/session.h"
+#include "pass/passes.h"
+
+#include <math.h>
+
+enum { STEPS = 3, BATCH = 3, TIME = 23 };
+
+/* ---- models ---- */
+
+static ll_graph *gpt(int64_t width, int64_t vocab, int64_t seq)
+{
+    ll_graph *g = ll_graph_new("step");
+    const ll_build b = {.batch = BATCH,
+                        .training = true,
+                        .sizes = {{"layers", 2, ""},
+                                  {"width", width, ""},
+                                  {"heads", 2, ""},
+                                  {"seq", seq, ""},
+                                  {"vocab", vocab, ""},
+                                  {"dropout", 0, ""}}};
+    ll_minimize(g, ll_model_find("gpt")->declare(g, &b), &(ll_optim){.name = "sgd", .clip = 1});
+    return g;
+}
+
+static ll_val norm(ll_graph *g, const char *name, ll_val x, int64_t out, int64_t taps,
+                   int64_t stride)
+{
+    ll_graph_push(g, name);
+    x = ll_conv_layer(g, "conv", x, out, taps,
+                      &(ll_conv){.stride = {stride, stride}, .pad = {taps / 2, taps / 2}}, false);
+    x = ll_batchnorm_layer(g, "bn", x, true);
+    ll_graph_pop(g);
+    return x;
+}
+
+/* A stem, a block whose residual is a batch norm too, and two plain blocks; a relu's result with
+ * other readers, and a batch norm without a relu. */
+static ll_graph *small_resnet(void)
+{
+    ll_graph *g = ll_graph_new("step");
+    ll_val x = ll_batch(g, "x", LL_F32, LL_SHAPE(2, 9, 9, 3));
+    ll_val h = ll_relu(g, norm(g, "stem", x, 5, 3, 1));
+    ll_val a = norm(g, "a2", ll_relu(g, norm(g, "a1", h, 7, 3, 2)), 7, 1, 1);
+    h = ll_relu(g, ll_add(g, a, norm(g, "a0", h, 7, 1, 2)));
+    for (int i = 0; i < 2; i++) {
+        ll_val b = norm(g, i ? "c1" : "b1", h, 7, 3, 1);
+        h = ll_relu(g, i ? ll_add(g, b, h) : ll_add(g, h, b));
+    }
+    h = norm(g, "last", h, 4, 1, 1);
+    ll_val loss = ll_mean(g, ll_square(g, ll_sub(g, ll_sigmoid(g, h), h)));
+    ll_graph_result(g, "loss", loss);
+    ll_minimize(g, loss, &(ll_optim){.name = "momentum", .momentum = 0.9});
+    return g;
+}
+
+static ll_graph *gpt_f32(void)
+{
+    return gpt(10, 13, TIME);
+}
+
+static ll_graph *gpt_bf16(void)
+{
+    return gpt(64, 72, TIME);
+}
+
+static ll_graph *gpt_uneven(void)
+{
+    return gpt(64, 515, TIME);
+}
+
+static ll_graph *gpt_fp8(void)
+{
+    return gpt(128, 72, 64);
+}
+
+typedef struct expected {
+    const char *op;
+    int n;
+} expected;
+
+static const struct model {
+    const char *name;
+    ll_graph *(*make)(void);
+    ll_precision precision;
+    double tolerance;
+    expected ops[14];
+} models[] = {{"gpt, f32",
+               gpt_f32,
+               LL_PRECISION_f32,
+               1e-5,
+               {{"add_layernorm", 4},      /* two of each layer, but for the first; and the last */
+                {"layernorm_back_sum", 4}, /* all with residual and bias before it */
+                {"layernorm_back", 1},     /* but the first */
+                {"cross_entropy_back", 1},
+                {"embedding_grad_onto", 1},
+                {"product2", 2}, /* gelu; rows of its products have 160 bytes */
+                {"gelu", 0},
+                {"dgelu", 0}}},
+              {"gpt, bf16",
+               gpt_bf16,
+               LL_PRECISION_bf16,
+               0.01,
+               {{"classify", 1}, {"cross_entropy_back", 0}, {"product2", 4}, {"pad", 0}}},
+              {"gpt, bf16, vocabulary 515",
+               gpt_uneven,
+               LL_PRECISION_bf16,
+               0.01,
+               {{"classify", 1}, {"pad", 2}}},
+              {"gpt, fp8",
+               gpt_fp8,
+               LL_PRECISION_fp8,
+               0.02,
+               {{"layernorm_both", 3}, /* all but the one before the logits */
+                {"add_layernorm", 1},
+                {"quantize_sum", 4}, /* gradients before the biases of qkv and fc */
+                {"gelu", 0},
+                {"dgelu", 0}}},
+              {"resnet, f32",
+               small_resnet,
+               LL_PRECISION_f32,
+               1e-5,
+               {{"batchnorm_relu", 2},
+                {"batchnorm_add_relu", 3},
+                {"batchnorm", 2}, /* of the first block, and the last */
+                {"batchnorm_relu_grad", 2},
+                {"batchnorm_sum_relu_grad", 2},
+                {"batchnorm_add_relu_grad", 1}, /* its y has one reader */
+                {"batchnorm_grad", 2}}}};
+
+static void train(ll_graph *g, double *loss)
+{
+    ll_session *s;
+    must(ll_session_open(g, &(ll_session_opts){.machine = "ref", .seed = 3}, &s), "open");
+    for (int v = 1; v < g->n_value; v++) {
+        const ll_value *x = &g->values[v];
+        if (x->node >= 0 || x->kind != LL_BATCH || strlen(x->name) > 1) continue;
+        int64_t n = ll_numel(&x->type.shape);
+        char *data = (char *)ll_arena_alloc(g->arena, (size_t)n * 4);
+        for (int64_t i = 0; i < n; i++) {
+            int32_t token = (int32_t)(i * (*x->name == 'x' ? 7 : 5) % 13);
+            float number = sinf((float)(i * i % 91));
+            memcpy(data + 4 * i, x->type.dtype == LL_I32 ? (void *)&token : (void *)&number, 4);
+        }
+        must(ll_session_set(s, x->name, 0, data, (size_t)n * 4), x->name);
+    }
+    for (int i = 0; i < STEPS; i++) {
+        must(ll_session_run(s, 0.1), "run");
+        loss[i] = ll_session_result(s, "loss");
+    }
+    ll_session_close(s);
+}
+
+static void test_model(void **state)
+{
+    const struct model *m = (const struct model *)*state;
+    ll_graph *g = m->make(), *simple, *plain, *fused;
+    double want[STEPS], got[STEPS];
+    must(ll_simplify(g, &simple), "simplify");
+    must((m->precision == LL_PRECISION_f32 ? ll_sweep : ll_narrow)(simple, &plain), "precision");
+    must(ll_simplify(plain, &fused), "simplify");
+    must(ll_fuse(&fused, LL_ON_GPU, m->precision, false, NULL), "fuse");
+    train(plain, want);
+    train(fused, got);
+    for (int i = 0; i < STEPS; i++)
+        if (!(fabs(want[i] - got[i]) < m->tolerance * fabs(want[i])))
+            fail_msg("step %d: loss %.9g, fused %.9g", i, want[i], got[i]);
+    assert_true(fabs(want[0] - want[STEPS - 1]) > 1e-3 * fabs(want[0]));
+    for (const expected *x = m->ops; x->op; x++)
+        if (count_op(fused, x->op) != x->n)
+            fail_msg("%d of %s, want %d", count_op(fused, x->op), x->op, x->n);
+    ll_graph_free(fused);
+    ll_graph_free(plain);
+    ll_graph_free(simple);
+    ll_graph_free(g);
+}
+
+/* ---- what is left alone ---- */
+
+#define NORM                                                                                       \
+    "  %1: f32[4,3] = batch \"x\"\n"                                                               \
+    "  %2: f32[3] = param \"g\" init=zeros\n"
+#define SUM                                                                                        \
+    "  %1: bf16[6,5] = batch \"x\"\n"                                                              \
+    "  %2: bf16[8,5] = batch \"w\"\n"                                                              \
+    "  %3: f32[8] = param \"b\" init=zeros\n"                                                      \
+    "  %4: bf16[6,8] = matmul(%1, %2) {spec=\"nc,kc->nk\", out=bf16}\n"                            \
+    "  %5: f32[6,8] = broadcast(%3) {spec=\"k->nk\", shape=[6,8]}\n"                               \
+    "  %6: bf16[6,8] = add(%4, %5)\n"
+#define LOSS                                                                                       \
+    "  %1: bf16[80,64] = batch \"x\"\n"                                                            \
+    "  %2: bf16[72,64] = batch \"w\"\n"                                                            \
+    "  %3: i32[80] = batch \"y\"\n"                                                                \
+    "  %4: f32[80] = batch \"d\"\n"                                                                \
+    "  %5: bf16[80,72] = matmul(%1, %2) {spec=\"rk,nk->rn\", out=bf16}\n"                          \
+    "  %6: bf16[80,72], %7: f32[80], %8: f32[80] = cross_entropy_back(%5, %3, %4)\n"               \
+    "  %9: bf16[80,64] = matmul(%6, %2) {spec=\"rn,nk->rk\", out=bf16}\n"
+
+static const struct {
+    const char *fusion, *why, *body;
+} alone[] = {
+    {"batchnorm_relu", "others read z", /* a norm that others read too */
+     NORM "  %4: f32[4,3], %5: f32[3], %6: f32[3] = batchnorm(%1, %2, %2) {eps=1e-05}\n"
+          "  %7: f32[4,3] = relu(%4)\n  result \"a\" = %7\n  result \"b\" = %4\n"},
+    {"batchnorm_relu", "r is made after it",
+     NORM "  %4: f32[4,3], %5: f32[3], %6: f32[3] = batchnorm(%1, %2, %2) {eps=1e-05}\n"
+          "  %7: f32[4,3] = exp(%1)\n  %8: f32[4,3] = add(%4, %7)\n"
+          "  %9: f32[4,3] = relu(%8)\n  result \"a\" = %9\n"},
+    {"add_layernorm", "part of a chain", /* a bias that a chain takes in with the sum */
+     NORM "  %4: f32[4,3] = broadcast(%2) {spec=\"c->nc\", shape=[4,3]}\n"
+          "  %5: f32[4,3] = add(%1, %4)\n"
+          "  %6: f32[4,3], %7: f32[4], %8: f32[4] = layernorm(%5, %2, %2) {eps=1e-05}\n"
+          "  result \"r\" = %6\n"},
+    {"product", "a chain takes the bias in",
+     SUM "  %7: bf16[6,8] = tanh(%6)\n  result \"r\" = %7\n"},
+    {"product", "others read p", SUM "  result \"r\" = %6\n  result \"s\" = %4\n"},
+    {"product", NULL, /* it runs along rows */
+     "  %1: f32[6,5] = batch \"x\"\n  %2: f32[6,5] = batch \"w\"\n"
+     "  %3: f32[6] = param \"b\" init=zeros\n"
+     "  %4: f32[6,6] = matmul(%1, %2) {spec=\"nc,kc->nk\", out=f32}\n"
+     "  %5: f32[6,6] = broadcast(%3) {spec=\"n->nk\", shape=[6,6]}\n"
+     "  %6: f32[6,6] = add(%4, %5)\n  result \"r\" = %6\n"},
+    {"slope", "others read p", /* gelu's operand */
+     "  %1: bf16[6,5] = batch \"x\"\n  %2: bf16[8,5] = batch \"w\"\n  %3: bf16[8] = batch \"b\"\n"
+     "  %4: bf16[6,5] = batch \"d\"\n  %5: bf16[5,8] = batch \"v\"\n"
+     "  %6: bf16[6,8], %7: bf16[6,8] = product2(%1, %2, %3) {spec=\"nc,kc->nk\", out=bf16, "
+     "bias=1, act=2, scaled=0}\n"
+     "  %8: bf16[6,8] = product1(%4, %5, %7) {spec=\"nc,ck->nk\", out=bf16, bias=0, act=3, "
+     "scaled=0}\n"
+     "  result \"y\" = %6\n  result \"p\" = %7\n  result \"s\" = %8\n"},
+    {"classify", "others read l",
+     LOSS "  %10: f32[72,64] = matmul(%1, %6) {spec=\"rk,rn->nk\", out=f32}\n"
+          "  result \"a\" = %9\n  result \"b\" = %10\n  result \"c\" = %7\n  result \"l\" = %5\n"},
+    {"classify", "others read lse",
+     LOSS "  %10: f32[72,64] = matmul(%1, %6) {spec=\"rk,rn->nk\", out=f32}\n"
+          "  result \"a\" = %9\n  result \"b\" = %10\n  result \"c\" = %8\n"},
+    {"classify", NULL, /* a gradient that is read otherwise than as rows times a matrix */
+     LOSS "  %10: f32[64,72] = matmul(%1, %6) {spec=\"rk,rn->kn\", out=f32}\n"
+          "  result \"a\" = %9\n  result \"b\" = %10\n  result \"c\" = %7\n"},
+    {"cross_entropy_back", "dloss is made after it", /* it depends on the loss */
+     "  %1: f32[4,3] = batch \"x\"\n  %2: i32[4] = batch \"y\"\n"
+     "  %3: f32[4], %4: f32[4] = cross_entropy(%1, %2)\n"
+     "  %5: f32[4,3] = cross_entropy_grad(%3, %1, %2, %4)\n  result \"d\" = %5\n"},
+};
+
+static void test_alone(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof alone / sizeof *alone; i++) {
+        ll_graph *g = parse_body(alone[i].body), *made;
+        ll_buf log = {.arena = g->arena};
+        must(ll_fuse_one(ll_fusion_find(alone[i].fusion), g, &log, NULL, &made), alone[i].body);
+        if (made) fail_msg("%s is found in\n%s", alone[i].fusion, alone[i].body);
+        if (alone[i].why && (!log.text || !strstr(log.text, alone[i].why)))
+            fail_msg("%s: want \"%s\", not \"%s\"", alone[i].fusion, alone[i].why,
+                     log.text ? log.text : "");
+        ll_graph_free(g);
+    }
+}
+
+/* The sum of a norm's gradient and a product, which another norm reads, is the first norm's. */
+static void test_whose_sum(void **state)
+{
+    (void)state;
+    ll_graph *g = parse_body(
+        NORM "  %3: f32[4] = batch \"mean\"\n  %4: f32[4] = batch \"rstd\"\n"
+             "  %5: f32[3,3] = param \"m\" init=zeros\n"
+             "  %6: f32[4,3] = product1(%1, %5, %2) {spec=\"nc,kc->nk\", out=f32, bias=1, act=0, "
+             "scaled=0}\n"
+             "  %7: f32[3], %8: f32[3] = layernorm_dw(%1, %1, %3, %4)\n"
+             "  %9: f32[4,3] = layernorm_dx(%1, %1, %2, %3, %4)\n"
+             "  %10: f32[4,3] = add(%9, %6)\n"
+             "  %11: f32[4,3], %12: f32[4], %13: f32[4] = layernorm(%10, %2, %2) {eps=1e-05}\n"
+             "  result \"r\" = %11\n  result \"s\" = %7\n");
+    must(ll_fuse(&g, LL_ON_GPU, LL_PRECISION_f32, false, NULL), "fuse");
+    assert_int_equal(count_op(g, "add_layernorm"), 0);
+    assert_int_equal(count_op(g, "layernorm_back"), 1);
+    assert_int_equal(count_op(g, "product1"), 1);
+    ll_graph_free(g);
+}
+
+static void test_no_fp8(void **state)
+{
+    (void)state;
+    ll_graph *g = parse_body("  %1: bf16[8,16] = batch \"x\"\n  %2: bf16[16,16] = batch \"w\"\n"
+                             "  %3: bf16[8,16] = matmul(%1, %2) {spec=\"nc,kc->nk\", out=bf16}\n"
+                             "  result \"y\" = %3\n");
+    assert_int_equal(ll_fuse(&g, LL_ON_GPU, LL_PRECISION_fp8, false, NULL), LL_E_GRAPH);
+    assert_non_null(strstr(ll_error_text(), "use bf16"));
+    ll_graph_free(g);
+}
+
+int main(void)
+{
+    struct CMUnitTest tests[16] = {cmocka_unit_test(test_alone), cmocka_unit_test(test_whose_sum),
+                                   cmocka_unit_test(test_no_fp8)};
+    size_t n = 3;
+    for (size_t i = 0; i < sizeof models / sizeof *models; i++)
+        tests[n++] = (struct CMUnitTest){models[i].name, test_model, NULL, NULL,
+                                         (void *)(uintptr_t)&models[i]};
+    return _cmocka_run_group_tests("fused models", tests, n, NULL, NULL);
+}
