@@ -242,7 +242,8 @@ static ll_err infer(ll_infer *i)
 {
     int least = i->op->n_in, most = least + i->op->n_more;
     CHECK(least < 0 || (i->n_in >= least && i->n_in <= most), LL_E_ARG,
-          "%s takes %d to %d operands, not %d", i->op->name, least, most, i->n_in);
+          "%s takes %d operands%s, not %d", i->op->name, least, most > least ? " or more" : "",
+          i->n_in);
     CHECK(i->op->n_in >= 0 || i->n_in > 0, LL_E_ARG, "%s without operands", i->op->name);
     if (i->op->infer)
         TRY(i->op->infer(i));
