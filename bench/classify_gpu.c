@@ -1,5 +1,5 @@
 /* bench_classify_gpu: a classifier's product with its loss and gradient on a GPU, as a product and
- * a kernel after it, and as one node (op/classify.c).
+ * a kernel after it, and as one node (fuse/classify.c).
  *
  *     build/bench_classify_gpu [MODEL]      124M (batch 64 x 1024), 355M and 1558M (16 x 1024); all
  *

@@ -20,7 +20,7 @@ typedef struct ll_matmul_attr {
     ll_dtype out;
 } ll_matmul_attr;
 
-/* product: a matmul and what surrounds it (op/product.c); bias: whether there is one; act: an
+/* product: a matmul and what surrounds it (fuse/product.c); bias: whether there is one; act: an
  * ll_act */
 /* scaled: operands are 8-bit floats, and their scales follow them; FAST: sums may be kept in fewer
  * bits for a while */
@@ -82,7 +82,7 @@ typedef struct ll_quantize_attr {
     int64_t rows, turned, sample, act;
 } ll_quantize_attr;
 
-/* classify: a row's largest sum of exponentials with the label's as 1; see op/classify.c */
+/* classify: a row's largest sum of exponentials with the label's as 1; see fuse/classify.c */
 #define LL_CLASSIFY_MOST 0x1p80
 
 /* onehot: how many classes, from which one on, and the result's element type */

@@ -574,7 +574,6 @@ static void test_op(void **state)
 {
     const ll_op *op = (const ll_op *)*state;
     if (!op->cpu) return; /* made for GPUs alone: test_op_gpu.c */
-    assert_non_null(op->ref);
     if (!op->grad && !op->expand && !op->no_grad)
         fail_msg("%s has neither grad nor expand, and is not no_grad", op->name);
     if (!op->dims && !op->loops && !op->expand) fail_msg("%s declares no loop dims", op->name);

@@ -135,6 +135,7 @@ static inline bool call(const trial *t, const ll_solver *s, const void *attr, in
                   .seed = 5,
                   .step = 3};
     const ll_solver ref = {.run = t->op->ref};
+    if (!s && !t->op->ref) return reference(t, in, out), true;
     if (s)
         s = ll_solver_for(s, &c);
     else

@@ -1,4 +1,4 @@
-/* classify.cu: a classifier's product, its cross-entropy and the gradient of that (op/classify.c).
+/* classify.cu: a classifier's product, its cross-entropy and the gradient of that (fuse/classify.c).
  *
  * By a kernel of our own where it fits (hopper_exp.cu): first the logits of the labels, a dot
  * product for each row; then all exponentials, as the product makes them; then each row's sums are
