@@ -15,7 +15,7 @@ extern "C" {
 typedef enum ll_trace_row {
     LL_TRACE_STEP,    /* steps, and their parts */
     LL_TRACE_COMPUTE, /* instructions, and waits inside of them */
-    LL_TRACE_GPU,     /* kernels, by the GPU's own clock */
+    LL_TRACE_DEVICE,  /* kernels, by the own clock of what they run on */
     LL_TRACE_COMM,    /* collectives under way: several at once */
     LL_TRACE_ROWS
 } ll_trace_row;

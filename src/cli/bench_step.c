@@ -64,7 +64,7 @@ static json_t *tops_json(const ll_bench_report *b)
 static void add_peak(json_t *j, const ll_bench_report *b)
 {
     double gflops = 1e-9 * b->flops / b->step_s;
-    if (!*b->gpu) {
+    if (!*b->device) {
         json_object_set_new(j, "gflops", ll_cli_number(gflops));
         json_object_set_new(j, "gemm_gflops", ll_cli_number(b->gemm_gflops));
         json_object_set_new(j, "percent_of_gemm_peak",
@@ -72,7 +72,7 @@ static void add_peak(json_t *j, const ll_bench_report *b)
         json_object_set_new(j, "mfu", ll_cli_number(gflops / b->gemm_gflops));
         return;
     }
-    json_object_set_new(j, "gpu", json_string(b->gpu));
+    json_object_set_new(j, "gpu", json_string(b->device));
     json_object_set_new(j, "launches", json_integer(b->n_launch));
     json_object_set_new(j, "used_bytes", json_integer((json_int_t)b->used_bytes));
     json_object_set_new(j, "model_flops", ll_cli_number(b->model_flops));
@@ -96,7 +96,7 @@ static ll_err print_json(const ll_run *r, const ll_bench_report *b)
     json_object_set_new(j, "step_ms", ll_cli_number(1e3 * b->step_s));
     json_object_set_new(j, "best_ms", ll_cli_number(1e3 * b->best_s));
     json_object_set_new(j, "quartiles_ms", json_pack("[f,f]", 1e3 * b->q1_s, 1e3 * b->q3_s));
-    if (*b->gpu) json_object_set_new(j, "cool_ms", ll_cli_number(1e3 * b->cool_s));
+    if (*b->device) json_object_set_new(j, "cool_ms", ll_cli_number(1e3 * b->cool_s));
     json_object_set_new(j, "samples_per_s", ll_cli_number(samples));
     json_object_set_new(j, "tokens_per_s", ll_cli_number(samples * (double)b->seq));
     add_peak(j, b);
@@ -138,12 +138,12 @@ static void print_speed(const ll_run *r, const ll_bench_report *b)
     char m[LL_NUMBER_TEXT], u[LL_NUMBER_TEXT];
     double gflops = 1e-9 * b->flops / b->step_s, model = b->model_flops / b->step_s;
     ll_text_bytes((double)b->bytes, m);
-    if (!*b->gpu) {
+    if (!*b->device) {
         printf("products at %.1f GFLOP/s, %.0f %% of a large sgemm here (%.1f)   memory %s\n",
                gflops, 100 * gflops / b->gemm_gflops, b->gemm_gflops, m);
         return;
     }
-    printf("%s: %.1f TFLOP/s of the model, ", b->gpu, 1e-12 * model);
+    printf("%s: %.1f TFLOP/s of the model, ", b->device, 1e-12 * model);
     if (b->peak > 0)
         printf("%.1f %% of %.0f TFLOP/s (%s)", 100 * model / b->peak, 1e-12 * b->peak,
                r->train.precision);
@@ -160,7 +160,7 @@ static void print_text(const ll_run *r, const ll_bench_report *b, bool profile)
     double samples = (double)b->batch / b->step_s;
     printf("%s, %s parameters, batch %lld, ", r->model.name,
            ll_text_count((double)b->parameters, n), (long long)b->batch);
-    if (!*b->gpu) printf("%d threads, ", b->threads);
+    if (!*b->device) printf("%d threads, ", b->threads);
     printf("%s\nstep %.3f ms (median of %d; least %.3f, quartiles %.3f and %.3f)   %s samples/s",
            r->train.precision, 1e3 * b->step_s, b->n_steps, 1e3 * b->best_s, 1e3 * b->q1_s,
            1e3 * b->q3_s, ll_text_count(samples, s));
@@ -169,7 +169,7 @@ static void print_text(const ll_run *r, const ll_bench_report *b, bool profile)
     print_speed(r, b);
     printf("loss on the fixed batch: %.4f -> %.4f\n", b->first_loss, b->last_loss);
     for (int i = 0; ll_kern_noted(i); i++) printf("%s\n", ll_kern_noted(i));
-    if (*b->gpu) print_lines(b->classes, b->n_class, "kernels", b->step_s);
+    if (*b->device) print_lines(b->classes, b->n_class, "kernels", b->step_s);
     if (profile) print_profile(b);
 }
 

@@ -109,27 +109,18 @@ typedef struct cut { /* a run's graph on a mesh */
     int n_line;
 } cut;
 
-/* Does the run compress what this instruction sends (exec/exec.c)? */
-static bool is_compressed(const ll_run *r, const ll_program *p, const ll_mesh *m, const ll_instr *x)
-{
-    bool once = x->last || x - p->instrs >= p->end[LL_MICRO];
-    const char *name = p->slots[x->in[0]].name;
-    int data = ll_mesh_axis(m, LL_AXIS_DATA);
-    return strcmp(r->parallel.compress, "none") && x->collective == LL_ALL_REDUCE && once &&
-           data >= 0 && ll_collective_axes(x->collective, x->attr) >> data & 1 && name &&
-           !strncmp(name, "grad:", 5);
-}
-
 static ll_err bytes_sent(const ll_run *r, const ll_program *p, const ll_mesh *m, const ll_instr *x,
                          double *bytes)
 {
-    const ll_type *t = &p->slots[x->in[0]].type;
-    *bytes = 0;
-    for (int o = 0; o < x->n_in; o++)
-        *bytes += ll_collective_sent(m, x->collective, x->attrs[o], &p->slots[x->in[o]].type);
-    if (!is_compressed(r, p, m, x)) return LL_OK;
     int size = ll_mesh_group(m, ll_collective_axes(x->collective, x->attr));
-    return ll_codec_estimate(r->parallel.compress, ll_numel(&t->shape), size, bytes);
+    int64_t n = 0;
+    *bytes = 0;
+    for (int o = 0; o < x->n_in; o++) {
+        const ll_type *t = &p->slots[x->in[o]].type;
+        *bytes += ll_collective_sent(m, x->collective, x->attrs[o], t);
+        n += ll_numel(&t->shape);
+    }
+    return x->compressed ? ll_codec_estimate(r->parallel.compress, n, size, bytes) : LL_OK;
 }
 
 static ll_err count_traffic(const ll_run *r, const ll_program *p, const ll_mesh *m, cut *c)
@@ -139,7 +130,7 @@ static ll_err count_traffic(const ll_run *r, const ll_program *p, const ll_mesh 
         if (x->kernel.run || x->wait) continue;
         ll_axes axes = ll_collective_axes(x->collective, x->attr);
         int k = 0, times = i < p->end[LL_MICRO] && !x->last ? p->n_micro : 1;
-        const char *op = is_compressed(r, p, m, x) ? r->parallel.compress : x->op;
+        const char *op = x->compressed ? r->parallel.compress : x->op;
         while (k < c->n_line && (strcmp(c->lines[k].op, op) || c->lines[k].axes != axes)) k++;
         if (k == 64) continue;
         if (k == c->n_line) c->lines[c->n_line++] = (traffic){.op = op, .axes = axes};
@@ -240,12 +231,15 @@ static ll_err show_summary(const opts *o, const ll_run *r, const ll_graph *g, co
     return LL_OK;
 }
 
-static ll_err lower(const opts *o, const ll_run *r, const ll_graph *g, ll_program **out)
+static ll_err lower(const opts *o, const ll_run *r, const ll_graph *g, const cut *c,
+                    ll_program **out)
 {
     ll_lower_opts l = {.target = ll_target_find(r->train.machine),
                        .any_order = !r->train.deterministic,
                        .threads = r->train.threads ? (int)r->train.threads : 1,
                        .n_micro = o->eval ? 1 : (int)ll_run_micro_batches(r)};
+    int data = c->place ? ll_mesh_axis(&c->place->mesh, LL_AXIS_DATA) : -1;
+    if (data >= 0 && strcmp(r->parallel.compress, "none")) l.compress = 1 << data;
     TRY(ll_precision_parse(r->train.precision, &l.precision));
     return ll_lower(g, &l, out);
 }
@@ -257,7 +251,7 @@ static ll_err show_graph(const opts *o, const ll_run *r, const ll_graph *g, cons
         return LL_OK;
     }
     ll_program *p = NULL;
-    TRY(lower(o, r, g, &p));
+    TRY(lower(o, r, g, c, &p));
     ll_err rc = LL_OK;
     if (o->program)
         fputs(ll_program_print(p, p->arena), stdout);
@@ -277,7 +271,7 @@ static ll_err measure(const opts *o, const ll_run *r, cut *c)
         ll_graph *g = NULL;
         ll_program *p = NULL;
         TRY(ll_partition(c->place, k, &g));
-        ll_err rc = lower(o, r, g, &p);
+        ll_err rc = lower(o, r, g, c, &p);
         ll_graph_free(g);
         TRY(rc);
         if (p->bytes < c->least || !c->most) c->least = p->bytes;

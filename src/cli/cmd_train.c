@@ -3,11 +3,12 @@
 
 #include "base/text.h"
 #include "cli/launch.h"
-#include "tune/tune.h"
-#include "exec/exec.h"
 #include "kern/notes.h"
+#include "machine/bind.h"
+#include "machine/machine.h"
 #include "train/bench.h"
 #include "train/progress.h"
+#include "tune/tune.h"
 
 #include <math.h>
 #include <signal.h>
@@ -104,10 +105,10 @@ typedef struct view {
     const opts *o;
     const ll_comm *c;
     ll_progress *p;
-    double peak; /* GFLOP/s of a matrix product here, or those that a GPU's maker states; 0: not
+    double peak; /* GFLOP/s of a matrix product here, or those that a device's maker states; 0: not
                     known */
     size_t bytes;
-    bool tokens, gpu, first; /* first: no step is done yet */
+    bool tokens, device, first; /* first: no step is done yet */
 } view;
 
 /* Large enough to come near the peak, small enough to be measured before each run. */
@@ -129,23 +130,26 @@ static void tell_tuner(const ll_comm *c)
                 file ? file : "");
 }
 
-/* Whose GPU is which, and how they talk. */
-static void tell_gpus(const ll_gpu_seats *s)
+/* Which device is whose, and how they talk. */
+static void tell_devices(const ll_devices *s, const char *kind)
 {
     enum { MOST = 16 };
     for (int r = 0; r < s->n && r < MOST; r++)
-        fprintf(stderr, "rank %d: %s (GPU %d)\n", r, s->of[r].name, (int)s->of[r].index);
+        fprintf(stderr, "rank %d: %s (%s %d)\n", r, s->of[r].name, kind, (int)s->of[r].index);
     if (s->n > MOST) fprintf(stderr, "and %d ranks more\n", s->n - MOST);
-    if (s->n > 1) fprintf(stderr, "collectives between GPUs: %s\n", s->why);
+    if (s->n > 1) fprintf(stderr, "collectives between %ss: %s\n", kind, s->why);
 }
 
 static void find_peak(view *v, const ll_train_start *s)
 {
-    v->gpu = s->seats;
-    if (v->gpu)
-        v->peak = 1e-9 * ll_gpu_peak(s->seats->of[0].name, s->run->train.precision);
-    else if (ll_gemm_peak(s->threads, SMALL_GEMM, &v->peak) != LL_OK)
-        v->peak = 0;
+    ll_device_facts f = {0};
+    ll_precision precision;
+    v->device = s->devices;
+    if (!v->device) {
+        if (ll_gemm_peak(s->threads, SMALL_GEMM, &v->peak) != LL_OK) v->peak = 0;
+    } else if (ll_precision_parse(s->run->train.precision, &precision) == LL_OK &&
+               s->machine->ask(s->devices->mine, precision, &f) == LL_OK)
+        v->peak = 1e-9 * f.peak;
     v->peak *= s->ranks;
 }
 
@@ -168,7 +172,7 @@ static void on_start(void *context, const ll_train_start *s)
             ll_text_bytes((double)s->bytes, m), s->ranks > 1 ? " a rank" : "",
             s->ranks > 1 ? ", communication" : "", s->bytes);
     if (s->note) fprintf(stderr, "%s: %s\n", s->run->train.precision, s->note);
-    if (s->seats) tell_gpus(s->seats);
+    if (s->devices) tell_devices(s->devices, s->machine->device);
     for (int i = 0; ll_kern_noted(i); i++) fprintf(stderr, "%s\n", ll_kern_noted(i));
     if (strcmp(s->run->parallel.compress, "none"))
         fprintf(stderr, "gradients: compressed by %s where they are summed over axis data\n",
@@ -177,7 +181,7 @@ static void on_start(void *context, const ll_train_start *s)
     if (s->first_step)
         fprintf(stderr, "resumed after step %lld of %lld\n", (long long)s->first_step,
                 (long long)s->steps);
-    if (s->ranks > 1 && !(s->seats && s->seats->nccl)) tell_tuner(v->c);
+    if (s->ranks > 1 && !(s->devices && s->devices->direct)) tell_tuner(v->c);
     if (s->resumed) fprintf(stderr, "%s\n", s->resumed);
     fprintf(stderr, "run folder: %s\n", s->run->out);
     v->p = ll_progress_new(&(ll_progress_opts){.first = s->first_step + 1,
@@ -189,9 +193,9 @@ static void on_start(void *context, const ll_train_start *s)
 static void on_step(void *context, const ll_train_step *s)
 {
     view *v = (view *)context;
-    if (v->peak && s->gflops > v->peak && !v->gpu)
+    if (v->peak && s->gflops > v->peak && !v->device)
         v->peak = s->gflops; /* the product was timed in a bad moment */
-    if (v->gpu && v->first)
+    if (v->device && v->first)
         ll_progress_note(v->p, "first step done %.2f s after the program's start", ll_trace_age());
     v->first = false;
     ll_step_stats st = {s->step,

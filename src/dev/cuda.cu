@@ -9,10 +9,10 @@
 
 struct ll_gpu {
     int index;
-    cudaStream_t stream, queue[LL_GPU_QUEUES]; /* stream: that of work */
-    cudaEvent_t after[LL_GPU_QUEUES][LL_GPU_QUEUES];
-    cudaEvent_t *marks, *flags;
-    int n_mark, n_flag;
+    cudaStream_t stream, streams[LL_STREAMS]; /* stream: that computes */
+    cudaEvent_t after[LL_STREAMS][LL_STREAMS];
+    cudaEvent_t *marks, *events;
+    int n_mark, n_event;
 };
 
 struct ll_gpu_graph {
@@ -30,11 +30,6 @@ static ll_err failed(cudaError_t e, const char *what, const char *file, int line
         cudaError_t ge_ = (call);                                                                  \
         if (ge_ != cudaSuccess) return failed(ge_, #call, __FILE__, __LINE__, __func__);           \
     } while (0)
-
-bool ll_gpu_built(void)
-{
-    return true;
-}
 
 int ll_gpu_count(void)
 {
@@ -57,9 +52,9 @@ ll_err ll_gpu_open(int index, ll_gpu **out)
     CHECK(g, LL_E_MEM, "no memory for a GPU's handle");
     g->index = index;
     cudaError_t e = cudaSuccess;
-    for (int q = 0; q < LL_GPU_QUEUES && e == cudaSuccess; q++)
-        e = cudaStreamCreateWithFlags(&g->queue[q], cudaStreamNonBlocking);
-    g->stream = g->queue[LL_GPU_WORK];
+    for (int s = 0; s < LL_STREAMS && e == cudaSuccess; s++)
+        e = cudaStreamCreateWithFlags(&g->streams[s], cudaStreamNonBlocking);
+    g->stream = g->streams[LL_STREAM_COMPUTE];
     if (e != cudaSuccess) {
         ll_gpu_close(g);
         return failed(e, "stream", __FILE__, __LINE__, __func__);
@@ -72,13 +67,13 @@ void ll_gpu_close(ll_gpu *g)
 {
     if (!g) return;
     for (int i = 0; i < g->n_mark; i++) cudaEventDestroy(g->marks[i]);
-    for (int i = 0; i < g->n_flag; i++) cudaEventDestroy(g->flags[i]);
+    for (int i = 0; i < g->n_event; i++) cudaEventDestroy(g->events[i]);
     free(g->marks);
-    free(g->flags);
-    for (int q = 0; q < LL_GPU_QUEUES; q++) {
-        for (int k = 0; k < LL_GPU_QUEUES; k++)
-            if (g->after[q][k]) cudaEventDestroy(g->after[q][k]);
-        if (g->queue[q]) cudaStreamDestroy(g->queue[q]);
+    free(g->events);
+    for (int s = 0; s < LL_STREAMS; s++) {
+        for (int k = 0; k < LL_STREAMS; k++)
+            if (g->after[s][k]) cudaEventDestroy(g->after[s][k]);
+        if (g->streams[s]) cudaStreamDestroy(g->streams[s]);
     }
     free(g);
 }
@@ -101,9 +96,9 @@ ll_err ll_gpu_ask(const ll_gpu *g, ll_gpu_facts *out)
     return LL_OK;
 }
 
-void *ll_gpu_stream(const ll_gpu *g)
+void *ll_gpu_stream(const ll_gpu *g, ll_stream_id s)
 {
-    return g->stream;
+    return g->streams[s];
 }
 
 ll_err ll_gpu_alloc(ll_gpu *, size_t bytes, void **out)
@@ -193,7 +188,7 @@ ll_err ll_gpu_pieces(ll_gpu *g, const ll_gpu_piece *v, int n)
     return LL_OK;
 }
 
-/* ---- other queues ---- */
+/* ---- other streams ---- */
 
 /* Events 0 to n - 1 are there. */
 static ll_err have_events(cudaEvent_t **events, int *have, int n, unsigned flags)
@@ -206,52 +201,47 @@ static ll_err have_events(cudaEvent_t **events, int *have, int n, unsigned flags
     return LL_OK;
 }
 
-void *ll_gpu_queue_stream(const ll_gpu *g, ll_gpu_queue q)
+ll_err ll_gpu_record(ll_gpu *g, ll_stream_id s, int i)
 {
-    return g->queue[q];
-}
-
-ll_err ll_gpu_raise(ll_gpu *g, ll_gpu_queue q, int i)
-{
-    TRY(have_events(&g->flags, &g->n_flag, i + 1, cudaEventDisableTiming));
-    GPU_TRY(cudaEventRecord(g->flags[i], g->queue[q]));
+    TRY(have_events(&g->events, &g->n_event, i + 1, cudaEventDisableTiming));
+    GPU_TRY(cudaEventRecord(g->events[i], g->streams[s]));
     return LL_OK;
 }
 
-ll_err ll_gpu_heed(ll_gpu *g, ll_gpu_queue q, int i)
+ll_err ll_gpu_await(ll_gpu *g, ll_stream_id s, int i)
 {
-    LL_ASSERT(i < g->n_flag);
-    GPU_TRY(cudaStreamWaitEvent(g->queue[q], g->flags[i], 0));
+    LL_ASSERT(i < g->n_event);
+    GPU_TRY(cudaStreamWaitEvent(g->streams[s], g->events[i], 0));
     return LL_OK;
 }
 
-ll_err ll_gpu_copy_rows(ll_gpu *g, ll_gpu_queue q, const ll_gpu_rows *r)
+ll_err ll_gpu_copy_rows(ll_gpu *g, ll_stream_id s, const ll_gpu_rows *r)
 {
     if (r->row && r->n)
         GPU_TRY(cudaMemcpy2DAsync(r->to, r->to_stride, r->from, r->from_stride, r->row,
-                                  (size_t)r->n, cudaMemcpyDeviceToDevice, g->queue[q]));
+                                  (size_t)r->n, cudaMemcpyDeviceToDevice, g->streams[s]));
     return LL_OK;
 }
 
 ll_err ll_gpu_upload(ll_gpu *g, void *to, const void *from, size_t bytes)
 {
     if (bytes)
-        GPU_TRY(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, g->queue[LL_GPU_UPLOAD]));
+        GPU_TRY(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, g->streams[LL_STREAM_UPLOAD]));
     return LL_OK;
 }
 
-ll_err ll_gpu_after(ll_gpu *g, ll_gpu_queue later, ll_gpu_queue earlier)
+ll_err ll_gpu_after(ll_gpu *g, ll_stream_id later, ll_stream_id earlier)
 {
     cudaEvent_t *e = &g->after[later][earlier];
     if (!*e) GPU_TRY(cudaEventCreateWithFlags(e, cudaEventDisableTiming));
-    GPU_TRY(cudaEventRecord(*e, g->queue[earlier]));
-    GPU_TRY(cudaStreamWaitEvent(g->queue[later], *e, 0));
+    GPU_TRY(cudaEventRecord(*e, g->streams[earlier]));
+    GPU_TRY(cudaStreamWaitEvent(g->streams[later], *e, 0));
     return LL_OK;
 }
 
-ll_err ll_gpu_wait_for(ll_gpu *g, ll_gpu_queue q)
+ll_err ll_gpu_wait_for(ll_gpu *g, ll_stream_id s)
 {
-    GPU_TRY(cudaStreamSynchronize(g->queue[q]));
+    GPU_TRY(cudaStreamSynchronize(g->streams[s]));
     return LL_OK;
 }
 

@@ -1,5 +1,4 @@
-/* gpu.h: a GPU's memory, its queues of work, and captured work. Without CUDA in the build there are
- * none, and every call says so. */
+/* gpu.h: a GPU's memory, its streams, and captured graphs. */
 #pragma once
 #include "base/err.h"
 
@@ -19,13 +18,11 @@ typedef struct ll_gpu_facts {
     double clock_hz;
 } ll_gpu_facts;
 
-bool ll_gpu_built(void);
-int ll_gpu_count(void); /* 0: none here, or not built */
-/* One queue of work on GPU number `index`. */
+int ll_gpu_count(void);
+/* Streams on GPU number `index`. */
 ll_err ll_gpu_open(int index, ll_gpu **out);
 void ll_gpu_close(ll_gpu *g);
 ll_err ll_gpu_ask(const ll_gpu *g, ll_gpu_facts *out);
-void *ll_gpu_stream(const ll_gpu *g); /* of work */
 
 ll_err ll_gpu_alloc(ll_gpu *g, size_t bytes, void **out);
 void ll_gpu_free(ll_gpu *g, void *p);
@@ -50,17 +47,23 @@ typedef struct ll_gpu_piece {
 } ll_gpu_piece;
 ll_err ll_gpu_pieces(ll_gpu *g, const ll_gpu_piece *pieces, int n);
 
-/* Queues beside the one of work, in which all of the above is. */
-typedef enum ll_gpu_queue { LL_GPU_WORK, LL_GPU_UPLOAD, LL_GPU_TALK, LL_GPU_QUEUES } ll_gpu_queue;
-/* From pinned memory, in the queue of uploads. */
+/* All of the above is in the stream that computes; beside it are those of uploads and of
+ * collectives. */
+typedef enum ll_stream_id {
+    LL_STREAM_COMPUTE,
+    LL_STREAM_UPLOAD,
+    LL_STREAM_COMM,
+    LL_STREAMS
+} ll_stream_id;
+void *ll_gpu_stream(const ll_gpu *g, ll_stream_id s);
+/* From pinned memory, in the stream of uploads. */
 ll_err ll_gpu_upload(ll_gpu *g, void *to, const void *from, size_t bytes);
 /* What is queued in `later` from now on waits for what is in `earlier` now. */
-ll_err ll_gpu_after(ll_gpu *g, ll_gpu_queue later, ll_gpu_queue earlier);
-ll_err ll_gpu_wait_for(ll_gpu *g, ll_gpu_queue q);
-void *ll_gpu_queue_stream(const ll_gpu *g, ll_gpu_queue q);
-/* The same in two parts: flag i stands for what is in a queue now; a queue waits for it. */
-ll_err ll_gpu_raise(ll_gpu *g, ll_gpu_queue q, int i);
-ll_err ll_gpu_heed(ll_gpu *g, ll_gpu_queue q, int i);
+ll_err ll_gpu_after(ll_gpu *g, ll_stream_id later, ll_stream_id earlier);
+ll_err ll_gpu_wait_for(ll_gpu *g, ll_stream_id s);
+/* The same in two parts: event i stands for what is in a stream now; a stream waits for it. */
+ll_err ll_gpu_record(ll_gpu *g, ll_stream_id s, int i);
+ll_err ll_gpu_await(ll_gpu *g, ll_stream_id s, int i);
 /* Rows of bytes, each so far behind the one before. */
 typedef struct ll_gpu_rows {
     void *to;
@@ -68,7 +71,7 @@ typedef struct ll_gpu_rows {
     size_t to_stride, from_stride, row;
     int64_t n;
 } ll_gpu_rows;
-ll_err ll_gpu_copy_rows(ll_gpu *g, ll_gpu_queue q, const ll_gpu_rows *r);
+ll_err ll_gpu_copy_rows(ll_gpu *g, ll_stream_id s, const ll_gpu_rows *r);
 
 /* What is queued between the two is captured, not run. */
 ll_err ll_gpu_capture(ll_gpu *g);
@@ -76,8 +79,8 @@ ll_err ll_gpu_captured(ll_gpu *g, ll_gpu_graph **out);
 ll_err ll_gpu_replay(ll_gpu *g, ll_gpu_graph *w);
 void ll_gpu_drop(ll_gpu_graph *w);
 
-/* Marks in the queue of work, in captured work too, and the seconds between two of them once both
- * are over. */
+/* Timing events in the stream that computes, in captured work too, and the seconds between two of
+ * them once both are over. */
 ll_err ll_gpu_mark(ll_gpu *g, int i);
 ll_err ll_gpu_seconds(ll_gpu *g, int from, int to, double *out);
 

@@ -1,6 +1,6 @@
 /* group.h: GPUs that talk to each other (NCCL), each of another process. What is sent lies in their
- * memory; all is queued beside the work, in LL_GPU_TALK, and must be queued in the same order by
- * all. Without NCCL in the build there are no groups, and opening one says so. */
+ * memory; all is queued in LL_STREAM_COMM, and must be queued in the same order by all. Built where
+ * NCCL is installed. */
 #pragma once
 #include "base/types.h"
 #include "dev/gpu.h"
@@ -12,7 +12,7 @@ extern "C" {
 typedef struct ll_gpu_group ll_gpu_group;
 enum { LL_GPU_GROUP_ID = 128 };
 
-/* "NCCL 2.28.3"; NULL: not built. Fails where it is built and cannot be loaded. */
+/* "NCCL 2.28.3". Fails where it cannot be loaded. */
 ll_err ll_gpu_group_library(const char **out);
 /* One member makes the id, all open with it, each as another rank. Collective. */
 ll_err ll_gpu_group_id(unsigned char id[LL_GPU_GROUP_ID]);

@@ -78,7 +78,7 @@ ll_err ll_gpu_group_open(ll_gpu *g, const unsigned char id[LL_GPU_GROUP_ID], int
     memcpy(&theirs, id, sizeof theirs);
     ll_gpu_group *x = (ll_gpu_group *)calloc(1, sizeof *x);
     CHECK(x, LL_E_MEM, "no memory for a group of GPUs");
-    x->stream = (cudaStream_t)ll_gpu_queue_stream(g, LL_GPU_TALK);
+    x->stream = (cudaStream_t)ll_gpu_stream(g, LL_STREAM_COMM);
     ncclResult_t rc = nccl.ncclCommInitRank(&x->comm, size, theirs, rank);
     if (rc != ncclSuccess) {
         free(x);

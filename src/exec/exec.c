@@ -1,15 +1,12 @@
 /* exec.c: the loop over instructions, and the slab they work in: [inputs | work | scratch]. Inputs
  * that another exec shares lie there, not here; and the whole slab may be the other's work and
  * scratch, where that is large enough. */
-#include "exec/exec_int.h"
-
-#include "base/text.h"
+#include "base/now.h"
+#include "exec/exec.h"
 
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <sys/mman.h>
-#include <unistd.h>
+#include <string.h>
 
 static bool kept(const ll_slot *s)
 {
@@ -48,24 +45,6 @@ static size_t *place_inputs(ll_exec *e, const ll_exec_opts *opts, bool *keeps)
     return offset;
 }
 
-/* A program that cannot fit is refused before it starts, not killed when it has begun. */
-static ll_err check_fits(const ll_program *p, size_t bytes)
-{
-    long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
-    if (pages <= 0 || page <= 0 || bytes <= (size_t)pages * (size_t)page) return LL_OK;
-    const ll_slot *most = &p->slots[0];
-    for (int i = 1; i < p->n_slot; i++)
-        if (p->slots[i].bytes > most->bytes) most = &p->slots[i];
-    char need[LL_NUMBER_TEXT], have[LL_NUMBER_TEXT], large[LL_NUMBER_TEXT], shape[LL_SHAPE_TEXT];
-    FAIL(LL_E_MEM,
-         "the program needs %s, this machine has %s; its largest tensor is %s%s%s, %s: use a "
-         "smaller "
-         "model or train.micro_batch",
-         ll_text_bytes((double)bytes, need), ll_text_bytes((double)pages * (double)page, have),
-         most->name ? most->name : "", most->name ? " " : "",
-         ll_shape_print(&most->type.shape, shape), ll_text_bytes((double)most->bytes, large));
-}
-
 static ll_err map_slab(ll_exec *e, const ll_exec_opts *opts, bool keeps)
 {
     const ll_exec *other = opts->share;
@@ -75,41 +54,23 @@ static ll_err map_slab(ll_exec *e, const ll_exec_opts *opts, bool keeps)
         e->borrowed = true;
         return LL_OK;
     }
-    size_t n = slab_bytes(e);
-    if (e->gpu) return ll_onboard_slab(e, n, &e->slab);
-    TRY(check_fits(e->p, n));
-    void *m = mmap(NULL, n, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    CHECK(m != MAP_FAILED, LL_E_MEM,
-          "%zu MiB for the program's memory cannot be had: use a smaller "
-          "train.micro_batch or model",
-          n >> 20);
-    e->slab = (char *)m;
-    madvise(m, n, MADV_HUGEPAGE); /* a hint: its failure costs only speed */
-    return LL_OK;
+    return e->machine->map(e, slab_bytes(e), &e->slab);
 }
 
-static ll_err init_input(ll_exec *e, const ll_exec_opts *opts, int slot)
-{
-    const ll_slot *s = &e->p->slots[slot];
-    if (e->gpu) return ll_onboard_init(e, slot, opts);
-    ll_init_fill(&s->init, s->name, opts->seed, &s->type, s->piece, e->p->threads,
-                 e->address[slot]);
-    return LL_OK;
-}
-
+/* Those that the machine has put elsewhere stay there. */
 static ll_err place_slots(ll_exec *e, const ll_exec_opts *opts, const size_t *offset)
 {
     const ll_program *p = e->p;
-    e->address = LL_NEW_ARRAY(e->arena, void *, p->n_slot + 1);
     for (int i = 1; i < p->n_slot; i++) {
         const ll_slot *s = &p->slots[i];
-        e->address[i] = e->slab + s->offset + (s->region == LL_WORK ? e->input_bytes : 0);
+        if (s->input != i)
+            e->address[i] = e->slab + s->offset + (s->region == LL_WORK ? e->input_bytes : 0);
     }
     for (int i = 0; i < p->n_input; i++) {
         const ll_slot *s = &p->slots[p->inputs[i].slot];
         int there = shared_slot(opts, s);
-        e->address[p->inputs[i].slot] = e->slab + offset[i];
-        if (there < 0 && kept(s)) TRY(init_input(e, opts, p->inputs[i].slot));
+        if (!e->address[p->inputs[i].slot]) e->address[p->inputs[i].slot] = e->slab + offset[i];
+        if (there < 0 && kept(s)) TRY(e->machine->init(e, p->inputs[i].slot));
         if (there < 0) continue;
         const ll_type *t = &opts->share->p->slots[there].type;
         CHECK(t->dtype == s->type.dtype && ll_shape_equal(&t->shape, &s->type.shape), LL_E_SHAPE,
@@ -120,7 +81,7 @@ static ll_err place_slots(ll_exec *e, const ll_exec_opts *opts, const size_t *of
 }
 
 /* Aliases of an input, and next values written into it, are where the input is. */
-static void follow_shared(ll_exec *e)
+static void follow_inputs(ll_exec *e)
 {
     const ll_program *p = e->p;
     for (int i = 1; i < p->n_slot; i++)
@@ -142,55 +103,86 @@ static bool holds_batch(const ll_program *p, int slot)
     return input && p->slots[input].kind == LL_BATCH;
 }
 
-static ll_err bind_instrs(ll_exec *e, const ll_exec_opts *opts)
+static void bind_instr(ll_exec *e, int i)
+{
+    const ll_program *p = e->p;
+    const ll_instr *x = &p->instrs[i];
+    ll_bound *b = &e->instrs[i];
+    ll_tensor *in = LL_NEW_ARRAY(e->arena, ll_tensor, x->n_in + 1);
+    ll_tensor *out = LL_NEW_ARRAY(e->arena, ll_tensor, x->n_out + 1);
+    bind_operands(e, x->in, x->n_in, in);
+    bind_operands(e, x->out, x->n_out, out);
+    for (int k = 0; p->n_micro > 1 && k < x->n_in; k++)
+        if (holds_batch(p, x->in[k])) {
+            size_t stride = ll_exec_stride(e, p->slots[x->in[k]].bytes);
+            e->moving[e->n_moving++] = (ll_moving){.tensor = &in[k], .stride = stride};
+            b->moves = true;
+        }
+    b->instr = x;
+    b->call = (ll_kcall){.attr = x->attr,
+                         .n_in = x->n_in,
+                         .n_out = x->n_out,
+                         .in = in,
+                         .out = out,
+                         .scratch = e->slab + e->input_bytes +
+                                    (x->collective ? x->packing_at : p->work_bytes),
+                         .threads = p->threads,
+                         .n_micro = p->n_micro,
+                         .seed = e->opts.seed,
+                         .tf32 = p->tf32,
+                         .any_order = p->any_order,
+                         .timing = p->any_order && (!e->comm || ll_comm_size(e->comm) == 1)};
+}
+
+/* Programs of all ranks start the same collectives, in one order. */
+static ll_err join_ranks(ll_exec *e)
+{
+    for (int i = 0; i < e->p->n_instr; i++) {
+        const ll_instr *x = &e->p->instrs[i];
+        if (!x->collective) continue;
+        CHECK(e->comm, LL_E_ARG, "%s is a collective, but this process has no team of ranks",
+              x->name);
+        TRY(ll_team_note(e->opts.team, e->p, x));
+    }
+    if (!e->comm) return LL_OK;
+    TRY(ll_team_compare(e->opts.team));
+    e->joined = true;
+    return e->link->open(e);
+}
+
+static ll_err bind_instrs(ll_exec *e)
 {
     const ll_program *p = e->p;
     int n_in = 0;
     for (int i = 0; i < p->n_instr; i++) n_in += p->instrs[i].n_in;
-    e->instrs = LL_NEW_ARRAY(e->arena, bound, p->n_instr + 1);
-    e->joints = LL_NEW_ARRAY(e->arena, joint, p->n_instr + 1);
-    e->comm = opts->team ? ll_team_comm(opts->team) : NULL;
-    e->moving = LL_NEW_ARRAY(e->arena, moving, n_in + 1);
-    for (int i = 0; i < p->n_instr; i++) {
-        const ll_instr *x = &p->instrs[i];
-        ll_tensor *in = LL_NEW_ARRAY(e->arena, ll_tensor, x->n_in + 1);
-        ll_tensor *out = LL_NEW_ARRAY(e->arena, ll_tensor, x->n_out + 1);
-        bind_operands(e, x->in, x->n_in, in);
-        bind_operands(e, x->out, x->n_out, out);
-        for (int k = 0; p->n_micro > 1 && k < x->n_in; k++)
-            if (holds_batch(p, x->in[k])) {
-                size_t bytes = p->slots[x->in[k]].bytes;
-                e->moving[e->n_moving++] =
-                    (moving){&in[k], (char *)in[k].data, ll_onboard_stride(e, bytes)};
-                e->instrs[i].moves = true;
-            }
-        e->instrs[i].instr = x;
-        e->instrs[i].call =
-            (ll_kcall){.attr = x->attr,
-                       .n_in = x->n_in,
-                       .n_out = x->n_out,
-                       .in = in,
-                       .out = out,
-                       .threads = p->threads,
-                       .n_micro = p->n_micro,
-                       .seed = opts->seed,
-                       .tf32 = p->tf32,
-                       .any_order = p->any_order,
-                       .timing = p->any_order && (!e->comm || ll_comm_size(e->comm) == 1)};
-        e->instrs[i].call.scratch = e->slab + e->input_bytes + p->work_bytes;
-        e->instrs[i].joint = -1;
-    }
-    if (e->gpu) TRY(ll_onboard_bind(e)); /* which may give collectives other addresses */
+    e->instrs = LL_NEW_ARRAY(e->arena, ll_bound, p->n_instr + 1);
+    e->moving = LL_NEW_ARRAY(e->arena, ll_moving, n_in + 1);
+    for (int i = 0; i < p->n_instr; i++) bind_instr(e, i);
+    if (e->machine->bind) TRY(e->machine->bind(e));
+    TRY(join_ranks(e)); /* which may give collectives other addresses */
     for (int i = 0; i < e->n_moving; i++) e->moving[i].first = (char *)e->moving[i].tensor->data;
-    return ll_exec_open_talks(e, opts);
+    return LL_OK;
 }
 
-/* All ones is NaN in every float type, and -1. */
-static ll_err poison(ll_exec *e)
+static ll_err open_memory(ll_exec *e)
 {
-    if (e->gpu) return ll_onboard_poison(e);
-    memset(e->slab + e->input_bytes, 0xff, e->p->work_bytes + e->p->scratch_bytes);
-    return LL_OK;
+    bool keeps;
+    CHECK(e->machine, LL_E_DEVICE, "machine %s is not built", e->p->target->name);
+    CHECK(!e->opts.share || e->opts.share->machine == e->machine, LL_E_ARG,
+          "a program shares memory with one on another machine");
+    const size_t *offset = place_inputs(e, &e->opts, &keeps);
+    if (e->machine->open) TRY(e->machine->open(e));
+    TRY(map_slab(e, &e->opts, keeps));
+    return place_slots(e, &e->opts, offset);
+}
+
+static ll_err open_parts(ll_exec *e)
+{
+    ll_err rc = open_memory(e);
+    if (e->comm) rc = ll_comm_agree(e->comm, rc);
+    TRY(rc);
+    follow_inputs(e);
+    return bind_instrs(e);
 }
 
 ll_err ll_exec_open(const ll_program *p, const ll_exec_opts *opts, ll_exec **out)
@@ -199,25 +191,13 @@ ll_err ll_exec_open(const ll_program *p, const ll_exec_opts *opts, ll_exec **out
     ll_exec *e = LL_NEW(a, ll_exec);
     e->arena = a;
     e->p = p;
-    e->team = opts->team;
-    e->poison = opts->poison;
-    e->compress = opts->compress;
-    e->place = opts->place;
-    if (p->target == &ll_target_cpu) ll_bind_threads(p->threads);
-    bool keeps;
-    const size_t *offset = place_inputs(e, opts, &keeps);
-    ll_err rc = LL_OK;
-    if (p->target == &ll_target_cuda) rc = ll_onboard_open(e, opts);
-    if (rc == LL_OK) rc = map_slab(e, opts, keeps);
-    if (rc == LL_OK) rc = place_slots(e, opts, offset);
-    if (e->team) rc = ll_comm_agree(ll_team_comm(e->team), rc);
-    if (rc != LL_OK) {
-        ll_exec_close(e);
-        return ll_frame(rc, __FILE__, __LINE__, __func__);
-    }
-    if (e->gpu) ll_onboard_house(e);
-    if (opts->share || e->gpu) follow_shared(e);
-    rc = bind_instrs(e, opts);
+    e->opts = *opts;
+    e->machine = opts->machine ? opts->machine : ll_machine_of(p->target);
+    if (e->machine) e->link = opts->link ? opts->link : e->machine->links[0];
+    e->comm = opts->team ? ll_team_comm(opts->team) : NULL;
+    e->address = LL_NEW_ARRAY(a, void *, p->n_slot + 1);
+    e->n_launch = p->n_instr;
+    ll_err rc = open_parts(e);
     if (rc != LL_OK) {
         ll_exec_close(e);
         return ll_frame(rc, __FILE__, __LINE__, __func__);
@@ -241,28 +221,83 @@ static bool settle(ll_exec *e)
 void ll_exec_close(ll_exec *e)
 {
     if (!e) return;
-    bool quiet = !e->n_flying || settle(e);
-    for (int k = 0; k < e->n_joint; k++) ll_buckets_close(e->joints[k].buckets);
-    if (e->room) ll_comm_hold(e->comm, -(int64_t)e->room_bytes);
-    free(e->room);
-    if (e->gpu)
-        ll_onboard_close(e);
-    else if (e->slab && !e->borrowed && quiet)
-        munmap(e->slab, slab_bytes(e));
+    e->unsettled = e->n_in_flight && !settle(e);
+    if (e->joined) e->link->close(e);
+    if (e->machine) e->machine->close(e, e->slab && !e->borrowed ? slab_bytes(e) : 0);
     ll_arena_free(e->arena);
 }
 
 size_t ll_exec_comm_bytes(const ll_exec *e)
 {
-    size_t sum = e->team ? ll_team_bytes(e->team) + e->room_bytes : 0;
-    for (int k = 0; k < e->n_joint; k++) sum += ll_buckets_bytes(e->joints[k].buckets);
+    size_t sum = e->comm ? ll_team_bytes(e->opts.team) + e->room_bytes : 0;
+    for (int i = 0; i < e->p->n_instr; i++)
+        if (e->instrs[i].transfer) sum += e->instrs[i].transfer->room;
     return sum;
 }
 
+/* ---- compressed gradients ---- */
+
+int ll_exec_residuals(const ll_exec *e, ll_arena *arena, ll_residual **out)
+{
+    int n = 0, most = 0;
+    for (int i = 0; i < e->p->n_instr; i++) most += e->p->instrs[i].n_in;
+    *out = LL_NEW_ARRAY(arena, ll_residual, most + 1);
+    for (int i = 0; i < e->p->n_instr; i++) {
+        const ll_instr *x = &e->p->instrs[i];
+        ll_codec *codec = e->instrs[i].transfer ? e->instrs[i].transfer->codec : NULL;
+        float *data = codec ? ll_codec_residual(codec) : NULL;
+        for (int k = 0; data && k < x->n_in; k++) {
+            const ll_slot *s = &e->p->slots[x->in[k]];
+            ll_axes axes = ll_collective_axes(x->collective, x->attr);
+            (*out)[n++] = (ll_residual){ll_gradient_of(s->name), axes, data};
+            data += ll_numel(&s->type.shape);
+        }
+    }
+    return n;
+}
+
+void ll_exec_compressed(const ll_exec *e, int64_t *bytes, int64_t *dense_bytes)
+{
+    *bytes = *dense_bytes = 0;
+    for (int i = 0; i < e->p->n_instr; i++) {
+        ll_codec *codec = e->instrs[i].transfer ? e->instrs[i].transfer->codec : NULL;
+        if (!codec) continue;
+        ll_codec_report r = ll_codec_last(codec);
+        *bytes += r.bytes;
+        *dense_bytes += r.dense_bytes;
+    }
+}
+
+/* ---- data ---- */
+
 void *ll_exec_data(const ll_exec *e, int slot, int micro)
 {
-    void *first = e->gpu ? ll_onboard_view(e, slot, true) : e->address[slot];
-    return (char *)first + (size_t)micro * e->p->slots[slot].bytes;
+    return (char *)e->machine->view(e, slot) + (size_t)micro * e->p->slots[slot].bytes;
+}
+
+ll_err ll_exec_changed(const ll_exec *e, int slot)
+{
+    return e->machine->changed ? e->machine->changed(e, slot) : LL_OK;
+}
+
+ll_err ll_exec_read(const ll_exec *e, int slot, void *to)
+{
+    return e->machine->read(e, slot, to);
+}
+
+ll_err ll_exec_put(const ll_exec *e, int slot, int micro, const void *data)
+{
+    return e->machine->put(e, slot, micro, data);
+}
+
+double ll_exec_scalar(const ll_exec *e, int slot)
+{
+    return ll_load(ll_exec_data(e, slot, 0), e->p->slots[slot].type.dtype, 0);
+}
+
+ll_err ll_exec_wait(ll_exec *e)
+{
+    return e->machine->wait ? e->machine->wait(e) : LL_OK;
 }
 
 double ll_exec_waited(const ll_exec *e)
@@ -272,7 +307,7 @@ double ll_exec_waited(const ll_exec *e)
 
 size_t ll_exec_bytes(const ll_exec *e)
 {
-    return (e->borrowed ? 0 : slab_bytes(e)) + ll_exec_extra_bytes(e);
+    return (e->borrowed ? 0 : slab_bytes(e)) + e->extra_bytes;
 }
 
 void ll_exec_profile(ll_exec *e, bool on)
@@ -300,40 +335,43 @@ static void trace(ll_exec *e, ll_trace_row row, const char *name, const char *ki
     ll_trace_add(e->trace, &x);
 }
 
-ll_err ll_exec_check_finite(const bound *b, const ll_tensor *out)
+static ll_err check_finite(const ll_exec *e, const ll_instr *x)
 {
-    for (int o = 0; o < b->call.n_out; o++) {
-        const ll_tensor *t = &out[o];
-        int64_t n = ll_numel(&t->shape);
-        for (int64_t i = 0; ll_dtype_is_float(t->dtype) && i < n; i++) {
-            double v = ll_load(t->data, t->dtype, i);
+    for (int o = 0; o < x->n_out; o++) {
+        const ll_type *t = &e->p->slots[x->out[o]].type;
+        if (!ll_dtype_is_float(t->dtype)) continue;
+        const void *data = e->machine->view(e, x->out[o]);
+        for (int64_t i = 0, n = ll_numel(&t->shape); i < n; i++) {
+            double v = ll_load(data, t->dtype, i);
             CHECK(isfinite(v), LL_E_NUMERIC, "%s (%s) gives %g at element %lld of result %d",
-                  b->instr->name, b->instr->op, v, (long long)i, o);
+                  x->name, x->op, v, (long long)i, o);
         }
     }
     return LL_OK;
 }
 
+static ll_err run_kernel(ll_exec *e, ll_bound *b)
+{
+    TRY(b->instr->kernel.run(&b->call));
+    return e->machine->sync ? e->machine->sync(e) : LL_OK;
+}
+
 static ll_err run_one(ll_exec *e, int i, bool checked)
 {
-    bound *b = &e->instrs[i];
+    ll_bound *b = &e->instrs[i];
     double start = e->profiling || e->trace ? ll_now() : 0;
-    if (e->gpu)
-        TRY(ll_onboard_one(e, i, checked));
-    else if (b->instr->wait)
-        TRY(ll_exec_wait_talk(e, &e->instrs[b->instr->pair]));
-    else if (!b->instr->kernel.run)
-        TRY(ll_exec_start_talk(e, b));
+    if (b->instr->wait)
+        TRY(e->link->wait(e, &e->instrs[b->instr->pair]));
+    else if (b->instr->collective)
+        TRY(e->link->start(e, b));
     else
-        TRY(b->instr->kernel.run(&b->call));
-    if (e->n_flying) TRY(ll_comm_poll(e->comm)); /* kernels are long: what is under way moves on */
+        TRY(run_kernel(e, b));
+    if (e->n_in_flight)
+        TRY(ll_comm_poll(e->comm)); /* kernels are long: what is under way moves on */
     if (e->profiling) e->seconds[i] += ll_now() - start;
     if (e->trace && !b->instr->wait) /* waits are noted by comm */
         trace(e, LL_TRACE_COMPUTE, b->instr->name, b->instr->op, start);
-    checked &= !e->gpu;
-    return checked && (b->instr->kernel.run || b->instr->wait)
-               ? ll_exec_check_finite(b, b->call.out)
-               : LL_OK;
+    return checked && !b->instr->collective ? check_finite(e, b->instr) : LL_OK;
 }
 
 /* The first instruction of this rank, counted over micro-batches, that gave a number that is not
@@ -348,7 +386,7 @@ static ll_err tell(ll_exec *e, const culprit *mine)
 {
     int32_t first = mine->at;
     ll_err rc = LL_OK;
-    ll_comm *c = e->team ? ll_team_comm(e->team) : NULL;
+    ll_comm *c = e->comm;
     if (c) TRY(ll_comm_allreduce(c, &first, 1, LL_I32, LL_REDUCE_MIN, NULL));
     if (first == INT32_MAX) return LL_OK;
     if (first == mine->at)
@@ -356,10 +394,18 @@ static ll_err tell(ll_exec *e, const culprit *mine)
     return c ? ll_comm_agree(c, rc) : rc;
 }
 
-void ll_exec_move(ll_exec *e, int micro)
+/* Operands that are another address in each micro-batch, as of this one. */
+static void move_operands(ll_exec *e, int micro)
 {
     for (int i = 0; i < e->n_moving; i++)
         e->moving[i].tensor->data = e->moving[i].first + (size_t)micro * e->moving[i].stride;
+}
+
+/* What a step that ended early left under way. */
+static ll_err wait_all(ll_exec *e)
+{
+    for (int i = 0; i < e->p->n_instr && e->n_in_flight; i++) TRY(e->link->wait(e, &e->instrs[i]));
+    return LL_OK;
 }
 
 static ll_err run_section(ll_exec *e, int section, uint64_t step, bool checked)
@@ -370,13 +416,12 @@ static ll_err run_section(ll_exec *e, int section, uint64_t step, bool checked)
     culprit bad = {.at = INT32_MAX};
     int from = section ? p->end[section - 1] : 0, to = p->end[section];
     int times = section == LL_MICRO ? p->n_micro : 1;
-    if (e->n_flying && section == LL_MICRO) TRY(ll_exec_wait_all(e));
-    if (e->poison && section == LL_MICRO) TRY(poison(e));
-    if (e->gpu && section == LL_MICRO) TRY(ll_onboard_deliver(e, step));
+    if (section == LL_MICRO) TRY(wait_all(e));
+    if (section == LL_MICRO && e->machine->begin) TRY(e->machine->begin(e, step));
     for (int m = 0; m < times; m++) {
-        if (section == LL_MICRO) ll_exec_move(e, m);
-        if (e->gpu && !checked) {
-            TRY(ll_onboard_run(e, section, m, step));
+        if (section == LL_MICRO) move_operands(e, m);
+        if (e->machine->run && !checked) {
+            TRY(e->machine->run(e, section, m, step));
             continue;
         }
         for (int i = from; i < to; i++) {
@@ -390,7 +435,7 @@ static ll_err run_section(ll_exec *e, int section, uint64_t step, bool checked)
             snprintf(bad.message, sizeof bad.message, "%s", ll_error_message());
         }
     }
-    if (e->gpu && section == LL_REPORT) TRY(ll_onboard_collect(e));
+    if (section == LL_REPORT && e->machine->end) TRY(e->machine->end(e));
     if (e->trace) trace(e, LL_TRACE_STEP, names[section], NULL, start);
     return checked ? tell(e, &bad) : LL_OK;
 }

@@ -5,8 +5,6 @@
  * run again node by node on the same data to name the first op that went wrong. */
 #include "exec/session.h"
 
-#include "exec/place_gpu.h"
-
 #include <math.h>
 #include <omp.h>
 #include <stdlib.h>
@@ -22,24 +20,37 @@ struct ll_session {
     ll_exec *e;
     uint64_t step;
     int *kept, n_kept;
-    ll_gpu_seats seats;                 /* of machine cuda */
-    ll_err (*meanwhile)(void *context); /* while a GPU works on a step; NULL: nothing */
-    void *context;
+    const ll_machine *machine;
+    ll_devices devices; /* n 0: the machine has none */
+    ll_arena *arena;
 };
+
+/* Through this process's memory, from where on a larger message is no faster. */
+static size_t bucket_bytes(const ll_session *s)
+{
+    if (!s->team || s->devices.direct) return 0;
+    return ll_choose_bucket_bytes(ll_comm_table(ll_team_comm(s->team)));
+}
+
+static int64_t compressed_axes(const ll_session *s)
+{
+    int data = s->opts.compress ? ll_mesh_axis(ll_team_mesh(s->team), LL_AXIS_DATA) : -1;
+    return data < 0 ? 0 : 1 << data;
+}
 
 static ll_err lower(const ll_session *s, bool no_fuse, ll_program **out)
 {
-    const ll_target *target = ll_target_find(s->opts.machine);
     ll_precision precision;
-    CHECK(target, LL_E_ARG, "no machine is named %s: cpu, cuda or ref", s->opts.machine);
     TRY(ll_precision_parse(s->opts.precision, &precision));
     return ll_lower(s->part ? s->part : s->g,
-                    &(ll_lower_opts){.target = target,
+                    &(ll_lower_opts){.target = s->machine->target,
                                      .precision = precision,
                                      .threads = s->opts.threads,
                                      .n_micro = s->opts.micro_batches,
                                      .any_order = s->opts.any_order,
-                                     .no_fuse = no_fuse},
+                                     .no_fuse = no_fuse,
+                                     .bucket_bytes = bucket_bytes(s),
+                                     .compress = compressed_axes(s)},
                     out);
 }
 
@@ -144,49 +155,43 @@ static ll_err compile(ll_session *s)
     return lower(s, false, &s->p);
 }
 
-/* Which GPU, and how GPUs talk. */
-static ll_err take_seat(ll_session *s)
+/* Which device is this rank's, and how they talk. */
+static ll_err place_devices(ll_session *s)
 {
-    ll_comm *c = s->team ? s->opts.comm : NULL;
-    const char *transport = s->opts.transport;
-    ll_seats_ask ask = {.transport = transport, .codec = s->opts.compress};
-    if (strcmp(s->opts.machine, "cuda")) {
+    ll_comm *c = s->opts.comm && ll_comm_size(s->opts.comm) > 1 ? s->opts.comm : NULL;
+    const char *transport = s->opts.transport, *codec = s->opts.compress;
+    ll_device_ask ask = {.transport = transport, .codec = codec && strcmp(codec, "none")};
+    if (!s->machine->place) {
         CHECK(!transport || !strcmp(transport, "auto"), LL_E_ARG,
-              "transport %s is of GPUs, and machine is %s", transport, s->opts.machine);
+              "transport %s is of devices, and machine %s has none", transport,
+              s->machine->target->name);
         return LL_OK;
     }
     if (c) ask.canonical = ll_comm_options(c)->canonical;
-    return ll_gpu_seats_find(c, &ask, s->p->arena, &s->seats);
+    return s->machine->place(c, &ask, s->arena, &s->devices);
 }
 
-/* Makes the rank's GPU the current one before anything is compiled: cuDNN's plans are for it. */
-static ll_err check_machine(const ll_session *s)
+static ll_exec_opts exec_opts(const ll_session *s)
 {
-    ll_gpu *g;
-    ll_comm *c = s->opts.comm;
-    if (strcmp(s->opts.machine, "cuda")) return LL_OK;
-    TRY(ll_gpu_open(ll_gpu_seat_mine(c && ll_comm_size(c) > 1 ? c : NULL), &g));
-    ll_gpu_close(g);
-    return LL_OK;
+    return (ll_exec_opts){.seed = s->opts.seed,
+                          .team = s->team,
+                          .compress = s->opts.compress,
+                          .device = s->devices.mine,
+                          .link = s->machine->links[s->devices.direct]};
 }
 
 static ll_err open_parts(ll_session *s)
 {
-    ll_err rc = check_machine(s);
-    if (rc == LL_OK) rc = compile(s);
+    TRY(ll_machine_find(s->opts.machine, &s->machine));
+    TRY(place_devices(s));
+    ll_err rc = compile(s);
     if (s->opts.comm) rc = ll_comm_agree(s->opts.comm, rc);
     TRY(rc);
-    TRY(take_seat(s));
-    ll_exec_opts o = {.seed = s->opts.seed,
-                      .team = s->team,
-                      .compress = s->opts.compress,
-                      .place = s->place,
-                      .share = s->opts.share ? s->opts.share->e : NULL,
-                      .reuse = s->opts.reuse,
-                      .device = s->seats.mine,
-                      .nccl = s->seats.nccl};
+    ll_exec_opts o = exec_opts(s);
+    o.share = s->opts.share ? s->opts.share->e : NULL;
+    o.reuse = s->opts.reuse;
     TRY(ll_exec_open(s->p, &o, &s->e));
-    s->kept = LL_NEW_ARRAY(s->p->arena, int, s->p->n_input + 1);
+    s->kept = LL_NEW_ARRAY(s->arena, int, s->p->n_input + 1);
     for (int i = 0; i < s->p->n_input; i++) {
         ll_kind k = s->p->slots[s->p->inputs[i].slot].kind;
         if (k == LL_PARAM || k == LL_STATE) s->kept[s->n_kept++] = s->p->inputs[i].slot;
@@ -201,7 +206,7 @@ ll_err ll_session_open(ll_graph *g, const ll_session_opts *opts, ll_session **ou
     CHECK(s, LL_E_MEM, "no memory for a session");
     s->g = g;
     s->opts = *opts;
-    if (!s->opts.machine) s->opts.machine = "cpu";
+    s->arena = ll_arena_new();
     if (!s->opts.precision) s->opts.precision = "f32";
     if (s->opts.threads <= 0) s->opts.threads = omp_get_max_threads();
     if (s->opts.micro_batches <= 0) s->opts.micro_batches = 1;
@@ -222,6 +227,7 @@ void ll_session_close(ll_session *s)
     ll_graph_free(s->part);
     ll_placement_free(s->place);
     if (!s->guest) ll_team_close(s->team);
+    ll_arena_free(s->arena);
     free(s);
 }
 
@@ -328,12 +334,8 @@ static ll_err find_culprit(ll_session *s, const char *what, double value)
     ll_program *p;
     ll_exec *e;
     TRY(lower(s, true, &p));
-    ll_exec_opts o = {.seed = s->opts.seed,
-                      .team = s->team,
-                      .compress = s->opts.compress,
-                      .place = s->place,
-                      .share = s->e,
-                      .nccl = s->seats.nccl};
+    ll_exec_opts o = exec_opts(s);
+    o.share = s->e;
     ll_err rc = ll_exec_open(p, &o, &e);
     if (rc == LL_OK) {
         rc = copy_inputs(s, e, p);
@@ -348,15 +350,11 @@ static ll_err find_culprit(ll_session *s, const char *what, double value)
          step, what, value);
 }
 
-ll_err ll_session_run(ll_session *s, double lr)
+/* Looks at the results, then updates. */
+static ll_err complete(ll_session *s)
 {
     static const char *const watched[] = {"loss", "grad_norm"};
-    TRY(set_scalar(s->e, s->p, "lr", lr));
-    TRY(set_scalar(s->e, s->p, "t", (double)s->step + 1));
-    TRY(ll_exec_run(s->e, LL_MICRO, s->step));
-    TRY(ll_exec_run(s->e, LL_REPORT, s->step));
-    if (s->meanwhile) TRY(s->meanwhile(s->context));
-    TRY(ll_exec_trouble(s->e));
+    TRY(ll_exec_wait(s->e));
     for (int i = 0; i < 2; i++) {
         double v = ll_session_result(s, watched[i]);
         if (ll_program_result(s->p, watched[i]) >= 0 && !isfinite(v))
@@ -367,22 +365,41 @@ ll_err ll_session_run(ll_session *s, double lr)
     return LL_OK;
 }
 
-const ll_gpu_seats *ll_session_seats(const ll_session *s)
+/* On machines that do not work beside this process the whole step is done here: whatever is set
+ * after it is the next one's. */
+ll_err ll_session_start(ll_session *s, double lr)
 {
-    return s->seats.n ? &s->seats : NULL;
+    TRY(set_scalar(s->e, s->p, "lr", lr));
+    TRY(set_scalar(s->e, s->p, "t", (double)s->step + 1));
+    TRY(ll_exec_run(s->e, LL_MICRO, s->step));
+    TRY(ll_exec_run(s->e, LL_REPORT, s->step));
+    return s->machine->wait ? LL_OK : complete(s);
 }
 
-bool ll_session_meanwhile(ll_session *s, ll_err (*f)(void *context), void *context)
+ll_err ll_session_finish(ll_session *s)
 {
-    if (strcmp(s->opts.machine, "cuda")) return false;
-    s->meanwhile = f;
-    s->context = context;
-    return true;
+    return s->machine->wait ? complete(s) : LL_OK;
+}
+
+ll_err ll_session_run(ll_session *s, double lr)
+{
+    TRY(ll_session_start(s, lr));
+    return ll_session_finish(s);
+}
+
+const ll_machine *ll_session_machine(const ll_session *s)
+{
+    return s->machine;
+}
+
+const ll_devices *ll_session_devices(const ll_session *s)
+{
+    return s->devices.n ? &s->devices : NULL;
 }
 
 size_t ll_session_bytes(const ll_session *s)
 {
-    return s->p->bytes + ll_exec_extra_bytes(s->e);
+    return s->p->bytes + s->e->extra_bytes;
 }
 
 ll_team *ll_session_team(const ll_session *s)

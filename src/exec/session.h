@@ -1,7 +1,6 @@
 /* session.h: what the rest of Loopline may see of a session (the public part is loopline.h). */
 #pragma once
 #include "exec/exec.h"
-#include "exec/place_gpu.h"
 #include "pass/partition.h"
 
 #ifdef __cplusplus
@@ -15,12 +14,13 @@ const ll_placement *ll_session_placement(const ll_session *s);
 ll_exec *ll_session_exec(const ll_session *s);
 uint64_t ll_session_step(const ll_session *s); /* steps done */
 void ll_session_set_step(ll_session *s, uint64_t step);
-/* Whose GPU is which, and how they talk; NULL: not on GPUs. */
-const ll_gpu_seats *ll_session_seats(const ll_session *s);
-/* f is called in each step while a GPU works on it, to set the next one's batch: what is set then
- * is uploaded beside the step. False: this machine's steps do not work so, and f is never called.
- */
-bool ll_session_meanwhile(ll_session *s, ll_err (*f)(void *context), void *context);
+const ll_machine *ll_session_machine(const ll_session *s);
+/* Which device is whose, and how they talk; NULL: the machine has none. */
+const ll_devices *ll_session_devices(const ll_session *s);
+/* ll_session_run in two parts. Between them the next step's batch may be set: where steps run on a
+ * device it is uploaded beside this one. */
+ll_err ll_session_start(ll_session *s, double lr);
+ll_err ll_session_finish(ll_session *s);
 /* Which of the first dimension of an input this rank holds: of batch data, which samples. */
 void ll_session_rows(const ll_session *s, const char *input, int64_t *first, int64_t *count);
 /* Parameters and state: how many; the i-th one's slot. */

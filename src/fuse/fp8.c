@@ -167,7 +167,7 @@ static bool is_parameter(const ll_graph *g, ll_val v)
            ll_value_of(g, from->in[0])->kind == LL_PARAM;
 }
 
-/* Parameters first, side by side: on a GPU they are one launch (exec/merge.c). */
+/* Parameters first, side by side: on a GPU they are one launch (machine/merge.c). */
 static ll_err lower_parameters(lowering *l)
 {
     for (int i = 0; i < l->g->n_node; i++) {

@@ -207,9 +207,10 @@ typedef struct ll_fused_attr {
  * range of the dimension that becomes cut (reduce_scatter: dim; all_to_all: to_dim), or that it
  * gets (rotate). max: maxima are taken, not sums. step: rotations before this one, so that member i
  * of the group has part i - step (around p) of dim, for member i + 1. serial: tells apart nodes
- * that must not become one. */
+ * that must not become one. most: elements of the larger of operand and result, on the rank that
+ * has most; cut: the axes that cut it: both the same on every rank. */
 typedef struct ll_coll_attr {
-    int64_t axes, max, dim, to_dim, extent, from, to, step, serial;
+    int64_t axes, max, dim, to_dim, extent, from, to, step, serial, most, cut;
 } ll_coll_attr;
 
 /* halo: member i of the group owns part i of extent elements along dim, and is given elements

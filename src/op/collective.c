@@ -98,7 +98,8 @@ static const ll_attr_field fields[] = {
     LL_FIELD(ll_coll_attr, dim, LL_A_INT),    LL_FIELD(ll_coll_attr, to_dim, LL_A_INT),
     LL_FIELD(ll_coll_attr, extent, LL_A_INT), LL_FIELD(ll_coll_attr, from, LL_A_INT),
     LL_FIELD(ll_coll_attr, to, LL_A_INT),     LL_FIELD(ll_coll_attr, step, LL_A_INT),
-    LL_FIELD(ll_coll_attr, serial, LL_A_INT), {0}};
+    LL_FIELD(ll_coll_attr, serial, LL_A_INT), LL_FIELD(ll_coll_attr, most, LL_A_INT),
+    LL_FIELD(ll_coll_attr, cut, LL_A_INT),    {0}};
 static const ll_attr_field halo_fields[] = {LL_FIELD(ll_halo_attr, axes, LL_A_INT),
                                             LL_FIELD(ll_halo_attr, dim, LL_A_INT),
                                             LL_FIELD(ll_halo_attr, extent, LL_A_INT),

@@ -9,6 +9,8 @@
  * it whole, and the update, on whole tensors, is the serial one. */
 #include "pass/partition_int.h"
 
+#include "base/num.h"
+
 #include <stdio.h>
 #include <string.h>
 
@@ -49,6 +51,14 @@ static ll_range relative(const ll_cutter *c, const ll_layout *before, const ll_l
     return (ll_range){a.from - b.from, a.to - b.from};
 }
 
+/* Elements of the largest part of a value that any rank holds. */
+static int64_t largest_part(const ll_mesh *m, const ll_layout *l, const ll_shape *s)
+{
+    int64_t n = 1;
+    for (int d = 0; d < s->n; d++) n *= ll_ceil_div(s->d[d], ll_mesh_group(m, l->split[d]));
+    return n;
+}
+
 static ll_err emit_move(ll_cutter *c, const ll_move *v, const ll_layout *before, const ll_shape *s,
                         ll_val in, ll_val *out)
 {
@@ -65,10 +75,12 @@ static ll_err emit_move(ll_cutter *c, const ll_move *v, const ll_layout *before,
     ll_coll_attr a = {.axes = v->axes, .max = v->max, .dim = v->dim, .serial = ++c->serial};
     a.from = r.from;
     a.to = r.to;
+    const ll_layout *large = v->kind == LL_MOVE_REDUCE_SCATTER ? before : &v->after;
+    a.most = largest_part(c->m, large, s);
+    a.cut = ll_layout_axes(large);
     if (v->kind == LL_MOVE_ALLTOALL) a.to_dim = v->to_dim;
     if (v->kind != LL_MOVE_ALLREDUCE) {
-        const ll_layout *whole = v->kind == LL_MOVE_REDUCE_SCATTER ? before : &v->after;
-        ll_range all = ll_cut_range(c, whole->split[v->dim], s->d[v->dim]);
+        ll_range all = ll_cut_range(c, large->split[v->dim], s->d[v->dim]);
         a.extent = all.to - all.from;
     }
     return ll_cut_emit(c, ops[v->kind], &a, in, out);

@@ -159,12 +159,12 @@ static ll_err add_copy(ll_program *p, const ll_graph *g, ll_pair u)
 static void add_members(ll_program *p, const ll_order *o, int node, ll_instr *x)
 {
     int n = 0;
-    for (int k = node; k >= 0; k = o->mate[k] - 1) n++;
+    for (int k = node; k >= 0; k = o->before[k] - 1) n++;
     x->in = LL_NEW_ARRAY(p->arena, int, n);
     x->out = LL_NEW_ARRAY(p->arena, int, n);
     x->attrs = LL_NEW_ARRAY(p->arena, const void *, n);
     x->n_out = n;
-    for (int k = node; k >= 0; k = o->mate[k] - 1) {
+    for (int k = node; k >= 0; k = o->before[k] - 1) {
         const ll_node *m = &o->g->nodes[k];
         n--; /* the last member is first */
         x->in[n] = m->in[0].id;
@@ -193,6 +193,7 @@ static ll_err add_position(ll_program *p, const ll_order *o, const ll_places *la
     add_members(p, o, node, x);
     if (x->wait) return LL_OK;
     x->pair = o->done[node];
+    x->compressed = o->compressed[node];
     x->packing = o->flight[node].packing;
     if (x->packing) x->packing_at = lay->offset[lay->packing[node]];
     return LL_OK;
@@ -225,12 +226,12 @@ static void add_slots(ll_program *p, const ll_graph *g, const ll_places *lay)
             (ll_binding){ll_arena_strdup(p->arena, g->results[i].name), g->results[i].value.id};
 }
 
-static ll_err build(ll_program *p, ll_graph *g, bool blocking)
+static ll_err build(ll_program *p, ll_graph *g, const ll_lower_opts *opts)
 {
     ll_order o;
     ll_places lay;
     TRY(keep_old_values(g, p->n_micro));
-    TRY(ll_find_order(g, p->n_micro, blocking, p->arena, &o));
+    TRY(ll_find_order(g, opts, p->arena, &o));
     ll_plan_memory(&o, p->arena, &lay);
     add_slots(p, g, &lay);
     p->instrs = LL_NEW_ARRAY(p->arena, ll_instr, o.n + g->n_update + 1);
@@ -269,7 +270,9 @@ ll_err ll_lower(const ll_graph *g, const ll_lower_opts *opts, ll_program **out)
     p->any_order = opts->any_order;
     p->tf32 = opts->precision == LL_PRECISION_tf32;
     p->n_micro = opts->n_micro > 0 ? opts->n_micro : 1;
-    rc = build(p, lowered, opts->blocking);
+    ll_lower_opts how = *opts;
+    how.n_micro = p->n_micro;
+    rc = build(p, lowered, &how);
     ll_graph_free(lowered);
     if (rc != LL_OK) {
         ll_program_free(p);

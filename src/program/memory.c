@@ -10,9 +10,8 @@
 #include "program/memory.h"
 
 #include "base/num.h"
+#include "base/room.h"
 #include "kern/attr.h"
-
-#include <stdlib.h>
 
 typedef struct storage {
     size_t bytes, offset;
@@ -149,7 +148,7 @@ static void place_position(planner *p, int at)
     int node = o->node[at];
     const ll_flight *f = &o->flight[node];
     if (!p->g->nodes[node].op->collective || f->early != o->wait[at])
-        for (int k = node; k >= 0; k = o->mate[k] - 1) place_results(p, k, at);
+        for (int k = node; k >= 0; k = o->before[k] - 1) place_results(p, k, at);
     if (f->packing && !o->wait[at])
         p->out->packing[node] = new_storage(p, f->packing, at, o->done[node], LL_WORK);
 }
@@ -171,58 +170,24 @@ static void find_storages(planner *p)
     for (int i = 1; i < g->n_value; i++) p->out->storage[i] = storage_of(p, (ll_val){i});
 }
 
-static int by_size(const void *a, const void *b)
-{
-    const storage *x = *(storage *const *)a, *y = *(storage *const *)b;
-    if (x->bytes != y->bytes) return x->bytes < y->bytes ? 1 : -1;
-    return x->first != y->first ? (x->first > y->first ? 1 : -1) : (x > y) - (x < y);
-}
-
-static int by_offset(const void *a, const void *b)
-{
-    const storage *x = *(storage *const *)a, *y = *(storage *const *)b;
-    return (x->offset > y->offset) - (x->offset < y->offset);
-}
-
-/* The lowest free offset among placed storages (sorted by offset) that live with s. */
-static size_t lowest_fit(storage *const *placed, int n, const storage *s)
-{
-    size_t at = 0;
-    for (int i = 0; i < n; i++) {
-        const storage *q = placed[i];
-        if (q->last < s->first || s->last < q->first) continue;
-        if (q->offset >= at + ll_align64(s->bytes)) return at;
-        size_t after = q->offset + ll_align64(q->bytes);
-        if (after > at) at = after;
-    }
-    return at;
-}
-
 static void place_storages(planner *p)
 {
     ll_places *out = p->out;
-    storage **work = LL_NEW_ARRAY(p->arena, storage *, p->n + 1);
-    storage **placed = LL_NEW_ARRAY(p->arena, storage *, p->n + 1);
-    int n = 0, n_placed = 0;
+    ll_want *wants = LL_NEW_ARRAY(p->arena, ll_want, p->n + 1);
+    int n = 0;
     for (int i = 0; i < p->n; i++) {
         storage *s = &p->s[i];
         if (s->region == LL_WORK) {
-            work[n++] = s;
+            wants[n++] = (ll_want){.bytes = s->bytes, .from = s->first, .to = s->last};
             continue;
         }
         s->offset = out->persistent_bytes;
         out->persistent_bytes += ll_align64(s->bytes);
     }
-    qsort(work, (size_t)n, sizeof *work, by_size);
-    for (int i = 0; i < n; i++) {
-        storage *s = work[i];
-        s->offset = lowest_fit(placed, n_placed, s);
-        size_t end = s->offset + ll_align64(s->bytes);
-        if (end > out->work_bytes) out->work_bytes = end;
-        int k = n_placed++;
-        for (; k > 0 && by_offset(&placed[k - 1], &s) > 0; k--) placed[k] = placed[k - 1];
-        placed[k] = s;
-    }
+    out->work_bytes = ll_room_plan(wants, n, p->arena);
+    n = 0;
+    for (int i = 0; i < p->n; i++)
+        if (p->s[i].region == LL_WORK) p->s[i].offset = wants[n++].at;
 }
 
 static size_t busiest(const planner *p)

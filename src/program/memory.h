@@ -1,5 +1,5 @@
-/* memory.h: the order of a program (order.c, flight.c), which values share bytes, and where in the
- * slab they lie (memory.c). */
+/* memory.h: the order of a program (order.c, bundle.c, flight.c), which values share bytes, and
+ * where in the slab they lie (memory.c). */
 #pragma once
 #include "program/program.h"
 
@@ -17,24 +17,26 @@ typedef struct ll_flight {
 /* A graph's nodes in the order they run. A collective is there twice: its start and its wait. */
 typedef struct ll_order {
     const ll_graph *g;
-    int *node;  /* [n] node indices */
-    bool *wait; /* [n] this is a collective's wait */
-    int *place; /* node index -> position of it, or of its start; -1: does not run (aliases) */
-    int *done;  /* node index -> position of its wait; of others: place */
-    int *joint; /* node index -> the last of its bundle of collectives, or itself */
-    int *mate;  /* node index -> that of the bundle's member before it, + 1; 0: none */
-    bool *last; /* node index -> of the micro-batches, runs in the last alone */
+    int *node;   /* [n] node indices */
+    bool *wait;  /* [n] this is a collective's wait */
+    int *place;  /* node index -> position of it, or of its start; -1: does not run (aliases) */
+    int *done;   /* node index -> position of its wait; of others: place */
+    int *bundle; /* node index -> the last of its bundle of collectives, or itself */
+    int *before; /* node index -> that of the bundle's member before it, + 1; 0: none */
+    bool *compressed;  /* node index -> a sum that goes through a codec */
+    bool *last;        /* node index -> of the micro-batches, runs in the last alone */
     ll_flight *flight; /* of collectives */
     int n;
     int end[LL_N_SECTION];
     int n_micro;
 } ll_order;
 /* Finds the bundles among a section's nodes, which are taken together in the list; returns its new
- * length. (flight.c) */
-int ll_bundle(ll_order *o, int *list, int n, ll_arena *arena);
+ * length. (bundle.c) */
+int ll_bundle(ll_order *o, const ll_lower_opts *opts, int section, int *list, int n,
+              ll_arena *arena);
 ll_flight ll_flight_of(const ll_graph *g, const ll_node *n, int n_micro);
-/* blocking: in the graph's order, collectives awaited where they start. */
-ll_err ll_find_order(const ll_graph *g, int n_micro, bool blocking, ll_arena *arena, ll_order *o);
+/* By opts: blocking: in the graph's order, collectives awaited where they start. */
+ll_err ll_find_order(const ll_graph *g, const ll_lower_opts *opts, ll_arena *arena, ll_order *o);
 
 /* Whether a node's result is just its operand's bytes in this program. */
 bool ll_is_alias(const ll_node *n, int n_micro);

@@ -127,7 +127,7 @@ static bool joins_last(const ll_graph *g, int node)
 static int maker(const orderer *q, ll_val v)
 {
     int m = ll_value_of(q->g, ll_alias_root(q->g, v, q->o->n_micro))->node;
-    return m < 0 ? -1 : q->o->joint[m];
+    return m < 0 ? -1 : q->o->bundle[m];
 }
 
 static void put(orderer *q, int node, bool wait)
@@ -144,7 +144,7 @@ static void await_node(orderer *q, int node)
         if (q->flying[i] != node) q->flying[n++] = q->flying[i];
     q->n_flying = n;
     q->is_flying[node] = false;
-    for (int k = node; k >= 0; k = q->o->mate[k] - 1) q->o->done[k] = q->o->n;
+    for (int k = node; k >= 0; k = q->o->before[k] - 1) q->o->done[k] = q->o->n;
     put(q, node, true);
 }
 
@@ -156,7 +156,8 @@ static bool is_scatter(const orderer *q, int node)
 /* Does it hold memory for as long as it is under way that others could use? */
 static bool takes_room(const orderer *q, int node)
 {
-    return is_scatter(q, node) || q->o->mate[node];
+    bool sums = q->g->nodes[node].op->collective == LL_ALL_REDUCE;
+    return is_scatter(q, node) || (q->o->before[node] && !sums);
 }
 
 /* Waits for the oldest of those, where there are too many. */
@@ -171,7 +172,7 @@ static void make_way(orderer *q)
 static void place_node(orderer *q, int node)
 {
     if (takes_room(q, node)) make_way(q);
-    for (int k = node; k >= 0; k = q->o->mate[k] - 1) {
+    for (int k = node; k >= 0; k = q->o->before[k] - 1) {
         q->o->place[k] = q->o->done[k] = q->o->n;
         q->placed[k] = true;
     }
@@ -185,7 +186,7 @@ static void place_node(orderer *q, int node)
 /* Waits for what a node reads. */
 static void await_operands(orderer *q, int node)
 {
-    for (; node >= 0; node = q->o->mate[node] - 1)
+    for (; node >= 0; node = q->o->before[node] - 1)
         for (int k = 0; k < q->g->nodes[node].n_in; k++) {
             int m = maker(q, q->g->nodes[node].in[k]);
             if (m >= 0 && q->is_flying[m]) await_node(q, m);
@@ -195,7 +196,7 @@ static void await_operands(orderer *q, int node)
 /* Has everything that a node reads been made, and arrived? */
 static bool is_ready(const orderer *q, int node)
 {
-    for (; node >= 0; node = q->o->mate[node] - 1)
+    for (; node >= 0; node = q->o->before[node] - 1)
         for (int k = 0; k < q->g->nodes[node].n_in; k++) {
             int m = maker(q, q->g->nodes[node].in[k]);
             if (m >= 0 && (!q->placed[m] || q->is_flying[m])) return false;
@@ -382,8 +383,9 @@ static void new_order(orderer *q, int n_micro)
     q->o->wait = LL_NEW_ARRAY(q->arena, bool, 2 * n);
     q->o->place = LL_NEW_ARRAY(q->arena, int, n);
     q->o->done = LL_NEW_ARRAY(q->arena, int, n);
-    q->o->joint = LL_NEW_ARRAY(q->arena, int, n);
-    q->o->mate = LL_NEW_ARRAY(q->arena, int, n);
+    q->o->bundle = LL_NEW_ARRAY(q->arena, int, n);
+    q->o->before = LL_NEW_ARRAY(q->arena, int, n);
+    q->o->compressed = LL_NEW_ARRAY(q->arena, bool, n);
     q->o->last = LL_NEW_ARRAY(q->arena, bool, n);
     q->o->flight = LL_NEW_ARRAY(q->arena, ll_flight, n);
     q->micro = LL_NEW_ARRAY(q->arena, bool, n);
@@ -394,28 +396,28 @@ static void new_order(orderer *q, int n_micro)
     q->list = LL_NEW_ARRAY(q->arena, int, n);
 }
 
-ll_err ll_find_order(const ll_graph *g, int n_micro, bool blocking, ll_arena *arena, ll_order *o)
+ll_err ll_find_order(const ll_graph *g, const ll_lower_opts *opts, ll_arena *arena, ll_order *o)
 {
-    orderer q = {.g = g, .o = o, .arena = arena, .blocking = blocking};
-    new_order(&q, n_micro);
-    TRY(find_sections(g, n_micro, arena, q.micro, q.report));
+    orderer q = {.g = g, .o = o, .arena = arena, .blocking = opts->blocking};
+    new_order(&q, opts->n_micro);
+    TRY(find_sections(g, o->n_micro, arena, q.micro, q.report));
     for (int i = 0; i < g->n_node; i++) {
-        o->joint[i] = i;
+        o->bundle[i] = i;
         o->last[i] = joins_last(g, i);
         q.micro[i] |= o->last[i];
-        if (g->nodes[i].op->collective) o->flight[i] = ll_flight_of(g, &g->nodes[i], n_micro);
+        if (g->nodes[i].op->collective) o->flight[i] = ll_flight_of(g, &g->nodes[i], o->n_micro);
     }
     find_followers(&q);
     for (int s = 0; s < LL_N_SECTION; s++) {
         q.n = 0;
-        if (s == LL_MICRO || blocking)
+        if (s == LL_MICRO || q.blocking)
             list_nodes(&q, s, NULL, 0);
         else
             list_by_arrival(&q, s);
-        if (!blocking) {
+        if (!q.blocking) {
             if (s == LL_MICRO) list_loose(&q);
             if (s == LL_MICRO) list_ahead(&q);
-            q.n = ll_bundle(o, q.list, q.n, arena);
+            q.n = ll_bundle(o, opts, s, q.list, q.n, arena);
         }
         place_list(&q);
         end_section(&q, s);

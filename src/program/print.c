@@ -33,6 +33,12 @@ static void put_instr(ll_buf *b, const ll_program *p, int i)
     char text[LL_NUMBER_TEXT];
     if (x->flops) ll_buf_printf(b, "  %sflop", ll_text_count(x->flops, text));
     if (!x->kernel.run) ll_buf_printf(b, "  until %d", x->pair);
+    if (x->collective && x->n_in > 1) {
+        double bytes = 0;
+        for (int k = 0; k < x->n_in; k++) bytes += (double)p->slots[x->in[k]].bytes;
+        ll_buf_printf(b, "  bundle of %d, %s", x->n_in, ll_text_bytes(bytes, text));
+    }
+    if (x->compressed) ll_buf_puts(b, "  compressed");
     if (x->packing)
         ll_buf_printf(b, "  packed in w+%zu %s", x->packing_at,
                       ll_text_bytes((double)x->packing, text));

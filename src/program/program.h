@@ -15,6 +15,8 @@
 #pragma once
 #include "program/target.h"
 
+#include <string.h>
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -37,7 +39,8 @@ typedef struct ll_instr {
     const char *name;           /* the node's */
     const char *op;             /* of a wait: "wait" */
     ll_solver kernel;           /* run NULL: a collective's start, or its wait */
-    ll_collective collective;   /* of a start: what it is */
+    ll_collective collective;   /* of a start: what it is; of several operands: a bundle */
+    bool compressed;            /* of a start: its sums may go through a codec */
     bool last;                  /* of the micro-batches, runs in the last alone */
     bool wait;                  /* the result of instruction `pair` has come after it */
     int pair;                   /* of a start its wait, of a wait its start */
@@ -79,9 +82,11 @@ typedef struct ll_lower_opts {
     const ll_target *target;
     ll_precision precision;
     int threads, n_micro;
-    bool any_order; /* on machine cuda: attention's gradient may be summed in any order */
-    bool no_fuse;   /* one instruction per node: for finding where a number went wrong */
-    bool as_is;     /* the graph's own nodes, those that are needed */
+    bool any_order;      /* on machine cuda: attention's gradient may be summed in any order */
+    bool no_fuse;        /* one instruction per node: for finding where a number went wrong */
+    bool as_is;          /* the graph's own nodes, those that are needed */
+    size_t bucket_bytes; /* of gradients that are summed as one; 0: the target's */
+    int64_t compress;    /* axes: gradients that are summed over them are compressed */
     /* Collectives are awaited where they start, one by one: to measure what overlap gains. */
     bool blocking;
 } ll_lower_opts;
@@ -102,6 +107,11 @@ typedef struct ll_memory_kinds {
     size_t scratch;
 } ll_memory_kinds;
 ll_memory_kinds ll_program_kinds(const ll_program *p);
+/* The parameter whose gradient (ll_minimize's grad:PARAM) has this name; NULL: it is none. */
+static inline const char *ll_gradient_of(const char *name)
+{
+    return name && !strncmp(name, "grad:", 5) ? name + 5 : NULL;
+}
 /* FLOPs of one run of a graph's nodes, from loop extents. */
 double ll_graph_flops(const ll_graph *g);
 

@@ -18,6 +18,7 @@ typedef struct ll_target {
     unsigned precisions;    /* bit p: it has precision p */
     bool any_order;         /* it may be told to sum in any order */
     bool f64;               /* every kernel takes f64; else those that say so */
+    size_t bucket_bytes;    /* of sums that are one collective, where nobody knows better */
     const ll_stage *stages; /* after ll_simplify; ended by {0} */
     unsigned fuses;         /* as what fusions know it (fuse/fuse.h); 0: none */
     bool (*pick)(const ll_op *op, const ll_kcall *c, ll_solver *out); /* false: has none */

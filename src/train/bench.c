@@ -4,7 +4,6 @@
 
 #include "base/now.h"
 #include "base/rng.h"
-#include "dev/gpu.h"
 #include "kern/cpu/gemm.h"
 #include "train/evaluate.h"
 #include "train/state.h"
@@ -176,7 +175,7 @@ static void gather(ll_session *s, int steps, ll_bench_report *out)
 
 /* Steps with each kernel between two marks, which makes them longer: beside those that are timed.
  */
-static ll_err profile_gpu(ll_session *s, double lr, ll_bench_report *out)
+static ll_err profile_device(ll_session *s, double lr, ll_bench_report *out)
 {
     enum { STEPS = 3 };
     for (int i = 0; i <= STEPS; i++) {
@@ -210,21 +209,22 @@ static ll_err time_steps(ll_session *s, double lr, const ll_bench_opts *o, ll_be
     enum { WARM_UP = 3 };
     static double times[MOST_STEPS];
     int n = 0;
-    bool gpu = ll_exec_on_gpu(ll_session_exec(s));
+    bool device = ll_session_machine(s)->device;
     for (int i = 0; i < WARM_UP; i++) {
         TRY(ll_session_run(s, lr));
         if (i == 0) out->first_loss = ll_session_result(s, "loss");
         if (i == 0) out->start_s = ll_trace_age();
     }
-    if (gpu) { /* it slows down as it warms, within seconds: what it does for long is what counts */
+    if (device) { /* it slows down as it warms, within seconds: what it does for long is what counts
+                   */
         TRY(run_for(s, lr, o->seconds, times, &n));
         out->cool_s = times[n / 2];
     }
-    if (o->profile && !gpu) ll_exec_profile(ll_session_exec(s), true);
+    if (o->profile && !device) ll_exec_profile(ll_session_exec(s), true);
     TRY(run_for(s, lr, o->seconds, times, &n));
     out->last_loss = ll_session_result(s, "loss");
-    if (gpu)
-        TRY(profile_gpu(s, lr, out));
+    if (device)
+        TRY(profile_device(s, lr, out));
     else
         gather(s, n, out);
     out->step_s = times[n / 2];
@@ -245,18 +245,18 @@ static ll_err bench(const ll_run *r, ll_session *s, const ll_bench_opts *o, ll_b
     out->threads = p->threads;
     out->parameters = ll_session_parameters(s);
     out->bytes = ll_session_bytes(s);
-    out->n_launch = ll_exec_launches(ll_session_exec(s));
+    out->n_launch = ll_session_exec(s)->n_launch;
     if (tokens && x >= 0) out->seq = p->slots[x].type.shape.d[1];
-    if (!*out->gpu) TRY(ll_gemm_peak(p->threads, LL_LARGE_GEMM, &out->gemm_gflops));
+    if (!*out->device) TRY(ll_gemm_peak(p->threads, LL_LARGE_GEMM, &out->gemm_gflops));
     return time_steps(s, r->train.schedule.lr, o, out);
 }
 
-/* gpu: NULL on other machines. */
-static ll_err bench_graph(const ll_run *r, ll_graph *g, ll_gpu *gpu, const ll_bench_opts *o,
+static ll_err bench_graph(const ll_run *r, const ll_machine *m, ll_graph *g, const ll_bench_opts *o,
                           ll_bench_report *out)
 {
     ll_session *s;
-    ll_gpu_facts f;
+    ll_device_facts before = {0}, after = {0};
+    ll_precision precision;
     ll_session_opts how = {.threads = (int)r->train.threads,
                            .micro_batches = (int)ll_run_micro_batches(r),
                            .machine = r->train.machine,
@@ -264,39 +264,28 @@ static ll_err bench_graph(const ll_run *r, ll_graph *g, ll_gpu *gpu, const ll_be
                            .any_order = !r->train.deterministic,
                            .seed = (uint64_t)r->train.seed,
                            .exact = r->parallel.exact};
+    TRY(ll_precision_parse(r->train.precision, &precision));
+    if (m->ask) TRY(m->ask(0, precision, &before));
+    snprintf(out->device, sizeof out->device, "%s", before.name);
+    out->peak = o->peak > 0 ? o->peak : before.peak;
     TRY(ll_session_open(g, &how, &s));
     ll_err rc = bench(r, s, o, out);
-    if (rc == LL_OK && gpu) rc = ll_gpu_ask(gpu, &f);
-    if (rc == LL_OK && gpu) out->used_bytes -= f.free_bytes; /* which were free before */
+    if (rc == LL_OK && m->ask) rc = m->ask(0, precision, &after);
+    out->used_bytes = before.free_bytes - after.free_bytes;
     ll_session_close(s);
-    return rc;
-}
-
-static ll_err bench_on_gpu(const ll_run *r, ll_graph *g, const ll_bench_opts *o,
-                           ll_bench_report *out)
-{
-    ll_gpu *gpu;
-    ll_gpu_facts f;
-    TRY(ll_gpu_open(0, &gpu));
-    ll_err rc = ll_gpu_ask(gpu, &f);
-    if (rc == LL_OK) {
-        snprintf(out->gpu, sizeof out->gpu, "%s", f.name);
-        out->peak = o->peak > 0 ? o->peak : ll_gpu_peak(f.name, r->train.precision);
-        out->used_bytes = f.free_bytes;
-        rc = bench_graph(r, g, gpu, o, out);
-    }
-    ll_gpu_close(gpu);
     return rc;
 }
 
 ll_err ll_bench_step(const ll_run *r, const ll_bench_opts *opts, ll_bench_report *out)
 {
     ll_graph *g = NULL;
-    bool gpu = !strcmp(r->train.machine, "cuda");
+    const ll_machine *m;
     *out = (ll_bench_report){0};
-    CHECK(gpu || !opts->peak, LL_E_ARG, "a peak is of a GPU: use it with --machine cuda");
+    TRY(ll_machine_find(r->train.machine, &m));
+    CHECK(m->ask || !opts->peak, LL_E_ARG, "a peak is of a device, and machine %s has none",
+          m->target->name);
     TRY(ll_run_graph(r, r->train.batch / ll_run_micro_batches(r), &r->train.optim, &g));
-    ll_err rc = gpu ? bench_on_gpu(r, g, opts, out) : bench_graph(r, g, NULL, opts, out);
+    ll_err rc = bench_graph(r, m, g, opts, out);
     ll_graph_free(g);
     return rc;
 }

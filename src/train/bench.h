@@ -22,14 +22,14 @@ typedef struct ll_bench_report {
     int64_t parameters, batch, seq; /* seq 0 for images */
     int threads, n_steps;
     double step_s, best_s, q1_s, q3_s; /* median, least, quartiles */
-    double cool_s; /* on a GPU: the median of as long before, when it was cooler */
+    double cool_s; /* on a device: the median of as long before, when it was cooler */
     double flops;  /* of products (matmul, convolution, attention) in a step, as they are run */
-    double gemm_gflops; /* an sgemm of 768 cubed, measured in the same run; on a GPU: 0 */
+    double gemm_gflops; /* an sgemm of 768 cubed, measured in the same run; on a device: 0 */
     double first_loss, last_loss;
     double start_s; /* from the process's start to the end of the first step */
     size_t bytes;   /* planned */
-    /* On a GPU: */
-    char gpu[128];      /* its name; "": none */
+    /* Of a device: */
+    char device[128];   /* its name; "": this process's threads */
     double model_flops; /* of a step: what is made anew for the gradient does not count */
     double peak;        /* FLOP/s, as asked for or as the maker states; 0: not known */
     size_t used_bytes;  /* of its memory, since before the program was opened: with libraries */
@@ -44,12 +44,12 @@ typedef struct ll_bench_report {
 
 typedef struct ll_bench_opts {
     double seconds; /* how long to measure */
-    bool profile;   /* on a GPU it always is, in steps that are not timed */
-    double peak;    /* FLOP/s of the GPU; 0: as the maker states */
+    bool profile;   /* on a device it always is, in steps that are not timed */
+    double peak;    /* FLOP/s of the device; 0: as the maker states */
 } ll_bench_opts;
 
 /* Times steps of a finished run's model on random data that stays the same, so the loss must fall:
- * warm-up steps (on a GPU for `seconds`), then steps until `seconds` have passed (at least 5). */
+ * warm-up steps (on a device for `seconds`), then steps until `seconds` have passed, at least 5. */
 ll_err ll_bench_step(const ll_run *r, const ll_bench_opts *opts, ll_bench_report *out);
 /* GFLOP/s of an f32 matrix product of n cubed on this many threads: the best of a few times. */
 ll_err ll_gemm_peak(int threads, int64_t n, double *gflops);

@@ -4,6 +4,7 @@
 #include "base/text.h"
 #include "comm/codec.h"
 #include "pass/layouts.h"
+#include "program/target.h"
 #include "train/run_int.h"
 
 #include <stdio.h>
@@ -230,12 +231,14 @@ static ll_err finish_train(ll_run *r)
     CHECK(!r->parallel.exact || !strcmp(t->precision, "f32"), LL_E_CONFIG,
           "%s: parallel.exact is for train.precision f32, not %s",
           ll_run_origin(r, "parallel.exact"), t->precision);
-    bool gpus = !strcmp(t->precision, "tf32") || !strcmp(t->precision, "fp8");
-    CHECK(!gpus || !strcmp(t->machine, "cuda"), LL_E_CONFIG,
-          "%s: train.precision %s is for train.machine cuda, not %s: use f32 or bf16",
-          ll_run_origin(r, "train.precision"), t->precision, t->machine);
-    CHECK(t->deterministic || !strcmp(t->machine, "cuda"), LL_E_CONFIG,
-          "%s: train.deterministic false is for train.machine cuda; %s has one order of sums",
+    const ll_target *target = ll_target_find(t->machine);
+    ll_precision precision;
+    TRY(ll_precision_parse(t->precision, &precision));
+    CHECK(target->precisions >> precision & 1, LL_E_CONFIG,
+          "%s: train.machine %s has no train.precision %s: use f32 or bf16",
+          ll_run_origin(r, "train.precision"), t->machine, t->precision);
+    CHECK(t->deterministic || target->any_order, LL_E_CONFIG,
+          "%s: train.deterministic false: train.machine %s has one order of sums",
           ll_run_origin(r, "train.deterministic"), t->machine);
     CHECK(t->deterministic || !r->parallel.exact, LL_E_CONFIG,
           "%s: train.deterministic false is not for parallel.exact: use one or the other",

@@ -4,6 +4,7 @@
 
 #include "comm/job.h"
 #include "exec/session.h"
+#include "machine/bind.h"
 #include "train/evaluate.h"
 #include "train/ranks.h"
 #include "train/state.h"

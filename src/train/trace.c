@@ -205,7 +205,7 @@ static void add_event(const ll_tracer *t, ll_buf *b, const ll_trace_event *e, in
     static const char *const rows[] = {"step", "compute", "gpu", "communication"};
     char title[256];
     const char *name = e->name ? e->name : "", *kind = e->kind ? e->kind : "";
-    bool kernel = e->row == LL_TRACE_COMPUTE || e->row == LL_TRACE_GPU;
+    bool kernel = e->row == LL_TRACE_COMPUTE || e->row == LL_TRACE_DEVICE;
     bool plain = kernel && strcmp(kind, "wait"), any = false;
     if (e->row == LL_TRACE_STEP && e->number >= 0)
         snprintf(title, sizeof title, "%s %lld", name, (long long)e->number);
@@ -241,8 +241,8 @@ static void write_rank(ll_tracer *t, ll_buf *b)
     add_name(b, rank, 0, "process_name", name);
     add_name(b, rank, LL_TRACE_STEP, "thread_name", "steps");
     add_name(b, rank, LL_TRACE_COMPUTE, "thread_name", "compute");
-    if (ll_exec_on_gpu(ll_session_exec(t->s)))
-        add_name(b, rank, LL_TRACE_GPU, "thread_name", "GPU");
+    const char *device = ll_session_machine(t->s)->device;
+    if (device) add_name(b, rank, LL_TRACE_DEVICE, "thread_name", device);
     ll_buf_printf(b,
                   ",\n{\"ph\":\"M\",\"pid\":%d,\"name\":\"process_labels\",\"args\":{\"labels\":"
                   "\"clock offset %.1f us, error %.1f us%s\"}}",

@@ -30,16 +30,10 @@ static void on_signal(int sig)
 static void tell_start(const trainer *t)
 {
     const ll_program *p = ll_session_program(t->s);
-    const char *note = NULL;
-    bool gpu = !strcmp(t->r->train.machine, "cuda");
-    if (!strcmp(t->r->train.precision, "bf16"))
-        note = gpu ? "activations of bf16; parameters, their gradients and sums f32"
-                   : "products of bf16 numbers, summed in f32";
-    if (!strcmp(t->r->train.precision, "fp8"))
-        note = "large products of 8-bit floats with scales, but for logits; activations of bf16; "
-               "parameters, their gradients and sums f32; validation in bf16";
-    if (!strcmp(t->r->train.precision, "tf32"))
-        note = "operands of products, convolutions and attention rounded to tf32, summed in f32";
+    const ll_machine *m = ll_session_machine(t->s);
+    ll_precision precision = LL_PRECISION_f32;
+    ll_err rc = ll_precision_parse(t->r->train.precision, &precision);
+    LL_ASSERT(rc == LL_OK); /* the session was opened with it */
     ll_train_start s = {t->r,
                         ll_dataset_info(t->data),
                         t->report->parameters,
@@ -50,9 +44,10 @@ static void tell_start(const trainer *t)
                         p->threads,
                         t->report->ranks,
                         t->report->mesh,
-                        note,
+                        m->notes[precision],
                         t->resumed,
-                        ll_session_seats(t->s)};
+                        m,
+                        ll_session_devices(t->s)};
     if (t->lead && t->opts->watch.start) t->opts->watch.start(t->opts->watch.context, &s);
 }
 
@@ -60,6 +55,7 @@ static void tell_start(const trainer *t)
 
 static ll_err feed(trainer *t)
 {
+    double start = ll_now();
     ll_data_batch b;
     TRY(ll_loader_next(t->loader, &b));
     size_t x = b.x_bytes / (size_t)t->n_micro, y = b.y_bytes / (size_t)t->n_micro;
@@ -67,16 +63,8 @@ static ll_err feed(trainer *t)
         TRY(ll_session_set(t->s, "x", m, (const char *)b.x + (size_t)m * x, x));
         TRY(ll_session_set(t->s, "y", m, (const char *)b.y + (size_t)m * y, y));
     }
-    return LL_OK;
-}
-
-/* The next step's batch, while a GPU works on this one's. */
-static ll_err feed_next(void *context)
-{
-    trainer *t = (trainer *)context;
-    if (t->at + 1 >= t->steps) return LL_OK;
-    TRY(feed(t));
     t->fed = true;
+    if (t->tracer) ll_tracer_note(t->tracer, "data", -1, start);
     return LL_OK;
 }
 
@@ -107,10 +95,19 @@ static ll_err record(trainer *t, const ll_train_step *s)
     return ll_events_scalar(t->events, s->step, "speed/samples_per_s", s->samples_per_s);
 }
 
-/* A loss that is not finite is so on all ranks, which then fail together. */
-static ll_err run_session(trainer *t, double lr)
+/* The next step's batch is set while this one may still be under way. */
+static ll_err run_session(trainer *t, int64_t step, double lr)
 {
-    ll_err rc = ll_session_run(t->s, lr);
+    if (!t->fed) TRY(feed(t));
+    TRY(ll_session_start(t->s, lr));
+    t->fed = false;
+    if (step + 1 < t->steps) TRY(feed(t));
+    return ll_session_finish(t->s);
+}
+
+/* A loss that is not finite is so on all ranks, which then fail together. */
+static ll_err explain(trainer *t, ll_err rc, double lr)
+{
     if (rc != LL_E_NUMERIC) return rc;
     rc =
         ll_raise(rc, __FILE__, __LINE__, __func__,
@@ -125,12 +122,8 @@ static ll_err take_step(trainer *t, int64_t step)
     if (t->tracer && step + 1 == t->trace_first) TRY(ll_tracer_start(t->tracer));
     double start = ll_now(),
            lr = ll_lr_at(&t->r->train.schedule, t->r->train.batch, t->steps, step);
-    if (!t->fed) TRY(feed(t));
-    t->fed = false;
-    t->at = step;
-    if (t->tracer) ll_tracer_note(t->tracer, "data", -1, start);
     double waited = ll_exec_waited(ll_session_exec(t->s));
-    TRY(run_session(t, lr));
+    TRY(explain(t, run_session(t, step, lr), lr));
     if (t->tracer) ll_tracer_note(t->tracer, "step", step + 1, start);
     double seconds = ll_now() - start, batch = (double)t->r->train.batch;
     double loss = ll_session_result(t->s, "loss");
@@ -267,7 +260,6 @@ static ll_err catch_up(trainer *t)
 
 static ll_err loop(trainer *t)
 {
-    ll_session_meanwhile(t->s, feed_next, t);
     TRY(listen(t));
     for (int64_t step = t->first; step < t->steps && !t->stop; step++) {
         TRY(take_step(t, step));

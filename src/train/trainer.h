@@ -2,7 +2,7 @@
  *
  * What it tells as it goes reaches the caller through ll_watch; it prints nothing itself. */
 #pragma once
-#include "exec/place_gpu.h"
+#include "machine/machine.h"
 #include "train/evaluate.h"
 #include "train/ranks.h"
 
@@ -22,7 +22,8 @@ typedef struct ll_train_start {
     const char *mesh;    /* "" for one rank */
     const char *note;    /* what a person should know, such as how bf16 is computed; or NULL */
     const char *resumed; /* the same of what was resumed; or NULL */
-    const ll_gpu_seats *seats; /* GPUs; NULL: none */
+    const ll_machine *machine;
+    const ll_devices *devices; /* its; NULL: none */
 } ll_train_start;
 
 typedef struct ll_train_step {

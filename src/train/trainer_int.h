@@ -35,7 +35,6 @@ typedef struct trainer {
     const char *resumed; /* what a person should know of it, or NULL */
     int stop;            /* a signal that some rank has got, as agreed */
     bool owed;           /* a validation was cut short */
-    int64_t at;          /* the step that is run */
     bool fed;            /* the next step's batch is set already */
 } trainer;
 

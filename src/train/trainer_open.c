@@ -5,6 +5,7 @@
 
 #include "base/crc32c.h"
 #include "base/file.h"
+#include "machine/bind.h"
 #include "train/residual.h"
 
 #include <errno.h>

@@ -3,6 +3,7 @@
 #include "train/verify.h"
 
 #include "base/rng.h"
+#include "machine/bind.h"
 #include "train/evaluate.h"
 
 #include <stdlib.h>

@@ -71,8 +71,8 @@ static void refused(void **state)
     write_text(tmpdir_path(state, "p.yaml"), picture);
     refuses(*state, 1, "verify p.yaml --mesh data=2 -n 3", "mesh \"data=2\" is of 2 ranks");
     refuses(*state, 1, "verify p.yaml --mesh dta=2", "did you mean data?");
-    refuses(*state, 1, "verify p.yaml -s train.precision=tf32", "is for train.machine cuda");
-    refuses(*state, 1, "train p.yaml -s train.deterministic=false", "is for train.machine cuda");
+    refuses(*state, 1, "verify p.yaml -s train.precision=tf32", "has no train.precision tf32");
+    refuses(*state, 1, "train p.yaml -s train.deterministic=false", "has one order of sums");
     refuses(*state, 1, "train p.yaml --exact -s train.machine=cuda -s train.deterministic=false",
             "is not for parallel.exact");
     refuses(*state, 1, "verify p.yaml --steps 0", "--steps is 0");

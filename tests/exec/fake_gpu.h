@@ -1,46 +1,46 @@
 /* fake_gpu.h: dev/gpu.h and dev/group.h in this process's memory, so that what exec/ does with GPUs
  * can be tested where there is none, and on several ranks. Define it in one file of a test.
  *
- * Queues are real: nothing runs before somebody waits, and then only what must: a queue that waits
- * for another lets that one run up to where it waits. So a missing wait is a wrong number, not
- * luck. Captured work is a list, and replaying it queues the list. Kernels are the CPU's, put
+ * Streams are real: nothing runs before somebody waits, and then only what must: a stream that
+ * waits for another lets that one run up to where it waits. So a missing wait is a wrong number,
+ * not luck. Captured work is a list, and replaying it queues the list. Kernels are the CPU's, put
  * between by fake_kernels; groups are communicators of MPI. */
 #pragma once
 #include "dev/group.h"
-#include "exec/exec_int.h"
+#include "exec/exec.h"
 
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { FAKE_MOST = 1 << 16, FAKE_FLAGS = 4096 };
+enum { FAKE_MOST = 1 << 16, FAKE_EVENTS = 4096 };
 
 typedef enum fake_kind {
     FAKE_KERNEL,
     FAKE_COPY,
     FAKE_FILL,
-    FAKE_RAISE,
-    FAKE_HEED,
-    FAKE_TALK
+    FAKE_RECORD,
+    FAKE_AWAIT,
+    FAKE_COLLECTIVE
 } fake_kind;
-typedef enum fake_talk {
+typedef enum fake_collective {
     FAKE_SUM,
     FAKE_TO_ONE,
     FAKE_SCATTER,
     FAKE_GATHER,
     FAKE_CAST,
     FAKE_SWAP
-} fake_talk;
+} fake_collective;
 
 typedef struct fake_work {
     fake_kind kind;
     ll_gpu_rows rows; /* a copy */
     void *own;        /* what is copied, where its owner may change it at once */
-    int byte, flag, serial;
+    int byte, event, serial;
     ll_kernel *kernel;
     ll_kcall call;
     ll_tensor in[LL_MAX_IN], out[LL_MAX_OUT];
-    fake_talk talk;
+    fake_collective collective;
     MPI_Comm comm;
     const void *from;
     void *to;
@@ -58,9 +58,9 @@ typedef struct fake_work {
 } fake_work;
 
 struct ll_gpu {
-    fake_work **queue[LL_GPU_QUEUES];
-    int n[LL_GPU_QUEUES], done[LL_GPU_QUEUES];
-    int raised[FAKE_FLAGS], want[FAKE_FLAGS]; /* how often a flag was, and was asked to be */
+    fake_work **stream[LL_STREAMS];
+    int n[LL_STREAMS], done[LL_STREAMS];
+    int raised[FAKE_EVENTS], want[FAKE_EVENTS]; /* how often an event was, and was asked to be */
     bool capturing;
     struct ll_gpu_graph *graph;
 };
@@ -111,7 +111,7 @@ static void fake_swap_all(const fake_work *w)
     free(r);
 }
 
-static void fake_talk_now(const fake_work *w)
+static void fake_collective_now(const fake_work *w)
 {
     MPI_Op op = w->max ? MPI_MAX : MPI_SUM;
     MPI_Datatype t = fake_type(w->type);
@@ -120,16 +120,16 @@ static void fake_talk_now(const fake_work *w)
     MPI_Comm_size(w->comm, &size);
     MPI_Comm_rank(w->comm, &me);
     char *room = (char *)malloc(bytes * (size_t)size + 1);
-    if (w->talk == FAKE_SUM || w->talk == FAKE_TO_ONE) {
+    if (w->collective == FAKE_SUM || w->collective == FAKE_TO_ONE) {
         MPI_Allreduce(w->from, room, n, t, op, w->comm);
-        if (w->talk == FAKE_SUM || me == w->root) memcpy(w->to, room, bytes);
-    } else if (w->talk == FAKE_SCATTER) {
+        if (w->collective == FAKE_SUM || me == w->root) memcpy(w->to, room, bytes);
+    } else if (w->collective == FAKE_SCATTER) {
         MPI_Allreduce(w->from, room, n * size, t, op, w->comm);
         memcpy(w->to, room + bytes * (size_t)me, bytes);
-    } else if (w->talk == FAKE_GATHER) {
+    } else if (w->collective == FAKE_GATHER) {
         MPI_Allgather(w->from, n, MPI_BYTE, room, n, MPI_BYTE, w->comm);
         memcpy(w->to, room, bytes * (size_t)size);
-    } else if (w->talk == FAKE_CAST) {
+    } else if (w->collective == FAKE_CAST) {
         MPI_Bcast(w->to, n, MPI_BYTE, w->root, w->comm);
     } else
         fake_swap_all(w);
@@ -154,16 +154,16 @@ static void fake_do(ll_gpu *g, fake_work *w)
                     (const char *)w->rows.from + (size_t)i * w->rows.from_stride, w->rows.row);
         break;
     case FAKE_FILL: memset(w->to, w->byte, (size_t)w->n); break;
-    case FAKE_RAISE: g->raised[w->flag] = w->serial; break;
-    case FAKE_HEED:
-        for (int q = 0; q < LL_GPU_QUEUES && g->raised[w->flag] < w->serial; q++)
-            for (int k = g->done[q]; k < g->n[q] && g->raised[w->flag] < w->serial; k++)
-                if (g->queue[q][k]->kind == FAKE_RAISE && g->queue[q][k]->flag == w->flag &&
-                    g->queue[q][k]->serial == w->serial)
+    case FAKE_RECORD: g->raised[w->event] = w->serial; break;
+    case FAKE_AWAIT:
+        for (int q = 0; q < LL_STREAMS && g->raised[w->event] < w->serial; q++)
+            for (int k = g->done[q]; k < g->n[q] && g->raised[w->event] < w->serial; k++)
+                if (g->stream[q][k]->kind == FAKE_RECORD && g->stream[q][k]->event == w->event &&
+                    g->stream[q][k]->serial == w->serial)
                     fake_run(g, q, k + 1);
-        LL_ASSERT(g->raised[w->flag] >= w->serial);
+        LL_ASSERT(g->raised[w->event] >= w->serial);
         break;
-    default: fake_talk_now(w);
+    default: fake_collective_now(w);
     }
 }
 
@@ -171,7 +171,7 @@ static void fake_run(ll_gpu *g, int q, int to)
 {
     while (g->done[q] < to) {
         int i = g->done[q]++;
-        fake_do(g, g->queue[q][i]);
+        fake_do(g, g->stream[q][i]);
     }
 }
 
@@ -179,12 +179,12 @@ static fake_work *fake_add(ll_gpu *g, int q, fake_kind kind)
 {
     fake_work *w = (fake_work *)calloc(1, sizeof *w);
     w->kind = kind;
-    if (g->capturing && q == LL_GPU_WORK) {
+    if (g->capturing && q == LL_STREAM_COMPUTE) {
         g->graph->work[g->graph->n++] = w;
         return w;
     }
     LL_ASSERT(g->n[q] < FAKE_MOST);
-    g->queue[q][g->n[q]++] = w;
+    g->stream[q][g->n[q]++] = w;
     return w;
 }
 
@@ -200,7 +200,7 @@ static ll_err fake_kernel(const ll_kcall *c)
 {
     int i = 0;
     while (&fake_exec->instrs[i].call != c) i++;
-    fake_work *w = fake_add(fake_open_gpu, LL_GPU_WORK, FAKE_KERNEL);
+    fake_work *w = fake_add(fake_open_gpu, LL_STREAM_COMPUTE, FAKE_KERNEL);
     w->kernel = fake_real[i];
     w->call = *c;
     for (int k = 0; k < c->n_in; k++) w->in[k] = c->in[k];
@@ -221,11 +221,6 @@ static void fake_kernels(ll_program *p)
 
 /* ---- dev/gpu.h ---- */
 
-bool ll_gpu_built(void)
-{
-    return true;
-}
-
 int ll_gpu_count(void)
 {
     return 1;
@@ -235,15 +230,15 @@ ll_err ll_gpu_open(int index, ll_gpu **out)
 {
     (void)index;
     ll_gpu *g = (ll_gpu *)calloc(1, sizeof *g);
-    for (int q = 0; q < LL_GPU_QUEUES; q++)
-        g->queue[q] = (fake_work **)calloc(FAKE_MOST, sizeof **g->queue);
+    for (int q = 0; q < LL_STREAMS; q++)
+        g->stream[q] = (fake_work **)calloc(FAKE_MOST, sizeof **g->stream);
     *out = fake_open_gpu = g;
     return LL_OK;
 }
 
 void ll_gpu_close(ll_gpu *g)
 {
-    for (int q = 0; g && q < LL_GPU_QUEUES; q++) free(g->queue[q]);
+    for (int q = 0; g && q < LL_STREAMS; q++) free(g->stream[q]);
     free(g);
 }
 
@@ -254,15 +249,9 @@ ll_err ll_gpu_ask(const ll_gpu *g, ll_gpu_facts *out)
     return LL_OK;
 }
 
-void *ll_gpu_stream(const ll_gpu *g)
+void *ll_gpu_stream(const ll_gpu *g, ll_stream_id s)
 {
-    (void)g;
-    return NULL;
-}
-
-void *ll_gpu_queue_stream(const ll_gpu *g, ll_gpu_queue q)
-{
-    (void)g, (void)q;
+    (void)g, (void)s;
     return NULL;
 }
 
@@ -309,22 +298,22 @@ ll_err ll_gpu_write(ll_gpu *g, void *to, const void *from, size_t bytes)
 {
     void *own = malloc(bytes + 1);
     if (bytes) memcpy(own, from, bytes);
-    return fake_copy(g, LL_GPU_WORK, to, fake_is_pinned(from) ? from : own, bytes);
+    return fake_copy(g, LL_STREAM_COMPUTE, to, fake_is_pinned(from) ? from : own, bytes);
 }
 
 ll_err ll_gpu_read(ll_gpu *g, void *to, const void *from, size_t bytes)
 {
-    return fake_copy(g, LL_GPU_WORK, to, from, bytes);
+    return fake_copy(g, LL_STREAM_COMPUTE, to, from, bytes);
 }
 
 ll_err ll_gpu_fill(ll_gpu *g, void *to, int byte, size_t bytes)
 {
-    fake_work *w = fake_add(g, LL_GPU_WORK, FAKE_FILL);
+    fake_work *w = fake_add(g, LL_STREAM_COMPUTE, FAKE_FILL);
     w->to = to, w->byte = byte, w->n = (int64_t)bytes;
     return LL_OK;
 }
 
-ll_err ll_gpu_wait_for(ll_gpu *g, ll_gpu_queue q)
+ll_err ll_gpu_wait_for(ll_gpu *g, ll_stream_id q)
 {
     fake_run(g, q, g->n[q]);
     return LL_OK;
@@ -332,7 +321,7 @@ ll_err ll_gpu_wait_for(ll_gpu *g, ll_gpu_queue q)
 
 ll_err ll_gpu_wait(ll_gpu *g)
 {
-    return ll_gpu_wait_for(g, LL_GPU_WORK);
+    return ll_gpu_wait_for(g, LL_STREAM_COMPUTE);
 }
 
 ll_err ll_gpu_pieces(ll_gpu *g, const ll_gpu_piece *v, int n)
@@ -343,7 +332,7 @@ ll_err ll_gpu_pieces(ll_gpu *g, const ll_gpu_piece *v, int n)
             void *own = malloc(sizeof v->value);
             from = memcpy(own, &v[i].value, sizeof v->value);
         }
-        ll_err rc = fake_copy(g, LL_GPU_WORK, v[i].to, from, v[i].bytes);
+        ll_err rc = fake_copy(g, LL_STREAM_COMPUTE, v[i].to, from, v[i].bytes);
         (void)rc;
     }
     return LL_OK;
@@ -352,34 +341,34 @@ ll_err ll_gpu_pieces(ll_gpu *g, const ll_gpu_piece *v, int n)
 ll_err ll_gpu_upload(ll_gpu *g, void *to, const void *from, size_t bytes)
 {
     LL_ASSERT(!bytes || fake_is_pinned(from));
-    return fake_copy(g, LL_GPU_UPLOAD, to, from, bytes);
+    return fake_copy(g, LL_STREAM_UPLOAD, to, from, bytes);
 }
 
-ll_err ll_gpu_raise(ll_gpu *g, ll_gpu_queue q, int i)
+ll_err ll_gpu_record(ll_gpu *g, ll_stream_id q, int i)
 {
-    LL_ASSERT(i < FAKE_FLAGS);
-    fake_work *w = fake_add(g, q, FAKE_RAISE);
-    w->flag = i;
+    LL_ASSERT(i < FAKE_EVENTS);
+    fake_work *w = fake_add(g, q, FAKE_RECORD);
+    w->event = i;
     w->serial = ++g->want[i];
     return LL_OK;
 }
 
-ll_err ll_gpu_heed(ll_gpu *g, ll_gpu_queue q, int i)
+ll_err ll_gpu_await(ll_gpu *g, ll_stream_id q, int i)
 {
-    fake_work *w = fake_add(g, q, FAKE_HEED);
-    w->flag = i;
+    fake_work *w = fake_add(g, q, FAKE_AWAIT);
+    w->event = i;
     w->serial = g->want[i];
     return LL_OK;
 }
 
-ll_err ll_gpu_after(ll_gpu *g, ll_gpu_queue later, ll_gpu_queue earlier)
+ll_err ll_gpu_after(ll_gpu *g, ll_stream_id later, ll_stream_id earlier)
 {
-    int flag = FAKE_FLAGS - 1 - (int)(later * LL_GPU_QUEUES + earlier);
-    TRY(ll_gpu_raise(g, earlier, flag));
-    return ll_gpu_heed(g, later, flag);
+    int flag = FAKE_EVENTS - 1 - (int)(later * LL_STREAMS + earlier);
+    TRY(ll_gpu_record(g, earlier, flag));
+    return ll_gpu_await(g, later, flag);
 }
 
-ll_err ll_gpu_copy_rows(ll_gpu *g, ll_gpu_queue q, const ll_gpu_rows *r)
+ll_err ll_gpu_copy_rows(ll_gpu *g, ll_stream_id q, const ll_gpu_rows *r)
 {
     fake_add(g, q, FAKE_COPY)->rows = *r;
     return LL_OK;
@@ -402,7 +391,8 @@ ll_err ll_gpu_captured(ll_gpu *g, ll_gpu_graph **out)
 
 ll_err ll_gpu_replay(ll_gpu *g, ll_gpu_graph *w)
 {
-    for (int i = 0; i < w->n; i++) g->queue[LL_GPU_WORK][g->n[LL_GPU_WORK]++] = w->work[i];
+    for (int i = 0; i < w->n; i++)
+        g->stream[LL_STREAM_COMPUTE][g->n[LL_STREAM_COMPUTE]++] = w->work[i];
     fake_replayed++;
     return LL_OK;
 }
@@ -495,11 +485,11 @@ ll_err ll_gpu_group_end(void)
     return LL_OK;
 }
 
-static fake_work *fake_say(ll_gpu_group *x, fake_talk talk)
+static fake_work *fake_say(ll_gpu_group *x, fake_collective kind)
 {
     LL_ASSERT(fake_group_depth == 1);
-    fake_work *w = fake_add(x->gpu, LL_GPU_TALK, FAKE_TALK);
-    w->talk = talk;
+    fake_work *w = fake_add(x->gpu, LL_STREAM_COMM, FAKE_COLLECTIVE);
+    w->collective = kind;
     w->comm = x->comm;
     w->type = LL_U8;
     return w;

@@ -17,10 +17,12 @@ typedef struct part_opts {
     const char *mesh;
     int zero, n_micro, threads;
     bool blocking, poison;
+    size_t bucket_bytes;
     ll_overlap overlap;
 } part_opts;
 
-static ll_err part_open(ll_comm *c, const ll_graph *g, const part_opts *o, part *out)
+[[maybe_unused]] static ll_err part_open(ll_comm *c, const ll_graph *g, const part_opts *o,
+                                         part *out)
 {
     ll_mesh m;
     ll_placement *place;
@@ -32,6 +34,7 @@ static ll_err part_open(ll_comm *c, const ll_graph *g, const part_opts *o, part 
     TRY(ll_partition(place, ll_comm_rank(c), &mine));
     ll_lower_opts how = {.target = &ll_target_cpu, .threads = o->threads, .n_micro = o->n_micro};
     how.blocking = o->blocking;
+    how.bucket_bytes = o->bucket_bytes;
     TRY(ll_lower(mine, &how, &out->p));
     ll_graph_free(mine);
     ll_placement_free(place);
@@ -39,7 +42,7 @@ static ll_err part_open(ll_comm *c, const ll_graph *g, const part_opts *o, part 
                         &out->e);
 }
 
-static void part_close(part *x)
+[[maybe_unused]] static void part_close(part *x)
 {
     ll_exec_close(x->e);
     ll_program_free(x->p);
@@ -47,7 +50,7 @@ static void part_close(part *x)
 }
 
 /* Batch data: numbers of the rank's own, whole ones below limit; a step's rate. */
-static void part_feed(part *x, uint64_t seed, int64_t limit)
+[[maybe_unused]] static void part_feed(part *x, uint64_t seed, int64_t limit)
 {
     for (int i = 0; i < x->p->n_input; i++) {
         const ll_slot *s = &x->p->slots[x->p->inputs[i].slot];
@@ -64,7 +67,7 @@ static void part_feed(part *x, uint64_t seed, int64_t limit)
     }
 }
 
-static ll_err part_step(part *x)
+[[maybe_unused]] static ll_err part_step(part *x)
 {
     for (int s = 0; s < LL_N_SECTION; s++) TRY(ll_exec_run(x->e, s, x->step));
     x->step++;
@@ -72,8 +75,8 @@ static ll_err part_step(part *x)
 }
 
 /* A bundled model with its loss minimised. sizes: those that differ from its own. */
-static ll_graph *part_model(const char *name, int64_t batch, const char *optimizer, double clip,
-                            const ll_size *sizes, int n)
+[[maybe_unused]] static ll_graph *part_model(const char *name, int64_t batch, const char *optimizer,
+                                             double clip, const ll_size *sizes, int n)
 {
     const ll_model *x = ll_model_find(name);
     ll_build b = {.batch = batch, .training = true};

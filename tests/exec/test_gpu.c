@@ -106,7 +106,7 @@ static void bits_of_single_launches(void **state)
         ll_graph *g[2];
         ll_session *s[2];
         for (int i = 0; i < 2; i++) open_session(r, &g[i], &s[i]);
-        int n = ll_session_program(s[0])->n_instr, m = ll_exec_launches(ll_session_exec(s[0]));
+        int n = ll_session_program(s[0])->n_instr, m = ll_session_exec(s[0])->n_launch;
         print_message("%s: %d instructions, %d launches\n", r->model.name, n, m);
         assert_true(m < n);
         ll_gpu_facts before = {0}, after;
@@ -159,13 +159,13 @@ static ll_graph *all_kinds(void)
 static void one_gpu_talks(void **state)
 {
     (void)state;
-    const char *library;
-    MUST(ll_gpu_group_library(&library));
-    if (!library) {
+    const ll_machine *machine;
+    MUST(ll_machine_find("cuda", &machine));
+    if (!machine->links[1]) {
         print_message("built without NCCL\n");
         skip();
     }
-    print_message("%s, one rank\n", library);
+    print_message("NCCL, one rank\n");
     ll_comm *c;
     ll_mesh m;
     ll_team *team;
@@ -176,7 +176,7 @@ static void one_gpu_talks(void **state)
     MUST(ll_team_open(c, &m, &team));
     ll_graph *g = all_kinds();
     MUST(ll_lower(g, &(ll_lower_opts){.target = &ll_target_cuda, .as_is = true}, &p));
-    ll_exec_opts o = {.team = team, .nccl = true, .poison = true};
+    ll_exec_opts o = {.team = team, .link = machine->links[1], .poison = true};
     MUST(ll_exec_open(p, &o, &e));
     for (int step = 0; step < 4; step++) {
         float x[5][6];
@@ -197,7 +197,7 @@ static void one_gpu_talks(void **state)
 int main(void)
 {
     if (!ll_gpu_count()) {
-        printf("skipped: %s\n", ll_gpu_built() ? "no GPU here" : "built without CUDA");
+        printf("skipped: no GPU here\n");
         return 0;
     }
     const struct CMUnitTest tests[] = {

@@ -66,13 +66,15 @@ static ll_err compare(const ll_session *s, change what)
             calls[k] = last;
         }
     }
-    const void *attrs[] = {&attr};
-    assert_int_equal(other.n_in, 1);
+    const void *attrs[64];
+    assert_in_range(other.n_in, 1, 64);
+    memcpy(attrs, other.attrs, sizeof *attrs * (size_t)other.n_in);
+    attrs[0] = &attr;
     other.attr = &attr;
     other.attrs = attrs;
     if (changed) calls[n - 1] = changed;
     ll_team *team = ll_session_team(s);
-    for (int i = 0; i < n; i++) ll_team_note(team, &q, calls[i]);
+    for (int i = 0; i < n; i++) assert_int_equal(ll_team_note(team, &q, calls[i]), LL_OK);
     ll_err rc = ll_team_compare(team);
     free(q.slots);
     return rc;

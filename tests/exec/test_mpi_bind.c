@@ -3,7 +3,7 @@
  * bound already, and all have the same number of threads. What is expected follows from the cores
  * of the machine that the test runs on. */
 #define _GNU_SOURCE /* sets of CPUs */
-#include "exec/exec.h"
+#include "machine/bind.h"
 
 #include <omp.h>
 #include <sched.h>
@@ -11,6 +11,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include <cmocka.h>
 

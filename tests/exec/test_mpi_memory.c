@@ -3,7 +3,7 @@
  * is what was planned when the session was opened, to the byte: through shared memory, and around
  * rings, whose collectives need scratch while they are under way. */
 #include "exec/ring.h"
-#include "exec/room.h"
+#include "base/room.h"
 #include "exec/session.h"
 
 static ll_comm *shared, *ring;

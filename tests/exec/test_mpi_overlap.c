@@ -59,6 +59,7 @@ static void hold(const char *name, const char *mesh, int zero, int n_micro, doub
     part now, wait;
     part_opts o = {.mesh = mesh, .zero = zero, .n_micro = n_micro, .threads = 1, .poison = true};
     o.overlap = overlap;
+    o.bucket_bytes = 1 << 13; /* several, so that kernels run beside the first */
     no_error(part_open(comm, g, &o, &now));
     o.blocking = true;
     no_error(part_open(comm, g, &o, &wait));

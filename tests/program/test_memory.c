@@ -125,6 +125,7 @@ static bool may_lie_on(const ll_instr *x, int o, int k)
         return a->period[k] == ll_numel(&a->shape) && a->repeat[k] == 1;
     }
     const ll_op *op = ll_op_find(x->op);
+    if (op->collective) return o == k && op->in_place; /* each member of a bundle on its own */
     return op->elementwise || (o == 0 && op->in_place >> k & 1);
 }
 
@@ -171,11 +172,13 @@ static void run_start(shadow *s, int i, int m)
         int v = s->root[x->in[k]];
         expect(s, x->name, x->in[k], v, s->micro[v] ? m : -1);
     }
-    assert_true(x->n_in == x->n_out && (x->n_in == 1 || x->packing));
+    assert_true(x->n_in == x->n_out);
+    assert_true(x->n_in == 1 || x->packing || x->collective == LL_ALL_REDUCE);
     if (!x->packing) check_overlaps(s, x);
     cell *c = packing_of(s, x);
     for (size_t k = 0; k < cells_of(x->packing); k++) c[k] = (cell){-1 - i, m};
-    if (!x->packing && !sums_in_operand(x)) write_slot(s, x->out[0], -1 - i, m);
+    for (int k = 0; k < x->n_out && !x->packing && !sums_in_operand(x); k++)
+        write_slot(s, x->out[k], -1 - i, m);
     assert_true(x->pair > i && s->p->instrs[x->pair].wait && s->p->instrs[x->pair].pair == i);
     s->n_bundle += x->n_in > 1;
 }
@@ -190,7 +193,8 @@ static void run_wait(shadow *s, int i)
         if (c[k].value != -1 - start || c[k].micro != m)
             fail_msg("%s: what %s packed was overwritten", s->what, x->name);
     if (holds_operand(x)) expect(s, "wait", x->in[0], v, s->micro[v] ? m : -1);
-    if (!x->packing && !sums_in_operand(x)) expect(s, "wait", x->out[0], -1 - start, m);
+    for (int k = 0; k < x->n_out && !x->packing && !sums_in_operand(x); k++)
+        expect(s, "wait", x->out[k], -1 - start, m);
     if (start >= s->p->end[LL_MICRO]) m = -1;
     for (int k = 0; k < x->n_out; k++) {
         assert_int_equal(x->out[k], s->p->instrs[i].out[k]);

@@ -1,6 +1,6 @@
 /* merge.h: which instructions of a program are one launch on a GPU. */
 #pragma once
-#include "exec/exec_int.h"
+#include "machine/machine.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -16,7 +16,7 @@ typedef struct ll_launch { /* an instruction, or several that are one */
 /* The launches of instructions [from, to), in order; in the arena. Returns how many. An instruction
  * joins earlier ones of its kind (ll_many) where what lies between touches none of its memory, or
  * none of theirs. Nothing moves past a collective. */
-int ll_merge(const bound *instrs, int from, int to, ll_arena *arena, ll_launch *out);
+int ll_merge(const ll_bound *instrs, int from, int to, ll_arena *arena, ll_launch *out);
 
 #ifdef __cplusplus
 }

@@ -9,7 +9,7 @@
  * have as many threads as the one with the fewest: sums depend on their number, and what several
  * ranks compute alike must stay the same to the bit. */
 #define _GNU_SOURCE /* sets of CPUs */
-#include "exec/exec.h"
+#include "machine/bind.h"
 
 #include <hwloc.h>
 #include <omp.h>

@@ -1,6 +1,6 @@
 /* Launches of several instructions: whatever moves, memory ends as it does in the program's order.
  * Random programs on a few bytes that values share; SEED=7 draws others. */
-#include "exec/merge.h"
+#include "machine/merge.h"
 
 #include "base/rng.h"
 
@@ -29,7 +29,7 @@ static ll_err nothing(const ll_kcall *c)
 }
 
 typedef struct program {
-    bound b[MOST];
+    ll_bound b[MOST];
     ll_instr instr[MOST];
     ll_tensor in[MOST][2], out[MOST][1];
     int n;
@@ -51,7 +51,7 @@ static void make(program *p)
 {
     *p = (program){.n = 1 + draw(MOST)};
     for (int i = 0; i < p->n; i++) {
-        bound *b = &p->b[i];
+        ll_bound *b = &p->b[i];
         p->in[i][0] = place();
         p->in[i][1] = place();
         p->out[i][0] = place();
@@ -151,8 +151,8 @@ static void moves_both_ways(void **state)
             p.in[i][0] = p.in[i][1] = (ll_tensor){memory + at[down][i][0], LL_U8, LL_SHAPE(4)};
             p.out[i][0] = (ll_tensor){memory + at[down][i][1], LL_U8, LL_SHAPE(4)};
             p.instr[i] = (ll_instr){.kernel = {.many = i == 1 ? NULL : &many, .run = nothing}};
-            p.b[i] = (bound){.instr = &p.instr[i],
-                             .call = {.n_in = 2, .n_out = 1, .in = p.in[i], .out = p.out[i]}};
+            p.b[i] = (ll_bound){.instr = &p.instr[i],
+                                .call = {.n_in = 2, .n_out = 1, .in = p.in[i], .out = p.out[i]}};
         }
         ll_arena *a = ll_arena_new();
         ll_launch l[3];

@@ -7,7 +7,7 @@
  * Memory is shared among values whose lives do not meet, so what counts is bytes, not values: two
  * instructions may change places if neither writes what the other touches. Scratch does not count,
  * for each has it to itself while it runs. */
-#include "exec/merge.h"
+#include "machine/merge.h"
 
 static bool meet(const ll_tensor *a, const ll_tensor *b)
 {
@@ -43,9 +43,9 @@ static bool launches_collide(const ll_launch *a, const ll_launch *b)
     return false;
 }
 
-static bool same_kind(const bound *instrs, const ll_launch *l, const bound *b)
+static bool same_kind(const ll_bound *instrs, const ll_launch *l, const ll_bound *b)
 {
-    const bound *a = &instrs[l->instr[0]];
+    const ll_bound *a = &instrs[l->instr[0]];
     return a->instr->kernel.many == b->instr->kernel.many && !a->moves &&
            a->instr->last == b->instr->last && a->instr->kernel.many->alike(&a->call, &b->call);
 }
@@ -65,7 +65,7 @@ static void add(ll_arena *arena, ll_launch *l, int i, const ll_kcall *c)
 }
 
 typedef struct merging {
-    const bound *instrs;
+    const ll_bound *instrs;
     ll_arena *arena;
     ll_launch *out;
     int n, barrier; /* launches so far; those before barrier are final */
@@ -74,7 +74,7 @@ typedef struct merging {
 /* The launch that instruction i joined; false: none. */
 static bool join(merging *m, int i)
 {
-    const bound *b = &m->instrs[i];
+    const ll_bound *b = &m->instrs[i];
     int at = m->n - 1;
     if (!b->instr->kernel.many || b->moves) return false;
     while (at >= m->barrier && !same_kind(m->instrs, &m->out[at], b)) at--;
@@ -93,7 +93,7 @@ static bool join(merging *m, int i)
     return true;
 }
 
-int ll_merge(const bound *instrs, int from, int to, ll_arena *arena, ll_launch *out)
+int ll_merge(const ll_bound *instrs, int from, int to, ll_arena *arena, ll_launch *out)
 {
     merging m = {.instrs = instrs, .arena = arena, .out = out};
     for (int i = from; i < to; i++) {

@@ -1,24 +1,18 @@
-/* gpu_data.c: what comes to a program on a GPU and what leaves it, without a wait where none is
+/* cuda_data.c: what comes to a program on a GPU and what leaves it, without a wait where none is
  * needed.
  *
  *     this process     set x,y of step 2 | queue step 1 ... set x,y of step 3 | wait for reply 1
- *     upload queue       view -> staging               view -> staging
- *     work queue                           deliver 1 | kernels of step 1 | collect 1 | update ...
+ *     upload stream      view -> staging               view -> staging
+ *     compute stream                       deliver 1 | kernels of step 1 | collect 1 | update ...
  *
  * Batch data is copied to its view, which is pinned memory, and from there to staging memory on the
  * GPU, beside the step that runs. Delivering, at the head of a step, is one kernel: staging to
  * slots, the clock and numbers such as the learning rate. Collecting is one too: scalar results and
  * the data's mistakes to pinned memory, for which a step waits once. */
 #include "base/rng.h"
-#include "exec/gpu_int.h"
+#include "machine/cuda.h"
 
 #include <stdlib.h>
-
-static size_t all_bytes(const ll_exec *e, int slot)
-{
-    const ll_slot *s = &e->p->slots[slot];
-    return s->bytes * (s->kind == LL_BATCH ? (size_t)e->p->n_micro : 1);
-}
 
 static bool is_batch(const ll_exec *e, int slot)
 {
@@ -30,29 +24,17 @@ static size_t rounded(size_t bytes)
     return (bytes + 255) / 256 * 256;
 }
 
-size_t ll_onboard_stride(const ll_exec *e, size_t bytes)
-{
-    return e->gpu ? (bytes + 15) / 16 * 16 : bytes;
-}
-
-static bool has_house(const ll_exec *e, int slot)
+/* Does it lie elsewhere than in the slab, so that each micro-batch is aligned? */
+static bool is_apart(const ll_exec *e, int slot)
 {
     size_t bytes = e->p->slots[slot].bytes;
-    return is_batch(e, slot) && e->p->n_micro > 1 && ll_onboard_stride(e, bytes) != bytes;
+    return is_batch(e, slot) && e->p->n_micro > 1 && ll_exec_stride(e, bytes) != bytes;
 }
 
-/* Of a slot, micro-batch i. */
+/* Where micro-batch i of a slot lies. */
 static char *home_of(const ll_exec *e, int slot, int micro)
 {
-    return (char *)e->address[slot] + (size_t)micro * ll_onboard_stride(e, e->p->slots[slot].bytes);
-}
-
-void ll_onboard_house(ll_exec *e)
-{
-    for (int i = 0; i < e->p->n_input; i++) {
-        int slot = e->p->inputs[i].slot;
-        if (e->gpu->views[slot].house) e->address[slot] = e->gpu->views[slot].house;
-    }
+    return (char *)e->address[slot] + (size_t)micro * ll_exec_stride(e, e->p->slots[slot].bytes);
 }
 
 static bool in_reply(const ll_slot *s)
@@ -62,44 +44,57 @@ static bool in_reply(const ll_slot *s)
 
 /* ---- views ---- */
 
-ll_err ll_onboard_pin(ll_exec *e, int slot, void **out)
+ll_err ll_cuda_pin(ll_exec *e, int slot, void **out)
 {
-    ll_seen *v = &e->gpu->views[slot];
+    ll_cuda_view *v = &ll_cuda_of(e)->views[slot];
     if (!v->data) {
-        TRY(ll_gpu_pinned(all_bytes(e, slot), &v->data));
+        /* as far apart as micro-batches are on the GPU, for collectives that read them there */
+        size_t each = ll_exec_stride(e, e->p->slots[slot].bytes);
+        TRY(ll_gpu_pinned(each * (is_batch(e, slot) ? (size_t)e->p->n_micro : 1), &v->data));
         v->pinned = true;
     }
     *out = v->data;
     return LL_OK;
 }
 
-void *ll_onboard_view(const ll_exec *e, int slot, bool fresh)
+static void *room_of(const ll_exec *e, int slot)
 {
-    ll_onboard *o = e->gpu;
-    ll_seen *v = &o->views[slot];
-    size_t bytes = all_bytes(e, slot);
+    ll_cuda_view *v = &ll_cuda_of(e)->views[slot];
+    size_t bytes = ll_exec_slot_bytes(e, slot);
     if (!v->data) v->data = malloc(bytes ? bytes : 1);
     if (!v->data) ll_assert_failed("memory for a view", __FILE__, __LINE__, __func__);
-    /* A GPU that fails stays so: the next run tells. */
-    fresh &= !v->staging; /* no kernel writes batch data */
-    if (fresh && ll_gpu_read(o->gpu, v->data, e->address[slot], bytes) == LL_OK) {
-        ll_err rc = ll_gpu_wait(o->gpu);
-        (void)rc;
-    }
     return v->data;
 }
 
-ll_err ll_exec_read(const ll_exec *e, int slot, void *to)
+static ll_err await_reply(ll_cuda *o)
 {
-    size_t all = all_bytes(e, slot), bytes = e->p->slots[slot].bytes;
-    if (e->gpu) {
-        for (int m = 0; bytes && m < (int)(all / bytes); m++)
-            TRY(ll_gpu_read(e->gpu->gpu, (char *)to + (size_t)m * bytes, home_of(e, slot, m),
-                            bytes));
-        return ll_gpu_wait(e->gpu->gpu);
+    if (o->reply_state == LL_REPLY_COMING) {
+        TRY(ll_gpu_wait(o->gpu));
+        o->reply_state = LL_REPLY_HERE;
     }
-    if (all) memcpy(to, e->address[slot], all);
     return LL_OK;
+}
+
+/* A GPU that fails stays so: the next run tells. */
+void *ll_cuda_view_of(const ll_exec *e, int slot)
+{
+    ll_cuda *o = ll_cuda_of(e);
+    int at = o->reply_of[slot];
+    if (at && await_reply(o) == LL_OK && o->reply_state == LL_REPLY_HERE) return &o->reply[at - 1];
+    void *data = room_of(e, slot);
+    if (o->views[slot].staging) return data; /* no kernel writes batch data */
+    ll_err rc = ll_cuda_read(e, slot, data);
+    (void)rc;
+    return data;
+}
+
+ll_err ll_cuda_read(const ll_exec *e, int slot, void *to)
+{
+    size_t all = ll_exec_slot_bytes(e, slot), bytes = e->p->slots[slot].bytes;
+    ll_gpu *g = ll_cuda_of(e)->gpu;
+    for (int m = 0; bytes && m < (int)(all / bytes); m++)
+        TRY(ll_gpu_read(g, (char *)to + (size_t)m * bytes, home_of(e, slot, m), bytes));
+    return ll_gpu_wait(g);
 }
 
 /* ---- coming ---- */
@@ -107,109 +102,106 @@ ll_err ll_exec_read(const ll_exec *e, int slot, void *to)
 /* Bytes of the view are uploaded, to where the next step finds them. */
 static ll_err stage(const ll_exec *e, int slot, size_t at, size_t bytes)
 {
-    ll_onboard *o = e->gpu;
-    ll_seen *v = &o->views[slot];
+    ll_cuda *o = ll_cuda_of(e);
+    ll_cuda_view *v = &o->views[slot];
     v->staged = o->uploading = true;
     return ll_gpu_upload(o->gpu, (char *)v->staging + at, (const char *)v->data + at, bytes);
 }
 
 static ll_err stage_data(const ll_exec *e, int slot, int micro, const void *data, size_t bytes)
 {
-    ll_onboard *o = e->gpu;
-    ll_seen *v = &o->views[slot];
+    ll_cuda *o = ll_cuda_of(e);
+    ll_cuda_view *v = &o->views[slot];
     size_t at = (size_t)micro * e->p->slots[slot].bytes;
     /* What was uploaded from there must be over: of the step before, or of a set before this. */
-    if (!o->calm || micro < v->next) TRY(ll_gpu_wait_for(o->gpu, LL_GPU_UPLOAD));
-    o->calm = true;
+    if (!o->uploaded || micro < v->next) TRY(ll_gpu_wait_for(o->gpu, LL_STREAM_UPLOAD));
+    o->uploaded = true;
     v->next = micro + 1;
     if (bytes) memcpy((char *)v->data + at, data, bytes);
     return stage(e, slot, at, bytes);
 }
 
-static ll_err note_letter(ll_onboard *o, int slot, const void *data, size_t bytes)
+static ll_err note_scalar(ll_cuda *o, int slot, const void *data, size_t bytes)
 {
-    struct ll_letter *l = o->letters;
-    while (l < o->letters + o->n_letter && l->slot != slot) l++;
-    if (l == o->letters + o->n_letter) o->n_letter++;
-    l->slot = slot;
-    memcpy(&l->value, data, bytes);
+    struct ll_step_scalar *s = o->scalars;
+    while (s < o->scalars + o->n_scalar && s->slot != slot) s++;
+    if (s == o->scalars + o->n_scalar) o->n_scalar++;
+    s->slot = slot;
+    memcpy(&s->value, data, bytes);
     return LL_OK;
 }
 
-ll_err ll_exec_put(const ll_exec *e, int slot, int micro, const void *data)
+ll_err ll_cuda_put(const ll_exec *e, int slot, int micro, const void *data)
 {
-    ll_onboard *o = e->gpu;
+    ll_cuda *o = ll_cuda_of(e);
     const ll_slot *s = &e->p->slots[slot];
-    if (!o) {
-        if (s->bytes) memcpy(ll_exec_data(e, slot, micro), data, s->bytes);
-        return LL_OK;
-    }
     if (is_batch(e, slot)) return stage_data(e, slot, micro, data, s->bytes);
-    bool few = o->n_letter < LL_LETTER && s->bytes <= sizeof(uint64_t);
-    if (s->kind == LL_STEP && few) return note_letter(o, slot, data, s->bytes);
+    bool few = o->n_scalar < LL_STEP_SCALARS && s->bytes <= sizeof(uint64_t);
+    if (s->kind == LL_STEP && few) return note_scalar(o, slot, data, s->bytes);
     return ll_gpu_write(o->gpu, e->address[slot], data, s->bytes);
 }
 
-ll_err ll_exec_changed(const ll_exec *e, int slot)
+ll_err ll_cuda_changed(const ll_exec *e, int slot)
 {
-    ll_onboard *o = e->gpu;
-    if (!o) return LL_OK;
+    ll_cuda *o = ll_cuda_of(e);
     if (is_batch(e, slot)) {
         o->views[slot].next = e->p->n_micro;
-        TRY(stage(e, slot, 0, all_bytes(e, slot)));
-        return ll_gpu_wait_for(o->gpu, LL_GPU_UPLOAD); /* views may be written again at once */
+        TRY(stage(e, slot, 0, ll_exec_slot_bytes(e, slot)));
+        return ll_gpu_wait_for(o->gpu, LL_STREAM_UPLOAD); /* views may be written again at once */
     }
-    TRY(ll_gpu_write(o->gpu, e->address[slot], ll_onboard_view(e, slot, false),
-                     all_bytes(e, slot)));
+    TRY(ll_gpu_write(o->gpu, e->address[slot], room_of(e, slot), ll_exec_slot_bytes(e, slot)));
     return ll_gpu_wait(o->gpu);
 }
 
-ll_err ll_onboard_init(ll_exec *e, int slot, const ll_exec_opts *opts)
+ll_err ll_cuda_init(ll_exec *e, int slot)
 {
-    ll_onboard *o = e->gpu;
+    ll_cuda *o = ll_cuda_of(e);
     const ll_slot *s = &e->p->slots[slot];
     if (s->init.kind == LL_ZEROS) return ll_gpu_fill(o->gpu, e->address[slot], 0, s->bytes);
     void *data = malloc(s->bytes + 1);
     CHECK(data, LL_E_MEM, "no memory for the initial values of %s", s->name);
-    ll_init_fill(&s->init, s->name, opts->seed, &s->type, s->piece, e->p->threads, data);
+    ll_init_fill(&s->init, s->name, e->opts.seed, &s->type, s->piece, e->p->threads, data);
     ll_err rc = ll_gpu_write(o->gpu, e->address[slot], data, s->bytes);
     if (rc == LL_OK) rc = ll_gpu_wait(o->gpu);
     free(data);
     return rc;
 }
 
-static ll_err send(ll_onboard *o, ll_gpu_piece *pieces, int *n)
+static ll_err send(ll_cuda *o, ll_gpu_piece *pieces, int *n)
 {
     TRY(ll_gpu_pieces(o->gpu, pieces, *n));
     *n = 0;
     return LL_OK;
 }
 
-ll_err ll_onboard_deliver(ll_exec *e, uint64_t step)
+ll_err ll_cuda_begin(ll_exec *e, uint64_t step)
 {
-    ll_onboard *o = e->gpu;
+    ll_cuda *o = ll_cuda_of(e);
     ll_gpu_piece pieces[LL_GPU_PIECES];
     int n = 0;
+    if (e->opts.poison)
+        TRY(ll_gpu_fill(o->gpu, e->slab + e->input_bytes, 0xff,
+                        e->p->work_bytes + e->p->scratch_bytes));
     o->reply_state = LL_REPLY_OLD;
     if (!o->started || o->step != step)
         pieces[n++] =
             (ll_gpu_piece){.to = o->clock, .value = ll_stream("", step), .bytes = sizeof(uint64_t)};
     o->started = true;
     o->step = step;
-    for (int i = 0; i < o->n_letter; i++) {
-        const struct ll_letter *l = &o->letters[i];
+    for (int i = 0; i < o->n_scalar; i++) {
+        const struct ll_step_scalar *s = &o->scalars[i];
         pieces[n++] = (ll_gpu_piece){
-            .to = e->address[l->slot], .value = l->value, .bytes = e->p->slots[l->slot].bytes};
+            .to = e->address[s->slot], .value = s->value, .bytes = e->p->slots[s->slot].bytes};
     }
-    o->n_letter = 0;
+    o->n_scalar = 0;
     bool took = o->uploading;
-    if (took) TRY(ll_gpu_after(o->gpu, LL_GPU_WORK, LL_GPU_UPLOAD));
+    if (took) TRY(ll_gpu_after(o->gpu, LL_STREAM_COMPUTE, LL_STREAM_UPLOAD));
     for (int i = 0; i < e->p->n_input && o->uploading; i++) {
         int slot = e->p->inputs[i].slot;
-        ll_seen *v = &o->views[slot];
+        ll_cuda_view *v = &o->views[slot];
         if (!v->staged) continue;
-        int times = v->house ? e->p->n_micro : 1;
-        size_t bytes = all_bytes(e, slot) / (size_t)times;
+        int times = is_apart(e, slot) ? e->p->n_micro : 1;
+        size_t bytes = ll_exec_slot_bytes(e, slot) / (size_t)times;
         for (int m = 0; m < times; m++) {
             if (n == LL_GPU_PIECES) TRY(send(o, pieces, &n));
             pieces[n++] = (ll_gpu_piece){home_of(e, slot, m),
@@ -218,16 +210,16 @@ ll_err ll_onboard_deliver(ll_exec *e, uint64_t step)
         v->staged = false;
         v->next = 0;
     }
-    o->uploading = o->calm = false;
+    o->uploading = o->uploaded = false;
     if (n) TRY(send(o, pieces, &n));
-    return took ? ll_gpu_after(o->gpu, LL_GPU_UPLOAD, LL_GPU_WORK) : LL_OK;
+    return took ? ll_gpu_after(o->gpu, LL_STREAM_UPLOAD, LL_STREAM_COMPUTE) : LL_OK;
 }
 
 /* ---- leaving ---- */
 
-ll_err ll_onboard_collect(ll_exec *e)
+ll_err ll_cuda_end(ll_exec *e)
 {
-    ll_onboard *o = e->gpu;
+    ll_cuda *o = ll_cuda_of(e);
     ll_gpu_piece pieces[LL_GPU_PIECES];
     int n = 0;
     for (int i = 0; i < e->p->n_result; i++) {
@@ -244,29 +236,9 @@ ll_err ll_onboard_collect(ll_exec *e)
     return send(o, pieces, &n);
 }
 
-static ll_err await_reply(ll_onboard *o)
+ll_err ll_cuda_wait(ll_exec *e)
 {
-    if (o->reply_state == LL_REPLY_COMING) {
-        TRY(ll_gpu_wait(o->gpu));
-        o->reply_state = LL_REPLY_HERE;
-    }
-    return LL_OK;
-}
-
-double ll_exec_scalar(const ll_exec *e, int slot)
-{
-    ll_onboard *o = e->gpu;
-    const void *data = NULL;
-    int at = o ? o->reply_of[slot] : 0;
-    if (at && await_reply(o) == LL_OK && o->reply_state == LL_REPLY_HERE) data = &o->reply[at - 1];
-    if (!data) data = ll_exec_data(e, slot, 0);
-    return ll_load(data, e->p->slots[slot].type.dtype, 0);
-}
-
-ll_err ll_exec_trouble(ll_exec *e)
-{
-    ll_onboard *o = e->gpu;
-    if (!o) return LL_OK;
+    ll_cuda *o = ll_cuda_of(e);
     TRY(await_reply(o));
     const int64_t *t = o->reply + o->n_reply;
     if (o->reply_state == LL_REPLY_OLD || !t[0]) return LL_OK;
@@ -281,7 +253,7 @@ ll_err ll_exec_trouble(ll_exec *e)
 /* Where batch data waits and, where that is not in the slab, lies: in one piece of memory. */
 static ll_err open_staging(ll_exec *e)
 {
-    ll_onboard *o = e->gpu;
+    ll_cuda *o = ll_cuda_of(e);
     const ll_program *p = e->p;
     size_t bytes = 0, at = 0;
     for (int round = 0; round < 2; round++) { /* how much, then which */
@@ -289,26 +261,26 @@ static ll_err open_staging(ll_exec *e)
         if (round && bytes) TRY(ll_gpu_fill(o->gpu, o->staging, 0, bytes));
         for (int i = 0; i < p->n_input; i++) {
             int slot = p->inputs[i].slot;
-            ll_seen *v = &o->views[slot];
+            ll_cuda_view *v = &o->views[slot];
             void *view;
             if (!is_batch(e, slot)) continue;
-            if (round) TRY(ll_onboard_pin(e, slot, &view));
+            if (round) TRY(ll_cuda_pin(e, slot, &view));
             if (round) v->staging = (char *)o->staging + at;
-            at += rounded(all_bytes(e, slot));
-            if (!has_house(e, slot)) continue;
-            if (round) v->house = (char *)o->staging + at;
-            at += rounded((size_t)p->n_micro * ll_onboard_stride(e, p->slots[slot].bytes));
+            at += rounded(ll_exec_slot_bytes(e, slot));
+            if (!is_apart(e, slot)) continue;
+            if (round) e->address[slot] = (char *)o->staging + at;
+            at += rounded((size_t)p->n_micro * ll_exec_stride(e, p->slots[slot].bytes));
         }
         bytes = at;
         at = 0;
     }
-    o->extra_bytes += bytes;
+    e->extra_bytes += bytes;
     return LL_OK;
 }
 
-ll_err ll_onboard_open_data(ll_exec *e)
+ll_err ll_cuda_open_data(ll_exec *e)
 {
-    ll_onboard *o = e->gpu;
+    ll_cuda *o = ll_cuda_of(e);
     const ll_program *p = e->p;
     void *data;
     TRY(open_staging(e));
@@ -322,11 +294,11 @@ ll_err ll_onboard_open_data(ll_exec *e)
     return LL_OK;
 }
 
-void ll_onboard_close_data(ll_exec *e)
+void ll_cuda_close_data(ll_exec *e)
 {
-    ll_onboard *o = e->gpu;
+    ll_cuda *o = ll_cuda_of(e);
     for (int i = 0; i < e->p->n_slot; i++) {
-        ll_seen *v = &o->views[i];
+        ll_cuda_view *v = &o->views[i];
         v->pinned ? ll_gpu_unpin(v->data) : free(v->data);
     }
     ll_gpu_unpin(o->reply);

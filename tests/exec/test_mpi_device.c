@@ -13,6 +13,7 @@
 
 #include <cmocka.h>
 
+extern const ll_machine ll_machine_cuda;
 static ll_comm *comm;
 
 static void no_error(ll_err rc)
@@ -39,9 +40,9 @@ static void open_fake(const ll_graph *g, const part_opts *o, bool nccl, part *ou
         mine, &(ll_lower_opts){.target = &ll_target_cpu, .threads = 1, .n_micro = o->n_micro},
         &out->p));
     fake_kernels(out->p);
-    no_error(ll_exec_open(
-        out->p, &(ll_exec_opts){.seed = 5, .team = out->team, .poison = true, .nccl = nccl},
-        &out->e));
+    ll_exec_opts opts = {.machine = &ll_machine_cuda, .seed = 5, .team = out->team, .poison = true};
+    opts.link = ll_machine_cuda.links[nccl];
+    no_error(ll_exec_open(out->p, &opts, &out->e));
     fake_exec = out->e;
     ll_graph_free(mine);
     ll_placement_free(place);
@@ -117,7 +118,7 @@ static void hold(const char *name, const char *mesh, int zero, int n_micro, bool
         part now = cpu; /* what the next step gets is set while this one is under way */
         part_feed(&cpu, 1, limit);
         feed_like(&fake, &now);
-        no_error(ll_exec_trouble(fake.e));
+        no_error(ll_exec_wait(fake.e));
         no_error(ll_exec_run(fake.e, LL_UPDATE, fake.step++));
         check_like(&fake, &cpu, what);
     }

@@ -1,5 +1,5 @@
 /* init.c: initial values of parameters and state, from (seed, name, element index) alone. */
-#include "exec/exec.h"
+#include "machine/machine.h"
 
 #include "base/rng.h"
 

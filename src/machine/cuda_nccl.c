@@ -1,0 +1,193 @@
+/* cuda_nccl.c: collectives of a program between GPUs, by NCCL, in a stream beside the kernels'.
+ *
+ *     compute   kernels ... | start: pack, event | more kernels ...   | wait | unpack, kernels
+ *     comm                                      all-reduce (NCCL) | event ^
+ *
+ * Plans are those of team/transfer.c; what is packed there by this process is copied here in rows
+ * by the GPU. Parts of uneven size are reductions to, or broadcasts from, each member. Sums of a
+ * bundle are one group, each where its result lies. */
+#ifdef LL_NCCL
+#include "dev/group.h"
+#include "kern/attr.h"
+#include "machine/cuda.h"
+
+#include <stdlib.h>
+
+typedef struct ll_nccl {
+    ll_gpu_group *groups[1 << LL_MAX_AXES];
+    struct ll_nccl *lent; /* another's of the same team, which outlives this */
+} ll_nccl;
+
+/* ---- groups ---- */
+
+/* Collective over the group, the first time. */
+static ll_err group_of(ll_exec *e, const ll_instr *x, ll_gpu_group **out)
+{
+    ll_nccl *t = ll_cuda_of(e)->nccl;
+    ll_axes axes = ll_collective_axes(x->collective, x->attr);
+    ll_comm *c;
+    unsigned char id[LL_GPU_GROUP_ID];
+    if (t->lent && t->lent->groups[axes]) {
+        *out = t->lent->groups[axes];
+        return LL_OK;
+    }
+    if (!t->groups[axes]) {
+        TRY(ll_team_group(e->opts.team, axes, &c));
+        ll_err rc = ll_comm_rank(c) == 0 ? ll_gpu_group_id(id) : LL_OK;
+        TRY(ll_comm_agree(c, rc));
+        TRY(ll_comm_broadcast(c, id, LL_GPU_GROUP_ID, LL_U8, 0, NULL));
+        rc = ll_gpu_group_open(ll_cuda_of(e)->gpu, id, ll_comm_size(c), ll_comm_rank(c),
+                               &t->groups[axes]);
+        TRY(ll_comm_agree(c, rc));
+    }
+    *out = t->groups[axes];
+    return LL_OK;
+}
+
+static ll_err open(ll_exec *e)
+{
+    const ll_exec *share = e->opts.share;
+    ll_nccl *t = LL_NEW(e->arena, ll_nccl);
+    ll_gpu_group *group;
+    ll_cuda_of(e)->nccl = t;
+    if (share && share->opts.team == e->opts.team) t->lent = ll_cuda_of(share)->nccl;
+    for (int i = 0; i < e->p->n_instr; i++) {
+        ll_bound *b = &e->instrs[i];
+        if (!b->instr->collective) continue;
+        TRY(group_of(e, b->instr, &group));
+        TRY(ll_transfer_open(e->opts.team, e->arena, b->instr, b->call.in, b->call.out,
+                             b->call.scratch, &b->transfer));
+    }
+    return LL_OK;
+}
+
+static void close(ll_exec *e)
+{
+    ll_nccl *t = ll_cuda_of(e)->nccl;
+    ll_err rc = ll_gpu_wait(ll_cuda_of(e)->gpu); /* a failure was told where it was met */
+    (void)rc;
+    for (int i = 0; t && i < 1 << LL_MAX_AXES; i++) ll_gpu_group_close(t->groups[i]);
+}
+
+/* ---- packing ---- */
+
+/* In the stream of the kernels: an operand may be written anew from the start on (but where the
+ * flight holds it, see program/flight.c). */
+static ll_err copy_strip(void *gpu, char *packed, char *data, const ll_strip *s, bool pack)
+{
+    char *far = data + s->at;
+    ll_gpu_rows r = {.to = pack ? packed : far, .from = pack ? far : packed};
+    r.to_stride = pack ? s->row : s->stride;
+    r.from_stride = pack ? s->stride : s->row;
+    r.row = s->row;
+    r.n = s->rows;
+    return ll_gpu_copy_rows((ll_gpu *)gpu, LL_STREAM_COMPUTE, &r);
+}
+
+/* ---- NCCL ---- */
+
+static bool even(const ll_transfer *t)
+{
+    const int64_t *s = t->call.spec.starts;
+    for (int k = 1; k < t->size; k++)
+        if (s[k + 1] - s[k] != s[1] - s[0]) return false;
+    return true;
+}
+
+/* Member k's block begins at starts[k]; this rank's own ends where it lies. */
+static ll_err scatter(ll_gpu_group *x, const ll_transfer *t, char *data, size_t elem, bool max)
+{
+    const int64_t *s = t->call.spec.starts;
+    char *own = data + (size_t)s[t->me] * elem;
+    if (even(t)) return ll_gpu_reduce_scatter(x, data, own, s[1] - s[0], t->call.dtype, max);
+    for (int k = 0; k < t->size; k++) {
+        char *block = data + (size_t)s[k] * elem;
+        TRY(ll_gpu_reduce(x, block, block, s[k + 1] - s[k], t->call.dtype, max, k));
+    }
+    return LL_OK;
+}
+
+static ll_err gather(ll_gpu_group *x, const ll_transfer *t, char *data, size_t elem)
+{
+    const int64_t *s = t->call.spec.starts;
+    if (even(t))
+        return ll_gpu_all_gather(x, data + (size_t)s[t->me] * elem, data,
+                                 (size_t)(s[1] - s[0]) * elem);
+    for (int k = 0; k < t->size; k++)
+        TRY(ll_gpu_broadcast(x, data + (size_t)s[k] * elem, (size_t)(s[k + 1] - s[k]) * elem, k));
+    return LL_OK;
+}
+
+/* Everyone gives each other what the matrix says. */
+static ll_err exchange(ll_gpu *g, ll_gpu_group *x, const ll_transfer *t, const char *from, char *to,
+                       size_t elem)
+{
+    const int64_t *m = t->call.spec.matrix;
+    size_t given = 0, came = 0;
+    for (int k = 0; k < t->size; k++) {
+        size_t give = (size_t)m[t->me * t->size + k] * elem;
+        size_t take = (size_t)m[k * t->size + t->me] * elem;
+        if (k == t->me) {
+            ll_gpu_rows r = {to + came, from + given, give, give, give, 1};
+            TRY(ll_gpu_copy_rows(g, LL_STREAM_COMM, &r));
+        } else {
+            if (give) TRY(ll_gpu_send(x, from + given, give, k));
+            if (take) TRY(ll_gpu_receive(x, to + came, take, k));
+        }
+        given += give;
+        came += take;
+    }
+    return LL_OK;
+}
+
+static ll_err sum(ll_gpu_group *x, const ll_transfer *t, bool max)
+{
+    for (int k = 0; k < t->n; k++)
+        TRY(ll_gpu_all_reduce(x, t->out[k].data, t->out[k].data, ll_numel(&t->out[k].shape),
+                              t->call.dtype, max));
+    return LL_OK;
+}
+
+static ll_err queue(ll_gpu *g, ll_gpu_group *x, const ll_transfer *t)
+{
+    size_t elem = ll_dtype_bytes(t->call.dtype);
+    bool max = t->call.op == LL_REDUCE_MAX;
+    char *in = (char *)t->in->data, *out = (char *)t->out->data;
+    switch (t->kind) {
+    case LL_ALL_REDUCE: return sum(x, t, max);
+    case LL_REDUCE_SCATTER: return scatter(x, t, t->packing ? t->packing : in, elem, max);
+    case LL_ALL_GATHER: return gather(x, t, t->packing ? t->packing : out, elem);
+    case LL_ROTATE: return exchange(g, x, t, in, out, elem);
+    default: return exchange(g, x, t, t->packing, ll_transfer_taken(t), elem);
+    }
+}
+
+/* ---- starts and waits ---- */
+
+static ll_err start(ll_exec *e, ll_bound *b)
+{
+    ll_gpu *g = ll_cuda_of(e)->gpu;
+    ll_gpu_group *group;
+    TRY(group_of(e, b->instr, &group));
+    TRY(ll_transfer_pack(b->transfer, copy_strip, g));
+    b->in_flight = true;
+    TRY(ll_gpu_after(g, LL_STREAM_COMM, LL_STREAM_COMPUTE));
+    TRY(ll_gpu_group_begin());
+    ll_err rc = queue(g, group, b->transfer), end = ll_gpu_group_end();
+    TRY(rc);
+    TRY(end);
+    return ll_gpu_record(g, LL_STREAM_COMM, (int)(b - e->instrs));
+}
+
+static ll_err await(ll_exec *e, ll_bound *b)
+{
+    ll_gpu *g = ll_cuda_of(e)->gpu;
+    if (!b->in_flight) return LL_OK;
+    b->in_flight = false;
+    TRY(ll_gpu_await(g, LL_STREAM_COMPUTE, (int)(b - e->instrs)));
+    return ll_transfer_unpack(b->transfer, copy_strip, g);
+}
+
+const ll_link ll_link_nccl = {
+    .name = "nccl", .open = open, .close = close, .start = start, .wait = await};
+#endif

@@ -1,0 +1,206 @@
+/* cuda_run.c: a program's launches. Instructions that are the same work on other tensors are one
+ * (merge.h); those between two collectives are captured into a graph the second time they run, and
+ * replayed from then on: a step costs a few launches of this process. What changes from step to
+ * step is the clock, a number in device memory that random ops read.
+ *
+ * How long each launch takes is measured by timing events (marks) in its stream, which are captured
+ * with the kernels: what lies between two of them is the GPU's time, not that of this process,
+ * which is longer for small kernels. The first run of a segment is not captured, and so not exact.
+ */
+#include "base/now.h"
+#include "machine/cuda.h"
+
+#include <stdlib.h>
+
+/* ---- launches ---- */
+
+static size_t table_bytes(const ll_exec *e, const ll_launch *l)
+{
+    if (l->n == 1) return 0;
+    return (e->instrs[l->instr[0]].instr->kernel.many->table(l->calls, l->n, NULL) + 255) / 256 *
+           256;
+}
+
+/* The tables of launches of several instructions, in one piece of the GPU's memory. */
+static ll_err open_tables(ll_exec *e)
+{
+    ll_cuda *o = ll_cuda_of(e);
+    int n = o->end[LL_UPDATE];
+    size_t bytes = 0, at = 0;
+    for (int i = 0; i < n; i++) bytes += table_bytes(e, &o->launches[i]);
+    if (!bytes) return LL_OK;
+    TRY(ll_gpu_alloc(o->gpu, bytes, &o->tables));
+    e->extra_bytes += bytes;
+    char *image = (char *)calloc(1, bytes);
+    CHECK(image, LL_E_MEM, "no memory for the tables of %zu bytes of a GPU's program", bytes);
+    for (int i = 0; i < n; i++) {
+        ll_launch *l = &o->launches[i];
+        if (l->n == 1) continue;
+        e->instrs[l->instr[0]].instr->kernel.many->table(l->calls, l->n, image + at);
+        l->table = (char *)o->tables + at;
+        at += table_bytes(e, l);
+    }
+    ll_err rc = ll_gpu_write(o->gpu, o->tables, image, bytes);
+    if (rc == LL_OK) rc = ll_gpu_wait(o->gpu);
+    free(image);
+    return rc;
+}
+
+ll_err ll_cuda_plan(ll_exec *e)
+{
+    ll_cuda *o = ll_cuda_of(e);
+    o->launches = LL_NEW_ARRAY(e->arena, ll_launch, e->p->n_instr + 1);
+    for (int s = 0, n = 0; s < LL_N_SECTION; s++) {
+        int from = s ? e->p->end[s - 1] : 0;
+        n += ll_merge(e->instrs, from, e->p->end[s], e->arena, o->launches + n);
+        e->n_launch = o->end[s] = n;
+    }
+    return open_tables(e);
+}
+
+/* ---- running ---- */
+
+static bool runs(const ll_exec *e, const ll_launch *l, const ll_span *s)
+{
+    return !(e->instrs[l->instr[0]].instr->last && !s->once && s->micro < e->p->n_micro - 1);
+}
+
+static ll_err queue_one(ll_exec *e, const ll_launch *l, const ll_span *s)
+{
+    ll_bound *b = &e->instrs[l->instr[0]];
+    b->call.micro = s->micro;
+    b->call.step = s->step;
+    return l->n == 1 ? b->instr->kernel.run(&b->call)
+                     : b->instr->kernel.many->run(l->calls, l->n, l->table);
+}
+
+/* marks: number i before the i-th of them, and one behind the last. */
+static ll_err queue(ll_exec *e, const ll_span *s, bool marks)
+{
+    for (int i = s->from; i < s->to; i++) {
+        const ll_launch *l = &ll_cuda_of(e)->launches[i];
+        if (marks) TRY(ll_gpu_mark(ll_cuda_of(e)->gpu, i - s->from));
+        if (runs(e, l, s)) TRY(queue_one(e, l, s));
+    }
+    return marks ? ll_gpu_mark(ll_cuda_of(e)->gpu, s->to - s->from) : LL_OK;
+}
+
+static ll_segment *segment_of(ll_exec *e, const ll_span *s)
+{
+    return &ll_cuda_of(e)->segments[(size_t)s->micro * (size_t)e->p->n_instr + (size_t)s->from];
+}
+
+/* ---- measuring ---- */
+
+static ll_err replay_marked(ll_exec *e, const ll_span *s)
+{
+    ll_cuda *o = ll_cuda_of(e);
+    ll_segment *x = segment_of(e, s);
+    if (x->runs++ == 0) return queue(e, s, true);
+    if (!x->marked) {
+        TRY(ll_gpu_capture(o->gpu));
+        ll_err rc = queue(e, s, true);
+        ll_err end = ll_gpu_captured(o->gpu, &x->marked);
+        TRY(rc);
+        TRY(end);
+    }
+    return ll_gpu_replay(o->gpu, x->marked);
+}
+
+static void add_seconds(ll_exec *e, const ll_launch *l, double took)
+{
+    double all = 0;
+    for (int k = 0; k < l->n; k++) all += e->p->instrs[l->instr[k]].bytes;
+    for (int k = 0; k < l->n; k++) /* of several, by what each moves */
+        e->seconds[l->instr[k]] +=
+            all > 0 ? took * e->p->instrs[l->instr[k]].bytes / all : took / l->n;
+}
+
+static void add_event(ll_exec *e, const ll_launch *l, double from, double to)
+{
+    const ll_instr *x = &e->p->instrs[l->instr[0]];
+    ll_trace_event t = {.row = LL_TRACE_DEVICE, .name = x->name, .kind = x->op, .number = -1};
+    for (int k = 0; k < l->n; k++) t.bytes += (int64_t)e->p->instrs[l->instr[k]].bytes;
+    t.from = from;
+    t.to = to;
+    ll_trace_add(e->trace, &t);
+}
+
+static ll_err measure(ll_exec *e, const ll_span *s)
+{
+    ll_gpu *g = ll_cuda_of(e)->gpu;
+    int n = s->to - s->from;
+    TRY(replay_marked(e, s));
+    TRY(ll_gpu_wait(g));
+    double end = ll_now(); /* of the last mark, by this process's clock */
+    for (int i = 0; i < n; i++) {
+        const ll_launch *l = &ll_cuda_of(e)->launches[s->from + i];
+        double took, left;
+        if (!runs(e, l, s)) continue;
+        TRY(ll_gpu_seconds(g, i, i + 1, &took));
+        TRY(ll_gpu_seconds(g, i, n, &left));
+        if (e->profiling) add_seconds(e, l, took);
+        if (e->trace) add_event(e, l, end - left, end - left + took);
+    }
+    return LL_OK;
+}
+
+/* ---- a section ---- */
+
+static ll_err run_segment(ll_exec *e, const ll_span *s)
+{
+    ll_cuda *o = ll_cuda_of(e);
+    ll_segment *x = segment_of(e, s);
+    if (e->profiling || e->trace) return measure(e, s);
+    if (x->runs++ == 0) return queue(e, s, false);
+    if (!x->graph) {
+        TRY(ll_gpu_capture(o->gpu));
+        ll_err rc = queue(e, s, false);
+        ll_err end = ll_gpu_captured(o->gpu, &x->graph);
+        TRY(rc);
+        TRY(end);
+    }
+    return ll_gpu_replay(o->gpu, x->graph);
+}
+
+static bool is_kernel(const ll_exec *e, int launch)
+{
+    return e->instrs[ll_cuda_of(e)->launches[launch].instr[0]].instr->kernel.run;
+}
+
+static ll_err collective(ll_exec *e, int i)
+{
+    ll_bound *b = &e->instrs[i];
+    return b->instr->wait ? e->link->wait(e, &e->instrs[b->instr->pair]) : e->link->start(e, b);
+}
+
+/* What is measured starts when what was queued before is over. */
+static ll_err timed_collective(ll_exec *e, int i)
+{
+    if (!e->profiling) return collective(e, i);
+    TRY(ll_gpu_wait(ll_cuda_of(e)->gpu));
+    double start = ll_now();
+    TRY(collective(e, i));
+    TRY(ll_gpu_wait(ll_cuda_of(e)->gpu));
+    e->seconds[i] += ll_now() - start;
+    return LL_OK;
+}
+
+ll_err ll_cuda_run(ll_exec *e, int section, int micro, uint64_t step)
+{
+    ll_cuda *o = ll_cuda_of(e);
+    int to = o->end[section];
+    ll_span s = {.micro = micro, .step = step, .once = section != LL_MICRO};
+    for (int i = section ? o->end[section - 1] : 0; i < to;) {
+        s.from = i;
+        if (!is_kernel(e, i)) {
+            const ll_launch *l = &o->launches[i++];
+            if (runs(e, l, &s)) TRY(timed_collective(e, l->instr[0]));
+            continue;
+        }
+        while (i < to && is_kernel(e, i)) i++;
+        s.to = i;
+        TRY(run_segment(e, &s));
+    }
+    return LL_OK;
+}

@@ -1,0 +1,53 @@
+/* devices.c: NCCL wants a GPU for each rank; where some share one, collectives go through this
+ * process's memory, as they do on other machines. */
+#include "machine/devices.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* Two ranks with the same GPU. */
+static bool shared(const ll_devices *s, int *a, int *b)
+{
+    for (*a = 0; *a < s->n; ++*a)
+        for (*b = *a + 1; *b < s->n; ++*b)
+            if (!memcmp(s->of[*a].id, s->of[*b].id, sizeof s->of->id)) return true;
+    return false;
+}
+
+ll_err ll_devices_choose(const ll_device_ask *ask, const char *library, ll_devices *s)
+{
+    const char *how = ask->transport ? ask->transport : "auto";
+    bool nccl = !strcmp(how, "nccl"), host = !strcmp(how, "host");
+    int a, b;
+    CHECK(nccl || host || !strcmp(how, "auto"), LL_E_ARG,
+          "transport %s is not known: auto, nccl or host", how);
+    CHECK(!nccl || library, LL_E_DEVICE,
+          "transport nccl: this build has no NCCL; install nccl.h and libnccl and configure again, "
+          "or use host");
+    CHECK(!nccl || !ask->canonical, LL_E_ARG,
+          "transport nccl sums in an order of its own, and canonical sums are asked for: use host, "
+          "or exact sums, which have no order");
+    CHECK(!nccl || !ask->codec, LL_E_ARG,
+          "transport nccl does not compress gradients: use host, or compress none");
+    bool crowded = shared(s, &a, &b);
+    CHECK(!nccl || !crowded, LL_E_DEVICE,
+          "transport nccl needs a GPU for each rank, and ranks %d and %d share %s: use host, or as "
+          "many ranks on a node as it has GPUs",
+          a, b, s->of[a].name);
+    s->direct = !host && library && !ask->canonical && !ask->codec && !crowded;
+    char why[128];
+    if (s->direct)
+        snprintf(why, sizeof why, "every rank has a GPU of its own");
+    else if (host)
+        snprintf(why, sizeof why, "as asked for");
+    else if (!library)
+        snprintf(why, sizeof why, "this build has no NCCL");
+    else if (ask->canonical || ask->codec)
+        snprintf(why, sizeof why, "NCCL does not %s",
+                 ask->codec ? "compress gradients" : "sum in canonical order");
+    else
+        snprintf(why, sizeof why, "ranks %d and %d share a GPU", a, b);
+    snprintf(s->why, sizeof s->why, "%s: %s", s->direct ? library : "through pinned memory and MPI",
+             why);
+    return LL_OK;
+}

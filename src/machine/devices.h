@@ -1,0 +1,40 @@
+/* devices.h: which device is a rank's, and how devices talk. */
+#pragma once
+#include "comm/comm.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct ll_device { /* a rank's */
+    int32_t index;
+    unsigned char id[16]; /* no two devices have the same */
+    char name[108];
+} ll_device;
+
+typedef struct ll_devices {
+    ll_device *of; /* [n], by rank */
+    int n, mine;   /* n 0: the machine has none; mine: this rank's index */
+    bool direct;   /* they talk to each other, not through this process's memory */
+    char why[256]; /* how they talk, and why so; "": there is one rank */
+} ll_devices;
+
+typedef struct ll_device_ask {
+    const char *transport; /* NULL, "auto", "nccl" or "host" */
+    /* What NCCL does not do: sums in canonical order, compressed gradients. */
+    bool canonical, codec;
+} ll_device_ask;
+
+typedef struct ll_device_facts {
+    char name[128];
+    size_t bytes, free_bytes; /* of its memory */
+    double peak; /* FLOP/s that the maker states for products of a precision; 0: not known here */
+} ll_device_facts;
+
+/* Of devices that are known: sets direct and why, or says why what was asked for cannot be.
+ * library: what they would talk by; NULL: not built. */
+ll_err ll_devices_choose(const ll_device_ask *ask, const char *library, ll_devices *s);
+
+#ifdef __cplusplus
+}
+#endif

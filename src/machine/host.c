@@ -1,0 +1,78 @@
+/* host.c: programs in this process's memory. */
+#include "machine/host.h"
+
+#include "base/text.h"
+
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+/* A program that cannot fit is refused before it starts, not killed when it has begun. */
+static ll_err check_fits(const ll_program *p, size_t bytes)
+{
+    long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
+    if (pages <= 0 || page <= 0 || bytes <= (size_t)pages * (size_t)page) return LL_OK;
+    const ll_slot *most = &p->slots[0];
+    for (int i = 1; i < p->n_slot; i++)
+        if (p->slots[i].bytes > most->bytes) most = &p->slots[i];
+    char need[LL_NUMBER_TEXT], have[LL_NUMBER_TEXT], large[LL_NUMBER_TEXT], shape[LL_SHAPE_TEXT];
+    FAIL(LL_E_MEM,
+         "the program needs %s, this machine has %s; its largest tensor is %s%s%s, %s: use a "
+         "smaller model or train.micro_batch",
+         ll_text_bytes((double)bytes, need), ll_text_bytes((double)pages * (double)page, have),
+         most->name ? most->name : "", most->name ? " " : "",
+         ll_shape_print(&most->type.shape, shape), ll_text_bytes((double)most->bytes, large));
+}
+
+ll_err ll_host_map(ll_exec *e, size_t bytes, char **out)
+{
+    TRY(check_fits(e->p, bytes));
+    void *m = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(m != MAP_FAILED, LL_E_MEM,
+          "%zu MiB for the program's memory cannot be had: use a smaller "
+          "train.micro_batch or model",
+          bytes >> 20);
+    *out = (char *)m;
+    madvise(m, bytes, MADV_HUGEPAGE); /* a hint: its failure costs only speed */
+    return LL_OK;
+}
+
+void ll_host_unmap(ll_exec *e, size_t bytes)
+{
+    if (bytes && !e->unsettled) munmap(e->slab, bytes);
+}
+
+ll_err ll_host_init(ll_exec *e, int slot)
+{
+    const ll_slot *s = &e->p->slots[slot];
+    ll_init_fill(&s->init, s->name, e->opts.seed, &s->type, s->piece, e->p->threads,
+                 e->address[slot]);
+    return LL_OK;
+}
+
+void *ll_host_view(const ll_exec *e, int slot)
+{
+    return e->address[slot];
+}
+
+ll_err ll_host_put(const ll_exec *e, int slot, int micro, const void *data)
+{
+    size_t bytes = e->p->slots[slot].bytes;
+    if (bytes) memcpy((char *)e->address[slot] + (size_t)micro * bytes, data, bytes);
+    return LL_OK;
+}
+
+ll_err ll_host_read(const ll_exec *e, int slot, void *to)
+{
+    size_t bytes = ll_exec_slot_bytes(e, slot);
+    if (bytes) memcpy(to, e->address[slot], bytes);
+    return LL_OK;
+}
+
+/* All ones is NaN in every float type, and -1. */
+ll_err ll_host_begin(ll_exec *e, uint64_t)
+{
+    if (e->opts.poison)
+        memset(e->slab + e->input_bytes, 0xff, e->p->work_bytes + e->p->scratch_bytes);
+    return LL_OK;
+}

@@ -1,0 +1,172 @@
+/* team.c: a mesh of live ranks: its communicators, what its programs have in common, and tensors
+ * made whole. */
+#include "team/team.h"
+
+#include "base/crc32c.h"
+#include "kern/attr.h"
+#include "pass/partition.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct ll_team {
+    ll_comm *c;
+    ll_mesh m;
+    int rank;
+    ll_comm *group[1 << LL_MAX_AXES]; /* by set of axes; NULL: not made yet */
+    uint32_t noted[1 << LL_MAX_AXES]; /* checksums of the collectives of each */
+    int64_t n_noted;                  /* of all of them, whose order is one */
+};
+
+ll_err ll_team_open(ll_comm *c, const ll_mesh *m, ll_team **out)
+{
+    TRY(ll_mesh_fits(m, ll_comm_size(c)));
+    ll_team *t = (ll_team *)calloc(1, sizeof *t);
+    CHECK(t, LL_E_MEM, "no memory for a team of ranks");
+    t->c = c;
+    t->m = *m;
+    t->rank = ll_comm_rank(c);
+    *out = t;
+    return LL_OK;
+}
+
+void ll_team_close(ll_team *t)
+{
+    if (!t) return;
+    for (int i = 0; i < 1 << LL_MAX_AXES; i++)
+        if (t->group[i] && t->group[i] != t->c) ll_comm_close(t->group[i]);
+    free(t);
+}
+
+const ll_mesh *ll_team_mesh(const ll_team *t)
+{
+    return &t->m;
+}
+
+ll_comm *ll_team_comm(const ll_team *t)
+{
+    return t->c;
+}
+
+int ll_team_rank(const ll_team *t)
+{
+    return t->rank;
+}
+
+ll_err ll_team_group(ll_team *t, ll_axes axes, ll_comm **out)
+{
+    if (!t->group[axes] && ll_mesh_group(&t->m, axes) == t->m.n_rank) t->group[axes] = t->c;
+    if (!t->group[axes])
+        TRY(ll_comm_split(t->c, ll_mesh_color(&t->m, axes, t->rank),
+                          ll_mesh_member(&t->m, axes, t->rank), &t->group[axes]));
+    *out = t->group[axes];
+    return LL_OK;
+}
+
+size_t ll_team_bytes(const ll_team *t)
+{
+    size_t sum = ll_comm_own_bytes(t->c);
+    for (int i = 0; i < 1 << LL_MAX_AXES; i++)
+        if (t->group[i] && t->group[i] != t->c) sum += ll_comm_own_bytes(t->group[i]);
+    return sum;
+}
+
+static void note(ll_team *t, const ll_program *p, const ll_instr *x, int i)
+{
+    const ll_coll_attr *a = (const ll_coll_attr *)x->attrs[i];
+    const ll_halo_attr *h = x->collective == LL_HALO ? (const ll_halo_attr *)x->attrs[i] : NULL;
+    const ll_type *in = &p->slots[x->in[i]].type;
+    bool whole = x->collective == LL_ALL_REDUCE; /* of no dimension */
+    int64_t dim = whole ? -1 : h ? h->dim : a->dim, unit = 1;
+    for (int d = 0; d < in->shape.n; d++)
+        if (d != dim) unit *= in->shape.d[d];
+    int64_t key[] = {in->dtype, dim, unit, h ? h->extent : a->extent, x->last, p->n_micro, x->n_in};
+    int64_t more[] = {h ? 0 : a->max, h ? 0 : a->to_dim, h ? 0 : a->serial, t->n_noted++};
+    uint32_t *sum = &t->noted[h ? h->axes : a->axes];
+    *sum = ll_crc32c(*sum, x->op, strlen(x->op));
+    *sum = ll_crc32c(*sum, key, sizeof key);
+    *sum = ll_crc32c(*sum, more, sizeof more);
+    if (h) *sum = ll_crc32c(*sum, h->need, sizeof h->need);
+}
+
+/* Everything that all of a group must have in common: what is done, of which type, and the sizes of
+ * what is not cut. */
+ll_err ll_team_note(ll_team *t, const ll_program *p, const ll_instr *x)
+{
+    ll_comm *c;
+    for (int i = 0; i < x->n_in; i++) note(t, p, x, i);
+    return ll_team_group(t, ll_collective_axes(x->collective, x->attr), &c);
+}
+
+ll_err ll_team_compare(ll_team *t)
+{
+    ll_err mine = LL_OK;
+    for (int i = 0; i < 1 << LL_MAX_AXES; i++) {
+        if (!t->group[i]) continue;
+        double both[] = {t->noted[i], -(double)t->noted[i]};
+        TRY(ll_comm_allreduce(t->group[i], both, 2, LL_F64, LL_REDUCE_MAX,
+                              &(ll_coll_opts){.site = "order of collectives"}));
+        if (both[0] != -both[1] && mine == LL_OK)
+            mine = ll_raise(LL_E_COMM, __FILE__, __LINE__, __func__,
+                            "rank %d and others would start different collectives, or in another "
+                            "order: their programs were not made of one graph",
+                            t->rank);
+    }
+    return ll_comm_agree(t->c, mine); /* other groups may be at one */
+}
+
+/* ---- whole tensors ---- */
+
+/* Where element i of a piece lies in the whole. */
+static int64_t index_in(const ll_piece *p, const ll_shape *part, int64_t i)
+{
+    int64_t stride = 1, j = 0;
+    for (int d = part->n - 1; d >= 0; d--) {
+        j += (p->at[d] + i % part->d[d]) * stride;
+        i /= part->d[d];
+        stride *= p->whole.d[d];
+    }
+    return j;
+}
+
+/* Rows of the last dimension, one after another, between a piece and its whole. */
+static void copy_rows(const ll_type *type, const ll_piece *p, char *piece, char *whole, bool cut)
+{
+    const ll_shape *s = &type->shape;
+    size_t elem = ll_dtype_bytes(type->dtype);
+    int64_t row = s->n ? s->d[s->n - 1] : 1, rows = row ? ll_numel(s) / row : 0;
+    for (int64_t i = 0; i < rows; i++) {
+        char *a = piece + (size_t)(i * row) * elem;
+        char *b = whole + (size_t)index_in(p, s, i * row) * elem;
+        memcpy(cut ? a : b, cut ? b : a, (size_t)row * elem);
+    }
+}
+
+void ll_piece_cut(const ll_type *type, const ll_piece *piece, const void *whole, void *data)
+{
+    copy_rows(type, piece, (char *)data, (char *)(uintptr_t)whole, true);
+}
+
+void ll_piece_paste(const ll_type *type, const ll_piece *piece, const void *data, void *whole)
+{
+    copy_rows(type, piece, (char *)(uintptr_t)data, (char *)whole, false);
+}
+
+ll_err ll_team_collect(ll_team *t, const ll_layout *l, const ll_type *whole, const void *piece,
+                       void *data)
+{
+    size_t n = (size_t)ll_numel(&whole->shape) * ll_dtype_bytes(whole->dtype);
+    ll_type part = {whole->dtype, ll_layout_local(&t->m, l, &whole->shape, t->rank)};
+    ll_piece where = {.whole = whole->shape};
+    int64_t to;
+    for (int d = 0; d < part.shape.n; d++)
+        ll_layout_range(&t->m, l->split[d], whole->shape.d[d], t->rank, &where.at[d], &to);
+    /* Of several that hold the same piece the first speaks; bits are added to zeros. */
+    bool speaks = ll_mesh_member(&t->m, (ll_axes)~ll_layout_axes(l), t->rank) == 0;
+    memset(data, 0, n);
+    if (speaks) ll_piece_paste(&part, &where, piece, data);
+    ll_coll_call call = {.data = data, .dtype = LL_U8, .op = LL_REDUCE_SUM, .site = "collect"};
+    call.spec.coll = LL_COLL_ALLREDUCE;
+    call.spec.count = (int64_t)n;
+    return ll_comm_run(t->c, &call);
+}
