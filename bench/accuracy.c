@@ -45,10 +45,10 @@ static int64_t classes_of(const ll_run *r)
 /* Every input as f32 holds it, whatever the session's types. */
 static void set_inputs(ll_session *s, const ll_run *r)
 {
-    const ll_program *p = ll_session_program(s);
+    const ll_program *p = s->p;
     for (int i = 0; i < p->n_input; i++) {
         const ll_slot *x = &p->slots[p->inputs[i].slot];
-        void *data = ll_exec_data(ll_session_exec(s), p->inputs[i].slot, 0);
+        void *data = ll_exec_data(s->e, p->inputs[i].slot, 0);
         uint64_t stream = ll_stream(x->name, 0);
         for (int64_t k = 0, n = ll_numel(&x->type.shape); k < n && x->kind == LL_BATCH; k++)
             ll_store(data, x->type.dtype, k,
@@ -76,10 +76,10 @@ static ll_err open_as(const ll_run *r, ll_graph *g, mode m, ll_session **s)
 /* One gradient's difference; *off and *size: sums of squares. */
 static double differ(ll_session *want, ll_session *got, const char *name, double *off, double *size)
 {
-    const ll_program *a = ll_session_program(want), *b = ll_session_program(got);
+    const ll_program *a = want->p, *b = got->p;
     int i = ll_program_result(a, name), j = ll_program_result(b, name);
-    const void *x = ll_exec_data(ll_session_exec(want), i, 0);
-    const void *y = ll_exec_data(ll_session_exec(got), j, 0);
+    const void *x = ll_exec_data(want->e, i, 0);
+    const void *y = ll_exec_data(got->e, j, 0);
     double d2 = 0, n2 = 0;
     for (int64_t k = 0, n = ll_numel(&a->slots[i].type.shape); k < n; k++) {
         double u = ll_load(x, a->slots[i].type.dtype, k), v = ll_load(y, b->slots[j].type.dtype, k);

@@ -300,11 +300,6 @@ ll_err ll_exec_wait(ll_exec *e)
     return e->machine->wait ? e->machine->wait(e) : LL_OK;
 }
 
-double ll_exec_waited(const ll_exec *e)
-{
-    return e->waited;
-}
-
 size_t ll_exec_bytes(const ll_exec *e)
 {
     return (e->borrowed ? 0 : slab_bytes(e)) + e->extra_bytes;
@@ -320,11 +315,6 @@ void ll_exec_profile(ll_exec *e, bool on)
 const double *ll_exec_seconds(const ll_exec *e)
 {
     return e->profiling ? e->seconds : NULL;
-}
-
-void ll_exec_trace(ll_exec *e, ll_trace *t)
-{
-    e->trace = t;
 }
 
 static void trace(ll_exec *e, ll_trace_row row, const char *name, const char *kind, double from)

@@ -41,10 +41,6 @@ ll_err ll_exec_run_checked(ll_exec *e, int section, uint64_t step);
  * its own clock. */
 void ll_exec_profile(ll_exec *e, bool on);
 const double *ll_exec_seconds(const ll_exec *e);
-/* Instructions and sections are noted there from now on; NULL: no more. */
-void ll_exec_trace(ll_exec *e, ll_trace *t);
-/* Seconds spent waiting for collectives since it was opened: what computing did not hide. */
-double ll_exec_waited(const ll_exec *e);
 /* The compressed gradients' residuals; none where the codec has no feedback. */
 int ll_exec_residuals(const ll_exec *e, ll_arena *arena, ll_residual **out);
 /* Bytes that this rank sent of compressed gradients in the last step, and those that f32 takes. */

@@ -9,22 +9,6 @@
 #include <omp.h>
 #include <stdlib.h>
 
-struct ll_session {
-    ll_graph *g;
-    ll_session_opts opts;
-    ll_team *team;       /* NULL: alone */
-    bool guest;          /* the team is another session's */
-    ll_placement *place; /* of the whole graph on the team's mesh */
-    ll_graph *part;      /* this rank's */
-    ll_program *p;
-    ll_exec *e;
-    uint64_t step;
-    int *kept, n_kept;
-    const ll_machine *machine;
-    ll_devices devices; /* n 0: the machine has none */
-    ll_arena *arena;
-};
-
 /* Through this process's memory, from where on a larger message is no faster. */
 static size_t bucket_bytes(const ll_session *s)
 {
@@ -387,49 +371,9 @@ ll_err ll_session_run(ll_session *s, double lr)
     return ll_session_finish(s);
 }
 
-const ll_machine *ll_session_machine(const ll_session *s)
-{
-    return s->machine;
-}
-
-const ll_devices *ll_session_devices(const ll_session *s)
-{
-    return s->devices.n ? &s->devices : NULL;
-}
-
 size_t ll_session_bytes(const ll_session *s)
 {
     return s->p->bytes + s->e->extra_bytes;
-}
-
-ll_team *ll_session_team(const ll_session *s)
-{
-    return s->team;
-}
-
-const ll_placement *ll_session_placement(const ll_session *s)
-{
-    return s->place;
-}
-
-const ll_program *ll_session_program(const ll_session *s)
-{
-    return s->p;
-}
-
-ll_exec *ll_session_exec(const ll_session *s)
-{
-    return s->e;
-}
-
-uint64_t ll_session_step(const ll_session *s)
-{
-    return s->step;
-}
-
-void ll_session_set_step(ll_session *s, uint64_t step)
-{
-    s->step = step;
 }
 
 void ll_session_rows(const ll_session *s, const char *input, int64_t *first, int64_t *count)
@@ -439,14 +383,4 @@ void ll_session_rows(const ll_session *s, const char *input, int64_t *first, int
     const ll_slot *x = &s->p->slots[slot];
     *first = x->piece ? x->piece->at[0] : 0;
     *count = x->type.shape.d[0];
-}
-
-int ll_session_kept(const ll_session *s)
-{
-    return s->n_kept;
-}
-
-int ll_session_kept_slot(const ll_session *s, int i)
-{
-    return s->kept[i];
 }

@@ -78,16 +78,6 @@ const char *ll_layout_text(const ll_mesh *m, const ll_layout *l, int n_dim,
     return out;
 }
 
-const char *ll_move_name(ll_move_kind k)
-{
-    static const char *const names[] = {
-#define X(name, text) text,
-        LL_MOVES(X)
-#undef X
-    };
-    return names[k];
-}
-
 /* ---- the search ---- */
 
 enum { STATES = 4096 };

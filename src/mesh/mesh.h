@@ -80,16 +80,12 @@ const char *ll_layout_text(const ll_mesh *m, const ll_layout *l, int n_dim,
                            char out[LL_LAYOUT_TEXT]);
 
 /* ---- from one layout to another ---- */
-#define LL_MOVES(X)                                                                                \
-    X(SLICE, "slice")                                                                              \
-    X(ALLGATHER, "all-gather")                                                                     \
-    X(ALLTOALL, "all-to-all")                                                                      \
-    X(REDUCE_SCATTER, "reduce-scatter")                                                            \
-    X(ALLREDUCE, "all-reduce")
 typedef enum ll_move_kind {
-#define X(name, text) LL_MOVE_##name,
-    LL_MOVES(X)
-#undef X
+    LL_MOVE_SLICE,
+    LL_MOVE_ALLGATHER,
+    LL_MOVE_ALLTOALL,
+    LL_MOVE_REDUCE_SCATTER,
+    LL_MOVE_ALLREDUCE
 } ll_move_kind;
 
 typedef struct ll_move {
@@ -108,7 +104,6 @@ enum { LL_MAX_MOVES = 16 };
  * the whole value. to must not be partial over axes that from is not. */
 ll_err ll_reshard(const ll_mesh *m, const ll_shape *shape, double bytes, const ll_layout *from,
                   const ll_layout *to, ll_move moves[LL_MAX_MOVES], int *n_move);
-const char *ll_move_name(ll_move_kind k);
 
 #ifdef __cplusplus
 }

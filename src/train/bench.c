@@ -94,7 +94,7 @@ static const char *class_of(const ll_instr *x)
 /* Random images or tokens; labels below the model's number of classes. */
 static ll_err fill_batch(ll_session *s, const ll_run *r)
 {
-    const ll_program *p = ll_session_program(s);
+    const ll_program *p = s->p;
     int64_t classes = 2;
     for (int i = 0; i < LL_MAX_SIZES && r->model.sizes[i].name; i++)
         if (!strcmp(r->model.sizes[i].name, "classes") || !strcmp(r->model.sizes[i].name, "vocab"))
@@ -103,14 +103,14 @@ static ll_err fill_batch(ll_session *s, const ll_run *r)
         const ll_slot *x = &p->slots[p->inputs[i].slot];
         if (x->kind != LL_BATCH) continue;
         int64_t n = ll_numel(&x->type.shape) * p->n_micro;
-        void *data = ll_exec_data(ll_session_exec(s), p->inputs[i].slot, 0);
+        void *data = ll_exec_data(s->e, p->inputs[i].slot, 0);
         uint64_t stream = ll_stream(x->name, 0);
         for (int64_t k = 0; k < n; k++)
             ll_store(data, x->type.dtype, k,
                      ll_dtype_is_float(x->type.dtype)
                          ? ll_normal_at(1, stream, (uint64_t)k)
                          : (double)ll_below_at(1, stream, (uint64_t)k, (uint64_t)classes));
-        TRY(ll_exec_changed(ll_session_exec(s), p->inputs[i].slot));
+        TRY(ll_exec_changed(s->e, p->inputs[i].slot));
     }
     return LL_OK;
 }
@@ -153,8 +153,8 @@ static int longest_first(const void *a, const void *b)
 
 static void gather(ll_session *s, int steps, ll_bench_report *out)
 {
-    const ll_program *p = ll_session_program(s);
-    const double *seconds = ll_exec_seconds(ll_session_exec(s));
+    const ll_program *p = s->p;
+    const double *seconds = ll_exec_seconds(s->e);
     for (int i = 0; i < p->n_instr; i++) {
         const ll_instr *x = &p->instrs[i];
         int times = i < p->end[LL_MICRO] ? p->n_micro : 1;
@@ -179,11 +179,11 @@ static ll_err profile_device(ll_session *s, double lr, ll_bench_report *out)
 {
     enum { STEPS = 3 };
     for (int i = 0; i <= STEPS; i++) {
-        if (i < 2) ll_exec_profile(ll_session_exec(s), true); /* the first captures */
+        if (i < 2) ll_exec_profile(s->e, true); /* the first captures */
         TRY(ll_session_run(s, lr));
     }
     gather(s, STEPS, out);
-    ll_exec_profile(ll_session_exec(s), false);
+    ll_exec_profile(s->e, false);
     return LL_OK;
 }
 
@@ -209,7 +209,7 @@ static ll_err time_steps(ll_session *s, double lr, const ll_bench_opts *o, ll_be
     enum { WARM_UP = 3 };
     static double times[MOST_STEPS];
     int n = 0;
-    bool device = ll_session_machine(s)->device;
+    bool device = s->machine->device;
     for (int i = 0; i < WARM_UP; i++) {
         TRY(ll_session_run(s, lr));
         if (i == 0) out->first_loss = ll_session_result(s, "loss");
@@ -220,7 +220,7 @@ static ll_err time_steps(ll_session *s, double lr, const ll_bench_opts *o, ll_be
         TRY(run_for(s, lr, o->seconds, times, &n));
         out->cool_s = times[n / 2];
     }
-    if (o->profile && !device) ll_exec_profile(ll_session_exec(s), true);
+    if (o->profile && !device) ll_exec_profile(s->e, true);
     TRY(run_for(s, lr, o->seconds, times, &n));
     out->last_loss = ll_session_result(s, "loss");
     if (device)
@@ -237,7 +237,7 @@ static ll_err time_steps(ll_session *s, double lr, const ll_bench_opts *o, ll_be
 
 static ll_err bench(const ll_run *r, ll_session *s, const ll_bench_opts *o, ll_bench_report *out)
 {
-    const ll_program *p = ll_session_program(s);
+    const ll_program *p = s->p;
     TRY(fill_batch(s, r));
     int x = ll_program_input(p, "x");
     bool tokens = !strcmp(r->model.def->input, "tokens");
@@ -245,7 +245,7 @@ static ll_err bench(const ll_run *r, ll_session *s, const ll_bench_opts *o, ll_b
     out->threads = p->threads;
     out->parameters = ll_session_parameters(s);
     out->bytes = ll_session_bytes(s);
-    out->n_launch = ll_session_exec(s)->n_launch;
+    out->n_launch = s->e->n_launch;
     if (tokens && x >= 0) out->seq = p->slots[x].type.shape.d[1];
     if (!*out->device) TRY(ll_gemm_peak(p->threads, LL_LARGE_GEMM, &out->gemm_gflops));
     return time_steps(s, r->train.schedule.lr, o, out);

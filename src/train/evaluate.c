@@ -126,7 +126,7 @@ ll_err ll_evaluator_open(const ll_run *r, const ll_dataset *d, ll_session *share
     ll_evaluator *e = (ll_evaluator *)calloc(1, sizeof *e);
     CHECK(e, LL_E_MEM, "no memory for an evaluator");
     *e = (ll_evaluator){.run = r, .data = d, .share = share};
-    if (ll_session_team(share)) ll_mesh_text(ll_team_mesh(ll_session_team(share)), e->mesh);
+    if (share->team) ll_mesh_text(ll_team_mesh(share->team), e->mesh);
     *out = e;
     return LL_OK;
 }
@@ -162,8 +162,8 @@ static ll_err find_pass(ll_evaluator *e, int64_t batch, pass **out)
     LL_ASSERT(e->n < MOST_PASSES);
     pass *p = &e->passes[e->n++];
     TRY(ll_run_graph(e->run, batch, NULL, &p->g));
-    ll_team *team = ll_session_team(e->share);
-    ll_session_opts o = {.threads = ll_session_program(e->share)->threads,
+    ll_team *team = e->share->team;
+    ll_session_opts o = {.threads = e->share->p->threads,
                          .machine = e->run->train.machine,
                          .precision = precision_of(e->run),
                          .share = e->share,
@@ -205,7 +205,7 @@ ll_err ll_evaluator_plan(ll_evaluator *e, int64_t samples)
 size_t ll_evaluator_bytes(const ll_evaluator *e)
 {
     size_t sum = 0;
-    for (int i = 0; i < e->n; i++) sum += ll_exec_bytes(ll_session_exec(e->passes[i].s));
+    for (int i = 0; i < e->n; i++) sum += ll_exec_bytes(e->passes[i].s->e);
     return sum;
 }
 
@@ -214,8 +214,8 @@ size_t ll_evaluator_comm_bytes(const ll_evaluator *e)
     size_t sum = 0;
     for (int i = 0; i < e->n; i++) {
         const ll_session *s = e->passes[i].s;
-        const ll_team *team = ll_session_team(s);
-        sum += ll_exec_comm_bytes(ll_session_exec(s));
+        const ll_team *team = s->team;
+        sum += ll_exec_comm_bytes(s->e);
         if (team) sum -= ll_team_bytes(team); /* the other session's, which has them */
     }
     return sum;
@@ -225,8 +225,8 @@ size_t ll_evaluator_comm_bytes(const ll_evaluator *e)
 static ll_err add_batch(ll_evaluator *e, pass *p, const void *x, const void *y, ll_score *sum)
 {
     const ll_data_info *info = ll_dataset_info(e->data);
-    uint64_t step = ll_session_step(e->share); /* for messages */
-    ll_session_set_step(p->s, step ? step - 1 : 0);
+    uint64_t step = e->share->step; /* for messages */
+    p->s->step = step ? step - 1 : 0;
     TRY(ll_session_set(p->s, "x", 0, x, (size_t)p->count * info->x_bytes));
     TRY(ll_session_set(p->s, "y", 0, y, (size_t)p->count * info->y_bytes));
     ll_err rc = ll_session_run(p->s, 0);

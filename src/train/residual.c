@@ -11,9 +11,9 @@ bool ll_is_residual(const char *name)
  * be cut otherwise than its parameter, until it has been summed. */
 static ll_st_part part_of(const ll_session *s, const ll_residual *r, const ll_shape *whole)
 {
-    const ll_placement *place = ll_session_placement(s);
+    const ll_placement *place = s->place;
     const ll_mesh *m = &place->mesh;
-    int rank = ll_team_rank(ll_session_team(s));
+    int rank = ll_team_rank(s->team);
     ll_layout l = {0};
     bool summed = ll_gradient_layout(place, r->param, r->axes, &l);
     LL_ASSERT(summed);
@@ -33,8 +33,8 @@ int ll_residual_tensors(const ll_session *s, ll_arena *arena, ll_st_tensor **out
                         ll_st_part **parts)
 {
     ll_residual *list;
-    const ll_program *p = ll_session_program(s);
-    int n = ll_exec_residuals(ll_session_exec(s), arena, &list);
+    const ll_program *p = s->p;
+    int n = ll_exec_residuals(s->e, arena, &list);
     *out = LL_NEW_ARRAY(arena, ll_st_tensor, n + 1);
     *parts = LL_NEW_ARRAY(arena, ll_st_part, n + 1);
     for (int i = 0; i < n; i++) {
@@ -44,7 +44,7 @@ int ll_residual_tensors(const ll_session *s, ll_arena *arena, ll_st_tensor **out
         t->name = ll_arena_printf(arena, "%s" LL_RESIDUAL_SUFFIX, list[i].param);
         t->dtype = LL_F32;
         t->shape = (ll_shape){.n = whole->n + 1};
-        t->shape.d[0] = ll_mesh_group(&ll_session_placement(s)->mesh, list[i].axes);
+        t->shape.d[0] = ll_mesh_group(&s->place->mesh, list[i].axes);
         for (int d = 0; d < whole->n; d++) t->shape.d[d + 1] = whole->d[d];
         t->data = list[i].data;
         (*parts)[i] = part_of(s, &list[i], whole);

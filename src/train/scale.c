@@ -118,10 +118,10 @@ static ll_err put_together(scaler *x)
     ll_scale_point *p = x->out;
     struct rusage u;
     getrusage(RUSAGE_SELF, &u);
-    p->planned_bytes = (double)(ll_session_bytes(x->s) + ll_exec_comm_bytes(ll_session_exec(x->s)));
-    p->used_bytes = (double)(ll_exec_bytes(ll_session_exec(x->s)) + used(x).held);
+    p->planned_bytes = (double)(ll_session_bytes(x->s) + ll_exec_comm_bytes(x->s->e));
+    p->used_bytes = (double)(ll_exec_bytes(x->s->e) + used(x).held);
     p->resident_bytes = 1024.0 * (double)u.ru_maxrss;
-    p->flops = ll_session_program(x->s)->flops;
+    p->flops = x->s->p->flops;
     p->loss = ll_session_result(x->s, "loss");
     if (!x->c) return LL_OK;
     double *const most[] = {&p->most_exposed_s, &p->sent,          &p->read,
@@ -142,7 +142,7 @@ static ll_err measure(scaler *x)
     p->batch = x->r->train.batch;
     p->seq = info->kind == LL_TOKENS ? info->seq : 0;
     p->parameters = ll_session_parameters(x->s);
-    p->threads = ll_session_program(x->s)->threads;
+    p->threads = x->s->p->threads;
     TRY(steps(x));
     return put_together(x);
 }

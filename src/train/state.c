@@ -11,9 +11,9 @@
 /* Of an input that is cut over a mesh, what this rank has. */
 static ll_st_part part_of(const ll_session *s, const ll_slot *x)
 {
-    const ll_placement *place = ll_session_placement(s);
+    const ll_placement *place = s->place;
     const ll_layout *l = &place->made[ll_find(place->g, x->name).id];
-    int rank = ll_team_rank(ll_session_team(s));
+    int rank = ll_team_rank(s->team);
     ll_st_part part = {.shape = x->type.shape};
     if (x->piece) memcpy(part.at, x->piece->at, sizeof part.at);
     part.spare = ll_mesh_member(&place->mesh, (ll_axes)~ll_layout_axes(l), rank) != 0;
@@ -22,18 +22,18 @@ static ll_st_part part_of(const ll_session *s, const ll_slot *x)
 
 int ll_session_tensors(const ll_session *s, ll_arena *arena, ll_st_tensor **out, ll_st_part **parts)
 {
-    const ll_program *p = ll_session_program(s);
-    bool cut = ll_session_team(s) != NULL;
+    const ll_program *p = s->p;
+    bool cut = s->team != NULL;
     LL_ASSERT(parts || !cut);
-    int n = ll_session_kept(s);
+    int n = s->n_kept;
     *out = LL_NEW_ARRAY(arena, ll_st_tensor, n + 1);
     if (parts) *parts = cut ? LL_NEW_ARRAY(arena, ll_st_part, n + 1) : NULL;
     for (int i = 0; i < n; i++) {
-        int slot = ll_session_kept_slot(s, i);
+        int slot = s->kept[i];
         const ll_slot *x = &p->slots[slot];
         (*out)[i] =
             (ll_st_tensor){x->name, x->type.dtype, x->piece ? x->piece->whole : x->type.shape,
-                           ll_exec_data(ll_session_exec(s), slot, 0)};
+                           ll_exec_data(s->e, slot, 0)};
         if (cut) (*parts)[i] = part_of(s, x);
     }
     return n;
@@ -60,17 +60,16 @@ int ll_session_all_tensors(const ll_session *s, ll_arena *arena, ll_st_tensor **
 
 ll_err ll_session_loaded(const ll_session *s)
 {
-    for (int i = 0; i < ll_session_kept(s); i++)
-        TRY(ll_exec_changed(ll_session_exec(s), ll_session_kept_slot(s, i)));
+    for (int i = 0; i < s->n_kept; i++) TRY(ll_exec_changed(s->e, s->kept[i]));
     return LL_OK;
 }
 
 int64_t ll_session_parameters(const ll_session *s)
 {
-    const ll_program *p = ll_session_program(s);
+    const ll_program *p = s->p;
     int64_t sum = 0;
-    for (int i = 0; i < ll_session_kept(s); i++) {
-        const ll_slot *x = &p->slots[ll_session_kept_slot(s, i)];
+    for (int i = 0; i < s->n_kept; i++) {
+        const ll_slot *x = &p->slots[s->kept[i]];
         if (x->kind == LL_PARAM) sum += ll_numel(x->piece ? &x->piece->whole : &x->type.shape);
     }
     return sum;
@@ -78,7 +77,7 @@ int64_t ll_session_parameters(const ll_session *s)
 
 static ll_comm *comm_of(const ll_session *s)
 {
-    return ll_session_team(s) ? ll_team_comm(ll_session_team(s)) : NULL;
+    return s->team ? ll_team_comm(s->team) : NULL;
 }
 
 ll_err ll_session_save(ll_session *s, const char *path)
@@ -87,7 +86,7 @@ ll_err ll_session_save(ll_session *s, const char *path)
     ll_st_tensor *tensors;
     ll_st_part *parts;
     int n = ll_session_all_tensors(s, a, &tensors, &parts);
-    ll_st_pair step = {"step", ll_arena_printf(a, "%" PRIu64, ll_session_step(s))};
+    ll_st_pair step = {"step", ll_arena_printf(a, "%" PRIu64, s->step)};
     ll_st_content x = {
         .tensors = tensors, .n = n, .parts = parts, .meta = &step, .n_meta = 1, .comm = comm_of(s)};
     ll_err rc = ll_st_write_ranks(path, &x);
@@ -106,7 +105,7 @@ static ll_err load(ll_session *s, const ll_st_file *f, ll_arena *a)
     TRY(ll_checkpoint_load_parts(f, tensors, parts, n, false));
     TRY(ll_residual_load(s, f, a, &note));
     TRY(ll_session_loaded(s));
-    ll_session_set_step(s, (uint64_t)step);
+    s->step = (uint64_t)step;
     return LL_OK;
 }
 

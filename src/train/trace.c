@@ -122,7 +122,7 @@ ll_err ll_tracer_open(ll_comm *c, ll_session *s, const char *path, const char *t
 static void turn(ll_tracer *t, bool on)
 {
     t->on = on;
-    ll_exec_trace(ll_session_exec(t->s), on ? t->trace : NULL);
+    t->s->e->trace = on ? t->trace : NULL;
     if (t->c) ll_comm_trace(t->c, on ? t->trace : NULL);
 }
 
@@ -241,7 +241,7 @@ static void write_rank(ll_tracer *t, ll_buf *b)
     add_name(b, rank, 0, "process_name", name);
     add_name(b, rank, LL_TRACE_STEP, "thread_name", "steps");
     add_name(b, rank, LL_TRACE_COMPUTE, "thread_name", "compute");
-    const char *device = ll_session_machine(t->s)->device;
+    const char *device = t->s->machine->device;
     if (device) add_name(b, rank, LL_TRACE_DEVICE, "thread_name", device);
     ll_buf_printf(b,
                   ",\n{\"ph\":\"M\",\"pid\":%d,\"name\":\"process_labels\",\"args\":{\"labels\":"
@@ -270,7 +270,7 @@ static void write_head(const ll_tracer *t, ll_buf *b)
     ll_buf_json(b, t->title);
     ll_buf_printf(b, ",\"ranks\":%d,\"mesh\":", t->c ? ll_comm_size(t->c) : 1);
     char mesh[LL_MESH_TEXT] = "";
-    ll_team *team = ll_session_team(t->s);
+    ll_team *team = t->s->team;
     if (team) ll_mesh_text(ll_team_mesh(team), mesh);
     ll_buf_json(b, mesh);
     ll_buf_puts(b, ",\"clocks\":\"rank 0's; those of others by ping-pongs, see process labels\"},\n"

@@ -29,8 +29,8 @@ static void on_signal(int sig)
 
 static void tell_start(const trainer *t)
 {
-    const ll_program *p = ll_session_program(t->s);
-    const ll_machine *m = ll_session_machine(t->s);
+    const ll_program *p = t->s->p;
+    const ll_machine *m = t->s->machine;
     ll_precision precision = LL_PRECISION_f32;
     ll_err rc = ll_precision_parse(t->r->train.precision, &precision);
     LL_ASSERT(rc == LL_OK); /* the session was opened with it */
@@ -47,7 +47,7 @@ static void tell_start(const trainer *t)
                         m->notes[precision],
                         t->resumed,
                         m,
-                        ll_session_devices(t->s)};
+                        t->s->devices.n ? &t->s->devices : NULL};
     if (t->lead && t->opts->watch.start) t->opts->watch.start(t->opts->watch.context, &s);
 }
 
@@ -122,7 +122,7 @@ static ll_err take_step(trainer *t, int64_t step)
     if (t->tracer && step + 1 == t->trace_first) TRY(ll_tracer_start(t->tracer));
     double start = ll_now(),
            lr = ll_lr_at(&t->r->train.schedule, t->r->train.batch, t->steps, step);
-    double waited = ll_exec_waited(ll_session_exec(t->s));
+    double waited = t->s->e->waited;
     TRY(explain(t, run_session(t, step, lr), lr));
     if (t->tracer) ll_tracer_note(t->tracer, "step", step + 1, start);
     double seconds = ll_now() - start, batch = (double)t->r->train.batch;
@@ -141,8 +141,8 @@ static ll_err take_step(trainer *t, int64_t step)
                        1e-9 * t->flops / seconds,
                        0,
                        0,
-                       ll_exec_waited(ll_session_exec(t->s)) - waited};
-    ll_exec_compressed(ll_session_exec(t->s), &s.gradient_bytes, &s.dense_bytes);
+                       t->s->e->waited - waited};
+    ll_exec_compressed(t->s->e, &s.gradient_bytes, &s.dense_bytes);
     t->report->gradient_bytes = s.gradient_bytes;
     t->report->dense_bytes = s.dense_bytes;
     if (t->tracer && step + 1 == t->trace_last) TRY(ll_tracer_write(t->tracer));
@@ -296,7 +296,7 @@ static ll_err sum_up(trainer *t)
     r->step_s = n ? t->times[n / 2] : NAN;
     r->samples_per_s = (double)t->r->train.batch / r->step_s;
     r->tokens_per_s = info->kind == LL_TOKENS ? r->samples_per_s * (double)info->seq : 0;
-    double used = (double)(ll_exec_bytes(ll_session_exec(t->s)) + ll_evaluator_bytes(t->eval));
+    double used = (double)(ll_exec_bytes(t->s->e) + ll_evaluator_bytes(t->eval));
     if (t->comm) used += (double)ll_comm_used(t->comm).held;
     TRY(ll_ranks_max(t->comm, &used));
     r->bytes_used = (size_t)used;
@@ -319,10 +319,9 @@ static ll_err draw_curve(const trainer *t)
 static ll_err run(trainer *t)
 {
     TRY(ll_trainer_open(t));
-    double planned =
-        (double)(ll_session_bytes(t->s) + ll_evaluator_bytes(t->eval) +
-                 ll_exec_comm_bytes(ll_session_exec(t->s)) + ll_evaluator_comm_bytes(t->eval));
-    t->flops = ll_session_program(t->s)->flops;
+    double planned = (double)(ll_session_bytes(t->s) + ll_evaluator_bytes(t->eval) +
+                              ll_exec_comm_bytes(t->s->e) + ll_evaluator_comm_bytes(t->eval));
+    t->flops = t->s->p->flops;
     TRY(ll_ranks_max(t->comm, &planned));
     TRY(ll_ranks_sum(t->comm, &t->flops));
     t->report->parameters = ll_session_parameters(t->s);

@@ -100,7 +100,7 @@ static ll_err load_from(trainer *t, const ll_st_file *f)
     TRY(ll_residual_load(t->s, f, t->arena, &t->resumed));
     TRY(ll_session_loaded(t->s));
     TRY(ll_checkpoint_int(f, "step", &t->first));
-    ll_session_set_step(t->s, (uint64_t)t->first);
+    t->s->step = (uint64_t)t->first;
     return LL_OK;
 }
 

@@ -112,14 +112,14 @@ static void add_item(verifier *v, kind k, const char *name, const char *op, ll_v
 {
     item *x = &v->items[v->n_item];
     *x = (item){.kind = k, .name = name, .op = op, .type = ll_value_of(v->g, value)->type};
-    const ll_program *mine = ll_session_program(v->cut);
+    const ll_program *mine = v->cut->p;
     bool result = k == RESULT || k == GRADIENT;
     x->parallel = result ? ll_program_result(mine, name) : ll_program_input(mine, name);
     if (v->alone) {
-        const ll_program *p = ll_session_program(v->alone);
+        const ll_program *p = v->alone->p;
         x->serial = result ? ll_program_result(p, name) : ll_program_input(p, name);
     }
-    const ll_placement *place = ll_session_placement(v->cut);
+    const ll_placement *place = v->cut->place;
     ll_val there = place && !result ? ll_find(place->g, name) : (ll_val){0};
     if (there.id) x->layout = place->made[there.id];
     /* State that nothing reads is no part of the programs. */
@@ -187,7 +187,7 @@ static size_t bytes_of(const ll_type *t)
 static ll_err fetch(verifier *v, const item *x, const void **out)
 {
     void *data = v->buffer;
-    if (v->alone) data = ll_exec_data(ll_session_exec(v->alone), x->serial, 0);
+    if (v->alone) data = ll_exec_data(v->alone->e, x->serial, 0);
     *out = data;
     if (v->n_rank == 1 || !bytes_of(&x->type)) return LL_OK;
     return ll_comm_broadcast(v->c, data, (int64_t)bytes_of(&x->type), LL_U8, 0,
@@ -287,8 +287,8 @@ static ll_err compare_all(verifier *v, bool init)
     for (int i = 0; i < v->n_item; i++) {
         item *x = &v->items[i];
         if (init && x->kind != PARAMETER && x->kind != STATE) continue;
-        const void *serial, *parallel = ll_exec_data(ll_session_exec(v->cut), x->parallel, 0);
-        const ll_slot *s = &ll_session_program(v->cut)->slots[x->parallel];
+        const void *serial, *parallel = ll_exec_data(v->cut->e, x->parallel, 0);
+        const ll_slot *s = &v->cut->p->slots[x->parallel];
         finding *f = &v->found[i * v->n_rank + v->rank];
         TRY(fetch(v, x, &serial));
         if (init) {
@@ -419,13 +419,13 @@ static ll_err nudge(verifier *v, int64_t step)
     for (int i = 0; i < v->n_item; i++) {
         const item *x = &v->items[i];
         if (x->kind != PARAMETER) continue;
-        void *data = ll_exec_data(ll_session_exec(v->nudged), x->serial, 0);
+        void *data = ll_exec_data(v->nudged->e, x->serial, 0);
         uint64_t stream = ll_stream(x->name, (uint64_t)step);
         for (int64_t k = 0, n = ll_numel(&x->type.shape); k < n; k++) {
             double sign = ll_below_at(1, stream, (uint64_t)k, 2) ? 1 : -1;
             ll_store(data, x->type.dtype, k, ll_load(data, x->type.dtype, k) * (1 + sign * NUDGE));
         }
-        TRY(ll_exec_changed(ll_session_exec(v->nudged), x->serial));
+        TRY(ll_exec_changed(v->nudged->e, x->serial));
     }
     return LL_OK;
 }
@@ -438,16 +438,16 @@ static ll_err nudged_noise(verifier *v, int64_t step)
     o.mesh = NULL;
     o.zero = 0;
     if (!v->nudged) TRY(ll_session_open(v->g, &o, &v->nudged));
-    for (int64_t k = (int64_t)ll_session_step(v->nudged) + 1; k <= step; k++) {
+    for (int64_t k = (int64_t)v->nudged->step + 1; k <= step; k++) {
         TRY(nudge(v, k));
         TRY(v->o->feed(v->o->context, v->nudged, k));
         TRY(ll_session_run(v->nudged, v->o->lr));
     }
     for (int i = 0; i < v->n_item; i++) {
         const item *x = &v->items[i];
-        const ll_slot *s = &ll_session_program(v->alone)->slots[x->serial];
-        finding f = compare(x, s, ll_exec_data(ll_session_exec(v->alone), x->serial, 0),
-                            ll_exec_data(ll_session_exec(v->nudged), x->serial, 0), false);
+        const ll_slot *s = &v->alone->p->slots[x->serial];
+        finding f = compare(x, s, ll_exec_data(v->alone->e, x->serial, 0),
+                            ll_exec_data(v->nudged->e, x->serial, 0), false);
         v->noise[x->kind] = fmax(v->noise[x->kind], sqrt(f.off) / scale_of(v, x));
     }
     return LL_OK;

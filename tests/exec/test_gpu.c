@@ -40,16 +40,16 @@ static ll_run *run_of(const char *text)
 /* Batches that a model can read: labels and tokens are 0 or 1. */
 static void feed(ll_session *s, int step)
 {
-    const ll_program *p = ll_session_program(s);
+    const ll_program *p = s->p;
     for (int i = 0; i < p->n_input; i++) {
         const ll_slot *x = &p->slots[p->inputs[i].slot];
         if (x->kind != LL_BATCH) continue;
         int64_t n = ll_numel(&x->type.shape) * p->n_micro;
-        void *data = ll_exec_data(ll_session_exec(s), p->inputs[i].slot, 0);
+        void *data = ll_exec_data(s->e, p->inputs[i].slot, 0);
         for (int64_t k = 0; k < n; k++)
             ll_store(data, x->type.dtype, k,
                      (double)ll_below_at(1, (uint64_t)step, (uint64_t)k, 2));
-        MUST(ll_exec_changed(ll_session_exec(s), p->inputs[i].slot));
+        MUST(ll_exec_changed(s->e, p->inputs[i].slot));
     }
 }
 
@@ -64,25 +64,25 @@ static void open_session(const ll_run *r, ll_graph **g, ll_session **s)
 
 static void scalar(ll_session *s, const char *name, double v)
 {
-    int slot = ll_program_input(ll_session_program(s), name);
+    int slot = ll_program_input(s->p, name);
     float f = (float)v;
-    if (slot >= 0) MUST(ll_exec_put(ll_session_exec(s), slot, 0, &f));
+    if (slot >= 0) MUST(ll_exec_put(s->e, slot, 0, &f));
 }
 
 static void single_step(ll_session *s, uint64_t step)
 {
     scalar(s, "lr", 1e-3);
     scalar(s, "t", (double)step + 1);
-    for (int k = 0; k < LL_N_SECTION; k++) MUST(ll_exec_run_checked(ll_session_exec(s), k, step));
+    for (int k = 0; k < LL_N_SECTION; k++) MUST(ll_exec_run_checked(s->e, k, step));
 }
 
 static void check_same(ll_session *a, ll_session *b, const char *text)
 {
-    const ll_program *p = ll_session_program(a);
-    for (int i = 0; i < ll_session_kept(a); i++) {
-        int slot = ll_session_kept_slot(a, i);
-        const void *x = ll_exec_data(ll_session_exec(a), slot, 0);
-        const void *y = ll_exec_data(ll_session_exec(b), slot, 0);
+    const ll_program *p = a->p;
+    for (int i = 0; i < a->n_kept; i++) {
+        int slot = a->kept[i];
+        const void *x = ll_exec_data(a->e, slot, 0);
+        const void *y = ll_exec_data(b->e, slot, 0);
         if (memcmp(x, y, p->slots[slot].bytes))
             fail_msg("%s: %s is not the same", text, p->slots[slot].name);
     }
@@ -106,7 +106,7 @@ static void bits_of_single_launches(void **state)
         ll_graph *g[2];
         ll_session *s[2];
         for (int i = 0; i < 2; i++) open_session(r, &g[i], &s[i]);
-        int n = ll_session_program(s[0])->n_instr, m = ll_session_exec(s[0])->n_launch;
+        int n = s[0]->p->n_instr, m = s[0]->e->n_launch;
         print_message("%s: %d instructions, %d launches\n", r->model.name, n, m);
         assert_true(m < n);
         ll_gpu_facts before = {0}, after;

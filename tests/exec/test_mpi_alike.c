@@ -43,7 +43,7 @@ typedef enum change { NOTHING, SWAPPED, LEFT_OUT, MAXIMUM, RESIZED, N_CHANGE } c
 /* Changed on the last rank alone. */
 static ll_err compare(const ll_session *s, change what)
 {
-    const ll_program *p = ll_session_program(s);
+    const ll_program *p = s->p;
     const ll_instr *calls[1024];
     int n = list(p, calls);
     assert_in_range(n, 3, 1024);
@@ -73,7 +73,7 @@ static ll_err compare(const ll_session *s, change what)
     other.attr = &attr;
     other.attrs = attrs;
     if (changed) calls[n - 1] = changed;
-    ll_team *team = ll_session_team(s);
+    ll_team *team = s->team;
     for (int i = 0; i < n; i++) assert_int_equal(ll_team_note(team, &q, calls[i]), LL_OK);
     ll_err rc = ll_team_compare(team);
     free(q.slots);

@@ -15,15 +15,15 @@ static ll_comm *ring, *shared;
 /* What this rank's program says that it sends in a step. */
 static double stated(ll_session *s)
 {
-    const ll_program *p = ll_session_program(s);
+    const ll_program *p = s->p;
     double sum = 0;
     for (int i = 0; i < p->n_instr; i++) {
         const ll_instr *x = &p->instrs[i];
         if (x->kernel.run || x->wait) continue;
         int times = i < p->end[LL_MICRO] && !x->last ? p->n_micro : 1;
         for (int o = 0; o < x->n_in; o++)
-            sum += times * ll_collective_sent(ll_team_mesh(ll_session_team(s)), x->collective,
-                                              x->attrs[o], &p->slots[x->in[o]].type);
+            sum += times * ll_collective_sent(ll_team_mesh(s->team), x->collective, x->attrs[o],
+                                              &p->slots[x->in[o]].type);
     }
     return sum;
 }

@@ -87,12 +87,12 @@ static ll_run *run_of(const char *text)
 /* Random batches that a model can read: labels and tokens are 0 or 1. */
 static void feed(ll_session *s, int step)
 {
-    const ll_program *p = ll_session_program(s);
+    const ll_program *p = s->p;
     for (int i = 0; i < p->n_input; i++) {
         const ll_slot *x = &p->slots[p->inputs[i].slot];
         if (x->kind != LL_BATCH) continue;
         int64_t n = ll_numel(&x->type.shape) * p->n_micro;
-        void *data = ll_exec_data(ll_session_exec(s), p->inputs[i].slot, 0);
+        void *data = ll_exec_data(s->e, p->inputs[i].slot, 0);
         for (int64_t k = 0; k < n; k++)
             ll_store(data, x->type.dtype, k,
                      (double)ll_below_at(1, (uint64_t)step, (uint64_t)k, 2));

@@ -99,7 +99,7 @@ static void test_learns(void **state)
         no_error(open_on(g, comm, data_mesh(ll_comm_size(comm)), codecs[k], &s));
         double first = train(s, 0, 5), last = train(s, 5, 60);
         if (!k) dense = first - last;
-        ll_exec_compressed(ll_session_exec(s), &sent, &f32);
+        ll_exec_compressed(s->e, &sent, &f32);
         if (ll_comm_rank(comm) == 0)
             print_message("%-12s loss %.4f to %.4f, %lld bytes of %lld\n", codecs[k], first, last,
                           (long long)sent, (long long)f32);
@@ -227,18 +227,18 @@ static void test_copies_agree(void **state)
     int whole = 0;
     no_error(open_on(g, comm, "data=2,tensor=2", "topk:0.05", &s));
     train(s, 0, 10);
-    const ll_program *p = ll_session_program(s);
-    for (int i = 0; i < ll_session_kept(s); i++) {
-        int slot = ll_session_kept_slot(s, i);
+    const ll_program *p = s->p;
+    for (int i = 0; i < s->n_kept; i++) {
+        int slot = s->kept[i];
         const ll_slot *x = &p->slots[slot];
         if (x->piece) continue;
-        double crc[2] = {ll_crc32c(0, ll_exec_data(ll_session_exec(s), slot, 0), x->bytes)};
+        double crc[2] = {ll_crc32c(0, ll_exec_data(s->e, slot, 0), x->bytes)};
         crc[1] = -crc[0];
         no_error(ll_comm_allreduce(comm, crc, 2, LL_F64, LL_REDUCE_MAX, NULL));
         if (crc[0] != -crc[1]) fail_msg("%s differs between ranks", x->name);
         whole++;
     }
-    assert_true(whole >= 4 && whole < ll_session_kept(s));
+    assert_true(whole >= 4 && whole < s->n_kept);
     ll_session_close(s);
     ll_graph_free(g);
 }
