@@ -10,10 +10,20 @@
 
 ll_kernel add_layernorm_cuda;
 
+/* The norm is of the sum as it is kept: of the type that operands had before ll_expand_fused. */
+static ll_val kept(ll_graph *g, ll_val sum, ll_val like)
+{
+    const ll_node *wider = ll_maker(g, like);
+    if (!ll_is(wider, "cast")) return sum;
+    ll_val rounded = ll_cast(g, sum, ll_graph_dtype(g, wider->in[0]));
+    return ll_cast(g, rounded, ll_graph_dtype(g, sum));
+}
+
 static void expand(ll_graph *g, const void *attr, const ll_val *in, int n_in, ll_val *out)
 {
     out[0] = ll_add(g, in[0], in[1]);
     if (n_in > 4) out[0] = ll_add(g, out[0], in[4]);
+    out[0] = kept(g, out[0], in[0]);
     out[1] = LL_EMIT(g, ll_op_find("layernorm"), attr, out[0], in[2], in[3]);
     for (int o = 1; o < 3; o++) out[1 + o] = ll_sibling(g, out[1], o);
 }
@@ -48,9 +58,9 @@ static const ll_op add_layernorm = {
 /* Whether a chain would take the node that makes v in, so that v never touches memory. */
 static bool chains(const ll_match *m, ll_val v)
 {
-    const ll_node *n = ll_maker(ll_match_graph(m), v);
+    const ll_node *n = ll_maker(m->g, v);
     return ll_is(n, "broadcast") || ll_is(n, "fill") ||
-           (n && n->op->elementwise && ll_match_uses(m, v) == 1);
+           (n && n->op->elementwise && m->uses[v.id] == 1);
 }
 
 static bool guard(ll_match *m)
@@ -64,7 +74,7 @@ static bool guard(ll_match *m)
  * was rounded. */
 static bool guard_bias(ll_match *m)
 {
-    const ll_graph *g = ll_match_graph(m);
+    const ll_graph *g = m->g;
     ll_val v = ll_match_value(m, "c");
     const ll_node *cast = ll_maker(g, v);
     if (ll_is(cast, "cast")) v = cast->in[0];

@@ -30,89 +30,39 @@ static void expand_relu_grad(ll_graph *g, const void *attr, const ll_val *in, in
     for (int o = 1; o < 3; o++) out[o] = ll_sibling(g, out[0], o);
 }
 
-#define LATE                                                                                       \
-    .attr_size = sizeof(ll_norm_attr), .attrs = fields, .whole = "*", .infer = ll_infer_floats
+#define OP(fn, ins, outs, how, wide, flops, ...)                                                   \
+    {                                                                                              \
+        .name = #fn, .n_in = ins, .n_out = outs, .attr_size = sizeof(ll_norm_attr),                \
+        .attrs = fields, .dims = how, .whole = "*", .wide_in = wide,                               \
+        .wide_out = 1u << 1 | 1u << 2, .infer = ll_infer_floats, .flop = flops, .no_grad = true,   \
+        .cuda = LL_GPU(LL_KERNEL(.run = fn##_cuda, .scratch = batchnorm_cuda_scratch)),            \
+        __VA_ARGS__                                                                                \
+    }
 
 static const ll_op ops[] = {
-    {
-        .name = "batchnorm_relu",
-        .n_in = 3,
-        .n_out = 3,
-        LATE,
-        .dims = "*c, c, c -> *c, c, c",
-        .wide_in = 1u << 1 | 1u << 2,
-        .wide_out = 1u << 1 | 1u << 2,
-        .flop = 8,
-        .cuda = LL_GPU(LL_KERNEL(.run = batchnorm_relu_cuda, .scratch = batchnorm_cuda_scratch)),
-        .trials = {"f32[7,3], f32[3], f32[3] {eps=1e-5}", "f32[2,3,5,8], f32[8], f32[8] {eps=0.1}",
-                   "f32[2,300,3,72], f32[72], f32[72] {eps=1e-5}"},
-    },
-    {
-        .name = "batchnorm_add_relu",
-        .n_in = 4,
-        .n_out = 3,
-        LATE,
-        .dims = "*c, *c, c, c -> *c, c, c",
-        .wide_in = 1u << 2 | 1u << 3,
-        .wide_out = 1u << 1 | 1u << 2,
-        .flop = 9,
-        .cuda =
-            LL_GPU(LL_KERNEL(.run = batchnorm_add_relu_cuda, .scratch = batchnorm_cuda_scratch)),
-        .trials = {"f32[7,3], f32[7,3], f32[3], f32[3] {eps=1e-5}",
-                   "f32[2,3,5,8], f32[2,3,5,8], f32[8], f32[8] {eps=0.1}",
-                   "f32[2,300,3,72], f32[2,300,3,72], f32[72], f32[72] {eps=1e-5}"},
-    },
-    {
-        .name = "batchnorm_relu_grad",
-        .n_in = 6,
-        .n_out = 3,
-        LATE,
-        .dims = "*c, *c, c, c, c, c -> *c, c, c",
-        .wide_in = 15u << 2,
-        .wide_out = 1u << 1 | 1u << 2,
-        .flop = 11,
-        .in_place = 1u << 0 | 1u << 1,
-        .expand = expand_relu_grad,
-        .cuda =
-            LL_GPU(LL_KERNEL(.run = batchnorm_relu_grad_cuda, .scratch = batchnorm_cuda_scratch)),
-        .trials = {"f32[7,3], f32[7,3], f32[3], f32[3], f32[3], f32[3]> {eps=1e-5}",
-                   "f32[2,3,5,8], f32[2,3,5,8], f32[8], f32[8], f32[8], f32[8]> {eps=0.1}",
-                   "f32[999,72], f32[999,72], f32[72], f32[72], f32[72], f32[72]> {eps=0.1}"},
-    },
-    {
-        .name = "batchnorm_add_relu_grad",
-        .n_in = 6,
-        .n_out = 4,
-        LATE,
-        .dims = "*c, *c, *c, c, c, c -> *c, c, c, *c",
-        .wide_in = 7u << 3,
-        .wide_out = 1u << 1 | 1u << 2,
-        .flop = 10,
-        .in_place = 7u,
-        .cuda = LL_GPU(
-            LL_KERNEL(.run = batchnorm_add_relu_grad_cuda, .scratch = batchnorm_cuda_scratch)),
-        .trials = {"f32[7,3], f32[7,3], f32[7,3], f32[3], f32[3], f32[3]> {eps=1e-5}",
-                   "f32[2,3,5,8], f32[2,3,5,8], f32[2,3,5,8], f32[8], f32[8], f32[8]> {eps=0.1}",
-                   "f32[999,72], f32[999,72], f32[999,72], f32[72], f32[72], f32[72]> {eps=0.1}"},
-    },
-    {
-        .name = "batchnorm_sum_relu_grad",
-        .n_in = 7,
-        .n_out = 4,
-        LATE,
-        .dims = "*c, *c, *c, *c, c, c, c -> *c, c, c, *c",
-        .wide_in = 7u << 4,
-        .wide_out = 1u << 1 | 1u << 2,
-        .flop = 11,
-        .in_place = 15u,
-        .cuda = LL_GPU(
-            LL_KERNEL(.run = batchnorm_sum_relu_grad_cuda, .scratch = batchnorm_cuda_scratch)),
-        .trials = {"f32[7,3], f32[7,3], f32[7,3], f32[7,3], f32[3], f32[3], f32[3]> {eps=1e-5}",
-                   "f32[999,72], f32[999,72], f32[999,72], f32[999,72], f32[72], f32[72], "
-                   "f32[72]> {eps=0.1}"},
-    },
+    OP(batchnorm_relu, 3, 3, "*c, c, c -> *c, c, c", 3u << 1, 8,
+       .trials = {"f32[7,3], f32[3], f32[3] {eps=1e-5}", "f32[2,3,5,8], f32[8], f32[8] {eps=0.1}",
+                  "f32[2,300,3,72], f32[72], f32[72] {eps=1e-5}"}),
+    OP(batchnorm_add_relu, 4, 3, "*c, *c, c, c -> *c, c, c", 3u << 2, 9,
+       .trials = {"f32[7,3], f32[7,3], f32[3], f32[3] {eps=1e-5}",
+                  "f32[2,3,5,8], f32[2,3,5,8], f32[8], f32[8] {eps=0.1}",
+                  "f32[2,300,3,72], f32[2,300,3,72], f32[72], f32[72] {eps=1e-5}"}),
+    OP(batchnorm_relu_grad, 6, 3, "*c, *c, c, c, c, c -> *c, c, c", 15u << 2, 11, .in_place = 3u,
+       .expand = expand_relu_grad,
+       .trials = {"f32[7,3], f32[7,3], f32[3], f32[3], f32[3], f32[3]> {eps=1e-5}",
+                  "f32[2,3,5,8], f32[2,3,5,8], f32[8], f32[8], f32[8], f32[8]> {eps=0.1}",
+                  "f32[999,72], f32[999,72], f32[72], f32[72], f32[72], f32[72]> {eps=0.1}"}),
+    OP(batchnorm_add_relu_grad, 6, 4, "*c, *c, *c, c, c, c -> *c, c, c, *c", 7u << 3, 10,
+       .in_place = 7u,
+       .trials = {"f32[7,3], f32[7,3], f32[7,3], f32[3], f32[3], f32[3]> {eps=1e-5}",
+                  "f32[2,3,5,8], f32[2,3,5,8], f32[2,3,5,8], f32[8], f32[8], f32[8]> {eps=0.1}",
+                  "f32[999,72], f32[999,72], f32[999,72], f32[72], f32[72], f32[72]> {eps=0.1}"}),
+    OP(batchnorm_sum_relu_grad, 7, 4, "*c, *c, *c, *c, c, c, c -> *c, c, c, *c", 7u << 4, 11,
+       .in_place = 15u,
+       .trials = {"f32[7,3], f32[7,3], f32[7,3], f32[7,3], f32[3], f32[3], f32[3]> {eps=1e-5}",
+                  "f32[999,72], f32[999,72], f32[999,72], f32[999,72], f32[72], f32[72], "
+                  "f32[72]> {eps=0.1}"}),
 };
-
 const ll_op *const ll_ops_batchnorm_relu[] = {&ops[0], &ops[1], &ops[2], &ops[3], &ops[4], NULL};
 
 #define NORM "z, mean, var = batchnorm(x, gain, bias) {eps=$eps}\n"

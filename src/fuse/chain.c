@@ -80,38 +80,6 @@ static double cost(const void *attr, const ll_loops *l)
     return flop * (double)ll_numel(&f->shape);
 }
 
-/* An operand of a chain at the chain's shape: its elements as the middle dimension of three. */
-static ll_val spread(ll_graph *g, ll_val x, const ll_fused_attr *f, int i, ll_dtype dtype)
-{
-    int64_t n = ll_numel(&f->shape), period = f->period[i], repeat = f->repeat[i];
-    x = ll_cast(g, x, dtype);
-    if (period == n) return ll_reshape(g, x, f->shape);
-    ll_shape three = LL_SHAPE(n / period / repeat, period, repeat);
-    x = ll_broadcast(g, ll_reshape(g, x, LL_SHAPE(period)), "b->abc", three);
-    return ll_reshape(g, x, f->shape);
-}
-
-/* The same chain as single nodes, in f64 if its first operand is, else in f32. */
-static void expand(ll_graph *g, const void *attr, const ll_val *in, int n_in, ll_val *out)
-{
-    const ll_fused_attr *f = attr;
-    ll_val r[LL_FUSE_IN + LL_FUSE_STEPS];
-    ll_dtype dtype = n_in && ll_graph_dtype(g, in[0]) == LL_F64 ? LL_F64 : LL_F32;
-    for (int i = 0; i < n_in; i++) r[i] = spread(g, in[i], f, i, dtype);
-    for (int s = 0; s < f->n_step; s++) {
-        const ll_fused_step *t = &f->step[s];
-        int16_t reg[3] = {t->a, t->b, t->c};
-        ll_val x[3];
-        for (int i = 0; i < operands[t->op]; i++)
-            x[i] = reg[i] == LL_FUSE_K ? ll_fill(g, dtype, f->shape, t->k) : r[reg[i]];
-        ll_number_attr number = {t->k};
-        ll_cast_attr cast = {dtype};
-        const void *a = t->op == LL_EW_cast ? (void *)&cast : (void *)&number;
-        r[f->n_in + s] = ll_emit(g, ll_ew_op((ll_ew)t->op), a, x, operands[t->op]);
-    }
-    for (int o = 0; o < f->n_out; o++) out[o] = ll_cast(g, r[f->out[o]], f->out_dtype[o]);
-}
-
 static const ll_attr_field attrs[] = {{"chain", LL_A_FUSED, 0, 0}, {0}};
 /* out: the registers written, r2 to r4 of a small chain */
 #define TRIAL(out)                                                                                 \
@@ -120,7 +88,7 @@ static const ll_attr_field attrs[] = {{"chain", LL_A_FUSED, 0, 0}, {0}};
 #define FUSED(count, out)                                                                          \
     {                                                                                              \
         .name = "fused" #count, .n_in = -1, .n_out = count, .attr_size = sizeof(ll_fused_attr),    \
-        .attrs = attrs, .infer = infer, .expand = expand, .cost = cost, .ref = fused_ref,          \
+        .attrs = attrs, .infer = infer, .cost = cost, .no_grad = true, .ref = fused_ref,           \
         .cpu = LL_KERNEL(.run = fused_cpu),                                                        \
         .cuda = LL_GPU(LL_KERNEL(.run = fused_cuda, .scratch = fused_cuda_scratch,                 \
                                  .many = &fused_cuda_many)),                                       \

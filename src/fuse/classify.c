@@ -86,8 +86,8 @@ static const ll_op classify = {
 
 static bool guard(ll_match *m)
 {
-    const ll_graph *g = ll_match_graph(m);
-    ll_val u = ll_match_value(m, "u"), l = ll_match_value(m, "l");
+    const ll_graph *g = m->g;
+    ll_val l = ll_match_value(m, "l");
     const ll_node *product = ll_match_node(m, "l");
     ll_shape w = ll_graph_shape(g, product->in[1]), y = ll_graph_shape(g, l);
     int64_t rows = w.d[0] ? ll_numel(&y) / w.d[0] : 0;
@@ -96,8 +96,10 @@ static bool guard(ll_match *m)
     if (rows < LEAST || w.d[0] < LEAST || w.d[1] < LEAST || w.d[0] % 8 || w.d[1] % 8)
         return ll_match_no(m, "logits of %lld rows, %lld columns, by sums of %lld", (long long)rows,
                            (long long)w.d[0], (long long)w.d[1]);
-    ll_match_shape(m, "dx_shape", ll_graph_shape(g, ll_match_value(m, "dx")));
-    ll_match_shape(m, "u_shape", ll_graph_shape(g, u));
+    ll_match_set(m, "dx_shape", &ll_value_of(g, ll_match_value(m, "dx"))->type.shape,
+                 sizeof(ll_shape));
+    ll_match_set(m, "u_shape", &ll_value_of(g, ll_match_value(m, "u"))->type.shape,
+                 sizeof(ll_shape));
     return true;
 }
 

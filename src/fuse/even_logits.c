@@ -12,19 +12,20 @@ enum { EVEN = 8, TO = 64, LEAST = 512 };
 
 static bool guard(ll_match *m)
 {
-    const ll_graph *g = ll_match_graph(m);
+    const ll_graph *g = m->g;
     ll_shape s = ll_graph_shape(g, ll_match_value(m, "l"));
     int64_t n = s.d[s.n - 1];
-    char spread[LL_SPEC_MAX];
+    char spread[LL_SPEC_MAX] = {0};
     if (n < LEAST) return ll_match_no(m, "%lld columns are few", (long long)n);
     if (n % EVEN == 0) return false;
     s.d[s.n - 1] = (n + TO - 1) / TO * TO;
+    int64_t more = s.d[s.n - 1] - n;
     snprintf(spread, sizeof spread, "z->%.*sz", s.n - 1, "abcde");
-    ll_match_int(m, "n", n);
-    ll_match_int(m, "more", s.d[s.n - 1] - n);
-    ll_match_shape(m, "columns", LL_SHAPE(n));
-    ll_match_spec(m, "spread", spread);
-    ll_match_shape(m, "wide", s);
+    ll_match_set(m, "n", &n, sizeof n);
+    ll_match_set(m, "more", &more, sizeof more);
+    ll_match_set(m, "columns", &LL_SHAPE(n), sizeof(ll_shape));
+    ll_match_set(m, "spread", spread, sizeof spread);
+    ll_match_set(m, "wide", &s, sizeof s);
     return true;
 }
 

@@ -78,20 +78,6 @@ ll_err ll_fuse_one(const ll_fusion *f, const ll_graph *g, ll_buf *log, int *fire
 /* Nodes without a reference kernel become what they mean, in f64. */
 ll_err ll_expand_fused(const ll_graph *g, ll_graph **out);
 
-/* ---- for guards ---- */
-const ll_graph *ll_match_graph(const ll_match *m);
-ll_val ll_match_value(const ll_match *m, const char *word);
-const ll_node *ll_match_node(const ll_match *m, const char *word); /* that makes it */
-int ll_match_uses(const ll_match *m, ll_val v);
-const ll_node *ll_match_reader(const ll_match *m, ll_val v); /* the only one; NULL: none, or many */
-/* How the next operand or attribute of that name is found in the replacement. */
-void ll_match_bind(ll_match *m, const char *word, ll_val v);
-void ll_match_int(ll_match *m, const char *hole, int64_t value);
-void ll_match_spec(ll_match *m, const char *hole, const char *spec);
-void ll_match_shape(ll_match *m, const char *hole, ll_shape shape);
-/* False, and why. */
-bool ll_match_no(ll_match *m, const char *format, ...) __attribute__((format(printf, 2, 3)));
-
 #ifdef __cplusplus
 }
 #endif

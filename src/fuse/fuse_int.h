@@ -41,6 +41,28 @@ bool ll_fuse_attrs(const ll_fuse_line *l, const void *attr, const ll_shape *firs
 /* Appends the node of a line; now: values by words. */
 ll_err ll_fuse_put(ll_graph *g, const ll_fuse_line *l, const ll_fuse_holes *h, ll_val *now);
 
+/* ---- for guards ---- */
+struct ll_match {
+    const ll_graph *g;
+    const int *uses;
+    const int *first, *reader; /* value v is read by nodes reader[first[v]] to [first[v + 1] - 1] */
+    const ll_fuse_text *t;
+    const ll_node *node[LL_FUSE_LINES]; /* of the pattern's lines */
+    ll_val value[LL_FUSE_WORDS];
+    ll_fuse_holes holes;
+    int at[LL_FUSE_LINES];     /* where lines of the replacement stand */
+    ll_val now[LL_FUSE_WORDS]; /* new values */
+    char why[128];             /* not */
+};
+ll_val ll_match_value(const ll_match *m, const char *word);
+const ll_node *ll_match_node(const ll_match *m, const char *word); /* that makes it */
+const ll_node *ll_match_reader(const ll_match *m, ll_val v); /* the only one; NULL: none, or many */
+/* What the replacement reads by this word, and what a hole of it is: bytes of an attribute. */
+void ll_match_bind(ll_match *m, const char *word, ll_val v);
+void ll_match_set(ll_match *m, const char *hole, const void *data, size_t bytes);
+/* False, and why. */
+bool ll_match_no(ll_match *m, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
 /* ---- products (fuse/product.c) ---- */
 const ll_op *ll_product_op(int n_out);
 /* Whether a product is one of two matrices, so that it may be such an op. */

@@ -5,19 +5,6 @@
 #include <stdarg.h>
 #include <stdio.h>
 
-struct ll_match {
-    const ll_graph *g;
-    const int *uses;
-    const int *first, *reader; /* value v is read by nodes reader[first[v]] to [first[v + 1] - 1] */
-    const ll_fuse_text *t;
-    const ll_node *node[LL_FUSE_LINES];
-    ll_val value[LL_FUSE_WORDS];
-    ll_fuse_holes holes;
-    int at[LL_FUSE_LINES];     /* where lines of the replacement stand */
-    ll_val now[LL_FUSE_WORDS]; /* new values */
-    char why[128];             /* not */
-};
-
 enum { REASONS = 3 };
 
 typedef struct search {
@@ -31,11 +18,6 @@ typedef struct search {
 } search;
 
 /* ---- for guards ---- */
-
-const ll_graph *ll_match_graph(const ll_match *m)
-{
-    return m->g;
-}
 
 static int word_of(const ll_match *m, const char *word)
 {
@@ -54,11 +36,6 @@ const ll_node *ll_match_node(const ll_match *m, const char *word)
     return ll_maker(m->g, ll_match_value(m, word));
 }
 
-int ll_match_uses(const ll_match *m, ll_val v)
-{
-    return m->uses[v.id];
-}
-
 const ll_node *ll_match_reader(const ll_match *m, ll_val v)
 {
     bool one = m->uses[v.id] == 1 && m->first[v.id + 1] == m->first[v.id] + 1;
@@ -70,7 +47,7 @@ void ll_match_bind(ll_match *m, const char *word, ll_val v)
     m->value[word_of(m, word)] = v;
 }
 
-static void set_hole(ll_match *m, const char *hole, const void *data, size_t bytes)
+void ll_match_set(ll_match *m, const char *hole, const void *data, size_t bytes)
 {
     char word[LL_FUSE_WORD];
     snprintf(word, sizeof word, "$%s", hole);
@@ -79,23 +56,6 @@ static void set_hole(ll_match *m, const char *hole, const void *data, size_t byt
     memset(m->holes.attr[w], 0, LL_FUSE_ATTR);
     memcpy(m->holes.attr[w], data, bytes);
     m->holes.bound[w] = true;
-}
-
-void ll_match_int(ll_match *m, const char *hole, int64_t value)
-{
-    set_hole(m, hole, &value, sizeof value);
-}
-
-void ll_match_spec(ll_match *m, const char *hole, const char *spec)
-{
-    set_hole(m, hole, spec, strlen(spec));
-}
-
-void ll_match_shape(ll_match *m, const char *hole, ll_shape shape)
-{
-    ll_shape clean = {.n = shape.n}; /* attributes are compared as bytes */
-    for (int d = 0; d < shape.n; d++) clean.d[d] = shape.d[d];
-    set_hole(m, hole, &clean, sizeof clean);
 }
 
 bool ll_match_no(ll_match *m, const char *format, ...)

@@ -219,7 +219,7 @@ static int columns_of(const ll_graph *g, const ll_node *matmul)
 /* Rows of 16 bytes or multiples: what activations in a product ask for. */
 static bool aligned(ll_match *m, ll_val v, int columns)
 {
-    const ll_graph *g = ll_match_graph(m);
+    const ll_graph *g = m->g;
     ll_shape s = ll_graph_shape(g, v);
     int64_t n = (int64_t)ll_dtype_bytes(ll_graph_dtype(g, v));
     for (int i = s.n - columns; i < s.n; i++) n *= s.d[i];
@@ -229,7 +229,7 @@ static bool aligned(ll_match *m, ll_val v, int columns)
 /* What is added is spread along all dimensions but the columns. */
 static bool takes_bias(ll_match *m)
 {
-    const ll_graph *g = ll_match_graph(m);
+    const ll_graph *g = m->g;
     int columns = columns_of(g, ll_match_node(m, "p"));
     ll_val bias = ll_match_value(m, "bias");
     const char *spec = ((const ll_broadcast_attr *)ll_match_node(m, "t")->attr)->spec;
@@ -242,7 +242,7 @@ static bool takes_bias(ll_match *m)
 
 static bool takes_gelu(ll_match *m)
 {
-    int columns = columns_of(ll_match_graph(m), ll_match_node(m, "p"));
+    int columns = columns_of(m->g, ll_match_node(m, "p"));
     return takes_bias(m) && aligned(m, ll_match_value(m, "s"), columns);
 }
 
@@ -257,7 +257,7 @@ static bool takes_bias_alone(ll_match *m)
 
 static bool takes_dgelu(ll_match *m)
 {
-    int columns = columns_of(ll_match_graph(m), ll_match_node(m, "p"));
+    int columns = columns_of(m->g, ll_match_node(m, "p"));
     return columns && aligned(m, ll_match_value(m, "r"), columns);
 }
 

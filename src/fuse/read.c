@@ -154,6 +154,9 @@ static ll_err make_attr(ll_graph *g, const ll_fuse_line *l, const ll_fuse_holes 
             CHECK(h->bound[l->field[i] - 1], LL_E_GRAPH, "%s: nothing says what %s is", l->op->name,
                   f->name);
             memcpy(at, h->attr[l->field[i] - 1], ll_attr_bytes(f));
+            ll_shape *s = (ll_shape *)(void *)at; /* attributes are compared as bytes */
+            for (int d = f->kind == LL_A_SHAPE ? s->n : LL_MAX_DIMS; d < LL_MAX_DIMS; d++)
+                s->d[d] = 0;
         } else if (f->kind == LL_A_SPEC && strchr(at, '*')) {
             char spec[LL_SPEC_MAX];
             canonical(at, ll_graph_shape(g, first).n, spec);

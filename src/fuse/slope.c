@@ -8,7 +8,7 @@
 /* The sum leaves the product's columns: "btf->f". */
 static bool guard(ll_match *m)
 {
-    const ll_graph *g = ll_match_graph(m);
+    const ll_graph *g = m->g;
     const ll_node *sum = ll_match_node(m, "n"), *product = ll_match_node(m, "d");
     const char *spec = ((const ll_spec_attr *)sum->attr)->spec, *arrow = strstr(spec, "->");
     int n = ll_product_columns(((const ll_product_attr *)product->attr)->spec);
