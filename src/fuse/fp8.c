@@ -36,7 +36,7 @@ typedef struct side { /* one operand of a product: [rows, sum] as it lies, or [s
 
 static bool is_product(const ll_node *n)
 {
-    return !strcmp(n->op->name, "matmul") || !strncmp(n->op->name, "product", 7);
+    return ll_is(n, "matmul") || ll_is(n, "product1") || ll_is(n, "product2");
 }
 
 static bool begins(const ll_node *n, const char *with)
@@ -54,11 +54,8 @@ static bool backward(const ll_node *n)
 static side side_of(const ll_matmul_parts *p, int i)
 {
     side s = {0};
-    bool summed = !memchr(p->text[2], p->text[i][0], (size_t)p->len[2]);
-    while (s.rows < p->len[i] &&
-           summed == !memchr(p->text[2], p->text[i][s.rows], (size_t)p->len[2]))
-        s.rows++;
-    s.turned = summed;
+    s.turned = !ll_matmul_has(p, 2, p->text[i][0]);
+    while (s.rows < p->len[i] && s.turned == !ll_matmul_has(p, 2, p->text[i][s.rows])) s.rows++;
     return s;
 }
 
@@ -206,7 +203,7 @@ static ll_err attr_of(const lowering *l, const ll_node *n, int *first, ll_produc
     TRY(ll_matmul_read((const char *)n->attr, &p));
     *a = (ll_product_attr){.out = ((const ll_matmul_attr *)n->attr)->out};
     if (strcmp(n->op->name, "matmul")) *a = *(const ll_product_attr *)n->attr;
-    *first = !memchr(p.text[1], p.text[2][p.len[2] - 1], (size_t)p.len[1]);
+    *first = !ll_matmul_has(&p, 1, p.text[2][p.len[2] - 1]);
     char spec[LL_SPEC_MAX] = {0};
     int at = put_letters(spec, &p, *first, s[*first]);
     spec[at++] = ',';

@@ -27,18 +27,13 @@
 ll_kernel product_cuda;
 ll_scratch product_cuda_scratch;
 
-static bool has(const ll_matmul_parts *p, int i, char letter)
-{
-    return memchr(p->text[i], letter, (size_t)p->len[i]) != NULL;
-}
-
 /* The letters of tensors i and j that k has not: one run in both, or there are none. */
 static bool one_run(const ll_matmul_parts *p, int i, int j, int k, char out[LL_SPEC_MAX])
 {
     int n = 0;
     for (int l = 0; l < p->len[j]; l++) {
         char c = p->text[j][l];
-        if (has(p, i, c) && !has(p, k, c)) out[n++] = c;
+        if (ll_matmul_has(p, i, c) && !ll_matmul_has(p, k, c)) out[n++] = c;
     }
     out[n] = '\0';
     for (int t = 0; t < 2; t++) {
@@ -55,7 +50,7 @@ bool ll_product_plain(const char *spec)
     char run[LL_SPEC_MAX];
     if (ll_matmul_read(spec, &p) != LL_OK) return false;
     for (int l = 0; l < p.len[0]; l++) /* a batch of products */
-        if (has(&p, 1, p.text[0][l]) && has(&p, 2, p.text[0][l])) return false;
+        if (ll_matmul_has(&p, 1, p.text[0][l]) && ll_matmul_has(&p, 2, p.text[0][l])) return false;
     return one_run(&p, 0, 2, 1, run) && one_run(&p, 1, 2, 0, run) && one_run(&p, 0, 1, 2, run);
 }
 
@@ -69,7 +64,7 @@ int ll_product_columns(const char *spec)
     ll_matmul_parts p;
     int n = 0;
     if (ll_matmul_read(spec, &p) != LL_OK) return 0;
-    while (n < p.len[2] && has(&p, 1, p.text[2][p.len[2] - 1 - n])) n++;
+    while (n < p.len[2] && ll_matmul_has(&p, 1, p.text[2][p.len[2] - 1 - n])) n++;
     return n;
 }
 

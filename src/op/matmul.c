@@ -18,7 +18,7 @@ extern const ll_op ll_op_matmul;
 
 typedef ll_matmul_parts parts;
 
-static bool has(const parts *p, int i, char letter)
+bool ll_matmul_has(const ll_matmul_parts *p, int i, char letter)
 {
     return memchr(p->text[i], letter, (size_t)p->len[i]) != NULL;
 }
@@ -43,7 +43,7 @@ ll_err ll_matmul_read(const char *spec, ll_matmul_parts *p)
                   c);
             CHECK(!memchr(p->text[i], c, (size_t)j), LL_E_ARG,
                   "spec \"%s\": %c is twice in \"%.*s\"", spec, c, p->len[i], p->text[i]);
-            int count = has(p, 0, c) + has(p, 1, c) + has(p, 2, c);
+            int count = ll_matmul_has(p, 0, c) + ll_matmul_has(p, 1, c) + ll_matmul_has(p, 2, c);
             CHECK(count >= 2, LL_E_ARG, "spec \"%s\": %c is in \"%.*s\" alone", spec, c, p->len[i],
                   p->text[i]);
         }

@@ -53,6 +53,7 @@ typedef struct ll_matmul_parts {
     int len[3];
 } ll_matmul_parts;
 ll_err ll_matmul_read(const char *spec, ll_matmul_parts *p);
+bool ll_matmul_has(const ll_matmul_parts *p, int i, char letter); /* part i */
 /* A spec with its sides swapped: "c->nhwc" of "nhwc->c". */
 const char *ll_spec_reverse(const char *spec, char out[LL_SPEC_MAX]);
 

@@ -53,17 +53,12 @@ static ll_err emit_once(ll_rewrite *rw, table *t, const ll_op *op, const void *a
     return ll_emit_all(rw->to, op, attr, in, n_in, out);
 }
 
-static bool is_op(const ll_node *n, const char *name)
-{
-    return n && !strcmp(n->op->name, name);
-}
-
 /* ---- constants ---- */
 
 bool ll_constant(const ll_graph *g, ll_val v, double *value)
 {
     const ll_node *n = ll_maker(g, v);
-    if (!is_op(n, "fill")) return false;
+    if (!ll_is(n, "fill")) return false;
     const ll_fill_attr *a = (const ll_fill_attr *)n->attr;
     *value = a->value;
     if (a->dtype == LL_F64 || a->dtype == LL_F32) return true; /* f32 rounds when it is used */
@@ -98,10 +93,10 @@ static bool folds(const ll_graph *to, const ll_node *n, const ll_val *in, const 
     for (int i = 0; i < n->n_in; i++)
         if (!ll_constant(to, in[i], &value[i])) return false;
     *out = value[0];
-    if (is_op(n, "broadcast") || is_op(n, "reshape") || is_op(n, "transpose") ||
-        is_op(n, "slice") || is_op(n, "accum"))
+    if (ll_is(n, "broadcast") || ll_is(n, "reshape") || ll_is(n, "transpose") ||
+        ll_is(n, "slice") || ll_is(n, "accum"))
         return true;
-    if (is_op(n, "sum")) {
+    if (ll_is(n, "sum")) {
         ll_shape s = ll_graph_shape(to, in[0]);
         int64_t all = ll_numel(&s), kept = ll_numel(&type->shape);
         if (!kept) return false;
@@ -124,10 +119,10 @@ static const ll_op *with_number(const ll_graph *to, const ll_node *n, const ll_v
     if (!right && !left) return NULL;
     *x = right ? in[0] : in[1];
     *k = c;
-    if (is_op(n, "mul")) return ll_op_find("scale");
-    if (is_op(n, "add")) return ll_op_find("shift");
-    if (right && is_op(n, "sub")) return *k = -c, ll_op_find("shift");
-    if (right && is_op(n, "div") && isfinite(1 / c)) return *k = 1 / c, ll_op_find("scale");
+    if (ll_is(n, "mul")) return ll_op_find("scale");
+    if (ll_is(n, "add")) return ll_op_find("shift");
+    if (right && ll_is(n, "sub")) return *k = -c, ll_op_find("shift");
+    if (right && ll_is(n, "div") && isfinite(1 / c)) return *k = 1 / c, ll_op_find("scale");
     return NULL;
 }
 
@@ -141,8 +136,8 @@ static void set_shape(ll_shape *to, const ll_shape *from) /* what is beyond n st
 static bool only_reshapes(const ll_graph *to, const ll_node *n, ll_val x, const ll_type *result)
 {
     ll_shape s = ll_graph_shape(to, x);
-    if (is_op(n, "reshape")) return true;
-    bool moves = is_op(n, "broadcast") || is_op(n, "sum") || is_op(n, "amax");
+    if (ll_is(n, "reshape")) return true;
+    bool moves = ll_is(n, "broadcast") || ll_is(n, "sum") || ll_is(n, "amax");
     return moves && ll_numel(&s) == ll_numel(&result->shape) &&
            ll_graph_dtype(to, x) == result->dtype;
 }
@@ -179,7 +174,7 @@ typedef struct draft {
 
 static bool transpose_of(const ll_node *n, ll_spec *s)
 {
-    return is_op(n, "transpose") &&
+    return ll_is(n, "transpose") &&
            ll_spec_parse(((const ll_spec_attr *)n->attr)->spec, s) == LL_OK;
 }
 
@@ -187,7 +182,7 @@ static bool transpose_of(const ll_node *n, ll_spec *s)
 static bool fold_operands(const ll_graph *to, const ll_node *n, draft *d)
 {
     bool any = false;
-    if (!is_op(n, "matmul")) return false;
+    if (!ll_is(n, "matmul")) return false;
     memcpy(&d->made.matmul, n->attr, sizeof d->made.matmul);
     char *spec = d->made.matmul.spec;
     for (int k = 0; k < 2; k++) {
@@ -218,7 +213,7 @@ static bool fold_into(const ll_graph *to, const ll_node *n, bool alone, draft *d
         d->in[0] = before->in[0], d->attr = &d->made.transpose;
         return true;
     }
-    if (!alone || !is_op(before, "matmul")) return false;
+    if (!alone || !ll_is(before, "matmul")) return false;
     memcpy(&d->made.matmul, before->attr, sizeof d->made.matmul);
     char *letters = strchr(d->made.matmul.spec, '>') + 1, old[LL_MAX_DIMS];
     memcpy(old, letters, (size_t)s.n_out);
@@ -246,7 +241,7 @@ static void improve(const ll_graph *to, const ll_node *n, const ll_type *type, b
         d->op = op, d->attr = &d->made.number, d->in[0] = x, d->n_in = 1;
     } else if (n->n_in == 1 && only_reshapes(to, n, d->in[0], type)) {
         const ll_node *before = ll_maker(to, d->in[0]);
-        if (is_op(before, "reshape")) d->in[0] = before->in[0];
+        if (ll_is(before, "reshape")) d->in[0] = before->in[0];
         set_shape(&d->made.reshape.shape, &type->shape);
         d->op = ll_op_find("reshape"), d->attr = &d->made.reshape;
     }
@@ -285,17 +280,6 @@ static bool *find_live(const ll_graph *g, ll_arena *arena)
     return live;
 }
 
-/* How many nodes, results and updates read each value. */
-static int *count_uses(const ll_graph *g, ll_arena *arena)
-{
-    int *uses = LL_NEW_ARRAY(arena, int, g->n_value);
-    for (int i = 0; i < g->n_result; i++) uses[g->results[i].value.id]++;
-    for (int i = 0; i < g->n_update; i++) uses[g->updates[i].next.id]++;
-    for (int i = 0; i < g->n_node; i++)
-        for (int k = 0; k < g->nodes[i].n_in; k++) uses[g->nodes[i].in[k].id]++;
-    return uses;
-}
-
 ll_err ll_sweep(const ll_graph *g, ll_graph **out)
 {
     TRY(ll_graph_check(g));
@@ -319,7 +303,7 @@ static ll_err simplify_once(const ll_graph *g, ll_graph **out)
     t.slot = LL_NEW_ARRAY(a, int, t.mask + 1);
     memset(t.slot, -1, sizeof(int) * (size_t)(t.mask + 1));
     const bool *live = find_live(g, a);
-    const int *uses = count_uses(g, a);
+    const int *uses = ll_uses(g, a);
     ll_err rc = LL_OK;
     for (int i = 0; i < g->n_node && rc == LL_OK; i++)
         if (live[g->nodes[i].out[0].id]) rc = simplify_node(&rw, &t, uses, &g->nodes[i]);
@@ -332,10 +316,10 @@ static ll_err simplify_once(const ll_graph *g, ll_graph **out)
 /* Whether a product is left whose only reader, now that equal readers are one, transposes it. */
 static bool more_to_do(const ll_graph *g, ll_arena *arena)
 {
-    const int *uses = count_uses(g, arena);
+    const int *uses = ll_uses(g, arena);
     for (int i = 0; i < g->n_node; i++) {
         const ll_node *n = &g->nodes[i];
-        if (is_op(n, "transpose") && is_op(ll_maker(g, n->in[0]), "matmul") &&
+        if (ll_is(n, "transpose") && ll_is(ll_maker(g, n->in[0]), "matmul") &&
             uses[n->in[0].id] == 1)
             return true;
     }
