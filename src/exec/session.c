@@ -34,6 +34,8 @@ static ll_err lower(const ll_session *s, bool no_fuse, ll_program **out)
                                      .any_order = s->opts.any_order,
                                      .no_fuse = no_fuse,
                                      .bucket_bytes = bucket_bytes(s),
+                                     .subsets = s->team && !s->devices.direct &&
+                                                !ll_comm_has_window(ll_team_comm(s->team)),
                                      .compress = compressed_axes(s)},
                     out);
 }

@@ -14,7 +14,7 @@ static ll_err open_transfer(ll_exec *e, ll_bound *b)
         CHECK(b->call.in[k].shape.n < LL_MAX_DIMS, LL_E_SHAPE,
               "compress %s: %s has %d dimensions, and can have %d", codec,
               e->p->slots[b->instr->in[k]].name, b->call.in[k].shape.n, LL_MAX_DIMS - 1);
-    return ll_transfer_prepare(b->transfer, codec, e->opts.seed);
+    return ll_transfer_prepare(b->transfer, e->arena, codec, e->opts.seed);
 }
 
 /* Collectives that are never under way at once share their scratch. */

@@ -2,6 +2,7 @@
 #include "program/program.h"
 
 #include "base/text.h"
+#include "kern/attr.h"
 
 #include <stdlib.h>
 
@@ -37,6 +38,11 @@ static void put_instr(ll_buf *b, const ll_program *p, int i)
         double bytes = 0;
         for (int k = 0; k < x->n_in; k++) bytes += (double)p->slots[x->in[k]].bytes;
         ll_buf_printf(b, "  bundle of %d, %s", x->n_in, ll_text_bytes(bytes, text));
+        int64_t axes = ((const ll_coll_attr *)x->attrs[0])->axes;
+        bool mixed = false;
+        for (int k = 1; k < x->n_in; k++)
+            mixed |= ((const ll_coll_attr *)x->attrs[k])->axes != axes;
+        if (mixed) ll_buf_puts(b, " over subsets of ranks");
     }
     if (x->compressed) ll_buf_puts(b, "  compressed");
     if (x->packing)

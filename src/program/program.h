@@ -86,6 +86,7 @@ typedef struct ll_lower_opts {
     bool no_fuse;        /* one instruction per node: for finding where a number went wrong */
     bool as_is;          /* the graph's own nodes, those that are needed */
     size_t bucket_bytes; /* of gradients that are summed as one; 0: the target's */
+    bool subsets;        /* sums over other ranks may be one too: their messages go together */
     int64_t compress;    /* axes: gradients that are summed over them are compressed */
     /* Collectives are awaited where they start, one by one: to measure what overlap gains. */
     bool blocking;

@@ -94,8 +94,11 @@ static void note(ll_team *t, const ll_program *p, const ll_instr *x, int i)
 ll_err ll_team_note(ll_team *t, const ll_program *p, const ll_instr *x)
 {
     ll_comm *c;
-    for (int i = 0; i < x->n_in; i++) note(t, p, x, i);
-    return ll_team_group(t, ll_collective_axes(x->collective, x->attr), &c);
+    for (int i = 0; i < x->n_in; i++) {
+        note(t, p, x, i);
+        TRY(ll_team_group(t, ll_collective_axes(x->collective, x->attrs[i]), &c));
+    }
+    return LL_OK;
 }
 
 ll_err ll_team_compare(ll_team *t)

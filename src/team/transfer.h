@@ -3,6 +3,7 @@
  * by other means. */
 #pragma once
 #include "comm/codec.h"
+#include "comm/subsets.h"
 #include "team/team.h"
 
 #ifdef __cplusplus
@@ -18,6 +19,8 @@ size_t ll_strip_bytes(const ll_strip *s);
 
 typedef struct ll_transfer {
     ll_collective kind;
+    ll_team *team;
+    const void **attrs; /* [n] */
     ll_comm *c;
     int size, me;
     const ll_tensor *in, *out; /* [n] */
@@ -31,6 +34,7 @@ typedef struct ll_transfer {
     char *packing;       /* NULL: works where operand or result lie */
     size_t room;         /* bytes of packing that are its own: of sums, which ranks share */
     ll_codec *codec;     /* of sums: what they go through; NULL: none */
+    ll_subsets *subsets; /* of sums over other ranks each; NULL: all are over the same */
     ll_request *request; /* under way */
 } ll_transfer;
 
@@ -48,7 +52,7 @@ char *ll_transfer_taken(const ll_transfer *t);
 /* ---- over comm/ ---- */
 /* Collective. Sums of several tensors are packed in memory that the ranks of a node share. codec:
  * what a sum goes through, which then is over when it has started; NULL: none. */
-ll_err ll_transfer_prepare(ll_transfer *t, const char *codec, uint64_t seed);
+ll_err ll_transfer_prepare(ll_transfer *t, ll_arena *arena, const char *codec, uint64_t seed);
 void ll_transfer_close(ll_transfer *t);
 /* Scratch that it needs while it is under way; and where that is. */
 ll_err ll_transfer_scratch(ll_transfer *t, size_t *bytes);

@@ -18,6 +18,7 @@ typedef struct part_opts {
     int zero, n_micro, threads;
     bool blocking, poison;
     size_t bucket_bytes;
+    bool subsets;
     ll_overlap overlap;
 } part_opts;
 
@@ -35,6 +36,7 @@ typedef struct part_opts {
     ll_lower_opts how = {.target = &ll_target_cpu, .threads = o->threads, .n_micro = o->n_micro};
     how.blocking = o->blocking;
     how.bucket_bytes = o->bucket_bytes;
+    how.subsets = o->subsets;
     TRY(ll_lower(mine, &how, &out->p));
     ll_graph_free(mine);
     ll_placement_free(place);

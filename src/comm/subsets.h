@@ -1,0 +1,33 @@
+/* subsets.h: all-reduces over many subsets of a communicator's ranks as one request: gradients that
+ * are cut by some axes of a mesh and summed over others. Their messages are under way together,
+ * where one communicator after another would wait (sched/subsets.c). By messages alone: within one
+ * node a communicator for each subset, with its window, is faster. */
+#pragma once
+#include "comm/comm.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* A tensor, or several one after another: ranks of one color sum theirs. Ranks of one color have
+ * equally many elements; those of other colors may have more or fewer, or none. */
+typedef struct ll_subset_piece {
+    const int *color;     /* [size] */
+    const int64_t *count; /* [size] */
+} ll_subset_piece;
+
+typedef struct ll_subsets ll_subsets;
+
+/* Local, but for the same pieces on all ranks. */
+ll_err ll_subsets_open(ll_comm *c, const ll_subset_piece *pieces, int n, ll_subsets **out);
+void ll_subsets_close(ll_subsets *s);
+/* Elements of the data, and where in it this rank's part of a piece begins. */
+int64_t ll_subsets_count(const ll_subsets *s);
+int64_t ll_subsets_at(const ll_subsets *s, int piece);
+/* Collective. One request for all of them; data stays until the wait. */
+ll_err ll_subsets_start(ll_subsets *s, void *data, ll_dtype t, ll_reduce op, const char *site,
+                        ll_request **out);
+
+#ifdef __cplusplus
+}
+#endif
