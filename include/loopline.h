@@ -291,7 +291,9 @@ typedef struct ll_session_opts {
     int zero;   /* 1: moments, 2: and gradients, 3: and parameters are cut over axis data */
     bool exact; /* sums are exact: the same bits on every mesh and any number of threads */
     /* A codec for the gradients that are summed over axis data: "bf16", "f16", "qsgd:BITS",
-     * "onebit", "topk:SHARE[:BITS]"; NULL or "none": sums in f32. */
+     * "onebit", "topk:SHARE[:BITS]"; "factors": those of fully connected layers are made from the
+     * factors of all ranks, which are gathered; NULL or "none": sums in f32, or factors where that
+     * sends clearly less. */
     const char *compress;
     const ll_layout_rule *layouts; /* ends with pattern NULL; NULL: none */
     /* Products and windows are made in pieces, so that ranks compute while they wait for each

@@ -239,7 +239,7 @@ static ll_err lower(const opts *o, const ll_run *r, const ll_graph *g, const cut
                        .threads = r->train.threads ? (int)r->train.threads : 1,
                        .n_micro = o->eval ? 1 : (int)ll_run_micro_batches(r)};
     int data = c->place ? ll_mesh_axis(&c->place->mesh, LL_AXIS_DATA) : -1;
-    if (data >= 0 && strcmp(r->parallel.compress, "none")) l.compress = 1 << data;
+    if (data >= 0 && ll_run_codec(r)) l.compress = 1 << data;
     TRY(ll_precision_parse(r->train.precision, &l.precision));
     return ll_lower(g, &l, out);
 }
@@ -291,6 +291,9 @@ static ll_err show_cut(const opts *o, const ll_run *r, const ll_graph *g, cut *c
           (long long)o->rank, o->mesh, m.n_rank - 1);
     ll_place_opts how = {.mesh = &m, .exact = r->parallel.exact, .zero = (int)o->zero};
     how.layouts = r->layouts;
+    how.factors =
+        ll_factors_of(r->parallel.compress, !r->train.deterministic || r->parallel.canonical ||
+                                                ll_run_micro_batches(r) > 1);
     TRY(ll_overlap_parse(r->parallel.overlap, &how.overlap));
     TRY(ll_place(g, &how, &c->place));
     if (o->layouts) {

@@ -42,7 +42,8 @@ static const ll_arg args[] = {
     {"--tune", LL_ARG_FLAG, offsetof(opts, tune), NULL,
      "measure collectives first, where no table is kept (parallel.tune)", NULL},
     {"--compress", LL_ARG_TEXT, offsetof(opts, compress), "CODEC",
-     "of gradients summed over axis data: none, bf16, f16, qsgd:BITS, onebit, topk:SHARE[:BITS]",
+     "of gradients summed over axis data: none, bf16, f16, qsgd:BITS, onebit, topk:SHARE[:BITS], "
+     "factors",
      NULL},
     {"--resume", LL_ARG_FLAG, offsetof(opts, resume), NULL,
      "go on from the newest checkpoint of the run's folder", NULL},
@@ -174,9 +175,11 @@ static void on_start(void *context, const ll_train_start *s)
     if (s->note) fprintf(stderr, "%s: %s\n", s->run->train.precision, s->note);
     if (s->devices) tell_devices(s->devices, s->machine->device);
     for (int i = 0; ll_kern_noted(i); i++) fprintf(stderr, "%s\n", ll_kern_noted(i));
-    if (strcmp(s->run->parallel.compress, "none"))
+    if (ll_run_codec(s->run))
         fprintf(stderr, "gradients: compressed by %s where they are summed over axis data\n",
-                s->run->parallel.compress);
+                ll_run_codec(s->run));
+    else if (strcmp(s->run->parallel.compress, "none"))
+        fprintf(stderr, "gradients: of fully connected layers, made from factors of all ranks\n");
     if (s->run->parallel.canonical) fprintf(stderr, "sums over ranks in canonical order\n");
     if (s->first_step)
         fprintf(stderr, "resumed after step %lld of %lld\n", (long long)s->first_step,

@@ -207,7 +207,7 @@ static ll_err prepare(const opts *o, ll_arena *a, ll_run **r)
 
 static ll_err launch_and_verify(const opts *o, const ll_run *r)
 {
-    CHECK(!strcmp(r->parallel.compress, "none"), LL_E_CONFIG,
+    CHECK(!ll_run_codec(r), LL_E_CONFIG,
           "parallel.compress is %s: what it changes is no mistake of the layout; verify with "
           "--set parallel.compress=none",
           r->parallel.compress);

@@ -18,8 +18,8 @@ extern "C" {
 typedef struct ll_codec ll_codec;
 
 typedef struct ll_codec_report {
-    int64_t bytes;       /* that this rank put on the wire, last call (slices and factors: that it
-                          * must, whether or not they went by a node's shared memory) */
+    int64_t bytes;       /* that this rank put on the wire, last call (slices: that it must,
+                          * whether or not they went by a node's shared memory) */
     int64_t dense_bytes; /* that an uncompressed all-reduce of that length needs: 2 (p-1)/p n */
     double error;     /* |input + residual - what was sent of it| / |input + residual|, 2-norms; of
                        * this rank's input, a long one measured in parts */
@@ -37,16 +37,6 @@ float *ll_codec_residual(ll_codec *k);
 /* Local. Bytes that each of size ranks sends for n elements, before there is data: exact for codes
  * of fixed rate but for slices of whole blocks; of topk a guess, as if all ranks chose the same. */
 ll_err ll_codec_estimate(const char *text, int64_t n, int size, double *bytes);
-
-/* Sufficient factors: the gradient of a fully-connected layer is a sum over samples of outer
- * products, dw [m,n] = a [batch,m]^T b [batch,n]; where batch (m + n) on all ranks is less than
- * 2 m n, sending a and b is less than sending dw. Collective; every rank has its own batch (all
- * given in batches[size]). dw is overwritten by the sum over all ranks. */
-ll_err ll_factors_allreduce(ll_comm *c, const float *a, const float *b, const int64_t *batches,
-                            int64_t m, int64_t n, float *dw, const char *site,
-                            ll_codec_report *report);
-/* Would it send less than the dense all-reduce? */
-bool ll_factors_cheaper(int64_t batch_total, int64_t m, int64_t n, int size);
 
 #ifdef __cplusplus
 }

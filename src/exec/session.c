@@ -83,6 +83,9 @@ static ll_err partition(ll_session *s)
     ll_place_opts how = {.mesh = &m, .exact = o->exact, .zero = o->zero, .layouts = o->layouts};
     if (like) how.like = like->place;
     if (!alone) how.near = near_axes(&m, o->comm);
+    if (!alone)
+        how.factors = ll_factors_of(o->compress, o->any_order || o->micro_batches > 1 ||
+                                                     ll_comm_options(o->comm)->canonical);
     TRY(ll_overlap_parse(o->overlap, &how.overlap));
     TRY(ll_place(s->g, &how, &s->place));
     return ll_partition(s->place, alone ? 0 : ll_comm_rank(o->comm), &s->part);
@@ -108,6 +111,7 @@ static ll_err check_compress(ll_session *s)
         "compress %s with zero %d: gradients that are kept in parts are summed by reduce-scatter, "
         "which no codec does: use zero 0, or compress none",
         o->compress, o->zero);
+    if (!strcmp(o->compress, "factors")) o->compress = NULL; /* was a matter of the layout */
     return LL_OK;
 }
 

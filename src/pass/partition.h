@@ -23,10 +23,20 @@ typedef enum ll_overlap { LL_OVERLAP_AUTO, LL_OVERLAP_NONE, LL_OVERLAP_ALL } ll_
 /* "auto" (NULL too), "none", "all". */
 ll_err ll_overlap_parse(const char *text, ll_overlap *out);
 
+/* The gradient of a fully connected layer is a sum over samples of products: where axis data cuts
+ * these, ranks sum what each has made, or gather the factors and each make the whole sum: nowhere,
+ * where that sends clearly less and nothing is asked of gradients, or everywhere. (Xie et al.:
+ * Lighter-communication distributed machine learning via sufficient factor broadcasting, 2016.) */
+typedef enum ll_factors { LL_FACTORS_NONE, LL_FACTORS_AUTO, LL_FACTORS_ALL } ll_factors;
+
+/* compress: a run's; NULL, "none": by itself, unless something speaks against it. */
+ll_factors ll_factors_of(const char *compress, bool against);
+
 typedef struct ll_place_opts {
     const ll_mesh *mesh;
     bool exact; /* every sum is made exact, whatever the mesh (pass/exact.c) */
     int zero;   /* over axis data: 1 moments, 2 and gradients, 3 and parameters are stored cut */
+    ll_factors factors;
     ll_overlap overlap;
     ll_axes near; /* axes whose ranks share a node, all of them: nothing hides there */
     /* Inputs of equal names are stored as there; an axis that cuts nothing here, or has more ranks
@@ -45,8 +55,9 @@ struct ll_placement {
     ll_layout *seen; /* [n_value] as later nodes find it: sums of gradients are made once, inputs
                       * that are stored cut for memory's sake are gathered for the model's nodes */
     int8_t (*loop)[LL_MAX_AXES]; /* [n_node] the loop that each axis cuts; -1: none */
-    ll_axes *through;           /* [n_node] axes over which partial operands give partial results */
-    bool *micro;                /* [n_node] runs for each micro-batch */
+    ll_axes *through; /* [n_node] axes over which partial operands give partial results */
+    ll_axes *factors; /* [n_node] axes over which the factors of a gradient are gathered */
+    bool *micro;      /* [n_node] runs for each micro-batch */
     const struct ll_pin **pins; /* [n_value] what is asked of it (pass/layouts.h), or NULL; NULL in
                                  * exact mode */
 };

@@ -7,7 +7,8 @@
  * move (operands brought to that cut, and the sum that a vanishing loop leaves owed), and so is not
  * cutting at all, which moves bytes or repeats arithmetic. So Megatron's columns and rows, summed
  * weight gradients, halo exchange and synchronised statistics come out; none of them is written
- * down. A parameter is stored the way its first use wants it.
+ * down. A parameter is stored the way its first use wants it. What makes a parameter's gradient by
+ * summing over samples may also gather its operands (by_factors).
  *
  * A loop that must be whole, of an op with an expansion, is cut by taking the expansion instead:
  * such nodes are rewritten, and placing starts over with the new graph. Or another loop is cut in
@@ -256,6 +257,36 @@ static int cheapest_loop(const placer *c, int node, const ll_loops *l, int a, do
     return chosen;
 }
 
+ll_factors ll_factors_of(const char *compress, bool against)
+{
+    if (compress && !strcmp(compress, "factors")) return LL_FACTORS_ALL;
+    return against || (compress && strcmp(compress, "none")) ? LL_FACTORS_NONE : LL_FACTORS_AUTO;
+}
+
+/* A weight's gradient, summed over the samples that axis a cuts: gather both operands, and sum all
+ * on every rank, rather than all-reduce? Where nobody asks for it, it must send less than half, be
+ * worth its arithmetic, and save enough: small all-reduces are bundled, gathers come one by one. */
+static bool by_factors(const placer *c, int node, const ll_loops *l, int a, int loop)
+{
+    const double enough = 1 << 20;
+    const ll_node *n = &c->g->nodes[node];
+    ll_val param = c->aim[n->out[0].id];
+    ll_factors how = c->o->factors;
+    if (how == LL_FACTORS_NONE || !param.id || ll_mesh_kind(c->m, a) != LL_AXIS_DATA) return false;
+    if (n->n_in != 2 || l->combine[loop] != LL_SUM || dim_of(l->in[0], loop) < 0 ||
+        dim_of(l->in[1], loop) < 0 || value(c, param)->type.shape.n < 2)
+        return false;
+    for (int k = 0; k < l->n; k++)
+        if (l->window[k]) return false;
+    if (how == LL_FACTORS_ALL) return true;
+    double share = 1 - 1.0 / c->m->size[a];
+    double parts = ll_mesh_group(c->m, ll_layout_axes(&c->p->seen[param.id]));
+    double sum = 2 * bytes_of(c, n->out[0]) * share / parts, sent = bring_all(c, n, l, a, -1);
+    double repeated = ll_node_flops(c->g, n) * share / parts / LL_FLOPS_PER_BYTE;
+    return !c->o->zero && !c->o->exact && 2 * (sent + repeated) < sum &&
+           sum - sent - repeated > enough;
+}
+
 static ll_err choose(placer *c, int node, const ll_loops *l, int a)
 {
     const ll_node *n = &c->g->nodes[node];
@@ -275,6 +306,11 @@ static ll_err choose(placer *c, int node, const ll_loops *l, int a)
     if (*chosen >= 0 && ll_place_cuttable(c, node, l, *chosen)) return LL_OK;
     *chosen = (int8_t)cheapest_loop(c, node, l, a, &best, &asked);
     if (*chosen < 0 || asked) return LL_OK;
+    if (by_factors(c, node, l, a, *chosen)) {
+        c->p->factors[node] |= bit(a);
+        *chosen = -1;
+        return LL_OK;
+    }
     if (l->combine[*chosen] == LL_WHOLE) {
         int8_t turn;
         TRY(ll_place_detour(c, node, l, a, *chosen, &turn));
@@ -452,6 +488,7 @@ static ll_err attempt(ll_placement *p, const ll_place_opts *o, bool **expand, ll
     p->seen = LL_NEW_ARRAY(a, ll_layout, g->n_value);
     p->loop = (int8_t(*)[LL_MAX_AXES])ll_arena_alloc(a, (size_t)(g->n_node + 1) * LL_MAX_AXES);
     p->through = LL_NEW_ARRAY(a, ll_axes, g->n_node + 1);
+    p->factors = LL_NEW_ARRAY(a, ll_axes, g->n_node + 1);
     p->micro = LL_NEW_ARRAY(a, bool, g->n_node + 1);
     placer c = {.p = p, .o = o, .g = g, .m = &p->mesh};
     c.decided = LL_NEW_ARRAY(a, bool, g->n_value);

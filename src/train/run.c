@@ -258,15 +258,21 @@ static ll_err finish_layouts(const ll_run *r)
     return LL_OK;
 }
 
+const char *ll_run_codec(const ll_run *r)
+{
+    const char *c = r->parallel.compress;
+    return strcmp(c, "none") && strcmp(c, "factors") ? c : NULL;
+}
+
 static ll_err finish_parallel(ll_run *r)
 {
     const char *codec = r->parallel.compress;
     if (!*codec) r->parallel.compress = codec = "none";
     if (!strcmp(codec, "none")) return LL_OK;
     ll_codec *k = NULL;
-    ll_err rc = ll_codec_open(codec, "settings", 0, 0, &k);
+    ll_err rc = ll_run_codec(r) ? ll_codec_open(codec, "settings", 0, 0, &k) : LL_OK;
     ll_codec_close(k);
-    CHECK(rc == LL_OK, LL_E_CONFIG, "%s: parallel.compress: %s; or none",
+    CHECK(rc == LL_OK, LL_E_CONFIG, "%s: parallel.compress: %s; or factors, or none",
           ll_run_origin(r, "parallel.compress"), ll_error_message());
     CHECK(
         !r->parallel.exact, LL_E_CONFIG,

@@ -53,7 +53,7 @@ typedef struct ll_run_parallel {
     int64_t zero;
     bool exact;           /* the same bits on every mesh */
     bool tune;            /* collectives are measured first, where no table is kept */
-    const char *compress; /* "none" or a codec of gradients (comm/codec.h) */
+    const char *compress; /* "none", "factors" (pass/partition.h) or a codec (comm/codec.h) */
     bool canonical;
     const char *overlap;
     const char *transport; /* of GPUs: auto, nccl or host */
@@ -97,6 +97,8 @@ char *ll_run_help(ll_arena *arena);
 int64_t ll_run_steps(const ll_run *r, int64_t samples);
 /* How many micro-batches a step has. */
 int64_t ll_run_micro_batches(const ll_run *r);
+/* What compresses gradients while they are summed; NULL: no codec does. */
+const char *ll_run_codec(const ll_run *r);
 
 /* Bundled runs, by name; ends with name NULL. */
 typedef struct ll_bundled {

@@ -115,8 +115,8 @@ static const ll_key keys[] = {
      "where no table of this machine and number of ranks is kept, measure collectives first", 0, 0,
      NULL},
     {"parallel.compress", LL_KEY_TEXT, AT(parallel.compress), "none",
-     "of gradients, where they are summed over axis data: none, bf16, f16, qsgd:BITS, onebit or "
-     "topk:SHARE[:BITS]",
+     "of gradients, where they are summed over axis data: none, bf16, f16, qsgd:BITS, onebit, "
+     "topk:SHARE[:BITS], or factors: of fully connected layers, both factors are gathered",
      0, 0, NULL},
     {"parallel.canonical", LL_KEY_BOOL, AT(parallel.canonical), "false",
      "sums over ranks in one order, so that no bit depends on algorithm, tuner or timing", 0, 0,

@@ -437,6 +437,7 @@ static ll_err nudged_noise(verifier *v, int64_t step)
     o.comm = NULL;
     o.mesh = NULL;
     o.zero = 0;
+    o.compress = NULL;
     if (!v->nudged) TRY(ll_session_open(v->g, &o, &v->nudged));
     for (int64_t k = (int64_t)v->nudged->step + 1; k <= step; k++) {
         TRY(nudge(v, k));
@@ -498,6 +499,7 @@ static ll_err open_sessions(verifier *v)
     o.comm = NULL;
     o.mesh = NULL;
     o.zero = 0;
+    o.compress = NULL;
     ll_err rc = v->rank == 0 ? ll_session_open(v->g, &o, &v->alone) : LL_OK;
     TRY(ll_comm_agree(v->c, rc));
     double bytes[2] = {v->alone ? (double)ll_session_bytes(v->alone) : 0,

@@ -87,6 +87,7 @@ static ll_err verify(feeder *f, ll_graph *g, const ll_verify_opts *given, ll_ver
     o.session.machine = r->train.machine;
     o.session.precision = r->train.precision;
     o.session.exact = r->parallel.exact;
+    o.session.compress = r->parallel.compress;
     o.session.seed = (uint64_t)r->train.seed;
     o.session.layouts = r->layouts;
     o.session.threads = (int)r->train.threads;

@@ -277,22 +277,12 @@ static void bad_texts(void **state)
     ll_codec_close(NULL);
 }
 
-static void factors_cheaper(void **state)
-{
-    (void)state;
-    assert_true(ll_factors_cheaper(64, 1024, 1024, 4));
-    assert_false(ll_factors_cheaper(1024, 1024, 1024, 4));
-    assert_true(ll_factors_cheaper(1023, 1024, 1024, 4));
-    assert_false(ll_factors_cheaper(1, 1024, 1024, 1)); /* nothing is sent */
-    assert_false(ll_factors_cheaper(2, 10, 1, 2));
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(comes_back),  cmocka_unit_test(right_on_average),
         cmocka_unit_test(function_of), cmocka_unit_test(zeros),
         cmocka_unit_test(not_finite),  cmocka_unit_test(goes_on),
-        cmocka_unit_test(bad_texts),   cmocka_unit_test(factors_cheaper)};
+        cmocka_unit_test(bad_texts)};
     return cmocka_run_group_tests(tests, start, end);
 }

@@ -1,5 +1,5 @@
 /* mpi: 1 2 3 4 7. Codecs among ranks: all get the same bits, near the true sum; what error feedback
- * keeps back is not lost; bytes are as the formula says; factors give the gradient. */
+ * keeps back is not lost; bytes are as the formula says. */
 #include "base/crc32c.h"
 #include "base/rng.h"
 #include "comm/codec_int.h"
@@ -272,51 +272,10 @@ static void not_finite(void **state)
     }
 }
 
-static void check_factors(int64_t m, int64_t n, int64_t batch)
-{
-    int64_t batches[MAX_RANKS] = {0}, first[MAX_RANKS + 1] = {0};
-    for (int r = 0; r < size; r++) { /* uneven; none on one rank */
-        batches[r] = size > 1 && r == 1 ? 0 : batch + r;
-        first[r + 1] = first[r] + batches[r];
-    }
-    float *a = (float *)malloc(4 * (size_t)(batches[me] * m + 1));
-    float *b = (float *)malloc(4 * (size_t)(batches[me] * n + 1));
-    float *dw = (float *)malloc(4 * (size_t)(m * n + 1));
-    for (int64_t i = 0; i < batches[me] * m; i++) a[i] = input(0, first[me] * m + i);
-    for (int64_t i = 0; i < batches[me] * n; i++) b[i] = input(1, first[me] * n + i);
-    memset(dw, 0x7f, 4 * (size_t)(m * n + 1));
-    ll_codec_report report = {0};
-    OK(ll_factors_allreduce(comm, a, b, batches, m, n, dw, "test", &report));
-    for (int64_t i = 0; i < m; i++)
-        for (int64_t j = 0; j < n; j++) {
-            double want = 0;
-            for (int64_t s = 0; s < first[size]; s++)
-                want += (double)input(0, s * m + i) * input(1, s * n + j);
-            if (!(fabs(dw[i * n + j] - want) < 1e-5 * (double)(first[size] + 1)))
-                fail_msg("dw[%lld,%lld] is %g, want %g", (long long)i, (long long)j, dw[i * n + j],
-                         want);
-        }
-    same_bits(dw, m * n, "factors");
-    assert_int_equal(report.bytes, (size - 1) * batches[me] * (m + n) * 4);
-    assert_int_equal(report.dense_bytes, (int64_t)(8.0 * (size - 1) / size * (double)(m * n)));
-    free(a), free(b), free(dw);
-}
-
-static void factors(void **state)
-{
-    (void)state;
-    check_factors(1, 1, 1);
-    check_factors(5, 3, 0);
-    check_factors(37, 53, 3);
-    check_factors(4, 16, 300); /* more samples than are taken at once */
-    check_factors(0, 7, 2);
-    check_factors(33, 64, 5);
-}
-
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(sums),        cmocka_unit_test(long_vector),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(sums), cmocka_unit_test(long_vector),
                                        cmocka_unit_test(independent), cmocka_unit_test(feedback),
-                                       cmocka_unit_test(not_finite),  cmocka_unit_test(factors)};
+                                       cmocka_unit_test(not_finite)};
     return cmocka_run_group_tests(tests, start, end);
 }

@@ -3,6 +3,7 @@
  * ranks of this one play. */
 #include "collectives.h"
 #include "base/rng.h"
+#include "comm/subsets.h"
 
 enum { MAX = 8, ROOM = 20000 };
 static const uint64_t seed = 20263;
@@ -33,6 +34,54 @@ static int64_t below(uint64_t trial, uint64_t i, int64_t n)
 }
 
 /* ---- subsets ---- */
+
+/* A mesh of two axes: one tensor is cut by the second and summed over the first, one the other way,
+ * one summed over all; parts are uneven. */
+static void pieces(void **state)
+{
+    (void)state;
+    int rows = size % 2 ? 1 : 2, columns = size / rows, color[3][MAX];
+    for (int64_t n = 1; n < 5000; n = 7 * n + 3) {
+        int64_t count[3][MAX];
+        ll_subset_piece p[3];
+        ll_subsets *s;
+        ll_request *r;
+        for (int k = 0; k < 3; k++) {
+            for (int q = 0; q < size; q++) {
+                color[k][q] = k == 0 ? q % columns : k == 1 ? q / columns : 0;
+                count[k][q] = n + 3 * color[k][q];
+            }
+            p[k] = (ll_subset_piece){color[k], count[k]};
+        }
+        OK(ll_subsets_open(comm, p, 3, &s));
+        int64_t end = ll_subsets_count(s);
+        assert_int_equal(end, 3 * n + 3 * (columns - 1) + 3 * (rows - 1));
+        memset(data, 0x7f, ROOM * sizeof(float));
+        fill(data, LL_F32, rank, 0, end);
+        for (int times = 0; times < 2; times++) { /* the list is used again */
+            for (int k = 0; k < 3; k++)
+                for (int64_t i = 0; i < count[k][rank]; i++)
+                    data[ll_subsets_at(s, k) + i] = (float)value(rank, ll_subsets_at(s, k) + i);
+            OK(ll_subsets_start(s, data, LL_F32, LL_REDUCE_SUM, "test", &r));
+            OK(ll_comm_wait(r));
+            for (int k = 0; k < 3; k++)
+                for (int64_t i = ll_subsets_at(s, k); i < ll_subsets_at(s, k) + count[k][rank];
+                     i++) {
+                    double want = 0;
+                    for (int q = 0; q < size; q++)
+                        if (color[k][q] == color[k][rank]) want += value(q, i);
+                    must_be(data, LL_F32, i, want, "pieces");
+                }
+        }
+        expect_guard(data, sizeof(float), end, "pieces");
+        ll_subsets_close(s);
+        if (size == 1) continue;
+        count[2][size - 1]++; /* of one color, but longer */
+        assert_int_equal(ll_subsets_open(comm, p, 3, &s), LL_E_ARG);
+        assert_null(s);
+    }
+}
+
 static void subsets(void **state)
 {
     (void)state;
@@ -105,7 +154,8 @@ static void nodes(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(subsets), cmocka_unit_test(nodes)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(subsets), cmocka_unit_test(pieces),
+                                       cmocka_unit_test(nodes)};
     if (ll_comm_open(&(ll_comm_opts){.timeout_s = 20}, &comm)) {
         fprintf(stderr, "%s\n%s", ll_error_text(), ll_error_frames());
         return 1;

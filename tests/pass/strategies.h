@@ -24,6 +24,15 @@ static inline double gradient_bytes(const ll_graph *g)
     return sum;
 }
 
+/* In the batch. */
+static inline double samples_of(const ll_graph *g)
+{
+    for (int i = 1; i < g->n_value; i++)
+        if (g->values[i].node < 0 && g->values[i].kind == LL_BATCH)
+            return (double)g->values[i].type.shape.d[0];
+    return 0;
+}
+
 enum { BATCH = 12, SEQ = 16, WIDTH = 48, LAYERS = 3, VOCAB = 96 };
 
 static inline ll_graph *gpt_of(int64_t batch, int64_t heads)

@@ -14,6 +14,7 @@ typedef struct counted {
 } counted;
 
 static ll_overlap overlap = LL_OVERLAP_NONE;
+static ll_factors factors = LL_FACTORS_NONE;
 
 static counted count(const ll_graph *g, const char *mesh, int zero, int64_t elements)
 {
@@ -21,7 +22,8 @@ static counted count(const ll_graph *g, const char *mesh, int zero, int64_t elem
     ll_placement *p;
     counted c = {0};
     no_error(ll_mesh_parse(mesh, &m));
-    no_error(ll_place(g, &(ll_place_opts){.mesh = &m, .zero = zero, .overlap = overlap}, &p));
+    ll_place_opts how = {.mesh = &m, .zero = zero, .factors = factors, .overlap = overlap};
+    no_error(ll_place(g, &how, &p));
     for (int r = 0; r < m.n_rank; r++) {
         ll_graph *all, *part;
         no_error(ll_partition(p, r, &all));
@@ -53,6 +55,56 @@ static void expect(const char *what, double sent, double want, double scalars)
     if (!(sent >= want * (1 - 1e-9) && sent <= (want + scalars) * (1 + 1e-9)))
         fail_msg("%s: %.0f bytes are sent, want %.0f and at most %.0f more", what, sent, want,
                  scalars);
+}
+
+/* Gradients of fully connected layers from factors: of a weight [n,k] and b samples, b (n + k)
+ * numbers are gathered, in place of 2 n k that are summed. */
+static void test_factors(void **state)
+{
+    (void)state;
+    ll_graph *g = mlp();
+    double dense = 0, rows = 0;
+    for (int i = 1; i < g->n_value; i++) {
+        const ll_shape *s = &g->values[i].type.shape;
+        if (g->values[i].node >= 0 || g->values[i].kind != LL_PARAM) continue;
+        if (s->n == 2) rows += 4.0 * (double)(s->d[0] + s->d[1]);
+        if (s->n != 2) dense += 4.0 * (double)ll_numel(s);
+    }
+    for (int p = 2; p <= 4; p++) {
+        char mesh[32];
+        snprintf(mesh, sizeof mesh, "data=%d", p);
+        factors = LL_FACTORS_ALL;
+        counted c = count(g, mesh, 0, 0);
+        expect("factors", c.sent, (p - 1) * (2 * dense + samples_of(g) * rows), c.scalars);
+        factors = LL_FACTORS_AUTO; /* small ones are summed */
+        c = count(g, mesh, 0, 0);
+        expect("summed", c.sent, 2.0 * (p - 1) * gradient_bytes(g), c.scalars);
+    }
+    ll_graph_free(g);
+    factors = LL_FACTORS_NONE;
+}
+
+/* By itself where that sends clearly less, and is worth its arithmetic: with few samples. */
+static void test_factors_chosen(void **state)
+{
+    (void)state;
+    static const int64_t batches[] = {16, 256, 2048};
+    enum { N = 1024 };
+    for (int k = 0; k < 3; k++) {
+        int64_t b = batches[k];
+        ll_graph *g = ll_graph_new("wide");
+        ll_val x = ll_batch(g, "x", LL_F32, LL_SHAPE(b, N));
+        ll_val y = ll_batch(g, "y", LL_I32, LL_SHAPE(b));
+        ll_val logits = ll_linear(g, "fc", x, N, false);
+        ll_minimize(g, ll_mean(g, ll_cross_entropy(g, logits, y)), &(ll_optim){.name = "sgd"});
+        factors = LL_FACTORS_AUTO;
+        double sum = 2.0 * 3 * 4 * N * N, gathered = 3.0 * 4 * (double)b * 2 * N;
+        counted c = count(g, "data=4", 0, 0), cut = count(g, "data=4", 2, 0);
+        expect(g->name, c.sent, k == 0 ? gathered : sum, c.scalars);
+        expect("wide, zero 2", cut.sent, sum, cut.scalars);
+        ll_graph_free(g);
+    }
+    factors = LL_FACTORS_NONE;
 }
 
 /* Data parallel, and ZeRO: gradients are summed once, whoever keeps them. */
@@ -177,8 +229,9 @@ static void test_panels(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_data),   cmocka_unit_test(test_zero3),
-        cmocka_unit_test(test_tensor), cmocka_unit_test(test_sequence),
-        cmocka_unit_test(test_halo),   cmocka_unit_test(test_panels)};
+        cmocka_unit_test(test_factors), cmocka_unit_test(test_factors_chosen),
+        cmocka_unit_test(test_data),    cmocka_unit_test(test_zero3),
+        cmocka_unit_test(test_tensor),  cmocka_unit_test(test_sequence),
+        cmocka_unit_test(test_halo),    cmocka_unit_test(test_panels)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

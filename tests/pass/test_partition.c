@@ -106,6 +106,8 @@ static int nodes_of(const made *whole, const ll_place_opts *o)
     return n;
 }
 
+static ll_factors factors = LL_FACTORS_NONE;
+
 static void hold_against_serial(const made *whole, lockstep *serial, const char *mesh, int zero,
                                 ll_overlap overlap)
 {
@@ -113,7 +115,8 @@ static void hold_against_serial(const made *whole, lockstep *serial, const char 
     ll_mesh m;
     ll_placement *p;
     no_error(ll_mesh_parse(mesh, &m));
-    ll_place_opts opts = {.mesh = &m, .zero = zero, .overlap = overlap}, all = opts;
+    ll_place_opts opts = {.mesh = &m, .zero = zero, .factors = factors, .overlap = overlap};
+    ll_place_opts all = opts;
     all.overlap = LL_OVERLAP_ALL;
     ll_err rc = ll_place(whole->g, &opts, &p);
     if (rc != LL_OK)
@@ -252,6 +255,18 @@ static void test_gpt(void **state)
     walk(gpt(), meshes);
 }
 
+/* Gradients from factors that all ranks gather. */
+static void test_factors(void **state)
+{
+    (void)state;
+    static const char *const meshes[] = {"data=2", "data=3", "data=2,tensor=2", "tensor=2,data=3",
+                                         NULL};
+    factors = LL_FACTORS_ALL;
+    walk(gpt(), meshes);
+    walk(lenet(), meshes);
+    factors = LL_FACTORS_NONE;
+}
+
 static void test_short_gpt(void **state)
 {
     (void)state;
@@ -285,6 +300,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_mlp),        cmocka_unit_test(test_convs),
         cmocka_unit_test(test_gpt),        cmocka_unit_test(test_short_gpt),
-        cmocka_unit_test(test_vocabulary), cmocka_unit_test(test_lenet)};
+        cmocka_unit_test(test_vocabulary), cmocka_unit_test(test_lenet),
+        cmocka_unit_test(test_factors)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -115,8 +115,6 @@ static void test_learns(void **state)
     }
 }
 
-/* ---- residuals in files ---- */
-
 static uint32_t bits_of(const ll_session *s)
 {
     uint32_t crc = 0;
@@ -129,6 +127,51 @@ static uint32_t bits_of(const ll_session *s)
     ll_arena_free(a);
     return crc;
 }
+
+/* Factors: the gradients are the same but for rounding, and ranks have the same bits. */
+static void test_factors(void **state)
+{
+    (void)state;
+    double loss[3];
+    static const char *const how[] = {"none", "factors"};
+    int n = ll_comm_size(comm);
+    for (int k = 0; k < 3; k++) {
+        ll_graph *g = mlp();
+        ll_session *s;
+        no_error(open_on(g, k < 2 ? comm : NULL, k < 2 ? data_mesh(n) : NULL, k < 2 ? how[k] : NULL,
+                         &s));
+        loss[k] = train(s, 0, 20);
+        if (k == 1) {
+            double bits[2] = {(double)bits_of(s), -(double)bits_of(s)};
+            no_error(ll_comm_allreduce(comm, bits, 2, LL_F64, LL_REDUCE_MAX, NULL));
+            assert_true(bits[0] == -bits[1]);
+        }
+        ll_session_close(s);
+        ll_graph_free(g);
+    }
+    assert_true(fabs(loss[1] - loss[2]) < 1e-4 * loss[2] &&
+                fabs(loss[0] - loss[2]) < 1e-4 * loss[2]);
+    /* With what it does not go. */
+    static const struct {
+        int zero;
+        bool exact;
+        const char *says;
+    } bad[] = {{1, false, "use zero 0"}, {0, true, "use one of them"}};
+    for (int k = 0; k < 2; k++) {
+        ll_graph *g = mlp();
+        ll_session *s;
+        ll_session_opts o = {.comm = comm,
+                             .mesh = data_mesh(n),
+                             .compress = "factors",
+                             .zero = bad[k].zero,
+                             .exact = bad[k].exact};
+        assert_int_not_equal(ll_session_open(g, &o, &s), LL_OK);
+        assert_non_null(strstr(ll_error_text(), bad[k].says));
+        ll_graph_free(g);
+    }
+}
+
+/* ---- residuals in files ---- */
 
 /* The sum of all ranks' residuals, each element times a weight of its own. */
 static double residual_sum(const ll_session *s, ll_comm *c)
@@ -293,6 +336,7 @@ int main(void)
     }
     if (ll_comm_rank(comm) == 0) print_message("SEED=%llu\n", (unsigned long long)seed);
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_factors),
         cmocka_unit_test(test_learns),
         cmocka_unit_test_setup_teardown(test_resume, tmpdir_setup, tmpdir_teardown),
         cmocka_unit_test_setup_teardown(test_other_ranks, tmpdir_setup, tmpdir_teardown),
