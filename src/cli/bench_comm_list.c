@@ -2,7 +2,7 @@
  * without ranks. */
 #include "cli/bench.h"
 #include "cli/common.h"
-#include "sched/verify.h"
+#include "sched/simulate.h"
 
 #include <stdio.h>
 

@@ -7,6 +7,7 @@
  *
  * The choice is a function of the call and the table, which are equal on all ranks: so is it. */
 #include "comm/choose.h"
+#include "sched/nodes.h"
 
 #include <math.h>
 #include <string.h>
@@ -34,12 +35,8 @@ static const char *const for_large[] = {"shared",       "window",  "hierarchical
 /* Several nodes, of which some have several ranks: else there is no hierarchy. */
 static bool has_levels(const ll_coll_spec *s)
 {
-    bool two = false, together = false;
-    for (int i = 1; s->node && i < s->size; i++) {
-        two = two || s->node[i] != s->node[0];
-        for (int j = 0; j < i && !together; j++) together = s->node[i] == s->node[j];
-    }
-    return two && together;
+    int n = ll_nodes_count(s);
+    return n > 1 && n < s->size;
 }
 
 static const ll_algo *by_rules(const ll_coll_spec *s, size_t bytes, bool has_window, bool canonical)

@@ -16,6 +16,7 @@
  * A long vector goes in chunks, in a pipeline: while chunk i is in 1's messages, i - 1 is in 3's
  * and i - 2 is decoded. */
 #include "comm/codec_int.h"
+#include "base/num.h"
 #include "base/rng.h"
 
 #include <math.h>
@@ -57,11 +58,6 @@ typedef struct run {
     double lost, whole; /* squares, of the error's measure */
 } run;
 
-static int64_t least(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
 int64_t ll_code_bytes(const ll_codec *k, int64_t n)
 {
     const ll_block_code *code = k->kind->code;
@@ -99,7 +95,8 @@ static ll_err make_slices(run *r)
     k->slices = (ll_slices *)calloc(1, sizeof *k->slices);
     bool good = k->slices;
     for (int i = 0; good && i < SLOTS && i < r->n_chunk; i++)
-        good = make_slot(&k->slices->slots[i], least(CHUNK, r->n_block), r->block_bytes, r->size);
+        good =
+            make_slot(&k->slices->slots[i], ll_min64(CHUNK, r->n_block), r->block_bytes, r->size);
     CHECK(good, LL_E_MEM, "buffers of codec \"%s\" for %s", k->text, k->name);
     k->slices->size = r->size;
     return LL_OK;
@@ -108,7 +105,7 @@ static ll_err make_slices(run *r)
 /* ---- blocks ---- */
 static int elements(const run *r, int64_t block)
 {
-    return (int)least(N, r->k->n - block * N);
+    return (int)ll_min64(N, r->k->n - block * N);
 }
 
 /* Whose numbers are encoded: rank who - 1's, or (0) the sum. */
@@ -217,14 +214,14 @@ static void decode_block(run *r, int64_t block, const uint8_t *code)
 static int64_t chunk_blocks(const run *r, int64_t i, int64_t *first)
 {
     *first = i * CHUNK;
-    return least(CHUNK, r->n_block - *first);
+    return ll_min64(CHUNK, r->n_block - *first);
 }
 
 /* Where in a chunk's code its block b begins; b may be the number of its blocks. */
 static int64_t place(const run *r, int64_t first, int64_t b)
 {
     int64_t from = first * N;
-    return ll_code_bytes(r->k, least(r->k->n, (first + b) * N) - from);
+    return ll_code_bytes(r->k, ll_min64(r->k->n, (first + b) * N) - from);
 }
 
 static ll_err poll_now_and_then(run *r, int64_t block)

@@ -26,6 +26,8 @@
  * only late. What an owner has itself, and what goes back to ranks q.., is not rounded. */
 #include "comm/sparse.h"
 
+#include "base/num.h"
+
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -107,11 +109,6 @@ static bool make(ll_svec *s, int64_t room, int64_t dense)
     return s->index && s->value && (s->dense || !dense);
 }
 
-static int64_t least(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
 static size_t larger(size_t a, size_t b)
 {
     return a > b ? a : b;
@@ -120,7 +117,7 @@ static size_t larger(size_t a, size_t b)
 /* Sums of parts of at most len: how many pairs they may have, and the bytes of a message. */
 static int64_t sum_pairs(const ll_sparse *w, int p, int64_t len)
 {
-    return least(p * w->k, ll_svec_most(len));
+    return ll_min64(p * w->k, ll_svec_most(len));
 }
 
 static size_t sum_bytes(const ll_sparse *w, int p, int64_t len, bool dense, int bits)
@@ -133,7 +130,7 @@ static size_t sum_bytes(const ll_sparse *w, int p, int64_t len, bool dense, int 
  * is in the result. */
 static bool make_split(ll_sparse *w, int p, bool dense)
 {
-    int64_t len = (w->len + p - 1) / p, most = least(w->k, len);
+    int64_t len = (w->len + p - 1) / p, most = ll_min64(w->k, len);
     bool may_be_dense, ok = true;
     w->room = ll_svec_bound(len, most, w->bits, NULL);
     ll_svec_bound(w->len < p ? 1 : w->len / p, most, w->bits, &may_be_dense); /* a shortest part */

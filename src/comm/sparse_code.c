@@ -16,6 +16,7 @@
  * of its 512 values; a value between two codes becomes one of them at random, such that the mean is
  * right (QSGD, Alistarh et al. 2017). Zero stays zero: a dense stream has many. Values that are not
  * finite make their scale NaN, and all of their 512 values with it: an overflow must be seen. */
+#include "base/num.h"
 #include "base/rng.h"
 #include "comm/sparse.h"
 
@@ -74,7 +75,7 @@ typedef struct coder {
     float scale;
     uint64_t block; /* of random numbers, drawn last */
     float random[4];
-    uint8_t *out;
+    uint8_t *scales, *out;
     uint64_t held; /* bits not yet written */
     int n_held;
 } coder;
@@ -135,27 +136,42 @@ static void give_back(const ll_svec_code *code, int64_t i, float wanted, float g
     if (code->lost2) *code->lost2 += (double)*r * *r - (double)before * before;
 }
 
-/* Codes n values, of elements index[i] (NULL: i), and replaces them. */
+static coder coder_of(const ll_svec_code *code, int64_t n, uint8_t *out)
+{
+    coder k = {.code = code, .block = UINT64_MAX};
+    if (code->bits) k.top = (1 << (code->bits - 1)) - 1;
+    k.scales = out;
+    k.out = out + 4 * ((n + SCALED - 1) / SCALED);
+    return k;
+}
+
+/* Codes up to SCALED values, of elements index[i] (NULL: first + i), and replaces them. */
+static void put_block(coder *k, const uint32_t *index, int64_t first, float *v, int64_t n)
+{
+    k->scale = scale_of(v, n);
+    memcpy(k->scales, &k->scale, 4);
+    k->scales += 4;
+    for (int64_t i = 0; i < n; i++) {
+        int64_t at = index ? index[i] : first + i;
+        float got = put(k, at, v[i]);
+        give_back(k->code, at, v[i], got);
+        v[i] = got;
+    }
+}
+
+static uint8_t *flush(coder *k)
+{
+    if (k->n_held) *k->out++ = (uint8_t)k->held;
+    return k->out;
+}
+
 static uint8_t *put_values(const ll_svec_code *code, const uint32_t *index, float *v, int64_t n,
                            uint8_t *out)
 {
-    uint8_t *scales = out;
-    coder k = {.code = code, .top = (1 << (code->bits - 1)) - 1, .block = UINT64_MAX};
-    k.out = scales + 4 * ((n + SCALED - 1) / SCALED);
-    for (int64_t from = 0; from < n; from += SCALED) {
-        int64_t to = from + SCALED < n ? from + SCALED : n;
-        k.scale = scale_of(v + from, to - from);
-        memcpy(scales, &k.scale, 4);
-        scales += 4;
-        for (int64_t i = from; i < to; i++) {
-            int64_t at = index ? index[i] : i;
-            float got = put(&k, at, v[i]);
-            give_back(code, at, v[i], got);
-            v[i] = got;
-        }
-    }
-    if (k.n_held) *k.out++ = (uint8_t)k.held;
-    return k.out;
+    coder k = coder_of(code, n, out);
+    for (int64_t from = 0; from < n; from += SCALED)
+        put_block(&k, index ? index + from : NULL, from, v + from, ll_min64(SCALED, n - from));
+    return flush(&k);
 }
 
 static ll_err get_values(const uint8_t *bytes, int64_t n, int bits, float *v)
@@ -210,35 +226,22 @@ static uint8_t *put_gaps(const ll_svec *s, uint8_t *out)
 /* A sparse stream's values as a dense one's, 512 at a time. */
 static uint8_t *put_spread(ll_svec *s, const ll_svec_code *code, uint8_t *out)
 {
-    uint8_t *scales = out;
-    coder k = {.code = code, .block = UINT64_MAX};
+    coder k = coder_of(code, s->len, out);
     float v[SCALED];
-    int64_t at = 0;
-    if (code->bits) {
-        k.top = (1 << (code->bits - 1)) - 1;
-        k.out = scales + 4 * ((s->len + SCALED - 1) / SCALED);
-    }
-    for (int64_t from = 0; from < s->len; from += SCALED) {
-        int64_t to = from + SCALED < s->len ? from + SCALED : s->len, first = at;
+    for (int64_t from = 0, at = 0; from < s->len; from += SCALED) {
+        int64_t n = ll_min64(SCALED, s->len - from), first = at;
         memset(v, 0, sizeof v);
-        for (; at < s->count && s->index[at] < to; at++) v[s->index[at] - from] = s->value[at];
-        if (!code->bits) {
-            memcpy(out, v, sizeof(float) * (size_t)(to - from));
-            out += sizeof(float) * (size_t)(to - from);
-            continue;
+        for (; at < s->count && s->index[at] < from + n; at++)
+            v[s->index[at] - from] = s->value[at];
+        if (code->bits) {
+            put_block(&k, NULL, from, v, n);
+            for (int64_t i = first; i < at; i++) s->value[i] = v[s->index[i] - from];
+        } else {
+            memcpy(out, v, sizeof(float) * (size_t)n);
+            out += sizeof(float) * (size_t)n;
         }
-        k.scale = scale_of(v, to - from);
-        memcpy(scales, &k.scale, 4);
-        scales += 4;
-        for (int64_t i = from; i < to; i++) {
-            float got = put(&k, i, v[i - from]);
-            give_back(code, i, v[i - from], got);
-            v[i - from] = got;
-        }
-        for (int64_t i = first; i < at; i++) s->value[i] = v[s->index[i] - from];
     }
-    if (k.n_held) *k.out++ = (uint8_t)k.held;
-    return code->bits ? k.out : out;
+    return code->bits ? flush(&k) : out;
 }
 
 size_t ll_svec_write(ll_svec *s, const ll_svec_code *code, uint8_t *out)

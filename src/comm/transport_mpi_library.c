@@ -150,26 +150,15 @@ static void blocks(const ll_coll_spec *s, int *counts, int *at)
 /* All-to-all: in OUT everything that comes lies packed, in order of the rank it comes from. */
 static ll_err exchange_places(const ll_coll_spec *s, int me, places *p)
 {
-    int64_t sent = 0, received = 0, from = 0, to;
     for (int i = 0; i < s->size; i++) {
-        int64_t out, in;
-        if (s->matrix) {
-            out = s->matrix[me * s->size + i];
-            in = s->matrix[i * s->size + me];
-        } else {
-            ll_coll_block(s, me, &from, &to);
-            in = to - from;
-            ll_coll_block(s, i, &from, &to);
-            out = to - from;
-        }
-        CHECK(sent + out <= INT_MAX && received + in <= INT_MAX, LL_E_COMM,
+        int64_t data, out, other, sent = ll_coll_between(s, me, i, &data, &other);
+        int64_t received = ll_coll_between(s, i, me, &other, &out);
+        CHECK(data + sent <= INT_MAX && out + received <= INT_MAX, LL_E_COMM,
               "the MPI library's all-to-all moves at most 2^31 - 1 elements a rank");
-        p->send[i] = (int)out;
-        p->send_at[i] = (int)(s->matrix ? sent : from);
-        p->recv[i] = (int)in;
-        p->recv_at[i] = (int)received;
-        sent += out;
-        received += in;
+        p->send[i] = (int)sent;
+        p->send_at[i] = (int)data;
+        p->recv[i] = (int)received;
+        p->recv_at[i] = (int)out;
     }
     return LL_OK;
 }

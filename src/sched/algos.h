@@ -55,6 +55,7 @@ int64_t ll_block_piece(const ll_coll_spec *s, int b, int k, int n, int64_t *at);
 int ll_log2_up(int n); /* rounded up */
 ll_cost ll_cost_sum(ll_cost a, ll_cost b);
 bool ll_canonical_always(const ll_coll_spec *s);
+bool ll_canonical_of_two(const ll_coll_spec *s); /* a sum of two has one order only */
 
 #ifdef __cplusplus
 }

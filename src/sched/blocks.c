@@ -56,3 +56,8 @@ bool ll_canonical_always(const ll_coll_spec *s)
     (void)s;
     return true;
 }
+
+bool ll_canonical_of_two(const ll_coll_spec *s)
+{
+    return s->size < 3;
+}

@@ -172,16 +172,11 @@ static ll_cost cost(const ll_coll_spec *s)
     return ll_cost_sum(ll_circulant_reduce_scatter_cost(s), ll_circulant_allgather_cost(s));
 }
 
-static bool canonical(const ll_coll_spec *s)
-{
-    return s->size < 3;
-}
-
 const ll_algo ll_algos_circulant[] = {
     {.name = "circulant",
      .coll = LL_COLL_ALLREDUCE,
      .help = "halving and doubling around a circle: least bytes, 2 log2 p messages, any p",
      .emit = allreduce,
      .cost = cost,
-     .canonical = canonical},
+     .canonical = ll_canonical_of_two},
     {0}};

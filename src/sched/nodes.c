@@ -36,12 +36,17 @@ int ll_nodes_count(const ll_coll_spec *s)
     return n;
 }
 
+int ll_nodes_most(const ll_coll_spec *s)
+{
+    int most = 0;
+    for (int r = 0; r < s->size; r++)
+        if (place_of(s, r) >= most) most = place_of(s, r) + 1;
+    return most;
+}
+
 bool ll_nodes_even(const ll_coll_spec *s)
 {
-    int n = ll_nodes_count(s);
-    for (int r = 0; r < s->size; r++)
-        if (place_of(s, r) >= s->size / n) return false;
-    return s->size % n == 0;
+    return ll_nodes_most(s) * ll_nodes_count(s) == s->size;
 }
 
 bool ll_nodes_aligned(const ll_coll_spec *s)

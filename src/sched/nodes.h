@@ -19,6 +19,7 @@ typedef struct ll_node_view {
 
 ll_node_view ll_nodes_view(ll_arena *arena, const ll_coll_spec *s, int rank);
 int ll_nodes_count(const ll_coll_spec *s);
+int ll_nodes_most(const ll_coll_spec *s); /* ranks on one */
 /* As many ranks on each. */
 bool ll_nodes_even(const ll_coll_spec *s);
 /* Runs of 2^k ranks in order, the last may be shorter; or one node. Then the canonical order over

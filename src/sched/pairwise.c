@@ -9,53 +9,26 @@
  * What a rank sends to itself is copied during the first round. */
 #include "sched/emit.h"
 
-/* Elements from one rank to another. */
-static int64_t length(const ll_coll_spec *s, int from, int to)
-{
-    if (s->matrix) return s->matrix[(int64_t)from * s->size + to];
-    int64_t start, end;
-    ll_coll_block(s, to, &start, &end);
-    return end - start;
-}
-
-/* Where they lie in DATA of the sender. */
-static int64_t data_at(const ll_coll_spec *s, int from, int to)
-{
-    int64_t at = 0, end;
-    if (!s->matrix) ll_coll_block(s, to, &at, &end);
-    for (int i = 0; s->matrix && i < to; i++) at += length(s, from, i);
-    return at;
-}
-
-/* And in OUT of the receiver. */
-static int64_t out_at(const ll_coll_spec *s, int from, int to)
-{
-    int64_t at = 0;
-    for (int i = 0; i < from; i++) at += length(s, i, to);
-    return at;
-}
-
 static void emit(ll_steps *e, const ll_coll_spec *s, int rank)
 {
     int p = s->size;
-    for (int k = 1; k < p; k++) {
+    int64_t data, out, mine, mine_out, own = ll_coll_between(s, rank, rank, &mine, &mine_out);
+    ll_emit_copy(e, LL_OUT, mine_out, (ll_ref){rank, LL_DATA, mine}, own);
+    for (int k = 1; k < p; k++, ll_emit_next(e)) {
         int to = (rank + k) % p, from = (rank + p - k) % p;
-        ll_emit_recv(e, from, LL_OUT, out_at(s, from, rank), length(s, from, rank));
-        ll_emit_send(e, to, LL_DATA, data_at(s, rank, to), length(s, rank, to));
-        if (k == 1)
-            ll_emit_copy(e, LL_OUT, out_at(s, rank, rank),
-                         (ll_ref){rank, LL_DATA, data_at(s, rank, rank)}, length(s, rank, rank));
-        ll_emit_next(e);
+        int64_t n = ll_coll_between(s, from, rank, &data, &out);
+        ll_emit_recv(e, from, LL_OUT, out, n);
+        n = ll_coll_between(s, rank, to, &data, &out);
+        ll_emit_send(e, to, LL_DATA, data, n);
     }
-    if (p == 1) ll_emit_copy(e, LL_OUT, 0, (ll_ref){0, LL_DATA, 0}, length(s, 0, 0));
 }
 
 /* The longest message of round k, or, in round 0, the longest copy. */
 static int64_t longest(const ll_coll_spec *s, int k)
 {
-    int64_t most = 0;
+    int64_t most = 0, data, out;
     for (int r = 0; r < s->size; r++) {
-        int64_t n = length(s, r, (r + k) % s->size);
+        int64_t n = ll_coll_between(s, r, (r + k) % s->size, &data, &out);
         if (n > most) most = n;
     }
     return most;

@@ -70,11 +70,6 @@ static ll_cost reduce_scatter_cost(const ll_coll_spec *s)
     return c;
 }
 
-static bool canonical(const ll_coll_spec *s)
-{
-    return s->size < 3;
-}
-
 const ll_algo ll_algos_recursive[] = {
     {.name = "halving",
      .coll = LL_COLL_REDUCE_SCATTER,
@@ -82,7 +77,7 @@ const ll_algo ll_algos_recursive[] = {
      .segmented = true,
      .emit = reduce_scatter,
      .cost = reduce_scatter_cost,
-     .canonical = canonical},
+     .canonical = ll_canonical_of_two},
     {.name = "doubling",
      .coll = LL_COLL_ALLGATHER,
      .help = "twice the blocks at each step: least bytes, log2 p messages",

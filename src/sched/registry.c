@@ -121,3 +121,18 @@ void ll_coll_block(const ll_coll_spec *s, int b, int64_t *from, int64_t *to)
         *to = s->starts[b + 1];
     }
 }
+
+int64_t ll_coll_between(const ll_coll_spec *s, int from, int to, int64_t *data, int64_t *out)
+{
+    int64_t start, end;
+    if (!s->matrix) {
+        ll_coll_block(s, to, &start, &end);
+        *data = start;
+        *out = from * (end - start);
+        return end - start;
+    }
+    *data = *out = 0;
+    for (int i = 0; i < to; i++) *data += s->matrix[from * s->size + i];
+    for (int i = 0; i < from; i++) *out += s->matrix[i * s->size + to];
+    return s->matrix[from * s->size + to];
+}

@@ -93,11 +93,6 @@ static ll_cost allreduce_cost(const ll_coll_spec *s)
     return c;
 }
 
-static bool canonical(const ll_coll_spec *s)
-{
-    return s->size < 3;
-}
-
 const ll_algo ll_algos_ring[] = {
     {.name = "ring",
      .coll = LL_COLL_REDUCE_SCATTER,
@@ -105,7 +100,7 @@ const ll_algo ll_algos_ring[] = {
      .segmented = true,
      .emit = ll_emit_ring_reduce_scatter,
      .cost = reduce_scatter_cost,
-     .canonical = canonical},
+     .canonical = ll_canonical_of_two},
     {.name = "ring",
      .coll = LL_COLL_ALLGATHER,
      .help = "blocks travel around once",
@@ -118,5 +113,5 @@ const ll_algo ll_algos_ring[] = {
      .segmented = true,
      .emit = ll_emit_ring_allreduce,
      .cost = allreduce_cost,
-     .canonical = canonical},
+     .canonical = ll_canonical_of_two},
     {0}};

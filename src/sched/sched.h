@@ -1,5 +1,5 @@
 /* sched.h: collectives as data. An algorithm is a pure function that emits, for one rank, a list of
- * steps; the verifier (verify.h) proves the lists of all ranks right, the simulator
+ * steps; the verifier (tests/sched/verify.h) proves the lists of all ranks right, the simulator
  * (simulate.h) times them, comm/ runs them. All three read the same lists.
  *
  * Buffers. Steps name elements, not bytes, of four buffers that each rank has:
@@ -117,6 +117,9 @@ typedef struct ll_coll_spec {
 bool ll_one_node(const int *node, int size);
 /* Block b of a spec. */
 void ll_coll_block(const ll_coll_spec *s, int b, int64_t *from, int64_t *to);
+/* All-to-all: elements from one rank to another, and where they lie in the sender's DATA and the
+ * receiver's OUT. */
+int64_t ll_coll_between(const ll_coll_spec *s, int from, int to, int64_t *data, int64_t *out);
 
 /* ---- algorithms ---- */
 /* What the slowest chain of steps costs, in the model of one message at a time in and one out of a

@@ -21,7 +21,7 @@
  * of ranks. Below a few thousand elements meetings cost more than sums: window1 has one meeting,
  * and everyone sums everything. With data that others can read (shared) nothing is put, sums are
  * taken from where they are, and a last meeting keeps data as it is until everyone has taken it. */
-#include "sched/emit.h"
+#include "sched/algos.h"
 
 enum {
     SEGMENT = 32768
@@ -38,11 +38,7 @@ typedef struct win {
 static win start(ll_steps *e, const ll_coll_spec *s, int rank)
 {
     win w = {.e = e, .s = s, .rank = rank, .size = s->size, .n_chunk = 1};
-    int64_t most = 0, from, to, segment = s->segment ? s->segment : SEGMENT;
-    for (int b = 0; b < s->size; b++) {
-        ll_coll_block(s, b, &from, &to);
-        if (to - from > most) most = to - from;
-    }
+    int64_t most = ll_largest_block(s), segment = s->segment ? s->segment : SEGMENT;
     int64_t piece = segment / s->size > 0 ? segment / s->size : 1;
     if (most > piece) w.n_chunk = (int)((most + piece - 1) / piece);
     w.room = (most + w.n_chunk - 1) / w.n_chunk;
@@ -217,31 +213,15 @@ static void broadcast(ll_steps *e, const ll_coll_spec *s, int rank)
 
 /* ---- all-to-all: blocks by sender and receiver ---- */
 
-/* Elements from one rank to another, and where they lie in the sender's DATA and receiver's OUT. */
-static int64_t between(const ll_coll_spec *s, int from, int to, int64_t *data, int64_t *out)
-{
-    int64_t start, end;
-    if (!s->matrix) {
-        ll_coll_block(s, to, &start, &end);
-        *data = start;
-        *out = from * (end - start);
-        return end - start;
-    }
-    *data = *out = 0;
-    for (int i = 0; i < to; i++) *data += s->matrix[from * s->size + i];
-    for (int i = 0; i < from; i++) *out += s->matrix[i * s->size + to];
-    return s->matrix[from * s->size + to];
-}
-
 static void alltoall(ll_steps *e, const ll_coll_spec *s, int rank)
 {
     int p = s->size;
     int64_t most = 0, data, out, n, from, to;
     for (int i = 0; i < p * p; i++) {
-        n = between(s, i / p, i % p, &data, &out);
+        n = ll_coll_between(s, i / p, i % p, &data, &out);
         if (i / p != i % p && n > most) most = n;
     }
-    n = between(s, rank, rank, &data, &out);
+    n = ll_coll_between(s, rank, rank, &data, &out);
     ll_emit_copy(e, LL_OUT, out, (ll_ref){rank, LL_DATA, data}, n);
     if (most == 0) return;
     win w = {.e = e, .s = s, .rank = rank, .size = p};
@@ -253,14 +233,14 @@ static void alltoall(ll_steps *e, const ll_coll_spec *s, int rank)
         meet(&w, k);
         for (int i = 1; i < p && k >= 1; i++) {
             int peer = (rank + i) % p;
-            n = between(s, peer, rank, &data, &out);
+            n = ll_coll_between(s, peer, rank, &data, &out);
             ll_share(n, w.n_chunk, k - 1, &from, &to);
             ll_emit_copy(e, LL_OUT, out + from, (ll_ref){peer, LL_WINDOW, slot(&w, rank, k - 1)},
                          to - from);
         }
         for (int i = 1; i < p && k < w.n_chunk; i++) {
             int peer = (rank + i) % p;
-            n = between(s, rank, peer, &data, &out);
+            n = ll_coll_between(s, rank, peer, &data, &out);
             ll_share(n, w.n_chunk, k, &from, &to);
             ll_emit_copy(e, LL_WINDOW, slot(&w, peer, k), (ll_ref){rank, LL_DATA, data + from},
                          to - from);
@@ -300,12 +280,6 @@ static ll_cost once_cost(const ll_coll_spec *s)
                      .awaits = others * (double)n};
 }
 
-static bool always(const ll_coll_spec *s)
-{
-    (void)s;
-    return true;
-}
-
 const ll_algo ll_algos_window[] = {
     {.name = "window",
      .coll = LL_COLL_ALLREDUCE,
@@ -314,7 +288,7 @@ const ll_algo ll_algos_window[] = {
      .window = true,
      .emit = allreduce,
      .cost = allreduce_cost,
-     .canonical = always},
+     .canonical = ll_canonical_always},
     {.name = "window1",
      .coll = LL_COLL_ALLREDUCE,
      .help = "through shared memory, each rank sums everything: one meeting, for small messages",
@@ -322,7 +296,7 @@ const ll_algo ll_algos_window[] = {
      .window = true,
      .emit = allreduce_once,
      .cost = once_cost,
-     .canonical = always},
+     .canonical = ll_canonical_always},
     {.name = "shared",
      .coll = LL_COLL_ALLREDUCE,
      .help = "on data that is itself in shared memory: no copies into windows",
@@ -331,14 +305,14 @@ const ll_algo ll_algos_window[] = {
      .shared = true,
      .emit = allreduce_shared,
      .cost = shared_cost,
-     .canonical = always},
+     .canonical = ll_canonical_always},
     {.name = "window",
      .coll = LL_COLL_REDUCE_SCATTER,
      .help = "through shared memory, each rank sums its block",
      .segmented = true,
      .window = true,
      .emit = reduce_scatter,
-     .canonical = always},
+     .canonical = ll_canonical_always},
     {.name = "window",
      .coll = LL_COLL_ALLGATHER,
      .help = "through shared memory",

@@ -12,6 +12,7 @@
 #include "base/file.h"
 #include "base/text.h"
 #include "base/types.h"
+#include "sched/nodes.h"
 #include "tune/tune_int.h"
 
 #include <jansson.h>
@@ -51,23 +52,6 @@ const char *ll_tune_cpu(ll_arena *arena)
     return b.len ? b.text : "unknown processor";
 }
 
-static int count_nodes(const int *node, int size, int *most)
-{
-    int n = 0;
-    *most = 0;
-    for (int i = 0; i < size; i++) {
-        int ranks = 0, first = i;
-        for (int j = 0; j < size; j++)
-            if (node[j] == node[i]) {
-                ranks++;
-                if (j < first) first = j;
-            }
-        if (first == i) n++;
-        if (ranks > *most) *most = ranks;
-    }
-    return n;
-}
-
 /* Which ranks are together, whatever the nodes are called. */
 static uint32_t placement(const int *node, int size)
 {
@@ -82,10 +66,11 @@ static uint32_t placement(const int *node, int size)
 
 const char *ll_tune_key(ll_arena *arena, ll_comm *c)
 {
-    int size = ll_comm_size(c), most, n_node = count_nodes(ll_comm_nodes(c), size, &most);
+    int size = ll_comm_size(c);
+    const ll_coll_spec at = {.size = size, .node = ll_comm_nodes(c)};
     return ll_arena_printf(
         arena, "loopline %s, %d ranks on %d nodes (placed %08x), %s, %s, %ld cores, window %zu%s%s",
-        ll_version(), size, n_node, (unsigned)placement(ll_comm_nodes(c), size),
+        ll_version(), size, ll_nodes_count(&at), (unsigned)placement(ll_comm_nodes(c), size),
         ll_transport_library(), ll_tune_cpu(arena), sysconf(_SC_NPROCESSORS_ONLN),
         ll_comm_options(c)->window_bytes, ll_comm_has_window(c) ? "" : " unused",
         ll_comm_options(c)->canonical ? ", canonical" : "");
@@ -102,9 +87,9 @@ const char *ll_tune_path(ll_arena *arena, ll_comm *c, const char *key)
         cache = ll_arena_printf(arena, "%s/.cache/loopline", home);
     else
         return NULL;
-    int most, n_node = count_nodes(ll_comm_nodes(c), ll_comm_size(c), &most);
-    return ll_arena_printf(arena, "%s/comm-%dx%d-%08x.json", cache, n_node, most,
-                           (unsigned)ll_crc32c(0, key, strlen(key)));
+    const ll_coll_spec at = {.size = ll_comm_size(c), .node = ll_comm_nodes(c)};
+    return ll_arena_printf(arena, "%s/comm-%dx%d-%08x.json", cache, ll_nodes_count(&at),
+                           ll_nodes_most(&at), (unsigned)ll_crc32c(0, key, strlen(key)));
 }
 
 /* ---- reading ---- */

@@ -4,6 +4,7 @@
  * beta. All ranks together time the arithmetic: gamma and kappa. These times are the least of
  * several tries, for whatever disturbs makes them longer, and the longest of any rank. What the
  * smallest all-reduce through the window takes is mostly its awaits: sigma. */
+#include "sched/nodes.h"
 #include "tune/tune_int.h"
 
 #include <stdlib.h>
@@ -101,24 +102,13 @@ static ll_err fit_work(ll_tuning *t, char *room)
 
 static double share(ll_comm *c)
 {
-    const int *node = ll_comm_nodes(c);
-    int size = ll_comm_size(c), most = 1;
-    for (int i = 0; i < size; i++) {
-        int n = 0;
-        for (int j = 0; j < size; j++) n += node[j] == node[i];
-        if (n > most) most = n;
-    }
+    const ll_coll_spec at = {.size = ll_comm_size(c), .node = ll_comm_nodes(c)};
+    int most = ll_nodes_most(&at);
     long cores = sysconf(_SC_NPROCESSORS_ONLN);
     return cores > 0 && most > cores ? (double)most / (double)cores : 1;
 }
 
 /* ---- small collectives ---- */
-
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return x < y ? -1 : x > y;
-}
 
 /* The smallest all-reduce by an algorithm takes a + b v, v one of the model's numbers: the
  * simulator says what a and b are, a measurement what v is. */
@@ -141,7 +131,7 @@ static ll_err solve(ll_tuning *t, const char *name, double *v)
         times[i] = ll_now() - from;
     }
     TRY(ll_tune_most(t->c, times, RUNS));
-    qsort(times, RUNS, sizeof *times, by_value);
+    qsort(times, RUNS, sizeof *times, ll_tune_by_value);
     ll_coll_spec s = {.coll = LL_COLL_ALLREDUCE,
                       .size = ll_comm_size(t->c),
                       .count = 1,

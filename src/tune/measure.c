@@ -48,12 +48,6 @@ typedef struct ll_tune_runs {
     double behind; /* times slower than the best, when it was dropped; 0: it was not */
 } runs;
 
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return x < y ? -1 : x > y;
-}
-
 /* All of them so many times in turns, the slowest rank's time each. *elapsed: since the tuning
  * began. */
 static ll_err run_rounds(const bench *b, ll_tune_cell *cell, runs *list, int n, int rounds,
@@ -68,7 +62,7 @@ static ll_err run_rounds(const bench *b, ll_tune_cell *cell, runs *list, int n, 
     for (int k = 0; k < n; k++) {
         memcpy(list[k].times + list[k].n, all + k * rounds, sizeof *all * (size_t)rounds);
         list[k].n += rounds;
-        qsort(list[k].times, (size_t)list[k].n, sizeof *all, by_value);
+        qsort(list[k].times, (size_t)list[k].n, sizeof *all, ll_tune_by_value);
         list[k].way->measured_s = list[k].times[list[k].n / 10];
     }
     return LL_OK;
