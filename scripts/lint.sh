@@ -13,7 +13,7 @@ ours() {
         find . -type f ! -path './build*' ! -path './.git/*' ! -path './runs/*/*' | cut -c 3-
     fi
 }
-mapfile -t all < <(ours | grep -E '\.(c|h|inc)$')
+mapfile -t all < <(ours | grep -E '\.(c|h|inc|cu|cuh)$')
 mapfile -t src < <(printf '%s\n' "${all[@]}" | grep -E '^(src|include)/')
 mapfile -t headers < <(printf '%s\n' "${all[@]}" | grep -E '^(src|include)/.*\.h$')
 out=$(mktemp)
@@ -126,9 +126,9 @@ test_names() {
     { if ($NF in seen) print $0 ":1: the name is taken by " seen[$NF]; seen[$NF] = $0 }'
 }
 
-# Headers start with #pragma once; every C file starts with a comment that says the idea.
+# Headers have #pragma once; every file of code starts with a comment that says the idea.
 file_tops() {
-    for f in "${headers[@]}"; do
+    printf '%s\n' "${src[@]}" | grep -E '\.(h|cuh)$' | while read -r f; do
         grep -q '^#pragma once' "$f" || echo "$f:1: no #pragma once"
     done
     for f in "${all[@]}"; do

@@ -41,7 +41,8 @@ ll_err ll_gpu_open(int index, ll_gpu **out)
 {
     int n = ll_gpu_count(), major = 0;
     CHECK(n > 0, LL_E_DEVICE, "this machine has no GPU that CUDA can use: use machine cpu");
-    CHECK(index >= 0 && index < n, LL_E_ARG, "GPU %d is asked for, there are 0 to %d", index, n - 1);
+    CHECK(index >= 0 && index < n, LL_E_ARG, "GPU %d is asked for, there are 0 to %d", index,
+          n - 1);
     GPU_TRY(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, index));
     CHECK(major >= 9, LL_E_DEVICE,
           "GPU %d is of compute capability %d: machine cuda wants 9.0 (Hopper) or later; use "
@@ -287,10 +288,9 @@ ll_err ll_gpu_mark(ll_gpu *g, int i)
     cudaStreamCaptureStatus status;
     TRY(have_events(&g->marks, &g->n_mark, i + 1, cudaEventDefault));
     GPU_TRY(cudaStreamIsCapturing(g->stream, &status));
-    GPU_TRY(cudaEventRecordWithFlags(g->marks[i], g->stream,
-                                     status == cudaStreamCaptureStatusNone
-                                         ? cudaEventRecordDefault
-                                         : cudaEventRecordExternal));
+    GPU_TRY(cudaEventRecordWithFlags(
+        g->marks[i], g->stream,
+        status == cudaStreamCaptureStatusNone ? cudaEventRecordDefault : cudaEventRecordExternal));
     return LL_OK;
 }
 

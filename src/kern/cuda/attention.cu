@@ -55,7 +55,8 @@ static __global__ void forward(rows_of<T> at, const T *qkv, T *o, L *lse)
     int64_t id = blockIdx.x * (int64_t)WARPS + threadIdx.x / 32;
     if (id >= s.b * s.h * s.t) return;
     int64_t t = id % s.t, h = id / s.t % s.h, b = id / s.t / s.h;
-    S by = (S)1 / sqrt((S)s.d), q[PER_LANE], x[PER_LANE], y[PER_LANE] = {}, top = -INFINITY, sum = 0;
+    S by = (S)1 / sqrt((S)s.d), q[PER_LANE], x[PER_LANE], y[PER_LANE] = {}, top = -INFINITY,
+      sum = 0;
     read_row(qkv + at.qkv(b, t, 0, h), s.d, q);
     for (int64_t j = 0; j <= t; j++) {
         read_row(qkv + at.qkv(b, j, 1, h), s.d, x);
@@ -72,7 +73,8 @@ static __global__ void forward(rows_of<T> at, const T *qkv, T *o, L *lse)
 }
 
 template <class T, class L>
-static __global__ void backward(rows_of<T> at, const T *dout, const T *qkv, const T *o, const L *lse, T *dx)
+static __global__ void backward(rows_of<T> at, const T *dout, const T *qkv, const T *o,
+                                const L *lse, T *dx)
 {
     typedef typename sum_of<T>::type S;
     heads s = at.s;

@@ -28,34 +28,17 @@ template <int D_, int MI_, int NJ_, int BLOCKS_> struct by_fma {
         LP = COLS + 8,
         WORK = ROWS * LP
     };
-    static __device__ __forceinline__ int at(int row, int e)
-    {
-        return row * LD + e;
-    }
-    static __device__ __forceinline__ void settle(float *)
-    {
-    }
+    static __device__ __forceinline__ int at(int row, int e) { return row * LD + e; }
+    static __device__ __forceinline__ void settle(float *) {}
     typedef const float *left;
-    static __device__ __forceinline__ left left_of(const float *a)
-    {
-        return a;
-    }
-    static __device__ __forceinline__ int first_row(void)
-    {
-        return threadIdx.x / 32 * (4 * MI);
-    }
-    static __device__ __forceinline__ int last_row(void)
-    {
-        return first_row() + 4 * MI - 1;
-    }
+    static __device__ __forceinline__ left left_of(const float *a) { return a; }
+    static __device__ __forceinline__ int first_row(void) { return threadIdx.x / 32 * (4 * MI); }
+    static __device__ __forceinline__ int last_row(void) { return first_row() + 4 * MI - 1; }
     static __device__ __forceinline__ int row(int i)
     {
         return first_row() + threadIdx.x % 32 / LANES + 4 * i;
     }
-    static __device__ __forceinline__ int col(int j)
-    {
-        return threadIdx.x % LANES + LANES * j;
-    }
+    static __device__ __forceinline__ int col(int j) { return threadIdx.x % LANES + LANES * j; }
     static __device__ __forceinline__ int out_col(int g)
     {
         return threadIdx.x % LANES * 4 + g * LANES;

@@ -55,34 +55,13 @@ template <int D_, int MT, int COLS_, int BLOCKS_, bool HOLDS> struct by_mma {
         float4 v = *(float4 *)p;
         *(float4 *)p = make_float4(tf32_of(v.x), tf32_of(v.y), tf32_of(v.z), tf32_of(v.w));
     }
-    static __device__ __forceinline__ int x(void)
-    {
-        return threadIdx.x % 4;
-    }
-    static __device__ __forceinline__ int y(void)
-    {
-        return threadIdx.x % 32 / 4;
-    }
-    static __device__ __forceinline__ int first_row(void)
-    {
-        return threadIdx.x / 32 * (16 * MT);
-    }
-    static __device__ __forceinline__ int last_row(void)
-    {
-        return first_row() + 16 * MT - 1;
-    }
-    static __device__ __forceinline__ int row(int i)
-    {
-        return first_row() + y() + 8 * i;
-    }
-    static __device__ __forceinline__ int col(int j)
-    {
-        return j / 2 * 8 + 2 * x() + j % 2;
-    }
-    static __device__ __forceinline__ int out_col(int g)
-    {
-        return g / 8 * 32 + 8 * x() + g % 8;
-    }
+    static __device__ __forceinline__ int x(void) { return threadIdx.x % 4; }
+    static __device__ __forceinline__ int y(void) { return threadIdx.x % 32 / 4; }
+    static __device__ __forceinline__ int first_row(void) { return threadIdx.x / 32 * (16 * MT); }
+    static __device__ __forceinline__ int last_row(void) { return first_row() + 16 * MT - 1; }
+    static __device__ __forceinline__ int row(int i) { return first_row() + y() + 8 * i; }
+    static __device__ __forceinline__ int col(int j) { return j / 2 * 8 + 2 * x() + j % 2; }
+    static __device__ __forceinline__ int out_col(int g) { return g / 8 * 32 + 8 * x() + g % 8; }
 
     struct held { /* a warp's rows of a tile */
         operand of[D / 16][2][MT];

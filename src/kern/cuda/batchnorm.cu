@@ -4,8 +4,9 @@
  * A tensor is rows of n channels. A thread has one place in a row, V neighbouring channels (16
  * bytes), and walks down the rows with its block's other rows beside it, U rows at a time; what it
  * needs of a channel stays in registers. How many rows, and how many blocks share a processor (B),
- * follows from that: about 64 KB must be under way on each, and registers must do. Sums over rows are made per thread, per block, and then
- * over blocks by a second small kernel, always in the same order.
+ * follows from that: about 64 KB must be under way on each, and registers must do. Sums over rows
+ * are made per thread, per block, and then over blocks by a second small kernel, always in the same
+ * order.
  *
  * Two passes read a tensor, and the second walks it the other way round: what the first read last
  * is still in the cache. Statistics are sums of x - x[0] and of its square, so that a large mean
@@ -74,8 +75,8 @@ template <int V> __device__ __forceinline__ int64_t my_channel(const walk &w)
     return (blockIdx.x * (int64_t)w.tx + threadIdx.x % w.tx) * V;
 }
 
-/* Calls f(how many, where) for this thread's rows: U at a time, w.ty rows apart, from an element on;
- * the last ones singly. */
+/* Calls f(how many, where) for this thread's rows: U at a time, w.ty rows apart, from an element
+ * on; the last ones singly. */
 template <int U, bool DOWN, class F>
 __device__ __forceinline__ void each_rows(const walk &w, int64_t j, F f)
 {

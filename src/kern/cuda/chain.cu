@@ -7,7 +7,7 @@
  * for all of them, where its period allows.
  *
  * Equal chains on several tensors (the updates of all parameters) are one launch of the same body:
- * its blocks find in a map which tensor is theirs, and in a row of words that tensor's arguments. */
+ * its blocks find in a map which tensor is theirs, and in a row of words its arguments. */
 #include "base/load.h"
 #include "kern/cuda/gpu.cuh"
 
@@ -211,8 +211,7 @@ static void put_group_loads(source *s, const ll_kcall *c, const ll_fused_attr *f
         char cast[64];
         snprintf(cast, sizeof cast, "(const some<%s, %d> *)", type_name(c->in[i].dtype), l->each);
         if (l->how[i] == WHOLE) put(s, "    w%d[u] = (%sx%d)[h];\n", i, cast, i);
-        if (l->how[i] == BESIDE)
-            put(s, "    w%d[u] = *%s(x%d + e %% p%d);\n", i, cast, i, i);
+        if (l->how[i] == BESIDE) put(s, "    w%d[u] = *%s(x%d + e %% p%d);\n", i, cast, i, i);
         if (l->how[i] == SAME) put(s, "    k%d[u] = up(x%d[e / q%d %% p%d]);\n", i, i, i, i);
     }
     put(s, "  }\n");
@@ -237,7 +236,8 @@ static void put_many_head(source *s, const ll_kcall *c, const ll_fused_attr *f)
 {
     put(s, "chain(const u64 *rows, const u32 *map) {\n");
     put(s, "  const u64 *row = rows + map[blockIdx.x] * (u64)%d;\n", row_words(f));
-    put(s, "  i64 n = row[0], t = (blockIdx.x - row[1]) * 256 + threadIdx.x, step = row[2] * 256;\n");
+    put(s,
+        "  i64 n = row[0], t = (blockIdx.x - row[1]) * 256 + threadIdx.x, step = row[2] * 256;\n");
     for (int i = 0, w = 3; i < f->n_in; i++, w += 2)
         put(s,
             "  const %s *x%d = (const %s *)row[%d]; u32 p%d = (u32)row[%d], q%d = row[%d] >> 32;\n",
@@ -288,7 +288,8 @@ static struct {
     CALLS(LL_CALL)
 } rtc;
 static const ll_library library = {"libnvrtc.so." LL_MAJOR(__CUDACC_VER_MAJOR__),
-                                   "NVRTC of CUDA " LL_MAJOR(__CUDACC_VER_MAJOR__), (void **)&rtc,
+                                   "NVRTC of CUDA " LL_MAJOR(__CUDACC_VER_MAJOR__),
+                                   (void **)&rtc,
                                    {CALLS(LL_CALL_NAME)}};
 
 typedef struct compiled {
@@ -498,8 +499,8 @@ ll_err fused_cuda(const ll_kcall *c)
         data[LL_FUSE_IN + o] = c->out[o].data;
         args[k++] = &data[LL_FUSE_IN + o];
     }
-    CUDA_TRY(cudaLaunchKernel((const void *)fn, dim3(blocks_of(c)), dim3(BLOCK), args, 0,
-                              stream_of(c)));
+    CUDA_TRY(
+        cudaLaunchKernel((const void *)fn, dim3(blocks_of(c)), dim3(BLOCK), args, 0, stream_of(c)));
     return LL_OK;
 }
 
@@ -509,7 +510,8 @@ static bool alike(const ll_kcall *a, const ll_kcall *b)
 {
     const ll_fused_attr *f = (const ll_fused_attr *)a->attr, *g = (const ll_fused_attr *)b->attr;
     shape_of_loop l = loop_of(a), k = loop_of(b);
-    if (!elements(a) || !elements(b) || f->n_step != g->n_step || f->n_in != g->n_in || f->n_out != g->n_out)
+    if (!elements(a) || !elements(b) || f->n_step != g->n_step || f->n_in != g->n_in ||
+        f->n_out != g->n_out)
         return false;
     if (l.each != k.each || l.at_once != k.at_once) return false;
     for (int i = 0; i < f->n_in; i++)

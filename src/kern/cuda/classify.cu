@@ -124,8 +124,8 @@ static bool own_of(const ll_kcall *c, hopper_exp *h)
 {
     if (c->in[0].dtype != LL_BF16) return false;
     matrix w = matrix_of(&c->in[1]);
-    *h = hopper_exp{matrix_of(&c->in[0]), ll_gemm_turned(&w), matrix_of(&c->out[0]), NULL, NULL,
-                    NULL};
+    *h = hopper_exp{
+        matrix_of(&c->in[0]), ll_gemm_turned(&w), matrix_of(&c->out[0]), NULL, NULL, NULL};
     if (c->n_in == 5) h->bias = c->in[4].data;
     return ll_hopper_exp_fits(h);
 }
@@ -206,7 +206,8 @@ static ll_err as_kernels(const ll_kcall *c)
         TRY(matmul_cuda(&product));
         TRY(with_wide(x->dtype, [&](auto z) -> ll_err {
             typedef decltype(z) T;
-            finish_rows<T><<<(unsigned)m, n > 1024 ? 512 : 128, 0, stream_of(c)>>>(
+            int threads = n > 1024 ? 512 : 128;
+            finish_rows<T><<<(unsigned)m, threads, 0, stream_of(c)>>>(
                 logits, c->n_in == 5 ? (const T *)c->in[4].data : NULL,
                 (const int32_t *)c->in[2].data + r, (const float *)c->in[3].data + r,
                 (T *)e->data + r * n, (float *)c->out[1].data + r, (float *)c->out[2].data + r, n,

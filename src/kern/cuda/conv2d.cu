@@ -2,8 +2,8 @@
  * copies of them lie in scratch (struct form):
  *
  * - its 16-bit engines read 8 channels at a time: others are filled up with zeros;
- * - an image of few channels read with stride s (the first layer) is folded: the pixels that a row of
- *   the filter reads, which are neighbours in memory, and those of the s - 1 rows below become the
+ * - an image of few channels read with stride s (the first layer) is folded: the pixels that a row
+ *   of the filter reads, neighbours in memory, and those of the s - 1 rows below become the
  *   channels of one; filters alike. Columns are gone then, and the stride is 1: ResNet's 7x7 over 3
  *   channels with stride 2 becomes 4x1 over 42. Results cannot overlap so: not for dx;
  * - padding that differs between the two ends of an axis, or is negative (parts of a cut image), is
@@ -11,13 +11,14 @@
  * - of bf16, filters' gradients are made in bf16 and widened to f32: cuDNN sums in f32, but its
  *   engines that write f32 are 5 to 40 times slower.
  *
- * Of f32 without tf32, one tap (a 1x1 filter) is a product (conv2d_tap.cu): cuDNN has no good engines.
+ * Of f32 without tf32, one tap (a 1x1 filter) is a product (conv2d_tap.cu): cuDNN has no good
+ * engines.
  *
- * Plans are chosen by time at the first run (dnn.cuh). Their workspace is bounded: by the bytes of the
- * three tensors and ROOM, and by MOST_WORKSPACE.
+ * Plans are chosen by time at the first run (dnn.cuh). Their workspace is bounded: by the bytes of
+ * the three tensors and ROOM, and by MOST_WORKSPACE.
  *
- * What is left (f64, empty tensors, 16-bit groups of odd sizes, what cuDNN has no engine for) runs on
- * a plain kernel: a thread for each element of the result. Where that takes long, it is told. */
+ * What is left (f64, empty tensors, 16-bit groups of odd sizes, what cuDNN has no engine for) runs
+ * on a plain kernel: a thread for each element of the result. Where that takes long, it is told. */
 #include "kern/cuda/conv2d_tap.cuh"
 #include "kern/cuda/dnn.cuh"
 #include "kern/notes.h"
@@ -60,9 +61,9 @@ static conv conv_of(const ll_kcall *c, enum which which, const ll_tensor **x, co
     return v;
 }
 
-/* One of the three tensors, as it is (ours) and as cuDNN has it (theirs). Their pixel [i,j] has `fold`
- * runs of `run` numbers, as they lie in memory, from our rows i fold + shift[0] and the next ones,
- * column j step + shift[1] on; then zeros. */
+/* One of the three tensors, as it is (ours) and as cuDNN has it (theirs). Their pixel [i,j] has
+ * `fold` runs of `run` numbers, as they lie in memory, from our rows i fold + shift[0] and the next
+ * ones, column j step + shift[1] on; then zeros. */
 typedef struct side {
     const int64_t *ours, *theirs;
     ll_dtype our_type, their_type;
@@ -72,7 +73,7 @@ typedef struct side {
 /* A convolution and the one that cuDNN runs for it. */
 typedef struct form {
     conv v, d;
-    int64_t fold; /* 1: not */
+    int64_t fold;                /* 1: not */
     int64_t image[2], filter[2]; /* shifts */
 } form;
 
@@ -88,8 +89,8 @@ static bool may_fold(const conv *v)
     return fits;
 }
 
-/* Rows: the image's begin at a multiple of s before the padding, so that filters get as many rows of
- * zeros in front. */
+/* Rows: the image's begin at a multiple of s before the padding, so that filters get as many rows
+ * of zeros in front. */
 static void fold(form *f)
 {
     int64_t s = f->fold = f->v.a.stride[0];
@@ -125,7 +126,8 @@ static bool for_cudnn(const conv *v, bool folded, form *f)
     memcpy(&f->v, v, sizeof *v); /* a key: padding too */
     memcpy(&f->d, v, sizeof *v);
     f->fold = 1;
-    f->d.a.size[0] = f->d.a.size[1] = f->d.a.narrow = 0; /* shapes say it: equal ones share a plan */
+    /* Shapes say it: equal ones share a plan. */
+    f->d.a.size[0] = f->d.a.size[1] = f->d.a.narrow = 0;
     if (v->t != LL_F32 && !narrow) return false;
     if (folded)
         fold(f);
@@ -145,8 +147,9 @@ static bool for_cudnn(const conv *v, bool folded, form *f)
 /* One tap, of f32. */
 static bool is_tap(const conv *v, tap *t)
 {
-    *t = tap{v->x[0], {v->x[1], v->x[2]}, {v->y[1], v->y[2]}, {v->a.stride[0], v->a.stride[1]},
-             v->x[3], v->y[3]};
+    *t = tap{
+        v->x[0], {v->x[1], v->x[2]}, {v->y[1], v->y[2]}, {v->a.stride[0], v->a.stride[1]}, v->x[3],
+        v->y[3]};
     bool is = v->t == LL_F32 && v->out == LL_F32 && !v->tf32 && v->a.groups == 1;
     is &= v->w[1] == 1 && v->w[2] == 1;
     for (int k = 0; k < 4; k++) is &= v->a.pad[k] == 0 && v->x[k] > 0 && v->y[k] > 0;
@@ -161,8 +164,10 @@ static void sides_of(const form *f, side s[3])
     int64_t run = f->fold > 1 ? v->w[2] * v->w[3] : v->x[3];
     int64_t step = f->fold; /* columns of the image from one of their pixels to the next */
     s[0] = side{v->x, d->x, v->t, d->t, f->fold, run, step, {f->image[0], f->image[1]}};
-    s[1] = side{v->w, d->w, v->t, d->t, f->fold, f->fold > 1 ? run : v->w[3], step,
-                {f->filter[0], f->filter[1]}};
+    s[1] = side{v->w,    d->w,
+                v->t,    d->t,
+                f->fold, f->fold > 1 ? run : v->w[3],
+                step,    {f->filter[0], f->filter[1]}};
     s[2] = side{v->y, d->y, v->t, d->t, 1, v->y[3], 1, {0, 0}};
     side *result = &s[v->which == FORWARD ? 2 : v->which == IMAGE ? 0 : 1];
     result->our_type = v->out;
@@ -232,8 +237,8 @@ static ll_err run_plain(const ll_kcall *c, const conv *v, const ll_tensor *x, co
         return with_float(v->out, [&](auto b) -> ll_err {
             typedef decltype(b) Y;
             plain<T, Y><<<blocks_for(n, 128), 128, 0, stream_of(c)>>>(
-                *v, (const T *)x->data, (const T *)w->data, (const T *)y->data,
-                (Y *)c->out[0].data, n);
+                *v, (const T *)x->data, (const T *)w->data, (const T *)y->data, (Y *)c->out[0].data,
+                n);
             CUDA_TRY(cudaGetLastError());
             return LL_OK;
         });
@@ -334,8 +339,7 @@ struct box {
 };
 
 /* Ours to theirs, P channels a thread; 0 where ours has nothing. */
-template <class T, int P, class I>
-static __global__ void give(box o, const T *from, T *to, I n)
+template <class T, int P, class I> static __global__ void give(box o, const T *from, T *to, I n)
 {
     struct alignas(sizeof(T) * P) pack {
         T v[P];
@@ -406,8 +410,9 @@ static __global__ void widen(const bf16 *from, float *to, int64_t n)
     GRID_STRIDE(e, n / 4)
     {
         uint2 p = ((const uint2 *)from)[e];
-        ((float4 *)to)[e] = make_float4(__uint_as_float(p.x << 16), __uint_as_float(p.x & ~0xffffu),
-                                        __uint_as_float(p.y << 16), __uint_as_float(p.y & ~0xffffu));
+        ((float4 *)to)[e] =
+            make_float4(__uint_as_float(p.x << 16), __uint_as_float(p.x & ~0xffffu),
+                        __uint_as_float(p.y << 16), __uint_as_float(p.y & ~0xffffu));
     }
 }
 
@@ -425,9 +430,11 @@ static ll_err take_side(const ll_kcall *c, const side *s, const void *from, void
     else if (s->our_type != s->their_type)
         take<bf16, float><<<blocks, 256, 0, q>>>(o, (const bf16 *)from, (float *)to, n);
     else if (ll_dtype_bytes(s->our_type) == 4)
-        take<uint32_t, uint32_t><<<blocks, 256, 0, q>>>(o, (const uint32_t *)from, (uint32_t *)to, n);
+        take<uint32_t, uint32_t>
+            <<<blocks, 256, 0, q>>>(o, (const uint32_t *)from, (uint32_t *)to, n);
     else
-        take<uint16_t, uint16_t><<<blocks, 256, 0, q>>>(o, (const uint16_t *)from, (uint16_t *)to, n);
+        take<uint16_t, uint16_t>
+            <<<blocks, 256, 0, q>>>(o, (const uint16_t *)from, (uint16_t *)to, n);
     CUDA_TRY(cudaGetLastError());
     return LL_OK;
 }

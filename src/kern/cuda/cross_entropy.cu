@@ -269,7 +269,7 @@ template <class T, int HOW> static __global__ void __launch_bounds__(1024) back_
  * to that. */
 enum { STAGERS = 512, CHUNKS = 32 };
 
-/* full: a chunk has come; empty: all are done with it. Row number i of a block is phase i of both. */
+/* full: a chunk has come; empty: all are done with it. Row i of a block is phase i of both. */
 template <class T>
 static __device__ void fetch_rows(const both<T> &a, char *stage, uint64_t *full, uint64_t *empty)
 {
@@ -398,8 +398,8 @@ ll_err cross_entropy_back_cuda(const ll_kcall *c)
 
 /* The first largest of a row is right, if it is the label; a NaN is never it. A warp a row. */
 template <class T>
-static __global__ void correct(const T *x, const int32_t *label, void *y, int yt, int64_t rows, int64_t n,
-                        int64_t *trouble)
+static __global__ void correct(const T *x, const int32_t *label, void *y, int yt, int64_t rows,
+                               int64_t n, int64_t *trouble)
 {
     int64_t r = blockIdx.x * (int64_t)(blockDim.x / 32) + threadIdx.x / 32;
     if (r >= rows) return;

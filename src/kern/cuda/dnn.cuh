@@ -1,5 +1,5 @@
-/* dnn.cuh: cuDNN's graphs of operations, as few words as they allow. A plan is made once for what it
- * depends on (a key of bytes) and kept; running it queues kernels. */
+/* dnn.cuh: cuDNN's graphs of operations, as few words as they allow. A plan is made once for what
+ * it depends on (a key of bytes) and kept; running it queues kernels. */
 #pragma once
 #include "kern/cuda/gpu.cuh"
 
@@ -58,14 +58,14 @@ ll_err ll_dnn_make(ll_dnn_graph *g, const void *key, size_t bytes, bool tensor_c
                    ll_dnn_plan **out);
 /* The same, with up to 12 engines that give the same bits in every run and need no more workspace
  * than so many bytes; the first run times them on its operands, each several times, and the best is
- * kept. So an operation must give the same results when it is run again. It is no failure where there
- * is no such engine: ll_dnn_runs tells. */
+ * kept. So an operation must give the same results when it is run again. It is no failure where
+ * there is no such engine: ll_dnn_runs tells. */
 ll_err ll_dnn_make_best(ll_dnn_graph *g, const void *key, size_t bytes, bool tensor_cores,
                         size_t most_workspace, ll_dnn_plan **out);
 bool ll_dnn_runs(const ll_dnn_plan *p);
 void ll_dnn_free(ll_dnn_graph *g);
 /* Bytes that any run of it may need. */
 size_t ll_dnn_workspace(const ll_dnn_plan *p);
-ll_err ll_dnn_run(ll_dnn_plan *p, const ll_kcall *c, int n, const int64_t *ids,
-                  void *const *data, void *workspace);
+ll_err ll_dnn_run(ll_dnn_plan *p, const ll_kcall *c, int n, const int64_t *ids, void *const *data,
+                  void *workspace);
 }

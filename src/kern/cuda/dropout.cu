@@ -64,7 +64,7 @@ static __global__ void dropout_wide(const T *x, T *y, int64_t pieces, int64_t fi
 
 template <class T>
 static __global__ void dropout(const T *x, T *y, int64_t n, place p, uint64_t seed, uint64_t stream,
-                        const uint64_t *clock, uint32_t limit, float by)
+                               const uint64_t *clock, uint32_t limit, float by)
 {
     stream ^= clock[0];
     GRID_STRIDE(i, n)

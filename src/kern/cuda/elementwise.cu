@@ -1,5 +1,6 @@
-/* elementwise.cu: the elementwise ops one by one, and accum. Programs run them as chains (chain.cu);
- * alone they are rare, so any mix of element types is one kernel that asks for each element. */
+/* elementwise.cu: the elementwise ops one by one, and accum. Programs run them as chains
+ * (chain.cu); alone they are rare, so any mix of element types is one kernel that asks for each
+ * element. */
 #include "kern/cuda/vec.cuh"
 
 #include <math.h>
@@ -55,7 +56,8 @@ template <int OP, int N> static ll_err run(const ll_kcall *c)
 LL_EW(X)
 #undef X
 
-template <class A, class B> static __global__ void add_mean(const A *x, B *y, int64_t n, float by, bool first)
+template <class A, class B>
+static __global__ void add_mean(const A *x, B *y, int64_t n, float by, bool first)
 {
     typedef typename sum_of<B>::type S;
     GRID_STRIDE(i, n)

@@ -129,8 +129,9 @@ static __device__ void order_thread(const int32_t *mine, int n, int32_t *out)
     int32_t v[4];
 #pragma unroll
     for (int k = 0; k < 4; k++) v[k] = k < n ? mine[k] : INT32_MAX;
+        /* Neighbours change places, even and odd pairs by turns. */
 #pragma unroll
-    for (int round = 0; round < 4; round++) /* neighbours change places, even and odd pairs by turns */
+    for (int round = 0; round < 4; round++)
 #pragma unroll
         for (int k = round % 2; k + 1 < 4; k += 2) {
             int32_t a = min(v[k], v[k + 1]), b = max(v[k], v[k + 1]);
@@ -353,7 +354,7 @@ template <class T, int N, class S> static __global__ void finish_rows(sums<T, S>
 
 /* ---- the op ---- */
 
-/* count, start, left [v]; list, as placed and in order [n]; then parts, at a multiple of 16 bytes */
+/* count, start, left [v]; list, as placed and in order [n]; then parts, aligned to 16 bytes */
 static size_t lists_bytes(int64_t n, int64_t v)
 {
     return (size_t)ceil_div((3 * v + 2 * n) * (int64_t)sizeof(int32_t), 16) * 16;
@@ -391,7 +392,8 @@ template <class T, int N, class S> static ll_err add_rows(const ll_kcall *c)
     a.from = ((const ll_embedding_attr *)c->attr)->from;
     a.dy = (const T *)c->in[0].data, a.index = (const int32_t *)c->in[1].data;
     a.plus = c->n_in > 2 ? (const S *)c->in[2].data : NULL;
-    a.count = (const int32_t *)c->scratch, a.start = a.count + a.v, a.list = a.start + 2 * a.v + a.n;
+    a.count = (const int32_t *)c->scratch, a.start = a.count + a.v,
+    a.list = a.start + 2 * a.v + a.n;
     a.out = (S *)out->data;
     a.parts = (S *)((char *)c->scratch + lists_bytes(a.n, a.v));
     int64_t threads = ceil_div(ceil_div(a.width, N), 32) * 32;

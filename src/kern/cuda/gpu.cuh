@@ -51,11 +51,12 @@ static inline unsigned blocks_for(int64_t n, int block, int64_t most = 132 * 16)
     return (unsigned)(b < 1 ? 1 : b > most ? most : b);
 }
 
-/* Launches a kernel that is put on the chip while the one before it, of the same call, ends: it must
- * call cudaGridDependencySynchronize() before it touches memory, and that one may say early, with
- * cudaTriggerProgrammaticLaunchCompletion(), that the next one can have what room there is. */
+/* Launches a kernel that is put on the chip while the one before it, of the same call, ends: it
+ * must call cudaGridDependencySynchronize() before it touches memory, and that one may say early,
+ * with cudaTriggerProgrammaticLaunchCompletion(), that the next one can have what room there is. */
 template <class... P, class... A>
-static ll_err launch_close(const ll_kcall *c, void (*kernel)(P...), dim3 grid, dim3 block, A... args)
+static ll_err launch_close(const ll_kcall *c, void (*kernel)(P...), dim3 grid, dim3 block,
+                           A... args)
 {
     cudaLaunchConfig_t how = {};
     cudaLaunchAttribute early = {};
@@ -73,12 +74,30 @@ static ll_err launch_close(const ll_kcall *c, void (*kernel)(P...), dim3 grid, d
 
 /* ---- element types ---- */
 
-__device__ __forceinline__ float to_float(float v) { return v; }
-__device__ __forceinline__ float to_float(bf16 v) { return __bfloat162float(v); }
-__device__ __forceinline__ float to_float(__half v) { return __half2float(v); }
-__device__ __forceinline__ double to_float(double v) { return v; }
-__device__ __forceinline__ float to_float(int32_t v) { return (float)v; }
-__device__ __forceinline__ float to_float(uint8_t v) { return (float)v; }
+__device__ __forceinline__ float to_float(float v)
+{
+    return v;
+}
+__device__ __forceinline__ float to_float(bf16 v)
+{
+    return __bfloat162float(v);
+}
+__device__ __forceinline__ float to_float(__half v)
+{
+    return __half2float(v);
+}
+__device__ __forceinline__ double to_float(double v)
+{
+    return v;
+}
+__device__ __forceinline__ float to_float(int32_t v)
+{
+    return (float)v;
+}
+__device__ __forceinline__ float to_float(uint8_t v)
+{
+    return (float)v;
+}
 
 template <class T> struct from_float;
 template <> struct from_float<float> {
@@ -104,8 +123,12 @@ template <> struct from_float<uint8_t> {
 };
 
 /* The type sums are made in. */
-template <class T> struct sum_of { typedef float type; };
-template <> struct sum_of<double> { typedef double type; };
+template <class T> struct sum_of {
+    typedef float type;
+};
+template <> struct sum_of<double> {
+    typedef double type;
+};
 
 /* f(T{}) for a float tensor's element type. */
 template <class F> static ll_err with_float(ll_dtype t, F f)

@@ -24,8 +24,8 @@ __device__ __forceinline__ int exponent(double m)
     return m == 0 ? 0 : e;
 }
 
-static __global__ void convert(scales s, const void *x, int xt, void *y, int yt, int64_t n, int bits,
-                        bool back)
+static __global__ void convert(scales s, const void *x, int xt, void *y, int yt, int64_t n,
+                               int bits, bool back)
 {
     GRID_STRIDE(i, n)
     {
@@ -76,9 +76,8 @@ static ll_err run(const ll_kcall *c, bool back)
     scales s = {};
     if (n == 0) return LL_OK;
     read_spec(c, a->spec, &s);
-    convert<<<blocks_for(n, 256), 256, 0, stream_of(c)>>>(s, c->in[0].data, c->in[0].dtype,
-                                                          c->out[0].data, c->out[0].dtype, n,
-                                                          (int)a->bits, back);
+    convert<<<blocks_for(n, 256), 256, 0, stream_of(c)>>>(
+        s, c->in[0].data, c->in[0].dtype, c->out[0].data, c->out[0].dtype, n, (int)a->bits, back);
     CUDA_TRY(cudaGetLastError());
     return LL_OK;
 }

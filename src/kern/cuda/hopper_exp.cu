@@ -60,8 +60,7 @@ __device__ __forceinline__ void put_totals(const job &j, const worker &w, int ro
             t += __shfl_xor_sync(0xffffffffu, t, 1);
             t += __shfl_xor_sync(0xffffffffu, t, 2);
             int r = row + row_of(w, h, e);
-            if (w.lane % 4 == 0 && r < j.rows)
-                j.sums[(int64_t)(column / COLUMNS) * j.rows + r] = t;
+            if (w.lane % 4 == 0 && r < j.rows) j.sums[(int64_t)(column / COLUMNS) * j.rows + r] = t;
         }
 }
 

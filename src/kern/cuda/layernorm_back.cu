@@ -54,10 +54,7 @@ template <class T, int R> struct walk {
         }
         __syncthreads();
     }
-    __device__ __forceinline__ unsigned row_bytes() const
-    {
-        return (unsigned)(a.n * sizeof(T));
-    }
+    __device__ __forceinline__ unsigned row_bytes() const { return (unsigned)(a.n * sizeof(T)); }
     __device__ __forceinline__ int stage_bytes() const
     {
         return (int)(c.tensors * R * row_bytes());

@@ -1,4 +1,4 @@
-/* layernorm_plain.cu: norms and their gradients by plain loops, at any size and element type: a block
+/* layernorm_plain.cu: norms and their gradients by plain loops, any size and element type: a block
  * for each row, which is read again from the cache; blocks of 32 columns for sums over rows. */
 #include "kern/cuda/layernorm.cuh"
 
@@ -116,8 +116,7 @@ ll_err ll_norm_back_plain(const ll_kcall *c, const norming *a, int blocks, int s
         cudaStream_t s = stream_of(c);
         S *parts = (S *)c->scratch;
         if (a->dgain) norm_sums_plain<T, false><<<grid, deep, 0, s>>>(*a, parts, sums);
-        if (a->dx && a->rows)
-            norm_dx_plain<T><<<(unsigned)a->rows, row_threads(a->n), 0, s>>>(*a);
+        if (a->dx && a->rows) norm_dx_plain<T><<<(unsigned)a->rows, row_threads(a->n), 0, s>>>(*a);
         if (a->dsum) norm_sums_plain<T, true><<<grid, deep, 0, s>>>(*a, parts, sums);
         return LL_OK;
     });

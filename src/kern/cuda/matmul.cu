@@ -1,6 +1,6 @@
-/* matmul.cu: products through cuBLASLt (gemm.cu). A product's loops are folded into strided matrix products
- * (kern/einsum.h); cuBLASLt wants one unit stride in each matrix, and what has none goes through a
- * plain kernel of our own. The longest loop around becomes its batch.
+/* matmul.cu: products through cuBLASLt (gemm.cu). A product's loops are folded into strided matrix
+ * products (kern/einsum.h); cuBLASLt wants one unit stride in each matrix, and what has none goes
+ * through a plain kernel of our own. The longest loop around becomes its batch.
  *
  * cuBLASLt counts columns first. A row-major C is given as its transpose: C' = B' A'. */
 #include "kern/cuda/gemm.cuh"
@@ -15,7 +15,8 @@ ll_scratch matmul_cuda_scratch;
 /* ---- what has no unit stride, and types that cuBLASLt does not mix ---- */
 
 template <class T, class Y>
-static __global__ void plain(matrix a, matrix b, matrix c, Y *y, int64_t k, int64_t batches, bool add)
+static __global__ void plain(matrix a, matrix b, matrix c, Y *y, int64_t k, int64_t batches,
+                             bool add)
 {
     typedef typename sum_of<T>::type S;
     int64_t n = c.rows * c.cols * batches;
@@ -49,7 +50,8 @@ static ll_err run_plain(const ll_kcall *c, matrix a, matrix b, matrix y, int64_t
 static ll_err one(const ll_kcall *c, matrix a, matrix b, matrix y, int64_t batches, bool add)
 {
     if (y.rows * y.cols * batches == 0) return LL_OK;
-    bool blas = ll_gemm_fits(&a) && ll_gemm_fits(&b) && ll_gemm_fits(&y) && a.cols > 0 && batches < INT32_MAX;
+    bool blas = ll_gemm_fits(&a) && ll_gemm_fits(&b) && ll_gemm_fits(&y) && a.cols > 0 &&
+                batches < INT32_MAX;
     if (!blas) return run_plain(c, a, b, y, a.cols, batches, add);
     bool turn = y.rs != 1 && y.rows > 1, none;
     gemm g = {};
@@ -83,12 +85,12 @@ ll_err matmul_cuda(const ll_kcall *c)
         batch = p.around[longest];
         p.around[longest] = p.around[--p.n_around];
     }
-    matrix ma = {a->data, p.row.extent, p.sum.extent, p.row.stride[0], p.sum.stride[0],
-                 batch.stride[0]};
-    matrix mb = {b->data, p.sum.extent, p.column.extent, p.sum.stride[1], p.column.stride[1],
-                 batch.stride[1]};
-    matrix my = {y->data, p.row.extent, p.column.extent, p.row.stride[2], p.column.stride[2],
-                 batch.stride[2]};
+    matrix ma = {a->data,         p.row.extent,    p.sum.extent,
+                 p.row.stride[0], p.sum.stride[0], batch.stride[0]};
+    matrix mb = {b->data,         p.sum.extent,       p.column.extent,
+                 p.sum.stride[1], p.column.stride[1], batch.stride[1]};
+    matrix my = {y->data,         p.row.extent,       p.column.extent,
+                 p.row.stride[2], p.column.stride[2], batch.stride[2]};
     int64_t n = ll_einsum_points(p.around, p.n_around), sums = ll_einsum_points(p.sums, p.n_sums);
     size_t in = ll_dtype_bytes(a->dtype), out = ll_dtype_bytes(y->dtype);
     for (int64_t i = 0; i < n; i++) {

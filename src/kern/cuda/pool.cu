@@ -1,7 +1,7 @@
 /* pool.cu: pooling: a thread for each V neighbouring channels (16 bytes, where they divide so) of a
- * pixel of the result. Gradients gather: an image's pixel asks every window that covers it, so no sums
- * collide and their order is fixed. Indices are 32 bits wide where the tensors are small enough: a
- * thread divides a few times, and loads little. */
+ * pixel of the result. Gradients gather: an image's pixel asks every window that covers it, so no
+ * sums collide and their order is fixed. Indices are 32 bits wide where the tensors are small
+ * enough: a thread divides a few times, and loads little. */
 #include "kern/cuda/gpu.cuh"
 
 #include <type_traits>
@@ -18,9 +18,14 @@ template <class I> struct pool {
 template <class I> static pool<I> pool_of(const ll_kcall *k, const ll_shape *x, const ll_shape *y)
 {
     const ll_pool_attr *a = (const ll_pool_attr *)k->attr;
-    return pool<I>{{(I)a->size[0], (I)a->size[1]}, {(I)a->stride[0], (I)a->stride[1]},
-                   {(I)a->pad[0], (I)a->pad[2]},   (I)x->d[1], (I)x->d[2], (I)x->d[3],
-                   (I)y->d[1],                     (I)y->d[2]};
+    return pool<I>{{(I)a->size[0], (I)a->size[1]},
+                   {(I)a->stride[0], (I)a->stride[1]},
+                   {(I)a->pad[0], (I)a->pad[2]},
+                   (I)x->d[1],
+                   (I)x->d[2],
+                   (I)x->d[3],
+                   (I)y->d[1],
+                   (I)y->d[2]};
 }
 
 template <class T, int V> struct alignas(sizeof(T) * V) pack {
@@ -127,8 +132,8 @@ static bool in_packs(const ll_tensor *t, int n, int v)
     return true;
 }
 
-/* f(T{}, I{}, pack size, threads) for a call whose result is r and whose image and output have these
- * shapes. */
+/* f(T{}, I{}, pack size, threads) for a call whose result is r and whose image and output have
+ * these shapes. */
 template <class F>
 static ll_err with_pool(const ll_kcall *c, const ll_shape *x, const ll_shape *y, F f)
 {

@@ -3,7 +3,8 @@
  * through. That one asks for its part of the tensor before it waits for them. A thread has 16 rows
  * of 8 columns, which it turns in registers; a block 128 rows of 128 columns, which it writes as
  * they come, and turned by way of shared memory, 128 bytes of each column at a time, past the cache
- * (the tensors are larger than it); it sums its columns too, and sums of blocks are added up in order by a last kernel. */
+ * (the tensors are larger than it); it sums its columns too, and sums of blocks are added up in
+ * order by a last kernel. */
 #include "kern/cuda/eight.cuh"
 
 #include <type_traits>

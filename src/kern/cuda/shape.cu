@@ -61,10 +61,10 @@ template <class T> static __global__ void move(walk w, int64_t n, const T *x, T 
     }
 }
 
-/* Through a tile of shared memory: the result's innermost dimension j is not the operand's, i is. */
+/* Through a tile of shared memory: the result's innermost dim j is not the operand's, i is. */
 template <class T>
-static __global__ void turn(int64_t rows, int64_t cols, int64_t to_row, int64_t from_col, walk around,
-                     const T *x, T *y)
+static __global__ void turn(int64_t rows, int64_t cols, int64_t to_row, int64_t from_col,
+                            walk around, const T *x, T *y)
 {
     __shared__ T tile[32][33];
     int64_t rest = blockIdx.z, from = 0, to = 0;
@@ -123,9 +123,8 @@ template <class T> static ll_err run_move(const ll_kcall *c, walk w, const void 
         int64_t rows = w.d[inner], cols = w.d[w.n - 1];
         if (z <= 65535 && ceil_div(rows, 32) <= 65535) {
             dim3 grid((unsigned)ceil_div(cols, 32), (unsigned)ceil_div(rows, 32), (unsigned)z);
-            turn<T><<<grid, dim3(32, 8), 0, stream_of(c)>>>(rows, cols, w.to[inner],
-                                                            w.from[w.n - 1], around, (const T *)x,
-                                                            (T *)y);
+            turn<T><<<grid, dim3(32, 8), 0, stream_of(c)>>>(
+                rows, cols, w.to[inner], w.from[w.n - 1], around, (const T *)x, (T *)y);
             CUDA_TRY(cudaGetLastError());
             return LL_OK;
         }
@@ -224,8 +223,8 @@ ll_err broadcast_cuda(const ll_kcall *c)
 }
 
 /* part [from, from + extents of part) of dim of whole, to or from a tensor of its own */
-static ll_err copy_part(const ll_kcall *c, const ll_tensor *whole, const ll_tensor *part, int64_t dim,
-                        int64_t from, bool into_whole)
+static ll_err copy_part(const ll_kcall *c, const ll_tensor *whole, const ll_tensor *part,
+                        int64_t dim, int64_t from, bool into_whole)
 {
     walk w = {0};
     int64_t a[LL_MAX_DIMS], b[LL_MAX_DIMS];
@@ -268,8 +267,8 @@ ll_err concat_cuda(const ll_kcall *c)
 /* ---- by position ---- */
 
 template <class T>
-static __global__ void mask(const T *x, T *y, int64_t n, int64_t t, int64_t s, int64_t t0, int64_t s0,
-                     float value)
+static __global__ void mask(const T *x, T *y, int64_t n, int64_t t, int64_t s, int64_t t0,
+                            int64_t s0, float value)
 {
     GRID_STRIDE(i, n)
     {
