@@ -9,6 +9,7 @@
  * above one says that ours is faster. */
 #include "base/rng.h"
 #include "dev/gpu.h"
+#include "gpu_context.h"
 #include "ir/op.h"
 #include "kern/kern.h"
 #include "kern/notes.h"
@@ -61,6 +62,7 @@ static double timed(ll_gpu *gpu, const ll_op *op, ll_kcall *c)
 {
     double ms[RUNS];
     size_t bytes = ll_solve_scratch(op->cuda, c);
+    c->ctx = gpu_context();
     c->stream = ll_gpu_stream(gpu);
     must(ll_gpu_alloc(gpu, bytes + 1, &c->scratch));
     for (int i = 0; i < WARM; i++) must(ll_solve(op->cuda, c));

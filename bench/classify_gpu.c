@@ -9,6 +9,7 @@
 #include "base/rng.h"
 #include "base/trace.h"
 #include "dev/gpu.h"
+#include "gpu_context.h"
 #include "ir/op.h"
 #include "kern/attr.h"
 #include "kern/kern.h"
@@ -73,6 +74,7 @@ static void open_call(call *c, const char *op, const void *attr, int n_in)
     c->op = ll_op_find(op);
     c->k =
         (ll_kcall){.attr = attr, .n_in = n_in, .n_out = c->op->n_out, .in = c->in, .out = c->out};
+    c->k.ctx = gpu_context();
     c->k.stream = ll_gpu_stream(gpu), c->k.n_micro = 1, c->k.timing = true;
     size_t n = ll_solve_scratch(c->op->cuda, &c->k);
     must(ll_gpu_alloc(gpu, n, &c->k.scratch), "scratch");

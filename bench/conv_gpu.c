@@ -7,6 +7,7 @@
  * that each kernel must move. The last column sums up a step. */
 #include "base/rng.h"
 #include "dev/gpu.h"
+#include "gpu_context.h"
 #include "ir/op.h"
 #include "kern/attr.h"
 #include "kern/kern.h"
@@ -73,6 +74,7 @@ static double time_op(const char *name, const void *attr, int n_in, const ll_typ
         must(ll_gpu_alloc(gpu, bytes_of(t), &out[o].data));
     }
     ll_kcall c = {.attr = attr, .n_in = n_in, .n_out = op->n_out, .in = in, .out = out};
+    c.ctx = gpu_context();
     c.stream = ll_gpu_stream(gpu);
     c.n_micro = c.threads = 1;
     c.timing = true;

@@ -10,6 +10,7 @@
 #include "base/rng.h"
 #include "base/trace.h"
 #include "dev/gpu.h"
+#include "gpu_context.h"
 #include "ir/op.h"
 #include "kern/kern.h"
 
@@ -88,6 +89,7 @@ static call open_call(const char *op, const char *text)
     }
     ll_graph_free(g);
     c.k = (ll_kcall){.attr = attr, .n_in = n, .n_out = c.op->n_out, .n_micro = 1};
+    c.k.ctx = gpu_context();
     c.k.stream = ll_gpu_stream(gpu);
     return c;
 }

@@ -8,6 +8,7 @@
  * the op keeps f32. */
 #include "base/rng.h"
 #include "dev/gpu.h"
+#include "gpu_context.h"
 #include "ir/op.h"
 #include "kern/kern.h"
 
@@ -245,6 +246,7 @@ static ll_err measure(problem *p, double *seconds)
                   .out = p->t + p->n_in,
                   .n_micro = 1,
                   .seed = 5,
+                  .ctx = gpu_context(),
                   .stream = ll_gpu_stream(gpu),
                   .clock = (const uint64_t *)p->extra,
                   .trouble = (int64_t *)p->extra + 8};
@@ -347,6 +349,7 @@ static ll_err bind_gradients(gradients *g, const ll_op *op)
                                 .in = &g->in[i],
                                 .out = &g->out[i],
                                 .n_micro = 1,
+                                .ctx = gpu_context(),
                                 .stream = ll_gpu_stream(gpu)};
         g->calls[i] = &g->call[i];
     }

@@ -4,6 +4,7 @@
 #include "base/text.h"
 #include "comm/codec.h"
 #include "kern/notes.h"
+#include "machine/machine.h"
 #include "pass/partition.h"
 #include "program/program.h"
 
@@ -107,6 +108,7 @@ typedef struct cut { /* a run's graph on a mesh */
     size_t least, most; /* bytes planned by ranks */
     traffic lines[64];
     int n_line;
+    ll_cuda_context *ctx; /* of the GPU; NULL: none */
 } cut;
 
 static ll_err bytes_sent(const ll_run *r, const ll_program *p, const ll_mesh *m, const ll_instr *x,
@@ -236,6 +238,7 @@ static ll_err lower(const opts *o, const ll_run *r, const ll_graph *g, const cut
 {
     ll_lower_opts l = {.target = ll_target_find(r->train.machine),
                        .any_order = !r->train.deterministic,
+                       .ctx = c->ctx,
                        .threads = r->train.threads ? (int)r->train.threads : 1,
                        .n_micro = o->eval ? 1 : (int)ll_run_micro_batches(r)};
     int data = c->place ? ll_mesh_axis(&c->place->mesh, LL_AXIS_DATA) : -1;
@@ -308,7 +311,10 @@ static ll_err show_cut(const opts *o, const ll_run *r, const ll_graph *g, cut *c
 static ll_err show(const opts *o, const ll_run *r, const ll_graph *g)
 {
     cut c = {0};
+    const ll_machine *m = ll_machine_of(ll_target_find(r->train.machine));
+    if (m && m->open_context) TRY(m->open_context(0, &c.ctx)); /* where there is a GPU */
     ll_err rc = o->mesh || r->parallel.exact ? show_cut(o, r, g, &c) : show_graph(o, r, g, &c);
+    if (c.ctx) m->close_context(c.ctx);
     ll_graph_free(c.part);
     ll_placement_free(c.place);
     return rc;

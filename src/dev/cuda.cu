@@ -227,7 +227,8 @@ ll_err ll_gpu_copy_rows(ll_gpu *g, ll_stream_id s, const ll_gpu_rows *r)
 ll_err ll_gpu_upload(ll_gpu *g, void *to, const void *from, size_t bytes)
 {
     if (bytes)
-        GPU_TRY(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, g->streams[LL_STREAM_UPLOAD]));
+        GPU_TRY(
+            cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, g->streams[LL_STREAM_UPLOAD]));
     return LL_OK;
 }
 

@@ -32,6 +32,7 @@ static ll_err lower(const ll_session *s, bool no_fuse, ll_program **out)
                                      .threads = s->opts.threads,
                                      .n_micro = s->opts.micro_batches,
                                      .any_order = s->opts.any_order,
+                                     .ctx = s->ctx,
                                      .no_fuse = no_fuse,
                                      .bucket_bytes = bucket_bytes(s),
                                      .subsets = s->team && !s->devices.direct &&
@@ -142,6 +143,7 @@ static ll_err compile(ll_session *s)
     TRY(partition(s));
     TRY(check_compress(s));
     TRY(check_order(s));
+    if (s->machine->open_context) TRY(s->machine->open_context(s->devices.mine, &s->ctx));
     return lower(s, false, &s->p);
 }
 
@@ -217,6 +219,7 @@ void ll_session_close(ll_session *s)
     ll_graph_free(s->part);
     ll_placement_free(s->place);
     if (!s->guest) ll_team_close(s->team);
+    if (s->ctx) s->machine->close_context(s->ctx);
     ll_arena_free(s->arena);
     free(s);
 }

@@ -10,7 +10,8 @@ struct ll_session {
     ll_graph *g;
     ll_session_opts opts;
     const ll_machine *machine;
-    ll_devices devices;  /* n 0: the machine has none */
+    ll_devices devices; /* n 0: the machine has none */
+    ll_cuda_context *ctx;
     ll_team *team;       /* NULL: alone */
     bool guest;          /* the team is another session's */
     ll_placement *place; /* of the whole graph on the team's mesh */

@@ -8,7 +8,7 @@
 #include "fuse/fuse_int.h"
 #include "op/rows.h"
 
-ll_kernel add_layernorm_cuda;
+extern const ll_solver add_layernorm_cuda[];
 
 /* The norm is of the sum as it is kept: of the type that operands had before ll_expand_fused. */
 static ll_val kept(ll_graph *g, ll_val sum, ll_val like)
@@ -46,7 +46,7 @@ static const ll_op add_layernorm = {
     .no_grad = true,
     .flop = 8,
     .in_place = 1u << 0 | 1u << 1,
-    .cuda = LL_GPU(LL_KERNEL(.run = add_layernorm_cuda)),
+    .cuda = LL_GPU(add_layernorm_cuda),
     .trials = {"f32[3,7], f32[3,7], f32[7], f32[7] {eps=1e-5}",
                "f32[2,3,8], f32[2,3,8], f32[8], f32[8] {eps=1e-3}",
                "f32[5,1600], f32[5,1600], f32[1600], f32[1600], f32[1600] {eps=1e-5}",

@@ -12,9 +12,8 @@
 #include "fuse/fuse_int.h"
 #include "op/rows.h"
 
-ll_kernel batchnorm_relu_cuda, batchnorm_add_relu_cuda, batchnorm_relu_grad_cuda;
-ll_kernel batchnorm_add_relu_grad_cuda, batchnorm_sum_relu_grad_cuda;
-ll_scratch batchnorm_cuda_scratch;
+extern const ll_solver batchnorm_relu_cuda[], batchnorm_add_relu_cuda[], batchnorm_relu_grad_cuda[];
+extern const ll_solver batchnorm_add_relu_grad_cuda[], batchnorm_sum_relu_grad_cuda[];
 
 static const ll_attr_field fields[] = {LL_FIELD(ll_norm_attr, eps, LL_A_F64), {0}};
 
@@ -35,8 +34,7 @@ static void expand_relu_grad(ll_graph *g, const void *attr, const ll_val *in, in
         .name = #fn, .n_in = ins, .n_out = outs, .attr_size = sizeof(ll_norm_attr),                \
         .attrs = fields, .dims = how, .whole = "*", .wide_in = wide,                               \
         .wide_out = 1u << 1 | 1u << 2, .infer = ll_infer_floats, .flop = flops, .no_grad = true,   \
-        .cuda = LL_GPU(LL_KERNEL(.run = fn##_cuda, .scratch = batchnorm_cuda_scratch)),            \
-        __VA_ARGS__                                                                                \
+        .cuda = LL_GPU(fn##_cuda), __VA_ARGS__                                                     \
     }
 
 static const ll_op ops[] = {

@@ -11,9 +11,8 @@
  * values are rounded where they leave a group, not inside of it; a cast to bf16 always rounds. */
 #include "fuse/fuse_int.h"
 
-ll_kernel fused_ref, fused_cpu, fused_cuda;
-ll_scratch fused_cuda_scratch;
-extern const struct ll_many fused_cuda_many;
+ll_kernel fused_ref, fused_cpu;
+extern const ll_solver fused_cuda[];
 
 static const int operands[LL_N_EW] = {
 #define X(name, n, value) n,
@@ -89,10 +88,7 @@ static const ll_attr_field attrs[] = {{"chain", LL_A_FUSED, 0, 0}, {0}};
     {                                                                                              \
         .name = "fused" #count, .n_in = -1, .n_out = count, .attr_size = sizeof(ll_fused_attr),    \
         .attrs = attrs, .infer = infer, .cost = cost, .no_grad = true, .ref = fused_ref,           \
-        .cpu = LL_KERNEL(.run = fused_cpu),                                                        \
-        .cuda = LL_GPU(LL_KERNEL(.run = fused_cuda, .scratch = fused_cuda_scratch,                 \
-                                 .many = &fused_cuda_many)),                                       \
-        .trials = {TRIAL(out)},                                                                    \
+        .cpu = LL_KERNEL(.run = fused_cpu), .cuda = LL_GPU(fused_cuda), .trials = {TRIAL(out)},    \
     }
 static const ll_op ops[LL_FUSE_OUT] = {
     FUSED(1, "r4:f32"),

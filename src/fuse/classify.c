@@ -23,8 +23,7 @@
 
 enum { LEAST = 64 }; /* of every side of the product: less is not worth it */
 
-ll_kernel classify_cuda;
-ll_scratch classify_cuda_scratch;
+extern const ll_solver classify_cuda[];
 
 static ll_err infer(ll_infer *i)
 {
@@ -75,7 +74,7 @@ static const ll_op classify = {
     .no_grad = true,
     .flop = 2,
     .expand = expand,
-    .cuda = LL_GPU(LL_KERNEL(.run = classify_cuda, .scratch = classify_cuda_scratch)),
+    .cuda = LL_GPU(classify_cuda),
     .trials = {"f32[5,3], f32[7,3], i32[5]<7, f32[5]",
                "f32[2,3,4], f32[11,4], i32[2,3]<11, f32[2,3], f32[11]",
                "f32[4], f32[9,4], i32[]<9, f32[]", "f32[0,4], f32[4,4], i32[0]<4, f32[0]",

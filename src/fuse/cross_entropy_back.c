@@ -5,7 +5,7 @@
 #include "fuse/fuse_int.h"
 #include "op/rows.h"
 
-ll_kernel cross_entropy_back_cuda;
+extern const ll_solver cross_entropy_back_cuda[];
 
 static ll_err infer(ll_infer *i)
 {
@@ -28,7 +28,7 @@ static const ll_op cross_entropy_back = {
     .no_grad = true,
     .flop = 6,
     .in_place = 1u << 0,
-    .cuda = LL_GPU(LL_KERNEL(.run = cross_entropy_back_cuda)),
+    .cuda = LL_GPU(cross_entropy_back_cuda),
     .trials = {"f32[5,7], i32[5]<7, f32[5]", "f32[2,3,11], i32[2,3]<11, f32[2,3]",
                "f32[9], i32[]<9, f32[]", "f32[7,72], i32[7]<72, f32[7]",
                "f32[11,10256], i32[11]<10256, f32[11]", "f32[1,60008], i32[1]<60008, f32[1]",

@@ -4,8 +4,7 @@
 #include "fuse/fuse_int.h"
 #include "op/rows.h"
 
-ll_kernel embedding_grad_cuda;
-ll_scratch embedding_grad_cuda_scratch;
+extern const ll_solver embedding_grad_cuda[];
 
 static ll_err infer(ll_infer *i)
 {
@@ -39,7 +38,7 @@ static const ll_op embedding_grad_onto = {
     .infer = infer,
     .no_grad = true,
     .in_place = 1u << 2,
-    .cuda = LL_GPU(LL_KERNEL(.run = embedding_grad_cuda, .scratch = embedding_grad_cuda_scratch)),
+    .cuda = LL_GPU(embedding_grad_cuda),
     .trials = {"f32[5,3], i32[5]<7, f32[7,3] {v=7}",
                "f32[13,3], i32[13]<9, f32[4,3] {v=4, from=3, part=1}",
                "f32[0,2], i32[0]<3, f32[3,2] {v=3}", "f32[700,8], i32[700]<3, f32[3,8] {v=3}"},

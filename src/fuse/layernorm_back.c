@@ -7,14 +7,13 @@
 #include "fuse/fuse_int.h"
 #include "op/rows.h"
 
-ll_kernel layernorm_back_cuda;
-ll_scratch layernorm_dw_cuda_scratch;
+extern const ll_solver layernorm_back_cuda[];
 
 #define BACK                                                                                       \
     .n_in = 5, .n_more = 1, .wide_in = 1u << 2 | 1u << 3 | 1u << 4,                                \
     .wide_out = 1u << 1 | 1u << 2 | 1u << 3, .whole = "*c", .infer = ll_infer_floats,              \
     .no_grad = true, .flop = 15, .in_place = 1u << 0 | 1u << 1 | 1u << 5,                          \
-    .cuda = LL_GPU(LL_KERNEL(.run = layernorm_back_cuda, .scratch = layernorm_dw_cuda_scratch)),   \
+    .cuda = LL_GPU(layernorm_back_cuda),                                                           \
     .trials = {"f32[3,7], f32[3,7], f32[7], f32[3], f32[3]>",                                      \
                "f32[2,3,5], f32[2,3,5], f32[5], f32[2,3], f32[2,3]>, f32[2,3,5]",                  \
                "f32[301,768], f32[301,768], f32[768], f32[301], f32[301]>, f32[301,768]",          \

@@ -13,7 +13,7 @@
 #include <math.h>
 #include <stdio.h>
 
-ll_kernel layernorm_both_cuda;
+extern const ll_solver layernorm_both_cuda[];
 
 enum { WIDEST = 2560 }; /* rows that the kernel holds */
 
@@ -60,7 +60,7 @@ static const ll_op layernorm_both = {
     .no_grad = true,
     .flop = 9,
     .in_place = 1u << 0 | 1u << 1,
-    .cuda = LL_GPU(LL_KERNEL(.run = layernorm_both_cuda)),
+    .cuda = LL_GPU(layernorm_both_cuda),
     .trials = {"f32[3,7], f32[3,7], f32[7], f32[7] {eps=1e-5}",
                "f32[2,3,8], f32[2,3,8], f32[8], f32[8], f32[8] {eps=1e-3}",
                "bf16[80,1600], bf16[80,1600], f32[1600], f32[1600], f32[1600] {eps=1e-5}",

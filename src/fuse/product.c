@@ -24,8 +24,7 @@
 
 #include <stdio.h>
 
-ll_kernel product_cuda;
-ll_scratch product_cuda_scratch;
+extern const ll_solver product_cuda[];
 
 /* The letters of tensors i and j that k has not: one run in both, or there are none. */
 static bool one_run(const ll_matmul_parts *p, int i, int j, int k, char out[LL_SPEC_MAX])
@@ -150,8 +149,7 @@ static const ll_attr_field attrs[] = {
 #define PRODUCT                                                                                    \
     .n_in = -1, .attr_size = sizeof(ll_product_attr), .attrs = attrs,                              \
     .whole = "abcdefghijklmnopqrstuvwxyz", .loops = loops, .infer = infer, .expand = expand,       \
-    .no_grad = true, .flop = 2,                                                                    \
-    .cuda = LL_GPU(LL_KERNEL(.run = product_cuda, .scratch = product_cuda_scratch))
+    .no_grad = true, .flop = 2, .cuda = LL_GPU(product_cuda)
 static const ll_op ops[2] = {
     {
         .name = "product1",

@@ -33,6 +33,8 @@ typedef struct ll_kcall {
     /* Of GPUs: the stream to queue work on; in device memory the stream of random numbers of the
      * step (captured work reads it anew), and what was wrong with the data: kind, where, value. */
     void *stream;
+    struct ll_cuda_context
+        *ctx; /* what is kept between calls (kern/cuda/context.h); NULL: no GPU */
     const uint64_t *clock;
     int64_t *trouble;
     /* tf32: products, convolutions and attention of f32 may round operands to tf32. any_order: sums
@@ -44,6 +46,7 @@ typedef struct ll_kcall {
 typedef ll_err ll_kernel(const ll_kcall *c);
 /* Bytes of scratch a call needs; data pointers are NULL when it is asked. */
 typedef size_t ll_scratch(const ll_kcall *c);
+typedef bool ll_fits(const ll_kcall *c);
 
 /* Of GPUs: calls of one op that do not depend on each other, as one launch with the bits of single
  * ones. The table says which block works on what; it is made once, in this process's memory, and
@@ -53,17 +56,21 @@ typedef struct ll_many {
     /* The table's bytes, with room to work in; out NULL: it is not written yet. */
     size_t (*table)(const ll_kcall *const *calls, int n, void *out);
     ll_err (*run)(const ll_kcall *const *calls, int n, void *table);
+    void (*prepare)(const ll_kcall *first); /* as of a solver; NULL: nothing */
 } ll_many;
 
 /* One way to make a call of an op on a machine. An op lists its ways, the best first, ended by {0};
  * the first that fits is taken. Data pointers are NULL when fits, scratch and cost are asked. */
 typedef struct ll_solver {
     const char *name;                  /* NULL: the only one */
-    bool (*fits)(const ll_kcall *c);   /* NULL: any call of the op */
+    ll_fits *fits;                     /* NULL: any call of the op */
     ll_scratch *scratch;               /* NULL: none */
     double (*cost)(const ll_kcall *c); /* seconds it should take; NULL: not known */
     ll_kernel *run;
     const ll_many *many; /* several calls as one launch; NULL: one by one */
+    /* Begins what takes long to make (compiles code, in threads) for a call that will come, once,
+     * before the first; NULL: nothing. */
+    void (*prepare)(const ll_kcall *c);
 } ll_solver;
 #define LL_KERNEL(...) ((const ll_solver[]){{__VA_ARGS__}, {0}})
 

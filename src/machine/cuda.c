@@ -133,6 +133,7 @@ static ll_err bind(ll_exec *e)
     for (int i = 0; i < e->p->n_instr; i++) {
         ll_kcall *c = &e->instrs[i].call;
         c->stream = ll_gpu_stream(o->gpu, LL_STREAM_COMPUTE);
+        c->ctx = e->p->ctx;
         c->clock = (const uint64_t *)o->clock;
         c->trouble = (int64_t *)o->trouble;
     }
@@ -211,6 +212,8 @@ const ll_machine ll_machine_cuda = {
                                       NULL},
     .place = place,
     .ask = ask,
+    .open_context = ll_cuda_context_open,
+    .close_context = ll_cuda_context_close,
     .open = open,
     .map = map,
     .init = ll_cuda_init,

@@ -46,6 +46,17 @@ static ll_err open_tables(ll_exec *e)
     return rc;
 }
 
+/* Chains begin to be compiled. */
+static void prepare(const ll_exec *e)
+{
+    for (int i = 0; i < e->n_launch; i++) {
+        const ll_launch *l = &ll_cuda_of(e)->launches[i];
+        const ll_solver *k = &e->instrs[l->instr[0]].instr->kernel;
+        void (*begin)(const ll_kcall *) = l->n == 1 ? k->prepare : k->many->prepare;
+        if (begin) begin(l->calls[0]);
+    }
+}
+
 ll_err ll_cuda_plan(ll_exec *e)
 {
     ll_cuda *o = ll_cuda_of(e);
@@ -55,7 +66,9 @@ ll_err ll_cuda_plan(ll_exec *e)
         n += ll_merge(e->instrs, from, e->p->end[s], e->arena, o->launches + n);
         e->n_launch = o->end[s] = n;
     }
-    return open_tables(e);
+    TRY(open_tables(e));
+    prepare(e);
+    return LL_OK;
 }
 
 /* ---- running ---- */

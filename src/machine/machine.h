@@ -9,6 +9,7 @@
  * A new machine is one more file here and one line in machine.c. */
 #pragma once
 #include "base/trace.h"
+#include "kern/cuda/context.h"
 #include "machine/devices.h"
 #include "pass/partition.h"
 #include "team/transfer.h"
@@ -90,11 +91,14 @@ struct ll_machine {
     size_t align;       /* of each micro-batch of batch data; 0: they lie one after another */
     const char *notes[LL_N_PRECISION]; /* how a precision computes, for people */
     const ll_link *const *links;       /* the first: through comm/ */
-    /* ---- devices: both NULL where there are none ---- */
+    /* ---- devices: all NULL where there are none ---- */
     /* Collective where there are several ranks (c NULL: one): which device each takes, and how they
      * talk. This rank's is then the one that is compiled for. */
     ll_err (*place)(ll_comm *c, const ll_device_ask *ask, ll_arena *arena, ll_devices *out);
     ll_err (*ask)(int device, ll_precision precision, ll_device_facts *out);
+    /* What kernels keep from call to call on a device; the session's that compiles with it. */
+    ll_err (*open_context)(int device, ll_cuda_context **out);
+    void (*close_context)(ll_cuda_context *x);
     /* ---- life: open, map, then bind, when operands have their addresses ---- */
     ll_err (*open)(ll_exec *e);
     ll_err (*map)(ll_exec *e, size_t bytes, char **out); /* refuses what does not fit */

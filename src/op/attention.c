@@ -14,8 +14,7 @@
 ll_kernel attention_ref, attention_cpu, attention_grad_ref, attention_grad_cpu, causal_mask_ref,
     causal_mask_cpu;
 ll_scratch attention_cpu_scratch, attention_grad_cpu_scratch;
-ll_scratch attention_cuda_scratch, attention_grad_cuda_scratch;
-ll_kernel causal_mask_cuda, attention_grad_cuda, attention_cuda;
+extern const ll_solver causal_mask_cuda[], attention_grad_cuda[], attention_cuda[];
 
 /* ---- causal_mask ---- */
 
@@ -46,7 +45,7 @@ static const ll_op causal_mask = {
     .grad = mask_grad,
     .ref = causal_mask_ref,
     .cpu = LL_KERNEL(.run = causal_mask_cpu),
-    .cuda = LL_GPU(LL_KERNEL(.run = causal_mask_cuda)),
+    .cuda = LL_GPU(causal_mask_cuda),
     .trials = {"f32[2,3,4,4] {value=-2, at=[0,0]}", "f32[5,3] {value=0, at=[0,1]}",
                "f32[1,1,1] {value=-1e30, at=[0,0]}", "f32[2,3] {value=7, at=[0,5]}"},
 };
@@ -185,7 +184,7 @@ static const ll_op attention_grad = {
     .cost = cost_grad,
     .ref = attention_grad_ref,
     .cpu = LL_KERNEL(.run = attention_grad_cpu, .scratch = attention_grad_cpu_scratch),
-    .cuda = LL_GPU(LL_KERNEL(.run = attention_grad_cuda, .scratch = attention_grad_cuda_scratch)),
+    .cuda = LL_GPU(attention_grad_cuda),
     .trials = {"f32[2,5,2,3], f32[2,5,3,2,3], f32[2,5,2,3], f32[2,2,5]",
                "f32[1,1,1,1], f32[1,1,3,1,1], f32[1,1,1,1], f32[1,1,1]",
                "f32[1,7,3,4], f32[1,7,3,3,4], f32[1,7,3,4], f32[1,3,7]",
@@ -222,7 +221,7 @@ static const ll_op attention = {
     .cost = cost,
     .ref = attention_ref,
     .cpu = LL_KERNEL(.run = attention_cpu, .scratch = attention_cpu_scratch),
-    .cuda = LL_GPU(LL_KERNEL(.run = attention_cuda, .scratch = attention_cuda_scratch)),
+    .cuda = LL_GPU(attention_cuda),
     .trials = {"f32[2,5,3,2,3]", "f32[1,1,3,1,1]", "f32[1,7,3,3,4]", "f32[3,2,3,1,5]",
                "f32[2,5,3,1,8]"},
 };

@@ -11,8 +11,7 @@
 
 ll_kernel batchnorm_ref, batchnorm_cpu, batchnorm_grad_ref, batchnorm_grad_cpu;
 ll_scratch batchnorm_cpu_scratch, col_sums_cpu_scratch;
-ll_kernel batchnorm_grad_cuda, batchnorm_cuda;
-ll_scratch batchnorm_cuda_scratch;
+extern const ll_solver batchnorm_grad_cuda[], batchnorm_cuda[];
 
 static const ll_attr_field fields[] = {LL_FIELD(ll_norm_attr, eps, LL_A_F64), {0}};
 
@@ -75,7 +74,7 @@ static const ll_op batchnorm_grad = {
     .in_place = 1u << 0 | 1u << 1,
     .ref = batchnorm_grad_ref,
     .cpu = LL_KERNEL(.run = batchnorm_grad_cpu, .scratch = col_sums_cpu_scratch),
-    .cuda = LL_GPU(LL_KERNEL(.run = batchnorm_grad_cuda, .scratch = batchnorm_cuda_scratch)),
+    .cuda = LL_GPU(batchnorm_grad_cuda),
     .trials = {"f32[7,3], f32[7,3], f32[3], f32[3], f32[3]> {eps=1e-5}",
                "f32[2,3,5,1], f32[2,3,5,1], f32[1], f32[1], f32[1]> {eps=0.1}",
                "f32[1,5], f32[1,5], f32[5], f32[5], f32[5]> {eps=0.01}",
@@ -126,7 +125,7 @@ static const ll_op batchnorm = {
     .flop = 7,
     .ref = batchnorm_ref,
     .cpu = LL_KERNEL(.run = batchnorm_cpu, .scratch = batchnorm_cpu_scratch),
-    .cuda = LL_GPU(LL_KERNEL(.run = batchnorm_cuda, .scratch = batchnorm_cuda_scratch)),
+    .cuda = LL_GPU(batchnorm_cuda),
     .trials = {"f32[7,3], f32[3], f32[3] {eps=1e-5}", "f32[2,3,5,1], f32[1], f32[1] {eps=0.1}",
                "f32[2,2,2,5], f32[5], f32[5] {eps=1e-5}", "f32[1,5], f32[5], f32[5] {eps=0.01}",
                "f32[70,8], f32[8], f32[8] {eps=1e-5}"},

@@ -23,8 +23,7 @@ ll_kernel conv2d_dw_outer_cpu;
 ll_scratch conv2d_direct_scratch, conv2d_gather_scratch, conv2d_dx_gather_scratch;
 ll_scratch conv2d_dw_direct_scratch, conv2d_dw_outer_scratch;
 bool conv2d_direct_fits(const ll_kcall *c), conv2d_dw_direct_fits(const ll_kcall *c);
-ll_kernel conv2d_cuda, conv2d_dx_cuda, conv2d_dw_cuda;
-ll_scratch conv2d_cuda_scratch, conv2d_dw_cuda_scratch, conv2d_dx_cuda_scratch;
+extern const ll_solver conv2d_cuda[], conv2d_dx_cuda[], conv2d_dw_cuda[];
 extern const ll_op ll_op_conv2d, ll_op_conv2d_dx, ll_op_conv2d_dw;
 
 /* ---- windows ---- */
@@ -394,7 +393,7 @@ const ll_op ll_op_conv2d = {
             {"direct", conv2d_direct_fits, conv2d_direct_scratch, .run = conv2d_direct_cpu},
             {"gather", .scratch = conv2d_gather_scratch, .run = conv2d_gather_cpu},
             {0}},
-    .cuda = LL_GPU(LL_KERNEL(.run = conv2d_cuda, .scratch = conv2d_cuda_scratch)),
+    .cuda = LL_GPU(conv2d_cuda),
     .trials =
         {"f32[2,7,5,3], f32[4,3,3,3] {stride=[1,1], pad=[1,1,1,1], dilation=[1,1], groups=1}",
          "f32[1,8,9,1], f32[2,5,4,1] {stride=[1,2], pad=[2,0,1,3], dilation=[1,1], groups=1}",
@@ -425,7 +424,7 @@ const ll_op ll_op_conv2d_dx = {
     .cost = cost_dx,
     .ref = conv2d_dx_ref,
     .cpu = LL_KERNEL("gather", .scratch = conv2d_dx_gather_scratch, .run = conv2d_dx_gather_cpu),
-    .cuda = LL_GPU(LL_KERNEL(.run = conv2d_dx_cuda, .scratch = conv2d_dx_cuda_scratch)),
+    .cuda = LL_GPU(conv2d_dx_cuda),
     .trials =
         {"f32[2,7,5,4], f32[4,3,3,3] {stride=[1,1], pad=[1,1,1,1], dilation=[1,1], groups=1, "
          "size=[7,5]}",
@@ -466,7 +465,7 @@ const ll_op ll_op_conv2d_dw = {
                                {"outer", .scratch = conv2d_dw_outer_scratch,
                                 .run = conv2d_dw_outer_cpu},
                                {0}},
-    .cuda = LL_GPU(LL_KERNEL(.run = conv2d_dw_cuda, .scratch = conv2d_dw_cuda_scratch)),
+    .cuda = LL_GPU(conv2d_dw_cuda),
     .trials =
         {"f32[2,7,5,4], f32[2,7,5,3] {stride=[1,1], pad=[1,1,1,1], dilation=[1,1], groups=1, "
          "size=[3,3]}",

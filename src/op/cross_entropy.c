@@ -8,7 +8,7 @@
 
 ll_kernel cross_entropy_ref, cross_entropy_cpu, cross_entropy_grad_ref, cross_entropy_grad_cpu,
     correct_ref, correct_cpu;
-ll_kernel cross_entropy_grad_cuda, cross_entropy_cuda, correct_cuda;
+extern const ll_solver cross_entropy_grad_cuda[], cross_entropy_cuda[], correct_cuda[];
 
 static ll_err infer(ll_infer *i)
 {
@@ -77,7 +77,7 @@ static const ll_op cross_entropy_grad = {
     .in_place = 1u << 1, /* the largest tensor of a language model */
     .ref = cross_entropy_grad_ref,
     .cpu = LL_KERNEL(.run = cross_entropy_grad_cpu),
-    .cuda = LL_GPU(LL_KERNEL(.run = cross_entropy_grad_cuda)),
+    .cuda = LL_GPU(cross_entropy_grad_cuda),
     .trials = {"f32[5], f32[5,7], i32[5]<7, f32[5]", "f32[2,3], f32[2,3,11], i32[2,3]<11, f32[2,3]",
                "f32[2], f32[2,1], i32[2]<1, f32[2]", "f32[], f32[9], i32[]<9, f32[]",
                "f32[3], f32[3,88], i32[3]<88, f32[3]"},
@@ -109,7 +109,7 @@ static const ll_op cross_entropy = {
     .flop = 3,
     .ref = cross_entropy_ref,
     .cpu = LL_KERNEL(.run = cross_entropy_cpu),
-    .cuda = LL_GPU(LL_KERNEL(.run = cross_entropy_cuda)),
+    .cuda = LL_GPU(cross_entropy_cuda),
     .trials = {"f32[5,7], i32[5]<7", "f32[2,3,11], i32[2,3]<11", "f32[2,1], i32[2]<1",
                "f32[9], i32[]<9", "f32[0,4], i32[0]<4", "f32[3,88], i32[3]<88"},
 };
@@ -126,7 +126,7 @@ static const ll_op correct = {
     .flop = 1,
     .ref = correct_ref,
     .cpu = LL_KERNEL(.run = correct_cpu),
-    .cuda = LL_GPU(LL_KERNEL(.run = correct_cuda)),
+    .cuda = LL_GPU(correct_cuda),
     .trials = {"f32[5,3], i32[5]<3", "f32[2,3,4], i32[2,3]<4", "f32[2,1], i32[2]<1",
                "f32[5], i32[]<5"},
 };

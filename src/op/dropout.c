@@ -10,7 +10,7 @@
 #include <stdio.h>
 
 ll_kernel dropout_ref, dropout_cpu;
-ll_kernel dropout_cuda;
+extern const ll_solver dropout_cuda[];
 
 static const ll_attr_field fields[] = {LL_FIELD(ll_dropout_attr, p, LL_A_F64),
                                        LL_FIELD(ll_dropout_attr, stream, LL_A_INT),
@@ -61,7 +61,7 @@ static const ll_op dropout = {
     .random = true,
     .ref = dropout_ref,
     .cpu = LL_KERNEL(.run = dropout_cpu),
-    .cuda = LL_GPU(LL_KERNEL(.run = dropout_cuda)),
+    .cuda = LL_GPU(dropout_cuda),
     .trials = {"f32[3,7] {p=0.5, stream=5, whole=[3,7]}",
                "f32[2,3,5] {p=0.1, stream=-77, whole=[4,3,9], at=[1,0,2,0,0,0]}",
                "f32[1] {p=0, stream=1, whole=[1]}", "f32[] {p=0.25, stream=2, whole=[]}",

@@ -8,8 +8,7 @@
 #include "op/rows.h"
 
 ll_kernel embedding_ref, embedding_cpu, embedding_grad_ref, embedding_grad_cpu;
-ll_kernel embedding_cuda, embedding_grad_cuda;
-ll_scratch embedding_grad_cuda_scratch;
+extern const ll_solver embedding_cuda[], embedding_grad_cuda[];
 
 static const ll_attr_field fields[] = {LL_FIELD(ll_embedding_attr, v, LL_A_INT),
                                        LL_FIELD(ll_embedding_attr, from, LL_A_INT),
@@ -78,7 +77,7 @@ static const ll_op embedding = {
     .f64 = true,
     .ref = embedding_ref,
     .cpu = LL_KERNEL(.run = embedding_cpu),
-    .cuda = LL_GPU(LL_KERNEL(.run = embedding_cuda)),
+    .cuda = LL_GPU(embedding_cuda),
     .trials = {"f32[7,3], i32[5]<7", "f32[5,4], i32[2,3]<5", "f32[4,3], i32[13]<9 {from=3, part=1}",
                "f32[1,1], i32[]<1"},
 };
@@ -98,7 +97,7 @@ static const ll_op embedding_grad = {
     .f64 = true,
     .ref = embedding_grad_ref,
     .cpu = LL_KERNEL(.run = embedding_grad_cpu),
-    .cuda = LL_GPU(LL_KERNEL(.run = embedding_grad_cuda, .scratch = embedding_grad_cuda_scratch)),
+    .cuda = LL_GPU(embedding_grad_cuda),
     .trials = {"f32[5,3], i32[5]<7 {v=7}", "f32[2,3,4], i32[2,3]<5 {v=5}",
                "f32[13,3], i32[13]<9 {v=4, from=3, part=1}", "f32[1], i32[]<1 {v=1}",
                "f32[0,2], i32[0]<3 {v=3}", "f32[900,16], i32[900]<11 {v=11}",

@@ -11,7 +11,8 @@
 
 enum { MOST_SCALES = 2 };
 
-ll_kernel grid_ref, grid_cpu, grid_cuda, ungrid_ref, ungrid_cpu, ungrid_cuda;
+ll_kernel grid_ref, grid_cpu, ungrid_ref, ungrid_cpu;
+extern const ll_solver grid_cuda[], ungrid_cuda[];
 ll_scratch grid_cpu_scratch;
 
 /* The spec may come from text: lists of letters, the first one the result's, the others of it. */
@@ -78,7 +79,7 @@ static const ll_op grid = {
     GRID_OP,
     .ref = grid_ref,
     .cpu = LL_KERNEL(.run = grid_cpu, .scratch = grid_cpu_scratch),
-    .cuda = LL_GPU(LL_KERNEL(.run = grid_cuda)),
+    .cuda = LL_GPU(grid_cuda),
     .trials = {"f32[2,5,1,3], f32[2]> {spec=\"nhwc,n->nhwc\", bits=18, out=f64}",
                "f32[3,7], f32[]> {spec=\"ab,->ab\", bits=40, out=f64}",
                "f32[2,3,5], f32[2,5]> {spec=\"abc,ac->abc\", bits=21, out=f64}",
@@ -95,7 +96,7 @@ static const ll_op ungrid = {
     GRID_OP,
     .ref = ungrid_ref,
     .cpu = LL_KERNEL(.run = ungrid_cpu, .scratch = grid_cpu_scratch),
-    .cuda = LL_GPU(LL_KERNEL(.run = ungrid_cuda)),
+    .cuda = LL_GPU(ungrid_cuda),
     .trials = {"f64[2,5,2,3], f32[2]>, f32[3]> {spec=\"nhwf,n,f->nhwf\", bits=40, out=f32}",
                "f64[3,700], f32[700]> {spec=\"ab,b->ab\", bits=45, out=f32}",
                "f64[2,90,50,3], f32[2]>, f32[3]> {spec=\"nhwf,n,f->nhwf\", bits=40, out=f32}",

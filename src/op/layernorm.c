@@ -12,8 +12,7 @@
 ll_kernel layernorm_ref, layernorm_cpu, layernorm_dx_ref, layernorm_dx_cpu, layernorm_dw_ref,
     layernorm_dw_cpu;
 ll_scratch col_sums_cpu_scratch;
-ll_kernel layernorm_dx_cuda, layernorm_dw_cuda, layernorm_cuda;
-ll_scratch layernorm_dw_cuda_scratch;
+extern const ll_solver layernorm_dx_cuda[], layernorm_dw_cuda[], layernorm_cuda[];
 
 static const ll_attr_field fields[] = {LL_FIELD(ll_norm_attr, eps, LL_A_F64), {0}};
 
@@ -73,7 +72,7 @@ static const ll_op layernorm_dx = {
     .in_place = 1u << 0 | 1u << 1,
     .ref = layernorm_dx_ref,
     .cpu = LL_KERNEL(.run = layernorm_dx_cpu),
-    .cuda = LL_GPU(LL_KERNEL(.run = layernorm_dx_cuda)),
+    .cuda = LL_GPU(layernorm_dx_cuda),
     .trials = {"f32[3,7], f32[3,7], f32[7], f32[3], f32[3]>",
                "f32[2,3,5], f32[2,3,5], f32[5], f32[2,3], f32[2,3]>",
                "f32[2,1], f32[2,1], f32[1], f32[2], f32[2]>",
@@ -94,7 +93,7 @@ static const ll_op layernorm_dw = {
     .flop = 5,
     .ref = layernorm_dw_ref,
     .cpu = LL_KERNEL(.run = layernorm_dw_cpu, .scratch = col_sums_cpu_scratch),
-    .cuda = LL_GPU(LL_KERNEL(.run = layernorm_dw_cuda, .scratch = layernorm_dw_cuda_scratch)),
+    .cuda = LL_GPU(layernorm_dw_cuda),
     .trials = {"f32[3,7], f32[3,7], f32[3], f32[3]>", "f32[2,5,3], f32[2,5,3], f32[2,5], f32[2,5]>",
                "f32[1,1], f32[1,1], f32[1], f32[1]>", "f32[0,2], f32[0,2], f32[0], f32[0]>",
                "f32[77,264], f32[77,264], f32[77], f32[77]>"},
@@ -144,7 +143,7 @@ static const ll_op layernorm = {
     .flop = 7,
     .ref = layernorm_ref,
     .cpu = LL_KERNEL(.run = layernorm_cpu),
-    .cuda = LL_GPU(LL_KERNEL(.run = layernorm_cuda)),
+    .cuda = LL_GPU(layernorm_cuda),
     .trials = {"f32[3,7], f32[7], f32[7] {eps=1e-5}", "f32[2,3,5], f32[5], f32[5] {eps=1e-3}",
                "f32[2,1], f32[1], f32[1] {eps=0.1}", "f32[6], f32[6], f32[6] {eps=1e-5}",
                "f32[9,776], f32[776], f32[776] {eps=1e-5}",

@@ -12,8 +12,7 @@
 
 ll_kernel matmul_ref, matmul_cpu;
 ll_scratch matmul_cpu_scratch;
-ll_kernel matmul_cuda;
-ll_scratch matmul_cuda_scratch;
+extern const ll_solver matmul_cuda[];
 extern const ll_op ll_op_matmul;
 
 typedef ll_matmul_parts parts;
@@ -152,7 +151,7 @@ const ll_op ll_op_matmul = {
     .f64 = true,
     .ref = matmul_ref,
     .cpu = LL_KERNEL(.run = matmul_cpu, .scratch = matmul_cpu_scratch),
-    .cuda = LL_GPU(LL_KERNEL(.run = matmul_cuda, .scratch = matmul_cuda_scratch)),
+    .cuda = LL_GPU(matmul_cuda),
     .trials = {"f32[6,12], f32[12,18] {spec=\"mk,kn->mn\", out=f32}",
                "f32[2,3,7], f32[5,7] {spec=\"btc,nc->btn\", out=f32}",
                "f32[2,5,3,4], f32[2,6,3,4] {spec=\"bthd,bshd->bhts\", out=f32}",

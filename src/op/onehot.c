@@ -4,7 +4,7 @@
 #include "kern/kern.h"
 
 ll_kernel onehot_ref, onehot_cpu;
-ll_kernel onehot_cuda;
+extern const ll_solver onehot_cuda[];
 
 static const ll_op onehot;
 
@@ -62,7 +62,7 @@ static const ll_op onehot = {
     .f64 = true,
     .ref = onehot_ref,
     .cpu = LL_KERNEL(.run = onehot_cpu),
-    .cuda = LL_GPU(LL_KERNEL(.run = onehot_cuda)),
+    .cuda = LL_GPU(onehot_cuda),
     .trials = {"i32[7]<5 {size=5, from=0, dtype=f32}", "i32[2,3]<9 {size=4, from=3, dtype=f32}",
                "i32[]<3 {size=3, from=0, dtype=f32}", "i32[0]<3 {size=1, from=0, dtype=f32}"},
 };

@@ -14,13 +14,14 @@ ll_val ll_accum(ll_graph *g, ll_val x);
 ll_err ll_check_shape(const ll_shape *s);
 
 /* ---- elementwise ops: kernels come from the op's row in LL_EW (kern/attr.h) ---- */
-#define X(name, operands, value) ll_kernel name##_ref, name##_cpu, name##_cuda;
+#define X(name, operands, value)                                                                   \
+    ll_kernel name##_ref, name##_cpu;                                                              \
+    extern const ll_solver name##_cuda[];
 LL_EW(X)
 #undef X
 #define LL_EW_OP(fn, fl)                                                                           \
     .name = #fn, .n_out = 1, .flop = fl, .elementwise = true, .ew = LL_EW_##fn, .f64 = true,       \
-    .ref = fn##_ref, .cpu = LL_KERNEL(.run = fn##_cpu),                                            \
-    .cuda = LL_GPU(LL_KERNEL(.run = fn##_cuda))
+    .ref = fn##_ref, .cpu = LL_KERNEL(.run = fn##_cpu), .cuda = LL_GPU(fn##_cuda)
 /* Of one operand, with gradient fn_grad. */
 #define LL_EW_OP1(fn, fl)                                                                          \
     LL_EW_OP(fn, fl), .n_in = 1, .dims = "* -> *", .infer = ll_ew_infer, .grad = fn##_grad

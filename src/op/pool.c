@@ -15,7 +15,8 @@
 
 ll_kernel max_pool_ref, max_pool_grad_ref, max_pool_pick_ref, avg_pool_ref, avg_pool_grad_ref;
 ll_kernel max_pool_cpu, max_pool_grad_cpu, max_pool_pick_cpu, avg_pool_cpu, avg_pool_grad_cpu;
-ll_kernel max_pool_cuda, max_pool_grad_cuda, max_pool_pick_cuda, avg_pool_cuda, avg_pool_grad_cuda;
+extern const ll_solver max_pool_cuda[], max_pool_grad_cuda[], max_pool_pick_cuda[], avg_pool_cuda[],
+    avg_pool_grad_cuda[];
 extern const ll_op ll_op_max_pool, ll_op_max_pool_grad, ll_op_max_pool_pick, ll_op_avg_pool,
     ll_op_avg_pool_grad;
 
@@ -261,7 +262,7 @@ const ll_op ll_op_max_pool = {
     .flop = 1,
     .ref = max_pool_ref,
     .cpu = LL_KERNEL(.run = max_pool_cpu),
-    .cuda = LL_GPU(LL_KERNEL(.run = max_pool_cuda)),
+    .cuda = LL_GPU(max_pool_cuda),
     .trials = {"f32[2,7,5,3] {size=[2,2], stride=[2,2], pad=[0,0,0,0]}",
                "f32[1,7,8,5] {size=[3,3], stride=[2,2], pad=[1,1,1,2]}",
                "f32[2,1,6,1] {size=[1,4], stride=[3,1], pad=[0,0,1,0]}",
@@ -284,7 +285,7 @@ const ll_op ll_op_max_pool_grad = {
     .flop = 1,
     .ref = max_pool_grad_ref,
     .cpu = LL_KERNEL(.run = max_pool_grad_cpu),
-    .cuda = LL_GPU(LL_KERNEL(.run = max_pool_grad_cuda)),
+    .cuda = LL_GPU(max_pool_grad_cuda),
     .trials = {"f32[2,3,2,3], i32[2,3,2,3]<4 {size=[2,2], stride=[2,2], pad=[0,0,0,0], "
                "image=[7,5]}",
                "f32[1,4,5,5], i32[1,4,5,5]<9 {size=[3,3], stride=[2,2], pad=[1,1,1,2], "
@@ -310,7 +311,7 @@ const ll_op ll_op_max_pool_pick = {
     .grad = grad_pick,
     .ref = max_pool_pick_ref,
     .cpu = LL_KERNEL(.run = max_pool_pick_cpu),
-    .cuda = LL_GPU(LL_KERNEL(.run = max_pool_pick_cuda)),
+    .cuda = LL_GPU(max_pool_pick_cuda),
     .trials = {"f32[2,7,5,3], i32[2,3,2,3]<4 {size=[2,2], stride=[2,2], pad=[0,0,0,0]}",
                "f32[1,7,8,5], i32[1,4,5,5]<9 {size=[3,3], stride=[2,2], pad=[1,1,1,2]}",
                "f32[2,1,6,1], i32[2,1,4,1]<4 {size=[1,4], stride=[3,1], pad=[0,0,1,0]}",
@@ -332,7 +333,7 @@ const ll_op ll_op_avg_pool = {
     .flop = 1,
     .ref = avg_pool_ref,
     .cpu = LL_KERNEL(.run = avg_pool_cpu),
-    .cuda = LL_GPU(LL_KERNEL(.run = avg_pool_cuda)),
+    .cuda = LL_GPU(avg_pool_cuda),
     .trials = {"f32[2,7,5,3] {size=[2,2], stride=[2,2], pad=[0,0,0,0]}",
                "f32[1,7,8,5] {size=[3,3], stride=[2,2], pad=[1,1,1,2]}",
                "f32[2,3,5,1] {size=[3,5], stride=[3,5], pad=[0,0,0,0]}",
@@ -355,7 +356,7 @@ const ll_op ll_op_avg_pool_grad = {
     .flop = 1,
     .ref = avg_pool_grad_ref,
     .cpu = LL_KERNEL(.run = avg_pool_grad_cpu),
-    .cuda = LL_GPU(LL_KERNEL(.run = avg_pool_grad_cuda)),
+    .cuda = LL_GPU(avg_pool_grad_cuda),
     .trials = {"f32[2,3,2,3] {size=[2,2], stride=[2,2], pad=[0,0,0,0], image=[7,5]}",
                "f32[1,4,5,5] {size=[3,3], stride=[2,2], pad=[1,1,1,2], image=[7,8]}",
                "f32[2,1,1,1] {size=[3,5], stride=[3,5], pad=[0,0,0,0], image=[3,5]}",

@@ -18,9 +18,8 @@
 #include "op/op_int.h"
 #include "kern/kern.h"
 
-ll_kernel quantize_ref, quantize_cuda;
-ll_scratch quantize_cuda_scratch;
-extern const struct ll_many quantize_cuda_many;
+ll_kernel quantize_ref;
+extern const ll_solver quantize_cuda[];
 
 static ll_err infer(ll_infer *i)
 {
@@ -59,9 +58,7 @@ static const ll_attr_field attrs[] = {
     LL_FIELD(ll_quantize_attr, act, LL_A_INT),     {0}};
 #define QUANTIZE                                                                                   \
     .n_in = -1, .attr_size = sizeof(ll_quantize_attr), .attrs = attrs, .infer = infer,             \
-    .no_grad = true, .ref = quantize_ref,                                                          \
-    .cuda = LL_GPU(LL_KERNEL(.run = quantize_cuda, .scratch = quantize_cuda_scratch,               \
-                             .many = &quantize_cuda_many))
+    .no_grad = true, .ref = quantize_ref, .cuda = LL_GPU(quantize_cuda)
 
 static const ll_op quantize = {
     .name = "quantize",

@@ -6,9 +6,7 @@
 
 ll_kernel sum_ref, amax_ref, absmax_ref, sumsq_ref, sum_cpu, amax_cpu, absmax_cpu, sumsq_cpu;
 ll_scratch reduce_cpu_scratch;
-ll_kernel sum_cuda, amax_cuda, absmax_cuda, sumsq_cuda;
-ll_scratch reduce_cuda_scratch;
-extern const struct ll_many sumsq_cuda_many;
+extern const ll_solver sum_cuda[], amax_cuda[], absmax_cuda[], sumsq_cuda[];
 
 static const ll_op sum, amax, absmax, sumsq;
 
@@ -118,7 +116,7 @@ static const ll_op sum = {
     .grad = sum_grad,
     .ref = sum_ref,
     .cpu = LL_KERNEL(.run = sum_cpu, .scratch = reduce_cpu_scratch),
-    .cuda = LL_GPU(LL_KERNEL(.run = sum_cuda, .scratch = reduce_cuda_scratch)),
+    .cuda = LL_GPU(sum_cuda),
 };
 static const ll_op amax = {
     .name = "amax",
@@ -128,7 +126,7 @@ static const ll_op amax = {
     .grad = amax_grad,
     .ref = amax_ref,
     .cpu = LL_KERNEL(.run = amax_cpu, .scratch = reduce_cpu_scratch),
-    .cuda = LL_GPU(LL_KERNEL(.run = amax_cuda, .scratch = reduce_cuda_scratch)),
+    .cuda = LL_GPU(amax_cuda),
 };
 static const ll_op absmax = {
     .name = "absmax",
@@ -138,7 +136,7 @@ static const ll_op absmax = {
     .no_grad = true,
     .ref = absmax_ref,
     .cpu = LL_KERNEL(.run = absmax_cpu, .scratch = reduce_cpu_scratch),
-    .cuda = LL_GPU(LL_KERNEL(.run = absmax_cuda, .scratch = reduce_cuda_scratch)),
+    .cuda = LL_GPU(absmax_cuda),
 };
 static const ll_op sumsq = {
     .name = "sumsq",
@@ -149,8 +147,7 @@ static const ll_op sumsq = {
     .expand = expand_sumsq,
     .ref = sumsq_ref,
     .cpu = LL_KERNEL(.run = sumsq_cpu, .scratch = reduce_cpu_scratch),
-    .cuda = LL_GPU(
-        LL_KERNEL(.run = sumsq_cuda, .scratch = reduce_cuda_scratch, .many = &sumsq_cuda_many)),
+    .cuda = LL_GPU(sumsq_cuda),
 };
 
 const ll_op *const ll_ops_reduce[] = {&sum, &amax, &absmax, &sumsq, NULL};

@@ -9,8 +9,7 @@
 
 ll_kernel rmsnorm_ref, rmsnorm_cpu, rmsnorm_dx_ref, rmsnorm_dx_cpu, rmsnorm_dw_ref, rmsnorm_dw_cpu;
 ll_scratch col_sums_cpu_scratch;
-ll_kernel rmsnorm_dx_cuda, rmsnorm_dw_cuda, rmsnorm_cuda;
-ll_scratch layernorm_dw_cuda_scratch;
+extern const ll_solver rmsnorm_dx_cuda[], rmsnorm_dw_cuda[], rmsnorm_cuda[];
 
 static const ll_attr_field fields[] = {LL_FIELD(ll_norm_attr, eps, LL_A_F64), {0}};
 
@@ -58,7 +57,7 @@ static const ll_op rmsnorm_dx = {
     .in_place = 1u << 0 | 1u << 1,
     .ref = rmsnorm_dx_ref,
     .cpu = LL_KERNEL(.run = rmsnorm_dx_cpu),
-    .cuda = LL_GPU(LL_KERNEL(.run = rmsnorm_dx_cuda)),
+    .cuda = LL_GPU(rmsnorm_dx_cuda),
     .trials = {"f32[3,7], f32[3,7], f32[7], f32[3]>", "f32[2,3,5], f32[2,3,5], f32[5], f32[2,3]>",
                "f32[2,1], f32[2,1], f32[1], f32[2]>", "f32[6], f32[6], f32[6], f32[]>"},
 };
@@ -76,7 +75,7 @@ static const ll_op rmsnorm_dw = {
     .flop = 3,
     .ref = rmsnorm_dw_ref,
     .cpu = LL_KERNEL(.run = rmsnorm_dw_cpu, .scratch = col_sums_cpu_scratch),
-    .cuda = LL_GPU(LL_KERNEL(.run = rmsnorm_dw_cuda, .scratch = layernorm_dw_cuda_scratch)),
+    .cuda = LL_GPU(rmsnorm_dw_cuda),
     .trials = {"f32[3,7], f32[3,7], f32[3]>", "f32[2,5,3], f32[2,5,3], f32[2,5]>",
                "f32[1,1], f32[1,1], f32[1]>", "f32[0,2], f32[0,2], f32[0]>"},
 };
@@ -113,7 +112,7 @@ static const ll_op rmsnorm = {
     .flop = 4,
     .ref = rmsnorm_ref,
     .cpu = LL_KERNEL(.run = rmsnorm_cpu),
-    .cuda = LL_GPU(LL_KERNEL(.run = rmsnorm_cuda)),
+    .cuda = LL_GPU(rmsnorm_cuda),
     .trials = {"f32[3,7], f32[7] {eps=1e-5}", "f32[2,3,5], f32[5] {eps=1e-3}",
                "f32[2,1], f32[1] {eps=0.1}", "f32[6], f32[6] {eps=1e-5}"},
 };

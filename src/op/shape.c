@@ -11,8 +11,8 @@
 
 ll_kernel fill_ref, reshape_ref, transpose_ref, broadcast_ref, slice_ref, pad_ref, concat_ref;
 ll_kernel fill_cpu, transpose_cpu, broadcast_cpu, slice_cpu, pad_cpu, concat_cpu;
-ll_kernel fill_cuda, reshape_cuda, transpose_cuda, broadcast_cuda, slice_cuda, pad_cuda,
-    concat_cuda;
+extern const ll_solver fill_cuda[], reshape_cuda[], transpose_cuda[], broadcast_cuda[],
+    slice_cuda[], pad_cuda[], concat_cuda[];
 
 static const ll_op fill, reshape, transpose, broadcast, slice, pad, concat;
 
@@ -119,7 +119,7 @@ static const ll_op fill = {
     .f64 = true,
     .ref = fill_ref,
     .cpu = LL_KERNEL(.run = fill_cpu),
-    .cuda = LL_GPU(LL_KERNEL(.run = fill_cuda)),
+    .cuda = LL_GPU(fill_cuda),
     .trials = {"{dtype=f32, shape=[3,7], value=1.5}", "{dtype=f32, shape=[], value=-2}",
                "{dtype=i32, shape=[5], value=3}", "{dtype=f32, shape=[0,2], value=1}"},
 };
@@ -218,7 +218,7 @@ static const ll_op reshape = {
     .f64 = true,
     .ref = reshape_ref,
     .cpu = LL_KERNEL(.run = reshape_ref),
-    .cuda = LL_GPU(LL_KERNEL(.run = reshape_cuda)),
+    .cuda = LL_GPU(reshape_cuda),
     .trials = {"f32[6,5] {shape=[2,15]}", "f32[1] {shape=[]}", "f32[3,0] {shape=[0,7,2]}",
                "i32[4]<9 {shape=[2,1,2]}"},
 };
@@ -266,7 +266,7 @@ static const ll_op transpose = {
     .f64 = true,
     .ref = transpose_ref,
     .cpu = LL_KERNEL(.run = transpose_cpu),
-    .cuda = LL_GPU(LL_KERNEL(.run = transpose_cuda)),
+    .cuda = LL_GPU(transpose_cuda),
     .trials = {"f32[5,7] {spec=\"ab->ba\"}", "f32[2,5,3,4] {spec=\"bthd->bhtd\"}",
                "f32[3,1,5] {spec=\"abc->cab\"}", "i32[3,0]<5 {spec=\"ab->ba\"}",
                "f32[2,3,2,3,2] {spec=\"abcde->cabed\"}", "f32[] {spec=\"->\"}"},
@@ -340,7 +340,7 @@ static const ll_op broadcast = {
     .f64 = true,
     .ref = broadcast_ref,
     .cpu = LL_KERNEL(.run = broadcast_cpu),
-    .cuda = LL_GPU(LL_KERNEL(.run = broadcast_cuda)),
+    .cuda = LL_GPU(broadcast_cuda),
     .trials = {"f32[3] {spec=\"c->nhwc\", shape=[2,5,1,3]}", "f32[] {spec=\"->ab\", shape=[3,5]}",
                "f32[2,3] {spec=\"nc->nhwc\", shape=[2,5,7,3]}",
                "f32[7] {spec=\"n->nc\", shape=[7,3]}", "f32[2,3] {spec=\"ab->ab\", shape=[2,3]}",
@@ -435,7 +435,7 @@ static const ll_op slice = {
     .f64 = true,
     .ref = slice_ref,
     .cpu = LL_KERNEL(.run = slice_cpu),
-    .cuda = LL_GPU(LL_KERNEL(.run = slice_cuda)),
+    .cuda = LL_GPU(slice_cuda),
     .trials = {"f32[7,5] {dim=0, from=2, to=5}", "f32[2,7,3] {dim=1, from=0, to=1}",
                "f32[4,5] {dim=1, from=3, to=3}", "i32[9]<5 {dim=0, from=8, to=9}"},
 };
@@ -448,7 +448,7 @@ static const ll_op pad = {
     .f64 = true,
     .ref = pad_ref,
     .cpu = LL_KERNEL(.run = pad_cpu),
-    .cuda = LL_GPU(LL_KERNEL(.run = pad_cuda)),
+    .cuda = LL_GPU(pad_cuda),
     .trials = {"f32[7,5] {dim=0, from=2, to=1}", "f32[2,7,3] {dim=1, from=0, to=3}",
                "f32[3,0] {dim=1, from=1, to=1}", "i32[5]<5 {dim=0, from=0, to=0}"},
 };
@@ -500,7 +500,7 @@ static const ll_op concat = {
     .f64 = true,
     .ref = concat_ref,
     .cpu = LL_KERNEL(.run = concat_cpu),
-    .cuda = LL_GPU(LL_KERNEL(.run = concat_cuda)),
+    .cuda = LL_GPU(concat_cuda),
     .trials = {"f32[2,3], f32[5,3] {dim=0}", "f32[4,1,2], f32[4,3,2], f32[4,2,2] {dim=1}",
                "f32[3,2], f32[3,0] {dim=1}", "i32[5]<7 {dim=0}"},
 };

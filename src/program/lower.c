@@ -100,6 +100,7 @@ static ll_err choose_kernel(const ll_program *p, const ll_graph *g, const ll_nod
                   .out = out,
                   .threads = p->threads,
                   .n_micro = p->n_micro,
+                  .ctx = p->ctx,
                   .tf32 = p->tf32,
                   .any_order = p->any_order};
     const char *machine = p->target->name;
@@ -268,6 +269,7 @@ ll_err ll_lower(const ll_graph *g, const ll_lower_opts *opts, ll_program **out)
     p->target = opts->target;
     p->threads = opts->threads > 0 ? opts->threads : 1;
     p->any_order = opts->any_order;
+    p->ctx = opts->ctx;
     p->tf32 = opts->precision == LL_PRECISION_tf32;
     p->n_micro = opts->n_micro > 0 ? opts->n_micro : 1;
     ll_lower_opts how = *opts;

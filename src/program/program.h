@@ -72,6 +72,8 @@ typedef struct ll_program {
     int n_micro, threads;
     bool tf32;      /* products, convolutions, attention of f32 may round operands to tf32 */
     bool any_order; /* sums may be made in any order where that is quicker */
+    struct ll_cuda_context
+        *ctx; /* of the GPU that kernels were chosen for; not the program's own */
     size_t persistent_bytes, work_bytes, scratch_bytes, bytes;
     size_t ideal_work_bytes; /* largest sum of live work slots: no plan can need less */
     double flops;            /* of a whole step */
@@ -88,6 +90,7 @@ typedef struct ll_lower_opts {
     size_t bucket_bytes; /* of gradients that are summed as one; 0: the target's */
     bool subsets;        /* sums over other ranks may be one too: their messages go together */
     int64_t compress;    /* axes: gradients that are summed over them are compressed */
+    struct ll_cuda_context *ctx; /* of machine cuda: outlives the program; NULL: no GPU is here */
     /* Collectives are awaited where they start, one by one: to measure what overlap gains. */
     bool blocking;
 } ll_lower_opts;

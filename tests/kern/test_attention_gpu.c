@@ -4,6 +4,7 @@
  * Skipped with a message where there is no GPU. */
 #include "base/rng.h"
 #include "dev/gpu.h"
+#include "gpu_context.h"
 #include "ir/op.h"
 #include "kern/kern.h"
 
@@ -67,6 +68,7 @@ static size_t run(const ll_op *op, const ll_tensor *in, ll_tensor *out, int n_ou
                   .out = out,
                   .threads = 1,
                   .n_micro = 1,
+                  .ctx = gpu_context(),
                   .stream = ll_gpu_stream(gpu),
                   .any_order = any_order,
                   .tf32 = tf32};

@@ -4,6 +4,7 @@
  * with a message where there is no GPU. */
 #include "base/rng.h"
 #include "dev/gpu.h"
+#include "gpu_context.h"
 #include "ir/op.h"
 #include "kern/attr.h"
 #include "kern/kern.h"
@@ -72,6 +73,7 @@ static void run(const char *name, const void *attr, const ll_tensor *in, int n_i
     }
     ll_kcall c = {.attr = attr, .n_in = n_in, .n_out = n_out, .in = in, .out = result};
     c.threads = c.n_micro = 1;
+    c.ctx = gpu_context();
     c.stream = ll_gpu_stream(gpu);
     size_t bytes = ll_solve_scratch(op->cuda, &c);
     must(ll_gpu_alloc(gpu, bytes, &c.scratch));

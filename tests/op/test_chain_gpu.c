@@ -2,6 +2,7 @@
  * and bf16, near zero and far from it; and every way of reading an operand, at sizes that groups of
  * 4 and 8 do and do not divide. Skipped with a message where there is no GPU. */
 #include "dev/gpu.h"
+#include "gpu_context.h"
 #include "base/rng.h"
 #include "ir/op.h"
 #include "kern/attr.h"
@@ -72,6 +73,7 @@ static void run(const chain_case *c, ll_tensor *want, ll_tensor *got)
                      .out = want,
                      .threads = 1,
                      .n_micro = 1,
+                     .ctx = gpu_context(),
                      .stream = ll_gpu_stream(gpu)};
     must(op->ref(&call));
     call.in = dev, call.out = out;

@@ -3,6 +3,7 @@
  * lists, in f32 and with floats as bf16, large ones with tf32 too; twice, for the same bits.
  * Skipped with a message where there is no GPU. SEED=7, ONLY=conv2d as in test_op.c. */
 #include "dev/gpu.h"
+#include "gpu_context.h"
 #include "op/trial.h"
 
 static ll_gpu *gpu;
@@ -56,6 +57,7 @@ static void upload(const trial *t, on_gpu *d, const ll_tensor *in)
                          .n_micro = 1,
                          .seed = 5,
                          .step = 3,
+                         .ctx = gpu_context(),
                          .stream = ll_gpu_stream(gpu),
                          .clock = (const uint64_t *)d->clock,
                          .trouble = (int64_t *)d->trouble,

@@ -1,14 +1,8 @@
 /* attention.cu: causal attention and its gradient without the matrix of scores. A warp takes a row:
  * of queries (forward, dq) or of keys (dk, dv), and walks the others; a lane holds every 32nd
  * element of the rows. Sums of dk and dv are gathered, not scattered, so bits do not depend on
- * timing. These are plain kernels for every type and size; bf16 goes through cuDNN's fused ones
- * where it has them (attention_dnn.cu), f32 through tiles (attention_f32.cu). */
+ * timing. These are plain kernels for every type and size; other files have quicker ones. */
 #include "kern/cuda/attention.cuh"
-
-extern "C" {
-ll_kernel attention_cuda, attention_grad_cuda;
-ll_scratch attention_cuda_scratch, attention_grad_cuda_scratch;
-}
 
 enum { PER_LANE = 8, WARPS = 4 }; /* heads of up to 256 */
 
@@ -111,47 +105,6 @@ static __global__ void backward(rows_of<T> at, const T *dout, const T *qkv, cons
     write_row(dx + at.qkv(b, t, 2, h), s.d, dv);
 }
 
-static heads heads_of(const ll_tensor *qkv)
-{
-    const int64_t *d = qkv->shape.d;
-    return heads{d[0], d[1], d[3], d[4]};
-}
-
-static bool is_fused(const ll_kcall *c, bool grad, size_t *bytes)
-{
-    const ll_tensor *qkv = &c->in[grad ? 1 : 0], *lse = grad ? &c->in[3] : &c->out[1];
-    heads s = heads_of(qkv);
-    return ll_fused_attention(&s, qkv->dtype, lse->dtype, grad, c->any_order, bytes);
-}
-
-static bool is_tiled(const ll_kcall *c, bool grad)
-{
-    const ll_tensor *qkv = &c->in[grad ? 1 : 0], *lse = grad ? &c->in[3] : &c->out[1];
-    heads s = heads_of(qkv);
-    return ll_tiled_attention(&s, qkv->dtype, lse->dtype);
-}
-
-static bool is_own(const ll_kcall *c)
-{
-    heads s = heads_of(&c->in[1]);
-    return ll_own_attention_grad(&s, c->in[1].dtype, c->in[3].dtype);
-}
-
-size_t attention_cuda_scratch(const ll_kcall *c)
-{
-    size_t bytes;
-    return is_fused(c, false, &bytes) ? bytes : 0;
-}
-
-size_t attention_grad_cuda_scratch(const ll_kcall *c)
-{
-    size_t bytes;
-    heads s = heads_of(&c->in[1]);
-    if (is_own(c)) return ll_own_grad_scratch(&s);
-    if (is_fused(c, true, &bytes)) return bytes;
-    return is_tiled(c, true) ? ll_tiled_grad_scratch(&s) : 0;
-}
-
 static ll_err check_plain(const heads *s)
 {
     CHECK(s->d <= 32 * PER_LANE, LL_E_SHAPE, "heads of %lld elements, machine cuda takes up to %d",
@@ -159,48 +112,66 @@ static ll_err check_plain(const heads *s)
     return LL_OK;
 }
 
-ll_err attention_cuda(const ll_kcall *c)
+static ll_err forward_plain(const ll_kcall *c)
 {
-    const ll_tensor *qkv = &c->in[0];
-    heads s = heads_of(qkv);
-    size_t bytes;
-    int64_t rows = s.b * s.h * s.t;
-    if (rows * s.d == 0) return LL_OK;
-    if (is_fused(c, false, &bytes)) return ll_fused_forward(c, &s);
-    if (is_tiled(c, false)) return ll_tiled_forward(c, &s);
+    heads s = heads_of(c);
+    if (s.b * s.h * s.t * s.d == 0) return LL_OK;
     TRY(check_plain(&s));
-    return with_float(qkv->dtype, [&](auto a) -> ll_err {
+    return with_floats(qkv_of(c)->dtype, lse_of(c)->dtype, [&](auto a, auto l) -> ll_err {
         typedef decltype(a) T;
-        return with_float(c->out[1].dtype, [&](auto l) -> ll_err {
-            typedef decltype(l) L;
-            forward<T, L><<<(unsigned)ceil_div(rows, WARPS), 32 * WARPS, 0, stream_of(c)>>>(
-                rows_of<T>{s}, (const T *)qkv->data, (T *)c->out[0].data, (L *)c->out[1].data);
-            CUDA_TRY(cudaGetLastError());
-            return LL_OK;
-        });
+        return launch(c, forward<T, decltype(l)>, ll_ceil_div(s.b * s.h * s.t, WARPS), 32 * WARPS,
+                      rows_of<T>{s}, c->in[0].data, c->out[0].data, c->out[1].data);
     });
 }
 
-ll_err attention_grad_cuda(const ll_kcall *c)
+static ll_err backward_plain(const ll_kcall *c)
 {
-    const ll_tensor *qkv = &c->in[1];
-    heads s = heads_of(qkv);
-    size_t bytes;
-    int64_t rows = s.b * s.h * s.t;
-    if (rows * s.d == 0) return LL_OK;
-    if (is_own(c)) return ll_own_backward(c, &s);
-    if (is_fused(c, true, &bytes)) return ll_fused_backward(c, &s);
-    if (is_tiled(c, true)) return ll_tiled_backward(c, &s);
+    heads s = heads_of(c);
+    if (s.b * s.h * s.t * s.d == 0) return LL_OK;
     TRY(check_plain(&s));
-    return with_float(qkv->dtype, [&](auto a) -> ll_err {
+    return with_floats(qkv_of(c)->dtype, lse_of(c)->dtype, [&](auto a, auto l) -> ll_err {
         typedef decltype(a) T;
-        return with_float(c->in[3].dtype, [&](auto l) -> ll_err {
-            typedef decltype(l) L;
-            backward<T, L><<<(unsigned)ceil_div(rows, WARPS), 32 * WARPS, 0, stream_of(c)>>>(
-                rows_of<T>{s}, (const T *)c->in[0].data, (const T *)qkv->data,
-                (const T *)c->in[2].data, (const L *)c->in[3].data, (T *)c->out[0].data);
-            CUDA_TRY(cudaGetLastError());
-            return LL_OK;
-        });
+        return launch(c, backward<T, decltype(l)>, ll_ceil_div(s.b * s.h * s.t, WARPS), 32 * WARPS,
+                      rows_of<T>{s}, c->in[0].data, c->in[1].data, c->in[2].data, c->in[3].data,
+                      c->out[0].data);
     });
 }
+
+/* ---- the ways ---- */
+
+static bool tiles_fit(const ll_kcall *c)
+{
+    heads s = heads_of(c);
+    return qkv_of(c)->dtype == LL_F32 && lse_of(c)->dtype == LL_F32 && s.b * s.h * s.t > 0 &&
+           (s.d == 32 || s.d == 64 || s.d == 128);
+}
+
+static bool tf32_fits(const ll_kcall *c)
+{
+    return c->tf32 && tiles_fit(c);
+}
+
+static size_t tiles_scratch(const ll_kcall *c)
+{
+    heads s = heads_of(c);
+    return (size_t)(s.b * s.h * s.t) * sizeof(float);
+}
+
+extern "C" const ll_solver attention_cuda[] = {
+    {"cudnn", attention_dnn_fits, attention_dnn_scratch, NULL, attention_dnn},
+    {"tiles tf32", tf32_fits, NULL, NULL, attention_tf32},
+    {"tiles f32", tiles_fit, NULL, NULL, attention_f32},
+    {"plain", NULL, NULL, NULL, forward_plain},
+    {}};
+
+extern "C" const ll_solver attention_grad_cuda[] = {
+#ifdef LL_HOPPER
+    {"sm90", attention_grad_90_fits, attention_grad_90_scratch, NULL, attention_grad_90},
+#endif
+    {"cudnn any order", attention_grad_any_fits, attention_grad_any_scratch, NULL,
+     attention_grad_any},
+    {"cudnn", attention_dnn_fits, attention_dnn_scratch, NULL, attention_grad_dnn},
+    {"tiles tf32", tf32_fits, tiles_scratch, NULL, attention_grad_tf32},
+    {"tiles f32", tiles_fit, tiles_scratch, NULL, attention_grad_f32},
+    {"plain", NULL, NULL, NULL, backward_plain},
+    {}};

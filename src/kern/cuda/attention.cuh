@@ -1,45 +1,36 @@
-/* attention.cuh: causal attention through cuDNN's fused kernels, in tiles of f32, and by our own
- * kernels for Hopper. */
+/* attention.cuh: the ways to make causal attention and its gradient, which attention.cu lists. */
 #pragma once
-#include "kern/cuda/dnn.cuh"
+#include "kern/cuda/gpu.cuh"
 
 typedef struct heads {
     int64_t b, t, h, d;
 } heads;
 
-extern "C" {
-/* Does cuDNN have a kernel for these? Plans are made here, once. grad: of the gradient. any_order:
- * as in ll_kcall. bytes: of workspace. */
-bool ll_fused_attention(const heads *s, ll_dtype t, ll_dtype lse, bool grad, bool any_order,
-                        size_t *bytes);
-ll_err ll_fused_forward(const ll_kcall *c, const heads *s);
-ll_err ll_fused_backward(const ll_kcall *c, const heads *s);
+/* in: qkv; of the gradient: do, qkv, o, lse. out: o, lse; of the gradient: dqkv. */
+static inline const ll_tensor *qkv_of(const ll_kcall *c)
+{
+    return &c->in[c->n_in > 1];
+}
+static inline const ll_tensor *lse_of(const ll_kcall *c)
+{
+    return c->n_in > 1 ? &c->in[3] : &c->out[1];
+}
+static inline heads heads_of(const ll_kcall *c)
+{
+    const int64_t *d = qkv_of(c)->shape.d;
+    return heads{d[0], d[1], d[3], d[4]};
+}
 
-/* Do our tiles take these: f32, heads of 32, 64, 128? Only the gradient works in scratch. */
-bool ll_tiled_attention(const heads *s, ll_dtype t, ll_dtype lse);
-size_t ll_tiled_grad_scratch(const heads *s);
-ll_err ll_tiled_forward(const ll_kcall *c, const heads *s);
-ll_err ll_tiled_backward(const ll_kcall *c, const heads *s);
-}
-
-/* And our kernels for GPUs of compute capability 9.0: bf16, heads of 64? */
-#ifdef LL_HOPPER
 extern "C" {
-bool ll_own_attention_grad(const heads *s, ll_dtype t, ll_dtype lse);
-size_t ll_own_grad_scratch(const heads *s);
-ll_err ll_own_backward(const ll_kcall *c, const heads *s);
+/* By cuDNN's fused kernels (attention_dnn.cu), of bf16: plans are made when one is asked whether
+ * it fits. The gradient's sums in order, or in any. */
+ll_fits attention_dnn_fits, attention_grad_any_fits;
+ll_scratch attention_dnn_scratch, attention_grad_any_scratch;
+ll_kernel attention_dnn, attention_grad_dnn, attention_grad_any;
+/* In tiles of f32 (tiles.cuh), heads of 32, 64, 128; or with operands rounded to tf32. */
+ll_kernel attention_f32, attention_grad_f32, attention_tf32, attention_grad_tf32;
+/* By our kernels for compute capability 9.0 (attention_back_90.cu): bf16, heads of 64. */
+ll_fits attention_grad_90_fits;
+ll_scratch attention_grad_90_scratch;
+ll_kernel attention_grad_90;
 }
-#else
-static inline bool ll_own_attention_grad(const heads *, ll_dtype, ll_dtype)
-{
-    return false;
-}
-static inline size_t ll_own_grad_scratch(const heads *)
-{
-    return 0;
-}
-static inline ll_err ll_own_backward(const ll_kcall *, const heads *)
-{
-    FAIL(LL_E_DEVICE, "built without Hopper's own kernels: set LL_CUDA_ARCH to 90");
-}
-#endif

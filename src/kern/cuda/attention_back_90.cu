@@ -3,17 +3,17 @@
  * 128 and makes them anew:
  *
  *     queries:  s = q k^T, dp = do v^T    p = exp(s - lse), ds = p (dp - delta)    dq += ds k
- *     keys:     s = k q^T, dp = v do^T    the same, turned              dv += p do, dk += ds q
+ *     keys:     s = k q^T, dp = v do^T    the same, transposed              dv += p do, dk += ds q
  *
  * Seven products for the five that there are, but nothing is added up across blocks: no atomic
  * additions, no sums in f32 that pass through memory, and one order of all sums.
  *
  * Blocks of 128 queries or keys are taken as they come, the long ones first. A block holds one pair
- * of tiles (of q and do, or of k and v), the other pair streams by. One thread asks the copy engine
- * for tiles; two groups of four warps have 64 rows each and work on their own: while one makes ds
- * of scores, the tensor cores have the other's products. Results take the place of what is held,
- * and leave while the next block begins. The first kernel makes delta = sum(do o) too, and leaves
- * it with lse for the second. */
+ * of tiles (of q and do, or of k and v), the other pair streams by. Warps are specialised: one
+ * thread asks TMA for tiles; two warp groups have 64 rows each and work on their own: while one
+ * makes ds of scores, the tensor cores have the other's products. Results take the place of what is
+ * held, and leave while the next block begins. The first kernel makes delta = sum(do o) too, and
+ * leaves it with lse for the second. */
 #include "kern/cuda/attention.cuh"
 #include "kern/cuda/tile_map.cuh"
 #include "kern/cuda/wgmma.cuh"
@@ -89,7 +89,7 @@ template <bool KEYS> __device__ __forceinline__ place place_of(const job &j, int
     return p;
 }
 
-/* ---- the group that fetches ---- */
+/* ---- the producer ---- */
 
 __device__ __forceinline__ void fetch_tile(uint8_t *to, const CUtensorMap *m, int part, int block,
                                            const place &p, uint64_t *full)
@@ -196,7 +196,7 @@ template <bool KEYS> __device__ void store(const job &j, const room &r)
     stores_done();
 }
 
-/* ---- a group that multiplies ---- */
+/* ---- a consumer warp group ---- */
 
 typedef struct worker {
     int group, warp, lane;
@@ -242,7 +242,7 @@ template <bool KEYS, meeting M>
 __device__ __forceinline__ void ask_sums(float (&d)[32], const uint32_t (&a)[32], const uint8_t *b,
                                          int add)
 {
-    uint64_t at = operand_turned(b + first_column<KEYS, M>() * WIDTH * 2);
+    uint64_t at = operand_transposed(b + first_column<KEYS, M>() * WIDTH * 2);
     products_begin();
 #pragma unroll
     for (int i = 0; i < columns<M>::N / 16; i++) gather(d, a + i * 4, at + i * 128, add || i > 0);
@@ -269,7 +269,7 @@ __device__ __forceinline__ void exponentials(const job &j, const worker &w, cons
             float less = KEYS ? (e & 1 ? lse.y : lse.x) : of.lse[e / 2];
             float x = fmaf(s[i * 4 + e], by, -less);
             if (is_diagonal<KEYS, M>(i)) x = (KEYS ? row > column : column > row) ? -INFINITY : x;
-            s[i * 4 + e] = exp_2(x);
+            s[i * 4 + e] = power_of_2(x);
         }
     }
 }
@@ -341,7 +341,7 @@ __device__ __forceinline__ void put_results(const job &j, const room &r, const w
     meet(1 + w.group, 128); /* all have read them */
     put_result(w, from.sum, j.scale, half);
     if (KEYS) put_result(w, from.more, 1, half + TILE);
-    written_for_engine();
+    written_for_tma();
     arrive(&r.made[w.held % HELD]);
 }
 
@@ -457,45 +457,38 @@ static ll_err map_of(CUtensorMap *out, const void *data, const heads *s, int par
 
 static int64_t blocks_of(const heads *s)
 {
-    return ceil_div(s->t, SIDE);
+    return ll_ceil_div(s->t, SIDE);
 }
 
-bool ll_own_attention_grad(const heads *s, ll_dtype t, ll_dtype lse)
+bool attention_grad_90_fits(const ll_kcall *c)
 {
-    return s->d == WIDTH && t == LL_BF16 && lse == LL_F32 && ll_is_hopper() &&
-           s->b * s->h * blocks_of(s) < INT32_MAX / 2;
+    heads s = heads_of(c);
+    return s.d == WIDTH && qkv_of(c)->dtype == LL_BF16 && lse_of(c)->dtype == LL_F32 &&
+           is_hopper(c) && s.b * s.h * s.t > 0 && s.b * s.h * blocks_of(&s) < INT32_MAX / 2;
 }
 
-size_t ll_own_grad_scratch(const heads *s)
+size_t attention_grad_90_scratch(const ll_kcall *c)
 {
-    return (size_t)(s->b * s->h * blocks_of(s) * STATS) + 2 * sizeof(int) + LL_WORKSPACE_SLACK;
+    heads s = heads_of(c);
+    return (size_t)(s.b * s.h * blocks_of(&s) * STATS) + 2 * sizeof(int) + LL_WORKSPACE_SLACK;
 }
 
-ll_err ll_own_backward(const ll_kcall *c, const heads *s)
+ll_err attention_grad_90(const ll_kcall *c)
 {
     job j = {};
-    int device, units;
-    CUDA_TRY(cudaGetDevice(&device));
-    CUDA_TRY(cudaDeviceGetAttribute(&units, cudaDevAttrMultiProcessorCount, device));
-    TRY(map_of(&j.go, c->in[0].data, s, 1));
-    TRY(map_of(&j.qkv, c->in[1].data, s, 3));
-    TRY(map_of(&j.o, c->in[2].data, s, 1));
-    TRY(map_of(&j.dqkv, c->out[0].data, s, 3));
-    j.heads = (int)s->h, j.time = (int)s->t, j.blocks = (int)blocks_of(s);
-    j.tasks = (int)(s->b * s->h) * j.blocks;
-    j.scale = 1 / sqrtf((float)s->d);
+    heads s = heads_of(c);
+    TRY(map_of(&j.go, c->in[0].data, &s, 1));
+    TRY(map_of(&j.qkv, c->in[1].data, &s, 3));
+    TRY(map_of(&j.o, c->in[2].data, &s, 1));
+    TRY(map_of(&j.dqkv, c->out[0].data, &s, 3));
+    j.heads = (int)s.h, j.time = (int)s.t, j.blocks = (int)blocks_of(&s);
+    j.tasks = (int)(s.b * s.h) * j.blocks;
+    j.scale = 1 / sqrtf((float)s.d);
     j.lse = (const float *)c->in[3].data, j.stats = (float *)workspace_of(c);
     j.counter = (int *)(j.stats + (size_t)j.tasks * 2 * SIDE);
     CUDA_TRY(cudaMemsetAsync(j.counter, 0, 2 * sizeof(int), stream_of(c)));
-    unsigned blocks = (unsigned)(j.tasks < units ? j.tasks : units);
-    CUDA_TRY(cudaFuncSetAttribute(attention_back<false>,
-                                  cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED));
-    CUDA_TRY(cudaFuncSetAttribute(attention_back<true>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                  SHARED));
-    attention_back<false><<<blocks, 384, SHARED, stream_of(c)>>>(j);
-    CUDA_TRY(cudaGetLastError());
+    unsigned blocks = (unsigned)ll_min64(j.tasks, processors_of(c));
+    TRY(launch_shared(c, attention_back<false>, blocks, 384, SHARED, j));
     j.counter++;
-    attention_back<true><<<blocks, 384, SHARED, stream_of(c)>>>(j);
-    CUDA_TRY(cudaGetLastError());
-    return LL_OK;
+    return launch_shared(c, attention_back<true>, blocks, 384, SHARED, j);
 }

@@ -7,10 +7,10 @@
  * any order will do, dq is summed in f32 by atomic additions instead, and rounded at the end. q, k
  * and v are read from, and their gradients written to, the packed tensor by strides. */
 #include "kern/cuda/attention.cuh"
+#include "kern/cuda/dnn.cuh"
 #include "kern/notes.h"
 
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 enum { ID_Q = 1, ID_K, ID_V, ID_O, ID_LSE, ID_DO, ID_DQ, ID_DK, ID_DV, ID_DELTA, ID_SUM };
@@ -75,47 +75,99 @@ static ll_desc column(build *u)
     return inner(u, CUDNN_DATA_FLOAT, &u->stat);
 }
 
-static ll_desc point(build *u, cudnnPointwiseMode_t mode, ll_desc x, ll_desc b, ll_desc y)
+/* How an operation computes: one number. */
+static ll_desc how_of(build *u, cudnnBackendDescriptorType_t type, cudnnBackendAttributeName_t name,
+                      cudnnDataType_t compute)
 {
-    ll_dnn_point p = {mode, CUDNN_DATA_FLOAT, x, b, NULL, y, 0};
-    ll_dnn_pointwise(&u->g, &p);
+    ll_desc how = ll_dnn_new(&u->g, type);
+    ll_dnn_set(&u->g, how, name, CUDNN_TYPE_DATA_TYPE, 1, &compute);
+    return how;
+}
+
+/* Elementwise. t: the condition of BINARY_SELECT; axis: of GEN_INDEX. */
+static ll_desc apply(build *u, cudnnPointwiseMode_t mode, cudnnDataType_t compute, ll_desc x,
+                     ll_desc b, ll_desc t, ll_desc y, int64_t axis = 0)
+{
+    ll_dnn_graph *g = &u->g;
+    ll_desc how =
+        how_of(u, CUDNN_BACKEND_POINTWISE_DESCRIPTOR, CUDNN_ATTR_POINTWISE_MATH_PREC, compute);
+    ll_dnn_set(g, how, CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE, 1, &mode);
+    if (mode == CUDNN_POINTWISE_GEN_INDEX)
+        ll_dnn_set(g, how, CUDNN_ATTR_POINTWISE_AXIS, CUDNN_TYPE_INT64, 1, &axis);
+    ll_dnn_done(g, how);
+    ll_desc op = ll_dnn_new(g, CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR);
+    ll_dnn_give(g, op, CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, how);
+    ll_dnn_give(g, op, CUDNN_ATTR_OPERATION_POINTWISE_XDESC, x);
+    ll_dnn_give(g, op, CUDNN_ATTR_OPERATION_POINTWISE_BDESC, b);
+    ll_dnn_give(g, op, CUDNN_ATTR_OPERATION_POINTWISE_TDESC, t);
+    ll_dnn_give(g, op, CUDNN_ATTR_OPERATION_POINTWISE_YDESC, y);
+    ll_dnn_add(g, op);
     return y;
 }
 
+static ll_desc point(build *u, cudnnPointwiseMode_t mode, ll_desc x, ll_desc b, ll_desc y)
+{
+    return apply(u, mode, CUDNN_DATA_FLOAT, x, b, NULL, y);
+}
+
+/* c = a b; m, n, k: tensors of how many rows, columns and terms count in each batch, or NULL. */
 static ll_desc matmul(build *u, ll_desc a, ll_desc b, ll_desc c, ll_desc m, ll_desc n, ll_desc k)
 {
-    const ll_desc len[3] = {m, n, k};
-    ll_dnn_matmul(&u->g, a, b, c, len);
+    ll_dnn_graph *g = &u->g;
+    ll_desc how =
+        how_of(u, CUDNN_BACKEND_MATMUL_DESCRIPTOR, CUDNN_ATTR_MATMUL_COMP_TYPE, CUDNN_DATA_FLOAT);
+    ll_dnn_done(g, how);
+    ll_desc op = ll_dnn_new(g, CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR);
+    ll_dnn_give(g, op, CUDNN_ATTR_OPERATION_MATMUL_DESC, how);
+    ll_dnn_give(g, op, CUDNN_ATTR_OPERATION_MATMUL_ADESC, a);
+    ll_dnn_give(g, op, CUDNN_ATTR_OPERATION_MATMUL_BDESC, b);
+    ll_dnn_give(g, op, CUDNN_ATTR_OPERATION_MATMUL_CDESC, c);
+    ll_dnn_give(g, op, CUDNN_ATTR_OPERATION_MATMUL_GEMM_M_OVERRIDE_DESC, m);
+    ll_dnn_give(g, op, CUDNN_ATTR_OPERATION_MATMUL_GEMM_N_OVERRIDE_DESC, n);
+    ll_dnn_give(g, op, CUDNN_ATTR_OPERATION_MATMUL_GEMM_K_OVERRIDE_DESC, k);
+    ll_dnn_add(g, op);
     return c;
+}
+
+static void reduce(build *u, cudnnReduceTensorOp_t mode, ll_desc x, ll_desc y)
+{
+    ll_dnn_graph *g = &u->g;
+    ll_desc how = how_of(u, CUDNN_BACKEND_REDUCTION_DESCRIPTOR, CUDNN_ATTR_REDUCTION_COMP_TYPE,
+                         CUDNN_DATA_FLOAT);
+    ll_dnn_set(g, how, CUDNN_ATTR_REDUCTION_OPERATOR, CUDNN_TYPE_REDUCTION_OPERATOR_TYPE, 1, &mode);
+    ll_dnn_done(g, how);
+    ll_desc op = ll_dnn_new(g, CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR);
+    ll_dnn_give(g, op, CUDNN_ATTR_OPERATION_REDUCTION_DESC, how);
+    ll_dnn_give(g, op, CUDNN_ATTR_OPERATION_REDUCTION_XDESC, x);
+    ll_dnn_give(g, op, CUDNN_ATTR_OPERATION_REDUCTION_YDESC, y);
+    ll_dnn_add(g, op);
+}
+
+static ll_desc reshape(build *u, ll_desc x, ll_desc y)
+{
+    ll_desc op = ll_dnn_new(&u->g, CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR);
+    ll_dnn_give(&u->g, op, CUDNN_ATTR_OPERATION_RESHAPE_XDESC, x);
+    ll_dnn_give(&u->g, op, CUDNN_ATTR_OPERATION_RESHAPE_YDESC, y);
+    ll_dnn_add(&u->g, op);
+    return y;
 }
 
 static ll_desc index_of(build *u, ll_desc s, int axis, cudnnDataType_t compute)
 {
-    ll_dnn_point p = {CUDNN_POINTWISE_GEN_INDEX,   compute, s, NULL, NULL,
-                      square(u, CUDNN_DATA_INT32), axis};
-    ll_dnn_pointwise(&u->g, &p);
-    return p.y;
+    ll_desc y = square(u, CUDNN_DATA_INT32);
+    return apply(u, CUDNN_POINTWISE_GEN_INDEX, compute, s, NULL, NULL, y, axis);
 }
 
 static ll_desc test(build *u, cudnnPointwiseMode_t mode, ll_desc x, ll_desc b)
 {
-    ll_dnn_point p = {mode, CUDNN_DATA_BOOLEAN, x, b, NULL, square(u, CUDNN_DATA_BOOLEAN), 0};
-    ll_dnn_pointwise(&u->g, &p);
-    return p.y;
+    return apply(u, mode, CUDNN_DATA_BOOLEAN, x, b, NULL, square(u, CUDNN_DATA_BOOLEAN));
 }
 
 /* s where the condition holds, elsewhere -infinity. */
 static ll_desc only(build *u, ll_desc s, ll_desc where)
 {
-    ll_dnn_point p = {CUDNN_POINTWISE_BINARY_SELECT,
-                      CUDNN_DATA_FLOAT,
-                      s,
-                      u->none,
-                      where,
-                      square(u, CUDNN_DATA_FLOAT),
-                      0};
-    ll_dnn_pointwise(&u->g, &p);
-    return p.y;
+    ll_desc y = square(u, CUDNN_DATA_FLOAT);
+    return apply(u, CUDNN_POINTWISE_BINARY_SELECT, CUDNN_DATA_FLOAT, s, u->none, where, y);
 }
 
 static ll_desc causal(build *u, ll_desc s)
@@ -141,7 +193,6 @@ static ll_desc scores(build *u, ll_desc q, ll_desc kt)
 
 static void add_forward(build *u)
 {
-    ll_dnn_graph *g = &u->g;
     cudnnDataType_t f = CUDNN_DATA_FLOAT;
     ll_desc q = tensor(u, ID_Q, LL_BF16, &u->part);
     ll_desc kt = tensor(u, ID_K, LL_BF16, &u->part_t);
@@ -149,10 +200,10 @@ static void add_forward(build *u)
     ll_desc o = tensor(u, ID_O, LL_BF16, &u->o);
     ll_desc lse = tensor(u, ID_LSE, LL_F32, &u->stat);
     ll_desc s = causal(u, scores(u, q, kt)), top = column(u), sum = column(u);
-    ll_dnn_reduce(g, CUDNN_REDUCE_TENSOR_MAX, s, top);
+    reduce(u, CUDNN_REDUCE_TENSOR_MAX, s, top);
     ll_desc e = point(u, CUDNN_POINTWISE_SUB, s, top, square(u, f));
     e = point(u, CUDNN_POINTWISE_EXP, e, NULL, square(u, f));
-    ll_dnn_reduce(g, CUDNN_REDUCE_TENSOR_ADD, e, sum);
+    reduce(u, CUDNN_REDUCE_TENSOR_ADD, e, sum);
     ll_desc l = point(u, CUDNN_POINTWISE_LOG, sum, NULL, column(u));
     point(u, CUDNN_POINTWISE_ADD, top, l, lse);
     ll_desc p = point(u, CUDNN_POINTWISE_DIV, e, sum, square(u, CUDNN_DATA_BFLOAT16));
@@ -160,11 +211,9 @@ static void add_forward(build *u)
 }
 
 /* Rows become columns, in bf16: the left operand of a product. */
-static ll_desc turned(build *u, ll_desc x)
+static ll_desc transposed(build *u, ll_desc x)
 {
-    ll_desc y = inner(u, CUDNN_DATA_BFLOAT16, &u->square_t);
-    ll_dnn_reshape(&u->g, x, y);
-    return y;
+    return reshape(u, x, inner(u, CUDNN_DATA_BFLOAT16, &u->square_t));
 }
 
 /* dq = ds k. That the sums in f32 have memory of their own is how cuDNN is told that any order will
@@ -173,7 +222,7 @@ static void add_dq(build *u, ll_desc ds, ll_desc kt, bool any_order)
 {
     ll_desc k = inner(u, CUDNN_DATA_FLOAT, &u->part);
     ll_desc dq = tensor(u, ID_DQ, LL_BF16, &u->part);
-    ll_dnn_reshape(&u->g, kt, k);
+    reshape(u, kt, k);
     ll_desc to = any_order ? tensor(u, ID_SUM, LL_F32, &u->sum) : dq;
     matmul(u, ds, k, to, u->len_q, NULL, u->len_k);
     if (any_order) point(u, CUDNN_POINTWISE_IDENTITY, to, NULL, dq);
@@ -181,7 +230,6 @@ static void add_dq(build *u, ll_desc ds, ll_desc kt, bool any_order)
 
 static void add_backward(build *u, bool any_order)
 {
-    ll_dnn_graph *g = &u->g;
     cudnnDataType_t f = CUDNN_DATA_FLOAT;
     ll_desc q = tensor(u, ID_Q, LL_BF16, &u->part);
     ll_desc kt = tensor(u, ID_K, LL_BF16, &u->part_t);
@@ -191,32 +239,30 @@ static void add_backward(build *u, bool any_order)
     ll_desc lse = tensor(u, ID_LSE, LL_F32, &u->stat);
     ll_desc dk = tensor(u, ID_DK, LL_BF16, &u->part);
     ll_desc dv = tensor(u, ID_DV, LL_BF16, &u->part);
-    ll_desc one = ll_dnn_number(g, ID_ONE, 4);
+    ll_desc one = ll_dnn_number(&u->g, ID_ONE, 4);
     ll_desc delta = tensor(u, ID_DELTA, LL_F32, &u->stat);
 
     ll_desc both = point(u, CUDNN_POINTWISE_MUL, dout, o, inner(u, f, &u->o));
     ll_desc sums = column(u);
-    ll_dnn_reduce(g, CUDNN_REDUCE_TENSOR_ADD, both, sums);
+    reduce(u, CUDNN_REDUCE_TENSOR_ADD, both, sums);
     point(u, CUDNN_POINTWISE_MUL, sums, one, delta);
 
     ll_desc s = point(u, CUDNN_POINTWISE_SUB, scores(u, q, kt), lse, square(u, f));
     if (u->len_q) s = inside(u, s);
     ll_desc p = point(u, CUDNN_POINTWISE_EXP, causal(u, s), NULL, square(u, f));
-    matmul(u, turned(u, p), dout, dv, u->len_k, NULL, u->len_q);
+    matmul(u, transposed(u, p), dout, dv, u->len_k, NULL, u->len_q);
 
     ll_desc dp = matmul(u, dout, vt, square(u, f), u->len_q, u->len_k, NULL);
     ll_desc ds = point(u, CUDNN_POINTWISE_SUB, dp, delta, square(u, f));
     ds = point(u, CUDNN_POINTWISE_MUL, ds, p, square(u, f));
     ds = point(u, CUDNN_POINTWISE_MUL, ds, u->scale, square(u, f));
-    matmul(u, turned(u, ds), q, dk, u->len_k, NULL, u->len_q);
+    matmul(u, transposed(u, ds), q, dk, u->len_k, NULL, u->len_q);
     add_dq(u, ds, kt, any_order);
 }
 
 static void build_graph(build *u, const fused *f)
 {
-    *u = build{};
     lay_out(u, &f->s);
-    u->g.prefer = f->grad ? 0 : FAST_FORWARD;
     u->scale = ll_dnn_number(&u->g, ID_SCALE, 4);
     u->none = ll_dnn_number(&u->g, ID_NONE, 4);
     if (f->padded) {
@@ -235,7 +281,7 @@ static void build_graph(build *u, const fused *f)
 /* Bytes of ds that a batch of one has. */
 static int64_t bytes_of_ds(const heads *s)
 {
-    return s->h * ceil_div(s->t, 64) * 64 * ceil_div(s->t, 128) * 128 * (int64_t)sizeof(bf16);
+    return s->h * ll_ceil_div(s->t, 64) * 64 * ll_ceil_div(s->t, 128) * 128 * (int64_t)sizeof(bf16);
 }
 
 /* How much of the batch the backward pass takes at once: a divisor of it. */
@@ -246,52 +292,52 @@ static int64_t slice_of(const heads *s)
     return b;
 }
 
-/* What cuDNN refused: it is asked once, and a person is told. */
-static struct refused {
-    fused f;
-    struct refused *next;
-} * refusals;
-
-static bool was_refused(const fused *f)
+static fused fused_of(const ll_kcall *c, bool any_order)
 {
-    struct refused *r = refusals;
-    while (r && memcmp(&r->f, f, sizeof *f)) r = r->next;
-    return r;
-}
-
-static fused plan_for(const heads *s, bool grad, bool any_order)
-{
-    bool padded = grad && s->t % WHOLE_TILE && ll_dnn_version() <= LAST_TO_PAD;
-    fused f = {"heads", *s, grad, padded, grad && any_order};
-    if (f.any_order && was_refused(&f)) f.any_order = false;
-    if (grad && !f.any_order) f.s.b = slice_of(s);
+    heads s = heads_of(c);
+    bool grad = c->n_in > 1;
+    bool padded = grad && s.t % WHOLE_TILE && ll_dnn_version() <= LAST_TO_PAD;
+    fused f = {"heads", s, grad, padded, any_order};
+    if (grad && !any_order) f.s.b = slice_of(&s);
     return f;
 }
 
-static ll_err plan_of(const fused *f, ll_dnn_plan **out)
+static ll_err plan_of(const ll_kcall *c, const fused *f, ll_dnn_plan **out)
 {
-    *out = ll_dnn_find(f, sizeof *f);
+    TRY(ll_dnn_open(c->ctx));
+    *out = ll_dnn_find(c->ctx, f, sizeof *f);
     if (*out) return LL_OK;
-    build u;
+    build u = {};
+    u.g.ctx = c->ctx;
     build_graph(&u, f);
+    ll_dnn_wanted want = {.tensor_cores = true, .prefer = f->grad ? 0 : FAST_FORWARD};
     ll_err rc = u.g.rc;
-    if (rc == LL_OK) rc = ll_dnn_make(&u.g, f, sizeof *f, true, out);
+    if (rc == LL_OK) rc = ll_dnn_make(&u.g, f, sizeof *f, &want, out);
     ll_dnn_free(&u.g);
     return rc;
 }
 
-static bool refuse(const fused *f, const char *why)
+/* Does cuDNN have a kernel? A person is told where it has none. */
+static bool fits(const ll_kcall *c, bool any_order)
 {
-    struct refused *r = (struct refused *)calloc(1, sizeof *r);
-    LL_ASSERT(r);
-    r->f = *f;
-    r->next = refusals;
-    refusals = r;
-    ll_kern_note("attention%s of %lld heads of %lld, %lld long, in bf16: %s: %s",
-                 f->grad ? "'s gradient" : "", (long long)f->s.h, (long long)f->s.d,
-                 (long long)f->s.t,
-                 f->any_order ? "summed in order, not in any" : "plain kernels, slow", why);
-    return false;
+    heads s = heads_of(c);
+    bool even = s.d % 8 == 0 && s.d <= WIDEST;
+    if (qkv_of(c)->dtype != LL_BF16 || lse_of(c)->dtype != LL_F32 || s.b * s.t * s.h == 0 ||
+        (any_order && !even))
+        return false;
+    const char *why = even ? NULL : "cuDNN takes heads of 8, 16, 24 ... 128";
+    if (even && c->ctx &&
+        ll_dnn_open(c->ctx) == LL_OK) { /* where it does not open, the run tells */
+        ll_dnn_plan *p;
+        fused f = fused_of(c, any_order);
+        why = plan_of(c, &f, &p) == LL_OK ? ll_dnn_refused(p) : ll_error_text();
+    }
+    if (why)
+        ll_kern_note("attention%s of %lld heads of %lld, %lld long, in bf16: %s: %s",
+                     c->n_in > 1 ? "'s gradient" : "", (long long)s.h, (long long)s.d,
+                     (long long)s.t,
+                     any_order ? "summed in order, not in any" : "plain kernels, slow", why);
+    return !why;
 }
 
 /* Where a run keeps what in its scratch: cuDNN's workspace, then delta, the lengths, dq's sums. */
@@ -301,7 +347,7 @@ typedef struct room {
 
 static size_t after(size_t at, size_t bytes)
 {
-    return (at + bytes + LL_WORKSPACE_SLACK - 1) / LL_WORKSPACE_SLACK * LL_WORKSPACE_SLACK;
+    return (size_t)ll_round_up((int64_t)(at + bytes), LL_WORKSPACE_SLACK);
 }
 
 static size_t bytes_of_sum(const fused *f)
@@ -318,28 +364,13 @@ static room room_of(const fused *f, size_t workspace)
     return r;
 }
 
-bool ll_fused_attention(const heads *s, ll_dtype t, ll_dtype lse, bool grad, bool any_order,
-                        size_t *bytes)
+static size_t scratch(const ll_kcall *c, bool any_order)
 {
+    fused f = fused_of(c, any_order);
     ll_dnn_plan *p;
-    *bytes = 0;
-    if (t != LL_BF16 || lse != LL_F32 || s->b * s->t * s->h == 0) return false;
-    bool fits = s->d % 8 == 0 && s->d <= WIDEST;
-    fused f = plan_for(s, grad, any_order && fits);
-    if (was_refused(&f)) return false;
-    if (!fits) return refuse(&f, "cuDNN takes heads of 8, 16, 24 ... 128");
-    if (!ll_cuda_here()) {
-        *bytes = room_of(&f, grad && !f.any_order ? (size_t)(f.s.b * bytes_of_ds(s)) : 0).bytes;
-        if (grad) ll_kern_note("no GPU here: attention's workspace is what cuDNN 9.14 asks for");
-        return true;
-    }
-    if (ll_dnn_open() != LL_OK) return true; /* the run tells */
-    if (plan_of(&f, &p) != LL_OK) {
-        refuse(&f, ll_error_text());
-        return f.any_order && ll_fused_attention(s, t, lse, grad, false, bytes);
-    }
-    *bytes = room_of(&f, ll_dnn_workspace(p)).bytes;
-    return true;
+    if (c->ctx) return plan_of(c, &f, &p) == LL_OK ? room_of(&f, ll_dnn_workspace(p)).bytes : 0;
+    if (f.grad) ll_kern_note("no GPU here: attention's workspace is what cuDNN 9.14 asks for");
+    return room_of(&f, f.grad && !any_order ? (size_t)(f.s.b * bytes_of_ds(&f.s)) : 0).bytes;
 }
 
 /* ---- runs ---- */
@@ -373,14 +404,14 @@ static void bind_numbers(binding *a, const heads *s)
 
 static const int64_t parts[3] = {ID_Q, ID_K, ID_V}, parts_grad[3] = {ID_DQ, ID_DK, ID_DV};
 
-ll_err ll_fused_forward(const ll_kcall *c, const heads *s)
+ll_err attention_dnn(const ll_kcall *c)
 {
     ll_dnn_plan *p;
     binding a = {};
-    fused f = plan_for(s, false, false);
-    TRY(plan_of(&f, &p));
-    bind_numbers(&a, s);
-    bind_parts(&a, s, parts, c->in[0].data);
+    fused f = fused_of(c, false);
+    TRY(plan_of(c, &f, &p));
+    bind_numbers(&a, &f.s);
+    bind_parts(&a, &f.s, parts, c->in[0].data);
     bind(&a, ID_O, c->out[0].data);
     bind(&a, ID_LSE, c->out[1].data);
     return ll_dnn_run(p, c, a.n, a.ids, a.data, workspace_of(c));
@@ -417,26 +448,47 @@ static ll_err run_slice(const ll_kcall *c, const fused *f, ll_dnn_plan *p, const
  * 9.14's on an H200, for heads of 64. */
 static ll_err clear_sum(const ll_kcall *c, const fused *f, const room *r)
 {
-    int device, major;
-    CUDA_TRY(cudaGetDevice(&device));
-    CUDA_TRY(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
-    if (ll_dnn_version() / 100 == CLEARS_SUM && major == 9 && f->s.d == 64) return LL_OK;
+    if (ll_dnn_version() / 100 == CLEARS_SUM && c->ctx->major == 9 && f->s.d == 64) return LL_OK;
     CUDA_TRY(cudaMemsetAsync((char *)workspace_of(c) + r->sum, 0, bytes_of_sum(f), stream_of(c)));
     return LL_OK;
 }
 
-ll_err ll_fused_backward(const ll_kcall *c, const heads *s)
+static ll_err backward(const ll_kcall *c, bool any_order)
 {
     ll_dnn_plan *p;
-    fused f = plan_for(s, true, c->any_order);
-    TRY(plan_of(&f, &p));
+    fused f = fused_of(c, any_order);
+    TRY(plan_of(c, &f, &p));
     room r = room_of(&f, ll_dnn_workspace(p));
-    if (f.padded) {
-        fill_lengths<<<blocks_for(f.s.b, 128), 128, 0, stream_of(c)>>>(
-            (int32_t *)((char *)workspace_of(c) + r.len), f.s.b, (int32_t)s->t);
-        CUDA_TRY(cudaGetLastError());
-    }
-    if (f.any_order) TRY(clear_sum(c, &f, &r));
-    for (int64_t i = 0; i < s->b / f.s.b; i++) TRY(run_slice(c, &f, p, &r, i));
+    if (f.padded)
+        TRY(launch_each(c, f.s.b, fill_lengths, (char *)workspace_of(c) + r.len, f.s.b, f.s.t));
+    if (any_order) TRY(clear_sum(c, &f, &r));
+    for (int64_t i = 0; i < heads_of(c).b / f.s.b; i++) TRY(run_slice(c, &f, p, &r, i));
     return LL_OK;
+}
+
+ll_err attention_grad_dnn(const ll_kcall *c)
+{
+    return backward(c, false);
+}
+ll_err attention_grad_any(const ll_kcall *c)
+{
+    return backward(c, true);
+}
+
+bool attention_dnn_fits(const ll_kcall *c)
+{
+    return fits(c, false);
+}
+bool attention_grad_any_fits(const ll_kcall *c)
+{
+    return c->any_order && fits(c, true);
+}
+
+size_t attention_dnn_scratch(const ll_kcall *c)
+{
+    return scratch(c, false);
+}
+size_t attention_grad_any_scratch(const ll_kcall *c)
+{
+    return scratch(c, true);
 }

@@ -100,69 +100,20 @@ template <int D_, int MI_, int NJ_, int BLOCKS_> struct by_fma {
     }
 };
 
-enum { DELTA_WARPS = 8 };
-
-static __global__ void sums_of_rows(heads s, const float *dout, const float *o, float *delta)
+ll_err attention_f32(const ll_kcall *c)
 {
-    int64_t row = blockIdx.x * (int64_t)DELTA_WARPS + threadIdx.x / 32; /* [b,t,h] */
-    if (row >= s.b * s.t * s.h) return;
-    float sum = 0;
-    for (int64_t e = threadIdx.x % 32; e < s.d; e += 32)
-        sum = fmaf(dout[row * s.d + e], o[row * s.d + e], sum);
-    sum = warp_sum(sum);
-    int64_t h = row % s.h, t = row / s.h % s.t, b = row / s.h / s.t;
-    if (threadIdx.x % 32 == 0) delta[(b * s.h + h) * s.t + t] = sum;
-}
-
-static tile_call call_of(const ll_kcall *c, const heads *s, bool grad)
-{
-    tile_call a = {};
-    a.s = *s;
-    a.by = LOG2_E / sqrtf((float)s->d);
-    a.qkv = (const float *)c->in[grad ? 1 : 0].data;
-    if (grad) {
-        a.dout = (const float *)c->in[0].data;
-        a.lse = (const float *)c->in[3].data;
-        a.delta = (const float *)c->scratch;
-        a.dqkv = (float *)c->out[0].data;
-    } else {
-        a.o = (float *)c->out[0].data;
-        a.lse_out = (float *)c->out[1].data;
-    }
-    return a;
-}
-
-bool ll_tiled_attention(const heads *s, ll_dtype t, ll_dtype lse)
-{
-    return t == LL_F32 && lse == LL_F32 && (s->d == 32 || s->d == 64 || s->d == 128);
-}
-
-size_t ll_tiled_grad_scratch(const heads *s)
-{
-    return (size_t)(s->b * s->h * s->t) * sizeof(float);
-}
-
-ll_err ll_tiled_forward(const ll_kcall *c, const heads *s)
-{
-    tile_call a = call_of(c, s, false);
-    if (c->tf32) return ll_tf32_forward(a, stream_of(c));
-    switch (s->d) {
-    case 32: return forward_of<by_fma<32, 4, 8, 4>>(a, stream_of(c));
-    case 64: return forward_of<by_fma<64, 4, 8, 3>>(a, stream_of(c));
-    default: return forward_of<by_fma<128, 4, 4, 2>>(a, stream_of(c));
+    switch (heads_of(c).d) {
+    case 32: return forward_of<by_fma<32, 4, 8, 4>>(c);
+    case 64: return forward_of<by_fma<64, 4, 8, 3>>(c);
+    default: return forward_of<by_fma<128, 4, 4, 2>>(c);
     }
 }
 
-ll_err ll_tiled_backward(const ll_kcall *c, const heads *s)
+ll_err attention_grad_f32(const ll_kcall *c)
 {
-    tile_call a = call_of(c, s, true);
-    sums_of_rows<<<(unsigned)ceil_div(s->b * s->t * s->h, DELTA_WARPS), 32 * DELTA_WARPS, 0,
-                   stream_of(c)>>>(*s, a.dout, (const float *)c->in[2].data, (float *)c->scratch);
-    CUDA_TRY(cudaGetLastError());
-    if (c->tf32) return ll_tf32_backward(a, stream_of(c));
-    switch (s->d) {
-    case 32: return backward_of<by_fma<32, 4, 8, 3>>(a, stream_of(c));
-    case 64: return backward_of<by_fma<64, 4, 8, 2>>(a, stream_of(c));
-    default: return backward_of<by_fma<128, 4, 4, 2>>(a, stream_of(c));
+    switch (heads_of(c).d) {
+    case 32: return backward_of<by_fma<32, 4, 8, 3>>(c);
+    case 64: return backward_of<by_fma<64, 4, 8, 2>>(c);
+    default: return backward_of<by_fma<128, 4, 4, 2>>(c);
     }
 }

@@ -165,20 +165,20 @@ template <int D_, int MT, int COLS_, int BLOCKS_, bool HOLDS> struct by_mma {
     }
 };
 
-ll_err ll_tf32_forward(const tile_call &a, cudaStream_t stream)
+ll_err attention_tf32(const ll_kcall *c)
 {
-    switch (a.s.d) {
-    case 32: return forward_of<by_mma<32, 2, 64, 2, true>>(a, stream);
-    case 64: return forward_of<by_mma<64, 2, 32, 2, true>>(a, stream);
-    default: return forward_of<by_mma<128, 2, 32, 2, false>>(a, stream);
+    switch (heads_of(c).d) {
+    case 32: return forward_of<by_mma<32, 2, 64, 2, true>>(c);
+    case 64: return forward_of<by_mma<64, 2, 32, 2, true>>(c);
+    default: return forward_of<by_mma<128, 2, 32, 2, false>>(c);
     }
 }
 
-ll_err ll_tf32_backward(const tile_call &a, cudaStream_t stream)
+ll_err attention_grad_tf32(const ll_kcall *c)
 {
-    switch (a.s.d) {
-    case 32: return backward_of<by_mma<32, 2, 32, 3, false>>(a, stream);
-    case 64: return backward_of<by_mma<64, 2, 32, 2, false>>(a, stream);
-    default: return backward_of<by_mma<128, 1, 32, 2, false>>(a, stream);
+    switch (heads_of(c).d) {
+    case 32: return backward_of<by_mma<32, 2, 32, 3, false>>(c);
+    case 64: return backward_of<by_mma<64, 2, 32, 2, false>>(c);
+    default: return backward_of<by_mma<128, 1, 32, 2, false>>(c);
     }
 }

@@ -1,5 +1,5 @@
-/* barrier.cuh: barriers in shared memory, which count arrivals and the bytes that the copy engine
- * brings; and those of the threads of a block. */
+/* barrier.cuh: barriers in shared memory, which count arrivals and the bytes that TMA brings; and
+ * those of the threads of a block. */
 #pragma once
 #include <stdint.h>
 
@@ -43,7 +43,7 @@ static __device__ __forceinline__ void expect(uint64_t *b, unsigned bytes)
                  : "memory");
 }
 
-/* The copy engine brings bytes, a multiple of 16, to shared memory, and counts them at b. */
+/* TMA brings bytes, a multiple of 16, to shared memory, and counts them at b. */
 static __device__ __forceinline__ void fetch(void *to, const void *from, unsigned bytes,
                                              uint64_t *b)
 {

@@ -16,14 +16,7 @@
 
 #include <type_traits>
 
-extern "C" {
-ll_kernel batchnorm_cuda, batchnorm_relu_cuda, batchnorm_add_relu_cuda;
-ll_kernel batchnorm_grad_cuda, batchnorm_relu_grad_cuda, batchnorm_add_relu_grad_cuda;
-ll_kernel batchnorm_sum_relu_grad_cuda;
-ll_scratch batchnorm_cuda_scratch;
-}
-
-enum { THREADS = 256, PROCESSORS = 132, MOST_B = 3, FOLD = 32 };
+enum { THREADS = 256, MOST_B = 3, FOLD = 32 };
 
 /* A number per channel, in the type of its tensor. */
 struct channels {
@@ -55,17 +48,16 @@ struct walk {
     unsigned gx, gy; /* blocks */
 };
 
-/* v channels and u rows a thread, b blocks a processor. */
-static walk walk_of(int64_t rows, int64_t n, int v, int u, int b)
+/* Of a tensor of x's shape: v channels and u rows a thread, b blocks a processor. */
+static walk walk_of(const ll_kcall *c, const ll_tensor *x, int v, int u, int b)
 {
-    walk w = {rows, n, 1, 1, 1, 1};
-    int64_t places = ceil_div(n, v);
+    walk w = {ll_rows(x), ll_cols(x), 1, 1, 1, 1};
+    int64_t places = ll_ceil_div(w.n, v);
     while (w.tx < 32 && w.tx < places) w.tx *= 2;
     w.ty = THREADS / w.tx;
-    w.gx = (unsigned)ceil_div(places, w.tx);
-    int64_t deep = ceil_div(rows, w.ty * u), most = PROCESSORS * b / w.gx;
-    if (most > deep) most = deep;
-    w.gy = (unsigned)(most < 1 ? 1 : most);
+    w.gx = (unsigned)ll_ceil_div(places, w.tx);
+    int64_t deep = ll_ceil_div(w.rows, w.ty * u), most = processors_of(c) * b / w.gx;
+    w.gy = (unsigned)ll_max64(1, ll_min64(most, deep));
     return w;
 }
 
@@ -344,12 +336,12 @@ static bool in_packs(int v, int64_t n, const ll_tensor *t, int n_tensor)
     return n % v == 0;
 }
 
-static size_t scratch_for(const ll_tensor *x)
+static size_t scratch(const ll_kcall *c)
 {
-    int64_t rows = ll_rows(x), n = ll_cols(x);
+    const ll_tensor *x = &c->out[0];
     int v = (int)(16 / ll_dtype_bytes(x->dtype));
-    unsigned packs = walk_of(rows, n, v, 1, MOST_B).gy, alone = walk_of(rows, n, 1, 1, MOST_B).gy;
-    return 2 * (size_t)(packs > alone ? packs : alone) * (size_t)n *
+    unsigned packs = walk_of(c, x, v, 1, MOST_B).gy, alone = walk_of(c, x, 1, 1, MOST_B).gy;
+    return 2 * (size_t)(packs > alone ? packs : alone) * (size_t)ll_cols(x) *
            (x->dtype == LL_F64 ? sizeof(double) : sizeof(float));
 }
 
@@ -369,112 +361,68 @@ template <class F> static ll_err with_packs(const ll_kcall *c, const ll_tensor *
 template <bool ADD, bool RELU> static ll_err forward(const ll_kcall *c)
 {
     const ll_tensor *x = &c->in[0], *gain = &c->in[ADD ? 2 : 1], *bias = gain + 1;
-    int64_t rows = ll_rows(x), n = ll_cols(x);
     double eps = ((const ll_norm_attr *)c->attr)->eps;
-    if (n == 0 || rows == 0) return clear_channels(c);
+    if (ll_numel(&x->shape) == 0) return clear_channels(c);
     return with_packs(c, x, [&](auto z, auto pack_size) -> ll_err {
         typedef decltype(z) T;
         typedef typename sum_of<T>::type S;
         constexpr int V = decltype(pack_size)::value;
         channels mean = per_channel(&c->out[1]), var = per_channel(&c->out[2]);
         constexpr int U1 = 4, B1 = MOST_B, U2 = ADD ? 4 : 8, B2 = 2;
-        walk w = walk_of(rows, n, V, U1, B1), w2 = walk_of(rows, n, V, U2, B2);
-        const T *xs = (const T *)x->data;
-        S *parts = (S *)c->scratch;
-        sum_x<T, S, V, U1, B1><<<dim3(w.gx, w.gy), THREADS, 0, stream_of(c)>>>(w, xs, parts);
-        statistics<T, S><<<(unsigned)ceil_div(n, 32), dim3(32, FOLD), 0, stream_of(c)>>>(
-            parts, (int)w.gy, rows, n, xs, mean, var);
-        normalise<T, S, V, U2, B2, ADD, RELU><<<dim3(w2.gx, w2.gy), THREADS, 0, stream_of(c)>>>(
-            w2, xs, ADD ? (const T *)c->in[1].data : NULL, per_channel(gain), per_channel(bias),
-            mean, var, eps, (T *)c->out[0].data);
-        CUDA_TRY(cudaGetLastError());
-        return LL_OK;
+        walk w = walk_of(c, x, V, U1, B1), w2 = walk_of(c, x, V, U2, B2);
+        TRY(launch(c, sum_x<T, S, V, U1, B1>, dim3(w.gx, w.gy), THREADS, w, x->data, c->scratch));
+        TRY(launch(c, statistics<T, S>, ll_ceil_div(w.n, 32), dim3(32, FOLD), c->scratch, w.gy,
+                   w.rows, w.n, x->data, mean, var));
+        return launch(c, normalise<T, S, V, U2, B2, ADD, RELU>, dim3(w2.gx, w2.gy), THREADS, w2,
+                      x->data, ADD ? c->in[1].data : NULL, per_channel(gain), per_channel(bias),
+                      mean, var, eps, c->out[0].data);
     });
 }
 
-template <mask MASK, bool SUM> static ll_err run_backward(const ll_kcall *c, const backward *given)
+/* in: dy (SUM: its two parts), BY_Y: y, x, gain, BY_X: bias, mean, var. */
+template <mask MASK, bool SUM> static ll_err run_backward(const ll_kcall *c)
 {
-    const ll_tensor *shape = &c->out[0];
-    backward o = *given;
+    const ll_tensor *in = c->in, *x = &c->out[0];
+    backward o = {};
+    o.dy = (in++)->data;
+    if (SUM) o.other = (in++)->data;
+    if (MASK == BY_Y) o.y = (in++)->data;
+    o.x = (in++)->data;
+    o.gain = per_channel(in++);
+    if (MASK == BY_X) o.bias = per_channel(in++);
+    o.mean = per_channel(in), o.var = per_channel(in + 1);
     o.eps = ((const ll_norm_attr *)c->attr)->eps;
     o.dx = c->out[0].data;
-    o.dgain = per_channel(&c->out[1]);
-    o.dbias = per_channel(&c->out[2]);
+    o.dgain = per_channel(&c->out[1]), o.dbias = per_channel(&c->out[2]);
     o.g = c->n_out > 3 ? c->out[3].data : NULL;
-    int64_t rows = ll_rows(shape), n = ll_cols(shape);
-    if (n == 0 || rows == 0) return clear_channels(c);
-    return with_packs(c, shape, [&](auto z, auto pack_size) -> ll_err {
+    if (ll_numel(&x->shape) == 0) return clear_channels(c);
+    return with_packs(c, x, [&](auto z, auto pack_size) -> ll_err {
         typedef decltype(z) T;
         typedef typename sum_of<T>::type S;
         constexpr int V = decltype(pack_size)::value;
         constexpr int U1 = MASK == BY_Y ? 1 : 4, B1 = MASK == BY_Y ? 3 : 2, U2 = 4, B2 = 2;
-        walk w = walk_of(rows, n, V, U1, B1), w2 = walk_of(rows, n, V, U2, B2);
-        S *parts = (S *)c->scratch;
-        sum_dy<T, S, V, U1, B1, MASK, SUM>
-            <<<dim3(w.gx, w.gy), THREADS, 0, stream_of(c)>>>(w, o, parts);
-        gather_dy<S><<<(unsigned)ceil_div(n, 32), dim3(32, FOLD), 0, stream_of(c)>>>(
-            parts, (int)w.gy, n, o);
+        walk w = walk_of(c, x, V, U1, B1), w2 = walk_of(c, x, V, U2, B2);
+        TRY(launch(c, sum_dy<T, S, V, U1, B1, MASK, SUM>, dim3(w.gx, w.gy), THREADS, w, o,
+                   c->scratch));
+        TRY(launch(c, gather_dy<S>, ll_ceil_div(w.n, 32), dim3(32, FOLD), c->scratch, w.gy, w.n,
+                   o));
         backward second = o;
         if (MASK == BY_Y) second.dy = o.g;
-        make_dx<T, S, V, U2, B2, MASK == BY_X>
-            <<<dim3(w2.gx, w2.gy), THREADS, 0, stream_of(c)>>>(w2, second);
-        CUDA_TRY(cudaGetLastError());
-        return LL_OK;
+        return launch(c, make_dx<T, S, V, U2, B2, MASK == BY_X>, dim3(w2.gx, w2.gy), THREADS, w2,
+                      second);
     });
 }
 
-ll_err batchnorm_cuda(const ll_kcall *c)
-{
-    return forward<false, false>(c);
-}
-
-ll_err batchnorm_relu_cuda(const ll_kcall *c)
-{
-    return forward<false, true>(c);
-}
-
-ll_err batchnorm_add_relu_cuda(const ll_kcall *c)
-{
-    return forward<true, true>(c);
-}
-
-ll_err batchnorm_grad_cuda(const ll_kcall *c)
-{
-    backward o = {};
-    o.dy = c->in[0].data, o.x = c->in[1].data;
-    o.gain = per_channel(&c->in[2]);
-    o.mean = per_channel(&c->in[3]), o.var = per_channel(&c->in[4]);
-    return run_backward<NONE, false>(c, &o);
-}
-
-ll_err batchnorm_relu_grad_cuda(const ll_kcall *c)
-{
-    backward o = {};
-    o.dy = c->in[0].data, o.x = c->in[1].data;
-    o.gain = per_channel(&c->in[2]), o.bias = per_channel(&c->in[3]);
-    o.mean = per_channel(&c->in[4]), o.var = per_channel(&c->in[5]);
-    return run_backward<BY_X, false>(c, &o);
-}
-
-ll_err batchnorm_add_relu_grad_cuda(const ll_kcall *c)
-{
-    backward o = {};
-    o.dy = c->in[0].data, o.y = c->in[1].data, o.x = c->in[2].data;
-    o.gain = per_channel(&c->in[3]);
-    o.mean = per_channel(&c->in[4]), o.var = per_channel(&c->in[5]);
-    return run_backward<BY_Y, false>(c, &o);
-}
-
-ll_err batchnorm_sum_relu_grad_cuda(const ll_kcall *c)
-{
-    backward o = {};
-    o.dy = c->in[0].data, o.other = c->in[1].data, o.y = c->in[2].data, o.x = c->in[3].data;
-    o.gain = per_channel(&c->in[4]);
-    o.mean = per_channel(&c->in[5]), o.var = per_channel(&c->in[6]);
-    return run_backward<BY_Y, true>(c, &o);
-}
-
-size_t batchnorm_cuda_scratch(const ll_kcall *c)
-{
-    return scratch_for(&c->out[0]);
-}
+#define WAY(f)                                                                                     \
+    {                                                                                              \
+        {.scratch = scratch, .run = f},                                                            \
+        {                                                                                          \
+        }                                                                                          \
+    }
+extern "C" const ll_solver batchnorm_cuda[] = WAY((forward<false, false>)),
+                           batchnorm_relu_cuda[] = WAY((forward<false, true>)),
+                           batchnorm_add_relu_cuda[] = WAY((forward<true, true>)),
+                           batchnorm_grad_cuda[] = WAY((run_backward<NONE, false>)),
+                           batchnorm_relu_grad_cuda[] = WAY((run_backward<BY_X, false>)),
+                           batchnorm_add_relu_grad_cuda[] = WAY((run_backward<BY_Y, false>)),
+                           batchnorm_sum_relu_grad_cuda[] = WAY((run_backward<BY_Y, true>));

@@ -13,17 +13,10 @@
 
 #include <nvrtc.h>
 
-#include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-extern "C" {
-ll_kernel fused_cuda;
-ll_scratch fused_cuda_scratch;
-extern const ll_many fused_cuda_many;
-}
 
 enum { SOURCE_MAX = 65536, BLOCK = 256 };
 /* BESIDE: a thread's elements read as many that lie side by side; SAME: they all read one. */
@@ -112,58 +105,46 @@ static shape_of_loop loop_of(const ll_kcall *c)
     return l;
 }
 
-/* The value of a step, in terms of the registers a, b, c. */
-static void put_value(source *s, ll_ew op, const char *a, const char *b, const char *c, double k)
+/* Values are LL_EW's own text, with a, b, c and k in f32; of these there are quicker ways, to two
+ * units in the last place. */
+static const char *value_of(int op)
 {
+#define TEXT(value) #value
+#define X(name, operands, value) TEXT(value),
+    static const char *const values[LL_N_EW] = {LL_EW(X)};
+#undef X
+#undef TEXT
     switch (op) {
-    case LL_EW_add: put(s, "%s + %s", a, b); break;
-    case LL_EW_sub: put(s, "%s - %s", a, b); break;
-    case LL_EW_mul: put(s, "%s * %s", a, b); break;
-    case LL_EW_div: put(s, "%s / %s", a, b); break;
-    case LL_EW_max: put(s, "%s > %s ? %s : %s", a, b, a, b); break;
-    case LL_EW_min: put(s, "%s < %s ? %s : %s", a, b, a, b); break;
-    case LL_EW_less: put(s, "%s < %s ? 1.f : 0.f", a, b); break;
-    case LL_EW_equal: put(s, "%s == %s ? 1.f : 0.f", a, b); break;
-    case LL_EW_select: put(s, "%s != 0.f ? %s : %s", a, b, c); break;
-    case LL_EW_neg: put(s, "-%s", a); break;
-    case LL_EW_abs: put(s, "fabsf(%s)", a); break;
-    case LL_EW_exp: put(s, "expf(%s)", a); break;
-    case LL_EW_log: put(s, "logf(%s)", a); break;
-    case LL_EW_sqrt: put(s, "sqrtf(%s)", a); break;
-    case LL_EW_rsqrt: put(s, "1.f / sqrtf(%s)", a); break;
-    case LL_EW_tanh: put(s, "tanhf(%s)", a); break;
-    case LL_EW_sigmoid: put(s, "over(1.f, 1.f + expf(-%s))", a); break;
-    case LL_EW_sin: put(s, "sinf(%s)", a); break;
-    case LL_EW_cos: put(s, "cosf(%s)", a); break;
-    case LL_EW_relu: put(s, "%s > 0.f ? %s : 0.f", a, a); break;
-    case LL_EW_gelu: put(s, "gelu(%s)", a); break;
-    case LL_EW_dgelu: put(s, "dgelu(%s)", a); break;
-    case LL_EW_silu: put(s, "over(%s, 1.f + expf(-%s))", a, a); break;
-    case LL_EW_square: put(s, "%s * %s", a, a); break;
-    case LL_EW_scale: put(s, "%s * %af", a, (double)(float)k); break;
-    case LL_EW_shift: put(s, "%s + %af", a, (double)(float)k); break;
-    default: put(s, "%s", a); break;
+    case LL_EW_sigmoid: return "over(1.f, 1.f + expf(-a))";
+    case LL_EW_silu: return "over(a, 1.f + expf(-a))";
+    case LL_EW_gelu: return "gelu(a)";
+    case LL_EW_dgelu: return "dgelu(a)";
+    default: return values[op];
     }
 }
 
-static const char *operand(const ll_fused_step *t, int reg, char out[48])
+static void put_operand(source *s, const char *name, const ll_fused_step *t, int reg)
 {
     if (reg == LL_FUSE_K)
-        snprintf(out, 48, "(%af)", (double)(float)t->k);
+        put(s, "const float %s = %af; ", name, (double)(float)t->k);
     else
-        snprintf(out, 48, "r%d", reg);
-    return out;
+        put(s, "const float %s = r%d; ", name, reg);
 }
 
 static void put_body(source *s, const ll_fused_attr *f)
 {
+    static const int operands[LL_N_EW] = {
+#define X(name, operands, value) operands,
+        LL_EW(X)
+#undef X
+    };
     for (int i = 0; i < f->n_step; i++) {
         const ll_fused_step *t = &f->step[i];
-        char a[48], b[48], c[48];
-        put(s, "    float r%d = ", f->n_in + i);
-        put_value(s, (ll_ew)t->op, operand(t, t->a, a), operand(t, t->b, b), operand(t, t->c, c),
-                  t->k);
-        put(s, ";\n");
+        put(s, "    float r%d; { const float k = %af; (void)k; ", f->n_in + i, (double)(float)t->k);
+        put_operand(s, "a", t, t->a);
+        if (operands[t->op] > 1) put_operand(s, "b", t, t->b);
+        if (operands[t->op] > 2) put_operand(s, "c", t, t->c);
+        put(s, "r%d = %s; }\n", f->n_in + i, value_of(t->op));
     }
 }
 
@@ -272,8 +253,8 @@ static void put_kernel(source *s, const ll_kcall *c, const ll_fused_attr *f, con
 }
 
 /* ---- compiled chains, found by their source ----
- * A program's chains are compiled beside each other by threads of their own, from when its memory
- * is planned on (fused_cuda_scratch); whoever calls one first waits for it, and loads it. */
+ * A program's chains are compiled beside each other by threads of their own, from when its kernels
+ * are prepared on; whoever calls one first waits for it, and loads it. */
 
 #define CALLS(_)                                                                                   \
     _(nvrtcCompileProgram)                                                                         \
@@ -295,15 +276,17 @@ static const ll_library library = {"libnvrtc.so." LL_MAJOR(__CUDACC_VER_MAJOR__)
 typedef struct compiled {
     char *source, *image; /* image: NULL where it did not compile, and said why in log */
     char log[400], arch[32];
-    bool running, loaded;
+    bool running;
     pthread_t thread;
+    cudaLibrary_t loaded; /* NULL: not yet */
     cudaKernel_t f;
     struct compiled *next;
 } compiled;
 
-static compiled *chains;
-static int n_running;
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+struct ll_chains {
+    compiled *first;
+    int n_running;
+};
 enum { MOST_RUNNING = 32 };
 
 static void keep_log(nvrtcProgram p, nvrtcResult rc, compiled *c)
@@ -346,71 +329,66 @@ static void *compile_chain(void *arg)
     return NULL;
 }
 
-static void await_chain(compiled *c)
+static void await_chain(ll_chains *all, compiled *c)
 {
     if (!c->running) return;
     pthread_join(c->thread, NULL);
     c->running = false;
-    n_running--;
+    all->n_running--;
 }
 
-/* A process does not end while a compiler runs in it. */
-static void await_all(void)
+void ll_chains_await(ll_cuda_context *x)
 {
-    pthread_mutex_lock(&lock);
-    for (compiled *c = chains; c; c = c->next) await_chain(c);
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_lock(&x->lock);
+    for (compiled *c = x->chains ? x->chains->first : NULL; c; c = c->next)
+        await_chain(x->chains, c);
+    pthread_mutex_unlock(&x->lock);
 }
 
-static ll_err arch_here(char arch[32])
+void ll_chains_close(ll_cuda_context *x)
 {
-    int major = 0, minor = 0, device = 0;
-    CUDA_TRY(cudaGetDevice(&device));
-    CUDA_TRY(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
-    CUDA_TRY(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device));
-    snprintf(arch, 32, "--gpu-architecture=sm_%d%d", major, minor);
-    return LL_OK;
+    ll_chains_await(x);
+    for (compiled *c = x->chains ? x->chains->first : NULL, *next; c; c = next) {
+        next = c->next;
+        if (c->loaded) cudaLibraryUnload(c->loaded);
+        free(c->source), free(c->image), free(c);
+    }
+    free(x->chains);
 }
 
 /* The chain of this source, new ones with a compiler started on them if there is room for it.
  * Called with the lock. */
-static ll_err find_chain(const char *text, bool beside, compiled **out)
+static ll_err find_chain(ll_cuda_context *x, const char *text, bool beside, compiled **out)
 {
-    static bool registered;
-    compiled *c = chains;
+    if (!x->chains) x->chains = (ll_chains *)calloc(1, sizeof *x->chains);
+    LL_ASSERT(x->chains);
+    compiled *c = x->chains->first;
     while (c && strcmp(c->source, text)) c = c->next;
     *out = c;
     if (c) return LL_OK;
     TRY(ll_load_library(&library));
     c = (compiled *)calloc(1, sizeof *c);
     LL_ASSERT(c && (c->source = strdup(text)));
-    ll_err rc = arch_here(c->arch);
-    if (rc != LL_OK) {
-        free(c->source), free(c);
-        return rc;
-    }
-    c->next = chains;
-    *out = chains = c;
-    if (!registered) registered = atexit(await_all) == 0;
-    if (beside && registered && n_running < MOST_RUNNING)
+    snprintf(c->arch, sizeof c->arch, "--gpu-architecture=sm_%d%d", x->major, x->minor);
+    c->next = x->chains->first;
+    *out = x->chains->first = c;
+    if (beside && x->chains->n_running < MOST_RUNNING)
         c->running = pthread_create(&c->thread, NULL, compile_chain, c) == 0;
-    n_running += c->running;
+    x->chains->n_running += c->running;
     if (!c->running) compile_chain(c);
     return LL_OK;
 }
 
-static ll_err load_chain(const char *text, cudaKernel_t *out)
+static ll_err load_chain(ll_cuda_context *x, const char *text, cudaKernel_t *out)
 {
     compiled *c;
-    cudaLibrary_t loaded; /* kept, as the chain is */
-    TRY(find_chain(text, false, &c));
-    await_chain(c);
-    if (!c->loaded) {
+    TRY(find_chain(x, text, false, &c));
+    await_chain(x->chains, c);
+    if (!c->f) {
         CHECK(c->image, LL_E_DEVICE, "a chain does not compile: %s\n%.2000s", c->log,
               text + strlen(prelude));
-        CUDA_TRY(cudaLibraryLoadData(&loaded, c->image, NULL, NULL, 0, NULL, NULL, 0));
-        CUDA_TRY(cudaLibraryGetKernel(&c->f, loaded, "chain"));
-        c->loaded = true;
+        CUDA_TRY(cudaLibraryLoadData(&c->loaded, c->image, NULL, NULL, 0, NULL, NULL, 0));
+        CUDA_TRY(cudaLibraryGetKernel(&c->f, c->loaded, "chain"));
     }
     *out = c->f;
     return LL_OK;
@@ -437,7 +415,7 @@ static int64_t elements(const ll_kcall *c)
 static unsigned blocks_of(const ll_kcall *c)
 {
     shape_of_loop l = loop_of(c);
-    return blocks_for(ceil_div(elements(c), l.each * l.at_once), BLOCK);
+    return blocks_for(c, ll_ceil_div(elements(c), l.each * l.at_once), BLOCK);
 }
 
 /* The chain of this call, for one tensor or for many. out NULL: it will be wanted, and may be
@@ -452,30 +430,27 @@ static ll_err chain_of(const ll_kcall *c, bool many, cudaKernel_t *out)
     source *s = (source *)calloc(1, sizeof *s);
     CHECK(s, LL_E_MEM, "no memory for a chain's source");
     put_kernel(s, c, (const ll_fused_attr *)c->attr, &l, many);
-    pthread_mutex_lock(&lock);
-    ll_err rc = out ? load_chain(s->text, out) : find_chain(s->text, true, &begun);
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_lock(&c->ctx->lock);
+    ll_err rc = out ? load_chain(c->ctx, s->text, out) : find_chain(c->ctx, s->text, true, &begun);
+    pthread_mutex_unlock(&c->ctx->lock);
     free(s);
     return rc;
 }
 
-/* What will fail tells so when it is called; where there is no GPU nothing will be. */
-static void begin_chain(const ll_kcall *c, bool many)
+/* What will fail tells so when it is called. */
+static void begin(const ll_kcall *c)
 {
-    int gpus = 0;
-    if (!elements(c) || cudaGetDeviceCount(&gpus) != cudaSuccess || gpus == 0) return;
-    ll_err rc = chain_of(c, many, NULL);
+    ll_err rc = elements(c) ? chain_of(c, false, NULL) : LL_OK;
     (void)rc;
 }
 
-/* No scratch; but here is known what will be called. */
-size_t fused_cuda_scratch(const ll_kcall *c)
+static void begin_many(const ll_kcall *c)
 {
-    begin_chain(c, false);
-    return 0;
+    ll_err rc = chain_of(c, true, NULL);
+    (void)rc;
 }
 
-ll_err fused_cuda(const ll_kcall *c)
+static ll_err run(const ll_kcall *c)
 {
     const ll_fused_attr *f = (const ll_fused_attr *)c->attr;
     cudaKernel_t fn;
@@ -541,7 +516,6 @@ static size_t table(const ll_kcall *const *calls, int n, void *out)
     size_t words = (size_t)row_words((const ll_fused_attr *)calls[0]->attr), blocks = 0;
     uint64_t *rows = (uint64_t *)out;
     uint32_t *map = (uint32_t *)(rows + words * (size_t)n);
-    begin_chain(calls[0], true);
     for (int i = 0; i < n; i++) {
         unsigned b = blocks_of(calls[i]);
         if (out) put_row(calls[i], blocks, rows + words * (size_t)i);
@@ -565,4 +539,5 @@ static ll_err run_many(const ll_kcall *const *calls, int n, void *table)
     return LL_OK;
 }
 
-const ll_many fused_cuda_many = {alike, table, run_many};
+static const ll_many many = {alike, table, run_many, begin_many};
+extern "C" const ll_solver fused_cuda[] = {{"chain", NULL, NULL, NULL, run, &many, begin}, {}};

@@ -1,28 +1,13 @@
-/* classify.cu: a classifier's product, its cross-entropy and the gradient of that (fuse/classify.c).
+/* classify.cu: a classifier's product, its cross-entropy and its gradient (fuse/classify.c).
  *
  * By a kernel of our own where it fits (hopper_exp.cu): first the logits of the labels, a dot
  * product for each row; then all exponentials, as the product makes them; then each row's sums are
  * added up, and rows whose sum is too large for a float are made again, slowly. Otherwise as
  * products of some rows at a time, in f32, and a kernel after each. */
 #include "kern/cuda/hopper.cuh"
-#include "kern/cuda/trouble.h"
 #include "kern/cuda/vec.cuh"
 #include "kern/notes.h"
 #include "kern/rows.h"
-
-extern "C" {
-ll_kernel classify_cuda, matmul_cuda;
-ll_scratch classify_cuda_scratch;
-}
-
-/* The label of a row, 0 for one that is no label, which is told. */
-static __device__ int64_t label_of(const int32_t *label, int64_t r, int64_t n, int64_t *trouble)
-{
-    int64_t k = label[r];
-    if (k >= 0 && k < n) return k;
-    tell_trouble(trouble, LL_TROUBLE_LABEL, r, k);
-    return 0;
-}
 
 /* ---- by our own kernel ---- */
 
@@ -119,41 +104,49 @@ static matrix matrix_of(const ll_tensor *t)
     return matrix{t->data, ll_rows(t), ll_cols(t), ll_cols(t), 1, 0};
 }
 
+#ifdef LL_HOPPER
 /* Whether the call is one for it. */
 static bool own_of(const ll_kcall *c, hopper_exp *h)
 {
-    if (c->in[0].dtype != LL_BF16) return false;
+    if (!is_hopper(c) || c->in[0].dtype != LL_BF16 || ll_numel(&c->out[0].shape) == 0) return false;
     matrix w = matrix_of(&c->in[1]);
     *h = hopper_exp{
-        matrix_of(&c->in[0]), ll_gemm_turned(&w), matrix_of(&c->out[0]), NULL, NULL, NULL};
+        matrix_of(&c->in[0]), ll_blas_transposed(&w), matrix_of(&c->out[0]), NULL, NULL, NULL};
     if (c->n_in == 5) h->bias = c->in[4].data;
     return ll_hopper_exp_fits(h);
 }
 
-static int64_t own_floats(const ll_kcall *c) /* of scratch: `from`, and sums of tiles */
+static bool own_fits(const ll_kcall *c)
 {
-    return ll_rows(&c->out[0]) * (1 + ceil_div(ll_cols(&c->out[0]), HOPPER_COLUMNS));
+    hopper_exp h;
+    return own_of(c, &h);
 }
 
-static ll_err as_one(const ll_kcall *c, hopper_exp *h)
+static size_t own_scratch(const ll_kcall *c) /* `from`, and sums of tiles */
 {
+    int64_t tiles = ll_ceil_div(ll_cols(&c->out[0]), HOPPER_COLUMNS);
+    return (size_t)(ll_rows(&c->out[0]) * (1 + tiles)) * sizeof(float) + LL_WORKSPACE_SLACK;
+}
+
+static ll_err run_own(const ll_kcall *c)
+{
+    hopper_exp h;
     rows_of a = {};
+    CHECK(own_of(c, &h), LL_E_ARG, "a product's tensors do not start at multiples of 16 bytes");
     a.x = (const bf16 *)c->in[0].data, a.w = (const bf16 *)c->in[1].data;
-    a.bias = (const bf16 *)h->bias;
+    a.bias = (const bf16 *)h.bias;
     a.label = (const int32_t *)c->in[2].data, a.dloss = (const float *)c->in[3].data;
     a.e = (bf16 *)c->out[0].data;
     a.scale = (float *)c->out[1].data, a.loss = (float *)c->out[2].data;
-    a.rows = h->y.rows, a.n = h->y.cols, a.k = h->a.cols, a.trouble = c->trouble;
+    a.rows = h.y.rows, a.n = h.y.cols, a.k = h.a.cols, a.trouble = c->trouble;
     a.from = (float *)workspace_of(c), a.sums = a.from + a.rows;
-    h->from = a.from, h->sums = a.sums;
-    label_logits<<<(unsigned)ceil_div(a.rows, WARPS), 32 * WARPS, 0, stream_of(c)>>>(a);
-    CUDA_TRY(cudaGetLastError());
-    TRY(ll_hopper_exp_run(c, h));
-    add_up<<<(unsigned)ceil_div(a.rows, TOGETHER), 32 * WARPS, 0, stream_of(c)>>>(
-        a, (int)ceil_div(a.n, HOPPER_COLUMNS));
-    CUDA_TRY(cudaGetLastError());
-    return LL_OK;
+    h.from = a.from, h.sums = a.sums;
+    TRY(launch(c, label_logits, ll_ceil_div(a.rows, WARPS), 32 * WARPS, a));
+    TRY(ll_hopper_exp_run(c, &h));
+    return launch(c, add_up, ll_ceil_div(a.rows, TOGETHER), 32 * WARPS, a,
+                  ll_ceil_div(a.n, HOPPER_COLUMNS));
 }
+#endif
 
 /* ---- as a product and a kernel, some rows at a time ---- */
 
@@ -193,47 +186,45 @@ static ll_err as_kernels(const ll_kcall *c)
 {
     const ll_tensor *x = &c->in[0], *e = &c->out[0];
     int64_t rows = ll_rows(e), n = ll_cols(e), k = ll_cols(x), some = rows_at_once(c);
+    if (n == 0) return LL_OK;
     float *logits = (float *)((char *)workspace_of(c) + GEMM_WORKSPACE + LL_WORKSPACE_SLACK);
-    ll_matmul_attr attr = {"rk,nk->rn", LL_F32};
     for (int64_t r = 0; r < rows; r += some) {
         int64_t m = rows - r < some ? rows - r : some;
         ll_tensor in[2] = {*x, c->in[1]}, out = {logits, LL_F32, LL_SHAPE(m, n)};
         in[0].data = (char *)x->data + (size_t)(r * k) * ll_dtype_bytes(x->dtype);
         in[0].shape = LL_SHAPE(m, k);
         ll_kcall product = *c;
-        product.attr = &attr, product.in = in, product.out = &out;
-        product.n_in = 2, product.n_out = 1;
-        TRY(matmul_cuda(&product));
+        product.in = in, product.out = &out;
+        TRY(ll_blas_product(&product, "rk,nk->rn"));
         TRY(with_wide(x->dtype, [&](auto z) -> ll_err {
             typedef decltype(z) T;
-            int threads = n > 1024 ? 512 : 128;
-            finish_rows<T><<<(unsigned)m, threads, 0, stream_of(c)>>>(
-                logits, c->n_in == 5 ? (const T *)c->in[4].data : NULL,
-                (const int32_t *)c->in[2].data + r, (const float *)c->in[3].data + r,
-                (T *)e->data + r * n, (float *)c->out[1].data + r, (float *)c->out[2].data + r, n,
-                c->trouble);
-            CUDA_TRY(cudaGetLastError());
-            return LL_OK;
+            return launch(c, finish_rows<T>, m, n > 1024 ? 512 : 128, logits,
+                          c->n_in == 5 ? c->in[4].data : NULL, (int32_t *)c->in[2].data + r,
+                          (float *)c->in[3].data + r, (T *)e->data + r * n,
+                          (float *)c->out[1].data + r, (float *)c->out[2].data + r, n, c->trouble);
         }));
     }
     return LL_OK;
 }
 
-size_t classify_cuda_scratch(const ll_kcall *c)
+static size_t kernels_scratch(const ll_kcall *c)
 {
-    hopper_exp h;
-    size_t own = (size_t)own_floats(c) * sizeof(float) + LL_WORKSPACE_SLACK;
     size_t logits = (size_t)(rows_at_once(c) * ll_cols(&c->out[0])) * sizeof(float);
-    if (own_of(c, &h)) return own;
-    if (ll_cuda_here())
-        ll_kern_note("logits and their loss take a product and a kernel for some rows at a time: "
-                     "the one kernel is for GPUs of compute capability 9.0");
     return GEMM_WORKSPACE + 2 * LL_WORKSPACE_SLACK + logits;
 }
 
-ll_err classify_cuda(const ll_kcall *c)
+/* Fits all; a person is told that one kernel would do. */
+static bool kernels_fit(const ll_kcall *c)
 {
-    hopper_exp h;
-    if (ll_numel(&c->out[0].shape) == 0) return LL_OK;
-    return own_of(c, &h) ? as_one(c, &h) : as_kernels(c);
+    (void)c;
+    ll_kern_note("logits and their loss take a product and a kernel for some rows at a time: the "
+                 "one kernel is for GPUs of compute capability 9.0");
+    return true;
 }
+
+extern "C" const ll_solver classify_cuda[] = {
+#ifdef LL_HOPPER
+    {"sm90", own_fits, own_scratch, NULL, run_own},
+#endif
+    {"kernels", kernels_fit, kernels_scratch, NULL, as_kernels},
+    {}};

@@ -25,39 +25,35 @@
 
 #include <string.h>
 
-extern "C" {
-ll_kernel conv2d_cuda, conv2d_dx_cuda, conv2d_dw_cuda;
-ll_scratch conv2d_cuda_scratch, conv2d_dx_cuda_scratch, conv2d_dw_cuda_scratch;
-}
-
 enum { ID_X = 1, ID_W, ID_Y };
+static const int result_of[3] = {2, 0, 1}; /* of image, filter, output */
 static const size_t ROOM = (size_t)16 << 20, MOST_WORKSPACE = (size_t)256 << 20;
 
-typedef struct conv {
+typedef struct conv { /* a key, compared as bytes: no padding */
     enum which which;
     ll_dtype t, out;
-    bool tf32;
+    int tf32;
     ll_conv_attr a;
     int64_t x[4], w[4], y[4];
 } conv;
 
-/* x, w, y: image, filter, output, or their gradients. */
-static conv conv_of(const ll_kcall *c, enum which which, const ll_tensor **x, const ll_tensor **w,
-                    const ll_tensor **y)
+static_assert(sizeof(conv) == 16 + sizeof(ll_conv_attr) + 12 * sizeof(int64_t), "no padding");
+
+/* t: image, filter, output, or their gradients. */
+static conv conv_of(const ll_kcall *c, enum which which, const ll_tensor *t[3])
 {
     conv v;
-    memset(&v, 0, sizeof v); /* a key: padding too */
-    *x = which == FORWARD ? &c->in[0] : which == IMAGE ? &c->out[0] : &c->in[1];
-    *w = which == FILTER ? &c->out[0] : &c->in[1];
-    *y = which == FORWARD ? &c->out[0] : &c->in[0];
+    t[0] = which == FORWARD ? &c->in[0] : which == IMAGE ? &c->out[0] : &c->in[1];
+    t[1] = which == FILTER ? &c->out[0] : &c->in[1];
+    t[2] = which == FORWARD ? &c->out[0] : &c->in[0];
     v.which = which;
     v.t = c->in[0].dtype;
     v.out = c->out[0].dtype;
     v.tf32 = c->tf32;
     v.a = *(const ll_conv_attr *)c->attr;
-    memcpy(v.x, (*x)->shape.d, sizeof v.x);
-    memcpy(v.w, (*w)->shape.d, sizeof v.w);
-    memcpy(v.y, (*y)->shape.d, sizeof v.y);
+    memcpy(v.x, t[0]->shape.d, sizeof v.x);
+    memcpy(v.w, t[1]->shape.d, sizeof v.w);
+    memcpy(v.y, t[2]->shape.d, sizeof v.y);
     return v;
 }
 
@@ -94,8 +90,8 @@ static bool may_fold(const conv *v)
 static void fold(form *f)
 {
     int64_t s = f->fold = f->v.a.stride[0];
-    int64_t before = f->v.a.pad[0], lead = ceil_div(before, s) * s, front = lead - before;
-    f->d.w[1] = ceil_div(f->v.w[1] + front, s);
+    int64_t before = f->v.a.pad[0], lead = ll_round_up(before, s), front = lead - before;
+    f->d.w[1] = ll_ceil_div(f->v.w[1] + front, s);
     f->d.w[2] = 1;
     f->d.x[1] = f->v.y[1] + f->d.w[1] - 1;
     f->d.x[2] = f->v.y[2];
@@ -123,8 +119,7 @@ static bool for_cudnn(const conv *v, bool folded, form *f)
 {
     bool narrow = v->t == LL_BF16 || v->t == LL_F16;
     memset(f, 0, sizeof *f);
-    memcpy(&f->v, v, sizeof *v); /* a key: padding too */
-    memcpy(&f->d, v, sizeof *v);
+    f->v = f->d = *v;
     f->fold = 1;
     /* Shapes say it: equal ones share a plan. */
     f->d.a.size[0] = f->d.a.size[1] = f->d.a.narrow = 0;
@@ -135,8 +130,8 @@ static bool for_cudnn(const conv *v, bool folded, form *f)
         even_padding(f);
     if (narrow && v->a.groups == 1) {
         int64_t c = f->fold > 1 ? v->w[3] * v->w[2] * f->fold : v->w[3];
-        f->d.x[3] = f->d.w[3] = ceil_div(c, 8) * 8;
-        f->d.y[3] = f->d.w[0] = ceil_div(v->w[0], 8) * 8;
+        f->d.x[3] = f->d.w[3] = ll_round_up(c, 8);
+        f->d.y[3] = f->d.w[0] = ll_round_up(v->w[0], 8);
     }
     if (v->which == FILTER && v->t == LL_BF16) f->d.out = LL_BF16;
     for (int i = 0; i < 4; i++)
@@ -153,7 +148,7 @@ static bool is_tap(const conv *v, tap *t)
     bool is = v->t == LL_F32 && v->out == LL_F32 && !v->tf32 && v->a.groups == 1;
     is &= v->w[1] == 1 && v->w[2] == 1;
     for (int k = 0; k < 4; k++) is &= v->a.pad[k] == 0 && v->x[k] > 0 && v->y[k] > 0;
-    for (int k = 0; k < 2; k++) is &= ceil_div(t->x[k], t->stride[k]) == t->y[k];
+    for (int k = 0; k < 2; k++) is &= ll_ceil_div(t->x[k], t->stride[k]) == t->y[k];
     return is;
 }
 
@@ -169,7 +164,7 @@ static void sides_of(const form *f, side s[3])
                 f->fold, f->fold > 1 ? run : v->w[3],
                 step,    {f->filter[0], f->filter[1]}};
     s[2] = side{v->y, d->y, v->t, d->t, 1, v->y[3], 1, {0, 0}};
-    side *result = &s[v->which == FORWARD ? 2 : v->which == IMAGE ? 0 : 1];
+    side *result = &s[result_of[v->which]];
     result->our_type = v->out;
     result->their_type = d->out;
 }
@@ -227,24 +222,6 @@ static __global__ void plain(conv v, const T *x, const T *w, const T *y, Y *out,
     }
 }
 
-static ll_err run_plain(const ll_kcall *c, const conv *v, const ll_tensor *x, const ll_tensor *w,
-                        const ll_tensor *y)
-{
-    int64_t n = ll_numel(&c->out[0].shape);
-    if (n == 0) return LL_OK;
-    return with_float(v->t, [&](auto a) -> ll_err {
-        typedef decltype(a) T;
-        return with_float(v->out, [&](auto b) -> ll_err {
-            typedef decltype(b) Y;
-            plain<T, Y><<<blocks_for(n, 128), 128, 0, stream_of(c)>>>(
-                *v, (const T *)x->data, (const T *)w->data, (const T *)y->data, (Y *)c->out[0].data,
-                n);
-            CUDA_TRY(cudaGetLastError());
-            return LL_OK;
-        });
-    });
-}
-
 /* ---- cuDNN ---- */
 
 /* [n,h,w,c] in memory is n, c, h, w to cuDNN. */
@@ -298,14 +275,13 @@ static void add_convolution(ll_dnn_graph *g, const conv *v)
     ll_desc w = tensor(g, ID_W, v->which == FILTER ? v->out : v->t, v->w);
     ll_desc y = tensor(g, ID_Y, v->which == FORWARD ? v->out : v->t, v->y);
     ll_desc op = ll_dnn_new(g, names[v->which].op);
-    ll_dnn_set(g, op, names[v->which].conv, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &d);
-    ll_dnn_set(g, op, names[v->which].x, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &x);
-    ll_dnn_set(g, op, names[v->which].w, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &w);
-    ll_dnn_set(g, op, names[v->which].y, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &y);
+    ll_dnn_give(g, op, names[v->which].conv, d);
+    ll_dnn_give(g, op, names[v->which].x, x);
+    ll_dnn_give(g, op, names[v->which].w, w);
+    ll_dnn_give(g, op, names[v->which].y, y);
     ll_dnn_set(g, op, names[v->which].alpha, CUDNN_TYPE_FLOAT, 1, &one);
     ll_dnn_set(g, op, names[v->which].beta, CUDNN_TYPE_FLOAT, 1, &zero);
-    ll_dnn_done(g, op);
-    g->ops[g->n_op++] = op;
+    ll_dnn_add(g, op);
 }
 
 static size_t bytes_of(const int64_t d[4], ll_dtype t)
@@ -314,21 +290,22 @@ static size_t bytes_of(const int64_t d[4], ll_dtype t)
 }
 
 /* No plan: cuDNN has none. */
-static ll_err plan_of(const conv *v, ll_dnn_plan **out)
+static ll_err plan_of(ll_cuda_context *x, const conv *v, ll_dnn_plan **out)
 {
-    *out = ll_dnn_find(v, sizeof *v);
+    *out = ll_dnn_find(x, v, sizeof *v);
     ll_err rc = LL_OK;
     if (!*out) {
         ll_dnn_graph g = {};
+        g.ctx = x;
         size_t most = ROOM + bytes_of(v->x, v->t) + bytes_of(v->w, v->t) + bytes_of(v->y, v->t);
-        if (most > MOST_WORKSPACE) most = MOST_WORKSPACE;
+        ll_dnn_wanted want = {.tensor_cores = v->t != LL_F32 || v->tf32, .timed = true};
+        want.most_workspace = (int64_t)(most < MOST_WORKSPACE ? most : MOST_WORKSPACE);
         add_convolution(&g, v);
         rc = g.rc;
-        if (rc == LL_OK)
-            rc = ll_dnn_make_best(&g, v, sizeof *v, v->t != LL_F32 || v->tf32, most, out);
+        if (rc == LL_OK) rc = ll_dnn_make(&g, v, sizeof *v, &want, out);
         ll_dnn_free(&g);
     }
-    if (rc == LL_OK && !ll_dnn_runs(*out)) *out = NULL;
+    if (rc == LL_OK && ll_dnn_refused(*out)) *out = NULL;
     return rc;
 }
 
@@ -378,30 +355,28 @@ template <class T, class Y> static __global__ void take(box o, const T *from, Y 
     }
 }
 
-template <class T, int P>
-static void start_give(cudaStream_t s, const box *o, const void *from, void *to)
+static box box_of(const side *s, const int64_t *to, const int64_t *from)
 {
-    int64_t n = o->to[0] * o->to[1] * o->to[2] * (o->to[3] / P);
-    unsigned blocks = blocks_for(n, 256);
-    if (n < INT32_MAX / P)
-        give<T, P, int32_t><<<blocks, 256, 0, s>>>(*o, (const T *)from, (T *)to, (int32_t)n);
-    else
-        give<T, P, int64_t><<<blocks, 256, 0, s>>>(*o, (const T *)from, (T *)to, n);
+    box o = {{}, {}, s->fold, s->run, s->step, {s->shift[0], s->shift[1]}};
+    memcpy(o.to, to, sizeof o.to);
+    memcpy(o.from, from, sizeof o.from);
+    return o;
+}
+
+template <class T, int P>
+static ll_err start_give(const ll_kcall *c, const box &o, const void *from, void *to)
+{
+    int64_t n = o.to[0] * o.to[1] * o.to[2] * (o.to[3] / P);
+    return n < INT32_MAX / P ? launch_each(c, n, give<T, P, int32_t>, o, from, to, n)
+                             : launch_each(c, n, give<T, P, int64_t>, o, from, to, n);
 }
 
 static ll_err give_side(const ll_kcall *c, const side *s, const void *from, void *to)
 {
-    box o = {{}, {}, s->fold, s->run, s->step, {s->shift[0], s->shift[1]}};
-    memcpy(o.to, s->theirs, sizeof o.to);
-    memcpy(o.from, s->ours, sizeof o.from);
-    if (ll_dtype_bytes(s->our_type) == 4)
-        start_give<uint32_t, 1>(stream_of(c), &o, from, to);
-    else if (o.to[3] % 8 == 0)
-        start_give<uint16_t, 8>(stream_of(c), &o, from, to);
-    else
-        start_give<uint16_t, 1>(stream_of(c), &o, from, to);
-    CUDA_TRY(cudaGetLastError());
-    return LL_OK;
+    box o = box_of(s, s->theirs, s->ours);
+    if (ll_dtype_bytes(s->our_type) == 4) return start_give<uint32_t, 1>(c, o, from, to);
+    return o.to[3] % 8 ? start_give<uint16_t, 1>(c, o, from, to)
+                       : start_give<uint16_t, 8>(c, o, from, to);
 }
 
 /* Theirs to ours where only the types differ. */
@@ -418,25 +393,15 @@ static __global__ void widen(const bf16 *from, float *to, int64_t n)
 
 static ll_err take_side(const ll_kcall *c, const side *s, const void *from, void *to)
 {
-    box o = {{}, {}, s->fold, s->run, s->step, {s->shift[0], s->shift[1]}};
-    memcpy(o.to, s->ours, sizeof o.to);
-    memcpy(o.from, s->theirs, sizeof o.from);
+    box o = box_of(s, s->ours, s->theirs);
     int64_t n = o.to[0] * o.to[1] * o.to[2] * o.to[3];
-    unsigned blocks = blocks_for(n, 256);
-    cudaStream_t q = stream_of(c);
     bool flat = s->fold == 1 && !memcmp(o.to, o.from, sizeof o.to) && !o.shift[0] && !o.shift[1];
     if (s->our_type != s->their_type && flat && n % 4 == 0)
-        widen<<<blocks_for(n / 4, 256), 256, 0, q>>>((const bf16 *)from, (float *)to, n);
-    else if (s->our_type != s->their_type)
-        take<bf16, float><<<blocks, 256, 0, q>>>(o, (const bf16 *)from, (float *)to, n);
-    else if (ll_dtype_bytes(s->our_type) == 4)
-        take<uint32_t, uint32_t>
-            <<<blocks, 256, 0, q>>>(o, (const uint32_t *)from, (uint32_t *)to, n);
-    else
-        take<uint16_t, uint16_t>
-            <<<blocks, 256, 0, q>>>(o, (const uint16_t *)from, (uint16_t *)to, n);
-    CUDA_TRY(cudaGetLastError());
-    return LL_OK;
+        return launch_each(c, n / 4, widen, from, to, n);
+    if (s->our_type != s->their_type) return launch_each(c, n, take<bf16, float>, o, from, to, n);
+    return ll_dtype_bytes(s->our_type) == 4
+               ? launch_each(c, n, take<uint32_t, uint32_t>, o, from, to, n)
+               : launch_each(c, n, take<uint16_t, uint16_t>, o, from, to, n);
 }
 
 /* Bytes of the copy, 0: cuDNN takes our tensor. */
@@ -444,108 +409,122 @@ static size_t copy_bytes(const side *s)
 {
     bool same = !memcmp(s->ours, s->theirs, 4 * sizeof *s->ours) && s->our_type == s->their_type;
     if (same && s->fold == 1 && !s->shift[0] && !s->shift[1]) return 0;
-    size_t n = bytes_of(s->theirs, s->their_type);
-    return (n + LL_WORKSPACE_SLACK - 1) / LL_WORKSPACE_SLACK * LL_WORKSPACE_SLACK;
+    return (size_t)ll_round_up((int64_t)bytes_of(s->theirs, s->their_type), LL_WORKSPACE_SLACK);
 }
 
-/* ---- calls ---- */
-
-static void tell_plain(const conv *v)
-{
-    double flops = 2.0 * (double)(v->y[0] * v->y[1] * v->y[2] * v->y[3]) *
-                   (double)(v->w[1] * v->w[2] * v->w[3]);
-    if (flops < 1e9) return;
-    ll_kern_note("a convolution of %s, %lld channels to %lld in %lld groups, runs on a plain, slow "
-                 "kernel: cuDNN has none for it",
-                 ll_dtype_name(v->t), (long long)v->x[3], (long long)v->y[3],
-                 (long long)v->a.groups);
-}
+/* ---- the ways ---- */
 
 /* How cuDNN runs it: folded where that is for it; no plan: not at all. */
-static ll_err prepare(const conv *v, form *f, ll_dnn_plan **out)
+static ll_err find_form(ll_cuda_context *x, const conv *v, form *f, ll_dnn_plan **out)
 {
     *out = NULL;
-    if (may_fold(v) && for_cudnn(v, true, f)) TRY(plan_of(&f->d, out));
-    if (!*out && for_cudnn(v, false, f)) TRY(plan_of(&f->d, out));
+    TRY(ll_dnn_open(x));
+    if (may_fold(v) && for_cudnn(v, true, f)) TRY(plan_of(x, &f->d, out));
+    if (!*out && for_cudnn(v, false, f)) TRY(plan_of(x, &f->d, out));
     return LL_OK;
 }
 
-static size_t scratch(const ll_kcall *c, enum which which)
-{
+template <which W> struct conv_call {
     const ll_tensor *t[3];
-    ll_dnn_plan *p;
-    form f;
-    side s[3];
+    conv v;
     tap one;
-    conv v = conv_of(c, which, &t[0], &t[1], &t[2]);
-    if (is_tap(&v, &one)) return ll_conv_tap_scratch(&one);
-    if (!ll_cuda_here()) {
+    form f;
+    ll_dnn_plan *p;
+    explicit conv_call(const ll_kcall *c) : p(NULL) { v = conv_of(c, W, t); }
+};
+
+/* Plans are made here. */
+template <which W> static bool dnn_fits(const ll_kcall *c)
+{
+    conv_call<W> k(c);
+    if (!c->ctx) return for_cudnn(&k.v, false, &k.f);
+    return find_form(c->ctx, &k.v, &k.f, &k.p) != LL_OK || k.p; /* what fails, the run tells */
+}
+
+template <which W> static size_t dnn_scratch(const ll_kcall *c)
+{
+    conv_call<W> k(c);
+    side s[3];
+    if (!c->ctx)
         ll_kern_note("no GPU here: convolutions' workspaces are not known, and not counted");
-        return 0;
-    }
-    if (prepare(&v, &f, &p) != LL_OK) return 0; /* the run tells */
-    if (!p) {
-        tell_plain(&v);
-        return 0;
-    }
-    sides_of(&f, s);
-    return ll_dnn_workspace(p) + LL_WORKSPACE_SLACK + copy_bytes(&s[0]) + copy_bytes(&s[1]) +
+    if (!c->ctx || find_form(c->ctx, &k.v, &k.f, &k.p) != LL_OK || !k.p) return 0;
+    sides_of(&k.f, s);
+    return ll_dnn_workspace(k.p) + LL_WORKSPACE_SLACK + copy_bytes(&s[0]) + copy_bytes(&s[1]) +
            copy_bytes(&s[2]);
 }
 
-static ll_err run(const ll_kcall *c, enum which which)
+template <which W> static ll_err run_dnn(const ll_kcall *c)
 {
-    const ll_tensor *t[3];
-    ll_dnn_plan *p;
-    form f;
-    side s[3];
-    tap one;
-    conv v = conv_of(c, which, &t[0], &t[1], &t[2]);
-    if (is_tap(&v, &one)) return ll_conv_tap(c, which, &one, t[0]->data, t[1]->data, t[2]->data);
-    TRY(prepare(&v, &f, &p));
-    if (!p) return run_plain(c, &v, t[0], t[1], t[2]);
-    sides_of(&f, s);
     const int64_t ids[3] = {ID_X, ID_W, ID_Y};
-    const int result = which == FORWARD ? 2 : which == IMAGE ? 0 : 1;
-    char *at = (char *)workspace_of(c);
+    const int result = result_of[W];
+    conv_call<W> k(c);
+    side s[3];
     void *data[3];
+    TRY(find_form(c->ctx, &k.v, &k.f, &k.p));
+    LL_ASSERT(k.p);
+    sides_of(&k.f, s);
+    char *at = (char *)workspace_of(c);
     for (int i = 0; i < 3; i++) {
         size_t n = copy_bytes(&s[i]);
-        data[i] = n ? at : t[i]->data;
+        data[i] = n ? at : k.t[i]->data;
         at += n;
-        if (n && i != result) TRY(give_side(c, &s[i], t[i]->data, data[i]));
+        if (n && i != result) TRY(give_side(c, &s[i], k.t[i]->data, data[i]));
     }
-    TRY(ll_dnn_run(p, c, 3, ids, data, at));
-    if (data[result] == t[result]->data) return LL_OK;
-    return take_side(c, &s[result], data[result], t[result]->data);
+    TRY(ll_dnn_run(k.p, c, 3, ids, data, at));
+    if (data[result] == k.t[result]->data) return LL_OK;
+    return take_side(c, &s[result], data[result], k.t[result]->data);
 }
 
-ll_err conv2d_cuda(const ll_kcall *c)
+template <which W> static bool tap_fits(const ll_kcall *c)
 {
-    return run(c, FORWARD);
+    conv_call<W> k(c);
+    return is_tap(&k.v, &k.one);
 }
 
-ll_err conv2d_dx_cuda(const ll_kcall *c)
+template <which W> static size_t tap_scratch(const ll_kcall *c)
 {
-    return run(c, IMAGE);
+    conv_call<W> k(c);
+    return is_tap(&k.v, &k.one) ? ll_conv_tap_scratch(&k.one) : 0;
 }
 
-ll_err conv2d_dw_cuda(const ll_kcall *c)
+template <which W> static ll_err run_tap(const ll_kcall *c)
 {
-    return run(c, FILTER);
+    conv_call<W> k(c);
+    is_tap(&k.v, &k.one);
+    return ll_conv_tap(c, W, &k.one, k.t[0]->data, k.t[1]->data, k.t[2]->data);
 }
 
-size_t conv2d_cuda_scratch(const ll_kcall *c)
+/* Fits all; a person is told where that takes long. */
+template <which W> static bool plain_fits(const ll_kcall *c)
 {
-    return scratch(c, FORWARD);
+    const conv v = conv_call<W>(c).v;
+    double flops =
+        2.0 * (double)(v.y[0] * v.y[1] * v.y[2] * v.y[3]) * (double)(v.w[1] * v.w[2] * v.w[3]);
+    if (flops >= 1e9)
+        ll_kern_note("a convolution of %s, %lld channels to %lld in %lld groups, runs on a plain, "
+                     "slow kernel: cuDNN has none for it",
+                     ll_dtype_name(v.t), (long long)v.x[3], (long long)v.y[3],
+                     (long long)v.a.groups);
+    return true;
 }
 
-size_t conv2d_dx_cuda_scratch(const ll_kcall *c)
+template <which W> static ll_err run_plain(const ll_kcall *c)
 {
-    return scratch(c, IMAGE);
+    conv_call<W> k(c);
+    int64_t n = ll_numel(&c->out[0].shape);
+    return with_floats(k.v.t, k.v.out, [&](auto a, auto b) -> ll_err {
+        return launch_each(c, n, plain<decltype(a), decltype(b)>, k.v, k.t[0]->data, k.t[1]->data,
+                           k.t[2]->data, c->out[0].data, n);
+    });
 }
 
-size_t conv2d_dw_cuda_scratch(const ll_kcall *c)
-{
-    return scratch(c, FILTER);
-}
+#define WAYS(w)                                                                                    \
+    {                                                                                              \
+        {"tap", tap_fits<w>, tap_scratch<w>, NULL, run_tap<w>},                                    \
+            {"cudnn", dnn_fits<w>, dnn_scratch<w>, NULL, run_dnn<w>},                              \
+            {"plain", plain_fits<w>, NULL, NULL, run_plain<w>},                                    \
+        {                                                                                          \
+        }                                                                                          \
+    }
+extern "C" const ll_solver conv2d_cuda[] = WAYS(FORWARD), conv2d_dx_cuda[] = WAYS(IMAGE),
+                           conv2d_dw_cuda[] = WAYS(FILTER);

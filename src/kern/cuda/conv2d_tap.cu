@@ -31,14 +31,9 @@ template <class V>
 static ll_err move(const ll_kcall *c, const tap *t, bool back, void *x, void *few)
 {
     int64_t packs = t->channels * (int64_t)sizeof(float) / (int64_t)sizeof(V);
-    const int64_t *size = back ? t->x : t->y;
-    unsigned blocks = blocks_for(t->n * size[0] * size[1] * packs, 256);
-    if (back)
-        place<V><<<blocks, 256, 0, stream_of(c)>>>(*t, packs, (const V *)few, (V *)x);
-    else
-        pick<V><<<blocks, 256, 0, stream_of(c)>>>(*t, packs, (const V *)x, (V *)few);
-    CUDA_TRY(cudaGetLastError());
-    return LL_OK;
+    const int64_t *size = back ? t->x : t->y, n = t->n * size[0] * size[1] * packs;
+    return back ? launch_each(c, n, place<V>, *t, packs, few, x)
+                : launch_each(c, n, pick<V>, *t, packs, x, few);
 }
 
 static ll_err move_any(const ll_kcall *c, const tap *t, bool back, void *x, void *few)
@@ -66,14 +61,14 @@ ll_err ll_conv_tap(const ll_kcall *c, enum which which, const tap *t, void *x, v
     matrix my = {y, out, pixels, 1, out, 0};
     bool none = false;
     gemm g = {};
-    g.a = which == FORWARD ? ll_gemm_turned(&mw) : which == IMAGE ? mw : mx;
-    g.b = which == FORWARD ? mx : which == IMAGE ? my : ll_gemm_turned(&my);
+    g.a = which == FORWARD ? ll_blas_transposed(&mw) : which == IMAGE ? mw : mx;
+    g.b = which == FORWARD ? mx : which == IMAGE ? my : ll_blas_transposed(&my);
     g.y = which == FORWARD ? my : which == IMAGE ? mx : mw;
     g.batches = 1;
     g.a_type = g.b_type = g.y_type = LL_F32;
     g.epilogue = CUBLASLT_EPILOGUE_DEFAULT;
     if (few != x && which != IMAGE) TRY(move_any(c, t, false, x, few));
-    TRY(ll_gemm_run(c, &g, &none));
+    TRY(ll_blas_run(c, &g, &none));
     CHECK(!none, LL_E_DEVICE, "cuBLASLt has no algorithm for f32, %lld by %lld by %lld",
           (long long)pixels, (long long)in, (long long)out);
     return few != x && which == IMAGE ? move_any(c, t, true, x, few) : LL_OK;

@@ -2,18 +2,12 @@
  *
  * A block takes a row. Maximum and sum of exponentials are made together (a running pair), so that
  * logits are read once for them. Loss and gradient in one go (cross_entropy_back) read a row once
- * from memory if it fits into shared memory: the copy engine brings the next one while this one is
+ * from memory if it fits into shared memory: TMA brings the next one while this one is
  * worked on. Longer rows are read twice, the second time mostly from the cache. */
 #include "kern/cuda/staged.cuh"
-#include "kern/cuda/trouble.h"
 #include "kern/rows.h"
 
 #include <type_traits>
-
-extern "C" {
-ll_kernel softmax_cuda, cross_entropy_cuda, cross_entropy_grad_cuda, cross_entropy_back_cuda,
-    correct_cuda;
-}
 
 static int row_threads(int64_t n)
 {
@@ -27,13 +21,6 @@ enum { STAGE_LEAST = 16384, STAGE_MOST = 224 * 1024, STAGE_HALF = 111 * 1024 };
 enum { PLAIN, WIDE }; /* elements one at a time, or 16 bytes */
 #define LOG2E 1.4426950408889634f
 
-__device__ __forceinline__ float exp2_fast(float x)
-{
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
-
 /* exp(x - by) */
 template <class T> struct power {
     typedef typename sum_of<T>::type S;
@@ -44,7 +31,7 @@ template <class T> struct power {
 template <> struct power<bf16> {
     float by;
     __device__ __forceinline__ explicit power(float by) : by(by * LOG2E) {}
-    __device__ __forceinline__ float of(float x) const { return exp2_fast(fmaf(x, LOG2E, -by)); }
+    __device__ __forceinline__ float of(float x) const { return power_of_2(fmaf(x, LOG2E, -by)); }
 };
 
 /* Maximum and sum of exp(x - maximum), together. */
@@ -166,12 +153,10 @@ template <class F> static ll_err with_rows(const ll_tensor *x, F f)
 {
     typedef std::integral_constant<int, PLAIN> plain;
     typedef std::integral_constant<int, WIDE> by16;
+    if (ll_rows(x) == 0) return LL_OK;
     if (is_wide(x->dtype, ll_cols(x)) && ll_cols(x) >= 64)
-        TRY(with_wide(x->dtype, [&](auto z) -> ll_err { return f(z, by16{}); }));
-    else
-        TRY(with_float(x->dtype, [&](auto z) -> ll_err { return f(z, plain{}); }));
-    CUDA_TRY(cudaGetLastError());
-    return LL_OK;
+        return with_wide(x->dtype, [&](auto z) -> ll_err { return f(z, by16{}); });
+    return with_float(x->dtype, [&](auto z) -> ll_err { return f(z, plain{}); });
 }
 
 /* ---- softmax ---- */
@@ -184,29 +169,18 @@ template <class T, int HOW> static __global__ void softmax(const T *x, T *y, int
     row_gradient<T, HOW>(x + at, y + at, n, p.top, -1, (S)1 / p.sum);
 }
 
-ll_err softmax_cuda(const ll_kcall *c)
+static ll_err run_softmax(const ll_kcall *c)
 {
     const ll_tensor *x = &c->in[0];
-    int64_t rows = ll_rows(x), n = ll_cols(x);
-    if (rows * n == 0) return LL_OK;
+    int64_t n = ll_cols(x);
+    if (n == 0) return LL_OK;
     return with_rows(x, [&](auto z, auto how) -> ll_err {
-        typedef decltype(z) T;
-        softmax<T, how.value><<<(unsigned)rows, row_threads(n), 0, stream_of(c)>>>(
-            (const T *)x->data, (T *)c->out[0].data, n);
-        return LL_OK;
+        return launch(c, softmax<decltype(z), how.value>, ll_rows(x), row_threads(n), x->data,
+                      c->out[0].data, n);
     });
 }
 
 /* ---- cross-entropy ---- */
-
-/* The label of a row, 0 for one that is no label, which is told. */
-static __device__ int64_t label_of(const int32_t *label, int64_t r, int64_t n, int64_t *trouble)
-{
-    int64_t k = label[r];
-    if (k >= 0 && k < n) return k;
-    if (threadIdx.x == 0) tell_trouble(trouble, LL_TROUBLE_LABEL, r, k);
-    return 0;
-}
 
 template <class T, int HOW, class S>
 static __global__ void cross_entropy_grad(const S *dloss, const T *x, const int32_t *label,
@@ -216,18 +190,16 @@ static __global__ void cross_entropy_grad(const S *dloss, const T *x, const int3
     row_gradient<T, HOW>(x + r * n, y + r * n, n, lse[r], k, dloss[r]);
 }
 
-ll_err cross_entropy_grad_cuda(const ll_kcall *c)
+static ll_err run_grad(const ll_kcall *c)
 {
     const ll_tensor *x = &c->in[1];
-    int64_t rows = ll_rows(x), n = ll_cols(x);
-    if (rows * n == 0) return LL_OK;
+    int64_t n = ll_cols(x);
+    if (n == 0) return LL_OK;
     return with_rows(x, [&](auto z, auto how) -> ll_err {
         typedef decltype(z) T;
-        typedef typename sum_of<T>::type S;
-        cross_entropy_grad<T, how.value, S><<<(unsigned)rows, row_threads(n), 0, stream_of(c)>>>(
-            (const S *)c->in[0].data, (const T *)x->data, (const int32_t *)c->in[2].data,
-            (const S *)c->in[3].data, (T *)c->out[0].data, n, c->trouble);
-        return LL_OK;
+        return launch(c, cross_entropy_grad<T, how.value, typename sum_of<T>::type>, ll_rows(x),
+                      row_threads(n), c->in[0].data, x->data, c->in[2].data, c->in[3].data,
+                      c->out[0].data, n, c->trouble);
     });
 }
 
@@ -336,62 +308,46 @@ template <class T> static __global__ void __launch_bounds__(STAGERS + 32, 2) bac
         work_row(a, r, i, (const uint4 *)stage, full, empty);
 }
 
-/* Bytes of shared memory that a row takes; 0: it is too long for it, or not worth it. */
-static size_t stage_bytes(ll_dtype t, int64_t n)
-{
-    size_t bytes = (size_t)n * ll_dtype_bytes(t);
-    return bytes >= STAGE_LEAST && bytes <= STAGE_MOST ? bytes : 0;
-}
-
-template <class T> static ll_err run_staged(const ll_kcall *c, const both<T> &a, size_t bytes)
-{
-    static bool asked;
-    static int processors;
-    if (!asked) { /* before the first run; the same whoever asks */
-        int device = 0;
-        CUDA_TRY(cudaGetDevice(&device));
-        CUDA_TRY(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device));
-        CUDA_TRY(cudaFuncSetAttribute(back_staged<T>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                      STAGE_MOST));
-        asked = true;
-    }
-    int64_t room = processors * (bytes <= STAGE_HALF ? 2 : 1);
-    unsigned blocks = (unsigned)(a.rows < room ? a.rows : room);
-    back_staged<T><<<blocks, STAGERS + 32, bytes, stream_of(c)>>>(a);
-    return LL_OK;
-}
-
-/* in: logits, label and, for a gradient, dloss; out: loss and lse, the gradient. */
-static ll_err run_both(const ll_kcall *c, const ll_tensor *loss, const ll_tensor *dx)
+/* Rows that fit into shared memory, and are worth it. */
+static bool staged_fits(const ll_kcall *c)
 {
     const ll_tensor *x = &c->in[0];
-    int64_t rows = ll_rows(x), n = ll_cols(x);
-    if (rows == 0) return LL_OK;
-    return with_rows(x, [&](auto z, auto how) -> ll_err {
-        typedef decltype(z) T;
-        typedef typename sum_of<T>::type S;
-        both<T> a = {};
-        a.x = (const T *)x->data, a.label = (const int32_t *)c->in[1].data;
-        if (dx) a.dloss = (const S *)c->in[2].data, a.y = (T *)dx->data;
-        a.loss = (S *)loss[0].data, a.lse = (S *)loss[1].data;
-        a.rows = rows, a.n = n, a.trouble = c->trouble;
-        if constexpr (how.value == WIDE) {
-            size_t bytes = stage_bytes(x->dtype, n);
-            if (bytes) return run_staged(c, a, bytes);
-        }
-        back_rows<T, how.value><<<(unsigned)rows, row_threads(n), 0, stream_of(c)>>>(a);
-        return LL_OK;
+    size_t bytes = (size_t)ll_cols(x) * ll_dtype_bytes(x->dtype);
+    return is_wide(x->dtype, ll_cols(x)) && bytes >= STAGE_LEAST && bytes <= STAGE_MOST;
+}
+
+/* out: loss and lse; BACK: the gradient before them, and dloss in. */
+template <bool BACK, class T> static both<T> both_of(const ll_kcall *c)
+{
+    const ll_tensor *x = &c->in[0], *loss = &c->out[BACK];
+    typedef typename sum_of<T>::type S;
+    both<T> a = {};
+    a.x = (const T *)x->data, a.label = (const int32_t *)c->in[1].data;
+    if (BACK) a.dloss = (const S *)c->in[2].data, a.y = (T *)c->out[0].data;
+    a.loss = (S *)loss[0].data, a.lse = (S *)loss[1].data;
+    a.rows = ll_rows(x), a.n = ll_cols(x), a.trouble = c->trouble;
+    return a;
+}
+
+template <bool BACK> static ll_err run_staged(const ll_kcall *c)
+{
+    const ll_tensor *x = &c->in[0];
+    size_t bytes = (size_t)ll_cols(x) * ll_dtype_bytes(x->dtype);
+    int64_t room = processors_of(c) * (bytes <= STAGE_HALF ? 2 : 1);
+    if (ll_rows(x) == 0) return LL_OK;
+    return with_wide(x->dtype, [&](auto z) -> ll_err {
+        return launch_shared(c, back_staged<decltype(z)>, ll_min64(ll_rows(x), room), STAGERS + 32,
+                             bytes, both_of<BACK, decltype(z)>(c));
     });
 }
 
-ll_err cross_entropy_cuda(const ll_kcall *c)
+template <bool BACK> static ll_err run_rows(const ll_kcall *c)
 {
-    return run_both(c, &c->out[0], NULL);
-}
-
-ll_err cross_entropy_back_cuda(const ll_kcall *c)
-{
-    return run_both(c, &c->out[1], &c->out[0]);
+    const ll_tensor *x = &c->in[0];
+    return with_rows(x, [&](auto z, auto how) -> ll_err {
+        return launch(c, back_rows<decltype(z), how.value>, ll_rows(x), row_threads(ll_cols(x)),
+                      both_of<BACK, decltype(z)>(c));
+    });
 }
 
 /* ---- right answers ---- */
@@ -421,17 +377,25 @@ static __global__ void correct(const T *x, const int32_t *label, void *y, int yt
     store_any(y, yt, r, at == want);
 }
 
-ll_err correct_cuda(const ll_kcall *c)
+static ll_err run_correct(const ll_kcall *c)
 {
     const ll_tensor *x = &c->in[0];
-    int64_t rows = ll_rows(x), n = ll_cols(x);
+    int64_t rows = ll_rows(x);
     if (rows == 0) return LL_OK;
     return with_float(x->dtype, [&](auto z) -> ll_err {
-        typedef decltype(z) T;
-        correct<T><<<(unsigned)ceil_div(rows, 4), 128, 0, stream_of(c)>>>(
-            (const T *)x->data, (const int32_t *)c->in[1].data, c->out[0].data, c->out[0].dtype,
-            rows, n, c->trouble);
-        CUDA_TRY(cudaGetLastError());
-        return LL_OK;
+        return launch(c, correct<decltype(z)>, ll_ceil_div(rows, 4), 128, x->data, c->in[1].data,
+                      c->out[0].data, c->out[0].dtype, rows, ll_cols(x), c->trouble);
     });
 }
+
+extern "C" const ll_solver softmax_cuda[] = {{.run = run_softmax}, {}},
+                           cross_entropy_grad_cuda[] = {{.run = run_grad}, {}},
+                           correct_cuda[] = {{.run = run_correct}, {}};
+extern "C" const ll_solver cross_entropy_cuda[] = {
+    {"TMA", staged_fits, NULL, NULL, run_staged<false>},
+    {"rows", NULL, NULL, NULL, run_rows<false>},
+    {}};
+extern "C" const ll_solver cross_entropy_back_cuda[] = {
+    {"TMA", staged_fits, NULL, NULL, run_staged<true>},
+    {"rows", NULL, NULL, NULL, run_rows<true>},
+    {}};

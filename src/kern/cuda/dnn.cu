@@ -10,6 +10,7 @@
 #include <string.h>
 
 enum { MOST_ENGINES = 32, MOST_TRIES = 12, TIMED_RUNS = 3 };
+enum { FIRST_INNER = 1 << 20 }; /* ids of tensors that no caller names */
 static const float MARGIN = 0.97f;
 
 struct ll_dnn_plan {
@@ -18,18 +19,14 @@ struct ll_dnn_plan {
     ll_desc tries[MOST_TRIES];
     int64_t workspace[MOST_TRIES];
     int n_try, best; /* best: -1 until they are timed */
+    char why[200];   /* there is none */
     ll_dnn_plan *next;
 };
 
-/* Which engines will do. */
-typedef struct wanted {
-    bool tensor_cores, same_bits;
-    int64_t most_workspace; /* 0: any */
-    int most;               /* plans */
-    int64_t prefer;         /* a KERNEL_CFG, or 0 */
-} wanted;
-
-static ll_dnn_plan *plans;
+struct ll_dnn {
+    cudnnHandle_t handle;
+    ll_dnn_plan *plans;
+};
 
 /* ---- the library ---- */
 
@@ -41,6 +38,7 @@ static ll_dnn_plan *plans;
     _(cudnnBackendGetAttribute)                                                                    \
     _(cudnnBackendSetAttribute)                                                                    \
     _(cudnnCreate)                                                                                 \
+    _(cudnnDestroy)                                                                                \
     _(cudnnGetErrorString)                                                                         \
     _(cudnnGetLastErrorString)                                                                     \
     _(cudnnGetVersion)                                                                             \
@@ -54,8 +52,6 @@ static const ll_library library = {
     (void **)&dnn,
     {CALLS(LL_CALL_NAME)}};
 
-static cudnnHandle_t handle; /* one for the process */
-
 static ll_err dnn_check(cudnnStatus_t s, const char *what)
 {
     char why[256] = "";
@@ -64,10 +60,30 @@ static ll_err dnn_check(cudnnStatus_t s, const char *what)
     FAIL(LL_E_DEVICE, "cuDNN: %s: %s: %.200s", what, dnn.cudnnGetErrorString(s), why);
 }
 
-ll_err ll_dnn_open(void)
+ll_err ll_dnn_open(ll_cuda_context *x)
 {
     TRY(ll_load_library(&library));
-    return handle ? LL_OK : dnn_check(dnn.cudnnCreate(&handle), "start");
+    if (!x->dnn) x->dnn = (ll_dnn *)calloc(1, sizeof *x->dnn);
+    CHECK(x->dnn, LL_E_MEM, "no memory for cuDNN's plans");
+    return x->dnn->handle ? LL_OK : dnn_check(dnn.cudnnCreate(&x->dnn->handle), "start");
+}
+
+static void free_plan(ll_dnn_plan *p)
+{
+    for (int i = 0; i < p->n_try; i++) dnn.cudnnBackendDestroyDescriptor(p->tries[i]);
+    free(p->key);
+    free(p);
+}
+
+void ll_dnn_close(ll_cuda_context *x)
+{
+    if (!x->dnn) return;
+    for (ll_dnn_plan *p = x->dnn->plans, *next; p; p = next) {
+        next = p->next;
+        free_plan(p);
+    }
+    if (x->dnn->handle) dnn.cudnnDestroy(x->dnn->handle);
+    free(x->dnn);
 }
 
 size_t ll_dnn_version(void)
@@ -80,7 +96,7 @@ size_t ll_dnn_version(void)
 ll_desc ll_dnn_new(ll_dnn_graph *g, cudnnBackendDescriptorType_t type)
 {
     ll_desc d = NULL;
-    if (g->rc == LL_OK) g->rc = ll_dnn_open();
+    if (g->rc == LL_OK) g->rc = ll_dnn_open(g->ctx);
     if (g->rc != LL_OK) return NULL;
     LL_ASSERT(g->n < (int)(sizeof g->all / sizeof *g->all));
     g->rc = dnn_check(dnn.cudnnBackendCreateDescriptor(type, &d), "descriptor");
@@ -100,6 +116,18 @@ void ll_dnn_done(ll_dnn_graph *g, ll_desc d)
     if (g->rc == LL_OK) g->rc = dnn_check(dnn.cudnnBackendFinalize(d), "finalize");
 }
 
+void ll_dnn_give(ll_dnn_graph *g, ll_desc op, cudnnBackendAttributeName_t name, ll_desc value)
+{
+    if (value) ll_dnn_set(g, op, name, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &value);
+}
+
+void ll_dnn_add(ll_dnn_graph *g, ll_desc op)
+{
+    ll_dnn_done(g, op);
+    LL_ASSERT(g->n_op < (int)(sizeof g->ops / sizeof *g->ops));
+    g->ops[g->n_op++] = op;
+}
+
 static cudnnDataType_t dnn_type(ll_dtype t)
 {
     switch (t) {
@@ -111,19 +139,41 @@ static cudnnDataType_t dnn_type(ll_dtype t)
     }
 }
 
-ll_desc ll_dnn_tensor(ll_dnn_graph *g, int64_t id, ll_dtype t, int n, const int64_t *dims,
-                      const int64_t *strides)
+static ll_desc add_tensor(ll_dnn_graph *g, int64_t id, cudnnDataType_t t, int n,
+                          const int64_t *dims, const int64_t *strides,
+                          const cudnnBackendAttributeName_t *kind)
 {
-    cudnnDataType_t type = dnn_type(t);
+    bool yes = true;
     int64_t align = 16;
     ll_desc d = ll_dnn_new(g, CUDNN_BACKEND_TENSOR_DESCRIPTOR);
-    ll_dnn_set(g, d, CUDNN_ATTR_TENSOR_DATA_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &type);
+    ll_dnn_set(g, d, CUDNN_ATTR_TENSOR_DATA_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &t);
     ll_dnn_set(g, d, CUDNN_ATTR_TENSOR_DIMENSIONS, CUDNN_TYPE_INT64, n, dims);
     ll_dnn_set(g, d, CUDNN_ATTR_TENSOR_STRIDES, CUDNN_TYPE_INT64, n, strides);
     ll_dnn_set(g, d, CUDNN_ATTR_TENSOR_UNIQUE_ID, CUDNN_TYPE_INT64, 1, &id);
     ll_dnn_set(g, d, CUDNN_ATTR_TENSOR_BYTE_ALIGNMENT, CUDNN_TYPE_INT64, 1, &align);
+    if (kind) ll_dnn_set(g, d, *kind, CUDNN_TYPE_BOOLEAN, 1, &yes);
     ll_dnn_done(g, d);
     return d;
+}
+
+ll_desc ll_dnn_tensor(ll_dnn_graph *g, int64_t id, ll_dtype t, int n, const int64_t *dims,
+                      const int64_t *strides)
+{
+    return add_tensor(g, id, dnn_type(t), n, dims, strides, NULL);
+}
+
+ll_desc ll_dnn_inner(ll_dnn_graph *g, cudnnDataType_t t, int n, const int64_t *dims,
+                     const int64_t *strides)
+{
+    const cudnnBackendAttributeName_t inner = CUDNN_ATTR_TENSOR_IS_VIRTUAL;
+    return add_tensor(g, FIRST_INNER + g->n, t, n, dims, strides, &inner);
+}
+
+ll_desc ll_dnn_number(ll_dnn_graph *g, int64_t id, int n)
+{
+    static const int64_t ones[CUDNN_DIM_MAX] = {1, 1, 1, 1, 1, 1, 1, 1};
+    const cudnnBackendAttributeName_t value = CUDNN_ATTR_TENSOR_IS_BY_VALUE;
+    return add_tensor(g, id, CUDNN_DATA_FLOAT, n, ones, ones, &value);
 }
 
 void ll_dnn_free(ll_dnn_graph *g)
@@ -132,16 +182,16 @@ void ll_dnn_free(ll_dnn_graph *g)
     g->n = 0;
 }
 
-ll_dnn_plan *ll_dnn_find(const void *key, size_t bytes)
+ll_dnn_plan *ll_dnn_find(const ll_cuda_context *x, const void *key, size_t bytes)
 {
-    ll_dnn_plan *p = plans;
+    ll_dnn_plan *p = x->dnn ? x->dnn->plans : NULL;
     while (p && (p->key_bytes != bytes || memcmp(p->key, key, bytes))) p = p->next;
     return p;
 }
 
 /* Whether an engine's notes allow what is wanted: f32 not rounded to fewer bits, the same bits in
  * every run. */
-static bool will_do(ll_desc config, const wanted *want)
+static bool will_do(ll_desc config, const ll_dnn_wanted *want)
 {
     ll_desc engine = NULL;
     cudnnBackendNumericalNote_t notes[CUDNN_NUMERICAL_NOTE_TYPE_COUNT];
@@ -159,7 +209,7 @@ static bool will_do(ll_desc config, const wanted *want)
                           notes[i] == CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS ||
                           notes[i] == CUDNN_NUMERICAL_NOTE_REDUCED_PRECISION_REDUCTION;
             if (rounds && !want->tensor_cores) yes = false;
-            if (notes[i] == CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC && want->same_bits) yes = false;
+            if (notes[i] == CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC && want->timed) yes = false;
         }
     }
     dnn.cudnnBackendDestroyDescriptor(engine);
@@ -196,7 +246,8 @@ static void bring_forward(ll_desc *config, int64_t n, int64_t kernel)
 }
 
 /* Adds a plan of this configuration, if one can be made that fits. */
-static void try_config(ll_desc config, const wanted *want, ll_dnn_plan *out)
+static void try_config(cudnnHandle_t handle, ll_desc config, const ll_dnn_wanted *want,
+                       ll_dnn_plan *out)
 {
     ll_desc plan = NULL;
     int64_t one, bytes = 0;
@@ -218,8 +269,8 @@ static void try_config(ll_desc config, const wanted *want, ll_dnn_plan *out)
 }
 
 /* The first configurations that cuDNN's heuristics name and that can be made plans. */
-static void add_plans(ll_desc graph, cudnnBackendHeurMode_t mode, const wanted *want,
-                      ll_dnn_plan *out)
+static void add_plans(cudnnHandle_t handle, ll_desc graph, cudnnBackendHeurMode_t mode,
+                      const ll_dnn_wanted *want, ll_dnn_plan *out)
 {
     ll_desc heur = NULL, config[MOST_ENGINES] = {};
     int64_t n = 0;
@@ -234,15 +285,17 @@ static void add_plans(ll_desc graph, cudnnBackendHeurMode_t mode, const wanted *
                                      CUDNN_TYPE_BACKEND_DESCRIPTOR, MOST_ENGINES, &n, config))
         n = 0;
     if (want->prefer) bring_forward(config, n, want->prefer);
-    for (int64_t i = 0; i < n && out->n_try < want->most; i++) try_config(config[i], want, out);
+    for (int64_t i = 0; i < n && out->n_try < (want->timed ? MOST_TRIES : 1); i++)
+        try_config(handle, config[i], want, out);
     for (int i = 0; i < MOST_ENGINES; i++) dnn.cudnnBackendDestroyDescriptor(config[i]);
     dnn.cudnnBackendDestroyDescriptor(heur);
 }
 
-static ll_err make(ll_dnn_graph *g, const void *key, size_t bytes, const wanted *want,
+ll_err ll_dnn_make(ll_dnn_graph *g, const void *key, size_t bytes, const ll_dnn_wanted *want,
                    ll_dnn_plan **out)
 {
-    TRY(ll_dnn_open());
+    TRY(ll_dnn_open(g->ctx));
+    cudnnHandle_t handle = g->ctx->dnn->handle;
     ll_desc graph = ll_dnn_new(g, CUDNN_BACKEND_OPERATIONGRAPH_DESCRIPTOR);
     ll_dnn_set(g, graph, CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, 1, &handle);
     ll_dnn_set(g, graph, CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, g->n_op,
@@ -255,39 +308,19 @@ static ll_err make(ll_dnn_graph *g, const void *key, size_t bytes, const wanted 
     LL_ASSERT(p->key);
     memcpy(p->key, key, bytes);
     p->key_bytes = bytes;
-    add_plans(graph, CUDNN_HEUR_MODE_A, want, p);
-    if (!p->n_try) add_plans(graph, CUDNN_HEUR_MODE_FALLBACK, want, p);
+    add_plans(handle, graph, CUDNN_HEUR_MODE_A, want, p);
+    if (!p->n_try) add_plans(handle, graph, CUDNN_HEUR_MODE_FALLBACK, want, p);
     p->best = p->n_try > 1 ? -1 : 0;
-    if (!p->n_try && want->most == 1) {
-        free(p->key);
-        free(p);
-        char why[256] = "";
-        dnn.cudnnGetLastErrorString(why, sizeof why);
-        FAIL(LL_E_DEVICE, "cuDNN has no engine for this operation: %.200s", why);
-    }
-    p->next = plans;
-    plans = p;
+    if (!p->n_try) dnn.cudnnGetLastErrorString(p->why, sizeof p->why);
+    p->next = g->ctx->dnn->plans;
+    g->ctx->dnn->plans = p;
     *out = p;
     return LL_OK;
 }
 
-ll_err ll_dnn_make(ll_dnn_graph *g, const void *key, size_t bytes, bool tensor_cores,
-                   ll_dnn_plan **out)
+const char *ll_dnn_refused(const ll_dnn_plan *p)
 {
-    const wanted want = {tensor_cores, false, 0, 1, g->prefer};
-    return make(g, key, bytes, &want, out);
-}
-
-ll_err ll_dnn_make_best(ll_dnn_graph *g, const void *key, size_t bytes, bool tensor_cores,
-                        size_t most_workspace, ll_dnn_plan **out)
-{
-    const wanted want = {tensor_cores, true, (int64_t)most_workspace, MOST_TRIES, g->prefer};
-    return make(g, key, bytes, &want, out);
-}
-
-bool ll_dnn_runs(const ll_dnn_plan *p)
-{
-    return p->n_try > 0;
+    return p->n_try ? NULL : p->why;
 }
 
 size_t ll_dnn_workspace(const ll_dnn_plan *p)
@@ -302,6 +335,7 @@ size_t ll_dnn_workspace(const ll_dnn_plan *p)
  * that must come to the same bits do not: the first will do. */
 static ll_err choose(ll_dnn_plan *p, const ll_kcall *c, ll_desc pack)
 {
+    cudnnHandle_t handle = c->ctx->dnn->handle;
     cudaStream_t stream = stream_of(c);
     cudaStreamCaptureStatus capturing;
     cudaEvent_t from, to;
@@ -333,7 +367,9 @@ ll_err ll_dnn_run(ll_dnn_plan *p, const ll_kcall *c, int n, const int64_t *ids, 
                   void *workspace)
 {
     ll_dnn_graph g = {};
-    CHECK(p->n_try, LL_E_DEVICE, "cuDNN has no engine for this operation");
+    g.ctx = c->ctx;
+    cudnnHandle_t handle = c->ctx->dnn->handle;
+    CHECK(p->n_try, LL_E_DEVICE, "cuDNN has no engine for this operation: %s", p->why);
     TRY(dnn_check(dnn.cudnnSetStream(handle, stream_of(c)), "stream"));
     ll_desc pack = ll_dnn_new(&g, CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR);
     ll_dnn_set(&g, pack, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, n, data);

@@ -1,5 +1,5 @@
 /* dnn.cuh: cuDNN's graphs of operations, as few words as they allow. A plan is made once for what
- * it depends on (a key of bytes) and kept; running it queues kernels. */
+ * it depends on (a key of bytes) and kept in the context; running it queues kernels. */
 #pragma once
 #include "kern/cuda/gpu.cuh"
 
@@ -9,17 +9,27 @@ typedef cudnnBackendDescriptor_t ll_desc;
 
 /* Collects descriptors while an operation graph is built; the first failure sticks. */
 typedef struct ll_dnn_graph {
+    ll_cuda_context *ctx;
     ll_desc all[192];
     int n;
     ll_desc ops[40];
     int n_op;
-    int64_t prefer; /* a KERNEL_CFG to take where cuDNN's heuristics name it, or 0 */
     ll_err rc;
 } ll_dnn_graph;
 
+/* Which engines will do. timed: up to 12 that give the same bits in every run; the first run times
+ * them on its operands, each several times, and keeps the best. So an operation must give the same
+ * results when it is run again. Otherwise the first that heuristics name is taken. */
+typedef struct ll_dnn_wanted {
+    bool tensor_cores; /* f32 may be rounded to tf32 */
+    bool timed;
+    int64_t most_workspace; /* 0: any */
+    int64_t prefer;         /* a KERNEL_CFG to take where cuDNN's heuristics name it, or 0 */
+} ll_dnn_wanted;
+
 extern "C" {
 /* cuDNN can be loaded, and finds a GPU. */
-ll_err ll_dnn_open(void);
+ll_err ll_dnn_open(ll_cuda_context *x);
 size_t ll_dnn_version(void); /* of what is loaded, or would be */
 
 ll_desc ll_dnn_new(ll_dnn_graph *g, cudnnBackendDescriptorType_t type);
@@ -36,33 +46,19 @@ ll_desc ll_dnn_inner(ll_dnn_graph *g, cudnnDataType_t t, int n, const int64_t *d
 /* One f32 in the host's memory, read when the plan is run; it stands for n dimensions. */
 ll_desc ll_dnn_number(ll_dnn_graph *g, int64_t id, int n);
 
-/* An elementwise operation's operands and result; t: the condition of BINARY_SELECT; axis: of
- * GEN_INDEX. What an operation does not take is NULL. */
-typedef struct ll_dnn_point {
-    cudnnPointwiseMode_t mode;
-    cudnnDataType_t compute;
-    ll_desc x, b, t, y;
-    int64_t axis;
-} ll_dnn_point;
-void ll_dnn_pointwise(ll_dnn_graph *g, const ll_dnn_point *p);
-/* c = a b; len: tensors of how many rows, columns and terms count in each batch, or NULL. */
-void ll_dnn_matmul(ll_dnn_graph *g, ll_desc a, ll_desc b, ll_desc c, const ll_desc len[3]);
-void ll_dnn_reduce(ll_dnn_graph *g, cudnnReduceTensorOp_t op, ll_desc x, ll_desc y);
-void ll_dnn_reshape(ll_dnn_graph *g, ll_desc x, ll_desc y);
+/* An operand of an operation: a descriptor; NULL: it has none. */
+void ll_dnn_give(ll_dnn_graph *g, ll_desc op, cudnnBackendAttributeName_t name, ll_desc value);
+void ll_dnn_add(ll_dnn_graph *g, ll_desc op); /* finalises an operation */
 
 typedef struct ll_dnn_plan ll_dnn_plan;
 /* The plan kept under this key, or NULL. */
-ll_dnn_plan *ll_dnn_find(const void *key, size_t bytes);
-/* Makes a plan of the graph's operations and keeps it. tensor_cores: may f32 be rounded to tf32? */
-ll_err ll_dnn_make(ll_dnn_graph *g, const void *key, size_t bytes, bool tensor_cores,
+ll_dnn_plan *ll_dnn_find(const ll_cuda_context *x, const void *key, size_t bytes);
+/* Makes a plan of the graph's operations and keeps it. It is no failure where cuDNN has no engine
+ * for them: ll_dnn_refused tells. */
+ll_err ll_dnn_make(ll_dnn_graph *g, const void *key, size_t bytes, const ll_dnn_wanted *want,
                    ll_dnn_plan **out);
-/* The same, with up to 12 engines that give the same bits in every run and need no more workspace
- * than so many bytes; the first run times them on its operands, each several times, and the best is
- * kept. So an operation must give the same results when it is run again. It is no failure where
- * there is no such engine: ll_dnn_runs tells. */
-ll_err ll_dnn_make_best(ll_dnn_graph *g, const void *key, size_t bytes, bool tensor_cores,
-                        size_t most_workspace, ll_dnn_plan **out);
-bool ll_dnn_runs(const ll_dnn_plan *p);
+/* Why the plan cannot run; NULL: it can. */
+const char *ll_dnn_refused(const ll_dnn_plan *p);
 void ll_dnn_free(ll_dnn_graph *g);
 /* Bytes that any run of it may need. */
 size_t ll_dnn_workspace(const ll_dnn_plan *p);

@@ -1,10 +1,6 @@
 /* dropout.cu: the very numbers of base/rng.h decide what is dropped. */
 #include "kern/cuda/vec.cuh"
 
-extern "C" {
-ll_kernel dropout_cuda;
-}
-
 typedef struct place { /* of a part in the whole */
     int n;
     int64_t d[LL_MAX_DIMS], at[LL_MAX_DIMS], stride[LL_MAX_DIMS], first;
@@ -79,12 +75,11 @@ static __global__ void dropout(const T *x, T *y, int64_t n, place p, uint64_t se
     }
 }
 
-ll_err dropout_cuda(const ll_kcall *c)
+static ll_err run(const ll_kcall *c)
 {
     const ll_dropout_attr *a = (const ll_dropout_attr *)c->attr;
     const ll_tensor *x = &c->in[0];
     int64_t n = ll_numel(&x->shape), stride = 1;
-    if (n == 0) return LL_OK;
     place p = {};
     p.n = x->shape.n;
     for (int d = p.n - 1; d >= 0; d--) {
@@ -97,20 +92,14 @@ ll_err dropout_cuda(const ll_kcall *c)
     float by = (float)(1 / (1 - a->p));
     if (ll_shape_equal(&x->shape, &a->whole) && is_wide(x->dtype, n) && p.first % 4 == 0)
         return with_wide(x->dtype, [&](auto z) -> ll_err {
-            typedef decltype(z) T;
-            int64_t pieces = n / wide<T>::N;
-            dropout_wide<T><<<blocks_for(pieces, 256), 256, 0, stream_of(c)>>>(
-                (const T *)x->data, (T *)c->out[0].data, pieces, p.first, c->seed,
-                (uint64_t)a->stream, c->clock, limit, by);
-            CUDA_TRY(cudaGetLastError());
-            return LL_OK;
+            int64_t pieces = n / wide<decltype(z)>::N;
+            return launch_each(c, pieces, dropout_wide<decltype(z)>, x->data, c->out[0].data,
+                               pieces, p.first, c->seed, a->stream, c->clock, limit, by);
         });
     return with_float(x->dtype, [&](auto z) -> ll_err {
-        typedef decltype(z) T;
-        dropout<T><<<blocks_for(n, 256), 256, 0, stream_of(c)>>>(
-            (const T *)x->data, (T *)c->out[0].data, n, p, c->seed, (uint64_t)a->stream, c->clock,
-            limit, by);
-        CUDA_TRY(cudaGetLastError());
-        return LL_OK;
+        return launch_each(c, n, dropout<decltype(z)>, x->data, c->out[0].data, n, p, c->seed,
+                           a->stream, c->clock, limit, by);
     });
 }
+
+extern "C" const ll_solver dropout_cuda[] = {{.run = run}, {}};

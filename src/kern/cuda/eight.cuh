@@ -1,4 +1,4 @@
-/* eight.cuh: numbers rounded to 8-bit floats, four or eight at a time, and turned in registers. */
+/* eight.cuh: numbers rounded to 8-bit floats, 4 or 8 at a time, and transposed in registers. */
 #pragma once
 #include "kern/cuda/vec.cuh"
 
@@ -17,7 +17,7 @@ template <eight_kind KIND> __device__ __forceinline__ uint2 round_eight(const fl
 }
 
 /* Four words of four bytes, each byte k of all four in the kth result. */
-__device__ __forceinline__ void turn_four(const unsigned a[4], unsigned out[4])
+__device__ __forceinline__ void transpose_4(const unsigned a[4], unsigned out[4])
 {
     unsigned p = __byte_perm(a[0], a[1], 0x5140), q = __byte_perm(a[2], a[3], 0x5140);
     unsigned r = __byte_perm(a[0], a[1], 0x7362), s = __byte_perm(a[2], a[3], 0x7362);
@@ -26,11 +26,11 @@ __device__ __forceinline__ void turn_four(const unsigned a[4], unsigned out[4])
 }
 
 /* Sixteen words, one of each row: column k's sixteen bytes are out[k]. */
-__device__ __forceinline__ void turn_sixteen(const unsigned a[16], uint4 out[4])
+__device__ __forceinline__ void transpose_16(const unsigned a[16], uint4 out[4])
 {
     unsigned t[4][4];
 #pragma unroll
-    for (int g = 0; g < 4; g++) turn_four(a + 4 * g, t[g]);
+    for (int g = 0; g < 4; g++) transpose_4(a + 4 * g, t[g]);
 #pragma unroll
     for (int k = 0; k < 4; k++) out[k] = make_uint4(t[0][k], t[1][k], t[2][k], t[3][k]);
 }

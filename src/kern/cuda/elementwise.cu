@@ -38,21 +38,15 @@ template <int OP, int N> static ll_err run(const ll_kcall *c)
 {
     operands o = {};
     int64_t n = ll_numel(&c->out[0].shape);
-    if (n == 0) return LL_OK;
     for (int j = 0; j < N; j++) o.in[j] = c->in[j].data, o.type[j] = c->in[j].dtype;
     o.out = c->out[0].data;
     o.out_type = c->out[0].dtype;
     if (OP == LL_EW_scale || OP == LL_EW_shift) o.k = ((const ll_number_attr *)c->attr)->value;
-    map<OP, N><<<blocks_for(n, 256), 256, 0, stream_of(c)>>>(o, n);
-    CUDA_TRY(cudaGetLastError());
-    return LL_OK;
+    return launch_each(c, n, map<OP, N>, o, n);
 }
 
 #define X(name, operands, value)                                                                   \
-    extern "C" ll_err name##_cuda(const ll_kcall *c)                                               \
-    {                                                                                              \
-        return run<LL_EW_##name, operands>(c);                                                     \
-    }
+    extern "C" const ll_solver name##_cuda[] = {{.run = run<LL_EW_##name, operands>}, {}};
 LL_EW(X)
 #undef X
 
@@ -80,26 +74,17 @@ static __global__ void add_mean_wide(const uint4 *x, uint4 *y, int64_t n, float 
     }
 }
 
-extern "C" ll_err accum_cuda(const ll_kcall *c)
+static ll_err accum(const ll_kcall *c)
 {
     const ll_tensor *x = &c->in[0], *y = &c->out[0];
     int64_t n = ll_numel(&x->shape);
-    if (n == 0) return LL_OK;
-    if (x->dtype == LL_F32 && y->dtype == LL_F32 && n % 4 == 0) {
-        add_mean_wide<<<blocks_for(n / 4, 256), 256, 0, stream_of(c)>>>(
-            (const uint4 *)x->data, (uint4 *)y->data, n / 4, 1.f / (float)c->n_micro,
-            c->micro == 0);
-        CUDA_TRY(cudaGetLastError());
-        return LL_OK;
-    }
-    return with_float(x->dtype, [&](auto a) -> ll_err {
-        typedef decltype(a) A;
-        return with_float(y->dtype, [&](auto b) -> ll_err {
-            typedef decltype(b) B;
-            add_mean<A, B><<<blocks_for(n, 256), 256, 0, stream_of(c)>>>(
-                (const A *)x->data, (B *)y->data, n, 1.f / (float)c->n_micro, c->micro == 0);
-            CUDA_TRY(cudaGetLastError());
-            return LL_OK;
-        });
+    float by = 1.f / (float)c->n_micro;
+    if (x->dtype == LL_F32 && y->dtype == LL_F32 && n % 4 == 0)
+        return launch_each(c, n / 4, add_mean_wide, x->data, y->data, n / 4, by, c->micro == 0);
+    return with_floats(x->dtype, y->dtype, [&](auto a, auto b) -> ll_err {
+        return launch_each(c, n, add_mean<decltype(a), decltype(b)>, x->data, y->data, n, by,
+                           c->micro == 0);
     });
 }
+
+extern "C" const ll_solver accum_cuda[] = {{.run = accum}, {}};

@@ -7,13 +7,7 @@
  * rows. A run within the chunk is a finished row. Of others, parts are kept: at most one run comes
  * from the chunk before and one goes on in the next. A last kernel adds parts in order and writes
  * the rows that no position names. */
-#include "kern/cuda/trouble.h"
 #include "kern/cuda/vec.cuh"
-
-extern "C" {
-ll_kernel embedding_cuda, embedding_grad_cuda;
-ll_scratch embedding_grad_cuda_scratch;
-}
 
 enum { CHUNK = 64, MAP = 1 << 17, AHEAD = 8 }; /* AHEAD: reads under way at once */
 
@@ -32,28 +26,22 @@ static __global__ void copy_rows(const W *table, const int32_t *index, W *y, int
     for (int j = lane; j < width; j += 32) y[i * width + j] = here ? table[row * width + j] : W{};
 }
 
-template <class W> static void launch_copy(const ll_kcall *c, int64_t n, int64_t words)
+template <class W> static ll_err copy_by(const ll_kcall *c, int64_t bytes)
 {
     const ll_embedding_attr *a = (const ll_embedding_attr *)c->attr;
-    copy_rows<W><<<(unsigned)ceil_div(n, 8), 256, 0, stream_of(c)>>>(
-        (const W *)c->in[0].data, (const int32_t *)c->in[1].data, (W *)c->out[0].data, n,
-        c->in[0].shape.d[0], (int)words, a->from, a->part != 0, c->trouble);
+    int64_t n = ll_numel(&c->in[1].shape);
+    return launch(c, copy_rows<W>, ll_ceil_div(n, 8), 256, c->in[0].data, c->in[1].data,
+                  c->out[0].data, n, c->in[0].shape.d[0], bytes / (int64_t)sizeof(W), a->from,
+                  a->part != 0, c->trouble);
 }
 
-ll_err embedding_cuda(const ll_kcall *c)
+static ll_err embedding(const ll_kcall *c)
 {
     const ll_tensor *table = &c->in[0];
-    int64_t n = ll_numel(&c->in[1].shape), width = table->shape.d[1];
-    int64_t bytes = width * (int64_t)ll_dtype_bytes(table->dtype);
-    if (n * width == 0) return LL_OK;
-    if (bytes % 16 == 0)
-        launch_copy<uint4>(c, n, bytes / 16);
-    else if (bytes % 4 == 0)
-        launch_copy<uint32_t>(c, n, bytes / 4);
-    else
-        launch_copy<uint16_t>(c, n, bytes / 2);
-    CUDA_TRY(cudaGetLastError());
-    return LL_OK;
+    int64_t bytes = table->shape.d[1] * (int64_t)ll_dtype_bytes(table->dtype);
+    if (ll_numel(&c->in[1].shape) * bytes == 0) return LL_OK;
+    if (bytes % 16 == 0) return copy_by<uint4>(c, bytes);
+    return bytes % 4 ? copy_by<uint16_t>(c, bytes) : copy_by<uint32_t>(c, bytes);
 }
 
 /* ---- positions in the order of their rows ---- */
@@ -123,13 +111,13 @@ static __global__ void place_rows(const int32_t *index, int64_t n, int64_t v, in
     }
 }
 
-/* A thread puts at most 4 positions in order: most rows have no more. */
+/* A thread puts at most 4 positions in order: most rows have no more. Neighbours change places,
+ * even and odd pairs by turns. */
 static __device__ void order_thread(const int32_t *mine, int n, int32_t *out)
 {
     int32_t v[4];
 #pragma unroll
     for (int k = 0; k < 4; k++) v[k] = k < n ? mine[k] : INT32_MAX;
-        /* Neighbours change places, even and odd pairs by turns. */
 #pragma unroll
     for (int round = 0; round < 4; round++)
 #pragma unroll
@@ -357,15 +345,15 @@ template <class T, int N, class S> static __global__ void finish_rows(sums<T, S>
 /* count, start, left [v]; list, as placed and in order [n]; then parts, aligned to 16 bytes */
 static size_t lists_bytes(int64_t n, int64_t v)
 {
-    return (size_t)ceil_div((3 * v + 2 * n) * (int64_t)sizeof(int32_t), 16) * 16;
+    return (size_t)ll_ceil_div((3 * v + 2 * n) * (int64_t)sizeof(int32_t), 16) * 16;
 }
 
-size_t embedding_grad_cuda_scratch(const ll_kcall *c)
+static size_t grad_scratch(const ll_kcall *c)
 {
     const ll_tensor *out = &c->out[0];
     int64_t n = ll_numel(&c->in[1].shape);
     return lists_bytes(n, out->shape.d[0]) +
-           (size_t)(ceil_div(n, CHUNK) * 2 * out->shape.d[1]) * ll_dtype_bytes(out->dtype);
+           (size_t)(ll_ceil_div(n, CHUNK) * 2 * out->shape.d[1]) * ll_dtype_bytes(out->dtype);
 }
 
 static ll_err sort_positions(const ll_kcall *c, int64_t n, int64_t v)
@@ -373,15 +361,11 @@ static ll_err sort_positions(const ll_kcall *c, int64_t n, int64_t v)
     const ll_embedding_attr *a = (const ll_embedding_attr *)c->attr;
     const int32_t *index = (const int32_t *)c->in[1].data;
     int32_t *count = (int32_t *)c->scratch, *start = count + v, *left = start + v, *list = left + v;
-    cudaStream_t s = stream_of(c);
-    unsigned blocks = blocks_for(n, 256);
-    CUDA_TRY(cudaMemsetAsync(count, 0, (size_t)v * sizeof *count, s));
-    count_rows<<<blocks, 256, 0, s>>>(index, n, v, a->from, a->part != 0, count, c->trouble);
-    start_rows<<<(unsigned)ceil_div(v, 1024), 1024, 0, s>>>(count, start, left, v);
-    place_rows<<<blocks, 256, 0, s>>>(index, n, v, a->from, left, start, list);
-    order_rows<<<blocks_for(v, 32, 132 * 2), 256, 0, s>>>(n, v, start, count, list, list + n);
-    CUDA_TRY(cudaGetLastError());
-    return LL_OK;
+    CUDA_TRY(cudaMemsetAsync(count, 0, (size_t)v * sizeof *count, stream_of(c)));
+    TRY(launch_each(c, n, count_rows, index, n, v, a->from, a->part != 0, count, c->trouble));
+    TRY(launch(c, start_rows, ll_ceil_div(v, 1024), 1024, count, start, left, v));
+    TRY(launch_each(c, n, place_rows, index, n, v, a->from, left, start, list));
+    return launch(c, order_rows, blocks_for(c, v, 32, 2), 256, n, v, start, count, list, list + n);
 }
 
 template <class T, int N, class S> static ll_err add_rows(const ll_kcall *c)
@@ -396,18 +380,13 @@ template <class T, int N, class S> static ll_err add_rows(const ll_kcall *c)
     a.list = a.start + 2 * a.v + a.n;
     a.out = (S *)out->data;
     a.parts = (S *)((char *)c->scratch + lists_bytes(a.n, a.v));
-    int64_t threads = ceil_div(ceil_div(a.width, N), 32) * 32;
-    if (threads > 256) threads = 256;
-    if (a.n)
-        sum_chunks<T, N, S>
-            <<<(unsigned)ceil_div(a.n, CHUNK), (unsigned)threads, 0, stream_of(c)>>>(a);
-    dim3 grid((unsigned)ceil_div(a.v, 4 * 32), (unsigned)ceil_div(a.width, 32 * N));
-    finish_rows<T, N, S><<<grid, 128, 0, stream_of(c)>>>(a);
-    CUDA_TRY(cudaGetLastError());
-    return LL_OK;
+    int64_t threads = ll_min64(256, ll_round_up(ll_ceil_div(a.width, N), 32));
+    if (a.n) TRY(launch(c, sum_chunks<T, N, S>, ll_ceil_div(a.n, CHUNK), threads, a));
+    dim3 grid(ll_ceil_div(a.v, 4 * 32), ll_ceil_div(a.width, 32 * N));
+    return launch(c, finish_rows<T, N, S>, grid, 128, a);
 }
 
-ll_err embedding_grad_cuda(const ll_kcall *c)
+static ll_err embedding_grad(const ll_kcall *c)
 {
     const ll_tensor *dy = &c->in[0], *out = &c->out[0];
     int64_t v = out->shape.d[0], width = out->shape.d[1];
@@ -423,3 +402,7 @@ ll_err embedding_grad_cuda(const ll_kcall *c)
         return add_rows<T, 1, typename sum_of<T>::type>(c);
     });
 }
+
+extern "C" const ll_solver embedding_cuda[] = {{.run = embedding}, {}},
+                           embedding_grad_cuda[] = {
+                               {.scratch = grad_scratch, .run = embedding_grad}, {}};

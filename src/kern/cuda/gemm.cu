@@ -1,7 +1,7 @@
 /* gemm.cu: plans of cuBLASLt products.
  *
  * A plan is kept for each kind of product (sizes, strides, types, alignment, epilogue) for as long
- * as the process lives. When it is made, cuBLASLt's heuristic names algorithms, best first as it
+ * as the context is open. When it is made, cuBLASLt's heuristic names algorithms, best first as it
  * thinks. Of products that are long enough the first few are timed on the operands at hand, and the
  * quickest is taken if it beats the heuristic's first by more than GAIN; so that two runs mostly
  * choose alike, and where little is to be won always. Equal kinds share the choice. Nothing is
@@ -13,7 +13,6 @@
 #include "kern/einsum.h"
 #include "kern/notes.h"
 
-#include <pthread.h>
 #include <stdlib.h>
 
 enum { NAMED = 8, TRIES = 2 * NAMED, REPEATS = 3 };
@@ -24,6 +23,7 @@ static const float GAIN = 1.03f, FAR = 1.1f, LONG_MS = 1;
 
 #define CALLS(_)                                                                                   \
     _(cublasLtCreate)                                                                              \
+    _(cublasLtDestroy)                                                                             \
     _(cublasLtGetStatusString)                                                                     \
     _(cublasLtMatmul)                                                                              \
     _(cublasLtMatmulAlgoCheck)                                                                     \
@@ -53,15 +53,6 @@ static const ll_library library = {"libcublasLt.so." LL_MAJOR(CUBLAS_VER_MAJOR),
               blas.cublasLtGetStatusString(bs_));                                                  \
     } while (0)
 
-static cublasLtHandle_t lt; /* one for the process */
-
-static ll_err open_library(void)
-{
-    TRY(ll_load_library(&library));
-    if (!lt) BLAS_TRY(blas.cublasLtCreate(&lt));
-    return LL_OK;
-}
-
 static cudaDataType_t blas_type(ll_dtype t)
 {
     switch (t) {
@@ -87,23 +78,25 @@ typedef struct plan {
     cublasLtMatrixLayout_t a, b, y;
     cublasLtMatmulAlgo_t algo;
     bool none;
+    struct plan *next;
 } plan;
 
-static plan **plans;
-static int n_plan, cap_plan;
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+struct ll_gemms {
+    cublasLtHandle_t lt;
+    plan *plans;
+};
 
-bool ll_gemm_fits(const matrix *m)
+bool ll_blas_fits(const matrix *m)
 {
     return m->rs == 1 || m->cs == 1 || m->rows <= 1 || m->cols <= 1;
 }
 
-matrix ll_gemm_turned(const matrix *m)
+matrix ll_blas_transposed(const matrix *m)
 {
     return matrix{m->data, m->cols, m->rows, m->cs, m->rs, m->batch};
 }
 
-size_t ll_cuda_gemm_scratch(const ll_kcall *c, const char *spec)
+size_t ll_blas_scratch(const ll_kcall *c, const char *spec)
 {
     const ll_tensor *t[3] = {&c->in[0], &c->in[1], &c->out[0]};
     ll_einsum_plan p;
@@ -116,7 +109,7 @@ size_t ll_cuda_gemm_scratch(const ll_kcall *c, const char *spec)
         if (t[i]->dtype != LL_BF16 || flops < TIMED_FLOPS || row % wide == 0) continue;
         ll_kern_note("products of bf16 rows of %lld: several times slower than of a multiple of "
                      "%lld, such as %lld",
-                     (long long)row, (long long)wide, (long long)(ceil_div(row, wide) * wide));
+                     (long long)row, (long long)wide, (long long)(ll_round_up(row, wide)));
     }
     return GEMM_WORKSPACE + LL_WORKSPACE_SLACK;
 }
@@ -172,13 +165,13 @@ static kind kind_of(const ll_kcall *c, const gemm *g)
 
 /* ---- descriptors ---- */
 
-static ll_err layout_of(cublasLtMatrixLayout_t *out, int type, bool turned, int64_t rows,
+static ll_err layout_of(cublasLtMatrixLayout_t *out, int type, bool transposed, int64_t rows,
                         int64_t cols, int64_t ld, int64_t batches, int64_t stride)
 {
     int32_t n = (int32_t)batches;
     BLAS_TRY(blas.cublasLtMatrixLayoutCreate(out, blas_type((ll_dtype)type),
-                                             (uint64_t)(turned ? cols : rows),
-                                             (uint64_t)(turned ? rows : cols), ld));
+                                             (uint64_t)(transposed ? cols : rows),
+                                             (uint64_t)(transposed ? rows : cols), ld));
     BLAS_TRY(blas.cublasLtMatrixLayoutSetAttribute(*out, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &n,
                                                    sizeof n));
     BLAS_TRY(blas.cublasLtMatrixLayoutSetAttribute(
@@ -235,10 +228,10 @@ static cublasStatus_t launch(const ll_kcall *c, const plan *p, const gemm *g,
     float one = 1, beta = g->add ? 1 : 0;
     double one64 = 1, beta64 = g->add ? 1 : 0;
     bool wide = g->a_type == LL_F64;
-    return blas.cublasLtMatmul(lt, p->desc, wide ? (void *)&one64 : (void *)&one, g->a.data, p->a,
-                               g->b.data, p->b, wide ? (void *)&beta64 : (void *)&beta,
-                               g->add ? g->add : g->y.data, p->y, (void *)g->y.data, p->y, algo,
-                               workspace_of(c), GEMM_WORKSPACE, stream_of(c));
+    return blas.cublasLtMatmul(
+        c->ctx->gemms->lt, p->desc, wide ? (void *)&one64 : (void *)&one, g->a.data, p->a,
+        g->b.data, p->b, wide ? (void *)&beta64 : (void *)&beta, g->add ? g->add : g->y.data, p->y,
+        (void *)g->y.data, p->y, algo, workspace_of(c), GEMM_WORKSPACE, stream_of(c));
 }
 
 /* Milliseconds of one run; infinity where the algorithm will not run. */
@@ -287,7 +280,7 @@ static ll_err may_time(const ll_kcall *c, const kind *k, bool *may)
     return LL_OK;
 }
 
-static ll_err ask(const plan *p, cublasLtMatmulPreference_t pref, int n,
+static ll_err ask(cublasLtHandle_t lt, const plan *p, cublasLtMatmulPreference_t pref, int n,
                   cublasLtMatmulHeuristicResult_t *r, int *found)
 {
     static const cublasLtMatmulPreferenceAttributes_t name[4] = {
@@ -312,7 +305,8 @@ static ll_err ask(const plan *p, cublasLtMatmulPreference_t pref, int n,
 
 /* The algorithms of dgelu are named with blocks in swizzled order; mostly the plain one is quicker.
  * Adds them with that. */
-static ll_err add_unswizzled(const plan *p, cublasLtMatmulHeuristicResult_t *r, int *found)
+static ll_err add_unswizzled(cublasLtHandle_t lt, const plan *p, cublasLtMatmulHeuristicResult_t *r,
+                             int *found)
 {
     const uint32_t no = 0;
     for (int i = 0, n = *found; i < n && *found < TRIES; i++) {
@@ -331,14 +325,15 @@ static ll_err choose(const ll_kcall *c, plan *p, const gemm *g)
 {
     cublasLtMatmulHeuristicResult_t r[TRIES];
     cublasLtMatmulPreference_t pref;
+    cublasLtHandle_t lt = c->ctx->gemms->lt;
     cudaEvent_t mark[2];
     int found = 0, chosen = 0;
     bool timed = false;
     TRY(may_time(c, &p->is, &timed));
     BLAS_TRY(blas.cublasLtMatmulPreferenceCreate(&pref));
-    ll_err rc = ask(p, pref, timed ? NAMED : 1, r, &found);
+    ll_err rc = ask(lt, p, pref, timed ? NAMED : 1, r, &found);
     if (rc == LL_OK && timed && g->epilogue == CUBLASLT_EPILOGUE_DGELU)
-        rc = add_unswizzled(p, r, &found);
+        rc = add_unswizzled(lt, p, r, &found);
     blas.cublasLtMatmulPreferenceDestroy(pref);
     TRY(rc);
     if (timed && found > 1) {
@@ -363,36 +358,46 @@ static void close_plan(plan *p)
     free(p);
 }
 
-static ll_err keep(plan *p)
+void ll_gemms_close(ll_cuda_context *x)
 {
-    if (n_plan == cap_plan) {
-        int cap = cap_plan ? 2 * cap_plan : 64;
-        plan **more = (plan **)realloc(plans, (size_t)cap * sizeof *plans);
-        CHECK(more, LL_E_MEM, "no memory for %d plans of products", cap);
-        plans = more;
-        cap_plan = cap;
+    if (!x->gemms) return;
+    for (plan *p = x->gemms->plans, *next; p; p = next) {
+        next = p->next;
+        close_plan(p);
     }
-    plans[n_plan++] = p;
+    if (x->gemms->lt) blas.cublasLtDestroy(x->gemms->lt);
+    free(x->gemms);
+}
+
+static ll_err open_library(ll_cuda_context *x)
+{
+    TRY(ll_load_library(&library));
+    if (!x->gemms) x->gemms = (ll_gemms *)calloc(1, sizeof *x->gemms);
+    CHECK(x->gemms, LL_E_MEM, "no memory for plans of products");
+    if (!x->gemms->lt) BLAS_TRY(blas.cublasLtCreate(&x->gemms->lt));
     return LL_OK;
 }
 
 static ll_err plan_of(const ll_kcall *c, const gemm *g, plan **out)
 {
     kind k = kind_of(c, g);
-    for (int i = 0; i < n_plan; i++) {
-        *out = plans[i];
-        if (!memcmp(&plans[i]->is, &k, sizeof k)) return LL_OK;
-    }
-    TRY(open_library());
-    plan *p = (plan *)calloc(1, sizeof *p);
+    TRY(open_library(c->ctx));
+    plan *p = c->ctx->gemms->plans;
+    while (p && memcmp(&p->is, &k, sizeof k)) p = p->next;
+    *out = p;
+    if (p) return LL_OK;
+    p = (plan *)calloc(1, sizeof *p);
     CHECK(p, LL_E_MEM, "no memory for a plan of a product");
     p->is = k;
     ll_err rc = describe(p, g);
     if (rc == LL_OK) rc = choose(c, p, g);
-    if (rc == LL_OK) rc = keep(p);
-    if (rc != LL_OK) close_plan(p);
-    *out = p;
-    return rc;
+    if (rc != LL_OK) {
+        close_plan(p);
+        return rc;
+    }
+    p->next = c->ctx->gemms->plans;
+    *out = c->ctx->gemms->plans = p;
+    return LL_OK;
 }
 
 static ll_err run(const ll_kcall *c, const gemm *g, bool *none)
@@ -409,10 +414,10 @@ static ll_err run(const ll_kcall *c, const gemm *g, bool *none)
     return LL_OK;
 }
 
-ll_err ll_gemm_run(const ll_kcall *c, const gemm *g, bool *none)
+ll_err ll_blas_run(const ll_kcall *c, const gemm *g, bool *none)
 {
-    pthread_mutex_lock(&lock); /* descriptors are shared, and hold a call's addresses */
+    pthread_mutex_lock(&c->ctx->lock); /* descriptors are shared, and hold a call's addresses */
     ll_err rc = run(c, g, none);
-    pthread_mutex_unlock(&lock);
+    pthread_mutex_unlock(&c->ctx->lock);
     return rc;
 }

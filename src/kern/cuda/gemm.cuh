@@ -29,10 +29,12 @@ typedef struct gemm {
 
 extern "C" {
 /* A matrix that cuBLASLt can read: one stride is 1. */
-bool ll_gemm_fits(const matrix *m);
-matrix ll_gemm_turned(const matrix *m);
+bool ll_blas_fits(const matrix *m);
+matrix ll_blas_transposed(const matrix *m);
 /* Bytes of scratch of a product with this spec. Tells people where its rows make it slow. */
-size_t ll_cuda_gemm_scratch(const ll_kcall *c, const char *spec);
+size_t ll_blas_scratch(const ll_kcall *c, const char *spec);
+/* The product of a call's first two operands with this spec, by cuBLASLt where it takes it. */
+ll_err ll_blas_product(const ll_kcall *c, const char *spec);
 /* Queues the product. none: cuBLASLt has no algorithm for it, and nothing was queued. */
-ll_err ll_gemm_run(const ll_kcall *c, const gemm *g, bool *none);
+ll_err ll_blas_run(const ll_kcall *c, const gemm *g, bool *none);
 }

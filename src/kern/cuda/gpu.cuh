@@ -5,19 +5,37 @@
  *
  * Arithmetic is f32 (f64 where a tensor is), whatever the tensors' types. */
 #pragma once
+#include "base/num.h"
 #include "kern/attr.h"
+#include "kern/cuda/context.h"
+#include "kern/cuda/trouble.h"
 #include "kern/kern.h"
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
+#include <pthread.h>
 
 typedef __nv_bfloat16 bf16;
 
+/* context.h says what it is; each part is made when it is first needed. */
+struct ll_cuda_context {
+    int device, major, minor, processors;
+    struct ll_gemms *gemms;
+    struct ll_dnn *dnn;
+    struct ll_chains *chains;
+    pthread_mutex_t lock; /* of gemms and chains: several threads may run programs */
+    int users;
+    ll_cuda_context *next;
+};
+
 extern "C" {
 ll_err ll_cuda_failed(cudaError_t e, const char *file, int line, const char *func);
-/* Whether this machine has a GPU: programs for one are made, and looked at, without. */
-bool ll_cuda_here(void);
+/* How a context's parts end, where it has them. */
+void ll_gemms_close(ll_cuda_context *x);
+void ll_dnn_close(ll_cuda_context *x);
+void ll_chains_close(ll_cuda_context *x);
+void ll_chains_await(ll_cuda_context *x); /* for what compiles */
 }
 
 #define CUDA_TRY(call)                                                                             \
@@ -26,36 +44,68 @@ bool ll_cuda_here(void);
         if (ce_ != cudaSuccess) return ll_cuda_failed(ce_, __FILE__, __LINE__, __func__);          \
     } while (0)
 
+/* Programs are made, and looked at, where no GPU is: for an H200. */
+static inline int processors_of(const ll_kcall *c)
+{
+    return c->ctx ? c->ctx->processors : 132;
+}
+static inline bool is_hopper(const ll_kcall *c)
+{
+    return !c->ctx || (c->ctx->major == 9 && c->ctx->minor == 0);
+}
+
 static inline cudaStream_t stream_of(const ll_kcall *c)
 {
     return (cudaStream_t)c->stream;
-}
-
-static inline int64_t ceil_div(int64_t a, int64_t b)
-{
-    return (a + b - 1) / b;
 }
 
 /* Libraries want their workspace at multiples of 256: ask for so many more bytes. */
 enum { LL_WORKSPACE_SLACK = 256 };
 static inline void *workspace_of(const ll_kcall *c)
 {
-    return (void *)(((uintptr_t)c->scratch + LL_WORKSPACE_SLACK - 1) / LL_WORKSPACE_SLACK *
-                    LL_WORKSPACE_SLACK);
+    return (void *)ll_round_up((int64_t)c->scratch, LL_WORKSPACE_SLACK);
 }
 
-/* Blocks for n threads' worth of work, at most `most`: kernels walk on by the grid's size. */
-static inline unsigned blocks_for(int64_t n, int block, int64_t most = 132 * 16)
+/* ---- launches: arguments become what the kernel takes ---- */
+
+template <class... P, class... A>
+static ll_err launch(const ll_kcall *c, void (*kernel)(P...), dim3 grid, dim3 block, A... args)
 {
-    int64_t b = ceil_div(n, block);
-    return (unsigned)(b < 1 ? 1 : b > most ? most : b);
+    kernel<<<grid, block, 0, stream_of(c)>>>((P)args...);
+    CUDA_TRY(cudaGetLastError());
+    return LL_OK;
+}
+
+/* With so many bytes of dynamic shared memory. */
+template <class... P, class... A>
+static ll_err launch_shared(const ll_kcall *c, void (*kernel)(P...), dim3 grid, dim3 block,
+                            size_t bytes, A... args)
+{
+    CUDA_TRY(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes));
+    kernel<<<grid, block, bytes, stream_of(c)>>>((P)args...);
+    CUDA_TRY(cudaGetLastError());
+    return LL_OK;
+}
+
+/* Blocks for n threads' worth of work, at most so many for each processor: kernels walk on by the
+ * grid's size. */
+static inline unsigned blocks_for(const ll_kcall *c, int64_t n, int block, int each = 16)
+{
+    return (unsigned)ll_max64(1, ll_min64(ll_ceil_div(n, block), processors_of(c) * each));
+}
+
+/* A kernel that walks over n elements (GRID_STRIDE). */
+template <class... P, class... A>
+static ll_err launch_each(const ll_kcall *c, int64_t n, void (*kernel)(P...), A... args)
+{
+    return n ? launch(c, kernel, blocks_for(c, n, 256), 256, args...) : LL_OK;
 }
 
 /* Launches a kernel that is put on the chip while the one before it, of the same call, ends: it
  * must call cudaGridDependencySynchronize() before it touches memory, and that one may say early,
  * with cudaTriggerProgrammaticLaunchCompletion(), that the next one can have what room there is. */
 template <class... P, class... A>
-static ll_err launch_close(const ll_kcall *c, void (*kernel)(P...), dim3 grid, dim3 block,
+static ll_err launch_early(const ll_kcall *c, void (*kernel)(P...), dim3 grid, dim3 block,
                            A... args)
 {
     cudaLaunchConfig_t how = {};
@@ -74,60 +124,28 @@ static ll_err launch_close(const ll_kcall *c, void (*kernel)(P...), dim3 grid, d
 
 /* ---- element types ---- */
 
-__device__ __forceinline__ float to_float(float v)
-{
-    return v;
-}
-__device__ __forceinline__ float to_float(bf16 v)
-{
-    return __bfloat162float(v);
-}
-__device__ __forceinline__ float to_float(__half v)
-{
-    return __half2float(v);
-}
-__device__ __forceinline__ double to_float(double v)
-{
-    return v;
-}
-__device__ __forceinline__ float to_float(int32_t v)
-{
-    return (float)v;
-}
-__device__ __forceinline__ float to_float(uint8_t v)
-{
-    return (float)v;
-}
-
-template <class T> struct from_float;
-template <> struct from_float<float> {
-    static __device__ __forceinline__ float of(float v) { return v; }
-};
-template <> struct from_float<double> {
-    static __device__ __forceinline__ double of(double v) { return v; }
-};
-template <> struct from_float<bf16> {
-    static __device__ __forceinline__ bf16 of(float v) { return __float2bfloat16_rn(v); }
-};
-template <> struct from_float<__half> {
-    static __device__ __forceinline__ __half of(float v) { return __float2half_rn(v); }
-};
-template <> struct from_float<int32_t> {
-    static __device__ __forceinline__ int32_t of(float v) { return __float2int_rn(v); }
-};
-template <> struct from_float<uint8_t> {
-    static __device__ __forceinline__ uint8_t of(float v)
-    {
-        return (uint8_t)fminf(255.f, fmaxf(0.f, rintf(v)));
-    }
-};
-
 /* The type sums are made in. */
 template <class T> struct sum_of {
     typedef float type;
 };
 template <> struct sum_of<double> {
     typedef double type;
+};
+
+template <class T> __device__ __forceinline__ typename sum_of<T>::type to_float(T v)
+{
+    return (typename sum_of<T>::type)v;
+}
+
+/* Rounded to nearest, to even. */
+template <class T> struct from_float {
+    static __device__ __forceinline__ T of(typename sum_of<T>::type v) { return T(v); }
+};
+template <> struct from_float<uint8_t> {
+    static __device__ __forceinline__ uint8_t of(float v)
+    {
+        return (uint8_t)fminf(255.f, fmaxf(0.f, rintf(v)));
+    }
 };
 
 /* f(T{}) for a float tensor's element type. */
@@ -139,6 +157,14 @@ template <class F> static ll_err with_float(ll_dtype t, F f)
     case LL_F64: return f(double{});
     default: FAIL(LL_E_GRAPH, "machine cuda has no kernel for %s here", ll_dtype_name(t));
     }
+}
+
+/* f(A{}, B{}) for two. */
+template <class F> static ll_err with_floats(ll_dtype s, ll_dtype t, F f)
+{
+    return with_float(s, [&](auto a) -> ll_err {
+        return with_float(t, [&](auto b) -> ll_err { return f(a, b); });
+    });
 }
 
 /* One element of any type. */
@@ -164,6 +190,14 @@ __device__ __forceinline__ void store_any(void *p, int t, int64_t i, double v)
     case LL_I32: ((int32_t *)p)[i] = (int32_t)rint(v); return;
     default: ((uint8_t *)p)[i] = from_float<uint8_t>::of((float)v); return;
     }
+}
+
+/* 2 to the power of x, to 2^-22 of it; below the least normal number it is 0. */
+__device__ __forceinline__ float power_of_2(float x)
+{
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
 }
 
 /* ---- sums and maxima over a block; every thread gets the result ---- */
@@ -210,4 +244,14 @@ __device__ __forceinline__ void tell_trouble(int64_t *trouble, int64_t kind, int
         trouble[1] = at;
         trouble[2] = value;
     }
+}
+
+/* The label of a row, 0 for one that is no label, which is told. */
+__device__ __forceinline__ int64_t label_of(const int32_t *label, int64_t r, int64_t n,
+                                            int64_t *trouble)
+{
+    int64_t k = label[r];
+    if (k >= 0 && k < n) return k;
+    tell_trouble(trouble, LL_TROUBLE_LABEL, r, k);
+    return 0;
 }

@@ -4,10 +4,6 @@
 
 #include <string.h>
 
-extern "C" {
-ll_kernel grid_cuda, ungrid_cuda;
-}
-
 enum { MOST = 2 };
 
 typedef struct scales { /* for each, strides along the tensor's dimensions */
@@ -69,25 +65,15 @@ static void read_spec(const ll_kcall *c, const char *spec, scales *s)
     }
 }
 
-static ll_err run(const ll_kcall *c, bool back)
+template <bool BACK> static ll_err run(const ll_kcall *c)
 {
     const ll_grid_attr *a = (const ll_grid_attr *)c->attr;
     int64_t n = ll_numel(&c->out[0].shape);
     scales s = {};
-    if (n == 0) return LL_OK;
     read_spec(c, a->spec, &s);
-    convert<<<blocks_for(n, 256), 256, 0, stream_of(c)>>>(
-        s, c->in[0].data, c->in[0].dtype, c->out[0].data, c->out[0].dtype, n, (int)a->bits, back);
-    CUDA_TRY(cudaGetLastError());
-    return LL_OK;
+    return launch_each(c, n, convert, s, c->in[0].data, c->in[0].dtype, c->out[0].data,
+                       c->out[0].dtype, n, a->bits, BACK);
 }
 
-ll_err grid_cuda(const ll_kcall *c)
-{
-    return run(c, false);
-}
-
-ll_err ungrid_cuda(const ll_kcall *c)
-{
-    return run(c, true);
-}
+extern "C" const ll_solver grid_cuda[] = {{.run = run<false>}, {}},
+                           ungrid_cuda[] = {{.run = run<true>}, {}};

@@ -1,7 +1,7 @@
-/* hopper.cu: products of bf16 matrices whose results are not done when they are summed: a bias, an
- * activation with its slope, a factor with sums of columns. Such ends run beside the next tile's
- * sums (hopper_tile.cuh), and take as long as those of a short product: an instruction takes four
- * clocks there, so few of them are what counts. */
+/* hopper.cu: products of bf16 matrices with an epilogue: a bias, an activation with its slope, a
+ * factor with sums of columns. It runs beside the next tile's sums (hopper_tile.cuh), and takes as
+ * long as those of a short product: an instruction takes four clocks there, so few of them are what
+ * counts. */
 #include "kern/cuda/hopper_tile.cuh"
 
 typedef struct job {
@@ -100,7 +100,7 @@ __device__ __forceinline__ void gelu_slope(float x, float *y, float *slope)
 }
 
 /* y + bias: 32 columns of all rows through a slot, three slots in turn. */
-__device__ __forceinline__ void end_bias(const job &j, worker &w, place p, sums_t &sum)
+__device__ __forceinline__ void bias_epilogue(const job &j, worker &w, place p, sums_t &sum)
 {
     wide_biases next = wide_biases_at(j, w, p.column);
 #pragma unroll
@@ -121,7 +121,7 @@ __device__ __forceinline__ void end_bias(const job &j, worker &w, place p, sums_
 }
 
 /* gelu(y + bias) through one slot, its slope through another, pairs of them in turn. */
-__device__ __forceinline__ void end_slope(const job &j, worker &w, place p, sums_t &sum)
+__device__ __forceinline__ void slope_epilogue(const job &j, worker &w, place p, sums_t &sum)
 {
     biases b[AHEAD];
     first_biases(j, w, p.column, b);
@@ -207,8 +207,8 @@ __device__ __forceinline__ void times_piece(uint32_t at, float *v, float *c, boo
 
 /* y z, in place of z in a slot; sums of columns. The first two slots are asked for again, each when
  * the next one is done: only then is a store waited for. */
-__device__ __forceinline__ void end_times(const job &j, const room &r, worker &w, place p,
-                                          sums_t &sum)
+__device__ __forceinline__ void times_epilogue(const job &j, const room &r, worker &w, place p,
+                                               sums_t &sum)
 {
     float columns[COLUMNS / 4];
 #pragma unroll
@@ -234,24 +234,25 @@ __device__ __forceinline__ void end_times(const job &j, const room &r, worker &w
     written<0>(w);
 }
 
-template <bool TURNED, int END> __device__ void work(const job &j, const room &r, worker &w)
+template <bool TRANSPOSED, int EPILOGUE>
+__device__ void work(const job &j, const room &r, worker &w)
 {
     int step = gridDim.x / 2;
     for (int t = blockIdx.x / 2 + w.group * step; t < j.o.pairs * j.o.across; t += 2 * step) {
         unsigned row = (unsigned)t / (unsigned)j.o.across; /* place_of with a band of one */
         place p = {((int)row * 2 + w.rank) * ROWS, (t - (int)row * j.o.across) * COLUMNS};
         sums_t sum;
-        if (END == HOPPER_TIMES && w.thread == 0)
+        if (EPILOGUE == HOPPER_TIMES && w.thread == 0)
             for (int s = 0; s < SLOTS; s++) ask_factor(j, r, w, p, s);
-        sum_tile<TURNED>(j.o, r, w, sum);
-        if (END == HOPPER_BIAS) end_bias(j, w, p, sum);
-        if (END == HOPPER_SLOPE) end_slope(j, w, p, sum);
-        if (END == HOPPER_TIMES) end_times(j, r, w, p, sum);
+        sum_tile<TRANSPOSED>(j.o, r, w, sum);
+        if (EPILOGUE == HOPPER_BIAS) bias_epilogue(j, w, p, sum);
+        if (EPILOGUE == HOPPER_SLOPE) slope_epilogue(j, w, p, sum);
+        if (EPILOGUE == HOPPER_TIMES) times_epilogue(j, r, w, p, sum);
     }
     if (w.thread == 0) stores_done();
 }
 
-template <bool TURNED, int END>
+template <bool TRANSPOSED, int EPILOGUE>
 static __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(384, 1)
     product_90(const __grid_constant__ job j)
 {
@@ -260,48 +261,34 @@ static __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(384, 1)
     rooms_made(r);
     if (threadIdx.x < 128) {
         few_registers();
-        if (threadIdx.x == 0) fetch<TURNED>(j.o, r, rank);
+        if (threadIdx.x == 0) fetch<TRANSPOSED>(j.o, r, rank);
     } else {
         many_registers();
         worker w = worker_of(r, rank, j.o.depth);
-        work<TURNED, END>(j, r, w);
+        work<TRANSPOSED, EPILOGUE>(j, r, w);
     }
     cluster_sync(); /* nobody leaves while another may write to its memory */
 }
 
 /* ---- launching ---- */
 
-static bool turned(const hopper *h)
+static bool transposed(const hopper *h)
 {
     return h->b.cs == 1;
 }
 
 bool ll_hopper_fits(const hopper *h)
 {
-    int64_t rows = h->y.rows, columns = h->y.cols, k = h->a.cols;
-    bool small = rows < LEAST || columns < LEAST || k < LEAST || rows > INT32_MAX / 2 ||
-                 columns > INT32_MAX / 2 || k > INT32_MAX / 2;
-    return ll_is_hopper() && !small && h->a.cs == 1 && h->y.cs == 1 &&
-           (h->b.rs == 1 || h->b.cs == 1) && whole(h->a.data, h->a.rs) &&
-           whole(h->b.data, turned(h) ? h->b.rs : h->b.cs) && whole(h->y.data, h->y.rs) &&
-           whole(h->z, 0) && columns % 8 == 0 && h->y.rs == columns;
+    return operands_fit(&h->a, &h->b, &h->y, transposed(h)) && whole(h->z, 0) && h->y.cols % 8 == 0;
 }
 
-template <bool TURNED> static ll_err launch(const ll_kcall *c, const hopper *h, const job *j)
+template <bool TRANSPOSED> static ll_err run(const ll_kcall *c, const hopper *h, const job *j)
 {
     typedef void (*kernel)(job);
-    static const kernel ends[HOPPER_N_END] = {product_90<TURNED, HOPPER_BIAS>,
-                                              product_90<TURNED, HOPPER_SLOPE>,
-                                              product_90<TURNED, HOPPER_TIMES>};
-    int device, units;
-    CUDA_TRY(cudaGetDevice(&device));
-    CUDA_TRY(cudaDeviceGetAttribute(&units, cudaDevAttrMultiProcessorCount, device));
-    CUDA_TRY(
-        cudaFuncSetAttribute(ends[h->end], cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED));
-    int pairs = j->o.pairs * j->o.across, blocks = 2 * (pairs < units / 2 ? pairs : units / 2);
-    ends[h->end]<<<blocks, 384, SHARED, stream_of(c)>>>(*j);
-    CUDA_TRY(cudaGetLastError());
-    return LL_OK;
+    static const kernel kernels[HOPPER_N_EPILOGUE] = {product_90<TRANSPOSED, HOPPER_BIAS>,
+                                                      product_90<TRANSPOSED, HOPPER_SLOPE>,
+                                                      product_90<TRANSPOSED, HOPPER_TIMES>};
+    return launch_tiles(c, kernels[h->epilogue], j);
 }
 
 ll_err ll_hopper_run(const ll_kcall *c, const hopper *h)
@@ -311,11 +298,11 @@ ll_err ll_hopper_run(const ll_kcall *c, const hopper *h)
     j.rows = (int)rows, j.columns = (int)columns;
     j.bias = (const bf16 *)h->bias;
     j.sums = h->sums;
-    TRY(operands_of(&j.o, &h->a, &h->b, turned(h)));
-    if (h->end == HOPPER_BIAS)
+    TRY(operands_of(&j.o, &h->a, &h->b, transposed(h)));
+    if (h->epilogue == HOPPER_BIAS)
         TRY(map_of(&j.y, h->y.data, rows, columns, columns, WIDE, ROWS));
     else
         TRY(map_of(&j.y, h->y.data, rows, columns, columns, SQUARE, SQUARE));
     if (h->z) TRY(map_of(&j.z, h->z, rows, columns, columns, SQUARE, SQUARE));
-    return turned(h) ? launch<true>(c, h, &j) : launch<false>(c, h, &j);
+    return transposed(h) ? run<true>(c, h, &j) : run<false>(c, h, &j);
 }

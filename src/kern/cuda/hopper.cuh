@@ -4,17 +4,17 @@
 #pragma once
 #include "kern/cuda/gemm.cuh"
 
-typedef enum hopper_end {
+typedef enum hopper_epilogue {
     HOPPER_BIAS,  /* y + bias */
     HOPPER_SLOPE, /* gelu(y + bias), and z = gelu'(y + bias) */
     HOPPER_TIMES, /* y z, and the sums of its columns where they are wanted */
-    HOPPER_N_END
-} hopper_end;
+    HOPPER_N_EPILOGUE
+} hopper_epilogue;
 
 enum { HOPPER_ROWS = 128 }; /* of a tile: sums[i] is of so many rows */
 
 typedef struct hopper { /* row-major: a [rows, k], b [k, columns] or its transpose, y, z */
-    hopper_end end;
+    hopper_epilogue epilogue;
     matrix a, b, y;
     const void *bias;
     void *z;
@@ -31,33 +31,10 @@ typedef struct hopper_exp {
     float *sums; /* [ceil(columns / HOPPER_COLUMNS), rows] */
 } hopper_exp;
 
-/* fits: whether this build and this GPU have it, and it takes this product. */
-#ifdef LL_HOPPER
+/* fits: whether it takes this product, on a GPU that has it. */
 extern "C" {
 bool ll_hopper_fits(const hopper *h);
 ll_err ll_hopper_run(const ll_kcall *c, const hopper *h);
 bool ll_hopper_exp_fits(const hopper_exp *h);
 ll_err ll_hopper_exp_run(const ll_kcall *c, const hopper_exp *h);
 }
-#else
-static inline bool ll_hopper_fits(const hopper *h)
-{
-    (void)h;
-    return false;
-}
-static inline ll_err ll_hopper_run(const ll_kcall *c, const hopper *h)
-{
-    (void)c, (void)h;
-    FAIL(LL_E_DEVICE, "built without Hopper's own kernels: set LL_CUDA_ARCH to 90");
-}
-static inline bool ll_hopper_exp_fits(const hopper_exp *h)
-{
-    (void)h;
-    return false;
-}
-static inline ll_err ll_hopper_exp_run(const ll_kcall *c, const hopper_exp *h)
-{
-    (void)h;
-    return ll_hopper_run(c, NULL);
-}
-#endif

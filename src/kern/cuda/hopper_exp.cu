@@ -41,8 +41,8 @@ __device__ __forceinline__ void exp_16(const job &j, const worker &w, int column
 #pragma unroll
         for (int e = 0; e < 2; e++) {
             float *x = v + q * 4 + e * 2;
-            x[0] = exp_2(fmaf(x[0], LOG2E, BIAS ? b.x - from[e] : -from[e]));
-            x[1] = exp_2(fmaf(x[1], LOG2E, BIAS ? b.y - from[e] : -from[e]));
+            x[0] = power_of_2(fmaf(x[0], LOG2E, BIAS ? b.x - from[e] : -from[e]));
+            x[1] = power_of_2(fmaf(x[1], LOG2E, BIAS ? b.y - from[e] : -from[e]));
             total[e] += x[0];
             total[e] += x[1];
         }
@@ -66,7 +66,8 @@ __device__ __forceinline__ void put_totals(const job &j, const worker &w, int ro
 
 /* 32 columns through a slot, three slots in turn. */
 template <bool BIAS, bool WHOLE>
-__device__ __forceinline__ void end_exp(const job &j, worker &w, int row, int column, sums_t &sum)
+__device__ __forceinline__ void exp_epilogue(const job &j, worker &w, int row, int column,
+                                             sums_t &sum)
 {
     float from[2][2], total[2][2] = {};
 #pragma unroll
@@ -100,9 +101,9 @@ template <bool BIAS> __device__ void work(const job &j, const room &r, worker &w
         sum_tile<false>(j.o, r, w, sum);
         place at = place_of(j.o, t, w.rank);
         if (at.column + COLUMNS <= j.columns)
-            end_exp<BIAS, true>(j, w, at.row, at.column, sum);
+            exp_epilogue<BIAS, true>(j, w, at.row, at.column, sum);
         else
-            end_exp<BIAS, false>(j, w, at.row, at.column, sum);
+            exp_epilogue<BIAS, false>(j, w, at.row, at.column, sum);
     }
     if (w.thread == 0) stores_done();
 }
@@ -127,25 +128,7 @@ static __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(384, 1)
 
 bool ll_hopper_exp_fits(const hopper_exp *h)
 {
-    int64_t rows = h->y.rows, columns = h->y.cols, k = h->a.cols;
-    bool small = rows < LEAST || columns < LEAST || k < LEAST || rows > INT32_MAX / 2 ||
-                 columns > INT32_MAX / 2 || k > INT32_MAX / 2;
-    return ll_is_hopper() && !small && h->a.cs == 1 && h->y.cs == 1 && h->b.rs == 1 &&
-           whole(h->a.data, h->a.rs) && whole(h->b.data, h->b.cs) && whole(h->y.data, h->y.rs) &&
-           h->y.rs == columns;
-}
-
-template <bool BIAS> static ll_err launch(const ll_kcall *c, const job *j)
-{
-    int device, units;
-    CUDA_TRY(cudaGetDevice(&device));
-    CUDA_TRY(cudaDeviceGetAttribute(&units, cudaDevAttrMultiProcessorCount, device));
-    CUDA_TRY(
-        cudaFuncSetAttribute(exp_90<BIAS>, cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED));
-    int pairs = j->o.pairs * j->o.across, blocks = 2 * (pairs < units / 2 ? pairs : units / 2);
-    exp_90<BIAS><<<blocks, 384, SHARED, stream_of(c)>>>(*j);
-    CUDA_TRY(cudaGetLastError());
-    return LL_OK;
+    return operands_fit(&h->a, &h->b, &h->y, false);
 }
 
 ll_err ll_hopper_exp_run(const ll_kcall *c, const hopper_exp *h)
@@ -157,5 +140,5 @@ ll_err ll_hopper_exp_run(const ll_kcall *c, const hopper_exp *h)
     j.o.band = BAND;
     j.rows = (int)h->y.rows, j.columns = (int)h->y.cols;
     j.bias = (const bf16 *)h->bias, j.from = h->from, j.sums = h->sums;
-    return h->bias ? launch<true>(c, &j) : launch<false>(c, &j);
+    return h->bias ? launch_tiles(c, exp_90<true>, &j) : launch_tiles(c, exp_90<false>, &j);
 }

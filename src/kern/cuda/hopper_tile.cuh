@@ -1,19 +1,19 @@
 /* hopper_tile.cuh: tiles of a product of bf16 matrices on Hopper, summed in registers, for kernels
- * that end them each in its own way (hopper.cu).
+ * with an epilogue each (hopper.cu).
  *
- * A block has three groups of four warps. One thread of the first asks the copy engine for tiles of
- * a and b, four stages ahead. The other two groups take turns: each makes a whole tile of y, 128 by
- * 192, in registers; while one ends its tile (through shared memory, and from there by the copy
- * engine), the tensor cores work on the other's. Blocks come in clusters of two, which work on
- * tiles below each other and so on the same of b: each asks for half of it, for both. Blocks stay
- * until all tiles are done.
+ * Warps are specialised. One thread of the first warp group asks TMA for tiles of a and b, four
+ * stages ahead. The other two groups take turns: each makes a whole tile of y, 128 by 192, in
+ * registers; while one is in its epilogue (through shared memory, and from there by TMA), the
+ * tensor cores work on the other's. Blocks come in clusters of two, which work on tiles below each
+ * other and so on the same of b: each asks for half of it, for both. Blocks stay until all tiles
+ * are done.
  *
- *     group 1:  turn, 12 stages of tile 0 | end of tile 0      turn, 12 stages of tile 2 | ...
- *     group 2:                        turn, 12 stages of tile 1 | end of tile 1       turn, ...
+ *     group 1:  turn, 12 stages of tile 0 | epilogue       turn, 12 stages of tile 2 | ...
+ *     group 2:                        turn, 12 stages of tile 1 | epilogue       turn, ...
  *
  * A turn ends when its last stage has arrived, so that stages are waited for in order: a barrier's
- * parity tells one phase from the next, and no more. Sizes are of any kind: the engine fills with
- * zeros what lies outside of a matrix, and does not write it. Every sum is made in one order. */
+ * parity tells one phase from the next, and no more. Sizes are of any kind: TMA fills with zeros
+ * what lies outside of a matrix, and does not write it. Every sum is made in one order. */
 #pragma once
 #include "kern/cuda/hopper.cuh"
 #include "kern/cuda/sm90.cuh"
@@ -63,9 +63,9 @@ __device__ __forceinline__ place place_of(const operands &o, int t, int rank)
     return place{((first + in % high) * 2 + rank) * ROWS, in / high * COLUMNS};
 }
 
-/* ---- the group that fetches ---- */
+/* ---- the producer ---- */
 
-template <bool TURNED> __device__ void fetch(const operands &o, const room &r, int rank)
+template <bool TRANSPOSED> __device__ void fetch(const operands &o, const room &r, int rank)
 {
     uint32_t at = 0;
     int step = gridDim.x / 2;
@@ -78,7 +78,7 @@ template <bool TURNED> __device__ void fetch(const operands &o, const room &r, i
             await_alike(&r.empty[stage], (at / STAGES & 1) ^ 1);
             expect(full, A_BYTES + B_BYTES);
             tile_load(r.a + stage * A_BYTES, &o.a, k * DEPTH, row, full);
-            if (TURNED) {
+            if (TRANSPOSED) {
                 tile_load_both(b + rank * 8192, &o.b, column + rank * 64, k * DEPTH, full);
                 tile_load_both(b + 16384 + rank * 4096, &o.b_part, column + 128,
                                k * DEPTH + rank * 32, full);
@@ -89,7 +89,7 @@ template <bool TURNED> __device__ void fetch(const operands &o, const room &r, i
     }
 }
 
-/* ---- a group that multiplies ---- */
+/* ---- a consumer warp group ---- */
 
 typedef struct worker {
     int group, thread, warp, lane, rank; /* group: 0 or 1 */
@@ -101,7 +101,7 @@ typedef struct worker {
 
 typedef float sums_t[2][COLUMNS / 2];
 
-template <bool TURNED>
+template <bool TRANSPOSED>
 __device__ __forceinline__ void sum_tile(const operands &o, const room &r, worker &w, sums_t &sum)
 {
     int before = -1;
@@ -112,14 +112,14 @@ __device__ __forceinline__ void sum_tile(const operands &o, const room &r, worke
         const uint8_t *b = r.b + stage * B_BYTES;
         await_alike(&r.full[stage], w.stage / STAGES & 1);
         uint64_t at_a = operand(r.a + stage * A_BYTES),
-                 at_b = TURNED ? operand_turned(b) : operand(b);
+                 at_b = TRANSPOSED ? operand_transposed(b) : operand(b);
         products_begin();
 #pragma unroll
         for (int i = 0; i < DEPTH / 16; i++)
 #pragma unroll
             for (int h = 0; h < 2; h++) /* 64 rows of a are 8192 bytes */
-                multiply<TURNED>(sum[h], at_a + i * 2 + h * 512, at_b + i * (TURNED ? 128 : 2),
-                                 k > 0 || i > 0);
+                multiply<TRANSPOSED>(sum[h], at_a + i * 2 + h * 512,
+                                     at_b + i * (TRANSPOSED ? 128 : 2), k > 0 || i > 0);
         products_commit();
         if (before >= 0) {
             products_wait<1>();
@@ -157,7 +157,7 @@ __device__ __forceinline__ uint32_t square_at(const worker &w, int slot, int i)
  */
 template <int LATER> __device__ __forceinline__ void written(const worker &w)
 {
-    written_for_engine();
+    written_for_tma();
     if (w.thread == 0) stores_read<LATER>();
     meet(1 + w.group, 128);
 }
@@ -204,13 +204,23 @@ __device__ __forceinline__ worker worker_of(const room &r, int rank, int depth)
 
 /* ---- launching ---- */
 
-/* Whether the engine can see it. */
+/* Whether TMA takes it. */
 static inline bool whole(const void *p, int64_t stride)
 {
     return (uintptr_t)p % 16 == 0 && stride * (int64_t)sizeof(bf16) % 16 == 0;
 }
 
-/* How the engine sees a row-major matrix, by tiles of so many columns and rows. */
+/* Whether a product's operands fit; transposed: b's columns run fastest. */
+static inline bool operands_fit(const matrix *a, const matrix *b, const matrix *y, bool transposed)
+{
+    int64_t least = ll_min64(ll_min64(y->rows, y->cols), a->cols);
+    int64_t most = ll_max64(ll_max64(y->rows, y->cols), a->cols);
+    return least >= LEAST && most <= INT32_MAX / 2 && a->cs == 1 && y->cs == 1 &&
+           (transposed ? b->cs : b->rs) == 1 && whole(a->data, a->rs) &&
+           whole(b->data, transposed ? b->rs : b->cs) && whole(y->data, y->rs) && y->rs == y->cols;
+}
+
+/* How TMA sees a row-major matrix, by tiles of so many columns and rows. */
 static inline ll_err map_of(CUtensorMap *out, const void *data, int64_t rows, int64_t columns,
                             int64_t stride, int tile_columns, int tile_rows)
 {
@@ -220,17 +230,23 @@ static inline ll_err map_of(CUtensorMap *out, const void *data, int64_t rows, in
     return ll_tile_map(out, data, 2, size, pitch, tile);
 }
 
-/* a [rows, k] with rows along k, b [k, columns] or its transpose (TURNED: b's columns run fastest).
- */
-static inline ll_err operands_of(operands *o, const matrix *a, const matrix *b, bool turned)
+/* a [rows, k] with rows along k, b [k, columns] or its transpose (its columns run fastest). */
+static inline ll_err operands_of(operands *o, const matrix *a, const matrix *b, bool transposed)
 {
     int64_t rows = a->rows, columns = b->cols, k = a->cols;
-    o->across = (int)ceil_div(columns, COLUMNS);
-    o->pairs = (int)ceil_div(rows, 2 * ROWS);
-    o->depth = (int)ceil_div(k, DEPTH);
+    o->across = (int)ll_ceil_div(columns, COLUMNS);
+    o->pairs = (int)ll_ceil_div(rows, 2 * ROWS);
+    o->depth = (int)ll_ceil_div(k, DEPTH);
     o->band = 1;
     TRY(map_of(&o->a, a->data, rows, k, a->rs, DEPTH, ROWS));
-    if (!turned) return map_of(&o->b, b->data, columns, k, b->cs, DEPTH, COLUMNS / 2);
+    if (!transposed) return map_of(&o->b, b->data, columns, k, b->cs, DEPTH, COLUMNS / 2);
     TRY(map_of(&o->b, b->data, k, columns, b->rs, 64, DEPTH));
     return map_of(&o->b_part, b->data, k, columns, b->rs, 64, DEPTH / 2);
+}
+
+/* Clusters for all pairs of tiles, or as many as there is room for. */
+template <class J> static ll_err launch_tiles(const ll_kcall *c, void (*kernel)(J), const J *j)
+{
+    int64_t pairs = (int64_t)j->o.pairs * j->o.across;
+    return launch_shared(c, kernel, 2 * ll_min64(pairs, processors_of(c) / 2), 384, SHARED, *j);
 }

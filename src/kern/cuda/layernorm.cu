@@ -7,13 +7,6 @@
 #include "kern/cuda/vec.cuh"
 #include "kern/rows.h"
 
-extern "C" {
-ll_kernel layernorm_cuda, layernorm_dx_cuda, layernorm_dw_cuda, add_layernorm_cuda,
-    layernorm_back_cuda;
-ll_kernel rmsnorm_cuda, rmsnorm_dx_cuda, rmsnorm_dw_cuda;
-ll_scratch layernorm_dw_cuda_scratch;
-}
-
 /* ---- rows in registers ---- */
 
 enum { WARPS = 8 };
@@ -109,9 +102,9 @@ static way way_of(ll_dtype t, int64_t n)
 {
     int64_t pieces = is_wide(t, n) ? n / (16 / (int64_t)ll_dtype_bytes(t)) : 0;
     if (pieces == 0 || pieces > 32 * WARPS * 4) return way{0, 1};
-    int k = (int)ceil_div(pieces, 32);
+    int k = (int)ll_ceil_div(pieces, 32);
     if (k <= 7) return way{k == 6 ? 7 : k, 1};
-    k = (int)ceil_div(pieces, 32 * WARPS);
+    k = (int)ll_ceil_div(pieces, 32 * WARPS);
     return way{k == 3 ? 4 : k, WARPS};
 }
 
@@ -144,44 +137,42 @@ static ll_err run_forward(const ll_kcall *c, norming a)
     if (w.k == 0) return ll_norm_plain(c, &a);
     return with_wide(a.dtype, [&](auto z) -> ll_err {
         return with_pieces(w, [&](auto p) -> ll_err {
-            unsigned blocks = (unsigned)(p.warps == 1 ? ceil_div(a.rows, 4) : a.rows);
-            norm_rows<decltype(z), p.k, p.warps>
-                <<<blocks, p.warps == 1 ? 128 : 32 * WARPS, 0, stream_of(c)>>>(a);
-            CUDA_TRY(cudaGetLastError());
-            return LL_OK;
+            return launch(c, norm_rows<decltype(z), p.k, p.warps>,
+                          p.warps == 1 ? ll_ceil_div(a.rows, 4) : a.rows,
+                          p.warps == 1 ? 128 : 32 * WARPS, a);
         });
     });
 }
 
 /* ---- the ops ---- */
 
-static norming norm_of(const ll_tensor *x, bool centre)
+static norming norm_of(const ll_kcall *c, int x, bool centre)
 {
     norming a = {};
-    a.x = x->data;
-    a.rows = ll_rows(x), a.n = ll_cols(x), a.dtype = x->dtype;
+    a.x = c->in[x].data;
+    a.rows = ll_rows(&c->in[x]), a.n = ll_cols(&c->in[x]), a.dtype = c->in[x].dtype;
     a.centre = centre;
     return a;
 }
 
 /* Of layernorm_dw, rmsnorm_dw, layernorm_back and layernorm_back_sum. */
-size_t layernorm_dw_cuda_scratch(const ll_kcall *c)
+static size_t back_scratch(const ll_kcall *c)
 {
-    norming a = norm_of(&c->in[1], true);
-    return ll_norm_back_scratch(&a, c->n_out > 3 ? 3 : 2, c->n_in > 5);
+    norming a = norm_of(c, 1, true);
+    return ll_norm_back_scratch(c, &a, c->n_out > 3 ? 3 : 2, c->n_in > 5);
 }
 
-ll_err layernorm_cuda(const ll_kcall *c)
+static ll_err layernorm(const ll_kcall *c)
 {
-    norming a = norm_of(&c->in[0], true);
+    norming a = norm_of(c, 0, true);
     a.gain = c->in[1].data, a.bias = c->in[2].data;
     a.y = c->out[0].data, a.mean_out = c->out[1].data, a.rstd_out = c->out[2].data;
     return run_forward(c, a);
 }
 
-ll_err add_layernorm_cuda(const ll_kcall *c)
+static ll_err add_layernorm(const ll_kcall *c)
 {
-    norming a = norm_of(&c->in[0], true);
+    norming a = norm_of(c, 0, true);
     a.plus = c->in[1].data, a.gain = c->in[2].data, a.bias = c->in[3].data;
     a.before = c->n_in > 4 ? c->in[4].data : NULL;
     a.sum = c->out[0].data, a.y = c->out[1].data;
@@ -189,16 +180,16 @@ ll_err add_layernorm_cuda(const ll_kcall *c)
     return run_forward(c, a);
 }
 
-ll_err rmsnorm_cuda(const ll_kcall *c)
+static ll_err rmsnorm(const ll_kcall *c)
 {
-    norming a = norm_of(&c->in[0], false);
+    norming a = norm_of(c, 0, false);
     a.gain = c->in[1].data, a.y = c->out[0].data, a.rstd_out = c->out[1].data;
     return run_forward(c, a);
 }
 
-ll_err layernorm_back_cuda(const ll_kcall *c)
+static ll_err layernorm_back(const ll_kcall *c)
 {
-    norming a = norm_of(&c->in[1], true);
+    norming a = norm_of(c, 1, true);
     a.dy = c->in[0].data, a.gain = c->in[2].data;
     a.mean = c->in[3].data, a.rstd = c->in[4].data;
     a.skip = c->n_in > 5 ? c->in[5].data : NULL;
@@ -208,30 +199,53 @@ ll_err layernorm_back_cuda(const ll_kcall *c)
     return ll_norm_back(c, &a);
 }
 
-ll_err layernorm_dx_cuda(const ll_kcall *c)
+static ll_err layernorm_dw(const ll_kcall *c)
 {
-    return layernorm_back_cuda(c);
-}
-
-ll_err layernorm_dw_cuda(const ll_kcall *c)
-{
-    norming a = norm_of(&c->in[1], true);
+    norming a = norm_of(c, 1, true);
     a.dy = c->in[0].data, a.mean = c->in[2].data, a.rstd = c->in[3].data;
     a.dgain = c->out[0].data, a.dbias = c->out[1].data;
     return ll_norm_back(c, &a);
 }
 
-ll_err rmsnorm_dx_cuda(const ll_kcall *c)
+static ll_err rmsnorm_dx(const ll_kcall *c)
 {
-    norming a = norm_of(&c->in[1], false);
+    norming a = norm_of(c, 1, false);
     a.dy = c->in[0].data, a.gain = c->in[2].data, a.rstd = c->in[3].data;
     a.dx = c->out[0].data;
     return ll_norm_back(c, &a);
 }
 
-ll_err rmsnorm_dw_cuda(const ll_kcall *c)
+static ll_err rmsnorm_dw(const ll_kcall *c)
 {
-    norming a = norm_of(&c->in[1], false);
+    norming a = norm_of(c, 1, false);
     a.dy = c->in[0].data, a.rstd = c->in[2].data, a.dgain = c->out[0].data;
     return ll_norm_back(c, &a);
 }
+
+/* By rows in registers (of gradients: in shared memory, by TMA), or by plain loops. */
+static bool rows_fit(const ll_kcall *c)
+{
+    return way_of(c->in[0].dtype, ll_cols(&c->in[0])).k > 0;
+}
+
+static bool back_fits(const ll_kcall *c)
+{
+    norming a = norm_of(c, 1, true);
+    return ll_norm_back_fits(c, &a);
+}
+
+#define WAYS(quick, fit, room, f)                                                                  \
+    {                                                                                              \
+        {quick, fit, room, NULL, f}, {"plain", NULL, room, NULL, f},                               \
+        {                                                                                          \
+        }                                                                                          \
+    }
+extern "C" const ll_solver layernorm_cuda[] = WAYS("registers", rows_fit, NULL, layernorm),
+                           add_layernorm_cuda[] = WAYS("registers", rows_fit, NULL, add_layernorm),
+                           rmsnorm_cuda[] = WAYS("registers", rows_fit, NULL, rmsnorm),
+                           layernorm_dx_cuda[] = WAYS("TMA", back_fits, NULL, layernorm_back),
+                           layernorm_dw_cuda[] = WAYS("TMA", back_fits, back_scratch, layernorm_dw),
+                           layernorm_back_cuda[] =
+                               WAYS("TMA", back_fits, back_scratch, layernorm_back),
+                           rmsnorm_dx_cuda[] = WAYS("TMA", back_fits, NULL, rmsnorm_dx),
+                           rmsnorm_dw_cuda[] = WAYS("TMA", back_fits, back_scratch, rmsnorm_dw);

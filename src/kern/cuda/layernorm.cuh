@@ -16,10 +16,11 @@ typedef struct norming {
 } norming;
 
 extern "C" {
-/* The gradient, with the sums of columns that it asks for. */
+/* The gradient, with the sums of columns that it asks for; fits: not by plain loops. */
+bool ll_norm_back_fits(const ll_kcall *c, const norming *a);
 ll_err ll_norm_back(const ll_kcall *c, const norming *a);
 /* Bytes that so many sums take, with or without a tensor that is added. */
-size_t ll_norm_back_scratch(const norming *a, int sums, bool skip);
+size_t ll_norm_back_scratch(const ll_kcall *c, const norming *a, int sums, bool skip);
 
 /* By plain loops. */
 ll_err ll_norm_plain(const ll_kcall *c, const norming *a);

@@ -1,7 +1,7 @@
 /* layernorm_back.cu: gradients of norms, rows through shared memory.
  *
  * A block has a multiprocessor, and several groups of warps. A group takes R rows at a time, which
- * the copy engine has brought while the ones before were worked on: so bytes are under way all the
+ * TMA has brought while the ones before were worked on: so bytes are under way all the
  * time, however few warps there are. A lane has the same columns of all rows, whose gains and sums
  * over rows stay in registers. What the warps of a group must tell each other about R rows, they do
  * at one barrier. Sums over rows are added up in order: those of a block's groups in shared memory,
@@ -10,9 +10,9 @@
 #include "kern/cuda/layernorm.cuh"
 #include "kern/cuda/staged.cuh"
 
-enum { PROCESSORS = 132, STAGES = 8, GROUPS = 15, WARPS = 32, ROOM = 222 * 1024 };
-enum { MOST_WARPS = 8 };                                      /* of a group */
-enum { ADDERS = 32, DEEP = 8, AHEAD = (PROCESSORS + 7) / 8 }; /* where parts are added up */
+enum { STAGES = 8, GROUPS = 15, WARPS = 32, ROOM = 222 * 1024 };
+enum { MOST_WARPS = 8 };                    /* of a group */
+enum { ADDERS = 32, DEEP = 8, AHEAD = 17 }; /* where parts are added up */
 
 /* How rows are shared out; k 0: by plain loops. */
 typedef struct cut {
@@ -297,20 +297,21 @@ static constexpr int rows_at_once(int k)
 }
 
 /* sums: of columns, so many. */
-static cut cut_of(const norming *a, int sums, bool skip)
+static cut cut_of(const ll_kcall *call, const norming *a, int sums, bool skip)
 {
     cut c = {};
+    int processors = processors_of(call);
     int64_t size = (int64_t)ll_dtype_bytes(a->dtype);
     int64_t pieces = is_wide(a->dtype, a->n) ? a->n * size / 16 : 0, blocks;
     if (pieces == 0 || pieces > 1024) { /* blocks of columns share the chip */
-        int64_t fill = ceil_div(PROCESSORS * 8, ceil_div(a->n ? a->n : 1, 32));
-        blocks = ceil_div(a->rows, 64) < fill ? ceil_div(a->rows, 64) : fill;
+        int64_t fill = ll_ceil_div(processors * 8, ll_ceil_div(a->n ? a->n : 1, 32));
+        blocks = ll_ceil_div(a->rows, 64) < fill ? ll_ceil_div(a->rows, 64) : fill;
         c.blocks = (int)(blocks < 1 ? 1 : blocks);
         return c;
     }
     c.k = pieces <= 256 ? 1 : pieces <= 512 ? 2 : 4;
     c.rows = rows_at_once(c.k);
-    c.lanes = (int)ceil_div(pieces, 32 * c.k) * 32;
+    c.lanes = (int)ll_ceil_div(pieces, 32 * c.k) * 32;
     c.tensors = skip ? 3 : 2;
     c.groups = most_threads(c.k) / c.lanes;
     if (c.groups > GROUPS) c.groups = GROUPS;
@@ -320,8 +321,8 @@ static cut cut_of(const norming *a, int sums, bool skip)
     size_t handed = (size_t)(sums * c.k * c.lanes * c.groups) * 64 / (size_t)size;
     c.shared = c.stages * c.groups * stage;
     if (c.shared < handed) c.shared = handed;
-    blocks = ceil_div(a->rows, c.rows * c.groups);
-    c.blocks = (int)(blocks < 1 ? 1 : blocks < PROCESSORS ? blocks : PROCESSORS);
+    blocks = ll_ceil_div(a->rows, c.rows * c.groups);
+    c.blocks = (int)(blocks < 1 ? 1 : blocks < processors ? blocks : processors);
     return c;
 }
 
@@ -338,13 +339,8 @@ template <class F> static ll_err with_pieces(int k, F f)
 template <class T, class P, int M>
 static ll_err launch_back(const ll_kcall *c, const norming *a, const cut &t)
 {
-    auto kernel = norm_back<T, P::k, M, P::rows>;
-    CUDA_TRY(
-        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)t.shared));
-    kernel<<<(unsigned)t.blocks, (unsigned)(t.groups * t.lanes), t.shared, stream_of(c)>>>(
-        *a, t, (float *)c->scratch);
-    CUDA_TRY(cudaGetLastError());
-    return LL_OK;
+    return launch_shared(c, norm_back<T, P::k, M, P::rows>, t.blocks, t.groups * t.lanes, t.shared,
+                         *a, t, c->scratch);
 }
 
 static ll_err run_rows(const ll_kcall *c, const norming *a, const cut &t)
@@ -367,9 +363,14 @@ static int64_t one_sum(const norming *a, const cut &t)
     return t.k ? t.k * t.lanes * (16 / (int64_t)ll_dtype_bytes(a->dtype)) : a->n;
 }
 
-size_t ll_norm_back_scratch(const norming *a, int sums, bool skip)
+bool ll_norm_back_fits(const ll_kcall *c, const norming *a)
 {
-    cut t = cut_of(a, sums, skip);
+    return cut_of(c, a, 0, false).k > 0;
+}
+
+size_t ll_norm_back_scratch(const ll_kcall *c, const norming *a, int sums, bool skip)
+{
+    cut t = cut_of(c, a, sums, skip);
     return (size_t)(sums * t.blocks * one_sum(a, t)) *
            (a->dtype == LL_F64 ? sizeof(double) : sizeof(float));
 }
@@ -378,19 +379,17 @@ template <class S>
 static ll_err launch_add(const ll_kcall *c, const norming *a, const cut &t, int sums)
 {
     int each = t.k ? 16 / (int)ll_dtype_bytes(a->dtype) : 1;
-    unsigned blocks = (unsigned)ceil_div(sums * one_sum(a, t), ADDERS);
-    return launch_close(c, add_parts<S>, blocks, dim3(ADDERS, DEEP), (const S *)c->scratch,
-                        t.blocks, a->n, sums, t.k ? t.k : 1, each, t.k ? t.lanes : (int)a->n,
-                        (S *)a->dgain, (S *)a->dbias, (S *)a->dsum);
+    return launch_early(c, add_parts<S>, ll_ceil_div(sums * one_sum(a, t), ADDERS),
+                        dim3(ADDERS, DEEP), c->scratch, t.blocks, a->n, sums, t.k ? t.k : 1, each,
+                        t.k ? t.lanes : a->n, a->dgain, a->dbias, a->dsum);
 }
 
 ll_err ll_norm_back(const ll_kcall *c, const norming *a)
 {
     int sums = a->dsum ? 3 : a->dgain ? 2 : 0;
-    cut t = cut_of(a, sums, a->skip != NULL);
+    cut t = cut_of(c, a, sums, a->skip != NULL);
     if (a->n == 0) return LL_OK;
     TRY(t.k ? run_rows(c, a, t) : ll_norm_back_plain(c, a, t.blocks, sums));
-    CUDA_TRY(cudaGetLastError());
     if (!a->dgain) return LL_OK;
     return a->dtype == LL_F64 ? launch_add<double>(c, a, t, sums)
                               : launch_add<float>(c, a, t, sums);

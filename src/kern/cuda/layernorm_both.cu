@@ -1,21 +1,17 @@
-/* layernorm_both.cu: a residual's sum, its norm, and that as 8-bit floats as they lie and turned.
+/* layernorm_both.cu: a residual's sum, its norm, and that as 8-bit floats, also transposed.
  *
  * A block has 64 rows at a time (32 where they are very long). The sum and the 8-bit rows leave at
  * once; 8-bit rows stay in shared memory too, and when the block's rows are there, they leave
- * turned: 64 bytes of each column. Two ways to get there:
+ * transposed: 64 bytes of each column. Two ways to get there:
  *
  *     rows up to 1024   a warp has one row at a time, in registers; two blocks a multiprocessor
- *     longer ones       one block, whose groups of warps take 4 rows at a time, which the copy
- *                       engine has brought while others were worked on; a lane has 8 columns
+ *     longer ones       one block, whose groups of warps take 4 rows at a time, which TMA
+ *                       has brought while others were worked on; a lane has 8 columns
  *
  * The scale is a bound that every block finds in gain and bias. */
 #include "kern/cuda/eight.cuh"
 #include "kern/cuda/staged.cuh"
 #include "kern/rows.h"
-
-extern "C" {
-ll_kernel layernorm_both_cuda;
-}
 
 enum { BLOCK = 256, WARPS = BLOCK / 32, WIDEST = 10 * 256 };
 
@@ -46,6 +42,21 @@ __device__ static float scale_of(const job &j)
     v = v > 0 || v != v ? v / 448 : 1;
     if (blockIdx.x == 0 && threadIdx.x == 0) *j.scale = v;
     return v;
+}
+
+static job job_of(const ll_kcall *c)
+{
+    const ll_tensor *x = &c->in[0];
+    job j = {};
+    j.a = x->data, j.b = c->in[1].data, j.gain = c->in[2].data, j.bias = c->in[3].data;
+    if (c->n_in > 4) j.before = c->in[4].data;
+    j.sum = c->out[0].data;
+    j.q = (uint8_t *)c->out[1].data, j.t = (uint8_t *)c->out[2].data;
+    j.scale = (float *)c->out[3].data;
+    j.mean = (float *)c->out[4].data, j.rstd = (float *)c->out[5].data;
+    j.rows = ll_rows(x), j.n = ll_cols(x);
+    j.eps = (float)((const ll_norm_attr *)c->attr)->eps;
+    return j;
 }
 
 /* ---- rows of bf16 that 16 divides, in length and number ---- */
@@ -114,8 +125,8 @@ __device__ __forceinline__ int word_at(int row, int w, int pitch)
 }
 
 template <int R>
-__device__ __forceinline__ void write_turned(const job &j, const unsigned *tile, int64_t row0,
-                                             int pitch)
+__device__ __forceinline__ void write_transposed(const job &j, const unsigned *tile, int64_t row0,
+                                                 int pitch)
 {
     enum { GROUPS = R / 16 };
     int words = (int)j.n / 4, g = threadIdx.x % GROUPS;
@@ -125,7 +136,7 @@ __device__ __forceinline__ void write_turned(const job &j, const unsigned *tile,
         uint4 out[4];
 #pragma unroll
         for (int r = 0; r < 16; r++) a[r] = tile[word_at(g * 16 + r, w, pitch)];
-        turn_sixteen(a, out);
+        transpose_16(a, out);
 #pragma unroll
         for (int k = 0; k < 4; k++)
             __stcs((uint4 *)(j.t + (int64_t)(4 * w + k) * j.rows + row0 + g * 16), out[k]);
@@ -161,21 +172,20 @@ template <int K, int R> static __global__ void __launch_bounds__(BLOCK, 2) tall(
         if (i + WARPS < R && r + WARPS < j.rows) p.load(j, r + WARPS);
     }
     __syncthreads();
-    write_turned<R>(j, tile, row0, pitch);
+    write_transposed<R>(j, tile, row0, pitch);
 }
 
-template <int K, int R> static ll_err launch(const ll_kcall *c, const job &j)
+template <int K, int R> static ll_err run_tall(const ll_kcall *c)
 {
-    int pitch = (int)ceil_div(j.n, 128) * 32, bytes = R * pitch * (int)sizeof(unsigned);
-    CUDA_TRY(cudaFuncSetAttribute(tall<K, R>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
-    tall<K, R><<<(unsigned)ceil_div(j.rows, R), BLOCK, bytes, stream_of(c)>>>(j, pitch);
-    CUDA_TRY(cudaGetLastError());
-    return LL_OK;
+    job j = job_of(c);
+    int pitch = (int)ll_ceil_div(j.n, 128) * 32;
+    return launch_shared(c, tall<K, R>, ll_ceil_div(j.rows, R), BLOCK, R * pitch * sizeof(unsigned),
+                         j, pitch);
 }
 
 /* ---- the same, where rows are long ---- */
 
-enum { PROCESSORS = 132, MOST = 512, MOST_GROUPS = 8, STAGES = 8, ROOM = 222 * 1024 };
+enum { MOST = 512, MOST_GROUPS = 8, STAGES = 8, ROOM = 222 * 1024 };
 enum { ROWS = 4, TILE = 64, STAGED = 2048 }; /* STAGED: elements of a row at most */
 
 /* How rows are shared out. */
@@ -351,7 +361,7 @@ static __global__ void __launch_bounds__(MOST, 1) staged(job j, cut c)
         if (row < j.rows) one_batch(j, c, w, p, row, s, tile, told);
         if ((s + 1) % (TILE / ROWS / c.groups)) continue;
         __syncthreads();
-        write_turned<TILE>(j, tile, row0, c.pitch);
+        write_transposed<TILE>(j, tile, row0, c.pitch);
         __syncthreads();
     }
 }
@@ -359,8 +369,8 @@ static __global__ void __launch_bounds__(MOST, 1) staged(job j, cut c)
 static cut cut_of(const job &j, size_t *shared)
 {
     cut t = {};
-    t.lanes = (int)ceil_div(j.n, 256) * 32;
-    t.pitch = (int)ceil_div(j.n, 128) * 32;
+    t.lanes = (int)ll_ceil_div(j.n, 256) * 32;
+    t.pitch = (int)ll_ceil_div(j.n, 128) * 32;
     size_t one = 2 * ROWS * (size_t)j.n * sizeof(bf16), tile = TILE * (size_t)t.pitch * 4;
     for (t.groups = MOST_GROUPS;
          t.groups > 1 && (t.groups * t.lanes > MOST || tile + 2 * t.groups * one > ROOM);)
@@ -370,26 +380,13 @@ static cut cut_of(const job &j, size_t *shared)
     return t;
 }
 
-static ll_err run_staged(const ll_kcall *c, const job &j)
+static ll_err run_staged(const ll_kcall *c)
 {
     size_t bytes;
+    job j = job_of(c);
     cut t = cut_of(j, &bytes);
-    unsigned blocks = blocks_for(j.rows, TILE, PROCESSORS);
-    CUDA_TRY(cudaFuncSetAttribute(staged, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes));
-    staged<<<blocks, t.lanes * t.groups, bytes, stream_of(c)>>>(j, t);
-    CUDA_TRY(cudaGetLastError());
-    return LL_OK;
-}
-
-static ll_err fast(const ll_kcall *c, const job &j)
-{
-    switch (ceil_div(j.n, 256)) {
-    case 1:
-    case 2: return launch<2, 64>(c, j);
-    case 3: return launch<3, 64>(c, j);
-    case 4: return launch<4, 64>(c, j);
-    default: return j.n <= STAGED ? run_staged(c, j) : launch<10, 32>(c, j);
-    }
+    return launch_shared(c, staged, blocks_for(c, j.rows, TILE, 1), t.lanes * t.groups, bytes, j,
+                         t);
 }
 
 /* ---- any shape and type: a block has a row ---- */
@@ -424,25 +421,28 @@ template <class T> static __global__ void plain(job j)
     }
 }
 
-ll_err layernorm_both_cuda(const ll_kcall *c)
+static ll_err run_plain(const ll_kcall *c)
 {
-    const ll_tensor *x = &c->in[0];
-    job j = {};
-    j.a = x->data, j.b = c->in[1].data, j.gain = c->in[2].data, j.bias = c->in[3].data;
-    if (c->n_in > 4) j.before = c->in[4].data;
-    j.sum = c->out[0].data;
-    j.q = (uint8_t *)c->out[1].data, j.t = (uint8_t *)c->out[2].data;
-    j.scale = (float *)c->out[3].data;
-    j.mean = (float *)c->out[4].data, j.rstd = (float *)c->out[5].data;
-    j.rows = ll_rows(x), j.n = ll_cols(x);
-    j.eps = (float)((const ll_norm_attr *)c->attr)->eps;
-    if (x->dtype == LL_BF16 && j.rows % 16 == 0 && j.n % 16 == 0 && j.rows && j.n && j.n <= WIDEST)
-        return fast(c, j);
-    unsigned blocks = blocks_for(j.rows, 1);
-    if (x->dtype == LL_BF16)
-        plain<bf16><<<blocks, BLOCK, 0, stream_of(c)>>>(j);
-    else
-        plain<float><<<blocks, BLOCK, 0, stream_of(c)>>>(j);
-    CUDA_TRY(cudaGetLastError());
-    return LL_OK;
+    job j = job_of(c);
+    unsigned blocks = blocks_for(c, j.rows, 1);
+    return c->in[0].dtype == LL_BF16 ? launch(c, plain<bf16>, blocks, BLOCK, j)
+                                     : launch(c, plain<float>, blocks, BLOCK, j);
 }
+
+/* ---- the ways ---- */
+
+/* Rows of bf16 that 16 divides, in length and number, so long at most. */
+template <int MOST_N> static bool even_fits(const ll_kcall *c)
+{
+    int64_t rows = ll_rows(&c->in[0]), n = ll_cols(&c->in[0]);
+    return c->in[0].dtype == LL_BF16 && rows % 16 == 0 && n % 16 == 0 && rows && n && n <= MOST_N;
+}
+
+extern "C" const ll_solver layernorm_both_cuda[] = {
+    {"registers", even_fits<512>, NULL, NULL, run_tall<2, 64>},
+    {"registers", even_fits<768>, NULL, NULL, run_tall<3, 64>},
+    {"registers", even_fits<1024>, NULL, NULL, run_tall<4, 64>},
+    {"TMA", even_fits<STAGED>, NULL, NULL, run_staged},
+    {"registers", even_fits<WIDEST>, NULL, NULL, run_tall<10, 32>},
+    {"plain", NULL, NULL, NULL, run_plain},
+    {}};

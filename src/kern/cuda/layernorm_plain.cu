@@ -101,9 +101,7 @@ static __global__ void norm_sums_plain(norming a, typename sum_of<T>::type *part
 ll_err ll_norm_plain(const ll_kcall *c, const norming *a)
 {
     return with_float(a->dtype, [&](auto z) -> ll_err {
-        norm_rows_plain<decltype(z)><<<(unsigned)a->rows, row_threads(a->n), 0, stream_of(c)>>>(*a);
-        CUDA_TRY(cudaGetLastError());
-        return LL_OK;
+        return launch(c, norm_rows_plain<decltype(z)>, a->rows, row_threads(a->n), *a);
     });
 }
 
@@ -111,13 +109,10 @@ ll_err ll_norm_back_plain(const ll_kcall *c, const norming *a, int blocks, int s
 {
     return with_float(a->dtype, [&](auto z) -> ll_err {
         typedef decltype(z) T;
-        typedef typename sum_of<T>::type S;
-        dim3 grid((unsigned)ceil_div(a->n, LANES), (unsigned)blocks), deep(LANES, DEEP);
-        cudaStream_t s = stream_of(c);
-        S *parts = (S *)c->scratch;
-        if (a->dgain) norm_sums_plain<T, false><<<grid, deep, 0, s>>>(*a, parts, sums);
-        if (a->dx && a->rows) norm_dx_plain<T><<<(unsigned)a->rows, row_threads(a->n), 0, s>>>(*a);
-        if (a->dsum) norm_sums_plain<T, true><<<grid, deep, 0, s>>>(*a, parts, sums);
-        return LL_OK;
+        dim3 grid(ll_ceil_div(a->n, LANES), blocks), deep(LANES, DEEP);
+        if (a->dgain) TRY(launch(c, norm_sums_plain<T, false>, grid, deep, *a, c->scratch, sums));
+        if (a->dx && a->rows) TRY(launch(c, norm_dx_plain<T>, a->rows, row_threads(a->n), *a));
+        return a->dsum ? launch(c, norm_sums_plain<T, true>, grid, deep, *a, c->scratch, sums)
+                       : LL_OK;
     });
 }

@@ -7,11 +7,6 @@
 
 #include "kern/einsum.h"
 
-extern "C" {
-ll_kernel matmul_cuda;
-ll_scratch matmul_cuda_scratch;
-}
-
 /* ---- what has no unit stride, and types that cuBLASLt does not mix ---- */
 
 template <class T, class Y>
@@ -32,51 +27,39 @@ static __global__ void plain(matrix a, matrix b, matrix c, Y *y, int64_t k, int6
     }
 }
 
-static ll_err run_plain(const ll_kcall *c, matrix a, matrix b, matrix y, int64_t k, int64_t batches,
-                        bool add)
+static ll_err run_plain(const ll_kcall *c, matrix a, matrix b, matrix y, int64_t batches, bool add)
 {
-    return with_float(c->in[0].dtype, [&](auto s) -> ll_err {
-        typedef decltype(s) T;
-        return with_float(c->out[0].dtype, [&](auto t) -> ll_err {
-            typedef decltype(t) Y;
-            plain<T, Y><<<blocks_for(y.rows * y.cols * batches, 256), 256, 0, stream_of(c)>>>(
-                a, b, y, (Y *)y.data, k, batches, add);
-            CUDA_TRY(cudaGetLastError());
-            return LL_OK;
-        });
+    return with_floats(c->in[0].dtype, c->out[0].dtype, [&](auto s, auto t) -> ll_err {
+        return launch_each(c, y.rows * y.cols * batches, plain<decltype(s), decltype(t)>, a, b, y,
+                           y.data, a.cols, batches, add);
     });
 }
 
 static ll_err one(const ll_kcall *c, matrix a, matrix b, matrix y, int64_t batches, bool add)
 {
     if (y.rows * y.cols * batches == 0) return LL_OK;
-    bool blas = ll_gemm_fits(&a) && ll_gemm_fits(&b) && ll_gemm_fits(&y) && a.cols > 0 &&
+    bool blas = ll_blas_fits(&a) && ll_blas_fits(&b) && ll_blas_fits(&y) && a.cols > 0 &&
                 batches < INT32_MAX;
-    if (!blas) return run_plain(c, a, b, y, a.cols, batches, add);
-    bool turn = y.rs != 1 && y.rows > 1, none;
+    if (!blas) return run_plain(c, a, b, y, batches, add);
+    bool transpose = y.rs != 1 && y.rows > 1, none;
     gemm g = {};
-    g.a = turn ? ll_gemm_turned(&b) : a;
-    g.b = turn ? ll_gemm_turned(&a) : b;
-    g.y = turn ? ll_gemm_turned(&y) : y;
+    g.a = transpose ? ll_blas_transposed(&b) : a;
+    g.b = transpose ? ll_blas_transposed(&a) : b;
+    g.y = transpose ? ll_blas_transposed(&y) : y;
     g.batches = batches;
     g.a_type = g.b_type = c->in[0].dtype;
     g.y_type = c->out[0].dtype;
     g.add = add ? y.data : NULL;
     g.epilogue = CUBLASLT_EPILOGUE_DEFAULT;
-    TRY(ll_gemm_run(c, &g, &none));
-    return none ? run_plain(c, a, b, y, a.cols, batches, add) : LL_OK;
+    TRY(ll_blas_run(c, &g, &none));
+    return none ? run_plain(c, a, b, y, batches, add) : LL_OK;
 }
 
-size_t matmul_cuda_scratch(const ll_kcall *c)
-{
-    return ll_cuda_gemm_scratch(c, ((const ll_matmul_attr *)c->attr)->spec);
-}
-
-ll_err matmul_cuda(const ll_kcall *c)
+ll_err ll_blas_product(const ll_kcall *c, const char *spec)
 {
     const ll_tensor *a = &c->in[0], *b = &c->in[1], *y = &c->out[0];
     ll_einsum_plan p;
-    ll_einsum_fold(((const ll_matmul_attr *)c->attr)->spec, &a->shape, &b->shape, &y->shape, &p);
+    ll_einsum_fold(spec, &a->shape, &b->shape, &y->shape, &p);
     ll_einsum_loop batch = {1, {0, 0, 0}, {false, false, false}};
     int longest = -1;
     for (int i = 0; i < p.n_around; i++)
@@ -108,3 +91,37 @@ ll_err matmul_cuda(const ll_kcall *c)
     }
     return LL_OK;
 }
+
+/* ---- the ways: what has no unit stride shows as plain ---- */
+
+static const char *spec_of(const ll_kcall *c)
+{
+    return ((const ll_matmul_attr *)c->attr)->spec;
+}
+
+static bool blas_fits(const ll_kcall *c)
+{
+    const ll_tensor *a = &c->in[0], *b = &c->in[1], *y = &c->out[0];
+    ll_einsum_plan p;
+    ll_einsum_fold(spec_of(c), &a->shape, &b->shape, &y->shape, &p);
+    const ll_einsum_loop *of[3][2] = {{&p.row, &p.sum}, {&p.sum, &p.column}, {&p.row, &p.column}};
+    for (int i = 0; i < 3; i++) {
+        matrix m = {
+            NULL, of[i][0]->extent, of[i][1]->extent, of[i][0]->stride[i], of[i][1]->stride[i], 0};
+        if (!ll_blas_fits(&m)) return false;
+    }
+    return p.sum.extent > 0;
+}
+
+static size_t scratch(const ll_kcall *c)
+{
+    return ll_blas_scratch(c, spec_of(c));
+}
+
+static ll_err run(const ll_kcall *c)
+{
+    return ll_blas_product(c, spec_of(c));
+}
+
+extern "C" const ll_solver matmul_cuda[] = {
+    {"cublaslt", blas_fits, scratch, NULL, run}, {"plain", NULL, NULL, NULL, run}, {}};

@@ -6,10 +6,6 @@
 
 #include <type_traits>
 
-extern "C" {
-ll_kernel max_pool_cuda, max_pool_grad_cuda, max_pool_pick_cuda, avg_pool_cuda, avg_pool_grad_cuda;
-}
-
 template <class I> struct pool {
     I size[2], stride[2], pad[2];
     I h, w, c, oh, ow; /* image and output */
@@ -18,14 +14,11 @@ template <class I> struct pool {
 template <class I> static pool<I> pool_of(const ll_kcall *k, const ll_shape *x, const ll_shape *y)
 {
     const ll_pool_attr *a = (const ll_pool_attr *)k->attr;
-    return pool<I>{{(I)a->size[0], (I)a->size[1]},
-                   {(I)a->stride[0], (I)a->stride[1]},
-                   {(I)a->pad[0], (I)a->pad[2]},
-                   (I)x->d[1],
-                   (I)x->d[2],
-                   (I)x->d[3],
-                   (I)y->d[1],
-                   (I)y->d[2]};
+    pool<I> p;
+    for (int i = 0; i < 2; i++)
+        p.size[i] = (I)a->size[i], p.stride[i] = (I)a->stride[i], p.pad[i] = (I)a->pad[2 * i];
+    p.h = (I)x->d[1], p.w = (I)x->d[2], p.c = (I)x->d[3], p.oh = (I)y->d[1], p.ow = (I)y->d[2];
+    return p;
 }
 
 template <class T, int V> struct alignas(sizeof(T) * V) pack {
@@ -132,89 +125,54 @@ static bool in_packs(const ll_tensor *t, int n, int v)
     return true;
 }
 
-/* f(T{}, I{}, pack size, threads) for a call whose result is r and whose image and output have
- * these shapes. */
+/* f(T{}, I{}, pack size, threads) for a call whose image and output have these shapes. */
 template <class F>
 static ll_err with_pool(const ll_kcall *c, const ll_shape *x, const ll_shape *y, F f)
 {
     int64_t n = ll_numel(&c->out[0].shape);
     bool small = ll_numel(x) < INT32_MAX / 2 && ll_numel(y) < INT32_MAX / 2;
-    if (n == 0) return LL_OK;
     return with_float(c->in[0].dtype, [&](auto z) -> ll_err {
-        typedef decltype(z) T;
-        constexpr int V = 16 / (int)sizeof(T);
-        bool packs = in_packs(c->in, c->n_in, V) && in_packs(c->out, c->n_out, V);
-        ll_err rc;
-        if (small && packs)
-            rc = f(z, int32_t{}, std::integral_constant<int, V>{}, n / V);
-        else if (small)
-            rc = f(z, int32_t{}, std::integral_constant<int, 1>{}, n);
-        else
-            rc = f(z, int64_t{}, std::integral_constant<int, 1>{}, n);
-        TRY(rc);
-        CUDA_TRY(cudaGetLastError());
-        return LL_OK;
+        constexpr int V = 16 / (int)sizeof z;
+        std::integral_constant<int, 1> alone;
+        if (!small) return f(z, int64_t{}, alone, n);
+        if (!in_packs(c->in, c->n_in, V) || !in_packs(c->out, c->n_out, V))
+            return f(z, int32_t{}, alone, n);
+        return f(z, int32_t{}, std::integral_constant<int, V>{}, n / V);
     });
 }
 
 template <bool MAX> static ll_err run_forward(const ll_kcall *c)
 {
     const ll_shape *x = &c->in[0].shape, *y = &c->out[0].shape;
-    return with_pool(c, x, y, [&](auto z, auto i, auto packs, int64_t n) -> ll_err {
-        typedef decltype(z) T;
+    return with_pool(c, x, y, [&](auto z, auto i, auto v, int64_t n) -> ll_err {
         typedef decltype(i) I;
-        constexpr int V = decltype(packs)::value;
-        forward<T, I, V, MAX><<<blocks_for(n, 256), 256, 0, stream_of(c)>>>(
-            pool_of<I>(c, x, y), (const T *)c->in[0].data, (T *)c->out[0].data,
-            MAX ? (int32_t *)c->out[1].data : NULL, (I)n);
-        return LL_OK;
+        return launch_each(c, n, forward<decltype(z), I, v.value, MAX>, pool_of<I>(c, x, y),
+                           c->in[0].data, c->out[0].data, MAX ? c->out[1].data : NULL, n);
     });
 }
 
 template <bool MAX> static ll_err run_backward(const ll_kcall *c)
 {
     const ll_shape *x = &c->out[0].shape, *y = &c->in[0].shape;
-    return with_pool(c, x, y, [&](auto z, auto i, auto packs, int64_t n) -> ll_err {
-        typedef decltype(z) T;
+    return with_pool(c, x, y, [&](auto z, auto i, auto v, int64_t n) -> ll_err {
         typedef decltype(i) I;
-        constexpr int V = decltype(packs)::value;
-        backward<T, I, V, MAX><<<blocks_for(n, 256), 256, 0, stream_of(c)>>>(
-            pool_of<I>(c, x, y), (const T *)c->in[0].data,
-            MAX ? (const int32_t *)c->in[1].data : NULL, (T *)c->out[0].data, (I)n);
-        return LL_OK;
+        return launch_each(c, n, backward<decltype(z), I, v.value, MAX>, pool_of<I>(c, x, y),
+                           c->in[0].data, MAX ? c->in[1].data : NULL, c->out[0].data, n);
     });
 }
 
-ll_err max_pool_cuda(const ll_kcall *c)
-{
-    return run_forward<true>(c);
-}
-
-ll_err avg_pool_cuda(const ll_kcall *c)
-{
-    return run_forward<false>(c);
-}
-
-ll_err max_pool_grad_cuda(const ll_kcall *c)
-{
-    return run_backward<true>(c);
-}
-
-ll_err avg_pool_grad_cuda(const ll_kcall *c)
-{
-    return run_backward<false>(c);
-}
-
-ll_err max_pool_pick_cuda(const ll_kcall *c)
+static ll_err run_pick(const ll_kcall *c)
 {
     const ll_shape *x = &c->in[0].shape, *y = &c->out[0].shape;
-    return with_pool(c, x, y, [&](auto z, auto i, auto packs, int64_t n) -> ll_err {
-        typedef decltype(z) T;
+    return with_pool(c, x, y, [&](auto z, auto i, auto v, int64_t n) -> ll_err {
         typedef decltype(i) I;
-        constexpr int V = decltype(packs)::value;
-        pick<T, I, V><<<blocks_for(n, 256), 256, 0, stream_of(c)>>>(
-            pool_of<I>(c, x, y), (const T *)c->in[0].data, (const int32_t *)c->in[1].data,
-            (T *)c->out[0].data, (I)n);
-        return LL_OK;
+        return launch_each(c, n, pick<decltype(z), I, v.value>, pool_of<I>(c, x, y), c->in[0].data,
+                           c->in[1].data, c->out[0].data, n);
     });
 }
+
+extern "C" const ll_solver max_pool_cuda[] = {{.run = run_forward<true>}, {}},
+                           avg_pool_cuda[] = {{.run = run_forward<false>}, {}},
+                           max_pool_grad_cuda[] = {{.run = run_backward<true>}, {}},
+                           avg_pool_grad_cuda[] = {{.run = run_backward<false>}, {}},
+                           max_pool_pick_cuda[] = {{.run = run_pick}, {}};

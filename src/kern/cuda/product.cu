@@ -9,11 +9,6 @@
 
 #include <cuda_fp8.h>
 
-extern "C" {
-ll_kernel product_cuda, matmul_cuda;
-ll_scratch product_cuda_scratch;
-}
-
 typedef struct extras { /* NULL: there is none */
     const ll_tensor *bias, *more;
 } extras;
@@ -81,47 +76,53 @@ static bool wants_sums(const ll_kcall *c)
 static int64_t parts_of(const ll_kcall *c)
 {
     int64_t columns = ll_numel(&c->out[1].shape);
-    return columns ? ceil_div(ll_numel(&c->out[0].shape) / columns, HOPPER_ROWS) : 0;
+    return columns ? ll_ceil_div(ll_numel(&c->out[0].shape) / columns, HOPPER_ROWS) : 0;
 }
 
 static ll_err add_parts(const ll_kcall *c)
 {
     int64_t columns = ll_numel(&c->out[1].shape);
     if (columns == 0) return LL_OK;
-    sum_parts<<<(unsigned)ceil_div(columns, ACROSS), dim3(ACROSS, DOWN), 0, stream_of(c)>>>(
-        (const float *)workspace_of(c), parts_of(c), columns, (float *)c->out[1].data);
-    CUDA_TRY(cudaGetLastError());
-    return LL_OK;
+    return launch(c, sum_parts, ll_ceil_div(columns, ACROSS), dim3(ACROSS, DOWN), workspace_of(c),
+                  parts_of(c), columns, c->out[1].data);
 }
 
 /* ---- by our own kernel ---- */
 
+#ifdef LL_HOPPER
 /* Whether the product is one for it. */
 static bool own_of(const ll_kcall *c, hopper *h)
 {
     const ll_product_attr *attr = (const ll_product_attr *)c->attr;
-    static const int end_of[LL_N_ACT] = {HOPPER_BIAS, -1, -1, -1, HOPPER_SLOPE, HOPPER_TIMES};
+    static const int epilogue_of[LL_N_ACT] = {HOPPER_BIAS, -1, -1, -1, HOPPER_SLOPE, HOPPER_TIMES};
     extras e = extras_of(c);
-    int end = end_of[attr->act];
+    int epilogue = epilogue_of[attr->act];
     bool bias = e.bias && e.bias->dtype == LL_BF16, more = e.more && e.more->dtype == LL_BF16;
-    if (end < 0 || attr->scaled || c->in[0].dtype != LL_BF16 || c->out[0].dtype != LL_BF16 ||
-        (end == HOPPER_TIMES ? !more || e.bias : !bias))
+    if (!is_hopper(c) || epilogue < 0 || attr->scaled || c->in[0].dtype != LL_BF16 ||
+        c->out[0].dtype != LL_BF16 || (epilogue == HOPPER_TIMES ? !more || e.bias : !bias))
         return false;
     matrices m = matrices_of(c);
-    *h = hopper{(hopper_end)end, m.a, m.b, m.y, e.bias ? e.bias->data : NULL, NULL, NULL};
-    h->z = end == HOPPER_SLOPE ? c->out[1].data : end == HOPPER_TIMES ? e.more->data : NULL;
+    *h = hopper{(hopper_epilogue)epilogue, m.a, m.b, m.y, e.bias ? e.bias->data : NULL, NULL, NULL};
+    if (epilogue == HOPPER_SLOPE) h->z = c->out[1].data;
+    if (epilogue == HOPPER_TIMES) h->z = e.more->data;
     return ll_hopper_fits(h);
 }
 
-static ll_err as_one(const ll_kcall *c, bool *done)
+static bool own_fits(const ll_kcall *c)
 {
     hopper h;
-    *done = own_of(c, &h);
-    if (!*done) return LL_OK;
+    return own_of(c, &h);
+}
+
+static ll_err run_own(const ll_kcall *c)
+{
+    hopper h;
+    CHECK(own_of(c, &h), LL_E_ARG, "a product's tensors do not start at multiples of 16 bytes");
     if (wants_sums(c)) h.sums = (float *)workspace_of(c);
     TRY(ll_hopper_run(c, &h));
     return wants_sums(c) ? add_parts(c) : LL_OK;
 }
+#endif
 
 /* ---- as an epilogue ---- */
 
@@ -129,9 +130,9 @@ static void describe(const ll_kcall *c, gemm *g)
 {
     const ll_tensor *a = &c->in[0], *b = &c->in[1], *y = &c->out[0];
     matrices m = matrices_of(c);
-    g->a = ll_gemm_turned(&m.b);
-    g->b = ll_gemm_turned(&m.a);
-    g->y = ll_gemm_turned(&m.y);
+    g->a = ll_blas_transposed(&m.b);
+    g->b = ll_blas_transposed(&m.a);
+    g->y = ll_blas_transposed(&m.y);
     g->batches = 1;
     g->a_type = b->dtype;
     g->b_type = a->dtype;
@@ -157,24 +158,31 @@ static cublasLtEpilogue_t epilogue_of(const ll_kcall *c)
     }
 }
 
-static ll_err as_epilogue(const ll_kcall *c, bool *done)
+static bool epilogue_fits(const ll_kcall *c)
 {
     int64_t act = ((const ll_product_attr *)c->attr)->act;
     extras e = extras_of(c);
     gemm g = {};
-    bool none;
-    *done = false;
-    if (act == LL_ACT_SLOPE || act == LL_ACT_TIMES) return LL_OK;
+    if (act == LL_ACT_SLOPE || act == LL_ACT_TIMES) return false;
     describe(c, &g);
-    if (!ll_gemm_fits(&g.a) || !ll_gemm_fits(&g.b) || g.a.cols < 1 || g.y.rows < 1 || g.y.cols < 1)
-        return LL_OK;
-    if (e.more && (e.more->dtype != g.y_type || e.bias)) return LL_OK;
+    return ll_blas_fits(&g.a) && ll_blas_fits(&g.b) && g.a.cols > 0 && g.y.rows > 0 &&
+           g.y.cols > 0 && !(e.more && (e.more->dtype != g.y_type || e.bias));
+}
+
+static ll_err as_kernels(const ll_kcall *c);
+
+/* Where cuBLASLt turns out to have no such epilogue, as kernels. */
+static ll_err as_epilogue(const ll_kcall *c)
+{
+    extras e = extras_of(c);
+    gemm g = {};
+    bool none;
+    describe(c, &g);
     g.epilogue = epilogue_of(c);
     if (e.bias) g.bias = e.bias->data, g.bias_type = e.bias->dtype;
     g.aux = e.more ? e.more->data : c->n_out == 2 ? c->out[1].data : NULL;
-    TRY(ll_gemm_run(c, &g, &none));
-    *done = !none;
-    return LL_OK;
+    TRY(ll_blas_run(c, &g, &none));
+    return none ? as_kernels(c) : LL_OK;
 }
 
 /* ---- as a kernel of its own after the product ---- */
@@ -240,32 +248,18 @@ static __global__ void scaled_product(gemm g, void *y)
 static ll_err product_alone(const ll_kcall *c)
 {
     const ll_product_attr *attr = (const ll_product_attr *)c->attr;
-    ll_kcall product = *c;
-    product.n_in = 2;
-    product.n_out = 1;
-    if (!attr->scaled) {
-        ll_matmul_attr m = {};
-        memcpy(m.spec, attr->spec, sizeof m.spec);
-        m.out = attr->out;
-        product.attr = &m;
-        return matmul_cuda(&product);
-    }
+    if (!attr->scaled) return ll_blas_product(c, attr->spec);
     gemm g = {};
     bool none = true;
     describe(c, &g);
     g.epilogue = CUBLASLT_EPILOGUE_DEFAULT;
     if (g.y.rows < 1 || g.y.cols < 1) return LL_OK;
-    if (g.a.cols > 0 && ll_gemm_fits(&g.a) && ll_gemm_fits(&g.b)) TRY(ll_gemm_run(c, &g, &none));
-    if (!none) return LL_OK;
-    scaled_product<<<blocks_for(g.y.rows * g.y.cols, 256), 256, 0, stream_of(c)>>>(
-        g, (void *)g.y.data);
-    CUDA_TRY(cudaGetLastError());
-    return LL_OK;
+    if (g.a.cols > 0 && ll_blas_fits(&g.a) && ll_blas_fits(&g.b)) TRY(ll_blas_run(c, &g, &none));
+    return none ? launch_each(c, g.y.rows * g.y.cols, scaled_product, g, g.y.data) : LL_OK;
 }
 
 static ll_err as_kernels(const ll_kcall *c)
 {
-    const ll_product_attr *attr = (const ll_product_attr *)c->attr;
     extras e = extras_of(c);
     TRY(product_alone(c));
     finishing f = {};
@@ -275,37 +269,44 @@ static ll_err as_kernels(const ll_kcall *c)
     if (c->n_out == 2 && !wants_sums(c)) f.second = c->out[1];
     f.n = ll_numel(&f.y.shape);
     f.columns = e.bias ? ll_numel(&f.bias.shape) : 1;
-    f.act = (int)attr->act;
-    if (f.n > 0 && (f.bias.data || f.second.data || f.act != LL_ACT_NONE))
-        finish<<<blocks_for(f.n, 256), 256, 0, stream_of(c)>>>(f);
-    CUDA_TRY(cudaGetLastError());
+    f.act = (int)((const ll_product_attr *)c->attr)->act;
+    if (f.bias.data || f.second.data || f.act != LL_ACT_NONE) TRY(launch_each(c, f.n, finish, f));
     if (!wants_sums(c)) return LL_OK;
     int64_t columns = ll_numel(&c->out[1].shape);
     if (f.n > 0)
-        sum_rows<<<blocks_for(parts_of(c) * columns, 256), 256, 0, stream_of(c)>>>(
-            f.y.data, f.y.dtype, f.n / columns, columns, parts_of(c), (float *)workspace_of(c));
-    CUDA_TRY(cudaGetLastError());
+        TRY(launch_each(c, parts_of(c) * columns, sum_rows, f.y.data, f.y.dtype, f.n / columns,
+                        columns, parts_of(c), workspace_of(c)));
     return add_parts(c);
 }
 
-size_t product_cuda_scratch(const ll_kcall *c)
+/* ---- the ways ---- */
+
+static size_t parts_scratch(const ll_kcall *c)
 {
-    const ll_product_attr *attr = (const ll_product_attr *)c->attr;
-    size_t blas = ll_cuda_gemm_scratch(c, attr->spec);
-    hopper h;
-    if ((attr->act == LL_ACT_SLOPE || attr->act == LL_ACT_TIMES) && ll_cuda_here() &&
-        !own_of(c, &h))
-        ll_kern_note("products with gelu and its gradient run as two kernels each: the one kernel "
-                     "is for GPUs of compute capability 9.0, and rows of multiples of 8");
-    if (!wants_sums(c)) return blas;
-    size_t parts = (size_t)(parts_of(c) * ll_numel(&c->out[1].shape)) * sizeof(float);
-    return blas > parts + LL_WORKSPACE_SLACK ? blas : parts + LL_WORKSPACE_SLACK;
+    size_t floats = wants_sums(c) ? (size_t)(parts_of(c) * ll_numel(&c->out[1].shape)) : 0;
+    return floats ? floats * sizeof(float) + LL_WORKSPACE_SLACK : 0;
 }
 
-ll_err product_cuda(const ll_kcall *c)
+static size_t blas_scratch(const ll_kcall *c)
 {
-    bool done;
-    TRY(as_one(c, &done));
-    if (!done) TRY(as_epilogue(c, &done));
-    return done ? LL_OK : as_kernels(c);
+    size_t blas = ll_blas_scratch(c, ((const ll_product_attr *)c->attr)->spec);
+    return blas > parts_scratch(c) ? blas : parts_scratch(c);
 }
+
+/* Fits all; a person is told where one kernel would do. */
+static bool kernels_fit(const ll_kcall *c)
+{
+    int64_t act = ((const ll_product_attr *)c->attr)->act;
+    if (act == LL_ACT_SLOPE || act == LL_ACT_TIMES)
+        ll_kern_note("products with gelu and its gradient run as two kernels each: the one kernel "
+                     "is for GPUs of compute capability 9.0, and rows of multiples of 8");
+    return true;
+}
+
+extern "C" const ll_solver product_cuda[] = {
+#ifdef LL_HOPPER
+    {"sm90", own_fits, parts_scratch, NULL, run_own},
+#endif
+    {"cublaslt", epilogue_fits, blas_scratch, NULL, as_epilogue},
+    {"kernels", kernels_fit, blas_scratch, NULL, as_kernels},
+    {}};

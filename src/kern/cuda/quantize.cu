@@ -1,19 +1,13 @@
-/* quantize.cu: 8-bit floats with a scale, as they lie and turned. First the largest magnitude of
- * all rows or of some: one of each block of a first kernel, which the warps of the next look
+/* quantize.cu: 8-bit floats with a scale, as they lie and transposed. First the largest magnitude
+ * of all rows or of some: one of each block of a first kernel, which the warps of the next look
  * through. That one asks for its part of the tensor before it waits for them. A thread has 16 rows
- * of 8 columns, which it turns in registers; a block 128 rows of 128 columns, which it writes as
- * they come, and turned by way of shared memory, 128 bytes of each column at a time, past the cache
- * (the tensors are larger than it); it sums its columns too, and sums of blocks are added up in
- * order by a last kernel. */
+ * of 8 columns, which it transposes in registers; a block 128 rows of 128 columns, which it writes
+ * as they come, and transposed by way of shared memory, 128 bytes of each column at a time, past
+ * the cache (the tensors are larger than it); it sums its columns too, and sums of blocks are added
+ * up in order by a last kernel. */
 #include "kern/cuda/eight.cuh"
 
 #include <type_traits>
-
-extern "C" {
-ll_kernel quantize_cuda;
-ll_scratch quantize_cuda_scratch;
-extern const ll_many quantize_cuda_many;
-}
 
 enum {
     TILE = 128,
@@ -158,23 +152,6 @@ __device__ __forceinline__ float scale_of(const job &j, unsigned block)
     return v;
 }
 
-/* A kernel that may begin while the one before it still runs, and waits by itself. */
-template <class... P, class... A>
-static ll_err launch_early(void (*kernel)(P...), dim3 grid, dim3 block, cudaStream_t on, A... a)
-{
-    cudaLaunchAttribute early = {};
-    cudaLaunchConfig_t c = {};
-    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    early.val.programmaticStreamSerializationAllowed = 1;
-    c.gridDim = grid;
-    c.blockDim = block;
-    c.stream = on;
-    c.attrs = &early;
-    c.numAttrs = 1;
-    CUDA_TRY(cudaLaunchKernelEx(&c, kernel, a...));
-    return LL_OK;
-}
-
 /* ---- any shape ---- */
 
 template <class T, int ACT> static __global__ void plain(job j, eight_kind kind)
@@ -208,11 +185,11 @@ __device__ __forceinline__ int piece_at(int column, int g)
     return column * (TILE / 16) + (g ^ (column >> 3 & 7));
 }
 
-template <class T, int ACT, bool Q, bool TURNED, bool SUM, eight_kind KIND>
+template <class T, int ACT, bool Q, bool TRANSPOSED, bool SUM, eight_kind KIND>
 __device__ __forceinline__ void one_tile(const job &j, unsigned block)
 {
     enum { ROWS = ACT == LL_ACT_DGELU || sizeof(T) == 4 ? 8 : 16 }; /* asked for at once */
-    __shared__ uint4 tile[TURNED ? TILE * TILE / 16 : 1];
+    __shared__ uint4 tile[TRANSPOSED ? TILE * TILE / 16 : 1];
     __shared__ float sums[SUM ? TILE / 16 * TILE : 1];
     int lane = threadIdx.x & 15, group = threadIdx.x >> 4; /* 16 threads a row */
     int rows = (int)j.rows, cols = (int)j.cols, beside = (cols + TILE - 1) / TILE;
@@ -244,18 +221,18 @@ __device__ __forceinline__ void one_tile(const job &j, unsigned block)
             }
     }
 #pragma unroll
-    for (int h = 0; TURNED && h < 2; h++) {
+    for (int h = 0; TRANSPOSED && h < 2; h++) {
         uint4 out[4];
-        if (in) turn_sixteen(b[h], out);
+        if (in) transpose_16(b[h], out);
 #pragma unroll
         for (int k = 0; k < 4 && in; k++) tile[piece_at(lane * 8 + 4 * h + k, group)] = out[k];
     }
 #pragma unroll
     for (int k = 0; SUM && k < 8; k++) sums[group * TILE + lane * 8 + k] = sum[k];
-    if (TURNED || SUM) __syncthreads();
+    if (TRANSPOSED || SUM) __syncthreads();
     int g = threadIdx.x & 7;
 #pragma unroll
-    for (int c = threadIdx.x >> 3; TURNED && c < TILE; c += BLOCK / 8)
+    for (int c = threadIdx.x >> 3; TRANSPOSED && c < TILE; c += BLOCK / 8)
         if (col0 + c < cols && row0 + 16 * g < rows)
             __stcs((uint4 *)(j.t + (int64_t)(col0 + c) * rows + row0 + 16 * g),
                    tile[piece_at(c, g)]);
@@ -266,10 +243,10 @@ __device__ __forceinline__ void one_tile(const job &j, unsigned block)
     j.parts[(int64_t)(row0 / TILE) * cols + col0 + c] = all;
 }
 
-template <class T, int ACT, bool Q, bool TURNED, bool SUM, eight_kind KIND>
+template <class T, int ACT, bool Q, bool TRANSPOSED, bool SUM, eight_kind KIND>
 static __global__ __launch_bounds__(BLOCK, 4) void tiles(job j)
 {
-    one_tile<T, ACT, Q, TURNED, SUM, KIND>(j, blockIdx.x);
+    one_tile<T, ACT, Q, TRANSPOSED, SUM, KIND>(j, blockIdx.x);
 }
 
 static __global__ void add_parts(const float *parts, int n, int64_t cols, float *sum)
@@ -288,36 +265,32 @@ static __global__ void add_parts(const float *parts, int n, int64_t cols, float 
 
 static unsigned tiles_of(const job &j)
 {
-    return (unsigned)(ceil_div(j.rows, TILE) * ceil_div(j.cols, TILE));
+    return (unsigned)(ll_ceil_div(j.rows, TILE) * ll_ceil_div(j.cols, TILE));
 }
 
-template <class T, int ACT, eight_kind KIND> static ll_err run_tiles(const job &j, cudaStream_t on)
+template <class T, int ACT, eight_kind KIND>
+static ll_err run_tiles(const ll_kcall *c, const job &j)
 {
     unsigned grid = tiles_of(j);
     if (j.q && !j.t)
-        return launch_early(tiles<T, ACT, true, false, false, KIND>, grid, BLOCK, on, j);
-    if (!j.q) return launch_early(tiles<T, ACT, false, true, false, KIND>, grid, BLOCK, on, j);
-    if (!j.sum) return launch_early(tiles<T, ACT, true, true, false, KIND>, grid, BLOCK, on, j);
-    TRY(launch_early(tiles<T, ACT, true, true, true, KIND>, grid, BLOCK, on, j));
-    return launch_early(add_parts, (unsigned)ceil_div(j.cols, 32), dim3(32, DEEP), on,
-                        (const float *)j.parts, (int)ceil_div(j.rows, TILE), j.cols, j.sum);
+        return launch_early(c, tiles<T, ACT, true, false, false, KIND>, grid, BLOCK, j);
+    if (!j.q) return launch_early(c, tiles<T, ACT, false, true, false, KIND>, grid, BLOCK, j);
+    if (!j.sum) return launch_early(c, tiles<T, ACT, true, true, false, KIND>, grid, BLOCK, j);
+    TRY(launch_early(c, tiles<T, ACT, true, true, true, KIND>, grid, BLOCK, j));
+    return launch_early(c, add_parts, ll_ceil_div(j.cols, 32), dim3(32, DEEP), j.parts,
+                        ll_ceil_div(j.rows, TILE), j.cols, j.sum);
 }
 
 template <class T, int ACT> static ll_err run(const ll_kcall *c, const job &j, bool e4m3)
 {
-    cudaStream_t on = stream_of(c);
-    if (j.even)
-        find_one<T, true><<<j.finders, FIND, 0, on>>>(j);
-    else
-        find_one<T, false><<<j.finders, FIND, 0, on>>>(j);
-    CUDA_TRY(cudaGetLastError());
-    if (j.even)
-        return e4m3 ? run_tiles<T, ACT, __NV_E4M3>(j, on) : run_tiles<T, ACT, __NV_E5M2>(j, on);
-    TRY(launch_early(plain<T, ACT>, blocks_for(j.n, BLOCK), BLOCK, on, j,
+    if (j.even) {
+        TRY(launch(c, find_one<T, true>, j.finders, FIND, j));
+        return e4m3 ? run_tiles<T, ACT, __NV_E4M3>(c, j) : run_tiles<T, ACT, __NV_E5M2>(c, j);
+    }
+    TRY(launch(c, find_one<T, false>, j.finders, FIND, j));
+    TRY(launch_early(c, plain<T, ACT>, blocks_for(c, j.n, BLOCK), BLOCK, j,
                      e4m3 ? __NV_E4M3 : __NV_E5M2));
-    if (j.sum) plain_sums<T, ACT><<<blocks_for(j.cols, BLOCK), BLOCK, 0, on>>>(j);
-    CUDA_TRY(cudaGetLastError());
-    return LL_OK;
+    return j.sum ? launch_each(c, j.cols, plain_sums<T, ACT>, j) : LL_OK;
 }
 
 static job job_of(const ll_kcall *c)
@@ -341,21 +314,22 @@ static job job_of(const ll_kcall *c)
     j.largest = a->dtype == LL_F8_E4M3 ? 448 : 57344;
     j.margin = a->sample > 1 ? LL_QUANTIZE_MARGIN : 1;
     if (a->act == LL_ACT_DGELU) j.margin *= (float)LL_DGELU_MOST;
-    int64_t looked_at = ceil_div(j.rows, j.sample) * j.cols;
+    int64_t looked_at = ll_ceil_div(j.rows, j.sample) * j.cols;
     j.even = j.rows % 16 == 0 && j.cols % 16 == 0 && j.n > 0 && looked_at / 8 < INT32_MAX &&
-             ceil_div(j.rows, TILE) * ceil_div(j.cols, TILE) < INT32_MAX / TILE;
-    j.finders = blocks_for(ceil_div(looked_at, j.even ? 32 : 4), FIND, FINDERS);
+             ll_ceil_div(j.rows, TILE) * ll_ceil_div(j.cols, TILE) < INT32_MAX / TILE;
+    int64_t finders = ll_ceil_div(ll_ceil_div(looked_at, j.even ? 32 : 4), FIND);
+    j.finders = (unsigned)ll_max64(1, ll_min64(finders, FINDERS));
     return j;
 }
 
-size_t quantize_cuda_scratch(const ll_kcall *c)
+static size_t scratch(const ll_kcall *c)
 {
     job j = job_of(c);
-    size_t parts = (size_t)ceil_div(j.rows, TILE) * (size_t)j.cols * sizeof(float);
+    size_t parts = (size_t)ll_ceil_div(j.rows, TILE) * (size_t)j.cols * sizeof(float);
     return HEAD + (c->n_out == 4 ? parts : 0);
 }
 
-ll_err quantize_cuda(const ll_kcall *c)
+static ll_err run_any(const ll_kcall *c)
 {
     const ll_quantize_attr *a = (const ll_quantize_attr *)c->attr;
     bool e4m3 = a->dtype == LL_F8_E4M3, narrow = c->in[0].dtype == LL_BF16;
@@ -366,7 +340,13 @@ ll_err quantize_cuda(const ll_kcall *c)
     return narrow ? run<bf16, LL_ACT_NONE>(c, j, e4m3) : run<float, LL_ACT_NONE>(c, j, e4m3);
 }
 
-/* ---- several as one: parameters, as they lie and turned ---- */
+/* In tiles: rows and columns that 16 divides. */
+static bool tiles_fit(const ll_kcall *c)
+{
+    return job_of(c).even;
+}
+
+/* ---- several as one: parameters, as they lie and transposed ---- */
 
 typedef struct layout { /* of the table: jobs, blocks' jobs (first of find, then of tiles), most */
     unsigned finders, tiles;
@@ -448,11 +428,12 @@ static __global__ __launch_bounds__(BLOCK, 4) void tiles_many(const char *table,
 
 static ll_err run_many(const ll_kcall *const *calls, int n, void *table)
 {
-    cudaStream_t on = stream_of(calls[0]);
     layout l = lay_out(calls, n);
-    find_many<<<l.finders, FIND, 0, on>>>((const char *)table, l);
-    CUDA_TRY(cudaGetLastError());
-    return launch_early(tiles_many, l.tiles, BLOCK, on, (const char *)table, l);
+    TRY(launch(calls[0], find_many, l.finders, FIND, table, l));
+    return launch_early(calls[0], tiles_many, l.tiles, BLOCK, table, l);
 }
 
-const ll_many quantize_cuda_many = {alike, table, run_many};
+static const ll_many many = {alike, table, run_many};
+extern "C" const ll_solver quantize_cuda[] = {{"tiles", tiles_fit, scratch, NULL, run_any, &many},
+                                              {"plain", NULL, scratch, NULL, run_any},
+                                              {}};

@@ -11,14 +11,8 @@
 
 #include <type_traits>
 
-extern "C" {
-ll_kernel sum_cuda, amax_cuda, absmax_cuda, sumsq_cuda;
-ll_scratch reduce_cuda_scratch;
-extern const ll_many sumsq_cuda_many;
-}
-
 enum how { SUM, LARGEST, MAGNITUDE, SQUARES };
-enum { BLOCK = 256, LANES = 32, DEEP = 8, FILL = 132 * 4 };
+enum { BLOCK = 256, LANES = 32, DEEP = 8, FILL = 4 }; /* FILL: blocks a processor */
 enum { AHEAD = 8 };         /* 16-byte pieces that a thread asks for at once */
 enum { CHUNK = 32 * 1024 }; /* elements of a part, where all elements give one number */
 
@@ -72,18 +66,19 @@ static ll_err make_plan(const ll_kcall *c, plan *p)
         p->wide =
             p->gone.n == 1 && p->gone.stride[0] == 1 && is_wide(c->in[0].dtype, p->gone.points);
     int64_t across = LANES * (p->wide ? 16 / (int64_t)ll_dtype_bytes(c->in[0].dtype) : 1);
-    int64_t blocks = p->columns ? ceil_div(p->kept.points, across) : p->kept.points;
-    int64_t most = ceil_div(p->gone.points, p->columns ? DEEP * 8 : BLOCK * 16);
-    int64_t want = blocks >= FILL || blocks == 0 ? 1 : FILL / blocks; /* all at the same time */
+    int64_t blocks = p->columns ? ll_ceil_div(p->kept.points, across) : p->kept.points;
+    int64_t most = ll_ceil_div(p->gone.points, p->columns ? DEEP * 8 : BLOCK * 16);
+    int64_t fill = processors_of(c) * FILL; /* all at the same time */
+    int64_t want = blocks >= fill || blocks == 0 ? 1 : fill / blocks;
     p->parts = (int)(want < most ? want : most < 1 ? 1 : most);
     if (is_whole(p)) {
-        want = ceil_div(p->gone.points, CHUNK);
+        want = ll_ceil_div(p->gone.points, CHUNK);
         p->parts = (int)(want < 1 ? 1 : want > 65535 ? 65535 : want);
     }
     return LL_OK;
 }
 
-size_t reduce_cuda_scratch(const ll_kcall *c)
+static size_t scratch(const ll_kcall *c)
 {
     plan p;
     if (make_plan(c, &p) != LL_OK || p.parts == 1) return 0;
@@ -217,7 +212,7 @@ static __global__ void __launch_bounds__(BLOCK)
 
 /* x [rows, n]: a thread has N columns, a block 32 N of them. */
 template <int HOW, class T, class Y>
-static __global__ void __launch_bounds__(BLOCK, FILL / 132)
+static __global__ void __launch_bounds__(BLOCK, FILL)
     columns_wide(int64_t rows, int64_t n, const T *x, Y *y)
 {
     enum { N = wide<T>::N };
@@ -277,88 +272,40 @@ static __global__ void combine_whole(int parts, const S *x, Y *y)
 }
 
 template <int HOW, class T, class S, class Y>
-static void first_pass(const ll_kcall *c, const plan *p, Y *y)
+static ll_err first_pass(const ll_kcall *c, const plan *p, void *y)
 {
-    const T *x = (const T *)c->in[0].data;
-    int64_t n = p->kept.points;
-    dim3 deep(LANES, DEEP);
-    if (p->columns) {
-        dim3 grid(blocks_for(n, LANES, 65535), (unsigned)p->parts);
-        columns<HOW, T, S, Y><<<grid, deep, 0, stream_of(c)>>>(p->kept, p->gone, x, y);
-    } else {
-        dim3 grid(blocks_for(n, 1, 65535), (unsigned)p->parts);
-        rows<HOW, T, S, Y><<<grid, BLOCK, 0, stream_of(c)>>>(p->kept, p->gone, x, y);
-    }
-}
-
-template <int HOW, class T, class Y>
-static void first_pass_wide(const ll_kcall *c, const plan *p, Y *y)
-{
-    const T *x = (const T *)c->in[0].data;
+    const void *x = c->in[0].data;
     int64_t n = p->kept.points, m = p->gone.points;
-    if (p->columns) {
-        dim3 grid((unsigned)ceil_div(n, LANES * wide<T>::N), (unsigned)p->parts);
-        columns_wide<HOW, T, Y><<<grid, dim3(LANES, DEEP), 0, stream_of(c)>>>(m, n, x, y);
-    } else {
-        dim3 grid(blocks_for(n, 1, 65535), (unsigned)p->parts);
-        rows_wide<HOW, T, Y><<<grid, BLOCK, 0, stream_of(c)>>>(p->kept, m / wide<T>::N, x, y);
-    }
-}
-
-template <int HOW, class T, class S, class Y>
-static void pass(const ll_kcall *c, const plan *p, Y *y)
-{
+    dim3 deep(LANES, DEEP),
+        grid(p->columns ? ll_min64(ll_ceil_div(n, LANES), 65535) : ll_min64(n, 65535), p->parts);
     if constexpr (std::is_same<S, float>::value)
-        if (p->wide) return first_pass_wide<HOW, T, Y>(c, p, y);
-    first_pass<HOW, T, S, Y>(c, p, y);
+        if (p->wide) {
+            grid.x = p->columns ? ll_ceil_div(n, LANES * wide<T>::N) : grid.x;
+            return p->columns ? launch(c, columns_wide<HOW, T, Y>, grid, deep, m, n, x, y)
+                              : launch(c, rows_wide<HOW, T, Y>, grid, BLOCK, p->kept,
+                                       m / wide<T>::N, x, y);
+        }
+    return p->columns ? launch(c, columns<HOW, T, S, Y>, grid, deep, p->kept, p->gone, x, y)
+                      : launch(c, rows<HOW, T, S, Y>, grid, BLOCK, p->kept, p->gone, x, y);
 }
 
 template <int HOW> static ll_err reduce(const ll_kcall *c)
 {
     plan p;
     TRY(make_plan(c, &p));
-    const ll_tensor *y = &c->out[0];
+    void *y = c->out[0].data;
     if (p.kept.points == 0) return LL_OK;
-    return with_float(c->in[0].dtype, [&](auto a) -> ll_err {
+    return with_floats(c->in[0].dtype, c->out[0].dtype, [&](auto a, auto b) -> ll_err {
         typedef decltype(a) T;
+        typedef decltype(b) Y;
         typedef typename sum_of<T>::type S;
-        return with_float(y->dtype, [&](auto b) -> ll_err {
-            typedef decltype(b) Y;
-            const S *part = (const S *)c->scratch;
-            unsigned blocks = (unsigned)ceil_div(p.kept.points, LANES);
-            if (p.parts == 1)
-                pass<HOW, T, S, Y>(c, &p, (Y *)y->data);
-            else
-                pass<HOW, T, S, S>(c, &p, (S *)c->scratch);
-            CUDA_TRY(cudaGetLastError());
-            if (p.parts == 1) return LL_OK;
-            if (is_whole(&p))
-                return launch_close(c, combine_whole<HOW, S, Y>, 1, BLOCK, p.parts, part,
-                                    (Y *)y->data);
-            return launch_close(c, combine<HOW, S, Y>, blocks, dim3(LANES, DEEP), p.parts,
-                                p.kept.points, part, (Y *)y->data);
-        });
+        if (p.parts == 1) return first_pass<HOW, T, S, Y>(c, &p, y);
+        TRY((first_pass<HOW, T, S, S>(c, &p, c->scratch)));
+        if (is_whole(&p))
+            return launch_early(c, combine_whole<HOW, S, Y>, 1, BLOCK, p.parts, c->scratch, y);
+        return launch_early(c, combine<HOW, S, Y>, ll_ceil_div(p.kept.points, LANES),
+                            dim3(LANES, DEEP), p.parts, p.kept.points, c->scratch, y);
     });
-}
-
-ll_err sum_cuda(const ll_kcall *c)
-{
-    return reduce<SUM>(c);
-}
-
-ll_err amax_cuda(const ll_kcall *c)
-{
-    return reduce<LARGEST>(c);
-}
-
-ll_err absmax_cuda(const ll_kcall *c)
-{
-    return reduce<MAGNITUDE>(c);
-}
-
-ll_err sumsq_cuda(const ll_kcall *c)
-{
-    return reduce<SQUARES>(c);
 }
 
 /* ---- sums of squares of several tensors, each of all its elements: what a gradient's norm is
@@ -463,18 +410,18 @@ static ll_err run_many(const ll_kcall *const *calls, int n, void *table)
 {
     const ll_kcall *c = calls[0];
     layout l = lay_out(calls, n, NULL);
-    const whole *rows = (const whole *)table;
-    return with_float(c->in[0].dtype, [&](auto a) -> ll_err {
-        typedef decltype(a) T;
-        typedef typename sum_of<T>::type S;
-        S *part = (S *)((char *)table + l.parts);
-        return with_float(c->out[0].dtype, [&](auto b) -> ll_err {
-            const chunk_of *chunks = (const chunk_of *)((char *)table + l.chunks);
-            many_parts<T, S><<<l.blocks, BLOCK, 0, stream_of(c)>>>(rows, chunks, part);
-            CUDA_TRY(cudaGetLastError());
-            return launch_close(c, many_combine<S, decltype(b)>, (unsigned)n, BLOCK, rows, part);
-        });
+    void *part = (char *)table + l.parts;
+    return with_floats(c->in[0].dtype, c->out[0].dtype, [&](auto a, auto b) -> ll_err {
+        typedef typename sum_of<decltype(a)>::type S;
+        TRY(launch(c, many_parts<decltype(a), S>, l.blocks, BLOCK, table, (char *)table + l.chunks,
+                   part));
+        return launch_early(c, many_combine<S, decltype(b)>, n, BLOCK, table, part);
     });
 }
 
-const ll_many sumsq_cuda_many = {alike, table, run_many};
+static const ll_many many = {alike, table, run_many};
+extern "C" const ll_solver sum_cuda[] = {{.scratch = scratch, .run = reduce<SUM>}, {}},
+                           amax_cuda[] = {{.scratch = scratch, .run = reduce<LARGEST>}, {}},
+                           absmax_cuda[] = {{.scratch = scratch, .run = reduce<MAGNITUDE>}, {}},
+                           sumsq_cuda[] = {
+                               {.scratch = scratch, .run = reduce<SQUARES>, .many = &many}, {}};

@@ -7,11 +7,6 @@
 
 #include <string.h>
 
-extern "C" {
-ll_kernel fill_cuda, reshape_cuda, transpose_cuda, broadcast_cuda, slice_cuda, pad_cuda,
-    concat_cuda, causal_mask_cuda, onehot_cuda;
-}
-
 typedef struct walk { /* of the result: extents; strides of result and operand, in elements */
     int n;
     int64_t d[LL_MAX_DIMS], to[LL_MAX_DIMS], from[LL_MAX_DIMS];
@@ -63,8 +58,8 @@ template <class T> static __global__ void move(walk w, int64_t n, const T *x, T 
 
 /* Through a tile of shared memory: the result's innermost dim j is not the operand's, i is. */
 template <class T>
-static __global__ void turn(int64_t rows, int64_t cols, int64_t to_row, int64_t from_col,
-                            walk around, const T *x, T *y)
+static __global__ void transpose_tiles(int64_t rows, int64_t cols, int64_t to_row, int64_t from_col,
+                                       walk around, const T *x, T *y)
 {
     __shared__ T tile[32][33];
     int64_t rest = blockIdx.z, from = 0, to = 0;
@@ -105,7 +100,6 @@ template <class T> static ll_err run_move(const ll_kcall *c, walk w, const void 
 {
     int64_t n = 1;
     for (int i = 0; i < w.n; i++) n *= w.d[i];
-    if (n == 0) return LL_OK;
     int inner = -1;
     for (int i = 0; i < w.n; i++)
         if (w.from[i] == 1) inner = i;
@@ -121,17 +115,13 @@ template <class T> static ll_err run_move(const ll_kcall *c, walk w, const void 
             z *= w.d[i];
         }
         int64_t rows = w.d[inner], cols = w.d[w.n - 1];
-        if (z <= 65535 && ceil_div(rows, 32) <= 65535) {
-            dim3 grid((unsigned)ceil_div(cols, 32), (unsigned)ceil_div(rows, 32), (unsigned)z);
-            turn<T><<<grid, dim3(32, 8), 0, stream_of(c)>>>(
-                rows, cols, w.to[inner], w.from[w.n - 1], around, (const T *)x, (T *)y);
-            CUDA_TRY(cudaGetLastError());
-            return LL_OK;
+        if (z <= 65535 && ll_ceil_div(rows, 32) <= 65535) {
+            dim3 grid(ll_ceil_div(cols, 32), ll_ceil_div(rows, 32), z);
+            return launch(c, transpose_tiles<T>, grid, dim3(32, 8), rows, cols, w.to[inner],
+                          w.from[w.n - 1], around, x, y);
         }
     }
-    move<T><<<blocks_for(n, 256), 256, 0, stream_of(c)>>>(w, n, (const T *)x, (T *)y);
-    CUDA_TRY(cudaGetLastError());
-    return LL_OK;
+    return launch_each(c, n, move<T>, w, n, x, y);
 }
 
 static ll_err run_walk(const ll_kcall *c, walk w, size_t bytes, const void *x, void *y)
@@ -160,33 +150,30 @@ template <class T> static __global__ void fill(T v, int64_t n, T *y)
     GRID_STRIDE(i, n) y[i] = v;
 }
 
-template <class T> static ll_err run_fill(const ll_kcall *c, const ll_tensor *y, double value)
+template <class T> static ll_err fill_as(const ll_kcall *c, const ll_tensor *y, double value)
 {
     T v;
     int64_t n = ll_numel(&y->shape);
-    if (n == 0) return LL_OK;
     ll_store(&v, y->dtype, 0, value);
-    fill<T><<<blocks_for(n, 256), 256, 0, stream_of(c)>>>(v, n, (T *)y->data);
-    CUDA_TRY(cudaGetLastError());
-    return LL_OK;
+    return launch_each(c, n, fill<T>, v, n, y->data);
 }
 
 static ll_err fill_with(const ll_kcall *c, const ll_tensor *y, double value)
 {
     switch (ll_dtype_bytes(y->dtype)) {
-    case 1: return run_fill<uint8_t>(c, y, value);
-    case 2: return run_fill<uint16_t>(c, y, value);
-    case 4: return run_fill<uint32_t>(c, y, value);
-    default: return run_fill<uint64_t>(c, y, value);
+    case 1: return fill_as<uint8_t>(c, y, value);
+    case 2: return fill_as<uint16_t>(c, y, value);
+    case 4: return fill_as<uint32_t>(c, y, value);
+    default: return fill_as<uint64_t>(c, y, value);
     }
 }
 
-ll_err fill_cuda(const ll_kcall *c)
+static ll_err run_fill(const ll_kcall *c)
 {
     return fill_with(c, &c->out[0], ((const ll_fill_attr *)c->attr)->value);
 }
 
-ll_err reshape_cuda(const ll_kcall *c)
+static ll_err reshape(const ll_kcall *c)
 {
     const ll_tensor *x = &c->in[0], *y = &c->out[0];
     size_t n = (size_t)ll_numel(&y->shape) * ll_dtype_bytes(y->dtype);
@@ -212,12 +199,12 @@ static ll_err by_letters(const ll_kcall *c, const char *text)
     return run_walk(c, w, ll_dtype_bytes(y->dtype), x->data, y->data);
 }
 
-ll_err transpose_cuda(const ll_kcall *c)
+static ll_err transpose(const ll_kcall *c)
 {
     return by_letters(c, ((const ll_spec_attr *)c->attr)->spec);
 }
 
-ll_err broadcast_cuda(const ll_kcall *c)
+static ll_err broadcast(const ll_kcall *c)
 {
     return by_letters(c, ((const ll_broadcast_attr *)c->attr)->spec);
 }
@@ -240,20 +227,20 @@ static ll_err copy_part(const ll_kcall *c, const ll_tensor *whole, const ll_tens
     return run_walk(c, w, ll_dtype_bytes(part->dtype), into_whole ? q : p, into_whole ? p : q);
 }
 
-ll_err slice_cuda(const ll_kcall *c)
+static ll_err slice(const ll_kcall *c)
 {
     const ll_range_attr *a = (const ll_range_attr *)c->attr;
     return copy_part(c, &c->in[0], &c->out[0], a->dim, a->from, false);
 }
 
-ll_err pad_cuda(const ll_kcall *c)
+static ll_err pad(const ll_kcall *c)
 {
     const ll_range_attr *a = (const ll_range_attr *)c->attr;
     TRY(fill_with(c, &c->out[0], 0));
     return copy_part(c, &c->out[0], &c->in[0], a->dim, a->from, true);
 }
 
-ll_err concat_cuda(const ll_kcall *c)
+static ll_err concat(const ll_kcall *c)
 {
     const ll_range_attr *a = (const ll_range_attr *)c->attr;
     int64_t at = 0;
@@ -277,19 +264,15 @@ static __global__ void mask(const T *x, T *y, int64_t n, int64_t t, int64_t s, i
     }
 }
 
-ll_err causal_mask_cuda(const ll_kcall *c)
+static ll_err causal_mask(const ll_kcall *c)
 {
     const ll_mask_attr *a = (const ll_mask_attr *)c->attr;
     const ll_tensor *x = &c->in[0];
     int64_t n = ll_numel(&x->shape);
-    if (n == 0) return LL_OK;
     int64_t t = x->shape.d[x->shape.n - 2], s = x->shape.d[x->shape.n - 1];
     return with_float(x->dtype, [&](auto z) -> ll_err {
-        typedef decltype(z) T;
-        mask<T><<<blocks_for(n, 256), 256, 0, stream_of(c)>>>(
-            (const T *)x->data, (T *)c->out[0].data, n, t, s, a->at[0], a->at[1], (float)a->value);
-        CUDA_TRY(cudaGetLastError());
-        return LL_OK;
+        return launch_each(c, n, mask<decltype(z)>, x->data, c->out[0].data, n, t, s, a->at[0],
+                           a->at[1], a->value);
     });
 }
 
@@ -303,17 +286,22 @@ static __global__ void onehot(const void *x, int xt, T *y, int64_t n, int64_t si
     }
 }
 
-ll_err onehot_cuda(const ll_kcall *c)
+static ll_err run_onehot(const ll_kcall *c)
 {
     const ll_onehot_attr *a = (const ll_onehot_attr *)c->attr;
     const ll_tensor *x = &c->in[0], *y = &c->out[0];
     int64_t n = ll_numel(&y->shape);
-    if (n == 0) return LL_OK;
     return with_float(y->dtype, [&](auto z) -> ll_err {
-        typedef decltype(z) T;
-        onehot<T><<<blocks_for(n, 256), 256, 0, stream_of(c)>>>(x->data, x->dtype, (T *)y->data, n,
-                                                                a->size, a->from);
-        CUDA_TRY(cudaGetLastError());
-        return LL_OK;
+        return launch_each(c, n, onehot<decltype(z)>, x->data, x->dtype, y->data, n, a->size,
+                           a->from);
     });
 }
+
+extern "C" const ll_solver fill_cuda[] = {{.run = run_fill}, {}},
+                           reshape_cuda[] = {{.run = reshape}, {}},
+                           transpose_cuda[] = {{.run = transpose}, {}},
+                           broadcast_cuda[] = {{.run = broadcast}, {}},
+                           slice_cuda[] = {{.run = slice}, {}}, pad_cuda[] = {{.run = pad}, {}},
+                           concat_cuda[] = {{.run = concat}, {}},
+                           causal_mask_cuda[] = {{.run = causal_mask}, {}},
+                           onehot_cuda[] = {{.run = run_onehot}, {}};

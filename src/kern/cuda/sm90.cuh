@@ -1,8 +1,7 @@
 /* sm90.cuh: what compute capability 9.0 has and C++ has no words for: clusters, copies of tiles
- * between global and shared memory by the copy engine, products of tiles in shared memory by groups
- * of four warps. Tiles have rows of 128 bytes, their 16-byte pieces permuted by row (the engine's
- * swizzle): piece p of row r lies at p ^ (r % 8). Of rows of 64 bytes it lies at p ^ (r / 2 % 4).
- */
+ * between global and shared memory by TMA, products of tiles in shared memory by warp groups. Tiles
+ * have rows of 128 bytes, their 16-byte pieces permuted by row (TMA's swizzle): piece p of row r
+ * lies at p ^ (r % 8). Of rows of 64 bytes it lies at p ^ (r / 2 % 4). */
 #pragma once
 #include "kern/cuda/barrier.cuh"
 
@@ -98,8 +97,8 @@ __device__ __forceinline__ void stores_done(void)
 {
     asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
 }
-/* What threads wrote to shared memory is there for the copy engine. */
-__device__ __forceinline__ void written_for_engine(void)
+/* What threads wrote to shared memory is there for TMA. */
+__device__ __forceinline__ void written_for_tma(void)
 {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
@@ -129,7 +128,7 @@ __device__ __forceinline__ uint64_t operand(const void *p)
 }
 /* Rows across it: 64 of the other loop in a row, the next 64 in another tile, 8192 bytes on; 16
  * more of the summed loop are 2048 bytes on. */
-__device__ __forceinline__ uint64_t operand_turned(const void *p)
+__device__ __forceinline__ uint64_t operand_transposed(const void *p)
 {
     return (uint64_t)((shared_at(p) & 0x3ffff) >> 4) | 512ull << 16 | 64ull << 32 | 1ull << 62;
 }
@@ -151,8 +150,8 @@ template <int N> __device__ __forceinline__ void products_wait(void)
     "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]),    \
         "+f"(d[i + 6]), "+f"(d[i + 7])
 
-/* d += a b, or d = a b: 64 rows, 192 columns, 16 summed. TURNED: b's columns run fastest. */
-template <int TURNED>
+/* d += a b, or d = a b: 64 rows, 192 columns, 16 summed. TRANSPOSED: b's columns run fastest. */
+template <int TRANSPOSED>
 __device__ __forceinline__ void multiply(float (&d)[96], uint64_t a, uint64_t b, int add)
 {
     asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %98, 0;\n"
@@ -167,7 +166,7 @@ __device__ __forceinline__ void multiply(float (&d)[96], uint64_t a, uint64_t b,
                  : REGISTERS_8(0), REGISTERS_8(8), REGISTERS_8(16), REGISTERS_8(24),
                    REGISTERS_8(32), REGISTERS_8(40), REGISTERS_8(48), REGISTERS_8(56),
                    REGISTERS_8(64), REGISTERS_8(72), REGISTERS_8(80), REGISTERS_8(88)
-                 : "l"(a), "l"(b), "r"(add), "n"(TURNED));
+                 : "l"(a), "l"(b), "r"(add), "n"(TRANSPOSED));
 }
 
 /* ---- two bf16 in a register ---- */
@@ -185,12 +184,4 @@ __device__ __forceinline__ float low_of(uint32_t v)
 __device__ __forceinline__ float high_of(uint32_t v)
 {
     return __uint_as_float(v & 0xffff0000u);
-}
-
-/* 2 to the power of x, to 2^-22 of it. */
-__device__ __forceinline__ float exp_2(float x)
-{
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
 }

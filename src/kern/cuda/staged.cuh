@@ -1,4 +1,4 @@
-/* staged.cuh: rows that the copy engine brings to shared memory while others are worked on, and
+/* staged.cuh: rows that TMA brings to shared memory while others are worked on, and
  * what warps that share rows tell each other. */
 #pragma once
 #include "kern/cuda/barrier.cuh"

@@ -1,4 +1,4 @@
-/* tile_map.cu: descriptions of tensors for the copy engine, by the driver. */
+/* tile_map.cu: descriptions of tensors for TMA, by the driver. */
 #include "kern/cuda/tile_map.cuh"
 
 typedef CUresult (*encoder)(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *,
@@ -37,17 +37,4 @@ ll_err ll_tile_map(CUtensorMap *out, const void *data, int n, const cuuint64_t *
           "cuTensorMapEncodeTiled of %d dimensions, the fastest %llu and %llu: error %d", n,
           (unsigned long long)size[0], (unsigned long long)size[1], (int)rc);
     return LL_OK;
-}
-
-bool ll_is_hopper(void)
-{
-    static int known; /* 1: it is, 2: it is not */
-    if (!known) {
-        int device = 0, major = 0, minor = 1;
-        cudaGetDevice(&device);
-        cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
-        cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device);
-        known = major == 9 && minor == 0 ? 1 : 2;
-    }
-    return known == 1;
 }

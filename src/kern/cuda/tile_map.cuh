@@ -1,12 +1,10 @@
-/* tile_map.cuh: how the copy engine of compute capability 9.0 sees a tensor of bf16. */
+/* tile_map.cuh: how TMA of compute capability 9.0 sees a tensor of bf16. */
 #pragma once
 #include "kern/cuda/gpu.cuh"
 
 #include <cuda.h>
 
 extern "C" {
-/* Whether this GPU is of compute capability 9.0. */
-bool ll_is_hopper(void);
 /* Sizes and a tile's from the fastest dimension on; pitch: bytes between elements of the second
  * dimension, the third and so on. A tile has rows of 128 or 64 bytes, permuted as sm90.cuh says. */
 ll_err ll_tile_map(CUtensorMap *out, const void *data, int n, const cuuint64_t *size,

@@ -107,14 +107,6 @@ __device__ __forceinline__ void write_grads(const tile_call &a, int64_t bh, int 
     write_rows<S>(a.dqkv + qkv_at(a.s, bh, z) + first * stride, stride, a.s.t - first, y, same);
 }
 
-/* Numbers below the least normal one become 0. */
-__device__ __forceinline__ float power_of_2(float v)
-{
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(v));
-    return y;
-}
-
 /* ---- forward ---- */
 
 template <class S> struct softmax { /* of this thread's rows; sum: of its columns alone */
@@ -309,30 +301,57 @@ static __global__ void __launch_bounds__(TILE_THREADS, S::BLOCKS)
 
 /* ---- calls ---- */
 
+enum { DELTA_WARPS = 8 };
+
+static __global__ void sums_of_rows(heads s, const float *dout, const float *o, float *delta)
+{
+    int64_t row = blockIdx.x * (int64_t)DELTA_WARPS + threadIdx.x / 32; /* [b,t,h] */
+    if (row >= s.b * s.t * s.h) return;
+    float sum = 0;
+    for (int64_t e = threadIdx.x % 32; e < s.d; e += 32)
+        sum = fmaf(dout[row * s.d + e], o[row * s.d + e], sum);
+    sum = warp_sum(sum);
+    int64_t h = row % s.h, t = row / s.h % s.t, b = row / s.h / s.t;
+    if (threadIdx.x % 32 == 0) delta[(b * s.h + h) * s.t + t] = sum;
+}
+
+static tile_call call_of(const ll_kcall *c)
+{
+    tile_call a = {};
+    a.s = heads_of(c);
+    a.by = LOG2_E / sqrtf((float)a.s.d);
+    a.qkv = (const float *)qkv_of(c)->data;
+    if (c->n_in > 1) {
+        a.dout = (const float *)c->in[0].data;
+        a.lse = (const float *)c->in[3].data;
+        a.delta = (const float *)c->scratch;
+        a.dqkv = (float *)c->out[0].data;
+    } else {
+        a.o = (float *)c->out[0].data;
+        a.lse_out = (float *)c->out[1].data;
+    }
+    return a;
+}
+
 template <class S, class K>
-static ll_err launch_tiles(K kernel, const tile_call &a, int row_tiles, cudaStream_t stream)
+static ll_err launch_tiles(const ll_kcall *c, K kernel, const tile_call &a, int row_tiles)
 {
-    int64_t tiles = ceil_div(a.s.t, S::ROWS);
-    int bytes = 4 * (row_tiles * S::ROWS * S::LD + 2 * S::COLS * S::LD + S::WORK);
-    CUDA_TRY(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
-    kernel<<<(unsigned)(tiles * a.s.b * a.s.h), TILE_THREADS, bytes, stream>>>(a, (int)tiles);
-    CUDA_TRY(cudaGetLastError());
-    return LL_OK;
+    int64_t tiles = ll_ceil_div(a.s.t, S::ROWS);
+    int floats = row_tiles * S::ROWS * S::LD + 2 * S::COLS * S::LD + S::WORK;
+    return launch_shared(c, kernel, tiles * a.s.b * a.s.h, TILE_THREADS, 4 * (size_t)floats, a,
+                         tiles);
 }
 
-template <class S> static ll_err forward_of(const tile_call &a, cudaStream_t stream)
+template <class S> static ll_err forward_of(const ll_kcall *c)
 {
-    return launch_tiles<S>(forward_tiles<S>, a, 1, stream);
+    return launch_tiles<S>(c, forward_tiles<S>, call_of(c), 1);
 }
 
-template <class S> static ll_err backward_of(const tile_call &a, cudaStream_t stream)
+template <class S> static ll_err backward_of(const ll_kcall *c)
 {
-    TRY(launch_tiles<S>(grad_keys<S>, a, 2, stream));
-    return launch_tiles<S>(grad_queries<S>, a, 2, stream);
-}
-
-/* With operands rounded to tf32 (attention_tf32.cu). */
-extern "C" {
-ll_err ll_tf32_forward(const tile_call &a, cudaStream_t stream);
-ll_err ll_tf32_backward(const tile_call &a, cudaStream_t stream);
+    tile_call a = call_of(c);
+    TRY(launch(c, sums_of_rows, ll_ceil_div(a.s.b * a.s.t * a.s.h, DELTA_WARPS), 32 * DELTA_WARPS,
+               a.s, a.dout, c->in[2].data, c->scratch));
+    TRY(launch_tiles<S>(c, grad_keys<S>, a, 2));
+    return launch_tiles<S>(c, grad_queries<S>, a, 2);
 }

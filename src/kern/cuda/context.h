@@ -1,0 +1,20 @@
+/* context.h: what kernels of GPUs keep from call to call: the GPU's facts, and what is dear to make
+ * again: plans of products and convolutions, compiled chains. Programs of one process on one GPU
+ * share it. It is given in every call (ll_kcall.ctx), also when a kernel is chosen and asked for
+ * its scratch, and NULL there where no GPU is. */
+#pragma once
+#include "base/err.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct ll_cuda_context ll_cuda_context;
+/* Of this GPU: a new one, or the one that is open. NULL: this machine has no GPU. */
+ll_err ll_cuda_context_open(int device, ll_cuda_context **out);
+/* The last user's close waits for what still compiles. */
+void ll_cuda_context_close(ll_cuda_context *x);
+
+#ifdef __cplusplus
+}
+#endif

@@ -1,0 +1,10 @@
+/* gpu_context.h: the context of GPU 0 for programs that call kernels themselves; open until the
+ * process ends. */
+#pragma once
+#include "kern/cuda/context.h"
+
+static inline ll_cuda_context *gpu_context(void)
+{
+    static ll_cuda_context *x;
+    return x || ll_cuda_context_open(0, &x) == LL_OK ? x : NULL;
+}
