@@ -149,8 +149,8 @@ struct ll_op {
     ll_collective
         collective; /* ranks talk: no kernel, comm/ runs it (pass/partition.c makes these) */
     bool random;    /* depends on the step and seed: two equal nodes still give one value */
-    /* The oracle; and for each machine the kernels there are, the best first (kern/kern.h): the
-     * first that fits a call runs it. cuda: LL_GPU(list), NULL where CUDA is not built. */
+    /* The oracle; NULL: its expansion or pattern is (fuse/fuse.h). For each machine kernels, the
+     * best first (kern/kern.h): the first that fits a call runs it. cuda: LL_GPU(list). */
     ll_kernel *ref;
     const struct ll_solver *cpu, *cuda;
     const char *trials[10]; /* "f32[6,12], f32[12,18] {spec=\"mk,kn->mn\"}": see ll_parse_trial */

@@ -33,10 +33,11 @@ static ll_err run_passes(const ll_graph *g, const ll_lower_opts *opts, ll_buf *l
     TRY(check_target(opts));
     if (opts->as_is) return ll_sweep(g, out);
     TRY(ll_simplify(g, out));
-    for (const ll_stage *s = opts->target->stages; s->pass; s++) {
-        if (s->precisions && !(s->precisions >> opts->precision & 1)) continue;
-        TRY(next(s->pass, out));
+    if (LL_IN_16 >> opts->precision & 1) {
+        TRY(next(opts->target->narrow, out));
+        TRY(next(ll_simplify, out));
     }
+    if (!opts->target->fuses) return next(ll_expand_fused, out);
     return ll_fuse(out, opts->target->fuses, opts->precision, opts->no_fuse, log);
 }
 

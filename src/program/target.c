@@ -36,18 +36,12 @@ static bool pick_cuda(const ll_op *op, const ll_kcall *c, ll_solver *out)
     return pick_from(op->cuda, c, out);
 }
 
-#define PLAIN                                                                                      \
-    {ll_lower_precision, BF16},                                                                    \
-    {                                                                                              \
-        ll_simplify, BF16                                                                          \
-    }
-
 const ll_target ll_target_ref = {
     .name = "ref",
     .precisions = F32 | BF16,
     .f64 = true,
     .bucket_bytes = 4 << 20,
-    .stages = (const ll_stage[]){PLAIN, {ll_expand_fused, 0}, {0}},
+    .narrow = ll_lower_precision,
     .pick = pick_ref,
 };
 
@@ -55,7 +49,7 @@ const ll_target ll_target_cpu = {
     .name = "cpu",
     .precisions = F32 | BF16,
     .bucket_bytes = 4 << 20,
-    .stages = (const ll_stage[]){PLAIN, {0}},
+    .narrow = ll_lower_precision,
     .fuses = LL_ON_CPU,
     .pick = pick_cpu,
 };
@@ -66,7 +60,7 @@ const ll_target ll_target_cuda = {
     .any_order = true,
     .f64 = true,
     .bucket_bytes = 16 << 20,
-    .stages = (const ll_stage[]){{ll_narrow, BF16 | FP8}, {ll_simplify, BF16 | FP8}, {0}},
+    .narrow = ll_narrow,
     .fuses = LL_ON_GPU,
     .pick = pick_cuda,
 };

@@ -8,19 +8,14 @@
 extern "C" {
 #endif
 
-typedef struct ll_stage {
-    ll_err (*pass)(const ll_graph *g, ll_graph **out);
-    unsigned precisions; /* bit p: runs with precision p; 0: with all */
-} ll_stage;
-
 typedef struct ll_target {
     const char *name;
-    unsigned precisions;    /* bit p: it has precision p */
-    bool any_order;         /* it may be told to sum in any order */
-    bool f64;               /* every kernel takes f64; else those that say so */
-    size_t bucket_bytes;    /* of sums that are one collective, where nobody knows better */
-    const ll_stage *stages; /* after ll_simplify; ended by {0} */
-    unsigned fuses;         /* as what fusions know it (fuse/fuse.h); 0: none */
+    unsigned precisions; /* bit p: it has precision p */
+    bool any_order;      /* it may be told to sum in any order */
+    bool f64;            /* every kernel takes f64; else those that say so */
+    size_t bucket_bytes; /* of sums that are one collective, where nobody knows better */
+    ll_err (*narrow)(const ll_graph *g, ll_graph **out); /* to bf16, where that is the precision */
+    unsigned fuses; /* as what fusions know it (fuse/fuse.h); 0: what these make is expanded */
     bool (*pick)(const ll_op *op, const ll_kcall *c, ll_solver *out); /* false: has none */
 } ll_target;
 
