@@ -68,9 +68,6 @@ const int *ll_comm_nodes(const ll_comm *c); /* [size] */
 /* What this rank does now may take long for reasons not its own (a disk): it is given more time. */
 void ll_comm_slow(ll_comm *c, bool slow);
 const ll_comm_opts *ll_comm_options(const ll_comm *c);
-/* Is data (bytes of it, on this rank) from ll_comm_alloc? All ranks must pass memory at the same
- * place of the same allocation for it to count as shared. */
-bool ll_comm_is_shared(const ll_comm *c, const void *data, size_t bytes);
 
 /* ---- how algorithms are chosen (choose.h) ---- */
 /* The communicator holds it from now on, and lets go of one it had (ll_table_free), as its close

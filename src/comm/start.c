@@ -26,6 +26,8 @@ static bool uses_window(const ll_sched *s)
     return s->window > 0 || s->n_signal > 0;
 }
 
+/* Where data lies in memory of ll_comm_alloc; NULL: not there. All ranks must pass memory at the
+ * same place of the same allocation. */
 static const ll_shared *find_shared(const ll_comm *c, const void *data, size_t bytes, size_t *at)
 {
     const char *d = (const char *)data;
@@ -38,12 +40,6 @@ static const ll_shared *find_shared(const ll_comm *c, const void *data, size_t b
             }
         }
     return NULL;
-}
-
-bool ll_comm_is_shared(const ll_comm *c, const void *data, size_t bytes)
-{
-    size_t at;
-    return find_shared(c, data, bytes, &at) != NULL;
 }
 
 /* "0 2 4": by their numbers in the first communicator. */

@@ -9,7 +9,6 @@ extern "C" {
 #endif
 
 /* ---- whole collectives ---- */
-ll_emitter ll_emit_ring_reduce_scatter, ll_emit_ring_allgather, ll_emit_ring_allreduce;
 ll_emitter ll_emit_direct_reduce_scatter, ll_emit_direct_allgather;
 ll_emitter ll_emit_circulant_reduce_scatter, ll_emit_circulant_allgather;
 

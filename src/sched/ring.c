@@ -20,7 +20,7 @@ static int n_piece(const ll_coll_spec *s)
 }
 
 /* Leaves the last round open: it is a fold that an all-gather of several pieces does not touch. */
-static void reduce_scatter(ll_steps *e, const ll_coll_spec *s, int me)
+static void reduce_scatter_open(ll_steps *e, const ll_coll_spec *s, int me)
 {
     int p = s->size, n = n_piece(s);
     if (p < 2) return;
@@ -44,13 +44,13 @@ static void reduce_scatter(ll_steps *e, const ll_coll_spec *s, int me)
     }
 }
 
-void ll_emit_ring_reduce_scatter(ll_steps *e, const ll_coll_spec *s, int me)
+static void reduce_scatter(ll_steps *e, const ll_coll_spec *s, int me)
 {
-    reduce_scatter(e, s, me);
+    reduce_scatter_open(e, s, me);
     ll_emit_next(e);
 }
 
-void ll_emit_ring_allgather(ll_steps *e, const ll_coll_spec *s, int me)
+static void allgather(ll_steps *e, const ll_coll_spec *s, int me)
 {
     int p = s->size, n = n_piece(s);
     if (p < 2) return;
@@ -65,10 +65,10 @@ void ll_emit_ring_allgather(ll_steps *e, const ll_coll_spec *s, int me)
     }
 }
 
-void ll_emit_ring_allreduce(ll_steps *e, const ll_coll_spec *s, int me)
+static void allreduce(ll_steps *e, const ll_coll_spec *s, int me)
 {
-    reduce_scatter(e, s, me);
-    ll_emit_ring_allgather(e, s, me);
+    reduce_scatter_open(e, s, me);
+    allgather(e, s, me);
 }
 
 /* Of equal blocks. */
@@ -98,20 +98,20 @@ const ll_algo ll_algos_ring[] = {
      .coll = LL_COLL_REDUCE_SCATTER,
      .help = "blocks travel around once, summed on the way",
      .segmented = true,
-     .emit = ll_emit_ring_reduce_scatter,
+     .emit = reduce_scatter,
      .cost = reduce_scatter_cost,
      .canonical = ll_canonical_of_two},
     {.name = "ring",
      .coll = LL_COLL_ALLGATHER,
      .help = "blocks travel around once",
      .segmented = true,
-     .emit = ll_emit_ring_allgather,
+     .emit = allgather,
      .cost = allgather_cost},
     {.name = "ring",
      .coll = LL_COLL_ALLREDUCE,
      .help = "reduce-scatter and all-gather around a ring: least bytes, 2 (p - 1) messages",
      .segmented = true,
-     .emit = ll_emit_ring_allreduce,
+     .emit = allreduce,
      .cost = allreduce_cost,
      .canonical = ll_canonical_of_two},
     {0}};
