@@ -63,7 +63,7 @@ static double timed(ll_gpu *gpu, const ll_op *op, ll_kcall *c)
     double ms[RUNS];
     size_t bytes = ll_solve_scratch(op->cuda, c);
     c->ctx = gpu_context();
-    c->stream = ll_gpu_stream(gpu);
+    c->stream = ll_gpu_stream(gpu, LL_STREAM_COMPUTE);
     must(ll_gpu_alloc(gpu, bytes + 1, &c->scratch));
     for (int i = 0; i < WARM; i++) must(ll_solve(op->cuda, c));
     for (int i = 0; i < RUNS; i++) {

@@ -75,7 +75,7 @@ static void open_call(call *c, const char *op, const void *attr, int n_in)
     c->k =
         (ll_kcall){.attr = attr, .n_in = n_in, .n_out = c->op->n_out, .in = c->in, .out = c->out};
     c->k.ctx = gpu_context();
-    c->k.stream = ll_gpu_stream(gpu), c->k.n_micro = 1, c->k.timing = true;
+    c->k.stream = ll_gpu_stream(gpu, LL_STREAM_COMPUTE), c->k.n_micro = 1, c->k.timing = true;
     size_t n = ll_solve_scratch(c->op->cuda, &c->k);
     must(ll_gpu_alloc(gpu, n, &c->k.scratch), "scratch");
     must(ll_solve(c->op->cuda, &c->k), op);

@@ -75,7 +75,7 @@ static double time_op(const char *name, const void *attr, int n_in, const ll_typ
     }
     ll_kcall c = {.attr = attr, .n_in = n_in, .n_out = op->n_out, .in = in, .out = out};
     c.ctx = gpu_context();
-    c.stream = ll_gpu_stream(gpu);
+    c.stream = ll_gpu_stream(gpu, LL_STREAM_COMPUTE);
     c.n_micro = c.threads = 1;
     c.timing = true;
     c.tf32 = tf32;

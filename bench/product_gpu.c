@@ -90,7 +90,7 @@ static call open_call(const char *op, const char *text)
     ll_graph_free(g);
     c.k = (ll_kcall){.attr = attr, .n_in = n, .n_out = c.op->n_out, .n_micro = 1};
     c.k.ctx = gpu_context();
-    c.k.stream = ll_gpu_stream(gpu);
+    c.k.stream = ll_gpu_stream(gpu, LL_STREAM_COMPUTE);
     return c;
 }
 

@@ -247,7 +247,7 @@ static ll_err measure(problem *p, double *seconds)
                   .n_micro = 1,
                   .seed = 5,
                   .ctx = gpu_context(),
-                  .stream = ll_gpu_stream(gpu),
+                  .stream = ll_gpu_stream(gpu, LL_STREAM_COMPUTE),
                   .clock = (const uint64_t *)p->extra,
                   .trouble = (int64_t *)p->extra + 8};
     TRY(ll_gpu_alloc(gpu, ll_solve_scratch(p->op->cuda, &c), &p->scratch));
@@ -276,7 +276,7 @@ static ll_err measure_copy(double *rate)
     const ll_gpu_rows rows = {b, a, all, all, all, 1};
     for (int i = 0; i < REPEATS; i++) {
         TRY(ll_gpu_mark(gpu, 0));
-        for (int k = 0; k < CALLS; k++) TRY(ll_gpu_copy_rows(gpu, LL_GPU_WORK, &rows));
+        for (int k = 0; k < CALLS; k++) TRY(ll_gpu_copy_rows(gpu, LL_STREAM_COMPUTE, &rows));
         TRY(ll_gpu_mark(gpu, 1));
         TRY(ll_gpu_wait(gpu));
         TRY(ll_gpu_seconds(gpu, 0, 1, &t[i]));
@@ -350,7 +350,7 @@ static ll_err bind_gradients(gradients *g, const ll_op *op)
                                 .out = &g->out[i],
                                 .n_micro = 1,
                                 .ctx = gpu_context(),
-                                .stream = ll_gpu_stream(gpu)};
+                                .stream = ll_gpu_stream(gpu, LL_STREAM_COMPUTE)};
         g->calls[i] = &g->call[i];
     }
     size_t bytes = op->cuda->many->table(g->calls, g->n, NULL);

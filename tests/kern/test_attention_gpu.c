@@ -69,7 +69,7 @@ static size_t run(const ll_op *op, const ll_tensor *in, ll_tensor *out, int n_ou
                   .threads = 1,
                   .n_micro = 1,
                   .ctx = gpu_context(),
-                  .stream = ll_gpu_stream(gpu),
+                  .stream = ll_gpu_stream(gpu, LL_STREAM_COMPUTE),
                   .any_order = any_order,
                   .tf32 = tf32};
     size_t bytes = ll_solve_scratch(op->cuda, &c);

@@ -74,7 +74,7 @@ static void run(const char *name, const void *attr, const ll_tensor *in, int n_i
     ll_kcall c = {.attr = attr, .n_in = n_in, .n_out = n_out, .in = in, .out = result};
     c.threads = c.n_micro = 1;
     c.ctx = gpu_context();
-    c.stream = ll_gpu_stream(gpu);
+    c.stream = ll_gpu_stream(gpu, LL_STREAM_COMPUTE);
     size_t bytes = ll_solve_scratch(op->cuda, &c);
     must(ll_gpu_alloc(gpu, bytes, &c.scratch));
     must(ll_gpu_fill(gpu, c.scratch, 0x7f, bytes));

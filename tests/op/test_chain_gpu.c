@@ -74,7 +74,7 @@ static void run(const chain_case *c, ll_tensor *want, ll_tensor *got)
                      .threads = 1,
                      .n_micro = 1,
                      .ctx = gpu_context(),
-                     .stream = ll_gpu_stream(gpu)};
+                     .stream = ll_gpu_stream(gpu, LL_STREAM_COMPUTE)};
     must(op->ref(&call));
     call.in = dev, call.out = out;
     must(ll_solve(op->cuda, &call));

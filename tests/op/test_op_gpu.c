@@ -58,7 +58,7 @@ static void upload(const trial *t, on_gpu *d, const ll_tensor *in)
                          .seed = 5,
                          .step = 3,
                          .ctx = gpu_context(),
-                         .stream = ll_gpu_stream(gpu),
+                         .stream = ll_gpu_stream(gpu, LL_STREAM_COMPUTE),
                          .clock = (const uint64_t *)d->clock,
                          .trouble = (int64_t *)d->trouble,
                          .tf32 = tf32};
