@@ -366,8 +366,8 @@ LL_API ll_err ll_comm_agree(ll_comm *c, ll_err mine);
 LL_API void ll_comm_doing(ll_comm *c, const char *what);
 
 /* Collectives, each in place on n elements (blocks of rank r of p: elements n r / p to
- * n (r + 1) / p). algorithm: a name that `loopline bench comm --list` shows; NULL: the tuner's
- * choice. site: who calls, for messages; may be NULL, else as for ll_comm_doing. */
+ * n (r + 1) / p). algorithm: a name that `loopline bench comm` shows; NULL: the tuner's choice.
+ * site: who calls, for messages; may be NULL, else as for ll_comm_doing. */
 typedef struct ll_coll_opts {
     const char *algorithm, *site;
     int64_t segment; /* elements; 0: the tuner's choice */

@@ -13,8 +13,6 @@
 #                do not meet; nothing but these names is ever touched.
 # NETNS_RATE     of each link for run and up: 100mbit, 1gbit (the default), 2.5gbit; none: unshaped
 # NETNS_MPIEXEC  Open MPI's or MPICH's (mpiexec)
-# NETNS_WHY      a file that gets the reason in place of standard error, where the status is 77
-# NETNS_OWNER    a process: if it is gone at the end, this script and NETNS_WHY are removed
 #
 # Status 77: this cannot be done here, and why (root, ip, tc, unshare, or what the kernel lacks).
 set -u
@@ -25,7 +23,7 @@ made=0      # hosts that this process made, and takes down
 child=
 
 cannot() {
-    if [ -n "${NETNS_WHY:-}" ]; then echo "$1" >"$NETNS_WHY"; else echo "netns.sh: $1" >&2; fi
+    echo "netns.sh: $1" >&2
     exit 77
 }
 wrong() {
@@ -113,10 +111,6 @@ finish() {
     fi
     [ "$made" = 0 ] || down "$made"
     rm -f "${errors:-}"
-    # The program that wrote this script to a file was killed: nobody else would remove it.
-    if [ -n "${NETNS_OWNER:-}" ] && ! kill -0 "$NETNS_OWNER" 2>/dev/null; then
-        rm -f "$me" "${NETNS_WHY:-}"
-    fi
 }
 
 # On host I, under the host's own name: launchers tell nodes apart by it.

@@ -1,6 +1,7 @@
 /* near.c: edit distance (optimal string alignment) by dynamic programming over three rows. */
 #include "base/near.h"
 
+#include <stdio.h>
 #include <string.h>
 
 enum { WORD_MAX = 63 }; /* longer words are never a slip of the finger apart: cut there */
@@ -35,4 +36,10 @@ void ll_near_try(ll_near *near, const char *known)
     if (d > (enough > 1 ? enough : 1) || (near->best && d >= near->distance)) return;
     near->best = known;
     near->distance = d;
+}
+
+const char *ll_near_hint(ll_near *near)
+{
+    if (near->best) snprintf(near->hint, sizeof near->hint, "; did you mean %.70s?", near->best);
+    return near->hint;
 }

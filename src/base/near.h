@@ -2,7 +2,7 @@
  *
  *     ll_near near = {.word = "covn2d"};
  *     for (...) ll_near_try(&near, known[i]);
- *     if (near.best) ... "; did you mean conv2d?" */
+ *     FAIL(LL_E_ARG, "no op %s%s", near.word, ll_near_hint(&near)); */
 #pragma once
 #include "base/err.h"
 
@@ -14,9 +14,12 @@ typedef struct ll_near {
     const char *word;
     const char *best; /* the nearest tried so far; NULL: nothing is near enough to suggest */
     int distance;     /* of best */
+    char hint[96];
 } ll_near;
 
 void ll_near_try(ll_near *near, const char *known);
+/* "; did you mean conv2d?", or nothing: lives in near. */
+const char *ll_near_hint(ll_near *near);
 /* Fewest letters to insert, delete, change, or swap with a neighbour, to turn a into b. */
 int ll_edit_distance(const char *a, const char *b);
 

@@ -43,9 +43,8 @@ static ll_err unknown_option(const parse *p, const char *word, size_t n)
     for (const ll_arg *a = p->command->args; a->name; a++)
         if (is_option(a)) ll_near_try(&near, long_name(a, p->arena));
     ll_near_try(&near, "--help");
-    FAIL(LL_E_ARG, "%s has no option %s%s%s%s; see loopline %s --help", p->command->name, near.word,
-         near.best ? "; did you mean " : "", near.best ? near.best : "", near.best ? "?" : "",
-         p->command->name);
+    FAIL(LL_E_ARG, "%s has no option %s%s; see loopline %s --help", p->command->name, near.word,
+         ll_near_hint(&near), p->command->name);
 }
 
 static ll_err store(const parse *p, const ll_arg *a, const char *text)

@@ -15,11 +15,11 @@ extern const ll_command ll_bench_step_command, ll_bench_comm_command, ll_bench_s
 
 /* ---- bench comm ---- */
 typedef struct ll_comm_bench_opts {
-    const char *op, *sizes, *algorithms, *segment, *dtype, *svg, *show, *table, *rate;
+    const char *op, *sizes, *algorithms, *segment, *dtype, *svg, *table;
     ll_words codecs;
-    int64_t ranks, count, hosts;
+    int64_t ranks;
     double seconds;
-    bool canonical, shared, fresh, json, list, netns;
+    bool canonical, shared, fresh, json;
 } ll_comm_bench_opts;
 
 /* A way to do it, timed. */
@@ -56,22 +56,10 @@ typedef struct ll_comm_bench_report {
     int n_point;
 } ll_comm_bench_report;
 
-/* The row of the MPI library's own collective; NULL: it was not timed. */
-const ll_comm_bench_row *ll_comm_bench_library(const ll_comm_bench_point *p);
-ll_err ll_comm_bench_run(const ll_comm_bench_opts *o); /* starts ranks, measures, prints */
-/* What is asked for, or what is wrong with it, before any rank is started. In the arena. */
-ll_err ll_comm_bench_check(const ll_comm_bench_opts *o, ll_arena *a, ll_comm_bench_report *out);
 ll_err ll_comm_bench_measure(ll_comm *c, ll_arena *a, ll_comm_bench_report *r); /* collective */
 void ll_comm_bench_print(const ll_comm_bench_report *r);
 ll_err ll_comm_bench_json(const ll_comm_bench_report *r);
 ll_err ll_comm_bench_svg(const ll_comm_bench_report *r, const char *path);
-
-ll_err ll_comm_bench_coll(const char *name, ll_coll *out);
-/* "4K,64K,1M": bytes, in the arena. */
-ll_err ll_comm_bench_sizes(ll_arena *a, const char *text, size_t **out, int *n);
-ll_err ll_comm_bench_size(const char *text, size_t n_char, size_t *out);
-ll_err ll_comm_bench_list(const ll_comm_bench_opts *o);
-ll_err ll_comm_bench_show(const ll_comm_bench_opts *o);
 
 /* ---- bench scale ---- */
 typedef struct ll_scale_bench_opts {

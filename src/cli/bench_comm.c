@@ -1,7 +1,7 @@
-/* bench_comm.c: loopline bench comm: its options, and which part of it they ask for. */
+/* bench_comm.c: loopline bench comm: its options, and what they ask for. */
 #include "cli/bench.h"
 #include "base/near.h"
-#include "cli/bench_netns.h"
+#include "base/types.h"
 #include "cli/launch.h"
 
 #include <limits.h>
@@ -11,7 +11,7 @@
 #define OPT(field) offsetof(ll_comm_bench_opts, field)
 static const ll_arg args[] = {
     {"--ranks|-n", LL_ARG_COUNT, OPT(ranks), "N", "how many ranks to start", NULL},
-    {"--op", LL_ARG_TEXT, OPT(op), "NAME", "the collective (all-reduce; with --list all)", NULL},
+    {"--op", LL_ARG_TEXT, OPT(op), "NAME", "the collective", "all-reduce"},
     {"--sizes", LL_ARG_TEXT, OPT(sizes), "LIST", "bytes on every rank", "4K,64K,1M,16M,64M"},
     {"--algorithms", LL_ARG_TEXT, OPT(algorithms), "LIST",
      "names, or all; the default leaves out those predicted to be 20 times slower than the best",
@@ -28,16 +28,9 @@ static const ll_arg args[] = {
     {"--table", LL_ARG_TEXT, OPT(table), "FILE", "the tuner's table", NULL},
     {"--json", LL_ARG_FLAG, OPT(json), NULL, "one JSON list on standard output", NULL},
     {"--svg", LL_ARG_TEXT, OPT(svg), "FILE", "draw measured and predicted times", NULL},
-    {"--list", LL_ARG_FLAG, OPT(list), NULL, "every algorithm and what it costs on -n ranks", NULL},
-    {"--show", LL_ARG_TEXT, OPT(show), "ALGORITHM", "print its steps (with -n, --count)", NULL},
-    {"--count", LL_ARG_INT, OPT(count), "C", "elements, with --show and --netns", NULL},
-    {"--netns", LL_ARG_FLAG, OPT(netns), NULL,
-     "a gradient between hosts in network namespaces of this machine (needs root)", NULL},
-    {"--hosts", LL_ARG_INT, OPT(hosts), "N", "with --netns: how many (4)", NULL},
-    {"--rate", LL_ARG_TEXT, OPT(rate), "RATE", "with --netns: of each link (1gbit)", NULL},
     {0}};
 
-ll_err ll_comm_bench_coll(const char *name, ll_coll *out)
+static ll_err find_coll(const char *name, ll_coll *out)
 {
     ll_near near = {.word = name};
     for (int c = 0; c < LL_N_COLL; c++) {
@@ -46,11 +39,10 @@ ll_err ll_comm_bench_coll(const char *name, ll_coll *out)
         *out = (ll_coll)c;
         if (!strcmp(known, name)) return LL_OK;
     }
-    FAIL(LL_E_ARG, "there is no collective '%s'%s%s%s", name, near.best ? "; did you mean " : "",
-         near.best ? near.best : "", near.best ? "?" : "");
+    FAIL(LL_E_ARG, "there is no collective '%s'%s", name, ll_near_hint(&near));
 }
 
-ll_err ll_comm_bench_size(const char *text, size_t n_char, size_t *out)
+static ll_err read_size(const char *text, size_t n_char, size_t *out)
 {
     size_t v = 0, i = 0, most = (size_t)1 << 40;
     for (; i < n_char && text[i] >= '0' && text[i] <= '9' && v < most; i++)
@@ -67,16 +59,51 @@ ll_err ll_comm_bench_size(const char *text, size_t n_char, size_t *out)
     return LL_OK;
 }
 
-ll_err ll_comm_bench_sizes(ll_arena *a, const char *text, size_t **out, int *n)
+/* "4K,64K,1M": whole elements. */
+static ll_err read_points(ll_arena *a, const char *text, ll_comm_bench_report *out)
 {
-    *out = LL_NEW_ARRAY(a, size_t, strlen(text) + 1);
-    *n = 0;
+    size_t elem = ll_dtype_bytes(out->dtype);
+    out->points = LL_NEW_ARRAY(a, ll_comm_bench_point, strlen(text) + 1);
     for (;; text++) {
-        size_t m = strcspn(text, ",");
-        TRY(ll_comm_bench_size(text, m, &(*out)[(*n)++]));
-        text += m;
+        size_t n = strcspn(text, ","), bytes;
+        TRY(read_size(text, n, &bytes));
+        CHECK(bytes >= elem, LL_E_ARG, "a size of %zu bytes, less than one element of %s", bytes,
+              ll_dtype_name(out->dtype));
+        out->points[out->n_point++].bytes = bytes / elem * elem;
+        text += n;
         if (!*text) return LL_OK;
     }
+}
+
+static ll_err check_names(ll_arena *arena, ll_coll coll, const char *list)
+{
+    const char *known = "";
+    for (const ll_algo *const *a = ll_algos(); *a; a++)
+        if ((*a)->coll == coll)
+            known = ll_arena_printf(arena, "%s%s%s", known, *known ? ", " : "", (*a)->name);
+    for (;; list++) {
+        const char *word = ll_arena_printf(arena, "%.*s", (int)strcspn(list, ","), list);
+        CHECK(ll_algo_find(coll, word), LL_E_ARG, "%s has no algorithm '%s'; there are: %s",
+              ll_coll_name(coll), word, known);
+        list += strlen(word);
+        if (!*list) return LL_OK;
+    }
+}
+
+/* What is asked for, or what is wrong with it, before any rank is started. In the arena. */
+static ll_err check(const ll_comm_bench_opts *o, ll_arena *a, ll_comm_bench_report *out)
+{
+    *out = (ll_comm_bench_report){.opts = o};
+    CHECK(o->seconds > 0, LL_E_ARG, "--seconds is %g, want more than 0", o->seconds);
+    TRY(find_coll(o->op, &out->coll));
+    CHECK(ll_dtype_find(o->dtype, &out->dtype) && out->dtype != LL_U8, LL_E_ARG,
+          "--dtype is '%s', want f32, bf16, f16, f64 or i32", o->dtype);
+    CHECK(!o->codecs.n || (out->coll == LL_COLL_ALLREDUCE && out->dtype == LL_F32), LL_E_ARG,
+          "--codec goes with --op all-reduce and --dtype f32");
+    if (o->segment) TRY(read_size(o->segment, strlen(o->segment), &out->segment_bytes));
+    if (o->algorithms && strcmp(o->algorithms, "all"))
+        TRY(check_names(a, out->coll, o->algorithms));
+    return read_points(a, o->sizes, out);
 }
 
 static ll_err work(ll_comm *c, ll_arena *a, ll_comm_bench_report *r)
@@ -94,7 +121,7 @@ static ll_err start(const ll_comm_bench_opts *o, ll_arena *a)
     bool child;
     ll_comm *c;
     ll_comm_bench_report r;
-    TRY(ll_comm_bench_check(o, a, &r));
+    TRY(check(o, a, &r));
     TRY(ll_cli_launch(o->ranks, &child));
     /* Open MPI allocates with every large reduction; memory that malloc gives back to the system
      * comes again as pages of zeros, one fault each, and would make it look slow. */
@@ -105,25 +132,12 @@ static ll_err start(const ll_comm_bench_opts *o, ll_arena *a)
     return ll_cli_leave(c, work(c, a, &r));
 }
 
-ll_err ll_comm_bench_run(const ll_comm_bench_opts *o)
-{
-    ll_arena *a = ll_arena_new();
-    ll_err rc = start(o, a);
-    ll_arena_free(a);
-    return rc;
-}
-
 static ll_err run(const void *given)
 {
-    const ll_comm_bench_opts *o = (const ll_comm_bench_opts *)given;
-    if (o->list) return ll_comm_bench_list(o);
-    if (o->show) return ll_comm_bench_show(o);
-    CHECK(o->netns || (!o->hosts && !o->rate), LL_E_ARG, "--hosts and --rate go with --netns");
-    CHECK(o->hosts <= 250, LL_E_ARG, "--hosts %lld: want 2 to 250", (long long)o->hosts);
-    if (o->netns)
-        return ll_bench_netns(&(ll_netns_opts){
-            .hosts = (int)o->hosts, .rate = o->rate, .count = o->count, .json = o->json});
-    return ll_comm_bench_run(o);
+    ll_arena *a = ll_arena_new();
+    ll_err rc = start((const ll_comm_bench_opts *)given, a);
+    ll_arena_free(a);
+    return rc;
 }
 
 const ll_command ll_bench_comm_command = {

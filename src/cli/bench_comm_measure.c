@@ -56,21 +56,6 @@ static bool listed(const char *list, const char *name)
     }
 }
 
-static ll_err check_names(ll_arena *arena, ll_coll coll, const char *list)
-{
-    const char *known = "";
-    for (const ll_algo *const *a = ll_algos(); *a; a++)
-        if ((*a)->coll == coll)
-            known = ll_arena_printf(arena, "%s%s%s", known, *known ? ", " : "", (*a)->name);
-    for (;; list++) {
-        const char *word = ll_arena_printf(arena, "%.*s", (int)strcspn(list, ","), list);
-        CHECK(ll_algo_find(coll, word), LL_E_ARG, "%s has no algorithm '%s'; there are: %s",
-              ll_coll_name(coll), word, known);
-        list += strlen(word);
-        if (!*list) return LL_OK;
-    }
-}
-
 /* The segment that the tuner found best for an algorithm, or that is predicted to be. */
 static size_t best_segment(const bench *b, const ll_algo *a, size_t bytes)
 {
@@ -368,30 +353,6 @@ static ll_err measure_all(bench *b)
     }
     free(memory);
     return rc;
-}
-
-ll_err ll_comm_bench_check(const ll_comm_bench_opts *o, ll_arena *a, ll_comm_bench_report *out)
-{
-    size_t *sizes;
-    *out = (ll_comm_bench_report){.opts = o};
-    CHECK(o->seconds > 0, LL_E_ARG, "--seconds is %g, want more than 0", o->seconds);
-    TRY(ll_comm_bench_coll(o->op ? o->op : "all-reduce", &out->coll));
-    CHECK(ll_dtype_find(o->dtype, &out->dtype) && out->dtype != LL_U8, LL_E_ARG,
-          "--dtype is '%s', want f32, bf16, f16, f64 or i32", o->dtype);
-    CHECK(!o->codecs.n || (out->coll == LL_COLL_ALLREDUCE && out->dtype == LL_F32), LL_E_ARG,
-          "--codec goes with --op all-reduce and --dtype f32");
-    if (o->segment) TRY(ll_comm_bench_size(o->segment, strlen(o->segment), &out->segment_bytes));
-    if (o->algorithms && strcmp(o->algorithms, "all"))
-        TRY(check_names(a, out->coll, o->algorithms));
-    TRY(ll_comm_bench_sizes(a, o->sizes, &sizes, &out->n_point));
-    out->points = LL_NEW_ARRAY(a, ll_comm_bench_point, out->n_point);
-    size_t elem = ll_dtype_bytes(out->dtype);
-    for (int i = 0; i < out->n_point; i++) {
-        CHECK(sizes[i] >= elem, LL_E_ARG, "a size of %zu bytes, less than one element of %s",
-              sizes[i], ll_dtype_name(out->dtype));
-        out->points[i].bytes = sizes[i] / elem * elem;
-    }
-    return LL_OK;
 }
 
 ll_err ll_comm_bench_measure(ll_comm *c, ll_arena *a, ll_comm_bench_report *r)

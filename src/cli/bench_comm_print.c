@@ -10,7 +10,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-const ll_comm_bench_row *ll_comm_bench_library(const ll_comm_bench_point *p)
+/* The row of the MPI library's own collective; NULL: it was not timed. */
+static const ll_comm_bench_row *library_row(const ll_comm_bench_point *p)
 {
     for (int i = 0; i < p->n_row; i++)
         if (p->rows[i].algo && p->rows[i].algo->library) return &p->rows[i];
@@ -65,7 +66,7 @@ static void print_row(const ll_comm_bench_row *r, const ll_comm_bench_row *libra
 static void print_point(const ll_comm_bench_report *r, const ll_comm_bench_point *p)
 {
     char bytes[LL_NUMBER_TEXT], sent[LL_NUMBER_TEXT], time[LL_NUMBER_TEXT];
-    const ll_comm_bench_row *library = ll_comm_bench_library(p);
+    const ll_comm_bench_row *library = library_row(p);
     double elem = (double)ll_dtype_bytes(r->dtype);
     printf("\n%s, %d times   with messages no less than %s: %.0f of them, %s sent\n",
            ll_text_bytes((double)p->bytes, bytes), p->n_run, ll_text_time(p->bound_s, time),
@@ -89,7 +90,7 @@ void ll_comm_bench_print(const ll_comm_bench_report *r)
 static json_t *row_json(const ll_comm_bench_report *r, const ll_comm_bench_point *p,
                         const ll_comm_bench_row *w)
 {
-    const ll_comm_bench_row *library = ll_comm_bench_library(p);
+    const ll_comm_bench_row *library = library_row(p);
     json_t *j = json_object();
     json_object_set_new(j, "op", json_string(ll_coll_name(r->coll)));
     json_object_set_new(j, "ranks", json_integer(r->ranks));

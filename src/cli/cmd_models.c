@@ -104,9 +104,8 @@ static ll_err run(const void *given)
             snprintf(known + n, sizeof known - n, " %s", (*m)->name);
         }
         only = ll_model_find(o->name);
-        CHECK(only, LL_E_ARG, "no model is named '%s'%s%s%s (there are:%s)", o->name,
-              near.best ? "; did you mean " : "", near.best ? near.best : "", near.best ? "?" : "",
-              known);
+        CHECK(only, LL_E_ARG, "no model is named '%s'%s (there are:%s)", o->name,
+              ll_near_hint(&near), known);
     }
     CHECK(only || !o->set.n, LL_E_ARG, "--set needs a MODEL");
     json_t *list = json_array();

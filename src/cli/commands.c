@@ -44,8 +44,8 @@ static int unknown_command(const char *name)
 {
     ll_near near = {.word = name};
     for (const ll_command *const *c = ll_commands(); *c; c++) ll_near_try(&near, (*c)->name);
-    fprintf(stderr, "loopline: there is no command '%s'%s%s%s; see loopline --help\n", name,
-            near.best ? "; did you mean " : "", near.best ? near.best : "", near.best ? "?" : "");
+    fprintf(stderr, "loopline: there is no command '%s'%s; see loopline --help\n", name,
+            ll_near_hint(&near));
     return 2;
 }
 

@@ -30,9 +30,7 @@ static ll_err find(const char *text, const ll_codec_kind **out)
             ll_near_try(&near, k->name);
             at += (size_t)snprintf(forms + at, sizeof forms - at, "%s%s", at ? ", " : "", k->form);
         }
-    FAIL(LL_E_ARG, "codec \"%s\": no such codec%s%s%s; there are %s", text,
-         near.best ? "; did you mean " : "", near.best ? near.best : "", near.best ? "?" : "",
-         forms);
+    FAIL(LL_E_ARG, "codec \"%s\": no such codec%s; there are %s", text, ll_near_hint(&near), forms);
 }
 
 static ll_err open_kind(ll_codec *k, const char *text)

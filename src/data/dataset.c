@@ -187,9 +187,8 @@ static ll_err find_known(const char *name, const ll_known **k)
     }
     FAIL(LL_E_CONFIG,
          "no dataset is named '%s'; there are fashion-mnist, kjv, cifar10, tokens and "
-         "synthetic, or a path and a format%s%s%s",
-         name, near.best ? "; did you mean " : "", near.best ? near.best : "",
-         near.best ? "?" : "");
+         "synthetic, or a path and a format%s",
+         name, ll_near_hint(&near));
 }
 
 static ll_err find(const ll_data_opts *o, const ll_known **k, reader **read)

@@ -30,10 +30,9 @@ static ll_err unknown_axis(const char *text, const char *word)
     ll_near near = {.word = word};
     for (int k = 0; k < LL_N_AXIS_KIND; k++) ll_near_try(&near, kinds[k].name);
     FAIL(LL_E_ARG,
-         "mesh \"%s\": no axis is named %s%s%s%s; there are data, tensor, sequence, height, width, "
+         "mesh \"%s\": no axis is named %s%s; there are data, tensor, sequence, height, width, "
          "channel, filter, rows, cols, depth",
-         text, word, near.best ? "; did you mean " : "", near.best ? near.best : "",
-         near.best ? "?" : "");
+         text, word, ll_near_hint(&near));
 }
 
 static ll_err add_axis(ll_mesh *m, const char *text, int kind, long size)

@@ -122,10 +122,9 @@ static ll_err nothing_matches(const ll_graph *g, const ll_pin *pin, int other)
     for (int v = 1; v < g->n_value; v++)
         if (name_of(g, v)) ll_near_try(&near, name_of(g, v));
     snprintf(what, sizeof what,
-             "%s has no value of such a name%s%s%s; loopline inspect RUN --mesh MESH --layouts "
+             "%s has no value of such a name%s; loopline inspect RUN --mesh MESH --layouts "
              "lists them",
-             g->name, near.best ? "; did you mean " : "", near.best ? near.best : "",
-             near.best ? "?" : "");
+             g->name, ll_near_hint(&near));
     return bad(pin->rule, what);
 }
 

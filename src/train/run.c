@@ -156,9 +156,8 @@ static ll_err find_model(ll_run *r)
         size_t n = strlen(known);
         snprintf(known + n, sizeof known - n, " %s", (*m)->name);
     }
-    FAIL(LL_E_CONFIG, "%s: model.name is '%.50s', which is not a model%s%s%s (there are:%s)",
-         ll_run_origin(r, "model.name"), r->model.name, near.best ? "; did you mean " : "",
-         near.best ? near.best : "", near.best ? "?" : "", known);
+    FAIL(LL_E_CONFIG, "%s: model.name is '%.50s', which is not a model%s (there are:%s)",
+         ll_run_origin(r, "model.name"), r->model.name, ll_near_hint(&near), known);
 }
 
 static ll_err set_size(ll_run *r, const ll_size_note *note)
@@ -172,9 +171,8 @@ static ll_err set_size(ll_run *r, const ll_size_note *note)
         }
         ll_near_try(&near, s->name);
     }
-    FAIL(LL_E_CONFIG, "%s: '%.50s' is not a size of model %s%s%s%s", note->origin, name,
-         r->model.name, near.best ? "; did you mean " : "", near.best ? near.best : "",
-         near.best ? "?" : "");
+    FAIL(LL_E_CONFIG, "%s: '%.50s' is not a size of model %s%s", note->origin, name, r->model.name,
+         ll_near_hint(&near));
 }
 
 static ll_err finish_model(ll_run *r)

@@ -156,9 +156,8 @@ static ll_err read_top(reader *r)
             TRY(read_section(r, word));
         } else {
             CHECK(r->type != YAML_MAPPING_START_EVENT, LL_E_CONFIG,
-                  "%s:%d: '%.50s' is not a section of run files%s%s%s", r->file, line, word,
-                  near.best ? "; did you mean " : "", near.best ? near.best : "",
-                  near.best ? "?" : "");
+                  "%s:%d: '%.50s' is not a section of run files%s", r->file, line, word,
+                  ll_near_hint(&near));
             TRY(read_setting(r, word, line));
         }
     }

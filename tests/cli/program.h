@@ -28,6 +28,7 @@ typedef struct how {
     const char *out;   /* standard output goes to this file; NULL: it is read; "": closed */
     rlim_t file_bytes; /* no file may grow beyond; 0: any may */
     bool deaf;         /* standard error is a pipe that nobody reads any more */
+    const char *other; /* another program in its place: a path */
     bool leaks;        /* under a sanitizer: look for leaks at the end, which takes seconds */
 } how;
 
@@ -134,7 +135,7 @@ static inline void program_become(const char *folder, const how *h, char *const 
     setenv("OMP_WAIT_POLICY", "passive", 1);
     setenv("XDG_CACHE_HOME", folder, 1);
     unsetenv("LOOPLINE_DATA");
-    if (good) execv(path, argv);
+    if (good) execv(h->other ? h->other : path, argv);
     _exit(126);
 }
 

@@ -1,4 +1,4 @@
-/* loopline bench comm: lists, steps, a measurement on two ranks, and mistakes. */
+/* loopline bench comm: a measurement on two ranks, and mistakes. */
 #include "cli/program.h"
 #include "xml.h"
 
@@ -14,39 +14,6 @@ static const json_t *row(const json_t *list, const char *op, const char *algorit
     }
     fail_msg("no %s by %s", op, algorithm);
     return NULL;
-}
-
-static void lists_algorithms(void **state)
-{
-    json_t *j = prints_json(*state, "bench comm --list --json -n 8");
-    const json_t *ring = row(j, "all-reduce", "ring");
-    assert_int_equal(json_num(ring, "ranks"), 8);
-    assert_int_equal(json_num(ring, "messages"), 14);
-    assert_true(json_num(ring, "sent") == 1.75 && json_num(ring, "bound_sent") == 1.75);
-    assert_int_equal(json_num(ring, "bound_messages"), 3);
-    assert_string_equal(json_string_value(json_object_get(ring, "canonical")), "no");
-    const json_t *window = row(j, "all-reduce", "window");
-    assert_string_equal(json_string_value(json_object_get(window, "canonical")), "yes");
-    row(j, "broadcast", "tree");
-    row(j, "barrier", "dissemination");
-    json_decref(j);
-    outcome o = succeeds(*state, "bench comm --list --op all-gather");
-    assert_non_null(strstr(o.out, "all-gather on 4 ranks"));
-    assert_non_null(strstr(o.out, "(lower bound)"));
-    assert_null(strstr(o.out, "all-reduce on"));
-    outcome_free(&o);
-}
-
-static void shows_steps(void **state)
-{
-    outcome o = succeeds(*state, "bench comm --show ring --ranks 3 --count 12");
-    assert_non_null(strstr(o.out, "all-reduce by ring on 3 ranks, 12 elements"));
-    assert_non_null(strstr(o.out, "rank 2: 6 rounds, 4 messages, 16 elements sent"));
-    assert_non_null(strstr(o.out, "round 0: send to 1, data[8..12)"));
-    outcome_free(&o);
-    refuses(*state, 1, "bench comm --show rinse", "no algorithm 'rinse'", "there are:", " ring");
-    refuses(*state, 1, "bench comm --show ring --op all-produce", "no collective 'all-produce'",
-            "did you mean all-reduce?");
 }
 
 static void measures(void **state)
@@ -94,6 +61,8 @@ static void refuses_mistakes(void **state)
     refuses(f, 1, "bench comm --sizes 2", "2 bytes", "f32");
     refuses(f, 1, "bench comm --dtype f31", "--dtype is 'f31'");
     refuses(f, 1, "bench comm --algorithms ring,rinse", "no algorithm 'rinse'", "butterfly");
+    refuses(f, 1, "bench comm --op all-produce", "no collective 'all-produce'",
+            "did you mean all-reduce?");
     refuses(f, 1, "bench comm --seconds 0", "--seconds is 0");
     refuses(f, 1, "bench comm -n 3 --codec bf16 --dtype f64", "--codec goes with", "f32");
     refuses(f, 1, "bench comm -n 2 --sizes 1K --seconds 0.1 --codec b16", "no such codec", "bf16");
@@ -112,8 +81,6 @@ int main(void)
 {
 #define IN_FOLDER(test) cmocka_unit_test_setup_teardown(test, tmpdir_setup, tmpdir_teardown)
     const struct CMUnitTest tests[] = {
-        IN_FOLDER(lists_algorithms),
-        IN_FOLDER(shows_steps),
         IN_FOLDER(measures),
         IN_FOLDER(refuses_mistakes),
     };
