@@ -1,6 +1,5 @@
-/* text.c: strings that grow, numbers as people read them, and the nearest of some words. */
+/* text.c: strings that grow, and numbers as people read them. */
 #include "base/text.h"
-#include "base/near.h"
 
 #include <math.h>
 #include <stdarg.h>
@@ -175,11 +174,4 @@ const char *ll_text_number(double v, char out[LL_NUMBER_TEXT])
     for (char *c = out; *c; c++) /* whatever the program's locale is */
         if (*c == ',') *c = '.';
     return out;
-}
-
-const char *ll_nearest(const char *word, const char *const *words, int n)
-{
-    ll_near near = {.word = word};
-    for (int i = 0; i < n; i++) ll_near_try(&near, words[i]);
-    return near.best;
 }

@@ -1,4 +1,4 @@
-/* text.h: strings that grow, numbers as people read them, and the nearest of some words. */
+/* text.h: strings that grow, and numbers as people read them. */
 #pragma once
 #include "base/arena.h"
 
@@ -32,9 +32,6 @@ const char *ll_text_duration(double s, char out[LL_NUMBER_TEXT]);  /* 4.2s, 2m 1
 /* The shortest decimal that reads back as the same number: as the same float where v is one. "null"
  * where v is not finite, for JSON has no such numbers. Always with a decimal point. */
 const char *ll_text_number(double v, char out[LL_NUMBER_TEXT]);
-
-/* Which of n words a mistyped one probably meant (near.h); NULL where none is near. */
-const char *ll_nearest(const char *word, const char *const *words, int n);
 
 #ifdef __cplusplus
 }

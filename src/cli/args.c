@@ -71,8 +71,11 @@ static ll_err store(const parse *p, const ll_arg *a, const char *text)
         *(double *)to = v;
         return LL_OK;
     }
+    case LL_ARG_SETTING:
     case LL_ARG_WORDS: {
         ll_words *w = (ll_words *)to;
+        if (a->kind == LL_ARG_SETTING)
+            text = a->value ? ll_arena_printf(p->arena, "%s=%s", a->initial, text) : a->initial;
         w->v = (const char **)ll_arena_grow(p->arena, w->v, sizeof *w->v, w->n, &w->capacity);
         w->v[w->n++] = text;
         return LL_OK;
@@ -90,7 +93,7 @@ static ll_err take_option(parse *p)
     while (a->name && !(is_option(a) && names(a, word, n))) a++;
     if (!a->name) return unknown_option(p, word, n);
     const char *name = long_name(a, p->arena);
-    if (a->kind == LL_ARG_FLAG) {
+    if (!a->value) {
         CHECK(!word[n], LL_E_ARG, "%s takes no value, but is given '%s'", name, word + n + 1);
         return store(p, a, NULL);
     }
@@ -132,7 +135,7 @@ ll_err ll_args_parse(const ll_command *c, int argc, char *const *argv, ll_arena 
         if (!strcmp(argv[i], "--help") || !strcmp(argv[i], "-h")) *help = true;
     if (*help) return LL_OK;
     for (const ll_arg *a = c->args; a->name; a++)
-        if (a->initial) TRY(store(&p, a, a->initial));
+        if (a->initial && a->kind != LL_ARG_SETTING) TRY(store(&p, a, a->initial));
     const ll_arg *next = c->args;
     bool only_words = false; /* after "--" */
     while (p.at < argc) {

@@ -63,7 +63,7 @@ ll_err ll_comm_bench_svg(const ll_comm_bench_report *r, const char *path);
 
 /* ---- bench scale ---- */
 typedef struct ll_scale_bench_opts {
-    const char *run, *ranks, *mesh, *zero, *trace;
+    const char *run, *ranks, *mesh, *trace;
     ll_words set;
     int64_t one, threads, steps, warm_up, repeats;
     bool weak, strong, json;
@@ -73,7 +73,6 @@ typedef struct ll_scale_bench_opts {
 typedef struct ll_scale_row {
     int ranks, threads, cores; /* cores: at most as many as there are */
     bool crowded;              /* more threads than cores */
-    bool beside;               /* one rank on the cores of another row's ranks */
     int64_t batch;
     const char *mesh;
     ll_scale_point
@@ -91,9 +90,6 @@ typedef struct ll_scale_bench_report {
     double load; /* processes that wanted to run in the minute before; < 0: not known */
 } ll_scale_bench_report;
 
-double ll_scale_rate(const ll_scale_row *x); /* samples a second */
-/* One rank on the same cores with the same batch; NULL: there is none. */
-const ll_scale_row *ll_scale_beside(const ll_scale_bench_report *r, const ll_scale_row *x);
 void ll_scale_bench_print(const ll_scale_bench_report *r);
 ll_err ll_scale_bench_json(const ll_scale_bench_report *r);
 json_t *ll_scale_point_json(const ll_scale_point *p);

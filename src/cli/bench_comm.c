@@ -118,11 +118,10 @@ static ll_err work(ll_comm *c, ll_arena *a, ll_comm_bench_report *r)
 
 static ll_err start(const ll_comm_bench_opts *o, ll_arena *a)
 {
-    bool child;
     ll_comm *c;
     ll_comm_bench_report r;
     TRY(check(o, a, &r));
-    TRY(ll_cli_launch(o->ranks, &child));
+    TRY(ll_cli_launch(o->ranks, false));
     /* Open MPI allocates with every large reduction; memory that malloc gives back to the system
      * comes again as pages of zeros, one fault each, and would make it look slow. */
     mallopt(M_MMAP_MAX, 0);

@@ -7,7 +7,9 @@
 
 #include "base/now.h"
 #include "base/rng.h"
+#include "base/stats.h"
 #include "base/types.h"
+#include "train/ranks.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -235,12 +237,6 @@ static ll_err warm_up(bench *b, ll_comm_bench_point *p)
     return LL_OK;
 }
 
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return x < y ? -1 : x > y;
-}
-
 /* How often each row is run: equally often, but those far behind only once where time is short. */
 static void share_out(ll_comm_bench_point *p, double seconds)
 {
@@ -272,7 +268,7 @@ static ll_err time_point(bench *b, ll_comm_bench_point *p, double seconds)
     TRY(most(b->c, all, (int64_t)p->n_row * n));
     for (int i = 0; i < p->n_row; i++) {
         ll_comm_bench_row *r = &p->rows[i];
-        qsort(&all[i * n], (size_t)r->n_run, sizeof *all, by_value);
+        ll_sort(&all[i * n], r->n_run);
         r->median_s = all[i * n + r->n_run / 2];
         r->min_s = all[i * n];
     }
@@ -325,18 +321,6 @@ static ll_err get_memory(bench *b, size_t bytes, char **to_free)
     return LL_OK;
 }
 
-static int count_nodes(ll_comm *c)
-{
-    int n = 0;
-    const int *node = ll_comm_nodes(c);
-    for (int i = 0; i < ll_comm_size(c); i++) {
-        int first = 0;
-        while (node[first] != node[i]) first++;
-        n += first == i;
-    }
-    return n;
-}
-
 static ll_err measure_all(bench *b)
 {
     ll_comm_bench_report *r = b->report;
@@ -360,7 +344,7 @@ ll_err ll_comm_bench_measure(ll_comm *c, ll_arena *a, ll_comm_bench_report *r)
     bench b = {
         .c = c, .o = r->opts, .arena = a, .report = r, .elem_bytes = ll_dtype_bytes(r->dtype)};
     r->ranks = ll_comm_size(c);
-    r->nodes = count_nodes(c);
+    r->nodes = ll_ranks_nodes(c);
     TRY(ll_tune(c, &(ll_tune_opts){.fresh = r->opts->fresh}, &r->tuner));
     return measure_all(&b);
 }

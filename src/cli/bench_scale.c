@@ -9,6 +9,7 @@
 #include "cli/common.h"
 #include "cli/launch.h"
 
+#include "base/stats.h"
 #include "base/text.h"
 #include "comm/job.h"
 
@@ -29,8 +30,9 @@ static const ll_arg args[] = {
      "the batch grows with the ranks: every rank's work stays", NULL},
     {"--mesh", LL_ARG_TEXT, offsetof(opts, mesh), "PATTERN",
      "a mesh with a * for the axis that grows, such as data=*,tensor=2", "data=*"},
-    {"--zero", LL_ARG_TEXT, offsetof(opts, zero), "0..3",
-     "what ranks of axis data divide: 1 moments, 2 and gradients, 3 and parameters", NULL},
+    {"--zero", LL_ARG_SETTING, offsetof(opts, set), "0..3",
+     "what ranks of axis data divide: 1 moments, 2 and gradients, 3 and parameters",
+     "parallel.zero"},
     {"--threads|-t", LL_ARG_INT, offsetof(opts, threads), "N",
      "of each rank; default: as many as leave a core for every thread of the most ranks", NULL},
     {"--steps", LL_ARG_INT, offsetof(opts, steps), "N", "timed in each repeat", "20"},
@@ -58,10 +60,9 @@ static ll_err measure(const opts *o, ll_comm *c, const ll_run *r)
 
 static ll_err run_one(const opts *o, const ll_run *r)
 {
-    bool child;
     char mesh[LL_MESH_TEXT];
     if (o->one) TRY(ll_run_mesh(r, (int)o->one, mesh)); /* rather than by every rank */
-    TRY(ll_cli_launch(o->one, &child));
+    TRY(ll_cli_launch(o->one, false));
     ll_comm *c;
     ll_comm_opts how = ll_run_comm(r);
     TRY(ll_comm_open(&how, &c));
@@ -114,11 +115,11 @@ static bool has_row(const ll_scale_bench_report *r, int ranks, int threads, int6
     return false;
 }
 
-static ll_err add_row(ll_scale_bench_report *r, int ranks, int threads, int64_t batch, bool beside)
+static ll_err add_row(ll_scale_bench_report *r, int ranks, int threads, int64_t batch)
 {
     if (has_row(r, ranks, threads, batch)) return LL_OK;
     ll_scale_row *x = &r->rows[r->n_row++];
-    *x = (ll_scale_row){.ranks = ranks, .threads = threads, .batch = batch, .beside = beside};
+    *x = (ll_scale_row){.ranks = ranks, .threads = threads, .batch = batch};
     x->cores = ranks * threads < r->cores ? ranks * threads : r->cores;
     x->crowded = ranks * threads > r->cores;
     return fill_mesh(r->opts->mesh, ranks, r->arena, &x->mesh);
@@ -134,10 +135,10 @@ static ll_err plan(ll_scale_bench_report *r)
     if (threads < 1) threads = 1;
     r->rows = LL_NEW_ARRAY(r->arena, ll_scale_row, 2 * n);
     for (int i = 0; i < n; i++)
-        TRY(add_row(r, ranks[i], threads, r->run->train.batch * (o->weak ? ranks[i] : 1), false));
+        TRY(add_row(r, ranks[i], threads, r->run->train.batch * (o->weak ? ranks[i] : 1)));
     for (int i = 0; i < n; i++) {
         ll_scale_row x = r->rows[i];
-        if (x.ranks > 1) TRY(add_row(r, 1, x.cores, x.batch, true));
+        if (x.ranks > 1) TRY(add_row(r, 1, x.cores, x.batch));
     }
     return LL_OK;
 }
@@ -163,7 +164,6 @@ static ll_err run_job(const ll_scale_bench_report *r, const ll_scale_row *x, boo
     w[n++] = ll_arena_printf(a, "--set=train.micro_batch=%lld", (long long)micro);
     w[n++] = ll_arena_printf(a, "--set=train.threads=%d", x->threads);
     w[n++] = ll_arena_printf(a, "--set=parallel.mesh=%s", x->mesh);
-    if (o->zero && x->ranks > 1) w[n++] = ll_arena_printf(a, "--set=parallel.zero=%s", o->zero);
     char *text;
     size_t bytes;
     TRY(ll_cli_job(x->ranks, x->threads, w, n, &text, &bytes));
@@ -172,28 +172,14 @@ static ll_err run_job(const ll_scale_bench_report *r, const ll_scale_row *x, boo
     return rc;
 }
 
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-/* Of n sorted numbers, the one that a share of them lies below; between two, their mean. */
-static double quantile(const double *v, int n, double share)
-{
-    double at = share * (n - 1);
-    int i = (int)at;
-    return i + 1 < n ? v[i] + (at - i) * (v[i + 1] - v[i]) : v[n - 1];
-}
-
 /* Another repeat's measurement: number k of n. */
 static void add_point(ll_scale_row *x, ll_arena *a, ll_scale_point *p, int k, int n)
 {
     ll_scale_point was = x->point;
     double *all = k ? was.times : LL_NEW_ARRAY(a, double, p->n_step *n);
     memcpy(all + (size_t)k * (size_t)p->n_step, p->times, sizeof *all * (size_t)p->n_step);
-    qsort(p->times, (size_t)p->n_step, sizeof *p->times, by_value);
-    double median = quantile(p->times, p->n_step, 0.5);
+    ll_sort(p->times, p->n_step);
+    double median = ll_quantile(p->times, p->n_step, 0.5);
     x->point = *p;
     x->point.times = all;
     x->point.exposed_s = (k * was.exposed_s + p->exposed_s) / (k + 1);
@@ -206,10 +192,10 @@ static void sum_up(ll_scale_row *x, int repeats)
 {
     double *t = x->point.times;
     int n = x->point.n_step * repeats;
-    qsort(t, (size_t)n, sizeof *t, by_value);
-    x->step_s = quantile(t, n, 0.5);
-    x->q1_s = quantile(t, n, 0.25);
-    x->q3_s = quantile(t, n, 0.75);
+    ll_sort(t, n);
+    x->step_s = ll_quantile(t, n, 0.5);
+    x->q1_s = ll_quantile(t, n, 0.25);
+    x->q3_s = ll_quantile(t, n, 0.75);
     x->point.n_step = n;
 }
 
@@ -239,20 +225,6 @@ static ll_err run_all(ll_scale_bench_report *r)
     return LL_OK;
 }
 
-double ll_scale_rate(const ll_scale_row *x)
-{
-    return (double)x->batch / x->step_s;
-}
-
-const ll_scale_row *ll_scale_beside(const ll_scale_bench_report *r, const ll_scale_row *x)
-{
-    for (int i = 0; i < r->n_row && x->ranks > 1; i++) {
-        const ll_scale_row *y = &r->rows[i];
-        if (y->ranks == 1 && y->threads == x->cores && y->batch == x->batch) return y;
-    }
-    return NULL;
-}
-
 /* ---- the command ---- */
 
 static ll_err run_table(const opts *o, const ll_run *run, ll_arena *a)
@@ -275,10 +247,7 @@ static ll_err run(const void *given)
     const opts *o = (const opts *)given;
     ll_arena *a = ll_arena_new();
     ll_run *r = NULL;
-    ll_words set = {.v = LL_NEW_ARRAY(a, const char *, o->set.n + 1)};
-    for (int i = 0; i < o->set.n; i++) set.v[set.n++] = o->set.v[i];
-    if (o->zero) set.v[set.n++] = ll_arena_printf(a, "parallel.zero=%s", o->zero);
-    ll_err rc = ll_cli_run(o->run, &set, false, &r);
+    ll_err rc = ll_cli_run(o->run, &o->set, false, &r);
     if (rc == LL_OK) rc = o->one || ll_job_size() > 1 ? run_one(o, r) : run_table(o, r, a);
     ll_run_free(r);
     ll_arena_free(a);

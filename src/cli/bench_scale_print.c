@@ -93,9 +93,25 @@ ll_err ll_scale_point_parse(const char *text, size_t bytes, ll_arena *a, ll_scal
 
 /* ---- numbers made of them ---- */
 
+/* Samples a second. */
+static double rate_of(const ll_scale_row *x)
+{
+    return (double)x->batch / x->step_s;
+}
+
+/* One rank on the same cores with the same batch; NULL: there is none. */
+static const ll_scale_row *beside(const ll_scale_bench_report *r, const ll_scale_row *x)
+{
+    for (int i = 0; i < r->n_row && x->ranks > 1; i++) {
+        const ll_scale_row *y = &r->rows[i];
+        if (y->ranks == 1 && y->threads == x->cores && y->batch == x->batch) return y;
+    }
+    return NULL;
+}
+
 static double speed_up(const ll_scale_bench_report *r, const ll_scale_row *x)
 {
-    return ll_scale_rate(x) / ll_scale_rate(&r->rows[0]);
+    return rate_of(x) / rate_of(&r->rows[0]);
 }
 
 /* Of the cores, against the first row. */
@@ -106,8 +122,8 @@ static double efficiency(const ll_scale_bench_report *r, const ll_scale_row *x)
 
 static double against_one_rank(const ll_scale_bench_report *r, const ll_scale_row *x)
 {
-    const ll_scale_row *y = ll_scale_beside(r, x);
-    return y ? ll_scale_rate(x) / ll_scale_rate(y) : NAN;
+    const ll_scale_row *y = beside(r, x);
+    return y ? rate_of(x) / rate_of(y) : NAN;
 }
 
 /* ---- JSON ---- */
@@ -123,8 +139,8 @@ static json_t *row_json(const ll_scale_bench_report *r, const ll_scale_row *x)
     json_object_set_new(j, "repeat_medians_ms",
                         json_pack("[f,f]", 1e3 * x->least_s, 1e3 * x->most_s));
     json_object_set_new(j, "steps", json_integer(x->point.n_step));
-    json_object_set_new(j, "samples_per_s", ll_cli_number(ll_scale_rate(x)));
-    json_object_set_new(j, "tokens_per_s", ll_cli_number(ll_scale_rate(x) * (double)x->point.seq));
+    json_object_set_new(j, "samples_per_s", ll_cli_number(rate_of(x)));
+    json_object_set_new(j, "tokens_per_s", ll_cli_number(rate_of(x) * (double)x->point.seq));
     json_object_set_new(j, "speed_up", ll_cli_number(speed_up(r, x)));
     json_object_set_new(j, "efficiency", ll_cli_number(efficiency(r, x)));
     json_object_set_new(j, "of_one_rank_on_these_cores", ll_cli_number(against_one_rank(r, x)));
@@ -198,8 +214,7 @@ static void print_speed(const ll_scale_bench_report *r, const ll_scale_row *x)
     if (!isnan(of_one)) snprintf(one, sizeof one, "%.2fx", of_one);
     printf("%-8s %-18s %6lld %9.2f %17s %17s %10s %7.2fx %5.0f %% %7s\n", name_of(x, what),
            *x->mesh ? x->mesh : "-", (long long)x->batch, 1e3 * x->step_s, q, m,
-           ll_text_count(each * ll_scale_rate(x), rate), speed_up(r, x), 100 * efficiency(r, x),
-           one);
+           ll_text_count(each * rate_of(x), rate), speed_up(r, x), 100 * efficiency(r, x), one);
 }
 
 static void print_traffic(const ll_scale_row *x)
@@ -215,16 +230,16 @@ static void print_traffic(const ll_scale_row *x)
 
 static void print_notes(const ll_scale_bench_report *r)
 {
-    bool crowded = false, library = false, beside = false;
+    bool crowded = false, library = false, one = false;
     for (int i = 0; i < r->n_row; i++) {
         crowded |= r->rows[i].crowded;
         library |= r->rows[i].point.library > 0;
-        beside |= !isnan(against_one_rank(r, &r->rows[i]));
+        one |= !isnan(against_one_rank(r, &r->rows[i]));
     }
     printf("\nranks x: threads of each. speed-up: of %s, against the first row; effic.: the same "
            "for each core used\n",
            r->rows[0].point.seq ? "tokens/s" : "samples/s");
-    if (beside)
+    if (one)
         printf("of one: against one rank with as many threads as these ranks have cores, on the "
                "same batch\n");
     printf("exposed: time a rank spends in collectives, mean of the ranks, and its share of the "

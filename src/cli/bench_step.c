@@ -10,20 +10,20 @@
 #include <string.h>
 
 typedef struct opts {
-    const char *model, *precision, *machine;
+    const char *model;
     ll_words set;
-    int64_t batch, threads;
     double seconds, peak;
     bool json, profile;
 } opts;
 
 static const ll_arg args[] = {
     {"MODEL", LL_ARG_TEXT, offsetof(opts, model), NULL, "a model's name, or a run", NULL},
-    {"--batch|-b", LL_ARG_INT, offsetof(opts, batch), "N", "samples in a step", NULL},
-    {"--threads|-t", LL_ARG_INT, offsetof(opts, threads), "N", "default: one for each core", NULL},
-    {"--machine", LL_ARG_TEXT, offsetof(opts, machine), "M", "cpu or cuda", NULL},
-    {"--precision", LL_ARG_TEXT, offsetof(opts, precision), "P", "f32, bf16 or (on cuda) tf32, fp8",
-     NULL},
+    {"--batch|-b", LL_ARG_SETTING, offsetof(opts, set), "N", "samples in a step", "train.batch"},
+    {"--threads|-t", LL_ARG_SETTING, offsetof(opts, set), "N", "default: one for each core",
+     "train.threads"},
+    {"--machine", LL_ARG_SETTING, offsetof(opts, set), "M", "cpu or cuda", "train.machine"},
+    {"--precision", LL_ARG_SETTING, offsetof(opts, set), "P", "f32, bf16 or (on cuda) tf32, fp8",
+     "train.precision"},
     {"--seconds", LL_ARG_NUMBER, offsetof(opts, seconds), "S",
      "how long to measure; a GPU is warmed up for as long", "3"},
     {"--set|-s", LL_ARG_WORDS, offsetof(opts, set), "KEY=VALUE",
@@ -175,16 +175,9 @@ static void print_text(const ll_run *r, const ll_bench_report *b, bool profile)
 
 static ll_err bench(const opts *o, ll_arena *a)
 {
-    ll_words set = {.v = LL_NEW_ARRAY(a, const char *, o->set.n + 4)};
-    for (int i = 0; i < o->set.n; i++) set.v[set.n++] = o->set.v[i];
-    if (o->batch) set.v[set.n++] = ll_arena_printf(a, "train.batch=%lld", (long long)o->batch);
-    if (o->threads)
-        set.v[set.n++] = ll_arena_printf(a, "train.threads=%lld", (long long)o->threads);
-    if (o->machine) set.v[set.n++] = ll_arena_printf(a, "train.machine=%s", o->machine);
-    if (o->precision) set.v[set.n++] = ll_arena_printf(a, "train.precision=%s", o->precision);
     ll_run *r;
     ll_bench_report *b = LL_NEW(a, ll_bench_report);
-    TRY(ll_cli_run(o->model, &set, true, &r));
+    TRY(ll_cli_run(o->model, &o->set, true, &r));
     ll_bench_opts how = {.seconds = o->seconds, .profile = o->profile, .peak = o->peak};
     ll_err rc = ll_bench_step(r, &how, b);
     if (rc == LL_OK && o->json)

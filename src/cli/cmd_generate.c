@@ -142,17 +142,15 @@ static ll_err with_memory(sampler *m, const ll_trained *t)
 
 static ll_err sample(const opts *o, const ll_trained *t)
 {
-    CHECK(!strcmp(t->run->model.def->input, "tokens"), LL_E_ARG,
-          "%s does not make text: generate takes a gpt", t->run->model.name);
+    CHECK(ll_run_takes_tokens(t->run), LL_E_ARG, "%s does not make text: generate takes a gpt",
+          t->run->model.name);
     CHECK(*o->prompt, LL_E_ARG, "--prompt is empty: give at least one character");
     CHECK(o->tokens <= 1000000000, LL_E_ARG, "--tokens is %lld, want at most 1e9",
           (long long)o->tokens);
     CHECK(o->temperature >= 0, LL_E_ARG, "--temperature is %g, want 0 or more", o->temperature);
     sampler m = {.o = o, .s = t->s};
-    for (int i = 0; i < LL_MAX_SIZES && t->run->model.sizes[i].name; i++) {
-        if (!strcmp(t->run->model.sizes[i].name, "seq")) m.seq = t->run->model.sizes[i].value;
-        if (!strcmp(t->run->model.sizes[i].name, "vocab")) m.vocab = t->run->model.sizes[i].value;
-    }
+    m.seq = ll_run_size(t->run, "seq", 0);
+    m.vocab = ll_run_size(t->run, "vocab", 0);
     m.bytes = m.vocab <= 256;
     CHECK(m.bytes, LL_E_ARG,
           "this model's vocabulary is %lld tokens, not bytes: Loopline has no "

@@ -17,34 +17,35 @@
 #include <string.h>
 
 typedef struct opts {
-    const char *run, *out, *from, *mesh, *zero, *machine, *compress, *trace, *trace_steps;
+    const char *run, *from, *trace, *trace_steps;
     ll_words set;
     int64_t ranks;
-    bool resume, json, plain, overwrite, exact, tune;
+    bool resume, json, plain, overwrite;
 } opts;
 
 static const ll_arg args[] = {
     {"RUN", LL_ARG_TEXT, offsetof(opts, run), NULL,
      "a run file, a bundled run's name, or a run folder to go on with", NULL},
     {"--set|-s", LL_ARG_WORDS, offsetof(opts, set), "KEY=VALUE", "override a setting", NULL},
-    {"--out|-o", LL_ARG_TEXT, offsetof(opts, out), "DIR",
-     "the run's folder; default: a new one, runs/NAME, runs/NAME-2 ...", NULL},
+    {"--out|-o", LL_ARG_SETTING, offsetof(opts, set), "DIR",
+     "the run's folder; default: a new one, runs/NAME, runs/NAME-2 ...", "out"},
     {"-n", LL_ARG_COUNT, offsetof(opts, ranks), "RANKS",
      "start so many ranks through mpiexec; under mpirun or srun it joins theirs", NULL},
-    {"--mesh", LL_ARG_TEXT, offsetof(opts, mesh), "MESH",
-     "how ranks divide the work: data=2,tensor=2 (parallel.mesh); default data=RANKS", NULL},
-    {"--zero", LL_ARG_TEXT, offsetof(opts, zero), "0..3",
-     "what ranks of axis data divide: 1 moments, 2 and gradients, 3 and parameters", NULL},
-    {"--machine", LL_ARG_TEXT, offsetof(opts, machine), "cpu|cuda", "what computes (train.machine)",
-     NULL},
-    {"--exact", LL_ARG_FLAG, offsetof(opts, exact), NULL,
-     "sums are exact: the same bits on every mesh (parallel.exact)", NULL},
-    {"--tune", LL_ARG_FLAG, offsetof(opts, tune), NULL,
-     "measure collectives first, where no table is kept (parallel.tune)", NULL},
-    {"--compress", LL_ARG_TEXT, offsetof(opts, compress), "CODEC",
+    {"--mesh", LL_ARG_SETTING, offsetof(opts, set), "MESH",
+     "how ranks divide the work: data=2,tensor=2; default data=RANKS", "parallel.mesh"},
+    {"--zero", LL_ARG_SETTING, offsetof(opts, set), "0..3",
+     "what ranks of axis data divide: 1 moments, 2 and gradients, 3 and parameters",
+     "parallel.zero"},
+    {"--machine", LL_ARG_SETTING, offsetof(opts, set), "cpu|cuda", "what computes",
+     "train.machine"},
+    {"--exact", LL_ARG_SETTING, offsetof(opts, set), NULL,
+     "sums are exact: the same bits on every mesh", "parallel.exact=true"},
+    {"--tune", LL_ARG_SETTING, offsetof(opts, set), NULL,
+     "measure collectives first, where no table is kept", "parallel.tune=true"},
+    {"--compress", LL_ARG_SETTING, offsetof(opts, set), "CODEC",
      "of gradients summed over axis data: none, bf16, f16, qsgd:BITS, onebit, topk:SHARE[:BITS], "
      "factors",
-     NULL},
+     "parallel.compress"},
     {"--resume", LL_ARG_FLAG, offsetof(opts, resume), NULL,
      "go on from the newest checkpoint of the run's folder", NULL},
     {"--from", LL_ARG_TEXT, offsetof(opts, from), "FILE",
@@ -310,29 +311,11 @@ static ll_err train(const opts *o, ll_comm *c, ll_run *r)
     return o->json ? print_json(r, &report) : LL_OK;
 }
 
-static ll_err prepare(const opts *o, ll_arena *a, ll_run **r)
-{
-    CHECK(!o->trace_steps || o->trace, LL_E_ARG, "--trace-steps goes with --trace");
-    CHECK(!o->from || o->resume, LL_E_ARG, "--from goes with --resume");
-    CHECK(!o->overwrite || !o->resume, LL_E_ARG, "--overwrite and --resume exclude each other");
-    ll_words set = {.v = LL_NEW_ARRAY(a, const char *, o->set.n + 9)};
-    for (int i = 0; i < o->set.n; i++) set.v[set.n++] = o->set.v[i];
-    if (o->out) set.v[set.n++] = ll_arena_printf(a, "out=%s", o->out);
-    if (o->mesh) set.v[set.n++] = ll_arena_printf(a, "parallel.mesh=%s", o->mesh);
-    if (o->zero) set.v[set.n++] = ll_arena_printf(a, "parallel.zero=%s", o->zero);
-    if (o->tune) set.v[set.n++] = "parallel.tune=true";
-    if (o->machine) set.v[set.n++] = ll_arena_printf(a, "train.machine=%s", o->machine);
-    if (o->exact) set.v[set.n++] = "parallel.exact=true";
-    if (o->compress) set.v[set.n++] = ll_arena_printf(a, "parallel.compress=%s", o->compress);
-    return ll_cli_run(o->run, &set, false, r);
-}
-
 static ll_err run_ranks(const opts *o, ll_run *r)
 {
-    bool child;
     char mesh[LL_MESH_TEXT];
     if (o->ranks) TRY(ll_run_mesh(r, (int)o->ranks, mesh)); /* rather than by every rank */
-    TRY(ll_cli_launch_kindly(o->ranks, &child));
+    TRY(ll_cli_launch(o->ranks, true));
     ll_comm *c;
     ll_comm_opts how = ll_run_comm(r);
     TRY(ll_comm_open(&how, &c));
@@ -346,12 +329,13 @@ static ll_err run(const void *given)
      * limit on file sizes must not end a run before it has saved. */
     signal(SIGPIPE, SIG_IGN);
     signal(SIGXFSZ, SIG_IGN);
-    ll_arena *a = ll_arena_new();
+    CHECK(!o->trace_steps || o->trace, LL_E_ARG, "--trace-steps goes with --trace");
+    CHECK(!o->from || o->resume, LL_E_ARG, "--from goes with --resume");
+    CHECK(!o->overwrite || !o->resume, LL_E_ARG, "--overwrite and --resume exclude each other");
     ll_run *r = NULL;
-    ll_err rc = prepare(o, a, &r);
-    if (rc == LL_OK) rc = run_ranks(o, r);
+    TRY(ll_cli_run(o->run, &o->set, false, &r));
+    ll_err rc = run_ranks(o, r);
     ll_run_free(r);
-    ll_arena_free(a);
     return rc;
 }
 

@@ -11,29 +11,30 @@
 #include <string.h>
 
 typedef struct opts {
-    const char *run, *mesh;
+    const char *run;
     ll_words set;
-    int64_t ranks, zero, steps, batch;
+    int64_t ranks, steps;
     double tolerance;
-    bool random, json, exact;
+    bool random, json;
 } opts;
 
 static const double TOLERANCE = 1e-4; /* as --tolerance says */
 
 static const ll_arg args[] = {
     {"RUN", LL_ARG_TEXT, offsetof(opts, run), NULL, "a run, or a model's name", NULL},
-    {"--mesh|-m", LL_ARG_TEXT, offsetof(opts, mesh), "MESH",
-     "how ranks divide the work, such as data=2,tensor=2; default: the run's, or data=RANKS", NULL},
+    {"--mesh|-m", LL_ARG_SETTING, offsetof(opts, set), "MESH",
+     "how ranks divide the work, such as data=2,tensor=2; default: the run's, or data=RANKS",
+     "parallel.mesh"},
     {"--ranks|-n", LL_ARG_COUNT, offsetof(opts, ranks), "N",
      "start so many ranks; default: as many as the mesh has", NULL},
-    {"--zero", LL_ARG_INT, offsetof(opts, zero), "K",
-     "cut over axis data: 1 optimizer state, 2 and gradients, 3 and parameters", NULL},
+    {"--zero", LL_ARG_SETTING, offsetof(opts, set), "K",
+     "cut over axis data: 1 optimizer state, 2 and gradients, 3 and parameters", "parallel.zero"},
     {"--steps", LL_ARG_INT, offsetof(opts, steps), "N", "steps to train", "5"},
     {"--tolerance", LL_ARG_NUMBER, offsetof(opts, tolerance), "T",
      "the largest relative difference that passes", "1e-4"},
-    {"--exact", LL_ARG_FLAG, offsetof(opts, exact), NULL,
-     "with exact sums (parallel.exact): no bit may differ", NULL},
-    {"--batch|-b", LL_ARG_COUNT, offsetof(opts, batch), "N", "samples in a step", NULL},
+    {"--exact", LL_ARG_SETTING, offsetof(opts, set), NULL, "with exact sums: no bit may differ",
+     "parallel.exact=true"},
+    {"--batch|-b", LL_ARG_SETTING, offsetof(opts, set), "N", "samples in a step", "train.batch"},
     {"--random", LL_ARG_FLAG, offsetof(opts, random), NULL,
      "random batches in place of the run's data; always for a model's name", NULL},
     {"--set|-s", LL_ARG_WORDS, offsetof(opts, set), "KEY=VALUE", "override a setting", NULL},
@@ -167,11 +168,7 @@ static ll_err verify(const opts *o, const ll_mesh *m, const ll_run *r, ll_comm *
     /* Rank 0 decides for all: nodes may have different files. */
     double random = lacks_data(o, r, ll_comm_rank(c) == 0);
     if (ll_comm_size(c) > 1) TRY(ll_comm_broadcast(c, &random, 1, LL_F64, 0, NULL));
-    ll_verify_opts v = {.session = {.comm = c,
-                                    .mesh = mesh,
-                                    .zero = (int)r->parallel.zero,
-                                    .overlap = r->parallel.overlap,
-                                    .transport = r->parallel.transport},
+    ll_verify_opts v = {.session = {.comm = c, .mesh = mesh},
                         .steps = o->steps,
                         .tolerance = r->parallel.exact ? 0 : o->tolerance};
     ll_verify_report report;
@@ -188,18 +185,11 @@ static ll_err verify(const opts *o, const ll_mesh *m, const ll_run *r, ll_comm *
     return ll_comm_agree(c, rc);
 }
 
-static ll_err prepare(const opts *o, ll_arena *a, ll_run **r)
+static ll_err prepare(const opts *o, ll_run **r)
 {
     CHECK(o->steps >= 1, LL_E_ARG, "--steps is 0, want 1 or more");
     CHECK(o->tolerance >= 0, LL_E_ARG, "--tolerance is %g, want 0 or more", o->tolerance);
-    CHECK(o->zero <= 3, LL_E_ARG, "--zero is %lld, want 0 to 3", (long long)o->zero);
-    ll_words set = {.v = LL_NEW_ARRAY(a, const char *, o->set.n + 8)};
-    for (int i = 0; i < o->set.n; i++) set.v[set.n++] = o->set.v[i];
-    if (o->mesh) set.v[set.n++] = ll_arena_printf(a, "parallel.mesh=%s", o->mesh);
-    if (o->zero) set.v[set.n++] = ll_arena_printf(a, "parallel.zero=%lld", (long long)o->zero);
-    if (o->batch) set.v[set.n++] = ll_arena_printf(a, "train.batch=%lld", (long long)o->batch);
-    if (o->exact) set.v[set.n++] = "parallel.exact=true";
-    TRY(ll_cli_run(o->run, &set, true, r));
+    TRY(ll_cli_run(o->run, &o->set, true, r));
     CHECK(!(*r)->parallel.exact || o->tolerance == TOLERANCE, LL_E_ARG,
           "--tolerance is %g, but exact runs may differ in no bit: leave it out", o->tolerance);
     return LL_OK;
@@ -212,7 +202,6 @@ static ll_err launch_and_verify(const opts *o, const ll_run *r)
           "--set parallel.compress=none",
           r->parallel.compress);
     ll_mesh m;
-    bool child;
     char by_ranks[32];
     int64_t ranks = o->ranks ? o->ranks : ll_job_size(); /* 0: neither -n nor a launcher */
     snprintf(by_ranks, sizeof by_ranks, "data=%lld", (long long)ranks);
@@ -221,7 +210,7 @@ static ll_err launch_and_verify(const opts *o, const ll_run *r)
     ranks = o->ranks;
     if (!ranks && ll_job_size() <= 1) ranks = m.n_rank;
     if (ranks) TRY(ll_mesh_fits(&m, (int)ranks));
-    TRY(ll_cli_launch(ranks, &child));
+    TRY(ll_cli_launch(ranks, false));
     ll_comm *c;
     /* The others wait while rank 0 trains alone: more patience than a run's. */
     TRY(ll_comm_open(
@@ -233,12 +222,10 @@ static ll_err launch_and_verify(const opts *o, const ll_run *r)
 static ll_err run(const void *given)
 {
     const opts *o = (const opts *)given;
-    ll_arena *a = ll_arena_new();
     ll_run *r = NULL;
-    ll_err rc = prepare(o, a, &r);
+    ll_err rc = prepare(o, &r);
     if (rc == LL_OK) rc = launch_and_verify(o, r);
     ll_run_free(r);
-    ll_arena_free(a);
     return rc;
 }
 

@@ -96,7 +96,8 @@ static ll_err load_parameters(ll_trained *t, const ll_st_file *f)
     ll_arena *a = ll_arena_new();
     ll_st_tensor *tensors;
     int n = ll_session_tensors(t->s, a, &tensors, NULL);
-    ll_err rc = ll_checkpoint_load(f, tensors, n, false); /* the optimizer's state is not wanted */
+    ll_err rc =
+        ll_checkpoint_load(f, tensors, NULL, n, false); /* the optimizer's state is not wanted */
     if (rc == LL_OK) rc = ll_session_loaded(t->s);
     ll_arena_free(a);
     TRY(rc);
@@ -109,12 +110,11 @@ static ll_err open_trained(const char *folder, const char *checkpoint, const ll_
     TRY(ll_cli_run(folder, set, false, &t->run));
     if (!t->run->out_said) t->run->out = ll_cli_numbered(t->run, true);
     TRY(ll_run_graph(t->run, batch, NULL, &t->g));
-    TRY(ll_session_open(t->g,
-                        &(ll_session_opts){.threads = (int)t->run->train.threads,
-                                           .machine = t->run->train.machine,
-                                           .precision = t->run->train.precision,
-                                           .exact = t->run->parallel.exact},
-                        &t->s));
+    ll_session_opts o = ll_run_session(t->run, NULL, NULL);
+    o.micro_batches = 1;
+    o.compress = NULL;
+    o.any_order = false;
+    TRY(ll_session_open(t->g, &o, &t->s));
     ll_st_file *f = NULL;
     TRY(open_checkpoint(t->run->out, checkpoint, &f));
     ll_err rc = load_parameters(t, f);

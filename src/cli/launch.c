@@ -250,9 +250,8 @@ static ll_err check_room(int64_t ranks)
     return LL_OK;
 }
 
-static ll_err launch(int64_t ranks, bool stay, bool *child)
+ll_err ll_cli_launch(int64_t ranks, bool kindly)
 {
-    *child = true;
     const char *launched = getenv(LAUNCHED);
     int size = ll_job_size();
     if (size == 0 && launched) size = atoi(launched); /* a launcher that we do not know */
@@ -266,18 +265,7 @@ static ll_err launch(int64_t ranks, bool stay, bool *child)
           (long long)ranks, size);
     if (ranks == 1 || size == ranks) return LL_OK;
     TRY(check_room(ranks));
-    *child = false;
-    return become_mpiexec(ranks, stay);
-}
-
-ll_err ll_cli_launch(int64_t ranks, bool *child)
-{
-    return launch(ranks, false, child);
-}
-
-ll_err ll_cli_launch_kindly(int64_t ranks, bool *child)
-{
-    return launch(ranks, true, child);
+    return become_mpiexec(ranks, kindly);
 }
 
 static void pause_s(double s)

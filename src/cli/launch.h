@@ -2,8 +2,7 @@
  * once, whoever of them it befell.
  *
  * A command with ranks does, in this order:
- *     bool child;
- *     TRY(ll_cli_launch(o->ranks, &child));      returns in the ranks only
+ *     TRY(ll_cli_launch(o->ranks, false));       returns in the ranks only
  *     ll_comm *c;
  *     TRY(ll_comm_open(&opts, &c));              ranks that were given other words are refused
  *     return ll_cli_leave(c, work(c, o));        closes c
@@ -18,14 +17,12 @@ extern "C" {
 /* The program's own words, kept for ll_cli_launch; ll_main calls it. */
 void ll_cli_launch_args(int argc, char *const *argv);
 const char *ll_cli_name(void); /* "loopline train": of those words */
-/* ranks as given by -n; 0: not given. Returns with *child true where this process is to do the
- * work: nothing is to be launched, or it is one of the ranks. Otherwise becomes mpiexec and returns
- * only if that fails. Before MPI is initialised; ranks get the very words of this program, -n
- * among them. */
-ll_err ll_cli_launch(int64_t ranks, bool *child);
-/* The same for ranks that want to save when they are asked to stop: the launching process stays,
- * and the first SIGTERM or SIGINT reaches them as SIGUSR1. */
-ll_err ll_cli_launch_kindly(int64_t ranks, bool *child);
+/* ranks as given by -n; 0: not given. Returns where this process is to do the work: nothing is to
+ * be launched, or it is one of the ranks. Otherwise becomes mpiexec and returns only if that fails.
+ * Before MPI is initialised; ranks get the very words of this program, -n among them. kindly: for
+ * ranks that want to save when they are asked to stop: the launching process stays, and the first
+ * SIGTERM or SIGINT reaches them as SIGUSR1. */
+ll_err ll_cli_launch(int64_t ranks, bool kindly);
 /* Starts the program anew with these words (after "loopline"), on so many ranks of so many threads,
  * waits for it, and returns what it wrote on its standard output; the caller frees. Its standard
  * error is this one's. Fails where it does. */

@@ -58,14 +58,6 @@ static const struct {
     {"tokens", ll_read_tokens}, {"bible", ll_read_bible},     {"synthetic", ll_read_synthetic},
 };
 
-void ll_segment_add(ll_dataset *d, ll_split split, const ll_segment *s)
-{
-    ll_segments *list = &d->split[split];
-    list->item = ll_arena_grow(d->arena, list->item, sizeof *s, list->count, &list->capacity);
-    list->item[list->count++] = *s;
-    list->n += s->n;
-}
-
 /* Drops the first n samples of a segment. */
 static void advance(ll_segment *s, int64_t n)
 {

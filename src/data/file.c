@@ -1,5 +1,6 @@
-/* file.c: files as blocks of bytes. Files are mapped, not read: opening a set of any size costs
- * nothing until its samples are used, and ranks of one machine share the pages. */
+/* file.c: files as blocks of bytes, and the segments of them that a set is made of. Files are
+ * mapped, not read: opening a set of any size costs nothing until its samples are used, and ranks
+ * of one machine share the pages. */
 #include "data/data_int.h"
 
 #include <errno.h>
@@ -52,6 +53,14 @@ void ll_dataset_keep(ll_dataset *d, const ll_bytes *b)
         ll_arena_grow(d->arena, d->blocks, sizeof *d->blocks, d->n_blocks, &d->block_capacity);
     d->blocks[d->n_blocks++] = *b;
     d->info.bytes += b->size;
+}
+
+void ll_segment_add(ll_dataset *d, ll_split split, const ll_segment *s)
+{
+    ll_segments *list = &d->split[split];
+    list->item = ll_arena_grow(d->arena, list->item, sizeof *s, list->count, &list->capacity);
+    list->item[list->count++] = *s;
+    list->n += s->n;
 }
 
 bool ll_file_exists(const char *path)

@@ -4,18 +4,13 @@
 
 #include "base/now.h"
 #include "base/rng.h"
+#include "base/stats.h"
 #include "kern/cpu/gemm.h"
-#include "train/evaluate.h"
+#include "train/setup.h"
 #include "train/state.h"
 
 #include <stdio.h>
 #include <stdlib.h>
-
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
 
 ll_err ll_gemm_peak(int threads, int64_t n, double *gflops)
 {
@@ -95,21 +90,12 @@ static const char *class_of(const ll_instr *x)
 static ll_err fill_batch(ll_session *s, const ll_run *r)
 {
     const ll_program *p = s->p;
-    int64_t classes = 2;
-    for (int i = 0; i < LL_MAX_SIZES && r->model.sizes[i].name; i++)
-        if (!strcmp(r->model.sizes[i].name, "classes") || !strcmp(r->model.sizes[i].name, "vocab"))
-            classes = r->model.sizes[i].value;
     for (int i = 0; i < p->n_input; i++) {
         const ll_slot *x = &p->slots[p->inputs[i].slot];
         if (x->kind != LL_BATCH) continue;
-        int64_t n = ll_numel(&x->type.shape) * p->n_micro;
-        void *data = ll_exec_data(s->e, p->inputs[i].slot, 0);
-        uint64_t stream = ll_stream(x->name, 0);
-        for (int64_t k = 0; k < n; k++)
-            ll_store(data, x->type.dtype, k,
-                     ll_dtype_is_float(x->type.dtype)
-                         ? ll_normal_at(1, stream, (uint64_t)k)
-                         : (double)ll_below_at(1, stream, (uint64_t)k, (uint64_t)classes));
+        ll_run_random(r, 1, ll_stream(x->name, 0), x->type.dtype,
+                      ll_numel(&x->type.shape) * p->n_micro,
+                      ll_exec_data(s->e, p->inputs[i].slot, 0));
         TRY(ll_exec_changed(s->e, p->inputs[i].slot));
     }
     return LL_OK;
@@ -200,7 +186,7 @@ static ll_err run_for(ll_session *s, double lr, double seconds, double times[MOS
         times[(*n)++] = is - was;
         was = is;
     }
-    qsort(times, (size_t)*n, sizeof *times, by_value);
+    ll_sort(times, *n);
     return LL_OK;
 }
 
@@ -240,7 +226,7 @@ static ll_err bench(const ll_run *r, ll_session *s, const ll_bench_opts *o, ll_b
     const ll_program *p = s->p;
     TRY(fill_batch(s, r));
     int x = ll_program_input(p, "x");
-    bool tokens = !strcmp(r->model.def->input, "tokens");
+    bool tokens = ll_run_takes_tokens(r);
     out->batch = r->train.batch;
     out->threads = p->threads;
     out->parameters = ll_session_parameters(s);
@@ -257,13 +243,8 @@ static ll_err bench_graph(const ll_run *r, const ll_machine *m, ll_graph *g, con
     ll_session *s;
     ll_device_facts before = {0}, after = {0};
     ll_precision precision;
-    ll_session_opts how = {.threads = (int)r->train.threads,
-                           .micro_batches = (int)ll_run_micro_batches(r),
-                           .machine = r->train.machine,
-                           .precision = r->train.precision,
-                           .any_order = !r->train.deterministic,
-                           .seed = (uint64_t)r->train.seed,
-                           .exact = r->parallel.exact};
+    ll_session_opts how = ll_run_session(r, NULL, NULL);
+    how.compress = NULL;
     TRY(ll_precision_parse(r->train.precision, &precision));
     if (m->ask) TRY(m->ask(0, precision, &before));
     snprintf(out->device, sizeof out->device, "%s", before.name);

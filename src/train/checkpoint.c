@@ -110,7 +110,7 @@ static ll_err save_in(ll_arena *a, const char *run, const ll_checkpoint *c, int 
                        .meta = meta,
                        .n_meta = c->n_meta + 1,
                        .comm = c->comm};
-    TRY(ll_st_write_ranks(path_of(a, run, c->step), &x));
+    TRY(ll_st_write(path_of(a, run, c->step), &x));
     return ll_ranks_agree(c->comm, lead ? prune(a, run, c->step, keep) : LL_OK);
 }
 
@@ -286,8 +286,8 @@ static ll_err check_no_extra(const ll_st_file *f, const ll_st_tensor *tensors, i
     return LL_OK;
 }
 
-ll_err ll_checkpoint_load_parts(const ll_st_file *f, const ll_st_tensor *tensors,
-                                const ll_st_part *parts, int n, bool exact)
+ll_err ll_checkpoint_load(const ll_st_file *f, const ll_st_tensor *tensors, const ll_st_part *parts,
+                          int n, bool exact)
 {
     for (int i = 0; i < n; i++) TRY(check_wanted(f, &tensors[i]));
     if (exact) TRY(check_no_extra(f, tensors, n));
@@ -296,9 +296,4 @@ ll_err ll_checkpoint_load_parts(const ll_st_file *f, const ll_st_tensor *tensors
         TRY(ll_st_read_part(f, tensors[i].name, parts ? &parts[i] : &whole, tensors[i].data));
     }
     return LL_OK;
-}
-
-ll_err ll_checkpoint_load(const ll_st_file *f, const ll_st_tensor *tensors, int n, bool exact)
-{
-    return ll_checkpoint_load_parts(f, tensors, NULL, n, exact);
 }

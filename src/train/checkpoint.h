@@ -34,13 +34,11 @@ ll_err ll_checkpoint_open_latest(ll_comm *c, const char *run, ll_st_file **out);
 /* A whole number in the metadata, such as "step". */
 ll_err ll_checkpoint_int(const ll_st_file *f, const char *key, int64_t *value);
 
-/* Fills the n tensors' data, after checking that the file has each with its type and shape; exact:
- * and that it has no others but residuals (residual.h). On failure no data was touched, unless
- * reading itself failed. */
-ll_err ll_checkpoint_load(const ll_st_file *f, const ll_st_tensor *tensors, int n, bool exact);
-/* The same of parts; NULL: whole. */
-ll_err ll_checkpoint_load_parts(const ll_st_file *f, const ll_st_tensor *tensors,
-                                const ll_st_part *parts, int n, bool exact);
+/* Fills the n tensors' data, or these parts of them (NULL: whole), after checking that the file has
+ * each with its type and shape; exact: and that it has no others but residuals (residual.h). On
+ * failure no data was touched, unless reading itself failed. */
+ll_err ll_checkpoint_load(const ll_st_file *f, const ll_st_tensor *tensors, const ll_st_part *parts,
+                          int n, bool exact);
 
 #ifdef __cplusplus
 }

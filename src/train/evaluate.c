@@ -1,107 +1,11 @@
-/* evaluate.c: the run's model and data, and validation.
+/* evaluate.c: validation.
  *
  * The last batch of the validation set is usually short. Graphs have static shapes, so it has a
  * graph of its own: every sample counts once, none is made up. Ranks that share a batch each read
  * their own samples of it. */
 #include "train/evaluate.h"
 
-#include "exec/session.h"
-#include "train/run_int.h"
-
-#include <stdio.h>
 #include <stdlib.h>
-
-/* The failure of a model's declaration, with the sizes it was given. */
-static ll_err bad_model(const ll_run *r, ll_err rc)
-{
-    char sizes[512] = "";
-    size_t at = 0;
-    for (const ll_size *s = r->model.sizes; s->name && at < sizeof sizes - 64; s++)
-        at += (size_t)snprintf(sizes + at, sizeof sizes - at, "%s%.32s %lld", at ? ", " : "",
-                               s->name, (long long)s->value);
-    FAIL(rc, "model %s of %s: %s", r->model.name, sizes, ll_error_message());
-}
-
-ll_err ll_run_graph(const ll_run *r, int64_t batch, const ll_optim *optim, ll_graph **out)
-{
-    ll_build b = {.batch = batch, .training = optim != NULL};
-    memcpy(b.sizes, r->model.sizes, sizeof b.sizes);
-    ll_graph *g = ll_graph_new(r->model.name);
-    ll_val loss = r->model.def->declare(g, &b);
-    if (optim) ll_minimize(g, loss, optim);
-    ll_err rc = ll_graph_check(g);
-    if (rc != LL_OK) {
-        ll_graph_free(g);
-        return bad_model(r, rc);
-    }
-    *out = g;
-    return LL_OK;
-}
-
-static int64_t size_or(const ll_run *r, const char *name, int64_t otherwise)
-{
-    for (int i = 0; i < LL_MAX_SIZES && r->model.sizes[i].name; i++)
-        if (!strcmp(r->model.sizes[i].name, name)) return r->model.sizes[i].value;
-    return otherwise;
-}
-
-static ll_err check_samples(const ll_run *r, const ll_data_info *info)
-{
-    ll_graph *g = NULL;
-    TRY(ll_run_graph(r, 1, NULL, &g));
-    ll_val x = ll_find(g, "x");
-    ll_shape want = {0};
-    ll_dtype dtype = LL_F32;
-    if (x.id) {
-        ll_type t = ll_value_of(g, x)->type;
-        dtype = t.dtype;
-        want.n = t.shape.n - 1;
-        memcpy(want.d, t.shape.d + 1, sizeof(int64_t) * (size_t)want.n);
-    }
-    ll_graph_free(g);
-    bool tokens = !strcmp(r->model.def->input, "tokens");
-    CHECK(tokens == (info->kind == LL_TOKENS), LL_E_CONFIG, "%s: model %s takes %s, data %s has %s",
-          ll_run_origin(r, "data.name"), r->model.name, tokens ? "tokens" : "images", info->name,
-          tokens ? "images" : "tokens");
-    char a[LL_SHAPE_TEXT], b[LL_SHAPE_TEXT];
-    CHECK(dtype == info->x_dtype && ll_shape_equal(&want, &info->x_shape), LL_E_SHAPE,
-          "model %s takes samples of %s%s, data %s has %s%s: set the model's sizes to the data's",
-          r->model.name, ll_dtype_name(dtype), ll_shape_print(&want, a), info->name,
-          ll_dtype_name(info->x_dtype), ll_shape_print(&info->x_shape, b));
-    int64_t classes = size_or(r, "classes", info->classes);
-    CHECK(info->kind != LL_IMAGES || classes >= info->classes, LL_E_SHAPE,
-          "data %s has %lld classes, model.classes is %lld", info->name, (long long)info->classes,
-          (long long)classes);
-    return LL_OK;
-}
-
-ll_err ll_run_dataset(const ll_run *r, ll_dataset **out)
-{
-    bool tokens = !strcmp(r->model.def->input, "tokens");
-    ll_data_opts o = {.name = *r->data.name ? r->data.name : NULL,
-                      .format = *r->data.format ? r->data.format : NULL,
-                      .path = *r->data.path ? r->data.path : NULL,
-                      .val_fraction = r->data.val_fraction,
-                      .samples = r->data.samples,
-                      .seed = (uint64_t)r->train.seed};
-    if (tokens) {
-        o.seq = size_or(r, "seq", 0);
-        o.vocab = size_or(r, "vocab", 0);
-    } else {
-        o.height = o.width = size_or(r, "image", 0);
-        o.channels = size_or(r, "channels", 0);
-        o.classes = size_or(r, "classes", 0);
-    }
-    ll_err rc = ll_dataset_open(&o, out);
-    CHECK(rc != LL_E_CONFIG, rc, "%s: %s", ll_run_origin(r, "data.name"), ll_error_message());
-    TRY(rc);
-    rc = check_samples(r, ll_dataset_info(*out));
-    if (rc != LL_OK) {
-        ll_dataset_close(*out);
-        *out = NULL;
-    }
-    return rc;
-}
 
 typedef struct pass { /* the model compiled for one batch size */
     int64_t batch;
@@ -145,13 +49,13 @@ void ll_evaluator_close(ll_evaluator *e)
     free(e);
 }
 
-/* The model for this many samples at once. */
 /* 8-bit floats are for speed where there is much to do. */
 static const char *precision_of(const ll_run *r)
 {
     return strcmp(r->train.precision, "fp8") ? r->train.precision : "bf16";
 }
 
+/* The model for this many samples at once. */
 static ll_err find_pass(ll_evaluator *e, int64_t batch, pass **out)
 {
     for (int i = 0; i < e->n; i++)
@@ -163,17 +67,15 @@ static ll_err find_pass(ll_evaluator *e, int64_t batch, pass **out)
     pass *p = &e->passes[e->n++];
     TRY(ll_run_graph(e->run, batch, NULL, &p->g));
     ll_team *team = e->share->team;
-    ll_session_opts o = {.threads = e->share->p->threads,
-                         .machine = e->run->train.machine,
-                         .precision = precision_of(e->run),
-                         .share = e->share,
-                         .reuse = true,
-                         .comm = team ? ll_team_comm(team) : NULL,
-                         .mesh = e->mesh,
-                         .layouts = e->run->layouts,
-                         .exact = e->run->parallel.exact,
-                         .overlap = e->run->parallel.overlap,
-                         .transport = e->run->parallel.transport};
+    ll_session_opts o = ll_run_session(e->run, team ? ll_team_comm(team) : NULL, e->mesh);
+    o.threads = e->share->p->threads;
+    o.micro_batches = 1;
+    o.precision = precision_of(e->run);
+    o.share = e->share;
+    o.reuse = true;
+    o.zero = 0;
+    o.compress = NULL;
+    o.any_order = false;
     TRY(ll_session_open(p->g, &o, &p->s));
     p->batch = batch;
     ll_session_rows(p->s, "x", &p->first, &p->count);

@@ -1,16 +1,10 @@
-/* evaluate.h: graphs and datasets as a run wants them, and validation. */
+/* evaluate.h: validation. */
 #pragma once
-#include "data/data.h"
-#include "train/run.h"
+#include "train/setup.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
-
-/* The run's model for a batch of this many samples; optim NULL: for evaluation. */
-ll_err ll_run_graph(const ll_run *r, int64_t batch, const ll_optim *optim, ll_graph **out);
-/* The run's dataset; checks that samples are what the model takes. */
-ll_err ll_run_dataset(const ll_run *r, ll_dataset **out);
 
 typedef struct ll_score {
     double loss, accuracy; /* accuracy: NaN where the model does not classify */

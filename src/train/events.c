@@ -202,8 +202,3 @@ void ll_events_close(ll_events *e)
     close(e->fd);
     ll_arena_free(e->arena);
 }
-
-const char *ll_events_path(const ll_events *e)
-{
-    return e->path;
-}

@@ -19,7 +19,6 @@ ll_err ll_events_scalar(ll_events *e, int64_t step, const char *tag, double valu
 ll_err ll_events_flush(ll_events *e);
 /* Writes what is left; call flush before it to hear whether that worked. */
 void ll_events_close(ll_events *e);
-const char *ll_events_path(const ll_events *e);
 
 #ifdef __cplusplus
 }

@@ -105,12 +105,6 @@ void ll_metrics_num(ll_metrics *m, const char *key, double value)
     ll_buf_puts(&m->line, ll_text_number(value, text));
 }
 
-void ll_metrics_text(ll_metrics *m, const char *key, const char *value)
-{
-    add_key(m, key);
-    ll_buf_json(&m->line, value);
-}
-
 ll_err ll_metrics_end(ll_metrics *m)
 {
     ll_buf_puts(&m->line, "}\n");

@@ -22,7 +22,6 @@ ll_err ll_metrics_open(const char *path, int64_t keep_to, ll_metrics **out);
 void ll_metrics_begin(ll_metrics *m, int64_t step);
 void ll_metrics_int(ll_metrics *m, const char *key, int64_t value);
 void ll_metrics_num(ll_metrics *m, const char *key, double value);
-void ll_metrics_text(ll_metrics *m, const char *key, const char *value);
 ll_err ll_metrics_end(ll_metrics *m);
 void ll_metrics_close(ll_metrics *m);
 

@@ -1,6 +1,8 @@
 /* ranks.c: small agreements between the ranks of a run. */
 #include "train/ranks.h"
 
+#include "comm/comm.h"
+
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -28,6 +30,18 @@ ll_comm_opts ll_run_comm(const ll_run *r)
     return (ll_comm_opts){.timeout_s = r->parallel.timeout,
                           .canonical = r->parallel.canonical,
                           .tune = r->parallel.tune ? LL_TUNE_MEASURE : LL_TUNE_TABLE};
+}
+
+int ll_ranks_nodes(const ll_comm *c)
+{
+    const int *node = ll_comm_nodes(c);
+    int n = 0;
+    for (int i = 0; i < ll_comm_size(c); i++) {
+        int first = 0;
+        while (node[first] != node[i]) first++;
+        n += first == i;
+    }
+    return n;
 }
 
 bool ll_ranks_lead(const ll_comm *c)

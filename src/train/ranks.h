@@ -15,6 +15,7 @@ ll_err ll_run_mesh(const ll_run *r, int size, char out[LL_MESH_TEXT]);
 /* How a run's communicator is to be opened. Local. */
 ll_comm_opts ll_run_comm(const ll_run *r);
 
+int ll_ranks_nodes(const ll_comm *c); /* Local. How many nodes they are on. */
 bool ll_ranks_lead(const ll_comm *c); /* Local. Does this one print, and write to the run folder? */
 ll_err ll_ranks_agree(ll_comm *c, ll_err mine);
 ll_err ll_ranks_number(ll_comm *c, int64_t *v); /* rank 0's */

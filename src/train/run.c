@@ -126,11 +126,6 @@ ll_err ll_run_load(const char *what, ll_run **out)
     return rc == LL_OK ? rc : ll_frame(rc, __FILE__, __LINE__, __func__);
 }
 
-void ll_run_free(ll_run *r)
-{
-    if (r) ll_arena_free(r->arena);
-}
-
 ll_err ll_run_set(ll_run *r, const char *assignment)
 {
     const char *equals = strchr(assignment, '=');
@@ -186,7 +181,7 @@ static ll_err finish_model(ll_run *r)
 static ll_err finish_data(ll_run *r)
 {
     ll_run_data *d = &r->data;
-    bool images = !strcmp(r->model.def->input, "image");
+    bool images = !ll_run_takes_tokens(r);
     CHECK(!*d->format || *d->path, LL_E_CONFIG, "%s: data.format is %s, but data.path is empty",
           ll_run_origin(r, "data.format"), d->format);
     CHECK(!*d->format || !*d->name, LL_E_CONFIG,
@@ -305,4 +300,16 @@ int64_t ll_run_steps(const ll_run *r, int64_t samples)
 int64_t ll_run_micro_batches(const ll_run *r)
 {
     return r->train.micro_batch ? r->train.batch / r->train.micro_batch : 1;
+}
+
+int64_t ll_run_size(const ll_run *r, const char *name, int64_t otherwise)
+{
+    for (int i = 0; i < LL_MAX_SIZES && r->model.sizes[i].name; i++)
+        if (!strcmp(r->model.sizes[i].name, name)) return r->model.sizes[i].value;
+    return otherwise;
+}
+
+bool ll_run_takes_tokens(const ll_run *r)
+{
+    return !strcmp(r->model.def->input, "tokens");
 }

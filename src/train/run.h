@@ -99,6 +99,9 @@ int64_t ll_run_steps(const ll_run *r, int64_t samples);
 int64_t ll_run_micro_batches(const ll_run *r);
 /* What compresses gradients while they are summed; NULL: no codec does. */
 const char *ll_run_codec(const ll_run *r);
+/* A size of the model's, or this where it has none of that name. */
+int64_t ll_run_size(const ll_run *r, const char *name, int64_t otherwise);
+bool ll_run_takes_tokens(const ll_run *r); /* else images */
 
 /* Bundled runs, by name; ends with name NULL. */
 typedef struct ll_bundled {

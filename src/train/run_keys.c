@@ -409,6 +409,11 @@ ll_run *ll_run_new(const char *file)
     return r;
 }
 
+void ll_run_free(ll_run *r)
+{
+    if (r) ll_arena_free(r->arena);
+}
+
 /* ---- printing ---- */
 
 static void print_text(ll_buf *b, const char *text)

@@ -331,21 +331,12 @@ ll_err ll_st_want(const ll_st_file *f, const char *name, ll_dtype *dtype, ll_sha
     return LL_OK;
 }
 
-ll_err ll_st_read(const ll_st_file *f, const char *name, void *data, size_t bytes)
-{
-    const ll_st_entry *e = ll_st_find(f, name);
-    CHECK(e, LL_E_IO, "%s: has no tensor %s", f->path, name);
-    CHECK(f->fd >= 0, LL_E_ARG, "%s: tensor %s: the file is not open", f->path, name);
-    CHECK(bytes == e->end - e->begin, LL_E_SHAPE, "%s: tensor %s has %llu bytes, want %zu", f->path,
-          name, (unsigned long long)(e->end - e->begin), bytes);
-    return read_at(f->fd, f->path, data, bytes, f->data_at + e->begin);
-}
-
 ll_err ll_st_read_part(const ll_st_file *f, const char *name, const ll_st_part *part, void *data)
 {
     ll_dtype dtype = LL_F32;
     ll_shape whole = {0};
     TRY(ll_st_want(f, name, &dtype, &whole));
+    CHECK(f->fd >= 0, LL_E_ARG, "%s: tensor %s: the file is not open", f->path, name);
     const ll_st_entry *e = ll_st_find(f, name);
     ll_st_runs runs = ll_st_runs_of(&whole, part, dtype);
     for (int64_t i = 0; i < runs.n; i++) {

@@ -26,10 +26,6 @@ typedef struct ll_st_pair {
     const char *key, *value;
 } ll_st_pair;
 
-/* All or nothing (base/file.h). Names and keys must be unique. */
-ll_err ll_st_write(const char *path, const ll_st_tensor *tensors, int n, const ll_st_pair *meta,
-                   int n_meta);
-
 /* What a rank has of a tensor: data is of this shape, and begins there in the whole. */
 typedef struct ll_st_part {
     ll_shape shape;
@@ -45,9 +41,10 @@ typedef struct ll_st_content {
     int n_meta;
     ll_comm *comm; /* NULL: this process alone */
 } ll_st_content;
-/* Collective. The same bytes as one process would write that has all: every rank writes its parts
- * at their places. If one fails, all do, and the file is as it was. */
-ll_err ll_st_write_ranks(const char *path, const ll_st_content *x);
+/* Collective over comm. The same bytes as one process would write that has all: every rank writes
+ * its parts at their places. If one fails, all do, and the file is as it was (base/file.h). Names
+ * and keys must be unique. */
+ll_err ll_st_write(const char *path, const ll_st_content *x);
 
 typedef struct ll_st_file ll_st_file;
 
@@ -73,8 +70,6 @@ const ll_st_entry *ll_st_find(const ll_st_file *f, const char *name); /* NULL: n
 
 /* Type and shape of a tensor that must be there and be of a type and rank we have. */
 ll_err ll_st_want(const ll_st_file *f, const char *name, ll_dtype *dtype, ll_shape *shape);
-/* bytes must be the tensor's. */
-ll_err ll_st_read(const ll_st_file *f, const char *name, void *data, size_t bytes);
 ll_err ll_st_read_part(const ll_st_file *f, const char *name, const ll_st_part *part, void *data);
 /* Reads all tensors and compares their checksum with the one in the metadata, where there is one.
  * Collective over c, if not NULL: each rank reads a share. */

@@ -205,7 +205,7 @@ static ll_err write_in(ll_arena *a, writer *w)
     return write_file(w);
 }
 
-ll_err ll_st_write_ranks(const char *path, const ll_st_content *x)
+ll_err ll_st_write(const char *path, const ll_st_content *x)
 {
     ll_arena *a = ll_arena_new();
     writer w = {.path = path, .x = x};
@@ -213,11 +213,4 @@ ll_err ll_st_write_ranks(const char *path, const ll_st_content *x)
     ll_atomic_close(w.f);
     ll_arena_free(a);
     return rc;
-}
-
-ll_err ll_st_write(const char *path, const ll_st_tensor *tensors, int n, const ll_st_pair *meta,
-                   int n_meta)
-{
-    return ll_st_write_ranks(
-        path, &(ll_st_content){.tensors = tensors, .n = n, .meta = meta, .n_meta = n_meta});
 }

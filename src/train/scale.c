@@ -3,10 +3,8 @@
 #include "train/scale.h"
 
 #include "comm/job.h"
-#include "exec/session.h"
-#include "machine/bind.h"
-#include "train/evaluate.h"
 #include "train/ranks.h"
+#include "train/setup.h"
 #include "train/state.h"
 #include "train/trace.h"
 
@@ -22,51 +20,16 @@ typedef struct scaler {
     ll_session *s;
     ll_loader *loader;
     ll_tracer *tracer;
-    int64_t n_micro;
 } scaler;
-
-static ll_err open_session(scaler *x)
-{
-    const ll_run *r = x->r;
-    int threads = (int)r->train.threads;
-    x->n_micro = ll_run_micro_batches(r);
-    if (x->c) TRY(ll_bind_rank(x->c, &threads));
-    TRY(ll_ranks_agree(x->c, ll_run_graph(r, r->train.batch / x->n_micro, &r->train.optim, &x->g)));
-    ll_session_opts o = {.threads = threads,
-                         .micro_batches = (int)x->n_micro,
-                         .machine = r->train.machine,
-                         .precision = r->train.precision,
-                         .any_order = !r->train.deterministic,
-                         .seed = (uint64_t)r->train.seed};
-    o.comm = x->c;
-    o.mesh = x->out->mesh;
-    o.zero = (int)r->parallel.zero;
-    o.exact = r->parallel.exact;
-    o.overlap = r->parallel.overlap;
-    o.transport = r->parallel.transport;
-    o.layouts = r->layouts;
-    if (x->c) o.compress = r->parallel.compress; /* the baseline has no sums */
-    return ll_session_open(x->g, &o, &x->s);
-}
-
-/* Each rank reads its own samples of each micro-batch. */
-static ll_err open_loader(scaler *x)
-{
-    const ll_run *r = x->r;
-    ll_loader_opts o = {
-        .batch = r->train.batch,
-        .every = r->train.batch / x->n_micro,
-        .how = {LL_TRAIN, (uint64_t)r->train.seed, r->data.flip, (int)r->data.crop}};
-    ll_session_rows(x->s, "x", &o.first, &o.count);
-    return ll_loader_open(x->data, &o, &x->loader);
-}
 
 static ll_err set_up(scaler *x)
 {
     TRY(ll_ranks_agree(x->c, ll_run_mesh(x->r, x->out->ranks, x->out->mesh)));
     TRY(ll_ranks_agree(x->c, ll_run_dataset(x->r, &x->data)));
-    TRY(open_session(x));
-    TRY(ll_ranks_agree(x->c, open_loader(x)));
+    ll_session_opts o = ll_run_session(x->r, x->c, x->out->mesh);
+    if (!x->c) o.compress = NULL; /* the baseline has no sums */
+    TRY(ll_run_compile(x->r, &o, &x->g, &x->s));
+    TRY(ll_ranks_agree(x->c, ll_run_loader(x->r, x->data, x->s, 0, &x->loader)));
     if (!x->opts->trace) return LL_OK;
     return ll_tracer_open(x->c, x->s, x->opts->trace, x->r->name, &x->tracer);
 }
@@ -74,13 +37,7 @@ static ll_err set_up(scaler *x)
 static ll_err take_step(scaler *x, int64_t step, double *seconds)
 {
     double start = ll_now();
-    ll_data_batch b;
-    TRY(ll_loader_next(x->loader, &b));
-    size_t xn = b.x_bytes / (size_t)x->n_micro, yn = b.y_bytes / (size_t)x->n_micro;
-    for (int m = 0; m < x->n_micro; m++) {
-        TRY(ll_session_set(x->s, "x", m, (const char *)b.x + (size_t)m * xn, xn));
-        TRY(ll_session_set(x->s, "y", m, (const char *)b.y + (size_t)m * yn, yn));
-    }
+    TRY(ll_run_feed(x->r, x->loader, x->s));
     if (x->tracer) ll_tracer_note(x->tracer, "data", -1, start);
     TRY(ll_session_run(x->s, x->r->train.schedule.lr));
     if (x->tracer) ll_tracer_note(x->tracer, "step", step + 1, start);
@@ -147,24 +104,12 @@ static ll_err measure(scaler *x)
     return put_together(x);
 }
 
-static int count_nodes(const ll_comm *c)
-{
-    const int *node = ll_comm_nodes(c);
-    int n = 0;
-    for (int i = 0; i < ll_comm_size(c); i++) {
-        int first = 0;
-        while (node[first] != node[i]) first++;
-        n += first == i;
-    }
-    return n;
-}
-
 ll_err ll_scale_measure(const ll_run *r, ll_comm *c, const ll_scale_opts *opts, ll_arena *arena,
                         ll_scale_point *out)
 {
     CHECK(opts->steps >= 1 && opts->steps <= 1000000, LL_E_ARG,
           "%lld steps to time: want 1 to 1000000", (long long)opts->steps);
-    *out = (ll_scale_point){.ranks = ll_comm_size(c), .nodes = count_nodes(c)};
+    *out = (ll_scale_point){.ranks = ll_comm_size(c), .nodes = ll_ranks_nodes(c)};
     out->n_step = (int)opts->steps;
     out->times = LL_NEW_ARRAY(arena, double, out->n_step);
     scaler x = {.r = r, .opts = opts, .out = out, .c = out->ranks > 1 ? c : NULL};

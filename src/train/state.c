@@ -89,7 +89,7 @@ ll_err ll_session_save(ll_session *s, const char *path)
     ll_st_pair step = {"step", ll_arena_printf(a, "%" PRIu64, s->step)};
     ll_st_content x = {
         .tensors = tensors, .n = n, .parts = parts, .meta = &step, .n_meta = 1, .comm = comm_of(s)};
-    ll_err rc = ll_st_write_ranks(path, &x);
+    ll_err rc = ll_st_write(path, &x);
     ll_arena_free(a);
     return rc;
 }
@@ -102,7 +102,7 @@ static ll_err load(ll_session *s, const ll_st_file *f, ll_arena *a)
     int n = ll_session_tensors(s, a, &tensors, &parts);
     TRY(ll_checkpoint_int(f, "step", &step));
     const char *note;
-    TRY(ll_checkpoint_load_parts(f, tensors, parts, n, false));
+    TRY(ll_checkpoint_load(f, tensors, parts, n, false));
     TRY(ll_residual_load(s, f, a, &note));
     TRY(ll_session_loaded(s));
     s->step = (uint64_t)step;

@@ -12,6 +12,7 @@
 
 #include "base/file.h"
 #include "base/now.h"
+#include "base/stats.h"
 #include "train/curve.h"
 
 #include <inttypes.h>
@@ -56,13 +57,7 @@ static void tell_start(const trainer *t)
 static ll_err feed(trainer *t)
 {
     double start = ll_now();
-    ll_data_batch b;
-    TRY(ll_loader_next(t->loader, &b));
-    size_t x = b.x_bytes / (size_t)t->n_micro, y = b.y_bytes / (size_t)t->n_micro;
-    for (int m = 0; m < t->n_micro; m++) {
-        TRY(ll_session_set(t->s, "x", m, (const char *)b.x + (size_t)m * x, x));
-        TRY(ll_session_set(t->s, "y", m, (const char *)b.y + (size_t)m * y, y));
-    }
+    TRY(ll_run_feed(t->r, t->loader, t->s));
     t->fed = true;
     if (t->tracer) ll_tracer_note(t->tracer, "data", -1, start);
     return LL_OK;
@@ -277,12 +272,6 @@ static ll_err loop(trainer *t)
 
 /* ---- the end ---- */
 
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 static ll_err sum_up(trainer *t)
 {
     ll_train_report *r = t->report;
@@ -292,7 +281,7 @@ static ll_err sum_up(trainer *t)
     r->train_loss = n ? 0 : NAN;
     for (int64_t i = all - tail; i < all; i++)
         r->train_loss += t->losses[i % RECENT] / (double)tail;
-    qsort(t->times, (size_t)n, sizeof *t->times, by_value);
+    ll_sort(t->times, n);
     r->step_s = n ? t->times[n / 2] : NAN;
     r->samples_per_s = (double)t->r->train.batch / r->step_s;
     r->tokens_per_s = info->kind == LL_TOKENS ? r->samples_per_s * (double)info->seq : 0;

@@ -26,7 +26,7 @@ typedef struct trainer {
     ll_metrics *metrics, *timing;
     ll_events *events;
     ll_tracer *tracer; /* NULL: nothing is traced */
-    int64_t micro, n_micro, steps, first, epoch_steps;
+    int64_t steps, first, epoch_steps;
     int64_t trace_first, trace_last; /* steps, 1 is the first */
     double *times, *losses;          /* [RECENT], of step i at (i - first) % RECENT */
     double began;

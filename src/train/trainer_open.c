@@ -27,26 +27,8 @@ void ll_trainer_doing(const trainer *t, const char *what)
 static ll_err open_model(trainer *t)
 {
     const ll_run *r = t->r;
-    int threads = (int)r->train.threads;
-    t->n_micro = ll_run_micro_batches(r);
-    t->micro = r->train.batch / t->n_micro;
-    if (t->comm) TRY(ll_bind_rank(t->comm, &threads));
-    TRY(ll_ranks_agree(t->comm, ll_run_graph(r, t->micro, &r->train.optim, &t->g)));
-    ll_session_opts o = {.threads = threads,
-                         .micro_batches = (int)t->n_micro,
-                         .machine = r->train.machine,
-                         .precision = r->train.precision,
-                         .any_order = !r->train.deterministic,
-                         .seed = (uint64_t)r->train.seed,
-                         .comm = t->comm,
-                         .mesh = t->report->mesh,
-                         .zero = (int)r->parallel.zero,
-                         .exact = r->parallel.exact,
-                         .compress = r->parallel.compress,
-                         .layouts = r->layouts,
-                         .overlap = r->parallel.overlap,
-                         .transport = r->parallel.transport};
-    TRY(ll_session_open(t->g, &o, &t->s));
+    ll_session_opts o = ll_run_session(r, t->comm, t->report->mesh);
+    TRY(ll_run_compile(r, &o, &t->g, &t->s));
     TRY(ll_evaluator_open(r, t->data, t->s, &t->eval));
     TRY(ll_evaluator_plan(t->eval, r->train.eval_samples));
     return ll_evaluator_plan(t->eval, 0);
@@ -96,7 +78,7 @@ static ll_err load_from(trainer *t, const ll_st_file *f)
     TRY(check_same_word(f, "optimizer", t->r->train.optim.name));
     TRY(check_same(f, "seed", t->r->train.seed));
     TRY(check_same(f, "batch", t->r->train.batch));
-    TRY(ll_checkpoint_load_parts(f, tensors, parts, n, true));
+    TRY(ll_checkpoint_load(f, tensors, parts, n, true));
     TRY(ll_residual_load(t->s, f, t->arena, &t->resumed));
     TRY(ll_session_loaded(t->s));
     TRY(ll_checkpoint_int(f, "step", &t->first));
@@ -147,19 +129,6 @@ static ll_err open_data(trainer *t)
     return LL_OK;
 }
 
-/* Each rank reads its own samples of each micro-batch. */
-static ll_err open_loader(trainer *t)
-{
-    const ll_run *r = t->r;
-    ll_loader_opts o = {
-        .batch = r->train.batch,
-        .start = t->first,
-        .every = t->micro,
-        .how = {LL_TRAIN, (uint64_t)r->train.seed, r->data.flip, (int)r->data.crop}};
-    ll_session_rows(t->s, "x", &o.first, &o.count);
-    return ll_loader_open(t->data, &o, &t->loader);
-}
-
 /* Ranks of several nodes may have found other files. */
 static ll_err check_alike(trainer *t)
 {
@@ -201,7 +170,7 @@ ll_err ll_trainer_open(trainer *t)
     TRY(ll_ranks_agree(t->comm, t->lead ? open_outputs(t) : LL_OK));
     TRY(ll_ranks_see(t->comm, ll_trainer_file(t, "run.yaml"),
                      strlen(ll_run_print(t->r, t->arena))));
-    return ll_ranks_agree(t->comm, open_loader(t));
+    return ll_ranks_agree(t->comm, ll_run_loader(t->r, t->data, t->s, t->first, &t->loader));
 }
 
 void ll_trainer_close(trainer *t, bool alone)

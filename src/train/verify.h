@@ -47,7 +47,7 @@ typedef struct ll_verify_report {
  * which is the same on all ranks. */
 ll_err ll_verify_graph(ll_graph *g, const ll_verify_opts *o, ll_verify_report *out);
 /* The same with a run's model, its optimizer at a constant rate and its data; random: random
- * batches instead. o: session.comm, mesh and zero, steps and tolerance; the rest is the run's. */
+ * batches instead. o: session.comm and mesh, steps and tolerance; the rest is the run's. */
 ll_err ll_verify_run(const ll_run *r, const ll_verify_opts *o, bool random, ll_verify_report *out);
 
 #ifdef __cplusplus

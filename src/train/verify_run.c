@@ -4,7 +4,7 @@
 
 #include "base/rng.h"
 #include "machine/bind.h"
-#include "train/evaluate.h"
+#include "train/setup.h"
 
 #include <stdlib.h>
 
@@ -17,14 +17,6 @@ typedef struct feeder {
     void *x, *y; /* of one micro-batch */
 } feeder;
 
-static int64_t classes_of(const ll_run *r)
-{
-    for (int i = 0; i < LL_MAX_SIZES && r->model.sizes[i].name; i++)
-        if (!strcmp(r->model.sizes[i].name, "classes") || !strcmp(r->model.sizes[i].name, "vocab"))
-            return r->model.sizes[i].value;
-    return 2;
-}
-
 static size_t bytes_of(const ll_type *t)
 {
     return (size_t)ll_numel(&t->shape) * ll_dtype_bytes(t->dtype);
@@ -32,13 +24,8 @@ static size_t bytes_of(const ll_type *t)
 
 static ll_err set_random(const feeder *f, ll_session *s, const ll_value *v, int64_t number, int m)
 {
-    int64_t n = ll_numel(&v->type.shape), classes = classes_of(f->r);
-    uint64_t seed = (uint64_t)f->r->train.seed, stream = ll_stream(v->name, (uint64_t)number);
-    for (int64_t k = 0; k < n; k++)
-        ll_store(f->x, v->type.dtype, k,
-                 ll_dtype_is_float(v->type.dtype)
-                     ? ll_normal_at(seed, stream, (uint64_t)k)
-                     : (double)ll_below_at(seed, stream, (uint64_t)k, (uint64_t)classes));
+    ll_run_random(f->r, (uint64_t)f->r->train.seed, ll_stream(v->name, (uint64_t)number),
+                  v->type.dtype, ll_numel(&v->type.shape), f->x);
     return ll_session_set(s, v->name, m, f->x, bytes_of(&v->type));
 }
 
@@ -71,7 +58,6 @@ static ll_err feed_data(void *context, ll_session *s, int64_t step)
 static ll_err verify(feeder *f, ll_graph *g, const ll_verify_opts *given, ll_verify_report *out)
 {
     const ll_run *r = f->r;
-    ll_comm *c = given->session.comm;
     size_t most = 1;
     for (int i = 1; i < g->n_value; i++)
         if (g->values[i].kind == LL_BATCH && g->values[i].node < 0)
@@ -83,15 +69,9 @@ static ll_err verify(feeder *f, ll_graph *g, const ll_verify_opts *given, ll_ver
     o.feed = f->data ? feed_data : feed_random;
     o.context = f;
     o.lr = r->train.schedule.lr;
-    o.session.micro_batches = (int)f->n_micro;
-    o.session.machine = r->train.machine;
-    o.session.precision = r->train.precision;
-    o.session.exact = r->parallel.exact;
-    o.session.compress = r->parallel.compress;
-    o.session.seed = (uint64_t)r->train.seed;
-    o.session.layouts = r->layouts;
-    o.session.threads = (int)r->train.threads;
-    TRY(ll_bind_rank(c, &o.session.threads));
+    o.session = ll_run_session(r, given->session.comm, given->session.mesh);
+    o.session.any_order = false; /* sums in order, whatever the run says */
+    TRY(ll_bind_rank(o.session.comm, &o.session.threads));
     return ll_verify_graph(g, &o, out);
 }
 

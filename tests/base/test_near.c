@@ -43,6 +43,10 @@ static void suggestions(void **state)
     assert_string_equal(suggest("step"), "steps");
     assert_null(suggest("zebra"));
     assert_null(suggest(""));
+    ll_near near = {.word = "bacth"};
+    assert_string_equal(ll_near_hint(&near), "");
+    ll_near_try(&near, "batch");
+    assert_string_equal(ll_near_hint(&near), "; did you mean batch?");
 }
 
 int main(void)

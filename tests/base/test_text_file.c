@@ -73,16 +73,6 @@ static void numbers_round_trip(void **state)
     }
 }
 
-static void nearest_word(void **state)
-{
-    (void)state;
-    const char *const words[] = {"batch", "micro_batch", "steps"};
-    assert_string_equal(ll_nearest("micro-batch", words, 3), "micro_batch");
-    assert_string_equal(ll_nearest("bacth", words, 3), "batch");
-    assert_null(ll_nearest("zzzzzz", words, 3));
-    assert_null(ll_nearest("batch", words, 0));
-}
-
 static void buffers(void **state)
 {
     (void)state;
@@ -198,7 +188,6 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(numbers_for_people),
         cmocka_unit_test(numbers_round_trip),
-        cmocka_unit_test(nearest_word),
         cmocka_unit_test(buffers),
         cmocka_unit_test(crc),
         cmocka_unit_test_setup_teardown(whole_files, tmpdir_setup, tmpdir_teardown),

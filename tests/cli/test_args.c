@@ -29,6 +29,8 @@ static const ll_arg args[] = {
     {"--rate", LL_ARG_NUMBER, offsetof(opts, rate), "X", "how fast", NULL},
     {"--json", LL_ARG_FLAG, offsetof(opts, json), NULL, "print one JSON object", NULL},
     {"--out|-o", LL_ARG_TEXT, offsetof(opts, out), "FOLDER", "where to", NULL},
+    {"--mesh", LL_ARG_SETTING, offsetof(opts, set), "MESH", "of ranks", "parallel.mesh"},
+    {"--exact", LL_ARG_SETTING, offsetof(opts, set), NULL, "sums", "parallel.exact=true"},
     {0}};
 static const ll_command command = {"train", "trains a model", args, sizeof(opts), NULL, more, NULL};
 
@@ -68,6 +70,10 @@ static void reads_all_forms(void **state)
     assert_int_equal(o.steps, 5);
     assert_true(o.rate == -1e-3);
     assert_true(o.json);
+    assert_int_equal(parse(&command, "x --mesh data=2 --set a=b --exact", arena, &o, &help), LL_OK);
+    assert_int_equal(o.set.n, 3);
+    assert_string_equal(o.set.v[0], "parallel.mesh=data=2");
+    assert_string_equal(o.set.v[2], "parallel.exact=true");
     assert_int_equal(parse(&command, "-- --json -", arena, &o, &help), LL_OK);
     assert_string_equal(o.run, "--json");
     assert_string_equal(o.second, "-");
@@ -141,6 +147,8 @@ static void help_is_the_table(void **state)
                        "  --rate X                how fast\n"
                        "  --json                  print one JSON object\n"
                        "  -o, --out FOLDER        where to\n"
+                       "  --mesh MESH             of ranks (parallel.mesh)\n"
+                       "  --exact                 sums (parallel.exact=true)\n"
                        "  -h, --help              show this\n\n"
                        "More to say.\n";
     assert_string_equal(ll_args_help(&command, arena), want);
@@ -159,6 +167,7 @@ static void commands_are_whole(void **state)
             assert_non_null(a->help);
             assert_true(a->offset < (*c)->opts_bytes);
             bool takes = a->kind != LL_ARG_FLAG && a->name[0] == '-';
+            if (a->kind == LL_ARG_SETTING) takes = !strchr(a->initial, '=');
             assert_int_equal(a->value != NULL, takes);
         }
     }

@@ -51,7 +51,7 @@ static int64_t load_latest(const char *run)
     if (ll_checkpoint_open_latest(NULL, run, &f) != LL_OK) return -2;
     if (!f) return -1;
     int64_t step, epoch, seed;
-    assert_int_equal(ll_checkpoint_load(f, model, 3, true), LL_OK);
+    assert_int_equal(ll_checkpoint_load(f, model, NULL, 3, true), LL_OK);
     assert_int_equal(ll_checkpoint_int(f, "step", &step), LL_OK);
     assert_int_equal(ll_checkpoint_int(f, "epoch", &epoch), LL_OK);
     assert_int_equal(epoch, -3);
@@ -176,17 +176,17 @@ static void wrong_models(void **state)
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const ll_st_tensor both[] = {{"fc.moment", LL_F32, {1, {ROWS}}, other}, cases[i].t};
-        assert_int_not_equal(ll_checkpoint_load(f, both, 2, false), LL_OK);
+        assert_int_not_equal(ll_checkpoint_load(f, both, NULL, 2, false), LL_OK);
         if (!strstr(ll_error_text(), cases[i].want))
             fail_msg("want '%s' in '%s'", cases[i].want, ll_error_text());
         for (size_t b = 0; b < sizeof other; b++) /* the first tensor fits, yet nothing is read */
             assert_int_equal(((uint8_t *)other)[b], 0x7f);
     }
-    assert_int_equal(ll_checkpoint_load(f, model, 1, true), LL_E_SHAPE);
+    assert_int_equal(ll_checkpoint_load(f, model, NULL, 1, true), LL_E_SHAPE);
     assert_non_null(strstr(ll_error_text(), "has 2 tensors that the model has not: count, fc.mom"));
-    assert_int_equal(ll_checkpoint_load(f, model, 1, false), LL_OK);
-    assert_int_equal(ll_checkpoint_load(f, NULL, 0, true), LL_E_SHAPE);
-    assert_int_equal(ll_checkpoint_load(f, NULL, 0, false), LL_OK);
+    assert_int_equal(ll_checkpoint_load(f, model, NULL, 1, false), LL_OK);
+    assert_int_equal(ll_checkpoint_load(f, NULL, NULL, 0, true), LL_E_SHAPE);
+    assert_int_equal(ll_checkpoint_load(f, NULL, NULL, 0, false), LL_OK);
     ll_st_close(f);
 }
 
@@ -232,7 +232,7 @@ static void every_bit_counts(void **state)
             seen++;
             continue;
         }
-        ll_err rc = ll_checkpoint_load(f, model, 3, true);
+        ll_err rc = ll_checkpoint_load(f, model, NULL, 3, true);
         if (rc == LL_OK) rc = ll_checkpoint_int(f, "step", &step);
         ll_st_close(f);
         seen += rc != LL_OK;

@@ -4,6 +4,7 @@
 #include "tmpdir.h"
 
 #include <math.h>
+#include <glob.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <time.h>
@@ -97,11 +98,27 @@ static int read_events(const char *path, event *events, int max)
     return n;
 }
 
+/* The events of the file in a folder that has most of them; -1: not so many files are there. */
+static int events_in(const char *folder, size_t files, event *events, int most)
+{
+    char pattern[512];
+    glob_t all;
+    int n = -1;
+    snprintf(pattern, sizeof pattern, "%s/events.out.tfevents.*", folder);
+    assert_int_equal(glob(pattern, 0, NULL, &all), 0);
+    for (size_t i = 0; i < all.gl_pathc && all.gl_pathc == files; i++) {
+        int k = read_events(all.gl_pathv[i], events, most);
+        if (k < n) read_events(all.gl_pathv[i - 1], events, most);
+        n = k > n ? k : n;
+    }
+    globfree(&all);
+    return n;
+}
+
 static void scalars(void **state)
 {
     ll_events *e;
     assert_int_equal(ll_events_open(tmpdir_path(state, "run/events"), 1, &e), LL_OK);
-    assert_non_null(strstr(ll_events_path(e), "/events.out.tfevents."));
     char long_tag[200];
     memset(long_tag, 't', 199);
     long_tag[199] = '\0';
@@ -111,7 +128,7 @@ static void scalars(void **state)
     assert_int_equal(ll_events_scalar(e, 7, long_tag, NAN), LL_OK);
     assert_int_equal(ll_events_flush(e), LL_OK);
     event events[64];
-    assert_int_equal(read_events(ll_events_path(e), events, 64), 42);
+    assert_int_equal(events_in(tmpdir_path(state, "run/events"), 1, events, 64), 42);
     assert_string_equal(events[0].version, "brain.Event:2");
     for (int64_t i = 1; i <= 40; i++) {
         assert_int_equal(events[i].step, i * i * i * i * i);
@@ -131,15 +148,12 @@ static void each_start_has_its_file(void **state)
     ll_events *a, *b;
     assert_int_equal(ll_events_open(*state, 1, &a), LL_OK);
     assert_int_equal(ll_events_open(*state, 301, &b), LL_OK);
-    assert_string_not_equal(ll_events_path(a), ll_events_path(b));
     assert_int_equal(ll_events_scalar(b, 301, "x", 5), LL_OK);
-    char path[512];
-    snprintf(path, sizeof path, "%s", ll_events_path(b));
     ll_events_close(a);
     ll_events_close(b); /* writes what is left */
     assert_int_equal(tmpdir_count(*state), 2);
     event events[4];
-    assert_int_equal(read_events(path, events, 4), 3);
+    assert_int_equal(events_in(*state, 2, events, 4), 3);
     assert_int_equal(events[1].status, 1);
     assert_int_equal(events[1].step, 301);
     assert_int_equal(events[2].step, 301);

@@ -30,7 +30,7 @@ static void lines(void **state)
     ll_metrics_num(m, "bad", NAN);
     ll_metrics_num(m, "worse", -INFINITY);
     ll_metrics_int(m, "seen", (int64_t)1 << 60);
-    ll_metrics_text(m, "say \"x\"", "a\nb");
+    ll_metrics_int(m, "say \"x\"", -1);
     assert_int_equal(ll_metrics_end(m), LL_OK);
     ll_metrics_begin(m, 121);
     assert_int_equal(ll_metrics_end(m), LL_OK);
@@ -40,7 +40,7 @@ static void lines(void **state)
     assert_string_equal(text,
                         "{\"step\":120,\"loss\":0.1,\"lr\":0.001,\"third\":0.3333333333333333,"
                         "\"bad\":null,\"worse\":null,\"seen\":1152921504606846976,"
-                        "\"say \\\"x\\\"\":\"a\\u000ab\"}\n{\"step\":121}\n");
+                        "\"say \\\"x\\\"\":-1}\n{\"step\":121}\n");
     free(text);
     assert_int_equal(ll_metrics_open(path, -1, &m), LL_OK); /* a new run starts afresh */
     ll_metrics_close(m);

@@ -157,7 +157,7 @@ static void bytes_do_not_depend_on_parts(void **state)
         cut(&whole, &back, dim + 1);
         no_error(ll_checkpoint_open_latest(comm, folder, &f));
         for (int i = 0; i < N; i++) memset(back.data[i], 0x7f, sizeof back.data[i]);
-        no_error(ll_checkpoint_load_parts(f, back.tensors, back.parts, N, true));
+        no_error(ll_checkpoint_load(f, back.tensors, back.parts, N, true));
         ll_st_close(f);
         cut(&whole, &part, dim + 1);
         for (int i = 0; i < N; i++) {

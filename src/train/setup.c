@@ -1,0 +1,162 @@
+/* setup.c: the run's model, data and sessions. */
+#include "train/setup.h"
+
+#include "base/rng.h"
+#include "base/types.h"
+#include "machine/bind.h"
+#include "train/ranks.h"
+#include "train/run_int.h"
+
+#include <stdio.h>
+
+/* The failure of a model's declaration, with the sizes it was given. */
+static ll_err bad_model(const ll_run *r, ll_err rc)
+{
+    char sizes[512] = "";
+    size_t at = 0;
+    for (const ll_size *s = r->model.sizes; s->name && at < sizeof sizes - 64; s++)
+        at += (size_t)snprintf(sizes + at, sizeof sizes - at, "%s%.32s %lld", at ? ", " : "",
+                               s->name, (long long)s->value);
+    FAIL(rc, "model %s of %s: %s", r->model.name, sizes, ll_error_message());
+}
+
+ll_err ll_run_graph(const ll_run *r, int64_t batch, const ll_optim *optim, ll_graph **out)
+{
+    ll_build b = {.batch = batch, .training = optim != NULL};
+    memcpy(b.sizes, r->model.sizes, sizeof b.sizes);
+    ll_graph *g = ll_graph_new(r->model.name);
+    ll_val loss = r->model.def->declare(g, &b);
+    if (optim) ll_minimize(g, loss, optim);
+    ll_err rc = ll_graph_check(g);
+    if (rc != LL_OK) {
+        ll_graph_free(g);
+        return bad_model(r, rc);
+    }
+    *out = g;
+    return LL_OK;
+}
+
+static ll_err check_samples(const ll_run *r, const ll_data_info *info)
+{
+    ll_graph *g = NULL;
+    TRY(ll_run_graph(r, 1, NULL, &g));
+    ll_val x = ll_find(g, "x");
+    ll_shape want = {0};
+    ll_dtype dtype = LL_F32;
+    if (x.id) {
+        ll_type t = ll_value_of(g, x)->type;
+        dtype = t.dtype;
+        want.n = t.shape.n - 1;
+        memcpy(want.d, t.shape.d + 1, sizeof(int64_t) * (size_t)want.n);
+    }
+    ll_graph_free(g);
+    bool tokens = ll_run_takes_tokens(r);
+    CHECK(tokens == (info->kind == LL_TOKENS), LL_E_CONFIG, "%s: model %s takes %s, data %s has %s",
+          ll_run_origin(r, "data.name"), r->model.name, tokens ? "tokens" : "images", info->name,
+          tokens ? "images" : "tokens");
+    char a[LL_SHAPE_TEXT], b[LL_SHAPE_TEXT];
+    CHECK(dtype == info->x_dtype && ll_shape_equal(&want, &info->x_shape), LL_E_SHAPE,
+          "model %s takes samples of %s%s, data %s has %s%s: set the model's sizes to the data's",
+          r->model.name, ll_dtype_name(dtype), ll_shape_print(&want, a), info->name,
+          ll_dtype_name(info->x_dtype), ll_shape_print(&info->x_shape, b));
+    int64_t classes = ll_run_size(r, "classes", info->classes);
+    CHECK(info->kind != LL_IMAGES || classes >= info->classes, LL_E_SHAPE,
+          "data %s has %lld classes, model.classes is %lld", info->name, (long long)info->classes,
+          (long long)classes);
+    return LL_OK;
+}
+
+ll_err ll_run_dataset(const ll_run *r, ll_dataset **out)
+{
+    bool tokens = ll_run_takes_tokens(r);
+    ll_data_opts o = {.name = *r->data.name ? r->data.name : NULL,
+                      .format = *r->data.format ? r->data.format : NULL,
+                      .path = *r->data.path ? r->data.path : NULL,
+                      .val_fraction = r->data.val_fraction,
+                      .samples = r->data.samples,
+                      .seed = (uint64_t)r->train.seed};
+    if (tokens) {
+        o.seq = ll_run_size(r, "seq", 0);
+        o.vocab = ll_run_size(r, "vocab", 0);
+    } else {
+        o.height = o.width = ll_run_size(r, "image", 0);
+        o.channels = ll_run_size(r, "channels", 0);
+        o.classes = ll_run_size(r, "classes", 0);
+    }
+    ll_err rc = ll_dataset_open(&o, out);
+    CHECK(rc != LL_E_CONFIG, rc, "%s: %s", ll_run_origin(r, "data.name"), ll_error_message());
+    TRY(rc);
+    rc = check_samples(r, ll_dataset_info(*out));
+    if (rc != LL_OK) {
+        ll_dataset_close(*out);
+        *out = NULL;
+    }
+    return rc;
+}
+
+/* ---- sessions ---- */
+
+ll_session_opts ll_run_session(const ll_run *r, ll_comm *c, const char *mesh)
+{
+    return (ll_session_opts){.threads = (int)r->train.threads,
+                             .micro_batches = (int)ll_run_micro_batches(r),
+                             .machine = r->train.machine,
+                             .precision = r->train.precision,
+                             .any_order = !r->train.deterministic,
+                             .seed = (uint64_t)r->train.seed,
+                             .comm = c,
+                             .mesh = mesh,
+                             .zero = (int)r->parallel.zero,
+                             .exact = r->parallel.exact,
+                             .compress = r->parallel.compress,
+                             .layouts = r->layouts,
+                             .overlap = r->parallel.overlap,
+                             .transport = r->parallel.transport};
+}
+
+ll_err ll_run_compile(const ll_run *r, const ll_session_opts *o, ll_graph **g, ll_session **s)
+{
+    ll_session_opts bound = *o;
+    int64_t micro = r->train.batch / ll_run_micro_batches(r);
+    if (o->comm) TRY(ll_bind_rank(o->comm, &bound.threads));
+    TRY(ll_ranks_agree(o->comm, ll_run_graph(r, micro, &r->train.optim, g)));
+    return ll_session_open(*g, &bound, s);
+}
+
+/* ---- batches ---- */
+
+ll_err ll_run_loader(const ll_run *r, const ll_dataset *d, const ll_session *s, int64_t step,
+                     ll_loader **out)
+{
+    ll_loader_opts o = {
+        .batch = r->train.batch,
+        .start = step,
+        .every = r->train.batch / ll_run_micro_batches(r),
+        .how = {LL_TRAIN, (uint64_t)r->train.seed, r->data.flip, (int)r->data.crop}};
+    ll_session_rows(s, "x", &o.first, &o.count);
+    return ll_loader_open(d, &o, out);
+}
+
+ll_err ll_run_feed(const ll_run *r, ll_loader *l, ll_session *s)
+{
+    ll_data_batch b;
+    int n = (int)ll_run_micro_batches(r);
+    TRY(ll_loader_next(l, &b));
+    size_t x = b.x_bytes / (size_t)n, y = b.y_bytes / (size_t)n;
+    for (int m = 0; m < n; m++) {
+        TRY(ll_session_set(s, "x", m, (const char *)b.x + (size_t)m * x, x));
+        TRY(ll_session_set(s, "y", m, (const char *)b.y + (size_t)m * y, y));
+    }
+    return LL_OK;
+}
+
+void ll_run_random(const ll_run *r, uint64_t seed, uint64_t stream, ll_dtype t, int64_t n,
+                   void *data)
+{
+    uint64_t labels = (uint64_t)ll_run_size(r, "classes", ll_run_size(r, "vocab", 2));
+    bool real = ll_dtype_is_float(t);
+    for (int64_t i = 0; i < n; i++)
+        ll_store(data, t, i,
+                 real ? ll_normal_at(seed, stream, (uint64_t)i)
+                      : (double)ll_below_at(seed, stream, (uint64_t)i, labels));
+}

@@ -1,0 +1,31 @@
+/* setup.h: graphs, data and sessions as a run wants them. */
+#pragma once
+#include "data/data.h"
+#include "exec/session.h"
+#include "train/run.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* The run's model for a batch of this many samples; optim NULL: for evaluation. */
+ll_err ll_run_graph(const ll_run *r, int64_t batch, const ll_optim *optim, ll_graph **out);
+/* The run's dataset; checks that samples are what the model takes. */
+ll_err ll_run_dataset(const ll_run *r, ll_dataset **out);
+/* How sessions of the run are opened on the ranks of c, cut over a mesh; NULL: this process. */
+ll_session_opts ll_run_session(const ll_run *r, ll_comm *c, const char *mesh);
+/* The run's training graph and a session of it. Collective over o->comm, which binds its ranks to
+ * cores. After a failure what was made is still the caller's to close. */
+ll_err ll_run_compile(const ll_run *r, const ll_session_opts *o, ll_graph **g, ll_session **s);
+/* This rank's samples of every micro-batch, from a step on. */
+ll_err ll_run_loader(const ll_run *r, const ll_dataset *d, const ll_session *s, int64_t step,
+                     ll_loader **out);
+/* The next batch of the loader becomes the session's. */
+ll_err ll_run_feed(const ll_run *r, ll_loader *l, ll_session *s);
+/* n random elements of batch data: normal ones, or labels and tokens that the model has. */
+void ll_run_random(const ll_run *r, uint64_t seed, uint64_t stream, ll_dtype t, int64_t n,
+                   void *data);
+
+#ifdef __cplusplus
+}
+#endif
