@@ -7,18 +7,30 @@
  *     ll_val y = ll_batch(g, "y", LL_I32, LL_SHAPE(64));
  *     ll_val h = ll_relu(g, ll_linear(g, "fc1", x, 128, true));
  *     ll_val loss = ll_mean(g, ll_cross_entropy(g, ll_linear(g, "fc2", h, 10, true), y));
- *     ll_graph_result(g, "loss", loss);
  *     ll_minimize(g, loss, &(ll_optim){.name = "adamw"});
  *
  * then compiled and run by a session:
  *
+ *     static float images[64 * 784];
+ *     static int32_t labels[64];
  *     ll_session *s;
- *     if (ll_session_open(g, &(ll_session_opts){.seed = 1}, &s) != LL_OK) ...
- *     ll_session_set(s, "x", images, bytes); ...; ll_session_run(s, lr);
+ *     ll_err rc = ll_session_open(g, &(ll_session_opts){.seed = 1}, &s);
+ *     for (int step = 0; rc == LL_OK && step < 5; step++) {
+ *         rc = ll_session_set(s, "x", 0, images, sizeof images);
+ *         if (rc == LL_OK) rc = ll_session_set(s, "y", 0, labels, sizeof labels);
+ *         if (rc == LL_OK) rc = ll_session_run(s, 1e-3);
+ *         if (rc == LL_OK) printf("loss %g\n", ll_session_result(s, "loss"));
+ *     }
+ *     if (rc != LL_OK) fprintf(stderr, "%s\n", ll_error_text());
+ *     ll_session_close(s);
+ *     ll_graph_free(g);
  *
- * Errors. Functions that can fail return ll_err; ll_error_text() tells what happened, on this
- * thread, most recently. Builders return an ll_val instead: the graph remembers the first mistake,
- * later calls on it do nothing, and ll_graph_check, or opening a session, reports it.
+ * Names. What acts on an object is ll_<object>_<verb>; builders, which add a value to a graph and
+ * return it, are named as mathematics names them.
+ * Errors. Functions that can fail return ll_err, and say below with what, besides LL_E_MEM.
+ * ll_error_text() tells what happened, on this thread, most recently. Builders return an ll_val
+ * instead: the graph remembers the first mistake, later calls on it do nothing, and ll_graph_check,
+ * or opening a session, reports it: LL_E_ARG, LL_E_SHAPE or LL_E_GRAPH.
  * Ownership. An out-parameter is owned by the caller; a returned pointer is borrowed. A graph must
  * outlive the sessions opened on it. Every function here is local, that is, no rank waits for
  * another, but those that say they are collective. */
@@ -98,17 +110,18 @@ typedef struct ll_val {
 
 LL_API ll_graph *ll_graph_new(const char *name);
 LL_API void ll_graph_free(ll_graph *g);
-LL_API ll_err ll_graph_check(const ll_graph *g); /* the first mistake of the declaration, if any */
+/* The first mistake of the declaration, if any: LL_E_ARG, LL_E_SHAPE, LL_E_GRAPH. */
+LL_API ll_err ll_graph_check(const ll_graph *g);
 LL_API ll_shape ll_graph_shape(const ll_graph *g, ll_val v);
 LL_API ll_dtype ll_graph_dtype(const ll_graph *g, ll_val v);
 
 /* Names made between push and pop are led by "scope.". */
 LL_API void ll_graph_push(ll_graph *g, const char *scope);
 LL_API void ll_graph_pop(ll_graph *g);
-/* Marks the start of the next block (a residual block, a transformer layer): where the graph may
- * be cut into pipeline stages or recomputed. */
+/* Marks the start of the next block (a residual block, a transformer layer), which text and
+ * pictures of the graph show. */
 LL_API void ll_graph_block(ll_graph *g);
-/* Records a mistake in a declaration, as builders do. */
+/* Records a mistake in a declaration, as builders do: LL_E_ARG. */
 LL_API void ll_graph_reject(ll_graph *g, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
@@ -123,7 +136,8 @@ typedef struct ll_init {
 LL_API ll_val ll_param(ll_graph *g, const char *name, ll_shape shape, ll_init init);
 LL_API ll_val ll_state(ll_graph *g, const char *name, ll_shape shape, ll_init init);
 LL_API ll_val ll_batch(ll_graph *g, const char *name, ll_dtype dtype, ll_shape shape);
-/* A scalar that the caller of ll_session_run provides anew each step: "lr", "t" (from 1). */
+/* A scalar that is another one in each step: "lr", as ll_session_run is given it, "t", the step's
+ * number from 1, or any that ll_session_set sets. */
 LL_API ll_val ll_per_step(ll_graph *g, const char *name);
 LL_API ll_val ll_fill(ll_graph *g, ll_dtype dtype, ll_shape shape, double value);
 
@@ -280,7 +294,7 @@ typedef struct ll_session_opts {
     const char *machine;   /* "cpu" (the default), "cuda" or "ref" */
     int threads;           /* 0: all cores */
     int micro_batches;     /* 0: 1; a step runs the graph's batch so many times and averages */
-    const char *precision; /* of products: "f32" (the default), "bf16", on cuda "tf32" */
+    const char *precision; /* of products: "f32" (the default), "bf16", on cuda "tf32", "fp8" */
     uint64_t seed;
     ll_session *share; /* parameters and state of equal names live in this session's memory */
     bool reuse;        /* with share: runs in its memory too, where it fits; its results are lost */
@@ -308,19 +322,29 @@ typedef struct ll_session_opts {
      * along axis data alone. */
     bool any_order;
 } ll_session_opts;
+/* Fails with the graph's mistake; LL_E_ARG: options that are not known or exclude each other;
+ * LL_E_SHARD: the graph cannot be cut so; LL_E_MEM: its memory is not there; LL_E_DEVICE: there is
+ * no such GPU; LL_E_COMM. *out is NULL then. */
 LL_API ll_err ll_session_open(ll_graph *g, const ll_session_opts *opts, ll_session **out);
 LL_API void ll_session_close(ll_session *s);
 /* Copies batch data in (for micro-batch i), or parameters and state. bytes must be the tensor's; on
  * a mesh a rank may give all of it, just the piece it holds, or of the first dimension what it
- * holds and of the others all (the samples that are its own). */
+ * holds and of the others all (the samples that are its own). LL_E_ARG: there is no such input,
+ * micro-batch or number of bytes; LL_E_DEVICE. */
 LL_API ll_err ll_session_set(ll_session *s, const char *name, int micro, const void *data,
                              size_t bytes);
+/* Copies an input or result out: bytes of all of it, or of this rank's piece. LL_E_ARG, LL_E_COMM,
+ * LL_E_DEVICE. */
 LL_API ll_err ll_session_get(ll_session *s, const char *name, void *data, size_t bytes);
-/* One step: every micro-batch, then the update. Graphs without ll_minimize ignore lr. */
+/* One step: every micro-batch, then the update. Graphs without ll_minimize ignore lr.
+ * LL_E_NUMERIC: the loss or the gradient is not finite, and parameters are as they were; LL_E_ARG:
+ * batch data is out of range (a label); LL_E_COMM, LL_E_DEVICE. */
 LL_API ll_err ll_session_run(ll_session *s, double lr);
 LL_API double ll_session_result(ll_session *s, const char *name); /* a scalar result; NaN if none */
 LL_API size_t ll_session_bytes(const ll_session *s);              /* of the one slab, all told */
-/* Parameters, state and the step count as a safetensors file, written beside and renamed. */
+/* Parameters, state and the step count as a safetensors file, written beside and renamed. LL_E_IO:
+ * it cannot be written, or read or is damaged; LL_E_SHAPE: it has other tensors than this session;
+ * LL_E_COMM. Collective on a mesh. */
 LL_API ll_err ll_session_save(ll_session *s, const char *path);
 LL_API ll_err ll_session_load(ll_session *s, const char *path);
 
@@ -328,7 +352,17 @@ LL_API ll_err ll_session_load(ll_session *s, const char *path);
 /* A communicator: some ranks, and what they send each other. Where the process was started by an
  * MPI launcher (mpirun, srun) it joins the others; otherwise it is the only rank.
  * loopline_mpi.h makes one of a program's own MPI_Comm. Calls on one communicator come from one
- * thread at a time. "Collective": all ranks must call it, in the same order. */
+ * thread at a time. "Collective": all ranks must call it, in the same order:
+ *
+ *     ll_comm *c = NULL;
+ *     double sum = 1;
+ *     ll_err rc = ll_comm_open(&(ll_comm_opts){.timeout_s = 30}, &c);
+ *     if (rc == LL_OK) rc = ll_comm_allreduce(c, &sum, 1, LL_F64, LL_REDUCE_SUM, NULL);
+ *     if (rc == LL_OK) printf("rank %d of %g\n", ll_comm_rank(c), sum);
+ *     ll_comm_close(c);
+ *
+ * Each may fail with LL_E_ARG, or with LL_E_COMM where ranks call different things, one is gone, or
+ * one is waited for longer than timeout_s; what is under way then never ends, and the job is to. */
 typedef struct ll_comm ll_comm;
 typedef struct ll_request ll_request;
 typedef enum ll_reduce { LL_REDUCE_SUM, LL_REDUCE_MAX, LL_REDUCE_MIN } ll_reduce;
@@ -349,8 +383,9 @@ typedef struct ll_comm_opts {
     ll_tuning_kind tune; /* how algorithms are chosen, here and where it is split */
 } ll_comm_opts;
 
-LL_API ll_err ll_comm_open(const ll_comm_opts *opts, ll_comm **out); /* collective */
-LL_API void ll_comm_close(ll_comm *c);                               /* collective */
+/* Collective. opts NULL: all by default. *out is NULL where it fails. */
+LL_API ll_err ll_comm_open(const ll_comm_opts *opts, ll_comm **out);
+LL_API void ll_comm_close(ll_comm *c); /* collective */
 LL_API int ll_comm_rank(const ll_comm *c);
 LL_API int ll_comm_size(const ll_comm *c);
 /* Collective. Ranks that give the same color, ordered by key, then by rank; color < 0: *out is
@@ -359,7 +394,7 @@ LL_API ll_err ll_comm_split(ll_comm *c, int color, int key, ll_comm **out);
 /* Collective. Memory for data of collectives; within a node the ranks read each other's, which
  * saves copies. It lives as long as the communicator. */
 LL_API ll_err ll_comm_alloc(ll_comm *c, size_t bytes, void **out);
-/* Collective. A failure on any rank becomes the same failure on every rank. */
+/* Collective. A failure on any rank becomes the same failure, and message, on every rank. */
 LL_API ll_err ll_comm_agree(ll_comm *c, ll_err mine);
 /* What this rank is doing, for the report that names a rank the others wait for: "forward of
  * conv3". The text must outlive the communicator or the next call. */
