@@ -249,7 +249,7 @@ int ll_exec_residuals(const ll_exec *e, ll_arena *arena, ll_residual **out)
         for (int k = 0; data && k < x->n_in; k++) {
             const ll_slot *s = &e->p->slots[x->in[k]];
             ll_axes axes = ll_collective_axes(x->collective, x->attr);
-            (*out)[n++] = (ll_residual){ll_gradient_of(s->name), axes, data};
+            (*out)[n++] = (ll_residual){s->gradient_of, axes, data};
             data += ll_numel(&s->type.shape);
         }
     }

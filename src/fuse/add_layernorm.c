@@ -32,6 +32,7 @@ static const ll_attr_field fields[] = {LL_FIELD(ll_norm_attr, eps, LL_A_F64), {0
 
 static const ll_op add_layernorm = {
     .name = "add_layernorm",
+    .work = LL_WORK_NORM,
     .n_in = 4,
     .n_more = 1,
     .n_out = 4,

@@ -31,10 +31,10 @@ static void expand_relu_grad(ll_graph *g, const void *attr, const ll_val *in, in
 
 #define OP(fn, ins, outs, how, wide, flops, ...)                                                   \
     {                                                                                              \
-        .name = #fn, .n_in = ins, .n_out = outs, .attr_size = sizeof(ll_norm_attr),                \
-        .attrs = fields, .dims = how, .whole = "*", .wide_in = wide,                               \
-        .wide_out = 1u << 1 | 1u << 2, .infer = ll_infer_floats, .flop = flops, .no_grad = true,   \
-        .cuda = LL_GPU(fn##_cuda), __VA_ARGS__                                                     \
+        .name = #fn, .work = LL_WORK_NORM, .n_in = ins, .n_out = outs,                             \
+        .attr_size = sizeof(ll_norm_attr), .attrs = fields, .dims = how, .whole = "*",             \
+        .wide_in = wide, .wide_out = 1u << 1 | 1u << 2, .infer = ll_infer_floats, .flop = flops,   \
+        .no_grad = true, .cuda = LL_GPU(fn##_cuda), __VA_ARGS__                                    \
     }
 
 static const ll_op ops[] = {

@@ -86,9 +86,10 @@ static const ll_attr_field attrs[] = {{"chain", LL_A_FUSED, 0, 0}, {0}};
     " out=[" out "])}"
 #define FUSED(count, out)                                                                          \
     {                                                                                              \
-        .name = "fused" #count, .n_in = -1, .n_out = count, .attr_size = sizeof(ll_fused_attr),    \
-        .attrs = attrs, .infer = infer, .cost = cost, .no_grad = true, .ref = fused_ref,           \
-        .cpu = LL_KERNEL(.run = fused_cpu), .cuda = LL_GPU(fused_cuda), .trials = {TRIAL(out)},    \
+        .name = "fused" #count, .work = LL_WORK_CHAIN, .n_in = -1, .n_out = count,                 \
+        .attr_size = sizeof(ll_fused_attr), .attrs = attrs, .infer = infer, .cost = cost,          \
+        .no_grad = true, .ref = fused_ref, .cpu = LL_KERNEL(.run = fused_cpu),                     \
+        .cuda = LL_GPU(fused_cuda), .trials = {TRIAL(out)},                                        \
     }
 static const ll_op ops[LL_FUSE_OUT] = {
     FUSED(1, "r4:f32"),

@@ -63,6 +63,8 @@ static void expand(ll_graph *g, const void *, const ll_val *in, int n_in, ll_val
 
 static const ll_op classify = {
     .name = "classify",
+    .work = LL_WORK_PRODUCT,
+    .model = 1,
     .n_in = 4,
     .n_more = 1,
     .n_out = 3,

@@ -18,6 +18,7 @@ static ll_err infer(ll_infer *i)
 
 static const ll_op cross_entropy_back = {
     .name = "cross_entropy_back",
+    .work = LL_WORK_LOSS,
     .n_in = 3,
     .n_out = 3,
     .dims = "*v, *, * -> *v, *, *",

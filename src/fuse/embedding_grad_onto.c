@@ -28,6 +28,7 @@ static const ll_attr_field fields[] = {LL_FIELD(ll_embedding_attr, v, LL_A_INT),
 
 static const ll_op embedding_grad_onto = {
     .name = "embedding_grad_onto",
+    .work = LL_WORK_EMBEDDING,
     .n_in = 3,
     .n_out = 1,
     .attr_size = sizeof(ll_embedding_attr),

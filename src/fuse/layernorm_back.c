@@ -21,9 +21,16 @@ extern const ll_solver layernorm_back_cuda[];
                "f32[9,2056], f32[9,2056], f32[2056], f32[9], f32[9]>, f32[9,2056]",                \
                "f32[0,8], f32[0,8], f32[8], f32[0], f32[0]>, f32[0,8]"}
 
-static const ll_op ops[] = {
-    {.name = "layernorm_back", .n_out = 3, .dims = "*c, *c, c, *, *, *c -> *c, c, c", BACK},
-    {.name = "layernorm_back_sum", .n_out = 4, .dims = "*c, *c, c, *, *, *c -> *c, c, c, c", BACK}};
+static const ll_op ops[] = {{.name = "layernorm_back",
+                             .work = LL_WORK_NORM,
+                             .n_out = 3,
+                             .dims = "*c, *c, c, *, *, *c -> *c, c, c",
+                             BACK},
+                            {.name = "layernorm_back_sum",
+                             .work = LL_WORK_NORM,
+                             .n_out = 4,
+                             .dims = "*c, *c, c, *, *, *c -> *c, c, c, c",
+                             BACK}};
 
 #define GRADS                                                                                      \
     "dgain, dbias = layernorm_dw(dy, x, mean, rstd)\n"                                             \

@@ -46,6 +46,7 @@ static const ll_attr_field fields[] = {LL_FIELD(ll_norm_attr, eps, LL_A_F64), {0
 
 static const ll_op layernorm_both = {
     .name = "layernorm_both",
+    .work = LL_WORK_NORM,
     .n_in = 4,
     .n_more = 1,
     .n_out = 6,

@@ -153,6 +153,8 @@ static const ll_attr_field attrs[] = {
 static const ll_op ops[2] = {
     {
         .name = "product1",
+        .work = LL_WORK_PRODUCT,
+        .model = 1,
         .n_out = 1,
         PRODUCT,
         .trials =
@@ -171,6 +173,8 @@ static const ll_op ops[2] = {
     },
     {
         .name = "product2",
+        .work = LL_WORK_PRODUCT,
+        .model = 1,
         .n_out = 2,
         PRODUCT,
         .trials = {"bf16[2,9,16], bf16[32,16], f32[32] {spec=\"btc,fc->btf\", out=bf16, bias=1, "

@@ -152,6 +152,14 @@ ll_val ll_find_result(const ll_graph *g, const char *name)
     return (ll_val){0};
 }
 
+void ll_value_stands_for(ll_graph *g, ll_val v, const ll_value *other)
+{
+    ll_value *x = ll_value_of(g, v);
+    if (!other->name || x->name) return;
+    x->name = ll_arena_strdup(g->arena, other->name);
+    if (other->gradient_of) x->gradient_of = ll_arena_strdup(g->arena, other->gradient_of);
+}
+
 ll_val ll_graph_name(ll_graph *g, ll_val v, const char *name)
 {
     if (v.id) ll_value_of(g, v)->name = ll_scoped(g, name);

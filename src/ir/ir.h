@@ -29,13 +29,16 @@ typedef struct ll_piece {
     int64_t at[LL_MAX_DIMS];
 } ll_piece;
 
+#define LL_GRADIENT "grad:" /* leads the names of gradients, in text too */
+
 typedef struct ll_value {
     ll_type type;
     ll_kind kind;
-    ll_init init;          /* parameters and state */
-    const ll_piece *piece; /* NULL: it is whole */
-    const char *name;      /* always for inputs; NULL where nobody named it */
-    int node, out;         /* which output of which node; node -1 for an input */
+    ll_init init;            /* parameters and state */
+    const ll_piece *piece;   /* NULL: it is whole */
+    const char *name;        /* always for inputs; NULL where nobody named it */
+    const char *gradient_of; /* of a parameter's gradient, summed or not: the parameter's name */
+    int node, out;           /* which output of which node; node -1 for an input */
 } ll_value;
 
 typedef struct ll_node {
@@ -75,6 +78,8 @@ static inline ll_value *ll_value_of(const ll_graph *g, ll_val v)
 {
     return &g->values[v.id];
 }
+/* v, which stands for another graph's value, takes its name and whose gradient it is. */
+void ll_value_stands_for(ll_graph *g, ll_val v, const ll_value *other);
 /* A graph without nodes or values, of its own arena. */
 ll_val ll_input(ll_graph *g, const char *name, ll_kind kind, ll_type type, ll_init init);
 ll_val ll_find(const ll_graph *g, const char *input_name); /* none: no input of that name */

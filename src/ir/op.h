@@ -119,8 +119,32 @@ typedef enum ll_collective {
     LL_N_COLLECTIVE
 } ll_collective;
 
+/* What kind of work an op is: where a step's time goes is told by it. */
+#define LL_WORKS(X)                                                                                \
+    X(OTHER, "other")                                                                              \
+    X(PRODUCT, "products")                                                                         \
+    X(CONVOLUTION, "convolutions")                                                                 \
+    X(ATTENTION, "attention")                                                                      \
+    X(NORM, "norms")                                                                               \
+    X(LOSS, "loss")                                                                                \
+    X(POOL, "pooling")                                                                             \
+    X(EMBEDDING, "embeddings")                                                                     \
+    X(CHAIN, "chains")                                                                             \
+    X(COPY, "copies")                                                                              \
+    X(REDUCTION, "reductions")                                                                     \
+    X(QUANTIZE, "casts to 8 bits")                                                                 \
+    X(COLLECTIVE, "collectives")
+typedef enum ll_work {
+#define X(name, text) LL_WORK_##name,
+    LL_WORKS(X)
+#undef X
+        LL_N_WORK
+} ll_work;
+const char *ll_work_name(ll_work w);
+
 struct ll_op {
     const char *name;
+    ll_work work;
     int n_in, n_out; /* n_in -1: any number */
     int n_more;      /* so many more operands may follow */
     size_t attr_size;
@@ -134,8 +158,11 @@ struct ll_op {
     void (*grad)(ll_bwd *b);
     /* Flops of a node, where they are no multiple of the product of all loops (attention). */
     double (*cost)(const void *attr, const ll_loops *l);
-    bool no_grad;      /* a constant or a count: no gradient flows through it */
-    double flop;       /* per point of the product of all loops */
+    bool no_grad; /* a constant or a count: no gradient flows through it */
+    double flop;  /* per point of the product of all loops */
+    /* Of its FLOPs, those that are the model's, times: a gradient makes some anew, which do not
+     * count (attention). 0: none. */
+    double model;
     bool elementwise;  /* may run in place and be fused; ew says which */
     int ew;            /* ll_ew */
     unsigned in_place; /* bit k: result 0 may lie on operand k, if both are of one size */

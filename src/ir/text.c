@@ -335,7 +335,10 @@ static ll_err parse_node(parser *p, const def *defs, int n_def, const char *word
         return ll_scan_fail(&p->s, from, "%s", ll_error_message());
     for (int i = 0; i < n_def; i++) {
         TRY(check_type(p, &defs[i], out[i]));
-        ll_value_of(p->g, out[i])->name = defs[i].name;
+        ll_value *v = ll_value_of(p->g, out[i]);
+        v->name = defs[i].name;
+        if (v->name && !strncmp(v->name, LL_GRADIENT, strlen(LL_GRADIENT)))
+            v->gradient_of = v->name + strlen(LL_GRADIENT);
     }
     return parse_node_name(p, &p->g->nodes[p->g->n_node - 1]);
 }

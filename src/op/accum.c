@@ -6,8 +6,9 @@
 ll_kernel accum_ref, accum_cpu;
 extern const ll_solver accum_cuda[];
 
-static const ll_op accum = {
+const ll_op ll_op_accum = {
     .name = "accum",
+    .work = LL_WORK_CHAIN,
     .n_in = 1,
     .n_out = 1,
     .dims = "* -> *",
@@ -23,7 +24,7 @@ static const ll_op accum = {
 
 ll_val ll_accum(ll_graph *g, ll_val x)
 {
-    return LL_EMIT(g, &accum, NULL, x);
+    return LL_EMIT(g, &ll_op_accum, NULL, x);
 }
 
-const ll_op *const ll_ops_accum[] = {&accum, NULL};
+const ll_op *const ll_ops_accum[] = {&ll_op_accum, NULL};

@@ -174,6 +174,7 @@ static double cost_grad(const void *, const ll_loops *l)
 
 static const ll_op attention_grad = {
     .name = "attention_grad",
+    .work = LL_WORK_ATTENTION,
     .n_in = 4,
     .n_out = 1,
     .dims = "bthd, btzhd, bthd, bht -> btzhd",
@@ -210,6 +211,8 @@ static void grad(ll_bwd *b)
 
 static const ll_op attention = {
     .name = "attention",
+    .work = LL_WORK_ATTENTION,
+    .model = 3,
     .n_in = 1,
     .n_out = 2,
     .dims = "btzhd -> bthd, bht",

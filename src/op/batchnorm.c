@@ -60,6 +60,7 @@ static void expand_grad(ll_graph *g, const void *attr, const ll_val *in, int, ll
 
 static const ll_op batchnorm_grad = {
     .name = "batchnorm_grad",
+    .work = LL_WORK_NORM,
     .n_in = 5,
     .n_out = 3,
     .attr_size = sizeof(ll_norm_attr),
@@ -111,6 +112,7 @@ static void grad(ll_bwd *b)
 
 static const ll_op batchnorm = {
     .name = "batchnorm",
+    .work = LL_WORK_NORM,
     .n_in = 3,
     .n_out = 3,
     .attr_size = sizeof(ll_norm_attr),

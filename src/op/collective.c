@@ -7,8 +7,7 @@
  *   all_to_all       dim cut by an axis  -> to_dim cut by it
  *   halo             dim cut by an axis  -> the same, with what a window reads of the neighbours
  *   rotate           dim cut by an axis  -> the same, each part on the next rank of the axis */
-#include "ir/op.h"
-#include "kern/attr.h"
+#include "op/ops.h"
 
 #include <stdio.h>
 
@@ -108,7 +107,8 @@ static const ll_attr_field halo_fields[] = {LL_FIELD(ll_halo_attr, axes, LL_A_IN
                                             LL_FIELDS(ll_halo_attr, need, 2 * LL_HALO_MAX),
                                             {0}};
 
-#define COLLECTIVE .n_in = 1, .n_out = 1, .loops = loops, .no_grad = true
+#define COLLECTIVE                                                                                 \
+    .work = LL_WORK_COLLECTIVE, .n_in = 1, .n_out = 1, .loops = loops, .no_grad = true
 #define PLAIN .attr_size = sizeof(ll_coll_attr), .attrs = fields
 
 static const ll_op all_reduce = {.name = "all_reduce",
@@ -138,3 +138,10 @@ static const ll_op rotate = {
 
 const ll_op *const ll_ops_collective[] = {&all_reduce, &reduce_scatter, &all_gather, &all_to_all,
                                           &halo,       &rotate,         NULL};
+
+const ll_op *ll_collective_op(ll_collective kind)
+{
+    const ll_op *const *op = ll_ops_collective;
+    while (*op && (*op)->collective != kind) op++;
+    return *op;
+}

@@ -374,6 +374,8 @@ static const ll_attr_field attrs[] = {LL_FIELDS(ll_conv_attr, stride, 2),
 
 const ll_op ll_op_conv2d = {
     .name = "conv2d",
+    .work = LL_WORK_CONVOLUTION,
+    .model = 1,
     .n_in = 2,
     .n_out = 1,
     .attr_size = sizeof(ll_conv_attr),
@@ -408,6 +410,8 @@ const ll_op ll_op_conv2d = {
 
 const ll_op ll_op_conv2d_dx = {
     .name = "conv2d_dx",
+    .work = LL_WORK_CONVOLUTION,
+    .model = 1,
     .n_in = 2,
     .n_out = 1,
     .attr_size = sizeof(ll_conv_attr),
@@ -446,6 +450,8 @@ const ll_op ll_op_conv2d_dx = {
 
 const ll_op ll_op_conv2d_dw = {
     .name = "conv2d_dw",
+    .work = LL_WORK_CONVOLUTION,
+    .model = 1,
     .n_in = 2,
     .n_out = 1,
     .attr_size = sizeof(ll_conv_attr),

@@ -66,6 +66,7 @@ static void expand_grad(ll_graph *g, const void *, const ll_val *in, int, ll_val
 
 static const ll_op cross_entropy_grad = {
     .name = "cross_entropy_grad",
+    .work = LL_WORK_LOSS,
     .n_in = 4,
     .n_out = 1,
     .dims = "*, *v, *, * -> *v",
@@ -98,6 +99,7 @@ static void grad(ll_bwd *b)
 
 static const ll_op cross_entropy = {
     .name = "cross_entropy",
+    .work = LL_WORK_LOSS,
     .n_in = 2,
     .n_out = 2,
     .dims = "*v, * -> *, *",
@@ -116,6 +118,7 @@ static const ll_op cross_entropy = {
 
 static const ll_op correct = {
     .name = "correct",
+    .work = LL_WORK_LOSS,
     .n_in = 2,
     .n_out = 1,
     .dims = "*v, * -> *",

@@ -64,6 +64,7 @@ static void grad_grad(ll_bwd *b);
 
 static const ll_op embedding = {
     .name = "embedding",
+    .work = LL_WORK_EMBEDDING,
     .n_in = 2,
     .n_out = 1,
     .attr_size = sizeof(ll_embedding_attr),
@@ -84,6 +85,7 @@ static const ll_op embedding = {
 
 static const ll_op embedding_grad = {
     .name = "embedding_grad",
+    .work = LL_WORK_EMBEDDING,
     .n_in = 2,
     .n_out = 1,
     .attr_size = sizeof(ll_embedding_attr),

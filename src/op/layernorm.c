@@ -61,6 +61,7 @@ static void expand_dw(ll_graph *g, const void *, const ll_val *in, int, ll_val *
 
 static const ll_op layernorm_dx = {
     .name = "layernorm_dx",
+    .work = LL_WORK_NORM,
     .n_in = 5,
     .n_out = 1,
     .dims = "*c, *c, c, *, * -> *c",
@@ -82,6 +83,7 @@ static const ll_op layernorm_dx = {
 
 static const ll_op layernorm_dw = {
     .name = "layernorm_dw",
+    .work = LL_WORK_NORM,
     .n_in = 4,
     .n_out = 2,
     .dims = "*c, *c, *, * -> c, c",
@@ -129,6 +131,7 @@ static void grad(ll_bwd *b)
 
 static const ll_op layernorm = {
     .name = "layernorm",
+    .work = LL_WORK_NORM,
     .n_in = 3,
     .n_out = 3,
     .attr_size = sizeof(ll_norm_attr),

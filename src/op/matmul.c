@@ -13,7 +13,6 @@
 ll_kernel matmul_ref, matmul_cpu;
 ll_scratch matmul_cpu_scratch;
 extern const ll_solver matmul_cuda[];
-extern const ll_op ll_op_matmul;
 
 typedef ll_matmul_parts parts;
 
@@ -139,6 +138,8 @@ static const ll_attr_field attrs[] = {
 
 const ll_op ll_op_matmul = {
     .name = "matmul",
+    .work = LL_WORK_PRODUCT,
+    .model = 1,
     .n_in = 2,
     .n_out = 1,
     .attr_size = sizeof(ll_matmul_attr),

@@ -1,8 +1,7 @@
 /* op_int.h: builders and helpers shared by the files of op/, none of them public. */
 #pragma once
-#include "ir/op.h"
 #include "kern/kern.h"
-#include "kern/attr.h"
+#include "op/ops.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -20,14 +19,13 @@ ll_err ll_check_shape(const ll_shape *s);
 LL_EW(X)
 #undef X
 #define LL_EW_OP(fn, fl)                                                                           \
-    .name = #fn, .n_out = 1, .flop = fl, .elementwise = true, .ew = LL_EW_##fn, .f64 = true,       \
-    .ref = fn##_ref, .cpu = LL_KERNEL(.run = fn##_cpu), .cuda = LL_GPU(fn##_cuda)
+    .name = #fn, .work = LL_WORK_CHAIN, .n_out = 1, .flop = fl, .elementwise = true,               \
+    .ew = LL_EW_##fn, .f64 = true, .ref = fn##_ref, .cpu = LL_KERNEL(.run = fn##_cpu),             \
+    .cuda = LL_GPU(fn##_cuda)
 /* Of one operand, with gradient fn_grad. */
 #define LL_EW_OP1(fn, fl)                                                                          \
     LL_EW_OP(fn, fl), .n_in = 1, .dims = "* -> *", .infer = ll_ew_infer, .grad = fn##_grad
 ll_err ll_ew_infer(ll_infer *i);
-/* The op of an entry of LL_EW. */
-const ll_op *ll_ew_op(ll_ew ew);
 /* Builders: operands are broadcast to one shape. */
 ll_val ll_ew_unary(ll_graph *g, ll_ew ew, ll_val x);
 ll_val ll_ew_binary(ll_graph *g, ll_ew ew, ll_val a, ll_val b);

@@ -250,6 +250,7 @@ static const ll_attr_field attrs[] = {LL_FIELDS(ll_pool_attr, size, 2),
 
 const ll_op ll_op_max_pool = {
     .name = "max_pool",
+    .work = LL_WORK_POOL,
     .n_in = 1,
     .n_out = 2,
     .attr_size = sizeof(ll_pool_attr),
@@ -273,6 +274,7 @@ const ll_op ll_op_max_pool = {
 
 const ll_op ll_op_max_pool_grad = {
     .name = "max_pool_grad",
+    .work = LL_WORK_POOL,
     .n_in = 2,
     .n_out = 1,
     .attr_size = sizeof(ll_pool_attr),
@@ -300,6 +302,7 @@ const ll_op ll_op_max_pool_grad = {
 
 const ll_op ll_op_max_pool_pick = {
     .name = "max_pool_pick",
+    .work = LL_WORK_POOL,
     .n_in = 2,
     .n_out = 1,
     .attr_size = sizeof(ll_pool_attr),
@@ -321,6 +324,7 @@ const ll_op ll_op_max_pool_pick = {
 
 const ll_op ll_op_avg_pool = {
     .name = "avg_pool",
+    .work = LL_WORK_POOL,
     .n_in = 1,
     .n_out = 1,
     .attr_size = sizeof(ll_pool_attr),
@@ -344,6 +348,7 @@ const ll_op ll_op_avg_pool = {
 
 const ll_op ll_op_avg_pool_grad = {
     .name = "avg_pool_grad",
+    .work = LL_WORK_POOL,
     .n_in = 1,
     .n_out = 1,
     .attr_size = sizeof(ll_pool_attr),

@@ -62,6 +62,7 @@ static const ll_attr_field attrs[] = {
 
 static const ll_op quantize = {
     .name = "quantize",
+    .work = LL_WORK_QUANTIZE,
     .n_out = 2,
     QUANTIZE,
     .trials = {"f32[7,5] {dtype=e4m3, rows=1, sample=1}",
@@ -74,6 +75,7 @@ static const ll_op quantize = {
 };
 static const ll_op both = {
     .name = "quantize_both",
+    .work = LL_WORK_QUANTIZE,
     .n_out = 3,
     QUANTIZE,
     .trials = {"f32[7,5] {dtype=e4m3, rows=1, sample=1}",
@@ -86,6 +88,7 @@ static const ll_op both = {
 };
 static const ll_op sum = {
     .name = "quantize_sum",
+    .work = LL_WORK_QUANTIZE,
     .n_out = 4,
     QUANTIZE,
     .trials = {"f32[7,5] {dtype=e4m3, rows=1, sample=1}",

@@ -8,7 +8,7 @@ ll_kernel sum_ref, amax_ref, absmax_ref, sumsq_ref, sum_cpu, amax_cpu, absmax_cp
 ll_scratch reduce_cpu_scratch;
 extern const ll_solver sum_cuda[], amax_cuda[], absmax_cuda[], sumsq_cuda[];
 
-static const ll_op sum, amax, absmax, sumsq;
+static const ll_op absmax, sumsq;
 
 static ll_val reduce(ll_graph *g, const ll_op *op, ll_val x, const char *spec)
 {
@@ -19,12 +19,12 @@ static ll_val reduce(ll_graph *g, const ll_op *op, ll_val x, const char *spec)
 
 ll_val ll_sum(ll_graph *g, ll_val x, const char *spec)
 {
-    return reduce(g, &sum, x, spec);
+    return reduce(g, &ll_op_sum, x, spec);
 }
 
 ll_val ll_amax(ll_graph *g, ll_val x, const char *spec)
 {
-    return reduce(g, &amax, x, spec);
+    return reduce(g, &ll_op_amax, x, spec);
 }
 
 ll_val ll_absmax(ll_graph *g, ll_val x, const char *spec)
@@ -42,7 +42,7 @@ static ll_val reduce_all(ll_graph *g, const ll_op *op, ll_val x)
 
 ll_val ll_sum_all(ll_graph *g, ll_val x)
 {
-    return reduce_all(g, &sum, x);
+    return reduce_all(g, &ll_op_sum, x);
 }
 
 ll_val ll_sumsq(ll_graph *g, ll_val x)
@@ -106,8 +106,9 @@ static const ll_attr_field attrs[] = {LL_FIELD(ll_spec_attr, spec, LL_A_SPEC), {
                "f32[5,3] {spec=\"ab->ab\"}",        "f32[2,3,5,2] {spec=\"abcd->ac\"}",            \
                "f32[0,3] {spec=\"ab->b\"}",         "f32[] {spec=\"->\"}"}
 
-static const ll_op sum = {
+const ll_op ll_op_sum = {
     .name = "sum",
+    .work = LL_WORK_REDUCTION,
     REDUCE_OP,
     .wide_out = 1u << 0,
     .flop = 1,
@@ -118,8 +119,9 @@ static const ll_op sum = {
     .cpu = LL_KERNEL(.run = sum_cpu, .scratch = reduce_cpu_scratch),
     .cuda = LL_GPU(sum_cuda),
 };
-static const ll_op amax = {
+const ll_op ll_op_amax = {
     .name = "amax",
+    .work = LL_WORK_REDUCTION,
     REDUCE_OP,
     .flop = 1,
     .max = "?",
@@ -130,6 +132,7 @@ static const ll_op amax = {
 };
 static const ll_op absmax = {
     .name = "absmax",
+    .work = LL_WORK_REDUCTION,
     REDUCE_OP,
     .flop = 1,
     .max = "?",
@@ -140,6 +143,7 @@ static const ll_op absmax = {
 };
 static const ll_op sumsq = {
     .name = "sumsq",
+    .work = LL_WORK_REDUCTION,
     REDUCE_OP,
     .wide_out = 1u << 0,
     .flop = 2,
@@ -150,4 +154,4 @@ static const ll_op sumsq = {
     .cuda = LL_GPU(sumsq_cuda),
 };
 
-const ll_op *const ll_ops_reduce[] = {&sum, &amax, &absmax, &sumsq, NULL};
+const ll_op *const ll_ops_reduce[] = {&ll_op_sum, &ll_op_amax, &absmax, &sumsq, NULL};

@@ -30,6 +30,16 @@ const ll_op *const *ll_ops(void)
     return all;
 }
 
+const char *ll_work_name(ll_work w)
+{
+    static const char *const names[] = {
+#define X(name, text) text,
+        LL_WORKS(X)
+#undef X
+    };
+    return names[w];
+}
+
 const ll_op *ll_op_find(const char *name)
 {
     for (const ll_op *const *op = ll_ops(); *op; op++)

@@ -46,6 +46,7 @@ static void expand_dw(ll_graph *g, const void *, const ll_val *in, int, ll_val *
 
 static const ll_op rmsnorm_dx = {
     .name = "rmsnorm_dx",
+    .work = LL_WORK_NORM,
     .n_in = 4,
     .n_out = 1,
     .dims = "*c, *c, c, * -> *c",
@@ -64,6 +65,7 @@ static const ll_op rmsnorm_dx = {
 
 static const ll_op rmsnorm_dw = {
     .name = "rmsnorm_dw",
+    .work = LL_WORK_NORM,
     .n_in = 3,
     .n_out = 1,
     .dims = "*c, *c, * -> c",
@@ -98,6 +100,7 @@ static void grad(ll_bwd *b)
 
 static const ll_op rmsnorm = {
     .name = "rmsnorm",
+    .work = LL_WORK_NORM,
     .n_in = 2,
     .n_out = 2,
     .attr_size = sizeof(ll_norm_attr),

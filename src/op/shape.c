@@ -14,7 +14,7 @@ ll_kernel fill_cpu, transpose_cpu, broadcast_cpu, slice_cpu, pad_cpu, concat_cpu
 extern const ll_solver fill_cuda[], reshape_cuda[], transpose_cuda[], broadcast_cuda[],
     slice_cuda[], pad_cuda[], concat_cuda[];
 
-static const ll_op fill, reshape, transpose, broadcast, slice, pad, concat;
+static const ll_op pad, concat;
 
 /* ---- helpers ---- */
 
@@ -71,7 +71,7 @@ ll_val ll_fill(ll_graph *g, ll_dtype dtype, ll_shape shape, double value)
     a.dtype = dtype;
     a.value = value;
     set_shape(&a.shape, &shape);
-    return ll_emit(g, &fill, &a, NULL, 0);
+    return ll_emit(g, &ll_op_fill, &a, NULL, 0);
 }
 
 static ll_err fill_infer(ll_infer *i)
@@ -106,8 +106,9 @@ static const ll_attr_field fill_attrs[] = {LL_FIELD(ll_fill_attr, dtype, LL_A_DT
                                            LL_FIELD(ll_fill_attr, shape, LL_A_SHAPE),
                                            LL_FIELD(ll_fill_attr, value, LL_A_F64),
                                            {0}};
-static const ll_op fill = {
+const ll_op ll_op_fill = {
     .name = "fill",
+    .work = LL_WORK_COPY,
     .n_in = 0,
     .n_out = 1,
     .attr_size = sizeof(ll_fill_attr),
@@ -128,7 +129,7 @@ static const ll_op fill = {
 
 ll_val ll_reshape(ll_graph *g, ll_val x, ll_shape shape)
 {
-    if (g->err != LL_OK || !x.id) return LL_EMIT(g, &reshape, NULL, x);
+    if (g->err != LL_OK || !x.id) return LL_EMIT(g, &ll_op_reshape, NULL, x);
     ll_shape have = ll_graph_shape(g, x);
     int64_t n = ll_numel(&have), rest = 1;
     int open = -1, n_open = 0;
@@ -149,7 +150,7 @@ ll_val ll_reshape(ll_graph *g, ll_val x, ll_shape shape)
     }
     if (n_open) a.shape.d[open] = n / rest;
     if (ll_shape_equal(&a.shape, &have)) return x;
-    return LL_EMIT(g, &reshape, &a, x);
+    return LL_EMIT(g, &ll_op_reshape, &a, x);
 }
 
 static ll_err reshape_infer(ll_infer *i)
@@ -203,8 +204,9 @@ static void reshape_grad(ll_bwd *b)
 }
 
 static const ll_attr_field reshape_attrs[] = {LL_FIELD(ll_reshape_attr, shape, LL_A_SHAPE), {0}};
-static const ll_op reshape = {
+const ll_op ll_op_reshape = {
     .name = "reshape",
+    .work = LL_WORK_COPY,
     .n_in = 1,
     .n_out = 1,
     .attr_size = sizeof(ll_reshape_attr),
@@ -229,7 +231,7 @@ ll_val ll_transpose(ll_graph *g, ll_val x, const char *spec)
 {
     ll_spec_attr a = {0};
     set_spec(a.spec, spec);
-    return LL_EMIT(g, &transpose, &a, x);
+    return LL_EMIT(g, &ll_op_transpose, &a, x);
 }
 
 static ll_err transpose_loops(const void *attr, int n_in, const ll_type *in,
@@ -254,8 +256,9 @@ static void transpose_grad(ll_bwd *b)
 }
 
 static const ll_attr_field transpose_attrs[] = {LL_FIELD(ll_spec_attr, spec, LL_A_SPEC), {0}};
-static const ll_op transpose = {
+const ll_op ll_op_transpose = {
     .name = "transpose",
+    .work = LL_WORK_COPY,
     .n_in = 1,
     .n_out = 1,
     .attr_size = sizeof(ll_spec_attr),
@@ -280,7 +283,7 @@ ll_val ll_broadcast(ll_graph *g, ll_val x, const char *spec, ll_shape shape)
     memset(&a, 0, sizeof a);
     set_spec(a.spec, spec);
     set_shape(&a.shape, &shape);
-    return LL_EMIT(g, &broadcast, &a, x);
+    return LL_EMIT(g, &ll_op_broadcast, &a, x);
 }
 
 static ll_err broadcast_loops(const void *attr, int n_in, const ll_type *in,
@@ -326,8 +329,9 @@ static void broadcast_grad(ll_bwd *b)
 static const ll_attr_field broadcast_attrs[] = {LL_FIELD(ll_broadcast_attr, spec, LL_A_SPEC),
                                                 LL_FIELD(ll_broadcast_attr, shape, LL_A_SHAPE),
                                                 {0}};
-static const ll_op broadcast = {
+const ll_op ll_op_broadcast = {
     .name = "broadcast",
+    .work = LL_WORK_COPY,
     .n_in = 1,
     .n_out = 1,
     .attr_size = sizeof(ll_broadcast_attr),
@@ -356,7 +360,7 @@ static ll_val range_op(ll_graph *g, const ll_op *op, ll_val x, ll_range_attr a)
 
 ll_val ll_slice(ll_graph *g, ll_val x, int dim, int64_t from, int64_t to)
 {
-    return range_op(g, &slice, x, (ll_range_attr){dim, from, to});
+    return range_op(g, &ll_op_slice, x, (ll_range_attr){dim, from, to});
 }
 
 ll_val ll_pad(ll_graph *g, ll_val x, int dim, int64_t before, int64_t after)
@@ -426,8 +430,9 @@ static const ll_attr_field range_attrs[] = {LL_FIELD(ll_range_attr, dim, LL_A_IN
     .n_in = 1, .n_out = 1, .attr_size = sizeof(ll_range_attr), .attrs = range_attrs,               \
     .loops = range_loops
 
-static const ll_op slice = {
+const ll_op ll_op_slice = {
     .name = "slice",
+    .work = LL_WORK_COPY,
     RANGE_OP,
     .infer = slice_infer,
     .grad = slice_grad,
@@ -441,6 +446,7 @@ static const ll_op slice = {
 };
 static const ll_op pad = {
     .name = "pad",
+    .work = LL_WORK_COPY,
     RANGE_OP,
     .infer = pad_infer,
     .grad = pad_grad,
@@ -489,6 +495,7 @@ static void concat_grad(ll_bwd *b)
 static const ll_attr_field concat_attrs[] = {LL_FIELD(ll_range_attr, dim, LL_A_INT), {0}};
 static const ll_op concat = {
     .name = "concat",
+    .work = LL_WORK_COPY,
     .n_in = -1,
     .n_out = 1,
     .attr_size = sizeof(ll_range_attr),
@@ -505,5 +512,6 @@ static const ll_op concat = {
                "f32[3,2], f32[3,0] {dim=1}", "i32[5]<7 {dim=0}"},
 };
 
-const ll_op *const ll_ops_shape[] = {&fill,  &reshape, &transpose, &broadcast,
-                                     &slice, &pad,     &concat,    NULL};
+const ll_op *const ll_ops_shape[] = {
+    &ll_op_fill,  &ll_op_reshape, &ll_op_transpose, &ll_op_broadcast,
+    &ll_op_slice, &pad,           &concat,          NULL};

@@ -28,6 +28,7 @@ static void grad(ll_bwd *b)
 
 static const ll_op softmax = {
     .name = "softmax",
+    .work = LL_WORK_LOSS,
     .n_in = 1,
     .n_out = 1,
     .dims = "*c -> *c",

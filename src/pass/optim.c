@@ -201,8 +201,9 @@ static void gather(ll_graph *g, const ll_optim *o, int n, const ll_val *p, ll_va
     ll_val total = {0}, *square = LL_NEW_ARRAY(g->arena, ll_val, n + 1);
     for (int i = 0; i < n && g->err == LL_OK; i++) {
         d[i] = ll_accum(g, d[i]);
-        const char *name = ll_value_of(g, p[i])->name;
-        ll_value_of(g, d[i])->name = ll_arena_printf(g->arena, "grad:%s", name);
+        ll_value *v = ll_value_of(g, d[i]);
+        v->gradient_of = ll_value_of(g, p[i])->name;
+        v->name = ll_arena_printf(g->arena, LL_GRADIENT "%s", v->gradient_of);
         square[i] = ll_sumsq(g, d[i]); /* all before any is added: so they can be one launch */
     }
     for (int i = 0; i < n && g->err == LL_OK; i++)

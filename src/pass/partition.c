@@ -28,9 +28,9 @@ static ll_held *held_as(const ll_cutter *c, ll_val old, const ll_layout *l)
     return v;
 }
 
-ll_err ll_cut_emit(ll_cutter *c, const char *op, const void *attr, ll_val in, ll_val *out)
+ll_err ll_cut_emit(ll_cutter *c, const ll_op *op, const void *attr, ll_val in, ll_val *out)
 {
-    return ll_emit_all(c->to, ll_op_find(op), attr, &in, 1, out);
+    return ll_emit_all(c->to, op, attr, &in, 1, out);
 }
 
 /* ---- moves ---- */
@@ -62,15 +62,15 @@ static int64_t largest_part(const ll_mesh *m, const ll_layout *l, const ll_shape
 static ll_err emit_move(ll_cutter *c, const ll_move *v, const ll_layout *before, const ll_shape *s,
                         ll_val in, ll_val *out)
 {
-    static const char *const ops[] = {"slice", "all_gather", "all_to_all", "reduce_scatter",
-                                      "all_reduce"};
+    static const ll_collective kinds[] = {LL_NO_COLLECTIVE, LL_ALL_GATHER, LL_ALL_TO_ALL,
+                                          LL_REDUCE_SCATTER, LL_ALL_REDUCE};
     int cut = v->kind == LL_MOVE_ALLTOALL ? v->to_dim : v->dim;
     ll_range r = {0, 0};
     if (v->kind != LL_MOVE_ALLREDUCE && v->kind != LL_MOVE_ALLGATHER)
         r = relative(c, before, &v->after, cut, s);
     if (v->kind == LL_MOVE_SLICE) {
         ll_range_attr a = {v->dim, r.from, r.to};
-        return ll_cut_emit(c, "slice", &a, in, out);
+        return ll_cut_emit(c, &ll_op_slice, &a, in, out);
     }
     ll_coll_attr a = {.axes = v->axes, .max = v->max, .dim = v->dim, .serial = ++c->serial};
     a.from = r.from;
@@ -83,7 +83,7 @@ static ll_err emit_move(ll_cutter *c, const ll_move *v, const ll_layout *before,
         ll_range all = ll_cut_range(c, large->split[v->dim], s->d[v->dim]);
         a.extent = all.to - all.from;
     }
-    return ll_cut_emit(c, ops[v->kind], &a, in, out);
+    return ll_cut_emit(c, ll_collective_op(kinds[v->kind]), &a, in, out);
 }
 
 /* The moves from how x holds v to layout l. keep: whoever wants it so later finds it. */
@@ -95,7 +95,6 @@ static ll_err walk(ll_cutter *c, ll_val v, const ll_layout *from, ll_val x, cons
     ll_layout at = *from;
     ll_move moves[LL_MAX_MOVES];
     const ll_value *old = ll_value_of(c->g, v);
-    const char *name = old->node >= 0 ? old->name : NULL;
     int n;
     TRY(ll_reshard(c->m, &t->shape, bytes, from, l, moves, &n));
     for (int i = 0; i < n; i++) {
@@ -106,9 +105,8 @@ static ll_err walk(ll_cutter *c, ll_val v, const ll_layout *from, ll_val x, cons
             TRY(emit_move(c, &moves[i], &at, &t->shape, x, &x));
         at = moves[i].after;
         if (keep && !there) note(c, v, &at, x);
-        /* A gradient on its way is known by its name (exec/exec.c). */
-        ll_value *moved = ll_value_of(c->to, x);
-        if (name && !moved->name) moved->name = ll_arena_strdup(c->to->arena, name);
+        /* A gradient on its way is one still (exec/exec_talk.c). */
+        if (old->node >= 0) ll_value_stands_for(c->to, x, old);
     }
     *out = x;
     return LL_OK;
@@ -309,8 +307,7 @@ bool ll_gradient_layout(const ll_placement *p, const char *param, ll_axes axes, 
     int n = 0;
     for (int i = 1; i < p->g->n_value; i++) {
         const ll_value *v = &p->g->values[i];
-        if (v->node < 0 || !v->name || strncmp(v->name, "grad:", 5) || strcmp(v->name + 5, param))
-            continue;
+        if (!v->gradient_of || strcmp(v->gradient_of, param)) continue;
         double bytes = (double)ll_numel(&v->type.shape) * (double)ll_dtype_bytes(v->type.dtype);
         if (ll_reshard(&p->mesh, &v->type.shape, bytes, &p->made[i], &p->seen[i], moves, &n))
             return false;
@@ -375,9 +372,7 @@ static ll_err cut_node(ll_cutter *c, int node)
     enter_scope(c, n);
     TRY(make_results(c, node, out));
     for (int o = 0; o < n->n_out; o++) {
-        const char *name = ll_value_of(c->g, n->out[o])->name;
-        ll_value *made = ll_value_of(c->to, out[o]);
-        if (name && !made->name) made->name = ll_arena_strdup(c->to->arena, name);
+        ll_value_stands_for(c->to, out[o], ll_value_of(c->g, n->out[o]));
         TRY(check_shape(c, n, n->out[o], out[o]));
         TRY(settle(c, n->out[o], out[o]));
     }

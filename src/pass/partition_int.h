@@ -76,7 +76,7 @@ typedef struct ll_panels {
     ll_paneled *there;            /* they have come already, for an earlier node */
 } ll_panels;
 
-ll_err ll_cut_emit(ll_cutter *c, const char *op, const void *attr, ll_val in, ll_val *out);
+ll_err ll_cut_emit(ll_cutter *c, const ll_op *op, const void *attr, ll_val in, ll_val *out);
 /* This rank's range of n elements cut by axes. */
 ll_range ll_cut_range(const ll_cutter *c, ll_axes axes, int64_t n);
 

@@ -135,7 +135,7 @@ static bool within(ll_range r, ll_range own)
 static ll_err slice(ll_cutter *c, ll_val x, int dim, ll_range r, ll_val *out)
 {
     ll_range_attr a = {dim, r.from, r.to};
-    return ll_cut_emit(c, "slice", &a, x, out);
+    return ll_cut_emit(c, &ll_op_slice, &a, x, out);
 }
 
 /* Joins the results of pieces, or adds them up. */
@@ -188,7 +188,7 @@ static ll_err take(ll_cutter *c, ll_val x, const ll_halo_attr *what, ll_val *out
     *out = x;
     if (!enough) {
         c->serial++;
-        TRY(ll_cut_emit(c, "halo", &h, x, out));
+        TRY(ll_cut_emit(c, ll_collective_op(LL_HALO), &h, x, out));
     } else if (!same) {
         TRY(slice(c, x, (int)what->dim, mine, out));
     }
@@ -448,7 +448,7 @@ static ll_err rotate(ll_cutter *c, const ll_panels *p, int64_t extent, int step,
                       .from = r.from,
                       .to = r.to,
                       .serial = ++c->serial};
-    return ll_cut_emit(c, "rotate", &a, x, out);
+    return ll_cut_emit(c, ll_collective_op(LL_ROTATE), &a, x, out);
 }
 
 /* The node's part of panel k: others that walk the loop are sliced. */

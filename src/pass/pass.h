@@ -1,7 +1,7 @@
 /* pass.h: graph to graph. A pass reads one graph and makes another (gradients and optimizers, which
  * only append, change theirs); ll_verify holds after each. ll_grad and ll_minimize are public. */
 #pragma once
-#include "ir/op.h"
+#include "op/ops.h"
 
 #ifdef __cplusplus
 extern "C" {

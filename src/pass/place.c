@@ -88,7 +88,7 @@ static void claim(placer *c, ll_val v, ll_val param, int depth)
     int n = value(c, v)->node;
     if (n < 0 || depth > 64 || !same_shape(c, v, param)) return;
     const ll_node *x = &c->g->nodes[n];
-    if (!strcmp(x->op->name, "accum")) {
+    if (x->op == &ll_op_accum) {
         c->grad_of[v.id] = param;
         ll_place_aim(c, x->in[0], param, 0);
     }
@@ -222,7 +222,7 @@ static bool follows(const placer *c, const ll_node *n, const ll_loops *l, int a,
 static bool passes(const placer *c, const ll_node *n, int a)
 {
     if (!n->op->linear || n->n_in == 0 || c->o->exact) return false;
-    bool accum = !strcmp(n->op->name, "accum");
+    bool accum = n->op == &ll_op_accum;
     for (int i = 0; i < n->n_in; i++)
         if (!(operand(c, n, i)->sum & bit(a)) || (c->n_reader[n->in[i].id] > 1 && !accum))
             return false;
@@ -424,7 +424,7 @@ static void find_micro(placer *c)
 {
     for (int i = c->g->n_node - 1; i >= 0; i--) {
         const ll_node *n = &c->g->nodes[i];
-        c->p->micro[i] |= !strcmp(n->op->name, "accum");
+        c->p->micro[i] |= n->op == &ll_op_accum;
         for (int k = 0; k < n->n_in && c->p->micro[i]; k++) {
             int m = value(c, n->in[k])->node;
             if (m >= 0) c->p->micro[m] = true;

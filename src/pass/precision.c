@@ -33,7 +33,7 @@ ll_err ll_precision_parse(const char *name, ll_precision *out)
 /* What reads bf16 and accumulates in f32. */
 static bool takes_bf16(const ll_op *op)
 {
-    return !strcmp(op->name, "matmul") || !strncmp(op->name, "conv2d", 6);
+    return op == &ll_op_matmul || op->work == LL_WORK_CONVOLUTION;
 }
 
 static ll_err narrow_node(ll_rewrite *rw, const ll_node *n, ll_val *narrow)
@@ -48,7 +48,7 @@ static ll_err narrow_node(ll_rewrite *rw, const ll_node *n, ll_val *narrow)
     TRY(ll_graph_check(rw->to));
     ll_matmul_attr m;
     const void *attr = n->attr;
-    if (!strcmp(n->op->name, "matmul")) {
+    if (n->op == &ll_op_matmul) {
         memcpy(&m, n->attr, sizeof m);
         m.out = LL_F32;
         attr = &m;
@@ -140,7 +140,7 @@ static const void *product_attr(const narrowing *w, const ll_node *n, bool narro
     bool wide = w->kept[n->out[0].id];
     char *copy = (char *)ll_arena_copy(w->rw.to->arena, n->attr, n->op->attr_size);
     if (!takes_bf16(n->op) || !narrow) return n->attr;
-    if (!strcmp(n->op->name, "matmul"))
+    if (n->op == &ll_op_matmul)
         ((ll_matmul_attr *)(void *)copy)->out = wide ? LL_F32 : LL_BF16;
     else
         ((ll_conv_attr *)(void *)copy)->narrow = !wide;
@@ -150,7 +150,7 @@ static const void *product_attr(const narrowing *w, const ll_node *n, bool narro
 static ll_err narrow_or_copy(narrowing *w, const ll_node *n)
 {
     ll_val in[LL_MAX_IN], out[LL_MAX_OUT];
-    bool cast = !strcmp(n->op->name, "cast"), narrow = !cast && narrows(w, n);
+    bool cast = n->op == ll_ew_op(LL_EW_cast), narrow = !cast && narrows(w, n);
     /* Elementwise ops read any mix, and compute in f32; casts say themselves what they make. */
     bool mixes = (n->op->elementwise && narrow) || cast;
     ll_rewrite_at(&w->rw, n);

@@ -52,9 +52,7 @@ ll_err ll_rewrite_expand(ll_rewrite *rw, const ll_node *n)
 void ll_rewrite_map(ll_rewrite *rw, ll_val old, ll_val new_value)
 {
     rw->map[old.id] = new_value;
-    const char *name = ll_value_of(rw->from, old)->name;
-    ll_value *v = ll_value_of(rw->to, new_value);
-    if (name && !v->name) v->name = ll_arena_strdup(rw->to->arena, name);
+    ll_value_stands_for(rw->to, new_value, ll_value_of(rw->from, old));
 }
 
 static ll_err finish(ll_rewrite *rw)
@@ -89,7 +87,7 @@ const bool *ll_varying(const ll_graph *g, ll_arena *arena)
         const ll_node *n = &g->nodes[i];
         bool any = n->op->random;
         for (int k = 0; k < n->n_in; k++) any |= varies[n->in[k].id];
-        any &= strcmp(n->op->name, "accum") != 0;
+        any &= n->op != &ll_op_accum;
         for (int o = 0; o < n->n_out; o++) varies[n->out[o].id] = any;
     }
     return varies;

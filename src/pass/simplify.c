@@ -58,7 +58,7 @@ static ll_err emit_once(ll_rewrite *rw, table *t, const ll_op *op, const void *a
 bool ll_constant(const ll_graph *g, ll_val v, double *value)
 {
     const ll_node *n = ll_maker(g, v);
-    if (!ll_is(n, "fill")) return false;
+    if (!ll_is_op(n, &ll_op_fill)) return false;
     const ll_fill_attr *a = (const ll_fill_attr *)n->attr;
     *value = a->value;
     if (a->dtype == LL_F64 || a->dtype == LL_F32) return true; /* f32 rounds when it is used */
@@ -93,10 +93,10 @@ static bool folds(const ll_graph *to, const ll_node *n, const ll_val *in, const 
     for (int i = 0; i < n->n_in; i++)
         if (!ll_constant(to, in[i], &value[i])) return false;
     *out = value[0];
-    if (ll_is(n, "broadcast") || ll_is(n, "reshape") || ll_is(n, "transpose") ||
-        ll_is(n, "slice") || ll_is(n, "accum"))
+    if (ll_is_op(n, &ll_op_broadcast) || ll_is_op(n, &ll_op_reshape) ||
+        ll_is_op(n, &ll_op_transpose) || ll_is_op(n, &ll_op_slice) || ll_is_op(n, &ll_op_accum))
         return true;
-    if (ll_is(n, "sum")) {
+    if (ll_is_op(n, &ll_op_sum)) {
         ll_shape s = ll_graph_shape(to, in[0]);
         int64_t all = ll_numel(&s), kept = ll_numel(&type->shape);
         if (!kept) return false;
@@ -119,10 +119,11 @@ static const ll_op *with_number(const ll_graph *to, const ll_node *n, const ll_v
     if (!right && !left) return NULL;
     *x = right ? in[0] : in[1];
     *k = c;
-    if (ll_is(n, "mul")) return ll_op_find("scale");
-    if (ll_is(n, "add")) return ll_op_find("shift");
-    if (right && ll_is(n, "sub")) return *k = -c, ll_op_find("shift");
-    if (right && ll_is(n, "div") && isfinite(1 / c)) return *k = 1 / c, ll_op_find("scale");
+    if (n->op->ew == LL_EW_mul) return ll_ew_op(LL_EW_scale);
+    if (n->op->ew == LL_EW_add) return ll_ew_op(LL_EW_shift);
+    if (right && n->op->ew == LL_EW_sub) return *k = -c, ll_ew_op(LL_EW_shift);
+    if (right && n->op->ew == LL_EW_div && isfinite(1 / c))
+        return *k = 1 / c, ll_ew_op(LL_EW_scale);
     return NULL;
 }
 
@@ -136,8 +137,9 @@ static void set_shape(ll_shape *to, const ll_shape *from) /* what is beyond n st
 static bool only_reshapes(const ll_graph *to, const ll_node *n, ll_val x, const ll_type *result)
 {
     ll_shape s = ll_graph_shape(to, x);
-    if (ll_is(n, "reshape")) return true;
-    bool moves = ll_is(n, "broadcast") || ll_is(n, "sum") || ll_is(n, "amax");
+    if (ll_is_op(n, &ll_op_reshape)) return true;
+    bool moves =
+        ll_is_op(n, &ll_op_broadcast) || ll_is_op(n, &ll_op_sum) || ll_is_op(n, &ll_op_amax);
     return moves && ll_numel(&s) == ll_numel(&result->shape) &&
            ll_graph_dtype(to, x) == result->dtype;
 }
@@ -148,13 +150,13 @@ static bool identity(const ll_graph *to, const ll_op *op, const void *attr, ll_v
     const ll_type *t = &ll_value_of(to, x)->type;
     bool same_type = t->dtype == result->dtype && ll_shape_equal(&t->shape, &result->shape);
     if (!same_type) return false;
-    if (!strcmp(op->name, "scale")) return ((const ll_number_attr *)attr)->value == 1;
-    if (!strcmp(op->name, "shift")) return ((const ll_number_attr *)attr)->value == 0;
-    if (!strcmp(op->name, "transpose")) {
+    if (op == ll_ew_op(LL_EW_scale)) return ((const ll_number_attr *)attr)->value == 1;
+    if (op == ll_ew_op(LL_EW_shift)) return ((const ll_number_attr *)attr)->value == 0;
+    if (op == &ll_op_transpose) {
         const char *spec = ((const ll_spec_attr *)attr)->spec;
         return !strncmp(spec, spec + t->shape.n + 2, (size_t)t->shape.n);
     }
-    return !strcmp(op->name, "cast") || !strcmp(op->name, "reshape");
+    return op == ll_ew_op(LL_EW_cast) || op == &ll_op_reshape;
 }
 
 /* What stands for a node: an op, its attributes and operands. */
@@ -174,7 +176,7 @@ typedef struct draft {
 
 static bool transpose_of(const ll_node *n, ll_spec *s)
 {
-    return ll_is(n, "transpose") &&
+    return ll_is_op(n, &ll_op_transpose) &&
            ll_spec_parse(((const ll_spec_attr *)n->attr)->spec, s) == LL_OK;
 }
 
@@ -182,7 +184,7 @@ static bool transpose_of(const ll_node *n, ll_spec *s)
 static bool fold_operands(const ll_graph *to, const ll_node *n, draft *d)
 {
     bool any = false;
-    if (!ll_is(n, "matmul")) return false;
+    if (!ll_is_op(n, &ll_op_matmul)) return false;
     memcpy(&d->made.matmul, n->attr, sizeof d->made.matmul);
     char *spec = d->made.matmul.spec;
     for (int k = 0; k < 2; k++) {
@@ -213,7 +215,7 @@ static bool fold_into(const ll_graph *to, const ll_node *n, bool alone, draft *d
         d->in[0] = before->in[0], d->attr = &d->made.transpose;
         return true;
     }
-    if (!alone || !ll_is(before, "matmul")) return false;
+    if (!alone || !ll_is_op(before, &ll_op_matmul)) return false;
     memcpy(&d->made.matmul, before->attr, sizeof d->made.matmul);
     char *letters = strchr(d->made.matmul.spec, '>') + 1, old[LL_MAX_DIMS];
     memcpy(old, letters, (size_t)s.n_out);
@@ -235,15 +237,15 @@ static void improve(const ll_graph *to, const ll_node *n, const ll_type *type, b
         d->made.fill.dtype = type->dtype;
         d->made.fill.value = k;
         set_shape(&d->made.fill.shape, &type->shape);
-        d->op = ll_op_find("fill"), d->attr = &d->made.fill, d->n_in = 0;
+        d->op = &ll_op_fill, d->attr = &d->made.fill, d->n_in = 0;
     } else if ((op = with_number(to, n, d->in, &x, &k))) {
         d->made.number.value = k;
         d->op = op, d->attr = &d->made.number, d->in[0] = x, d->n_in = 1;
     } else if (n->n_in == 1 && only_reshapes(to, n, d->in[0], type)) {
         const ll_node *before = ll_maker(to, d->in[0]);
-        if (ll_is(before, "reshape")) d->in[0] = before->in[0];
+        if (ll_is_op(before, &ll_op_reshape)) d->in[0] = before->in[0];
         set_shape(&d->made.reshape.shape, &type->shape);
-        d->op = ll_op_find("reshape"), d->attr = &d->made.reshape;
+        d->op = &ll_op_reshape, d->attr = &d->made.reshape;
     }
 }
 
@@ -319,7 +321,7 @@ static bool more_to_do(const ll_graph *g, ll_arena *arena)
     const int *uses = ll_uses(g, arena);
     for (int i = 0; i < g->n_node; i++) {
         const ll_node *n = &g->nodes[i];
-        if (ll_is(n, "transpose") && ll_is(ll_maker(g, n->in[0]), "matmul") &&
+        if (ll_is_op(n, &ll_op_transpose) && ll_is_op(ll_maker(g, n->in[0]), &ll_op_matmul) &&
             uses[n->in[0].id] == 1)
             return true;
     }

@@ -12,7 +12,7 @@
  * to it: compressed ones share a bundle only where the same axes cut them. Sizes are those of the
  * largest part of any rank, so that all ranks bundle alike, whatever their own parts are. */
 #include "base/num.h"
-#include "kern/attr.h"
+#include "op/ops.h"
 #include "program/memory.h"
 
 enum { SMALL = 1 << 20, COMPRESSED = 4 << 20 };
@@ -53,7 +53,7 @@ static bool is_compressed(const bundler *b, int node, int section)
 {
     if (!is_sum(b, node) || !(attr_of(b, node)->axes & b->opts->compress)) return false;
     const ll_value *v = ll_value_of(b->o->g, b->o->g->nodes[node].in[0]);
-    return v->type.dtype == LL_F32 && ll_gradient_of(v->name) &&
+    return v->type.dtype == LL_F32 && v->gradient_of &&
            (b->o->last[node] ? !b->read[node] : section != LL_MICRO);
 }
 
@@ -185,7 +185,7 @@ int ll_bundle(ll_order *o, const ll_lower_opts *opts, int section, int *list, in
     b.out = LL_NEW_ARRAY(arena, int, nodes);
     for (int i = 0; i < n; i++) {
         const ll_node *x = &o->g->nodes[list[i]];
-        for (int k = 0; k < x->n_in && strcmp(x->op->name, "accum"); k++) {
+        for (int k = 0; k < x->n_in && x->op != &ll_op_accum; k++) {
             int m = maker(o, x->in[k]);
             if (m >= 0) b.read[m] = true;
         }

@@ -11,7 +11,7 @@
 
 #include "base/num.h"
 #include "base/room.h"
-#include "kern/attr.h"
+#include "op/ops.h"
 
 typedef struct storage {
     size_t bytes, offset;
@@ -34,7 +34,7 @@ typedef struct planner {
 
 bool ll_is_alias(const ll_node *n, int n_micro)
 {
-    return n->op->alias || (n_micro == 1 && !strcmp(n->op->name, "accum"));
+    return n->op->alias || (n_micro == 1 && n->op == &ll_op_accum);
 }
 
 ll_val ll_alias_root(const ll_graph *g, ll_val v, int n_micro)
@@ -122,7 +122,7 @@ static void place_results(planner *p, int node, int at)
 {
     const ll_node *n = &p->g->nodes[node];
     /* what adds up over micro-batches is wanted from the first instruction on */
-    bool accum = !strcmp(n->op->name, "accum");
+    bool accum = n->op == &ll_op_accum;
     for (int o = 0; o < n->n_out; o++) {
         int id = n->out[o].id, u = p->update[id], s;
         size_t bytes = ll_value_bytes(&p->g->values[id]);

@@ -44,7 +44,7 @@ typedef struct orderer {
 
 static bool is_accum(const ll_node *n)
 {
-    return !strcmp(n->op->name, "accum");
+    return n->op == &ll_op_accum;
 }
 
 static void mark_ancestors(const ll_graph *g, bool *wanted)

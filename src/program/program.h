@@ -29,10 +29,11 @@ typedef struct ll_slot {
     ll_init init;
     const ll_piece *piece; /* inputs: of which whole, and where in it; NULL: whole */
     ll_region region;
-    size_t offset;    /* within the region */
-    size_t bytes;     /* of one micro-batch */
-    int input;        /* the input slot whose bytes these are: itself, an alias; 0: none */
-    const char *name; /* NULL: unnamed */
+    size_t offset;           /* within the region */
+    size_t bytes;            /* of one micro-batch */
+    int input;               /* the input slot whose bytes these are: itself, an alias; 0: none */
+    const char *name;        /* NULL: unnamed */
+    const char *gradient_of; /* of a parameter's gradient: the parameter's name */
 } ll_slot;
 
 typedef struct ll_instr {
@@ -111,11 +112,6 @@ typedef struct ll_memory_kinds {
     size_t scratch;
 } ll_memory_kinds;
 ll_memory_kinds ll_program_kinds(const ll_program *p);
-/* The parameter whose gradient (ll_minimize's grad:PARAM) has this name; NULL: it is none. */
-static inline const char *ll_gradient_of(const char *name)
-{
-    return name && !strncmp(name, "grad:", 5) ? name + 5 : NULL;
-}
 /* FLOPs of one run of a graph's nodes, from loop extents. */
 double ll_graph_flops(const ll_graph *g);
 

@@ -42,50 +42,6 @@ ll_err ll_gemm_peak(int threads, int64_t n, double *gflops)
     return LL_OK;
 }
 
-static bool is_product(const char *op)
-{
-    static const char *const begin[] = {"matmul", "product", "classify", "conv2d", "attention"};
-    for (int i = 0; i < 5; i++)
-        if (!strncmp(op, begin[i], strlen(begin[i]))) return true;
-    return false;
-}
-
-/* What kind of kernel an instruction is, by its op's name. */
-static const char *class_of(const ll_instr *x)
-{
-    static const struct {
-        const char *part, *name;
-    } classes[] = {
-        {"quantize", "casts to 8 bits"},
-        {"matmul", "products"},
-        {"product", "products"},
-        {"classify", "products"},
-        {"conv2d", "convolutions"},
-        {"attention", "attention"},
-        {"norm", "norms"},
-        {"cross_entropy", "loss"},
-        {"softmax", "loss"},
-        {"correct", "loss"},
-        {"pool", "pooling"},
-        {"embedding", "embeddings"},
-        {"fused", "chains"},
-        {"accum", "chains"},
-        {"cast", "copies"},
-        {"transpose", "copies"},
-        {"broadcast", "copies"},
-        {"slice", "copies"},
-        {"pad", "copies"},
-        {"concat", "copies"},
-        {"fill", "copies"},
-        {"sum", "reductions"},
-        {"max", "reductions"},
-    };
-    if (!x->kernel.run) return "collectives";
-    for (size_t i = 0; i < sizeof classes / sizeof *classes; i++)
-        if (strstr(x->op, classes[i].part)) return classes[i].name;
-    return "other";
-}
-
 /* Random images or tokens; labels below the model's number of classes. */
 static ll_err fill_batch(ll_session *s, const ll_run *r)
 {
@@ -144,15 +100,15 @@ static void gather(ll_session *s, int steps, ll_bench_report *out)
     for (int i = 0; i < p->n_instr; i++) {
         const ll_instr *x = &p->instrs[i];
         int times = i < p->end[LL_MICRO] ? p->n_micro : 1;
-        if (is_product(x->op)) out->flops += x->flops * times;
-        /* A gradient is twice its product; what attention's makes anew is not the model's. */
-        if (!strcmp(x->op, "attention")) out->model_flops += 3 * x->flops * times;
-        if (is_product(x->op) && strncmp(x->op, "attention", 9))
-            out->model_flops += x->flops * times;
+        const ll_op *op = ll_op_find(x->op); /* NULL: a wait */
+        ll_work work = op ? op->work : LL_WORK_COLLECTIVE;
+        if (work == LL_WORK_PRODUCT || work == LL_WORK_CONVOLUTION || work == LL_WORK_ATTENTION)
+            out->flops += x->flops * times;
+        if (op) out->model_flops += op->model * x->flops * times;
         if (!seconds) continue;
         double took = seconds[i] / steps;
         add_line(out->lines, &out->n_line, LL_BENCH_LINES, x->op, x, took, times);
-        add_line(out->classes, &out->n_class, LL_BENCH_CLASSES, class_of(x), x, took, times);
+        add_line(out->classes, &out->n_class, LL_BENCH_CLASSES, ll_work_name(work), x, took, times);
         add_top(out, p, x, took);
     }
     qsort(out->lines, (size_t)out->n_line, sizeof *out->lines, longest_first);

@@ -1,5 +1,6 @@
 /* bench.h: how fast a training step is, and where its time goes. */
 #pragma once
+#include "ir/op.h"
 #include "train/run.h"
 
 #ifdef __cplusplus
@@ -17,7 +18,7 @@ typedef struct ll_bench_top { /* one instruction */
     double seconds, flops, bytes;
 } ll_bench_top;
 
-enum { LL_BENCH_LINES = 64, LL_BENCH_TOPS = 16, LL_BENCH_CLASSES = 12 };
+enum { LL_BENCH_LINES = 64, LL_BENCH_TOPS = 16, LL_BENCH_CLASSES = LL_N_WORK };
 typedef struct ll_bench_report {
     int64_t parameters, batch, seq; /* seq 0 for images */
     int threads, n_steps;

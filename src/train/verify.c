@@ -29,6 +29,7 @@
 #include "train/verify.h"
 
 #include "base/rng.h"
+#include "op/ops.h"
 
 #include <float.h>
 #include <math.h>
@@ -42,9 +43,10 @@ typedef enum kind { RESULT, GRADIENT, PARAMETER, STATE, N_KIND } kind;
 
 typedef struct item {
     kind kind;
-    const char *name; /* of the result or input */
-    const char *op;   /* the node that makes it */
-    ll_type type;     /* whole */
+    const char *name;        /* of the result or input */
+    const char *op;          /* the node that makes it */
+    const char *gradient_of; /* a parameter; NULL: no gradient of one */
+    ll_type type;            /* whole */
     ll_layout layout;
     int serial, parallel; /* slots; serial: on rank 0 */
     uint8_t *left_out;    /* [numel] of the parameter it belongs to; NULL: to none */
@@ -77,27 +79,18 @@ typedef struct verifier {
 
 /* ---- what is compared ---- */
 
-static bool starts_with(const char *text, const char *start)
-{
-    return !strncmp(text, start, strlen(start));
-}
-
-/* ll_minimize names gradients grad:PARAMETER; as results they are made whole on every rank. */
+/* As results, gradients are made whole on every rank. */
 static void expose_gradients(ll_graph *g)
 {
-    for (int i = 1, n = g->n_value; i < n; i++) {
-        const char *name = g->values[i].name;
-        if (g->values[i].node >= 0 && name && starts_with(name, "grad:"))
-            ll_graph_result(g, name, (ll_val){i});
-    }
+    for (int i = 1, n = g->n_value; i < n; i++)
+        if (g->values[i].gradient_of) ll_graph_result(g, g->values[i].name, (ll_val){i});
 }
 
 /* The node that made v, or what v is the mean over micro-batches of. */
 static const char *maker(const ll_graph *g, ll_val v)
 {
     int n = ll_value_of(g, v)->node;
-    if (n >= 0 && !strcmp(g->nodes[n].op->name, "accum"))
-        n = ll_value_of(g, g->nodes[n].in[0])->node;
+    if (n >= 0 && g->nodes[n].op == &ll_op_accum) n = ll_value_of(g, g->nodes[n].in[0])->node;
     return n >= 0 ? g->nodes[n].name : "";
 }
 
@@ -111,7 +104,8 @@ static const char *updater(const ll_graph *g, ll_val input)
 static void add_item(verifier *v, kind k, const char *name, const char *op, ll_val value)
 {
     item *x = &v->items[v->n_item];
-    *x = (item){.kind = k, .name = name, .op = op, .type = ll_value_of(v->g, value)->type};
+    const ll_value *made = ll_value_of(v->g, value);
+    *x = (item){k, name, op, made->gradient_of, .type = made->type};
     const ll_program *mine = v->cut->p;
     bool result = k == RESULT || k == GRADIENT;
     x->parallel = result ? ll_program_result(mine, name) : ll_program_input(mine, name);
@@ -134,7 +128,8 @@ static void list_items(verifier *v)
     for (int pass = 0; pass < 3; pass++)
         for (int i = 0; i < g->n_result; i++) {
             const ll_named *r = &g->results[i];
-            bool norm = !strcmp(r->name, "grad_norm"), gradient = starts_with(r->name, "grad:");
+            bool norm = !strcmp(r->name, "grad_norm");
+            bool gradient = ll_value_of(g, r->value)->gradient_of;
             if (pass == (norm ? 2 : gradient ? 1 : 0))
                 add_item(v, norm || gradient ? GRADIENT : RESULT, r->name, maker(g, r->value),
                          r->value);
@@ -151,8 +146,7 @@ static void list_items(verifier *v)
 static bool belongs(const item *x, const item *param)
 {
     size_t n = strlen(param->name);
-    if (x->kind == GRADIENT)
-        return starts_with(x->name, "grad:") && !strcmp(x->name + strlen("grad:"), param->name);
+    if (x->kind == GRADIENT) return x->gradient_of && !strcmp(x->gradient_of, param->name);
     return !strncmp(x->name, param->name, n) && (!x->name[n] || x->name[n] == '.') &&
            ll_shape_equal(&x->type.shape, &param->type.shape);
 }

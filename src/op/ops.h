@@ -1,0 +1,24 @@
+/* ops.h: the ops that passes make, or tell from others, one by one. What holds for many ops is a
+ * property of each (ir/op.h). */
+#pragma once
+#include "ir/op.h"
+#include "kern/attr.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+extern const ll_op ll_op_accum, ll_op_amax, ll_op_broadcast, ll_op_fill, ll_op_matmul,
+    ll_op_reshape, ll_op_slice, ll_op_sum, ll_op_transpose;
+/* The op of an entry of LL_EW. */
+const ll_op *ll_ew_op(ll_ew ew);
+/* The op of a kind of collective. */
+const ll_op *ll_collective_op(ll_collective kind);
+static inline bool ll_is_op(const ll_node *n, const ll_op *op) /* n may be NULL */
+{
+    return n && n->op == op;
+}
+
+#ifdef __cplusplus
+}
+#endif
