@@ -104,8 +104,6 @@ typedef struct ll_loader_opts {
 
 typedef struct ll_data_batch {
     int64_t number; /* k */
-    int64_t count;  /* samples that count. Less than asked only at the end of validation, where the
-                     * rest of x and y repeats earlier samples; 0: validation is over */
     const void *x;
     size_t x_bytes; /* of the whole buffer */
     const int32_t *y;

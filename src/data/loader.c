@@ -16,12 +16,10 @@
 struct ll_loader {
     const ll_dataset *d;
     ll_loader_opts opts;
-    int64_t end;         /* of validation: the number of batches; training has none */
     int64_t taken, made; /* the batch wanted next; the batch made next */
     size_t x_bytes, y_bytes;
     char *x[SLOTS];
     int32_t *y[SLOTS];
-    int64_t count[SLOTS];
     ll_err rc; /* of the thread, which has then stopped */
     char message[1024];
     bool stop, running;
@@ -30,20 +28,11 @@ struct ll_loader {
     pthread_cond_t changed;
 };
 
-/* How many samples of this loader's part of batch k there are. */
-static int64_t samples_in(const ll_loader *l, int64_t k)
-{
-    if (l->opts.how.split == LL_TRAIN) return l->opts.batch / l->opts.every * l->opts.count;
-    int64_t left = l->d->info.n[LL_VAL] - k * l->opts.batch - l->opts.first;
-    return left < 0 ? 0 : left < l->opts.count ? left : l->opts.count;
-}
-
-/* Positions behind the end of validation start over, so a last batch is always whole. */
+/* Positions behind the end of validation start over, so batches are always whole. */
 static ll_err fill(ll_loader *l, int64_t k)
 {
     int slot = (int)(k % SLOTS);
     const ll_loader_opts *o = &l->opts;
-    l->count[slot] = samples_in(l, k);
     for (int64_t i = 0; i < o->batch / o->every; i++)
         TRY(ll_dataset_read(
             l->d, &o->how, k * o->batch + i * o->every + o->first, o->count,
@@ -56,7 +45,7 @@ static void *work(void *arg)
 {
     ll_loader *l = arg;
     pthread_mutex_lock(&l->lock);
-    while (!l->stop && l->made < l->end) {
+    while (!l->stop) {
         if (l->made >= l->taken + SLOTS - 1) {
             pthread_cond_wait(&l->changed, &l->lock);
             continue;
@@ -129,8 +118,6 @@ ll_err ll_loader_open(const ll_dataset *d, const ll_loader_opts *opts, ll_loader
     if (l->opts.every == 0) l->opts.every = opts->batch;
     if (l->opts.count == 0) l->opts.count = l->opts.every - opts->first;
     l->taken = l->made = opts->start;
-    l->end = INT64_MAX;
-    if (opts->how.split == LL_VAL) l->end = (d->info.n[LL_VAL] + opts->batch - 1) / opts->batch;
     pthread_mutex_init(&l->lock, NULL);
     pthread_cond_init(&l->changed, NULL);
     ll_err rc = start(l);
@@ -145,7 +132,6 @@ ll_err ll_loader_open(const ll_dataset *d, const ll_loader_opts *opts, ll_loader
 ll_err ll_loader_next(ll_loader *l, ll_data_batch *out)
 {
     *out = (ll_data_batch){.number = l->taken};
-    if (l->taken >= l->end) return LL_OK;
     pthread_mutex_lock(&l->lock);
     while (l->made <= l->taken && !l->stop) pthread_cond_wait(&l->changed, &l->lock);
     bool ready = l->made > l->taken;
@@ -154,7 +140,6 @@ ll_err ll_loader_next(ll_loader *l, ll_data_batch *out)
     pthread_mutex_unlock(&l->lock);
     CHECK(ready, l->rc, "%s", l->message);
     int slot = (int)(out->number % SLOTS);
-    out->count = l->count[slot];
     out->x = l->x[slot];
     out->x_bytes = l->x_bytes;
     out->y = l->y[slot];
