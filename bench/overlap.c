@@ -83,7 +83,7 @@ static double step(bench *b, mode m, bool computes, bool sends, const ll_coll_op
         compute(b->loops);
         if (sends && m == POLL) must(ll_comm_poll(c));
     }
-    if (sends) must(ll_comm_wait(r));
+    if (sends) must(ll_request_wait(r));
     double took = now() - began;
     must(ll_comm_allreduce(c, &took, 1, LL_F64, LL_REDUCE_MAX, NULL));
     return took;

@@ -418,12 +418,12 @@ LL_API ll_err ll_comm_alltoall(ll_comm *c, const void *data, void *out, int64_t 
 LL_API ll_err ll_comm_broadcast(ll_comm *c, void *data, int64_t n, ll_dtype t, int root,
                                 const ll_coll_opts *opts);
 LL_API ll_err ll_comm_barrier(ll_comm *c);
-/* Starts and returns; data belongs to the request until ll_comm_wait. Requests are waited for in
+/* Starts and returns; data belongs to the request until ll_request_wait. Requests are waited for in
  * any order, each once. */
 LL_API ll_err ll_comm_allreduce_start(ll_comm *c, void *data, int64_t n, ll_dtype t, ll_reduce op,
                                       const ll_coll_opts *opts, ll_request **out);
 LL_API ll_err ll_comm_poll(ll_comm *c); /* moves what can be moved */
-LL_API ll_err ll_comm_wait(ll_request *r);
+LL_API ll_err ll_request_wait(ll_request *r);
 
 #ifdef __cplusplus
 }

@@ -156,7 +156,7 @@ ll_err ll_scratch_take(ll_engine *e, size_t bytes, int *out);
 ll_err ll_request_take(ll_engine *e, ll_request **out);
 void ll_request_give(ll_engine *e, ll_request *r);
 /* Done, and back with the spare ones; received may be NULL. */
-ll_err ll_request_wait(ll_request *r, size_t *received);
+ll_err ll_request_finish(ll_request *r, size_t *received);
 
 /* Around a call that is counted as time in collectives. */
 double ll_engine_enter(ll_engine *e); /* locks */

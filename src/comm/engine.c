@@ -198,7 +198,7 @@ static void trace_wait(ll_trace *t, const ll_request *r, double from)
                                       .to = ll_now()});
 }
 
-ll_err ll_request_wait(ll_request *r, size_t *received)
+ll_err ll_request_finish(ll_request *r, size_t *received)
 {
     ll_engine *e = r->c->engine;
     e->n_waiting++;
@@ -212,11 +212,11 @@ ll_err ll_request_wait(ll_request *r, size_t *received)
     return rc;
 }
 
-ll_err ll_comm_wait(ll_request *r)
+ll_err ll_request_wait(ll_request *r)
 {
     ll_engine *e = r->c->engine;
     double entered = ll_engine_enter(e);
-    ll_err rc = ll_request_wait(r, NULL);
+    ll_err rc = ll_request_finish(r, NULL);
     ll_engine_leave(e, entered);
     return rc;
 }

@@ -234,7 +234,7 @@ static ll_err wait_for(slot *s)
 {
     ll_request *q = s->request;
     s->request = NULL;
-    return q ? ll_comm_wait(q) : LL_OK;
+    return q ? ll_request_wait(q) : LL_OK;
 }
 
 static ll_err send_mine(run *r, int64_t i)

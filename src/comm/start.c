@@ -190,7 +190,7 @@ ll_err ll_comm_run(ll_comm *c, const ll_coll_call *call)
     ll_request *r;
     double entered = ll_engine_enter(c->engine);
     ll_err rc = start(c, call, &r);
-    if (!rc) rc = ll_request_wait(r, NULL);
+    if (!rc) rc = ll_request_finish(r, NULL);
     ll_engine_leave(c->engine, entered);
     return rc;
 }
@@ -232,7 +232,7 @@ static ll_err exchange(ll_comm *c, const ll_exchange *x, size_t *received)
                                                       .n_from = 1};
     r->sched = list;
     TRY(begin(r));
-    return ll_request_wait(r, received);
+    return ll_request_finish(r, received);
 }
 
 ll_err ll_comm_exchange(ll_comm *c, const ll_exchange *x, size_t *received)

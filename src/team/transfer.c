@@ -347,6 +347,6 @@ ll_err ll_transfer_wait(ll_transfer *t)
 {
     ll_request *r = t->request;
     t->request = NULL;
-    if (r) TRY(ll_comm_wait(r));
+    if (r) TRY(ll_request_wait(r));
     return ll_transfer_unpack(t, copy_here, NULL);
 }

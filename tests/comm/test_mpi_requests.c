@@ -52,7 +52,7 @@ static void many_on(ll_comm *c, ll_comm *also, bool shared)
     }
     for (int k = 0; k < MANY; k++) {
         int i = (k * 5 + rank * 7) % MANY;
-        OK(ll_comm_wait(r[i]));
+        OK(ll_request_wait(r[i]));
         s.count = n[i];
         char out[GUARD * 4];
         memset(out, 0x7f, sizeof out);
@@ -85,7 +85,7 @@ static void sum_parts(ll_comm *const *parts, int n_part)
     for (int k = 0; k < 4; k++)
         for (int q = 0; q < n_part; q++) {
             int p = backwards ? n_part - 1 - q : q, i = backwards ? 3 - k : k;
-            OK(ll_comm_wait(r[p][i]));
+            OK(ll_request_wait(r[p][i]));
             for (int64_t x = 0; x < N; x++)
                 must_be(data[p][i], LL_F32, x, combined(ll_comm_size(parts[p]), x, LL_REDUCE_SUM),
                         "grid");
@@ -158,7 +158,7 @@ static void with_a_thread(void **state)
     double last = combined(ll_comm_size(c), n - 1, LL_REDUCE_SUM), until = now() + 10;
     while (*(volatile float *)&data[n - 1] != (float)last && now() < until) usleep(1000);
     must_be(data, LL_F32, n - 1, last, "nobody polled");
-    OK(ll_comm_wait(r));
+    OK(ll_request_wait(r));
     free(data);
     ll_comm_close(c);
 }
