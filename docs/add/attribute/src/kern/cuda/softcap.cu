@@ -1,0 +1,24 @@
+/* softcap.cu: cap tanh(x / cap). */
+#include "kern/cuda/gpu.cuh"
+
+template <class T> static __global__ void map(const T *x, T *y, int64_t n, float cap)
+{
+    GRID_STRIDE(i, n)
+    y[i] = from_float<T>::of(cap * tanhf((float)to_float(x[i]) / cap));
+}
+
+static ll_err run(const ll_kcall *c)
+{
+    float cap = (float)((const ll_number_attr *)c->attr)->value;
+    int64_t n = ll_numel(&c->in[0].shape);
+    if (n == 0) return LL_OK;
+    return with_float(c->in[0].dtype, [&](auto t) -> ll_err {
+        typedef decltype(t) T;
+        map<T><<<blocks_for(n, 256), 256, 0, stream_of(c)>>>((const T *)c->in[0].data,
+                                                             (T *)c->out[0].data, n, cap);
+        CUDA_TRY(cudaGetLastError());
+        return LL_OK;
+    });
+}
+
+extern "C" const ll_solver softcap_cuda[] = {{.run = run}, {}};

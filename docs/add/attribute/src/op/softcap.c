@@ -1,0 +1,46 @@
+/* softcap: y = cap tanh(x / cap): large numbers are kept below cap.   x, y [*] */
+#include "op/op_int.h"
+
+ll_kernel softcap_ref, softcap_cpu;
+extern const ll_solver softcap_cuda[];
+
+/* dy (1 - (y / cap)^2) */
+static void grad(ll_bwd *b)
+{
+    double cap = ((const ll_number_attr *)b->attr)->value;
+    ll_val part = ll_square(b->g, ll_scale(b->g, b->out[0], 1 / cap));
+    b->din[0] = ll_mul(b->g, b->dout[0], ll_shift(b->g, ll_neg(b->g, part), 1));
+}
+
+static ll_err infer(ll_infer *i)
+{
+    double cap = ((const ll_number_attr *)i->attr)->value;
+    CHECK(cap > 0, LL_E_ARG, "a cap of %g, want one over 0", cap);
+    return ll_infer_dims(i);
+}
+
+static const ll_attr_field fields[] = {LL_FIELD(ll_number_attr, value, LL_A_F64), {0}};
+
+static const ll_op softcap = {
+    .name = "softcap",
+    .n_in = 1,
+    .n_out = 1,
+    .attr_size = sizeof(ll_number_attr),
+    .attrs = fields,
+    .dims = "* -> *",
+    .infer = infer,
+    .grad = grad,
+    .flop = 17,
+    .in_place = 1,
+    .ref = softcap_ref,
+    .cpu = LL_KERNEL(.run = softcap_cpu),
+    .cuda = LL_GPU(softcap_cuda),
+    .trials = {"f32[3,7] {value=2}", "f32[1] {value=0.5}", "f32[0,3] {value=1}"},
+};
+
+ll_val ll_softcap(ll_graph *g, ll_val x, double cap)
+{
+    return LL_EMIT(g, &softcap, &(ll_number_attr){cap}, x);
+}
+
+const ll_op *const ll_ops_softcap[] = {&softcap, NULL};

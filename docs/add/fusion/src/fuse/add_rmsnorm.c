@@ -1,0 +1,34 @@
+/* add_rmsnorm.c: a residual's sum and its norm as one node: the sum is read while it is in cache.
+ *
+ *     a, b, gain -> sum, y, rstd      sum = a + b      y = rmsnorm(sum)      [*,c], rstd [*] */
+#include "fuse/fuse_int.h"
+
+ll_kernel add_rmsnorm_cpu;
+
+static const ll_attr_field fields[] = {LL_FIELD(ll_norm_attr, eps, LL_A_F64), {0}};
+
+static const ll_op add_rmsnorm = {
+    .name = "add_rmsnorm",
+    .n_in = 3,
+    .n_out = 3,
+    .attr_size = sizeof(ll_norm_attr),
+    .attrs = fields,
+    .dims = "*c, *c, c -> *c, *c, *",
+    .whole = "*c",
+    .infer = ll_infer_floats,
+    .no_grad = true,
+    .flop = 5,
+    .cpu = LL_KERNEL(.run = add_rmsnorm_cpu),
+    .trials = {"f32[3,7], f32[3,7], f32[7] {eps=1e-5}", "f32[6], f32[6], f32[6] {eps=1e-3}"},
+};
+
+static const ll_fusion_row rows[] = {
+    {.pattern = "s = add(a, b)\ny, rstd = rmsnorm(s, gain) {eps=$eps}",
+     .replace = "s, y, rstd = add_rmsnorm(a, b, gain) {eps=$eps}",
+     .same = "s a b"},
+    {0}};
+
+static const ll_fusion fusion = {
+    .name = "add_rmsnorm", .stage = LL_FUSE_FORWARD, .machines = LL_ON_CPU, .rows = rows};
+const ll_op *const ll_ops_add_rmsnorm[] = {&add_rmsnorm, NULL};
+const ll_fusion *const ll_fusions_add_rmsnorm[] = {&fusion, NULL};

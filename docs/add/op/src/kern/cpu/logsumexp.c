@@ -1,0 +1,20 @@
+/* logsumexp.c: log sum exp along rows of f32. */
+#include "kern/cpu/row.h"
+#include "kern/rows.h"
+
+#include <math.h>
+
+ll_kernel logsumexp_cpu;
+
+ll_err logsumexp_cpu(const ll_kcall *c)
+{
+    const float *x = (const float *)c->in[0].data;
+    float *y = (float *)c->out[0].data;
+    int64_t rows = ll_rows(&c->in[0]), n = ll_cols(&c->in[0]);
+#pragma omp parallel for num_threads(ll_team(c, rows *n * 16)) schedule(static)
+    for (int64_t r = 0; r < rows; r++) {
+        float top = ll_row_top(x + r * n, n);
+        y[r] = (float)(log(ll_row_exp_total(x + r * n, top, n)) + top);
+    }
+    return LL_OK;
+}

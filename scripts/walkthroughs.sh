@@ -1,0 +1,74 @@
+#!/usr/bin/env bash
+# Follows CONTRIBUTING.md's walk-throughs in a copy of the project: puts the files of docs/add/* in
+# their places, makes the edits that each names, builds, and lets the tests that walk the
+# registries find what is new. Prints for each how many files it took.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+copy=$(mktemp -d)
+trap 'rm -rf "$copy"' EXIT
+if git rev-parse --git-dir >/dev/null 2>&1; then
+    git ls-files -co --exclude-standard | while read -r f; do if [ -f "$f" ]; then echo "$f"; fi; done
+else
+    find . -type f ! -path './build*' ! -path './runs/*/*'
+fi | tar -c -T - | tar -x -C "$copy"
+
+# edits: "in FILE after|replace TEXT", then the lines that go behind, or in place of, the first line
+# with that text; an empty line ends them.
+edit() { # WALK FILE HOW TEXT LINES
+    local to=$copy/$2
+    grep -qF -- "$4" "$to" || { echo "$1: $2 has no line with: $4" && return 1; }
+    TEXT=$4 LINES_=$5 awk -v how="$3" '
+        !done && index($0, ENVIRON["TEXT"]) {
+            if (how == "after") print
+            print ENVIRON["LINES_"]
+            done = 1
+            next
+        }
+        { print }' "$to" >"$to.new"
+    mv "$to.new" "$to"
+}
+edits() { # WALK
+    local file='' how='' text='' lines='' line
+    while IFS= read -r line || [ -n "$line" ]; do
+        if [[ $line =~ ^in\ ([^ ]+)\ (after|replace)\ (.*)$ ]]; then
+            file=${BASH_REMATCH[1]} how=${BASH_REMATCH[2]} text=${BASH_REMATCH[3]} lines=''
+        elif [ -z "$line" ]; then
+            edit "$1" "$file" "$how" "$text" "$lines"
+            file=''
+        else
+            lines+=${lines:+$'\n'}$line
+        fi
+    done <"docs/add/$1/edits"
+    if [ -n "$file" ]; then edit "$1" "$file" "$how" "$text" "$lines"; fi
+}
+
+for walk in op elementwise attribute variant fusion collective; do
+    echo "$walk: $(find "docs/add/$walk" -path '*/src/*' -type f | wc -l) new files," \
+        "$(grep -hoE '^in [^ ]+' "docs/add/$walk/edits" 2>/dev/null | sort -u | wc -l) edited"
+    cp -r "docs/add/$walk/src" "$copy/"
+    if [ -e "docs/add/$walk/edits" ]; then edits "$walk"; fi
+done
+
+cd "$copy"
+generator=()
+command -v ninja >/dev/null && generator=(-G Ninja)
+cmake -S . -B build "${generator[@]}" -DLL_CUDA=OFF -DCMAKE_BUILD_TYPE=Debug -DCMAKE_C_FLAGS_DEBUG=-O1 >build.log
+cmake --build build -j "$(nproc)" --target test_op test_fuse test_verify bench_algorithms >>build.log ||
+    { tail -n 40 build.log && exit 1; }
+found() { # WHAT PATTERN COMMAND...: the command passes, and its output has the pattern
+    local what=$1 pattern=$2
+    shift 2
+    "$@" >out.log 2>&1 || { tail -n 20 out.log && echo "$what: failed" && exit 1; }
+    grep -qE -- "$pattern" out.log || { tail -n 20 out.log && echo "$what: not found" && exit 1; }
+    echo "$what: found and right"
+}
+for op in logsumexp softplus softcap; do
+    found "op $op" "OK \] $op\$" env ONLY=$op build/test_op
+done
+found "fusion add_rmsnorm" 'OK \] add_rmsnorm' env ONLY=add_rmsnorm build/test_fuse
+found "algorithm shout" 'shout' build/bench_algorithms
+found "algorithm shout, proved" 'PASSED' build/test_verify
+if command -v nvcc >/dev/null; then
+    nvcc -std=c++17 -arch=sm_90 -Isrc -Iinclude -Ibuild/gen -c src/kern/cuda/softcap.cu -o softcap.o
+    echo "kernel softcap.cu: compiles"
+fi
