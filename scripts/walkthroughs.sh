@@ -52,7 +52,8 @@ done
 cd "$copy"
 generator=()
 command -v ninja >/dev/null && generator=(-G Ninja)
-cmake -S . -B build "${generator[@]}" -DLL_CUDA=OFF -DCMAKE_BUILD_TYPE=Debug -DCMAKE_C_FLAGS_DEBUG=-O1 >build.log
+cmake -S . -B build "${generator[@]}" -DLL_CUDA=OFF -DLL_WERROR=OFF -DCMAKE_BUILD_TYPE=Debug \
+    -DCMAKE_C_FLAGS_DEBUG=-O1 >build.log
 cmake --build build -j "$(nproc)" --target test_op test_fuse test_verify bench_algorithms >>build.log ||
     { tail -n 40 build.log && exit 1; }
 found() { # WHAT PATTERN COMMAND...: the command passes, and its output has the pattern

@@ -2,6 +2,7 @@
  *
  *     a, b, gain -> sum, y, rstd      sum = a + b      y = rmsnorm(sum)      [*,c], rstd [*] */
 #include "fuse/fuse_int.h"
+#include "op/rows.h"
 
 ll_kernel add_rmsnorm_cpu;
 
