@@ -20,9 +20,9 @@
 ll_kernel conv2d_ref, conv2d_dx_ref, conv2d_dw_ref;
 ll_kernel conv2d_direct_cpu, conv2d_gather_cpu, conv2d_dx_gather_cpu, conv2d_dw_direct_cpu;
 ll_kernel conv2d_dw_outer_cpu;
-ll_scratch conv2d_direct_scratch, conv2d_gather_scratch, conv2d_dx_gather_scratch;
-ll_scratch conv2d_dw_direct_scratch, conv2d_dw_outer_scratch;
-bool conv2d_direct_fits(const ll_kcall *c), conv2d_dw_direct_fits(const ll_kcall *c);
+ll_scratch conv2d_direct_cpu_scratch, conv2d_gather_cpu_scratch, conv2d_dx_gather_cpu_scratch;
+ll_scratch conv2d_dw_direct_cpu_scratch, conv2d_dw_outer_cpu_scratch;
+bool conv2d_direct_cpu_fits(const ll_kcall *c), conv2d_dw_direct_cpu_fits(const ll_kcall *c);
 extern const ll_solver conv2d_cuda[], conv2d_dx_cuda[], conv2d_dw_cuda[];
 extern const ll_op ll_op_conv2d, ll_op_conv2d_dx, ll_op_conv2d_dw;
 
@@ -392,8 +392,8 @@ const ll_op ll_op_conv2d = {
     .ref = conv2d_ref,
     .cpu =
         (const ll_solver[]){
-            {"direct", conv2d_direct_fits, conv2d_direct_scratch, .run = conv2d_direct_cpu},
-            {"gather", .scratch = conv2d_gather_scratch, .run = conv2d_gather_cpu},
+            {"direct", conv2d_direct_cpu_fits, conv2d_direct_cpu_scratch, .run = conv2d_direct_cpu},
+            {"gather", .scratch = conv2d_gather_cpu_scratch, .run = conv2d_gather_cpu},
             {0}},
     .cuda = LL_GPU(conv2d_cuda),
     .trials =
@@ -427,7 +427,8 @@ const ll_op ll_op_conv2d_dx = {
     .f64 = true,
     .cost = cost_dx,
     .ref = conv2d_dx_ref,
-    .cpu = LL_KERNEL("gather", .scratch = conv2d_dx_gather_scratch, .run = conv2d_dx_gather_cpu),
+    .cpu =
+        LL_KERNEL("gather", .scratch = conv2d_dx_gather_cpu_scratch, .run = conv2d_dx_gather_cpu),
     .cuda = LL_GPU(conv2d_dx_cuda),
     .trials =
         {"f32[2,7,5,4], f32[4,3,3,3] {stride=[1,1], pad=[1,1,1,1], dilation=[1,1], groups=1, "
@@ -466,9 +467,9 @@ const ll_op ll_op_conv2d_dw = {
     .flop = 2,
     .f64 = true,
     .ref = conv2d_dw_ref,
-    .cpu = (const ll_solver[]){{"direct", conv2d_dw_direct_fits, conv2d_dw_direct_scratch,
+    .cpu = (const ll_solver[]){{"direct", conv2d_dw_direct_cpu_fits, conv2d_dw_direct_cpu_scratch,
                                 .run = conv2d_dw_direct_cpu},
-                               {"outer", .scratch = conv2d_dw_outer_scratch,
+                               {"outer", .scratch = conv2d_dw_outer_cpu_scratch,
                                 .run = conv2d_dw_outer_cpu},
                                {0}},
     .cuda = LL_GPU(conv2d_dw_cuda),

@@ -9,9 +9,9 @@
 
 ll_kernel conv2d_direct_cpu, conv2d_dw_direct_cpu, conv2d_gather_cpu, conv2d_dx_gather_cpu;
 ll_kernel conv2d_dw_outer_cpu;
-ll_scratch conv2d_direct_scratch, conv2d_dw_direct_scratch, conv2d_gather_scratch;
-ll_scratch conv2d_dx_gather_scratch, conv2d_dw_outer_scratch;
-bool conv2d_direct_fits(const ll_kcall *c), conv2d_dw_direct_fits(const ll_kcall *c);
+ll_scratch conv2d_direct_cpu_scratch, conv2d_dw_direct_cpu_scratch, conv2d_gather_cpu_scratch;
+ll_scratch conv2d_dx_gather_cpu_scratch, conv2d_dw_outer_cpu_scratch;
+bool conv2d_direct_cpu_fits(const ll_kcall *c), conv2d_dw_direct_cpu_fits(const ll_kcall *c);
 
 static ll_conv_shape shape_of(ll_conv_direction d, const ll_kcall *c)
 {
@@ -53,17 +53,17 @@ static bool few_channels(ll_conv_direction d, const ll_kcall *c)
     return v.groups == 1 && v.a.stride[1] == 1 && v.c * v.s <= 8 && !v.bf16;
 }
 
-bool conv2d_direct_fits(const ll_kcall *c)
+bool conv2d_direct_cpu_fits(const ll_kcall *c)
 {
     return few_channels(LL_CONV, c);
 }
 
-bool conv2d_dw_direct_fits(const ll_kcall *c)
+bool conv2d_dw_direct_cpu_fits(const ll_kcall *c)
 {
     return few_channels(LL_CONV_DW, c);
 }
 
-size_t conv2d_direct_scratch(const ll_kcall *c)
+size_t conv2d_direct_cpu_scratch(const ll_kcall *c)
 {
     return room(LL_CONV, c, ll_conv_direct_room_f32, ll_conv_direct_room_f64);
 }
@@ -73,7 +73,7 @@ ll_err conv2d_direct_cpu(const ll_kcall *c)
     return run(LL_CONV, c, ll_conv_direct_f32, ll_conv_direct_f64);
 }
 
-size_t conv2d_dw_direct_scratch(const ll_kcall *c)
+size_t conv2d_dw_direct_cpu_scratch(const ll_kcall *c)
 {
     return room(LL_CONV_DW, c, ll_conv_direct_room_f32, ll_conv_direct_room_f64);
 }
@@ -83,7 +83,7 @@ ll_err conv2d_dw_direct_cpu(const ll_kcall *c)
     return run(LL_CONV_DW, c, ll_conv_direct_dw_f32, ll_conv_direct_dw_f64);
 }
 
-size_t conv2d_gather_scratch(const ll_kcall *c)
+size_t conv2d_gather_cpu_scratch(const ll_kcall *c)
 {
     return room(LL_CONV, c, ll_conv_gather_room_f32, ll_conv_gather_room_f64);
 }
@@ -93,7 +93,7 @@ ll_err conv2d_gather_cpu(const ll_kcall *c)
     return run(LL_CONV, c, ll_conv_gather_f32, ll_conv_gather_f64);
 }
 
-size_t conv2d_dx_gather_scratch(const ll_kcall *c)
+size_t conv2d_dx_gather_cpu_scratch(const ll_kcall *c)
 {
     return room(LL_CONV_DX, c, ll_conv_gather_room_f32, ll_conv_gather_room_f64);
 }
@@ -103,7 +103,7 @@ ll_err conv2d_dx_gather_cpu(const ll_kcall *c)
     return run(LL_CONV_DX, c, ll_conv_gather_f32, ll_conv_gather_f64);
 }
 
-size_t conv2d_dw_outer_scratch(const ll_kcall *c)
+size_t conv2d_dw_outer_cpu_scratch(const ll_kcall *c)
 {
     return room(LL_CONV_DW, c, ll_conv_outer_room_f32, ll_conv_outer_room_f64);
 }

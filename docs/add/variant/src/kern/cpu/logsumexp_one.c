@@ -2,9 +2,9 @@
 #include "kern/rows.h"
 
 ll_kernel logsumexp_one_cpu;
-bool logsumexp_one_fits(const ll_kcall *c);
+bool logsumexp_one_cpu_fits(const ll_kcall *c);
 
-bool logsumexp_one_fits(const ll_kcall *c)
+bool logsumexp_one_cpu_fits(const ll_kcall *c)
 {
     return ll_cols(&c->in[0]) == 1;
 }
