@@ -44,7 +44,7 @@ include_direction() {
 
 # Files of a folder are in layers: none calls a function that leads back to it. Folders where some
 # still do are excepted.
-circles_in="cli data op pass train"
+circles_in="op pass"
 circles() {
     for folder in $(printf '%s\n' "${src[@]}" | sed -n 's,^src/\([a-z]*\)/[^/]*\.c$,\1,p' | sort -u); do
         [[ " $circles_in " == *" $folder "* ]] || circles_of "$folder"

@@ -11,13 +11,9 @@ static ll_err run(const ll_kcall *c)
 {
     float cap = (float)((const ll_number_attr *)c->attr)->value;
     int64_t n = ll_numel(&c->in[0].shape);
-    if (n == 0) return LL_OK;
     return with_float(c->in[0].dtype, [&](auto t) -> ll_err {
         typedef decltype(t) T;
-        map<T><<<blocks_for(n, 256), 256, 0, stream_of(c)>>>((const T *)c->in[0].data,
-                                                             (T *)c->out[0].data, n, cap);
-        CUDA_TRY(cudaGetLastError());
-        return LL_OK;
+        return launch_each(c, n, map<T>, c->in[0].data, c->out[0].data, n, cap);
     });
 }
 
