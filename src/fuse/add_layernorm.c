@@ -14,7 +14,7 @@ extern const ll_solver add_layernorm_cuda[];
 static ll_val kept(ll_graph *g, ll_val sum, ll_val like)
 {
     const ll_node *wider = ll_maker(g, like);
-    if (!ll_is(wider, "cast")) return sum;
+    if (!ll_is_op(wider, ll_ew_op(LL_EW_cast))) return sum;
     ll_val rounded = ll_cast(g, sum, ll_graph_dtype(g, wider->in[0]));
     return ll_cast(g, rounded, ll_graph_dtype(g, sum));
 }
@@ -60,7 +60,7 @@ static const ll_op add_layernorm = {
 static bool chains(const ll_match *m, ll_val v)
 {
     const ll_node *n = ll_maker(m->g, v);
-    return ll_is(n, "broadcast") || ll_is(n, "fill") ||
+    return ll_is_op(n, &ll_op_broadcast) || ll_is_op(n, &ll_op_fill) ||
            (n && n->op->elementwise && m->uses[v.id] == 1);
 }
 
@@ -78,7 +78,7 @@ static bool guard_bias(ll_match *m)
     const ll_graph *g = m->g;
     ll_val v = ll_match_value(m, "c");
     const ll_node *cast = ll_maker(g, v);
-    if (ll_is(cast, "cast")) v = cast->in[0];
+    if (ll_is_op(cast, ll_ew_op(LL_EW_cast))) v = cast->in[0];
     ll_match_bind(m, "c", v);
     return guard(m) && ll_graph_shape(g, v).n == 1 &&
            ll_graph_dtype(g, v) == ll_wide(ll_graph_dtype(g, ll_match_value(m, "b")));

@@ -140,7 +140,7 @@ static int home(const fusing *f, ll_val v)
  * are if not. */
 static bool periodic(const ll_graph *g, const ll_node *n, int64_t *period, int64_t *repeat)
 {
-    if (!n || strcmp(n->op->name, "broadcast")) return false;
+    if (!ll_is_op(n, &ll_op_broadcast)) return false;
     const ll_broadcast_attr *a = (const ll_broadcast_attr *)n->attr;
     int from = ll_value_of(g, n->in[0])->type.shape.n;
     const char *out = a->spec + from + 2; /* "c->nhwc" */
@@ -163,7 +163,7 @@ static bool may_fuse(const ll_graph *g, const ll_node *n)
     if (!n->op->elementwise || n->n_out != 1) return false;
     const ll_value *out = ll_value_of(g, n->out[0]);
     if (out->type.dtype != LL_F32 && out->type.dtype != LL_BF16) return false;
-    bool cast = !strcmp(n->op->name, "cast");
+    bool cast = n->op == ll_ew_op(LL_EW_cast);
     for (int i = 0; i < n->n_in; i++) {
         ll_dtype t = ll_value_of(g, n->in[i])->type.dtype;
         if (t != LL_F32 && t != LL_BF16 && !cast) return false;

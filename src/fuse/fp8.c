@@ -36,7 +36,8 @@ typedef struct side { /* one operand of a product: [rows, sum] as it lies, or [s
 
 static bool is_product(const ll_node *n)
 {
-    return ll_is(n, "matmul") || ll_is(n, "product1") || ll_is(n, "product2");
+    return ll_is_op(n, &ll_op_matmul) || ll_is_op(n, ll_product_op(1)) ||
+           ll_is_op(n, ll_product_op(2));
 }
 
 static bool begins(const ll_node *n, const char *with)
@@ -98,7 +99,7 @@ static const bool *logits(const ll_graph *g, ll_arena *arena)
 /* "btn->n": whether a node sums the rows of a value that is made both ways, and leaves columns. */
 static bool sums_rows(const lowering *l, const ll_node *n)
 {
-    if (strcmp(n->op->name, "sum")) return false;
+    if (n->op != &ll_op_sum) return false;
     const wanted *w = &l->of[n->in[0].id];
     const char *spec = ((const ll_spec_attr *)n->attr)->spec, *arrow = strstr(spec, "->");
     size_t cols = strlen(arrow + 2), all = (size_t)(arrow - spec);
@@ -202,7 +203,7 @@ static ll_err attr_of(const lowering *l, const ll_node *n, int *first, ll_produc
     fits(l, n, s);
     TRY(ll_matmul_read((const char *)n->attr, &p));
     *a = (ll_product_attr){.out = ((const ll_matmul_attr *)n->attr)->out};
-    if (strcmp(n->op->name, "matmul")) *a = *(const ll_product_attr *)n->attr;
+    if (n->op != &ll_op_matmul) *a = *(const ll_product_attr *)n->attr;
     *first = !ll_matmul_has(&p, 1, p.text[2][p.len[2] - 1]);
     char spec[LL_SPEC_MAX] = {0};
     int at = put_letters(spec, &p, *first, s[*first]);
@@ -280,9 +281,9 @@ static ll_err lower(const ll_graph *g, int *fired, ll_graph **out)
     ll_err rc = lower_parameters(&l);
     for (int i = 0; i < g->n_node && rc == LL_OK; i++) {
         const ll_node *n = &g->nodes[i];
-        rc = !l.chosen[i]      ? ll_rewrite_copy(&l.rw, n)
-             : ll_is(n, "sum") ? lower_sum(&l, n)
-                               : lower_product(&l, n);
+        rc = !l.chosen[i]          ? ll_rewrite_copy(&l.rw, n)
+             : n->op == &ll_op_sum ? lower_sum(&l, n)
+                                   : lower_product(&l, n);
     }
     *fired = l.n;
     if (rc == LL_OK && !l.n)

@@ -247,7 +247,7 @@ static bool takes_bias_alone(ll_match *m)
 {
     const ll_node *next = ll_match_reader(m, ll_match_value(m, "s"));
     if (!takes_bias(m)) return false;
-    if (next && next->op->elementwise && !ll_is(next, "add"))
+    if (next && next->op->elementwise && !ll_is_op(next, ll_ew_op(LL_EW_add)))
         return ll_match_no(m, "a chain takes the bias in");
     return true;
 }

@@ -49,10 +49,6 @@ static inline const ll_node *ll_maker(const ll_graph *g, ll_val v)
     int n = ll_value_of(g, v)->node;
     return n < 0 ? NULL : &g->nodes[n];
 }
-static inline bool ll_is(const ll_node *n, const char *op)
-{
-    return n && !strcmp(n->op->name, op);
-}
 
 /* ---- for passes: copying a graph node by node ---- */
 typedef struct ll_rewrite {

@@ -2,6 +2,7 @@
  * region, gradients are what the micro-batches leave for the update: ranges that a
  * later section reads and has not written itself, and those that add up over micro-batches. */
 #include "base/num.h"
+#include "op/ops.h"
 #include "program/program.h"
 
 #include <stdlib.h>
@@ -60,7 +61,8 @@ static size_t left_for_update(const ll_program *p)
     }
     for (int i = 0; i < p->end[LL_MICRO]; i++) {
         const ll_slot *s = &p->slots[p->instrs[i].out[0]];
-        if (!strcmp(p->instrs[i].op, "accum") && s->region == LL_WORK && !seen[p->instrs[i].out[0]])
+        if (p->instrs[i].op == ll_op_accum.name && s->region == LL_WORK &&
+            !seen[p->instrs[i].out[0]])
             r[n++] = (range){s->offset, s->offset + ll_align64(s->bytes)};
     }
     size_t sum = cover(r, n);

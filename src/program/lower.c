@@ -49,7 +49,7 @@ static ll_err copy_of(ll_graph *g, ll_val v, const bool *changes, int n_micro, l
     *out = v;
     if (!changes[ll_alias_root(g, v, n_micro).id]) return LL_OK;
     ll_cast_attr same = {ll_graph_dtype(g, v)};
-    return ll_emit_all(g, ll_op_find("cast"), &same, &v, 1, out);
+    return ll_emit_all(g, ll_ew_op(LL_EW_cast), &same, &v, 1, out);
 }
 
 /* What a result, or another input's update, shows of an input that is updated is its old value: a
@@ -150,7 +150,7 @@ static ll_err add_instr(ll_program *p, const ll_graph *g, const ll_node *n)
 /* A value that must end up in its input and was not written there. */
 static ll_err add_copy(ll_program *p, const ll_graph *g, ll_pair u)
 {
-    const ll_op *op = ll_op_find("reshape"); /* its kernel copies */
+    const ll_op *op = &ll_op_reshape; /* its kernel copies */
     ll_node n = {.op = op, .n_in = 1, .n_out = 1, .in = &u.next, .out = &u.input};
     n.attr = LL_NEW_ARRAY(p->arena, char, op->attr_size);
     n.name = ll_arena_printf(p->arena, "%s.copy", ll_value_of(g, u.input)->name);

@@ -87,7 +87,8 @@ static bool may_lie_on(const planner *p, const ll_node *n, int o, int k, size_t 
     const ll_value *v = ll_value_of(p->g, n->in[k]);
     if (ll_value_bytes(v) != bytes) return false;
     if (o == 0 && n->op->in_place >> k & 1) return true;
-    if (strncmp(n->op->name, "fused", 5)) return n->op->elementwise;
+    bool chain = n->op->attrs && n->op->attrs->kind == LL_A_FUSED;
+    if (!chain) return n->op->elementwise;
     const ll_fused_attr *a = (const ll_fused_attr *)n->attr;
     return a->period[k] == ll_numel(&a->shape) && a->repeat[k] == 1;
 }

@@ -1,6 +1,6 @@
 /* trainer.h: the training loop of a run: data, steps, validation, checkpoints, metrics.
  *
- * What it tells as it goes reaches the caller through ll_watch; it prints nothing itself. */
+ * What it tells as it goes reaches the caller through ll_train_events; it prints nothing itself. */
 #pragma once
 #include "machine/machine.h"
 #include "train/evaluate.h"
@@ -35,13 +35,13 @@ typedef struct ll_train_step {
     double waited; /* of seconds, those that rank 0 spent waiting for collectives */
 } ll_train_step;
 
-typedef struct ll_watch {
+typedef struct ll_train_events {
     void *context; /* given to each; any of them may be NULL */
     void (*start)(void *context, const ll_train_start *s);
     void (*step)(void *context, const ll_train_step *s);
     void (*evaluated)(void *context, int64_t step, const ll_score *s);
     void (*saved)(void *context, int64_t step, const char *folder);
-} ll_watch;
+} ll_train_events;
 
 typedef struct ll_train_opts {
     ll_comm *comm; /* NULL: this process alone */
@@ -49,7 +49,7 @@ typedef struct ll_train_opts {
     const char *resume_from; /* a checkpoint; NULL: the run folder's newest */
     const char *trace;       /* a Chrome trace of all ranks goes to this file; NULL: to none */
     int64_t trace_first, trace_last; /* of these steps, 1 is the first; 0: three, after one */
-    ll_watch watch;
+    ll_train_events watch;
 } ll_train_opts;
 
 typedef struct ll_train_report {

@@ -76,11 +76,6 @@ static const ll_gemm_kind *kind_for(const ll_gemm_call *g)
     return kind_of(g->f64 ? LL_F64 : g->bf16 ? LL_BF16 : LL_F32);
 }
 
-bool ll_cpu_has_bf16(void)
-{
-    return ll_gemm_bf16() != NULL;
-}
-
 const char *ll_gemm_describe(ll_dtype t)
 {
     return t == LL_BF16 && !ll_gemm_bf16() ? ll_gemm_f32.name_bf16 : kind_of(t)->name;

@@ -45,9 +45,6 @@ void ll_gemm_serial(const ll_gemm_call *g);
  * call's serves all of them. */
 size_t ll_gemm_serial_scratch(const ll_gemm_call *g);
 
-/* Whether the CPU multiplies bf16 itself; if not, bf16 operands are widened to f32 on the way in,
- * with the same meaning. */
-bool ll_cpu_has_bf16(void);
 /* Which tiles run, for people: "f32 NEON 8x12", "bf16 as f32 NEON 8x12". */
 const char *ll_gemm_describe(ll_dtype t);
 
