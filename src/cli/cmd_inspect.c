@@ -311,8 +311,9 @@ static ll_err show_cut(const opts *o, const ll_run *r, const ll_graph *g, cut *c
 static ll_err show(const opts *o, const ll_run *r, const ll_graph *g)
 {
     cut c = {0};
-    const ll_machine *m = ll_machine_of(ll_target_find(r->train.machine));
-    if (m && m->open_context) TRY(m->open_context(0, &c.ctx)); /* where there is a GPU */
+    const ll_machine *m;
+    TRY(ll_machine_find(r->train.machine, &m));
+    if (m->open_context) TRY(m->open_context(0, &c.ctx)); /* where there is a GPU */
     ll_err rc = o->mesh || r->parallel.exact ? show_cut(o, r, g, &c) : show_graph(o, r, g, &c);
     if (c.ctx) m->close_context(c.ctx);
     ll_graph_free(c.part);

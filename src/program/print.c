@@ -18,38 +18,57 @@ static void put_slots(ll_buf *b, const ll_program *p, const int *slots, int n)
     }
 }
 
+/* What is started, and of how many tensors; then these, once where they are summed in place. */
+static void put_collective(ll_buf *b, const ll_program *p, const ll_instr *x)
+{
+    char text[LL_NUMBER_TEXT];
+    double bytes = 0;
+    bool mixed = false, in_place = true;
+    for (int k = 0; k < x->n_in; k++) {
+        bytes += (double)p->slots[x->in[k]].bytes;
+        in_place &= k < x->n_out && p->slots[x->in[k]].offset == p->slots[x->out[k]].offset &&
+                    p->slots[x->in[k]].bytes == p->slots[x->out[k]].bytes;
+        if (k && x->collective != LL_HALO)
+            mixed |= ((const ll_coll_attr *)x->attrs[k])->axes !=
+                     ((const ll_coll_attr *)x->attrs[0])->axes;
+    }
+    ll_buf_printf(b, "start %s", x->op);
+    if (x->n_in > 1) ll_buf_printf(b, ", bundle of %d", x->n_in);
+    ll_buf_printf(b, ", %s, until %d", ll_text_bytes(bytes, text), x->pair);
+    if (mixed) ll_buf_puts(b, ", over subsets of ranks");
+    if (x->compressed) ll_buf_puts(b, ", compressed");
+    if (x->packing)
+        ll_buf_printf(b, ", packed in w+%zu %s", x->packing_at,
+                      ll_text_bytes((double)x->packing, text));
+    ll_buf_puts(b, ": ");
+    put_slots(b, p, x->out, x->n_out);
+    if (in_place) return;
+    ll_buf_puts(b, " from ");
+    put_slots(b, p, x->in, x->n_in);
+}
+
+static void put_call(ll_buf *b, const ll_program *p, const ll_instr *x)
+{
+    char text[LL_NUMBER_TEXT];
+    put_slots(b, p, x->out, x->n_out);
+    ll_buf_printf(b, " = %s(", x->op);
+    put_slots(b, p, x->in, x->n_in);
+    ll_buf_puts(b, ")");
+    if (x->flops) ll_buf_printf(b, "  %sflop", ll_text_count(x->flops, text));
+    if (x->kernel.name) ll_buf_printf(b, "  by %s", x->kernel.name);
+    if (x->scratch) ll_buf_printf(b, "  scratch %s", ll_text_bytes((double)x->scratch, text));
+}
+
 static void put_instr(ll_buf *b, const ll_program *p, int i)
 {
     const ll_instr *x = &p->instrs[i];
     ll_buf_printf(b, "%5d  %-32s ", i, x->name);
-    if (x->wait) ll_buf_printf(b, "wait for %d: ", x->pair);
-    put_slots(b, p, x->out, x->n_out);
-    if (x->wait) {
-        ll_buf_puts(b, "\n");
-        return;
-    }
-    ll_buf_printf(b, " = %s%s(", x->kernel.run ? "" : "start ", x->op);
-    put_slots(b, p, x->in, x->n_in);
-    ll_buf_puts(b, ")");
-    char text[LL_NUMBER_TEXT];
-    if (x->flops) ll_buf_printf(b, "  %sflop", ll_text_count(x->flops, text));
-    if (!x->kernel.run) ll_buf_printf(b, "  until %d", x->pair);
-    if (x->collective && x->n_in > 1) {
-        double bytes = 0;
-        for (int k = 0; k < x->n_in; k++) bytes += (double)p->slots[x->in[k]].bytes;
-        ll_buf_printf(b, "  bundle of %d, %s", x->n_in, ll_text_bytes(bytes, text));
-        int64_t axes = ((const ll_coll_attr *)x->attrs[0])->axes;
-        bool mixed = false;
-        for (int k = 1; k < x->n_in; k++)
-            mixed |= ((const ll_coll_attr *)x->attrs[k])->axes != axes;
-        if (mixed) ll_buf_puts(b, " over subsets of ranks");
-    }
-    if (x->compressed) ll_buf_puts(b, "  compressed");
-    if (x->packing)
-        ll_buf_printf(b, "  packed in w+%zu %s", x->packing_at,
-                      ll_text_bytes((double)x->packing, text));
-    if (x->kernel.name) ll_buf_printf(b, "  by %s", x->kernel.name);
-    if (x->scratch) ll_buf_printf(b, "  scratch %s", ll_text_bytes((double)x->scratch, text));
+    if (x->wait)
+        ll_buf_printf(b, "wait for %d", x->pair);
+    else if (x->kernel.run)
+        put_call(b, p, x);
+    else
+        put_collective(b, p, x);
     ll_buf_puts(b, "\n");
 }
 

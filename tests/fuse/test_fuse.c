@@ -291,5 +291,7 @@ int main(void)
         if (!only || !strcmp(only, (*f)->name))
             tests[n++] =
                 (struct CMUnitTest){(*f)->name, test_fusion, NULL, NULL, (void *)(uintptr_t)*f};
+    if (!n) fprintf(stderr, "no fusion is named %s\n", only);
+    if (!n) return 1;
     return _cmocka_run_group_tests("fusions", tests, n, NULL, NULL);
 }

@@ -594,5 +594,7 @@ int main(void)
         if (!(*op)->collective && (!only || !strcmp(only, (*op)->name))) /* those: tests/pass */
             tests[n++] =
                 (struct CMUnitTest){(*op)->name, test_op, NULL, NULL, (void *)(uintptr_t)*op};
+    if (!n) fprintf(stderr, "no op is named %s\n", only);
+    if (!n) return 1;
     return _cmocka_run_group_tests("op", tests, n, NULL, NULL);
 }
