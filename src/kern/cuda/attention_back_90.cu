@@ -460,20 +460,20 @@ static int64_t blocks_of(const heads *s)
     return ll_ceil_div(s->t, SIDE);
 }
 
-bool attention_grad_90_fits(const ll_kcall *c)
+bool attention_grad_cuda_90_fits(const ll_kcall *c)
 {
     heads s = heads_of(c);
     return s.d == WIDTH && qkv_of(c)->dtype == LL_BF16 && lse_of(c)->dtype == LL_F32 &&
            is_hopper(c) && s.b * s.h * s.t > 0 && s.b * s.h * blocks_of(&s) < INT32_MAX / 2;
 }
 
-size_t attention_grad_90_scratch(const ll_kcall *c)
+size_t attention_grad_cuda_90_scratch(const ll_kcall *c)
 {
     heads s = heads_of(c);
     return (size_t)(s.b * s.h * blocks_of(&s) * STATS) + 2 * sizeof(int) + LL_WORKSPACE_SLACK;
 }
 
-ll_err attention_grad_90(const ll_kcall *c)
+ll_err attention_grad_cuda_90(const ll_kcall *c)
 {
     job j = {};
     heads s = heads_of(c);

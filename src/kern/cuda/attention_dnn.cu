@@ -404,7 +404,7 @@ static void bind_numbers(binding *a, const heads *s)
 
 static const int64_t parts[3] = {ID_Q, ID_K, ID_V}, parts_grad[3] = {ID_DQ, ID_DK, ID_DV};
 
-ll_err attention_dnn(const ll_kcall *c)
+ll_err attention_cuda_dnn(const ll_kcall *c)
 {
     ll_dnn_plan *p;
     binding a = {};
@@ -466,29 +466,29 @@ static ll_err backward(const ll_kcall *c, bool any_order)
     return LL_OK;
 }
 
-ll_err attention_grad_dnn(const ll_kcall *c)
+ll_err attention_grad_cuda_dnn(const ll_kcall *c)
 {
     return backward(c, false);
 }
-ll_err attention_grad_any(const ll_kcall *c)
+ll_err attention_grad_cuda_any(const ll_kcall *c)
 {
     return backward(c, true);
 }
 
-bool attention_dnn_fits(const ll_kcall *c)
+bool attention_cuda_dnn_fits(const ll_kcall *c)
 {
     return fits(c, false);
 }
-bool attention_grad_any_fits(const ll_kcall *c)
+bool attention_grad_cuda_any_fits(const ll_kcall *c)
 {
     return c->any_order && fits(c, true);
 }
 
-size_t attention_dnn_scratch(const ll_kcall *c)
+size_t attention_cuda_dnn_scratch(const ll_kcall *c)
 {
     return scratch(c, false);
 }
-size_t attention_grad_any_scratch(const ll_kcall *c)
+size_t attention_grad_cuda_any_scratch(const ll_kcall *c)
 {
     return scratch(c, true);
 }

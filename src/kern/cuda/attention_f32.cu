@@ -100,7 +100,7 @@ template <int D_, int MI_, int NJ_, int BLOCKS_> struct by_fma {
     }
 };
 
-ll_err attention_f32(const ll_kcall *c)
+ll_err attention_cuda_f32(const ll_kcall *c)
 {
     switch (heads_of(c).d) {
     case 32: return forward_of<by_fma<32, 4, 8, 4>>(c);
@@ -109,7 +109,7 @@ ll_err attention_f32(const ll_kcall *c)
     }
 }
 
-ll_err attention_grad_f32(const ll_kcall *c)
+ll_err attention_grad_cuda_f32(const ll_kcall *c)
 {
     switch (heads_of(c).d) {
     case 32: return backward_of<by_fma<32, 4, 8, 3>>(c);

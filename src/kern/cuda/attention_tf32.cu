@@ -165,7 +165,7 @@ template <int D_, int MT, int COLS_, int BLOCKS_, bool HOLDS> struct by_mma {
     }
 };
 
-ll_err attention_tf32(const ll_kcall *c)
+ll_err attention_cuda_tf32(const ll_kcall *c)
 {
     switch (heads_of(c).d) {
     case 32: return forward_of<by_mma<32, 2, 64, 2, true>>(c);
@@ -174,7 +174,7 @@ ll_err attention_tf32(const ll_kcall *c)
     }
 }
 
-ll_err attention_grad_tf32(const ll_kcall *c)
+ll_err attention_grad_cuda_tf32(const ll_kcall *c)
 {
     switch (heads_of(c).d) {
     case 32: return backward_of<by_mma<32, 2, 32, 3, false>>(c);
