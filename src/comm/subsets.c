@@ -96,11 +96,17 @@ int64_t ll_subsets_at(const ll_subsets *s, int piece)
     return s->at[piece];
 }
 
-ll_err ll_subsets_start(ll_subsets *s, void *data, ll_dtype t, ll_reduce op, const char *site,
-                        ll_request **out)
+int64_t ll_subsets_scratch(const ll_subsets *s)
+{
+    return s->list->scratch;
+}
+
+ll_err ll_subsets_start(ll_subsets *s, void *data, void *scratch, ll_dtype t, ll_reduce op,
+                        const char *site, ll_request **out)
 {
     const ll_coll_call call = {.spec = {.coll = LL_COLL_ALLREDUCE, .count = s->count},
                                .data = data,
+                               .scratch = scratch,
                                .dtype = t,
                                .op = op,
                                .sched = s->list,

@@ -24,9 +24,12 @@ void ll_subsets_close(ll_subsets *s);
 /* Elements of the data, and where in it this rank's part of a piece begins. */
 int64_t ll_subsets_count(const ll_subsets *s);
 int64_t ll_subsets_at(const ll_subsets *s, int piece);
-/* Collective. One request for all of them; data stays until the wait. */
-ll_err ll_subsets_start(ll_subsets *s, void *data, ll_dtype t, ll_reduce op, const char *site,
-                        ll_request **out);
+/* Elements of scratch that a request wants. */
+int64_t ll_subsets_scratch(const ll_subsets *s);
+/* Collective. One request for all of them; data, and scratch (NULL: comm has it), stay until the
+ * wait. */
+ll_err ll_subsets_start(ll_subsets *s, void *data, void *scratch, ll_dtype t, ll_reduce op,
+                        const char *site, ll_request **out);
 
 #ifdef __cplusplus
 }

@@ -177,6 +177,10 @@ static void add_members(ll_program *p, const ll_order *o, int node, ll_instr *x)
     x->n_in = x->n_out;
     x->attr = x->attrs[0];
     x->bytes = slot_bytes(p, x->in, x->n_in) + slot_bytes(p, x->out, x->n_out);
+    /* A sum of gradients is told from others by the first one's parameter: people see it, and
+     * codecs draw by it. */
+    for (n = x->n_in - 1; n >= 0; n--)
+        if (p->slots[x->in[n]].gradient_of) x->name = p->slots[x->in[n]].gradient_of;
 }
 
 static ll_err add_position(ll_program *p, const ll_order *o, const ll_places *lay, int at)

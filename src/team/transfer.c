@@ -250,6 +250,7 @@ ll_err ll_transfer_scratch(ll_transfer *t, size_t *bytes)
     ll_coll_call call = t->call;
     call.data = t->room ? t->packing : t->out->data;
     *bytes = 0;
+    if (t->subsets) *bytes = (size_t)ll_subsets_scratch(t->subsets) * ll_dtype_bytes(t->call.dtype);
     if (t->codec || t->subsets) return LL_OK;
     return ll_comm_scratch(t->c, &call, bytes);
 }
@@ -338,8 +339,8 @@ ll_err ll_transfer_start(ll_transfer *t, int64_t step)
     if (exchanges) call->out = ll_transfer_taken(t);
     if (t->codec) return ll_codec_allreduce(t->codec, t->c, (float *)call->data, step, call->site);
     if (t->subsets)
-        return ll_subsets_start(t->subsets, call->data, call->dtype, call->op, call->site,
-                                &t->request);
+        return ll_subsets_start(t->subsets, call->data, call->scratch, call->dtype, call->op,
+                                call->site, &t->request);
     return ll_comm_start(t->c, call, &t->request);
 }
 

@@ -62,7 +62,7 @@ static void pieces(void **state)
             for (int k = 0; k < 3; k++)
                 for (int64_t i = 0; i < count[k][rank]; i++)
                     data[ll_subsets_at(s, k) + i] = (float)value(rank, ll_subsets_at(s, k) + i);
-            OK(ll_subsets_start(s, data, LL_F32, LL_REDUCE_SUM, "test", &r));
+            OK(ll_subsets_start(s, data, NULL, LL_F32, LL_REDUCE_SUM, "test", &r));
             OK(ll_request_wait(r));
             for (int k = 0; k < 3; k++)
                 for (int64_t i = ll_subsets_at(s, k); i < ll_subsets_at(s, k) + count[k][rank];

@@ -54,6 +54,8 @@ static int check_sizes(const ll_program *p, const ll_lower_opts *how)
             assert_int_equal(a->axes, b->axes);
             assert_true(!x->compressed || a->cut == b->cut);
         }
+        for (int j = 0; j < i && x->compressed; j++) /* codecs draw by the name */
+            if (p->instrs[j].compressed) assert_string_not_equal(p->instrs[j].name, x->name);
         if (!x->compressed) assert_in_range(bytes, 0, how->bucket_bytes);
         n++;
     }
