@@ -156,6 +156,7 @@ static void plan(move *m)
     ll_walk *w = &m->w;
     m->items = 1;
     for (int i = 0; i < w->n; i++) m->items *= w->size[i];
+    if (!m->items) return;
     ll_walk_merge(w);
     int last = w->n - 1, d = last;
     if (w->stride[FROM][last] > 1)
