@@ -3,6 +3,7 @@
  *     bench_algorithms [RANKS]                              every algorithm and what it costs
  *     bench_algorithms RANKS COLLECTIVE ALGORITHM [COUNT]   one's steps on every rank */
 #include "sched/algos.h"
+#include "sched/verify.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -36,9 +37,7 @@ static ll_err cost_of(ll_arena *arena, const ll_algo *a, const ll_coll_spec *s, 
 
 static const char *canonical_word(const ll_algo *a, const ll_coll_spec *s)
 {
-    bool sums = s->coll == LL_COLL_ALLREDUCE || s->coll == LL_COLL_REDUCE_SCATTER ||
-                s->coll == LL_COLL_REDUCE;
-    return !sums ? "-" : a->canonical && a->canonical(s) ? "yes" : "no";
+    return !ll_coll_sums(s->coll) ? "-" : a->canonical && a->canonical(s) ? "yes" : "no";
 }
 
 static void print_cost(const char *name, bool counted, const ll_cost *c, const char *canonical,

@@ -87,12 +87,7 @@ static size_t best_segment(const bench *b, const ll_algo *a, size_t bytes)
 
 static bool usable(const bench *b, const ll_algo *a, const ll_coll_spec *s)
 {
-    const char *why;
-    bool sums = a->coll == LL_COLL_ALLREDUCE || a->coll == LL_COLL_REDUCE_SCATTER ||
-                a->coll == LL_COLL_REDUCE;
-    if ((a->window || a->shared) && !ll_comm_has_window(b->c)) return false;
-    if (b->o->canonical && sums && !(a->canonical && a->canonical(s))) return false;
-    return ll_algo_can(a, s, &why);
+    return ll_choose_may(a, s, ll_comm_has_window(b->c), b->o->canonical);
 }
 
 static void add_row(const bench *b, ll_comm_bench_point *p, const ll_algo *a, size_t segment)

@@ -29,72 +29,47 @@ enum { N_REDUCE = 3, N_HALF = 2 };
 static struct {
     bool made;
     MPI_Datatype half[N_HALF]; /* bf16, f16 */
-    MPI_Op op[N_HALF][N_REDUCE];
+    MPI_Op op[N_REDUCE];       /* of these */
 } ours;
 
-static void fold(void *in, void *inout, const int *n, ll_dtype t, ll_reduce op)
+static void fold(void *in, void *inout, const int *n, const MPI_Datatype *t, ll_reduce op)
 {
     const void *both[] = {in, inout};
-    ll_fold(inout, both, 2, *n, t, op);
+    ll_fold(inout, both, 2, *n, *t == ours.half[0] ? LL_BF16 : LL_F16, op);
 }
 
-static void bf16_sum(void *in, void *inout, int *n, MPI_Datatype *t)
+static void sum(void *in, void *inout, int *n, MPI_Datatype *t)
 {
-    (void)t;
-    fold(in, inout, n, LL_BF16, LL_REDUCE_SUM);
+    fold(in, inout, n, t, LL_REDUCE_SUM);
 }
 
-static void bf16_max(void *in, void *inout, int *n, MPI_Datatype *t)
+static void max(void *in, void *inout, int *n, MPI_Datatype *t)
 {
-    (void)t;
-    fold(in, inout, n, LL_BF16, LL_REDUCE_MAX);
+    fold(in, inout, n, t, LL_REDUCE_MAX);
 }
 
-static void bf16_min(void *in, void *inout, int *n, MPI_Datatype *t)
+static void min(void *in, void *inout, int *n, MPI_Datatype *t)
 {
-    (void)t;
-    fold(in, inout, n, LL_BF16, LL_REDUCE_MIN);
-}
-
-static void f16_sum(void *in, void *inout, int *n, MPI_Datatype *t)
-{
-    (void)t;
-    fold(in, inout, n, LL_F16, LL_REDUCE_SUM);
-}
-
-static void f16_max(void *in, void *inout, int *n, MPI_Datatype *t)
-{
-    (void)t;
-    fold(in, inout, n, LL_F16, LL_REDUCE_MAX);
-}
-
-static void f16_min(void *in, void *inout, int *n, MPI_Datatype *t)
-{
-    (void)t;
-    fold(in, inout, n, LL_F16, LL_REDUCE_MIN);
+    fold(in, inout, n, t, LL_REDUCE_MIN);
 }
 
 static ll_err make_types(void)
 {
-    static MPI_User_function *const functions[N_HALF][N_REDUCE] = {{bf16_sum, bf16_max, bf16_min},
-                                                                   {f16_sum, f16_max, f16_min}};
+    static MPI_User_function *const functions[N_REDUCE] = {sum, max, min};
     if (ours.made) return LL_OK;
     for (int h = 0; h < N_HALF; h++) {
         MPI_TRY(MPI_Type_contiguous(2, MPI_BYTE, &ours.half[h]));
         MPI_TRY(MPI_Type_commit(&ours.half[h]));
-        for (int r = 0; r < N_REDUCE; r++)
-            MPI_TRY(MPI_Op_create(functions[h][r], 1, &ours.op[h][r]));
     }
+    for (int r = 0; r < N_REDUCE; r++) MPI_TRY(MPI_Op_create(functions[r], 1, &ours.op[r]));
     ours.made = true;
     return LL_OK;
 }
 
 void ll_mpi_types_free(void)
 {
-    for (int h = 0; ours.made && h < N_HALF; h++) {
-        MPI_Type_free(&ours.half[h]);
-        for (int r = 0; r < N_REDUCE; r++) MPI_Op_free(&ours.op[h][r]);
-    }
+    for (int h = 0; ours.made && h < N_HALF; h++) MPI_Type_free(&ours.half[h]);
+    for (int r = 0; ours.made && r < N_REDUCE; r++) MPI_Op_free(&ours.op[r]);
     ours.made = false;
 }
 
@@ -114,7 +89,7 @@ static ll_err type_of(ll_dtype t, MPI_Datatype *out)
 
 static MPI_Op op_of(ll_dtype t, ll_reduce op)
 {
-    if (t == LL_BF16 || t == LL_F16) return ours.op[t == LL_F16][op];
+    if (t == LL_BF16 || t == LL_F16) return ours.op[op];
     return op == LL_REDUCE_SUM ? MPI_SUM : op == LL_REDUCE_MAX ? MPI_MAX : MPI_MIN;
 }
 
@@ -184,33 +159,6 @@ static ll_err reduce_scatter(mpi_transport *m, mpi_message *x, const ll_library_
     return LL_OK;
 }
 
-static ll_err reduce(mpi_transport *m, mpi_message *x, const ll_library_call *call,
-                     MPI_Datatype type)
-{
-    const ll_coll_spec *s = call->spec;
-    bool root = m->t.rank == s->root;
-    MPI_TRY(MPI_Ireduce(root ? MPI_IN_PLACE : call->data, root ? call->data : NULL, (int)s->count,
-                        type, op_of(call->dtype, call->op), s->root, m->comm, &x->request));
-    return LL_OK;
-}
-
-/* gather: the blocks of all to the root; else from it. */
-static ll_err gather_scatter(mpi_transport *m, mpi_message *x, const ll_library_call *call,
-                             const places *p, MPI_Datatype type, bool gather)
-{
-    const ll_coll_spec *s = call->spec;
-    int me = m->t.rank;
-    bool root = me == s->root;
-    char *block = (char *)call->data + (size_t)p->recv_at[me] * ll_dtype_bytes(call->dtype);
-    if (gather)
-        MPI_TRY(MPI_Igatherv(root ? MPI_IN_PLACE : block, p->recv[me], type, call->data, p->recv,
-                             p->recv_at, type, s->root, m->comm, &x->request));
-    else
-        MPI_TRY(MPI_Iscatterv(call->data, p->recv, p->recv_at, type, root ? MPI_IN_PLACE : block,
-                              p->recv[me], type, s->root, m->comm, &x->request));
-    return LL_OK;
-}
-
 ll_err ll_mpi_library(mpi_transport *m, mpi_message *x, const ll_library_call *call)
 {
     const ll_coll_spec *s = call->spec;
@@ -232,18 +180,17 @@ ll_err ll_mpi_library(mpi_transport *m, mpi_message *x, const ll_library_call *c
         MPI_TRY(MPI_Ibcast(call->data, n, type, s->root, m->comm, &x->request));
         return LL_OK;
     case LL_COLL_BARRIER: MPI_TRY(MPI_Ibarrier(m->comm, &x->request)); return LL_OK;
-    case LL_COLL_REDUCE: return reduce(m, x, call, type);
     case LL_COLL_ALLTOALL:
         TRY(exchange_places(s, m->t.rank, &p));
         MPI_TRY(MPI_Ialltoallv(call->data, p.send, p.send_at, type, call->out, p.recv, p.recv_at,
                                type, m->comm, &x->request));
         return LL_OK;
+    case LL_COLL_REDUCE_SCATTER:
+        blocks(s, p.recv, p.recv_at);
+        return reduce_scatter(m, x, call, &p, type);
     default: break;
     }
     blocks(s, p.recv, p.recv_at);
-    if (s->coll == LL_COLL_REDUCE_SCATTER) return reduce_scatter(m, x, call, &p, type);
-    if (s->coll != LL_COLL_ALLGATHER)
-        return gather_scatter(m, x, call, &p, type, s->coll == LL_COLL_GATHER);
     MPI_TRY(MPI_Iallgatherv(MPI_IN_PLACE, 0, type, call->data, p.recv, p.recv_at, type, m->comm,
                             &x->request));
     return LL_OK;

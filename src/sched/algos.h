@@ -9,11 +9,8 @@ extern "C" {
 #endif
 
 /* ---- whole collectives ---- */
-ll_emitter ll_emit_direct_reduce_scatter, ll_emit_direct_allgather;
 ll_emitter ll_emit_circulant_reduce_scatter, ll_emit_circulant_allgather;
 
-ll_cost ll_direct_reduce_scatter_cost(const ll_coll_spec *s);
-ll_cost ll_direct_allgather_cost(const ll_coll_spec *s);
 ll_cost ll_circulant_reduce_scatter_cost(const ll_coll_spec *s);
 ll_cost ll_circulant_allgather_cost(const ll_coll_spec *s);
 

@@ -4,7 +4,7 @@
  * it after log2 p of them, rounded up; and one rank knows of all after as many.
  * Elements sent: what must leave or enter one rank. An all-gather brings a rank every block but its
  * own, a reduce-scatter takes every block but its own away; an all-reduce can be no cheaper than
- * both together, 2 (p - 1) / p n; a broadcast brings all n, and a reduce takes all n away.
+ * both together, 2 (p - 1) / p n; a broadcast brings all n.
  * Elements folded: n (p - 1) additions in all, shared by p ranks.
  * Each bound holds by itself: an algorithm need not reach two of them, and the time of one that
  * sums while messages are under way can be less than all three together.
@@ -19,39 +19,28 @@
  * operations in MPICH, 2005; for the all-reduce's bytes Patarasuk, Yuan, 2009. */
 #include "sched/algos.h"
 
-/* Elements of all blocks but b's. */
-static double others(const ll_coll_spec *s, int b)
-{
-    int64_t from, to, all = 0;
-    for (int i = 0; i < s->size; i++) {
-        ll_coll_block(s, i, &from, &to);
-        if (i != b) all += to - from;
-    }
-    return (double)all;
-}
-
+/* Elements of all blocks but the smallest. */
 static double most_others(const ll_coll_spec *s)
 {
-    double most = 0;
-    for (int b = 0; b < s->size; b++)
-        if (others(s, b) > most) most = others(s, b);
-    return most;
+    int64_t from, to, all = 0, least = INT64_MAX;
+    for (int b = 0; b < s->size; b++) {
+        ll_coll_block(s, b, &from, &to);
+        all += to - from;
+        if (to - from < least) least = to - from;
+    }
+    return (double)(all - least);
 }
 
 /* The busiest rank's blocks to others, or from them. */
 static double most_exchanged(const ll_coll_spec *s)
 {
-    if (!s->matrix) { /* everyone sends block b to rank b, that rank itself excepted */
-        double most = most_others(s), in = (double)ll_largest_block(s) * (s->size - 1);
-        return in > most ? in : most;
-    }
-    int64_t most = 0;
+    int64_t most = 0, data, at;
     for (int r = 0; r < s->size; r++) {
         int64_t in = 0, out = 0;
         for (int q = 0; q < s->size; q++) {
             if (q == r) continue;
-            out += s->matrix[(size_t)r * (size_t)s->size + (size_t)q];
-            in += s->matrix[(size_t)q * (size_t)s->size + (size_t)r];
+            out += ll_coll_between(s, r, q, &data, &at);
+            in += ll_coll_between(s, q, r, &data, &at);
         }
         if (in > most) most = in;
         if (out > most) most = out;
@@ -70,9 +59,6 @@ ll_cost ll_coll_bound(const ll_coll_spec *s)
     case LL_COLL_ALLGATHER: c.sent = most_others(s); break;
     case LL_COLL_ALLTOALL: c.sent = most_exchanged(s); break;
     case LL_COLL_BROADCAST: c.sent = n; break;
-    case LL_COLL_REDUCE: c = (ll_cost){.sent = n, .folded = part}; break;
-    case LL_COLL_GATHER:
-    case LL_COLL_SCATTER: c.sent = others(s, s->root); break;
     case LL_COLL_BARRIER:
     case LL_N_COLL: break;
     }

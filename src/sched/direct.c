@@ -13,7 +13,10 @@
  * block, the same bytes as the ring's, with more peers and less dependence.
  *
  * A reduce-scatter needs scratch for p - 1 copies of a block, less than the data itself; or, with
- * segments, of two pieces of a block: one that is received while the other is summed. */
+ * segments, of two pieces of a block: one that is received while the other is summed.
+ *
+ * Both together are an all-reduce, called sharded: every rank is the parameter server of one block.
+ * As few bytes as a ring, in an order of summation that does not depend on which rank does it. */
 #include "sched/algos.h"
 
 static int n_piece(const ll_coll_spec *s)
@@ -21,7 +24,7 @@ static int n_piece(const ll_coll_spec *s)
     return ll_n_piece(ll_largest_block(s), s->segment);
 }
 
-void ll_emit_direct_reduce_scatter(ll_steps *e, const ll_coll_spec *s, int me)
+static void reduce_scatter(ll_steps *e, const ll_coll_spec *s, int me)
 {
     int p = s->size, n = n_piece(s);
     if (p < 2) return;
@@ -46,7 +49,7 @@ void ll_emit_direct_reduce_scatter(ll_steps *e, const ll_coll_spec *s, int me)
     }
 }
 
-void ll_emit_direct_allgather(ll_steps *e, const ll_coll_spec *s, int me)
+static void allgather(ll_steps *e, const ll_coll_spec *s, int me)
 {
     int p = s->size;
     int64_t at, len = ll_block_piece(s, me, 0, 1, &at);
@@ -58,17 +61,28 @@ void ll_emit_direct_allgather(ll_steps *e, const ll_coll_spec *s, int me)
     ll_emit_next(e);
 }
 
+static void allreduce(ll_steps *e, const ll_coll_spec *s, int me)
+{
+    reduce_scatter(e, s, me);
+    allgather(e, s, me);
+}
+
 /* Of equal blocks: every rank is always busy, and the last piece is summed with no message. */
-ll_cost ll_direct_reduce_scatter_cost(const ll_coll_spec *s)
+static ll_cost reduce_scatter_cost(const ll_coll_spec *s)
 {
     double n = n_piece(s), all = (s->size - 1) * (double)ll_largest_block(s);
     return (ll_cost){.messages = s->count ? (s->size - 1) * n : 0, .sent = all, .folded = all / n};
 }
 
-ll_cost ll_direct_allgather_cost(const ll_coll_spec *s)
+static ll_cost allgather_cost(const ll_coll_spec *s)
 {
     return (ll_cost){.messages = s->count ? s->size - 1 : 0,
                      .sent = (s->size - 1) * (double)ll_largest_block(s)};
+}
+
+static ll_cost allreduce_cost(const ll_coll_spec *s)
+{
+    return ll_cost_sum(reduce_scatter_cost(s), allgather_cost(s));
 }
 
 const ll_algo ll_algos_direct[] = {
@@ -76,12 +90,19 @@ const ll_algo ll_algos_direct[] = {
      .coll = LL_COLL_REDUCE_SCATTER,
      .help = "each sends each its block and sums what it receives, in canonical order",
      .segmented = true,
-     .emit = ll_emit_direct_reduce_scatter,
-     .cost = ll_direct_reduce_scatter_cost,
+     .emit = reduce_scatter,
+     .cost = reduce_scatter_cost,
      .canonical = ll_canonical_always},
     {.name = "direct",
      .coll = LL_COLL_ALLGATHER,
      .help = "each sends its block to each: p - 1 messages",
-     .emit = ll_emit_direct_allgather,
-     .cost = ll_direct_allgather_cost},
+     .emit = allgather,
+     .cost = allgather_cost},
+    {.name = "sharded",
+     .coll = LL_COLL_ALLREDUCE,
+     .help = "each rank is the parameter server of one block: least bytes, canonical sums",
+     .segmented = true,
+     .emit = allreduce,
+     .cost = allreduce_cost,
+     .canonical = ll_canonical_always},
     {0}};

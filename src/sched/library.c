@@ -16,9 +16,10 @@ static void emit(ll_steps *e, const ll_coll_spec *s, int me)
         .library = true, .emit = emit                                                              \
     }
 
-const ll_algo ll_algos_library[] = {
-    LIBRARY(ALLREDUCE, "MPI_Allreduce"),  LIBRARY(REDUCE_SCATTER, "MPI_Reduce_scatter"),
-    LIBRARY(ALLGATHER, "MPI_Allgatherv"), LIBRARY(ALLTOALL, "MPI_Alltoallv"),
-    LIBRARY(BROADCAST, "MPI_Bcast"),      LIBRARY(REDUCE, "MPI_Reduce"),
-    LIBRARY(GATHER, "MPI_Gatherv"),       LIBRARY(SCATTER, "MPI_Scatterv"),
-    LIBRARY(BARRIER, "MPI_Barrier"),      {0}};
+const ll_algo ll_algos_library[] = {LIBRARY(ALLREDUCE, "MPI_Allreduce"),
+                                    LIBRARY(REDUCE_SCATTER, "MPI_Reduce_scatter"),
+                                    LIBRARY(ALLGATHER, "MPI_Allgatherv"),
+                                    LIBRARY(ALLTOALL, "MPI_Alltoallv"),
+                                    LIBRARY(BROADCAST, "MPI_Bcast"),
+                                    LIBRARY(BARRIER, "MPI_Barrier"),
+                                    {0}};

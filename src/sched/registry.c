@@ -109,7 +109,7 @@ const char *ll_coll_name(ll_coll c)
 
 bool ll_coll_sums(ll_coll c)
 {
-    return c == LL_COLL_ALLREDUCE || c == LL_COLL_REDUCE_SCATTER || c == LL_COLL_REDUCE;
+    return c == LL_COLL_ALLREDUCE || c == LL_COLL_REDUCE_SCATTER;
 }
 
 void ll_coll_block(const ll_coll_spec *s, int b, int64_t *from, int64_t *to)

@@ -6,36 +6,43 @@
  *
  *     p = 4, root 0, blocks a b c d
  *     scatter        0 -> 2: c d      0 -> 1: b   2 -> 3: d
- *     all-gather     0 has a, 1 has b, 2 has c, 3 has d: three steps around */
-#include "sched/emit.h"
+ *     all-gather     0 has a, 1 has b, 2 has c, 3 has d: three steps around
+ *
+ * From another root ranks are numbered from there on, and so are their blocks: those of a subtree
+ * are one piece of DATA. */
+#include "sched/algos.h"
 
-/* What is done one after the other: each on blocks of even size. */
-static const ll_algo *part(const ll_coll_spec *s, ll_coll coll, const char *name, ll_coll_spec *out)
+/* Of root 0. s: of the all-gather. */
+static void from_first(ll_steps *e, const ll_coll_spec *s, int me)
 {
-    *out = (ll_coll_spec){
-        .coll = coll, .size = s->size, .root = s->root, .count = s->count, .node = s->node};
-    const ll_algo *a = ll_algo_find(coll, name);
-    LL_ASSERT(a);
-    return a;
+    int p = s->size, low = me ? me & -me : 1 << ll_log2_up(p); /* blocks me.. of my subtree */
+    int64_t at, n = ll_block_span(s, me, me + low < p ? me + low : p, &at);
+    if (me) ll_emit_recv(e, me - low, LL_DATA, at, n);
+    ll_emit_next(e);
+    for (int k = low / 2; k >= 1; k /= 2) {
+        n = ll_block_span(s, me + k, me + 2 * k < p ? me + 2 * k : p, &at);
+        if (me + k < p) ll_emit_send(e, me + k, LL_DATA, at, n);
+    }
+    ll_emit_next(e);
+    ll_algo_find(LL_COLL_ALLGATHER, "ring")->emit(e, s, me);
 }
 
 static void emit(ll_steps *e, const ll_coll_spec *s, int rank)
 {
-    ll_coll_spec spec;
-    part(s, LL_COLL_SCATTER, "tree", &spec)->emit(e, &spec, rank);
-    ll_emit_next(e);
-    part(s, LL_COLL_ALLGATHER, "ring", &spec)->emit(e, &spec, rank);
+    int p = s->size, *ranks = LL_NEW_ARRAY(e->arena, int, p);
+    for (int i = 0; i < p; i++) ranks[i] = (s->root + i) % p;
+    ll_group turned = {.ranks = ranks, .size = p, .me = (rank - s->root + p) % p};
+    ll_coll_spec spec = {.coll = LL_COLL_ALLGATHER, .size = p, .count = s->count};
+    ll_emit_within(e, &turned, from_first, &spec);
 }
 
-/* The rank that got its block last has it carried around: exact for even blocks. */
+/* The root's way down is the longest, and then its last block is carried around: exact for even
+ * blocks. */
 static ll_cost cost(const ll_coll_spec *s)
 {
-    ll_coll_spec spec;
-    ll_cost c = part(s, LL_COLL_SCATTER, "tree", &spec)->cost(&spec);
-    int64_t most = (s->count + s->size - 1) / s->size;
-    c.messages += most ? s->size - 1 : 0;
-    c.sent += (double)most * (s->size - 1);
-    return c;
+    double others = s->size - 1, most = (double)((s->count + s->size - 1) / s->size);
+    return (ll_cost){.messages = s->count ? ll_log2_up(s->size) + others : 0,
+                     .sent = 2 * others * most};
 }
 
 const ll_algo ll_algos_scatter_allgather[] = {

@@ -42,9 +42,6 @@ extern "C" {
     X(ALLGATHER, "all-gather")                                                                     \
     X(ALLTOALL, "all-to-all")                                                                      \
     X(BROADCAST, "broadcast")                                                                      \
-    X(REDUCE, "reduce")                                                                            \
-    X(GATHER, "gather")                                                                            \
-    X(SCATTER, "scatter")                                                                          \
     X(BARRIER, "barrier")
 
 typedef enum ll_coll {
@@ -100,10 +97,10 @@ typedef struct ll_sched {
 typedef struct ll_coll_spec {
     ll_coll coll;
     int size; /* ranks */
-    int root; /* broadcast, reduce, gather, scatter */
-    /* Elements of DATA on every rank. All-reduce, reduce, broadcast: all of them. Reduce-scatter,
-     * all-gather, gather, scatter: cut into one block for each rank; a rank's own block is where
-     * its part is found or left. All-to-all: of the blocks that go to each rank. */
+    int root; /* broadcast */
+    /* Elements of DATA on every rank. All-reduce, broadcast: all of them. Reduce-scatter,
+     * all-gather: cut into one block for each rank; a rank's own block is where its part is found
+     * or left. All-to-all: of the blocks that go to each rank. */
     int64_t count;
     const int64_t *starts; /* size + 1: where blocks begin and end; NULL: ll_share */
     const int64_t *matrix; /* all-to-all: [from * size + to] elements, both buffers packed in order
@@ -174,10 +171,6 @@ typedef struct ll_subset {
 } ll_subset;
 ll_err ll_sched_subsets(ll_arena *arena, const ll_algo *a, const ll_subset *subsets, int n_subset,
                         int size, int64_t segment, int rank, const ll_sched **out);
-
-/* Readable: one line a step; and one step of a rank's list, without the end of the line. */
-const char *ll_sched_text(ll_arena *arena, const ll_sched *s);
-const char *ll_step_text(ll_arena *arena, const ll_step *s, int rank);
 
 #ifdef __cplusplus
 }

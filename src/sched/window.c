@@ -23,36 +23,32 @@
  * taken from where they are, and a last meeting keeps data as it is until everyone has taken it. */
 #include "sched/algos.h"
 
-enum {
-    SEGMENT = 32768
-}; /* elements in a chunk by default: two slots of it fit in a private cache */
+/* Elements in a chunk by default: two slots of it fit in a private cache. */
+enum { SEGMENT = 32768, MAX_STAGE = 3 };
 
 typedef struct win {
     ll_steps *e;
     const ll_coll_spec *s;
     int rank, size;
-    int n_chunk;
-    int64_t room; /* elements in a slot for one block's piece */
+    bool shared;  /* data is read where it is */
+    int n_chunk;  /* 0: nothing is to be done */
+    int64_t room; /* elements in a slot for one piece */
 } win;
 
-static win start(ll_steps *e, const ll_coll_spec *s, int rank)
+/* Chunks of pieces side by side, of which the longest is cut from so many elements. */
+static win cut(ll_steps *e, const ll_coll_spec *s, int rank, int64_t most, int side_by_side)
 {
-    win w = {.e = e, .s = s, .rank = rank, .size = s->size, .n_chunk = 1};
-    int64_t most = ll_largest_block(s), segment = s->segment ? s->segment : SEGMENT;
-    int64_t piece = segment / s->size > 0 ? segment / s->size : 1;
-    if (most > piece) w.n_chunk = (int)((most + piece - 1) / piece);
+    win w = {.e = e, .s = s, .rank = rank, .size = s->size};
+    int64_t piece = (s->segment ? s->segment : SEGMENT) / side_by_side;
+    if (s->size < 2 || most == 0) return w;
+    w.n_chunk = ll_n_piece(most, piece > 0 ? piece : 1);
     w.room = (most + w.n_chunk - 1) / w.n_chunk;
     return w;
 }
 
-/* Piece c of block b of DATA; returns its length. */
-static int64_t piece(const win *w, int b, int c, int64_t *at)
+static win by_blocks(ll_steps *e, const ll_coll_spec *s, int rank)
 {
-    int64_t start, end, from, to;
-    ll_coll_block(w->s, b, &start, &end);
-    ll_share(end - start, w->n_chunk, c, &from, &to);
-    *at = start + from;
-    return to - from;
+    return cut(e, s, rank, ll_largest_block(s), s->size);
 }
 
 static int64_t slot(const win *w, int b, int c)
@@ -60,224 +56,182 @@ static int64_t slot(const win *w, int b, int c)
     return (c % 2 * w->size + b) * w->room;
 }
 
-static void await_all(const win *w, int value)
+/* ---- stages of a chunk ---- */
+typedef void stage(const win *w, int c);
+
+/* Each round begins by awaiting the end of the one before. */
+static void meet(const win *w, int round)
 {
-    for (int i = 1; i < w->size; i++) ll_emit_await(w->e, (w->rank + i) % w->size, value);
+    ll_emit_signal(w->e);
+    ll_emit_next(w->e);
+    for (int i = 1; i < w->size; i++) ll_emit_await(w->e, (w->rank + i) % w->size, round);
 }
 
-/* ---- stages of a chunk ---- */
-static void put(const win *w, int c)
+/* Chunk c is in stage i in round c + i. */
+static void run(const win *w, stage *const stages[MAX_STAGE])
 {
-    for (int i = 1; i < w->size; i++) { /* neighbours first: nobody's block is everyone's first */
-        int b = (w->rank + i) % w->size;
-        int64_t at, n = piece(w, b, c, &at);
-        ll_emit_copy(w->e, LL_WINDOW, slot(w, b, c), (ll_ref){w->rank, LL_DATA, at}, n);
+    int n = stages[2] ? 3 : 2;
+    for (int k = 0; w->n_chunk && k < w->n_chunk + n - 1; k++) {
+        if (k) meet(w, k);
+        for (int i = n - 1; i >= 0; i--)
+            if (k >= i && k - i < w->n_chunk) stages[i](w, k - i);
     }
+}
+
+static void put_block(const win *w, int b, int c)
+{
+    int64_t at, n = ll_block_piece(w->s, b, c, w->n_chunk, &at);
+    ll_emit_copy(w->e, LL_WINDOW, slot(w, b, c), (ll_ref){w->rank, LL_DATA, at}, n);
 }
 
 static void put_own(const win *w, int c)
 {
-    int64_t at, n = piece(w, w->rank, c, &at);
-    ll_emit_copy(w->e, LL_WINDOW, slot(w, w->rank, c), (ll_ref){w->rank, LL_DATA, at}, n);
+    put_block(w, w->rank, c);
 }
 
-static void sum(const win *w, int c, bool shared)
+/* Neighbours first: nobody's block is everyone's first. */
+static void put(const win *w, int c)
 {
-    int64_t at, n = piece(w, w->rank, c, &at);
+    for (int i = 1; i < w->size && !w->shared; i++) put_block(w, (w->rank + i) % w->size, c);
+}
+
+static void sum(const win *w, int c)
+{
+    int64_t at, n = ll_block_piece(w->s, w->rank, c, w->n_chunk, &at);
     ll_ref *from = LL_NEW_ARRAY(w->e->arena, ll_ref, w->size);
     for (int i = 0; i < w->size; i++)
-        from[i] = shared || i == w->rank ? (ll_ref){i, LL_DATA, at}
-                                         : (ll_ref){i, LL_WINDOW, slot(w, w->rank, c)};
+        from[i] = w->shared || i == w->rank ? (ll_ref){i, LL_DATA, at}
+                                            : (ll_ref){i, LL_WINDOW, slot(w, w->rank, c)};
     ll_emit_fold_all(w->e, LL_DATA, at, from, w->size, n);
+    if (w->s->coll == LL_COLL_ALLREDUCE && !w->shared) put_own(w, c);
 }
 
-static void take(const win *w, int c, bool shared)
+static void take(const win *w, int c)
 {
     for (int i = 1; i < w->size; i++) {
         int b = (w->rank + i) % w->size;
-        int64_t at, n = piece(w, b, c, &at);
-        ll_ref from = shared ? (ll_ref){b, LL_DATA, at} : (ll_ref){b, LL_WINDOW, slot(w, b, c)};
+        int64_t at, n = ll_block_piece(w->s, b, c, w->n_chunk, &at);
+        ll_ref from = w->shared ? (ll_ref){b, LL_DATA, at} : (ll_ref){b, LL_WINDOW, slot(w, b, c)};
         ll_emit_copy(w->e, LL_DATA, at, from, n);
     }
 }
 
+/* Of a chunk that is not cut by rank: everyone's, or the root's. */
+static void put_whole(const win *w, int c)
+{
+    int64_t at, end;
+    ll_share(w->s->count, w->n_chunk, c, &at, &end);
+    if (w->s->coll == LL_COLL_ALLREDUCE || w->rank == w->s->root)
+        ll_emit_copy(w->e, LL_WINDOW, c % 2 * w->room, (ll_ref){w->rank, LL_DATA, at}, end - at);
+}
+
+static void take_whole(const win *w, int c)
+{
+    int64_t at, end;
+    ll_share(w->s->count, w->n_chunk, c, &at, &end);
+    if (w->s->coll == LL_COLL_ALLREDUCE) {
+        ll_ref *from = LL_NEW_ARRAY(w->e->arena, ll_ref, w->size);
+        for (int i = 0; i < w->size; i++) from[i] = (ll_ref){i, LL_WINDOW, c % 2 * w->room};
+        from[w->rank] = (ll_ref){w->rank, LL_DATA, at};
+        ll_emit_fold_all(w->e, LL_DATA, at, from, w->size, end - at);
+    } else if (w->rank != w->s->root) {
+        ll_ref from = {w->s->root, LL_WINDOW, c % 2 * w->room};
+        ll_emit_copy(w->e, LL_DATA, at, from, end - at);
+    }
+}
+
+/* Of blocks by sender and receiver. */
+static void put_each(const win *w, int c)
+{
+    int64_t data, out, from, to;
+    for (int i = 1; i < w->size; i++) {
+        int peer = (w->rank + i) % w->size;
+        ll_share(ll_coll_between(w->s, w->rank, peer, &data, &out), w->n_chunk, c, &from, &to);
+        ll_emit_copy(w->e, LL_WINDOW, slot(w, peer, c), (ll_ref){w->rank, LL_DATA, data + from},
+                     to - from);
+    }
+}
+
+static void take_each(const win *w, int c)
+{
+    int64_t data, out, from, to;
+    for (int i = 1; i < w->size; i++) {
+        int peer = (w->rank + i) % w->size;
+        ll_share(ll_coll_between(w->s, peer, w->rank, &data, &out), w->n_chunk, c, &from, &to);
+        ll_emit_copy(w->e, LL_OUT, out + from, (ll_ref){peer, LL_WINDOW, slot(w, w->rank, c)},
+                     to - from);
+    }
+}
+
 /* ---- collectives ---- */
-static bool nothing(const ll_coll_spec *s)
+static void blocks(ll_steps *e, const ll_coll_spec *s, int rank)
 {
-    return s->size < 2 || s->count == 0;
+    static stage *const stages[LL_N_COLL][MAX_STAGE] = {
+        [LL_COLL_ALLREDUCE] = {put, sum, take},
+        [LL_COLL_REDUCE_SCATTER] = {put, sum},
+        [LL_COLL_ALLGATHER] = {put_own, take},
+    };
+    win w = by_blocks(e, s, rank);
+    run(&w, stages[s->coll]);
 }
 
-/* Rounds 0..last, each of which begins by awaiting the end of the one before. */
-static void meet(const win *w, int round)
+static void shared(ll_steps *e, const ll_coll_spec *s, int rank)
 {
-    if (round == 0) return;
-    ll_emit_signal(w->e);
-    ll_emit_next(w->e);
-    await_all(w, round);
+    win w = by_blocks(e, s, rank);
+    w.shared = true;
+    run(&w, (stage *const[]){put, sum, take});
+    if (w.n_chunk) meet(&w, w.n_chunk + 2);
 }
 
-static void allreduce(ll_steps *e, const ll_coll_spec *s, int rank)
+static void whole(ll_steps *e, const ll_coll_spec *s, int rank)
 {
-    if (nothing(s)) return;
-    win w = start(e, s, rank);
-    for (int k = 0; k < w.n_chunk + 2; k++) {
-        meet(&w, k);
-        if (k >= 2) take(&w, k - 2, false);
-        if (k >= 1 && k <= w.n_chunk) {
-            sum(&w, k - 1, false);
-            put_own(&w, k - 1);
-        }
-        if (k < w.n_chunk) put(&w, k);
-    }
+    win w = cut(e, s, rank, s->count, 1);
+    run(&w, (stage *const[MAX_STAGE]){put_whole, take_whole});
 }
-
-static void allreduce_shared(ll_steps *e, const ll_coll_spec *s, int rank)
-{
-    if (nothing(s)) return;
-    win w = start(e, s, rank);
-    for (int k = 0; k < w.n_chunk + 2; k++) {
-        meet(&w, k);
-        if (k >= 2) take(&w, k - 2, true);
-        if (k >= 1 && k <= w.n_chunk) sum(&w, k - 1, true);
-    }
-    meet(&w, w.n_chunk + 2);
-}
-
-static void allreduce_once(ll_steps *e, const ll_coll_spec *s, int rank)
-{
-    if (nothing(s)) return;
-    int64_t segment = s->segment ? s->segment : SEGMENT;
-    win w = {.e = e, .s = s, .rank = rank, .size = s->size};
-    w.n_chunk = (int)((s->count + segment - 1) / segment);
-    ll_ref *from = LL_NEW_ARRAY(e->arena, ll_ref, s->size);
-    int64_t at, end, room = (s->count + w.n_chunk - 1) / w.n_chunk;
-    for (int k = 0; k <= w.n_chunk; k++) {
-        meet(&w, k);
-        if (k >= 1) {
-            ll_share(s->count, w.n_chunk, k - 1, &at, &end);
-            for (int i = 0; i < s->size; i++)
-                from[i] = i == rank ? (ll_ref){i, LL_DATA, at}
-                                    : (ll_ref){i, LL_WINDOW, (k - 1) % 2 * room};
-            ll_emit_fold_all(e, LL_DATA, at, from, s->size, end - at);
-        }
-        if (k < w.n_chunk) {
-            ll_share(s->count, w.n_chunk, k, &at, &end);
-            ll_emit_copy(e, LL_WINDOW, k % 2 * room, (ll_ref){rank, LL_DATA, at}, end - at);
-        }
-    }
-}
-
-static void reduce_scatter(ll_steps *e, const ll_coll_spec *s, int rank)
-{
-    if (nothing(s)) return;
-    win w = start(e, s, rank);
-    for (int k = 0; k <= w.n_chunk; k++) {
-        meet(&w, k);
-        if (k >= 1) sum(&w, k - 1, false);
-        if (k < w.n_chunk) put(&w, k);
-    }
-}
-
-static void allgather(ll_steps *e, const ll_coll_spec *s, int rank)
-{
-    if (nothing(s)) return;
-    win w = start(e, s, rank);
-    for (int k = 0; k <= w.n_chunk; k++) {
-        meet(&w, k);
-        if (k >= 1) take(&w, k - 1, false);
-        if (k < w.n_chunk) put_own(&w, k);
-    }
-}
-
-/* The blocks are only a way to cut here: the root puts all of them, the others take them all. */
-static void broadcast(ll_steps *e, const ll_coll_spec *s, int rank)
-{
-    if (nothing(s)) return;
-    int64_t segment = s->segment ? s->segment : SEGMENT, at, end;
-    win w = {.e = e, .s = s, .rank = rank, .size = s->size};
-    w.n_chunk = (int)((s->count + segment - 1) / segment);
-    int64_t room = (s->count + w.n_chunk - 1) / w.n_chunk;
-    for (int k = 0; k <= w.n_chunk; k++) {
-        meet(&w, k);
-        if (k >= 1 && rank != s->root) {
-            ll_share(s->count, w.n_chunk, k - 1, &at, &end);
-            ll_emit_copy(e, LL_DATA, at, (ll_ref){s->root, LL_WINDOW, (k - 1) % 2 * room},
-                         end - at);
-        }
-        if (k < w.n_chunk && rank == s->root) {
-            ll_share(s->count, w.n_chunk, k, &at, &end);
-            ll_emit_copy(e, LL_WINDOW, k % 2 * room, (ll_ref){rank, LL_DATA, at}, end - at);
-        }
-    }
-}
-
-/* ---- all-to-all: blocks by sender and receiver ---- */
 
 static void alltoall(ll_steps *e, const ll_coll_spec *s, int rank)
 {
     int p = s->size;
-    int64_t most = 0, data, out, n, from, to;
+    int64_t most = 0, data, out, n;
     for (int i = 0; i < p * p; i++) {
         n = ll_coll_between(s, i / p, i % p, &data, &out);
         if (i / p != i % p && n > most) most = n;
     }
     n = ll_coll_between(s, rank, rank, &data, &out);
     ll_emit_copy(e, LL_OUT, out, (ll_ref){rank, LL_DATA, data}, n);
-    if (most == 0) return;
-    win w = {.e = e, .s = s, .rank = rank, .size = p};
-    int64_t segment = s->segment ? s->segment : SEGMENT;
-    int64_t room = segment / p > 0 ? segment / p : 1;
-    w.n_chunk = (int)((most + room - 1) / room);
-    w.room = (most + w.n_chunk - 1) / w.n_chunk;
-    for (int k = 0; k <= w.n_chunk; k++) {
-        meet(&w, k);
-        for (int i = 1; i < p && k >= 1; i++) {
-            int peer = (rank + i) % p;
-            n = ll_coll_between(s, peer, rank, &data, &out);
-            ll_share(n, w.n_chunk, k - 1, &from, &to);
-            ll_emit_copy(e, LL_OUT, out + from, (ll_ref){peer, LL_WINDOW, slot(&w, rank, k - 1)},
-                         to - from);
-        }
-        for (int i = 1; i < p && k < w.n_chunk; i++) {
-            int peer = (rank + i) % p;
-            n = ll_coll_between(s, rank, peer, &data, &out);
-            ll_share(n, w.n_chunk, k, &from, &to);
-            ll_emit_copy(e, LL_WINDOW, slot(&w, peer, k), (ll_ref){rank, LL_DATA, data + from},
-                         to - from);
-        }
-    }
+    win w = cut(e, s, rank, most, p);
+    run(&w, (stage *const[MAX_STAGE]){put_each, take_each});
 }
 
 /* ---- costs: every rank does the same, so the slowest chain is any rank's own work ---- */
-static ll_cost cost_sliced(const ll_coll_spec *s, double puts, double folds, double takes,
-                           int meetings)
+/* Additions and copies, as parts of the data. */
+static ll_cost cost_of(const win *w, double folds, double copies, int meetings)
 {
-    if (nothing(s)) return (ll_cost){0};
-    win w = start(NULL, s, 0);
-    double block = (double)s->count / s->size, others = s->size - 1;
-    return (ll_cost){.folded = folds * others * block,
-                     .copied = (puts + takes) * block,
-                     .awaits = others * (w.n_chunk + meetings)};
+    if (!w->n_chunk) return (ll_cost){0};
+    double n = (double)w->s->count;
+    return (ll_cost){.folded = folds * n,
+                     .copied = copies * n,
+                     .awaits = (double)(w->size - 1) * (w->n_chunk + meetings)};
 }
 
 static ll_cost allreduce_cost(const ll_coll_spec *s)
 {
-    return cost_sliced(s, s->size, 1, s->size - 1, 1);
+    win w = by_blocks(NULL, s, 0);
+    double others = (s->size - 1.0) / s->size;
+    return cost_of(&w, others, 1 + others, 1);
 }
 
 static ll_cost shared_cost(const ll_coll_spec *s)
 {
-    return cost_sliced(s, 0, 1, s->size - 1, 2);
+    win w = by_blocks(NULL, s, 0);
+    double others = (s->size - 1.0) / s->size;
+    return cost_of(&w, others, others, 2);
 }
 
 static ll_cost once_cost(const ll_coll_spec *s)
 {
-    if (nothing(s)) return (ll_cost){0};
-    int64_t segment = s->segment ? s->segment : SEGMENT, n = (s->count + segment - 1) / segment;
-    double others = s->size - 1;
-    return (ll_cost){.folded = others * (double)s->count,
-                     .copied = (double)s->count,
-                     .awaits = others * (double)n};
+    win w = cut(NULL, s, 0, s->count, 1);
+    return cost_of(&w, s->size - 1, 1, 0);
 }
 
 const ll_algo ll_algos_window[] = {
@@ -286,7 +240,7 @@ const ll_algo ll_algos_window[] = {
      .help = "through shared memory, each rank sums a block; main memory is read and written once",
      .segmented = true,
      .window = true,
-     .emit = allreduce,
+     .emit = blocks,
      .cost = allreduce_cost,
      .canonical = ll_canonical_always},
     {.name = "window1",
@@ -294,7 +248,7 @@ const ll_algo ll_algos_window[] = {
      .help = "through shared memory, each rank sums everything: one meeting, for small messages",
      .segmented = true,
      .window = true,
-     .emit = allreduce_once,
+     .emit = whole,
      .cost = once_cost,
      .canonical = ll_canonical_always},
     {.name = "shared",
@@ -303,7 +257,7 @@ const ll_algo ll_algos_window[] = {
      .segmented = true,
      .window = true,
      .shared = true,
-     .emit = allreduce_shared,
+     .emit = shared,
      .cost = shared_cost,
      .canonical = ll_canonical_always},
     {.name = "window",
@@ -311,20 +265,20 @@ const ll_algo ll_algos_window[] = {
      .help = "through shared memory, each rank sums its block",
      .segmented = true,
      .window = true,
-     .emit = reduce_scatter,
+     .emit = blocks,
      .canonical = ll_canonical_always},
     {.name = "window",
      .coll = LL_COLL_ALLGATHER,
      .help = "through shared memory",
      .segmented = true,
      .window = true,
-     .emit = allgather},
+     .emit = blocks},
     {.name = "window",
      .coll = LL_COLL_BROADCAST,
      .help = "through shared memory",
      .segmented = true,
      .window = true,
-     .emit = broadcast},
+     .emit = whole},
     {.name = "window",
      .coll = LL_COLL_ALLTOALL,
      .help = "through shared memory",

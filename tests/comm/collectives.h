@@ -64,10 +64,8 @@ static inline void prepare(const ll_coll_spec *s, int rank, ll_dtype t, void *da
     block_of(s->count, s->size, rank, &from, &to);
     bool is_root = rank == s->root;
     switch (s->coll) {
-    case LL_COLL_ALLGATHER:
-    case LL_COLL_GATHER: fill(data, t, rank, from, to); break;
+    case LL_COLL_ALLGATHER: fill(data, t, rank, from, to); break;
     case LL_COLL_BROADCAST:
-    case LL_COLL_SCATTER:
         if (is_root) fill(data, t, rank, 0, s->count);
         break;
     default: fill(data, t, rank, 0, s->count);
@@ -112,24 +110,15 @@ static inline void expect(const ll_coll_spec *s, int rank, ll_dtype t, ll_reduce
                           const void *data, const void *out, const char *where)
 {
     int64_t from = 0, to = s->count;
-    bool is_root = rank == s->root;
     switch (s->coll) {
-    case LL_COLL_REDUCE:
-        if (!is_root) break;
-        /* fall through */
     case LL_COLL_ALLREDUCE:
     case LL_COLL_REDUCE_SCATTER:
         if (s->coll == LL_COLL_REDUCE_SCATTER) block_of(s->count, s->size, rank, &from, &to);
         for (int64_t i = from; i < to; i++) must_be(data, t, i, combined(s->size, i, op), where);
         break;
-    case LL_COLL_GATHER:
-        if (!is_root) break;
-        /* fall through */
     case LL_COLL_ALLGATHER: expect_gathered(s, t, data, where); break;
     case LL_COLL_ALLTOALL: expect_exchanged(s, rank, t, out, where); break;
     case LL_COLL_BROADCAST:
-    case LL_COLL_SCATTER:
-        if (s->coll == LL_COLL_SCATTER) block_of(s->count, s->size, rank, &from, &to);
         for (int64_t i = from; i < to; i++) must_be(data, t, i, value(s->root, i), where);
         break;
     default: break;

@@ -59,17 +59,6 @@ static void run(const ll_algo *a, int64_t n, int64_t segment, int root, setting 
     ll_arena_free(arena);
 }
 
-static bool rooted(ll_coll c)
-{
-    return c == LL_COLL_BROADCAST || c == LL_COLL_REDUCE || c == LL_COLL_GATHER ||
-           c == LL_COLL_SCATTER;
-}
-
-static bool reduces(ll_coll c)
-{
-    return c == LL_COLL_ALLREDUCE || c == LL_COLL_REDUCE_SCATTER || c == LL_COLL_REDUCE;
-}
-
 static void sizes(void **state)
 {
     (void)state;
@@ -79,7 +68,7 @@ static void sizes(void **state)
             setting f32 = {LL_F32, LL_REDUCE_SUM};
             run(*a, counts[k], 0, 0, f32);
             if ((*a)->segmented && counts[k] < MOST) run(*a, counts[k], 1 + counts[k] / 9, 0, f32);
-            if (rooted((*a)->coll) && counts[k] < 9999)
+            if ((*a)->coll == LL_COLL_BROADCAST && counts[k] < 9999)
                 run(*a, counts[k], 0, ll_comm_size(comm) - 1, f32);
         }
 }
@@ -93,7 +82,7 @@ static void types(void **state)
         for (size_t t = 0; t < sizeof dtypes / sizeof *dtypes; t++) {
             for (size_t k = 0; k < sizeof counts / sizeof *counts; k++)
                 run(*a, counts[k], 0, 0, (setting){dtypes[t], LL_REDUCE_SUM});
-            for (int op = LL_REDUCE_MAX; op <= LL_REDUCE_MIN && reduces((*a)->coll); op++)
+            for (int op = LL_REDUCE_MAX; op <= LL_REDUCE_MIN && ll_coll_sums((*a)->coll); op++)
                 run(*a, 101, 0, 0, (setting){dtypes[t], (ll_reduce)op});
         }
 }

@@ -29,19 +29,17 @@ static void fill_nodes(int map, int size, int *node)
 
 static bool has_root(ll_coll c)
 {
-    return c == LL_COLL_BROADCAST || c == LL_COLL_REDUCE || c == LL_COLL_GATHER ||
-           c == LL_COLL_SCATTER;
+    return c == LL_COLL_BROADCAST;
 }
 
 static bool has_blocks(ll_coll c)
 {
-    return c == LL_COLL_REDUCE_SCATTER || c == LL_COLL_ALLGATHER || c == LL_COLL_ALLTOALL ||
-           c == LL_COLL_GATHER || c == LL_COLL_SCATTER;
+    return c == LL_COLL_REDUCE_SCATTER || c == LL_COLL_ALLGATHER || c == LL_COLL_ALLTOALL;
 }
 
 static bool has_sums(ll_coll c)
 {
-    return c == LL_COLL_ALLREDUCE || c == LL_COLL_REDUCE || c == LL_COLL_REDUCE_SCATTER;
+    return c == LL_COLL_ALLREDUCE || c == LL_COLL_REDUCE_SCATTER;
 }
 
 typedef struct ask { /* a spec, and memory for what it points to */

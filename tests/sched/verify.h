@@ -24,6 +24,10 @@ ll_err ll_sched_verify_subsets(const ll_subset *subsets, int n_subset, int size,
 /* Did every sum of the last verification on this thread have the canonical order? */
 bool ll_sched_was_canonical(void);
 
+/* Readable: one line a step; and one step of a rank's list, without the end of the line. */
+const char *ll_sched_text(ll_arena *arena, const ll_sched *s);
+const char *ll_step_text(ll_arena *arena, const ll_step *s, int rank);
+
 #ifdef __cplusplus
 }
 #endif

@@ -73,10 +73,8 @@ static bool coll_before(const ll_promise *p, int rank, int64_t i, ll_value *out)
     const ll_coll_spec *s = (const ll_coll_spec *)p->what;
     *out = ll_value_leaf(rank, i);
     switch (s->coll) {
-    case LL_COLL_ALLGATHER:
-    case LL_COLL_GATHER: return in_block(s, rank, i);
-    case LL_COLL_BROADCAST:
-    case LL_COLL_SCATTER: return rank == s->root;
+    case LL_COLL_ALLGATHER: return in_block(s, rank, i);
+    case LL_COLL_BROADCAST: return rank == s->root;
     default: return true;
     }
 }
@@ -111,17 +109,13 @@ static bool gathered(const ll_coll_spec *s, int64_t i, ll_value *out)
 static bool coll_after(const ll_promise *p, int rank, ll_buf_id buf, int64_t i, ll_value *out)
 {
     const ll_coll_spec *s = (const ll_coll_spec *)p->what;
-    bool root = rank == s->root;
     if (s->coll == LL_COLL_ALLTOALL) return buf == LL_OUT && alltoall_after(s, rank, i, out);
     if (buf != LL_DATA) return false;
     switch (s->coll) {
     case LL_COLL_ALLREDUCE: *out = sum_at(p->sum, i); return true;
-    case LL_COLL_REDUCE: *out = sum_at(p->sum, i); return root;
     case LL_COLL_REDUCE_SCATTER: *out = sum_at(p->sum, i); return in_block(s, rank, i);
     case LL_COLL_ALLGATHER: return gathered(s, i, out);
-    case LL_COLL_GATHER: return root && gathered(s, i, out);
     case LL_COLL_BROADCAST: *out = ll_value_leaf(s->root, i); return true;
-    case LL_COLL_SCATTER: *out = ll_value_leaf(s->root, i); return in_block(s, rank, i);
     default: return false;
     }
 }

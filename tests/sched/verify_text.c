@@ -1,11 +1,11 @@
-/* text.c: schedules as people read them, one line a step:
+/* verify_text.c: schedules as people read them, one line a step:
  *     round 0: send to 1, data[0..5)
  *     round 0: receive from 2, scratch[0..5)
  *     round 1: fold data[5..10) = data[5..10) + scratch[0..5)
  *     round 2: await signal 1 of rank 2
  *     round 2: copy data[0..5) = rank 2's window[0..5) */
 #include "base/text.h"
-#include "sched/sched.h"
+#include "sched/verify.h"
 
 static void print_ref(ll_buf *b, const ll_ref *r, int64_t n, int rank)
 {
