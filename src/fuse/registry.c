@@ -107,15 +107,21 @@ static ll_err expand(ll_rewrite *rw, const ll_node *n)
     return ll_graph_check(rw->to);
 }
 
+/* What fused ops mean may have an expansion itself: until all have kernels. */
 ll_err ll_expand_fused(const ll_graph *g, ll_graph **out)
 {
     ll_rewrite rw;
     ll_err rc = LL_OK;
+    int n = 0;
     ll_rewrite_begin(&rw, g);
     for (int i = 0; i < g->n_node && rc == LL_OK; i++) {
-        const ll_op *op = g->nodes[i].op;
-        rc = op->ref || op->collective ? ll_rewrite_copy(&rw, &g->nodes[i])
-                                       : expand(&rw, &g->nodes[i]);
+        bool stays = g->nodes[i].op->ref || g->nodes[i].op->collective;
+        n += !stays;
+        rc = (stays ? ll_rewrite_copy : expand)(&rw, &g->nodes[i]);
     }
-    return ll_rewrite_end(&rw, rc, out);
+    ll_graph *made;
+    TRY(ll_rewrite_end(&rw, rc, &made));
+    rc = (n ? ll_expand_fused : ll_sweep)(made, out);
+    ll_graph_free(made);
+    return rc;
 }

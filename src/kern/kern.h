@@ -1,7 +1,8 @@
 /* kern.h: what a kernel is given. Kernels are arithmetic only: they know nothing of graphs, never
  * allocate and never wait. A kernel's tensors are dense and row-major; the caller has checked types
- * and shapes. Every op has a plain reference kernel (kern/ref, any element type, slow and obviously
- * right) and a fast one (kern/cpu: f32; bf16 where an op's file says so, f64 where the op does).
+ * and shapes. An op has a plain reference kernel (kern/ref, any element type, slow and obviously
+ * right), or an expansion that says what it means, and a fast one (kern/cpu: f32; bf16 where an
+ * op's file says so, f64 where the op does).
  *
  * 1. A fast kernel gives the same bits for the same inputs and thread count, always
  *    (but where any_order is set).

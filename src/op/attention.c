@@ -11,8 +11,7 @@
 
 #include <math.h>
 
-ll_kernel attention_ref, attention_cpu, attention_grad_ref, attention_grad_cpu, causal_mask_ref,
-    causal_mask_cpu;
+ll_kernel attention_cpu, attention_grad_cpu, causal_mask_ref, causal_mask_cpu;
 ll_scratch attention_cpu_scratch, attention_grad_cpu_scratch;
 extern const ll_solver causal_mask_cuda[], attention_grad_cuda[], attention_cuda[];
 
@@ -183,7 +182,6 @@ static const ll_op attention_grad = {
     .infer = infer_grad,
     .expand = expand_grad,
     .cost = cost_grad,
-    .ref = attention_grad_ref,
     .cpu = LL_KERNEL(.run = attention_grad_cpu, .scratch = attention_grad_cpu_scratch),
     .cuda = LL_GPU(attention_grad_cuda),
     .trials = {"f32[2,5,2,3], f32[2,5,3,2,3], f32[2,5,2,3], f32[2,2,5]",
@@ -222,7 +220,6 @@ static const ll_op attention = {
     .expand = expand,
     .grad = grad,
     .cost = cost,
-    .ref = attention_ref,
     .cpu = LL_KERNEL(.run = attention_cpu, .scratch = attention_cpu_scratch),
     .cuda = LL_GPU(attention_cuda),
     .trials = {"f32[2,5,3,2,3]", "f32[1,1,3,1,1]", "f32[1,7,3,3,4]", "f32[3,2,3,1,5]",

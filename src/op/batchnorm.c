@@ -9,7 +9,7 @@
 #include "op/op_int.h"
 #include "op/rows.h"
 
-ll_kernel batchnorm_ref, batchnorm_cpu, batchnorm_grad_ref, batchnorm_grad_cpu;
+ll_kernel batchnorm_cpu, batchnorm_grad_cpu;
 ll_scratch batchnorm_cpu_scratch, col_sums_cpu_scratch;
 extern const ll_solver batchnorm_grad_cuda[], batchnorm_cuda[];
 
@@ -73,7 +73,6 @@ static const ll_op batchnorm_grad = {
     .expand = expand_grad,
     .flop = 9,
     .in_place = 1u << 0 | 1u << 1,
-    .ref = batchnorm_grad_ref,
     .cpu = LL_KERNEL(.run = batchnorm_grad_cpu, .scratch = col_sums_cpu_scratch),
     .cuda = LL_GPU(batchnorm_grad_cuda),
     .trials = {"f32[7,3], f32[7,3], f32[3], f32[3], f32[3]> {eps=1e-5}",
@@ -125,7 +124,6 @@ static const ll_op batchnorm = {
     .expand = expand,
     .grad = grad,
     .flop = 7,
-    .ref = batchnorm_ref,
     .cpu = LL_KERNEL(.run = batchnorm_cpu, .scratch = batchnorm_cpu_scratch),
     .cuda = LL_GPU(batchnorm_cuda),
     .trials = {"f32[7,3], f32[3], f32[3] {eps=1e-5}", "f32[2,3,5,1], f32[1], f32[1] {eps=0.1}",

@@ -9,8 +9,7 @@
 #include "kern/attr.h"
 #include "op/rows.h"
 
-ll_kernel layernorm_ref, layernorm_cpu, layernorm_dx_ref, layernorm_dx_cpu, layernorm_dw_ref,
-    layernorm_dw_cpu;
+ll_kernel layernorm_cpu, layernorm_dx_cpu, layernorm_dw_cpu;
 ll_scratch col_sums_cpu_scratch;
 extern const ll_solver layernorm_dx_cuda[], layernorm_dw_cuda[], layernorm_cuda[];
 
@@ -71,7 +70,6 @@ static const ll_op layernorm_dx = {
     .expand = expand_dx,
     .flop = 9,
     .in_place = 1u << 0 | 1u << 1,
-    .ref = layernorm_dx_ref,
     .cpu = LL_KERNEL(.run = layernorm_dx_cpu),
     .cuda = LL_GPU(layernorm_dx_cuda),
     .trials = {"f32[3,7], f32[3,7], f32[7], f32[3], f32[3]>",
@@ -93,7 +91,6 @@ static const ll_op layernorm_dw = {
     .infer = ll_infer_floats,
     .expand = expand_dw,
     .flop = 5,
-    .ref = layernorm_dw_ref,
     .cpu = LL_KERNEL(.run = layernorm_dw_cpu, .scratch = col_sums_cpu_scratch),
     .cuda = LL_GPU(layernorm_dw_cuda),
     .trials = {"f32[3,7], f32[3,7], f32[3], f32[3]>", "f32[2,5,3], f32[2,5,3], f32[2,5], f32[2,5]>",
@@ -144,7 +141,6 @@ static const ll_op layernorm = {
     .expand = expand,
     .grad = grad,
     .flop = 7,
-    .ref = layernorm_ref,
     .cpu = LL_KERNEL(.run = layernorm_cpu),
     .cuda = LL_GPU(layernorm_cuda),
     .trials = {"f32[3,7], f32[7], f32[7] {eps=1e-5}", "f32[2,3,5], f32[5], f32[5] {eps=1e-3}",

@@ -7,7 +7,7 @@
 #include "kern/attr.h"
 #include "op/rows.h"
 
-ll_kernel rmsnorm_ref, rmsnorm_cpu, rmsnorm_dx_ref, rmsnorm_dx_cpu, rmsnorm_dw_ref, rmsnorm_dw_cpu;
+ll_kernel rmsnorm_cpu, rmsnorm_dx_cpu, rmsnorm_dw_cpu;
 ll_scratch col_sums_cpu_scratch;
 extern const ll_solver rmsnorm_dx_cuda[], rmsnorm_dw_cuda[], rmsnorm_cuda[];
 
@@ -56,7 +56,6 @@ static const ll_op rmsnorm_dx = {
     .expand = expand_dx,
     .flop = 7,
     .in_place = 1u << 0 | 1u << 1,
-    .ref = rmsnorm_dx_ref,
     .cpu = LL_KERNEL(.run = rmsnorm_dx_cpu),
     .cuda = LL_GPU(rmsnorm_dx_cuda),
     .trials = {"f32[3,7], f32[3,7], f32[7], f32[3]>", "f32[2,3,5], f32[2,3,5], f32[5], f32[2,3]>",
@@ -75,7 +74,6 @@ static const ll_op rmsnorm_dw = {
     .infer = ll_infer_floats,
     .expand = expand_dw,
     .flop = 3,
-    .ref = rmsnorm_dw_ref,
     .cpu = LL_KERNEL(.run = rmsnorm_dw_cpu, .scratch = col_sums_cpu_scratch),
     .cuda = LL_GPU(rmsnorm_dw_cuda),
     .trials = {"f32[3,7], f32[3,7], f32[3]>", "f32[2,5,3], f32[2,5,3], f32[2,5]>",
@@ -113,7 +111,6 @@ static const ll_op rmsnorm = {
     .expand = expand,
     .grad = grad,
     .flop = 4,
-    .ref = rmsnorm_ref,
     .cpu = LL_KERNEL(.run = rmsnorm_cpu),
     .cuda = LL_GPU(rmsnorm_cuda),
     .trials = {"f32[3,7], f32[7] {eps=1e-5}", "f32[2,3,5], f32[5] {eps=1e-3}",

@@ -4,7 +4,7 @@
  * whose amax and sum are plain reductions that a partitioner knows how to combine. */
 #include "op/rows.h"
 
-ll_kernel softmax_ref, softmax_cpu;
+ll_kernel softmax_cpu;
 extern const ll_solver softmax_cuda[];
 
 static void expand(ll_graph *g, const void *, const ll_val *in, int, ll_val *out)
@@ -38,7 +38,6 @@ static const ll_op softmax = {
     .grad = grad,
     .flop = 4,
     .in_place = 1,
-    .ref = softmax_ref,
     .cpu = LL_KERNEL(.run = softmax_cpu),
     .cuda = LL_GPU(softmax_cuda),
     .trials = {"f32[3,7]", "f32[2,1,5]", "f32[4,1]", "f32[13]", "f32[0,3]", "f32[3,72]"},

@@ -31,13 +31,13 @@ static ll_err check_target(const ll_lower_opts *opts)
 static ll_err run_passes(const ll_graph *g, const ll_lower_opts *opts, ll_buf *log, ll_graph **out)
 {
     TRY(check_target(opts));
-    if (opts->as_is) return ll_sweep(g, out);
-    TRY(ll_simplify(g, out));
-    if (LL_IN_16 >> opts->precision & 1) {
+    TRY((opts->as_is ? ll_sweep : ll_simplify)(g, out));
+    if (!opts->as_is && (LL_IN_16 >> opts->precision & 1)) {
         TRY(next(opts->target->narrow, out));
         TRY(next(ll_simplify, out));
     }
     if (!opts->target->fuses) return next(ll_expand_fused, out);
+    if (opts->as_is) return LL_OK;
     return ll_fuse(out, opts->target->fuses, opts->precision, opts->no_fuse, log);
 }
 

@@ -87,7 +87,7 @@ typedef struct ll_lower_opts {
     int threads, n_micro;
     bool any_order;      /* on machine cuda: attention's gradient may be summed in any order */
     bool no_fuse;        /* one instruction per node: for finding where a number went wrong */
-    bool as_is;          /* the graph's own nodes, those that are needed */
+    bool as_is;          /* the graph's own nodes, those that are needed; ref expands some */
     size_t bucket_bytes; /* of gradients that are summed as one; 0: the target's */
     bool subsets;        /* sums over other ranks may be one too: their messages go together */
     int64_t compress;    /* axes: gradients that are summed over them are compressed */

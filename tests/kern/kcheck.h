@@ -3,6 +3,7 @@
 #pragma once
 #include "base/rng.h"
 #include "kern/kern.h"
+#include "op/plain.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -16,7 +17,7 @@ enum { KC_MAX = 8, KC_GUARD = 64 };
 
 typedef struct kcheck {
     const char *name;
-    ll_kernel *ref, *cpu;
+    ll_kernel *ref, *cpu; /* ref NULL: of the op of this name, which machine ref expands */
     ll_scratch *scratch;
     const void *attr;
     int n_in, n_out, micro;
@@ -80,7 +81,11 @@ static inline ll_err kc_call(const kcheck *k, ll_kernel *f, int threads, void *d
     void *scratch = aligned_alloc(64, (bytes + 127) / 64 * 64);
     memset(scratch, 0xff, (bytes + 127) / 64 * 64); /* NaN */
     c.scratch = scratch;
-    ll_err e = f(&c);
+    ll_err e = LL_OK;
+    if (f)
+        e = f(&c);
+    else
+        plain_run(ll_op_find(k->name), &c);
     for (size_t i = bytes; i < (bytes + 127) / 64 * 64; i++)
         if (((unsigned char *)scratch)[i] != 0xff) fail_msg("%s: wrote past its scratch", k->name);
     for (int i = 0; i < k->n_out; i++)

@@ -2,9 +2,8 @@
 #include "kcheck.h"
 #include "kern/attr.h"
 
-ll_kernel layernorm_ref, layernorm_cpu, layernorm_dx_ref, layernorm_dx_cpu, layernorm_dw_ref,
-    layernorm_dw_cpu, rmsnorm_ref, rmsnorm_cpu, rmsnorm_dx_ref, rmsnorm_dx_cpu, rmsnorm_dw_ref,
-    rmsnorm_dw_cpu, batchnorm_ref, batchnorm_cpu, batchnorm_grad_ref, batchnorm_grad_cpu;
+ll_kernel layernorm_cpu, layernorm_dx_cpu, layernorm_dw_cpu, rmsnorm_cpu, rmsnorm_dx_cpu,
+    rmsnorm_dw_cpu, batchnorm_cpu, batchnorm_grad_cpu;
 ll_scratch col_sums_cpu_scratch, batchnorm_cpu_scratch;
 
 static const int64_t sizes[][2] = {{1, 1},    {1, 5},   {7, 1},     {5, 17},
@@ -19,7 +18,7 @@ static void layernorm(void **)
             int64_t r = sizes[i][0], n = sizes[i][1];
             /* A mean of 100 deviations: one-pass variance would lose its digits. A single value
              * has no deviation to scale by. */
-            kcheck k = {"layernorm", layernorm_ref, layernorm_cpu, .attr = &attr};
+            kcheck k = {"layernorm", NULL, layernorm_cpu, .attr = &attr};
             k.tolerance = far && n > 1 ? 5e-5 : 1e-5;
             kc_in(&k, kc_normal(LL_SHAPE(r, n), 1, far ? 100 : 0));
             kc_in(&k, kc_normal(LL_SHAPE(n), 1, 0));
@@ -35,7 +34,7 @@ static void layernorm_dx(void **)
 {
     for (int i = 0; i < N_SIZE; i++) {
         int64_t r = sizes[i][0], n = sizes[i][1];
-        kcheck k = {"layernorm_dx", layernorm_dx_ref, layernorm_dx_cpu, .tolerance = 1e-5};
+        kcheck k = {"layernorm_dx", NULL, layernorm_dx_cpu, .tolerance = 1e-5};
         kc_in(&k, kc_normal(LL_SHAPE(r, n), 1, 0));
         kc_in(&k, kc_normal(LL_SHAPE(r, n), 1, 0));
         kc_in(&k, kc_normal(LL_SHAPE(n), 1, 0));
@@ -50,7 +49,7 @@ static void layernorm_dw(void **)
 {
     for (int i = 0; i < N_SIZE; i++) {
         int64_t r = sizes[i][0], n = sizes[i][1];
-        kcheck k = {"layernorm_dw", layernorm_dw_ref, layernorm_dw_cpu, col_sums_cpu_scratch,
+        kcheck k = {"layernorm_dw", NULL, layernorm_dw_cpu, col_sums_cpu_scratch,
                     .tolerance = 1e-5};
         kc_in(&k, kc_normal(LL_SHAPE(r, n), 1, 0));
         kc_in(&k, kc_normal(LL_SHAPE(r, n), 1, 0));
@@ -66,14 +65,14 @@ static void rmsnorm(void **)
 {
     for (int i = 0; i < N_SIZE; i++) {
         int64_t r = sizes[i][0], n = sizes[i][1];
-        kcheck k = {"rmsnorm", rmsnorm_ref, rmsnorm_cpu, .attr = &attr, .tolerance = 2e-6};
+        kcheck k = {"rmsnorm", NULL, rmsnorm_cpu, .attr = &attr, .tolerance = 2e-6};
         kc_in(&k, kc_normal(LL_SHAPE(r, n), 1, 0.5));
         kc_in(&k, kc_normal(LL_SHAPE(n), 1, 0));
         kc_out(&k, LL_SHAPE(r, n));
         kc_out(&k, LL_SHAPE(r));
         kc_check(&k);
 
-        kcheck x = {"rmsnorm_dx", rmsnorm_dx_ref, rmsnorm_dx_cpu, .tolerance = 1e-5};
+        kcheck x = {"rmsnorm_dx", NULL, rmsnorm_dx_cpu, .tolerance = 1e-5};
         kc_in(&x, kc_normal(LL_SHAPE(r, n), 1, 0));
         kc_in(&x, kc_normal(LL_SHAPE(r, n), 1, 0));
         kc_in(&x, kc_normal(LL_SHAPE(n), 1, 0));
@@ -81,8 +80,7 @@ static void rmsnorm(void **)
         kc_out(&x, LL_SHAPE(r, n));
         kc_check(&x);
 
-        kcheck w = {"rmsnorm_dw", rmsnorm_dw_ref, rmsnorm_dw_cpu, col_sums_cpu_scratch,
-                    .tolerance = 1e-5};
+        kcheck w = {"rmsnorm_dw", NULL, rmsnorm_dw_cpu, col_sums_cpu_scratch, .tolerance = 1e-5};
         kc_in(&w, kc_normal(LL_SHAPE(r, n), 1, 0));
         kc_in(&w, kc_normal(LL_SHAPE(r, n), 1, 0));
         kc_in(&w, kc_normal(LL_SHAPE(r), 0.1, 1));
@@ -96,8 +94,7 @@ static void batchnorm(void **)
     for (int i = 0; i < N_SIZE; i++)
         for (int far = 0; far < 2; far++) {
             int64_t r = sizes[i][0], n = sizes[i][1];
-            kcheck k = {"batchnorm", batchnorm_ref, batchnorm_cpu, batchnorm_cpu_scratch,
-                        .attr = &attr};
+            kcheck k = {"batchnorm", NULL, batchnorm_cpu, batchnorm_cpu_scratch, .attr = &attr};
             k.tolerance = far ? 1e-4 : 2e-5;
             kc_in(&k, kc_normal(LL_SHAPE(r, n), 1, far ? 100 : 0));
             kc_in(&k, kc_normal(LL_SHAPE(n), 1, 0));
@@ -113,7 +110,7 @@ static void batchnorm_grad(void **)
 {
     for (int i = 0; i < N_SIZE; i++) {
         int64_t r = sizes[i][0], n = sizes[i][1];
-        kcheck k = {"batchnorm_grad", batchnorm_grad_ref, batchnorm_grad_cpu, col_sums_cpu_scratch,
+        kcheck k = {"batchnorm_grad", NULL, batchnorm_grad_cpu, col_sums_cpu_scratch,
                     .attr = &attr};
         k.tolerance = 1e-5;
         kc_in(&k, kc_normal(LL_SHAPE(r, n), 1, 0));

@@ -425,7 +425,6 @@ static void test_wrong_rules(void **state)
         ll_op wrong = *ll_op_find(names[i]);
         trial t = {.op = &wrong, .text = wrong.trials[0], .arena = ll_arena_new()};
         char what[32];
-        wrong.expand = NULL;
         wrong.whole = NULL;
         if (wrong.sum) wrong.max = wrong.sum, wrong.sum = NULL;
         must(ll_parse_trial(&wrong, t.text, t.arena, &t.n_in, t.in, t.limit, &t.attr), &t, "parse");

@@ -4,7 +4,7 @@
 #include "base/rng.h"
 #include "exec/exec.h"
 #include "op/op_int.h"
-#include "pass/pass.h"
+#include "op/plain.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -85,39 +85,11 @@ static inline ll_err infer_outputs(trial *t)
     return rc;
 }
 
-/* What the op gives on machine ref: what it means, where it has no reference kernel (fuse/fuse.h).
- */
+/* What the op gives on machine ref. */
 static inline void reference(const trial *t, const ll_tensor *in, const ll_tensor *out)
 {
-    ll_graph *g = ll_graph_new("trial");
-    ll_val v[LL_MAX_IN], y[LL_MAX_OUT];
-    ll_program *p;
-    ll_exec *e;
-    char name[16];
-    for (int i = 0; i < t->n_in; i++) {
-        snprintf(name, sizeof name, "in%d", i);
-        v[i] = ll_input(g, name, LL_STATE, t->in[i], (ll_init){0});
-    }
-    must(ll_emit_all(g, t->op, t->attr, v, t->n_in, y), t, "reference");
-    for (int o = 0; o < t->n_out; o++) {
-        snprintf(name, sizeof name, "out%d", o);
-        ll_graph_result(g, name, y[o]);
-    }
-    must(ll_lower(g, &(ll_lower_opts){.target = &ll_target_ref}, &p), t, "lower");
-    must(ll_exec_open(p, &(ll_exec_opts){.seed = 5, .poison = true}, &e), t, "open");
-    for (int i = 0; i < t->n_in; i++) {
-        snprintf(name, sizeof name, "in%d", i);
-        memcpy(ll_exec_data(e, ll_program_input(p, name), 0), in[i].data, bytes_of(&t->in[i]));
-    }
-    must(ll_exec_run(e, LL_MICRO, 3), t, "reference");
-    must(ll_exec_run(e, LL_REPORT, 3), t, "reference");
-    for (int o = 0; o < t->n_out; o++) {
-        snprintf(name, sizeof name, "out%d", o);
-        memcpy(out[o].data, ll_exec_data(e, ll_program_result(p, name), 0), bytes_of(&t->out[o]));
-    }
-    ll_exec_close(e);
-    ll_program_free(p);
-    ll_graph_free(g);
+    ll_kcall c = {.attr = t->attr, .n_in = t->n_in, .n_out = t->n_out, .in = in, .out = out};
+    plain_run(t->op, &c);
 }
 
 /* s: the first that fits of this list, or of what begins with it; NULL: the reference kernel.
@@ -135,7 +107,7 @@ static inline bool call(const trial *t, const ll_solver *s, const void *attr, in
                   .seed = 5,
                   .step = 3};
     const ll_solver ref = {.run = t->op->ref};
-    if (!s && !t->op->ref) return reference(t, in, out), true;
+    if (!s && !t->op->ref) return plain_run(t->op, &c), true;
     if (s)
         s = ll_solver_for(s, &c);
     else
