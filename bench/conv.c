@@ -14,7 +14,7 @@
 #include <stdlib.h>
 #include <time.h>
 
-extern const ll_op ll_op_conv2d, ll_op_conv2d_dx, ll_op_conv2d_dw;
+extern const ll_op *const ll_ops_conv2d[];
 ll_kernel max_pool_cpu, max_pool_grad_cpu, avg_pool_cpu, avg_pool_grad_cpu;
 
 typedef struct shape {
@@ -42,7 +42,7 @@ static const shape shapes[] = {
     {"googlenet 5x5 reduce", 8, 28, 32, 96, 5, 1, 2},
 };
 
-static const ll_op *const ops[3] = {&ll_op_conv2d, &ll_op_conv2d_dx, &ll_op_conv2d_dw};
+static const ll_op *const *const ops = ll_ops_conv2d; /* conv2d, conv2d_dx, conv2d_dw */
 
 static double now(clockid_t clock)
 {

@@ -183,6 +183,14 @@ struct ll_op {
     const char *trials[10]; /* "f32[6,12], f32[12,18] {spec=\"mk,kn->mn\"}": see ll_parse_trial */
 };
 
+/* An op's name, kind of work, and numbers of operands and results. Its kernels are named after it:
+ * fn_cpu, fn_cuda, and of LL_REF_OP fn_ref. What follows is of the CPU's: .scratch. */
+#define LL_OP(fn, kind, operands, results, ...)                                                    \
+    .name = #fn, .work = LL_WORK_##kind, .n_in = operands, .n_out = results,                       \
+    .cpu = LL_KERNEL(.run = fn##_cpu, __VA_ARGS__), .cuda = LL_GPU(fn##_cuda)
+#define LL_REF_OP(fn, ...) LL_OP(fn, __VA_ARGS__), .ref = fn##_ref
+#define LL_ATTRS(type, fields) .attr_size = sizeof(type), .attrs = fields
+
 const ll_op *ll_op_find(const char *name); /* NULL: none */
 /* All ops, sorted by file and then as listed; ends with NULL. */
 const ll_op *const *ll_ops(void);

@@ -7,18 +7,12 @@ ll_kernel accum_ref, accum_cpu;
 extern const ll_solver accum_cuda[];
 
 const ll_op ll_op_accum = {
-    .name = "accum",
-    .work = LL_WORK_CHAIN,
-    .n_in = 1,
-    .n_out = 1,
+    LL_REF_OP(accum, CHAIN, 1, 1),
     .dims = "* -> *",
     .flop = 2,
     .no_grad = true,
     .linear = true,
     .f64 = true,
-    .ref = accum_ref,
-    .cpu = LL_KERNEL(.run = accum_cpu),
-    .cuda = LL_GPU(accum_cuda),
     .trials = {"f32[7,3]", "f32[]", "f32[0]"},
 };
 

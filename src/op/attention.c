@@ -33,18 +33,12 @@ static ll_err mask_split(const void *, const ll_loops *l, int loop, ll_range ran
 static void mask_grad(ll_bwd *b);
 
 static const ll_op causal_mask = {
-    .name = "causal_mask",
-    .n_in = 1,
-    .n_out = 1,
-    .attr_size = sizeof(ll_mask_attr),
-    .attrs = mask_fields,
+    LL_REF_OP(causal_mask, OTHER, 1, 1),
+    LL_ATTRS(ll_mask_attr, mask_fields),
     .dims = "*ts -> *ts",
     .infer = ll_infer_floats,
     .split = mask_split,
     .grad = mask_grad,
-    .ref = causal_mask_ref,
-    .cpu = LL_KERNEL(.run = causal_mask_cpu),
-    .cuda = LL_GPU(causal_mask_cuda),
     .trials = {"f32[2,3,4,4] {value=-2, at=[0,0]}", "f32[5,3] {value=0, at=[0,1]}",
                "f32[1,1,1] {value=-1e30, at=[0,0]}", "f32[2,3] {value=7, at=[0,5]}"},
 };
@@ -172,18 +166,13 @@ static double cost_grad(const void *, const ll_loops *l)
 }
 
 static const ll_op attention_grad = {
-    .name = "attention_grad",
-    .work = LL_WORK_ATTENTION,
-    .n_in = 4,
-    .n_out = 1,
+    LL_OP(attention_grad, ATTENTION, 4, 1, .scratch = attention_grad_cpu_scratch),
     .dims = "bthd, btzhd, bthd, bht -> btzhd",
     .wide_in = 1u << 3,
     .whole = "tzd",
     .infer = infer_grad,
     .expand = expand_grad,
     .cost = cost_grad,
-    .cpu = LL_KERNEL(.run = attention_grad_cpu, .scratch = attention_grad_cpu_scratch),
-    .cuda = LL_GPU(attention_grad_cuda),
     .trials = {"f32[2,5,2,3], f32[2,5,3,2,3], f32[2,5,2,3], f32[2,2,5]",
                "f32[1,1,1,1], f32[1,1,3,1,1], f32[1,1,1,1], f32[1,1,1]",
                "f32[1,7,3,4], f32[1,7,3,3,4], f32[1,7,3,4], f32[1,3,7]",
@@ -208,11 +197,8 @@ static void grad(ll_bwd *b)
 }
 
 static const ll_op attention = {
-    .name = "attention",
-    .work = LL_WORK_ATTENTION,
+    LL_OP(attention, ATTENTION, 1, 2, .scratch = attention_cpu_scratch),
     .model = 3,
-    .n_in = 1,
-    .n_out = 2,
     .dims = "btzhd -> bthd, bht",
     .wide_out = 1u << 1,
     .whole = "tzd",
@@ -220,8 +206,6 @@ static const ll_op attention = {
     .expand = expand,
     .grad = grad,
     .cost = cost,
-    .cpu = LL_KERNEL(.run = attention_cpu, .scratch = attention_cpu_scratch),
-    .cuda = LL_GPU(attention_cuda),
     .trials = {"f32[2,5,3,2,3]", "f32[1,1,3,1,1]", "f32[1,7,3,3,4]", "f32[3,2,3,1,5]",
                "f32[2,5,3,1,8]"},
 };

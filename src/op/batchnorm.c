@@ -59,12 +59,8 @@ static void expand_grad(ll_graph *g, const void *attr, const ll_val *in, int, ll
 }
 
 static const ll_op batchnorm_grad = {
-    .name = "batchnorm_grad",
-    .work = LL_WORK_NORM,
-    .n_in = 5,
-    .n_out = 3,
-    .attr_size = sizeof(ll_norm_attr),
-    .attrs = fields,
+    LL_OP(batchnorm_grad, NORM, 5, 3, .scratch = col_sums_cpu_scratch),
+    LL_ATTRS(ll_norm_attr, fields),
     .dims = "*c, *c, c, c, c -> *c, c, c",
     .wide_in = 1u << 2 | 1u << 3 | 1u << 4,
     .wide_out = 1u << 1 | 1u << 2,
@@ -73,8 +69,6 @@ static const ll_op batchnorm_grad = {
     .expand = expand_grad,
     .flop = 9,
     .in_place = 1u << 0 | 1u << 1,
-    .cpu = LL_KERNEL(.run = batchnorm_grad_cpu, .scratch = col_sums_cpu_scratch),
-    .cuda = LL_GPU(batchnorm_grad_cuda),
     .trials = {"f32[7,3], f32[7,3], f32[3], f32[3], f32[3]> {eps=1e-5}",
                "f32[2,3,5,1], f32[2,3,5,1], f32[1], f32[1], f32[1]> {eps=0.1}",
                "f32[1,5], f32[1,5], f32[5], f32[5], f32[5]> {eps=0.01}",
@@ -110,12 +104,8 @@ static void grad(ll_bwd *b)
 }
 
 static const ll_op batchnorm = {
-    .name = "batchnorm",
-    .work = LL_WORK_NORM,
-    .n_in = 3,
-    .n_out = 3,
-    .attr_size = sizeof(ll_norm_attr),
-    .attrs = fields,
+    LL_OP(batchnorm, NORM, 3, 3, .scratch = batchnorm_cpu_scratch),
+    LL_ATTRS(ll_norm_attr, fields),
     .dims = "*c, c, c -> *c, c, c",
     .wide_in = 1u << 1 | 1u << 2,
     .wide_out = 1u << 1 | 1u << 2,
@@ -124,8 +114,6 @@ static const ll_op batchnorm = {
     .expand = expand,
     .grad = grad,
     .flop = 7,
-    .cpu = LL_KERNEL(.run = batchnorm_cpu, .scratch = batchnorm_cpu_scratch),
-    .cuda = LL_GPU(batchnorm_cuda),
     .trials = {"f32[7,3], f32[3], f32[3] {eps=1e-5}", "f32[2,3,5,1], f32[1], f32[1] {eps=0.1}",
                "f32[2,2,2,5], f32[5], f32[5] {eps=1e-5}", "f32[1,5], f32[5], f32[5] {eps=0.01}",
                "f32[70,8], f32[8], f32[8] {eps=1e-5}"},

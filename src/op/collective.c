@@ -11,9 +11,8 @@
 
 #include <stdio.h>
 
-static ll_err loops(const void *attr, int n_in, const ll_type *in, char dims[LL_DIMS_TEXT])
+static ll_err loops(const void *, int, const ll_type *in, char dims[LL_DIMS_TEXT])
 {
-    (void)attr, (void)n_in;
     snprintf(dims, LL_DIMS_TEXT, "%.*s->%.*s", in[0].shape.n, "______", in[0].shape.n, "______");
     return LL_OK;
 }

@@ -18,13 +18,9 @@
 #include <stdio.h>
 
 ll_kernel conv2d_ref, conv2d_dx_ref, conv2d_dw_ref;
-ll_kernel conv2d_direct_cpu, conv2d_gather_cpu, conv2d_dx_gather_cpu, conv2d_dw_direct_cpu;
-ll_kernel conv2d_dw_outer_cpu;
-ll_scratch conv2d_direct_cpu_scratch, conv2d_gather_cpu_scratch, conv2d_dx_gather_cpu_scratch;
-ll_scratch conv2d_dw_direct_cpu_scratch, conv2d_dw_outer_cpu_scratch;
-bool conv2d_direct_cpu_fits(const ll_kcall *c), conv2d_dw_direct_cpu_fits(const ll_kcall *c);
+extern const ll_solver conv2d_cpu[], conv2d_dx_cpu[], conv2d_dw_cpu[];
 extern const ll_solver conv2d_cuda[], conv2d_dx_cuda[], conv2d_dw_cuda[];
-extern const ll_op ll_op_conv2d, ll_op_conv2d_dx, ll_op_conv2d_dw;
+static const ll_op conv2d, conv2d_dx, conv2d_dw;
 
 /* ---- windows ---- */
 
@@ -195,34 +191,45 @@ static ll_err put_dims(const void *attr, char dims[LL_DIMS_TEXT], const char *pl
     return LL_OK;
 }
 
-static ll_err loops(const void *attr, int n_in, const ll_type *in, char dims[LL_DIMS_TEXT])
+static ll_err loops(const void *attr, int, const ll_type *, char dims[LL_DIMS_TEXT])
 {
-    (void)n_in, (void)in;
     return put_dims(attr, dims, "nhwc, frsc -> nhwf", "nhw_, grsd -> nhwg");
 }
 
-static ll_err loops_dx(const void *attr, int n_in, const ll_type *in, char dims[LL_DIMS_TEXT])
+static ll_err loops_dx(const void *attr, int, const ll_type *, char dims[LL_DIMS_TEXT])
 {
-    (void)n_in, (void)in;
     return put_dims(attr, dims, "nhwf, frsc -> nhwc", "nhwg, grsd -> nhw_");
 }
 
-static ll_err loops_dw(const void *attr, int n_in, const ll_type *in, char dims[LL_DIMS_TEXT])
+static ll_err loops_dw(const void *attr, int, const ll_type *, char dims[LL_DIMS_TEXT])
 {
-    (void)n_in, (void)in;
     return put_dims(attr, dims, "nhwf, nhwc -> frsc", "nhwg, nhw_ -> grsd");
 }
 
-static ll_err split(const void *attr, const ll_loops *l, int loop, ll_range range,
-                    const ll_type *in, ll_part *part)
+/* A range of outputs, of the convolution or of dy: the rows of the image that it reads. */
+static ll_err split_image(const ll_loops *l, int loop, ll_range range, const ll_type *in, int image,
+                          ll_part *part)
 {
     int k = ll_axis_of(l, loop);
     part->in[0] = part->in[1] = range;
     if (k < 0) return LL_OK;
-    ll_axis ax = axis((const ll_conv_attr *)attr, k, in[1].shape.d[1 + k]);
-    part->in[0] = ll_axis_image_part(&ax, range, in[0].shape.d[1 + k]);
-    set_axis((ll_conv_attr *)part->attr, k, &ax);
+    ll_conv_attr *a = (ll_conv_attr *)part->attr;
+    ll_axis ax = axis(a, k, image ? a->size[k] : in[1].shape.d[1 + k]);
+    part->in[image] = ll_axis_image_part(&ax, range, in[image].shape.d[1 + k]);
+    set_axis(a, k, &ax);
     return LL_OK;
+}
+
+static ll_err split(const void *, const ll_loops *l, int loop, ll_range range, const ll_type *in,
+                    ll_part *part)
+{
+    return split_image(l, loop, range, in, 0, part);
+}
+
+static ll_err split_dw(const void *, const ll_loops *l, int loop, ll_range range, const ll_type *in,
+                       ll_part *part)
+{
+    return split_image(l, loop, range, in, 1, part);
 }
 
 static ll_err split_dx(const void *attr, const ll_loops *l, int loop, ll_range range,
@@ -236,19 +243,6 @@ static ll_err split_dx(const void *attr, const ll_loops *l, int loop, ll_range r
     part->in[0] = ll_axis_out_part(&ax, range, in[0].shape.d[1 + k]);
     set_axis(mine, k, &ax);
     mine->size[k] = range.to - range.from;
-    return LL_OK;
-}
-
-static ll_err split_dw(const void *attr, const ll_loops *l, int loop, ll_range range,
-                       const ll_type *in, ll_part *part)
-{
-    const ll_conv_attr *a = (const ll_conv_attr *)attr;
-    int k = ll_axis_of(l, loop);
-    part->in[0] = part->in[1] = range;
-    if (k < 0) return LL_OK;
-    ll_axis ax = axis(a, k, a->size[k]);
-    part->in[1] = ll_axis_image_part(&ax, range, in[1].shape.d[1 + k]);
-    set_axis((ll_conv_attr *)part->attr, k, &ax);
     return LL_OK;
 }
 
@@ -277,7 +271,7 @@ typedef enum direction { CONV, CONV_DX, CONV_DW } direction;
 /* One of the three on operands brought to one type, the result brought to it too. */
 static ll_val emit(ll_bwd *b, direction d, ll_val p, ll_val q, ll_val like)
 {
-    static const ll_op *const ops[] = {&ll_op_conv2d, &ll_op_conv2d_dx, &ll_op_conv2d_dw};
+    static const ll_op *const ops[] = {&conv2d, &conv2d_dx, &conv2d_dw};
     ll_graph *g = b->g;
     ll_conv_attr a = *(const ll_conv_attr *)b->attr;
     ll_dtype t = ll_graph_dtype(g, like);
@@ -336,7 +330,7 @@ ll_val ll_conv2d(ll_graph *g, ll_val x, ll_val filter, const ll_conv *opts)
             return (ll_val){0};
         }
     }
-    return LL_EMIT(g, &ll_op_conv2d, &a, x, filter);
+    return LL_EMIT(g, &conv2d, &a, x, filter);
 }
 
 ll_val ll_conv_layer(ll_graph *g, const char *name, ll_val x, int64_t out, int64_t size,
@@ -372,30 +366,18 @@ static const ll_attr_field attrs[] = {LL_FIELDS(ll_conv_attr, stride, 2),
                                       LL_FIELD(ll_conv_attr, narrow, LL_A_INT),
                                       {0}};
 
-const ll_op ll_op_conv2d = {
-    .name = "conv2d",
-    .work = LL_WORK_CONVOLUTION,
-    .model = 1,
-    .n_in = 2,
-    .n_out = 1,
-    .attr_size = sizeof(ll_conv_attr),
-    .attrs = attrs,
+#define CONV_OP(fn)                                                                                \
+    .name = #fn, .work = LL_WORK_CONVOLUTION, .model = 1, .n_in = 2, .n_out = 1,                   \
+    LL_ATTRS(ll_conv_attr, attrs), .whole = "rsgd", .window = "hw", .flop = 2, .f64 = true,        \
+    .ref = fn##_ref, .cpu = fn##_cpu, .cuda = LL_GPU(fn##_cuda)
+
+static const ll_op conv2d = {
+    CONV_OP(conv2d),
     .loops = loops,
     .sum = "c",
-    .whole = "rsgd",
-    .window = "hw",
     .infer = infer,
     .split = split,
     .grad = grad,
-    .flop = 2,
-    .f64 = true,
-    .ref = conv2d_ref,
-    .cpu =
-        (const ll_solver[]){
-            {"direct", conv2d_direct_cpu_fits, conv2d_direct_cpu_scratch, .run = conv2d_direct_cpu},
-            {"gather", .scratch = conv2d_gather_cpu_scratch, .run = conv2d_gather_cpu},
-            {0}},
-    .cuda = LL_GPU(conv2d_cuda),
     .trials =
         {"f32[2,7,5,3], f32[4,3,3,3] {stride=[1,1], pad=[1,1,1,1], dilation=[1,1], groups=1}",
          "f32[1,8,9,1], f32[2,5,4,1] {stride=[1,2], pad=[2,0,1,3], dilation=[1,1], groups=1}",
@@ -408,28 +390,14 @@ const ll_op ll_op_conv2d = {
          "narrow=1}"},
 };
 
-const ll_op ll_op_conv2d_dx = {
-    .name = "conv2d_dx",
-    .work = LL_WORK_CONVOLUTION,
-    .model = 1,
-    .n_in = 2,
-    .n_out = 1,
-    .attr_size = sizeof(ll_conv_attr),
-    .attrs = attrs,
+static const ll_op conv2d_dx = {
+    CONV_OP(conv2d_dx),
     .loops = loops_dx,
     .sum = "f",
-    .whole = "rsgd",
-    .window = "hw",
     .infer = infer_dx,
     .split = split_dx,
     .grad = grad_dx,
-    .flop = 2,
-    .f64 = true,
     .cost = cost_dx,
-    .ref = conv2d_dx_ref,
-    .cpu =
-        LL_KERNEL("gather", .scratch = conv2d_dx_gather_cpu_scratch, .run = conv2d_dx_gather_cpu),
-    .cuda = LL_GPU(conv2d_dx_cuda),
     .trials =
         {"f32[2,7,5,4], f32[4,3,3,3] {stride=[1,1], pad=[1,1,1,1], dilation=[1,1], groups=1, "
          "size=[7,5]}",
@@ -449,30 +417,13 @@ const ll_op ll_op_conv2d_dx = {
          "size=[5,6], narrow=1}"},
 };
 
-const ll_op ll_op_conv2d_dw = {
-    .name = "conv2d_dw",
-    .work = LL_WORK_CONVOLUTION,
-    .model = 1,
-    .n_in = 2,
-    .n_out = 1,
-    .attr_size = sizeof(ll_conv_attr),
-    .attrs = attrs,
+static const ll_op conv2d_dw = {
+    CONV_OP(conv2d_dw),
     .loops = loops_dw,
     .sum = "nhw",
-    .whole = "rsgd",
-    .window = "hw",
     .infer = infer_dw,
     .split = split_dw,
     .grad = grad_dw,
-    .flop = 2,
-    .f64 = true,
-    .ref = conv2d_dw_ref,
-    .cpu = (const ll_solver[]){{"direct", conv2d_dw_direct_cpu_fits, conv2d_dw_direct_cpu_scratch,
-                                .run = conv2d_dw_direct_cpu},
-                               {"outer", .scratch = conv2d_dw_outer_cpu_scratch,
-                                .run = conv2d_dw_outer_cpu},
-                               {0}},
-    .cuda = LL_GPU(conv2d_dw_cuda),
     .trials =
         {"f32[2,7,5,4], f32[2,7,5,3] {stride=[1,1], pad=[1,1,1,1], dilation=[1,1], groups=1, "
          "size=[3,3]}",
@@ -492,4 +443,4 @@ const ll_op ll_op_conv2d_dw = {
          "size=[5,3]}"},
 };
 
-const ll_op *const ll_ops_conv2d[] = {&ll_op_conv2d, &ll_op_conv2d_dx, &ll_op_conv2d_dw, NULL};
+const ll_op *const ll_ops_conv2d[] = {&conv2d, &conv2d_dx, &conv2d_dw, NULL};

@@ -65,10 +65,7 @@ static void expand_grad(ll_graph *g, const void *, const ll_val *in, int, ll_val
 }
 
 static const ll_op cross_entropy_grad = {
-    .name = "cross_entropy_grad",
-    .work = LL_WORK_LOSS,
-    .n_in = 4,
-    .n_out = 1,
+    LL_REF_OP(cross_entropy_grad, LOSS, 4, 1),
     .dims = "*, *v, *, * -> *v",
     .wide_in = 1u << 0 | 1u << 3,
     .whole = "v",
@@ -76,9 +73,6 @@ static const ll_op cross_entropy_grad = {
     .expand = expand_grad,
     .flop = 3,
     .in_place = 1u << 1, /* the largest tensor of a language model */
-    .ref = cross_entropy_grad_ref,
-    .cpu = LL_KERNEL(.run = cross_entropy_grad_cpu),
-    .cuda = LL_GPU(cross_entropy_grad_cuda),
     .trials = {"f32[5], f32[5,7], i32[5]<7, f32[5]", "f32[2,3], f32[2,3,11], i32[2,3]<11, f32[2,3]",
                "f32[2], f32[2,1], i32[2]<1, f32[2]", "f32[], f32[9], i32[]<9, f32[]",
                "f32[3], f32[3,88], i32[3]<88, f32[3]"},
@@ -98,10 +92,7 @@ static void grad(ll_bwd *b)
 }
 
 static const ll_op cross_entropy = {
-    .name = "cross_entropy",
-    .work = LL_WORK_LOSS,
-    .n_in = 2,
-    .n_out = 2,
+    LL_REF_OP(cross_entropy, LOSS, 2, 2),
     .dims = "*v, * -> *, *",
     .wide_out = 1u << 0 | 1u << 1,
     .whole = "v",
@@ -109,27 +100,18 @@ static const ll_op cross_entropy = {
     .expand = expand,
     .grad = grad,
     .flop = 3,
-    .ref = cross_entropy_ref,
-    .cpu = LL_KERNEL(.run = cross_entropy_cpu),
-    .cuda = LL_GPU(cross_entropy_cuda),
     .trials = {"f32[5,7], i32[5]<7", "f32[2,3,11], i32[2,3]<11", "f32[2,1], i32[2]<1",
                "f32[9], i32[]<9", "f32[0,4], i32[0]<4", "f32[3,88], i32[3]<88"},
 };
 
 static const ll_op correct = {
-    .name = "correct",
-    .work = LL_WORK_LOSS,
-    .n_in = 2,
-    .n_out = 1,
+    LL_REF_OP(correct, LOSS, 2, 1),
     .dims = "*v, * -> *",
     .whole = "v",
     .wide_out = 1u << 0,
     .infer = infer_correct,
     .no_grad = true,
     .flop = 1,
-    .ref = correct_ref,
-    .cpu = LL_KERNEL(.run = correct_cpu),
-    .cuda = LL_GPU(correct_cuda),
     .trials = {"f32[5,3], i32[5]<3", "f32[2,3,4], i32[2,3]<4", "f32[2,1], i32[2]<1",
                "f32[5], i32[]<5"},
 };

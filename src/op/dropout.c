@@ -47,11 +47,8 @@ static ll_err split(const void *, const ll_loops *l, int loop, ll_range range, c
 static void grad(ll_bwd *b);
 
 static const ll_op dropout = {
-    .name = "dropout",
-    .n_in = 1,
-    .n_out = 1,
-    .attr_size = sizeof(ll_dropout_attr),
-    .attrs = fields,
+    LL_REF_OP(dropout, OTHER, 1, 1),
+    LL_ATTRS(ll_dropout_attr, fields),
     .dims = "* -> *",
     .infer = infer,
     .split = split,
@@ -59,9 +56,6 @@ static const ll_op dropout = {
     .flop = 1,
     .in_place = 1,
     .random = true,
-    .ref = dropout_ref,
-    .cpu = LL_KERNEL(.run = dropout_cpu),
-    .cuda = LL_GPU(dropout_cuda),
     .trials = {"f32[3,7] {p=0.5, stream=5, whole=[3,7]}",
                "f32[2,3,5] {p=0.1, stream=-77, whole=[4,3,9], at=[1,0,2,0,0,0]}",
                "f32[1] {p=0, stream=1, whole=[1]}", "f32[] {p=0.25, stream=2, whole=[]}",

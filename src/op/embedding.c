@@ -63,12 +63,8 @@ static void grad(ll_bwd *b);
 static void grad_grad(ll_bwd *b);
 
 static const ll_op embedding = {
-    .name = "embedding",
-    .work = LL_WORK_EMBEDDING,
-    .n_in = 2,
-    .n_out = 1,
-    .attr_size = sizeof(ll_embedding_attr),
-    .attrs = fields,
+    LL_REF_OP(embedding, EMBEDDING, 2, 1),
+    LL_ATTRS(ll_embedding_attr, fields),
     .dims = "vc, * -> *c",
     .sum = "v",
     .picks = true,
@@ -76,20 +72,13 @@ static const ll_op embedding = {
     .split = split,
     .grad = grad,
     .f64 = true,
-    .ref = embedding_ref,
-    .cpu = LL_KERNEL(.run = embedding_cpu),
-    .cuda = LL_GPU(embedding_cuda),
     .trials = {"f32[7,3], i32[5]<7", "f32[5,4], i32[2,3]<5", "f32[4,3], i32[13]<9 {from=3, part=1}",
                "f32[1,1], i32[]<1"},
 };
 
 static const ll_op embedding_grad = {
-    .name = "embedding_grad",
-    .work = LL_WORK_EMBEDDING,
-    .n_in = 2,
-    .n_out = 1,
-    .attr_size = sizeof(ll_embedding_attr),
-    .attrs = fields,
+    LL_REF_OP(embedding_grad, EMBEDDING, 2, 1),
+    LL_ATTRS(ll_embedding_attr, fields),
     .dims = "*c, * -> vc",
     .wide_out = 1u << 0,
     .sum = "*",
@@ -97,9 +86,6 @@ static const ll_op embedding_grad = {
     .split = split,
     .grad = grad_grad,
     .f64 = true,
-    .ref = embedding_grad_ref,
-    .cpu = LL_KERNEL(.run = embedding_grad_cpu),
-    .cuda = LL_GPU(embedding_grad_cuda),
     .trials = {"f32[5,3], i32[5]<7 {v=7}", "f32[2,3,4], i32[2,3]<5 {v=5}",
                "f32[13,3], i32[13]<9 {v=4, from=3, part=1}", "f32[1], i32[]<1 {v=1}",
                "f32[0,2], i32[0]<3 {v=3}", "f32[900,16], i32[900]<11 {v=11}",

@@ -39,9 +39,8 @@ static ll_err check_spec(const char *spec, int n_in)
     return LL_OK;
 }
 
-static ll_err loops(const void *attr, int n_in, const ll_type *in, char dims[LL_DIMS_TEXT])
+static ll_err loops(const void *attr, int n_in, const ll_type *, char dims[LL_DIMS_TEXT])
 {
-    (void)in;
     const ll_grid_attr *a = (const ll_grid_attr *)attr;
     TRY(check_spec(a->spec, n_in));
     strcpy(dims, a->spec);
@@ -69,17 +68,12 @@ static const ll_attr_field attrs[] = {LL_FIELD(ll_grid_attr, spec, LL_A_SPEC),
                                       LL_FIELD(ll_grid_attr, bits, LL_A_INT),
                                       LL_FIELD(ll_grid_attr, out, LL_A_DTYPE),
                                       {0}};
-#define GRID_OP                                                                                    \
-    .n_out = 1, .attr_size = sizeof(ll_grid_attr), .attrs = attrs, .loops = loops, .infer = infer, \
-    .flop = 2, .no_grad = true, .f64 = true
+#define GRID_OP(fn, operands)                                                                      \
+    LL_REF_OP(fn, OTHER, operands, 1, .scratch = grid_cpu_scratch), LL_ATTRS(ll_grid_attr, attrs), \
+        .loops = loops, .infer = infer, .flop = 2, .no_grad = true, .f64 = true
 
 static const ll_op grid = {
-    .name = "grid",
-    .n_in = 2,
-    GRID_OP,
-    .ref = grid_ref,
-    .cpu = LL_KERNEL(.run = grid_cpu, .scratch = grid_cpu_scratch),
-    .cuda = LL_GPU(grid_cuda),
+    GRID_OP(grid, 2),
     .trials = {"f32[2,5,1,3], f32[2]> {spec=\"nhwc,n->nhwc\", bits=18, out=f64}",
                "f32[3,7], f32[]> {spec=\"ab,->ab\", bits=40, out=f64}",
                "f32[2,3,5], f32[2,5]> {spec=\"abc,ac->abc\", bits=21, out=f64}",
@@ -91,12 +85,7 @@ static const ll_op grid = {
 };
 
 static const ll_op ungrid = {
-    .name = "ungrid",
-    .n_in = -1,
-    GRID_OP,
-    .ref = ungrid_ref,
-    .cpu = LL_KERNEL(.run = ungrid_cpu, .scratch = grid_cpu_scratch),
-    .cuda = LL_GPU(ungrid_cuda),
+    GRID_OP(ungrid, -1),
     .trials = {"f64[2,5,2,3], f32[2]>, f32[3]> {spec=\"nhwf,n,f->nhwf\", bits=40, out=f32}",
                "f64[3,700], f32[700]> {spec=\"ab,b->ab\", bits=45, out=f32}",
                "f64[2,90,50,3], f32[2]>, f32[3]> {spec=\"nhwf,n,f->nhwf\", bits=40, out=f32}",

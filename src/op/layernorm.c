@@ -59,10 +59,7 @@ static void expand_dw(ll_graph *g, const void *, const ll_val *in, int, ll_val *
 }
 
 static const ll_op layernorm_dx = {
-    .name = "layernorm_dx",
-    .work = LL_WORK_NORM,
-    .n_in = 5,
-    .n_out = 1,
+    LL_OP(layernorm_dx, NORM, 5, 1),
     .dims = "*c, *c, c, *, * -> *c",
     .wide_in = 1u << 2 | 1u << 3 | 1u << 4,
     .whole = "c",
@@ -70,8 +67,6 @@ static const ll_op layernorm_dx = {
     .expand = expand_dx,
     .flop = 9,
     .in_place = 1u << 0 | 1u << 1,
-    .cpu = LL_KERNEL(.run = layernorm_dx_cpu),
-    .cuda = LL_GPU(layernorm_dx_cuda),
     .trials = {"f32[3,7], f32[3,7], f32[7], f32[3], f32[3]>",
                "f32[2,3,5], f32[2,3,5], f32[5], f32[2,3], f32[2,3]>",
                "f32[2,1], f32[2,1], f32[1], f32[2], f32[2]>",
@@ -80,10 +75,7 @@ static const ll_op layernorm_dx = {
 };
 
 static const ll_op layernorm_dw = {
-    .name = "layernorm_dw",
-    .work = LL_WORK_NORM,
-    .n_in = 4,
-    .n_out = 2,
+    LL_OP(layernorm_dw, NORM, 4, 2, .scratch = col_sums_cpu_scratch),
     .dims = "*c, *c, *, * -> c, c",
     .wide_in = 1u << 2 | 1u << 3,
     .wide_out = 1u << 0 | 1u << 1,
@@ -91,8 +83,6 @@ static const ll_op layernorm_dw = {
     .infer = ll_infer_floats,
     .expand = expand_dw,
     .flop = 5,
-    .cpu = LL_KERNEL(.run = layernorm_dw_cpu, .scratch = col_sums_cpu_scratch),
-    .cuda = LL_GPU(layernorm_dw_cuda),
     .trials = {"f32[3,7], f32[3,7], f32[3], f32[3]>", "f32[2,5,3], f32[2,5,3], f32[2,5], f32[2,5]>",
                "f32[1,1], f32[1,1], f32[1], f32[1]>", "f32[0,2], f32[0,2], f32[0], f32[0]>",
                "f32[77,264], f32[77,264], f32[77], f32[77]>"},
@@ -127,12 +117,8 @@ static void grad(ll_bwd *b)
 }
 
 static const ll_op layernorm = {
-    .name = "layernorm",
-    .work = LL_WORK_NORM,
-    .n_in = 3,
-    .n_out = 3,
-    .attr_size = sizeof(ll_norm_attr),
-    .attrs = fields,
+    LL_OP(layernorm, NORM, 3, 3),
+    LL_ATTRS(ll_norm_attr, fields),
     .dims = "*c, c, c -> *c, *, *",
     .wide_in = 1u << 1 | 1u << 2,
     .wide_out = 1u << 1 | 1u << 2,
@@ -141,8 +127,6 @@ static const ll_op layernorm = {
     .expand = expand,
     .grad = grad,
     .flop = 7,
-    .cpu = LL_KERNEL(.run = layernorm_cpu),
-    .cuda = LL_GPU(layernorm_cuda),
     .trials = {"f32[3,7], f32[7], f32[7] {eps=1e-5}", "f32[2,3,5], f32[5], f32[5] {eps=1e-3}",
                "f32[2,1], f32[1], f32[1] {eps=0.1}", "f32[6], f32[6], f32[6] {eps=1e-5}",
                "f32[9,776], f32[776], f32[776] {eps=1e-5}",

@@ -49,11 +49,10 @@ ll_err ll_matmul_read(const char *spec, ll_matmul_parts *p)
     return LL_OK;
 }
 
-static ll_err loops(const void *attr, int n_in, const ll_type *in, char dims[LL_DIMS_TEXT])
+static ll_err loops(const void *attr, int, const ll_type *, char dims[LL_DIMS_TEXT])
 {
     const ll_matmul_attr *m = (const ll_matmul_attr *)attr;
     parts p;
-    (void)n_in, (void)in;
     TRY(ll_matmul_read(m->spec, &p));
     snprintf(dims, LL_DIMS_TEXT, "%s", m->spec);
     return LL_OK;
@@ -137,22 +136,15 @@ static const ll_attr_field attrs[] = {
     LL_FIELD(ll_matmul_attr, spec, LL_A_SPEC), LL_FIELD(ll_matmul_attr, out, LL_A_DTYPE), {0}};
 
 const ll_op ll_op_matmul = {
-    .name = "matmul",
-    .work = LL_WORK_PRODUCT,
+    LL_REF_OP(matmul, PRODUCT, 2, 1, .scratch = matmul_cpu_scratch),
     .model = 1,
-    .n_in = 2,
-    .n_out = 1,
-    .attr_size = sizeof(ll_matmul_attr),
-    .attrs = attrs,
+    LL_ATTRS(ll_matmul_attr, attrs),
     .loops = loops,
     .sum = "?",
     .infer = infer,
     .grad = grad,
     .flop = 2,
     .f64 = true,
-    .ref = matmul_ref,
-    .cpu = LL_KERNEL(.run = matmul_cpu, .scratch = matmul_cpu_scratch),
-    .cuda = LL_GPU(matmul_cuda),
     .trials = {"f32[6,12], f32[12,18] {spec=\"mk,kn->mn\", out=f32}",
                "f32[2,3,7], f32[5,7] {spec=\"btc,nc->btn\", out=f32}",
                "f32[2,5,3,4], f32[2,6,3,4] {spec=\"bthd,bshd->bhts\", out=f32}",

@@ -31,10 +31,9 @@ static ll_err infer(ll_infer *i)
     return ll_check_shape(&i->out[0].shape);
 }
 
-static ll_err split(const void *attr, const ll_loops *l, int loop, ll_range range,
-                    const ll_type *in, ll_part *part)
+static ll_err split(const void *, const ll_loops *l, int loop, ll_range range, const ll_type *,
+                    ll_part *part)
 {
-    (void)attr, (void)in;
     if (l->letter[loop] == 'v') {
         ll_onehot_attr *a = part->attr;
         a->from += range.from;
@@ -50,19 +49,13 @@ static const ll_attr_field attrs[] = {LL_FIELD(ll_onehot_attr, size, LL_A_INT),
                                       LL_FIELD(ll_onehot_attr, dtype, LL_A_DTYPE),
                                       {0}};
 static const ll_op onehot = {
-    .name = "onehot",
-    .n_in = 1,
-    .n_out = 1,
-    .attr_size = sizeof(ll_onehot_attr),
-    .attrs = attrs,
+    LL_REF_OP(onehot, OTHER, 1, 1),
+    LL_ATTRS(ll_onehot_attr, attrs),
     .dims = "* -> *v",
     .infer = infer,
     .split = split,
     .no_grad = true,
     .f64 = true,
-    .ref = onehot_ref,
-    .cpu = LL_KERNEL(.run = onehot_cpu),
-    .cuda = LL_GPU(onehot_cuda),
     .trials = {"i32[7]<5 {size=5, from=0, dtype=f32}", "i32[2,3]<9 {size=4, from=3, dtype=f32}",
                "i32[]<3 {size=3, from=0, dtype=f32}", "i32[0]<3 {size=1, from=0, dtype=f32}"},
 };

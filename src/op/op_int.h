@@ -1,5 +1,6 @@
 /* op_int.h: builders and helpers shared by the files of op/, none of them public. */
 #pragma once
+#include "base/spec.h"
 #include "kern/kern.h"
 #include "op/ops.h"
 
@@ -53,6 +54,9 @@ typedef struct ll_matmul_parts {
 } ll_matmul_parts;
 ll_err ll_matmul_read(const char *spec, ll_matmul_parts *p);
 bool ll_matmul_has(const ll_matmul_parts *p, int i, char letter); /* part i */
+/* An op's loops, which are its spec's, if that fits; else it "is no what". */
+ll_err ll_spec_loops(const char *spec, bool (*fits)(const ll_spec *s), const char *what,
+                     char dims[LL_DIMS_TEXT]);
 /* A spec with its sides swapped: "c->nhwc" of "nhwc->c". */
 const char *ll_spec_reverse(const char *spec, char out[LL_SPEC_MAX]);
 

@@ -17,8 +17,7 @@ ll_kernel max_pool_ref, max_pool_grad_ref, max_pool_pick_ref, avg_pool_ref, avg_
 ll_kernel max_pool_cpu, max_pool_grad_cpu, max_pool_pick_cpu, avg_pool_cpu, avg_pool_grad_cpu;
 extern const ll_solver max_pool_cuda[], max_pool_grad_cuda[], max_pool_pick_cuda[], avg_pool_cuda[],
     avg_pool_grad_cuda[];
-extern const ll_op ll_op_max_pool, ll_op_max_pool_grad, ll_op_max_pool_pick, ll_op_avg_pool,
-    ll_op_avg_pool_grad;
+static const ll_op max_pool, max_pool_grad, max_pool_pick, avg_pool, avg_pool_grad;
 
 static ll_axis axis(const ll_pool_attr *a, int k)
 {
@@ -119,55 +118,39 @@ static ll_err split_grad(const void *attr, const ll_loops *l, int loop, ll_range
 
 /* ---- gradients ---- */
 
-static ll_pool_attr with_image(const ll_bwd *b, ll_val image)
+/* By an op that makes an image of the shape of x, or (x NULL) one that does not. */
+static void emit(ll_bwd *b, const ll_op *op, const ll_val *x, const ll_val *index)
 {
     ll_pool_attr a = *(const ll_pool_attr *)b->attr;
-    ll_shape s = ll_graph_shape(b->g, image);
-    a.image[0] = s.d[1];
-    a.image[1] = s.d[2];
-    return a;
-}
-
-static ll_pool_attr without_image(const ll_bwd *b)
-{
-    ll_pool_attr a = *(const ll_pool_attr *)b->attr;
-    a.image[0] = a.image[1] = 0;
-    return a;
+    if (!b->dout[0].id) return;
+    for (int k = 0; k < 2; k++) a.image[k] = x ? ll_graph_shape(b->g, *x).d[1 + k] : 0;
+    ll_val in[2] = {b->dout[0], index ? *index : (ll_val){0}};
+    b->din[0] = ll_emit(b->g, op, &a, in, index ? 2 : 1);
 }
 
 static void grad_max(ll_bwd *b)
 {
-    if (!b->dout[0].id) return;
-    ll_pool_attr a = with_image(b, b->in[0]);
-    b->din[0] = LL_EMIT(b->g, &ll_op_max_pool_grad, &a, b->dout[0], b->out[1]);
+    emit(b, &max_pool_grad, &b->in[0], &b->out[1]);
 }
 
 static void grad_max_grad(ll_bwd *b)
 {
-    if (!b->dout[0].id) return;
-    ll_pool_attr a = without_image(b);
-    b->din[0] = LL_EMIT(b->g, &ll_op_max_pool_pick, &a, b->dout[0], b->in[1]);
+    emit(b, &max_pool_pick, NULL, &b->in[1]);
 }
 
 static void grad_pick(ll_bwd *b)
 {
-    if (!b->dout[0].id) return;
-    ll_pool_attr a = with_image(b, b->in[0]);
-    b->din[0] = LL_EMIT(b->g, &ll_op_max_pool_grad, &a, b->dout[0], b->in[1]);
+    emit(b, &max_pool_grad, &b->in[0], &b->in[1]);
 }
 
 static void grad_avg(ll_bwd *b)
 {
-    if (!b->dout[0].id) return;
-    ll_pool_attr a = with_image(b, b->in[0]);
-    b->din[0] = LL_EMIT(b->g, &ll_op_avg_pool_grad, &a, b->dout[0]);
+    emit(b, &avg_pool_grad, &b->in[0], NULL);
 }
 
 static void grad_avg_grad(ll_bwd *b)
 {
-    if (!b->dout[0].id) return;
-    ll_pool_attr a = without_image(b);
-    b->din[0] = LL_EMIT(b->g, &ll_op_avg_pool, &a, b->dout[0]);
+    emit(b, &avg_pool, NULL, NULL);
 }
 
 /* ---- builders ---- */
@@ -216,14 +199,14 @@ ll_val ll_max_pool(ll_graph *g, ll_val x, const ll_window *w)
 {
     ll_pool_attr a;
     if (!attr_of(g, "max_pool", x, w, &a)) return (ll_val){0};
-    return LL_EMIT(g, &ll_op_max_pool, &a, x);
+    return LL_EMIT(g, &max_pool, &a, x);
 }
 
 ll_val ll_avg_pool(ll_graph *g, ll_val x, const ll_window *w)
 {
     ll_pool_attr a;
     if (!attr_of(g, "avg_pool", x, w, &a)) return (ll_val){0};
-    return LL_EMIT(g, &ll_op_avg_pool, &a, x);
+    return LL_EMIT(g, &avg_pool, &a, x);
 }
 
 ll_val ll_adaptive_avg_pool(ll_graph *g, ll_val x, int64_t out_h, int64_t out_w)
@@ -248,127 +231,57 @@ static const ll_attr_field attrs[] = {LL_FIELDS(ll_pool_attr, size, 2),
                                       LL_FIELDS(ll_pool_attr, image, 2),
                                       {0}};
 
-const ll_op ll_op_max_pool = {
-    .name = "max_pool",
-    .work = LL_WORK_POOL,
-    .n_in = 1,
-    .n_out = 2,
-    .attr_size = sizeof(ll_pool_attr),
-    .attrs = attrs,
-    .dims = "nhwc -> nhwc, nhwc",
-    .window = "hw",
-    .infer = infer,
-    .split = split,
-    .grad = grad_max,
-    .flop = 1,
-    .ref = max_pool_ref,
-    .cpu = LL_KERNEL(.run = max_pool_cpu),
-    .cuda = LL_GPU(max_pool_cuda),
-    .trials = {"f32[2,7,5,3] {size=[2,2], stride=[2,2], pad=[0,0,0,0]}",
-               "f32[1,7,8,5] {size=[3,3], stride=[2,2], pad=[1,1,1,2]}",
-               "f32[2,1,6,1] {size=[1,4], stride=[3,1], pad=[0,0,1,0]}",
-               "f32[0,4,4,2] {size=[2,2], stride=[1,1], pad=[0,0,0,0]}",
-               "f32[1,5,6,2] {size=[2,3], stride=[1,2], pad=[-1,2,2,-1]}",
-               "f32[2,5,6,16] {size=[3,3], stride=[2,2], pad=[1,1,1,1]}"},
+/* Windows to try: image, output, places of a window, height and width of the image, attributes. */
+#define WINDOWS(X)                                                                                 \
+    X("2,7,5,3", "2,3,2,3", "4", "7,5", "size=[2,2], stride=[2,2], pad=[0,0,0,0]")                 \
+    X("1,7,8,5", "1,4,5,5", "9", "7,8", "size=[3,3], stride=[2,2], pad=[1,1,1,2]")                 \
+    X("2,1,6,1", "2,1,4,1", "4", "1,6", "size=[1,4], stride=[3,1], pad=[0,0,1,0]")                 \
+    X("2,3,5,1", "2,1,1,1", "15", "3,5", "size=[3,5], stride=[3,5], pad=[0,0,0,0]")                \
+    X("0,4,4,2", "0,3,3,2", "4", "4,4", "size=[2,2], stride=[1,1], pad=[0,0,0,0]")                 \
+    X("1,5,6,2", "1,5,3,2", "6", "5,6", "size=[2,3], stride=[1,2], pad=[-1,2,2,-1]")               \
+    X("2,5,6,16", "2,3,3,16", "9", "5,6", "size=[3,3], stride=[2,2], pad=[1,1,1,1]")
+#define IMAGE(x, y, places, size, a) "f32[" x "] {" a "}",
+#define PICK(x, y, places, size, a) "f32[" x "], i32[" y "]<" places " {" a "}",
+#define AVG_GRAD(x, y, places, size, a) "f32[" y "] {" a ", image=[" size "]}",
+#define MAX_GRAD(x, y, places, size, a)                                                            \
+    "f32[" y "], i32[" y "]<" places " {" a ", image=[" size "]}",
+#define POOL_OP(fn, operands, results)                                                             \
+    LL_REF_OP(fn, POOL, operands, results), LL_ATTRS(ll_pool_attr, attrs), .window = "hw"
+#define FORWARD .infer = infer, .split = split
+#define BACKWARD .infer = infer_grad, .split = split_grad
+
+static const ll_op max_pool = {
+    POOL_OP(max_pool, 1, 2),    .dims = "nhwc -> nhwc, nhwc", FORWARD, .grad = grad_max, .flop = 1,
+    .trials = {WINDOWS(IMAGE)},
 };
 
-const ll_op ll_op_max_pool_grad = {
-    .name = "max_pool_grad",
-    .work = LL_WORK_POOL,
-    .n_in = 2,
-    .n_out = 1,
-    .attr_size = sizeof(ll_pool_attr),
-    .attrs = attrs,
+static const ll_op max_pool_grad = {
+    POOL_OP(max_pool_grad, 2, 1),
     .dims = "nhwc, nhwc -> nhwc",
-    .window = "hw",
-    .infer = infer_grad,
-    .split = split_grad,
+    BACKWARD,
     .grad = grad_max_grad,
     .flop = 1,
-    .ref = max_pool_grad_ref,
-    .cpu = LL_KERNEL(.run = max_pool_grad_cpu),
-    .cuda = LL_GPU(max_pool_grad_cuda),
-    .trials = {"f32[2,3,2,3], i32[2,3,2,3]<4 {size=[2,2], stride=[2,2], pad=[0,0,0,0], "
-               "image=[7,5]}",
-               "f32[1,4,5,5], i32[1,4,5,5]<9 {size=[3,3], stride=[2,2], pad=[1,1,1,2], "
-               "image=[7,8]}",
-               "f32[2,1,4,1], i32[2,1,4,1]<4 {size=[1,4], stride=[3,1], pad=[0,0,1,0], "
-               "image=[1,6]}",
-               "f32[0,3,3,2], i32[0,3,3,2]<4 {size=[2,2], stride=[1,1], pad=[0,0,0,0], "
-               "image=[4,4]}",
-               "f32[2,3,3,16], i32[2,3,3,16]<9 {size=[3,3], stride=[2,2], pad=[1,1,1,1], "
-               "image=[5,6]}"},
+    .trials = {WINDOWS(MAX_GRAD)},
 };
 
-const ll_op ll_op_max_pool_pick = {
-    .name = "max_pool_pick",
-    .work = LL_WORK_POOL,
-    .n_in = 2,
-    .n_out = 1,
-    .attr_size = sizeof(ll_pool_attr),
-    .attrs = attrs,
-    .dims = "nhwc, nhwc -> nhwc",
-    .window = "hw",
-    .infer = infer,
-    .split = split,
-    .grad = grad_pick,
-    .ref = max_pool_pick_ref,
-    .cpu = LL_KERNEL(.run = max_pool_pick_cpu),
-    .cuda = LL_GPU(max_pool_pick_cuda),
-    .trials = {"f32[2,7,5,3], i32[2,3,2,3]<4 {size=[2,2], stride=[2,2], pad=[0,0,0,0]}",
-               "f32[1,7,8,5], i32[1,4,5,5]<9 {size=[3,3], stride=[2,2], pad=[1,1,1,2]}",
-               "f32[2,1,6,1], i32[2,1,4,1]<4 {size=[1,4], stride=[3,1], pad=[0,0,1,0]}",
-               "f32[0,4,4,2], i32[0,3,3,2]<4 {size=[2,2], stride=[1,1], pad=[0,0,0,0]}",
-               "f32[2,5,6,16], i32[2,3,3,16]<9 {size=[3,3], stride=[2,2], pad=[1,1,1,1]}"},
+static const ll_op max_pool_pick = {
+    POOL_OP(max_pool_pick, 2, 1), .dims = "nhwc, nhwc -> nhwc", FORWARD, .grad = grad_pick,
+    .trials = {WINDOWS(PICK)},
 };
 
-const ll_op ll_op_avg_pool = {
-    .name = "avg_pool",
-    .work = LL_WORK_POOL,
-    .n_in = 1,
-    .n_out = 1,
-    .attr_size = sizeof(ll_pool_attr),
-    .attrs = attrs,
+static const ll_op avg_pool = {
+    POOL_OP(avg_pool, 1, 1),    .dims = "nhwc -> nhwc", FORWARD, .grad = grad_avg, .flop = 1,
+    .trials = {WINDOWS(IMAGE)},
+};
+
+static const ll_op avg_pool_grad = {
+    POOL_OP(avg_pool_grad, 1, 1),
     .dims = "nhwc -> nhwc",
-    .window = "hw",
-    .infer = infer,
-    .split = split,
-    .grad = grad_avg,
-    .flop = 1,
-    .ref = avg_pool_ref,
-    .cpu = LL_KERNEL(.run = avg_pool_cpu),
-    .cuda = LL_GPU(avg_pool_cuda),
-    .trials = {"f32[2,7,5,3] {size=[2,2], stride=[2,2], pad=[0,0,0,0]}",
-               "f32[1,7,8,5] {size=[3,3], stride=[2,2], pad=[1,1,1,2]}",
-               "f32[2,3,5,1] {size=[3,5], stride=[3,5], pad=[0,0,0,0]}",
-               "f32[0,4,4,2] {size=[2,2], stride=[1,1], pad=[0,0,0,0]}",
-               "f32[1,5,6,2] {size=[2,3], stride=[1,2], pad=[-1,2,2,-1]}",
-               "f32[2,5,6,16] {size=[3,3], stride=[2,2], pad=[1,1,1,1]}"},
-};
-
-const ll_op ll_op_avg_pool_grad = {
-    .name = "avg_pool_grad",
-    .work = LL_WORK_POOL,
-    .n_in = 1,
-    .n_out = 1,
-    .attr_size = sizeof(ll_pool_attr),
-    .attrs = attrs,
-    .dims = "nhwc -> nhwc",
-    .window = "hw",
-    .infer = infer_grad,
-    .split = split_grad,
+    BACKWARD,
     .grad = grad_avg_grad,
     .flop = 1,
-    .ref = avg_pool_grad_ref,
-    .cpu = LL_KERNEL(.run = avg_pool_grad_cpu),
-    .cuda = LL_GPU(avg_pool_grad_cuda),
-    .trials = {"f32[2,3,2,3] {size=[2,2], stride=[2,2], pad=[0,0,0,0], image=[7,5]}",
-               "f32[1,4,5,5] {size=[3,3], stride=[2,2], pad=[1,1,1,2], image=[7,8]}",
-               "f32[2,1,1,1] {size=[3,5], stride=[3,5], pad=[0,0,0,0], image=[3,5]}",
-               "f32[0,3,3,2] {size=[2,2], stride=[1,1], pad=[0,0,0,0], image=[4,4]}",
-               "f32[1,5,3,2] {size=[2,3], stride=[1,2], pad=[-1,2,2,-1], image=[5,6]}",
-               "f32[2,3,3,16] {size=[3,3], stride=[2,2], pad=[1,1,1,1], image=[5,6]}"},
+    .trials = {WINDOWS(AVG_GRAD)},
 };
 
-const ll_op *const ll_ops_pool[] = {&ll_op_max_pool, &ll_op_max_pool_grad, &ll_op_max_pool_pick,
-                                    &ll_op_avg_pool, &ll_op_avg_pool_grad, NULL};
+const ll_op *const ll_ops_pool[] = {&max_pool, &max_pool_grad, &max_pool_pick,
+                                    &avg_pool, &avg_pool_grad, NULL};

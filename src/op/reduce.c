@@ -1,7 +1,6 @@
 /* reduce.c: sum, largest value, largest magnitude and sum of squares over the dimensions whose
  * letters vanish: "nhwc->c". */
 #include "op/op_int.h"
-#include "base/spec.h"
 #include "kern/kern.h"
 
 ll_kernel sum_ref, amax_ref, absmax_ref, sumsq_ref, sum_cpu, amax_cpu, absmax_cpu, sumsq_cpu;
@@ -58,17 +57,11 @@ ll_val ll_mean(ll_graph *g, ll_val x)
     return ll_scale(g, ll_sum_all(g, x), 1.0 / (double)n);
 }
 
-static ll_err loops(const void *attr, int n_in, const ll_type *in, char dims[LL_DIMS_TEXT])
+static ll_err loops(const void *attr, int, const ll_type *, char dims[LL_DIMS_TEXT])
 {
-    (void)n_in, (void)in;
-    const ll_spec_attr *a = attr;
-    ll_spec s;
-    TRY(ll_spec_parse(a->spec, &s));
-    CHECK(ll_spec_shrinks(&s), LL_E_SHAPE,
-          "\"%s\" is no reduction: the result's letters must be the operand's, in their order",
-          a->spec);
-    strcpy(dims, a->spec);
-    return LL_OK;
+    return ll_spec_loops(((const ll_spec_attr *)attr)->spec, ll_spec_shrinks,
+                         "reduction: the result's letters must be the operand's, in their order",
+                         dims);
 }
 
 static void sum_grad(ll_bwd *b)
@@ -91,67 +84,27 @@ static void amax_grad(ll_bwd *b)
     b->din[0] = ll_mul(b->g, largest, ll_broadcast(b->g, share, back, shape));
 }
 
-static void expand_sumsq(ll_graph *g, const void *attr, const ll_val *in, int n_in, ll_val *out)
+static void expand_sumsq(ll_graph *g, const void *attr, const ll_val *in, int, ll_val *out)
 {
-    (void)n_in;
     out[0] = ll_sum(g, ll_square(g, in[0]), ((const ll_spec_attr *)attr)->spec);
 }
 
 static const ll_attr_field attrs[] = {LL_FIELD(ll_spec_attr, spec, LL_A_SPEC), {0}};
-#define REDUCE_OP                                                                                  \
-    .n_in = 1, .n_out = 1, .attr_size = sizeof(ll_spec_attr), .attrs = attrs, .loops = loops,      \
-    .f64 = true,                                                                                   \
-    .trials = {"f32[40,9,1,24] {spec=\"nhwc->c\"}", "f32[7,40] {spec=\"nc->n\"}",                  \
-               "f32[2,3,5,3] {spec=\"nhwc->nc\"}",  "f32[3,7] {spec=\"ab->\"}",                    \
-               "f32[5,3] {spec=\"ab->ab\"}",        "f32[2,3,5,2] {spec=\"abcd->ac\"}",            \
-               "f32[0,3] {spec=\"ab->b\"}",         "f32[] {spec=\"->\"}"}
+#define REDUCE_OP(fn)                                                                              \
+    LL_REF_OP(fn, REDUCTION, 1, 1, .scratch = reduce_cpu_scratch), LL_ATTRS(ll_spec_attr, attrs),  \
+        .loops = loops, .f64 = true,                                                               \
+        .trials = {"f32[40,9,1,24] {spec=\"nhwc->c\"}", "f32[7,40] {spec=\"nc->n\"}",              \
+                   "f32[2,3,5,3] {spec=\"nhwc->nc\"}",  "f32[3,7] {spec=\"ab->\"}",                \
+                   "f32[5,3] {spec=\"ab->ab\"}",        "f32[2,3,5,2] {spec=\"abcd->ac\"}",        \
+                   "f32[0,3] {spec=\"ab->b\"}",         "f32[] {spec=\"->\"}"}
 
 const ll_op ll_op_sum = {
-    .name = "sum",
-    .work = LL_WORK_REDUCTION,
-    REDUCE_OP,
-    .wide_out = 1u << 0,
-    .flop = 1,
-    .sum = "?",
-    .linear = true,
-    .grad = sum_grad,
-    .ref = sum_ref,
-    .cpu = LL_KERNEL(.run = sum_cpu, .scratch = reduce_cpu_scratch),
-    .cuda = LL_GPU(sum_cuda),
+    REDUCE_OP(sum), .wide_out = 1u << 0, .flop = 1, .sum = "?", .linear = true, .grad = sum_grad,
 };
-const ll_op ll_op_amax = {
-    .name = "amax",
-    .work = LL_WORK_REDUCTION,
-    REDUCE_OP,
-    .flop = 1,
-    .max = "?",
-    .grad = amax_grad,
-    .ref = amax_ref,
-    .cpu = LL_KERNEL(.run = amax_cpu, .scratch = reduce_cpu_scratch),
-    .cuda = LL_GPU(amax_cuda),
-};
-static const ll_op absmax = {
-    .name = "absmax",
-    .work = LL_WORK_REDUCTION,
-    REDUCE_OP,
-    .flop = 1,
-    .max = "?",
-    .no_grad = true,
-    .ref = absmax_ref,
-    .cpu = LL_KERNEL(.run = absmax_cpu, .scratch = reduce_cpu_scratch),
-    .cuda = LL_GPU(absmax_cuda),
-};
+const ll_op ll_op_amax = {REDUCE_OP(amax), .flop = 1, .max = "?", .grad = amax_grad};
+static const ll_op absmax = {REDUCE_OP(absmax), .flop = 1, .max = "?", .no_grad = true};
 static const ll_op sumsq = {
-    .name = "sumsq",
-    .work = LL_WORK_REDUCTION,
-    REDUCE_OP,
-    .wide_out = 1u << 0,
-    .flop = 2,
-    .sum = "?",
-    .expand = expand_sumsq,
-    .ref = sumsq_ref,
-    .cpu = LL_KERNEL(.run = sumsq_cpu, .scratch = reduce_cpu_scratch),
-    .cuda = LL_GPU(sumsq_cuda),
+    REDUCE_OP(sumsq), .wide_out = 1u << 0, .flop = 2, .sum = "?", .expand = expand_sumsq,
 };
 
 const ll_op *const ll_ops_reduce[] = {&ll_op_sum, &ll_op_amax, &absmax, &sumsq, NULL};

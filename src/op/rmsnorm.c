@@ -45,10 +45,7 @@ static void expand_dw(ll_graph *g, const void *, const ll_val *in, int, ll_val *
 }
 
 static const ll_op rmsnorm_dx = {
-    .name = "rmsnorm_dx",
-    .work = LL_WORK_NORM,
-    .n_in = 4,
-    .n_out = 1,
+    LL_OP(rmsnorm_dx, NORM, 4, 1),
     .dims = "*c, *c, c, * -> *c",
     .wide_in = 1u << 2 | 1u << 3,
     .whole = "c",
@@ -56,17 +53,12 @@ static const ll_op rmsnorm_dx = {
     .expand = expand_dx,
     .flop = 7,
     .in_place = 1u << 0 | 1u << 1,
-    .cpu = LL_KERNEL(.run = rmsnorm_dx_cpu),
-    .cuda = LL_GPU(rmsnorm_dx_cuda),
     .trials = {"f32[3,7], f32[3,7], f32[7], f32[3]>", "f32[2,3,5], f32[2,3,5], f32[5], f32[2,3]>",
                "f32[2,1], f32[2,1], f32[1], f32[2]>", "f32[6], f32[6], f32[6], f32[]>"},
 };
 
 static const ll_op rmsnorm_dw = {
-    .name = "rmsnorm_dw",
-    .work = LL_WORK_NORM,
-    .n_in = 3,
-    .n_out = 1,
+    LL_OP(rmsnorm_dw, NORM, 3, 1, .scratch = col_sums_cpu_scratch),
     .dims = "*c, *c, * -> c",
     .wide_in = 1u << 2,
     .wide_out = 1u << 0,
@@ -74,8 +66,6 @@ static const ll_op rmsnorm_dw = {
     .infer = ll_infer_floats,
     .expand = expand_dw,
     .flop = 3,
-    .cpu = LL_KERNEL(.run = rmsnorm_dw_cpu, .scratch = col_sums_cpu_scratch),
-    .cuda = LL_GPU(rmsnorm_dw_cuda),
     .trials = {"f32[3,7], f32[3,7], f32[3]>", "f32[2,5,3], f32[2,5,3], f32[2,5]>",
                "f32[1,1], f32[1,1], f32[1]>", "f32[0,2], f32[0,2], f32[0]>"},
 };
@@ -97,12 +87,8 @@ static void grad(ll_bwd *b)
 }
 
 static const ll_op rmsnorm = {
-    .name = "rmsnorm",
-    .work = LL_WORK_NORM,
-    .n_in = 2,
-    .n_out = 2,
-    .attr_size = sizeof(ll_norm_attr),
-    .attrs = fields,
+    LL_OP(rmsnorm, NORM, 2, 2),
+    LL_ATTRS(ll_norm_attr, fields),
     .dims = "*c, c -> *c, *",
     .wide_in = 1u << 1,
     .wide_out = 1u << 1,
@@ -111,8 +97,6 @@ static const ll_op rmsnorm = {
     .expand = expand,
     .grad = grad,
     .flop = 4,
-    .cpu = LL_KERNEL(.run = rmsnorm_cpu),
-    .cuda = LL_GPU(rmsnorm_cuda),
     .trials = {"f32[3,7], f32[7] {eps=1e-5}", "f32[2,3,5], f32[5] {eps=1e-3}",
                "f32[2,1], f32[1] {eps=0.1}", "f32[6], f32[6] {eps=1e-5}"},
 };

@@ -4,7 +4,6 @@
  * Cutting. A part of a fill, broadcast or reshape has its own shape in its attributes (split). No
  * loop walks the dimensions that a reshape mixes, nor the one that slice, pad and concat change. */
 #include "op/op_int.h"
-#include "base/spec.h"
 #include "kern/kern.h"
 
 #include <stdio.h>
@@ -42,6 +41,16 @@ const char *ll_spec_reverse(const char *spec, char out[LL_SPEC_MAX])
     return out;
 }
 
+ll_err ll_spec_loops(const char *spec, bool (*fits)(const ll_spec *s), const char *what,
+                     char dims[LL_DIMS_TEXT])
+{
+    ll_spec s;
+    TRY(ll_spec_parse(spec, &s));
+    CHECK(fits(&s), LL_E_SHAPE, "\"%s\" is no %s", spec, what);
+    strcpy(dims, spec);
+    return LL_OK;
+}
+
 /* Attributes are compared as bytes: nothing but the dimensions in use may be set. */
 static void set_shape(ll_shape *to, const ll_shape *from)
 {
@@ -60,6 +69,15 @@ static char *letters(char *at, int n, int skip)
     for (int i = 0; i < n; i++) *at++ = i == skip ? '_' : (char)('a' + i);
     *at = '\0';
     return at;
+}
+
+/* The part's own shape, in its attributes. */
+static ll_err cut_shape(ll_shape *s, const ll_loops *l, int loop, ll_range range, ll_part *part)
+{
+    for (int d = 0; d < s->n; d++)
+        if (l->out[0][d] == loop) s->d[d] = range.to - range.from;
+    part->in[0] = range;
+    return LL_OK;
 }
 
 /* ---- fill ---- */
@@ -84,22 +102,17 @@ static ll_err fill_infer(ll_infer *i)
     return LL_OK;
 }
 
-static ll_err fill_loops(const void *attr, int n_in, const ll_type *in, char dims[LL_DIMS_TEXT])
+static ll_err fill_loops(const void *attr, int, const ll_type *, char dims[LL_DIMS_TEXT])
 {
-    (void)n_in, (void)in;
     const ll_fill_attr *a = attr;
     letters(strcpy(dims, "->") + 2, a->shape.n, -1);
     return LL_OK;
 }
 
-static ll_err fill_split(const void *attr, const ll_loops *l, int loop, ll_range range,
-                         const ll_type *in, ll_part *part)
+static ll_err fill_split(const void *, const ll_loops *l, int loop, ll_range range, const ll_type *,
+                         ll_part *part)
 {
-    (void)attr, (void)in;
-    ll_fill_attr *a = part->attr;
-    for (int d = 0; d < a->shape.n; d++)
-        if (l->out[0][d] == loop) a->shape.d[d] = range.to - range.from;
-    return LL_OK;
+    return cut_shape(&((ll_fill_attr *)part->attr)->shape, l, loop, range, part);
 }
 
 static const ll_attr_field fill_attrs[] = {LL_FIELD(ll_fill_attr, dtype, LL_A_DTYPE),
@@ -107,20 +120,13 @@ static const ll_attr_field fill_attrs[] = {LL_FIELD(ll_fill_attr, dtype, LL_A_DT
                                            LL_FIELD(ll_fill_attr, value, LL_A_F64),
                                            {0}};
 const ll_op ll_op_fill = {
-    .name = "fill",
-    .work = LL_WORK_COPY,
-    .n_in = 0,
-    .n_out = 1,
-    .attr_size = sizeof(ll_fill_attr),
-    .attrs = fill_attrs,
+    LL_REF_OP(fill, COPY, 0, 1),
+    LL_ATTRS(ll_fill_attr, fill_attrs),
     .infer = fill_infer,
     .loops = fill_loops,
     .split = fill_split,
     .no_grad = true,
     .f64 = true,
-    .ref = fill_ref,
-    .cpu = LL_KERNEL(.run = fill_cpu),
-    .cuda = LL_GPU(fill_cuda),
     .trials = {"{dtype=f32, shape=[3,7], value=1.5}", "{dtype=f32, shape=[], value=-2}",
                "{dtype=i32, shape=[5], value=3}", "{dtype=f32, shape=[0,2], value=1}"},
 };
@@ -168,9 +174,8 @@ static ll_err reshape_infer(ll_infer *i)
 
 /* Leading dimensions that stay, and trailing ones, are loops; between them no dimension is known to
  * be another's. */
-static ll_err reshape_loops(const void *attr, int n_in, const ll_type *in, char dims[LL_DIMS_TEXT])
+static ll_err reshape_loops(const void *attr, int, const ll_type *in, char dims[LL_DIMS_TEXT])
 {
-    (void)n_in;
     const ll_shape *to = &((const ll_reshape_attr *)attr)->shape, *from = &in[0].shape;
     int lead = 0, trail = 0, least = from->n < to->n ? from->n : to->n;
     while (lead < least && from->d[lead] == to->d[lead]) lead++;
@@ -187,15 +192,10 @@ static ll_err reshape_loops(const void *attr, int n_in, const ll_type *in, char 
     return LL_OK;
 }
 
-static ll_err reshape_split(const void *attr, const ll_loops *l, int loop, ll_range range,
-                            const ll_type *in, ll_part *part)
+static ll_err reshape_split(const void *, const ll_loops *l, int loop, ll_range range,
+                            const ll_type *, ll_part *part)
 {
-    (void)attr, (void)in;
-    ll_reshape_attr *a = part->attr;
-    for (int d = 0; d < a->shape.n; d++)
-        if (l->out[0][d] == loop) a->shape.d[d] = range.to - range.from;
-    part->in[0] = range;
-    return LL_OK;
+    return cut_shape(&((ll_reshape_attr *)part->attr)->shape, l, loop, range, part);
 }
 
 static void reshape_grad(ll_bwd *b)
@@ -234,18 +234,16 @@ ll_val ll_transpose(ll_graph *g, ll_val x, const char *spec)
     return LL_EMIT(g, &ll_op_transpose, &a, x);
 }
 
-static ll_err transpose_loops(const void *attr, int n_in, const ll_type *in,
-                              char dims[LL_DIMS_TEXT])
+static bool permutes(const ll_spec *s)
 {
-    (void)n_in, (void)in;
-    const ll_spec_attr *a = attr;
-    ll_spec s;
-    TRY(ll_spec_parse(a->spec, &s));
-    bool same = s.n_in == s.n_out;
-    for (int i = 0; i < s.n_in; i++) same &= s.to[i] >= 0;
-    CHECK(same, LL_E_SHAPE, "\"%s\" is no permutation", a->spec);
-    strcpy(dims, a->spec);
-    return LL_OK;
+    bool same = s->n_in == s->n_out;
+    for (int i = 0; i < s->n_in; i++) same &= s->to[i] >= 0;
+    return same;
+}
+
+static ll_err transpose_loops(const void *attr, int, const ll_type *, char dims[LL_DIMS_TEXT])
+{
+    return ll_spec_loops(((const ll_spec_attr *)attr)->spec, permutes, "permutation", dims);
 }
 
 static void transpose_grad(ll_bwd *b)
@@ -257,19 +255,12 @@ static void transpose_grad(ll_bwd *b)
 
 static const ll_attr_field transpose_attrs[] = {LL_FIELD(ll_spec_attr, spec, LL_A_SPEC), {0}};
 const ll_op ll_op_transpose = {
-    .name = "transpose",
-    .work = LL_WORK_COPY,
-    .n_in = 1,
-    .n_out = 1,
-    .attr_size = sizeof(ll_spec_attr),
-    .attrs = transpose_attrs,
+    LL_REF_OP(transpose, COPY, 1, 1),
+    LL_ATTRS(ll_spec_attr, transpose_attrs),
     .loops = transpose_loops,
     .grad = transpose_grad,
     .linear = true,
     .f64 = true,
-    .ref = transpose_ref,
-    .cpu = LL_KERNEL(.run = transpose_cpu),
-    .cuda = LL_GPU(transpose_cuda),
     .trials = {"f32[5,7] {spec=\"ab->ba\"}", "f32[2,5,3,4] {spec=\"bthd->bhtd\"}",
                "f32[3,1,5] {spec=\"abc->cab\"}", "i32[3,0]<5 {spec=\"ab->ba\"}",
                "f32[2,3,2,3,2] {spec=\"abcde->cabed\"}", "f32[] {spec=\"->\"}"},
@@ -286,18 +277,11 @@ ll_val ll_broadcast(ll_graph *g, ll_val x, const char *spec, ll_shape shape)
     return LL_EMIT(g, &ll_op_broadcast, &a, x);
 }
 
-static ll_err broadcast_loops(const void *attr, int n_in, const ll_type *in,
-                              char dims[LL_DIMS_TEXT])
+static ll_err broadcast_loops(const void *attr, int, const ll_type *, char dims[LL_DIMS_TEXT])
 {
-    (void)n_in, (void)in;
-    const ll_broadcast_attr *a = attr;
-    ll_spec s;
-    TRY(ll_spec_parse(a->spec, &s));
-    CHECK(ll_spec_grows(&s), LL_E_SHAPE,
-          "\"%s\" is no broadcast: the operand's letters must be in the result, in their order",
-          a->spec);
-    strcpy(dims, a->spec);
-    return LL_OK;
+    return ll_spec_loops(((const ll_broadcast_attr *)attr)->spec, ll_spec_grows,
+                         "broadcast: the operand's letters must be in the result, in their order",
+                         dims);
 }
 
 static ll_err broadcast_infer(ll_infer *i) /* that extents agree is checked with the loops */
@@ -308,15 +292,10 @@ static ll_err broadcast_infer(ll_infer *i) /* that extents agree is checked with
     return LL_OK;
 }
 
-static ll_err broadcast_split(const void *attr, const ll_loops *l, int loop, ll_range range,
-                              const ll_type *in, ll_part *part)
+static ll_err broadcast_split(const void *, const ll_loops *l, int loop, ll_range range,
+                              const ll_type *, ll_part *part)
 {
-    (void)attr, (void)in;
-    ll_broadcast_attr *a = part->attr;
-    for (int d = 0; d < a->shape.n; d++)
-        if (l->out[0][d] == loop) a->shape.d[d] = range.to - range.from;
-    part->in[0] = range;
-    return LL_OK;
+    return cut_shape(&((ll_broadcast_attr *)part->attr)->shape, l, loop, range, part);
 }
 
 static void broadcast_grad(ll_bwd *b)
@@ -330,21 +309,14 @@ static const ll_attr_field broadcast_attrs[] = {LL_FIELD(ll_broadcast_attr, spec
                                                 LL_FIELD(ll_broadcast_attr, shape, LL_A_SHAPE),
                                                 {0}};
 const ll_op ll_op_broadcast = {
-    .name = "broadcast",
-    .work = LL_WORK_COPY,
-    .n_in = 1,
-    .n_out = 1,
-    .attr_size = sizeof(ll_broadcast_attr),
-    .attrs = broadcast_attrs,
+    LL_REF_OP(broadcast, COPY, 1, 1),
+    LL_ATTRS(ll_broadcast_attr, broadcast_attrs),
     .infer = broadcast_infer,
     .loops = broadcast_loops,
     .split = broadcast_split,
     .grad = broadcast_grad,
     .linear = true,
     .f64 = true,
-    .ref = broadcast_ref,
-    .cpu = LL_KERNEL(.run = broadcast_cpu),
-    .cuda = LL_GPU(broadcast_cuda),
     .trials = {"f32[3] {spec=\"c->nhwc\", shape=[2,5,1,3]}", "f32[] {spec=\"->ab\", shape=[3,5]}",
                "f32[2,3] {spec=\"nc->nhwc\", shape=[2,5,7,3]}",
                "f32[7] {spec=\"n->nc\", shape=[7,3]}", "f32[2,3] {spec=\"ab->ab\", shape=[2,3]}",
@@ -353,19 +325,14 @@ const ll_op ll_op_broadcast = {
 
 /* ---- slice, pad ---- */
 
-static ll_val range_op(ll_graph *g, const ll_op *op, ll_val x, ll_range_attr a)
-{
-    return LL_EMIT(g, op, &a, x);
-}
-
 ll_val ll_slice(ll_graph *g, ll_val x, int dim, int64_t from, int64_t to)
 {
-    return range_op(g, &ll_op_slice, x, (ll_range_attr){dim, from, to});
+    return LL_EMIT(g, &ll_op_slice, (&(ll_range_attr){dim, from, to}), x);
 }
 
 ll_val ll_pad(ll_graph *g, ll_val x, int dim, int64_t before, int64_t after)
 {
-    return range_op(g, &pad, x, (ll_range_attr){dim, before, after});
+    return LL_EMIT(g, &pad, (&(ll_range_attr){dim, before, after}), x);
 }
 
 static ll_err check_dim(int64_t dim, const ll_shape *s)
@@ -374,9 +341,8 @@ static ll_err check_dim(int64_t dim, const ll_shape *s)
     return LL_OK;
 }
 
-static ll_err range_loops(const void *attr, int n_in, const ll_type *in, char dims[LL_DIMS_TEXT])
+static ll_err range_loops(const void *attr, int, const ll_type *in, char dims[LL_DIMS_TEXT])
 {
-    (void)n_in;
     const ll_range_attr *a = attr;
     int n = in[0].shape.n;
     letters(strcpy(letters(dims, n, (int)a->dim), "->") + 2, n, (int)a->dim);
@@ -426,35 +392,21 @@ static const ll_attr_field range_attrs[] = {LL_FIELD(ll_range_attr, dim, LL_A_IN
                                             LL_FIELD(ll_range_attr, from, LL_A_INT),
                                             LL_FIELD(ll_range_attr, to, LL_A_INT),
                                             {0}};
-#define RANGE_OP                                                                                   \
-    .n_in = 1, .n_out = 1, .attr_size = sizeof(ll_range_attr), .attrs = range_attrs,               \
-    .loops = range_loops
+#define RANGE_OP(fn)                                                                               \
+    LL_REF_OP(fn, COPY, 1, 1), LL_ATTRS(ll_range_attr, range_attrs), .loops = range_loops,         \
+                                                                     .linear = true, .f64 = true
 
 const ll_op ll_op_slice = {
-    .name = "slice",
-    .work = LL_WORK_COPY,
-    RANGE_OP,
+    RANGE_OP(slice),
     .infer = slice_infer,
     .grad = slice_grad,
-    .linear = true,
-    .f64 = true,
-    .ref = slice_ref,
-    .cpu = LL_KERNEL(.run = slice_cpu),
-    .cuda = LL_GPU(slice_cuda),
     .trials = {"f32[7,5] {dim=0, from=2, to=5}", "f32[2,7,3] {dim=1, from=0, to=1}",
                "f32[4,5] {dim=1, from=3, to=3}", "i32[9]<5 {dim=0, from=8, to=9}"},
 };
 static const ll_op pad = {
-    .name = "pad",
-    .work = LL_WORK_COPY,
-    RANGE_OP,
+    RANGE_OP(pad),
     .infer = pad_infer,
     .grad = pad_grad,
-    .linear = true,
-    .f64 = true,
-    .ref = pad_ref,
-    .cpu = LL_KERNEL(.run = pad_cpu),
-    .cuda = LL_GPU(pad_cuda),
     .trials = {"f32[7,5] {dim=0, from=2, to=1}", "f32[2,7,3] {dim=1, from=0, to=3}",
                "f32[3,0] {dim=1, from=1, to=1}", "i32[5]<5 {dim=0, from=0, to=0}"},
 };
@@ -494,20 +446,13 @@ static void concat_grad(ll_bwd *b)
 
 static const ll_attr_field concat_attrs[] = {LL_FIELD(ll_range_attr, dim, LL_A_INT), {0}};
 static const ll_op concat = {
-    .name = "concat",
-    .work = LL_WORK_COPY,
-    .n_in = -1,
-    .n_out = 1,
-    .attr_size = sizeof(ll_range_attr),
-    .attrs = concat_attrs,
+    LL_REF_OP(concat, COPY, -1, 1),
+    LL_ATTRS(ll_range_attr, concat_attrs),
     .infer = concat_infer,
     .loops = range_loops,
     .grad = concat_grad,
     .linear = true,
     .f64 = true,
-    .ref = concat_ref,
-    .cpu = LL_KERNEL(.run = concat_cpu),
-    .cuda = LL_GPU(concat_cuda),
     .trials = {"f32[2,3], f32[5,3] {dim=0}", "f32[4,1,2], f32[4,3,2], f32[4,2,2] {dim=1}",
                "f32[3,2], f32[3,0] {dim=1}", "i32[5]<7 {dim=0}"},
 };

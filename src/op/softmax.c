@@ -27,10 +27,7 @@ static void grad(ll_bwd *b)
 }
 
 static const ll_op softmax = {
-    .name = "softmax",
-    .work = LL_WORK_LOSS,
-    .n_in = 1,
-    .n_out = 1,
+    LL_OP(softmax, LOSS, 1, 1),
     .dims = "*c -> *c",
     .whole = "c",
     .infer = ll_infer_floats,
@@ -38,8 +35,6 @@ static const ll_op softmax = {
     .grad = grad,
     .flop = 4,
     .in_place = 1,
-    .cpu = LL_KERNEL(.run = softmax_cpu),
-    .cuda = LL_GPU(softmax_cuda),
     .trials = {"f32[3,7]", "f32[2,1,5]", "f32[4,1]", "f32[13]", "f32[0,3]", "f32[3,72]"},
 };
 

@@ -13,11 +13,10 @@
 #include <stdlib.h>
 #include <cmocka.h>
 
-extern const ll_op ll_op_conv2d, ll_op_conv2d_dx, ll_op_conv2d_dw;
-
 enum { SEED = 11, SLACK = 64, DW = 2 };
 
-static const ll_op *const ops[3] = {&ll_op_conv2d, &ll_op_conv2d_dx, &ll_op_conv2d_dw};
+extern const ll_op *const ll_ops_conv2d[];
+static const ll_op *const *const ops = ll_ops_conv2d; /* conv2d, conv2d_dx, conv2d_dw */
 
 typedef struct problem {
     ll_conv_attr a;

@@ -7,11 +7,7 @@
  * f32, f64, or (gather and outer) bf16 operands with an f32 result. */
 #include "kern/cpu/conv2d_int.h"
 
-ll_kernel conv2d_direct_cpu, conv2d_dw_direct_cpu, conv2d_gather_cpu, conv2d_dx_gather_cpu;
-ll_kernel conv2d_dw_outer_cpu;
-ll_scratch conv2d_direct_cpu_scratch, conv2d_dw_direct_cpu_scratch, conv2d_gather_cpu_scratch;
-ll_scratch conv2d_dx_gather_cpu_scratch, conv2d_dw_outer_cpu_scratch;
-bool conv2d_direct_cpu_fits(const ll_kcall *c), conv2d_dw_direct_cpu_fits(const ll_kcall *c);
+extern const ll_solver conv2d_cpu[], conv2d_dx_cpu[], conv2d_dw_cpu[];
 
 static ll_conv_shape shape_of(ll_conv_direction d, const ll_kcall *c)
 {
@@ -34,81 +30,42 @@ static ll_conv_shape shape_of(ll_conv_direction d, const ll_kcall *c)
     return v;
 }
 
-static size_t room(ll_conv_direction d, const ll_kcall *c, ll_conv_room *f32, ll_conv_room *f64)
+static bool few_channels(const ll_conv_shape *v)
 {
-    ll_conv_shape v = shape_of(d, c);
-    return (v.f64 ? f64 : f32)(&v);
+    return v->groups == 1 && v->a.stride[1] == 1 && v->c * v->s <= 8 && !v->bf16;
 }
 
-static ll_err run(ll_conv_direction d, const ll_kcall *c, ll_conv_run *f32, ll_conv_run *f64)
-{
-    ll_conv_shape v = shape_of(d, c);
-    (v.f64 ? f64 : f32)(&v, c);
-    return LL_OK;
-}
+/* An algorithm for one of the three: what a solver needs of it. */
+#define SOLVER(name, direction, algorithm)                                                         \
+    static size_t name##_room(const ll_kcall *c)                                                   \
+    {                                                                                              \
+        ll_conv_shape v = shape_of(direction, c);                                                  \
+        return (v.f64 ? algorithm##_room_f64 : algorithm##_room_f32)(&v);                          \
+    }                                                                                              \
+    static ll_err name(const ll_kcall *c)                                                          \
+    {                                                                                              \
+        ll_conv_shape v = shape_of(direction, c);                                                  \
+        (v.f64 ? algorithm##_f64 : algorithm##_f32)(&v, c);                                        \
+        return LL_OK;                                                                              \
+    }
+#define FITS(name, direction)                                                                      \
+    static bool name##_fits(const ll_kcall *c)                                                     \
+    {                                                                                              \
+        ll_conv_shape v = shape_of(direction, c);                                                  \
+        return few_channels(&v);                                                                   \
+    }
+SOLVER(direct, LL_CONV, ll_conv_direct)
+SOLVER(gather, LL_CONV, ll_conv_gather)
+SOLVER(dx_gather, LL_CONV_DX, ll_conv_gather)
+SOLVER(dw_direct, LL_CONV_DW, ll_conv_direct_dw)
+SOLVER(dw_outer, LL_CONV_DW, ll_conv_outer)
+FITS(direct, LL_CONV)
+FITS(dw_direct, LL_CONV_DW)
 
-static bool few_channels(ll_conv_direction d, const ll_kcall *c)
-{
-    ll_conv_shape v = shape_of(d, c);
-    return v.groups == 1 && v.a.stride[1] == 1 && v.c * v.s <= 8 && !v.bf16;
-}
-
-bool conv2d_direct_cpu_fits(const ll_kcall *c)
-{
-    return few_channels(LL_CONV, c);
-}
-
-bool conv2d_dw_direct_cpu_fits(const ll_kcall *c)
-{
-    return few_channels(LL_CONV_DW, c);
-}
-
-size_t conv2d_direct_cpu_scratch(const ll_kcall *c)
-{
-    return room(LL_CONV, c, ll_conv_direct_room_f32, ll_conv_direct_room_f64);
-}
-
-ll_err conv2d_direct_cpu(const ll_kcall *c)
-{
-    return run(LL_CONV, c, ll_conv_direct_f32, ll_conv_direct_f64);
-}
-
-size_t conv2d_dw_direct_cpu_scratch(const ll_kcall *c)
-{
-    return room(LL_CONV_DW, c, ll_conv_direct_room_f32, ll_conv_direct_room_f64);
-}
-
-ll_err conv2d_dw_direct_cpu(const ll_kcall *c)
-{
-    return run(LL_CONV_DW, c, ll_conv_direct_dw_f32, ll_conv_direct_dw_f64);
-}
-
-size_t conv2d_gather_cpu_scratch(const ll_kcall *c)
-{
-    return room(LL_CONV, c, ll_conv_gather_room_f32, ll_conv_gather_room_f64);
-}
-
-ll_err conv2d_gather_cpu(const ll_kcall *c)
-{
-    return run(LL_CONV, c, ll_conv_gather_f32, ll_conv_gather_f64);
-}
-
-size_t conv2d_dx_gather_cpu_scratch(const ll_kcall *c)
-{
-    return room(LL_CONV_DX, c, ll_conv_gather_room_f32, ll_conv_gather_room_f64);
-}
-
-ll_err conv2d_dx_gather_cpu(const ll_kcall *c)
-{
-    return run(LL_CONV_DX, c, ll_conv_gather_f32, ll_conv_gather_f64);
-}
-
-size_t conv2d_dw_outer_cpu_scratch(const ll_kcall *c)
-{
-    return room(LL_CONV_DW, c, ll_conv_outer_room_f32, ll_conv_outer_room_f64);
-}
-
-ll_err conv2d_dw_outer_cpu(const ll_kcall *c)
-{
-    return run(LL_CONV_DW, c, ll_conv_outer_f32, ll_conv_outer_f64);
-}
+const ll_solver conv2d_cpu[] = {{"direct", direct_fits, direct_room, .run = direct},
+                                {"gather", .scratch = gather_room, .run = gather},
+                                {0}};
+const ll_solver conv2d_dx_cpu[] = {{"gather", .scratch = dx_gather_room, .run = dx_gather}, {0}};
+const ll_solver conv2d_dw_cpu[] = {{"direct", dw_direct_fits, dw_direct_room, .run = dw_direct},
+                                   {"outer", .scratch = dw_outer_room, .run = dw_outer},
+                                   {0}};

@@ -243,8 +243,7 @@ static void list_taps(const ll_conv_shape *v, const sizes *z, const ll_real *fil
 size_t LL_REAL(ll_conv_direct_room)(const ll_conv_shape *v)
 {
     sizes z = sizes_of(v);
-    if (v->d == LL_CONV) return z.filter_bytes + z.place_bytes + (size_t)v->threads * z.x_bytes;
-    return (size_t)v->threads * (z.x_bytes + z.dy_bytes + z.sum_bytes);
+    return z.filter_bytes + z.place_bytes + (size_t)v->threads * z.x_bytes;
 }
 
 void LL_REAL(ll_conv_direct)(const ll_conv_shape *v, const ll_kcall *c)
@@ -382,6 +381,12 @@ static ll_real add_lanes(const ll_real *sums, int64_t threads, size_t pitch, int
         for (int i = 0; i < LL_LANES; i++) sum += from[i];
     }
     return sum;
+}
+
+size_t LL_REAL(ll_conv_direct_dw_room)(const ll_conv_shape *v)
+{
+    sizes z = sizes_of(v);
+    return (size_t)v->threads * (z.x_bytes + z.dy_bytes + z.sum_bytes);
 }
 
 void LL_REAL(ll_conv_direct_dw)(const ll_conv_shape *v, const ll_kcall *k)

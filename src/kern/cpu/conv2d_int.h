@@ -31,6 +31,7 @@ typedef void ll_conv_run(const ll_conv_shape *v, const ll_kcall *c);
 ll_conv_room ll_conv_gather_room_f32, ll_conv_gather_room_f64;
 ll_conv_room ll_conv_outer_room_f32, ll_conv_outer_room_f64;
 ll_conv_room ll_conv_direct_room_f32, ll_conv_direct_room_f64;
+ll_conv_room ll_conv_direct_dw_room_f32, ll_conv_direct_dw_room_f64;
 ll_conv_run ll_conv_gather_f32, ll_conv_gather_f64, ll_conv_outer_f32, ll_conv_outer_f64;
 ll_conv_run ll_conv_direct_f32, ll_conv_direct_f64, ll_conv_direct_dw_f32, ll_conv_direct_dw_f64;
 

@@ -22,19 +22,13 @@ static ll_err infer(ll_infer *i)
 static const ll_attr_field fields[] = {LL_FIELD(ll_number_attr, value, LL_A_F64), {0}};
 
 static const ll_op softcap = {
-    .name = "softcap",
-    .n_in = 1,
-    .n_out = 1,
-    .attr_size = sizeof(ll_number_attr),
-    .attrs = fields,
+    LL_REF_OP(softcap, OTHER, 1, 1),
+    LL_ATTRS(ll_number_attr, fields),
     .dims = "* -> *",
     .infer = infer,
     .grad = grad,
     .flop = 17,
     .in_place = 1,
-    .ref = softcap_ref,
-    .cpu = LL_KERNEL(.run = softcap_cpu),
-    .cuda = LL_GPU(softcap_cuda),
     .trials = {"f32[3,7] {value=2}", "f32[1] {value=0.5}", "f32[0,3] {value=1}"},
 };
 
