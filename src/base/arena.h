@@ -3,15 +3,16 @@
  */
 #pragma once
 #include "base/err.h"
-
-#ifdef __cplusplus
-extern "C" {
-#endif
+#include "base/own.h"
 
 typedef struct ll_arena ll_arena;
 
 ll_arena *ll_arena_new(void);
 void ll_arena_free(ll_arena *a);
+static inline void ll_arena_drop(ll_arena **a)
+{
+    ll_arena_free(*a);
+}
 void *ll_arena_alloc(ll_arena *a, size_t bytes);
 void *ll_arena_copy(ll_arena *a, const void *data, size_t bytes);
 char *ll_arena_strdup(ll_arena *a, const char *text);
@@ -21,7 +22,3 @@ void *ll_arena_grow(ll_arena *a, void *items, size_t item_bytes, int count, int 
 
 #define LL_NEW(arena, type) ((type *)ll_arena_alloc(arena, sizeof(type)))
 #define LL_NEW_ARRAY(arena, type, n) ((type *)ll_arena_alloc(arena, sizeof(type) * (size_t)(n)))
-
-#ifdef __cplusplus
-}
-#endif

@@ -2,10 +2,6 @@
 #pragma once
 #include "base/err.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* Of n more bytes after those that gave crc; begin with 0. */
 uint32_t ll_crc32c(uint32_t crc, const void *data, size_t n);
 
@@ -16,7 +12,3 @@ uint32_t ll_crc32c(uint32_t crc, const void *data, size_t n);
 uint32_t ll_crc32c_piece(uint32_t remainder, const void *data, size_t n);
 uint32_t ll_crc32c_zeros(uint32_t remainder, uint64_t n);
 uint32_t ll_crc32c_of(uint32_t remainder, uint64_t bytes);
-
-#ifdef __cplusplus
-}
-#endif

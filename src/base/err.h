@@ -17,7 +17,8 @@ ll_err ll_error_code(void);
 void ll_assert_failed(const char *cond, const char *file, int line, const char *func)
     __attribute__((noreturn));
 
-#define FAIL(code, ...) return ll_raise(code, __FILE__, __LINE__, __func__, __VA_ARGS__)
+#define RAISE(code, ...) ll_raise(code, __FILE__, __LINE__, __func__, __VA_ARGS__)
+#define FAIL(code, ...) return RAISE(code, __VA_ARGS__)
 #define CHECK(cond, code, ...)                                                                     \
     do {                                                                                           \
         if (!(cond)) FAIL(code, __VA_ARGS__);                                                      \

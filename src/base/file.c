@@ -72,18 +72,24 @@ ll_err ll_mkdirs(const char *folder)
     }
 }
 
-ll_err ll_write_all(int fd, const char *path, const void *data, size_t size)
+/* At a byte of the file; < 0: where the file's pointer is. */
+static ll_err write_at(int fd, const char *path, const void *data, size_t size, int64_t at)
 {
-    const char *p = (const char *)data;
-    for (size_t left = size; left;) {
-        ssize_t put = write(fd, p, left < 1 << 30 ? left : 1 << 30);
+    for (size_t done = 0; done < size;) {
+        const char *p = (const char *)data + done;
+        size_t most = size - done < 1 << 30 ? size - done : 1 << 30;
+        ssize_t put = at < 0 ? write(fd, p, most) : pwrite(fd, p, most, (off_t)at + (off_t)done);
         if (put < 0 && errno == EINTR) continue;
-        CHECK(put >= 0, LL_E_IO, "%s: writing %zu bytes failed after %zu: %s", path, size,
-              size - left, strerror(errno));
-        p += put;
-        left -= (size_t)put;
+        CHECK(put >= 0, LL_E_IO, "%s: writing %zu bytes failed after %zu: %s", path, size, done,
+              strerror(errno));
+        done += (size_t)put;
     }
     return LL_OK;
+}
+
+ll_err ll_write_all(int fd, const char *path, const void *data, size_t size)
+{
+    return write_at(fd, path, data, size, -1);
 }
 
 struct ll_atomic {
@@ -110,16 +116,13 @@ static ll_err begin(ll_atomic *f, const char *path, int64_t pid)
 static ll_err open_atomic(const char *path, int64_t pid, bool join, ll_atomic **out)
 {
     *out = NULL;
-    ll_atomic *f = (ll_atomic *)calloc(1, sizeof *f);
+    LL_OWN(ll_atomic) f = (ll_atomic *)calloc(1, sizeof *f);
     CHECK(f, LL_E_MEM, "%s: no memory to write it", path);
     f->fd = -1;
     f->joined = join;
-    ll_err rc = begin(f, path, pid);
-    if (rc != LL_OK) {
-        ll_atomic_close(f);
-        return rc;
-    }
+    TRY(begin(f, path, pid));
     *out = f;
+    f = NULL;
     return LL_OK;
 }
 
@@ -135,17 +138,7 @@ ll_err ll_atomic_join(const char *path, int64_t pid, ll_atomic **out)
 
 ll_err ll_atomic_add_at(ll_atomic *f, const void *data, size_t size, uint64_t at)
 {
-    const char *p = (const char *)data;
-    for (size_t left = size; left;) {
-        ssize_t put = pwrite(f->fd, p, left < 1 << 30 ? left : 1 << 30, (off_t)at);
-        if (put < 0 && errno == EINTR) continue;
-        CHECK(put >= 0, LL_E_IO, "%s: writing %zu bytes failed after %zu: %s", f->path, size,
-              size - left, strerror(errno));
-        p += put;
-        at += (uint64_t)put;
-        left -= (size_t)put;
-    }
-    return LL_OK;
+    return write_at(f->fd, f->path, data, size, (int64_t)at);
 }
 
 ll_err ll_atomic_add(ll_atomic *f, const void *data, size_t size)
@@ -192,10 +185,8 @@ void ll_atomic_close(ll_atomic *f)
 
 ll_err ll_file_write(const char *path, const void *data, size_t size)
 {
-    ll_atomic *f;
+    LL_OWN(ll_atomic) f = NULL;
     TRY(ll_atomic_open(path, &f));
-    ll_err rc = ll_atomic_add(f, data, size);
-    if (rc == LL_OK) rc = ll_atomic_commit(f);
-    ll_atomic_close(f);
-    return rc;
+    TRY(ll_atomic_add(f, data, size));
+    return ll_atomic_commit(f);
 }

@@ -3,10 +3,7 @@
  * fails before that, a full disk above all, leaves the target as it was and no other file. */
 #pragma once
 #include "base/err.h"
-
-#ifdef __cplusplus
-extern "C" {
-#endif
+#include "base/own.h"
 
 /* The whole file, with a zero byte after it that *size does not count; the caller frees *data. A
  * file of more than limit bytes is an error. */
@@ -29,11 +26,11 @@ ll_err ll_atomic_add_at(ll_atomic *f, const void *data, size_t size, uint64_t at
 ll_err ll_atomic_add(ll_atomic *f, const void *data, size_t size);
 ll_err ll_atomic_commit(ll_atomic *f);
 void ll_atomic_close(ll_atomic *f);
+static inline void ll_atomic_drop(ll_atomic **f)
+{
+    ll_atomic_close(*f);
+}
 
 /* What the new file's name has after the target's: files so named are leftovers of a killed
  * process. */
 #define LL_ATOMIC_MARK ".tmp-"
-
-#ifdef __cplusplus
-}
-#endif

@@ -31,6 +31,8 @@ int ll_edit_distance(const char *a, const char *b)
 
 void ll_near_try(ll_near *near, const char *known)
 {
+    size_t used = strlen(near->known);
+    snprintf(near->known + used, sizeof near->known - used, " %s", known);
     int d = ll_edit_distance(near->word, known);
     int enough = least((int)strnlen(near->word, WORD_MAX), (int)strnlen(known, WORD_MAX)) / 2;
     if (d > (enough > 1 ? enough : 1) || (near->best && d >= near->distance)) return;

@@ -6,15 +6,11 @@
 #pragma once
 #include "base/err.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct ll_near {
     const char *word;
     const char *best; /* the nearest tried so far; NULL: nothing is near enough to suggest */
     int distance;     /* of best */
-    char hint[96];
+    char hint[96], known[512]; /* known: all that were tried, a space before each */
 } ll_near;
 
 void ll_near_try(ll_near *near, const char *known);
@@ -22,7 +18,3 @@ void ll_near_try(ll_near *near, const char *known);
 const char *ll_near_hint(ll_near *near);
 /* Fewest letters to insert, delete, change, or swap with a neighbour, to turn a into b. */
 int ll_edit_distance(const char *a, const char *b);
-
-#ifdef __cplusplus
-}
-#endif

@@ -2,17 +2,9 @@
 #pragma once
 #include "base/err.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 void ll_need_failed(const char *file, int line, const char *func) __attribute__((noreturn));
 
 #define LL_NEED(memory)                                                                            \
     do {                                                                                           \
         if (!(memory)) ll_need_failed(__FILE__, __LINE__, __func__);                               \
     } while (0)
-
-#ifdef __cplusplus
-}
-#endif

@@ -2,10 +2,6 @@
 #pragma once
 #include <time.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* Seconds since some moment, the same for all processes of a machine; never set back. */
 static inline double ll_now(void)
 {
@@ -13,7 +9,3 @@ static inline double ll_now(void)
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
-
-#ifdef __cplusplus
-}
-#endif

@@ -3,10 +3,6 @@
 #pragma once
 #include "base/text.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef enum ll_ticks {
     LL_TICKS_PLAIN,   /* 0.5, 20k, 3M */
     LL_TICKS_PERCENT, /* 80% */
@@ -49,7 +45,3 @@ void ll_plot_xml(ll_buf *b, const char *text);
 void ll_plot_path(ll_buf *b, int color, double width, const char *more);
 void ll_plot_point(ll_buf *b, bool *open, double x, double y);
 void ll_plot_path_end(ll_buf *b);
-
-#ifdef __cplusplus
-}
-#endif

@@ -2,10 +2,6 @@
 #pragma once
 #include "base/arena.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct ll_want {
     size_t bytes;
     int from, to; /* moments between which it is in use, both among them */
@@ -15,7 +11,3 @@ typedef struct ll_want {
 /* Gives each its place, so that no two that are in use at one moment overlap; returns the bytes of
  * all together. */
 size_t ll_room_plan(ll_want *wants, int n, ll_arena *arena);
-
-#ifdef __cplusplus
-}
-#endif

@@ -3,10 +3,6 @@
 #pragma once
 #include "base/err.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* Part i of p of n elements: [*from, *to). */
 static inline void ll_share(int64_t n, int p, int i, int64_t *from, int64_t *to)
 {
@@ -21,7 +17,3 @@ static inline int ll_tree_split(int n)
     while (2 * q < n) q *= 2;
     return q;
 }
-
-#ifdef __cplusplus
-}
-#endif

@@ -78,51 +78,39 @@ void ll_buf_json(ll_buf *b, const char *text)
     ll_buf_puts(b, "\"");
 }
 
-/* Three significant digits of 0 <= v < 1000. */
+/* Three significant digits of |v| < 1000. */
 static void three_digits(double v, const char *unit, char *out)
 {
-    int decimals = v < 9.995 ? 2 : v < 99.95 ? 1 : 0;
+    double size = fabs(v);
+    int decimals = size < 9.995 ? 2 : size < 99.95 ? 1 : 0;
     snprintf(out, LL_NUMBER_TEXT, "%.*f%s", decimals, v, unit);
+}
+
+/* In the largest of six units, each so many of the one before, of which there is one. */
+static const char *in_units(double v, double many, const char *const *units, char *out)
+{
+    double n = v;
+    int u = 0;
+    for (; fabs(n) >= many - 0.5 && u < 5; u++) n /= many;
+    if (!isfinite(v) || fabs(n) >= 1e6)
+        snprintf(out, LL_NUMBER_TEXT, "%.3g%s", v, units[0]);
+    else if (u == 0 && n == floor(n))
+        snprintf(out, LL_NUMBER_TEXT, "%.0f%s", n, units[0]);
+    else
+        three_digits(n, units[u], out);
+    return out;
 }
 
 const char *ll_text_count(double n, char out[LL_NUMBER_TEXT])
 {
     static const char *const units[] = {"", "k", "M", "G", "T", "P"};
-    double size = fabs(n);
-    int u = 0;
-    while (size >= 999.5 && u < 5) {
-        size /= 1000;
-        u++;
-    }
-    if (!isfinite(n) || size >= 1e6)
-        snprintf(out, LL_NUMBER_TEXT, "%.3g", n);
-    else if (u == 0 && size == floor(size))
-        snprintf(out, LL_NUMBER_TEXT, "%.0f", n);
-    else if (n < 0) {
-        out[0] = '-';
-        char rest[LL_NUMBER_TEXT];
-        three_digits(size, units[u], rest);
-        memcpy(out + 1, rest, LL_NUMBER_TEXT - 1);
-    } else
-        three_digits(size, units[u], out);
-    return out;
+    return in_units(n, 1000, units, out);
 }
 
 const char *ll_text_bytes(double bytes, char out[LL_NUMBER_TEXT])
 {
     static const char *const units[] = {" B", " KiB", " MiB", " GiB", " TiB", " PiB"};
-    int u = 0;
-    while (bytes >= 1023.5 && u < 5) {
-        bytes /= 1024;
-        u++;
-    }
-    if (u == 0)
-        snprintf(out, LL_NUMBER_TEXT, "%.0f B", bytes);
-    else if (bytes >= 1e6)
-        snprintf(out, LL_NUMBER_TEXT, "%.3g%s", bytes, units[u]);
-    else
-        three_digits(bytes, units[u], out);
-    return out;
+    return in_units(bytes, 1024, units, out);
 }
 
 const char *ll_text_time(double s, char out[LL_NUMBER_TEXT])

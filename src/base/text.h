@@ -2,10 +2,6 @@
 #pragma once
 #include "base/arena.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* A string that grows in an arena: start with {.arena = a}; text ends with a zero byte and is NULL
  * until something was added; len = 0 empties it for reuse. */
 typedef struct ll_buf {
@@ -32,7 +28,3 @@ const char *ll_text_duration(double s, char out[LL_NUMBER_TEXT]);  /* 4.2s, 2m 1
 /* The shortest decimal that reads back as the same number: as the same float where v is one. "null"
  * where v is not finite, for JSON has no such numbers. Always with a decimal point. */
 const char *ll_text_number(double v, char out[LL_NUMBER_TEXT]);
-
-#ifdef __cplusplus
-}
-#endif

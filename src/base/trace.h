@@ -8,10 +8,6 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef enum ll_trace_row {
     LL_TRACE_STEP,    /* steps, and their parts */
     LL_TRACE_COMPUTE, /* instructions, and waits inside of them */
@@ -37,7 +33,3 @@ double ll_trace_age(void); /* seconds that this process has run; NaN: not known 
 /* From any thread. Where there is no memory for more the event is dropped, and counted. */
 void ll_trace_add(ll_trace *t, const ll_trace_event *e);
 const ll_trace_event *ll_trace_events(const ll_trace *t, int64_t *n, int64_t *dropped);
-
-#ifdef __cplusplus
-}
-#endif

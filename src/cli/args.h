@@ -14,10 +14,6 @@
 #pragma once
 #include "base/arena.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef enum ll_arg_kind {
     LL_ARG_FLAG,   /* bool */
     LL_ARG_TEXT,   /* const char * */
@@ -52,8 +48,8 @@ typedef struct ll_command {
     size_t opts_bytes;
     ll_err (*run)(const void *opts);
     char *(*more)(ll_arena *arena); /* makes what follows the options in --help; may be NULL */
-    /* Commands of two words, "bench step"; ends with NULL. A first word that is the second of one
-     * of these picks it, and this command gets the other cases. NULL: there are none. */
+    /* Commands of two words, "bench step"; ends with NULL. The word after this command's name picks
+     * one, and the rest of this struct is not looked at. NULL: there are none. */
     const struct ll_command *const *subs;
 } ll_command;
 
@@ -68,7 +64,3 @@ const ll_command *const *ll_commands(void);
 /* The program: finds the command, parses, runs; the process's exit status: 0, 1 where the command
  * failed, 2 where it was called wrongly. Messages go to standard error. */
 int ll_main(int argc, char *const *argv);
-
-#ifdef __cplusplus
-}
-#endif

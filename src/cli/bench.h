@@ -7,10 +7,6 @@
 
 #include <jansson.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 extern const ll_command ll_bench_step_command, ll_bench_comm_command, ll_bench_scale_command;
 
 /* ---- bench comm ---- */
@@ -94,7 +90,3 @@ void ll_scale_bench_print(const ll_scale_bench_report *r);
 ll_err ll_scale_bench_json(const ll_scale_bench_report *r);
 json_t *ll_scale_point_json(const ll_scale_point *p);
 ll_err ll_scale_point_parse(const char *text, size_t bytes, ll_arena *a, ll_scale_point *out);
-
-#ifdef __cplusplus
-}
-#endif

@@ -10,24 +10,23 @@
 
 #define OPT(field) offsetof(ll_comm_bench_opts, field)
 static const ll_arg args[] = {
-    {"--ranks|-n", LL_ARG_COUNT, OPT(ranks), "N", "how many ranks to start", NULL},
+    {"--ranks|-n", LL_ARG_COUNT, OPT(ranks), "N", "how many ranks to start"},
     {"--op", LL_ARG_TEXT, OPT(op), "NAME", "the collective", "all-reduce"},
     {"--sizes", LL_ARG_TEXT, OPT(sizes), "LIST", "bytes on every rank", "4K,64K,1M,16M,64M"},
     {"--algorithms", LL_ARG_TEXT, OPT(algorithms), "LIST",
-     "names, or all; the default leaves out those predicted to be 20 times slower than the best",
-     NULL},
+     "names, or all; the default leaves out those predicted to be 20 times slower than the best"},
     {"--segment", LL_ARG_TEXT, OPT(segment), "BYTES",
-     "for algorithms that cut; without it the tuner's", NULL},
+     "for algorithms that cut; without it the tuner's"},
     {"--dtype", LL_ARG_TEXT, OPT(dtype), "TYPE", "of the elements", "f32"},
-    {"--canonical", LL_ARG_FLAG, OPT(canonical), NULL, "only sums in canonical order", NULL},
-    {"--shared", LL_ARG_FLAG, OPT(shared), NULL, "data lies in memory that the ranks share", NULL},
+    {"--canonical", LL_ARG_FLAG, OPT(canonical), NULL, "only sums in canonical order"},
+    {"--shared", LL_ARG_FLAG, OPT(shared), NULL, "data lies in memory that the ranks share"},
     {"--codec", LL_ARG_WORDS, OPT(codecs), "TEXT",
-     "also a compressed all-reduce, such as qsgd:4 (f32, may be given many times)", NULL},
+     "also a compressed all-reduce, such as qsgd:4 (f32, may be given many times)"},
     {"--seconds", LL_ARG_NUMBER, OPT(seconds), "S", "how long to measure", "6"},
-    {"--fresh", LL_ARG_FLAG, OPT(fresh), NULL, "tune anew, even if there is a table", NULL},
-    {"--table", LL_ARG_TEXT, OPT(table), "FILE", "the tuner's table", NULL},
-    {"--json", LL_ARG_FLAG, OPT(json), NULL, "one JSON list on standard output", NULL},
-    {"--svg", LL_ARG_TEXT, OPT(svg), "FILE", "draw measured and predicted times", NULL},
+    {"--fresh", LL_ARG_FLAG, OPT(fresh), NULL, "tune anew, even if there is a table"},
+    {"--table", LL_ARG_TEXT, OPT(table), "FILE", "the tuner's table"},
+    {"--json", LL_ARG_FLAG, OPT(json), NULL, "one JSON list on standard output"},
+    {"--svg", LL_ARG_TEXT, OPT(svg), "FILE", "draw measured and predicted times"},
     {0}};
 
 static ll_err find_coll(const char *name, ll_coll *out)
@@ -77,14 +76,13 @@ static ll_err read_points(ll_arena *a, const char *text, ll_comm_bench_report *o
 
 static ll_err check_names(ll_arena *arena, ll_coll coll, const char *list)
 {
-    const char *known = "";
-    for (const ll_algo *const *a = ll_algos(); *a; a++)
-        if ((*a)->coll == coll)
-            known = ll_arena_printf(arena, "%s%s%s", known, *known ? ", " : "", (*a)->name);
     for (;; list++) {
         const char *word = ll_arena_printf(arena, "%.*s", (int)strcspn(list, ","), list);
-        CHECK(ll_algo_find(coll, word), LL_E_ARG, "%s has no algorithm '%s'; there are: %s",
-              ll_coll_name(coll), word, known);
+        ll_near near = {.word = word};
+        for (const ll_algo *const *a = ll_algos(); *a; a++)
+            if ((*a)->coll == coll) ll_near_try(&near, (*a)->name);
+        CHECK(ll_algo_find(coll, word), LL_E_ARG, "%s has no algorithm '%s'; there are:%s",
+              ll_coll_name(coll), word, near.known);
         list += strlen(word);
         if (!*list) return LL_OK;
     }
@@ -116,8 +114,10 @@ static ll_err work(ll_comm *c, ll_arena *a, ll_comm_bench_report *r)
     return LL_OK;
 }
 
-static ll_err start(const ll_comm_bench_opts *o, ll_arena *a)
+static ll_err run(const void *given)
 {
+    const ll_comm_bench_opts *o = (const ll_comm_bench_opts *)given;
+    LL_OWN(ll_arena) a = ll_arena_new();
     ll_comm *c;
     ll_comm_bench_report r;
     TRY(check(o, a, &r));
@@ -131,19 +131,7 @@ static ll_err start(const ll_comm_bench_opts *o, ll_arena *a)
     return ll_cli_leave(c, work(c, a, &r));
 }
 
-static ll_err run(const void *given)
-{
-    ll_arena *a = ll_arena_new();
-    ll_err rc = start((const ll_comm_bench_opts *)given, a);
-    ll_arena_free(a);
-    return rc;
-}
-
 const ll_command ll_bench_comm_command = {
     "bench comm",
-    "times collectives: every algorithm, the tuner's choice and the MPI library's own",
-    args,
-    sizeof(ll_comm_bench_opts),
-    run,
-    NULL,
-    NULL};
+    "times collectives: every algorithm, the tuner's choice and the MPI library's own", args,
+    sizeof(ll_comm_bench_opts), run};

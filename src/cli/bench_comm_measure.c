@@ -301,9 +301,8 @@ static ll_err get_memory(bench *b, size_t bytes, char **to_free)
 {
     size_t out = b->report->coll == LL_COLL_ALLTOALL ? bytes * 2 : 64;
     *to_free = (char *)malloc(out + bytes);
-    TRY(ll_comm_agree(b->c, *to_free ? LL_OK
-                                     : ll_raise(LL_E_MEM, __FILE__, __LINE__, __func__,
-                                                "no memory for %zu bytes", out + bytes)));
+    TRY(ll_comm_agree(b->c,
+                      *to_free ? LL_OK : RAISE(LL_E_MEM, "no memory for %zu bytes", out + bytes)));
     b->out = *to_free;
     b->data = *to_free + out;
     if (b->o->shared) {
@@ -322,16 +321,15 @@ static ll_err measure_all(bench *b)
     size_t largest = 0;
     for (int i = 0; i < r->n_point; i++)
         if (r->points[i].bytes > largest) largest = r->points[i].bytes;
-    char *memory = NULL;
+    LL_OWN_MEMORY char *memory = NULL;
     double began = ll_now();
-    ll_err rc = get_memory(b, largest, &memory);
-    for (int i = 0; rc == LL_OK && i < r->n_point; i++) {
+    TRY(get_memory(b, largest, &memory));
+    for (int i = 0; i < r->n_point; i++) {
         double left = b->o->seconds - (ll_now() - began);
-        rc = most(b->c, &left, 1);
-        if (rc == LL_OK) rc = measure_point(b, &r->points[i], left / (r->n_point - i));
+        TRY(most(b->c, &left, 1));
+        TRY(measure_point(b, &r->points[i], left / (r->n_point - i)));
     }
-    free(memory);
-    return rc;
+    return LL_OK;
 }
 
 ll_err ll_comm_bench_measure(ll_comm *c, ll_arena *a, ll_comm_bench_report *r)

@@ -239,7 +239,7 @@ static void draw_names(ll_buf *b, const ll_comm_bench_report *r, const char **na
 
 ll_err ll_comm_bench_svg(const ll_comm_bench_report *r, const char *path)
 {
-    ll_arena *a = ll_arena_new();
+    LL_OWN(ll_arena) a = ll_arena_new();
     ll_buf b = {.arena = a};
     ll_axis x, y;
     const char **names;
@@ -258,7 +258,5 @@ ll_err ll_comm_bench_svg(const ll_comm_bench_report *r, const char *path)
     for (int i = 0; i < n; i++) draw_curve(&b, r, &x, &y, names[i], i, false);
     draw_names(&b, r, names, n);
     ll_plot_end(&b);
-    ll_err rc = ll_file_write(path, b.text, b.len);
-    ll_arena_free(a);
-    return rc;
+    return ll_file_write(path, b.text, b.len);
 }

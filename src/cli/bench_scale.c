@@ -21,41 +21,39 @@
 typedef ll_scale_bench_opts opts;
 
 static const ll_arg args[] = {
-    {"RUN", LL_ARG_TEXT, offsetof(opts, run), NULL, "a run file or a bundled run's name", NULL},
+    {"RUN", LL_ARG_TEXT, offsetof(opts, run), NULL, "a run file or a bundled run's name"},
     {"--ranks", LL_ARG_TEXT, offsetof(opts, ranks), "1,2,4",
      "on so many ranks each; the first is what the others are held against", "1,2"},
     {"--strong", LL_ARG_FLAG, offsetof(opts, strong), NULL,
-     "the batch stays as it is: ranks divide the work (the default)", NULL},
+     "the batch stays as it is: ranks divide the work (the default)"},
     {"--weak", LL_ARG_FLAG, offsetof(opts, weak), NULL,
-     "the batch grows with the ranks: every rank's work stays", NULL},
+     "the batch grows with the ranks: every rank's work stays"},
     {"--mesh", LL_ARG_TEXT, offsetof(opts, mesh), "PATTERN",
      "a mesh with a * for the axis that grows, such as data=*,tensor=2", "data=*"},
     {"--zero", LL_ARG_SETTING, offsetof(opts, set), "0..3",
      "what ranks of axis data divide: 1 moments, 2 and gradients, 3 and parameters",
      "parallel.zero"},
     {"--threads|-t", LL_ARG_INT, offsetof(opts, threads), "N",
-     "of each rank; default: as many as leave a core for every thread of the most ranks", NULL},
+     "of each rank; default: as many as leave a core for every thread of the most ranks"},
     {"--steps", LL_ARG_INT, offsetof(opts, steps), "N", "timed in each repeat", "20"},
     {"--warm-up", LL_ARG_INT, offsetof(opts, warm_up), "N", "steps before them", "3"},
     {"--repeats", LL_ARG_INT, offsetof(opts, repeats), "N", "jobs for each number of ranks", "3"},
     {"--trace", LL_ARG_TEXT, offsetof(opts, trace), "FILE",
-     "a Chrome trace of the most ranks' last repeat", NULL},
+     "a Chrome trace of the most ranks' last repeat"},
     {"-n", LL_ARG_INT, offsetof(opts, one), "RANKS",
-     "one job on so many ranks, as JSON; under mpirun or srun this is done on theirs", NULL},
-    {"--set|-s", LL_ARG_WORDS, offsetof(opts, set), "KEY=VALUE", "override a setting", NULL},
-    {"--json", LL_ARG_FLAG, offsetof(opts, json), NULL, "one JSON object on standard output", NULL},
+     "one job on so many ranks, as JSON; under mpirun or srun this is done on theirs"},
+    {"--set|-s", LL_ARG_WORDS, offsetof(opts, set), "KEY=VALUE", "override a setting"},
+    {"--json", LL_ARG_FLAG, offsetof(opts, json), NULL, "one JSON object on standard output"},
     {0}};
 
 /* ---- one job ---- */
 
 static ll_err measure(const opts *o, ll_comm *c, const ll_run *r)
 {
-    ll_arena *a = ll_arena_new();
+    LL_OWN(ll_arena) a = ll_arena_new();
     ll_scale_point p;
-    ll_err rc = ll_scale_measure(r, c, &(ll_scale_opts){o->steps, o->warm_up, o->trace}, a, &p);
-    if (rc == LL_OK && ll_comm_rank(c) == 0) rc = ll_cli_json(ll_scale_point_json(&p));
-    ll_arena_free(a);
-    return rc;
+    TRY(ll_scale_measure(r, c, &(ll_scale_opts){o->steps, o->warm_up, o->trace}, a, &p));
+    return ll_comm_rank(c) == 0 ? ll_cli_json(ll_scale_point_json(&p)) : LL_OK;
 }
 
 static ll_err run_one(const opts *o, const ll_run *r)
@@ -164,12 +162,10 @@ static ll_err run_job(const ll_scale_bench_report *r, const ll_scale_row *x, boo
     w[n++] = ll_arena_printf(a, "--set=train.micro_batch=%lld", (long long)micro);
     w[n++] = ll_arena_printf(a, "--set=train.threads=%d", x->threads);
     w[n++] = ll_arena_printf(a, "--set=parallel.mesh=%s", x->mesh);
-    char *text;
+    LL_OWN_MEMORY char *text = NULL;
     size_t bytes;
     TRY(ll_cli_job(x->ranks, x->threads, w, n, &text, &bytes));
-    ll_err rc = ll_scale_point_parse(text, bytes, a, out);
-    free(text);
-    return rc;
+    return ll_scale_point_parse(text, bytes, a, out);
 }
 
 /* Another repeat's measurement: number k of n. */
@@ -245,17 +241,12 @@ static ll_err run_table(const opts *o, const ll_run *run, ll_arena *a)
 static ll_err run(const void *given)
 {
     const opts *o = (const opts *)given;
-    ll_arena *a = ll_arena_new();
-    ll_run *r = NULL;
-    ll_err rc = ll_cli_run(o->run, &o->set, false, &r);
-    if (rc == LL_OK) rc = o->one || ll_job_size() > 1 ? run_one(o, r) : run_table(o, r, a);
-    ll_run_free(r);
-    ll_arena_free(a);
-    return rc;
+    LL_OWN(ll_arena) a = ll_arena_new();
+    LL_OWN(ll_run) r = NULL;
+    TRY(ll_cli_run(o->run, &o->set, false, &r));
+    return o->one || ll_job_size() > 1 ? run_one(o, r) : run_table(o, r, a);
 }
 
 const ll_command ll_bench_scale_command = {
-    "bench scale", "times a run on several numbers of ranks: speed-up, bytes, memory",
-    args,          sizeof(opts),
-    run,           NULL,
-    NULL};
+    "bench scale", "times a run on several numbers of ranks: speed-up, bytes, memory", args,
+    sizeof(opts), run};

@@ -17,21 +17,20 @@ typedef struct opts {
 } opts;
 
 static const ll_arg args[] = {
-    {"MODEL", LL_ARG_TEXT, offsetof(opts, model), NULL, "a model's name, or a run", NULL},
+    {"MODEL", LL_ARG_TEXT, offsetof(opts, model), NULL, "a model's name, or a run"},
     {"--batch|-b", LL_ARG_SETTING, offsetof(opts, set), "N", "samples in a step", "train.batch"},
     {"--threads|-t", LL_ARG_SETTING, offsetof(opts, set), "N", "default: one for each core",
      "train.threads"},
-    {"--machine", LL_ARG_SETTING, offsetof(opts, set), "M", "cpu or cuda", "train.machine"},
-    {"--precision", LL_ARG_SETTING, offsetof(opts, set), "P", "f32, bf16 or (on cuda) tf32, fp8",
-     "train.precision"},
+    {"--machine", LL_ARG_SETTING, offsetof(opts, set), "M", "what computes", "train.machine"},
+    {"--precision", LL_ARG_SETTING, offsetof(opts, set), "P", "of products", "train.precision"},
     {"--seconds", LL_ARG_NUMBER, offsetof(opts, seconds), "S",
      "how long to measure; a GPU is warmed up for as long", "3"},
     {"--set|-s", LL_ARG_WORDS, offsetof(opts, set), "KEY=VALUE",
-     "override a setting, such as model.layers=4", NULL},
-    {"--profile", LL_ARG_FLAG, offsetof(opts, profile), NULL, "where the time goes, by op", NULL},
+     "override a setting, such as model.layers=4"},
+    {"--profile", LL_ARG_FLAG, offsetof(opts, profile), NULL, "where the time goes, by op"},
     {"--peak", LL_ARG_NUMBER, offsetof(opts, peak), "FLOPS",
-     "of the GPU; default: what its maker states", NULL},
-    {"--json", LL_ARG_FLAG, offsetof(opts, json), NULL, "one JSON object on standard output", NULL},
+     "of the GPU; default: what its maker states"},
+    {"--json", LL_ARG_FLAG, offsetof(opts, json), NULL, "one JSON object on standard output"},
     {0}};
 
 static json_t *lines_json(const ll_bench_line *lines, int n, const char *key)
@@ -39,23 +38,10 @@ static json_t *lines_json(const ll_bench_line *lines, int n, const char *key)
     json_t *all = json_array();
     for (int i = 0; i < n; i++) {
         double s = lines[i].seconds + 1e-12;
-        json_array_append_new(all, json_pack("{s:s,s:i,s:f,s:f,s:f}", key, lines[i].op, "calls",
+        json_array_append_new(all, json_pack("{s:s,s:i,s:f,s:f,s:f}", key, lines[i].what, "calls",
                                              lines[i].count, "ms", 1e3 * lines[i].seconds, "gflops",
                                              1e-9 * lines[i].flops / s, "gb_per_s",
                                              1e-9 * lines[i].bytes / s));
-    }
-    return all;
-}
-
-static json_t *tops_json(const ll_bench_report *b)
-{
-    json_t *all = json_array();
-    for (int i = 0; i < b->n_top; i++) {
-        double s = b->tops[i].seconds + 1e-12;
-        json_array_append_new(all, json_pack("{s:s,s:f,s:f,s:f}", "what", b->tops[i].what, "ms",
-                                             1e3 * b->tops[i].seconds, "gflops",
-                                             1e-9 * b->tops[i].flops / s, "gb_per_s",
-                                             1e-9 * b->tops[i].bytes / s));
     }
     return all;
 }
@@ -106,30 +92,18 @@ static ll_err print_json(const ll_run *r, const ll_bench_report *b)
     json_object_set_new(j, "loss_last", ll_cli_number(b->last_loss));
     json_object_set_new(j, "ops", lines_json(b->lines, b->n_line, "op"));
     json_object_set_new(j, "classes", lines_json(b->classes, b->n_class, "class"));
-    json_object_set_new(j, "longest", tops_json(b));
+    json_object_set_new(j, "longest", lines_json(b->tops, b->n_top, "what"));
     return ll_cli_json(j);
 }
 
 static void print_lines(const ll_bench_line *lines, int n, const char *title, double all)
 {
-    printf("\n%-20s %6s %10s %6s %10s %10s\n", title, "calls", "ms", "%", "GFLOP/s", "GB/s");
+    printf("\n%6s %10s %6s %10s %10s  %s\n", "calls", "ms", "%", "GFLOP/s", "GB/s", title);
     for (int i = 0; i < n; i++) {
         const ll_bench_line *l = &lines[i];
-        printf("%-20s %6d %10.3f %5.1f%% %10.1f %10.1f\n", l->op, l->count, 1e3 * l->seconds,
+        printf("%6d %10.3f %5.1f%% %10.1f %10.1f  %s\n", l->count, 1e3 * l->seconds,
                100 * l->seconds / all, 1e-9 * l->flops / (l->seconds + 1e-12),
-               1e-9 * l->bytes / (l->seconds + 1e-12));
-    }
-}
-
-static void print_profile(const ll_bench_report *b)
-{
-    print_lines(b->lines, b->n_line, "op", b->step_s);
-    printf("\nlongest instructions, and their operands\n");
-    for (int i = 0; i < b->n_top; i++) {
-        const ll_bench_top *t = &b->tops[i];
-        printf("%10.3f ms %8.1f GFLOP/s %8.1f GB/s  %s\n", 1e3 * t->seconds,
-               1e-9 * t->flops / (t->seconds + 1e-12), 1e-9 * t->bytes / (t->seconds + 1e-12),
-               t->what);
+               1e-9 * l->bytes / (l->seconds + 1e-12), l->what);
     }
 }
 
@@ -170,31 +144,24 @@ static void print_text(const ll_run *r, const ll_bench_report *b, bool profile)
     printf("loss on the fixed batch: %.4f -> %.4f\n", b->first_loss, b->last_loss);
     for (int i = 0; ll_kern_noted(i); i++) printf("%s\n", ll_kern_noted(i));
     if (*b->device) print_lines(b->classes, b->n_class, "kernels", b->step_s);
-    if (profile) print_profile(b);
-}
-
-static ll_err bench(const opts *o, ll_arena *a)
-{
-    ll_run *r;
-    ll_bench_report *b = LL_NEW(a, ll_bench_report);
-    TRY(ll_cli_run(o->model, &o->set, true, &r));
-    ll_bench_opts how = {.seconds = o->seconds, .profile = o->profile, .peak = o->peak};
-    ll_err rc = ll_bench_step(r, &how, b);
-    if (rc == LL_OK && o->json)
-        rc = print_json(r, b);
-    else if (rc == LL_OK)
-        print_text(r, b, o->profile);
-    ll_run_free(r);
-    return rc;
+    if (!profile) return;
+    print_lines(b->lines, b->n_line, "op", b->step_s);
+    print_lines(b->tops, b->n_top, "longest instructions, and their operands", b->step_s);
 }
 
 static ll_err run(const void *given)
 {
-    ll_arena *a = ll_arena_new();
-    ll_err rc = bench((const opts *)given, a);
-    ll_arena_free(a);
-    return rc;
+    const opts *o = (const opts *)given;
+    LL_OWN(ll_arena) a = ll_arena_new();
+    LL_OWN(ll_run) r = NULL;
+    ll_bench_report *b = LL_NEW(a, ll_bench_report);
+    TRY(ll_cli_run(o->model, &o->set, true, &r));
+    ll_bench_opts how = {.seconds = o->seconds, .profile = o->profile, .peak = o->peak};
+    TRY(ll_bench_step(r, &how, b));
+    if (o->json) return print_json(r, b);
+    print_text(r, b, o->profile);
+    return LL_OK;
 }
 
-const ll_command ll_bench_step_command = {
-    "bench step", "times training steps of a model", args, sizeof(opts), run, NULL, NULL};
+const ll_command ll_bench_step_command = {"bench step", "times training steps of a model", args,
+                                          sizeof(opts), run};

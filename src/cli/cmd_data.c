@@ -13,15 +13,14 @@ typedef struct opts {
 } opts;
 
 static const ll_arg args[] = {
-    {"[NAME]", LL_ARG_TEXT, offsetof(opts, name), NULL, "show samples of this dataset", NULL},
-    {"--path", LL_ARG_TEXT, offsetof(opts, path), "PATH", "where its files are", NULL},
+    {"[NAME]", LL_ARG_TEXT, offsetof(opts, name), NULL, "show samples of this dataset"},
+    {"--path", LL_ARG_TEXT, offsetof(opts, path), "PATH", "where its files are"},
     {"--format", LL_ARG_TEXT, offsetof(opts, format), "F",
-     "of files at --path: idx cifar10 text tokens", NULL},
+     "of files at --path: idx cifar10 text tokens"},
     {"--from", LL_ARG_INT, offsetof(opts, from), "N", "the first sample shown", "0"},
     {"--count|-n", LL_ARG_INT, offsetof(opts, count), "N", "images, or hundreds of tokens", "4"},
-    {"--val", LL_ARG_FLAG, offsetof(opts, val), NULL, "of the validation part", NULL},
-    {"--json", LL_ARG_FLAG, offsetof(opts, json), NULL, "JSON on standard output, no samples",
-     NULL},
+    {"--val", LL_ARG_FLAG, offsetof(opts, val), NULL, "of the validation part"},
+    {"--json", LL_ARG_FLAG, offsetof(opts, json), NULL, "JSON on standard output, no samples"},
     {0}};
 
 static json_t *info_json(const ll_data_info *i)
@@ -98,13 +97,11 @@ static ll_err run(const void *given)
 {
     const opts *o = (const opts *)given;
     if (!o->name && !o->path) return list(o);
-    ll_dataset *d;
+    LL_OWN(ll_dataset) d = NULL;
     TRY(ll_dataset_open(&(ll_data_opts){.name = o->name, .path = o->path, .format = o->format},
                         &d));
-    ll_err rc = show(o, d);
-    ll_dataset_close(d);
-    return rc;
+    return show(o, d);
 }
 
-const ll_command ll_command_data = {
-    "data", "lists datasets and shows samples of them", args, sizeof(opts), run, NULL, NULL};
+const ll_command ll_command_data = {"data", "lists datasets and shows samples of them", args,
+                                    sizeof(opts), run};

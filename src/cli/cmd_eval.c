@@ -12,28 +12,23 @@ typedef struct opts {
 } opts;
 
 static const ll_arg args[] = {
-    {"RUN_FOLDER", LL_ARG_TEXT, offsetof(opts, folder), NULL, "where loopline train put the run",
-     NULL},
+    {"RUN_FOLDER", LL_ARG_TEXT, offsetof(opts, folder), NULL, "where loopline train put the run"},
     {"--checkpoint", LL_ARG_TEXT, offsetof(opts, checkpoint), "FILE",
-     "this one, not the run's newest", NULL},
+     "this one, not the run's newest"},
     {"--samples", LL_ARG_INT, offsetof(opts, samples), "N",
-     "the first N validation samples (0: all)", NULL},
-    {"--set|-s", LL_ARG_WORDS, offsetof(opts, set), "KEY=VALUE", "override a setting of the run",
-     NULL},
-    {"--json", LL_ARG_FLAG, offsetof(opts, json), NULL, "one JSON object on standard output", NULL},
+     "the first N validation samples (0: all)"},
+    {"--set|-s", LL_ARG_WORDS, offsetof(opts, set), "KEY=VALUE", "override a setting of the run"},
+    {"--json", LL_ARG_FLAG, offsetof(opts, json), NULL, "one JSON object on standard output"},
     {0}};
 
 static ll_err score(const opts *o, const ll_trained *t, ll_score *out)
 {
-    ll_dataset *d;
+    LL_OWN(ll_dataset) d = NULL;
     ll_evaluator *e;
     TRY(ll_run_dataset(t->run, &d));
-    ll_err rc = ll_evaluator_open(t->run, d, t->s, &e);
-    if (rc == LL_OK) {
-        rc = ll_evaluate(e, o->samples, NULL, out);
-        ll_evaluator_close(e);
-    }
-    ll_dataset_close(d);
+    TRY(ll_evaluator_open(t->run, d, t->s, &e));
+    ll_err rc = ll_evaluate(e, o->samples, NULL, out);
+    ll_evaluator_close(e);
     return rc;
 }
 
@@ -57,14 +52,12 @@ static ll_err show(const opts *o, const ll_trained *t, const ll_score *s)
 static ll_err run(const void *given)
 {
     const opts *o = (const opts *)given;
-    ll_trained t;
+    LL_TRAINED t = {0};
     ll_score s;
     TRY(ll_cli_trained(o->folder, o->checkpoint, &o->set, 1, &t));
-    ll_err rc = score(o, &t, &s);
-    if (rc == LL_OK) rc = show(o, &t, &s);
-    ll_cli_trained_close(&t);
-    return rc;
+    TRY(score(o, &t, &s));
+    return show(o, &t, &s);
 }
 
-const ll_command ll_command_eval = {
-    "eval", "measures a trained model on the validation data", args, sizeof(opts), run, NULL, NULL};
+const ll_command ll_command_eval = {"eval", "measures a trained model on the validation data", args,
+                                    sizeof(opts), run};

@@ -18,7 +18,7 @@ typedef struct opts {
 } opts;
 
 static const ll_arg args[] = {
-    {"RUN_FOLDER", LL_ARG_TEXT, offsetof(opts, folder), NULL, "of a gpt that was trained", NULL},
+    {"RUN_FOLDER", LL_ARG_TEXT, offsetof(opts, folder), NULL, "of a gpt that was trained"},
     {"--prompt|-p", LL_ARG_TEXT, offsetof(opts, prompt), "TEXT", "what the text begins with", "\n"},
     {"--tokens|-n", LL_ARG_INT, offsetof(opts, tokens), "N", "how many to add", "400"},
     {"--temperature|-t", LL_ARG_NUMBER, offsetof(opts, temperature), "T",
@@ -27,10 +27,9 @@ static const ll_arg args[] = {
      "draw from the K likeliest only (0: from all)", "0"},
     {"--seed", LL_ARG_INT, offsetof(opts, seed), "N", "of the draws", "1"},
     {"--checkpoint", LL_ARG_TEXT, offsetof(opts, checkpoint), "FILE",
-     "this one, not the run's newest", NULL},
-    {"--set|-s", LL_ARG_WORDS, offsetof(opts, set), "KEY=VALUE", "override a setting of the run",
-     NULL},
-    {"--json", LL_ARG_FLAG, offsetof(opts, json), NULL, "one JSON object on standard output", NULL},
+     "this one, not the run's newest"},
+    {"--set|-s", LL_ARG_WORDS, offsetof(opts, set), "KEY=VALUE", "override a setting of the run"},
+    {"--json", LL_ARG_FLAG, offsetof(opts, json), NULL, "one JSON object on standard output"},
     {0}};
 
 static int descending(const void *a, const void *b)
@@ -110,34 +109,31 @@ static ll_err generate(sampler *m)
 static ll_err show_json(const sampler *m, const ll_trained *t)
 {
     json_t *j = json_object(), *tokens = json_array();
-    char *text = (char *)calloc((size_t)m->n + 1, 1);
+    LL_OWN(ll_arena) a = ll_arena_new();
+    char *text = LL_NEW_ARRAY(a, char, m->n + 1);
     for (int64_t i = 0; i < m->n; i++) {
         json_array_append_new(tokens, json_integer(m->text[i]));
-        if (text) text[i] = (char)(m->text[i] < 128 ? m->text[i] : '?');
+        text[i] = (char)(m->text[i] < 128 ? m->text[i] : '?');
     }
     json_object_set_new(j, "model", json_string(t->run->model.name));
     json_object_set_new(j, "step", json_integer(t->step));
     json_object_set_new(j, "text", m->bytes ? json_string(text) : json_null());
     json_object_set_new(j, "tokens", tokens);
-    free(text);
     return ll_cli_json(j);
 }
 
 static ll_err with_memory(sampler *m, const ll_trained *t)
 {
     m->cap = m->o->tokens + (int64_t)strlen(m->o->prompt);
-    m->text = (int32_t *)calloc((size_t)(m->cap + m->seq), sizeof(int32_t));
-    m->logits = (float *)calloc((size_t)(m->seq * m->vocab + m->vocab), sizeof(float));
-    ll_err rc = LL_OK;
-    if (!m->text || !m->logits)
-        rc = ll_raise(LL_E_MEM, __FILE__, __LINE__, __func__, "no memory for %lld tokens",
-                      (long long)m->cap);
-    m->sorted = m->logits + m->seq * m->vocab;
-    if (rc == LL_OK) rc = generate(m);
-    if (rc == LL_OK && m->o->json) rc = show_json(m, t);
-    free(m->text);
-    free(m->logits);
-    return rc;
+    size_t logits = (size_t)(m->seq * m->vocab);
+    LL_OWN_MEMORY int32_t *text = (int32_t *)calloc((size_t)(m->cap + m->seq), sizeof *text);
+    LL_OWN_MEMORY float *numbers = (float *)calloc(logits + (size_t)m->vocab, sizeof *numbers);
+    CHECK(text && numbers, LL_E_MEM, "no memory for %lld tokens", (long long)m->cap);
+    m->text = text;
+    m->logits = numbers;
+    m->sorted = numbers + logits;
+    TRY(generate(m));
+    return m->o->json ? show_json(m, t) : LL_OK;
 }
 
 static ll_err sample(const opts *o, const ll_trained *t)
@@ -166,12 +162,10 @@ static ll_err sample(const opts *o, const ll_trained *t)
 static ll_err run(const void *given)
 {
     const opts *o = (const opts *)given;
-    ll_trained t;
+    LL_TRAINED t = {0};
     TRY(ll_cli_trained(o->folder, o->checkpoint, &o->set, 1, &t));
-    ll_err rc = sample(o, &t);
-    ll_cli_trained_close(&t);
-    return rc;
+    return sample(o, &t);
 }
 
-const ll_command ll_command_generate = {
-    "generate", "samples text from a trained gpt", args, sizeof(opts), run, NULL, NULL};
+const ll_command ll_command_generate = {"generate", "samples text from a trained gpt", args,
+                                        sizeof(opts), run};

@@ -20,25 +20,29 @@ typedef struct opts {
 
 static const ll_arg args[] = {
     {"WHAT", LL_ARG_TEXT, offsetof(opts, what), NULL,
-     "a run, a model's name, or a checkpoint (a .safetensors file)", NULL},
+     "a run, a model's name, or a checkpoint (a .safetensors file)"},
     {"--graph", LL_ARG_FLAG, offsetof(opts, graph), NULL,
-     "the graph as declared, with gradients and update, as text", NULL},
+     "the graph as declared, with gradients and update, as text"},
     {"--program", LL_ARG_FLAG, offsetof(opts, program), NULL,
-     "the program it is compiled to, with every tensor's place in memory", NULL},
+     "the program it is compiled to, with every tensor's place in memory"},
     {"--dot", LL_ARG_FLAG, offsetof(opts, dot), NULL,
-     "the graph as a picture: pipe it into Graphviz's dot -Tsvg", NULL},
+     "the graph as a picture: pipe it into Graphviz's dot -Tsvg"},
     {"--mesh|-m", LL_ARG_TEXT, offsetof(opts, mesh), "MESH",
-     "cut over ranks, such as data=2,tensor=2: one rank's graph and program", NULL},
+     "cut over ranks, such as data=2,tensor=2: one rank's graph and program"},
     {"--zero", LL_ARG_INT, offsetof(opts, zero), "K",
-     "with --mesh: cut over axis data: 1 optimizer state, 2 and gradients, 3 and parameters", NULL},
+     "with --mesh: cut over axis data: 1 optimizer state, 2 and gradients, 3 and parameters"},
     {"--rank", LL_ARG_INT, offsetof(opts, rank), "R", "with --mesh: which rank's", "0"},
     {"--layouts", LL_ARG_FLAG, offsetof(opts, layouts), NULL,
-     "with --mesh: how every value lies on the ranks, every cut, every collective", NULL},
-    {"--eval", LL_ARG_FLAG, offsetof(opts, eval), NULL, "the graph for evaluation, not training",
-     NULL},
-    {"--set|-s", LL_ARG_WORDS, offsetof(opts, set), "KEY=VALUE", "override a setting", NULL},
-    {"--json", LL_ARG_FLAG, offsetof(opts, json), NULL, "one JSON object on standard output", NULL},
+     "with --mesh: how every value lies on the ranks, every cut, every collective"},
+    {"--eval", LL_ARG_FLAG, offsetof(opts, eval), NULL, "the graph for evaluation, not training"},
+    {"--set|-s", LL_ARG_WORDS, offsetof(opts, set), "KEY=VALUE", "override a setting"},
+    {"--json", LL_ARG_FLAG, offsetof(opts, json), NULL, "one JSON object on standard output"},
     {0}};
+
+static void ll_program_drop(ll_program **p)
+{
+    ll_program_free(*p);
+}
 
 /* ---- checkpoints ---- */
 
@@ -253,15 +257,11 @@ static ll_err show_graph(const opts *o, const ll_run *r, const ll_graph *g, cons
         fputs((o->graph ? ll_print : ll_print_dot)(g, g->arena), stdout);
         return LL_OK;
     }
-    ll_program *p = NULL;
+    LL_OWN(ll_program) p = NULL;
     TRY(lower(o, r, g, c, &p));
-    ll_err rc = LL_OK;
-    if (o->program)
-        fputs(ll_program_print(p, p->arena), stdout);
-    else
-        rc = show_summary(o, r, g, p, c);
-    ll_program_free(p);
-    return rc;
+    if (!o->program) return show_summary(o, r, g, p, c);
+    fputs(ll_program_print(p, p->arena), stdout);
+    return LL_OK;
 }
 
 /* What each rank plans to use, and what the one asked for sends. */
@@ -271,17 +271,13 @@ static ll_err measure(const opts *o, const ll_run *r, cut *c)
     int n = c->place->mesh.n_rank;
     for (int k = 0; k < n; k++) {
         if (n > RANKS && k != o->rank) continue;
-        ll_graph *g = NULL;
-        ll_program *p = NULL;
+        LL_OWN(ll_graph) g = NULL;
+        LL_OWN(ll_program) p = NULL;
         TRY(ll_partition(c->place, k, &g));
-        ll_err rc = lower(o, r, g, c, &p);
-        ll_graph_free(g);
-        TRY(rc);
+        TRY(lower(o, r, g, c, &p));
         if (p->bytes < c->least || !c->most) c->least = p->bytes;
         if (p->bytes > c->most) c->most = p->bytes;
-        if (k == o->rank) rc = count_traffic(r, p, &c->place->mesh, c);
-        ll_program_free(p);
-        TRY(rc);
+        if (k == o->rank) TRY(count_traffic(r, p, &c->place->mesh, c));
     }
     return LL_OK;
 }
@@ -331,28 +327,19 @@ static ll_err run(const void *given)
     CHECK(o->mesh || (!o->layouts && !o->zero && !o->rank), LL_E_ARG,
           "--layouts, --zero and --rank go with --mesh");
     if (is_checkpoint(o->what)) {
-        ll_st_file *f = NULL;
+        LL_OWN(ll_st_file) f = NULL;
         TRY(ll_checkpoint_open(NULL, o->what, &f));
-        ll_err rc = show_checkpoint(o, f);
-        ll_st_close(f);
-        return rc;
+        return show_checkpoint(o, f);
     }
-    ll_run *r = NULL;
-    ll_graph *g = NULL;
+    LL_OWN(ll_run) r = NULL;
+    LL_OWN(ll_graph) g = NULL;
     TRY(ll_cli_run(o->what, &o->set, true, &r));
-    ll_err rc = ll_run_graph(r, r->train.batch / ll_run_micro_batches(r),
-                             o->eval ? NULL : &r->train.optim, &g);
-    if (rc == LL_OK) rc = show(o, r, g);
-    ll_graph_free(g);
-    ll_run_free(r);
-    return rc;
+    TRY(ll_run_graph(r, r->train.batch / ll_run_micro_batches(r), o->eval ? NULL : &r->train.optim,
+                     &g));
+    return show(o, r, g);
 }
 
 const ll_command ll_command_inspect = {"inspect",
                                        "shows a run's graph, program and memory, or a "
                                        "checkpoint's tensors",
-                                       args,
-                                       sizeof(opts),
-                                       run,
-                                       NULL,
-                                       NULL};
+                                       args, sizeof(opts), run};

@@ -15,11 +15,10 @@ typedef struct opts {
 } opts;
 
 static const ll_arg args[] = {
-    {"[MODEL]", LL_ARG_TEXT, offsetof(opts, name), NULL, "only this one, with its sizes explained",
-     NULL},
+    {"[MODEL]", LL_ARG_TEXT, offsetof(opts, name), NULL, "only this one, with its sizes explained"},
     {"--set|-s", LL_ARG_WORDS, offsetof(opts, set), "KEY=VALUE",
-     "a size other than the default, such as model.layers=4", NULL},
-    {"--json", LL_ARG_FLAG, offsetof(opts, json), NULL, "a JSON list on standard output", NULL},
+     "a size other than the default, such as model.layers=4"},
+    {"--json", LL_ARG_FLAG, offsetof(opts, json), NULL, "a JSON list on standard output"},
     {0}};
 
 typedef struct facts {
@@ -29,14 +28,13 @@ typedef struct facts {
 
 static ll_err measure(const ll_run *r, facts *out)
 {
-    ll_graph *g = NULL;
+    LL_OWN(ll_graph) g = NULL;
     TRY(ll_run_graph(r, 1, NULL, &g));
     out->flops = ll_graph_flops(g);
     out->parameters = 0;
     for (int i = 1; i < g->n_value; i++)
         if (g->values[i].node < 0 && g->values[i].kind == LL_PARAM)
             out->parameters += ll_numel(&g->values[i].type.shape);
-    ll_graph_free(g);
     return LL_OK;
 }
 
@@ -66,16 +64,15 @@ static json_t *as_json(const ll_run *r, const facts *f)
 
 static ll_err one(const opts *o, const ll_model *m, json_t *list)
 {
-    ll_run *r;
+    LL_OWN(ll_run) r = NULL;
     facts f = {0};
     TRY(ll_cli_run(m->name, &o->set, true, &r));
-    ll_err rc = measure(r, &f);
-    if (rc == LL_OK && o->json)
+    TRY(measure(r, &f));
+    if (o->json)
         json_array_append_new(list, as_json(r, &f));
-    else if (rc == LL_OK)
+    else
         print_line(r, &f);
-    ll_run_free(r);
-    return rc;
+    return LL_OK;
 }
 
 static ll_err all(const opts *o, const ll_model *only, json_t *list)
@@ -97,15 +94,10 @@ static ll_err run(const void *given)
     const ll_model *only = NULL;
     if (o->name) {
         ll_near near = {.word = o->name};
-        char known[256] = "";
-        for (const ll_model *const *m = ll_model_all(); *m; m++) {
-            size_t n = strlen(known);
-            ll_near_try(&near, (*m)->name);
-            snprintf(known + n, sizeof known - n, " %s", (*m)->name);
-        }
+        for (const ll_model *const *m = ll_model_all(); *m; m++) ll_near_try(&near, (*m)->name);
         only = ll_model_find(o->name);
         CHECK(only, LL_E_ARG, "no model is named '%s'%s (there are:%s)", o->name,
-              ll_near_hint(&near), known);
+              ll_near_hint(&near), near.known);
     }
     CHECK(only || !o->set.n, LL_E_ARG, "--set needs a MODEL");
     json_t *list = json_array();
@@ -115,5 +107,5 @@ static ll_err run(const void *given)
     return rc;
 }
 
-const ll_command ll_command_models = {
-    "models", "lists the models with parameters and cost", args, sizeof(opts), run, NULL, NULL};
+const ll_command ll_command_models = {"models", "lists the models with parameters and cost", args,
+                                      sizeof(opts), run};

@@ -25,19 +25,18 @@ typedef struct opts {
 
 static const ll_arg args[] = {
     {"RUN", LL_ARG_TEXT, offsetof(opts, run), NULL,
-     "a run file, a bundled run's name, or a run folder to go on with", NULL},
-    {"--set|-s", LL_ARG_WORDS, offsetof(opts, set), "KEY=VALUE", "override a setting", NULL},
+     "a run file, a bundled run's name, or a run folder to go on with"},
+    {"--set|-s", LL_ARG_WORDS, offsetof(opts, set), "KEY=VALUE", "override a setting"},
     {"--out|-o", LL_ARG_SETTING, offsetof(opts, set), "DIR",
      "the run's folder; default: a new one, runs/NAME, runs/NAME-2 ...", "out"},
     {"-n", LL_ARG_COUNT, offsetof(opts, ranks), "RANKS",
-     "start so many ranks through mpiexec; under mpirun or srun it joins theirs", NULL},
+     "start so many ranks through mpiexec; under mpirun or srun it joins theirs"},
     {"--mesh", LL_ARG_SETTING, offsetof(opts, set), "MESH",
      "how ranks divide the work: data=2,tensor=2; default data=RANKS", "parallel.mesh"},
     {"--zero", LL_ARG_SETTING, offsetof(opts, set), "0..3",
      "what ranks of axis data divide: 1 moments, 2 and gradients, 3 and parameters",
      "parallel.zero"},
-    {"--machine", LL_ARG_SETTING, offsetof(opts, set), "cpu|cuda", "what computes",
-     "train.machine"},
+    {"--machine", LL_ARG_SETTING, offsetof(opts, set), "M", "what computes", "train.machine"},
     {"--exact", LL_ARG_SETTING, offsetof(opts, set), NULL,
      "sums are exact: the same bits on every mesh", "parallel.exact=true"},
     {"--tune", LL_ARG_SETTING, offsetof(opts, set), NULL,
@@ -47,19 +46,18 @@ static const ll_arg args[] = {
      "factors",
      "parallel.compress"},
     {"--resume", LL_ARG_FLAG, offsetof(opts, resume), NULL,
-     "go on from the newest checkpoint of the run's folder", NULL},
+     "go on from the newest checkpoint of the run's folder"},
     {"--from", LL_ARG_TEXT, offsetof(opts, from), "FILE",
-     "with --resume: from this checkpoint instead", NULL},
+     "with --resume: from this checkpoint instead"},
     {"--overwrite", LL_ARG_FLAG, offsetof(opts, overwrite), NULL,
-     "start anew in a folder that holds a run already", NULL},
+     "start anew in a folder that holds a run already"},
     {"--trace", LL_ARG_TEXT, offsetof(opts, trace), "FILE",
-     "what every rank did when, for chrome://tracing or ui.perfetto.dev", NULL},
+     "what every rank did when, for chrome://tracing or ui.perfetto.dev"},
     {"--trace-steps", LL_ARG_TEXT, offsetof(opts, trace_steps), "A:B",
-     "with --trace: steps A to B; default: three, after one to warm up", NULL},
-    {"--plain", LL_ARG_FLAG, offsetof(opts, plain), NULL, "step lines in place of a progress bar",
-     NULL},
+     "with --trace: steps A to B; default: three, after one to warm up"},
+    {"--plain", LL_ARG_FLAG, offsetof(opts, plain), NULL, "step lines in place of a progress bar"},
     {"--json", LL_ARG_FLAG, offsetof(opts, json), NULL,
-     "one JSON object on standard output at the end", NULL},
+     "one JSON object on standard output at the end"},
     {0}};
 
 static char *more(ll_arena *arena)
@@ -300,7 +298,7 @@ static ll_err train(const opts *o, ll_comm *c, ll_run *r)
                        .resume = o->resume,
                        .resume_from = o->from,
                        .trace = o->trace,
-                       .watch = {&v, on_start, on_step, on_score, NULL}};
+                       .watch = {&v, on_start, on_step, on_score}};
     if (o->trace_steps) TRY(read_steps(o->trace_steps, &t.trace_first, &t.trace_last));
     ll_train_report report;
     ll_err rc = ll_train(r, &t, &report);
@@ -332,12 +330,10 @@ static ll_err run(const void *given)
     CHECK(!o->trace_steps || o->trace, LL_E_ARG, "--trace-steps goes with --trace");
     CHECK(!o->from || o->resume, LL_E_ARG, "--from goes with --resume");
     CHECK(!o->overwrite || !o->resume, LL_E_ARG, "--overwrite and --resume exclude each other");
-    ll_run *r = NULL;
+    LL_OWN(ll_run) r = NULL;
     TRY(ll_cli_run(o->run, &o->set, false, &r));
-    ll_err rc = run_ranks(o, r);
-    ll_run_free(r);
-    return rc;
+    return run_ranks(o, r);
 }
 
 const ll_command ll_command_train = {
-    "train", "trains a model as a run file says", args, sizeof(opts), run, more, NULL};
+    "train", "trains a model as a run file says", args, sizeof(opts), run, more};

@@ -56,10 +56,24 @@ static bool is_second(const ll_command *c, const char *word)
     return second && !strcmp(second + 1, word);
 }
 
+/* The commands of two words, where there was no second one, or another. */
+static int list(const ll_command *c, const char *word)
+{
+    bool help = !strcmp(word, "--help") || !strcmp(word, "-h");
+    FILE *f = help ? stdout : stderr;
+    if (*word && !help) fprintf(f, "loopline: %s %s is not known\n", c->name, word);
+    fprintf(f, "usage: loopline %s WHAT [options]\n\n", c->name);
+    for (const ll_command *const *s = c->subs; *s; s++)
+        fprintf(f, "  loopline %-12s %s\n", (*s)->name, (*s)->help);
+    fprintf(f, "\nEach takes --help, and --json for one JSON value on standard output.\n");
+    return help ? 0 : 2;
+}
+
 static int run(const ll_command *c, int argc, char *const *argv, ll_arena *arena)
 {
     for (const ll_command *const *s = c->subs; s && *s && argc > 0; s++)
         if (is_second(*s, argv[0])) return run(*s, argc - 1, argv + 1, arena);
+    if (c->subs) return list(c, argc > 0 ? argv[0] : "");
     void *opts = ll_arena_alloc(arena, c->opts_bytes);
     bool help;
     if (ll_args_parse(c, argc, argv, arena, opts, &help) != LL_OK)
@@ -94,11 +108,9 @@ static int dispatch(int argc, char *const *argv)
     }
     const ll_command *c = find(asked ? argv[2] : first);
     if (!c) return unknown_command(asked ? argv[2] : first);
-    ll_arena *arena = ll_arena_new();
+    LL_OWN(ll_arena) arena = ll_arena_new();
     char *const just_help[] = {argc > 3 ? argv[3] : (char *)"--help", (char *)"--help"};
-    int status = asked ? run(c, 2, just_help, arena) : run(c, argc - 2, argv + 2, arena);
-    ll_arena_free(arena);
-    return status;
+    return asked ? run(c, 2, just_help, arena) : run(c, argc - 2, argv + 2, arena);
 }
 
 int ll_main(int argc, char *const *argv)

@@ -19,21 +19,16 @@ static ll_err load(const char *what, bool models, ll_run **out)
     return ll_run_set(*out, tokens ? "train.optimizer=adamw" : "train.optimizer=momentum");
 }
 
-static ll_err change(ll_run *r, const ll_words *set)
-{
-    for (int i = 0; i < set->n; i++) TRY(ll_run_set(r, set->v[i]));
-    return ll_run_finish(r);
-}
-
 ll_err ll_cli_run(const char *what, const ll_words *set, bool models, ll_run **out)
 {
+    LL_OWN(ll_run) r = NULL;
     *out = NULL;
-    ll_err rc = load(what, models, out);
-    if (rc == LL_OK) rc = change(*out, set);
-    if (rc == LL_OK) return LL_OK;
-    ll_run_free(*out);
-    *out = NULL;
-    return ll_frame(rc, __FILE__, __LINE__, __func__);
+    TRY(load(what, models, &r));
+    for (int i = 0; i < set->n; i++) TRY(ll_run_set(r, set->v[i]));
+    TRY(ll_run_finish(r));
+    *out = r;
+    r = NULL;
+    return LL_OK;
 }
 
 static bool exists(const char *folder, const char *file)
@@ -93,19 +88,16 @@ static ll_err open_checkpoint(const char *folder, const char *checkpoint, ll_st_
 
 static ll_err load_parameters(ll_trained *t, const ll_st_file *f)
 {
-    ll_arena *a = ll_arena_new();
+    LL_OWN(ll_arena) a = ll_arena_new();
     ll_st_tensor *tensors;
     int n = ll_session_tensors(t->s, a, &tensors, NULL);
-    ll_err rc =
-        ll_checkpoint_load(f, tensors, NULL, n, false); /* the optimizer's state is not wanted */
-    if (rc == LL_OK) rc = ll_session_loaded(t->s);
-    ll_arena_free(a);
-    TRY(rc);
+    TRY(ll_checkpoint_load(f, tensors, NULL, n, false)); /* without the optimizer's state */
+    TRY(ll_session_loaded(t->s));
     return ll_checkpoint_int(f, "step", &t->step);
 }
 
-static ll_err open_trained(const char *folder, const char *checkpoint, const ll_words *set,
-                           int64_t batch, ll_trained *t)
+ll_err ll_cli_trained(const char *folder, const char *checkpoint, const ll_words *set,
+                      int64_t batch, ll_trained *t)
 {
     TRY(ll_cli_run(folder, set, false, &t->run));
     if (!t->run->out_said) t->run->out = ll_cli_numbered(t->run, true);
@@ -116,20 +108,9 @@ static ll_err open_trained(const char *folder, const char *checkpoint, const ll_
     o.layouts = NULL; /* of a mesh, and some of them of a training graph's values */
     o.any_order = false;
     TRY(ll_session_open(t->g, &o, &t->s));
-    ll_st_file *f = NULL;
+    LL_OWN(ll_st_file) f = NULL;
     TRY(open_checkpoint(t->run->out, checkpoint, &f));
-    ll_err rc = load_parameters(t, f);
-    ll_st_close(f);
-    return rc;
-}
-
-ll_err ll_cli_trained(const char *folder, const char *checkpoint, const ll_words *set,
-                      int64_t batch, ll_trained *out)
-{
-    *out = (ll_trained){0};
-    ll_err rc = open_trained(folder, checkpoint, set, batch, out);
-    if (rc != LL_OK) ll_cli_trained_close(out);
-    return rc;
+    return load_parameters(t, f);
 }
 
 void ll_cli_trained_close(ll_trained *t)
@@ -137,5 +118,4 @@ void ll_cli_trained_close(ll_trained *t)
     ll_session_close(t->s);
     ll_graph_free(t->g);
     ll_run_free(t->run);
-    *t = (ll_trained){0};
 }

@@ -6,10 +6,6 @@
 
 #include <jansson.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* Reads a run (or, with models, the name of a model), applies the settings, finishes it. */
 ll_err ll_cli_run(const char *what, const ll_words *set, bool models, ll_run **out);
 /* runs/NAME, runs/NAME-2, ...: the first that is new or, with newest, the last that is there. */
@@ -28,10 +24,8 @@ typedef struct ll_trained {
     ll_session *s;
     int64_t step;
 } ll_trained;
+#define LL_TRAINED __attribute__((cleanup(ll_cli_trained_close))) ll_trained
+/* t begins as zeros; also after a failure what was opened is t's. */
 ll_err ll_cli_trained(const char *folder, const char *checkpoint, const ll_words *set,
-                      int64_t batch, ll_trained *out);
+                      int64_t batch, ll_trained *t);
 void ll_cli_trained_close(ll_trained *t);
-
-#ifdef __cplusplus
-}
-#endif

@@ -10,10 +10,6 @@
 #pragma once
 #include "base/err.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* The program's own words, kept for ll_cli_launch; ll_main calls it. */
 void ll_cli_launch_args(int argc, char *const *argv);
 const char *ll_cli_name(void); /* "loopline train": of those words */
@@ -40,7 +36,3 @@ ll_err ll_cli_leave(ll_comm *c, ll_err rc);
 /* Prints this thread's failure as text, once for all ranks, led by who (such as "loopline train");
  * ends the other ranks where it is this one's alone. Returns status. */
 int ll_cli_fail(const char *who, const char *text, int status);
-
-#ifdef __cplusplus
-}
-#endif

@@ -111,20 +111,12 @@ ll_err ll_bible_parse(const uint8_t *b, size_t size, const char *file, uint8_t *
     /* LZW needs some 420 bytes for a whole window: more windows cannot be there. */
     CHECK(windows > 0 && windows - 1 <= size / 400 && windows < (size - HEADER) / 4, LL_E_IO,
           "%s: %u windows (offset 88) do not fit a file of %zu bytes", file, windows, size);
-    uint8_t *text = malloc((size_t)windows * WINDOW);
-    string *table = malloc(TABLE * sizeof *table);
-    ll_err rc = LL_OK;
-    if (!text || !table)
-        rc = ll_raise(LL_E_MEM, __FILE__, __LINE__, __func__, "%s: no memory for %zu bytes", file,
-                      (size_t)windows * WINDOW);
-    else
-        rc = unpack(table, b, size, file, text, out_size);
-    free(table);
-    if (rc != LL_OK) {
-        free(text);
-        return rc;
-    }
+    LL_OWN_MEMORY uint8_t *text = malloc((size_t)windows * WINDOW);
+    LL_OWN_MEMORY string *table = malloc(TABLE * sizeof *table);
+    CHECK(text && table, LL_E_MEM, "%s: no memory for %zu bytes", file, (size_t)windows * WINDOW);
+    TRY(unpack(table, b, size, file, text, out_size));
     *out = text;
+    text = NULL;
     return LL_OK;
 }
 
@@ -132,19 +124,11 @@ ll_err ll_read_bible(ll_dataset *d, const ll_data_opts *o, const char *path)
 {
     ll_bytes packed, text = {0};
     uint8_t *out;
-    d->info.kind = LL_TOKENS;
-    d->info.is_text = true;
-    d->info.vocab = o->vocab ? o->vocab : 256;
     TRY(ll_file_map(path, &packed));
     ll_err rc = ll_bible_parse(packed.data, packed.size, path, &out, &text.size);
     ll_bytes_free(&packed);
     TRY(rc);
     text.data = out;
-    ll_dataset_keep(d, &text);
-    ll_segment_add(d, LL_TRAIN,
-                   &(ll_segment){.file = ll_arena_strdup(d->arena, path),
-                                 .n = (int64_t)text.size,
-                                 .tokens = out,
-                                 .token_bytes = 1});
+    ll_text_add(d, o, path, &text);
     return LL_OK;
 }

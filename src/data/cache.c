@@ -103,13 +103,11 @@ static ll_err save(const ll_save *s)
     snprintf(folder, sizeof folder, "%s", s->path);
     *strrchr(folder, '/') = '\0';
     TRY(ll_mkdirs(folder));
-    ll_atomic *f;
+    LL_OWN(ll_atomic) f = NULL;
     TRY(ll_atomic_open(s->path, &f));
-    ll_err rc = ll_atomic_add(f, &s->head, sizeof s->head);
-    if (rc == LL_OK) rc = ll_atomic_add(f, s->raw, s->raw_size);
-    if (rc == LL_OK) rc = ll_atomic_commit(f);
-    ll_atomic_close(f);
-    return rc;
+    TRY(ll_atomic_add(f, &s->head, sizeof s->head));
+    TRY(ll_atomic_add(f, s->raw, s->raw_size));
+    return ll_atomic_commit(f);
 }
 
 static void *save_thread(void *p)

@@ -26,7 +26,7 @@ static ll_err add_file(ll_dataset *d, ll_split split, const char *path)
     ll_dataset_keep(d, &b);
     TRY(ll_cifar_parse(b.data, b.size, path, &n));
     ll_segment_add(d, split,
-                   &(ll_segment){.file = ll_arena_strdup(d->arena, path),
+                   &(ll_segment){.file = path,
                                  .n = n,
                                  .pixels = b.data + 1,
                                  .pixel_stride = LL_CIFAR_RECORD,

@@ -19,12 +19,9 @@
  * Every function is local. */
 #pragma once
 #include "base/err.h"
+#include "base/own.h"
 
 #include <stdio.h>
-
-#ifdef __cplusplus
-extern "C" {
-#endif
 
 typedef struct ll_dataset ll_dataset;
 typedef struct ll_loader ll_loader;
@@ -69,6 +66,10 @@ typedef struct ll_data_info {
 
 ll_err ll_dataset_open(const ll_data_opts *opts, ll_dataset **out);
 void ll_dataset_close(ll_dataset *d);
+static inline void ll_dataset_drop(ll_dataset **d)
+{
+    ll_dataset_close(*d);
+}
 const ll_data_info *ll_dataset_info(const ll_dataset *d);
 
 /* ---- sampling ---- */
@@ -115,6 +116,10 @@ ll_err ll_loader_open(const ll_dataset *d, const ll_loader_opts *opts, ll_loader
 /* The next batch; it stays valid until the next call. A failure of the thread shows here. */
 ll_err ll_loader_next(ll_loader *l, ll_data_batch *out);
 void ll_loader_close(ll_loader *l);
+static inline void ll_loader_drop(ll_loader **l)
+{
+    ll_loader_close(*l);
+}
 
 /* ---- what there is, and showing it ---- */
 typedef struct ll_data_entry {
@@ -140,7 +145,3 @@ ll_err ll_show_images(const ll_dataset *d, ll_split split, const int64_t *index,
                       FILE *f);
 /* count tokens: text, with what cannot be printed as \xNN; or token numbers. */
 ll_err ll_show_tokens(const ll_dataset *d, ll_split split, int64_t from, int64_t count, FILE *f);
-
-#ifdef __cplusplus
-}
-#endif

@@ -5,10 +5,6 @@
 #include "base/arena.h"
 #include "data/data.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 #define LL_MAX_WIDTH 16384 /* of an image, and its height: rows are made on the stack */
 
 /* Bytes of a file: mapped, or malloc'ed. */
@@ -74,6 +70,8 @@ ll_err ll_read_bible(ll_dataset *d, const ll_data_opts *o, const char *path);
 ll_err ll_read_synthetic(ll_dataset *d, const ll_data_opts *o, const char *path);
 
 void ll_segment_add(ll_dataset *d, ll_split split, const ll_segment *s);
+/* A text whose bytes are the tokens; it becomes d's. */
+void ll_text_add(ll_dataset *d, const ll_data_opts *o, const char *path, const ll_bytes *text);
 
 /* file.c. A missing file is LL_E_IO with the path; a file in use must not be truncated. */
 ll_err ll_file_map(const char *path, ll_bytes *out);
@@ -100,7 +98,3 @@ ll_synthetic ll_synthetic_find(const ll_dataset *d, ll_split split, int64_t inde
 void ll_synthetic_row(const ll_dataset *d, const ll_synthetic *s, int64_t y, uint8_t *row);
 void ll_synthetic_tokens(const ll_dataset *d, ll_split split, int64_t from, int64_t count,
                          int32_t *out);
-
-#ifdef __cplusplus
-}
-#endif

@@ -177,10 +177,8 @@ static ll_err find_known(const char *name, const ll_known **k)
         }
         ll_near_try(&near, known[i].name);
     }
-    FAIL(LL_E_CONFIG,
-         "no dataset is named '%s'; there are fashion-mnist, kjv, cifar10, tokens and "
-         "synthetic, or a path and a format%s",
-         name, ll_near_hint(&near));
+    FAIL(LL_E_CONFIG, "no dataset is named '%s'; there are%s, or a path and a format%s", name,
+         near.known, ll_near_hint(&near));
 }
 
 static ll_err find(const ll_data_opts *o, const ll_known **k, reader **read)
@@ -205,7 +203,7 @@ ll_err ll_dataset_open(const ll_data_opts *o, ll_dataset **out)
     *out = NULL;
     TRY(find(o, &k, &read));
     ll_arena *arena = ll_arena_new();
-    ll_dataset *d = LL_NEW(arena, ll_dataset);
+    LL_OWN(ll_dataset) d = LL_NEW(arena, ll_dataset);
     d->arena = arena;
     d->info.name = ll_arena_strdup(arena, k ? k->name : o->format);
     d->info.where = o->path ? ll_arena_strdup(arena, o->path) : default_path(arena, k);
@@ -213,11 +211,9 @@ ll_err ll_dataset_open(const ll_data_opts *o, ll_dataset **out)
     if (rc == LL_E_IO && k)
         rc = ll_raise(rc, __FILE__, __LINE__, __func__, "dataset %s: %s; it comes from: %s",
                       k->name, ll_error_message(), k->source);
-    if (rc != LL_OK) {
-        ll_dataset_close(d);
-        return rc;
-    }
+    TRY(rc);
     *out = d;
+    d = NULL;
     return LL_OK;
 }
 
@@ -240,10 +236,9 @@ int ll_dataset_list(ll_data_entry out[LL_MAX_DATASETS])
         const ll_known *k = &known[i];
         ll_data_entry *e = &out[i];
         *e = (ll_data_entry){.name = k->name, .help = k->help, .source = k->source};
-        ll_arena *arena = ll_arena_new();
+        LL_OWN(ll_arena) arena = ll_arena_new();
+        LL_OWN(ll_dataset) d = NULL;
         snprintf(e->where, sizeof e->where, "%s", default_path(arena, k));
-        ll_arena_free(arena);
-        ll_dataset *d;
         e->installed = ll_dataset_open(&(ll_data_opts){.name = k->name}, &d) == LL_OK;
         if (!e->installed) {
             snprintf(e->problem, sizeof e->problem, "%s", ll_error_message());
@@ -252,7 +247,6 @@ int ll_dataset_list(ll_data_entry out[LL_MAX_DATASETS])
         e->info = d->info;
         e->info.name = k->name;
         e->info.where = "";
-        ll_dataset_close(d);
     }
     return N_KNOWN;
 }

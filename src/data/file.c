@@ -59,8 +59,22 @@ void ll_segment_add(ll_dataset *d, ll_split split, const ll_segment *s)
 {
     ll_segments *list = &d->split[split];
     list->item = ll_arena_grow(d->arena, list->item, sizeof *s, list->count, &list->capacity);
-    list->item[list->count++] = *s;
+    list->item[list->count] = *s;
+    if (s->file) list->item[list->count].file = ll_arena_strdup(d->arena, s->file);
+    list->count++;
     list->n += s->n;
+}
+
+void ll_text_add(ll_dataset *d, const ll_data_opts *o, const char *path, const ll_bytes *text)
+{
+    d->info.kind = LL_TOKENS;
+    d->info.is_text = true;
+    d->info.vocab = o->vocab ? o->vocab : 256;
+    ll_dataset_keep(d, text);
+    ll_segment_add(
+        d, LL_TRAIN,
+        &(ll_segment){
+            .file = path, .n = (int64_t)text->size, .tokens = text->data, .token_bytes = 1});
 }
 
 bool ll_file_exists(const char *path)

@@ -6,7 +6,6 @@
 
 #include <errno.h>
 #include <limits.h>
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -169,8 +168,6 @@ static ll_err open_part(part *p)
 /* The images and labels of one split. */
 typedef struct pair {
     part images, labels;
-    ll_err rc;
-    char message[1024];
 } pair;
 
 static ll_err open_pair(pair *p)
@@ -187,34 +184,29 @@ static ll_err open_pair(pair *p)
     return LL_OK;
 }
 
-static void *pair_thread(void *arg)
-{
-    pair *p = arg;
-    p->rc = open_pair(p);
-    if (p->rc != LL_OK) snprintf(p->message, sizeof p->message, "%s", ll_error_message());
-    return NULL;
-}
-
 /* Makes the pair's files the dataset's, whatever happened. */
-static void keep_pair(ll_dataset *d, pair *p)
+static void keep_pair(ll_dataset *d, pair *p, ll_err rc)
 {
     part *parts[2] = {&p->images, &p->labels};
     for (int i = 0; i < 2; i++) {
         if (parts[i]->raw.data) ll_dataset_keep(d, &parts[i]->raw);
-        if (parts[i]->packed.data && !parts[i]->cached && p->rc == LL_OK)
+        if (parts[i]->packed.data && !parts[i]->cached && rc == LL_OK)
             ll_cache_save(d, parts[i]->path, &parts[i]->packed, &parts[i]->raw);
         if (parts[i]->packed.data) ll_bytes_free(&parts[i]->packed);
     }
 }
 
-static ll_err add_pair(ll_dataset *d, ll_split split, const pair *p)
+static ll_err add_pair(ll_dataset *d, ll_split split, pair *p)
 {
+    ll_err rc = open_pair(p);
+    keep_pair(d, p, rc);
+    TRY(rc);
     const ll_idx *x = &p->images.idx, *y = &p->labels.idx;
     int64_t sizes[3] = {x->dim[1], x->dim[2], x->n_dim == 4 ? x->dim[3] : 1};
     ll_data_info *info = &d->info;
+    const uint8_t *labels = p->labels.raw.data + y->offset;
     if (split == LL_TRAIN) {
         info->height = sizes[0], info->width = sizes[1], info->channels = sizes[2];
-        const uint8_t *labels = p->labels.raw.data + y->offset;
         if (info->classes == 0)
             for (int64_t i = 0; i < y->dim[0]; i++)
                 if (labels[i] >= info->classes) info->classes = labels[i] + 1;
@@ -223,10 +215,9 @@ static ll_err add_pair(ll_dataset *d, ll_split split, const pair *p)
           LL_E_IO, "%s: images are %lld x %lld x %lld, the training ones %lld x %lld x %lld",
           p->images.path, (long long)sizes[0], (long long)sizes[1], (long long)sizes[2],
           (long long)info->height, (long long)info->width, (long long)info->channels);
-    const uint8_t *labels = p->labels.raw.data + y->offset;
     TRY(ll_labels_check(labels, y->dim[0], 1, info->classes, p->labels.path, y->offset));
     ll_segment_add(d, split,
-                   &(ll_segment){.file = ll_arena_strdup(d->arena, p->images.path),
+                   &(ll_segment){.file = p->images.path,
                                  .n = x->dim[0],
                                  .pixels = p->images.raw.data + x->offset,
                                  .pixel_stride = x->bytes / (size_t)x->dim[0],
@@ -265,7 +256,6 @@ static ll_err name_from_file(pair *p, const char *path)
     return LL_OK;
 }
 
-/* Training images take the longest to inflate: the test files go to a second thread. */
 static ll_err read_pairs(ll_dataset *d, const char *path, pair *train, pair *test)
 {
     bool one_file = !name_pair(train, path, "train");
@@ -276,21 +266,8 @@ static ll_err read_pairs(ll_dataset *d, const char *path, pair *train, pair *tes
               "%s/train-images-idx3-ubyte: no such file, nor with .gz", path);
         TRY(name_from_file(train, path));
     }
-    bool has_test = !one_file && name_pair(test, path, "t10k");
-    pthread_t thread;
-    bool aside = has_test && pthread_create(&thread, NULL, pair_thread, test) == 0;
-    pair_thread(train);
-    if (aside)
-        pthread_join(thread, NULL);
-    else if (has_test)
-        pair_thread(test);
-    keep_pair(d, train);
-    keep_pair(d, test);
-    CHECK(train->rc == LL_OK, train->rc, "%s", train->message);
-    CHECK(test->rc == LL_OK, test->rc, "%s", test->message);
     TRY(add_pair(d, LL_TRAIN, train));
-    if (has_test) TRY(add_pair(d, LL_VAL, test));
-    return LL_OK;
+    return !one_file && name_pair(test, path, "t10k") ? add_pair(d, LL_VAL, test) : LL_OK;
 }
 
 ll_err ll_read_idx(ll_dataset *d, const ll_data_opts *o, const char *path)

@@ -111,7 +111,7 @@ ll_err ll_loader_open(const ll_dataset *d, const ll_loader_opts *opts, ll_loader
 {
     *out = NULL;
     TRY(check_opts(d, opts));
-    ll_loader *l = calloc(1, sizeof *l);
+    LL_OWN(ll_loader) l = calloc(1, sizeof *l);
     CHECK(l, LL_E_MEM, "no memory for a loader");
     l->d = d;
     l->opts = *opts;
@@ -120,12 +120,9 @@ ll_err ll_loader_open(const ll_dataset *d, const ll_loader_opts *opts, ll_loader
     l->taken = l->made = opts->start;
     pthread_mutex_init(&l->lock, NULL);
     pthread_cond_init(&l->changed, NULL);
-    ll_err rc = start(l);
-    if (rc != LL_OK) {
-        ll_loader_close(l);
-        return rc;
-    }
+    TRY(start(l));
     *out = l;
+    l = NULL;
     return LL_OK;
 }
 

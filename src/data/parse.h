@@ -4,10 +4,6 @@
 #pragma once
 #include "base/err.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* IDX (as MNIST): 0, 0, type (8: u8), number of dimensions, then each as a big-endian u32. */
 #define LL_IDX_DIMS 4
 #define LL_IDX_HEADER_MAX (4 + 4 * LL_IDX_DIMS)
@@ -39,7 +35,3 @@ ll_err ll_tokens_parse(const uint8_t *bytes, size_t size, const char *file, int6
 /* The packed text of bible-kjv-text, unpacked into a malloc'ed block. */
 ll_err ll_bible_parse(const uint8_t *bytes, size_t size, const char *file, uint8_t **out,
                       size_t *out_size);
-
-#ifdef __cplusplus
-}
-#endif

@@ -83,26 +83,19 @@ ll_err ll_show_images(const ll_dataset *d, ll_split split, const int64_t *index,
     const ll_data_info *f = &d->info;
     const size_t bytes = (size_t)(f->height * f->width * f->channels);
     CHECK(f->kind == LL_IMAGES, LL_E_ARG, "dataset %s has tokens, not images", f->name);
-    ll_arena *arena = ll_arena_new();
+    LL_OWN(ll_arena) arena = ll_arena_new();
     uint8_t *images = ll_arena_alloc(arena, (size_t)n * bytes);
     int32_t *labels = LL_NEW_ARRAY(arena, int32_t, n);
-    ll_err rc = LL_OK;
-    for (int i = 0; rc == LL_OK && i < n; i++)
-        rc = ll_dataset_image(d, split, index[i], images + (size_t)i * bytes, &labels[i]);
-    if (rc == LL_OK) {
-        put_rows(f, images, n, how, out);
-        for (int i = 0; i < n; i++) {
-            char name[64];
-            if (f->class_names)
-                snprintf(name, sizeof name, "%s", f->class_names[labels[i]]);
-            else
-                snprintf(name, sizeof name, "class %d", labels[i]);
-            fprintf(out, "%-*.*s  ", (int)f->width, (int)f->width, name);
-        }
-        fputc('\n', out);
+    for (int i = 0; i < n; i++)
+        TRY(ll_dataset_image(d, split, index[i], images + (size_t)i * bytes, &labels[i]));
+    put_rows(f, images, n, how, out);
+    for (int i = 0; i < n; i++) {
+        const char *name = f->class_names ? f->class_names[labels[i]]
+                                          : ll_arena_printf(arena, "class %d", labels[i]);
+        fprintf(out, "%-*.*s  ", (int)f->width, (int)f->width, name);
     }
-    ll_arena_free(arena);
-    return rc;
+    fputc('\n', out);
+    return LL_OK;
 }
 
 ll_err ll_show_tokens(const ll_dataset *d, ll_split split, int64_t from, int64_t count, FILE *out)

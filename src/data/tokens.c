@@ -41,7 +41,7 @@ static ll_err add_tokens(ll_dataset *d, const char *path)
     const char *base = strrchr(path, '/');
     ll_split split = strstr(base ? base : path, "val") ? LL_VAL : LL_TRAIN;
     ll_segment_add(d, split,
-                   &(ll_segment){.file = ll_arena_strdup(d->arena, path),
+                   &(ll_segment){.file = path,
                                  .n = n,
                                  .tokens = b.data + LL_TOKENS_HEADER,
                                  .token_bytes = 2,
@@ -81,15 +81,7 @@ ll_err ll_read_tokens(ll_dataset *d, const ll_data_opts *o, const char *path)
 ll_err ll_read_text(ll_dataset *d, const ll_data_opts *o, const char *path)
 {
     ll_bytes b;
-    d->info.kind = LL_TOKENS;
-    d->info.is_text = true;
-    d->info.vocab = o->vocab ? o->vocab : 256;
     TRY(ll_file_map(path, &b));
-    ll_dataset_keep(d, &b);
-    ll_segment_add(d, LL_TRAIN,
-                   &(ll_segment){.file = ll_arena_strdup(d->arena, path),
-                                 .n = (int64_t)b.size,
-                                 .tokens = b.data,
-                                 .token_bytes = 1});
+    ll_text_add(d, o, path, &b);
     return LL_OK;
 }

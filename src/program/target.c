@@ -67,7 +67,11 @@ const ll_target ll_target_cuda = {
 
 const ll_target *ll_target_find(const char *name)
 {
-    static const ll_target *const all[] = {&ll_target_ref, &ll_target_cpu, &ll_target_cuda};
+    static const ll_target *const all[] = {
+#define X(name) &ll_target_##name,
+        LL_TARGETS(X)
+#undef X
+    };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         if (!strcmp(all[i]->name, name)) return all[i];
     return NULL;

@@ -19,7 +19,10 @@ typedef struct ll_target {
     bool (*pick)(const ll_op *op, const ll_kcall *c, ll_solver *out); /* false: has none */
 } ll_target;
 
-extern const ll_target ll_target_ref, ll_target_cpu, ll_target_cuda;
+#define LL_TARGETS(X) X(cpu) X(cuda) X(ref)
+#define X(name) extern const ll_target ll_target_##name;
+LL_TARGETS(X)
+#undef X
 /* NULL: none is named so. */
 const ll_target *ll_target_find(const char *name);
 

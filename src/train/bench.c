@@ -26,7 +26,7 @@ ll_err ll_gemm_peak(int threads, int64_t n, double *gflops)
                       .c_rs = n,
                       .threads = threads};
     size_t matrix = sizeof(float) * (size_t)(n * n), scratch = ll_gemm_scratch(&g);
-    char *memory = (char *)aligned_alloc(64, (3 * matrix + scratch + 63) / 64 * 64);
+    LL_OWN_MEMORY char *memory = (char *)aligned_alloc(64, (3 * matrix + scratch + 63) / 64 * 64);
     CHECK(memory, LL_E_MEM, "no memory to time a matrix product");
     for (int64_t i = 0; i < 2 * n * n; i++) ((float *)(void *)memory)[i] = (float)(i % 7) - 3;
     g.a = memory, g.b = memory + matrix, g.c = memory + 2 * matrix, g.scratch = memory + 3 * matrix;
@@ -37,7 +37,6 @@ ll_err ll_gemm_peak(int threads, int64_t n, double *gflops)
         double took = ll_now() - start;
         if (took < best) best = took;
     }
-    free(memory);
     *gflops = 2e-9 * (double)(n * n * n) / best;
     return LL_OK;
 }
@@ -61,10 +60,10 @@ static void add_line(ll_bench_line *lines, int *n, int most, const char *op, con
                      double seconds, int times)
 {
     int k = 0;
-    while (k < *n && strcmp(lines[k].op, op)) k++;
+    while (k < *n && strcmp(lines[k].what, op)) k++;
     if (k == most) return;
-    if (k == *n) lines[(*n)++] = (ll_bench_line){.op = op};
     ll_bench_line *l = &lines[k];
+    if (k == *n) snprintf(lines[(*n)++].what, sizeof l->what, "%s", op);
     l->count += times;
     l->seconds += seconds;
     l->flops += x->flops * times;
@@ -77,8 +76,8 @@ static void add_top(ll_bench_report *out, const ll_program *p, const ll_instr *x
     int k = out->n_top < LL_BENCH_TOPS ? out->n_top++ : LL_BENCH_TOPS - 1;
     if (k == LL_BENCH_TOPS - 1 && out->tops[k].seconds >= seconds) return;
     for (; k > 0 && out->tops[k - 1].seconds < seconds; k--) out->tops[k] = out->tops[k - 1];
-    ll_bench_top *t = &out->tops[k];
-    *t = (ll_bench_top){.seconds = seconds, .flops = x->flops, .bytes = x->bytes};
+    ll_bench_line *t = &out->tops[k];
+    *t = (ll_bench_line){.count = 1, .seconds = seconds, .flops = x->flops, .bytes = x->bytes};
     int at = snprintf(t->what, sizeof t->what, "%s", x->name);
     for (int i = 0; i < x->n_in && i < 3 && at < (int)sizeof t->what; i++) {
         char shape[LL_SHAPE_TEXT];
@@ -196,7 +195,7 @@ static ll_err bench(const ll_run *r, ll_session *s, const ll_bench_opts *o, ll_b
 static ll_err bench_graph(const ll_run *r, const ll_machine *m, ll_graph *g, const ll_bench_opts *o,
                           ll_bench_report *out)
 {
-    ll_session *s;
+    LL_OWN(ll_session) s = NULL;
     ll_device_facts before = {0}, after = {0};
     ll_precision precision;
     ll_session_opts how = ll_run_session(r, NULL, NULL);
@@ -206,23 +205,20 @@ static ll_err bench_graph(const ll_run *r, const ll_machine *m, ll_graph *g, con
     snprintf(out->device, sizeof out->device, "%s", before.name);
     out->peak = o->peak > 0 ? o->peak : before.peak;
     TRY(ll_session_open(g, &how, &s));
-    ll_err rc = bench(r, s, o, out);
-    if (rc == LL_OK && m->ask) rc = m->ask(0, precision, &after);
+    TRY(bench(r, s, o, out));
+    if (m->ask) TRY(m->ask(0, precision, &after));
     out->used_bytes = before.free_bytes - after.free_bytes;
-    ll_session_close(s);
-    return rc;
+    return LL_OK;
 }
 
 ll_err ll_bench_step(const ll_run *r, const ll_bench_opts *opts, ll_bench_report *out)
 {
-    ll_graph *g = NULL;
+    LL_OWN(ll_graph) g = NULL;
     const ll_machine *m;
     *out = (ll_bench_report){0};
     TRY(ll_machine_find(r->train.machine, &m));
     CHECK(m->ask || !opts->peak, LL_E_ARG, "a peak is of a device, and machine %s has none",
           m->target->name);
     TRY(ll_run_graph(r, r->train.batch / ll_run_micro_batches(r), &r->train.optim, &g));
-    ll_err rc = bench_graph(r, m, g, opts, out);
-    ll_graph_free(g);
-    return rc;
+    return bench_graph(r, m, g, opts, out);
 }

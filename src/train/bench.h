@@ -3,20 +3,11 @@
 #include "ir/op.h"
 #include "train/run.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
-typedef struct ll_bench_line { /* instructions of one op, together */
-    const char *op;
+typedef struct ll_bench_line { /* instructions of one op or kind of work, together; or one alone */
+    char what[160];            /* of one alone: its name and its operands' shapes */
     int count;
     double seconds, flops, bytes; /* of one step */
 } ll_bench_line;
-
-typedef struct ll_bench_top { /* one instruction */
-    char what[160];           /* its name and its operands' shapes */
-    double seconds, flops, bytes;
-} ll_bench_top;
 
 enum { LL_BENCH_LINES = 64, LL_BENCH_TOPS = 16, LL_BENCH_CLASSES = LL_N_WORK };
 typedef struct ll_bench_report {
@@ -37,7 +28,7 @@ typedef struct ll_bench_report {
     int n_launch;       /* in a step of one micro-batch */
     ll_bench_line lines[LL_BENCH_LINES]; /* most seconds first */
     int n_line;
-    ll_bench_top tops[LL_BENCH_TOPS]; /* the longest instructions, longest first */
+    ll_bench_line tops[LL_BENCH_TOPS]; /* the longest instructions, longest first */
     int n_top;
     ll_bench_line classes[LL_BENCH_CLASSES]; /* kinds of kernels, most seconds first */
     int n_class;
@@ -55,7 +46,3 @@ ll_err ll_bench_step(const ll_run *r, const ll_bench_opts *opts, ll_bench_report
 /* GFLOP/s of an f32 matrix product of n cubed on this many threads: the best of a few times. */
 ll_err ll_gemm_peak(int threads, int64_t n, double *gflops);
 enum { LL_LARGE_GEMM = 768 };
-
-#ifdef __cplusplus
-}
-#endif

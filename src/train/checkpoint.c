@@ -95,8 +95,9 @@ static ll_err prune(ll_arena *a, const char *run, int64_t step, int keep)
     return LL_OK;
 }
 
-static ll_err save_in(ll_arena *a, const char *run, const ll_checkpoint *c, int keep)
+ll_err ll_checkpoint_save(const char *run, const ll_checkpoint *c, int keep)
 {
+    LL_OWN(ll_arena) a = ll_arena_new();
     CHECK(c->step >= 0, LL_E_ARG, "checkpoint of step %lld, want 0 or more", (long long)c->step);
     bool lead = ll_ranks_lead(c->comm);
     const char *folder = ll_arena_printf(a, "%s/checkpoints", run);
@@ -114,29 +115,14 @@ static ll_err save_in(ll_arena *a, const char *run, const ll_checkpoint *c, int 
     return ll_ranks_agree(c->comm, lead ? prune(a, run, c->step, keep) : LL_OK);
 }
 
-ll_err ll_checkpoint_save(const char *run, const ll_checkpoint *c, int keep)
+ll_err ll_checkpoint_drop_after(const char *run, int64_t step)
 {
-    ll_arena *a = ll_arena_new();
-    ll_err rc = save_in(a, run, c, keep);
-    ll_arena_free(a);
-    return rc;
-}
-
-static ll_err drop_in(ll_arena *a, const char *run, int64_t step)
-{
+    LL_OWN(ll_arena) a = ll_arena_new();
     listing l;
     TRY(list(a, run, &l));
     for (int i = 0; i < l.n; i++)
         if (l.steps[i] > step) TRY(remove_file(path_of(a, run, l.steps[i])));
     return LL_OK;
-}
-
-ll_err ll_checkpoint_drop_after(const char *run, int64_t step)
-{
-    ll_arena *a = ll_arena_new();
-    ll_err rc = drop_in(a, run, step);
-    ll_arena_free(a);
-    return rc;
 }
 
 /* The last failure's message without the path that leads it. */
@@ -173,19 +159,17 @@ static ll_err check_readable(const char *path)
 ll_err ll_checkpoint_open(ll_comm *c, const char *path, ll_st_file **out)
 {
     *out = NULL;
-    ll_st_file *f = NULL;
+    LL_OWN(ll_st_file) f = NULL;
     TRY(ll_ranks_agree(c, check_readable(path)));
     ll_err rc = ll_ranks_agree(c, open_header(path, &f));
     if (rc == LL_OK) rc = ll_st_check(c, f);
     if (rc == LL_OK) {
         *out = f;
+        f = NULL;
         return LL_OK;
     }
-    ll_st_close(f);
     if (rc == LL_E_COMM) return rc; /* nobody knows whether the file is good */
-    rc = ll_raise(rc, __FILE__, __LINE__, __func__, "checkpoint %s is damaged (%s)", path,
-                  reason(path));
-    return ll_ranks_agree(c, rc);
+    return ll_ranks_agree(c, RAISE(rc, "checkpoint %s is damaged (%s)", path, reason(path)));
 }
 
 /* Rank 0 looks which there are: file systems may show others something else. */
@@ -198,9 +182,11 @@ static ll_err find_latest(ll_arena *a, const char *run, int64_t *newest, int64_t
     return LL_OK;
 }
 
-static ll_err open_latest_in(ll_arena *a, ll_comm *c, const char *run, ll_st_file **out)
+ll_err ll_checkpoint_open_latest(ll_comm *c, const char *run, ll_st_file **out)
 {
+    LL_OWN(ll_arena) a = ll_arena_new();
     int64_t newest = -1, before = -1;
+    *out = NULL;
     TRY(ll_ranks_agree(c, ll_ranks_lead(c) ? find_latest(a, run, &newest, &before) : LL_OK));
     TRY(ll_ranks_number(c, &newest));
     TRY(ll_ranks_number(c, &before));
@@ -208,23 +194,13 @@ static ll_err open_latest_in(ll_arena *a, ll_comm *c, const char *run, ll_st_fil
     ll_err rc = ll_checkpoint_open(c, path_of(a, run, newest), out);
     if (rc == LL_OK || rc == LL_E_COMM) return rc;
     if (before < 0)
-        rc = ll_raise(rc, __FILE__, __LINE__, __func__, "%s; it is the run's only one",
-                      ll_error_message());
+        rc = RAISE(rc, "%s; it is the run's only one", ll_error_message());
     else
-        rc =
-            ll_raise(rc, __FILE__, __LINE__, __func__,
-                     "%s; the one before it, for train --resume --from or eval --checkpoint, is %s",
-                     ll_error_message(), path_of(a, run, before));
+        rc = RAISE(rc,
+                   "%s; the one before it, for train --resume --from or eval --checkpoint, "
+                   "is %s",
+                   ll_error_message(), path_of(a, run, before));
     return ll_ranks_agree(c, rc);
-}
-
-ll_err ll_checkpoint_open_latest(ll_comm *c, const char *run, ll_st_file **out)
-{
-    *out = NULL;
-    ll_arena *a = ll_arena_new();
-    ll_err rc = open_latest_in(a, c, run, out);
-    ll_arena_free(a);
-    return rc;
 }
 
 ll_err ll_checkpoint_int(const ll_st_file *f, const char *key, int64_t *value)
@@ -244,8 +220,8 @@ static ll_err fail_missing(const ll_st_file *f, const char *name)
 {
     ll_near near = {.word = name};
     for (int i = 0; i < ll_st_count(f); i++) ll_near_try(&near, ll_st_at(f, i)->name);
-    FAIL(LL_E_IO, "%s: has no tensor %s, which the model wants%s%s", ll_st_path(f), name,
-         near.best ? "; nearest is " : "", near.best ? near.best : "");
+    FAIL(LL_E_IO, "%s: has no tensor %s, which the model wants%s", ll_st_path(f), name,
+         ll_near_hint(&near));
 }
 
 static ll_err check_wanted(const ll_st_file *f, const ll_st_tensor *t)

@@ -4,10 +4,6 @@
 #pragma once
 #include "train/safetensors.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct ll_checkpoint {
     int64_t step;
     const ll_st_tensor *tensors;
@@ -39,7 +35,3 @@ ll_err ll_checkpoint_int(const ll_st_file *f, const char *key, int64_t *value);
  * failure no data was touched, unless reading itself failed. */
 ll_err ll_checkpoint_load(const ll_st_file *f, const ll_st_tensor *tensors, const ll_st_part *parts,
                           int n, bool exact);
-
-#ifdef __cplusplus
-}
-#endif

@@ -286,9 +286,7 @@ const char *ll_curve_svg(ll_arena *a, const ll_curve *c)
 
 ll_err ll_curve_write(const char *path, const ll_curve *c)
 {
-    ll_arena *a = ll_arena_new();
+    LL_OWN(ll_arena) a = ll_arena_new();
     const char *svg = ll_curve_svg(a, c);
-    ll_err rc = ll_file_write(path, svg, strlen(svg));
-    ll_arena_free(a);
-    return rc;
+    return ll_file_write(path, svg, strlen(svg));
 }

@@ -3,10 +3,6 @@
 #pragma once
 #include "base/arena.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct ll_points {
     const double *x, *y; /* x ascending: steps */
     int n;
@@ -26,7 +22,3 @@ const char *ll_curve_svg(ll_arena *a, const ll_curve *c);
 ll_err ll_curve_write(const char *path, const ll_curve *c);
 /* The curve of a run folder, folder/curve.svg, from its metrics.jsonl. */
 ll_err ll_curve_of_run(const char *folder, const char *title, const char *caption);
-
-#ifdef __cplusplus
-}
-#endif

@@ -52,7 +52,10 @@ void ll_evaluator_close(ll_evaluator *e)
 /* 8-bit floats are for speed where there is much to do. */
 static const char *precision_of(const ll_run *r)
 {
-    return strcmp(r->train.precision, "fp8") ? r->train.precision : "bf16";
+    ll_precision p;
+    ll_err rc = ll_precision_parse(r->train.precision, &p);
+    return rc == LL_OK && p == LL_PRECISION_fp8 ? ll_precision_name(LL_PRECISION_bf16)
+                                                : r->train.precision;
 }
 
 /* The model for this many samples at once. */
@@ -151,20 +154,18 @@ static const ll_sampling in_order = {.split = LL_VAL};
 /* n whole batches. */
 static ll_err run_whole(ll_evaluator *e, pass *p, int64_t n, const ll_stop *stop, ll_score *sum)
 {
-    ll_loader *l;
+    LL_OWN(ll_loader) l = NULL;
     ll_data_batch b;
     bool enough = false;
     ll_loader_opts o = {.how = in_order, .batch = p->batch, .first = p->first, .count = p->count};
     TRY(ll_loader_open(e->data, &o, &l));
-    ll_err rc = LL_OK;
-    for (int64_t i = 0; i < n && rc == LL_OK; i++) {
-        rc = ask(stop, &enough);
+    for (int64_t i = 0; i < n; i++) {
+        TRY(ask(stop, &enough));
         if (enough) break;
-        if (rc == LL_OK) rc = ll_loader_next(l, &b);
-        if (rc == LL_OK) rc = add_batch(e, p, b.x, b.y, sum);
+        TRY(ll_loader_next(l, &b));
+        TRY(add_batch(e, p, b.x, b.y, sum));
     }
-    ll_loader_close(l);
-    return rc;
+    return LL_OK;
 }
 
 /* The short batch after those. */
@@ -175,17 +176,11 @@ static ll_err run_rest(ll_evaluator *e, pass *p, const ll_stop *stop, ll_score *
     TRY(ask(stop, &enough));
     if (enough) return LL_OK;
     size_t n = (size_t)p->count;
-    void *x = malloc(n * info->x_bytes);
-    int32_t *y = (int32_t *)malloc(n * info->y_bytes);
-    ll_err rc = LL_OK;
-    if (!x || !y)
-        rc = ll_raise(LL_E_MEM, __FILE__, __LINE__, __func__, "no memory for %zu samples", n);
-    if (rc == LL_OK)
-        rc = ll_dataset_read(e->data, &in_order, sum->samples + p->first, p->count, x, y);
-    if (rc == LL_OK) rc = add_batch(e, p, x, y, sum);
-    free(x);
-    free(y);
-    return rc;
+    LL_OWN_MEMORY void *x = malloc(n * info->x_bytes);
+    LL_OWN_MEMORY int32_t *y = (int32_t *)malloc(n * info->y_bytes);
+    CHECK(x && y, LL_E_MEM, "no memory for %zu samples", n);
+    TRY(ll_dataset_read(e->data, &in_order, sum->samples + p->first, p->count, x, y));
+    return add_batch(e, p, x, y, sum);
 }
 
 ll_err ll_evaluate(ll_evaluator *e, int64_t samples, const ll_stop *stop, ll_score *out)

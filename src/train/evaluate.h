@@ -2,10 +2,6 @@
 #pragma once
 #include "train/setup.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct ll_score {
     double loss, accuracy; /* accuracy: NaN where the model does not classify */
     int64_t samples;       /* 0: stopped before the end; the rest means nothing */
@@ -30,7 +26,3 @@ typedef struct ll_stop {
 /* On a mesh, collective; the score is that of all ranks together, on each. */
 ll_err ll_evaluate(ll_evaluator *e, int64_t samples, const ll_stop *stop, ll_score *out);
 void ll_evaluator_close(ll_evaluator *e);
-
-#ifdef __cplusplus
-}
-#endif

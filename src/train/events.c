@@ -116,31 +116,25 @@ static int create(ll_arena *a, const char *folder, const char **path)
     }
 }
 
-static ll_err drop_in(ll_arena *a, const char *folder, DIR *d)
-{
-    for (struct dirent *e; (e = readdir(d));) {
-        if (strncmp(e->d_name, PREFIX, strlen(PREFIX))) continue;
-        const char *path = ll_arena_printf(a, "%s/%s", folder, e->d_name);
-        CHECK(unlink(path) == 0, LL_E_IO, "%s: removing: %s", path, strerror(errno));
-    }
-    return LL_OK;
-}
-
 ll_err ll_events_drop(const char *folder)
 {
     DIR *d = opendir(folder);
     CHECK(d, LL_E_IO, "%s: %s", folder, strerror(errno));
-    ll_arena *a = ll_arena_new();
-    ll_err rc = drop_in(a, folder, d);
-    ll_arena_free(a);
+    int why = 0;
+    for (struct dirent *e; why == 0 && (e = readdir(d));)
+        if (!strncmp(e->d_name, PREFIX, strlen(PREFIX)) && unlinkat(dirfd(d), e->d_name, 0))
+            why = errno;
     closedir(d);
-    return rc;
+    CHECK(why == 0, LL_E_IO, "%s: removing " PREFIX "*: %s", folder, strerror(why));
+    return LL_OK;
 }
 
-static ll_err open_in(ll_arena *a, const char *folder, int64_t first_step, ll_events **out)
+ll_err ll_events_open(const char *folder, int64_t first_step, ll_events **out)
 {
     const char *path;
+    *out = NULL;
     TRY(ll_mkdirs(folder));
+    LL_OWN(ll_arena) a = ll_arena_new();
     int fd = create(a, folder, &path);
     CHECK(fd >= 0, LL_E_IO, "%s: creating: %s", path, strerror(errno));
     ll_events *e = LL_NEW(a, ll_events);
@@ -156,16 +150,8 @@ static ll_err open_in(ll_arena *a, const char *folder, int64_t first_step, ll_ev
         return rc;
     }
     *out = e;
+    a = NULL;
     return LL_OK;
-}
-
-ll_err ll_events_open(const char *folder, int64_t first_step, ll_events **out)
-{
-    *out = NULL;
-    ll_arena *a = ll_arena_new();
-    ll_err rc = open_in(a, folder, first_step, out);
-    if (rc != LL_OK) ll_arena_free(a);
-    return rc;
 }
 
 ll_err ll_events_scalar(ll_events *e, int64_t step, const char *tag, double value)

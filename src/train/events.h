@@ -4,10 +4,6 @@
 #pragma once
 #include "base/err.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct ll_events ll_events;
 
 /* first_step: the step this run begins at; more than 1: it is a resumed one. */
@@ -19,7 +15,3 @@ ll_err ll_events_scalar(ll_events *e, int64_t step, const char *tag, double valu
 ll_err ll_events_flush(ll_events *e);
 /* Writes what is left; call flush before it to hear whether that worked. */
 void ll_events_close(ll_events *e);
-
-#ifdef __cplusplus
-}
-#endif

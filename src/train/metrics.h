@@ -8,10 +8,6 @@
 #pragma once
 #include "base/err.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct ll_metrics ll_metrics;
 
 /* keep_to: lines of later steps are removed, and so is a last line that a killed process left
@@ -24,7 +20,3 @@ void ll_metrics_int(ll_metrics *m, const char *key, int64_t value);
 void ll_metrics_num(ll_metrics *m, const char *key, double value);
 ll_err ll_metrics_end(ll_metrics *m);
 void ll_metrics_close(ll_metrics *m);
-
-#ifdef __cplusplus
-}
-#endif

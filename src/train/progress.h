@@ -12,10 +12,6 @@
 
 #include <stdio.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct ll_step_stats {
     int64_t step;          /* from 1 */
     double loss, norm, lr; /* norm NaN: not shown */
@@ -51,7 +47,3 @@ void ll_progress_free(ll_progress *p);
 #define LL_STEP_LINE 256
 int ll_step_line(const ll_step_stats *s, int64_t total, const char *unit, int columns,
                  char line[LL_STEP_LINE]);
-
-#ifdef __cplusplus
-}
-#endif

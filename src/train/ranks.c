@@ -65,8 +65,8 @@ ll_err ll_ranks_same(ll_comm *c, int64_t v, const char *what)
     TRY(ll_ranks_number(c, &first));
     ll_err rc = LL_OK;
     if (v != first)
-        rc = ll_raise(LL_E_CONFIG, __FILE__, __LINE__, __func__,
-                      "%s is not the same here as on rank 0: give every rank the same files", what);
+        rc = RAISE(LL_E_CONFIG,
+                   "%s is not the same here as on rank 0: give every rank the same files", what);
     return ll_ranks_agree(c, rc);
 }
 
@@ -101,14 +101,13 @@ ll_err ll_ranks_xor(ll_comm *c, uint32_t *v)
 {
     if (!c) return LL_OK;
     int size = ll_comm_size(c);
-    uint32_t *all = (uint32_t *)calloc((size_t)size, sizeof *all);
-    CHECK(all, LL_E_MEM, "no memory for a number of each of %d ranks", size);
+    LL_OWN(ll_arena) a = ll_arena_new();
+    uint32_t *all = LL_NEW_ARRAY(a, uint32_t, size);
     all[ll_comm_rank(c)] = *v;
-    ll_err rc = ll_comm_allgather(c, all, size, LL_I32, NULL);
+    TRY(ll_comm_allgather(c, all, size, LL_I32, NULL));
     *v = 0;
     for (int r = 0; r < size; r++) *v ^= all[r];
-    free(all);
-    return rc;
+    return LL_OK;
 }
 
 ll_err ll_ranks_max(ll_comm *c, double *v)

@@ -4,10 +4,6 @@
 #include "mesh/mesh.h"
 #include "train/run.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* The mesh that a run on so many ranks is cut over, as text. Local. Fails where the run's mesh is
  * not of so many. */
 ll_err ll_run_mesh(const ll_run *r, int size, char out[LL_MESH_TEXT]);
@@ -28,7 +24,3 @@ ll_err ll_ranks_see(ll_comm *c, const char *path, size_t bytes);
 ll_err ll_ranks_xor(ll_comm *c, uint32_t *v);
 ll_err ll_ranks_max(ll_comm *c, double *v);
 ll_err ll_ranks_sum(ll_comm *c, double *v);
-
-#ifdef __cplusplus
-}
-#endif

@@ -86,9 +86,11 @@ static ll_err load_one(const ll_st_file *f, const ll_st_tensor *t, const ll_st_p
     return LL_OK;
 }
 
-static ll_err load_all(const ll_session *s, const ll_st_file *f, ll_arena *scratch, ll_arena *arena,
-                       const char **note)
+ll_err ll_residual_load(const ll_session *s, const ll_st_file *f, ll_arena *arena,
+                        const char **note)
 {
+    LL_OWN(ll_arena) scratch = ll_arena_new();
+    *note = NULL;
     ll_st_tensor *t;
     ll_st_part *parts;
     int n = ll_residual_tensors(s, scratch, &t, &parts), there = 0;
@@ -109,14 +111,4 @@ static ll_err load_all(const ll_session *s, const ll_st_file *f, ll_arena *scrat
             ll_arena_printf(arena, "the checkpoint's residuals are dropped: this run's codec keeps "
                                    "none (parallel.compress)");
     return LL_OK;
-}
-
-ll_err ll_residual_load(const ll_session *s, const ll_st_file *f, ll_arena *arena,
-                        const char **note)
-{
-    ll_arena *scratch = ll_arena_new();
-    *note = NULL;
-    ll_err rc = load_all(s, f, scratch, arena, note);
-    ll_arena_free(scratch);
-    return rc;
 }

@@ -4,10 +4,6 @@
 #include "exec/session.h"
 #include "train/safetensors.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 #define LL_RESIDUAL_SUFFIX ".residual"
 /* Is it the name of a residual? */
 bool ll_is_residual(const char *name);
@@ -20,7 +16,3 @@ int ll_residual_tensors(const ll_session *s, ll_arena *arena, ll_st_tensor **out
  * *note: what a person should know of it, or NULL. */
 ll_err ll_residual_load(const ll_session *s, const ll_st_file *f, ll_arena *arena,
                         const char **note);
-
-#ifdef __cplusplus
-}
-#endif

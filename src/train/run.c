@@ -62,12 +62,10 @@ static const char *name_of(const char *path, ll_arena *arena)
 
 static ll_err load_file(const char *path, ll_run **out)
 {
-    uint8_t *bytes;
+    LL_OWN_MEMORY uint8_t *bytes = NULL;
     size_t size;
     TRY(ll_file_read(path, FILE_READ_LIMIT, &bytes, &size));
-    ll_err rc = ll_run_parse((const char *)bytes, size, path, out);
-    free(bytes);
-    TRY(rc);
+    TRY(ll_run_parse((const char *)bytes, size, path, out));
     (*out)->name = name_of(path, (*out)->arena);
     return LL_OK;
 }
@@ -75,7 +73,6 @@ static ll_err load_file(const char *path, ll_run **out)
 static ll_err load_bundled(const char *name, ll_run **out)
 {
     ll_near near = {.word = name};
-    char known[512] = "";
     for (const ll_bundled *b = bundled; b->name; b++) {
         if (!strcmp(b->name, name)) {
             TRY(ll_run_parse(b->text, strlen(b->text), name, out));
@@ -83,12 +80,10 @@ static ll_err load_bundled(const char *name, ll_run **out)
             return LL_OK;
         }
         ll_near_try(&near, b->name);
-        size_t n = strlen(known);
-        snprintf(known + n, sizeof known - n, " %s", b->name);
     }
     if (near.best) FAIL(LL_E_CONFIG, "no run named '%s'; did you mean %s?", name, near.best);
     FAIL(LL_E_CONFIG, "no run named '%s'; there are:%s, or give a file such as my/run.yaml", name,
-         known);
+         near.known);
 }
 
 /* A run folder may have been moved since its run.yaml was written. */
@@ -104,8 +99,10 @@ static ll_err load_folder(const char *folder, ll_arena *scratch, ll_run **out)
     return rc;
 }
 
-static ll_err load(const char *what, ll_arena *scratch, ll_run **out)
+ll_err ll_run_load(const char *what, ll_run **out)
 {
+    LL_OWN(ll_arena) scratch = ll_arena_new();
+    *out = NULL;
     if (is_folder(what)) return load_folder(what, scratch, out);
     if (strchr(what, '/') || ends_with(what, ".yaml") || ends_with(what, ".yml"))
         return load_file(what, out);
@@ -115,15 +112,6 @@ static ll_err load(const char *what, ll_arena *scratch, ll_run **out)
         if (is_file(path)) return load_file(path, out);
     }
     return load_bundled(what, out);
-}
-
-ll_err ll_run_load(const char *what, ll_run **out)
-{
-    *out = NULL;
-    ll_arena *scratch = ll_arena_new();
-    ll_err rc = load(what, scratch, out);
-    ll_arena_free(scratch);
-    return rc == LL_OK ? rc : ll_frame(rc, __FILE__, __LINE__, __func__);
 }
 
 ll_err ll_run_set(ll_run *r, const char *assignment)
@@ -145,14 +133,9 @@ static ll_err find_model(ll_run *r)
     r->model.def = ll_model_find(r->model.name);
     if (r->model.def) return LL_OK;
     ll_near near = {.word = r->model.name};
-    char known[256] = "";
-    for (const ll_model *const *m = ll_model_all(); *m; m++) {
-        ll_near_try(&near, (*m)->name);
-        size_t n = strlen(known);
-        snprintf(known + n, sizeof known - n, " %s", (*m)->name);
-    }
+    for (const ll_model *const *m = ll_model_all(); *m; m++) ll_near_try(&near, (*m)->name);
     FAIL(LL_E_CONFIG, "%s: model.name is '%.50s', which is not a model%s (there are:%s)",
-         ll_run_origin(r, "model.name"), r->model.name, ll_near_hint(&near), known);
+         ll_run_origin(r, "model.name"), r->model.name, ll_near_hint(&near), near.known);
 }
 
 static ll_err set_size(ll_run *r, const ll_size_note *note)

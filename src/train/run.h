@@ -16,10 +16,6 @@
 #include "base/arena.h"
 #include "train/schedule.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct ll_run_model {
     const char *name;
     const ll_model *def;         /* finished: the model of that name */
@@ -86,6 +82,10 @@ ll_err ll_run_set(ll_run *r, const char *assignment);
 /* Checks the whole, fills in what follows from the rest. Call once, after the last change. */
 ll_err ll_run_finish(ll_run *r);
 void ll_run_free(ll_run *r);
+static inline void ll_run_drop(ll_run **r)
+{
+    ll_run_free(*r);
+}
 
 /* Every setting, defaults included, as a run file that reads back the same. */
 char *ll_run_print(const ll_run *r, ll_arena *arena);
@@ -109,7 +109,3 @@ typedef struct ll_bundled {
     const char *text; /* YAML, zero-terminated */
 } ll_bundled;
 const ll_bundled *ll_bundled_runs(void);
-
-#ifdef __cplusplus
-}
-#endif

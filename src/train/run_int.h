@@ -2,10 +2,6 @@
 #pragma once
 #include "train/run.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef enum ll_key_kind {
     LL_KEY_INT,     /* int64_t */
     LL_KEY_NUMBER,  /* double */
@@ -56,7 +52,3 @@ ll_err ll_run_assign(ll_run *r, const ll_setting *s);
 const char *ll_run_origin(const ll_run *r, const char *key);
 /* A whole number in [min, max]. */
 ll_err ll_read_int(const ll_setting *s, double min, double max, int64_t *out);
-
-#ifdef __cplusplus
-}
-#endif

@@ -3,6 +3,7 @@
  * adding its field (run.h) and its row. */
 #include "base/near.h"
 #include "base/text.h"
+#include "program/target.h"
 #include "train/run_int.h"
 
 #include <errno.h>
@@ -12,129 +13,121 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define AT(field) offsetof(ll_run, field)
 #define OPTIMIZERS "sgd momentum nesterov adagrad rmsprop adam adamw lars larc lamb"
 #define ABOVE_0 DBL_MIN /* as a minimum: more than 0 */
 #define MANY 1e15       /* as a maximum: no limit (whole numbers are exact up to here) */
+#define WORD(name) " " #name
+#define WORDS(list) (&(list(WORD))[1]) /* an X-macro's names, with spaces between */
+
+/* A row: the key, its field of ll_run, the default, what it may be, help. */
+#define ROW(kind, name, field, initial, min, max, choices, help)                                   \
+    {                                                                                              \
+        name, LL_KEY_##kind, offsetof(ll_run, field), initial, help, min, max, choices             \
+    }
+#define INT(name, field, initial, min, max, help)                                                  \
+    ROW(INT, name, field, initial, min, max, NULL, help)
+#define NUMBER(name, field, initial, min, max, help)                                               \
+    ROW(NUMBER, name, field, initial, min, max, NULL, help)
+#define NUMBERS(name, field, initial, min, max, help)                                              \
+    ROW(NUMBERS, name, field, initial, min, max, NULL, help)
+#define BOOL(name, field, initial, help) ROW(BOOL, name, field, initial, 0, 0, NULL, help)
+#define TEXT(name, field, initial, help) ROW(TEXT, name, field, initial, 0, 0, NULL, help)
+#define CHOICE(name, field, initial, choices, help)                                                \
+    ROW(CHOICE, name, field, initial, 0, 0, choices, help)
 
 static const ll_key keys[] = {
-    {"model.name", LL_KEY_TEXT, AT(model.name), "lenet5",
-     "the model; its own sizes are keys of this section too (loopline models)", 0, 0, NULL},
+    TEXT("model.name", model.name, "lenet5",
+         "the model; its own sizes are keys of this section too (loopline models)"),
 
-    {"data.name", LL_KEY_TEXT, AT(data.name), "",
-     "a known dataset (loopline data); empty: by path and format, or else the one usual for the "
-     "model",
-     0, 0, NULL},
-    {"data.path", LL_KEY_TEXT, AT(data.path), "", "a file or folder, where not the usual one", 0, 0,
-     NULL},
-    {"data.format", LL_KEY_CHOICE, AT(data.format), "", "of the files at path", 0, 0,
-     "idx cifar10 text tokens"},
-    {"data.val_fraction", LL_KEY_NUMBER, AT(data.val_fraction), "0.05",
-     "held out for validation where there are no test files", ABOVE_0, 0.9, NULL},
-    {"data.samples", LL_KEY_INT, AT(data.samples), "0",
-     "synthetic data: how many training samples (0: 10000)", 0, 1e9, NULL},
-    {"data.flip", LL_KEY_BOOL, AT(data.flip), "false",
-     "mirror training images with probability 1/2", 0, 0, NULL},
-    {"data.crop", LL_KEY_INT, AT(data.crop), "0",
-     "pad training images by so many pixels, then cut back at a random place", 0, 64, NULL},
+    TEXT("data.name", data.name, "",
+         "a known dataset (loopline data); empty: by path and format, or else the one usual for "
+         "the model"),
+    TEXT("data.path", data.path, "", "a file or folder, where not the usual one"),
+    CHOICE("data.format", data.format, "", "idx cifar10 text tokens", "of the files at path"),
+    NUMBER("data.val_fraction", data.val_fraction, "0.05", ABOVE_0, 0.9,
+           "held out for validation where there are no test files"),
+    INT("data.samples", data.samples, "0", 0, 1e9,
+        "synthetic data: how many training samples (0: 10000)"),
+    BOOL("data.flip", data.flip, "false", "mirror training images with probability 1/2"),
+    INT("data.crop", data.crop, "0", 0, 64,
+        "pad training images by so many pixels, then cut back at a random place"),
 
-    {"train.batch", LL_KEY_INT, AT(train.batch), "64", "samples in a step, of all ranks together",
-     1, 1e9, NULL},
-    {"train.micro_batch", LL_KEY_INT, AT(train.micro_batch), "0",
-     "samples computed at once; gradients of a batch add up over them (0: the batch)", 0, 1e9,
-     NULL},
-    {"train.steps", LL_KEY_INT, AT(train.steps), "0", "stop after so many steps (0: no limit)", 0,
-     1e12, NULL},
-    {"train.epochs", LL_KEY_INT, AT(train.epochs), "0",
-     "stop after so many passes over the data (0: no limit; both 0: one pass)", 0, 1e6, NULL},
-    {"train.optimizer", LL_KEY_CHOICE, AT(train.optim.name), "adamw", "how parameters are updated",
-     0, 0, OPTIMIZERS},
-    {"train.lr", LL_KEY_NUMBER, AT(train.schedule.lr), "0.001", "the peak learning rate", ABOVE_0,
-     1e6, NULL},
-    {"train.momentum", LL_KEY_NUMBER, AT(train.optim.momentum), "0", "0: 0.9", 0, 0.99999, NULL},
-    {"train.beta1", LL_KEY_NUMBER, AT(train.optim.beta1), "0", "0: the optimizer's usual", 0,
-     0.9999999, NULL},
-    {"train.beta2", LL_KEY_NUMBER, AT(train.optim.beta2), "0", "0: the optimizer's usual", 0,
-     0.9999999, NULL},
-    {"train.eps", LL_KEY_NUMBER, AT(train.optim.eps), "0", "0: the optimizer's usual", 0, 1, NULL},
-    {"train.weight_decay", LL_KEY_NUMBER, AT(train.optim.weight_decay), "0", "of the parameters", 0,
-     1e3, NULL},
-    {"train.no_decay", LL_KEY_CHOICE, AT(train.optim.no_decay), "1d",
-     "what is spared weight decay: 1d (biases and norms) or none", 0, 0, "1d none"},
-    {"train.clip", LL_KEY_NUMBER, AT(train.optim.clip), "0",
-     "scale gradients down to this global norm (0: never)", 0, MANY, NULL},
-    {"train.trust", LL_KEY_NUMBER, AT(train.optim.trust), "0",
-     "lars, larc: trust coefficient (0: 0.001)", 0, 1e3, NULL},
-    {"train.schedule", LL_KEY_CHOICE, AT(train.schedule.shape), "constant",
-     "how the rate falls after warm-up", 0, 0, LL_SCHEDULES},
-    {"train.warmup", LL_KEY_NUMBER, AT(train.schedule.warmup), "0",
-     "the rate rises for so many steps, or, below 1, this fraction of the run", 0, 1e12, NULL},
-    {"train.min_lr", LL_KEY_NUMBER, AT(train.schedule.min_lr), "0",
-     "cosine, linear: what the rate falls to", 0, 1e6, NULL},
-    {"train.step_size", LL_KEY_INT, AT(train.schedule.step_size), "0",
-     "step: multiply the rate by step_gamma every so many steps (0: at milestones)", 0, 1e12, NULL},
-    {"train.step_gamma", LL_KEY_NUMBER, AT(train.schedule.step_gamma), "0.1", "step: the factor",
-     ABOVE_0, 1, NULL},
-    {"train.milestones", LL_KEY_NUMBERS, AT(train.schedule.milestones), "[]",
-     "step: where to multiply: steps, or, below 1, fractions of the run", 0, 1e12, NULL},
-    {"train.scale_rule", LL_KEY_CHOICE, AT(train.schedule.scale_rule), "none",
-     "linear or sqrt: multiply lr by batch/base_batch, or by its square root", 0, 0,
-     LL_SCALE_RULES},
-    {"train.base_batch", LL_KEY_INT, AT(train.schedule.base_batch), "256",
-     "the batch lr is meant for, under a scale_rule", 1, 1e9, NULL},
-    {"train.seed", LL_KEY_INT, AT(train.seed), "1", "of initial values, order and dropout", 0, MANY,
-     NULL},
-    {"train.machine", LL_KEY_CHOICE, AT(train.machine), "cpu", "what computes", 0, 0, "cpu cuda"},
-    {"train.precision", LL_KEY_CHOICE, AT(train.precision), "f32",
-     "of matrix products and convolutions; parameters are kept in f32 (tf32, fp8: machine cuda)", 0,
-     0, "f32 tf32 bf16 fp8"},
-    {"train.deterministic", LL_KEY_BOOL, AT(train.deterministic), "true",
-     "the same bits in every run; false: on GPUs algorithms are chosen by timing them, and "
-     "attention's gradient is summed in any order, which is quicker",
-     0, 0, NULL},
-    {"train.threads", LL_KEY_INT, AT(train.threads), "0", "0: one for each core", 0, 4096, NULL},
-    {"train.eval_every", LL_KEY_INT, AT(train.eval_every), "0",
-     "steps between validations (0: after each epoch); there is always one at the end", 0, 1e12,
-     NULL},
-    {"train.eval_samples", LL_KEY_INT, AT(train.eval_samples), "0",
-     "validate on so many samples, but on all of them at the end (0: always all)", 0, 1e9, NULL},
-    {"train.save_every", LL_KEY_INT, AT(train.save_every), "0",
-     "steps between checkpoints (0: after each epoch); there is always one at the end", 0, 1e12,
-     NULL},
-    {"train.keep", LL_KEY_INT, AT(train.keep), "2", "checkpoints kept, the newest", 1, 1e6, NULL},
-    {"train.log_every", LL_KEY_INT, AT(train.log_every), "10", "steps between lines of metrics", 1,
-     1e9, NULL},
+    INT("train.batch", train.batch, "64", 1, 1e9, "samples in a step, of all ranks together"),
+    INT("train.micro_batch", train.micro_batch, "0", 0, 1e9,
+        "samples computed at once; gradients of a batch add up over them (0: the batch)"),
+    INT("train.steps", train.steps, "0", 0, 1e12, "stop after so many steps (0: no limit)"),
+    INT("train.epochs", train.epochs, "0", 0, 1e6,
+        "stop after so many passes over the data (0: no limit; both 0: one pass)"),
+    CHOICE("train.optimizer", train.optim.name, "adamw", OPTIMIZERS, "how parameters are updated"),
+    NUMBER("train.lr", train.schedule.lr, "0.001", ABOVE_0, 1e6, "the peak learning rate"),
+    NUMBER("train.momentum", train.optim.momentum, "0", 0, 0.99999, "0: 0.9"),
+    NUMBER("train.beta1", train.optim.beta1, "0", 0, 0.9999999, "0: the optimizer's usual"),
+    NUMBER("train.beta2", train.optim.beta2, "0", 0, 0.9999999, "0: the optimizer's usual"),
+    NUMBER("train.eps", train.optim.eps, "0", 0, 1, "0: the optimizer's usual"),
+    NUMBER("train.weight_decay", train.optim.weight_decay, "0", 0, 1e3, "of the parameters"),
+    CHOICE("train.no_decay", train.optim.no_decay, "1d", "1d none",
+           "what is spared weight decay: 1d (biases and norms) or none"),
+    NUMBER("train.clip", train.optim.clip, "0", 0, MANY,
+           "scale gradients down to this global norm (0: never)"),
+    NUMBER("train.trust", train.optim.trust, "0", 0, 1e3,
+           "lars, larc: trust coefficient (0: 0.001)"),
+    CHOICE("train.schedule", train.schedule.shape, "constant", LL_SCHEDULES,
+           "how the rate falls after warm-up"),
+    NUMBER("train.warmup", train.schedule.warmup, "0", 0, 1e12,
+           "the rate rises for so many steps, or, below 1, this fraction of the run"),
+    NUMBER("train.min_lr", train.schedule.min_lr, "0", 0, 1e6,
+           "cosine, linear: what the rate falls to"),
+    INT("train.step_size", train.schedule.step_size, "0", 0, 1e12,
+        "step: multiply the rate by step_gamma every so many steps (0: at milestones)"),
+    NUMBER("train.step_gamma", train.schedule.step_gamma, "0.1", ABOVE_0, 1, "step: the factor"),
+    NUMBERS("train.milestones", train.schedule.milestones, "[]", 0, 1e12,
+            "step: where to multiply: steps, or, below 1, fractions of the run"),
+    CHOICE("train.scale_rule", train.schedule.scale_rule, "none", LL_SCALE_RULES,
+           "linear or sqrt: multiply lr by batch/base_batch, or by its square root"),
+    INT("train.base_batch", train.schedule.base_batch, "256", 1, 1e9,
+        "the batch lr is meant for, under a scale_rule"),
+    INT("train.seed", train.seed, "1", 0, MANY, "of initial values, order and dropout"),
+    CHOICE("train.machine", train.machine, "cpu", WORDS(LL_TARGETS), "what computes"),
+    CHOICE("train.precision", train.precision, "f32", WORDS(LL_PRECISIONS),
+           "of matrix products and convolutions; parameters are kept in f32 (tf32, fp8: machine "
+           "cuda)"),
+    BOOL("train.deterministic", train.deterministic, "true",
+         "the same bits in every run; false: on GPUs algorithms are chosen by timing them, and "
+         "attention's gradient is summed in any order, which is quicker"),
+    INT("train.threads", train.threads, "0", 0, 4096, "0: one for each core"),
+    INT("train.eval_every", train.eval_every, "0", 0, 1e12,
+        "steps between validations (0: after each epoch); there is always one at the end"),
+    INT("train.eval_samples", train.eval_samples, "0", 0, 1e9,
+        "validate on so many samples, but on all of them at the end (0: always all)"),
+    INT("train.save_every", train.save_every, "0", 0, 1e12,
+        "steps between checkpoints (0: after each epoch); there is always one at the end"),
+    INT("train.keep", train.keep, "2", 1, 1e6, "checkpoints kept, the newest"),
+    INT("train.log_every", train.log_every, "10", 1, 1e9, "steps between lines of metrics"),
 
-    {"parallel.mesh", LL_KEY_TEXT, AT(parallel.mesh), "",
-     "ranks as a product of axes, such as data=2,tensor=2 (empty: data=SIZE)", 0, 0, NULL},
-    {"parallel.zero", LL_KEY_INT, AT(parallel.zero), "0",
-     "cut over axis data: 1 moments, 2 and gradients, 3 and parameters", 0, 3, NULL},
-    {"parallel.exact", LL_KEY_BOOL, AT(parallel.exact), "false",
-     "sums are exact: losses and checkpoints have the same bits on every mesh", 0, 0, NULL},
-    {"parallel.tune", LL_KEY_BOOL, AT(parallel.tune), "false",
-     "where no table of this machine and number of ranks is kept, measure collectives first", 0, 0,
-     NULL},
-    {"parallel.compress", LL_KEY_TEXT, AT(parallel.compress), "none",
-     "of gradients, where they are summed over axis data: none, bf16, f16, qsgd:BITS, onebit, "
-     "topk:SHARE[:BITS], or factors: of fully connected layers, both factors are gathered",
-     0, 0, NULL},
-    {"parallel.canonical", LL_KEY_BOOL, AT(parallel.canonical), "false",
-     "sums over ranks in one order, so that no bit depends on algorithm, tuner or timing", 0, 0,
-     NULL},
-    {"parallel.overlap", LL_KEY_CHOICE, AT(parallel.overlap), "auto",
-     "nodes in pieces, to compute while ranks wait: auto: between nodes, where it is worth while; "
-     "all: wherever possible",
-     0, 0, "auto none all"},
-    {"parallel.transport", LL_KEY_CHOICE, AT(parallel.transport), "auto",
-     "how GPUs talk: nccl, or host: through pinned memory and MPI; auto: by NCCL where every rank "
-     "has a GPU of its own",
-     0, 0, "auto nccl host"},
-    {"parallel.timeout", LL_KEY_NUMBER, AT(parallel.timeout), "60",
-     "a rank that the others wait for longer than so many seconds has failed", ABOVE_0, 1e6, NULL},
+    TEXT("parallel.mesh", parallel.mesh, "",
+         "ranks as a product of axes, such as data=2,tensor=2 (empty: data=SIZE)"),
+    INT("parallel.zero", parallel.zero, "0", 0, 3,
+        "cut over axis data: 1 moments, 2 and gradients, 3 and parameters"),
+    BOOL("parallel.exact", parallel.exact, "false",
+         "sums are exact: losses and checkpoints have the same bits on every mesh"),
+    BOOL("parallel.tune", parallel.tune, "false",
+         "where no table of this machine and number of ranks is kept, measure collectives first"),
+    TEXT("parallel.compress", parallel.compress, "none",
+         "of gradients, where they are summed over axis data: none, bf16, f16, qsgd:BITS, onebit, "
+         "topk:SHARE[:BITS], or factors: of fully connected layers, both factors are gathered"),
+    BOOL("parallel.canonical", parallel.canonical, "false",
+         "sums over ranks in one order, so that no bit depends on algorithm, tuner or timing"),
+    CHOICE("parallel.overlap", parallel.overlap, "auto", "auto none all",
+           "nodes in pieces, to compute while ranks wait: auto: between nodes, where it is worth "
+           "while; all: wherever possible"),
+    CHOICE("parallel.transport", parallel.transport, "auto", "auto nccl host",
+           "how GPUs talk: nccl, or host: through pinned memory and MPI; auto: by NCCL where every "
+           "rank has a GPU of its own"),
+    NUMBER("parallel.timeout", parallel.timeout, "60", ABOVE_0, 1e6,
+           "a rank that the others wait for longer than so many seconds has failed"),
 
-    {"out", LL_KEY_TEXT, AT(out), "", "the run's folder (empty: runs/ and the run's name)", 0, 0,
-     NULL},
-    {NULL, LL_KEY_INT, 0, NULL, NULL, 0, 0, NULL},
+    TEXT("out", out, "", "the run's folder (empty: runs/ and the run's name)"),
+    {0},
 };
 _Static_assert(sizeof keys / sizeof *keys <= LL_MAX_KEYS, "LL_MAX_KEYS");
 

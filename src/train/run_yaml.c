@@ -186,20 +186,15 @@ ll_err ll_run_parse(const char *bytes, size_t size, const char *file, ll_run **o
     *out = NULL;
     CHECK(size <= FILE_LIMIT, LL_E_CONFIG, "%s: %zu bytes, a run file has at most %d", file, size,
           FILE_LIMIT);
-    reader r = {.file = file, .run = ll_run_new(file)};
-    ll_err rc = LL_OK;
-    if (!yaml_parser_initialize(&r.parser)) {
-        rc = ll_raise(LL_E_MEM, __FILE__, __LINE__, __func__, "no memory to read %s", file);
-    } else {
-        yaml_parser_set_input_string(&r.parser, (const unsigned char *)bytes, size);
-        yaml_parser_set_encoding(&r.parser, YAML_UTF8_ENCODING);
-        rc = read_stream(&r);
-        yaml_parser_delete(&r.parser);
-    }
-    if (rc != LL_OK) {
-        ll_run_free(r.run);
-        return ll_frame(rc, __FILE__, __LINE__, __func__);
-    }
-    *out = r.run;
+    LL_OWN(ll_run) run = ll_run_new(file);
+    reader r = {.file = file, .run = run};
+    CHECK(yaml_parser_initialize(&r.parser), LL_E_MEM, "no memory to read %s", file);
+    yaml_parser_set_input_string(&r.parser, (const unsigned char *)bytes, size);
+    yaml_parser_set_encoding(&r.parser, YAML_UTF8_ENCODING);
+    ll_err rc = read_stream(&r);
+    yaml_parser_delete(&r.parser);
+    TRY(rc);
+    *out = run;
+    run = NULL;
     return LL_OK;
 }

@@ -216,18 +216,15 @@ ll_err ll_st_parse(const uint8_t *bytes, size_t n, uint64_t file_bytes, const ch
     CHECK(length <= n - 8, LL_E_ARG, "%s: %zu bytes given, want 8 and the %llu of the header", path,
           n, (unsigned long long)length);
     ll_arena *arena = ll_arena_new();
-    ll_st_file *f = LL_NEW(arena, ll_st_file);
+    LL_OWN(ll_st_file) f = LL_NEW(arena, ll_st_file);
     *f = (ll_st_file){.arena = arena,
                       .path = ll_arena_strdup(arena, path),
                       .fd = -1,
                       .data_at = 8 + length,
                       .data_bytes = file_bytes - 8 - length};
-    ll_err rc = parse_header(f, (const char *)bytes + 8, (size_t)length);
-    if (rc != LL_OK) {
-        ll_st_close(f);
-        return rc;
-    }
+    TRY(parse_header(f, (const char *)bytes + 8, (size_t)length));
     *out = f;
+    f = NULL;
     return LL_OK;
 }
 
@@ -246,7 +243,7 @@ static ll_err read_at(int fd, const char *path, void *data, size_t n, uint64_t a
     return LL_OK;
 }
 
-static ll_err open_fd(int fd, const char *path, uint8_t **head, ll_st_file **out)
+static ll_err open_fd(int fd, const char *path, ll_st_file **out)
 {
     struct stat st;
     CHECK(fstat(fd, &st) == 0, LL_E_IO, "%s: %s", path, strerror(errno));
@@ -256,11 +253,11 @@ static ll_err open_fd(int fd, const char *path, uint8_t **head, ll_st_file **out
     size_t n = file_bytes < 8 ? (size_t)file_bytes : 8;
     TRY(read_at(fd, path, first, n, 0));
     TRY(parse_length(first, n, file_bytes, path, &length));
-    *head = (uint8_t *)malloc(8 + (size_t)length);
-    CHECK(*head, LL_E_MEM, "%s: no memory for a header of %llu bytes", path,
+    LL_OWN_MEMORY uint8_t *head = (uint8_t *)malloc(8 + (size_t)length);
+    CHECK(head, LL_E_MEM, "%s: no memory for a header of %llu bytes", path,
           (unsigned long long)length);
-    TRY(read_at(fd, path, *head, 8 + (size_t)length, 0));
-    return ll_st_parse(*head, 8 + (size_t)length, file_bytes, path, out);
+    TRY(read_at(fd, path, head, 8 + (size_t)length, 0));
+    return ll_st_parse(head, 8 + (size_t)length, file_bytes, path, out);
 }
 
 ll_err ll_st_open(const char *path, ll_st_file **out)
@@ -268,9 +265,7 @@ ll_err ll_st_open(const char *path, ll_st_file **out)
     *out = NULL;
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     CHECK(fd >= 0, LL_E_IO, "%s: %s", path, strerror(errno));
-    uint8_t *head = NULL;
-    ll_err rc = open_fd(fd, path, &head, out);
-    free(head);
+    ll_err rc = open_fd(fd, path, out);
     if (rc == LL_OK)
         (*out)->fd = fd;
     else
@@ -354,16 +349,15 @@ ll_err ll_st_read_part(const ll_st_file *f, const char *name, const ll_st_part *
 static ll_err remainder_of(const ll_st_file *f, uint64_t from, uint64_t to, uint32_t *out)
 {
     const size_t chunk_bytes = 1 << 20;
-    uint8_t *chunk = (uint8_t *)malloc(chunk_bytes);
+    CHECK(f->fd >= 0, LL_E_ARG, "%s: cannot be checked: the file is not open", f->path);
+    LL_OWN_MEMORY uint8_t *chunk = (uint8_t *)malloc(chunk_bytes);
     CHECK(chunk, LL_E_MEM, "%s: no memory to check it", f->path);
-    ll_err rc = LL_OK;
-    for (uint64_t at = from; at < to && rc == LL_OK; at += chunk_bytes) {
+    for (uint64_t at = from; at < to; at += chunk_bytes) {
         size_t n = to - at < chunk_bytes ? (size_t)(to - at) : chunk_bytes;
-        rc = read_at(f->fd, f->path, chunk, n, f->data_at + at);
-        if (rc == LL_OK) *out = ll_crc32c_piece(*out, chunk, n);
+        TRY(read_at(f->fd, f->path, chunk, n, f->data_at + at));
+        *out = ll_crc32c_piece(*out, chunk, n);
     }
-    free(chunk);
-    return rc;
+    return LL_OK;
 }
 
 ll_err ll_st_check(ll_comm *c, const ll_st_file *f)
@@ -374,18 +368,14 @@ ll_err ll_st_check(ll_comm *c, const ll_st_file *f)
     uint64_t all = f->data_bytes, from = all / size * rank;
     uint64_t to = rank + 1 == size ? all : all / size * (rank + 1);
     uint32_t crc = 0;
-    ll_err rc = LL_OK;
-    if (f->fd < 0)
-        rc = ll_raise(LL_E_ARG, __FILE__, __LINE__, __func__,
-                      "%s: cannot be checked: the file is not open", f->path);
-    if (rc == LL_OK) rc = remainder_of(f, from, to, &crc);
-    TRY(ll_ranks_agree(c, rc));
+    TRY(ll_ranks_agree(c, remainder_of(f, from, to, &crc)));
     crc = ll_crc32c_zeros(crc, all - to);
     TRY(ll_ranks_xor(c, &crc));
     char have[9];
     snprintf(have, sizeof have, "%08x", ll_crc32c_of(crc, all));
+    ll_err rc = LL_OK;
     if (strcmp(have, want))
-        rc = ll_raise(LL_E_IO, __FILE__, __LINE__, __func__,
-                      "%s: the tensors' checksum is %s, want %s", f->path, have, quote(f, want));
+        rc = RAISE(LL_E_IO, "%s: the tensors' checksum is %s, want %s", f->path, have,
+                   quote(f, want));
     return ll_ranks_agree(c, rc);
 }

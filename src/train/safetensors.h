@@ -9,11 +9,8 @@
  * to a multiple of eight, so each tensor is aligned to its element. The metadata also gets
  * "crc32c", the checksum of all tensor bytes in hexadecimal, which other readers ignore. */
 #pragma once
+#include "base/own.h"
 #include "base/types.h"
-
-#ifdef __cplusplus
-extern "C" {
-#endif
 
 typedef struct ll_st_tensor {
     const char *name;
@@ -61,6 +58,10 @@ ll_err ll_st_open(const char *path, ll_st_file **out);
 ll_err ll_st_parse(const uint8_t *bytes, size_t n, uint64_t file_bytes, const char *path,
                    ll_st_file **out);
 void ll_st_close(ll_st_file *f);
+static inline void ll_st_file_drop(ll_st_file **f)
+{
+    ll_st_close(*f);
+}
 
 const char *ll_st_path(const ll_st_file *f);
 const char *ll_st_meta(const ll_st_file *f, const char *key); /* NULL: none */
@@ -84,7 +85,3 @@ typedef struct ll_st_runs {
 } ll_st_runs;
 ll_st_runs ll_st_runs_of(const ll_shape *whole, const ll_st_part *part, ll_dtype dtype);
 uint64_t ll_st_run_at(const ll_st_runs *r, int64_t i); /* in the whole */
-
-#ifdef __cplusplus
-}
-#endif

@@ -190,27 +190,19 @@ static ll_err write_file(writer *w)
     return ll_ranks_agree(c, lead ? ll_atomic_commit(w->f) : LL_OK);
 }
 
-static ll_err write_in(ll_arena *a, writer *w)
-{
-    const ll_st_content *x = w->x;
-    w->order = LL_NEW_ARRAY(a, const ll_st_tensor *, x->n);
-    for (int i = 0; i < x->n; i++) w->order[i] = &x->tensors[i];
-    TRY(ll_ranks_agree(x->comm, arrange(w->path, w->order, x->n)));
-    uint32_t crc = remainder_of(w);
-    TRY(ll_ranks_xor(x->comm, &crc));
-    w->header.arena = a;
-    crc = ll_crc32c_of(crc, total_bytes(w));
-    TRY(ll_ranks_agree(x->comm, print_meta(&w->header, w->path, x->meta, x->n_meta, crc)));
-    print_tensors(&w->header, w->order, x->n);
-    return write_file(w);
-}
-
 ll_err ll_st_write(const char *path, const ll_st_content *x)
 {
-    ll_arena *a = ll_arena_new();
-    writer w = {.path = path, .x = x};
-    ll_err rc = write_in(a, &w);
+    LL_OWN(ll_arena) a = ll_arena_new();
+    writer w = {.path = path, .x = x, .header = {.arena = a}};
+    w.order = LL_NEW_ARRAY(a, const ll_st_tensor *, x->n);
+    for (int i = 0; i < x->n; i++) w.order[i] = &x->tensors[i];
+    TRY(ll_ranks_agree(x->comm, arrange(path, w.order, x->n)));
+    uint32_t crc = remainder_of(&w);
+    TRY(ll_ranks_xor(x->comm, &crc));
+    crc = ll_crc32c_of(crc, total_bytes(&w));
+    TRY(ll_ranks_agree(x->comm, print_meta(&w.header, path, x->meta, x->n_meta, crc)));
+    print_tensors(&w.header, w.order, x->n);
+    ll_err rc = write_file(&w);
     ll_atomic_close(w.f);
-    ll_arena_free(a);
     return rc;
 }

@@ -4,10 +4,6 @@
 #include "mesh/mesh.h"
 #include "train/run.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct ll_scale_opts {
     int64_t steps, warm_up; /* timed, and before them */
     const char *trace;      /* a Chrome trace of the timed steps goes to this file; NULL: to none */
@@ -35,7 +31,3 @@ typedef struct ll_scale_point {
  * validation, no files. times are in the arena. */
 ll_err ll_scale_measure(const ll_run *r, ll_comm *c, const ll_scale_opts *opts, ll_arena *arena,
                         ll_scale_point *out);
-
-#ifdef __cplusplus
-}
-#endif

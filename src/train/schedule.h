@@ -10,10 +10,6 @@
 #pragma once
 #include "base/err.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 #define LL_SCHEDULES "constant step cosine linear"
 #define LL_SCALE_RULES "none linear sqrt"
 
@@ -38,7 +34,3 @@ typedef struct ll_schedule {
 
 /* The rate of step 0 .. steps-1 of a run with this batch. */
 double ll_lr_at(const ll_schedule *s, int64_t batch, int64_t steps, int64_t step);
-
-#ifdef __cplusplus
-}
-#endif

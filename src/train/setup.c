@@ -24,21 +24,19 @@ ll_err ll_run_graph(const ll_run *r, int64_t batch, const ll_optim *optim, ll_gr
 {
     ll_build b = {.batch = batch, .training = optim != NULL};
     memcpy(b.sizes, r->model.sizes, sizeof b.sizes);
-    ll_graph *g = ll_graph_new(r->model.name);
+    LL_OWN(ll_graph) g = ll_graph_new(r->model.name);
     ll_val loss = r->model.def->declare(g, &b);
     if (optim) ll_minimize(g, loss, optim);
     ll_err rc = ll_graph_check(g);
-    if (rc != LL_OK) {
-        ll_graph_free(g);
-        return bad_model(r, rc);
-    }
+    if (rc != LL_OK) return bad_model(r, rc);
     *out = g;
+    g = NULL;
     return LL_OK;
 }
 
 static ll_err check_samples(const ll_run *r, const ll_data_info *info)
 {
-    ll_graph *g = NULL;
+    LL_OWN(ll_graph) g = NULL;
     TRY(ll_run_graph(r, 1, NULL, &g));
     ll_val x = ll_find(g, "x");
     ll_shape want = {0};
@@ -49,7 +47,6 @@ static ll_err check_samples(const ll_run *r, const ll_data_info *info)
         want.n = t.shape.n - 1;
         memcpy(want.d, t.shape.d + 1, sizeof(int64_t) * (size_t)want.n);
     }
-    ll_graph_free(g);
     bool tokens = ll_run_takes_tokens(r);
     CHECK(tokens == (info->kind == LL_TOKENS), LL_E_CONFIG, "%s: model %s takes %s, data %s has %s",
           ll_run_origin(r, "data.name"), r->model.name, tokens ? "tokens" : "images", info->name,
@@ -83,15 +80,15 @@ ll_err ll_run_dataset(const ll_run *r, ll_dataset **out)
         o.channels = ll_run_size(r, "channels", 0);
         o.classes = ll_run_size(r, "classes", 0);
     }
-    ll_err rc = ll_dataset_open(&o, out);
+    LL_OWN(ll_dataset) d = NULL;
+    *out = NULL;
+    ll_err rc = ll_dataset_open(&o, &d);
     CHECK(rc != LL_E_CONFIG, rc, "%s: %s", ll_run_origin(r, "data.name"), ll_error_message());
     TRY(rc);
-    rc = check_samples(r, ll_dataset_info(*out));
-    if (rc != LL_OK) {
-        ll_dataset_close(*out);
-        *out = NULL;
-    }
-    return rc;
+    TRY(check_samples(r, ll_dataset_info(d)));
+    *out = d;
+    d = NULL;
+    return LL_OK;
 }
 
 /* ---- sessions ---- */

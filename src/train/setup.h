@@ -4,9 +4,14 @@
 #include "exec/session.h"
 #include "train/run.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+static inline void ll_graph_drop(ll_graph **g)
+{
+    ll_graph_free(*g);
+}
+static inline void ll_session_drop(ll_session **s)
+{
+    ll_session_close(*s);
+}
 
 /* The run's model for a batch of this many samples; optim NULL: for evaluation. */
 ll_err ll_run_graph(const ll_run *r, int64_t batch, const ll_optim *optim, ll_graph **out);
@@ -25,7 +30,3 @@ ll_err ll_run_feed(const ll_run *r, ll_loader *l, ll_session *s);
 /* n random elements of batch data: normal ones, or labels and tokens that the model has. */
 void ll_run_random(const ll_run *r, uint64_t seed, uint64_t stream, ll_dtype t, int64_t n,
                    void *data);
-
-#ifdef __cplusplus
-}
-#endif

@@ -82,16 +82,14 @@ static ll_comm *comm_of(const ll_session *s)
 
 ll_err ll_session_save(ll_session *s, const char *path)
 {
-    ll_arena *a = ll_arena_new();
+    LL_OWN(ll_arena) a = ll_arena_new();
     ll_st_tensor *tensors;
     ll_st_part *parts;
     int n = ll_session_all_tensors(s, a, &tensors, &parts);
     ll_st_pair step = {"step", ll_arena_printf(a, "%" PRIu64, s->step)};
     ll_st_content x = {
         .tensors = tensors, .n = n, .parts = parts, .meta = &step, .n_meta = 1, .comm = comm_of(s)};
-    ll_err rc = ll_st_write(path, &x);
-    ll_arena_free(a);
-    return rc;
+    return ll_st_write(path, &x);
 }
 
 static ll_err load(ll_session *s, const ll_st_file *f, ll_arena *a)
@@ -111,11 +109,8 @@ static ll_err load(ll_session *s, const ll_st_file *f, ll_arena *a)
 
 ll_err ll_session_load(ll_session *s, const char *path)
 {
-    ll_st_file *f;
+    LL_OWN(ll_st_file) f = NULL;
     TRY(ll_checkpoint_open(comm_of(s), path, &f));
-    ll_arena *a = ll_arena_new();
-    ll_err rc = load(s, f, a);
-    ll_arena_free(a);
-    ll_st_close(f);
-    return ll_ranks_agree(comm_of(s), rc);
+    LL_OWN(ll_arena) a = ll_arena_new();
+    return ll_ranks_agree(comm_of(s), load(s, f, a));
 }

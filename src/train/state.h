@@ -3,10 +3,6 @@
 #include "exec/session.h"
 #include "train/safetensors.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* Parameters and state, pointing into the session's memory; in arena. *parts: what this rank has of
  * them, NULL where it is all; parts itself may be NULL for a session that is not on a mesh. */
 int ll_session_tensors(const ll_session *s, ll_arena *arena, ll_st_tensor **out,
@@ -17,7 +13,3 @@ int ll_session_all_tensors(const ll_session *s, ll_arena *arena, ll_st_tensor **
 /* These tensors were written to: on a GPU they go there now. */
 ll_err ll_session_loaded(const ll_session *s);
 int64_t ll_session_parameters(const ll_session *s); /* how many numbers are trained */
-
-#ifdef __cplusplus
-}
-#endif

@@ -283,13 +283,12 @@ static ll_err take_text(ll_tracer *t, int64_t number, int r, ll_buf *b)
 {
     uint64_t n = 0;
     TRY(get_from(t->c, number, r, &n, sizeof n));
-    char *text = (char *)malloc(n ? n : 1);
+    LL_OWN_MEMORY char *text = (char *)malloc(n ? n : 1);
     CHECK(text, LL_E_MEM, "no memory for a trace of %llu bytes of rank %d", (unsigned long long)n,
           r);
-    ll_err rc = get_from(t->c, number, r, text, n);
-    if (rc == LL_OK) ll_buf_add(b, text, n);
-    free(text);
-    return rc;
+    TRY(get_from(t->c, number, r, text, n));
+    ll_buf_add(b, text, n);
+    return LL_OK;
 }
 
 static ll_err gather(ll_tracer *t, ll_buf *b)

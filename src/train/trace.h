@@ -3,10 +3,6 @@
 #pragma once
 #include "exec/session.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct ll_tracer ll_tracer;
 
 /* Collective; c NULL: alone. Rank 0 makes the file, now. s and the texts must outlive the writing.
@@ -22,7 +18,3 @@ void ll_tracer_note(ll_tracer *t, const char *name, int64_t number, double from)
 /* Collective. Ends the tracing and writes the file; nothing is done where it has not started, or
  * was written before. */
 ll_err ll_tracer_write(ll_tracer *t);
-
-#ifdef __cplusplus
-}
-#endif

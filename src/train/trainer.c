@@ -104,9 +104,8 @@ static ll_err run_session(trainer *t, int64_t step, double lr)
 static ll_err explain(trainer *t, ll_err rc, double lr)
 {
     if (rc != LL_E_NUMERIC) return rc;
-    rc =
-        ll_raise(rc, __FILE__, __LINE__, __func__,
-                 "%s; a lower train.lr (it was %g) or train.clip may help", ll_error_message(), lr);
+    rc = RAISE(rc, "%s; a lower train.lr (it was %g) or train.clip may help", ll_error_message(),
+               lr);
     return ll_ranks_agree(t->comm, rc);
 }
 
@@ -197,7 +196,7 @@ static ll_err validate(trainer *t, int64_t done, bool note)
 static ll_err save(trainer *t, int64_t done)
 {
     ll_trainer_doing(t, "a checkpoint");
-    ll_arena *a = ll_arena_new();
+    LL_OWN(ll_arena) a = ll_arena_new();
     ll_st_tensor *tensors;
     ll_st_part *parts;
     int n = ll_session_all_tensors(t->s, a, &tensors, &parts);
@@ -211,12 +210,8 @@ static ll_err save(trainer *t, int64_t done)
     if (t->comm) ll_comm_slow(t->comm, true);
     ll_err rc = ll_checkpoint_save(t->r->out, &c, (int)t->r->train.keep);
     if (t->comm) ll_comm_slow(t->comm, false);
-    ll_arena_free(a);
     TRY(rc);
-    if (!t->lead) return LL_OK;
-    TRY(ll_events_flush(t->events));
-    if (t->opts->watch.saved) t->opts->watch.saved(t->opts->watch.context, done, t->r->out);
-    return LL_OK;
+    return t->lead ? ll_events_flush(t->events) : LL_OK;
 }
 
 static bool due(int64_t done, int64_t every, int64_t otherwise)
@@ -232,13 +227,12 @@ static bool validation_due(const trainer *t, int64_t done)
 /* Do the metrics have the validation of the step resumed after? */
 static ll_err has_score(const trainer *t, int64_t *has)
 {
-    uint8_t *text;
+    LL_OWN_MEMORY uint8_t *text = NULL;
     size_t n;
     TRY(ll_file_read(ll_trainer_file(t, "metrics.jsonl"), SIZE_MAX / 4, &text, &n));
     *has =
         strstr((char *)text,
                ll_arena_printf(t->arena, "{\"step\":%" PRId64 ",\"val_loss\":", t->first)) != NULL;
-    free(text);
     return LL_OK;
 }
 

@@ -6,10 +6,6 @@
 #include "train/evaluate.h"
 #include "train/ranks.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct ll_train_start {
     const ll_run *run;
     const ll_data_info *data;
@@ -40,7 +36,6 @@ typedef struct ll_train_events {
     void (*start)(void *context, const ll_train_start *s);
     void (*step)(void *context, const ll_train_step *s);
     void (*evaluated)(void *context, int64_t step, const ll_score *s);
-    void (*saved)(void *context, int64_t step, const char *folder);
 } ll_train_events;
 
 typedef struct ll_train_opts {
@@ -73,7 +68,3 @@ typedef struct ll_train_report {
  * checkpoints. After a failure that befell this rank alone (comm/job.h) what is shared stays open,
  * since the others do not come to close it: end the job. */
 ll_err ll_train(const ll_run *r, const ll_train_opts *opts, ll_train_report *out);
-
-#ifdef __cplusplus
-}
-#endif

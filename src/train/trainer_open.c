@@ -94,14 +94,12 @@ static ll_err no_checkpoint(const trainer *t)
 
 static ll_err resume(trainer *t)
 {
-    ll_st_file *f;
+    LL_OWN(ll_st_file) f = NULL;
     if (t->opts->resume_from)
         TRY(ll_checkpoint_open(t->comm, t->opts->resume_from, &f));
     else
         TRY(ll_checkpoint_open_latest(t->comm, t->r->out, &f));
-    ll_err rc = f ? load_from(t, f) : no_checkpoint(t);
-    ll_st_close(f);
-    return ll_ranks_agree(t->comm, rc);
+    return ll_ranks_agree(t->comm, f ? load_from(t, f) : no_checkpoint(t));
 }
 
 /* Files of the run, without what an earlier one left there of steps that are still to come. */

@@ -4,10 +4,6 @@
 #include "exec/session.h"
 #include "train/run.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* Sets the whole batch of a step, all its micro-batches. */
 typedef ll_err ll_feed(void *context, ll_session *s, int64_t step);
 
@@ -49,7 +45,3 @@ ll_err ll_verify_graph(ll_graph *g, const ll_verify_opts *o, ll_verify_report *o
 /* The same with a run's model, its optimizer at a constant rate and its data; random: random
  * batches instead. o: session.comm and mesh, steps and tolerance; the rest is the run's. */
 ll_err ll_verify_run(const ll_run *r, const ll_verify_opts *o, bool random, ll_verify_report *out);
-
-#ifdef __cplusplus
-}
-#endif

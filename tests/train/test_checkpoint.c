@@ -172,7 +172,7 @@ static void wrong_models(void **state)
         {{"fc.weight", LL_F32, {1, {ROWS * COLS}}, other}, "f32[7,3] there, f32[21] in the model"},
         {{"fc.weight", LL_BF16, {2, {ROWS, COLS}}, other}, "f32[7,3] there, bf16[7,3] in"},
         {{"fc.wieght", LL_F32, {2, {ROWS, COLS}}, other},
-         "has no tensor fc.wieght, which the model wants; nearest is fc.weight"},
+         "has no tensor fc.wieght, which the model wants; did you mean fc.weight?"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const ll_st_tensor both[] = {{"fc.moment", LL_F32, {1, {ROWS}}, other}, cases[i].t};
