@@ -56,16 +56,21 @@ static bool is_second(const ll_command *c, const char *word)
     return second && !strcmp(second + 1, word);
 }
 
-/* The commands of two words, where there was no second one, or another. */
-static int list(const ll_command *c, const char *word)
+/* Of commands of two words: the second is not one, or help is asked for. */
+static int no_second(const ll_command *c, const char *word)
 {
+    ll_near near = {.word = word};
     bool help = !strcmp(word, "--help") || !strcmp(word, "-h");
-    FILE *f = help ? stdout : stderr;
-    if (*word && !help) fprintf(f, "loopline: %s %s is not known\n", c->name, word);
-    fprintf(f, "usage: loopline %s WHAT [options]\n\n", c->name);
-    for (const ll_command *const *s = c->subs; *s; s++)
-        fprintf(f, "  loopline %-12s %s\n", (*s)->name, (*s)->help);
-    fprintf(f, "\nEach takes --help, and --json for one JSON value on standard output.\n");
+    if (help) printf("usage: loopline %s WHAT [options]\n\n", c->name);
+    for (const ll_command *const *s = c->subs; *s; s++) {
+        ll_near_try(&near, strchr((*s)->name, ' ') + 1);
+        if (help) printf("  loopline %-12s %s\n", (*s)->name, (*s)->help);
+    }
+    if (help)
+        printf("\nEach takes --help, and --json for one JSON value on standard output.\n");
+    else
+        fprintf(stderr, "loopline: %s wants WHAT, one of:%s%s; see loopline %s --help\n", c->name,
+                near.known, ll_near_hint(&near), c->name);
     return help ? 0 : 2;
 }
 
@@ -73,7 +78,7 @@ static int run(const ll_command *c, int argc, char *const *argv, ll_arena *arena
 {
     for (const ll_command *const *s = c->subs; s && *s && argc > 0; s++)
         if (is_second(*s, argv[0])) return run(*s, argc - 1, argv + 1, arena);
-    if (c->subs) return list(c, argc > 0 ? argv[0] : "");
+    if (c->subs) return no_second(c, argc > 0 ? argv[0] : "");
     void *opts = ll_arena_alloc(arena, c->opts_bytes);
     bool help;
     if (ll_args_parse(c, argc, argv, arena, opts, &help) != LL_OK)

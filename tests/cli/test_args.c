@@ -161,7 +161,9 @@ static void commands_are_whole(void **state)
     (void)state;
     ll_arena *arena = ll_arena_new();
     for (const ll_command *const *c = ll_commands(); *c; c++) {
-        assert_true((*c)->name && (*c)->help && (*c)->args && (*c)->run);
+        assert_true((*c)->name && (*c)->help);
+        if ((*c)->subs) continue;
+        assert_true((*c)->args && (*c)->run);
         assert_non_null(strstr(ll_args_help(*c, arena), (*c)->name));
         for (const ll_arg *a = (*c)->args; a->name; a++) {
             assert_non_null(a->help);

@@ -36,7 +36,7 @@ static void command_line(void **state)
     refuses(f, 2, "eval runs/p --samples many", "--samples is 'many'", "a whole number");
     refuses(f, 1, "train p.yaml --from x.safetensors", "--from goes with --resume");
     refuses(f, 1, "train p.yaml --resume --overwrite", "exclude each other");
-    refuses(f, 2, "bench speed mlp", "bench speed is not known", "bench step");
+    refuses(f, 2, "bench speed mlp", "bench wants WHAT", "step comm scale");
     refuses(f, 1, "models rensnet18", "'rensnet18'", "did you mean resnet18?");
     refuses(f, 1, "models xyzzy", "'xyzzy'", "there are:", " gpt ");
     refuses(f, 1, "data fashion-mnst", "'fashion-mnst'", "did you mean fashion-mnist?");
