@@ -3,10 +3,6 @@
 #pragma once
 #include "base/err.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct ll_begin ll_begin;
 
 /* Local. Unless ll_begin_over comes within the time (seconds, but at least LL_BEGIN_SECONDS unless
@@ -21,7 +17,3 @@ typedef struct ll_begin_opts {
 } ll_begin_opts;
 ll_begin *ll_begin_guard(const ll_begin_opts *opts);
 void ll_begin_over(ll_begin *b);
-
-#ifdef __cplusplus
-}
-#endif

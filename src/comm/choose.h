@@ -4,10 +4,6 @@
 #pragma once
 #include "sched/simulate.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* One way to do it, and what it takes. */
 typedef struct ll_tuned_way {
     const ll_algo *algo;
@@ -48,7 +44,3 @@ bool ll_choose_may(const ll_algo *a, const ll_coll_spec *s, bool has_window, boo
 const char *ll_choose_why(const ll_table *t, const ll_coll_spec *s, size_t elem_bytes);
 /* The bucket size from which on larger messages gain less than a tenth per byte. */
 size_t ll_choose_bucket_bytes(const ll_table *t);
-
-#ifdef __cplusplus
-}
-#endif

@@ -11,10 +11,6 @@
 #pragma once
 #include "comm/comm.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct ll_codec ll_codec;
 
 typedef struct ll_codec_report {
@@ -37,7 +33,3 @@ float *ll_codec_residual(ll_codec *k);
 /* Local. Bytes that each of size ranks sends for n elements, before there is data: exact for codes
  * of fixed rate but for slices of whole blocks; of topk a guess, as if all ranks chose the same. */
 ll_err ll_codec_estimate(const char *text, int64_t n, int size, double *bytes);
-
-#ifdef __cplusplus
-}
-#endif

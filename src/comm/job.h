@@ -3,10 +3,6 @@
 #pragma once
 #include "base/err.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* What mpiexec or srun told this process by its environment: how many ranks it started (0: this
  * process was not started by one) and which this is (0 where unknown). */
 int ll_job_size(void);
@@ -35,7 +31,3 @@ ll_failure ll_job_failure(void);
 void ll_job_abort(int status);
 /* The same without a word to MPI, which may be busy with beginning. */
 void ll_job_abort_unbegun(int status);
-
-#ifdef __cplusplus
-}
-#endif

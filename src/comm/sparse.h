@@ -4,10 +4,6 @@
 #pragma once
 #include "comm/comm.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* ---- streams (sparse.c) ---- */
 /* Elements of a vector of len, none of them -0. Sparse: count pairs, indices ascending. Dense: all
  * of them. */
@@ -98,7 +94,3 @@ ll_err ll_sparse_allreduce(ll_sparse *w, ll_comm *c, const ll_sparse_call *call,
 /* Which form is predicted to be fastest on p ranks, with messages of alpha + bytes beta seconds? */
 ll_sparse_form ll_sparse_choose(int64_t len, int64_t k, int bits, int p, double alpha, double beta,
                                 bool canonical);
-
-#ifdef __cplusplus
-}
-#endif

@@ -5,10 +5,6 @@
 #pragma once
 #include "comm/comm.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* A tensor, or several one after another: ranks of one color sum theirs. Ranks of one color have
  * equally many elements; those of other colors may have more or fewer, or none. */
 typedef struct ll_subset_piece {
@@ -30,7 +26,3 @@ int64_t ll_subsets_scratch(const ll_subsets *s);
  * wait. */
 ll_err ll_subsets_start(ll_subsets *s, void *data, void *scratch, ll_dtype t, ll_reduce op,
                         const char *site, ll_request **out);
-
-#ifdef __cplusplus
-}
-#endif

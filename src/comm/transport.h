@@ -5,10 +5,6 @@
 #include "base/arena.h"
 #include "sched/sched.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct ll_transport ll_transport;
 typedef struct ll_message {
     void *handle; /* the transport's; NULL: none under way */
@@ -67,7 +63,3 @@ ll_err ll_transport_check_threads(void);
 bool ll_transport_launched(void);
 /* "Open MPI 4.1.4", "MPICH 4.0.2". */
 const char *ll_transport_library(void);
-
-#ifdef __cplusplus
-}
-#endif

@@ -9,10 +9,6 @@
 #pragma once
 #include "comm/transport.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct ll_watch ll_watch;
 
 /* Collective over t (the addresses travel by its messages). With one rank there is nothing to
@@ -38,7 +34,3 @@ void ll_watch_give_up(ll_watch *w, const char *text);
 /* LL_OK, or the failure, LL_E_COMM with the report's text. Cheap: one load while all is well. */
 ll_err ll_watch_check(ll_watch *w);
 bool ll_watch_failed(const ll_watch *w);
-
-#ifdef __cplusplus
-}
-#endif

@@ -3,10 +3,6 @@
 #pragma once
 #include "machine/machine.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* What a codec with error feedback has not sent yet of a parameter's gradient, on this rank. */
 typedef struct ll_residual {
     const char *param;
@@ -50,7 +46,3 @@ void ll_exec_compressed(const ll_exec *e, int64_t *bytes, int64_t *dense_bytes);
  * memory is not among them. ll_comm_used tells what is held. */
 size_t ll_exec_comm_bytes(const ll_exec *e);
 size_t ll_exec_bytes(const ll_exec *e); /* as obtained from the system; 0: works in another's */
-
-#ifdef __cplusplus
-}
-#endif

@@ -2,10 +2,6 @@
 #pragma once
 #include "exec/exec.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 struct ll_session {
     ll_graph *g;
     ll_session_opts opts;
@@ -29,7 +25,3 @@ ll_err ll_session_start(ll_session *s, double lr);
 ll_err ll_session_finish(ll_session *s);
 /* Which of the first dimension of an input this rank holds: of batch data, which samples. */
 void ll_session_rows(const ll_session *s, const char *input, int64_t *first, int64_t *count);
-
-#ifdef __cplusplus
-}
-#endif

@@ -4,10 +4,6 @@
 #include "fuse/fuse.h"
 #include "op/op_int.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 enum { LL_FUSE_WORDS = 48, LL_FUSE_LINES = 16, LL_FUSE_ATTR = 64, LL_FUSE_WORD = 66 };
 
 typedef struct ll_fuse_line {
@@ -69,7 +65,3 @@ const ll_op *ll_product_op(int n_out);
 bool ll_product_plain(const char *spec);
 /* How many of the result's last dimensions are the second operand's. */
 int ll_product_columns(const char *spec);
-
-#ifdef __cplusplus
-}
-#endif

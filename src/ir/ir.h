@@ -9,10 +9,6 @@
 #include "base/arena.h"
 #include "base/types.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct ll_op ll_op;
 
 typedef enum ll_kind { LL_COMPUTED, LL_PARAM, LL_STATE, LL_BATCH, LL_STEP, LL_N_KIND } ll_kind;
@@ -111,7 +107,3 @@ char *ll_print_attr(const ll_op *op, const void *attr, ll_arena *arena);
  * bound after '<' (integers), or 1 after '>' (positive numbers), else 0. */
 ll_err ll_parse_trial(const ll_op *op, const char *text, ll_arena *arena, int *n_in, ll_type *in,
                       int64_t *limit, void **attr);
-
-#ifdef __cplusplus
-}
-#endif

@@ -15,10 +15,6 @@
 #pragma once
 #include "ir/ir.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 struct ll_kcall;
 typedef ll_err ll_kernel(const struct ll_kcall *c);
 struct ll_solver;
@@ -194,7 +190,3 @@ struct ll_op {
 const ll_op *ll_op_find(const char *name); /* NULL: none */
 /* All ops, sorted by file and then as listed; ends with NULL. */
 const ll_op *const *ll_ops(void);
-
-#ifdef __cplusplus
-}
-#endif

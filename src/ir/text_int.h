@@ -4,10 +4,6 @@
 #pragma once
 #include "ir/op.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 enum { LL_NAME_MAX = 1023, LL_WORD_MAX = 63 };
 #define LL_TEXT_NUMEL ((int64_t)1 << 40) /* elements of one tensor, at most */
 
@@ -53,7 +49,3 @@ typedef struct ll_given {
  * what was; NULL: there may be no holes. */
 ll_err ll_scan_attrs(ll_scan *s, const ll_op *op, void *attr, ll_given *given);
 size_t ll_attr_bytes(const ll_attr_field *f);
-
-#ifdef __cplusplus
-}
-#endif

@@ -2,10 +2,6 @@
 #pragma once
 #include "comm/comm.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* Binds the OpenMP threads to cores, one each, once per process, where there are as many as cores,
  * unless OMP_PROC_BIND or OMP_PLACES says otherwise. */
 void ll_bind_threads(int threads);
@@ -15,7 +11,3 @@ void ll_bind_threads(int threads);
  * threads fit, and the environment does not say otherwise. */
 ll_err ll_bind_rank(ll_comm *c, int *threads);
 bool ll_bind_owns_cores(void); /* Local: has ll_bind_rank given this rank cores of its own? */
-
-#ifdef __cplusplus
-}
-#endif

@@ -5,10 +5,6 @@
 #include "machine/host.h"
 #include "machine/merge.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct ll_segment { /* launches between two collectives, in one micro-batch */
     int runs;
     ll_gpu_graph *graph, *marked; /* marked: with timing events around each launch */
@@ -82,7 +78,3 @@ ll_err ll_cuda_read(const ll_exec *e, int slot, void *to);
 ll_err ll_cuda_begin(ll_exec *e, uint64_t step);
 ll_err ll_cuda_end(ll_exec *e);
 ll_err ll_cuda_wait(ll_exec *e);
-
-#ifdef __cplusplus
-}
-#endif

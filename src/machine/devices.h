@@ -2,10 +2,6 @@
 #pragma once
 #include "comm/comm.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct ll_device { /* a rank's */
     int32_t index;
     unsigned char id[16]; /* no two devices have the same */
@@ -34,7 +30,3 @@ typedef struct ll_device_facts {
 /* Of devices that are known: sets direct and why, or says why what was asked for cannot be.
  * library: what they would talk by; NULL: not built. */
 ll_err ll_devices_choose(const ll_device_ask *ask, const char *library, ll_devices *s);
-
-#ifdef __cplusplus
-}
-#endif

@@ -2,10 +2,6 @@
 #pragma once
 #include "machine/machine.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* ---- host.c ---- */
 ll_err ll_host_map(ll_exec *e, size_t bytes, char **out);
 ll_err ll_host_init(ll_exec *e, int slot);
@@ -24,7 +20,3 @@ ll_err ll_host_open(ll_exec *e);
 void ll_host_close(ll_exec *e);
 ll_err ll_host_start(ll_exec *e, ll_bound *b);
 ll_err ll_host_wait(ll_exec *e, ll_bound *b);
-
-#ifdef __cplusplus
-}
-#endif

@@ -14,10 +14,6 @@
 #include "pass/partition.h"
 #include "team/transfer.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct ll_machine ll_machine;
 typedef struct ll_link ll_link;
 typedef struct ll_exec ll_exec;
@@ -140,7 +136,3 @@ static inline size_t ll_exec_stride(const ll_exec *e, size_t bytes)
  * counts in its whole. */
 void ll_init_fill(const ll_init *init, const char *name, uint64_t seed, const ll_type *type,
                   const ll_piece *piece, int threads, void *data);
-
-#ifdef __cplusplus
-}
-#endif

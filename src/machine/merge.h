@@ -2,10 +2,6 @@
 #pragma once
 #include "machine/machine.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct ll_launch { /* an instruction, or several that are one */
     int n, room;
     int *instr;             /* [n], in the program's order */
@@ -17,7 +13,3 @@ typedef struct ll_launch { /* an instruction, or several that are one */
  * joins earlier ones of its kind (ll_many) where what lies between touches none of its memory, or
  * none of theirs. Nothing moves past a collective. */
 int ll_merge(const ll_bound *instrs, int from, int to, ll_arena *arena, ll_launch *out);
-
-#ifdef __cplusplus
-}
-#endif

@@ -14,10 +14,6 @@
 #include "base/arena.h"
 #include "base/share.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 enum { LL_MAX_AXES = 8, LL_AXIS_TEXT = 12, LL_MESH_TEXT = 160, LL_LAYOUT_TEXT = 256 };
 
 typedef struct ll_mesh {
@@ -104,7 +100,3 @@ enum { LL_MAX_MOVES = 16 };
  * the whole value. to must not be partial over axes that from is not. */
 ll_err ll_reshard(const ll_mesh *m, const ll_shape *shape, double bytes, const ll_layout *from,
                   const ll_layout *to, ll_move moves[LL_MAX_MOVES], int *n_move);
-
-#ifdef __cplusplus
-}
-#endif

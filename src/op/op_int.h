@@ -4,10 +4,6 @@
 #include "kern/kern.h"
 #include "op/ops.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* The mean over micro-batches of x, kept from one to the next. */
 ll_val ll_accum(ll_graph *g, ll_val x);
 /* Shapes from text: no negative dimension, and a number of elements that can be counted. */
@@ -59,7 +55,3 @@ ll_err ll_spec_loops(const char *spec, bool (*fits)(const ll_spec *s), const cha
                      char dims[LL_DIMS_TEXT]);
 /* A spec with its sides swapped: "c->nhwc" of "nhwc->c". */
 const char *ll_spec_reverse(const char *spec, char out[LL_SPEC_MAX]);
-
-#ifdef __cplusplus
-}
-#endif

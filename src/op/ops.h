@@ -4,10 +4,6 @@
 #include "ir/op.h"
 #include "kern/attr.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 extern const ll_op ll_op_accum, ll_op_amax, ll_op_broadcast, ll_op_fill, ll_op_matmul,
     ll_op_reshape, ll_op_slice, ll_op_sum, ll_op_transpose;
 /* The op of an entry of LL_EW. */
@@ -18,7 +14,3 @@ static inline bool ll_is_op(const ll_node *n, const ll_op *op) /* n may be NULL 
 {
     return n && n->op == op;
 }
-
-#ifdef __cplusplus
-}
-#endif

@@ -4,10 +4,6 @@
 #include "ir/op.h"
 #include "kern/kern.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 ll_val ll_row_sum(ll_graph *g, ll_val x);                       /* [*,c] -> [*] */
 ll_val ll_row_max(ll_graph *g, ll_val x);                       /* [*,c] -> [*] */
 ll_val ll_row_spread(ll_graph *g, ll_val v, const ll_shape *s); /* [*] -> s = [*,c] */
@@ -22,7 +18,3 @@ ll_val ll_sibling(const ll_graph *g, ll_val v, int k);
 ll_err ll_infer_floats(ll_infer *i);
 /* An operand of indices must be i32. */
 ll_err ll_check_index(const ll_infer *i, int operand);
-
-#ifdef __cplusplus
-}
-#endif

@@ -8,10 +8,6 @@
 #pragma once
 #include "ir/op.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct ll_axis {
     int64_t taps, stride, dilation, pad[2]; /* pad: before, after */
 } ll_axis;
@@ -26,7 +22,3 @@ ll_range ll_axis_image_part(ll_axis *a, ll_range out, int64_t image);
 ll_range ll_axis_out_part(ll_axis *a, ll_range image, int64_t n);
 /* Which axis of an NHWC image a loop is: 0 height, 1 width, -1 neither. */
 int ll_axis_of(const ll_loops *l, int loop);
-
-#ifdef __cplusplus
-}
-#endif

@@ -3,10 +3,6 @@
 #include "ir/ir.h"
 #include "mesh/mesh.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* What is asked of a value. */
 typedef struct ll_pin {
     const ll_layout_rule *rule;
@@ -25,7 +21,3 @@ int ll_pin_dim(const ll_pin *pin, int axis); /* that axis cuts; -1: none */
 ll_layout ll_pin_settle(const ll_pin *pin, const ll_layout *made);
 /* Bytes from a result of so many bytes that axis (of p ranks) cuts along dim to what is asked. */
 double ll_pin_cost(const ll_pin *pin, int axis, int p, int dim, double bytes);
-
-#ifdef __cplusplus
-}
-#endif

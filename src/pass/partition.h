@@ -8,10 +8,6 @@
 #include "mesh/mesh.h"
 #include "pass/pass.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct ll_placement ll_placement;
 
 enum { LL_FLOPS_PER_BYTE = 50 }; /* arithmetic that takes as long as sending a byte */
@@ -93,7 +89,3 @@ double ll_collective_sent(const ll_mesh *m, ll_collective kind, const void *attr
                           const ll_type *in);
 ll_axes ll_collective_axes(ll_collective kind, const void *attr); /* among whom */
 const char *ll_axes_text(const ll_mesh *m, ll_axes axes, char out[LL_LAYOUT_TEXT]);
-
-#ifdef __cplusplus
-}
-#endif

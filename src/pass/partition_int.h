@@ -6,10 +6,6 @@
 #include "kern/attr.h"
 #include "pass/partition.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* A value as it is held in some layout. */
 typedef struct ll_held {
     ll_layout layout;
@@ -89,7 +85,3 @@ ll_err ll_make_panels(ll_cutter *c, const ll_job *j, const ll_panels *p, void *a
 bool ll_panels_pay(ll_cutter *c, const ll_job *j, const ll_panels *p);
 /* The panels in which v came that together are layout l; NULL: it did not. */
 ll_paneled *ll_find_panels(const ll_cutter *c, ll_val v, const ll_layout *l);
-
-#ifdef __cplusplus
-}
-#endif

@@ -3,10 +3,6 @@
 #pragma once
 #include "op/ops.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* How numbers are kept and multiplied. tf32, fp8: of products alone. */
 #define LL_PRECISIONS(X) X(f32) X(tf32) X(bf16) X(fp8)
 typedef enum ll_precision {
@@ -69,7 +65,3 @@ ll_err ll_rewrite_expand(ll_rewrite *rw, const ll_node *n);
 void ll_rewrite_map(ll_rewrite *rw, ll_val old, ll_val new_value);
 /* Results and updates; verifies; gives the graph away. On failure nothing is left. */
 ll_err ll_rewrite_end(ll_rewrite *rw, ll_err so_far, ll_graph **out);
-
-#ifdef __cplusplus
-}
-#endif

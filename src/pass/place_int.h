@@ -3,10 +3,6 @@
 #include "pass/layouts.h"
 #include "pass/partition.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct placer {
     ll_placement *p;
     const ll_place_opts *o;
@@ -103,7 +99,3 @@ int ll_place_aimed(const placer *c, const ll_node *n, const ll_loops *l, int a);
 /* Follows the means of gradients back to what they are sums of. */
 void ll_place_aim(placer *c, ll_val v, ll_val param, int depth);
 void ll_place_positions(placer *c, int node, const ll_loops *l);
-
-#ifdef __cplusplus
-}
-#endif

@@ -3,10 +3,6 @@
 #pragma once
 #include "program/program.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* A collective while it is under way: from its start to its wait. */
 typedef struct ll_flight {
     size_t packing; /* bytes of room for what is sent, and what is received */
@@ -54,7 +50,3 @@ typedef struct ll_places {
     size_t persistent_bytes, work_bytes, ideal_work_bytes;
 } ll_places;
 void ll_plan_memory(const ll_order *o, ll_arena *arena, ll_places *out);
-
-#ifdef __cplusplus
-}
-#endif

@@ -17,10 +17,6 @@
 
 #include <string.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef enum ll_region { LL_PERSISTENT, LL_WORK } ll_region;
 
 typedef struct ll_slot {
@@ -114,7 +110,3 @@ typedef struct ll_memory_kinds {
 ll_memory_kinds ll_program_kinds(const ll_program *p);
 /* FLOPs of one run of a graph's nodes, from loop extents. */
 double ll_graph_flops(const ll_graph *g);
-
-#ifdef __cplusplus
-}
-#endif

@@ -4,10 +4,6 @@
 #include "kern/kern.h"
 #include "pass/pass.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct ll_target {
     const char *name;
     unsigned precisions; /* bit p: it has precision p */
@@ -25,7 +21,3 @@ LL_TARGETS(X)
 #undef X
 /* NULL: none is named so. */
 const ll_target *ll_target_find(const char *name);
-
-#ifdef __cplusplus
-}
-#endif

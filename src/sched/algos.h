@@ -4,10 +4,6 @@
 #pragma once
 #include "sched/emit.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* ---- whole collectives ---- */
 ll_emitter ll_emit_circulant_reduce_scatter, ll_emit_circulant_allgather;
 
@@ -52,7 +48,3 @@ int ll_log2_up(int n); /* rounded up */
 ll_cost ll_cost_sum(ll_cost a, ll_cost b);
 bool ll_canonical_always(const ll_coll_spec *s);
 bool ll_canonical_of_two(const ll_coll_spec *s); /* a sum of two has one order only */
-
-#ifdef __cplusplus
-}
-#endif

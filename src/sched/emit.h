@@ -8,10 +8,6 @@
 #pragma once
 #include "sched/sched.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct ll_group {
     const int *ranks; /* NULL: index is rank */
     int size;
@@ -58,7 +54,3 @@ void ll_emit_await(ll_steps *e, int peer, int value);
 void ll_emit_library(ll_steps *e);
 /* Steps of no elements are dropped by all of these. */
 const ll_sched *ll_emit_finish(ll_steps *e);
-
-#ifdef __cplusplus
-}
-#endif

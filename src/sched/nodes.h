@@ -6,10 +6,6 @@
 #pragma once
 #include "sched/sched.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct ll_node_view {
     int *members, n_member; /* ranks of my node, ascending */
     int place;              /* mine among them */
@@ -29,7 +25,3 @@ bool ll_nodes_even(const ll_coll_spec *s);
 bool ll_nodes_aligned(const ll_coll_spec *s);
 /* An all-reduce for one rank of each of n nodes. */
 const ll_algo *ll_nodes_between(int n, int64_t count);
-
-#ifdef __cplusplus
-}
-#endif

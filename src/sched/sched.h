@@ -32,10 +32,6 @@
 #include "base/arena.h"
 #include "base/share.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 #define LL_COLLS(X)                                                                                \
     X(ALLREDUCE, "all-reduce")                                                                     \
     X(REDUCE_SCATTER, "reduce-scatter")                                                            \
@@ -171,7 +167,3 @@ typedef struct ll_subset {
 } ll_subset;
 ll_err ll_sched_subsets(ll_arena *arena, const ll_algo *a, const ll_subset *subsets, int n_subset,
                         int size, int64_t segment, int rank, const ll_sched **out);
-
-#ifdef __cplusplus
-}
-#endif

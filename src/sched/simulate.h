@@ -2,10 +2,6 @@
 #pragma once
 #include "sched/sched.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* Seconds for a message (alpha), a byte sent (beta), a byte folded for each source after the first
  * (gamma), a byte copied (kappa), an await (sigma). alpha and beta are of two ranks of one node,
  * and of two nodes. share: ranks that run at once on a core, by which local work is slowed (0: 1).
@@ -27,7 +23,3 @@ double ll_sched_time(const ll_coll_spec *s, const ll_sched *const *ranks, size_t
 /* A cost in seconds, with the links of one class. */
 double ll_cost_time(const ll_cost *c, size_t elem_bytes, const ll_link_model *m,
                     bool between_nodes);
-
-#ifdef __cplusplus
-}
-#endif

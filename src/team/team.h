@@ -5,10 +5,6 @@
 #include "mesh/mesh.h"
 #include "program/program.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct ll_team ll_team;
 
 /* Collective. c must have as many ranks as the mesh, and outlive the team. */
@@ -34,7 +30,3 @@ void ll_piece_paste(const ll_type *type, const ll_piece *piece, const void *data
  * this rank has set its own piece. */
 ll_err ll_team_collect(ll_team *t, const ll_layout *l, const ll_type *whole, const void *piece,
                        void *data);
-
-#ifdef __cplusplus
-}
-#endif

@@ -6,10 +6,6 @@
 #include "comm/subsets.h"
 #include "team/team.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* A range of one dimension of a tensor, all of the others: rows of bytes. */
 typedef struct ll_strip {
     size_t at, row, stride; /* bytes: of the first row, of a row, between rows */
@@ -59,7 +55,3 @@ ll_err ll_transfer_scratch(ll_transfer *t, size_t *bytes);
 void ll_transfer_set_scratch(ll_transfer *t, void *scratch);
 ll_err ll_transfer_start(ll_transfer *t, int64_t step); /* step: what codecs draw by */
 ll_err ll_transfer_wait(ll_transfer *t);
-
-#ifdef __cplusplus
-}
-#endif

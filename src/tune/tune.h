@@ -5,10 +5,6 @@
 #pragma once
 #include "comm/comm.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct ll_tune_opts {
     double budget_s; /* 0: 1.5 */
     bool fresh;      /* measure even if the file has a table */
@@ -25,7 +21,3 @@ const char *ll_tune_cpu(ll_arena *arena); /* this machine's processor, as the sy
  * is. */
 double ll_tune_predict(const ll_link_model *m, const ll_coll_spec *s, const ll_algo *a,
                        size_t elem_bytes, size_t window_bytes);
-
-#ifdef __cplusplus
-}
-#endif

@@ -2,10 +2,6 @@
 #pragma once
 #include "tune/tune.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* A size of a collective, and the ways that were considered for it. */
 typedef struct ll_tune_cell {
     ll_coll coll;
@@ -56,7 +52,3 @@ const char *ll_tune_path(ll_arena *arena, ll_comm *c, const char *key);
 ll_err ll_tune_parse(const char *text, size_t bytes, const char *path, const char *key, int size,
                      ll_table **out);
 ll_err ll_tune_write(const ll_table *t, const char *path, const char *key);
-
-#ifdef __cplusplus
-}
-#endif
