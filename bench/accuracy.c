@@ -109,7 +109,7 @@ static ll_err measure(const ll_run *r)
     ll_session *s[N_MODE] = {NULL};
     TRY(ll_run_graph(r, r->train.batch, &r->train.optim, &g));
     expose_gradients(g);
-    TRY(ll_retype(g, LL_F64, &wide));
+    TRY(ll_retype(g, LL_F64, false, &wide));
     ll_err rc = LL_OK;
     for (int m = 0; m < N_MODE && rc == LL_OK; m++) {
         rc = open_as(r, m == F64 ? wide : g, (mode)m, &s[m]);

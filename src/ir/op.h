@@ -168,7 +168,7 @@ struct ll_op {
     /* Where an op's tensors are bf16: operands that stay f32, and results that are f32 all the same
      * (sums, statistics, losses). Bit k: operand or result k. */
     unsigned wide_in, wide_out;
-    bool f64; /* cpu takes f64 too: machine cpu refuses f64 tensors where not */
+    bool f64; /* cpu takes f64 too; of others machine cpu runs the plain kernel then */
     ll_collective
         collective; /* ranks talk: no kernel, comm/ runs it (pass/partition.c makes these) */
     bool random;    /* depends on the step and seed: two equal nodes still give one value */

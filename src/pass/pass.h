@@ -23,8 +23,9 @@ ll_err ll_simplify(const ll_graph *g, ll_graph **out);
 ll_err ll_lower_precision(const ll_graph *g, ll_graph **out);
 /* All that depends on the batch is bf16, but for what is summed over it or handed out. */
 ll_err ll_narrow(const ll_graph *g, ll_graph **out);
-/* Every f32 value becomes `to`: gradient checks run in f64. */
-ll_err ll_retype(const ll_graph *g, ll_dtype to, ll_graph **out);
+/* Every f32 value becomes `to`: gradient checks run in f64. cast_batch: but batch data, which is
+ * fed as it was, and cast. */
+ll_err ll_retype(const ll_graph *g, ll_dtype to, bool cast_batch, ll_graph **out);
 
 /* n's attributes with element type `to` where f32 stands: all fields of kind DTYPE. */
 const void *ll_attr_retype(ll_arena *a, const ll_node *n, ll_dtype to);

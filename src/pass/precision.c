@@ -196,14 +196,20 @@ const void *ll_attr_retype(ll_arena *a, const ll_node *n, ll_dtype to)
     return copy;
 }
 
-ll_err ll_retype(const ll_graph *g, ll_dtype to, ll_graph **out)
+ll_err ll_retype(const ll_graph *g, ll_dtype to, bool cast_batch, ll_graph **out)
 {
     TRY(ll_graph_check(g));
     ll_rewrite rw;
     ll_rewrite_begin(&rw, g);
-    for (int i = 1; i < rw.to->n_value; i++)
-        if (rw.to->values[i].type.dtype == LL_F32) rw.to->values[i].type.dtype = to;
-    ll_err rc = LL_OK;
+    for (int i = 1; i < g->n_value; i++) {
+        ll_value *v = ll_value_of(rw.to, rw.map[i]);
+        if (!rw.map[i].id || v->type.dtype != LL_F32) continue;
+        if (cast_batch && v->kind == LL_BATCH)
+            rw.map[i] = ll_cast(rw.to, rw.map[i], to);
+        else
+            v->type.dtype = to;
+    }
+    ll_err rc = ll_graph_check(rw.to);
     for (int i = 0; i < g->n_node && rc == LL_OK; i++) {
         ll_node n = g->nodes[i];
         n.attr = ll_attr_retype(rw.to->arena, &n, to);

@@ -89,7 +89,7 @@ static void fill_tensors(const ll_program *p, const int *slots, int n, ll_tensor
         t[i] = (ll_tensor){NULL, p->slots[slots[i]].type.dtype, p->slots[slots[i]].type.shape};
 }
 
-static ll_err choose_kernel(const ll_program *p, const ll_graph *g, const ll_node *n, ll_instr *x)
+static ll_err choose_kernel(const ll_program *p, const ll_node *n, ll_instr *x)
 {
     ll_tensor in[LL_MAX_IN], out[LL_MAX_OUT];
     fill_tensors(p, x->in, x->n_in, in);
@@ -104,13 +104,8 @@ static ll_err choose_kernel(const ll_program *p, const ll_graph *g, const ll_nod
                   .ctx = p->ctx,
                   .tf32 = p->tf32,
                   .any_order = p->any_order};
-    const char *machine = p->target->name;
     CHECK(p->target->pick(n->op, &c, &x->kernel), LL_E_GRAPH, "%s: machine %s has no kernel for %s",
-          n->name, machine, n->op->name);
-    for (int i = 0; !p->target->f64 && !n->op->f64 && i < n->n_in + n->n_out; i++)
-        CHECK(ll_graph_dtype(g, i < n->n_in ? n->in[i] : n->out[i - n->n_in]) != LL_F64, LL_E_GRAPH,
-              "%s is %s of f64, which machine %s has no kernel for: use machine ref", n->name,
-              n->op->name, machine);
+          n->name, p->target->name, n->op->name);
     x->scratch = x->kernel.scratch ? x->kernel.scratch(&c) : 0;
     return LL_OK;
 }
@@ -142,7 +137,7 @@ static ll_err add_instr(ll_program *p, const ll_graph *g, const ll_node *n)
     x->flops = ll_node_flops(g, n);
     x->bytes = slot_bytes(p, x->in, x->n_in) + slot_bytes(p, x->out, x->n_out);
     x->collective = n->op->collective;
-    if (!x->collective) TRY(choose_kernel(p, g, n, x));
+    if (!x->collective) TRY(choose_kernel(p, n, x));
     if (x->scratch > p->scratch_bytes) p->scratch_bytes = x->scratch;
     return LL_OK;
 }

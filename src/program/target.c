@@ -26,8 +26,18 @@ static bool pick_from(const ll_solver *list, const ll_kcall *c, ll_solver *out)
     return s;
 }
 
+static bool any_f64(const ll_tensor *t, int n)
+{
+    bool any = false;
+    for (int i = 0; i < n; i++) any |= t[i].dtype == LL_F64;
+    return any;
+}
+
+/* In f64, which is for proofs, an op without fast kernels runs its plain one. */
 static bool pick_cpu(const ll_op *op, const ll_kcall *c, ll_solver *out)
 {
+    if (!op->f64 && (any_f64(c->in, c->n_in) || any_f64(c->out, c->n_out)))
+        return pick_ref(op, c, out);
     return pick_from(op->cpu, c, out);
 }
 
@@ -39,7 +49,6 @@ static bool pick_cuda(const ll_op *op, const ll_kcall *c, ll_solver *out)
 const ll_target ll_target_ref = {
     .name = "ref",
     .precisions = F32 | BF16,
-    .f64 = true,
     .bucket_bytes = 4 << 20,
     .narrow = ll_lower_precision,
     .pick = pick_ref,
@@ -58,7 +67,6 @@ const ll_target ll_target_cuda = {
     .name = "cuda",
     .precisions = F32 | TF32 | BF16 | FP8,
     .any_order = true,
-    .f64 = true,
     .bucket_bytes = 16 << 20,
     .narrow = ll_narrow,
     .fuses = LL_ON_GPU,

@@ -8,7 +8,6 @@ typedef struct ll_target {
     const char *name;
     unsigned precisions; /* bit p: it has precision p */
     bool any_order;      /* it may be told to sum in any order */
-    bool f64;            /* every kernel takes f64; else those that say so */
     size_t bucket_bytes; /* of sums that are one collective, where nobody knows better */
     ll_err (*narrow)(const ll_graph *g, ll_graph **out); /* to bf16, where that is the precision */
     unsigned fuses; /* as what fusions know it (fuse/fuse.h); 0: what these make is expanded */

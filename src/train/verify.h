@@ -19,14 +19,17 @@ typedef struct ll_verify_opts {
 enum { LL_VERIFY_NAME = 160 };
 typedef struct ll_verify_report {
     bool ok, init_identical;
-    double max_rel_diff; /* where rounding does more than the tolerance: in units of that */
-    double raw_rel_diff; /* as it is */
-    double rounding;     /* what changes of the last bits do to a serial run; 0: nobody asked */
-    int64_t differing;   /* exact runs: elements that differ in a bit, on all ranks; else -1 */
-    int64_t restarts;    /* steps after which ranks went on from serial values */
-    char worst[LL_VERIFY_NAME]; /* the tensor that this is of, and its step */
-    int64_t worst_step, steps;  /* steps: done */
-    int64_t tensors;            /* compared in each step */
+    /* The largest relative difference of a tensor, as it is, and its name and step; [1]: in f64,
+     * where both trained again, worst "": they did not. */
+    double max_rel_diff[2];
+    char worst[2][LL_VERIFY_NAME];
+    int64_t worst_step[2];
+    int64_t unjudged; /* tensors, in all steps, that rounding moves too much to judge them in f32 */
+    double rounding;  /* the most that changes of last bits change one of these */
+    int64_t differing; /* exact runs: elements that differ in a bit, on all ranks; else -1 */
+    int64_t restarts;  /* steps after which ranks went on from serial values */
+    int64_t steps;     /* done */
+    int64_t tensors;   /* compared in each step */
     int64_t elements, left_out; /* of parameters; those whose gradient is rounding alone */
     double loss[2];             /* the last one, serial and parallel */
     size_t bytes[2];            /* planned: serial, and the most that a rank has */
@@ -35,7 +38,8 @@ typedef struct ll_verify_report {
     int rank;      /* that holds the element which differs most */
     int64_t index; /* of it in the whole tensor; step 0: before the first step */
     int64_t step;
-    double serial, parallel, rel_diff;
+    double serial, parallel, rel_diff, allowed;
+    bool in_f64; /* it was found there */
 } ll_verify_report;
 
 /* Collective over o->session.comm. Compares results, gradients, parameters and state of a graph

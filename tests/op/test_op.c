@@ -198,7 +198,7 @@ static void open_on_ref(const trial *t, ll_graph *g, ll_dtype dtype, int n_micro
                         ll_exec **e)
 {
     ll_graph *wide;
-    must(ll_retype(g, dtype, &wide), t, "retype");
+    must(ll_retype(g, dtype, false, &wide), t, "retype");
     must(ll_lower(wide, &(ll_lower_opts){.target = &ll_target_ref, .n_micro = n_micro}, p), t,
          "lower");
     must(ll_exec_open(*p, &(ll_exec_opts){.seed = seed, .poison = true}, e), t, "open");

@@ -24,7 +24,7 @@ static ll_graph *convs(void)
     h = ll_conv_layer(g, "conv2", h, C2, 3, &same, false);
     ll_minimize(g, ll_mean(g, ll_mul(g, h, h)), &(ll_optim){.name = "momentum"});
     no_error(ll_graph_check(g));
-    no_error(ll_retype(g, LL_F64, &out));
+    no_error(ll_retype(g, LL_F64, false, &out));
     ll_graph_free(g);
     return out;
 }

@@ -15,7 +15,7 @@ static made training(ll_graph *g, ll_val loss, const char *optimizer, int64_t li
     ll_minimize(g, loss, &(ll_optim){.name = optimizer, .clip = 1, .weight_decay = 0.1});
     no_error(ll_graph_check(g));
     made m = {.limit = limit};
-    no_error(ll_retype(g, LL_F64, &m.g));
+    no_error(ll_retype(g, LL_F64, false, &m.g));
     ll_graph_free(g);
     return m;
 }

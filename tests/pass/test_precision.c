@@ -153,7 +153,7 @@ static void test_others(void **state)
 
 static ll_err to_f64(const ll_graph *g, ll_graph **out)
 {
-    return ll_retype(g, LL_F64, out);
+    return ll_retype(g, LL_F64, false, out);
 }
 
 static void test_retype(void **state)

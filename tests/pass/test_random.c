@@ -136,7 +136,7 @@ static void check_simplify(const rg *r, uint64_t seed, int n_micro)
 {
     ll_graph *wide, *once, *twice;
     ll_arena *a = ll_arena_new();
-    must(ll_retype(r->g, LL_F64, &wide), seed, "retype");
+    must(ll_retype(r->g, LL_F64, false, &wide), seed, "retype");
     must(ll_simplify(wide, &once), seed, "simplify");
     must(ll_simplify(once, &twice), seed, "simplify again");
     assert_string_equal(ll_print(twice, a), ll_print(once, a));
@@ -265,7 +265,7 @@ static void check_gradient(uint64_t seed)
     ll_val loss = rg_make(&r, seed);
     add_gradients(r.g, loss);
     must(ll_graph_check(r.g), seed, "gradient");
-    must(ll_retype(r.g, LL_F64, &wide), seed, "retype");
+    must(ll_retype(r.g, LL_F64, false, &wide), seed, "retype");
     must(rg_open(wide, &(ll_lower_opts){.target = &ll_target_ref, .as_is = true}, &l.run), seed,
          "open");
     rg_feed(&r, &l.run);

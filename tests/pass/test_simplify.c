@@ -239,7 +239,7 @@ static void test_mistakes(void **state)
     ll_graph_reject(g, "a mistake of %d", 3);
     assert_int_equal(ll_simplify(g, &out), LL_E_GRAPH);
     assert_int_equal(ll_lower_precision(g, &out), LL_E_GRAPH);
-    assert_int_equal(ll_retype(g, LL_F64, &out), LL_E_GRAPH);
+    assert_int_equal(ll_retype(g, LL_F64, false, &out), LL_E_GRAPH);
     assert_int_equal(ll_sweep(g, &out), LL_E_GRAPH);
     assert_non_null(strstr(ll_error_text(), "a mistake of 3"));
     ll_graph_free(g);

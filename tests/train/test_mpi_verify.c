@@ -73,7 +73,7 @@ static void test_pairs(void **state)
                      ll_error_frames());
         if (ll_comm_rank(comm) == 0)
             print_message("%-9s %-20s zero %d: worst %.1e (%s), rounding %.1e\n", r->model.name,
-                          p->mesh, p->zero, v.max_rel_diff, v.worst, v.rounding);
+                          p->mesh, p->zero, v.max_rel_diff[0], v.worst[0], v.rounding);
         assert_true(v.init_identical);
         if (!v.ok)
             fail_msg("%s on %s zero %d: step %lld: %s differs by %g (%s)", r->model.name, p->mesh,
