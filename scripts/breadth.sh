@@ -19,7 +19,7 @@ sizes() {
     mlp) echo "-b 13 -s model.image=9 -s model.width=37" ;;
     lenet5) echo "-b 13" ;;
     gpt) echo "-b 7 -s model.layers=2 -s model.width=24 -s model.heads=6 -s model.seq=13 -s model.vocab=53" ;;
-    resnet18) echo "-b 13 -s model.image=13 -s model.channels=3 -s model.classes=7" ;;
+    resnet18) echo "-b 13 -s model.width=8 -s model.image=13 -s model.channels=3 -s model.classes=7" ;;
     googlenet) echo "-b 7 -s model.image=49 -s model.classes=7" ;;
     alexnet) echo "-b 6 -s model.image=223 -s model.classes=7" ;;
     esac
@@ -105,8 +105,8 @@ for model in $models; do
         esac
         printf '%-9s %-24s zero %s  %-8s' "$model" "$mesh" "$zero" $verdict
         if [ $verdict = ok ]; then
-            printf ' %-14s raw %-14s rounding %-14s %3d s\n' "$(field max_rel_diff)" "$(field raw_rel_diff)" \
-                "$(field rounding)" $took
+            printf ' %-14s unjudged %-6s f64 %-14s %3d s\n' "$(field max_rel_diff)" "$(field unjudged_in_f32)" \
+                "$(field f64_rel_diff)" $took
         else
             head -c 400 "$err" | tr '\n' ' '
             echo

@@ -18,7 +18,7 @@ typedef struct opts {
     bool random, json;
 } opts;
 
-static const double TOLERANCE = 1e-4; /* as --tolerance says */
+static const double TOLERANCE = 1e-5; /* as --tolerance says */
 
 static const ll_arg args[] = {
     {"RUN", LL_ARG_TEXT, offsetof(opts, run), NULL, "a run, or a model's name", NULL},
@@ -31,7 +31,7 @@ static const ll_arg args[] = {
      "cut over axis data: 1 optimizer state, 2 and gradients, 3 and parameters", "parallel.zero"},
     {"--steps", LL_ARG_INT, offsetof(opts, steps), "N", "steps to train", "5"},
     {"--tolerance", LL_ARG_NUMBER, offsetof(opts, tolerance), "T",
-     "the largest relative difference that passes", "1e-4"},
+     "the largest relative difference that passes", "1e-5"},
     {"--exact", LL_ARG_SETTING, offsetof(opts, set), NULL, "with exact sums: no bit may differ",
      "parallel.exact=true"},
     {"--batch|-b", LL_ARG_SETTING, offsetof(opts, set), "N", "samples in a step", "train.batch"},
@@ -61,7 +61,7 @@ static char *more(ll_arena *arena)
         "that differs by more than 16 times as much, or along its own direction (a wrong scale),\n"
         "is wrong. If it does not (relu's corner, batch norms over few numbers), f32 cannot\n"
         "judge it: both sides train again in f64, where rounding is 5e8 times smaller, and may\n"
-        "differ by 1e-6 at most there. Tolerances below 1e-5 are held to the letter at once.\n\n"
+        "differ by 1e-6 at most there. Tolerances below 1e-6 are held to the letter at once.\n\n"
         "With --exact both sides train with exact sums, and no element may differ in a bit.\n");
 }
 

@@ -50,9 +50,11 @@ static ll_val residual(ll_graph *g, const ll_build *b, ll_val x, const block *k)
 static ll_val stem(ll_graph *g, const ll_build *b, ll_val x)
 {
     const ll_window pool = {.size = {3, 3}, .stride = {2, 2}, .pad = {1, 1}};
+    int64_t width = ll_build_size(b, "width");
     ll_graph_block(g);
-    if (ll_build_size(b, "image") < SMALL_IMAGE) return ll_relu(g, conv_bn(g, b, "1", x, 64, 3, 1));
-    return ll_max_pool(g, ll_relu(g, conv_bn(g, b, "1", x, 64, 7, 2)), &pool);
+    if (ll_build_size(b, "image") < SMALL_IMAGE)
+        return ll_relu(g, conv_bn(g, b, "1", x, width, 3, 1));
+    return ll_max_pool(g, ll_relu(g, conv_bn(g, b, "1", x, width, 7, 2)), &pool);
 }
 
 static ll_val resnet(ll_graph *g, const ll_build *b, const int depth[STAGES], bool bottleneck)
@@ -64,7 +66,7 @@ static ll_val resnet(ll_graph *g, const ll_build *b, const int depth[STAGES], bo
     ll_val h = stem(g, b, x);
     for (int s = 0; s < STAGES; s++)
         for (int i = 0; i < depth[s]; i++) {
-            const block k = {(int64_t)64 << s, s > 0 && i == 0 ? 2 : 1, bottleneck};
+            const block k = {ll_build_size(b, "width") << s, s > 0 && i == 0 ? 2 : 1, bottleneck};
             char stage[16], number[16];
             snprintf(stage, sizeof stage, "layer%d", s + 1);
             snprintf(number, sizeof number, "%d", i);
@@ -103,9 +105,9 @@ static ll_val declare50(ll_graph *g, const ll_build *b)
     {                                                                                              \
         {"image", 224,                                                                             \
          "height and width of the image; below 64 the stem is 3x3, without pooling"},              \
-            {"channels", 3, "channels of the image"},                                              \
+            {"channels", 3, "channels of the image"}, {"classes", 1000, "classes"},                \
         {                                                                                          \
-            "classes", 1000, "classes"                                                             \
+            "width", 64, "channels of the first stage; each further one has twice as many"         \
         }                                                                                          \
     }
 

@@ -6,8 +6,11 @@
  * and the worst element.
  *
  * What a relative difference is. For one tensor: the 2-norm of parallel - serial, over the 2-norm
- * of serial. Beside it stands the projection <parallel - serial, serial> / |serial|^2: a scale that
- * is wrong shows in it, rounding in any direction does not. Three things would make noise of both:
+ * of serial; of parameters and state, over that of what the steps have changed of them (and no less
+ * than STILL of the value, which is rounded): a wrong step of a large parameter is not small. Beside
+ * it stands, of results and gradients, the projection <parallel - serial, serial> / |serial|^2: a
+ * scale that is wrong shows in it, rounding in any direction does not. Three things would make noise
+ * of both:
  * 1. Gradients that are zero but for rounding (the bias of a layer before a batch norm; of keys in
  *    attention). A gradient's difference is over no less than FLOOR of the norm of all gradients.
  * 2. Rules that divide a gradient by its size (Adam, LAMB, ...) make a whole step, in any
@@ -38,9 +41,11 @@
 #include <stdlib.h>
 
 static const double FLOOR[2] = {1e-6, 1e-8}; /* as it is, in f64 */
-static const double DIGITS = 1e-3, SMALL = 1e-2, SHARE = 1e-3, MARGIN = 16, STRICT = 1e-5;
-static const double WIDE = 1e-6; /* the most that passes in f64 */
-enum { DRAWS = 3 };              /* one may be small by luck */
+static const double DIGITS = 1e-3, SMALL = 1e-2, SHARE = 1e-3, MARGIN = 16, STRICT = 1e-6;
+static const double STILL[2] = {2e-2,
+                                1e-9}; /* some units of the last place over the usual tolerance */
+static const double WIDE = 1e-6;       /* the most that passes in f64 */
+enum { DRAWS = 3 };                    /* one may be small by luck */
 
 typedef enum kind { RESULT, GRADIENT, PARAMETER, STATE, N_KIND } kind;
 
@@ -53,7 +58,7 @@ typedef struct item {
     ll_layout layout;
     int serial, parallel; /* slots; serial: on rank 0 */
     uint8_t *left_out;    /* [numel] of the parameter it belongs to; NULL: to none */
-    double size;          /* of the serial value: its 2-norm */
+    double size;          /* 2-norm of the serial value; kept ones: of its change, see above */
     double noise[2];      /* what rounding does to it in this step: difference, projection */
     void *start;          /* PARAMETER, STATE: what it was after step v->since; on rank 0 */
 } item;
@@ -185,6 +190,11 @@ static ll_session_opts alone_opts(const verifier *v)
 
 /* ---- comparing one tensor ---- */
 
+static bool kept(const item *x)
+{
+    return x->kind == PARAMETER || x->kind == STATE;
+}
+
 static double at(const void *data, ll_dtype t, int64_t i)
 {
     return t == LL_F32 ? (double)((const float *)data)[i] : ll_load(data, t, i);
@@ -206,14 +216,24 @@ static ll_err fetch(verifier *v, const item *x, const void **out)
                              &(ll_coll_opts){.site = x->name});
 }
 
-static void find_size(item *x, const void *serial)
+/* On rank 0: of every tensor what differences are over. Collective. */
+static ll_err find_sizes(verifier *v)
 {
-    double sum = 0;
-    for (int64_t i = 0, n = ll_numel(&x->type.shape); i < n; i++) {
-        double a = at(serial, x->type.dtype, i);
-        sum += a * a;
+    for (int i = 0; i < v->n_item && v->alone; i++) {
+        item *x = &v->items[i];
+        const void *serial = ll_exec_data(v->alone->e, x->serial, 0);
+        double sum = 0, moved = 0;
+        for (int64_t k = 0, n = ll_numel(&x->type.shape); k < n; k++) {
+            double a = at(serial, x->type.dtype, k),
+                   b = x->start ? at(x->start, x->type.dtype, k) : 0;
+            sum += a * a;
+            moved += (a - b) * (a - b);
+        }
+        x->size = x->start ? fmax(sqrt(moved), STILL[v->wide] * sqrt(sum)) : sqrt(sum);
     }
-    x->size = sqrt(sum);
+    for (int i = 0; i < v->n_item && v->n_rank > 1; i++)
+        TRY(ll_comm_broadcast(v->c, &v->items[i].size, 1, LL_F64, 0, NULL));
+    return LL_OK;
 }
 
 /* Notes elements of a gradient that are rounding alone. all: the norm of all gradients. */
@@ -276,14 +296,14 @@ static finding compare(const item *x, const ll_slot *s, const void *serial, cons
 static ll_err compare_all(verifier *v, bool init)
 {
     memset(v->found, 0, sizeof *v->found * (size_t)(v->n_item * v->n_rank));
+    if (!init) TRY(find_sizes(v));
     for (int i = 0; i < v->n_item; i++) {
         item *x = &v->items[i];
-        if (init && x->kind != PARAMETER && x->kind != STATE) continue;
+        if (init && !kept(x)) continue;
         const void *serial, *parallel = ll_exec_data(v->cut->e, x->parallel, 0);
         const ll_slot *s = &v->cut->p->slots[x->parallel];
         finding *f = &v->found[i * v->n_rank + v->rank];
         TRY(fetch(v, x, &serial));
-        if (!init) find_size(x, serial);
         if (x->kind == GRADIENT && x->left_out && !v->o->session.exact)
             leave_out(x, serial, parallel, ll_session_result(v->cut, "grad_norm"));
         *f = compare(x, s, serial, parallel, init || v->o->session.exact);
@@ -361,7 +381,7 @@ static bool measure(const verifier *v, double (*rel)[2])
         double scale = scale_of(v, &v->items[i]);
         worst_copy(v, i, rel[i]);
         rel[i][0] /= scale;
-        rel[i][1] /= scale * scale;
+        rel[i][1] = kept(&v->items[i]) ? 0 : rel[i][1] / (scale * scale);
         for (int r = 0; r < v->n_rank && v->o->session.exact; r++)
             if (v->found[i * v->n_rank + r].bits > 0) rel[i][0] = fmax(rel[i][0], DBL_MIN);
         any |= !(rel[i][0] <= v->o->tolerance);
@@ -435,11 +455,6 @@ static ll_err nudge(verifier *v, int64_t step, int draw)
         TRY(ll_exec_changed(v->nudged->e, x->serial));
     }
     return LL_OK;
-}
-
-static bool kept(const item *x)
-{
-    return x->kind == PARAMETER || x->kind == STATE;
 }
 
 /* Keeps what the steps after this one start from. */
@@ -543,7 +558,7 @@ static ll_err train_and_compare(verifier *v)
 {
     double(*rel)[2] = (double(*)[2])ll_arena_alloc(v->arena, sizeof *rel * (size_t)(v->n_item + 1));
     bool lenient = v->o->tolerance >= STRICT && !v->wide;
-    if (lenient) keep_start(v, 0);
+    keep_start(v, 0);
     for (int64_t step = 1; step <= v->o->steps && v->out->ok; step++) {
         TRY(ll_comm_agree(v->c, train_alone(v, step)));
         TRY(train_cut(v, step));

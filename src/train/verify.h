@@ -10,7 +10,7 @@ typedef ll_err ll_feed(void *context, ll_session *s, int64_t step);
 typedef struct ll_verify_opts {
     ll_session_opts session; /* of the ranks: comm, mesh and zero among them */
     int64_t steps;
-    double tolerance; /* below 1e-5, whatever rounding may do; 0: no element may differ */
+    double tolerance; /* below 1e-6, whatever rounding may do; 0: no element may differ */
     double lr;
     ll_feed *feed;
     void *context;

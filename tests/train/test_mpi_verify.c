@@ -66,7 +66,7 @@ static void test_pairs(void **state)
         no_error(ll_run_finish(r));
         ll_verify_opts o = {.session = {.comm = comm, .mesh = p->mesh, .zero = p->zero},
                             .steps = p->steps,
-                            .tolerance = 1e-4};
+                            .tolerance = 1e-5};
         ll_err rc = ll_verify_run(r, &o, true, &v);
         if (rc != LL_OK)
             fail_msg("%s on %s: %s\n%s", r->model.name, p->mesh, ll_error_text(),
@@ -107,7 +107,7 @@ static ll_verify_report with_softmax(const ll_op *softmax, const char *mesh)
     ll_minimize(g, ll_mean(g, ll_cross_entropy(g, logits, y)), &(ll_optim){.name = "momentum"});
     ll_verify_opts o = {.session = {.comm = comm, .mesh = mesh, .threads = 1, .seed = 3},
                         .steps = 3,
-                        .tolerance = 1e-4,
+                        .tolerance = 1e-5,
                         .lr = 0.1,
                         .feed = feed};
     ll_verify_report v;

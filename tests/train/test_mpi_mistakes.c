@@ -1,0 +1,338 @@
+/* mpi: 2 4
+ * wrap: ll_partition
+ * What verify is worth: single mistakes, put into the graphs of ranks behind its back, one at a
+ * time, and every one must be found, at default settings. MISTAKES=all tries every site that there
+ * is in place of some of each kind; ONLY=roll those of one kind. */
+#include "base/now.h"
+#include "op/ops.h"
+#include "pass/partition.h"
+#include "train/verify.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+static ll_comm *comm;
+
+/* ---- mistakes: what is put where a node's result, an update or an input was ---- */
+
+typedef enum kind { NODE, UPDATE, BATCH } kind;
+typedef struct spot {
+    const ll_graph *g;
+    const ll_node *n;  /* NODE */
+    const ll_value *v; /* the value that is replaced */
+    int dim;           /* NODE: a collective's, or 0 */
+    int rank, ranks;   /* the mistake is that of rank alone, where it is one of a rank */
+    bool mine;         /* this is that rank */
+} spot;
+typedef struct mistake {
+    const char *name;
+    kind kind;
+    bool (*fits)(const spot *s);
+    /* NODE: x are the node's operands, y its result; UPDATE: x[0] the input, y the next value. */
+    ll_val (*make)(ll_graph *to, const spot *s, const ll_val *x, ll_val y);
+    int most; /* sites tried of one model on one mesh; 0: all */
+} mistake;
+
+static bool is_float(const spot *s)
+{
+    return ll_dtype_is_float(s->v->type.dtype) && ll_numel(&s->v->type.shape) > 0;
+}
+static bool is_long(const spot *s)
+{
+    return s->dim < s->v->type.shape.n && s->v->type.shape.d[s->dim] > 1;
+}
+static bool is_gradient(const spot *s)
+{
+    return s->v->gradient_of && is_float(s) && !s->n->op->collective;
+}
+static bool sums(const spot *s)
+{
+    return s->n->op->collective == LL_ALL_REDUCE || s->n->op->collective == LL_REDUCE_SCATTER;
+}
+static bool is_sum(const spot *s)
+{
+    return s->n->op == &ll_op_sum && is_float(s);
+}
+static bool moves(const spot *s)
+{
+    return s->n->op->collective && s->n->op->collective != LL_ALL_REDUCE && is_long(s);
+}
+static bool is_window(const spot *s)
+{
+    ll_work w = s->n->op->work;
+    return (w == LL_WORK_CONVOLUTION || w == LL_WORK_POOL) && is_long(s);
+}
+static bool is_slice(const spot *s)
+{
+    if (s->n->op != &ll_op_slice) return false;
+    const ll_range_attr *a = (const ll_range_attr *)s->n->attr;
+    return a->to - a->from < ll_value_of(s->g, s->n->in[0])->type.shape.d[a->dim];
+}
+
+static ll_val scaled(ll_graph *to, const spot *s, const ll_val *x, ll_val y)
+{
+    (void)s, (void)x;
+    return ll_scale(to, y, 1.01);
+}
+
+/* One place off, the last first, on one rank: a wrong halo, cut, shard or order of parts. */
+static ll_val rolled(ll_graph *to, const spot *s, const ll_val *x, ll_val y)
+{
+    (void)x;
+    int64_t n = s->v->type.shape.d[s->dim];
+    if (!s->mine) return y;
+    ll_val part[] = {ll_slice(to, y, s->dim, n - 1, n), ll_slice(to, y, s->dim, 0, n - 1)};
+    return ll_concat(to, part, 2, s->dim);
+}
+
+/* What one rank adds to a sum is lost. */
+static ll_val lost(ll_graph *to, const spot *s, const ll_val *x, ll_val y)
+{
+    (void)y;
+    ll_val none = s->mine ? ll_scale(to, x[0], 0) : x[0];
+    return ll_emit(to, s->n->op, s->n->attr, &none, 1);
+}
+
+/* A sum over ranks that is not made. */
+static ll_val not_summed(ll_graph *to, const spot *s, const ll_val *x, ll_val y)
+{
+    const ll_coll_attr *a = (const ll_coll_attr *)s->n->attr;
+    (void)y;
+    if (s->n->op->collective == LL_ALL_REDUCE) return x[0];
+    return ll_slice(to, x[0], (int)a->dim, a->from, a->to);
+}
+
+/* The last row of what neighbours sent is missing, on one rank. */
+static ll_val row_missing(ll_graph *to, const spot *s, const ll_val *x, ll_val y)
+{
+    (void)x;
+    int64_t n = s->v->type.shape.d[s->dim];
+    if (!s->mine) return y;
+    return ll_pad(to, ll_slice(to, y, s->dim, 0, n - 1), s->dim, 0, 1);
+}
+
+static ll_val off_by_one(ll_graph *to, const spot *s, const ll_val *x, ll_val y)
+{
+    const ll_range_attr *a = (const ll_range_attr *)s->n->attr;
+    int by = a->from > 0 ? -1 : 1;
+    (void)y;
+    return ll_slice(to, x[0], (int)a->dim, a->from + by, a->to + by);
+}
+
+static ll_val not_updated(ll_graph *to, const spot *s, const ll_val *x, ll_val y)
+{
+    (void)to;
+    return s->mine ? x[0] : y;
+}
+
+static ll_val updated_more(ll_graph *to, const spot *s, const ll_val *x, ll_val y)
+{
+    if (!s->mine) return y;
+    return ll_add(to, x[0], ll_scale(to, ll_sub(to, y, x[0]), 1.01));
+}
+
+static const mistake mistakes[] = {
+    {"gradient 1.01 times as large", NODE, is_gradient, scaled, 4},
+    {"all gradients 1.01 times as large", NODE, is_gradient, scaled, 0},
+    {"one rank's part of a sum is lost", NODE, sums, lost, 4},
+    {"a sum over ranks is not made", NODE, sums, not_summed, 4},
+    {"a sum 1.01 times as large", NODE, is_sum, scaled, 2},
+    {"what ranks exchange is one off", NODE, moves, rolled, 3},
+    {"a row of what ranks exchange is missing", NODE, moves, row_missing, 3},
+    {"a window's rows are one off", NODE, is_window, rolled, 2},
+    {"a slice is one off", NODE, is_slice, off_by_one, 2},
+    {"one rank does not update", UPDATE, is_float, not_updated, 3},
+    {"one rank updates by 1.01 times as much", UPDATE, is_float, updated_more, 3},
+    {"one rank's update is one off", UPDATE, is_long, rolled, 2},
+    {"one rank's batch is one off", BATCH, is_long, rolled, 0},
+};
+enum { N_MISTAKE = sizeof mistakes / sizeof *mistakes };
+
+/* ---- putting one into a graph ---- */
+
+static struct {
+    const mistake *m; /* NULL: none */
+    int site;         /* which of those that fit; -1: all */
+    int found;        /* sites that fitted */
+    char name[200];   /* of the last one used */
+} plan;
+
+static bool here(const mistake *m, const spot *s) /* and notes it */
+{
+    bool now = m->fits(s) && (plan.site == plan.found++ || plan.site < 0);
+    if (now)
+        snprintf(plan.name, sizeof plan.name, "%s %s", s->n ? s->n->name : "",
+                 s->v->name ? s->v->name : "");
+    return now;
+}
+
+static spot spot_of(const ll_graph *g, const ll_node *n, const ll_value *v)
+{
+    spot s = {.g = g, .n = n, .v = v, .ranks = ll_comm_size(comm)};
+    s.rank = s.ranks - 1;
+    s.mine = ll_comm_rank(comm) == s.rank;
+    if (n && n->op->collective == LL_HALO)
+        s.dim = (int)((const ll_halo_attr *)n->attr)->dim;
+    else if (n && n->op->collective)
+        s.dim = (int)((const ll_coll_attr *)n->attr)->dim;
+    else if (n && n->op->split)
+        s.dim = 1; /* images' rows */
+    return s;
+}
+
+static ll_err spoil_node(ll_rewrite *rw, const ll_node *n)
+{
+    spot s = spot_of(rw->from, n, ll_value_of(rw->from, n->out[0]));
+    ll_val x[LL_MAX_IN];
+    for (int i = 0; i < n->n_in; i++) x[i] = rw->map[n->in[i].id];
+    TRY(ll_rewrite_copy(rw, n));
+    if (plan.m->kind != NODE || !here(plan.m, &s)) return LL_OK;
+    ll_rewrite_map(rw, n->out[0], plan.m->make(rw->to, &s, x, rw->map[n->out[0].id]));
+    return ll_graph_check(rw->to);
+}
+
+static ll_err spoil(const ll_graph *g, ll_graph **out)
+{
+    ll_rewrite rw;
+    ll_rewrite_begin(&rw, g);
+    ll_err rc = LL_OK;
+    for (int i = 1; i < g->n_value && plan.m->kind == BATCH; i++) {
+        spot s = spot_of(g, NULL, &g->values[i]);
+        if (s.v->node < 0 && s.v->kind == LL_BATCH && here(plan.m, &s))
+            rw.map[i] = plan.m->make(rw.to, &s, NULL, rw.map[i]);
+    }
+    for (int i = 0; i < g->n_node && rc == LL_OK; i++) rc = spoil_node(&rw, &g->nodes[i]);
+    for (int i = 0; i < g->n_update && rc == LL_OK && plan.m->kind == UPDATE; i++) {
+        ll_pair u = g->updates[i];
+        spot s = spot_of(g, NULL, ll_value_of(g, u.next));
+        if (here(plan.m, &s))
+            rw.map[u.next.id] = plan.m->make(rw.to, &s, &rw.map[u.input.id], rw.map[u.next.id]);
+        rc = ll_graph_check(rw.to);
+    }
+    return ll_rewrite_end(&rw, rc, out);
+}
+
+ll_err __real_ll_partition(const ll_placement *p, int rank, ll_graph **out);
+ll_err __wrap_ll_partition(const ll_placement *p, int rank, ll_graph **out);
+ll_err __wrap_ll_partition(const ll_placement *p, int rank, ll_graph **out)
+{
+    ll_graph *all, *right;
+    plan.found = 0;
+    if (!plan.m) return __real_ll_partition(p, rank, out);
+    TRY(__real_ll_partition(p, rank, &all));
+    ll_err rc = ll_sweep(all, &right); /* what nobody reads can have no mistake */
+    ll_graph_free(all);
+    TRY(rc);
+    rc = spoil(right, out);
+    ll_graph_free(right);
+    return rc;
+}
+
+/* ---- models on meshes ---- */
+
+static const char mlp[] = "model: {name: mlp, image: 9, width: 37}\n"
+                          "train: {batch: 13, optimizer: adamw}\n";
+static const char lenet[] = "model: {name: lenet5}\ntrain: {batch: 7, optimizer: momentum}\n";
+static const char resnet[] =
+    "model: {name: resnet18, image: 9, channels: 2, classes: 7, width: 4}\n"
+    "train: {batch: 6, optimizer: momentum, lr: 0.1}\n";
+static const char gpt[] = "model: {name: gpt, layers: 1, width: 24, heads: 6, seq: 13, vocab: 53}\n"
+                          "train: {batch: 7, optimizer: adamw, clip: 1}\n";
+static const struct {
+    int ranks;
+    const char *model, *mesh;
+    int zero;
+} rows[] = {
+    {2, mlp, "data=2", 1},          {2, mlp, "tensor=2", 0},
+    {2, lenet, "height=2", 0},      {2, lenet, "channel=2", 0},
+    {2, lenet, "filter=2", 0},      {2, gpt, "data=2", 3},
+    {2, gpt, "sequence=2", 0},      {2, gpt, "tensor=2", 0},
+    {2, resnet, "data=2", 0},       {4, mlp, "rows=2,cols=2", 0},
+    {4, mlp, "data=4", 2},          {4, lenet, "data=2,width=2", 0},
+    {4, gpt, "data=2,tensor=2", 1}, {4, lenet, "height=2,width=2", 0},
+};
+
+static int stopped;
+
+static bool found(const ll_run *r, const char *mesh, int zero)
+{
+    ll_verify_report v;
+    ll_verify_opts o = {
+        .session = {.comm = comm, .mesh = mesh, .zero = zero}, .steps = 5, .tolerance = 1e-5};
+    ll_err rc = ll_verify_run(r, &o, true, &v);
+    /* A step that is not finite stops; a rank whose program is not the others' never starts. */
+    if (plan.m && (rc == LL_E_NUMERIC || rc == LL_E_COMM) && ++stopped) return true;
+    if (rc != LL_OK) fail_msg("%s\n%s", ll_error_text(), ll_error_frames());
+    return !v.ok;
+}
+
+/* Sites that every rank has. */
+static int sites(void)
+{
+    double least = -plan.found;
+    assert_int_equal(ll_comm_allreduce(comm, &least, 1, LL_F64, LL_REDUCE_MAX, NULL), LL_OK);
+    return (int)-least;
+}
+
+static void test_mistakes(void **state)
+{
+    (void)state;
+    const char *only = getenv("ONLY");
+    bool every = getenv("MISTAKES") != NULL;
+    int made = 0, missed = 0, of[N_MISTAKE] = {0};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        ll_run *r;
+        if (rows[i].ranks != ll_comm_size(comm)) continue;
+        double began = ll_now();
+        assert_int_equal(ll_run_parse(rows[i].model, strlen(rows[i].model), "test", &r), LL_OK);
+        r->parallel.zero = rows[i].zero;
+        assert_int_equal(ll_run_finish(r), LL_OK);
+        plan.m = NULL;
+        assert_false(found(r, rows[i].mesh, rows[i].zero)); /* no false alarm */
+        for (int k = 0; k < N_MISTAKE; k++) {
+            if (only && !strstr(mistakes[k].name, only)) continue;
+            plan.m = &mistakes[k];
+            plan.site = -1;
+            int n = 1, all = !strncmp(plan.m->name, "all", 3), at = 0, tried = 0;
+            while (at < n) {
+                plan.site = all ? -1 : at;
+                bool seen = found(r, rows[i].mesh, rows[i].zero);
+                n = all ? sites() > 0 : sites();
+                if (at >= n) break; /* there is no such site, and nothing was spoilt */
+                made++, of[k]++, tried++;
+                if (!seen && ++missed && ll_comm_rank(comm) == 0)
+                    print_message("NOT FOUND: %s on %s zero %d: %s, site %d of %d: %s\n",
+                                  r->model.name, rows[i].mesh, rows[i].zero, plan.m->name, at, n,
+                                  plan.name);
+                int left = plan.m->most && !every ? plan.m->most : n;
+                at += n > left ? (n - 1) / left + 1 : 1;
+            }
+        }
+        if (ll_comm_rank(comm) == 0)
+            print_message("%s on %s zero %d: %d mistakes so far, %.1f s\n", r->model.name,
+                          rows[i].mesh, rows[i].zero, made, ll_now() - began);
+        ll_run_free(r);
+    }
+    for (int k = 0; k < N_MISTAKE && ll_comm_rank(comm) == 0; k++)
+        print_message("%4d of: %s\n", of[k], mistakes[k].name);
+    if (ll_comm_rank(comm) == 0)
+        print_message("%d mistakes, %d found, %d of them by stopping\n", made, made - missed,
+                      stopped);
+    assert_int_equal(missed, 0);
+}
+
+int main(void)
+{
+    if (ll_comm_open(&(ll_comm_opts){.timeout_s = 60, .table = ""}, &comm) != LL_OK) {
+        fprintf(stderr, "%s\n", ll_error_text());
+        return 1;
+    }
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_mistakes)};
+    int rc = cmocka_run_group_tests(tests, NULL, NULL);
+    ll_comm_close(comm);
+    return rc;
+}
