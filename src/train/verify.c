@@ -6,11 +6,11 @@
  * and the worst element.
  *
  * What a relative difference is. For one tensor: the 2-norm of parallel - serial, over the 2-norm
- * of serial; of parameters and state, over that of what the steps have changed of them (and no less
- * than STILL of the value, which is rounded): a wrong step of a large parameter is not small. Beside
- * it stands, of results and gradients, the projection <parallel - serial, serial> / |serial|^2: a
- * scale that is wrong shows in it, rounding in any direction does not. Three things would make noise
- * of both:
+ * of serial; of parameters and state, over that of what the steps have changed of them (no less
+ * than STILL of the value, which is rounded): a wrong step of a large parameter is not small.
+ * Beside it stands, of results and gradients, the projection <parallel - serial, serial> /
+ * |serial|^2: a wrong scale shows in it, rounding in any direction does not. Three things would
+ * make noise of both:
  * 1. Gradients that are zero but for rounding (the bias of a layer before a batch norm; of keys in
  *    attention). A gradient's difference is over no less than FLOOR of the norm of all gradients.
  * 2. Rules that divide a gradient by its size (Adam, LAMB, ...) make a whole step, in any
@@ -26,8 +26,8 @@
  * what that changes of this very tensor is what rounding can do to it, and more is a mistake. Less
  * is no proof: such tensors are not judged yet. Both sides are then trained again in f64, where
  * rounding is 2^29 times smaller, and there the tolerance, WIDE at most, is held to the letter, in
- * every step, on values that were never brought together. In the first run, after a step with such a tensor, the
- * ranks go on from the serial values: what rounding has set apart would only drift further apart.
+ * every step, on values that were never brought together. In the first run the ranks go on from the
+ * serial values after such a step: what rounding has set apart would only drift further apart.
  * Tolerances below STRICT are held to the letter at once.
  * Exact runs (pass/exact.c) have no rounding to allow for: every bit of everything is compared. */
 #include "train/verify.h"
