@@ -77,6 +77,8 @@ ll_err ll_fuse(ll_graph **g, unsigned machine, ll_precision p, bool always_only,
 ll_err ll_fuse_one(const ll_fusion *f, const ll_graph *g, ll_buf *log, int *fired, ll_graph **out);
 /* Nodes without a reference kernel become what they mean, in f64. */
 ll_err ll_expand_fused(const ll_graph *g, ll_graph **out);
+/* Those of f64 tensors alone, unless fast kernels take f64 too. */
+ll_err ll_expand_f64(const ll_graph *g, ll_graph **out);
 
 #ifdef __cplusplus
 }

@@ -107,21 +107,41 @@ static ll_err expand(ll_rewrite *rw, const ll_node *n)
     return ll_graph_check(rw->to);
 }
 
+static bool in_f64(const ll_graph *g, const ll_node *n)
+{
+    bool any = false;
+    for (int i = 0; i < n->n_in; i++) any |= ll_graph_dtype(g, n->in[i]) == LL_F64;
+    for (int o = 0; o < n->n_out; o++) any |= ll_graph_dtype(g, n->out[o]) == LL_F64;
+    return any;
+}
+
 /* What fused ops mean may have an expansion itself: until all have kernels. */
-ll_err ll_expand_fused(const ll_graph *g, ll_graph **out)
+static ll_err expand_all(const ll_graph *g, bool f64_only, ll_graph **out)
 {
     ll_rewrite rw;
     ll_err rc = LL_OK;
     int n = 0;
     ll_rewrite_begin(&rw, g);
     for (int i = 0; i < g->n_node && rc == LL_OK; i++) {
-        bool stays = g->nodes[i].op->ref || g->nodes[i].op->collective;
+        const ll_op *op = g->nodes[i].op;
+        bool stays =
+            op->ref || op->collective || (f64_only && (op->f64 || !in_f64(g, &g->nodes[i])));
         n += !stays;
         rc = (stays ? ll_rewrite_copy : expand)(&rw, &g->nodes[i]);
     }
     ll_graph *made;
     TRY(ll_rewrite_end(&rw, rc, &made));
-    rc = (n ? ll_expand_fused : ll_sweep)(made, out);
+    rc = n ? expand_all(made, f64_only, out) : ll_sweep(made, out);
     ll_graph_free(made);
     return rc;
+}
+
+ll_err ll_expand_fused(const ll_graph *g, ll_graph **out)
+{
+    return expand_all(g, false, out);
+}
+
+ll_err ll_expand_f64(const ll_graph *g, ll_graph **out)
+{
+    return expand_all(g, true, out);
 }

@@ -28,6 +28,13 @@ static ll_err check_target(const ll_lower_opts *opts)
     return LL_OK;
 }
 
+static bool has_f64(const ll_graph *g)
+{
+    bool any = false;
+    for (int i = 1; i < g->n_value; i++) any |= g->values[i].type.dtype == LL_F64;
+    return any;
+}
+
 static ll_err run_passes(const ll_graph *g, const ll_lower_opts *opts, ll_buf *log, ll_graph **out)
 {
     TRY(check_target(opts));
@@ -37,6 +44,7 @@ static ll_err run_passes(const ll_graph *g, const ll_lower_opts *opts, ll_buf *l
         TRY(next(ll_simplify, out));
     }
     if (!opts->target->fuses) return next(ll_expand_fused, out);
+    if (has_f64(*out)) TRY(next(ll_expand_f64, out));
     if (opts->as_is) return LL_OK;
     return ll_fuse(out, opts->target->fuses, opts->precision, opts->no_fuse, log);
 }
