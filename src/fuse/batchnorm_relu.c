@@ -100,10 +100,12 @@ static const ll_fusion_row backward[] = {
      .trials = {TRIAL}},
     {0}};
 
-static const ll_fusion fusions[] = {
-    {.name = "batchnorm_relu", .stage = LL_FUSE_FORWARD, .machines = LL_ON_GPU, .rows = forward},
-    {.name = "batchnorm_relu_grad",
-     .stage = LL_FUSE_LATE,
-     .machines = LL_ON_GPU,
-     .rows = backward}};
+static const ll_fusion fusions[] = {{.name = "batchnorm_relu",
+                                     .stage = LL_FUSE_FORWARD,
+                                     .target = &ll_target_cuda,
+                                     .rows = forward},
+                                    {.name = "batchnorm_relu_grad",
+                                     .stage = LL_FUSE_LATE,
+                                     .target = &ll_target_cuda,
+                                     .rows = backward}};
 const ll_fusion *const ll_fusions_batchnorm_relu[] = {&fusions[0], &fusions[1], NULL};

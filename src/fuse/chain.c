@@ -478,12 +478,12 @@ static ll_err rewrite_lone(const ll_graph *g, int *fired, ll_graph **out)
 
 static const ll_fusion fusions[] = {{.name = "chain",
                                      .stage = LL_FUSE_CHAINS,
-                                     .machines = LL_ON_CPU,
+                                     .target = &ll_target_cpu,
                                      .rewrite = rewrite,
                                      .trials = {TRIAL_GRAPH}},
                                     {.name = "chain_gpu",
                                      .stage = LL_FUSE_CHAINS,
-                                     .machines = LL_ON_GPU,
+                                     .target = &ll_target_cuda,
                                      .rewrite = rewrite_lone,
                                      .trials = {TRIAL_GRAPH}}};
 const ll_fusion *const ll_fusions_chain[] = {&fusions[0], &fusions[1], NULL};

@@ -133,7 +133,7 @@ static const ll_fusion_row rows[] = {
 
 static const ll_fusion fusion = {.name = "classify",
                                  .stage = LL_FUSE_LATE,
-                                 .machines = LL_ON_GPU,
+                                 .target = &ll_target_cuda,
                                  .precisions = LL_IN_16,
                                  .rows = rows};
 const ll_fusion *const ll_fusions_classify[] = {&fusion, NULL};

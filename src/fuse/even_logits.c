@@ -61,7 +61,7 @@ static const ll_fusion_row rows[] = {
 
 static const ll_fusion fusion = {.name = "even_logits",
                                  .stage = LL_FUSE_SHAPES,
-                                 .machines = LL_ON_GPU,
+                                 .target = &ll_target_cuda,
                                  .precisions = LL_IN_16,
                                  .rows = rows};
 const ll_op *const ll_ops_even_logits[] = {NULL};

@@ -306,7 +306,7 @@ static ll_err rewrite(const ll_graph *g, int *fired, ll_graph **out)
 static const ll_fusion fusion = {
     .name = "fp8",
     .stage = LL_FUSE_FP8,
-    .machines = LL_ON_GPU,
+    .target = &ll_target_cuda,
     .precisions = 1 << LL_PRECISION_fp8,
     .rewrite = rewrite,
     .trials = {"  %1: bf16[128,144] = batch \"x\"\n"

@@ -25,13 +25,12 @@
  *    closely (ll_expand_fused; machine ref). */
 #pragma once
 #include "base/text.h"
-#include "pass/pass.h"
+#include "pass/target.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-enum { LL_ON_CPU = 1, LL_ON_GPU = 2 }; /* machines */
 enum { LL_IN_16 = 1 << LL_PRECISION_bf16 | 1 << LL_PRECISION_fp8 };
 
 typedef enum ll_fuse_stage {                 /* in this order */
@@ -59,8 +58,9 @@ typedef struct ll_fusion_row {
 typedef struct ll_fusion {
     const char *name;
     ll_fuse_stage stage;
-    unsigned machines, precisions; /* bits; precisions 0: all */
-    const ll_fusion_row *rows;     /* ended by {0} */
+    const ll_target *target;
+    unsigned precisions;       /* bits; 0: all */
+    const ll_fusion_row *rows; /* ended by {0} */
     /* Or, where it is more than patterns: all of a graph. fired: how often. */
     ll_err (*rewrite)(const ll_graph *g, int *fired, ll_graph **out);
     const char *trials[4]; /* of rewrite: graphs, as lines of text */
@@ -72,7 +72,7 @@ const ll_fusion *const *ll_fusions(void);
 const ll_fusion *ll_fusion_find(const char *name);
 /* Puts another graph in *g's place. log gets a line for each that fired or almost did; NULL: none.
  */
-ll_err ll_fuse(ll_graph **g, unsigned machine, ll_precision p, bool always_only, ll_buf *log);
+ll_err ll_fuse(ll_graph **g, const ll_target *t, ll_precision p, bool always_only, ll_buf *log);
 /* One fusion. fired may be NULL. *out NULL: nothing was found. */
 ll_err ll_fuse_one(const ll_fusion *f, const ll_graph *g, ll_buf *log, int *fired, ll_graph **out);
 /* Nodes without a reference kernel become what they mean, in f64. */

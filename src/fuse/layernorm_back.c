@@ -49,6 +49,6 @@ static const ll_fusion_row rows[] = {
     {0}};
 
 static const ll_fusion fusion = {
-    .name = "layernorm_back", .stage = LL_FUSE_BACKWARD, .machines = LL_ON_GPU, .rows = rows};
+    .name = "layernorm_back", .stage = LL_FUSE_BACKWARD, .target = &ll_target_cuda, .rows = rows};
 const ll_op *const ll_ops_layernorm_back[] = {&ops[0], &ops[1], NULL};
 const ll_fusion *const ll_fusions_layernorm_back[] = {&fusion, NULL};

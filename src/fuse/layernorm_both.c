@@ -99,7 +99,7 @@ static const ll_fusion_row rows[] = {ROW(""), ROW(", before"), {0}};
 
 static const ll_fusion fusion = {.name = "layernorm_both",
                                  .stage = LL_FUSE_LATE,
-                                 .machines = LL_ON_GPU,
+                                 .target = &ll_target_cuda,
                                  .precisions = 1 << LL_PRECISION_fp8,
                                  .rows = rows};
 const ll_fusion *const ll_fusions_layernorm_both[] = {&fusion, NULL};

@@ -302,5 +302,5 @@ static const ll_fusion_row rows[] = {
     {0}};
 
 static const ll_fusion fusion = {
-    .name = "product", .stage = LL_FUSE_PRODUCTS, .machines = LL_ON_GPU, .rows = rows};
+    .name = "product", .stage = LL_FUSE_PRODUCTS, .target = &ll_target_cuda, .rows = rows};
 const ll_fusion *const ll_fusions_product[] = {&fusion, NULL};

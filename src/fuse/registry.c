@@ -36,11 +36,11 @@ const ll_fusion *ll_fusion_find(const char *name)
     return NULL;
 }
 
-ll_err ll_fuse(ll_graph **g, unsigned machine, ll_precision p, bool always_only, ll_buf *log)
+ll_err ll_fuse(ll_graph **g, const ll_target *t, ll_precision p, bool always_only, ll_buf *log)
 {
     for (const ll_fusion *const *f = ll_fusions(); *f; f++) {
         ll_graph *made;
-        if (!((*f)->machines & machine) || (always_only && !(*f)->always)) continue;
+        if ((*f)->target != t || (always_only && !(*f)->always)) continue;
         if ((*f)->precisions && !((*f)->precisions >> p & 1)) continue;
         TRY(ll_fuse_one(*f, *g, log, NULL, &made));
         if (!made) continue;

@@ -36,7 +36,7 @@ static const ll_fusion_row rows[] = {
 
 static const ll_fusion fusion = {.name = "slope",
                                  .stage = LL_FUSE_LATE,
-                                 .machines = LL_ON_GPU,
+                                 .target = &ll_target_cuda,
                                  .precisions = LL_IN_16,
                                  .rows = rows};
 const ll_op *const ll_ops_slope[] = {NULL};

@@ -61,12 +61,11 @@ typedef struct ll_many {
 } ll_many;
 
 /* One way to make a call of an op on a machine. An op lists its ways, the best first, ended by {0};
- * the first that fits is taken. Data pointers are NULL when fits, scratch and cost are asked. */
+ * the first that fits is taken. Data pointers are NULL when fits and scratch are asked. */
 typedef struct ll_solver {
-    const char *name;                  /* NULL: the only one */
-    ll_fits *fits;                     /* NULL: any call of the op */
-    ll_scratch *scratch;               /* NULL: none */
-    double (*cost)(const ll_kcall *c); /* seconds it should take; NULL: not known */
+    const char *name;    /* NULL: the only one */
+    ll_fits *fits;       /* NULL: any call of the op */
+    ll_scratch *scratch; /* NULL: none */
     ll_kernel *run;
     const ll_many *many; /* several calls as one launch; NULL: one by one */
     /* Begins what takes long to make (compiles code, in threads) for a call that will come, once,

@@ -13,7 +13,7 @@
  *    their collectives in the same order.
  * 5. Batch slots hold all micro-batches, one after another. */
 #pragma once
-#include "program/target.h"
+#include "pass/target.h"
 
 #include <string.h>
 

@@ -4,7 +4,7 @@
 #include "base/text.h"
 #include "comm/codec.h"
 #include "pass/layouts.h"
-#include "program/target.h"
+#include "pass/target.h"
 #include "train/run_int.h"
 
 #include <stdio.h>

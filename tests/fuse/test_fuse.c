@@ -252,7 +252,7 @@ static void test_fusion(void **state)
 {
     const ll_fusion *f = (const ll_fusion *)*state;
     assert_true(!f->rows == !!f->rewrite);
-    assert_true(f->machines);
+    assert_true(f->target);
     for (const ll_fusion_row *row = f->rows; row && row->pattern; row++) test_row(f, row);
     if (f->rewrite && !f->trials[0]) fail_msg("%s has no trials", f->name);
     for (int i = 0; f->rewrite && i < 4 && f->trials[i]; i++) test_graph(f, f->trials[i]);

@@ -158,21 +158,20 @@ static size_t tiles_scratch(const ll_kcall *c)
 }
 
 extern "C" const ll_solver attention_cuda[] = {
-    {"cudnn", attention_cuda_dnn_fits, attention_cuda_dnn_scratch, NULL, attention_cuda_dnn},
-    {"tiles tf32", tf32_fits, NULL, NULL, attention_cuda_tf32},
-    {"tiles f32", tiles_fit, NULL, NULL, attention_cuda_f32},
-    {"plain", NULL, NULL, NULL, forward_plain},
+    {"cudnn", attention_cuda_dnn_fits, attention_cuda_dnn_scratch, attention_cuda_dnn},
+    {"tiles tf32", tf32_fits, NULL, attention_cuda_tf32},
+    {"tiles f32", tiles_fit, NULL, attention_cuda_f32},
+    {"plain", NULL, NULL, forward_plain},
     {}};
 
 extern "C" const ll_solver attention_grad_cuda[] = {
 #ifdef LL_HOPPER
-    {"sm90", attention_grad_cuda_90_fits, attention_grad_cuda_90_scratch, NULL,
-     attention_grad_cuda_90},
+    {"sm90", attention_grad_cuda_90_fits, attention_grad_cuda_90_scratch, attention_grad_cuda_90},
 #endif
-    {"cudnn any order", attention_grad_cuda_any_fits, attention_grad_cuda_any_scratch, NULL,
+    {"cudnn any order", attention_grad_cuda_any_fits, attention_grad_cuda_any_scratch,
      attention_grad_cuda_any},
-    {"cudnn", attention_cuda_dnn_fits, attention_cuda_dnn_scratch, NULL, attention_grad_cuda_dnn},
-    {"tiles tf32", tf32_fits, tiles_scratch, NULL, attention_grad_cuda_tf32},
-    {"tiles f32", tiles_fit, tiles_scratch, NULL, attention_grad_cuda_f32},
-    {"plain", NULL, NULL, NULL, backward_plain},
+    {"cudnn", attention_cuda_dnn_fits, attention_cuda_dnn_scratch, attention_grad_cuda_dnn},
+    {"tiles tf32", tf32_fits, tiles_scratch, attention_grad_cuda_tf32},
+    {"tiles f32", tiles_fit, tiles_scratch, attention_grad_cuda_f32},
+    {"plain", NULL, NULL, backward_plain},
     {}};

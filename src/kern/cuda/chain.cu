@@ -540,4 +540,4 @@ static ll_err run_many(const ll_kcall *const *calls, int n, void *table)
 }
 
 static const ll_many many = {alike, table, run_many, begin_many};
-extern "C" const ll_solver fused_cuda[] = {{"chain", NULL, NULL, NULL, run, &many, begin}, {}};
+extern "C" const ll_solver fused_cuda[] = {{"chain", NULL, NULL, run, &many, begin}, {}};

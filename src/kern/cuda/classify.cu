@@ -224,7 +224,7 @@ static bool kernels_fit(const ll_kcall *c)
 
 extern "C" const ll_solver classify_cuda[] = {
 #ifdef LL_HOPPER
-    {"sm90", own_fits, own_scratch, NULL, run_own},
+    {"sm90", own_fits, own_scratch, run_own},
 #endif
-    {"kernels", kernels_fit, kernels_scratch, NULL, as_kernels},
+    {"kernels", kernels_fit, kernels_scratch, as_kernels},
     {}};

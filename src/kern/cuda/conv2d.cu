@@ -520,9 +520,9 @@ template <which W> static ll_err run_plain(const ll_kcall *c)
 
 #define WAYS(w)                                                                                    \
     {                                                                                              \
-        {"tap", tap_fits<w>, tap_scratch<w>, NULL, run_tap<w>},                                    \
-            {"cudnn", dnn_fits<w>, dnn_scratch<w>, NULL, run_dnn<w>},                              \
-            {"plain", plain_fits<w>, NULL, NULL, run_plain<w>},                                    \
+        {"tap", tap_fits<w>, tap_scratch<w>, run_tap<w>},                                          \
+            {"cudnn", dnn_fits<w>, dnn_scratch<w>, run_dnn<w>},                                    \
+            {"plain", plain_fits<w>, NULL, run_plain<w>},                                          \
         {                                                                                          \
         }                                                                                          \
     }

@@ -392,10 +392,6 @@ extern "C" const ll_solver softmax_cuda[] = {{.run = run_softmax}, {}},
                            cross_entropy_grad_cuda[] = {{.run = run_grad}, {}},
                            correct_cuda[] = {{.run = run_correct}, {}};
 extern "C" const ll_solver cross_entropy_cuda[] = {
-    {"TMA", staged_fits, NULL, NULL, run_staged<false>},
-    {"rows", NULL, NULL, NULL, run_rows<false>},
-    {}};
+    {"TMA", staged_fits, NULL, run_staged<false>}, {"rows", NULL, NULL, run_rows<false>}, {}};
 extern "C" const ll_solver cross_entropy_back_cuda[] = {
-    {"TMA", staged_fits, NULL, NULL, run_staged<true>},
-    {"rows", NULL, NULL, NULL, run_rows<true>},
-    {}};
+    {"TMA", staged_fits, NULL, run_staged<true>}, {"rows", NULL, NULL, run_rows<true>}, {}};

@@ -236,7 +236,7 @@ static bool back_fits(const ll_kcall *c)
 
 #define WAYS(quick, fit, room, f)                                                                  \
     {                                                                                              \
-        {quick, fit, room, NULL, f}, {"plain", NULL, room, NULL, f},                               \
+        {quick, fit, room, f}, {"plain", NULL, room, f},                                           \
         {                                                                                          \
         }                                                                                          \
     }

@@ -439,10 +439,10 @@ template <int MOST_N> static bool even_fits(const ll_kcall *c)
 }
 
 extern "C" const ll_solver layernorm_both_cuda[] = {
-    {"registers", even_fits<512>, NULL, NULL, run_tall<2, 64>},
-    {"registers", even_fits<768>, NULL, NULL, run_tall<3, 64>},
-    {"registers", even_fits<1024>, NULL, NULL, run_tall<4, 64>},
-    {"TMA", even_fits<STAGED>, NULL, NULL, run_staged},
-    {"registers", even_fits<WIDEST>, NULL, NULL, run_tall<10, 32>},
-    {"plain", NULL, NULL, NULL, run_plain},
+    {"registers", even_fits<512>, NULL, run_tall<2, 64>},
+    {"registers", even_fits<768>, NULL, run_tall<3, 64>},
+    {"registers", even_fits<1024>, NULL, run_tall<4, 64>},
+    {"TMA", even_fits<STAGED>, NULL, run_staged},
+    {"registers", even_fits<WIDEST>, NULL, run_tall<10, 32>},
+    {"plain", NULL, NULL, run_plain},
     {}};

@@ -124,4 +124,4 @@ static ll_err run(const ll_kcall *c)
 }
 
 extern "C" const ll_solver matmul_cuda[] = {
-    {"cublaslt", blas_fits, scratch, NULL, run}, {"plain", NULL, NULL, NULL, run}, {}};
+    {"cublaslt", blas_fits, scratch, run}, {"plain", NULL, NULL, run}, {}};

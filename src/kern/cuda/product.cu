@@ -305,8 +305,8 @@ static bool kernels_fit(const ll_kcall *c)
 
 extern "C" const ll_solver product_cuda[] = {
 #ifdef LL_HOPPER
-    {"sm90", own_fits, parts_scratch, NULL, run_own},
+    {"sm90", own_fits, parts_scratch, run_own},
 #endif
-    {"cublaslt", epilogue_fits, blas_scratch, NULL, as_epilogue},
-    {"kernels", kernels_fit, blas_scratch, NULL, as_kernels},
+    {"cublaslt", epilogue_fits, blas_scratch, as_epilogue},
+    {"kernels", kernels_fit, blas_scratch, as_kernels},
     {}};

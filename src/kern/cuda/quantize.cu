@@ -434,6 +434,5 @@ static ll_err run_many(const ll_kcall *const *calls, int n, void *table)
 }
 
 static const ll_many many = {alike, table, run_many};
-extern "C" const ll_solver quantize_cuda[] = {{"tiles", tiles_fit, scratch, NULL, run_any, &many},
-                                              {"plain", NULL, scratch, NULL, run_any},
-                                              {}};
+extern "C" const ll_solver quantize_cuda[] = {
+    {"tiles", tiles_fit, scratch, run_any, &many}, {"plain", NULL, scratch, run_any}, {}};

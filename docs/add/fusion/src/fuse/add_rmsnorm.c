@@ -30,6 +30,6 @@ static const ll_fusion_row rows[] = {
     {0}};
 
 static const ll_fusion fusion = {
-    .name = "add_rmsnorm", .stage = LL_FUSE_FORWARD, .machines = LL_ON_CPU, .rows = rows};
+    .name = "add_rmsnorm", .stage = LL_FUSE_FORWARD, .target = &ll_target_cpu, .rows = rows};
 const ll_op *const ll_ops_add_rmsnorm[] = {&add_rmsnorm, NULL};
 const ll_fusion *const ll_fusions_add_rmsnorm[] = {&fusion, NULL};

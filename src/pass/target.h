@@ -10,7 +10,7 @@ typedef struct ll_target {
     bool any_order;      /* it may be told to sum in any order */
     size_t bucket_bytes; /* of sums that are one collective, where nobody knows better */
     ll_err (*narrow)(const ll_graph *g, ll_graph **out); /* to bf16, where that is the precision */
-    unsigned fuses; /* as what fusions know it (fuse/fuse.h); 0: what these make is expanded */
+    bool fuses; /* fusions name it (fuse/fuse.h); else what these make is expanded */
     bool (*pick)(const ll_op *op, const ll_kcall *c, ll_solver *out); /* false: has none */
 } ll_target;
 

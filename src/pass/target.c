@@ -1,7 +1,5 @@
 /* target.c: the machines that programs are compiled for. */
-#include "program/target.h"
-
-#include "fuse/fuse.h"
+#include "pass/target.h"
 
 #include <string.h>
 
@@ -59,7 +57,7 @@ const ll_target ll_target_cpu = {
     .precisions = F32 | BF16,
     .bucket_bytes = 4 << 20,
     .narrow = ll_lower_precision,
-    .fuses = LL_ON_CPU,
+    .fuses = true,
     .pick = pick_cpu,
 };
 
@@ -69,7 +67,7 @@ const ll_target ll_target_cuda = {
     .any_order = true,
     .bucket_bytes = 16 << 20,
     .narrow = ll_narrow,
-    .fuses = LL_ON_GPU,
+    .fuses = true,
     .pick = pick_cuda,
 };
 
