@@ -112,133 +112,100 @@ template <int HOW, class S> __device__ __forceinline__ S of_one(S v)
     return HOW == SQUARES ? v * v : HOW == MAGNITUDE ? (v < 0 ? -v : v) : v;
 }
 
-/* Elements [from, to) of those that vanish, by one block; every thread gets the result. */
-template <int HOW, class T, class S>
-__device__ __forceinline__ S part_of(const T *at, const side &gone, int64_t from, int64_t to)
+template <int HOW, class S> __device__ __forceinline__ S join_block(S v)
 {
-    S all = none<HOW, S>();
-    for (int64_t i = from + threadIdx.x; i < to; i += blockDim.x)
-        all = join<HOW, S>(all, of_one<HOW, S>((S)to_float(at[offset_of(gone, i)])));
-    return HOW == LARGEST || HOW == MAGNITUDE ? block_max<S>(all) : block_sum<S>(all);
+    return HOW == LARGEST || HOW == MAGNITUDE ? block_max<S>(v) : block_sum<S>(v);
 }
 
-template <int HOW, class T, class S, class Y>
-static __global__ void rows(side kept, side gone, const T *x, Y *y)
-{
-    int64_t from = gone.points * blockIdx.y / gridDim.y;
-    int64_t to = gone.points * (blockIdx.y + 1) / gridDim.y;
-    for (int64_t e = blockIdx.x; e < kept.points; e += gridDim.x) {
-        S all = part_of<HOW, T, S>(x + offset_of(kept, e), gone, from, to);
-        if (threadIdx.x == 0) y[blockIdx.y * kept.points + e] = from_float<Y>::of(all);
-        __syncthreads();
-    }
-}
+/* Where results go: of the op's type, or parts, of the type that sums are made in. */
+typedef struct results {
+    void *data;
+    int type;
+    __device__ __forceinline__ void put(int64_t i, double v) const { store_any(data, type, i, v); }
+} results;
 
-template <int HOW, class T, class S, class Y>
-static __global__ void columns(side kept, side gone, const T *x, Y *y)
+/* Of the elements that vanish number from, from + step, ... before `to`, taken N that lie side by
+ * side at a time (N > 1: 16 bytes; number i is i strides from the first): N results. */
+template <int HOW, int N, class T, class S>
+__device__ __forceinline__ void walk(const T *at, const side &gone, int64_t from, int64_t to,
+                                     int step, int64_t stride, S (&some)[N])
 {
-    __shared__ S part[DEEP][LANES];
-    int64_t from = gone.points * blockIdx.y / gridDim.y;
-    int64_t to = gone.points * (blockIdx.y + 1) / gridDim.y;
-    for (int64_t first = blockIdx.x * (int64_t)LANES; first < kept.points;
-         first += gridDim.x * (int64_t)LANES) {
-        int64_t e = first + threadIdx.x;
-        S all = none<HOW, S>();
-        if (e < kept.points) {
-            const T *at = x + offset_of(kept, e);
-            for (int64_t i = from + threadIdx.y; i < to; i += DEEP)
-                all = join<HOW, S>(all, of_one<HOW, S>((S)to_float(at[offset_of(gone, i)])));
+#pragma unroll
+    for (int k = 0; k < N; k++) some[k] = none<HOW, S>();
+    if constexpr (N == 1)
+        for (int64_t i = from; i < to; i += step)
+            some[0] = join<HOW, S>(some[0], of_one<HOW, S>((S)to_float(at[offset_of(gone, i)])));
+    else
+        for (int64_t i = from; i < to; i += AHEAD * step) {
+            uint4 w[AHEAD];
+#pragma unroll
+            for (int a = 0; a < AHEAD; a++)
+                if (i + a * step < to) w[a] = ((const uint4 *)at)[(i + a * step) * stride];
+#pragma unroll
+            for (int a = 0; a < AHEAD; a++) {
+                float v[N];
+                if (i + a * step >= to) continue;
+                wide<T>::unpack(w[a], v);
+#pragma unroll
+                for (int k = 0; k < N; k++)
+                    some[k] = join<HOW, float>(some[k], of_one<HOW, float>(v[k]));
+            }
         }
-        part[threadIdx.y][threadIdx.x] = all;
-        __syncthreads();
-        if (threadIdx.y == 0 && e < kept.points) {
-            for (int k = 1; k < DEEP; k++) all = join<HOW, S>(all, part[k][threadIdx.x]);
-            y[blockIdx.y * kept.points + e] = from_float<Y>::of(all);
-        }
-        __syncthreads();
-    }
 }
 
-/* ---- the same, 16 bytes at a time ---- */
-
-/* Pieces from, from + step, ... of those before `to`, N results; a row of pieces is `stride` long.
- */
-template <int HOW, class T>
-__device__ __forceinline__ void walk_wide(const uint4 *at, int64_t from, int64_t to, int step,
-                                          int64_t stride, float *some)
+/* All of [from, to) by one block; every thread gets the result. */
+template <int HOW, int N, class T>
+__device__ __forceinline__ auto part_of(const T *at, const side &gone, int64_t from, int64_t to)
 {
-    enum { N = wide<T>::N };
+    typename sum_of<T>::type some[N];
+    walk<HOW, N>(at, gone, from + threadIdx.x, to, blockDim.x, 1, some);
 #pragma unroll
-    for (int k = 0; k < N; k++) some[k] = none<HOW, float>();
-    for (int64_t i = from; i < to; i += AHEAD * step) {
-        uint4 w[AHEAD];
-#pragma unroll
-        for (int a = 0; a < AHEAD; a++)
-            if (i + a * step < to) w[a] = at[(i + a * step) * stride];
-#pragma unroll
-        for (int a = 0; a < AHEAD; a++) {
-            float v[N];
-            if (i + a * step >= to) continue;
-            wide<T>::unpack(w[a], v);
-#pragma unroll
-            for (int k = 0; k < N; k++)
-                some[k] = join<HOW, float>(some[k], of_one<HOW, float>(v[k]));
-        }
-    }
+    for (int k = 1; k < N; k++) some[0] = join<HOW>(some[0], some[k]);
+    return join_block<HOW>(some[0]);
 }
 
-template <int HOW, class T>
-__device__ __forceinline__ float part_wide(const uint4 *at, int64_t from, int64_t to)
+template <int HOW, int N, class T>
+static __global__ void __launch_bounds__(BLOCK) rows(side kept, side gone, const T *x, results y)
 {
-    float some[wide<T>::N];
-    walk_wide<HOW, T>(at, from + threadIdx.x, to, blockDim.x, 1, some);
-#pragma unroll
-    for (int k = 1; k < wide<T>::N; k++) some[0] = join<HOW, float>(some[0], some[k]);
-    return HOW == LARGEST || HOW == MAGNITUDE ? block_max(some[0]) : block_sum(some[0]);
-}
-
-template <int HOW, class T, class Y>
-static __global__ void __launch_bounds__(BLOCK)
-    rows_wide(side kept, int64_t pieces, const T *x, Y *y)
-{
-    int64_t from = pieces * blockIdx.y / gridDim.y, to = pieces * (blockIdx.y + 1) / gridDim.y;
+    int64_t n = gone.points / N, from = n * blockIdx.y / gridDim.y;
+    int64_t to = n * (blockIdx.y + 1) / gridDim.y;
     cudaTriggerProgrammaticLaunchCompletion();
     for (int64_t e = blockIdx.x; e < kept.points; e += gridDim.x) {
-        float some = part_wide<HOW, T>((const uint4 *)(x + offset_of(kept, e)), from, to);
-        if (threadIdx.x == 0) y[blockIdx.y * kept.points + e] = from_float<Y>::of(some);
+        auto all = part_of<HOW, N>(x + offset_of(kept, e), gone, from, to);
+        if (threadIdx.x == 0) y.put(blockIdx.y * kept.points + e, all);
         __syncthreads();
     }
 }
 
-/* x [rows, n]: a thread has N columns, a block 32 N of them. */
-template <int HOW, class T, class Y>
+/* A thread has N columns, a block 32 N of them. */
+template <int HOW, int N, class T>
 static __global__ void __launch_bounds__(BLOCK, FILL)
-    columns_wide(int64_t rows, int64_t n, const T *x, Y *y)
+    columns(side kept, side gone, const T *x, results y)
 {
-    enum { N = wide<T>::N };
-    __shared__ float part[DEEP][N][LANES];
-    int64_t from = rows * blockIdx.y / gridDim.y, to = rows * (blockIdx.y + 1) / gridDim.y;
+    typedef typename sum_of<T>::type S;
+    __shared__ S part[DEEP][N][LANES];
+    int64_t from = gone.points * blockIdx.y / gridDim.y;
+    int64_t to = gone.points * (blockIdx.y + 1) / gridDim.y;
     int64_t j = (blockIdx.x * (int64_t)LANES + threadIdx.x) * N;
-    float some[N];
+    S some[N];
     cudaTriggerProgrammaticLaunchCompletion();
-    walk_wide<HOW, T>((const uint4 *)(x + j), from + threadIdx.y, j < n ? to : 0, DEEP, n / N,
-                      some);
+    walk<HOW, N>(x + (N == 1 ? offset_of(kept, j) : j), gone, from + threadIdx.y,
+                 j < kept.points ? to : 0, DEEP, kept.points / N, some);
 #pragma unroll
     for (int k = 0; k < N; k++) part[threadIdx.y][k][threadIdx.x] = some[k];
     __syncthreads();
-    if (j >= n) return;
+    if (j >= kept.points) return;
     for (int k = threadIdx.y; k < N; k += DEEP) {
-        float all_rows = part[0][k][threadIdx.x];
-        for (int d = 1; d < DEEP; d++)
-            all_rows = join<HOW, float>(all_rows, part[d][k][threadIdx.x]);
-        y[blockIdx.y * n + j + k] = from_float<Y>::of(all_rows);
+        S all = part[0][k][threadIdx.x];
+        for (int d = 1; d < DEEP; d++) all = join<HOW>(all, part[d][k][threadIdx.x]);
+        y.put(blockIdx.y * kept.points + j + k, all);
     }
 }
 
 /* ---- parts ---- */
 
-template <int HOW, class S, class Y>
-static __global__ void combine(int parts, int64_t n, const S *x, Y *y)
+template <int HOW, class S>
+static __global__ void combine(int parts, int64_t n, const S *x, results y)
 {
     __shared__ S part[DEEP][LANES];
     int64_t e = blockIdx.x * (int64_t)LANES + threadIdx.x;
@@ -251,7 +218,7 @@ static __global__ void combine(int parts, int64_t n, const S *x, Y *y)
     __syncthreads();
     if (threadIdx.y || e >= n) return;
     for (int k = 1; k < DEEP; k++) some = join<HOW, S>(some, part[k][threadIdx.x]);
-    y[e] = from_float<Y>::of(some);
+    y.put(e, some);
 }
 
 /* The parts of one number, by a block. */
@@ -260,51 +227,50 @@ template <int HOW, class S> __device__ __forceinline__ S all_parts(const S *x, i
     S some = none<HOW, S>();
 #pragma unroll 8
     for (int k = threadIdx.x; k < parts; k += blockDim.x) some = join<HOW, S>(some, x[k]);
-    return HOW == LARGEST || HOW == MAGNITUDE ? block_max<S>(some) : block_sum<S>(some);
+    return join_block<HOW>(some);
 }
 
-template <int HOW, class S, class Y>
-static __global__ void combine_whole(int parts, const S *x, Y *y)
+template <int HOW, class S> static __global__ void combine_whole(int parts, const S *x, results y)
 {
     cudaGridDependencySynchronize();
     S all = all_parts<HOW, S>(x, parts);
-    if (threadIdx.x == 0) *y = from_float<Y>::of(all);
+    if (threadIdx.x == 0) y.put(0, all);
 }
 
-template <int HOW, class T, class S, class Y>
-static ll_err first_pass(const ll_kcall *c, const plan *p, void *y)
+template <int HOW, int N, class T>
+static ll_err first_pass(const ll_kcall *c, const plan *p, results y)
 {
+    int64_t n = p->kept.points;
     const void *x = c->in[0].data;
-    int64_t n = p->kept.points, m = p->gone.points;
-    dim3 deep(LANES, DEEP),
-        grid(p->columns ? ll_min64(ll_ceil_div(n, LANES), 65535) : ll_min64(n, 65535), p->parts);
-    if constexpr (std::is_same<S, float>::value)
-        if (p->wide) {
-            grid.x = p->columns ? ll_ceil_div(n, LANES * wide<T>::N) : grid.x;
-            return p->columns ? launch(c, columns_wide<HOW, T, Y>, grid, deep, m, n, x, y)
-                              : launch(c, rows_wide<HOW, T, Y>, grid, BLOCK, p->kept,
-                                       m / wide<T>::N, x, y);
-        }
-    return p->columns ? launch(c, columns<HOW, T, S, Y>, grid, deep, p->kept, p->gone, x, y)
-                      : launch(c, rows<HOW, T, S, Y>, grid, BLOCK, p->kept, p->gone, x, y);
+    dim3 grid(p->columns ? ll_ceil_div(n, LANES * N) : ll_min64(n, 65535), p->parts);
+    return p->columns
+               ? launch(c, columns<HOW, N, T>, grid, dim3(LANES, DEEP), p->kept, p->gone, x, y)
+               : launch(c, rows<HOW, N, T>, grid, BLOCK, p->kept, p->gone, x, y);
+}
+
+static results results_of(const ll_kcall *c)
+{
+    return results{c->out[0].data, c->out[0].dtype};
 }
 
 template <int HOW> static ll_err reduce(const ll_kcall *c)
 {
     plan p;
     TRY(make_plan(c, &p));
-    void *y = c->out[0].data;
     if (p.kept.points == 0) return LL_OK;
-    return with_floats(c->in[0].dtype, c->out[0].dtype, [&](auto a, auto b) -> ll_err {
+    return with_float(c->in[0].dtype, [&](auto a) -> ll_err {
         typedef decltype(a) T;
-        typedef decltype(b) Y;
         typedef typename sum_of<T>::type S;
-        if (p.parts == 1) return first_pass<HOW, T, S, Y>(c, &p, y);
-        TRY((first_pass<HOW, T, S, S>(c, &p, c->scratch)));
+        constexpr int N = std::is_same<T, double>::value ? 1 : wide<T>::N;
+        results to = results_of(c), parts = {c->scratch, sizeof(S) == 8 ? LL_F64 : LL_F32};
+        if (p.parts > 1) to = parts;
+        TRY((p.wide ? first_pass<HOW, N, T>(c, &p, to) : first_pass<HOW, 1, T>(c, &p, to)));
+        if (p.parts == 1) return LL_OK;
         if (is_whole(&p))
-            return launch_early(c, combine_whole<HOW, S, Y>, 1, BLOCK, p.parts, c->scratch, y);
-        return launch_early(c, combine<HOW, S, Y>, ll_ceil_div(p.kept.points, LANES),
-                            dim3(LANES, DEEP), p.parts, p.kept.points, c->scratch, y);
+            return launch_early(c, combine_whole<HOW, S>, 1, BLOCK, p.parts, c->scratch,
+                                results_of(c));
+        return launch_early(c, combine<HOW, S>, ll_ceil_div(p.kept.points, LANES),
+                            dim3(LANES, DEEP), p.parts, p.kept.points, c->scratch, results_of(c));
     });
 }
 
@@ -313,7 +279,7 @@ template <int HOW> static ll_err reduce(const ll_kcall *c)
 
 typedef struct whole {
     const void *x;
-    void *y;
+    results y;
     side gone;
     uint32_t first, parts;
 } whole;
@@ -323,31 +289,27 @@ typedef struct chunk_of { /* what a block works on */
     uint32_t pieces, row; /* 0 pieces: not by 16 bytes; the row of the table says more */
 } chunk_of;
 
-template <class T, class S>
+template <class T>
 static __global__ void __launch_bounds__(BLOCK)
-    many_parts(const whole *rows, const chunk_of *chunks, S *part)
+    many_parts(const whole *rows, const chunk_of *chunks, typename sum_of<T>::type *part)
 {
     cudaTriggerProgrammaticLaunchCompletion();
     chunk_of mine = chunks[blockIdx.x];
-    if constexpr (std::is_same<S, float>::value)
-        if (mine.pieces) {
-            float sum = part_wide<SQUARES, T>((const uint4 *)mine.x, 0, mine.pieces);
-            if (threadIdx.x == 0) part[blockIdx.x] = sum;
-            return;
-        }
+    constexpr int N = std::is_same<T, double>::value ? 1 : wide<T>::N;
     const whole *w = &rows[mine.row];
     int64_t k = blockIdx.x - w->first, n = w->gone.points;
-    S all =
-        part_of<SQUARES, T, S>((const T *)w->x, w->gone, n * k / w->parts, n * (k + 1) / w->parts);
+    auto all = mine.pieces ? part_of<SQUARES, N>((const T *)mine.x, w->gone, 0, mine.pieces)
+                           : part_of<SQUARES, 1>((const T *)w->x, w->gone, n * k / w->parts,
+                                                 n * (k + 1) / w->parts);
     if (threadIdx.x == 0) part[blockIdx.x] = all;
 }
 
-template <class S, class Y> static __global__ void many_combine(const whole *rows, const S *part)
+template <class S> static __global__ void many_combine(const whole *rows, const S *part)
 {
     cudaGridDependencySynchronize();
     const whole *w = &rows[blockIdx.x];
     S all = all_parts<SQUARES, S>(part + w->first, (int)w->parts);
-    if (threadIdx.x == 0) *(Y *)w->y = from_float<Y>::of(all);
+    if (threadIdx.x == 0) w->y.put(0, all);
 }
 
 static bool wholly(const ll_kcall *c)
@@ -358,8 +320,7 @@ static bool wholly(const ll_kcall *c)
 
 static bool alike(const ll_kcall *a, const ll_kcall *b)
 {
-    return a->in[0].dtype == b->in[0].dtype && a->out[0].dtype == b->out[0].dtype && wholly(a) &&
-           wholly(b);
+    return a->in[0].dtype == b->in[0].dtype && wholly(a) && wholly(b);
 }
 
 typedef struct layout { /* of the table: rows, parts, chunks */
@@ -373,7 +334,7 @@ static void put_row(const ll_kcall *c, const plan *p, uint32_t i, uint32_t at, w
     int64_t size = (int64_t)ll_dtype_bytes(c->in[0].dtype);
     int64_t pieces = p->wide ? p->gone.points * size / 16 : 0, n = p->parts;
     const char *x = (const char *)c->in[0].data;
-    *row = whole{x, c->out[0].data, p->gone, at, (uint32_t)n};
+    *row = whole{x, results_of(c), p->gone, at, (uint32_t)n};
     for (int64_t k = 0; k < n; k++) {
         int64_t from = pieces * k / n, to = pieces * (k + 1) / n;
         chunks[at + k] = chunk_of{x + from * 16, (uint32_t)(to - from), i};
@@ -411,11 +372,10 @@ static ll_err run_many(const ll_kcall *const *calls, int n, void *table)
     const ll_kcall *c = calls[0];
     layout l = lay_out(calls, n, NULL);
     void *part = (char *)table + l.parts;
-    return with_floats(c->in[0].dtype, c->out[0].dtype, [&](auto a, auto b) -> ll_err {
-        typedef typename sum_of<decltype(a)>::type S;
-        TRY(launch(c, many_parts<decltype(a), S>, l.blocks, BLOCK, table, (char *)table + l.chunks,
-                   part));
-        return launch_early(c, many_combine<S, decltype(b)>, n, BLOCK, table, part);
+    return with_float(c->in[0].dtype, [&](auto a) -> ll_err {
+        typedef decltype(a) T;
+        TRY(launch(c, many_parts<T>, l.blocks, BLOCK, table, (char *)table + l.chunks, part));
+        return launch_early(c, many_combine<typename sum_of<T>::type>, n, BLOCK, table, part);
     });
 }
 
