@@ -4,92 +4,31 @@
  * So every tensor is read once and written once. Rows that are no multiple of 16 bytes, very long
  * ones, and f64, take plain loops. Gradients: layernorm_back.cu. */
 #include "kern/cuda/layernorm.cuh"
-#include "kern/cuda/vec.cuh"
-#include "kern/rows.h"
 
 /* ---- rows in registers ---- */
 
 enum { WARPS = 8 };
 
-/* The sum over the W warps that have a row. */
-template <int W> __device__ __forceinline__ float row_sum(float v)
-{
-    return W == 1 ? warp_sum(v) : block_sum(v);
-}
-
-template <int W> __device__ __forceinline__ int64_t first_row()
-{
-    return W == 1 ? blockIdx.x * (int64_t)(blockDim.x / 32) + threadIdx.x / 32 : blockIdx.x;
-}
-
 template <class T, int K, int W>
 static __global__ void __launch_bounds__(W == 1 ? 128 : 32 * W) norm_rows(norming a)
 {
-    enum { N = wide<T>::N };
-    int64_t r = first_row<W>();
+    row_pieces<T, K, W> p;
+    int64_t r = W == 1 ? blockIdx.x * (int64_t)(blockDim.x / 32) + threadIdx.x / 32 : blockIdx.x;
     if (r >= a.rows) return;
     r = a.rows - 1 - r; /* what was written last, by who made them, may still be in the cache */
-    int lane = W == 1 ? threadIdx.x & 31 : threadIdx.x, n = (int)a.n, step = 32 * W;
-    uint4 w[K]; /* as it lies in memory: half the registers */
-    float v[N], sum = 0, square = 0;
-#pragma unroll
-    for (int k = 0; k < K; k++) {
-        int j = (lane + k * step) * N;
-        w[k] = make_uint4(0, 0, 0, 0);
-        if (j < n) w[k] = *(const uint4 *)((const T *)a.x + r * n + j);
-    }
+    p.load(a, a.x, r, p.x);
     if (a.plus) {
-        uint4 p[K];
-#pragma unroll
-        for (int k = 0; k < K; k++) {
-            int j = (lane + k * step) * N;
-            p[k] = make_uint4(0, 0, 0, 0);
-            if (j < n) p[k] = *(const uint4 *)((const T *)a.plus + r * n + j);
-        }
-#pragma unroll
-        for (int k = 0; k < K; k++) {
-            int j = (lane + k * step) * N;
-            float b[N], c[N] = {};
-            if (j >= n) continue;
-            if (a.before) load_floats<N>((const float *)a.before + j, c);
-            wide<T>::unpack(w[k], v);
-            wide<T>::unpack(p[k], b);
-#pragma unroll
-            for (int i = 0; i < N; i++) v[i] += b[i] + c[i];
-            w[k] = wide<T>::pack(v); /* the norm is of the sum as it is kept */
-            *(uint4 *)((T *)a.sum + r * n + j) = w[k];
-        }
+        p.load(a, a.plus, r, p.plus);
+        p.add_up(a, r);
     }
+    float2 s = p.statistics(a, r);
 #pragma unroll
     for (int k = 0; k < K; k++) {
-        wide<T>::unpack(w[k], v);
-#pragma unroll
-        for (int i = 0; i < N; i++) sum += v[i];
+        float v[wide<T>::N];
+        if (p.column(k) >= (int)a.n) continue;
+        p.norm(a, k, s, v);
+        *(uint4 *)((T *)a.y + r * (int)a.n + p.column(k)) = wide<T>::pack(v);
     }
-    float mean = a.centre ? row_sum<W>(sum) / (float)n : 0.f;
-#pragma unroll
-    for (int k = 0; k < K; k++) {
-        if ((lane + k * step) * N >= n) continue;
-        wide<T>::unpack(w[k], v);
-#pragma unroll
-        for (int i = 0; i < N; i++) square += (v[i] - mean) * (v[i] - mean);
-    }
-    float rstd = 1.f / sqrtf(row_sum<W>(square) / (float)n + (float)a.eps);
-#pragma unroll
-    for (int k = 0; k < K; k++) {
-        int j = (lane + k * step) * N;
-        if (j >= n) continue;
-        float g[N], b[N];
-        wide<T>::unpack(w[k], v);
-        load_floats<N>((const float *)a.gain + j, g);
-        if (a.bias) load_floats<N>((const float *)a.bias + j, b);
-#pragma unroll
-        for (int i = 0; i < N; i++) v[i] = (v[i] - mean) * rstd * g[i] + (a.bias ? b[i] : 0.f);
-        *(uint4 *)((T *)a.y + r * n + j) = wide<T>::pack(v);
-    }
-    if (lane) return;
-    if (a.mean_out) ((float *)a.mean_out)[r] = mean;
-    ((float *)a.rstd_out)[r] = rstd;
 }
 
 /* ---- which way ---- */
@@ -133,8 +72,8 @@ static ll_err run_forward(const ll_kcall *c, norming a)
 {
     a.eps = ((const ll_norm_attr *)c->attr)->eps;
     way w = way_of(a.dtype, a.n);
-    if (a.rows == 0) return LL_OK;
     if (w.k == 0) return ll_norm_plain(c, &a);
+    if (a.rows == 0) return LL_OK;
     return with_wide(a.dtype, [&](auto z) -> ll_err {
         return with_pieces(w, [&](auto p) -> ll_err {
             return launch(c, norm_rows<decltype(z), p.k, p.warps>,
@@ -145,15 +84,6 @@ static ll_err run_forward(const ll_kcall *c, norming a)
 }
 
 /* ---- the ops ---- */
-
-static norming norm_of(const ll_kcall *c, int x, bool centre)
-{
-    norming a = {};
-    a.x = c->in[x].data;
-    a.rows = ll_rows(&c->in[x]), a.n = ll_cols(&c->in[x]), a.dtype = c->in[x].dtype;
-    a.centre = centre;
-    return a;
-}
 
 /* Of layernorm_dw, rmsnorm_dw, layernorm_back and layernorm_back_sum. */
 static size_t back_scratch(const ll_kcall *c)

@@ -9,113 +9,24 @@
  *                       has brought while others were worked on; a lane has 8 columns
  *
  * The scale is a bound that every block finds in gain and bias. */
-#include "kern/cuda/eight.cuh"
+#include "kern/cuda/layernorm.cuh"
 #include "kern/cuda/staged.cuh"
-#include "kern/rows.h"
 
 enum { BLOCK = 256, WARPS = BLOCK / 32, WIDEST = 10 * 256 };
 
-typedef struct job {
-    const void *a, *b, *gain, *bias, *before; /* before: NULL: there is none */
-    void *sum;
-    uint8_t *q, *t;
-    float *scale, *mean, *rstd;
-    int64_t rows, n;
-    float eps;
-} job;
-
-/* The scale, by all threads of a block of any size; one block writes it. */
-__device__ static float scale_of(const job &j)
+static norming both_of(const ll_kcall *c)
 {
-    __shared__ unsigned most[2];
-    unsigned g = 0, b = 0;
-    if (threadIdx.x == 0) most[0] = most[1] = 0;
-    for (int64_t i = threadIdx.x; i < j.n; i += blockDim.x) {
-        g = max(g, magnitude(((const float *)j.gain)[i]));
-        b = max(b, magnitude(((const float *)j.bias)[i]));
-    }
-    __syncthreads();
-    atomicMax(&most[0], __reduce_max_sync(~0u, g));
-    atomicMax(&most[1], __reduce_max_sync(~0u, b));
-    __syncthreads();
-    float v = sqrtf((float)j.n) * __uint_as_float(most[0]) + __uint_as_float(most[1]);
-    v = v > 0 || v != v ? v / 448 : 1;
-    if (blockIdx.x == 0 && threadIdx.x == 0) *j.scale = v;
-    return v;
-}
-
-static job job_of(const ll_kcall *c)
-{
-    const ll_tensor *x = &c->in[0];
-    job j = {};
-    j.a = x->data, j.b = c->in[1].data, j.gain = c->in[2].data, j.bias = c->in[3].data;
-    if (c->n_in > 4) j.before = c->in[4].data;
-    j.sum = c->out[0].data;
-    j.q = (uint8_t *)c->out[1].data, j.t = (uint8_t *)c->out[2].data;
-    j.scale = (float *)c->out[3].data;
-    j.mean = (float *)c->out[4].data, j.rstd = (float *)c->out[5].data;
-    j.rows = ll_rows(x), j.n = ll_cols(x);
-    j.eps = (float)((const ll_norm_attr *)c->attr)->eps;
-    return j;
+    norming a = norm_of(c, 0, true);
+    a.plus = c->in[1].data, a.gain = c->in[2].data, a.bias = c->in[3].data;
+    a.before = c->n_in > 4 ? c->in[4].data : NULL;
+    a.sum = c->out[0].data, a.q = (uint8_t *)c->out[1].data, a.t = (uint8_t *)c->out[2].data;
+    a.scale = (float *)c->out[3].data;
+    a.mean_out = c->out[4].data, a.rstd_out = c->out[5].data;
+    a.eps = ((const ll_norm_attr *)c->attr)->eps;
+    return a;
 }
 
 /* ---- rows of bf16 that 16 divides, in length and number ---- */
-
-template <int K> struct pieces { /* of a row, as it lies in memory; a lane's */
-    uint4 a[K], b[K];
-    __device__ __forceinline__ void load(const job &j, int64_t r)
-    {
-#pragma unroll
-        for (int k = 0; k < K; k++) {
-            int at = ((int)(threadIdx.x & 31) + k * 32) * 8;
-            a[k] = b[k] = make_uint4(0, 0, 0, 0);
-            if (at >= j.n) continue;
-            a[k] = *(const uint4 *)((const bf16 *)j.a + r * j.n + at);
-            b[k] = *(const uint4 *)((const bf16 *)j.b + r * j.n + at);
-        }
-    }
-};
-
-/* The sum, in p.a and in memory; the norm is of the sum as it is kept. */
-template <int K> __device__ __forceinline__ void add_up(const job &j, pieces<K> &p, int64_t r)
-{
-#pragma unroll
-    for (int k = 0; k < K; k++) {
-        int at = ((int)(threadIdx.x & 31) + k * 32) * 8;
-        float v[8], w[8], c[8] = {};
-        if (at >= j.n) continue;
-        if (j.before) load_floats<8>((const float *)j.before + at, c);
-        wide<bf16>::unpack(p.a[k], v);
-        wide<bf16>::unpack(p.b[k], w);
-#pragma unroll
-        for (int i = 0; i < 8; i++) v[i] += w[i] + c[i];
-        p.a[k] = wide<bf16>::pack(v);
-        *(uint4 *)((bf16 *)j.sum + r * j.n + at) = p.a[k];
-    }
-}
-
-template <int K>
-__device__ __forceinline__ float2 statistics_of(const job &j, const pieces<K> &p, int64_t r)
-{
-    float v[8], sum = 0, square = 0;
-#pragma unroll
-    for (int k = 0; k < K; k++) {
-        wide<bf16>::unpack(p.a[k], v);
-#pragma unroll
-        for (int i = 0; i < 8; i++) sum += v[i];
-    }
-    float mean = warp_sum(sum) / (float)j.n;
-#pragma unroll
-    for (int k = 0; k < K; k++) {
-        if (((int)(threadIdx.x & 31) + k * 32) * 8 >= j.n) continue;
-        wide<bf16>::unpack(p.a[k], v);
-#pragma unroll
-        for (int i = 0; i < 8; i++) square += (v[i] - mean) * (v[i] - mean);
-    }
-    float rstd = 1.f / sqrtf(warp_sum(square) / (float)j.n + j.eps);
-    if ((threadIdx.x & 31) == 0) j.mean[r] = mean, j.rstd[r] = rstd;
-    return make_float2(mean, rstd);
-}
 
 /* Where word w of a row lies in shared memory: lanes that read four rows' groups of 16 side by side
  * meet no bank twice. */
@@ -125,62 +36,59 @@ __device__ __forceinline__ int word_at(int row, int w, int pitch)
 }
 
 template <int R>
-__device__ __forceinline__ void write_transposed(const job &j, const unsigned *tile, int64_t row0,
-                                                 int pitch)
+__device__ __forceinline__ void write_transposed(const norming &a, const unsigned *tile,
+                                                 int64_t row0, int pitch)
 {
     enum { GROUPS = R / 16 };
-    int words = (int)j.n / 4, g = threadIdx.x % GROUPS;
-    if (row0 + g * 16 >= j.rows) return;
+    int words = (int)a.n / 4, g = threadIdx.x % GROUPS;
+    if (row0 + g * 16 >= a.rows) return;
     for (int w = threadIdx.x / GROUPS; w < words; w += blockDim.x / GROUPS) {
-        unsigned a[16];
+        unsigned of[16];
         uint4 out[4];
 #pragma unroll
-        for (int r = 0; r < 16; r++) a[r] = tile[word_at(g * 16 + r, w, pitch)];
-        transpose_16(a, out);
+        for (int r = 0; r < 16; r++) of[r] = tile[word_at(g * 16 + r, w, pitch)];
+        transpose_16(of, out);
 #pragma unroll
         for (int k = 0; k < 4; k++)
-            __stcs((uint4 *)(j.t + (int64_t)(4 * w + k) * j.rows + row0 + g * 16), out[k]);
+            __stcs((uint4 *)(a.t + (int64_t)(4 * w + k) * a.rows + row0 + g * 16), out[k]);
     }
 }
 
-template <int K, int R> static __global__ void __launch_bounds__(BLOCK, 2) tall(job j, int pitch)
+template <int K, int R>
+static __global__ void __launch_bounds__(BLOCK, 2) tall(norming a, int pitch)
 {
     extern __shared__ unsigned tile[]; /* [R][pitch] */
-    int lane = threadIdx.x & 31, warp = threadIdx.x / 32;
+    int warp = threadIdx.x / 32;
     int64_t row0 = blockIdx.x * (int64_t)R;
-    pieces<K> p;
-    if (row0 + warp < j.rows) p.load(j, row0 + warp);
-    float by = 1 / scale_of(j);
-    for (int i = warp; i < R && row0 + i < j.rows; i += WARPS) {
+    row_pieces<bf16, K, 1> p;
+    if (row0 + warp < a.rows) p.load_both(a, row0 + warp);
+    float by = 1 / eight_scale(a);
+    for (int i = warp; i < R && row0 + i < a.rows; i += WARPS) {
         int64_t r = row0 + i;
-        add_up(j, p, r);
-        float2 s = statistics_of(j, p, r);
+        p.add_up(a, r);
+        float2 s = p.statistics(a, r);
 #pragma unroll
         for (int k = 0; k < K; k++) {
-            int at = (lane + k * 32) * 8;
-            float v[8], g[8], b[8];
-            if (at >= j.n) continue;
-            wide<bf16>::unpack(p.a[k], v);
-            load_floats<8>((const float *)j.gain + at, g);
-            load_floats<8>((const float *)j.bias + at, b);
-#pragma unroll
-            for (int e = 0; e < 8; e++) v[e] = (v[e] - s.x) * s.y * g[e] + b[e];
+            int at = p.column(k);
+            float v[8];
+            if (at >= (int)a.n) continue;
+            p.norm(a, k, s, v);
             uint2 w = round_eight<__NV_E4M3>(v, by);
-            __stcs((uint2 *)(j.q + r * j.n + at), w);
+            __stcs((uint2 *)(a.q + r * a.n + at), w);
             *(uint2 *)(tile + word_at(i, at / 4, pitch)) = w;
         }
-        if (i + WARPS < R && r + WARPS < j.rows) p.load(j, r + WARPS);
+        if (i + WARPS < R && r + WARPS < a.rows) p.load_both(a, r + WARPS);
     }
     __syncthreads();
-    write_transposed<R>(j, tile, row0, pitch);
+    write_transposed<R>(a, tile, row0, pitch);
 }
 
 template <int K, int R> static ll_err run_tall(const ll_kcall *c)
 {
-    job j = job_of(c);
-    int pitch = (int)ll_ceil_div(j.n, 128) * 32;
-    return launch_shared(c, tall<K, R>, ll_ceil_div(j.rows, R), BLOCK, R * pitch * sizeof(unsigned),
-                         j, pitch);
+    norming a = both_of(c);
+    int pitch = (int)ll_ceil_div(a.n, 128) * 32;
+    return launch_shared(c, tall<K, R>, ll_ceil_div(a.rows, R), BLOCK, R * pitch * sizeof(unsigned),
+                         a, pitch);
 }
 
 /* ---- the same, where rows are long ---- */
@@ -212,21 +120,21 @@ __device__ __forceinline__ int row_in_tile(const cut &c, const walk &w, int s)
     return (s % (TILE / ROWS / c.groups) * c.groups + w.group) * ROWS;
 }
 
-__device__ __forceinline__ unsigned batch_bytes(const job &j)
+__device__ __forceinline__ unsigned batch_bytes(const norming &a)
 {
-    return (unsigned)(ROWS * j.n * sizeof(bf16));
+    return (unsigned)(ROWS * a.n * sizeof(bf16));
 }
 
 /* Asks for batch s; those past the last row come last. */
-__device__ __forceinline__ void ask(const job &j, const cut &c, const walk &w, int s, int to)
+__device__ __forceinline__ void ask(const norming &a, const cut &c, const walk &w, int s, int to)
 {
     int64_t row = tile_of(c, s) * TILE + row_in_tile(c, w, s);
-    if (row >= j.rows) return;
-    unsigned bytes = batch_bytes(j);
+    if (row >= a.rows) return;
+    unsigned bytes = batch_bytes(a);
     char *into = w.room + to * 2 * bytes;
     expect(&w.full[to], 2 * bytes);
-    fetch(into, (const bf16 *)j.a + row * j.n, bytes, &w.full[to]);
-    fetch(into + bytes, (const bf16 *)j.b + row * j.n, bytes, &w.full[to]);
+    fetch(into, (const bf16 *)a.x + row * a.n, bytes, &w.full[to]);
+    fetch(into + bytes, (const bf16 *)a.plus + row * a.n, bytes, &w.full[to]);
 }
 
 /* The sums over a group of 4 numbers, from all its lanes: a lane gets number lane % 4. */
@@ -248,11 +156,11 @@ typedef struct params { /* of a lane's columns; gain and bias as 8-bit numbers w
     float gain[8], bias[8], before[8];
 } params;
 
-__device__ __forceinline__ void load_params(const job &j, int column, float by, params *p)
+__device__ __forceinline__ void load_params(const norming &a, int column, float by, params *p)
 {
-    load_floats<8>((const float *)j.gain + column, p->gain);
-    load_floats<8>((const float *)j.bias + column, p->bias);
-    if (j.before) load_floats<8>((const float *)j.before + column, p->before);
+    load_floats<8>((const float *)a.gain + column, p->gain);
+    load_floats<8>((const float *)a.bias + column, p->bias);
+    if (a.before) load_floats<8>((const float *)a.before + column, p->before);
 #pragma unroll
     for (int i = 0; i < 8; i++) p->gain[i] *= by, p->bias[i] *= by;
 }
@@ -314,28 +222,29 @@ __device__ __forceinline__ void put_norms(const params &p, const float (&v)[ROWS
 }
 
 /* Batch s of a group, whose first row is `row`. */
-__device__ __forceinline__ void one_batch(const job &j, const cut &c, walk &w, const params &p,
+__device__ __forceinline__ void one_batch(const norming &a, const cut &c, walk &w, const params &p,
                                           int64_t row, int s, unsigned *tile,
                                           float (*told)[MOST / 32][ROWS])
 {
-    int lane = threadIdx.x % c.lanes, n = (int)j.n;
+    int lane = threadIdx.x % c.lanes, n = (int)a.n;
     int64_t at = row * n + lane * 8;
     bool in = lane * 8 < n;
     float v[ROWS][8], sum[ROWS] = {}, square[ROWS] = {}, by = 1.f / (float)n;
     await(&w.full[w.at], w.phase);
     if (in)
-        add_rows(w.room + w.at * 2 * batch_bytes(j) + lane * 16, n * 2, p,
-                 (char *)((bf16 *)j.sum + at), v, sum);
+        add_rows(w.room + w.at * 2 * batch_bytes(a) + lane * 16, n * 2, p,
+                 (char *)((bf16 *)a.sum + at), v, sum);
     float mean = group_sums(sum, told[0], w.group, c.lanes) * by;
-    if (lane == 0) ask(j, c, w, s + c.stages, w.at); /* all have read */
+    if (lane == 0) ask(a, c, w, s + c.stages, w.at); /* all have read */
     if (++w.at == c.stages) w.at = 0, w.phase ^= 1;
     add_squares(v, mean, in, square);
-    float rstd = 1.f / sqrtf(group_sums(square, told[1], w.group, c.lanes) * by + j.eps);
-    if (lane < ROWS) j.mean[row + lane] = mean, j.rstd[row + lane] = rstd;
-    put_norms(p, v, mean, rstd, in, j.q + at, n, tile, row_in_tile(c, w, s), lane * 2, c.pitch);
+    float rstd = 1.f / sqrtf(group_sums(square, told[1], w.group, c.lanes) * by + (float)a.eps);
+    if (lane < ROWS)
+        ((float *)a.mean_out)[row + lane] = mean, ((float *)a.rstd_out)[row + lane] = rstd;
+    put_norms(p, v, mean, rstd, in, a.q + at, n, tile, row_in_tile(c, w, s), lane * 2, c.pitch);
 }
 
-static __global__ void __launch_bounds__(MOST, 1) staged(job j, cut c)
+static __global__ void __launch_bounds__(MOST, 1) staged(norming a, cut c)
 {
     extern __shared__ __align__(128) char room[];
     __shared__ uint64_t full[MOST_GROUPS][STAGES];
@@ -345,7 +254,7 @@ static __global__ void __launch_bounds__(MOST, 1) staged(job j, cut c)
     params p = {};
     walk w = {};
     w.group = threadIdx.x / c.lanes, w.full = full[w.group];
-    w.room = room + TILE * c.pitch * 4 + w.group * c.stages * 2 * batch_bytes(j);
+    w.room = room + TILE * c.pitch * 4 + w.group * c.stages * 2 * batch_bytes(a);
     if (threadIdx.x == 0) {
         for (int g = 0; g < c.groups; g++)
             for (int s = 0; s < c.stages; s++) init_barrier(&full[g][s], 1);
@@ -353,25 +262,25 @@ static __global__ void __launch_bounds__(MOST, 1) staged(job j, cut c)
     }
     __syncthreads();
     if (lane == 0)
-        for (int s = 0; s < c.stages; s++) ask(j, c, w, s, s);
-    float by = 1 / scale_of(j);
-    if (lane * 8 < j.n) load_params(j, lane * 8, by, &p);
-    for (int s = 0; tile_of(c, s) * TILE < j.rows; s++) {
+        for (int s = 0; s < c.stages; s++) ask(a, c, w, s, s);
+    float by = 1 / eight_scale(a);
+    if (lane * 8 < a.n) load_params(a, lane * 8, by, &p);
+    for (int s = 0; tile_of(c, s) * TILE < a.rows; s++) {
         int64_t row0 = tile_of(c, s) * TILE, row = row0 + row_in_tile(c, w, s);
-        if (row < j.rows) one_batch(j, c, w, p, row, s, tile, told);
+        if (row < a.rows) one_batch(a, c, w, p, row, s, tile, told);
         if ((s + 1) % (TILE / ROWS / c.groups)) continue;
         __syncthreads();
-        write_transposed<TILE>(j, tile, row0, c.pitch);
+        write_transposed<TILE>(a, tile, row0, c.pitch);
         __syncthreads();
     }
 }
 
-static cut cut_of(const job &j, size_t *shared)
+static cut cut_of(const norming &a, size_t *shared)
 {
     cut t = {};
-    t.lanes = (int)ll_ceil_div(j.n, 256) * 32;
-    t.pitch = (int)ll_ceil_div(j.n, 128) * 32;
-    size_t one = 2 * ROWS * (size_t)j.n * sizeof(bf16), tile = TILE * (size_t)t.pitch * 4;
+    t.lanes = (int)ll_ceil_div(a.n, 256) * 32;
+    t.pitch = (int)ll_ceil_div(a.n, 128) * 32;
+    size_t one = 2 * ROWS * (size_t)a.n * sizeof(bf16), tile = TILE * (size_t)t.pitch * 4;
     for (t.groups = MOST_GROUPS;
          t.groups > 1 && (t.groups * t.lanes > MOST || tile + 2 * t.groups * one > ROOM);)
         t.groups /= 2;
@@ -383,50 +292,16 @@ static cut cut_of(const job &j, size_t *shared)
 static ll_err run_staged(const ll_kcall *c)
 {
     size_t bytes;
-    job j = job_of(c);
-    cut t = cut_of(j, &bytes);
-    return launch_shared(c, staged, blocks_for(c, j.rows, TILE, 1), t.lanes * t.groups, bytes, j,
+    norming a = both_of(c);
+    cut t = cut_of(a, &bytes);
+    return launch_shared(c, staged, blocks_for(c, a.rows, TILE, 1), t.lanes * t.groups, bytes, a,
                          t);
-}
-
-/* ---- any shape and type: a block has a row ---- */
-
-template <class T> static __global__ void plain(job j)
-{
-    float by = 1 / scale_of(j);
-    T *sum = (T *)j.sum;
-    for (int64_t r = blockIdx.x; r < j.rows; r += gridDim.x) {
-        float mean = 0, square = 0;
-        for (int64_t i = threadIdx.x; i < j.n; i += blockDim.x) {
-            float v = to_float(((const T *)j.a)[r * j.n + i]) +
-                      to_float(((const T *)j.b)[r * j.n + i]) +
-                      (j.before ? ((const float *)j.before)[i] : 0.f);
-            sum[r * j.n + i] = from_float<T>::of(v);
-            mean += to_float(sum[r * j.n + i]);
-        }
-        mean = block_sum(mean) / (float)j.n;
-        for (int64_t i = threadIdx.x; i < j.n; i += blockDim.x) {
-            float d = to_float(sum[r * j.n + i]) - mean;
-            square += d * d;
-        }
-        float rstd = 1.f / sqrtf(block_sum(square) / (float)j.n + j.eps);
-        for (int64_t i = threadIdx.x; i < j.n; i += blockDim.x) {
-            float v = (to_float(sum[r * j.n + i]) - mean) * rstd * ((const float *)j.gain)[i];
-            uint8_t e = __nv_cvt_float_to_fp8((v + ((const float *)j.bias)[i]) * by, __NV_SATFINITE,
-                                              __NV_E4M3);
-            j.q[r * j.n + i] = e;
-            j.t[i * j.rows + r] = e;
-        }
-        if (threadIdx.x == 0) j.mean[r] = mean, j.rstd[r] = rstd;
-    }
 }
 
 static ll_err run_plain(const ll_kcall *c)
 {
-    job j = job_of(c);
-    unsigned blocks = blocks_for(c, j.rows, 1);
-    return c->in[0].dtype == LL_BF16 ? launch(c, plain<bf16>, blocks, BLOCK, j)
-                                     : launch(c, plain<float>, blocks, BLOCK, j);
+    norming a = both_of(c);
+    return ll_norm_plain(c, &a);
 }
 
 /* ---- the ways ---- */

@@ -14,6 +14,8 @@ template <class T> static __global__ void norm_rows_plain(norming a)
     typedef typename sum_of<T>::type S;
     int64_t n = a.n, at = blockIdx.x * n;
     const T *row = (const T *)a.x + at;
+    float by = a.q ? 1 / eight_scale(a) : 1;
+    if (blockIdx.x >= a.rows) return;
     if (a.plus) { /* the sum may lie on what is added: each thread reads only what it wrote */
         T *sum = (T *)a.sum + at;
         for (int64_t j = threadIdx.x; j < n; j += blockDim.x) {
@@ -36,7 +38,10 @@ template <class T> static __global__ void norm_rows_plain(norming a)
     for (int64_t j = threadIdx.x; j < n; j += blockDim.x) {
         S v = ((S)to_float(row[j]) - mean) * rstd * ((const S *)a.gain)[j];
         if (a.bias) v += ((const S *)a.bias)[j];
-        ((T *)a.y)[at + j] = from_float<T>::of(v);
+        if (a.y) ((T *)a.y)[at + j] = from_float<T>::of(v);
+        if (!a.q) continue;
+        uint8_t e = __nv_cvt_float_to_fp8((float)v * by, __NV_SATFINITE, __NV_E4M3);
+        a.q[at + j] = a.t[j * a.rows + blockIdx.x] = e;
     }
     if (threadIdx.x) return;
     if (a.mean_out) ((S *)a.mean_out)[blockIdx.x] = mean;
@@ -101,7 +106,7 @@ static __global__ void norm_sums_plain(norming a, typename sum_of<T>::type *part
 ll_err ll_norm_plain(const ll_kcall *c, const norming *a)
 {
     return with_float(a->dtype, [&](auto z) -> ll_err {
-        return launch(c, norm_rows_plain<decltype(z)>, a->rows, row_threads(a->n), *a);
+        return launch(c, norm_rows_plain<decltype(z)>, ll_max64(a->rows, 1), row_threads(a->n), *a);
     });
 }
 
