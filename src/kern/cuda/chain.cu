@@ -198,25 +198,19 @@ static void put_group_loads(source *s, const ll_kcall *c, const ll_fused_attr *f
     put(s, "  }\n");
 }
 
-static void put_one_head(source *s, const ll_kcall *c, const ll_fused_attr *f)
-{
-    put(s, "chain(i64 n");
-    for (int i = 0; i < f->n_in; i++)
-        put(s, ", const %s *x%d, u32 p%d, u32 q%d", type_name(c->in[i].dtype), i, i, i);
-    for (int o = 0; o < f->n_out; o++) put(s, ", %s *y%d", type_name(c->out[o].dtype), o);
-    put(s, ") {\n  i64 t = blockIdx.x * (i64)256 + threadIdx.x, step = gridDim.x * (i64)256;\n");
-}
-
 /* A row: elements, first block, blocks; of each operand address and broadcast; results. */
 static int row_words(const ll_fused_attr *f)
 {
     return 3 + 2 * f->n_in + f->n_out;
 }
 
-static void put_many_head(source *s, const ll_kcall *c, const ll_fused_attr *f)
+/* One tensor's row is the argument; of many, the map says which is this block's. */
+static void put_head(source *s, const ll_kcall *c, const ll_fused_attr *f, bool many)
 {
-    put(s, "chain(const u64 *rows, const u32 *map) {\n");
-    put(s, "  const u64 *row = rows + map[blockIdx.x] * (u64)%d;\n", row_words(f));
+    put(s, "%sstruct words { u64 w[%d]; };\n", prelude, row_words(f));
+    put(s, "extern \"C\" __global__ void __launch_bounds__(256) chain(%s) {\n",
+        many ? "const words *rows, const u32 *map" : "const __grid_constant__ words one");
+    put(s, "  const u64 *row = %s.w;\n", many ? "rows[map[blockIdx.x]]" : "one");
     put(s,
         "  i64 n = row[0], t = (blockIdx.x - row[1]) * 256 + threadIdx.x, step = row[2] * 256;\n");
     for (int i = 0, w = 3; i < f->n_in; i++, w += 2)
@@ -231,8 +225,7 @@ static void put_many_head(source *s, const ll_kcall *c, const ll_fused_attr *f)
 static void put_kernel(source *s, const ll_kcall *c, const ll_fused_attr *f, const shape_of_loop *l,
                        bool many)
 {
-    put(s, "%sextern \"C\" __global__ void __launch_bounds__(256) ", prelude);
-    many ? put_many_head(s, c, f) : put_one_head(s, c, f);
+    put_head(s, c, f, many);
     for (int i = 0; i < f->n_in; i++)
         if (l->how[i] == SCALAR) put(s, "  float k%d = up(x%d[0]);\n", i, i);
     put(s, "  for (i64 g = t; g < n / %d; g += %d * step) {\n", l->each, l->at_once);
@@ -438,45 +431,41 @@ static ll_err chain_of(const ll_kcall *c, bool many, cudaKernel_t *out)
 }
 
 /* What will fail tells so when it is called. */
-static void begin(const ll_kcall *c)
+template <bool MANY> static void begin(const ll_kcall *c)
 {
-    ll_err rc = elements(c) ? chain_of(c, false, NULL) : LL_OK;
+    ll_err rc = elements(c) ? chain_of(c, MANY, NULL) : LL_OK;
     (void)rc;
 }
 
-static void begin_many(const ll_kcall *c)
+static void put_row(const ll_kcall *c, uint64_t first, uint64_t *row)
 {
-    ll_err rc = chain_of(c, true, NULL);
-    (void)rc;
+    const ll_fused_attr *f = (const ll_fused_attr *)c->attr;
+    size_t k = 0;
+    row[k++] = (uint64_t)elements(c);
+    row[k++] = first;
+    row[k++] = blocks_of(c);
+    for (int i = 0; i < f->n_in; i++) {
+        row[k++] = (uint64_t)(uintptr_t)c->in[i].data;
+        row[k++] = (uint64_t)f->period[i] | (uint64_t)f->repeat[i] << 32;
+    }
+    for (int o = 0; o < f->n_out; o++) row[k++] = (uint64_t)(uintptr_t)c->out[o].data;
+}
+
+static ll_err start(const ll_kcall *c, bool many, unsigned blocks, void **args)
+{
+    cudaKernel_t fn;
+    TRY(chain_of(c, many, &fn));
+    CUDA_TRY(cudaLaunchKernel((const void *)fn, dim3(blocks), dim3(BLOCK), args, 0, stream_of(c)));
+    return LL_OK;
 }
 
 static ll_err run(const ll_kcall *c)
 {
-    const ll_fused_attr *f = (const ll_fused_attr *)c->attr;
-    cudaKernel_t fn;
-    long long count = elements(c);
-    if (count == 0) return LL_OK;
-    TRY(chain_of(c, false, &fn));
-    const void *data[LL_FUSE_IN + LL_FUSE_OUT];
-    unsigned period[LL_FUSE_IN], repeat[LL_FUSE_IN];
-    void *args[1 + 3 * LL_FUSE_IN + LL_FUSE_OUT];
-    int k = 0;
-    args[k++] = &count;
-    for (int i = 0; i < f->n_in; i++) {
-        data[i] = c->in[i].data;
-        period[i] = (unsigned)f->period[i];
-        repeat[i] = (unsigned)f->repeat[i];
-        args[k++] = &data[i];
-        args[k++] = &period[i];
-        args[k++] = &repeat[i];
-    }
-    for (int o = 0; o < f->n_out; o++) {
-        data[LL_FUSE_IN + o] = c->out[o].data;
-        args[k++] = &data[LL_FUSE_IN + o];
-    }
-    CUDA_TRY(
-        cudaLaunchKernel((const void *)fn, dim3(blocks_of(c)), dim3(BLOCK), args, 0, stream_of(c)));
-    return LL_OK;
+    uint64_t row[3 + 2 * LL_FUSE_IN + LL_FUSE_OUT];
+    void *args[] = {row};
+    if (elements(c) == 0) return LL_OK;
+    put_row(c, 0, row);
+    return start(c, false, blocks_of(c), args);
 }
 
 /* ---- several as one ---- */
@@ -494,21 +483,6 @@ static bool alike(const ll_kcall *a, const ll_kcall *b)
     for (int o = 0; o < f->n_out; o++)
         if (a->out[o].dtype != b->out[o].dtype || f->out[o] != g->out[o]) return false;
     return !memcmp(f->step, g->step, sizeof f->step[0] * (size_t)f->n_step);
-}
-
-static size_t put_row(const ll_kcall *c, uint64_t first, uint64_t *row)
-{
-    const ll_fused_attr *f = (const ll_fused_attr *)c->attr;
-    size_t k = 0;
-    row[k++] = (uint64_t)elements(c);
-    row[k++] = first;
-    row[k++] = blocks_of(c);
-    for (int i = 0; i < f->n_in; i++) {
-        row[k++] = (uint64_t)(uintptr_t)c->in[i].data;
-        row[k++] = (uint64_t)f->period[i] | (uint64_t)f->repeat[i] << 32;
-    }
-    for (int o = 0; o < f->n_out; o++) row[k++] = (uint64_t)(uintptr_t)c->out[o].data;
-    return k;
 }
 
 static size_t table(const ll_kcall *const *calls, int n, void *out)
@@ -531,13 +505,9 @@ static ll_err run_many(const ll_kcall *const *calls, int n, void *table)
     const void *map = (const uint64_t *)table + words * (size_t)n;
     void *args[] = {&table, &map};
     unsigned blocks = 0;
-    cudaKernel_t fn;
     for (int i = 0; i < n; i++) blocks += blocks_of(calls[i]);
-    TRY(chain_of(calls[0], true, &fn));
-    CUDA_TRY(cudaLaunchKernel((const void *)fn, dim3(blocks), dim3(BLOCK), args, 0,
-                              stream_of(calls[0])));
-    return LL_OK;
+    return start(calls[0], true, blocks, args);
 }
 
-static const ll_many many = {alike, table, run_many, begin_many};
-extern "C" const ll_solver fused_cuda[] = {{"chain", NULL, NULL, run, &many, begin}, {}};
+static const ll_many many = {alike, table, run_many, begin<true>};
+extern "C" const ll_solver fused_cuda[] = {{"chain", NULL, NULL, run, &many, begin<false>}, {}};
