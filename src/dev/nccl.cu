@@ -107,45 +107,39 @@ ll_err ll_gpu_group_end(void)
     return LL_OK;
 }
 
-static ll_err type_of(ll_dtype t, ncclDataType_t *out)
+static ncclDataType_t type_of(ll_dtype t)
 {
     switch (t) {
-    case LL_F32: *out = ncclFloat32; return LL_OK;
-    case LL_F64: *out = ncclFloat64; return LL_OK;
-    case LL_BF16: *out = ncclBfloat16; return LL_OK;
-    case LL_F16: *out = ncclFloat16; return LL_OK;
-    case LL_I32: *out = ncclInt32; return LL_OK;
-    default: *out = ncclUint8; return LL_OK;
+    case LL_F32: return ncclFloat32;
+    case LL_F64: return ncclFloat64;
+    case LL_BF16: return ncclBfloat16;
+    case LL_F16: return ncclFloat16;
+    case LL_I32: return ncclInt32;
+    default: return ncclUint8;
     }
 }
 
 ll_err ll_gpu_all_reduce(ll_gpu_group *x, const void *in, void *out, int64_t n, ll_dtype t,
                          bool max)
 {
-    ncclDataType_t type;
-    TRY(type_of(t, &type));
-    NCCL_TRY(
-        nccl.ncclAllReduce(in, out, (size_t)n, type, max ? ncclMax : ncclSum, x->comm, x->stream));
+    NCCL_TRY(nccl.ncclAllReduce(in, out, (size_t)n, type_of(t), max ? ncclMax : ncclSum, x->comm,
+                                x->stream));
     return LL_OK;
 }
 
 ll_err ll_gpu_reduce(ll_gpu_group *x, const void *in, void *out, int64_t n, ll_dtype t, bool max,
                      int to)
 {
-    ncclDataType_t type;
-    TRY(type_of(t, &type));
-    NCCL_TRY(
-        nccl.ncclReduce(in, out, (size_t)n, type, max ? ncclMax : ncclSum, to, x->comm, x->stream));
+    NCCL_TRY(nccl.ncclReduce(in, out, (size_t)n, type_of(t), max ? ncclMax : ncclSum, to, x->comm,
+                             x->stream));
     return LL_OK;
 }
 
 ll_err ll_gpu_reduce_scatter(ll_gpu_group *x, const void *in, void *out, int64_t n, ll_dtype t,
                              bool max)
 {
-    ncclDataType_t type;
-    TRY(type_of(t, &type));
-    NCCL_TRY(nccl.ncclReduceScatter(in, out, (size_t)n, type, max ? ncclMax : ncclSum, x->comm,
-                                    x->stream));
+    NCCL_TRY(nccl.ncclReduceScatter(in, out, (size_t)n, type_of(t), max ? ncclMax : ncclSum,
+                                    x->comm, x->stream));
     return LL_OK;
 }
 

@@ -105,35 +105,21 @@ static __global__ void backward(rows_of<T> at, const T *dout, const T *qkv, cons
     write_row(dx + at.qkv(b, t, 2, h), s.d, dv);
 }
 
-static ll_err check_plain(const heads *s)
-{
-    CHECK(s->d <= 32 * PER_LANE, LL_E_SHAPE, "heads of %lld elements, machine cuda takes up to %d",
-          (long long)s->d, 32 * PER_LANE);
-    return LL_OK;
-}
-
-static ll_err forward_plain(const ll_kcall *c)
+static ll_err plain(const ll_kcall *c)
 {
     heads s = heads_of(c);
-    if (s.b * s.h * s.t * s.d == 0) return LL_OK;
-    TRY(check_plain(&s));
+    int64_t blocks = ll_ceil_div(s.b * s.h * s.t, WARPS);
+    if (blocks * s.d == 0) return LL_OK;
+    CHECK(s.d <= 32 * PER_LANE, LL_E_SHAPE, "heads of %lld elements, machine cuda takes up to %d",
+          (long long)s.d, 32 * PER_LANE);
     return with_floats(qkv_of(c)->dtype, lse_of(c)->dtype, [&](auto a, auto l) -> ll_err {
         typedef decltype(a) T;
-        return launch(c, forward<T, decltype(l)>, ll_ceil_div(s.b * s.h * s.t, WARPS), 32 * WARPS,
-                      rows_of<T>{s}, c->in[0].data, c->out[0].data, c->out[1].data);
-    });
-}
-
-static ll_err backward_plain(const ll_kcall *c)
-{
-    heads s = heads_of(c);
-    if (s.b * s.h * s.t * s.d == 0) return LL_OK;
-    TRY(check_plain(&s));
-    return with_floats(qkv_of(c)->dtype, lse_of(c)->dtype, [&](auto a, auto l) -> ll_err {
-        typedef decltype(a) T;
-        return launch(c, backward<T, decltype(l)>, ll_ceil_div(s.b * s.h * s.t, WARPS), 32 * WARPS,
-                      rows_of<T>{s}, c->in[0].data, c->in[1].data, c->in[2].data, c->in[3].data,
-                      c->out[0].data);
+        typedef decltype(l) L;
+        if (c->n_in == 1)
+            return launch(c, forward<T, L>, blocks, 32 * WARPS, rows_of<T>{s}, c->in[0].data,
+                          c->out[0].data, c->out[1].data);
+        return launch(c, backward<T, L>, blocks, 32 * WARPS, rows_of<T>{s}, c->in[0].data,
+                      c->in[1].data, c->in[2].data, c->in[3].data, c->out[0].data);
     });
 }
 
@@ -161,7 +147,7 @@ extern "C" const ll_solver attention_cuda[] = {
     {"cudnn", attention_cuda_dnn_fits, attention_cuda_dnn_scratch, attention_cuda_dnn},
     {"tiles tf32", tf32_fits, NULL, attention_cuda_tf32},
     {"tiles f32", tiles_fit, NULL, attention_cuda_f32},
-    {"plain", NULL, NULL, forward_plain},
+    {"plain", NULL, NULL, plain},
     {}};
 
 extern "C" const ll_solver attention_grad_cuda[] = {
@@ -173,5 +159,5 @@ extern "C" const ll_solver attention_grad_cuda[] = {
     {"cudnn", attention_cuda_dnn_fits, attention_cuda_dnn_scratch, attention_grad_cuda_dnn},
     {"tiles tf32", tf32_fits, tiles_scratch, attention_grad_cuda_tf32},
     {"tiles f32", tiles_fit, tiles_scratch, attention_grad_cuda_f32},
-    {"plain", NULL, NULL, backward_plain},
+    {"plain", NULL, NULL, plain},
     {}};

@@ -235,6 +235,27 @@ template <class T> __device__ __forceinline__ T block_max(T v)
     return block_fold<T, true>(v, (T)-INFINITY);
 }
 
+/* What so many parts, load(0) on, come to by join, in one order, by a block of 32 by DEEP threads:
+ * those of its first row get it, each of the column that its load is of. AHEAD: loads under way. */
+template <int DEEP, int AHEAD, class S, class L, class J>
+__device__ __forceinline__ S fold_parts(int parts, S none, L load, J join)
+{
+    __shared__ S part[DEEP][32];
+    S all = none;
+    for (int p = threadIdx.y; p < parts; p += DEEP * AHEAD) {
+        S v[AHEAD];
+#pragma unroll
+        for (int i = 0; i < AHEAD; i++) v[i] = p + i * DEEP < parts ? load(p + i * DEEP) : none;
+#pragma unroll
+        for (int i = 0; i < AHEAD; i++) all = join(all, v[i]);
+    }
+    __syncthreads(); /* of another call */
+    part[threadIdx.y][threadIdx.x] = all;
+    __syncthreads();
+    for (int k = 1; k < DEEP && threadIdx.y == 0; k++) all = join(all, part[k][threadIdx.x]);
+    return all;
+}
+
 /* A mistake in the data is told once, with where and what. */
 __device__ __forceinline__ void tell_trouble(int64_t *trouble, int64_t kind, int64_t at,
                                              int64_t value)

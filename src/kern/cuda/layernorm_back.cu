@@ -265,23 +265,12 @@ static __global__ void __launch_bounds__(ADDERS *DEEP)
     add_parts(const S *parts, int n_part, int64_t n, int m, int k, int each, int lanes, S *dgain,
               S *dbias, S *dsum)
 {
-    __shared__ S part[DEEP][ADDERS];
     int64_t at = blockIdx.x * (int64_t)ADDERS + threadIdx.x, one = (int64_t)k * each * lanes;
-    S sum = 0;
     cudaGridDependencySynchronize();
-    for (int p = threadIdx.y; p < n_part && at < m * one; p += DEEP * AHEAD) {
-        S v[AHEAD];
-#pragma unroll
-        for (int i = 0; i < AHEAD; i++)
-            v[i] = p + i * DEEP < n_part ? parts[(p + i * DEEP) * m * one + at] : (S)0;
-#pragma unroll
-        for (int i = 0; i < AHEAD; i++) sum += v[i];
-    }
-    part[threadIdx.y][threadIdx.x] = sum;
-    __syncthreads();
+    S sum = fold_parts<DEEP, AHEAD>(
+        at < m * one ? n_part : 0, (S)0, [&](int p) { return parts[p * m * one + at]; },
+        [](S a, S b) { return a + b; });
     if (threadIdx.y || at >= m * one) return;
-#pragma unroll
-    for (int p = 1; p < DEEP; p++) sum += part[p][threadIdx.x];
     S *out = at < one ? dgain : at < 2 * one ? dbias : dsum;
     int64_t in_one = at % one, lane = in_one % lanes, i = in_one / lanes % each;
     int64_t j = (lane + in_one / lanes / each * lanes) * each + i;

@@ -251,16 +251,12 @@ static __global__ __launch_bounds__(BLOCK, 4) void tiles(job j)
 
 static __global__ void add_parts(const float *parts, int n, int64_t cols, float *sum)
 {
-    __shared__ float deep[DEEP][32];
     int64_t c = blockIdx.x * 32 + threadIdx.x;
-    float all = 0;
     cudaGridDependencySynchronize();
-    for (int i = threadIdx.y; i < n && c < cols; i += DEEP) all += parts[i * cols + c];
-    deep[threadIdx.y][threadIdx.x] = all;
-    __syncthreads();
-    if (threadIdx.y || c >= cols) return;
-    for (int k = 1; k < DEEP; k++) all += deep[k][threadIdx.x];
-    sum[c] = all;
+    float all = fold_parts<DEEP, 8>(
+        c < cols ? n : 0, 0.f, [&](int i) { return parts[i * cols + c]; },
+        [](float a, float b) { return a + b; });
+    if (threadIdx.y == 0 && c < cols) sum[c] = all;
 }
 
 static unsigned tiles_of(const job &j)
@@ -284,13 +280,26 @@ static ll_err run_tiles(const ll_kcall *c, const job &j)
 template <class T, int ACT> static ll_err run(const ll_kcall *c, const job &j, bool e4m3)
 {
     if (j.even) {
+        constexpr bool backward = ACT == LL_ACT_DGELU, any = ACT == LL_ACT_NONE && sizeof(T) == 2;
         TRY(launch(c, find_one<T, true>, j.finders, FIND, j));
-        return e4m3 ? run_tiles<T, ACT, __NV_E4M3>(c, j) : run_tiles<T, ACT, __NV_E5M2>(c, j);
+        if constexpr (any)
+            if (!e4m3) return run_tiles<T, ACT, __NV_E5M2>(c, j);
+        return run_tiles < T, ACT, backward ? __NV_E5M2 : __NV_E4M3 > (c, j);
     }
     TRY(launch(c, find_one<T, false>, j.finders, FIND, j));
     TRY(launch_early(c, plain<T, ACT>, blocks_for(c, j.n, BLOCK), BLOCK, j,
                      e4m3 ? __NV_E4M3 : __NV_E5M2));
     return j.sum ? launch_each(c, j.cols, plain_sums<T, ACT>, j) : LL_OK;
+}
+
+/* What fuse/fp8.c makes: of f32 parameters alone, of gelu in the forward pass (e4m3), of its
+ * gradient in the backward pass (e5m2). */
+static bool made_in_tiles(const ll_kcall *c)
+{
+    const ll_quantize_attr *a = (const ll_quantize_attr *)c->attr;
+    bool e4m3 = a->dtype == LL_F8_E4M3;
+    if (c->in[0].dtype == LL_F32) return e4m3 && a->act == LL_ACT_NONE;
+    return a->act == LL_ACT_NONE || e4m3 == (a->act == LL_ACT_GELU);
 }
 
 static job job_of(const ll_kcall *c)
@@ -315,7 +324,8 @@ static job job_of(const ll_kcall *c)
     j.margin = a->sample > 1 ? LL_QUANTIZE_MARGIN : 1;
     if (a->act == LL_ACT_DGELU) j.margin *= (float)LL_DGELU_MOST;
     int64_t looked_at = ll_ceil_div(j.rows, j.sample) * j.cols;
-    j.even = j.rows % 16 == 0 && j.cols % 16 == 0 && j.n > 0 && looked_at / 8 < INT32_MAX &&
+    j.even = made_in_tiles(c) && j.rows % 16 == 0 && j.cols % 16 == 0 && j.n > 0 &&
+             looked_at / 8 < INT32_MAX &&
              ll_ceil_div(j.rows, TILE) * ll_ceil_div(j.cols, TILE) < INT32_MAX / TILE;
     int64_t finders = ll_ceil_div(ll_ceil_div(looked_at, j.even ? 32 : 4), FIND);
     j.finders = (unsigned)ll_max64(1, ll_min64(finders, FINDERS));
@@ -340,7 +350,6 @@ static ll_err run_any(const ll_kcall *c)
     return narrow ? run<bf16, LL_ACT_NONE>(c, j, e4m3) : run<float, LL_ACT_NONE>(c, j, e4m3);
 }
 
-/* In tiles: rows and columns that 16 divides. */
 static bool tiles_fit(const ll_kcall *c)
 {
     return job_of(c).even;

@@ -207,18 +207,11 @@ static __global__ void __launch_bounds__(BLOCK, FILL)
 template <int HOW, class S>
 static __global__ void combine(int parts, int64_t n, const S *x, results y)
 {
-    __shared__ S part[DEEP][LANES];
     int64_t e = blockIdx.x * (int64_t)LANES + threadIdx.x;
-    S some = none<HOW, S>();
     cudaGridDependencySynchronize();
-    if (e < n)
-#pragma unroll 8
-        for (int k = threadIdx.y; k < parts; k += DEEP) some = join<HOW, S>(some, x[k * n + e]);
-    part[threadIdx.y][threadIdx.x] = some;
-    __syncthreads();
-    if (threadIdx.y || e >= n) return;
-    for (int k = 1; k < DEEP; k++) some = join<HOW, S>(some, part[k][threadIdx.x]);
-    y.put(e, some);
+    S all = fold_parts<DEEP, AHEAD>(
+        e < n ? parts : 0, none<HOW, S>(), [&](int k) { return x[k * n + e]; }, join<HOW, S>);
+    if (threadIdx.y == 0 && e < n) y.put(e, all);
 }
 
 /* The parts of one number, by a block. */
