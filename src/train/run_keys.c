@@ -3,7 +3,7 @@
  * adding its field (run.h) and its row. */
 #include "base/near.h"
 #include "base/text.h"
-#include "program/target.h"
+#include "pass/target.h"
 #include "train/run_int.h"
 
 #include <errno.h>

@@ -2,7 +2,7 @@
  * it means (fuse/fuse.h). */
 #pragma once
 #include "exec/exec.h"
-#include "program/target.h"
+#include "pass/target.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
