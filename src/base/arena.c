@@ -53,11 +53,17 @@ void ll_arena_free(ll_arena *a)
 
 void *ll_arena_alloc(ll_arena *a, size_t bytes)
 {
+    return must(ll_arena_try(a, bytes));
+}
+
+void *ll_arena_try(ll_arena *a, size_t bytes)
+{
     size_t need = (bytes + 15) & ~(size_t)15;
     if (!a->head || a->head->size - a->head->used < need) {
         size_t size = need > BLOCK_BYTES ? need : BLOCK_BYTES;
         if (size == need) size = bytes ? bytes : 1; /* an exact fit keeps overruns visible */
-        block *b = (block *)must(calloc(1, sizeof(block) + size));
+        block *b = (block *)calloc(1, sizeof(block) + size);
+        if (!b) return NULL;
         b->size = size;
         b->next = a->head;
         a->head = b;

@@ -14,6 +14,7 @@ static inline void ll_arena_drop(ll_arena **a)
     ll_arena_free(*a);
 }
 void *ll_arena_alloc(ll_arena *a, size_t bytes);
+void *ll_arena_try(ll_arena *a, size_t bytes); /* NULL: no memory; for what may be large */
 void *ll_arena_copy(ll_arena *a, const void *data, size_t bytes);
 char *ll_arena_strdup(ll_arena *a, const char *text);
 char *ll_arena_printf(ll_arena *a, const char *format, ...) __attribute__((format(printf, 2, 3)));
@@ -22,3 +23,4 @@ void *ll_arena_grow(ll_arena *a, void *items, size_t item_bytes, int count, int 
 
 #define LL_NEW(arena, type) ((type *)ll_arena_alloc(arena, sizeof(type)))
 #define LL_NEW_ARRAY(arena, type, n) ((type *)ll_arena_alloc(arena, sizeof(type) * (size_t)(n)))
+#define LL_TRY_ARRAY(arena, type, n) ((type *)ll_arena_try(arena, sizeof(type) * (size_t)(n)))

@@ -4,7 +4,6 @@
 #include "base/near.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #define CODEC(x) extern const ll_codec_kind ll_codecs_##x[];
@@ -39,7 +38,7 @@ static ll_err open_kind(ll_codec *k, const char *text)
     CHECK(k->n >= 0, LL_E_ARG, "codec \"%s\" for %lld elements, want 0 or more", text,
           (long long)k->n);
     if (k->kind->feedback && k->n > 0) {
-        k->residual = (float *)calloc((size_t)k->n, sizeof(float));
+        k->residual = LL_TRY_ARRAY(k->arena, float, k->n);
         CHECK(k->residual, LL_E_MEM, "residual of codec \"%s\" for %s: %lld bytes", text, k->name,
               (long long)k->n * 4);
     }
@@ -51,13 +50,15 @@ static ll_err open_kind(ll_codec *k, const char *text)
 ll_err ll_codec_open(const char *text, const char *name, int64_t n, uint64_t seed, ll_codec **out)
 {
     *out = NULL;
-    ll_codec *k = (ll_codec *)calloc(1, sizeof *k);
-    CHECK(k, LL_E_MEM, "codec \"%s\"", text);
-    *k = (ll_codec){.text = strdup(text), .name = strdup(name), .n = n, .seed = seed};
+    ll_arena *a = ll_arena_new();
+    ll_codec *k = LL_NEW(a, ll_codec);
+    *k = (ll_codec){.arena = a,
+                    .text = ll_arena_strdup(a, text),
+                    .name = ll_arena_strdup(a, name),
+                    .n = n,
+                    .seed = seed};
     k->last.form = "";
-    ll_err e = k->text && k->name
-                   ? open_kind(k, text)
-                   : ll_raise(LL_E_MEM, __FILE__, __LINE__, __func__, "codec \"%s\"", text);
+    ll_err e = open_kind(k, text);
     if (e != LL_OK) {
         ll_codec_close(k);
         return ll_frame(e, __FILE__, __LINE__, __func__);
@@ -69,15 +70,9 @@ ll_err ll_codec_open(const char *text, const char *name, int64_t n, uint64_t see
 void ll_codec_close(ll_codec *k)
 {
     if (!k) return;
-    if (k->kind && k->kind->close)
-        k->kind->close(k);
-    else
-        free(k->own);
+    if (k->kind && k->kind->close) k->kind->close(k);
     ll_slices_free(k->slices);
-    free(k->residual);
-    free(k->text);
-    free(k->name);
-    free(k);
+    ll_arena_free(k->arena);
 }
 
 ll_err ll_codec_allreduce(ll_codec *k, ll_comm *c, float *data, int64_t step, const char *site)

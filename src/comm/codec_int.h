@@ -17,7 +17,7 @@ typedef struct ll_codec_kind {
     /* settings: what follows the name and a colon, "4"; NULL where there is no colon. Sets what
      * k->own is to be. Errors by ll_codec_bad. NULL: there are no settings. */
     ll_err (*open)(ll_codec *k, const char *settings);
-    void (*close)(ll_codec *k);         /* also after an open that failed; NULL: free(k->own) */
+    void (*close)(ll_codec *k);         /* also after an open that failed; NULL: nothing to do */
     const struct ll_block_code *code;   /* of fixed rate (below); NULL: these */
     int64_t (*size)(const ll_codec *k); /* bytes of one rank's n elements, encoded */
     /* Collective. Sets k->last, but its dense_bytes. n may be 0, size may be 1. */
@@ -25,13 +25,14 @@ typedef struct ll_codec_kind {
 } ll_codec_kind;
 
 struct ll_codec {
+    ll_arena *arena;
     const ll_codec_kind *kind;
     char *text, *name;
     int64_t n;
     uint64_t seed;
     float *residual; /* [n] or NULL */
     ll_codec_report last;
-    void *own;                           /* the kind's */
+    void *own;                           /* the kind's, in the arena */
     const ll_algo *alltoall, *allgather; /* of slices.c; NULL: as any call's */
     ll_sparse_form form;                 /* of topk: in this form on every rank */
     struct ll_slices *slices;            /* slices.c's, made on first use */

@@ -17,7 +17,6 @@
 #include "base/rng.h"
 
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 enum { N = LL_CODE_BLOCK, HALF = N / 2 };
@@ -157,8 +156,7 @@ static ll_err open_qsgd(ll_codec *k, const char *settings)
 {
     int bits = 0;
     TRY(ll_codec_int(k, settings, 1, 8, &bits));
-    qsgd *q = (qsgd *)malloc(sizeof *q);
-    CHECK(q, LL_E_MEM, "codec \"%s\"", k->text);
+    qsgd *q = LL_NEW(k->arena, qsgd);
     *q = (qsgd){.bits = bits, .last = bits == 1 ? 1 : (1 << bits) - 2};
     k->own = q;
     return LL_OK;

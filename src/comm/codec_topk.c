@@ -35,16 +35,15 @@ static ll_err parse(ll_codec *k, const char *settings, topk *t)
 
 static ll_err open_topk(ll_codec *k, const char *settings)
 {
-    topk *t = (topk *)calloc(1, sizeof *t);
+    topk *t = LL_NEW(k->arena, topk);
     k->own = t;
-    CHECK(t, LL_E_MEM, "codec \"%s\"", k->text);
     TRY(parse(k, settings, t));
     t->k = (int64_t)llround(t->share * (double)k->n);
     if (t->k < 1 && k->n > 0) t->k = 1;
     TRY(ll_topk_open(k->n, t->k, &t->select));
     TRY(ll_sparse_open(k->n, t->k, t->bits, &t->sum));
-    t->index = (uint32_t *)malloc(sizeof(uint32_t) * (size_t)(t->k + 1));
-    t->value = (float *)malloc(sizeof(float) * (size_t)(t->k + 1));
+    t->index = LL_TRY_ARRAY(k->arena, uint32_t, t->k + 1);
+    t->value = LL_TRY_ARRAY(k->arena, float, t->k + 1);
     CHECK(t->index && t->value, LL_E_MEM, "codec \"%s\": %lld pairs", k->text, (long long)t->k);
     return LL_OK;
 }
@@ -55,9 +54,6 @@ static void close_topk(ll_codec *k)
     if (!t) return;
     ll_topk_close(t->select);
     ll_sparse_close(t->sum);
-    free(t->index);
-    free(t->value);
-    free(t);
 }
 
 /* The square of the residual's norm: what the selection left. Where it left little, the difference

@@ -20,7 +20,6 @@
 #include "base/rng.h"
 
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 enum {
@@ -40,6 +39,7 @@ typedef struct slot {
 } slot;
 
 typedef struct ll_slices {
+    ll_arena *arena;
     int size;
     slot slots[SLOTS];
 } ll_slices;
@@ -68,23 +68,16 @@ int64_t ll_code_bytes(const ll_codec *k, int64_t n)
 /* ---- memory ---- */
 void ll_slices_free(ll_slices *s)
 {
-    for (int i = 0; s && i < SLOTS; i++) {
-        free(s->slots[i].code);
-        free(s->slots[i].got);
-        free(s->slots[i].matrix);
-        free(s->slots[i].starts);
-    }
-    free(s);
+    if (s) ll_arena_free(s->arena);
 }
 
-static bool make_slot(slot *s, int64_t blocks, int block_bytes, int size)
+static bool make_slot(ll_arena *a, slot *s, int64_t blocks, int block_bytes, int size)
 {
-    int64_t slice = (blocks + size - 1) / size;
-    s->code = (uint8_t *)malloc((size_t)(blocks * block_bytes));
-    s->got = (uint8_t *)malloc((size_t)(slice * size * block_bytes));
-    s->matrix = (int64_t *)malloc(sizeof(int64_t) * (size_t)size * (size_t)size);
-    s->starts = (int64_t *)malloc(sizeof(int64_t) * (size_t)(size + 1));
-    return s->code && s->got && s->matrix && s->starts;
+    s->code = LL_TRY_ARRAY(a, uint8_t, blocks * block_bytes);
+    s->got = LL_TRY_ARRAY(a, uint8_t, ll_ceil_div(blocks, size) * size * block_bytes);
+    s->matrix = LL_NEW_ARRAY(a, int64_t, size * size);
+    s->starts = LL_NEW_ARRAY(a, int64_t, size + 1);
+    return s->code && s->got;
 }
 
 static ll_err make_slices(run *r)
@@ -92,12 +85,13 @@ static ll_err make_slices(run *r)
     ll_codec *k = r->k;
     if (k->slices && k->slices->size == r->size) return LL_OK;
     ll_slices_free(k->slices);
-    k->slices = (ll_slices *)calloc(1, sizeof *k->slices);
-    bool good = k->slices;
-    for (int i = 0; good && i < SLOTS && i < r->n_chunk; i++)
-        good =
-            make_slot(&k->slices->slots[i], ll_min64(CHUNK, r->n_block), r->block_bytes, r->size);
-    CHECK(good, LL_E_MEM, "buffers of codec \"%s\" for %s", k->text, k->name);
+    ll_arena *a = ll_arena_new();
+    k->slices = LL_NEW(a, ll_slices);
+    k->slices->arena = a;
+    for (int i = 0; i < SLOTS && i < r->n_chunk; i++)
+        CHECK(make_slot(a, &k->slices->slots[i], ll_min64(CHUNK, r->n_block), r->block_bytes,
+                        r->size),
+              LL_E_MEM, "buffers of codec \"%s\" for %s", k->text, k->name);
     k->slices->size = r->size;
     return LL_OK;
 }

@@ -36,12 +36,12 @@ struct ll_sparse {
     int64_t len, k;
     int bits;
     /* Memory for calls of this form on p ranks. */
-    int p;
+    ll_arena *arena;
+    int p; /* 0: none is made */
     ll_sparse_form form;
     uint8_t *out, *in;
     size_t room;  /* of each */
-    ll_svec *got; /* [n_got] */
-    int n_got;
+    ll_svec *got;
     ll_svec_head *heads;
     const ll_svec **src;
     ll_svec *parts; /* of my stream, for each owner */
@@ -76,36 +76,20 @@ ll_err ll_sparse_open(int64_t len, int64_t k, int bits, ll_sparse **out)
     return LL_OK;
 }
 
-static void let_go(ll_sparse *w)
-{
-    for (int i = 0; i < w->n_got; i++) {
-        free(w->got[i].index);
-        free(w->got[i].value);
-        free(w->got[i].dense);
-    }
-    free(w->got);
-    free(w->out);
-    free(w->in);
-    free(w->heads);
-    free(w->src);
-    free(w->parts);
-    *w = (ll_sparse){.len = w->len, .k = w->k, .bits = w->bits};
-}
-
 void ll_sparse_close(ll_sparse *w)
 {
-    if (!w) return;
-    let_go(w);
+    if (w) ll_arena_free(w->arena);
     free(w);
 }
 
 /* ---- memory ---- */
-static bool make(ll_svec *s, int64_t room, int64_t dense)
+static bool make(ll_sparse *w, int i, int64_t room, int64_t dense)
 {
+    ll_svec *s = &w->got[i];
     s->room = room;
-    s->index = (uint32_t *)malloc(sizeof(uint32_t) * (size_t)(room + 1));
-    s->value = (float *)malloc(sizeof(float) * (size_t)(room + 1));
-    s->dense = dense ? (float *)malloc(sizeof(float) * (size_t)dense) : NULL;
+    s->index = LL_TRY_ARRAY(w->arena, uint32_t, room + 1);
+    s->value = LL_TRY_ARRAY(w->arena, float, room + 1);
+    s->dense = dense ? LL_TRY_ARRAY(w->arena, float, dense) : NULL;
     return s->index && s->value && (s->dense || !dense);
 }
 
@@ -136,8 +120,8 @@ static bool make_split(ll_sparse *w, int p, bool dense)
     ll_svec_bound(w->len < p ? 1 : w->len / p, most, w->bits, &may_be_dense); /* a shortest part */
     dense = dense || may_be_dense; /* one dense stream makes the sum dense */
     w->room = larger(w->room, sum_bytes(w, p, len, dense, w->bits));
-    for (int i = 0; ok && i < p - 1; i++) ok = make(&w->got[i], most, may_be_dense ? len : 0);
-    return ok && make(&w->got[p - 1], sum_pairs(w, p, len), 0);
+    for (int i = 0; ok && i < p - 1; i++) ok = make(w, i, most, may_be_dense ? len : 0);
+    return ok && make(w, p - 1, sum_pairs(w, p, len), 0);
 }
 
 /* got[0]: the partner's; got[1], got[2]: sums. */
@@ -151,31 +135,26 @@ static bool make_doubling(ll_sparse *w, int p)
     w->room = larger(w->room, sum_bytes(w, p, w->len, dense, w->bits));
     w->room = larger(w->room, sum_bytes(w, p, w->len, dense, 0));
     for (int i = 0; ok && i < 3; i++)
-        ok = make(&w->got[i], room > w->k ? room : w->k, dense ? w->len : 0);
+        ok = make(w, i, room > w->k ? room : w->k, dense ? w->len : 0);
     return ok;
 }
 
 static ll_err prepare(ll_sparse *w, int p, ll_sparse_form form)
 {
     if (w->p == p && w->form == form) return LL_OK;
-    let_go(w);
-    w->n_got = p > 3 ? p : 3;
-    w->got = (ll_svec *)calloc((size_t)w->n_got, sizeof *w->got);
-    w->heads = (ll_svec_head *)calloc(2 * (size_t)p + 4, sizeof *w->heads);
-    w->src = (const ll_svec **)calloc((size_t)p + 2, sizeof *w->src);
-    w->parts = (ll_svec *)calloc((size_t)p, sizeof *w->parts);
-    bool ok = w->got && w->heads && w->src && w->parts;
-    ok = ok && (form == LL_SPARSE_DOUBLING ? make_doubling(w, p)
-                                           : make_split(w, p, form == LL_SPARSE_DENSE));
-    if (ok) {
-        w->out = (uint8_t *)malloc(w->room);
-        w->in = (uint8_t *)malloc(w->room);
-    }
-    if (!ok || !w->out || !w->in) {
-        let_go(w);
-        FAIL(LL_E_MEM, "no memory for a sparse all-reduce of %lld in %lld elements on %d ranks",
-             (long long)w->k, (long long)w->len, p);
-    }
+    ll_arena_free(w->arena);
+    *w = (ll_sparse){.len = w->len, .k = w->k, .bits = w->bits, .arena = ll_arena_new()};
+    w->got = LL_NEW_ARRAY(w->arena, ll_svec, p > 3 ? p : 3);
+    w->heads = LL_NEW_ARRAY(w->arena, ll_svec_head, 2 * p + 4);
+    w->src = LL_NEW_ARRAY(w->arena, const ll_svec *, p + 2);
+    w->parts = LL_NEW_ARRAY(w->arena, ll_svec, p);
+    bool ok = form == LL_SPARSE_DOUBLING ? make_doubling(w, p)
+                                         : make_split(w, p, form == LL_SPARSE_DENSE);
+    w->out = LL_TRY_ARRAY(w->arena, uint8_t, w->room);
+    w->in = LL_TRY_ARRAY(w->arena, uint8_t, w->room);
+    CHECK(ok && w->out && w->in, LL_E_MEM,
+          "no memory for a sparse all-reduce of %lld in %lld elements on %d ranks", (long long)w->k,
+          (long long)w->len, p);
     w->p = p;
     w->form = form;
     return LL_OK;
@@ -281,12 +260,6 @@ static ll_err split(job *j)
 }
 
 /* ---- doubling ---- */
-static ll_err receive(job *j, size_t received, ll_svec *got)
-{
-    got->len = j->w->len;
-    return ll_svec_read(j->w->in, received, j->w->bits, got);
-}
-
 /* *mine = lower + upper, in the sum that is free; dense where one of them went over the wire so,
  * for partners must agree on it: rounding depends on it. */
 static ll_err add(job *j, const ll_svec *lower, const ll_svec *upper, bool dense, ll_svec **mine)
@@ -308,25 +281,25 @@ static ll_err doubling(job *j)
     ll_svec_code exact = {0}, code = coding(j, 0, 0, true, true);
     size_t received;
     int q = 1, me = j->me;
+    got->len = w->len;
     while (2 * q <= j->p) q *= 2;
     if (me >= q) { /* one too many: gives away, and gets the result */
         TRY(swap(j, me - q, ll_svec_write(mine, &code, w->out), -1, NULL));
         TRY(swap(j, -1, 0, me - q, &received));
-        got->len = w->len;
         TRY(ll_svec_read(w->in, received, 0, got));
         scatter(got, j->call->data);
         return LL_OK;
     }
     if (me + q < j->p) {
         TRY(swap(j, -1, 0, me + q, &received));
-        TRY(receive(j, received, got));
+        TRY(ll_svec_read(w->in, received, w->bits, got));
         TRY(add(j, mine, got, got->is_dense, &mine));
     }
     for (int l = 0; 1 << l < q; l++) {
         int peer = me ^ 1 << l;
         code = coding(j, 1 + l, 0, (me & ((1 << l) - 1)) == 0, mine == j->call->mine);
         TRY(swap(j, peer, ll_svec_write(mine, &code, w->out), peer, &received));
-        TRY(receive(j, received, got));
+        TRY(ll_svec_read(w->in, received, w->bits, got));
         bool dense = ll_svec_written_dense(w->out) || got->is_dense;
         TRY(add(j, me < peer ? mine : got, me < peer ? got : mine, dense, &mine));
     }

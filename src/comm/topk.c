@@ -21,7 +21,6 @@
 #include "comm/topk.h"
 
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 enum {
@@ -33,13 +32,13 @@ enum {
 };
 
 struct ll_topk {
+    ll_arena *arena;
     int64_t n, k;
     int64_t n_sample; /* 0: no guess; all sums are searched */
     float *sample;
     uint32_t *index; /* candidates */
     float *value;
     int64_t room;
-    int64_t retries;
 };
 
 typedef float floats __attribute__((vector_size(16), aligned(4), may_alias));
@@ -59,8 +58,9 @@ ll_err ll_topk_open(int64_t n, int64_t k, ll_topk **out)
     CHECK(n >= 0 && n < UINT32_MAX && k >= (n > 0) && k <= n, LL_E_ARG,
           "top %lld of %lld elements: wants 1 to %lld, and fewer than 2^32 elements", (long long)k,
           (long long)n, (long long)n);
-    ll_topk *t = (ll_topk *)calloc(1, sizeof *t);
-    CHECK(t, LL_E_MEM, "no memory to select the top %lld", (long long)k);
+    ll_arena *arena = ll_arena_new();
+    ll_topk *t = LL_NEW(arena, ll_topk);
+    t->arena = arena;
     t->n = n;
     t->k = k;
     if (k <= n / 8) {
@@ -68,9 +68,9 @@ ll_err ll_topk_open(int64_t n, int64_t k, ll_topk **out)
         t->n_sample = wanted < (double)n / 16 ? (int64_t)wanted : n / 16;
         if (t->n_sample < SAMPLE_LEAST) t->n_sample = n < SAMPLE_LEAST ? n : SAMPLE_LEAST;
         t->room = 3 * k + 2 * BLOCK;
-        t->sample = (float *)malloc(sizeof(float) * (size_t)t->n_sample);
-        t->index = (uint32_t *)malloc(sizeof(uint32_t) * (size_t)t->room);
-        t->value = (float *)malloc(sizeof(float) * (size_t)t->room);
+        t->sample = LL_TRY_ARRAY(arena, float, t->n_sample);
+        t->index = LL_TRY_ARRAY(arena, uint32_t, t->room);
+        t->value = LL_TRY_ARRAY(arena, float, t->room);
         if (!t->sample || !t->index || !t->value) {
             ll_topk_close(t);
             FAIL(LL_E_MEM, "no memory to select the top %lld of %lld", (long long)k, (long long)n);
@@ -82,16 +82,7 @@ ll_err ll_topk_open(int64_t n, int64_t k, ll_topk **out)
 
 void ll_topk_close(ll_topk *t)
 {
-    if (!t) return;
-    free(t->sample);
-    free(t->index);
-    free(t->value);
-    free(t);
-}
-
-int64_t ll_topk_retries(const ll_topk *t)
-{
-    return t->retries;
+    if (t) ll_arena_free(t->arena);
 }
 
 /* The r-th largest magnitude of x [n] (r from 1), and how many of that magnitude are among the r
@@ -124,18 +115,20 @@ static uint32_t kth_largest(const float *x, int64_t n, int64_t r, int64_t *ties)
     return found;
 }
 
-/* Keeps the k largest of t's n candidates, in order; returns the least magnitude kept. */
-static uint32_t cut(ll_topk *t, int64_t n, uint32_t *index, float *value)
+/* Keeps the k largest of x [n], in order, elements at [i] of a vector (NULL: i); returns the least
+ * magnitude kept. */
+static uint32_t keep(const float *x, const uint32_t *at, int64_t n, int64_t k, uint32_t *index,
+                     float *value)
 {
     int64_t ties, kept = 0;
-    uint32_t least = kth_largest(t->value, n, t->k, &ties);
-    for (int64_t i = 0; i < n && kept < t->k; i++) { /* no branch on what nobody can foresee */
-        uint32_t m = magnitude(t->value[i]);
-        index[kept] = t->index[i];
-        value[kept] = t->value[i];
+    uint32_t least = kth_largest(x, n, k, &ties);
+    for (int64_t i = 0; i < n && kept < k; i++) { /* no branch on what nobody can foresee */
+        uint32_t m = magnitude(x[i]);
+        index[kept] = at ? at[i] : (uint32_t)i;
+        value[kept] = x[i];
         kept += m > least || (m == least && ties-- > 0);
     }
-    LL_ASSERT(kept == t->k);
+    LL_ASSERT(kept == k);
     return least;
 }
 
@@ -205,20 +198,6 @@ static int64_t add_block(ll_topk *t, float *data, float *residual, int64_t from,
     return have;
 }
 
-/* All sums are in residual: searches them there. */
-static void search_all(ll_topk *t, const float *residual, uint32_t *index, float *value)
-{
-    int64_t ties, kept = 0;
-    uint32_t least = kth_largest(residual, t->n, t->k, &ties);
-    for (int64_t i = 0; i < t->n && kept < t->k; i++) {
-        uint32_t m = magnitude(residual[i]);
-        index[kept] = (uint32_t)i;
-        value[kept] = residual[i];
-        kept += m > least || (m == least && ties-- > 0);
-    }
-    LL_ASSERT(kept == t->k);
-}
-
 void ll_topk_take(ll_topk *t, float *data, float *residual, uint32_t *index, float *value,
                   double *norm2)
 {
@@ -229,16 +208,14 @@ void ll_topk_take(ll_topk *t, float *data, float *residual, uint32_t *index, flo
         int64_t to = from + BLOCK < t->n ? from + BLOCK : t->n;
         have = add_block(t, data, residual, from, to, have, limit, norm2);
         if (t->n_sample && have > t->room - BLOCK - 1) {
-            limit = cut(t, have, t->index, t->value) + 1;
+            limit = keep(t->value, t->index, have, t->k, t->index, t->value) + 1;
             have = t->k;
         }
     }
-    if (t->n_sample && have >= t->k) {
-        if (t->k) cut(t, have, index, value);
-    } else if (t->k) {
-        t->retries += t->n_sample > 0;
-        search_all(t, residual, index, value);
-    }
+    bool guessed = t->n_sample && have >= t->k; /* else all sums are searched */
+    if (t->k)
+        keep(guessed ? t->value : residual, guessed ? t->index : NULL, guessed ? have : t->n, t->k,
+             index, value);
     for (int64_t i = 0; i < t->k; i++) {
         residual[index[i]] = 0;
         value[i] += 0.0f; /* no -0: then absent and 0 are the same in every sum */

@@ -1,6 +1,6 @@
 /* topk.h: the k largest of input + residual, in one pass over memory. */
 #pragma once
-#include "base/err.h"
+#include "base/arena.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -18,9 +18,6 @@ void ll_topk_close(ll_topk *t);
  * *norm2: the square of the sum's 2-norm, to about 6 digits (for reports). */
 void ll_topk_take(ll_topk *t, float *data, float *residual, uint32_t *index, float *value,
                   double *norm2);
-
-/* How many calls took the long way, because the guess at the threshold failed. */
-int64_t ll_topk_retries(const ll_topk *t);
 
 #ifdef __cplusplus
 }

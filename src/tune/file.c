@@ -99,22 +99,19 @@ typedef struct reader {
     const char *path;
 } reader;
 
-static ll_err get_number(const reader *r, const json_t *o, const char *name, double *out)
+static ll_err number(const reader *r, const json_t *v, const char *name, double unit, double *out)
 {
-    const json_t *v = json_object_get(o, name);
     double x = json_number_value(v);
     CHECK(json_is_number(v) && isfinite(x) && x >= 0 && x < 1e18, LL_E_IO,
           "%s: %s is not a number of at least 0", r->path, name);
-    *out = x;
+    *out = unit * x;
     return LL_OK;
 }
 
-/* Times are microseconds in the file. */
-static ll_err get_time(const reader *r, const json_t *o, const char *name, double *out)
+static ll_err get_number(const reader *r, const json_t *o, const char *name, double unit,
+                         double *out)
 {
-    TRY(get_number(r, o, name, out));
-    *out *= 1e-6;
-    return LL_OK;
+    return number(r, json_object_get(o, name), name, unit, out);
 }
 
 static ll_err get_text(const reader *r, const json_t *o, const char *name, const char **out)
@@ -134,28 +131,25 @@ static ll_err get_list(const reader *r, const json_t *o, const char *name, size_
     return LL_OK;
 }
 
+static ll_err get_two(const reader *r, const json_t *o, const char *name, double unit,
+                      double out[2])
+{
+    const json_t *v = json_object_get(o, name);
+    CHECK(json_array_size(v) == 2, LL_E_IO, "%s: %s is not two numbers", r->path, name);
+    TRY(number(r, json_array_get(v, 0), name, unit, &out[0]));
+    return number(r, json_array_get(v, 1), name, unit, &out[1]);
+}
+
 static ll_err read_model(const reader *r, const json_t *root, ll_link_model *m)
 {
-    const json_t *o = json_object_get(root, "model"), *alpha, *beta;
+    const json_t *o = json_object_get(root, "model");
     CHECK(json_is_object(o), LL_E_IO, "%s: there is no model", r->path);
-    TRY(get_list(r, o, "alpha_us", 2, &alpha));
-    TRY(get_list(r, o, "beta_ns", 2, &beta));
-    for (size_t i = 0; i < 2; i++) {
-        double a = json_number_value(json_array_get(alpha, i));
-        double b = json_number_value(json_array_get(beta, i));
-        bool two = json_array_size(alpha) == 2 && json_array_size(beta) == 2;
-        CHECK(two && isfinite(a) && isfinite(b) && a >= 0 && b >= 0, LL_E_IO,
-              "%s: alpha_us and beta_ns have two numbers each, of at least 0", r->path);
-        m->alpha[i] = 1e-6 * a;
-        m->beta[i] = 1e-9 * b;
-    }
-    TRY(get_number(r, o, "gamma_ns", &m->gamma));
-    TRY(get_number(r, o, "kappa_ns", &m->kappa));
-    TRY(get_time(r, o, "sigma_us", &m->sigma));
-    TRY(get_number(r, o, "share", &m->share));
-    m->gamma *= 1e-9;
-    m->kappa *= 1e-9;
-    return LL_OK;
+    TRY(get_two(r, o, "alpha_us", 1e-6, m->alpha));
+    TRY(get_two(r, o, "beta_ns", 1e-9, m->beta));
+    TRY(get_number(r, o, "gamma_ns", 1e-9, &m->gamma));
+    TRY(get_number(r, o, "kappa_ns", 1e-9, &m->kappa));
+    TRY(get_number(r, o, "sigma_us", 1e-6, &m->sigma));
+    return get_number(r, o, "share", 1, &m->share);
 }
 
 static ll_err read_way(const reader *r, const json_t *o, ll_coll coll, ll_tuned_way *w)
@@ -165,22 +159,12 @@ static ll_err read_way(const reader *r, const json_t *o, ll_coll coll, ll_tuned_
     TRY(get_text(r, o, "algorithm", &name));
     w->algo = ll_algo_find(coll, name);
     CHECK(w->algo, LL_E_IO, "%s: %s has no algorithm %s", r->path, ll_coll_name(coll), name);
-    TRY(get_number(r, o, "segment_bytes", &segment));
+    TRY(get_number(r, o, "segment_bytes", 1, &segment));
     CHECK(segment == 0 || segment >= SEGMENT_MIN, LL_E_IO,
           "%s: segment_bytes is %g, want %d or more", r->path, segment, SEGMENT_MIN);
     w->segment_bytes = (size_t)segment;
-    TRY(get_time(r, o, "predicted_us", &w->predicted_s));
-    return get_time(r, o, "measured_us", &w->measured_s);
-}
-
-static bool find_coll(const char *name, ll_coll *out)
-{
-    for (int c = 0; c < LL_N_COLL; c++)
-        if (!strcmp(ll_coll_name((ll_coll)c), name)) {
-            *out = (ll_coll)c;
-            return true;
-        }
-    return false;
+    TRY(get_number(r, o, "predicted_us", 1e-6, &w->predicted_s));
+    return get_number(r, o, "measured_us", 1e-6, &w->measured_s);
 }
 
 static ll_err read_entry(const reader *r, const json_t *o, ll_tuned *e)
@@ -189,8 +173,9 @@ static ll_err read_entry(const reader *r, const json_t *o, ll_tuned *e)
     const json_t *ways;
     double bytes;
     TRY(get_text(r, o, "collective", &name));
-    CHECK(find_coll(name, &e->coll), LL_E_IO, "%s: there is no collective %s", r->path, name);
-    TRY(get_number(r, o, "bytes", &bytes));
+    while (e->coll < LL_N_COLL && strcmp(ll_coll_name(e->coll), name)) e->coll++;
+    CHECK(e->coll < LL_N_COLL, LL_E_IO, "%s: there is no collective %s", r->path, name);
+    TRY(get_number(r, o, "bytes", 1, &bytes));
     CHECK(bytes >= 1, LL_E_IO, "%s: an entry for %g bytes", r->path, bytes);
     e->bytes = (size_t)bytes;
     e->shared = json_is_true(json_object_get(o, "shared"));
@@ -210,14 +195,13 @@ static ll_err read_table(const reader *r, const json_t *root, const char *key, i
     double format, ranks;
     const json_t *entries;
     CHECK(json_is_object(root), LL_E_IO, "%s: not a JSON object", r->path);
-    TRY(get_number(r, root, "loopline_comm_table", &format));
+    TRY(get_number(r, root, "loopline_comm_table", 1, &format));
     CHECK(format == FORMAT, LL_E_IO, "%s: a table of format %g, want %d", r->path, format, FORMAT);
     TRY(get_text(r, root, "key", &was));
     CHECK(!key || !strcmp(was, key), LL_E_IO, "%s: a table for '%s', want '%s'", r->path, was, key);
-    TRY(get_number(r, root, "ranks", &ranks));
+    TRY(get_number(r, root, "ranks", 1, &ranks));
     CHECK(ranks == size, LL_E_IO, "%s: a table for %g ranks, want %d", r->path, ranks, size);
-    TRY(get_time(r, root, "seconds", &t->seconds));
-    t->seconds *= 1e6;
+    TRY(get_number(r, root, "seconds", 1, &t->seconds));
     t->size = size;
     TRY(read_model(r, root, &t->model));
     TRY(get_list(r, root, "entries", ENTRIES_MAX, &entries));
