@@ -64,16 +64,12 @@ float ll_f16_to_f32(uint16_t h)
         float f = ldexpf((float)man, -24);
         return sign ? -f : f;
     }
-    uint32_t u = sign | (exp == 31 ? 0x7f800000u : (exp + 112) << 23) | man << 13;
-    float f;
-    memcpy(&f, &u, 4);
-    return f;
+    return ll_of_bits(sign | (exp == 31 ? 0x7f800000u : (exp + 112) << 23) | man << 13);
 }
 
 uint16_t ll_f32_to_f16(float f)
 {
-    uint32_t u;
-    memcpy(&u, &f, 4);
+    uint32_t u = ll_bits_of(f);
     uint16_t sign = (uint16_t)((u >> 16) & 0x8000u);
     float a = fabsf(f);
     if (isnan(f)) return (uint16_t)(sign | 0x7e00u);

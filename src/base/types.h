@@ -19,18 +19,26 @@ bool ll_shape_equal(const ll_shape *a, const ll_shape *b);
 #define LL_SHAPE_TEXT 160
 const char *ll_shape_print(const ll_shape *s, char text[LL_SHAPE_TEXT]);
 
-/* bf16 is the upper half of an f32; rounding is to nearest even, NaN stays NaN. */
-static inline float ll_bf16_to_f32(uint16_t h)
+static inline uint32_t ll_bits_of(float f)
 {
-    uint32_t u = (uint32_t)h << 16;
+    uint32_t u;
+    memcpy(&u, &f, 4);
+    return u;
+}
+static inline float ll_of_bits(uint32_t u)
+{
     float f;
     memcpy(&f, &u, 4);
     return f;
 }
+/* bf16 is the upper half of an f32; rounding is to nearest even, NaN stays NaN. */
+static inline float ll_bf16_to_f32(uint16_t h)
+{
+    return ll_of_bits((uint32_t)h << 16);
+}
 static inline uint16_t ll_f32_to_bf16(float f)
 {
-    uint32_t u;
-    memcpy(&u, &f, 4);
+    uint32_t u = ll_bits_of(f);
     if ((u & 0x7fffffffu) > 0x7f800000u) return (uint16_t)((u >> 16) | 0x40u);
     return (uint16_t)((u + 0x7fffu + ((u >> 16) & 1u)) >> 16);
 }

@@ -182,14 +182,14 @@ static ll_err run_row(bench *b, const ll_comm_bench_point *p, const ll_comm_benc
         memset(b->data, 0, p->bytes);
     b->filled = false;
     TRY(ll_comm_barrier(b->c));
-    int64_t before = ll_comm_counted(b->c).bytes;
+    int64_t before = ll_comm_used(b->c).count.bytes;
     double from = ll_now();
     if (r->codec)
         TRY(ll_codec_allreduce(r->codec, b->c, (float *)(void *)b->data, b->step++, "bench"));
     else
         TRY(ll_comm_run(b->c, &call));
     *out = ll_now() - from;
-    *sent = (double)(ll_comm_counted(b->c).bytes - before);
+    *sent = (double)(ll_comm_used(b->c).count.bytes - before);
     return LL_OK;
 }
 

@@ -49,8 +49,7 @@ ll_err ll_comm_agree(ll_comm *c, ll_err mine)
     if (me)
         snprintf(message, sizeof message, "%s", own.message);
     else
-        snprintf(message, sizeof message, "rank %d: %s", ll_comm_transport(c)->world[who],
-                 n.message);
+        snprintf(message, sizeof message, "rank %d: %s", c->t->world[who], n.message);
     ll_err code = ll_raise((ll_err)n.code, __FILE__, __LINE__, __func__, "%s", message);
     ll_job_share_failure(ll_error_message(), me ? LL_FAILURE_TELL : LL_FAILURE_HEARD);
     return code;
@@ -59,7 +58,6 @@ ll_err ll_comm_agree(ll_comm *c, ll_err mine)
 void ll_comm_give_up(ll_comm *c)
 {
     char message[LL_WATCH_REPORT];
-    snprintf(message, sizeof message, "rank %d: %s", ll_comm_transport(c)->world[ll_comm_rank(c)],
-             ll_error_message());
-    ll_watch_give_up(ll_comm_watch(c), message);
+    snprintf(message, sizeof message, "rank %d: %s", c->t->world[c->t->rank], ll_error_message());
+    ll_watch_give_up(c->engine->watch, message);
 }

@@ -9,6 +9,7 @@
  * The owner of a slice encodes the sum in the same way; what that loses goes into the owner's
  * residual for the slice, so nothing is ever lost and one residual a rank is all the state.
  * A block that holds anything but finite numbers becomes NaN, and its residual stays as it was. */
+#include "base/types.h"
 #include "comm/codec_int.h"
 
 #include <math.h>
@@ -26,20 +27,6 @@ static int bytes(const ll_codec *k, int m)
     return (int)sizeof(means) + SIGNS;
 }
 
-static inline uint32_t bits_of(float f)
-{
-    uint32_t u;
-    memcpy(&u, &f, 4);
-    return u;
-}
-
-static inline float float_of(uint32_t u)
-{
-    float f;
-    memcpy(&f, &u, 4);
-    return f;
-}
-
 /* -0 is below. The padding's zeros are not counted. */
 static means means_of(const float *x, int m)
 {
@@ -47,9 +34,9 @@ static means means_of(const float *x, int m)
     uint32_t n_below = 0;
 #pragma omp simd reduction(+ : below, above, n_below)
     for (int i = 0; i < N; i++) {
-        uint32_t u = bits_of(x[i]), minus = -(u >> 31);
-        below += float_of(u & minus);
-        above += float_of(u & ~minus);
+        uint32_t u = ll_bits_of(x[i]), minus = -(u >> 31);
+        below += ll_of_bits(u & minus);
+        above += ll_of_bits(u & ~minus);
         n_below += u >> 31;
     }
     if (!isfinite(below) || !isfinite(above)) return (means){NAN, NAN};
@@ -65,7 +52,7 @@ static void encode(const ll_codec *k, const float *x, int m, const ll_code_draw 
     memcpy(out, &mean, sizeof mean);
     uint32_t signs[SIGNS] = {0};
     for (int b = 0; b < 8; b++)
-        for (int j = 0; j < SIGNS; j++) signs[j] |= bits_of(x[j + b * SIGNS]) >> 31 << b;
+        for (int j = 0; j < SIGNS; j++) signs[j] |= ll_bits_of(x[j + b * SIGNS]) >> 31 << b;
     for (int j = 0; j < SIGNS; j++) out[(int)sizeof mean + j] = (uint8_t)signs[j];
 }
 
@@ -74,11 +61,11 @@ static void decode(const ll_codec *k, const uint8_t *in, int m, float *restrict 
     (void)k, (void)m;
     means mean;
     memcpy(&mean, in, sizeof mean);
-    uint32_t above = bits_of(mean.above), differ = above ^ bits_of(mean.below), signs[SIGNS];
+    uint32_t above = ll_bits_of(mean.above), differ = above ^ ll_bits_of(mean.below), signs[SIGNS];
     for (int j = 0; j < SIGNS; j++) signs[j] = in[(int)sizeof mean + j];
     for (int b = 0; b < 8; b++)
         for (int j = 0; j < SIGNS; j++)
-            x[j + b * SIGNS] = float_of(above ^ (differ & -(signs[j] >> b & 1)));
+            x[j + b * SIGNS] = ll_of_bits(above ^ (differ & -(signs[j] >> b & 1)));
 }
 
 static const ll_block_code block_code = {bytes, encode, decode};

@@ -15,6 +15,7 @@
  * those of elements j, j + 64 w, j + 128 w ...: so vectors pack without moving between lanes. */
 #include "comm/codec_int.h"
 #include "base/rng.h"
+#include "base/types.h"
 
 #include <math.h>
 #include <string.h>
@@ -85,14 +86,12 @@ static float largest(const float *x)
 {
     uint32_t top = 0;
     for (int i = 0; i < N; i++) {
-        uint32_t u;
-        memcpy(&u, &x[i], 4);
-        u &= 0x7fffffffu; /* magnitudes compare as integers do, NaN above all */
+        uint32_t u =
+            ll_bits_of(x[i]) & 0x7fffffffu; /* magnitudes compare as integers do, NaN above all */
         top = u > top ? u : top;
     }
     if (top >= 0x7f800000u) return NAN;
-    float f;
-    memcpy(&f, &top, 4);
+    float f = ll_of_bits(top);
     return f < 0x1p-100f ? 0 : f;
 }
 

@@ -204,11 +204,6 @@ int ll_comm_size(const ll_comm *c)
     return c->t->size;
 }
 
-ll_comm_count ll_comm_counted(const ll_comm *c)
-{
-    return c->count;
-}
-
 ll_comm_usage ll_comm_used(ll_comm *c)
 {
     ll_engine_lock(c->engine); /* a thread may be counting */
@@ -237,11 +232,6 @@ void ll_comm_trace(ll_comm *c, ll_trace *t)
     ll_engine_unlock(c->engine);
 }
 
-ll_transport *ll_comm_transport(ll_comm *c)
-{
-    return c->t;
-}
-
 const int *ll_comm_nodes(const ll_comm *c)
 {
     return c->t->node;
@@ -250,11 +240,6 @@ const int *ll_comm_nodes(const ll_comm *c)
 const ll_comm_opts *ll_comm_options(const ll_comm *c)
 {
     return &c->opts;
-}
-
-ll_watch *ll_comm_watch(const ll_comm *c)
-{
-    return c->engine->watch;
 }
 
 void ll_comm_doing(ll_comm *c, const char *what)

@@ -34,14 +34,13 @@ ll_err ll_comm_scratch(ll_comm *c, const ll_coll_call *call, size_t *bytes);
 /* Waits until nothing of this family of communicators is under way on this rank. */
 ll_err ll_comm_drain(ll_comm *c);
 
-/* What this rank did since the communicator was opened. */
+/* What this rank did. */
 typedef struct ll_comm_count {
     int64_t messages, bytes; /* sent */
     int64_t read;            /* bytes, of other ranks' shared memory: sent by nobody */
     int64_t collectives;
     int64_t library; /* of them the MPI library's own, of which nothing else is known */
 } ll_comm_count;
-ll_comm_count ll_comm_counted(const ll_comm *c);
 
 /* Of a communicator and all that were split from the same one. */
 typedef struct ll_comm_usage {
@@ -63,7 +62,6 @@ void ll_comm_trace(ll_comm *c, ll_trace *t);
  * others learn of it by the watch, wherever they wait. */
 void ll_comm_give_up(ll_comm *c);
 
-ll_transport *ll_comm_transport(ll_comm *c);
 const int *ll_comm_nodes(const ll_comm *c); /* [size] */
 /* What this rank does now may take long for reasons not its own (a disk): it is given more time. */
 void ll_comm_slow(ll_comm *c, bool slow);

@@ -132,8 +132,7 @@ struct ll_comm {
     int64_t n_window, turn; /* window collectives started, and finished */
     uint64_t signals;       /* of each rank, in those finished */
     int64_t n_started;      /* the number of the next collective */
-    ll_comm_count count;
-    int64_t number_now; /* of ll_comm_next_number, and whose it is */
+    int64_t number_now;     /* of ll_comm_next_number, and whose it is */
     const char *what_now, *site_now;
     const char *peers; /* its ranks, for traces */
 };
@@ -165,5 +164,3 @@ void ll_engine_leave(ll_engine *e, double entered);
 /* ---- steps.c ---- */
 /* As far as it goes without waiting. */
 ll_err ll_request_advance(ll_request *r);
-
-ll_watch *ll_comm_watch(const ll_comm *c);

@@ -40,7 +40,7 @@ struct ll_sparse {
     int p; /* 0: none is made */
     ll_sparse_form form;
     uint8_t *out, *in;
-    size_t room;  /* of each */
+    size_t room; /* of each */
     ll_svec *got;
     ll_svec_head *heads;
     const ll_svec **src;

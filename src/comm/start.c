@@ -147,7 +147,6 @@ static ll_err start(ll_comm *c, const ll_coll_call *call, ll_request **out)
     }
     ll_request *r;
     TRY(prepare(c, &full, c->n_started++, ll_coll_name(call->spec.coll), &r));
-    c->count.collectives++;
     c->engine->used.count.collectives++;
     if (c->engine->trace) {
         r->began = ll_now();

@@ -47,34 +47,24 @@ static uint64_t *counter(const ll_comm *c, int rank)
     return (uint64_t *)(void *)c->parts[rank];
 }
 
-static void count_sent(ll_comm *c, size_t bytes)
-{
-    c->count.messages++;
-    c->count.bytes += (int64_t)bytes;
-    c->engine->used.count.messages++;
-    c->engine->used.count.bytes += (int64_t)bytes;
-}
-
 /* What a fold reads of other ranks' memory. */
 static void count_read(const ll_request *r, const ll_step *s)
 {
-    ll_comm *c = r->c;
     int64_t n = 0;
-    for (int i = 0; i < s->n_from; i++) n += s->from[i].rank != c->t->rank;
-    n *= s->n * (int64_t)r->elem_bytes;
-    c->count.read += n;
-    c->engine->used.count.read += n;
+    for (int i = 0; i < s->n_from; i++) n += s->from[i].rank != r->c->t->rank;
+    r->c->engine->used.count.read += n * s->n * (int64_t)r->elem_bytes;
 }
 
 static ll_err send_or_receive(ll_request *r, const ll_step *s)
 {
-    ll_comm *c = r->c;
-    ll_transport *t = c->t;
+    ll_transport *t = r->c->t;
+    ll_comm_count *count = &r->c->engine->used.count;
     ll_message *m = message_slot(r);
     CHECK(m, LL_E_MEM, "no memory for %d messages", r->n_message + 1);
     size_t bytes = (size_t)s->n * r->elem_bytes;
     if (s->kind == LL_STEP_RECV) return t->ops->recv(t, own(r, &s->dst), bytes, s->peer, r->tag, m);
-    count_sent(c, bytes);
+    count->messages++;
+    count->bytes += (int64_t)bytes;
     return t->ops->send(t, own(r, s->from), bytes, s->peer, r->tag, m);
 }
 
@@ -127,7 +117,6 @@ static ll_err perform(ll_request *r)
         case LL_STEP_LIBRARY: {
             ll_message *m = message_slot(r);
             CHECK(m, LL_E_MEM, "no memory for a message");
-            r->c->count.library++;
             r->c->engine->used.count.library++;
             TRY(r->c->t->ops->library(r->c->t, &r->library, m));
             break;

@@ -18,10 +18,10 @@
  * limit becomes what an element needs to beat all of them (a later one of equal magnitude loses
  * the tie). Too high: fewer than k candidates; then the k-th largest is found among all sums. The
  * result is a function of the sums alone. */
+#include "base/types.h"
 #include "comm/topk.h"
 
 #include <math.h>
-#include <string.h>
 
 enum {
     BLOCK = 512,         /* elements between two looks at the list: also, what f32 sums hold */
@@ -47,9 +47,7 @@ typedef uint64_t pairs __attribute__((vector_size(16), aligned(4), may_alias));
 
 static inline uint32_t magnitude(float x)
 {
-    uint32_t u;
-    memcpy(&u, &x, 4);
-    return u & 0x7fffffffu;
+    return ll_bits_of(x) & 0x7fffffffu;
 }
 
 ll_err ll_topk_open(int64_t n, int64_t k, ll_topk **out)

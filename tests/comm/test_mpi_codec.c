@@ -162,9 +162,9 @@ static void check_codec(const char *text, int64_t n, bool by_messages)
         k->allgather = ll_algo_find(LL_COLL_ALLGATHER, "ring");
         assert_true(k->alltoall && k->allgather);
     }
-    int64_t before = ll_comm_counted(comm).bytes;
+    int64_t before = ll_comm_used(comm).count.bytes;
     OK(ll_codec_allreduce(k, comm, y, 4, "test"));
-    int64_t counted = ll_comm_counted(comm).bytes - before;
+    int64_t counted = ll_comm_used(comm).count.bytes - before;
     same_bits(y, n, text);
     if (ll_codec_residual(k))
         check_kept(text, y, ll_codec_residual(k), n);

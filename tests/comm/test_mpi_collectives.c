@@ -40,10 +40,10 @@ static void run(const ll_algo *a, int64_t n, int64_t segment, int root, setting 
              ll_coll_name(a->coll), a->name, rank, size, (long long)n, ll_dtype_name(with.dtype),
              (long long)segment, root, with.op);
     prepare(&call.spec, rank, with.dtype, data, mem.out);
-    ll_comm_count before = ll_comm_counted(comm);
+    ll_comm_count before = ll_comm_used(comm).count;
     if (ll_comm_run(comm, &call) != LL_OK)
         fail_msg("%s: %s\n%s", where, ll_error_text(), ll_error_frames());
-    ll_comm_count after = ll_comm_counted(comm);
+    ll_comm_count after = ll_comm_used(comm).count;
     expect(&call.spec, rank, with.dtype, with.op, data, mem.out, where);
 
     ll_arena *arena = ll_arena_new();

@@ -3,6 +3,7 @@
  * rows and columns, in memory of their own and shared, with the thread and without; messages
  * outside of schedules; and calls that must fail. */
 #include "collectives.h"
+#include "comm/comm_int.h"
 
 #include <time.h>
 #include <unistd.h>
@@ -105,7 +106,7 @@ static void rows_and_columns(void **state)
     assert_int_equal(ll_comm_rank(parts[1]), below);
     assert_int_equal(none != NULL, rank == 0);
     for (int i = 0; i < ll_comm_size(parts[0]); i++)
-        assert_int_equal(ll_comm_transport(parts[0])->world[i], rank / wide * wide + i);
+        assert_int_equal(parts[0]->t->world[i], rank / wide * wide + i);
     sum_parts(parts, 2);
     sum_parts(parts, 2);
     many_on(parts[1], comm, false);
@@ -184,7 +185,7 @@ static void exchanges(void **state)
     int rank = ll_comm_rank(comm), size = ll_comm_size(comm);
     int right = (rank + 1) % size, left = (rank + size - 1) % size;
     unsigned char out[300], in[400];
-    ll_comm_count before = ll_comm_counted(comm);
+    ll_comm_count before = ll_comm_used(comm).count;
     int64_t sent = 0;
     for (int k = 0; k < 20; k++) {
         int64_t number = ll_comm_next_number(comm, "exchange", "test");
@@ -200,8 +201,8 @@ static void exchanges(void **state)
             assert_int_equal(in[i], i < want ? (unsigned char)(left + k) : 0xee);
         sent += (int64_t)n;
     }
-    assert_int_equal(ll_comm_counted(comm).messages - before.messages, 20);
-    assert_int_equal(ll_comm_counted(comm).bytes - before.bytes, sent);
+    assert_int_equal(ll_comm_used(comm).count.messages - before.messages, 20);
+    assert_int_equal(ll_comm_used(comm).count.bytes - before.bytes, sent);
     /* One way only, and not at all. */
     ll_exchange x = {ll_comm_next_number(comm, "exchange", NULL), -1, -1, out, 7, in, sizeof in};
     size_t got = 999;

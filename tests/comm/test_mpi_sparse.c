@@ -141,10 +141,10 @@ static void exact_case(const char *text, int64_t n, ll_sparse_form form)
             brute_take(x, rest[r], kept[r], n, count);
         }
         input(x, n, me, step);
-        int64_t before = ll_comm_counted(comm).bytes;
+        int64_t before = ll_comm_used(comm).count.bytes;
         ok(ll_codec_allreduce(k, comm, x, step, "test"));
         ll_codec_report got = ll_codec_last(k);
-        assert_int_equal(got.bytes, ll_comm_counted(comm).bytes - before);
+        assert_int_equal(got.bytes, ll_comm_used(comm).count.bytes - before);
         if (form != LL_SPARSE_AUTO) assert_string_equal(got.form, ll_sparse_form_name(form));
         double part = 0, all = 0;
         for (int64_t i = 0; i < n; i++) {
@@ -194,10 +194,10 @@ static void quantised_case(const char *text, int64_t n, ll_sparse_form form)
             for (int64_t i = 0; i < n; i++) in[i] += (double)x[i];
         }
         input(x, n, me, step);
-        int64_t before = ll_comm_counted(comm).bytes;
+        int64_t before = ll_comm_used(comm).count.bytes;
         ok(ll_codec_allreduce(k, comm, x, step, NULL));
         ll_codec_report got = ll_codec_last(k);
-        assert_int_equal(got.bytes, ll_comm_counted(comm).bytes - before);
+        assert_int_equal(got.bytes, ll_comm_used(comm).count.bytes - before);
         assert_true(got.error >= 0 && got.error < 2);
         same_everywhere(x, n);
         for (int64_t i = 0; i < n; i++) out[i] += (double)x[i];

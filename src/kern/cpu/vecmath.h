@@ -7,6 +7,8 @@
  * each to keep NaN apart. Roundings to integers add 1.5 * 2^23 (f32) or 2^52 (f64): the sum's low
  * bits are the integer. */
 #pragma once
+#include "base/types.h"
+
 #include <math.h>
 #include <stdint.h>
 #include <string.h>
@@ -14,20 +16,6 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
-
-static inline uint32_t ll_bits_of(float f)
-{
-    uint32_t u;
-    memcpy(&u, &f, 4);
-    return u;
-}
-
-static inline float ll_of_bits(uint32_t u)
-{
-    float f;
-    memcpy(&f, &u, 4);
-    return f;
-}
 
 /* x = n ln 2 + r, |r| <= ln2/2: 2^n (1 + r + r^2 P(r)). The low bits of t are n + 126: shifted,
  * the exponent of 2^(n-1), which is finite for n up to 128; where x asks for more, n stays at 128
