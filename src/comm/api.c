@@ -1,7 +1,6 @@
 /* api.c: the collectives of loopline.h: arguments checked, and made into calls. */
 #include "comm/comm.h"
 
-#include "base/text.h"
 #include "base/types.h"
 
 #include <string.h>
@@ -11,15 +10,9 @@ static ll_err find_algorithm(ll_coll coll, const char *name, const ll_algo **out
 {
     *out = ll_algo_find(coll, name);
     if (*out) return LL_OK;
-    ll_arena *arena = ll_arena_new();
-    ll_buf known = {.arena = arena};
-    for (const ll_algo *const *a = ll_algos(); *a; a++)
-        if ((*a)->coll == coll) ll_buf_printf(&known, "%s%s", known.len ? ", " : "", (*a)->name);
-    ll_err rc =
-        ll_raise(LL_E_ARG, __FILE__, __LINE__, __func__, "no %s by the name of %s; there are: %s",
-                 ll_coll_name(coll), name, known.len ? known.text : "none");
-    ll_arena_free(arena);
-    return rc;
+    LL_OWN(ll_arena) arena = ll_arena_new();
+    FAIL(LL_E_ARG, "no %s by the name of %s; there are: %s", ll_coll_name(coll), name,
+         ll_algo_names(arena, coll, NULL, false));
 }
 
 static ll_err make_call(ll_comm *c, ll_coll coll, const void *data, int64_t n, ll_dtype t,

@@ -5,10 +5,6 @@
 #include "comm/codec.h"
 #include "comm/sparse.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct ll_codec_kind {
     const char *name; /* "qsgd" */
     const char *form; /* how it is written: "qsgd:BITS" */
@@ -72,7 +68,3 @@ ll_err ll_codec_slices(ll_codec *k, ll_comm *c, float *data, int64_t step, const
 void ll_slices_free(struct ll_slices *s);
 /* Encoded bytes of n elements. */
 int64_t ll_code_bytes(const ll_codec *k, int64_t n);
-
-#ifdef __cplusplus
-}
-#endif

@@ -9,10 +9,6 @@
 #include "comm/choose.h"
 #include "comm/transport.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct ll_coll_call {
     ll_coll_spec spec; /* size, node and shared are filled in */
     void *data, *out;
@@ -101,7 +97,3 @@ ll_err ll_comm_exchange(ll_comm *c, const ll_exchange *x, size_t *received);
 /* dst = src[0] op src[1] op ..., n elements, in canonical order (sched.h); dst may be one of the
  * sources, other overlaps are not allowed. bf16 and f16 are rounded after every addition. */
 void ll_fold(void *dst, const void *const *src, int n_src, int64_t n, ll_dtype t, ll_reduce op);
-
-#ifdef __cplusplus
-}
-#endif

@@ -3,7 +3,6 @@
  * is part of what is kept. */
 #include "comm/comm_int.h"
 
-#include "base/text.h"
 #include "base/types.h"
 
 #include <stdlib.h>
@@ -110,19 +109,11 @@ bool ll_comm_has_window(const ll_comm *c)
 static ll_err check_canonical(const ll_algo *a, const ll_coll_spec *s)
 {
     if (a->canonical && a->canonical(s)) return LL_OK;
-    ll_arena *arena = ll_arena_new();
-    ll_buf able = {.arena = arena};
-    const char *why;
-    for (const ll_algo *const *b = ll_algos(); *b; b++)
-        if ((*b)->coll == s->coll && (*b)->canonical && ll_algo_can(*b, s, &why) &&
-            (*b)->canonical(s))
-            ll_buf_printf(&able, "%s%s", able.len ? ", " : "", (*b)->name);
-    ll_err rc = ll_raise(LL_E_COMM, __FILE__, __LINE__, __func__,
-                         "%s by %s does not sum in canonical order, as this communicator was "
-                         "opened to; these do: %s",
-                         ll_coll_name(s->coll), a->name, able.len ? able.text : "none");
-    ll_arena_free(arena);
-    return rc;
+    LL_OWN(ll_arena) arena = ll_arena_new();
+    FAIL(LL_E_COMM,
+         "%s by %s does not sum in canonical order, as this communicator was opened to; these do: "
+         "%s",
+         ll_coll_name(s->coll), a->name, ll_algo_names(arena, s->coll, s, true));
 }
 
 static ll_err check_window(const ll_comm *c, const ll_plan *p, size_t elem_bytes)

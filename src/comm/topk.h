@@ -2,10 +2,6 @@
 #pragma once
 #include "base/arena.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct ll_topk ll_topk;
 
 /* For vectors of n elements (fewer than 2^32), of which k (1..n, or 0 where n is 0) are taken. */
@@ -18,7 +14,3 @@ void ll_topk_close(ll_topk *t);
  * *norm2: the square of the sum's 2-norm, to about 6 digits (for reports). */
 void ll_topk_take(ll_topk *t, float *data, float *residual, uint32_t *index, float *value,
                   double *norm2);
-
-#ifdef __cplusplus
-}
-#endif

@@ -66,21 +66,24 @@ bool ll_algo_can(const ll_algo *a, const ll_coll_spec *s, const char **why)
     return !a->fits || a->fits(s, why);
 }
 
+const char *ll_algo_names(ll_arena *arena, ll_coll coll, const ll_coll_spec *s, bool canonical)
+{
+    const char *why;
+    ll_buf b = {.arena = arena};
+    for (const ll_algo *const *a = sorted; *a; a++)
+        if ((*a)->coll == coll && (!s || ll_algo_can(*a, s, &why)) &&
+            (!canonical || ((*a)->canonical && (*a)->canonical(s))))
+            ll_buf_printf(&b, "%s%s", b.len ? ", " : "", (*a)->name);
+    return b.len ? b.text : "none";
+}
+
 ll_err ll_algo_check(const ll_algo *a, const ll_coll_spec *s)
 {
-    const char *why, *ignored;
+    const char *why;
     if (ll_algo_can(a, s, &why)) return LL_OK;
-    ll_arena *arena = ll_arena_new();
-    ll_buf able = {.arena = arena};
-    for (const ll_algo *const *b = sorted; *b; b++)
-        if ((*b)->coll == s->coll && ll_algo_can(*b, s, &ignored))
-            ll_buf_printf(&able, "%s%s", able.len ? ", " : "", (*b)->name);
-    ll_err rc =
-        ll_raise(LL_E_COMM, __FILE__, __LINE__, __func__,
-                 "%s by %s on %d ranks needs %s; these can do it: %s", ll_coll_name(s->coll),
-                 a->name, s->size, why, able.len ? able.text : "none");
-    ll_arena_free(arena);
-    return rc;
+    LL_OWN(ll_arena) arena = ll_arena_new();
+    FAIL(LL_E_COMM, "%s by %s on %d ranks needs %s; these can do it: %s", ll_coll_name(s->coll),
+         a->name, s->size, why, ll_algo_names(arena, s->coll, s, false));
 }
 
 ll_err ll_sched_build(ll_arena *arena, const ll_algo *a, const ll_coll_spec *s, int rank,

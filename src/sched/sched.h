@@ -148,6 +148,8 @@ const ll_algo *const *ll_algos(void);
 const ll_algo *ll_algo_find(ll_coll coll, const char *name);
 /* Can it do this? On false, *why says what it needs (static text). */
 bool ll_algo_can(const ll_algo *a, const ll_coll_spec *s, const char **why);
+/* "ring, tree": those that can do this (NULL: all), in canonical order where it is asked for. */
+const char *ll_algo_names(ll_arena *arena, ll_coll coll, const ll_coll_spec *s, bool canonical);
 /* Fails, naming the algorithms that can do it, where this one cannot. */
 ll_err ll_algo_check(const ll_algo *a, const ll_coll_spec *s);
 /* One rank's steps, in the arena. */

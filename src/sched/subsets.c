@@ -270,10 +270,8 @@ ll_err ll_sched_subsets(ll_arena *arena, const ll_algo *a, const ll_subset *subs
           ll_coll_name(a->coll), a->name);
     TRY(check(subsets, n_subset, size));
     ll_steps e = {.arena = arena, .rank = rank, .size = size};
-    ll_arena *work = ll_arena_new();
-    ll_err rc = emit(work, &e, a, subsets, n_subset, segment);
-    ll_arena_free(work);
-    TRY(rc);
+    LL_OWN(ll_arena) work = ll_arena_new();
+    TRY(emit(work, &e, a, subsets, n_subset, segment));
     *out = ll_emit_finish(&e);
     return LL_OK;
 }

@@ -173,16 +173,14 @@ static void work_alone(char *room, double seconds)
 ll_err ll_tune_fit(ll_tuning *t)
 {
     t->model.share = share(t->c);
-    char *room = (char *)malloc(3 * (size_t)WORK);
-    ll_err rc = ll_comm_agree(t->c, room ? LL_OK
-                                         : ll_raise(LL_E_MEM, __FILE__, __LINE__, __func__,
-                                                    "no memory for the tuner's messages"));
-    if (rc == LL_OK) memset(room, 0, 3 * (size_t)WORK);
-    if (rc == LL_OK) work_alone(room, 0.03 * t->budget_s);
-    if (rc == LL_OK) rc = fit_links(t, room);
-    if (rc == LL_OK) rc = fit_work(t, room);
-    free(room);
-    TRY(rc);
+    LL_OWN_MEMORY char *room = (char *)malloc(3 * (size_t)WORK);
+    TRY(ll_comm_agree(t->c, room ? LL_OK
+                                 : ll_raise(LL_E_MEM, __FILE__, __LINE__, __func__,
+                                            "no memory for the tuner's messages")));
+    memset(room, 0, 3 * (size_t)WORK);
+    work_alone(room, 0.03 * t->budget_s);
+    TRY(fit_links(t, room));
+    TRY(fit_work(t, room));
     if (t->model.share > 1) TRY(fit_crowded_links(t));
     if (ll_comm_has_window(t->c)) TRY(solve(t, "window1", &t->model.sigma));
     return LL_OK;

@@ -200,14 +200,12 @@ static ll_err measure_private(ll_tuning *t)
 {
     bench b = {.t = t, .c = t->c, .slower = 1};
     TRY(room_for(t, &b.bytes));
-    b.data = (char *)malloc(b.bytes);
-    ll_err rc =
-        ll_comm_agree(t->c, b.data ? LL_OK
-                                   : ll_raise(LL_E_MEM, __FILE__, __LINE__, __func__,
-                                              "no memory for %zu bytes of the tuner's", b.bytes));
-    if (rc == LL_OK) rc = measure_cells(&b, false);
-    free(b.data);
-    return rc;
+    LL_OWN_MEMORY char *data = (char *)malloc(b.bytes);
+    b.data = data;
+    TRY(ll_comm_agree(t->c, data ? LL_OK
+                                 : ll_raise(LL_E_MEM, __FILE__, __LINE__, __func__,
+                                            "no memory for %zu bytes of the tuner's", b.bytes)));
+    return measure_cells(&b, false);
 }
 
 /* On a communicator of its own, whose memory goes with it. */

@@ -64,16 +64,14 @@ double ll_tune_predict(const ll_link_model *m, const ll_coll_spec *s, const ll_a
                        size_t elem_bytes, size_t window_bytes)
 {
     if (a->library) return 0;
-    ll_arena *arena = ll_arena_new();
+    LL_OWN(ll_arena) arena = ll_arena_new();
     const ll_sched **lists = LL_NEW_ARRAY(arena, const ll_sched *, s->size);
-    double seconds = 0;
-    if (ll_sched_build(arena, a, s, 0, &lists[0]) == LL_OK &&
-        (size_t)lists[0]->window * elem_bytes <= window_bytes)
-        seconds = (int64_t)lists[0]->n_step * s->size <= STEPS_MAX
-                      ? by_lists(arena, m, s, a, elem_bytes, lists)
-                      : by_formula(m, s, a, elem_bytes);
-    ll_arena_free(arena);
-    return seconds;
+    if (ll_sched_build(arena, a, s, 0, &lists[0]) != LL_OK ||
+        (size_t)lists[0]->window * elem_bytes > window_bytes)
+        return 0;
+    return (int64_t)lists[0]->n_step * s->size <= STEPS_MAX
+               ? by_lists(arena, m, s, a, elem_bytes, lists)
+               : by_formula(m, s, a, elem_bytes);
 }
 
 /* ---- the ways of a cell ---- */

@@ -39,27 +39,21 @@ static ll_err read_table(ll_comm *c, const char *path, const char *key, const ch
                          ll_table **out)
 {
     *out = NULL;
-    uint8_t *text = NULL;
+    LL_OWN_MEMORY uint8_t *text = NULL;
     size_t bytes = 0;
     bool root = ll_comm_rank(c) == 0;
     if (root) load(path, key, ll_comm_size(c), otherwise, &text, &bytes);
     double n = (double)bytes;
-    ll_err rc = ll_tune_most(c, &n, 1);
-    if (rc != LL_OK || n == 0) goto out;
+    TRY(ll_tune_most(c, &n, 1));
+    if (n == 0) return LL_OK;
     bytes = (size_t)n;
     if (!root) text = (uint8_t *)malloc(bytes);
-    rc = ll_comm_agree(c, text ? LL_OK
-                               : ll_raise(LL_E_MEM, __FILE__, __LINE__, __func__,
-                                          "no memory for a table of %zu bytes", bytes));
-    if (rc == LL_OK)
-        rc = ll_comm_broadcast(c, text, (int64_t)bytes, LL_U8, 0, &(ll_coll_opts){.site = "tuner"});
-    if (rc == LL_OK)
-        rc = ll_comm_agree(c,
-                           ll_tune_parse((const char *)text, bytes, path ? path : "rank 0's table",
-                                         NULL, ll_comm_size(c), out));
-out:
-    free(text);
-    return rc;
+    TRY(ll_comm_agree(c, text ? LL_OK
+                              : ll_raise(LL_E_MEM, __FILE__, __LINE__, __func__,
+                                         "no memory for a table of %zu bytes", bytes)));
+    TRY(ll_comm_broadcast(c, text, (int64_t)bytes, LL_U8, 0, &(ll_coll_opts){.site = "tuner"}));
+    return ll_comm_agree(c, ll_tune_parse((const char *)text, bytes, path ? path : "rank 0's table",
+                                          NULL, ll_comm_size(c), out));
 }
 
 /* ---- the table ---- */
@@ -140,14 +134,13 @@ ll_err ll_tune_read(ll_comm *c, const ll_table **out)
 {
     *out = NULL;
     if (ll_comm_size(c) == 1) return LL_OK;
-    ll_arena *arena = ll_arena_new();
+    LL_OWN(ll_arena) arena = ll_arena_new();
     const char *key = ll_tune_key(arena, c);
     ll_table *t = NULL;
-    ll_err rc = read_table(c, ll_tune_path(arena, c, key), key, "by rules then", &t);
-    ll_arena_free(arena);
-    if (rc == LL_OK && t) ll_comm_set_table(c, t);
+    TRY(read_table(c, ll_tune_path(arena, c, key), key, "by rules then", &t));
+    if (t) ll_comm_set_table(c, t);
     *out = t;
-    return rc;
+    return LL_OK;
 }
 
 ll_err ll_tune(ll_comm *c, const ll_tune_opts *opts, const ll_table **out)
