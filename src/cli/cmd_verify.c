@@ -1,6 +1,7 @@
 /* cmd_verify.c: loopline verify: a layout may change speed and memory, never the result. */
 #include "cli/common.h"
 #include "cli/launch.h"
+#include "cli/verify_many.h"
 
 #include "base/text.h"
 #include "comm/job.h"
@@ -14,14 +15,15 @@ typedef struct opts {
     const char *run;
     ll_words set;
     int64_t ranks, steps;
-    double tolerance;
-    bool random, json;
+    double tolerance, fuzz;
+    int64_t seed;
+    bool random, json, matrix;
 } opts;
 
 static const double TOLERANCE = 1e-5; /* as --tolerance says */
 
 static const ll_arg args[] = {
-    {"RUN", LL_ARG_TEXT, offsetof(opts, run), NULL, "a run, or a model's name", NULL},
+    {"[RUN]", LL_ARG_TEXT, offsetof(opts, run), NULL, "a run, or a model's name", NULL},
     {"--mesh|-m", LL_ARG_SETTING, offsetof(opts, set), "MESH",
      "how ranks divide the work, such as data=2,tensor=2; default: the run's, or data=RANKS",
      "parallel.mesh"},
@@ -39,6 +41,11 @@ static const ll_arg args[] = {
      "random batches in place of the run's data; always for a model's name", NULL},
     {"--set|-s", LL_ARG_WORDS, offsetof(opts, set), "KEY=VALUE", "override a setting", NULL},
     {"--json", LL_ARG_FLAG, offsetof(opts, json), NULL, "one JSON object on standard output", NULL},
+    {"--matrix", LL_ARG_FLAG, offsetof(opts, matrix), NULL,
+     "small models (RUN: one of them) under every strategy, as a table; default: -n 8", NULL},
+    {"--fuzz", LL_ARG_NUMBER, offsetof(opts, fuzz), "SECONDS",
+     "small models, meshes and settings drawn at random for so long; default: -n 8", NULL},
+    {"--seed", LL_ARG_INT, offsetof(opts, seed), "N", "of --fuzz: what is drawn", "1"},
     {0}};
 
 static char *more(ll_arena *arena)
@@ -62,7 +69,11 @@ static char *more(ll_arena *arena)
         "is wrong. If it does not (relu's corner, batch norms over few numbers), f32 cannot\n"
         "judge it: both sides train again in f64, where rounding is 5e8 times smaller, and may\n"
         "differ by 1e-6 at most there. Tolerances below 1e-6 are held to the letter at once.\n\n"
-        "With --exact both sides train with exact sums, and no element may differ in a bit.\n");
+        "With --exact both sides train with exact sums, and no element may differ in a bit.\n\n"
+        "--matrix walks small models under every strategy and prints a table in Markdown: the\n"
+        "worst difference, that in f64 where f32 was too noisy, and how many bits differ with\n"
+        "exact sums. --fuzz draws models, sizes, meshes, ZeRO, exact sums, overlap, micro-batches,\n"
+        "optimizers and precisions; what fails is printed as the command that repeats it alone.\n");
 }
 
 static ll_err print_json(const ll_verify_report *v, const char *mesh)
@@ -226,10 +237,28 @@ static ll_err launch_and_verify(const opts *o, const ll_run *r)
     return ll_cli_leave(c, verify(o, &m, r, c));
 }
 
+static ll_err run_many(const opts *o)
+{
+    ll_verify_many many = {o->run, o->steps, o->seed, o->tolerance, o->fuzz};
+    CHECK(!o->set.n && !o->json && !o->random, LL_E_ARG,
+          "--matrix and --fuzz have settings of their own: of verify's options they take -n, "
+          "--steps and --tolerance");
+    CHECK(!o->matrix || o->fuzz <= 0, LL_E_ARG, "--matrix and --fuzz: use one of them");
+    CHECK(!o->run || ll_model_find(o->run), LL_E_ARG,
+          "--matrix and --fuzz are of models, and %s is none", o->run);
+    TRY(ll_cli_launch(o->ranks ? o->ranks : ll_job_size() ? 0 : 8, false));
+    ll_comm *c;
+    TRY(ll_comm_open(&(ll_comm_opts){.timeout_s = 60, .table = ""}, &c));
+    return ll_cli_leave(c, (o->matrix ? ll_verify_matrix : ll_verify_fuzz)(c, &many));
+}
+
 static ll_err run(const void *given)
 {
     const opts *o = (const opts *)given;
     ll_run *r = NULL;
+    CHECK(o->fuzz >= 0, LL_E_ARG, "--fuzz is %g, want seconds", o->fuzz);
+    if (o->matrix || o->fuzz > 0) return run_many(o);
+    CHECK(o->run, LL_E_ARG, "verify wants a run or a model's name, --matrix or --fuzz SECONDS");
     ll_err rc = prepare(o, &r);
     if (rc == LL_OK) rc = launch_and_verify(o, r);
     ll_run_free(r);

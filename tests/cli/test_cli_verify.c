@@ -81,6 +81,25 @@ static void refused(void **state)
     refuses(*state, 1, "inspect p.yaml --mesh height=2", "height=2: nothing in mlp can be cut");
 }
 
+/* Many at once: a line for each of the matrix, a sum of what was drawn. */
+static void many(void **state)
+{
+    outcome o = succeeds(*state, "verify mlp --matrix -n 2 --steps 1");
+    assert_non_null(strstr(o.out, "| mlp       | data=2                  | 3 | "));
+    assert_non_null(strstr(o.out, "| mlp       | filter=2                | 0 | "));
+    assert_null(strstr(o.out, "height"));
+    assert_non_null(strstr(o.out, "\n14 alike (0 judged in f64 too), 0 different, 3 cannot be"));
+    outcome_free(&o);
+    o = succeeds(*state, "verify --fuzz 1 -n 3 --steps 1 --seed 7");
+    assert_non_null(strstr(o.out, " drawn with --seed 7 on up to 3 ranks: "));
+    assert_non_null(strstr(o.out, ", 0 different, "));
+    outcome_free(&o);
+    refuses(*state, 1, "verify --fuzz 1 --exact", "have settings of their own");
+    refuses(*state, 1, "verify --matrix p.yaml", "p.yaml is none");
+    refuses(*state, 1, "verify --matrix --fuzz 3", "use one of them");
+    refuses(*state, 1, "verify", "--matrix or --fuzz SECONDS");
+}
+
 static void inspects(void **state)
 {
     write_text(tmpdir_path(state, "p.yaml"), picture);
@@ -119,6 +138,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(fails, tmpdir_setup, tmpdir_teardown),
         cmocka_unit_test_setup_teardown(exact, tmpdir_setup, tmpdir_teardown),
         cmocka_unit_test_setup_teardown(refused, tmpdir_setup, tmpdir_teardown),
+        cmocka_unit_test_setup_teardown(many, tmpdir_setup, tmpdir_teardown),
         cmocka_unit_test_setup_teardown(inspects, tmpdir_setup, tmpdir_teardown)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

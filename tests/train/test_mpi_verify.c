@@ -1,5 +1,5 @@
 /* mpi: 1 2 3 4 6
- * verify: models on meshes, each against serial training: a quick part of what scripts/breadth.sh
+ * verify: models on meshes, each against serial training: a quick part of what verify --matrix
  * walks. And what verify is for: a wrong sharding rule is found and named. */
 #include "train/verify.h"
 

@@ -1,0 +1,359 @@
+/* verify_many.c: verify --matrix and --fuzz.
+ *
+ * A case is a model's name and settings, as one would write them after `loopline verify`: it is
+ * printed so where it fails. Models are small and their sizes such that ranks do not divide them. */
+#include "cli/verify_many.h"
+
+#include "base/now.h"
+#include "base/rng.h"
+#include "base/text.h"
+#include "cli/common.h"
+#include "train/verify.h"
+
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+typedef enum outcome { ALIKE, REFUSED, WRONG } outcome;
+
+typedef struct one {
+    const char *model;
+    ll_words set;
+    ll_arena *arena; /* of the settings */
+    ll_verify_report v;
+    double took;
+    char why[512]; /* REFUSED, WRONG */
+} one;
+
+static void add(one *c, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static void add(one *c, const char *format, ...)
+{
+    char text[200];
+    va_list list;
+    va_start(list, format);
+    vsnprintf(text, sizeof text, format, list);
+    va_end(list);
+    LL_ASSERT(c->set.n < c->set.capacity);
+    c->set.v[c->set.n++] = ll_arena_strdup(c->arena, text);
+}
+
+/* ---- one case ---- */
+
+static ll_err verify_on(ll_comm *sub, const ll_run *r, const ll_verify_many *o, one *c)
+{
+    ll_verify_opts v = {.session = {.comm = sub, .mesh = r->parallel.mesh},
+                        .steps = o->steps,
+                        .tolerance = r->parallel.exact ? 0 : o->tolerance};
+    return ll_verify_run(r, &v, true, &c->v);
+}
+
+/* On the first ranks, as many as the mesh has; all are told what came of it. */
+static ll_err attempt(ll_comm *world, const ll_verify_many *o, one *c, outcome *out)
+{
+    ll_run *r = NULL;
+    ll_mesh m;
+    double rc = ll_cli_run(c->model, &c->set, true, &r);
+    if (rc == LL_OK) rc = ll_mesh_parse(r->parallel.mesh, &m);
+    bool mine = rc == LL_OK && ll_comm_rank(world) < m.n_rank;
+    ll_comm *sub = NULL;
+    c->v = (ll_verify_report){0};
+    c->took = ll_now();
+    if (rc == LL_OK) TRY(ll_comm_split_untuned(world, !mine, 0, &sub));
+    if (mine) rc = verify_on(sub, r, o, c);
+    if (rc != LL_OK) snprintf(c->why, sizeof c->why, "%s", ll_error_text());
+    ll_comm_close(sub);
+    ll_run_free(r);
+    c->took = ll_now() - c->took;
+    TRY(ll_comm_broadcast(world, &rc, 1, LL_F64, 0, NULL));
+    if (rc == LL_OK && !c->v.ok)
+        snprintf(c->why, sizeof c->why, "step %" PRId64 "%s: %s differs by %.2e, more than %.2g",
+                 c->v.step, c->v.in_f64 ? " in f64" : "", c->v.name, c->v.rel_diff, c->v.allowed);
+    bool cannot = rc == LL_E_SHARD || rc == LL_E_CONFIG;
+    *out = cannot ? REFUSED : rc != LL_OK || (mine && !c->v.ok) ? WRONG : ALIKE;
+    double worst = *out;
+    TRY(ll_comm_broadcast(world, &worst, 1, LL_F64, 0, NULL));
+    *out = (outcome)(int)worst;
+    return LL_OK;
+}
+
+static void print_command(const one *c, const ll_verify_many *o)
+{
+    printf("    loopline verify %s --random --steps %" PRId64, c->model, o->steps);
+    for (int i = 0; i < c->set.n; i++) printf(" -s %s", c->set.v[i]);
+    printf("\n");
+    fflush(stdout);
+}
+
+static one begin(const char *model)
+{
+    enum { SETTINGS = 32 };
+    one c = {.model = model, .arena = ll_arena_new()};
+    c.set = (ll_words){LL_NEW_ARRAY(c.arena, const char *, SETTINGS), 0, SETTINGS};
+    add(&c, "train.threads=1");
+    return c;
+}
+
+/* ---- all models, all strategies ---- */
+
+static const struct {
+    const char *name, *sizes[6];
+} models[] = {
+    {"mlp", {"train.batch=13", "model.image=9", "model.width=37"}},
+    {"lenet5", {"train.batch=13"}},
+    {"resnet18", {"train.batch=13", "model.image=13", "model.width=8", "model.classes=7"}},
+    {"googlenet", {"train.batch=7", "model.image=49", "model.classes=7"}},
+    {"gpt",
+     {"train.batch=7", "model.layers=2", "model.width=24", "model.heads=6", "model.seq=13",
+      "model.vocab=53"}},
+};
+
+static const struct {
+    const char *mesh;
+    int zero;
+} strategies[] = {
+    {"data=2", 0},
+    {"data=2", 1},
+    {"data=2", 2},
+    {"data=2", 3},
+    {"tensor=2", 0},
+    {"height=2", 0},
+    {"width=2", 0},
+    {"channel=2", 0},
+    {"filter=2", 0},
+    {"sequence=2", 0},
+    {"data=3", 0},
+    {"data=3", 3},
+    {"tensor=3", 0},
+    {"height=3", 0},
+    {"width=3", 0},
+    {"channel=3", 0},
+    {"filter=3", 0},
+    {"sequence=3", 0},
+    {"data=4", 0},
+    {"data=4", 2},
+    {"tensor=4", 0},
+    {"sequence=4", 0},
+    {"data=2,tensor=2", 0},
+    {"data=2,tensor=2", 1},
+    {"data=2,tensor=2", 3},
+    {"tensor=2,sequence=2", 0},
+    {"data=2,sequence=2", 0},
+    {"height=2,width=2", 0},
+    {"data=2,height=2", 0},
+    {"data=2,filter=2", 2},
+    {"channel=2,filter=2", 0},
+    {"rows=2,cols=2", 0},
+    {"data=6", 0},
+    {"data=6", 3},
+    {"tensor=6", 0},
+    {"data=2,tensor=3", 1},
+    {"data=2,filter=3", 3},
+    {"tensor=2,sequence=3", 0},
+    {"data=2,sequence=3", 0},
+    {"height=3,width=2", 0},
+    {"channel=2,filter=3", 0},
+    {"rows=3,cols=2", 0},
+    {"rows=2,cols=1,depth=3", 0},
+    {"data=2,height=2,width=2", 0},
+    {"rows=2,cols=2,depth=2", 0},
+};
+
+typedef struct count {
+    int64_t of[WRONG + 1], in_f64;
+} count;
+
+static ll_err cell(ll_comm *c, const ll_verify_many *o, int m, int s, bool exact, count *n,
+                   outcome *out, one *made)
+{
+    one x = begin(models[m].name);
+    for (int i = 0; i < 6 && models[m].sizes[i]; i++) add(&x, "%s", models[m].sizes[i]);
+    add(&x, "parallel.mesh=%s", strategies[s].mesh);
+    if (strategies[s].zero) add(&x, "parallel.zero=%d", strategies[s].zero);
+    if (exact) add(&x, "parallel.exact=true");
+    ll_err rc = attempt(c, o, &x, out);
+    if (rc == LL_OK) {
+        n->of[*out]++;
+        n->in_f64 += x.v.worst[1][0] != 0;
+    }
+    if (rc == LL_OK && *out == WRONG && ll_comm_rank(c) == 0) {
+        printf("WRONG: %s\n", x.why);
+        print_command(&x, o);
+    }
+    ll_arena_free(x.arena);
+    *made = x;
+    return rc;
+}
+
+static ll_err row(ll_comm *c, const ll_verify_many *o, int m, int s, count *n)
+{
+    outcome plain, exact;
+    one a, b;
+    TRY(cell(c, o, m, s, false, n, &plain, &a));
+    if (plain == REFUSED) return LL_OK; /* nothing there to cut so */
+    TRY(cell(c, o, m, s, true, n, &exact, &b));
+    if (ll_comm_rank(c) != 0) return LL_OK;
+    char f64[32] = "", bits[32] = "none";
+    if (a.v.worst[1][0]) snprintf(f64, sizeof f64, "%.1e", a.v.max_rel_diff[1]);
+    if (exact != ALIKE) snprintf(bits, sizeof bits, "%" PRId64, b.v.differing);
+    printf("| %-9s | %-23s | %d | %.1e%s | %-7s | %-4s | %4.1f s |\n", models[m].name,
+           strategies[s].mesh, strategies[s].zero, a.v.max_rel_diff[0],
+           plain == ALIKE ? "" : " WRONG", f64, bits, a.took + b.took);
+    fflush(stdout);
+    return LL_OK;
+}
+
+static ll_err sum_up(ll_comm *c, const ll_verify_many *o, const count *n, double began)
+{
+    if (ll_comm_rank(c) == 0)
+        printf("%" PRId64 " alike (%" PRId64 " judged in f64 too), %" PRId64 " different, %" PRId64
+               " cannot be cut so; %" PRId64 " steps each, %.0f s\n",
+               n->of[ALIKE], n->in_f64, n->of[WRONG], n->of[REFUSED], o->steps, ll_now() - began);
+    ll_err rc = LL_OK;
+    if (ll_comm_rank(c) == 0 && n->of[WRONG])
+        rc = ll_raise(LL_E_DIFFER, __FILE__, __LINE__, __func__,
+                      "%" PRId64 " of these do not train what one process trains", n->of[WRONG]);
+    return ll_comm_agree(c, rc);
+}
+
+ll_err ll_verify_matrix(ll_comm *c, const ll_verify_many *o)
+{
+    count n = {0};
+    double began = ll_now();
+    if (ll_comm_rank(c) == 0)
+        printf("| model     | mesh                    | zero | worst difference | in f64 | exact: "
+               "bits that differ | time |\n|---|---|---|---|---|---|---|\n");
+    for (int m = 0; m < (int)(sizeof models / sizeof *models); m++)
+        for (int s = 0; s < (int)(sizeof strategies / sizeof *strategies); s++) {
+            ll_mesh mesh;
+            TRY(ll_mesh_parse(strategies[s].mesh, &mesh));
+            bool asked = !o->model || !strcmp(o->model, models[m].name);
+            if (asked && mesh.n_rank <= ll_comm_size(c)) TRY(row(c, o, m, s, &n));
+        }
+    if (ll_comm_rank(c) == 0) printf("\n");
+    return sum_up(c, o, &n, began);
+}
+
+/* ---- at random ---- */
+
+typedef struct dice {
+    uint64_t seed, stream, i;
+} dice;
+
+static int64_t draw(dice *d, int64_t n)
+{
+    return (int64_t)ll_below_at(d->seed, d->stream, d->i++, (uint64_t)n);
+}
+
+static void draw_sizes(dice *d, one *c)
+{
+    int64_t heads = 1 + draw(d, 6);
+    if (!strcmp(c->model, "gpt")) {
+        add(c, "model.layers=%" PRId64, 1 + draw(d, 2));
+        add(c, "model.heads=%" PRId64, heads);
+        add(c, "model.width=%" PRId64, heads * (2 + draw(d, 7)));
+        add(c, "model.seq=%" PRId64, 2 + draw(d, 16));
+        add(c, "model.vocab=%" PRId64, 7 + draw(d, 60));
+        if (!draw(d, 4)) add(c, "model.dropout=100");
+        return;
+    }
+    bool lenet = !strcmp(c->model, "lenet5");
+    add(c, "model.image=%" PRId64, (lenet ? 16 : 4) + draw(d, 14));
+    add(c, "model.channels=%" PRId64, 1 + draw(d, 4));
+    add(c, "model.classes=%" PRId64, 2 + draw(d, 12));
+    if (!lenet) add(c, "model.width=%" PRId64, 2 + draw(d, 8));
+    if (!strcmp(c->model, "mlp")) add(c, "model.depth=%" PRId64, draw(d, 4));
+}
+
+/* Up to three axes, of as many ranks as there are at most. */
+static bool draw_mesh(dice *d, one *c, int64_t ranks)
+{
+    static const char *const images[] = {"data", "tensor", "channel", "filter", "rows",
+                                         "cols", "depth",  "height",  "width"};
+    static const char *const text[] = {"data",   "tensor", "sequence", "channel",
+                                       "filter", "rows",   "cols",     "depth"};
+    bool gpt = !strcmp(c->model, "gpt"), mlp = !strcmp(c->model, "mlp"), data = false;
+    char mesh[128] = "";
+    size_t len = 0;
+    unsigned used = 0;
+    for (int i = 0; i < 3 && ranks > 1 && (i == 0 || draw(d, 2)); i++) {
+        int64_t k = draw(d, gpt ? 8 : mlp ? 7 : 9), size = 2 + draw(d, ranks - 1);
+        if (used >> k & 1) continue;
+        used |= 1u << k;
+        data |= k == 0;
+        len += (size_t)snprintf(mesh + len, sizeof mesh - len, "%s%s=%" PRId64, len ? "," : "",
+                                (gpt ? text : images)[k], size);
+        ranks /= size;
+    }
+    add(c, "parallel.mesh=%s", mesh);
+    return data;
+}
+
+static void draw_training(dice *d, one *c, bool data)
+{
+    static const char *const optimizers[] = {"sgd",  "momentum", "nesterov", "adagrad", "rmsprop",
+                                             "adam", "adamw",    "lars",     "larc",    "lamb"};
+    static const char *const overlap[] = {"auto", "none", "all"};
+    int64_t micro = draw(d, 4) ? 1 : 2 + draw(d, 2), each = 1 + draw(d, 12);
+    if (!strcmp(c->model, "resnet18")) each += 2; /* a batch norm of one number is none */
+    bool exact = !draw(d, 4);
+    add(c, "train.batch=%" PRId64, micro * each);
+    if (micro > 1) add(c, "train.micro_batch=%" PRId64, each);
+    add(c, "train.optimizer=%s", optimizers[draw(d, 10)]);
+    add(c, "train.seed=%" PRId64, draw(d, 1000));
+    if (draw(d, 2)) add(c, "train.clip=0.5");
+    if (draw(d, 2)) add(c, "train.weight_decay=0.1");
+    add(c, "parallel.overlap=%s", overlap[draw(d, 3)]);
+    int64_t zero = data ? draw(d, 4) : 0;
+    if (zero) add(c, "parallel.zero=%" PRId64, zero);
+    if (exact) add(c, "parallel.exact=true");
+    if (!exact && !draw(d, 8)) add(c, "train.precision=bf16");
+    if (!exact && data && !zero && !draw(d, 4)) add(c, "parallel.compress=factors");
+}
+
+static one draw_case(const ll_verify_many *o, int64_t number, int64_t ranks)
+{
+    static const char *const names[] = {"mlp", "lenet5", "resnet18", "gpt", "gpt"};
+    dice d = {(uint64_t)o->seed, ll_stream("verify", (uint64_t)number), 0};
+    int64_t k = draw(&d, 5);
+    one c = begin(o->model ? o->model : names[k]);
+    draw_sizes(&d, &c);
+    draw_training(&d, &c, draw_mesh(&d, &c, 2 + draw(&d, ranks - 1)));
+    return c;
+}
+
+static ll_err drawn(ll_comm *world, const ll_verify_many *o, int64_t number, count *n)
+{
+    one c = draw_case(o, number, ll_comm_size(world));
+    outcome out;
+    ll_err rc = attempt(world, o, &c, &out);
+    if (rc == LL_OK) n->of[out]++;
+    n->in_f64 += rc == LL_OK && c.v.worst[1][0];
+    if (ll_comm_rank(world) == 0 && (rc != LL_OK || out == WRONG)) {
+        printf("WRONG, number %" PRId64 ": %s\n", number, rc == LL_OK ? c.why : ll_error_text());
+        print_command(&c, o);
+    }
+    ll_arena_free(c.arena);
+    return rc;
+}
+
+ll_err ll_verify_fuzz(ll_comm *c, const ll_verify_many *o)
+{
+    count n = {0};
+    double began = ll_now(), said = began;
+    CHECK(ll_comm_size(c) >= 2, LL_E_ARG, "--fuzz draws meshes: give it ranks, -n 2 to -n 8");
+    for (int64_t i = 0;; i++) {
+        double over = ll_now() - began >= o->seconds;
+        TRY(ll_comm_broadcast(c, &over, 1, LL_F64, 0, NULL));
+        if (over > 0) break;
+        TRY(drawn(c, o, i, &n));
+        if (ll_comm_rank(c) != 0 || ll_now() < said + 10) continue;
+        said = ll_now();
+        fprintf(stderr, "%" PRId64 " drawn, %" PRId64 " different, %" PRId64 " cannot be cut so\n",
+                i + 1, n.of[WRONG], n.of[REFUSED]);
+    }
+    if (ll_comm_rank(c) == 0)
+        printf("%" PRId64 " drawn with --seed %" PRId64 " on up to %d ranks: ",
+               n.of[ALIKE] + n.of[WRONG] + n.of[REFUSED], o->seed, ll_comm_size(c));
+    return sum_up(c, o, &n, began);
+}

@@ -1,0 +1,15 @@
+/* verify_many.h: verify of many small models on many meshes, in one job: all that there are, or
+ * such as chance has it. */
+#pragma once
+#include "comm/comm.h"
+
+typedef struct ll_verify_many {
+    const char *model; /* NULL: every one */
+    int64_t steps, seed;
+    double tolerance, seconds; /* seconds: of drawing */
+} ll_verify_many;
+
+/* Collective; rank 0 prints. Each case has as many of the ranks as its mesh has; the others wait.
+ * Fails where a case does, after the last one. */
+ll_err ll_verify_matrix(ll_comm *c, const ll_verify_many *o);
+ll_err ll_verify_fuzz(ll_comm *c, const ll_verify_many *o);
