@@ -1,7 +1,7 @@
 /* verify_many.c: verify --matrix and --fuzz.
  *
  * A case is a model's name and settings, as one would write them after `loopline verify`: it is
- * printed so where it fails. Models are small and their sizes such that ranks do not divide them. */
+ * printed so where it fails. Models are small, of sizes that ranks do not divide. */
 #include "cli/verify_many.h"
 
 #include "base/now.h"
