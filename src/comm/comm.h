@@ -93,6 +93,17 @@ typedef struct ll_exchange {
 /* Waits, with an eye on failures. *received: how many bytes came; may be NULL. */
 ll_err ll_comm_exchange(ll_comm *c, const ll_exchange *x, size_t *received);
 
+/* ---- waits for what is no message: a GPU, another library ---- */
+/* A call that may block is told to the watch, by name and site; what NULL: it is over. */
+void ll_comm_waits(ll_comm *c, const char *what, const char *site);
+typedef struct ll_awaited {
+    bool done;
+    const char *what, *site; /* as what it is told now */
+    uint64_t moved;          /* another number: the others are not what is waited for */
+} ll_awaited;
+/* Waits, with an eye on failures, until look says that it is over, or fails. */
+ll_err ll_comm_await(ll_comm *c, ll_err (*look)(void *arg, ll_awaited *now), void *arg);
+
 /* ---- arithmetic (reduce.c) ---- */
 /* dst = src[0] op src[1] op ..., n elements, in canonical order (sched.h); dst may be one of the
  * sources, other overlaps are not allowed. bf16 and f16 are rounded after every addition. */

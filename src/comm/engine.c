@@ -187,6 +187,34 @@ static ll_err wait_for(ll_request *r)
     return rc;
 }
 
+void ll_comm_waits(ll_comm *c, const char *what, const char *site)
+{
+    ll_watch *w = c->engine->watch;
+    what ? ll_watch_wait_begin(w, what, -1, site) : ll_watch_wait_end(w);
+}
+
+ll_err ll_comm_await(ll_comm *c, ll_err (*look)(void *arg, ll_awaited *now), void *arg)
+{
+    ll_watch *w = c->engine->watch;
+    ll_awaited now = {0}, told = {0};
+    double began = ll_now();
+    ll_err rc = look(arg, &now);
+    while (rc == LL_OK && !now.done && (rc = ll_watch_check(w)) == LL_OK) {
+        bool lasts = ll_now() - began > 1e-3;
+        if (lasts && (told.what != now.what || told.site != now.site)) {
+            if (told.what) ll_watch_wait_end(w);
+            ll_watch_wait_begin(w, now.what, -1, now.site);
+            told = now;
+        } else if (told.moved != now.moved)
+            ll_watch_moved(w);
+        told.moved = now.moved;
+        lasts ? usleep(20) : sched_yield();
+        rc = look(arg, &now);
+    }
+    if (told.what) ll_watch_wait_end(w);
+    return rc;
+}
+
 static void trace_wait(ll_trace *t, const ll_request *r, double from)
 {
     ll_trace_add(t, &(ll_trace_event){.row = LL_TRACE_COMPUTE,

@@ -216,6 +216,24 @@ ll_err ll_gpu_await(ll_gpu *g, ll_stream_id s, int i)
     return LL_OK;
 }
 
+static ll_err is_over(cudaError_t e, bool *out)
+{
+    *out = e == cudaSuccess;
+    if (e != cudaErrorNotReady) GPU_TRY(e);
+    return LL_OK;
+}
+
+ll_err ll_gpu_ready(ll_gpu *g, ll_stream_id s, bool *out)
+{
+    return is_over(cudaStreamQuery(g->streams[s]), out);
+}
+
+ll_err ll_gpu_passed(ll_gpu *g, int i, bool *out)
+{
+    LL_ASSERT(i < g->n_event);
+    return is_over(cudaEventQuery(g->events[i]), out);
+}
+
 ll_err ll_gpu_copy_rows(ll_gpu *g, ll_stream_id s, const ll_gpu_rows *r)
 {
     if (r->row && r->n)

@@ -64,6 +64,9 @@ ll_err ll_gpu_wait_for(ll_gpu *g, ll_stream_id s);
 /* The same in two parts: event i stands for what is in a stream now; a stream waits for it. */
 ll_err ll_gpu_record(ll_gpu *g, ll_stream_id s, int i);
 ll_err ll_gpu_await(ll_gpu *g, ll_stream_id s, int i);
+/* Without waiting: whether all that is in a stream is over, and what event i stands for. */
+ll_err ll_gpu_ready(ll_gpu *g, ll_stream_id s, bool *out);
+ll_err ll_gpu_passed(ll_gpu *g, int i, bool *out);
 /* Rows of bytes, each so far behind the one before. */
 typedef struct ll_gpu_rows {
     void *to;

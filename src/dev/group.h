@@ -19,6 +19,10 @@ ll_err ll_gpu_group_id(unsigned char id[LL_GPU_GROUP_ID]);
 ll_err ll_gpu_group_open(ll_gpu *g, const unsigned char id[LL_GPU_GROUP_ID], int size, int rank,
                          ll_gpu_group **out);
 void ll_gpu_group_close(ll_gpu_group *x);
+/* Fails where something has gone wrong since, on this GPU or another. Does not wait. */
+ll_err ll_gpu_group_check(ll_gpu_group *x);
+/* Ends what is under way, whatever its results; nothing but close may follow. */
+void ll_gpu_group_abort(ll_gpu_group *x);
 
 /* Those between begin and end are one piece of work. */
 ll_err ll_gpu_group_begin(void);

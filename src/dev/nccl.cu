@@ -21,7 +21,9 @@ struct ll_gpu_group {
     _(ncclAllGather)                                                                               \
     _(ncclAllReduce)                                                                               \
     _(ncclBroadcast)                                                                               \
+    _(ncclCommAbort)                                                                               \
     _(ncclCommDestroy)                                                                             \
+    _(ncclCommGetAsyncError)                                                                       \
     _(ncclCommInitRank)                                                                            \
     _(ncclGetErrorString)                                                                          \
     _(ncclGetLastError)                                                                            \
@@ -91,8 +93,23 @@ ll_err ll_gpu_group_open(ll_gpu *g, const unsigned char id[LL_GPU_GROUP_ID], int
 void ll_gpu_group_close(ll_gpu_group *x)
 {
     if (!x) return;
-    nccl.ncclCommDestroy(x->comm);
+    if (x->comm) nccl.ncclCommDestroy(x->comm);
     free(x);
+}
+
+ll_err ll_gpu_group_check(ll_gpu_group *x)
+{
+    ncclResult_t found = ncclSuccess;
+    CHECK(x->comm, LL_E_COMM, "NCCL was ended after a failure");
+    NCCL_TRY(nccl.ncclCommGetAsyncError(x->comm, &found));
+    NCCL_TRY(found);
+    return LL_OK;
+}
+
+void ll_gpu_group_abort(ll_gpu_group *x)
+{
+    if (x && x->comm) nccl.ncclCommAbort(x->comm);
+    if (x) x->comm = NULL;
 }
 
 ll_err ll_gpu_group_begin(void)

@@ -142,7 +142,7 @@ static ll_err bind(ll_exec *e)
 
 static ll_err sync(ll_exec *e)
 {
-    return ll_gpu_wait(ll_cuda_of(e)->gpu);
+    return ll_cuda_await(e, LL_STREAM_COMPUTE);
 }
 
 /* ---- collectives through this process's memory: operands are copied out, results back ---- */

@@ -64,6 +64,9 @@ ll_err ll_cuda_run(ll_exec *e, int section, int micro, uint64_t step);
 
 /* ---- cuda_nccl.c, where NCCL is built ---- */
 extern const ll_link ll_link_nccl;
+/* Until what is in a stream is over: of one that waits for other ranks' GPUs with an eye on these.
+ */
+ll_err ll_cuda_await(const ll_exec *e, ll_stream_id s);
 
 /* ---- cuda_data.c ---- */
 ll_err ll_cuda_open_data(ll_exec *e);

@@ -66,10 +66,11 @@ static void *room_of(const ll_exec *e, int slot)
     return v->data;
 }
 
-static ll_err await_reply(ll_cuda *o)
+static ll_err await_reply(const ll_exec *e)
 {
+    ll_cuda *o = ll_cuda_of(e);
     if (o->reply_state == LL_REPLY_COMING) {
-        TRY(ll_gpu_wait(o->gpu));
+        TRY(ll_cuda_await(e, LL_STREAM_COMPUTE));
         o->reply_state = LL_REPLY_HERE;
     }
     return LL_OK;
@@ -80,7 +81,7 @@ void *ll_cuda_view_of(const ll_exec *e, int slot)
 {
     ll_cuda *o = ll_cuda_of(e);
     int at = o->reply_of[slot];
-    if (at && await_reply(o) == LL_OK && o->reply_state == LL_REPLY_HERE) return &o->reply[at - 1];
+    if (at && await_reply(e) == LL_OK && o->reply_state == LL_REPLY_HERE) return &o->reply[at - 1];
     void *data = room_of(e, slot);
     if (o->views[slot].staging) return data; /* no kernel writes batch data */
     ll_err rc = ll_cuda_read(e, slot, data);
@@ -94,7 +95,7 @@ ll_err ll_cuda_read(const ll_exec *e, int slot, void *to)
     ll_gpu *g = ll_cuda_of(e)->gpu;
     for (int m = 0; bytes && m < (int)(all / bytes); m++)
         TRY(ll_gpu_read(g, (char *)to + (size_t)m * bytes, home_of(e, slot, m), bytes));
-    return ll_gpu_wait(g);
+    return ll_cuda_await(e, LL_STREAM_COMPUTE);
 }
 
 /* ---- coming ---- */
@@ -114,7 +115,7 @@ static ll_err stage_data(const ll_exec *e, int slot, int micro, const void *data
     ll_cuda_view *v = &o->views[slot];
     size_t at = (size_t)micro * e->p->slots[slot].bytes;
     /* What was uploaded from there must be over: of the step before, or of a set before this. */
-    if (!o->uploaded || micro < v->next) TRY(ll_gpu_wait_for(o->gpu, LL_STREAM_UPLOAD));
+    if (!o->uploaded || micro < v->next) TRY(ll_cuda_await(e, LL_STREAM_UPLOAD));
     o->uploaded = true;
     v->next = micro + 1;
     if (bytes) memcpy((char *)v->data + at, data, bytes);
@@ -147,10 +148,10 @@ ll_err ll_cuda_changed(const ll_exec *e, int slot)
     if (is_batch(e, slot)) {
         o->views[slot].next = e->p->n_micro;
         TRY(stage(e, slot, 0, ll_exec_slot_bytes(e, slot)));
-        return ll_gpu_wait_for(o->gpu, LL_STREAM_UPLOAD); /* views may be written again at once */
+        return ll_cuda_await(e, LL_STREAM_UPLOAD); /* views may be written again at once */
     }
     TRY(ll_gpu_write(o->gpu, e->address[slot], room_of(e, slot), ll_exec_slot_bytes(e, slot)));
-    return ll_gpu_wait(o->gpu);
+    return ll_cuda_await(e, LL_STREAM_COMPUTE);
 }
 
 ll_err ll_cuda_init(ll_exec *e, int slot)
@@ -162,7 +163,7 @@ ll_err ll_cuda_init(ll_exec *e, int slot)
     CHECK(data, LL_E_MEM, "no memory for the initial values of %s", s->name);
     ll_init_fill(&s->init, s->name, e->opts.seed, &s->type, s->piece, e->p->threads, data);
     ll_err rc = ll_gpu_write(o->gpu, e->address[slot], data, s->bytes);
-    if (rc == LL_OK) rc = ll_gpu_wait(o->gpu);
+    if (rc == LL_OK) rc = ll_cuda_await(e, LL_STREAM_COMPUTE);
     free(data);
     return rc;
 }
@@ -239,7 +240,7 @@ ll_err ll_cuda_end(ll_exec *e)
 ll_err ll_cuda_wait(ll_exec *e)
 {
     ll_cuda *o = ll_cuda_of(e);
-    TRY(await_reply(o));
+    TRY(await_reply(e));
     const int64_t *t = o->reply + o->n_reply;
     if (o->reply_state == LL_REPLY_OLD || !t[0]) return LL_OK;
     int64_t none[LL_TROUBLE] = {0};

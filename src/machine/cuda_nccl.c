@@ -5,39 +5,58 @@
  *
  * Plans are those of team/transfer.c; what is packed there by this process is copied here in rows
  * by the GPU. Parts of uneven size are reductions to, or broadcasts from, each member. Sums of a
- * bundle are one group, each where its result lies. */
+ * bundle are one group, each where its result lies.
+ *
+ * No rank waits for ever: calls that may block are told to the watch, and where this process waits
+ * for its GPU while collectives are under way there, it looks: how far they have come, whether NCCL
+ * found a failure, whether the watch did. After a failure NCCL is ended, so that kernels that wait
+ * for other GPUs leave. */
+#include "machine/cuda.h"
+
 #ifdef LL_NCCL
 #include "dev/group.h"
 #include "kern/attr.h"
-#include "machine/cuda.h"
 
 #include <stdlib.h>
 
 typedef struct ll_nccl {
     ll_gpu_group *groups[1 << LL_MAX_AXES];
-    struct ll_nccl *lent; /* another's of the same team, which outlives this */
+    struct ll_nccl *lent; /* another's of the same team, which outlives this: all is there */
+    /* Starts since the GPU was last seen to be done, of all that these groups are lent to, too: two
+     * events each, that the kernels before it are over, and that it is. */
+    struct under_way {
+        const ll_instr *of;
+        int before, after;
+    } * starts;
+    int n_start, most, done;
+    uint64_t moved;
 } ll_nccl;
+
+static ll_nccl *owner_of(const ll_exec *e)
+{
+    ll_nccl *t = ll_cuda_of(e)->nccl;
+    while (t && t->lent) t = t->lent;
+    return t;
+}
 
 /* ---- groups ---- */
 
 /* Collective over the group, the first time. */
 static ll_err group_of(ll_exec *e, const ll_instr *x, ll_gpu_group **out)
 {
-    ll_nccl *t = ll_cuda_of(e)->nccl;
+    ll_nccl *t = owner_of(e);
     ll_axes axes = ll_collective_axes(x->collective, x->attr);
     ll_comm *c;
     unsigned char id[LL_GPU_GROUP_ID];
-    if (t->lent && t->lent->groups[axes]) {
-        *out = t->lent->groups[axes];
-        return LL_OK;
-    }
     if (!t->groups[axes]) {
         TRY(ll_team_group(e->opts.team, axes, &c));
         ll_err rc = ll_comm_rank(c) == 0 ? ll_gpu_group_id(id) : LL_OK;
         TRY(ll_comm_agree(c, rc));
         TRY(ll_comm_broadcast(c, id, LL_GPU_GROUP_ID, LL_U8, 0, NULL));
+        ll_comm_waits(c, "NCCL's start", x->name);
         rc = ll_gpu_group_open(ll_cuda_of(e)->gpu, id, ll_comm_size(c), ll_comm_rank(c),
                                &t->groups[axes]);
+        ll_comm_waits(c, NULL, NULL);
         TRY(ll_comm_agree(c, rc));
     }
     *out = t->groups[axes];
@@ -50,6 +69,8 @@ static ll_err open(ll_exec *e)
     ll_nccl *t = LL_NEW(e->arena, ll_nccl);
     ll_gpu_group *group;
     ll_cuda_of(e)->nccl = t;
+    t->most = e->p->n_micro * e->p->n_instr;
+    t->starts = LL_NEW_ARRAY(e->arena, struct under_way, t->most + 1);
     if (share && share->opts.team == e->opts.team) t->lent = ll_cuda_of(share)->nccl;
     for (int i = 0; i < e->p->n_instr; i++) {
         ll_bound *b = &e->instrs[i];
@@ -64,7 +85,7 @@ static ll_err open(ll_exec *e)
 static void close(ll_exec *e)
 {
     ll_nccl *t = ll_cuda_of(e)->nccl;
-    ll_err rc = ll_gpu_wait(ll_cuda_of(e)->gpu); /* a failure was told where it was met */
+    ll_err rc = ll_cuda_await(e, LL_STREAM_COMPUTE); /* a failure was told where it was met */
     (void)rc;
     for (int i = 0; t && i < 1 << LL_MAX_AXES; i++) ll_gpu_group_close(t->groups[i]);
 }
@@ -164,6 +185,11 @@ static ll_err queue(ll_gpu *g, ll_gpu_group *x, const ll_transfer *t)
 
 /* ---- starts and waits ---- */
 
+static int after_of(const ll_exec *e, const ll_bound *b)
+{
+    return e->p->n_instr + (int)(b - e->instrs);
+}
+
 static ll_err start(ll_exec *e, ll_bound *b)
 {
     ll_gpu *g = ll_cuda_of(e)->gpu;
@@ -171,12 +197,18 @@ static ll_err start(ll_exec *e, ll_bound *b)
     TRY(group_of(e, b->instr, &group));
     TRY(ll_transfer_pack(b->transfer, copy_strip, g));
     b->in_flight = true;
-    TRY(ll_gpu_after(g, LL_STREAM_COMM, LL_STREAM_COMPUTE));
-    TRY(ll_gpu_group_begin());
-    ll_err rc = queue(g, group, b->transfer), end = ll_gpu_group_end();
+    ll_nccl *t = owner_of(e);
+    struct under_way now = {b->instr, (int)(b - e->instrs), after_of(e, b)};
+    TRY(ll_gpu_record(g, LL_STREAM_COMPUTE, now.before));
+    TRY(ll_gpu_await(g, LL_STREAM_COMM, now.before));
+    ll_comm_waits(e->comm, b->instr->op, b->instr->name); /* the first of a group connects */
+    ll_err rc = ll_gpu_group_begin(), end = LL_OK;
+    if (rc == LL_OK) rc = queue(g, group, b->transfer), end = ll_gpu_group_end();
+    ll_comm_waits(e->comm, NULL, NULL);
     TRY(rc);
     TRY(end);
-    return ll_gpu_record(g, LL_STREAM_COMM, (int)(b - e->instrs));
+    if (t->n_start < t->most) t->starts[t->n_start++] = now;
+    return ll_gpu_record(g, LL_STREAM_COMM, now.after);
 }
 
 static ll_err await(ll_exec *e, ll_bound *b)
@@ -184,10 +216,58 @@ static ll_err await(ll_exec *e, ll_bound *b)
     ll_gpu *g = ll_cuda_of(e)->gpu;
     if (!b->in_flight) return LL_OK;
     b->in_flight = false;
-    TRY(ll_gpu_await(g, LL_STREAM_COMPUTE, (int)(b - e->instrs)));
+    TRY(ll_gpu_await(g, LL_STREAM_COMPUTE, after_of(e, b)));
     return ll_transfer_unpack(b->transfer, copy_strip, g);
+}
+
+/* ---- waits of this process ---- */
+
+typedef struct looking {
+    const ll_exec *e;
+    ll_stream_id s;
+} looking;
+
+/* The GPU waits for others where the kernels before a collective are over and it is not. */
+static ll_err look(void *arg, ll_awaited *now)
+{
+    const looking *l = (const looking *)arg;
+    ll_nccl *t = owner_of(l->e);
+    ll_gpu *g = ll_cuda_of(l->e)->gpu;
+    bool over = true;
+    TRY(ll_gpu_ready(g, l->s, &now->done));
+    if (now->done) return LL_OK;
+    for (int i = 0; i < 1 << LL_MAX_AXES; i++)
+        if (t->groups[i]) TRY(ll_gpu_group_check(t->groups[i]));
+    while (t->done < t->n_start && over) {
+        TRY(ll_gpu_passed(g, t->starts[t->done].after, &over));
+        t->done += over;
+    }
+    const struct under_way *x = t->done < t->n_start ? &t->starts[t->done] : NULL;
+    if (x) TRY(ll_gpu_passed(g, x->before, &over));
+    t->moved += !x || !over;
+    *now = (ll_awaited){.what = x ? x->of->op : "kernels", .site = x ? x->of->name : NULL};
+    now->moved = t->moved + (uint64_t)t->done;
+    return LL_OK;
+}
+
+static ll_err await_ranks(const ll_exec *e, ll_stream_id s)
+{
+    ll_nccl *t = owner_of(e);
+    looking l = {e, s};
+    ll_err rc = ll_comm_await(e->comm, look, &l);
+    for (int i = 0; rc != LL_OK && i < 1 << LL_MAX_AXES; i++) ll_gpu_group_abort(t->groups[i]);
+    if (rc != LL_OK || s == LL_STREAM_COMPUTE) t->n_start = t->done = 0;
+    return rc;
 }
 
 const ll_link ll_link_nccl = {
     .name = "nccl", .open = open, .close = close, .start = start, .wait = await};
 #endif
+
+ll_err ll_cuda_await(const ll_exec *e, ll_stream_id s)
+{
+#ifdef LL_NCCL
+    if (ll_cuda_of(e)->nccl && owner_of(e)->n_start) return await_ranks(e, s);
+#endif
+    return ll_gpu_wait_for(ll_cuda_of(e)->gpu, s);
+}

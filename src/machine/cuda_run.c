@@ -144,7 +144,7 @@ static ll_err measure(ll_exec *e, const ll_span *s)
     ll_gpu *g = ll_cuda_of(e)->gpu;
     int n = s->to - s->from;
     TRY(replay_marked(e, s));
-    TRY(ll_gpu_wait(g));
+    TRY(ll_cuda_await(e, LL_STREAM_COMPUTE));
     double end = ll_now(); /* of the last mark, by this process's clock */
     for (int i = 0; i < n; i++) {
         const ll_launch *l = &ll_cuda_of(e)->launches[s->from + i];
@@ -191,10 +191,10 @@ static ll_err collective(ll_exec *e, int i)
 static ll_err timed_collective(ll_exec *e, int i)
 {
     if (!e->profiling) return collective(e, i);
-    TRY(ll_gpu_wait(ll_cuda_of(e)->gpu));
+    TRY(ll_cuda_await(e, LL_STREAM_COMPUTE));
     double start = ll_now();
     TRY(collective(e, i));
-    TRY(ll_gpu_wait(ll_cuda_of(e)->gpu));
+    TRY(ll_cuda_await(e, LL_STREAM_COMPUTE));
     e->seconds[i] += ll_now() - start;
     return LL_OK;
 }

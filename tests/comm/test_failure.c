@@ -6,7 +6,7 @@
  * accepted there in place of ours; nowhere else. */
 #include "cli/launch.h"
 #include "comm/watch_int.h"
-#include "exec/parts.h"
+#include "exec/fake_gpu.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -148,6 +148,59 @@ static ll_err loops_in_step(ll_comm *c)
     return step(c, false);
 }
 
+/* The same on GPUs that talk by NCCL, fake ones: rank 2's stalls in a collective, NCCL tells it of a
+ * failure, the process loops, or is killed. */
+static ll_err gpu_once(part *x)
+{
+    for (int i = 0; i < x->p->n_input; i++) {
+        int slot = x->p->inputs[i].slot, kind = (int)x->p->slots[slot].kind;
+        if (kind == LL_BATCH || kind == LL_STEP) TRY(ll_exec_changed(x->e, slot));
+    }
+    TRY(ll_exec_run(x->e, LL_MICRO, x->step));
+    TRY(ll_exec_run(x->e, LL_REPORT, x->step));
+    TRY(ll_exec_wait(x->e));
+    return ll_exec_run(x->e, LL_UPDATE, x->step++);
+}
+
+static ll_err gpu_step(ll_comm *c, bool stalls, bool nccl_fails, bool loops, bool dies)
+{
+    bool me = ll_comm_rank(c) == 2;
+    ll_graph *g = part_model("lenet5", 8, "momentum", 0, NULL, 0);
+    part x;
+    TRY(fake_open(c, g, &(part_opts){.mesh = "data=4", .n_micro = 1}, true, &x));
+    part_feed(&x, 1, 10);
+    ll_err rc = gpu_once(&x);
+    fake_stalls = me && (stalls || nccl_fails);
+    fake_fails = me && nccl_fails;
+    if (me) ll_comm_doing(c, "step 2");
+    for (volatile unsigned n = 0; me && loops; n++) continue;
+    if (me && dies) usleep(300000), raise(SIGKILL);
+    if (rc == LL_OK) rc = gpu_once(&x);
+    fake_close(&x);
+    ll_graph_free(g);
+    return rc;
+}
+
+static ll_err gpu_stalls(ll_comm *c)
+{
+    return gpu_step(c, true, false, false, false);
+}
+
+static ll_err gpu_fails(ll_comm *c)
+{
+    return gpu_step(c, false, true, false, false);
+}
+
+static ll_err gpu_loops(ll_comm *c)
+{
+    return gpu_step(c, false, false, true, false);
+}
+
+static ll_err gpu_dies(ll_comm *c)
+{
+    return gpu_step(c, false, false, false, true);
+}
+
 static const struct {
     const char *name;
     ll_err (*act)(ll_comm *c);
@@ -161,7 +214,11 @@ static const struct {
              {"fails", fails},
              {"agrees", agrees},
              {"fails_in_step", fails_in_step},
-             {"loops_in_step", loops_in_step}};
+             {"loops_in_step", loops_in_step},
+             {"gpu_stalls", gpu_stalls},
+             {"gpu_fails", gpu_fails},
+             {"gpu_loops", gpu_loops},
+             {"gpu_dies", gpu_dies}};
 
 /* As a command of the program does it. */
 static int rank_main(int argc, char **argv)
@@ -348,6 +405,30 @@ static void failure_in_a_step_is_named(void **state)
     assert_has(&e, "ranks 0, 1, 3 wait in ");
 }
 
+/* What NCCL waits for without end is told, and ended. */
+static void stalled_gpus_are_named(void **state)
+{
+    (void)state;
+    ended e;
+    run("gpu_stalls", timeout_s + grace_s + start_s, &e);
+    assert_has(&e, "ranks 0-3 wait in all_reduce (");
+    run("gpu_loops", timeout_s + grace_s + start_s, &e);
+    assert_has(&e, "rank 2 is in step 2");
+    assert_has(&e, "; ranks 0, 1, 3 wait in all_reduce (");
+}
+
+static void failure_of_nccl_ends_all(void **state)
+{
+    (void)state;
+    ended e;
+    run("gpu_fails", start_s, &e);
+    assert_has(&e, "rank 2: ");
+    assert_has(&e, "NCCL: remote process exited");
+    run("gpu_dies", start_s, &e);
+    bool ours = strstr(e.err, "loopline: rank 2 died (last seen in step 2); ");
+    assert_true(ours || launcher_names_it(&e));
+}
+
 static void agreed_failure_is_told_once(void **state)
 {
     (void)state;
@@ -369,6 +450,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(mismatch_is_named),
         cmocka_unit_test(failure_of_one_rank_ends_all),
         cmocka_unit_test(failure_in_a_step_is_named),
+        cmocka_unit_test(stalled_gpus_are_named),
+        cmocka_unit_test(failure_of_nccl_ends_all),
         cmocka_unit_test(agreed_failure_is_told_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

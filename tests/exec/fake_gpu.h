@@ -4,12 +4,14 @@
  * Streams are real: nothing runs before somebody waits, and then only what must: a stream that
  * waits for another lets that one run up to where it waits. So a missing wait is a wrong number,
  * not luck. Captured work is a list, and replaying it queues the list. Kernels are the CPU's, put
- * between by fake_kernels; groups are communicators of MPI. */
+ * between by fake_kernels; groups are communicators of MPI, whose collectives begin when all have
+ * come to them. A test may have them stall, or fail as NCCL tells it. */
 #pragma once
 #include "dev/group.h"
-#include "exec/exec.h"
+#include "exec/parts.h"
 
 #include <mpi.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -42,6 +44,9 @@ typedef struct fake_work {
     ll_tensor in[LL_MAX_IN], out[LL_MAX_OUT];
     fake_collective collective;
     MPI_Comm comm;
+    ll_gpu_group *group;
+    bool asked; /* whether the others have come */
+    MPI_Request all;
     const void *from;
     void *to;
     int64_t n;
@@ -73,11 +78,13 @@ struct ll_gpu_graph {
 struct ll_gpu_group {
     MPI_Comm comm;
     ll_gpu *gpu;
+    bool aborted;
 };
 
 static void *fake_pinned[256];
 static size_t fake_pinned_bytes[256];
 static int fake_launched, fake_replayed, fake_grouped; /* what a test may ask */
+static bool fake_stalls, fake_fails;                   /* and what it may have collectives do */
 
 static inline bool fake_is_pinned(const void *p)
 {
@@ -136,9 +143,22 @@ static void fake_collective_now(const fake_work *w)
     free(room);
 }
 
-static void fake_run(ll_gpu *g, int q, int to);
+/* Whether all of the group have come to it. */
+static bool fake_met(fake_work *w)
+{
+    int yes = 0;
+    if (fake_stalls) return false;
+    if (w->collective == FAKE_SWAP) return true; /* of those that have something to give or take */
+    if (!w->asked) MPI_Ibarrier(w->comm, &w->all);
+    w->asked = true;
+    MPI_Test(&w->all, &yes, MPI_STATUS_IGNORE);
+    return yes;
+}
 
-static void fake_do(ll_gpu *g, fake_work *w)
+static bool fake_run(ll_gpu *g, int q, int to);
+
+/* False: not yet. */
+static bool fake_do(ll_gpu *g, fake_work *w)
 {
     ll_err rc;
     switch (w->kind) {
@@ -160,19 +180,22 @@ static void fake_do(ll_gpu *g, fake_work *w)
             for (int k = g->done[q]; k < g->n[q] && g->raised[w->event] < w->serial; k++)
                 if (g->stream[q][k]->kind == FAKE_RECORD && g->stream[q][k]->event == w->event &&
                     g->stream[q][k]->serial == w->serial)
-                    fake_run(g, q, k + 1);
+                    if (!fake_run(g, q, k + 1)) return false;
         LL_ASSERT(g->raised[w->event] >= w->serial);
         break;
-    default: fake_collective_now(w);
+    default:
+        if (w->group->aborted) break;
+        if (!fake_met(w)) return false;
+        fake_collective_now(w);
     }
+    return true;
 }
 
-static void fake_run(ll_gpu *g, int q, int to)
+/* As far as it goes; whether that is to the end. */
+static bool fake_run(ll_gpu *g, int q, int to)
 {
-    while (g->done[q] < to) {
-        int i = g->done[q]++;
-        fake_do(g, g->stream[q][i]);
-    }
+    while (g->done[q] < to && fake_do(g, g->stream[q][g->done[q]])) g->done[q]++;
+    return g->done[q] >= to;
 }
 
 static fake_work *fake_add(ll_gpu *g, int q, fake_kind kind)
@@ -329,7 +352,19 @@ ll_err ll_gpu_fill(ll_gpu *g, void *to, int byte, size_t bytes)
 
 ll_err ll_gpu_wait_for(ll_gpu *g, ll_stream_id q)
 {
-    fake_run(g, q, g->n[q]);
+    while (!fake_run(g, q, g->n[q])) sched_yield();
+    return LL_OK;
+}
+
+ll_err ll_gpu_ready(ll_gpu *g, ll_stream_id q, bool *out)
+{
+    *out = fake_run(g, q, g->n[q]);
+    return LL_OK;
+}
+
+ll_err ll_gpu_passed(ll_gpu *g, int i, bool *out)
+{
+    *out = g->raised[i] >= g->want[i];
     return LL_OK;
 }
 
@@ -478,8 +513,20 @@ ll_err ll_gpu_group_open(ll_gpu *g, const unsigned char id[LL_GPU_GROUP_ID], int
 
 void ll_gpu_group_close(ll_gpu_group *x)
 {
-    if (x) MPI_Comm_free(&x->comm);
+    if (x && !x->aborted) MPI_Comm_free(&x->comm);
     free(x);
+}
+
+ll_err ll_gpu_group_check(ll_gpu_group *x)
+{
+    (void)x;
+    CHECK(!fake_fails, LL_E_COMM, "NCCL: remote process exited or there was a network error");
+    return LL_OK;
+}
+
+void ll_gpu_group_abort(ll_gpu_group *x)
+{
+    if (x) x->aborted = true;
 }
 
 static fake_work *fake_swapping; /* what sends and receives of a group gather in */
@@ -505,6 +552,7 @@ static fake_work *fake_say(ll_gpu_group *x, fake_collective kind)
     fake_work *w = fake_add(x->gpu, LL_STREAM_COMM, FAKE_COLLECTIVE);
     w->collective = kind;
     w->comm = x->comm;
+    w->group = x;
     w->type = LL_U8;
     return w;
 }
@@ -566,4 +614,40 @@ ll_err ll_gpu_send(ll_gpu_group *x, const void *data, size_t bytes, int to)
 ll_err ll_gpu_receive(ll_gpu_group *x, void *data, size_t bytes, int from)
 {
     return fake_add_swap(x, NULL, data, bytes, from);
+}
+
+/* ---- a program on it ---- */
+
+extern const ll_machine ll_machine_cuda;
+
+/* One rank's of a graph. */
+static ll_err fake_open(ll_comm *c, const ll_graph *g, const part_opts *o, bool nccl, part *out)
+{
+    ll_mesh m;
+    ll_placement *place;
+    ll_graph *mine;
+    *out = (part){0};
+    TRY(ll_mesh_parse(o->mesh, &m));
+    TRY(ll_team_open(c, &m, &out->team));
+    ll_place_opts how = {.mesh = &m, .zero = o->zero, .overlap = o->overlap};
+    TRY(ll_place(g, &how, &place));
+    TRY(ll_partition(place, ll_comm_rank(c), &mine));
+    TRY(ll_lower(mine,
+                 &(ll_lower_opts){.target = &ll_target_cpu, .threads = 1, .n_micro = o->n_micro},
+                 &out->p));
+    fake_kernels(out->p);
+    ll_exec_opts opts = {.machine = &ll_machine_cuda, .seed = 5, .team = out->team, .poison = true};
+    opts.link = ll_machine_cuda.links[nccl];
+    TRY(ll_exec_open(out->p, &opts, &out->e));
+    fake_exec = out->e;
+    ll_graph_free(mine);
+    ll_placement_free(place);
+    return LL_OK;
+}
+
+static void fake_close(part *x)
+{
+    ll_exec_close(x->e);
+    ll_program_free(x->p);
+    ll_team_close(x->team);
 }

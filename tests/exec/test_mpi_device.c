@@ -2,8 +2,6 @@
  * What exec/ does with GPUs, on fake ones (fake_gpu.h): batches staged, results collected, work
  * captured, and collectives between GPUs beside it, leave what the same program leaves on the CPU.
  * On one rank to the bit; on several up to the order of sums. */
-#include "exec/parts.h"
-
 #include "exec/fake_gpu.h"
 
 #include <math.h>
@@ -13,7 +11,6 @@
 
 #include <cmocka.h>
 
-extern const ll_machine ll_machine_cuda;
 static ll_comm *comm;
 
 static void no_error(ll_err rc)
@@ -23,37 +20,6 @@ static void no_error(ll_err rc)
 
 static const ll_size small[] = {
     {"layers", 2, ""}, {"width", 24, ""}, {"heads", 6, ""}, {"seq", 12, ""}, {"vocab", 29, ""}};
-
-/* One rank's program, on the fake GPU. */
-static void open_fake(const ll_graph *g, const part_opts *o, bool nccl, part *out)
-{
-    ll_mesh m;
-    ll_placement *place;
-    ll_graph *mine;
-    *out = (part){0};
-    no_error(ll_mesh_parse(o->mesh, &m));
-    no_error(ll_team_open(comm, &m, &out->team));
-    ll_place_opts how = {.mesh = &m, .zero = o->zero, .overlap = o->overlap};
-    no_error(ll_place(g, &how, &place));
-    no_error(ll_partition(place, ll_comm_rank(comm), &mine));
-    no_error(ll_lower(
-        mine, &(ll_lower_opts){.target = &ll_target_cpu, .threads = 1, .n_micro = o->n_micro},
-        &out->p));
-    fake_kernels(out->p);
-    ll_exec_opts opts = {.machine = &ll_machine_cuda, .seed = 5, .team = out->team, .poison = true};
-    opts.link = ll_machine_cuda.links[nccl];
-    no_error(ll_exec_open(out->p, &opts, &out->e));
-    fake_exec = out->e;
-    ll_graph_free(mine);
-    ll_placement_free(place);
-}
-
-static void close_fake(part *x)
-{
-    ll_exec_close(x->e);
-    ll_program_free(x->p);
-    ll_team_close(x->team);
-}
 
 /* The other's batch and numbers, as a session gives them. */
 static void feed_like(part *x, const part *like)
@@ -107,7 +73,7 @@ static void hold(const char *name, const char *mesh, int zero, int n_micro, bool
     part_opts o = {.mesh = mesh, .zero = zero, .n_micro = n_micro, .threads = 1, .poison = true};
     o.overlap = zero == 3 ? LL_OVERLAP_ALL : LL_OVERLAP_AUTO;
     no_error(part_open(comm, g, &o, &cpu));
-    open_fake(g, &o, nccl, &fake);
+    no_error(fake_open(comm, g, &o, nccl, &fake));
     fake_launched = fake_replayed = fake_grouped = 0;
     part_feed(&cpu, 1, limit);
     feed_like(&fake, &cpu);
@@ -125,7 +91,7 @@ static void hold(const char *name, const char *mesh, int zero, int n_micro, bool
     assert_true(fake_launched > 0 && fake_replayed > 0);
     assert_true(!nccl || fake_grouped > 0 || ll_comm_size(comm) == 1);
     if (ll_comm_rank(comm) == 0) print_message("%s\n", what);
-    close_fake(&fake);
+    fake_close(&fake);
     part_close(&cpu);
     ll_graph_free(g);
 }
