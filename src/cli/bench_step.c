@@ -142,7 +142,7 @@ static void print_text(const ll_run *r, const ll_bench_report *b, bool profile)
     printf("\n");
     print_speed(r, b);
     printf("loss on the fixed batch: %.4f -> %.4f\n", b->first_loss, b->last_loss);
-    for (int i = 0; ll_kern_noted(i); i++) printf("%s\n", ll_kern_noted(i));
+    ll_kern_notes_print(stdout);
     if (*b->device) print_lines(b->classes, b->n_class, "kernels", b->step_s);
     if (!profile) return;
     print_lines(b->lines, b->n_line, "op", b->step_s);

@@ -231,7 +231,7 @@ static ll_err show_summary(const opts *o, const ll_run *r, const ll_graph *g, co
     if (c->place) print_traffic(o, c);
     const char *text = ll_program_print(p, p->arena), *memory = strstr(text, "\nmemory ");
     printf("%s", memory ? memory + 1 : text);
-    for (int i = 0; ll_kern_noted(i); i++) printf("\n%s", ll_kern_noted(i));
+    ll_kern_notes_print(stdout);
     printf("\n--graph and --program show the whole%s.\n",
            c->place ? ", --layouts how it is cut" : "");
     return LL_OK;

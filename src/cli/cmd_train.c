@@ -173,7 +173,7 @@ static void on_start(void *context, const ll_train_start *s)
             s->ranks > 1 ? ", communication" : "", s->bytes);
     if (s->note) fprintf(stderr, "%s: %s\n", s->run->train.precision, s->note);
     if (s->devices) tell_devices(s->devices, s->machine->device);
-    for (int i = 0; ll_kern_noted(i); i++) fprintf(stderr, "%s\n", ll_kern_noted(i));
+    ll_kern_notes_print(stderr);
     if (ll_run_codec(s->run))
         fprintf(stderr, "gradients: compressed by %s where they are summed over axis data\n",
                 ll_run_codec(s->run));

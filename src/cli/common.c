@@ -2,6 +2,7 @@
 #include "cli/common.h"
 
 #include "base/text.h"
+#include "kern/notes.h"
 #include "train/state.h"
 
 #include <math.h>
@@ -108,6 +109,7 @@ ll_err ll_cli_trained(const char *folder, const char *checkpoint, const ll_words
     o.layouts = NULL; /* of a mesh, and some of them of a training graph's values */
     o.any_order = false;
     TRY(ll_session_open(t->g, &o, &t->s));
+    ll_kern_notes_print(stderr);
     LL_OWN(ll_st_file) f = NULL;
     TRY(open_checkpoint(t->run->out, checkpoint, &f));
     return load_parameters(t, f);

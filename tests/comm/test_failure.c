@@ -148,7 +148,7 @@ static ll_err loops_in_step(ll_comm *c)
     return step(c, false);
 }
 
-/* The same on GPUs that talk by NCCL, fake ones: rank 2's stalls in a collective, NCCL tells it of a
+/* The same on GPUs that talk by NCCL, fake ones: rank 2 stalls in a collective, NCCL tells it of a
  * failure, the process loops, or is killed. */
 static ll_err gpu_once(part *x)
 {

@@ -3,6 +3,7 @@
  * element of the rows. Sums of dk and dv are gathered, not scattered, so bits do not depend on
  * timing. These are plain kernels for every type and size; other files have quicker ones. */
 #include "kern/cuda/attention.cuh"
+#include "kern/notes.h"
 
 enum { PER_LANE = 8, WARPS = 4 }; /* heads of up to 256 */
 
@@ -129,12 +130,23 @@ static bool tiles_fit(const ll_kcall *c)
 {
     heads s = heads_of(c);
     return qkv_of(c)->dtype == LL_F32 && lse_of(c)->dtype == LL_F32 && s.b * s.h * s.t > 0 &&
-           (s.d == 32 || s.d == 64 || s.d == 128);
+           s.d > 0 && s.d % 4 == 0 && s.d <= 128;
 }
 
 static bool tf32_fits(const ll_kcall *c)
 {
     return c->tf32 && tiles_fit(c);
+}
+
+/* Fits all; a person is told where a quicker way wants other heads. cuDNN's says it itself. */
+static bool plain_fits(const ll_kcall *c)
+{
+    heads s = heads_of(c);
+    if (qkv_of(c)->dtype == LL_F32)
+        ll_kern_note("attention of %lld heads of %lld in f32: plain kernels, slow: the quick ones "
+                     "take heads of 4, 8, 12 ... 128",
+                     (long long)s.h, (long long)s.d);
+    return true;
 }
 
 static size_t tiles_scratch(const ll_kcall *c)
@@ -147,7 +159,7 @@ extern "C" const ll_solver attention_cuda[] = {
     {"cudnn", attention_cuda_dnn_fits, attention_cuda_dnn_scratch, attention_cuda_dnn},
     {"tiles tf32", tf32_fits, NULL, attention_cuda_tf32},
     {"tiles f32", tiles_fit, NULL, attention_cuda_f32},
-    {"plain", NULL, NULL, plain},
+    {"plain", plain_fits, NULL, plain},
     {}};
 
 extern "C" const ll_solver attention_grad_cuda[] = {
@@ -159,5 +171,5 @@ extern "C" const ll_solver attention_grad_cuda[] = {
     {"cudnn", attention_cuda_dnn_fits, attention_cuda_dnn_scratch, attention_grad_cuda_dnn},
     {"tiles tf32", tf32_fits, tiles_scratch, attention_grad_cuda_tf32},
     {"tiles f32", tiles_fit, tiles_scratch, attention_grad_cuda_f32},
-    {"plain", NULL, NULL, plain},
+    {"plain", plain_fits, NULL, plain},
     {}};

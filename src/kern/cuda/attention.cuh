@@ -27,7 +27,7 @@ extern "C" {
 ll_fits attention_cuda_dnn_fits, attention_grad_cuda_any_fits;
 ll_scratch attention_cuda_dnn_scratch, attention_grad_cuda_any_scratch;
 ll_kernel attention_cuda_dnn, attention_grad_cuda_dnn, attention_grad_cuda_any;
-/* In tiles of f32 (tiles.cuh), heads of 32, 64, 128; or with operands rounded to tf32. */
+/* In tiles of f32 (tiles.cuh), heads of up to 128, in fours; or with operands rounded to tf32. */
 ll_kernel attention_cuda_f32, attention_grad_cuda_f32, attention_cuda_tf32,
     attention_grad_cuda_tf32;
 /* By our kernels for compute capability 9.0 (attention_back_90.cu): bf16, heads of 64. */

@@ -102,18 +102,14 @@ template <int D_, int MI_, int NJ_, int BLOCKS_> struct by_fma {
 
 ll_err attention_cuda_f32(const ll_kcall *c)
 {
-    switch (heads_of(c).d) {
-    case 32: return forward_of<by_fma<32, 4, 8, 4>>(c);
-    case 64: return forward_of<by_fma<64, 4, 8, 3>>(c);
-    default: return forward_of<by_fma<128, 4, 4, 2>>(c);
-    }
+    int64_t d = heads_of(c).d;
+    if (d <= 32) return forward_of<by_fma<32, 4, 8, 4>>(c);
+    return d <= 64 ? forward_of<by_fma<64, 4, 8, 3>>(c) : forward_of<by_fma<128, 4, 4, 2>>(c);
 }
 
 ll_err attention_grad_cuda_f32(const ll_kcall *c)
 {
-    switch (heads_of(c).d) {
-    case 32: return backward_of<by_fma<32, 4, 8, 3>>(c);
-    case 64: return backward_of<by_fma<64, 4, 8, 2>>(c);
-    default: return backward_of<by_fma<128, 4, 4, 2>>(c);
-    }
+    int64_t d = heads_of(c).d;
+    if (d <= 32) return backward_of<by_fma<32, 4, 8, 3>>(c);
+    return d <= 64 ? backward_of<by_fma<64, 4, 8, 2>>(c) : backward_of<by_fma<128, 4, 4, 2>>(c);
 }

@@ -167,18 +167,16 @@ template <int D_, int MT, int COLS_, int BLOCKS_, bool HOLDS> struct by_mma {
 
 ll_err attention_cuda_tf32(const ll_kcall *c)
 {
-    switch (heads_of(c).d) {
-    case 32: return forward_of<by_mma<32, 2, 64, 2, true>>(c);
-    case 64: return forward_of<by_mma<64, 2, 32, 2, true>>(c);
-    default: return forward_of<by_mma<128, 2, 32, 2, false>>(c);
-    }
+    int64_t d = heads_of(c).d;
+    if (d <= 32) return forward_of<by_mma<32, 2, 64, 2, true>>(c);
+    return d <= 64 ? forward_of<by_mma<64, 2, 32, 2, true>>(c)
+                   : forward_of<by_mma<128, 2, 32, 2, false>>(c);
 }
 
 ll_err attention_grad_cuda_tf32(const ll_kcall *c)
 {
-    switch (heads_of(c).d) {
-    case 32: return backward_of<by_mma<32, 2, 32, 3, false>>(c);
-    case 64: return backward_of<by_mma<64, 2, 32, 2, false>>(c);
-    default: return backward_of<by_mma<128, 1, 32, 2, false>>(c);
-    }
+    int64_t d = heads_of(c).d;
+    if (d <= 32) return backward_of<by_mma<32, 2, 32, 3, false>>(c);
+    return d <= 64 ? backward_of<by_mma<64, 2, 32, 2, false>>(c)
+                   : backward_of<by_mma<128, 1, 32, 2, false>>(c);
 }

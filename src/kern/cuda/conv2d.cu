@@ -18,7 +18,7 @@
  * the three tensors and ROOM, and by MOST_WORKSPACE.
  *
  * What is left (f64, empty tensors, 16-bit groups of odd sizes, what cuDNN has no engine for) runs
- * on a plain kernel: a thread for each element of the result. Where that takes long, it is told. */
+ * on a plain kernel: a thread for each element of the result; which is told. */
 #include "kern/cuda/conv2d_tap.cuh"
 #include "kern/cuda/dnn.cuh"
 #include "kern/notes.h"
@@ -367,8 +367,9 @@ template <class T, int P>
 static ll_err start_give(const ll_kcall *c, const box &o, const void *from, void *to)
 {
     int64_t n = o.to[0] * o.to[1] * o.to[2] * (o.to[3] / P);
-    return n < INT32_MAX / P ? launch_each(c, n, give<T, P, int32_t>, o, from, to, n)
-                             : launch_each(c, n, give<T, P, int64_t>, o, from, to, n);
+    /* a thread's next element, past the last one too, must be an int32 */
+    return n < INT32_MAX / 2 / P ? launch_each(c, n, give<T, P, int32_t>, o, from, to, n)
+                                 : launch_each(c, n, give<T, P, int64_t>, o, from, to, n);
 }
 
 static ll_err give_side(const ll_kcall *c, const side *s, const void *from, void *to)
@@ -494,13 +495,11 @@ template <which W> static ll_err run_tap(const ll_kcall *c)
     return ll_conv_tap(c, W, &k.one, k.t[0]->data, k.t[1]->data, k.t[2]->data);
 }
 
-/* Fits all; a person is told where that takes long. */
+/* Fits all; a person is told, but of f64, for which there is nothing else. */
 template <which W> static bool plain_fits(const ll_kcall *c)
 {
     const conv v = conv_call<W>(c).v;
-    double flops =
-        2.0 * (double)(v.y[0] * v.y[1] * v.y[2] * v.y[3]) * (double)(v.w[1] * v.w[2] * v.w[3]);
-    if (flops >= 1e9)
+    if (v.t != LL_F64 && ll_numel(&c->out[0].shape))
         ll_kern_note("a convolution of %s, %lld channels to %lld in %lld groups, runs on a plain, "
                      "slow kernel: cuDNN has none for it",
                      ll_dtype_name(v.t), (long long)v.x[3], (long long)v.y[3],

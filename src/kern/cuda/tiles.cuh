@@ -6,7 +6,7 @@
  * tile of queries. The last makes scores again rather than adding to dq from many blocks: each
  * element has one thread, so sums have one order.
  *
- * S has: D; ROWS, COLS of a tile of scores; of these a thread keeps MI x NJ, c[i][j], and of
+ * S has: D, which heads of fewer elements, in fours, are filled up to with zeros; ROWS, COLS of a tile of scores; of these a thread keeps MI x NJ, c[i][j], and of
  * results, ROWS x D, MI x DJ; LANES neighbours have a row's others. row(i), col(j): where they are;
  * out_col(g): of results g to g+3. at(row, e): where four elements from e on lie in a tile, LD
  * floats a row; settle: a tile just fetched becomes what is multiplied. scores: c = a b', a a
@@ -29,7 +29,7 @@ struct tile_call {
     float by; /* from products to scores, in units of log 2 */
 };
 
-/* A head's rows: one every `stride` floats. */
+/* A head's rows: one every `stride` floats; n 0: beyond its elements. */
 struct head_rows {
     const float *p;
     int64_t stride, n;
@@ -45,14 +45,21 @@ __device__ __forceinline__ int64_t o_at(const heads &s, int64_t bh)
     return (bh / s.h * s.t * s.h + bh % s.h) * s.d;
 }
 
-__device__ __forceinline__ head_rows rows_in(const tile_call &a, int64_t bh, int z)
+/* For the elements that this thread fetches. */
+template <class S> __device__ __forceinline__ int64_t rows_of(const tile_call &a)
 {
-    return head_rows{a.qkv + qkv_at(a.s, bh, z), 3 * a.s.h * a.s.d, a.s.t};
+    return (int)(threadIdx.x % (S::D / 4) * 4) < (int)a.s.d ? a.s.t : 0;
 }
 
-__device__ __forceinline__ head_rows grads_in(const tile_call &a, int64_t bh)
+template <class S>
+__device__ __forceinline__ head_rows rows_in(const tile_call &a, int64_t bh, int z)
 {
-    return head_rows{a.dout + o_at(a.s, bh), a.s.h * a.s.d, a.s.t};
+    return head_rows{a.qkv + qkv_at(a.s, bh, z), 3 * a.s.h * a.s.d, rows_of<S>(a)};
+}
+
+template <class S> __device__ __forceinline__ head_rows grads_in(const tile_call &a, int64_t bh)
+{
+    return head_rows{a.dout + o_at(a.s, bh), a.s.h * a.s.d, rows_of<S>(a)};
 }
 
 /* A tile's rows from `first` on are asked for; after the last there are zeros. */
@@ -82,7 +89,7 @@ template <class S, int ROWS> __device__ __forceinline__ void arrive(float *tile)
 }
 
 template <class S>
-__device__ __forceinline__ void write_rows(float *p, int64_t stride, int64_t left,
+__device__ __forceinline__ void write_rows(float *p, int64_t stride, int64_t left, int d,
                                            const float (&y)[S::MI][S::DJ], const float (&by)[S::MI])
 {
 #pragma unroll
@@ -91,8 +98,9 @@ __device__ __forceinline__ void write_rows(float *p, int64_t stride, int64_t lef
         if (row >= left) continue;
 #pragma unroll
         for (int g = 0; g < S::DJ; g += 4)
-            *(float4 *)(p + row * stride + S::out_col(g)) = make_float4(
-                y[i][g] * by[i], y[i][g + 1] * by[i], y[i][g + 2] * by[i], y[i][g + 3] * by[i]);
+            if (S::out_col(g) < d)
+                *(float4 *)(p + row * stride + S::out_col(g)) = make_float4(
+                    y[i][g] * by[i], y[i][g + 1] * by[i], y[i][g + 2] * by[i], y[i][g + 3] * by[i]);
     }
 }
 
@@ -103,8 +111,9 @@ __device__ __forceinline__ void write_grads(const tile_call &a, int64_t bh, int 
     float same[S::MI];
 #pragma unroll
     for (int i = 0; i < S::MI; i++) same[i] = by;
-    int64_t stride = 3 * a.s.h * S::D;
-    write_rows<S>(a.dqkv + qkv_at(a.s, bh, z) + first * stride, stride, a.s.t - first, y, same);
+    int64_t stride = 3 * a.s.h * a.s.d;
+    write_rows<S>(a.dqkv + qkv_at(a.s, bh, z) + first * stride, stride, a.s.t - first, (int)a.s.d,
+                  y, same);
 }
 
 /* ---- forward ---- */
@@ -166,12 +175,12 @@ static __global__ void __launch_bounds__(TILE_THREADS, S::BLOCKS)
     float *work = v + S::COLS * S::LD;
     int64_t bh = blockIdx.x / tiles, first = (int64_t)(tiles - 1 - blockIdx.x % tiles) * S::ROWS;
     int64_t end = min(first + S::ROWS, a.s.t);
-    head_rows keys = rows_in(a, bh, 1), values = rows_in(a, bh, 2);
+    head_rows keys = rows_in<S>(a, bh, 1), values = rows_in<S>(a, bh, 2);
     float c[S::MI][S::NJ], y[S::MI][S::DJ] = {}, by[S::MI];
     softmax<S> m;
 #pragma unroll
     for (int i = 0; i < S::MI; i++) m.top[i] = -INFINITY, m.sum[i] = 0;
-    fetch<S, S::ROWS>(q, rows_in(a, bh, 0), first);
+    fetch<S, S::ROWS>(q, rows_in<S>(a, bh, 0), first);
     fetch<S, S::COLS>(k, keys, 0);
     arrive<S, S::ROWS>(q);
     __syncthreads();
@@ -197,7 +206,8 @@ static __global__ void __launch_bounds__(TILE_THREADS, S::BLOCKS)
         by[i] = 1 / sum;
         if (S::col(0) == 0 && t < a.s.t) a.lse_out[bh * a.s.t + t] = (m.top[i] + log2f(sum)) * LN_2;
     }
-    write_rows<S>(a.o + o_at(a.s, bh) + first * a.s.h * S::D, a.s.h * S::D, a.s.t - first, y, by);
+    int64_t stride = a.s.h * a.s.d;
+    write_rows<S>(a.o + o_at(a.s, bh) + first * stride, stride, a.s.t - first, (int)a.s.d, y, by);
 }
 
 /* ---- backward ---- */
@@ -211,10 +221,10 @@ static __global__ void __launch_bounds__(TILE_THREADS, S::BLOCKS)
     float *k = shared, *v = k + S::ROWS * S::LD, *q = v + S::ROWS * S::LD;
     float *g = q + S::COLS * S::LD, *work = g + S::COLS * S::LD;
     int64_t bh = blockIdx.x / tiles, first = (int64_t)(blockIdx.x % tiles) * S::ROWS;
-    head_rows queries = rows_in(a, bh, 0), grads = grads_in(a, bh);
+    head_rows queries = rows_in<S>(a, bh, 0), grads = grads_in<S>(a, bh);
     float c[S::MI][S::NJ], ds[S::MI][S::NJ], dk[S::MI][S::DJ] = {}, dv[S::MI][S::DJ] = {};
-    fetch<S, S::ROWS>(k, rows_in(a, bh, 1), first);
-    fetch<S, S::ROWS>(v, rows_in(a, bh, 2), first);
+    fetch<S, S::ROWS>(k, rows_in<S>(a, bh, 1), first);
+    fetch<S, S::ROWS>(v, rows_in<S>(a, bh, 2), first);
     fetch<S, S::COLS>(g, grads, first);
     arrive<S, S::ROWS>(k);
     arrive<S, S::ROWS>(v);
@@ -261,15 +271,15 @@ static __global__ void __launch_bounds__(TILE_THREADS, S::BLOCKS)
     float *v = k + S::COLS * S::LD, *work = v + S::COLS * S::LD;
     int64_t bh = blockIdx.x / tiles, first = (int64_t)(tiles - 1 - blockIdx.x % tiles) * S::ROWS;
     int64_t end = min(first + S::ROWS, a.s.t);
-    head_rows keys = rows_in(a, bh, 1), values = rows_in(a, bh, 2);
+    head_rows keys = rows_in<S>(a, bh, 1), values = rows_in<S>(a, bh, 2);
     float c[S::MI][S::NJ], ds[S::MI][S::NJ], dq[S::MI][S::DJ] = {}, lse[S::MI], delta[S::MI];
 #pragma unroll
     for (int i = 0; i < S::MI; i++) {
         int64_t from = bh * a.s.t + min(first + S::row(i), a.s.t - 1);
         lse[i] = a.lse[from] * LOG2_E, delta[i] = a.delta[from];
     }
-    fetch<S, S::ROWS>(q, rows_in(a, bh, 0), first);
-    fetch<S, S::ROWS>(g, grads_in(a, bh), first);
+    fetch<S, S::ROWS>(q, rows_in<S>(a, bh, 0), first);
+    fetch<S, S::ROWS>(g, grads_in<S>(a, bh), first);
     fetch<S, S::COLS>(v, values, 0);
     arrive<S, S::ROWS>(q);
     arrive<S, S::ROWS>(g);
