@@ -6,12 +6,12 @@
  * tile of queries. The last makes scores again rather than adding to dq from many blocks: each
  * element has one thread, so sums have one order.
  *
- * S has: D, which heads of fewer elements, in fours, are filled up to with zeros; ROWS, COLS of a tile of scores; of these a thread keeps MI x NJ, c[i][j], and of
- * results, ROWS x D, MI x DJ; LANES neighbours have a row's others. row(i), col(j): where they are;
- * out_col(g): of results g to g+3. at(row, e): where four elements from e on lie in a tile, LD
- * floats a row; settle: a tile just fetched becomes what is multiplied. scores: c = a b', a a
- * tile, or what left_of made of one to multiply again and again. add_product: y += c b, with room
- * for WORK floats. */
+ * S has: D, which heads of fewer elements, in fours, are filled up to with zeros; ROWS, COLS of a
+ * tile of scores; of these a thread keeps MI x NJ, c[i][j], and of results, ROWS x D, MI x DJ;
+ * LANES neighbours have a row's others. row(i), col(j): where they are; out_col(g): of results g
+ * to g+3. at(row, e): where four elements from e on lie in a tile, LD floats a row; settle: a tile
+ * just fetched becomes what is multiplied. scores: c = a b', a a tile, or what left_of made of one
+ * to multiply again and again. add_product: y += c b, with room for WORK floats. */
 #pragma once
 #include "kern/cuda/attention.cuh"
 
