@@ -133,7 +133,16 @@ static void set_shape(ll_shape *to, const ll_shape *from) /* what is beyond n st
     for (int d = 0; d < from->n; d++) to->d[d] = from->d[d];
 }
 
-/* Whether n moves no element past another: its result is its operand in another shape. */
+/* Whether a graph is one rank's part: its extents are other ones on other ranks. */
+static bool is_part(const ll_graph *g)
+{
+    for (int i = 1; i < g->n_value; i++)
+        if (g->values[i].piece) return true;
+    return false;
+}
+
+/* Whether n moves no element past another: its result is its operand in another shape. That a loop
+ * has one element is no fact to build on where ranks must come to the same nodes. */
 static bool only_reshapes(const ll_graph *to, const ll_node *n, ll_val x, const ll_type *result)
 {
     ll_shape s = ll_graph_shape(to, x);
@@ -141,7 +150,7 @@ static bool only_reshapes(const ll_graph *to, const ll_node *n, ll_val x, const 
     bool moves =
         ll_is_op(n, &ll_op_broadcast) || ll_is_op(n, &ll_op_sum) || ll_is_op(n, &ll_op_amax);
     return moves && ll_numel(&s) == ll_numel(&result->shape) &&
-           ll_graph_dtype(to, x) == result->dtype;
+           ll_graph_dtype(to, x) == result->dtype && !is_part(to);
 }
 
 static bool identity(const ll_graph *to, const ll_op *op, const void *attr, ll_val x,
