@@ -7,15 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define LL_MESSAGE_MAX 1024
-#define LL_FRAMES_MAX 2048
-
-static _Thread_local struct {
-    ll_err code;
-    char message[LL_MESSAGE_MAX];
-    char text[LL_MESSAGE_MAX + 64];
-    char frames[LL_FRAMES_MAX];
-} last;
+static _Thread_local ll_error last;
 
 static const char *kind_text(ll_err code)
 {
@@ -31,14 +23,14 @@ static const char *kind_text(ll_err code)
 static void add_frame(const char *file, int line, const char *func)
 {
     size_t used = strlen(last.frames);
-    snprintf(last.frames + used, LL_FRAMES_MAX - used, "  at %s (%s:%d)\n", func, file, line);
+    snprintf(last.frames + used, sizeof last.frames - used, "  at %s (%s:%d)\n", func, file, line);
 }
 
 ll_err ll_raise(ll_err code, const char *file, int line, const char *func, const char *format, ...)
 {
     va_list args;
     va_start(args, format);
-    char message[LL_MESSAGE_MAX]; /* an argument may point into last.message */
+    char message[sizeof last.message]; /* an argument may point into last.message */
     vsnprintf(message, sizeof message, format, args);
     va_end(args);
     last.code = code;
@@ -56,8 +48,9 @@ ll_err ll_frame(ll_err code, const char *file, int line, const char *func)
 
 const char *ll_error_text(void)
 {
-    snprintf(last.text, sizeof last.text, "%s: %s", kind_text(last.code), last.message);
-    return last.text;
+    static _Thread_local char text[sizeof last.message + 64];
+    snprintf(text, sizeof text, "%s: %s", kind_text(last.code), last.message);
+    return text;
 }
 
 const char *ll_error_message(void)
@@ -68,6 +61,16 @@ const char *ll_error_message(void)
 ll_err ll_error_code(void)
 {
     return last.code;
+}
+
+void ll_error_keep(ll_error *out)
+{
+    *out = last;
+}
+
+void ll_error_put_back(const ll_error *e)
+{
+    last = *e;
 }
 
 const char *ll_error_frames(void)

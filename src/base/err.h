@@ -14,6 +14,18 @@ ll_err ll_frame(ll_err code, const char *file, int line, const char *func);
 /* The message alone, without the error's kind in front. */
 const char *ll_error_message(void);
 ll_err ll_error_code(void);
+/* For what closes things on account of an error: it stays the one to tell. LL_KEEP_ERROR; at the
+ * head of a function puts it back at its end. */
+typedef struct ll_error {
+    ll_err code;
+    char message[1024], frames[2048];
+} ll_error;
+void ll_error_keep(ll_error *out);
+void ll_error_put_back(const ll_error *e);
+#define LL_KEEP_ERROR                                                                              \
+    ll_error kept_error __attribute__((cleanup(ll_error_put_back)));                               \
+    ll_error_keep(&kept_error)
+
 void ll_assert_failed(const char *cond, const char *file, int line, const char *func)
     __attribute__((noreturn));
 

@@ -3,7 +3,6 @@
  * is the normal case, and costs one small all-reduce), then it tells what went wrong. */
 #include "comm/comm_int.h"
 #include "comm/job.h"
-#include "comm/watch_int.h"
 
 #include <limits.h>
 #include <stdio.h>
@@ -53,11 +52,4 @@ ll_err ll_comm_agree(ll_comm *c, ll_err mine)
     ll_err code = ll_raise((ll_err)n.code, __FILE__, __LINE__, __func__, "%s", message);
     ll_job_share_failure(ll_error_message(), me ? LL_FAILURE_TELL : LL_FAILURE_HEARD);
     return code;
-}
-
-void ll_comm_give_up(ll_comm *c)
-{
-    char message[LL_WATCH_REPORT];
-    snprintf(message, sizeof message, "rank %d: %s", c->t->world[c->t->rank], ll_error_message());
-    ll_watch_give_up(c->engine->watch, message);
 }

@@ -6,6 +6,7 @@
  * the others a little later, when most launchers have ended them already: one line, not N. */
 #include "comm/begin.h"
 
+#include "base/thread.h"
 #include "comm/job.h"
 
 #include <errno.h>
@@ -17,6 +18,7 @@
 
 struct ll_begin {
     ll_begin_opts opts;
+    int rank, size; /* as of before the thread: MPI_Init writes the environment */
     pthread_t thread;
     pthread_mutex_t lock;
     pthread_cond_t changed;
@@ -30,7 +32,7 @@ static void end_process(const ll_begin *b, double waited)
     int n = snprintf(text, sizeof text,
                      "loopline: rank %d of %d waited %.0f s in %s for the others: one has not "
                      "started, has ended early, or is no program of %s\n",
-                     ll_job_rank(), ll_job_size(), waited, b->opts.what, b->opts.library);
+                     b->rank, b->size, waited, b->opts.what, b->opts.library);
     if (write(STDERR_FILENO, text, (size_t)n) < 0) _exit(1);
     ll_job_abort_unbegun(1);
     _exit(1);
@@ -39,8 +41,7 @@ static void end_process(const ll_begin *b, double waited)
 static void *watch_clock(void *arg)
 {
     ll_begin *b = (ll_begin *)arg;
-    int rank = ll_job_rank();
-    double pause = 1.5 * (rank < 3 ? rank : 3);
+    double pause = 1.5 * (b->rank < 3 ? b->rank : 3);
     double seconds = b->opts.seconds;
     if (!b->opts.exactly && seconds < LL_BEGIN_SECONDS) seconds = LL_BEGIN_SECONDS;
     struct timespec until;
@@ -63,13 +64,15 @@ ll_begin *ll_begin_guard(const ll_begin_opts *opts)
     ll_begin *b = (ll_begin *)calloc(1, sizeof *b);
     if (!b) return NULL;
     b->opts = *opts;
+    b->rank = ll_job_rank();
+    b->size = ll_job_size();
     pthread_condattr_t attr;
     pthread_condattr_init(&attr);
     pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
     pthread_mutex_init(&b->lock, NULL);
     pthread_cond_init(&b->changed, &attr);
     pthread_condattr_destroy(&attr);
-    if (pthread_create(&b->thread, NULL, watch_clock, b) == 0) return b;
+    if (ll_thread_start(&b->thread, watch_clock, b)) return b;
     free(b);
     return NULL;
 }

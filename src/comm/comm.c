@@ -1,7 +1,9 @@
 /* comm.c: communicators: opened on a transport, split, closed; their window and other memory that
  * the ranks of a node share. */
+#include "base/need.h"
 #include "comm/comm_int.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -43,28 +45,72 @@ static int world_size(const ll_comm *c)
     return c->t->size;
 }
 
-/* Before and after what waits inside MPI: nothing of ours is under way meanwhile, and the watch
- * knows of it. */
-static ll_err enter(ll_engine *e, const char *what)
+/* Around what waits inside MPI, where nothing of ours moves and no failure is seen: entered when all
+ * ranks are there. */
+static ll_err enter(ll_comm *c, const char *what)
 {
-    ll_engine_lock(e);
-    ll_err rc = ll_engine_drain(e);
-    if (!rc) ll_watch_wait_begin(e->watch, what, -1, NULL);
+    const ll_coll_call barrier = {.spec.coll = LL_COLL_BARRIER, .dtype = LL_U8, .site = what};
+    ll_err rc = c->t->size > 1 ? ll_comm_run(c, &barrier) : LL_OK;
+    ll_engine_lock(c->engine);
+    if (!rc) ll_watch_wait_begin(c->engine->watch, what, -1, NULL);
     return rc;
 }
 
-static void leave(ll_engine *e, ll_err entered)
+/* A rank that failed there is apart from the others for good. */
+static ll_err leave(ll_comm *c, ll_err entered, ll_err rc)
 {
-    if (!entered) ll_watch_wait_end(e->watch);
-    ll_engine_unlock(e);
+    if (!entered) ll_watch_wait_end(c->engine->watch);
+    if (rc) rc = ll_engine_fail(c->engine, rc);
+    ll_engine_unlock(c->engine);
+    if (rc && !entered) ll_comm_give_up(c);
+    return rc;
+}
+
+static void unshare(ll_comm *c, ll_shared *s)
+{
+    c->engine->used.held -= s->shm.bytes;
+    c->t->ops->unshare(c->t, &s->shm);
+    free(s);
+}
+
+/* What all ranks have released goes. */
+static ll_err sweep(ll_comm *c)
+{
+    int64_t n = 0, i = 0;
+    for (const ll_shared *s = c->shared; s; s = s->next) n++;
+    if (!n) return LL_OK;
+    LL_OWN(ll_arena) arena = ll_arena_new();
+    uint8_t *released = LL_NEW_ARRAY(arena, uint8_t, n);
+    for (const ll_shared *s = c->shared; s; s = s->next) released[i++] = s->released;
+    const ll_coll_call all = {.spec = {.coll = LL_COLL_ALLREDUCE, .count = n},
+                              .data = released,
+                              .dtype = LL_U8,
+                              .op = LL_REDUCE_MIN,
+                              .site = "allocation"};
+    TRY(ll_comm_run(c, &all));
+    ll_engine_lock(c->engine);
+    i = 0;
+    for (ll_shared **at = &c->shared; *at;) {
+        ll_shared *s = *at;
+        if (!released[i++]) {
+            at = &s->next;
+            continue;
+        }
+        *at = s->next;
+        unshare(c, s);
+    }
+    ll_engine_unlock(c->engine);
+    return LL_OK;
 }
 
 static ll_err alloc(ll_comm *c, size_t bytes, void **out)
 {
     ll_transport *t = c->t;
-    ll_shared *s = LL_NEW(c->arena, ll_shared);
-    s->by_world = LL_NEW_ARRAY(c->arena, char *, world_size(c));
-    TRY(t->ops->share(t, bytes, &s->shm));
+    ll_shared *s = (ll_shared *)calloc(1, sizeof *s + sizeof *s->by_world * (size_t)world_size(c));
+    LL_NEED(s);
+    ll_err rc = t->ops->share(t, bytes, &s->shm);
+    if (rc) free(s);
+    TRY(rc);
     for (int i = 0; i < s->shm.n_rank; i++) s->by_world[t->world[s->shm.ranks[i]]] = s->shm.part[i];
     s->next = c->shared;
     c->shared = s;
@@ -75,9 +121,16 @@ static ll_err alloc(ll_comm *c, size_t bytes, void **out)
 
 ll_err ll_comm_alloc(ll_comm *c, size_t bytes, void **out)
 {
-    ll_err entered = enter(c->engine, "allocation"), rc = entered ? entered : alloc(c, bytes, out);
-    leave(c->engine, entered);
-    return rc;
+    TRY(sweep(c));
+    ll_err entered = enter(c, "allocation");
+    return leave(c, entered, entered ? entered : alloc(c, bytes, out));
+}
+
+void ll_comm_release(ll_comm *c, const void *data)
+{
+    ll_engine_lock(c->engine);
+    for (ll_shared *s = c->shared; s; s = s->next) s->released |= data == s->shm.part[s->shm.me];
+    ll_engine_unlock(c->engine);
 }
 
 /* ---- opening and closing ---- */
@@ -88,9 +141,9 @@ static void let_go(ll_comm *c, bool failed)
     ll_engine *e = c->engine;
     if (e && !failed) ll_watch_wait_begin(e->watch, "close", -1, NULL);
     if (e) ll_engine_lock(e);
-    for (ll_shared *s = c->shared; s && !failed; s = s->next) {
-        e->used.held -= s->shm.bytes;
-        t->ops->unshare(t, &s->shm);
+    for (ll_shared *s = c->shared, *next; s && !failed; s = next) {
+        next = s->next;
+        unshare(c, s);
     }
     if (c->window.part && !failed) {
         e->used.held -= c->window.bytes;
@@ -125,10 +178,9 @@ static ll_err open_on(ll_transport *t, ll_comm *parent, const ll_comm_opts *opts
         c->engine = parent->engine;
     else
         TRY(ll_engine_open(t, &c->opts, &c->engine));
-    ll_err entered = enter(c->engine, "opening of a communicator");
-    ll_err rc = entered ? entered : open_window(c);
-    leave(c->engine, entered);
-    return rc;
+    ll_engine_lock(c->engine);
+    ll_watch_wait_begin(c->engine->watch, "opening of a communicator", -1, NULL);
+    return leave(c, LL_OK, open_window(c));
 }
 
 static ll_err new_comm(ll_transport *t, ll_comm *parent, const ll_comm_opts *opts, ll_comm **out)
@@ -159,10 +211,12 @@ ll_err ll_comm_open_untuned(const void *comm, const ll_comm_opts *opts, ll_comm 
     ll_transport *t;
     *out = NULL;
     TRY(check_options(opts));
-    if (comm || ll_transport_launched())
-        TRY(ll_transport_mpi(comm, timeout_of(opts), &t));
-    else
-        TRY(ll_transport_self(&t));
+    bool alone = !comm && !ll_transport_launched();
+    ll_engine_lock(NULL); /* threads of others may be in MPI, and nothing of theirs moves there */
+    if (!alone) ll_engines_drain();
+    ll_err rc = alone ? ll_transport_self(&t) : ll_transport_mpi(comm, timeout_of(opts), &t);
+    ll_engine_unlock(NULL);
+    TRY(rc);
     return new_comm(t, NULL, opts, out);
 }
 
@@ -170,10 +224,9 @@ ll_err ll_comm_split_untuned(ll_comm *c, int color, int key, ll_comm **out)
 {
     ll_transport *t = NULL;
     *out = NULL;
-    ll_err entered = enter(c->engine, "split");
-    ll_err rc = entered ? entered : c->t->ops->split(c->t, color, key, &t);
-    leave(c->engine, entered);
-    return rc || !t ? rc : new_comm(t, c, &c->opts, out);
+    ll_err entered = enter(c, "split");
+    TRY(leave(c, entered, entered ? entered : c->t->ops->split(c->t, color, key, &t)));
+    return t ? new_comm(t, c, &c->opts, out) : LL_OK;
 }
 
 void ll_comm_abandon(ll_comm *c)
@@ -184,12 +237,18 @@ void ll_comm_abandon(ll_comm *c)
 void ll_comm_close(ll_comm *c)
 {
     if (!c) return;
-    ll_engine_lock(c->engine);
-    ll_err rc = ll_engine_drain(c->engine);
-    ll_engine_unlock(c->engine);
-    const ll_coll_call barrier = {.spec.coll = LL_COLL_BARRIER, .dtype = LL_U8};
+    LL_KEEP_ERROR;
+    const ll_coll_call barrier = {.spec.coll = LL_COLL_BARRIER, .dtype = LL_U8, .site = "close"};
+    ll_err rc = ll_comm_drain(c);
     if (!rc && c->t->size > 1) rc = ll_comm_run(c, &barrier);
     close_comm(c, rc != LL_OK);
+}
+
+void ll_comm_give_up(ll_comm *c)
+{
+    char message[1024];
+    snprintf(message, sizeof message, "rank %d: %s", c->t->world[c->t->rank], ll_error_message());
+    ll_watch_give_up(c->engine->watch, message);
 }
 
 /* ---- what it is ---- */

@@ -29,6 +29,12 @@ ll_err ll_comm_run(ll_comm *c, const ll_coll_call *call); /* start and wait */
 ll_err ll_comm_scratch(ll_comm *c, const ll_coll_call *call, size_t *bytes);
 /* Waits until nothing of this family of communicators is under way on this rank. */
 ll_err ll_comm_drain(ll_comm *c);
+/* Is memory that was given to requests free again? Not where ranks failed and MPI did not let go of
+ * a message: then it must stay for good. */
+bool ll_comm_settled(ll_comm *c);
+/* Local. Memory of ll_comm_alloc is not needed any more: it goes with a later allocation, when all
+ * ranks have said so, or with the communicator. */
+void ll_comm_release(ll_comm *c, const void *data);
 
 /* What this rank did. */
 typedef struct ll_comm_count {

@@ -4,7 +4,8 @@
  *
  * Communicators made of one another by splitting are a family and share an engine: all requests
  * under way, the thread that moves them, and the failure that ends everything. A wait on one
- * request moves every request of the family: ranks may wait for them in different orders. */
+ * request moves every request of the process, of other families too: ranks may wait for them in
+ * different orders. */
 #pragma once
 #include "comm/comm.h"
 #include "comm/watch.h"
@@ -45,7 +46,8 @@ void ll_plans_free(ll_plans *p);
 typedef struct ll_shared {
     struct ll_shared *next;
     ll_shm shm;
-    char **by_world; /* [ranks of the first communicator]: each one's part, NULL on other nodes */
+    bool released;    /* on this rank; it goes when it is on all */
+    char *by_world[]; /* [ranks of the first communicator]: each one's part, NULL on other nodes */
 } ll_shared;
 
 /* ---- requests ---- */
@@ -94,6 +96,7 @@ typedef struct ll_kept { /* scratch memory */
 } ll_kept;
 
 typedef struct ll_engine {
+    struct ll_engine *next;   /* of the process's */
     ll_request *first, *last; /* under way, oldest first */
     ll_request *spare;
     ll_kept *scratch;
@@ -105,7 +108,8 @@ typedef struct ll_engine {
     ll_comm_usage used;
     ll_trace *trace; /* NULL: nothing is traced */
     int spin;        /* polls without success before the core is given to others */
-    bool failed;     /* read and written atomically */
+    bool failed;     /* read and written atomically; then nothing is under way any more */
+    bool unsettled;  /* but messages that could not be called back */
     ll_err failure;
     char failure_text[1024];
     /* Whoever looks at any of this holds the lock, unless there is one rank only. */
@@ -142,15 +146,18 @@ enum { LL_LINE_BYTES = 64, LL_LEAST_SCRATCH = 4096 };
 /* ---- engine.c ---- */
 ll_err ll_engine_open(ll_transport *t, const ll_comm_opts *opts, ll_engine **out);
 void ll_engine_close(ll_engine *e);
-void ll_engine_lock(ll_engine *e);
-void ll_engine_unlock(ll_engine *e);
+/* Of the process; NULL: that of any engine of several ranks. */
+void ll_engine_lock(const ll_engine *e);
+void ll_engine_unlock(const ll_engine *e);
 void ll_engine_wake(ll_engine *e); /* the thread, where there is work for it */
-/* Failed, once and for all, with the error of the calling thread; returns rc. */
+/* Failed, once and for all, with the error of the calling thread; returns rc. Requests under way
+ * are called back, and forgotten: their communicators may be closed now. Under the lock. */
 ll_err ll_engine_fail(ll_engine *e, ll_err rc);
 ll_err ll_engine_check(ll_engine *e);
 /* Waits until nothing is under way: before calls that block inside MPI, where nothing of ours
  * moves. Under the lock. */
 ll_err ll_engine_drain(ll_engine *e);
+void ll_engines_drain(void); /* all of the process; their callers are told */
 ll_err ll_scratch_take(ll_engine *e, size_t bytes, int *out);
 ll_err ll_request_take(ll_engine *e, ll_request **out);
 void ll_request_give(ll_engine *e, ll_request *r);

@@ -1,6 +1,7 @@
 /* engine.c: moves the requests of a family of communicators: inside calls that wait, inside polls,
  * and, if asked for, on a thread of its own; keeps what requests need, so that nothing is allocated
  * once every kind of call has been made. */
+#include "base/thread.h"
 #include "comm/comm_int.h"
 
 #include <sched.h>
@@ -82,24 +83,28 @@ void ll_request_give(ll_engine *e, ll_request *r)
 /* Of the process, not of an engine: MPI wants calls from one thread at a time, whatever they are
  * about. */
 static pthread_mutex_t mpi_lock = PTHREAD_MUTEX_INITIALIZER;
+static ll_engine *engines; /* those of several ranks */
 
-void ll_engine_lock(ll_engine *e)
+void ll_engine_lock(const ll_engine *e)
 {
-    if (!e->alone) pthread_mutex_lock(&mpi_lock);
+    if (!e || !e->alone) pthread_mutex_lock(&mpi_lock);
 }
 
-void ll_engine_unlock(ll_engine *e)
+void ll_engine_unlock(const ll_engine *e)
 {
-    if (!e->alone) pthread_mutex_unlock(&mpi_lock);
+    if (!e || !e->alone) pthread_mutex_unlock(&mpi_lock);
 }
 
 ll_err ll_engine_fail(ll_engine *e, ll_err rc)
 {
-    if (!e->failed) {
-        e->failure = rc;
-        strncpy(e->failure_text, ll_error_message(), sizeof e->failure_text - 1);
-        __atomic_store_n(&e->failed, true, __ATOMIC_RELEASE);
-    }
+    if (e->failed) return rc;
+    e->failure = rc;
+    strncpy(e->failure_text, ll_error_message(), sizeof e->failure_text - 1);
+    for (ll_request *r = e->first; r; r = r->next)
+        for (int i = 0; i < r->n_message; i++)
+            e->unsettled |= !r->c->t->ops->cancel(r->c->t, &r->messages[i]);
+    e->first = e->last = NULL;
+    __atomic_store_n(&e->failed, true, __ATOMIC_RELEASE);
     return rc;
 }
 
@@ -110,14 +115,21 @@ ll_err ll_engine_check(ll_engine *e)
     return rc ? ll_engine_fail(e, rc) : LL_OK;
 }
 
-static ll_err poll_all(ll_engine *e)
+static void poll_one(ll_engine *e)
 {
-    for (ll_request *r = e->first, *next; r; r = next) {
+    for (ll_request *r = e->first, *next; r && !e->failed; r = next) {
         next = r->next;
         ll_err rc = ll_request_advance(r);
-        if (rc) return ll_frame(ll_engine_fail(e, rc), __FILE__, __LINE__, __func__);
+        if (rc) rc = ll_engine_fail(e, rc); /* kept there, for whoever asks */
     }
-    return LL_OK;
+}
+
+/* Moves what is under way in this process; fails where e has. */
+static ll_err poll_all(ll_engine *e)
+{
+    if (e->alone) poll_one(e);
+    for (ll_engine *x = e->alone ? NULL : engines; x; x = x->next) poll_one(x);
+    return e->failed ? ll_engine_check(e) : LL_OK;
 }
 
 static void relax(void)
@@ -261,11 +273,17 @@ ll_err ll_comm_poll(ll_comm *c)
 
 ll_err ll_engine_drain(ll_engine *e)
 {
-    ll_err rc = LL_OK;
+    ll_err rc = e->failed ? ll_engine_check(e) : LL_OK;
     e->n_waiting++;
     while (e->first && !rc) rc = wait_for(e->first);
     e->n_waiting--;
     return rc;
+}
+
+void ll_engines_drain(void)
+{
+    for (ll_engine *e = engines; e; e = e->next)
+        if (ll_engine_drain(e)) continue; /* its callers are told */
 }
 
 ll_err ll_comm_drain(ll_comm *c)
@@ -274,6 +292,14 @@ ll_err ll_comm_drain(ll_comm *c)
     ll_err rc = ll_engine_drain(c->engine);
     ll_engine_unlock(c->engine);
     return rc;
+}
+
+bool ll_comm_settled(ll_comm *c)
+{
+    ll_engine_lock(c->engine);
+    bool settled = !c->engine->first && !c->engine->unsettled;
+    ll_engine_unlock(c->engine);
+    return settled;
 }
 
 void ll_engine_wake(ll_engine *e)
@@ -316,11 +342,8 @@ static void *run_thread(void *arg)
 static ll_err start_thread(ll_engine *e)
 {
     pthread_cond_init(&e->wake, NULL);
-    e->threaded = true;
-    if (pthread_create(&e->thread, NULL, run_thread, e)) {
-        e->threaded = false;
-        FAIL(LL_E_SYS, "no thread could be started to move messages");
-    }
+    e->threaded = ll_thread_start(&e->thread, run_thread, e);
+    CHECK(e->threaded, LL_E_SYS, "no thread could be started to move messages");
     return LL_OK;
 }
 
@@ -334,29 +357,33 @@ ll_err ll_engine_open(ll_transport *t, const ll_comm_opts *opts, ll_engine **out
     int n_here = 0;
     for (int i = 0; i < t->size; i++) n_here += t->node[i] == t->node[t->rank];
     e->spin = n_here > sysconf(_SC_NPROCESSORS_ONLN) ? SPIN_OVER : SPIN;
-    if (opts->thread && !e->alone) {
-        TRY(ll_transport_check_threads());
-        TRY(start_thread(e));
-    }
-    if (!e->alone) { /* for what is small, and not planned */
-        int least;
-        TRY(ll_scratch_take(e, LL_LEAST_SCRATCH, &least));
-        e->scratch[least].used = false;
-    }
-    ll_engine_lock(e);
-    ll_err rc = ll_watch_open(t, opts->timeout_s, &e->watch);
-    ll_engine_unlock(e);
+    if (e->alone) return LL_OK;
+    ll_err rc = opts->thread ? ll_transport_check_threads() : LL_OK;
+    if (!rc && opts->thread) rc = start_thread(e);
+    int least; /* for what is small, and not planned */
+    if (!rc) rc = ll_scratch_take(e, LL_LEAST_SCRATCH, &least);
+    if (!rc) e->scratch[least].used = false;
+    pthread_mutex_lock(&mpi_lock);
+    rc = ll_watch_open(t, rc, opts->timeout_s, &e->watch);
+    e->next = engines;
+    engines = e;
+    pthread_mutex_unlock(&mpi_lock);
     return rc;
 }
 
 void ll_engine_close(ll_engine *e)
 {
     if (!e) return;
+    pthread_mutex_lock(&mpi_lock);
+    for (ll_engine **x = &engines; *x; x = &(*x)->next)
+        if (*x == e) {
+            *x = e->next;
+            break;
+        }
+    e->stop = true;
+    if (e->threaded) pthread_cond_signal(&e->wake);
+    pthread_mutex_unlock(&mpi_lock);
     if (e->threaded) {
-        pthread_mutex_lock(&mpi_lock);
-        e->stop = true;
-        pthread_cond_signal(&e->wake);
-        pthread_mutex_unlock(&mpi_lock);
         pthread_join(e->thread, NULL);
         pthread_cond_destroy(&e->wake);
     }

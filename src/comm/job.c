@@ -21,29 +21,35 @@ static const struct {
                 {"PMI_SIZE", "PMI_RANK"},
                 {"SLURM_STEP_NUM_TASKS", "SLURM_PROCID"}};
 
-static void place(int *size, int *rank)
+/* Read once, before there are threads: MPI_Init writes the environment. */
+static struct {
+    int size, rank, pmi; /* pmi: descriptor of the process manager; -1: none */
+} place;
+
+static void find_place(void)
 {
-    *size = *rank = 0;
-    for (size_t i = 0; i < sizeof families / sizeof *families && *size == 0; i++) {
+    const char *fd = getenv("PMI_FD");
+    place.pmi = fd ? atoi(fd) : -1;
+    for (size_t i = 0; i < sizeof families / sizeof *families && place.size == 0; i++) {
         const char *s = getenv(families[i].size), *r = getenv(families[i].rank);
         if (!s || !r || atoi(s) < 1) continue;
-        *size = atoi(s);
-        *rank = atoi(r);
+        place.size = atoi(s);
+        place.rank = atoi(r);
     }
 }
 
+static pthread_once_t found = PTHREAD_ONCE_INIT;
+
 int ll_job_size(void)
 {
-    int size, rank;
-    place(&size, &rank);
-    return size;
+    pthread_once(&found, find_place);
+    return place.size;
 }
 
 int ll_job_rank(void)
 {
-    int size, rank;
-    place(&size, &rank);
-    return rank;
+    pthread_once(&found, find_place);
+    return place.rank;
 }
 
 static uint32_t words;
@@ -99,6 +105,5 @@ void ll_job_abort(int status)
 
 void ll_job_abort_unbegun(int status)
 {
-    const char *fd = getenv("PMI_FD");
-    if (fd && ll_job_size() > 1) dprintf(atoi(fd), "cmd=abort exitcode=%d\n", status);
+    if (ll_job_size() > 1 && place.pmi >= 0) dprintf(place.pmi, "cmd=abort exitcode=%d\n", status);
 }

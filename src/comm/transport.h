@@ -36,6 +36,8 @@ typedef struct ll_transport_ops {
                    ll_message *out);
     ll_err (*recv)(ll_transport *t, void *data, size_t bytes, int peer, int tag, ll_message *out);
     ll_err (*test)(ll_transport *t, ll_message *m, bool *done);
+    /* Called back, as far as it can be: is it over? Else its memory may still be used. */
+    bool (*cancel)(ll_transport *t, ll_message *m);
     ll_err (*library)(ll_transport *t, const ll_library_call *call, ll_message *out);
     ll_err (*split)(ll_transport *t, int color, int key, ll_transport **out);
     ll_err (*share)(ll_transport *t, size_t bytes, ll_shm *out);

@@ -118,6 +118,15 @@ static ll_err mpi_test(ll_transport *t, ll_message *message, bool *done)
     return LL_OK;
 }
 
+static bool mpi_cancel(ll_transport *t, ll_message *message)
+{
+    (void)t;
+    mpi_message *x = (mpi_message *)message->handle;
+    int over = 0;
+    if (x->is_recv) MPI_Cancel(&x->request);
+    return MPI_Test(&x->request, &over, MPI_STATUS_IGNORE) == MPI_SUCCESS && over;
+}
+
 /* ---- shared memory ---- */
 
 /* Where each rank's part begins in this one's address space. */
@@ -264,6 +273,7 @@ static const ll_transport_ops mpi_ops = {.name = "mpi",
                                          .send = mpi_send,
                                          .recv = mpi_recv,
                                          .test = mpi_test,
+                                         .cancel = mpi_cancel,
                                          .library = mpi_library,
                                          .split = mpi_split,
                                          .share = mpi_share,

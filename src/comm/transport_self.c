@@ -28,6 +28,12 @@ static ll_err self_test(ll_transport *t, ll_message *m, bool *done)
     return LL_OK;
 }
 
+static bool self_cancel(ll_transport *t, ll_message *m)
+{
+    (void)t, (void)m;
+    return true;
+}
+
 /* Of one rank, every collective leaves the data as it is; an all-to-all copies it. */
 static ll_err self_library(ll_transport *t, const ll_library_call *call, ll_message *out)
 {
@@ -82,6 +88,7 @@ static const ll_transport_ops self_ops = {.name = "self",
                                           .send = self_send,
                                           .recv = self_recv,
                                           .test = self_test,
+                                          .cancel = self_cancel,
                                           .library = self_library,
                                           .split = self_split,
                                           .share = self_share,

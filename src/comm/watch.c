@@ -19,11 +19,11 @@
  * sockets and answer how that went; rank 0 tells all the first failure. */
 #include "comm/watch_int.h"
 
+#include "base/thread.h"
 #include "comm/job.h"
 
 #include <errno.h>
 #include <poll.h>
-#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -305,18 +305,21 @@ static void tick(ll_watch *w, double now, double slept)
         tick_rank(w, &s, now);
 }
 
-/* Listens until the time is up or the rank closes the watch. */
+/* Listens until the time is up or the rank wants something. A failed watch has nothing more to
+ * hear. */
 static void listen_until(ll_watch *w, double until)
 {
-    if (w->hub) {
-        ll_watch_hub_serve(w->hub, until);
-        return;
-    }
     double left = until - ll_now();
-    int fd = w->failed ? -1 : w->link.fd; /* a failed watch has nothing more to hear */
-    struct pollfd p[2] = {{.fd = w->wake, .events = POLLIN}, {.fd = fd, .events = POLLIN}};
-    poll(p, 2, left > 0 ? (int)(1e3 * left) + 1 : 0);
-    hear_hub(w, ll_now());
+    struct pollfd p[2] = {{.fd = w->wake, .events = POLLIN},
+                          {.fd = w->failed ? -1 : w->link.fd, .events = POLLIN}};
+    if (w->hub && !w->failed) {
+        ll_watch_hub_serve(w->hub, until);
+    } else {
+        poll(p, 2, left > 0 ? (int)(1e3 * left) + 1 : 0);
+        hear_hub(w, ll_now());
+    }
+    eventfd_t woken;
+    eventfd_read(w->wake, &woken); /* or it would wake for ever */
 }
 
 static void *watch(void *arg)
@@ -336,17 +339,11 @@ static void *watch(void *arg)
 
 /* ---- opening and closing ---- */
 
-/* Signals are the program's: its threads take them, not this one. */
 static ll_err start_thread(ll_watch *w)
 {
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
     w->since = w->hub_heard = ll_now();
-    int why = pthread_create(&w->thread, NULL, watch, w);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    CHECK(why == 0, LL_E_SYS, "no thread to watch the ranks: %s", strerror(why));
-    w->running = true;
+    w->running = ll_thread_start(&w->thread, watch, w);
+    CHECK(w->running, LL_E_SYS, "no thread to watch the ranks");
     return LL_OK;
 }
 
@@ -377,15 +374,16 @@ static ll_err make(ll_transport *t, double timeout_s, ll_watch **out)
     return LL_OK;
 }
 
-ll_err ll_watch_open(ll_transport *t, double timeout_s, ll_watch **out)
+ll_err ll_watch_open(ll_transport *t, ll_err mine, double timeout_s, ll_watch **out)
 {
     *out = NULL;
-    if (t->size == 1) return LL_OK;
+    if (t->size == 1) return mine;
     ll_watch *w = NULL;
     ll_watch_address at = {0};
-    ll_err rc = timeout_s > 0 ? make(t, timeout_s, &w)
-                              : ll_raise(LL_E_ARG, __FILE__, __LINE__, __func__,
-                                         "a timeout of %g s: want more than 0", timeout_s);
+    ll_err rc = mine;
+    if (rc == LL_OK)
+        rc = timeout_s > 0 ? make(t, timeout_s, &w)
+                           : RAISE(LL_E_ARG, "a timeout of %g s: want more than 0", timeout_s);
     if (rc == LL_OK && t->rank == 0) rc = open_hub(w, t, &at);
     rc = ll_watch_meet(t, rc, timeout_s, &at, w ? &w->link : NULL);
     if (rc == LL_OK && t->rank > 0) rc = start_thread(w);

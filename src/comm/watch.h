@@ -11,9 +11,10 @@
 
 typedef struct ll_watch ll_watch;
 
-/* Collective over t (the addresses travel by its messages). With one rank there is nothing to
- * watch: *out is NULL, which all functions here accept. */
-ll_err ll_watch_open(ll_transport *t, double timeout_s, ll_watch **out);
+/* Collective over t (the addresses travel by its messages). mine: how opening went on this rank so
+ * far; its failure becomes everyone's. With one rank there is nothing to watch: *out is NULL, which
+ * all functions here accept. */
+ll_err ll_watch_open(ll_transport *t, ll_err mine, double timeout_s, ll_watch **out);
 /* Says goodbye: leaving early is no death. Local. */
 void ll_watch_close(ll_watch *w);
 /* This rank works on what. Texts are copied here and below: they need not stay. */

@@ -43,9 +43,11 @@ struct ll_watch_hub {
 /* What an event is about: a rank, a guest, or one of these. */
 enum { ABOUT_GUEST = 1 << 24, ABOUT_LISTEN = 1 << 25, ABOUT_WAKE };
 
+/* Of those who knock it is told once: one that cannot be let in now is tried again each period. */
 static bool poll_add(ll_watch_hub *h, int fd, uint32_t about, int how)
 {
     struct epoll_event e = {.events = EPOLLIN, .data = {.u32 = about}};
+    if (about == ABOUT_LISTEN) e.events |= EPOLLET;
     return epoll_ctl(h->poll, how, fd, &e) == 0;
 }
 
@@ -95,7 +97,7 @@ void ll_watch_hub_close(ll_watch_hub *h)
 
 /* ---- guests ---- */
 
-static void welcome_guest(ll_watch_hub *h)
+static void welcome_guests(ll_watch_hub *h)
 {
     for (int i = 0; i < GUESTS; i++) {
         if (h->guests[i].link.fd >= 0) continue;
@@ -171,7 +173,7 @@ void ll_watch_hub_serve(ll_watch_hub *h, double until)
             uint32_t about = events[i].data.u32;
             if (about == ABOUT_WAKE) return;
             if (about == ABOUT_LISTEN)
-                welcome_guest(h);
+                welcome_guests(h);
             else if (about >= ABOUT_GUEST)
                 hear_guest(h, (int)(about - ABOUT_GUEST));
             else
@@ -180,6 +182,7 @@ void ll_watch_hub_serve(ll_watch_hub *h, double until)
         if (n < EVENTS && (h->died || h->last_words[0] || ll_now() >= until)) break;
     }
     drop_late_guests(h, ll_now());
+    welcome_guests(h);
 }
 
 void ll_watch_hub_beat(ll_watch_hub *h, const ll_watch_state *mine)

@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <time.h>
 
@@ -32,6 +33,7 @@ static void sleep_s(double s)
 static struct {
     char report[RANKS][LL_WATCH_REPORT];
     double seconds[RANKS]; /* from the end of open until the report */
+    double busy[RANKS];    /* of cores, in rest() */
     _Atomic int ready;
 } * left;
 
@@ -44,7 +46,7 @@ static int rank_main(ll_transport *t, const void *arg)
 {
     const job *j = arg;
     ll_watch *w;
-    if (ll_watch_open(t, j->long_timeout ? long_s : timeout_s, &w)) {
+    if (ll_watch_open(t, LL_OK, j->long_timeout ? long_s : timeout_s, &w)) {
         snprintf(left->report[t->rank], LL_WATCH_REPORT, "open: %s", ll_error_message());
         return 3;
     }
@@ -57,6 +59,21 @@ static int rank_main(ll_transport *t, const void *arg)
     if (rc) strcpy(left->report[t->rank], ll_error_message());
     ll_watch_close(w);
     return rc ? 1 : 0;
+}
+
+/* Seconds of a core that the process, its threads together, has used. */
+static double busy(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static void rest(int rank, double s)
+{
+    double before = busy();
+    sleep_s(s);
+    left->busy[rank] = busy() - before;
 }
 
 /* As a wait of comm/ does: until the watch fails. */
@@ -283,6 +300,31 @@ static void giving_up_is_everyones(void **state)
     assert_true(left->seconds[1] < long_s / 2);
 }
 
+static void give_up_and_rest(ll_watch *w, int rank)
+{
+    give_up(w, rank);
+    rest(rank, 0.4);
+}
+
+static void hub_gives_up_and_rests(ll_watch *w, int rank)
+{
+    hub_gives_up(w, rank);
+    rest(rank, 0.4);
+}
+
+/* The threads have nothing to do any more, and do nothing. */
+static void failed_watches_are_idle(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        ended e = run(
+            (job){.act = i ? hub_gives_up_and_rests : give_up_and_rest, .long_timeout = true}, -1);
+        assert_reported(&e, -1, "no more memory", "");
+        for (int r = 0; r < RANKS; r++)
+            if (left->busy[r] > 0.05) fail_msg("rank %d was busy for %.2f s", r, left->busy[r]);
+    }
+}
+
 static void disagree(ll_watch *w, int rank)
 {
     if (rank == 1)
@@ -413,7 +455,7 @@ static void one_rank_needs_no_watch(void **state)
     (void)state;
     ll_transport t = {.size = 1};
     ll_watch *w = (ll_watch *)&t;
-    assert_int_equal(ll_watch_open(&t, 1, &w), LL_OK);
+    assert_int_equal(ll_watch_open(&t, LL_OK, 1, &w), LL_OK);
     assert_null(w);
     ll_watch_doing(w, "x");
     ll_watch_wait_begin(w, "x", 1, NULL);
@@ -444,6 +486,15 @@ static void saying_is_cheap(void **state)
 
 /* ---- sockets ---- */
 
+static int knock(const ll_watch_address *at)
+{
+    struct sockaddr_in a = {.sin_family = AF_INET, .sin_port = at->port};
+    a.sin_addr.s_addr = at->addr[0];
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    assert_int_equal(connect(fd, (struct sockaddr *)&a, sizeof a), 0);
+    return fd;
+}
+
 static void strangers_are_shown_out(void **state)
 {
     (void)state;
@@ -452,12 +503,7 @@ static void strangers_are_shown_out(void **state)
     int world[2] = {0, 1}, wake = eventfd(0, EFD_CLOEXEC);
     assert_int_equal(ll_watch_hub_open(2, world, true, 1, wake, &at, &h), LL_OK);
     int fd[3];
-    for (int i = 0; i < 3; i++) {
-        struct sockaddr_in a = {.sin_family = AF_INET, .sin_port = at.port};
-        a.sin_addr.s_addr = at.addr[0];
-        fd[i] = socket(AF_INET, SOCK_STREAM, 0);
-        assert_int_equal(connect(fd[i], (struct sockaddr *)&a, sizeof a), 0);
-    }
+    for (int i = 0; i < 3; i++) fd[i] = knock(&at);
     ll_watch_msg wrong = {.bytes = 24, .token = at.token + 1, .rank = 1};
     ll_watch_msg high = {.bytes = 24, .token = at.token, .rank = 2};
     assert_int_equal(send(fd[0], "GET / HTTP/1.1\r\nHost: somebody\r\n\r\n", 35, 0), 35);
@@ -474,6 +520,42 @@ static void strangers_are_shown_out(void **state)
     assert_false(ll_watch_hub_judge(h, &(ll_watch_state){0}, report, &print)); /* no rank died */
     ll_watch_hub_close(h);
     close(wake);
+}
+
+/* More guests than seats, or no descriptor for one: the hub does not try for ever; and a rank is let
+ * in when it can be. */
+static void guests_that_wait_are_no_work(void **state)
+{
+    (void)state;
+    enum { MANY = 70 };
+    for (int full = 0; full < 2; full++) {
+        ll_watch_address at;
+        ll_watch_hub *h;
+        int world[2] = {0, 1}, wake = eventfd(0, EFD_CLOEXEC), fd[MANY];
+        int n = full ? MANY : 1;
+        assert_int_equal(ll_watch_hub_open(2, world, true, 1, wake, &at, &h), LL_OK);
+        for (int i = 0; i < n; i++) fd[i] = knock(&at);
+        struct rlimit limit, none;
+        assert_int_equal(getrlimit(RLIMIT_NOFILE, &limit), 0);
+        none = limit;
+        none.rlim_cur = (rlim_t)fd[n - 1] + 1;
+        if (!full) assert_int_equal(setrlimit(RLIMIT_NOFILE, &none), 0);
+        double before = busy();
+        ll_watch_hub_serve(h, ll_now() + 0.3);
+        double used = busy() - before;
+        assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);
+        if (used > 0.05) fail_msg("the hub was busy for %.2f s", used);
+        for (int i = 0; i < n - 1; i++) close(fd[i]);
+        ll_watch_msg hello = {.kind = LL_WATCH_HELLO, .bytes = 24, .token = at.token, .rank = 1};
+        assert_int_equal(send(fd[n - 1], &hello, 24, 0), 24);
+        for (int i = 0; i < 5; i++) ll_watch_hub_serve(h, ll_now() + 0.02);
+        ll_watch_msg answer;
+        assert_int_equal(recv(fd[n - 1], &answer, sizeof answer, MSG_DONTWAIT), 24);
+        assert_true(answer.kind == LL_WATCH_WELCOME && answer.token == ~at.token);
+        ll_watch_hub_close(h);
+        close(fd[n - 1]);
+        close(wake);
+    }
 }
 
 static void no_hub_is_an_error(void **state)
@@ -568,16 +650,27 @@ int main(void)
 {
     left = mmap(NULL, sizeof *left, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(reports_are_readable),    cmocka_unit_test(reports_fit),
-        cmocka_unit_test(one_rank_needs_no_watch), cmocka_unit_test(saying_is_cheap),
-        cmocka_unit_test(strangers_are_shown_out), cmocka_unit_test(no_hub_is_an_error),
-        cmocka_unit_test(death_is_named_at_once),  cmocka_unit_test(dead_hub_is_named),
-        cmocka_unit_test(giving_up_is_everyones),  cmocka_unit_test(stall_is_named),
-        cmocka_unit_test(stopped_rank_is_named),   cmocka_unit_test(silence_is_named),
-        cmocka_unit_test(stopped_hub_is_named),    cmocka_unit_test(mismatch_is_named),
-        cmocka_unit_test(leaving_early_is_named),  cmocka_unit_test(hub_leaving_early_is_named),
-        cmocka_unit_test(slow_ranks_are_well),     cmocka_unit_test(a_slow_disk_is_waited_for),
+        cmocka_unit_test(reports_are_readable),
+        cmocka_unit_test(reports_fit),
+        cmocka_unit_test(one_rank_needs_no_watch),
+        cmocka_unit_test(saying_is_cheap),
+        cmocka_unit_test(strangers_are_shown_out),
+        cmocka_unit_test(no_hub_is_an_error),
+        cmocka_unit_test(death_is_named_at_once),
+        cmocka_unit_test(dead_hub_is_named),
+        cmocka_unit_test(giving_up_is_everyones),
+        cmocka_unit_test(stall_is_named),
+        cmocka_unit_test(stopped_rank_is_named),
+        cmocka_unit_test(silence_is_named),
+        cmocka_unit_test(stopped_hub_is_named),
+        cmocka_unit_test(mismatch_is_named),
+        cmocka_unit_test(leaving_early_is_named),
+        cmocka_unit_test(hub_leaving_early_is_named),
+        cmocka_unit_test(slow_ranks_are_well),
+        cmocka_unit_test(a_slow_disk_is_waited_for),
         cmocka_unit_test(a_paused_job_goes_on),
+        cmocka_unit_test(failed_watches_are_idle),
+        cmocka_unit_test(guests_that_wait_are_no_work),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
