@@ -69,7 +69,7 @@ ll_err ll_codec_open(const char *text, const char *name, int64_t n, uint64_t see
 
 void ll_codec_close(ll_codec *k)
 {
-    if (!k) return;
+    if (!k || k->unsettled) return;
     if (k->kind && k->kind->close) k->kind->close(k);
     ll_slices_free(k->slices);
     ll_arena_free(k->arena);
@@ -79,8 +79,10 @@ ll_err ll_codec_allreduce(ll_codec *k, ll_comm *c, float *data, int64_t step, co
 {
     int64_t size = ll_comm_size(c);
     k->last = (ll_codec_report){.form = ""};
-    TRY(k->kind->code ? ll_codec_slices(k, c, data, step, site)
-                      : k->kind->allreduce(k, c, data, step, site));
+    ll_err rc = k->kind->code ? ll_codec_slices(k, c, data, step, site)
+                              : k->kind->allreduce(k, c, data, step, site);
+    k->unsettled = rc && !ll_comm_settled(c);
+    TRY(rc);
     k->last.dense_bytes = (int64_t)(2.0 * (double)(size - 1) / (double)size * (double)k->n * 4);
     return LL_OK;
 }

@@ -68,7 +68,7 @@ static ll_err leave(ll_comm *c, ll_err entered, ll_err rc)
 
 static void unshare(ll_comm *c, ll_shared *s)
 {
-    c->engine->used.held -= s->shm.bytes;
+    if (!s->released) c->engine->used.held -= s->shm.bytes;
     c->t->ops->unshare(c->t, &s->shm);
     free(s);
 }
@@ -129,7 +129,11 @@ ll_err ll_comm_alloc(ll_comm *c, size_t bytes, void **out)
 void ll_comm_release(ll_comm *c, const void *data)
 {
     ll_engine_lock(c->engine);
-    for (ll_shared *s = c->shared; s; s = s->next) s->released |= data == s->shm.part[s->shm.me];
+    for (ll_shared *s = c->shared; s; s = s->next) {
+        if (data != s->shm.part[s->shm.me] || s->released) continue;
+        s->released = true;
+        c->engine->used.held -= s->shm.bytes;
+    }
     ll_engine_unlock(c->engine);
 }
 
@@ -248,7 +252,10 @@ void ll_comm_give_up(ll_comm *c)
 {
     char message[1024];
     snprintf(message, sizeof message, "rank %d: %s", c->t->world[c->t->rank], ll_error_message());
-    ll_watch_give_up(c->engine->watch, message);
+    ll_engine_lock(c->engine);
+    ll_err rc = ll_engine_fail(c->engine, ll_error_code());
+    ll_engine_unlock(c->engine);
+    if (rc) ll_watch_give_up(c->engine->watch, message);
 }
 
 /* ---- what it is ---- */

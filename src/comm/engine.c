@@ -273,7 +273,7 @@ ll_err ll_comm_poll(ll_comm *c)
 
 ll_err ll_engine_drain(ll_engine *e)
 {
-    ll_err rc = e->failed ? ll_engine_check(e) : LL_OK;
+    ll_err rc = ll_engine_check(e);
     e->n_waiting++;
     while (e->first && !rc) rc = wait_for(e->first);
     e->n_waiting--;

@@ -2,6 +2,7 @@
  * that another exec shares lie there, not here; and the whole slab may be the other's work and
  * scratch, where that is large enough. */
 #include "base/now.h"
+#include "comm/job.h"
 #include "exec/exec.h"
 
 #include <math.h>
@@ -134,22 +135,6 @@ static void bind_instr(ll_exec *e, int i)
                          .timing = p->any_order && (!e->comm || ll_comm_size(e->comm) == 1)};
 }
 
-/* Programs of all ranks start the same collectives, in one order. */
-static ll_err join_ranks(ll_exec *e)
-{
-    for (int i = 0; i < e->p->n_instr; i++) {
-        const ll_instr *x = &e->p->instrs[i];
-        if (!x->collective) continue;
-        CHECK(e->comm, LL_E_ARG, "%s is a collective, but this process has no team of ranks",
-              x->name);
-        TRY(ll_team_note(e->opts.team, e->p, x));
-    }
-    if (!e->comm) return LL_OK;
-    TRY(ll_team_compare(e->opts.team));
-    e->joined = true;
-    return e->link->open(e);
-}
-
 static ll_err bind_instrs(ll_exec *e)
 {
     const ll_program *p = e->p;
@@ -158,13 +143,17 @@ static ll_err bind_instrs(ll_exec *e)
     e->instrs = LL_NEW_ARRAY(e->arena, ll_bound, p->n_instr + 1);
     e->moving = LL_NEW_ARRAY(e->arena, ll_moving, n_in + 1);
     for (int i = 0; i < p->n_instr; i++) bind_instr(e, i);
-    if (e->machine->bind) TRY(e->machine->bind(e));
-    TRY(join_ranks(e)); /* which may give collectives other addresses */
-    for (int i = 0; i < e->n_moving; i++) e->moving[i].first = (char *)e->moving[i].tensor->data;
-    return LL_OK;
+    for (int i = 0; i < p->n_instr; i++) {
+        if (!p->instrs[i].collective) continue;
+        CHECK(e->comm, LL_E_ARG, "%s is a collective, but this process has no team of ranks",
+              p->instrs[i].name);
+        ll_team_note(e->opts.team, p, &p->instrs[i]);
+    }
+    return e->machine->bind ? e->machine->bind(e) : LL_OK;
 }
 
-static ll_err open_memory(ll_exec *e)
+/* What this rank does by itself. */
+static ll_err open_own(ll_exec *e)
 {
     bool keeps;
     CHECK(e->machine, LL_E_DEVICE, "machine %s is not built", e->p->target->name);
@@ -173,16 +162,29 @@ static ll_err open_memory(ll_exec *e)
     const size_t *offset = place_inputs(e, &e->opts, &keeps);
     if (e->machine->open) TRY(e->machine->open(e));
     TRY(map_slab(e, &e->opts, keeps));
-    return place_slots(e, &e->opts, offset);
+    TRY(place_slots(e, &e->opts, offset));
+    follow_inputs(e);
+    return bind_instrs(e);
+}
+
+/* Programs of all ranks start the same collectives, in one order. */
+static ll_err join_ranks(ll_exec *e, ll_err mine)
+{
+    TRY(ll_comm_agree(e->comm, mine));
+    TRY(ll_team_compare(e->opts.team));
+    e->joined = true;
+    return e->link->open(e);
 }
 
 static ll_err open_parts(ll_exec *e)
 {
-    ll_err rc = open_memory(e);
-    if (e->comm) rc = ll_comm_agree(e->comm, rc);
+    ll_err rc = open_own(e);
+    if (e->comm) rc = join_ranks(e, rc); /* which may give collectives other addresses */
+    /* One that failed alone, within a collective, tells the others, who wait for it. */
+    if (rc && e->comm && ll_job_failure() == LL_FAILURE_ALONE) ll_comm_give_up(e->comm);
     TRY(rc);
-    follow_inputs(e);
-    return bind_instrs(e);
+    for (int i = 0; i < e->n_moving; i++) e->moving[i].first = (char *)e->moving[i].tensor->data;
+    return LL_OK;
 }
 
 ll_err ll_exec_open(const ll_program *p, const ll_exec_opts *opts, ll_exec **out)
@@ -206,22 +208,12 @@ ll_err ll_exec_open(const ll_program *p, const ll_exec_opts *opts, ll_exec **out
     return LL_OK;
 }
 
-/* Whether nothing is under way any more: where messages may still come, the memory that they come
- * to must stay. An error on whose account this is closed remains the one to tell. */
-static bool settle(ll_exec *e)
-{
-    char message[1024];
-    ll_err code = ll_error_code();
-    snprintf(message, sizeof message, "%s", ll_error_message());
-    if (ll_comm_drain(e->comm) == LL_OK) return true;
-    if (code != LL_OK) code = ll_raise(code, __FILE__, __LINE__, __func__, "%s", message);
-    return false;
-}
-
 void ll_exec_close(ll_exec *e)
 {
     if (!e) return;
-    e->unsettled = e->n_in_flight && !settle(e);
+    LL_KEEP_ERROR;
+    ll_err rc = e->n_in_flight ? ll_comm_drain(e->comm) : LL_OK;
+    e->unsettled = (rc || e->joined) && !ll_comm_settled(e->comm);
     if (e->joined) e->link->close(e);
     if (e->machine) e->machine->close(e, e->slab && !e->borrowed ? slab_bytes(e) : 0);
     ll_arena_free(e->arena);

@@ -147,12 +147,19 @@ static ll_err compile(ll_session *s)
     return lower(s, false, &s->p);
 }
 
+/* What ranks do by themselves they agree on, before any goes on to what all do together. */
+static ll_err agree(const ll_session *s, ll_err mine)
+{
+    return s->opts.comm ? ll_comm_agree(s->opts.comm, mine) : mine;
+}
+
 /* Which device is this rank's, and how they talk. */
 static ll_err place_devices(ll_session *s)
 {
     ll_comm *c = s->opts.comm && ll_comm_size(s->opts.comm) > 1 ? s->opts.comm : NULL;
     const char *transport = s->opts.transport, *codec = s->opts.compress;
     ll_device_ask ask = {.transport = transport, .codec = codec && strcmp(codec, "none")};
+    TRY(agree(s, ll_machine_find(s->opts.machine, &s->machine)));
     if (!s->machine->place) {
         CHECK(!transport || !strcmp(transport, "auto"), LL_E_ARG,
               "transport %s is of devices, and machine %s has none", transport,
@@ -174,11 +181,8 @@ static ll_exec_opts exec_opts(const ll_session *s)
 
 static ll_err open_parts(ll_session *s)
 {
-    TRY(ll_machine_find(s->opts.machine, &s->machine));
     TRY(place_devices(s));
-    ll_err rc = compile(s);
-    if (s->opts.comm) rc = ll_comm_agree(s->opts.comm, rc);
-    TRY(rc);
+    TRY(agree(s, compile(s)));
     ll_exec_opts o = exec_opts(s);
     o.share = s->opts.share ? s->opts.share->e : NULL;
     o.reuse = s->opts.reuse;

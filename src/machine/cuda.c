@@ -102,7 +102,7 @@ static void close(ll_exec *e, size_t bytes)
         ll_gpu_drop(o->segments[i].marked);
     }
     ll_cuda_close_data(e);
-    for (int i = 0; i < p->n_instr; i++) ll_gpu_unpin(o->packing[i]);
+    for (int i = 0; i < p->n_instr && !e->unsettled; i++) ll_gpu_unpin(o->packing[i]);
     ll_gpu_free(o->gpu, o->clock);
     ll_gpu_free(o->gpu, o->trouble);
     ll_gpu_free(o->gpu, o->tables);
@@ -147,7 +147,7 @@ static ll_err sync(ll_exec *e)
 
 /* ---- collectives through this process's memory: operands are copied out, results back ---- */
 
-static ll_err open_staged(ll_exec *e)
+static ll_err pin_operands(ll_exec *e)
 {
     ll_cuda *o = ll_cuda_of(e);
     for (int i = 0; i < e->p->n_instr; i++) {
@@ -160,6 +160,12 @@ static ll_err open_staged(ll_exec *e)
         if (x->packing) TRY(ll_gpu_pinned(x->packing, &o->packing[i]));
         c->scratch = o->packing[i];
     }
+    return LL_OK;
+}
+
+static ll_err open_staged(ll_exec *e)
+{
+    TRY(ll_comm_agree(e->comm, pin_operands(e)));
     return ll_host_open(e);
 }
 

@@ -5,16 +5,15 @@
 
 #include <stdlib.h>
 
-static ll_err open_transfer(ll_exec *e, ll_bound *b)
+/* What compresses it. */
+static ll_err open_codec(ll_exec *e, ll_bound *b)
 {
     const char *codec = b->instr->compressed ? e->opts.compress : NULL;
-    TRY(ll_transfer_open(e->opts.team, e->arena, b->instr, b->call.in, b->call.out, b->call.scratch,
-                         &b->transfer));
     for (int k = 0; codec && k < b->call.n_in; k++)
         CHECK(b->call.in[k].shape.n < LL_MAX_DIMS, LL_E_SHAPE,
               "compress %s: %s has %d dimensions, and can have %d", codec,
               e->p->slots[b->instr->in[k]].name, b->call.in[k].shape.n, LL_MAX_DIMS - 1);
-    return ll_transfer_prepare(b->transfer, e->arena, codec, e->opts.seed);
+    return ll_transfer_compress(b->transfer, codec, e->opts.seed);
 }
 
 /* Collectives that are never under way at once share their scratch. */
@@ -37,22 +36,38 @@ static ll_err find_room(ll_exec *e)
     return LL_OK;
 }
 
-ll_err ll_host_open(ll_exec *e)
+static ll_err open_transfers(ll_exec *e)
 {
     bool any = false;
     for (int i = 0; i < e->p->n_instr; i++) {
-        if (!e->p->instrs[i].collective) continue;
-        TRY(open_transfer(e, &e->instrs[i]));
-        any |= e->p->instrs[i].compressed;
+        ll_bound *b = &e->instrs[i];
+        if (!b->instr->collective) continue;
+        TRY(ll_transfer_open(e->opts.team, e->arena, b->instr, b->call.in, b->call.out,
+                             b->call.scratch, &b->transfer));
+        any |= b->instr->compressed;
     }
     CHECK(any || !e->opts.compress, LL_E_SHARD,
           "compress %s: no gradient is summed over axis data in one piece; leave it out",
           e->opts.compress);
-    return ll_comm_agree(e->comm, find_room(e));
+    return LL_OK;
 }
 
+/* Local work by itself, and agreed on: a rank that fails must not leave others in a collective. */
+ll_err ll_host_open(ll_exec *e)
+{
+    TRY(ll_comm_agree(e->comm, open_transfers(e)));
+    for (int i = 0; i < e->p->n_instr; i++)
+        if (e->instrs[i].transfer) TRY(ll_transfer_prepare(e->instrs[i].transfer, e->arena));
+    ll_err rc = LL_OK;
+    for (int i = 0; i < e->p->n_instr && !rc; i++)
+        if (e->instrs[i].transfer) rc = open_codec(e, &e->instrs[i]);
+    return ll_comm_agree(e->comm, rc ? rc : find_room(e));
+}
+
+/* Where messages may still come to its memory, that stays. */
 void ll_host_close(ll_exec *e)
 {
+    if (e->unsettled) return;
     for (int i = 0; i < e->p->n_instr; i++)
         if (e->instrs[i].transfer) ll_transfer_close(e->instrs[i].transfer);
     if (e->room) ll_comm_hold(e->comm, -(int64_t)e->room_bytes);

@@ -9,13 +9,19 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { N_SET = 1 << LL_MAX_AXES }; /* of axes */
+
+typedef struct noted {
+    uint32_t sum, n; /* checksum of a set's collectives, and how many they are */
+} noted;
+
 struct ll_team {
     ll_comm *c;
     ll_mesh m;
     int rank;
-    ll_comm *group[1 << LL_MAX_AXES]; /* by set of axes; NULL: not made yet */
-    uint32_t noted[1 << LL_MAX_AXES]; /* checksums of the collectives of each */
-    int64_t n_noted;                  /* of all of them, whose order is one */
+    ll_comm *group[N_SET]; /* by set of axes; NULL: not made yet */
+    noted noted[N_SET];
+    int64_t n_noted; /* of all of them, whose order is one */
 };
 
 ll_err ll_team_open(ll_comm *c, const ll_mesh *m, ll_team **out)
@@ -33,7 +39,7 @@ ll_err ll_team_open(ll_comm *c, const ll_mesh *m, ll_team **out)
 void ll_team_close(ll_team *t)
 {
     if (!t) return;
-    for (int i = 0; i < 1 << LL_MAX_AXES; i++)
+    for (int i = 0; i < N_SET; i++)
         if (t->group[i] && t->group[i] != t->c) ll_comm_close(t->group[i]);
     free(t);
 }
@@ -66,12 +72,12 @@ ll_err ll_team_group(ll_team *t, ll_axes axes, ll_comm **out)
 size_t ll_team_bytes(const ll_team *t)
 {
     size_t sum = ll_comm_own_bytes(t->c);
-    for (int i = 0; i < 1 << LL_MAX_AXES; i++)
+    for (int i = 0; i < N_SET; i++)
         if (t->group[i] && t->group[i] != t->c) sum += ll_comm_own_bytes(t->group[i]);
     return sum;
 }
 
-static void note(ll_team *t, const ll_program *p, const ll_instr *x, int i)
+static void note_one(ll_team *t, const ll_program *p, const ll_instr *x, int i)
 {
     const ll_coll_attr *a = (const ll_coll_attr *)x->attrs[i];
     const ll_halo_attr *h = x->collective == LL_HALO ? (const ll_halo_attr *)x->attrs[i] : NULL;
@@ -82,7 +88,9 @@ static void note(ll_team *t, const ll_program *p, const ll_instr *x, int i)
         if (d != dim) unit *= in->shape.d[d];
     int64_t key[] = {in->dtype, dim, unit, h ? h->extent : a->extent, x->last, p->n_micro, x->n_in};
     int64_t more[] = {h ? 0 : a->max, h ? 0 : a->to_dim, h ? 0 : a->serial, t->n_noted++};
-    uint32_t *sum = &t->noted[h ? h->axes : a->axes];
+    ll_axes axes = ll_collective_axes(x->collective, x->attrs[i]);
+    uint32_t *sum = &t->noted[axes].sum;
+    t->noted[axes].n++;
     *sum = ll_crc32c(*sum, x->op, strlen(x->op));
     *sum = ll_crc32c(*sum, key, sizeof key);
     *sum = ll_crc32c(*sum, more, sizeof more);
@@ -91,31 +99,39 @@ static void note(ll_team *t, const ll_program *p, const ll_instr *x, int i)
 
 /* Everything that all of a group must have in common: what is done, of which type, and the sizes of
  * what is not cut. */
-ll_err ll_team_note(ll_team *t, const ll_program *p, const ll_instr *x)
+void ll_team_note(ll_team *t, const ll_program *p, const ll_instr *x)
 {
-    ll_comm *c;
-    for (int i = 0; i < x->n_in; i++) {
-        note(t, p, x, i);
-        TRY(ll_team_group(t, ll_collective_axes(x->collective, x->attrs[i]), &c));
-    }
-    return LL_OK;
+    for (int i = 0; i < x->n_in; i++) note_one(t, p, x, i);
 }
 
+/* By the communicator of all: others are made by all ranks, which must know of the same ones. */
 ll_err ll_team_compare(ll_team *t)
 {
+    int size = ll_comm_size(t->c);
     ll_err mine = LL_OK;
-    for (int i = 0; i < 1 << LL_MAX_AXES; i++) {
-        if (!t->group[i]) continue;
-        double both[] = {t->noted[i], -(double)t->noted[i]};
-        TRY(ll_comm_allreduce(t->group[i], both, 2, LL_F64, LL_REDUCE_MAX,
-                              &(ll_coll_opts){.site = "order of collectives"}));
-        if (both[0] != -both[1] && mine == LL_OK)
-            mine = ll_raise(LL_E_COMM, __FILE__, __LINE__, __func__,
-                            "rank %d and others would start different collectives, or in another "
-                            "order: their programs were not made of one graph",
-                            t->rank);
+    LL_OWN(ll_arena) arena = ll_arena_new();
+    noted *all = LL_NEW_ARRAY(arena, noted, size * N_SET);
+    memcpy(all + t->rank * N_SET, t->noted, sizeof t->noted);
+    TRY(ll_comm_allgather(t->c, all, size * (int64_t)sizeof t->noted, LL_U8,
+                          &(ll_coll_opts){.site = "order of collectives"}));
+    for (int k = 0; k < size * N_SET && mine == LL_OK; k++) {
+        int r = k / N_SET, set = k % N_SET;
+        const noted *own = &t->noted[set];
+        bool same = !all[k].n == !own->n,
+             group = own->n && ll_mesh_color(&t->m, (ll_axes)set, r) ==
+                                   ll_mesh_color(&t->m, (ll_axes)set, t->rank);
+        if (group) same = all[k].n == own->n && all[k].sum == own->sum;
+        if (!same)
+            mine = RAISE(LL_E_COMM,
+                         "ranks %d and %d would start different collectives, or in another order: "
+                         "their programs were not made of one graph",
+                         t->rank, r);
     }
-    return ll_comm_agree(t->c, mine); /* other groups may be at one */
+    TRY(ll_comm_agree(t->c, mine)); /* other groups may be at one */
+    ll_comm *c;
+    for (int i = 0; i < N_SET; i++)
+        if (t->noted[i].n) TRY(ll_team_group(t, (ll_axes)i, &c));
+    return LL_OK;
 }
 
 /* ---- whole tensors ---- */

@@ -18,9 +18,10 @@ size_t ll_team_bytes(const ll_team *t);
 /* Collective, if that set was not asked for before. */
 ll_err ll_team_group(ll_team *t, ll_axes axes, ll_comm **out);
 
-/* Collective over the team. Takes down the collectives of a program, one by one in the order of
- * their starts; then fails on every rank where they are not the same on all of a group. */
-ll_err ll_team_note(ll_team *t, const ll_program *p, const ll_instr *x);
+/* Local. Takes down the collectives of a program, one by one in the order of their starts. */
+void ll_team_note(ll_team *t, const ll_program *p, const ll_instr *x);
+/* Collective. Fails on every rank where they are not the same on all of a group; then makes the
+ * communicators that they need. */
 ll_err ll_team_compare(ll_team *t);
 
 /* Copies from a whole tensor the piece of this type; and a piece into its whole. */

@@ -221,7 +221,7 @@ static ll_err open_subsets(ll_transfer *t, const pieces *p, int64_t *counts, int
     return LL_OK;
 }
 
-ll_err ll_transfer_prepare(ll_transfer *t, ll_arena *arena, const char *codec, uint64_t seed)
+ll_err ll_transfer_prepare(ll_transfer *t, ll_arena *arena)
 {
     void *room;
     if (t->kind != LL_ALL_REDUCE) return LL_OK;
@@ -235,12 +235,18 @@ ll_err ll_transfer_prepare(ll_transfer *t, ll_arena *arena, const char *codec, u
         TRY(ll_comm_alloc(t->c, t->room, &room));
         t->packing = (char *)room;
     }
-    if (!codec) return LL_OK;
+    return LL_OK;
+}
+
+ll_err ll_transfer_compress(ll_transfer *t, const char *codec, uint64_t seed)
+{
+    if (!codec || t->kind != LL_ALL_REDUCE) return LL_OK;
     return ll_codec_open(codec, t->call.site, t->call.spec.count, seed, &t->codec);
 }
 
 void ll_transfer_close(ll_transfer *t)
 {
+    if (t->room) ll_comm_release(t->c, t->packing);
     ll_codec_close(t->codec);
     ll_subsets_close(t->subsets);
 }

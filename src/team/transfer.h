@@ -34,7 +34,7 @@ typedef struct ll_transfer {
     ll_request *request; /* under way */
 } ll_transfer;
 
-/* Collective over the team, in the order of the program. Plans it. in and out are read anew in each
+/* Local, where the team has compared the program. Plans it. in and out are read anew in each
  * run. packing: room of x's packing. */
 ll_err ll_transfer_open(ll_team *team, ll_arena *arena, const ll_instr *x, const ll_tensor *in,
                         const ll_tensor *out, void *packing, ll_transfer **made);
@@ -46,9 +46,10 @@ ll_err ll_transfer_unpack(const ll_transfer *t, ll_strip_copy *copy, void *conte
 char *ll_transfer_taken(const ll_transfer *t);
 
 /* ---- over comm/ ---- */
-/* Collective. Sums of several tensors are packed in memory that the ranks of a node share. codec:
- * what a sum goes through, which then is over when it has started; NULL: none. */
-ll_err ll_transfer_prepare(ll_transfer *t, ll_arena *arena, const char *codec, uint64_t seed);
+/* Collective. Sums of several tensors are packed in memory that the ranks of a node share. */
+ll_err ll_transfer_prepare(ll_transfer *t, ll_arena *arena);
+/* Local. What a sum goes through, which then is over when it has started; NULL: nothing. */
+ll_err ll_transfer_compress(ll_transfer *t, const char *codec, uint64_t seed);
 void ll_transfer_close(ll_transfer *t);
 /* Scratch that it needs while it is under way; and where that is. */
 ll_err ll_transfer_scratch(ll_transfer *t, size_t *bytes);
