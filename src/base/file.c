@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -95,17 +96,19 @@ ll_err ll_write_all(int fd, const char *path, const void *data, size_t size)
 struct ll_atomic {
     int fd;
     bool created, joined;
+    int64_t token;
     char *path, *temporary;
 };
 
-static ll_err begin(ll_atomic *f, const char *path, int64_t pid)
+/* Nobody else's file, and no link to one. */
+static ll_err begin(ll_atomic *f, const char *path)
 {
     size_t n = strlen(path) + 32;
     f->path = strdup(path);
     f->temporary = (char *)malloc(n);
     CHECK(f->path && f->temporary, LL_E_MEM, "%s: no memory for its name", path);
-    snprintf(f->temporary, n, "%s%s%lld", path, LL_ATOMIC_MARK, (long long)pid);
-    int how = O_WRONLY | O_CLOEXEC | (f->joined ? 0 : O_CREAT | O_TRUNC);
+    snprintf(f->temporary, n, "%s%s%llx", path, LL_ATOMIC_MARK, (unsigned long long)f->token);
+    int how = O_WRONLY | O_CLOEXEC | O_NOFOLLOW | (f->joined ? 0 : O_CREAT | O_EXCL);
     f->fd = open(f->temporary, how, 0666);
     CHECK(f->fd >= 0, LL_E_IO, "%s: %s: %s", f->temporary, f->joined ? "opening" : "creating",
           strerror(errno));
@@ -113,27 +116,37 @@ static ll_err begin(ll_atomic *f, const char *path, int64_t pid)
     return LL_OK;
 }
 
-static ll_err open_atomic(const char *path, int64_t pid, bool join, ll_atomic **out)
+static ll_err open_atomic(const char *path, int64_t token, bool join, ll_atomic **out)
 {
     *out = NULL;
     LL_OWN(ll_atomic) f = (ll_atomic *)calloc(1, sizeof *f);
     CHECK(f, LL_E_MEM, "%s: no memory to write it", path);
     f->fd = -1;
     f->joined = join;
-    TRY(begin(f, path, pid));
+    f->token = token;
+    TRY(begin(f, path));
     *out = f;
     f = NULL;
     return LL_OK;
 }
 
+/* At random: containers that share a folder count their processes alike. */
 ll_err ll_atomic_open(const char *path, ll_atomic **out)
 {
-    return open_atomic(path, getpid(), false, out);
+    int64_t token;
+    CHECK(getrandom(&token, sizeof token, 0) == sizeof token, LL_E_SYS,
+          "%s: no random number for its temporary name: %s", path, strerror(errno));
+    return open_atomic(path, token, false, out);
 }
 
-ll_err ll_atomic_join(const char *path, int64_t pid, ll_atomic **out)
+int64_t ll_atomic_token(const ll_atomic *f)
 {
-    return open_atomic(path, pid, true, out);
+    return f->token;
+}
+
+ll_err ll_atomic_join(const char *path, int64_t token, ll_atomic **out)
+{
+    return open_atomic(path, token, true, out);
 }
 
 ll_err ll_atomic_add_at(ll_atomic *f, const void *data, size_t size, uint64_t at)

@@ -18,9 +18,10 @@ ll_err ll_write_all(int fd, const char *path, const void *data, size_t size);
  * before it, it takes back everything. */
 typedef struct ll_atomic ll_atomic;
 ll_err ll_atomic_open(const char *path, ll_atomic **out);
-/* The file that another process (by its pid, which may be of another machine) has under way for
- * path, to add to. Its commit forces what was added to disk, no more; after that, the opener's. */
-ll_err ll_atomic_join(const char *path, int64_t pid, ll_atomic **out);
+/* The file that another process, maybe of another machine, has under way for path, to add to: that
+ * of this token. Its commit forces what was added to disk, no more; after that, the opener's. */
+int64_t ll_atomic_token(const ll_atomic *f);
+ll_err ll_atomic_join(const char *path, int64_t token, ll_atomic **out);
 /* At a byte of the file. */
 ll_err ll_atomic_add_at(ll_atomic *f, const void *data, size_t size, uint64_t at);
 ll_err ll_atomic_add(ll_atomic *f, const void *data, size_t size);

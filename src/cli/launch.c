@@ -2,7 +2,7 @@
  *
  * The launching process replaces itself by mpiexec, so signals and the exit status need no care.
  * (Where ranks want to save before they stop it waits for mpiexec instead, and asks them by SIGUSR1
- * where it is sent SIGTERM or SIGINT: launchers answer these by killing the ranks a second later.)
+ * where it is sent SIGTERM, SIGINT, SIGUSR1 or SIGHUP: launchers answer these by killing the ranks a second later.)
  * The ranks get the same words and see by their environment that they are ranks already.
  *
  * Who prints a failure? One that all ranks share (job.h) is printed by the rank it befell. Of one
@@ -142,7 +142,7 @@ static void wait_for_mpiexec(pid_t child, const sigset_t *wanted)
 {
     for (int asked = 0;;) {
         int status, number = sigwaitinfo(wanted, NULL);
-        if (number == SIGINT || number == SIGTERM) {
+        if (number > 0 && number != SIGCHLD) {
             if (asked++)
                 kill(child, number); /* who asks twice does not want to wait */
             else
@@ -160,11 +160,13 @@ static void wait_for_mpiexec(pid_t child, const sigset_t *wanted)
 /* Returns in a new process, away from the terminal's signals, that ends when this one does. */
 static ll_err stay_behind(void)
 {
+    static const int numbers[] = {SIGINT, SIGTERM, SIGUSR1, SIGHUP, SIGCHLD};
     sigset_t wanted, old;
+    struct sigaction now;
     sigemptyset(&wanted);
-    sigaddset(&wanted, SIGINT);
-    sigaddset(&wanted, SIGTERM);
-    sigaddset(&wanted, SIGCHLD);
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
+        if (numbers[i] != SIGHUP || sigaction(SIGHUP, NULL, &now) || now.sa_handler != SIG_IGN)
+            sigaddset(&wanted, numbers[i]);
     sigprocmask(SIG_BLOCK, &wanted, &old);
     pid_t parent = getpid(), child = fork();
     if (child > 0) wait_for_mpiexec(child, &wanted);

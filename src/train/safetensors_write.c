@@ -173,9 +173,9 @@ static ll_err write_mine(const writer *w)
     return ll_ranks_lead(w->x->comm) ? LL_OK : ll_atomic_commit(w->f);
 }
 
-static ll_err join_and_write(writer *w, int64_t pid)
+static ll_err join_and_write(writer *w, int64_t token)
 {
-    if (!w->f) TRY(ll_atomic_join(w->path, pid, &w->f));
+    if (!w->f) TRY(ll_atomic_join(w->path, token, &w->f));
     return write_mine(w);
 }
 
@@ -183,10 +183,10 @@ static ll_err write_file(writer *w)
 {
     ll_comm *c = w->x->comm;
     bool lead = ll_ranks_lead(c);
-    int64_t pid = getpid();
     TRY(ll_ranks_agree(c, lead ? ll_atomic_open(w->path, &w->f) : LL_OK));
-    TRY(ll_ranks_number(c, &pid));
-    TRY(ll_ranks_agree(c, join_and_write(w, pid)));
+    int64_t token = lead ? ll_atomic_token(w->f) : 0;
+    TRY(ll_ranks_number(c, &token));
+    TRY(ll_ranks_agree(c, join_and_write(w, token)));
     return ll_ranks_agree(c, lead ? ll_atomic_commit(w->f) : LL_OK);
 }
 

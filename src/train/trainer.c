@@ -3,9 +3,9 @@
  * 1. Everything that metrics.jsonl and checkpoints hold is a function of the run file alone: two
  *    runs give the same bytes, and so does a run that was stopped and resumed. Times go elsewhere.
  * 2. A checkpoint after step k has all that step k+1 needs; data position is the step number.
- * 3. A signal (SIGINT, SIGTERM, or SIGUSR1, which launchers pass on) ends the loop after the step
- *    under way, a validation at once; the checkpoint is then written as usual. A validation cut
- *    short is owed: the resumed run begins with it.
+ * 3. A signal (SIGINT, SIGTERM, SIGHUP, or SIGUSR1, which launchers pass on) ends the loop after
+ *    the step under way, a validation at once; the checkpoint is then written as usual. A
+ *    validation cut short is owed: the resumed run begins with it.
  * 4. Ranks take the same steps and decisions: what may differ between them (files, signals) is
  *    agreed on. Rank 0 alone writes to the run folder, but for the tensors of checkpoints. */
 #include "train/trainer_int.h"
@@ -330,8 +330,9 @@ static ll_err close_all(trainer *t, ll_err rc)
 
 ll_err ll_train(const ll_run *r, const ll_train_opts *opts, ll_train_report *out)
 {
-    static const int signals[] = {SIGINT, SIGTERM, SIGUSR1};
-    struct sigaction mine = {.sa_handler = on_signal, .sa_flags = SA_RESTART}, old[3];
+    static const int signals[] = {SIGINT, SIGTERM, SIGUSR1, SIGHUP};
+    enum { N = sizeof signals / sizeof *signals };
+    struct sigaction mine = {.sa_handler = on_signal, .sa_flags = SA_RESTART}, old[N];
     trainer t = {.r = r, .opts = opts, .report = out, .began = ll_now(), .folder = -1};
     t.arena = ll_arena_new();
     memset(out, 0, sizeof *out);
@@ -339,8 +340,12 @@ ll_err ll_train(const ll_run *r, const ll_train_opts *opts, ll_train_report *out
     if (out->ranks > 1) t.comm = opts->comm;
     t.lead = ll_ranks_lead(t.comm);
     caught = 0;
-    for (int i = 0; i < 3; i++) sigaction(signals[i], &mine, &old[i]);
+    for (int i = 0; i < N; i++) {
+        sigaction(signals[i], &mine, &old[i]);
+        if (signals[i] == SIGHUP && old[i].sa_handler == SIG_IGN) /* nohup */
+            sigaction(signals[i], &old[i], NULL);
+    }
     ll_err rc = close_all(&t, run(&t));
-    for (int i = 0; i < 3; i++) sigaction(signals[i], &old[i], NULL);
+    for (int i = 0; i < N; i++) sigaction(signals[i], &old[i], NULL);
     return rc;
 }

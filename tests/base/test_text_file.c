@@ -11,6 +11,7 @@
 #include <stdarg.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <unistd.h>
 #include <cmocka.h>
 
 static void numbers_for_people(void **state)
@@ -146,6 +147,32 @@ static void whole_files(void **state)
     free(back);
 }
 
+/* Two writers of one file at once, whose processes may have the same number in other containers;
+ * and a link in the way leads nowhere. */
+static void writers_do_not_meet(void **state)
+{
+    ll_atomic *a, *b;
+    uint8_t *back;
+    size_t size;
+    const char *path = tmpdir_path(state, "f");
+    assert_int_equal(ll_atomic_open(path, &a), LL_OK);
+    assert_int_equal(ll_atomic_open(path, &b), LL_OK);
+    assert_int_equal(ll_atomic_add(a, "one", 3), LL_OK);
+    assert_int_equal(ll_atomic_add(b, "three", 5), LL_OK);
+    assert_int_equal(ll_atomic_commit(b), LL_OK);
+    assert_int_equal(ll_atomic_commit(a), LL_OK);
+    ll_atomic_close(a);
+    ll_atomic_close(b);
+    assert_int_equal(ll_file_read(path, 10, &back, &size), LL_OK);
+    assert_true(size == 3 && !memcmp(back, "one", 3));
+    free(back);
+    assert_int_equal(tmpdir_count(*state), 1);
+    char link[4096];
+    snprintf(link, sizeof link, "%s%s7", path, LL_ATOMIC_MARK);
+    assert_int_equal(symlink(path, link), 0);
+    assert_int_equal(ll_atomic_join(path, 7, &a), LL_E_IO);
+}
+
 static void folders(void **state)
 {
     const char *deep = tmpdir_path(state, "a/b//c/");
@@ -191,6 +218,7 @@ int main(void)
         cmocka_unit_test(buffers),
         cmocka_unit_test(crc),
         cmocka_unit_test_setup_teardown(whole_files, tmpdir_setup, tmpdir_teardown),
+        cmocka_unit_test_setup_teardown(writers_do_not_meet, tmpdir_setup, tmpdir_teardown),
         cmocka_unit_test_setup_teardown(folders, tmpdir_setup, tmpdir_teardown),
         cmocka_unit_test_setup_teardown(full_disk_keeps_old_file, tmpdir_setup, tmpdir_teardown),
     };

@@ -216,7 +216,7 @@ static void stopped_while_validating(void **state)
     bool cut = false; /* a validation was */
     begin(state, "validating", validating);
     for (int i = 0; i < 6 && !cut; i++) {
-        int done = stop_kindly(state, i % 2 ? SIGINT : SIGTERM, 1, 2, VALIDATING_STEPS);
+        int done = stop_kindly(state, i % 2 ? SIGINT : SIGHUP, 1, 2, VALIDATING_STEPS);
         char *text = read_whole(tmpdir_path(state, "out/metrics.jsonl"), NULL), want[64];
         snprintf(want, sizeof want, "{\"step\":%d,\"val_loss\"", done);
         cut = !strstr(text, want);
