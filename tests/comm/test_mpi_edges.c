@@ -1,6 +1,6 @@
 /* mpi: 2 3
  * The edges of communicators: two of them waited for in different orders, one opened beside the
- * other's thread, and what a failure leaves behind: no request, and no receive that still writes. */
+ * other's thread, and what a failure leaves behind: no request, no receive that still writes. */
 #include "comm/comm_int.h"
 
 #include <dirent.h>

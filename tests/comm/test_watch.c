@@ -522,8 +522,8 @@ static void strangers_are_shown_out(void **state)
     close(wake);
 }
 
-/* More guests than seats, or no descriptor for one: the hub does not try for ever; and a rank is let
- * in when it can be. */
+/* More guests than seats, or no descriptor for one: the hub does not try for ever; and a rank is
+ * let in when it can be. */
 static void guests_that_wait_are_no_work(void **state)
 {
     (void)state;
