@@ -2,7 +2,8 @@
  *
  * The launching process replaces itself by mpiexec, so signals and the exit status need no care.
  * (Where ranks want to save before they stop it waits for mpiexec instead, and asks them by SIGUSR1
- * where it is sent SIGTERM, SIGINT, SIGUSR1 or SIGHUP: launchers answer these by killing the ranks a second later.)
+ * where it is sent SIGTERM, SIGINT, SIGUSR1 or SIGHUP: launchers answer these by killing the ranks
+ * a second later.)
  * The ranks get the same words and see by their environment that they are ranks already.
  *
  * Who prints a failure? One that all ranks share (job.h) is printed by the rank it befell. Of one

@@ -45,8 +45,8 @@ static int world_size(const ll_comm *c)
     return c->t->size;
 }
 
-/* Around what waits inside MPI, where nothing of ours moves and no failure is seen: entered when all
- * ranks are there. */
+/* Around what waits inside MPI, where nothing of ours moves and no failure is seen: entered when
+ * all ranks are there. */
 static ll_err enter(ll_comm *c, const char *what)
 {
     const ll_coll_call barrier = {.spec.coll = LL_COLL_BARRIER, .dtype = LL_U8, .site = what};
