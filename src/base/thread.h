@@ -1,4 +1,4 @@
-/* thread.h: threads of Loopline's own. Signals are the program's: its threads take them, not ours. */
+/* thread.h: threads of our own. Signals are the program's: its threads take them, not these. */
 #pragma once
 #include <pthread.h>
 #include <stdbool.h>
