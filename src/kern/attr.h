@@ -81,6 +81,9 @@ typedef struct ll_quantize_attr {
     ll_dtype dtype;
     int64_t rows, turned, sample, act;
 } ll_quantize_attr;
+/* The first of the rows that are looked at: another in each step (clock: ll_stream("", step)). */
+#define LL_QUANTIZE_FIRST(clock, rows, sample)                                                     \
+    (int64_t)((clock) % (uint64_t)((rows) < (sample) ? (rows) + !(rows) : (sample)))
 
 /* classify: a row's largest sum of exponentials with the label's as 1; see fuse/classify.c */
 #define LL_CLASSIFY_MOST 0x1p80

@@ -83,7 +83,10 @@ static ll_err open(ll_exec *e)
         TRY(ll_gpu_open(e->opts.device, &o->gpu));
         o->own = true;
     }
-    size_t trouble = LL_TROUBLE * sizeof(int64_t);
+    for (int i = 0; i < p->n_slot; i++)
+        if (ll_dtype_bytes(p->slots[i].type.dtype) == 1 && p->slots[i].type.dtype != LL_U8)
+            e->saturated = 0;
+    size_t trouble = LL_TROUBLE_WORDS * sizeof(int64_t);
     TRY(ll_gpu_alloc(o->gpu, sizeof(uint64_t), &o->clock));
     TRY(ll_gpu_alloc(o->gpu, trouble, &o->trouble));
     TRY(ll_gpu_fill(o->gpu, o->trouble, 0, trouble));

@@ -2,6 +2,7 @@
  * cuda_run.c its launches, cuda_data.c what comes and goes, cuda_nccl.c its collectives. */
 #pragma once
 #include "dev/gpu.h"
+#include "kern/cuda/trouble.h"
 #include "machine/host.h"
 #include "machine/merge.h"
 
@@ -24,7 +25,7 @@ typedef struct ll_cuda_view { /* a slot as this process sees it */
     int next;      /* micro-batches from here on have not been uploaded since */
 } ll_cuda_view;
 
-enum { LL_TROUBLE = 3, LL_STEP_SCALARS = 8 };
+enum { LL_STEP_SCALARS = 8 };
 
 typedef struct ll_cuda {
     ll_gpu *gpu;
@@ -49,6 +50,7 @@ typedef struct ll_cuda {
     int64_t *reply; /* [n_reply], then trouble */
     int *reply_of;  /* slot -> where in reply, 1 up; 0: not there */
     int n_reply;
+    int64_t saturated; /* numbers, in all steps that were waited for */
     enum { LL_REPLY_OLD, LL_REPLY_COMING, LL_REPLY_HERE } reply_state;
     struct ll_nccl *nccl; /* of link nccl */
 } ll_cuda;

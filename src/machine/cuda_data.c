@@ -232,7 +232,7 @@ ll_err ll_cuda_end(ll_exec *e)
     }
     if (n == LL_GPU_PIECES) TRY(send(o, pieces, &n));
     pieces[n++] =
-        (ll_gpu_piece){o->reply + o->n_reply, o->trouble, LL_TROUBLE * sizeof(int64_t), 0};
+        (ll_gpu_piece){o->reply + o->n_reply, o->trouble, LL_TROUBLE_WORDS * sizeof(int64_t), 0};
     o->reply_state = LL_REPLY_COMING;
     return send(o, pieces, &n);
 }
@@ -242,8 +242,11 @@ ll_err ll_cuda_wait(ll_exec *e)
     ll_cuda *o = ll_cuda_of(e);
     TRY(await_reply(e));
     const int64_t *t = o->reply + o->n_reply;
-    if (o->reply_state == LL_REPLY_OLD || !t[0]) return LL_OK;
-    int64_t none[LL_TROUBLE] = {0};
+    if (o->reply_state == LL_REPLY_OLD) return LL_OK;
+    if (e->saturated >= 0) e->saturated = t[LL_TROUBLE_SATURATED] - o->saturated;
+    o->saturated = t[LL_TROUBLE_SATURATED];
+    if (!t[0]) return LL_OK;
+    int64_t none[LL_TROUBLE_SATURATED] = {0};
     TRY(ll_gpu_write(o->gpu, o->trouble, none, sizeof none));
     FAIL(LL_E_ARG, "%s %lld of the batch is %lld, which is outside of its range",
          t[0] == 1 ? "the label of row" : "index", (long long)t[1], (long long)t[2]);
@@ -290,7 +293,7 @@ ll_err ll_cuda_open_data(ll_exec *e)
         int slot = p->results[i].slot;
         if (in_reply(&p->slots[slot]) && !o->reply_of[slot]) o->reply_of[slot] = ++o->n_reply;
     }
-    TRY(ll_gpu_pinned(sizeof(int64_t) * (size_t)(o->n_reply + LL_TROUBLE), &data));
+    TRY(ll_gpu_pinned(sizeof(int64_t) * (size_t)(o->n_reply + LL_TROUBLE_WORDS), &data));
     o->reply = (int64_t *)data;
     return LL_OK;
 }

@@ -67,6 +67,7 @@ struct ll_exec { /* a program bound to a machine's memory */
     size_t room_bytes;
     int n_launch;       /* in a step of one micro-batch */
     size_t extra_bytes; /* of the machine's memory, besides the slab */
+    int64_t saturated;  /* in the last step: numbers too large for 8-bit floats; -1: has none */
     bool joined;        /* the link is open */
     bool unsettled;     /* messages may still come to its memory, which then stays */
     void *own;          /* what the machine keeps */

@@ -72,6 +72,10 @@ static ll_err record(trainer *t, const ll_train_step *s)
     ll_metrics_num(t->metrics, "loss", s->loss);
     ll_metrics_num(t->metrics, "grad_norm", s->grad_norm);
     ll_metrics_num(t->metrics, "lr", s->lr);
+    if (s->saturated >= 0) {
+        ll_metrics_int(t->metrics, "saturated", s->saturated);
+        TRY(ll_events_scalar(t->events, s->step, "train/saturated", (double)s->saturated));
+    }
     TRY(ll_metrics_end(t->metrics));
     ll_metrics_begin(t->timing, s->step);
     ll_metrics_num(t->timing, "step_ms", 1e3 * s->seconds);
@@ -135,7 +139,8 @@ static ll_err take_step(trainer *t, int64_t step)
                        1e-9 * t->flops / seconds,
                        0,
                        0,
-                       t->s->e->waited - waited};
+                       t->s->e->waited - waited,
+                       t->s->e->saturated};
     ll_exec_compressed(t->s->e, &s.gradient_bytes, &s.dense_bytes);
     t->report->gradient_bytes = s.gradient_bytes;
     t->report->dense_bytes = s.dense_bytes;

@@ -28,7 +28,8 @@ typedef struct ll_train_step {
     double samples_per_s, tokens_per_s, gflops; /* tokens_per_s 0 for images */
     int64_t gradient_bytes, dense_bytes; /* sent by rank 0 of compressed gradients, and those that
                                           * f32 takes; 0: none are compressed */
-    double waited; /* of seconds, those that rank 0 spent waiting for collectives */
+    double waited;     /* of seconds, those that rank 0 spent waiting for collectives */
+    int64_t saturated; /* rank 0's numbers that were too large for 8-bit floats; -1: has none */
 } ll_train_step;
 
 typedef struct ll_train_events {

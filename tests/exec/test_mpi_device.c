@@ -3,6 +3,7 @@
  * captured, and collectives between GPUs beside it, leave what the same program leaves on the CPU.
  * On one rank to the bit; on several up to the order of sums. */
 #include "exec/fake_gpu.h"
+#include "machine/cuda.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -84,7 +85,10 @@ static void hold(const char *name, const char *mesh, int zero, int n_micro, bool
         part now = cpu; /* what the next step gets is set while this one is under way */
         part_feed(&cpu, 1, limit);
         feed_like(&fake, &now);
+        fake.e->saturated = 0; /* as of a program with 8-bit floats */
+        ((int64_t *)ll_cuda_of(fake.e)->trouble)[LL_TROUBLE_SATURATED] += 5 + step;
         no_error(ll_exec_wait(fake.e));
+        assert_int_equal(fake.e->saturated, 5 + step);
         no_error(ll_exec_run(fake.e, LL_UPDATE, fake.step++));
         check_like(&fake, &cpu, what);
     }

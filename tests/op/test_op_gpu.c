@@ -4,6 +4,7 @@
  * Skipped with a message where there is no GPU. SEED=7, ONLY=conv2d as in test_op.c. */
 #include "dev/gpu.h"
 #include "gpu_context.h"
+#include "kern/cuda/trouble.h"
 #include "op/trial.h"
 
 static ll_gpu *gpu;
@@ -33,7 +34,7 @@ typedef struct on_gpu {
 static void upload(const trial *t, on_gpu *d, const ll_tensor *in)
 {
     uint64_t clock = ll_stream("", 3);
-    int64_t none[3] = {0, 0, 0};
+    int64_t none[LL_TROUBLE_WORDS] = {0};
     for (int i = 0; i < t->n_in; i++) {
         d->in[i] = in[i];
         must(ll_gpu_alloc(gpu, bytes_of(&t->in[i]), &d->in[i].data), t, "memory");
@@ -83,7 +84,7 @@ static void release(const trial *t, on_gpu *d)
 static void run_twice(const trial *t, const ll_tensor *in, ll_tensor *got, ll_tensor *again)
 {
     on_gpu d;
-    int64_t trouble[3];
+    int64_t trouble[LL_TROUBLE_WORDS];
     upload(t, &d, in);
     for (int k = 0; k < 2; k++) {
         for (int o = 0; o < t->n_out; o++)
@@ -254,6 +255,43 @@ static void test_many(void **state)
     }
 }
 
+/* ---- 8-bit floats: what is too large is counted, infinity is no number ---- */
+
+static void test_saturated(void **state)
+{
+    static const char *const texts[] = {"f32[64,128] {dtype=e4m3, rows=1, sample=16}",
+                                        "bf16[64,128] {dtype=e5m2, rows=1, sample=16}",
+                                        "f32[60,30] {dtype=e5m2, rows=1, sample=16}"};
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        trial t = {.op = ll_op_find("quantize"), .text = texts[i], .arena = ll_arena_new()};
+        ll_tensor in[LL_MAX_IN], got;
+        int64_t trouble[LL_TROUBLE_WORDS];
+        on_gpu d;
+        must(ll_parse_trial(t.op, t.text, t.arena, &t.n_in, t.in, t.limit, &t.attr), &t, "parse");
+        must(infer_outputs(&t), &t, "shapes");
+        in[0] = host_tensor(&t, &t.in[0], 0);
+        got = host_tensor(&t, &t.out[0], -1);
+        int64_t cols = t.in[0].shape.d[1], n = ll_numel(&t.in[0].shape);
+        int64_t row = LL_QUANTIZE_FIRST(ll_stream("", 3), n / cols, 16) ? 0 : 1; /* is not seen */
+        for (int64_t k = 0; k < n; k++) ll_store(in[0].data, in[0].dtype, k, 1);
+        ll_store(in[0].data, in[0].dtype, row * cols + 3, -1e6);
+        ll_store(in[0].data, in[0].dtype, row * cols + 4, 2e7);
+        ll_store(in[0].data, in[0].dtype, row * cols + 9, INFINITY);
+        upload(&t, &d, in);
+        must(d.kernel(&d.call), &t, "kernel");
+        must(ll_gpu_read(gpu, got.data, d.out[0].data, bytes_of(&t.out[0])), &t, "download");
+        must(ll_gpu_read(gpu, trouble, d.trouble, sizeof trouble), &t, "download");
+        must(ll_gpu_wait(gpu), &t, "run");
+        assert_int_equal(trouble[0], 0);
+        assert_int_equal(trouble[LL_TROUBLE_SATURATED], 2);
+        assert_true(isnan(ll_load(got.data, got.dtype, row * cols + 9)));
+        assert_true(ll_load(got.data, got.dtype, row * cols + 3) < -400);
+        release(&t, &d);
+        ll_arena_free(t.arena);
+    }
+}
+
 /* ---- classify: gradients of losses that are small, usual, and too large for sums in f32 ---- */
 
 /* The largest difference of scale e, by what the row's loss counts. */
@@ -319,12 +357,14 @@ int main(void)
     }
     static struct CMUnitTest tests[256];
     size_t n = 0;
-    for (const ll_op *const *op = ll_ops(); *op && n < 254; op++)
+    for (const ll_op *const *op = ll_ops(); *op && n < 253; op++)
         if (!(*op)->collective && (!only || !strcmp(only, (*op)->name)))
             tests[n++] =
                 (struct CMUnitTest){(*op)->name, test_op, NULL, NULL, (void *)(uintptr_t)*op};
     if (!only || !strcmp(only, "many"))
         tests[n++] = (struct CMUnitTest){"many calls of sumsq", test_many, NULL, NULL, NULL};
+    if (!only || !strcmp(only, "quantize"))
+        tests[n++] = (struct CMUnitTest){"saturated numbers", test_saturated, NULL, NULL, NULL};
     if (!only || !strcmp(only, "classify"))
         tests[n++] = (struct CMUnitTest){"rows of classify", test_classify, NULL, NULL, NULL};
     return _cmocka_run_group_tests("op on a GPU", tests, n, NULL, NULL);

@@ -16,6 +16,28 @@ template <eight_kind KIND> __device__ __forceinline__ uint2 round_eight(const fl
     return make_uint2(h[0] | h[1] << 16, h[2] | h[3] << 16);
 }
 
+/* From here on numbers are too large for it: they would round to more than its largest. */
+template <eight_kind KIND> __device__ __forceinline__ constexpr float too_large(void)
+{
+    return KIND == __NV_E4M3 ? 464.f : 61440.f;
+}
+
+/* The same; infinity becomes no number, and finite ones that are too large are counted. */
+template <eight_kind KIND>
+__device__ __forceinline__ uint2 round_counted(const float v[8], float by, unsigned &saturated)
+{
+    float w[8], most = 0;
+#pragma unroll
+    for (int k = 0; k < 8; k++) w[k] = v[k] * by, most = fmaxf(most, fabsf(w[k]));
+    if (most >= too_large<KIND>())
+#pragma unroll
+        for (int k = 0; k < 8; k++) {
+            if (isinf(v[k])) w[k] = v[k] - v[k];
+            saturated += fabsf(w[k]) >= too_large<KIND>();
+        }
+    return round_eight<KIND>(w, 1);
+}
+
 /* Four words of four bytes, each byte k of all four in the kth result. */
 __device__ __forceinline__ void transpose_4(const unsigned a[4], unsigned out[4])
 {

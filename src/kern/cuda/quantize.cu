@@ -24,6 +24,8 @@ typedef struct job {
     uint8_t *q, *t; /* NULL: not wanted */
     float *scale, *sum, *parts;
     unsigned *most; /* of each block that looked for it */
+    const uint64_t *clock;
+    int64_t *trouble;
     unsigned finders;
     bool even; /* in tiles */
     float largest, margin;
@@ -96,6 +98,13 @@ template <class T, int ACT> struct operands {
     }
 };
 
+/* Of so many finite numbers that were too large. */
+__device__ __forceinline__ void tell_saturated(const job &j, unsigned n)
+{
+    if (n && j.trouble)
+        atomicAdd((unsigned long long *)j.trouble + LL_TROUBLE_SATURATED, (unsigned long long)n);
+}
+
 /* ---- the largest magnitude ---- */
 
 /* WIDE: columns that 8 divides, and less than 2^32 of these eights. */
@@ -108,7 +117,9 @@ __device__ __forceinline__ void find_largest(const job &j, unsigned block)
     if (threadIdx.x == 0) most = 0;
     cudaTriggerProgrammaticLaunchCompletion();
     unsigned top = 0;
-    index wide = (index)(j.cols / EACH), all = (index)((j.rows + j.sample - 1) / j.sample) * wide;
+    int64_t first = j.sample > 1 && j.clock ? LL_QUANTIZE_FIRST(j.clock[0], j.rows, j.sample) : 0;
+    index wide = (index)(j.cols / EACH);
+    index all = (index)((j.rows - first + j.sample - 1) / j.sample) * wide;
     index step = (index)j.finders * blockDim.x;
     for (index i = block * blockDim.x + threadIdx.x; i < all; i += AT_ONCE * step) {
         eight<T> x[AT_ONCE];
@@ -116,7 +127,7 @@ __device__ __forceinline__ void find_largest(const job &j, unsigned block)
 #pragma unroll
         for (int u = 0; u < AT_ONCE; u++) {
             index e = i + u * step < all ? i + u * step : i;
-            int64_t at = ((int64_t)(e / wide) * j.sample * wide + e % wide) * EACH;
+            int64_t at = (((int64_t)(e / wide) * j.sample + first) * wide + e % wide) * EACH;
             if (WIDE)
                 x[u].load(j.x, at);
             else
@@ -160,7 +171,10 @@ template <class T, int ACT> static __global__ void plain(job j, eight_kind kind)
     float s = scale_of(j, blockIdx.x);
     GRID_STRIDE(i, j.n)
     {
-        uint8_t b = __nv_cvt_float_to_fp8(value_at<T, ACT>(j, i) / s, __NV_SATFINITE, kind);
+        float x = value_at<T, ACT>(j, i), v = isinf(x) ? x - x : x / s;
+        tell_saturated(
+            j, fabsf(v) >= (kind == __NV_E4M3 ? too_large<__NV_E4M3>() : too_large<__NV_E5M2>()));
+        uint8_t b = __nv_cvt_float_to_fp8(v, __NV_SATFINITE, kind);
         if (j.q) j.q[i] = b;
         if (j.t) j.t[i % j.cols * j.rows + i / j.cols] = b;
     }
@@ -197,6 +211,7 @@ __device__ __forceinline__ void one_tile(const job &j, unsigned block)
     int row = row0 + group * 16, col = col0 + lane * 8;
     bool in = row < rows && col < cols;
     float by = 1, sum[8] = {};
+    unsigned saturated = 0;
     unsigned b[2][16]; /* columns 0 to 3, and 4 to 7 */
 #pragma unroll
     for (int r0 = 0; r0 < 16; r0 += ROWS) {
@@ -213,13 +228,14 @@ __device__ __forceinline__ void one_tile(const job &j, unsigned block)
             for (int r = 0; r < ROWS; r++) {
                 float v[8];
                 x[r].values(v);
-                uint2 w = round_eight<KIND>(v, by);
+                uint2 w = round_counted<KIND>(v, by, saturated);
                 b[0][r0 + r] = w.x, b[1][r0 + r] = w.y;
 #pragma unroll
                 for (int k = 0; SUM && k < 8; k++) sum[k] += v[k];
                 if (Q) __stcs((uint2 *)(j.q + (int64_t)(row + r0 + r) * cols + col), w);
             }
     }
+    tell_saturated(j, saturated);
 #pragma unroll
     for (int h = 0; TRANSPOSED && h < 2; h++) {
         uint4 out[4];
@@ -279,13 +295,14 @@ static ll_err run_tiles(const ll_kcall *c, const job &j)
 
 template <class T, int ACT> static ll_err run(const ll_kcall *c, const job &j, bool e4m3)
 {
-    if (j.even) {
-        constexpr bool backward = ACT == LL_ACT_DGELU, any = ACT == LL_ACT_NONE && sizeof(T) == 2;
-        TRY(launch(c, find_one<T, true>, j.finders, FIND, j));
-        if constexpr (any)
-            if (!e4m3) return run_tiles<T, ACT, __NV_E5M2>(c, j);
-        return run_tiles < T, ACT, backward ? __NV_E5M2 : __NV_E4M3 > (c, j);
-    }
+    constexpr bool gradient = ACT == LL_ACT_DGELU, parameter = sizeof(T) == 4;
+    if constexpr (!parameter || ACT == LL_ACT_NONE)
+        if (j.even) { /* see made_in_tiles */
+            TRY(launch(c, find_one<T, true>, j.finders, FIND, j));
+            if constexpr (!parameter && ACT == LL_ACT_NONE)
+                if (!e4m3) return run_tiles<T, ACT, __NV_E5M2>(c, j);
+            return run_tiles < T, ACT, gradient ? __NV_E5M2 : __NV_E4M3 > (c, j);
+        }
     TRY(launch(c, find_one<T, false>, j.finders, FIND, j));
     TRY(launch_early(c, plain<T, ACT>, blocks_for(c, j.n, BLOCK), BLOCK, j,
                      e4m3 ? __NV_E4M3 : __NV_E5M2));
@@ -313,7 +330,7 @@ static job job_of(const ll_kcall *c)
     j.rows = 1;
     for (int d = 0; d < a->rows; d++) j.rows *= c->in[0].shape.d[d];
     j.cols = j.rows ? j.n / j.rows : 0;
-    j.sample = a->sample;
+    j.sample = a->sample, j.clock = c->clock, j.trouble = c->trouble;
     j.q = both || !a->turned ? (uint8_t *)c->out[0].data : NULL;
     j.t = both ? (uint8_t *)c->out[1].data : a->turned ? (uint8_t *)c->out[0].data : NULL;
     j.scale = (float *)c->out[both ? 2 : 1].data;

@@ -1,5 +1,6 @@
 /* trouble.h: what a kernel can find wrong with the data, told in ll_kcall.trouble: kind, where,
- * value. */
+ * value; and how many finite numbers became the largest 8-bit float, being too large for it. */
 #pragma once
 
 enum { LL_TROUBLE_NONE, LL_TROUBLE_LABEL, LL_TROUBLE_INDEX };
+enum { LL_TROUBLE_SATURATED = 3, LL_TROUBLE_WORDS };

@@ -1,4 +1,5 @@
 /* quantize, reference: the largest magnitude of the operand, then every element over the scale. */
+#include "base/rng.h"
 #include "kern/attr.h"
 #include "kern/kern.h"
 #include "kern/ref/value.h"
@@ -20,8 +21,10 @@ static float scale_of(const ll_kcall *c, int64_t n, int64_t cols)
 {
     const ll_quantize_attr *a = (const ll_quantize_attr *)c->attr;
     double most = 0;
+    int64_t rows = cols ? n / cols : 0;
+    int64_t first = LL_QUANTIZE_FIRST(ll_stream("", c->step), rows, a->sample);
     for (int64_t i = 0; i < n; i++) {
-        if (i / cols % a->sample) continue;
+        if (i / cols % a->sample != first) continue;
         double v = fabs(ll_load(c->in[0].data, c->in[0].dtype, i));
         if (!(v <= most)) most = v; /* NaN stays */
     }
@@ -40,7 +43,7 @@ ll_err quantize_ref(const ll_kcall *c)
     float scale = scale_of(c, n, cols);
     bool both = c->n_out > 2;
     for (int64_t i = 0; i < n; i++) {
-        float v = (float)value(c, i) / scale;
+        float x = (float)value(c, i), v = isinf(x) ? NAN : x / scale;
         int64_t turned = i % cols * rows + i / cols;
         ll_store(c->out[0].data, a->dtype, a->turned && !both ? turned : i, v);
         if (both) ll_store(c->out[1].data, a->dtype, turned, v);
