@@ -1,6 +1,6 @@
 /* fp8.c: large products read 8-bit floats: e4m3 in the forward pass, e5m2 for gradients, each
  * tensor with one scale (op/quantize.c). Sums are f32, results bf16 or f32 as before. Matrix units
- * want the summed loop of both operands to run fastest, so an operand is read as it lies or turned;
+ * want the summed loop of both operands to run fastest, so an operand is read as it lies or transposed;
  * where a tensor is wanted both ways (the forward pass and the backward pass), one node makes both,
  * and the sum of its columns if that is wanted (the gradient of a bias). What gelu gives in the
  * forward pass, and its gradient in the backward pass, are made on the way from what the products
@@ -13,7 +13,7 @@ enum { LEAST = 128, MULTIPLE = 16 };  /* of every side of a product */
 enum { MANY = 1 << 20, SAMPLE = 16 }; /* of so many elements one row of 16 gives the scale */
 
 typedef struct wanted { /* of a value: how it is read, by all products */
-    bool plain, turned, clash, summed;
+    bool plain, transposed, clash, summed;
     int rows, reads;         /* reads: by products and sums that take what is made here */
     ll_act act;              /* not NONE: it is not made by itself, but is gelu(x), x gelu'(pre) */
     ll_val x, pre;           /* of the new graph */
@@ -31,7 +31,7 @@ typedef struct lowering {
 
 typedef struct side { /* one operand of a product: [rows, sum] as it lies, or [sum, rows] */
     int rows;         /* dimensions before the two parts meet */
-    bool turned;
+    bool transposed;
 } side;
 
 static bool is_product(const ll_node *n)
@@ -55,8 +55,8 @@ static bool backward(const ll_node *n)
 static side side_of(const ll_matmul_parts *p, int i)
 {
     side s = {0};
-    s.turned = !ll_matmul_has(p, 2, p->text[i][0]);
-    while (s.rows < p->len[i] && s.turned == !ll_matmul_has(p, 2, p->text[i][s.rows])) s.rows++;
+    s.transposed = !ll_matmul_has(p, 2, p->text[i][0]);
+    while (s.rows < p->len[i] && s.transposed == !ll_matmul_has(p, 2, p->text[i][s.rows])) s.rows++;
     return s;
 }
 
@@ -103,7 +103,7 @@ static bool sums_rows(const lowering *l, const ll_node *n)
     const wanted *w = &l->of[n->in[0].id];
     const char *spec = ((const ll_spec_attr *)n->attr)->spec, *arrow = strstr(spec, "->");
     size_t cols = strlen(arrow + 2), all = (size_t)(arrow - spec);
-    return w->plain && w->turned && !w->clash && all == (size_t)w->rows + cols &&
+    return w->plain && w->transposed && !w->clash && all == (size_t)w->rows + cols &&
            !memcmp(spec + w->rows, arrow + 2, cols);
 }
 
@@ -116,9 +116,9 @@ static void find(lowering *l)
         l->chosen[i] = fits(l, n, s) && !last[n->out[0].id];
         for (int k = 0; l->chosen[i] && k < 2; k++) {
             wanted *w = &l->of[n->in[k].id];
-            if ((w->plain || w->turned) && w->rows != s[k].rows) w->clash = true;
+            if ((w->plain || w->transposed) && w->rows != s[k].rows) w->clash = true;
             w->rows = s[k].rows;
-            *(s[k].turned ? &w->turned : &w->plain) = true;
+            *(s[k].transposed ? &w->transposed : &w->plain) = true;
         }
     }
     for (int i = 0; i < l->g->n_node; i++) {
@@ -142,10 +142,10 @@ static ll_err quantized(lowering *l, ll_val v)
     if (w->scale.id) return LL_OK;
     if (begins(from, "cast") && ll_graph_dtype(l->g, from->in[0]) == LL_F32)
         in[0] = l->rw.map[from->in[0].id];
-    bool both = w->plain && w->turned;
+    bool both = w->plain && w->transposed;
     ll_quantize_attr a = {.dtype = backward(from) ? LL_F8_E5M2 : LL_F8_E4M3,
                           .rows = w->rows,
-                          .turned = w->turned && !both,
+                          .transposed = w->transposed && !both,
                           .sample = ll_numel(&shape) >= MANY ? SAMPLE : 1,
                           .act = w->act};
     const char *op = w->summed ? "quantize_sum" : both ? "quantize_both" : "quantize";
@@ -187,10 +187,10 @@ static ll_err lower_sum(lowering *l, const ll_node *n)
     return LL_OK;
 }
 
-/* "bt.c" -> "c.bt": an operand's letters as it is turned. */
+/* "bt.c" -> "c.bt": an operand's letters as it is transposed. */
 static int put_letters(char *to, const ll_matmul_parts *p, int i, side s)
 {
-    int at = s.turned ? s.rows : 0;
+    int at = s.transposed ? s.rows : 0;
     for (int k = 0; k < p->len[i]; k++) to[k] = p->text[i][(at + k) % p->len[i]];
     return p->len[i];
 }
@@ -251,7 +251,7 @@ static ll_err lower_product(lowering *l, const ll_node *n)
         int from = k ? !first : first;
         const wanted *w = &l->of[n->in[from].id];
         TRY(quantized(l, n->in[from]));
-        in[k] = s[from].turned ? w->t : w->q;
+        in[k] = s[from].transposed ? w->t : w->q;
         in[2 + k] = w->scale;
     }
     /* Epilogues of 8-bit products add bf16, and there is none for gelu's gradient. */

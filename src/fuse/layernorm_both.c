@@ -1,5 +1,5 @@
 /* layernorm_both.c: a residual's sum, its layernorm, and that as 8-bit floats, as they lie and
- * turned, for products that read nothing else (op/quantize.c says why both):
+ * transposed, for products that read nothing else (op/quantize.c says why both):
  *
  *     a, b, gain, bias[, before] -> sum, q, t, scale, mean, rstd
  *     sum = a + b (+ before)     q scale = layernorm(sum), e4m3

@@ -72,14 +72,14 @@ typedef struct ll_cast_attr {
     ll_dtype dtype;
 } ll_cast_attr;
 
-/* quantize: to which 8-bit type; how many dimensions are rows; turned: columns come first; sample:
- * one of so many rows is looked at for the largest magnitude; act: LL_ACT_NONE, LL_ACT_GELU or
- * LL_ACT_DGELU */
+/* quantize: to which 8-bit type; how many dimensions are rows; transposed: columns come first;
+ * sample: one of so many rows is looked at for the largest magnitude; act: LL_ACT_NONE, LL_ACT_GELU
+ * or LL_ACT_DGELU */
 enum { LL_QUANTIZE_MARGIN = 8 };
 #define LL_DGELU_MOST 1.13 /* |gelu'| is less everywhere */
 typedef struct ll_quantize_attr {
     ll_dtype dtype;
-    int64_t rows, turned, sample, act;
+    int64_t rows, transposed, sample, act;
 } ll_quantize_attr;
 /* The first of the rows that are looked at: another in each step (clock: ll_stream("", step)). */
 #define LL_QUANTIZE_FIRST(clock, rows, sample)                                                     \

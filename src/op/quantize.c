@@ -2,20 +2,20 @@
  *
  *     x = q scale, scale = margin * largest magnitude of x / largest number of the type
  *
- *     quantize       x -> q, scale         as it lies, or (attr.turned) its last dimensions first
- *     quantize_both  x -> q, t, scale      as it lies and turned, for one reading
+ *     quantize       x -> q, scale         as it lies, or with its last dimensions first
+ *     quantize_both  x -> q, t, scale      as it lies and transposed, for one reading
  *     quantize_sum   x -> q, t, scale, s   and its columns summed: the gradient of a bias
  *
- * Matrix units want both operands of 8-bit floats with the summed loop running fastest, so what the
- * forward pass reads one way the backward pass reads the other. attr.rows: how many of the
- * dimensions are rows of the matrix that is turned. attr.sample: of so many rows one is looked at
- * for the largest magnitude, another in each step, and margin is LL_QUANTIZE_MARGIN, not 1: 8-bit
- * floats lose nothing at the top of their range that they do not also have further down, and what
- * still is too large becomes the largest number, and is counted (kern/cuda/trouble.h). Infinity
- * becomes no number. attr.act: not x is taken but gelu(x), or x gelu'(second operand);
- * the largest magnitude is still x's, than which the first has none larger, and the second none
- * LL_DGELU_MOST times as large. A tensor of zeros has scale 1. The compiler makes these late, for
- * GPUs (fuse/fp8.c): no loop walks their dimensions. */
+ * attr.transposed: the latter. Matrix units want both operands of 8-bit floats with the summed
+ * loop running fastest, so what the forward pass reads one way the backward pass reads the other.
+ * attr.rows: how many of the dimensions are rows of the matrix that is transposed. attr.sample: of
+ * so many rows one is looked at for the largest magnitude, another in each step, and margin is
+ * LL_QUANTIZE_MARGIN, not 1: 8-bit floats lose nothing at the top of their range that they do not
+ * also have further down, and what still is too large becomes the largest number, and is counted
+ * (kern/cuda/trouble.h). Infinity becomes no number. attr.act: not x is taken but gelu(x), or x
+ * gelu'(second operand); the largest magnitude is still x's, than which the first has none larger,
+ * and the second none LL_DGELU_MOST times as large. A tensor of zeros has scale 1. The compiler
+ * makes these late, for GPUs (fuse/fp8.c): no loop walks their dimensions. */
 #include "op/op_int.h"
 #include "kern/kern.h"
 
@@ -39,24 +39,24 @@ static ll_err infer(ll_infer *i)
     CHECK(a->sample >= 1, LL_E_ARG, "one of %lld rows is looked at", (long long)a->sample);
     CHECK(a->dtype == LL_F8_E4M3 || a->dtype == LL_F8_E5M2, LL_E_ARG, "to %s, want e4m3 or e5m2",
           (unsigned)a->dtype < LL_N_DTYPE ? ll_dtype_name(a->dtype) : "no type");
-    CHECK(a->rows >= 0 && a->rows <= s->n && (a->turned & ~1) == 0, LL_E_ARG,
-          "%lld of %d dimensions are rows; turned is %lld", (long long)a->rows, s->n,
-          (long long)a->turned);
-    ll_shape turned = {.n = s->n};
-    for (int d = 0; d < s->n; d++) turned.d[d] = s->d[(d + (int)a->rows) % s->n];
-    i->out[0] = (ll_type){a->dtype, a->turned && i->n_out == 2 ? turned : *s};
-    if (i->n_out > 2) i->out[1] = (ll_type){a->dtype, turned};
+    CHECK(a->rows >= 0 && a->rows <= s->n && (a->transposed & ~1) == 0, LL_E_ARG,
+          "%lld of %d dimensions are rows; transposed is %lld", (long long)a->rows, s->n,
+          (long long)a->transposed);
+    ll_shape transposed = {.n = s->n};
+    for (int d = 0; d < s->n; d++) transposed.d[d] = s->d[(d + (int)a->rows) % s->n];
+    i->out[0] = (ll_type){a->dtype, a->transposed && i->n_out == 2 ? transposed : *s};
+    if (i->n_out > 2) i->out[1] = (ll_type){a->dtype, transposed};
     i->out[i->n_out > 2 ? 2 : 1] = (ll_type){LL_F32, LL_SCALAR};
     if (i->n_out < 4) return LL_OK;
-    turned.n -= (int)a->rows;
-    i->out[3] = (ll_type){LL_F32, turned};
+    transposed.n -= (int)a->rows;
+    i->out[3] = (ll_type){LL_F32, transposed};
     return LL_OK;
 }
 
 static const ll_attr_field attrs[] = {
-    LL_FIELD(ll_quantize_attr, dtype, LL_A_DTYPE), LL_FIELD(ll_quantize_attr, rows, LL_A_INT),
-    LL_FIELD(ll_quantize_attr, turned, LL_A_INT),  LL_FIELD(ll_quantize_attr, sample, LL_A_INT),
-    LL_FIELD(ll_quantize_attr, act, LL_A_INT),     {0}};
+    LL_FIELD(ll_quantize_attr, dtype, LL_A_DTYPE),    LL_FIELD(ll_quantize_attr, rows, LL_A_INT),
+    LL_FIELD(ll_quantize_attr, transposed, LL_A_INT), LL_FIELD(ll_quantize_attr, sample, LL_A_INT),
+    LL_FIELD(ll_quantize_attr, act, LL_A_INT),        {0}};
 #define QUANTIZE                                                                                   \
     .n_in = -1, .attr_size = sizeof(ll_quantize_attr), .attrs = attrs, .infer = infer,             \
     .no_grad = true, .ref = quantize_ref, .cuda = LL_GPU(quantize_cuda)
@@ -67,12 +67,12 @@ static const ll_op quantize = {
     .n_out = 2,
     QUANTIZE,
     .trials = {"f32[7,5] {dtype=e4m3, rows=1, sample=1}",
-               "f32[2,16,3,16] {dtype=e5m2, rows=2, turned=1, sample=1}",
-               "f32[144,272] {dtype=e4m3, rows=1, turned=1, sample=1}",
+               "f32[2,16,3,16] {dtype=e5m2, rows=2, transposed=1, sample=1}",
+               "f32[144,272] {dtype=e4m3, rows=1, transposed=1, sample=1}",
                "f32[0,3] {dtype=e4m3, rows=1, sample=1}",
-               "f32[3,4,7] {dtype=e4m3, rows=2, turned=1, sample=5}",
+               "f32[3,4,7] {dtype=e4m3, rows=2, transposed=1, sample=5}",
                "f32[64,32] {dtype=e4m3, rows=1, sample=16}", "f32[] {dtype=e5m2, sample=1}",
-               "bf16[48,80] {dtype=e4m3, rows=1, turned=1, sample=1, act=2}"},
+               "bf16[48,80] {dtype=e4m3, rows=1, transposed=1, sample=1, act=2}"},
 };
 static const ll_op both = {
     .name = "quantize_both",

@@ -128,11 +128,11 @@ static void finish(ll_act act, int64_t rows, int64_t n, const values *more, doub
 
 static void trial(ll_act act, const char *spec, int64_t rows, int64_t n, int64_t k)
 {
-    bool turned = strchr(spec, ',')[1] == 'k', times = act == LL_ACT_TIMES;
+    bool transposed = strchr(spec, ',')[1] == 'k', times = act == LL_ACT_TIMES;
     printf("act %d %s rows %lld columns %lld summed %lld\n", (int)act, spec, (long long)rows,
            (long long)n, (long long)k);
     values a = values_of(LL_SHAPE(rows, k), 0, 1);
-    values b = values_of(turned ? LL_SHAPE(k, n) : LL_SHAPE(n, k), 1, 1 / sqrt((double)k));
+    values b = values_of(transposed ? LL_SHAPE(k, n) : LL_SHAPE(n, k), 1, 1 / sqrt((double)k));
     values more = values_of(times ? LL_SHAPE(rows, n) : LL_SHAPE(n), 2, 1);
     values p = room_for(LL_F32, LL_SHAPE(rows, n));
     values out[2] = {room_for(LL_BF16, LL_SHAPE(rows, n)),

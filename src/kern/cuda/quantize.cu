@@ -331,8 +331,8 @@ static job job_of(const ll_kcall *c)
     for (int d = 0; d < a->rows; d++) j.rows *= c->in[0].shape.d[d];
     j.cols = j.rows ? j.n / j.rows : 0;
     j.sample = a->sample, j.clock = c->clock, j.trouble = c->trouble;
-    j.q = both || !a->turned ? (uint8_t *)c->out[0].data : NULL;
-    j.t = both ? (uint8_t *)c->out[1].data : a->turned ? (uint8_t *)c->out[0].data : NULL;
+    j.q = both || !a->transposed ? (uint8_t *)c->out[0].data : NULL;
+    j.t = both ? (uint8_t *)c->out[1].data : a->transposed ? (uint8_t *)c->out[0].data : NULL;
     j.scale = (float *)c->out[both ? 2 : 1].data;
     if (c->n_out == 4) j.sum = (float *)c->out[3].data;
     j.most = (unsigned *)c->scratch;

@@ -44,9 +44,9 @@ ll_err quantize_ref(const ll_kcall *c)
     bool both = c->n_out > 2;
     for (int64_t i = 0; i < n; i++) {
         float x = (float)value(c, i), v = isinf(x) ? NAN : x / scale;
-        int64_t turned = i % cols * rows + i / cols;
-        ll_store(c->out[0].data, a->dtype, a->turned && !both ? turned : i, v);
-        if (both) ll_store(c->out[1].data, a->dtype, turned, v);
+        int64_t transposed = i % cols * rows + i / cols;
+        ll_store(c->out[0].data, a->dtype, a->transposed && !both ? transposed : i, v);
+        if (both) ll_store(c->out[1].data, a->dtype, transposed, v);
     }
     ll_store(c->out[both ? 2 : 1].data, LL_F32, 0, scale);
     for (int64_t j = 0; c->n_out == 4 && j < cols; j++) {
