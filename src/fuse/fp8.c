@@ -1,12 +1,13 @@
 /* fp8.c: large products read 8-bit floats: e4m3 in the forward pass, e5m2 for gradients, each
  * tensor with one scale (op/quantize.c). Sums are f32, results bf16 or f32 as before. Matrix units
- * want the summed loop of both operands to run fastest, so an operand is read as it lies or transposed;
- * where a tensor is wanted both ways (the forward pass and the backward pass), one node makes both,
- * and the sum of its columns if that is wanted (the gradient of a bias). What gelu gives in the
- * forward pass, and its gradient in the backward pass, are made on the way from what the products
- * give, where nothing else reads them: they are in no memory but as 8-bit floats; nor is a
- * residual's norm (layernorm_both.c). The products that make logits, and read their gradient, stay
- * bf16: few values of a large vocabulary matter, and a softmax shows every rounding. */
+ * want the summed loop of both operands to run fastest, so an operand is read as it lies or
+ * transposed; where a tensor is wanted both ways (the forward pass and the backward pass), one
+ * node makes both, and the sum of its columns if that is wanted (the gradient of a bias). What
+ * gelu gives in the forward pass, and its gradient in the backward pass, are made on the way from
+ * what the products give, where nothing else reads them: they are in no memory but as 8-bit
+ * floats; nor is a residual's norm (layernorm_both.c). The products that make logits, and read
+ * their gradient, stay bf16: few values of a large vocabulary matter, and a softmax shows every
+ * rounding. */
 #include "fuse/fuse_int.h"
 
 enum { LEAST = 128, MULTIPLE = 16 };  /* of every side of a product */

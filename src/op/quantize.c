@@ -6,16 +6,16 @@
  *     quantize_both  x -> q, t, scale      as it lies and transposed, for one reading
  *     quantize_sum   x -> q, t, scale, s   and its columns summed: the gradient of a bias
  *
- * attr.transposed: the latter. Matrix units want both operands of 8-bit floats with the summed
- * loop running fastest, so what the forward pass reads one way the backward pass reads the other.
- * attr.rows: how many of the dimensions are rows of the matrix that is transposed. attr.sample: of
- * so many rows one is looked at for the largest magnitude, another in each step, and margin is
- * LL_QUANTIZE_MARGIN, not 1: 8-bit floats lose nothing at the top of their range that they do not
- * also have further down, and what still is too large becomes the largest number, and is counted
- * (kern/cuda/trouble.h). Infinity becomes no number. attr.act: not x is taken but gelu(x), or x
- * gelu'(second operand); the largest magnitude is still x's, than which the first has none larger,
- * and the second none LL_DGELU_MOST times as large. A tensor of zeros has scale 1. The compiler
- * makes these late, for GPUs (fuse/fp8.c): no loop walks their dimensions. */
+ * Of quantize attr.transposed says which. Matrix units want both operands of 8-bit floats with the
+ * summed loop running fastest, so what the forward pass reads one way the backward pass reads the
+ * other. attr.rows: how many of the dimensions are rows of the matrix that is transposed.
+ * attr.sample: of so many rows one is looked at for the largest magnitude, another in each step,
+ * and margin is LL_QUANTIZE_MARGIN, not 1: 8-bit floats lose nothing at the top of their range
+ * that they do not also have further down, and what still is too large becomes the largest number,
+ * and is counted (kern/cuda/trouble.h). Infinity becomes no number. attr.act: not x is taken but
+ * gelu(x), or x gelu'(second operand); the largest magnitude is still x's, than which the first
+ * has none larger, and the second none LL_DGELU_MOST times as large. A tensor of zeros has scale
+ * 1. The compiler makes these late, for GPUs (fuse/fp8.c): no loop walks their dimensions. */
 #include "op/op_int.h"
 #include "kern/kern.h"
 
