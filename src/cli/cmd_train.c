@@ -186,6 +186,9 @@ static void on_start(void *context, const ll_train_start *s)
     if (s->ranks > 1 && !(s->devices && s->devices->direct)) tell_tuner(v->c);
     if (s->resumed) fprintf(stderr, "%s\n", s->resumed);
     fprintf(stderr, "run folder: %s\n", s->run->out);
+    if (s->doomed)
+        fprintf(stderr, "an earlier run's %s are in %s/checkpoints/replaced until this one saves\n",
+                s->doomed, s->run->out);
     v->p = ll_progress_new(&(ll_progress_opts){.first = s->first_step + 1,
                                                .total = s->steps,
                                                .unit = v->tokens ? "tok" : "img",

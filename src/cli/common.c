@@ -42,7 +42,8 @@ static bool exists(const char *folder, const char *file)
 
 bool ll_cli_holds_run(const char *folder)
 {
-    return exists(folder, "run.yaml");
+    return exists(folder, "run.yaml") || exists(folder, "checkpoints") ||
+           exists(folder, "metrics.jsonl");
 }
 
 const char *ll_cli_numbered(ll_run *r, bool newest)

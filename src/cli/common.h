@@ -10,7 +10,7 @@
 ll_err ll_cli_run(const char *what, const ll_words *set, bool models, ll_run **out);
 /* runs/NAME, runs/NAME-2, ...: the first that is new or, with newest, the last that is there. */
 const char *ll_cli_numbered(ll_run *r, bool newest);
-bool ll_cli_holds_run(const char *folder); /* has a run.yaml */
+bool ll_cli_holds_run(const char *folder); /* or what one leaves: checkpoints, metrics */
 /* Prints a JSON object or list on standard output and lets go of it. */
 ll_err ll_cli_json(json_t *value);
 json_t *ll_cli_number(double v); /* null where it is not finite */

@@ -325,26 +325,33 @@ static ll_err run_until_bad(const ll_session *s, ll_exec *e)
     return ll_exec_run_checked(e, LL_REPORT, s->step);
 }
 
+/* The step once more, node by node, in the memory of the one that failed where it fits. */
+static ll_err run_again(ll_session *s, const ll_program *p)
+{
+    ll_exec *e;
+    ll_exec_opts o = exec_opts(s);
+    o.share = s->e;
+    o.reuse = true;
+    TRY(ll_exec_open(p, &o, &e));
+    ll_err rc = copy_inputs(s, e, p);
+    if (rc == LL_OK) rc = run_until_bad(s, e);
+    ll_exec_close(e);
+    return rc;
+}
+
 /* Names the first op whose result is not finite. */
 static ll_err find_culprit(ll_session *s, const char *what, double value)
 {
-    ll_program *p;
-    ll_exec *e;
-    TRY(lower(s, true, &p));
-    ll_exec_opts o = exec_opts(s);
-    o.share = s->e;
-    ll_err rc = ll_exec_open(p, &o, &e);
-    if (rc == LL_OK) {
-        rc = copy_inputs(s, e, p);
-        if (rc == LL_OK) rc = run_until_bad(s, e);
-        ll_exec_close(e);
-    }
+    ll_program *p = NULL;
+    ll_err rc = lower(s, true, &p);
+    if (rc == LL_OK) rc = run_again(s, p);
     ll_program_free(p);
-    unsigned long long step = (unsigned long long)s->step + 1;
-    CHECK(rc != LL_E_NUMERIC, LL_E_NUMERIC, "step %llu: %s is %g; the first op that went wrong: %s",
-          step, what, value, ll_error_message());
-    FAIL(LL_E_NUMERIC, "step %llu: %s is %g; every single op is finite when run again by itself",
-         step, what, value);
+    if (rc == LL_E_COMM) return rc;
+    const char *found = rc == LL_OK          ? "every single op is finite when run again by itself"
+                        : rc == LL_E_NUMERIC ? "the first op that went wrong: "
+                                             : "which op went wrong could not be found out: ";
+    FAIL(LL_E_NUMERIC, "step %llu: %s is %g; %s%s", (unsigned long long)s->step + 1, what, value,
+         found, rc == LL_OK ? "" : ll_error_message());
 }
 
 /* Looks at the results, then updates. */

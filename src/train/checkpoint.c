@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #define SUFFIX ".safetensors"
+#define ASIDE "/replaced" /* below the folder of checkpoints: of an earlier run */
 
 typedef struct listing {
     ll_arena *arena;
@@ -24,9 +25,10 @@ typedef struct listing {
     int n_leftovers, leftovers_capacity;
 } listing;
 
-static const char *path_of(ll_arena *a, const char *run, int64_t step)
+/* below: "" or ASIDE. */
+static const char *path_of(ll_arena *a, const char *run, const char *below, int64_t step)
 {
-    return ll_arena_printf(a, "%s/checkpoints/step-%08lld" SUFFIX, run, (long long)step);
+    return ll_arena_printf(a, "%s/checkpoints%s/step-%08lld" SUFFIX, run, below, (long long)step);
 }
 
 /* -1: not a checkpoint's name; *rest: what follows it. */
@@ -63,9 +65,9 @@ static void add_name(listing *l, const char *name)
     }
 }
 
-static ll_err list(ll_arena *a, const char *run, listing *l)
+static ll_err list(ll_arena *a, const char *run, const char *below, listing *l)
 {
-    *l = (listing){.arena = a, .folder = ll_arena_printf(a, "%s/checkpoints", run)};
+    *l = (listing){.arena = a, .folder = ll_arena_printf(a, "%s/checkpoints%s", run, below)};
     DIR *d = opendir(l->folder);
     if (!d && errno == ENOENT) return LL_OK;
     CHECK(d, LL_E_IO, "%s: %s", l->folder, strerror(errno));
@@ -84,14 +86,19 @@ static ll_err remove_file(const char *path)
     return LL_OK;
 }
 
-static ll_err prune(ll_arena *a, const char *run, int64_t step, int keep)
+static ll_err prune(ll_arena *a, const char *run, const ll_checkpoint *c, int keep)
 {
-    listing l;
-    TRY(list(a, run, &l));
+    listing l, aside;
+    TRY(list(a, run, "", &l));
+    TRY(list(a, run, ASIDE, &aside));
     for (int i = 0; i < l.n_leftovers; i++) TRY(remove_file(l.leftovers[i]));
     int n = 0;
-    while (n < l.n && l.steps[n] <= step) n++;
-    for (int i = 0; keep > 0 && i < n - keep; i++) TRY(remove_file(path_of(a, run, l.steps[i])));
+    while (n < l.n && l.steps[n] <= c->step) n++;
+    for (int i = 0; keep > 0 && i < n - keep; i++)
+        TRY(remove_file(path_of(a, run, "", l.steps[i])));
+    for (int i = 0; c->is_first && i < aside.n; i++)
+        TRY(remove_file(path_of(a, run, ASIDE, aside.steps[i])));
+    if (c->is_first) rmdir(aside.folder); /* where somebody put other files there, it stays */
     return LL_OK;
 }
 
@@ -111,17 +118,27 @@ ll_err ll_checkpoint_save(const char *run, const ll_checkpoint *c, int keep)
                        .meta = meta,
                        .n_meta = c->n_meta + 1,
                        .comm = c->comm};
-    TRY(ll_st_write(path_of(a, run, c->step), &x));
-    return ll_ranks_agree(c->comm, lead ? prune(a, run, c->step, keep) : LL_OK);
+    TRY(ll_st_write(path_of(a, run, "", c->step), &x));
+    return ll_ranks_agree(c->comm, lead ? prune(a, run, c, keep) : LL_OK);
 }
 
-ll_err ll_checkpoint_drop_after(const char *run, int64_t step)
+ll_err ll_checkpoint_set_aside(const char *run, int64_t after, ll_arena *arena, const char **what)
 {
-    LL_OWN(ll_arena) a = ll_arena_new();
     listing l;
-    TRY(list(a, run, &l));
-    for (int i = 0; i < l.n; i++)
-        if (l.steps[i] > step) TRY(remove_file(path_of(a, run, l.steps[i])));
+    *what = NULL;
+    TRY(list(arena, run, "", &l));
+    int first = 0;
+    while (first < l.n && l.steps[first] <= after) first++;
+    if (first == l.n) return LL_OK;
+    TRY(ll_mkdirs(ll_arena_printf(arena, "%s" ASIDE, l.folder)));
+    for (int i = first; i < l.n; i++) {
+        const char *from = path_of(arena, run, "", l.steps[i]);
+        CHECK(rename(from, path_of(arena, run, ASIDE, l.steps[i])) == 0, LL_E_IO,
+              "%s: moving it aside: %s", from, strerror(errno));
+    }
+    *what = ll_arena_printf(arena, "%d checkpoint%s (step%s %lld to %lld)", l.n - first,
+                            l.n - first > 1 ? "s" : "", l.n - first > 1 ? "s" : "",
+                            (long long)l.steps[first], (long long)l.steps[l.n - 1]);
     return LL_OK;
 }
 
@@ -176,7 +193,7 @@ ll_err ll_checkpoint_open(ll_comm *c, const char *path, ll_st_file **out)
 static ll_err find_latest(ll_arena *a, const char *run, int64_t *newest, int64_t *before)
 {
     listing l;
-    TRY(list(a, run, &l));
+    TRY(list(a, run, "", &l));
     if (l.n > 0) *newest = l.steps[l.n - 1];
     if (l.n > 1) *before = l.steps[l.n - 2];
     return LL_OK;
@@ -191,7 +208,7 @@ ll_err ll_checkpoint_open_latest(ll_comm *c, const char *run, ll_st_file **out)
     TRY(ll_ranks_number(c, &newest));
     TRY(ll_ranks_number(c, &before));
     if (newest < 0) return LL_OK;
-    ll_err rc = ll_checkpoint_open(c, path_of(a, run, newest), out);
+    ll_err rc = ll_checkpoint_open(c, path_of(a, run, "", newest), out);
     if (rc == LL_OK || rc == LL_E_COMM) return rc;
     if (before < 0)
         rc = RAISE(rc, "%s; it is the run's only one", ll_error_message());
@@ -199,7 +216,7 @@ ll_err ll_checkpoint_open_latest(ll_comm *c, const char *run, ll_st_file **out)
         rc = RAISE(rc,
                    "%s; the one before it, for train --resume --from or eval --checkpoint, "
                    "is %s",
-                   ll_error_message(), path_of(a, run, before));
+                   ll_error_message(), path_of(a, run, "", before));
     return ll_ranks_agree(c, rc);
 }
 

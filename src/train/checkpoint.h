@@ -2,6 +2,7 @@
  * whole or not there at all. Which is the latest is found by listing the folder, so there is no
  * pointer that can be wrong. */
 #pragma once
+#include "base/arena.h"
 #include "train/safetensors.h"
 
 typedef struct ll_checkpoint {
@@ -11,6 +12,7 @@ typedef struct ll_checkpoint {
     const ll_st_pair *meta; /* seed, data position and the like; "step" is added */
     int n_meta;
     const ll_st_part *parts; /* [n_tensors] of them that this rank has; NULL: whole */
+    bool is_first;           /* of a start: once it is written, those that were set aside go */
     ll_comm *comm;           /* NULL: this process alone */
 } ll_checkpoint;
 
@@ -18,8 +20,10 @@ typedef struct ll_checkpoint {
  * When the disk is full the earlier ones are as they were. Collective over c->comm; what is there
  * afterwards does not depend on the parts. */
 ll_err ll_checkpoint_save(const char *run, const ll_checkpoint *c, int keep);
-/* Removes those of later steps: a run that goes on from this step will write its own. */
-ll_err ll_checkpoint_drop_after(const char *run, int64_t step);
+/* Moves those of later steps to RUN/checkpoints/replaced, where they stay until a first one is
+ * saved: a run that goes on from this step will write its own. *what: them, for people ("3
+ * checkpoints (steps 10 to 30)"), or NULL where there are none. */
+ll_err ll_checkpoint_set_aside(const char *run, int64_t after, ll_arena *arena, const char **what);
 
 /* Opens one and reads all of it once, to see that it is not damaged. Collective over c, if not
  * NULL. */

@@ -116,13 +116,16 @@ static int create(ll_arena *a, const char *folder, const char **path)
     }
 }
 
-ll_err ll_events_drop(const char *folder)
+ll_err ll_events_alone(const ll_events *e)
 {
+    const char *mine = strrchr(e->path, '/') + 1;
+    const char *folder = ll_arena_printf(e->arena, "%.*s", (int)(mine - e->path), e->path);
     DIR *d = opendir(folder);
     CHECK(d, LL_E_IO, "%s: %s", folder, strerror(errno));
     int why = 0;
-    for (struct dirent *e; why == 0 && (e = readdir(d));)
-        if (!strncmp(e->d_name, PREFIX, strlen(PREFIX)) && unlinkat(dirfd(d), e->d_name, 0))
+    for (struct dirent *f; why == 0 && (f = readdir(d));)
+        if (!strncmp(f->d_name, PREFIX, strlen(PREFIX)) && strcmp(f->d_name, mine) &&
+            unlinkat(dirfd(d), f->d_name, 0))
             why = errno;
     closedir(d);
     CHECK(why == 0, LL_E_IO, "%s: removing " PREFIX "*: %s", folder, strerror(why));

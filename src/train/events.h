@@ -8,8 +8,8 @@ typedef struct ll_events ll_events;
 
 /* first_step: the step this run begins at; more than 1: it is a resumed one. */
 ll_err ll_events_open(const char *folder, int64_t first_step, ll_events **out);
-/* Removes the folder's event files: a run begins there anew. */
-ll_err ll_events_drop(const char *folder);
+/* Removes the folder's other event files: a run has begun there anew. */
+ll_err ll_events_alone(const ll_events *e);
 /* Records are gathered in memory and written every few seconds. */
 ll_err ll_events_scalar(ll_events *e, int64_t step, const char *tag, double value);
 ll_err ll_events_flush(ll_events *e);

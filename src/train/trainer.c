@@ -47,6 +47,7 @@ static void tell_start(const trainer *t)
                         t->report->mesh,
                         m->notes[precision],
                         t->resumed,
+                        t->doomed,
                         m,
                         t->s->devices.n ? &t->s->devices : NULL};
     if (t->lead && t->opts->watch.start) t->opts->watch.start(t->opts->watch.context, &s);
@@ -211,12 +212,22 @@ static ll_err save(trainer *t, int64_t done)
         {"seed", ll_arena_printf(a, "%" PRId64, t->r->train.seed)},
         {"batch", ll_arena_printf(a, "%" PRId64, t->r->train.batch)},
     };
-    ll_checkpoint c = {done, tensors, n, meta, sizeof meta / sizeof *meta, parts, t->comm};
+    ll_checkpoint c = {.step = done,
+                       .tensors = tensors,
+                       .n_tensors = n,
+                       .meta = meta,
+                       .n_meta = sizeof meta / sizeof *meta,
+                       .parts = parts,
+                       .is_first = !t->saved,
+                       .comm = t->comm};
     if (t->comm) ll_comm_slow(t->comm, true);
     ll_err rc = ll_checkpoint_save(t->r->out, &c, (int)t->r->train.keep);
     if (t->comm) ll_comm_slow(t->comm, false);
     TRY(rc);
-    return t->lead ? ll_events_flush(t->events) : LL_OK;
+    t->saved = true;
+    if (!t->lead) return LL_OK;
+    if (c.is_first && !t->opts->resume) TRY(ll_events_alone(t->events));
+    return ll_events_flush(t->events);
 }
 
 static bool due(int64_t done, int64_t every, int64_t otherwise)

@@ -18,6 +18,7 @@ typedef struct ll_train_start {
     const char *mesh;    /* "" for one rank */
     const char *note;    /* what a person should know, such as how bf16 is computed; or NULL */
     const char *resumed; /* the same of what was resumed; or NULL */
+    const char *doomed;  /* what goes when the first checkpoint is saved; or NULL */
     const ll_machine *machine;
     const ll_devices *devices; /* its; NULL: none */
 } ll_train_start;
@@ -62,8 +63,8 @@ typedef struct ll_train_report {
     int signal;                          /* that stopped it before its end, or 0 */
 } ll_train_report;
 
-/* Trains a finished run; its folder is made, and what an earlier run left there goes, unless this
- * one resumes it. Runs that stop by SIGINT, SIGTERM or SIGUSR1 save and return LL_OK with the
+/* Trains a finished run; its folder is made. What an earlier run left there of steps that are still
+ * to come goes: lines of metrics at once, checkpoints when the first new one is saved. Runs that stop by SIGINT, SIGTERM or SIGUSR1 save and return LL_OK with the
  * signal in the report. Collective over opts->comm: a signal to any rank stops all of them after
  * the same step; watch is called on rank 0 alone, which also writes all but the tensors of
  * checkpoints. After a failure that befell this rank alone (comm/job.h) what is shared stays open,

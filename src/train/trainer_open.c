@@ -88,8 +88,10 @@ static ll_err load_from(trainer *t, const ll_st_file *f)
 
 static ll_err no_checkpoint(const trainer *t)
 {
-    FAIL(LL_E_IO, "%s has no checkpoint to resume from: train %s", t->r->out,
-         t->folder < 0 ? "without --resume" : "with --overwrite in place of --resume");
+    bool aside = access(ll_trainer_file(t, "checkpoints/replaced"), F_OK) == 0;
+    FAIL(LL_E_IO, "%s has no checkpoint to resume from: train %s%s", t->r->out,
+         t->folder < 0 ? "without --resume" : "with --overwrite in place of --resume",
+         aside ? "; those of a run that was to be replaced are in its checkpoints/replaced" : "");
 }
 
 static ll_err resume(trainer *t)
@@ -102,13 +104,13 @@ static ll_err resume(trainer *t)
     return ll_ranks_agree(t->comm, f ? load_from(t, f) : no_checkpoint(t));
 }
 
-/* Files of the run, without what an earlier one left there of steps that are still to come. */
+/* Files of the run, without lines that an earlier one left there of steps that are still to come.
+ */
 static ll_err open_outputs(trainer *t)
 {
     char *text = ll_run_print(t->r, t->arena);
-    int64_t keep = t->opts->resume ? t->first : -1;
-    TRY(ll_checkpoint_drop_after(t->r->out, keep));
-    if (!t->opts->resume) TRY(ll_events_drop(t->r->out));
+    int64_t keep = t->opts->resume ? t->first : -1; /* until the first checkpoint is saved */
+    TRY(ll_checkpoint_set_aside(t->r->out, keep, t->arena, &t->doomed));
     TRY(ll_file_write(ll_trainer_file(t, "run.yaml"), text, strlen(text)));
     TRY(ll_metrics_open(ll_trainer_file(t, "metrics.jsonl"), keep, &t->metrics));
     TRY(ll_metrics_open(ll_trainer_file(t, "timing.jsonl"), keep, &t->timing));

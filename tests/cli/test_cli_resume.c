@@ -286,6 +286,43 @@ static void goes_back_to_an_older_one(void **state)
                      checkpoint(&wholes, "sentence", SENTENCE_STEPS));
 }
 
+/* What a run before has saved stays until there is something new. */
+static void nothing_goes_before_something_new_is_saved(void **state)
+{
+    const char *folder = *state;
+    begin(state, "sentence", sentence);
+    must(folder, "train r.yaml --out out");
+    remove(tmpdir_path(state, "out/run.yaml"));
+    remove(tmpdir_path(state, "out/metrics.jsonl"));
+    refuses(folder, 1, "train r.yaml --out out", "out holds a run already", "--overwrite");
+    assert_true(file_exists(checkpoint(state, "out", SENTENCE_STEPS)));
+    write_text(tmpdir_path(state, "out/events.out.tfevents.1.a"), "");
+    write_text(tmpdir_path(state, "r.yaml"), saving);
+    outcome o = program_run(folder, NULL, "train r.yaml --out out --overwrite --set model.width=0");
+    assert_int_equal(o.status, 1);
+    outcome_free(&o);
+    assert_true(file_exists(checkpoint(state, "out", SENTENCE_STEPS)));
+    const char *never = "train.save_every=1000000";
+    const char *words[] = {"train", "r.yaml",      "--out",
+                           "out",   "--overwrite", "--set",
+                           never,   "--set",       "train.steps=1000000",
+                           NULL};
+    pid_t child = program_start(folder, NULL, words);
+    while (!is_over(child) && lines_in(tmpdir_path(state, "out/metrics.jsonl")) < 3) sleep_ms(1);
+    kill(child, SIGKILL);
+    o = program_wait(folder, child);
+    assert_non_null(strstr(o.err, "an earlier run's 2 checkpoints (steps 99 to 100) are in "
+                                  "out/checkpoints/replaced until this one saves"));
+    outcome_free(&o);
+    const char *aside = "out/checkpoints/replaced/step-00000100.safetensors";
+    assert_true(file_exists(tmpdir_path(state, aside)));
+    assert_true(file_exists(tmpdir_path(state, "out/events.out.tfevents.1.a")));
+    refuses(folder, 1, "train out --resume", "out has no checkpoint", "checkpoints/replaced");
+    must(folder, "train r.yaml --out out --overwrite");
+    assert_false(file_exists(tmpdir_path(state, "out/checkpoints/replaced")));
+    assert_false(file_exists(tmpdir_path(state, "out/events.out.tfevents.1.a")));
+}
+
 static void one_process_in_a_folder(void **state)
 {
     const char *folder = *state;
@@ -318,6 +355,7 @@ int main(void)
         IN_FOLDER(nobody_listens),
         IN_FOLDER(a_finished_run_stays),
         IN_FOLDER(goes_back_to_an_older_one),
+        IN_FOLDER(nothing_goes_before_something_new_is_saved),
         IN_FOLDER(one_process_in_a_folder),
     };
     return cmocka_run_group_tests_name("cli_resume", tests, group_setup, group_teardown);

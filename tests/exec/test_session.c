@@ -9,6 +9,8 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -274,6 +276,46 @@ static void test_nan_names_op(void **state)
     ll_graph_free(g);
 }
 
+/* Where there is no more memory to look for the op with, that is said; where the session's own is
+ * enough, it is found. */
+static void test_nan_without_memory(void **state)
+{
+    (void)state;
+#ifndef __SANITIZE_ADDRESS__ /* which maps terabytes */
+    enum { SIDE = 1024 };
+    for (int chain = 0; chain < 2; chain++) {
+        ll_graph *g = ll_graph_new("bad");
+        ll_val x = ll_param(g, "x", LL_SHAPE(SIDE, SIDE), (ll_init){LL_CONSTANT, -1});
+        ll_val h = chain ? ll_square(g, ll_exp(g, x)) : ll_matmul(g, "ab,bc->ac", x, x);
+        ll_val l = chain ? ll_mean(g, ll_log(g, ll_neg(g, h)))
+                         : ll_log(g, ll_mean(g, ll_matmul(g, "ab,bc->ac", h, x)));
+        if (chain)
+            ll_minimize(g, l, &(ll_optim){.name = "sgd"});
+        else
+            ll_graph_result(g, "loss", l);
+        ll_session *s;
+        MUST(ll_session_open(g, &(ll_session_opts){.threads = 1}, &s));
+        struct rlimit was, now;
+        long pages = 0;
+        FILE *f = fopen("/proc/self/statm", "r");
+        assert_int_equal(fscanf(f, "%ld", &pages), 1);
+        fclose(f);
+        getrlimit(RLIMIT_AS, &was);
+        now = was;
+        now.rlim_cur = (rlim_t)(pages * sysconf(_SC_PAGESIZE)) + (2 << 20);
+        setrlimit(RLIMIT_AS, &now);
+        ll_err rc = ll_session_run(s, 0.1);
+        setrlimit(RLIMIT_AS, &was);
+        assert_int_equal(rc, LL_E_NUMERIC);
+        if (!strstr(ll_error_text(), chain ? "could not be found out: " : "(log) gives"))
+            fail_msg("%s", ll_error_text());
+        if (chain) assert_non_null(strstr(ll_error_text(), "cannot be had"));
+        ll_session_close(s);
+        ll_graph_free(g);
+    }
+#endif
+}
+
 static void test_bad_calls(void **state)
 {
     (void)state;
@@ -320,12 +362,19 @@ int main(void)
 {
     make_data();
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_machines_agree),   cmocka_unit_test(test_loss_falls),
-        cmocka_unit_test(test_micro_batches),    cmocka_unit_test(test_deterministic),
-        cmocka_unit_test(test_bf16_follows_f32), cmocka_unit_test(test_optimizers_by_hand),
-        cmocka_unit_test(test_clipping),         cmocka_unit_test(test_shared_parameters),
-        cmocka_unit_test(test_reused_memory),    cmocka_unit_test(test_nan_names_op),
-        cmocka_unit_test(test_bad_calls),        cmocka_unit_test(test_memory_is_as_planned),
+        cmocka_unit_test(test_machines_agree),
+        cmocka_unit_test(test_loss_falls),
+        cmocka_unit_test(test_micro_batches),
+        cmocka_unit_test(test_deterministic),
+        cmocka_unit_test(test_bf16_follows_f32),
+        cmocka_unit_test(test_optimizers_by_hand),
+        cmocka_unit_test(test_clipping),
+        cmocka_unit_test(test_shared_parameters),
+        cmocka_unit_test(test_reused_memory),
+        cmocka_unit_test(test_nan_names_op),
+        cmocka_unit_test(test_nan_without_memory),
+        cmocka_unit_test(test_bad_calls),
+        cmocka_unit_test(test_memory_is_as_planned),
     };
     return cmocka_run_group_tests_name("session", tests, NULL, NULL);
 }

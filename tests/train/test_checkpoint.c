@@ -84,9 +84,23 @@ static void keeps_the_newest(void **state)
     assert_int_equal(load_latest(run), 123456789012);
     assert_int_equal(save(run, -1, 0), LL_E_ARG);
     /* back to step 400: the later ones belong to a past that did not happen */
-    assert_int_equal(ll_checkpoint_drop_after(run, 400), LL_OK);
+    ll_arena *a = ll_arena_new();
+    const char *what;
+    assert_int_equal(ll_checkpoint_set_aside(run, 400, a, &what), LL_OK);
+    assert_string_equal(what, "2 checkpoints (steps 500 to 123456789012)");
     assert_int_equal(load_latest(run), 400);
-    assert_int_equal(ll_checkpoint_drop_after(tmpdir_path(state, "none"), 1), LL_OK);
+    const char *aside = tmpdir_path(state, "runs/a/checkpoints/replaced");
+    assert_int_equal(tmpdir_count(aside), 2);
+    /* they stay until something new is there */
+    assert_int_equal(save(run, 450, 2), LL_OK);
+    assert_int_equal(tmpdir_count(aside), 2);
+    fill(460);
+    const ll_checkpoint first = {.step = 460, .tensors = model, .n_tensors = 3, .is_first = true};
+    assert_int_equal(ll_checkpoint_save(run, &first, 2), LL_OK);
+    assert_true(access(aside, F_OK) != 0);
+    assert_int_equal(ll_checkpoint_set_aside(tmpdir_path(state, "none"), 1, a, &what), LL_OK);
+    assert_null(what);
+    ll_arena_free(a);
 }
 
 static void later_ones_are_not_pruned(void **state)
