@@ -1,13 +1,8 @@
 /* trace.c: a list of intervals that grows. */
 #include "base/trace.h"
 
-#include <math.h>
 #include <pthread.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
-#include <time.h>
-#include <unistd.h>
 
 struct ll_trace {
     pthread_mutex_t lock; /* instructions and the thread that moves messages both add */
@@ -34,22 +29,6 @@ void ll_trace_close(ll_trace *t)
     pthread_mutex_destroy(&t->lock);
     free(t->events);
     free(t);
-}
-
-/* Field 22 of /proc/self/stat: when the process started, in ticks since the machine did. */
-double ll_trace_age(void)
-{
-    char text[1024] = "";
-    unsigned long long ticks = 0;
-    FILE *f = fopen("/proc/self/stat", "r");
-    size_t n = f ? fread(text, 1, sizeof text - 1, f) : 0;
-    if (f) fclose(f);
-    const char *at = n ? strrchr(text, ')') : NULL; /* behind the name, which may hold anything */
-    for (int i = 2; at && i < 22; i++) at = strchr(at + 1, ' ');
-    struct timespec t;
-    if (!at || sscanf(at, "%llu", &ticks) != 1 || clock_gettime(CLOCK_BOOTTIME, &t)) return NAN;
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec -
-           (double)ticks / (double)sysconf(_SC_CLK_TCK);
 }
 
 void ll_trace_add(ll_trace *t, const ll_trace_event *e)

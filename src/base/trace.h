@@ -29,7 +29,6 @@ typedef struct ll_trace ll_trace;
 
 ll_err ll_trace_open(ll_trace **out);
 void ll_trace_close(ll_trace *t);
-double ll_trace_age(void); /* seconds that this process has run; NaN: not known */
 /* From any thread. Where there is no memory for more the event is dropped, and counted. */
 void ll_trace_add(ll_trace *t, const ll_trace_event *e);
 const ll_trace_event *ll_trace_events(const ll_trace *t, int64_t *n, int64_t *dropped);

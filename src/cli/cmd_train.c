@@ -1,6 +1,7 @@
 /* cmd_train.c: loopline train. */
 #include "cli/common.h"
 
+#include "base/process.h"
 #include "base/text.h"
 #include "cli/launch.h"
 #include "kern/notes.h"
@@ -153,12 +154,25 @@ static void find_peak(view *v, const ll_train_start *s)
     v->peak *= s->ranks;
 }
 
+static void tell_memory(const ll_train_start *s)
+{
+    const ll_train_memory *m = &s->memory;
+    char a[5][LL_NUMBER_TEXT];
+    fprintf(stderr,
+            "memory planned%s: %s: tensors%s %s (%.0f bytes), batches read ahead %s, data %s, "
+            "program and libraries %s\n",
+            s->ranks > 1 ? " a rank" : "", ll_text_bytes(m->planned, a[0]),
+            s->ranks > 1 ? " and communication" : "", ll_text_bytes(m->tensors, a[1]), m->tensors,
+            ll_text_bytes(m->batches, a[2]), ll_text_bytes(m->data, a[3]),
+            ll_text_bytes(m->rest, a[4]));
+}
+
 static void on_start(void *context, const ll_train_start *s)
 {
     view *v = (view *)context;
-    char n[LL_NUMBER_TEXT], f[LL_NUMBER_TEXT], m[LL_NUMBER_TEXT];
+    char n[LL_NUMBER_TEXT], f[LL_NUMBER_TEXT];
     v->first = true;
-    v->bytes = s->bytes;
+    v->bytes = (size_t)s->memory.planned;
     v->tokens = s->data->kind == LL_TOKENS;
     find_peak(v, s);
     fprintf(stderr, "%s: %s parameters, %s on %s, %sFLOP a step, ", s->run->name,
@@ -167,10 +181,7 @@ static void on_start(void *context, const ll_train_start *s)
     if (s->ranks > 1) fprintf(stderr, "%d ranks (%s), each ", s->ranks, s->mesh);
     fprintf(stderr, "%d thread%s%s\n", s->threads, s->threads == 1 ? "" : "s",
             ll_bind_owns_cores() ? " on cores of its own" : "");
-    fprintf(stderr,
-            "memory: %s%s for training%s and validation (%zu bytes), planned before the run\n",
-            ll_text_bytes((double)s->bytes, m), s->ranks > 1 ? " a rank" : "",
-            s->ranks > 1 ? ", communication" : "", s->bytes);
+    tell_memory(s);
     if (s->note) fprintf(stderr, "%s: %s\n", s->run->train.precision, s->note);
     if (s->devices) tell_devices(s->devices, s->machine->device);
     ll_kern_notes_print(stderr);
@@ -201,7 +212,8 @@ static void on_step(void *context, const ll_train_step *s)
     if (v->peak && s->gflops > v->peak && !v->device)
         v->peak = s->gflops; /* the product was timed in a bad moment */
     if (v->device && v->first)
-        ll_progress_note(v->p, "first step done %.2f s after the program's start", ll_trace_age());
+        ll_progress_note(v->p, "first step done %.2f s after the program's start",
+                         ll_process_age());
     v->first = false;
     ll_step_stats st = {s->step,
                         s->loss,
@@ -240,10 +252,8 @@ static void show_end(const ll_run *r, const ll_train_report *t)
         fprintf(stderr, "no step was left to do after step %lld", (long long)t->steps);
     if (!isnan(t->val.loss)) fprintf(stderr, ", validation loss %.4f", t->val.loss);
     if (!isnan(t->val.accuracy)) fprintf(stderr, ", accuracy %.2f %%", 100 * t->val.accuracy);
-    if (t->ranks > 1)
-        fprintf(stderr, "\n%d ranks (%s), of which each used at most %s, planned %s", t->ranks,
-                t->mesh, ll_text_bytes((double)t->bytes_used, d),
-                ll_text_bytes((double)t->bytes_planned, e));
+    fprintf(stderr, "\nmemory%s: %s planned, %s used", t->ranks > 1 ? " of the rank with most" : "",
+            ll_text_bytes(t->memory.planned, d), ll_text_bytes(t->memory.used, e));
     if (t->dense_bytes)
         fprintf(stderr, "\ngradients: rank 0 sent %s in the last step, f32 takes %s",
                 ll_text_bytes((double)t->gradient_bytes, d),
@@ -266,8 +276,10 @@ static ll_err print_json(const ll_run *r, const ll_train_report *t)
     json_object_set_new(j, "first_step_s", ll_cli_number(t->first_step_s));
     json_object_set_new(j, "samples_per_s", ll_cli_number(t->samples_per_s));
     json_object_set_new(j, "tokens_per_s", ll_cli_number(t->tokens_per_s));
-    json_object_set_new(j, "peak_bytes_planned", json_integer((json_int_t)t->bytes_planned));
-    json_object_set_new(j, "peak_bytes_used", json_integer((json_int_t)t->bytes_used));
+    json_object_set_new(j, "peak_bytes_planned", json_integer((json_int_t)t->memory.planned));
+    json_object_set_new(j, "peak_bytes_used", json_integer((json_int_t)t->memory.used));
+    json_object_set_new(j, "tensor_bytes_planned", json_integer((json_int_t)t->memory.tensors));
+    json_object_set_new(j, "tensor_bytes_used", json_integer((json_int_t)t->memory.tensors_used));
     json_object_set_new(j, "compress", json_string(r->parallel.compress));
     json_object_set_new(j, "gradient_bytes", json_integer(t->gradient_bytes));
     json_object_set_new(j, "gradient_bytes_f32", json_integer(t->dense_bytes));

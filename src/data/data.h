@@ -113,6 +113,8 @@ typedef struct ll_data_batch {
 
 /* d must outlive the loader. */
 ll_err ll_loader_open(const ll_dataset *d, const ll_loader_opts *opts, ll_loader **out);
+/* That batches made ahead take: of a loader that reads so many samples of each. */
+size_t ll_loader_bytes(const ll_dataset *d, int64_t samples);
 /* The next batch; it stays valid until the next call. A failure of the thread shows here. */
 ll_err ll_loader_next(ll_loader *l, ll_data_batch *out);
 void ll_loader_close(ll_loader *l);

@@ -107,6 +107,12 @@ static ll_err start(ll_loader *l)
     return LL_OK;
 }
 
+size_t ll_loader_bytes(const ll_dataset *d, int64_t samples)
+{
+    size_t n = (size_t)samples;
+    return SLOTS * (ll_align64(n * d->info.x_bytes) + ll_align64(n * d->info.y_bytes));
+}
+
 ll_err ll_loader_open(const ll_dataset *d, const ll_loader_opts *opts, ll_loader **out)
 {
     *out = NULL;

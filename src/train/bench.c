@@ -3,6 +3,7 @@
 #include "train/bench.h"
 
 #include "base/now.h"
+#include "base/process.h"
 #include "base/rng.h"
 #include "base/stats.h"
 #include "kern/cpu/gemm.h"
@@ -154,7 +155,7 @@ static ll_err time_steps(ll_session *s, double lr, const ll_bench_opts *o, ll_be
     for (int i = 0; i < WARM_UP; i++) {
         TRY(ll_session_run(s, lr));
         if (i == 0) out->first_loss = ll_session_result(s, "loss");
-        if (i == 0) out->start_s = ll_trace_age();
+        if (i == 0) out->start_s = ll_process_age();
     }
     if (device) { /* it slows down as it warms, within seconds: what it does for long is what counts
                    */

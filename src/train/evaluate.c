@@ -114,6 +114,11 @@ size_t ll_evaluator_bytes(const ll_evaluator *e)
     return sum;
 }
 
+size_t ll_evaluator_batch_bytes(const ll_evaluator *e)
+{
+    return e->n ? ll_loader_bytes(e->data, e->passes[0].count) : 0;
+}
+
 size_t ll_evaluator_comm_bytes(const ll_evaluator *e)
 {
     size_t sum = 0;

@@ -15,7 +15,8 @@ ll_err ll_evaluator_open(const ll_run *r, const ll_dataset *d, ll_session *share
                          ll_evaluator **out);
 /* Compiles for so many samples now, so that ll_evaluate needs no more memory than it has. */
 ll_err ll_evaluator_plan(ll_evaluator *e, int64_t samples);
-size_t ll_evaluator_bytes(const ll_evaluator *e); /* beside the other session's */
+size_t ll_evaluator_bytes(const ll_evaluator *e);       /* beside the other session's */
+size_t ll_evaluator_batch_bytes(const ll_evaluator *e); /* of samples read ahead, while it runs */
 /* Planned for its communication, beside the communicators, which are the other session's. */
 size_t ll_evaluator_comm_bytes(const ll_evaluator *e);
 /* Asked before each batch, where not NULL: whether to stop; on all ranks the same. */

@@ -2,13 +2,12 @@
  * meet between steps but where their programs do; what each noted is put together at the end. */
 #include "train/scale.h"
 
+#include "base/process.h"
 #include "comm/job.h"
 #include "train/ranks.h"
 #include "train/setup.h"
 #include "train/state.h"
 #include "train/trace.h"
-
-#include <sys/resource.h>
 
 typedef struct scaler {
     const ll_run *r;
@@ -73,11 +72,9 @@ static ll_err steps(scaler *x)
 static ll_err put_together(scaler *x)
 {
     ll_scale_point *p = x->out;
-    struct rusage u;
-    getrusage(RUSAGE_SELF, &u);
     p->planned_bytes = (double)(ll_session_bytes(x->s) + ll_exec_comm_bytes(x->s->e));
     p->used_bytes = (double)(ll_exec_bytes(x->s->e) + used(x).held);
-    p->resident_bytes = 1024.0 * (double)u.ru_maxrss;
+    p->resident_bytes = (double)ll_process_peak();
     p->flops = x->s->p->flops;
     p->loss = ll_session_result(x->s, "loss");
     if (!x->c) return LL_OK;

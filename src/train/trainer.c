@@ -12,6 +12,7 @@
 
 #include "base/file.h"
 #include "base/now.h"
+#include "base/process.h"
 #include "base/stats.h"
 #include "train/curve.h"
 
@@ -40,7 +41,7 @@ static void tell_start(const trainer *t)
                         t->report->parameters,
                         t->steps,
                         t->first,
-                        t->report->bytes_planned,
+                        t->report->memory,
                         t->flops,
                         p->threads,
                         t->report->ranks,
@@ -280,6 +281,45 @@ static ll_err loop(trainer *t)
     return t->stop && !saved ? save(t, t->first) : LL_OK;
 }
 
+/* ---- memory ---- */
+
+static ll_err ask_device(const trainer *t, ll_device_facts *out)
+{
+    const ll_machine *m;
+    TRY(ll_machine_find(t->r->train.machine, &m));
+    return m->ask ? m->ask(t->s ? t->s->devices.mine : 0, LL_PRECISION_f32, out) : LL_OK;
+}
+
+static ll_err plan_memory(trainer *t)
+{
+    ll_train_memory *m = &t->report->memory;
+    int64_t count, first, micro = ll_run_micro_batches(t->r);
+    ll_session_rows(t->s, "x", &first, &count);
+    m->tensors = (double)(ll_session_bytes(t->s) + ll_evaluator_bytes(t->eval) +
+                          ll_exec_comm_bytes(t->s->e) + ll_evaluator_comm_bytes(t->eval));
+    m->batches =
+        (double)(ll_loader_bytes(t->data, micro * count) + ll_evaluator_batch_bytes(t->eval));
+    m->data = (double)ll_dataset_info(t->data)->bytes;
+    m->planned = m->tensors;
+    if (!t->s->machine->ask) m->planned += m->batches + m->data + m->rest;
+    double *const most[] = {&m->tensors, &m->batches, &m->data, &m->rest, &m->planned};
+    for (size_t i = 0; i < sizeof most / sizeof *most; i++) TRY(ll_ranks_max(t->comm, most[i]));
+    return LL_OK;
+}
+
+static ll_err measure_memory(trainer *t)
+{
+    ll_train_memory *m = &t->report->memory;
+    ll_device_facts now = {0};
+    TRY(ask_device(t, &now));
+    m->used = t->s->machine->ask ? (double)t->device.free_bytes - (double)now.free_bytes
+                                 : (double)ll_process_peak();
+    m->tensors_used = (double)(ll_exec_bytes(t->s->e) + ll_evaluator_bytes(t->eval));
+    if (t->comm) m->tensors_used += (double)ll_comm_used(t->comm).held;
+    TRY(ll_ranks_max(t->comm, &m->used));
+    return ll_ranks_max(t->comm, &m->tensors_used);
+}
+
 /* ---- the end ---- */
 
 static ll_err sum_up(trainer *t)
@@ -295,10 +335,7 @@ static ll_err sum_up(trainer *t)
     r->step_s = n ? t->times[n / 2] : NAN;
     r->samples_per_s = (double)t->r->train.batch / r->step_s;
     r->tokens_per_s = info->kind == LL_TOKENS ? r->samples_per_s * (double)info->seq : 0;
-    double used = (double)(ll_exec_bytes(t->s->e) + ll_evaluator_bytes(t->eval));
-    if (t->comm) used += (double)ll_comm_used(t->comm).held;
-    TRY(ll_ranks_max(t->comm, &used));
-    r->bytes_used = (size_t)used;
+    TRY(measure_memory(t));
     r->seconds = ll_now() - t->began;
     r->signal = r->steps < t->steps || t->owed ? t->stop : 0; /* else it was done all the same */
     return LL_OK;
@@ -317,16 +354,15 @@ static ll_err draw_curve(const trainer *t)
 
 static ll_err run(trainer *t)
 {
+    t->report->memory.rest = (double)ll_process_bytes();
+    TRY(ll_ranks_agree(t->comm, ask_device(t, &t->device)));
     TRY(ll_trainer_open(t));
-    double planned = (double)(ll_session_bytes(t->s) + ll_evaluator_bytes(t->eval) +
-                              ll_exec_comm_bytes(t->s->e) + ll_evaluator_comm_bytes(t->eval));
+    TRY(plan_memory(t));
     t->flops = t->s->p->flops;
-    TRY(ll_ranks_max(t->comm, &planned));
     TRY(ll_ranks_sum(t->comm, &t->flops));
     t->report->parameters = ll_session_parameters(t->s);
     t->report->steps = t->report->first = t->first;
     t->report->val = (ll_score){NAN, NAN, 0};
-    t->report->bytes_planned = (size_t)planned;
     tell_start(t);
     TRY(catch_up(t));
     TRY(loop(t));

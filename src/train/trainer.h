@@ -6,12 +6,22 @@
 #include "train/evaluate.h"
 #include "train/ranks.h"
 
+/* Bytes of the rank with most. On a machine with devices tensors are in theirs. */
+typedef struct ll_train_memory {
+    double tensors;      /* of the programs, validation's too, and of communication: to the byte */
+    double batches;      /* samples read ahead */
+    double data;         /* the dataset; the system may drop what is in files, and read it again */
+    double rest;         /* program and libraries, as they were before the run was opened */
+    double planned;      /* all of these, or on a device its tensors: before the first step */
+    double used;         /* as the system, or the device's driver, counts it: at the end */
+    double tensors_used; /* mapped and allocated for tensors */
+} ll_train_memory;
+
 typedef struct ll_train_start {
     const ll_run *run;
     const ll_data_info *data;
     int64_t parameters, steps, first_step; /* first_step > 0: resumed */
-    size_t bytes; /* of the programs, validation's too, and of communication: exactly what they will
-                   * use; of the rank that needs most */
+    ll_train_memory memory;
     double flops; /* of a step, all ranks together */
     int threads;  /* of each rank */
     int ranks;
@@ -56,7 +66,7 @@ typedef struct ll_train_report {
     ll_score val;
     double step_s; /* median of the last 65536 */
     double samples_per_s, tokens_per_s, seconds, first_step_s;
-    size_t bytes_planned, bytes_used; /* of the rank with most */
+    ll_train_memory memory;
     int ranks;
     char mesh[LL_MESH_TEXT];             /* "" for one rank */
     int64_t gradient_bytes, dense_bytes; /* of the last step, as in ll_train_step */

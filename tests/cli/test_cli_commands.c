@@ -171,7 +171,7 @@ static void inspects_runs_and_checkpoints(void **state)
     json_t *t = prints_json(f, "train p.yaml --out p --json");
     json_t *j = prints_json(f, "inspect p --json");
     assert_int_equal(json_num(j, "parameters"), json_num(t, "parameters"));
-    assert_int_equal(json_num(j, "peak_bytes"), json_num(t, "peak_bytes_planned"));
+    assert_int_equal(json_num(j, "peak_bytes"), json_num(t, "tensor_bytes_planned"));
     assert_true(json_num(j, "flops") > 0);
     json_decref(j);
     j = prints_json(f, "inspect p/checkpoints/step-00000020.safetensors --json");

@@ -106,7 +106,7 @@ static void losses_are_the_serial_ones(void **state)
         assert_int_equal(json_num(j, "ranks"), l->ranks);
         assert_string_equal(json_string_value(json_object_get(j, "mesh")),
                             *l->mesh ? l->mesh : "data=2");
-        assert_int_equal(json_num(j, "peak_bytes_planned"), json_num(j, "peak_bytes_used"));
+        assert_int_equal(json_num(j, "tensor_bytes_planned"), json_num(j, "tensor_bytes_used"));
         json_decref(j);
         assert_close(state, out, l->run, NULL);
     }

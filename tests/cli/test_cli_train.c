@@ -39,7 +39,7 @@ static void prints_one_object(void **state)
     assert_true(json_num(j, "val_accuracy") >= 0 && json_num(j, "val_accuracy") <= 1);
     assert_true(json_num(j, "step_ms") > 0 && json_num(j, "samples_per_s") > 0);
     assert_true(json_num(j, "peak_bytes_planned") > 0);
-    assert_int_equal(json_num(j, "peak_bytes_planned"), json_num(j, "peak_bytes_used"));
+    assert_int_equal(json_num(j, "tensor_bytes_planned"), json_num(j, "tensor_bytes_used"));
     assert_non_null(strstr(o.err, "\nstep 1/24 | loss "));
     assert_non_null(strstr(o.err, "\nstep 24/24 | loss "));
     assert_non_null(strstr(o.err, "\nstep 10: validation loss "));

@@ -1,0 +1,71 @@
+/* The memory that a run plans is what the system says that it took: every bundled run, small. */
+#include "cli/program.h"
+#include "train/run.h"
+
+#include <math.h>
+
+/* Fewer samples where time matters; sets that may not be installed are generated. */
+static const struct {
+    const char *run, *settings;
+} rows[] = {
+    {"mlp-fashion", "--set train.steps=20"}, /* as many as read most of the data */
+    {"lenet5-fashion", "--set train.steps=20"},
+    {"gpt-kjv", "--set data.val_fraction=0.001"},
+    {"resnet18-fashion", "--set data.name=synthetic --set data.samples=64 --set train.batch=16"},
+    {"resnet18-cifar10", "--set data.name=synthetic --set data.samples=64 --set train.batch=16"},
+    {"gpt2-124m", "--set data.name=synthetic --set data.samples=8 --set train.batch=1 "
+                  "--set train.micro_batch=1 --set model.seq=32"},
+    {"mlp-fashion", "--set train.batch=8192 --set model.width=64"}, /* batches are most of it */
+};
+enum { ROWS = sizeof rows / sizeof *rows };
+
+static bool has_data(const char *folder, const char *run)
+{
+    const char *name = strstr(run, "fashion") ? "fashion-mnist" : "kjv";
+    json_t *list = prints_json(folder, "data --json"), *set;
+    bool here = false;
+    size_t i;
+    json_array_foreach(list, i,
+                       set) if (!strcmp(json_string_value(json_object_get(set, "name")), name))
+        here = json_is_true(json_object_get(set, "installed"));
+    json_decref(list);
+    return here;
+}
+
+static void planned_is_used(void **state)
+{
+    for (int k = 0; k < ROWS; k++) {
+        bool here = has_data(*state, rows[k].run);
+        char line[512];
+        snprintf(line, sizeof line,
+                 "train %s --json --out m%d --set train.steps=2 --set train.epochs=0 %s %s",
+                 rows[k].run, k, rows[k].settings, here ? "" : "--set data.name=synthetic");
+        json_t *j = prints_json(*state, line);
+        double planned = json_num(j, "peak_bytes_planned"), used = json_num(j, "peak_bytes_used");
+        print_message("%-18s planned %7.1f MiB, used %7.1f MiB, tensors %7.1f\n", rows[k].run,
+                      planned / 1048576, used / 1048576,
+                      json_num(j, "tensor_bytes_planned") / 1048576);
+        if (fabs(planned - used) > 0.05 * used + 20 * 1048576)
+            fail_msg("%s: planned %.0f bytes, used %.0f", rows[k].run, planned, used);
+        json_decref(j);
+    }
+}
+
+static void every_run_has_a_row(void **state)
+{
+    (void)state;
+    for (const ll_bundled *b = ll_bundled_runs(); b->name; b++) {
+        int k = 0;
+        while (k < ROWS && strcmp(rows[k].run, b->name)) k++;
+        if (k == ROWS) fail_msg("%s is bundled, but its memory is not looked at", b->name);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_run_has_a_row),
+        cmocka_unit_test_setup_teardown(planned_is_used, tmpdir_setup, tmpdir_teardown),
+    };
+    return cmocka_run_group_tests_name("cli_memory", tests, NULL, NULL);
+}
