@@ -19,7 +19,7 @@ set -u
 
 me=$(readlink -f "$0")
 net=10.77.0 # every bridge is alone in its namespace: addresses of two runs do not meet
-made=0      # hosts that this process made, and takes down
+made=()     # namespaces that this process made, and takes down: no others
 child=
 
 cannot() {
@@ -66,9 +66,14 @@ shape() { # NAMESPACE DEVICE: what leaves by it
         cannot "tc cannot shape a link to $rate: $(head -n 1 "$errors")"
 }
 
+make() { # NAME: fails where somebody has one of that name
+    ip netns add "$1" 2>"$errors" || cannot "no network namespace: $(head -n 1 "$errors")"
+    made+=("$1")
+}
+
 link_host() { # I
     local host=${prefix}h$1 switch=${prefix}sw
-    ip netns add "$host" 2>"$errors" || cannot "no network namespace: $(head -n 1 "$errors")"
+    make "$host"
     ip -n "$switch" link add "port$1" type veth peer name eth0 netns "$host" 2>"$errors" ||
         cannot "no pair of virtual links: $(head -n 1 "$errors")"
     ip -n "$host" link set lo up
@@ -83,8 +88,7 @@ up() { # N
     errors=$(mktemp)
     burst=
     [ "$rate" = none ] || burst=$(burst_of "$rate") || exit 2
-    made=$1
-    ip netns add "${prefix}sw" 2>"$errors" || cannot "no network namespace: $(head -n 1 "$errors")"
+    make "${prefix}sw"
     ip -n "${prefix}sw" link add switch type bridge 2>"$errors" ||
         cannot "no bridge: $(head -n 1 "$errors")"
     ip -n "${prefix}sw" link set switch up
@@ -93,9 +97,9 @@ up() { # N
 }
 
 # Ends what still runs on the hosts, and removes them.
-down() { # N
+down() { # NAME...
     local name pid
-    for name in $(seq -f "${prefix}h%g" "$1") "${prefix}sw"; do
+    for name in "$@"; do
         [ -e "/run/netns/$name" ] || continue
         for pid in $(ip netns pids "$name" 2>/dev/null); do kill -9 "$pid" 2>/dev/null; done
         ip netns del "$name" 2>/dev/null
@@ -109,7 +113,7 @@ finish() {
         kill "$child" 2>/dev/null
         wait "$child" 2>/dev/null
     fi
-    [ "$made" = 0 ] || down "$made"
+    down "${made[@]}"
     rm -f "${errors:-}"
 }
 
@@ -182,14 +186,14 @@ up)
     trap finish EXIT
     trap 'exit 130' INT TERM HUP
     up "$2"
-    made=0
+    made=()
     echo "$prefix"
     ;;
 down)
     check_count "${2:-}"
     [ -n "${NETNS_PREFIX:-}" ] || wrong "down wants NETNS_PREFIX, which up printed"
     check_tools
-    down "$2"
+    down $(seq -f "${prefix}h%g" "$2") "${prefix}sw"
     ;;
 *)
     [ -n "${NETNS_AGENT:-}" ] || wrong "run N PROGRAM..., up N [RATE] or down N"

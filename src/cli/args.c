@@ -61,7 +61,7 @@ static ll_err store(const parse *p, const ll_arg *a, const char *text)
         bool digits = *text && strspn(text, "0123456789") == strlen(text);
         long long v = digits ? strtoll(text, &end, 10) : 0, least = a->kind == LL_ARG_COUNT;
         CHECK(digits && errno == 0 && v >= least, LL_E_ARG, "%s is '%s', want a whole number%s",
-              name, text, least ? ", 1 or more" : "");
+              name, text, least ? ", 1 or more" : ", 0 or more");
         *(int64_t *)to = v;
         return LL_OK;
     }

@@ -35,6 +35,7 @@ static const ll_arg args[] = {
     {"--layouts", LL_ARG_FLAG, offsetof(opts, layouts), NULL,
      "with --mesh: how every value lies on the ranks, every cut, every collective"},
     {"--eval", LL_ARG_FLAG, offsetof(opts, eval), NULL, "the graph for evaluation, not training"},
+    {"--machine", LL_ARG_SETTING, offsetof(opts, set), "M", "what is to compute", "train.machine"},
     {"--set|-s", LL_ARG_WORDS, offsetof(opts, set), "KEY=VALUE", "override a setting"},
     {"--json", LL_ARG_FLAG, offsetof(opts, json), NULL, "one JSON object on standard output"},
     {0}};
@@ -264,6 +265,20 @@ static ll_err show_graph(const opts *o, const ll_run *r, const ll_graph *g, cons
     return LL_OK;
 }
 
+/* What the run's codec keeps of gradients from step to step. */
+static ll_err add_residuals(const ll_run *r, const ll_program *p, size_t *bytes)
+{
+    ll_codec *k = NULL;
+    if (!ll_run_codec(r)) return LL_OK;
+    TRY(ll_codec_open(ll_run_codec(r), "inspect", 1, 0, &k));
+    bool keeps = ll_codec_residual(k);
+    ll_codec_close(k);
+    for (int i = 0; keeps && i < p->n_instr; i++)
+        for (int o = 0; p->instrs[i].compressed && o < p->instrs[i].n_in; o++)
+            *bytes += p->slots[p->instrs[i].in[o]].bytes;
+    return LL_OK;
+}
+
 /* What each rank plans to use, and what the one asked for sends. */
 static ll_err measure(const opts *o, const ll_run *r, cut *c)
 {
@@ -275,8 +290,10 @@ static ll_err measure(const opts *o, const ll_run *r, cut *c)
         LL_OWN(ll_program) p = NULL;
         TRY(ll_partition(c->place, k, &g));
         TRY(lower(o, r, g, c, &p));
-        if (p->bytes < c->least || !c->most) c->least = p->bytes;
-        if (p->bytes > c->most) c->most = p->bytes;
+        size_t bytes = p->bytes;
+        TRY(add_residuals(r, p, &bytes));
+        if (bytes < c->least || !c->most) c->least = bytes;
+        if (bytes > c->most) c->most = bytes;
         if (k == o->rank) TRY(count_traffic(r, p, &c->place->mesh, c));
     }
     return LL_OK;
@@ -288,13 +305,7 @@ static ll_err show_cut(const opts *o, const ll_run *r, const ll_graph *g, cut *c
     TRY(ll_mesh_parse(o->mesh ? o->mesh : "", &m));
     CHECK(o->rank < m.n_rank, LL_E_ARG, "--rank is %lld, but mesh %s has ranks 0 to %d",
           (long long)o->rank, o->mesh, m.n_rank - 1);
-    ll_place_opts how = {.mesh = &m, .exact = r->parallel.exact, .zero = (int)o->zero};
-    how.layouts = r->layouts;
-    how.factors =
-        ll_factors_of(r->parallel.compress, !r->train.deterministic || r->parallel.canonical ||
-                                                ll_run_micro_batches(r) > 1);
-    TRY(ll_overlap_parse(r->parallel.overlap, &how.overlap));
-    TRY(ll_place(g, &how, &c->place));
+    TRY(ll_run_place(r, g, &m, (int)o->zero, &c->place));
     if (o->layouts) {
         fputs(ll_placement_print(c->place, c->place->arena), stdout);
         return LL_OK;

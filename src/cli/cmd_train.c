@@ -4,6 +4,7 @@
 #include "base/process.h"
 #include "base/text.h"
 #include "cli/launch.h"
+#include "comm/job.h"
 #include "kern/notes.h"
 #include "machine/bind.h"
 #include "machine/machine.h"
@@ -76,6 +77,18 @@ static char *more(ll_arena *arena)
 }
 
 /* ---- the run's folder ---- */
+
+/* A run file may be a stranger's: what it writes outside of this folder the user must have said. */
+static ll_err check_out(const ll_run *r)
+{
+    bool outside = *r->out == '/';
+    for (const char *c = r->out; !outside && (c = strstr(c, "..")); c++)
+        outside = (c == r->out || c[-1] == '/') && (!c[2] || c[2] == '/');
+    CHECK(!outside || !r->out_in_file, LL_E_CONFIG,
+          "%s says out: %s, which is outside of this folder: if that is meant, give --out %s",
+          r->file, r->out, r->out);
+    return LL_OK;
+}
 
 static ll_err choose(const opts *o, ll_run *r)
 {
@@ -191,6 +204,10 @@ static void on_start(void *context, const ll_train_start *s)
     else if (strcmp(s->run->parallel.compress, "none"))
         fprintf(stderr, "gradients: of fully connected layers, made from factors of all ranks\n");
     if (s->run->parallel.canonical) fprintf(stderr, "sums over ranks in canonical order\n");
+    if (s->steps < s->run->train.steps)
+        fprintf(stderr, "%lld steps: train.epochs %lld ends before train.steps %lld\n",
+                (long long)s->steps, (long long)s->run->train.epochs,
+                (long long)s->run->train.steps);
     if (s->first_step)
         fprintf(stderr, "resumed after step %lld of %lld\n", (long long)s->first_step,
                 (long long)s->steps);
@@ -328,6 +345,7 @@ static ll_err run_ranks(const opts *o, ll_run *r)
 {
     char mesh[LL_MESH_TEXT];
     if (o->ranks) TRY(ll_run_mesh(r, (int)o->ranks, mesh)); /* rather than by every rank */
+    if (o->ranks > 1 && o->ranks <= 4096 && ll_job_size() <= 1) TRY(ll_run_cut(r, mesh));
     TRY(ll_cli_launch(o->ranks, true));
     ll_comm *c;
     ll_comm_opts how = ll_run_comm(r);
@@ -347,6 +365,7 @@ static ll_err run(const void *given)
     CHECK(!o->overwrite || !o->resume, LL_E_ARG, "--overwrite and --resume exclude each other");
     LL_OWN(ll_run) r = NULL;
     TRY(ll_cli_run(o->run, &o->set, false, &r));
+    TRY(check_out(r));
     return run_ranks(o, r);
 }
 

@@ -103,7 +103,11 @@ static ll_err check_compress(ll_session *s)
     const char *mesh = o->mesh ? o->mesh : "";
     CHECK(!o->exact, LL_E_ARG, "compress %s changes sums that exact keeps exact: use one of them",
           o->compress);
-    CHECK(s->team && ll_mesh_axis(ll_team_mesh(s->team), LL_AXIS_DATA) >= 0, LL_E_SHARD,
+    CHECK(s->team, LL_E_SHARD,
+          "compress %s is of gradients that ranks sum, and there is one rank: use -n 2 or more, or "
+          "compress none",
+          o->compress);
+    CHECK(ll_mesh_axis(ll_team_mesh(s->team), LL_AXIS_DATA) >= 0, LL_E_SHARD,
           "compress %s is of gradients that are summed over axis data, which mesh \"%s\" does not "
           "have: add data=2 or more to it, or use compress none",
           o->compress, mesh);

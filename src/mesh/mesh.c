@@ -37,8 +37,8 @@ static ll_err unknown_axis(const char *text, const char *word)
 
 static ll_err add_axis(ll_mesh *m, const char *text, int kind, long size)
 {
-    CHECK(size >= 1 && size <= 1 << 20, LL_E_ARG, "mesh \"%s\": %s=%ld, want 1 or more", text,
-          kinds[kind].name, size);
+    CHECK(size >= 1 && size <= 1 << 20, LL_E_ARG, "mesh \"%s\": %s=%ld, want 1 to %d", text,
+          kinds[kind].name, size, 1 << 20);
     for (int a = 0; a < m->n; a++)
         CHECK(strcmp(m->name[a], kinds[kind].name), LL_E_ARG, "mesh \"%s\" has %s twice", text,
               kinds[kind].name);
@@ -61,6 +61,7 @@ ll_err ll_mesh_parse(const char *text, ll_mesh *out)
         int kind = kind_of(at, len);
         char word[32];
         snprintf(word, sizeof word, "%.*s", (int)len, at);
+        CHECK(len, LL_E_ARG, "mesh \"%s\": nothing before \"%s\", want NAME=SIZE", text, at);
         if (kind < 0) TRY(unknown_axis(text, word));
         CHECK(at[len] == '=', LL_E_ARG, "mesh \"%s\": want %s=SIZE", text, word);
         char *end;

@@ -96,6 +96,10 @@ static ll_val declare(ll_graph *g, const ll_build *b)
                      .seq = ll_build_size(b, "seq"),
                      .vocab = ll_build_size(b, "vocab"),
                      .dropout = b->training ? (double)ll_build_size(b, "dropout") / 1000 : 0};
+    if (s.layers > 10000) {
+        ll_graph_reject(g, "gpt: layers %lld, want at most 10000", (long long)s.layers);
+        return (ll_val){0};
+    }
     if (s.heads < 1 || s.width < 1 || s.width % s.heads) {
         ll_graph_reject(g, "gpt: width %lld is not a multiple of heads %lld", (long long)s.width,
                         (long long)s.heads);

@@ -11,6 +11,10 @@ static ll_val declare(ll_graph *g, const ll_build *b)
     ll_val y = ll_batch(g, "y", LL_I32, LL_SHAPE(b->batch));
     ll_val h = ll_reshape(g, x, LL_SHAPE(b->batch, -1));
     int64_t depth = ll_build_size(b, "depth");
+    if (depth > 10000) {
+        ll_graph_reject(g, "mlp: depth %lld, want at most 10000", (long long)depth);
+        return (ll_val){0};
+    }
     for (int64_t i = 1; i <= depth; i++) {
         char name[32];
         snprintf(name, sizeof name, "fc%lld", (long long)i);

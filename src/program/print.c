@@ -92,6 +92,15 @@ static void put_kinds(ll_buf *b, const ll_program *p)
         ll_buf_printf(b, "  %10s  %s\n", ll_text_bytes((double)kinds[i].bytes, t), kinds[i].name);
 }
 
+/* The instruction that writes a slot first. */
+static const char *made_by(const ll_program *p, int slot)
+{
+    for (int i = 0; i < p->n_instr; i++)
+        for (int o = 0; o < p->instrs[i].n_out; o++)
+            if (p->instrs[i].out[o] == slot) return p->instrs[i].name;
+    return "";
+}
+
 static void put_memory(ll_buf *b, const ll_program *p)
 {
     char t[4][LL_NUMBER_TEXT];
@@ -109,10 +118,10 @@ static void put_memory(ll_buf *b, const ll_program *p)
     qsort(order, (size_t)(n > 0 ? n : 0), sizeof *order, larger_first);
     for (int i = 0; i < n && i < 8; i++) {
         char shape[LL_SHAPE_TEXT];
+        const char *name = order[i]->name ? order[i]->name : made_by(p, (int)(order[i] - p->slots));
         ll_buf_printf(b, "  %10s  %s%s %s\n", ll_text_bytes((double)order[i]->bytes, t[0]),
                       ll_dtype_name(order[i]->type.dtype),
-                      ll_shape_print(&order[i]->type.shape, shape),
-                      order[i]->name ? order[i]->name : "");
+                      ll_shape_print(&order[i]->type.shape, shape), name);
     }
 }
 

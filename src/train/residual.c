@@ -52,6 +52,17 @@ int ll_residual_tensors(const ll_session *s, ll_arena *arena, ll_st_tensor **out
     return n;
 }
 
+size_t ll_residual_bytes(const ll_session *s)
+{
+    LL_OWN(ll_arena) a = ll_arena_new();
+    ll_st_tensor *t;
+    ll_st_part *parts;
+    size_t sum = 0;
+    int n = ll_residual_tensors(s, a, &t, &parts);
+    for (int i = 0; i < n; i++) sum += (size_t)ll_numel(&parts[i].shape) * sizeof(float);
+    return sum;
+}
+
 /* The same tensor, but for how many ranks had one. */
 static ll_err check_shape(const ll_st_file *f, const ll_st_tensor *t, int64_t *ranks)
 {

@@ -67,6 +67,7 @@ typedef struct ll_run {
     int n_layout, layout_room;
     const char *out;            /* "": not said; finished: always set */
     bool out_said;              /* finished: by the file or a setting, not made of the name */
+    bool out_in_file;           /* by the file, which somebody else may have written */
     struct ll_run_notes *notes; /* where each setting came from; sizes not yet checked */
     ll_arena *arena;
 } ll_run;

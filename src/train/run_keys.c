@@ -374,6 +374,7 @@ ll_err ll_run_assign(ll_run *r, const ll_setting *s)
         CHECK(!*origin || !s->once, LL_E_CONFIG, "%s: %s was already set at %s", s->origin, s->key,
               *origin);
         TRY(read_value(r, &keys[i], s));
+        if (keys[i].offset == offsetof(ll_run, out)) r->out_in_file = s->once;
         *origin = ll_arena_strdup(r->arena, s->origin);
         return LL_OK;
     }

@@ -34,6 +34,32 @@ ll_err ll_run_graph(const ll_run *r, int64_t batch, const ll_optim *optim, ll_gr
     return LL_OK;
 }
 
+ll_err ll_run_place(const ll_run *r, const ll_graph *g, const ll_mesh *m, int zero,
+                    ll_placement **out)
+{
+    ll_place_opts how = {
+        .mesh = m, .exact = r->parallel.exact, .zero = zero, .layouts = r->layouts};
+    how.factors =
+        ll_factors_of(r->parallel.compress, !r->train.deterministic || r->parallel.canonical ||
+                                                ll_run_micro_batches(r) > 1);
+    TRY(ll_overlap_parse(r->parallel.overlap, &how.overlap));
+    return ll_place(g, &how, out);
+}
+
+ll_err ll_run_cut(const ll_run *r, const char *mesh)
+{
+    LL_OWN(ll_graph) g = NULL;
+    LL_OWN(ll_graph) part = NULL;
+    ll_placement *place = NULL;
+    ll_mesh m;
+    TRY(ll_mesh_parse(mesh, &m));
+    TRY(ll_run_graph(r, r->train.batch / ll_run_micro_batches(r), &r->train.optim, &g));
+    TRY(ll_run_place(r, g, &m, (int)r->parallel.zero, &place));
+    ll_err rc = ll_partition(place, m.n_rank - 1, &part);
+    ll_placement_free(place);
+    return rc;
+}
+
 static ll_err check_samples(const ll_run *r, const ll_data_info *info)
 {
     LL_OWN(ll_graph) g = NULL;

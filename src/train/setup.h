@@ -15,6 +15,11 @@ static inline void ll_session_drop(ll_session **s)
 
 /* The run's model for a batch of this many samples; optim NULL: for evaluation. */
 ll_err ll_run_graph(const ll_run *r, int64_t batch, const ll_optim *optim, ll_graph **out);
+/* Where everything of its graph lies on a mesh; zero as asked for. */
+ll_err ll_run_place(const ll_run *r, const ll_graph *g, const ll_mesh *m, int zero,
+                    ll_placement **out);
+/* Whether the run can be cut over this mesh: before ranks are started. */
+ll_err ll_run_cut(const ll_run *r, const char *mesh);
 /* The run's dataset; checks that samples are what the model takes. */
 ll_err ll_run_dataset(const ll_run *r, ll_dataset **out);
 /* How sessions of the run are opened on the ranks of c, cut over a mesh; NULL: this process. */

@@ -15,6 +15,7 @@
 #include "base/process.h"
 #include "base/stats.h"
 #include "train/curve.h"
+#include "train/residual.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -210,6 +211,7 @@ static ll_err save(trainer *t, int64_t done)
     const ll_st_pair meta[] = {
         {"model", t->r->model.name},
         {"optimizer", t->r->train.optim.name},
+        {"data", ll_trainer_data(t, a)},
         {"seed", ll_arena_printf(a, "%" PRId64, t->r->train.seed)},
         {"batch", ll_arena_printf(a, "%" PRId64, t->r->train.batch)},
     };
@@ -296,7 +298,8 @@ static ll_err plan_memory(trainer *t)
     int64_t count, first, micro = ll_run_micro_batches(t->r);
     ll_session_rows(t->s, "x", &first, &count);
     m->tensors = (double)(ll_session_bytes(t->s) + ll_evaluator_bytes(t->eval) +
-                          ll_exec_comm_bytes(t->s->e) + ll_evaluator_comm_bytes(t->eval));
+                          ll_exec_comm_bytes(t->s->e) + ll_evaluator_comm_bytes(t->eval) +
+                          ll_residual_bytes(t->s));
     m->batches =
         (double)(ll_loader_bytes(t->data, micro * count) + ll_evaluator_batch_bytes(t->eval));
     m->data = (double)ll_dataset_info(t->data)->bytes;
@@ -314,7 +317,8 @@ static ll_err measure_memory(trainer *t)
     TRY(ask_device(t, &now));
     m->used = t->s->machine->ask ? (double)t->device.free_bytes - (double)now.free_bytes
                                  : (double)ll_process_peak();
-    m->tensors_used = (double)(ll_exec_bytes(t->s->e) + ll_evaluator_bytes(t->eval));
+    m->tensors_used =
+        (double)(ll_exec_bytes(t->s->e) + ll_evaluator_bytes(t->eval) + ll_residual_bytes(t->s));
     if (t->comm) m->tensors_used += (double)ll_comm_used(t->comm).held;
     TRY(ll_ranks_max(t->comm, &m->used));
     return ll_ranks_max(t->comm, &m->tensors_used);

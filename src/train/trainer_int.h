@@ -46,5 +46,7 @@ ll_err ll_trainer_open(trainer *t);
 /* alone: the others will not come to close what is shared. */
 void ll_trainer_close(trainer *t, bool alone);
 const char *ll_trainer_file(const trainer *t, const char *name);
+/* Which data it reads, and how: a checkpoint is of these. */
+const char *ll_trainer_data(const trainer *t, ll_arena *arena);
 /* For the report that names a rank which the others wait for. */
 void ll_trainer_doing(const trainer *t, const char *what);

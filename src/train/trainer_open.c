@@ -64,9 +64,18 @@ static ll_err check_same_word(const ll_st_file *f, const char *key, const char *
 {
     const char *then = ll_st_meta(f, key);
     CHECK(!then || !strcmp(then, now), LL_E_CONFIG,
-          "%s was made with %s %.40s, this run has %s: resume with the settings it began with",
+          "%s was made with %s %.150s, this run has %s: resume with the settings it began with",
           ll_st_path(f), key, then, now);
     return LL_OK;
+}
+
+const char *ll_trainer_data(const trainer *t, ll_arena *arena)
+{
+    const ll_data_info *d = ll_dataset_info(t->data);
+    const ll_run_data *how = &t->r->data;
+    return ll_arena_printf(arena, "%s, %lld and %lld samples, %zu bytes, flip %s, crop %lld",
+                           d->name, (long long)d->n[LL_TRAIN], (long long)d->n[LL_VAL], d->bytes,
+                           how->flip ? "true" : "false", (long long)how->crop);
 }
 
 static ll_err load_from(trainer *t, const ll_st_file *f)
@@ -76,6 +85,7 @@ static ll_err load_from(trainer *t, const ll_st_file *f)
     int n = ll_session_tensors(t->s, t->arena, &tensors, &parts);
     TRY(check_same_word(f, "model", t->r->model.name));
     TRY(check_same_word(f, "optimizer", t->r->train.optim.name));
+    TRY(check_same_word(f, "data", ll_trainer_data(t, t->arena)));
     TRY(check_same(f, "seed", t->r->train.seed));
     TRY(check_same(f, "batch", t->r->train.batch));
     TRY(ll_checkpoint_load(f, tensors, parts, n, true));
@@ -83,6 +93,10 @@ static ll_err load_from(trainer *t, const ll_st_file *f)
     TRY(ll_session_loaded(t->s));
     TRY(ll_checkpoint_int(f, "step", &t->first));
     t->s->step = (uint64_t)t->first;
+    CHECK(
+        t->first <= t->steps, LL_E_CONFIG,
+        "%s is of step %lld, and this run ends after step %lld: raise train.steps or train.epochs",
+        ll_st_path(f), (long long)t->first, (long long)t->steps);
     return LL_OK;
 }
 

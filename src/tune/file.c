@@ -195,7 +195,7 @@ static ll_err read_table(const reader *r, const json_t *root, const char *key, i
     double format, ranks;
     const json_t *entries;
     CHECK(json_is_object(root), LL_E_IO, "%s: not a JSON object", r->path);
-    TRY(get_number(r, root, "loopline_comm_table", 1, &format));
+    TRY(get_number(r, root, LL_TABLE_MARK, 1, &format));
     CHECK(format == FORMAT, LL_E_IO, "%s: a table of format %g, want %d", r->path, format, FORMAT);
     TRY(get_text(r, root, "key", &was));
     CHECK(!key || !strcmp(was, key), LL_E_IO, "%s: a table for '%s', want '%s'", r->path, was, key);
@@ -255,8 +255,8 @@ ll_err ll_tune_write(const ll_table *t, const char *path, const char *key)
     json_t *entries = json_array();
     for (int i = 0; i < t->n_entry; i++) json_array_append_new(entries, entry_json(&t->entries[i]));
     json_t *root =
-        json_pack("{s:i,s:s,s:i,s:f,s:{s:[ff],s:[ff],s:f,s:f,s:f,s:f},s:o}", "loopline_comm_table",
-                  FORMAT, "key", key, "ranks", t->size, "seconds", t->seconds, "model", "alpha_us",
+        json_pack("{s:i,s:s,s:i,s:f,s:{s:[ff],s:[ff],s:f,s:f,s:f,s:f},s:o}", LL_TABLE_MARK, FORMAT,
+                  "key", key, "ranks", t->size, "seconds", t->seconds, "model", "alpha_us",
                   1e6 * m->alpha[0], 1e6 * m->alpha[1], "beta_ns", 1e9 * m->beta[0],
                   1e9 * m->beta[1], "gamma_ns", 1e9 * m->gamma, "kappa_ns", 1e9 * m->kappa,
                   "sigma_us", 1e6 * m->sigma, "share", m->share, "entries", entries);

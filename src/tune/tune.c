@@ -122,12 +122,29 @@ static bool worth_keeping(const ll_table *t)
     return t->n_entry > 0;
 }
 
+/* What is there may be written over: a table, be it broken, or nothing. */
+static ll_err check_ours(const char *path)
+{
+    uint8_t *text = NULL;
+    size_t bytes = 0;
+    struct stat st;
+    if (stat(path, &st) != 0 || st.st_size == 0) return LL_OK;
+    TRY(ll_file_read(path, FILE_MAX, &text, &bytes));
+    bool ours = strstr((const char *)text, LL_TABLE_MARK) != NULL;
+    free(text);
+    CHECK(ours, LL_E_IO, "%s is not a table of Loopline's, and is left as it is: name another file",
+          path);
+    return LL_OK;
+}
+
 /* Rank 0 writes; that it could not is no failure of the tuning. */
 static void keep(ll_comm *c, ll_table *t, const char *path, const char *key)
 {
     t->file = worth_keeping(t) ? path : NULL;
-    if (!t->file || ll_comm_rank(c) != 0 || ll_tune_write(t, path, key) == LL_OK) return;
+    if (!t->file || ll_comm_rank(c) != 0) return;
+    if (check_ours(path) == LL_OK && ll_tune_write(t, path, key) == LL_OK) return;
     fprintf(stderr, "loopline: warning: the tuner's table is not kept: %s\n", ll_error_message());
+    t->file = NULL;
 }
 
 ll_err ll_tune_read(ll_comm *c, const ll_table **out)

@@ -43,6 +43,7 @@ int ll_tune_by_value(const void *a, const void *b); /* of two doubles */
 ll_err ll_tune_measure(ll_tuning *t);
 
 /* ---- the file (file.c) ---- */
+#define LL_TABLE_MARK "loopline_comm_table" /* the first key of a table */
 /* What a table depends on, in words: ranks and nodes, MPI library, machine, window. */
 const char *ll_tune_key(ll_arena *arena, ll_comm *c);
 /* $XDG_CACHE_HOME/loopline/comm-....json; NULL where there is no home to keep it in. */

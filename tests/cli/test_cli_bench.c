@@ -53,6 +53,19 @@ static void measures(void **state)
     outcome_free(&o);
 }
 
+static void tables_do_not_replace_other_files(void **state)
+{
+    const char *f = *state;
+    write_text(tmpdir_path(state, "thesis.txt"), "ten years of work");
+    outcome o = succeeds(f, "bench comm -n 2 --sizes 4K --seconds 0.1 --table thesis.txt");
+    assert_non_null(strstr(o.err, "thesis.txt is not a table of Loopline's, and is left as it is"));
+    assert_non_null(strstr(o.out, ", not kept\n"));
+    outcome_free(&o);
+    char *text = read_whole(tmpdir_path(state, "thesis.txt"), NULL);
+    assert_string_equal(text, "ten years of work");
+    free(text);
+}
+
 static void refuses_mistakes(void **state)
 {
     const char *f = *state;
@@ -82,6 +95,7 @@ int main(void)
 #define IN_FOLDER(test) cmocka_unit_test_setup_teardown(test, tmpdir_setup, tmpdir_teardown)
     const struct CMUnitTest tests[] = {
         IN_FOLDER(measures),
+        IN_FOLDER(tables_do_not_replace_other_files),
         IN_FOLDER(refuses_mistakes),
     };
     return cmocka_run_group_tests_name("cli_bench", tests, NULL, NULL);

@@ -103,6 +103,8 @@ static void settings(void **state)
     refuses(f, 1, "train p.yaml --set model.width=0", "model mlp of", "width 0");
     refuses(f, 1, "train p.yaml --set model.width=1000000000", "this machine has", "smaller",
             "model");
+    refuses(f, 1, "train p.yaml --set model.depth=1000000000", "depth 1000000000, want at most");
+    refuses(f, 1, "train s.yaml --set model.layers=1000000000", "layers 1000000000, want at most");
     refuses(f, 1, "train s.yaml --set model.heads=3", "heads 3", "width 16");
     refuses(f, 1, "train s.yaml --set data.flip=true", "data.flip is for images", "gpt");
     assert_no_run(state);
@@ -244,6 +246,27 @@ static void folders(void **state)
     assert_no_run(state);
 }
 
+/* A run file may be a stranger's: it does not say where in the file system to write. */
+static void run_files_of_strangers(void **state)
+{
+    const char *f = *state;
+    char text[1024], *run;
+    put_runs(state);
+    run = read_whole(tmpdir_path(state, "p.yaml"), NULL);
+    static const char *const outs[] = {"/tmp/ll-strange", "../strange", "a/../../strange"};
+    for (int i = 0; i < 3; i++) {
+        snprintf(text, sizeof text, "%sout: %s\n", run, outs[i]);
+        write_text(tmpdir_path(state, "x.yaml"), text);
+        refuses(f, 1, "train x.yaml", "x.yaml says out: ", outs[i], "give --out");
+    }
+    must(f, "train x.yaml --out ../here/../%s/b", strrchr(f, '/') + 1);
+    must(f, "train b --resume"); /* a folder that the user has named */
+    snprintf(text, sizeof text, "%sout: in..side/c\n", run);
+    write_text(tmpdir_path(state, "x.yaml"), text);
+    must(f, "train x.yaml");
+    free(run);
+}
+
 /* What cannot be printed is an error, for JSON and for people. */
 static void standard_output(void **state)
 {
@@ -296,6 +319,7 @@ int main(void)
         IN_FOLDER(images),
         IN_FOLDER(leaves_nothing_behind),
         IN_FOLDER(tokens),
+        IN_FOLDER(run_files_of_strangers),
         IN_FOLDER(standard_output),
         IN_FOLDER(folders),
     };

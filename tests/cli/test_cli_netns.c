@@ -73,6 +73,36 @@ static void ended_early(void **state)
     outcome_free(&o);
 }
 
+/* A namespace of the same name is somebody else's: it stays, whatever becomes of ours. */
+static void leaves_others_alone(void **state)
+{
+    char script[4096], mine[64], command[256];
+    snprintf(mine, sizeof mine, "lo%d", (int)getpid());
+    assert_non_null(realpath("scripts/netns.sh", script));
+    snprintf(command, sizeof command, "ip netns add %sh2 2>/dev/null", mine);
+    if (geteuid() != 0 || system(command) != 0) {
+        print_message("skipped: no network namespaces here\n");
+        return;
+    }
+    setenv("NETNS_PREFIX", mine, 1);
+    setenv("NETNS_RATE", "none", 1);
+    const char *argv[] = {script, "up", "3", NULL};
+    pid_t child = program_start(*state, &(how){.other = "/bin/bash"}, argv);
+    outcome o = program_wait(*state, child);
+    unsetenv("NETNS_PREFIX");
+    assert_int_equal(o.status, CANNOT);
+    char path[128];
+    snprintf(path, sizeof path, "/run/netns/%sh2", mine);
+    bool there = file_exists(path);
+    snprintf(path, sizeof path, "/run/netns/%sh1", mine);
+    bool ours = file_exists(path);
+    snprintf(command, sizeof command, "ip netns del %sh2", mine);
+    assert_int_equal(system(command), 0);
+    assert_true(there);
+    assert_false(ours);
+    outcome_free(&o);
+}
+
 static void refused(void **state)
 {
     static const struct {
@@ -97,6 +127,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         IN_FOLDER(small),
         IN_FOLDER(ended_early),
+        IN_FOLDER(leaves_others_alone),
         IN_FOLDER(refused),
     };
     return cmocka_run_group_tests_name("cli_netns", tests, NULL, NULL);

@@ -268,8 +268,8 @@ static void refuses_what_cannot_be(void **state)
     refuses(*state, 1, "train mlp.yaml --mesh data=2 --out x", "use -n 2");
     refuses(*state, 1, "train mlp.yaml -n 2 --mesh dta=2 --out x", "did you mean data?");
     refuses(*state, 1, "train mlp.yaml -n 2 --zero 4 --out x", "parallel.zero");
-    refuses(*state, 1, "train mlp.yaml -n 2 --mesh height=2 --out x",
-            "rank 0: ", "height=2: nothing in mlp can be cut along this axis");
+    refuses(*state, 1, "train mlp.yaml -n 2 --mesh height=2 --out x", "train: layout",
+            "height=2: nothing in mlp can be cut along this axis");
     refuses(*state, 1, "train mlp.yaml -n 4 --set train.micro_batch=3 --out x",
             "dimension 0 of x has 3 elements, fewer than the 4 ranks that share it");
     refuses(*state, 1, "train mlp.yaml -n 2 --resume --out x", "x has no checkpoint");

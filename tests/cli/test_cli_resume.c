@@ -286,6 +286,26 @@ static void goes_back_to_an_older_one(void **state)
                      checkpoint(&wholes, "sentence", SENTENCE_STEPS));
 }
 
+/* Which data a step sees, and how many there are, belongs to a checkpoint. */
+static void other_settings_are_refused(void **state)
+{
+    const char *folder = *state;
+    begin(state, "sentence", sentence);
+    must(folder, "train r.yaml --out out --set train.steps=20");
+    const char *others[] = {"data.samples=91", "data.val_fraction=0.2"};
+    for (int i = 0; i < 2; i++) {
+        char line[128];
+        snprintf(line, sizeof line, "train r.yaml --out out --resume --set %s", others[i]);
+        refuses(folder, 1, line, "was made with data synthetic, 90 and", "this run has synthetic");
+    }
+    refuses(folder, 1, "train r.yaml --out out --resume --set train.steps=10", "is of step 20",
+            "ends after step 10", "train.steps");
+    outcome o = program_run(folder, NULL, "train r.yaml --out e --set train.epochs=1");
+    assert_int_equal(o.status, 0);
+    assert_non_null(strstr(o.err, "23 steps: train.epochs 1 ends before train.steps 100"));
+    outcome_free(&o);
+}
+
 /* What a run before has saved stays until there is something new. */
 static void nothing_goes_before_something_new_is_saved(void **state)
 {
@@ -355,6 +375,7 @@ int main(void)
         IN_FOLDER(nobody_listens),
         IN_FOLDER(a_finished_run_stays),
         IN_FOLDER(goes_back_to_an_older_one),
+        IN_FOLDER(other_settings_are_refused),
         IN_FOLDER(nothing_goes_before_something_new_is_saved),
         IN_FOLDER(one_process_in_a_folder),
     };
