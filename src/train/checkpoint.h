@@ -12,8 +12,8 @@ typedef struct ll_checkpoint {
     const ll_st_pair *meta; /* seed, data position and the like; "step" is added */
     int n_meta;
     const ll_st_part *parts; /* [n_tensors] of them that this rank has; NULL: whole */
-    bool is_first;           /* of a start: once it is written, those that were set aside go */
     ll_comm *comm;           /* NULL: this process alone */
+    bool is_first;           /* of a start: once it is written, those that were set aside go */
 } ll_checkpoint;
 
 /* Writes it, then removes the oldest of those up to its step, so that keep are left; keep 0: all.
