@@ -73,10 +73,11 @@ typedef struct ll_train_report {
     int signal;                          /* that stopped it before its end, or 0 */
 } ll_train_report;
 
-/* Trains a finished run; its folder is made. What an earlier run left there of steps that are still
- * to come goes: lines of metrics at once, checkpoints when the first new one is saved. Runs that stop by SIGINT, SIGTERM or SIGUSR1 save and return LL_OK with the
- * signal in the report. Collective over opts->comm: a signal to any rank stops all of them after
- * the same step; watch is called on rank 0 alone, which also writes all but the tensors of
- * checkpoints. After a failure that befell this rank alone (comm/job.h) what is shared stays open,
- * since the others do not come to close it: end the job. */
+/* Trains a finished run; its folder is made. What an earlier run left there of steps that are
+ * still to come goes: lines of metrics at once, checkpoints when the first new one is saved.
+ * Runs that stop by SIGINT, SIGTERM or SIGUSR1 save and return LL_OK with the signal in the
+ * report. Collective over opts->comm: a signal to any rank stops all of them after the same
+ * step; watch is called on rank 0 alone, which also writes all but the tensors of checkpoints.
+ * After a failure that befell this rank alone (comm/job.h) what is shared stays open, since the
+ * others do not come to close it: end the job. */
 ll_err ll_train(const ll_run *r, const ll_train_opts *opts, ll_train_report *out);
