@@ -82,6 +82,7 @@ static ll_err partition(ll_session *s)
     const ll_session *like = o->share;
     if (!alone) TRY(find_team(s, &m));
     ll_place_opts how = {.mesh = &m, .exact = o->exact, .zero = o->zero, .layouts = o->layouts};
+    how.wide = s->wide;
     if (like) how.like = like->place;
     if (!alone) how.near = near_axes(&m, o->comm);
     if (!alone)
@@ -199,13 +200,14 @@ static ll_err open_parts(ll_session *s)
     return LL_OK;
 }
 
-ll_err ll_session_open(ll_graph *g, const ll_session_opts *opts, ll_session **out)
+static ll_err open_session(ll_graph *g, const ll_session_opts *opts, bool wide, ll_session **out)
 {
     *out = NULL;
     ll_session *s = (ll_session *)calloc(1, sizeof *s);
     CHECK(s, LL_E_MEM, "no memory for a session");
     s->g = g;
     s->opts = *opts;
+    s->wide = wide;
     s->arena = ll_arena_new();
     if (!s->opts.precision) s->opts.precision = "f32";
     if (s->opts.threads <= 0) s->opts.threads = omp_get_max_threads();
@@ -219,9 +221,15 @@ ll_err ll_session_open(ll_graph *g, const ll_session_opts *opts, ll_session **ou
     return LL_OK;
 }
 
+ll_err ll_session_open(ll_graph *g, const ll_session_opts *opts, ll_session **out)
+{
+    return open_session(g, opts, false, out);
+}
+
 void ll_session_close(ll_session *s)
 {
     if (!s) return;
+    ll_session_close(s->more);
     ll_exec_close(s->e);
     ll_program_free(s->p);
     ll_graph_free(s->part);
@@ -297,6 +305,7 @@ ll_err ll_session_get(ll_session *s, const char *name, void *data, size_t bytes)
 
 double ll_session_result(ll_session *s, const char *name)
 {
+    if (s->now) s = s->now;
     int slot = ll_program_result(s->p, name);
     if (slot < 0 || s->p->slots[slot].type.shape.n != 0) return NAN;
     return ll_exec_scalar(s->e, slot);
@@ -358,17 +367,40 @@ static ll_err find_culprit(ll_session *s, const char *what, double value)
          found, rc == LL_OK ? "" : ll_error_message());
 }
 
+/* A result that is not finite; NULL: none. */
+static const char *not_finite(ll_session *s)
+{
+    static const char *const watched[] = {"loss", "grad_norm"};
+    for (int i = 0; i < 2; i++)
+        if (ll_program_result(s->p, watched[i]) >= 0 && !isfinite(ll_session_result(s, watched[i])))
+            return watched[i];
+    return NULL;
+}
+
+/* The step once more, on all bits of its numbers. Every rank comes here, or none: results are the
+ * same on all. */
+static ll_err run_wide(ll_session *s)
+{
+    ll_session_opts o = s->opts;
+    o.share = s;
+    o.reuse = false;
+    if (!s->more) TRY(open_session(s->g, &o, true, &s->more));
+    s->now = s->more;
+    s->now->step = s->step;
+    TRY(copy_inputs(s, s->now->e, s->now->p));
+    TRY(ll_exec_run(s->now->e, LL_MICRO, s->step));
+    TRY(ll_exec_run(s->now->e, LL_REPORT, s->step));
+    return ll_exec_wait(s->now->e);
+}
+
 /* Looks at the results, then updates. */
 static ll_err complete(ll_session *s)
 {
-    static const char *const watched[] = {"loss", "grad_norm"};
     TRY(ll_exec_wait(s->e));
-    for (int i = 0; i < 2; i++) {
-        double v = ll_session_result(s, watched[i]);
-        if (ll_program_result(s->p, watched[i]) >= 0 && !isfinite(v))
-            TRY(find_culprit(s, watched[i], v));
-    }
-    TRY(ll_exec_run(s->e, LL_UPDATE, s->step));
+    if (s->opts.exact && not_finite(s)) TRY(run_wide(s));
+    const char *bad = not_finite(s);
+    if (bad) TRY(find_culprit(s->now, bad, ll_session_result(s, bad)));
+    TRY(ll_exec_run(s->now->e, LL_UPDATE, s->step));
     s->step++;
     return LL_OK;
 }
@@ -377,6 +409,7 @@ static ll_err complete(ll_session *s)
  * after it is the next one's. */
 ll_err ll_session_start(ll_session *s, double lr)
 {
+    s->now = s;
     TRY(set_scalar(s->e, s->p, "lr", lr));
     TRY(set_scalar(s->e, s->p, "t", (double)s->step + 1));
     TRY(ll_exec_run(s->e, LL_MICRO, s->step));

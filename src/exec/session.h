@@ -14,6 +14,9 @@ struct ll_session {
     ll_graph *part;      /* this rank's */
     ll_program *p;
     ll_exec *e;
+    bool wide;         /* exact, of all bits of operands */
+    ll_session *more;  /* of exact sums: the same, wide; NULL: was not needed yet */
+    ll_session *now;   /* whose results are the step's: this one, or more; NULL: no step yet */
     uint64_t step;     /* steps done */
     int *kept, n_kept; /* slots of parameters and state */
     ll_arena *arena;

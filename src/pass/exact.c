@@ -20,6 +20,12 @@
  *    has left: simplifying again finds nothing, and fused chains round as single ops do.
  * 4. Partial sums are never read: ungrid is not linear, and ll_place lets no partial value through
  *    a linear op. Sums over ranks are made in f64, in each micro-batch.
+ * 5. An operand keeps its bits below the largest of its group: what is 2^q times smaller is lost.
+ *    For a tensor as a whole that is about what f32 keeps. Where a product has hardly a bit that is
+ *    not rounding, it is made infinite (guard), and the session makes the step again, wide: each
+ *    operand in limbs, of q bits each, of what the limbs before it leave; products of limbs p and q
+ *    with p + q below their number, each exact, are added up in f64, in one order. So all that f32
+ *    holds over WIDE bits counts; it takes ten times as long.
  *
  * Placing comes first, on the graph without grids, so that layouts are those of a run that is not
  * exact; then the nodes are replaced and their placement with them. */
@@ -28,8 +34,9 @@
 
 #include <math.h>
 
-/* f64 holds whole numbers up to 2^WIDTH; fewer than LEAST bits an operand are no longer f32. */
-enum { WIDTH = 53, MOST = 50, LEAST = 11 };
+/* f64 holds whole numbers up to 2^WIDTH; fewer than LEAST bits an operand are no longer f32; fewer
+ * than GOOD that are not rounding, of a product's largest element, are none. */
+enum { WIDTH = 53, MOST = 50, LEAST = 11, GOOD = 8, WIDE = 66, MOST_LIMBS = 6 };
 
 /* ---- before placing ---- */
 
@@ -108,7 +115,14 @@ typedef struct gridder {
     ll_rewrite rw;
     ll_placement next; /* arrays of the new graph */
     int *reader;       /* [old n_value] the first node that reads it, or -1 */
+    bool wide;         /* operands in as many limbs as f32 may need */
 } gridder;
+
+/* A part of an operand's bits: as fixed point, and its scales. */
+typedef struct ll_limb {
+    ll_val x;
+    ll_grid_scale m, own;
+} ll_limb;
 
 static ll_layout splits_of(const ll_layout *l)
 {
@@ -157,43 +171,118 @@ static ll_err copy_node(gridder *c, int i)
     return LL_OK;
 }
 
-/* An operand of node i: its scales and itself as fixed point. m: the scales, by dimensions of the
- * node's result. */
-static ll_err grid_operand(gridder *c, int i, int operand, const ll_loops *l, int bits,
-                           ll_grid_scale *m, ll_val *out)
+/* A limb of operand x of node i, which lies as `from`: its scales, and itself as fixed point in
+ * layout want. m: the scales, by dimensions of the node's result; own: by those of x. */
+static ll_err grid_limb(gridder *c, int i, int operand, const ll_loops *l, ll_val x,
+                        const ll_layout *from, const ll_layout *want, int bits, ll_limb *out)
 {
     ll_graph *to = c->rw.to;
-    const ll_node *n = &c->p->g->nodes[i];
-    ll_val old = n->in[operand], x = c->rw.map[old.id];
-    ll_layout want = ll_place_wanted(c->p, i, operand, l), least = {0};
-    /* What is stored cut for memory's sake need not be gathered for its largest element. */
-    bool stored = ll_value_of(c->p->g, old)->node < 0 &&
-                  !ll_layout_equal(&c->p->made[old.id], &c->p->seen[old.id]);
-    ll_layout from = stored ? c->p->made[old.id] : want;
-    ll_grid_scale own = {0};
+    ll_layout least = {0};
     char spec[LL_SPEC_MAX] = {0}, *at = spec;
     int n_dim = ll_graph_shape(to, x).n;
-    *m = (ll_grid_scale){0};
+    *out = (ll_limb){0};
     for (int d = 0; d < n_dim; d++) *at++ = (char)('a' + d);
     *at++ = '-', *at++ = '>';
     for (int d = 0; d < n_dim; d++) {
         int loop = l->in[operand][d], result = dim_of(l->out[0], loop);
         if (result < 0 || l->window[loop]) continue;
         *at++ = (char)('a' + d);
-        least.split[own.n] = from.split[d];
-        own.dim[own.n++] = d;
-        m->dim[m->n++] = result;
+        least.split[out->own.n] = from->split[d];
+        out->own.dim[out->own.n++] = d;
+        out->m.dim[out->m.n++] = result;
     }
-    m->value = own.value = ll_absmax(to, x, spec);
+    out->m.value = out->own.value = ll_absmax(to, x, spec);
     TRY(ll_graph_check(to));
-    TRY(cut_like(c, &from, c->p->micro[i]));
+    TRY(cut_like(c, from, c->p->micro[i]));
     ll_layout made = least;
-    made.max = (ll_axes)(ll_layout_axes(&from) & ~ll_layout_axes(&least));
-    set_value(c, own.value, &made, &least);
-    *out = ll_to_grid(to, x, &own, bits);
+    made.max = (ll_axes)(ll_layout_axes(from) & ~ll_layout_axes(&least));
+    set_value(c, out->own.value, &made, &least);
+    out->x = ll_to_grid(to, x, &out->own, bits);
     TRY(ll_graph_check(to));
-    set_value(c, *out, &want, &want);
-    return cut_like(c, &want, c->p->micro[i]);
+    set_value(c, out->x, want, want);
+    return cut_like(c, want, c->p->micro[i]);
+}
+
+/* An operand of node i as n limbs, each what those before it leave. */
+static ll_err grid_operand(gridder *c, int i, int operand, const ll_loops *l, int bits, int n,
+                           ll_limb *out)
+{
+    ll_graph *to = c->rw.to;
+    ll_val old = c->p->g->nodes[i].in[operand], x = c->rw.map[old.id];
+    ll_layout want = ll_place_wanted(c->p, i, operand, l);
+    /* What is stored cut for memory's sake need not be gathered for its largest element. */
+    bool stored = ll_value_of(c->p->g, old)->node < 0 &&
+                  !ll_layout_equal(&c->p->made[old.id], &c->p->seen[old.id]);
+    ll_layout from = stored ? c->p->made[old.id] : want;
+    for (int k = 0; k < n; k++) {
+        TRY(grid_limb(c, i, operand, l, x, &from, &want, bits, &out[k]));
+        if (k + 1 == n) break;
+        ll_val taken = ll_from_grid(to, out[k].x, &out[k].own, 1, bits, ll_graph_dtype(to, x));
+        TRY(ll_graph_check(to));
+        TRY(cut_like(c, &want, c->p->micro[i]));
+        set_value(c, taken, &want, &want);
+        x = ll_sub(to, x, taken); /* exact: what is left of f32's bits */
+        TRY(ll_graph_check(to));
+        TRY(cut_like(c, &want, c->p->micro[i]));
+        set_value(c, x, &want, &want);
+        from = want;
+    }
+    return LL_OK;
+}
+
+/* ---- what nothing is left of ---- */
+
+/* Nodes emitted since `first` run where old node i does; what is no scalar lies as l says. */
+static ll_err place_since(gridder *c, int first, int i, const ll_layout *l)
+{
+    for (int k = first; k < c->rw.to->n_node; k++) {
+        const ll_node *n = &c->rw.to->nodes[k];
+        ll_loops loops;
+        c->next.micro[k] = c->p->micro[i];
+        if (!ll_graph_shape(c->rw.to, n->out[0]).n) continue;
+        TRY(ll_node_loops(c->rw.to, n, &loops));
+        for (int a = 0; a < LL_MAX_AXES; a++)
+            for (int d = 0; d < LL_MAX_DIMS; d++)
+                if (l->split[d] >> a & 1) c->next.loop[k][a] = loops.out[0][d];
+        set_value(c, n->out[0], l, l);
+    }
+    return LL_OK;
+}
+
+/* The largest magnitude of v, in layout l. */
+static ll_err largest(gridder *c, int i, ll_val v, const ll_layout *l, ll_val *out)
+{
+    char spec[LL_SPEC_MAX] = "abcdefgh";
+    strcpy(spec + ll_graph_shape(c->rw.to, v).n, "->");
+    *out = ll_absmax(c->rw.to, v, spec);
+    TRY(ll_graph_check(c->rw.to));
+    set_value(c, *out, &(ll_layout){.max = ll_layout_axes(l)}, &(ll_layout){0});
+    return cut_like(c, l, c->p->micro[i]);
+}
+
+/* Scale m becomes infinite where all of z is hardly more than what rounding the operands may have
+ * made of it. A few elements that are very much larger than others leave no bits for those; where
+ * they meet zeros, nothing else is left. other: the second operand's scale. */
+static ll_err guard(gridder *c, int i, ll_val z, const ll_layout *held, ll_val other, double least,
+                    ll_grid_scale *m)
+{
+    ll_graph *g = c->rw.to;
+    ll_dtype t = ll_graph_dtype(g, m->value);
+    ll_layout l = c->next.seen[m->value.id];
+    ll_val top, most;
+    TRY(largest(c, i, z, held, &top));
+    TRY(largest(c, i, other, &c->next.seen[other.id], &most));
+    int first = g->n_node;
+    ll_shape shape = ll_graph_shape(g, m->value);
+    char spec[LL_SPEC_MAX] = "->abcdefgh";
+    spec[2 + shape.n] = '\0';
+    ll_val any = ll_less(g, ll_fill(g, t, LL_SCALAR, 0), most);
+    ll_val few = ll_less(g, top, ll_fill(g, LL_F64, LL_SCALAR, least));
+    ll_val lost = ll_broadcast(g, ll_mul(g, any, ll_cast(g, few, t)), spec, shape);
+    lost = ll_mul(g, lost, ll_less(g, ll_fill(g, t, shape, 0), m->value));
+    m->value = ll_div(g, m->value, ll_sub(g, ll_fill(g, t, shape, 1), lost));
+    TRY(ll_graph_check(g));
+    return place_since(c, first, i, &l);
 }
 
 /* How the result is held once its sums are made: as later nodes see it, or else cut where the first
@@ -217,31 +306,66 @@ static ll_err whole_layout(const gridder *c, ll_val y, ll_layout *out)
     return LL_OK;
 }
 
+/* The node on one limb of each operand. */
+static ll_err make_sum(gridder *c, int i, const ll_val *in, ll_val *z)
+{
+    const ll_node *n = &c->p->g->nodes[i];
+    const ll_layout *made = &c->p->made[n->out[0].id];
+    const void *attr = ll_attr_retype(c->rw.to->arena, n, LL_F64);
+    TRY(ll_emit_all(c->rw.to, n->op, attr, in, n->n_in, z));
+    place_as(c, i);
+    set_value(c, *z, made, made);
+    return LL_OK;
+}
+
 static ll_err grid_node(gridder *c, int i, const ll_loops *l, double k)
 {
     ll_graph *to = c->rw.to;
     const ll_node *n = &c->p->g->nodes[i];
-    ll_val in[LL_MAX_IN], z, y = n->out[0];
-    ll_grid_scale m[LL_MAX_IN];
-    int bits, n_factor, n_scale = 0;
+    ll_val in[LL_MAX_IN], y = n->out[0], sum = {0};
+    int bits, n_factor, at[2] = {0}, f = 0;
     TRY(bits_for(c->p->g, n, k, &bits, &n_factor));
+    if (n_factor == 2 && (!c->p->bits || bits < c->p->bits)) c->p->bits = bits;
+    int limbs = c->wide ? (WIDE + bits - 1) / bits : 1;
+    ll_limb x[2][MOST_LIMBS];
+    ll_layout held;
     ll_rewrite_at(&c->rw, n);
     for (int o = 0; o < n->n_in; o++) {
         in[o] = c->rw.map[n->in[o].id];
-        if (ll_dtype_is_float(ll_graph_dtype(c->p->g, n->in[o])))
-            TRY(grid_operand(c, i, o, l, bits, &m[n_scale++], &in[o]));
+        if (!ll_dtype_is_float(ll_graph_dtype(c->p->g, n->in[o]))) continue;
+        TRY(grid_operand(c, i, o, l, bits, limbs, x[f]));
+        at[f++] = o;
     }
-    const void *attr = ll_attr_retype(to->arena, n, LL_F64);
-    TRY(ll_emit_all(to, n->op, attr, in, n->n_in, &z));
-    place_as(c, i);
-    set_value(c, z, &c->p->made[y.id], &c->p->made[y.id]);
-    ll_layout held;
     TRY(whole_layout(c, y, &held));
-    ll_val made = ll_from_grid(to, z, m, n_scale, bits * n_factor, ll_graph_dtype(c->p->g, y));
-    TRY(ll_graph_check(to));
-    TRY(cut_like(c, &held, c->p->micro[i]));
-    set_value(c, made, &held, c->p->seen[y.id].sum ? &held : &c->p->seen[y.id]);
-    ll_rewrite_map(&c->rw, y, made);
+    ll_dtype type = ll_graph_dtype(c->p->g, y);
+    for (int p = 0; p < limbs; p++)
+        for (int q = 0; q < (n_factor == 2 ? limbs - p : 1); q++) {
+            ll_grid_scale m[2] = {x[0][p].m, x[1][q].m};
+            ll_val z;
+            in[at[0]] = x[0][p].x;
+            if (n_factor == 2) in[at[1]] = x[1][q].x;
+            TRY(make_sum(c, i, in, &z));
+            if (n_factor == 2 && !c->wide) /* half units, as so many add up */
+                TRY(guard(c, i, z, &held, m[1].value, ldexp(sqrt(k), GOOD + bits - 1), &m[0]));
+            ll_val part =
+                ll_from_grid(to, z, m, n_factor, bits * n_factor, c->wide ? LL_F64 : type);
+            TRY(ll_graph_check(to));
+            TRY(cut_like(c, &held, c->p->micro[i]));
+            set_value(c, part, &held, &held);
+            if (sum.id) {
+                part = ll_add(to, sum, part);
+                TRY(cut_like(c, &held, c->p->micro[i]));
+                set_value(c, part, &held, &held);
+            }
+            sum = part;
+        }
+    if (c->wide) {
+        sum = ll_cast(to, sum, type);
+        TRY(ll_graph_check(to));
+        TRY(cut_like(c, &held, c->p->micro[i]));
+    }
+    set_value(c, sum, &held, c->p->seen[y.id].sum ? &held : &c->p->seen[y.id]);
+    ll_rewrite_map(&c->rw, y, sum);
     return LL_OK;
 }
 
@@ -268,15 +392,16 @@ static void find_readers(gridder *c)
         for (int k = 0; k < g->nodes[i].n_in; k++) c->reader[g->nodes[i].in[k].id] = i;
 }
 
-ll_err ll_exact_place(ll_placement *p)
+ll_err ll_exact_place(ll_placement *p, bool wide)
 {
     const ll_graph *g = p->g;
-    gridder c = {.p = p};
-    int room = g->n_node + 1; /* for each operand two nodes, for each node one more */
-    for (int i = 0; i < g->n_node; i++) room += 2 * g->nodes[i].n_in + 1;
+    gridder c = {.p = p, .wide = wide};
+    int room = g->n_node + 1; /* for each operand two nodes, for each node one more and a guard's */
+    for (int i = 0; i < g->n_node; i++) room += 2 * g->nodes[i].n_in + (wide ? 200 : 32);
     c.next.made = LL_NEW_ARRAY(p->arena, ll_layout, g->n_value + room);
     c.next.seen = LL_NEW_ARRAY(p->arena, ll_layout, g->n_value + room);
     c.next.loop = (int8_t(*)[LL_MAX_AXES])ll_arena_alloc(p->arena, (size_t)room * LL_MAX_AXES);
+    memset(c.next.loop, -1, (size_t)room * LL_MAX_AXES);
     c.next.through = LL_NEW_ARRAY(p->arena, ll_axes, room);
     c.next.micro = LL_NEW_ARRAY(p->arena, bool, room);
     find_readers(&c);

@@ -31,6 +31,7 @@ ll_factors ll_factors_of(const char *compress, bool against);
 typedef struct ll_place_opts {
     const ll_mesh *mesh;
     bool exact; /* every sum is made exact, whatever the mesh (pass/exact.c) */
+    bool wide;  /* with exact: of all bits of f32 operands, however their sizes differ */
     int zero;   /* over axis data: 1 moments, 2 and gradients, 3 and parameters are stored cut */
     ll_factors factors;
     ll_overlap overlap;
@@ -46,6 +47,7 @@ struct ll_placement {
     ll_mesh mesh;
     ll_overlap overlap;
     ll_axes near;
+    int bits;        /* of exact sums: that operands of products keep at least; 0: no products */
     ll_graph *g;     /* the whole graph, with nodes expanded where a cut needs that */
     ll_layout *made; /* [n_value] as a node leaves it; inputs: as stored */
     ll_layout *seen; /* [n_value] as later nodes find it: sums of gradients are made once, inputs
@@ -77,7 +79,7 @@ char *ll_placement_print(const ll_placement *p, ll_arena *arena);
 /* The graph simplified, with every op expanded that can be. */
 ll_err ll_exact_prepare(const ll_graph *g, ll_graph **out);
 /* Nodes that sum become sums of whole numbers, and so does their placement. */
-ll_err ll_exact_place(ll_placement *p);
+ll_err ll_exact_place(ll_placement *p, bool wide);
 /* How a parameter's gradient (ll_minimize's grad:PARAM) lies when an all-reduce over axes has
  * summed it; false: none does. */
 bool ll_gradient_layout(const ll_placement *p, const char *param, ll_axes axes, ll_layout *out);

@@ -529,7 +529,7 @@ static ll_err place(ll_placement *p, const ll_graph *g, const ll_place_opts *o)
               p->mesh.size[a], g->name);
     if (!o->exact) return LL_OK;
     p->pins = NULL; /* of another graph from now on */
-    return ll_exact_place(p);
+    return ll_exact_place(p, o->wide);
 }
 
 ll_err ll_place(const ll_graph *g, const ll_place_opts *opts, ll_placement **out)

@@ -169,6 +169,8 @@ char *ll_placement_print(const ll_placement *p, ll_arena *arena)
                   p->mesh.n ? ll_mesh_text(&p->mesh, mesh) : "no mesh", p->mesh.n_rank,
                   p->mesh.n_rank == 1 ? "" : "s");
     put_inputs(&b, p);
+    if (p->bits)
+        ll_buf_printf(&b, "exact sums: operands of products keep %d bits or more\n", p->bits);
     ll_buf_puts(&b, "nodes, the loops that are cut, and how results lie:\n");
     put_nodes(&b, p);
     put_collectives(&b, p);

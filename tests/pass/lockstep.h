@@ -22,7 +22,8 @@ typedef struct lockstep {
     ll_graph **g;      /* [n_rank] */
     ll_tensor **value; /* [n_rank][n_value] */
     ll_arena *arena;
-    double sent; /* bytes, all ranks together (ll_collective_sent) */
+    double sent;  /* bytes, all ranks together (ll_collective_sent) */
+    int outliers; /* one in so many numbers of batch data is up to 1e12 times larger; 0: none */
 } lockstep;
 
 static inline void no_error(ll_err rc)
@@ -137,7 +138,8 @@ static inline void run_node(lockstep *s, int rank, int node, uint64_t seed)
 }
 
 /* Element i of an input of the whole graph: the same whatever the cut. */
-static inline double draw_input(const ll_value *v, uint64_t seed, int64_t i, int64_t limit)
+static inline double draw_input(const ll_value *v, uint64_t seed, int64_t i, int64_t limit,
+                                int outliers)
 {
     uint64_t stream = ll_stream(v->name, 7);
     if (v->type.dtype == LL_I32)
@@ -145,6 +147,9 @@ static inline double draw_input(const ll_value *v, uint64_t seed, int64_t i, int
     double u = ll_normal_at(seed, stream, (uint64_t)i);
     if (v->kind == LL_STEP) return !strcmp(v->name, "t") ? 3 : 0.01;
     if (v->kind == LL_STATE) return 0.1 + fabs(u); /* second moments, variances */
+    if (outliers && v->kind == LL_BATCH &&
+        !ll_below_at(seed, stream + 1, (uint64_t)i, (uint64_t)outliers))
+        u *= pow(10, 12 * ll_uniform_at(seed, stream + 2, (uint64_t)i));
     return 0.3 * u;
 }
 
@@ -166,7 +171,7 @@ static inline void set_inputs(lockstep *s, int rank, uint64_t seed, int64_t limi
             for (int d = 0; d < v->type.shape.n; d++)
                 whole = whole * (v->piece ? v->piece->whole.d[d] : v->type.shape.d[d]) + index[d] +
                         (v->piece ? v->piece->at[d] : 0);
-            ll_store(x->data, x->dtype, k, draw_input(v, seed, whole, limit));
+            ll_store(x->data, x->dtype, k, draw_input(v, seed, whole, limit, s->outliers));
         }
     }
 }
