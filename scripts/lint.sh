@@ -121,6 +121,24 @@ unfinished() {
         sed 's/^\([^:]*:[0-9]*\):.*/\1: finish it, or say it as a fact/'
 }
 
+# Whoever takes in bytes from outside has a fuzzer, in tests/fuzz/readers.txt, that calls its parser.
+readers() {
+    local table=tests/fuzz/readers.txt calls file parser fuzzer
+    calls='(^|[^a-z_>.])(ll_file_read|ll_file_map|fopen|fscanf|fgets|getline|read|pread|recv|inflate|json_load[a-z_]*'
+    calls+='|yaml_parser_parse)\('
+    printf '%s\n' "${src[@]}" | grep -E '\.c$' | xargs grep -lE "$calls" | while read -r file; do
+        grep -q "^$file " $table || echo "$file:1: reads bytes from outside: say in $table who gives it any"
+    done
+    grep -HoE '\bll_([a-z_]*_)?parse(_[a-z]+)?\(' "${headers[@]}" | sort -u | while IFS=: read -r file parser; do
+        grep -qE " ${parser%(} " $table || echo "$file:1: ${parser%(} is a parser: say in $table who fuzzes it"
+    done
+    grep -vE '^#' $table | while read -r file parser fuzzer _; do
+        [ -f "$file" ] || echo "$table:1: there is no $file"
+        case "$parser $fuzzer" in -* | *" -") continue ;; esac
+        grep -qE "\b$parser\(" "tests/fuzz/$fuzzer.c" 2>/dev/null || echo "$table:1: $fuzzer does not call $parser"
+    done
+}
+
 test_names() {
     printf '%s\n' "${all[@]}" | grep -E '/(test|fuzz)_[^/]*\.c$' | awk -F/ '
     { if ($NF in seen) print $0 ":1: the name is taken by " seen[$NF]; seen[$NF] = $0 }'
@@ -147,7 +165,7 @@ format() {
         sed -n 's/^\([^:]*:[0-9]*\):.*error:.*/\1: not as clang-format would have it/p' | sort -u
 }
 
-rules="include_direction circles headers_alone sizes op_switch unfinished test_names file_tops format"
+rules="include_direction circles headers_alone sizes op_switch unfinished readers test_names file_tops format"
 bad=0
 for rule in $rules; do
     $rule >"$out"
