@@ -172,7 +172,7 @@ int main(int argc, char **argv)
     must(ll_gpu_open(0, &gpu));
     for (int i = 0; argc < 3 && i < 2; i++) bench(gpu, sizes[i], python);
     for (int i = 2; i < argc; i++) bench(gpu, argv[i], python);
-    for (int i = 0; ll_kern_noted(i); i++) printf("%s\n", ll_kern_noted(i));
+    ll_kern_notes_print(stdout);
     ll_gpu_close(gpu);
     return 0;
 }
