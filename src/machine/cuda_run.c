@@ -103,22 +103,24 @@ static ll_segment *segment_of(ll_exec *e, const ll_span *s)
     return &ll_cuda_of(e)->segments[(size_t)s->micro * (size_t)e->p->n_instr + (size_t)s->from];
 }
 
-/* ---- measuring ---- */
-
-static ll_err replay_marked(ll_exec *e, const ll_span *s)
+/* The first run of a segment is not captured; from the second on it is replayed. */
+static ll_err replay(ll_exec *e, const ll_span *s, bool marks)
 {
-    ll_cuda *o = ll_cuda_of(e);
+    ll_gpu *g = ll_cuda_of(e)->gpu;
     ll_segment *x = segment_of(e, s);
-    if (x->runs++ == 0) return queue(e, s, true);
-    if (!x->marked) {
-        TRY(ll_gpu_capture(o->gpu));
-        ll_err rc = queue(e, s, true);
-        ll_err end = ll_gpu_captured(o->gpu, &x->marked);
+    ll_gpu_graph **graph = marks ? &x->marked : &x->graph;
+    if (x->runs++ == 0) return queue(e, s, marks);
+    if (!*graph) {
+        TRY(ll_gpu_capture(g));
+        ll_err rc = queue(e, s, marks);
+        ll_err end = ll_gpu_captured(g, graph);
         TRY(rc);
         TRY(end);
     }
-    return ll_gpu_replay(o->gpu, x->marked);
+    return ll_gpu_replay(g, *graph);
 }
+
+/* ---- measuring ---- */
 
 static void add_seconds(ll_exec *e, const ll_launch *l, double took)
 {
@@ -143,7 +145,7 @@ static ll_err measure(ll_exec *e, const ll_span *s)
 {
     ll_gpu *g = ll_cuda_of(e)->gpu;
     int n = s->to - s->from;
-    TRY(replay_marked(e, s));
+    TRY(replay(e, s, true));
     TRY(ll_cuda_await(e, LL_STREAM_COMPUTE));
     double end = ll_now(); /* of the last mark, by this process's clock */
     for (int i = 0; i < n; i++) {
@@ -159,22 +161,6 @@ static ll_err measure(ll_exec *e, const ll_span *s)
 }
 
 /* ---- a section ---- */
-
-static ll_err run_segment(ll_exec *e, const ll_span *s)
-{
-    ll_cuda *o = ll_cuda_of(e);
-    ll_segment *x = segment_of(e, s);
-    if (e->profiling || e->trace) return measure(e, s);
-    if (x->runs++ == 0) return queue(e, s, false);
-    if (!x->graph) {
-        TRY(ll_gpu_capture(o->gpu));
-        ll_err rc = queue(e, s, false);
-        ll_err end = ll_gpu_captured(o->gpu, &x->graph);
-        TRY(rc);
-        TRY(end);
-    }
-    return ll_gpu_replay(o->gpu, x->graph);
-}
 
 static bool is_kernel(const ll_exec *e, int launch)
 {
@@ -213,7 +199,7 @@ ll_err ll_cuda_run(ll_exec *e, int section, int micro, uint64_t step)
         }
         while (i < to && is_kernel(e, i)) i++;
         s.to = i;
-        TRY(run_segment(e, &s));
+        TRY(e->profiling || e->trace ? measure(e, &s) : replay(e, &s, false));
     }
     return LL_OK;
 }

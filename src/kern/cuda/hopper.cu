@@ -256,18 +256,8 @@ template <bool TRANSPOSED, int EPILOGUE>
 static __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(384, 1)
     product_90(const __grid_constant__ job j)
 {
-    room r = rooms();
-    int rank = (int)cluster_rank();
-    rooms_made(r);
-    if (threadIdx.x < 128) {
-        few_registers();
-        if (threadIdx.x == 0) fetch<TRANSPOSED>(j.o, r, rank);
-    } else {
-        many_registers();
-        worker w = worker_of(r, rank, j.o.depth);
-        work<TRANSPOSED, EPILOGUE>(j, r, w);
-    }
-    cluster_sync(); /* nobody leaves while another may write to its memory */
+    run_block<24, 240, TRANSPOSED>(
+        j.o, [&](const room &r, worker &w) { work<TRANSPOSED, EPILOGUE>(j, r, w); });
 }
 
 /* ---- launching ---- */

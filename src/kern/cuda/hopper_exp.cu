@@ -112,18 +112,7 @@ template <bool BIAS>
 static __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(384, 1)
     exp_90(const __grid_constant__ job j)
 {
-    room r = rooms();
-    int rank = (int)cluster_rank();
-    rooms_made(r);
-    if (threadIdx.x < 128) {
-        asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
-        if (threadIdx.x == 0) fetch<false>(j.o, r, rank);
-    } else {
-        asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
-        worker w = worker_of(r, rank, j.o.depth);
-        work<BIAS>(j, r, w);
-    }
-    cluster_sync(); /* nobody leaves while another may write to its memory */
+    run_block<40, 232, false>(j.o, [&](const room &r, worker &w) { work<BIAS>(j, r, w); });
 }
 
 bool ll_hopper_exp_fits(const hopper_exp *h)

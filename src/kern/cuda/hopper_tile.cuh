@@ -176,16 +176,6 @@ __device__ __forceinline__ void rooms_made(const room &r)
     cluster_sync();
 }
 
-/* Registers, of 168 at the start: for threads that only fetch, and for the others. */
-__device__ __forceinline__ void few_registers(void)
-{
-    asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
-}
-__device__ __forceinline__ void many_registers(void)
-{
-    asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
-}
-
 /* Of threads 128 on. */
 __device__ __forceinline__ worker worker_of(const room &r, int rank, int depth)
 {
@@ -200,6 +190,25 @@ __device__ __forceinline__ worker worker_of(const room &r, int rank, int depth)
     w.square_at = shared_at(w.slot) + (w.warp * 16 + w.lane % 16) * SQUARE * 2;
     w.stage = w.group * depth, w.my_turn = w.group ^ 1, w.aux = 0;
     return w;
+}
+
+/* All of a block: the first group fetches, the others work(room, worker). FEW, MANY: registers that
+ * these threads and those keep, of 168 at the start. */
+template <int FEW, int MANY, bool TRANSPOSED, class F>
+__device__ __forceinline__ void run_block(const operands &o, F work)
+{
+    room r = rooms();
+    int rank = (int)cluster_rank();
+    rooms_made(r);
+    if (threadIdx.x < 128) {
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(FEW));
+        if (threadIdx.x == 0) fetch<TRANSPOSED>(o, r, rank);
+    } else {
+        asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(MANY));
+        worker w = worker_of(r, rank, o.depth);
+        work(r, w);
+    }
+    cluster_sync(); /* nobody leaves while another may write to its memory */
 }
 
 /* ---- launching ---- */

@@ -92,64 +92,30 @@ static size_t back_scratch(const ll_kcall *c)
     return ll_norm_back_scratch(c, &a, c->n_out > 3 ? 3 : 2, c->n_in > 5);
 }
 
-static ll_err layernorm(const ll_kcall *c)
-{
-    norming a = norm_of(c, 0, true);
-    a.gain = c->in[1].data, a.bias = c->in[2].data;
-    a.y = c->out[0].data, a.mean_out = c->out[1].data, a.rstd_out = c->out[2].data;
-    return run_forward(c, a);
-}
+typedef norming N;
+typedef const void *N::*operand;
+typedef void *N::*result;
+typedef struct op { /* what its operands and results are */
+    operand in[6];
+    result out[4];
+} op;
+static constexpr op layernorm = {{&N::x, &N::gain, &N::bias}, {&N::y, &N::mean_out, &N::rstd_out}};
+static constexpr op add_layernorm = {{&N::x, &N::plus, &N::gain, &N::bias, &N::before},
+                                     {&N::sum, &N::y, &N::mean_out, &N::rstd_out}};
+static constexpr op rmsnorm = {{&N::x, &N::gain}, {&N::y, &N::rstd_out}};
+static constexpr op layernorm_back = {{&N::dy, &N::x, &N::gain, &N::mean, &N::rstd, &N::skip},
+                                      {&N::dx, &N::dgain, &N::dbias, &N::dsum}}; /* dx alone, too */
+static constexpr op layernorm_dw = {{&N::dy, &N::x, &N::mean, &N::rstd}, {&N::dgain, &N::dbias}};
+static constexpr op rmsnorm_dx = {{&N::dy, &N::x, &N::gain, &N::rstd}, {&N::dx}};
+static constexpr op rmsnorm_dw = {{&N::dy, &N::x, &N::rstd}, {&N::dgain}};
 
-static ll_err add_layernorm(const ll_kcall *c)
+template <const op &OP, bool CENTRE> static ll_err run(const ll_kcall *c)
 {
-    norming a = norm_of(c, 0, true);
-    a.plus = c->in[1].data, a.gain = c->in[2].data, a.bias = c->in[3].data;
-    a.before = c->n_in > 4 ? c->in[4].data : NULL;
-    a.sum = c->out[0].data, a.y = c->out[1].data;
-    a.mean_out = c->out[2].data, a.rstd_out = c->out[3].data;
-    return run_forward(c, a);
-}
-
-static ll_err rmsnorm(const ll_kcall *c)
-{
-    norming a = norm_of(c, 0, false);
-    a.gain = c->in[1].data, a.y = c->out[0].data, a.rstd_out = c->out[1].data;
-    return run_forward(c, a);
-}
-
-static ll_err layernorm_back(const ll_kcall *c)
-{
-    norming a = norm_of(c, 1, true);
-    a.dy = c->in[0].data, a.gain = c->in[2].data;
-    a.mean = c->in[3].data, a.rstd = c->in[4].data;
-    a.skip = c->n_in > 5 ? c->in[5].data : NULL;
-    a.dx = c->out[0].data;
-    if (c->n_out > 1) a.dgain = c->out[1].data, a.dbias = c->out[2].data;
-    if (c->n_out > 3) a.dsum = c->out[3].data;
-    return ll_norm_back(c, &a);
-}
-
-static ll_err layernorm_dw(const ll_kcall *c)
-{
-    norming a = norm_of(c, 1, true);
-    a.dy = c->in[0].data, a.mean = c->in[2].data, a.rstd = c->in[3].data;
-    a.dgain = c->out[0].data, a.dbias = c->out[1].data;
-    return ll_norm_back(c, &a);
-}
-
-static ll_err rmsnorm_dx(const ll_kcall *c)
-{
-    norming a = norm_of(c, 1, false);
-    a.dy = c->in[0].data, a.gain = c->in[2].data, a.rstd = c->in[3].data;
-    a.dx = c->out[0].data;
-    return ll_norm_back(c, &a);
-}
-
-static ll_err rmsnorm_dw(const ll_kcall *c)
-{
-    norming a = norm_of(c, 1, false);
-    a.dy = c->in[0].data, a.rstd = c->in[2].data, a.dgain = c->out[0].data;
-    return ll_norm_back(c, &a);
+    bool back = OP.in[0] == &N::dy;
+    norming a = norm_of(c, back, CENTRE);
+    for (int k = 0; k < c->n_in; k++) a.*OP.in[k] = c->in[k].data;
+    for (int k = 0; k < c->n_out; k++) a.*OP.out[k] = c->out[k].data;
+    return back ? ll_norm_back(c, &a) : run_forward(c, a);
 }
 
 /* By rows in registers (of gradients: in shared memory, by TMA), or by plain loops. */
@@ -170,12 +136,13 @@ static bool back_fits(const ll_kcall *c)
         {                                                                                          \
         }                                                                                          \
     }
-extern "C" const ll_solver layernorm_cuda[] = WAYS("registers", rows_fit, NULL, layernorm),
-                           add_layernorm_cuda[] = WAYS("registers", rows_fit, NULL, add_layernorm),
-                           rmsnorm_cuda[] = WAYS("registers", rows_fit, NULL, rmsnorm),
-                           layernorm_dx_cuda[] = WAYS("TMA", back_fits, NULL, layernorm_back),
-                           layernorm_dw_cuda[] = WAYS("TMA", back_fits, back_scratch, layernorm_dw),
-                           layernorm_back_cuda[] =
-                               WAYS("TMA", back_fits, back_scratch, layernorm_back),
-                           rmsnorm_dx_cuda[] = WAYS("TMA", back_fits, NULL, rmsnorm_dx),
-                           rmsnorm_dw_cuda[] = WAYS("TMA", back_fits, back_scratch, rmsnorm_dw);
+#define FORWARD(op, centre) WAYS("registers", rows_fit, NULL, (run<op, centre>))
+#define BACK(op, room, centre) WAYS("TMA", back_fits, room, (run<op, centre>))
+extern "C" const ll_solver layernorm_cuda[] = FORWARD(layernorm, true),
+                           add_layernorm_cuda[] = FORWARD(add_layernorm, true),
+                           rmsnorm_cuda[] = FORWARD(rmsnorm, false),
+                           layernorm_dx_cuda[] = BACK(layernorm_back, NULL, true),
+                           layernorm_dw_cuda[] = BACK(layernorm_dw, back_scratch, true),
+                           layernorm_back_cuda[] = BACK(layernorm_back, back_scratch, true),
+                           rmsnorm_dx_cuda[] = BACK(rmsnorm_dx, NULL, false),
+                           rmsnorm_dw_cuda[] = BACK(rmsnorm_dw, back_scratch, false);
