@@ -54,16 +54,10 @@ static ll_err show_checkpoint(const opts *o, const ll_st_file *f)
     for (int i = 0; i < ll_st_count(f); i++) {
         const ll_st_entry *e = ll_st_at(f, i);
         json_t *dims = json_array();
-        char shape[256] = "";
-        size_t at = 0;
-        for (int d = 0; d < e->n_dims; d++) {
-            json_array_append_new(dims, json_integer(e->dims[d]));
-            if (at < sizeof shape - 24)
-                at += (size_t)snprintf(shape + at, sizeof shape - at, "%s%lld", d ? "," : "",
-                                       (long long)e->dims[d]);
-        }
+        for (int d = 0; d < e->n_dims; d++) json_array_append_new(dims, json_integer(e->dims[d]));
+        LL_OWN_MEMORY char *shape = json_dumps(dims, JSON_COMPACT);
         bytes += e->end - e->begin;
-        if (!o->json) printf("%-40s %-5s [%s]\n", e->name, e->type, shape);
+        if (!o->json) printf("%-40s %-5s %s\n", e->name, e->type, shape);
         json_array_append_new(
             list, json_pack("{s:s,s:s,s:o}", "name", e->name, "dtype", e->type, "shape", dims));
     }

@@ -108,7 +108,7 @@ static ll_err choose_folder(const opts *o, ll_comm *c, ll_run *r)
     CHECK(strlen(r->out) < sizeof out, LL_E_CONFIG, "the folder's name is too long: %.60s...",
           r->out);
     strcpy(out, r->out);
-    TRY(ll_ranks_text(c, out, sizeof out));
+    TRY(ll_ranks_share(c, out, sizeof out));
     r->out = ll_arena_strdup(r->arena, out);
     return LL_OK;
 }

@@ -205,8 +205,8 @@ ll_err ll_checkpoint_open_latest(ll_comm *c, const char *run, ll_st_file **out)
     int64_t newest = -1, before = -1;
     *out = NULL;
     TRY(ll_ranks_agree(c, ll_ranks_lead(c) ? find_latest(a, run, &newest, &before) : LL_OK));
-    TRY(ll_ranks_number(c, &newest));
-    TRY(ll_ranks_number(c, &before));
+    TRY(ll_ranks_share(c, &newest, sizeof newest));
+    TRY(ll_ranks_share(c, &before, sizeof before));
     if (newest < 0) return LL_OK;
     ll_err rc = ll_checkpoint_open(c, path_of(a, run, "", newest), out);
     if (rc == LL_OK || rc == LL_E_COMM) return rc;

@@ -6,8 +6,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <jansson.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -18,31 +16,25 @@ struct ll_metrics {
     ll_buf line;
 };
 
-/* The step a line tells. */
-static ll_err step_of_line(const char *path, int number, const char *text, size_t n, int64_t *step)
+ll_err ll_metrics_lines(const char *path, int64_t keep_to,
+                        void (*each)(void *context, int64_t step, const json_t *line),
+                        void *context, size_t *kept)
 {
-    json_error_t why;
-    json_t *line = json_loadb(text, n, 0, &why);
-    const json_t *value = json_object_get(line, "step");
-    bool good = json_is_integer(value);
-    *step = json_integer_value(value);
-    json_decref(line);
-    CHECK(good, LL_E_IO, "%s: line %d is not an object with a whole number \"step\"", path, number);
-    return LL_OK;
-}
-
-/* Bytes of the lines up to step keep_to. */
-static ll_err kept_bytes(const char *path, const char *text, size_t n, int64_t keep_to,
-                         size_t *kept)
-{
+    LL_OWN_MEMORY uint8_t *bytes = NULL;
+    size_t n;
     *kept = 0;
-    for (int number = 1; *kept < n; number++) {
-        const char *line = text + *kept;
-        const char *end = (const char *)memchr(line, '\n', n - *kept);
-        if (!end) return LL_OK; /* unfinished */
-        int64_t step = 0;
-        TRY(step_of_line(path, number, line, (size_t)(end - line), &step));
-        if (step > keep_to) return LL_OK;
+    TRY(ll_file_read(path, SIZE_MAX / 4, &bytes, &n));
+    const char *text = (const char *)bytes, *end;
+    for (int number = 1; *kept < n && (end = strchr(text + *kept, '\n')); number++) {
+        json_t *line = json_loadb(text + *kept, (size_t)(end - text) - *kept, 0, NULL);
+        const json_t *value = json_object_get(line, "step");
+        bool good = json_is_integer(value);
+        int64_t step = json_integer_value(value);
+        if (good && each && step <= keep_to) each(context, step, line);
+        json_decref(line);
+        CHECK(good, LL_E_IO, "%s: line %d is not an object with a whole number \"step\"", path,
+              number);
+        if (step > keep_to) break;
         *kept = (size_t)(end + 1 - text);
     }
     return LL_OK;
@@ -50,12 +42,8 @@ static ll_err kept_bytes(const char *path, const char *text, size_t n, int64_t k
 
 static ll_err drop_after(const char *path, int fd, int64_t keep_to)
 {
-    uint8_t *text;
-    size_t n, kept = 0;
-    TRY(ll_file_read(path, SIZE_MAX / 4, &text, &n));
-    ll_err rc = kept_bytes(path, (const char *)text, n, keep_to, &kept);
-    free(text);
-    TRY(rc);
+    size_t kept;
+    TRY(ll_metrics_lines(path, keep_to, NULL, NULL, &kept));
     CHECK(ftruncate(fd, (off_t)kept) == 0, LL_E_IO, "%s: cutting to %zu bytes: %s", path, kept,
           strerror(errno));
     return LL_OK;

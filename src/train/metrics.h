@@ -8,7 +8,14 @@
 #pragma once
 #include "base/err.h"
 
+#include <jansson.h>
+
 typedef struct ll_metrics ll_metrics;
+
+/* Shows every whole line up to a step (each NULL: to nobody); *kept: the bytes of these. */
+ll_err ll_metrics_lines(const char *path, int64_t keep_to,
+                        void (*each)(void *context, int64_t step, const json_t *line),
+                        void *context, size_t *kept);
 
 /* keep_to: lines of later steps are removed, and so is a last line that a killed process left
  * unfinished; -1: the file starts empty. */

@@ -54,15 +54,15 @@ ll_err ll_ranks_agree(ll_comm *c, ll_err mine)
     return c ? ll_comm_agree(c, mine) : mine;
 }
 
-ll_err ll_ranks_number(ll_comm *c, int64_t *v)
+ll_err ll_ranks_share(ll_comm *c, void *data, size_t bytes)
 {
-    return c ? ll_comm_broadcast(c, v, sizeof *v, LL_U8, 0, NULL) : LL_OK;
+    return c ? ll_comm_broadcast(c, data, (int64_t)bytes, LL_U8, 0, NULL) : LL_OK;
 }
 
 ll_err ll_ranks_same(ll_comm *c, int64_t v, const char *what)
 {
     int64_t first = v;
-    TRY(ll_ranks_number(c, &first));
+    TRY(ll_ranks_share(c, &first, sizeof first));
     ll_err rc = LL_OK;
     if (v != first)
         rc = RAISE(LL_E_CONFIG,
@@ -90,11 +90,6 @@ static ll_err see(const char *path, size_t bytes)
 ll_err ll_ranks_see(ll_comm *c, const char *path, size_t bytes)
 {
     return ll_ranks_agree(c, ll_ranks_lead(c) ? LL_OK : see(path, bytes));
-}
-
-ll_err ll_ranks_text(ll_comm *c, char *text, size_t bytes)
-{
-    return c ? ll_comm_broadcast(c, text, (int64_t)bytes, LL_U8, 0, NULL) : LL_OK;
 }
 
 ll_err ll_ranks_xor(ll_comm *c, uint32_t *v)

@@ -14,8 +14,7 @@ ll_comm_opts ll_run_comm(const ll_run *r);
 int ll_ranks_nodes(const ll_comm *c); /* Local. How many nodes they are on. */
 bool ll_ranks_lead(const ll_comm *c); /* Local. Does this one print, and write to the run folder? */
 ll_err ll_ranks_agree(ll_comm *c, ll_err mine);
-ll_err ll_ranks_number(ll_comm *c, int64_t *v); /* rank 0's */
-ll_err ll_ranks_text(ll_comm *c, char *text, size_t bytes);
+ll_err ll_ranks_share(ll_comm *c, void *data, size_t bytes); /* rank 0's */
 /* Fails on all ranks where one's v is not rank 0's; what: "the run file". */
 ll_err ll_ranks_same(ll_comm *c, int64_t v, const char *what);
 /* Fails on all ranks where one does not see, of so many bytes, or may not write, the file that rank

@@ -185,7 +185,7 @@ static ll_err write_file(writer *w)
     bool lead = ll_ranks_lead(c);
     TRY(ll_ranks_agree(c, lead ? ll_atomic_open(w->path, &w->f) : LL_OK));
     int64_t token = lead ? ll_atomic_token(w->f) : 0;
-    TRY(ll_ranks_number(c, &token));
+    TRY(ll_ranks_share(c, &token, sizeof token));
     TRY(ll_ranks_agree(c, join_and_write(w, token)));
     return ll_ranks_agree(c, lead ? ll_atomic_commit(w->f) : LL_OK);
 }

@@ -208,18 +208,12 @@ static ll_err save(trainer *t, int64_t done)
     ll_st_tensor *tensors;
     ll_st_part *parts;
     int n = ll_session_all_tensors(t->s, a, &tensors, &parts);
-    const ll_st_pair meta[] = {
-        {"model", t->r->model.name},
-        {"optimizer", t->r->train.optim.name},
-        {"data", ll_trainer_data(t, a)},
-        {"seed", ll_arena_printf(a, "%" PRId64, t->r->train.seed)},
-        {"batch", ll_arena_printf(a, "%" PRId64, t->r->train.batch)},
-    };
+    ll_st_pair meta[LL_TRAINER_META];
     ll_checkpoint c = {.step = done,
                        .tensors = tensors,
                        .n_tensors = n,
                        .meta = meta,
-                       .n_meta = sizeof meta / sizeof *meta,
+                       .n_meta = ll_trainer_meta(t, a, meta),
                        .parts = parts,
                        .is_first = !t->saved,
                        .comm = t->comm};
@@ -244,15 +238,10 @@ static bool validation_due(const trainer *t, int64_t done)
 }
 
 /* Do the metrics have the validation of the step resumed after? */
-static ll_err has_score(const trainer *t, int64_t *has)
+static void see_score(void *context, int64_t step, const json_t *line)
 {
-    LL_OWN_MEMORY uint8_t *text = NULL;
-    size_t n;
-    TRY(ll_file_read(ll_trainer_file(t, "metrics.jsonl"), SIZE_MAX / 4, &text, &n));
-    *has =
-        strstr((char *)text,
-               ll_arena_printf(t->arena, "{\"step\":%" PRId64 ",\"val_loss\":", t->first)) != NULL;
-    return LL_OK;
+    trainer *t = (trainer *)context;
+    t->scored |= step == t->first && json_object_get(line, "val_loss");
 }
 
 /* The validation of the step resumed after, where its run was stopped before it had one; and of a
@@ -260,10 +249,12 @@ static ll_err has_score(const trainer *t, int64_t *has)
 static ll_err catch_up(trainer *t)
 {
     if (t->first == 0 || !validation_due(t, t->first)) return LL_OK;
-    int64_t has = 0;
-    TRY(ll_ranks_agree(t->comm, t->lead ? has_score(t, &has) : LL_OK));
-    TRY(ll_ranks_number(t->comm, &has));
-    return has && t->first < t->steps ? LL_OK : validate(t, t->first, !has);
+    const char *path = ll_trainer_file(t, "metrics.jsonl");
+    size_t kept;
+    ll_err rc = t->lead ? ll_metrics_lines(path, t->first, see_score, t, &kept) : LL_OK;
+    TRY(ll_ranks_agree(t->comm, rc));
+    TRY(ll_ranks_share(t->comm, &t->scored, sizeof t->scored));
+    return t->scored && t->first < t->steps ? LL_OK : validate(t, t->first, !t->scored);
 }
 
 static ll_err loop(trainer *t)

@@ -38,6 +38,7 @@ typedef struct trainer {
     bool saved;             /* that one */
     int stop;               /* a signal that some rank has got, as agreed */
     bool owed;              /* a validation was cut short */
+    bool scored;            /* the metrics have the validation of the step resumed after */
     bool fed;               /* the next step's batch is set already */
 } trainer;
 
@@ -46,7 +47,8 @@ ll_err ll_trainer_open(trainer *t);
 /* alone: the others will not come to close what is shared. */
 void ll_trainer_close(trainer *t, bool alone);
 const char *ll_trainer_file(const trainer *t, const char *name);
-/* Which data it reads, and how: a checkpoint is of these. */
-const char *ll_trainer_data(const trainer *t, ll_arena *arena);
+/* What a checkpoint says of the run that made it, and one that goes on from it must agree in. */
+enum { LL_TRAINER_META = 5 };
+int ll_trainer_meta(const trainer *t, ll_arena *a, ll_st_pair out[LL_TRAINER_META]);
 /* For the report that names a rank which the others wait for. */
 void ll_trainer_doing(const trainer *t, const char *what);

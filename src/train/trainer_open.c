@@ -10,6 +10,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <stdlib.h>
 #include <sys/file.h>
 #include <unistd.h>
@@ -48,34 +49,36 @@ static ll_err lock_folder(trainer *t)
     return LL_OK;
 }
 
-/* A run can go on only with the settings that decide which data a step sees. */
-static ll_err check_same(const ll_st_file *f, const char *key, int64_t now)
+int ll_trainer_meta(const trainer *t, ll_arena *a, ll_st_pair out[LL_TRAINER_META])
 {
-    int64_t then;
-    TRY(ll_checkpoint_int(f, key, &then));
-    CHECK(then == now, LL_E_CONFIG,
-          "%s was made with train.%s %lld, this run has %lld: resume with "
-          "--set train.%s=%lld",
-          ll_st_path(f), key, (long long)then, (long long)now, key, (long long)then);
-    return LL_OK;
-}
-
-static ll_err check_same_word(const ll_st_file *f, const char *key, const char *now)
-{
-    const char *then = ll_st_meta(f, key);
-    CHECK(!then || !strcmp(then, now), LL_E_CONFIG,
-          "%s was made with %s %.150s, this run has %s: resume with the settings it began with",
-          ll_st_path(f), key, then, now);
-    return LL_OK;
-}
-
-const char *ll_trainer_data(const trainer *t, ll_arena *arena)
-{
+    const ll_run *r = t->r;
     const ll_data_info *d = ll_dataset_info(t->data);
-    const ll_run_data *how = &t->r->data;
-    return ll_arena_printf(arena, "%s, %lld and %lld samples, %zu bytes, flip %s, crop %lld",
-                           d->name, (long long)d->n[LL_TRAIN], (long long)d->n[LL_VAL], d->bytes,
-                           how->flip ? "true" : "false", (long long)how->crop);
+    const ll_st_pair all[LL_TRAINER_META] = {
+        {"model", r->model.name},
+        {"optimizer", r->train.optim.name},
+        {"data", ll_arena_printf(a,
+                                 "%s, %" PRId64 " and %" PRId64
+                                 " samples, %zu bytes, flip %s, crop %" PRId64,
+                                 d->name, d->n[LL_TRAIN], d->n[LL_VAL], d->bytes,
+                                 r->data.flip ? "true" : "false", r->data.crop)},
+        {"seed", ll_arena_printf(a, "%" PRId64, r->train.seed)},
+        {"batch", ll_arena_printf(a, "%" PRId64, r->train.batch)}};
+    memcpy(out, all, sizeof all);
+    return LL_TRAINER_META;
+}
+
+/* A run can go on only with the settings that decide what a step does, and to which data. */
+static ll_err check_same(const trainer *t, const ll_st_file *f)
+{
+    ll_st_pair now[LL_TRAINER_META];
+    int n = ll_trainer_meta(t, t->arena, now);
+    for (int i = 0; i < n; i++) {
+        const char *then = ll_st_meta(f, now[i].key);
+        CHECK(!then || !strcmp(then, now[i].value), LL_E_CONFIG,
+              "%s was made with %s %.150s, this run has %s: resume with the settings it began with",
+              ll_st_path(f), now[i].key, then, now[i].value);
+    }
+    return LL_OK;
 }
 
 static ll_err load_from(trainer *t, const ll_st_file *f)
@@ -83,11 +86,7 @@ static ll_err load_from(trainer *t, const ll_st_file *f)
     ll_st_tensor *tensors;
     ll_st_part *parts;
     int n = ll_session_tensors(t->s, t->arena, &tensors, &parts);
-    TRY(check_same_word(f, "model", t->r->model.name));
-    TRY(check_same_word(f, "optimizer", t->r->train.optim.name));
-    TRY(check_same_word(f, "data", ll_trainer_data(t, t->arena)));
-    TRY(check_same(f, "seed", t->r->train.seed));
-    TRY(check_same(f, "batch", t->r->train.batch));
+    TRY(check_same(t, f));
     TRY(ll_checkpoint_load(f, tensors, parts, n, true));
     TRY(ll_residual_load(t->s, f, t->arena, &t->resumed));
     TRY(ll_session_loaded(t->s));

@@ -122,7 +122,7 @@ static int setup(void **state)
 {
     (void)state;
     snprintf(folder, sizeof folder, "/tmp/ll-ranks-%d", (int)getpid());
-    no_error(ll_ranks_text(comm, folder, sizeof folder));
+    no_error(ll_ranks_share(comm, folder, sizeof folder));
     return 0;
 }
 

@@ -149,7 +149,7 @@ int main(void)
         return 1;
     }
     snprintf(folder, sizeof folder, "/tmp/ll-remesh-%d", (int)getpid());
-    if (ll_ranks_text(comm, folder, sizeof folder) != LL_OK) return 1;
+    if (ll_ranks_share(comm, folder, sizeof folder) != LL_OK) return 1;
     const struct CMUnitTest tests[] = {cmocka_unit_test(losses_are_those_of_one_process)};
     int rc = cmocka_run_group_tests(tests, NULL, NULL);
     char command[128];
