@@ -58,12 +58,8 @@ static ll_err measure(const opts *o, ll_comm *c, const ll_run *r)
 
 static ll_err run_one(const opts *o, const ll_run *r)
 {
-    char mesh[LL_MESH_TEXT];
-    if (o->one) TRY(ll_run_mesh(r, (int)o->one, mesh)); /* rather than by every rank */
-    TRY(ll_cli_launch(o->one, false));
     ll_comm *c;
-    ll_comm_opts how = ll_run_comm(r);
-    TRY(ll_comm_open(&how, &c));
+    TRY(ll_cli_ranks(r, o->one, false, &c));
     return ll_cli_leave(c, measure(o, c, r));
 }
 

@@ -4,7 +4,6 @@
 #include "base/process.h"
 #include "base/text.h"
 #include "cli/launch.h"
-#include "comm/job.h"
 #include "kern/notes.h"
 #include "machine/bind.h"
 #include "machine/machine.h"
@@ -341,18 +340,6 @@ static ll_err train(const opts *o, ll_comm *c, ll_run *r)
     return o->json ? print_json(r, &report) : LL_OK;
 }
 
-static ll_err run_ranks(const opts *o, ll_run *r)
-{
-    char mesh[LL_MESH_TEXT];
-    if (o->ranks) TRY(ll_run_mesh(r, (int)o->ranks, mesh)); /* rather than by every rank */
-    if (o->ranks > 1 && o->ranks <= 4096 && ll_job_size() <= 1) TRY(ll_run_cut(r, mesh));
-    TRY(ll_cli_launch(o->ranks, true));
-    ll_comm *c;
-    ll_comm_opts how = ll_run_comm(r);
-    TRY(ll_comm_open(&how, &c));
-    return ll_cli_leave(c, train(o, c, r));
-}
-
 static ll_err run(const void *given)
 {
     const opts *o = (const opts *)given;
@@ -364,9 +351,11 @@ static ll_err run(const void *given)
     CHECK(!o->from || o->resume, LL_E_ARG, "--from goes with --resume");
     CHECK(!o->overwrite || !o->resume, LL_E_ARG, "--overwrite and --resume exclude each other");
     LL_OWN(ll_run) r = NULL;
+    ll_comm *c;
     TRY(ll_cli_run(o->run, &o->set, false, &r));
     TRY(check_out(r));
-    return run_ranks(o, r);
+    TRY(ll_cli_ranks(r, o->ranks, true, &c));
+    return ll_cli_leave(c, train(o, c, r));
 }
 
 const ll_command ll_command_train = {

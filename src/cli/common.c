@@ -2,6 +2,8 @@
 #include "cli/common.h"
 
 #include "base/text.h"
+#include "cli/launch.h"
+#include "comm/job.h"
 #include "kern/notes.h"
 #include "train/state.h"
 
@@ -30,6 +32,17 @@ ll_err ll_cli_run(const char *what, const ll_words *set, bool models, ll_run **o
     *out = r;
     r = NULL;
     return LL_OK;
+}
+
+ll_err ll_cli_ranks(const ll_run *r, int64_t ranks, bool kindly, ll_comm **out)
+{
+    enum { MANY = 4096 }; /* whether there is room for so many is asked first */
+    char mesh[LL_MESH_TEXT];
+    if (ranks) TRY(ll_run_mesh(r, (int)ranks, mesh)); /* rather than by every rank */
+    if (ranks > 1 && ranks <= MANY && ll_job_size() <= 1) TRY(ll_run_cut(r, mesh));
+    TRY(ll_cli_launch(ranks, kindly));
+    ll_comm_opts how = ll_run_comm(r);
+    return ll_comm_open(&how, out);
 }
 
 static bool exists(const char *folder, const char *file)

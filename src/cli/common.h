@@ -8,6 +8,9 @@
 
 /* Reads a run (or, with models, the name of a model), applies the settings, finishes it. */
 ll_err ll_cli_run(const char *what, const ll_words *set, bool models, ll_run **out);
+/* Starts the ranks of -n (0: not given) where this process is not one of them, and opens their
+ * communicator. A mesh that the run cannot be cut over is refused before. kindly: see launch.h. */
+ll_err ll_cli_ranks(const ll_run *r, int64_t ranks, bool kindly, ll_comm **out);
 /* runs/NAME, runs/NAME-2, ...: the first that is new or, with newest, the last that is there. */
 const char *ll_cli_numbered(ll_run *r, bool newest);
 bool ll_cli_holds_run(const char *folder); /* or what one leaves: checkpoints, metrics */
