@@ -10,12 +10,6 @@
 
 #ifdef __SANITIZE_ADDRESS__
 enum { BLOCK_BYTES = 0 };
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer)
-enum { BLOCK_BYTES = 0 };
-#else
-enum { BLOCK_BYTES = 1 << 16 };
-#endif
 #else
 enum { BLOCK_BYTES = 1 << 16 };
 #endif

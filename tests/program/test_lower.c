@@ -13,10 +13,7 @@
 
 #include <cmocka.h>
 
-#ifndef __has_feature
-#define __has_feature(x) 0
-#endif
-#if defined(__SANITIZE_ADDRESS__) || __has_feature(address_sanitizer)
+#ifdef __SANITIZE_ADDRESS__
 enum { SANITIZED = true };
 #else
 enum { SANITIZED = false };
