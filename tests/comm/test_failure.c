@@ -201,6 +201,13 @@ static ll_err gpu_dies(ll_comm *c)
     return gpu_step(c, false, false, false, true);
 }
 
+/* And where GPUs first meet, in a call that blocks. */
+static ll_err gpu_never_opens(ll_comm *c)
+{
+    fake_stalls = ll_comm_rank(c) == 2;
+    return gpu_step(c, false, false, false, false);
+}
+
 static const struct {
     const char *name;
     ll_err (*act)(ll_comm *c);
@@ -218,7 +225,8 @@ static const struct {
              {"gpu_stalls", gpu_stalls},
              {"gpu_fails", gpu_fails},
              {"gpu_loops", gpu_loops},
-             {"gpu_dies", gpu_dies}};
+             {"gpu_dies", gpu_dies},
+             {"gpu_never_opens", gpu_never_opens}};
 
 /* As a command of the program does it. */
 static int rank_main(int argc, char **argv)
@@ -415,6 +423,8 @@ static void stalled_gpus_are_named(void **state)
     run("gpu_loops", timeout_s + grace_s + start_s, &e);
     assert_has(&e, "rank 2 is in step 2");
     assert_has(&e, "; ranks 0, 1, 3 wait in all_reduce (");
+    run("gpu_never_opens", timeout_s + grace_s + start_s, &e);
+    assert_has(&e, "ranks 0-3 wait in NCCL's start (");
 }
 
 static void failure_of_nccl_ends_all(void **state)

@@ -489,6 +489,7 @@ ll_err ll_gpu_group_open(ll_gpu *g, const unsigned char id[LL_GPU_GROUP_ID], int
     int me, first, *members = (int *)calloc((size_t)size, sizeof *members);
     ll_gpu_group *x = (ll_gpu_group *)calloc(1, sizeof *x);
     MPI_Group world, some;
+    while (fake_stalls) sched_yield();
     MPI_Comm_rank(MPI_COMM_WORLD, &me);
     memcpy(&first, id, sizeof first);
     members[rank] = me;
