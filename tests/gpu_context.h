@@ -1,6 +1,8 @@
 /* gpu_context.h: the context of GPU 0 for programs that call kernels themselves; open until the
  * process ends. */
 #pragma once
+#include "solve.h"
+
 #include "kern/cuda/context.h"
 
 static inline ll_cuda_context *gpu_context(void)

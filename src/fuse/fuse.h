@@ -69,7 +69,6 @@ typedef struct ll_fusion {
 
 /* All of them in order; ends with NULL. */
 const ll_fusion *const *ll_fusions(void);
-const ll_fusion *ll_fusion_find(const char *name);
 /* Puts another graph in *g's place. log gets a line for each that fired or almost did; NULL: none.
  */
 ll_err ll_fuse(ll_graph **g, const ll_target *t, ll_precision p, bool always_only, ll_buf *log);

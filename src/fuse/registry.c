@@ -29,13 +29,6 @@ const ll_fusion *const *ll_fusions(void)
     return all;
 }
 
-const ll_fusion *ll_fusion_find(const char *name)
-{
-    for (const ll_fusion *const *f = ll_fusions(); *f; f++)
-        if (!strcmp((*f)->name, name)) return *f;
-    return NULL;
-}
-
 ll_err ll_fuse(ll_graph **g, const ll_target *t, ll_precision p, bool always_only, ll_buf *log)
 {
     for (const ll_fusion *const *f = ll_fusions(); *f; f++) {

@@ -81,17 +81,6 @@ static inline const ll_solver *ll_solver_for(const ll_solver *list, const ll_kca
     return list && list->run ? list : NULL;
 }
 
-/* By the first that fits; some must. */
-static inline size_t ll_solve_scratch(const ll_solver *list, const ll_kcall *c)
-{
-    const ll_solver *s = ll_solver_for(list, c);
-    return s && s->scratch ? s->scratch(c) : 0;
-}
-static inline ll_err ll_solve(const ll_solver *list, const ll_kcall *c)
-{
-    return ll_solver_for(list, c)->run(c);
-}
-
 /* Below this many elementary operations a kernel stays on one thread. */
 enum { LL_PARALLEL_WORK = 20000 };
 

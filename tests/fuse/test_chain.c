@@ -1,4 +1,5 @@
 /* test_chain.c: which nodes become one chain, as text; and the limits of a chain. */
+#include "fuse/named.h"
 #include "pass/passes.h"
 
 #include "fuse/fuse.h"
@@ -6,7 +7,7 @@
 
 static ll_err chain(const ll_graph *g, ll_graph **out)
 {
-    return ll_fuse_one(ll_fusion_find("chain"), g, NULL, NULL, out);
+    return ll_fuse_one(fusion_named("chain"), g, NULL, NULL, out);
 }
 
 #define X "  %1: f32[4,3] = batch \"x\"\n"

@@ -1,5 +1,6 @@
 /* test_fused_models.c: what fusions find in whole models, and that these train as before; what is
  * left alone, and what is said about it. */
+#include "fuse/named.h"
 #include "fuse/fuse.h"
 #include "kern/attr.h"
 #include "exec/session.h"
@@ -263,7 +264,7 @@ static void test_alone(void **state)
     for (size_t i = 0; i < sizeof alone / sizeof *alone; i++) {
         ll_graph *g = parse_body(alone[i].body), *made;
         ll_buf log = {.arena = g->arena};
-        must(ll_fuse_one(ll_fusion_find(alone[i].fusion), g, &log, NULL, &made), alone[i].body);
+        must(ll_fuse_one(fusion_named(alone[i].fusion), g, &log, NULL, &made), alone[i].body);
         if (made) fail_msg("%s is found in\n%s", alone[i].fusion, alone[i].body);
         if (alone[i].why && (!log.text || !strstr(log.text, alone[i].why)))
             fail_msg("%s: want \"%s\", not \"%s\"", alone[i].fusion, alone[i].why,

@@ -1,6 +1,8 @@
 /* conv2d and its gradients on the CPU against the reference kernels: random odd shapes with every
  * attribute, the shapes that choose each algorithm, sizes of zero, one to three threads, bf16; in
  * f64 whole numbers, and to the bit. */
+#include "solve.h"
+
 #include "base/rng.h"
 #include "ir/op.h"
 #include "kern/attr.h"
