@@ -383,7 +383,8 @@ typedef struct ll_comm_opts {
     ll_tuning_kind tune; /* how algorithms are chosen, here and where it is split */
 } ll_comm_opts;
 
-/* Collective. opts NULL: all by default. *out is NULL where it fails. */
+/* Collective. opts NULL: all by default. *out is NULL where it fails. What is under way on other
+ * communicators is finished first. */
 LL_API ll_err ll_comm_open(const ll_comm_opts *opts, ll_comm **out);
 LL_API void ll_comm_close(ll_comm *c); /* collective */
 LL_API int ll_comm_rank(const ll_comm *c);

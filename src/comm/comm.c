@@ -252,10 +252,11 @@ void ll_comm_give_up(ll_comm *c)
 {
     char message[1024];
     snprintf(message, sizeof message, "rank %d: %s", c->t->world[c->t->rank], ll_error_message());
+    ll_err code = ll_error_code() ? ll_error_code() : LL_E_COMM; /* of another thread, perhaps */
     ll_engine_lock(c->engine);
-    ll_err rc = ll_engine_fail(c->engine, ll_error_code());
+    code = ll_engine_fail(c->engine, code);
     ll_engine_unlock(c->engine);
-    if (rc) ll_watch_give_up(c->engine->watch, message);
+    if (code) ll_watch_give_up(c->engine->watch, message);
 }
 
 /* ---- what it is ---- */

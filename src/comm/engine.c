@@ -297,7 +297,7 @@ ll_err ll_comm_drain(ll_comm *c)
 bool ll_comm_settled(ll_comm *c)
 {
     ll_engine_lock(c->engine);
-    bool settled = !c->engine->first && !c->engine->unsettled;
+    bool settled = !c->engine->unsettled;
     ll_engine_unlock(c->engine);
     return settled;
 }
