@@ -173,7 +173,8 @@ static ll_err gpu_step(ll_comm *c, bool stalls, bool nccl_fails, bool loops, boo
     fake_stalls = me && (stalls || nccl_fails);
     fake_fails = me && nccl_fails;
     if (me) ll_comm_doing(c, "step 2");
-    for (volatile unsigned n = 0; me && loops; n++) continue;
+    if (me && loops)
+        for (volatile unsigned n = 0;; n++) continue;
     if (me && dies) usleep(300000), raise(SIGKILL);
     if (rc == LL_OK) rc = gpu_once(&x);
     fake_close(&x);
