@@ -179,14 +179,16 @@ static ll_err look(ll_engine *e, const ll_request *r, patience *p)
 /* Polls until done. */
 static ll_err wait_for(ll_request *r)
 {
-    enum { LOOK = 64 }; /* polls between two looks at clock and watch */
+    /* Polls between two looks at clock and watch: fewer where each gives the core away, which may
+     * take long. */
+    enum { LOOK = 64, LOOK_YIELDING = 8 };
     ll_engine *e = r->c->engine;
     patience p = {.moved = e->moved};
     ll_err rc = e->failed ? ll_engine_check(e) : LL_OK;
     for (int64_t n = 0; !rc && !r->done; n++) {
         rc = poll_all(e);
         if (rc || r->done) break;
-        if (n % LOOK == LOOK - 1) rc = look(e, r, &p);
+        if ((n + 1) % (n < e->spin ? LOOK : LOOK_YIELDING) == 0) rc = look(e, r, &p);
         if (n < e->spin) {
             relax();
             continue;
