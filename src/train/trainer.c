@@ -276,11 +276,13 @@ static ll_err loop(trainer *t)
 
 /* ---- memory ---- */
 
-static ll_err ask_device(const trainer *t, ll_device_facts *out)
+static double used_bytes(const trainer *t)
 {
-    const ll_machine *m;
-    TRY(ll_machine_find(t->r->train.machine, &m));
-    return m->ask ? m->ask(t->s ? t->s->devices.mine : 0, LL_PRECISION_f32, out) : LL_OK;
+    const ll_machine *m = t->s->machine;
+    ll_device_facts f = {0};
+    if (!m->ask) return (double)ll_process_peak();
+    ll_err rc = m->ask(t->s->devices.mine, LL_PRECISION_f32, &f);
+    return rc == LL_OK ? (double)(f.bytes - f.free_bytes) : 0;
 }
 
 static ll_err plan_memory(trainer *t)
@@ -304,10 +306,7 @@ static ll_err plan_memory(trainer *t)
 static ll_err measure_memory(trainer *t)
 {
     ll_train_memory *m = &t->report->memory;
-    ll_device_facts now = {0};
-    TRY(ask_device(t, &now));
-    m->used = t->s->machine->ask ? (double)t->device.free_bytes - (double)now.free_bytes
-                                 : (double)ll_process_peak();
+    m->used = used_bytes(t);
     m->tensors_used =
         (double)(ll_exec_bytes(t->s->e) + ll_evaluator_bytes(t->eval) + ll_residual_bytes(t->s));
     if (t->comm) m->tensors_used += (double)ll_comm_used(t->comm).held;
@@ -350,7 +349,6 @@ static ll_err draw_curve(const trainer *t)
 static ll_err run(trainer *t)
 {
     t->report->memory.rest = (double)ll_process_bytes();
-    TRY(ll_ranks_agree(t->comm, ask_device(t, &t->device)));
     TRY(ll_trainer_open(t));
     TRY(plan_memory(t));
     t->flops = t->s->p->flops;

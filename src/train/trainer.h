@@ -8,12 +8,12 @@
 
 /* Bytes of the rank with most. On a machine with devices tensors are in theirs. */
 typedef struct ll_train_memory {
-    double tensors;      /* of the programs, validation's too, and of communication: to the byte */
-    double batches;      /* samples read ahead */
-    double data;         /* the dataset; the system may drop what is in files, and read it again */
-    double rest;         /* program and libraries, as they were before the run was opened */
-    double planned;      /* all of these, or on a device its tensors: before the first step */
-    double used;         /* as the system, or the device's driver, counts it: at the end */
+    double tensors; /* of the programs, validation's too, and of communication: to the byte */
+    double batches; /* samples read ahead */
+    double data;    /* the dataset; the system may drop what is in files, and read it again */
+    double rest;    /* program and libraries, as they were before the run was opened */
+    double planned; /* all of these, or on a device its tensors: before the first step */
+    double used; /* as the system counts it; on a device all that its driver counts, at the end */
     double tensors_used; /* mapped and allocated for tensors */
 } ll_train_memory;
 

@@ -30,16 +30,15 @@ typedef struct trainer {
     int64_t trace_first, trace_last; /* steps, 1 is the first */
     double *times, *losses;          /* [RECENT], of step i at (i - first) % RECENT */
     double began;
-    ll_device_facts device; /* before the run was opened */
-    double flops;           /* of a step, all ranks together */
-    int folder;             /* open and locked; -1: not yet */
-    const char *resumed;    /* what a person should know of it, or NULL */
-    const char *doomed;     /* what goes when the first checkpoint is saved, or NULL */
-    bool saved;             /* that one */
-    int stop;               /* a signal that some rank has got, as agreed */
-    bool owed;              /* a validation was cut short */
-    bool scored;            /* the metrics have the validation of the step resumed after */
-    bool fed;               /* the next step's batch is set already */
+    double flops;        /* of a step, all ranks together */
+    int folder;          /* open and locked; -1: not yet */
+    const char *resumed; /* what a person should know of it, or NULL */
+    const char *doomed;  /* what goes when the first checkpoint is saved, or NULL */
+    bool saved;          /* that one */
+    int stop;            /* a signal that some rank has got, as agreed */
+    bool owed;           /* a validation was cut short */
+    bool scored;         /* the metrics have the validation of the step resumed after */
+    bool fed;            /* the next step's batch is set already */
 } trainer;
 
 /* Everything that a run needs, in the order in which it may be refused. */
