@@ -6,6 +6,9 @@
  *     nodes    dw3  scatter  mean   dw2  scatter  mean   dw1 ...
  *     list     dw3                  dw2  scatter (of both)  mean  mean   dw1 ...
  *
+ * Sums of a few numbers, once a step (norms of tensors that are cut), are one too where none depends
+ * on another: each has as many collectives before it. What reads the first then waits for all.
+ *
  * A member joins the newest bundle of its kind, until that is full: sums of gradients are so large
  * together as ll_lower_opts says, or of a fixed size where they are compressed, for what a codec
  * makes of a tensor depends on its neighbours. Ranks that hold the same parameter must add the same
@@ -15,7 +18,7 @@
 #include "op/ops.h"
 #include "program/memory.h"
 
-enum { SMALL = 1 << 20, COMPRESSED = 4 << 20 };
+enum { SMALL = 1 << 20, COMPRESSED = 4 << 20, TINY = 4096 };
 
 typedef struct bundle {
     const ll_node *first;
@@ -26,6 +29,8 @@ typedef struct bundle {
 typedef struct bundler {
     ll_order *o;
     const ll_lower_opts *opts;
+    int section;
+    int *level;   /* node -> collectives of this section on the way to it */
     int *list, n; /* as it was */
     bool *read;   /* node -> read in this section, by others than means */
     bool *late;   /* node -> waits for a bundle */
@@ -79,8 +84,15 @@ static size_t limit(const bundler *b, int node)
     return b->opts->bucket_bytes ? b->opts->bucket_bytes : b->opts->target->bucket_bytes;
 }
 
+static bool is_tiny(const bundler *b, int node)
+{
+    return b->section != LL_MICRO && is_sum(b, node) && most_bytes(b, node) <= TINY &&
+           !b->o->compressed[node];
+}
+
 static bool may_bundle(const bundler *b, int node)
 {
+    if (is_tiny(b, node)) return true;
     const ll_node *n = &b->o->g->nodes[node];
     ll_collective kind = n->op->collective;
     if (b->read[node]) return false;
@@ -98,6 +110,7 @@ static bool same_kind(const bundler *b, const bundle *x, int node)
     return x->first->op == n->op && (p->axes == q->axes || any) && p->max == q->max &&
            o->last[x->last] == o->last[node] && o->compressed[x->last] == o->compressed[node] &&
            (!o->compressed[node] || p->cut == q->cut) &&
+           (!is_tiny(b, node) || b->level[x->last] == b->level[node]) &&
            ll_graph_dtype(o->g, x->first->in[0]) == ll_graph_dtype(o->g, n->in[0]);
 }
 
@@ -138,12 +151,15 @@ static void find_bundles(bundler *b, ll_arena *arena)
     }
 }
 
+/* Is something late that a node reads, or a member of the bundle that it is the last of? */
 static bool waits(const bundler *b, int node)
 {
-    const ll_node *n = &b->o->g->nodes[node];
-    for (int k = 0; k < n->n_in; k++) {
-        int m = maker(b->o, n->in[k]);
-        if (m >= 0 && b->late[m]) return true;
+    for (; node >= 0; node = b->o->before[node] - 1) {
+        const ll_node *n = &b->o->g->nodes[node];
+        for (int k = 0; k < n->n_in; k++) {
+            int m = maker(b->o, n->in[k]);
+            if (m >= 0 && b->late[m]) return true;
+        }
     }
     return false;
 }
@@ -174,11 +190,25 @@ static void list_on(bundler *b, int node)
     }
 }
 
+static void find_levels(bundler *b, ll_arena *arena)
+{
+    const ll_graph *g = b->o->g;
+    int *adds = LL_NEW_ARRAY(arena, int, g->n_node + 1);
+    for (int i = 0; i < b->n; i++) adds[b->list[i]] = g->nodes[b->list[i]].op->collective ? 1 : 0;
+    for (int i = 0; i < g->n_node; i++)
+        for (int k = 0; k < g->nodes[i].n_in; k++) {
+            int m = maker(b->o, g->nodes[i].in[k]);
+            if (m >= 0 && b->level[m] + adds[m] > b->level[i]) b->level[i] = b->level[m] + adds[m];
+        }
+}
+
 int ll_bundle(ll_order *o, const ll_lower_opts *opts, int section, int *list, int n,
               ll_arena *arena)
 {
     int nodes = o->g->n_node + 1;
-    bundler b = {.o = o, .opts = opts, .list = list, .n = n};
+    bundler b = {.o = o, .opts = opts, .section = section, .list = list, .n = n};
+    b.level = LL_NEW_ARRAY(arena, int, nodes);
+    find_levels(&b, arena);
     b.read = LL_NEW_ARRAY(arena, bool, nodes);
     b.late = LL_NEW_ARRAY(arena, bool, nodes);
     b.waiting = LL_NEW_ARRAY(arena, int, nodes);

@@ -104,8 +104,39 @@ static void all_bundle_alike(void **state)
     }
 }
 
+/* The norms of tensors that axis tensor cuts: of all gradients one sum, for clipping; and, with
+ * lamb, one more of parameters and directions. */
+static void norms_are_one_sum(void **state)
+{
+    (void)state;
+    static const char *const optimizers[] = {"sgd", "lamb"};
+    static const ll_size small[] = {
+        {"layers", 2, ""}, {"width", 20, ""}, {"heads", 5, ""}, {"seq", 6, ""}, {"vocab", 24, ""}};
+    for (int k = 0; k < 2; k++) {
+        ll_graph *g = part_model("gpt", 6, optimizers[k], 1, small, 5);
+        ll_mesh m;
+        ll_placement *place;
+        int sums = 0, most = 0;
+        no_error(ll_mesh_parse("tensor=2", &m));
+        no_error(ll_place(g, &(ll_place_opts){.mesh = &m}, &place));
+        ll_program *p = lowered(place, 0, &(ll_lower_opts){.target = &ll_target_cpu});
+        for (int i = p->end[LL_MICRO]; i < p->n_instr; i++) {
+            const ll_instr *x = &p->instrs[i];
+            if (x->collective != LL_ALL_REDUCE || x->wait) continue;
+            sums++;
+            most = x->n_in > most ? x->n_in : most;
+        }
+        assert_in_range(sums, 1, k ? 3 : 1);
+        assert_true(most > 8);
+        ll_program_free(p);
+        ll_placement_free(place);
+        ll_graph_free(g);
+    }
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(all_bundle_alike)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(all_bundle_alike),
+                                       cmocka_unit_test(norms_are_one_sum)};
     return cmocka_run_group_tests_name("bundles", tests, NULL, NULL);
 }
