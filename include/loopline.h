@@ -121,7 +121,8 @@ LL_API void ll_graph_pop(ll_graph *g);
 /* Marks the start of the next block (a residual block, a transformer layer), which text and
  * pictures of the graph show. */
 LL_API void ll_graph_block(ll_graph *g);
-/* Records a mistake in a declaration, as builders do: LL_E_GRAPH. */
+/* Records a mistake in a declaration, as builders do: LL_E_GRAPH (theirs: of shapes LL_E_SHAPE, of
+ * other arguments LL_E_ARG). */
 LL_API void ll_graph_reject(ll_graph *g, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 

@@ -33,14 +33,28 @@ void ll_fail(ll_graph *g)
     g->err_text = ll_arena_strdup(g->arena, ll_error_message());
 }
 
-void ll_graph_reject(ll_graph *g, const char *format, ...)
+static void reject(ll_graph *g, ll_err code, const char *format, va_list args)
 {
     char text[512];
+    vsnprintf(text, sizeof text, format, args);
+    if (ll_raise(code, __FILE__, __LINE__, __func__, "%s", text) != LL_OK) ll_fail(g);
+}
+
+void ll_graph_reject(ll_graph *g, const char *format, ...)
+{
     va_list args;
     va_start(args, format);
-    vsnprintf(text, sizeof text, format, args);
+    reject(g, LL_E_GRAPH, format, args);
     va_end(args);
-    if (ll_raise(LL_E_GRAPH, __FILE__, __LINE__, __func__, "%s", text) != LL_OK) ll_fail(g);
+}
+
+ll_val ll_reject(ll_graph *g, ll_err code, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    reject(g, code, format, args);
+    va_end(args);
+    return (ll_val){0};
 }
 
 ll_err ll_graph_check(const ll_graph *g)
@@ -63,7 +77,7 @@ void ll_graph_push(ll_graph *g, const char *scope)
 {
     size_t n = strlen(g->scope);
     if (n + strlen(scope) + 2 > sizeof g->scope) {
-        ll_graph_reject(g, "scope %s.%s is too long", g->scope, scope);
+        ll_reject(g, LL_E_ARG, "scope %s.%s is too long", g->scope, scope);
         return;
     }
     snprintf(g->scope + n, sizeof g->scope - n, "%s.", scope);
@@ -98,15 +112,12 @@ static ll_val new_value(ll_graph *g, ll_type type)
 ll_val ll_input(ll_graph *g, const char *name, ll_kind kind, ll_type type, ll_init init)
 {
     if (g->err != LL_OK) return (ll_val){0};
-    if (ll_find(g, name).id) {
-        ll_graph_reject(g, "two inputs are named %s", name);
-        return (ll_val){0};
-    }
+    if (ll_find(g, name).id) return ll_reject(g, LL_E_GRAPH, "two inputs are named %s", name);
     for (int i = 0; i < type.shape.n; i++)
         if (type.shape.d[i] < 0) {
             char text[LL_SHAPE_TEXT];
-            ll_graph_reject(g, "input %s has shape %s", name, ll_shape_print(&type.shape, text));
-            return (ll_val){0};
+            return ll_reject(g, LL_E_SHAPE, "input %s has shape %s", name,
+                             ll_shape_print(&type.shape, text));
         }
     ll_val v = new_value(g, type);
     ll_value *x = ll_value_of(g, v);
@@ -188,9 +199,9 @@ void ll_graph_update(ll_graph *g, ll_val input, ll_val next)
     }
     if (a->type.dtype != b->type.dtype || !ll_shape_equal(&a->type.shape, &b->type.shape)) {
         char want[LL_SHAPE_TEXT], got[LL_SHAPE_TEXT];
-        ll_graph_reject(g, "%s is %s%s, its update %s%s", a->name, ll_dtype_name(a->type.dtype),
-                        ll_shape_print(&a->type.shape, want), ll_dtype_name(b->type.dtype),
-                        ll_shape_print(&b->type.shape, got));
+        ll_reject(g, LL_E_SHAPE, "%s is %s%s, its update %s%s", a->name,
+                  ll_dtype_name(a->type.dtype), ll_shape_print(&a->type.shape, want),
+                  ll_dtype_name(b->type.dtype), ll_shape_print(&b->type.shape, got));
         return;
     }
     g->updates = (ll_pair *)ll_arena_grow(g->arena, g->updates, sizeof(ll_pair), g->n_update,

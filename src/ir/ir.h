@@ -89,6 +89,9 @@ ll_err ll_emit_all(ll_graph *g, const ll_op *op, const void *attr, const ll_val 
 #define LL_EMIT(g, op, attr, ...)                                                                  \
     ll_emit(g, op, attr, (ll_val[]){__VA_ARGS__},                                                  \
             (int)(sizeof((ll_val[]){__VA_ARGS__}) / sizeof(ll_val)))
+/* A builder's mistake, which becomes the graph's: LL_E_SHAPE, LL_E_ARG, LL_E_GRAPH. Gives none. */
+ll_val ll_reject(ll_graph *g, ll_err code, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
 /* The graph takes over this thread's failure as its first mistake. */
 void ll_fail(ll_graph *g);
 const char *ll_scoped(ll_graph *g, const char *name);

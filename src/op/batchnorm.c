@@ -128,8 +128,8 @@ static ll_val train(ll_graph *g, ll_val x, const ll_val p[N_INPUT])
     const double momentum = 0.1;
     int64_t n = count(g, x);
     if (n < 2) {
-        ll_graph_reject(g, "%sbatchnorm: training needs more than one value per channel", g->scope);
-        return (ll_val){0};
+        return ll_reject(g, LL_E_SHAPE,
+                         "%sbatchnorm: training needs more than one value per channel", g->scope);
     }
     ll_val y = LL_EMIT(g, &batchnorm, &(ll_norm_attr){1e-5}, x, p[WEIGHT], p[BIAS]);
     ll_val mean = ll_accum(g, ll_sibling(g, y, 1)), var = ll_accum(g, ll_sibling(g, y, 2));

@@ -322,12 +322,11 @@ ll_val ll_conv2d(ll_graph *g, ll_val x, ll_val filter, const ll_conv *opts)
         if (!x.id || !filter.id || image.n != 4 || f.n != 4) continue; /* infer tells */
         ll_axis ax = axis(&a, k, f.d[1 + k]);
         if (o->pad[k] < 0 || (a.stride[k] >= 1 && ll_axis_out(&ax, image.d[1 + k]) < 1)) {
-            ll_graph_reject(
-                g,
+            return ll_reject(
+                g, LL_E_SHAPE,
                 "%sconv2d: a filter of %lld x %lld on an image of %lld x %lld, padding %lld x %lld",
                 g->scope, (long long)f.d[1], (long long)f.d[2], (long long)image.d[1],
                 (long long)image.d[2], (long long)o->pad[0], (long long)o->pad[1]);
-            return (ll_val){0};
         }
     }
     return LL_EMIT(g, &conv2d, &a, x, filter);
@@ -340,10 +339,10 @@ ll_val ll_conv_layer(ll_graph *g, const char *name, ll_val x, int64_t out, int64
     int64_t groups = opts && opts->groups ? opts->groups : 1;
     if (!x.id || s.n != 4 || s.d[3] < 1 || out < 1 || size < 1 || groups < 1 || s.d[3] % groups) {
         char text[LL_SHAPE_TEXT];
-        ll_graph_reject(g, "conv layer %s: operand %s, %lld filters of size %lld in %lld groups",
-                        name, x.id ? ll_shape_print(&s, text) : "none", (long long)out,
-                        (long long)size, (long long)groups);
-        return (ll_val){0};
+        return ll_reject(g, LL_E_SHAPE,
+                         "conv layer %s: operand %s, %lld filters of size %lld in %lld groups",
+                         name, x.id ? ll_shape_print(&s, text) : "none", (long long)out,
+                         (long long)size, (long long)groups);
     }
     int64_t c = s.d[3] / groups;
     ll_init init = {LL_UNIFORM, 1 / sqrt((double)(size * size * c))};

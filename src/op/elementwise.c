@@ -54,16 +54,15 @@ static ll_val emit(ll_graph *g, ll_ew ew, const void *attr, ll_val *x, int n)
     for (int i = 1; i < n && x[0].id && x[i].id; i++) {
         ll_shape s = ll_graph_shape(g, x[i]);
         if (ll_graph_dtype(g, x[i]) != ll_graph_dtype(g, x[0])) {
-            ll_graph_reject(g, "%s%s: operands are %s and %s; cast one of them", g->scope,
-                            ops[ew].name, ll_dtype_name(ll_graph_dtype(g, x[0])),
-                            ll_dtype_name(ll_graph_dtype(g, x[i])));
-            return (ll_val){0};
+            return ll_reject(g, LL_E_ARG, "%s%s: operands are %s and %s; cast one of them",
+                             g->scope, ops[ew].name, ll_dtype_name(ll_graph_dtype(g, x[0])),
+                             ll_dtype_name(ll_graph_dtype(g, x[i])));
         }
         if (!common_shape(&shape, &s, &shape)) {
             char a[LL_SHAPE_TEXT], b[LL_SHAPE_TEXT];
-            ll_graph_reject(g, "%s%s: %s and %s cannot be broadcast to one shape", g->scope,
-                            ops[ew].name, ll_shape_print(&shape, a), ll_shape_print(&s, b));
-            return (ll_val){0};
+            return ll_reject(g, LL_E_SHAPE, "%s%s: %s and %s cannot be broadcast to one shape",
+                             g->scope, ops[ew].name, ll_shape_print(&shape, a),
+                             ll_shape_print(&s, b));
         }
     }
     for (int i = 0; i < n && n > 1 && x[i].id; i++) x[i] = fit(g, x[i], &shape);

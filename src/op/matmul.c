@@ -78,9 +78,8 @@ ll_val ll_matmul(ll_graph *g, const char *spec, ll_val a, ll_val b)
 {
     ll_matmul_attr attr = {0};
     if (strlen(spec) >= sizeof attr.spec) {
-        ll_graph_reject(g, "matmul: spec \"%s\" is longer than %d characters", spec,
-                        LL_SPEC_MAX - 1);
-        return (ll_val){0};
+        return ll_reject(g, LL_E_ARG, "matmul: spec \"%s\" is longer than %d characters", spec,
+                         LL_SPEC_MAX - 1);
     }
     memcpy(attr.spec, spec, strlen(spec));
     attr.out = ll_graph_dtype(g, a);
@@ -117,9 +116,8 @@ ll_val ll_linear(ll_graph *g, const char *name, ll_val x, int64_t out, bool bias
     ll_shape s = ll_graph_shape(g, x);
     if (!x.id || s.n < 1 || s.d[s.n - 1] < 1 || out < 1) {
         char text[LL_SHAPE_TEXT];
-        ll_graph_reject(g, "linear %s: operand %s, %lld outputs", name,
-                        x.id ? ll_shape_print(&s, text) : "none", (long long)out);
-        return (ll_val){0};
+        return ll_reject(g, LL_E_SHAPE, "linear %s: operand %s, %lld outputs", name,
+                         x.id ? ll_shape_print(&s, text) : "none", (long long)out);
     }
     int64_t in = s.d[s.n - 1];
     ll_init init = {LL_UNIFORM, 1 / sqrt((double)in)};

@@ -172,8 +172,8 @@ static bool attr_of(ll_graph *g, const char *op, ll_val x, const ll_window *w, l
     *a = (ll_pool_attr){0};
     if (!x.id || s.n != 4) {
         char text[LL_SHAPE_TEXT];
-        ll_graph_reject(g, "%s%s of %s, want an image [n,h,w,c]", g->scope, op,
-                        x.id ? ll_shape_print(&s, text) : "none");
+        ll_reject(g, LL_E_SHAPE, "%s%s of %s, want an image [n,h,w,c]", g->scope, op,
+                  x.id ? ll_shape_print(&s, text) : "none");
         return false;
     }
     for (int k = 0; k < 2; k++) {
@@ -181,10 +181,10 @@ static bool attr_of(ll_graph *g, const char *op, ll_val x, const ll_window *w, l
             w->size[k], w->stride[k] ? w->stride[k] : w->size[k], 1, {w->pad[k], w->pad[k]}};
         if (ax.taps < 1 || ax.stride < 1 || w->pad[k] < 0 || w->pad[k] >= ax.taps ||
             s.d[1 + k] + 2 * w->pad[k] < ax.taps) {
-            ll_graph_reject(
-                g, "%s%s: %s: a window of %lld, stride %lld, padding %lld, on an image of %lld",
-                g->scope, op, k ? "width" : "height", (long long)ax.taps, (long long)ax.stride,
-                (long long)w->pad[k], (long long)s.d[1 + k]);
+            ll_reject(g, LL_E_SHAPE,
+                      "%s%s: %s: a window of %lld, stride %lld, padding %lld, on an image of %lld",
+                      g->scope, op, k ? "width" : "height", (long long)ax.taps,
+                      (long long)ax.stride, (long long)w->pad[k], (long long)s.d[1 + k]);
             return false;
         }
         if (w->ceil) pad_to_ceil(&ax, s.d[1 + k]);
@@ -215,10 +215,10 @@ ll_val ll_adaptive_avg_pool(ll_graph *g, ll_val x, int64_t out_h, int64_t out_w)
     if (!x.id || s.n != 4 || out_h < 1 || out_w < 1 || s.d[1] < 1 || s.d[2] < 1 || s.d[1] % out_h ||
         s.d[2] % out_w) {
         char text[LL_SHAPE_TEXT];
-        ll_graph_reject(
-            g, "%sadaptive_avg_pool of %s to %lld x %lld, want an image [n,h,w,c] that divides",
+        return ll_reject(
+            g, LL_E_SHAPE,
+            "%sadaptive_avg_pool of %s to %lld x %lld, want an image [n,h,w,c] that divides",
             g->scope, x.id ? ll_shape_print(&s, text) : "none", (long long)out_h, (long long)out_w);
-        return (ll_val){0};
     }
     return ll_avg_pool(g, x, &(ll_window){.size = {s.d[1] / out_h, s.d[2] / out_w}});
 }

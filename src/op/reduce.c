@@ -53,7 +53,7 @@ ll_val ll_mean(ll_graph *g, ll_val x)
 {
     ll_shape s = ll_graph_shape(g, x);
     int64_t n = ll_numel(&s);
-    if (n == 0) ll_graph_reject(g, "%smean: the operand has no elements", g->scope);
+    if (n == 0) ll_reject(g, LL_E_SHAPE, "%smean: the operand has no elements", g->scope);
     return ll_scale(g, ll_sum_all(g, x), 1.0 / (double)n);
 }
 

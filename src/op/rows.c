@@ -24,7 +24,7 @@ static bool has_rows(ll_graph *g, ll_val x)
 {
     if (!x.id) return false;
     if (ll_graph_shape(g, x).n > 0) return true;
-    ll_graph_reject(g, "a scalar has no last dimension");
+    ll_reject(g, LL_E_SHAPE, "a scalar has no last dimension");
     return false;
 }
 

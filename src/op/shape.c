@@ -150,9 +150,8 @@ ll_val ll_reshape(ll_graph *g, ll_val x, ll_shape shape)
     }
     if (n_open > 1 || (n_open == 1 && (rest <= 0 || n % rest))) {
         char from[LL_SHAPE_TEXT], to[LL_SHAPE_TEXT];
-        ll_graph_reject(g, "%sreshape: %s cannot become %s", g->scope, ll_shape_print(&have, from),
-                        ll_shape_print(&shape, to));
-        return (ll_val){0};
+        return ll_reject(g, LL_E_SHAPE, "%sreshape: %s cannot become %s", g->scope,
+                         ll_shape_print(&have, from), ll_shape_print(&shape, to));
     }
     if (n_open) a.shape.d[open] = n / rest;
     if (ll_shape_equal(&a.shape, &have)) return x;

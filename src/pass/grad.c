@@ -86,7 +86,7 @@ static void back_node(walk *w, const ll_node *n)
         return;
     }
     if (!n->op->grad) {
-        ll_graph_reject(g, "%s has no gradient", n->name);
+        ll_reject(g, LL_E_GRAPH, "%s has no gradient", n->name);
         return;
     }
     ll_bwd b = {g, n->op, n->attr, n->n_in, n->in, n->out, dout, din};
@@ -114,7 +114,7 @@ void ll_grad(ll_graph *g, ll_val y, const ll_val *x, int n, ll_val *dx)
     reserve(&w);
     for (int i = 0; i < n; i++) {
         if (!x[i].id) {
-            ll_graph_reject(g, "gradient by value %d of %d, which is none", i, n);
+            ll_reject(g, LL_E_ARG, "gradient by value %d of %d, which is none", i, n);
             return;
         }
         w.depends[x[i].id] = true;

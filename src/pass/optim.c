@@ -221,11 +221,10 @@ static int rule_index(ll_graph *g, const ll_optim *o)
     const char *name = o->name ? o->name : "sgd";
     for (int i = 0; i < N_RULE; i++)
         if (!strcmp(rules[i].name, name)) return i;
-    ll_graph_reject(
-        g,
-        "no optimizer is named %s: there are sgd, momentum, nesterov, adagrad, rmsprop, "
-        "adam, adamw, lars, larc, lamb",
-        name);
+    ll_reject(g, LL_E_ARG,
+              "no optimizer is named %s: there are sgd, momentum, nesterov, adagrad, rmsprop, "
+              "adam, adamw, lars, larc, lamb",
+              name);
     return -1;
 }
 
@@ -234,14 +233,14 @@ void ll_minimize(ll_graph *g, ll_val loss, const ll_optim *o)
     int rule = rule_index(g, o);
     if (g->err != LL_OK || !loss.id) return;
     if (o->no_decay && strcmp(o->no_decay, "none") && strcmp(o->no_decay, "1d")) {
-        ll_graph_reject(g, "no_decay is %s: it may be 1d or none", o->no_decay);
+        ll_reject(g, LL_E_ARG, "no_decay is %s: it may be 1d or none", o->no_decay);
         return;
     }
     if (ll_graph_shape(g, loss).n) {
         char text[LL_SHAPE_TEXT];
         ll_shape s = ll_graph_shape(g, loss);
-        ll_graph_reject(g, "the loss has shape %s; want a scalar, such as its mean",
-                        ll_shape_print(&s, text));
+        ll_reject(g, LL_E_SHAPE, "the loss has shape %s; want a scalar, such as its mean",
+                  ll_shape_print(&s, text));
         return;
     }
     if (!ll_find_result(g, "loss").id) ll_graph_result(g, "loss", loss);
@@ -251,7 +250,7 @@ void ll_minimize(ll_graph *g, ll_val loss, const ll_optim *o)
     for (int i = 1; i < g->n_value; i++)
         if (g->values[i].node < 0 && g->values[i].kind == LL_PARAM) p[n++] = (ll_val){i};
     if (!n) {
-        ll_graph_reject(g, "the graph has no parameters to minimize the loss by");
+        ll_reject(g, LL_E_GRAPH, "the graph has no parameters to minimize the loss by");
         return;
     }
     ll_grad(g, loss, p, n, d);

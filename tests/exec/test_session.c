@@ -338,7 +338,7 @@ static void test_bad_calls(void **state)
     ll_session_close(s);
     ll_graph_free(g);
     g = mlp(N, &(ll_optim){.name = "sdg"});
-    assert_int_equal(ll_session_open(g, &(ll_session_opts){0}, &s), LL_E_GRAPH);
+    assert_int_equal(ll_session_open(g, &(ll_session_opts){0}, &s), LL_E_ARG);
     assert_non_null(strstr(ll_error_text(), "sdg"));
     ll_graph_free(g);
 }

@@ -256,7 +256,7 @@ static void test_mistakes(void **state)
     ll_val x = input(g, "x", LL_SHAPE(N)), none = {0}, d[2];
     ll_grad(g, ll_sin(g, x), (ll_val[]){x, none}, 2, d);
     assert_int_equal(d[0].id, 0);
-    assert_int_equal(ll_graph_check(g), LL_E_GRAPH);
+    assert_int_equal(ll_graph_check(g), LL_E_ARG);
     assert_non_null(strstr(ll_error_text(), "value 1 of 2, which is none"));
     ll_graph_free(g);
 }
