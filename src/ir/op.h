@@ -78,6 +78,13 @@ typedef struct ll_loops {
     int8_t in[LL_MAX_IN][LL_MAX_DIMS]; /* operand dimension -> loop; -1: none (whole) */
     int8_t out[LL_MAX_OUT][LL_MAX_DIMS];
 } ll_loops;
+/* The dimension that a loop walks, of an operand or result; -1: none. */
+static inline int ll_dim_of(const int8_t map[LL_MAX_DIMS], int loop)
+{
+    for (int d = 0; d < LL_MAX_DIMS; d++)
+        if (loop >= 0 && map[d] == loop) return d;
+    return -1;
+}
 /* The loops of a node with these operand and result types. */
 ll_err ll_loops_of(const ll_op *op, const void *attr, int n_in, const ll_type *in, int n_out,
                    const ll_type *out, ll_loops *loops);

@@ -11,62 +11,48 @@
 #include <stdlib.h>
 
 /* ---- writing ---- */
-void ll_put(ll_writer *w, const char *format, ...)
+void ll_put_string(ll_buf *w, const char *text)
 {
-    va_list args, again;
-    va_start(args, format);
-    va_copy(again, args);
-    int n = vsnprintf(NULL, 0, format, args);
-    while (w->len + n >= w->cap)
-        w->text = (char *)ll_arena_grow(w->arena, w->text, 1, w->cap, &w->cap);
-    vsnprintf(w->text + w->len, (size_t)n + 1, format, again);
-    w->len += n;
-    va_end(args);
-    va_end(again);
-}
-
-void ll_put_string(ll_writer *w, const char *text)
-{
-    ll_put(w, "\"");
+    ll_buf_printf(w, "\"");
     for (; *text; text++) {
         unsigned char c = (unsigned char)*text;
         if (c == '"' || c == '\\')
-            ll_put(w, "\\%c", c);
+            ll_buf_printf(w, "\\%c", c);
         else if (c == '\n')
-            ll_put(w, "\\n");
+            ll_buf_printf(w, "\\n");
         else if (c == '\t')
-            ll_put(w, "\\t");
+            ll_buf_printf(w, "\\t");
         else if (c < 32 || c == 127)
-            ll_put(w, "\\x%02x", c);
+            ll_buf_printf(w, "\\x%02x", c);
         else
-            ll_put(w, "%c", c);
+            ll_buf_printf(w, "%c", c);
     }
-    ll_put(w, "\"");
+    ll_buf_printf(w, "\"");
 }
 
-void ll_put_double(ll_writer *w, double v)
+void ll_put_double(ll_buf *w, double v)
 {
     char text[40];
     if (isnan(v)) {
-        ll_put(w, "nan"); /* without the sign some libraries print */
+        ll_buf_printf(w, "nan"); /* without the sign some libraries print */
         return;
     }
     for (int digits = 1; digits <= 17; digits++) {
         snprintf(text, sizeof text, "%.*g", digits, v);
         if (strtod(text, NULL) == v) break;
     }
-    ll_put(w, "%s", text);
+    ll_buf_printf(w, "%s", text);
 }
 
-void ll_put_dtype(ll_writer *w, ll_dtype t)
+void ll_put_dtype(ll_buf *w, ll_dtype t)
 {
-    ll_put(w, "%s", (unsigned)t < LL_N_DTYPE ? ll_dtype_name(t) : "?");
+    ll_buf_printf(w, "%s", (unsigned)t < LL_N_DTYPE ? ll_dtype_name(t) : "?");
 }
 
-void ll_put_shape(ll_writer *w, const ll_shape *s)
+void ll_put_shape(ll_buf *w, const ll_shape *s)
 {
     char text[LL_SHAPE_TEXT];
-    ll_put(w, "%s", ll_shape_print(s, text));
+    ll_buf_printf(w, "%s", ll_shape_print(s, text));
 }
 
 /* ---- reading ---- */
@@ -208,8 +194,7 @@ ll_err ll_scan_dtype(ll_scan *s, ll_dtype *out)
     if (ll_dtype_find(word, out)) return LL_OK;
     ll_near near = {.word = word};
     for (int t = 0; t < LL_N_DTYPE; t++) ll_near_try(&near, ll_dtype_name((ll_dtype)t));
-    return ll_scan_fail(s, from, "no element type %s%s%s", word, near.best ? "; nearest is " : "",
-                        near.best ? near.best : "");
+    return ll_scan_fail(s, from, "no element type %s%s", word, ll_near_hint(&near));
 }
 
 ll_err ll_scan_shape(ll_scan *s, ll_shape *out)

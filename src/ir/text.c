@@ -35,7 +35,7 @@ enum { N_INIT = sizeof init_names / sizeof *init_names };
 
 /* ---- printing ---- */
 typedef struct printer {
-    ll_writer w;
+    ll_buf w;
     const ll_graph *g;
     int *number; /* of each value; 0: not defined yet */
     int next, block;
@@ -44,9 +44,10 @@ typedef struct printer {
 static void put_ref(printer *p, ll_val v)
 {
     if (v.id > 0 && v.id < p->g->n_value && p->number[v.id])
-        ll_put(&p->w, "%%%d", p->number[v.id]);
+        ll_buf_printf(&p->w, "%%%d", p->number[v.id]);
     else
-        ll_put(&p->w, "%%?"); /* a graph that is not well formed prints, and does not parse */
+        ll_buf_printf(&p->w,
+                      "%%?"); /* a graph that is not well formed prints, and does not parse */
 }
 
 static void put_def(printer *p, ll_val v)
@@ -55,10 +56,10 @@ static void put_def(printer *p, ll_val v)
     p->number[v.id] = p->next++;
     put_ref(p, v);
     if (x->name && x->node >= 0) {
-        ll_put(&p->w, " ");
+        ll_buf_printf(&p->w, " ");
         ll_put_string(&p->w, x->name);
     }
-    ll_put(&p->w, ": ");
+    ll_buf_printf(&p->w, ": ");
     ll_put_dtype(&p->w, x->type.dtype);
     ll_put_shape(&p->w, &x->type.shape);
 }
@@ -66,19 +67,19 @@ static void put_def(printer *p, ll_val v)
 static void put_input(printer *p, ll_val v)
 {
     const ll_value *x = ll_value_of(p->g, v);
-    ll_put(&p->w, "  ");
+    ll_buf_printf(&p->w, "  ");
     put_def(p, v);
-    ll_put(&p->w, " = %s ", ll_kind_name(x->kind));
+    ll_buf_printf(&p->w, " = %s ", ll_kind_name(x->kind));
     ll_put_string(&p->w, x->name);
     if (x->kind == LL_PARAM || x->kind == LL_STATE) {
-        ll_put(&p->w, " init=%s", init_names[x->init.kind]);
+        ll_buf_printf(&p->w, " init=%s", init_names[x->init.kind]);
         if (x->init.kind != LL_ZEROS) {
-            ll_put(&p->w, "(");
+            ll_buf_printf(&p->w, "(");
             ll_put_double(&p->w, x->init.a);
-            ll_put(&p->w, ")");
+            ll_buf_printf(&p->w, ")");
         }
     }
-    ll_put(&p->w, "\n");
+    ll_buf_printf(&p->w, "\n");
 }
 
 static void put_node_name(printer *p, const ll_node *n)
@@ -87,46 +88,46 @@ static void put_node_name(printer *p, const ll_node *n)
     bool plain = *n->name;
     for (const char *c = n->name; *c; c++)
         plain = plain && (isalnum((unsigned char)*c) || strchr("_./:-", *c));
-    ll_put(&p->w, " # ");
+    ll_buf_printf(&p->w, " # ");
     if (plain)
-        ll_put(&p->w, "%s", n->name);
+        ll_buf_printf(&p->w, "%s", n->name);
     else
         ll_put_string(&p->w, n->name);
 }
 
 static void put_block(printer *p, int block)
 {
-    if (block != p->block) ll_put(&p->w, "  block %d\n", block);
+    if (block != p->block) ll_buf_printf(&p->w, "  block %d\n", block);
     p->block = block;
 }
 
 static void put_node(printer *p, const ll_node *n)
 {
     put_block(p, n->block);
-    ll_put(&p->w, "  ");
+    ll_buf_printf(&p->w, "  ");
     for (int o = 0; o < n->n_out; o++) {
-        if (o) ll_put(&p->w, ", ");
+        if (o) ll_buf_printf(&p->w, ", ");
         put_def(p, n->out[o]);
     }
-    ll_put(&p->w, " = %s(", n->op->name);
+    ll_buf_printf(&p->w, " = %s(", n->op->name);
     for (int i = 0; i < n->n_in; i++) {
-        if (i) ll_put(&p->w, ", ");
+        if (i) ll_buf_printf(&p->w, ", ");
         put_ref(p, n->in[i]);
     }
-    ll_put(&p->w, ")");
-    if (n->op->attrs && n->op->attrs->name) ll_put(&p->w, " ");
+    ll_buf_printf(&p->w, ")");
+    if (n->op->attrs && n->op->attrs->name) ll_buf_printf(&p->w, " ");
     ll_put_attrs(&p->w, n->op, n->attr);
     put_node_name(p, n);
-    ll_put(&p->w, "\n");
+    ll_buf_printf(&p->w, "\n");
 }
 
 char *ll_print(const ll_graph *g, ll_arena *arena)
 {
     printer p = {.w = {.arena = arena}, .g = g, .next = 1};
     p.number = LL_NEW_ARRAY(arena, int, g->n_value);
-    ll_put(&p.w, "graph ");
+    ll_buf_printf(&p.w, "graph ");
     ll_put_string(&p.w, g->name);
-    ll_put(&p.w, " {\n");
+    ll_buf_printf(&p.w, " {\n");
     int seen = 1; /* inputs before this value are printed */
     for (int i = 0; i <= g->n_node; i++) {
         const ll_node *n = i < g->n_node ? &g->nodes[i] : NULL;
@@ -137,20 +138,20 @@ char *ll_print(const ll_graph *g, ll_arena *arena)
     }
     put_block(&p, g->n_block);
     for (int i = 0; i < g->n_result; i++) {
-        ll_put(&p.w, "  result ");
+        ll_buf_printf(&p.w, "  result ");
         ll_put_string(&p.w, g->results[i].name);
-        ll_put(&p.w, " = ");
+        ll_buf_printf(&p.w, " = ");
         put_ref(&p, g->results[i].value);
-        ll_put(&p.w, "\n");
+        ll_buf_printf(&p.w, "\n");
     }
     for (int i = 0; i < g->n_update; i++) {
-        ll_put(&p.w, "  update ");
+        ll_buf_printf(&p.w, "  update ");
         ll_put_string(&p.w, ll_value_of(g, g->updates[i].input)->name);
-        ll_put(&p.w, " = ");
+        ll_buf_printf(&p.w, " = ");
         put_ref(&p, g->updates[i].next);
-        ll_put(&p.w, "\n");
+        ll_buf_printf(&p.w, "\n");
     }
-    ll_put(&p.w, "}\n");
+    ll_buf_printf(&p.w, "}\n");
     return p.w.text;
 }
 
@@ -293,8 +294,7 @@ static ll_err find_op(parser *p, const char *word, const char *from, const ll_op
     if (*out) return LL_OK;
     ll_near near = {.word = word};
     for (const ll_op *const *op = ll_ops(); *op; op++) ll_near_try(&near, (*op)->name);
-    return ll_scan_fail(&p->s, from, "no op %s%s%s", word, near.best ? "; nearest is " : "",
-                        near.best ? near.best : "");
+    return ll_scan_fail(&p->s, from, "no op %s%s", word, ll_near_hint(&near));
 }
 
 static ll_err check_type(parser *p, const def *d, ll_val v)

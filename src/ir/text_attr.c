@@ -28,57 +28,58 @@ static const struct {
 };
 
 /* ---- printing ---- */
-static void put_step(ll_writer *w, const ll_fused_step *s, int reg)
+static void put_step(ll_buf *w, const ll_fused_step *s, int reg)
 {
     const int16_t from[3] = {s->a, s->b, s->c};
     if (s->op < 0 || s->op >= LL_N_EW) {
-        ll_put(w, ", r%d=?", reg);
+        ll_buf_printf(w, ", r%d=?", reg);
         return;
     }
-    ll_put(w, ", r%d=%s(", reg, steps[s->op].name);
+    ll_buf_printf(w, ", r%d=%s(", reg, steps[s->op].name);
     for (int i = 0; i < steps[s->op].operands; i++) {
-        if (i) ll_put(w, ",");
+        if (i) ll_buf_printf(w, ",");
         if (from[i] == LL_FUSE_K)
-            ll_put(w, "k");
+            ll_buf_printf(w, "k");
         else
-            ll_put(w, "r%d", from[i]);
+            ll_buf_printf(w, "r%d", from[i]);
     }
     const uint64_t zero = 0;
     if (memcmp(&s->k, &zero, sizeof zero)) { /* -0.0 counts */
-        ll_put(w, ",");
+        ll_buf_printf(w, ",");
         ll_put_double(w, s->k);
     }
-    ll_put(w, ")");
+    ll_buf_printf(w, ")");
 }
 
-static void put_fused(ll_writer *w, const ll_fused_attr *f)
+static void put_fused(ll_buf *w, const ll_fused_attr *f)
 {
-    ll_put(w, "(shape=");
+    ll_buf_printf(w, "(shape=");
     ll_put_shape(w, &f->shape);
-    ll_put(w, ", in=[");
+    ll_buf_printf(w, ", in=[");
     for (int i = 0; i < f->n_in; i++) {
-        ll_put(w, "%s%lld", i ? ", " : "", (long long)f->period[i]);
-        if (f->repeat[i] != 1) ll_put(w, "*%lld", (long long)f->repeat[i]);
+        ll_buf_printf(w, "%s%lld", i ? ", " : "", (long long)f->period[i]);
+        if (f->repeat[i] != 1) ll_buf_printf(w, "*%lld", (long long)f->repeat[i]);
     }
-    ll_put(w, "]");
+    ll_buf_printf(w, "]");
     for (int i = 0; i < f->n_step; i++) put_step(w, &f->step[i], f->n_in + i);
-    ll_put(w, ", out=[");
+    ll_buf_printf(w, ", out=[");
     for (int i = 0; i < f->n_out; i++) {
-        ll_put(w, "%sr%d:", i ? ", " : "", (int)f->out[i]);
+        ll_buf_printf(w, "%sr%d:", i ? ", " : "", (int)f->out[i]);
         ll_put_dtype(w, f->out_dtype[i]);
     }
-    ll_put(w, "])");
+    ll_buf_printf(w, "])");
 }
 
-static void put_field(ll_writer *w, const ll_attr_field *f, const void *at)
+static void put_field(ll_buf *w, const ll_attr_field *f, const void *at)
 {
     const int64_t *ints = (const int64_t *)at;
     switch (f->kind) {
-    case LL_A_INT: ll_put(w, "%lld", (long long)*ints); break;
+    case LL_A_INT: ll_buf_printf(w, "%lld", (long long)*ints); break;
     case LL_A_F64: ll_put_double(w, *(const double *)at); break;
     case LL_A_INTS:
-        for (int i = 0; i < f->count; i++) ll_put(w, "%c%lld", i ? ',' : '[', (long long)ints[i]);
-        ll_put(w, "]");
+        for (int i = 0; i < f->count; i++)
+            ll_buf_printf(w, "%c%lld", i ? ',' : '[', (long long)ints[i]);
+        ll_buf_printf(w, "]");
         break;
     case LL_A_SHAPE: ll_put_shape(w, (const ll_shape *)at); break;
     case LL_A_DTYPE: ll_put_dtype(w, *(const ll_dtype *)at); break;
@@ -87,20 +88,20 @@ static void put_field(ll_writer *w, const ll_attr_field *f, const void *at)
     }
 }
 
-void ll_put_attrs(ll_writer *w, const ll_op *op, const void *attr)
+void ll_put_attrs(ll_buf *w, const ll_op *op, const void *attr)
 {
     if (!op->attrs || !op->attrs->name) return;
     for (const ll_attr_field *f = op->attrs; f->name; f++) {
-        ll_put(w, "%s%s=", f == op->attrs ? "{" : ", ", f->name);
+        ll_buf_printf(w, "%s%s=", f == op->attrs ? "{" : ", ", f->name);
         put_field(w, f, (const char *)attr + f->offset);
     }
-    ll_put(w, "}");
+    ll_buf_printf(w, "}");
 }
 
 char *ll_print_attr(const ll_op *op, const void *attr, ll_arena *arena)
 {
-    ll_writer w = {.arena = arena};
-    ll_put(&w, "%s", "");
+    ll_buf w = {.arena = arena};
+    ll_buf_printf(&w, "%s", "");
     ll_put_attrs(&w, op, attr);
     return w.text;
 }
@@ -156,8 +157,7 @@ static ll_err scan_step_op(ll_scan *s, int16_t *op)
         if (!strcmp(word, steps[*op].name)) return LL_OK;
         ll_near_try(&near, steps[*op].name);
     }
-    return ll_scan_fail(s, from, "no elementwise op %s%s%s", word, near.best ? "; nearest is " : "",
-                        near.best ? near.best : "");
+    return ll_scan_fail(s, from, "no elementwise op %s%s", word, ll_near_hint(&near));
 }
 
 /* "r3=add(r0,r1)"; the register's 'r' is next */
@@ -239,8 +239,7 @@ static ll_err find_field(ll_scan *s, const ll_op *op, const char *word, const ch
         if (!strcmp(op->attrs[*out].name, word)) return LL_OK;
         ll_near_try(&near, op->attrs[*out].name);
     }
-    return ll_scan_fail(s, from, "%s has no attribute %s%s%s", op->name, word,
-                        near.best ? "; nearest is " : "", near.best ? near.best : "");
+    return ll_scan_fail(s, from, "%s has no attribute %s%s", op->name, word, ll_near_hint(&near));
 }
 
 ll_err ll_scan_attrs(ll_scan *s, const ll_op *op, void *attr, ll_given *given)

@@ -1,24 +1,18 @@
-/* text_int.h: a writer of growing text and a reader that knows its line and column; shared by
+/* text_int.h: what is written of graphs, and a reader that knows its line and column; shared by
  * ir/text.c (graphs) and ir/text_attr.c (attributes). The reader trusts nothing: every count, size
  * and name is bounded, and each failure says where it stands and what was wanted there. */
 #pragma once
+#include "base/text.h"
 #include "ir/op.h"
 
 enum { LL_NAME_MAX = 1023, LL_WORD_MAX = 63 };
 #define LL_TEXT_NUMEL ((int64_t)1 << 40) /* elements of one tensor, at most */
 
-typedef struct ll_writer {
-    ll_arena *arena;
-    char *text; /* [cap], ends with 0 once something was put */
-    int len, cap;
-} ll_writer;
-
-void ll_put(ll_writer *w, const char *format, ...) __attribute__((format(printf, 2, 3)));
-void ll_put_string(ll_writer *w, const char *text); /* quoted; \" \\ \n \t \xHH */
-void ll_put_double(ll_writer *w, double v);         /* the shortest that reads back the same */
-void ll_put_dtype(ll_writer *w, ll_dtype t);
-void ll_put_shape(ll_writer *w, const ll_shape *s);
-void ll_put_attrs(ll_writer *w, const ll_op *op, const void *attr); /* "{...}", or nothing */
+void ll_put_string(ll_buf *w, const char *text); /* quoted; \" \\ \n \t \xHH */
+void ll_put_double(ll_buf *w, double v);         /* the shortest that reads back the same */
+void ll_put_dtype(ll_buf *w, ll_dtype t);
+void ll_put_shape(ll_buf *w, const ll_shape *s);
+void ll_put_attrs(ll_buf *w, const ll_op *op, const void *attr); /* "{...}", or nothing */
 
 typedef struct ll_scan {
     const char *at, *line_start;

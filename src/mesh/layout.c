@@ -50,29 +50,31 @@ ll_shape ll_layout_local(const ll_mesh *m, const ll_layout *l, const ll_shape *s
     return s;
 }
 
-static int put_axes(const ll_mesh *m, ll_axes axes, char *out, int room)
+const char *ll_axes_text(const ll_mesh *m, ll_axes axes, char out[LL_LAYOUT_TEXT])
 {
-    int len = 0;
-    for (int a = 0; a < m->n && len < room; a++)
+    int n = 0;
+    out[0] = '\0';
+    for (int a = 0; a < m->n && n < LL_LAYOUT_TEXT; a++)
         if (axes >> a & 1)
-            len += snprintf(out + len, (size_t)(room - len), "%s%s", len ? "*" : "", m->name[a]);
-    return len;
+            n += snprintf(out + n, (size_t)(LL_LAYOUT_TEXT - n), "%s%s", n ? "*" : "", m->name[a]);
+    return out;
 }
 
 const char *ll_layout_text(const ll_mesh *m, const ll_layout *l, int n_dim,
                            char out[LL_LAYOUT_TEXT])
 {
-    char axes[80];
+    char axes[LL_LAYOUT_TEXT];
     int len = snprintf(out, LL_LAYOUT_TEXT, "[");
     for (int d = 0; d < n_dim; d++) {
-        if (!put_axes(m, l->split[d], axes, sizeof axes)) strcpy(axes, "-");
-        len += snprintf(out + len, (size_t)(LL_LAYOUT_TEXT - len), "%s%s", d ? "," : "", axes);
+        ll_axes_text(m, l->split[d], axes);
+        len += snprintf(out + len, (size_t)(LL_LAYOUT_TEXT - len), "%s%s", d ? "," : "",
+                        *axes ? axes : "-");
         if (len >= LL_LAYOUT_TEXT) return out;
     }
     len += snprintf(out + len, (size_t)(LL_LAYOUT_TEXT - len), "]");
     const ll_axes partial[] = {l->sum, l->max};
     for (int i = 0; i < 2 && len < LL_LAYOUT_TEXT; i++)
-        if (put_axes(m, partial[i], axes, sizeof axes))
+        if (*ll_axes_text(m, partial[i], axes))
             len += snprintf(out + len, (size_t)(LL_LAYOUT_TEXT - len), " %s(%s)", i ? "max" : "sum",
                             axes);
     return out;

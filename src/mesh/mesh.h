@@ -71,6 +71,8 @@ ll_axes ll_layout_axes(const ll_layout *l); /* all that are used */
 void ll_layout_range(const ll_mesh *m, ll_axes axes, int64_t n, int rank, int64_t *from,
                      int64_t *to);
 ll_shape ll_layout_local(const ll_mesh *m, const ll_layout *l, const ll_shape *shape, int rank);
+/* "data*tensor", into out. */
+const char *ll_axes_text(const ll_mesh *m, ll_axes axes, char out[LL_LAYOUT_TEXT]);
 /* "[data, -, tensor] sum(height)", into out. */
 const char *ll_layout_text(const ll_mesh *m, const ll_layout *l, int n_dim,
                            char out[LL_LAYOUT_TEXT]);

@@ -72,13 +72,6 @@ ll_err ll_exact_prepare(const ll_graph *g, ll_graph **out)
 
 /* ---- which nodes, how many bits ---- */
 
-static int dim_of(const int8_t map[LL_MAX_DIMS], int loop)
-{
-    for (int d = 0; d < LL_MAX_DIMS; d++)
-        if (loop >= 0 && map[d] == loop) return d;
-    return -1;
-}
-
 /* Terms of one sum of the node; 0: it makes no sums. */
 static double terms(const ll_graph *g, const ll_node *n, const ll_loops *l)
 {
@@ -87,7 +80,7 @@ static double terms(const ll_graph *g, const ll_node *n, const ll_loops *l)
     if (!n->op->sum || n->op->picks || n->n_out != 1) return 0;
     if (!ll_dtype_is_float(ll_graph_dtype(g, n->out[0]))) return 0;
     for (int i = 0; i < l->n; i++) {
-        if (dim_of(l->out[0], i) >= 0) continue;
+        if (ll_dim_of(l->out[0], i) >= 0) continue;
         any = true;
         if (l->extent[i] > 1) k *= (double)l->extent[i];
     }
@@ -184,7 +177,7 @@ static ll_err grid_limb(gridder *c, int i, int operand, const ll_loops *l, ll_va
     for (int d = 0; d < n_dim; d++) *at++ = (char)('a' + d);
     *at++ = '-', *at++ = '>';
     for (int d = 0; d < n_dim; d++) {
-        int loop = l->in[operand][d], result = dim_of(l->out[0], loop);
+        int loop = l->in[operand][d], result = ll_dim_of(l->out[0], loop);
         if (result < 0 || l->window[loop]) continue;
         *at++ = (char)('a' + d);
         least.split[out->own.n] = from->split[d];

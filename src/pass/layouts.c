@@ -260,7 +260,7 @@ double ll_place_unpinned(const placer *c, const ll_node *n, const ll_loops *l, i
     double sum = 0;
     for (int o = 0; o < n->n_out; o++) {
         const ll_pin *pin = c->p->pins[n->out[o].id];
-        int d = dim_of(l->out[o], loop);
+        int d = ll_dim_of(l->out[o], loop);
         if (pin) sum += ll_pin_cost(pin, a, c->m->size[a], d, bytes_of(c, n->out[o]));
     }
     return sum;

@@ -90,4 +90,3 @@ bool ll_gradient_layout(const ll_placement *p, const char *param, ll_axes axes, 
 double ll_collective_sent(const ll_mesh *m, ll_collective kind, const void *attr,
                           const ll_type *in);
 ll_axes ll_collective_axes(ll_collective kind, const void *attr); /* among whom */
-const char *ll_axes_text(const ll_mesh *m, ll_axes axes, char out[LL_LAYOUT_TEXT]);

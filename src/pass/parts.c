@@ -53,13 +53,6 @@ static ll_axes cut_by(const ll_cutter *c, const ll_job *j, int loop)
     return axes;
 }
 
-static int dim_on(const int8_t map[LL_MAX_DIMS], int loop)
-{
-    for (int d = 0; d < LL_MAX_DIMS; d++)
-        if (map[d] == loop) return d;
-    return -1;
-}
-
 static double held_bytes(const ll_cutter *c, const ll_job *j, const ll_type *t,
                          const int8_t map[LL_MAX_DIMS])
 {
@@ -143,7 +136,7 @@ static ll_err join(ll_cutter *c, const ll_job *j, int loop, ll_val (*piece)[LL_M
                    ll_val *out)
 {
     for (int o = 0; o < j->n->n_out; o++) {
-        int d = dim_on(j->l->out[o], loop);
+        int d = ll_dim_of(j->l->out[o], loop);
         ll_val all[LL_MAX_IN];
         for (int k = 0; k < n; k++) all[k] = piece[k][o];
         out[o] = all[0];
@@ -217,7 +210,7 @@ static ll_err is_inner(ll_cutter *c, const ll_job *j, const window *w, int k, in
     TRY(part_of(c, j, w->loop, (ll_range){row, row + 1}, w->attr, &p));
     *yes = true;
     for (int i = 0; i < j->n->n_in; i++) {
-        int d = dim_on(j->l->in[i], w->loop);
+        int d = ll_dim_of(j->l->in[i], w->loop);
         if (d >= 0 && !within(p.in[i], share_of(j->in[i].shape.d[d], w->size, k))) *yes = false;
     }
     return LL_OK;
@@ -265,7 +258,7 @@ static ll_err open_window(ll_cutter *c, const ll_job *j, int loop, const void *a
 static ll_err reads(ll_cutter *c, const ll_job *j, const window *w, int i, int piece,
                     ll_halo_attr *what)
 {
-    int d = dim_on(j->l->in[i], w->loop);
+    int d = ll_dim_of(j->l->in[i], w->loop);
     *what = (ll_halo_attr){.axes = w->axes, .dim = d, .extent = j->in[i].shape.d[d], .me = w->me};
     for (int k = 0; k < w->size; k++) {
         ll_part p;
@@ -296,7 +289,7 @@ static ll_err look_back(ll_cutter *c, const ll_job *j, const window *w, const ll
     *whole = *strips = true;
     for (int i = 0; i < j->n->n_in; i++) {
         ll_halo_attr what;
-        if (dim_on(j->l->in[i], w->loop) < 0) continue;
+        if (ll_dim_of(j->l->in[i], w->loop) < 0) continue;
         TRY(reads(c, j, w, i, ALL, &what));
         if (missing(w, &what) == 0) continue;
         *whole &= taken_as(c, x[i], &what) != NULL;
@@ -319,8 +312,8 @@ static ll_err goes_apart(ll_cutter *c, const ll_job *j, const window *w, const l
         ll_halo_attr what;
         double bytes = held_bytes(c, j, &j->in[i], j->l->in[i]);
         /* others (filters) are read and packed for each piece, and gradients of them added up */
-        if (dim_on(j->l->in[i], w->loop) < 0) again += 6 * bytes;
-        if (dim_on(j->l->in[i], w->loop) < 0) continue;
+        if (ll_dim_of(j->l->in[i], w->loop) < 0) again += 6 * bytes;
+        if (ll_dim_of(j->l->in[i], w->loop) < 0) continue;
         TRY(reads(c, j, w, i, ALL, &what));
         double rows = missing(w, &what);
         moved += what.extent ? bytes * rows / (double)what.extent : 0;
@@ -352,7 +345,7 @@ static ll_err take_piece(ll_cutter *c, const ll_job *j, const window *w, int pie
     memcpy(y, x, sizeof *x * (size_t)j->n->n_in);
     for (int i = 0; i < j->n->n_in; i++) {
         ll_halo_attr what;
-        if (dim_on(j->l->in[i], w->loop) < 0) continue;
+        if (ll_dim_of(j->l->in[i], w->loop) < 0) continue;
         TRY(reads(c, j, w, i, piece, &what));
         TRY(take(c, x[i], &what, &y[i]));
     }
@@ -423,7 +416,7 @@ bool ll_panels_pay(ll_cutter *c, const ll_job *j, const ll_panels *p)
            whole = held_bytes(c, j, &j->in[p->operand], j->l->in[p->operand]);
     double copied = result_bytes(c, j) * (joined ? 1 : 1.5 * (size - 1));
     for (int i = 0; i < j->n->n_in; i++)
-        if (i != p->operand && dim_on(j->l->in[i], p->loop) >= 0)
+        if (i != p->operand && ll_dim_of(j->l->in[i], p->loop) >= 0)
             copied += held_bytes(c, j, &j->in[i], j->l->in[i]);
     if (p->keep && !p->there) copied += whole;
     double hidden =
@@ -459,7 +452,7 @@ static ll_err make_panel(ll_cutter *c, const ll_job *j, const ll_panels *p, int 
     ll_val y[LL_MAX_IN];
     ll_part part;
     for (int i = 0; i < j->n->n_in; i++) {
-        int d = dim_on(j->l->in[i], p->loop);
+        int d = ll_dim_of(j->l->in[i], p->loop);
         y[i] = i == p->operand ? panel : x[i];
         if (i != p->operand && d >= 0) TRY(slice(c, x[i], d, r, &y[i]));
     }

@@ -183,7 +183,7 @@ static double bring(const placer *c, const ll_node *n, int i, int a, int need)
 static double bring_all(const placer *c, const ll_node *n, const ll_loops *l, int a, int loop)
 {
     double sum = 0;
-    for (int i = 0; i < n->n_in; i++) sum += bring(c, n, i, a, dim_of(l->in[i], loop));
+    for (int i = 0; i < n->n_in; i++) sum += bring(c, n, i, a, ll_dim_of(l->in[i], loop));
     return sum;
 }
 
@@ -192,7 +192,7 @@ static double bring_all(const placer *c, const ll_node *n, const ll_loops *l, in
 static bool in_all_results(const ll_node *n, const ll_loops *l, int loop)
 {
     for (int o = 0; o < n->n_out; o++)
-        if (dim_of(l->out[o], loop) < 0) return false;
+        if (ll_dim_of(l->out[o], loop) < 0) return false;
     return true;
 }
 
@@ -209,7 +209,7 @@ bool ll_place_cuttable(const placer *c, int node, const ll_loops *l, int loop)
 static bool follows(const placer *c, const ll_node *n, const ll_loops *l, int a, int loop)
 {
     for (int i = 0; i < n->n_in; i++) {
-        int d = dim_of(l->in[i], loop);
+        int d = ll_dim_of(l->in[i], loop);
         if (d < 0 || undecided(c, n->in[i])) continue;
         if (operand(c, n, i)->split[d] & bit(a)) return true;
         if ((operand(c, n, i)->sum & bit(a)) && c->positions[n->in[i].id][a] == d + 1) return true;
@@ -273,8 +273,8 @@ static bool by_factors(const placer *c, int node, const ll_loops *l, int a, int 
     ll_val param = c->aim[n->out[0].id];
     ll_factors how = c->o->factors;
     if (how == LL_FACTORS_NONE || !param.id || ll_mesh_kind(c->m, a) != LL_AXIS_DATA) return false;
-    if (n->n_in != 2 || l->combine[loop] != LL_SUM || dim_of(l->in[0], loop) < 0 ||
-        dim_of(l->in[1], loop) < 0 || value(c, param)->type.shape.n < 2)
+    if (n->n_in != 2 || l->combine[loop] != LL_SUM || ll_dim_of(l->in[0], loop) < 0 ||
+        ll_dim_of(l->in[1], loop) < 0 || value(c, param)->type.shape.n < 2)
         return false;
     for (int k = 0; k < l->n; k++)
         if (l->window[k]) return false;
@@ -330,7 +330,7 @@ ll_layout ll_place_wanted(const ll_placement *p, int node, int operand, const ll
 {
     ll_layout w = {.sum = p->through[node]};
     for (int a = 0; a < p->mesh.n; a++) {
-        int d = dim_of(l->in[operand], p->loop[node][a]);
+        int d = ll_dim_of(l->in[operand], p->loop[node][a]);
         if (d >= 0) w.split[d] |= bit(a);
     }
     return w;
@@ -341,7 +341,7 @@ ll_layout ll_place_result(const placer *c, int node, const ll_loops *l, int out,
 {
     ll_layout r = {.sum = c->p->through[node]};
     for (int a = 0; a < c->m->n; a++) {
-        int loop = cuts[a], d = dim_of(l->out[out], loop);
+        int loop = cuts[a], d = ll_dim_of(l->out[out], loop);
         if (loop < 0) continue;
         if (d >= 0)
             r.split[d] |= bit(a);
@@ -435,21 +435,12 @@ static void find_micro(placer *c)
     for (int i = 0; i < c->g->n_node && !any; i++) c->p->micro[i] = true;
 }
 
-static void count_readers(placer *c)
-{
-    for (int i = 0; i < c->g->n_node; i++)
-        for (int k = 0; k < c->g->nodes[i].n_in; k++) c->n_reader[c->g->nodes[i].in[k].id]++;
-    for (int i = 0; i < c->g->n_result; i++) c->n_reader[c->g->results[i].value.id]++;
-    for (int i = 0; i < c->g->n_update; i++) c->n_reader[c->g->updates[i].next.id]++;
-}
-
 static ll_err place_all(placer *c)
 {
     TRY(place_inputs(c));
     place_pins(c);
     find_gradients(c);
     find_micro(c);
-    count_readers(c);
     for (int i = 0; i < c->g->n_node; i++) {
         if (!c->p->micro[i] && (i == 0 || c->p->micro[i - 1])) place_states(c);
         TRY(place_node(c, i));
@@ -494,7 +485,7 @@ static ll_err attempt(ll_placement *p, const ll_place_opts *o, bool **expand, ll
     c.decided = LL_NEW_ARRAY(a, bool, g->n_value);
     c.expand = LL_NEW_ARRAY(a, bool, g->n_node + 1);
     c.updated = LL_NEW_ARRAY(a, ll_layout, g->n_value);
-    c.n_reader = LL_NEW_ARRAY(a, int, g->n_value);
+    c.n_reader = ll_uses(g, a);
     c.grad_of = LL_NEW_ARRAY(a, ll_val, g->n_value);
     c.aim = LL_NEW_ARRAY(a, ll_val, g->n_value);
     c.positions =

@@ -37,10 +37,10 @@ void ll_place_hold(placer *c, int node, const ll_loops *l)
             int v = n->in[i].id;
             bool dropped = ll_value_of(c->g, n->in[i])->node < 0 &&
                            !ll_layout_equal(&c->p->made[v], &c->p->seen[v]);
-            if (!dropped) hold(c, n->in[i], a, dim_of(l->in[i], c->p->loop[node][a]));
+            if (!dropped) hold(c, n->in[i], a, ll_dim_of(l->in[i], c->p->loop[node][a]));
         }
         for (int o = 0; o < n->n_out && c->home[a] >= 0; o++)
-            hold(c, n->out[o], a, dim_of(l->out[o], c->p->loop[node][a]));
+            hold(c, n->out[o], a, ll_dim_of(l->out[o], c->p->loop[node][a]));
     }
 }
 
@@ -84,10 +84,10 @@ static bool can_turn(const placer *c, int node, const ll_loops *l, int axis, int
         if (a < axis && c->p->loop[node][a] == loop) left /= c->m->size[a];
     if (left < c->m->size[axis]) return false;
     for (int i = 0; i < n->n_in; i++)
-        if (cut_dim(&c->p->seen[n->in[i].id], axis) >= 0 && dim_of(l->in[i], loop) < 0)
+        if (cut_dim(&c->p->seen[n->in[i].id], axis) >= 0 && ll_dim_of(l->in[i], loop) < 0)
             return false;
     for (int o = 0; o < n->n_out; o++)
-        if (dim_of(l->out[o], loop) < 0) return false;
+        if (ll_dim_of(l->out[o], loop) < 0) return false;
     return true;
 }
 
@@ -101,7 +101,7 @@ static double price_detour(const placer *c, int node, const ll_loops *l, int axi
     cuts_with(c, node, l, axis, loop, there);
     cuts_with(c, node, l, axis, home, back);
     for (int i = 0; i < n->n_in; i++) {
-        int d = dim_of(l->in[i], loop);
+        int d = ll_dim_of(l->in[i], loop);
         const ll_layout *from = &c->p->seen[n->in[i].id];
         ll_layout to = *from;
         if (ll_place_holds(c, n->in[i], axis, d)) continue;
@@ -193,7 +193,7 @@ ll_err ll_place_detour(const placer *c, int node, const ll_loops *l, int axis, i
     double best = INFINITY, expansion;
     *turn = -1;
     for (int o = 0; o < n->n_out; o++)
-        if (dim_of(l->out[o], loop) < 0) return LL_OK; /* results would not know the way back */
+        if (ll_dim_of(l->out[o], loop) < 0) return LL_OK; /* results would not know the way back */
     for (int k = 0; k < l->n; k++) {
         if (k == loop || !can_turn(c, node, l, axis, k)) continue;
         double price = price_detour(c, node, l, axis, loop, k);

@@ -8,12 +8,12 @@ typedef struct placer {
     const ll_place_opts *o;
     const ll_graph *g;
     const ll_mesh *m;
-    bool *decided;      /* [n_value] inputs whose layout is known */
-    bool *expand;       /* [n_node] must be expanded */
-    ll_layout *updated; /* [n_value] parameters, as their updates see them */
-    int *n_reader;      /* [n_value] */
-    ll_val *grad_of;    /* [n_value] accum result -> the parameter it becomes the gradient of */
-    ll_val *aim;        /* [n_value] what such a mean is a sum of -> that parameter */
+    bool *decided;       /* [n_value] inputs whose layout is known */
+    bool *expand;        /* [n_node] must be expanded */
+    ll_layout *updated;  /* [n_value] parameters, as their updates see them */
+    const int *n_reader; /* [n_value] */
+    ll_val *grad_of;     /* [n_value] accum result -> the parameter it becomes the gradient of */
+    ll_val *aim;         /* [n_value] what such a mean is a sum of -> that parameter */
     /* [n_value] owed a sum over an axis: the dimension, from 1, that readers may have it cut along
      */
     int8_t (*positions)[LL_MAX_AXES];
@@ -25,14 +25,6 @@ typedef struct placer {
 static inline ll_axes bit(int a)
 {
     return (ll_axes)(1u << a);
-}
-
-/* The dimension that a loop walks; -1: none. */
-static inline int dim_of(const int8_t map[LL_MAX_DIMS], int loop)
-{
-    for (int d = 0; d < LL_MAX_DIMS; d++)
-        if (loop >= 0 && map[d] == loop) return d;
-    return -1;
 }
 
 /* The dimension that an axis cuts; -1: none. */

@@ -12,16 +12,6 @@
 #include <stdio.h>
 #include <string.h>
 
-const char *ll_axes_text(const ll_mesh *m, ll_axes axes, char out[LL_LAYOUT_TEXT])
-{
-    int n = 0;
-    out[0] = '\0';
-    for (int a = 0; a < m->n; a++)
-        if (axes >> a & 1)
-            n += snprintf(out + n, (size_t)(LL_LAYOUT_TEXT - n), "%s%s", n ? "*" : "", m->name[a]);
-    return out;
-}
-
 /* What the members of a window's group need of what this one owns. */
 static double halo_elements(const ll_mesh *m, const ll_halo_attr *h)
 {

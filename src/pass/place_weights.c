@@ -38,7 +38,7 @@ static double probe(const placer *c, ll_val v, int dim, int p, int depth)
             if (loop < 0 || l.combine[loop] == LL_WHOLE)
                 sum += bytes_of(c, v) * (p - 1) / p;
             else if (l.combine[loop] == LL_FREE && n->op->flop <= 1 && n->n_out == 1)
-                sum += probe(c, n->out[0], dim_of(l.out[0], loop), p, depth + 1);
+                sum += probe(c, n->out[0], ll_dim_of(l.out[0], loop), p, depth + 1);
         }
     }
     return sum;
@@ -48,7 +48,7 @@ static double probe(const placer *c, ll_val v, int dim, int p, int depth)
 static bool only_in(const ll_node *n, const ll_loops *l, int loop, int i)
 {
     for (int k = 0; k < n->n_in; k++)
-        if (k != i && dim_of(l->in[k], loop) >= 0) return false;
+        if (k != i && ll_dim_of(l->in[k], loop) >= 0) return false;
     return true;
 }
 
@@ -62,9 +62,9 @@ bool ll_place_begins(const placer *c, const ll_node *n, const ll_loops *l, int a
     for (int i = 0; i < n->n_in; i++) {
         const ll_value *w = value(c, n->in[i]);
         if (w->kind != LL_PARAM || !undecided(c, n->in[i]) || w->type.shape.n < 2) continue;
-        int d = dim_of(l->in[i], loop), summed = 0, looked_up = -1;
+        int d = ll_dim_of(l->in[i], loop), summed = 0, looked_up = -1;
         for (int s = 0; s < l->n; s++) {
-            if (l->combine[s] != LL_SUM || dim_of(l->in[i], s) < 0) continue;
+            if (l->combine[s] != LL_SUM || ll_dim_of(l->in[i], s) < 0) continue;
             summed++;
             if (only_in(n, l, s, i)) looked_up = s;
         }
@@ -73,7 +73,7 @@ bool ll_place_begins(const placer *c, const ll_node *n, const ll_loops *l, int a
         bool inputs = l->combine[loop] == LL_SUM;
         if (k == LL_AXIS_CHANNEL || k == LL_AXIS_DEPTH) return inputs;
         if (inputs || l->combine[loop] != LL_FREE) return false;
-        int out = dim_of(l->out[0], loop);
+        int out = ll_dim_of(l->out[0], loop);
         *cost = out >= 0 ? probe(c, n->out[0], out, c->m->size[a], 0) : 0;
         return true;
     }
@@ -94,7 +94,7 @@ bool ll_place_forbidden(const placer *c, const ll_node *n, const ll_loops *l, in
     ll_axis_kind k = ll_mesh_kind(c->m, a);
     if (k != LL_AXIS_FILTER || l->combine[loop] != LL_SUM) return false;
     for (int i = 0; i < n->n_in; i++)
-        if (value(c, n->in[i])->kind == LL_PARAM && dim_of(l->in[i], loop) >= 0) return true;
+        if (value(c, n->in[i])->kind == LL_PARAM && ll_dim_of(l->in[i], loop) >= 0) return true;
     return false;
 }
 
@@ -106,7 +106,7 @@ static bool is_weight(const placer *c, const ll_node *n, const ll_loops *l, int 
     const ll_value *w = ll_value_of(c->g, n->in[i]);
     if (w->kind != LL_PARAM || w->node >= 0 || w->type.shape.n < 2) return false;
     for (int s = 0; s < l->n; s++)
-        if (l->combine[s] == LL_SUM && dim_of(l->in[i], s) >= 0) return true;
+        if (l->combine[s] == LL_SUM && ll_dim_of(l->in[i], s) >= 0) return true;
     return false;
 }
 
@@ -115,7 +115,7 @@ bool ll_place_weights_first(const placer *c, const ll_node *n, const ll_loops *l
 {
     if (ll_mesh_kind(c->m, axis) != LL_AXIS_TENSOR) return false;
     for (int i = 0; i < n->n_in; i++) {
-        if (!is_weight(c, n, l, i) || dim_of(l->in[i], loop) >= 0) continue;
+        if (!is_weight(c, n, l, i) || ll_dim_of(l->in[i], loop) >= 0) continue;
         int w = n->in[i].id;
         if (c->decided[w] ? cut_dim(&c->p->seen[w], axis) >= 0 : begins) return true;
     }
@@ -168,7 +168,7 @@ static double conflict(const placer *c, ll_val v, int dim, int axis, int depth)
                 if (met && l.in[j][d] != loop) sum += bytes / p;
             }
             if (!met && l.combine[loop] == LL_FREE)
-                sum += conflict(c, n->out[0], dim_of(l.out[0], loop), axis, depth + 1);
+                sum += conflict(c, n->out[0], ll_dim_of(l.out[0], loop), axis, depth + 1);
         }
     }
     return sum;
@@ -189,7 +189,7 @@ static int8_t positions_of(const placer *c, const ll_node *n, const ll_loops *l,
         if (l->window[l->out[0][d]] || at->split[d] >> axis || left < p) continue;
         double cost = conflict(c, n->out[0], d, axis, 0), uneven = unevenness(left, p);
         if (cost > least || (cost == least && uneven >= even)) continue;
-        if (cost > 0 && dim_of(l->in[w], l->out[0][d]) >= 0) continue;
+        if (cost > 0 && ll_dim_of(l->in[w], l->out[0][d]) >= 0) continue;
         best = d;
         least = cost;
         even = uneven;
@@ -206,7 +206,7 @@ void ll_place_positions(placer *c, int node, const ll_loops *l)
         if (ll_mesh_kind(c->m, a) != LL_AXIS_TENSOR) continue;
         if (c->p->through[node] & bit(a) && n->op->elementwise) *to = c->positions[n->in[0].id][a];
         for (int i = 0; i < n->n_in; i++)
-            if (loop >= 0 && l->combine[loop] == LL_SUM && dim_of(l->in[i], loop) >= 0 &&
+            if (loop >= 0 && l->combine[loop] == LL_SUM && ll_dim_of(l->in[i], loop) >= 0 &&
                 is_weight(c, n, l, i))
                 *to = positions_of(c, n, l, a, i);
     }

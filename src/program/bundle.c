@@ -6,8 +6,8 @@
  *     nodes    dw3  scatter  mean   dw2  scatter  mean   dw1 ...
  *     list     dw3                  dw2  scatter (of both)  mean  mean   dw1 ...
  *
- * Sums of a few numbers, once a step (norms of tensors that are cut), are one too where none depends
- * on another: each has as many collectives before it. What reads the first then waits for all.
+ * Sums of a few numbers, once a step (norms of tensors that are cut), are one too where none
+ * depends on another: each has as many collectives before it. What reads the first waits for all.
  *
  * A member joins the newest bundle of its kind, until that is full: sums of gradients are so large
  * together as ll_lower_opts says, or of a fixed size where they are compressed, for what a codec

@@ -1,7 +1,7 @@
 /* Matrix products against a plain triple loop in double: every transpose, ragged sizes, all element
  * types, one to three threads, and the same bits when run again; f64 on whole numbers: the exact
  * result. */
-#include "kern/cpu/gemm.h"
+#include "kern/cpu/gemm_int.h"
 #include "base/rng.h"
 
 #include <math.h>
@@ -195,7 +195,8 @@ int main(void)
         cmocka_unit_test(test_thin),
         cmocka_unit_test(test_scratch),
     };
-    printf("seed %d; tiles: %s, %s, %s\n", SEED, ll_gemm_describe(LL_F32),
-           ll_gemm_describe(LL_BF16), ll_gemm_describe(LL_F64));
+    const ll_gemm_kind *bf16 = ll_gemm_bf16();
+    printf("seed %d; tiles: %s, %s, %s\n", SEED, ll_gemm_f32.name,
+           bf16 ? bf16->name : "bf16 as f32", ll_gemm_f64.name);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -332,13 +332,6 @@ static void copy_part(const ll_tensor *whole, const ll_tensor *part, int dim, in
     }
 }
 
-static int dim_of(const int8_t map[LL_MAX_DIMS], int loop)
-{
-    for (int d = 0; d < LL_MAX_DIMS; d++)
-        if (map[d] == loop) return d;
-    return -1;
-}
-
 /* Runs one part of a cut loop and puts its results into place. threads 0: the reference kernel. */
 static void run_part(const trial *t, int threads, const ll_loops *l, int loop, ll_range r,
                      const ll_tensor *in, const ll_tensor *sum)
@@ -348,21 +341,21 @@ static void run_part(const trial *t, int threads, const ll_loops *l, int loop, l
     for (int i = 0; i < t->n_in; i++) part.in[i] = r;
     if (t->op->split) must(t->op->split(t->attr, l, loop, r, t->in, &part), t, "split");
     for (int i = 0; i < t->n_in; i++) {
-        int d = dim_of(l->in[i], loop);
+        int d = ll_dim_of(l->in[i], loop);
         ll_type type = t->in[i];
         if (d >= 0) type.shape.d[d] = part.in[i].to - part.in[i].from;
         pin[i] = (ll_tensor){new_data(t, &type), type.dtype, type.shape};
         copy_part(&in[i], &pin[i], d, d >= 0 ? part.in[i].from : 0, CUT);
     }
     for (int o = 0; o < t->n_out; o++) {
-        int d = dim_of(l->out[o], loop);
+        int d = ll_dim_of(l->out[o], loop);
         ll_type type = t->out[o];
         if (d >= 0) type.shape.d[d] = r.to - r.from;
         pout[o] = (ll_tensor){new_data(t, &type), type.dtype, type.shape};
     }
     call(t, threads ? t->op->cpu : NULL, part.attr, threads, pin, pout);
     for (int o = 0; o < t->n_out; o++) {
-        int d = dim_of(l->out[o], loop);
+        int d = ll_dim_of(l->out[o], loop);
         copy_mode m = d >= 0 ? PASTE : l->combine[loop] == LL_MAX ? MAX : ADD;
         copy_part(&sum[o], &pout[o], d, d >= 0 ? r.from : 0, m);
     }

@@ -65,20 +65,10 @@ static ll_gemm_call oriented(const ll_gemm_call *g)
     return o;
 }
 
-static const ll_gemm_kind *kind_of(ll_dtype t)
-{
-    const ll_gemm_kind *own = t == LL_BF16 ? ll_gemm_bf16() : NULL;
-    return own ? own : t == LL_F64 ? &ll_gemm_f64 : &ll_gemm_f32;
-}
-
 static const ll_gemm_kind *kind_for(const ll_gemm_call *g)
 {
-    return kind_of(g->f64 ? LL_F64 : g->bf16 ? LL_BF16 : LL_F32);
-}
-
-const char *ll_gemm_describe(ll_dtype t)
-{
-    return t == LL_BF16 && !ll_gemm_bf16() ? ll_gemm_f32.name_bf16 : kind_of(t)->name;
+    const ll_gemm_kind *own = g->bf16 ? ll_gemm_bf16() : NULL;
+    return own ? own : g->f64 ? &ll_gemm_f64 : &ll_gemm_f32;
 }
 
 /* Whether tiles of A are better packed, kc of k at a time. By columns (a_rs = 1) a tile takes half

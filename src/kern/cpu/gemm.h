@@ -45,9 +45,6 @@ void ll_gemm_serial(const ll_gemm_call *g);
  * call's serves all of them. */
 size_t ll_gemm_serial_scratch(const ll_gemm_call *g);
 
-/* Which tiles run, for people: "f32 NEON 8x12", "bf16 as f32 NEON 8x12". */
-const char *ll_gemm_describe(ll_dtype t);
-
 #ifdef __cplusplus
 }
 #endif

@@ -227,7 +227,6 @@ static void pack_b(const ll_gemm_call *g, int64_t j, int64_t n, int64_t p, int64
 
 const ll_gemm_kind LL_REAL(ll_gemm) = {
     .name = NAME,
-    .name_bf16 = "bf16 as " NAME,
     .real = &LL_REAL(ll_gemm_real),
     .mr = MR,
     .nv = NV,

@@ -56,13 +56,13 @@ extern const ll_gemm_real ll_gemm_real_f32, ll_gemm_real_f64;
 
 /* One family of tiles: f32, f64, or bf16 by the CPU's own instructions. */
 typedef struct ll_gemm_kind {
-    const char *name, *name_bf16; /* "f32 NEON 8x12"; and when it stands in for bf16 */
-    const ll_gemm_real *real;     /* of C and, unless they are bf16, of A and B */
-    int mr, nv, lanes;            /* largest tile: mr rows, nv vectors of so many columns */
-    int k_step;                   /* packed k is rounded up to a multiple, the rest zero */
-    int k_max;    /* k of one pass: an A tile and a B panel of it fit the first cache */
-    int a_panels; /* packing A pays when more panels of B than this share it */
-    size_t bytes; /* of a packed element */
+    const char *name;         /* "f32 NEON 8x12" */
+    const ll_gemm_real *real; /* of C and, unless they are bf16, of A and B */
+    int mr, nv, lanes;        /* largest tile: mr rows, nv vectors of so many columns */
+    int k_step;               /* packed k is rounded up to a multiple, the rest zero */
+    int k_max;                /* k of one pass: an A tile and a B panel of it fit the first cache */
+    int a_panels;             /* packing A pays when more panels of B than this share it */
+    size_t bytes;             /* of a packed element */
     void (*tile)(int mr, int nv, const ll_gemm_tile *t);
     /* Copies k in [p, p + kc) of rows [i, i + m) of A as tiles of mr rows, one after the other,
      * each with k outermost; of columns [j, j + n) of B as panels of nv vectors. The last tile is
