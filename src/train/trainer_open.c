@@ -73,10 +73,14 @@ static ll_err check_same(const trainer *t, const ll_st_file *f)
     ll_st_pair now[LL_TRAINER_META];
     int n = ll_trainer_meta(t, t->arena, now);
     for (int i = 0; i < n; i++) {
-        const char *then = ll_st_meta(f, now[i].key);
-        CHECK(!then || !strcmp(then, now[i].value), LL_E_CONFIG,
-              "%s was made with %s %.150s, this run has %s: resume with the settings it began with",
-              ll_st_path(f), now[i].key, then, now[i].value);
+        const char *key = now[i].key, *is = now[i].value, *was = ll_st_meta(f, key);
+        if (!was || !strcmp(was, is)) continue;
+        CHECK(i < LL_TRAINER_TRAIN, LL_E_CONFIG,
+              "%s was made with train.%s %.20s, this run has %s: resume with --set train.%s=%.20s",
+              ll_st_path(f), key, was, is, key, was);
+        FAIL(LL_E_CONFIG,
+             "%s was made with %s %.150s, this run has %s: resume with the settings it began with",
+             ll_st_path(f), key, was, is);
     }
     return LL_OK;
 }
