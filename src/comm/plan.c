@@ -144,14 +144,18 @@ static ll_err build(ll_comm *c, const ll_coll_call *call, const plan_key *k, ll_
     p->spec.starts = p->starts = keep(a, call->spec.starts, p->spec.size + 1);
     p->spec.matrix = p->matrix = keep(a, call->spec.matrix, (int64_t)p->spec.size * p->spec.size);
     p->algo = call->algo;
-    if (!p->algo) {
-        int64_t segment;
-        TRY(ll_choose(c->table, &p->spec, k->elem_bytes, ll_comm_has_window(c), k->canonical,
-                      &p->algo, &segment));
-        if (!p->spec.segment) p->spec.segment = segment;
+    for (bool window = ll_comm_has_window(c);;
+         window = false) { /* without, where it is too small */
+        int64_t segment = call->spec.segment;
+        if (!call->algo)
+            TRY(ll_choose(c->table, &p->spec, k->elem_bytes, window, k->canonical, &p->algo,
+                          &segment));
+        if (!call->spec.segment) p->spec.segment = segment;
+        if (k->canonical) TRY(check_canonical(p->algo, &p->spec));
+        TRY(ll_sched_build(a, p->algo, &p->spec, c->t->rank, &p->sched));
+        bool fits = (size_t)p->sched->window * k->elem_bytes <= c->half_bytes;
+        if (fits || call->algo || !window) break;
     }
-    if (k->canonical) TRY(check_canonical(p->algo, &p->spec));
-    TRY(ll_sched_build(a, p->algo, &p->spec, c->t->rank, &p->sched));
     TRY(check_window(c, p, k->elem_bytes));
     *out = p;
     return LL_OK;

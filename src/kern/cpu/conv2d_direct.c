@@ -225,15 +225,16 @@ static void run_row(const ll_conv_shape *v, const sizes *z, const ll_real *plane
 static void list_taps(const ll_conv_shape *v, const sizes *z, const ll_real *filter, ll_real *to,
                       int64_t *place)
 {
+    int64_t n_c = ll_max64(v->c, 1), n_s = ll_max64(v->s, 1); /* a rank may have no channels */
     for (int64_t k = 0; k <= z->taps; k++) {
-        int64_t r = k / (v->c * v->s), c = k / v->s % v->c, s = k % v->s;
+        int64_t r = k / (n_c * n_s), c = k / n_s % n_c, s = k % n_s;
         place[k] = (c * v->h + r * v->a.dilation[0]) * z->width + s * v->a.dilation[1];
     }
     for (int64_t f = 0, mf; f < v->f; f += mf) {
         mf = tile_filters(v->f - f);
         for (int64_t k = 0; k <= z->taps; k++)
             for (int64_t i = 0; i < MAX_MF; i++) {
-                int64_t r = k / (v->c * v->s), c = k / v->s % v->c, s = k % v->s;
+                int64_t r = k / (n_c * n_s), c = k / n_s % n_c, s = k % n_s;
                 bool real = k < z->taps && i < mf && f + i < v->f;
                 *to++ = real ? filter[(((f + i) * v->r + r) * v->s + s) * v->c + c] : 0;
             }
