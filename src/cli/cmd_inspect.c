@@ -222,7 +222,7 @@ static ll_err show_summary(const opts *o, const ll_run *r, const ll_graph *g, co
            r->model.name, (long long)params, (long long)n_param, (long long)states,
            (long long)n_state, c->place ? " on this rank" : "");
     printf("graph: %d nodes, %d blocks; program: %d instructions, %sFLOP a step\n", g->n_node,
-           g->n_block, p->n_instr, ll_text_count(p->flops, t));
+           g->of.block, p->n_instr, ll_text_count(p->flops, t));
     if (c->place) print_traffic(o, c);
     const char *text = ll_program_print(p, p->arena), *memory = strstr(text, "\nmemory ");
     printf("%s", memory ? memory + 1 : text);

@@ -54,9 +54,9 @@ char *ll_print_dot(const ll_graph *g, ll_arena *arena)
     for (int v = 1; v < g->n_value; v++)
         if (g->values[v].node < 0) put_input(&b, g, v);
     for (int i = 0, block = -1; i < g->n_node; i++) {
-        if (g->nodes[i].block != block) {
+        if (g->nodes[i].of.block != block) {
             if (block >= 0) ll_buf_puts(&b, "  }\n");
-            block = g->nodes[i].block;
+            block = g->nodes[i].of.block;
             ll_buf_printf(&b, "  subgraph \"cluster_%d_%d\" {\n    label=\"block %d\";\n", block, i,
                           block);
         }

@@ -93,7 +93,7 @@ void ll_graph_pop(ll_graph *g)
 
 void ll_graph_block(ll_graph *g)
 {
-    g->n_block++;
+    g->of.block++;
 }
 
 const char *ll_scoped(ll_graph *g, const char *name)
@@ -304,7 +304,8 @@ ll_err ll_emit_all(ll_graph *g, const ll_op *op, const void *attr, const ll_val 
     g->nodes =
         (ll_node *)ll_arena_grow(g->arena, g->nodes, sizeof(ll_node), g->n_node, &g->cap_node);
     ll_node *n = &g->nodes[g->n_node];
-    *n = (ll_node){.op = op, .n_in = n_in, .n_out = op->n_out, .block = g->n_block};
+    *n = (ll_node){.op = op, .n_in = n_in, .n_out = op->n_out, .of = g->of};
+    if (!n->of.at && n->of.phase == LL_FORWARD) n->of.at = g->n_node + 1;
     n->attr = op->attr_size ? ll_arena_copy(g->arena, attr, op->attr_size) : NULL;
     n->in = (ll_val *)ll_arena_copy(g->arena, in, sizeof(ll_val) * (size_t)n_in);
     n->out = LL_NEW_ARRAY(g->arena, ll_val, op->n_out);

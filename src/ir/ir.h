@@ -37,13 +37,24 @@ typedef struct ll_value {
     int node, out;           /* which output of which node; node -1 for an input */
 } ll_value;
 
+/* When in a step a node runs, for each micro-batch: forward, backward; or once: the update. */
+typedef enum ll_phase { LL_FORWARD, LL_BACKWARD, LL_ONCE } ll_phase;
+
+/* Where a node comes from. Every pass hands it on to what it makes of the node. */
+typedef struct ll_origin {
+    int block;      /* how many ll_graph_block marks came before */
+    int at;         /* the declared node that it is, or differentiates: from 1 on; 0: of no one */
+    ll_phase phase; /* as ll_minimize made it */
+    bool again;     /* made a second time, to save memory: not to be made one with the first */
+} ll_origin;
+
 typedef struct ll_node {
     const ll_op *op;
     const void *attr; /* op->attr_size bytes */
     int n_in, n_out;
     ll_val *in, *out;
     const char *name; /* scope and op, for people: "block2.conv1.conv2d" */
-    int block;        /* how many ll_graph_block marks came before */
+    ll_origin of;
 } ll_node;
 
 typedef struct ll_named {
@@ -64,7 +75,7 @@ struct ll_graph {
     ll_pair *updates;
     int n_value, n_node, n_result, n_update;
     int cap_value, cap_node, cap_result, cap_update;
-    int n_block;
+    ll_origin of; /* of nodes that are appended; at 0, forward: they are declared */
     char scope[256];
     ll_err err; /* the first mistake of the declaration, and its message */
     const char *err_text;

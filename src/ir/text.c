@@ -103,7 +103,7 @@ static void put_block(printer *p, int block)
 
 static void put_node(printer *p, const ll_node *n)
 {
-    put_block(p, n->block);
+    put_block(p, n->of.block);
     ll_buf_printf(&p->w, "  ");
     for (int o = 0; o < n->n_out; o++) {
         if (o) ll_buf_printf(&p->w, ", ");
@@ -136,7 +136,7 @@ char *ll_print(const ll_graph *g, ll_arena *arena)
             if (g->values[seen].node < 0) put_input(&p, (ll_val){seen});
         if (n) put_node(&p, n);
     }
-    put_block(&p, g->n_block);
+    put_block(&p, g->of.block);
     for (int i = 0; i < g->n_result; i++) {
         ll_buf_printf(&p.w, "  result ");
         ll_put_string(&p.w, g->results[i].name);
@@ -373,7 +373,7 @@ static ll_err parse_other(parser *p)
     if (!strcmp(word, "block")) {
         int64_t block;
         TRY(ll_scan_int(&p->s, "a block's number", 0, NODES_MAX, &block));
-        g->n_block = (int)block;
+        g->of.block = (int)block;
         return LL_OK;
     }
     bool result = !strcmp(word, "result");

@@ -80,7 +80,8 @@ static void back_node(walk *w, const ll_node *n)
     if (!any || !wanted || n->op->no_grad) return;
     const char *dot = strrchr(n->name, '.');
     snprintf(g->scope, sizeof g->scope, "d.%.*s", dot ? (int)(dot - n->name) + 1 : 0, n->name);
-    g->n_block = n->block;
+    g->of = n->of;
+    g->of.phase = LL_BACKWARD;
     if (!n->op->grad && n->op->expand) {
         back_expanded(w, n, dout);
         return;
@@ -109,7 +110,7 @@ void ll_grad(ll_graph *g, ll_val y, const ll_val *x, int n, ll_val *dx)
     if (g->err != LL_OK || !y.id) return;
     char scope[sizeof g->scope];
     memcpy(scope, g->scope, sizeof scope);
-    int block = g->n_block;
+    ll_origin of = g->of;
     walk w = {.g = g};
     reserve(&w);
     for (int i = 0; i < n; i++) {
@@ -122,12 +123,15 @@ void ll_grad(ll_graph *g, ll_val y, const ll_val *x, int n, ll_val *dx)
     ll_type t = ll_value_of(g, y)->type;
     int end = g->n_node;
     mark(&w, 0, end);
+    const ll_node *last = ll_maker(g, y);
+    if (last) g->of = last->of;
+    g->of.phase = LL_BACKWARD;
     ll_val one = ll_fill(g, t.dtype, t.shape, 1);
     reserve(&w);
     w.d[y.id] = one;
     back(&w, 0, end);
     memcpy(g->scope, scope, sizeof scope);
-    g->n_block = block;
+    g->of = of;
     for (int i = 0; i < n; i++) {
         t = ll_value_of(g, x[i])->type;
         dx[i] = w.d[x[i].id].id ? w.d[x[i].id] : ll_fill(g, t.dtype, t.shape, 0);

@@ -253,7 +253,13 @@ void ll_minimize(ll_graph *g, ll_val loss, const ll_optim *o)
         ll_reject(g, LL_E_GRAPH, "the graph has no parameters to minimize the loss by");
         return;
     }
+    for (int i = 0; i < g->n_node; i++) { /* gradients that a loss is made of are forward too */
+        g->nodes[i].of.phase = LL_FORWARD;
+        g->nodes[i].of.at = i + 1;
+    }
     ll_grad(g, loss, p, n, d);
+    g->of.phase = LL_ONCE;
+    g->of.at = 0;
     for (int i = 0; i < g->n_result; i++) g->results[i].value = ll_accum(g, g->results[i].value);
     gather(g, o, n, p, d);
     rule_call c = {.g = g, .o = o, .lr = ll_per_step(g, "lr"), .t = ll_per_step(g, "t")};

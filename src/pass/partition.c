@@ -323,7 +323,7 @@ bool ll_gradient_layout(const ll_placement *p, const char *param, ll_axes axes, 
 static void enter_scope(ll_cutter *c, const ll_node *n)
 {
     const char *dot = strrchr(n->name, '.');
-    c->to->n_block = n->block;
+    c->to->of = n->of;
     snprintf(c->to->scope, sizeof c->to->scope, "%.*s", dot ? (int)(dot - n->name) + 1 : 0,
              n->name);
 }
@@ -402,7 +402,7 @@ static ll_err cut_outputs(ll_cutter *c)
 {
     const ll_layout whole = {0};
     c->to->scope[0] = '\0';
-    c->to->n_block = c->g->n_block;
+    c->to->of = c->g->of;
     for (int i = 0; i < c->g->n_result; i++) {
         ll_val v;
         TRY(bring(c, c->g->results[i].value, &whole, true, &v));

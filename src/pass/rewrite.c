@@ -22,7 +22,7 @@ void ll_rewrite_begin(ll_rewrite *rw, const ll_graph *from)
 void ll_rewrite_at(ll_rewrite *rw, const ll_node *n)
 {
     rw->current = n;
-    rw->to->n_block = n->block;
+    rw->to->of = n->of;
     const char *dot = strrchr(n->name, '.');
     int len = dot ? (int)(dot - n->name) + 1 : 0;
     snprintf(rw->to->scope, sizeof rw->to->scope, "%.*s", len, n->name);
@@ -59,7 +59,7 @@ static ll_err finish(ll_rewrite *rw)
 {
     const ll_graph *g = rw->from;
     rw->to->scope[0] = '\0';
-    rw->to->n_block = g->n_block;
+    rw->to->of = g->of;
     for (int i = 0; i < g->n_result; i++)
         ll_graph_result(rw->to, g->results[i].name, rw->map[g->results[i].value.id]);
     for (int i = 0; i < g->n_update; i++)

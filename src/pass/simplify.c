@@ -29,9 +29,10 @@ static uint64_t mix(uint64_t h, const void *data, size_t bytes)
     return h;
 }
 
-static bool same(const ll_node *a, const ll_op *op, const void *attr, const ll_val *in, int n_in)
+static bool same(const ll_node *a, bool again, const ll_op *op, const void *attr, const ll_val *in,
+                 int n_in)
 {
-    return a->op == op && a->n_in == n_in && !memcmp(a->in, in, sizeof *in * (size_t)n_in) &&
+    return a->of.again == again && a->op == op && a->n_in == n_in && !memcmp(a->in, in, sizeof *in * (size_t)n_in) &&
            (!op->attr_size || !memcmp(a->attr, attr, op->attr_size));
 }
 
@@ -45,7 +46,7 @@ static ll_err emit_once(ll_rewrite *rw, table *t, const ll_op *op, const void *a
     int at = (int)((h ^ (h >> 32)) & (uint64_t)t->mask);
     for (; t->slot[at] >= 0; at = (at + 1) & t->mask) {
         const ll_node *n = &rw->to->nodes[t->slot[at]];
-        if (!same(n, op, attr, in, n_in)) continue;
+        if (!same(n, rw->to->of.again, op, attr, in, n_in)) continue;
         memcpy(out, n->out, sizeof *out * (size_t)n->n_out);
         return LL_OK;
     }

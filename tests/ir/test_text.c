@@ -95,7 +95,7 @@ static void built(void **state)
     assert_int_equal(ll_parse(ll_print(g, a), &h), LL_OK);
     assert_string_equal(h->name, g->name);
     assert_int_equal(h->n_value, g->n_value);
-    assert_int_equal(h->n_block, 3);
+    assert_int_equal(h->of.block, 3);
     for (int i = 0; i < g->n_node; i++) {
         assert_int_equal(h->nodes[i].block, g->nodes[i].block);
         assert_string_equal(h->nodes[i].name, g->nodes[i].name);

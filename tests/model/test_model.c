@@ -60,8 +60,8 @@ static void check(const char *name, const char *sizes, int64_t count, bool train
     assert_int_equal(y.n, tokens ? 2 : 1);
     assert_int_equal(x.d[0], 2);
     assert_int_equal(y.d[0], 2);
-    assert_true(g->n_block >= 1);
-    assert_int_equal(g->nodes[g->n_node - 1].block, g->n_block);
+    assert_true(g->of.block >= 1);
+    assert_int_equal(g->nodes[g->n_node - 1].of.block, g->of.block);
     assert_string_equal(g->scope, "");
     if (training) { /* with gradients and updates it is sound and survives its text, too */
         ll_minimize(g, ll_find_result(g, "loss"), &(ll_optim){.name = "adamw", .clip = 1});
