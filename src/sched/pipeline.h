@@ -27,3 +27,53 @@ typedef struct ll_pipeline {
     const int *n_action;             /* [n_rank] */
     const ll_action *const *actions; /* [n_rank][n_action] */
 } ll_pipeline;
+
+/* No schedule is larger; the last one bounds n_stage x n_micro. */
+enum {
+    LL_PIPELINE_RANKS = 1024,
+    LL_PIPELINE_MICROS = 65536,
+    LL_PIPELINE_PER_RANK = 64, /* stages */
+    LL_PIPELINE_CELLS = 1 << 24
+};
+
+#define LL_ACTION_TEXT 32
+/* "F3.0"; writes into out and returns it. */
+const char *ll_action_text(ll_action a, char out[LL_ACTION_TEXT]);
+
+/* gpipe, 1f1b, zb-h1 and zb-h2 have a stage a rank; interleaved and breadth-first any number of
+ * them; zb-v and dualpipe-v two, of which the second ones go back from the last rank to the first.
+ * Any number of micro-batches will do. Those of a stage and kind come in ascending order, so that
+ * sums over them are the serial ones. Local. */
+ll_err ll_pipeline_make(ll_arena *arena, const char *name, int n_rank, int n_stage, int n_micro,
+                        const ll_pipeline **out);
+/* Name i of the schedules above; NULL: there are no more. */
+const char *ll_pipeline_name(int i);
+/* Whether the sizes are in bounds: says which is not. */
+ll_err ll_pipeline_sizes(int n_rank, int n_stage, int n_micro);
+
+/* The forward pass of stage `from` makes something that stage `to` > from reads; backward, `to`
+ * makes what `from` reads. */
+typedef struct ll_edge {
+    int from, to;
+} ll_edge;
+
+typedef struct ll_pipeline_report {
+    int in_flight
+        [LL_PIPELINE_RANKS]; /* of each rank the most (stage, micro) between F and B or W */
+    int slack;               /* least that does not deadlock */
+    bool ascending; /* of every stage, F, B or I, and B or W each take micro-batches in order */
+} ll_pipeline_report;
+
+/* Whether ranks that run side by side can do the schedule: each (stage, micro) has F, and B or both
+ * I and W, once, on the stage's rank, in an order that ends. The rules are the executor's, and no
+ * message is buffered:
+ *
+ *   1. Before action k a rank waits for what it reads from other ranks.
+ *   2. When it begins action k it posts the receives of action k + 1; those of the first at once.
+ *   3. When an action ends, what it made for others is sent; a send is complete when its receive is
+ *      posted.
+ *   4. At the end of action k + slack a rank waits for the sends of action k.
+ *
+ * No edges (NULL): each stage sends to the next. Local. */
+ll_err ll_pipeline_check(const ll_pipeline *p, const ll_edge *edges, int n_edge,
+                         ll_pipeline_report *out);

@@ -1,0 +1,284 @@
+/* pipeline_check.c: proves that a schedule can be run, and by which rules (pipeline.h). Three passes
+ * go over every (stage, micro): forward, input gradient, weight gradient; B is the last two at once.
+ * Where each is in its rank's list is written into a table; then ranks run side by side as far as
+ * they come. Whether one can go on never turns false again, so that the order in which they are
+ * tried does not matter, and what stands still in the end would stand still on a machine. */
+#include "sched/pipeline.h"
+
+#include <string.h>
+
+enum { PASS_F, PASS_I, PASS_W, N_PASS };
+
+static bool has_pass(ll_act kind, int pass)
+{
+    return kind == LL_ACT_B ? pass != PASS_F
+                            : pass == (kind == LL_ACT_F   ? PASS_F
+                                       : kind == LL_ACT_I ? PASS_I
+                                                          : PASS_W);
+}
+
+/* Neighbours of stage s are stage[first[s]] to stage[first[s + 1] - 1]. */
+typedef struct hood {
+    int *first, *stage;
+} hood;
+
+typedef struct table {
+    ll_arena *arena;
+    const ll_pipeline *p;
+    int *at[N_PASS];    /* [n_stage][n_micro] place in its rank's list, 1 for the first; 0: none */
+    hood before, after; /* stages that send to one, forward, and that one sends to */
+    int *begun, *ended; /* [n_rank] how many actions */
+} table;
+
+static int *at(const table *t, int pass, int stage, int micro)
+{
+    return &t->at[pass][(int64_t)stage * t->p->n_micro + micro];
+}
+
+static const char *text_of(const table *t, int rank, int place, char out[LL_ACTION_TEXT])
+{
+    return ll_action_text(t->p->actions[rank][place - 1], out);
+}
+
+static ll_err check_action(const table *t, int rank, ll_action a)
+{
+    char text[LL_ACTION_TEXT], other[LL_ACTION_TEXT];
+    const ll_pipeline *p = t->p;
+    CHECK((unsigned)a.kind <= LL_ACT_W, LL_E_ARG, "rank %d has an action of no kind: %d", rank,
+          (int)a.kind);
+    ll_action_text(a, text);
+    CHECK(a.stage >= 0 && a.stage < p->n_stage, LL_E_ARG,
+          "rank %d cannot do %s: there are stages 0 to %d", rank, text, p->n_stage - 1);
+    CHECK(a.micro >= 0 && a.micro < p->n_micro, LL_E_ARG,
+          "rank %d cannot do %s: there are micro-batches 0 to %d", rank, text, p->n_micro - 1);
+    CHECK(p->rank_of[a.stage] == rank, LL_E_ARG, "rank %d cannot do %s: stage %d is on rank %d",
+          rank, text, a.stage, p->rank_of[a.stage]);
+    for (int pass = 0; pass < N_PASS; pass++) {
+        int done = has_pass(a.kind, pass) ? *at(t, pass, a.stage, a.micro) : 0;
+        CHECK(!done, LL_E_ARG, "rank %d cannot do %s: a duplicate, %s comes before it", rank, text,
+              text_of(t, rank, done, other));
+    }
+    return LL_OK;
+}
+
+static ll_err check_whole(const table *t, int stage, int micro)
+{
+    bool i = *at(t, PASS_I, stage, micro), w = *at(t, PASS_W, stage, micro);
+    char text[LL_ACTION_TEXT];
+    ll_action miss = {LL_ACT_F, stage, micro};
+    if (*at(t, PASS_F, stage, micro)) miss.kind = i ? LL_ACT_W : w ? LL_ACT_I : LL_ACT_B;
+    CHECK(miss.kind == LL_ACT_W && w, LL_E_ARG, "rank %d misses %s", t->p->rank_of[stage],
+          ll_action_text(miss, text));
+    return LL_OK;
+}
+
+static ll_err fill(const table *t)
+{
+    const ll_pipeline *p = t->p;
+    for (int r = 0; r < p->n_rank; r++) {
+        for (int k = 0; k < p->n_action[r]; k++) {
+            ll_action a = p->actions[r][k];
+            TRY(check_action(t, r, a));
+            for (int pass = 0; pass < N_PASS; pass++)
+                if (has_pass(a.kind, pass)) *at(t, pass, a.stage, a.micro) = k + 1;
+        }
+    }
+    for (int s = 0; s < p->n_stage; s++)
+        for (int i = 0; i < p->n_micro; i++) TRY(check_whole(t, s, i));
+    return LL_OK;
+}
+
+static hood make_hood(const table *t, const ll_edge *edges, int n_edge, bool after)
+{
+    hood h = {LL_NEW_ARRAY(t->arena, int, t->p->n_stage + 2), LL_NEW_ARRAY(t->arena, int, n_edge)};
+    for (int e = 0; e < n_edge; e++) h.first[(after ? edges[e].from : edges[e].to) + 2]++;
+    for (int s = 0; s < t->p->n_stage; s++) h.first[s + 2] += h.first[s + 1];
+    for (int e = 0; e < n_edge; e++) /* first[s + 1] runs from where s begins to where it ends */
+        h.stage[h.first[(after ? edges[e].from : edges[e].to) + 1]++] =
+            after ? edges[e].to : edges[e].from;
+    return h;
+}
+
+static ll_err read_edges(table *t, const ll_edge *edges, int n_edge)
+{
+    int n = t->p->n_stage;
+    if (!edges) {
+        n_edge = n - 1;
+        ll_edge *line = LL_NEW_ARRAY(t->arena, ll_edge, n);
+        for (int s = 0; s + 1 < n; s++) line[s] = (ll_edge){s, s + 1};
+        edges = line;
+    }
+    for (int e = 0; e < n_edge; e++)
+        CHECK(edges[e].from >= 0 && edges[e].from < edges[e].to && edges[e].to < n, LL_E_ARG,
+              "edge %d goes from stage %d to stage %d; of %d stages, to a later one would do", e,
+              edges[e].from, edges[e].to, n);
+    t->before = make_hood(t, edges, n_edge, false);
+    t->after = make_hood(t, edges, n_edge, true);
+    return LL_OK;
+}
+
+/* The stages whose actions of the same pass and micro-batch this one reads (reads), or whose read
+ * this one; weight gradients are nobody's business. */
+static int neighbours(const table *t, ll_action a, bool reads, const int **out)
+{
+    if (a.kind == LL_ACT_W) return 0;
+    const hood *h = (a.kind == LL_ACT_F) == reads ? &t->before : &t->after;
+    *out = h->stage + h->first[a.stage];
+    return h->first[a.stage + 1] - h->first[a.stage];
+}
+
+static int pass_of(ll_action a)
+{
+    return a.kind == LL_ACT_F ? PASS_F : a.kind == LL_ACT_W ? PASS_W : PASS_I;
+}
+
+static ll_err check_before(const table *t, int rank, int k, int place)
+{
+    char text[LL_ACTION_TEXT], other[LL_ACTION_TEXT];
+    CHECK(place <= k, LL_E_ARG, "rank %d cannot do %s: it reads what %s makes, which comes later",
+          rank, text_of(t, rank, k + 1, text), text_of(t, rank, place, other));
+    return LL_OK;
+}
+
+/* What actions read from their own rank is made before them. */
+static ll_err check_order(const table *t)
+{
+    const ll_pipeline *p = t->p;
+    for (int r = 0; r < p->n_rank; r++) {
+        for (int k = 0; k < p->n_action[r]; k++) {
+            ll_action a = p->actions[r][k];
+            const int *stage;
+            if (a.kind != LL_ACT_F)
+                TRY(check_before(t, r, k,
+                                 *at(t, a.kind == LL_ACT_W ? PASS_I : PASS_F, a.stage, a.micro)));
+            for (int i = neighbours(t, a, true, &stage) - 1; i >= 0; i--)
+                if (p->rank_of[stage[i]] == r)
+                    TRY(check_before(t, r, k, *at(t, pass_of(a), stage[i], a.micro)));
+        }
+    }
+    return LL_OK;
+}
+
+/* The stage that action k of a rank waits for; -1: it can begin. */
+static int waits_for(const table *t, int rank, int k)
+{
+    ll_action a = t->p->actions[rank][k];
+    const int *stage;
+    for (int i = neighbours(t, a, true, &stage) - 1; i >= 0; i--) {
+        int q = t->p->rank_of[stage[i]];
+        if (q != rank && *at(t, pass_of(a), stage[i], a.micro) > t->ended[q]) return stage[i];
+    }
+    return -1;
+}
+
+/* Whether the receives of all that action k made are posted: a rank that has begun n actions has
+ * posted those of n + 1. */
+static bool is_sent(const table *t, int rank, int k)
+{
+    ll_action a = t->p->actions[rank][k];
+    const int *stage;
+    for (int i = neighbours(t, a, false, &stage) - 1; i >= 0; i--) {
+        int q = t->p->rank_of[stage[i]];
+        if (q != rank && *at(t, pass_of(a), stage[i], a.micro) > t->begun[q] + 1) return false;
+    }
+    return true;
+}
+
+/* Lets a rank go as far as it comes; whether it moved. The sends of action k - slack are waited for
+ * before action k + 1 begins, which is at the end of action k. */
+static bool advance(const table *t, int rank, int slack)
+{
+    int from = t->ended[rank];
+    for (; t->ended[rank] < t->p->n_action[rank]; t->ended[rank]++) {
+        int k = t->ended[rank];
+        if (k > slack && !is_sent(t, rank, k - 1 - slack)) break;
+        if (waits_for(t, rank, k) >= 0) break;
+        t->begun[rank] = k + 1;
+    }
+    return t->ended[rank] > from;
+}
+
+/* Runs all ranks; the first that does not come to its end, or -1. */
+static int run(const table *t, int slack)
+{
+    size_t bytes = sizeof(int) * (size_t)t->p->n_rank;
+    memset(t->begun, 0, bytes);
+    memset(t->ended, 0, bytes);
+    for (bool moved = true; moved;) {
+        moved = false;
+        for (int r = 0; r < t->p->n_rank; r++) moved |= advance(t, r, slack);
+    }
+    for (int r = 0; r < t->p->n_rank; r++)
+        if (t->ended[r] < t->p->n_action[r]) return r;
+    return -1;
+}
+
+/* With as much slack as there are actions nobody waits for a send: if that ends, some slack does,
+ * and more never hurts. */
+static ll_err find_slack(const table *t, int *out)
+{
+    int lo = 1, hi = 1;
+    for (int r = 0; r < t->p->n_rank; r++)
+        if (t->p->n_action[r] > hi) hi = t->p->n_action[r];
+    int r = run(t, hi);
+    if (r >= 0) {
+        char text[LL_ACTION_TEXT], other[LL_ACTION_TEXT];
+        int k = t->ended[r], stage = waits_for(t, r, k), q = t->p->rank_of[stage];
+        ll_action a = t->p->actions[r][k];
+        FAIL(LL_E_ARG, "rank %d cannot do %s: it waits for ever for %s of rank %d, which is at %s",
+             r, ll_action_text(a, text), text_of(t, q, *at(t, pass_of(a), stage, a.micro), other),
+             q, text_of(t, q, t->ended[q] + 1, (char[LL_ACTION_TEXT]){0}));
+    }
+    while (lo < hi) {
+        int mid = lo == 1 && hi > 4 ? 2 : (lo + hi) / 2; /* most need 1 or 2 */
+        if (run(t, mid) >= 0)
+            lo = mid + 1;
+        else
+            hi = mid;
+    }
+    *out = lo;
+    return LL_OK;
+}
+
+static int most_in_flight(const ll_pipeline *p, int rank)
+{
+    int now = 0, most = 0;
+    for (int k = 0; k < p->n_action[rank]; k++) {
+        ll_act kind = p->actions[rank][k].kind;
+        now += kind == LL_ACT_F;
+        if (now > most) most = now;
+        now -= kind == LL_ACT_B || kind == LL_ACT_W;
+    }
+    return most;
+}
+
+static bool ascends(const table *t)
+{
+    for (int pass = 0; pass < N_PASS; pass++)
+        for (int s = 0; s < t->p->n_stage; s++)
+            for (int i = 1; i < t->p->n_micro; i++)
+                if (*at(t, pass, s, i) < *at(t, pass, s, i - 1)) return false;
+    return true;
+}
+
+ll_err ll_pipeline_check(const ll_pipeline *p, const ll_edge *edges, int n_edge,
+                         ll_pipeline_report *out)
+{
+    LL_OWN(ll_arena) arena = ll_arena_new();
+    table t = {.arena = arena, .p = p};
+    TRY(ll_pipeline_sizes(p->n_rank, p->n_stage, p->n_micro));
+    for (int s = 0; s < p->n_stage; s++)
+        CHECK(p->rank_of[s] >= 0 && p->rank_of[s] < p->n_rank, LL_E_ARG,
+              "stage %d is on rank %d; there are ranks 0 to %d", s, p->rank_of[s], p->n_rank - 1);
+    for (int pass = 0; pass < N_PASS; pass++)
+        t.at[pass] = LL_NEW_ARRAY(arena, int, (int64_t)p->n_stage * p->n_micro);
+    t.begun = LL_NEW_ARRAY(arena, int, p->n_rank);
+    t.ended = LL_NEW_ARRAY(arena, int, p->n_rank);
+    TRY(fill(&t));
+    TRY(read_edges(&t, edges, n_edge));
+    TRY(check_order(&t));
+    *out = (ll_pipeline_report){.ascending = ascends(&t)};
+    for (int r = 0; r < p->n_rank; r++) out->in_flight[r] = most_in_flight(p, r);
+    TRY(find_slack(&t, &out->slack));
+    return LL_OK;
+}

@@ -1,0 +1,207 @@
+/* Pipeline schedules: all bundled ones pass the verifier, wrong ones are refused with the right
+ * words. */
+#include "sched/pipeline.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+#include <cmocka.h>
+
+static void refused(ll_err e, const char *words)
+{
+    if (e == LL_OK || !strstr(ll_error_message(), words))
+        fail_msg("want \"%s\", got %d: %s", words, e, e == LL_OK ? "fine" : ll_error_message());
+}
+
+static const ll_pipeline *make(ll_arena *a, const char *name, int p, int v, int m)
+{
+    const ll_pipeline *out;
+    ll_err e = ll_pipeline_make(a, name, p, p * v, m, &out);
+    if (e != LL_OK) fail_msg("%s p=%d v=%d m=%d: %s", name, p, v, m, ll_error_message());
+    return out;
+}
+
+static int most(const ll_pipeline_report *r, int n_rank)
+{
+    int n = 0;
+    for (int i = 0; i < n_rank; i++)
+        if (r->in_flight[i] > n) n = r->in_flight[i];
+    return n;
+}
+
+static int least(int a, int b)
+{
+    return a < b ? a : b;
+}
+
+/* Sizes: p 1..16, m 1..32, v 1..4 (where the schedule has a choice). */
+static void all_pass(void **state)
+{
+    (void)state;
+    int n = 0, slack = 0;
+    clock_t begin = clock();
+    for (int i = 0; ll_pipeline_name(i); i++) {
+        const char *name = ll_pipeline_name(i);
+        for (int p = 1; p <= 16; p++) {
+            for (int v = 1; v <= 4; v++) {
+                ll_arena *a = ll_arena_new();
+                const ll_pipeline *s;
+                if (ll_pipeline_make(a, name, p, p * v, 1, &s) == LL_OK) {
+                    for (int m = 1; m <= 32; m++, n++) {
+                        ll_pipeline_report r;
+                        s = make(a, name, p, v, m);
+                        ll_err e = ll_pipeline_check(s, NULL, 0, &r);
+                        if (e != LL_OK || !r.ascending)
+                            fail_msg("%s p=%d v=%d m=%d: %s", name, p, v, m, ll_error_message());
+                        if (r.slack > slack) slack = r.slack;
+                        int held = most(&r, p);
+                        if (strcmp(name, "1f1b") == 0 || strcmp(name, "zb-h1") == 0)
+                            assert_int_equal(held, least(p, m));
+                        if (strcmp(name, "zb-h2") == 0) assert_int_equal(held, least(2 * p - 1, m));
+                        if (strcmp(name, "zb-v") == 0) assert_true(held <= 2 * p);
+                        if (strcmp(name, "dualpipe-v") == 0) assert_true(held <= 2 * p + 1);
+                    }
+                }
+                ll_arena_free(a);
+            }
+        }
+    }
+    double s = (double)(clock() - begin) / CLOCKS_PER_SEC;
+    print_message("%d schedules verified in %.2f s, slack at most %d\n", n, s, slack);
+    assert_true(s < 5);
+}
+
+static void what_can_be_asked(void **state)
+{
+    (void)state;
+    ll_arena *a = ll_arena_new();
+    const ll_pipeline *s;
+    refused(ll_pipeline_make(a, "1f1", 4, 4, 4, &s), "did you mean 1f1b?");
+    refused(ll_pipeline_make(a, "none", 4, 4, 4, &s),
+            "gpipe 1f1b interleaved breadth-first zb-h1 zb-h2 zb-v dualpipe-v");
+    refused(ll_pipeline_make(a, "1f1b", 4, 8, 4, &s), "8 stages on 4 ranks; 4 would do");
+    refused(ll_pipeline_make(a, "zb-v", 4, 4, 4, &s), "4 stages on 4 ranks; 8 would do");
+    refused(ll_pipeline_make(a, "dualpipe-v", 4, 12, 4, &s), "8 would do");
+    refused(ll_pipeline_make(a, "interleaved", 4, 6, 4, &s), "4 or 8 would do");
+    refused(ll_pipeline_make(a, "breadth-first", 4, 3, 4, &s), "4 or 8 would do");
+    refused(ll_pipeline_make(a, "gpipe", 4, 4, 0, &s), "0 micro-batches: 1 to");
+    refused(ll_pipeline_make(a, "gpipe", 0, 4, 1, &s), "0 ranks: 1 to");
+    refused(ll_pipeline_make(a, "gpipe", 1024, 1024, 65536, &s), "a product of at most");
+    assert_int_equal(ll_error_code(), LL_E_ARG);
+    ll_arena_free(a);
+}
+
+/* Two ranks, a stage each (or of_stage's), from lists such as "F0.0 B0.0". */
+static ll_err check_two(const char *first, const char *second, const int *rank_of, int n_stage,
+                        int n_micro, ll_pipeline_report *r)
+{
+    static ll_action actions[2][64];
+    const char *texts[2] = {first, second};
+    int n[2];
+    for (int i = 0; i < 2; i++) {
+        n[i] = 0;
+        for (const char *at = texts[i]; *at; at += strcspn(at, " "), at += strspn(at, " ")) {
+            ll_action *a = &actions[i][n[i]++];
+            a->kind = (ll_act)(strchr("FBIW", *at) - "FBIW");
+            sscanf(at + 1, "%d.%d", &a->micro, &a->stage);
+        }
+    }
+    const ll_action *lists[2] = {actions[0], actions[1]};
+    ll_pipeline p = {"two", 2, n_stage, n_micro, rank_of, n, lists};
+    ll_pipeline_report mine;
+    return ll_pipeline_check(&p, NULL, 0, r ? r : &mine);
+}
+
+static const int beyond[] = {0, 2}, two[] = {0, 1}, four[] = {0, 1, 0, 1}, vee[] = {0, 1, 1, 0};
+
+static void wrong_ones(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *first, *second;
+        const int *rank_of;
+        int n_stage, n_micro;
+        const char *words;
+    } all[] = {
+        {"B0.0", "F0.1 B0.1", two, 2, 1, "rank 0 misses F0.0"},
+        {"F0.0 B0.0", "F0.1", two, 2, 1, "rank 1 misses B0.1"},
+        {"F0.0 I0.0", "F0.1 B0.1", two, 2, 1, "rank 0 misses W0.0"},
+        {"F0.0 W0.0", "F0.1 B0.1", two, 2, 1, "rank 0 misses I0.0"},
+        {"F0.0 F0.0 B0.0", "F0.1 B0.1", two, 2, 1, "cannot do F0.0: a duplicate, F0.0"},
+        {"F0.0 B0.0 W0.0", "F0.1 B0.1", two, 2, 1, "cannot do W0.0: a duplicate, B0.0"},
+        {"F0.0 I0.0 B0.0", "F0.1 B0.1", two, 2, 1, "cannot do B0.0: a duplicate, I0.0"},
+        {"F0.0 B0.0 F0.1", "B0.1", two, 2, 1, "rank 0 cannot do F0.1: stage 1 is on rank 1"},
+        {"F0.0 B0.0", "F0.1 B0.1 F0.2", two, 2, 1, "F0.2: there are stages 0 to 1"},
+        {"F0.0 B0.0 F1.0", "F0.1 B0.1", two, 2, 1, "F1.0: there are micro-batches 0 to 0"},
+        {"B0.0 F0.0", "F0.1 B0.1", two, 2, 1,
+         "do B0.0: it reads what F0.0 makes, which comes later"},
+        {"F0.0 W0.0 I0.0", "F0.1 B0.1", two, 2, 1, "do W0.0: it reads what I0.0 makes"},
+        {"F0.0 F0.3 B0.3 B0.0", "F0.2 F0.1 B0.2 B0.1", vee, 4, 1, "do F0.2: it reads what F0.1"},
+        {"F0.0 F0.3 B0.3 B0.0", "F0.1 F0.2 B0.1 B0.2", vee, 4, 1, "do B0.1: it reads what B0.2"},
+        {"F0.0 B0.0 F1.0 B1.0", "F0.1 F1.1 B0.1 B1.1", two, 2, 2,
+         "rank 0 cannot do B0.0: it waits for ever for B0.1 of rank 1, which is at F1.1"},
+        {"F0.2 F0.0 B0.2 B0.0", "F0.1 F0.3 B0.3 B0.1", four, 4, 1,
+         "rank 0 cannot do F0.2: it waits for ever for F0.1 of rank 1, which is at F0.1"},
+        {"F0.0 B0.0", "F0.1 B0.1", beyond, 2, 1, "stage 1 is on rank 2"},
+    };
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        refused(check_two(all[i].first, all[i].second, all[i].rank_of, all[i].n_stage,
+                          all[i].n_micro, NULL),
+                all[i].words);
+    ll_arena *a = ll_arena_new();
+    ll_pipeline_report r;
+    refused(ll_pipeline_check(make(a, "1f1b", 2, 1, 2), (ll_edge[]){{1, 0}}, 1, &r),
+            "edge 0 goes from stage 1 to stage 0");
+    ll_arena_free(a);
+}
+
+/* Rank 0 sends all micro-batches forward before it takes one back; rank 1 sends each back at once:
+ * soon both wait for the other to receive, unless they have slack. */
+static void crossing_sends(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *first, *second;
+        int n_micro, slack;
+    } all[] = {{"F0.0 F1.0 F2.0 B0.0 B1.0 B2.0", "F0.1 F1.1 F2.1 B0.1 B1.1 B2.1", 3, 1},
+               {"F0.0 F1.0 F2.0 F3.0 B0.0 B1.0 B2.0 B3.0",
+                "F0.1 B0.1 F1.1 B1.1 F2.1 B2.1 F3.1 B3.1", 4, 1},
+               {"F0.0 F1.0 F2.0 F3.0 F4.0 B0.0 B1.0 B2.0 B3.0 B4.0",
+                "F0.1 B0.1 F1.1 B1.1 F2.1 B2.1 F3.1 B3.1 F4.1 B4.1", 5, 2}};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        ll_pipeline_report r;
+        ll_err e = check_two(all[i].first, all[i].second, two, 2, all[i].n_micro, &r);
+        if (e != LL_OK) fail_msg("%s", ll_error_message());
+        assert_int_equal(r.slack, all[i].slack);
+        assert_true(r.ascending);
+    }
+}
+
+/* A skip from stage 0 to stage 2 of three ranks: what is read there must be made by then; order of
+ * micro-batches is told. */
+static void edges_and_order(void **state)
+{
+    (void)state;
+    ll_arena *a = ll_arena_new();
+    static const ll_edge skip[] = {{0, 1}, {1, 2}, {0, 2}};
+    ll_pipeline_report r;
+    assert_int_equal(ll_pipeline_check(make(a, "1f1b", 3, 1, 7), skip, 3, &r), LL_OK);
+    assert_int_equal(check_two("F1.0 F0.0 B0.0 B1.0", "F1.1 F0.1 B0.1 B1.1", two, 2, 2, &r), LL_OK);
+    assert_false(r.ascending);
+    assert_int_equal(r.in_flight[0], 2);
+    ll_arena_free(a);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(all_pass), cmocka_unit_test(what_can_be_asked),
+        cmocka_unit_test(wrong_ones), cmocka_unit_test(crossing_sends),
+        cmocka_unit_test(edges_and_order)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
