@@ -32,7 +32,8 @@ static uint64_t mix(uint64_t h, const void *data, size_t bytes)
 static bool same(const ll_node *a, bool again, const ll_op *op, const void *attr, const ll_val *in,
                  int n_in)
 {
-    return a->of.again == again && a->op == op && a->n_in == n_in && !memcmp(a->in, in, sizeof *in * (size_t)n_in) &&
+    return a->of.again == again && a->op == op && a->n_in == n_in &&
+           !memcmp(a->in, in, sizeof *in * (size_t)n_in) &&
            (!op->attr_size || !memcmp(a->attr, attr, op->attr_size));
 }
 

@@ -113,9 +113,9 @@ static void blocks(void **state)
     ll_graph_block(g);
     ll_graph_block(g);
     LL_EMIT(g, &op_pass, NULL, x);
-    assert_int_equal(g->nodes[0].block, 0);
-    assert_int_equal(g->nodes[1].block, 1);
-    assert_int_equal(g->nodes[2].block, 3);
+    assert_int_equal(g->nodes[0].of.block, 0);
+    assert_int_equal(g->nodes[1].of.block, 1);
+    assert_int_equal(g->nodes[2].of.block, 3);
     ll_graph_free(g);
 }
 

@@ -97,7 +97,7 @@ static void built(void **state)
     assert_int_equal(h->n_value, g->n_value);
     assert_int_equal(h->of.block, 3);
     for (int i = 0; i < g->n_node; i++) {
-        assert_int_equal(h->nodes[i].block, g->nodes[i].block);
+        assert_int_equal(h->nodes[i].of.block, g->nodes[i].of.block);
         assert_string_equal(h->nodes[i].name, g->nodes[i].name);
     }
     for (int i = 1; i < g->n_value; i++) {
