@@ -5,9 +5,9 @@
  * same, Megatron-LM (2021). breadth-first: Lamy-Poirier (2022). zb-*: Qi et al., Zero bubble
  * pipeline parallelism (2023). dualpipe-v: DeepSeek's DualPipe, halved by Qi et al. (2025).
  *
- * The V-shaped ones are written for many micro-batches, interleaved for multiples of p. Micro-batches
- * that do not exist are then left out: no action waits for one of another micro-batch, so that what
- * is left ends as well. */
+ * The V-shaped ones are written for many micro-batches, interleaved for multiples of p. Those that
+ * do not exist are then left out: no action waits for one of another micro-batch, so that what is
+ * left ends as well. */
 #include "sched/pipeline.h"
 
 #include "base/near.h"
@@ -38,7 +38,7 @@ static void breadth_first(list *l)
         for (int i = 0; i < l->m; i++) put(l, LL_ACT_B, c * l->p + l->r, i);
 }
 
-/* Number i of a rank's forward, or backward, passes: micro-batches go in groups of p through all of
+/* Number i of a rank's forward, or backward, passes: micro-batches go in groups of p through all
  * its stages, backward from the last to the first. */
 static void put_grouped(list *l, ll_act kind, int i)
 {
@@ -58,7 +58,7 @@ static void interleaved(list *l)
     }
 }
 
-/* F is `ahead` micro-batches before I, W `behind` after it: at most ahead + 1 + behind in flight. */
+/* F is `ahead` micro-batches before I, W `behind` after: at most ahead + 1 + behind in flight. */
 static void in_thirds(list *l, int ahead, int behind)
 {
     for (int i = 0; i < ahead; i++) put(l, LL_ACT_F, l->r, i);

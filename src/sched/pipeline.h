@@ -8,8 +8,8 @@
  *     I   of these the gradients of inputs alone, which the stage before waits for
  *     W   the gradients of weights, which nobody waits for
  *
- * An action as text is kind, micro-batch, '.', stage ("F3.0"; of one stage a rank, '.' and stage may
- * be left out); a rank is a line. */
+ * An action as text is kind, micro-batch, '.', stage ("F3.0"; of one stage a rank, '.' and stage
+ * may be left out); a rank is a line. */
 #pragma once
 #include "base/arena.h"
 

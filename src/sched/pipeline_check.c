@@ -1,5 +1,5 @@
-/* pipeline_check.c: proves that a schedule can be run, and by which rules (pipeline.h). Three passes
- * go over every (stage, micro): forward, input gradient, weight gradient; B is the last two at once.
+/* pipeline_check.c: proves that a schedule can be run, by the rules in pipeline.h. Three passes go
+ * over every (stage, micro): forward, input gradient, weight gradient; B is the last two at once.
  * Where each is in its rank's list is written into a table; then ranks run side by side as far as
  * they come. Whether one can go on never turns false again, so that the order in which they are
  * tried does not matter, and what stands still in the end would stand still on a machine. */
