@@ -22,7 +22,7 @@ typedef struct list {
     int n, capacity;
 } list;
 
-static void put(list *l, ll_act kind, int stage, int micro)
+static void put(list *l, ll_action_kind kind, int stage, int micro)
 {
     if (micro >= l->m) return;
     LL_ASSERT(l->n < l->capacity);
@@ -40,7 +40,7 @@ static void breadth_first(list *l)
 
 /* Number i of a rank's forward, or backward, passes: micro-batches go in groups of p through all
  * its stages, backward from the last to the first. */
-static void put_grouped(list *l, ll_act kind, int i)
+static void put_grouped(list *l, ll_action_kind kind, int i)
 {
     int group = i / (l->p * l->v), c = i / l->p % l->v;
     if (kind != LL_ACT_F) c = l->v - 1 - c;

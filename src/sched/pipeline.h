@@ -13,10 +13,10 @@
 #pragma once
 #include "base/arena.h"
 
-typedef enum ll_act { LL_ACT_F, LL_ACT_B, LL_ACT_I, LL_ACT_W } ll_act;
+typedef enum ll_action_kind { LL_ACT_F, LL_ACT_B, LL_ACT_I, LL_ACT_W } ll_action_kind;
 
 typedef struct ll_action {
-    ll_act kind;
+    ll_action_kind kind;
     int stage, micro;
 } ll_action;
 

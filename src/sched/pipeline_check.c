@@ -9,7 +9,7 @@
 
 enum { PASS_F, PASS_I, PASS_W, N_PASS };
 
-static bool has_pass(ll_act kind, int pass)
+static bool has_pass(ll_action_kind kind, int pass)
 {
     return kind == LL_ACT_B ? pass != PASS_F
                             : pass == (kind == LL_ACT_F   ? PASS_F
@@ -244,7 +244,7 @@ static int most_in_flight(const ll_pipeline *p, int rank)
 {
     int now = 0, most = 0;
     for (int k = 0; k < p->n_action[rank]; k++) {
-        ll_act kind = p->actions[rank][k].kind;
+        ll_action_kind kind = p->actions[rank][k].kind;
         now += kind == LL_ACT_F;
         if (now > most) most = now;
         now -= kind == LL_ACT_B || kind == LL_ACT_W;

@@ -107,7 +107,7 @@ static ll_err check_two(const char *first, const char *second, const int *rank_o
         n[i] = 0;
         for (const char *at = texts[i]; *at; at += strcspn(at, " "), at += strspn(at, " ")) {
             ll_action *a = &actions[i][n[i]++];
-            a->kind = (ll_act)(strchr("FBIW", *at) - "FBIW");
+            a->kind = (ll_action_kind)(strchr("FBIW", *at) - "FBIW");
             sscanf(at + 1, "%d.%d", &a->micro, &a->stage);
         }
     }
