@@ -77,3 +77,36 @@ typedef struct ll_pipeline_report {
  * No edges (NULL): each stage sends to the next. Local. */
 ll_err ll_pipeline_check(const ll_pipeline *p, const ll_edge *edges, int n_edge,
                          ll_pipeline_report *out);
+
+/* What actions take, and what they hold. B takes as long as I and W. */
+typedef struct ll_pipeline_costs {
+    const double *f, *i, *w; /* [n_stage] seconds */
+    const double *bytes;     /* [n_stage] held from F to B or W, a micro-batch; NULL: 1 each */
+    const ll_edge *edges;    /* NULL: each stage sends to the next */
+    int n_edge;              /* of edges */
+    const double *send;      /* [edges] seconds, between ranks, either way; NULL: none */
+} ll_pipeline_costs;
+
+typedef struct ll_pipeline_times {
+    double *const *start, *const *end; /* [n_rank][n_action] */
+    const double *peak;                /* [n_rank] most bytes held */
+    double makespan;
+    double bubble; /* idle time of all ranks, as a fraction of n_rank x makespan */
+    double stall;  /* of this, what lies between a rank's first and last action */
+} ll_pipeline_times;
+
+/* When each action of a schedule that passes the check would run, if messages took no more than
+ * their time: a rank does its actions one after another, each as soon as what it reads is there.
+ * Lives in the arena. Local. */
+ll_err ll_pipeline_simulate(ll_arena *arena, const ll_pipeline *p, const ll_pipeline_costs *costs,
+                            ll_pipeline_times *out);
+/* The bubble of a bundled schedule where F, I and W of all stages take the same time and messages
+ * none; NAN where there is no formula. text (NULL: not wanted): "(p-1)/(m+p-1)", or NULL. */
+double ll_pipeline_formula(const char *name, int n_rank, int n_stage, int n_micro,
+                           const char **text);
+
+/* The quickest schedule that is found for these costs and, per rank, bytes for activations (NULL:
+ * no limit): a bundled one, or "auto", by list scheduling. Any number of stages from n_rank on.
+ * Local. */
+ll_err ll_pipeline_auto(ll_arena *arena, const ll_pipeline_costs *costs, const double *limit,
+                        int n_rank, int n_stage, int n_micro, const ll_pipeline **out);

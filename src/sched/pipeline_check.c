@@ -3,7 +3,7 @@
  * Where each is in its rank's list is written into a table; then ranks run side by side as far as
  * they come. Whether one can go on never turns false again, so that the order in which they are
  * tried does not matter, and what stands still in the end would stand still on a machine. */
-#include "sched/pipeline.h"
+#include "sched/pipeline_int.h"
 
 #include <string.h>
 
@@ -17,16 +17,10 @@ static bool has_pass(ll_action_kind kind, int pass)
                                                           : PASS_W);
 }
 
-/* Neighbours of stage s are stage[first[s]] to stage[first[s + 1] - 1]. */
-typedef struct hood {
-    int *first, *stage;
-} hood;
-
 typedef struct table {
-    ll_arena *arena;
     const ll_pipeline *p;
-    int *at[N_PASS];    /* [n_stage][n_micro] place in its rank's list, 1 for the first; 0: none */
-    hood before, after; /* stages that send to one, forward, and that one sends to */
+    int *at[N_PASS]; /* [n_stage][n_micro] place in its rank's list, 1 for the first; 0: none */
+    ll_hoods hoods;
     int *begun, *ended; /* [n_rank] how many actions */
 } table;
 
@@ -88,45 +82,6 @@ static ll_err fill(const table *t)
     return LL_OK;
 }
 
-static hood make_hood(const table *t, const ll_edge *edges, int n_edge, bool after)
-{
-    hood h = {LL_NEW_ARRAY(t->arena, int, t->p->n_stage + 2), LL_NEW_ARRAY(t->arena, int, n_edge)};
-    for (int e = 0; e < n_edge; e++) h.first[(after ? edges[e].from : edges[e].to) + 2]++;
-    for (int s = 0; s < t->p->n_stage; s++) h.first[s + 2] += h.first[s + 1];
-    for (int e = 0; e < n_edge; e++) /* first[s + 1] runs from where s begins to where it ends */
-        h.stage[h.first[(after ? edges[e].from : edges[e].to) + 1]++] =
-            after ? edges[e].to : edges[e].from;
-    return h;
-}
-
-static ll_err read_edges(table *t, const ll_edge *edges, int n_edge)
-{
-    int n = t->p->n_stage;
-    if (!edges) {
-        n_edge = n - 1;
-        ll_edge *line = LL_NEW_ARRAY(t->arena, ll_edge, n);
-        for (int s = 0; s + 1 < n; s++) line[s] = (ll_edge){s, s + 1};
-        edges = line;
-    }
-    for (int e = 0; e < n_edge; e++)
-        CHECK(edges[e].from >= 0 && edges[e].from < edges[e].to && edges[e].to < n, LL_E_ARG,
-              "edge %d goes from stage %d to stage %d; of %d stages, to a later one would do", e,
-              edges[e].from, edges[e].to, n);
-    t->before = make_hood(t, edges, n_edge, false);
-    t->after = make_hood(t, edges, n_edge, true);
-    return LL_OK;
-}
-
-/* The stages whose actions of the same pass and micro-batch this one reads (reads), or whose read
- * this one; weight gradients are nobody's business. */
-static int neighbours(const table *t, ll_action a, bool reads, const int **out)
-{
-    if (a.kind == LL_ACT_W) return 0;
-    const hood *h = (a.kind == LL_ACT_F) == reads ? &t->before : &t->after;
-    *out = h->stage + h->first[a.stage];
-    return h->first[a.stage + 1] - h->first[a.stage];
-}
-
 static int pass_of(ll_action a)
 {
     return a.kind == LL_ACT_F ? PASS_F : a.kind == LL_ACT_W ? PASS_W : PASS_I;
@@ -147,13 +102,13 @@ static ll_err check_order(const table *t)
     for (int r = 0; r < p->n_rank; r++) {
         for (int k = 0; k < p->n_action[r]; k++) {
             ll_action a = p->actions[r][k];
-            const int *stage;
+            ll_near_stages n = ll_hoods_of(&t->hoods, a.kind, a.stage, true);
             if (a.kind != LL_ACT_F)
                 TRY(check_before(t, r, k,
                                  *at(t, a.kind == LL_ACT_W ? PASS_I : PASS_F, a.stage, a.micro)));
-            for (int i = neighbours(t, a, true, &stage) - 1; i >= 0; i--)
-                if (p->rank_of[stage[i]] == r)
-                    TRY(check_before(t, r, k, *at(t, pass_of(a), stage[i], a.micro)));
+            for (int i = 0; i < n.n; i++)
+                if (p->rank_of[n.stage[i]] == r)
+                    TRY(check_before(t, r, k, *at(t, pass_of(a), n.stage[i], a.micro)));
         }
     }
     return LL_OK;
@@ -163,10 +118,10 @@ static ll_err check_order(const table *t)
 static int waits_for(const table *t, int rank, int k)
 {
     ll_action a = t->p->actions[rank][k];
-    const int *stage;
-    for (int i = neighbours(t, a, true, &stage) - 1; i >= 0; i--) {
-        int q = t->p->rank_of[stage[i]];
-        if (q != rank && *at(t, pass_of(a), stage[i], a.micro) > t->ended[q]) return stage[i];
+    ll_near_stages n = ll_hoods_of(&t->hoods, a.kind, a.stage, true);
+    for (int i = 0; i < n.n; i++) {
+        int q = t->p->rank_of[n.stage[i]];
+        if (q != rank && *at(t, pass_of(a), n.stage[i], a.micro) > t->ended[q]) return n.stage[i];
     }
     return -1;
 }
@@ -176,10 +131,10 @@ static int waits_for(const table *t, int rank, int k)
 static bool is_sent(const table *t, int rank, int k)
 {
     ll_action a = t->p->actions[rank][k];
-    const int *stage;
-    for (int i = neighbours(t, a, false, &stage) - 1; i >= 0; i--) {
-        int q = t->p->rank_of[stage[i]];
-        if (q != rank && *at(t, pass_of(a), stage[i], a.micro) > t->begun[q] + 1) return false;
+    ll_near_stages n = ll_hoods_of(&t->hoods, a.kind, a.stage, false);
+    for (int i = 0; i < n.n; i++) {
+        int q = t->p->rank_of[n.stage[i]];
+        if (q != rank && *at(t, pass_of(a), n.stage[i], a.micro) > t->begun[q] + 1) return false;
     }
     return true;
 }
@@ -265,7 +220,7 @@ ll_err ll_pipeline_check(const ll_pipeline *p, const ll_edge *edges, int n_edge,
                          ll_pipeline_report *out)
 {
     LL_OWN(ll_arena) arena = ll_arena_new();
-    table t = {.arena = arena, .p = p};
+    table t = {.p = p};
     TRY(ll_pipeline_sizes(p->n_rank, p->n_stage, p->n_micro));
     for (int s = 0; s < p->n_stage; s++)
         CHECK(p->rank_of[s] >= 0 && p->rank_of[s] < p->n_rank, LL_E_ARG,
@@ -275,7 +230,7 @@ ll_err ll_pipeline_check(const ll_pipeline *p, const ll_edge *edges, int n_edge,
     t.begun = LL_NEW_ARRAY(arena, int, p->n_rank);
     t.ended = LL_NEW_ARRAY(arena, int, p->n_rank);
     TRY(fill(&t));
-    TRY(read_edges(&t, edges, n_edge));
+    TRY(ll_hoods_make(arena, p->n_stage, edges, n_edge, &t.hoods));
     TRY(check_order(&t));
     *out = (ll_pipeline_report){.ascending = ascends(&t)};
     for (int r = 0; r < p->n_rank; r++) out->in_flight[r] = most_in_flight(p, r);

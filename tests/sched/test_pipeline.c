@@ -1,6 +1,8 @@
 /* Pipeline schedules: all bundled ones pass the verifier, wrong ones are refused with the right
- * words. */
+ * words; simulated bubbles are what formulas say; what is made from costs beats what is bundled. */
 #include "sched/pipeline.h"
+
+#include "base/rng.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -197,11 +199,176 @@ static void edges_and_order(void **state)
     ll_arena_free(a);
 }
 
+static ll_pipeline_times simulate(ll_arena *a, const ll_pipeline *p, const ll_pipeline_costs *c)
+{
+    ll_pipeline_times t;
+    ll_err e = ll_pipeline_simulate(a, p, c, &t);
+    if (e != LL_OK) fail_msg("%s: %s", p->name, ll_error_message());
+    return t;
+}
+
+static bool is(double a, double b)
+{
+    return fabs(a - b) < 1e-9;
+}
+
+/* Equal costs: every formula, where it holds; zb-h2 and zb-v never idle once they have begun. */
+static void formulas(void **state)
+{
+    (void)state;
+    double one[64];
+    for (int i = 0; i < 64; i++) one[i] = 1;
+    const ll_pipeline_costs c = {.f = one, .i = one, .w = one};
+    int n_formula[8] = {0};
+    for (int i = 0; ll_pipeline_name(i); i++) {
+        const char *name = ll_pipeline_name(i), *text;
+        bool vee = strcmp(name, "zb-v") == 0 || strcmp(name, "dualpipe-v") == 0;
+        bool loop = strcmp(name, "interleaved") == 0 || strcmp(name, "breadth-first") == 0;
+        for (int p = 1; p <= 9; p++) {
+            for (int v = vee ? 2 : 1; v <= (loop ? 4 : 1 + vee); v++) {
+                for (int m = 1; m <= 3 * p; m++) {
+                    double want = ll_pipeline_formula(name, p, p * v, m, &text);
+                    assert_true(isnan(want) == !text);
+                    if (isnan(want)) continue;
+                    ll_arena *a = ll_arena_new();
+                    ll_pipeline_times t = simulate(a, make(a, name, p, v, m), &c);
+                    if (!is(t.bubble, want))
+                        fail_msg("%s p=%d v=%d m=%d: %g, want %g", name, p, v, m, t.bubble, want);
+                    if (strcmp(name, "zb-h2") == 0 || strcmp(name, "zb-v") == 0)
+                        assert_true(is(t.stall, 0));
+                    n_formula[i]++;
+                    ll_arena_free(a);
+                }
+            }
+        }
+        assert_true(n_formula[i] > 30);
+    }
+    assert_true(is(ll_pipeline_formula("1f1b", 4, 4, 8, NULL), 3. / 11));
+    assert_true(is(ll_pipeline_formula("interleaved", 4, 8, 8, NULL), 3. / 19));
+    assert_true(is(ll_pipeline_formula("zb-h1", 4, 4, 8, NULL), 3. / 27));
+    assert_true(is(ll_pipeline_formula("zb-v", 4, 8, 8, NULL), 3. / 51));
+    assert_true(isnan(ll_pipeline_formula("auto", 4, 8, 8, NULL)));
+}
+
+/* Two ranks, two micro-batches, timed by hand. */
+static void times(void **state)
+{
+    (void)state;
+    ll_arena *a = ll_arena_new();
+    static const double f[] = {1, 2}, i[] = {3, 4}, w[] = {5, 6}, send[] = {0.5}, bytes[] = {10, 1};
+    const ll_pipeline_costs c = {.f = f, .i = i, .w = w, .bytes = bytes, .send = send};
+    ll_pipeline_times t = simulate(a, make(a, "zb-h1", 2, 1, 2), &c);
+    /* rank 0: F0 F1 I0 W0 I1 W1; rank 1: F0 I0 F1 I1 W0 W1 */
+    static const double start[2][6] = {{0, 1, 8, 11, 16, 19}, {1.5, 3.5, 7.5, 9.5, 13.5, 19.5}};
+    for (int r = 0; r < 2; r++)
+        for (int k = 0; k < 6; k++) assert_true(is(t.start[r][k], start[r][k]));
+    assert_true(is(t.makespan, 25.5) && is(t.bubble, 1 - 42 / 51.) && is(t.peak[0], 20));
+    assert_true(is(t.stall, (24 - 18) / 51.) && is(t.peak[1], 2));
+    ll_arena_free(a);
+}
+
+typedef struct set {
+    int p, v, m;
+    double f[16], i[16], w[16], bytes[16], send[16], limit[8];
+    ll_pipeline_costs costs;
+} set;
+
+/* F, I and W of each stage take 0.2 to 1.8, activations 0.5 to 1.5, messages up to 0.2; a rank has
+ * memory for 0.8 to 2 micro-batches of every stage. */
+static void draw(set *x, uint64_t seed)
+{
+    uint64_t n = 0;
+#define UNIFORM ((double)ll_uniform_at(7, seed, n++))
+    x->p = 2 + (int)(7 * UNIFORM);
+    x->v = 1 + (int)(seed % 2);
+    x->m = 1 + (int)(3 * x->p * UNIFORM);
+    for (int s = 0; s < x->p * x->v; s++) {
+        x->f[s] = 0.2 + 1.6 * UNIFORM;
+        x->i[s] = 0.2 + 1.6 * UNIFORM;
+        x->w[s] = 0.2 + 1.6 * UNIFORM;
+        x->bytes[s] = 0.5 + UNIFORM;
+        x->send[s] = 0.2 * UNIFORM;
+    }
+    double limit = (0.8 + 1.2 * UNIFORM) * x->p * x->v;
+#undef UNIFORM
+    for (int r = 0; r < x->p; r++) x->limit[r] = limit;
+    x->costs =
+        (ll_pipeline_costs){.f = x->f, .i = x->i, .w = x->w, .bytes = x->bytes, .send = x->send};
+}
+
+/* Makespan; INFINITY where it does not fit. */
+static double takes(ll_arena *a, const set *x, const ll_pipeline *p)
+{
+    ll_pipeline_times t = simulate(a, p, &x->costs);
+    for (int r = 0; r < x->p; r++)
+        if (t.peak[r] > x->limit[r] + 1e-9) return INFINITY;
+    return t.makespan;
+}
+
+static void automatic(void **state)
+{
+    (void)state;
+    int n = 0, alone = 0;
+    double gain = 0;
+    clock_t begin = clock();
+    for (int k = 0; k < 1000; k++) {
+        ll_arena *a = ll_arena_new();
+        set x;
+        draw(&x, (uint64_t)k);
+        double best = INFINITY;
+        const ll_pipeline *p;
+        for (int i = 0; ll_pipeline_name(i); i++)
+            if (ll_pipeline_make(a, ll_pipeline_name(i), x.p, x.p * x.v, x.m, &p) == LL_OK)
+                best = fmin(best, takes(a, &x, p));
+        ll_err e = ll_pipeline_auto(a, &x.costs, x.limit, x.p, x.p * x.v, x.m, &p);
+        ll_pipeline_report r;
+        if (e != LL_OK || ll_pipeline_check(p, NULL, 0, &r) != LL_OK)
+            fail_msg("set %d: %s", k, ll_error_message());
+        double mine = takes(a, &x, p);
+        assert_true(mine < INFINITY && mine <= best && r.ascending);
+        alone += best == INFINITY;
+        n += best < INFINITY;
+        if (best < INFINITY) gain += 1 - mine / best;
+        ll_arena_free(a);
+    }
+    print_message("auto: %d sets that a bundled schedule fits too, %.2f %% less time in the mean; "
+                  "%d that none fits; %.1f s\n",
+                  n, 100 * gain / n, alone, (double)(clock() - begin) / CLOCKS_PER_SEC);
+    assert_true(n > 500 && gain / n >= 0.05);
+}
+
+/* No limit; stages that ranks do not share evenly; skips; too little memory; sizes. */
+static void automatic_edges(void **state)
+{
+    (void)state;
+    ll_arena *a = ll_arena_new();
+    set x;
+    draw(&x, 1);
+    const ll_pipeline *p;
+    ll_pipeline_report r;
+    for (int n_stage = 3; n_stage <= 11; n_stage++) {
+        assert_int_equal(ll_pipeline_auto(a, &x.costs, NULL, 3, n_stage, 5, &p), LL_OK);
+        assert_int_equal(ll_pipeline_check(p, NULL, 0, &r), LL_OK);
+    }
+    static const ll_edge skips[] = {{0, 1}, {1, 2}, {2, 3}, {0, 3}, {1, 3}};
+    x.costs.edges = skips;
+    x.costs.n_edge = 5;
+    assert_int_equal(ll_pipeline_auto(a, &x.costs, NULL, 4, 4, 5, &p), LL_OK);
+    assert_int_equal(ll_pipeline_check(p, skips, 5, &r), LL_OK);
+    static const double none[4] = {0};
+    refused(ll_pipeline_auto(a, &x.costs, none, 4, 4, 5, &p),
+            "one micro-batch in 4 stages is more");
+    refused(ll_pipeline_auto(a, &x.costs, NULL, 4, 3, 5, &p), "at least 4 would do");
+    ll_arena_free(a);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(all_pass), cmocka_unit_test(what_can_be_asked),
-        cmocka_unit_test(wrong_ones), cmocka_unit_test(crossing_sends),
-        cmocka_unit_test(edges_and_order)};
+        cmocka_unit_test(all_pass),        cmocka_unit_test(what_can_be_asked),
+        cmocka_unit_test(wrong_ones),      cmocka_unit_test(crossing_sends),
+        cmocka_unit_test(edges_and_order), cmocka_unit_test(formulas),
+        cmocka_unit_test(times),           cmocka_unit_test(automatic),
+        cmocka_unit_test(automatic_edges)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

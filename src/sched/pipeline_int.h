@@ -1,0 +1,23 @@
+/* pipeline_int.h: who sends to whom, as the verifier, the simulator and the scheduler walk it. */
+#pragma once
+#include "sched/pipeline.h"
+
+/* Neighbours of stage s, and the edges to them, are items first[s] to first[s + 1] - 1. */
+typedef struct ll_hood {
+    int *first, *stage, *edge;
+} ll_hood;
+
+/* Forward, the stages that send to one, and those that one sends to. */
+typedef struct ll_hoods {
+    ll_hood before, after;
+} ll_hoods;
+
+typedef struct ll_near_stages {
+    const int *stage, *edge;
+    int n;
+} ll_near_stages;
+
+ll_err ll_hoods_make(ll_arena *arena, int n_stage, const ll_edge *edges, int n_edge, ll_hoods *out);
+/* The stages whose actions of the same pass and micro-batch this one reads, or (!reads) whose read
+ * this one. Weight gradients are nobody's business. */
+ll_near_stages ll_hoods_of(const ll_hoods *h, ll_action_kind kind, int stage, bool reads);

@@ -1,0 +1,151 @@
+/* pipeline_simulate.c: when actions run, given what they take, and what theory says of bubbles. */
+#include "sched/pipeline_int.h"
+
+#include <math.h>
+#include <string.h>
+
+typedef struct sim {
+    const ll_pipeline *p;
+    const ll_pipeline_costs *costs;
+    ll_hoods hoods;
+    double *done[2]; /* [n_stage][n_micro] end of F, and of B or I; < 0: not yet */
+    double **start, **end;
+    int *next; /* [n_rank] action */
+} sim;
+
+static double *done(const sim *s, ll_action_kind kind, int stage, int micro)
+{
+    return &s->done[kind != LL_ACT_F][(int64_t)stage * s->p->n_micro + micro];
+}
+
+static double seconds(const ll_pipeline_costs *c, ll_action a)
+{
+    switch (a.kind) {
+    case LL_ACT_F: return c->f[a.stage];
+    case LL_ACT_I: return c->i[a.stage];
+    case LL_ACT_W: return c->w[a.stage];
+    case LL_ACT_B: break;
+    }
+    return c->i[a.stage] + c->w[a.stage];
+}
+
+/* When what an action reads is there; < 0: not known yet. */
+static double ready(const sim *s, ll_action a)
+{
+    double t = 0;
+    ll_near_stages n = ll_hoods_of(&s->hoods, a.kind, a.stage, true);
+    for (int i = 0; i < n.n; i++) {
+        double end = *done(s, a.kind, n.stage[i], a.micro);
+        if (end < 0) return -1;
+        if (s->costs->send && s->p->rank_of[n.stage[i]] != s->p->rank_of[a.stage])
+            end += s->costs->send[n.edge[i]];
+        t = fmax(t, end);
+    }
+    return t;
+}
+
+static bool advance(const sim *s, int r)
+{
+    int from = s->next[r];
+    for (; s->next[r] < s->p->n_action[r]; s->next[r]++) {
+        int k = s->next[r];
+        ll_action a = s->p->actions[r][k];
+        double t = ready(s, a);
+        if (t < 0) break;
+        s->start[r][k] = fmax(t, k ? s->end[r][k - 1] : 0);
+        s->end[r][k] = s->start[r][k] + seconds(s->costs, a);
+        if (a.kind != LL_ACT_W) *done(s, a.kind, a.stage, a.micro) = s->end[r][k];
+    }
+    return s->next[r] > from;
+}
+
+static double most_bytes(const sim *s, int r)
+{
+    double now = 0, most = 0;
+    for (int k = 0; k < s->p->n_action[r]; k++) {
+        ll_action a = s->p->actions[r][k];
+        double bytes = s->costs->bytes ? s->costs->bytes[a.stage] : 1;
+        if (a.kind == LL_ACT_F) now += bytes;
+        most = fmax(most, now);
+        if (a.kind == LL_ACT_B || a.kind == LL_ACT_W) now -= bytes;
+    }
+    return most;
+}
+
+static void sum_up(const sim *s, ll_pipeline_times *out)
+{
+    double busy = 0, span = 0;
+    out->makespan = 0;
+    for (int r = 0; r < s->p->n_rank; r++) {
+        int n = s->p->n_action[r];
+        if (!n) continue;
+        for (int k = 0; k < n; k++) busy += s->end[r][k] - s->start[r][k];
+        span += s->end[r][n - 1] - s->start[r][0];
+        out->makespan = fmax(out->makespan, s->end[r][n - 1]);
+    }
+    double all = s->p->n_rank * out->makespan;
+    out->bubble = all > 0 ? 1 - busy / all : 0;
+    out->stall = all > 0 ? (span - busy) / all : 0;
+}
+
+ll_err ll_pipeline_simulate(ll_arena *arena, const ll_pipeline *p, const ll_pipeline_costs *costs,
+                            ll_pipeline_times *out)
+{
+    sim s = {.p = p, .costs = costs, .next = LL_NEW_ARRAY(arena, int, p->n_rank)};
+    TRY(ll_hoods_make(arena, p->n_stage, costs->edges, costs->n_edge, &s.hoods));
+    int64_t cells = (int64_t)p->n_stage * p->n_micro;
+    for (int pass = 0; pass < 2; pass++) {
+        s.done[pass] = LL_NEW_ARRAY(arena, double, cells);
+        for (int64_t i = 0; i < cells; i++) s.done[pass][i] = -1;
+    }
+    s.start = LL_NEW_ARRAY(arena, double *, p->n_rank);
+    s.end = LL_NEW_ARRAY(arena, double *, p->n_rank);
+    double *peak = LL_NEW_ARRAY(arena, double, p->n_rank);
+    for (int r = 0; r < p->n_rank; r++) {
+        s.start[r] = LL_NEW_ARRAY(arena, double, p->n_action[r]);
+        s.end[r] = LL_NEW_ARRAY(arena, double, p->n_action[r]);
+        peak[r] = most_bytes(&s, r);
+    }
+    for (bool moved = true; moved;) {
+        moved = false;
+        for (int r = 0; r < p->n_rank; r++) moved |= advance(&s, r);
+    }
+    for (int r = 0; r < p->n_rank; r++)
+        CHECK(s.next[r] == p->n_action[r], LL_E_ARG, "rank %d of the pipeline waits for ever", r);
+    *out = (ll_pipeline_times){.start = s.start, .end = s.end, .peak = peak};
+    sum_up(&s, out);
+    return LL_OK;
+}
+
+/* Every schedule idles (p-1) / (k v m + p-1) of the time, if it has enough micro-batches. k = 3:
+ * the last rank begins p-1 F late, and W fills every other gap; no schedule can do better. k = 1:
+ * p-1 times F and B are lost. */
+static const struct formula {
+    const char *name, *text;
+    int k, least_p, less; /* holds from m = least_p p - less on */
+    bool multiple;        /* of p */
+} formulas[] = {{"gpipe", "(p-1)/(m+p-1)", 1, 0, 0, false},
+                {"1f1b", "(p-1)/(m+p-1)", 1, 0, 0, false},
+                {"interleaved", "(p-1)/(vm+p-1)", 1, 1, 0, true},
+                {"breadth-first", "(p-1)/(vm+p-1)", 1, 1, 0, false},
+                {"zb-h1", "(p-1)/(3m+p-1)", 3, 1, 0, false},
+                {"zb-h2", "(p-1)/(3m+p-1)", 3, 2, 1, false},
+                {"zb-v", "(p-1)/(6m+p-1)", 3, 2, 1, false},
+                {"dualpipe-v", "(p-1)/(6m+p-1)", 3, 2, 0, false}};
+
+double ll_pipeline_formula(const char *name, int n_rank, int n_stage, int n_micro,
+                           const char **text)
+{
+    if (text) *text = NULL;
+    for (size_t i = 0; i < sizeof formulas / sizeof *formulas; i++) {
+        const struct formula *f = &formulas[i];
+        if (strcmp(name, f->name) != 0) continue;
+        if (f->k > 1 || n_stage > n_rank) {
+            if (n_micro < f->least_p * n_rank - f->less) break;
+            if (f->multiple && n_micro % n_rank) break;
+        }
+        if (text) *text = f->text;
+        return (n_rank - 1.0) / ((double)f->k * (n_stage / n_rank) * n_micro + n_rank - 1);
+    }
+    return NAN;
+}
