@@ -11,7 +11,7 @@
  * An action as text is kind, micro-batch, '.', stage ("F3.0"; of one stage a rank, '.' and stage
  * may be left out); a rank is a line. */
 #pragma once
-#include "base/arena.h"
+#include "base/text.h"
 
 typedef enum ll_action_kind { LL_ACT_F, LL_ACT_B, LL_ACT_I, LL_ACT_W } ll_action_kind;
 
@@ -87,10 +87,15 @@ typedef struct ll_pipeline_costs {
     const double *send;      /* [edges] seconds, between ranks, either way; NULL: none */
 } ll_pipeline_costs;
 
+typedef struct ll_interval {
+    double start, end;
+} ll_interval;
+
 typedef struct ll_pipeline_times {
-    double *const *start, *const *end; /* [n_rank][n_action] */
-    const double *peak;                /* [n_rank] most bytes held */
-    double makespan;
+    double *const *start, *const *end; /* [n_rank][n_action] seconds */
+    const ll_interval *update;         /* [n_rank] of weights, for pictures; NULL: none */
+    const double *peak;                /* [n_rank] most bytes held; NULL: not known */
+    double makespan;                   /* from the first action's start to the last one's end */
     double bubble; /* idle time of all ranks, as a fraction of n_rank x makespan */
     double stall;  /* of this, what lies between a rank's first and last action */
 } ll_pipeline_times;
@@ -100,6 +105,8 @@ typedef struct ll_pipeline_times {
  * Lives in the arena. Local. */
 ll_err ll_pipeline_simulate(ll_arena *arena, const ll_pipeline *p, const ll_pipeline_costs *costs,
                             ll_pipeline_times *out);
+/* Makespan, bubble and stall of times that were measured. */
+void ll_pipeline_sum_up(const ll_pipeline *p, ll_pipeline_times *t);
 /* The bubble of a bundled schedule where F, I and W of all stages take the same time and messages
  * none; NAN where there is no formula. text (NULL: not wanted): "(p-1)/(m+p-1)", or NULL. */
 double ll_pipeline_formula(const char *name, int n_rank, int n_stage, int n_micro,
@@ -110,3 +117,18 @@ double ll_pipeline_formula(const char *name, int n_rank, int n_stage, int n_micr
  * Local. */
 ll_err ll_pipeline_auto(ll_arena *arena, const ll_pipeline_costs *costs, const double *limit,
                         int n_rank, int n_stage, int n_micro, const ll_pipeline **out);
+
+/* Text, a line a rank: "F0.0 F1.0 B0.0"; comments from '#' on. And PyTorch's CSV, a row a rank:
+ * cells such as 0F1 (stage, kind, micro-batch), empty ones idle. name: of the file, for messages,
+ * and the schedule's. What is read is still to be checked. */
+ll_err ll_pipeline_parse(ll_arena *arena, const char *text, size_t size, const char *name,
+                         const ll_pipeline **out);
+ll_err ll_pipeline_parse_csv(ll_arena *arena, const char *text, size_t size, const char *name,
+                             const ll_pipeline **out);
+void ll_pipeline_print(ll_buf *b, const ll_pipeline *p);
+void ll_pipeline_print_csv(ll_buf *b, const ll_pipeline *p);
+
+/* Pictures, a row a rank, of times that were simulated or measured. width: columns for all of it;
+ * 0: so many that the shortest action has one. */
+void ll_pipeline_draw_text(ll_buf *b, const ll_pipeline *p, const ll_pipeline_times *t, int width);
+void ll_pipeline_draw_svg(ll_buf *b, const ll_pipeline *p, const ll_pipeline_times *t);

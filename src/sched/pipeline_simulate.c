@@ -72,20 +72,21 @@ static double most_bytes(const sim *s, int r)
     return most;
 }
 
-static void sum_up(const sim *s, ll_pipeline_times *out)
+void ll_pipeline_sum_up(const ll_pipeline *p, ll_pipeline_times *t)
 {
-    double busy = 0, span = 0;
-    out->makespan = 0;
-    for (int r = 0; r < s->p->n_rank; r++) {
-        int n = s->p->n_action[r];
+    double busy = 0, span = 0, from = INFINITY, to = -INFINITY;
+    for (int r = 0; r < p->n_rank; r++) {
+        int n = p->n_action[r];
         if (!n) continue;
-        for (int k = 0; k < n; k++) busy += s->end[r][k] - s->start[r][k];
-        span += s->end[r][n - 1] - s->start[r][0];
-        out->makespan = fmax(out->makespan, s->end[r][n - 1]);
+        for (int k = 0; k < n; k++) busy += t->end[r][k] - t->start[r][k];
+        span += t->end[r][n - 1] - t->start[r][0];
+        from = fmin(from, t->start[r][0]);
+        to = fmax(to, t->end[r][n - 1]);
     }
-    double all = s->p->n_rank * out->makespan;
-    out->bubble = all > 0 ? 1 - busy / all : 0;
-    out->stall = all > 0 ? (span - busy) / all : 0;
+    t->makespan = fmax(to - from, 0);
+    double all = p->n_rank * t->makespan;
+    t->bubble = all > 0 ? 1 - busy / all : 0;
+    t->stall = all > 0 ? (span - busy) / all : 0;
 }
 
 ll_err ll_pipeline_simulate(ll_arena *arena, const ll_pipeline *p, const ll_pipeline_costs *costs,
@@ -113,7 +114,7 @@ ll_err ll_pipeline_simulate(ll_arena *arena, const ll_pipeline *p, const ll_pipe
     for (int r = 0; r < p->n_rank; r++)
         CHECK(s.next[r] == p->n_action[r], LL_E_ARG, "rank %d of the pipeline waits for ever", r);
     *out = (ll_pipeline_times){.start = s.start, .end = s.end, .peak = peak};
-    sum_up(&s, out);
+    ll_pipeline_sum_up(p, out);
     return LL_OK;
 }
 

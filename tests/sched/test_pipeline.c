@@ -3,6 +3,7 @@
 #include "sched/pipeline.h"
 
 #include "base/rng.h"
+#include "xml.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -10,6 +11,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <cmocka.h>
@@ -362,6 +364,132 @@ static void automatic_edges(void **state)
     ll_arena_free(a);
 }
 
+static void same(const ll_pipeline *a, const ll_pipeline *b)
+{
+    assert_int_equal(a->n_rank, b->n_rank);
+    assert_int_equal(a->n_stage, b->n_stage);
+    assert_int_equal(a->n_micro, b->n_micro);
+    assert_memory_equal(a->rank_of, b->rank_of, sizeof(int) * (size_t)a->n_stage);
+    assert_memory_equal(a->n_action, b->n_action, sizeof(int) * (size_t)a->n_rank);
+    for (int r = 0; r < a->n_rank; r++)
+        assert_memory_equal(a->actions[r], b->actions[r],
+                            sizeof(ll_action) * (size_t)a->n_action[r]);
+}
+
+static void round_trips(void **state)
+{
+    (void)state;
+    for (int i = 0; ll_pipeline_name(i); i++) {
+        for (int p = 1; p <= 5; p++) {
+            ll_arena *a = ll_arena_new();
+            const ll_pipeline *s, *again;
+            int v = strchr(ll_pipeline_name(i), 'v') && i != 2 ? 2 : 1 + (i == 2 || i == 3);
+            s = make(a, ll_pipeline_name(i), p, v, 7);
+            ll_buf text = {.arena = a}, csv = {.arena = a};
+            ll_pipeline_print(&text, s);
+            ll_pipeline_print_csv(&csv, s);
+            assert_int_equal(ll_pipeline_parse(a, text.text, text.len, "x", &again), LL_OK);
+            same(s, again);
+            assert_int_equal(ll_pipeline_parse_csv(a, csv.text, csv.len, "x", &again), LL_OK);
+            same(s, again);
+            ll_arena_free(a);
+        }
+    }
+}
+
+static ll_err parse(ll_arena *a, const char *text, bool csv, const ll_pipeline **out)
+{
+    return (csv ? ll_pipeline_parse_csv : ll_pipeline_parse)(a, text, strlen(text), "x.txt", out);
+}
+
+static void texts(void **state)
+{
+    (void)state;
+    ll_arena *a = ll_arena_new();
+    const ll_pipeline *p, *q;
+    assert_int_equal(parse(a, "# two\n\n F0  F1 B0 B1 # first\r\nF0.1\tB0 F1 B1", false, &p),
+                     LL_OK);
+    assert_int_equal(parse(a, "0F0,0F1,,,0B0,,0B1\r\n,1F0, 1B0 ,1F1,1B1,\n\n", true, &q), LL_OK);
+    same(p, q);
+    same(p, make(a, "1f1b", 2, 1, 2));
+    assert_string_equal(p->name, "x.txt");
+    static const struct {
+        const char *text;
+        bool csv;
+        const char *words;
+    } wrong[] = {
+        {"", false, "x.txt: no rank does anything"},
+        {"F0 B0\nF0 C0", false, "x.txt, line 2, word 2 (C0): not F, B, I or W"},
+        {"F0 B", false, "line 1, word 2 (B): not"},
+        {"F0 B0.", false, "line 1, word 2 (B0.): not"},
+        {"F0 B0x", false, "(B0x): not"},
+        {"F0 B0.0.1", false, "(B0.0.1): not"},
+        {"F-1 B0", false, "line 1, word 1 (F-1): not"},
+        {"F65536 B0", false, "(F65536): not"},
+        {"F0.65536 B0", false, "(F0.65536): not"},
+        {"F99999999999999999999", false, "word 1 (F99999999999999999999): not"},
+        {"# none\nF0.0 B0.0\nF0.0", false, "line 3, word 1 (F0.0): the stage is another rank's"},
+        {"F0.1 B0.1", false, "no rank has stage 0"},
+        {"F9.0 B9.0", false, "2 actions are too few for 1 stages of 10 micro-batches"},
+        {"0F0,0B0\n1F0,B10", true, "line 2, word 2 (B10): not stage"},
+        {"0F0,0B0\n,,", true, "line 2: a rank that does nothing"},
+        {"0F0,(0F1;1B0)OVERLAP_F_B", true, "line 1, word 2 ((0F1;1B0)OVERLAP_F_B): not stage"},
+        {"0F0,0UNSHARD", true, "(0UNSHARD): not"},
+    };
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
+        refused(parse(a, wrong[i].text, wrong[i].csv, &p), wrong[i].words);
+    refused(ll_pipeline_parse(a, "F0\0 B0", 6, "x", &p), "word 1");
+    ll_buf many = {.arena = a};
+    for (int r = 0; r <= LL_PIPELINE_RANKS; r++) ll_buf_puts(&many, "F0 B0\n");
+    refused(parse(a, many.text, false, &p), "line 1025: more than 1024 ranks");
+    ll_arena_free(a);
+}
+
+static void pictures(void **state)
+{
+    (void)state;
+    ll_arena *a = ll_arena_new();
+    static const double one[] = {1, 1, 1, 1};
+    const ll_pipeline_costs c = {.f = one, .i = one, .w = one};
+    const ll_pipeline *p = make(a, "1f1b", 3, 1, 4), *z = make(a, "zb-h1", 3, 1, 4);
+    ll_pipeline_times t = simulate(a, p, &c), u = simulate(a, z, &c);
+    ll_buf b = {.arena = a};
+    ll_pipeline_draw_text(&b, p, &t, 0);
+    ll_pipeline_draw_text(&b, z, &u, 0);
+    assert_string_equal(b.text, "   0  012....a=3b=.c=.d=\n"
+                                "   1  .01..a=2b=3c=.d=..\n"
+                                "   2  ..0a=1b=2c=3d=....\n"
+                                "1f1b, 3 ranks, 3 stages, 4 micro-batches: 18.0 s, 33.3 % bubble; "
+                                "of equal stages (p-1)/(m+p-1) = 33.3 %\n"
+                                "   0  012..aA3bBcCdD\n"
+                                "   1  .01.a2bA3cBdCD\n"
+                                "   2  ..0a1b2cA3dBCD\n"
+                                "zb-h1, 3 ranks, 3 stages, 4 micro-batches: 14.0 s, 14.3 % bubble; "
+                                "of equal stages (p-1)/(3m+p-1) = 14.3 %\n");
+    const ll_interval update[] = {{18, 19}, {17, 19}, {15, 16}};
+    t.update = update;
+    b.len = 0;
+    ll_pipeline_draw_svg(&b, p, &t);
+    assert_true(check_xml(b.text) > 24 + 3);
+    assert_non_null(strstr(b.text, "33.3 % bubble; of equal stages (p-1)/(m+p-1) = 33.3 %"));
+    assert_non_null(strstr(b.text, ">update<"));
+    assert_null(strstr(b.text, "weight gradient"));
+    const char *out = getenv("SVG"); /* to look at it */
+    FILE *f = out ? fopen(out, "w") : NULL;
+    if (f) fputs(b.text, f);
+    if (f) fclose(f);
+    /* no actions that take time: nothing to see, nothing divided by it */
+    for (int r = 0; r < 3; r++)
+        for (int k = 0; k < 8; k++) t.start[r][k] = t.end[r][k] = 5;
+    t.update = NULL;
+    ll_pipeline_sum_up(p, &t);
+    assert_true(t.makespan == 0 && t.bubble == 0);
+    ll_pipeline_draw_text(&b, p, &t, 0);
+    ll_pipeline_draw_svg(&b, p, &t);
+    assert_null(strstr(b.text, "nan"));
+    ll_arena_free(a);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -369,6 +497,7 @@ int main(void)
         cmocka_unit_test(wrong_ones),      cmocka_unit_test(crossing_sends),
         cmocka_unit_test(edges_and_order), cmocka_unit_test(formulas),
         cmocka_unit_test(times),           cmocka_unit_test(automatic),
-        cmocka_unit_test(automatic_edges)};
+        cmocka_unit_test(automatic_edges), cmocka_unit_test(round_trips),
+        cmocka_unit_test(texts),           cmocka_unit_test(pictures)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
