@@ -225,23 +225,23 @@ static bool rule_at(const task *t, int i, rule *out)
     return i == 0;
 }
 
-static ll_err bundled(ll_arena *arena, const task *t, const char *name, const ll_pipeline **out)
+static const ll_pipeline *bundled(ll_arena *arena, const task *t, const char *name)
 {
     LL_KEEP_ERROR; /* that a schedule is not for these sizes is no error here */
-    if (ll_pipeline_make(arena, name, t->n_rank, t->n_stage, t->n_micro, out) != LL_OK) *out = NULL;
-    return LL_OK;
+    const ll_pipeline *p;
+    ll_err e = ll_pipeline_make(arena, name, t->n_rank, t->n_stage, t->n_micro, &p);
+    return e == LL_OK ? p : NULL;
 }
 
 /* Candidate number i, NULL where it is none; *more: whether there may be others. */
 static ll_err build(ll_arena *arena, const task *t, int i, const ll_pipeline **out, bool *more)
 {
     int n_name = 0;
-    for (; ll_pipeline_name(n_name); n_name++)
-        if (i == n_name) return bundled(arena, t, ll_pipeline_name(i), out);
     rule rule;
-    *out = NULL;
-    *more = rule_at(t, i - n_name, &rule);
-    if (*more) TRY(by_rule(arena, t, rule, out));
+    while (ll_pipeline_name(n_name)) n_name++;
+    *out = i < n_name ? bundled(arena, t, ll_pipeline_name(i)) : NULL;
+    *more = i < n_name || rule_at(t, i - n_name, &rule);
+    if (i >= n_name && *more) TRY(by_rule(arena, t, rule, out));
     return LL_OK;
 }
 
@@ -253,6 +253,20 @@ static ll_err makespan(ll_arena *arena, const task *t, const ll_pipeline *p, dou
     for (int r = 0; r < p->n_rank; r++)
         if (t->limit && times.peak[r] > t->limit[r] * (1 + 1e-12)) *out = INFINITY;
     return LL_OK;
+}
+
+/* Stages that go round and round fit wherever one micro-batch at a time does. */
+static ll_err say_who_is_full(const task *t)
+{
+    for (int r = 0; r < t->n_rank; r++) {
+        double need = 0;
+        for (int s = r; s < t->n_stage; s += t->n_rank)
+            need += t->costs->bytes ? t->costs->bytes[s] : 1;
+        CHECK(!t->limit || need <= t->limit[r], LL_E_ARG,
+              "rank %d has room for %g bytes of activations; one micro-batch takes %g", r,
+              t->limit[r], need);
+    }
+    FAIL(LL_E_ARG, "no schedule of %d stages on %d ranks takes finite time", t->n_stage, t->n_rank);
 }
 
 ll_err ll_pipeline_auto(ll_arena *arena, const ll_pipeline_costs *costs, const double *limit,
@@ -275,8 +289,7 @@ ll_err ll_pipeline_auto(ll_arena *arena, const ll_pipeline_costs *costs, const d
         least = seconds;
         best = i;
     }
-    CHECK(best >= 0, LL_E_ARG,
-          "no schedule: one micro-batch in %d stages is more than %d ranks hold", n_stage, n_rank);
+    if (best < 0) TRY(say_who_is_full(&t));
     TRY(build(arena, &t, best, out, &more));
     return LL_OK;
 }

@@ -9,13 +9,10 @@
 
 enum { PASS_F, PASS_I, PASS_W, N_PASS };
 
-static bool has_pass(ll_action_kind kind, int pass)
-{
-    return kind == LL_ACT_B ? pass != PASS_F
-                            : pass == (kind == LL_ACT_F   ? PASS_F
-                                       : kind == LL_ACT_I ? PASS_I
-                                                          : PASS_W);
-}
+static const bool has_pass[][N_PASS] = {[LL_ACT_F] = {true, false, false},
+                                        [LL_ACT_B] = {false, true, true},
+                                        [LL_ACT_I] = {false, true, false},
+                                        [LL_ACT_W] = {false, false, true}};
 
 typedef struct table {
     const ll_pipeline *p;
@@ -48,7 +45,7 @@ static ll_err check_action(const table *t, int rank, ll_action a)
     CHECK(p->rank_of[a.stage] == rank, LL_E_ARG, "rank %d cannot do %s: stage %d is on rank %d",
           rank, text, a.stage, p->rank_of[a.stage]);
     for (int pass = 0; pass < N_PASS; pass++) {
-        int done = has_pass(a.kind, pass) ? *at(t, pass, a.stage, a.micro) : 0;
+        int done = has_pass[a.kind][pass] ? *at(t, pass, a.stage, a.micro) : 0;
         CHECK(!done, LL_E_ARG, "rank %d cannot do %s: a duplicate, %s comes before it", rank, text,
               text_of(t, rank, done, other));
     }
@@ -74,7 +71,7 @@ static ll_err fill(const table *t)
             ll_action a = p->actions[r][k];
             TRY(check_action(t, r, a));
             for (int pass = 0; pass < N_PASS; pass++)
-                if (has_pass(a.kind, pass)) *at(t, pass, a.stage, a.micro) = k + 1;
+                if (has_pass[a.kind][pass]) *at(t, pass, a.stage, a.micro) = k + 1;
         }
     }
     for (int s = 0; s < p->n_stage; s++)

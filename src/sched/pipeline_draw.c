@@ -1,8 +1,11 @@
-/* pipeline_draw.c: when ranks do what, as text and as SVG. The same 1f1b, 3 ranks, as text:
+/* pipeline_draw.c: when ranks do what, as text and as SVG. 3 ranks, 4 micro-batches, as text:
  *
- *     0 012..a=3b=.c=d=         digits: forward, of micro-batch 0, 1, ...; a=: backward of 0;
- *     1  01.a=2b=3c=d=          a: gradients of its inputs, A: of its weights; .: idle
- *     2   0a=1b=2c=3d= */
+ *     1f1b  0  012....a=3b=.c=.d=      zb-h1  0  012..aA3bBcCdD
+ *           1  .01..a=2b=3c=.d=..             1  .01.a2bA3cBdCD
+ *           2  ..0a=1b=2c=3d=....             2  ..0a1b2cA3dBCD
+ *
+ * Digits: forward, of micro-batch 0, 1, ...; a=: backward of 0; a: gradients of its inputs, A: of
+ * its weights; dots: idle. */
 #include "base/plot.h"
 #include "sched/pipeline.h"
 
@@ -33,7 +36,7 @@ static void put_caption(ll_buf *b, const ll_pipeline *p, const ll_pipeline_times
     if (text) ll_buf_printf(b, "; of equal stages %s = %.1f %%", text, 100 * formula);
 }
 
-/* What stands for column i of n of an action. */
+/* What stands for column i of an action. */
 static char letter(ll_action a, int i)
 {
     switch (a.kind) {
@@ -156,7 +159,8 @@ void ll_pipeline_draw_svg(ll_buf *b, const ll_pipeline *p, const ll_pipeline_tim
     ll_axis_round(&x, 0, seconds * unit);
     int bottom = TOP + ROW * p->n_rank + 4;
     ll_plot_begin(b, RIGHT + 30, bottom + 60, title.text);
-    ll_buf_puts(b, "<style>.in{fill:#fff;font-size:10px;text-anchor:middle}</style>\n");
+    ll_buf_puts(b, "<style>.in{fill:#fff;font-size:10px;text-anchor:middle}\n"
+                   "@media (prefers-color-scheme:dark){.in{fill:#0d1117}}</style>\n");
     ll_plot_words(b, title.text, caption.text);
     put_legend(b, p, t);
     for (int r = 0; r < p->n_rank; r++) put_rank(b, p, t, r, &x, unit);

@@ -89,10 +89,19 @@ void ll_pipeline_sum_up(const ll_pipeline *p, ll_pipeline_times *t)
     t->stall = all > 0 ? (span - busy) / all : 0;
 }
 
+static ll_err check_costs(const ll_pipeline *p, const ll_pipeline_costs *c)
+{
+    for (int s = 0; s < p->n_stage; s++)
+        CHECK(c->f[s] >= 0 && c->i[s] >= 0 && c->w[s] >= 0 && isfinite(c->f[s] + c->i[s] + c->w[s]),
+              LL_E_ARG, "stage %d takes %g, %g and %g s: not times", s, c->f[s], c->i[s], c->w[s]);
+    return LL_OK;
+}
+
 ll_err ll_pipeline_simulate(ll_arena *arena, const ll_pipeline *p, const ll_pipeline_costs *costs,
                             ll_pipeline_times *out)
 {
     sim s = {.p = p, .costs = costs, .next = LL_NEW_ARRAY(arena, int, p->n_rank)};
+    TRY(check_costs(p, costs));
     TRY(ll_hoods_make(arena, p->n_stage, costs->edges, costs->n_edge, &s.hoods));
     int64_t cells = (int64_t)p->n_stage * p->n_micro;
     for (int pass = 0; pass < 2; pass++) {
