@@ -318,6 +318,13 @@ typedef struct ll_session_opts {
     /* Of machine cuda: how GPUs talk: "auto" (NULL: by NCCL where every rank has a GPU of its own,
      * else through pinned memory), "nccl", "host". */
     const char *transport;
+    /* Of axis pipe: in which order its stages take micro-batches: "1f1b" (NULL), "gpipe",
+     * "interleaved", "breadth-first", "zb-h1", "zb-h2", "zb-v", "dualpipe-v"; how many stages a
+     * rank has (0: as the schedule wants, one or two); names, or patterns of them, of the nodes
+     * that begin stages 2, 3, ... (NULL: by cost). */
+    const char *schedule;
+    int virtual_stages;
+    const char *stages;
     /* Of machine cuda: algorithms may be chosen by timing them, and attention's gradient in bf16 be
      * summed in any order, which is quicker and gives other bits each time. One rank, or ranks
      * along axis data alone. */

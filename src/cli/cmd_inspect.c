@@ -130,7 +130,7 @@ static ll_err count_traffic(const ll_run *r, const ll_program *p, const ll_mesh 
         const ll_instr *x = &p->instrs[i];
         if (x->kernel.run || x->wait) continue;
         ll_axes axes = ll_collective_axes(x->collective, x->attr);
-        int k = 0, times = i < p->end[LL_MICRO] && !x->last ? p->n_micro : 1;
+        int k = 0, times = ll_program_times(p, i);
         const char *op = x->compressed ? r->parallel.compress : x->op;
         while (k < c->n_line && (strcmp(c->lines[k].op, op) || c->lines[k].axes != axes)) k++;
         if (k == 64) continue;

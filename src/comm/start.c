@@ -146,7 +146,8 @@ static ll_err start(ll_comm *c, const ll_coll_call *call, ll_request **out)
               c->t->rank, c->t->size);
     }
     ll_request *r;
-    TRY(prepare(c, &full, c->n_started++, ll_coll_name(call->spec.coll), &r));
+    TRY(prepare(c, &full, call->number ? call->number - 1 : c->n_started++,
+                call->what ? call->what : ll_coll_name(call->spec.coll), &r));
     c->engine->used.count.collectives++;
     if (c->engine->trace) {
         r->began = ll_now();

@@ -116,6 +116,10 @@ static void bind_instr(ll_exec *e, int i)
     for (int k = 0; p->n_micro > 1 && k < x->n_in; k++)
         if (holds_batch(p, x->in[k])) {
             size_t stride = ll_exec_stride(e, p->slots[x->in[k]].bytes);
+            if (p->unrolled) {
+                in[k].data = (char *)in[k].data + (size_t)x->micro * stride;
+                continue;
+            }
             e->moving[e->n_moving++] = (ll_moving){.tensor = &in[k], .stride = stride};
             b->moves = true;
         }
@@ -128,6 +132,7 @@ static void bind_instr(ll_exec *e, int i)
                          .scratch = e->slab + e->input_bytes +
                                     (x->collective ? x->packing_at : p->work_bytes),
                          .threads = p->threads,
+                         .micro = x->micro,
                          .n_micro = p->n_micro,
                          .seed = e->opts.seed,
                          .tf32 = p->tf32,
@@ -398,7 +403,7 @@ static ll_err run_section(ll_exec *e, int section, uint64_t step, bool checked)
     const ll_program *p = e->p;
     culprit bad = {.at = INT32_MAX};
     int from = section ? p->end[section - 1] : 0, to = p->end[section];
-    int times = section == LL_MICRO ? p->n_micro : 1;
+    int times = section == LL_MICRO && !p->unrolled ? p->n_micro : 1;
     if (section == LL_MICRO) TRY(wait_all(e));
     if (section == LL_MICRO && e->machine->begin) TRY(e->machine->begin(e, step));
     for (int m = 0; m < times; m++) {
@@ -409,7 +414,7 @@ static ll_err run_section(ll_exec *e, int section, uint64_t step, bool checked)
         }
         for (int i = from; i < to; i++) {
             if (e->instrs[i].instr->last && m < times - 1) continue;
-            e->instrs[i].call.micro = m;
+            if (!p->unrolled) e->instrs[i].call.micro = m;
             e->instrs[i].call.step = step;
             ll_err rc = run_one(e, i, checked && bad.at == INT32_MAX);
             if (rc != LL_E_NUMERIC) TRY(rc);

@@ -35,8 +35,9 @@ static ll_err lower(const ll_session *s, bool no_fuse, ll_program **out)
                                      .ctx = s->ctx,
                                      .no_fuse = no_fuse,
                                      .bucket_bytes = bucket_bytes(s),
-                                     .subsets = s->team && !s->devices.direct &&
+                                     .subsets = s->team && !s->devices.direct && !s->pipe &&
                                                 !ll_comm_has_window(ll_team_comm(s->team)),
+                                     .pipe = s->pipe,
                                      .compress = compressed_axes(s)},
                     out);
 }
@@ -69,6 +70,27 @@ static ll_axes near_axes(const ll_mesh *m, const ll_comm *c)
     return near;
 }
 
+/* Of this rank's part of the graph, what its stages do. */
+static ll_err cut_stages(ll_session *s, const ll_mesh *m, int rank)
+{
+    ll_graph *simple;
+    TRY(ll_simplify(s->part, &simple));
+    ll_graph_free(s->part);
+    s->part = NULL;
+    ll_err rc = ll_stages_cut(simple, s->stages, m, rank, s->rank_of, &s->part);
+    ll_graph_free(simple);
+    return rc;
+}
+
+static ll_err check_no_pipe(const ll_session_opts *o)
+{
+    CHECK(
+        !o->schedule && !o->stages && o->virtual_stages <= 1, LL_E_ARG,
+        "schedule, stages and virtual_stages are of a pipeline: add pipe=2 or more to the mesh, or "
+        "leave them out");
+    return LL_OK;
+}
+
 /* This rank's part of the graph. */
 static ll_err partition(ll_session *s)
 {
@@ -89,8 +111,15 @@ static ll_err partition(ll_session *s)
         how.factors = ll_factors_of(o->compress, o->any_order || o->micro_batches > 1 ||
                                                      ll_comm_options(o->comm)->canonical);
     TRY(ll_overlap_parse(o->overlap, &how.overlap));
-    TRY(ll_place(s->g, &how, &s->place));
-    return ll_partition(s->place, alone ? 0 : ll_comm_rank(o->comm), &s->part);
+    bool piped = ll_mesh_axis(&m, LL_AXIS_PIPE) >= 0;
+    if ((piped || o->exact) && o->micro_batches > 1) TRY(ll_means_apart(s->g, &s->apart));
+    const ll_graph *g = s->apart ? s->apart : s->g;
+    int rank = alone ? 0 : ll_comm_rank(o->comm);
+    TRY(ll_place(g, &how, &s->place));
+    TRY(ll_partition(s->place, rank, &s->part));
+    if (!piped) return check_no_pipe(o);
+    TRY(ll_session_plan_pipe(s, g, &m, rank));
+    return cut_stages(s, &m, rank);
 }
 
 /* Compression is of gradients that an all-reduce over axis data sums. */
@@ -233,6 +262,7 @@ void ll_session_close(ll_session *s)
     ll_exec_close(s->e);
     ll_program_free(s->p);
     ll_graph_free(s->part);
+    ll_graph_free(s->apart);
     ll_placement_free(s->place);
     if (!s->guest) ll_team_close(s->team);
     if (s->ctx) s->machine->close_context(s->ctx);
@@ -261,6 +291,20 @@ static size_t rows_bytes(const ll_slot *x)
     return (size_t)ll_numel(&p.whole) * ll_dtype_bytes(x->type.dtype);
 }
 
+ll_axes ll_session_copies(const ll_session *s, const ll_layout *l)
+{
+    int pipe = ll_mesh_axis(&s->place->mesh, LL_AXIS_PIPE);
+    ll_axes used = ll_layout_axes(l);
+    return (ll_axes) ~(pipe < 0 ? used : used | 1u << pipe);
+}
+
+/* An input that another stage of the pipeline has. */
+static bool is_elsewhere(const ll_session *s, const char *name)
+{
+    return s->pipe && ll_program_input(s->p, name) < 0 && ll_program_result(s->p, name) < 0 &&
+           ll_find(s->g, name).id;
+}
+
 static ll_err find_slot(const ll_session *s, const char *name, size_t bytes, int micro, bool set,
                         int *slot)
 {
@@ -280,6 +324,7 @@ static ll_err find_slot(const ll_session *s, const char *name, size_t bytes, int
 ll_err ll_session_set(ll_session *s, const char *name, int micro, const void *data, size_t bytes)
 {
     int slot;
+    if (is_elsewhere(s, name)) return LL_OK;
     TRY(find_slot(s, name, bytes, micro, true, &slot));
     const ll_slot *x = &s->p->slots[slot];
     if (bytes == x->bytes && !(x->piece && bytes == whole_bytes(x)))
@@ -292,13 +337,20 @@ ll_err ll_session_set(ll_session *s, const char *name, int micro, const void *da
 
 ll_err ll_session_get(ll_session *s, const char *name, void *data, size_t bytes)
 {
-    int slot;
-    TRY(find_slot(s, name, bytes, 0, false, &slot));
+    int slot = 0;
+    bool elsewhere = is_elsewhere(s, name);
+    if (!elsewhere) TRY(find_slot(s, name, bytes, 0, false, &slot));
     const ll_slot *x = &s->p->slots[slot];
     ll_val v = s->team ? ll_find(s->place->g, name) : (ll_val){0};
-    if (v.id && bytes == whole_bytes(x))
-        return ll_team_collect(s->team, &s->place->made[v.id], &ll_value_of(s->place->g, v)->type,
-                               ll_exec_data(s->e, slot, 0), data);
+    if (v.id && (elsewhere || bytes == whole_bytes(x))) {
+        const ll_layout *l = &s->place->made[v.id];
+        const ll_type *whole = &ll_value_of(s->place->g, v)->type;
+        /* Of several that hold the same piece the first speaks. */
+        bool first =
+            ll_mesh_member(&s->place->mesh, ll_session_copies(s, l), ll_team_rank(s->team)) == 0;
+        return ll_team_collect(s->team, l, whole,
+                               elsewhere || !first ? NULL : ll_exec_data(s->e, slot, 0), data);
+    }
     if (bytes) memcpy(data, ll_exec_data(s->e, slot, 0), bytes);
     return LL_OK;
 }
@@ -435,9 +487,14 @@ size_t ll_session_bytes(const ll_session *s)
 
 void ll_session_rows(const ll_session *s, const char *input, int64_t *first, int64_t *count)
 {
-    int slot = ll_program_input(s->p, input);
-    LL_ASSERT(slot >= 0 && s->p->slots[slot].type.shape.n > 0);
-    const ll_slot *x = &s->p->slots[slot];
-    *first = x->piece ? x->piece->at[0] : 0;
-    *count = x->type.shape.d[0];
+    ll_val v = ll_find(s->g, input);
+    LL_ASSERT(v.id && ll_value_of(s->g, v)->type.shape.n > 0);
+    int64_t n = ll_value_of(s->g, v)->type.shape.d[0], to = n;
+    ll_val there = s->team ? ll_find(s->place->g, input) : (ll_val){0};
+    *first = 0;
+    if (there.id) {
+        const ll_layout *l = &s->place->made[there.id];
+        ll_layout_range(&s->place->mesh, l->split[0], n, ll_team_rank(s->team), first, &to);
+    }
+    *count = to - *first;
 }

@@ -224,6 +224,7 @@ static bool may_join(const fusing *f, const ll_node *n, ll_val v)
     const ll_type *t = &ll_value_of(f->g, v)->type, *out = &ll_value_of(f->g, n->out[0])->type;
     if (!ll_shape_equal(&t->shape, &out->shape)) return false;
     if (f->varies[v.id] != f->varies[n->out[0].id]) return false;
+    if (ll_apart(ll_maker(f->g, v), n)) return false;
     for (int i = 0; i < n->n_in; i++) { /* a cast to few bits asks for them */
         const ll_node *from = ll_maker(f->g, n->in[i]);
         bool narrow = ll_graph_dtype(f->g, n->in[i]) != LL_F32;

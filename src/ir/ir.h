@@ -43,8 +43,9 @@ typedef enum ll_phase { LL_FORWARD, LL_BACKWARD, LL_ONCE } ll_phase;
 /* Where a node comes from. Every pass hands it on to what it makes of the node. */
 typedef struct ll_origin {
     int block;      /* how many ll_graph_block marks came before */
-    int at;         /* the declared node that it is, or differentiates: from 1 on; 0: of no one */
+    int at;         /* the declared node that it is, or differentiates: from 1 on; -1: of no one */
     ll_phase phase; /* as ll_minimize made it */
+    int stage;      /* of a pipeline (pass/stages.h), from 1 on; 0: there is none */
     bool again;     /* made a second time, to save memory: not to be made one with the first */
 } ll_origin;
 
@@ -54,6 +55,7 @@ typedef struct ll_node {
     int n_in, n_out;
     ll_val *in, *out;
     const char *name; /* scope and op, for people: "block2.conv1.conv2d" */
+    int micro;        /* of a pipeline's program: the micro-batch that it is of */
     ll_origin of;
 } ll_node;
 

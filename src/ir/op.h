@@ -119,6 +119,8 @@ typedef enum ll_collective {
     LL_ALL_TO_ALL,
     LL_HALO,
     LL_ROTATE,
+    LL_SEND,
+    LL_RECV,
     LL_N_COLLECTIVE
 } ll_collective;
 

@@ -223,6 +223,16 @@ typedef struct ll_halo_attr {
     int64_t axes, dim, extent, me, serial, need[2 * LL_HALO_MAX];
 } ll_halo_attr;
 
+/* send, recv: one value, to or from member `peer` of the group; serial: which of the messages of a
+ * step it is, the same on both sides. when: in each micro-batch, once before them, once after them
+ * for results, once for the update. dtype, shape: the value's. */
+typedef enum ll_when { LL_EACH_MICRO, LL_BEFORE, LL_FOR_RESULTS, LL_FOR_UPDATE } ll_when;
+typedef struct ll_message_attr {
+    int64_t axes, peer, serial, when;
+    ll_dtype dtype;
+    ll_shape shape;
+} ll_message_attr;
+
 #ifdef __cplusplus
 }
 #endif

@@ -100,6 +100,7 @@ typedef struct search {
     const ll_layout *to;
     state *states;
     int n, current;
+    int pipe; /* the axis whose ranks do not run side by side: it cuts nothing; -1: none */
     bool full;
 } search;
 
@@ -189,6 +190,7 @@ static void expand(search *s)
     for (int a = 0; a < s->m->n; a++) {
         ll_axes bit = (ll_axes)(1u << a);
         int dim = -1;
+        if (a == s->pipe) continue;
         for (int d = 0; d < s->shape->n; d++)
             if (at.split[d] & bit) dim = d;
         bool keeps = (at.sum & s->to->sum & bit) || (at.max & s->to->max & bit);
@@ -230,6 +232,7 @@ ll_err ll_reshard(const ll_mesh *m, const ll_shape *shape, double bytes, const l
     if (ll_layout_equal(from, to)) return LL_OK;
     ll_arena *arena = ll_arena_new();
     search s = {.m = m, .shape = shape, .bytes = bytes > 0 ? bytes : 1e-9, .to = to};
+    s.pipe = ll_mesh_axis(m, LL_AXIS_PIPE);
     s.states = LL_NEW_ARRAY(arena, state, STATES);
     s.states[s.n++] = (state){.at = *from, .from = -1};
     int end = -1;

@@ -31,7 +31,7 @@ static ll_err unknown_axis(const char *text, const char *word)
     for (int k = 0; k < LL_N_AXIS_KIND; k++) ll_near_try(&near, kinds[k].name);
     FAIL(LL_E_ARG,
          "mesh \"%s\": no axis is named %s%s; there are data, tensor, sequence, height, width, "
-         "channel, filter, rows, cols, depth",
+         "channel, filter, pipe, rows, cols, depth",
          text, word, ll_near_hint(&near));
 }
 

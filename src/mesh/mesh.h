@@ -34,6 +34,7 @@ typedef uint8_t ll_axes; /* bit a: axis a */
     X(WIDTH, "width", "", "columns of images")                                                     \
     X(CHANNEL, "channel", "", "input channels of layers")                                          \
     X(FILTER, "filter", "", "output channels of layers")                                           \
+    X(PIPE, "pipe", "pp", "stages of layers, one after another")                                   \
     X(ROWS, "rows", "", "samples, of a distributed matrix product")                                \
     X(COLS, "cols", "", "outputs of layers, of a distributed matrix product")                      \
     X(DEPTH, "depth", "", "inputs of layers, of a distributed matrix product")

@@ -6,7 +6,10 @@
  *   all_gather       dim cut by an axis  -> whole on each
  *   all_to_all       dim cut by an axis  -> to_dim cut by it
  *   halo             dim cut by an axis  -> the same, with what a window reads of the neighbours
- *   rotate           dim cut by an axis  -> the same, each part on the next rank of the axis */
+ *   rotate           dim cut by an axis  -> the same, each part on the next rank of the axis
+ *
+ * Between the stages of a pipeline one rank sends and another receives (pass/stages.c): a send has
+ * no elements for a result, a recv none for an operand, and nobody need read what was sent. */
 #include "op/ops.h"
 
 #include <stdio.h>
@@ -91,6 +94,34 @@ static ll_err infer_rotate(ll_infer *i)
     return LL_OK;
 }
 
+static ll_err send_loops(const void *, int, const ll_type *in, char dims[LL_DIMS_TEXT])
+{
+    snprintf(dims, LL_DIMS_TEXT, "%.*s->_", in[0].shape.n, "______");
+    return LL_OK;
+}
+
+static ll_err recv_loops(const void *attr, int, const ll_type *, char dims[LL_DIMS_TEXT])
+{
+    snprintf(dims, LL_DIMS_TEXT, "_->%.*s", ((const ll_message_attr *)attr)->shape.n, "______");
+    return LL_OK;
+}
+
+/* A message's operand or result that says nothing. */
+static const ll_type no_elements = {LL_F32, {1, {0}}};
+
+static ll_err infer_send(ll_infer *i)
+{
+    i->out[0] = no_elements;
+    return LL_OK;
+}
+
+static ll_err infer_recv(ll_infer *i)
+{
+    const ll_message_attr *a = (const ll_message_attr *)i->attr;
+    i->out[0] = (ll_type){a->dtype, a->shape};
+    return LL_OK;
+}
+
 static const ll_attr_field fields[] = {
     LL_FIELD(ll_coll_attr, axes, LL_A_INT),   LL_FIELD(ll_coll_attr, max, LL_A_INT),
     LL_FIELD(ll_coll_attr, dim, LL_A_INT),    LL_FIELD(ll_coll_attr, to_dim, LL_A_INT),
@@ -106,8 +137,17 @@ static const ll_attr_field halo_fields[] = {LL_FIELD(ll_halo_attr, axes, LL_A_IN
                                             LL_FIELDS(ll_halo_attr, need, 2 * LL_HALO_MAX),
                                             {0}};
 
-#define COLLECTIVE                                                                                 \
-    .work = LL_WORK_COLLECTIVE, .n_in = 1, .n_out = 1, .loops = loops, .no_grad = true
+static const ll_attr_field message_fields[] = {LL_FIELD(ll_message_attr, axes, LL_A_INT),
+                                               LL_FIELD(ll_message_attr, peer, LL_A_INT),
+                                               LL_FIELD(ll_message_attr, serial, LL_A_INT),
+                                               LL_FIELD(ll_message_attr, when, LL_A_INT),
+                                               LL_FIELD(ll_message_attr, dtype, LL_A_DTYPE),
+                                               LL_FIELD(ll_message_attr, shape, LL_A_SHAPE),
+                                               {0}};
+
+#define COLLECTIVE_OF(of_loops)                                                                    \
+    .work = LL_WORK_COLLECTIVE, .n_in = 1, .n_out = 1, .loops = of_loops, .no_grad = true
+#define COLLECTIVE COLLECTIVE_OF(loops)
 #define PLAIN .attr_size = sizeof(ll_coll_attr), .attrs = fields
 
 static const ll_op all_reduce = {.name = "all_reduce",
@@ -135,8 +175,14 @@ static const ll_op halo = {.name = "halo",
 static const ll_op rotate = {
     .name = "rotate", .collective = LL_ROTATE, COLLECTIVE, PLAIN, .infer = infer_rotate};
 
-const ll_op *const ll_ops_collective[] = {&all_reduce, &reduce_scatter, &all_gather, &all_to_all,
-                                          &halo,       &rotate,         NULL};
+#define MESSAGE(way)                                                                               \
+    COLLECTIVE_OF(way##_loops), .attr_size = sizeof(ll_message_attr), .attrs = message_fields,     \
+                                .infer = infer_##way
+static const ll_op send = {.name = "send", .collective = LL_SEND, MESSAGE(send)};
+static const ll_op recv = {.name = "recv", .collective = LL_RECV, MESSAGE(recv)};
+
+const ll_op *const ll_ops_collective[] = {
+    &all_reduce, &reduce_scatter, &all_gather, &all_to_all, &halo, &rotate, &send, &recv, NULL};
 
 const ll_op *ll_collective_op(ll_collective kind)
 {

@@ -259,7 +259,7 @@ void ll_minimize(ll_graph *g, ll_val loss, const ll_optim *o)
     }
     ll_grad(g, loss, p, n, d);
     g->of.phase = LL_ONCE;
-    g->of.at = 0;
+    g->of.at = -1;
     for (int i = 0; i < g->n_result; i++) g->results[i].value = ll_accum(g, g->results[i].value);
     gather(g, o, n, p, d);
     rule_call c = {.g = g, .o = o, .lr = ll_per_step(g, "lr"), .t = ll_per_step(g, "t")};

@@ -402,7 +402,7 @@ static ll_err cut_outputs(ll_cutter *c)
 {
     const ll_layout whole = {0};
     c->to->scope[0] = '\0';
-    c->to->of = c->g->of;
+    c->to->of = (ll_origin){.block = c->g->of.block, .at = -1, .phase = c->g->of.phase};
     for (int i = 0; i < c->g->n_result; i++) {
         ll_val v;
         TRY(bring(c, c->g->results[i].value, &whole, true, &v));
@@ -436,6 +436,7 @@ ll_err ll_partition_told(const ll_placement *p, int rank, struct ll_buf *told, l
     ll_cutter c = {.p = p, .g = p->g, .m = &p->mesh, .told = told, .rank = rank};
     c.arena = ll_arena_new();
     c.to = ll_graph_new(p->g->name);
+    c.to->of.at = -1;
     c.versions = LL_NEW_ARRAY(c.arena, ll_held *, p->g->n_value);
     c.loans = LL_NEW_ARRAY(c.arena, ll_loan, p->g->n_value);
     ll_err rc = cut_all(&c);

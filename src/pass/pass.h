@@ -47,6 +47,13 @@ static inline const ll_node *ll_maker(const ll_graph *g, ll_val v)
     return n < 0 ? NULL : &g->nodes[n];
 }
 
+/* Do two nodes run in different actions of a pipeline? What one node makes comes at one time. */
+static inline bool ll_apart(const ll_node *a, const ll_node *b)
+{
+    bool staged = a->of.stage && b->of.stage;
+    return staged && (a->of.stage != b->of.stage || a->of.phase != b->of.phase);
+}
+
 /* ---- for passes: copying a graph node by node ---- */
 typedef struct ll_rewrite {
     const ll_graph *from;

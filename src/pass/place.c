@@ -515,7 +515,7 @@ static ll_err place(ll_placement *p, const ll_graph *g, const ll_place_opts *o)
         p->g = next;
     }
     for (int a = 0; a < p->mesh.n && !o->like; a++)
-        CHECK(used >> a & 1, LL_E_SHARD,
+        CHECK(used >> a & 1 || ll_mesh_kind(&p->mesh, a) == LL_AXIS_PIPE, LL_E_SHARD,
               "%s=%d: nothing in %s can be cut along this axis; leave it out", p->mesh.name[a],
               p->mesh.size[a], g->name);
     if (!o->exact) return LL_OK;

@@ -35,7 +35,8 @@ double ll_collective_sent(const ll_mesh *m, ll_collective kind, const void *attr
         int64_t own = in->shape.d[h->dim];
         return own ? bytes / (double)own * halo_elements(m, h) : 0;
     }
-    if (kind == LL_ROTATE) return bytes;
+    if (kind == LL_ROTATE || kind == LL_SEND) return bytes;
+    if (kind == LL_RECV) return 0;
     const ll_coll_attr *a = (const ll_coll_attr *)attr;
     double p = ll_mesh_group(m, (ll_axes)a->axes);
     if (kind == LL_ALL_GATHER) return bytes * (p - 1);
@@ -44,8 +45,9 @@ double ll_collective_sent(const ll_mesh *m, ll_collective kind, const void *attr
 
 ll_axes ll_collective_axes(ll_collective kind, const void *attr)
 {
-    return (ll_axes)(kind == LL_HALO ? ((const ll_halo_attr *)attr)->axes
-                                     : ((const ll_coll_attr *)attr)->axes);
+    if (kind == LL_HALO) return (ll_axes)((const ll_halo_attr *)attr)->axes;
+    if (kind == LL_SEND || kind == LL_RECV) return (ll_axes)((const ll_message_attr *)attr)->axes;
+    return (ll_axes)((const ll_coll_attr *)attr)->axes;
 }
 
 /* Marks what was asked for. */

@@ -1,4 +1,5 @@
 /* rewrite.c: the common part of passes: copying a graph node by node; facts about values. */
+#include "kern/attr.h"
 #include "pass/pass.h"
 
 #include <stdio.h>
@@ -9,6 +10,7 @@ void ll_rewrite_begin(ll_rewrite *rw, const ll_graph *from)
     rw->to = ll_graph_new(from->name);
     rw->map = LL_NEW_ARRAY(rw->to->arena, ll_val, from->n_value);
     rw->current = NULL;
+    rw->to->of.at = -1;
     for (int i = 1; i < from->n_value; i++) {
         const ll_value *v = &from->values[i];
         if (v->node >= 0) continue;
@@ -59,7 +61,7 @@ static ll_err finish(ll_rewrite *rw)
 {
     const ll_graph *g = rw->from;
     rw->to->scope[0] = '\0';
-    rw->to->of = g->of;
+    rw->to->of = (ll_origin){.block = g->of.block, .at = -1, .phase = g->of.phase};
     for (int i = 0; i < g->n_result; i++)
         ll_graph_result(rw->to, g->results[i].name, rw->map[g->results[i].value.id]);
     for (int i = 0; i < g->n_update; i++)
@@ -86,6 +88,8 @@ const bool *ll_varying(const ll_graph *g, ll_arena *arena)
     for (int i = 0; i < g->n_node; i++) {
         const ll_node *n = &g->nodes[i];
         bool any = n->op->random;
+        if (n->op->collective == LL_RECV)
+            any = ((const ll_message_attr *)n->attr)->when == LL_EACH_MICRO;
         for (int k = 0; k < n->n_in; k++) any |= varies[n->in[k].id];
         any &= n->op != &ll_op_accum;
         for (int o = 0; o < n->n_out; o++) varies[n->out[o].id] = any;

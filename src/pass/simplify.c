@@ -285,7 +285,7 @@ static bool *find_live(const ll_graph *g, ll_arena *arena)
     for (int i = 0; i < g->n_update; i++) live[g->updates[i].next.id] = true;
     for (int i = g->n_node - 1; i >= 0; i--) {
         const ll_node *n = &g->nodes[i];
-        bool any = false;
+        bool any = n->op->collective == LL_SEND; /* another rank reads it */
         for (int o = 0; o < n->n_out; o++) any |= live[n->out[o].id];
         for (int o = 0; o < n->n_out; o++) live[n->out[o].id] = any;
         for (int k = 0; any && k < n->n_in; k++) live[n->in[k].id] = true;

@@ -55,7 +55,8 @@ ll_flight ll_flight_of(const ll_graph *g, const ll_node *n, int n_micro)
     ll_flight f = {0};
     if (n->op->collective == LL_ALL_REDUCE) {
         f.early = true;
-    } else if (n->op->collective == LL_ROTATE) {
+    } else if (n->op->collective == LL_ROTATE || n->op->collective == LL_SEND ||
+               n->op->collective == LL_RECV) {
         f.early = f.holds = true;
     } else if (n->op->collective == LL_ALL_GATHER) {
         f.early = outermost(&in->type.shape, a->dim);

@@ -137,6 +137,7 @@ static ll_err add_instr(ll_program *p, const ll_graph *g, const ll_node *n)
     ll_instr *x = &p->instrs[p->n_instr++];
     x->name = ll_arena_strdup(p->arena, n->name);
     x->op = n->op->name;
+    x->micro = n->micro;
     x->attr = ll_arena_copy(p->arena, n->attr, n->op->attr_size);
     x->n_in = n->n_in;
     x->n_out = n->n_out;
@@ -236,12 +237,25 @@ static void add_slots(ll_program *p, const ll_graph *g, const ll_places *lay)
             (ll_binding){ll_arena_strdup(p->arena, g->results[i].name), g->results[i].value.id};
 }
 
-static ll_err build(ll_program *p, ll_graph *g, const ll_lower_opts *opts)
+/* The graph of all that a rank of a pipeline does in a step, in place of one micro-batch's. */
+static ll_err unroll(ll_graph **g, const ll_lower_opts *opts, ll_arena *arena, ll_unrolled *out)
+{
+    if (!opts->pipe) return LL_OK;
+    TRY(ll_unroll(*g, opts->pipe, opts->n_micro, arena, out));
+    ll_graph_free(*g);
+    *g = out->g;
+    return LL_OK;
+}
+
+static ll_err build(ll_program *p, ll_graph **graph, const ll_lower_opts *opts)
 {
     ll_order o;
     ll_places lay;
+    ll_unrolled un = {0};
+    TRY(unroll(graph, opts, p->arena, &un));
+    ll_graph *g = *graph;
     TRY(keep_old_values(g, p->n_micro));
-    TRY(ll_find_order(g, opts, p->arena, &o));
+    TRY(ll_find_order(g, un.g ? &un : NULL, opts, p->arena, &o));
     ll_plan_memory(&o, p->arena, &lay);
     add_slots(p, g, &lay);
     p->instrs = LL_NEW_ARRAY(p->arena, ll_instr, o.n + g->n_update + 1);
@@ -256,7 +270,7 @@ static ll_err build(ll_program *p, ll_graph *g, const ll_lower_opts *opts)
     p->scratch_bytes = ll_align64(p->scratch_bytes);
     p->bytes = p->persistent_bytes + p->work_bytes + p->scratch_bytes;
     for (int i = 0; i < p->n_instr; i++)
-        p->flops += p->instrs[i].flops * (i < p->end[LL_MICRO] ? p->n_micro : 1);
+        p->flops += p->instrs[i].flops * (i < p->end[LL_MICRO] && !un.g ? p->n_micro : 1);
     return LL_OK;
 }
 
@@ -283,7 +297,8 @@ ll_err ll_lower(const ll_graph *g, const ll_lower_opts *opts, ll_program **out)
     p->n_micro = opts->n_micro > 0 ? opts->n_micro : 1;
     ll_lower_opts how = *opts;
     how.n_micro = p->n_micro;
-    rc = build(p, lowered, &how);
+    p->unrolled = how.pipe != NULL;
+    rc = build(p, &lowered, &how);
     ll_graph_free(lowered);
     if (rc != LL_OK) {
         ll_program_free(p);

@@ -123,7 +123,7 @@ static void place_results(planner *p, int node, int at)
 {
     const ll_node *n = &p->g->nodes[node];
     /* what adds up over micro-batches is wanted from the first instruction on */
-    bool accum = n->op == &ll_op_accum;
+    bool accum = n->op == &ll_op_accum && !p->o->unrolled;
     for (int o = 0; o < n->n_out; o++) {
         int id = n->out[o].id, u = p->update[id], s;
         size_t bytes = ll_value_bytes(&p->g->values[id]);

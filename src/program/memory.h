@@ -1,7 +1,7 @@
 /* memory.h: the order of a program (order.c, bundle.c, flight.c), which values share bytes, and
  * where in the slab they lie (memory.c). */
 #pragma once
-#include "program/program.h"
+#include "program/unroll.h"
 
 /* A collective while it is under way: from its start to its wait. */
 typedef struct ll_flight {
@@ -25,14 +25,17 @@ typedef struct ll_order {
     int n;
     int end[LL_N_SECTION];
     int n_micro;
+    bool unrolled; /* each micro-batch has nodes of its own */
 } ll_order;
 /* Finds the bundles among a section's nodes, which are taken together in the list; returns its new
  * length. (bundle.c) */
 int ll_bundle(ll_order *o, const ll_lower_opts *opts, int section, int *list, int n,
               ll_arena *arena);
 ll_flight ll_flight_of(const ll_graph *g, const ll_node *n, int n_micro);
-/* By opts: blocking: in the graph's order, collectives awaited where they start. */
-ll_err ll_find_order(const ll_graph *g, const ll_lower_opts *opts, ll_arena *arena, ll_order *o);
+/* un: NULL: g is of one micro-batch. By opts: blocking: in the graph's order, collectives awaited
+ * where they start. */
+ll_err ll_find_order(const ll_graph *g, const ll_unrolled *un, const ll_lower_opts *opts,
+                     ll_arena *arena, ll_order *o);
 
 /* Whether a node's result is just its operand's bytes in this program. */
 bool ll_is_alias(const ll_node *n, int n_micro);

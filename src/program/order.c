@@ -23,6 +23,7 @@
  * sizes, which all ranks have in common. In which order they are awaited does not matter: whoever
  * waits for one has started all before it, so the first of all that are awaited is started
  * everywhere, or will be. */
+#include "kern/attr.h"
 #include "pass/pass.h"
 #include "program/memory.h"
 
@@ -37,6 +38,7 @@ typedef struct orderer {
     int *flying, n_flying;    /* those under way, oldest first */
     int *list, n;             /* the section's nodes */
     bool blocking;            /* collectives are awaited where they start */
+    const int *until;         /* of sends: the node before which they are awaited; NULL: none */
     int *first, *next;        /* of each node, those that come right behind it; indices + 1 */
 } orderer;
 
@@ -93,8 +95,8 @@ static ll_err check_sections(const ll_graph *g, const bool *micro, ll_arena *are
 
 /* Which nodes run in each micro-batch, and which of the others results need. Without a mean over
  * micro-batches, there is one of them, and it is what results need. */
-static ll_err find_sections(const ll_graph *g, int n_micro, ll_arena *arena, bool *micro,
-                            bool *report)
+static ll_err find_sections(const ll_graph *g, const ll_unrolled *un, int n_micro, ll_arena *arena,
+                            bool *micro, bool *report)
 {
     bool any = false;
     for (int i = 0; i < g->n_node; i++) any |= micro[i] = is_accum(&g->nodes[i]);
@@ -103,7 +105,14 @@ static ll_err find_sections(const ll_graph *g, int n_micro, ll_arena *arena, boo
         int m = ll_value_of(g, g->results[i].value)->node;
         if (m >= 0) report[m] = true;
     }
+    for (int i = 0; i < g->n_node; i++) /* other ranks' results */
+        report[i] |= g->nodes[i].op->collective == LL_SEND &&
+                     ((const ll_message_attr *)g->nodes[i].attr)->when == LL_FOR_RESULTS;
     mark_ancestors(g, report);
+    if (un) {
+        for (int i = 0; i < g->n_node; i++) micro[i] = i < un->n_each;
+        return LL_OK;
+    }
     CHECK(any || n_micro == 1, LL_E_ARG,
           "%d micro-batches, but the graph has no ll_minimize to "
           "average over them",
@@ -220,10 +229,23 @@ static int find_other(const orderer *q, int at)
     return -1;
 }
 
+/* Waits for what was sent long enough ago. */
+static void await_sends(orderer *q, int node)
+{
+    for (int i = 0; q->until && i < q->n_flying;) {
+        int until = q->until[q->flying[i]];
+        if (until && until <= node)
+            await_node(q, q->flying[i]);
+        else
+            i++;
+    }
+}
+
 static void place_list(orderer *q)
 {
     for (int at = 0; at < q->n;) {
         int node = q->list[at];
+        await_sends(q, node);
         int other = q->placed[node] || is_ready(q, node) ? -1 : find_other(q, at);
         if (other >= 0) {
             place_node(q, other);
@@ -396,14 +418,17 @@ static void new_order(orderer *q, int n_micro)
     q->list = LL_NEW_ARRAY(q->arena, int, n);
 }
 
-ll_err ll_find_order(const ll_graph *g, const ll_lower_opts *opts, ll_arena *arena, ll_order *o)
+ll_err ll_find_order(const ll_graph *g, const ll_unrolled *un, const ll_lower_opts *opts,
+                     ll_arena *arena, ll_order *o)
 {
     orderer q = {.g = g, .o = o, .arena = arena, .blocking = opts->blocking};
     new_order(&q, opts->n_micro);
-    TRY(find_sections(g, o->n_micro, arena, q.micro, q.report));
+    o->unrolled = un != NULL;
+    if (un) q.until = un->until;
+    TRY(find_sections(g, un, o->n_micro, arena, q.micro, q.report));
     for (int i = 0; i < g->n_node; i++) {
         o->bundle[i] = i;
-        o->last[i] = joins_last(g, i);
+        o->last[i] = un ? un->last[i] : joins_last(g, i);
         q.micro[i] |= o->last[i];
         if (g->nodes[i].op->collective) o->flight[i] = ll_flight_of(g, &g->nodes[i], o->n_micro);
     }
@@ -415,8 +440,8 @@ ll_err ll_find_order(const ll_graph *g, const ll_lower_opts *opts, ll_arena *are
         else
             list_by_arrival(&q, s);
         if (!q.blocking) {
-            if (s == LL_MICRO) list_loose(&q);
-            if (s == LL_MICRO) list_ahead(&q);
+            if (s == LL_MICRO && !un) list_loose(&q);
+            if (s == LL_MICRO && !un) list_ahead(&q);
             q.n = ll_bundle(o, opts, s, q.list, q.n, arena);
         }
         place_list(&q);

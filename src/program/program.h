@@ -6,14 +6,16 @@
  *    batch data, per-step scalars) and live always; work slots share memory where lifetimes allow;
  *    scratch is the largest any instruction asks for.
  * 3. Three sections: `micro` runs once per micro-batch, `report` (what results need) and `update`
- *    run once a step. Only `update` writes parameters and state. So a result can be looked at
- *    before they change, and keeps showing what it was when they have.
+ *    run once a step. A pipeline's program (unroll.c) has all micro-batches in its `micro`. Only
+ *    `update` writes parameters and state. So a result can be looked at before they change, and
+ *    keeps showing what it was when they have.
  * 4. A collective is two instructions. Between its start and its wait its result and its room for
  *    packing are its own, and so is its operand, if its wait comes after the start. All ranks start
  *    their collectives in the same order.
  * 5. Batch slots hold all micro-batches, one after another. */
 #pragma once
 #include "pass/target.h"
+#include "sched/pipeline.h"
 
 #include <string.h>
 
@@ -44,6 +46,7 @@ typedef struct ll_instr {
     const void **attrs;         /* of a start: [n_in], for each operand has its own */
     size_t packing, packing_at; /* of a start: its room, and where in the work region */
     const void *attr;
+    int micro; /* of a pipeline's program: the micro-batch that it is of */
     int n_in, n_out;
     int *in, *out; /* slots */
     size_t scratch;
@@ -67,6 +70,7 @@ typedef struct ll_program {
     ll_binding *inputs, *results;
     int n_input, n_result;
     int n_micro, threads;
+    bool unrolled;  /* a pipeline's: each micro-batch has instructions of its own */
     bool tf32;      /* products, convolutions, attention of f32 may round operands to tf32 */
     bool any_order; /* sums may be made in any order where that is quicker */
     struct ll_cuda_context
@@ -77,6 +81,13 @@ typedef struct ll_program {
     const char *fusions;     /* lines: which were made how often, or why not; NULL: none */
 } ll_program;
 
+/* What one rank of a pipeline does in a step. */
+typedef struct ll_pipe {
+    const ll_action *actions;
+    int n_action;
+    int slack; /* what an action sends is awaited so many actions later */
+} ll_pipe;
+
 typedef struct ll_lower_opts {
     const ll_target *target;
     ll_precision precision;
@@ -86,6 +97,7 @@ typedef struct ll_lower_opts {
     bool as_is;          /* the graph's own nodes, those that are needed; ref expands some */
     size_t bucket_bytes; /* of gradients that are summed as one; 0: the target's */
     bool subsets;        /* sums over other ranks may be one too: their messages go together */
+    const ll_pipe *pipe; /* NULL: no pipeline */
     int64_t compress;    /* axes: gradients that are summed over them are compressed */
     struct ll_cuda_context *ctx; /* of machine cuda: outlives the program; NULL: no GPU is here */
     /* Collectives are awaited where they start, one by one: to measure what overlap gains. */
@@ -98,6 +110,11 @@ ll_err ll_lower(const ll_graph *g, const ll_lower_opts *opts, ll_program **out);
 void ll_program_free(ll_program *p);
 int ll_program_input(const ll_program *p, const char *name); /* slot, or -1 */
 int ll_program_result(const ll_program *p, const char *name);
+/* How often an instruction runs in a step. */
+static inline int ll_program_times(const ll_program *p, int i)
+{
+    return i < p->end[LL_MICRO] && !p->instrs[i].last && !p->unrolled ? p->n_micro : 1;
+}
 /* Listing for people: a line per instruction with its slots, and the memory summary. */
 char *ll_program_print(const ll_program *p, ll_arena *arena);
 /* A program's bytes by what they are for; their sum is p->bytes. */

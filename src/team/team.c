@@ -11,6 +11,7 @@
 
 enum { N_SET = 1 << LL_MAX_AXES }; /* of axes */
 
+/* What ranks tell each other of their programs. */
 typedef struct noted {
     uint32_t sum, n; /* checksum of a set's collectives, and how many they are */
 } noted;
@@ -21,7 +22,10 @@ struct ll_team {
     int rank;
     ll_comm *group[N_SET]; /* by set of axes; NULL: not made yet */
     noted noted[N_SET];
-    int64_t n_noted; /* of all of them, whose order is one */
+    int64_t n_noted;  /* of all of them, whose order is one */
+    ll_comm *pipe;    /* for messages between the stages of a pipeline; NULL: there are none */
+    int64_t messages; /* checksums of what is sent, less those of what is received */
+    int64_t n_message;
 };
 
 ll_err ll_team_open(ll_comm *c, const ll_mesh *m, ll_team **out)
@@ -41,6 +45,7 @@ void ll_team_close(ll_team *t)
     if (!t) return;
     for (int i = 0; i < N_SET; i++)
         if (t->group[i] && t->group[i] != t->c) ll_comm_close(t->group[i]);
+    if (t->pipe) ll_comm_close(t->pipe);
     free(t);
 }
 
@@ -74,7 +79,30 @@ size_t ll_team_bytes(const ll_team *t)
     size_t sum = ll_comm_own_bytes(t->c);
     for (int i = 0; i < N_SET; i++)
         if (t->group[i] && t->group[i] != t->c) sum += ll_comm_own_bytes(t->group[i]);
-    return sum;
+    return sum + (t->pipe ? ll_comm_own_bytes(t->pipe) : 0);
+}
+
+ll_comm *ll_team_pipe(const ll_team *t)
+{
+    return t->pipe;
+}
+
+/* Every message has a sender and a receiver who know it by the same number. */
+static void note_message(ll_team *t, const ll_instr *x)
+{
+    const ll_message_attr *a = (const ll_message_attr *)x->attr;
+    int me = ll_mesh_member(&t->m, (ll_axes)a->axes, t->rank);
+    bool sends = x->collective == LL_SEND;
+    int64_t key[] = {a->serial,
+                     a->when,
+                     a->dtype,
+                     ll_numel(&a->shape),
+                     sends ? me : a->peer,
+                     sends ? a->peer : me,
+                     ll_mesh_color(&t->m, (ll_axes)a->axes, t->rank)};
+    int64_t sum = ll_crc32c(0, key, sizeof key);
+    t->messages += sends ? sum : -sum;
+    t->n_message++;
 }
 
 static void note_one(ll_team *t, const ll_program *p, const ll_instr *x, int i)
@@ -101,7 +129,31 @@ static void note_one(ll_team *t, const ll_program *p, const ll_instr *x, int i)
  * what is not cut. */
 void ll_team_note(ll_team *t, const ll_program *p, const ll_instr *x)
 {
-    for (int i = 0; i < x->n_in; i++) note_one(t, p, x, i);
+    bool message = x->collective == LL_SEND || x->collective == LL_RECV;
+    if (message) note_message(t, x);
+    for (int i = 0; i < x->n_in && !message; i++) note_one(t, p, x, i);
+}
+
+static ll_err compare_messages(ll_team *t)
+{
+    int axis = ll_mesh_axis(&t->m, LL_AXIS_PIPE);
+    if (axis < 0) return LL_OK;
+    int64_t sums[] = {t->messages, t->n_message};
+    LL_OWN(ll_arena) arena = ll_arena_new();
+    int size = ll_comm_size(t->c);
+    int64_t *all = LL_NEW_ARRAY(arena, int64_t, 2 * size), left = 0, n = 0;
+    memcpy(all + 2 * t->rank, sums, sizeof sums);
+    TRY(ll_comm_allgather(t->c, all, 2 * size * (int64_t)sizeof *all, LL_U8,
+                          &(ll_coll_opts){.site = "messages between stages"}));
+    for (int r = 0; r < size; r++) left += all[2 * r], n += all[2 * r + 1];
+    CHECK(
+        left == 0 && n % 2 == 0, LL_E_COMM,
+        "a stage of the pipeline would wait for what no other sends: their programs were not made "
+        "of one graph");
+    if (!n || t->pipe) return LL_OK;
+    ll_axes pipe = (ll_axes)(1u << axis); /* others' collectives have numbers of their own */
+    return ll_comm_split(t->c, ll_mesh_color(&t->m, pipe, t->rank),
+                         ll_mesh_member(&t->m, pipe, t->rank), &t->pipe);
 }
 
 /* By the communicator of all: others are made by all ranks, which must know of the same ones. */
@@ -109,6 +161,7 @@ ll_err ll_team_compare(ll_team *t)
 {
     int size = ll_comm_size(t->c);
     ll_err mine = LL_OK;
+    bool any[N_SET] = {0};
     LL_OWN(ll_arena) arena = ll_arena_new();
     noted *all = LL_NEW_ARRAY(arena, noted, size * N_SET);
     memcpy(all + t->rank * N_SET, t->noted, sizeof t->noted);
@@ -117,11 +170,10 @@ ll_err ll_team_compare(ll_team *t)
     for (int k = 0; k < size * N_SET && mine == LL_OK; k++) {
         int r = k / N_SET, set = k % N_SET;
         const noted *own = &t->noted[set];
-        bool same = !all[k].n == !own->n,
-             group = own->n && ll_mesh_color(&t->m, (ll_axes)set, r) ==
-                                   ll_mesh_color(&t->m, (ll_axes)set, t->rank);
-        if (group) same = all[k].n == own->n && all[k].sum == own->sum;
-        if (!same)
+        bool group =
+            ll_mesh_color(&t->m, (ll_axes)set, r) == ll_mesh_color(&t->m, (ll_axes)set, t->rank);
+        any[set] |= all[k].n > 0; /* of a pipeline's stages some may have none */
+        if (group && (all[k].n != own->n || all[k].sum != own->sum))
             mine = RAISE(LL_E_COMM,
                          "ranks %d and %d would start different collectives, or in another order: "
                          "their programs were not made of one graph",
@@ -130,8 +182,8 @@ ll_err ll_team_compare(ll_team *t)
     TRY(ll_comm_agree(t->c, mine)); /* other groups may be at one */
     ll_comm *c;
     for (int i = 0; i < N_SET; i++)
-        if (t->noted[i].n) TRY(ll_team_group(t, (ll_axes)i, &c));
-    return LL_OK;
+        if (any[i]) TRY(ll_team_group(t, (ll_axes)i, &c));
+    return compare_messages(t);
 }
 
 /* ---- whole tensors ---- */
@@ -180,10 +232,8 @@ ll_err ll_team_collect(ll_team *t, const ll_layout *l, const ll_type *whole, con
     int64_t to;
     for (int d = 0; d < part.shape.n; d++)
         ll_layout_range(&t->m, l->split[d], whole->shape.d[d], t->rank, &where.at[d], &to);
-    /* Of several that hold the same piece the first speaks; bits are added to zeros. */
-    bool speaks = ll_mesh_member(&t->m, (ll_axes)~ll_layout_axes(l), t->rank) == 0;
-    memset(data, 0, n);
-    if (speaks) ll_piece_paste(&part, &where, piece, data);
+    memset(data, 0, n); /* to which bits are added */
+    if (piece) ll_piece_paste(&part, &where, piece, data);
     ll_coll_call call = {.data = data, .dtype = LL_U8, .op = LL_REDUCE_SUM, .site = "collect"};
     call.spec.coll = LL_COLL_ALLREDUCE;
     call.spec.count = (int64_t)n;

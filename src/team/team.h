@@ -15,6 +15,8 @@ ll_comm *ll_team_comm(const ll_team *t); /* of all its ranks */
 int ll_team_rank(const ll_team *t);
 /* Bytes that its communicators hold by themselves. */
 size_t ll_team_bytes(const ll_team *t);
+/* Of the ranks along axis pipe, for messages alone; NULL: no program of the team has any. */
+ll_comm *ll_team_pipe(const ll_team *t);
 /* Collective, if that set was not asked for before. */
 ll_err ll_team_group(ll_team *t, ll_axes axes, ll_comm **out);
 
@@ -28,6 +30,6 @@ ll_err ll_team_compare(ll_team *t);
 void ll_piece_cut(const ll_type *type, const ll_piece *piece, const void *whole, void *data);
 void ll_piece_paste(const ll_type *type, const ll_piece *piece, const void *data, void *whole);
 /* Collective. Makes whole, on every rank, what each holds a piece of: data of whole shape, of which
- * this rank has set its own piece. */
+ * this rank has set its own piece; piece NULL: another rank gives it. */
 ll_err ll_team_collect(ll_team *t, const ll_layout *l, const ll_type *whole, const void *piece,
                        void *data);

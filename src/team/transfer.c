@@ -6,6 +6,7 @@
 
 #include "base/num.h"
 #include "kern/attr.h"
+#include "pass/partition.h"
 
 #include <string.h>
 
@@ -111,6 +112,30 @@ static void plan_sum(ll_transfer *t, size_t elem)
     }
 }
 
+/* One message: a schedule of one step. */
+static void plan_message(ll_transfer *t, ll_arena *a, const ll_message_attr *m)
+{
+    bool sends = t->kind == LL_SEND;
+    ll_ref *at = LL_NEW(a, ll_ref);
+    ll_step *step = LL_NEW(a, ll_step);
+    ll_sched *list = LL_NEW(a, ll_sched);
+    int64_t n = ll_numel(&m->shape);
+    *at = (ll_ref){.rank = t->me, .buf = LL_DATA};
+    *step = (ll_step){.kind = sends ? LL_STEP_SEND : LL_STEP_RECV, .peer = (int)m->peer, .n = n};
+    if (sends)
+        step->from = at, step->n_from = 1;
+    else
+        step->dst = *at;
+    *list = (ll_sched){.rank = t->me, .size = t->size, .steps = step, .n_step = 1, .n_round = 1};
+    *(sends ? &list->n_sent : &list->n_received) = n;
+    list->n_message = sends;
+    t->call.sched = list;
+    t->call.number = m->serial + 1;
+    t->call.dtype = m->dtype;
+    t->call.spec.count = n;
+    t->call.what = sends ? "send" : "receive";
+}
+
 /* Everything goes to the next member, as it lies. */
 static void plan_rotation(ll_transfer *t, ll_arena *a, const ll_coll_attr *r)
 {
@@ -140,7 +165,11 @@ ll_err ll_transfer_open(ll_team *team, ll_arena *arena, const ll_instr *instr, c
     const ll_coll_attr *x = (const ll_coll_attr *)instr->attr;
     const ll_halo_attr *h = t->kind == LL_HALO ? (const ll_halo_attr *)instr->attr : NULL;
     t->packing = instr->packing ? (char *)packing : NULL;
-    TRY(ll_team_group(team, (ll_axes)(h ? h->axes : x->axes), &t->c));
+    bool message = t->kind == LL_SEND || t->kind == LL_RECV;
+    if (message)
+        t->c = ll_team_pipe(team);
+    else
+        TRY(ll_team_group(team, ll_collective_axes(t->kind, instr->attr), &t->c));
     t->size = ll_comm_size(t->c);
     t->me = ll_comm_rank(t->c);
     t->in = in;
@@ -153,8 +182,10 @@ ll_err ll_transfer_open(ll_team *team, ll_arena *arena, const ll_instr *instr, c
     size_t elem = ll_dtype_bytes(in->dtype);
     t->call = (ll_coll_call){.dtype = in->dtype, .site = instr->name};
     t->call.spec.coll = colls[t->kind];
-    t->call.op = !h && x->max ? LL_REDUCE_MAX : LL_REDUCE_SUM;
-    if (t->kind == LL_ALL_REDUCE)
+    t->call.op = !h && !message && x->max ? LL_REDUCE_MAX : LL_REDUCE_SUM;
+    if (message)
+        plan_message(t, arena, (const ll_message_attr *)instr->attr);
+    else if (t->kind == LL_ALL_REDUCE)
         plan_sum(t, elem);
     else if (t->kind == LL_ROTATE)
         plan_rotation(t, arena, x);
@@ -257,7 +288,7 @@ ll_err ll_transfer_scratch(ll_transfer *t, size_t *bytes)
     call.data = t->room ? t->packing : t->out->data;
     *bytes = 0;
     if (t->subsets) *bytes = (size_t)ll_subsets_scratch(t->subsets) * ll_dtype_bytes(t->call.dtype);
-    if (t->codec || t->subsets) return LL_OK;
+    if (t->codec || t->subsets || t->call.sched) return LL_OK;
     return ll_comm_scratch(t->c, &call, bytes);
 }
 
@@ -289,9 +320,15 @@ static ll_err flat(ll_strip_copy *copy, void *context, char *packed, void *data,
     return packed == data || !bytes ? LL_OK : copy(context, packed, (char *)data, &whole, pack);
 }
 
+/* Is nothing packed? */
+static bool as_it_lies(const ll_transfer *t)
+{
+    return t->kind == LL_ROTATE || t->call.sched;
+}
+
 ll_err ll_transfer_pack(const ll_transfer *t, ll_strip_copy *copy, void *context)
 {
-    for (int k = 0; k < t->n * t->size && t->kind != LL_ROTATE; k++) {
+    for (int k = 0; k < t->n * t->size && !as_it_lies(t); k++) {
         int i = k / t->size;
         bool own = k % t->size == t->me;
         char *in = (char *)t->in[i].data;
@@ -309,7 +346,7 @@ ll_err ll_transfer_unpack(const ll_transfer *t, ll_strip_copy *copy, void *conte
 {
     const char *from = t->kind == LL_ALL_GATHER ? t->packing : NULL;
     if (t->kind == LL_ALL_TO_ALL || t->kind == LL_HALO) from = ll_transfer_taken(t);
-    for (int k = 0; k < t->n * t->size && t->kind != LL_ROTATE; k++) {
+    for (int k = 0; k < t->n * t->size && !as_it_lies(t); k++) {
         int i = k / t->size;
         bool own = k % t->size == t->me;
         char *out = (char *)t->out[i].data;
@@ -340,6 +377,10 @@ ll_err ll_transfer_start(ll_transfer *t, int64_t step)
     ll_coll_call *call = &t->call;
     TRY(ll_transfer_pack(t, copy_here, NULL));
     bool exchanges = t->kind == LL_ALL_TO_ALL || t->kind == LL_HALO;
+    if (call->sched) { /* a message */
+        call->data = (t->kind == LL_SEND ? t->in : t->out)->data;
+        return ll_comm_start(t->c, call, &t->request);
+    }
     call->data = t->kind == LL_ROTATE ? t->in->data : exchanges ? t->packing : made_in(t, 0);
     if (t->kind == LL_ROTATE) call->out = t->out->data;
     if (exchanges) call->out = ll_transfer_taken(t);

@@ -99,7 +99,7 @@ static void gather(ll_session *s, int steps, ll_bench_report *out)
     const double *seconds = ll_exec_seconds(s->e);
     for (int i = 0; i < p->n_instr; i++) {
         const ll_instr *x = &p->instrs[i];
-        int times = i < p->end[LL_MICRO] ? p->n_micro : 1;
+        int times = ll_program_times(p, i);
         const ll_op *op = ll_op_find(x->op); /* NULL: a wait */
         ll_work work = op ? op->work : LL_WORK_COLLECTIVE;
         if (work == LL_WORK_PRODUCT || work == LL_WORK_CONVOLUTION || work == LL_WORK_ATTENTION)

@@ -286,6 +286,7 @@ ll_err ll_checkpoint_load(const ll_st_file *f, const ll_st_tensor *tensors, cons
     if (exact) TRY(check_no_extra(f, tensors, n));
     for (int i = 0; i < n; i++) {
         ll_st_part whole = {.shape = tensors[i].shape};
+        if (!tensors[i].data && parts && parts[i].spare) continue; /* another stage's */
         TRY(ll_st_read_part(f, tensors[i].name, parts ? &parts[i] : &whole, tensors[i].data));
     }
     return LL_OK;

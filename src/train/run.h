@@ -53,7 +53,10 @@ typedef struct ll_run_parallel {
     bool canonical;
     const char *overlap;
     const char *transport; /* of GPUs: auto, nccl or host */
-    double timeout;        /* s */
+    const char *schedule;  /* of axis pipe */
+    int64_t virtual_stages;
+    const char *stages;
+    double timeout; /* s */
 } ll_run_parallel;
 
 typedef struct ll_run {

@@ -23,7 +23,7 @@ typedef struct ll_key {
 
 #define LL_LAYOUT_SECTION "layout."
 
-enum { LL_MAX_KEYS = 64, LL_MAX_LINE = 200 };
+enum { LL_MAX_KEYS = 80, LL_MAX_LINE = 200 };
 
 /* A model's size: which there are is known once the model is. */
 typedef struct ll_size_note {

@@ -123,6 +123,13 @@ static const ll_key keys[] = {
     CHOICE("parallel.transport", parallel.transport, "auto", "auto nccl host",
            "how GPUs talk: nccl, or host: through pinned memory and MPI; auto: by NCCL where every "
            "rank has a GPU of its own"),
+    TEXT("parallel.schedule", parallel.schedule, "",
+         "of axis pipe, how stages take micro-batches: gpipe, 1f1b, interleaved, breadth-first, "
+         "zb-h1, zb-h2, zb-v, dualpipe-v (empty: 1f1b)"),
+    INT("parallel.virtual_stages", parallel.virtual_stages, "0", 0, 64,
+        "of axis pipe, stages a rank (0: as the schedule wants, one or two)"),
+    TEXT("parallel.stages", parallel.stages, "",
+         "of axis pipe, patterns of the nodes that begin stages 2, 3, ... (empty: by cost)"),
     NUMBER("parallel.timeout", parallel.timeout, "60", ABOVE_0, 1e6,
            "a rank that the others wait for longer than so many seconds has failed"),
 

@@ -46,7 +46,7 @@ static int by_key(const void *a, const void *b)
     return strcmp(((const ll_st_pair *)a)->key, ((const ll_st_pair *)b)->key);
 }
 
-static ll_err check_tensor(const char *path, const ll_st_tensor *t)
+static ll_err check_tensor(const char *path, const ll_st_tensor *t, bool spare)
 {
     CHECK(t->name && t->name[0] && strcmp(t->name, "__metadata__"), LL_E_ARG,
           "%s: \"%s\" cannot name a tensor", path, t->name ? t->name : "");
@@ -55,14 +55,16 @@ static ll_err check_tensor(const char *path, const ll_st_tensor *t)
     for (int i = 0; i < t->shape.n; i++)
         CHECK(t->shape.d[i] >= 0, LL_E_SHAPE, "%s: tensor %s: dimension %d is %lld", path, t->name,
               i, (long long)t->shape.d[i]);
-    CHECK(t->data || bytes_of(t) == 0, LL_E_ARG, "%s: tensor %s has no data", path, t->name);
+    CHECK(t->data || bytes_of(t) == 0 || spare, LL_E_ARG, "%s: tensor %s has no data", path,
+          t->name);
     return LL_OK;
 }
 
 /* Sorts them into the file's order. */
-static ll_err arrange(const char *path, const ll_st_tensor **order, int n)
+static ll_err arrange(const char *path, const ll_st_content *x, const ll_st_tensor **order)
 {
-    for (int i = 0; i < n; i++) TRY(check_tensor(path, order[i]));
+    int n = x->n;
+    for (int i = 0; i < n; i++) TRY(check_tensor(path, order[i], x->parts && x->parts[i].spare));
     if (n == 0) return LL_OK;
     qsort(order, (size_t)n, sizeof *order, by_name);
     for (int i = 1; i < n; i++)
@@ -196,7 +198,7 @@ ll_err ll_st_write(const char *path, const ll_st_content *x)
     writer w = {.path = path, .x = x, .header = {.arena = a}};
     w.order = LL_NEW_ARRAY(a, const ll_st_tensor *, x->n);
     for (int i = 0; i < x->n; i++) w.order[i] = &x->tensors[i];
-    TRY(ll_ranks_agree(x->comm, arrange(path, w.order, x->n)));
+    TRY(ll_ranks_agree(x->comm, arrange(path, x, w.order)));
     uint32_t crc = remainder_of(&w);
     TRY(ll_ranks_xor(x->comm, &crc));
     crc = ll_crc32c_of(crc, total_bytes(&w));

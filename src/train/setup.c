@@ -134,7 +134,10 @@ ll_session_opts ll_run_session(const ll_run *r, ll_comm *c, const char *mesh)
                              .compress = r->parallel.compress,
                              .layouts = r->layouts,
                              .overlap = r->parallel.overlap,
-                             .transport = r->parallel.transport};
+                             .transport = r->parallel.transport,
+                             .schedule = *r->parallel.schedule ? r->parallel.schedule : NULL,
+                             .virtual_stages = (int)r->parallel.virtual_stages,
+                             .stages = *r->parallel.stages ? r->parallel.stages : NULL};
 }
 
 ll_err ll_run_compile(const ll_run *r, const ll_session_opts *o, ll_graph **g, ll_session **s)

@@ -16,8 +16,21 @@ static ll_st_part part_of(const ll_session *s, const ll_slot *x)
     int rank = ll_team_rank(s->team);
     ll_st_part part = {.shape = x->type.shape};
     if (x->piece) memcpy(part.at, x->piece->at, sizeof part.at);
-    part.spare = ll_mesh_member(&place->mesh, (ll_axes)~ll_layout_axes(l), rank) != 0;
+    part.spare = ll_mesh_member(&place->mesh, ll_session_copies(s, l), rank) != 0;
     return part;
+}
+
+/* What other stages of a pipeline keep, with no data here. */
+static int add_elsewhere(const ll_session *s, ll_st_tensor *out, ll_st_part *parts, int n)
+{
+    for (int i = 1; i < s->g->n_value && s->pipe; i++) {
+        const ll_value *v = &s->g->values[i];
+        bool kept = v->node < 0 && (v->kind == LL_PARAM || v->kind == LL_STATE);
+        if (!kept || ll_program_input(s->p, v->name) >= 0) continue;
+        parts[n] = (ll_st_part){.spare = true};
+        out[n++] = (ll_st_tensor){v->name, v->type.dtype, v->type.shape, NULL};
+    }
+    return n;
 }
 
 int ll_session_tensors(const ll_session *s, ll_arena *arena, ll_st_tensor **out, ll_st_part **parts)
@@ -25,9 +38,9 @@ int ll_session_tensors(const ll_session *s, ll_arena *arena, ll_st_tensor **out,
     const ll_program *p = s->p;
     bool cut = s->team != NULL;
     LL_ASSERT(parts || !cut);
-    int n = s->n_kept;
-    *out = LL_NEW_ARRAY(arena, ll_st_tensor, n + 1);
-    if (parts) *parts = cut ? LL_NEW_ARRAY(arena, ll_st_part, n + 1) : NULL;
+    int n = s->n_kept, most = n + s->g->n_value;
+    *out = LL_NEW_ARRAY(arena, ll_st_tensor, most);
+    if (parts) *parts = cut ? LL_NEW_ARRAY(arena, ll_st_part, most) : NULL;
     for (int i = 0; i < n; i++) {
         int slot = s->kept[i];
         const ll_slot *x = &p->slots[slot];
@@ -36,7 +49,7 @@ int ll_session_tensors(const ll_session *s, ll_arena *arena, ll_st_tensor **out,
                            ll_exec_data(s->e, slot, 0)};
         if (cut) (*parts)[i] = part_of(s, x);
     }
-    return n;
+    return cut ? add_elsewhere(s, *out, *parts, n) : n;
 }
 
 int ll_session_all_tensors(const ll_session *s, ll_arena *arena, ll_st_tensor **out,
@@ -66,12 +79,9 @@ ll_err ll_session_loaded(const ll_session *s)
 
 int64_t ll_session_parameters(const ll_session *s)
 {
-    const ll_program *p = s->p;
     int64_t sum = 0;
-    for (int i = 0; i < s->n_kept; i++) {
-        const ll_slot *x = &p->slots[s->kept[i]];
-        if (x->kind == LL_PARAM) sum += ll_numel(x->piece ? &x->piece->whole : &x->type.shape);
-    }
+    for (int i = 1; i < s->g->n_value; i++)
+        if (s->g->values[i].kind == LL_PARAM) sum += ll_numel(&s->g->values[i].type.shape);
     return sum;
 }
 

@@ -131,8 +131,22 @@ static void add_item(verifier *v, kind k, const char *name, const char *op, ll_v
     const ll_placement *place = v->cut->place;
     ll_val there = place && !result ? ll_find(place->g, name) : (ll_val){0};
     if (there.id) x->layout = place->made[there.id];
-    /* State that nothing reads is no part of the programs. */
-    if (x->parallel >= 0) v->n_item++;
+    v->n_item++;
+}
+
+/* State that nothing reads is no part of the programs; of a pipeline's ranks some have others. */
+static ll_err drop_items(verifier *v)
+{
+    int n = 0;
+    int32_t *have = LL_NEW_ARRAY(v->arena, int32_t, v->n_item + 1);
+    for (int i = 0; i < v->n_item; i++) have[i] = v->items[i].parallel >= 0;
+    if (v->n_rank > 1)
+        TRY(ll_comm_allreduce(v->c, have, v->n_item, LL_I32, LL_REDUCE_MAX,
+                              &(ll_coll_opts){.site = "tensors"}));
+    for (int i = 0; i < v->n_item; i++)
+        if (have[i]) v->items[n++] = v->items[i];
+    v->n_item = n;
+    return LL_OK;
 }
 
 /* In the order in which a first difference is looked for. */
@@ -188,6 +202,8 @@ static ll_session_opts alone_opts(const verifier *v)
     o.mesh = NULL;
     o.zero = 0;
     o.compress = NULL;
+    o.schedule = o.stages = NULL;
+    o.virtual_stages = 0;
     return o;
 }
 
@@ -303,10 +319,12 @@ static ll_err compare_all(verifier *v, bool init)
     for (int i = 0; i < v->n_item; i++) {
         item *x = &v->items[i];
         if (init && !kept(x)) continue;
-        const void *serial, *parallel = ll_exec_data(v->cut->e, x->parallel, 0);
-        const ll_slot *s = &v->cut->p->slots[x->parallel];
+        const void *serial;
         finding *f = &v->found[i * v->n_rank + v->rank];
         TRY(fetch(v, x, &serial));
+        if (x->parallel < 0) continue; /* another stage's */
+        const void *parallel = ll_exec_data(v->cut->e, x->parallel, 0);
+        const ll_slot *s = &v->cut->p->slots[x->parallel];
         if (x->kind == GRADIENT && x->left_out && !v->o->session.exact)
             leave_out(x, serial, parallel, ll_session_result(v->cut, "grad_norm"));
         *f = compare(x, s, serial, parallel, init || v->o->session.exact);
@@ -592,6 +610,7 @@ static ll_err verify(verifier *v)
     TRY(ll_mesh_parse(v->o->session.mesh ? v->o->session.mesh : "", &v->m));
     TRY(open_sessions(v));
     list_items(v);
+    TRY(drop_items(v));
     share_left_out(v);
     v->found = LL_NEW_ARRAY(v->arena, finding, v->n_item * v->n_rank + 1);
     size_t most = 1;
