@@ -3,6 +3,7 @@
 
 #include "base/text.h"
 #include "comm/codec.h"
+#include "exec/pipe.h"
 #include "kern/notes.h"
 #include "machine/machine.h"
 #include "pass/partition.h"
@@ -103,8 +104,9 @@ typedef struct traffic { /* what one rank sends in a step, by kind of collective
 
 typedef struct cut { /* a run's graph on a mesh */
     ll_placement *place;
-    ll_graph *part;
-    size_t least, most; /* bytes planned by ranks */
+    ll_graph *part, *apart;   /* a rank's; the whole, with means of each stage's own, or NULL */
+    const ll_pipe_plan *plan; /* NULL: no pipeline */
+    size_t least, most;       /* bytes planned by ranks */
     traffic lines[64];
     int n_line;
     ll_cuda_context *ctx; /* of the GPU; NULL: none */
@@ -232,7 +234,7 @@ static ll_err show_summary(const opts *o, const ll_run *r, const ll_graph *g, co
     return LL_OK;
 }
 
-static ll_err lower(const opts *o, const ll_run *r, const ll_graph *g, const cut *c,
+static ll_err lower(const opts *o, const ll_run *r, const ll_graph *g, const cut *c, int rank,
                     ll_program **out)
 {
     ll_lower_opts l = {.target = ll_target_find(r->train.machine),
@@ -242,6 +244,7 @@ static ll_err lower(const opts *o, const ll_run *r, const ll_graph *g, const cut
                        .n_micro = o->eval ? 1 : (int)ll_run_micro_batches(r)};
     int data = c->place ? ll_mesh_axis(&c->place->mesh, LL_AXIS_DATA) : -1;
     if (data >= 0 && ll_run_codec(r)) l.compress = 1 << data;
+    if (c->plan) l.pipe = ll_pipe_of(c->plan, &c->place->mesh, rank, c->place->arena);
     TRY(ll_precision_parse(r->train.precision, &l.precision));
     return ll_lower(g, &l, out);
 }
@@ -253,7 +256,7 @@ static ll_err show_graph(const opts *o, const ll_run *r, const ll_graph *g, cons
         return LL_OK;
     }
     LL_OWN(ll_program) p = NULL;
-    TRY(lower(o, r, g, c, &p));
+    TRY(lower(o, r, g, c, (int)o->rank, &p));
     if (!o->program) return show_summary(o, r, g, p, c);
     fputs(ll_program_print(p, p->arena), stdout);
     return LL_OK;
@@ -273,6 +276,23 @@ static ll_err add_residuals(const ll_run *r, const ll_program *p, size_t *bytes)
     return LL_OK;
 }
 
+/* A rank's graph. */
+static ll_err part_of(const cut *c, int rank, ll_graph **out)
+{
+    return c->plan ? ll_pipe_partition(c->plan, c->place, rank, out)
+                   : ll_partition(c->place, rank, out);
+}
+
+static ll_err plan_pipe(const opts *o, const ll_run *r, const ll_graph *g, const ll_mesh *m, cut *c)
+{
+    const ll_run_parallel *p = &r->parallel;
+    ll_pipe_opts how = {.virtual_stages = (int)p->virtual_stages};
+    how.n_micro = o->eval ? 1 : (int)ll_run_micro_batches(r);
+    if (*p->schedule) how.schedule = p->schedule_text;
+    if (*p->stages) how.stages = p->stages;
+    return ll_pipe_make(g, m, &how, c->place->arena, &c->plan);
+}
+
 /* What each rank plans to use, and what the one asked for sends. */
 static ll_err measure(const opts *o, const ll_run *r, cut *c)
 {
@@ -282,8 +302,8 @@ static ll_err measure(const opts *o, const ll_run *r, cut *c)
         if (n > RANKS && k != o->rank) continue;
         LL_OWN(ll_graph) g = NULL;
         LL_OWN(ll_program) p = NULL;
-        TRY(ll_partition(c->place, k, &g));
-        TRY(lower(o, r, g, c, &p));
+        TRY(part_of(c, k, &g));
+        TRY(lower(o, r, g, c, k, &p));
         size_t bytes = p->bytes;
         TRY(add_residuals(r, p, &bytes));
         if (bytes < c->least || !c->most) c->least = bytes;
@@ -299,12 +319,16 @@ static ll_err show_cut(const opts *o, const ll_run *r, const ll_graph *g, cut *c
     TRY(ll_mesh_parse(o->mesh ? o->mesh : "", &m));
     CHECK(o->rank < m.n_rank, LL_E_ARG, "--rank is %lld, but mesh %s has ranks 0 to %d",
           (long long)o->rank, o->mesh, m.n_rank - 1);
-    TRY(ll_run_place(r, g, &m, (int)o->zero, &c->place));
+    bool apart = ll_mesh_axis(&m, LL_AXIS_PIPE) >= 0 || r->parallel.exact;
+    if (apart && ll_run_micro_batches(r) > 1) TRY(ll_means_apart(g, &c->apart));
+    const ll_graph *whole = c->apart ? c->apart : g;
+    TRY(ll_run_place(r, whole, &m, (int)o->zero, &c->place));
     if (o->layouts) {
         fputs(ll_placement_print(c->place, c->place->arena), stdout);
         return LL_OK;
     }
-    TRY(ll_partition(c->place, (int)o->rank, &c->part));
+    if (ll_mesh_axis(&m, LL_AXIS_PIPE) >= 0) TRY(plan_pipe(o, r, whole, &m, c));
+    TRY(part_of(c, (int)o->rank, &c->part));
     if (!o->graph && !o->dot && !o->program) TRY(measure(o, r, c));
     return show_graph(o, r, c->part, c);
 }
@@ -318,6 +342,7 @@ static ll_err show(const opts *o, const ll_run *r, const ll_graph *g)
     ll_err rc = o->mesh || r->parallel.exact ? show_cut(o, r, g, &c) : show_graph(o, r, g, &c);
     if (c.ctx) m->close_context(c.ctx);
     ll_graph_free(c.part);
+    ll_graph_free(c.apart);
     ll_placement_free(c.place);
     return rc;
 }

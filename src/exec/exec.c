@@ -403,7 +403,7 @@ static ll_err run_section(ll_exec *e, int section, uint64_t step, bool checked)
     const ll_program *p = e->p;
     culprit bad = {.at = INT32_MAX};
     int from = section ? p->end[section - 1] : 0, to = p->end[section];
-    int times = section == LL_MICRO && !p->unrolled ? p->n_micro : 1;
+    int times = section == LL_MICRO ? ll_program_rounds(p) : 1;
     if (section == LL_MICRO) TRY(wait_all(e));
     if (section == LL_MICRO && e->machine->begin) TRY(e->machine->begin(e, step));
     for (int m = 0; m < times; m++) {

@@ -1,5 +1,7 @@
-/* pipe.c: a session's pipeline: into how many stages, in which order they take micro-batches. */
-#include "exec/session.h"
+/* pipe.c: pipelines planned. */
+#include "exec/pipe.h"
+
+#include "base/text.h"
 
 #include <string.h>
 
@@ -10,64 +12,143 @@ static bool trains(const ll_graph *g)
     return false;
 }
 
+/* Is it lines of actions, or cells, and no name? */
+static bool is_text(const char *schedule)
+{
+    return strpbrk(schedule, "\n,") != NULL;
+}
+
+static ll_err read_schedule(ll_arena *a, const char *text, const ll_pipeline **out)
+{
+    bool csv = strchr(text, ',') != NULL;
+    return (csv ? ll_pipeline_parse_csv : ll_pipeline_parse)(a, text, strlen(text), "schedule",
+                                                             out);
+}
+
 /* Stages of each rank. */
-static int per_rank(const ll_session_opts *o, const char *schedule)
+static int per_rank(const ll_pipe_opts *o, const char *name)
 {
-    bool v = !strcmp(schedule, "zb-v") || !strcmp(schedule, "dualpipe-v");
-    bool several = v || !strcmp(schedule, "interleaved") || !strcmp(schedule, "breadth-first");
-    return o->virtual_stages > 0 ? o->virtual_stages : several ? 2 : 1;
+    static const char *const two[] = {"interleaved", "breadth-first", "zb-v", "dualpipe-v"};
+    if (o->virtual_stages > 0) return o->virtual_stages;
+    for (int i = 0; i < 4; i++)
+        if (!strcmp(name, two[i])) return 2;
+    return 1;
 }
 
-/* Without a backward pass: each stage once, one after another. */
-static void plan_forward(ll_session *s, int me)
+/* What stages cost: a third of the work is forward; of the rest half is for weights. */
+static void find_costs(ll_pipe_plan *p, const ll_edge *edges, int n_edge, ll_arena *a)
 {
-    ll_action *list = LL_NEW_ARRAY(s->arena, ll_action, s->stages->n);
-    ll_pipe *pipe = LL_NEW(s->arena, ll_pipe);
-    for (int i = 0; i < s->stages->n; i++)
-        if (s->rank_of[i] == me) list[pipe->n_action++] = (ll_action){LL_ACT_F, i, 0};
-    pipe->actions = list;
-    pipe->slack = pipe->n_action;
-    s->pipe = pipe;
+    int n = p->stages->n;
+    double *third = LL_NEW_ARRAY(a, double, n), *send = LL_NEW_ARRAY(a, double, n_edge + 1);
+    for (int i = 0; i < n; i++) third[i] = p->stages->cost[i + 1] / 3;
+    for (int e = 0; e < n_edge; e++)
+        send[e] = LL_FLOPS_PER_BYTE * p->stages->bytes[edges[e].from + 1];
+    p->costs =
+        (ll_pipeline_costs){.f = third, .i = third, .w = third, .edges = edges, .n_edge = n_edge};
+    p->costs.send = send;
 }
 
-/* The schedule, shown to end for what these stages send each other. */
-static ll_err plan_schedule(ll_session *s, const ll_graph *g, const char *name, int n_rank, int me)
+static const ll_edge *find_edges(const ll_graph *g, const ll_stages *s, ll_arena *a, int *n)
 {
     ll_stage_edge *found;
-    int n = ll_stages_edges(g, s->stages, s->arena, &found);
-    ll_edge *edges = LL_NEW_ARRAY(s->arena, ll_edge, n + 1);
-    for (int i = 0; i < n; i++) edges[i] = (ll_edge){found[i].from - 1, found[i].to - 1};
-    ll_pipeline_report *report = LL_NEW(s->arena, ll_pipeline_report);
-    ll_pipe *pipe = LL_NEW(s->arena, ll_pipe);
-    TRY(ll_pipeline_make(s->arena, name, n_rank, s->stages->n, s->opts.micro_batches,
-                         &s->pipeline));
-    TRY(ll_pipeline_check(s->pipeline, edges, n, report));
-    s->rank_of = s->pipeline->rank_of;
-    *pipe = (ll_pipe){s->pipeline->actions[me], s->pipeline->n_action[me], report->slack};
-    s->pipe = pipe;
+    *n = ll_stages_edges(g, s, a, &found);
+    ll_edge *edges = LL_NEW_ARRAY(a, ll_edge, *n + 1);
+    for (int i = 0; i < *n; i++) edges[i] = (ll_edge){found[i].from - 1, found[i].to - 1};
+    return edges;
+}
+
+static ll_err check_text(const ll_pipeline *p, const ll_mesh *m, int axis, const ll_pipe_opts *o)
+{
+    CHECK(p->n_rank == m->size[axis], LL_E_ARG,
+          "the schedule is of %d ranks, and the mesh has pipe=%d: use pipe=%d", p->n_rank,
+          m->size[axis], p->n_rank);
+    CHECK(p->n_micro == o->n_micro, LL_E_ARG,
+          "the schedule is of %d micro-batches, and there are %d: set train.micro_batch to a %s of "
+          "the batch",
+          p->n_micro, o->n_micro, p->n_micro == 1 ? "whole" : "part");
     return LL_OK;
 }
 
-ll_err ll_session_plan_pipe(ll_session *s, const ll_graph *g, const ll_mesh *m, int rank)
+static ll_err plan_schedule(ll_pipe_plan *p, const ll_graph *g, const char *name, int n_rank,
+                            const ll_pipe_opts *o, ll_arena *a)
 {
-    const ll_session_opts *o = &s->opts;
-    const ll_session *like = o->share;
+    int n_edge;
+    const ll_edge *edges = find_edges(g, p->stages, a, &n_edge);
+    find_costs(p, edges, n_edge, a);
+    if (!strcmp(name, "auto"))
+        TRY(ll_pipeline_auto(a, &p->costs, NULL, n_rank, p->stages->n, o->n_micro, &p->pipeline));
+    else if (!p->pipeline)
+        TRY(ll_pipeline_make(a, name, n_rank, p->stages->n, o->n_micro, &p->pipeline));
+    TRY(ll_pipeline_check(p->pipeline, edges, n_edge, &p->report));
+    p->rank_of = p->pipeline->rank_of;
+    CHECK(
+        p->report.ascending, LL_E_ARG,
+        "the schedule takes micro-batches of a stage out of order: sums over them would be made in "
+        "another order than the serial run's");
+    return LL_OK;
+}
+
+static ll_err plan_stages(ll_pipe_plan *p, const ll_graph *g, const char *name, int n_rank,
+                          const ll_pipe_opts *o, ll_arena *a)
+{
+    const ll_pipeline *any;
+    int n = p->pipeline ? p->pipeline->n_stage : n_rank * per_rank(o, name);
+    if (!p->pipeline && strcmp(name, "auto"))
+        TRY(ll_pipeline_make(a, name, n_rank, n, o->n_micro, &any)); /* its name, before all else */
+    TRY(ll_stages_find(g, n, o->stages, a, &p->stages));
+    int *around = LL_NEW_ARRAY(a, int, n);
+    for (int i = 0; i < n; i++) around[i] = i % n_rank;
+    p->rank_of = p->pipeline ? p->pipeline->rank_of : strcmp(name, "auto") ? any->rank_of : around;
+    return LL_OK;
+}
+
+ll_err ll_pipe_make(const ll_graph *g, const ll_mesh *m, const ll_pipe_opts *o, ll_arena *arena,
+                    const ll_pipe_plan **out)
+{
     const char *name = o->schedule ? o->schedule : "1f1b";
     int axis = ll_mesh_axis(m, LL_AXIS_PIPE), n_rank = m->size[axis];
-    int me = ll_mesh_coord(m, axis, rank);
+    ll_pipe_plan *p = LL_NEW(arena, ll_pipe_plan);
     CHECK(n_rank <= LL_MAX_PIPE, LL_E_SHARD, "pipe=%d: at most %d ranks can be along axis pipe",
           n_rank, LL_MAX_PIPE);
-    if (like && like->stages) {
-        TRY(ll_stages_like(g, like->stages, s->arena, &s->stages));
-        s->rank_of = like->rank_of;
-    } else {
-        const ll_pipeline *p;
-        int n_stage = n_rank * per_rank(o, name);
-        TRY(ll_pipeline_make(s->arena, name, n_rank, n_stage, o->micro_batches, &p));
-        TRY(ll_stages_find(g, n_stage, o->stages, s->arena, &s->stages));
-        s->rank_of = p->rank_of;
+    *out = p;
+    if (is_text(name)) {
+        TRY(read_schedule(arena, name, &p->pipeline));
+        if (!o->like) TRY(check_text(p->pipeline, m, axis, o));
     }
-    if (trains(g)) return plan_schedule(s, g, name, n_rank, me);
-    plan_forward(s, me);
+    if (o->like) {
+        TRY(ll_stages_like(g, o->like->stages, arena, &p->stages));
+        p->rank_of = o->like->rank_of;
+    } else
+        TRY(plan_stages(p, g, name, n_rank, o, arena));
+    if (trains(g)) return plan_schedule(p, g, name, n_rank, o, arena);
+    p->pipeline = NULL;
     return LL_OK;
+}
+
+const ll_pipe *ll_pipe_of(const ll_pipe_plan *p, const ll_mesh *m, int rank, ll_arena *arena)
+{
+    int me = ll_mesh_coord(m, ll_mesh_axis(m, LL_AXIS_PIPE), rank);
+    ll_pipe *x = LL_NEW(arena, ll_pipe);
+    if (p->pipeline) {
+        *x = (ll_pipe){p->pipeline->actions[me], p->pipeline->n_action[me], p->report.slack};
+        return x;
+    }
+    ll_action *list = LL_NEW_ARRAY(arena, ll_action, p->stages->n);
+    for (int i = 0; i < p->stages->n; i++)
+        if (p->rank_of[i] == me) list[x->n_action++] = (ll_action){LL_ACT_F, i, 0};
+    x->actions = list;
+    x->slack = x->n_action;
+    return x;
+}
+
+ll_err ll_pipe_partition(const ll_pipe_plan *p, const ll_placement *place, int rank, ll_graph **out)
+{
+    ll_graph *whole, *simple;
+    TRY(ll_partition(place, rank, &whole));
+    ll_err rc = ll_simplify(whole, &simple);
+    ll_graph_free(whole);
+    TRY(rc);
+    rc = ll_stages_cut(simple, p->stages, &place->mesh, rank, p->rank_of, out);
+    ll_graph_free(simple);
+    return rc;
 }

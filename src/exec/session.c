@@ -71,15 +71,17 @@ static ll_axes near_axes(const ll_mesh *m, const ll_comm *c)
 }
 
 /* Of this rank's part of the graph, what its stages do. */
-static ll_err cut_stages(ll_session *s, const ll_mesh *m, int rank)
+static ll_err cut_stages(ll_session *s, const ll_graph *g, int rank)
 {
-    ll_graph *simple;
-    TRY(ll_simplify(s->part, &simple));
-    ll_graph_free(s->part);
-    s->part = NULL;
-    ll_err rc = ll_stages_cut(simple, s->stages, m, rank, s->rank_of, &s->part);
-    ll_graph_free(simple);
-    return rc;
+    const ll_session_opts *o = &s->opts;
+    const ll_mesh *m = &s->place->mesh;
+    ll_pipe_opts how = {.schedule = o->schedule, .virtual_stages = o->virtual_stages};
+    how.stages = o->stages;
+    how.n_micro = o->micro_batches;
+    if (o->share) how.like = o->share->plan;
+    TRY(ll_pipe_make(g, m, &how, s->arena, &s->plan));
+    s->pipe = ll_pipe_of(s->plan, m, rank, s->arena);
+    return ll_pipe_partition(s->plan, s->place, rank, &s->part);
 }
 
 static ll_err check_no_pipe(const ll_session_opts *o)
@@ -100,6 +102,8 @@ static ll_err partition(ll_session *s)
     bool alone = !o->comm || ll_comm_size(o->comm) == 1;
     CHECK(!alone || m.n_rank == 1, LL_E_SHARD,
           "mesh \"%s\" is of %d ranks, but there is one: use -n %d", o->mesh, m.n_rank, m.n_rank);
+    bool piped = ll_mesh_axis(&m, LL_AXIS_PIPE) >= 0;
+    if (!piped) TRY(check_no_pipe(o));
     if (alone && !o->exact) return LL_OK;
     const ll_session *like = o->share;
     if (!alone) TRY(find_team(s, &m));
@@ -111,15 +115,12 @@ static ll_err partition(ll_session *s)
         how.factors = ll_factors_of(o->compress, o->any_order || o->micro_batches > 1 ||
                                                      ll_comm_options(o->comm)->canonical);
     TRY(ll_overlap_parse(o->overlap, &how.overlap));
-    bool piped = ll_mesh_axis(&m, LL_AXIS_PIPE) >= 0;
     if ((piped || o->exact) && o->micro_batches > 1) TRY(ll_means_apart(s->g, &s->apart));
     const ll_graph *g = s->apart ? s->apart : s->g;
     int rank = alone ? 0 : ll_comm_rank(o->comm);
     TRY(ll_place(g, &how, &s->place));
-    TRY(ll_partition(s->place, rank, &s->part));
-    if (!piped) return check_no_pipe(o);
-    TRY(ll_session_plan_pipe(s, g, &m, rank));
-    return cut_stages(s, &m, rank);
+    if (piped) return cut_stages(s, g, rank);
+    return ll_partition(s->place, rank, &s->part);
 }
 
 /* Compression is of gradients that an all-reduce over axis data sums. */
@@ -201,6 +202,9 @@ static ll_err place_devices(ll_session *s)
         return LL_OK;
     }
     if (c) ask.canonical = ll_comm_options(c)->canonical;
+    ll_mesh m;
+    TRY(ll_mesh_parse(s->opts.mesh ? s->opts.mesh : "", &m));
+    ask.pipe = ll_mesh_axis(&m, LL_AXIS_PIPE) >= 0;
     return s->machine->place(c, &ask, s->arena, &s->devices);
 }
 

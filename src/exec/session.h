@@ -1,7 +1,7 @@
 /* session.h: what the rest of Loopline may see of a session (the public part is loopline.h). */
 #pragma once
 #include "exec/exec.h"
-#include "pass/stages.h"
+#include "exec/pipe.h"
 
 struct ll_session {
     ll_graph *g;
@@ -9,16 +9,13 @@ struct ll_session {
     const ll_machine *machine;
     ll_devices devices; /* n 0: the machine has none */
     ll_cuda_context *ctx;
-    ll_team *team;       /* NULL: alone */
-    bool guest;          /* the team is another session's */
-    ll_placement *place; /* of the whole graph on the team's mesh */
-    ll_graph *part;      /* this rank's */
-    ll_graph *apart;     /* g with means of each stage's own; NULL: g is */
-    /* Of a pipeline, else NULL: */
-    const ll_stages *stages;
-    const ll_pipeline *pipeline; /* NULL: there is no backward pass */
-    const ll_pipe *pipe;         /* what this rank does */
-    const int *rank_of;          /* [stages] along axis pipe */
+    ll_team *team;            /* NULL: alone */
+    bool guest;               /* the team is another session's */
+    ll_placement *place;      /* of the whole graph on the team's mesh */
+    ll_graph *part;           /* this rank's */
+    ll_graph *apart;          /* g with means of each stage's own; NULL: g is */
+    const ll_pipe_plan *plan; /* of a pipeline; NULL: there is none */
+    const ll_pipe *pipe;      /* what this rank does of it */
     ll_program *p;
     ll_exec *e;
     bool wide;         /* exact, of all bits of operands */
@@ -31,8 +28,6 @@ struct ll_session {
 
 /* Axes along which ranks hold copies of what lies so; of a pipeline one stage's do. */
 ll_axes ll_session_copies(const ll_session *s, const ll_layout *l);
-/* Plans the pipeline of a graph on a mesh with axis pipe: stages, schedule, and whether it ends. */
-ll_err ll_session_plan_pipe(ll_session *s, const ll_graph *g, const ll_mesh *m, int rank);
 /* ll_session_run in two parts. Between them the next step's batch may be set: where steps run on a
  * device it is uploaded beside this one. */
 ll_err ll_session_start(ll_session *s, double lr);

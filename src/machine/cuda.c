@@ -76,7 +76,8 @@ static ll_err open(ll_exec *e)
     e->own = o;
     o->views = LL_NEW_ARRAY(e->arena, ll_cuda_view, p->n_slot + 1);
     o->packing = LL_NEW_ARRAY(e->arena, void *, p->n_instr + 1);
-    o->segments = LL_NEW_ARRAY(e->arena, ll_segment, (size_t)p->n_micro * (size_t)p->n_instr + 1);
+    o->segments =
+        LL_NEW_ARRAY(e->arena, ll_segment, (size_t)ll_program_rounds(p) * (size_t)p->n_instr + 1);
     if (share) {
         o->gpu = ll_cuda_of(share)->gpu;
     } else {
@@ -100,7 +101,7 @@ static void close(ll_exec *e, size_t bytes)
     if (!o || !o->gpu) return;
     ll_err rc = ll_gpu_wait(o->gpu); /* a failure was told where it was met */
     (void)rc;
-    for (int i = 0; i < p->n_micro * p->n_instr; i++) {
+    for (int i = 0; i < ll_program_rounds(p) * p->n_instr; i++) {
         ll_gpu_drop(o->segments[i].graph);
         ll_gpu_drop(o->segments[i].marked);
     }
@@ -175,6 +176,7 @@ static ll_err open_staged(ll_exec *e)
 static ll_err start_staged(ll_exec *e, ll_bound *b)
 {
     ll_cuda *o = ll_cuda_of(e);
+    if (b->instr->collective == LL_RECV) return ll_host_start(e, b); /* has no operand */
     for (int k = 0; k < b->instr->n_in; k++) {
         int slot = b->instr->in[k];
         char *view = (char *)b->call.in[k].data; /* of batch data: of this micro-batch */
@@ -190,7 +192,7 @@ static ll_err wait_staged(ll_exec *e, ll_bound *b)
     ll_cuda *o = ll_cuda_of(e);
     bool was = b->in_flight;
     TRY(ll_host_wait(e, b));
-    for (int k = 0; was && k < b->instr->n_out; k++) {
+    for (int k = 0; was && k < b->instr->n_out && b->instr->collective != LL_SEND; k++) {
         int slot = b->instr->out[k];
         TRY(ll_gpu_write(o->gpu, e->address[slot], o->views[slot].data, e->p->slots[slot].bytes));
     }

@@ -69,7 +69,7 @@ static ll_err open(ll_exec *e)
     ll_nccl *t = LL_NEW(e->arena, ll_nccl);
     ll_gpu_group *group;
     ll_cuda_of(e)->nccl = t;
-    t->most = e->p->n_micro * e->p->n_instr;
+    t->most = ll_program_rounds(e->p) * e->p->n_instr;
     t->starts = LL_NEW_ARRAY(e->arena, struct under_way, t->most + 1);
     if (share && share->opts.team == e->opts.team) t->lent = ll_cuda_of(share)->nccl;
     for (int i = 0; i < e->p->n_instr; i++) {

@@ -75,13 +75,14 @@ ll_err ll_cuda_plan(ll_exec *e)
 
 static bool runs(const ll_exec *e, const ll_launch *l, const ll_span *s)
 {
-    return !(e->instrs[l->instr[0]].instr->last && !s->once && s->micro < e->p->n_micro - 1);
+    bool last = e->instrs[l->instr[0]].instr->last && !e->p->unrolled;
+    return !(last && !s->once && s->micro < e->p->n_micro - 1);
 }
 
 static ll_err queue_one(ll_exec *e, const ll_launch *l, const ll_span *s)
 {
     ll_bound *b = &e->instrs[l->instr[0]];
-    b->call.micro = s->micro;
+    if (!e->p->unrolled) b->call.micro = s->micro;
     b->call.step = s->step;
     return l->n == 1 ? b->instr->kernel.run(&b->call)
                      : b->instr->kernel.many->run(l->calls, l->n, l->table);

@@ -17,8 +17,9 @@ typedef struct ll_devices {
 
 typedef struct ll_device_ask {
     const char *transport; /* NULL, "auto", "nccl" or "host" */
-    /* What NCCL does not do: sums in canonical order, compressed gradients. */
-    bool canonical, codec;
+    /* What NCCL does not do: sums in canonical order, compressed gradients; and messages between
+     * stages, which in one stream would wait for each other. */
+    bool canonical, codec, pipe;
 } ll_device_ask;
 
 typedef struct ll_device_facts {

@@ -47,7 +47,8 @@ static bool same_kind(const ll_bound *instrs, const ll_launch *l, const ll_bound
 {
     const ll_bound *a = &instrs[l->instr[0]];
     return a->instr->kernel.many == b->instr->kernel.many && !a->moves &&
-           a->instr->last == b->instr->last && a->instr->kernel.many->alike(&a->call, &b->call);
+           a->call.micro == b->call.micro && a->instr->last == b->instr->last &&
+           a->instr->kernel.many->alike(&a->call, &b->call);
 }
 
 static void add(ll_arena *arena, ll_launch *l, int i, const ll_kcall *c)

@@ -209,6 +209,8 @@ ll_err ll_stages_like(const ll_graph *g, const ll_stages *other, ll_arena *arena
 
 /* ---- which stage makes a value ---- */
 
+enum { UNKNOWN = -1 };
+
 typedef struct cutter {
     const ll_graph *g;
     const ll_stages *s;
@@ -240,18 +242,19 @@ static bool is_anywhere(const cutter *c, const ll_node *n)
     return true;
 }
 
-/* What runs once a step is done where the largest of its operands is. */
+/* What runs once a step is done where the largest of its operands is. UNKNOWN: all are of state
+ * whose stage is not known yet. */
 static int stage_once(const cutter *c, const ll_node *n)
 {
     int64_t most = -1;
-    int stage = 0;
+    int stage = UNKNOWN;
     for (int k = 0; k < n->n_in; k++) {
         int64_t size = ll_numel(&ll_value_of(c->g, n->in[k])->type.shape);
-        if (!c->stage[n->in[k].id] || size <= most) continue;
+        if (c->stage[n->in[k].id] <= 0 || size <= most) continue;
         most = size;
         stage = c->stage[n->in[k].id];
     }
-    return stage ? stage : 1;
+    return stage;
 }
 
 static int stage_of_node(const cutter *c, const ll_node *n)
@@ -260,35 +263,52 @@ static int stage_of_node(const cutter *c, const ll_node *n)
     return n->of.at > 0 && n->of.at <= c->s->n_at ? c->s->of_at[n->of.at] : stage_once(c, n);
 }
 
-/* Parameters are kept where the model reads them first; state where its first reader is. */
-static void find_stages(cutter *c)
+/* Parameters are kept where the model reads them first. */
+static void find_parameters(cutter *c)
 {
     const ll_graph *g = c->g;
-    for (int i = 1; i < g->n_value && c->s->n_home; i++)
-        if (is_kept(&g->values[i])) c->stage[i] = home_of(c->s, g->values[i].name);
+    for (int i = 1; i < g->n_value; i++)
+        if (is_kept(&g->values[i]))
+            c->stage[i] = c->s->n_home ? home_of(c->s, g->values[i].name) : UNKNOWN;
     for (int i = 0; i < g->n_node && !c->s->n_home; i++) {
         const ll_node *n = &g->nodes[i];
         if (n->of.at <= 0 || n->of.at > c->s->n_at) continue;
         int stage = c->s->of_at[n->of.at];
         for (int k = 0; k < n->n_in; k++) {
             int *have = &c->stage[n->in[k].id];
-            if (is_kept(ll_value_of(g, n->in[k])) && (!*have || stage < *have)) *have = stage;
+            if (is_kept(ll_value_of(g, n->in[k])) && (*have == UNKNOWN || stage < *have))
+                *have = stage;
         }
     }
+}
+
+/* State is kept where it is used, and what is made of state alone is made there. */
+static void find_stages(cutter *c)
+{
+    const ll_graph *g = c->g;
+    find_parameters(c);
     for (int i = 0; i < g->n_node; i++) {
         const ll_node *n = &g->nodes[i];
         int stage = stage_of_node(c, n);
         for (int o = 0; o < n->n_out; o++) c->stage[n->out[o].id] = stage;
-        for (int k = 0; stage && k < n->n_in; k++)
-            if (is_kept(ll_value_of(g, n->in[k])) && !c->stage[n->in[k].id])
-                c->stage[n->in[k].id] = stage;
     }
     for (int i = 0; i < g->n_update; i++) {
-        int *home = &c->stage[g->updates[i].input.id], made = c->stage[g->updates[i].next.id];
-        if (!*home) *home = made ? made : 1;
+        int *home = &c->stage[g->updates[i].input.id], *made = &c->stage[g->updates[i].next.id];
+        if (*home == UNKNOWN && *made > 0) *home = *made;
+        if (*made == UNKNOWN) *made = *home == UNKNOWN ? (*home = 1) : *home;
+    }
+    for (int i = g->n_node - 1; i >= 0; i--) {
+        const ll_node *n = &g->nodes[i];
+        int stage = c->stage[n->out[0].id];
+        for (int o = 0; o < n->n_out; o++)
+            if (c->stage[n->out[o].id] > 0) stage = c->stage[n->out[o].id];
+        if (stage == UNKNOWN) stage = 1;
+        for (int o = 0; o < n->n_out; o++) c->stage[n->out[o].id] = stage;
+        for (int k = 0; k < n->n_in && stage; k++)
+            if (c->stage[n->in[k].id] == UNKNOWN) c->stage[n->in[k].id] = stage;
     }
     for (int i = 1; i < g->n_value; i++)
-        if (is_kept(&g->values[i]) && !c->stage[i]) c->stage[i] = 1;
+        if (c->stage[i] == UNKNOWN) c->stage[i] = 1;
 }
 
 static void find_homes(const ll_graph *g, ll_arena *arena, ll_stages *s)

@@ -110,10 +110,15 @@ ll_err ll_lower(const ll_graph *g, const ll_lower_opts *opts, ll_program **out);
 void ll_program_free(ll_program *p);
 int ll_program_input(const ll_program *p, const char *name); /* slot, or -1 */
 int ll_program_result(const ll_program *p, const char *name);
+/* How often its first section runs in a step. */
+static inline int ll_program_rounds(const ll_program *p)
+{
+    return p->unrolled ? 1 : p->n_micro;
+}
 /* How often an instruction runs in a step. */
 static inline int ll_program_times(const ll_program *p, int i)
 {
-    return i < p->end[LL_MICRO] && !p->instrs[i].last && !p->unrolled ? p->n_micro : 1;
+    return i < p->end[LL_MICRO] && !p->instrs[i].last ? ll_program_rounds(p) : 1;
 }
 /* Listing for people: a line per instruction with its slots, and the memory summary. */
 char *ll_program_print(const ll_program *p, ll_arena *arena);

@@ -5,6 +5,7 @@
 #include "comm/codec.h"
 #include "pass/layouts.h"
 #include "pass/target.h"
+#include "sched/pipeline.h"
 #include "train/run_int.h"
 
 #include <stdio.h>
@@ -12,7 +13,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-enum { FILE_READ_LIMIT = 1 << 20 };
+enum { FILE_READ_LIMIT = 1 << 20, SCHEDULE_LIMIT = 1 << 26 };
 
 /* ---- bundled runs, made of runs/ by the build ---- */
 #define RUN(name, ...) {name, (const char *)(const unsigned char[]){__VA_ARGS__}},
@@ -240,8 +241,35 @@ const char *ll_run_codec(const ll_run *r)
     return strcmp(c, "none") && strcmp(c, "factors") ? c : NULL;
 }
 
+/* A schedule that has no bundled one's name is a file's. */
+static ll_err finish_schedule(ll_run *r)
+{
+    const char *name = r->parallel.schedule, *known;
+    uint8_t *text = NULL;
+    size_t size;
+    r->parallel.schedule_text = name;
+    if (!*name || !strcmp(name, "auto")) return LL_OK;
+    LL_OWN(ll_arena) a = ll_arena_new();
+    ll_buf names = {.arena = a};
+    ll_near near = {.word = name};
+    for (int i = 0; (known = ll_pipeline_name(i)); i++) {
+        if (!strcmp(name, known)) return LL_OK;
+        ll_buf_printf(&names, "%s, ", known);
+        ll_near_try(&near, known);
+    }
+    ll_err rc = ll_file_read(name, SCHEDULE_LIMIT, &text, &size);
+    CHECK(rc == LL_OK, LL_E_CONFIG,
+          "%s: parallel.schedule is %s%s: it may be %sauto, or a file: %s",
+          ll_run_origin(r, "parallel.schedule"), name, ll_near_hint(&near), names.text,
+          ll_error_message());
+    r->parallel.schedule_text = ll_arena_printf(r->arena, "%s\n", (const char *)text);
+    free(text);
+    return LL_OK;
+}
+
 static ll_err finish_parallel(ll_run *r)
 {
+    TRY(finish_schedule(r));
     const char *codec = r->parallel.compress;
     if (!*codec) r->parallel.compress = codec = "none";
     if (!strcmp(codec, "none")) return LL_OK;

@@ -125,7 +125,7 @@ static const ll_key keys[] = {
            "rank has a GPU of its own"),
     TEXT("parallel.schedule", parallel.schedule, "",
          "of axis pipe, how stages take micro-batches: gpipe, 1f1b, interleaved, breadth-first, "
-         "zb-h1, zb-h2, zb-v, dualpipe-v (empty: 1f1b)"),
+         "zb-h1, zb-h2, zb-v, dualpipe-v, auto, or a file of a schedule (empty: 1f1b)"),
     INT("parallel.virtual_stages", parallel.virtual_stages, "0", 0, 64,
         "of axis pipe, stages a rank (0: as the schedule wants, one or two)"),
     TEXT("parallel.stages", parallel.stages, "",

@@ -119,8 +119,17 @@ ll_err ll_run_dataset(const ll_run *r, ll_dataset **out)
 
 /* ---- sessions ---- */
 
+static bool has_pipe(const char *mesh)
+{
+    ll_mesh m;
+    return mesh && ll_mesh_parse(mesh, &m) == LL_OK && ll_mesh_axis(&m, LL_AXIS_PIPE) >= 0;
+}
+
 ll_session_opts ll_run_session(const ll_run *r, ll_comm *c, const char *mesh)
 {
+    /* A run of a pipeline is looked at without one, too; any other is refused. */
+    bool pipe = has_pipe(mesh) || !has_pipe(r->parallel.mesh);
+    const ll_run_parallel *p = &r->parallel;
     return (ll_session_opts){.threads = (int)r->train.threads,
                              .micro_batches = (int)ll_run_micro_batches(r),
                              .machine = r->train.machine,
@@ -135,9 +144,9 @@ ll_session_opts ll_run_session(const ll_run *r, ll_comm *c, const char *mesh)
                              .layouts = r->layouts,
                              .overlap = r->parallel.overlap,
                              .transport = r->parallel.transport,
-                             .schedule = *r->parallel.schedule ? r->parallel.schedule : NULL,
-                             .virtual_stages = (int)r->parallel.virtual_stages,
-                             .stages = *r->parallel.stages ? r->parallel.stages : NULL};
+                             .schedule = pipe && *p->schedule ? p->schedule_text : NULL,
+                             .virtual_stages = pipe ? (int)p->virtual_stages : 0,
+                             .stages = pipe && *p->stages ? p->stages : NULL};
 }
 
 ll_err ll_run_compile(const ll_run *r, const ll_session_opts *o, ll_graph **g, ll_session **s)
