@@ -2,8 +2,8 @@
 #include "cli/common.h"
 
 #include "base/text.h"
+#include "cli/inspect_pipe.h"
 #include "comm/codec.h"
-#include "exec/pipe.h"
 #include "kern/notes.h"
 #include "machine/machine.h"
 #include "pass/partition.h"
@@ -13,10 +13,10 @@
 #include <string.h>
 
 typedef struct opts {
-    const char *what, *mesh;
+    const char *what, *mesh, *form, *svg;
     ll_words set;
     int64_t zero, rank;
-    bool graph, program, layouts, dot, eval, json;
+    bool graph, program, layouts, dot, schedule, eval, json;
 } opts;
 
 static const ll_arg args[] = {
@@ -35,6 +35,11 @@ static const ll_arg args[] = {
     {"--rank", LL_ARG_INT, offsetof(opts, rank), "R", "with --mesh: which rank's", "0"},
     {"--layouts", LL_ARG_FLAG, offsetof(opts, layouts), NULL,
      "with --mesh: how every value lies on the ranks, every cut, every collective"},
+    {"--schedule", LL_ARG_FLAG, offsetof(opts, schedule), NULL,
+     "with --mesh pipe=2: the pipeline's stages, and a picture of who does what when"},
+    {"--svg", LL_ARG_TEXT, offsetof(opts, svg), "FILE", "with --schedule: the picture as SVG too"},
+    {"--as", LL_ARG_TEXT, offsetof(opts, form), "text|csv",
+     "with --schedule: the schedule alone, to be edited and given to parallel.schedule"},
     {"--eval", LL_ARG_FLAG, offsetof(opts, eval), NULL, "the graph for evaluation, not training"},
     {"--machine", LL_ARG_SETTING, offsetof(opts, set), "M", "what is to compute", "train.machine"},
     {"--set|-s", LL_ARG_WORDS, offsetof(opts, set), "KEY=VALUE", "override a setting"},
@@ -229,8 +234,9 @@ static ll_err show_summary(const opts *o, const ll_run *r, const ll_graph *g, co
     const char *text = ll_program_print(p, p->arena), *memory = strstr(text, "\nmemory ");
     printf("%s", memory ? memory + 1 : text);
     ll_kern_notes_print(stdout);
-    printf("\n--graph and --program show the whole%s.\n",
-           c->place ? ", --layouts how it is cut" : "");
+    printf("\n--graph and --program show the whole%s%s.\n",
+           c->place ? ", --layouts how it is cut" : "",
+           c->plan ? ", --schedule what stages do when" : "");
     return LL_OK;
 }
 
@@ -293,6 +299,19 @@ static ll_err plan_pipe(const opts *o, const ll_run *r, const ll_graph *g, const
     return ll_pipe_make(g, m, &how, c->place->arena, &c->plan);
 }
 
+static ll_err show_schedule(const opts *o, const ll_graph *g, const cut *c)
+{
+    CHECK(c->plan, LL_E_ARG, "--schedule shows a pipeline, and mesh %s has none: add axis pipe=2",
+          o->mesh);
+    CHECK(c->plan->pipeline, LL_E_ARG, "--schedule is of training steps: leave out --eval");
+    return ll_inspect_pipe(&(ll_pipe_view){.g = g,
+                                           .mesh = &c->place->mesh,
+                                           .plan = c->plan,
+                                           .form = o->form,
+                                           .svg = o->svg,
+                                           .json = o->json});
+}
+
 /* What each rank plans to use, and what the one asked for sends. */
 static ll_err measure(const opts *o, const ll_run *r, cut *c)
 {
@@ -328,6 +347,7 @@ static ll_err show_cut(const opts *o, const ll_run *r, const ll_graph *g, cut *c
         return LL_OK;
     }
     if (ll_mesh_axis(&m, LL_AXIS_PIPE) >= 0) TRY(plan_pipe(o, r, whole, &m, c));
+    if (o->schedule) return show_schedule(o, whole, c);
     TRY(part_of(c, (int)o->rank, &c->part));
     if (!o->graph && !o->dot && !o->program) TRY(measure(o, r, c));
     return show_graph(o, r, c->part, c);
@@ -347,13 +367,39 @@ static ll_err show(const opts *o, const ll_run *r, const ll_graph *g)
     return rc;
 }
 
+static ll_err check_schedule(const opts *o)
+{
+    CHECK(o->schedule || (!o->svg && !o->form), LL_E_ARG, "--svg and --as go with --schedule");
+    CHECK(!o->schedule || o->mesh, LL_E_ARG,
+          "--schedule shows a pipeline: add --mesh pipe=2, and -s train.micro_batch=N");
+    bool known = !o->form || !strcmp(o->form, "text") || !strcmp(o->form, "csv");
+    CHECK(known, LL_E_ARG, "--as is '%s': want text or csv", o->form);
+    CHECK(!o->form || !o->json, LL_E_ARG, "--as %s is text: leave out --json", o->form);
+    return LL_OK;
+}
+
+static char *more(ll_arena *arena)
+{
+    return ll_arena_strdup(
+        arena, "A pipeline is looked at before it runs, changed, and looked at again:\n\n"
+               "  loopline inspect gpt-kjv --mesh pipe=4 -s train.micro_batch=1 --schedule\n"
+               "  loopline inspect gpt-kjv --mesh pipe=4 -s train.micro_batch=1 \\\n"
+               "      -s parallel.schedule=zb-h1 --schedule --svg zb-h1.svg\n"
+               "  loopline inspect gpt-kjv --mesh pipe=4 -s train.micro_batch=1 \\\n"
+               "      --schedule --as text > mine.txt\n"
+               "  loopline inspect gpt-kjv --mesh pipe=4 -s train.micro_batch=1 \\\n"
+               "      -s parallel.schedule=mine.txt --schedule\n");
+}
+
 static ll_err run(const void *given)
 {
     const opts *o = (const opts *)given;
     int texts = o->graph + o->program + o->dot + o->layouts;
     CHECK(!o->json || !texts, LL_E_ARG,
           "--graph, --program, --dot and --layouts are text: leave out --json");
-    CHECK(texts <= 1, LL_E_ARG, "--graph, --program, --dot and --layouts exclude each other");
+    CHECK(texts + o->schedule <= 1, LL_E_ARG,
+          "--graph, --program, --dot, --layouts and --schedule exclude each other");
+    TRY(check_schedule(o));
     CHECK(o->mesh || (!o->layouts && !o->zero && !o->rank), LL_E_ARG,
           "--layouts, --zero and --rank go with --mesh");
     if (is_checkpoint(o->what)) {
@@ -372,4 +418,7 @@ static ll_err run(const void *given)
 const ll_command ll_command_inspect = {"inspect",
                                        "shows a run's graph, program and memory, or a "
                                        "checkpoint's tensors",
-                                       args, sizeof(opts), run};
+                                       args,
+                                       sizeof(opts),
+                                       run,
+                                       more};

@@ -3,6 +3,7 @@
 
 #include "base/text.h"
 
+#include <ctype.h>
 #include <string.h>
 
 static bool trains(const ll_graph *g)
@@ -20,7 +21,9 @@ static bool is_text(const char *schedule)
 
 static ll_err read_schedule(ll_arena *a, const char *text, const ll_pipeline **out)
 {
-    bool csv = strchr(text, ',') != NULL;
+    const char *first = text + strspn(text, " \t\r\n");
+    bool csv =
+        isdigit((unsigned char)*first) || *first == ','; /* a cell; actions begin with a letter */
     return (csv ? ll_pipeline_parse_csv : ll_pipeline_parse)(a, text, strlen(text), "schedule",
                                                              out);
 }

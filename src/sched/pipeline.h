@@ -95,9 +95,12 @@ typedef struct ll_pipeline_times {
     double *const *start, *const *end; /* [n_rank][n_action] seconds */
     const ll_interval *update;         /* [n_rank] of weights, for pictures; NULL: none */
     const double *peak;                /* [n_rank] most bytes held; NULL: not known */
-    double makespan;                   /* from the first action's start to the last one's end */
-    double bubble; /* idle time of all ranks, as a fraction of n_rank x makespan */
-    double stall;  /* of this, what lies between a rank's first and last action */
+    double *const *waited; /* [n_rank][n_action] of an action, spent in waits; NULL: none */
+    const char *title;     /* of a picture; NULL: the schedule's name */
+    bool in_flops;         /* what seconds are called above are FLOPs, or what takes as long */
+    double makespan;       /* from the first action's start to the last one's end */
+    double bubble;         /* idle time of all ranks, as a fraction of n_rank x makespan */
+    double stall;          /* of this, what lies between a rank's first and last action */
 } ll_pipeline_times;
 
 /* When each action of a schedule that passes the check would run, if messages took no more than
@@ -128,7 +131,7 @@ ll_err ll_pipeline_parse_csv(ll_arena *arena, const char *text, size_t size, con
 void ll_pipeline_print(ll_buf *b, const ll_pipeline *p);
 void ll_pipeline_print_csv(ll_buf *b, const ll_pipeline *p);
 
-/* Pictures, a row a rank, of times that were simulated or measured. width: columns for all of it;
- * 0: so many that the shortest action has one. */
+/* Pictures, a row a rank, of times that were simulated or measured. Columns are so many that the
+ * shortest action has one, but no more than width (0: 240). */
 void ll_pipeline_draw_text(ll_buf *b, const ll_pipeline *p, const ll_pipeline_times *t, int width);
 void ll_pipeline_draw_svg(ll_buf *b, const ll_pipeline *p, const ll_pipeline_times *t);

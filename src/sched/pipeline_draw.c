@@ -5,7 +5,7 @@
  *           2  ..0a=1b=2c=3d=....             2  ..0a1b2cA3dBCD
  *
  * Digits: forward, of micro-batch 0, 1, ...; a=: backward of 0; a: gradients of its inputs, A: of
- * its weights; dots: idle. */
+ * its weights; dots: idle; u: update of weights. */
 #include "base/plot.h"
 #include "sched/pipeline.h"
 
@@ -31,8 +31,10 @@ static void put_caption(ll_buf *b, const ll_pipeline *p, const ll_pipeline_times
     char time[LL_NUMBER_TEXT];
     const char *text;
     double formula = ll_pipeline_formula(p->name, p->n_rank, p->n_stage, p->n_micro, &text);
-    ll_buf_printf(b, "%d ranks, %d stages, %d micro-batches: %s, %.1f %% bubble", p->n_rank,
-                  p->n_stage, p->n_micro, ll_text_time(t->makespan, time), 100 * t->bubble);
+    const char *length =
+        t->in_flops ? ll_text_count(t->makespan, time) : ll_text_time(t->makespan, time);
+    ll_buf_printf(b, "%d ranks, %d stages, %d micro-batches: %s%s, %.1f %% bubble", p->n_rank,
+                  p->n_stage, p->n_micro, length, t->in_flops ? "FLOP long" : "", 100 * t->bubble);
     if (text) ll_buf_printf(b, "; of equal stages %s = %.1f %%", text, 100 * formula);
 }
 
@@ -49,34 +51,44 @@ static char letter(ll_action a, int i)
 }
 
 /* Columns so wide that the shortest action has one, if that is not too many. */
-static int columns(const ll_pipeline *p, const ll_pipeline_times *t, ll_interval s)
+static int columns(const ll_pipeline *p, const ll_pipeline_times *t, ll_interval s, int most)
 {
-    enum { COLUMNS_MAX = 240 };
+    enum { COLUMNS = 240 };
     double least = INFINITY;
     for (int r = 0; r < p->n_rank; r++)
         for (int k = 0; k < p->n_action[r]; k++) {
             double d = t->end[r][k] - t->start[r][k];
             if (d > 0) least = fmin(least, d);
         }
-    return (int)fmin(COLUMNS_MAX, round((s.end - s.start) / least));
+    return (int)fmin(most > 0 ? most : COLUMNS, round((s.end - s.start) / least));
+}
+
+static int column(double when, int width, ll_interval s)
+{
+    return (int)round((when - s.start) / (s.end - s.start) * width);
+}
+
+static void put_update(char *row, int width, ll_interval u, ll_interval s)
+{
+    for (int i = column(u.start, width, s); i < column(u.end, width, s); i++) row[i] = 'u';
 }
 
 void ll_pipeline_draw_text(ll_buf *b, const ll_pipeline *p, const ll_pipeline_times *t, int width)
 {
     ll_interval s = span_of(p, t);
-    if (width <= 0) width = columns(p, t, s);
+    width = columns(p, t, s, width);
     char *row = ll_arena_alloc(b->arena, (size_t)width + 1);
     for (int r = 0; r < p->n_rank; r++) {
         memset(row, '.', (size_t)width);
         for (int k = 0; k < p->n_action[r]; k++) {
-            int from = (int)round((t->start[r][k] - s.start) / (s.end - s.start) * width);
-            int to = (int)round((t->end[r][k] - s.start) / (s.end - s.start) * width);
+            int from = column(t->start[r][k], width, s), to = column(t->end[r][k], width, s);
             for (int i = from; i < to && i < width; i++)
                 row[i] = letter(p->actions[r][k], i - from);
         }
+        if (t->update) put_update(row, width, t->update[r], s);
         ll_buf_printf(b, "%4d  %s\n", r, row);
     }
-    ll_buf_printf(b, "%s, ", p->name);
+    ll_buf_printf(b, "%s, ", t->title ? t->title : p->name);
     put_caption(b, p, t);
     ll_buf_puts(b, "\n");
 }
@@ -151,12 +163,13 @@ static void put_legend(ll_buf *b, const ll_pipeline *p, const ll_pipeline_times 
 void ll_pipeline_draw_svg(ll_buf *b, const ll_pipeline *p, const ll_pipeline_times *t)
 {
     ll_buf title = {.arena = b->arena}, caption = {.arena = b->arena};
-    ll_buf_printf(&title, "Pipeline schedule %s", p->name);
+    ll_buf_printf(&title, "Pipeline schedule %s", t->title ? t->title : p->name);
     put_caption(&caption, p, t);
     ll_interval s = span_of(p, t);
-    double seconds = s.end - s.start, unit = seconds < 1e-3 ? 1e6 : seconds < 1 ? 1e3 : 1;
+    double all = s.end - s.start, unit = 1e-6;
+    if (!t->in_flops) unit = all < 1e-3 ? 1e6 : all < 1 ? 1e3 : 1;
     ll_axis x = {.from = LEFT, .to = RIGHT};
-    ll_axis_round(&x, 0, seconds * unit);
+    ll_axis_round(&x, 0, all * unit);
     int bottom = TOP + ROW * p->n_rank + 4;
     ll_plot_begin(b, RIGHT + 30, bottom + 60, title.text);
     ll_buf_puts(b, "<style>.in{fill:#fff;font-size:10px;text-anchor:middle}\n"
@@ -165,7 +178,8 @@ void ll_pipeline_draw_svg(ll_buf *b, const ll_pipeline *p, const ll_pipeline_tim
     put_legend(b, p, t);
     for (int r = 0; r < p->n_rank; r++) put_rank(b, p, t, r, &x, unit);
     ll_plot_bottom(b, &x, bottom,
-                   unit == 1     ? "seconds"
+                   t->in_flops   ? "MFLOP, or what takes as long"
+                   : unit == 1   ? "seconds"
                    : unit == 1e3 ? "milliseconds"
                                  : "microseconds");
     ll_plot_end(b);

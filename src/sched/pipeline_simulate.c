@@ -78,7 +78,8 @@ void ll_pipeline_sum_up(const ll_pipeline *p, ll_pipeline_times *t)
     for (int r = 0; r < p->n_rank; r++) {
         int n = p->n_action[r];
         if (!n) continue;
-        for (int k = 0; k < n; k++) busy += t->end[r][k] - t->start[r][k];
+        for (int k = 0; k < n; k++)
+            busy += t->end[r][k] - t->start[r][k] - (t->waited ? t->waited[r][k] : 0);
         span += t->end[r][n - 1] - t->start[r][0];
         from = fmin(from, t->start[r][0]);
         to = fmax(to, t->end[r][n - 1]);
