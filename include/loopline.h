@@ -315,6 +315,10 @@ typedef struct ll_session_opts {
      * other: "auto" (NULL: between nodes, where it is worth while), "none", "all" (wherever
      * possible). */
     const char *overlap;
+    /* Activations, which the backward pass reads: "none" (NULL: all are kept), "selective" (what is
+     * cheap is made again), "full" (all but what enters a block), or the bytes that may be kept, of
+     * one micro-batch of the whole graph: "200MiB". No bit of a result depends on it. */
+    const char *recompute;
     /* Of machine cuda: how GPUs talk: "auto" (NULL: by NCCL where every rank has a GPU of its own,
      * else through pinned memory), "nccl", "host". */
     const char *transport;

@@ -7,6 +7,7 @@
 #include "kern/notes.h"
 #include "machine/machine.h"
 #include "pass/partition.h"
+#include "pass/recompute.h"
 #include "program/program.h"
 
 #include <stdio.h>
@@ -115,6 +116,8 @@ typedef struct cut { /* a run's graph on a mesh */
     traffic lines[64];
     int n_line;
     ll_cuda_context *ctx; /* of the GPU; NULL: none */
+    ll_graph *lean;       /* the whole, with activations made again; NULL: they are kept */
+    ll_recomputed recomputed;
 } cut;
 
 static ll_err bytes_sent(const ll_run *r, const ll_program *p, const ll_mesh *m, const ll_instr *x,
@@ -207,6 +210,12 @@ static json_t *summary_json(const ll_run *r, const ll_graph *g, const ll_program
                                   "gradients", (json_int_t)m.gradients, "activations",
                                   (json_int_t)m.other, "batch", (json_int_t)m.batch, "scratch",
                                   (json_int_t)m.scratch));
+    if (c->lean)
+        json_object_set_new(j, "recompute",
+                            json_pack("{s:s,s:f,s:f,s:f,s:i}", "policy", r->parallel.recompute,
+                                      "kept_bytes_before", c->recomputed.before, "kept_bytes",
+                                      c->recomputed.after, "extra_flops", c->recomputed.extra,
+                                      "nodes", c->recomputed.n_node));
     if (!c->place) return j;
     char mesh[LL_MESH_TEXT];
     json_object_set_new(j, "mesh", json_string(ll_mesh_text(&c->place->mesh, mesh)));
@@ -230,6 +239,9 @@ static ll_err show_summary(const opts *o, const ll_run *r, const ll_graph *g, co
            (long long)n_state, c->place ? " on this rank" : "");
     printf("graph: %d nodes, %d blocks; program: %d instructions, %sFLOP a step\n", g->n_node,
            g->of.block, p->n_instr, ll_text_count(p->flops, t));
+    char line[256];
+    if (c->lean)
+        printf("%s\n", ll_recompute_text(r->parallel.recompute, &c->recomputed, line, sizeof line));
     if (c->place) print_traffic(o, c);
     const char *text = ll_program_print(p, p->arena), *memory = strstr(text, "\nmemory ");
     printf("%s", memory ? memory + 1 : text);
@@ -296,7 +308,7 @@ static ll_err plan_pipe(const opts *o, const ll_run *r, const ll_graph *g, const
     how.n_micro = o->eval ? 1 : (int)ll_run_micro_batches(r);
     if (*p->schedule) how.schedule = p->schedule_text;
     if (*p->stages) how.stages = p->stages;
-    return ll_pipe_make(g, m, &how, c->place->arena, &c->plan);
+    return ll_pipe_make(g, m, &how, r->arena, &c->plan);
 }
 
 static ll_err show_schedule(const opts *o, const ll_graph *g, const cut *c)
@@ -346,11 +358,34 @@ static ll_err show_cut(const opts *o, const ll_run *r, const ll_graph *g, cut *c
         fputs(ll_placement_print(c->place, c->place->arena), stdout);
         return LL_OK;
     }
-    if (ll_mesh_axis(&m, LL_AXIS_PIPE) >= 0) TRY(plan_pipe(o, r, whole, &m, c));
+    if (ll_mesh_axis(&m, LL_AXIS_PIPE) >= 0 && !c->plan) TRY(plan_pipe(o, r, whole, &m, c));
     if (o->schedule) return show_schedule(o, whole, c);
     TRY(part_of(c, (int)o->rank, &c->part));
     if (!o->graph && !o->dot && !o->program) TRY(measure(o, r, c));
     return show_graph(o, r, c->part, c);
+}
+
+/* The graph that is compiled. Stages are planned before activations are dropped. */
+static ll_err recompute(const opts *o, const ll_run *r, const ll_graph *g, cut *c)
+{
+    ll_recompute_how how;
+    ll_mesh m;
+    TRY(ll_recompute_parse(r->parallel.recompute, &how));
+    if (o->eval || how.policy == LL_RECOMPUTE_NONE) return LL_OK;
+    TRY(ll_mesh_parse(o->mesh ? o->mesh : "", &m));
+    if (ll_mesh_axis(&m, LL_AXIS_PIPE) >= 0) {
+        TRY(plan_pipe(o, r, g, &m, c));
+        how.stage_of = c->plan->stages->of_at;
+        how.n_at = c->plan->stages->n_at;
+    }
+    return ll_recompute(g, &how, &c->recomputed, &c->lean);
+}
+
+static ll_err show_whole(const opts *o, const ll_run *r, const ll_graph *g, cut *c)
+{
+    TRY(recompute(o, r, g, c));
+    if (c->lean) g = c->lean;
+    return o->mesh || r->parallel.exact ? show_cut(o, r, g, c) : show_graph(o, r, g, c);
 }
 
 static ll_err show(const opts *o, const ll_run *r, const ll_graph *g)
@@ -359,10 +394,11 @@ static ll_err show(const opts *o, const ll_run *r, const ll_graph *g)
     const ll_machine *m;
     TRY(ll_machine_find(r->train.machine, &m));
     if (m->open_context) TRY(m->open_context(0, &c.ctx)); /* where there is a GPU */
-    ll_err rc = o->mesh || r->parallel.exact ? show_cut(o, r, g, &c) : show_graph(o, r, g, &c);
+    ll_err rc = show_whole(o, r, g, &c);
     if (c.ctx) m->close_context(c.ctx);
     ll_graph_free(c.part);
     ll_graph_free(c.apart);
+    ll_graph_free(c.lean);
     ll_placement_free(c.place);
     return rc;
 }

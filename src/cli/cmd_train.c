@@ -179,6 +179,13 @@ static void tell_memory(const ll_train_start *s)
             ll_text_bytes(m->rest, a[4]));
 }
 
+static void tell_recomputed(const ll_train_start *s)
+{
+    char line[256];
+    fprintf(stderr, "%s\n",
+            ll_recompute_text(s->run->parallel.recompute, s->recomputed, line, sizeof line));
+}
+
 static void on_start(void *context, const ll_train_start *s)
 {
     view *v = (view *)context;
@@ -195,6 +202,7 @@ static void on_start(void *context, const ll_train_start *s)
             ll_bind_owns_cores() ? " on cores of its own" : "");
     tell_memory(s);
     if (s->note) fprintf(stderr, "%s: %s\n", s->run->train.precision, s->note);
+    if (s->recomputed) tell_recomputed(s);
     if (s->devices) tell_devices(s->devices, s->machine->device);
     ll_kern_notes_print(stderr);
     if (ll_run_codec(s->run))

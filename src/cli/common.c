@@ -120,6 +120,7 @@ ll_err ll_cli_trained(const char *folder, const char *checkpoint, const ll_words
     ll_session_opts o = ll_run_session(t->run, NULL, NULL);
     o.micro_batches = 1;
     o.compress = NULL;
+    o.recompute = NULL;
     o.layouts = NULL; /* of a mesh, and some of them of a training graph's values */
     o.any_order = false;
     TRY(ll_session_open(t->g, &o, &t->s));

@@ -294,6 +294,7 @@ static void draw_training(dice *d, one *c, bool data)
     static const char *const optimizers[] = {"sgd",  "momentum", "nesterov", "adagrad", "rmsprop",
                                              "adam", "adamw",    "lars",     "larc",    "lamb"};
     static const char *const overlap[] = {"auto", "none", "all"};
+    static const char *const recompute[] = {"none", "selective", "full"};
     int64_t micro = draw(d, 4) ? 1 : 2 + draw(d, 2), each = 1 + draw(d, 12);
     if (!strcmp(c->model, "resnet18")) each += 2; /* a batch norm of one number is none */
     bool exact = !draw(d, 4);
@@ -309,6 +310,7 @@ static void draw_training(dice *d, one *c, bool data)
     if (exact) add(c, "parallel.exact=true");
     if (!exact && !draw(d, 8)) add(c, "train.precision=bf16");
     if (!exact && data && !zero && !draw(d, 4)) add(c, "parallel.compress=factors");
+    add(c, "parallel.recompute=%s", recompute[draw(d, 3)]);
 }
 
 static one draw_case(const ll_verify_many *o, int64_t number, int64_t ranks)

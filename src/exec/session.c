@@ -22,11 +22,16 @@ static int64_t compressed_axes(const ll_session *s)
     return data < 0 ? 0 : 1 << data;
 }
 
+static ll_graph *whole(const ll_session *s)
+{
+    return s->lean ? s->lean : s->g;
+}
+
 static ll_err lower(const ll_session *s, bool no_fuse, ll_program **out)
 {
     ll_precision precision;
     TRY(ll_precision_parse(s->opts.precision, &precision));
-    return ll_lower(s->part ? s->part : s->g,
+    return ll_lower(s->part ? s->part : whole(s),
                     &(ll_lower_opts){.target = s->machine->target,
                                      .precision = precision,
                                      .threads = s->opts.threads,
@@ -70,16 +75,21 @@ static ll_axes near_axes(const ll_mesh *m, const ll_comm *c)
     return near;
 }
 
-/* Of this rank's part of the graph, what its stages do. */
-static ll_err cut_stages(ll_session *s, const ll_graph *g, int rank)
+static ll_err plan_stages(ll_session *s, const ll_graph *g, const ll_mesh *m)
 {
     const ll_session_opts *o = &s->opts;
-    const ll_mesh *m = &s->place->mesh;
     ll_pipe_opts how = {.schedule = o->schedule, .virtual_stages = o->virtual_stages};
     how.stages = o->stages;
     how.n_micro = o->micro_batches;
     if (o->share) how.like = o->share->plan;
-    TRY(ll_pipe_make(g, m, &how, s->arena, &s->plan));
+    return ll_pipe_make(g, m, &how, s->arena, &s->plan);
+}
+
+/* Of this rank's part of the graph, what its stages do. */
+static ll_err cut_stages(ll_session *s, const ll_graph *g, int rank)
+{
+    const ll_mesh *m = &s->place->mesh;
+    if (!s->plan) TRY(plan_stages(s, g, m));
     s->pipe = ll_pipe_of(s->plan, m, rank, s->arena);
     return ll_pipe_partition(s->plan, s->place, rank, &s->part);
 }
@@ -93,6 +103,20 @@ static ll_err check_no_pipe(const ll_session_opts *o)
     return LL_OK;
 }
 
+/* Stages are planned before, for they do not find each other's values. */
+static ll_err recompute(ll_session *s, const ll_mesh *m)
+{
+    ll_recompute_how how;
+    TRY(ll_recompute_parse(s->opts.recompute, &how));
+    if (how.policy == LL_RECOMPUTE_NONE) return LL_OK;
+    if (ll_mesh_axis(m, LL_AXIS_PIPE) >= 0) {
+        TRY(plan_stages(s, s->g, m));
+        how.stage_of = s->plan->stages->of_at;
+        how.n_at = s->plan->stages->n_at;
+    }
+    return ll_recompute(s->g, &how, &s->recomputed, &s->lean);
+}
+
 /* This rank's part of the graph. */
 static ll_err partition(ll_session *s)
 {
@@ -104,6 +128,7 @@ static ll_err partition(ll_session *s)
           "mesh \"%s\" is of %d ranks, but there is one: use -n %d", o->mesh, m.n_rank, m.n_rank);
     bool piped = ll_mesh_axis(&m, LL_AXIS_PIPE) >= 0;
     if (!piped) TRY(check_no_pipe(o));
+    TRY(recompute(s, &m));
     if (alone && !o->exact) return LL_OK;
     const ll_session *like = o->share;
     if (!alone) TRY(find_team(s, &m));
@@ -115,8 +140,8 @@ static ll_err partition(ll_session *s)
         how.factors = ll_factors_of(o->compress, o->any_order || o->micro_batches > 1 ||
                                                      ll_comm_options(o->comm)->canonical);
     TRY(ll_overlap_parse(o->overlap, &how.overlap));
-    if ((piped || o->exact) && o->micro_batches > 1) TRY(ll_means_apart(s->g, &s->apart));
-    const ll_graph *g = s->apart ? s->apart : s->g;
+    if ((piped || o->exact) && o->micro_batches > 1) TRY(ll_means_apart(whole(s), &s->apart));
+    const ll_graph *g = s->apart ? s->apart : whole(s);
     int rank = alone ? 0 : ll_comm_rank(o->comm);
     TRY(ll_place(g, &how, &s->place));
     if (piped) return cut_stages(s, g, rank);
@@ -267,6 +292,7 @@ void ll_session_close(ll_session *s)
     ll_program_free(s->p);
     ll_graph_free(s->part);
     ll_graph_free(s->apart);
+    ll_graph_free(s->lean);
     ll_placement_free(s->place);
     if (!s->guest) ll_team_close(s->team);
     if (s->ctx) s->machine->close_context(s->ctx);

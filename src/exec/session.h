@@ -2,6 +2,7 @@
 #pragma once
 #include "exec/exec.h"
 #include "exec/pipe.h"
+#include "pass/recompute.h"
 
 struct ll_session {
     ll_graph *g;
@@ -9,8 +10,10 @@ struct ll_session {
     const ll_machine *machine;
     ll_devices devices; /* n 0: the machine has none */
     ll_cuda_context *ctx;
-    ll_team *team;            /* NULL: alone */
-    bool guest;               /* the team is another session's */
+    ll_team *team;  /* NULL: alone */
+    bool guest;     /* the team is another session's */
+    ll_graph *lean; /* g with activations made again; NULL: they are kept */
+    ll_recomputed recomputed;
     ll_placement *place;      /* of the whole graph on the team's mesh */
     ll_graph *part;           /* this rank's */
     ll_graph *apart;          /* g with means of each stage's own; NULL: g is */

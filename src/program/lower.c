@@ -146,6 +146,7 @@ static ll_err add_instr(ll_program *p, const ll_graph *g, const ll_node *n)
     x->flops = ll_node_flops(g, n);
     x->bytes = slot_bytes(p, x->in, x->n_in) + slot_bytes(p, x->out, x->n_out);
     x->collective = n->op->collective;
+    x->again = n->of.again;
     if (!x->collective) TRY(choose_kernel(p, n, x));
     if (x->scratch > p->scratch_bytes) p->scratch_bytes = x->scratch;
     return LL_OK;

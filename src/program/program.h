@@ -40,6 +40,7 @@ typedef struct ll_instr {
     ll_solver kernel;           /* run NULL: a collective's start, or its wait */
     ll_collective collective;   /* of a start: what it is; of several operands: a bundle */
     bool compressed;            /* of a start: its sums may go through a codec */
+    bool again;                 /* of activations that are made a second time */
     bool last;                  /* of the micro-batches, runs in the last alone */
     bool wait;                  /* the result of instruction `pair` has come after it */
     int pair;                   /* of a start its wait, of a wait its start */

@@ -104,7 +104,7 @@ static void gather(ll_session *s, int steps, ll_bench_report *out)
         ll_work work = op ? op->work : LL_WORK_COLLECTIVE;
         if (work == LL_WORK_PRODUCT || work == LL_WORK_CONVOLUTION || work == LL_WORK_ATTENTION)
             out->flops += x->flops * times;
-        if (op) out->model_flops += op->model * x->flops * times;
+        if (op && !x->again) out->model_flops += op->model * x->flops * times;
         if (!seconds) continue;
         double took = seconds[i] / steps;
         add_line(out->lines, &out->n_line, LL_BENCH_LINES, x->op, x, took, times);

@@ -78,6 +78,7 @@ static ll_err find_pass(ll_evaluator *e, int64_t batch, pass **out)
     o.reuse = true;
     o.zero = 0;
     o.compress = NULL;
+    o.recompute = NULL;
     o.any_order = false;
     TRY(ll_session_open(p->g, &o, &p->s));
     p->batch = batch;

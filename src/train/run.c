@@ -4,6 +4,7 @@
 #include "base/text.h"
 #include "comm/codec.h"
 #include "pass/layouts.h"
+#include "pass/recompute.h"
 #include "pass/target.h"
 #include "sched/pipeline.h"
 #include "train/run_int.h"
@@ -267,9 +268,19 @@ static ll_err finish_schedule(ll_run *r)
     return LL_OK;
 }
 
+static ll_err finish_recompute(ll_run *r)
+{
+    ll_recompute_how how;
+    if (!*r->parallel.recompute) r->parallel.recompute = "none";
+    CHECK(ll_recompute_parse(r->parallel.recompute, &how) == LL_OK, LL_E_CONFIG, "%s: parallel.%s",
+          ll_run_origin(r, "parallel.recompute"), ll_error_message());
+    return LL_OK;
+}
+
 static ll_err finish_parallel(ll_run *r)
 {
     TRY(finish_schedule(r));
+    TRY(finish_recompute(r));
     const char *codec = r->parallel.compress;
     if (!*codec) r->parallel.compress = codec = "none";
     if (!strcmp(codec, "none")) return LL_OK;

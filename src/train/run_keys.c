@@ -120,6 +120,10 @@ static const ll_key keys[] = {
     CHOICE("parallel.overlap", parallel.overlap, "auto", "auto none all",
            "nodes in pieces, to compute while ranks wait: auto: between nodes, where it is worth "
            "while; all: wherever possible"),
+    TEXT("parallel.recompute", parallel.recompute, "none",
+         "activations that the backward pass makes again in place of keeping them: none, selective "
+         "(what is cheap), full (all but what enters a block), or the bytes that may be kept of a "
+         "micro-batch, all ranks together: 200MiB"),
     CHOICE("parallel.transport", parallel.transport, "auto", "auto nccl host",
            "how GPUs talk: nccl, or host: through pinned memory and MPI; auto: by NCCL where every "
            "rank has a GPU of its own"),

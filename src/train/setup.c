@@ -143,6 +143,7 @@ ll_session_opts ll_run_session(const ll_run *r, ll_comm *c, const char *mesh)
                              .compress = r->parallel.compress,
                              .layouts = r->layouts,
                              .overlap = r->parallel.overlap,
+                             .recompute = r->parallel.recompute,
                              .transport = r->parallel.transport,
                              .schedule = pipe && *p->schedule ? p->schedule_text : NULL,
                              .virtual_stages = pipe ? (int)p->virtual_stages : 0,

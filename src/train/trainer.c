@@ -51,7 +51,8 @@ static void tell_start(const trainer *t)
                         t->resumed,
                         t->doomed,
                         m,
-                        t->s->devices.n ? &t->s->devices : NULL};
+                        t->s->devices.n ? &t->s->devices : NULL,
+                        t->s->lean ? &t->s->recomputed : NULL};
     if (t->lead && t->opts->watch.start) t->opts->watch.start(t->opts->watch.context, &s);
 }
 

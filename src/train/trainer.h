@@ -30,7 +30,8 @@ typedef struct ll_train_start {
     const char *resumed; /* the same of what was resumed; or NULL */
     const char *doomed;  /* what goes when the first checkpoint is saved; or NULL */
     const ll_machine *machine;
-    const ll_devices *devices; /* its; NULL: none */
+    const ll_devices *devices;       /* its; NULL: none */
+    const ll_recomputed *recomputed; /* NULL: all activations are kept */
 } ll_train_start;
 
 typedef struct ll_train_step {

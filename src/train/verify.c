@@ -204,6 +204,7 @@ static ll_session_opts alone_opts(const verifier *v)
     o.compress = NULL;
     o.schedule = o.stages = NULL;
     o.virtual_stages = 0;
+    o.recompute = NULL;
     return o;
 }
 

@@ -81,6 +81,22 @@ static void refused(void **state)
     refuses(*state, 1, "inspect p.yaml --mesh height=2", "height=2: nothing in mlp can be cut");
 }
 
+static void recomputes(void **state)
+{
+    json_t *j = prints_json(*state, "inspect lenet5 --json -s parallel.recompute=full");
+    const json_t *r = json_object_get(j, "recompute");
+    assert_true(json_num(r, "kept_bytes") < json_num(r, "kept_bytes_before"));
+    assert_true(json_num(r, "extra_flops") > 0);
+    json_decref(j);
+    outcome o = succeeds(*state, "inspect lenet5 -s parallel.recompute=selective --mesh data=2");
+    assert_non_null(strstr(o.out, "recompute selective: the backward pass finds"));
+    outcome_free(&o);
+    refuses(*state, 1, "inspect lenet5 -s parallel.recompute=most",
+            "parallel.recompute is 'most', want none, selective, full");
+    refuses(*state, 1, "inspect lenet5 -s parallel.recompute=1KiB",
+            "full recomputation still keeps");
+}
+
 /* Many at once: a line for each of the matrix, a sum of what was drawn. */
 static void many(void **state)
 {
@@ -138,6 +154,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(fails, tmpdir_setup, tmpdir_teardown),
         cmocka_unit_test_setup_teardown(exact, tmpdir_setup, tmpdir_teardown),
         cmocka_unit_test_setup_teardown(refused, tmpdir_setup, tmpdir_teardown),
+        cmocka_unit_test_setup_teardown(recomputes, tmpdir_setup, tmpdir_teardown),
         cmocka_unit_test_setup_teardown(many, tmpdir_setup, tmpdir_teardown),
         cmocka_unit_test_setup_teardown(inspects, tmpdir_setup, tmpdir_teardown)};
     return cmocka_run_group_tests(tests, NULL, NULL);

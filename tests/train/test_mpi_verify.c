@@ -31,6 +31,7 @@ typedef struct pair {
     int ranks;
     const char *model, *mesh;
     int zero, steps;
+    const char *recompute; /* NULL: none */
 } pair;
 
 static const pair pairs[] = {
@@ -41,6 +42,11 @@ static const pair pairs[] = {
     {2, gpt, "data=2", 2, 5},
     {2, gpt, "sequence=2", 0, 5},
     {2, resnet, "data=2", 1, 1},
+    {2, gpt, "data=2", 3, 2, "full"},
+    {2, gpt, "tensor=2", 0, 2, "full"},
+    {2, lenet, "height=2", 0, 2, "full"},
+    {2, gpt, "pipe=2", 0, 2, "full"},
+    {2, resnet, "data=2", 0, 1, "selective"},
     {3, gpt, "tensor=3", 0, 5},
     {3, lenet, "width=3", 0, 5},
     {3, mlp, "data=3", 3, 5},
@@ -51,6 +57,7 @@ static const pair pairs[] = {
     {4, gpt, "tensor=2,sequence=2", 0, 3},
     {4, gpt, "data=2,tensor=2", 1, 3},
     {6, gpt, "data=2,tensor=3", 1, 2},
+    {4, gpt, "data=2,sequence=2", 2, 2, "full"},
     {6, lenet, "data=3,height=2", 0, 2},
 };
 
@@ -63,17 +70,20 @@ static void test_pairs(void **state)
         ll_run *r;
         ll_verify_report v;
         no_error(ll_run_parse(p->model, strlen(p->model), "test", &r));
+        no_error(ll_run_set(r, ll_arena_printf(r->arena, "parallel.zero=%d", p->zero)));
+        no_error(ll_run_set(r, ll_arena_printf(r->arena, "parallel.recompute=%s",
+                                               p->recompute ? p->recompute : "none")));
         no_error(ll_run_finish(r));
-        ll_verify_opts o = {.session = {.comm = comm, .mesh = p->mesh, .zero = p->zero},
-                            .steps = p->steps,
-                            .tolerance = 1e-5};
+        ll_verify_opts o = {
+            .session = {.comm = comm, .mesh = p->mesh}, .steps = p->steps, .tolerance = 1e-5};
         ll_err rc = ll_verify_run(r, &o, true, &v);
         if (rc != LL_OK)
             fail_msg("%s on %s: %s\n%s", r->model.name, p->mesh, ll_error_text(),
                      ll_error_frames());
         if (ll_comm_rank(comm) == 0)
-            print_message("%-9s %-20s zero %d: worst %.1e (%s), rounding %.1e\n", r->model.name,
-                          p->mesh, p->zero, v.max_rel_diff[0], v.worst[0], v.rounding);
+            print_message("%-9s %-20s zero %d, recompute %s: worst %.1e (%s), rounding %.1e\n",
+                          r->model.name, p->mesh, p->zero, r->parallel.recompute, v.max_rel_diff[0],
+                          v.worst[0], v.rounding);
         assert_true(v.init_identical);
         if (!v.ok)
             fail_msg("%s on %s zero %d: step %lld: %s differs by %g (%s)", r->model.name, p->mesh,
