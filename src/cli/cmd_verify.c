@@ -101,6 +101,7 @@ static ll_err print_json(const ll_verify_report *v, const char *mesh)
     json_object_set_new(j, "worst", json_string(v->worst[0]));
     json_object_set_new(j, "worst_step", json_integer(v->worst_step[0]));
     json_object_set_new(j, "unjudged_in_f32", json_integer(v->unjudged));
+    json_object_set_new(j, "unjudged_in_f64", json_integer(v->unjudged_in_f64));
     json_object_set_new(j, "rounding", v->unjudged ? ll_cli_number(v->rounding) : json_null());
     json_object_set_new(j, "restarts", json_integer(v->restarts));
     json_object_set_new(j, "f64_rel_diff",
@@ -140,6 +141,11 @@ static void print_text(const ll_run *r, const ll_verify_report *v, const char *m
     if (v->worst[1][0])
         printf("so both trained again in f64: worst relative difference %.2e (%s, step %lld)\n",
                v->max_rel_diff[1], v->worst[1], (long long)v->worst_step[1]);
+    if (v->unjudged_in_f64)
+        printf(
+            "which is too noisy there as well: both trained again with exact sums, of which %lld "
+            "elements differ in a bit\n",
+            (long long)v->differing);
     if (v->left_out)
         printf("left out, their gradient being zero but for rounding: %lld of %lld elements\n",
                (long long)v->left_out, (long long)v->elements);

@@ -25,8 +25,9 @@ typedef struct ll_verify_report {
     char worst[2][LL_VERIFY_NAME];
     int64_t worst_step[2];
     int64_t unjudged; /* tensors, in all steps, that rounding moves too much to judge them in f32 */
-    double rounding;  /* the most that changes of last bits change one of these */
-    int64_t differing; /* exact runs: elements that differ in a bit, on all ranks; else -1 */
+    int64_t unjudged_in_f64; /* that it moves too much there too: then exact sums decide */
+    double rounding;         /* the most that changes of last bits change one of these */
+    int64_t differing; /* with exact sums: elements that differ in a bit, on all ranks; else -1 */
     int64_t restarts;  /* steps after which ranks went on from serial values */
     int64_t steps;     /* done */
     int64_t tensors;   /* compared in each step */
