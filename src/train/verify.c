@@ -30,8 +30,8 @@
  * show. (A tensor's own change is no bound: one activation more that crosses relu's corner, and it
  * is ten times as large.) In the first run the ranks go on from the serial values after such a
  * step: what rounding has set apart would only drift further apart.
-enum { DRAWS = 3 }; /* one may be small by luck; in f64 mistakes are far off */
- * with no GROSS and of parameters too, is left to exact sums, where no bit may differ.
+ * What f64 cannot judge either (a batch norm of two numbers, twenty layers deep), by the same
+ * noise, with no GROSS and of parameters too, is left to exact sums, where no bit may differ.
  * Tolerances below STRICT are held to the letter at once.
  * Exact runs (pass/exact.c) have no rounding to allow for: every bit of everything is compared. */
 #include "train/verify.h"
@@ -45,637 +45,636 @@ enum { DRAWS = 3 }; /* one may be small by luck; in f64 mistakes are far off */
 #include <stdlib.h>
 
 static const double FLOOR[2] = {1e-6, 1e-8}; /* as it is, in f64 */
- static const double DIGITS = 1e-3, SMALL = 1e-2, SHARE = 1e-3, MARGIN = 16, STRICT = 1e-6;
- static const double STILL[2] = {2e-2,
-                                 1e-9}; /* some units of the last place over the usual tolerance */
- static const double GROSS = 0.25;      /* differs, and is not asked about in f64 */
- static const double WIDE = 1e-6;       /* the most that passes in f64 */
- enum { DRAWS = 3 }; /* one may be small by luck; in f64, where mistakes are far off, one will do */
+static const double DIGITS = 1e-3, SMALL = 1e-2, SHARE = 1e-3, MARGIN = 16, STRICT = 1e-6;
+static const double STILL[2] = {2e-2,
+                                1e-9}; /* some units of the last place over the usual tolerance */
+static const double GROSS = 0.25;      /* differs, and is not asked about in f64 */
+static const double WIDE = 1e-6;       /* the most that passes in f64 */
+enum { DRAWS = 3 }; /* one may be small by luck; in f64, where mistakes are far off, one will do */
 
- typedef enum kind { RESULT, GRADIENT, PARAMETER, STATE, N_KIND } kind;
+typedef enum kind { RESULT, GRADIENT, PARAMETER, STATE, N_KIND } kind;
 
- typedef struct item {
-     kind kind;
-     const char *name;        /* of the result or input */
-     const char *op;          /* the node that makes it */
-     const char *gradient_of; /* a parameter; NULL: no gradient of one */
-     ll_type type;            /* whole */
-     ll_layout layout;
-     int serial, parallel; /* slots; serial: on rank 0 */
-     uint8_t *left_out;    /* [numel] of the parameter it belongs to; NULL: to none */
-     double size;          /* 2-norm of the serial value; kept ones: of its change, see above */
-     double noise[2];      /* what rounding does to it in this step: difference, projection */
-     void *start;          /* PARAMETER, STATE: what it was after step v->since; on rank 0 */
- } item;
+typedef struct item {
+    kind kind;
+    const char *name;        /* of the result or input */
+    const char *op;          /* the node that makes it */
+    const char *gradient_of; /* a parameter; NULL: no gradient of one */
+    ll_type type;            /* whole */
+    ll_layout layout;
+    int serial, parallel; /* slots; serial: on rank 0 */
+    uint8_t *left_out;    /* [numel] of the parameter it belongs to; NULL: to none */
+    double size;          /* 2-norm of the serial value; kept ones: of its change, see above */
+    double noise[2];      /* what rounding does to it in this step: difference, projection */
+    void *start;          /* PARAMETER, STATE: what it was after step v->since; on rank 0 */
+} item;
 
- /* What one rank finds of one tensor. */
- typedef struct finding {
-     double off;   /* sum of squared differences */
-     double along; /* sum of differences times serial values */
-     double worst, index, serial, parallel;
-     double bits; /* elements that differ in a bit */
- } finding;
- enum { N_FINDING = sizeof(finding) / sizeof(double) };
+/* What one rank finds of one tensor. */
+typedef struct finding {
+    double off;   /* sum of squared differences */
+    double along; /* sum of differences times serial values */
+    double worst, index, serial, parallel;
+    double bits; /* elements that differ in a bit */
+} finding;
+enum { N_FINDING = sizeof(finding) / sizeof(double) };
 
- typedef struct verifier {
-     const ll_verify_opts *o;
-     ll_verify_report *out;
-     ll_comm *c;
-     ll_mesh m;
-     ll_graph *g;
-     ll_session *alone, *cut; /* alone: on rank 0 */
-     ll_session *nudged;      /* on rank 0, once it is needed */
-     int64_t since;           /* the step after which ranks were last given serial values */
-     bool wide;               /* this is the run in f64 */
-     ll_arena *arena;
-     item *items;
-     int n_item, rank, n_rank;
-     finding *found; /* [n_item][n_rank] */
-     void *buffer;   /* on other ranks: a serial tensor */
- } verifier;
+typedef struct verifier {
+    const ll_verify_opts *o;
+    ll_verify_report *out;
+    ll_comm *c;
+    ll_mesh m;
+    ll_graph *g;
+    ll_session *alone, *cut; /* alone: on rank 0 */
+    ll_session *nudged;      /* on rank 0, once it is needed */
+    int64_t since;           /* the step after which ranks were last given serial values */
+    bool wide;               /* this is the run in f64 */
+    ll_arena *arena;
+    item *items;
+    int n_item, rank, n_rank;
+    finding *found; /* [n_item][n_rank] */
+    void *buffer;   /* on other ranks: a serial tensor */
+} verifier;
 
- /* ---- what is compared ---- */
+/* ---- what is compared ---- */
 
- /* As results, gradients are made whole on every rank. */
- static void expose_gradients(ll_graph *g)
- {
-     for (int i = 1, n = g->n_value; i < n; i++)
-         if (g->values[i].gradient_of) ll_graph_result(g, g->values[i].name, (ll_val){i});
- }
+/* As results, gradients are made whole on every rank. */
+static void expose_gradients(ll_graph *g)
+{
+    for (int i = 1, n = g->n_value; i < n; i++)
+        if (g->values[i].gradient_of) ll_graph_result(g, g->values[i].name, (ll_val){i});
+}
 
- /* The node that made v, or what v is the mean over micro-batches of. */
- static const char *maker(const ll_graph *g, ll_val v)
- {
-     int n = ll_value_of(g, v)->node;
-     if (n >= 0 && g->nodes[n].op == &ll_op_accum) n = ll_value_of(g, g->nodes[n].in[0])->node;
-     return n >= 0 ? g->nodes[n].name : "";
- }
+/* The node that made v, or what v is the mean over micro-batches of. */
+static const char *maker(const ll_graph *g, ll_val v)
+{
+    int n = ll_value_of(g, v)->node;
+    if (n >= 0 && g->nodes[n].op == &ll_op_accum) n = ll_value_of(g, g->nodes[n].in[0])->node;
+    return n >= 0 ? g->nodes[n].name : "";
+}
 
- static const char *updater(const ll_graph *g, ll_val input)
- {
-     for (int i = 0; i < g->n_update; i++)
-         if (g->updates[i].input.id == input.id) return maker(g, g->updates[i].next);
-     return "";
- }
+static const char *updater(const ll_graph *g, ll_val input)
+{
+    for (int i = 0; i < g->n_update; i++)
+        if (g->updates[i].input.id == input.id) return maker(g, g->updates[i].next);
+    return "";
+}
 
- static void add_item(verifier *v, kind k, const char *name, const char *op, ll_val value)
- {
-     item *x = &v->items[v->n_item];
-     const ll_value *made = ll_value_of(v->g, value);
-     *x = (item){k, name, op, made->gradient_of, .type = made->type};
-     const ll_program *mine = v->cut->p;
-     bool result = k == RESULT || k == GRADIENT;
-     x->parallel = result ? ll_program_result(mine, name) : ll_program_input(mine, name);
-     if (v->alone) {
-         const ll_program *p = v->alone->p;
-         x->serial = result ? ll_program_result(p, name) : ll_program_input(p, name);
-     }
-     const ll_placement *place = v->cut->place;
-     ll_val there = place && !result ? ll_find(place->g, name) : (ll_val){0};
-     if (there.id) x->layout = place->made[there.id];
-     v->n_item++;
- }
+static void add_item(verifier *v, kind k, const char *name, const char *op, ll_val value)
+{
+    item *x = &v->items[v->n_item];
+    const ll_value *made = ll_value_of(v->g, value);
+    *x = (item){k, name, op, made->gradient_of, .type = made->type};
+    const ll_program *mine = v->cut->p;
+    bool result = k == RESULT || k == GRADIENT;
+    x->parallel = result ? ll_program_result(mine, name) : ll_program_input(mine, name);
+    if (v->alone) {
+        const ll_program *p = v->alone->p;
+        x->serial = result ? ll_program_result(p, name) : ll_program_input(p, name);
+    }
+    const ll_placement *place = v->cut->place;
+    ll_val there = place && !result ? ll_find(place->g, name) : (ll_val){0};
+    if (there.id) x->layout = place->made[there.id];
+    v->n_item++;
+}
 
- /* State that nothing reads is no part of the programs; of a pipeline's ranks some have others. */
- static ll_err drop_items(verifier *v)
- {
-     int n = 0;
-     int32_t *have = LL_NEW_ARRAY(v->arena, int32_t, v->n_item + 1);
-     for (int i = 0; i < v->n_item; i++) have[i] = v->items[i].parallel >= 0;
-     if (v->n_rank > 1)
-         TRY(ll_comm_allreduce(v->c, have, v->n_item, LL_I32, LL_REDUCE_MAX,
-                               &(ll_coll_opts){.site = "tensors"}));
-     for (int i = 0; i < v->n_item; i++)
-         if (have[i]) v->items[n++] = v->items[i];
-     v->n_item = n;
-     return LL_OK;
- }
+/* State that nothing reads is no part of the programs; of a pipeline's ranks some have others. */
+static ll_err drop_items(verifier *v)
+{
+    int n = 0;
+    int32_t *have = LL_NEW_ARRAY(v->arena, int32_t, v->n_item + 1);
+    for (int i = 0; i < v->n_item; i++) have[i] = v->items[i].parallel >= 0;
+    if (v->n_rank > 1)
+        TRY(ll_comm_allreduce(v->c, have, v->n_item, LL_I32, LL_REDUCE_MAX,
+                              &(ll_coll_opts){.site = "tensors"}));
+    for (int i = 0; i < v->n_item; i++)
+        if (have[i]) v->items[n++] = v->items[i];
+    v->n_item = n;
+    return LL_OK;
+}
 
- /* In the order in which a first difference is looked for. */
- static void list_items(verifier *v)
- {
-     const ll_graph *g = v->g;
-     v->items = LL_NEW_ARRAY(v->arena, item, g->n_result + g->n_value + 1);
-     for (int pass = 0; pass < 3; pass++)
-         for (int i = 0; i < g->n_result; i++) {
-             const ll_named *r = &g->results[i];
-             bool norm = !strcmp(r->name, "grad_norm");
-             bool gradient = ll_value_of(g, r->value)->gradient_of;
-             if (pass == (norm ? 2 : gradient ? 1 : 0))
-                 add_item(v, norm || gradient ? GRADIENT : RESULT, r->name, maker(g, r->value),
-                          r->value);
-         }
-     for (int pass = PARAMETER; pass <= STATE; pass++)
-         for (int i = 1; i < g->n_value; i++) {
-             const ll_value *x = &g->values[i];
-             if (x->node < 0 && x->kind == (pass == PARAMETER ? LL_PARAM : LL_STATE))
-                 add_item(v, (kind)pass, x->name, updater(g, (ll_val){i}), (ll_val){i});
-         }
- }
+/* In the order in which a first difference is looked for. */
+static void list_items(verifier *v)
+{
+    const ll_graph *g = v->g;
+    v->items = LL_NEW_ARRAY(v->arena, item, g->n_result + g->n_value + 1);
+    for (int pass = 0; pass < 3; pass++)
+        for (int i = 0; i < g->n_result; i++) {
+            const ll_named *r = &g->results[i];
+            bool norm = !strcmp(r->name, "grad_norm");
+            bool gradient = ll_value_of(g, r->value)->gradient_of;
+            if (pass == (norm ? 2 : gradient ? 1 : 0))
+                add_item(v, norm || gradient ? GRADIENT : RESULT, r->name, maker(g, r->value),
+                         r->value);
+        }
+    for (int pass = PARAMETER; pass <= STATE; pass++)
+        for (int i = 1; i < g->n_value; i++) {
+            const ll_value *x = &g->values[i];
+            if (x->node < 0 && x->kind == (pass == PARAMETER ? LL_PARAM : LL_STATE))
+                add_item(v, (kind)pass, x->name, updater(g, (ll_val){i}), (ll_val){i});
+        }
+}
 
- /* Whether a tensor is a parameter's gradient, itself or its moment. */
- static bool belongs(const item *x, const item *param)
- {
-     size_t n = strlen(param->name);
-     if (x->kind == GRADIENT) return x->gradient_of && !strcmp(x->gradient_of, param->name);
-     return !strncmp(x->name, param->name, n) && (!x->name[n] || x->name[n] == '.') &&
-            ll_shape_equal(&x->type.shape, &param->type.shape);
- }
+/* Whether a tensor is a parameter's gradient, itself or its moment. */
+static bool belongs(const item *x, const item *param)
+{
+    size_t n = strlen(param->name);
+    if (x->kind == GRADIENT) return x->gradient_of && !strcmp(x->gradient_of, param->name);
+    return !strncmp(x->name, param->name, n) && (!x->name[n] || x->name[n] == '.') &&
+           ll_shape_equal(&x->type.shape, &param->type.shape);
+}
 
- static void share_left_out(verifier *v)
- {
-     for (int i = 0; i < v->n_item; i++) {
-         const item *param = &v->items[i];
-         if (param->kind != PARAMETER) continue;
-         int64_t n = ll_numel(&param->type.shape);
-         uint8_t *left_out = (uint8_t *)ll_arena_alloc(v->arena, (size_t)n + 1);
-         v->out->elements += n;
-         for (int k = 0; k < v->n_item; k++)
-             if (v->items[k].kind != RESULT && belongs(&v->items[k], param))
-                 v->items[k].left_out = left_out;
-     }
- }
+static void share_left_out(verifier *v)
+{
+    for (int i = 0; i < v->n_item; i++) {
+        const item *param = &v->items[i];
+        if (param->kind != PARAMETER) continue;
+        int64_t n = ll_numel(&param->type.shape);
+        uint8_t *left_out = (uint8_t *)ll_arena_alloc(v->arena, (size_t)n + 1);
+        v->out->elements += n;
+        for (int k = 0; k < v->n_item; k++)
+            if (v->items[k].kind != RESULT && belongs(&v->items[k], param))
+                v->items[k].left_out = left_out;
+    }
+}
 
- /* What a session of rank 0 alone is opened with. */
- static ll_session_opts alone_opts(const verifier *v)
- {
-     ll_session_opts o = v->o->session;
-     o.comm = NULL;
-     o.mesh = NULL;
-     o.zero = 0;
-     o.compress = NULL;
-     o.schedule = o.stages = NULL;
-     o.virtual_stages = 0;
-     o.recompute = NULL;
-     return o;
- }
+/* What a session of rank 0 alone is opened with. */
+static ll_session_opts alone_opts(const verifier *v)
+{
+    ll_session_opts o = v->o->session;
+    o.comm = NULL;
+    o.mesh = NULL;
+    o.zero = 0;
+    o.compress = NULL;
+    o.schedule = o.stages = NULL;
+    o.virtual_stages = 0;
+    o.recompute = NULL;
+    return o;
+}
 
- /* ---- comparing one tensor ---- */
+/* ---- comparing one tensor ---- */
 
- static bool kept(const item *x)
- {
-     return x->kind == PARAMETER || x->kind == STATE;
- }
+static bool kept(const item *x)
+{
+    return x->kind == PARAMETER || x->kind == STATE;
+}
 
- static double at(const void *data, ll_dtype t, int64_t i)
- {
-     return t == LL_F32 ? (double)((const float *)data)[i] : ll_load(data, t, i);
- }
+static double at(const void *data, ll_dtype t, int64_t i)
+{
+    return t == LL_F32 ? (double)((const float *)data)[i] : ll_load(data, t, i);
+}
 
- static size_t bytes_of(const ll_type *t)
- {
-     return (size_t)ll_numel(&t->shape) * ll_dtype_bytes(t->dtype);
- }
+static size_t bytes_of(const ll_type *t)
+{
+    return (size_t)ll_numel(&t->shape) * ll_dtype_bytes(t->dtype);
+}
 
- /* Rank 0's tensor on every rank. Collective. */
- static ll_err fetch(verifier *v, const item *x, const void **out)
- {
-     void *data = v->buffer;
-     if (v->alone) data = ll_exec_data(v->alone->e, x->serial, 0);
-     *out = data;
-     if (v->n_rank == 1 || !bytes_of(&x->type)) return LL_OK;
-     return ll_comm_broadcast(v->c, data, (int64_t)bytes_of(&x->type), LL_U8, 0,
-                              &(ll_coll_opts){.site = x->name});
- }
+/* Rank 0's tensor on every rank. Collective. */
+static ll_err fetch(verifier *v, const item *x, const void **out)
+{
+    void *data = v->buffer;
+    if (v->alone) data = ll_exec_data(v->alone->e, x->serial, 0);
+    *out = data;
+    if (v->n_rank == 1 || !bytes_of(&x->type)) return LL_OK;
+    return ll_comm_broadcast(v->c, data, (int64_t)bytes_of(&x->type), LL_U8, 0,
+                             &(ll_coll_opts){.site = x->name});
+}
 
- /* On rank 0: of every tensor what differences are over. Collective. */
- static ll_err find_sizes(verifier *v)
- {
-     for (int i = 0; i < v->n_item && v->alone; i++) {
-         item *x = &v->items[i];
-         const void *serial = ll_exec_data(v->alone->e, x->serial, 0);
-         double sum = 0, moved = 0;
-         for (int64_t k = 0, n = ll_numel(&x->type.shape); k < n; k++) {
-             double a = at(serial, x->type.dtype, k),
-                    b = x->start ? at(x->start, x->type.dtype, k) : 0;
-             sum += a * a;
-             moved += (a - b) * (a - b);
-         }
-         x->size = x->start ? fmax(sqrt(moved), STILL[v->wide] * sqrt(sum)) : sqrt(sum);
-     }
-     for (int i = 0; i < v->n_item && v->n_rank > 1; i++)
-         TRY(ll_comm_broadcast(v->c, &v->items[i].size, 1, LL_F64, 0, NULL));
-     return LL_OK;
- }
+/* On rank 0: of every tensor what differences are over. Collective. */
+static ll_err find_sizes(verifier *v)
+{
+    for (int i = 0; i < v->n_item && v->alone; i++) {
+        item *x = &v->items[i];
+        const void *serial = ll_exec_data(v->alone->e, x->serial, 0);
+        double sum = 0, moved = 0;
+        for (int64_t k = 0, n = ll_numel(&x->type.shape); k < n; k++) {
+            double a = at(serial, x->type.dtype, k),
+                   b = x->start ? at(x->start, x->type.dtype, k) : 0;
+            sum += a * a;
+            moved += (a - b) * (a - b);
+        }
+        x->size = x->start ? fmax(sqrt(moved), STILL[v->wide] * sqrt(sum)) : sqrt(sum);
+    }
+    for (int i = 0; i < v->n_item && v->n_rank > 1; i++)
+        TRY(ll_comm_broadcast(v->c, &v->items[i].size, 1, LL_F64, 0, NULL));
+    return LL_OK;
+}
 
- /* Notes elements of a gradient that are rounding alone. all: the norm of all gradients. */
- static void leave_out(item *x, const void *serial, const void *parallel, double all)
- {
-     int64_t n = ll_numel(&x->type.shape);
-     double small = SMALL * fmax(x->size, SHARE * all) / sqrt((double)n + 1);
-     for (int64_t i = 0; i < n; i++) {
-         double a = at(serial, x->type.dtype, i), b = at(parallel, x->type.dtype, i);
-         double larger = fmax(fabs(a), fabs(b));
-         if (larger < small && fabs(a - b) > DIGITS * larger) x->left_out[i] = 1;
-     }
- }
+/* Notes elements of a gradient that are rounding alone. all: the norm of all gradients. */
+static void leave_out(item *x, const void *serial, const void *parallel, double all)
+{
+    int64_t n = ll_numel(&x->type.shape);
+    double small = SMALL * fmax(x->size, SHARE * all) / sqrt((double)n + 1);
+    for (int64_t i = 0; i < n; i++) {
+        double a = at(serial, x->type.dtype, i), b = at(parallel, x->type.dtype, i);
+        double larger = fmax(fabs(a), fabs(b));
+        if (larger < small && fabs(a - b) > DIGITS * larger) x->left_out[i] = 1;
+    }
+}
 
- /* Where row r of a piece begins in the whole. */
- static int64_t row_in_whole(const ll_slot *s, int64_t r)
- {
-     const ll_shape *p = &s->type.shape, *w = s->piece ? &s->piece->whole : p;
-     int last = p->n - 1;
-     int64_t stride = 1, first = 0;
-     for (int d = last; d >= 0; d--) {
-         int64_t i = d == last ? 0 : r % p->d[d];
-         if (d != last) r /= p->d[d];
-         first += ((s->piece ? s->piece->at[d] : 0) + i) * stride;
-         stride *= w->d[d];
-     }
-     return first;
- }
+/* Where row r of a piece begins in the whole. */
+static int64_t row_in_whole(const ll_slot *s, int64_t r)
+{
+    const ll_shape *p = &s->type.shape, *w = s->piece ? &s->piece->whole : p;
+    int last = p->n - 1;
+    int64_t stride = 1, first = 0;
+    for (int d = last; d >= 0; d--) {
+        int64_t i = d == last ? 0 : r % p->d[d];
+        if (d != last) r /= p->d[d];
+        first += ((s->piece ? s->piece->at[d] : 0) + i) * stride;
+        stride *= w->d[d];
+    }
+    return first;
+}
 
- static finding compare(const item *x, const ll_slot *s, const void *serial, const void *parallel,
-                        bool exact)
- {
-     finding f = {.worst = -1};
-     ll_dtype t = x->type.dtype;
-     size_t elem = ll_dtype_bytes(t);
-     int64_t n = ll_numel(&s->type.shape),
-             row = s->type.shape.n ? s->type.shape.d[s->type.shape.n - 1] : 1;
-     bool skip = x->left_out && x->kind != GRADIENT && !exact;
-     for (int64_t r = 0; r * row < n; r++) {
-         int64_t first = row_in_whole(s, r);
-         for (int64_t i = 0; i < row; i++) {
-             if (skip && x->left_out[first + i]) continue;
-             double a = at(serial, t, first + i), b = at(parallel, t, r * row + i);
-             double d = a == b ? 0 : fabs(a - b);
-             if (isnan(d)) d = INFINITY;
-             if (memcmp((const char *)serial + (size_t)(first + i) * elem,
-                        (const char *)parallel + (size_t)(r * row + i) * elem, elem)) {
-                 f.bits++;
-                 d = fmax(d, DBL_TRUE_MIN); /* zeros of two signs */
-             }
-             f.off += d * d;
-             f.along += d < INFINITY ? (b - a) * a : 0;
-             if (d > f.worst) f = (finding){f.off, f.along, d, (double)(first + i), a, b, f.bits};
-         }
-     }
-     return f;
- }
+static finding compare(const item *x, const ll_slot *s, const void *serial, const void *parallel,
+                       bool exact)
+{
+    finding f = {.worst = -1};
+    ll_dtype t = x->type.dtype;
+    size_t elem = ll_dtype_bytes(t);
+    int64_t n = ll_numel(&s->type.shape),
+            row = s->type.shape.n ? s->type.shape.d[s->type.shape.n - 1] : 1;
+    bool skip = x->left_out && x->kind != GRADIENT && !exact;
+    for (int64_t r = 0; r * row < n; r++) {
+        int64_t first = row_in_whole(s, r);
+        for (int64_t i = 0; i < row; i++) {
+            if (skip && x->left_out[first + i]) continue;
+            double a = at(serial, t, first + i), b = at(parallel, t, r * row + i);
+            double d = a == b ? 0 : fabs(a - b);
+            if (isnan(d)) d = INFINITY;
+            if (memcmp((const char *)serial + (size_t)(first + i) * elem,
+                       (const char *)parallel + (size_t)(r * row + i) * elem, elem)) {
+                f.bits++;
+                d = fmax(d, DBL_TRUE_MIN); /* zeros of two signs */
+            }
+            f.off += d * d;
+            f.along += d < INFINITY ? (b - a) * a : 0;
+            if (d > f.worst) f = (finding){f.off, f.along, d, (double)(first + i), a, b, f.bits};
+        }
+    }
+    return f;
+}
 
- /* Fills found, on every rank; init: of parameters and state alone. Collective. */
- static ll_err compare_all(verifier *v, bool init)
- {
-     memset(v->found, 0, sizeof *v->found * (size_t)(v->n_item * v->n_rank));
-     if (!init) TRY(find_sizes(v));
-     for (int i = 0; i < v->n_item; i++) {
-         item *x = &v->items[i];
-         if (init && !kept(x)) continue;
-         const void *serial;
-         finding *f = &v->found[i * v->n_rank + v->rank];
-         TRY(fetch(v, x, &serial));
-         if (x->parallel < 0) continue; /* another stage's */
-         const void *parallel = ll_exec_data(v->cut->e, x->parallel, 0);
-         const ll_slot *s = &v->cut->p->slots[x->parallel];
-         if (x->kind == GRADIENT && x->left_out && !v->o->session.exact)
-             leave_out(x, serial, parallel, ll_session_result(v->cut, "grad_norm"));
-         *f = compare(x, s, serial, parallel, init || v->o->session.exact);
-     }
-     if (v->n_rank == 1) return LL_OK;
-     return ll_comm_allreduce(v->c, v->found, (int64_t)v->n_item * v->n_rank * N_FINDING, LL_F64,
-                              LL_REDUCE_SUM, &(ll_coll_opts){.site = "findings"});
- }
+/* Fills found, on every rank; init: of parameters and state alone. Collective. */
+static ll_err compare_all(verifier *v, bool init)
+{
+    memset(v->found, 0, sizeof *v->found * (size_t)(v->n_item * v->n_rank));
+    if (!init) TRY(find_sizes(v));
+    for (int i = 0; i < v->n_item; i++) {
+        item *x = &v->items[i];
+        if (init && !kept(x)) continue;
+        const void *serial;
+        finding *f = &v->found[i * v->n_rank + v->rank];
+        TRY(fetch(v, x, &serial));
+        if (x->parallel < 0) continue; /* another stage's */
+        const void *parallel = ll_exec_data(v->cut->e, x->parallel, 0);
+        const ll_slot *s = &v->cut->p->slots[x->parallel];
+        if (x->kind == GRADIENT && x->left_out && !v->o->session.exact)
+            leave_out(x, serial, parallel, ll_session_result(v->cut, "grad_norm"));
+        *f = compare(x, s, serial, parallel, init || v->o->session.exact);
+    }
+    if (v->n_rank == 1) return LL_OK;
+    return ll_comm_allreduce(v->c, v->found, (int64_t)v->n_item * v->n_rank * N_FINDING, LL_F64,
+                             LL_REDUCE_SUM, &(ll_coll_opts){.site = "findings"});
+}
 
- /* ---- the verdict on one step: the same on every rank ---- */
+/* ---- the verdict on one step: the same on every rank ---- */
 
- /* How far the copy of x that is furthest off is, and along x; each has a piece on several ranks. */
- static void worst_copy(const verifier *v, int i, double out[2])
- {
-     out[0] = out[1] = 0;
-     ll_axes copies = (ll_axes)~ll_layout_axes(&v->items[i].layout);
-     for (int r = 0; r < v->n_rank; r++) {
-         double off = 0, along = 0;
-         for (int q = 0; q < v->n_rank; q++)
-             if (ll_mesh_member(&v->m, copies, q) == ll_mesh_member(&v->m, copies, r)) {
-                 off += v->found[i * v->n_rank + q].off;
-                 along += v->found[i * v->n_rank + q].along;
-             }
-         out[0] = fmax(out[0], sqrt(off));
-         out[1] = fmax(out[1], fabs(along));
-     }
- }
+/* How far the copy of x that is furthest off is, and along x; each has a piece on several ranks. */
+static void worst_copy(const verifier *v, int i, double out[2])
+{
+    out[0] = out[1] = 0;
+    ll_axes copies = (ll_axes)~ll_layout_axes(&v->items[i].layout);
+    for (int r = 0; r < v->n_rank; r++) {
+        double off = 0, along = 0;
+        for (int q = 0; q < v->n_rank; q++)
+            if (ll_mesh_member(&v->m, copies, q) == ll_mesh_member(&v->m, copies, r)) {
+                off += v->found[i * v->n_rank + q].off;
+                along += v->found[i * v->n_rank + q].along;
+            }
+        out[0] = fmax(out[0], sqrt(off));
+        out[1] = fmax(out[1], fabs(along));
+    }
+}
 
- static void note_difference(verifier *v, int i, int64_t step, double rel, double allowed)
- {
-     ll_verify_report *out = v->out;
-     const item *x = &v->items[i];
-     const finding *f = &v->found[i * v->n_rank];
-     int rank = 0;
-     for (int r = 1; r < v->n_rank; r++)
-         if (f[r].worst > f[rank].worst) rank = r;
-     snprintf(out->name, sizeof out->name, "%s", x->name);
-     snprintf(out->op, sizeof out->op, "%s", x->op);
-     out->rank = rank;
-     out->index = (int64_t)f[rank].index;
-     out->step = step;
-     out->serial = f[rank].serial;
-     out->parallel = f[rank].parallel;
-     out->rel_diff = rel;
-     out->allowed = allowed;
-     out->in_f64 = v->wide;
-     out->ok = false;
- }
+static void note_difference(verifier *v, int i, int64_t step, double rel, double allowed)
+{
+    ll_verify_report *out = v->out;
+    const item *x = &v->items[i];
+    const finding *f = &v->found[i * v->n_rank];
+    int rank = 0;
+    for (int r = 1; r < v->n_rank; r++)
+        if (f[r].worst > f[rank].worst) rank = r;
+    snprintf(out->name, sizeof out->name, "%s", x->name);
+    snprintf(out->op, sizeof out->op, "%s", x->op);
+    out->rank = rank;
+    out->index = (int64_t)f[rank].index;
+    out->step = step;
+    out->serial = f[rank].serial;
+    out->parallel = f[rank].parallel;
+    out->rel_diff = rel;
+    out->allowed = allowed;
+    out->in_f64 = v->wide;
+    out->ok = false;
+}
 
- static void judge_init(verifier *v)
- {
-     v->out->init_identical = true;
-     for (int k = 0; k < v->n_item * v->n_rank && v->out->init_identical; k++)
-         if (v->found[k].bits > 0) {
-             v->out->init_identical = false;
-             note_difference(v, k / v->n_rank, 0, INFINITY, 0);
-         }
- }
+static void judge_init(verifier *v)
+{
+    v->out->init_identical = true;
+    for (int k = 0; k < v->n_item * v->n_rank && v->out->init_identical; k++)
+        if (v->found[k].bits > 0) {
+            v->out->init_identical = false;
+            note_difference(v, k / v->n_rank, 0, INFINITY, 0);
+        }
+}
 
- /* The norm that differences of x are over. */
- static double scale_of(const verifier *v, const item *x)
- {
-     double all = 0;
-     for (int i = 0; i < v->n_item && x->kind == GRADIENT; i++)
-         if (v->items[i].kind == GRADIENT && v->items[i].left_out)
-             all = hypot(all, v->items[i].size);
-     return fmax(fmax(x->size, FLOOR[v->wide] * all), 1e-30);
- }
+/* The norm that differences of x are over. */
+static double scale_of(const verifier *v, const item *x)
+{
+    double all = 0;
+    for (int i = 0; i < v->n_item && x->kind == GRADIENT; i++)
+        if (v->items[i].kind == GRADIENT && v->items[i].left_out)
+            all = hypot(all, v->items[i].size);
+    return fmax(fmax(x->size, FLOOR[v->wide] * all), 1e-30);
+}
 
- /* Relative differences as they are, and projections; whether one is more than the tolerance. */
- static bool measure(const verifier *v, double (*rel)[2])
- {
-     bool any = false;
-     for (int i = 0; i < v->n_item; i++) {
-         double scale = scale_of(v, &v->items[i]);
-         worst_copy(v, i, rel[i]);
-         rel[i][0] /= scale;
-         rel[i][1] = kept(&v->items[i]) ? 0 : rel[i][1] / (scale * scale);
-         for (int r = 0; r < v->n_rank && v->o->session.exact; r++)
-             if (v->found[i * v->n_rank + r].bits > 0) rel[i][0] = fmax(rel[i][0], DBL_MIN);
-         any |= !(rel[i][0] <= v->o->tolerance);
-     }
-     return any;
- }
+/* Relative differences as they are, and projections; whether one is more than the tolerance. */
+static bool measure(const verifier *v, double (*rel)[2])
+{
+    bool any = false;
+    for (int i = 0; i < v->n_item; i++) {
+        double scale = scale_of(v, &v->items[i]);
+        worst_copy(v, i, rel[i]);
+        rel[i][0] /= scale;
+        rel[i][1] = kept(&v->items[i]) ? 0 : rel[i][1] / (scale * scale);
+        for (int r = 0; r < v->n_rank && v->o->session.exact; r++)
+            if (v->found[i * v->n_rank + r].bits > 0) rel[i][0] = fmax(rel[i][0], DBL_MIN);
+        any |= !(rel[i][0] <= v->o->tolerance);
+    }
+    return any;
+}
 
- static int64_t count_left_out(const verifier *v)
- {
-     int64_t sum = 0;
-     for (int i = 0; i < v->n_item; i++) {
-         int64_t n = v->items[i].kind == PARAMETER ? ll_numel(&v->items[i].type.shape) : 0;
-         for (int64_t k = 0; k < n; k++) sum += v->items[i].left_out[k];
-     }
-     return sum;
- }
+static int64_t count_left_out(const verifier *v)
+{
+    int64_t sum = 0;
+    for (int i = 0; i < v->n_item; i++) {
+        int64_t n = v->items[i].kind == PARAMETER ? ll_numel(&v->items[i].type.shape) : 0;
+        for (int64_t k = 0; k < n; k++) sum += v->items[i].left_out[k];
+    }
+    return sum;
+}
 
- /* What no rounding of this step explains, of this kind of tensors. */
- static double loudest(const verifier *v, kind of, int k)
- {
-     double most = 0;
-     for (int i = 0; i < v->n_item; i++)
-         if (v->items[i].kind == of) most = fmax(most, v->items[i].noise[k]);
-     return fmax(v->wide ? v->o->tolerance : GROSS, MARGIN * most);
- }
+/* What no rounding of this step explains, of this kind of tensors. */
+static double loudest(const verifier *v, kind of, int k)
+{
+    double most = 0;
+    for (int i = 0; i < v->n_item; i++)
+        if (v->items[i].kind == of) most = fmax(most, v->items[i].noise[k]);
+    return fmax(v->wide ? v->o->tolerance : GROSS, MARGIN * most);
+}
 
- /* far: noise is known. */
- static void judge(verifier *v, int64_t step, double (*rel)[2], bool far)
- {
-     ll_verify_report *out = v->out;
-     double bar = v->o->tolerance, *most = &out->max_rel_diff[v->wide];
-     int first = -1; /* that f32 cannot judge, or that is wrong */
-     bool wrong = false;
-     for (int i = 0; i < v->n_item; i++) {
-         const item *x = &v->items[i];
-         if (rel[i][0] > *most || !out->worst[v->wide][0]) {
-             *most = rel[i][0];
-             out->worst_step[v->wide] = step;
-             snprintf(out->worst[v->wide], sizeof *out->worst, "%s", x->name);
-         }
-         if (!strcmp(x->name, "loss") && !v->wide) {
-             out->loss[0] = v->found[i * v->n_rank].serial;
-             out->loss[1] = v->found[i * v->n_rank].parallel;
-         }
-         if (rel[i][0] <= bar) continue;
-         if (first < 0) first = i;
-         if (!far) {
-             wrong = true;
-             continue;
-         }
-         *(v->wide ? &out->unjudged_in_f64 : &out->unjudged) += 1;
-         if (!v->wide) out->rounding = fmax(out->rounding, x->noise[0]);
-         for (int k = 0; k < 2; k++)
-             wrong |= (v->wide || !kept(x)) && !(rel[i][k] <= loudest(v, x->kind, k));
-     }
-     if (wrong && out->ok) note_difference(v, first, step, rel[first][0], bar);
-     for (int i = 0; i < v->n_item * v->n_rank && v->o->session.exact; i++)
-         out->differing += (int64_t)v->found[i].bits;
-     out->left_out = count_left_out(v);
-     out->steps = step;
- }
+/* far: noise is known. */
+static void judge(verifier *v, int64_t step, double (*rel)[2], bool far)
+{
+    ll_verify_report *out = v->out;
+    double bar = v->o->tolerance, *most = &out->max_rel_diff[v->wide];
+    int first = -1; /* that f32 cannot judge, or that is wrong */
+    bool wrong = false;
+    for (int i = 0; i < v->n_item; i++) {
+        const item *x = &v->items[i];
+        if (rel[i][0] > *most || !out->worst[v->wide][0]) {
+            *most = rel[i][0];
+            out->worst_step[v->wide] = step;
+            snprintf(out->worst[v->wide], sizeof *out->worst, "%s", x->name);
+        }
+        if (!strcmp(x->name, "loss") && !v->wide) {
+            out->loss[0] = v->found[i * v->n_rank].serial;
+            out->loss[1] = v->found[i * v->n_rank].parallel;
+        }
+        if (rel[i][0] <= bar) continue;
+        if (first < 0) first = i;
+        if (!far) {
+            wrong = true;
+            continue;
+        }
+        *(v->wide ? &out->unjudged_in_f64 : &out->unjudged) += 1;
+        if (!v->wide) out->rounding = fmax(out->rounding, x->noise[0]);
+        for (int k = 0; k < 2; k++)
+            wrong |= (v->wide || !kept(x)) && !(rel[i][k] <= loudest(v, x->kind, k));
+    }
+    if (wrong && out->ok) note_difference(v, first, step, rel[first][0], bar);
+    for (int i = 0; i < v->n_item * v->n_rank && v->o->session.exact; i++)
+        out->differing += (int64_t)v->found[i].bits;
+    out->left_out = count_left_out(v);
+    out->steps = step;
+}
 
- /* ---- what rounding does ---- */
+/* ---- what rounding does ---- */
 
- /* Half a unit of the last place of what products read. */
- static double half_unit(const verifier *v)
- {
-     static const double unit[LL_N_PRECISION] = {0x1p-24, 0x1p-11, 0x1p-9, 0x1p-4};
-     ll_precision p;
-     if (v->wide) return 0x1p-53;
-     return ll_precision_parse(v->o->session.precision, &p) == LL_OK ? unit[p] : unit[0];
- }
+/* Half a unit of the last place of what products read. */
+static double half_unit(const verifier *v)
+{
+    static const double unit[LL_N_PRECISION] = {0x1p-24, 0x1p-11, 0x1p-9, 0x1p-4};
+    ll_precision p;
+    if (v->wide) return 0x1p-53;
+    return ll_precision_parse(v->o->session.precision, &p) == LL_OK ? unit[p] : unit[0];
+}
 
- static ll_err nudge(verifier *v, int64_t step, int draw)
- {
-     double by = half_unit(v);
-     for (int i = 0; i < v->n_item; i++) {
-         const item *x = &v->items[i];
-         if (x->kind != PARAMETER) continue;
-         void *data = ll_exec_data(v->nudged->e, x->serial, 0);
-         uint64_t stream = ll_stream(x->name, (uint64_t)(step * DRAWS + draw));
-         for (int64_t k = 0, n = ll_numel(&x->type.shape); k < n; k++) {
-             double sign = ll_below_at(1, stream, (uint64_t)k, 2) ? 1 : -1;
-             ll_store(data, x->type.dtype, k, ll_load(data, x->type.dtype, k) * (1 + sign * by));
-         }
-         TRY(ll_exec_changed(v->nudged->e, x->serial));
-     }
-     return LL_OK;
- }
+static ll_err nudge(verifier *v, int64_t step, int draw)
+{
+    double by = half_unit(v);
+    for (int i = 0; i < v->n_item; i++) {
+        const item *x = &v->items[i];
+        if (x->kind != PARAMETER) continue;
+        void *data = ll_exec_data(v->nudged->e, x->serial, 0);
+        uint64_t stream = ll_stream(x->name, (uint64_t)(step * DRAWS + draw));
+        for (int64_t k = 0, n = ll_numel(&x->type.shape); k < n; k++) {
+            double sign = ll_below_at(1, stream, (uint64_t)k, 2) ? 1 : -1;
+            ll_store(data, x->type.dtype, k, ll_load(data, x->type.dtype, k) * (1 + sign * by));
+        }
+        TRY(ll_exec_changed(v->nudged->e, x->serial));
+    }
+    return LL_OK;
+}
 
- /* Keeps what the steps after this one start from. */
- static void keep_start(verifier *v, int64_t step)
- {
-     v->since = step;
-     for (int i = 0; i < v->n_item && v->alone; i++) {
-         item *x = &v->items[i];
-         if (!kept(x)) continue;
-         if (!x->start) x->start = ll_arena_alloc(v->arena, bytes_of(&x->type) + 1);
-         memcpy(x->start, ll_exec_data(v->alone->e, x->serial, 0), bytes_of(&x->type));
-     }
- }
+/* Keeps what the steps after this one start from. */
+static void keep_start(verifier *v, int64_t step)
+{
+    v->since = step;
+    for (int i = 0; i < v->n_item && v->alone; i++) {
+        item *x = &v->items[i];
+        if (!kept(x)) continue;
+        if (!x->start) x->start = ll_arena_alloc(v->arena, bytes_of(&x->type) + 1);
+        memcpy(x->start, ll_exec_data(v->alone->e, x->serial, 0), bytes_of(&x->type));
+    }
+}
 
- /* The steps since then once more, nudged; compares with the serial ones. On rank 0. */
- static ll_err nudged_noise(verifier *v, int64_t step, int draw)
- {
-     for (int i = 0; i < v->n_item; i++) {
-         const item *x = &v->items[i];
-         if (kept(x)) TRY(ll_session_set(v->nudged, x->name, 0, x->start, bytes_of(&x->type)));
-     }
-     v->nudged->step = (uint64_t)v->since;
-     for (int64_t k = v->since + 1; k <= step; k++) {
-         TRY(nudge(v, k, draw));
-         TRY(v->o->feed(v->o->context, v->nudged, k));
-         TRY(ll_session_run(v->nudged, v->o->lr));
-     }
-     for (int i = 0; i < v->n_item; i++) {
-         item *x = &v->items[i];
-         const ll_slot *s = &v->alone->p->slots[x->serial];
-         finding f = compare(x, s, ll_exec_data(v->alone->e, x->serial, 0),
-                             ll_exec_data(v->nudged->e, x->serial, 0), false);
-         double scale = scale_of(v, x);
-         x->noise[0] = fmax(x->noise[0], sqrt(f.off) / scale);
-         x->noise[1] = fmax(x->noise[1], fabs(f.along) / scale / scale);
-     }
-     return LL_OK;
- }
+/* The steps since then once more, nudged; compares with the serial ones. On rank 0. */
+static ll_err nudged_noise(verifier *v, int64_t step, int draw)
+{
+    for (int i = 0; i < v->n_item; i++) {
+        const item *x = &v->items[i];
+        if (kept(x)) TRY(ll_session_set(v->nudged, x->name, 0, x->start, bytes_of(&x->type)));
+    }
+    v->nudged->step = (uint64_t)v->since;
+    for (int64_t k = v->since + 1; k <= step; k++) {
+        TRY(nudge(v, k, draw));
+        TRY(v->o->feed(v->o->context, v->nudged, k));
+        TRY(ll_session_run(v->nudged, v->o->lr));
+    }
+    for (int i = 0; i < v->n_item; i++) {
+        item *x = &v->items[i];
+        const ll_slot *s = &v->alone->p->slots[x->serial];
+        finding f = compare(x, s, ll_exec_data(v->alone->e, x->serial, 0),
+                            ll_exec_data(v->nudged->e, x->serial, 0), false);
+        double scale = scale_of(v, x);
+        x->noise[0] = fmax(x->noise[0], sqrt(f.off) / scale);
+        x->noise[1] = fmax(x->noise[1], fabs(f.along) / scale / scale);
+    }
+    return LL_OK;
+}
 
- static ll_err draw_noise(verifier *v, int64_t step)
- {
-     ll_session_opts o = alone_opts(v);
-     if (!v->nudged) TRY(ll_session_open(v->g, &o, &v->nudged));
-     for (int draw = 0; draw < (v->wide ? 1 : DRAWS); draw++) TRY(nudged_noise(v, step, draw));
-     return LL_OK;
- }
+static ll_err draw_noise(verifier *v, int64_t step)
+{
+    ll_session_opts o = alone_opts(v);
+    if (!v->nudged) TRY(ll_session_open(v->g, &o, &v->nudged));
+    for (int draw = 0; draw < (v->wide ? 1 : DRAWS); draw++) TRY(nudged_noise(v, step, draw));
+    return LL_OK;
+}
 
- static ll_err find_noise(verifier *v, int64_t step)
- {
-     for (int i = 0; i < v->n_item; i++) v->items[i].noise[0] = v->items[i].noise[1] = 0;
-     TRY(ll_comm_agree(v->c, v->rank == 0 ? draw_noise(v, step) : LL_OK));
-     for (int i = 0; i < v->n_item && v->n_rank > 1; i++)
-         TRY(ll_comm_broadcast(v->c, v->items[i].noise, 2, LL_F64, 0, NULL));
-     return LL_OK;
- }
+static ll_err find_noise(verifier *v, int64_t step)
+{
+    for (int i = 0; i < v->n_item; i++) v->items[i].noise[0] = v->items[i].noise[1] = 0;
+    TRY(ll_comm_agree(v->c, v->rank == 0 ? draw_noise(v, step) : LL_OK));
+    for (int i = 0; i < v->n_item && v->n_rank > 1; i++)
+        TRY(ll_comm_broadcast(v->c, v->items[i].noise, 2, LL_F64, 0, NULL));
+    return LL_OK;
+}
 
- /* Parameters and state of the ranks become the serial ones. */
- static ll_err start_over(verifier *v, int64_t step)
- {
-     for (int i = 0; i < v->n_item; i++) {
-         const item *x = &v->items[i];
-         const void *serial;
-         if (!kept(x)) continue;
-         TRY(fetch(v, x, &serial));
-         TRY(ll_session_set(v->cut, x->name, 0, serial, bytes_of(&x->type)));
-     }
-     keep_start(v, step);
-     v->out->restarts++;
-     return LL_OK;
- }
+/* Parameters and state of the ranks become the serial ones. */
+static ll_err start_over(verifier *v, int64_t step)
+{
+    for (int i = 0; i < v->n_item; i++) {
+        const item *x = &v->items[i];
+        const void *serial;
+        if (!kept(x)) continue;
+        TRY(fetch(v, x, &serial));
+        TRY(ll_session_set(v->cut, x->name, 0, serial, bytes_of(&x->type)));
+    }
+    keep_start(v, step);
+    v->out->restarts++;
+    return LL_OK;
+}
 
- /* ---- all of it ---- */
+/* ---- all of it ---- */
 
- static ll_err train_alone(verifier *v, int64_t step)
- {
-     if (!v->alone) return LL_OK;
-     TRY(v->o->feed(v->o->context, v->alone, step));
-     return ll_session_run(v->alone, v->o->lr);
- }
+static ll_err train_alone(verifier *v, int64_t step)
+{
+    if (!v->alone) return LL_OK;
+    TRY(v->o->feed(v->o->context, v->alone, step));
+    return ll_session_run(v->alone, v->o->lr);
+}
 
- static ll_err train_cut(verifier *v, int64_t step)
- {
-     TRY(v->o->feed(v->o->context, v->cut, step));
-     return ll_session_run(v->cut, v->o->lr);
- }
+static ll_err train_cut(verifier *v, int64_t step)
+{
+    TRY(v->o->feed(v->o->context, v->cut, step));
+    return ll_session_run(v->cut, v->o->lr);
+}
 
- static ll_err open_sessions(verifier *v)
- {
-     ll_session_opts o = v->o->session, alone = alone_opts(v);
-     TRY(ll_comm_agree(v->c, ll_session_open(v->g, &o, &v->cut)));
-     ll_err rc = v->rank == 0 ? ll_session_open(v->g, &alone, &v->alone) : LL_OK;
-     TRY(ll_comm_agree(v->c, rc));
-     double bytes[2] = {v->alone ? (double)ll_session_bytes(v->alone) : 0,
-                        (double)ll_session_bytes(v->cut)};
-     if (v->n_rank > 1) TRY(ll_comm_allreduce(v->c, bytes, 2, LL_F64, LL_REDUCE_MAX, NULL));
-     for (int i = 0; i < 2 && !v->wide; i++) v->out->bytes[i] = (size_t)bytes[i];
-     return LL_OK;
- }
+static ll_err open_sessions(verifier *v)
+{
+    ll_session_opts o = v->o->session, alone = alone_opts(v);
+    TRY(ll_comm_agree(v->c, ll_session_open(v->g, &o, &v->cut)));
+    ll_err rc = v->rank == 0 ? ll_session_open(v->g, &alone, &v->alone) : LL_OK;
+    TRY(ll_comm_agree(v->c, rc));
+    double bytes[2] = {v->alone ? (double)ll_session_bytes(v->alone) : 0,
+                       (double)ll_session_bytes(v->cut)};
+    if (v->n_rank > 1) TRY(ll_comm_allreduce(v->c, bytes, 2, LL_F64, LL_REDUCE_MAX, NULL));
+    for (int i = 0; i < 2 && !v->wide; i++) v->out->bytes[i] = (size_t)bytes[i];
+    return LL_OK;
+}
 
- static ll_err train_and_compare(verifier *v)
- {
-     double(*rel)[2] =
-         (double(*)[2])ll_arena_alloc(v->arena, sizeof *rel * (size_t)(v->n_item + 1));
-     bool lenient = v->o->tolerance >= STRICT;
-     keep_start(v, 0);
-     for (int64_t step = 1;
-          step <= v->o->steps && v->out->ok && !(v->wide && v->out->unjudged_in_f64); step++) {
-         TRY(ll_comm_agree(v->c, train_alone(v, step)));
-         TRY(train_cut(v, step));
-         TRY(compare_all(v, false));
-         bool far = measure(v, rel) && lenient;
-         if (far) TRY(find_noise(v, step));
-         judge(v, step, rel, far);
-         if (far && v->out->ok && !v->wide) TRY(start_over(v, step));
-     }
-     return LL_OK;
- }
+static ll_err train_and_compare(verifier *v)
+{
+    double(*rel)[2] = (double(*)[2])ll_arena_alloc(v->arena, sizeof *rel * (size_t)(v->n_item + 1));
+    bool lenient = v->o->tolerance >= STRICT;
+    keep_start(v, 0);
+    for (int64_t step = 1;
+         step <= v->o->steps && v->out->ok && !(v->wide && v->out->unjudged_in_f64); step++) {
+        TRY(ll_comm_agree(v->c, train_alone(v, step)));
+        TRY(train_cut(v, step));
+        TRY(compare_all(v, false));
+        bool far = measure(v, rel) && lenient;
+        if (far) TRY(find_noise(v, step));
+        judge(v, step, rel, far);
+        if (far && v->out->ok && !v->wide) TRY(start_over(v, step));
+    }
+    return LL_OK;
+}
 
- static ll_err verify(verifier *v)
- {
-     TRY(ll_mesh_parse(v->o->session.mesh ? v->o->session.mesh : "", &v->m));
-     TRY(open_sessions(v));
-     list_items(v);
-     TRY(drop_items(v));
-     share_left_out(v);
-     v->found = LL_NEW_ARRAY(v->arena, finding, v->n_item * v->n_rank + 1);
-     size_t most = 1;
-     for (int i = 0; i < v->n_item; i++)
-         if (bytes_of(&v->items[i].type) > most) most = bytes_of(&v->items[i].type);
-     if (!v->alone) v->buffer = ll_arena_alloc(v->arena, most);
-     v->out->tensors = v->n_item;
-     TRY(compare_all(v, true));
-     judge_init(v);
-     return train_and_compare(v);
- }
+static ll_err verify(verifier *v)
+{
+    TRY(ll_mesh_parse(v->o->session.mesh ? v->o->session.mesh : "", &v->m));
+    TRY(open_sessions(v));
+    list_items(v);
+    TRY(drop_items(v));
+    share_left_out(v);
+    v->found = LL_NEW_ARRAY(v->arena, finding, v->n_item * v->n_rank + 1);
+    size_t most = 1;
+    for (int i = 0; i < v->n_item; i++)
+        if (bytes_of(&v->items[i].type) > most) most = bytes_of(&v->items[i].type);
+    if (!v->alone) v->buffer = ll_arena_alloc(v->arena, most);
+    v->out->tensors = v->n_item;
+    TRY(compare_all(v, true));
+    judge_init(v);
+    return train_and_compare(v);
+}
 
- static ll_err run(ll_graph *g, const ll_verify_opts *o, bool wide, ll_verify_report *out)
- {
-     ll_comm *c = o->session.comm;
-     verifier v = {.o = o, .out = out, .c = c, .g = g, .wide = wide, .arena = ll_arena_new()};
-     v.rank = ll_comm_rank(c);
-     v.n_rank = ll_comm_size(c);
-     out->elements = 0;
-     ll_err rc = verify(&v);
-     ll_session_close(v.alone);
-     ll_session_close(v.nudged);
-     ll_session_close(v.cut);
-     ll_arena_free(v.arena);
-     return rc;
- }
+static ll_err run(ll_graph *g, const ll_verify_opts *o, bool wide, ll_verify_report *out)
+{
+    ll_comm *c = o->session.comm;
+    verifier v = {.o = o, .out = out, .c = c, .g = g, .wide = wide, .arena = ll_arena_new()};
+    v.rank = ll_comm_rank(c);
+    v.n_rank = ll_comm_size(c);
+    out->elements = 0;
+    ll_err rc = verify(&v);
+    ll_session_close(v.alone);
+    ll_session_close(v.nudged);
+    ll_session_close(v.cut);
+    ll_arena_free(v.arena);
+    return rc;
+}
 
- /* Everything again in f64, which CPUs have; batches stay as they are. */
- static ll_err run_wide(const ll_graph *g, const ll_verify_opts *given, ll_verify_report *out)
- {
-     ll_verify_opts o = *given;
-     ll_graph *wide;
-     o.tolerance = fmin(o.tolerance, WIDE);
-     o.session.machine = o.session.precision = o.session.transport = NULL;
-     TRY(ll_retype(g, LL_F64, true, &wide));
-     ll_err rc = run(wide, &o, true, out);
-     ll_graph_free(wide);
-     return rc;
- }
+/* Everything again in f64, which CPUs have; batches stay as they are. */
+static ll_err run_wide(const ll_graph *g, const ll_verify_opts *given, ll_verify_report *out)
+{
+    ll_verify_opts o = *given;
+    ll_graph *wide;
+    o.tolerance = fmin(o.tolerance, WIDE);
+    o.session.machine = o.session.precision = o.session.transport = NULL;
+    TRY(ll_retype(g, LL_F64, true, &wide));
+    ll_err rc = run(wide, &o, true, out);
+    ll_graph_free(wide);
+    return rc;
+}
 
- /* And with exact sums, of f32 numbers, where nothing is left to rounding. */
- static ll_err run_exact(ll_graph *g, const ll_verify_opts *given, ll_verify_report *out)
- {
-     ll_verify_opts o = *given;
-     o.tolerance = 0;
-     o.session.exact = true;
-     o.session.precision = o.session.compress = NULL;
-     out->differing = 0;
-     return run(g, &o, false, out);
- }
+/* And with exact sums, of f32 numbers, where nothing is left to rounding. */
+static ll_err run_exact(ll_graph *g, const ll_verify_opts *given, ll_verify_report *out)
+{
+    ll_verify_opts o = *given;
+    o.tolerance = 0;
+    o.session.exact = true;
+    o.session.precision = o.session.compress = NULL;
+    out->differing = 0;
+    return run(g, &o, false, out);
+}
 
- ll_err ll_verify_graph(ll_graph *g, const ll_verify_opts *o, ll_verify_report *out)
- {
-     *out = (ll_verify_report){.ok = true, .differing = o->session.exact ? 0 : -1};
-     expose_gradients(g);
-     TRY(ll_graph_check(g));
-     TRY(run(g, o, false, out));
-     if (out->ok && out->unjudged) TRY(run_wide(g, o, out));
-     if (out->ok && out->unjudged_in_f64) TRY(run_exact(g, o, out));
-     return LL_OK;
- }
+ll_err ll_verify_graph(ll_graph *g, const ll_verify_opts *o, ll_verify_report *out)
+{
+    *out = (ll_verify_report){.ok = true, .differing = o->session.exact ? 0 : -1};
+    expose_gradients(g);
+    TRY(ll_graph_check(g));
+    TRY(run(g, o, false, out));
+    if (out->ok && out->unjudged) TRY(run_wide(g, o, out));
+    if (out->ok && out->unjudged_in_f64) TRY(run_exact(g, o, out));
+    return LL_OK;
+}
