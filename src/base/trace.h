@@ -10,6 +10,7 @@
 
 typedef enum ll_trace_row {
     LL_TRACE_STEP,    /* steps, and their parts */
+    LL_TRACE_PIPE,    /* of a pipeline: actions, times that a rank is idle, the update */
     LL_TRACE_COMPUTE, /* instructions, and waits inside of them */
     LL_TRACE_DEVICE,  /* kernels, by the own clock of what they run on */
     LL_TRACE_COMM,    /* collectives under way: several at once */
@@ -23,6 +24,7 @@ typedef struct ll_trace_event {
     const char *algorithm, *peers;
     int64_t bytes, number; /* < 0: none */
     double from, to;       /* s, of ll_now */
+    double waited;         /* s of them, of an action */
 } ll_trace_event;
 
 typedef struct ll_trace ll_trace;

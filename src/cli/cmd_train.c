@@ -18,7 +18,7 @@
 #include <string.h>
 
 typedef struct opts {
-    const char *run, *from, *trace, *trace_steps;
+    const char *run, *from, *trace, *timeline, *trace_steps;
     ll_words set;
     int64_t ranks;
     bool resume, json, plain, overwrite;
@@ -33,7 +33,8 @@ static const ll_arg args[] = {
     {"-n", LL_ARG_COUNT, offsetof(opts, ranks), "RANKS",
      "start so many ranks through mpiexec; under mpirun or srun it joins theirs"},
     {"--mesh", LL_ARG_SETTING, offsetof(opts, set), "MESH",
-     "how ranks divide the work: data=2,tensor=2; default data=RANKS", "parallel.mesh"},
+     "how ranks divide the work: data=2,tensor=2, or pipe=2 for stages; default data=RANKS",
+     "parallel.mesh"},
     {"--zero", LL_ARG_SETTING, offsetof(opts, set), "0..3",
      "what ranks of axis data divide: 1 moments, 2 and gradients, 3 and parameters",
      "parallel.zero"},
@@ -54,8 +55,11 @@ static const ll_arg args[] = {
      "start anew in a folder that holds a run already"},
     {"--trace", LL_ARG_TEXT, offsetof(opts, trace), "FILE",
      "what every rank did when, for chrome://tracing or ui.perfetto.dev"},
+    {"--timeline", LL_ARG_TEXT, offsetof(opts, timeline), "FILE.svg",
+     "of a pipeline: a picture of who did what when, and how much was idle"},
     {"--trace-steps", LL_ARG_TEXT, offsetof(opts, trace_steps), "A:B",
-     "with --trace: steps A to B; default: three, after one to warm up"},
+     "with --trace or --timeline (which draws B): steps A to B; default: three, after one to warm "
+     "up"},
     {"--plain", LL_ARG_FLAG, offsetof(opts, plain), NULL, "step lines in place of a progress bar"},
     {"--json", LL_ARG_FLAG, offsetof(opts, json), NULL,
      "one JSON object on standard output at the end"},
@@ -261,6 +265,12 @@ static void on_score(void *context, int64_t step, const ll_score *s)
                          (long long)step, s->loss, 100 * s->accuracy, (long long)s->samples);
 }
 
+static void on_timeline(void *context, const ll_timeline *t)
+{
+    view *v = (view *)context;
+    ll_progress_note(v->p, "%.*s", (int)strlen(t->text) - 1, t->text);
+}
+
 static void show_end(const ll_run *r, const ll_train_report *t)
 {
     char d[LL_NUMBER_TEXT], e[LL_NUMBER_TEXT];
@@ -307,6 +317,7 @@ static ll_err print_json(const ll_run *r, const ll_train_report *t)
     json_object_set_new(j, "compress", json_string(r->parallel.compress));
     json_object_set_new(j, "gradient_bytes", json_integer(t->gradient_bytes));
     json_object_set_new(j, "gradient_bytes_f32", json_integer(t->dense_bytes));
+    json_object_set_new(j, "bubble", ll_cli_number(t->bubble));
     json_object_set_new(j, "predicted_step_ms", json_null());
     json_object_set_new(j, "seconds", ll_cli_number(t->seconds));
     json_object_set_new(j, "signal", t->signal ? json_integer(t->signal) : json_null());
@@ -329,6 +340,16 @@ static ll_err read_steps(const char *text, int64_t *first, int64_t *last)
     return LL_OK;
 }
 
+static ll_err check_timeline(const opts *o, const ll_run *r)
+{
+    ll_mesh m;
+    TRY(ll_mesh_parse(r->parallel.mesh, &m));
+    CHECK(!o->timeline || ll_mesh_axis(&m, LL_AXIS_PIPE) >= 0, LL_E_ARG,
+          "--timeline draws a pipeline, and mesh %s has none: add axis pipe=2",
+          *r->parallel.mesh ? r->parallel.mesh : "data");
+    return LL_OK;
+}
+
 static ll_err train(const opts *o, ll_comm *c, ll_run *r)
 {
     TRY(choose_folder(o, c, r));
@@ -337,7 +358,8 @@ static ll_err train(const opts *o, ll_comm *c, ll_run *r)
                        .resume = o->resume,
                        .resume_from = o->from,
                        .trace = o->trace,
-                       .watch = {&v, on_start, on_step, on_score}};
+                       .timeline = o->timeline,
+                       .watch = {&v, on_start, on_step, on_score, on_timeline}};
     if (o->trace_steps) TRY(read_steps(o->trace_steps, &t.trace_first, &t.trace_last));
     ll_train_report report;
     ll_err rc = ll_train(r, &t, &report);
@@ -355,13 +377,15 @@ static ll_err run(const void *given)
      * limit on file sizes must not end a run before it has saved. */
     signal(SIGPIPE, SIG_IGN);
     signal(SIGXFSZ, SIG_IGN);
-    CHECK(!o->trace_steps || o->trace, LL_E_ARG, "--trace-steps goes with --trace");
+    CHECK(!o->trace_steps || o->trace || o->timeline, LL_E_ARG,
+          "--trace-steps goes with --trace or --timeline");
     CHECK(!o->from || o->resume, LL_E_ARG, "--from goes with --resume");
     CHECK(!o->overwrite || !o->resume, LL_E_ARG, "--overwrite and --resume exclude each other");
     LL_OWN(ll_run) r = NULL;
     ll_comm *c;
     TRY(ll_cli_run(o->run, &o->set, false, &r));
     TRY(check_out(r));
+    TRY(check_timeline(o, r));
     TRY(ll_cli_ranks(r, o->ranks, true, &c));
     return ll_cli_leave(c, train(o, c, r));
 }

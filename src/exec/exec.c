@@ -3,6 +3,7 @@
  * scratch, where that is large enough. */
 #include "base/now.h"
 #include "comm/job.h"
+#include "exec/acting.h"
 #include "exec/exec.h"
 
 #include <math.h>
@@ -359,6 +360,7 @@ static ll_err run_one(ll_exec *e, int i, bool checked)
     if (e->profiling) e->seconds[i] += ll_now() - start;
     if (e->trace && !b->instr->wait) /* waits are noted by comm */
         trace(e, LL_TRACE_COMPUTE, b->instr->name, b->instr->op, start);
+    if (e->trace && e->p->pipe) ll_acting_note(e, b->instr, start);
     return checked && !b->instr->collective ? check_finite(e, b->instr) : LL_OK;
 }
 
@@ -406,6 +408,8 @@ static ll_err run_section(ll_exec *e, int section, uint64_t step, bool checked)
     int times = section == LL_MICRO ? ll_program_rounds(p) : 1;
     if (section == LL_MICRO) TRY(wait_all(e));
     if (section == LL_MICRO && e->machine->begin) TRY(e->machine->begin(e, step));
+    bool acts = e->trace && p->pipe && section == LL_MICRO && (checked || !e->machine->run);
+    if (acts) ll_acting_begin(e);
     for (int m = 0; m < times; m++) {
         if (section == LL_MICRO) move_operands(e, m);
         if (e->machine->run && !checked) {
@@ -424,7 +428,10 @@ static ll_err run_section(ll_exec *e, int section, uint64_t step, bool checked)
         }
     }
     if (section == LL_REPORT && e->machine->end) TRY(e->machine->end(e));
+    if (acts) ll_acting_end(e);
     if (e->trace) trace(e, LL_TRACE_STEP, names[section], NULL, start);
+    if (e->trace && p->pipe && section != LL_MICRO)
+        trace(e, LL_TRACE_PIPE, names[section], NULL, start);
     return checked ? tell(e, &bad) : LL_OK;
 }
 

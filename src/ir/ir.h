@@ -56,6 +56,7 @@ typedef struct ll_node {
     ll_val *in, *out;
     const char *name; /* scope and op, for people: "block2.conv1.conv2d" */
     int micro;        /* of a pipeline's program: the micro-batch that it is of */
+    int action;       /* of it, the action of its rank, from 1 on; 0: none */
     ll_origin of;
 } ll_node;
 

@@ -44,6 +44,13 @@ typedef struct ll_moving { /* an operand that is another address in each micro-b
     size_t stride;
 } ll_moving;
 
+typedef struct ll_acting { /* of a pipeline's program that is traced (exec/acting.h) */
+    int now;               /* the action under way, from 1 on; 0: none yet */
+    double free;           /* since then: the end of the one before it */
+    double from, to;       /* its first kernel's start, its last instruction's end */
+    double waited, wait;   /* s within it; and since */
+} ll_acting;
+
 struct ll_exec { /* a program bound to a machine's memory */
     const ll_machine *machine;
     const ll_link *link;
@@ -60,6 +67,7 @@ struct ll_exec { /* a program bound to a machine's memory */
     double *seconds;
     bool profiling;
     ll_trace *trace; /* NULL: nothing is traced */
+    ll_acting acting;
     ll_comm *comm;   /* of the team; NULL: alone */
     int n_in_flight; /* collectives through comm/ */
     double waited;   /* seconds, in waits */

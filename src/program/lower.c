@@ -138,6 +138,7 @@ static ll_err add_instr(ll_program *p, const ll_graph *g, const ll_node *n)
     x->name = ll_arena_strdup(p->arena, n->name);
     x->op = n->op->name;
     x->micro = n->micro;
+    x->action = n->action;
     x->attr = ll_arena_copy(p->arena, n->attr, n->op->attr_size);
     x->n_in = n->n_in;
     x->n_out = n->n_out;
@@ -248,6 +249,22 @@ static ll_err unroll(ll_graph **g, const ll_lower_opts *opts, ll_arena *arena, l
     return LL_OK;
 }
 
+/* What is done before its turn, since something was waited for, is done in the action that waits.
+ */
+static void ascend_actions(ll_program *p, const ll_pipe *how)
+{
+    int next = how->n_action;
+    for (int i = p->end[LL_MICRO] - 1; i >= 0; i--) {
+        int *action = &p->instrs[i].action;
+        if (*action && *action < next) next = *action;
+        if (*action) *action = next;
+    }
+    ll_pipe *pipe = (ll_pipe *)ll_arena_copy(p->arena, how, sizeof *how);
+    pipe->actions = (const ll_action *)ll_arena_copy(p->arena, how->actions,
+                                                     sizeof *how->actions * (size_t)how->n_action);
+    p->pipe = pipe;
+}
+
 static ll_err build(ll_program *p, ll_graph **graph, const ll_lower_opts *opts)
 {
     ll_order o;
@@ -265,6 +282,7 @@ static ll_err build(ll_program *p, ll_graph **graph, const ll_lower_opts *opts)
     for (int i = 0; i < g->n_update; i++)
         if (!lay.in_place[i]) TRY(add_copy(p, g, g->updates[i]));
     p->end[LL_UPDATE] = p->n_instr;
+    if (opts->pipe) ascend_actions(p, opts->pipe);
     p->persistent_bytes = lay.persistent_bytes;
     p->work_bytes = lay.work_bytes;
     p->ideal_work_bytes = lay.ideal_work_bytes;

@@ -214,14 +214,17 @@ static bool is_ready(const orderer *q, int node)
 }
 
 /* One of the next few nodes of the list that can run while the one at `at` waits; -1: none.
- * Collectives keep their order, and those on inputs their places. */
+ * Collectives keep their order, and those on inputs their places. A pipeline's actions stay one
+ * after another: to fill what a rank waits for is the schedule's work, and it counts on no more
+ * activations in flight than it says. */
 static int find_other(const orderer *q, int at)
 {
     bool first = !q->g->nodes[q->list[at]].op->collective;
+    int action = q->g->nodes[q->list[at]].action;
     for (int i = at + 1; i < q->n && i <= at + LOOK_AHEAD; i++) {
         int node = q->list[i];
         const ll_node *n = &q->g->nodes[node];
-        if (q->placed[node]) continue;
+        if (q->placed[node] || n->action != action) continue;
         bool may = !n->op->collective || (first && maker(q, n->in[0]) >= 0);
         if (may && is_ready(q, node)) return node;
         first &= !n->op->collective;

@@ -47,7 +47,8 @@ typedef struct ll_instr {
     const void **attrs;         /* of a start: [n_in], for each operand has its own */
     size_t packing, packing_at; /* of a start: its room, and where in the work region */
     const void *attr;
-    int micro; /* of a pipeline's program: the micro-batch that it is of */
+    int micro;  /* of a pipeline's program: the micro-batch that it is of */
+    int action; /* of it, the action that it runs in, from 1 on; 0: none. They ascend */
     int n_in, n_out;
     int *in, *out; /* slots */
     size_t scratch;
@@ -60,6 +61,13 @@ typedef struct ll_binding {
     const char *name;
     int slot;
 } ll_binding;
+
+/* What one rank of a pipeline does in a step. */
+typedef struct ll_pipe {
+    const ll_action *actions;
+    int n_action;
+    int slack; /* what an action sends is awaited so many actions later */
+} ll_pipe;
 
 typedef struct ll_program {
     ll_arena *arena;
@@ -80,14 +88,8 @@ typedef struct ll_program {
     size_t ideal_work_bytes; /* largest sum of live work slots: no plan can need less */
     double flops;            /* of a whole step */
     const char *fusions;     /* lines: which were made how often, or why not; NULL: none */
+    const ll_pipe *pipe;     /* by which it was unrolled; NULL: is no pipeline's */
 } ll_program;
-
-/* What one rank of a pipeline does in a step. */
-typedef struct ll_pipe {
-    const ll_action *actions;
-    int n_action;
-    int slack; /* what an action sends is awaited so many actions later */
-} ll_pipe;
 
 typedef struct ll_lower_opts {
     const ll_target *target;

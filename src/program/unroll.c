@@ -126,6 +126,7 @@ static ll_err emit(unroller *u, const ll_node *n, const ll_op *op, const ll_val 
     }
     TRY(ll_emit_all(to, op, attr, in, n_in, out));
     to->nodes[to->n_node - 1].micro = micro;
+    to->nodes[to->n_node - 1].action = u->action < u->how->n_action ? u->action + 1 : 0;
     for (int o = 0; o < n->n_out; o++)
         ll_value_stands_for(to, out[o], ll_value_of(u->g, n->out[o]));
     return LL_OK;

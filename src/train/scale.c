@@ -30,7 +30,8 @@ static ll_err set_up(scaler *x)
     TRY(ll_run_compile(x->r, &o, &x->g, &x->s));
     TRY(ll_ranks_agree(x->c, ll_run_loader(x->r, x->data, x->s, 0, &x->loader)));
     if (!x->opts->trace) return LL_OK;
-    return ll_tracer_open(x->c, x->s, x->opts->trace, x->r->name, &x->tracer);
+    const ll_tracer_opts how = {.path = x->opts->trace, .title = x->r->name};
+    return ll_tracer_open(x->c, x->s, &how, &x->tracer);
 }
 
 static ll_err take_step(scaler *x, int64_t step, double *seconds)

@@ -28,12 +28,14 @@ typedef struct clock_at {
 struct ll_tracer {
     ll_comm *c; /* NULL: alone */
     ll_session *s;
-    const char *path, *title;
+    ll_tracer_opts opts;
     ll_trace *trace;
     ll_arena *arena;
     clock_at began, ended;
     double origin; /* rank 0's time of the start */
+    int64_t step;  /* the last */
     bool on, written;
+    ll_timeline timeline;
 };
 
 /* ---- clocks ---- */
@@ -101,14 +103,25 @@ static double common_us(const ll_tracer *t, double when)
 
 /* ---- opening ---- */
 
-ll_err ll_tracer_open(ll_comm *c, ll_session *s, const char *path, const char *title,
-                      ll_tracer **out)
+static ll_err make_files(const ll_session *s, const ll_tracer_opts *o)
+{
+    bool pipe = s->plan && s->plan->pipeline;
+    CHECK(!o->timeline || pipe, LL_E_ARG,
+          "--timeline draws a pipeline, and the mesh has none: add axis pipe=2");
+    CHECK(!o->timeline || !s->machine->run, LL_E_ARG,
+          "--timeline is not for machine %s yet: --trace has its kernels",
+          s->machine->target->name);
+    if (o->timeline) TRY(ll_file_write(o->timeline, "", 0));
+    return o->path ? ll_file_write(o->path, "[]\n", 3) : LL_OK;
+}
+
+ll_err ll_tracer_open(ll_comm *c, ll_session *s, const ll_tracer_opts *opts, ll_tracer **out)
 {
     *out = NULL;
     ll_arena *arena = ll_arena_new();
     ll_tracer *t = LL_NEW(arena, ll_tracer);
-    *t = (ll_tracer){.c = c, .s = s, .path = path, .title = title, .arena = arena};
-    ll_err rc = ll_ranks_lead(c) ? ll_file_write(path, "[]\n", 3) : LL_OK;
+    *t = (ll_tracer){.c = c, .s = s, .opts = *opts, .arena = arena};
+    ll_err rc = ll_ranks_lead(c) ? make_files(s, opts) : LL_OK;
     if (rc == LL_OK) rc = ll_trace_open(&t->trace);
     rc = ll_ranks_agree(c, rc);
     if (rc != LL_OK) {
@@ -148,6 +161,7 @@ void ll_tracer_note(ll_tracer *t, const char *name, int64_t number, double from)
     ll_trace_event e = {.row = LL_TRACE_STEP, .name = name, .bytes = -1, .number = number};
     e.from = from;
     e.to = ll_now();
+    if (t->on && number > 0) t->step = number;
     if (t->on) ll_trace_add(t->trace, &e);
 }
 
@@ -155,10 +169,15 @@ void ll_tracer_note(ll_tracer *t, const char *name, int64_t number, double from)
 
 enum { LANES = 64, FIRST_LANE = LL_TRACE_COMM };
 
+/* Of a row, what holds another comes first; actions without a kernel before what is idle. */
 static int by_start(const void *a, const void *b)
 {
     const ll_trace_event *x = (const ll_trace_event *)a, *y = (const ll_trace_event *)b;
-    return x->from != y->from ? (x->from < y->from ? -1 : 1) : (x->to < y->to) - (x->to > y->to);
+    if (x->from != y->from) return x->from < y->from ? -1 : 1;
+    if (x->row != y->row) return x->row < y->row ? -1 : 1;
+    int longer = (x->to > y->to) - (x->to < y->to);
+    if (x->row != LL_TRACE_PIPE) return -longer;
+    return longer ? longer : (x->number > y->number) - (x->number < y->number);
 }
 
 /* The first row of collectives that is free by then; the last may have to hold two at once. */
@@ -200,14 +219,26 @@ static void add_number(ll_buf *b, const char *name, int64_t value, bool *any)
     *any = true;
 }
 
+/* An action's name is the schedule's; it has its stage and micro-batch. */
+static void add_action(const ll_tracer *t, ll_buf *b, const ll_trace_event *e)
+{
+    static const char *const kinds[] = {"forward", "backward", "input gradient", "weight gradient"};
+    ll_action a = t->s->pipe->actions[e->number];
+    ll_buf_printf(b, "\"action\":\"%s\",\"stage\":%d,\"micro_batch\":%d,\"waited_us\":%.3f}}",
+                  kinds[a.kind], a.stage, a.micro, 1e6 * e->waited);
+}
+
 static void add_event(const ll_tracer *t, ll_buf *b, const ll_trace_event *e, int pid, int tid)
 {
-    static const char *const rows[] = {"step", "compute", "gpu", "communication"};
+    static const char *const rows[] = {"step", "pipeline", "compute", "gpu", "communication"};
     char title[256];
     const char *name = e->name ? e->name : "", *kind = e->kind ? e->kind : "";
     bool kernel = e->row == LL_TRACE_COMPUTE || e->row == LL_TRACE_DEVICE;
     bool plain = kernel && strcmp(kind, "wait"), any = false;
-    if (e->row == LL_TRACE_STEP && e->number >= 0)
+    bool action = e->row == LL_TRACE_PIPE && e->number >= 0;
+    if (action)
+        ll_action_text(t->s->pipe->actions[e->number], title);
+    else if (e->row == LL_TRACE_STEP && e->number >= 0)
         snprintf(title, sizeof title, "%s %lld", name, (long long)e->number);
     else if (plain || !*kind)
         snprintf(title, sizeof title, "%s", *name ? name : kind);
@@ -218,6 +249,10 @@ static void add_event(const ll_tracer *t, ll_buf *b, const ll_trace_event *e, in
     ll_buf_json(b, title);
     ll_buf_printf(b, ",\"cat\":\"%s\",\"pid\":%d,\"tid\":%d,\"ts\":%.3f,\"dur\":%.3f,\"args\":{",
                   rows[e->row], pid, tid, from, us > 0 ? us : 0);
+    if (action) {
+        add_action(t, b, e);
+        return;
+    }
     if (plain) add_field(b, "op", e->kind, &any);
     add_field(b, "algorithm", e->algorithm, &any);
     add_field(b, "ranks", e->peers, &any);
@@ -240,6 +275,7 @@ static void write_rank(ll_tracer *t, ll_buf *b)
     snprintf(name, sizeof name, "rank %d (%s)", rank, host);
     add_name(b, rank, 0, "process_name", name);
     add_name(b, rank, LL_TRACE_STEP, "thread_name", "steps");
+    if (t->s->pipe) add_name(b, rank, LL_TRACE_PIPE, "thread_name", "pipeline");
     add_name(b, rank, LL_TRACE_COMPUTE, "thread_name", "compute");
     const char *device = t->s->machine->device;
     if (device) add_name(b, rank, LL_TRACE_DEVICE, "thread_name", device);
@@ -267,7 +303,7 @@ static void write_head(const ll_tracer *t, ll_buf *b)
     ll_buf_puts(b, "{\"displayTimeUnit\":\"ms\",\"otherData\":{\"program\":");
     ll_buf_json(b, ll_arena_printf(t->arena, "loopline %s", ll_version()));
     ll_buf_puts(b, ",\"run\":");
-    ll_buf_json(b, t->title);
+    ll_buf_json(b, t->opts.title);
     ll_buf_printf(b, ",\"ranks\":%d,\"mesh\":", t->c ? ll_comm_size(t->c) : 1);
     char mesh[LL_MESH_TEXT] = "";
     ll_team *team = t->s->team;
@@ -304,17 +340,47 @@ static ll_err gather(ll_tracer *t, ll_buf *b)
     return LL_OK;
 }
 
-ll_err ll_tracer_write(ll_tracer *t)
+static ll_err write_trace(ll_tracer *t)
 {
-    if (!t->on || t->written) return LL_OK;
-    turn(t, false);
-    t->written = true;
-    TRY(read_clock(t, &t->ended));
     ll_buf b = {.arena = t->arena};
     if (ll_ranks_lead(t->c)) write_head(t, &b);
     write_rank(t, &b);
     TRY(gather(t, &b));
     ll_buf_puts(&b, "\n]}\n");
     return ll_ranks_agree(t->c,
-                          ll_ranks_lead(t->c) ? ll_file_write(t->path, b.text, b.len) : LL_OK);
+                          ll_ranks_lead(t->c) ? ll_file_write(t->opts.path, b.text, b.len) : LL_OK);
+}
+
+static ll_err write_timeline(ll_tracer *t)
+{
+    ll_timeline_part mine;
+    bool has = ll_timeline_read(t->trace, t->s, t->arena, &mine);
+    ll_err rc = has ? LL_OK : RAISE(LL_E_MEM, "the trace has no whole step: no timeline is drawn");
+    TRY(ll_ranks_agree(t->c, rc));
+    double *const lists[] = {mine.start, mine.end};
+    for (int k = 0; k < 2; k++)
+        for (int i = 0; i < t->s->pipe->n_action; i++)
+            lists[k][i] = 1e-6 * common_us(t, lists[k][i]);
+    mine.update.start = 1e-6 * common_us(t, mine.update.start);
+    mine.update.end = 1e-6 * common_us(t, mine.update.end);
+    const char *name = ll_arena_printf(t->arena, "step %lld as measured", (long long)t->step);
+    TRY(ll_timeline_draw(t->c, t->s, &mine, name, t->arena, &t->timeline));
+    const char *svg = t->timeline.svg;
+    return ll_ranks_agree(
+        t->c, ll_ranks_lead(t->c) ? ll_file_write(t->opts.timeline, svg, strlen(svg)) : LL_OK);
+}
+
+const ll_timeline *ll_tracer_timeline(const ll_tracer *t)
+{
+    return t->timeline.text ? &t->timeline : NULL;
+}
+
+ll_err ll_tracer_write(ll_tracer *t)
+{
+    if (!t->on || t->written) return LL_OK;
+    turn(t, false);
+    t->written = true;
+    TRY(read_clock(t, &t->ended));
+    if (t->opts.path) TRY(write_trace(t));
+    return t->opts.timeline ? write_timeline(t) : LL_OK;
 }

@@ -117,6 +117,16 @@ static ll_err explain(trainer *t, ll_err rc, double lr)
     return ll_ranks_agree(t->comm, rc);
 }
 
+static ll_err end_trace(trainer *t)
+{
+    TRY(ll_tracer_write(t->tracer));
+    const ll_timeline *line = ll_tracer_timeline(t->tracer);
+    if (!line || !isnan(t->report->bubble)) return LL_OK;
+    t->report->bubble = line->bubble;
+    if (t->lead && t->opts->watch.timeline) t->opts->watch.timeline(t->opts->watch.context, line);
+    return LL_OK;
+}
+
 static ll_err take_step(trainer *t, int64_t step)
 {
     const ll_data_info *info = ll_dataset_info(t->data);
@@ -148,10 +158,9 @@ static ll_err take_step(trainer *t, int64_t step)
     ll_exec_compressed(t->s->e, &s.gradient_bytes, &s.dense_bytes);
     t->report->gradient_bytes = s.gradient_bytes;
     t->report->dense_bytes = s.dense_bytes;
-    if (t->tracer && step + 1 == t->trace_last) TRY(ll_tracer_write(t->tracer));
     TRY(record(t, &s));
     if (t->lead && t->opts->watch.step) t->opts->watch.step(t->opts->watch.context, &s);
-    return LL_OK;
+    return t->tracer && step + 1 == t->trace_last ? end_trace(t) : LL_OK;
 }
 
 /* Has any rank got a signal? */
@@ -270,7 +279,7 @@ static ll_err loop(trainer *t)
         if (done == t->steps || t->stop || due(done, t->r->train.save_every, t->epoch_steps))
             TRY(save(t, done));
     }
-    if (t->tracer) TRY(ll_tracer_write(t->tracer));
+    if (t->tracer) TRY(end_trace(t));
     bool saved = t->report->steps > t->first || (t->opts->resume && !t->opts->resume_from);
     return t->stop && !saved ? save(t, t->first) : LL_OK;
 }
@@ -357,6 +366,7 @@ static ll_err run(trainer *t)
     t->report->parameters = ll_session_parameters(t->s);
     t->report->steps = t->report->first = t->first;
     t->report->val = (ll_score){NAN, NAN, 0};
+    t->report->bubble = NAN;
     tell_start(t);
     TRY(catch_up(t));
     TRY(loop(t));

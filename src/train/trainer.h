@@ -5,6 +5,7 @@
 #include "machine/machine.h"
 #include "train/evaluate.h"
 #include "train/ranks.h"
+#include "train/timeline.h"
 
 /* Bytes of the rank with most. On a machine with devices tensors are in theirs. */
 typedef struct ll_train_memory {
@@ -49,6 +50,7 @@ typedef struct ll_train_events {
     void (*start)(void *context, const ll_train_start *s);
     void (*step)(void *context, const ll_train_step *s);
     void (*evaluated)(void *context, int64_t step, const ll_score *s);
+    void (*timeline)(void *context, const ll_timeline *t);
 } ll_train_events;
 
 typedef struct ll_train_opts {
@@ -56,6 +58,7 @@ typedef struct ll_train_opts {
     bool resume;
     const char *resume_from; /* a checkpoint; NULL: the run folder's newest */
     const char *trace;       /* a Chrome trace of all ranks goes to this file; NULL: to none */
+    const char *timeline;    /* of a pipeline: the last traced step's picture; NULL: none */
     int64_t trace_first, trace_last; /* of these steps, 1 is the first; 0: three, after one */
     ll_train_events watch;
 } ll_train_opts;
@@ -71,7 +74,8 @@ typedef struct ll_train_report {
     int ranks;
     char mesh[LL_MESH_TEXT];             /* "" for one rank */
     int64_t gradient_bytes, dense_bytes; /* of the last step, as in ll_train_step */
-    int signal;                          /* that stopped it before its end, or 0 */
+    double bubble; /* of a pipeline's last traced step, for a timeline; NAN: none was drawn */
+    int signal;    /* that stopped it before its end, or 0 */
 } ll_train_report;
 
 /* Trains a finished run; its folder is made. What an earlier run left there of steps that are

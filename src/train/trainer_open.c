@@ -169,7 +169,8 @@ static ll_err open_trace(trainer *t)
           LL_E_ARG, "a trace of steps %lld to %lld: this run does steps %lld to %lld",
           (long long)t->trace_first, (long long)t->trace_last, (long long)t->first + 1,
           (long long)t->steps);
-    return ll_tracer_open(t->comm, t->s, o->trace, t->r->name, &t->tracer);
+    const ll_tracer_opts how = {.path = o->trace, .timeline = o->timeline, .title = t->r->name};
+    return ll_tracer_open(t->comm, t->s, &how, &t->tracer);
 }
 
 ll_err ll_trainer_open(trainer *t)
@@ -183,7 +184,7 @@ ll_err ll_trainer_open(trainer *t)
     ll_trainer_doing(t, "set-up of the run folder");
     TRY(ll_ranks_agree(t->comm, t->lead ? lock_folder(t) : LL_OK));
     if (t->opts->resume) TRY(resume(t));
-    if (t->opts->trace) TRY(open_trace(t));
+    if (t->opts->trace || t->opts->timeline) TRY(open_trace(t));
     TRY(ll_ranks_agree(t->comm, t->lead ? open_outputs(t) : LL_OK));
     TRY(ll_ranks_see(t->comm, ll_trainer_file(t, "run.yaml"),
                      strlen(ll_run_print(t->r, t->arena))));

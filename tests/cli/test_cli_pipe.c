@@ -114,12 +114,111 @@ static void inspects_not(void **state)
     refuses(f, 1, "inspect p.yaml --mesh pipe=2 --schedule --svg no/such.svg", "no/such.svg");
 }
 
+/* ---- of a run ---- */
+
+/* A rank's row of a trace: the schedule's actions, in order, for each step; intervals that do not
+ * overlap. */
+static void check_row(const json_t *events, int rank, char *actions, int steps)
+{
+    char *words[256], *rest = NULL;
+    int n = 0, seen = 0, updates = 0;
+    for (char *w = strtok_r(actions, " ", &rest); w; w = strtok_r(NULL, " ", &rest)) words[n++] = w;
+    double end = -1e9;
+    size_t i;
+    json_t *e;
+    json_array_foreach(events, i, e)
+    {
+        const char *cat = json_string_value(json_object_get(e, "cat"));
+        if (!cat || strcmp(cat, "pipeline") || (int)json_num(e, "pid") != rank) continue;
+        if (json_num(e, "ts") < end - 2e-3)
+            fail_msg("rank %d: %s overlaps", rank, text_of(e, "name"));
+        end = json_num(e, "ts") + json_num(e, "dur");
+        updates += !strcmp(text_of(e, "name"), "update");
+        const json_t *args = json_object_get(e, "args");
+        if (!json_object_get(args, "action")) continue;
+        assert_string_equal(text_of(e, "name"), words[seen++ % n]);
+        char name[64];
+        snprintf(name, sizeof name, "%d.%d", (int)json_num(args, "micro_batch"),
+                 (int)json_num(args, "stage"));
+        assert_string_equal(text_of(e, "name") + 1, name);
+        assert_true(json_num(args, "waited_us") <= json_num(e, "dur") + 2e-3);
+    }
+    assert_int_equal(seen, n * steps);
+    assert_int_equal(updates, steps);
+}
+
+static void check_trace(const char *f, const char *path, const char *settings, int pipe, int each)
+{
+    outcome o = succeeds(f, "inspect p.yaml %s --schedule --as text", settings);
+    char *text = read_whole(path, NULL), *rest = NULL, *lines[8];
+    assert_non_null(text);
+    json_t *j = json_of(text);
+    int n = 0;
+    for (char *w = strtok_r(o.out, "\n", &rest); w; w = strtok_r(NULL, "\n", &rest))
+        if (*w != '#') lines[n++] = w;
+    assert_int_equal(n, pipe);
+    for (int r = 0; r < pipe * each; r++) {
+        char *line = strdup(lines[r / each]); /* the last axis runs fastest */
+        check_row(json_object_get(j, "traceEvents"), r, line, 3);
+        free(line);
+    }
+    json_decref(j);
+    free(text);
+    outcome_free(&o);
+}
+
+static void traces(void **state)
+{
+    const char *f = *state;
+    static const struct {
+        const char *settings;
+        int pipe, each;
+    } runs[] = {{"--mesh pipe=2", 2, 1},
+                {"--mesh pipe=3 -s parallel.schedule=zb-h1", 3, 1},
+                {"--mesh pipe=2,data=2 -s parallel.schedule=interleaved", 2, 2}};
+    write_text(tmpdir_path(state, "p.yaml"), run_file);
+    for (int i = 0; i < 3; i++) {
+        must(f, "train p.yaml -n %d %s --trace t.json -o t%d", runs[i].pipe * runs[i].each,
+             runs[i].settings, i);
+        check_trace(f, tmpdir_path(state, "t.json"), runs[i].settings, runs[i].pipe, runs[i].each);
+    }
+}
+
+static void draws(void **state)
+{
+    const char *f = *state;
+    write_text(tmpdir_path(state, "p.yaml"), run_file);
+    outcome o = succeeds(f, "train p.yaml -n 4 --mesh data=2,pipe=2 --timeline t.svg "
+                            "--trace-steps 2:3 --json -o a");
+    json_t *j = json_of(o.out);
+    assert_true(json_num(j, "bubble") > 0 && json_num(j, "bubble") < 1);
+    json_decref(j);
+    assert_non_null(strstr(o.err, "   1  "));
+    assert_non_null(strstr(o.err, "1f1b, step 3 as measured, 2 ranks, 2 stages, 6 micro-batches"));
+    outcome_free(&o);
+    char *svg = read_whole(tmpdir_path(state, "t.svg"), NULL);
+    assert_non_null(svg);
+    assert_true(check_xml(svg) > 24 + 2);
+    static const char *const texts[] = {"<title>F5.1</title>", "<title>B0.0</title>", ">update<",
+                                        "step 3 as measured"};
+    for (int i = 0; i < 4; i++)
+        if (!strstr(svg, texts[i])) fail_msg("no %s in the picture", texts[i]);
+    free(svg);
+    j = prints_json(f, "train p.yaml -n 2 --mesh pipe=2 --json -o b");
+    assert_true(json_is_null(json_object_get(j, "bubble")));
+    json_decref(j);
+    refuses(f, 1, "train p.yaml -n 2 --timeline t.svg", "has none", "add axis pipe=2");
+    refuses(f, 1, "train p.yaml -n 2 --mesh pipe=2 --timeline no/such.svg -o c", "no/such.svg");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(inspects, tmpdir_setup, tmpdir_teardown),
         cmocka_unit_test_setup_teardown(inspects_as_data, tmpdir_setup, tmpdir_teardown),
         cmocka_unit_test_setup_teardown(gives_back, tmpdir_setup, tmpdir_teardown),
-        cmocka_unit_test_setup_teardown(inspects_not, tmpdir_setup, tmpdir_teardown)};
+        cmocka_unit_test_setup_teardown(inspects_not, tmpdir_setup, tmpdir_teardown),
+        cmocka_unit_test_setup_teardown(traces, tmpdir_setup, tmpdir_teardown),
+        cmocka_unit_test_setup_teardown(draws, tmpdir_setup, tmpdir_teardown)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
