@@ -26,7 +26,8 @@ typedef struct unroller {
     int n_micro;
     bool *each;     /* [n_node] runs in the micro-batches */
     bool *input;    /* [n_node] of the backward pass: something that is sent depends on it */
-    bool *gathered; /* [n_node] of what does not vary: a collective is on the way to it */
+    bool *gathered; /* [n_node] of the micro-batches, what does not vary: a collective is on the way
+                     * to it */
     const bool *varies;
     ll_val *once; /* [n_value] what no micro-batch changes; inputs */
     int *made_in; /* [n_value] of what is gathered: the action it was made in, + 1 */
@@ -84,8 +85,8 @@ static void find_gathered(unroller *u)
 {
     for (int i = 0; i < u->g->n_node; i++) {
         const ll_node *n = &u->g->nodes[i];
-        u->gathered[i] = n->op->collective && !message(n);
-        for (int k = 0; k < n->n_in; k++) {
+        u->gathered[i] = u->each[i] && n->op->collective && !message(n);
+        for (int k = 0; k < n->n_in && u->each[i]; k++) {
             int m = ll_value_of(u->g, n->in[k])->node;
             if (m >= 0) u->gathered[i] |= u->gathered[m] && !u->varies[n->in[k].id];
         }

@@ -75,6 +75,27 @@ static void inspects_as_data(void **state)
     json_decref(j);
 }
 
+/* Gradients are summed over axis data once a step, those of this rank's stages alone. */
+static void sums_once(void **state)
+{
+    const char *f = *state;
+    write_text(tmpdir_path(state, "p.yaml"), run_file);
+    json_t *j = prints_json(f, "inspect p.yaml --mesh pipe=2,data=2 --json");
+    json_t *s = prints_json(f, "inspect p.yaml --mesh pipe=2,data=2 --schedule --json");
+    double own = 4 * json_num(json_array_get(json_object_get(s, "stages"), 0), "parameters");
+    double sent = 0;
+    size_t i;
+    json_t *x;
+    json_array_foreach(json_object_get(j, "collectives"), i, x)
+    {
+        if (!strcmp(text_of(x, "axes"), "data")) sent += json_num(x, "bytes");
+    }
+    assert_true(sent >= own && sent < own + 64); /* and a few scalars */
+    json_decref(s);
+    json_decref(j);
+    must(f, "train p.yaml -n 4 --mesh pipe=2,data=2 --compress topk:0.1 -o c");
+}
+
 /* A schedule is printed, given back, and is the same one; with a remark, too. */
 static void gives_back(void **state)
 {
@@ -216,6 +237,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(inspects, tmpdir_setup, tmpdir_teardown),
         cmocka_unit_test_setup_teardown(inspects_as_data, tmpdir_setup, tmpdir_teardown),
+        cmocka_unit_test_setup_teardown(sums_once, tmpdir_setup, tmpdir_teardown),
         cmocka_unit_test_setup_teardown(gives_back, tmpdir_setup, tmpdir_teardown),
         cmocka_unit_test_setup_teardown(inspects_not, tmpdir_setup, tmpdir_teardown),
         cmocka_unit_test_setup_teardown(traces, tmpdir_setup, tmpdir_teardown),
