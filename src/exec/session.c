@@ -5,6 +5,8 @@
  * run again node by node on the same data to name the first op that went wrong. */
 #include "exec/session.h"
 
+#include "comm/codec.h"
+
 #include <math.h>
 #include <omp.h>
 #include <stdlib.h>
@@ -148,6 +150,21 @@ static ll_err partition(ll_session *s)
     return ll_partition(s->place, rank, &s->part);
 }
 
+/* Ranks of a pipeline have different gradients, and a checkpoint wants to know of all of them. */
+static ll_err check_residual(const char *codec)
+{
+    ll_codec *k;
+    TRY(ll_codec_open(codec, "pipeline", 1, 0, &k));
+    bool keeps = ll_codec_residual(k) != NULL;
+    ll_codec_close(k);
+    CHECK(
+        !keeps, LL_E_SHARD,
+        "compress %s keeps what it has not sent, which checkpoints of a pipeline do not hold: use "
+        "bf16, f16 or qsgd:4, or a mesh without axis pipe",
+        codec);
+    return LL_OK;
+}
+
 /* Compression is of gradients that an all-reduce over axis data sums. */
 static ll_err check_compress(ll_session *s)
 {
@@ -173,7 +190,8 @@ static ll_err check_compress(ll_session *s)
         "which no codec does: use zero 0, or compress none",
         o->compress, o->zero);
     if (!strcmp(o->compress, "factors")) o->compress = NULL; /* was a matter of the layout */
-    return LL_OK;
+    bool piped = ll_mesh_axis(ll_team_mesh(s->team), LL_AXIS_PIPE) >= 0;
+    return o->compress && piped ? check_residual(o->compress) : LL_OK;
 }
 
 /* Ranks that make the same value must come to the same bits; along axis data none do. */
