@@ -8,6 +8,7 @@
 #include "base/rng.h"
 #include "base/text.h"
 #include "cli/common.h"
+#include "sched/pipeline.h"
 #include "train/verify.h"
 
 #include <inttypes.h>
@@ -97,20 +98,24 @@ static one begin(const char *model)
 /* ---- all models, all strategies ---- */
 
 static const struct {
-    const char *name, *sizes[6];
+    const char *name;
+    int batch;
+    const char *sizes[5];
 } models[] = {
-    {"mlp", {"train.batch=13", "model.image=9", "model.width=37"}},
-    {"lenet5", {"train.batch=13"}},
-    {"resnet18", {"train.batch=13", "model.image=13", "model.width=8", "model.classes=7"}},
-    {"googlenet", {"train.batch=7", "model.image=49", "model.classes=7"}},
+    {"mlp", 13, {"model.image=9", "model.width=37"}},
+    {"lenet5", 13, {NULL}},
+    {"resnet18", 13, {"model.image=13", "model.width=8", "model.classes=7"}},
+    {"googlenet", 7, {"model.image=49", "model.classes=7"}},
     {"gpt",
-     {"train.batch=7", "model.layers=2", "model.width=24", "model.heads=6", "model.seq=13",
-      "model.vocab=53"}},
+     7,
+     {"model.layers=2", "model.width=24", "model.heads=6", "model.seq=13", "model.vocab=53"}},
 };
 
 static const struct {
     const char *mesh;
     int zero;
+    const char *schedule; /* of a pipeline, and how many micro-batches; else NULL */
+    int micro;
 } strategies[] = {
     {"data=2", 0},
     {"data=2", 1},
@@ -157,6 +162,24 @@ static const struct {
     {"rows=2,cols=1,depth=3", 0},
     {"data=2,height=2,width=2", 0},
     {"rows=2,cols=2,depth=2", 0},
+    {"pipe=2", 0, "1f1b", 3},
+    {"pipe=3", 0, "gpipe", 2},
+    {"pipe=2", 0, "zb-h1", 4},
+    {"pipe=3", 0, "zb-h2", 3},
+    {"pipe=2", 0, "interleaved", 3},
+    {"pipe=2", 0, "breadth-first", 3},
+    {"pipe=2", 0, "zb-v", 4},
+    {"pipe=2", 0, "dualpipe-v", 3},
+    {"pipe=4", 0, "1f1b", 5},
+    {"pipe=2,data=2", 0, "1f1b", 3},
+    {"pipe=2,data=2", 1, "1f1b", 2},
+    {"pipe=2,data=2", 2, "1f1b", 3},
+    {"pipe=2,data=2", 3, "1f1b", 3},
+    {"pipe=2,tensor=2", 0, "zb-h1", 3},
+    {"pipe=2,height=2", 0, "1f1b", 2},
+    {"pipe=3,sequence=2", 0, "1f1b", 3},
+    {"pipe=2,data=2,tensor=2", 0, "1f1b", 3},
+    {"pipe=2,data=2,tensor=2", 3, "interleaved", 3},
 };
 
 typedef struct count {
@@ -167,8 +190,15 @@ static ll_err cell(ll_comm *c, const ll_verify_many *o, int m, int s, bool exact
                    outcome *out, one *made)
 {
     one x = begin(models[m].name);
-    for (int i = 0; i < 6 && models[m].sizes[i]; i++) add(&x, "%s", models[m].sizes[i]);
+    for (int i = 0; i < 5 && models[m].sizes[i]; i++) add(&x, "%s", models[m].sizes[i]);
     add(&x, "parallel.mesh=%s", strategies[s].mesh);
+    if (strategies[s].schedule) {
+        int each = (models[m].batch + 1) / 2;
+        add(&x, "parallel.schedule=%s", strategies[s].schedule);
+        add(&x, "train.batch=%d", each * strategies[s].micro);
+        add(&x, "train.micro_batch=%d", each);
+    } else
+        add(&x, "train.batch=%d", models[m].batch);
     if (strategies[s].zero) add(&x, "parallel.zero=%d", strategies[s].zero);
     if (exact) add(&x, "parallel.exact=true");
     ll_err rc = attempt(c, o, &x, out);
@@ -193,12 +223,16 @@ static ll_err row(ll_comm *c, const ll_verify_many *o, int m, int s, count *n)
     if (plain == REFUSED) return LL_OK; /* nothing there to cut so */
     TRY(cell(c, o, m, s, true, n, &exact, &b));
     if (ll_comm_rank(c) != 0) return LL_OK;
-    char f64[32] = "", bits[32] = "none";
+    char f64[32] = "", bits[32] = "none", how[64];
+    snprintf(how, sizeof how, "%s", strategies[s].mesh);
+    if (strategies[s].schedule)
+        snprintf(how, sizeof how, "%s (%s of %d)", strategies[s].mesh, strategies[s].schedule,
+                 strategies[s].micro);
     if (a.v.worst[1][0]) snprintf(f64, sizeof f64, "%.1e", a.v.max_rel_diff[1]);
     if (exact != ALIKE) snprintf(bits, sizeof bits, "%" PRId64, b.v.differing);
-    printf("| %-9s | %-23s | %d | %.1e%s | %-7s | %-4s | %4.1f s |\n", models[m].name,
-           strategies[s].mesh, strategies[s].zero, a.v.max_rel_diff[0],
-           plain == ALIKE ? "" : " WRONG", f64, bits, a.took + b.took);
+    printf("| %-9s | %-40s | %d | %.1e%s | %-7s | %-4s | %4.1f s |\n", models[m].name, how,
+           strategies[s].zero, a.v.max_rel_diff[0], plain == ALIKE ? "" : " WRONG", f64, bits,
+           a.took + b.took);
     fflush(stdout);
     return LL_OK;
 }
@@ -221,8 +255,8 @@ ll_err ll_verify_matrix(ll_comm *c, const ll_verify_many *o)
     count n = {0};
     double began = ll_now();
     if (ll_comm_rank(c) == 0)
-        printf("| model     | mesh                    | zero | worst difference | in f64 | exact: "
-               "bits that differ | time |\n|---|---|---|---|---|---|---|\n");
+        printf("| model     | mesh (schedule of so many micro-batches)  | zero | worst difference "
+               "| in f64 | exact: bits that differ | time |\n|---|---|---|---|---|---|---|\n");
     for (int m = 0; m < (int)(sizeof models / sizeof *models); m++)
         for (int s = 0; s < (int)(sizeof strategies / sizeof *strategies); s++) {
             ll_mesh mesh;
@@ -249,7 +283,7 @@ static void draw_sizes(dice *d, one *c)
 {
     int64_t heads = 1 + draw(d, 6);
     if (!strcmp(c->model, "gpt")) {
-        add(c, "model.layers=%" PRId64, 1 + draw(d, 2));
+        add(c, "model.layers=%" PRId64, 1 + draw(d, 3));
         add(c, "model.heads=%" PRId64, heads);
         add(c, "model.width=%" PRId64, heads * (2 + draw(d, 7)));
         add(c, "model.seq=%" PRId64, 2 + draw(d, 16));
@@ -265,37 +299,61 @@ static void draw_sizes(dice *d, one *c)
     if (!strcmp(c->model, "mlp")) add(c, "model.depth=%" PRId64, draw(d, 4));
 }
 
-/* Up to three axes, of as many ranks as there are at most. */
-static bool draw_mesh(dice *d, one *c, int64_t ranks)
+typedef struct drawn_mesh {
+    bool data;
+    int64_t pipe; /* 0: there is none */
+} drawn_mesh;
+
+/* Up to three axes, and a pipeline in some, of as many ranks as there are at most. */
+static drawn_mesh draw_mesh(dice *d, one *c, int64_t ranks)
 {
     static const char *const images[] = {"data", "tensor", "channel", "filter", "rows",
                                          "cols", "depth",  "height",  "width"};
     static const char *const text[] = {"data",   "tensor", "sequence", "channel",
                                        "filter", "rows",   "cols",     "depth"};
-    bool gpt = !strcmp(c->model, "gpt"), mlp = !strcmp(c->model, "mlp"), data = false;
+    bool gpt = !strcmp(c->model, "gpt"), mlp = !strcmp(c->model, "mlp");
+    drawn_mesh m = {0};
     char mesh[128] = "";
     size_t len = 0;
     unsigned used = 0;
-    for (int i = 0; i < 3 && ranks > 1 && (i == 0 || draw(d, 2)); i++) {
+    if (!draw(d, 2)) m.pipe = 2 + draw(d, (ranks < 4 ? ranks : 4) - 1);
+    bool inner = draw(d, 2); /* the pipeline's ranks lie side by side */
+    if (m.pipe) ranks /= m.pipe;
+    if (m.pipe && !inner) len = (size_t)snprintf(mesh, sizeof mesh, "pipe=%" PRId64, m.pipe);
+    for (int i = 0; i < 3 && ranks > 1 && ((i == 0 && !m.pipe) || draw(d, 2)); i++) {
         int64_t k = draw(d, gpt ? 8 : mlp ? 7 : 9), size = 2 + draw(d, ranks - 1);
         if (used >> k & 1) continue;
         used |= 1u << k;
-        data |= k == 0;
+        m.data |= k == 0;
         len += (size_t)snprintf(mesh + len, sizeof mesh - len, "%s%s=%" PRId64, len ? "," : "",
                                 (gpt ? text : images)[k], size);
         ranks /= size;
     }
+    if (m.pipe && inner)
+        snprintf(mesh + len, sizeof mesh - len, "%spipe=%" PRId64, len ? "," : "", m.pipe);
     add(c, "parallel.mesh=%s", mesh);
-    return data;
+    return m;
 }
 
-static void draw_training(dice *d, one *c, bool data)
+/* A schedule, and where it may have any number of stages, how many a rank has. */
+static void draw_pipeline(dice *d, one *c)
+{
+    int n = 0;
+    while (ll_pipeline_name(n)) n++;
+    const char *name = ll_pipeline_name((int)draw(d, n));
+    add(c, "parallel.schedule=%s", name);
+    bool any = !strcmp(name, "interleaved") || !strcmp(name, "breadth-first");
+    if (any && draw(d, 2)) add(c, "parallel.virtual_stages=%" PRId64, 1 + draw(d, 3));
+}
+
+static void draw_training(dice *d, one *c, drawn_mesh m)
 {
     static const char *const optimizers[] = {"sgd",  "momentum", "nesterov", "adagrad", "rmsprop",
                                              "adam", "adamw",    "lars",     "larc",    "lamb"};
     static const char *const overlap[] = {"auto", "none", "all"};
     static const char *const recompute[] = {"none", "selective", "full"};
-    int64_t micro = draw(d, 4) ? 1 : 2 + draw(d, 2), each = 1 + draw(d, 12);
+    int64_t micro = m.pipe ? 1 + draw(d, 5) : draw(d, 4) ? 1 : 2 + draw(d, 2);
+    int64_t each = 1 + draw(d, micro > 2 ? 6 : 12);
     if (!strcmp(c->model, "resnet18")) each += 2; /* a batch norm of one number is none */
     bool exact = !draw(d, 4);
     add(c, "train.batch=%" PRId64, micro * each);
@@ -305,11 +363,11 @@ static void draw_training(dice *d, one *c, bool data)
     if (draw(d, 2)) add(c, "train.clip=0.5");
     if (draw(d, 2)) add(c, "train.weight_decay=0.1");
     add(c, "parallel.overlap=%s", overlap[draw(d, 3)]);
-    int64_t zero = data ? draw(d, 4) : 0;
+    int64_t zero = m.data ? draw(d, 4) : 0;
     if (zero) add(c, "parallel.zero=%" PRId64, zero);
     if (exact) add(c, "parallel.exact=true");
     if (!exact && !draw(d, 8)) add(c, "train.precision=bf16");
-    if (!exact && data && !zero && !draw(d, 4)) add(c, "parallel.compress=factors");
+    if (!exact && m.data && !zero && !draw(d, 4)) add(c, "parallel.compress=factors");
     add(c, "parallel.recompute=%s", recompute[draw(d, 3)]);
 }
 
@@ -320,7 +378,9 @@ static one draw_case(const ll_verify_many *o, int64_t number, int64_t ranks)
     int64_t k = draw(&d, 5);
     one c = begin(o->model ? o->model : names[k]);
     draw_sizes(&d, &c);
-    draw_training(&d, &c, draw_mesh(&d, &c, 2 + draw(&d, ranks - 1)));
+    drawn_mesh m = draw_mesh(&d, &c, 2 + draw(&d, ranks - 1));
+    if (m.pipe && draw(&d, 8)) draw_pipeline(&d, &c);
+    draw_training(&d, &c, m);
     return c;
 }
 

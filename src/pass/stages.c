@@ -28,6 +28,11 @@ static double work_of(const ll_graph *g, const ll_node *n)
     return ll_node_flops(g, n) + (n->op->alias ? 0 : FLOPS_PER_BYTE * bytes);
 }
 
+static bool is_mean(const ll_node *n)
+{
+    return ll_is_op(n, &ll_op_accum);
+}
+
 static bool is_forward(const ll_node *n)
 {
     return n->of.phase == LL_FORWARD && n->of.at > 0;
@@ -52,7 +57,7 @@ static void weigh(finder *f, ll_arena *a)
         if (n->of.at > 0 && n->of.at <= f->n_at) f->work[n->of.at] += work_of(g, n);
         if (!is_forward(n)) continue;
         f->name[n->of.at] = n->name;
-        for (int k = 0; k < n->n_in; k++)
+        for (int k = 0; k < n->n_in && !is_mean(n); k++)
             if (last[n->in[k].id] < n->of.at) last[n->in[k].id] = n->of.at;
     }
     for (int v = 1; v < g->n_value; v++) {
@@ -209,8 +214,6 @@ ll_err ll_stages_like(const ll_graph *g, const ll_stages *other, ll_arena *arena
 
 /* ---- which stage makes a value ---- */
 
-enum { UNKNOWN = -1 };
-
 typedef struct cutter {
     const ll_graph *g;
     const ll_stages *s;
@@ -218,16 +221,35 @@ typedef struct cutter {
     int axis, n_rank, me;
     ll_rewrite rw;
     const bool *varies;
-    bool *report; /* [n_node] results need it */
-    int *stage;   /* [n_value] where it is made or, of parameters and state, kept; 0: anywhere */
+    const bool *after; /* [n_value] a mean over micro-batches, or made of one */
+    bool *report;      /* [n_node] results need it */
+    int *stage; /* [n_value] where it is made or, of parameters and state, kept; 0: anywhere */
     uint64_t *readers; /* [n_value] ranks that read it */
     ll_val token;
     int64_t serial;
 } cutter;
 
+static const bool *find_after(const ll_graph *g, ll_arena *arena)
+{
+    bool *after = LL_NEW_ARRAY(arena, bool, g->n_value);
+    for (int i = 0; i < g->n_node; i++) {
+        const ll_node *n = &g->nodes[i];
+        bool is = is_mean(n);
+        for (int k = 0; k < n->n_in; k++) is |= after[n->in[k].id];
+        for (int o = 0; o < n->n_out; o++) after[n->out[o].id] = is;
+    }
+    return after;
+}
+
 static bool is_kept(const ll_value *v)
 {
     return v->node < 0 && (v->kind == LL_PARAM || v->kind == LL_STATE);
+}
+
+/* Is it part of a stage, and run in each micro-batch? */
+static bool in_micro(const cutter *c, const ll_node *n)
+{
+    return n->of.at > 0 && n->of.at <= c->s->n_at && !c->after[n->out[0].id];
 }
 
 /* Can every rank make the node's results by itself: of numbers and step counters alone? */
@@ -242,78 +264,86 @@ static bool is_anywhere(const cutter *c, const ll_node *n)
     return true;
 }
 
-/* What runs once a step is done where the largest of its operands is. UNKNOWN: all are of state
- * whose stage is not known yet. */
+/* One number, after the micro-batches, as many: that number is sent, and every rank makes of it what
+ * it reads. */
+static bool is_spread(const cutter *c, const ll_node *n)
+{
+    if (n->n_in != 1 || n->op->random || n->op->collective || in_micro(c, n)) return false;
+    return !c->varies[n->in[0].id] && ll_numel(&ll_value_of(c->g, n->in[0])->type.shape) == 1 &&
+           ll_numel(&ll_value_of(c->g, n->out[0])->type.shape) > 1;
+}
+
+/* What runs once a step, and a mean, is done where the largest of its operands is; of equals the
+ * last, so that a sum over all parameters goes from stage to stage. */
 static int stage_once(const cutter *c, const ll_node *n)
 {
     int64_t most = -1;
-    int stage = UNKNOWN;
+    int stage = 0;
     for (int k = 0; k < n->n_in; k++) {
         int64_t size = ll_numel(&ll_value_of(c->g, n->in[k])->type.shape);
-        if (c->stage[n->in[k].id] <= 0 || size <= most) continue;
+        if (!c->stage[n->in[k].id] || size < most) continue;
         most = size;
         stage = c->stage[n->in[k].id];
     }
     return stage;
 }
 
+/* 0: of none that is known. */
 static int stage_of_node(const cutter *c, const ll_node *n)
 {
-    if (is_anywhere(c, n)) return 0;
-    return n->of.at > 0 && n->of.at <= c->s->n_at ? c->s->of_at[n->of.at] : stage_once(c, n);
+    if (is_anywhere(c, n) || is_spread(c, n)) return 0;
+    return in_micro(c, n) ? c->s->of_at[n->of.at] : stage_once(c, n);
 }
 
 /* Parameters are kept where the model reads them first. */
 static void find_parameters(cutter *c)
 {
     const ll_graph *g = c->g;
-    for (int i = 1; i < g->n_value; i++)
-        if (is_kept(&g->values[i]))
-            c->stage[i] = c->s->n_home ? home_of(c->s, g->values[i].name) : UNKNOWN;
-    for (int i = 0; i < g->n_node && !c->s->n_home; i++) {
+    for (int i = 0; i < g->n_node; i++) {
         const ll_node *n = &g->nodes[i];
-        if (n->of.at <= 0 || n->of.at > c->s->n_at) continue;
+        if (!in_micro(c, n)) continue;
         int stage = c->s->of_at[n->of.at];
         for (int k = 0; k < n->n_in; k++) {
             int *have = &c->stage[n->in[k].id];
-            if (is_kept(ll_value_of(g, n->in[k])) && (*have == UNKNOWN || stage < *have))
-                *have = stage;
+            if (is_kept(ll_value_of(g, n->in[k])) && (!*have || stage < *have)) *have = stage;
         }
     }
 }
 
-/* State is kept where it is used, and what is made of state alone is made there. */
+/* State, where what comes after it is made: with the parameter that it is of. */
+static void find_state(cutter *c)
+{
+    const ll_graph *g = c->g;
+    for (int i = 0; i < g->n_node; i++) {
+        int stage = stage_of_node(c, &g->nodes[i]);
+        for (int o = 0; o < g->nodes[i].n_out; o++) c->stage[g->nodes[i].out[o].id] = stage;
+    }
+    for (int i = 0; i < g->n_update; i++) {
+        int *home = &c->stage[g->updates[i].input.id];
+        if (!*home) *home = c->stage[g->updates[i].next.id];
+    }
+    for (int i = 1; i < g->n_value; i++)
+        if (is_kept(&g->values[i]) && !c->stage[i]) c->stage[i] = 1;
+}
+
 static void find_stages(cutter *c)
 {
     const ll_graph *g = c->g;
-    find_parameters(c);
+    for (int i = 1; i < g->n_value && c->s->n_home; i++)
+        if (is_kept(&g->values[i])) c->stage[i] = home_of(c->s, g->values[i].name);
+    if (!c->s->n_home) find_parameters(c);
+    find_state(c);
     for (int i = 0; i < g->n_node; i++) {
         const ll_node *n = &g->nodes[i];
         int stage = stage_of_node(c, n);
+        if (!stage && !is_anywhere(c, n) && !is_spread(c, n)) stage = 1;
         for (int o = 0; o < n->n_out; o++) c->stage[n->out[o].id] = stage;
     }
-    for (int i = 0; i < g->n_update; i++) {
-        int *home = &c->stage[g->updates[i].input.id], *made = &c->stage[g->updates[i].next.id];
-        if (*home == UNKNOWN && *made > 0) *home = *made;
-        if (*made == UNKNOWN) *made = *home == UNKNOWN ? (*home = 1) : *home;
-    }
-    for (int i = g->n_node - 1; i >= 0; i--) {
-        const ll_node *n = &g->nodes[i];
-        int stage = c->stage[n->out[0].id];
-        for (int o = 0; o < n->n_out; o++)
-            if (c->stage[n->out[o].id] > 0) stage = c->stage[n->out[o].id];
-        if (stage == UNKNOWN) stage = 1;
-        for (int o = 0; o < n->n_out; o++) c->stage[n->out[o].id] = stage;
-        for (int k = 0; k < n->n_in && stage; k++)
-            if (c->stage[n->in[k].id] == UNKNOWN) c->stage[n->in[k].id] = stage;
-    }
-    for (int i = 1; i < g->n_value; i++)
-        if (c->stage[i] == UNKNOWN) c->stage[i] = 1;
 }
 
 static void find_homes(const ll_graph *g, ll_arena *arena, ll_stages *s)
 {
-    cutter c = {.g = g, .s = s, .varies = ll_varying(g, arena)};
+    cutter c = {.g = g, .s = s, .varies = ll_varying(g, arena), .after = find_after(g, arena)};
     c.stage = LL_NEW_ARRAY(arena, int, g->n_value);
     find_stages(&c);
     s->home = LL_NEW_ARRAY(arena, ll_home, g->n_value);
@@ -336,15 +366,17 @@ static int runs_in(const cutter *c, int node)
 static void find_readers(cutter *c)
 {
     const ll_graph *g = c->g;
-    for (int i = 0; i < g->n_node; i++) {
-        const ll_node *n = &g->nodes[i];
-        int rank = rank_of(c, runs_in(c, i));
-        for (int k = 0; k < n->n_in && rank >= 0; k++) c->readers[n->in[k].id] |= 1ull << rank;
-    }
     for (int i = 0; i < g->n_result; i++)
         c->readers[g->results[i].value.id] |= (1ull << (c->n_rank - 1) << 1) - 1;
     for (int i = 0; i < g->n_update; i++)
         c->readers[g->updates[i].next.id] |= 1ull << rank_of(c, c->stage[g->updates[i].input.id]);
+    for (int i = g->n_node - 1; i >= 0; i--) {
+        const ll_node *n = &g->nodes[i];
+        int rank = rank_of(c, runs_in(c, i));
+        uint64_t ranks = rank >= 0 ? 1ull << rank : 0; /* or all that read what it makes */
+        for (int o = 0; o < n->n_out && rank < 0; o++) ranks |= c->readers[n->out[o].id];
+        for (int k = 0; k < n->n_in; k++) c->readers[n->in[k].id] |= ranks;
+    }
     for (int i = 0; i < g->n_result; i++) {
         int m = ll_value_of(g, g->results[i].value)->node;
         if (m >= 0) c->report[m] = true;
@@ -384,7 +416,7 @@ static ll_when when_of(const cutter *c, ll_val v)
 {
     const ll_node *m = ll_maker(c->g, v);
     if (c->varies[v.id]) return LL_EACH_MICRO;
-    if (!m || m->of.phase != LL_ONCE) return LL_BEFORE;
+    if (!m || (m->of.phase != LL_ONCE && !c->after[v.id])) return LL_BEFORE;
     return c->report[ll_value_of(c->g, v)->node] ? LL_FOR_RESULTS : LL_FOR_UPDATE;
 }
 
@@ -462,7 +494,9 @@ static ll_err cut_node(cutter *c, int i)
 {
     const ll_node *n = &c->g->nodes[i];
     int stage = runs_in(c, i);
-    if (!stage || rank_of(c, stage) == c->me) {
+    bool wanted = false;
+    for (int o = 0; o < n->n_out; o++) wanted |= c->readers[n->out[o].id] >> c->me & 1;
+    if (stage ? rank_of(c, stage) == c->me : wanted) {
         TRY(ll_rewrite_copy(&c->rw, n));
         c->rw.to->nodes[c->rw.to->n_node - 1].of.stage = stage;
     }
@@ -506,6 +540,7 @@ ll_err ll_stages_cut(const ll_graph *g, const ll_stages *s, const ll_mesh *m, in
           c.n_rank, LL_MAX_PIPE);
     c.me = ll_mesh_coord(m, axis, rank);
     c.varies = ll_varying(g, arena);
+    c.after = find_after(g, arena);
     c.report = LL_NEW_ARRAY(arena, bool, g->n_node + 1);
     c.stage = LL_NEW_ARRAY(arena, int, g->n_value);
     c.readers = LL_NEW_ARRAY(arena, uint64_t, g->n_value);
@@ -529,7 +564,7 @@ int ll_stages_edges(const ll_graph *g, const ll_stages *s, ll_arena *arena, ll_s
     *out = LL_NEW_ARRAY(arena, ll_stage_edge, s->n * s->n + 1);
     for (int i = 0; i < g->n_node; i++) {
         const ll_node *n = &g->nodes[i];
-        for (int k = 0; k < n->n_in && n->of.at > 0 && n->of.at <= s->n_at; k++) {
+        for (int k = 0; k < n->n_in && n->of.at > 0 && n->of.at <= s->n_at && !is_mean(n); k++) {
             const ll_node *m = ll_maker(g, n->in[k]);
             if (!m || m->of.at <= 0 || m->of.at > s->n_at || !varies[n->in[k].id]) continue;
             int from = s->of_at[m->of.at], to = s->of_at[n->of.at];

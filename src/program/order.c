@@ -232,23 +232,35 @@ static int find_other(const orderer *q, int at)
     return -1;
 }
 
-/* Waits for what was sent long enough ago. */
-static void await_sends(orderer *q, int node)
+/* Waits for what was sent long enough ago: all before node `next` is placed. */
+static void await_sends(orderer *q, int next)
 {
     for (int i = 0; q->until && i < q->n_flying;) {
         int until = q->until[q->flying[i]];
-        if (until && until <= node)
+        if (until && until <= next)
             await_node(q, q->flying[i]);
         else
             i++;
     }
 }
 
+/* Of each place in the list the first of the graph's nodes that are still to come: those that
+ * follow a leader are before others that are earlier in the graph. */
+static const int *list_next(const orderer *q)
+{
+    int *next = LL_NEW_ARRAY(q->arena, int, q->n + 1);
+    next[q->n] = q->g->n_node;
+    for (int at = q->n - 1; at >= 0; at--)
+        next[at] = q->list[at] < next[at + 1] ? q->list[at] : next[at + 1];
+    return next;
+}
+
 static void place_list(orderer *q)
 {
+    const int *next = list_next(q);
     for (int at = 0; at < q->n;) {
         int node = q->list[at];
-        await_sends(q, node);
+        await_sends(q, next[at]);
         int other = q->placed[node] || is_ready(q, node) ? -1 : find_other(q, at);
         if (other >= 0) {
             place_node(q, other);
@@ -275,6 +287,7 @@ static int leader(const orderer *q, int node)
     if (n->n_in != 1 || !(is_accum(n) || sums || once || q->o->last[node])) return -1;
     int m = maker(q, n->in[0]);
     int section = section_of(q->micro, q->report, node);
+    if (m >= 0 && q->g->nodes[m].op->collective == LL_RECV) return -1; /* posted ahead */
     return m >= 0 && section_of(q->micro, q->report, m) == section ? m : -1;
 }
 
