@@ -31,7 +31,7 @@ static const char *const models[MODELS] = {
     "model: {name: resnet18, image: 9, channels: 2, classes: 7, width: 4}\n"
     "train: {optimizer: momentum, lr: 0.001",
     "model: {name: googlenet, image: 33, channels: 1, classes: 7}\ntrain: {optimizer: sgd"};
-static const int samples[MODELS] = {3, 2, 3, 2}; /* of a micro-batch */
+static const int samples[MODELS] = {3, 4, 3, 2}; /* of a micro-batch */
 
 /* Settings, separated by blanks, on top. */
 static ll_run *run_of(int model, int n_micro, const char *settings)
