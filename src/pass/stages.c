@@ -221,24 +221,30 @@ typedef struct cutter {
     int axis, n_rank, me;
     ll_rewrite rw;
     const bool *varies;
-    const bool *after; /* [n_value] a mean over micro-batches, or made of one */
-    bool *report;      /* [n_node] results need it */
+    const bool *once; /* [n_value] no part of a micro-batch */
+    bool *report;     /* [n_node] results need it */
     int *stage; /* [n_value] where it is made or, of parameters and state, kept; 0: anywhere */
     uint64_t *readers; /* [n_value] ranks that read it */
     ll_val token;
     int64_t serial;
 } cutter;
 
-static const bool *find_after(const ll_graph *g, ll_arena *arena)
+/* What is no part of a micro-batch: means over them and what is made of these, and what nothing but
+ * this reads. */
+static const bool *find_once(const ll_graph *g, const bool *varies, ll_arena *arena)
 {
-    bool *after = LL_NEW_ARRAY(arena, bool, g->n_value);
-    for (int i = 0; i < g->n_node; i++) {
+    bool *once = LL_NEW_ARRAY(arena, bool, g->n_value),
+         *each = LL_NEW_ARRAY(arena, bool, g->n_node);
+    for (int i = g->n_node - 1; i >= 0; i--) {
         const ll_node *n = &g->nodes[i];
-        bool is = is_mean(n);
-        for (int k = 0; k < n->n_in; k++) is |= after[n->in[k].id];
-        for (int o = 0; o < n->n_out; o++) after[n->out[o].id] = is;
+        each[i] |= !is_mean(n) && varies[n->out[0].id];
+        for (int k = 0; k < n->n_in; k++) {
+            int m = ll_value_of(g, n->in[k])->node;
+            if (m >= 0) each[m] |= each[i] || is_mean(n);
+        }
+        for (int o = 0; o < n->n_out; o++) once[n->out[o].id] = !each[i];
     }
-    return after;
+    return once;
 }
 
 static bool is_kept(const ll_value *v)
@@ -249,7 +255,7 @@ static bool is_kept(const ll_value *v)
 /* Is it part of a stage, and run in each micro-batch? */
 static bool in_micro(const cutter *c, const ll_node *n)
 {
-    return n->of.at > 0 && n->of.at <= c->s->n_at && !c->after[n->out[0].id];
+    return n->of.at > 0 && n->of.at <= c->s->n_at && !c->once[n->out[0].id];
 }
 
 /* Can every rank make the node's results by itself: of numbers and step counters alone? */
@@ -343,7 +349,8 @@ static void find_stages(cutter *c)
 
 static void find_homes(const ll_graph *g, ll_arena *arena, ll_stages *s)
 {
-    cutter c = {.g = g, .s = s, .varies = ll_varying(g, arena), .after = find_after(g, arena)};
+    cutter c = {.g = g, .s = s, .varies = ll_varying(g, arena)};
+    c.once = find_once(g, c.varies, arena);
     c.stage = LL_NEW_ARRAY(arena, int, g->n_value);
     find_stages(&c);
     s->home = LL_NEW_ARRAY(arena, ll_home, g->n_value);
@@ -416,7 +423,7 @@ static ll_when when_of(const cutter *c, ll_val v)
 {
     const ll_node *m = ll_maker(c->g, v);
     if (c->varies[v.id]) return LL_EACH_MICRO;
-    if (!m || (m->of.phase != LL_ONCE && !c->after[v.id])) return LL_BEFORE;
+    if (!m || !c->once[v.id]) return LL_BEFORE;
     return c->report[ll_value_of(c->g, v)->node] ? LL_FOR_RESULTS : LL_FOR_UPDATE;
 }
 
@@ -540,7 +547,7 @@ ll_err ll_stages_cut(const ll_graph *g, const ll_stages *s, const ll_mesh *m, in
           c.n_rank, LL_MAX_PIPE);
     c.me = ll_mesh_coord(m, axis, rank);
     c.varies = ll_varying(g, arena);
-    c.after = find_after(g, arena);
+    c.once = find_once(g, c.varies, arena);
     c.report = LL_NEW_ARRAY(arena, bool, g->n_node + 1);
     c.stage = LL_NEW_ARRAY(arena, int, g->n_value);
     c.readers = LL_NEW_ARRAY(arena, uint64_t, g->n_value);
