@@ -270,8 +270,8 @@ static bool is_anywhere(const cutter *c, const ll_node *n)
     return true;
 }
 
-/* One number, after the micro-batches, as many: that number is sent, and every rank makes of it what
- * it reads. */
+/* One number, after the micro-batches, as many: that number is sent, and every rank makes of it
+ * what it reads. */
 static bool is_spread(const cutter *c, const ll_node *n)
 {
     if (n->n_in != 1 || n->op->random || n->op->collective || in_micro(c, n)) return false;
