@@ -323,9 +323,10 @@ typedef struct ll_session_opts {
      * else through pinned memory), "nccl", "host". */
     const char *transport;
     /* Of axis pipe: in which order its stages take micro-batches: "1f1b" (NULL), "gpipe",
-     * "interleaved", "breadth-first", "zb-h1", "zb-h2", "zb-v", "dualpipe-v"; how many stages a
-     * rank has (0: as the schedule wants, one or two); names, or patterns of them, of the nodes
-     * that begin stages 2, 3, ... (NULL: by cost). */
+     * "interleaved", "breadth-first", "zb-h1", "zb-h2", "zb-v", "dualpipe-v", "auto" (by costs), or
+     * the text of a schedule, a line a rank ("F0.0 F1.0 B0.0 B1.0"); how many stages a rank has (0:
+     * as the schedule wants, one or two); names, or patterns of them, of the nodes that begin the
+     * second, third ... stage (NULL: by cost). */
     const char *schedule;
     int virtual_stages;
     const char *stages;

@@ -133,7 +133,8 @@ static const ll_key keys[] = {
     INT("parallel.virtual_stages", parallel.virtual_stages, "0", 0, 64,
         "of axis pipe, stages a rank (0: as the schedule wants, one or two)"),
     TEXT("parallel.stages", parallel.stages, "",
-         "of axis pipe, patterns of the nodes that begin stages 2, 3, ... (empty: by cost)"),
+         "of axis pipe, patterns of the nodes that begin the second, third ... stage (empty: by "
+         "cost)"),
     NUMBER("parallel.timeout", parallel.timeout, "60", ABOVE_0, 1e6,
            "a rank that the others wait for longer than so many seconds has failed"),
 
