@@ -117,10 +117,8 @@ static void bind_instr(ll_exec *e, int i)
     for (int k = 0; p->n_micro > 1 && k < x->n_in; k++)
         if (holds_batch(p, x->in[k])) {
             size_t stride = ll_exec_stride(e, p->slots[x->in[k]].bytes);
-            if (p->unrolled) {
-                in[k].data = (char *)in[k].data + (size_t)x->micro * stride;
-                continue;
-            }
+            in[k].data = (char *)in[k].data + ll_exec_micro_at(e, x, k);
+            if (p->unrolled) continue;
             e->moving[e->n_moving++] = (ll_moving){.tensor = &in[k], .stride = stride};
             b->moves = true;
         }

@@ -159,7 +159,10 @@ static ll_err pin_operands(ll_exec *e)
         ll_kcall *c = &e->instrs[i].call;
         ll_tensor *in = (ll_tensor *)(uintptr_t)c->in, *out = (ll_tensor *)(uintptr_t)c->out;
         if (x->kernel.run) continue;
-        for (int k = 0; k < x->n_in; k++) TRY(ll_cuda_pin(e, x->in[k], &in[k].data));
+        for (int k = 0; k < x->n_in; k++) {
+            TRY(ll_cuda_pin(e, x->in[k], &in[k].data));
+            in[k].data = (char *)in[k].data + ll_exec_micro_at(e, x, k);
+        }
         for (int k = 0; k < x->n_out; k++) TRY(ll_cuda_pin(e, x->out[k], &out[k].data));
         if (x->packing) TRY(ll_gpu_pinned(x->packing, &o->packing[i]));
         c->scratch = o->packing[i];

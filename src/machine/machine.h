@@ -141,6 +141,13 @@ static inline size_t ll_exec_stride(const ll_exec *e, size_t bytes)
     size_t a = e->machine->align ? e->machine->align : 1;
     return (bytes + a - 1) / a * a;
 }
+/* Of a pipeline's instruction: where in operand k, if that is batch data, its micro-batch begins. */
+static inline size_t ll_exec_micro_at(const ll_exec *e, const ll_instr *x, int k)
+{
+    const ll_slot *s = &e->p->slots[x->in[k]];
+    bool batch = e->p->unrolled && s->input && e->p->slots[s->input].kind == LL_BATCH;
+    return batch ? (size_t)x->micro * ll_exec_stride(e, s->bytes) : 0;
+}
 /* Fills data with an initial value: element i is a function of (seed, name, i) alone; of a piece, i
  * counts in its whole. */
 void ll_init_fill(const ll_init *init, const char *name, uint64_t seed, const ll_type *type,
