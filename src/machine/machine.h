@@ -141,7 +141,7 @@ static inline size_t ll_exec_stride(const ll_exec *e, size_t bytes)
     size_t a = e->machine->align ? e->machine->align : 1;
     return (bytes + a - 1) / a * a;
 }
-/* Of a pipeline's instruction: where in operand k, if that is batch data, its micro-batch begins. */
+/* Of a pipeline's instruction: where in operand k, if that is batch data, its micro-batch is. */
 static inline size_t ll_exec_micro_at(const ll_exec *e, const ll_instr *x, int k)
 {
     const ll_slot *s = &e->p->slots[x->in[k]];
