@@ -148,6 +148,37 @@ static ll_err loops_in_step(ll_comm *c)
     return step(c, false);
 }
 
+/* A stage of a pipeline: the others wait for what it would send, or take. */
+static ll_err pipe_step(ll_comm *c, bool dies)
+{
+    const ll_size small[] = {
+        {"layers", 4, ""}, {"width", 16, ""}, {"heads", 2, ""}, {"seq", 8, ""}, {"vocab", 29, ""}};
+    ll_graph *g = part_model("gpt", 4, "adamw", 0, small, 5);
+    ll_session *s;
+    ll_session_opts o = {.comm = c, .mesh = "pipe=4", .micro_batches = 3, .threads = 1};
+    TRY(ll_session_open(g, &o, &s));
+    ll_err rc = ll_session_run(s, 0.01);
+    if (ll_comm_rank(c) == 2) {
+        ll_comm_doing(c, "stage 3");
+        if (dies) usleep(300000), raise(SIGKILL);
+        for (volatile unsigned n = 0;; n++) continue;
+    }
+    if (rc == LL_OK) rc = ll_session_run(s, 0.01);
+    ll_session_close(s);
+    ll_graph_free(g);
+    return rc;
+}
+
+static ll_err stage_loops(ll_comm *c)
+{
+    return pipe_step(c, false);
+}
+
+static ll_err stage_dies(ll_comm *c)
+{
+    return pipe_step(c, true);
+}
+
 /* The same on GPUs that talk by NCCL, fake ones: rank 2 stalls in a collective, NCCL tells it of a
  * failure, the process loops, or is killed. */
 static ll_err gpu_once(part *x)
@@ -223,6 +254,8 @@ static const struct {
              {"agrees", agrees},
              {"fails_in_step", fails_in_step},
              {"loops_in_step", loops_in_step},
+             {"stage_loops", stage_loops},
+             {"stage_dies", stage_dies},
              {"gpu_stalls", gpu_stalls},
              {"gpu_fails", gpu_fails},
              {"gpu_loops", gpu_loops},
@@ -414,6 +447,18 @@ static void failure_in_a_step_is_named(void **state)
     assert_has(&e, "ranks 0, 1, 3 wait in ");
 }
 
+static void lost_stage_is_named(void **state)
+{
+    (void)state;
+    ended e;
+    run("stage_loops", timeout_s + grace_s + start_s, &e);
+    assert_has(&e, "rank 2 is in stage 3");
+    assert_has(&e, "rank 3 waits in receive");
+    run("stage_dies", start_s, &e);
+    bool ours = strstr(e.err, "loopline: rank 2 died (last seen in stage 3); ");
+    assert_true(ours || launcher_names_it(&e));
+}
+
 /* What NCCL waits for without end is told, and ended. */
 static void stalled_gpus_are_named(void **state)
 {
@@ -461,6 +506,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(mismatch_is_named),
         cmocka_unit_test(failure_of_one_rank_ends_all),
         cmocka_unit_test(failure_in_a_step_is_named),
+        cmocka_unit_test(lost_stage_is_named),
         cmocka_unit_test(stalled_gpus_are_named),
         cmocka_unit_test(failure_of_nccl_ends_all),
         cmocka_unit_test(agreed_failure_is_told_once),

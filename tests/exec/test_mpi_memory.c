@@ -40,8 +40,9 @@ static void test_sessions(void **state)
     static const struct {
         const char *axes;
         int zero, n_micro;
-    } ways[] = {{"data", 0, 1}, {"data", 0, 3},   {"data", 1, 2},    {"data", 2, 1},
-                {"data", 3, 2}, {"tensor", 0, 1}, {"sequence", 0, 1}};
+    } ways[] = {{"data", 0, 1},     {"data", 0, 3}, {"data", 1, 2},
+                {"data", 2, 1},     {"data", 3, 2}, {"tensor", 0, 1},
+                {"sequence", 0, 1}, {"pipe", 0, 1}, {"pipe", 0, 4}};
     char mesh[32] = "";
     ll_graph *g = gpt(), *h = convs();
     for (int k = 0; k < 2; k++) {
@@ -53,6 +54,8 @@ static void test_sessions(void **state)
         if (p > 1) snprintf(mesh, sizeof mesh, "height=%d", p);
         hold(h, c, mesh, 0, 1);
         if (p == 4) hold(g, c, "data=2,tensor=2", 1, 2);
+        if (p == 4) hold(g, c, "pipe=2,data=2", 2, 3);
+        if (p == 4) hold(g, c, "tensor=2,pipe=2", 0, 3);
     }
     ll_graph_free(g);
     ll_graph_free(h);
