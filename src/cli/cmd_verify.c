@@ -74,8 +74,9 @@ static char *more(ll_arena *arena)
         "With --exact both sides train with exact sums, and no element may differ in a bit.\n\n"
         "--matrix walks small models under every strategy and prints a table in Markdown: the\n"
         "worst difference, that in f64 where f32 was too noisy, and how many bits differ with\n"
-        "exact sums. --fuzz draws models, sizes, meshes, ZeRO, exact sums, overlap, optimizers,\n"
-        "micro-batches and precisions; what fails is printed as the command that repeats it.\n");
+        "exact sums. --fuzz draws models, sizes, meshes, pipelines, ZeRO, exact sums, overlap,\n"
+        "optimizers, micro-batches and precisions; what fails is printed as the command\n"
+        "that repeats it.\n");
 }
 
 static ll_err print_json(const ll_verify_report *v, const char *mesh)
