@@ -451,14 +451,16 @@ ll_err ll_find_order(const ll_graph *g, const ll_unrolled *un, const ll_lower_op
     find_followers(&q);
     for (int s = 0; s < LL_N_SECTION; s++) {
         q.n = 0;
-        if (s == LL_MICRO || q.blocking)
+        /* Stages that wait for each other do so in the order of the graph they were cut from, or
+         * each might wait first for what the other sends next. */
+        if (s == LL_MICRO || q.blocking || un)
             list_nodes(&q, s, NULL, 0);
         else
             list_by_arrival(&q, s);
         if (!q.blocking) {
             if (s == LL_MICRO && !un) list_loose(&q);
             if (s == LL_MICRO && !un) list_ahead(&q);
-            q.n = ll_bundle(o, opts, s, q.list, q.n, arena);
+            if (s == LL_MICRO || !un) q.n = ll_bundle(o, opts, s, q.list, q.n, arena);
         }
         place_list(&q);
         end_section(&q, s);
