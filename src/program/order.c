@@ -373,12 +373,18 @@ static void list_ahead(orderer *q)
     }
 }
 
+static bool is_message(const ll_node *n)
+{
+    return n->op->collective == LL_SEND || n->op->collective == LL_RECV;
+}
+
 /* What is ready when the collectives started first have come goes first: each node by the latest
- * of them that it depends on. Nodes stay behind their operands. */
+ * of them that it depends on. Nodes stay behind their operands; and what a pipeline's ranks send
+ * and receive keeps its order, for what one sends may be made of what another sent before. */
 static void list_by_arrival(orderer *q, int section)
 {
     const ll_graph *g = q->g;
-    int *key = LL_NEW_ARRAY(q->arena, int, g->n_node + 1);
+    int *key = LL_NEW_ARRAY(q->arena, int, g->n_node + 1), last = 0;
     for (int i = 0; i < q->n_flying; i++) key[q->flying[i]] = i + 1;
     for (int i = 0; i < g->n_node; i++) {
         if (section_of(q->micro, q->report, i) < section) continue;
@@ -386,6 +392,9 @@ static void list_by_arrival(orderer *q, int section)
             int m = maker(q, g->nodes[i].in[k]);
             if (m >= 0 && key[m] > key[i]) key[i] = key[m];
         }
+        if (!is_message(&g->nodes[i])) continue;
+        if (key[i] < last) key[i] = last;
+        last = key[i];
     }
     for (int k = 0; k <= q->n_flying; k++) list_nodes(q, section, key, k);
 }
