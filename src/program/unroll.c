@@ -4,7 +4,7 @@
  * are planned as ever, and are as exact.
  *
  *   F   nodes of the forward pass
- *   I   of the backward pass, those that something sent to another stage depends on
+ *   I   of the backward pass, what is received, and what something that is sent depends on
  *   W   the others of the backward pass
  *
  * What no micro-batch changes is made once, where it is first wanted; what is gathered for its use
@@ -70,7 +70,7 @@ static void find_inputs(unroller *u)
     for (int i = g->n_node - 1; i >= 0; i--) {
         const ll_node *n = &g->nodes[i];
         const ll_message_attr *a = message(n);
-        u->input[i] |= n->op->collective == LL_SEND && a->when == LL_EACH_MICRO;
+        u->input[i] |= a && a->when == LL_EACH_MICRO; /* as the schedule has it */
         for (int k = 0; k < n->n_in; k++) {
             int m = ll_value_of(g, n->in[k])->node;
             if (m < 0 || !u->each[i] || is_mean(n)) continue;

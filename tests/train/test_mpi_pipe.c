@@ -110,6 +110,7 @@ static const struct {
     {4, GPT, 3, "parallel.mesh=pipe=2,data=2 parallel.zero=3 parallel.schedule=interleaved"},
     {4, GPT, 1, "parallel.mesh=data=2,pipe=2 parallel.zero=3 parallel.exact=true"},
     {4, RESNET, 3, "parallel.mesh=channel=2,pipe=2 parallel.schedule=breadth-first train.clip=0.5"},
+    {4, GPT, 5, "parallel.mesh=pipe=4 parallel.schedule=zb-h1 model.layers=1 model.seq=16"},
     {4, GPT, 5, "parallel.mesh=pipe=2,tensor=2 model.dropout=100"},
     {4, GPT, 3, "parallel.mesh=tensor=2,pipe=2 parallel.schedule=zb-h1 parallel.exact=true"},
     {4, GPT, 3, "parallel.mesh=pipe=2,sequence=2 parallel.schedule=zb-v"},
