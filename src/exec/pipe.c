@@ -119,7 +119,8 @@ ll_err ll_pipe_make(const ll_graph *g, const ll_mesh *m, const ll_pipe_opts *o, 
         if (!o->like) TRY(check_text(p->pipeline, m, axis, o));
     }
     if (o->like) {
-        TRY(ll_stages_like(g, o->like->stages, arena, &p->stages));
+        p->stages = o->like->stages; /* of the same graph, unless it has no backward pass */
+        if (!trains(g)) TRY(ll_stages_like(g, o->like->stages, arena, &p->stages));
         p->rank_of = o->like->rank_of;
     } else
         TRY(plan_stages(p, g, name, n_rank, o, arena));

@@ -386,6 +386,7 @@ ll_err ll_session_set(ll_session *s, const char *name, int micro, const void *da
 ll_err ll_session_get(ll_session *s, const char *name, void *data, size_t bytes)
 {
     int slot = 0;
+    if (s->now && ll_program_input(s->p, name) < 0) s = s->now; /* a result of the last step */
     bool elsewhere = is_elsewhere(s, name);
     if (!elsewhere) TRY(find_slot(s, name, bytes, 0, false, &slot));
     const ll_slot *x = &s->p->slots[slot];

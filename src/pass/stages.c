@@ -271,24 +271,24 @@ static bool is_anywhere(const cutter *c, const ll_node *n)
 }
 
 /* One number, after the micro-batches, as many: that number is sent, and every rank makes of it
- * what it reads. */
+ * what it reads. Here and below it is dimensions that are looked at, not elements: of these each
+ * rank has its own part, and all must decide alike. */
 static bool is_spread(const cutter *c, const ll_node *n)
 {
     if (n->n_in != 1 || n->op->random || n->op->collective || in_micro(c, n)) return false;
-    return !c->varies[n->in[0].id] && ll_numel(&ll_value_of(c->g, n->in[0])->type.shape) == 1 &&
-           ll_numel(&ll_value_of(c->g, n->out[0])->type.shape) > 1;
+    return !c->varies[n->in[0].id] && !ll_value_of(c->g, n->in[0])->type.shape.n &&
+           ll_value_of(c->g, n->out[0])->type.shape.n;
 }
 
-/* What runs once a step, and a mean, is done where the largest of its operands is; of equals the
+/* What runs once a step, and a mean, is done where the operand of most dimensions is; of equals the
  * last, so that a sum over all parameters goes from stage to stage. */
 static int stage_once(const cutter *c, const ll_node *n)
 {
-    int64_t most = -1;
-    int stage = 0;
+    int most = -1, stage = 0;
     for (int k = 0; k < n->n_in; k++) {
-        int64_t size = ll_numel(&ll_value_of(c->g, n->in[k])->type.shape);
-        if (!c->stage[n->in[k].id] || size < most) continue;
-        most = size;
+        int dims = ll_value_of(c->g, n->in[k])->type.shape.n;
+        if (!c->stage[n->in[k].id] || dims < most) continue;
+        most = dims;
         stage = c->stage[n->in[k].id];
     }
     return stage;

@@ -34,6 +34,7 @@ typedef struct unroller {
     ll_val **of;  /* [n_micro][n_value] */
     int *begin;   /* [n_action + 1] the first node of each action */
     int action;
+    bool *wanted; /* [n_node] of what is gathered: by this action */
 } unroller;
 
 static const ll_message_attr *message(const ll_node *n)
@@ -207,6 +208,27 @@ static ll_err place_sums(unroller *u, const ll_node *mean, const ll_action *a)
     return LL_OK;
 }
 
+static bool is_of(const unroller *u, int i, const ll_action *a)
+{
+    const ll_node *n = &u->g->nodes[i];
+    return n->op->collective != LL_RECV && node_varies(u, n) && belongs(u, i, a);
+}
+
+/* What is gathered for an action, in the graph's order: every rank starts its collectives in one,
+ * whichever of its nodes comes first to want them. */
+static void find_wanted(unroller *u, const ll_action *a)
+{
+    const ll_graph *g = u->g;
+    memset(u->wanted, 0, sizeof *u->wanted * (size_t)g->n_node);
+    for (int i = g->n_node - 1; i >= 0; i--) {
+        const ll_node *n = &g->nodes[i];
+        for (int k = 0; k < n->n_in && (u->wanted[i] || is_of(u, i, a)); k++) {
+            int m = ll_value_of(g, n->in[k])->node;
+            if (m >= 0 && u->gathered[m] && !node_varies(u, &g->nodes[m])) u->wanted[m] = true;
+        }
+    }
+}
+
 static ll_err place_action(unroller *u, int action)
 {
     const ll_action *a = &u->how->actions[action];
@@ -214,9 +236,11 @@ static ll_err place_action(unroller *u, int action)
     u->begin[action] = u->to->n_node;
     if (action == 0) TRY(place_receives(u, 0));
     TRY(place_receives(u, action + 1));
+    find_wanted(u, a);
     for (int i = 0; i < u->g->n_node; i++) {
         const ll_node *n = &u->g->nodes[i];
-        if (n->op->collective == LL_RECV || !node_varies(u, n) || !belongs(u, i, a)) continue;
+        if (u->wanted[i] && u->made_in[n->out[0].id] != action + 1) TRY(place(u, i, 0));
+        if (!is_of(u, i, a)) continue;
         TRY(place(u, i, a->micro));
         if (n->op->collective == LL_SEND)
             u->out->until[u->to->n_node - 1] = action + u->how->slack + 1;
@@ -312,6 +336,7 @@ ll_err ll_unroll(const ll_graph *g, const ll_pipe *how, int n_micro, ll_arena *a
     u.input = LL_NEW_ARRAY(arena, bool, n);
     u.gathered = LL_NEW_ARRAY(arena, bool, n);
     u.varies = ll_varying(g, arena);
+    u.wanted = LL_NEW_ARRAY(arena, bool, n);
     u.once = LL_NEW_ARRAY(arena, ll_val, g->n_value);
     u.made_in = LL_NEW_ARRAY(arena, int, g->n_value);
     u.begin = LL_NEW_ARRAY(arena, int, how->n_action + 1);

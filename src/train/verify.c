@@ -227,11 +227,23 @@ static size_t bytes_of(const ll_type *t)
     return (size_t)ll_numel(&t->shape) * ll_dtype_bytes(t->dtype);
 }
 
+/* A tensor of a session: of results, as the step left them that was made again on all bits, where
+ * exact sums had to. of: its slot, may be NULL. */
+static void *data_of(const ll_session *s, const item *x, int slot, const ll_slot **of)
+{
+    if (!kept(x) && s->now && s->now != s) {
+        s = s->now;
+        slot = ll_program_result(s->p, x->name);
+    }
+    if (of) *of = &s->p->slots[slot];
+    return ll_exec_data(s->e, slot, 0);
+}
+
 /* Rank 0's tensor on every rank. Collective. */
 static ll_err fetch(verifier *v, const item *x, const void **out)
 {
     void *data = v->buffer;
-    if (v->alone) data = ll_exec_data(v->alone->e, x->serial, 0);
+    if (v->alone) data = data_of(v->alone, x, x->serial, NULL);
     *out = data;
     if (v->n_rank == 1 || !bytes_of(&x->type)) return LL_OK;
     return ll_comm_broadcast(v->c, data, (int64_t)bytes_of(&x->type), LL_U8, 0,
@@ -243,7 +255,7 @@ static ll_err find_sizes(verifier *v)
 {
     for (int i = 0; i < v->n_item && v->alone; i++) {
         item *x = &v->items[i];
-        const void *serial = ll_exec_data(v->alone->e, x->serial, 0);
+        const void *serial = data_of(v->alone, x, x->serial, NULL);
         double sum = 0, moved = 0;
         for (int64_t k = 0, n = ll_numel(&x->type.shape); k < n; k++) {
             double a = at(serial, x->type.dtype, k),
@@ -326,8 +338,8 @@ static ll_err compare_all(verifier *v, bool init)
         finding *f = &v->found[i * v->n_rank + v->rank];
         TRY(fetch(v, x, &serial));
         if (x->parallel < 0) continue; /* another stage's */
-        const void *parallel = ll_exec_data(v->cut->e, x->parallel, 0);
-        const ll_slot *s = &v->cut->p->slots[x->parallel];
+        const ll_slot *s;
+        const void *parallel = data_of(v->cut, x, x->parallel, &s);
         if (x->kind == GRADIENT && x->left_out && !v->o->session.exact)
             leave_out(x, serial, parallel, ll_session_result(v->cut, "grad_norm"));
         *f = compare(x, s, serial, parallel, init || v->o->session.exact);

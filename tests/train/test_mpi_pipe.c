@@ -101,6 +101,10 @@ static const struct {
     {2, RESNET, 3, "parallel.mesh=pipe=2 train.clip=0.5 parallel.overlap=all"},
     {2, RESNET, 3, "parallel.mesh=pipe=2 parallel.schedule=zb-v train.optimizer=rmsprop"},
     {2, GPT, 3, "parallel.mesh=pipe=2 parallel.stages=h2.*"},
+    {2, MLP, 4, /* a step that is made again on all bits */
+     "parallel.mesh=pipe=2 parallel.schedule=interleaved parallel.exact=true model.image=9 "
+     "model.channels=1 model.classes=8 model.width=4 model.depth=3 train.optimizer=sgd "
+     "train.seed=463 parallel.recompute=full"},
     {3, GPT, 4, "parallel.mesh=pipe=3 model.dropout=100 train.clip=0.1 parallel.exact=true"},
     {3, RESNET, 2, "parallel.mesh=pipe=3 parallel.schedule=dualpipe-v train.optimizer=larc"},
     {3, MLP, 7, "parallel.mesh=pipe=3 train.optimizer=lamb train.clip=0.5 parallel.overlap=none"},
@@ -117,6 +121,7 @@ static const struct {
     {4, RESNET, 2, "parallel.mesh=pipe=2,height=2"},
     {4, RESNET, 3, "parallel.mesh=pipe=2,data=2 parallel.zero=1 parallel.overlap=all"},
     {4, RESNET, 3, "parallel.mesh=pipe=4 parallel.schedule=interleaved parallel.exact=true"},
+    {4, RESNET, 3, "parallel.mesh=pipe=2,data=2 parallel.zero=3 parallel.overlap=all"},
 };
 
 static void test_others(void **state)
