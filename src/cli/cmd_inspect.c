@@ -427,6 +427,22 @@ static char *more(ll_arena *arena)
                "      -s parallel.schedule=mine.txt --schedule\n");
 }
 
+/* Of what is asked for, what needs a mesh, or axis pipe. */
+static ll_err check_mesh(const opts *o, const ll_run *r)
+{
+    const ll_run_parallel *p = &r->parallel;
+    ll_mesh m;
+    TRY(ll_mesh_parse(o->mesh ? o->mesh : "", &m));
+    bool piped = ll_mesh_axis(&m, LL_AXIS_PIPE) >= 0;
+    CHECK(o->mesh || (!o->layouts && !o->zero && !o->rank), LL_E_ARG,
+          "--layouts, --zero and --rank go with --mesh");
+    CHECK(
+        piped || (!*p->schedule && !*p->stages && p->virtual_stages <= 1), LL_E_ARG,
+        "parallel.schedule, stages and virtual_stages are of a pipeline: add pipe=2 or more to the "
+        "mesh, or leave them out");
+    return check_schedule(o);
+}
+
 static ll_err run(const void *given)
 {
     const opts *o = (const opts *)given;
@@ -435,9 +451,6 @@ static ll_err run(const void *given)
           "--graph, --program, --dot and --layouts are text: leave out --json");
     CHECK(texts + o->schedule <= 1, LL_E_ARG,
           "--graph, --program, --dot, --layouts and --schedule exclude each other");
-    TRY(check_schedule(o));
-    CHECK(o->mesh || (!o->layouts && !o->zero && !o->rank), LL_E_ARG,
-          "--layouts, --zero and --rank go with --mesh");
     if (is_checkpoint(o->what)) {
         LL_OWN(ll_st_file) f = NULL;
         TRY(ll_checkpoint_open(NULL, o->what, &f));
@@ -446,9 +459,15 @@ static ll_err run(const void *given)
     LL_OWN(ll_run) r = NULL;
     LL_OWN(ll_graph) g = NULL;
     TRY(ll_cli_run(o->what, &o->set, true, &r));
+    opts mine = *o;
+    if (!o->mesh && *r->parallel.mesh) {
+        mine.mesh = r->parallel.mesh;
+        if (!mine.zero) mine.zero = r->parallel.zero;
+    }
+    TRY(check_mesh(&mine, r));
     TRY(ll_run_graph(r, r->train.batch / ll_run_micro_batches(r), o->eval ? NULL : &r->train.optim,
                      &g));
-    return show(o, r, g);
+    return show(&mine, r, g);
 }
 
 const ll_command ll_command_inspect = {"inspect",

@@ -190,6 +190,16 @@ static void tell_recomputed(const ll_train_start *s)
             ll_recompute_text(s->run->parallel.recompute, s->recomputed, line, sizeof line));
 }
 
+static void tell_pipeline(const ll_pipeline *p)
+{
+    fprintf(stderr, "pipeline: %s, %d stages, %d micro-batch%s", p->name, p->n_stage, p->n_micro,
+            p->n_micro == 1 ? "" : "es");
+    double idle = ll_pipeline_formula(p->name, p->n_rank, p->n_stage, p->n_micro, NULL);
+    if (!isnan(idle)) fprintf(stderr, ", %.0f %% idle if stages are equal", 100 * idle);
+    fprintf(stderr, "%s\n",
+            p->n_micro < 2 * p->n_rank ? "; a smaller train.micro_batch makes it less" : "");
+}
+
 static void on_start(void *context, const ll_train_start *s)
 {
     view *v = (view *)context;
@@ -205,6 +215,7 @@ static void on_start(void *context, const ll_train_start *s)
     fprintf(stderr, "%d thread%s%s\n", s->threads, s->threads == 1 ? "" : "s",
             ll_bind_owns_cores() ? " on cores of its own" : "");
     tell_memory(s);
+    if (s->pipeline) tell_pipeline(s->pipeline);
     if (s->note) fprintf(stderr, "%s: %s\n", s->run->train.precision, s->note);
     if (s->recomputed) tell_recomputed(s);
     if (s->devices) tell_devices(s->devices, s->machine->device);
@@ -277,8 +288,10 @@ static void show_end(const ll_run *r, const ll_train_report *t)
     if (t->signal)
         fprintf(stderr,
                 "stopped by signal %d after step %lld, checkpoint saved; go on with:\n"
-                "  loopline train %s --resume\n",
+                "  loopline train %s --resume",
                 t->signal, (long long)t->steps, r->out);
+    if (t->signal && t->ranks > 1) fprintf(stderr, " -n %d", t->ranks);
+    if (t->signal) fputc('\n', stderr);
     if (t->steps > t->first)
         fprintf(stderr, "%lld steps in %s; training loss %.4f", (long long)(t->steps - t->first),
                 ll_text_duration(t->seconds, d), t->train_loss);

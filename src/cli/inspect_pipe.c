@@ -115,7 +115,7 @@ static json_t *stages_json(const ll_pipe_view *v)
     for (int i = 0; i < s->n; i++)
         json_array_append_new(list, json_pack("{s:i,s:i,s:s,s:f,s:f,s:I,s:f}", "stage", i, "rank",
                                               v->plan->rank_of[i], "first_node", first_node(v, i),
-                                              "share", share(s, i), "flops", s->cost[i + 1],
+                                              "share", share(s, i), "work", s->cost[i + 1],
                                               "parameters", (json_int_t)parameters(v, i),
                                               "sent_bytes", s->bytes[i + 1]));
     return list;
@@ -143,9 +143,10 @@ static ll_err print_json(const ll_pipe_view *v, const ll_pipeline_times *t)
         json_array_append_new(ranks, json_pack("{s:i,s:i,s:o}", "rank", r, "in_flight",
                                                v->plan->report.in_flight[r], "actions",
                                                actions_json(p, t, r)));
-    json_t *j = json_pack("{s:s,s:i,s:i,s:f,s:f,s:s}", "schedule", p->name, "micro_batches",
-                          p->n_micro, "slack", v->plan->report.slack, "bubble", t->bubble,
-                          "makespan", t->makespan, "unit", "FLOP");
+    json_t *j =
+        json_pack("{s:s,s:i,s:i,s:f,s:f,s:s}", "schedule", p->name, "micro_batches", p->n_micro,
+                  "slack", v->plan->report.slack, "bubble", t->bubble, "makespan", t->makespan,
+                  "unit", "FLOPs, and bytes as what takes as long");
     json_object_set_new(j, "bubble_of_equal_stages", ll_cli_number(formula));
     json_object_set_new(j, "formula", text ? json_string(text) : json_null());
     json_object_set_new(j, "stages", stages_json(v));

@@ -38,16 +38,21 @@ static int per_rank(const ll_pipe_opts *o, const char *name)
     return 1;
 }
 
-/* What stages cost: a third of the work is forward; of the rest half is for weights. */
-static void find_costs(ll_pipe_plan *p, const ll_edge *edges, int n_edge, ll_arena *a)
+static void find_costs(ll_pipe_plan *p, const ll_graph *g, const ll_edge *edges, int n_edge,
+                       ll_arena *a)
 {
     int n = p->stages->n;
-    double *third = LL_NEW_ARRAY(a, double, n), *send = LL_NEW_ARRAY(a, double, n_edge + 1);
-    for (int i = 0; i < n; i++) third[i] = p->stages->cost[i + 1] / 3;
+    const ll_stage_work *work = ll_stages_work(g, p->stages, a);
+    double *send = LL_NEW_ARRAY(a, double, n_edge + 1), *f = LL_NEW_ARRAY(a, double, 3 * n);
+    for (int i = 0; i < n; i++) {
+        f[i] = work[i].f;
+        f[n + i] = work[i].i;
+        f[2 * n + i] = work[i].w;
+    }
     for (int e = 0; e < n_edge; e++)
         send[e] = LL_FLOPS_PER_BYTE * p->stages->bytes[edges[e].from + 1];
-    p->costs =
-        (ll_pipeline_costs){.f = third, .i = third, .w = third, .edges = edges, .n_edge = n_edge};
+    p->costs = (ll_pipeline_costs){.f = f, .i = f + n, .w = f + 2 * n, .edges = edges};
+    p->costs.n_edge = n_edge;
     p->costs.send = send;
 }
 
@@ -77,7 +82,7 @@ static ll_err plan_schedule(ll_pipe_plan *p, const ll_graph *g, const char *name
 {
     int n_edge;
     const ll_edge *edges = find_edges(g, p->stages, a, &n_edge);
-    find_costs(p, edges, n_edge, a);
+    find_costs(p, g, edges, n_edge, a);
     if (!strcmp(name, "auto"))
         TRY(ll_pipeline_auto(a, &p->costs, NULL, n_rank, p->stages->n, o->n_micro, &p->pipeline));
     else if (!p->pipeline)

@@ -584,6 +584,30 @@ int ll_stages_edges(const ll_graph *g, const ll_stages *s, ll_arena *arena, ll_s
     return n_edge;
 }
 
+static int declared_in(const ll_stages *s, const ll_node *n)
+{
+    return n->of.at > 0 && n->of.at <= s->n_at ? s->of_at[n->of.at] : 0;
+}
+
+const ll_stage_work *ll_stages_work(const ll_graph *g, const ll_stages *s, ll_arena *arena)
+{
+    ll_stage_work *work = LL_NEW_ARRAY(arena, ll_stage_work, s->n);
+    bool *sent = LL_NEW_ARRAY(arena, bool, g->n_node + 1); /* another stage waits for it */
+    for (int i = g->n_node - 1; i >= 0; i--) {
+        const ll_node *n = &g->nodes[i];
+        int stage = declared_in(s, n);
+        for (int k = 0; stage && !is_mean(n) && k < n->n_in; k++) {
+            int m = ll_value_of(g, n->in[k])->node;
+            if (m >= 0) sent[m] |= sent[i] || declared_in(s, &g->nodes[m]) != stage;
+        }
+        if (!stage || is_mean(n)) continue;
+        bool forward = n->of.phase == LL_FORWARD;
+        ll_stage_work *x = &work[stage - 1];
+        *(forward ? &x->f : sent[i] ? &x->i : &x->w) += work_of(g, n);
+    }
+    return work;
+}
+
 /* ---- means ---- */
 
 /* The mean of v where it is a sum of several stages' gradients; else none. */

@@ -38,6 +38,13 @@ ll_err ll_stages_find(const ll_graph *g, int n, const char *names, ll_arena *are
 ll_err ll_stages_like(const ll_graph *g, const ll_stages *other, ll_arena *arena,
                       const ll_stages **out);
 
+/* Work of each stage, [n]: forward; backward, what gradients that go to other stages need; the
+ * rest, which is for weights. In the arena. */
+typedef struct ll_stage_work {
+    double f, i, w;
+} ll_stage_work;
+const ll_stage_work *ll_stages_work(const ll_graph *g, const ll_stages *s, ll_arena *arena);
+
 /* A pair of stages between which one sends to another in each micro-batch. */
 typedef struct ll_stage_edge {
     int from, to; /* from 1 on */

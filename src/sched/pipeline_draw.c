@@ -34,7 +34,8 @@ static void put_caption(ll_buf *b, const ll_pipeline *p, const ll_pipeline_times
     const char *length =
         t->in_flops ? ll_text_count(t->makespan, time) : ll_text_time(t->makespan, time);
     ll_buf_printf(b, "%d ranks, %d stages, %d micro-batches: %s%s, %.1f %% bubble", p->n_rank,
-                  p->n_stage, p->n_micro, length, t->in_flops ? "FLOP long" : "", 100 * t->bubble);
+                  p->n_stage, p->n_micro, length, t->in_flops ? " FLOPs and bytes long" : "",
+                  100 * t->bubble);
     if (text) ll_buf_printf(b, "; of equal stages %s = %.1f %%", text, 100 * formula);
 }
 
@@ -178,7 +179,7 @@ void ll_pipeline_draw_svg(ll_buf *b, const ll_pipeline *p, const ll_pipeline_tim
     put_legend(b, p, t);
     for (int r = 0; r < p->n_rank; r++) put_rank(b, p, t, r, &x, unit);
     ll_plot_bottom(b, &x, bottom,
-                   t->in_flops   ? "MFLOP, or what takes as long"
+                   t->in_flops   ? "millions of FLOPs, and of bytes as what takes as long"
                    : unit == 1   ? "seconds"
                    : unit == 1e3 ? "milliseconds"
                                  : "microseconds");

@@ -52,7 +52,8 @@ static void tell_start(const trainer *t)
                         t->doomed,
                         m,
                         t->s->devices.n ? &t->s->devices : NULL,
-                        t->s->lean ? &t->s->recomputed : NULL};
+                        t->s->lean ? &t->s->recomputed : NULL,
+                        t->s->plan ? t->s->plan->pipeline : NULL};
     if (t->lead && t->opts->watch.start) t->opts->watch.start(t->opts->watch.context, &s);
 }
 

@@ -33,6 +33,7 @@ typedef struct ll_train_start {
     const ll_machine *machine;
     const ll_devices *devices;       /* its; NULL: none */
     const ll_recomputed *recomputed; /* NULL: all activations are kept */
+    const ll_pipeline *pipeline;     /* NULL: there is none */
 } ll_train_start;
 
 typedef struct ll_train_step {

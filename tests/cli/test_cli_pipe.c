@@ -36,7 +36,7 @@ static void inspects(void **state)
     char *svg = read_whole(tmpdir_path(state, "p.svg"), NULL);
     assert_non_null(svg);
     assert_true(check_xml(svg) > 36);
-    assert_non_null(strstr(svg, "MFLOP"));
+    assert_non_null(strstr(svg, "millions of FLOPs"));
     free(svg);
     expect(f, "inspect p.yaml --mesh pipe=2,data=2 -s parallel.schedule=zb-v --schedule",
            (const char *const[]){"ranks of the other axes together", "A, B: of weights",
