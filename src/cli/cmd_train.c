@@ -296,7 +296,8 @@ static void show_end(const ll_run *r, const ll_train_report *t)
         fprintf(stderr, "%lld steps in %s; training loss %.4f", (long long)(t->steps - t->first),
                 ll_text_duration(t->seconds, d), t->train_loss);
     else
-        fprintf(stderr, "no step was left to do after step %lld", (long long)t->steps);
+        fprintf(stderr, "no step was %s after step %lld", t->signal ? "done" : "left to do",
+                (long long)t->steps);
     if (!isnan(t->val.loss)) fprintf(stderr, ", validation loss %.4f", t->val.loss);
     if (!isnan(t->val.accuracy)) fprintf(stderr, ", accuracy %.2f %%", 100 * t->val.accuracy);
     fprintf(stderr, "\nmemory%s: %s planned, %s used", t->ranks > 1 ? " of the rank with most" : "",

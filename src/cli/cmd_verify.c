@@ -66,10 +66,10 @@ static char *more(ll_arena *arena)
         "Gradients are always compared whole.\n\n"
         "Where the tolerance is missed (relu's corner, batch norms over few numbers, bf16), f32\n"
         "cannot judge: both sides train again in f64, where rounding is 5e8 times smaller, and\n"
-        "every tensor may differ by 1e-6 at most there. In f32, more serial runs with parameters\n"
-        "changed in their last bit show what rounding can do: results and gradients that differ "
-        "by\n"
-        "more than 16 times the largest such change (and 0.25), or so along their own direction,\n"
+        "every tensor may differ by 1e-6 at most there; and with exact sums, where no element may\n"
+        "differ in a bit. In f32, more serial runs with parameters changed in their last bit show\n"
+        "what rounding can do: results and gradients that differ by more than 16 times the largest\n"
+        "such change (and by 256 times it, or 0.25), or so along their own direction,\n"
         "are wrong. Tolerances below 1e-6 are held to the letter at once.\n\n"
         "With --exact both sides train with exact sums, and no element may differ in a bit.\n\n"
         "--matrix walks small models under every strategy and prints a table in Markdown: the\n"
@@ -142,11 +142,10 @@ static void print_text(const ll_run *r, const ll_verify_report *v, const char *m
     if (v->worst[1][0])
         printf("so both trained again in f64: worst relative difference %.2e (%s, step %lld)\n",
                v->max_rel_diff[1], v->worst[1], (long long)v->worst_step[1]);
-    if (v->unjudged_in_f64)
-        printf(
-            "which is too noisy there as well: both trained again with exact sums, of which %lld "
-            "elements differ in a bit\n",
-            (long long)v->differing);
+    if (v->unjudged && v->differing >= 0)
+        printf("%sand with exact sums: %lld elements differ in a bit\n",
+               v->unjudged_in_f64 ? "which is too noisy there as well, " : "",
+               (long long)v->differing);
     if (v->left_out)
         printf("left out, their gradient being zero but for rounding: %lld of %lld elements\n",
                (long long)v->left_out, (long long)v->elements);

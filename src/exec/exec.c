@@ -359,7 +359,9 @@ static ll_err run_one(ll_exec *e, int i, bool checked)
     if (e->trace && !b->instr->wait) /* waits are noted by comm */
         trace(e, LL_TRACE_COMPUTE, b->instr->name, b->instr->op, start);
     if (e->trace && e->p->pipe) ll_acting_note(e, b->instr, start);
-    return checked && !b->instr->collective ? check_finite(e, b->instr) : LL_OK;
+    /* What came from another stage was wrong there already. */
+    bool came = b->instr->wait && e->p->instrs[b->instr->pair].collective == LL_RECV;
+    return checked && !b->instr->collective && !came ? check_finite(e, b->instr) : LL_OK;
 }
 
 /* The first instruction of this rank, counted over micro-batches, that gave a number that is not
@@ -396,6 +398,16 @@ static ll_err wait_all(ll_exec *e)
     return LL_OK;
 }
 
+/* Of a pipeline's stages: whose turn comes first, forward and then backward. */
+static int32_t place_of(const ll_program *p, int i)
+{
+    enum { STAGES = 1 << 13 };
+    int action = p->instrs[i].action;
+    if (!action) return INT32_MAX - 1;
+    const ll_action *a = &p->pipe->actions[action - 1];
+    return a->micro * STAGES + (a->kind == LL_ACT_F ? a->stage : STAGES - 1 - a->stage);
+}
+
 static ll_err run_section(ll_exec *e, int section, uint64_t step, bool checked)
 {
     static const char *const names[] = {"micro-batches", "report", "update"};
@@ -421,7 +433,7 @@ static ll_err run_section(ll_exec *e, int section, uint64_t step, bool checked)
             ll_err rc = run_one(e, i, checked && bad.at == INT32_MAX);
             if (rc != LL_E_NUMERIC) TRY(rc);
             if (rc == LL_OK) continue;
-            bad.at = m * p->n_instr + i;
+            bad.at = p->unrolled ? place_of(p, i) : m * p->n_instr + i;
             snprintf(bad.message, sizeof bad.message, "%s", ll_error_message());
         }
     }

@@ -26,12 +26,13 @@
  * the letter: for every tensor, in every step, on values that were never brought together. Before
  * that, rank 0 trains serially a few times more, with every parameter changed by half a unit of its
  * last place before every step: MARGIN times what that changes at most of the results, and of the
- * gradients, and GROSS at least, is what rounding can do, and more is a mistake that f64 need not
- * show. (A tensor's own change is no bound: one activation more that crosses relu's corner, and it
+ * gradients, and the less of GROSS and MUCH times it at least, is what rounding can do, and more is
+ * a mistake that f64 need not show. (A tensor's own change is no bound: one activation more that crosses relu's corner, and it
  * is ten times as large.) In the first run the ranks go on from the serial values after such a
  * step: what rounding has set apart would only drift further apart.
- * What f64 cannot judge either (a batch norm of two numbers, twenty layers deep), by the same
- * noise, with no GROSS and of parameters too, is left to exact sums, where no bit may differ.
+ * And both train with exact sums, where no bit may differ: messages and memory there are those of
+ * f32, of which f64 says nothing; and what f64 cannot judge either (a batch norm of two numbers,
+ * twenty layers deep), by the same noise, with no GROSS and of parameters too, is left to it.
  * Tolerances below STRICT are held to the letter at once.
  * Exact runs (pass/exact.c) have no rounding to allow for: every bit of everything is compared. */
 #include "train/verify.h"
@@ -48,6 +49,7 @@ static const double FLOOR[2] = {1e-6, 1e-8}; /* as it is, in f64 */
 static const double DIGITS = 1e-3, SMALL = 1e-2, SHARE = 1e-3, MARGIN = 16, STRICT = 1e-6;
 static const double STILL[2] = {2e-2,
                                 1e-9}; /* some units of the last place over the usual tolerance */
+static const double MUCH = 256;        /* times what rounding does: differs as well */
 static const double GROSS = 0.25;      /* differs, and is not asked about in f64 */
 static const double WIDE = 1e-6;       /* the most that passes in f64 */
 enum { DRAWS = 3 }; /* one may be small by luck; in f64, where mistakes are far off, one will do */
@@ -441,7 +443,8 @@ static double loudest(const verifier *v, kind of, int k)
     double most = 0;
     for (int i = 0; i < v->n_item; i++)
         if (v->items[i].kind == of) most = fmax(most, v->items[i].noise[k]);
-    return fmax(v->wide ? v->o->tolerance : GROSS, MARGIN * most);
+    double least = v->wide ? v->o->tolerance : fmin(GROSS, MUCH * most);
+    return fmax(least, MARGIN * most);
 }
 
 /* far: noise is known. */
@@ -687,6 +690,6 @@ ll_err ll_verify_graph(ll_graph *g, const ll_verify_opts *o, ll_verify_report *o
     TRY(ll_graph_check(g));
     TRY(run(g, o, false, out));
     if (out->ok && out->unjudged) TRY(run_wide(g, o, out));
-    if (out->ok && out->unjudged_in_f64) TRY(run_exact(g, o, out));
+    if (out->ok && out->unjudged) TRY(run_exact(g, o, out));
     return LL_OK;
 }
