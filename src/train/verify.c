@@ -28,8 +28,8 @@
  * last place before every step: MARGIN times what that changes at most of the results, and of the
  * gradients, and the less of GROSS and MUCH times it at least, is what rounding can do, and more is
  * a mistake that f64 need not show. (A tensor's own change is no bound: one activation more that
- * crosses relu's corner, and it is ten times as large.) In the first run the ranks go on from the serial values after such a
- * step: what rounding has set apart would only drift further apart.
+ * crosses relu's corner, and it is ten times as large.) In the first run the ranks go on from the
+ * serial values after such a step: what rounding has set apart would only drift further apart.
  * And both train with exact sums, where no bit may differ: messages and memory there are those of
  * f32, of which f64 says nothing; and what f64 cannot judge either (a batch norm of two numbers,
  * twenty layers deep), by the same noise, with no GROSS and of parameters too, is left to it.

@@ -77,7 +77,8 @@ static void refused(void **state)
             "is not for parallel.exact");
     refuses(*state, 1, "verify p.yaml --steps 0", "--steps is 0");
     refuses(*state, 1, "inspect p.yaml --layouts --mesh data=2 --rank 2", "--rank is 2");
-    refuses(*state, 1, "inspect p.yaml --layouts", "--layouts, --zero and --rank go with --mesh");
+    refuses(*state, 1, "inspect p.yaml --layouts -s parallel.mesh=",
+            "--layouts, --zero and --rank go with --mesh");
     refuses(*state, 1, "inspect p.yaml --mesh height=2", "height=2: nothing in mlp can be cut");
 }
 
