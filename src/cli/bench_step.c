@@ -156,6 +156,9 @@ static ll_err run(const void *given)
     LL_OWN(ll_run) r = NULL;
     ll_bench_report *b = LL_NEW(a, ll_bench_report);
     TRY(ll_cli_run(o->model, &o->set, true, &r));
+    if (*r->parallel.mesh)
+        fprintf(stderr, "one process, without the run's mesh %s: loopline bench scale has ranks\n",
+                r->parallel.mesh);
     ll_bench_opts how = {.seconds = o->seconds, .profile = o->profile, .peak = o->peak};
     TRY(ll_bench_step(r, &how, b));
     if (o->json) return print_json(r, b);
