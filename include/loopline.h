@@ -158,6 +158,18 @@ LL_API ll_val ll_min(ll_graph *g, ll_val a, ll_val b);
 LL_API ll_val ll_less(ll_graph *g, ll_val a, ll_val b);  /* 1 where a < b, else 0; type of a */
 LL_API ll_val ll_equal(ll_graph *g, ll_val a, ll_val b); /* 1 where a = b, else 0; type of a */
 LL_API ll_val ll_select(ll_graph *g, ll_val c, ll_val a, ll_val b); /* a where c != 0, else b */
+LL_API ll_val ll_not_equal(ll_graph *g, ll_val a, ll_val b);        /* these likewise 1 or 0 */
+LL_API ll_val ll_greater(ll_graph *g, ll_val a, ll_val b);
+LL_API ll_val ll_greater_equal(ll_graph *g, ll_val a, ll_val b);
+LL_API ll_val ll_less_equal(ll_graph *g, ll_val a, ll_val b);
+LL_API ll_val ll_and(ll_graph *g, ll_val a, ll_val b); /* what is not 0 is true */
+LL_API ll_val ll_or(ll_graph *g, ll_val a, ll_val b);
+LL_API ll_val ll_xor(ll_graph *g, ll_val a, ll_val b);
+LL_API ll_val ll_not(ll_graph *g, ll_val x);
+LL_API ll_val ll_isnan(ll_graph *g, ll_val x);
+LL_API ll_val ll_isinf(ll_graph *g, ll_val x);
+LL_API ll_val ll_pow(ll_graph *g, ll_val a, ll_val b);
+LL_API ll_val ll_mod(ll_graph *g, ll_val a, ll_val b); /* with the sign of b, as Python's */
 LL_API ll_val ll_neg(ll_graph *g, ll_val x);
 LL_API ll_val ll_abs(ll_graph *g, ll_val x);
 LL_API ll_val ll_exp(ll_graph *g, ll_val x);
@@ -171,6 +183,37 @@ LL_API ll_val ll_cos(ll_graph *g, ll_val x);
 LL_API ll_val ll_relu(ll_graph *g, ll_val x);
 LL_API ll_val ll_gelu(ll_graph *g, ll_val x); /* the tanh form, as GPT-2 */
 LL_API ll_val ll_silu(ll_graph *g, ll_val x);
+LL_API ll_val ll_sign(ll_graph *g, ll_val x);
+LL_API ll_val ll_floor(ll_graph *g, ll_val x);
+LL_API ll_val ll_ceil(ll_graph *g, ll_val x);
+LL_API ll_val ll_round(ll_graph *g, ll_val x); /* halves to even */
+LL_API ll_val ll_reciprocal(ll_graph *g, ll_val x);
+LL_API ll_val ll_clamp(ll_graph *g, ll_val x, double least, double most);
+LL_API ll_val ll_erf(ll_graph *g, ll_val x);
+LL_API ll_val ll_log1p(ll_graph *g, ll_val x); /* log(1 + x) */
+LL_API ll_val ll_expm1(ll_graph *g, ll_val x); /* exp(x) - 1 */
+LL_API ll_val ll_tan(ll_graph *g, ll_val x);
+LL_API ll_val ll_asin(ll_graph *g, ll_val x);
+LL_API ll_val ll_acos(ll_graph *g, ll_val x);
+LL_API ll_val ll_atan(ll_graph *g, ll_val x);
+LL_API ll_val ll_sinh(ll_graph *g, ll_val x);
+LL_API ll_val ll_cosh(ll_graph *g, ll_val x);
+LL_API ll_val ll_asinh(ll_graph *g, ll_val x);
+LL_API ll_val ll_acosh(ll_graph *g, ll_val x);
+LL_API ll_val ll_atanh(ll_graph *g, ll_val x);
+LL_API ll_val ll_gelu_erf(ll_graph *g, ll_val x); /* the exact form, PyTorch's default */
+LL_API ll_val ll_leaky_relu(ll_graph *g, ll_val x, double slope);
+LL_API ll_val ll_prelu(ll_graph *g, ll_val x, ll_val slope);
+LL_API ll_val ll_elu(ll_graph *g, ll_val x, double alpha);
+LL_API ll_val ll_celu(ll_graph *g, ll_val x, double alpha);
+LL_API ll_val ll_selu(ll_graph *g, ll_val x);
+LL_API ll_val ll_softplus(ll_graph *g, ll_val x); /* log(1 + exp(x)) */
+LL_API ll_val ll_mish(ll_graph *g, ll_val x);
+LL_API ll_val ll_log_sigmoid(ll_graph *g, ll_val x);
+LL_API ll_val ll_hard_sigmoid(ll_graph *g, ll_val x); /* x / 6 + 1/2, clamped to 0 .. 1 */
+LL_API ll_val ll_hard_swish(ll_graph *g, ll_val x);
+/* x itself, through which no gradient flows. */
+LL_API ll_val ll_stop_gradient(ll_graph *g, ll_val x);
 LL_API ll_val ll_cast(ll_graph *g, ll_val x, ll_dtype dtype);
 LL_API ll_val ll_scale(ll_graph *g, ll_val x, double by); /* x * by */
 LL_API ll_val ll_shift(ll_graph *g, ll_val x, double by); /* x + by */

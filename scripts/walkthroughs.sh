@@ -63,7 +63,7 @@ found() { # WHAT PATTERN COMMAND...: the command passes, and its output has the 
     grep -qE -- "$pattern" out.log || { tail -n 20 out.log && echo "$what: not found" && exit 1; }
     echo "$what: found and right"
 }
-for op in logsumexp softplus softcap; do
+for op in lse softsign softcap; do
     found "op $op" "OK \] $op\$" env ONLY=$op build/test_op
 done
 found "fusion add_rmsnorm" 'OK \] add_rmsnorm' env ONLY=add_rmsnorm build/test_fuse

@@ -169,6 +169,20 @@ typedef struct ll_mask_attr {
           0.5 * a * (1 - LL_GELU_T(a) * LL_GELU_T(a)) * LL_GELU_A * (1 + 3 * LL_GELU_B * a * a))   \
     X(silu, 1, a / (1 + exp(-a)))                                                                  \
     X(square, 1, a *a)                                                                             \
+    X(pow, 2, pow(a, b))                                                                           \
+    X(mod, 2, LL_MOD(fmod(a, b), b))                                                               \
+    X(erf, 1, erf(a))                                                                              \
+    X(floor, 1, floor(a))                                                                          \
+    X(ceil, 1, ceil(a))                                                                            \
+    X(round, 1, rint(a))                                                                           \
+    X(sign, 1, (a > 0) - (a < 0))                                                                  \
+    X(log1p, 1, log1p(a))                                                                          \
+    X(expm1, 1, expm1(a))                                                                          \
+    X(softplus, 1, (a > 0 ? a : 0) + log1p(exp(-fabs(a))))                                         \
+    X(atan, 1, atan(a))                                                                            \
+    X(sinh, 1, sinh(a))                                                                            \
+    X(asinh, 1, asinh(a))                                                                          \
+    X(stop_gradient, 1, a)                                                                         \
     X(scale, 1, a *k)                                                                              \
     X(shift, 1, a + k)                                                                             \
     X(cast, 1, a)
@@ -176,6 +190,8 @@ typedef struct ll_mask_attr {
 #define LL_GELU_A 0.7978845608028654 /* sqrt(2/pi) */
 #define LL_GELU_B 0.044715
 #define LL_GELU_T(a) tanh(LL_GELU_A *(a + LL_GELU_B * a * a * a))
+/* r, a remainder of b with any sign, with that of b */
+#define LL_MOD(r, b) (r) + (((r) != 0 && ((r) < 0) != ((b) < 0)) ? (b) : 0)
 
 typedef enum ll_ew {
 #define X(name, operands, value) LL_EW_##name,

@@ -8,6 +8,8 @@
 #include "op/op_int.h"
 #include "kern/kern.h"
 
+#include <math.h>
+
 static const ll_op ops[LL_N_EW]; /* but for those with a file of their own */
 
 /* ---- builders ---- */
@@ -84,7 +86,7 @@ static ll_val dgelu(ll_graph *g, ll_val x)
     return ll_ew_unary(g, LL_EW_dgelu, x);
 }
 
-#define BINARY(X) X(add) X(sub) X(mul) X(div) X(max) X(min) X(less) X(equal)
+#define BINARY(X) X(add) X(sub) X(mul) X(div) X(max) X(min) X(less) X(equal) X(pow) X(mod)
 #define X(name)                                                                                    \
     ll_val ll_##name(ll_graph *g, ll_val a, ll_val b)                                              \
     {                                                                                              \
@@ -97,7 +99,22 @@ BINARY(X)
     X(neg)                                                                                         \
     X(abs)                                                                                         \
     X(exp)                                                                                         \
-    X(log) X(sqrt) X(rsqrt) X(tanh) X(sigmoid) X(sin) X(cos) X(relu) X(gelu) X(silu) X(square)
+    X(log)                                                                                         \
+    X(sqrt)                                                                                        \
+    X(rsqrt)                                                                                       \
+    X(tanh)                                                                                        \
+    X(sigmoid)                                                                                     \
+    X(sin)                                                                                         \
+    X(cos)                                                                                         \
+    X(relu)                                                                                        \
+    X(gelu)                                                                                        \
+    X(silu)                                                                                        \
+    X(square)                                                                                      \
+    X(erf)                                                                                         \
+    X(floor)                                                                                       \
+    X(ceil)                                                                                        \
+    X(round)                                                                                       \
+    X(sign) X(log1p) X(expm1) X(softplus) X(atan) X(sinh) X(asinh) X(stop_gradient)
 #define X(name)                                                                                    \
     ll_val ll_##name(ll_graph *g, ll_val x)                                                        \
     {                                                                                              \
@@ -108,6 +125,8 @@ UNARY(X)
 
 ll_val ll_select(ll_graph *g, ll_val c, ll_val a, ll_val b)
 {
+    if (c.id && a.id && ll_graph_dtype(g, c) != ll_graph_dtype(g, a))
+        c = ll_cast(g, ll_not(g, ll_not(g, c)), ll_graph_dtype(g, a)); /* a half is no 0 of i32 */
     return emit(g, LL_EW_select, NULL, (ll_val[]){c, a, b}, 3);
 }
 
@@ -139,6 +158,12 @@ static bool takes_integers(int ew)
     case LL_EW_min:
     case LL_EW_less:
     case LL_EW_equal:
+    case LL_EW_mod:
+    case LL_EW_neg:
+    case LL_EW_abs:
+    case LL_EW_sign:
+    case LL_EW_square:
+    case LL_EW_stop_gradient:
     case LL_EW_select: return true;
     default: return false;
     }
@@ -315,6 +340,61 @@ static void square_grad(ll_bwd *b)
     b->din[0] = ll_scale(b->g, ll_mul(b->g, b->dout[0], b->in[0]), 2);
 }
 
+/* d b a^(b-1), without 0 times infinity where b is 0; d y log(a), 0 where a is. */
+static void pow_grad(ll_bwd *b)
+{
+    ll_graph *g = b->g;
+    ll_val none = zero(b), x = b->in[0], e = b->in[1];
+    ll_val lower = ll_select(g, e, ll_shift(g, e, -1), none);
+    b->din[0] = ll_mul(g, b->dout[0], ll_mul(g, e, ll_pow(g, x, lower)));
+    ll_val log = ll_log(g, ll_select(g, x, x, ll_shift(g, none, 1)));
+    b->din[1] = ll_mul(g, b->dout[0], ll_mul(g, b->out[0], log));
+}
+
+static void mod_grad(ll_bwd *b)
+{
+    b->din[0] = b->dout[0];
+    ll_val whole = ll_floor(b->g, ll_div(b->g, b->in[0], b->in[1]));
+    b->din[1] = ll_neg(b->g, ll_mul(b->g, b->dout[0], whole));
+}
+
+static void erf_grad(ll_bwd *b) /* d 2 / sqrt(pi) exp(-x^2) */
+{
+    ll_val bell = ll_exp(b->g, ll_neg(b->g, ll_square(b->g, b->in[0])));
+    b->din[0] = ll_mul(b->g, b->dout[0], ll_scale(b->g, bell, 2 / sqrt(M_PI)));
+}
+
+static void log1p_grad(ll_bwd *b)
+{
+    b->din[0] = ll_div(b->g, b->dout[0], ll_shift(b->g, b->in[0], 1));
+}
+
+static void expm1_grad(ll_bwd *b)
+{
+    b->din[0] = ll_mul(b->g, b->dout[0], ll_shift(b->g, b->out[0], 1));
+}
+
+static void softplus_grad(ll_bwd *b)
+{
+    b->din[0] = ll_mul(b->g, b->dout[0], ll_sigmoid(b->g, b->in[0]));
+}
+
+static void atan_grad(ll_bwd *b) /* d / (1 + x^2) */
+{
+    b->din[0] = ll_div(b->g, b->dout[0], ll_shift(b->g, ll_square(b->g, b->in[0]), 1));
+}
+
+static void sinh_grad(ll_bwd *b)
+{
+    b->din[0] = ll_mul(b->g, b->dout[0], ll_cosh(b->g, b->in[0]));
+}
+
+static void asinh_grad(ll_bwd *b) /* d / sqrt(1 + x^2) */
+{
+    ll_val root = ll_sqrt(b->g, ll_shift(b->g, ll_square(b->g, b->in[0]), 1));
+    b->din[0] = ll_div(b->g, b->dout[0], root);
+}
+
 static void scale_grad(ll_bwd *b)
 {
     const ll_number_attr *a = b->attr;
@@ -339,6 +419,9 @@ static const ll_attr_field number[] = {LL_FIELD(ll_number_attr, value, LL_A_F64)
 static const ll_attr_field to_type[] = {LL_FIELD(ll_cast_attr, dtype, LL_A_DTYPE), {0}};
 
 #define OP2(fn) LL_EW_OP(fn, 1), .n_in = 2, .dims = "*, * -> *", .infer = ll_ew_infer
+/* Of one operand, whose slope is 0 wherever there is one, or not to be had. */
+#define STEP1(fn)                                                                                  \
+    LL_EW_OP(fn, 1), .n_in = 1, .dims = "* -> *", .infer = ll_ew_infer, .no_grad = true
 #define TRIALS1 .trials = {"f32[7,3]", "f32[1]", "f32[2,0,3]", "f32[]"}
 #define POSITIVE1 .trials = {"f32[7,3]>", "f32[1,1]>", "f32[0]>", "f32[]>"}
 #define TRIALS2                                                                                    \
@@ -359,7 +442,8 @@ static const ll_op ops[LL_N_EW] = {
     [LL_EW_select] = {LL_EW_OP(select, 1), .n_in = 3, .dims = "*, *, * -> *", .grad = select_grad,
                       .trials = {"f32[7,3], f32[7,3], f32[7,3]", "i32[5]<2, i32[5]<9, i32[5]<9",
                                  "f32[1], f32[1], f32[1]"}},
-    [LL_EW_neg] = {LL_EW_OP1(neg, 1), .linear = true, TRIALS1},
+    [LL_EW_neg] = {LL_EW_OP1(neg, 1), .linear = true,
+                   .trials = {"f32[7,3]", "f32[1]", "f32[2,0,3]", "i32[5]<9"}},
     [LL_EW_abs] = {LL_EW_OP1(abs, 1), TRIALS1},
     [LL_EW_exp] = {LL_EW_OP1(exp, 10), TRIALS1},
     [LL_EW_log] = {LL_EW_OP1(log, 10), POSITIVE1},
@@ -374,6 +458,22 @@ static const ll_op ops[LL_N_EW] = {
     [LL_EW_dgelu] = {LL_EW_OP1(dgelu, 25), TRIALS1},
     [LL_EW_silu] = {LL_EW_OP1(silu, 13), TRIALS1},
     [LL_EW_square] = {LL_EW_OP1(square, 1), TRIALS1},
+    [LL_EW_pow] = {OP2(pow), .grad = pow_grad,
+                   .trials = {"f32[7,3]>, f32[7,3]", "f32[1]>, f32[1]", "f32[0]>, f32[0]"}},
+    [LL_EW_mod] = {OP2(mod), .grad = mod_grad,
+                   .trials = {"f32[7,3], f32[7,3]>", "f32[1], f32[1]", "f32[0], f32[0]"}},
+    [LL_EW_erf] = {LL_EW_OP1(erf, 15), TRIALS1},
+    [LL_EW_floor] = {STEP1(floor), TRIALS1},
+    [LL_EW_ceil] = {STEP1(ceil), TRIALS1},
+    [LL_EW_round] = {STEP1(round), TRIALS1},
+    [LL_EW_sign] = {STEP1(sign), .trials = {"f32[7,3]", "i32[9]<3", "f32[]"}},
+    [LL_EW_log1p] = {LL_EW_OP1(log1p, 12), POSITIVE1},
+    [LL_EW_expm1] = {LL_EW_OP1(expm1, 10), TRIALS1},
+    [LL_EW_softplus] = {LL_EW_OP1(softplus, 25), TRIALS1},
+    [LL_EW_atan] = {LL_EW_OP1(atan, 20), TRIALS1},
+    [LL_EW_sinh] = {LL_EW_OP1(sinh, 20), TRIALS1},
+    [LL_EW_asinh] = {LL_EW_OP1(asinh, 20), TRIALS1},
+    [LL_EW_stop_gradient] = {STEP1(stop_gradient), TRIALS1},
     [LL_EW_scale] = {LL_EW_OP1(scale, 1), .linear = true, .attr_size = sizeof(ll_number_attr),
                      .attrs = number,
                      .trials = {"f32[7,3] {value=-1.5}", "f32[] {value=0}", "f32[0] {value=2}"}},

@@ -167,7 +167,8 @@ static bool identity(const ll_graph *to, const ll_op *op, const void *attr, ll_v
         const char *spec = ((const ll_spec_attr *)attr)->spec;
         return !strncmp(spec, spec + t->shape.n + 2, (size_t)t->shape.n);
     }
-    return op == ll_ew_op(LL_EW_cast) || op == &ll_op_reshape;
+    return op == ll_ew_op(LL_EW_cast) || op == ll_ew_op(LL_EW_stop_gradient) ||
+           op == &ll_op_reshape;
 }
 
 /* What stands for a node: an op, its attributes and operands. */

@@ -31,6 +31,15 @@
     X(dgelu, ll_dgeluf(a[i]))                                                                      \
     X(silu, ll_siluf(a[i]))                                                                        \
     X(square, a[i] * a[i])                                                                         \
+    X(erf, ll_erff(a[i]))                                                                          \
+    X(floor, floorf(a[i]))                                                                         \
+    X(ceil, ceilf(a[i]))                                                                           \
+    X(round, rintf(a[i]))                                                                          \
+    X(sign, (a[i] > 0.0f ? 1.0f : 0.0f) - (a[i] < 0.0f ? 1.0f : 0.0f))                             \
+    X(log1p, ll_log1pf(a[i]))                                                                      \
+    X(expm1, ll_expm1f(a[i]))                                                                      \
+    X(softplus, ll_softplusf(a[i]))                                                                \
+    X(stop_gradient, a[i])                                                                         \
     X(scale, a[i] * k)                                                                             \
     X(shift, a[i] + k)                                                                             \
     X(cast, a[i])
@@ -133,7 +142,16 @@ int ll_step_cost(int op)
     case LL_EW_cos:
     case LL_EW_gelu:
     case LL_EW_dgelu:
-    case LL_EW_silu: return 10;
+    case LL_EW_silu:
+    case LL_EW_erf:
+    case LL_EW_expm1: return 10;
+    case LL_EW_log1p:
+    case LL_EW_softplus: return 20;
+    case LL_EW_pow:
+    case LL_EW_mod:
+    case LL_EW_atan:
+    case LL_EW_sinh:
+    case LL_EW_asinh: return 40; /* one by one, in double */
     default: return 1;
     }
 }

@@ -105,6 +105,56 @@ static inline float ll_siluf(float x)
     return x / (1.0f + ll_expf(-x));
 }
 
+/* |x| < ln2/2: x + x^2 P(x), as in ll_expf; above, exp(x) - 1. */
+static inline float ll_expm1f(float x)
+{
+    float p = 0.00138141917684f;
+    p = p * x + 0.00836891368171f;
+    p = p * x + 0.0416684071688f;
+    p = p * x + 0.166665190058f;
+    p = p * x + 0.499999933381f;
+    float large = ll_expf(x) - 1.0f;
+    return (ll_bits_of(x) & 0x7fffffffu) < 0x3eb17218u ? x + x * x * p : large;
+}
+
+/* log(u) x / (u - 1) with u the float nearest to 1 + x: what u is off by cancels. */
+static inline float ll_log1pf(float x)
+{
+    float u = 1.0f + x, d = u - 1.0f, y = ll_logf(u);
+    float near = y * (x / (d == 0.0f ? 1.0f : d));
+    near = d == 0.0f ? x : near;
+    return x > 1e8f ? y : near;
+}
+
+static inline float ll_softplusf(float x)
+{
+    return (x > 0.0f ? x : 0.0f) + ll_log1pf(ll_expf(-fabsf(x)));
+}
+
+/* |x| < 1: x + x P(x^2); above, 1 - exp(Q(|x|)), which is 1 from 4 on. */
+static inline float ll_erff(float x)
+{
+    float z = x * x, t = fabsf(x), p = 7.875875048e-5f, q = -1.327236181e-5f;
+    t = t < 4.0f ? t : 4.0f;
+    p = p * z - 0.0008016864283f;
+    p = p * z + 0.005189087423f;
+    p = p * z - 0.02685421201f;
+    p = p * z + 0.1128359472f;
+    p = p * z - 0.3761262667f;
+    p = p * z + 0.1283791658f;
+    q = q * t + 0.0003169370225f;
+    q = q * t - 0.003432351381f;
+    q = q * t + 0.02260477224f;
+    q = q * t - 0.1032811176f;
+    q = q * t - 0.6391412576f;
+    q = q * t - 1.125893652f;
+    q = q * t - 0.0007658977798f;
+    uint32_t sign = ll_bits_of(x) & 0x80000000u;
+    float large = ll_of_bits(ll_bits_of(1.0f - ll_expf(q)) | sign);
+    float y = (ll_bits_of(x) ^ sign) < 0x3f800000u ? x + x * p : large;
+    return x != x ? x : y;
+}
+
 /* sin(x + turn pi/2) for |x| <= LL_SINCOS_MAX: x = n pi/2 + r, with pi/2 in three parts of which
  * the first two times n are exact; in double, as the rest of r is all that counts near n pi. */
 #define LL_SINCOS_MAX 1e6f

@@ -1,12 +1,12 @@
-/* logsumexp.c: log sum exp along rows of f32. */
+/* lse.c: log sum exp along rows of f32. */
 #include "kern/cpu/row.h"
 #include "kern/rows.h"
 
 #include <math.h>
 
-ll_kernel logsumexp_cpu;
+ll_kernel lse_cpu;
 
-ll_err logsumexp_cpu(const ll_kcall *c)
+ll_err lse_cpu(const ll_kcall *c)
 {
     const float *x = (const float *)c->in[0].data;
     float *y = (float *)c->out[0].data;

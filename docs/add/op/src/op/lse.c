@@ -1,7 +1,7 @@
-/* logsumexp: y = log sum exp(x) over the last dimension.   x [*,c]   y [*] */
+/* lse: y = log sum exp(x) over the last dimension.   x [*,c]   y [*] */
 #include "op/rows.h"
 
-ll_kernel logsumexp_ref, logsumexp_cpu;
+ll_kernel lse_ref, lse_cpu;
 
 static void expand(ll_graph *g, const void *, const ll_val *in, int, ll_val *out)
 {
@@ -19,8 +19,8 @@ static void grad(ll_bwd *b)
     b->din[0] = ll_mul(b->g, spread, ll_softmax(b->g, b->in[0]));
 }
 
-static const ll_op logsumexp = {
-    .name = "logsumexp",
+static const ll_op lse = {
+    .name = "lse",
     .n_in = 1,
     .n_out = 1,
     .dims = "*c -> *",
@@ -29,14 +29,14 @@ static const ll_op logsumexp = {
     .expand = expand,
     .grad = grad,
     .flop = 3,
-    .ref = logsumexp_ref,
-    .cpu = LL_KERNEL(.run = logsumexp_cpu),
+    .ref = lse_ref,
+    .cpu = LL_KERNEL(.run = lse_cpu),
     .trials = {"f32[3,7]", "f32[2,1,5]", "f32[4,1]", "f32[13]", "f32[0,3]"},
 };
 
-ll_val ll_logsumexp(ll_graph *g, ll_val x)
+ll_val ll_lse(ll_graph *g, ll_val x)
 {
-    return LL_EMIT(g, &logsumexp, NULL, x);
+    return LL_EMIT(g, &lse, NULL, x);
 }
 
-const ll_op *const ll_ops_logsumexp[] = {&logsumexp, NULL};
+const ll_op *const ll_ops_lse[] = {&lse, NULL};

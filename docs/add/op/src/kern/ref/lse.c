@@ -1,11 +1,11 @@
-/* logsumexp.c: log sum exp along rows, by plain loops. */
+/* lse.c: log sum exp along rows, by plain loops. */
 #include "kern/rows.h"
 
 #include <math.h>
 
-ll_kernel logsumexp_ref;
+ll_kernel lse_ref;
 
-ll_err logsumexp_ref(const ll_kcall *c)
+ll_err lse_ref(const ll_kcall *c)
 {
     const ll_tensor *x = &c->in[0], *y = &c->out[0];
     int64_t rows = ll_rows(x), n = ll_cols(x);

@@ -1,0 +1,172 @@
+/* activation.c: elementwise functions that are made of others; a chain makes each one pass over
+ * memory. Where a function has a corner, its slope there is PyTorch's: max and min hand the
+ * gradient of equal operands to the second. No ops of its own. */
+#include "op/op_int.h"
+
+#include <math.h>
+
+/* A scalar of x's type. */
+static ll_val number(ll_graph *g, ll_val x, double value)
+{
+    return ll_fill(g, x.id ? ll_graph_dtype(g, x) : LL_F32, LL_SCALAR, value);
+}
+
+/* ---- truth: 0 or not 0, with results of 0 and 1 ---- */
+
+ll_val ll_not(ll_graph *g, ll_val x)
+{
+    return ll_equal(g, x, number(g, x, 0));
+}
+
+ll_val ll_and(ll_graph *g, ll_val a, ll_val b)
+{
+    return ll_not(g, ll_max(g, ll_not(g, a), ll_not(g, b)));
+}
+
+ll_val ll_or(ll_graph *g, ll_val a, ll_val b)
+{
+    return ll_not(g, ll_mul(g, ll_not(g, a), ll_not(g, b)));
+}
+
+ll_val ll_xor(ll_graph *g, ll_val a, ll_val b)
+{
+    return ll_not_equal(g, ll_not(g, a), ll_not(g, b));
+}
+
+ll_val ll_not_equal(ll_graph *g, ll_val a, ll_val b)
+{
+    return ll_not(g, ll_equal(g, a, b));
+}
+
+ll_val ll_greater(ll_graph *g, ll_val a, ll_val b)
+{
+    return ll_less(g, b, a);
+}
+
+ll_val ll_less_equal(ll_graph *g, ll_val a, ll_val b) /* not !(b < a), which holds of NaN */
+{
+    return ll_max(g, ll_less(g, a, b), ll_equal(g, a, b));
+}
+
+ll_val ll_greater_equal(ll_graph *g, ll_val a, ll_val b)
+{
+    return ll_less_equal(g, b, a);
+}
+
+ll_val ll_isnan(ll_graph *g, ll_val x)
+{
+    return ll_not_equal(g, x, x);
+}
+
+ll_val ll_isinf(ll_graph *g, ll_val x) /* x - x is NaN of what is not finite */
+{
+    return ll_sub(g, ll_isnan(g, ll_sub(g, x, x)), ll_isnan(g, x));
+}
+
+/* ---- functions ---- */
+
+ll_val ll_reciprocal(ll_graph *g, ll_val x)
+{
+    return ll_div(g, number(g, x, 1), x);
+}
+
+ll_val ll_clamp(ll_graph *g, ll_val x, double least, double most)
+{
+    return ll_min(g, number(g, x, most), ll_max(g, number(g, x, least), x));
+}
+
+ll_val ll_tan(ll_graph *g, ll_val x)
+{
+    return ll_div(g, ll_sin(g, x), ll_cos(g, x));
+}
+
+ll_val ll_asin(ll_graph *g, ll_val x) /* atan(x / sqrt((1 - x) (1 + x))) */
+{
+    ll_val rest = ll_mul(g, ll_shift(g, ll_neg(g, x), 1), ll_shift(g, x, 1));
+    return ll_atan(g, ll_mul(g, x, ll_rsqrt(g, rest)));
+}
+
+ll_val ll_acos(ll_graph *g, ll_val x) /* 2 atan(sqrt((1 - x) / (1 + x))) */
+{
+    ll_val ratio = ll_div(g, ll_shift(g, ll_neg(g, x), 1), ll_shift(g, x, 1));
+    return ll_scale(g, ll_atan(g, ll_sqrt(g, ratio)), 2);
+}
+
+ll_val ll_cosh(ll_graph *g, ll_val x)
+{
+    return ll_scale(g, ll_add(g, ll_exp(g, x), ll_exp(g, ll_neg(g, x))), 0.5);
+}
+
+ll_val ll_acosh(ll_graph *g, ll_val x) /* with t = x - 1: log1p(t + sqrt(t (t + 2))) */
+{
+    ll_val t = ll_shift(g, x, -1);
+    return ll_log1p(g, ll_add(g, t, ll_sqrt(g, ll_mul(g, t, ll_shift(g, t, 2)))));
+}
+
+ll_val ll_atanh(ll_graph *g, ll_val x)
+{
+    return ll_scale(g, ll_sub(g, ll_log1p(g, x), ll_log1p(g, ll_neg(g, x))), 0.5);
+}
+
+/* ---- activations ---- */
+
+ll_val ll_gelu_erf(ll_graph *g, ll_val x)
+{
+    ll_val half = ll_scale(g, x, 0.5);
+    return ll_mul(g, half, ll_shift(g, ll_erf(g, ll_scale(g, x, M_SQRT1_2)), 1));
+}
+
+/* What is below 0, with slope 1 at 0, where relu's is 0. */
+static ll_val below(ll_graph *g, ll_val x)
+{
+    return ll_min(g, number(g, x, 0), x);
+}
+
+ll_val ll_leaky_relu(ll_graph *g, ll_val x, double slope)
+{
+    return ll_add(g, ll_relu(g, x), ll_scale(g, below(g, x), slope));
+}
+
+ll_val ll_prelu(ll_graph *g, ll_val x, ll_val slope)
+{
+    return ll_add(g, ll_relu(g, x), ll_mul(g, below(g, x), slope));
+}
+
+ll_val ll_elu(ll_graph *g, ll_val x, double alpha)
+{
+    return ll_add(g, ll_relu(g, x), ll_scale(g, ll_expm1(g, below(g, x)), alpha));
+}
+
+ll_val ll_celu(ll_graph *g, ll_val x, double alpha)
+{
+    if (alpha == 0) return ll_reject(g, LL_E_ARG, "%scelu: alpha is 0", g->scope);
+    ll_val low = ll_scale(g, below(g, x), 1 / alpha);
+    return ll_add(g, ll_relu(g, x), ll_scale(g, ll_expm1(g, low), alpha));
+}
+
+ll_val ll_selu(ll_graph *g, ll_val x)
+{
+    return ll_scale(g, ll_elu(g, x, 1.6732632423543772), 1.0507009873554805);
+}
+
+ll_val ll_mish(ll_graph *g, ll_val x)
+{
+    return ll_mul(g, x, ll_tanh(g, ll_softplus(g, x)));
+}
+
+ll_val ll_log_sigmoid(ll_graph *g, ll_val x)
+{
+    return ll_neg(g, ll_softplus(g, ll_neg(g, x)));
+}
+
+ll_val ll_hard_sigmoid(ll_graph *g, ll_val x)
+{
+    return ll_clamp(g, ll_shift(g, ll_scale(g, x, 1.0 / 6), 0.5), 0, 1);
+}
+
+ll_val ll_hard_swish(ll_graph *g, ll_val x)
+{
+    return ll_mul(g, x, ll_hard_sigmoid(g, x));
+}
+
+const ll_op *const ll_ops_activation[] = {NULL};
