@@ -238,22 +238,41 @@ LL_API ll_val ll_sum_all(ll_graph *g, ll_val x); /* likewise */
 /* ---- products: an einsum of two operands, "btc,nc->btn" ---- */
 LL_API ll_val ll_matmul(ll_graph *g, const char *spec, ll_val a, ll_val b);
 
+/* Of each spatial dimension in turn: [n,l,c] has one, [n,h,w,c] two, [n,d,h,w,c] three. */
 typedef struct ll_conv {
-    int64_t stride[2], pad[2], dilation[2]; /* height, width; stride and dilation 0 mean 1 */
+    int64_t stride[3], pad[3], dilation[3]; /* stride and dilation 0 mean 1 */
     int64_t groups;                         /* 0 means 1 */
+    int64_t pad_more[3];                    /* after the end there are pad + pad_more */
 } ll_conv;
 /* x [n,h,w,c], filter [f,r,s,c/groups] -> [n,h',w',f] */
 LL_API ll_val ll_conv2d(ll_graph *g, ll_val x, ll_val filter, const ll_conv *opts);
+LL_API ll_val ll_conv1d(ll_graph *g, ll_val x, ll_val filter, const ll_conv *opts);
+LL_API ll_val ll_conv3d(ll_graph *g, ll_val x, ll_val filter, const ll_conv *opts);
+/* What conv2d does to its image's gradient: x [n,h,w,c], filter [c,r,s,f/groups] -> [n,h',w',f], h'
+ * = (h-1) stride - pads + (r-1) dilation + 1 + out_pad, which is less than stride (NULL: 0). Of
+ * [n,l,c] and [c,r,f/groups] alike. */
+LL_API ll_val ll_conv_transpose(ll_graph *g, ll_val x, ll_val filter, const ll_conv *opts,
+                                const int64_t *out_pad);
 
+/* Of each spatial dimension in turn. */
 typedef struct ll_window {
-    int64_t size[2], stride[2], pad[2]; /* stride 0 means size */
+    int64_t size[3], stride[3], pad[3]; /* stride 0 means size */
     bool ceil;                          /* round the output size up, as torchvision's GoogLeNet */
+    bool skip_pad;                      /* avg_pool: padding does not count in the divisor */
+    int64_t pad_more[3];                /* after the end there are pad + pad_more */
 } ll_window;
+/* Of [n,l,c], [n,h,w,c] or [n,d,h,w,c]. */
 LL_API ll_val ll_max_pool(ll_graph *g, ll_val x, const ll_window *w);
-/* Padding counts in the average's divisor. */
 LL_API ll_val ll_avg_pool(ll_graph *g, ll_val x, const ll_window *w);
+/* Over all spatial dimensions: [n,...,c] -> [n,c] */
+LL_API ll_val ll_global_max_pool(ll_graph *g, ll_val x);
+LL_API ll_val ll_global_avg_pool(ll_graph *g, ll_val x);
 /* Averages each cell of an out_h x out_w grid laid over the image. */
 LL_API ll_val ll_adaptive_avg_pool(ll_graph *g, ll_val x, int64_t out_h, int64_t out_w);
+/* [n,h,w,c] -> [n, h*block, w*block, c/block^2], and back. A pixel's channels are in blocks of one
+ * for each place of its square (ONNX's DCR), or, inner: places run fastest (CRD, pixel_shuffle). */
+LL_API ll_val ll_depth_to_space(ll_graph *g, ll_val x, int64_t block, bool inner);
+LL_API ll_val ll_space_to_depth(ll_graph *g, ll_val x, int64_t block, bool inner);
 
 /* ---- normalisation, attention, losses ---- */
 LL_API ll_val ll_softmax(ll_graph *g, ll_val x); /* over the last dimension */
@@ -272,9 +291,13 @@ LL_API ll_val ll_dropout(ll_graph *g, ll_val x, double p);
 
 /* ---- layers: parameters "name.weight", "name.bias" and the op ---- */
 LL_API ll_val ll_linear(ll_graph *g, const char *name, ll_val x, int64_t out, bool bias);
-/* filter: size x size; bias as asked */
+/* x of one to three spatial dimensions; filter: size in each; bias as asked */
 LL_API ll_val ll_conv_layer(ll_graph *g, const char *name, ll_val x, int64_t out, int64_t size,
                             const ll_conv *opts, bool bias);
+/* One or two spatial dimensions. */
+LL_API ll_val ll_conv_transpose_layer(ll_graph *g, const char *name, ll_val x, int64_t out,
+                                      int64_t size, const ll_conv *opts, const int64_t *out_pad,
+                                      bool bias);
 /* "name.weight", "name.bias", running statistics "name.mean" and "name.var". Training: statistics
  * of the batch, running ones moved by momentum; otherwise the running ones. */
 LL_API ll_val ll_batchnorm_layer(ll_graph *g, const char *name, ll_val x, bool training);

@@ -10,11 +10,9 @@
  * window. With groups, channels and filters go together in blocks that the plain rule cannot cut:
  * such nodes use loops g (filters) and d (channels of a group), which are whole.
  * Operands of type bf16 give an f32 result. */
+#include "op/op_int.h"
 #include "op/window.h"
-#include "kern/attr.h"
-#include "kern/kern.h"
 
-#include <math.h>
 #include <stdio.h>
 
 ll_kernel conv2d_ref, conv2d_dx_ref, conv2d_dw_ref;
@@ -307,52 +305,74 @@ static void grad_dw(ll_bwd *b)
     b->din[1] = emit(b, CONV_DX, b->in[0], d, b->in[1]);
 }
 
-/* ---- builders ---- */
+/* ---- builders; of other dimensions and layers: op/spatial.c ---- */
+
+/* The two axes of a window; false: rejected. */
+static bool attr_of(ll_graph *g, const char *op, ll_val x, ll_val filter, const ll_conv *o,
+                    ll_conv_attr *a)
+{
+    static const ll_conv plain;
+    if (!o) o = &plain;
+    *a = (ll_conv_attr){.groups = o->groups ? o->groups : 1};
+    for (int k = 0; k < 2; k++) {
+        a->stride[k] = o->stride[k] ? o->stride[k] : 1;
+        a->dilation[k] = o->dilation[k] ? o->dilation[k] : 1;
+        a->pad[2 * k] = o->pad[k];
+        a->pad[2 * k + 1] = o->pad[k] + o->pad_more[k];
+        if (o->pad[k] < 0 || a->pad[2 * k + 1] < 0)
+            ll_reject(g, LL_E_ARG, "%s%s: padding of %lld before and %lld after", g->scope, op,
+                      (long long)a->pad[2 * k], (long long)a->pad[2 * k + 1]);
+    }
+    if (o->stride[2] || o->pad[2] || o->dilation[2] || o->pad_more[2])
+        ll_reject(g, LL_E_ARG, "%s%s has two dimensions, the window has a third", g->scope, op);
+    int n[2] = {ll_graph_shape(g, x).n, ll_graph_shape(g, filter).n};
+    if (x.id && filter.id && (n[0] != 4 || n[1] != 4))
+        ll_reject(
+            g, LL_E_SHAPE,
+            "%s%s: an image of %d dimensions and a filter of %d, want [n,h,w,c] and [.,r,s,.]; "
+            "[n,d,h,w,c] is conv3d's and [n,l,c] conv1d's",
+            g->scope, op, n[0], n[1]);
+    return g->err == LL_OK && x.id && filter.id;
+}
 
 ll_val ll_conv2d(ll_graph *g, ll_val x, ll_val filter, const ll_conv *opts)
 {
-    static const ll_conv plain;
-    const ll_conv *o = opts ? opts : &plain;
-    ll_conv_attr a = {.groups = o->groups ? o->groups : 1};
+    ll_conv_attr a;
+    if (!attr_of(g, "conv2d", x, filter, opts, &a)) return LL_EMIT(g, &conv2d, &a, x, filter);
     ll_shape image = ll_graph_shape(g, x), f = ll_graph_shape(g, filter);
     for (int k = 0; k < 2; k++) {
-        a.stride[k] = o->stride[k] ? o->stride[k] : 1;
-        a.dilation[k] = o->dilation[k] ? o->dilation[k] : 1;
-        a.pad[2 * k] = a.pad[2 * k + 1] = o->pad[k];
-        if (!x.id || !filter.id || image.n != 4 || f.n != 4) continue; /* infer tells */
         ll_axis ax = axis(&a, k, f.d[1 + k]);
-        if (o->pad[k] < 0 || (a.stride[k] >= 1 && ll_axis_out(&ax, image.d[1 + k]) < 1)) {
+        if (a.stride[k] >= 1 && ll_axis_out(&ax, image.d[1 + k]) < 1) {
             return ll_reject(
                 g, LL_E_SHAPE,
                 "%sconv2d: a filter of %lld x %lld on an image of %lld x %lld, padding %lld x %lld",
                 g->scope, (long long)f.d[1], (long long)f.d[2], (long long)image.d[1],
-                (long long)image.d[2], (long long)o->pad[0], (long long)o->pad[1]);
+                (long long)image.d[2], (long long)a.pad[0], (long long)a.pad[2]);
         }
     }
     return LL_EMIT(g, &conv2d, &a, x, filter);
 }
 
-ll_val ll_conv_layer(ll_graph *g, const char *name, ll_val x, int64_t out, int64_t size,
-                     const ll_conv *opts, bool bias)
+ll_val ll_conv2d_transpose(ll_graph *g, ll_val x, ll_val filter, const ll_conv *opts,
+                           const int64_t *out_pad)
 {
-    ll_shape s = ll_graph_shape(g, x);
-    int64_t groups = opts && opts->groups ? opts->groups : 1;
-    if (!x.id || s.n != 4 || s.d[3] < 1 || out < 1 || size < 1 || groups < 1 || s.d[3] % groups) {
-        char text[LL_SHAPE_TEXT];
-        return ll_reject(g, LL_E_SHAPE,
-                         "conv layer %s: operand %s, %lld filters of size %lld in %lld groups",
-                         name, x.id ? ll_shape_print(&s, text) : "none", (long long)out,
-                         (long long)size, (long long)groups);
+    ll_conv_attr a;
+    if (!attr_of(g, "conv_transpose", x, filter, opts, &a))
+        return LL_EMIT(g, &conv2d_dx, &a, x, filter);
+    for (int k = 0; k < 2; k++) {
+        int64_t n = ll_graph_shape(g, x).d[1 + k], more = out_pad ? out_pad[k] : 0;
+        ll_axis ax = axis(&a, k, ll_graph_shape(g, filter).d[1 + k]);
+        a.size[k] = (n - 1) * ax.stride - ax.pad[0] - ax.pad[1] + span(&ax) + more;
+        if (n < 1 || more < 0 || more >= ax.stride || a.size[k] < 1) {
+            return ll_reject(
+                g, LL_E_SHAPE,
+                "%sconv_transpose: %lld from %lld, output padding %lld; want at least 1 of "
+                "each, and the output padding less than the stride, %lld",
+                g->scope, (long long)a.size[k], (long long)n, (long long)more,
+                (long long)ax.stride);
+        }
     }
-    int64_t c = s.d[3] / groups;
-    ll_init init = {LL_UNIFORM, 1 / sqrt((double)(size * size * c))};
-    ll_init he = {LL_NORMAL, sqrt(2 / (double)(size * size * out))};
-    ll_graph_push(g, name);
-    ll_val w = ll_param(g, "weight", LL_SHAPE(out, size, size, c), bias ? init : he);
-    ll_val y = ll_conv2d(g, x, w, opts);
-    if (bias) y = ll_add(g, y, ll_param(g, "bias", LL_SHAPE(out), init));
-    ll_graph_pop(g);
-    return y;
+    return LL_EMIT(g, &conv2d_dx, &a, x, filter);
 }
 
 /* ---- declarations ---- */

@@ -27,6 +27,11 @@ ll_err ll_ew_infer(ll_infer *i);
 ll_val ll_ew_unary(ll_graph *g, ll_ew ew, ll_val x);
 ll_val ll_ew_binary(ll_graph *g, ll_ew ew, ll_val a, ll_val b);
 
+/* Of images [n,h,w,c]; the public builders take other dimensions to them (op/spatial.c). */
+ll_val ll_pool2d(ll_graph *g, ll_val x, const ll_window *w, bool max);
+ll_val ll_conv2d_transpose(ll_graph *g, ll_val x, ll_val filter, const ll_conv *opts,
+                           const int64_t *out_pad);
+
 /* 1 at element index - from of a new last dimension of this size, 0 elsewhere; an index outside
  * gives zeros only. i32[...] -> [..., size] */
 ll_val ll_onehot(ll_graph *g, ll_val index, int64_t size, int64_t from, ll_dtype dtype);

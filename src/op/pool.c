@@ -9,9 +9,8 @@
  * max_pool_grad and max_pool_pick are each other's gradient (the choice is constant almost
  * everywhere), as are avg_pool and avg_pool_grad. A window that is all padding gives 0. The loops h
  * and w are the result's; the other image is read through a window (see op/window.h). */
+#include "op/op_int.h"
 #include "op/window.h"
-#include "kern/attr.h"
-#include "kern/kern.h"
 
 ll_kernel max_pool_ref, max_pool_grad_ref, max_pool_pick_ref, avg_pool_ref, avg_pool_grad_ref;
 ll_kernel max_pool_cpu, max_pool_grad_cpu, max_pool_pick_cpu, avg_pool_cpu, avg_pool_grad_cpu;
@@ -153,7 +152,7 @@ static void grad_avg_grad(ll_bwd *b)
     emit(b, &avg_pool, NULL, NULL);
 }
 
-/* ---- builders ---- */
+/* ---- builder; those of all dimensions: op/spatial.c ---- */
 
 /* Rounding the output size up is more padding at the end, unless the added window would start
  * beyond the image and its leading padding. */
@@ -165,62 +164,28 @@ static void pad_to_ceil(ll_axis *ax, int64_t image)
         ax->pad[1] = n * ax->stride + ax->taps - image - ax->pad[0];
 }
 
-/* The attributes for a window laid over x; false: rejected. */
-static bool attr_of(ll_graph *g, const char *op, ll_val x, const ll_window *w, ll_pool_attr *a)
+ll_val ll_pool2d(ll_graph *g, ll_val x, const ll_window *w, bool max)
 {
+    const char *op = max ? "max_pool" : "avg_pool";
     ll_shape s = ll_graph_shape(g, x);
-    *a = (ll_pool_attr){0};
-    if (!x.id || s.n != 4) {
-        char text[LL_SHAPE_TEXT];
-        ll_reject(g, LL_E_SHAPE, "%s%s of %s, want an image [n,h,w,c]", g->scope, op,
-                  x.id ? ll_shape_print(&s, text) : "none");
-        return false;
-    }
+    ll_pool_attr a = {0};
     for (int k = 0; k < 2; k++) {
-        ll_axis ax = {
-            w->size[k], w->stride[k] ? w->stride[k] : w->size[k], 1, {w->pad[k], w->pad[k]}};
-        if (ax.taps < 1 || ax.stride < 1 || w->pad[k] < 0 || w->pad[k] >= ax.taps ||
-            s.d[1 + k] + 2 * w->pad[k] < ax.taps) {
-            ll_reject(g, LL_E_SHAPE,
-                      "%s%s: %s: a window of %lld, stride %lld, padding %lld, on an image of %lld",
-                      g->scope, op, k ? "width" : "height", (long long)ax.taps,
-                      (long long)ax.stride, (long long)w->pad[k], (long long)s.d[1 + k]);
-            return false;
-        }
+        int64_t last = w->pad[k] + w->pad_more[k];
+        ll_axis ax = {w->size[k], w->stride[k] ? w->stride[k] : w->size[k], 1, {w->pad[k], last}};
+        if (ax.taps < 1 || ax.stride < 1 || w->pad[k] < 0 || w->pad[k] >= ax.taps || last < 0 ||
+            last >= ax.taps || s.d[1 + k] + w->pad[k] + last < ax.taps)
+            return ll_reject(
+                g, LL_E_SHAPE,
+                "%s%s: %s: a window of %lld, stride %lld, padding %lld and %lld, on an image of "
+                "%lld",
+                g->scope, op, k ? "width" : "height", (long long)ax.taps, (long long)ax.stride,
+                (long long)w->pad[k], (long long)last, (long long)s.d[1 + k]);
         if (w->ceil) pad_to_ceil(&ax, s.d[1 + k]);
-        a->size[k] = ax.taps;
-        a->stride[k] = ax.stride;
-        memcpy(&a->pad[2 * k], ax.pad, sizeof ax.pad);
+        a.size[k] = ax.taps;
+        a.stride[k] = ax.stride;
+        memcpy(&a.pad[2 * k], ax.pad, sizeof ax.pad);
     }
-    return true;
-}
-
-ll_val ll_max_pool(ll_graph *g, ll_val x, const ll_window *w)
-{
-    ll_pool_attr a;
-    if (!attr_of(g, "max_pool", x, w, &a)) return (ll_val){0};
-    return LL_EMIT(g, &max_pool, &a, x);
-}
-
-ll_val ll_avg_pool(ll_graph *g, ll_val x, const ll_window *w)
-{
-    ll_pool_attr a;
-    if (!attr_of(g, "avg_pool", x, w, &a)) return (ll_val){0};
-    return LL_EMIT(g, &avg_pool, &a, x);
-}
-
-ll_val ll_adaptive_avg_pool(ll_graph *g, ll_val x, int64_t out_h, int64_t out_w)
-{
-    ll_shape s = ll_graph_shape(g, x);
-    if (!x.id || s.n != 4 || out_h < 1 || out_w < 1 || s.d[1] < 1 || s.d[2] < 1 || s.d[1] % out_h ||
-        s.d[2] % out_w) {
-        char text[LL_SHAPE_TEXT];
-        return ll_reject(
-            g, LL_E_SHAPE,
-            "%sadaptive_avg_pool of %s to %lld x %lld, want an image [n,h,w,c] that divides",
-            g->scope, x.id ? ll_shape_print(&s, text) : "none", (long long)out_h, (long long)out_w);
-    }
-    return ll_avg_pool(g, x, &(ll_window){.size = {s.d[1] / out_h, s.d[2] / out_w}});
+    return LL_EMIT(g, max ? &max_pool : &avg_pool, &a, x);
 }
 
 /* ---- declarations ---- */
