@@ -322,6 +322,25 @@ typedef struct ll_optim {
  * "t". */
 LL_API void ll_minimize(ll_graph *g, ll_val loss, const ll_optim *o);
 
+/* ---- data of one's own ---- */
+#define LL_MAX_FIELDS 8
+typedef struct ll_field {
+    const char *name; /* of the batch input that it becomes */
+    ll_dtype dtype;
+    ll_shape shape; /* of one sample */
+} ll_field;
+/* Samples that a program reads or makes itself. */
+typedef struct ll_source {
+    const char *name;               /* for messages, and data.name */
+    int64_t samples[2];             /* to train on, for validation */
+    ll_field fields[LL_MAX_FIELDS]; /* ends with name NULL */
+    /* Writes sample `index` of a split (0: training, 1: validation), field by field; out[i] NULL:
+     * not wanted. Called by several threads at once; what it writes depends on nothing but split
+     * and index. Anything but LL_OK ends the run. */
+    ll_err (*read)(void *user, int split, int64_t index, void *const *out);
+    void *user;
+} ll_source;
+
 /* ---- models: sizes with defaults, and a declaration ---- */
 typedef struct ll_size {
     const char *name;
@@ -332,20 +351,41 @@ typedef struct ll_build ll_build;
 #define LL_MAX_SIZES 16
 typedef struct ll_model {
     const char *name, *help;
-    const char *input; /* "image" (batch "x" u8-scaled f32 [n,h,w,c], "y" i32[n]) or "tokens" */
+    /* "image": batch data "x", scaled f32 [n,h,w,c], and "y" i32 [n]; "tokens": "x" and "y" i32
+     * [n,seq]; NULL: what it declares, which the data must have by name, type and shape. */
+    const char *input;
     ll_size sizes[LL_MAX_SIZES];
-    /* Declares inputs, results "loss" and, for classifiers, "correct" (a count); returns the loss.
-     */
+    /* Declares inputs and results, and returns the loss, a mean over samples. Results that are
+     * scalars are shown while it trains, means over the batch, too; "correct" is a count of
+     * samples, and shown as accuracy. */
     ll_val (*declare)(ll_graph *g, const ll_build *b);
+    const ll_source *data;       /* what it is trained on where a run does not say; may be NULL */
+    void *user;                  /* as declare wants it */
+    const struct ll_model *next; /* of a list */
 } ll_model;
 struct ll_build {
     int64_t batch; /* samples in the graph's batch */
     bool training; /* false: no dropout, running statistics */
     ll_size sizes[LL_MAX_SIZES];
+    const ll_model *model;
 };
 LL_API int64_t ll_build_size(const ll_build *b, const char *name); /* a size the model declares */
 LL_API const ll_model *ll_model_find(const char *name);            /* NULL: none of that name */
 LL_API const ll_model *const *ll_model_all(void);                  /* ends with NULL */
+
+/* The program `loopline`, with models of one's own (a list, by next; may be NULL) before the
+ * bundled ones: train, verify, eval and all other commands. Returns the exit status: a program
+ * of one's own ends in `return ll_main(argc, argv, &my_model);`.
+ * A shared library with LL_EXPORT_MODELS(&my_model); brings its list to the program by the setting
+ * model.file. */
+LL_API int ll_main(int argc, char *const *argv, const ll_model *models);
+typedef struct ll_model_file {
+    size_t bytes; /* of an ll_model, as compiled */
+    const ll_model *models;
+} ll_model_file;
+#define LL_EXPORT_MODELS(first)                                                                    \
+    LL_API extern const ll_model_file ll_models;                                                   \
+    const ll_model_file ll_models = {sizeof(ll_model), first}
 
 /* ---- sessions: a graph compiled for a machine ---- */
 typedef struct ll_session ll_session;

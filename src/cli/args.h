@@ -61,6 +61,3 @@ char *ll_args_help(const ll_command *c, ll_arena *arena);
 
 /* All commands, sorted by name; ends with NULL. */
 const ll_command *const *ll_commands(void);
-/* The program: finds the command, parses, runs; the process's exit status: 0, 1 where the command
- * failed, 2 where it was called wrongly. Messages go to standard error. */
-int ll_main(int argc, char *const *argv);

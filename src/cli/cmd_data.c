@@ -30,7 +30,7 @@ static json_t *info_json(const ll_data_info *i)
     json_object_set_new(j, "kind", json_string(i->kind == LL_IMAGES ? "images" : "tokens"));
     json_object_set_new(j, "train", json_integer(i->n[LL_TRAIN]));
     json_object_set_new(j, "val", json_integer(i->n[LL_VAL]));
-    json_object_set_new(j, "sample", ll_cli_shape(&i->x_shape));
+    json_object_set_new(j, "sample", ll_cli_shape(&i->fields[0].shape));
     json_object_set_new(j, "classes", json_integer(i->classes));
     json_object_set_new(j, "vocab", json_integer(i->vocab));
     json_object_set_new(j, "bytes", json_integer((json_int_t)i->bytes));
@@ -83,8 +83,9 @@ static ll_err show(const opts *o, const ll_dataset *d)
     if (o->json) return ll_cli_json(info_json(i));
     char bytes[LL_NUMBER_TEXT], shape[LL_SHAPE_TEXT];
     printf("%s: %lld train, %lld validation, samples %s, %s  %s\n\n", i->name,
-           (long long)i->n[LL_TRAIN], (long long)i->n[LL_VAL], ll_shape_print(&i->x_shape, shape),
-           ll_text_bytes((double)i->bytes, bytes), i->where);
+           (long long)i->n[LL_TRAIN], (long long)i->n[LL_VAL],
+           ll_shape_print(&i->fields[0].shape, shape), ll_text_bytes((double)i->bytes, bytes),
+           i->where);
     CHECK(i->n[split] > 0, LL_E_IO, "that part of %s is empty", i->name);
     if (i->kind == LL_IMAGES) return show_images(o, d, split, i->n[split]);
     int64_t count = 100 * o->count, from = o->from;

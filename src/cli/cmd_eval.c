@@ -40,11 +40,14 @@ static ll_err show(const opts *o, const ll_trained *t, const ll_score *s)
         json_object_set_new(j, "step", json_integer(t->step));
         json_object_set_new(j, "val_loss", ll_cli_number(s->loss));
         json_object_set_new(j, "val_accuracy", ll_cli_number(s->accuracy));
+        for (int i = 0; i < s->n_metric; i++)
+            json_object_set_new(j, s->names[i], ll_cli_number(s->metrics[i]));
         json_object_set_new(j, "samples", json_integer(s->samples));
         return ll_cli_json(j);
     }
     printf("%s after step %lld: validation loss %.4f", t->run->name, (long long)t->step, s->loss);
     if (!isnan(s->accuracy)) printf(", accuracy %.2f %%", 100 * s->accuracy);
+    for (int i = 0; i < s->n_metric; i++) printf(", %s %.4g", s->names[i], s->metrics[i]);
     printf(" on %lld samples\n", (long long)s->samples);
     return LL_OK;
 }

@@ -125,6 +125,7 @@ typedef struct view {
     double peak; /* GFLOP/s of a matrix product here, or those that a device's maker states; 0: not
                     known */
     size_t bytes;
+    const char *unit;
     bool tokens, device, first; /* first: no step is done yet */
 } view;
 
@@ -206,7 +207,10 @@ static void on_start(void *context, const ll_train_start *s)
     char n[LL_NUMBER_TEXT], f[LL_NUMBER_TEXT];
     v->first = true;
     v->bytes = (size_t)s->memory.planned;
+    static const char *const units[] = {
+        [LL_IMAGES] = "img", [LL_TOKENS] = "tok", [LL_RECORDS] = "samples"};
     v->tokens = s->data->kind == LL_TOKENS;
+    v->unit = units[s->data->kind];
     find_peak(v, s);
     fprintf(stderr, "%s: %s parameters, %s on %s, %sFLOP a step, ", s->run->name,
             ll_text_count((double)s->parameters, n), s->run->model.name, s->data->name,
@@ -239,10 +243,8 @@ static void on_start(void *context, const ll_train_start *s)
     if (s->doomed)
         fprintf(stderr, "an earlier run's %s are in %s/checkpoints/replaced until this one saves\n",
                 s->doomed, s->run->out);
-    v->p = ll_progress_new(&(ll_progress_opts){.first = s->first_step + 1,
-                                               .total = s->steps,
-                                               .unit = v->tokens ? "tok" : "img",
-                                               .plain = v->o->plain});
+    v->p = ll_progress_new(&(ll_progress_opts){
+        .first = s->first_step + 1, .total = s->steps, .unit = v->unit, .plain = v->o->plain});
 }
 
 static void on_step(void *context, const ll_train_step *s)
@@ -268,12 +270,15 @@ static void on_step(void *context, const ll_train_step *s)
 static void on_score(void *context, int64_t step, const ll_score *s)
 {
     view *v = (view *)context;
-    if (isnan(s->accuracy))
-        ll_progress_note(v->p, "step %lld: validation loss %.4f on %lld samples", (long long)step,
-                         s->loss, (long long)s->samples);
-    else
-        ll_progress_note(v->p, "step %lld: validation loss %.4f, accuracy %.2f %% on %lld samples",
-                         (long long)step, s->loss, 100 * s->accuracy, (long long)s->samples);
+    char more[LL_MAX_METRICS * (LL_METRIC_NAME + 16)] = "";
+    size_t at = 0;
+    if (!isnan(s->accuracy))
+        at = (size_t)snprintf(more, sizeof more, ", accuracy %.2f %%", 100 * s->accuracy);
+    for (int i = 0; i < s->n_metric; i++)
+        at +=
+            (size_t)snprintf(more + at, sizeof more - at, ", %s %.4g", s->names[i], s->metrics[i]);
+    ll_progress_note(v->p, "step %lld: validation loss %.4f%s on %lld samples", (long long)step,
+                     s->loss, more, (long long)s->samples);
 }
 
 static void on_timeline(void *context, const ll_timeline *t)

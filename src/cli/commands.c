@@ -3,6 +3,7 @@
 #include "cli/args.h"
 #include "base/near.h"
 #include "cli/launch.h"
+#include "model/model.h"
 
 #include <fcntl.h>
 #include <stdio.h>
@@ -118,9 +119,11 @@ static int dispatch(int argc, char *const *argv)
     return asked ? run(c, 2, just_help, arena) : run(c, argc - 2, argv + 2, arena);
 }
 
-int ll_main(int argc, char *const *argv)
+/* The exit status: 0, 1 where the command failed, 2 where it was called wrongly. */
+int ll_main(int argc, char *const *argv, const ll_model *models)
 {
     fill_closed_streams();
+    ll_models_add(models);
     ll_cli_launch_args(argc, argv);
     int status = dispatch(argc, argv);
     if ((fflush(stdout) != 0 || ferror(stdout)) && status == 0) {

@@ -14,11 +14,12 @@
 
 static ll_err load(const char *what, bool models, ll_run **out)
 {
-    if (!models || !ll_model_find(what)) return ll_run_load(what, out);
+    const ll_model *m = ll_model_find(what); /* one that has data is a run as it stands */
+    if (!m || (!models && !m->data)) return ll_run_load(what, out);
     char text[128];
     snprintf(text, sizeof text, "model: {name: %s}\n", what);
     TRY(ll_run_parse(text, strlen(text), what, out));
-    bool tokens = !strcmp(ll_model_find(what)->input, "tokens");
+    bool tokens = !m->input || !strcmp(m->input, "tokens");
     return ll_run_set(*out, tokens ? "train.optimizer=adamw" : "train.optimizer=momentum");
 }
 

@@ -1,7 +1,7 @@
 /* main.c: the program loopline. */
-#include "cli/args.h"
+#include "loopline.h"
 
 int main(int argc, char **argv)
 {
-    return ll_main(argc, argv);
+    return ll_main(argc, argv, NULL);
 }

@@ -5,7 +5,7 @@
  *     ll_loader *l;
  *     TRY(ll_loader_open(d, &(ll_loader_opts){.batch = 64, .how = {.seed = 1}}, &l));
  *     ll_data_batch b;
- *     TRY(ll_loader_next(l, &b));            batch 0: b.x f32 [64,28,28,1], b.y i32 [64]
+ *     TRY(ll_loader_next(l, &b));            batch 0: b.data[0] f32 [64,28,28,1], [1] i32 [64]
  *     ll_loader_close(l), ll_dataset_close(d);
  *
  * 1. Which sample stands at a position, and how it is cropped or flipped, is a function of (seed,
@@ -25,7 +25,7 @@
 
 typedef struct ll_dataset ll_dataset;
 typedef struct ll_loader ll_loader;
-typedef enum ll_data_kind { LL_IMAGES, LL_TOKENS } ll_data_kind;
+typedef enum ll_data_kind { LL_IMAGES, LL_TOKENS, LL_RECORDS } ll_data_kind;
 typedef enum ll_split { LL_TRAIN, LL_VAL } ll_split;
 
 /* ---- datasets ---- */
@@ -40,9 +40,10 @@ typedef struct ll_data_opts {
     /* synthetic: tokens where vocab is set, else images of these sizes (0: 28 x 28 x 1, 10 classes)
      * with a pattern of each class under noise. */
     int64_t height, width, channels;
-    int64_t samples; /* training images, or windows of seq tokens; 0: 10000 */
-    uint64_t seed;   /* of what is generated, not of the order it is read in */
-    bool no_cache;   /* do not keep inflated files in the user's cache folder */
+    int64_t samples;         /* training images, or windows of seq tokens; 0: 10000 */
+    uint64_t seed;           /* of what is generated, not of the order it is read in */
+    bool no_cache;           /* do not keep inflated files in the user's cache folder */
+    const ll_source *source; /* in place of name, format and path; outlives the dataset */
 } ll_data_opts;
 
 #define LL_MAX_CHANNELS 4
@@ -58,10 +59,12 @@ typedef struct ll_data_info {
     double deviation[LL_MAX_CHANNELS]; /* images, likewise */
     int64_t seq, vocab, tokens[2];     /* tokens; tokens[split]: how many there are */
     bool is_text;                      /* tokens are bytes of text */
-    ll_dtype x_dtype;                  /* f32 or i32; y is always i32 */
-    ll_shape x_shape, y_shape;         /* of one sample: [h,w,c] and [], or [seq] and [seq] */
-    size_t x_bytes, y_bytes;           /* of one sample, as read */
-    size_t bytes;                      /* of the data as it is kept */
+    /* What a sample is, as read: images "x" f32 [h,w,c] and "y" i32 []; tokens both i32 [seq];
+     * records any. */
+    ll_field fields[LL_MAX_FIELDS];
+    size_t field_bytes[LL_MAX_FIELDS];
+    int n_field;
+    size_t bytes; /* of the data as it is kept */
 } ll_data_info;
 
 ll_err ll_dataset_open(const ll_data_opts *opts, ll_dataset **out);
@@ -83,9 +86,10 @@ typedef struct ll_sampling {
 /* The sample at a position >= 0: the image's number, or the window's first token, within its
  * split. Validation is in order and starts over after n. */
 int64_t ll_sample_index(const ll_dataset *d, const ll_sampling *how, int64_t position);
-/* Samples position .. position+count-1 into x and y, now and on this thread. */
+/* Samples position .. position+count-1, field i of them into out[i] (NULL: not wanted), now and on
+ * this thread. */
 ll_err ll_dataset_read(const ll_dataset *d, const ll_sampling *how, int64_t position, int64_t count,
-                       void *x, int32_t *y);
+                       void *const *out);
 /* Image `index` of a split as it is kept: bytes [h,w,c]. */
 ll_err ll_dataset_image(const ll_dataset *d, ll_split split, int64_t index, uint8_t *pixels,
                         int32_t *label);
@@ -104,11 +108,9 @@ typedef struct ll_loader_opts {
 } ll_loader_opts;
 
 typedef struct ll_data_batch {
-    int64_t number; /* k */
-    const void *x;
-    size_t x_bytes; /* of the whole buffer */
-    const int32_t *y;
-    size_t y_bytes;
+    int64_t number;                  /* k */
+    const void *data[LL_MAX_FIELDS]; /* by field */
+    size_t bytes[LL_MAX_FIELDS];     /* of the whole buffer */
 } ll_data_batch;
 
 /* d must outlive the loader. */

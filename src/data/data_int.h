@@ -42,6 +42,9 @@ struct ll_dataset {
     ll_data_info info;
     ll_arena *arena;
     ll_segments split[2];
+    /* The sample at a position; out as in ll_dataset_read. */
+    ll_err (*read)(const ll_dataset *d, const ll_sampling *how, int64_t position, void *const *out);
+    const ll_source *source;
     bool planar;    /* pixels are [c,h,w] */
     bool synthetic; /* no segments: samples are computed */
     uint64_t seed;  /* synthetic */
@@ -68,6 +71,16 @@ ll_err ll_read_text(ll_dataset *d, const ll_data_opts *o, const char *path);
 ll_err ll_read_tokens(ll_dataset *d, const ll_data_opts *o, const char *path);
 ll_err ll_read_bible(ll_dataset *d, const ll_data_opts *o, const char *path);
 ll_err ll_read_synthetic(ll_dataset *d, const ll_data_opts *o, const char *path);
+
+/* sample.c: ll_dataset.read of images, of tokens, of a source. */
+ll_err ll_image_read(const ll_dataset *d, const ll_sampling *how, int64_t position,
+                     void *const *out);
+ll_err ll_window_read(const ll_dataset *d, const ll_sampling *how, int64_t position,
+                      void *const *out);
+ll_err ll_source_read(const ll_dataset *d, const ll_sampling *how, int64_t position,
+                      void *const *out);
+/* Adds a field to info. */
+void ll_field_add(ll_dataset *d, const char *name, ll_dtype t, ll_shape shape);
 
 void ll_segment_add(ll_dataset *d, ll_split split, const ll_segment *s);
 /* A text whose bytes are the tokens; it becomes d's. */

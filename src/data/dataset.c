@@ -1,5 +1,6 @@
 /* dataset.c: the sets known by name, the formats, opening and closing. */
 #include "base/near.h"
+#include "base/types.h"
 #include "data/data_int.h"
 
 #include <math.h>
@@ -88,6 +89,14 @@ static void hold_out(ll_dataset *d, double fraction)
     }
 }
 
+void ll_field_add(ll_dataset *d, const char *name, ll_dtype t, ll_shape shape)
+{
+    ll_data_info *f = &d->info;
+    LL_ASSERT(f->n_field < LL_MAX_FIELDS);
+    f->field_bytes[f->n_field] = (size_t)ll_numel(&shape) * ll_dtype_bytes(t);
+    f->fields[f->n_field++] = (ll_field){name, t, shape};
+}
+
 static ll_err finish_images(ll_dataset *d, const ll_known *k)
 {
     ll_data_info *f = &d->info;
@@ -104,12 +113,10 @@ static ll_err finish_images(ll_dataset *d, const ll_known *k)
         for (int v = 0; v < 256; v++)
             d->scale[c][v] = (float)((v / 255.0 - f->mean[c]) / f->deviation[c]);
     }
-    int64_t pixels = f->height * f->width * f->channels;
     f->class_names = k && k->classes == f->classes ? k->class_names : NULL;
-    f->x_dtype = LL_F32;
-    f->x_shape = LL_SHAPE(f->height, f->width, f->channels);
-    f->x_bytes = (size_t)pixels * 4;
-    f->y_bytes = 4;
+    ll_field_add(d, "x", LL_F32, LL_SHAPE(f->height, f->width, f->channels));
+    ll_field_add(d, "y", LL_I32, LL_SCALAR);
+    d->read = ll_image_read;
     for (int s = 0; s < 2; s++) {
         if (!d->synthetic) f->n[s] = d->split[s].n;
         CHECK(f->n[s] > 0, LL_E_IO, "%s: no image is left %s", f->where,
@@ -135,9 +142,9 @@ static ll_err finish_tokens(ll_dataset *d)
               (long long)list->n, s == LL_TRAIN ? "to train on" : "for validation",
               (long long)f->seq + 1);
     }
-    f->x_dtype = LL_I32;
-    f->x_shape = f->y_shape = LL_SHAPE(f->seq);
-    f->x_bytes = f->y_bytes = (size_t)f->seq * 4;
+    ll_field_add(d, "x", LL_I32, LL_SHAPE(f->seq));
+    ll_field_add(d, "y", LL_I32, LL_SHAPE(f->seq));
+    d->read = ll_window_read;
     return LL_OK;
 }
 
@@ -196,18 +203,34 @@ static ll_err find(const ll_data_opts *o, const ll_known **k, reader **read)
     return LL_OK;
 }
 
+static ll_err read_source(ll_dataset *d, const ll_source *s)
+{
+    d->source = s;
+    d->read = ll_source_read;
+    d->info.kind = LL_RECORDS;
+    memcpy(d->info.n, s->samples, sizeof s->samples);
+    for (int i = 0; i < LL_MAX_FIELDS && s->fields[i].name; i++)
+        ll_field_add(d, s->fields[i].name, s->fields[i].dtype, s->fields[i].shape);
+    CHECK(d->info.n_field > 0 && s->read, LL_E_ARG, "source %s has no fields, or cannot be read",
+          s->name);
+    CHECK(s->samples[0] > 0 && s->samples[1] > 0, LL_E_ARG,
+          "source %s has %lld samples to train on and %lld for validation, wanted some of each",
+          s->name, (long long)s->samples[0], (long long)s->samples[1]);
+    return LL_OK;
+}
+
 ll_err ll_dataset_open(const ll_data_opts *o, ll_dataset **out)
 {
-    const ll_known *k;
-    reader *read;
+    const ll_known *k = NULL;
+    reader *read = NULL;
     *out = NULL;
-    TRY(find(o, &k, &read));
+    if (!o->source) TRY(find(o, &k, &read));
     ll_arena *arena = ll_arena_new();
     LL_OWN(ll_dataset) d = LL_NEW(arena, ll_dataset);
     d->arena = arena;
-    d->info.name = ll_arena_strdup(arena, k ? k->name : o->format);
-    d->info.where = o->path ? ll_arena_strdup(arena, o->path) : default_path(arena, k);
-    ll_err rc = open_in(d, o, k, read);
+    d->info.name = ll_arena_strdup(arena, o->source ? o->source->name : k ? k->name : o->format);
+    d->info.where = o->path ? ll_arena_strdup(arena, o->path) : k ? default_path(arena, k) : "";
+    ll_err rc = o->source ? read_source(d, o->source) : open_in(d, o, k, read);
     if (rc == LL_E_IO && k)
         rc = ll_raise(rc, __FILE__, __LINE__, __func__, "dataset %s: %s; it comes from: %s",
                       k->name, ll_error_message(), k->source);

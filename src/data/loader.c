@@ -17,9 +17,8 @@ struct ll_loader {
     const ll_dataset *d;
     ll_loader_opts opts;
     int64_t taken, made; /* the batch wanted next; the batch made next */
-    size_t x_bytes, y_bytes;
-    char *x[SLOTS];
-    int32_t *y[SLOTS];
+    size_t bytes[LL_MAX_FIELDS];
+    char *data[SLOTS][LL_MAX_FIELDS];
     ll_err rc; /* of the thread, which has then stopped */
     char message[1024];
     bool stop, running;
@@ -33,11 +32,12 @@ static ll_err fill(ll_loader *l, int64_t k)
 {
     int slot = (int)(k % SLOTS);
     const ll_loader_opts *o = &l->opts;
-    for (int64_t i = 0; i < o->batch / o->every; i++)
-        TRY(ll_dataset_read(
-            l->d, &o->how, k * o->batch + i * o->every + o->first, o->count,
-            l->x[slot] + (size_t)(i * o->count) * l->d->info.x_bytes,
-            (int32_t *)(void *)((char *)l->y[slot] + (size_t)(i * o->count) * l->d->info.y_bytes)));
+    for (int64_t i = 0; i < o->batch / o->every; i++) {
+        void *out[LL_MAX_FIELDS] = {0};
+        for (int f = 0; f < l->d->info.n_field; f++)
+            out[f] = l->data[slot][f] + (size_t)(i * o->count) * l->d->info.field_bytes[f];
+        TRY(ll_dataset_read(l->d, &o->how, k * o->batch + i * o->every + o->first, o->count, out));
+    }
     return LL_OK;
 }
 
@@ -82,20 +82,20 @@ static ll_err check_opts(const ll_dataset *d, const ll_loader_opts *o)
     CHECK(o->how.split == LL_TRAIN || o->how.split == LL_VAL, LL_E_ARG,
           "split is %d, wanted 0 or 1", (int)o->how.split);
     CHECK(d->info.kind == LL_IMAGES || (!o->how.flip && o->how.crop == 0), LL_E_ARG,
-          "dataset %s has tokens: flip and crop are for images", d->info.name);
+          "dataset %s has no images: flip and crop are for images", d->info.name);
     return LL_OK;
 }
 
 static ll_err start(ll_loader *l)
 {
     size_t n = (size_t)(l->opts.batch / l->opts.every * l->opts.count);
-    l->x_bytes = n * l->d->info.x_bytes;
-    l->y_bytes = n * l->d->info.y_bytes;
-    for (int i = 0; i < SLOTS; i++) {
-        l->x[i] = aligned_alloc(64, ll_align64(l->x_bytes));
-        l->y[i] = aligned_alloc(64, ll_align64(l->y_bytes));
-        CHECK(l->x[i] && l->y[i], LL_E_MEM, "no memory for %d batches of %lld samples, %zu bytes",
-              SLOTS, (long long)n, l->x_bytes + l->y_bytes);
+    for (int f = 0; f < l->d->info.n_field; f++) {
+        l->bytes[f] = n * l->d->info.field_bytes[f];
+        for (int i = 0; i < SLOTS; i++) {
+            l->data[i][f] = aligned_alloc(64, ll_align64(l->bytes[f]));
+            CHECK(l->data[i][f], LL_E_MEM, "no memory for %d batches of %lld samples: %zu bytes",
+                  SLOTS, (long long)n, l->bytes[f]);
+        }
     }
     sigset_t all, old; /* signals are for the thread that waits for them */
     sigfillset(&all);
@@ -109,8 +109,10 @@ static ll_err start(ll_loader *l)
 
 size_t ll_loader_bytes(const ll_dataset *d, int64_t samples)
 {
-    size_t n = (size_t)samples;
-    return SLOTS * (ll_align64(n * d->info.x_bytes) + ll_align64(n * d->info.y_bytes));
+    size_t sum = 0;
+    for (int f = 0; f < d->info.n_field; f++)
+        sum += SLOTS * ll_align64((size_t)samples * d->info.field_bytes[f]);
+    return sum;
 }
 
 ll_err ll_loader_open(const ll_dataset *d, const ll_loader_opts *opts, ll_loader **out)
@@ -143,10 +145,8 @@ ll_err ll_loader_next(ll_loader *l, ll_data_batch *out)
     pthread_mutex_unlock(&l->lock);
     CHECK(ready, l->rc, "%s", l->message);
     int slot = (int)(out->number % SLOTS);
-    out->x = l->x[slot];
-    out->x_bytes = l->x_bytes;
-    out->y = l->y[slot];
-    out->y_bytes = l->y_bytes;
+    for (int f = 0; f < l->d->info.n_field; f++) out->data[f] = l->data[slot][f];
+    memcpy(out->bytes, l->bytes, sizeof out->bytes);
     return LL_OK;
 }
 
@@ -160,10 +160,8 @@ void ll_loader_close(ll_loader *l)
         pthread_mutex_unlock(&l->lock);
         pthread_join(l->thread, NULL);
     }
-    for (int i = 0; i < SLOTS; i++) {
-        free(l->x[i]);
-        free(l->y[i]);
-    }
+    for (int i = 0; i < SLOTS; i++)
+        for (int f = 0; f < LL_MAX_FIELDS; f++) free(l->data[i][f]);
     pthread_cond_destroy(&l->changed);
     pthread_mutex_destroy(&l->lock);
     free(l);

@@ -162,34 +162,46 @@ static void normalise_row(const ll_dataset *d, const uint8_t *row, motion m, flo
     }
 }
 
-static void read_image(const ll_dataset *d, const ll_sampling *how, int64_t position, float *x,
-                       int32_t *y)
+ll_err ll_image_read(const ll_dataset *d, const ll_sampling *how, int64_t position,
+                     void *const *out)
 {
     static const uint8_t black[LL_MAX_WIDTH * LL_MAX_CHANNELS];
     uint8_t buffer[LL_MAX_WIDTH * LL_MAX_CHANNELS];
     const int64_t height = d->info.height, row = d->info.width * d->info.channels;
     picture p = find_picture(d, how->split, ll_sample_index(d, how, position));
     motion m = motion_at(how, position);
-    for (int64_t i = 0; i < height; i++) {
+    if (out[1]) *(int32_t *)out[1] = p.label;
+    for (int64_t i = 0; out[0] && i < height; i++) {
         int64_t from = i + m.down;
         bool inside = from >= 0 && from < height;
-        normalise_row(d, inside ? row_of(d, &p, from, buffer) : black, m, x + i * row);
+        normalise_row(d, inside ? row_of(d, &p, from, buffer) : black, m,
+                      (float *)out[0] + i * row);
     }
-    *y = p.label;
+    return LL_OK;
 }
 
-/* x and y of a window overlap by all but one token: read it once, then shift. */
-static ll_err read_window(const ll_dataset *d, const ll_sampling *how, int64_t position, int32_t *x,
-                          int32_t *y)
+ll_err ll_window_read(const ll_dataset *d, const ll_sampling *how, int64_t position,
+                      void *const *out)
 {
     int64_t seq = d->info.seq, from = ll_sample_index(d, how, position);
-    TRY(ll_dataset_tokens(d, how->split, from, seq, x));
-    memcpy(y, x + 1, (size_t)(seq - 1) * sizeof *y);
-    return ll_dataset_tokens(d, how->split, from + seq, 1, y + seq - 1);
+    for (int i = 0; i < 2; i++) /* the second is shifted by one */
+        if (out[i]) TRY(ll_dataset_tokens(d, how->split, from + i, seq, (int32_t *)out[i]));
+    return LL_OK;
+}
+
+ll_err ll_source_read(const ll_dataset *d, const ll_sampling *how, int64_t position,
+                      void *const *out)
+{
+    const ll_source *s = d->source;
+    int64_t index = ll_sample_index(d, how, position);
+    ll_err rc = s->read(s->user, (int)how->split, index, out);
+    CHECK(rc == LL_OK, rc, "%s: sample %lld %s could not be read", s->name, (long long)index,
+          how->split == LL_TRAIN ? "to train on" : "of validation");
+    return LL_OK;
 }
 
 ll_err ll_dataset_read(const ll_dataset *d, const ll_sampling *how, int64_t position, int64_t count,
-                       void *x, int32_t *y)
+                       void *const *out)
 {
     const ll_data_info *f = &d->info;
     CHECK(how->split == LL_TRAIN || how->split == LL_VAL, LL_E_ARG, "split is %d, wanted 0 or 1",
@@ -199,11 +211,10 @@ ll_err ll_dataset_read(const ll_dataset *d, const ll_sampling *how, int64_t posi
     CHECK(how->crop >= 0 && how->crop <= LL_MAX_WIDTH, LL_E_ARG, "crop is %d, wanted 0 to %d",
           how->crop, LL_MAX_WIDTH);
     for (int64_t i = 0; i < count; i++) {
-        char *xi = (char *)x + (size_t)i * f->x_bytes, *yi = (char *)y + (size_t)i * f->y_bytes;
-        if (f->kind == LL_IMAGES)
-            read_image(d, how, position + i, (float *)xi, (int32_t *)yi);
-        else
-            TRY(read_window(d, how, position + i, (int32_t *)xi, (int32_t *)yi));
+        void *at[LL_MAX_FIELDS] = {0};
+        for (int k = 0; k < f->n_field; k++)
+            if (out[k]) at[k] = (char *)out[k] + (size_t)i * f->field_bytes[k];
+        TRY(d->read(d, how, position + i, at));
     }
     return LL_OK;
 }

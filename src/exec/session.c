@@ -534,12 +534,13 @@ size_t ll_session_bytes(const ll_session *s)
     return s->p->bytes + s->e->extra_bytes;
 }
 
-void ll_session_rows(const ll_session *s, const char *input, int64_t *first, int64_t *count)
+void ll_session_rows(const ll_session *s, int64_t *first, int64_t *count)
 {
-    ll_val v = ll_find(s->g, input);
-    LL_ASSERT(v.id && ll_value_of(s->g, v)->type.shape.n > 0);
-    int64_t n = ll_value_of(s->g, v)->type.shape.d[0], to = n;
-    ll_val there = s->team ? ll_find(s->place->g, input) : (ll_val){0};
+    const ll_value *v = s->g->values + 1, *end = s->g->values + s->g->n_value;
+    while (v < end && !ll_is_batch(v)) v++;
+    LL_ASSERT(v < end && v->type.shape.n > 0);
+    int64_t n = v->type.shape.d[0], to = n;
+    ll_val there = s->team ? ll_find(s->place->g, v->name) : (ll_val){0};
     *first = 0;
     if (there.id) {
         const ll_layout *l = &s->place->made[there.id];

@@ -36,4 +36,4 @@ ll_axes ll_session_copies(const ll_session *s, const ll_layout *l);
 ll_err ll_session_start(ll_session *s, double lr);
 ll_err ll_session_finish(ll_session *s);
 /* Which of the first dimension of an input this rank holds: of batch data, which samples. */
-void ll_session_rows(const ll_session *s, const char *input, int64_t *first, int64_t *count);
+void ll_session_rows(const ll_session *s, int64_t *first, int64_t *count);

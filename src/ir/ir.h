@@ -37,6 +37,11 @@ typedef struct ll_value {
     int node, out;           /* which output of which node; node -1 for an input */
 } ll_value;
 
+static inline bool ll_is_batch(const ll_value *v)
+{
+    return v->kind == LL_BATCH && v->node < 0;
+}
+
 /* When in a step a node runs, for each micro-batch: forward, backward; or once: the update. */
 typedef enum ll_phase { LL_FORWARD, LL_BACKWARD, LL_ONCE } ll_phase;
 

@@ -1,5 +1,7 @@
-/* registry.c: all models, from the lists that the build found in src/model/: a file x.c exports
- * ll_models_x, pointers to its models, ending with NULL. */
+/* registry.c: all models: a program's own, then those of the lists that the build found in
+ * src/model/: a file x.c exports ll_models_x, pointers to its models, ending with NULL. */
+#include "model/model.h"
+
 #include "base/err.h"
 
 #include <stdio.h>
@@ -10,6 +12,13 @@
 #undef MODEL
 
 enum { MODELS_MAX = 64 };
+
+static const ll_model *own;
+
+void ll_models_add(const ll_model *list)
+{
+    own = list;
+}
 
 const ll_model *const *ll_model_all(void)
 {
@@ -22,6 +31,7 @@ const ll_model *const *ll_model_all(void)
     static _Thread_local bool done;
     if (done) return all; /* filling twice writes the same pointers: threads need no lock */
     int n = 0;
+    for (const ll_model *m = own; m && n < MODELS_MAX / 2; m = m->next) all[n++] = m;
     for (int i = 0; lists[i]; i++)
         for (int j = 0; lists[i][j]; j++) {
             LL_ASSERT(n < MODELS_MAX);

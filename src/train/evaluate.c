@@ -5,6 +5,7 @@
  * their own samples of it. */
 #include "train/evaluate.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
 typedef struct pass { /* the model compiled for one batch size */
@@ -82,7 +83,7 @@ static ll_err find_pass(ll_evaluator *e, int64_t batch, pass **out)
     o.any_order = false;
     TRY(ll_session_open(p->g, &o, &p->s));
     p->batch = batch;
-    ll_session_rows(p->s, "x", &p->first, &p->count);
+    ll_session_rows(p->s, &p->first, &p->count);
     *out = p;
     return LL_OK;
 }
@@ -132,19 +133,23 @@ size_t ll_evaluator_comm_bytes(const ll_evaluator *e)
     return sum;
 }
 
-/* x and y hold this rank's samples of a batch. */
-static ll_err add_batch(ll_evaluator *e, pass *p, const void *x, const void *y, ll_score *sum)
+/* data: this rank's samples of a batch, by field. */
+static ll_err add_batch(ll_evaluator *e, pass *p, const void *const *data, ll_score *sum)
 {
-    const ll_data_info *info = ll_dataset_info(e->data);
     uint64_t step = e->share->step; /* for messages */
     p->s->step = step ? step - 1 : 0;
-    TRY(ll_session_set(p->s, "x", 0, x, (size_t)p->count * info->x_bytes));
-    TRY(ll_session_set(p->s, "y", 0, y, (size_t)p->count * info->y_bytes));
+    TRY(ll_run_set_batch(ll_dataset_info(e->data), p->s, 0, p->count, data));
     ll_err rc = ll_session_run(p->s, 0);
     CHECK(rc != LL_E_NUMERIC, rc, "validation: %s", ll_error_message());
     TRY(rc);
     sum->loss += ll_session_result(p->s, "loss") * (double)p->batch;
     sum->accuracy += ll_session_result(p->s, "correct"); /* NaN where there is none */
+    const char *names[LL_MAX_METRICS];
+    sum->n_metric = ll_run_metrics(p->g, names);
+    for (int i = 0; i < sum->n_metric; i++) {
+        sum->metrics[i] += ll_session_result(p->s, names[i]) * (double)p->batch;
+        snprintf(sum->names[i], LL_METRIC_NAME, "%s", names[i]);
+    }
     sum->samples += p->batch;
     return LL_OK;
 }
@@ -169,7 +174,7 @@ static ll_err run_whole(ll_evaluator *e, pass *p, int64_t n, const ll_stop *stop
         TRY(ask(stop, &enough));
         if (enough) break;
         TRY(ll_loader_next(l, &b));
-        TRY(add_batch(e, p, b.x, b.y, sum));
+        TRY(add_batch(e, p, b.data, sum));
     }
     return LL_OK;
 }
@@ -181,12 +186,12 @@ static ll_err run_rest(ll_evaluator *e, pass *p, const ll_stop *stop, ll_score *
     bool enough;
     TRY(ask(stop, &enough));
     if (enough) return LL_OK;
-    size_t n = (size_t)p->count;
-    LL_OWN_MEMORY void *x = malloc(n * info->x_bytes);
-    LL_OWN_MEMORY int32_t *y = (int32_t *)malloc(n * info->y_bytes);
-    CHECK(x && y, LL_E_MEM, "no memory for %zu samples", n);
-    TRY(ll_dataset_read(e->data, &in_order, sum->samples + p->first, p->count, x, y));
-    return add_batch(e, p, x, y, sum);
+    void *data[LL_MAX_FIELDS] = {0};
+    LL_OWN(ll_arena) a = ll_arena_new();
+    for (int i = 0; i < info->n_field; i++)
+        data[i] = ll_arena_alloc(a, (size_t)p->count * info->field_bytes[i]);
+    TRY(ll_dataset_read(e->data, &in_order, sum->samples + p->first, p->count, data));
+    return add_batch(e, p, (const void *const *)data, sum);
 }
 
 ll_err ll_evaluate(ll_evaluator *e, int64_t samples, const ll_stop *stop, ll_score *out)
@@ -204,6 +209,8 @@ ll_err ll_evaluate(ll_evaluator *e, int64_t samples, const ll_stop *stop, ll_sco
     }
     if (sum.samples < samples) sum.samples = 0;
     double n = (double)sum.samples;
-    *out = (ll_score){sum.loss / n, sum.accuracy / n, sum.samples};
+    sum.loss /= n, sum.accuracy /= n;
+    for (int i = 0; i < sum.n_metric; i++) sum.metrics[i] /= n;
+    *out = sum;
     return LL_OK;
 }

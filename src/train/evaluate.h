@@ -5,6 +5,9 @@
 typedef struct ll_score {
     double loss, accuracy; /* accuracy: NaN where the model does not classify */
     int64_t samples;       /* 0: stopped before the end; the rest means nothing */
+    int n_metric;          /* results of the model's own, means over samples */
+    double metrics[LL_MAX_METRICS];
+    char names[LL_MAX_METRICS][LL_METRIC_NAME];
 } ll_score;
 
 /* Mean loss and accuracy over the first `samples` of the validation set (0: all), with the

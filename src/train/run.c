@@ -3,6 +3,7 @@
 #include "base/near.h"
 #include "base/text.h"
 #include "comm/codec.h"
+#include "model/model.h"
 #include "pass/layouts.h"
 #include "pass/recompute.h"
 #include "pass/target.h"
@@ -130,12 +131,35 @@ ll_err ll_run_set(ll_run *r, const char *assignment)
 
 /* ---- finishing ---- */
 
+/* A file's models. Its path is kept whole, as the run may be resumed from another folder. */
+static ll_err load_models(ll_run *r, const ll_model **list)
+{
+    LL_OWN_MEMORY char *whole = realpath(r->model.file, NULL);
+    CHECK(whole, LL_E_CONFIG, "%s: model.file is %s, which is not there",
+          ll_run_origin(r, "model.file"), r->model.file);
+    r->model.file = ll_arena_strdup(r->arena, whole);
+    CHECK(ll_models_load(r->model.file, list) == LL_OK, LL_E_CONFIG, "%s: model.file: %s",
+          ll_run_origin(r, "model.file"), ll_error_message());
+    return LL_OK;
+}
+
 static ll_err find_model(ll_run *r)
 {
-    r->model.def = ll_model_find(r->model.name);
-    if (r->model.def) return LL_OK;
     ll_near near = {.word = r->model.name};
-    for (const ll_model *const *m = ll_model_all(); *m; m++) ll_near_try(&near, (*m)->name);
+    if (*r->model.file) {
+        const ll_model *m;
+        TRY(load_models(r, &m));
+        if (!*r->model.name) r->model.name = m->name;
+        for (; m && !r->model.def; m = m->next) {
+            if (!strcmp(m->name, r->model.name)) r->model.def = m;
+            ll_near_try(&near, m->name);
+        }
+    } else {
+        if (!*r->model.name) r->model.name = "lenet5";
+        r->model.def = ll_model_find(r->model.name);
+        for (const ll_model *const *m = ll_model_all(); *m; m++) ll_near_try(&near, (*m)->name);
+    }
+    if (r->model.def) return LL_OK;
     FAIL(LL_E_CONFIG, "%s: model.name is '%.50s', which is not a model%s (there are:%s)",
          ll_run_origin(r, "model.name"), r->model.name, ll_near_hint(&near), near.known);
 }
@@ -175,7 +199,9 @@ static ll_err finish_data(ll_run *r)
     CHECK(!*d->path || *d->name || *d->format, LL_E_CONFIG,
           "%s: data.path needs data.format (idx, cifar10, text or tokens) or data.name",
           ll_run_origin(r, "data.path"));
-    if (!*d->name && !*d->format) d->name = images ? "fashion-mnist" : "kjv";
+    const ll_model *def = r->model.def;
+    if (!*d->name && !*d->format && !def->data && def->input)
+        d->name = images ? "fashion-mnist" : "kjv";
     CHECK(!d->samples || !strcmp(d->name, "synthetic"), LL_E_CONFIG,
           "%s: data.samples is for data.name synthetic, not %s", ll_run_origin(r, "data.samples"),
           *d->name ? d->name : d->format);
@@ -333,5 +359,6 @@ int64_t ll_run_size(const ll_run *r, const char *name, int64_t otherwise)
 
 bool ll_run_takes_tokens(const ll_run *r)
 {
-    return !strcmp(r->model.def->input, "tokens");
+    const char *input = r->model.def->input;
+    return input && !strcmp(input, "tokens");
 }

@@ -36,8 +36,12 @@
     ROW(CHOICE, name, field, initial, 0, 0, choices, help)
 
 static const ll_key keys[] = {
-    TEXT("model.name", model.name, "lenet5",
-         "the model; its own sizes are keys of this section too (loopline models)"),
+    TEXT("model.name", model.name, "",
+         "the model; its own sizes are keys of this section too (loopline models); empty: the "
+         "first of model.file, or lenet5"),
+    TEXT("model.file", model.file, "",
+         "a shared library with the model (LL_EXPORT_MODELS of loopline.h): its code is run, so "
+         "name only what you trust; empty: bundled ones, and the program's own"),
 
     TEXT("data.name", data.name, "",
          "a known dataset (loopline data); empty: by path and format, or else the one usual for "
@@ -472,7 +476,7 @@ char *ll_run_print(const ll_run *r, ll_arena *arena)
         ll_buf_printf(&b, "%s%s: ", n ? "  " : "", last);
         print_value(&b, r, k);
         ll_buf_puts(&b, "\n");
-        if (strcmp(k->name, "model.name")) continue;
+        if (strcmp(k->name, "model.file")) continue;
         for (const ll_size *s = r->model.sizes; s->name; s++)
             ll_buf_printf(&b, "  %s: %lld\n", s->name, (long long)s->value);
     }

@@ -37,7 +37,7 @@ static ll_err set_up(scaler *x)
 static ll_err take_step(scaler *x, int64_t step, double *seconds)
 {
     double start = ll_now();
-    TRY(ll_run_feed(x->r, x->loader, x->s));
+    TRY(ll_run_feed(x->r, x->data, x->loader, x->s));
     if (x->tracer) ll_tracer_note(x->tracer, "data", -1, start);
     TRY(ll_session_run(x->s, x->r->train.schedule.lr));
     if (x->tracer) ll_tracer_note(x->tracer, "step", step + 1, start);

@@ -22,7 +22,7 @@ static ll_err bad_model(const ll_run *r, ll_err rc)
 
 ll_err ll_run_graph(const ll_run *r, int64_t batch, const ll_optim *optim, ll_graph **out)
 {
-    ll_build b = {.batch = batch, .training = optim != NULL};
+    ll_build b = {.batch = batch, .training = optim != NULL, .model = r->model.def};
     memcpy(b.sizes, r->model.sizes, sizeof b.sizes);
     LL_OWN(ll_graph) g = ll_graph_new(r->model.name);
     ll_val loss = r->model.def->declare(g, &b);
@@ -60,28 +60,41 @@ ll_err ll_run_cut(const ll_run *r, const char *mesh)
     return rc;
 }
 
+/* A batch input's samples against the data's field of its name. */
+static ll_err check_input(const ll_run *r, const ll_data_info *info, const ll_value *v)
+{
+    ll_shape want = {.n = v->type.shape.n - 1};
+    const ll_field *f = info->fields;
+    CHECK(want.n >= 0, LL_E_SHAPE,
+          "model %s: batch data %s has no dimensions: the first is the sample", r->model.name,
+          v->name);
+    memcpy(want.d, v->type.shape.d + 1, sizeof(int64_t) * (size_t)want.n);
+    while (f < info->fields + info->n_field && strcmp(f->name, v->name)) f++;
+    char a[LL_SHAPE_TEXT], b[LL_SHAPE_TEXT], has[256] = "";
+    for (int i = 0, at = 0; i < info->n_field && at < 200; i++)
+        at += snprintf(has + at, sizeof has - (size_t)at, "%s%.64s", i ? ", " : "",
+                       info->fields[i].name);
+    CHECK(f < info->fields + info->n_field, LL_E_CONFIG,
+          "%s: model %s takes batch data %s, data %s has no field of that name, but %s",
+          ll_run_origin(r, "data.name"), r->model.name, v->name, info->name, has);
+    CHECK(v->type.dtype == f->dtype && ll_shape_equal(&want, &f->shape), LL_E_SHAPE,
+          "model %s takes samples of %s%s as %s, data %s has %s%s: set the model's sizes to the "
+          "data's",
+          r->model.name, ll_dtype_name(v->type.dtype), ll_shape_print(&want, a), v->name,
+          info->name, ll_dtype_name(f->dtype), ll_shape_print(&f->shape, b));
+    return LL_OK;
+}
+
 static ll_err check_samples(const ll_run *r, const ll_data_info *info)
 {
     LL_OWN(ll_graph) g = NULL;
     TRY(ll_run_graph(r, 1, NULL, &g));
-    ll_val x = ll_find(g, "x");
-    ll_shape want = {0};
-    ll_dtype dtype = LL_F32;
-    if (x.id) {
-        ll_type t = ll_value_of(g, x)->type;
-        dtype = t.dtype;
-        want.n = t.shape.n - 1;
-        memcpy(want.d, t.shape.d + 1, sizeof(int64_t) * (size_t)want.n);
-    }
-    bool tokens = ll_run_takes_tokens(r);
-    CHECK(tokens == (info->kind == LL_TOKENS), LL_E_CONFIG, "%s: model %s takes %s, data %s has %s",
-          ll_run_origin(r, "data.name"), r->model.name, tokens ? "tokens" : "images", info->name,
-          tokens ? "images" : "tokens");
-    char a[LL_SHAPE_TEXT], b[LL_SHAPE_TEXT];
-    CHECK(dtype == info->x_dtype && ll_shape_equal(&want, &info->x_shape), LL_E_SHAPE,
-          "model %s takes samples of %s%s, data %s has %s%s: set the model's sizes to the data's",
-          r->model.name, ll_dtype_name(dtype), ll_shape_print(&want, a), info->name,
-          ll_dtype_name(info->x_dtype), ll_shape_print(&info->x_shape, b));
+    bool tokens = ll_run_takes_tokens(r), other = tokens != (info->kind == LL_TOKENS);
+    CHECK(!r->model.def->input || !other || info->kind == LL_RECORDS, LL_E_CONFIG,
+          "%s: model %s takes %s, data %s has %s", ll_run_origin(r, "data.name"), r->model.name,
+          tokens ? "tokens" : "images", info->name, tokens ? "images" : "tokens");
+    for (int i = 1; i < g->n_value; i++)
+        if (ll_is_batch(&g->values[i])) TRY(check_input(r, info, &g->values[i]));
     int64_t classes = ll_run_size(r, "classes", info->classes);
     CHECK(info->kind != LL_IMAGES || classes >= info->classes, LL_E_SHAPE,
           "data %s has %lld classes, model.classes is %lld", info->name, (long long)info->classes,
@@ -92,12 +105,18 @@ static ll_err check_samples(const ll_run *r, const ll_data_info *info)
 ll_err ll_run_dataset(const ll_run *r, ll_dataset **out)
 {
     bool tokens = ll_run_takes_tokens(r);
+    const ll_source *own = r->model.def->data;
+    CHECK(own || *r->data.name || *r->data.format, LL_E_CONFIG,
+          "%s: model %s has no data of its own: set data.name, or data.path and data.format",
+          r->file, r->model.name);
     ll_data_opts o = {.name = *r->data.name ? r->data.name : NULL,
                       .format = *r->data.format ? r->data.format : NULL,
                       .path = *r->data.path ? r->data.path : NULL,
                       .val_fraction = r->data.val_fraction,
                       .samples = r->data.samples,
                       .seed = (uint64_t)r->train.seed};
+    if (own && !*r->data.format && (!*r->data.name || !strcmp(r->data.name, own->name)))
+        o.source = own;
     if (tokens) {
         o.seq = ll_run_size(r, "seq", 0);
         o.vocab = ll_run_size(r, "vocab", 0);
@@ -169,21 +188,47 @@ ll_err ll_run_loader(const ll_run *r, const ll_dataset *d, const ll_session *s, 
         .start = step,
         .every = r->train.batch / ll_run_micro_batches(r),
         .how = {LL_TRAIN, (uint64_t)r->train.seed, r->data.flip, (int)r->data.crop}};
-    ll_session_rows(s, "x", &o.first, &o.count);
+    ll_session_rows(s, &o.first, &o.count);
     return ll_loader_open(d, &o, out);
 }
 
-ll_err ll_run_feed(const ll_run *r, ll_loader *l, ll_session *s)
+ll_err ll_run_set_batch(const ll_data_info *info, ll_session *s, int micro, int64_t samples,
+                        const void *const *data)
 {
-    ll_data_batch b;
-    int n = (int)ll_run_micro_batches(r);
-    TRY(ll_loader_next(l, &b));
-    size_t x = b.x_bytes / (size_t)n, y = b.y_bytes / (size_t)n;
-    for (int m = 0; m < n; m++) {
-        TRY(ll_session_set(s, "x", m, (const char *)b.x + (size_t)m * x, x));
-        TRY(ll_session_set(s, "y", m, (const char *)b.y + (size_t)m * y, y));
+    for (int i = 0; i < info->n_field; i++) {
+        const char *name = info->fields[i].name;
+        size_t bytes = (size_t)samples * info->field_bytes[i];
+        ll_val v = ll_find(s->g, name); /* a model need not take all there is */
+        if (v.id && ll_is_batch(ll_value_of(s->g, v)))
+            TRY(ll_session_set(s, name, micro, (const char *)data[i] + (size_t)micro * bytes,
+                               bytes));
     }
     return LL_OK;
+}
+
+ll_err ll_run_feed(const ll_run *r, const ll_dataset *d, ll_loader *l, ll_session *s)
+{
+    ll_data_batch b;
+    const ll_data_info *info = ll_dataset_info(d);
+    int n = (int)ll_run_micro_batches(r);
+    TRY(ll_loader_next(l, &b));
+    int64_t samples = (int64_t)(b.bytes[0] / info->field_bytes[0]) / n;
+    for (int m = 0; m < n; m++) TRY(ll_run_set_batch(info, s, m, samples, b.data));
+    return LL_OK;
+}
+
+int ll_run_metrics(const ll_graph *g, const char *names[LL_MAX_METRICS])
+{
+    static const char *const known[] = {"loss", "grad_norm", "correct"};
+    int n = 0;
+    for (int i = 0; i < g->n_result && n < LL_MAX_METRICS; i++) {
+        const char *name = g->results[i].name;
+        bool own = ll_value_of(g, g->results[i].value)->type.shape.n == 0;
+        for (size_t k = 0; k < sizeof known / sizeof *known; k++)
+            own = own && strcmp(name, known[k]);
+        if (own) names[n++] = name;
+    }
+    return n;
 }
 
 void ll_run_random(const ll_run *r, uint64_t seed, uint64_t stream, ll_dtype t, int64_t n,

@@ -30,8 +30,16 @@ ll_err ll_run_compile(const ll_run *r, const ll_session_opts *o, ll_graph **g, l
 /* This rank's samples of every micro-batch, from a step on. */
 ll_err ll_run_loader(const ll_run *r, const ll_dataset *d, const ll_session *s, int64_t step,
                      ll_loader **out);
-/* The next batch of the loader becomes the session's. */
-ll_err ll_run_feed(const ll_run *r, ll_loader *l, ll_session *s);
+/* The next batch of the loader, which reads d, becomes the session's. */
+ll_err ll_run_feed(const ll_run *r, const ll_dataset *d, ll_loader *l, ll_session *s);
+/* Micro-batch `micro`, of so many samples here, of buffers that hold one after the other, by field:
+ * those that the session's graph takes. */
+ll_err ll_run_set_batch(const ll_data_info *info, ll_session *s, int micro, int64_t samples,
+                        const void *const *data);
+/* The graph's results that are scalars of the model's own: neither the loss, nor counted. They
+ * live in the graph; returns how many. */
+enum { LL_MAX_METRICS = 8, LL_METRIC_NAME = 48 };
+int ll_run_metrics(const ll_graph *g, const char *names[LL_MAX_METRICS]);
 /* n random elements of batch data: normal ones, or labels and tokens that the model has. */
 void ll_run_random(const ll_run *r, uint64_t seed, uint64_t stream, ll_dtype t, int64_t n,
                    void *data);

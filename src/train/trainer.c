@@ -62,10 +62,18 @@ static void tell_start(const trainer *t)
 static ll_err feed(trainer *t)
 {
     double start = ll_now();
-    TRY(ll_run_feed(t->r, t->loader, t->s));
+    TRY(ll_run_feed(t->r, t->data, t->loader, t->s));
     t->fed = true;
     if (t->tracer) ll_tracer_note(t->tracer, "data", -1, start);
     return LL_OK;
+}
+
+static ll_err metric_event(trainer *t, int64_t step, const char *split, const char *name,
+                           double value)
+{
+    char tag[LL_METRIC_NAME + 8];
+    snprintf(tag, sizeof tag, "%s/%.*s", split, LL_METRIC_NAME, name);
+    return ll_events_scalar(t->events, step, tag, value);
 }
 
 static ll_err record(trainer *t, const ll_train_step *s)
@@ -80,6 +88,13 @@ static ll_err record(trainer *t, const ll_train_step *s)
     if (s->saturated >= 0) {
         ll_metrics_int(t->metrics, "saturated", s->saturated);
         TRY(ll_events_scalar(t->events, s->step, "train/saturated", (double)s->saturated));
+    }
+    const char *names[LL_MAX_METRICS];
+    int n_metric = ll_run_metrics(t->g, names);
+    for (int i = 0; i < n_metric; i++) {
+        double value = ll_session_result(t->s, names[i]);
+        ll_metrics_num(t->metrics, names[i], value);
+        TRY(metric_event(t, s->step, "train", names[i], value));
     }
     TRY(ll_metrics_end(t->metrics));
     ll_metrics_begin(t->timing, s->step);
@@ -188,6 +203,12 @@ static ll_err note_score(trainer *t, int64_t done, const ll_score *score)
     ll_metrics_begin(t->metrics, done);
     ll_metrics_num(t->metrics, "val_loss", score->loss);
     if (!isnan(score->accuracy)) ll_metrics_num(t->metrics, "val_accuracy", score->accuracy);
+    for (int i = 0; i < score->n_metric; i++) {
+        char key[LL_METRIC_NAME + 8];
+        snprintf(key, sizeof key, "val_%s", score->names[i]);
+        ll_metrics_num(t->metrics, key, score->metrics[i]);
+        TRY(metric_event(t, done, "val", score->names[i], score->metrics[i]));
+    }
     TRY(ll_metrics_end(t->metrics));
     TRY(ll_events_scalar(t->events, done, "val/loss", score->loss));
     if (isnan(score->accuracy)) return LL_OK;
@@ -300,7 +321,7 @@ static ll_err plan_memory(trainer *t)
 {
     ll_train_memory *m = &t->report->memory;
     int64_t count, first, micro = ll_run_micro_batches(t->r);
-    ll_session_rows(t->s, "x", &first, &count);
+    ll_session_rows(t->s, &first, &count);
     m->tensors = (double)(ll_session_bytes(t->s) + ll_evaluator_bytes(t->eval) +
                           ll_exec_comm_bytes(t->s->e) + ll_evaluator_comm_bytes(t->eval) +
                           ll_residual_bytes(t->s));

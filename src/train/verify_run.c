@@ -11,10 +11,10 @@
 typedef struct feeder {
     const ll_run *r;
     const ll_graph *g;
-    ll_dataset *data; /* NULL: random */
+    ll_dataset *set; /* NULL: random */
     int64_t n_micro;
     ll_arena *arena;
-    void *x, *y; /* of one micro-batch */
+    void *data[LL_MAX_FIELDS]; /* of one micro-batch */
 } feeder;
 
 static size_t bytes_of(const ll_type *t)
@@ -25,8 +25,8 @@ static size_t bytes_of(const ll_type *t)
 static ll_err set_random(const feeder *f, ll_session *s, const ll_value *v, int64_t number, int m)
 {
     ll_run_random(f->r, (uint64_t)f->r->train.seed, ll_stream(v->name, (uint64_t)number),
-                  v->type.dtype, ll_numel(&v->type.shape), f->x);
-    return ll_session_set(s, v->name, m, f->x, bytes_of(&v->type));
+                  v->type.dtype, ll_numel(&v->type.shape), f->data[0]);
+    return ll_session_set(s, v->name, m, f->data[0], bytes_of(&v->type));
 }
 
 static ll_err feed_random(void *context, ll_session *s, int64_t step)
@@ -34,7 +34,7 @@ static ll_err feed_random(void *context, ll_session *s, int64_t step)
     const feeder *f = (const feeder *)context;
     for (int m = 0; m < f->n_micro; m++)
         for (int i = 1; i < f->g->n_value; i++)
-            if (f->g->values[i].node < 0 && f->g->values[i].kind == LL_BATCH)
+            if (ll_is_batch(&f->g->values[i]))
                 TRY(set_random(f, s, &f->g->values[i], step * f->n_micro + m, m));
     return LL_OK;
 }
@@ -42,15 +42,20 @@ static ll_err feed_random(void *context, ll_session *s, int64_t step)
 static ll_err feed_data(void *context, ll_session *s, int64_t step)
 {
     const feeder *f = (const feeder *)context;
-    const ll_data_info *info = ll_dataset_info(f->data);
+    const ll_data_info *info = ll_dataset_info(f->set);
     ll_sampling how = {
         .seed = (uint64_t)f->r->train.seed, .flip = f->r->data.flip, .crop = (int)f->r->data.crop};
     int64_t count = f->r->train.batch / f->n_micro;
     for (int m = 0; m < f->n_micro; m++) {
         int64_t position = ((step - 1) * f->n_micro + m) * count;
-        TRY(ll_dataset_read(f->data, &how, position, count, f->x, (int32_t *)f->y));
-        TRY(ll_session_set(s, "x", m, f->x, (size_t)count * info->x_bytes));
-        TRY(ll_session_set(s, "y", m, f->y, (size_t)count * info->y_bytes));
+        TRY(ll_dataset_read(f->set, &how, position, count, f->data));
+        for (int i = 0; i < info->n_field; i++) {
+            const ll_field *field = &info->fields[i];
+            ll_val v = ll_find(f->g, field->name);
+            if (v.id && ll_is_batch(ll_value_of(f->g, v)))
+                TRY(ll_session_set(s, field->name, m, f->data[i],
+                                   (size_t)count * info->field_bytes[i]));
+        }
     }
     return LL_OK;
 }
@@ -58,15 +63,18 @@ static ll_err feed_data(void *context, ll_session *s, int64_t step)
 static ll_err verify(feeder *f, ll_graph *g, const ll_verify_opts *given, ll_verify_report *out)
 {
     const ll_run *r = f->r;
-    size_t most = 1;
+    size_t most = 1, batch = (size_t)(r->train.batch / f->n_micro);
     for (int i = 1; i < g->n_value; i++)
-        if (g->values[i].kind == LL_BATCH && g->values[i].node < 0)
-            most = bytes_of(&g->values[i].type) > most ? bytes_of(&g->values[i].type) : most;
+        if (ll_is_batch(&g->values[i])) {
+            size_t bytes = bytes_of(&g->values[i].type);
+            most = bytes > most ? bytes : most;
+        }
     f->g = g;
-    f->x = ll_arena_alloc(f->arena, most);
-    f->y = ll_arena_alloc(f->arena, most);
+    f->data[0] = ll_arena_alloc(f->arena, most);
+    for (int i = 0; f->set && i < ll_dataset_info(f->set)->n_field; i++)
+        f->data[i] = ll_arena_alloc(f->arena, batch * ll_dataset_info(f->set)->field_bytes[i]);
     ll_verify_opts o = *given;
-    o.feed = f->data ? feed_data : feed_random;
+    o.feed = f->set ? feed_data : feed_random;
     o.context = f;
     o.lr = r->train.schedule.lr;
     o.session = ll_run_session(r, given->session.comm, given->session.mesh);
@@ -79,12 +87,12 @@ ll_err ll_verify_run(const ll_run *r, const ll_verify_opts *o, bool random, ll_v
 {
     feeder f = {.r = r, .n_micro = ll_run_micro_batches(r), .arena = ll_arena_new()};
     ll_graph *g = NULL;
-    ll_err rc = random ? LL_OK : ll_run_dataset(r, &f.data);
+    ll_err rc = random ? LL_OK : ll_run_dataset(r, &f.set);
     if (rc == LL_OK) rc = ll_run_graph(r, r->train.batch / f.n_micro, &r->train.optim, &g);
     rc = ll_comm_agree(o->session.comm, rc);
     if (rc == LL_OK) rc = verify(&f, g, o, out);
     ll_graph_free(g);
-    ll_dataset_close(f.data);
+    ll_dataset_close(f.set);
     ll_arena_free(f.arena);
     return rc;
 }

@@ -183,10 +183,10 @@ static void exit_status(void **state)
     char *const bad[] = {(char *)"loopline", (char *)"no-such"};
     char *const help[] = {(char *)"loopline", (char *)"--help"};
     char *const version[] = {(char *)"loopline", (char *)"--version"};
-    assert_int_equal(ll_main(1, none), 2);
-    assert_int_equal(ll_main(2, bad), 2);
-    assert_int_equal(ll_main(2, help), 0);
-    assert_int_equal(ll_main(2, version), 0);
+    assert_int_equal(ll_main(1, none, NULL), 2);
+    assert_int_equal(ll_main(2, bad, NULL), 2);
+    assert_int_equal(ll_main(2, help, NULL), 0);
+    assert_int_equal(ll_main(2, version, NULL), 0);
 }
 
 int main(void)

@@ -33,15 +33,15 @@ static void idx_round_trip(void **state)
         assert_int_equal(f->n[LL_VAL], 11);
         assert_int_equal(f->height * 1000 + f->width * 10 + f->channels, 7051);
         assert_int_equal(f->classes, 5);
-        assert_int_equal(f->x_bytes, 7 * 5 * 4);
-        assert_int_equal(f->x_shape.n, 3);
-        assert_int_equal(f->y_shape.n, 0);
+        assert_int_equal(f->field_bytes[0], 7 * 5 * 4);
+        assert_int_equal(f->fields[0].shape.n, 3);
+        assert_int_equal(f->fields[1].shape.n, 0);
         for (int64_t i = 0; i < 23; i++) check_image(d, LL_TRAIN, i, i);
         for (int64_t i = 0; i < 11; i++) check_image(d, LL_VAL, i, i);
         float x[35];
         int32_t y;
         for (int i = 0; i < 35; i++) x[i] = NAN;
-        ok(ll_dataset_read(d, &(ll_sampling){.split = LL_VAL}, 3, 1, x, &y));
+        ok(ll_dataset_read(d, &(ll_sampling){.split = LL_VAL}, 3, 1, (void *[]){x, &y}));
         for (int i = 0; i < 35; i++)
             assert_float_equal(x[i], (pixel_value(3, i / 5, i % 5) / 255.0 - 0.5) / 0.5, 1e-6);
         uint8_t byte[35];
@@ -238,7 +238,7 @@ static void cifar(void **state)
     for (int i = 0; i < 32 * 32 * 3; i++)
         assert_int_equal(pixels[i], (uint8_t)(pixel_value(31, i / 96, i / 3 % 32) + 100 * (i % 3)));
     float x[32 * 32 * 3];
-    ok(ll_dataset_read(d, &(ll_sampling){.split = LL_VAL}, 2, 1, x, &label));
+    ok(ll_dataset_read(d, &(ll_sampling){.split = LL_VAL}, 2, 1, (void *[]){x, &label}));
     assert_float_equal(x[3 * (5 * 32 + 9) + 2],
                        ((uint8_t)(pixel_value(2, 5, 9) + 200) / 255.0 - 0.4465) / 0.2616, 1e-6);
     ll_dataset_close(d);
@@ -274,7 +274,7 @@ static void tokens(void **state)
     assert_int_equal(t[0], 40024);
     assert_int_equal(t[3], 2);
     fails(ll_dataset_tokens(d, LL_TRAIN, 20, 6, t), "within one file");
-    ok(ll_dataset_read(d, &(ll_sampling){.split = LL_VAL}, 7, 2, x, y));
+    ok(ll_dataset_read(d, &(ll_sampling){.split = LL_VAL}, 7, 2, (void *[]){x, y}));
     for (int i = 0; i < 20; i++) {
         assert_int_equal(x[i], 7070 + i);
         assert_int_equal(y[i], 7071 + i);
@@ -284,7 +284,8 @@ static void tokens(void **state)
     o.vocab = 900;
     ok(ll_dataset_open(&o, &d));
     assert_int_equal(ll_dataset_info(d)->tokens[LL_VAL], 52);
-    fails(ll_dataset_read(d, &(ll_sampling){.split = LL_VAL}, 0, 1, x, y), "a_train_1.bin: token");
+    fails(ll_dataset_read(d, &(ll_sampling){.split = LL_VAL}, 0, 1, (void *[]){x, y}),
+          "a_train_1.bin: token");
     assert_non_null(strstr(ll_error_text(), "wanted 0 to 899"));
     ll_dataset_close(d);
 }
@@ -334,7 +335,7 @@ static void text(void **state)
     assert_int_equal(f->vocab, 256);
     assert_int_equal(f->tokens[LL_TRAIN], 950);
     assert_int_equal(f->n[LL_VAL], 7);
-    ok(ll_dataset_read(d, &(ll_sampling){.split = LL_VAL}, 6, 1, x, y));
+    ok(ll_dataset_read(d, &(ll_sampling){.split = LL_VAL}, 6, 1, (void *[]){x, y}));
     for (int i = 0; i < 7; i++) {
         assert_int_equal(x[i], (uint8_t)words[950 + 42 + i]);
         assert_int_equal(y[i], (uint8_t)words[950 + 43 + i]);

@@ -68,7 +68,7 @@ static void windows(void **state)
         int64_t at = ll_sample_index(d, &how, i);
         assert_in_range(at, 0, 36);
         hits[at]++;
-        ok(ll_dataset_read(d, &how, i, 1, x, y));
+        ok(ll_dataset_read(d, &how, i, 1, (void *[]){x, y}));
         for (int k = 0; k < 8; k++) {
             assert_int_equal(x[k], (at < 20 ? at : 100) + k);
             assert_int_equal(y[k], x[k] + 1);
@@ -92,8 +92,8 @@ static void drain(const ll_dataset *d, ll_loader_opts o, int64_t steps, char *x,
     for (int64_t k = 0; k < steps; k++) {
         ok(ll_loader_next(l, &b));
         assert_int_equal(b.number, o.start + k);
-        memcpy(x + (size_t)k * b.x_bytes, b.x, b.x_bytes);
-        memcpy(y + (size_t)k * b.y_bytes, b.y, b.y_bytes);
+        memcpy(x + (size_t)k * b.bytes[0], b.data[0], b.bytes[0]);
+        memcpy(y + (size_t)k * b.bytes[1], b.data[1], b.bytes[1]);
     }
     ll_loader_close(l);
 }
@@ -104,23 +104,23 @@ static void compare(const ll_dataset *d, ll_sampling how)
 {
     const ll_data_info *f = ll_dataset_info(d);
     enum { N = 240 };
-    char *x = malloc(N * f->x_bytes), *y = malloc(N * f->y_bytes);
-    char *want_x = malloc(N * f->x_bytes), *want_y = malloc(N * f->y_bytes);
+    char *x = malloc(N * f->field_bytes[0]), *y = malloc(N * f->field_bytes[1]);
+    char *want_x = malloc(N * f->field_bytes[0]), *want_y = malloc(N * f->field_bytes[1]);
     const int64_t batches[] = {1, 2, 5, 40, 120, 240};
-    ok(ll_dataset_read(d, &how, 0, N, want_x, (int32_t *)want_y));
+    ok(ll_dataset_read(d, &how, 0, N, (void *[]){want_x, want_y}));
     for (size_t i = 0; i < sizeof batches / sizeof *batches; i++) {
         int64_t batch = batches[i];
-        memset(x, 0x7f, N * f->x_bytes), memset(y, 0x7f, N * f->y_bytes);
+        memset(x, 0x7f, N * f->field_bytes[0]), memset(y, 0x7f, N * f->field_bytes[1]);
         drain(d, (ll_loader_opts){.how = how, .batch = batch}, N / batch, x, y);
-        assert_memory_equal(x, want_x, N * f->x_bytes);
-        assert_memory_equal(y, want_y, N * f->y_bytes);
+        assert_memory_equal(x, want_x, N * f->field_bytes[0]);
+        assert_memory_equal(y, want_y, N * f->field_bytes[1]);
         int64_t start = N / batch / 3; /* resumed in the middle */
         size_t skip = (size_t)(start * batch), left = N - skip;
-        memset(x, 0x7f, N * f->x_bytes), memset(y, 0x7f, N * f->y_bytes);
+        memset(x, 0x7f, N * f->field_bytes[0]), memset(y, 0x7f, N * f->field_bytes[1]);
         drain(d, (ll_loader_opts){.how = how, .batch = batch, .start = start}, N / batch - start, x,
               y);
-        assert_memory_equal(x, want_x + skip * f->x_bytes, left * f->x_bytes);
-        assert_memory_equal(y, want_y + skip * f->y_bytes, left * f->y_bytes);
+        assert_memory_equal(x, want_x + skip * f->field_bytes[0], left * f->field_bytes[0]);
+        assert_memory_equal(y, want_y + skip * f->field_bytes[1], left * f->field_bytes[1]);
     }
     /* Three readers of 2, 2 and 1 of each 5. */
     for (int64_t first = 0; first < 5; first += 2) {
@@ -128,9 +128,9 @@ static void compare(const ll_dataset *d, ll_sampling how)
         drain(d, (ll_loader_opts){.how = how, .batch = 5, .first = first, .count = count}, 10, x,
               y);
         for (int64_t k = 0; k < 10; k++)
-            assert_memory_equal(x + (size_t)(k * count) * f->x_bytes,
-                                want_x + (size_t)(k * 5 + first) * f->x_bytes,
-                                (size_t)count * f->x_bytes);
+            assert_memory_equal(x + (size_t)(k * count) * f->field_bytes[0],
+                                want_x + (size_t)(k * 5 + first) * f->field_bytes[0],
+                                (size_t)count * f->field_bytes[0]);
     }
     /* The same where a batch is 4 micro-batches of 5. */
     for (int64_t first = 0; first < 5; first += 2) {
@@ -138,12 +138,12 @@ static void compare(const ll_dataset *d, ll_sampling how)
         ll_loader_opts o = {.how = how, .batch = 20, .every = 5, .first = first, .count = count};
         drain(d, o, 10, x, y);
         for (int64_t k = 0; k < 40; k++) {
-            assert_memory_equal(x + (size_t)(k * count) * f->x_bytes,
-                                want_x + (size_t)(k * 5 + first) * f->x_bytes,
-                                (size_t)count * f->x_bytes);
-            assert_memory_equal(y + (size_t)(k * count) * f->y_bytes,
-                                want_y + (size_t)(k * 5 + first) * f->y_bytes,
-                                (size_t)count * f->y_bytes);
+            assert_memory_equal(x + (size_t)(k * count) * f->field_bytes[0],
+                                want_x + (size_t)(k * 5 + first) * f->field_bytes[0],
+                                (size_t)count * f->field_bytes[0]);
+            assert_memory_equal(y + (size_t)(k * count) * f->field_bytes[1],
+                                want_y + (size_t)(k * 5 + first) * f->field_bytes[1],
+                                (size_t)count * f->field_bytes[1]);
         }
     }
     free(x), free(y), free(want_x), free(want_y);
@@ -172,14 +172,15 @@ static void validation_in_order(void **state)
     ok(ll_loader_open(d, &(ll_loader_opts){.how = {.split = LL_VAL}, .batch = 5}, &l));
     for (int64_t k = 0; k < 5; k++) {
         ok(ll_loader_next(l, &b));
-        for (int64_t i = 0; i < 5; i++) assert_int_equal(b.y[i], label_value((k * 5 + i) % 13));
+        for (int64_t i = 0; i < 5; i++)
+            assert_int_equal(((const int32_t *)b.data[1])[i], label_value((k * 5 + i) % 13));
     }
     ll_loader_close(l);
     ok(ll_loader_open(
         d, &(ll_loader_opts){.how = {.split = LL_VAL}, .batch = 5, .start = 2, .first = 4}, &l));
     ok(ll_loader_next(l, &b)); /* sample 14 of 13 */
     assert_int_equal(b.number, 2);
-    assert_int_equal(b.y[0], label_value(1));
+    assert_int_equal(*(const int32_t *)b.data[1], label_value(1));
     ll_loader_close(l);
     ll_loader_close(NULL);
     fails(ll_loader_open(d, &(ll_loader_opts){.batch = 0}, &l), "batch is 0");
@@ -204,7 +205,7 @@ static void thread_errors(void **state)
     ok(ll_loader_open(d, &(ll_loader_opts){.how = {.split = LL_VAL}, .batch = 2}, &l));
     for (int i = 0; i < 7; i++) {
         ok(ll_loader_next(l, &b));
-        assert_int_equal(b.y[19], 20 * i + 20);
+        assert_int_equal(((const int32_t *)b.data[1])[19], 20 * i + 20);
     }
     for (int i = 0; i < 2; i++)
         fails(ll_loader_next(l, &b), "val.bin: token 150 at offset 1324, wanted 0 to 149");
@@ -239,8 +240,8 @@ static void augmentation(void **state)
     for (int64_t p = 0; p < N; p++) {
         float x[H * W], again[H * W];
         int32_t y;
-        ok(ll_dataset_read(d, &how, p, 1, x, &y));
-        ok(ll_dataset_read(d, &how, p, 1, again, &y));
+        ok(ll_dataset_read(d, &how, p, 1, (void *[]){x, &y}));
+        ok(ll_dataset_read(d, &how, p, 1, (void *[]){again, &y}));
         assert_memory_equal(x, again, sizeof x);
         int64_t number = ll_sample_index(d, &how, p);
         assert_int_equal(y, label_value(number));
@@ -265,11 +266,11 @@ static void augmentation(void **state)
     float x[H * W];
     int32_t y;
     how.split = LL_VAL;
-    ok(ll_dataset_read(d, &how, 4, 1, x, &y));
+    ok(ll_dataset_read(d, &how, 4, 1, (void *[]){x, &y}));
     for (int i = 0; i < H * W; i++)
         assert_float_equal(x[i], (pixel_value(4, i / W, i % W) / 255.0 - 0.5) / 0.5, 1e-6);
     how.crop = -1;
-    fails(ll_dataset_read(d, &how, 4, 1, x, &y), "crop is -1");
+    fails(ll_dataset_read(d, &how, 4, 1, (void *[]){x, &y}), "crop is -1");
     ll_dataset_close(d);
 }
 
@@ -361,7 +362,7 @@ static void fashion_mnist(void **state)
         static float x[1000 * 784];
         int32_t y[1000];
         for (int64_t p = 0; p < 60000; p += 1000) {
-            ok(ll_dataset_read(d, &(ll_sampling){.seed = 1}, p, 1000, x, y));
+            ok(ll_dataset_read(d, &(ll_sampling){.seed = 1}, p, 1000, (void *[]){x, y}));
             for (int i = 0; i < 1000; i++) counts[y[i]]++;
             for (int i = 0; i < 784000; i++) sum += x[i], squares += (double)x[i] * x[i];
         }

@@ -83,7 +83,7 @@ static void defaults_follow_the_model(void **state)
     assert_string_equal(r->data.name, "fashion-mnist");
     ll_run_free(r);
     r = parse("");
-    assert_string_equal(r->model.name, "lenet5");
+    assert_string_equal(r->model.name, "");
     ll_run_free(r);
 }
 

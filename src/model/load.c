@@ -1,0 +1,18 @@
+/* load.c: models in a shared library. */
+#include "model/model.h"
+
+#include "base/err.h"
+
+#include <dlfcn.h>
+
+ll_err ll_models_load(const char *path, const ll_model **out)
+{
+    void *lib = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    CHECK(lib, LL_E_IO, "%s cannot be loaded: %s", path, dlerror());
+    const ll_model_file *f = (const ll_model_file *)dlsym(lib, "ll_models");
+    CHECK(f, LL_E_IO, "%s has no models: it wants LL_EXPORT_MODELS(&my_model); (loopline.h)", path);
+    CHECK(f->bytes == sizeof(ll_model) && f->models, LL_E_IO,
+          "%s was compiled with another version's loopline.h: compile it again", path);
+    *out = f->models;
+    return LL_OK;
+}
