@@ -87,7 +87,7 @@ int main(int argc, char **argv)
            (long long)batch, SEQ);
     for (int p = 0; p < N_POLICY; p++) {
         double *w = wall[p], *c = cpu[p], mib = 0x1p20;
-        ll_sort(w, STEPS), ll_sort(c, STEPS);
+        ll_stats_sort(w, STEPS), ll_stats_sort(c, STEPS);
         printf("  %-10s step %7.1f ms (%.1f) %.2fx (%.2fx)  CPU %7.1f ms (%.1f) %.2fx (%.2fx)  "
                "kept %5.1f MiB  planned %5.1f MiB\n",
                policies[p], 1e3 * w[STEPS / 2], 1e3 * w[0], w[STEPS / 2] / wall[0][STEPS / 2],

@@ -229,6 +229,25 @@ LL_API ll_val ll_slice(ll_graph *g, ll_val x, int dim, int64_t from, int64_t to)
 LL_API ll_val ll_pad(ll_graph *g, ll_val x, int dim, int64_t before, int64_t after);
 LL_API ll_val ll_concat(ll_graph *g, const ll_val *x, int n, int dim);
 
+/* ---- elements by index, i32, from 0; an index out of range fails the step ---- */
+/* NumPy's take: index replaces dimension dim by its own. */
+LL_API ll_val ll_gather(ll_graph *g, ll_val x, ll_val index, int dim);
+/* Take along an axis: index has x's dimensions, and along dim says which element it wants. */
+LL_API ll_val ll_gather_elements(ll_graph *g, ll_val x, ll_val index, int dim);
+/* The transpose: zeros of `size` along dim, to which x is added where index says. */
+LL_API ll_val ll_scatter_add(ll_graph *g, ll_val x, ll_val index, int dim, int64_t size);
+/* [...] -> [...,size]; an index out of range gives zeros. */
+LL_API ll_val ll_one_hot(ll_graph *g, ll_val index, int64_t size, ll_dtype dtype);
+LL_API ll_val ll_arange(ll_graph *g, ll_dtype dtype, int64_t n, double start, double step);
+/* i32, without dimension dim; of equal elements the first. NaN is larger than every number. */
+LL_API ll_val ll_argmax(ll_graph *g, ll_val x, int dim);
+LL_API ll_val ll_argmin(ll_graph *g, ll_val x, int dim);
+/* The last dimension in order, or its k largest; index, which may be NULL: where they were, i32. */
+LL_API ll_val ll_sort(ll_graph *g, ll_val x, bool descending, ll_val *index);
+LL_API ll_val ll_top_k(ll_graph *g, ll_val x, int64_t k, ll_val *index);
+/* Running sums along dim; exclusive: without the element itself; reverse: from the end on. */
+LL_API ll_val ll_cumsum(ll_graph *g, ll_val x, int dim, bool exclusive, bool reverse);
+
 /* ---- reductions: "nhwc->c" sums over n, h and w ---- */
 LL_API ll_val ll_sum(ll_graph *g, ll_val x, const char *spec);
 LL_API ll_val ll_amax(ll_graph *g, ll_val x, const char *spec);

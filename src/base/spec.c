@@ -40,6 +40,20 @@ ll_err ll_spec_parse(const char *text, ll_spec *s)
     return LL_OK;
 }
 
+ll_err ll_spec_split(const char *text, ll_spec_parts *s)
+{
+    static const char *const between[] = {",", "->", ""};
+    const char *at = text;
+    for (int i = 0, n; i < 3; i++) {
+        size_t len = strlen(between[i]);
+        TRY(side(at, text, s->part[i], &n, &at));
+        CHECK(len ? !strncmp(at, between[i], len) : !*at, LL_E_SHAPE,
+              "\"%.40s\" is no spec of two operands; want one like \"mk,kn->mn\"", text);
+        at += len;
+    }
+    return LL_OK;
+}
+
 /* Does map send its n dimensions to rising ones, leaving none out? */
 static bool rises(const int8_t *map, int n)
 {

@@ -16,6 +16,11 @@ typedef struct ll_spec {
 
 /* Letters a to z, none twice on a side, at most LL_MAX_DIMS; either side may be empty. */
 ll_err ll_spec_parse(const char *text, ll_spec *out);
+/* "mk,kn->mn" as its three parts, letters likewise. */
+typedef struct ll_spec_parts {
+    char part[3][LL_MAX_DIMS + 1];
+} ll_spec_parts;
+ll_err ll_spec_split(const char *text, ll_spec_parts *out);
 /* Is every operand letter in the result, in the same order? */
 bool ll_spec_grows(const ll_spec *s);
 /* Is every result letter in the operand, in the same order? */

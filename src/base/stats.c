@@ -10,7 +10,7 @@ static int by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-void ll_sort(double *v, int64_t n)
+void ll_stats_sort(double *v, int64_t n)
 {
     if (n > 0) qsort(v, (size_t)n, sizeof *v, by_value);
 }

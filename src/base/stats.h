@@ -2,7 +2,7 @@
 #pragma once
 #include "base/err.h"
 
-void ll_sort(double *v, int64_t n); /* least first */
+void ll_stats_sort(double *v, int64_t n); /* least first */
 /* Of n sorted numbers, the one that a share of them lies below; between two, their mean. NaN: there
  * are none. */
 double ll_quantile(const double *v, int64_t n, double share);

@@ -263,7 +263,7 @@ static ll_err time_point(bench *b, ll_comm_bench_point *p, double seconds)
     TRY(most(b->c, all, (int64_t)p->n_row * n));
     for (int i = 0; i < p->n_row; i++) {
         ll_comm_bench_row *r = &p->rows[i];
-        ll_sort(&all[i * n], r->n_run);
+        ll_stats_sort(&all[i * n], r->n_run);
         r->median_s = all[i * n + r->n_run / 2];
         r->min_s = all[i * n];
     }

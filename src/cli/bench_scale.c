@@ -170,7 +170,7 @@ static void add_point(ll_scale_row *x, ll_arena *a, ll_scale_point *p, int k, in
     ll_scale_point was = x->point;
     double *all = k ? was.times : LL_NEW_ARRAY(a, double, p->n_step *n);
     memcpy(all + (size_t)k * (size_t)p->n_step, p->times, sizeof *all * (size_t)p->n_step);
-    ll_sort(p->times, p->n_step);
+    ll_stats_sort(p->times, p->n_step);
     double median = ll_quantile(p->times, p->n_step, 0.5);
     x->point = *p;
     x->point.times = all;
@@ -184,7 +184,7 @@ static void sum_up(ll_scale_row *x, int repeats)
 {
     double *t = x->point.times;
     int n = x->point.n_step * repeats;
-    ll_sort(t, n);
+    ll_stats_sort(t, n);
     x->step_s = ll_quantile(t, n, 0.5);
     x->q1_s = ll_quantile(t, n, 0.25);
     x->q3_s = ll_quantile(t, n, 0.75);

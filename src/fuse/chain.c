@@ -335,7 +335,7 @@ static int operand(fusing *f, int k, ll_fused_attr *a, ll_val *in, ll_val v, dou
     ll_val use;
     double value;
     const ll_node *n = ll_maker(g, v);
-    bool constant = ll_constant(g, v, &value);
+    bool constant = ll_constant_value(g, v, &value);
     if (constant && number) {
         *number = value;
         return LL_FUSE_K;
@@ -413,7 +413,7 @@ static bool stays(const fusing *f, const group *gr)
     int64_t period, repeat;
     double value;
     for (int i = 0; i < n->n_in; i++)
-        if (ll_constant(f->g, n->in[i], &value) ||
+        if (ll_constant_value(f->g, n->in[i], &value) ||
             periodic(f->g, ll_maker(f->g, n->in[i]), &period, &repeat))
             return false;
     return gr->n == 1;

@@ -131,7 +131,7 @@ static bool in_time(ll_match *m)
             double number;
             ll_val v = l->in[k] < 0 || made[l->in[k]] ? (ll_val){0} : m->value[l->in[k]];
             const ll_node *n = v.id ? ll_maker(m->g, v) : NULL;
-            if (!n || ll_constant(m->g, v, &number)) continue;
+            if (!n || ll_constant_value(m->g, v, &number)) continue;
             if (n - m->g->nodes >= m->at[i] || goes(m, n))
                 return ll_match_no(m, "%s is made after it", m->t->word[l->in[k]]);
         }
@@ -158,7 +158,7 @@ static bool fits(ll_match *m, const ll_fuse_line *l, const ll_node *n, bool swap
     for (int k = 0; k < l->n_in; k++) {
         ll_val v = n->in[swapped ? 1 - k : k];
         double number;
-        if (l->in[k] < 0 ? !ll_constant(m->g, v, &number) || number != l->number
+        if (l->in[k] < 0 ? !ll_constant_value(m->g, v, &number) || number != l->number
                          : !bind(&m->value[l->in[k]], v))
             return false;
     }
@@ -293,7 +293,7 @@ static ll_err put_lines(ll_rewrite *rw, ll_match *m, int at)
             double number;
             CHECK(old.id, LL_E_GRAPH, "nothing says what %s is", m->t->word[l->in[k]]);
             *now = rw->map[old.id];
-            if (!now->id && ll_constant(m->g, old, &number))
+            if (!now->id && ll_constant_value(m->g, old, &number))
                 *now =
                     ll_fill(rw->to, ll_graph_dtype(m->g, old), ll_graph_shape(m->g, old), number);
         }

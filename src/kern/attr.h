@@ -133,6 +133,29 @@ typedef struct ll_embedding_attr {
     int64_t v, from, part;
 } ll_embedding_attr;
 
+/* gather and scatter_add: "avc,i->aic" (op/gather.c); v: of scatter_add, elements of the dimension
+ * that is picked from; from, part: as of an embedding */
+typedef struct ll_gather_attr {
+    char spec[LL_SPEC_MAX];
+    int64_t v, from, part;
+} ll_gather_attr;
+
+/* argmax: along dim; sort: the first k of each row. least: the smallest first. */
+typedef struct ll_order_attr {
+    int64_t dim, k, least;
+} ll_order_attr;
+
+typedef struct ll_cumsum_attr {
+    int64_t dim, exclusive, reverse;
+} ll_cumsum_attr;
+
+/* arange: element i of n is start + step (at + i); at: where in the whole this part starts */
+typedef struct ll_arange_attr {
+    double start, step;
+    int64_t at, n;
+    ll_dtype dtype;
+} ll_arange_attr;
+
 /* causal_mask: what stands at [t,s] for at[1]+s > at[0]+t; at: where in the whole this part starts
  */
 typedef struct ll_mask_attr {

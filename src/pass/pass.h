@@ -31,7 +31,7 @@ ll_err ll_retype(const ll_graph *g, ll_dtype to, bool cast_batch, ll_graph **out
 const void *ll_attr_retype(ll_arena *a, const ll_node *n, ll_dtype to);
 
 /* Whether every element of v is one number, as its element type holds it. */
-bool ll_constant(const ll_graph *g, ll_val v, double *value);
+bool ll_constant_value(const ll_graph *g, ll_val v, double *value);
 
 /* For each value, how many nodes' operands, results and updates it is. */
 const int *ll_uses(const ll_graph *g, ll_arena *arena);

@@ -57,7 +57,7 @@ static ll_err emit_once(ll_rewrite *rw, table *t, const ll_op *op, const void *a
 
 /* ---- constants ---- */
 
-bool ll_constant(const ll_graph *g, ll_val v, double *value)
+bool ll_constant_value(const ll_graph *g, ll_val v, double *value)
 {
     const ll_node *n = ll_maker(g, v);
     if (!ll_is_op(n, &ll_op_fill)) return false;
@@ -93,7 +93,7 @@ static bool folds(const ll_graph *to, const ll_node *n, const ll_val *in, const 
     double value[LL_MAX_IN];
     if (!n->n_in || n->n_out != 1 || n->n_in > 3) return false;
     for (int i = 0; i < n->n_in; i++)
-        if (!ll_constant(to, in[i], &value[i])) return false;
+        if (!ll_constant_value(to, in[i], &value[i])) return false;
     *out = value[0];
     if (ll_is_op(n, &ll_op_broadcast) || ll_is_op(n, &ll_op_reshape) ||
         ll_is_op(n, &ll_op_transpose) || ll_is_op(n, &ll_op_slice) || ll_is_op(n, &ll_op_accum))
@@ -117,7 +117,8 @@ static const ll_op *with_number(const ll_graph *to, const ll_node *n, const ll_v
     double c;
     if (n->n_in != 2 || !n->op->elementwise) return NULL;
     if (!ll_dtype_is_float(ll_graph_dtype(to, in[0]))) return NULL;
-    bool right = ll_constant(to, in[1], &c), left = !right && ll_constant(to, in[0], &c);
+    bool right = ll_constant_value(to, in[1], &c),
+         left = !right && ll_constant_value(to, in[0], &c);
     if (!right && !left) return NULL;
     *x = right ? in[0] : in[1];
     *k = c;

@@ -142,7 +142,7 @@ static ll_err run_for(ll_session *s, double lr, double seconds, double times[MOS
         times[(*n)++] = is - was;
         was = is;
     }
-    ll_sort(times, *n);
+    ll_stats_sort(times, *n);
     return LL_OK;
 }
 

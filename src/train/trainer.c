@@ -357,7 +357,7 @@ static ll_err sum_up(trainer *t)
     r->train_loss = n ? 0 : NAN;
     for (int64_t i = all - tail; i < all; i++)
         r->train_loss += t->losses[i % RECENT] / (double)tail;
-    ll_sort(t->times, n);
+    ll_stats_sort(t->times, n);
     r->step_s = n ? t->times[n / 2] : NAN;
     r->samples_per_s = (double)t->r->train.batch / r->step_s;
     r->tokens_per_s = info->kind == LL_TOKENS ? r->samples_per_s * (double)info->seq : 0;

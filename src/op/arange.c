@@ -1,0 +1,55 @@
+/* arange: start + step i for element i of n. A part knows where in the whole it starts. */
+#include "kern/attr.h"
+#include "op/op_int.h"
+
+ll_kernel arange_ref;
+extern const ll_solver arange_cuda[];
+
+static ll_err infer(ll_infer *i)
+{
+    const ll_arange_attr *a = (const ll_arange_attr *)i->attr;
+    CHECK((unsigned)a->dtype < LL_N_DTYPE, LL_E_ARG, "no element type has number %d",
+          (int)a->dtype);
+    i->out[0] = (ll_type){a->dtype, LL_SHAPE(a->n)};
+    return ll_check_shape(&i->out[0].shape);
+}
+
+static ll_err split(const void *, const ll_loops *, int, ll_range range, const ll_type *,
+                    ll_part *part)
+{
+    ll_arange_attr *a = (ll_arange_attr *)part->attr;
+    a->at += range.from;
+    a->n = range.to - range.from;
+    return LL_OK;
+}
+
+static const ll_attr_field fields[] = {
+    LL_FIELD(ll_arange_attr, dtype, LL_A_DTYPE), LL_FIELD(ll_arange_attr, start, LL_A_F64),
+    LL_FIELD(ll_arange_attr, step, LL_A_F64),    LL_FIELD(ll_arange_attr, n, LL_A_INT),
+    LL_FIELD(ll_arange_attr, at, LL_A_INT),      {0}};
+static const ll_op arange = {
+    .name = "arange",
+    .work = LL_WORK_COPY,
+    .n_out = 1,
+    LL_ATTRS(ll_arange_attr, fields),
+    .dims = "-> a",
+    .infer = infer,
+    .split = split,
+    .no_grad = true,
+    .f64 = true,
+    .ref = arange_ref,
+    .cpu = LL_KERNEL(.run = arange_ref),
+    .cuda = LL_GPU(arange_cuda),
+    .trials = {"{dtype=f32, start=1.5, step=-0.25, n=7}", "{dtype=i32, start=3, step=2, n=5, at=4}",
+               "{dtype=f32, start=0, step=1, n=0}"},
+};
+
+ll_val ll_arange(ll_graph *g, ll_dtype dtype, int64_t n, double start, double step)
+{
+    ll_arange_attr a;
+    memset(&a, 0, sizeof a);
+    a.dtype = dtype, a.n = n, a.start = start, a.step = step;
+    return ll_emit(g, &arange, &a, NULL, 0);
+}
+
+const ll_op *const ll_ops_arange[] = {&arange, NULL};
