@@ -299,6 +299,21 @@ LL_API ll_val ll_layernorm(ll_graph *g, ll_val x, ll_val gain, ll_val bias, doub
 LL_API ll_val ll_rmsnorm(ll_graph *g, ll_val x, ll_val gain, double eps);
 /* Causal self-attention. qkv [b,t,3,h,d] -> [b,t,h,d]; scores are scaled by 1/sqrt(d). */
 LL_API ll_val ll_attention(ll_graph *g, ll_val qkv);
+/* Which keys a query sees: all; those up to its own place, counted from the first of both; the same
+ * counted from the last of both (the last query sees all). */
+typedef enum ll_causal { LL_SEES_ALL, LL_CAUSAL, LL_CAUSAL_ENDS } ll_causal;
+typedef struct ll_attend_opts {
+    ll_causal causal;
+    ll_val mask;  /* added to scores; of integers: 0 hides. Broadcast to [b,h,t,s]; may be none */
+    double scale; /* of scores; 0 means 1/sqrt(d) */
+} ll_attend_opts;
+/* Attention. q [b,t,h,d], k [b,s,n,d], v [b,s,n,e] -> [b,t,h,e]; h/n heads of q in a row share one
+ * of k and v. q may be [b,t,n,h/n,d], and so is the result then: heads can be cut. A query that
+ * sees no key gives zeros. opts: NULL for none. */
+LL_API ll_val ll_attend(ll_graph *g, ll_val q, ll_val k, ll_val v, const ll_attend_opts *opts);
+/* Rotary positions (Su et al., 2021): pairs of a row of x [b,t,h,d] are turned by t / base^(2i/d).
+ * Pair i: elements i and i + d/2; interleaved: 2 i and 2 i + 1. */
+LL_API ll_val ll_rope(ll_graph *g, ll_val x, double base, bool interleaved);
 LL_API ll_val ll_embedding(ll_graph *g, ll_val table,
                            ll_val index); /* [v,c], i32[...] -> [...,c] */
 /* -log softmax(logits)[label] for each row: [...,v], i32[...] -> [...] */

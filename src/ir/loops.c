@@ -120,9 +120,11 @@ ll_err ll_loops_of(const ll_op *op, const void *attr, int n_in, const ll_type *i
         char c = l->letter[k];
         if (listed(op->whole, c))
             l->combine[k] = LL_WHOLE;
+        else if (listed(op->sum, c))
+            l->combine[k] = LL_SUM;
         else if (in_results(l, n_out, k))
             l->combine[k] = LL_FREE;
-        else if (any || listed(op->sum, c))
+        else if (any)
             l->combine[k] = LL_SUM;
         else if (listed(op->max, c) || (op->max && *op->max == '?'))
             l->combine[k] = LL_MAX;

@@ -6,7 +6,8 @@
  * walks (it is never cut). The same letter is the same loop and has one extent. A loop that is in a
  * result is free: cutting it cuts operands and result. A loop that vanishes is listed in sum (parts
  * add up), max (parts combine by maximum) or whole (may not be cut); sum = "?" means every loop
- * that vanishes. A letter in window is walked by the result exactly and by some operands through a
+ * that vanishes. One that is in sum and in some of the results is free for these and summed for
+ * the others. A letter in window is walked by the result exactly and by some operands through a
  * sliding window: split says which range of each operand a range of the loop reads.
  * An op without dims has no loops: only the compiler makes such, when nothing is cut any more.
  * What does not fit: infer (shapes), loops (dims that depend on attributes), split (halos), and
@@ -108,6 +109,7 @@ typedef struct ll_bwd {
     int n_in;
     const ll_val *in, *out, *dout;
     ll_val *din;
+    const bool *wanted; /* [n_in] does anybody ask for din? Others may be set, in vain */
 } ll_bwd;
 
 /* What ranks do together. */

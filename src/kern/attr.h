@@ -163,6 +163,21 @@ typedef struct ll_mask_attr {
     int64_t at[2];
 } ll_mask_attr;
 
+/* attend: scores are scaled by scale; causal: query t sees keys s <= t + ahead. What a query that
+ * sees no key has as the logarithm of its sum: above what masks say (-1e30), below any score. */
+#define LL_ATTEND_NONE (-1e20f)
+typedef struct ll_attend_attr {
+    double scale;
+    int64_t causal, ahead;
+} ll_attend_attr;
+
+/* rope: angles are (at + t) / base^(2 i / d) for pair i of a row: elements 2 i and 2 i + 1 where
+ * interleaved, else i and i + d/2. back: the other way around */
+typedef struct ll_rope_attr {
+    double base;
+    int64_t at, interleaved, back;
+} ll_rope_attr;
+
 /* ---- elementwise ops, and chains of them as one kernel ----
  * X(name, operands, value for double operands a, b, c and number k) */
 #define LL_EW(X)                                                                                   \

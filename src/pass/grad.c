@@ -71,13 +71,13 @@ static void back_node(walk *w, const ll_node *n)
 {
     ll_graph *g = w->g;
     ll_val dout[LL_MAX_OUT], din[LL_MAX_IN] = {{0}};
-    bool any = false, wanted = false;
+    bool any = false, some = false, wanted[LL_MAX_IN];
     for (int o = 0; o < n->n_out; o++) {
         dout[o] = w->d[n->out[o].id];
         any |= dout[o].id != 0;
     }
-    for (int i = 0; i < n->n_in; i++) wanted |= w->depends[n->in[i].id];
-    if (!any || !wanted || n->op->no_grad) return;
+    for (int i = 0; i < n->n_in; i++) some |= wanted[i] = w->depends[n->in[i].id];
+    if (!any || !some || n->op->no_grad) return;
     const char *dot = strrchr(n->name, '.');
     snprintf(g->scope, sizeof g->scope, "d.%.*s", dot ? (int)(dot - n->name) + 1 : 0, n->name);
     g->of = n->of;
@@ -90,10 +90,10 @@ static void back_node(walk *w, const ll_node *n)
         ll_reject(g, LL_E_GRAPH, "%s has no gradient", n->name);
         return;
     }
-    ll_bwd b = {g, n->op, n->attr, n->n_in, n->in, n->out, dout, din};
+    ll_bwd b = {g, n->op, n->attr, n->n_in, n->in, n->out, dout, din, wanted};
     n->op->grad(&b);
     for (int i = 0; i < n->n_in && g->err == LL_OK; i++)
-        if (din[i].id && w->depends[n->in[i].id]) add_to(w, n->in[i], din[i]);
+        if (din[i].id && wanted[i]) add_to(w, n->in[i], din[i]);
 }
 
 static void back(walk *w, int from, int to)

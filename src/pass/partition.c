@@ -263,6 +263,8 @@ static ll_err can_panel(const ll_cutter *c, const ll_job *j, int i, const ll_lay
     if (want->split[dim] || loop < 0 || j->l->window[loop] || t->shape.d[dim] < size) return LL_OK;
     bool apart = j->cuts[axis] >= 0; /* every rank makes another part */
     if (j->l->combine[loop] == LL_WHOLE || (j->l->combine[loop] == LL_SUM && !apart)) return LL_OK;
+    for (int o = 0; o < j->n->n_out && j->l->combine[loop] == LL_SUM; o++)
+        if (ll_dim_of(j->l->out[o], loop) >= 0) return LL_OK;
     *out = (ll_panels){.operand = i, .axis = axis, .dim = dim, .loop = loop, .whole = *want};
     out->before = n > 1 ? moves[n - 2].after : *from;
     out->there = ll_find_panels(c, v, want);

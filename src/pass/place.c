@@ -229,8 +229,8 @@ static bool passes(const placer *c, const ll_node *n, int a)
     return true;
 }
 
-/* The loop that moves the fewest bytes; -1: none may be cut. *asked: the cut begins here, as the
- * mesh asks for. */
+/* The loop that moves the fewest bytes, one that must be whole only where there is no other; -1:
+ * none may be cut. *asked: the cut begins here, as the mesh asks for. */
 static int cheapest_loop(const placer *c, int node, const ll_loops *l, int a, double *best,
                          bool *asked)
 {
@@ -247,8 +247,11 @@ static int cheapest_loop(const placer *c, int node, const ll_loops *l, int a, do
         if (!ll_place_cuttable(c, node, l, loop) || ll_place_forbidden(c, n, l, a, loop)) continue;
         cost += bring_all(c, n, l, a, loop) + ll_place_unpinned(c, n, l, a, loop);
         if (l->combine[loop] == LL_SUM || l->combine[loop] == LL_MAX)
-            for (int o = 0; o < n->n_out; o++) cost += bytes_of(c, n->out[o]) * share;
-        if (cost < *best) {
+            for (int o = 0; o < n->n_out; o++)
+                if (ll_dim_of(l->out[o], loop) < 0) cost += bytes_of(c, n->out[o]) * share;
+        bool whole = l->combine[loop] == LL_WHOLE;
+        bool before = chosen >= 0 && l->combine[chosen] == LL_WHOLE;
+        if (chosen < 0 || whole == before ? cost < *best : before) {
             *best = cost;
             chosen = loop;
             *asked = !follow;

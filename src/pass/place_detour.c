@@ -6,7 +6,7 @@
  * the expansion would lie. Of attention's heads that makes DeepSpeed-Ulysses (Jacobs et al., 2023).
  *
  *     p ranks, qkv [b,t,3,h,d] cut along t, each rank's bytes in units of [b,t,h,d] (p-1)/p:
- *     expansion   2 (keys, values) forward, 4 backward
+ *     expansion   2 (keys, values) forward; backward 3 (queries, do; dq), the keys staying cut
  *     detour      3/p there, 1/p back; 1/p there (qkv is still held), 3/p back
  *
  * Both are priced by bytes sent and arithmetic of the rank with most of it. The expansion is priced
@@ -202,6 +202,7 @@ ll_err ll_place_detour(const placer *c, int node, const ll_loops *l, int axis, i
     }
     if (*turn < 0) return LL_OK;
     TRY(price_expansion(c, node, l, axis, loop, &expansion));
-    if (expansion <= best) *turn = -1;
+    /* In favour of the detour: of what it holds the backward pass has most. */
+    if (expansion <= 0.8 * best) *turn = -1;
     return LL_OK;
 }

@@ -2,8 +2,8 @@
 #include "kcheck.h"
 #include "kern/attr.h"
 
-ll_kernel attention_cpu, attention_grad_cpu, causal_mask_ref, causal_mask_cpu;
-ll_scratch attention_cpu_scratch, attention_grad_cpu_scratch;
+ll_kernel attention_cpu, attention_grad_cpu, attend_grad_cpu, causal_mask_ref, causal_mask_cpu;
+ll_scratch attention_cpu_scratch, attention_grad_cpu_scratch, attend_grad_cpu_scratch;
 
 /* batch, time, heads, width */
 static const int64_t sizes[][4] = {{1, 1, 1, 1},   {2, 1, 3, 64},   {3, 2, 1, 3},    {1, 5, 2, 1},
@@ -48,6 +48,31 @@ static void backward(void **)
     }
 }
 
+/* Groups, other keys than queries, parts of both; forward is tests/op/test_attend.c's. */
+static void general(void **)
+{
+    static const struct {
+        int64_t t, s, n, g, d, e, mask; /* mask: 0 none, else of its queries */
+        ll_attend_attr attr;
+    } cases[] = {{100, 130, 1, 2, 3, 5, 0, {0.7, 1, 30}},  {130, 70, 2, 1, 2, 1, 0, {0.7, 1, -60}},
+                 {97, 98, 1, 3, 1, 2, 97, {0.5, 0, 0}},    {120, 110, 1, 1, 4, 3, 1, {1, 1, -10}},
+                 {110, 60, 1, 1, 3, 3, 0, {0.5, 1, -200}}, {40, 200, 1, 2, 2, 2, 0, {0.5, 1, 100}}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        int64_t t = cases[i].t, s = cases[i].s, n = cases[i].n, g = cases[i].g;
+        kcheck k = {"attend_grad",           NULL,           attend_grad_cpu,
+                    attend_grad_cpu_scratch, &cases[i].attr, .tolerance = 2e-5};
+        kc_in(&k, kc_normal(LL_SHAPE(1, t, n, g, cases[i].e), 1, 0));
+        kc_in(&k, kc_normal(LL_SHAPE(1, t, n, g, cases[i].d), 1, 0));
+        kc_in(&k, kc_normal(LL_SHAPE(1, s, n, cases[i].d), 1, 0));
+        kc_in(&k, kc_normal(LL_SHAPE(1, s, n, cases[i].e), 1, 0));
+        kc_in(&k, kc_normal(LL_SHAPE(1, n, g, t), 0.3, 6));
+        kc_in(&k, kc_normal(LL_SHAPE(1, n, g, t), 1, 0));
+        if (cases[i].mask) kc_in(&k, kc_normal(LL_SHAPE(1, 1, g, cases[i].mask, s), 1, 0));
+        for (int o = 1; o < 4; o++) kc_out(&k, k.in[o].shape);
+        kc_check(&k);
+    }
+}
+
 static void mask(void **)
 {
     const ll_mask_attr attrs[] = {{-1e30, {0, 0}}, {0, {3, 0}}, {5, {0, 40}}, {2, {1, 4}}};
@@ -63,6 +88,6 @@ static void mask(void **)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(forward), cmocka_unit_test(backward),
-                                       cmocka_unit_test(mask)};
+                                       cmocka_unit_test(general), cmocka_unit_test(mask)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

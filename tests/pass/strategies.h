@@ -62,12 +62,14 @@ static inline ll_graph *gpt(void)
 /* What all of p ranks send with its sequence cut. E: bytes of [batch, time, width]. Where every
  * rank can have heads, all-to-alls turn positions into heads and back: qkv there and o back, then
  * do there (qkv and o are still held) and dqkv back: (3 + 1 + 1 + 3) E (p-1)/p a layer. Where heads
- * are too few, and samples too: keys and values are gathered, twice, and their gradients scattered:
- * 6 E (p-1). Gradients are summed, but those of positions gathered: each is one rank's. */
+ * are too few, and samples too: queries stay cut, keys and values are gathered; then keys stay cut,
+ * and queries, do and two numbers a query are gathered, dq scattered: (2 + 3) E (p-1) and a little.
+ * Gradients are summed, but those of positions gathered: each is one rank's. */
 static inline double sequence_bytes(const ll_graph *g, int64_t batch, int64_t heads, int p)
 {
     double places = 4.0 * SEQ * WIDTH, e = places * (double)batch;
-    double attention = heads >= p ? 8 * e * (p - 1) / p : 6 * e * (p - 1);
+    double gathered = (5 + 2.0 * (double)heads / WIDTH) * e * (p - 1);
+    double attention = heads >= p ? 8 * e * (p - 1) / p : gathered;
     return LAYERS * attention + (p - 1) * (2 * gradient_bytes(g) - places);
 }
 

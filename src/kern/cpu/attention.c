@@ -1,8 +1,9 @@
-/* attention.c: causal attention of f32, forward (see attention.h for the layout).
+/* attention.c: attention of f32, forward (see attention.h for the layout).
  *
- * For a block of queries, keys come block by block up to the diagonal. m holds each query's largest
- * score so far and l the sum of exp(s - m); when a block raises m, what was summed before shrinks
- * by exp(old m - new m) (online softmax: Milakov, Gimelshein 2018; tiled as in Dao et al. 2022).
+ * For a block of queries, keys come block by block up to the last that it sees. m holds each
+ * query's largest score so far and l the sum of exp(s - m); when a block raises m, what was summed
+ * before shrinks by exp(old m - new m) (online softmax: Milakov, Gimelshein 2018; tiled as in Dao
+ * et al. 2022).
  * Blocks of one head are worked in order by one thread: the thread count changes nothing. */
 #include "kern/cpu/attention.h"
 
@@ -14,47 +15,47 @@
 #include <math.h>
 #include <omp.h>
 
-ll_kernel attention_cpu, causal_mask_cpu;
-ll_scratch attention_cpu_scratch;
+ll_kernel attention_cpu, attend_cpu, causal_mask_cpu;
+ll_scratch attention_cpu_scratch, attend_cpu_scratch;
 
 enum { BLOCK = LL_ATT_BLOCK, M = LL_ATT_M, N = LL_ATT_N, VECTORS = N / LL_LANES };
 
 /* One thread's room; rows padded to whole groups, as tiles write them. */
 typedef struct room {
-    float *k, *v; /* [t, width] */
+    float *k;     /* [s, width of d] */
+    float *v;     /* [s, width of e] */
     float *qt;    /* [d, BLOCK] */
     float *s;     /* [BLOCK, BLOCK] */
-    float *o;     /* [BLOCK, width] */
+    float *o;     /* [BLOCK, width of e] */
     float *m, *l; /* [BLOCK] */
 } room;
 
-static size_t room_floats(const ll_att_head *p)
+/* Lays out a room from `at` on; returns its end. */
+static float *lay_out(const ll_att *p, float *at, room *r)
 {
-    int64_t rows = (p->t + M - 1) / M * M;
-    int64_t n = 2 * rows * p->width + p->width * BLOCK + BLOCK * BLOCK + BLOCK * p->width;
-    return (size_t)((n + 2 * BLOCK + 15) / 16 * 16);
+    int64_t rows = (p->s + M - 1) / M * M, d = ll_att_width(p->d), e = ll_att_width(p->e);
+    r->k = at;
+    r->v = r->k + rows * d;
+    r->qt = r->v + rows * e;
+    r->s = r->qt + d * BLOCK;
+    r->o = r->s + BLOCK * BLOCK;
+    r->m = r->o + BLOCK * e;
+    r->l = r->m + BLOCK;
+    return r->l + BLOCK;
 }
 
-static room room_at(const ll_att_head *p, float *at)
+static size_t room_floats(const ll_att *p)
 {
-    int64_t rows = (p->t + M - 1) / M * M * p->width;
-    room r = {.k = at, .v = at + rows, .qt = at + 2 * rows};
-    r.s = r.qt + p->width * BLOCK;
-    r.o = r.s + BLOCK * BLOCK;
-    r.m = r.o + BLOCK * p->width;
-    r.l = r.m + BLOCK;
-    return r;
+    room r;
+    return (size_t)(lay_out(p, NULL, &r) - (float *)NULL + 15) / 16 * 16;
 }
 
 /* Masks, maxima and exponentials of one panel of 16 queries; shrink: by how much earlier sums
  * shrink. Rows of s that a neighbouring panel's products read past this one's last key are zeros.
  */
-static void softmax_panel(float *s, int64_t keys, int64_t q, int64_t ahead, float *m, float *l,
-                          float *shrink)
+static void softmax_panel(float *s, int64_t keys, int64_t seen, float *m, float *l, float *shrink)
 {
-    int64_t seen = ll_att_seen(keys, q, ahead);
     ll_vec top[VECTORS], sum[VECTORS];
-    ll_att_mask(s, keys, q, ahead);
     for (int i = 0; i < VECTORS; i++) {
         top[i] = ll_vec_at(m + i * LL_LANES);
         sum[i] = ll_vec_all(0);
@@ -83,61 +84,93 @@ static void softmax_panel(float *s, int64_t keys, int64_t q, int64_t ahead, floa
 }
 
 /* One block of queries against one block of keys. */
-static void add_keys(const ll_att_head *p, const room *r, int64_t from, int64_t keys,
+static void add_keys(const ll_att *p, const room *r, const float *mask, int64_t from, int64_t keys,
                      int64_t queries, int64_t ahead)
 {
     float shrink[BLOCK];
-    ll_att_scores(p, r->k + from * p->width, r->qt, keys, queries, ahead, r->s);
-    for (int64_t q = 0; q < queries; q += N)
-        softmax_panel(r->s + q, keys, q, ahead, r->m + q, r->l + q, shrink + q);
+    int64_t width = ll_att_width(p->e);
+    ll_att_scores(p->d, r->k + from * ll_att_width(p->d), r->qt, keys, queries, ahead, r->s);
+    for (int64_t q = 0; q < queries; q += N) {
+        ll_att_mask(p, mask ? mask + q * p->by[3] : NULL, queries, r->s + q, keys, q, ahead);
+        softmax_panel(r->s + q, keys, ll_att_seen(keys, q, ahead), r->m + q, r->l + q, shrink + q);
+    }
     for (int64_t q = 0; q < queries && from > 0; q++)
-        for (int64_t e = 0; e < p->width; e++) r->o[q * p->width + e] *= shrink[q];
-    ll_att_gather(p, r->s, r->v + from * p->width, keys, queries, ahead, r->o);
+        for (int64_t e = 0; e < width; e++) r->o[q * width + e] *= shrink[q];
+    ll_att_gather(p->e, r->s, r->v + from * width, keys, queries, ahead, r->o);
 }
 
-static void one_head(const ll_att_head *p, const room *r, float *o, int64_t stride, float *lse)
+/* A query that sees no key, or keys of -inf alone, gives zeros and LL_ATTEND_NONE. */
+static void put_rows(const ll_att *p, const room *r, int64_t queries, float *o, float *lse)
 {
-    float by = (float)(1 / sqrt((double)p->d));
-    ll_att_pack(p, p->k, p->stride, 1, r->k);
-    ll_att_pack(p, p->v, p->stride, 1, r->v);
-    for (int64_t i = 0; i < p->t; i += BLOCK) {
-        int64_t queries = p->t - i < BLOCK ? p->t - i : BLOCK;
-        ll_att_transpose(p, p->q + i * p->stride, p->stride, queries, by, r->qt);
-        for (int64_t q = 0; q < BLOCK; q++) r->m[q] = -INFINITY, r->l[q] = 0;
-        memset(r->o, 0, (size_t)(BLOCK * p->width) * sizeof(float));
-        for (int64_t j = 0; j < i + queries; j += BLOCK) {
-            int64_t keys = i + queries - j < BLOCK ? i + queries - j : BLOCK;
-            add_keys(p, r, j, keys, queries, i - j);
-        }
-        for (int64_t q = 0; q < queries; q++) {
-            float *to = o + (i + q) * stride, inverse = 1 / r->l[q];
+    for (int64_t q = 0; q < queries; q++) {
+        float *to = o + q * p->h * p->e, inverse = r->l[q] > 0 ? 1 / r->l[q] : 0;
+        const float *from = r->o + q * ll_att_width(p->e);
 #pragma omp simd
-            for (int64_t e = 0; e < p->d; e++) to[e] = r->o[q * p->width + e] * inverse;
-            lse[i + q] = (float)((double)r->m[q] + log((double)r->l[q]));
-        }
+        for (int64_t e = 0; e < p->e; e++) to[e] = from[e] * inverse;
+        lse[q] = (float)((double)r->m[q] + (r->l[q] > 0 ? log((double)r->l[q]) : 0));
     }
 }
 
-ll_err attention_cpu(const ll_kcall *c)
+static void one_head(const ll_att *p, const ll_att_head *x, const room *r, float *o, float *lse)
 {
-    const ll_tensor *qkv = &c->in[0];
-    int64_t t = qkv->shape.d[1], h = qkv->shape.d[3], d = qkv->shape.d[4];
-    int64_t heads = qkv->shape.d[0] * h;
-    int team = ll_team(c, heads * t * t * d);
+    ll_att_pack(p->s, p->d, x->k, p->k_row, 1, r->k);
+    ll_att_pack(p->s, p->e, x->v, p->v_row, 1, r->v);
+    for (int64_t i = 0; i < p->t; i += BLOCK) {
+        int64_t queries = p->t - i < BLOCK ? p->t - i : BLOCK, end = i + queries + p->ahead;
+        if (end > p->s) end = p->s;
+        ll_att_transpose(p->d, x->q + i * p->q_row, p->q_row, queries, (float)p->scale, r->qt);
+        for (int64_t q = 0; q < BLOCK; q++) r->m[q] = LL_ATTEND_NONE, r->l[q] = 0;
+        memset(r->o, 0, (size_t)(BLOCK * ll_att_width(p->e)) * sizeof(float));
+        for (int64_t j = 0; j < end; j += BLOCK) {
+            const float *mask = x->mask ? x->mask + i * p->by[3] + j * p->by[4] : NULL;
+            add_keys(p, r, mask, j, end - j < BLOCK ? end - j : BLOCK, queries, i + p->ahead - j);
+        }
+        put_rows(p, r, queries, o + i * p->h * p->e, lse + i);
+    }
+}
+
+static ll_err run(const ll_kcall *c, const ll_att *p)
+{
+    int64_t heads = p->b * p->h;
+    int team = ll_team(c, heads * p->t * p->s * p->d);
 #pragma omp parallel for num_threads(team) schedule(dynamic)
     for (int64_t n = 0; n < heads; n++) {
-        ll_att_head p = ll_att_head_of(qkv, n);
-        room r = room_at(&p, (float *)c->scratch + room_floats(&p) * (size_t)omp_get_thread_num());
-        one_head(&p, &r, (float *)c->out[0].data + n / h * t * h * d + n % h * d, h * d,
-                 (float *)c->out[1].data + n * t);
+        room r;
+        ll_att_head x = ll_att_head_of(p, n);
+        lay_out(p, (float *)c->scratch + room_floats(p) * (size_t)omp_get_thread_num(), &r);
+        one_head(p, &x, &r, (float *)c->out[0].data + (n / p->h * p->t * p->h + n % p->h) * p->e,
+                 (float *)c->out[1].data + n * p->t);
     }
     return LL_OK;
 }
 
+static size_t scratch(const ll_kcall *c, const ll_att *p)
+{
+    return room_floats(p) * sizeof(float) * (size_t)(c->threads < 1 ? 1 : c->threads);
+}
+
+ll_err attention_cpu(const ll_kcall *c)
+{
+    ll_att p = ll_att_packed(&c->in[0]);
+    return run(c, &p);
+}
+
 size_t attention_cpu_scratch(const ll_kcall *c)
 {
-    ll_att_head p = ll_att_head_of(&c->in[0], 0);
-    return room_floats(&p) * sizeof(float) * (size_t)(c->threads < 1 ? 1 : c->threads);
+    ll_att p = ll_att_packed(&c->in[0]);
+    return scratch(c, &p);
+}
+
+ll_err attend_cpu(const ll_kcall *c)
+{
+    ll_att p = ll_att_of(c->in, c->n_in > 3 ? &c->in[3] : NULL, c->attr);
+    return run(c, &p);
+}
+
+size_t attend_cpu_scratch(const ll_kcall *c)
+{
+    ll_att p = ll_att_of(c->in, NULL, c->attr);
+    return scratch(c, &p);
 }
 
 ll_err causal_mask_cpu(const ll_kcall *c)

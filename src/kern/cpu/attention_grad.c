@@ -1,10 +1,10 @@
-/* attention_grad.c: the gradient of causal attention of f32 (see attention.h for the layout).
+/* attention_grad.c: the gradient of attention of f32 (see attention.h for the layout).
  *
- * For a block of keys, the blocks of queries from the diagonal on:
- *   p  = exp(s - lse)              s = k q^T / sqrt(d), as the forward kernel had it
- *   ds = p (v do^T - delta)        delta = sum over d of do o
+ * For a block of keys, the blocks of queries that see it:
+ *   p  = exp(s - lse)              s = k q^T scale + mask, as the forward kernel had it
+ *   ds = p (v do^T - delta)        delta = sum over e of do o, or given
  *   dv += p do,  dk += ds q,  dq += ds^T k
- * dk and dv of the block are done after its last block of queries; dq gathers over all of them. */
+ * Heads that share keys add to the same dk and dv, one after the other. */
 #include "kern/cpu/attention.h"
 
 #include "kern/cpu/row.h"
@@ -13,39 +13,51 @@
 #include <math.h>
 #include <omp.h>
 
-ll_kernel attention_grad_cpu;
-ll_scratch attention_grad_cpu_scratch;
+ll_kernel attention_grad_cpu, attend_grad_cpu;
+ll_scratch attention_grad_cpu_scratch, attend_grad_cpu_scratch;
 
 enum { BLOCK = LL_ATT_BLOCK, M = LL_ATT_M, N = LL_ATT_N };
 
+/* What goes in besides p, and comes out; rows as of q, k and v, and of o. */
+typedef struct grads {
+    const float *g, *o, *lse, *delta; /* o NULL: delta is given */
+    float *dq, *dk, *dv;
+} grads;
+
 typedef struct room {
-    float *q, *k, *v, *g; /* [t, width]; q scaled by 1/sqrt(d); g: do */
-    float *dq;            /* [t, width] */
-    float *qt, *gt;       /* [blocks, d, BLOCK] */
-    float *s, *ds;        /* [BLOCK, BLOCK] */
-    float *dk, *dv;       /* [BLOCK, width] */
-    float *lse, *delta;   /* [t], to whole blocks */
+    float *q, *g;       /* [t, width of d, e]; q scaled; g: do */
+    float *k, *v;       /* [s, width of d, e] */
+    float *dq;          /* [t, width of d] */
+    float *qt, *gt;     /* [blocks, d or e, BLOCK] */
+    float *s, *ds;      /* [BLOCK, BLOCK] */
+    float *dk, *dv;     /* [s, width of d, e] */
+    float *lse, *delta; /* [t], to whole blocks */
 } room;
 
-/* Lays out a room from `at` on (NULL: only measures); returns its floats. */
-static size_t lay_out(const ll_att_head *p, float *at, room *r)
+static int64_t in_tiles(int64_t n)
 {
-    int64_t blocks = (p->t + BLOCK - 1) / BLOCK;
-    int64_t rows = (p->t + M - 1) / M * M * p->width, turned = blocks * p->width * BLOCK;
+    return (n + M - 1) / M * M;
+}
+
+/* Lays out a room from `at` on (NULL: only measures); returns its floats. */
+static size_t lay_out(const ll_att *p, float *at, room *r)
+{
+    int64_t blocks = (p->t + BLOCK - 1) / BLOCK, d = ll_att_width(p->d), e = ll_att_width(p->e);
+    int64_t t = in_tiles(p->t), s = in_tiles(p->s);
     struct {
         float **place;
         int64_t size;
-    } parts[] = {{&r->q, rows},
-                 {&r->k, rows},
-                 {&r->v, rows},
-                 {&r->g, rows},
-                 {&r->dq, rows},
-                 {&r->qt, turned},
-                 {&r->gt, turned},
+    } parts[] = {{&r->q, t * d},
+                 {&r->k, s * d},
+                 {&r->v, s * e},
+                 {&r->g, t * e},
+                 {&r->dq, t * d},
+                 {&r->qt, blocks * d * BLOCK},
+                 {&r->gt, blocks * e * BLOCK},
                  {&r->s, BLOCK * BLOCK},
                  {&r->ds, BLOCK * BLOCK},
-                 {&r->dk, BLOCK * p->width},
-                 {&r->dv, BLOCK * p->width},
+                 {&r->dk, s * d},
+                 {&r->dv, s * e},
                  {&r->lse, blocks * BLOCK},
                  {&r->delta, blocks * BLOCK}};
     size_t n = 0;
@@ -58,11 +70,8 @@ static size_t lay_out(const ll_att_head *p, float *at, room *r)
 
 /* s becomes p, and ds (as it comes: v do^T) becomes ds, for one panel of 16 queries. Rows past its
  * last key that groups of keys and neighbouring panels read are zeros. */
-static void slopes(float *s, float *ds, int64_t keys, int64_t q, int64_t ahead, const float *lse,
-                   const float *delta)
+static void slopes(float *s, float *ds, int64_t seen, const float *lse, const float *delta)
 {
-    int64_t seen = ll_att_seen(keys, q, ahead);
-    ll_att_mask(s, keys, q, ahead);
     for (int64_t k = 0; k < seen; k++)
 #pragma GCC unroll 4
         for (int i = 0; i < N; i += LL_LANES) {
@@ -76,90 +85,132 @@ static void slopes(float *s, float *ds, int64_t keys, int64_t q, int64_t ahead, 
 }
 
 /* One block of queries (from i on) against one block of keys (from j on). */
-static void add_pair(const ll_att_head *p, const room *r, int64_t i, int64_t j, int64_t keys)
+static void add_pair(const ll_att *p, const room *r, const float *mask, int64_t i, int64_t j)
 {
-    int64_t queries = p->t - i < BLOCK ? p->t - i : BLOCK, ahead = i - j, w = p->width;
-    ll_att_scores(p, r->k + j * w, r->qt + i * w, keys, queries, ahead, r->s);
-    ll_att_scores(p, r->v + j * w, r->gt + i * w, keys, queries, ahead, r->ds);
-    for (int64_t q = 0; q < queries; q += N)
-        slopes(r->s + q, r->ds + q, keys, q, ahead, r->lse + i + q, r->delta + i + q);
-    ll_att_spread(p, r->s, r->g + i * w, keys, queries, ahead, r->dv);
-    ll_att_spread(p, r->ds, r->q + i * w, keys, queries, ahead, r->dk);
-    ll_att_gather(p, r->ds, r->k + j * w, keys, queries, ahead, r->dq + i * w);
+    int64_t queries = p->t - i < BLOCK ? p->t - i : BLOCK, ahead = i + p->ahead - j;
+    int64_t keys = p->s - j < BLOCK ? p->s - j : BLOCK;
+    int64_t d = ll_att_width(p->d), e = ll_att_width(p->e);
+    ll_att_scores(p->d, r->k + j * d, r->qt + i * d, keys, queries, ahead, r->s);
+    ll_att_scores(p->e, r->v + j * e, r->gt + i * e, keys, queries, ahead, r->ds);
+    for (int64_t q = 0; q < queries; q += N) {
+        const float *at = mask ? mask + (i + q) * p->by[3] + j * p->by[4] : NULL;
+        ll_att_mask(p, at, queries, r->s + q, keys, q, ahead);
+        slopes(r->s + q, r->ds + q, ll_att_seen(keys, q, ahead), r->lse + i + q, r->delta + i + q);
+    }
+    ll_att_spread(p->e, r->s, r->g + i * e, keys, queries, ahead, r->dv + j * e);
+    ll_att_spread(p->d, r->ds, r->q + i * d, keys, queries, ahead, r->dk + j * d);
+    ll_att_gather(p->d, r->ds, r->k + j * d, keys, queries, ahead, r->dq + i * d);
 }
 
-static void prepare(const ll_att_head *p, const room *r, const float *g, const float *o,
-                    int64_t stride, const float *lse)
+static void prepare(const ll_att *p, const ll_att_head *x, const room *r, const grads *f)
 {
-    int64_t w = p->width;
-    ll_att_pack(p, p->q, p->stride, (float)(1 / sqrt((double)p->d)), r->q);
-    ll_att_pack(p, p->k, p->stride, 1, r->k);
-    ll_att_pack(p, p->v, p->stride, 1, r->v);
-    ll_att_pack(p, g, stride, 1, r->g);
+    int64_t d = ll_att_width(p->d), e = ll_att_width(p->e), stride = p->h * p->e;
+    ll_att_pack(p->t, p->d, x->q, p->q_row, (float)p->scale, r->q);
+    ll_att_pack(p->t, p->e, f->g, stride, 1, r->g);
     for (int64_t i = 0; i < p->t; i += BLOCK) {
         int64_t n = p->t - i < BLOCK ? p->t - i : BLOCK;
-        ll_att_transpose(p, r->q + i * w, w, n, 1, r->qt + i * w);
-        ll_att_transpose(p, r->g + i * w, w, n, 1, r->gt + i * w);
+        ll_att_transpose(p->d, r->q + i * d, d, n, 1, r->qt + i * d);
+        ll_att_transpose(p->e, r->g + i * e, e, n, 1, r->gt + i * e);
         memset(r->lse + i, 0, BLOCK * sizeof(float));
         memset(r->delta + i, 0, BLOCK * sizeof(float));
     }
     for (int64_t i = 0; i < p->t; i++) {
-        float sum = 0;
+        float sum = f->o ? 0 : f->delta[i];
 #pragma omp simd reduction(+ : sum)
-        for (int64_t e = 0; e < p->d; e++) sum += g[i * stride + e] * o[i * stride + e];
+        for (int64_t k = 0; k < (f->o ? p->e : 0); k++)
+            sum += f->g[i * stride + k] * f->o[i * stride + k];
         r->delta[i] = sum;
-        r->lse[i] = lse[i];
+        r->lse[i] = f->lse[i];
     }
-    memset(r->dq, 0, (size_t)((p->t + M - 1) / M * M * w) * sizeof(float));
+    memset(r->dq, 0, (size_t)(in_tiles(p->t) * d) * sizeof(float));
 }
 
-/* Rows of d [n, width] to rows of the result. */
-static void put(const ll_att_head *p, const float *d, int64_t n, float by, float *to)
+/* Rows of x [n, width] to rows of the result. */
+static void put(const float *x, int64_t n, int64_t d, float by, float *to, int64_t stride)
 {
     for (int64_t i = 0; i < n; i++) {
 #pragma omp simd
-        for (int64_t e = 0; e < p->d; e++) to[i * p->stride + e] = d[i * p->width + e] * by;
+        for (int64_t e = 0; e < d; e++) to[i * stride + e] = x[i * ll_att_width(d) + e] * by;
     }
 }
 
-/* dqkv: where this head's dq starts; dk and dv follow, `part` floats apart. */
-static void one_head(const ll_att_head *p, const room *r, float *dqkv, int64_t part)
+/* Heads that share head n of all b n heads of keys. */
+static void one_group(const ll_att *p, const room *r, const grads *all, int64_t n)
 {
-    size_t block = (size_t)(BLOCK * p->width) * sizeof(float);
-    for (int64_t j = 0; j < p->t; j += BLOCK) {
-        int64_t keys = p->t - j < BLOCK ? p->t - j : BLOCK;
-        memset(r->dk, 0, block);
-        memset(r->dv, 0, block);
-        for (int64_t i = j; i < p->t; i += BLOCK) add_pair(p, r, i, j, keys);
-        put(p, r->dk, keys, 1, dqkv + part + j * p->stride);
-        put(p, r->dv, keys, 1, dqkv + 2 * part + j * p->stride);
+    int64_t group = p->h / p->n, d = ll_att_width(p->d), e = ll_att_width(p->e);
+    ll_att_head x = ll_att_head_of(p, n * group);
+    int64_t k = x.k - (const float *)p->k, v = x.v - (const float *)p->v;
+    ll_att_pack(p->s, p->d, x.k, p->k_row, 1, r->k);
+    ll_att_pack(p->s, p->e, x.v, p->v_row, 1, r->v);
+    memset(r->dk, 0, (size_t)(in_tiles(p->s) * d) * sizeof(float));
+    memset(r->dv, 0, (size_t)(in_tiles(p->s) * e) * sizeof(float));
+    for (int64_t h = n * group; h < (n + 1) * group; h++) {
+        x = ll_att_head_of(p, h);
+        int64_t at = (h / p->h * p->t * p->h + h % p->h) * p->e;
+        grads f = {all->g + at, all->o ? all->o + at : NULL, all->lse + h * p->t};
+        if (!f.o) f.delta = all->delta + h * p->t;
+        prepare(p, &x, r, &f);
+        for (int64_t j = 0; j < p->s; j += BLOCK) {
+            int64_t first = j > p->ahead ? (j - p->ahead) / BLOCK * BLOCK : 0;
+            for (int64_t i = first; i < p->t; i += BLOCK) add_pair(p, r, x.mask, i, j);
+        }
+        put(r->dq, p->t, p->d, (float)p->scale, all->dq + (x.q - (const float *)p->q), p->q_row);
     }
-    put(p, r->dq, p->t, (float)(1 / sqrt((double)p->d)), dqkv);
+    put(r->dk, p->s, p->d, 1, all->dk + k, p->k_row);
+    put(r->dv, p->s, p->e, 1, all->dv + v, p->v_row);
 }
 
-ll_err attention_grad_cpu(const ll_kcall *c)
+static ll_err run(const ll_kcall *c, const ll_att *p, const grads *f)
 {
-    const ll_tensor *qkv = &c->in[1];
-    int64_t t = qkv->shape.d[1], h = qkv->shape.d[3], d = qkv->shape.d[4];
-    int64_t heads = qkv->shape.d[0] * h;
-    int team = ll_team(c, heads * t * t * d);
+    int team = ll_team(c, p->b * p->h * p->t * p->s * p->d);
 #pragma omp parallel for num_threads(team) schedule(dynamic)
-    for (int64_t n = 0; n < heads; n++) {
+    for (int64_t n = 0; n < p->b * p->n; n++) {
         room r = {0};
-        ll_att_head p = ll_att_head_of(qkv, n);
-        size_t floats = lay_out(&p, NULL, &r);
-        lay_out(&p, (float *)c->scratch + floats * (size_t)omp_get_thread_num(), &r);
-        int64_t at = n / h * t * h * d + n % h * d;
-        prepare(&p, &r, (const float *)c->in[0].data + at, (const float *)c->in[2].data + at, h * d,
-                (const float *)c->in[3].data + n * t);
-        one_head(&p, &r, (float *)c->out[0].data + (p.q - (const float *)qkv->data), h * d);
+        size_t floats = lay_out(p, NULL, &r);
+        lay_out(p, (float *)c->scratch + floats * (size_t)omp_get_thread_num(), &r);
+        one_group(p, &r, f, n);
     }
     return LL_OK;
 }
 
-size_t attention_grad_cpu_scratch(const ll_kcall *c)
+static size_t scratch(const ll_kcall *c, const ll_att *p)
 {
     room r;
-    ll_att_head p = ll_att_head_of(&c->in[1], 0);
-    return lay_out(&p, NULL, &r) * sizeof(float) * (size_t)(c->threads < 1 ? 1 : c->threads);
+    return lay_out(p, NULL, &r) * sizeof(float) * (size_t)(c->threads < 1 ? 1 : c->threads);
+}
+
+ll_err attention_grad_cpu(const ll_kcall *c)
+{
+    ll_att p = ll_att_packed(&c->in[1]);
+    float *d = (float *)c->out[0].data;
+    grads f = {(const float *)c->in[0].data,
+               (const float *)c->in[2].data,
+               (const float *)c->in[3].data,
+               NULL,
+               d,
+               d + p.h * p.d,
+               d + 2 * p.h * p.d};
+    return run(c, &p, &f);
+}
+
+size_t attention_grad_cpu_scratch(const ll_kcall *c)
+{
+    ll_att p = ll_att_packed(&c->in[1]);
+    return scratch(c, &p);
+}
+
+ll_err attend_grad_cpu(const ll_kcall *c)
+{
+    ll_att p = ll_att_of(&c->in[1], c->n_in > 6 ? &c->in[6] : NULL, c->attr);
+    grads f = {(const float *)c->in[0].data, NULL,
+               (const float *)c->in[4].data, (const float *)c->in[5].data,
+               (float *)c->out[0].data,      (float *)c->out[1].data,
+               (float *)c->out[2].data};
+    return run(c, &p, &f);
+}
+
+size_t attend_grad_cpu_scratch(const ll_kcall *c)
+{
+    ll_att p = ll_att_of(&c->in[1], NULL, c->attr);
+    return scratch(c, &p);
 }
