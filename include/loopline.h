@@ -286,8 +286,22 @@ LL_API ll_val ll_avg_pool(ll_graph *g, ll_val x, const ll_window *w);
 /* Over all spatial dimensions: [n,...,c] -> [n,c] */
 LL_API ll_val ll_global_max_pool(ll_graph *g, ll_val x);
 LL_API ll_val ll_global_avg_pool(ll_graph *g, ll_val x);
-/* Averages each cell of an out_h x out_w grid laid over the image. */
+/* Averages each cell of an out_h x out_w grid laid over the image; cells may overlap. */
 LL_API ll_val ll_adaptive_avg_pool(ll_graph *g, ll_val x, int64_t out_h, int64_t out_w);
+/* Spatial dimensions to other sizes, or by a factor. Output o lies at o image/out of the image
+ * (ASYMMETRIC), half a pixel in (HALF_PIXEL), or so that the first and last meet (ALIGN_CORNERS);
+ * where a scale is given, at o/scale. NEAREST takes the pixel at or before it, or as round says;
+ * PyTorch's is ASYMMETRIC. */
+typedef struct ll_resize {
+    enum { LL_NEAREST, LL_LINEAR, LL_CUBIC } mode;
+    enum { LL_HALF_PIXEL, LL_ALIGN_CORNERS, LL_ASYMMETRIC } coords;
+    enum { LL_FLOOR, LL_CEIL, LL_ROUND_DOWN, LL_ROUND_UP } round; /* DOWN, UP: of halves */
+    int64_t size[3]; /* 0: the old size times scale, rounded down */
+    double scale[3]; /* 0: size / old size */
+    double cubic;    /* 0: -0.75 */
+} ll_resize;
+LL_API ll_val ll_resize_image(ll_graph *g, ll_val x, const ll_resize *r);
+LL_API ll_val ll_flip(ll_graph *g, ll_val x, int dim); /* reversed along dim */
 /* [n,h,w,c] -> [n, h*block, w*block, c/block^2], and back. A pixel's channels are in blocks of one
  * for each place of its square (ONNX's DCR), or, inner: places run fastest (CRD, pixel_shuffle). */
 LL_API ll_val ll_depth_to_space(ll_graph *g, ll_val x, int64_t block, bool inner);

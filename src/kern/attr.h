@@ -113,6 +113,24 @@ typedef struct ll_pool_attr {
     int64_t size[2], stride[2], pad[4], image[2];
 } ll_pool_attr;
 
+/* resample: a matrix [out, image] of few numbers a row times dimension dim; back: its transpose.
+ * Output o is at (o + pre) num / den + shift of the image; kind says what of the image it takes
+ * (kern/resample.h). A part makes rows at.. of the result, size of them, from rows of the operand;
+ * at: where the image and the output begin. */
+typedef enum ll_resample_kind {
+    LL_TAKE_FLOOR,   /* the pixel at or before it */
+    LL_TAKE_CEIL,    /* at or behind it */
+    LL_TAKE_LINEAR,  /* of the two around it */
+    LL_TAKE_CUBIC,   /* of the four around it; cubic: their coefficient */
+    LL_TAKE_AREA,    /* the average of what output o covers, of all evenly laid over the image */
+    LL_TAKE_REVERSE, /* pixel image - 1 - o */
+    LL_N_TAKE
+} ll_resample_kind;
+typedef struct ll_resample_attr {
+    int64_t dim, kind, back, image, out, at[2], size;
+    double pre, num, den, shift, cubic;
+} ll_resample_attr;
+
 typedef struct ll_norm_attr {
     double eps;
 } ll_norm_attr;

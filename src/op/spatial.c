@@ -245,20 +245,6 @@ ll_val ll_global_avg_pool(ll_graph *g, ll_val x)
     return ll_scale(g, ll_sum(g, x, spec), 1 / points);
 }
 
-ll_val ll_adaptive_avg_pool(ll_graph *g, ll_val x, int64_t out_h, int64_t out_w)
-{
-    ll_shape s = ll_graph_shape(g, x);
-    if (!x.id || s.n != 4 || out_h < 1 || out_w < 1 || s.d[1] < 1 || s.d[2] < 1 || s.d[1] % out_h ||
-        s.d[2] % out_w) {
-        char text[LL_SHAPE_TEXT];
-        return ll_reject(
-            g, LL_E_SHAPE,
-            "%sadaptive_avg_pool of %s to %lld x %lld, want an image [n,h,w,c] that divides",
-            g->scope, x.id ? ll_shape_print(&s, text) : "none", (long long)out_h, (long long)out_w);
-    }
-    return ll_avg_pool(g, x, &(ll_window){.size = {s.d[1] / out_h, s.d[2] / out_w}});
-}
-
 /* ---- space and depth ---- */
 
 static ll_val reject_block(ll_graph *g, const char *op, ll_val x, int64_t block)

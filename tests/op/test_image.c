@@ -63,8 +63,9 @@ static void test_adaptive(void **state)
     ll_val x = image(g, 12, 7, 5);
     assert_shape(g, ll_adaptive_avg_pool(g, x, 1, 1), LL_SHAPE(2, 1, 1, 5));
     assert_shape(g, ll_adaptive_avg_pool(g, x, 6, 7), LL_SHAPE(2, 6, 7, 5));
-    ll_adaptive_avg_pool(g, x, 5, 7);
-    assert_refused(g, "[2,12,7,5]", "5 x 7");
+    assert_shape(g, ll_adaptive_avg_pool(g, x, 5, 7), LL_SHAPE(2, 5, 7, 5));
+    ll_adaptive_avg_pool(g, x, 0, 7);
+    assert_refused(g, "[2,12,7,5]", "0 x 7");
 }
 
 static void test_conv_layer(void **state)

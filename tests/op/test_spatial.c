@@ -237,6 +237,135 @@ static void test_shuffle(void **)
     }
 }
 
+/* ---- resizing ---- */
+
+/* Pixel i's part in a row, by each mode's definition. */
+static double part_of(const ll_resize *r, double x, int64_t i, int64_t image)
+{
+    double last = (double)image - 1, a = r->cubic != 0 ? r->cubic : -0.75, sum = 0;
+    double in = fmin(fmax(x, 0), last);
+    if (r->mode == LL_NEAREST) {
+        double at = r->round == LL_FLOOR        ? floor(in)
+                    : r->round == LL_CEIL       ? ceil(in)
+                    : r->round == LL_ROUND_DOWN ? ceil(x - 0.5)
+                                                : floor(x + 0.5);
+        return fmin(fmax(at, 0), last) == (double)i;
+    }
+    if (r->mode == LL_LINEAR) return fmax(0, 1 - fabs(in - (double)i));
+    for (int64_t j = (int64_t)floor(x) - 1; j <= (int64_t)floor(x) + 2; j++) {
+        double d = fabs(x - (double)j);
+        int64_t seen = j < 0 ? 0 : j > image - 1 ? image - 1 : j;
+        if (seen != i) continue;
+        sum += d <= 1 ? (a + 2) * d * d * d - (a + 3) * d * d + 1
+                      : a * d * d * d - 5 * a * d * d + 8 * a * d - 4 * a;
+    }
+    return sum;
+}
+
+static double coord(const ll_resize *r, int64_t o, int64_t image, int64_t out, double scale)
+{
+    double ratio = scale > 0 ? 1 / scale : (double)image / (double)out;
+    if (r->coords == LL_ALIGN_CORNERS)
+        return out > 1 ? (double)o * (double)(image - 1) / (double)(out - 1) : 0;
+    return r->coords == LL_HALF_PIXEL ? ((double)o + 0.5) * ratio - 0.5 : (double)o * ratio;
+}
+
+static ll_val resize(ll_graph *g, const ll_val *in, const void *arg)
+{
+    return ll_resize_image(g, in[0], arg);
+}
+
+static void resize_plain(const built *b, double *const *in, const ll_shape *shape, double *y)
+{
+    const ll_resize *r = b->arg;
+    int64_t x[5], t[5], i[3], o[3];
+    double scale[3] = {0};
+    spread(&b->in[0], x), spread(shape, t);
+    for (int k = 0; k < b->in[0].n - 2; k++) scale[k + 5 - b->in[0].n] = r->scale[k];
+    for (int64_t e = 0; e < ll_numel(shape); e++) {
+        int64_t p = e / t[4], n = p / (t[1] * t[2] * t[3]);
+        o[2] = p % t[3], o[1] = p / t[3] % t[2], o[0] = p / (t[3] * t[2]) % t[1];
+        y[e] = 0;
+        for (int64_t q = 0; q < x[1] * x[2] * x[3]; q++) {
+            double w = 1;
+            i[0] = q / (x[2] * x[3]), i[1] = q / x[3] % x[2], i[2] = q % x[3];
+            for (int k = 0; k < 3; k++)
+                if (x[1 + k] > 1 || t[1 + k] > 1)
+                    w *= part_of(r, coord(r, o[k], x[1 + k], t[1 + k], scale[k]), i[k], x[1 + k]);
+            y[e] += w * in[0][at(x, n, i, e % t[4])];
+        }
+    }
+}
+
+static void test_resize(void **)
+{
+    static const struct {
+        ll_shape x;
+        ll_resize r;
+    } cases[] = {{LL_SHAPE(2, 3, 4, 2), {.size = {6, 8}}},
+                 {LL_SHAPE(1, 5, 7, 2), {.size = {3, 11}}},
+                 {LL_SHAPE(2, 7, 3), {.scale = {1.7}}},
+                 {LL_SHAPE(1, 3, 4, 2, 1), {.size = {5, 3, 4}}},
+                 {LL_SHAPE(1, 4, 1, 2), {.scale = {0.6, 3}}}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        for (int k = 0; k < 18; k++) {
+            ll_resize r = cases[i].r;
+            char what[64];
+            r.mode = k % 6 < 4 ? LL_NEAREST : k % 6 == 4 ? LL_LINEAR : LL_CUBIC;
+            r.round = k % 6 < 4 ? k % 6 : 0;
+            r.coords = k / 6;
+            snprintf(what, sizeof what, "resize %d, mode %d, coordinates %d", (int)i, k % 6, k / 6);
+            built_check(&(built){what, 1, {cases[i].x}, &r, resize, resize_plain});
+        }
+}
+
+/* ONNX's example of a 2 x 2 image made 4 x 4. */
+static void known_plain(const built *, double *const *in, const ll_shape *, double *y)
+{
+    const double *x = in[0], f[4] = {0, 0.25, 0.75, 1};
+    for (int i = 0; i < 16; i++) {
+        double a = f[i / 4], b = f[i % 4];
+        y[i] = (1 - a) * ((1 - b) * x[0] + b * x[1]) + a * ((1 - b) * x[2] + b * x[3]);
+    }
+}
+
+static ll_val adaptive(ll_graph *g, const ll_val *in, const void *arg)
+{
+    return arg ? ll_adaptive_avg_pool(g, in[0], 3, 4) : ll_flip(g, in[0], 1);
+}
+
+static void adaptive_plain(const built *b, double *const *in, const ll_shape *shape, double *y)
+{
+    const int64_t *x = b->in[0].d, *t = shape->d;
+    for (int64_t e = 0; e < ll_numel(shape); e++) {
+        int64_t c = e % t[3], p = e / t[3] % t[2], o = e / t[3] / t[2] % t[1];
+        int64_t n = e / t[3] / t[2] / t[1];
+        double sum = 0, count = 0;
+        for (int64_t i = 0; i < x[1]; i++)
+            for (int64_t j = 0; j < x[2]; j++) {
+                bool in_cell = b->arg ? i + 1 > (double)(o * x[1]) / (double)t[1] &&
+                                            i < (double)((o + 1) * x[1]) / (double)t[1] &&
+                                            j + 1 > (double)(p * x[2]) / (double)t[2] &&
+                                            j < (double)((p + 1) * x[2]) / (double)t[2]
+                                      : i == x[1] - 1 - o && j == p;
+                if (!in_cell) continue;
+                sum += in[0][((n * x[1] + i) * x[2] + j) * x[3] + c];
+                count++;
+            }
+        y[e] = sum / count;
+    }
+}
+
+static void test_adaptive(void **)
+{
+    const ll_resize twice = {.mode = LL_LINEAR, .scale = {2, 2}};
+    ll_shape two = LL_SHAPE(1, 2, 2, 1);
+    built_check(&(built){"twice", 1, {two}, &twice, resize, known_plain});
+    ll_shape x = LL_SHAPE(2, 17, 10, 2);
+    built_check(&(built){"adaptive", 1, {x}, "", adaptive, adaptive_plain});
+    built_check(&(built){"flip", 1, {x}, NULL, adaptive, adaptive_plain});
+}
+
 /* ---- refusals ---- */
 
 static void refused(ll_graph *g, const char *word)
@@ -271,7 +400,9 @@ static void test_refusals(void **)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_convs), cmocka_unit_test(test_pools), cmocka_unit_test(test_global),
-        cmocka_unit_test(test_shuffle), cmocka_unit_test(test_refusals)};
+        cmocka_unit_test(test_convs),   cmocka_unit_test(test_pools),
+        cmocka_unit_test(test_global),  cmocka_unit_test(test_shuffle),
+        cmocka_unit_test(test_resize),  cmocka_unit_test(test_adaptive),
+        cmocka_unit_test(test_refusals)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
