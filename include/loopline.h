@@ -126,10 +126,11 @@ LL_API void ll_graph_block(ll_graph *g);
 LL_API void ll_graph_reject(ll_graph *g, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
-typedef enum ll_init_kind { LL_ZEROS, LL_CONSTANT, LL_NORMAL, LL_UNIFORM } ll_init_kind;
+typedef enum ll_init_kind { LL_ZEROS, LL_CONSTANT, LL_NORMAL, LL_UNIFORM, LL_GIVEN } ll_init_kind;
 typedef struct ll_init {
     ll_init_kind kind;
     double a; /* CONSTANT: the value; NORMAL: standard deviation; UNIFORM: in (-a, a) */
+    const struct ll_data *data; /* GIVEN, by ll_constant: the graph's own copy */
 } ll_init;
 
 /* Inputs. Parameters are trained; state is kept from step to step (running statistics, moments);
@@ -141,6 +142,9 @@ LL_API ll_val ll_batch(ll_graph *g, const char *name, ll_dtype dtype, ll_shape s
  * number from 1, or any that ll_session_set sets. */
 LL_API ll_val ll_per_step(ll_graph *g, const char *name);
 LL_API ll_val ll_fill(ll_graph *g, ll_dtype dtype, ll_shape shape, double value);
+/* A tensor of given elements, which are copied; equal ones are one. It is no parameter, not in
+ * checkpoints, and in memory once. */
+LL_API ll_val ll_constant(ll_graph *g, ll_dtype dtype, ll_shape shape, const void *data);
 
 /* Outputs: a named result; a new content for a parameter or state at the end of the step. */
 LL_API void ll_graph_result(ll_graph *g, const char *name, ll_val v);
@@ -251,6 +255,10 @@ LL_API ll_val ll_cumsum(ll_graph *g, ll_val x, int dim, bool exclusive, bool rev
 /* ---- reductions: "nhwc->c" sums over n, h and w ---- */
 LL_API ll_val ll_sum(ll_graph *g, ll_val x, const char *spec);
 LL_API ll_val ll_amax(ll_graph *g, ll_val x, const char *spec);
+LL_API ll_val ll_amin(ll_graph *g, ll_val x, const char *spec);
+LL_API ll_val ll_prod(ll_graph *g, ll_val x, const char *spec);
+LL_API ll_val ll_mean_over(ll_graph *g, ll_val x, const char *spec);
+LL_API ll_val ll_logsumexp(ll_graph *g, ll_val x, const char *spec);
 LL_API ll_val ll_mean(ll_graph *g, ll_val x);    /* over everything, to a scalar */
 LL_API ll_val ll_sum_all(ll_graph *g, ll_val x); /* likewise */
 
@@ -309,8 +317,17 @@ LL_API ll_val ll_space_to_depth(ll_graph *g, ll_val x, int64_t block, bool inner
 
 /* ---- normalisation, attention, losses ---- */
 LL_API ll_val ll_softmax(ll_graph *g, ll_val x); /* over the last dimension */
+LL_API ll_val ll_softmax_over(ll_graph *g, ll_val x, int dim);
+LL_API ll_val ll_log_softmax(ll_graph *g, ll_val x, int dim);
 LL_API ll_val ll_layernorm(ll_graph *g, ll_val x, ll_val gain, ll_val bias, double eps);
 LL_API ll_val ll_rmsnorm(ll_graph *g, ll_val x, ll_val gain, double eps);
+/* x [n,...,c]: each sample's groups of channels; each of its channels. gain, bias: [c], or none. */
+LL_API ll_val ll_group_norm(ll_graph *g, ll_val x, int64_t groups, ll_val gain, ll_val bias,
+                            double eps);
+LL_API ll_val ll_instance_norm(ll_graph *g, ll_val x, ll_val gain, ll_val bias, double eps);
+/* x / (k + alpha mean)^beta, the mean of the squares of `size` channels around each, as PyTorch. */
+LL_API ll_val ll_local_response_norm(ll_graph *g, ll_val x, int64_t size, double alpha, double beta,
+                                     double k);
 /* Causal self-attention. qkv [b,t,3,h,d] -> [b,t,h,d]; scores are scaled by 1/sqrt(d). */
 LL_API ll_val ll_attention(ll_graph *g, ll_val qkv);
 /* Which keys a query sees: all; those up to its own place, counted from the first of both; the same
@@ -332,6 +349,27 @@ LL_API ll_val ll_embedding(ll_graph *g, ll_val table,
                            ll_val index); /* [v,c], i32[...] -> [...,c] */
 /* -log softmax(logits)[label] for each row: [...,v], i32[...] -> [...] */
 LL_API ll_val ll_cross_entropy(ll_graph *g, ll_val logits, ll_val label);
+/* Its mean, a scalar, as PyTorch's: where there are weights of classes, [v], rows count by them. */
+typedef struct ll_cross_entropy_opts {
+    double smoothing; /* so much of each label is shared by all classes */
+    ll_val weight;    /* or none */
+} ll_cross_entropy_opts;
+LL_API ll_val ll_cross_entropy_mean(ll_graph *g, ll_val logits, ll_val label,
+                                    const ll_cross_entropy_opts *opts);
+LL_API ll_val ll_nll(ll_graph *g, ll_val log_p, ll_val label); /* -log_p[label] of each row */
+/* Losses of each element; ll_mean makes them a scalar. */
+LL_API ll_val ll_mse(ll_graph *g, ll_val x, ll_val target);
+LL_API ll_val ll_l1(ll_graph *g, ll_val x, ll_val target);
+LL_API ll_val ll_huber(ll_graph *g, ll_val x, ll_val target, double delta);
+LL_API ll_val ll_smooth_l1(ll_graph *g, ll_val x, ll_val target, double beta);
+/* Binary cross entropy of sigmoid(x); weight: how much positives count, or none. */
+LL_API ll_val ll_bce_logits(ll_graph *g, ll_val x, ll_val target, ll_val weight);
+/* Binary, of sigmoid(x), as torchvision's; alpha < 0: both sides count alike. */
+LL_API ll_val ll_focal(ll_graph *g, ll_val x, ll_val target, double alpha, double gamma);
+LL_API ll_val ll_kl_div(ll_graph *g, ll_val log_p, ll_val target); /* target (log target - log_p) */
+/* Of rows: [...,c], [...,c] -> [...]. sign: 1 where they should be alike, else -1. */
+LL_API ll_val ll_cosine_similarity(ll_graph *g, ll_val a, ll_val b, double eps);
+LL_API ll_val ll_cosine_embedding(ll_graph *g, ll_val a, ll_val b, ll_val sign, double margin);
 /* 1 where the largest logit is the label's, else 0: [...,v], i32[...] -> f32[...] */
 LL_API ll_val ll_correct(ll_graph *g, ll_val logits, ll_val label);
 /* Zeroes each element with probability p and scales the rest by 1/(1-p). */

@@ -12,7 +12,7 @@
 
 static bool kept(const ll_slot *s)
 {
-    return s->name && (s->kind == LL_PARAM || s->kind == LL_STATE);
+    return s->name && ll_kind_stays(s->kind);
 }
 
 /* The slot of share that is this input; -1: it is none of share's. */

@@ -426,7 +426,7 @@ static ll_err copy_inputs(const ll_session *s, ll_exec *to, const ll_program *p)
 {
     for (int i = 0; i < p->n_input; i++) {
         int a = ll_program_input(s->p, p->inputs[i].name), b = p->inputs[i].slot;
-        if (a < 0 || p->slots[b].kind == LL_PARAM || p->slots[b].kind == LL_STATE) continue;
+        if (a < 0 || ll_kind_stays(p->slots[b].kind)) continue;
         TRY(ll_exec_read(s->e, a, ll_exec_data(to, b, 0)));
         TRY(ll_exec_changed(to, b));
     }

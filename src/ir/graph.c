@@ -6,7 +6,8 @@
 
 const char *ll_kind_name(ll_kind k)
 {
-    static const char *const names[LL_N_KIND] = {"computed", "param", "state", "batch", "step"};
+    static const char *const names[LL_N_KIND] = {"computed", "param", "state",
+                                                 "batch",    "step",  "constant"};
     return names[k];
 }
 
@@ -109,6 +110,14 @@ static ll_val new_value(ll_graph *g, ll_type type)
     return (ll_val){g->n_value++};
 }
 
+const ll_data *ll_data_copy(ll_arena *arena, const ll_data *d)
+{
+    if (!d) return NULL;
+    ll_data *copy = (ll_data *)ll_arena_copy(arena, d, sizeof *d);
+    copy->elements = ll_arena_copy(arena, d->elements, (size_t)d->n * ll_dtype_bytes(d->dtype));
+    return copy;
+}
+
 ll_val ll_input(ll_graph *g, const char *name, ll_kind kind, ll_type type, ll_init init)
 {
     if (g->err != LL_OK) return (ll_val){0};
@@ -123,6 +132,7 @@ ll_val ll_input(ll_graph *g, const char *name, ll_kind kind, ll_type type, ll_in
     ll_value *x = ll_value_of(g, v);
     x->kind = kind;
     x->init = init;
+    x->init.data = ll_data_copy(g->arena, init.data);
     x->name = ll_arena_strdup(g->arena, name);
     return v;
 }
@@ -140,6 +150,37 @@ ll_val ll_state(ll_graph *g, const char *name, ll_shape shape, ll_init init)
 ll_val ll_batch(ll_graph *g, const char *name, ll_dtype dtype, ll_shape shape)
 {
     return ll_input(g, name, LL_BATCH, (ll_type){dtype, shape}, (ll_init){0});
+}
+
+static uint64_t mix(uint64_t h, const void *data, size_t bytes)
+{
+    for (size_t i = 0; i < bytes; i++) h = (h ^ ((const uint8_t *)data)[i]) * 1099511628211u;
+    return h;
+}
+
+/* Named by what it holds, so that equal ones are found. */
+ll_val ll_constant(ll_graph *g, ll_dtype dtype, ll_shape shape, const void *data)
+{
+    int64_t n = 1;
+    for (int i = 0; i < shape.n && i < LL_MAX_DIMS; i++) n = shape.d[i] < 0 ? -1 : n * shape.d[i];
+    if (g->err != LL_OK) return (ll_val){0};
+    if (shape.n < 0 || shape.n > LL_MAX_DIMS || n < 0 || (unsigned)dtype >= LL_N_DTYPE || !data)
+        return ll_reject(g, LL_E_ARG, "%sconstant: no shape, type or data", g->scope);
+    size_t bytes = (size_t)n * ll_dtype_bytes(dtype);
+    uint64_t h = mix(mix(14695981039346656037u, &dtype, sizeof dtype), data, bytes);
+    h = mix(h, shape.d, sizeof *shape.d * (size_t)shape.n);
+    for (;; h++) { /* others of the same hash are passed by */
+        char name[32];
+        snprintf(name, sizeof name, "constant.%016llx", (unsigned long long)h);
+        ll_val old = ll_find(g, name);
+        ll_data made = {dtype, n, data};
+        ll_init init = {.kind = LL_GIVEN, .data = &made};
+        if (!old.id) return ll_input(g, name, LL_CONST, (ll_type){dtype, shape}, init);
+        const ll_value *x = ll_value_of(g, old);
+        if (x->kind == LL_CONST && x->type.dtype == dtype &&
+            ll_shape_equal(&x->type.shape, &shape) && !memcmp(x->init.data->elements, data, bytes))
+            return old;
+    }
 }
 
 ll_val ll_per_step(ll_graph *g, const char *name)

@@ -11,8 +11,29 @@
 
 typedef struct ll_op ll_op;
 
-typedef enum ll_kind { LL_COMPUTED, LL_PARAM, LL_STATE, LL_BATCH, LL_STEP, LL_N_KIND } ll_kind;
+typedef enum ll_kind {
+    LL_COMPUTED,
+    LL_PARAM,
+    LL_STATE,
+    LL_BATCH,
+    LL_STEP,
+    LL_CONST,
+    LL_N_KIND
+} ll_kind;
 const char *ll_kind_name(ll_kind k);
+/* Is such an input made when a session opens, and there in every step? */
+static inline bool ll_kind_stays(ll_kind k)
+{
+    return k == LL_PARAM || k == LL_STATE || k == LL_CONST;
+}
+
+/* The elements of a constant, all of them where the input is a part. */
+typedef struct ll_data {
+    ll_dtype dtype;
+    int64_t n;
+    const void *elements;
+} ll_data;
+const ll_data *ll_data_copy(ll_arena *arena, const ll_data *d); /* NULL of NULL */
 
 typedef struct ll_type {
     ll_dtype dtype;

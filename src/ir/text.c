@@ -30,7 +30,7 @@
 
 enum { NODES_MAX = 1000000, INPUTS_MAX = 16384, NAMED_MAX = 16384 };
 
-static const char *const init_names[] = {"zeros", "constant", "normal", "uniform"};
+static const char *const init_names[] = {"zeros", "constant", "normal", "uniform", "data"};
 enum { N_INIT = sizeof init_names / sizeof *init_names };
 
 /* ---- printing ---- */
@@ -71,11 +71,16 @@ static void put_input(printer *p, ll_val v)
     put_def(p, v);
     ll_buf_printf(&p->w, " = %s ", ll_kind_name(x->kind));
     ll_put_string(&p->w, x->name);
-    if (x->kind == LL_PARAM || x->kind == LL_STATE) {
+    if (ll_kind_stays(x->kind)) {
+        const ll_data *data = x->init.data;
         ll_buf_printf(&p->w, " init=%s", init_names[x->init.kind]);
         if (x->init.kind != LL_ZEROS) {
             ll_buf_printf(&p->w, "(");
-            ll_put_double(&p->w, x->init.a);
+            for (int64_t i = 0; data && i < data->n; i++) {
+                if (i) ll_buf_printf(&p->w, ",");
+                ll_put_double(&p->w, ll_load(data->elements, data->dtype, i));
+            }
+            if (!data) ll_put_double(&p->w, x->init.a);
             ll_buf_printf(&p->w, ")");
         }
     }
@@ -224,7 +229,29 @@ static ll_err scan_def(parser *p, def *d)
     return LL_OK;
 }
 
-static ll_err scan_init(parser *p, ll_init *init)
+/* Elements up to ')', as many as the type has. */
+static ll_err scan_data(parser *p, const ll_type *type, ll_init *init)
+{
+    double *v = NULL;
+    int n = 0, cap = 0;
+    const char *from = p->s.at;
+    for (bool more = !ll_scan_is(&p->s, ')'); more; more = ll_scan_is(&p->s, ',')) {
+        v = (double *)ll_arena_grow(p->scratch, v, sizeof *v, n, &cap);
+        TRY(ll_scan_double(&p->s, "an element", &v[n++]));
+    }
+    if (n) TRY(ll_scan_want(&p->s, ')'));
+    if (n != ll_numel(&type->shape))
+        return ll_scan_fail(&p->s, from, "%d elements, want %lld", n,
+                            (long long)ll_numel(&type->shape));
+    ll_data *data = LL_NEW(p->g->arena, ll_data);
+    void *to = ll_arena_alloc(p->g->arena, (size_t)n * ll_dtype_bytes(type->dtype) + 1);
+    for (int i = 0; i < n; i++) ll_store(to, type->dtype, i, v[i]);
+    *data = (ll_data){type->dtype, n, to};
+    init->data = data;
+    return LL_OK;
+}
+
+static ll_err scan_init(parser *p, const ll_type *type, ll_init *init)
 {
     char word[LL_WORD_MAX + 1];
     ll_scan_blank(&p->s);
@@ -234,15 +261,16 @@ static ll_err scan_init(parser *p, ll_init *init)
     TRY(ll_scan_want(&p->s, '='));
     ll_scan_blank(&p->s);
     from = p->s.at;
-    TRY(ll_scan_word(&p->s, "zeros, constant, normal or uniform", word));
+    TRY(ll_scan_word(&p->s, "zeros, constant, normal, uniform or data", word));
     int kind = 0;
     while (kind < N_INIT && strcmp(word, init_names[kind])) kind++;
     if (kind == N_INIT)
-        return ll_scan_fail(&p->s, from, "no init %s, want zeros, constant, normal or uniform",
-                            word);
+        return ll_scan_fail(&p->s, from,
+                            "no init %s, want zeros, constant, normal, uniform or data", word);
     init->kind = (ll_init_kind)kind;
     if (kind == LL_ZEROS) return LL_OK;
     TRY(ll_scan_want(&p->s, '('));
+    if (kind == LL_GIVEN) return scan_data(p, type, init);
     TRY(ll_scan_double(&p->s, "a number", &init->a));
     return ll_scan_want(&p->s, ')');
 }
@@ -254,14 +282,17 @@ static ll_err parse_input(parser *p, const def *defs, int n_def, const char *wor
     int kind = LL_PARAM;
     while (kind < LL_N_KIND && strcmp(word, ll_kind_name((ll_kind)kind))) kind++;
     if (kind == LL_N_KIND)
-        return ll_scan_fail(&p->s, from, "want param, state, batch, step or op(, found %s", word);
+        return ll_scan_fail(&p->s, from,
+                            "want param, state, batch, step, constant or op(, found %s", word);
     if (n_def != 1) return ll_scan_fail(&p->s, from, "an input is one value, not %d", n_def);
     if (defs->name)
         return ll_scan_fail(&p->s, defs->from, "an input's name belongs after %s", word);
     if (++p->n_input > INPUTS_MAX)
         return ll_scan_fail(&p->s, from, "more than %d inputs", INPUTS_MAX);
     TRY(scan_name(p, "the input's name", name));
-    if (kind == LL_PARAM || kind == LL_STATE) TRY(scan_init(p, &init));
+    if (ll_kind_stays((ll_kind)kind)) TRY(scan_init(p, &defs->type, &init));
+    if ((kind == LL_CONST) != (init.kind == LL_GIVEN))
+        return ll_scan_fail(&p->s, from, "a constant has init=data, and no other input has");
     if (!ll_input(p->g, name, (ll_kind)kind, defs->type, init).id)
         return ll_scan_fail(&p->s, defs->from, "%s", p->g->err_text);
     return LL_OK;

@@ -23,6 +23,10 @@ static void fill_row(const ll_init *init, uint64_t seed, uint64_t stream, int64_
     double v[4];
     for (int64_t i = 0; i < n; i++) {
         int64_t k = first + i;
+        if (init->data) {
+            ll_store(data, t, at + i, ll_load(init->data->elements, init->data->dtype, k));
+            continue;
+        }
         if (i == 0 || k % 4 == 0) draw(init, seed, stream, (uint64_t)(k / 4), v);
         ll_store(data, t, at + i, v[k % 4]);
     }
@@ -56,8 +60,9 @@ void ll_init_fill(const ll_init *init, const char *name, uint64_t seed, const ll
         memset(data, 0, (size_t)n * ll_dtype_bytes(t));
         return;
     }
-    if (piece) {
-        fill_piece(init, seed, stream, type, piece, threads, data);
+    if (piece || init->data) {
+        const ll_piece whole = {.whole = type->shape};
+        fill_piece(init, seed, stream, type, piece ? piece : &whole, threads, data);
         return;
     }
 #pragma omp parallel for num_threads(threads) if (n > LL_PARALLEL_WORK)

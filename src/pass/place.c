@@ -67,7 +67,7 @@ static ll_err place_inputs(placer *c)
         if (x->kind == LL_BATCH) TRY(place_batch(c, v));
         if (x->kind == LL_STEP) c->decided[v] = true;
         ll_val same = like ? ll_find(like->g, x->name) : (ll_val){0};
-        if (!same.id || (x->kind != LL_PARAM && x->kind != LL_STATE)) continue;
+        if (!same.id || !ll_kind_stays(x->kind)) continue;
         c->p->made[v] = like->made[same.id];
         c->p->seen[v] = like->seen[same.id];
         c->decided[v] = true;

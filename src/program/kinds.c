@@ -77,7 +77,7 @@ ll_memory_kinds ll_program_kinds(const ll_program *p)
         const ll_slot *s = &p->slots[p->inputs[i].slot];
         if (s->kind == LL_PARAM)
             m.parameters += ll_align64(s->bytes);
-        else if (s->kind == LL_STATE)
+        else if (ll_kind_stays(s->kind))
             m.state += ll_align64(s->bytes);
         else
             m.batch += ll_align64(s->bytes * (size_t)(s->kind == LL_BATCH ? p->n_micro : 1));

@@ -127,9 +127,10 @@ static inline int ll_program_times(const ll_program *p, int i)
 char *ll_program_print(const ll_program *p, ll_arena *arena);
 /* A program's bytes by what they are for; their sum is p->bytes. */
 typedef struct ll_memory_kinds {
-    size_t parameters, state, batch; /* state: moments, statistics; batch: data and scalars */
-    size_t gradients;                /* what micro-batches add up, and leave for the update */
-    size_t other; /* of the work region: activations, and what is gathered, sent or summed */
+    size_t parameters, state,
+        batch;        /* state: moments, statistics, constants; batch: data and scalars */
+    size_t gradients; /* what micro-batches add up, and leave for the update */
+    size_t other;     /* of the work region: activations, and what is gathered, sent or summed */
     size_t scratch;
 } ll_memory_kinds;
 ll_memory_kinds ll_program_kinds(const ll_program *p);

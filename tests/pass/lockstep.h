@@ -142,6 +142,7 @@ static inline double draw_input(const ll_value *v, uint64_t seed, int64_t i, int
                                 int outliers)
 {
     uint64_t stream = ll_stream(v->name, 7);
+    if (v->init.data) return ll_load(v->init.data->elements, v->init.data->dtype, i);
     if (v->type.dtype == LL_I32)
         return (double)ll_below_at(seed, stream, (uint64_t)i, (uint64_t)limit);
     double u = ll_normal_at(seed, stream, (uint64_t)i);

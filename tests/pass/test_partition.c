@@ -48,6 +48,46 @@ static made convs(void)
     return training(g, ll_mean(g, ll_cross_entropy(g, logits, y)), "momentum", 5);
 }
 
+/* Constants, positions, elements by index, order, running sums, norms of groups and channels, a
+ * weighted loss. */
+static made everyday(void)
+{
+    static const float table[5 * 6] = {0.5f, -1, 2, 0.25f, 1, -0.5f, 3, 1, -2};
+    static const int32_t places[4] = {3, 0, 2, 3};
+    static const float weight[8] = {1, 2, 0.5f, 1, 3, 1, 0.25f, 1};
+    ll_graph *g = ll_graph_new("everyday");
+    ll_val x = ll_batch(g, "x", LL_F32, LL_SHAPE(6, 5, 7, 6));
+    ll_val y = ll_batch(g, "y", LL_I32, LL_SHAPE(6)), at;
+    ll_val h = ll_linear(g, "fc1", x, 6, true); /* [6,5,7,6] */
+    h = ll_add(g, h,
+               ll_reshape(g, ll_constant(g, LL_F32, LL_SHAPE(5, 6), table), LL_SHAPE(5, 1, 6)));
+    h = ll_group_norm(g, h, 2, ll_param(g, "gain", LL_SHAPE(6), (ll_init){LL_NORMAL, 1}),
+                      (ll_val){0}, 1e-5);
+    h = ll_local_response_norm(g, ll_gelu_erf(g, h), 3, 0.1, 0.75, 1);
+    h = ll_mul(g, h, ll_softmax_over(g, h, 2));
+    ll_val position = ll_reshape(g, ll_arange(g, LL_F32, 7, 1, 0.5), LL_SHAPE(7, 1));
+    h = ll_cumsum(g, ll_mul(g, h, position), 1, false, true);
+    h = ll_gather(g, h, ll_constant(g, LL_I32, LL_SHAPE(4), places), 2); /* [6,5,4,6] */
+    h = ll_add(
+        g, h,
+        ll_gather_elements(
+            g, h,
+            ll_argmax(g,
+                      ll_concat(g,
+                                (ll_val[]){ll_reshape(g, h, LL_SHAPE(6, 5, 4, 6, 1)),
+                                           ll_reshape(g, ll_mish(g, h), LL_SHAPE(6, 5, 4, 6, 1))},
+                                2, 4),
+                      4),
+            3));
+    h = ll_top_k(g, h, 3, &at); /* [6,5,4,3] */
+    h = ll_add(g, h, ll_sum(g, ll_one_hot(g, at, 6, LL_F32), "abcde->abcd"));
+    ll_val logits = ll_linear(g, "fc2", ll_mean_over(g, h, "nhwc->nc"), 8, true);
+    ll_val w = ll_constant(g, LL_F32, LL_SHAPE(8), weight);
+    ll_cross_entropy_opts opts = {.smoothing = 0.1, .weight = w};
+    ll_graph_result(g, "lse", ll_mean(g, ll_logsumexp(g, logits, "nc->n")));
+    return training(g, ll_cross_entropy_mean(g, logits, y, &opts), "adamw", 8);
+}
+
 static made model(const char *name, int64_t batch, const char *optimizer, int64_t limit, int n,
                   const ll_size *sizes)
 {
@@ -204,6 +244,17 @@ static void test_mlp(void **state)
     walk(mlp(), meshes);
 }
 
+static void test_everyday(void **state)
+{
+    (void)state;
+    static const char *const meshes[] = {"data=2",        "data=4 3",         "tensor=2",
+                                         "tensor=3",      "height=2",         "width=3",
+                                         "cols=2",        "channel=2",        "filter=3",
+                                         "depth=2",       "data=2,height=2",  "data=2,tensor=2 1",
+                                         "rows=2,cols=2", "height=2,width=2", NULL};
+    walk(everyday(), meshes);
+}
+
 static void test_convs(void **state)
 {
     (void)state;
@@ -298,9 +349,9 @@ int main(void)
     if (getenv("SEED")) seed = strtoull(getenv("SEED"), NULL, 10);
     printf("seed %llu\n", (unsigned long long)seed);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_mlp),        cmocka_unit_test(test_convs),
-        cmocka_unit_test(test_gpt),        cmocka_unit_test(test_short_gpt),
-        cmocka_unit_test(test_vocabulary), cmocka_unit_test(test_lenet),
-        cmocka_unit_test(test_factors)};
+        cmocka_unit_test(test_mlp),       cmocka_unit_test(test_everyday),
+        cmocka_unit_test(test_convs),     cmocka_unit_test(test_gpt),
+        cmocka_unit_test(test_short_gpt), cmocka_unit_test(test_vocabulary),
+        cmocka_unit_test(test_lenet),     cmocka_unit_test(test_factors)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
