@@ -13,7 +13,10 @@ static ll_val reduce(ll_graph *g, const ll_op *op, ll_val x, const char *spec)
 {
     ll_spec_attr a = {0};
     strncpy(a.spec, spec, LL_SPEC_MAX - 1);
-    return LL_EMIT(g, op, &a, x);
+    ll_dtype t = x.id ? ll_graph_dtype(g, x) : LL_F32;
+    if (ll_dtype_is_float(t)) return LL_EMIT(g, op, &a, x);
+    x = ll_cast(g, x, LL_F64); /* which holds all integers that matter, on every machine */
+    return ll_cast(g, LL_EMIT(g, op, &a, x), t);
 }
 
 ll_val ll_sum(ll_graph *g, ll_val x, const char *spec)

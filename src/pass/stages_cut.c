@@ -52,13 +52,14 @@ static bool in_micro(const cutter *c, const ll_node *n)
     return n->of.at > 0 && n->of.at <= c->s->n_at && !c->once[n->out[0].id];
 }
 
-/* Can every rank make the node's results by itself: of numbers and step counters alone? */
+/* Can every rank make the node's results by itself: of numbers, constants and step counters alone? */
 static bool is_anywhere(const cutter *c, const ll_node *n)
 {
     if (n->op->random || n->op->collective) return false;
     for (int k = 0; k < n->n_in; k++) {
         const ll_value *v = ll_value_of(c->g, n->in[k]);
-        if (c->stage[n->in[k].id] || (v->node < 0 && v->kind != LL_STEP)) return false;
+        bool known = v->kind == LL_STEP || v->kind == LL_CONST;
+        if (c->stage[n->in[k].id] || (v->node < 0 && !known)) return false;
         if (v->node >= 0 && c->varies[n->in[k].id]) return false;
     }
     return true;
@@ -262,7 +263,7 @@ static ll_err emit_messages(cutter *c, ll_val v)
 
 /* ---- one rank's graph ---- */
 
-/* Does this rank keep an input: its own parameters and state, batch data that it reads? */
+/* Does this rank keep an input: its own parameters and state, batch data and constants that it reads? */
 static bool wants_input(const cutter *c, int v)
 {
     const ll_value *x = &c->g->values[v];

@@ -234,6 +234,28 @@ PLAIN(argmin)
             if (in[0][r * 5 + i] < in[0][r * 5 + (int)out[r]]) out[r] = i;
     }
 }
+/* Whole numbers through what moves and sums them. */
+static ll_val integers_of(ll_graph *g, const ll_val *v) /* [4,5] -> [5] */
+{
+    ll_val x = ll_transpose(g, v[0], "ab->ba"), both[] = {x, ll_slice(g, x, 1, 1, 3)};
+    x = ll_pad(g, ll_concat(g, both, 2, 1), 1, 0, 1); /* [5,7], the last of them 0 */
+    ll_val big = ll_fill(g, LL_I32, LL_SHAPE(5, 7), 20000001);
+    x = ll_sum(g, ll_add(g, x, big), "ab->a");
+    return ll_sub(g, ll_add(g, x, ll_amax(g, v[0], "ab->b")), ll_amin(g, v[0], "ab->b"));
+}
+PLAIN(integers)
+{
+    (void)n;
+    EACH (c, 5) {
+        double most = in[0][c], least = in[0][c];
+        out[c] = 7 * 20000001.0 + in[0][5 + c] + in[0][10 + c];
+        EACH (r, 4) {
+            double x = in[0][5 * r + c];
+            out[c] += x, most = fmax(most, x), least = fmin(least, x);
+        }
+        out[c] += most - least;
+    }
+}
 EACH1(arange, ll_mul(g, x, ll_arange(g, LL_F32, 31, 2, -0.5)), x *(2 - 0.5 * (double)i))
 #undef AT
 
@@ -445,6 +467,7 @@ static const row rows[] = {
     ROW(take_rows, CUBE, "i32[3]<12"),
     ROW(take_along, CUBE, "i32[2,3,5]<4"),
     ROW(scatter, CUBE, "i32[3,4,5]<3"),
+    {"integers", {"i32[4,5]<90"}, integers_of, integers_plain, .no_grad = true},
     {"one_hot", {"i32[31]<3"}, one_hot_of, one_hot_plain, .no_grad = true},
     ROW(top_2, CUBE),
     {"argmin", {CUBE}, argmin_of, argmin_plain, .no_grad = true},
