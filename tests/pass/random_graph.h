@@ -327,15 +327,50 @@ static inline ll_val rg_layers(rg *r)
     }
 }
 
+/* Constants, elements by index, running sums, and functions that are made of others. */
+static inline ll_val rg_everyday(rg *r)
+{
+    static const float some[] = {0.5f, -1, 0.25f, 2, -0.125f, 1, 0, 0.75f};
+    ll_graph *g = r->g;
+    ll_val x = rg_with_dims(r, 1, 3);
+    ll_shape s = ll_graph_shape(g, x), index = s;
+    int dim = (int)rg_below(r, s.n);
+    int64_t n = s.d[dim];
+    index.d[dim] = 1 + rg_below(r, 3);
+    char spec[] = "abc->abc";
+    snprintf(spec, sizeof spec, "%.*s->%.*s", s.n, "abc", s.n - 1, "abc");
+    switch (rg_below(r, 14)) {
+    case 0: return ll_gather(g, x, rg_index(r, LL_SHAPE(3), n), dim);
+    case 1: return ll_gather_elements(g, x, rg_index(r, index, n), dim);
+    case 2: return ll_scatter_add(g, x, rg_index(r, s, 4), dim, 4);
+    case 3: return rg_calm(r, ll_cumsum(g, x, dim, rg_one_in(r, 2), rg_one_in(r, 2)));
+    case 4: return ll_add(g, x, ll_arange(g, LL_F32, s.d[s.n - 1], -0.5, 0.25));
+    case 5:
+        return n > 8
+                   ? ll_erf(g, x)
+                   : ll_gather(g, x, ll_cast(g, ll_arange(g, LL_F32, n, (double)n - 1, -1), LL_I32),
+                               dim);
+    case 6: return ll_mul(g, x, ll_slice(g, ll_constant(g, LL_F32, LL_SHAPE(8), some), 0, 3, 4));
+    case 7: return ll_logsumexp(g, x, spec);
+    case 8: return ll_softmax_over(g, x, dim);
+    case 9: return ll_log_softmax(g, x, dim);
+    case 10: return s.n > 1 ? ll_group_norm(g, x, 1, (ll_val){0}, (ll_val){0}, 0.1) : ll_mish(g, x);
+    case 11: return ll_add(g, ll_atan(g, x), ll_gelu_erf(g, x));
+    case 12: return ll_softplus(g, ll_clamp(g, x, -1.5, 2));
+    default: return ll_pow(g, ll_shift(g, ll_square(g, x), 0.5), ll_tanh(g, x));
+    }
+}
+
 /* ---- graphs ---- */
 
 static inline void rg_grow(rg *r)
 {
     ll_val x;
-    switch (rg_below(r, 12)) {
+    switch (rg_below(r, 13)) {
     case 0:
     case 1:
     case 2: x = rg_unary(r); break;
+    case 12: x = rg_everyday(r); break;
     case 3:
     case 4:
     case 5: x = rg_binary(r); break;
