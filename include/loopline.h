@@ -173,7 +173,8 @@ LL_API ll_val ll_not(ll_graph *g, ll_val x);
 LL_API ll_val ll_isnan(ll_graph *g, ll_val x);
 LL_API ll_val ll_isinf(ll_graph *g, ll_val x);
 LL_API ll_val ll_pow(ll_graph *g, ll_val a, ll_val b);
-LL_API ll_val ll_mod(ll_graph *g, ll_val a, ll_val b); /* with the sign of b, as Python's */
+LL_API ll_val ll_power(ll_graph *g, ll_val x, double by); /* the same, by a number */
+LL_API ll_val ll_mod(ll_graph *g, ll_val a, ll_val b);    /* with the sign of b, as Python's */
 LL_API ll_val ll_neg(ll_graph *g, ll_val x);
 LL_API ll_val ll_abs(ll_graph *g, ll_val x);
 LL_API ll_val ll_exp(ll_graph *g, ll_val x);

@@ -70,6 +70,18 @@ ll_val ll_reciprocal(ll_graph *g, ll_val x)
     return ll_div(g, number(g, x, 1), x);
 }
 
+/* pow goes through logarithms: the usual powers do not. */
+ll_val ll_power(ll_graph *g, ll_val x, double by)
+{
+    if (by == 1) return x;
+    if (by == 2) return ll_square(g, x);
+    if (by == 3) return ll_mul(g, x, ll_square(g, x));
+    if (by == 0.5) return ll_sqrt(g, x);
+    if (by == -0.5) return ll_rsqrt(g, x);
+    if (by == -1) return ll_reciprocal(g, x);
+    return ll_pow(g, x, number(g, x, by));
+}
+
 ll_val ll_clamp(ll_graph *g, ll_val x, double least, double most)
 {
     return ll_min(g, number(g, x, most), ll_max(g, number(g, x, least), x));

@@ -173,7 +173,8 @@ ll_err ll_ew_infer(ll_infer *i)
 {
     const ll_type *x = &i->in[0];
     CHECK(ll_dtype_is_float(x->dtype) || (x->dtype == LL_I32 && takes_integers(i->op->ew)),
-          LL_E_SHAPE, "%s does not take %s", i->op->name, ll_dtype_name(x->dtype));
+          LL_E_SHAPE, "%s does not take %s: cast it to f32%s", i->op->name, ll_dtype_name(x->dtype),
+          takes_integers(i->op->ew) ? " or i32" : "");
     i->out[0] = *x;
     for (int k = 1; k < i->n_in; k++) {
         ll_dtype t = i->in[k].dtype;

@@ -47,8 +47,7 @@ ll_val ll_focal(ll_graph *g, ll_val x, ll_val target, double alpha, double gamma
 {
     ll_val p = ll_sigmoid(g, x), not_p = ll_sigmoid(g, ll_neg(g, x)), not_z = one_minus(g, target);
     ll_val missed = ll_add(g, ll_mul(g, not_p, target), ll_mul(g, p, not_z));
-    ll_val loss =
-        ll_mul(g, ll_bce_logits(g, x, target, (ll_val){0}), ll_pow(g, missed, number(g, x, gamma)));
+    ll_val loss = ll_mul(g, ll_bce_logits(g, x, target, (ll_val){0}), ll_power(g, missed, gamma));
     if (alpha < 0) return loss;
     ll_val side = ll_add(g, ll_scale(g, target, alpha), ll_scale(g, not_z, 1 - alpha));
     return ll_mul(g, loss, side);

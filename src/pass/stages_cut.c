@@ -52,7 +52,7 @@ static bool in_micro(const cutter *c, const ll_node *n)
     return n->of.at > 0 && n->of.at <= c->s->n_at && !c->once[n->out[0].id];
 }
 
-/* Can every rank make the node's results by itself: of numbers, constants and step counters alone? */
+/* Can every rank make the node's results by itself: of numbers, constants, step counters alone? */
 static bool is_anywhere(const cutter *c, const ll_node *n)
 {
     if (n->op->random || n->op->collective) return false;
@@ -263,7 +263,8 @@ static ll_err emit_messages(cutter *c, ll_val v)
 
 /* ---- one rank's graph ---- */
 
-/* Does this rank keep an input: its own parameters and state, batch data and constants that it reads? */
+/* Does this rank keep an input: its own parameters and state, what it reads of batch data and
+ * constants? */
 static bool wants_input(const cutter *c, int v)
 {
     const ll_value *x = &c->g->values[v];

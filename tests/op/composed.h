@@ -61,6 +61,10 @@ static ll_val odd(ll_graph *g, ll_val x)
 EACH1(isnan, ll_isnan(g, odd(g, x)), x == 0)
 EACH1(isinf, ll_isinf(g, odd(g, x)), x == 1)
 EACH1(le_nan, ll_less_equal(g, odd(g, x), ll_neg(g, odd(g, x))), x == 1 || x == 2)
+EACH1(powers,
+      ll_add(g, ll_add(g, ll_power(g, x, 3), ll_power(g, x, 0.5)),
+             ll_add(g, ll_power(g, x, -1), ll_power(g, x, 1.7))),
+      x *x *x + sqrt(x) + 1 / x + pow(x, 1.7))
 EACH1(reciprocal, ll_reciprocal(g, x), 1 / x)
 EACH1(clamp, ll_clamp(g, x, -0.5, 0.75), fmin(fmax(x, -0.5), 0.75))
 EACH1(tan, ll_tan(g, x), tan(x))
@@ -412,6 +416,7 @@ static const row rows[] = {
     {"isnan", {"i32[31]<3"}, isnan_of, isnan_plain, .no_grad = true},
     {"isinf", {"i32[31]<3"}, isinf_of, isinf_plain, .no_grad = true},
     {"less_equal of NaN", {"i32[31]<3"}, le_nan_of, le_nan_plain, .no_grad = true},
+    OF(powers, ">0.3"),
     OF(reciprocal, ">0.3"),
     OF(clamp, ""),
     OF(tan, "<1"),
