@@ -91,7 +91,8 @@ static void test_integers(void **state)
 {
     (void)state;
     static const int takes[] = {LL_EW_add, LL_EW_sub,  LL_EW_mul,   LL_EW_max,
-                                LL_EW_min, LL_EW_less, LL_EW_equal, LL_EW_select};
+                                LL_EW_min, LL_EW_less, LL_EW_equal, LL_EW_select,
+                                LL_EW_neg, LL_EW_abs,  LL_EW_sign,  LL_EW_stop_gradient};
     for (size_t k = 0; k < sizeof takes / sizeof *takes; k++) {
         ll_tensor in[3];
         for (int i = 0; i < 3; i++) {
@@ -159,6 +160,11 @@ static double sigmoid(double x)
     return 1 / (1 + exp(-x));
 }
 
+static double softplus(double x)
+{
+    return (x > 0 ? x : 0) + log1p(exp(-fabs(x)));
+}
+
 static void test_vecmath(void **state)
 {
     (void)state;
@@ -166,13 +172,15 @@ static void test_vecmath(void **state)
         const char *name;
         float (*f)(float);
         double (*exact)(double);
-    } t[] = {{"exp", ll_expf, exp},    {"log", ll_logf, log},
-             {"tanh", ll_tanhf, tanh}, {"sigmoid", ll_sigmoidf, sigmoid},
-             {"sin", sin_f32, sin},    {"cos", cos_f32, cos}};
+    } t[] = {{"exp", ll_expf, exp},       {"log", ll_logf, log},
+             {"tanh", ll_tanhf, tanh},    {"sigmoid", ll_sigmoidf, sigmoid},
+             {"erf", ll_erff, erf},       {"log1p", ll_log1pf, log1p},
+             {"expm1", ll_expm1f, expm1}, {"softplus", ll_softplusf, softplus},
+             {"sin", sin_f32, sin},       {"cos", cos_f32, cos}};
     for (size_t k = 0; k < sizeof t / sizeof *t; k++)
         for (uint64_t u = 0; u < 1ull << 32; u += 1009) {
             float x = ll_of_bits((uint32_t)u), y;
-            if (k >= 4 && !(fabsf(x) <= LL_SINCOS_MAX)) continue;
+            if (k >= 8 && !(fabsf(x) <= LL_SINCOS_MAX)) continue;
             y = t[k].f(x);
             double want = t[k].exact(x);
             bool ok = isnan(want) ? isnan(y)

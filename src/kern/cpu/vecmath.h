@@ -1,7 +1,8 @@
 /* vecmath.h: elementary functions of f32 without branches or tables, so that a loop over one of
  * them becomes vector code. Errors against the exact value, over all of f32: exp, log, tanh,
- * sigmoid and sin, cos below LL_SINCOS_MAX within 3e-7 of it. NaN gives NaN, overflow inf,
- * a result below 2^-125 becomes 0. The polynomials are minimax fits (Remez) of the forms stated.
+ * sigmoid, erf, log1p, expm1, softplus, and sin, cos below LL_SINCOS_MAX within 3e-7 of it. NaN
+ * gives NaN, overflow inf, a result below 2^-125 becomes 0. The polynomials are minimax fits
+ * (Remez; of erf, through Chebyshev's nodes) of the forms stated.
  *
  * Comparisons are made on the bits, as integers: for f32 compilers spend several instructions on
  * each to keep NaN apart. Roundings to integers add 1.5 * 2^23 (f32) or 2^52 (f64): the sum's low
