@@ -395,13 +395,30 @@ LL_API ll_val ll_layernorm_layer(ll_graph *g, const char *name, ll_val x);
  * gradients can be differentiated again. */
 LL_API void ll_grad(ll_graph *g, ll_val y, const ll_val *x, int n, ll_val *dx);
 
+/* How some parameters are trained. pattern: of names (* ? [a-z] as in a shell). Of several rules
+ * that match, the last that says something of a matter decides it. */
+typedef struct ll_param_rule {
+    const char *pattern; /* NULL ends a list */
+    bool freeze;         /* neither gradient nor update */
+    double lr;           /* its rate is so many times the others'; 0: not said */
+    bool set_decay;      /* a weight decay of its own */
+    double decay;
+    bool set_init; /* other initial values */
+    ll_init init;
+} ll_param_rule;
+
 typedef struct ll_optim {
     const char *name;         /* sgd momentum nesterov adagrad rmsprop adam adamw lars larc lamb */
     double momentum;          /* 0: 0.9 */
     double beta1, beta2, eps; /* 0: the optimizer's usual value */
     double weight_decay;
-    double trust;         /* lars, larc: trust coefficient; 0: 0.001 */
-    double clip;          /* global norm of the gradient; 0: no clipping */
+    double trust;      /* lars, larc: trust coefficient; 0: 0.001 */
+    double clip;       /* global norm of the gradient; 0: no clipping */
+    double clip_value; /* largest element of a gradient, before that; 0: no clipping */
+    /* Each parameter p has a state "p.ema", what p was on average: after a step ema times itself
+     * and 1 - ema times p, from the first step's p on; 0: none. */
+    double ema;
+    const ll_param_rule *rules; /* NULL: none */
     const char *no_decay; /* which parameters skip weight decay: "1d" (biases, norms) or "none" */
 } ll_optim;
 /* Gradients of loss, averaged over micro-batches, and an update of every parameter of the graph.

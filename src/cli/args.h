@@ -59,5 +59,9 @@ ll_err ll_args_parse(const ll_command *c, int argc, char *const *argv, ll_arena 
                      bool *help);
 char *ll_args_help(const ll_command *c, ll_arena *arena);
 
+/* The exit status of a command that succeeds in something else than what it was asked for. */
+enum { LL_EXIT_STOPPED = 75 }; /* by a signal, with a checkpoint: may be started again */
+void ll_cli_exit_with(int status);
+
 /* All commands, sorted by name; ends with NULL. */
 const ll_command *const *ll_commands(void);

@@ -297,6 +297,9 @@ static void show_end(const ll_run *r, const ll_train_report *t)
                 t->signal, (long long)t->steps, r->out);
     if (t->signal && t->ranks > 1) fprintf(stderr, " -n %d", t->ranks);
     if (t->signal) fputc('\n', stderr);
+    if (t->out_of_patience)
+        fprintf(stderr, "no better %s in the last %lld validations: stopped\n", r->train.best,
+                (long long)r->train.patience);
     if (t->steps > t->first)
         fprintf(stderr, "%lld steps in %s; training loss %.4f", (long long)(t->steps - t->first),
                 ll_text_duration(t->seconds, d), t->train_loss);
@@ -384,6 +387,7 @@ static ll_err train(const opts *o, ll_comm *c, ll_run *r)
     ll_err rc = ll_train(r, &t, &report);
     ll_progress_free(v.p);
     TRY(rc);
+    if (report.signal) ll_cli_exit_with(LL_EXIT_STOPPED);
     if (ll_comm_rank(c)) return LL_OK;
     show_end(r, &report);
     return o->json ? print_json(r, &report) : LL_OK;

@@ -75,6 +75,13 @@ static int no_second(const ll_command *c, const char *word)
     return help ? 0 : 2;
 }
 
+static int good_status;
+
+void ll_cli_exit_with(int status)
+{
+    good_status = status;
+}
+
 static int run(const ll_command *c, int argc, char *const *argv, ll_arena *arena)
 {
     for (const ll_command *const *s = c->subs; s && *s && argc > 0; s++)
@@ -88,7 +95,7 @@ static int run(const ll_command *c, int argc, char *const *argv, ll_arena *arena
         fputs(ll_args_help(c, arena), stdout);
         return 0;
     }
-    if (c->run(opts) == LL_OK) return 0;
+    if (c->run(opts) == LL_OK) return good_status;
     return ll_cli_fail(ll_cli_name(), ll_error_text(), 1);
 }
 
@@ -119,7 +126,8 @@ static int dispatch(int argc, char *const *argv)
     return asked ? run(c, 2, just_help, arena) : run(c, argc - 2, argv + 2, arena);
 }
 
-/* The exit status: 0, 1 where the command failed, 2 where it was called wrongly. */
+/* The exit status: 0 (or LL_EXIT_STOPPED), 1 where the command failed, 2 where it was called wrongly.
+ */
 int ll_main(int argc, char *const *argv, const ll_model *models)
 {
     fill_closed_streams();

@@ -107,6 +107,10 @@ static ll_err load_parameters(ll_trained *t, const ll_st_file *f)
     LL_OWN(ll_arena) a = ll_arena_new();
     ll_st_tensor *tensors;
     int n = ll_session_tensors(t->s, a, &tensors, NULL);
+    for (int i = 0; i < n; i++) {
+        const char *average = ll_arena_printf(a, "%s" LL_EMA, tensors[i].name);
+        if (ll_st_find(f, average)) tensors[i].name = average;
+    }
     TRY(ll_checkpoint_load(f, tensors, NULL, n, false)); /* without the optimizer's state */
     TRY(ll_session_loaded(t->s));
     return ll_checkpoint_int(f, "step", &t->step);

@@ -8,6 +8,7 @@
 #include "op/op_int.h"
 #include "pass/pass.h"
 
+#include <fnmatch.h>
 #include <math.h>
 
 typedef struct rule_call {
@@ -195,6 +196,42 @@ static bool is_excluded(const ll_optim *o, const ll_value *p)
     return bias || p->type.shape.n <= 1;
 }
 
+ll_param_rule ll_param_rule_of(const ll_optim *o, const char *name)
+{
+    ll_param_rule sum = {.lr = 1};
+    for (const ll_param_rule *r = o->rules; r && r->pattern; r++) {
+        if (fnmatch(r->pattern, name, 0)) continue;
+        sum.freeze |= r->freeze;
+        if (r->lr) sum.lr = r->lr;
+        if (r->set_decay) sum.set_decay = true, sum.decay = r->decay;
+        if (r->set_init) sum.set_init = true, sum.init = r->init;
+    }
+    return sum;
+}
+
+/* A rule that nothing matches is a slip of the pen. */
+static void check_rules(ll_graph *g, const ll_optim *o)
+{
+    for (const ll_param_rule *r = o->rules; r && r->pattern; r++) {
+        bool any = false;
+        for (int i = 1; i < g->n_value; i++)
+            any |= g->values[i].node < 0 && g->values[i].kind == LL_PARAM &&
+                   !fnmatch(r->pattern, g->values[i].name, 0);
+        if (!any)
+            ll_reject(g, LL_E_ARG, "no parameter's name matches \"%s\": inspect --graph has them",
+                      r->pattern);
+    }
+}
+
+/* What the parameter was on average. */
+static void keep_average(rule_call *c, ll_val next)
+{
+    ll_graph *g = c->g;
+    ll_val old = moment(c, "ema"), half = ll_fill(g, ll_graph_dtype(g, c->t), LL_SCALAR, 1.5);
+    ll_val mean = ll_add(g, ll_scale(g, old, c->o->ema), ll_scale(g, next, 1 - c->o->ema));
+    ll_graph_update(g, old, ll_select(g, ll_less(g, c->t, half), next, mean));
+}
+
 /* Means over micro-batches of the gradients, named grad:PARAMETER; their global norm; clipping. */
 static void gather(ll_graph *g, const ll_optim *o, int n, const ll_val *p, ll_val *d)
 {
@@ -204,6 +241,7 @@ static void gather(ll_graph *g, const ll_optim *o, int n, const ll_val *p, ll_va
         ll_value *v = ll_value_of(g, d[i]);
         v->gradient_of = ll_value_of(g, p[i])->name;
         v->name = ll_arena_printf(g->arena, LL_GRADIENT "%s", v->gradient_of);
+        if (o->clip_value > 0) d[i] = ll_clamp(g, d[i], -o->clip_value, o->clip_value);
         square[i] = ll_sumsq(g, d[i]); /* all before any is added: so they can be one launch */
     }
     for (int i = 0; i < n && g->err == LL_OK; i++)
@@ -247,10 +285,17 @@ void ll_minimize(ll_graph *g, ll_val loss, const ll_optim *o)
     ll_val *p = LL_NEW_ARRAY(g->arena, ll_val, g->n_value);
     ll_val *d = LL_NEW_ARRAY(g->arena, ll_val, g->n_value);
     int n = 0;
-    for (int i = 1; i < g->n_value; i++)
-        if (g->values[i].node < 0 && g->values[i].kind == LL_PARAM) p[n++] = (ll_val){i};
+    check_rules(g, o);
+    for (int i = 1; i < g->n_value; i++) {
+        ll_value *v = &g->values[i];
+        if (v->node >= 0 || v->kind != LL_PARAM) continue;
+        ll_param_rule own = ll_param_rule_of(o, v->name);
+        if (own.set_init) v->init = own.init;
+        if (!own.freeze) p[n++] = (ll_val){i};
+    }
     if (!n) {
-        ll_reject(g, LL_E_GRAPH, "the graph has no parameters to minimize the loss by");
+        ll_reject(g, LL_E_GRAPH, "the graph has no parameters to minimize the loss by%s",
+                  o->rules ? " that are not frozen" : "");
         return;
     }
     for (int i = 0; i < g->n_node; i++) { /* gradients that a loss is made of are forward too */
@@ -262,13 +307,18 @@ void ll_minimize(ll_graph *g, ll_val loss, const ll_optim *o)
     g->of.at = -1;
     for (int i = 0; i < g->n_result; i++) g->results[i].value = ll_accum(g, g->results[i].value);
     gather(g, o, n, p, d);
-    rule_call c = {.g = g, .o = o, .lr = ll_per_step(g, "lr"), .t = ll_per_step(g, "t")};
+    ll_val lr = ll_per_step(g, "lr");
+    rule_call c = {.g = g, .o = o, .t = ll_per_step(g, "t")};
     for (int i = 0; i < n && g->err == LL_OK; i++) {
         c.p = p[i];
         c.d = d[i];
         c.name = ll_value_of(g, p[i])->name;
         c.excluded = is_excluded(o, ll_value_of(g, p[i]));
-        c.decay = c.excluded ? 0 : o->weight_decay;
-        ll_graph_update(g, p[i], rules[rule].rule(&c));
+        ll_param_rule own = ll_param_rule_of(o, c.name);
+        c.decay = own.set_decay ? own.decay : c.excluded ? 0 : o->weight_decay;
+        c.lr = own.lr == 1 ? lr : ll_scale(g, lr, own.lr);
+        ll_val next = rules[rule].rule(&c);
+        ll_graph_update(g, p[i], next);
+        if (o->ema > 0) keep_average(&c, next);
     }
 }

@@ -15,6 +15,9 @@ const char *ll_precision_name(ll_precision p);
 /* NULL is f32. */
 ll_err ll_precision_parse(const char *name, ll_precision *out);
 
+/* What the rules together say of a parameter; lr is 1 where none does. */
+ll_param_rule ll_param_rule_of(const ll_optim *o, const char *name);
+
 /* Drops nodes nobody needs. */
 ll_err ll_sweep(const ll_graph *g, ll_graph **out);
 /* Drops nodes nobody needs, merges equal ones, folds constants, removes identities. */

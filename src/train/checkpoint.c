@@ -31,6 +31,11 @@ static const char *path_of(ll_arena *a, const char *run, const char *below, int6
     return ll_arena_printf(a, "%s/checkpoints%s/step-%08lld" SUFFIX, run, below, (long long)step);
 }
 
+const char *ll_checkpoint_path(ll_arena *a, const char *run, int64_t step)
+{
+    return path_of(a, run, "", step);
+}
+
 /* -1: not a checkpoint's name; *rest: what follows it. */
 static int64_t step_of(const char *name, const char **rest)
 {

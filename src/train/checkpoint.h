@@ -16,6 +16,7 @@ typedef struct ll_checkpoint {
     bool is_first;           /* of a start: once it is written, those that were set aside go */
 } ll_checkpoint;
 
+const char *ll_checkpoint_path(ll_arena *a, const char *run, int64_t step);
 /* Writes it, then removes the oldest of those up to its step, so that keep are left; keep 0: all.
  * When the disk is full the earlier ones are as they were. Collective over c->comm; what is there
  * afterwards does not depend on the parts. */

@@ -258,7 +258,7 @@ static ll_err finish_layouts(const ll_run *r)
     ll_mesh none;
     ll_pin pin;
     TRY(ll_mesh_parse("", &none));
-    for (int i = 0; i < r->n_layout; i++) TRY(ll_pin_read(&r->layouts[i], &none, &pin));
+    for (int i = 0; i < r->layouts.n; i++) TRY(ll_pin_read(&r->layouts.v[i], &none, &pin));
     return LL_OK;
 }
 
@@ -291,6 +291,76 @@ static ll_err finish_schedule(ll_run *r)
           ll_error_message());
     r->parallel.schedule_text = ll_arena_printf(r->arena, "%s\n", (const char *)text);
     free(text);
+    return LL_OK;
+}
+
+/* "normal:0.02" */
+static ll_err read_init(const char *text, ll_init *out)
+{
+    static const char *const kinds[] = {[LL_ZEROS] = "zeros",
+                                        [LL_CONSTANT] = "constant",
+                                        [LL_NORMAL] = "normal",
+                                        [LL_UNIFORM] = "uniform"};
+    size_t n = strcspn(text, ":");
+    char *end = (char *)text + n;
+    for (int k = 0; k < 4; k++) {
+        if (strlen(kinds[k]) != n || strncmp(text, kinds[k], n)) continue;
+        *out = (ll_init){.kind = (ll_init_kind)k};
+        if (k != LL_ZEROS && text[n] == ':') out->a = strtod(text + n + 1, &end);
+        if (*end == '\0' && (k == LL_ZEROS) == (text[n] == '\0')) return LL_OK;
+    }
+    FAIL(LL_E_CONFIG, "init=%.40s, want zeros, constant:A, normal:A or uniform:A", text);
+}
+
+static ll_err read_rule(char *text, ll_param_rule *out)
+{
+    char *rest = NULL;
+    for (char *w = strtok_r(text, " ,", &rest); w; w = strtok_r(NULL, " ,", &rest)) {
+        char *value = strchr(w, '='), *end = w;
+        if (value) *value++ = '\0';
+        double number = value ? strtod(value, &end) : 0;
+        bool fine = value && *value && *end == '\0';
+        if (!strcmp(w, "freeze") && !value) {
+            out->freeze = true;
+        } else if (!strcmp(w, "lr") && fine && number > 0) {
+            out->lr = number;
+        } else if (!strcmp(w, "decay") && fine && number >= 0) {
+            out->set_decay = true;
+            out->decay = number;
+        } else if (!strcmp(w, "init") && value) {
+            out->set_init = true;
+            TRY(read_init(value, &out->init));
+        } else {
+            FAIL(LL_E_CONFIG, "'%.40s%s%.40s', want freeze, lr=TIMES, decay=NUMBER or init=KIND", w,
+                 value ? "=" : "", value ? value : "");
+        }
+    }
+    return LL_OK;
+}
+
+static ll_err finish_params(ll_run *r)
+{
+    const ll_run_patterns *list = &r->params;
+    ll_param_rule *rules = LL_NEW_ARRAY(r->arena, ll_param_rule, list->n + 1);
+    for (int i = 0; i < list->n; i++) {
+        rules[i].pattern = list->v[i].pattern;
+        ll_err rc = read_rule(ll_arena_strdup(r->arena, list->v[i].layout), &rules[i]);
+        CHECK(rc == LL_OK, rc, "%s: params \"%s\" has %s", list->v[i].origin, list->v[i].pattern,
+              ll_error_message());
+    }
+    r->train.optim.rules = list->n ? rules : NULL;
+    const char *best = r->train.best;
+    bool known = !*best || !strcmp(best, "loss") || !strcmp(best, "accuracy") ||
+                 ((!strncmp(best, "min:", 4) || !strncmp(best, "max:", 4)) && best[4]);
+    CHECK(known, LL_E_CONFIG,
+          "%s: train.best is '%.50s', want loss, accuracy, min:NAME or max:NAME",
+          ll_run_origin(r, "train.best"), best);
+    CHECK(!r->train.patience || *best, LL_E_CONFIG,
+          "%s: train.patience goes with train.best, such as loss",
+          ll_run_origin(r, "train.patience"));
+    CHECK(r->train.optim.ema == 0 || r->parallel.zero == 0, LL_E_CONFIG,
+          "%s: train.ema is kept beside whole parameters: use parallel.zero 0",
+          ll_run_origin(r, "train.ema"));
     return LL_OK;
 }
 
@@ -329,6 +399,7 @@ ll_err ll_run_finish(ll_run *r)
     TRY(finish_train(r));
     TRY(finish_parallel(r));
     TRY(finish_layouts(r));
+    TRY(finish_params(r));
     if (!r->name) r->name = name_of(r->file, r->arena);
     r->out_said = *r->out;
     if (r->out_said) return LL_OK;

@@ -43,6 +43,8 @@ typedef struct ll_run_train {
     const char *precision;
     bool deterministic; /* the same bits in every run on GPUs too */
     int64_t eval_every, eval_samples, save_every, keep, log_every;
+    const char *best; /* the metric whose best checkpoint is kept; "": none */
+    int64_t patience; /* validations without a better one after which it stops; 0: never */
 } ll_run_train;
 
 typedef struct ll_run_parallel {
@@ -62,6 +64,12 @@ typedef struct ll_run_parallel {
     double timeout; /* s */
 } ll_run_parallel;
 
+/* Of section params, layout is what it says of them: "freeze", "lr=0.1 decay=0 init=zeros". */
+typedef struct ll_run_patterns {
+    ll_layout_rule *v;
+    int n, room;
+} ll_run_patterns;
+
 typedef struct ll_run {
     const char *name; /* of the run: a bundled one's, or the file's without folder and .yaml */
     const char *file; /* where it was read from, for people */
@@ -69,8 +77,8 @@ typedef struct ll_run {
     ll_run_data data;
     ll_run_train train;
     ll_run_parallel parallel;
-    ll_layout_rule *layouts; /* ends with pattern NULL */
-    int n_layout, layout_room;
+    /* Sections whose keys are patterns of names; each ends with pattern NULL. */
+    ll_run_patterns layouts, params;
     const char *out;            /* "": not said; finished: always set */
     bool out_said;              /* finished: by the file or a setting, not made of the name */
     bool out_in_file;           /* by the file, which somebody else may have written */

@@ -21,7 +21,13 @@ typedef struct ll_key {
     const char *choices; /* CHOICE: words and spaces; "" is a choice where it is the default */
 } ll_key;
 
-#define LL_LAYOUT_SECTION "layout."
+/* The sections of patterns, by name; ends with NULL. */
+typedef struct ll_pattern_section {
+    const char *name;
+    size_t offset; /* of its ll_run_patterns in ll_run */
+    const char *example, *help;
+} ll_pattern_section;
+extern const ll_pattern_section ll_run_sections[];
 
 enum { LL_MAX_KEYS = 80, LL_MAX_LINE = 200 };
 

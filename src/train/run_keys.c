@@ -73,6 +73,11 @@ static const ll_key keys[] = {
            "what is spared weight decay: 1d (biases and norms) or none"),
     NUMBER("train.clip", train.optim.clip, "0", 0, MANY,
            "scale gradients down to this global norm (0: never)"),
+    NUMBER("train.clip_value", train.optim.clip_value, "0", 0, MANY,
+           "cut elements of gradients off at this size, before that (0: never)"),
+    NUMBER("train.ema", train.optim.ema, "0", 0, 0.9999999,
+           "keep an average of parameters, which validation, eval and predict use: after each step "
+           "so many times itself (0: none)"),
     NUMBER("train.trust", train.optim.trust, "0", 0, 1e3,
            "lars, larc: trust coefficient (0: 0.001)"),
     CHOICE("train.schedule", train.schedule.shape, "constant", LL_SCHEDULES,
@@ -102,10 +107,15 @@ static const ll_key keys[] = {
     INT("train.eval_every", train.eval_every, "0", 0, 1e12,
         "steps between validations (0: after each epoch); there is always one at the end"),
     INT("train.eval_samples", train.eval_samples, "0", 0, 1e9,
-        "validate on so many samples, but on all of them at the end (0: always all)"),
+        "validate on the first so many samples (0: all)"),
     INT("train.save_every", train.save_every, "0", 0, 1e12,
         "steps between checkpoints (0: after each epoch); there is always one at the end"),
     INT("train.keep", train.keep, "2", 1, 1e6, "checkpoints kept, the newest"),
+    TEXT("train.best", train.best, "",
+         "keep checkpoints/best.safetensors too, of the best validation by: loss, accuracy, or a "
+         "metric of the model's own: min:NAME, max:NAME (empty: no)"),
+    INT("train.patience", train.patience, "0", 0, 1e9,
+        "stop after so many validations without a better one, by train.best (0: never)"),
     INT("train.log_every", train.log_every, "10", 1, 1e9, "steps between lines of metrics"),
 
     TEXT("parallel.mesh", parallel.mesh, "",
@@ -355,35 +365,49 @@ static ll_err note_size(ll_run *r, const ll_setting *s)
     return LL_OK;
 }
 
+const ll_pattern_section ll_run_sections[] = {
+    {"layout", offsetof(ll_run, layouts), "\"conv*.weight\": [-, -, -, channel]",
+     "how values of that name lie on the mesh; of several the last wins\n"
+     "%23sfor each dimension axes (height*width), - for none, . for what others do,\n"
+     "%23sas in layout.conv*.weight=[-,-,-,channel]; names: inspect --layouts\n"},
+    {"params", offsetof(ll_run, params), "\"conv*.weight\": freeze",
+     "how parameters of that name are trained: freeze, lr=TIMES, decay=NUMBER,\n"
+     "%23sinit=zeros, constant:A, normal:A or uniform:A; several with spaces between,\n"
+     "%23sas in params.*.bias=lr=2 decay=0; of several patterns the last wins\n"},
+    {0}};
+
 /* A pattern that was there moves to the end: of those that match a value the last wins. */
-static ll_err note_layout(ll_run *r, const ll_setting *s)
+static ll_err note_pattern(ll_run *r, const ll_pattern_section *sec, const ll_setting *s)
 {
-    const char *pattern = s->key + strlen(LL_LAYOUT_SECTION);
+    const char *pattern = s->key + strlen(sec->name) + 1;
+    ll_run_patterns *list = (ll_run_patterns *)((char *)r + sec->offset);
     CHECK(*pattern && is_plain_text(pattern) && is_plain_text(s->value), LL_E_CONFIG,
-          "%s: layout wants patterns of names, as in \"conv*.weight\": [-, -, -, channel]",
-          s->origin);
-    for (int i = 0; i < r->n_layout; i++) {
-        if (strcmp(r->layouts[i].pattern, pattern)) continue;
-        CHECK(!s->once, LL_E_CONFIG, "%s: layout \"%s\" was already set at %s", s->origin, pattern,
-              r->layouts[i].origin);
-        memmove(&r->layouts[i], &r->layouts[i + 1],
-                sizeof *r->layouts * (size_t)(r->n_layout - i)); /* the end too */
-        r->n_layout--;
+          "%s: %s wants patterns of names, as in %s", s->origin, sec->name, sec->example);
+    for (int i = 0; i < list->n; i++) {
+        if (strcmp(list->v[i].pattern, pattern)) continue;
+        CHECK(!s->once, LL_E_CONFIG, "%s: %s \"%s\" was already set at %s", s->origin, sec->name,
+              pattern, list->v[i].origin);
+        memmove(&list->v[i], &list->v[i + 1],
+                sizeof *list->v * (size_t)(list->n - i)); /* the end too */
+        list->n--;
     }
-    if (r->n_layout + 1 >= r->layout_room) /* room for the end */
-        r->layouts = (ll_layout_rule *)ll_arena_grow(r->arena, r->layouts, sizeof *r->layouts,
-                                                     r->layout_room, &r->layout_room);
-    r->layouts[r->n_layout++] =
+    if (list->n + 1 >= list->room) /* room for the end */
+        list->v = (ll_layout_rule *)ll_arena_grow(r->arena, list->v, sizeof *list->v, list->room,
+                                                  &list->room);
+    list->v[list->n++] =
         (ll_layout_rule){ll_arena_strdup(r->arena, pattern),
                          ll_arena_printf(r->arena, s->is_list ? "[%s]" : "%s", s->value),
                          ll_arena_strdup(r->arena, s->origin)};
-    r->layouts[r->n_layout] = (ll_layout_rule){0};
+    list->v[list->n] = (ll_layout_rule){0};
     return LL_OK;
 }
 
 ll_err ll_run_assign(ll_run *r, const ll_setting *s)
 {
-    if (!strncmp(s->key, LL_LAYOUT_SECTION, strlen(LL_LAYOUT_SECTION))) return note_layout(r, s);
+    for (const ll_pattern_section *sec = ll_run_sections; sec->name; sec++) {
+        size_t n = strlen(sec->name);
+        if (!strncmp(s->key, sec->name, n) && s->key[n] == '.') return note_pattern(r, sec, s);
+    }
     for (int i = 0; keys[i].name; i++) {
         if (strcmp(keys[i].name, s->key)) continue;
         const char **origin = &r->notes->origin[i];
@@ -480,13 +504,16 @@ char *ll_run_print(const ll_run *r, ll_arena *arena)
         for (const ll_size *s = r->model.sizes; s->name; s++)
             ll_buf_printf(&b, "  %s: %lld\n", s->name, (long long)s->value);
     }
-    if (r->n_layout) ll_buf_puts(&b, "layout:\n");
-    for (int i = 0; i < r->n_layout; i++) {
-        ll_buf_puts(&b, "  ");
-        print_text(&b, r->layouts[i].pattern);
-        ll_buf_puts(&b, ": ");
-        print_text(&b, r->layouts[i].layout);
-        ll_buf_puts(&b, "\n");
+    for (const ll_pattern_section *sec = ll_run_sections; sec->name; sec++) {
+        const ll_run_patterns *list = (const ll_run_patterns *)((const char *)r + sec->offset);
+        if (list->n) ll_buf_printf(&b, "%s:\n", sec->name);
+        for (int i = 0; i < list->n; i++) {
+            ll_buf_puts(&b, "  ");
+            print_text(&b, list->v[i].pattern);
+            ll_buf_puts(&b, ": ");
+            print_text(&b, list->v[i].layout);
+            ll_buf_puts(&b, "\n");
+        }
     }
     return b.text;
 }
@@ -499,10 +526,9 @@ char *ll_run_help(ll_arena *arena)
         ll_buf_printf(&b, "  %-20s %s\n%23s%s; default %s\n", k->name, k->help, "", wanted(k, want),
                       *k->initial ? k->initial : "empty");
     }
-    ll_buf_printf(&b,
-                  "  %-20s how values of that name lie on the mesh; of several the last wins\n"
-                  "%23sfor each dimension axes (height*width), - for none, . for what others do,\n"
-                  "%23sas in layout.conv*.weight=[-,-,-,channel]; names: inspect --layouts\n",
-                  "layout.PATTERN", "", "");
+    for (const ll_pattern_section *sec = ll_run_sections; sec->name; sec++) {
+        ll_buf_printf(&b, "  %s.%-*s ", sec->name, 19 - (int)strlen(sec->name), "PATTERN");
+        ll_buf_printf(&b, sec->help, "", "");
+    }
     return b.text;
 }

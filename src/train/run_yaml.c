@@ -119,9 +119,11 @@ static ll_err read_section(reader *r, const char *section)
 /* Is there a key in this section? If not, near has the nearest name of one. */
 static bool is_section(const char *word, ll_near *near, ll_arena *arena)
 {
-    if (!strcmp(word, "layout")) return true;
     *near = (ll_near){.word = word};
-    ll_near_try(near, "layout");
+    for (const ll_pattern_section *s = ll_run_sections; s->name; s++) {
+        if (!strcmp(word, s->name)) return true;
+        ll_near_try(near, s->name);
+    }
     for (const ll_key *k = ll_run_keys(); k->name; k++) {
         const char *dot = strchr(k->name, '.');
         const char *name = ll_arena_printf(arena, "%.*s", (int)(dot ? dot - k->name : 0), k->name);

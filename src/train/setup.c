@@ -38,7 +38,7 @@ ll_err ll_run_place(const ll_run *r, const ll_graph *g, const ll_mesh *m, int ze
                     ll_placement **out)
 {
     ll_place_opts how = {
-        .mesh = m, .exact = r->parallel.exact, .zero = zero, .layouts = r->layouts};
+        .mesh = m, .exact = r->parallel.exact, .zero = zero, .layouts = r->layouts.v};
     how.factors =
         ll_factors_of(r->parallel.compress, !r->train.deterministic || r->parallel.canonical ||
                                                 ll_run_micro_batches(r) > 1);
@@ -160,7 +160,7 @@ ll_session_opts ll_run_session(const ll_run *r, ll_comm *c, const char *mesh)
                              .zero = (int)r->parallel.zero,
                              .exact = r->parallel.exact,
                              .compress = r->parallel.compress,
-                             .layouts = r->layouts,
+                             .layouts = r->layouts.v,
                              .overlap = r->parallel.overlap,
                              .recompute = r->parallel.recompute,
                              .transport = r->parallel.transport,

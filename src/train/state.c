@@ -77,6 +77,26 @@ ll_err ll_session_loaded(const ll_session *s)
     return LL_OK;
 }
 
+ll_err ll_session_swap_averages(ll_session *s)
+{
+    LL_OWN(ll_arena) a = ll_arena_new();
+    bool any = false;
+    for (int i = 0; i < s->n_kept; i++) {
+        const ll_slot *x = &s->p->slots[s->kept[i]];
+        size_t n = ll_numel(&x->type.shape) * ll_dtype_bytes(x->type.dtype);
+        int slot = ll_program_input(s->p, ll_arena_printf(a, "%s" LL_EMA, x->name));
+        if (x->kind != LL_PARAM || slot < 0) continue;
+        LL_ASSERT(ll_shape_equal(&x->type.shape, &s->p->slots[slot].type.shape));
+        char *one = (char *)ll_exec_data(s->e, s->kept[i], 0);
+        char *two = (char *)ll_exec_data(s->e, slot, 0);
+        void *keep = ll_arena_copy(a, one, n);
+        memcpy(one, two, n);
+        memcpy(two, keep, n);
+        any = true;
+    }
+    return any ? ll_session_loaded(s) : LL_OK;
+}
+
 int64_t ll_session_parameters(const ll_session *s)
 {
     int64_t sum = 0;

@@ -12,4 +12,7 @@ int ll_session_all_tensors(const ll_session *s, ll_arena *arena, ll_st_tensor **
                            ll_st_part **parts);
 /* These tensors were written to: on a GPU they go there now. */
 ll_err ll_session_loaded(const ll_session *s);
+/* Parameters and their averages (ll_optim.ema) change places; nothing where there are none. */
+#define LL_EMA ".ema"
+ll_err ll_session_swap_averages(ll_session *s);
 int64_t ll_session_parameters(const ll_session *s); /* how many numbers are trained */

@@ -19,7 +19,9 @@
 
 #include <inttypes.h>
 #include <math.h>
+#include <errno.h>
 #include <signal.h>
+#include <unistd.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -215,18 +217,66 @@ static ll_err note_score(trainer *t, int64_t done, const ll_score *score)
     return ll_events_scalar(t->events, done, "val/accuracy", score->accuracy);
 }
 
+/* The figure that train.best names, the smaller the better; NaN: there is none. */
+static double figure(const trainer *t, double (*value)(const void *from, const char *name),
+                     const void *from)
+{
+    const char *best = t->r->train.best, *name = best;
+    bool largest = !strcmp(best, "accuracy") || !strncmp(best, "max:", 4);
+    if (strchr(best, ':')) name = strchr(best, ':') + 1;
+    double v = *best ? value(from, name) : NAN;
+    return largest ? -v : v;
+}
+
+static double of_score(const void *from, const char *name)
+{
+    const ll_score *s = (const ll_score *)from;
+    if (!strcmp(name, "loss")) return s->loss;
+    if (!strcmp(name, "accuracy")) return s->accuracy;
+    for (int i = 0; i < s->n_metric; i++)
+        if (!strcmp(s->names[i], name)) return s->metrics[i];
+    return NAN;
+}
+
+static double of_line(const void *from, const char *name)
+{
+    char key[LL_METRIC_NAME + 8];
+    snprintf(key, sizeof key, "val_%s", name);
+    const json_t *v = json_object_get((const json_t *)from, key);
+    return json_is_number(v) ? json_number_value(v) : NAN;
+}
+
+static void judge_figure(trainer *t, double v)
+{
+    t->better = v < t->best;
+    t->since = t->better ? 0 : t->since + 1;
+    if (t->better) t->best = v;
+}
+
+static ll_err judge(trainer *t, const ll_score *s)
+{
+    if (!*t->r->train.best) return LL_OK;
+    double v = figure(t, of_score, s);
+    CHECK(!isnan(v), LL_E_CONFIG, "train.best is %s, which validation of model %s does not give",
+          t->r->train.best, t->r->model.name);
+    judge_figure(t, v);
+    return LL_OK;
+}
+
 /* note: not where the metrics have it already. */
 static ll_err validate(trainer *t, int64_t done, bool note)
 {
     ll_score score;
-    int64_t samples = done >= t->steps ? 0 : t->r->train.eval_samples;
     ll_trainer_doing(t, "validation");
-    ll_err rc = ll_evaluate(t->eval, samples, &(ll_stop){ask, t}, &score);
+    TRY(ll_session_swap_averages(t->s));
+    ll_err rc = ll_evaluate(t->eval, t->r->train.eval_samples, &(ll_stop){ask, t}, &score);
+    if (rc == LL_OK) rc = ll_session_swap_averages(t->s);
     if (rc == LL_E_NUMERIC) rc = ll_ranks_agree(t->comm, rc); /* it is so on all */
     TRY(rc);
     t->owed = score.samples == 0;
     if (t->owed) return LL_OK;
     t->report->val = score;
+    TRY(judge(t, &score));
     if (note) TRY(note_score(t, done, &score));
     if (t->lead && t->opts->watch.evaluated)
         t->opts->watch.evaluated(t->opts->watch.context, done, &score);
@@ -259,6 +309,19 @@ static ll_err save(trainer *t, int64_t done)
     return ll_events_flush(t->events);
 }
 
+/* A second name for the checkpoint, that outlives the first. */
+static ll_err keep_best(const trainer *t, int64_t done)
+{
+    if (!t->lead) return LL_OK;
+    const char *from = ll_checkpoint_path(t->arena, t->r->out, done);
+    const char *to = ll_trainer_file(t, "checkpoints/best.safetensors");
+    const char *temporary = ll_arena_printf(t->arena, "%s.new", to);
+    unlink(temporary);
+    CHECK(link(from, temporary) == 0 && rename(temporary, to) == 0, LL_E_IO,
+          "%s cannot be made another name of %s: %s", to, from, strerror(errno));
+    return LL_OK;
+}
+
 static bool due(int64_t done, int64_t every, int64_t otherwise)
 {
     return done % (every ? every : otherwise) == 0;
@@ -274,6 +337,8 @@ static void see_score(void *context, int64_t step, const json_t *line)
 {
     trainer *t = (trainer *)context;
     t->scored |= step == t->first && json_object_get(line, "val_loss");
+    double v = figure(t, of_line, line);
+    if (!isnan(v)) judge_figure(t, v);
 }
 
 /* The validation of the step resumed after, where its run was stopped before it had one; and of a
@@ -286,6 +351,8 @@ static ll_err catch_up(trainer *t)
     ll_err rc = t->lead ? ll_metrics_lines(path, t->first, see_score, t, &kept) : LL_OK;
     TRY(ll_ranks_agree(t->comm, rc));
     TRY(ll_ranks_share(t->comm, &t->scored, sizeof t->scored));
+    TRY(ll_ranks_share(t->comm, &t->best, sizeof t->best));
+    TRY(ll_ranks_share(t->comm, &t->since, sizeof t->since));
     return t->scored && t->first < t->steps ? LL_OK : validate(t, t->first, !t->scored);
 }
 
@@ -297,9 +364,17 @@ static ll_err loop(trainer *t)
         int64_t done = step + 1;
         t->report->steps = done;
         TRY(listen(t));
+        t->better = false;
         if (validation_due(t, done)) TRY(validate(t, done, true));
-        if (done == t->steps || t->stop || due(done, t->r->train.save_every, t->epoch_steps))
+        bool enough = t->r->train.patience && t->since >= t->r->train.patience;
+        if (done == t->steps || t->stop || enough || t->better ||
+            due(done, t->r->train.save_every, t->epoch_steps))
             TRY(save(t, done));
+        if (t->better) TRY(ll_ranks_agree(t->comm, keep_best(t, done)));
+        if (enough) {
+            t->report->out_of_patience = true;
+            t->steps = done;
+        }
     }
     if (t->tracer) TRY(end_trace(t));
     bool saved = t->report->steps > t->first || (t->opts->resume && !t->opts->resume_from);
@@ -411,7 +486,8 @@ ll_err ll_train(const ll_run *r, const ll_train_opts *opts, ll_train_report *out
     static const int signals[] = {SIGINT, SIGTERM, SIGUSR1, SIGHUP};
     enum { N = sizeof signals / sizeof *signals };
     struct sigaction mine = {.sa_handler = on_signal, .sa_flags = SA_RESTART}, old[N];
-    trainer t = {.r = r, .opts = opts, .report = out, .began = ll_now(), .folder = -1};
+    trainer t = {
+        .r = r, .opts = opts, .report = out, .began = ll_now(), .folder = -1, .best = INFINITY};
     t.arena = ll_arena_new();
     memset(out, 0, sizeof *out);
     out->ranks = opts->comm ? ll_comm_size(opts->comm) : 1;

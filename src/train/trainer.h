@@ -65,6 +65,7 @@ typedef struct ll_train_opts {
 } ll_train_opts;
 
 typedef struct ll_train_report {
+    bool out_of_patience; /* train.patience ended it */
     int64_t parameters;
     int64_t steps, first; /* steps done in all, and before this start */
     double train_loss;    /* mean over the last log_every steps, 65536 at most */

@@ -38,6 +38,9 @@ typedef struct trainer {
     int stop;            /* a signal that some rank has got, as agreed */
     bool owed;           /* a validation was cut short */
     bool scored;         /* the metrics have the validation of the step resumed after */
+    double best;         /* figure of train.best so far, the smaller the better */
+    int64_t since;       /* validations since */
+    bool better;         /* the last one */
     bool fed;            /* the next step's batch is set already */
 } trainer;
 

@@ -196,6 +196,32 @@ static void repeats_with_dropout_and_micro_batches(void **state)
 }
 
 /* Augmentation and dropout are there at all: without them the numbers are others. */
+/* The best checkpoint, patience, averages of parameters; a rate that helps nobody. */
+static void keeps_the_best(void **state)
+{
+    write_text(tmpdir_path(state, "r.yaml"),
+               "model: {name: mlp, image: 8, width: 16, depth: 1, classes: 4}\n"
+               "data: {name: synthetic, samples: 400}\n"
+               "params: {\"*.bias\": \"lr=2 decay=0\"}\n"
+               "train: {batch: 8, steps: 60, eval_every: 5, eval_samples: 16, keep: 1,\n"
+               "  threads: 1, best: loss, patience: 3, ema: 0.5}\n");
+    must(*state, "train r.yaml --out out --set train.steps=10");
+    json_t *whole = prints_json(*state, "eval out --samples 16 --json");
+    json_t *best = prints_json(
+        *state, "eval out --samples 16 --json --checkpoint out/checkpoints/best.safetensors");
+    assert_true(json_num(best, "val_loss") <= json_num(whole, "val_loss"));
+    json_decref(whole);
+    json_decref(best);
+    outcome o = succeeds(*state, "train r.yaml --out two --set train.lr=50");
+    assert_non_null(strstr(o.err, "no better loss in the last 3 validations: stopped"));
+    assert_non_null(strstr(o.err, "on 16 samples"));
+    outcome_free(&o);
+    assert_true(file_exists(tmpdir_path(state, "two/checkpoints/best.safetensors")));
+    refuses(*state, 1, "train r.yaml --out x --set train.best=min:iou", "does not give");
+    refuses(*state, 1, "train r.yaml --out y --set train.best=", "train.patience goes with");
+    refuses(*state, 1, "train r.yaml --out y --set params.*=hold", "'hold', want freeze");
+}
+
 static void randomness_has_an_effect(void **state)
 {
     const char *folder = *state;
@@ -223,6 +249,7 @@ int main(void)
         IN_FOLDER(repeats_with_augmentation),
         IN_FOLDER(repeats_with_dropout_and_micro_batches),
         IN_FOLDER(randomness_has_an_effect),
+        IN_FOLDER(keeps_the_best),
     };
     return cmocka_run_group_tests_name("cli_train", tests, NULL, NULL);
 }

@@ -67,6 +67,74 @@ static double train(ll_session_opts opts, const ll_optim *o, int steps, float *w
     return loss;
 }
 
+/* One step of plain descent from fc1.weight = 0.25, fc2.weight as ever; what moved by how much. */
+static void one_step(const ll_optim *o, float *first, float *second, float *average)
+{
+    ll_graph *g = mlp(N, o);
+    ll_session *s;
+    float before[OUT * HIDDEN];
+    MUST(ll_session_open(g, &(ll_session_opts){.seed = 1}, &s));
+    feed(s, 1);
+    MUST(ll_session_get(s, "fc2.weight", before, sizeof before));
+    MUST(ll_session_run(s, 0.05));
+    MUST(ll_session_get(s, "fc1.weight", first, 4 * HIDDEN * IN));
+    MUST(ll_session_get(s, "fc2.weight", second, sizeof before));
+    for (int i = 0; i < OUT * HIDDEN; i++) second[i] -= before[i];
+    if (o->ema) {
+        float w[OUT * HIDDEN], again[OUT * HIDDEN];
+        MUST(ll_session_get(s, "fc2.weight", w, sizeof w));
+        MUST(ll_session_run(s, 0.05));
+        MUST(ll_session_get(s, "fc2.weight", again, sizeof again));
+        MUST(ll_session_get(s, "fc2.weight.ema", average, sizeof w));
+        for (int i = 0; i < OUT * HIDDEN; i++)
+            average[i] -= (float)(o->ema * w[i] + (1 - o->ema) * again[i]);
+    }
+    ll_session_close(s);
+    ll_graph_free(g);
+}
+
+static void test_rules_of_parameters(void **state)
+{
+    (void)state;
+    make_data();
+    enum { W1 = HIDDEN * IN, W2 = OUT * HIDDEN };
+    float a[W1], b[W1], move[W2], more[W2], average[W2];
+    static const ll_init quarter = {LL_CONSTANT, 0.25};
+    const ll_param_rule plain[] = {{"fc1.weight", .set_init = true, .init = quarter}, {0}};
+    const ll_param_rule frozen[] = {{"*", .lr = 7},
+                                    {"fc1.w*", .freeze = true, .set_init = true, .init = quarter},
+                                    {"fc2.*", .lr = 3, .set_decay = true, .decay = 0},
+                                    {0}};
+    one_step(&(ll_optim){.name = "sgd", .rules = plain}, a, move, NULL);
+    one_step(&(ll_optim){.name = "sgd", .rules = frozen, .weight_decay = 0.3, .ema = 0.75}, b, more,
+             average);
+    int moved = 0;
+    for (int i = 0; i < W1; i++) {
+        moved += a[i] != 0.25f;
+        assert_true(b[i] == 0.25f);
+    }
+    assert_true(moved > W1 / 2);
+    for (int i = 0; i < W2; i++) {
+        assert_float_equal(more[i], 3 * move[i], 1e-6);
+        assert_float_equal(average[i], 0, 1e-6);
+    }
+    one_step(&(ll_optim){.name = "sgd", .rules = plain, .clip_value = 1e-3}, a, more, NULL);
+    for (int i = 0; i < W2; i++)
+        assert_float_equal(more[i], fmax(-5e-5, fmin(5e-5, move[i])), 1e-7);
+    static const struct {
+        ll_param_rule rule;
+        const char *error;
+    } bad[] = {{{"fc3.*", .freeze = true}, "no parameter's name matches \"fc3.*\""},
+               {{"*", .freeze = true}, "that are not frozen"}};
+    for (int i = 0; i < 2; i++) {
+        const ll_param_rule rules[] = {bad[i].rule, {0}};
+        ll_graph *g = mlp(N, &(ll_optim){.name = "sgd", .rules = rules});
+        assert_int_not_equal(ll_graph_check(g), LL_OK);
+        assert_non_null(strstr(ll_error_text(), bad[i].error));
+        ll_graph_free(g);
+    }
+}
+
 static void close_to(const float *a, const float *b, int n, double tolerance, const char *what)
 {
     for (int i = 0; i < n; i++)
@@ -374,6 +442,7 @@ int main(void)
         cmocka_unit_test(test_nan_names_op),
         cmocka_unit_test(test_nan_without_memory),
         cmocka_unit_test(test_bad_calls),
+        cmocka_unit_test(test_rules_of_parameters),
         cmocka_unit_test(test_memory_is_as_planned),
     };
     return cmocka_run_group_tests_name("session", tests, NULL, NULL);

@@ -292,13 +292,13 @@ static void layouts_in_order(void **state)
         assert_int_equal(ll_run_set(r, more), LL_OK);
     }
     assert_int_equal(ll_run_finish(r), LL_OK);
-    assert_int_equal(r->n_layout, 17);
-    assert_string_equal(r->layouts[0].pattern, "b*");
-    assert_string_equal(r->layouts[0].origin, "l.yaml:4");
-    assert_string_equal(r->layouts[1].pattern, "a");
-    assert_string_equal(r->layouts[1].layout, "[data,-]");
-    assert_string_equal(r->layouts[16].pattern, "c4");
-    assert_null(r->layouts[17].pattern);
+    assert_int_equal(r->layouts.n, 17);
+    assert_string_equal(r->layouts.v[0].pattern, "b*");
+    assert_string_equal(r->layouts.v[0].origin, "l.yaml:4");
+    assert_string_equal(r->layouts.v[1].pattern, "a");
+    assert_string_equal(r->layouts.v[1].layout, "[data,-]");
+    assert_string_equal(r->layouts.v[16].pattern, "c4");
+    assert_null(r->layouts.v[17].pattern);
     ll_run_free(r);
     rejects("model: {name: picture}\nlayout: {a: [dat]}",
             (const char *[]){":2: ", "no axis is named 'dat'", "did you mean data?"});
