@@ -376,6 +376,21 @@ LL_API ll_val ll_correct(ll_graph *g, ll_val logits, ll_val label);
 /* Zeroes each element with probability p and scales the rest by 1/(1-p). */
 LL_API ll_val ll_dropout(ll_graph *g, ll_val x, double p);
 
+/* ---- recurrent networks ---- */
+/* Cells as PyTorch has them, gates in its order: LSTM i f g o, GRU r z n, RNN one.
+ *   LSTM: c' = f c + i g, h' = o tanh c';  GRU: h' = (1 - z) n + z h, n = tanh(x + r (W h + b))
+ * Weights are of x, [gates*h, c], and of h, [gates*h, h]; biases [gates*h], or none. */
+typedef enum ll_cell { LL_LSTM, LL_GRU, LL_RNN_TANH, LL_RNN_RELU, LL_N_CELL } ll_cell;
+typedef struct ll_recurrent {
+    ll_cell cell;
+    ll_val weight_ih, weight_hh, bias_ih, bias_hh;
+    ll_val h0, c0; /* [b,h]; none: zeros. c0, c: LSTM's alone */
+    bool reverse;  /* from the last step to the first */
+    ll_val h, c;   /* set: the state after the step that is made last */
+} ll_recurrent;
+/* x [b,t,c] -> h of every step, [b,t,h] */
+LL_API ll_val ll_recur(ll_graph *g, ll_val x, ll_recurrent *r);
+
 /* ---- layers: parameters "name.weight", "name.bias" and the op ---- */
 LL_API ll_val ll_linear(ll_graph *g, const char *name, ll_val x, int64_t out, bool bias);
 /* x of one to three spatial dimensions; filter: size in each; bias as asked */
@@ -385,6 +400,10 @@ LL_API ll_val ll_conv_layer(ll_graph *g, const char *name, ll_val x, int64_t out
 LL_API ll_val ll_conv_transpose_layer(ll_graph *g, const char *name, ll_val x, int64_t out,
                                       int64_t size, const ll_conv *opts, const int64_t *out_pad,
                                       bool bias);
+/* "name.weight_ih", "name.weight_hh", "name.bias_ih", "name.bias_hh"; states begin as zeros */
+LL_API ll_val ll_lstm_layer(ll_graph *g, const char *name, ll_val x, int64_t hidden, bool reverse);
+LL_API ll_val ll_gru_layer(ll_graph *g, const char *name, ll_val x, int64_t hidden, bool reverse);
+LL_API ll_val ll_rnn_layer(ll_graph *g, const char *name, ll_val x, int64_t hidden, bool reverse);
 /* "name.weight", "name.bias", running statistics "name.mean" and "name.var". Training: statistics
  * of the batch, running ones moved by momentum; otherwise the running ones. */
 LL_API ll_val ll_batchnorm_layer(ll_graph *g, const char *name, ll_val x, bool training);

@@ -131,6 +131,20 @@ typedef struct ll_resample_attr {
     double pre, num, den, shift, cubic;
 } ll_resample_attr;
 
+/* recur: which cell (ll_cell). A cell has so many gates and states of h numbers each, and the first
+ * `from_h` gates are given the last step's h times the weight. */
+typedef struct ll_recur_attr {
+    int64_t cell;
+} ll_recur_attr;
+enum { LL_CELL_GATES = 4, LL_CELL_STATES = 2 };
+typedef struct ll_cell_kind {
+    int gates, from_h, states;
+} ll_cell_kind;
+static const ll_cell_kind ll_cell_kinds[] = {[LL_LSTM] = {4, 4, 2},
+                                             [LL_GRU] = {4, 3, 1},
+                                             [LL_RNN_TANH] = {1, 1, 1},
+                                             [LL_RNN_RELU] = {1, 1, 1}};
+
 typedef struct ll_norm_attr {
     double eps;
 } ll_norm_attr;

@@ -1,0 +1,247 @@
+/* recur on CPUs, f32: step by step, one product of the state with the weight and the cell's
+ * arithmetic, which threads share by rows of the batch. */
+#include "kern/attr.h"
+#include "kern/cpu/gemm.h"
+#include "kern/cpu/row.h"
+#include "kern/cpu/vecmath.h"
+
+ll_kernel recur_cpu, recur_grad_cpu;
+ll_scratch recur_cpu_scratch, recur_grad_cpu_scratch;
+
+/* One step of one row. z: what h gives to the gates; d: the state's gradient, in place. */
+typedef struct row {
+    const float *x, *z, *was;
+    float *is;
+    const float *ds;
+    float *d, *dx;
+} row;
+
+typedef struct job {
+    int64_t cell, b, t, h, now;
+    ll_cell_kind k;
+    const float *x, *w, *s0; /* backward x has what h gives, too */
+    float *s, *z;            /* forward */
+    const float *ds;
+    float *dx, *d, *dh; /* backward; dh: what flows through the weight */
+} job;
+
+/* ---- cells ---- */
+
+static void lstm(const row *r, int64_t h)
+{
+#pragma omp simd
+    for (int64_t j = 0; j < h; j++) {
+        float i = ll_sigmoidf(r->x[j] + r->z[j]), f = ll_sigmoidf(r->x[h + j] + r->z[h + j]);
+        float g = ll_tanhf(r->x[2 * h + j] + r->z[2 * h + j]);
+        float o = ll_sigmoidf(r->x[3 * h + j] + r->z[3 * h + j]);
+        float c = f * r->was[h + j] + i * g;
+        r->is[j] = o * ll_tanhf(c);
+        r->is[h + j] = c;
+    }
+}
+
+static void gru(const row *r, int64_t h)
+{
+#pragma omp simd
+    for (int64_t j = 0; j < h; j++) {
+        float a = ll_sigmoidf(r->x[j] + r->z[j]), z = ll_sigmoidf(r->x[h + j] + r->z[h + j]);
+        float n = ll_tanhf(r->x[3 * h + j] + a * (r->x[2 * h + j] + r->z[2 * h + j]));
+        r->is[j] = (1 - z) * n + z * r->was[j];
+    }
+}
+
+static void rnn_tanh(const row *r, int64_t h)
+{
+#pragma omp simd
+    for (int64_t j = 0; j < h; j++) r->is[j] = ll_tanhf(r->x[j] + r->z[j]);
+}
+
+static void rnn_relu(const row *r, int64_t h)
+{
+    for (int64_t j = 0; j < h; j++) {
+        float z = r->x[j] + r->z[j];
+        r->is[j] = z > 0 ? z : 0;
+    }
+}
+
+static void lstm_grad(const row *r, int64_t h)
+{
+#pragma omp simd
+    for (int64_t j = 0; j < h; j++) {
+        float i = ll_sigmoidf(r->x[j]), f = ll_sigmoidf(r->x[h + j]);
+        float g = ll_tanhf(r->x[2 * h + j]), o = ll_sigmoidf(r->x[3 * h + j]);
+        float c = ll_tanhf(r->is[h + j]), dh = r->d[j] + r->ds[j];
+        float dc = r->d[h + j] + r->ds[h + j] + dh * o * (1 - c * c);
+        r->dx[j] = dc * g * i * (1 - i);
+        r->dx[h + j] = dc * r->was[h + j] * f * (1 - f);
+        r->dx[2 * h + j] = dc * i * (1 - g * g);
+        r->dx[3 * h + j] = dh * c * o * (1 - o);
+        r->d[j] = 0;
+        r->d[h + j] = dc * f;
+    }
+}
+
+static void gru_grad(const row *r, int64_t h)
+{
+#pragma omp simd
+    for (int64_t j = 0; j < h; j++) {
+        float a = ll_sigmoidf(r->x[j]), z = ll_sigmoidf(r->x[h + j]), m = r->x[2 * h + j];
+        float n = ll_tanhf(r->x[3 * h + j] + a * m), dh = r->d[j] + r->ds[j];
+        float dn = dh * (1 - z) * (1 - n * n);
+        r->dx[j] = dn * m * a * (1 - a);
+        r->dx[h + j] = dh * (r->was[j] - n) * z * (1 - z);
+        r->dx[2 * h + j] = dn * a;
+        r->dx[3 * h + j] = dn;
+        r->d[j] = dh * z;
+    }
+}
+
+static void rnn_tanh_grad(const row *r, int64_t h)
+{
+    for (int64_t j = 0; j < h; j++) {
+        r->dx[j] = (r->d[j] + r->ds[j]) * (1 - r->is[j] * r->is[j]);
+        r->d[j] = 0;
+    }
+}
+
+static void rnn_relu_grad(const row *r, int64_t h)
+{
+    for (int64_t j = 0; j < h; j++) {
+        r->dx[j] = r->x[j] > 0 ? r->d[j] + r->ds[j] : 0;
+        r->d[j] = 0;
+    }
+}
+
+typedef void cell(const row *r, int64_t h);
+static cell *const forward[] = {
+    [LL_LSTM] = lstm, [LL_GRU] = gru, [LL_RNN_TANH] = rnn_tanh, [LL_RNN_RELU] = rnn_relu};
+static cell *const backward[] = {[LL_LSTM] = lstm_grad,
+                                 [LL_GRU] = gru_grad,
+                                 [LL_RNN_TANH] = rnn_tanh_grad,
+                                 [LL_RNN_RELU] = rnn_relu_grad};
+
+/* ---- steps ---- */
+
+/* A row's state after step t; -1: before the first. */
+static const float *state(const job *v, int64_t b, int64_t t)
+{
+    int64_t n = v->k.states * v->h;
+    return t < 0 ? v->s0 + b * n : v->s + (b * v->t + t) * n;
+}
+
+static void step(const void *p, int64_t from, int64_t to)
+{
+    const job *v = (const job *)p;
+    for (int64_t b = from; b < to; b++) {
+        int64_t at = b * v->t + v->now, n = v->k.states * v->h, g = v->k.gates * v->h;
+        row r = {.x = v->x + at * g, .was = state(v, b, v->now - 1), .is = v->s + at * n};
+        if (v->z) {
+            r.z = v->z + b * v->k.from_h * v->h;
+            forward[v->cell](&r, v->h);
+            continue;
+        }
+        r.ds = v->ds + at * n, r.d = v->d + b * n, r.dx = v->dx + at * g;
+        if (v->now < v->t - 1)
+            for (int64_t j = 0; j < v->h; j++) r.d[j] += v->dh[b * v->h + j];
+        backward[v->cell](&r, v->h);
+    }
+}
+
+static job job_of(const ll_kcall *c, const ll_tensor *x, const ll_tensor *w, const ll_tensor *s0)
+{
+    job v = {((const ll_recur_attr *)c->attr)->cell, x->shape.d[0], x->shape.d[1], w->shape.d[1]};
+    v.k = ll_cell_kinds[v.cell];
+    v.x = (const float *)x->data, v.w = (const float *)w->data, v.s0 = (const float *)s0->data;
+    return v;
+}
+
+/* z [b,r] = h w', the weight's rows the columns; of the first step h is s0's. */
+static ll_gemm_call product(const ll_kcall *c, const job *v)
+{
+    int64_t n = v->k.states * v->h;
+    return (ll_gemm_call){.m = v->b,
+                          .n = v->k.from_h * v->h,
+                          .k = v->h,
+                          .a = state(v, 0, v->now - 1),
+                          .a_rs = v->now ? v->t * n : n,
+                          .a_cs = 1,
+                          .b = v->w,
+                          .b_rs = 1,
+                          .b_cs = v->h,
+                          .c = v->z,
+                          .c_rs = v->k.from_h * v->h,
+                          .threads = c->threads};
+}
+
+/* dh [b,h] = dx w, of this step's gates that read h */
+static ll_gemm_call product_grad(const ll_kcall *c, const job *v)
+{
+    int64_t g = v->k.gates * v->h;
+    return (ll_gemm_call){.m = v->b,
+                          .n = v->h,
+                          .k = v->k.from_h * v->h,
+                          .a = v->dx ? v->dx + v->now * g : NULL,
+                          .a_rs = v->t * g,
+                          .a_cs = 1,
+                          .b = v->w,
+                          .b_rs = v->h,
+                          .b_cs = 1,
+                          .c = v->dh,
+                          .c_rs = v->h,
+                          .threads = c->threads};
+}
+
+static size_t room(int64_t n)
+{
+    return ((size_t)n * sizeof(float) + 63) / 64 * 64;
+}
+
+size_t recur_cpu_scratch(const ll_kcall *c)
+{
+    job v = job_of(c, &c->in[0], &c->in[1], &c->in[2]);
+    ll_gemm_call first = product(c, &v), later = (v.now = 1, product(c, &v));
+    size_t a = ll_gemm_scratch(&first), b = ll_gemm_scratch(&later);
+    return room(v.b * v.k.from_h * v.h) + (a > b ? a : b);
+}
+
+ll_err recur_cpu(const ll_kcall *c)
+{
+    job v = job_of(c, &c->in[0], &c->in[1], &c->in[2]);
+    v.s = (float *)c->out[0].data;
+    v.z = (float *)c->scratch;
+    if (!v.b) return LL_OK;
+    int team = ll_team(c, v.b * v.h * 64);
+    for (; v.now < v.t; v.now++) {
+        ll_gemm_call g = product(c, &v);
+        g.scratch = (char *)c->scratch + room(v.b * v.k.from_h * v.h);
+        ll_gemm(&g);
+        ll_in_parts(team, v.b, step, &v);
+    }
+    return LL_OK;
+}
+
+size_t recur_grad_cpu_scratch(const ll_kcall *c)
+{
+    job v = job_of(c, &c->in[1], &c->in[2], &c->in[4]);
+    ll_gemm_call g = product_grad(c, &v);
+    return room(v.b * v.h) + ll_gemm_scratch(&g);
+}
+
+ll_err recur_grad_cpu(const ll_kcall *c)
+{
+    job v = job_of(c, &c->in[1], &c->in[2], &c->in[4]);
+    v.ds = (const float *)c->in[0].data, v.s = (float *)c->in[3].data;
+    v.dx = (float *)c->out[0].data, v.d = (float *)c->out[1].data, v.dh = (float *)c->scratch;
+    if (!v.b) return LL_OK;
+    int team = ll_team(c, v.b * v.h * 64);
+    memset(v.d, 0, (size_t)(v.b * v.k.states * v.h) * sizeof(float));
+    for (v.now = v.t - 1; v.now >= 0; v.now--) {
+        ll_in_parts(team, v.b, step, &v);
+        ll_gemm_call g = product_grad(c, &v);
+        g.scratch = (char *)c->scratch + room(v.b * v.h);
+        ll_gemm(&g);
+    }
+    for (int64_t b = 0; b < v.b; b++)
+        for (int64_t j = 0; j < v.h; j++) v.d[b * v.k.states * v.h + j] += v.dh[b * v.h + j];
+    return LL_OK;
+}
