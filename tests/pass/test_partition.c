@@ -48,6 +48,41 @@ static made convs(void)
     return training(g, ll_mean(g, ll_cross_entropy(g, logits, y)), "momentum", 5);
 }
 
+/* Windows of one and three dimensions, transposed ones, uneven padding, images resized. */
+static made spatial(void)
+{
+    ll_graph *g = ll_graph_new("spatial");
+    ll_val x = ll_batch(g, "x", LL_F32, LL_SHAPE(6, 7, 5, 4));
+    ll_val y = ll_batch(g, "y", LL_I32, LL_SHAPE(6));
+    ll_val h =
+        ll_conv_layer(g, "c1", x, 6, 2, &(ll_conv){.pad = {1, 0}, .pad_more = {-1, 1}}, true);
+    h = ll_resize_image(g, ll_relu(g, h), &(ll_resize){.mode = LL_LINEAR, .size = {11, 8}});
+    h = ll_avg_pool(g, h, &(ll_window){.size = {3, 3}, .pad = {1, 1}, .skip_pad = true});
+    h = ll_conv_transpose_layer(g, "up", h, 4, 3, &(ll_conv){.stride = {2, 2}, .pad = {1, 0}}, NULL,
+                                true); /* [6,7,7,4] */
+    h = ll_add(g, h, ll_flip(g, h, 1));
+    ll_val v = ll_reshape(g, h, LL_SHAPE(6, 7, 7, 2, 2));
+    v = ll_conv_layer(g, "c3", v, 3, 2, &(ll_conv){.stride = {2, 1, 1}, .pad = {0, 1, 0}}, true);
+    v = ll_max_pool(g, v, &(ll_window){.size = {2, 2, 1}});
+    h = ll_concat(g, (ll_val[]){ll_global_avg_pool(g, v), ll_global_max_pool(g, h)}, 2, 1);
+    h = ll_conv_layer(g, "c2", ll_reshape(g, h, LL_SHAPE(6, 7, 1)), 2, 3, NULL, true);
+    ll_val logits = ll_linear(g, "fc", ll_reshape(g, h, LL_SHAPE(6, -1)), 8, true);
+    return training(g, ll_mean(g, ll_cross_entropy(g, logits, y)), "adam", 8);
+}
+
+/* Recurrent layers of each cell, in both directions. */
+static made recurrent(void)
+{
+    ll_graph *g = ll_graph_new("recur");
+    ll_val x = ll_batch(g, "x", LL_F32, LL_SHAPE(6, 5, 4));
+    ll_val y = ll_batch(g, "y", LL_I32, LL_SHAPE(6));
+    ll_val a = ll_lstm_layer(g, "lstm", x, 6, false), b = ll_gru_layer(g, "gru", x, 6, true);
+    ll_val h = ll_rnn_layer(g, "rnn", ll_concat(g, (ll_val[]){a, b}, 2, 2), 4, false);
+    ll_val logits =
+        ll_linear(g, "fc", ll_reshape(g, ll_slice(g, h, 1, 4, 5), LL_SHAPE(6, 4)), 8, true);
+    return training(g, ll_mean(g, ll_cross_entropy(g, logits, y)), "adam", 8);
+}
+
 /* Constants, positions, elements by index, order, running sums, norms of groups and channels, a
  * weighted loss. */
 static made everyday(void)
@@ -255,6 +290,20 @@ static void test_everyday(void **state)
     walk(everyday(), meshes);
 }
 
+static void test_spatial(void **)
+{
+    static const char *const meshes[] = {"data=2",   "data=4 3", "height=2",         "width=3",
+                                         "filter=2", "tensor=2", "height=2,width=2", NULL};
+    walk(spatial(), meshes);
+}
+
+static void test_recurrent(void **)
+{
+    static const char *const meshes[] = {"data=2",   "data=4 3",          "sequence=2",
+                                         "tensor=2", "data=2,tensor=2 1", NULL};
+    walk(recurrent(), meshes);
+}
+
 static void test_convs(void **state)
 {
     (void)state;
@@ -350,6 +399,7 @@ int main(void)
     printf("seed %llu\n", (unsigned long long)seed);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_mlp),       cmocka_unit_test(test_everyday),
+        cmocka_unit_test(test_spatial),   cmocka_unit_test(test_recurrent),
         cmocka_unit_test(test_convs),     cmocka_unit_test(test_gpt),
         cmocka_unit_test(test_short_gpt), cmocka_unit_test(test_vocabulary),
         cmocka_unit_test(test_lenet),     cmocka_unit_test(test_factors)};
