@@ -126,8 +126,7 @@ static int dispatch(int argc, char *const *argv)
     return asked ? run(c, 2, just_help, arena) : run(c, argc - 2, argv + 2, arena);
 }
 
-/* The exit status: 0 (or LL_EXIT_STOPPED), 1 where the command failed, 2 where it was called wrongly.
- */
+/* The exit status: 0 (or LL_EXIT_STOPPED), 1 where the command failed, 2 of a wrong call. */
 int ll_main(int argc, char *const *argv, const ll_model *models)
 {
     fill_closed_streams();
