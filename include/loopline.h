@@ -580,10 +580,11 @@ LL_API ll_err ll_session_set(ll_session *s, const char *name, int micro, const v
 LL_API ll_err ll_session_get(ll_session *s, const char *name, void *data, size_t bytes);
 /* One step: every micro-batch, then the update. Graphs without ll_minimize ignore lr.
  * LL_E_NUMERIC: the loss or the gradient is not finite, and parameters are as they were; LL_E_ARG:
- * batch data is out of range (a label); LL_E_COMM, LL_E_DEVICE. */
+ * batch data is out of range (a label), or was never set; LL_E_COMM, LL_E_DEVICE. */
 LL_API ll_err ll_session_run(ll_session *s, double lr);
-LL_API double ll_session_result(ll_session *s, const char *name); /* a scalar result; NaN if none */
-LL_API size_t ll_session_bytes(const ll_session *s);              /* of the one slab, all told */
+/* A scalar result; NaN, with ll_error_text, where there is none of that name. */
+LL_API double ll_session_result(ll_session *s, const char *name);
+LL_API size_t ll_session_bytes(const ll_session *s); /* of the one slab, all told */
 /* Parameters, state and the step count as a safetensors file, written beside and renamed. LL_E_IO:
  * it cannot be written, or read or is damaged; LL_E_SHAPE: it has other tensors than this session;
  * LL_E_COMM. Collective on a mesh. */

@@ -34,7 +34,7 @@ void ll_near_try(ll_near *near, const char *known)
     size_t used = strlen(near->known);
     snprintf(near->known + used, sizeof near->known - used, " %s", known);
     int d = ll_edit_distance(near->word, known);
-    int enough = least((int)strnlen(near->word, WORD_MAX), (int)strnlen(known, WORD_MAX)) / 2;
+    int enough = least((int)strnlen(near->word, WORD_MAX), (int)strnlen(known, WORD_MAX)) / 3;
     if (d > (enough > 1 ? enough : 1) || (near->best && d >= near->distance)) return;
     near->best = known;
     near->distance = d;

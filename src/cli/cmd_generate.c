@@ -76,6 +76,7 @@ static ll_err next_token(sampler *m, int64_t i)
     memset(x, 0, sizeof(int32_t) * (size_t)m->seq);
     memcpy(x, m->text + from, sizeof(int32_t) * (size_t)used);
     TRY(ll_session_set(m->s, "x", 0, x, sizeof(int32_t) * (size_t)m->seq));
+    TRY(ll_session_set(m->s, "y", 0, x, sizeof(int32_t) * (size_t)m->seq)); /* for nothing */
     TRY(ll_session_run(m->s, 0));
     TRY(ll_session_get(m->s, "logits", m->logits, sizeof(float) * (size_t)(m->seq * m->vocab)));
     float u = ll_uniform_at((uint64_t)m->o->seed, ll_stream("generate", 0), (uint64_t)i);

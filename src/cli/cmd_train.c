@@ -13,6 +13,7 @@
 
 #include <math.h>
 #include <signal.h>
+#include <unistd.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -372,6 +373,16 @@ static ll_err check_timeline(const opts *o, const ll_run *r)
     return LL_OK;
 }
 
+/* What failed before it began leaves no folder: only empty ones can be removed. */
+static void leave_nothing(const ll_run *r)
+{
+    const char *slash = strrchr(r->out, '/');
+    char above[4096];
+    bool mine = rmdir(r->out) == 0 && slash && !r->out_said;
+    snprintf(above, sizeof above, "%.*s", slash ? (int)(slash - r->out) : 0, r->out);
+    if (mine) (void)rmdir(above);
+}
+
 static ll_err train(const opts *o, ll_comm *c, ll_run *r)
 {
     TRY(choose_folder(o, c, r));
@@ -386,6 +397,7 @@ static ll_err train(const opts *o, ll_comm *c, ll_run *r)
     ll_train_report report;
     ll_err rc = ll_train(r, &t, &report);
     ll_progress_free(v.p);
+    if (rc != LL_OK && !o->resume && ll_comm_rank(c) == 0) leave_nothing(r);
     TRY(rc);
     if (report.signal) ll_cli_exit_with(LL_EXIT_STOPPED);
     if (ll_comm_rank(c)) return LL_OK;

@@ -1,12 +1,14 @@
 /* common.c: what several commands do. */
 #include "cli/common.h"
 
+#include "base/file.h"
 #include "base/text.h"
 #include "cli/launch.h"
 #include "comm/job.h"
 #include "kern/notes.h"
 #include "train/state.h"
 
+#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -60,13 +62,25 @@ bool ll_cli_holds_run(const char *folder)
            exists(folder, "metrics.jsonl");
 }
 
+/* Makes the folder; false: somebody has it already. What else goes wrong is seen when it is used.
+ */
+static bool claim(ll_arena *arena, const char *folder)
+{
+    char *above = ll_arena_strdup(arena, folder), *slash = strrchr(above, '/');
+    if (slash && slash != above) {
+        *slash = '\0';
+        if (ll_mkdirs(above) != LL_OK) return true;
+    }
+    return mkdir(folder, 0777) == 0 || errno != EEXIST;
+}
+
 const char *ll_cli_numbered(ll_run *r, bool newest)
 {
     const char *base = r->out, *name = base;
     for (int i = 2; i < 100000; i++) {
         const char *next = ll_arena_printf(r->arena, "%s-%d", base, i);
         if (newest && !ll_cli_holds_run(next)) return name;
-        if (!newest && !exists(name, "")) return name;
+        if (!newest && claim(r->arena, name)) return name;
         name = next;
     }
     return base;

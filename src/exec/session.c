@@ -268,6 +268,7 @@ static ll_err open_parts(ll_session *s)
     o.share = s->opts.share ? s->opts.share->e : NULL;
     o.reuse = s->opts.reuse;
     TRY(ll_exec_open(s->p, &o, &s->e));
+    s->given = LL_NEW_ARRAY(s->arena, uint64_t, s->p->n_slot);
     s->kept = LL_NEW_ARRAY(s->arena, int, s->p->n_input + 1);
     for (int i = 0; i < s->p->n_input; i++) {
         ll_kind k = s->p->slots[s->p->inputs[i].slot].kind;
@@ -374,6 +375,7 @@ ll_err ll_session_set(ll_session *s, const char *name, int micro, const void *da
     int slot;
     if (is_elsewhere(s, name)) return LL_OK;
     TRY(find_slot(s, name, bytes, micro, true, &slot));
+    s->given[slot] |= 1ull << (micro % 64);
     const ll_slot *x = &s->p->slots[slot];
     if (bytes == x->bytes && !(x->piece && bytes == whole_bytes(x)))
         return ll_exec_put(s->e, slot, micro, data);
@@ -408,8 +410,13 @@ double ll_session_result(ll_session *s, const char *name)
 {
     if (s->now) s = s->now;
     int slot = ll_program_result(s->p, name);
-    if (slot < 0 || s->p->slots[slot].type.shape.n != 0) return NAN;
-    return ll_exec_scalar(s->e, slot);
+    if (slot >= 0 && s->p->slots[slot].type.shape.n == 0) return ll_exec_scalar(s->e, slot);
+    ll_err rc = RAISE(LL_E_ARG,
+                      slot < 0 ? "the graph has no result %s"
+                               : "result %s is no scalar: "
+                                 "ll_session_get has it",
+                      name);
+    return rc == LL_OK ? 0 : NAN;
 }
 
 static ll_err set_scalar(ll_exec *e, const ll_program *p, const char *name, double v)
@@ -506,11 +513,28 @@ static ll_err complete(ll_session *s)
     return LL_OK;
 }
 
+/* Batch data that nobody set would be zeros. */
+static ll_err check_given(ll_session *s)
+{
+    int n = s->p->n_micro < 64 ? s->p->n_micro : 64;
+    for (int i = 0; i < s->p->n_input && !s->checked; i++) {
+        int slot = s->p->inputs[i].slot;
+        if (s->p->slots[slot].kind != LL_BATCH || !s->p->slots[slot].bytes) continue;
+        for (int m = 0; m < n; m++)
+            CHECK(s->given[slot] >> m & 1, LL_E_ARG,
+                  "batch data %s was never set%s: ll_session_set does", s->p->inputs[i].name,
+                  m ? " for every micro-batch" : "");
+    }
+    s->checked = true;
+    return LL_OK;
+}
+
 /* On machines that do not work beside this process the whole step is done here: whatever is set
  * after it is the next one's. */
 ll_err ll_session_start(ll_session *s, double lr)
 {
     s->now = s;
+    TRY(check_given(s));
     TRY(set_scalar(s->e, s->p, "lr", lr));
     TRY(set_scalar(s->e, s->p, "t", (double)s->step + 1));
     TRY(ll_exec_run(s->e, LL_MICRO, s->step));

@@ -26,6 +26,8 @@ struct ll_session {
     ll_session *now;   /* whose results are the step's: this one, or more; NULL: no step yet */
     uint64_t step;     /* steps done */
     int *kept, n_kept; /* slots of parameters and state */
+    uint64_t *given;   /* [slot] of batch data: bit m: micro-batch m (modulo 64) was set */
+    bool checked;      /* that all was, or another way was found to fill it */
     ll_arena *arena;
 };
 

@@ -54,6 +54,7 @@ static ll_err fill_batch(ll_session *s, const ll_run *r)
                       ll_exec_data(s->e, p->inputs[i].slot, 0));
         TRY(ll_exec_changed(s->e, p->inputs[i].slot));
     }
+    s->checked = true;
     return LL_OK;
 }
 

@@ -138,6 +138,10 @@ static ll_err open_data(trainer *t)
 {
     TRY(ll_run_dataset(t->r, &t->data));
     const ll_data_info *info = ll_dataset_info(t->data);
+    CHECK(
+        t->r->train.batch <= info->n[LL_TRAIN], LL_E_CONFIG,
+        "train.batch is %lld, more than the %lld samples of data %s: a batch would hold some twice",
+        (long long)t->r->train.batch, (long long)info->n[LL_TRAIN], info->name);
     t->steps = ll_run_steps(t->r, info->n[LL_TRAIN]);
     t->epoch_steps = (info->n[LL_TRAIN] + t->r->train.batch - 1) / t->r->train.batch;
     t->times = (double *)calloc(RECENT, sizeof(double));

@@ -67,6 +67,27 @@ static double train(ll_session_opts opts, const ll_optim *o, int steps, float *w
     return loss;
 }
 
+static void test_nothing_set(void **state)
+{
+    (void)state;
+    make_data();
+    ll_graph *g = mlp(N / 2, &(ll_optim){.name = "sgd"});
+    ll_session *s;
+    MUST(ll_session_open(g, &(ll_session_opts){.seed = 1, .micro_batches = 2}, &s));
+    MUST(ll_session_set(s, "x", 0, x_data, sizeof x_data / 2));
+    MUST(ll_session_set(s, "y", 0, y_data, sizeof y_data / 2));
+    assert_int_equal(ll_session_run(s, 0.1), LL_E_ARG);
+    assert_non_null(strstr(ll_error_text(), "batch data x was never set for every micro-batch"));
+    MUST(ll_session_set(s, "x", 1, x_data, sizeof x_data / 2));
+    assert_int_equal(ll_session_run(s, 0.1), LL_E_ARG);
+    MUST(ll_session_set(s, "y", 1, y_data, sizeof y_data / 2));
+    MUST(ll_session_run(s, 0.1));
+    assert_true(isnan(ll_session_result(s, "los")));
+    assert_non_null(strstr(ll_error_text(), "the graph has no result los"));
+    ll_session_close(s);
+    ll_graph_free(g);
+}
+
 /* One step of plain descent from fc1.weight = 0.25, fc2.weight as ever; what moved by how much. */
 static void one_step(const ll_optim *o, float *first, float *second, float *average)
 {
@@ -443,6 +464,7 @@ int main(void)
         cmocka_unit_test(test_nan_without_memory),
         cmocka_unit_test(test_bad_calls),
         cmocka_unit_test(test_rules_of_parameters),
+        cmocka_unit_test(test_nothing_set),
         cmocka_unit_test(test_memory_is_as_planned),
     };
     return cmocka_run_group_tests_name("session", tests, NULL, NULL);
