@@ -32,6 +32,7 @@ static ll_val declare(ll_graph *g, const ll_build *b)
     if (p > 0) h = ll_dropout(g, h, p);
     h = ll_relu(g, ll_linear(g, "fc2", h, 4096, true));
     ll_val logits = ll_linear(g, "fc3", h, ll_build_size(b, "classes"), true);
+    ll_graph_name(g, logits, "logits");
     ll_val loss = ll_mean(g, ll_cross_entropy(g, logits, y));
     ll_graph_result(g, "loss", loss);
     ll_graph_result(g, "correct", ll_sum_all(g, ll_correct(g, logits, y)));

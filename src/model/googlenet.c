@@ -68,6 +68,7 @@ static ll_val declare(ll_graph *g, const ll_build *b)
     h = ll_reshape(g, ll_adaptive_avg_pool(g, h, 1, 1), LL_SHAPE(b->batch, -1));
     if (p > 0) h = ll_dropout(g, h, p);
     ll_val logits = ll_linear(g, "fc", h, ll_build_size(b, "classes"), true);
+    ll_graph_name(g, logits, "logits");
     ll_val loss = ll_mean(g, ll_cross_entropy(g, logits, y));
     ll_graph_result(g, "loss", loss);
     ll_graph_result(g, "correct", ll_sum_all(g, ll_correct(g, logits, y)));

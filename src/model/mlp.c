@@ -23,6 +23,7 @@ static ll_val declare(ll_graph *g, const ll_build *b)
     }
     ll_graph_block(g);
     ll_val logits = ll_linear(g, "out", h, ll_build_size(b, "classes"), true);
+    ll_graph_name(g, logits, "logits");
     ll_val loss = ll_mean(g, ll_cross_entropy(g, logits, y));
     ll_graph_result(g, "loss", loss);
     ll_graph_result(g, "correct", ll_sum_all(g, ll_correct(g, logits, y)));

@@ -20,6 +20,8 @@ ll_param_rule ll_param_rule_of(const ll_optim *o, const char *name);
 
 /* Drops nodes nobody needs. */
 ll_err ll_sweep(const ll_graph *g, ll_graph **out);
+/* What makes v, which becomes the only result: other inputs are not there. */
+ll_err ll_only(const ll_graph *g, ll_val v, const char *name, ll_graph **out);
 /* Drops nodes nobody needs, merges equal ones, folds constants, removes identities. */
 ll_err ll_simplify(const ll_graph *g, ll_graph **out);
 /* Matrix products and convolutions read bf16 and accumulate in f32; all else stays as it is. */

@@ -1,0 +1,509 @@
+/* loops.c: each op as its reference kernel has it, its shapes written out as numbers. Loops are
+ * nests over i0, i1, ... with indices that are sums of strides times them. */
+#include "ccode/loops.h"
+
+#include "base/spec.h"
+#include "kern/attr.h"
+#include "kern/einsum.h"
+#include "kern/gather.h"
+#include "kern/ref/value.h"
+#include "kern/resample.h"
+
+#include <math.h>
+#include <stdio.h>
+
+typedef long long big;
+
+/* for-lines of n loops, named by a letter and a number from `first` on. */
+static void nest(ll_buf *b, const int64_t *d, int n, int first)
+{
+    for (int k = 0; k < n; k++)
+        ll_buf_printf(b, "    for (long i%d = 0; i%d < %lld; i%d++)\n", first + k, first + k,
+                      (big)d[k], first + k);
+}
+
+/* i0 * 12 + i1 + 3 */
+static void index_of(ll_buf *b, const int64_t *stride, int n, int first, int64_t offset)
+{
+    ll_buf_printf(b, "%lld", (big)offset);
+    for (int k = 0; k < n; k++)
+        if (stride[k] == 1)
+            ll_buf_printf(b, " + i%d", first + k);
+        else if (stride[k])
+            ll_buf_printf(b, " + i%d * %lld", first + k, (big)stride[k]);
+}
+
+static void strides_of(const ll_shape *s, int64_t stride[LL_MAX_DIMS])
+{
+    int64_t n = 1;
+    for (int k = s->n - 1; k >= 0; k--) {
+        stride[k] = n;
+        n *= s->d[k];
+    }
+}
+
+#define NUMBER 32
+static const char *number(double v, char out[NUMBER])
+{
+    if (isnan(v)) return "NAN";
+    if (isinf(v)) return v > 0 ? "INFINITY" : "-INFINITY";
+    snprintf(out, NUMBER, "%.17g", v);
+    return out;
+}
+
+/* ---- elements moved ---- */
+
+/* y[to] = x[from] for all of d. */
+static void copy(const ll_cloops *c, const ll_shape *d, int operand, const int64_t *from,
+                 int64_t from_at, const int64_t *to, int64_t to_at)
+{
+    nest(c->b, d->d, d->n, 0);
+    ll_buf_puts(c->b, "        y0[");
+    index_of(c->b, to, d->n, 0, to_at);
+    ll_buf_printf(c->b, "] = x%d[", operand);
+    index_of(c->b, from, d->n, 0, from_at);
+    ll_buf_puts(c->b, "];\n");
+}
+
+static ll_err by_letters(const ll_cloops *c, const char *text)
+{
+    ll_spec s;
+    TRY(ll_spec_parse(text, &s));
+    int64_t x[LL_MAX_DIMS], y[LL_MAX_DIMS], from[LL_MAX_DIMS];
+    strides_of(&c->in[0].shape, x);
+    strides_of(&c->out[0].shape, y);
+    for (int k = 0; k < s.n_out; k++) from[k] = s.from[k] < 0 ? 0 : x[s.from[k]];
+    copy(c, &c->out[0].shape, 0, from, 0, y, 0);
+    return LL_OK;
+}
+
+static ll_err transpose(const ll_cloops *c)
+{
+    return by_letters(c, ((const ll_spec_attr *)c->attr)->spec);
+}
+
+static ll_err broadcast(const ll_cloops *c)
+{
+    return by_letters(c, ((const ll_broadcast_attr *)c->attr)->spec);
+}
+
+static ll_err reshape(const ll_cloops *c)
+{
+    int64_t one = 1;
+    ll_shape all = LL_SHAPE(ll_numel(&c->out[0].shape));
+    copy(c, &all, 0, &one, 0, &one, 0);
+    return LL_OK;
+}
+
+static ll_err slice(const ll_cloops *c)
+{
+    const ll_range_attr *a = (const ll_range_attr *)c->attr;
+    int64_t x[LL_MAX_DIMS], y[LL_MAX_DIMS];
+    strides_of(&c->in[0].shape, x);
+    strides_of(&c->out[0].shape, y);
+    copy(c, &c->out[0].shape, 0, x, a->from * x[a->dim], y, 0);
+    return LL_OK;
+}
+
+static ll_err pad(const ll_cloops *c)
+{
+    const ll_range_attr *a = (const ll_range_attr *)c->attr;
+    const ll_shape *s = &c->out[0].shape;
+    int64_t x[LL_MAX_DIMS], y[LL_MAX_DIMS], dim = a->dim;
+    strides_of(&c->in[0].shape, x);
+    strides_of(s, y);
+    nest(c->b, s->d, s->n, 0);
+    ll_buf_puts(c->b, "        y0[");
+    index_of(c->b, y, s->n, 0, 0);
+    ll_buf_printf(c->b, "] = i%lld >= %lld && i%lld < %lld ? x0[", (big)dim, (big)a->from, (big)dim,
+                  (big)(a->from + c->in[0].shape.d[dim]));
+    index_of(c->b, x, s->n, 0, -a->from * x[dim]);
+    ll_buf_puts(c->b, "] : 0;\n");
+    return LL_OK;
+}
+
+static ll_err concat(const ll_cloops *c)
+{
+    const ll_range_attr *a = (const ll_range_attr *)c->attr;
+    int64_t x[LL_MAX_DIMS], y[LL_MAX_DIMS], at = 0;
+    strides_of(&c->out[0].shape, y);
+    for (int k = 0; k < c->n_in; k++) {
+        strides_of(&c->in[k].shape, x);
+        copy(c, &c->in[k].shape, k, x, 0, y, at * y[a->dim]);
+        at += c->in[k].shape.d[a->dim];
+    }
+    return LL_OK;
+}
+
+static void each(const ll_cloops *c, int64_t n)
+{
+    ll_buf_printf(c->b, "    for (long e = 0; e < %lld; e++)", (big)n);
+}
+
+static ll_err fill(const ll_cloops *c)
+{
+    char text[NUMBER];
+    each(c, ll_numel(&c->out[0].shape));
+    ll_buf_printf(c->b, " y0[e] = %s;\n", number(((const ll_fill_attr *)c->attr)->value, text));
+    return LL_OK;
+}
+
+static ll_err arange(const ll_cloops *c)
+{
+    const ll_arange_attr *a = (const ll_arange_attr *)c->attr;
+    each(c, a->n);
+    ll_buf_printf(c->b, " y0[e] = %.17g + %.17g * (double)(%lld + e);\n", a->start, a->step,
+                  (big)a->at);
+    return LL_OK;
+}
+
+static ll_err embedding(const ll_cloops *c)
+{
+    const ll_embedding_attr *a = (const ll_embedding_attr *)c->attr;
+    big v = c->in[0].shape.d[0], width = c->in[0].shape.d[1];
+    CHECK(!a->part, LL_E_ARG, "embedding of a part of its table has no C form");
+    each(c, ll_numel(&c->in[1].shape));
+    ll_buf_printf(c->b,
+                  " {\n        if (x1[e] < 0 || x1[e] >= %lld) return -1;\n"
+                  "        memcpy(y0 + e * %lld, x0 + (long)x1[e] * %lld, %lld * sizeof *y0);\n"
+                  "    }\n",
+                  v, width, width, width);
+    return LL_OK;
+}
+
+static ll_err gather(const ll_cloops *c)
+{
+    ll_gather_walk g;
+    int64_t y[LL_MAX_DIMS];
+    TRY(ll_gather_of((const ll_gather_attr *)c->attr, &c->in[0].shape, &c->in[1].shape,
+                     &c->out[0].shape, &g));
+    CHECK(!g.part, LL_E_ARG, "gather of a part has no C form");
+    strides_of(&c->out[0].shape, y);
+    nest(c->b, g.d, g.n, 0);
+    ll_buf_puts(c->b, "    {\n        long row = x1[");
+    index_of(c->b, g.index, g.n, 0, 0);
+    ll_buf_printf(c->b, "];\n        if (row < 0 || row >= %lld) return -1;\n        y0[",
+                  (big)g.v);
+    index_of(c->b, y, g.n, 0, 0);
+    ll_buf_puts(c->b, "] = x0[");
+    index_of(c->b, g.x, g.n, 0, 0);
+    ll_buf_printf(c->b, " + row * %lld];\n    }\n", (big)g.step);
+    return LL_OK;
+}
+
+static ll_err onehot(const ll_cloops *c)
+{
+    const ll_onehot_attr *a = (const ll_onehot_attr *)c->attr;
+    each(c, ll_numel(&c->in[0].shape));
+    ll_buf_printf(c->b,
+                  "\n        for (long v = 0; v < %lld; v++) y0[e * %lld + v] = x0[e] == v + "
+                  "%lld;\n",
+                  (big)a->size, (big)a->size, (big)a->from);
+    return LL_OK;
+}
+
+static ll_err causal_mask(const ll_cloops *c)
+{
+    const ll_mask_attr *a = (const ll_mask_attr *)c->attr;
+    const ll_shape *x = &c->in[0].shape;
+    big t = x->d[x->n - 2], s = x->d[x->n - 1];
+    char text[NUMBER];
+    each(c, ll_numel(x));
+    ll_buf_printf(c->b, " y0[e] = e %% %lld + %lld > e / %lld %% %lld + %lld ? %s : x0[e];\n", s,
+                  (big)a->at[1], s, t, (big)a->at[0], number(a->value, text));
+    return LL_OK;
+}
+
+/* ---- sums ---- */
+
+static ll_err reduce(const ll_cloops *c, const char *start, const char *step)
+{
+    ll_spec s;
+    TRY(ll_spec_parse(((const ll_spec_attr *)c->attr)->spec, &s));
+    int64_t x[LL_MAX_DIMS], y[LL_MAX_DIMS], d[LL_MAX_DIMS], stride[LL_MAX_DIMS];
+    strides_of(&c->in[0].shape, x);
+    strides_of(&c->out[0].shape, y);
+    int n = 0;
+    for (int k = 0; k < s.n_out; k++, n++) d[n] = c->out[0].shape.d[k], stride[n] = x[s.from[k]];
+    for (int k = 0; k < s.n_in; k++)
+        if (s.to[k] < 0) d[n] = c->in[0].shape.d[k], stride[n++] = x[k];
+    nest(c->b, d, s.n_out, 0);
+    ll_buf_printf(c->b, "    {\n    double s = %s;\n", start);
+    nest(c->b, d + s.n_out, n - s.n_out, s.n_out);
+    ll_buf_puts(c->b, "    {\n        double v = x0[");
+    index_of(c->b, stride, n, 0, 0);
+    ll_buf_printf(c->b, "];\n        %s\n    }\n    y0[", step);
+    index_of(c->b, y, s.n_out, 0, 0);
+    ll_buf_puts(c->b, "] = s;\n    }\n");
+    return LL_OK;
+}
+
+static ll_err sum(const ll_cloops *c)
+{
+    return reduce(c, "0", "s += v;");
+}
+
+static ll_err amax(const ll_cloops *c)
+{
+    return reduce(c, "-INFINITY", "if (v > s || v != v) s = v;");
+}
+
+static ll_err matmul(const ll_cloops *c)
+{
+    ll_einsum_loop loop[LL_EINSUM_LOOPS];
+    int64_t d[LL_EINSUM_LOOPS], at[3][LL_EINSUM_LOOPS];
+    int n = ll_einsum_read(((const ll_matmul_attr *)c->attr)->spec, &c->in[0].shape,
+                           &c->in[1].shape, &c->out[0].shape, loop);
+    int free = c->out[0].shape.n;
+    for (int k = 0; k < n; k++) {
+        d[k] = loop[k].extent;
+        for (int t = 0; t < 3; t++) at[t][k] = loop[k].stride[t];
+    }
+    nest(c->b, d, free, 0);
+    ll_buf_puts(c->b, "    {\n    double s = 0;\n");
+    nest(c->b, d + free, n - free, free);
+    ll_buf_puts(c->b, "        s += (double)x0[");
+    index_of(c->b, at[0], n, 0, 0);
+    ll_buf_puts(c->b, "] * x1[");
+    index_of(c->b, at[1], n, 0, 0);
+    ll_buf_puts(c->b, "];\n    y0[");
+    index_of(c->b, at[2], free, 0, 0);
+    ll_buf_puts(c->b, "] = s;\n    }\n");
+    return LL_OK;
+}
+
+static ll_err argmax(const ll_cloops *c)
+{
+    const ll_order_attr *a = (const ll_order_attr *)c->attr;
+    const ll_shape *x = &c->in[0].shape;
+    big inner = 1, n = x->d[a->dim];
+    for (int d = (int)a->dim + 1; d < x->n; d++) inner *= x->d[d];
+    each(c, ll_numel(&c->out[0].shape));
+    ll_buf_printf(c->b,
+                  " {\n        long from = e / %lld * %lld + e %% %lld, best = 0;\n"
+                  "        for (long i = 1; i < %lld; i++) {\n"
+                  "            double v = x0[from + i * %lld], w = x0[from + best * %lld];\n"
+                  "            if (%s) best = i;\n        }\n        y0[e] = best;\n    }\n",
+                  inner, n * inner, inner, n, inner, inner,
+                  a->least ? "v < w || (w != w && v == v)" : "v > w || (v != v && w == w)");
+    return LL_OK;
+}
+
+/* ---- windows: output (o, p) and tap (r, s) meet pixel (i, j) ---- */
+
+static void window(const ll_cloops *c, const int64_t size[2], const int64_t stride[2],
+                   const int64_t pad[4], const int64_t dilation[2], const int64_t image[2])
+{
+    static const char *const names = "rsijop";
+    for (int k = 0; k < 2; k++)
+        ll_buf_printf(c->b,
+                      "        for (long %c = 0; %c < %lld; %c++) {\n"
+                      "            long %c = %c * %lld - %lld + %c * %lld;\n"
+                      "            if (%c < 0 || %c >= %lld) continue;\n",
+                      names[k], names[k], (big)size[k], names[k], names[2 + k], names[4 + k],
+                      (big)stride[k], (big)pad[2 * k], names[k], (big)dilation[k], names[2 + k],
+                      names[2 + k], (big)image[k]);
+}
+
+static void outputs(const ll_cloops *c)
+{
+    static const char *const names = "nopf";
+    for (int k = 0; k < 4; k++)
+        ll_buf_printf(c->b, "    for (long %c = 0; %c < %lld; %c++)\n", names[k], names[k],
+                      (big)c->out[0].shape.d[k], names[k]);
+}
+
+static ll_err conv2d(const ll_cloops *c)
+{
+    const ll_conv_attr *a = (const ll_conv_attr *)c->attr;
+    const int64_t *x = c->in[0].shape.d, *w = c->in[1].shape.d, *y = c->out[0].shape.d;
+    outputs(c);
+    ll_buf_puts(c->b, "    {\n        double sum = 0;\n");
+    window(c, w + 1, a->stride, a->pad, a->dilation, x + 1);
+    ll_buf_printf(
+        c->b,
+        "            const float *a = x0 + ((n * %lld + i) * %lld + j) * %lld + f / %lld * "
+        "%lld;\n"
+        "            const float *b = x1 + ((f * %lld + r) * %lld + s) * %lld;\n"
+        "            for (long c = 0; c < %lld; c++) sum += (double)a[c] * b[c];\n"
+        "        }\n        }\n        y0[((n * %lld + o) * %lld + p) * %lld + f] = sum;\n"
+        "    }\n",
+        (big)x[1], (big)x[2], (big)x[3], (big)(w[0] / a->groups), (big)w[3], (big)w[1], (big)w[2],
+        (big)w[3], (big)w[3], (big)y[1], (big)y[2], (big)y[3]);
+    return LL_OK;
+}
+
+static void pool(const ll_cloops *c, const char *start, const char *step, const char *value)
+{
+    const ll_pool_attr *a = (const ll_pool_attr *)c->attr;
+    const int64_t *x = c->in[0].shape.d, *y = c->out[0].shape.d, one[2] = {1, 1};
+    outputs(c);
+    ll_buf_printf(c->b, "    {\n        %s\n", start);
+    window(c, a->size, a->stride, a->pad, one, x + 1);
+    ll_buf_printf(c->b,
+                  "            double v = x0[((n * %lld + i) * %lld + j) * %lld + f];\n"
+                  "            %s\n        }\n        }\n"
+                  "        y0[((n * %lld + o) * %lld + p) * %lld + f] = %s;\n    }\n",
+                  (big)x[1], (big)x[2], (big)x[3], step, (big)y[1], (big)y[2], (big)y[3], value);
+}
+
+static ll_err max_pool(const ll_cloops *c)
+{
+    pool(c, "double most = 0;\n        int any = 0;",
+         "if (!any || v > most || v != v) most = v, any = 1;", "most");
+    return LL_OK;
+}
+
+static ll_err avg_pool(const ll_cloops *c)
+{
+    const ll_pool_attr *a = (const ll_pool_attr *)c->attr;
+    char value[48];
+    snprintf(value, sizeof value, "sum / %lld", (big)(a->size[0] * a->size[1]));
+    pool(c, "double sum = 0;", "sum += v;", value);
+    return LL_OK;
+}
+
+/* Of each row of the result the pixels that it takes, as lines of their own. */
+static ll_err resample(const ll_cloops *c)
+{
+    const ll_resample_attr *a = (const ll_resample_attr *)c->attr;
+    const ll_shape *x = &c->in[0].shape, *y = &c->out[0].shape;
+    big inner = 1, outer = 1, rows = x->d[a->dim], out = y->d[a->dim];
+    for (int d = 0; d < x->n; d++) *(d < a->dim ? &outer : &inner) *= d == a->dim ? 1 : x->d[d];
+    CHECK(!a->back && !a->at[0] && !a->at[1], LL_E_ARG, "resample's transpose has no C form");
+    ll_buf_printf(c->b,
+                  "    for (long u = 0; u < %lld; u++)\n    for (long v = 0; v < %lld; v++) {\n"
+                  "        const float *x = x0 + u * %lld + v;\n"
+                  "        float *y = y0 + u * %lld + v;\n",
+                  outer, inner, rows * inner, out * inner);
+    for (int64_t o = 0; o < out; o++) {
+        ll_taps t = ll_taps_of(a, o);
+        ll_buf_printf(c->b, "        y[%lld] = 0", (big)o * inner);
+        for (int64_t k = 0; k < t.n; k++)
+            ll_buf_printf(c->b, " + %.17g * x[%lld]", ll_tap(&t, k), (big)(t.from + k) * inner);
+        ll_buf_puts(c->b, ";\n");
+    }
+    ll_buf_puts(c->b, "    }\n");
+    return LL_OK;
+}
+
+static ll_err rope(const ll_cloops *c)
+{
+    const ll_rope_attr *a = (const ll_rope_attr *)c->attr;
+    const int64_t *s = c->in[0].shape.d;
+    big half = s[3] / 2;
+    each(c, ll_numel(&c->in[0].shape) / 2);
+    ll_buf_printf(c->b,
+                  " {\n        long pair = e %% %lld, row = e / %lld, t = row / %lld %% %lld;\n"
+                  "        long i = row * %lld + pair%s, j = i + %lld;\n"
+                  "        double angle = (%lld + t) * pow(%.17g, -2.0 * pair / %lld);\n"
+                  "        double p = x0[i], q = x0[j], sine = %ssin(angle);\n"
+                  "        y0[i] = p * cos(angle) - q * sine;\n"
+                  "        y0[j] = p * sine + q * cos(angle);\n    }\n",
+                  half, half, (big)s[2], (big)s[1], (big)s[3], a->interleaved ? " * 2" : "",
+                  a->interleaved ? 1 : half, (big)a->at, a->base, (big)s[3], a->back ? "-" : "");
+    return LL_OK;
+}
+
+/* ---- elementwise, alone and in chains ---- */
+
+#define TEXT(...) #__VA_ARGS__
+static const struct ew {
+    const char *name, *value;
+} ews[] = {
+#define X(name, operands, value) {#name, TEXT(value)},
+    LL_EW(X)
+#undef X
+};
+
+ll_ew ll_cloops_ew(const char *op)
+{
+    int i = 0;
+    while (i < LL_N_EW && strcmp(ews[i].name, op)) i++;
+    return (ll_ew)i;
+}
+
+static bool has_number(ll_ew ew)
+{
+    return ew == LL_EW_scale || ew == LL_EW_shift;
+}
+
+void ll_cloops_function(ll_buf *b, ll_ew ew)
+{
+    ll_buf_printf(b, "static inline double op_%s(double a", ews[ew].name);
+    for (int k = 1; k < ll_ew_operands(ew); k++) ll_buf_printf(b, ", double %c", 'a' + k);
+    ll_buf_printf(b, "%s)\n{\n    return %s;\n}\n\n", has_number(ew) ? ", double k" : "",
+                  ews[ew].value);
+}
+
+/* op_NAME(x0[e], x1[e], k) */
+static void call(const ll_cloops *c, ll_ew ew, const char *const *operand, double k)
+{
+    char text[NUMBER];
+    c->used[ew] = true;
+    ll_buf_printf(c->b, "op_%s(", ews[ew].name);
+    for (int i = 0; i < ll_ew_operands(ew); i++)
+        ll_buf_printf(c->b, "%s%s", i ? ", " : "", operand[i]);
+    if (has_number(ew)) ll_buf_printf(c->b, ", %s", number(k, text));
+    ll_buf_puts(c->b, ");\n");
+}
+
+ll_err ll_cloops_map(const ll_cloops *c, ll_ew ew)
+{
+    static const char *const operands[] = {"x0[e]", "x1[e]", "x2[e]"};
+    each(c, ll_numel(&c->out[0].shape));
+    ll_buf_puts(c->b, " y0[e] = ");
+    call(c, ew, operands, has_number(ew) ? ((const ll_number_attr *)c->attr)->value : 0);
+    return LL_OK;
+}
+
+static ll_err fused(const ll_cloops *c)
+{
+    const ll_fused_attr *f = (const ll_fused_attr *)c->attr;
+    each(c, ll_numel(&f->shape));
+    ll_buf_puts(c->b, " {\n");
+    for (int i = 0; i < f->n_in; i++) {
+        ll_buf_printf(c->b, "        double r%d = x%d[", i, i);
+        if (f->period[i] == 1)
+            ll_buf_puts(c->b, "0");
+        else if (f->repeat[i] == 1 && f->period[i] == ll_numel(&f->shape))
+            ll_buf_puts(c->b, "e");
+        else
+            ll_buf_printf(c->b, "e / %lld %% %lld", (big)f->repeat[i], (big)f->period[i]);
+        ll_buf_puts(c->b, "];\n");
+    }
+    for (int s = 0; s < f->n_step; s++) {
+        const ll_fused_step *t = &f->step[s];
+        const int16_t reg[3] = {t->a, t->b, t->c};
+        char text[3][NUMBER];
+        const char *operand[3];
+        for (int j = 0; j < 3; j++) {
+            snprintf(text[j], NUMBER, "r%d", reg[j]);
+            operand[j] = reg[j] == LL_FUSE_K ? number(t->k, text[j]) : text[j];
+        }
+        ll_buf_printf(c->b, "        double r%d = ", f->n_in + s);
+        call(c, (ll_ew)t->op, operand, t->k);
+    }
+    for (int o = 0; o < f->n_out; o++) ll_buf_printf(c->b, "        y%d[e] = r%d;\n", o, f->out[o]);
+    ll_buf_puts(c->b, "    }\n");
+    return LL_OK;
+}
+
+ll_cloops_write *ll_cloops_find(const char *op)
+{
+    static const struct row {
+        const char *op;
+        ll_cloops_write *write;
+    } rows[] = {
+#define ROW(name) {#name, name}
+        ROW(amax),     ROW(arange), ROW(argmax),    ROW(avg_pool), ROW(broadcast), ROW(causal_mask),
+        ROW(concat),   ROW(conv2d), ROW(embedding), ROW(fill),     ROW(gather),    ROW(matmul),
+        ROW(max_pool), ROW(onehot), ROW(pad),       ROW(resample), ROW(reshape),   ROW(rope),
+        ROW(slice),    ROW(sum),    ROW(transpose),
+#undef ROW
+    };
+    if (!strncmp(op, "fused", 5)) return fused; /* fused1, fused2, ...: by results */
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        if (!strcmp(rows[i].op, op)) return rows[i].write;
+    return NULL;
+}
