@@ -8,7 +8,7 @@
 #include <string.h>
 
 /* A window has two halves, which runs use in turn. */
-static ll_cell *cell_at(ll_verify *v, int owner, ll_buf_id buf, int64_t i, int run)
+static ll_place_seen *cell_at(ll_verify *v, int owner, ll_buf_id buf, int64_t i, int run)
 {
     const ll_vrank *o = &v->ranks[owner];
     return &o->cells[buf][buf == LL_WINDOW ? run % 2 * o->list->window + i : i];
@@ -30,7 +30,7 @@ void ll_cells_new(ll_verify *v, int rank)
     r->extent[LL_WINDOW] = r->list->window;
     for (int b = 0; b < LL_N_BUF; b++) {
         int64_t n = r->extent[b] * (b == LL_WINDOW ? 2 : 1);
-        r->cells[b] = LL_NEW_ARRAY(v->arena, ll_cell, n);
+        r->cells[b] = LL_NEW_ARRAY(v->arena, ll_place_seen, n);
         for (int64_t i = 0; i < n; i++) r->cells[b][i].run = -1;
     }
 }
@@ -39,17 +39,17 @@ void ll_cells_begin(ll_verify *v, int rank)
 {
     ll_vrank *r = &v->ranks[rank];
     for (int64_t i = 0; i < r->extent[LL_DATA]; i++) {
-        ll_cell *c = &r->cells[LL_DATA][i];
+        ll_place_seen *c = &r->cells[LL_DATA][i];
         c->run = v->promise->before(v->promise, rank, i, &c->value) ? r->run : -1;
         c->epoch = r->clock[rank];
     }
 }
 
 static ll_err check_read(ll_verify *v, int rank, const ll_step *s, const ll_ref *ref, int64_t i,
-                         ll_cell **out)
+                         ll_place_seen **out)
 {
     ll_vrank *r = &v->ranks[rank];
-    ll_cell *c = *out = cell_at(v, ref->rank, ref->buf, i, r->run);
+    ll_place_seen *c = *out = cell_at(v, ref->rank, ref->buf, i, r->run);
     const char *name = name_of(ref->buf);
     if (ref->rank == rank) {
         if (c->recv_round == r->round_id)
@@ -75,7 +75,7 @@ static ll_err check_read(ll_verify *v, int rank, const ll_step *s, const ll_ref 
 
 /* Have all reads of others since the last write been told to the owner? */
 static ll_err check_reads_over(ll_verify *v, int rank, const ll_step *s, ll_buf_id buf, int64_t i,
-                               ll_cell *c)
+                               ll_place_seen *c)
 {
     for (int q = 0; c->reads && q < v->size; q++)
         if (c->reads[q] > v->ranks[rank].clock[q])
@@ -91,7 +91,7 @@ static ll_err check_reads_over(ll_verify *v, int rank, const ll_step *s, ll_buf_
 ll_err ll_cells_send(ll_verify *v, int rank, const ll_step *s)
 {
     for (int64_t k = 0; k < s->n; k++) {
-        ll_cell *c;
+        ll_place_seen *c;
         TRY(check_read(v, rank, s, s->from, s->from->at + k, &c));
         c->send_round = v->ranks[rank].round_id;
     }
@@ -102,7 +102,7 @@ ll_err ll_cells_recv(ll_verify *v, int rank, const ll_step *s)
 {
     const ll_vrank *r = &v->ranks[rank];
     for (int64_t i = s->dst.at; i < s->dst.at + s->n; i++) {
-        ll_cell *c = cell_at(v, rank, s->dst.buf, i, r->run);
+        ll_place_seen *c = cell_at(v, rank, s->dst.buf, i, r->run);
         bool twice = c->recv_round == r->round_id;
         if (twice || c->send_round == r->round_id)
             return ll_verify_fail(v, rank, s, "writes %s[%lld], which another %s of its round %s",
@@ -118,7 +118,7 @@ ll_err ll_cells_recv(ll_verify *v, int rank, const ll_step *s)
 void ll_cells_deliver(ll_verify *v, int from, const ll_step *send, int to, const ll_step *recv)
 {
     for (int64_t k = 0; k < recv->n; k++) {
-        ll_cell *c = cell_at(v, to, recv->dst.buf, recv->dst.at + k, v->ranks[to].run);
+        ll_place_seen *c = cell_at(v, to, recv->dst.buf, recv->dst.at + k, v->ranks[to].run);
         c->value = cell_at(v, from, send->from->buf, send->from->at + k, v->ranks[from].run)->value;
         c->run = v->ranks[to].run;
     }
@@ -131,10 +131,11 @@ void ll_cells_received(ll_verify *v, int rank, const ll_step *s)
 }
 
 /* ---- folds ---- */
-static ll_err check_fold_write(ll_verify *v, int rank, const ll_step *s, int64_t i, ll_cell **out)
+static ll_err check_fold_write(ll_verify *v, int rank, const ll_step *s, int64_t i,
+                               ll_place_seen **out)
 {
     const ll_vrank *r = &v->ranks[rank];
-    ll_cell *c = *out = cell_at(v, rank, s->dst.buf, i, r->run);
+    ll_place_seen *c = *out = cell_at(v, rank, s->dst.buf, i, r->run);
     bool received = c->recv_round == r->round_id;
     if (received || c->send_round == r->round_id)
         return ll_verify_fail(v, rank, s, "writes %s[%lld], which a %s of its round %s",
@@ -166,7 +167,7 @@ static ll_err join(ll_verify *v, int rank, const ll_step *s, const ll_value *x, 
     return LL_OK;
 }
 
-static void write(ll_verify *v, int rank, ll_cell *c, const ll_value *value)
+static void write(ll_verify *v, int rank, ll_place_seen *c, const ll_value *value)
 {
     c->value = *value;
     c->run = v->ranks[rank].run;
@@ -177,7 +178,7 @@ ll_err ll_cells_fold(ll_verify *v, int rank, const ll_step *s)
 {
     ll_value few[8], *x = s->n_from <= 8 ? few : LL_NEW_ARRAY(v->arena, ll_value, s->n_from);
     for (int64_t k = 0; k < s->n; k++) {
-        ll_cell *c;
+        ll_place_seen *c;
         ll_value sum;
         for (int f = 0; f < s->n_from; f++) {
             TRY(check_read(v, rank, s, &s->from[f], s->from[f].at + k, &c));
@@ -205,7 +206,7 @@ void ll_cells_library(ll_verify *v, int rank)
 
 static ll_err check_value(ll_verify *v, int rank, ll_buf_id buf, int64_t i, const ll_value *want)
 {
-    const ll_cell *c = &v->ranks[rank].cells[buf][i];
+    const ll_place_seen *c = &v->ranks[rank].cells[buf][i];
     const char *name = name_of(buf);
     uint64_t missing = want->ranks & ~c->value.ranks, wrong = c->value.ranks & ~want->ranks;
     if (c->run != v->ranks[rank].run)
@@ -230,7 +231,7 @@ ll_err ll_cells_end(ll_verify *v, int rank)
     r->clock[rank]++;
     for (int b = 0; b < 2; b++)
         for (int64_t i = 0; i < r->extent[bufs[b]]; i++) {
-            ll_cell *c = &r->cells[bufs[b]][i];
+            ll_place_seen *c = &r->cells[bufs[b]][i];
             if (v->promise->after(v->promise, rank, bufs[b], i, &want))
                 TRY(check_value(v, rank, bufs[b], i, &want));
             TRY(check_reads_over(v, rank, NULL, bufs[b], i, c));

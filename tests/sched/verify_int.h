@@ -55,14 +55,14 @@ static inline bool ll_promise_same_node(const ll_promise *p, int a, int b)
 }
 
 /* ---- the run ---- */
-typedef struct ll_cell {
+typedef struct ll_place_seen {
     ll_value value;
     int run;        /* in which this was written */
     int epoch;      /* the owner's time when it was written; INT32_MAX: while a receive is posted */
     int recv_round; /* the owner's last round with a receive, with a send of this element */
     int send_round;
     int *reads; /* [size] times of other ranks' last reads since it was written; NULL: none */
-} ll_cell;
+} ll_place_seen;
 
 typedef struct ll_posted ll_posted; /* a message that one side has posted */
 struct ll_posted {
@@ -81,7 +81,7 @@ typedef enum ll_phase {
 
 typedef struct ll_vrank {
     const ll_sched *list;
-    ll_cell *cells[LL_N_BUF];
+    ll_place_seen *cells[LL_N_BUF];
     int64_t extent[LL_N_BUF];
     int *clock;    /* [size] */
     int *incoming; /* [size] told by messages received in this round, known when it is over */
