@@ -27,6 +27,8 @@ need libhwloc-dev has_lib hwloc
 need libjansson-dev has_lib jansson
 need libyaml-dev has_lib yaml-0.1
 need zlib1g-dev has_lib zlib
+need libjpeg-dev has_lib libjpeg
+need libpng-dev has_lib libpng
 has_mpi() { command -v mpicc && command -v mpiexec; } # whichever: Open MPI, MPICH
 if ! has_mpi >/dev/null; then missing+=(libopenmpi-dev openmpi-bin); fi
 need dataset-fashion-mnist test -e /usr/share/datasets/fashion-mnist/train-images-idx3-ubyte.gz
@@ -34,6 +36,7 @@ need bible-kjv-text test -e /usr/lib/bible.data
 if [ "${1:-}" = --check ]; then
     need g++ command -v g++
     need libcmocka-dev has_lib cmocka
+    need libhdf5-dev has_lib hdf5 # loaded where a file asks for it
     need clang command -v clang
     need libopenmpi-dev command -v mpicc.openmpi
     need openmpi-bin command -v mpiexec.openmpi

@@ -2,38 +2,61 @@
 #include "cli/common.h"
 
 #include "base/text.h"
+#include "base/types.h"
 
 #include <stdio.h>
 #include <string.h>
 
 typedef struct opts {
-    const char *name, *path, *format;
-    int64_t from, count;
+    const char *name, *path, *format, *fields;
+    int64_t from, count, image;
     bool val, json;
 } opts;
 
 static const ll_arg args[] = {
     {"[NAME]", LL_ARG_TEXT, offsetof(opts, name), NULL, "show samples of this dataset"},
     {"--path", LL_ARG_TEXT, offsetof(opts, path), "PATH", "where its files are"},
-    {"--format", LL_ARG_TEXT, offsetof(opts, format), "F",
-     "of files at --path: idx cifar10 text tokens"},
+    {"--format", LL_ARG_TEXT, offsetof(opts, format), "F", "of files at --path: " LL_DATA_FORMATS},
+    {"--fields", LL_ARG_TEXT, offsetof(opts, fields), "MAP",
+     "of arrays, those to take: x=images,y=labels"},
+    {"--image", LL_ARG_INT, offsetof(opts, image), "N", "pictures are shown so large", "32"},
     {"--from", LL_ARG_INT, offsetof(opts, from), "N", "the first sample shown", "0"},
-    {"--count|-n", LL_ARG_INT, offsetof(opts, count), "N", "images, or hundreds of tokens", "4"},
+    {"--count|-n", LL_ARG_INT, offsetof(opts, count), "N", "images, samples, or hundreds of tokens",
+     "4"},
     {"--val", LL_ARG_FLAG, offsetof(opts, val), NULL, "of the validation part"},
     {"--json", LL_ARG_FLAG, offsetof(opts, json), NULL, "JSON on standard output, no samples"},
     {0}};
+
+static const char *const kinds[] = {
+    [LL_IMAGES] = "images", [LL_TOKENS] = "tokens", [LL_RECORDS] = "records"};
+
+static json_t *fields_json(const ll_data_info *i)
+{
+    json_t *all = json_array();
+    for (int k = 0; k < i->n_field; k++) {
+        json_t *j = json_object();
+        json_object_set_new(j, "name", json_string(i->fields[k].name));
+        json_object_set_new(j, "dtype", json_string(ll_dtype_name(i->fields[k].dtype)));
+        json_object_set_new(j, "shape", ll_cli_shape(&i->fields[k].shape));
+        json_array_append_new(all, j);
+    }
+    return all;
+}
 
 static json_t *info_json(const ll_data_info *i)
 {
     json_t *j = json_object();
     json_object_set_new(j, "name", json_string(i->name));
-    json_object_set_new(j, "kind", json_string(i->kind == LL_IMAGES ? "images" : "tokens"));
+    json_object_set_new(j, "kind", json_string(kinds[i->kind]));
     json_object_set_new(j, "train", json_integer(i->n[LL_TRAIN]));
     json_object_set_new(j, "val", json_integer(i->n[LL_VAL]));
     json_object_set_new(j, "sample", ll_cli_shape(&i->fields[0].shape));
     json_object_set_new(j, "classes", json_integer(i->classes));
     json_object_set_new(j, "vocab", json_integer(i->vocab));
-    json_object_set_new(j, "bytes", json_integer((json_int_t)i->bytes));
+    json_object_set_new(j, "fields", fields_json(i));
+    json_object_set_new(j, "files", json_integer(i->n_file));
+    json_object_set_new(j, "crc32c", json_integer(i->digest));
+    json_object_set_new(j, "bytes", json_integer((json_int_t)i->file_bytes));
     return j;
 }
 
@@ -54,13 +77,16 @@ static ll_err list(const opts *o)
         } else if (e[i].installed) {
             printf("%-14s %s: %lld train, %lld validation, %s  %s\n", e[i].name, e[i].help,
                    (long long)e[i].info.n[LL_TRAIN], (long long)e[i].info.n[LL_VAL],
-                   ll_text_bytes((double)e[i].info.bytes, bytes), e[i].where);
+                   ll_text_bytes((double)e[i].info.file_bytes, bytes), e[i].where);
         } else
             printf("%-14s %s: not here; %s\n", e[i].name, e[i].help, e[i].source);
     }
     if (o->json) return ll_cli_json(all);
     json_decref(all);
-    printf("\nloopline data NAME shows samples.\n");
+    printf("\nThe folder for data is %s (LOOPLINE_DATA names another).\n"
+           "loopline data NAME shows samples; loopline data --path FILE --format F those of any "
+           "file or folder.\n",
+           ll_data_folder());
     return LL_OK;
 }
 
@@ -76,6 +102,28 @@ static ll_err show_images(const opts *o, const ll_dataset *d, ll_split split, in
     return LL_OK;
 }
 
+/* Fields of samples, and the first numbers of each. */
+static ll_err show_records(const opts *o, const ll_dataset *d, ll_split split)
+{
+    const ll_data_info *f = ll_dataset_info(d);
+    void *out[LL_MAX_FIELDS] = {0};
+    LL_OWN(ll_arena) a = ll_arena_new();
+    for (int i = 0; i < f->n_field; i++) out[i] = ll_arena_alloc(a, f->field_bytes[i]);
+    for (int64_t k = o->from; k < o->from + o->count; k++) {
+        char shape[LL_SHAPE_TEXT];
+        TRY(ll_dataset_read(d, &(ll_sampling){.split = split}, k, 1, out));
+        for (int i = 0; i < f->n_field; i++) {
+            const ll_field *x = &f->fields[i];
+            int64_t n = ll_numel(&x->shape);
+            printf("%lld %s %s%s:", (long long)k, x->name, ll_dtype_name(x->dtype),
+                   ll_shape_print(&x->shape, shape));
+            for (int64_t j = 0; j < n && j < 8; j++) printf(" %g", ll_load(out[i], x->dtype, j));
+            printf(n > 8 ? " ...\n" : "\n");
+        }
+    }
+    return LL_OK;
+}
+
 static ll_err show(const opts *o, const ll_dataset *d)
 {
     const ll_data_info *i = ll_dataset_info(d);
@@ -84,9 +132,10 @@ static ll_err show(const opts *o, const ll_dataset *d)
     char bytes[LL_NUMBER_TEXT], shape[LL_SHAPE_TEXT];
     printf("%s: %lld train, %lld validation, samples %s, %s  %s\n\n", i->name,
            (long long)i->n[LL_TRAIN], (long long)i->n[LL_VAL],
-           ll_shape_print(&i->fields[0].shape, shape), ll_text_bytes((double)i->bytes, bytes),
+           ll_shape_print(&i->fields[0].shape, shape), ll_text_bytes((double)i->file_bytes, bytes),
            i->where);
     CHECK(i->n[split] > 0, LL_E_IO, "that part of %s is empty", i->name);
+    if (i->kind == LL_RECORDS) return show_records(o, d, split);
     if (i->kind == LL_IMAGES) return show_images(o, d, split, i->n[split]);
     int64_t count = 100 * o->count, from = o->from;
     if (from + count > i->tokens[split]) from = 0;
@@ -99,8 +148,9 @@ static ll_err run(const void *given)
     const opts *o = (const opts *)given;
     if (!o->name && !o->path) return list(o);
     LL_OWN(ll_dataset) d = NULL;
-    TRY(ll_dataset_open(&(ll_data_opts){.name = o->name, .path = o->path, .format = o->format},
-                        &d));
+    ll_data_opts how = {.name = o->name, .path = o->path, .format = o->format, .fields = o->fields};
+    if (o->format) how.height = how.width = o->image;
+    TRY(ll_dataset_open(&how, &d));
     return show(o, d);
 }
 

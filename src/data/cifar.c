@@ -22,8 +22,7 @@ static ll_err add_file(ll_dataset *d, ll_split split, const char *path)
 {
     ll_bytes b;
     int64_t n;
-    TRY(ll_file_map(path, &b));
-    ll_dataset_keep(d, &b);
+    TRY(ll_dataset_map(d, path, &b));
     TRY(ll_cifar_parse(b.data, b.size, path, &n));
     ll_segment_add(d, split,
                    &(ll_segment){.file = path,

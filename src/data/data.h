@@ -29,14 +29,16 @@ typedef enum ll_data_kind { LL_IMAGES, LL_TOKENS, LL_RECORDS } ll_data_kind;
 typedef enum ll_split { LL_TRAIN, LL_VAL } ll_split;
 
 /* ---- datasets ---- */
+#define LL_MAX_CHANNELS 4
 typedef struct ll_data_opts {
-    const char *name;    /* fashion-mnist kjv cifar10 tokens synthetic; or NULL with a format: */
-    const char *format;  /* idx cifar10 text tokens */
-    const char *path;    /* a file or folder (tokens: or a pattern such as "d/x_*.bin") */
-    double val_fraction; /* held out where the set has no test files; 0: 0.05 */
-    int64_t seq;         /* tokens: length of a window; 0: 256 */
-    int64_t vocab;       /* tokens: every one must be below; 0: 256 for bytes, 50257 for GPT-2's */
-    int64_t classes;     /* images: labels must be below; 0, or a set known by name: as it has */
+    const char *name;     /* fashion-mnist kjv cifar10 tokens synthetic; or NULL with a format: */
+    const char *format;   /* one of LL_DATA_FORMATS */
+    const char *path;     /* a file or folder, or a pattern of files such as "d/x_*.bin" */
+    const char *val_path; /* likewise, for validation; NULL: part of path's, or held out of them */
+    double val_fraction;  /* held out where the set has no test files; 0: 0.05 */
+    int64_t seq;          /* tokens: length of a window; 0: 256 */
+    int64_t vocab;        /* tokens: every one must be below; 0: 256 for bytes, 50257 for GPT-2's */
+    int64_t classes;      /* images: labels must be below; 0, or a set known by name: as it has */
     /* synthetic: tokens where vocab is set, else images of these sizes (0: 28 x 28 x 1, 10 classes)
      * with a pattern of each class under noise. */
     int64_t height, width, channels;
@@ -44,9 +46,27 @@ typedef struct ll_data_opts {
     uint64_t seed;           /* of what is generated, not of the order it is read in */
     bool no_cache;           /* do not keep inflated files in the user's cache folder */
     const ll_source *source; /* in place of name, format and path; outlives the dataset */
+    const char *fields;      /* arrays as fields: "x=images,y=labels"; NULL: by their names */
+    const ll_field *want;    /* what the model takes: other arrays are left, these are converted */
+    int n_want;
+    int64_t token_bytes; /* tokens without a header: 2 or 4 bytes each; 0: by the file's name */
+    const char *field;   /* jsonl: that has the text; NULL: "text" */
+    /* Pictures, of any format: the size that they are brought to, and their channels; 0: as files
+     * have them, or, where each may differ, height, width and channels, or 224 x 224 x 3. */
+    int64_t image_height, image_width, image_channels;
+    double centre; /* validation sees this part of the largest window that fits; 0: all of it */
+    int n_mean, n_deviation; /* of x/255: one for each channel, or one for all; 0: the set's own */
+    double mean[LL_MAX_CHANNELS], deviation[LL_MAX_CHANNELS];
 } ll_data_opts;
 
-#define LL_MAX_CHANNELS 4
+#define LL_DATA_FORMATS "idx cifar10 images csv text tokens jsonl npy npz safetensors hdf5 netcdf"
+
+#define LL_NOTED_FILES 64
+typedef struct ll_data_file {
+    const char *name; /* without the folder that was given */
+    uint64_t size;
+} ll_data_file;
+
 typedef struct ll_data_info {
     const char *name;  /* of the set, or of the format */
     const char *where; /* the file or folder it came from; "" if generated */
@@ -65,6 +85,12 @@ typedef struct ll_data_info {
     size_t field_bytes[LL_MAX_FIELDS];
     int n_field;
     size_t bytes; /* of the data as it is kept */
+    /* The files that it came from: how many, the first of them, and a checksum of all names and
+     * sizes, and of the content of those that were read whole. */
+    int64_t n_file;
+    uint64_t file_bytes; /* of all */
+    ll_data_file files[LL_NOTED_FILES];
+    uint32_t digest;
 } ll_data_info;
 
 ll_err ll_dataset_open(const ll_data_opts *opts, ll_dataset **out);
@@ -81,6 +107,10 @@ typedef struct ll_sampling {
     uint64_t seed;
     bool flip; /* training images: mirrored with probability 1/2 */
     int crop;  /* training images: padded by so many black pixels, then cut back at random */
+    /* Training images: a window of a part of the area in this range is brought to size; [1] 0: the
+     * middle, as in validation. */
+    double scale[2];
+    double jitter; /* training images: brightness, contrast, saturation by a factor of 1 +- this */
 } ll_sampling;
 
 /* The sample at a position >= 0: the image's number, or the window's first token, within its
@@ -105,6 +135,7 @@ typedef struct ll_loader_opts {
     /* The part of each batch that is read here: samples first .. first+count-1; count 0: all.
      * every: of every so many samples of the batch, one part after another (0: of the batch). */
     int64_t first, count, every;
+    int threads; /* that make samples; 0: where they are decoded, one for each core */
 } ll_loader_opts;
 
 typedef struct ll_data_batch {
@@ -135,6 +166,8 @@ typedef struct ll_data_entry {
     char problem[512]; /* if not installed: why */
 } ll_data_entry;
 #define LL_MAX_DATASETS 8
+/* Where sets known by name are looked for that no package installs: $LOOPLINE_DATA, or data. */
+const char *ll_data_folder(void);
 /* Every dataset known by name; returns how many. */
 int ll_dataset_list(ll_data_entry out[LL_MAX_DATASETS]);
 

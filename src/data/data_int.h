@@ -5,6 +5,8 @@
 #include "base/arena.h"
 #include "data/data.h"
 
+#include <string.h>
+
 #define LL_MAX_WIDTH 16384 /* of an image, and its height: rows are made on the stack */
 
 /* Bytes of a file: mapped, or malloc'ed. */
@@ -24,7 +26,7 @@ typedef struct ll_segment {
     size_t pixel_stride, label_stride;
     /* tokens */
     const uint8_t *tokens;
-    int token_bytes;     /* 1 or 2 */
+    int token_bytes;     /* 1, 2 or 4 */
     size_t token_offset; /* of the first, in the file: for messages */
 } ll_segment;
 
@@ -36,7 +38,8 @@ typedef struct ll_segments {
     int64_t windows; /* tokens: consecutive ones that do not overlap */
 } ll_segments;
 
-typedef struct ll_save ll_save; /* an inflated file on its way to the cache */
+typedef struct ll_save ll_save;   /* an inflated file on its way to the cache */
+typedef struct ll_table ll_table; /* table.h */
 
 struct ll_dataset {
     ll_data_info info;
@@ -45,15 +48,28 @@ struct ll_dataset {
     /* The sample at a position; out as in ll_dataset_read. */
     ll_err (*read)(const ll_dataset *d, const ll_sampling *how, int64_t position, void *const *out);
     const ll_source *source;
-    bool planar;    /* pixels are [c,h,w] */
-    bool synthetic; /* no segments: samples are computed */
-    uint64_t seed;  /* synthetic */
+    ll_table *table;          /* of formats that have columns; else NULL */
+    const ll_data_opts *opts; /* while it is opened */
+    ll_split reading;         /* while it is opened: what the files being read are for */
+    int64_t raw_height, raw_width, raw_channels; /* images of segments, as they are kept */
+    double centre;                               /* of ll_data_opts */
+    bool planar;                                 /* pixels are [c,h,w] */
+    bool synthetic;                              /* no segments: samples are computed */
+    uint64_t seed;                               /* synthetic */
     const uint8_t *patterns;
     float (*scale)[256]; /* [channel][byte] -> normalised */
     ll_bytes *blocks;
     int n_blocks, block_capacity;
     ll_save *saves;
+    struct ll_held *held;
 };
+
+/* Anything else that is let go when a dataset closes. */
+typedef struct ll_held {
+    void (*let_go)(void *what);
+    void *what;
+    struct ll_held *next;
+} ll_held;
 
 /* A set known by name. */
 typedef struct ll_known {
@@ -71,6 +87,13 @@ ll_err ll_read_text(ll_dataset *d, const ll_data_opts *o, const char *path);
 ll_err ll_read_tokens(ll_dataset *d, const ll_data_opts *o, const char *path);
 ll_err ll_read_bible(ll_dataset *d, const ll_data_opts *o, const char *path);
 ll_err ll_read_synthetic(ll_dataset *d, const ll_data_opts *o, const char *path);
+ll_err ll_read_jsonl(ll_dataset *d, const ll_data_opts *o, const char *path);
+ll_err ll_read_images(ll_dataset *d, const ll_data_opts *o, const char *path);
+ll_err ll_read_csv(ll_dataset *d, const ll_data_opts *o, const char *path);
+ll_err ll_read_npy(ll_dataset *d, const ll_data_opts *o, const char *path);
+ll_err ll_read_npz(ll_dataset *d, const ll_data_opts *o, const char *path);
+ll_err ll_read_safetensors(ll_dataset *d, const ll_data_opts *o, const char *path);
+ll_err ll_read_hdf5(ll_dataset *d, const ll_data_opts *o, const char *path);
 
 /* sample.c: ll_dataset.read of images, of tokens, of a source. */
 ll_err ll_image_read(const ll_dataset *d, const ll_sampling *how, int64_t position,
@@ -79,6 +102,8 @@ ll_err ll_window_read(const ll_dataset *d, const ll_sampling *how, int64_t posit
                       void *const *out);
 ll_err ll_source_read(const ll_dataset *d, const ll_sampling *how, int64_t position,
                       void *const *out);
+ll_err ll_table_read(const ll_dataset *d, const ll_sampling *how, int64_t position,
+                     void *const *out);
 /* Adds a field to info. */
 void ll_field_add(ll_dataset *d, const char *name, ll_dtype t, ll_shape shape);
 
@@ -92,6 +117,19 @@ void ll_bytes_free(ll_bytes *b);
 /* Gives a block to d, which frees it when closed. */
 void ll_dataset_keep(ll_dataset *d, const ll_bytes *b);
 bool ll_file_exists(const char *path);
+static inline const char *ll_base_name(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    return slash ? slash + 1 : path;
+}
+void ll_dataset_hold(ll_dataset *d, void (*let_go)(void *what), void *what);
+/* A file goes into what is told of d (data.json), and into its digest. */
+void ll_dataset_note(ll_dataset *d, const char *name, uint64_t size);
+/* Maps a file, keeps and notes it. */
+ll_err ll_dataset_map(ll_dataset *d, const char *path, ll_bytes *out);
+/* Reads a file, or those of a folder that match names, or of a pattern, in the order of names. */
+ll_err ll_each_file(ll_dataset *d, const char *path, const char *names,
+                    ll_err (*read)(ll_dataset *d, const char *path));
 
 /* cache.c: bytes inflated from a file, kept in the user's cache folder. Find is false when there is
  * no cache or it is not of this very source; the saves of d are done by a thread that

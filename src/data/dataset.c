@@ -1,7 +1,6 @@
 /* dataset.c: the sets known by name, the formats, opening and closing. */
 #include "base/near.h"
-#include "base/types.h"
-#include "data/data_int.h"
+#include "data/table.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -51,12 +50,26 @@ static const ll_known known[] = {
 _Static_assert(N_KNOWN <= LL_MAX_DATASETS, "LL_MAX_DATASETS holds every known set");
 
 typedef ll_err reader(ll_dataset *d, const ll_data_opts *o, const char *path);
-static const struct {
+typedef struct format {
     const char *name;
     reader *read;
-} formats[] = {
-    {"idx", ll_read_idx},       {"cifar10", ll_read_cifar10}, {"text", ll_read_text},
-    {"tokens", ll_read_tokens}, {"bible", ll_read_bible},     {"synthetic", ll_read_synthetic},
+    bool twice; /* files for validation may be named apart (val_path) */
+} format;
+static const format formats[] = {
+    {"idx", ll_read_idx},
+    {"cifar10", ll_read_cifar10},
+    {"images", ll_read_images, true},
+    {"csv", ll_read_csv, true},
+    {"text", ll_read_text, true},
+    {"tokens", ll_read_tokens, true},
+    {"jsonl", ll_read_jsonl, true},
+    {"npy", ll_read_npy, true},
+    {"npz", ll_read_npz, true},
+    {"safetensors", ll_read_safetensors, true},
+    {"hdf5", ll_read_hdf5, true},
+    {"netcdf", ll_read_hdf5, true},
+    {"bible", ll_read_bible},
+    {"synthetic", ll_read_synthetic},
 };
 
 /* Drops the first n samples of a segment. */
@@ -89,30 +102,66 @@ static void hold_out(ll_dataset *d, double fraction)
     }
 }
 
-void ll_field_add(ll_dataset *d, const char *name, ll_dtype t, ll_shape shape)
+/* What x/255 is shifted and divided by: as asked, as a known set has it, or the usual: ImageNet's
+ * for colours out of files, else 0.5. Of one number for more channels: all the same. */
+static ll_err normalise(ll_dataset *d, const ll_data_opts *o, const ll_known *k)
 {
+    static const double mean[] = {0.485, 0.456, 0.406}, deviation[] = {0.229, 0.224, 0.225};
     ll_data_info *f = &d->info;
-    LL_ASSERT(f->n_field < LL_MAX_FIELDS);
-    f->field_bytes[f->n_field] = (size_t)ll_numel(&shape) * ll_dtype_bytes(t);
-    f->fields[f->n_field++] = (ll_field){name, t, shape};
-}
-
-static ll_err finish_images(ll_dataset *d, const ll_known *k)
-{
-    ll_data_info *f = &d->info;
-    CHECK(f->channels <= LL_MAX_CHANNELS, LL_E_IO, "%s: %lld channels, at most %d are taken",
-          f->where, (long long)f->channels, LL_MAX_CHANNELS);
-    CHECK(f->height <= LL_MAX_WIDTH && f->width <= LL_MAX_WIDTH, LL_E_IO,
-          "%s: images of %lld x %lld, at most %d x %d are taken", f->where, (long long)f->height,
-          (long long)f->width, LL_MAX_WIDTH, LL_MAX_WIDTH);
-    d->scale = ll_arena_alloc(d->arena, (size_t)f->channels * sizeof *d->scale);
-    for (int c = 0; c < f->channels; c++) {
-        bool given = k && k->deviation[c] > 0;
-        f->mean[c] = given ? k->mean[c] : 0.5;
-        f->deviation[c] = given ? k->deviation[c] : 0.5;
+    const int64_t n = f->channels;
+    CHECK((o->n_mean <= 1 || o->n_mean == n) && (o->n_deviation <= 1 || o->n_deviation == n),
+          LL_E_CONFIG, "%d numbers of mean and %d of deviation, wanted 1 or %lld, one a channel",
+          o->n_mean, o->n_deviation, (long long)n);
+    d->scale = ll_arena_alloc(d->arena, (size_t)n * sizeof *d->scale);
+    for (int c = 0; c < n; c++) {
+        int64_t own = d->raw_channels == n ? c : 0;
+        bool given = k && k->deviation[own] > 0, usual = d->table && n == 3;
+        f->mean[c] = given ? k->mean[own] : usual ? mean[c] : 0.5;
+        f->deviation[c] = given ? k->deviation[own] : usual ? deviation[c] : 0.5;
+        if (o->n_mean) f->mean[c] = o->mean[o->n_mean > 1 ? c : 0];
+        if (o->n_deviation) f->deviation[c] = o->deviation[o->n_deviation > 1 ? c : 0];
+        CHECK(f->deviation[c] > 0, LL_E_CONFIG, "a deviation is %g, wanted above 0",
+              f->deviation[c]);
         for (int v = 0; v < 256; v++)
             d->scale[c][v] = (float)((v / 255.0 - f->mean[c]) / f->deviation[c]);
     }
+    return LL_OK;
+}
+
+/* The size that images are brought to. */
+static ll_err size_images(ll_dataset *d, const ll_data_opts *o)
+{
+    ll_data_info *f = &d->info;
+    d->centre = o->centre > 0 ? o->centre : 1;
+    if (d->table) {
+        f->height = o->height ? o->height : 224;
+        f->width = o->width ? o->width : 224;
+        f->channels = o->channels ? o->channels : 3;
+    }
+    d->raw_height = f->height, d->raw_width = f->width, d->raw_channels = f->channels;
+    if (o->image_height) f->height = o->image_height, f->width = o->image_width;
+    if (o->image_channels) f->channels = o->image_channels;
+    if (d->synthetic)
+        d->raw_height = f->height, d->raw_width = f->width, d->raw_channels = f->channels;
+    const int64_t sizes[2][3] = {{f->height, f->width, f->channels},
+                                 {d->raw_height, d->raw_width, d->raw_channels}};
+    for (int i = 0; i < 2; i++) {
+        CHECK(sizes[i][2] <= LL_MAX_CHANNELS, LL_E_IO, "%s: %lld channels, at most %d are taken",
+              f->where, (long long)sizes[i][2], LL_MAX_CHANNELS);
+        CHECK(sizes[i][0] <= LL_MAX_WIDTH && sizes[i][1] <= LL_MAX_WIDTH, LL_E_IO,
+              "%s: images of %lld x %lld, at most %d x %d are taken", f->where,
+              (long long)sizes[i][0], (long long)sizes[i][1], LL_MAX_WIDTH, LL_MAX_WIDTH);
+    }
+    CHECK(f->channels != 2 || (!d->table && d->raw_channels == 2), LL_E_CONFIG,
+          "pictures in 2 channels, wanted 1 (grey), 3 (colours) or 4 (and alpha)");
+    return LL_OK;
+}
+
+static ll_err finish_images(ll_dataset *d, const ll_data_opts *o, const ll_known *k)
+{
+    ll_data_info *f = &d->info;
+    TRY(normalise(d, o, k));
+    if (d->table) return LL_OK;
     f->class_names = k && k->classes == f->classes ? k->class_names : NULL;
     ll_field_add(d, "x", LL_F32, LL_SHAPE(f->height, f->width, f->channels));
     ll_field_add(d, "y", LL_I32, LL_SCALAR);
@@ -148,7 +197,7 @@ static ll_err finish_tokens(ll_dataset *d)
     return LL_OK;
 }
 
-static ll_err open_in(ll_dataset *d, const ll_data_opts *o, const ll_known *k, reader *read)
+static ll_err open_in(ll_dataset *d, const ll_data_opts *o, const ll_known *k, const format *f)
 {
     double fraction = o->val_fraction == 0 ? 0.05 : o->val_fraction;
     CHECK(fraction > 0 && fraction < 1, LL_E_ARG, "val_fraction is %g, wanted between 0 and 1",
@@ -159,19 +208,35 @@ static ll_err open_in(ll_dataset *d, const ll_data_opts *o, const ll_known *k, r
           (long long)o->vocab, INT32_MAX);
     d->info.seq = o->seq ? o->seq : 256;
     d->info.classes = k && k->classes ? k->classes : o->classes;
-    TRY(read(d, o, d->info.where));
-    if (!d->synthetic && d->split[LL_VAL].n == 0) hold_out(d, fraction);
-    TRY(d->info.kind == LL_IMAGES ? finish_images(d, k) : finish_tokens(d));
+    CHECK(!o->val_path || f->twice, LL_E_CONFIG,
+          "format %s has its own files for validation: val_path is not for it", f->name);
+    CHECK(!o->token_bytes || o->token_bytes == 2 || o->token_bytes == 4, LL_E_ARG,
+          "token_bytes is %lld, wanted 2 or 4", (long long)o->token_bytes);
+    TRY(f->read(d, o, d->info.where));
+    d->reading = LL_VAL;
+    if (o->val_path) TRY(f->read(d, o, o->val_path));
+    if (d->info.kind != LL_TOKENS) TRY(size_images(d, o));
+    if (d->table) TRY(ll_table_finish(d, fraction));
+    if (!d->table && !d->synthetic && d->split[LL_VAL].n == 0) hold_out(d, fraction);
+    d->read = ll_table_read;
+    if (d->info.kind == LL_IMAGES) TRY(finish_images(d, o, k));
+    if (d->info.kind == LL_TOKENS) TRY(finish_tokens(d));
+    d->opts = NULL;
     ll_cache_start(d);
     return LL_OK;
+}
+
+const char *ll_data_folder(void)
+{
+    const char *base = getenv("LOOPLINE_DATA");
+    return base && *base ? base : "data";
 }
 
 /* A known set's own place: as it stands, or below the folder for data. */
 static const char *default_path(ll_arena *a, const ll_known *k)
 {
-    const char *base = getenv("LOOPLINE_DATA");
     if (k->path[0] == '/' || k->path[0] == '\0') return ll_arena_strdup(a, k->path);
-    return ll_arena_printf(a, "%s/%s", base && *base ? base : "data", k->path);
+    return ll_arena_printf(a, "%s/%s", ll_data_folder(), k->path);
 }
 
 static ll_err find_known(const char *name, const ll_known **k)
@@ -188,18 +253,17 @@ static ll_err find_known(const char *name, const ll_known **k)
          near.known, ll_near_hint(&near));
 }
 
-static ll_err find(const ll_data_opts *o, const ll_known **k, reader **read)
+static ll_err find(const ll_data_opts *o, const ll_known **k, const format **f)
 {
     *k = NULL;
     CHECK(o->name || (o->path && o->format), LL_E_CONFIG,
-          "a dataset needs a name, or a path and a format (idx, cifar10, text, tokens)");
+          "a dataset needs a name, or a path and a format (" LL_DATA_FORMATS ")");
     if (o->name) TRY(find_known(o->name, k));
-    const char *format = o->format ? o->format : (*k)->format;
-    *read = NULL;
+    const char *name = o->format ? o->format : (*k)->format;
+    *f = NULL;
     for (size_t i = 0; i < sizeof formats / sizeof *formats; i++)
-        if (strcmp(formats[i].name, format) == 0) *read = formats[i].read;
-    CHECK(*read, LL_E_CONFIG,
-          "the format of a dataset is '%s', wanted idx, cifar10, text or tokens", format);
+        if (strcmp(formats[i].name, name) == 0) *f = &formats[i];
+    CHECK(*f, LL_E_CONFIG, "the format of a dataset is '%s', wanted " LL_DATA_FORMATS, name);
     return LL_OK;
 }
 
@@ -211,6 +275,7 @@ static ll_err read_source(ll_dataset *d, const ll_source *s)
     memcpy(d->info.n, s->samples, sizeof s->samples);
     for (int i = 0; i < LL_MAX_FIELDS && s->fields[i].name; i++)
         ll_field_add(d, s->fields[i].name, s->fields[i].dtype, s->fields[i].shape);
+    d->opts = NULL;
     CHECK(d->info.n_field > 0 && s->read, LL_E_ARG, "source %s has no fields, or cannot be read",
           s->name);
     CHECK(s->samples[0] > 0 && s->samples[1] > 0, LL_E_ARG,
@@ -222,15 +287,16 @@ static ll_err read_source(ll_dataset *d, const ll_source *s)
 ll_err ll_dataset_open(const ll_data_opts *o, ll_dataset **out)
 {
     const ll_known *k = NULL;
-    reader *read = NULL;
+    const format *f = NULL;
     *out = NULL;
-    if (!o->source) TRY(find(o, &k, &read));
+    if (!o->source) TRY(find(o, &k, &f));
     ll_arena *arena = ll_arena_new();
     LL_OWN(ll_dataset) d = LL_NEW(arena, ll_dataset);
     d->arena = arena;
+    d->opts = o;
     d->info.name = ll_arena_strdup(arena, o->source ? o->source->name : k ? k->name : o->format);
     d->info.where = o->path ? ll_arena_strdup(arena, o->path) : k ? default_path(arena, k) : "";
-    ll_err rc = o->source ? read_source(d, o->source) : open_in(d, o, k, read);
+    ll_err rc = o->source ? read_source(d, o->source) : open_in(d, o, k, f);
     if (rc == LL_E_IO && k)
         rc = ll_raise(rc, __FILE__, __LINE__, __func__, "dataset %s: %s; it comes from: %s",
                       k->name, ll_error_message(), k->source);
@@ -244,6 +310,7 @@ void ll_dataset_close(ll_dataset *d)
 {
     if (!d) return;
     ll_cache_wait(d);
+    for (const ll_held *h = d->held; h; h = h->next) h->let_go(h->what);
     for (int i = 0; i < d->n_blocks; i++) ll_bytes_free(&d->blocks[i]);
     ll_arena_free(d->arena);
 }

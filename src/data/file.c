@@ -1,10 +1,14 @@
 /* file.c: files as blocks of bytes, and the segments of them that a set is made of. Files are
  * mapped, not read: opening a set of any size costs nothing until its samples are used, and ranks
  * of one machine share the pages. */
+#include "base/crc32c.h"
+#include "base/types.h"
 #include "data/data_int.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <glob.h>
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -55,6 +59,59 @@ void ll_dataset_keep(ll_dataset *d, const ll_bytes *b)
     d->info.bytes += b->size;
 }
 
+void ll_dataset_hold(ll_dataset *d, void (*let_go)(void *what), void *what)
+{
+    ll_held *h = LL_NEW(d->arena, ll_held);
+    *h = (ll_held){let_go, what, d->held};
+    d->held = h;
+}
+
+void ll_dataset_note(ll_dataset *d, const char *name, uint64_t size)
+{
+    ll_data_info *f = &d->info;
+    if (f->n_file < LL_NOTED_FILES)
+        f->files[f->n_file] = (ll_data_file){ll_arena_strdup(d->arena, name), size};
+    f->n_file++;
+    f->file_bytes += size;
+    f->digest = ll_crc32c(f->digest, name, strlen(name) + 1);
+    f->digest = ll_crc32c(f->digest, &size, sizeof size);
+}
+
+ll_err ll_dataset_map(ll_dataset *d, const char *path, ll_bytes *out)
+{
+    TRY(ll_file_map(path, out));
+    ll_dataset_keep(d, out);
+    ll_dataset_note(d, ll_base_name(path), out->size);
+    return LL_OK;
+}
+
+void ll_field_add(ll_dataset *d, const char *name, ll_dtype t, ll_shape shape)
+{
+    ll_data_info *f = &d->info;
+    LL_ASSERT(f->n_field < LL_MAX_FIELDS);
+    f->field_bytes[f->n_field] = (size_t)ll_numel(&shape) * ll_dtype_bytes(t);
+    f->fields[f->n_field++] = (ll_field){name, t, shape};
+}
+
+ll_err ll_each_file(ll_dataset *d, const char *path, const char *names,
+                    ll_err (*read)(ll_dataset *d, const char *path))
+{
+    struct stat st;
+    char pattern[PATH_MAX];
+    bool there = stat(path, &st) == 0, folder = there && S_ISDIR(st.st_mode);
+    if (there && !folder) return read(d, path);
+    int n =
+        snprintf(pattern, sizeof pattern, "%s%s%s", path, folder ? "/" : "", folder ? names : "");
+    CHECK(n < PATH_MAX, LL_E_ARG, "a path of %d bytes is too long", n);
+    glob_t g; /* sorted by name, so the order does not depend on the disk */
+    int e = glob(pattern, 0, NULL, &g);
+    CHECK(e == 0, LL_E_IO, "%s: no such file%s", pattern, folder ? "s in the folder" : "");
+    ll_err rc = LL_OK;
+    for (size_t i = 0; rc == LL_OK && i < g.gl_pathc; i++) rc = read(d, g.gl_pathv[i]);
+    globfree(&g);
+    return rc;
+}
+
 void ll_segment_add(ll_dataset *d, ll_split split, const ll_segment *s)
 {
     ll_segments *list = &d->split[split];
@@ -72,7 +129,7 @@ void ll_text_add(ll_dataset *d, const ll_data_opts *o, const char *path, const l
     d->info.vocab = o->vocab ? o->vocab : 256;
     ll_dataset_keep(d, text);
     ll_segment_add(
-        d, LL_TRAIN,
+        d, d->reading,
         &(ll_segment){
             .file = path, .n = (int64_t)text->size, .tokens = text->data, .token_bytes = 1});
 }

@@ -189,7 +189,9 @@ static void keep_pair(ll_dataset *d, pair *p, ll_err rc)
 {
     part *parts[2] = {&p->images, &p->labels};
     for (int i = 0; i < 2; i++) {
-        if (parts[i]->raw.data) ll_dataset_keep(d, &parts[i]->raw);
+        const part *f = parts[i];
+        if (f->raw.data) ll_dataset_keep(d, &f->raw);
+        if (f->raw.data) ll_dataset_note(d, ll_base_name(f->path), f->raw.size);
         if (parts[i]->packed.data && !parts[i]->cached && rc == LL_OK)
             ll_cache_save(d, parts[i]->path, &parts[i]->packed, &parts[i]->raw);
         if (parts[i]->packed.data) ll_bytes_free(&parts[i]->packed);

@@ -1,42 +1,53 @@
-/* loader.c: batches made ahead by one thread. SLOTS buffers go round: one is the caller's, the
- * others are filled or being filled. Batch k is always in slot k % SLOTS, so two counters say all:
- * slots are free for batches below taken + SLOTS - 1, ready for batches below made.
+/* loader.c: batches made ahead by threads. SLOTS buffers go round: one is the caller's, the
+ * others are filled or being filled. Batch k is always in slot k % SLOTS, so few counters say
+ * all: slots are free for batches below taken + SLOTS - 1, ready for batches below made; a
+ * thread takes the next few samples that are to be made, of whichever batch, and a batch is made
+ * when all of its are.
  *
  *     taken = 5: the caller holds batch 4; made = 6: batch 5 is ready, 6 is being filled. */
+#define _GNU_SOURCE /* sets of CPUs */
 #include "base/num.h"
-#include "data/data_int.h"
+#include "base/thread.h"
+#include "data/table.h"
 
 #include <pthread.h>
-#include <signal.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 
 #define SLOTS 3
+#define MAX_THREADS 64
 
 struct ll_loader {
     const ll_dataset *d;
     ll_loader_opts opts;
-    int64_t taken, made; /* the batch wanted next; the batch made next */
+    int64_t samples, some; /* of a batch that are read here; that a thread takes at once */
+    int64_t taken, made;   /* the batch wanted next; the batch ready next */
+    int64_t batch, next;   /* the batch, and its sample, that a thread takes next */
+    int64_t left[SLOTS];   /* samples not made yet */
     size_t bytes[LL_MAX_FIELDS];
     char *data[SLOTS][LL_MAX_FIELDS];
-    ll_err rc; /* of the thread, which has then stopped */
+    ll_err rc; /* of the first thread that failed: all have then stopped */
     char message[1024];
-    bool stop, running;
-    pthread_t thread;
+    bool stop;
+    int running;
+    pthread_t threads[MAX_THREADS];
     pthread_mutex_t lock;
     pthread_cond_t changed;
 };
 
-/* Positions behind the end of validation start over, so batches are always whole. */
-static ll_err fill(ll_loader *l, int64_t k)
+/* Samples from .. from+n-1 of those that are read here of batch k. Positions behind the end of
+ * validation start over, so batches are always whole. */
+static ll_err fill(const ll_loader *l, int64_t k, int64_t from, int64_t n)
 {
-    int slot = (int)(k % SLOTS);
     const ll_loader_opts *o = &l->opts;
-    for (int64_t i = 0; i < o->batch / o->every; i++) {
+    for (int64_t i = from, some; i < from + n; i += some) {
         void *out[LL_MAX_FIELDS] = {0};
         for (int f = 0; f < l->d->info.n_field; f++)
-            out[f] = l->data[slot][f] + (size_t)(i * o->count) * l->d->info.field_bytes[f];
-        TRY(ll_dataset_read(l->d, &o->how, k * o->batch + i * o->every + o->first, o->count, out));
+            out[f] = l->data[k % SLOTS][f] + (size_t)i * l->d->info.field_bytes[f];
+        some = ll_min64(from + n - i, o->count - i % o->count);
+        int64_t position = k * o->batch + i / o->count * o->every + o->first + i % o->count;
+        TRY(ll_dataset_read(l->d, &o->how, position, some, out));
     }
     return LL_OK;
 }
@@ -46,20 +57,24 @@ static void *work(void *arg)
     ll_loader *l = arg;
     pthread_mutex_lock(&l->lock);
     while (!l->stop) {
-        if (l->made >= l->taken + SLOTS - 1) {
+        if (l->batch >= l->taken + SLOTS - 1) {
             pthread_cond_wait(&l->changed, &l->lock);
             continue;
         }
+        int64_t k = l->batch, from = l->next, n = ll_min64(l->some, l->samples - from);
+        if (from == 0) l->left[k % SLOTS] = l->samples;
+        l->next += n;
+        if (l->next == l->samples) l->batch++, l->next = 0;
         pthread_mutex_unlock(&l->lock);
-        ll_err rc = fill(l, l->made); /* only this thread moves made */
+        ll_err rc = fill(l, k, from, n);
         pthread_mutex_lock(&l->lock);
-        l->rc = rc;
-        if (rc != LL_OK) {
+        if (rc != LL_OK && l->rc == LL_OK) {
+            l->rc = rc;
             snprintf(l->message, sizeof l->message, "%s", ll_error_message());
             l->stop = true;
-        } else {
-            l->made++;
         }
+        l->left[k % SLOTS] -= n;
+        while (l->made < l->batch && l->left[l->made % SLOTS] == 0 && !l->rc) l->made++;
         pthread_cond_broadcast(&l->changed);
     }
     pthread_mutex_unlock(&l->lock);
@@ -81,9 +96,24 @@ static ll_err check_opts(const ll_dataset *d, const ll_loader_opts *o)
           "start is batch %lld, wanted 0 or more", (long long)o->start);
     CHECK(o->how.split == LL_TRAIN || o->how.split == LL_VAL, LL_E_ARG,
           "split is %d, wanted 0 or 1", (int)o->how.split);
-    CHECK(d->info.kind == LL_IMAGES || (!o->how.flip && o->how.crop == 0), LL_E_ARG,
-          "dataset %s has no images: flip and crop are for images", d->info.name);
+    const ll_sampling *h = &o->how;
+    CHECK(d->info.kind == LL_IMAGES ||
+              (!h->flip && h->crop == 0 && h->scale[1] == 0 && h->jitter == 0),
+          LL_E_ARG, "dataset %s has no images: flip, crop, scale and jitter are for images",
+          d->info.name);
+    CHECK(o->threads >= 0 && o->threads <= MAX_THREADS, LL_E_ARG, "%d threads, wanted 0 to %d",
+          o->threads, MAX_THREADS);
     return LL_OK;
+}
+
+/* Decoding pictures is worth every core that this process has; all else is quicker than a step. */
+static int threads_for(const ll_dataset *d)
+{
+    bool decodes = false;
+    cpu_set_t set;
+    for (int i = 0; d->table && i < d->table->n; i++) decodes |= d->table->columns[i].picture;
+    if (!decodes || sched_getaffinity(0, sizeof set, &set) != 0) return 1;
+    return (int)ll_min64(CPU_COUNT(&set), MAX_THREADS);
 }
 
 static ll_err start(ll_loader *l)
@@ -97,13 +127,12 @@ static ll_err start(ll_loader *l)
                   SLOTS, (long long)n, l->bytes[f]);
         }
     }
-    sigset_t all, old; /* signals are for the thread that waits for them */
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &old);
-    int e = pthread_create(&l->thread, NULL, work, l);
-    pthread_sigmask(SIG_SETMASK, &old, NULL);
-    CHECK(e == 0, LL_E_SYS, "cannot start the loader's thread: %s", strerror(e));
-    l->running = true;
+    int threads = l->opts.threads ? l->opts.threads : threads_for(l->d);
+    l->samples = (int64_t)n;
+    l->some = ll_max64(1, l->samples / (4 * threads));
+    for (; l->running < threads; l->running++)
+        CHECK(ll_thread_start(&l->threads[l->running], work, l), LL_E_SYS,
+              "cannot start thread %d of a loader", l->running + 1);
     return LL_OK;
 }
 
@@ -125,7 +154,7 @@ ll_err ll_loader_open(const ll_dataset *d, const ll_loader_opts *opts, ll_loader
     l->opts = *opts;
     if (l->opts.every == 0) l->opts.every = opts->batch;
     if (l->opts.count == 0) l->opts.count = l->opts.every - opts->first;
-    l->taken = l->made = opts->start;
+    l->taken = l->made = l->batch = opts->start;
     pthread_mutex_init(&l->lock, NULL);
     pthread_cond_init(&l->changed, NULL);
     TRY(start(l));
@@ -153,13 +182,11 @@ ll_err ll_loader_next(ll_loader *l, ll_data_batch *out)
 void ll_loader_close(ll_loader *l)
 {
     if (!l) return;
-    if (l->running) {
-        pthread_mutex_lock(&l->lock);
-        l->stop = true;
-        pthread_cond_broadcast(&l->changed);
-        pthread_mutex_unlock(&l->lock);
-        pthread_join(l->thread, NULL);
-    }
+    pthread_mutex_lock(&l->lock);
+    l->stop = true;
+    pthread_cond_broadcast(&l->changed);
+    pthread_mutex_unlock(&l->lock);
+    for (int i = 0; i < l->running; i++) pthread_join(l->threads[i], NULL);
     for (int i = 0; i < SLOTS; i++)
         for (int f = 0; f < LL_MAX_FIELDS; f++) free(l->data[i][f]);
     pthread_cond_destroy(&l->changed);

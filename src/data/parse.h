@@ -35,3 +35,62 @@ ll_err ll_tokens_parse(const uint8_t *bytes, size_t size, const char *file, int6
 /* The packed text of bible-kjv-text, unpacked into a malloc'ed block. */
 ll_err ll_bible_parse(const uint8_t *bytes, size_t size, const char *file, uint8_t **out,
                       size_t *out_size);
+
+/* NumPy's .npy: the header, and at least as many bytes behind it as it says. */
+#define LL_NPY_DIMS LL_MAX_DIMS
+typedef struct ll_npy {
+    char kind; /* as in ll_elem */
+    int item;  /* bytes of an element */
+    bool swap;
+    int n_dim;
+    int64_t dim[LL_NPY_DIMS];
+    size_t offset, bytes;
+} ll_npy;
+ll_err ll_npy_parse(const uint8_t *bytes, size_t size, const char *file, ll_npy *out);
+
+/* A zip archive's entries one by one: *at is 0 before the first; data NULL: there are no more. */
+typedef struct ll_zip_entry {
+    const char *name; /* not ended by a zero byte */
+    size_t name_size;
+    const uint8_t *data;
+    size_t size, raw; /* bytes as they lie there, and inflated */
+    bool packed;
+    uint32_t crc;
+} ll_zip_entry;
+ll_err ll_zip_next(const uint8_t *bytes, size_t size, const char *file, size_t *at,
+                   ll_zip_entry *out);
+/* A packed entry into a malloc'ed block of raw bytes, its check sum compared. */
+ll_err ll_zip_inflate(const ll_zip_entry *e, const char *file, uint8_t **out);
+
+/* Classic NetCDF: its variables, all within the file. Elements are big-endian. */
+#define LL_CDF_DIMS 256
+#define LL_CDF_VARIABLES 256
+typedef struct ll_cdf_variable {
+    const char *name; /* not ended by a zero byte */
+    size_t name_size;
+    char kind; /* as in ll_elem; 0: text */
+    int item, n_dim;
+    int64_t dim[LL_MAX_DIMS];
+    bool record; /* rows are records, stride apart */
+    size_t begin, bytes, stride;
+    double factor, offset; /* of scale_factor and add_offset; factor 0: neither */
+} ll_cdf_variable;
+typedef struct ll_cdf {
+    int n;
+    ll_cdf_variable v[LL_CDF_VARIABLES];
+} ll_cdf;
+ll_err ll_cdf_parse(const uint8_t *bytes, size_t size, const char *file, ll_cdf *out);
+
+/* Lines of JSON: the texts of one field, a zero byte behind each, in a malloc'ed block. */
+ll_err ll_jsonl_parse(const uint8_t *bytes, size_t size, const char *field, const char *file,
+                      uint8_t **out, size_t *out_size);
+
+/* A CSV, its cells in the arena: the first line's, which names the columns, then the rows'. */
+typedef struct ll_csv {
+    int columns;
+    int64_t rows;
+    char **cells; /* [1 + rows, columns] */
+} ll_csv;
+struct ll_arena;
+ll_err ll_csv_parse(const uint8_t *bytes, size_t size, const char *file, struct ll_arena *a,
+                    ll_csv *out);

@@ -1,6 +1,10 @@
 /* sample.c: which sample stands at a position, and its numbers as a model wants them. */
 #include "base/rng.h"
-#include "data/data_int.h"
+#include "base/types.h"
+#include "data/picture.h"
+#include "data/table.h"
+
+#include <math.h>
 
 #include <string.h>
 
@@ -73,33 +77,108 @@ static picture find_picture(const ll_dataset *d, ll_split split, int64_t index)
 static const uint8_t *row_of(const ll_dataset *d, const picture *p, int64_t y,
                              uint8_t buffer[LL_MAX_WIDTH * LL_MAX_CHANNELS])
 {
-    const int64_t width = d->info.width, channels = d->info.channels;
+    const int64_t width = d->raw_width, channels = d->raw_channels;
     if (!p->pixels) {
         ll_synthetic_row(d, &p->synthetic, y, buffer);
         return buffer;
     }
     if (!d->planar) return p->pixels + y * width * channels;
     for (int64_t c = 0; c < channels; c++) {
-        const uint8_t *from = p->pixels + (c * d->info.height + y) * width;
+        const uint8_t *from = p->pixels + (c * d->raw_height + y) * width;
         for (int64_t x = 0; x < width; x++) buffer[x * channels + c] = from[x];
     }
     return buffer;
 }
 
-ll_err ll_dataset_image(const ll_dataset *d, ll_split split, int64_t index, uint8_t *pixels,
-                        int32_t *label)
+static ll_view view_of(const ll_dataset *d, const ll_sampling *how, int64_t position)
+{
+    return (ll_view){.how = how,
+                     .position = position,
+                     .height = d->info.height,
+                     .width = d->info.width,
+                     .channels = (int)d->info.channels,
+                     .centre = d->centre};
+}
+
+static bool as_kept(const ll_dataset *d, const ll_sampling *how)
 {
     const ll_data_info *f = &d->info;
+    bool changed = how->split == LL_TRAIN && (how->scale[1] > 0 || how->jitter > 0);
+    return !changed && d->raw_height == f->height && d->raw_width == f->width &&
+           d->raw_channels == f->channels;
+}
+
+/* A kept image, brought to the view's size. */
+static ll_err fit_kept(const ll_dataset *d, const picture *p, const ll_view *v, uint8_t *out)
+{
     uint8_t buffer[LL_MAX_WIDTH * LL_MAX_CHANNELS];
+    const size_t row = (size_t)(d->raw_width * d->raw_channels);
+    LL_OWN_PICTURE whole = {.pixels = malloc((size_t)d->raw_height * row),
+                            .height = d->raw_height,
+                            .width = d->raw_width,
+                            .channels = (int)d->raw_channels,
+                            .window = ll_view_crop(v, d->raw_height, d->raw_width)};
+    CHECK(whole.pixels, LL_E_MEM, "%s: no memory for an image", d->info.name);
+    for (int64_t y = 0; y < d->raw_height; y++)
+        memcpy(whole.pixels + (size_t)y * row, row_of(d, p, y, buffer), row);
+    return ll_view_fit(v, &whole, d->info.name, out);
+}
+
+/* The picture of a row, brought to the view's size; a map has one channel. */
+static ll_err fit_file(const ll_column *c, int64_t row, const ll_view *v, uint8_t *out)
+{
+    LL_OWN_PICTURE p = {0};
+    ll_bytes b;
+    const char *file = ll_column_part(c, &row)->paths[row];
+    TRY(ll_file_map(file, &b));
+    ll_err rc = ll_picture_parse(b.data, b.size, file, v, &p);
+    ll_bytes_free(&b);
+    TRY(rc);
+    if (!v->map) return ll_view_fit(v, &p, file, out);
+    ll_view_map(v, &p, out);
+    return LL_OK;
+}
+
+static ll_err check_index(const ll_dataset *d, ll_split split, int64_t index)
+{
+    const ll_data_info *f = &d->info;
     CHECK(f->kind == LL_IMAGES, LL_E_ARG, "dataset %s has tokens, not images", f->name);
     CHECK(index >= 0 && index < f->n[split], LL_E_ARG, "image %lld of %s, wanted 0 to %lld",
           (long long)index, f->name, (long long)f->n[split] - 1);
-    picture p = find_picture(d, split, index);
-    size_t row = (size_t)(f->width * f->channels);
-    for (int64_t y = 0; y < f->height; y++)
-        memcpy(pixels + (size_t)y * row, row_of(d, &p, y, buffer), row);
-    *label = p.label;
     return LL_OK;
+}
+
+ll_err ll_dataset_image(const ll_dataset *d, ll_split split, int64_t index, uint8_t *pixels,
+                        int32_t *label)
+{
+    static const ll_sampling plain = {.split = LL_VAL};
+    uint8_t buffer[LL_MAX_WIDTH * LL_MAX_CHANNELS];
+    TRY(check_index(d, split, index));
+    ll_view v = view_of(d, &plain, 0);
+    if (d->table) {
+        const ll_column *x = ll_table_find(d->table, "x"), *y = ll_table_find(d->table, "y");
+        int64_t row = ll_table_row(d->table, split, index);
+        const ll_field f = {"y", LL_I32, LL_SCALAR};
+        *label = 0;
+        if (y && ll_numel(&y->shape) == 1) TRY(ll_column_read(y, row, &f, label));
+        return fit_file(x, row, &v, pixels);
+    }
+    picture p = find_picture(d, split, index);
+    *label = p.label;
+    if (!as_kept(d, &plain)) return fit_kept(d, &p, &v, pixels);
+    size_t row = (size_t)(d->info.width * d->info.channels);
+    for (int64_t y = 0; y < d->info.height; y++)
+        memcpy(pixels + (size_t)y * row, row_of(d, &p, y, buffer), row);
+    return LL_OK;
+}
+
+static int32_t token(const uint8_t *p, int bytes, int64_t i)
+{
+    uint32_t t;
+    if (bytes == 1) return p[i];
+    if (bytes == 2) return p[2 * i] | p[2 * i + 1] << 8;
+    memcpy(&t, p + 4 * i, 4);
+    return (int32_t)t;
 }
 
 ll_err ll_dataset_tokens(const ll_dataset *d, ll_split split, int64_t from, int64_t count,
@@ -118,8 +197,8 @@ ll_err ll_dataset_tokens(const ll_dataset *d, ll_split split, int64_t from, int6
     }
     const uint8_t *p = s->tokens + at * s->token_bytes;
     for (int64_t i = 0; i < count; i++) {
-        int32_t t = s->token_bytes == 1 ? p[i] : p[2 * i] | p[2 * i + 1] << 8;
-        CHECK(t < f->vocab, LL_E_IO,
+        int32_t t = token(p, s->token_bytes, i);
+        CHECK(t >= 0 && t < f->vocab, LL_E_IO,
               "%s: token %d at offset %zu, wanted 0 to %lld (the vocabulary is %lld)", s->file, t,
               s->token_offset + (size_t)((at + i) * s->token_bytes), (long long)f->vocab - 1,
               (long long)f->vocab);
@@ -162,6 +241,35 @@ static void normalise_row(const ll_dataset *d, const uint8_t *row, motion m, flo
     }
 }
 
+/* Bytes [h,w,c] as the model wants them. */
+static void put_image(const ll_dataset *d, motion m, const uint8_t *bytes, float *out)
+{
+    static const uint8_t black[LL_MAX_WIDTH * LL_MAX_CHANNELS];
+    const int64_t height = d->info.height, row = d->info.width * d->info.channels;
+    for (int64_t i = 0; i < height; i++) {
+        int64_t from = i + m.down;
+        bool inside = from >= 0 && from < height;
+        normalise_row(d, inside ? bytes + from * row : black, m, out + i * row);
+    }
+}
+
+/* A map of classes [h,w] as i32, or as f32 of 0 to 1; class 0 where it was moved away. */
+static void put_map(const ll_dataset *d, motion m, const uint8_t *bytes, const ll_field *f,
+                    void *out)
+{
+    const int64_t height = d->info.height, width = d->info.width;
+    for (int64_t y = 0; y < height; y++)
+        for (int64_t x = 0; x < width; x++) {
+            int64_t fy = y + m.down, fx = (m.mirror ? width - 1 - x : x) + m.right;
+            bool inside = fy >= 0 && fy < height && fx >= 0 && fx < width;
+            uint8_t v = inside ? bytes[fy * width + fx] : 0;
+            if (f->dtype == LL_I32)
+                ((int32_t *)out)[y * width + x] = v;
+            else
+                ((float *)out)[y * width + x] = (float)v / 255;
+        }
+}
+
 ll_err ll_image_read(const ll_dataset *d, const ll_sampling *how, int64_t position,
                      void *const *out)
 {
@@ -171,7 +279,16 @@ ll_err ll_image_read(const ll_dataset *d, const ll_sampling *how, int64_t positi
     picture p = find_picture(d, how->split, ll_sample_index(d, how, position));
     motion m = motion_at(how, position);
     if (out[1]) *(int32_t *)out[1] = p.label;
-    for (int64_t i = 0; out[0] && i < height; i++) {
+    if (!out[0]) return LL_OK;
+    if (!as_kept(d, how)) {
+        ll_view v = view_of(d, how, position);
+        LL_OWN_MEMORY uint8_t *bytes = malloc((size_t)(height * row));
+        CHECK(bytes, LL_E_MEM, "%s: no memory for an image", d->info.name);
+        TRY(fit_kept(d, &p, &v, bytes));
+        put_image(d, m, bytes, (float *)out[0]);
+        return LL_OK;
+    }
+    for (int64_t i = 0; i < height; i++) {
         int64_t from = i + m.down;
         bool inside = from >= 0 && from < height;
         normalise_row(d, inside ? row_of(d, &p, from, buffer) : black, m,
@@ -197,6 +314,34 @@ ll_err ll_source_read(const ll_dataset *d, const ll_sampling *how, int64_t posit
     ll_err rc = s->read(s->user, (int)how->split, index, out);
     CHECK(rc == LL_OK, rc, "%s: sample %lld %s could not be read", s->name, (long long)index,
           how->split == LL_TRAIN ? "to train on" : "of validation");
+    return LL_OK;
+}
+
+ll_err ll_table_read(const ll_dataset *d, const ll_sampling *how, int64_t position,
+                     void *const *out)
+{
+    const ll_table *t = d->table;
+    int64_t row = ll_table_row(t, how->split, ll_sample_index(d, how, position));
+    ll_view v = view_of(d, how, position);
+    motion m = motion_at(how, position);
+    LL_OWN_MEMORY uint8_t *bytes = NULL;
+    for (int i = 0; i < t->n; i++) {
+        const ll_column *c = &t->columns[i];
+        const ll_field *f = &d->info.fields[i];
+        if (!out[i]) continue;
+        if (!c->picture) {
+            TRY(ll_column_read(c, row, f, out[i]));
+            continue;
+        }
+        if (!bytes) bytes = malloc((size_t)(v.height * v.width * d->info.channels));
+        CHECK(bytes, LL_E_MEM, "%s: no memory for an image", d->info.name);
+        v.map = c->map;
+        TRY(fit_file(c, row, &v, bytes));
+        if (c->map)
+            put_map(d, m, bytes, f, out[i]);
+        else
+            put_image(d, m, bytes, (float *)out[i]);
+    }
     return LL_OK;
 }
 

@@ -1,12 +1,10 @@
-/* tokens.c: text, whose bytes are the tokens, and files of u16 tokens as llm.c writes them (one
- * file, a folder of shards, or a pattern). Shards with "val" in their name are for validation. */
+/* tokens.c: text, whose bytes are the tokens, and files of tokens: u16 as llm.c writes them,
+ * behind a header (*.bin), and u16 or u32 without any (*.u16, *.u32). One file, a folder of
+ * shards, or a pattern; shards with "val" in their name are for validation. */
 #include "data/data_int.h"
 #include "data/parse.h"
 
-#include <glob.h>
-#include <limits.h>
 #include <string.h>
-#include <sys/stat.h>
 
 static int32_t le32(const uint8_t *p)
 {
@@ -31,57 +29,56 @@ ll_err ll_tokens_parse(const uint8_t *b, size_t size, const char *file, int64_t 
     return LL_OK;
 }
 
+/* Tokens without a header: how many bytes each has, by the name's end; 0: there is a header. */
+static int bare(const ll_data_opts *o, const char *path)
+{
+    const char *dot = strrchr(path, '.');
+    if (o->token_bytes) return (int)o->token_bytes;
+    return dot && !strcmp(dot, ".u16") ? 2 : dot && !strcmp(dot, ".u32") ? 4 : 0;
+}
+
 static ll_err add_tokens(ll_dataset *d, const char *path)
 {
     ll_bytes b;
-    int64_t n;
-    TRY(ll_file_map(path, &b));
-    ll_dataset_keep(d, &b);
-    TRY(ll_tokens_parse(b.data, b.size, path, &n));
-    const char *base = strrchr(path, '/');
-    ll_split split = strstr(base ? base : path, "val") ? LL_VAL : LL_TRAIN;
-    ll_segment_add(d, split,
-                   &(ll_segment){.file = path,
-                                 .n = n,
-                                 .tokens = b.data + LL_TOKENS_HEADER,
-                                 .token_bytes = 2,
-                                 .token_offset = LL_TOKENS_HEADER});
-    return LL_OK;
-}
-
-static ll_err add_matches(ll_dataset *d, const glob_t *g)
-{
-    for (size_t i = 0; i < g->gl_pathc; i++) TRY(add_tokens(d, g->gl_pathv[i]));
+    ll_segment s = {.file = path, .token_bytes = bare(d->opts, path)};
+    TRY(ll_dataset_map(d, path, &b));
+    if (s.token_bytes) {
+        CHECK(b.size % (size_t)s.token_bytes == 0, LL_E_IO,
+              "%s: %zu bytes, wanted a multiple of %d: tokens of so many bytes each", path, b.size,
+              s.token_bytes);
+        s.n = (int64_t)(b.size / (size_t)s.token_bytes);
+    } else {
+        TRY(ll_tokens_parse(b.data, b.size, path, &s.n));
+        s.token_bytes = 2;
+        s.token_offset = LL_TOKENS_HEADER;
+    }
+    s.tokens = b.data + s.token_offset;
+    bool val = d->reading == LL_VAL || (!d->opts->val_path && strstr(ll_base_name(path), "val"));
+    ll_segment_add(d, val ? LL_VAL : LL_TRAIN, &s);
     return LL_OK;
 }
 
 ll_err ll_read_tokens(ll_dataset *d, const ll_data_opts *o, const char *path)
 {
-    struct stat st;
-    char pattern[PATH_MAX];
     d->info.kind = LL_TOKENS;
     d->info.vocab = o->vocab ? o->vocab : 50257;
-    if (stat(path, &st) == 0 && !S_ISDIR(st.st_mode)) {
-        TRY(add_tokens(d, path));
-    } else {
-        bool folder = ll_file_exists(path);
-        snprintf(pattern, sizeof pattern, "%s%s", path, folder ? "/*.bin" : "");
-        glob_t g; /* sorted by name, so the order does not depend on the disk */
-        int e = glob(pattern, 0, NULL, &g);
-        ll_err rc = e == 0 ? add_matches(d, &g) : LL_OK;
-        if (e == 0) globfree(&g);
-        CHECK(e == 0, LL_E_IO, "%s: no such file%s", pattern, folder ? "s in the folder" : "");
-        TRY(rc);
-    }
+    TRY(ll_each_file(d, path, "*.[bu][i13][n62]", add_tokens));
     CHECK(d->split[LL_TRAIN].n > 0, LL_E_IO,
           "%s: only validation files (\"val\" in the name), none to train on", path);
     return LL_OK;
 }
 
-ll_err ll_read_text(ll_dataset *d, const ll_data_opts *o, const char *path)
+static ll_err add_text(ll_dataset *d, const char *path)
 {
     ll_bytes b;
     TRY(ll_file_map(path, &b));
-    ll_text_add(d, o, path, &b);
+    ll_dataset_note(d, ll_base_name(path), b.size);
+    ll_text_add(d, d->opts, path, &b);
     return LL_OK;
+}
+
+ll_err ll_read_text(ll_dataset *d, const ll_data_opts *o, const char *path)
+{
+    (void)o;
+    return ll_each_file(d, path, "*.txt", add_text);
 }

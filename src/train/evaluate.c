@@ -168,7 +168,11 @@ static ll_err run_whole(ll_evaluator *e, pass *p, int64_t n, const ll_stop *stop
     LL_OWN(ll_loader) l = NULL;
     ll_data_batch b;
     bool enough = false;
-    ll_loader_opts o = {.how = in_order, .batch = p->batch, .first = p->first, .count = p->count};
+    ll_loader_opts o = {.how = in_order,
+                        .batch = p->batch,
+                        .first = p->first,
+                        .count = p->count,
+                        .threads = (int)e->run->data.threads};
     TRY(ll_loader_open(e->data, &o, &l));
     for (int64_t i = 0; i < n; i++) {
         TRY(ask(stop, &enough));

@@ -8,6 +8,7 @@
 #include "pass/recompute.h"
 #include "pass/target.h"
 #include "sched/pipeline.h"
+#include "data/data.h"
 #include "train/run_int.h"
 
 #include <stdio.h>
@@ -187,6 +188,46 @@ static ll_err finish_model(ll_run *r)
     return LL_OK;
 }
 
+/* "H" or "HxW". */
+static ll_err image_size(ll_run *r)
+{
+    ll_run_data *d = &r->data;
+    char more = 0;
+    long long h = 0, w = 0;
+    if (!*d->image) return LL_OK;
+    int n = sscanf(d->image, "%5lldx%5lld%c", &h, &w, &more);
+    if (n == 1) w = h;
+    bool digits = strspn(d->image, "0123456789x") == strlen(d->image);
+    CHECK(digits && h > 0 && w > 0 && (n == 2 || (n == 1 && !strchr(d->image, 'x'))), LL_E_CONFIG,
+          "%s: data.image is '%s', want a size such as 224, or HEIGHTxWIDTH",
+          ll_run_origin(r, "data.image"), d->image);
+    d->image_height = h, d->image_width = w;
+    return LL_OK;
+}
+
+static ll_err finish_images(ll_run *r)
+{
+    const ll_run_data *d = &r->data;
+    const struct {
+        const char *key;
+        bool set;
+    } only[] = {{"data.flip", d->flip},          {"data.crop", d->crop != 0},
+                {"data.image", *d->image},       {"data.channels", d->channels != 0},
+                {"data.mean", d->mean.n != 0},   {"data.deviation", d->deviation.n != 0},
+                {"data.scale", d->scale.n != 0}, {"data.jitter", d->jitter != 0},
+                {"data.centre", d->centre != 1}};
+    for (size_t i = 0; ll_run_takes_tokens(r) && i < sizeof only / sizeof *only; i++)
+        CHECK(!only[i].set, LL_E_CONFIG, "%s: %s is for images; %s reads tokens",
+              ll_run_origin(r, only[i].key), only[i].key, r->model.name);
+    CHECK(d->scale.n == 0 || (d->scale.n == 2 && d->scale.v[0] <= d->scale.v[1]), LL_E_CONFIG,
+          "%s: data.scale has %d numbers, want two, the smaller first: [0.08, 1]",
+          ll_run_origin(r, "data.scale"), d->scale.n);
+    CHECK(d->mean.n <= LL_MAX_CHANNELS && d->deviation.n <= LL_MAX_CHANNELS, LL_E_CONFIG,
+          "%s: data.mean and data.deviation have at most %d numbers, one for each channel",
+          ll_run_origin(r, "data.mean"), LL_MAX_CHANNELS);
+    return image_size(r);
+}
+
 static ll_err finish_data(ll_run *r)
 {
     ll_run_data *d = &r->data;
@@ -197,7 +238,7 @@ static ll_err finish_data(ll_run *r)
           "%s: data.name is %s, which has a format of its own; drop data.name or data.format",
           ll_run_origin(r, "data.format"), d->name);
     CHECK(!*d->path || *d->name || *d->format, LL_E_CONFIG,
-          "%s: data.path needs data.format (idx, cifar10, text or tokens) or data.name",
+          "%s: data.path needs data.format (" LL_DATA_FORMATS ") or data.name",
           ll_run_origin(r, "data.path"));
     const ll_model *def = r->model.def;
     if (!*d->name && !*d->format && !def->data && def->input)
@@ -205,10 +246,11 @@ static ll_err finish_data(ll_run *r)
     CHECK(!d->samples || !strcmp(d->name, "synthetic"), LL_E_CONFIG,
           "%s: data.samples is for data.name synthetic, not %s", ll_run_origin(r, "data.samples"),
           *d->name ? d->name : d->format);
-    const char *augment = d->flip ? "data.flip" : "data.crop";
-    CHECK(images || (!d->flip && !d->crop), LL_E_CONFIG, "%s: %s is for images; %s reads tokens",
-          ll_run_origin(r, augment), augment, r->model.name);
-    return LL_OK;
+    const char *only = *d->val_path ? "data.val_path" : "data.fields";
+    CHECK(*d->format || (!*d->val_path && !*d->fields), LL_E_CONFIG,
+          "%s: %s is for files at data.path: say data.path and data.format", ll_run_origin(r, only),
+          only);
+    return finish_images(r);
 }
 
 static ll_err finish_train(ll_run *r)

@@ -24,13 +24,23 @@ typedef struct ll_run_model {
 } ll_run_model;
 
 typedef struct ll_run_data {
-    const char *name;   /* "": by path and format; finished: set unless those are */
-    const char *path;   /* "": none */
-    const char *format; /* "": as the name says */
+    const char *name;              /* "": by path and format; finished: set unless those are */
+    const char *path;              /* "": none */
+    const char *format;            /* "": as the name says */
+    const char *val_path, *fields; /* "": none */
+    const char *field;             /* jsonl */
     double val_fraction;
-    int64_t samples; /* synthetic */
+    int64_t token_bytes; /* tokens; 0: by the files' names */
+    int64_t samples;     /* synthetic */
     bool flip;
     int64_t crop;
+    const char *image;                 /* "": as it is, or as the model has it; "H" or "HxW" */
+    int64_t image_height, image_width; /* finished: of image; 0: it is empty */
+    int64_t channels;                  /* 0: likewise */
+    ll_numbers mean, deviation;
+    double centre, jitter;
+    ll_numbers scale; /* none, or two */
+    int64_t threads;
 } ll_run_data;
 
 typedef struct ll_run_train {

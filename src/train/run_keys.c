@@ -3,6 +3,7 @@
  * adding its field (run.h) and its row. */
 #include "base/near.h"
 #include "base/text.h"
+#include "data/data.h"
 #include "pass/target.h"
 #include "train/run_int.h"
 
@@ -46,8 +47,18 @@ static const ll_key keys[] = {
     TEXT("data.name", data.name, "",
          "a known dataset (loopline data); empty: by path and format, or else the one usual for "
          "the model"),
-    TEXT("data.path", data.path, "", "a file or folder, where not the usual one"),
-    CHOICE("data.format", data.format, "", "idx cifar10 text tokens", "of the files at path"),
+    TEXT("data.path", data.path, "",
+         "a file, a folder or a pattern of files, where not the usual one"),
+    CHOICE("data.format", data.format, "", LL_DATA_FORMATS, "of the files at path (docs/own.md)"),
+    TEXT("data.val_path", data.val_path, "",
+         "likewise, of files for validation (empty: files of path that say so, or val_fraction)"),
+    TEXT("data.fields", data.fields, "",
+         "npy, npz, safetensors, hdf5, netcdf: which array is which input of the model, such as "
+         "x=images,y=labels (empty: by their names)"),
+    TEXT("data.field", data.field, "text", "jsonl: the field that has the text"),
+    INT("data.token_bytes", data.token_bytes, "0", 0, 4,
+        "tokens without a header: bytes of each, 2 or 4 (0: by the name, .u16 or .u32; others have "
+        "llm.c's header)"),
     NUMBER("data.val_fraction", data.val_fraction, "0.05", ABOVE_0, 0.9,
            "held out for validation where there are no test files"),
     INT("data.samples", data.samples, "0", 0, 1e9,
@@ -55,6 +66,24 @@ static const ll_key keys[] = {
     BOOL("data.flip", data.flip, "false", "mirror training images with probability 1/2"),
     INT("data.crop", data.crop, "0", 0, 64,
         "pad training images by so many pixels, then cut back at a random place"),
+    TEXT("data.image", data.image, "",
+         "bring images to this size: 224, or HEIGHTxWIDTH (empty: as files have it; of pictures in "
+         "folders, as the model does)"),
+    INT("data.channels", data.channels, "0", 0, 4,
+        "of images: 1 grey, 3 colours, 4 and alpha (0: as files, or the model, have them)"),
+    NUMBERS("data.mean", data.mean, "[]", -1e6, 1e6,
+            "of bytes / 255, one for each channel or one for all, which becomes 0 (empty: the "
+            "set's own; of files ImageNet's, of grey 0.5)"),
+    NUMBERS("data.deviation", data.deviation, "[]", 1e-6, 1e6, "likewise, which becomes 1"),
+    NUMBER("data.centre", data.centre, "1", 0.01, 1,
+           "validation sees this part of the largest window in the middle (0.875 is usual)"),
+    NUMBERS("data.scale", data.scale, "[]", 0.0001, 1,
+            "training sees a random window of this part of the area, such as [0.08, 1], of "
+            "proportions 3:4 to 4:3 (empty: the middle, as validation)"),
+    NUMBER("data.jitter", data.jitter, "0", 0, 1,
+           "change brightness, contrast and saturation of training images by factors of 1 +- this"),
+    INT("data.threads", data.threads, "0", 0, 64,
+        "that make samples (0: where pictures are decoded, one for each core of the process)"),
 
     INT("train.batch", train.batch, "64", 1, 1e9, "samples in a step, of all ranks together"),
     INT("train.micro_batch", train.micro_batch, "0", 0, 1e9,

@@ -208,3 +208,23 @@ ll_err ll_st_write(const char *path, const ll_st_content *x)
     ll_atomic_close(w.f);
     return rc;
 }
+
+ll_err ll_st_check(ll_comm *c, const ll_st_file *f)
+{
+    const char *want = ll_st_meta(f, "crc32c");
+    if (!want) return LL_OK;
+    uint64_t size = c ? (uint64_t)ll_comm_size(c) : 1, rank = c ? (uint64_t)ll_comm_rank(c) : 0;
+    uint64_t all = ll_st_data_bytes(f), from = all / size * rank;
+    uint64_t to = rank + 1 == size ? all : all / size * (rank + 1);
+    uint32_t crc = 0;
+    TRY(ll_ranks_agree(c, ll_st_remainder(f, from, to, &crc)));
+    crc = ll_crc32c_zeros(crc, all - to);
+    TRY(ll_ranks_xor(c, &crc));
+    char have[9];
+    snprintf(have, sizeof have, "%08x", ll_crc32c_of(crc, all));
+    ll_err rc = LL_OK;
+    if (strcmp(have, want))
+        rc = RAISE(LL_E_IO, "%s: the tensors' checksum is %s, want %.16s", ll_st_path(f), have,
+                   want);
+    return ll_ranks_agree(c, rc);
+}

@@ -79,16 +79,29 @@ static ll_err check_input(const ll_run *r, const ll_data_info *info, const ll_va
           ll_run_origin(r, "data.name"), r->model.name, v->name, info->name, has);
     CHECK(v->type.dtype == f->dtype && ll_shape_equal(&want, &f->shape), LL_E_SHAPE,
           "model %s takes samples of %s%s as %s, data %s has %s%s: set the model's sizes to the "
-          "data's",
+          "data's%s",
           r->model.name, ll_dtype_name(v->type.dtype), ll_shape_print(&want, a), v->name,
-          info->name, ll_dtype_name(f->dtype), ll_shape_print(&f->shape, b));
+          info->name, ll_dtype_name(f->dtype), ll_shape_print(&f->shape, b),
+          info->kind == LL_IMAGES ? ", or data.image and data.channels to the model's" : "");
     return LL_OK;
 }
 
-static ll_err check_samples(const ll_run *r, const ll_data_info *info)
+/* What the model takes, of one sample: its batch inputs. */
+static int wanted_fields(const ll_graph *g, ll_field out[LL_MAX_FIELDS])
 {
-    LL_OWN(ll_graph) g = NULL;
-    TRY(ll_run_graph(r, 1, NULL, &g));
+    int n = 0;
+    for (int i = 1; i < g->n_value && n < LL_MAX_FIELDS; i++) {
+        const ll_value *v = &g->values[i];
+        if (!ll_is_batch(v) || v->type.shape.n < 1) continue;
+        out[n] = (ll_field){v->name, v->type.dtype, {.n = v->type.shape.n - 1}};
+        memcpy(out[n].shape.d, v->type.shape.d + 1, sizeof(int64_t) * (size_t)out[n].shape.n);
+        n++;
+    }
+    return n;
+}
+
+static ll_err check_samples(const ll_run *r, const ll_data_info *info, const ll_graph *g)
+{
     bool tokens = ll_run_takes_tokens(r), other = tokens != (info->kind == LL_TOKENS);
     CHECK(!r->model.def->input || !other || info->kind == LL_RECORDS, LL_E_CONFIG,
           "%s: model %s takes %s, data %s has %s", ll_run_origin(r, "data.name"), r->model.name,
@@ -102,22 +115,27 @@ static ll_err check_samples(const ll_run *r, const ll_data_info *info)
     return LL_OK;
 }
 
-ll_err ll_run_dataset(const ll_run *r, ll_dataset **out)
+static const char *said(const char *text)
 {
-    bool tokens = ll_run_takes_tokens(r);
+    return *text ? text : NULL;
+}
+
+static ll_data_opts data_opts(const ll_run *r)
+{
+    const ll_run_data *d = &r->data;
     const ll_source *own = r->model.def->data;
-    CHECK(own || *r->data.name || *r->data.format, LL_E_CONFIG,
-          "%s: model %s has no data of its own: set data.name, or data.path and data.format",
-          r->file, r->model.name);
-    ll_data_opts o = {.name = *r->data.name ? r->data.name : NULL,
-                      .format = *r->data.format ? r->data.format : NULL,
-                      .path = *r->data.path ? r->data.path : NULL,
-                      .val_fraction = r->data.val_fraction,
-                      .samples = r->data.samples,
+    ll_data_opts o = {.name = said(d->name),
+                      .format = said(d->format),
+                      .path = said(d->path),
+                      .val_path = said(d->val_path),
+                      .fields = said(d->fields),
+                      .field = d->field,
+                      .token_bytes = d->token_bytes,
+                      .val_fraction = d->val_fraction,
+                      .samples = d->samples,
                       .seed = (uint64_t)r->train.seed};
-    if (own && !*r->data.format && (!*r->data.name || !strcmp(r->data.name, own->name)))
-        o.source = own;
-    if (tokens) {
+    if (own && !*d->format && (!*d->name || !strcmp(d->name, own->name))) o.source = own;
+    if (ll_run_takes_tokens(r)) {
         o.seq = ll_run_size(r, "seq", 0);
         o.vocab = ll_run_size(r, "vocab", 0);
     } else {
@@ -125,12 +143,32 @@ ll_err ll_run_dataset(const ll_run *r, ll_dataset **out)
         o.channels = ll_run_size(r, "channels", 0);
         o.classes = ll_run_size(r, "classes", 0);
     }
+    o.image_height = d->image_height, o.image_width = d->image_width;
+    o.image_channels = d->channels;
+    o.centre = d->centre;
+    o.n_mean = d->mean.n, o.n_deviation = d->deviation.n;
+    memcpy(o.mean, d->mean.v, sizeof o.mean);
+    memcpy(o.deviation, d->deviation.v, sizeof o.deviation);
+    return o;
+}
+
+ll_err ll_run_dataset(const ll_run *r, ll_dataset **out)
+{
+    CHECK(r->model.def->data || *r->data.name || *r->data.format, LL_E_CONFIG,
+          "%s: model %s has no data of its own: set data.name, or data.path and data.format",
+          r->file, r->model.name);
+    LL_OWN(ll_graph) g = NULL;
     LL_OWN(ll_dataset) d = NULL;
+    ll_field want[LL_MAX_FIELDS];
     *out = NULL;
+    TRY(ll_run_graph(r, 1, NULL, &g));
+    ll_data_opts o = data_opts(r);
+    o.want = want;
+    o.n_want = wanted_fields(g, want);
     ll_err rc = ll_dataset_open(&o, &d);
     CHECK(rc != LL_E_CONFIG, rc, "%s: %s", ll_run_origin(r, "data.name"), ll_error_message());
     TRY(rc);
-    TRY(check_samples(r, ll_dataset_info(d)));
+    TRY(check_samples(r, ll_dataset_info(d), g));
     *out = d;
     d = NULL;
     return LL_OK;
@@ -180,14 +218,26 @@ ll_err ll_run_compile(const ll_run *r, const ll_session_opts *o, ll_graph **g, l
 
 /* ---- batches ---- */
 
+ll_sampling ll_run_sampling(const ll_run *r)
+{
+    const ll_run_data *d = &r->data;
+    ll_sampling s = {.split = LL_TRAIN,
+                     .seed = (uint64_t)r->train.seed,
+                     .flip = d->flip,
+                     .crop = (int)d->crop,
+                     .jitter = d->jitter};
+    if (d->scale.n) memcpy(s.scale, d->scale.v, sizeof s.scale);
+    return s;
+}
+
 ll_err ll_run_loader(const ll_run *r, const ll_dataset *d, const ll_session *s, int64_t step,
                      ll_loader **out)
 {
-    ll_loader_opts o = {
-        .batch = r->train.batch,
-        .start = step,
-        .every = r->train.batch / ll_run_micro_batches(r),
-        .how = {LL_TRAIN, (uint64_t)r->train.seed, r->data.flip, (int)r->data.crop}};
+    ll_loader_opts o = {.batch = r->train.batch,
+                        .start = step,
+                        .every = r->train.batch / ll_run_micro_batches(r),
+                        .threads = (int)r->data.threads,
+                        .how = ll_run_sampling(r)};
     ll_session_rows(s, &o.first, &o.count);
     return ll_loader_open(d, &o, out);
 }

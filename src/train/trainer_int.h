@@ -50,7 +50,7 @@ ll_err ll_trainer_open(trainer *t);
 void ll_trainer_close(trainer *t, bool alone);
 const char *ll_trainer_file(const trainer *t, const char *name);
 /* What a checkpoint says of the run that made it, and one that goes on from it must agree in. */
-enum { LL_TRAINER_TRAIN = 3, LL_TRAINER_META = 5 }; /* from the first on: of section train */
+enum { LL_TRAINER_TRAIN = 4, LL_TRAINER_META = 6 }; /* from the first on: of section train */
 int ll_trainer_meta(const trainer *t, ll_arena *a, ll_st_pair out[LL_TRAINER_META]);
 /* For the report that names a rank which the others wait for. */
 void ll_trainer_doing(const trainer *t, const char *what);

@@ -5,6 +5,7 @@
 
 #include "base/crc32c.h"
 #include "base/file.h"
+#include "base/text.h"
 #include "machine/bind.h"
 #include "train/residual.h"
 
@@ -49,6 +50,20 @@ static ll_err lock_folder(trainer *t)
     return LL_OK;
 }
 
+/* What else is done to images; nothing where nothing is. */
+static const char *changes(const ll_run *r, ll_arena *a)
+{
+    const ll_run_data *d = &r->data;
+    ll_buf b = {.arena = a};
+    ll_buf_puts(&b, "");
+    if (*d->image) ll_buf_printf(&b, ", image %s", d->image);
+    if (d->scale.n) ll_buf_printf(&b, ", scale %g to %g", d->scale.v[0], d->scale.v[1]);
+    if (d->jitter > 0) ll_buf_printf(&b, ", jitter %g", d->jitter);
+    for (int i = 0; i < d->mean.n; i++) ll_buf_printf(&b, ", mean %g", d->mean.v[i]);
+    for (int i = 0; i < d->deviation.n; i++) ll_buf_printf(&b, ", deviation %g", d->deviation.v[i]);
+    return b.text ? b.text : "";
+}
+
 int ll_trainer_meta(const trainer *t, ll_arena *a, ll_st_pair out[LL_TRAINER_META])
 {
     const ll_run *r = t->r;
@@ -58,9 +73,10 @@ int ll_trainer_meta(const trainer *t, ll_arena *a, ll_st_pair out[LL_TRAINER_MET
         {"optimizer", r->train.optim.name},
         {"data", ll_arena_printf(a,
                                  "%s, %" PRId64 " and %" PRId64
-                                 " samples, %zu bytes, flip %s, crop %" PRId64,
+                                 " samples, %zu bytes, flip %s, crop %" PRId64 "%s",
                                  d->name, d->n[LL_TRAIN], d->n[LL_VAL], d->bytes,
-                                 r->data.flip ? "true" : "false", r->data.crop)},
+                                 r->data.flip ? "true" : "false", r->data.crop, changes(r, a))},
+        {"data files", ll_arena_printf(a, "%08x", d->digest)},
         {"seed", ll_arena_printf(a, "%" PRId64, r->train.seed)},
         {"batch", ll_arena_printf(a, "%" PRId64, r->train.batch)}};
     memcpy(out, all, sizeof all);
@@ -121,6 +137,28 @@ static ll_err resume(trainer *t)
     return ll_ranks_agree(t->comm, f ? load_from(t, f) : no_checkpoint(t));
 }
 
+/* data.json: what the run reads: of many files the first ones, and a checksum of all. */
+static ll_err write_data(const trainer *t)
+{
+    const ll_data_info *d = ll_dataset_info(t->data);
+    ll_buf b = {.arena = t->arena};
+    ll_buf_puts(&b, "{\"name\": ");
+    ll_buf_json(&b, d->name);
+    ll_buf_puts(&b, ", \"path\": ");
+    ll_buf_json(&b, d->where);
+    ll_buf_printf(&b, ",\n \"train\": %" PRId64 ", \"val\": %" PRId64 ", \"bytes\": %" PRIu64 ", ",
+                  d->n[LL_TRAIN], d->n[LL_VAL], d->file_bytes);
+    ll_buf_printf(&b, "\"crc32c\": \"%08x\", \"files\": %" PRId64 ",\n \"first\": [", d->digest,
+                  d->n_file);
+    for (int i = 0; i < d->n_file && i < LL_NOTED_FILES; i++) {
+        ll_buf_puts(&b, i ? ",\n  {\"name\": " : "\n  {\"name\": ");
+        ll_buf_json(&b, d->files[i].name);
+        ll_buf_printf(&b, ", \"bytes\": %" PRIu64 "}", d->files[i].size);
+    }
+    ll_buf_puts(&b, "]}\n");
+    return ll_file_write(ll_trainer_file(t, "data.json"), b.text, b.len);
+}
+
 /* Files of the run, without lines that an earlier one left there of steps that are still to come.
  */
 static ll_err open_outputs(trainer *t)
@@ -129,6 +167,7 @@ static ll_err open_outputs(trainer *t)
     int64_t keep = t->opts->resume ? t->first : -1; /* until the first checkpoint is saved */
     TRY(ll_checkpoint_set_aside(t->r->out, keep, t->arena, &t->doomed));
     TRY(ll_file_write(ll_trainer_file(t, "run.yaml"), text, strlen(text)));
+    TRY(write_data(t));
     TRY(ll_metrics_open(ll_trainer_file(t, "metrics.jsonl"), keep, &t->metrics));
     TRY(ll_metrics_open(ll_trainer_file(t, "timing.jsonl"), keep, &t->timing));
     return ll_events_open(t->r->out, t->first + 1, &t->events);
@@ -155,7 +194,7 @@ static ll_err check_alike(trainer *t)
 {
     const char *text = ll_run_print(t->r, t->arena);
     const ll_data_info *d = ll_dataset_info(t->data);
-    const int64_t sizes[] = {d->n[LL_TRAIN], d->n[LL_VAL], (int64_t)d->bytes};
+    const int64_t sizes[] = {d->n[LL_TRAIN], d->n[LL_VAL], (int64_t)d->bytes, d->digest};
     TRY(ll_ranks_same(t->comm, ll_crc32c(0, text, strlen(text)), "the run"));
     return ll_ranks_same(t->comm, ll_crc32c(0, sizes, sizeof sizes), "the data");
 }

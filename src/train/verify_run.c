@@ -43,8 +43,7 @@ static ll_err feed_data(void *context, ll_session *s, int64_t step)
 {
     const feeder *f = (const feeder *)context;
     const ll_data_info *info = ll_dataset_info(f->set);
-    ll_sampling how = {
-        .seed = (uint64_t)f->r->train.seed, .flip = f->r->data.flip, .crop = (int)f->r->data.crop};
+    ll_sampling how = ll_run_sampling(f->r);
     int64_t count = f->r->train.batch / f->n_micro;
     for (int m = 0; m < f->n_micro; m++) {
         int64_t position = ((step - 1) * f->n_micro + m) * count;

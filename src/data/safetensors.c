@@ -3,11 +3,10 @@
  *  2. the tensors' bytes tile the data section: no hole, no overlap, nothing after the last;
  *  3. a tensor's bytes are its shape's product times its element's size, where the type is known.
  * Types or ranks that we do not have are no error until such a tensor is asked for. */
-#include "train/safetensors.h"
+#include "data/safetensors.h"
 #include "base/arena.h"
 #include "base/crc32c.h"
 #include "base/text.h"
-#include "train/ranks.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -345,8 +344,7 @@ ll_err ll_st_read_part(const ll_st_file *f, const char *name, const ll_st_part *
     return LL_OK;
 }
 
-/* The remainder of bytes [from, to) of the tensors. */
-static ll_err remainder_of(const ll_st_file *f, uint64_t from, uint64_t to, uint32_t *out)
+ll_err ll_st_remainder(const ll_st_file *f, uint64_t from, uint64_t to, uint32_t *out)
 {
     const size_t chunk_bytes = 1 << 20;
     CHECK(f->fd >= 0, LL_E_ARG, "%s: cannot be checked: the file is not open", f->path);
@@ -360,22 +358,12 @@ static ll_err remainder_of(const ll_st_file *f, uint64_t from, uint64_t to, uint
     return LL_OK;
 }
 
-ll_err ll_st_check(ll_comm *c, const ll_st_file *f)
+uint64_t ll_st_data_at(const ll_st_file *f)
 {
-    const char *want = ll_st_meta(f, "crc32c");
-    if (!want) return LL_OK;
-    uint64_t size = c ? (uint64_t)ll_comm_size(c) : 1, rank = c ? (uint64_t)ll_comm_rank(c) : 0;
-    uint64_t all = f->data_bytes, from = all / size * rank;
-    uint64_t to = rank + 1 == size ? all : all / size * (rank + 1);
-    uint32_t crc = 0;
-    TRY(ll_ranks_agree(c, remainder_of(f, from, to, &crc)));
-    crc = ll_crc32c_zeros(crc, all - to);
-    TRY(ll_ranks_xor(c, &crc));
-    char have[9];
-    snprintf(have, sizeof have, "%08x", ll_crc32c_of(crc, all));
-    ll_err rc = LL_OK;
-    if (strcmp(have, want))
-        rc = RAISE(LL_E_IO, "%s: the tensors' checksum is %s, want %s", f->path, have,
-                   quote(f, want));
-    return ll_ranks_agree(c, rc);
+    return f->data_at;
+}
+
+uint64_t ll_st_data_bytes(const ll_st_file *f)
+{
+    return f->data_bytes;
 }

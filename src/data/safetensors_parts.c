@@ -1,7 +1,7 @@
 /* safetensors_parts.c: where a part of a tensor lies in the whole. Of a [4,6,5] the part [2,3,5] at
  * [1,2,0] is 2 runs of 3 x 5 elements: dimensions that are whole, and the last one that is cut,
  * make up a run; those before it count the runs. */
-#include "train/safetensors.h"
+#include "data/safetensors.h"
 
 ll_st_runs ll_st_runs_of(const ll_shape *whole, const ll_st_part *part, ll_dtype dtype)
 {

@@ -1,0 +1,71 @@
+/* arrays.c: files of named arrays that other readers have parsed, as columns of a table:
+ * safetensors and classic NetCDF, both mapped. */
+#include "data/arrays.h"
+
+#include "data/parse.h"
+#include "data/safetensors.h"
+
+/* The types of safetensors that have numbers of whole bytes. */
+static ll_elem st_type(const char *name)
+{
+    static const struct {
+        const char *name;
+        ll_elem type;
+    } types[] = {{"F64", {'f', 8}}, {"F32", {'f', 4}}, {"F16", {'f', 2}}, {"BF16", {'b', 2}},
+                 {"I64", {'i', 8}}, {"I32", {'i', 4}}, {"I16", {'i', 2}}, {"I8", {'i', 1}},
+                 {"U64", {'u', 8}}, {"U32", {'u', 4}}, {"U16", {'u', 2}}, {"U8", {'u', 1}},
+                 {"BOOL", {'?', 1}}};
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++)
+        if (!strcmp(types[i].name, name)) return types[i].type;
+    return (ll_elem){0};
+}
+
+static ll_err offer_tensors(ll_dataset *d, const ll_st_file *f, const uint8_t *bytes)
+{
+    for (int i = 0; i < ll_st_count(f); i++) {
+        const ll_st_entry *e = ll_st_at(f, i);
+        ll_array a = {.name = e->name,
+                      .type = st_type(e->type),
+                      .n_dim = e->n_dims,
+                      .data = bytes + ll_st_data_at(f) + e->begin};
+        for (int k = 0; k < e->n_dims && k < LL_MAX_DIMS; k++) a.dim[k] = e->dims[k];
+        TRY(ll_table_offer(d, &a));
+    }
+    return LL_OK;
+}
+
+static ll_err read_tensors(ll_dataset *d, const char *path)
+{
+    ll_bytes b;
+    LL_OWN(ll_st_file) f = NULL;
+    TRY(ll_table_file(d, path, d->reading));
+    TRY(ll_dataset_map(d, path, &b));
+    TRY(ll_st_parse(b.data, b.size, b.size, path, &f));
+    TRY(offer_tensors(d, f, b.data));
+    return ll_table_file_end(d);
+}
+
+ll_err ll_read_safetensors(ll_dataset *d, const ll_data_opts *o, const char *path)
+{
+    ll_table_begin(d, o);
+    return ll_each_file(d, path, "*.safetensors", read_tensors);
+}
+
+ll_err ll_cdf_offer(ll_dataset *d, const uint8_t *bytes, size_t size, const char *path)
+{
+    ll_cdf *cdf = LL_NEW(d->arena, ll_cdf);
+    TRY(ll_cdf_parse(bytes, size, path, cdf));
+    for (int i = 0; i < cdf->n; i++) {
+        const ll_cdf_variable *v = &cdf->v[i];
+        ll_array a = {.name = ll_arena_printf(d->arena, "%.*s", (int)v->name_size, v->name),
+                      .type = {v->kind, v->item, v->item > 1},
+                      .n_dim = v->n_dim,
+                      .factor = v->factor,
+                      .offset = v->offset,
+                      .data = bytes + v->begin,
+                      .stride = v->stride};
+        memcpy(a.dim, v->dim, sizeof a.dim);
+        TRY(ll_table_offer(d, &a));
+    }
+    return LL_OK;
+}

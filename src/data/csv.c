@@ -1,0 +1,230 @@
+/* csv.c: samples as rows of a CSV, whose first line names the columns:
+ *
+ *     image,label,age,tumour_mask
+ *     a/1.jpg,cat,3.5,m/1.png
+ *
+ * A column of paths (.jpg, .jpeg, .png; as seen from the CSV's folder) is pictures: the first
+ * one is field x, others are named as the column is. Columns named mask, or ending in _mask, are
+ * maps of classes. Column label, class or target is field y: numbers, or names, which sorted are
+ * classes 0, 1, ... Other columns are numbers. A column split (train, or val, valid, test) says
+ * what each row is for; without it rows are held out by a fixed shuffle. */
+#include "base/crc32c.h"
+#include "base/rng.h"
+#include "data/parse.h"
+#include "data/picture.h"
+#include "data/table.h"
+
+#include <errno.h>
+#include <math.h>
+
+/* A cell from *p on, unquoted in place; *p is then behind what ended it: ',' '\n' or the end. */
+static ll_err cell(char **p, const char *end, const char *file, int64_t line, char **out,
+                   char *stop)
+{
+    char *q = *p, *w = *p;
+    *out = w;
+    if (q < end && *q == '"') {
+        for (q++;; *w++ = *q++) {
+            while (q < end && *q == '"' && q + 1 < end && q[1] == '"') *w++ = '"', q += 2;
+            CHECK(q < end, LL_E_IO, "%s:%lld: a quoted cell does not end", file, (long long)line);
+            if (*q == '"') break;
+        }
+        q++;
+    } else
+        while (q < end && *q != ',' && *q != '\n' && *q != '\r') *w++ = *q++;
+    if (q < end && *q == '\r') q++;
+    CHECK(q == end || *q == ',' || *q == '\n', LL_E_IO,
+          "%s:%lld: a cell goes on behind its closing quote", file, (long long)line);
+    *stop = q < end ? *q : '\0';
+    *w = '\0';
+    *p = q < end ? q + 1 : q;
+    return LL_OK;
+}
+
+static ll_err parse_rows(ll_csv *c, char *text, size_t size, const char *file, ll_arena *a)
+{
+    char *p = text, *end = text + size, stop;
+    int capacity = 0, n = 0;
+    for (int64_t line = 1; p < end; line++) {
+        if (*p == '\n' || (*p == '\r' && p + 1 < end && p[1] == '\n')) { /* nothing in it */
+            p += *p == '\r' ? 2 : 1;
+            continue;
+        }
+        int first = n;
+        do {
+            char *out;
+            TRY(cell(&p, end, file, line, &out, &stop));
+            CHECK(n < INT32_MAX / 2, LL_E_IO, "%s: more cells than can be counted", file);
+            c->cells = ll_arena_grow(a, c->cells, sizeof *c->cells, n, &capacity);
+            c->cells[n++] = out;
+        } while (stop == ',');
+        if (first == 0) c->columns = n;
+        CHECK(n - first == c->columns, LL_E_IO, "%s:%lld: has %d cells, the first line %d", file,
+              (long long)line, n - first, c->columns);
+    }
+    CHECK(n > c->columns, LL_E_IO, "%s: has no rows below the line that names the columns", file);
+    c->rows = n / c->columns - 1;
+    return LL_OK;
+}
+
+ll_err ll_csv_parse(const uint8_t *b, size_t size, const char *file, ll_arena *a, ll_csv *out)
+{
+    *out = (ll_csv){0};
+    if (size >= 3 && !memcmp(b, "\xef\xbb\xbf", 3)) b += 3, size -= 3; /* a byte order mark */
+    char *text = ll_arena_try(a, size + 1);
+    CHECK(text, LL_E_MEM, "%s: no memory for %zu bytes", file, size);
+    memcpy(text, b, size);
+    CHECK(!memchr(text, '\0', size), LL_E_IO, "%s: has bytes of zero: is it text?", file);
+    ll_csv csv = {0};
+    TRY(parse_rows(&csv, text, size, file, a));
+    *out = csv;
+    return LL_OK;
+}
+
+static const char *at(const ll_csv *c, int64_t row, int column)
+{
+    return c->cells[(row + 1) * c->columns + column];
+}
+
+static bool is_number(const char *text, double *out)
+{
+    char *end;
+    *out = strtod(text, &end);
+    return end != text && *end == '\0';
+}
+
+static int by_text(const void *a, const void *b)
+{
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+/* Names of classes as numbers; the names are those of the first file. */
+static ll_err classify(ll_dataset *d, const ll_csv *c, int column, const char *file, double *out)
+{
+    ll_data_info *f = &d->info;
+    if (!f->class_names) {
+        const char **names = LL_NEW_ARRAY(d->arena, const char *, c->rows);
+        for (int64_t i = 0; i < c->rows; i++) names[i] = at(c, i, column);
+        qsort(names, (size_t)c->rows, sizeof *names, by_text);
+        f->classes = 0;
+        for (int64_t i = 0; i < c->rows; i++)
+            if (i == 0 || strcmp(names[i], names[f->classes - 1])) names[f->classes++] = names[i];
+        f->class_names = names;
+    }
+    for (int64_t i = 0; i < c->rows; i++) {
+        const char *name = at(c, i, column);
+        const char *const *found =
+            bsearch(&name, f->class_names, (size_t)f->classes, sizeof name, by_text);
+        CHECK(found, LL_E_IO, "%s: row %lld is of class %s, which the first file does not have",
+              file, (long long)i + 1, name);
+        out[i] = (double)(found - f->class_names);
+    }
+    return LL_OK;
+}
+
+static ll_err numbers(ll_dataset *d, const ll_csv *c, int column, bool y, const char *file,
+                      ll_array *a)
+{
+    double *v = LL_NEW_ARRAY(d->arena, double, c->rows);
+    bool all = true, whole = true;
+    for (int64_t i = 0; all && i < c->rows; i++) {
+        all = is_number(at(c, i, column), &v[i]);
+        whole = whole && v[i] == floor(v[i]) && fabs(v[i]) < INT32_MAX;
+    }
+    all = all && !(y && d->info.class_names);
+    if (!all && y) TRY(classify(d, c, column, file, v));
+    a->type = all || y ? (ll_elem){'f', 8} : (ll_elem){0}; /* text: an error where it is taken */
+    a->data = (const uint8_t *)v;
+    for (int64_t i = 0; all && y && whole && i < c->rows; i++)
+        if (v[i] >= (double)d->info.classes) d->info.classes = (int64_t)v[i] + 1;
+    if (!all || !whole) return LL_OK;
+    int32_t *n = LL_NEW_ARRAY(d->arena, int32_t, c->rows); /* whole numbers are i32 by nature */
+    for (int64_t i = 0; i < c->rows; i++) n[i] = (int32_t)v[i];
+    a->type = (ll_elem){'i', 4};
+    a->data = (const uint8_t *)n;
+    return LL_OK;
+}
+
+static void pictures(ll_dataset *d, const ll_csv *c, int column, const char *file, ll_array *a)
+{
+    const char **paths = LL_NEW_ARRAY(d->arena, const char *, c->rows);
+    int folder = (int)(ll_base_name(file) - file);
+    for (int64_t i = 0; i < c->rows; i++) {
+        const char *p = at(c, i, column);
+        paths[i] = *p == '/' ? p : ll_arena_printf(d->arena, "%.*s%s", folder, file, p);
+    }
+    size_t n = strlen(a->name);
+    a->type = (ll_elem){'u', 1};
+    a->paths = paths;
+    a->map = n >= 4 && !strcmp(a->name + n - 4, "mask") && (n == 4 || a->name[n - 5] == '_');
+}
+
+static ll_err offer_columns(ll_dataset *d, const ll_csv *c, const char *file)
+{
+    static const char *const labels[] = {"y", "label", "class", "target"};
+    bool has_x = false;
+    for (int k = 0; k < c->columns; k++) has_x |= !strcmp(c->cells[k], "x");
+    for (int k = 0; k < c->columns; k++) {
+        ll_array a = {.name = c->cells[k], .n_dim = 1, .dim = {c->rows}};
+        bool y = false;
+        if (!strcmp(a.name, "split")) continue;
+        for (size_t i = 0; i < sizeof labels / sizeof *labels; i++) y |= !strcmp(a.name, labels[i]);
+        if (d->opts->fields) { /* it is said there */
+            const char *field = ll_table_renamed(d->arena, d->opts->fields, a.name);
+            y = field && !strcmp(field, "y");
+        }
+        if (ll_picture_named(at(c, 0, k))) {
+            pictures(d, c, k, file, &a);
+            if (!a.map && !has_x) a.field = "x", has_x = true;
+            if (!a.map) d->info.kind = LL_IMAGES;
+        } else {
+            TRY(numbers(d, c, k, y, file, &a));
+            if (y) a.field = "y";
+        }
+        TRY(ll_table_offer(d, &a));
+    }
+    return LL_OK;
+}
+
+/* What each row is for, by column split, or else by a shuffle that is always the same. */
+static ll_err pick_rows(ll_dataset *d, const ll_csv *c, const char *file)
+{
+    double fraction = d->opts->val_fraction == 0 ? 0.05 : d->opts->val_fraction;
+    int64_t held = (int64_t)ceil((double)c->rows * fraction);
+    bool *val = LL_NEW_ARRAY(d->arena, bool, c->rows);
+    int column = -1;
+    for (int k = 0; k < c->columns; k++)
+        if (!strcmp(c->cells[k], "split")) column = k;
+    for (int64_t i = 0; i < c->rows; i++) {
+        if (column < 0) {
+            val[i] = (int64_t)ll_permute(0, ll_stream("held out", 0), (uint64_t)i,
+                                         (uint64_t)c->rows) < held;
+            continue;
+        }
+        const char *s = at(c, i, column);
+        val[i] = !strncmp(s, "val", 3) || !strcmp(s, "test");
+        CHECK(val[i] || !strcmp(s, "train"), LL_E_IO,
+              "%s: row %lld has split %s, wanted train, val, valid or test", file, (long long)i + 1,
+              s);
+    }
+    ll_table_pick(d, val, c->rows);
+    return LL_OK;
+}
+
+ll_err ll_read_csv(ll_dataset *d, const ll_data_opts *o, const char *path)
+{
+    ll_bytes b;
+    ll_csv c;
+    ll_table_begin(d, o);
+    if (d->reading == LL_TRAIN) d->info.classes = 0; /* as many as are found */
+    TRY(ll_table_file(d, path, d->reading));
+    TRY(ll_file_map(path, &b));
+    ll_dataset_note(d, ll_base_name(path), b.size);
+    d->info.digest = ll_crc32c(d->info.digest, b.data, b.size);
+    ll_err rc = ll_csv_parse(b.data, b.size, path, d->arena, &c);
+    ll_bytes_free(&b);
+    TRY(rc);
+    if (d->reading == LL_TRAIN && !o->val_path) TRY(pick_rows(d, &c, path));
+    TRY(offer_columns(d, &c, path));
+    return ll_table_file_end(d);
+}

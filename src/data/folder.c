@@ -1,0 +1,161 @@
+/* folder.c: pictures in a folder for each class, whose names in order are classes 0, 1, ...:
+ *
+ *     DIR/train/cat/1.jpg  DIR/train/dog/x.png  DIR/val/cat/2.jpg
+ *
+ * or DIR/cat/1.jpg, of which part is held out: of each class those whose names have the largest
+ * hashes, so that it stays the same pictures where others are added or the folder is copied. */
+#include "base/rng.h"
+#include "data/picture.h"
+#include "data/table.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <limits.h>
+#include <math.h>
+#include <sys/stat.h>
+
+typedef struct picture_file {
+    const char *path;
+    uint64_t hash;
+    int32_t label;
+} picture_file;
+
+typedef struct listing {
+    picture_file *files;
+    int n, capacity;
+    bool val; /* where a class may have none */
+} listing;
+
+static int by_name(const struct dirent **a, const struct dirent **b)
+{
+    return strcmp((*a)->d_name, (*b)->d_name);
+}
+
+static int by_hash(const void *a, const void *b)
+{
+    const picture_file *x = a, *y = b;
+    if (x->hash != y->hash) return x->hash < y->hash ? -1 : 1;
+    return strcmp(x->path, y->path);
+}
+
+static int shown(const struct dirent *e)
+{
+    return e->d_name[0] != '.';
+}
+
+static bool is_folder(const char *path)
+{
+    struct stat st;
+    return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+}
+
+/* Names in a folder, sorted, as the arena's; *n of them. */
+static ll_err names_in(ll_arena *a, const char *folder, const char ***out, int *n)
+{
+    struct dirent **e;
+    *n = scandir(folder, &e, shown, by_name);
+    CHECK(*n >= 0, LL_E_IO, "%s: %s", folder, strerror(errno));
+    *out = LL_NEW_ARRAY(a, const char *, *n + 1);
+    for (int i = 0; i < *n; i++) {
+        (*out)[i] = ll_arena_strdup(a, e[i]->d_name);
+        free(e[i]);
+    }
+    free(e);
+    return LL_OK;
+}
+
+static ll_err list_class(ll_dataset *d, const char *root, const char *class, int32_t label,
+                         listing *l)
+{
+    struct stat st;
+    const char **names;
+    int n, before = l->n;
+    const char *folder = ll_arena_printf(d->arena, "%s/%s", root, class);
+    TRY(names_in(d->arena, folder, &names, &n));
+    for (int i = 0; i < n; i++) {
+        if (!ll_picture_named(names[i])) continue;
+        const char *path = ll_arena_printf(d->arena, "%s/%s", folder, names[i]);
+        CHECK(stat(path, &st) == 0, LL_E_IO, "%s: %s", path, strerror(errno));
+        ll_dataset_note(d, path + strlen(root) + 1, (uint64_t)st.st_size);
+        l->files = ll_arena_grow(d->arena, l->files, sizeof *l->files, l->n, &l->capacity);
+        l->files[l->n++] = (picture_file){path, ll_stream(names[i], 0), label};
+    }
+    CHECK(l->n > before || l->val, LL_E_IO, "%s: has no pictures (.jpg, .jpeg, .png)", folder);
+    return LL_OK;
+}
+
+/* All pictures below root; the first time, its folders are the classes. */
+static ll_err list_all(ll_dataset *d, const char *root, listing *l)
+{
+    const char **names;
+    int n, classes = 0;
+    TRY(names_in(d->arena, root, &names, &n));
+    for (int i = 0; i < n; i++)
+        if (is_folder(ll_arena_printf(d->arena, "%s/%s", root, names[i])))
+            names[classes++] = names[i];
+    CHECK(classes > 0, LL_E_IO, "%s: has no folders, wanted one for each class", root);
+    if (!d->info.class_names) {
+        d->info.class_names = names;
+        d->info.classes = classes;
+    }
+    for (int i = 0, k = 0; i < classes; i++, k++) {
+        while (k < d->info.classes && strcmp(d->info.class_names[k], names[i]) < 0) k++;
+        CHECK(k < d->info.classes && !strcmp(d->info.class_names[k], names[i]), LL_E_IO,
+              "%s: class %s is not one that is trained on", root, names[i]);
+        TRY(list_class(d, root, names[i], k, l));
+    }
+    return LL_OK;
+}
+
+static ll_err offer(ll_dataset *d, const char *root, const listing *l, ll_split split)
+{
+    const char **paths = LL_NEW_ARRAY(d->arena, const char *, l->n);
+    int32_t *labels = LL_NEW_ARRAY(d->arena, int32_t, l->n);
+    for (int i = 0; i < l->n; i++) paths[i] = l->files[i].path, labels[i] = l->files[i].label;
+    TRY(ll_table_file(d, root, split));
+    TRY(ll_table_offer(
+        d, &(ll_array){.name = "x", .type = {'u', 1}, .n_dim = 1, .dim = {l->n}, .paths = paths}));
+    TRY(ll_table_offer(d, &(ll_array){.name = "y",
+                                      .type = {'i', 4},
+                                      .n_dim = 1,
+                                      .dim = {l->n},
+                                      .data = (const uint8_t *)labels}));
+    return ll_table_file_end(d);
+}
+
+/* Of each class a part, but never the only one. */
+static void hold_out(ll_dataset *d, const ll_data_opts *o, listing *l)
+{
+    double fraction = o->val_fraction == 0 ? 0.05 : o->val_fraction;
+    bool *val = LL_NEW_ARRAY(d->arena, bool, l->n);
+    for (int from = 0, to; from < l->n; from = to) {
+        for (to = from; to < l->n && l->files[to].label == l->files[from].label; to++) {
+        }
+        int held = (int)ceil((to - from) * fraction);
+        if (held >= to - from) held = to - from - 1;
+        qsort(l->files + from, (size_t)(to - from), sizeof *l->files, by_hash);
+        for (int i = to - held; i < to; i++) val[i] = true;
+    }
+    ll_table_pick(d, val, l->n);
+}
+
+ll_err ll_read_images(ll_dataset *d, const ll_data_opts *o, const char *path)
+{
+    listing l = {.val = d->reading == LL_VAL}, held = {.val = true};
+    const char *const names[] = {"val", "valid", "validation", "test"};
+    const char *train = ll_arena_printf(d->arena, "%s/train", path), *val = NULL;
+    bool parts = d->reading == LL_TRAIN && is_folder(train);
+    if (d->reading == LL_TRAIN) d->info.classes = 0; /* as many as there are folders */
+    ll_table_begin(d, o);
+    d->info.kind = LL_IMAGES;
+    TRY(list_all(d, parts ? train : path, &l));
+    for (int i = 3; parts && !o->val_path && i >= 0; i--) {
+        const char *folder = ll_arena_printf(d->arena, "%s/%s", path, names[i]);
+        if (is_folder(folder)) val = folder;
+    }
+    if (d->reading == LL_TRAIN && !val && !o->val_path) hold_out(d, o, &l);
+    TRY(offer(d, parts ? train : path, &l, d->reading));
+    if (!val) return LL_OK;
+    TRY(list_all(d, val, &held));
+    return offer(d, val, &held, LL_VAL);
+}

@@ -1,0 +1,77 @@
+/* jsonl.c: text as lines of JSON, one object a document: {"text": "..."}. Tokens are the bytes
+ * of the texts (UTF-8), with a byte of zero behind each document. */
+#include "base/crc32c.h"
+#include "data/data_int.h"
+#include "data/parse.h"
+
+#include <jansson.h>
+
+/* The text of a line, of which *out keeps a reference to let go. */
+static ll_err text_of(const char *line, size_t n, const char *field, const char *file, int64_t at,
+                      json_t **out)
+{
+    json_error_t why;
+    *out = json_loadb(line, n, JSON_ALLOW_NUL, &why);
+    CHECK(*out, LL_E_IO, "%s:%lld: is no JSON: %s", file, (long long)at, why.text);
+    const json_t *text = json_object_get(*out, field);
+    if (json_is_string(text)) return LL_OK;
+    json_decref(*out);
+    *out = NULL;
+    FAIL(LL_E_IO, "%s:%lld: has no text in field \"%s\" (data.field names it)", file, (long long)at,
+         field);
+}
+
+ll_err ll_jsonl_parse(const uint8_t *b, size_t size, const char *field, const char *file,
+                      uint8_t **out, size_t *out_size)
+{
+    size_t made = 0;
+    *out = NULL;
+    *out_size = 0;
+    /* A text is at most as long as its line, whose quotes leave room for the zero byte. */
+    LL_OWN_MEMORY uint8_t *text = malloc(size + 1);
+    CHECK(text, LL_E_MEM, "%s: no memory for %zu bytes of text", file, size);
+    const char *p = (const char *)b, *end = p + size;
+    for (int64_t line = 1; p < end; line++) {
+        const char *stop = memchr(p, '\n', (size_t)(end - p));
+        size_t n = (size_t)((stop ? stop : end) - p);
+        json_t *doc = NULL;
+        while (n && strchr(" \t\r", *p)) p++, n--;
+        if (n) {
+            TRY(text_of(p, n, field, file, line, &doc));
+            const json_t *value = json_object_get(doc, field);
+            size_t length = json_string_length(value);
+            memcpy(text + made, json_string_value(value), length);
+            text[made + length] = '\0';
+            made += length + 1;
+            json_decref(doc);
+        }
+        p = stop ? stop + 1 : end;
+    }
+    CHECK(made > 0, LL_E_IO, "%s: has no line of JSON", file);
+    *out = text;
+    *out_size = made;
+    text = NULL;
+    return LL_OK;
+}
+
+static ll_err add_jsonl(ll_dataset *d, const char *path)
+{
+    ll_bytes b, text = {0};
+    uint8_t *out;
+    const char *field = d->opts->field ? d->opts->field : "text";
+    TRY(ll_file_map(path, &b));
+    ll_dataset_note(d, ll_base_name(path), b.size);
+    d->info.digest = ll_crc32c(d->info.digest, b.data, b.size);
+    ll_err rc = ll_jsonl_parse(b.data, b.size, field, path, &out, &text.size);
+    ll_bytes_free(&b);
+    TRY(rc);
+    text.data = out;
+    ll_text_add(d, d->opts, path, &text);
+    return LL_OK;
+}
+
+ll_err ll_read_jsonl(ll_dataset *d, const ll_data_opts *o, const char *path)
+{
+    (void)o;
+    return ll_each_file(d, path, "*.jsonl", add_jsonl);
+}

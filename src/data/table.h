@@ -1,0 +1,91 @@
+/* table.h: sets of rows: arrays of files (npy, npz, safetensors, HDF5, NetCDF), rows of a CSV,
+ * pictures of a folder. A column becomes a field; its rows lie in one part a file, mapped or read
+ * one by one, so that a set of any size and number of files costs nothing until rows are used.
+ *
+ *     TRY(ll_table_file(d, "a.npz"));                      of each file:
+ *     TRY(ll_table_offer(d, &(ll_array){.name = "x", ...}))     every array that it has
+ *     TRY(ll_table_file_end(d));                           are all there, with as many rows?
+ *     TRY(ll_table_finish(d, fraction));                   after the last one
+ *
+ * Which arrays are taken: those of data.fields ("x=images,y=labels"), else those that the model
+ * takes, by name, else all. An array's numbers become its field's: any to f32, whole ones to i32,
+ * which is checked; bytes that become f32 are divided by 255. */
+#pragma once
+#include "data/data_int.h"
+
+/* An element as it lies in a file. */
+typedef struct ll_elem {
+    char kind; /* 'f'; 'b' bfloat16; 'i', 'u'; '?' a truth value; 0: none that we have */
+    int bytes;
+    bool swap; /* of the other byte order */
+} ll_elem;
+
+typedef struct ll_array {
+    const char *name;
+    const char *field; /* that it becomes where nothing is said; NULL: as it is named */
+    ll_elem type;
+    int n_dim; /* of the whole, the first one rows; more than LL_MAX_DIMS cannot be taken */
+    int64_t dim[LL_MAX_DIMS];
+    double factor, offset; /* a number is stored * factor + offset; factor 0: as stored */
+    /* Its rows: from data on, stride apart (0: without gaps), or read by this. */
+    const uint8_t *data;
+    size_t stride;
+    ll_err (*row)(const void *user, int64_t row, uint8_t *out);
+    const void *user;
+    const char *const *paths; /* pictures, in place of numbers */
+    bool map;
+} ll_array;
+
+typedef struct ll_part {
+    const char *file;
+    int64_t n;
+    const uint8_t *data;
+    size_t stride;
+    ll_err (*row)(const void *user, int64_t row, uint8_t *out);
+    const void *user;
+    /* Pictures: files by row; maps of classes are taken as they are, without blending. */
+    const char *const *paths;
+} ll_part;
+
+typedef struct ll_column {
+    const char *name;  /* in the files */
+    const char *field; /* that it becomes */
+    ll_elem type;
+    ll_shape shape; /* of a row */
+    double factor, offset;
+    ll_part *parts; /* those of training first */
+    int n_part, capacity;
+    bool picture, map;
+} ll_column;
+
+typedef struct ll_table {
+    const ll_data_opts *opts; /* while it is opened */
+    ll_column columns[LL_MAX_FIELDS];
+    int n;
+    int64_t rows[2];        /* that files have for training, for validation */
+    int64_t first[2];       /* the first row of a split */
+    const int64_t *pick[2]; /* or its rows one by one */
+    ll_split split;         /* of the file being read */
+    const char *file;
+    char offered[400]; /* of this file, for messages */
+    int n_offered;
+} ll_table;
+
+/* The field that array `name` becomes by "x=images,y=labels"; NULL: it is not named there. */
+const char *ll_table_renamed(ll_arena *a, const char *map, const char *name);
+/* Begins d's table. */
+void ll_table_begin(ll_dataset *d, const ll_data_opts *o);
+ll_err ll_table_file(ll_dataset *d, const char *file, ll_split split);
+ll_err ll_table_offer(ll_dataset *d, const ll_array *a);
+ll_err ll_table_file_end(ll_dataset *d);
+ll_err ll_table_finish(ll_dataset *d, double fraction);
+/* Rows of files to train on that are for validation instead. */
+void ll_table_pick(ll_dataset *d, const bool *val, int64_t n);
+/* Row i of a split, as a row of all. */
+int64_t ll_table_row(const ll_table *t, ll_split split, int64_t i);
+/* A column by its field; NULL: none. */
+const ll_column *ll_table_find(const ll_table *t, const char *field);
+/* Its part with a row, which becomes the row's number there. */
+const ll_part *ll_column_part(const ll_column *c, int64_t *row);
+/* A row's numbers as a field's. */
+ll_err ll_column_read(const ll_column *c, int64_t row, const ll_field *f, void *out);

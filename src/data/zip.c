@@ -1,0 +1,121 @@
+/* zip.c: the entries of a zip archive, stored or deflated, with 64-bit sizes. The directory at the
+ * end says where they are; of an entry's own header only its length matters. */
+#include "data/parse.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <zlib.h>
+
+#define END_SIZE 22 /* of the record that ends an archive, before its comment */
+
+static uint64_t le(const uint8_t *p, int n)
+{
+    uint64_t v = 0;
+    while (n--) v = v << 8 | p[n];
+    return v;
+}
+
+/* Where the directory begins. */
+static ll_err find_directory(const uint8_t *b, size_t size, const char *file, size_t *at)
+{
+    CHECK(size >= END_SIZE, LL_E_IO, "%s: %zu bytes are no zip archive", file, size);
+    size_t end = size - END_SIZE, least = end > 65535 ? end - 65535 : 0;
+    while (memcmp(b + end, "PK\5\6", 4) != 0 && end > least) end--;
+    CHECK(memcmp(b + end, "PK\5\6", 4) == 0, LL_E_IO,
+          "%s: has no end of a zip archive: is it cut short?", file);
+    uint64_t from = le(b + end + 16, 4);
+    if (from == UINT32_MAX && end >= 20 && memcmp(b + end - 20, "PK\6\7", 4) == 0) {
+        uint64_t wide = le(b + end - 12, 8);
+        CHECK(wide <= end && end - wide >= 56 && memcmp(b + wide, "PK\6\6", 4) == 0, LL_E_IO,
+              "%s: its 64-bit directory is not where it says", file);
+        from = le(b + wide + 48, 8);
+    }
+    CHECK(from < end, LL_E_IO, "%s: the directory is at byte %llu of %zu", file,
+          (unsigned long long)from, size);
+    *at = (size_t)from;
+    return LL_OK;
+}
+
+/* Sizes and offset that do not fit 32 bits stand in an extra field, in this order. */
+static void widen(const uint8_t *p, size_t n, uint64_t *v[3])
+{
+    while (n >= 4) {
+        size_t length = (size_t)le(p + 2, 2);
+        if (length > n - 4) return;
+        const uint8_t *q = p + 4, *end = q + length;
+        for (int i = 0; le(p, 2) == 1 && i < 3; i++)
+            if (*v[i] == UINT32_MAX && end - q >= 8) *v[i] = le(q, 8), q += 8;
+        p += 4 + length;
+        n -= 4 + length;
+    }
+}
+
+ll_err ll_zip_next(const uint8_t *b, size_t size, const char *file, size_t *at, ll_zip_entry *out)
+{
+    *out = (ll_zip_entry){0};
+    if (*at == 0) TRY(find_directory(b, size, file, at));
+    const uint8_t *p = b + *at;
+    size_t left = size - *at;
+    if (left < 46 || memcmp(p, "PK\1\2", 4) != 0) { /* the end, of one kind or another */
+        CHECK(left >= END_SIZE && p[0] == 'P' && p[1] == 'K', LL_E_IO,
+              "%s: the directory is broken at byte %zu", file, *at);
+        return LL_OK;
+    }
+    uint64_t packed = le(p + 20, 4), raw = le(p + 24, 4), local = le(p + 42, 4);
+    size_t method = (size_t)le(p + 10, 2), name = (size_t)le(p + 28, 2);
+    size_t extra = (size_t)le(p + 30, 2), whole = 46 + name + extra + (size_t)le(p + 32, 2);
+    CHECK(whole <= left, LL_E_IO, "%s: the directory is cut short at byte %zu", file, *at);
+    widen(p + 46 + name, extra, (uint64_t *[3]){&raw, &packed, &local});
+    const char *text = (const char *)p + 46;
+    CHECK(!(p[8] & 1) && (method == 0 || method == 8), LL_E_IO,
+          "%s: %.*s is encrypted, or packed by method %zu; wanted stored or deflated", file,
+          (int)name, text, method);
+    CHECK(local <= size - 30 && memcmp(b + local, "PK\3\4", 4) == 0, LL_E_IO,
+          "%s: %.*s is not at byte %llu", file, (int)name, text, (unsigned long long)local);
+    uint64_t data = local + 30 + le(b + local + 26, 2) + le(b + local + 28, 2);
+    CHECK(data <= size && packed <= size - data, LL_E_IO, "%s: %.*s is cut short", file, (int)name,
+          text);
+    CHECK(method == 8 ? raw / 1032 <= packed : raw == packed, LL_E_IO,
+          "%s: %.*s says that %llu bytes become %llu", file, (int)name, text,
+          (unsigned long long)packed, (unsigned long long)raw);
+    *out = (ll_zip_entry){.name = text,
+                          .name_size = name,
+                          .data = b + data,
+                          .size = (size_t)packed,
+                          .raw = (size_t)raw,
+                          .packed = method == 8,
+                          .crc = (uint32_t)le(p + 16, 4)};
+    *at += whole;
+    return LL_OK;
+}
+
+static bool inflate_all(const ll_zip_entry *e, uint8_t *out)
+{
+    const size_t most = 1u << 30; /* zlib counts in unsigned int */
+    z_stream z = {.next_in = (Bytef *)e->data, .next_out = out};
+    if (inflateInit2(&z, -15) != Z_OK) return false;
+    int rc = Z_OK;
+    while (rc == Z_OK) {
+        size_t in = (size_t)(e->data + e->size - z.next_in);
+        size_t room = (size_t)(out + e->raw - z.next_out);
+        z.avail_in = (uInt)(in < most ? in : most);
+        z.avail_out = (uInt)(room < most ? room : most);
+        rc = inflate(&z, Z_NO_FLUSH);
+    }
+    inflateEnd(&z);
+    uLong crc = crc32(0, NULL, 0);
+    for (size_t at = 0; at < e->raw; at += most)
+        crc = crc32(crc, out + at, (uInt)(e->raw - at < most ? e->raw - at : most));
+    return rc == Z_STREAM_END && z.next_out == out + e->raw && crc == e->crc;
+}
+
+ll_err ll_zip_inflate(const ll_zip_entry *e, const char *file, uint8_t **out)
+{
+    *out = malloc(e->raw + 1);
+    CHECK(*out, LL_E_MEM, "%s: no memory for %zu bytes; saved without packing it is mapped", file,
+          e->raw);
+    if (inflate_all(e, *out)) return LL_OK;
+    free(*out);
+    *out = NULL;
+    FAIL(LL_E_IO, "%s: the packed data is broken, or its check sum is not right", file);
+}
