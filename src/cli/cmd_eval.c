@@ -1,14 +1,18 @@
 /* cmd_eval.c: loopline eval. */
 #include "cli/common.h"
 
+#include "base/file.h"
+#include "train/classes.h"
+
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
 
 typedef struct opts {
-    const char *folder, *checkpoint;
+    const char *folder, *checkpoint, *confusion;
     ll_words set;
-    int64_t samples;
-    bool json;
+    int64_t samples, top;
+    bool json, classes;
 } opts;
 
 static const ll_arg args[] = {
@@ -17,49 +21,165 @@ static const ll_arg args[] = {
      "this one, not the run's newest"},
     {"--samples", LL_ARG_INT, offsetof(opts, samples), "N",
      "the first N validation samples (0: all)"},
+    {"--classes", LL_ARG_FLAG, offsetof(opts, classes), NULL,
+     "precision, recall and F1 of each class, and which are taken for which"},
+    {"--confusion", LL_ARG_TEXT, offsetof(opts, confusion), "FILE.svg",
+     "which classes are taken for which, as a picture"},
+    {"--top|-k", LL_ARG_COUNT, offsetof(opts, top), "K",
+     "how often the label is among the K likeliest classes"},
     {"--set|-s", LL_ARG_WORDS, offsetof(opts, set), "KEY=VALUE", "override a setting of the run"},
     {"--json", LL_ARG_FLAG, offsetof(opts, json), NULL, "one JSON object on standard output"},
     {0}};
 
-static ll_err score(const opts *o, const ll_trained *t, ll_score *out)
+static ll_err score(const opts *o, const ll_trained *t, const ll_dataset *d, ll_score *out)
 {
-    LL_OWN(ll_dataset) d = NULL;
     ll_evaluator *e;
-    TRY(ll_run_dataset(t->run, &d));
     TRY(ll_evaluator_open(t->run, d, t->s, &e));
     ll_err rc = ll_evaluate(e, o->samples, NULL, out);
     ll_evaluator_close(e);
     return rc;
 }
 
-static ll_err show(const opts *o, const ll_trained *t, const ll_score *s)
+static double in_top(const ll_classes *c)
 {
-    if (o->json) {
-        json_t *j = json_object();
-        json_object_set_new(j, "model", json_string(t->run->model.name));
-        json_object_set_new(j, "step", json_integer(t->step));
-        json_object_set_new(j, "val_loss", ll_cli_number(s->loss));
-        json_object_set_new(j, "val_accuracy", ll_cli_number(s->accuracy));
-        for (int i = 0; i < s->n_metric; i++)
-            json_object_set_new(j, s->names[i], ll_cli_number(s->metrics[i]));
-        json_object_set_new(j, "samples", json_integer(s->samples));
-        return ll_cli_json(j);
+    return (double)c->in_top / (double)c->samples;
+}
+
+static void classes_json(json_t *j, const ll_classes *c)
+{
+    json_t *scores = json_array(), *rows = json_array();
+    for (int64_t k = 0; k < c->n; k++) {
+        ll_class_score s = ll_class_score_of(c, k);
+        json_t *one = json_object(), *row = json_array();
+        json_object_set_new(one, "class", json_integer(k));
+        if (c->names) json_object_set_new(one, "name", json_string(c->names[k]));
+        json_object_set_new(one, "precision", ll_cli_number(s.precision));
+        json_object_set_new(one, "recall", ll_cli_number(s.recall));
+        json_object_set_new(one, "f1", ll_cli_number(s.f1));
+        json_object_set_new(one, "support", json_integer(s.support));
+        json_array_append_new(scores, one);
+        for (int64_t i = 0; i < c->n; i++)
+            json_array_append_new(row, json_integer(c->confusion[k * c->n + i]));
+        json_array_append_new(rows, row);
     }
+    json_object_set_new(j, "classes", scores);
+    json_object_set_new(j, "confusion", rows);
+}
+
+static ll_err show_json(const opts *o, const ll_trained *t, const ll_score *s, const ll_classes *c)
+{
+    json_t *j = json_object();
+    json_object_set_new(j, "model", json_string(t->run->model.name));
+    json_object_set_new(j, "step", json_integer(t->step));
+    json_object_set_new(j, "val_loss", ll_cli_number(s->loss));
+    json_object_set_new(j, "val_accuracy", ll_cli_number(s->accuracy));
+    for (int i = 0; i < s->n_metric; i++)
+        json_object_set_new(j, s->names[i], ll_cli_number(s->metrics[i]));
+    json_object_set_new(j, "samples", json_integer(s->samples));
+    if (o->top) json_object_set_new(j, "top", json_integer(c->top));
+    if (o->top) json_object_set_new(j, "top_accuracy", ll_cli_number(in_top(c)));
+    if (o->classes || o->confusion) classes_json(j, c);
+    return ll_cli_json(j);
+}
+
+static void print_name(const ll_classes *c, int64_t k)
+{
+    if (c->names)
+        printf("%-16.16s", c->names[k]);
+    else
+        printf("%-16lld", (long long)k);
+}
+
+/* A share of 1 as a percentage; none where there is nothing that it is of. */
+static void print_share(double v)
+{
+    if (isnan(v))
+        printf("%11s", "-");
+    else
+        printf("%9.2f %%", 100 * v);
+}
+
+/* The matrix where it fits a terminal; else the pairs that are mistaken most often. */
+static void print_confusion(const ll_classes *c)
+{
+    enum { FITS = 20, PAIRS = 20 };
+    const int64_t *m = c->confusion;
+    printf("\n%s\n", c->n <= FITS ? "rows: the class; columns: what it was taken for"
+                                  : "most often taken for another");
+    for (int64_t i = 0; i < c->n && c->n <= FITS; i++) {
+        print_name(c, i);
+        for (int64_t k = 0; k < c->n; k++)
+            if (m[i * c->n + k])
+                printf("%6lld", (long long)m[i * c->n + k]);
+            else
+                printf("%6s", ".");
+        putchar('\n');
+    }
+    int64_t most = INT64_MAX;
+    for (int shown = 0; c->n > FITS && most > 0 && shown < PAIRS;) {
+        int64_t next = 0; /* the largest count below the last one */
+        for (int64_t i = 0; i < c->n * c->n; i++)
+            if (i / c->n != i % c->n && m[i] < most && m[i] > next) next = m[i];
+        most = next;
+        for (int64_t i = 0; most && i < c->n * c->n && shown < PAIRS; i++) {
+            if (m[i] != most || i / c->n == i % c->n) continue;
+            printf("%8lld  ", (long long)most);
+            print_name(c, i / c->n);
+            printf(" for ");
+            print_name(c, i % c->n);
+            putchar('\n');
+            shown++;
+        }
+    }
+}
+
+static void print_classes(const ll_classes *c)
+{
+    printf("\n%-16s%11s%11s%11s%10s\n", "class", "precision", "recall", "F1", "samples");
+    for (int64_t k = 0; k < c->n; k++) {
+        ll_class_score s = ll_class_score_of(c, k);
+        print_name(c, k);
+        print_share(s.precision);
+        print_share(s.recall);
+        print_share(s.f1);
+        printf("%10lld\n", (long long)s.support);
+    }
+    print_confusion(c);
+}
+
+static ll_err show(const opts *o, const ll_trained *t, const ll_score *s, const ll_classes *c)
+{
+    if (o->json) return show_json(o, t, s, c);
     printf("%s after step %lld: validation loss %.4f", t->run->name, (long long)t->step, s->loss);
     if (!isnan(s->accuracy)) printf(", accuracy %.2f %%", 100 * s->accuracy);
+    if (o->top) printf(", top-%lld accuracy %.2f %%", (long long)c->top, 100 * in_top(c));
     for (int i = 0; i < s->n_metric; i++) printf(", %s %.4g", s->names[i], s->metrics[i]);
     printf(" on %lld samples\n", (long long)s->samples);
+    if (o->classes) print_classes(c);
     return LL_OK;
+}
+
+static ll_err draw(const opts *o, const ll_trained *t, const ll_classes *c, ll_arena *a)
+{
+    const char *svg = ll_classes_svg(c, ll_arena_printf(a, "%s: classes", t->run->name), a);
+    return ll_file_write(o->confusion, svg, strlen(svg));
 }
 
 static ll_err run(const void *given)
 {
     const opts *o = (const opts *)given;
     LL_TRAINED t = {0};
+    LL_OWN(ll_dataset) d = NULL;
+    LL_OWN(ll_arena) a = ll_arena_new();
     ll_score s;
+    ll_classes c = {0};
     TRY(ll_cli_trained(o->folder, o->checkpoint, &o->set, 1, &t));
-    TRY(score(o, &t, &s));
-    return show(o, &t, &s);
+    TRY(ll_run_dataset(t.run, &d));
+    TRY(score(o, &t, d, &s));
+    if (o->classes || o->confusion || o->top)
+        TRY(ll_classes_count(t.run, d, t.s, o->samples, o->top, a, &c));
+    if (o->confusion) TRY(draw(o, &t, &c, a));
+    return show(o, &t, &s, &c);
 }
 
 const ll_command ll_command_eval = {"eval", "measures a trained model on the validation data", args,

@@ -1,0 +1,159 @@
+/* classes.c: see classes.h. */
+#include "train/classes.h"
+
+#include "base/plot.h"
+
+#include <math.h>
+#include <stdio.h>
+
+/* The set's labels: field "y", a whole number a sample. */
+static ll_err find_labels(const ll_data_info *f, int *out)
+{
+    for (int i = 0; i < f->n_field; i++)
+        if (!strcmp(f->fields[i].name, "y") && f->fields[i].dtype == LL_I32 &&
+            f->fields[i].shape.n == 0) {
+            *out = i;
+            return LL_OK;
+        }
+    FAIL(LL_E_ARG, "data %s has no label y of each sample: classes are not counted", f->name);
+}
+
+static ll_err check_classifier(const ll_run *r, const ll_predicts *p)
+{
+    CHECK(p->meaning != LL_NUMBERS && p->type.shape.n == 1 && p->type.dtype == LL_F32, LL_E_ARG,
+          "model %s does not classify: %s is no row of logits or probabilities a sample",
+          r->model.name, p->name);
+    return LL_OK;
+}
+
+static void count_row(ll_classes *c, int64_t *confusion, const float *row, int64_t label)
+{
+    int64_t best = 0, above = 0;
+    for (int64_t k = 1; k < c->n; k++)
+        if (row[k] > row[best]) best = k;
+    for (int64_t k = 0; k < c->n; k++)
+        above += row[k] > row[label] || (row[k] == row[label] && k < label);
+    confusion[label * c->n + best]++;
+    c->correct += best == label;
+    c->in_top += above < c->top;
+    c->samples++;
+}
+
+static ll_err count_all(ll_predictor *p, const ll_dataset *d, ll_arena *a, ll_classes *c,
+                        int64_t *confusion, int64_t samples)
+{
+    enum { AT_ONCE = 64 };
+    static const ll_sampling in_order = {.split = LL_VAL};
+    const ll_data_info *f = ll_dataset_info(d);
+    const ll_predicts *info = ll_predictor_info(p);
+    void *data[LL_MAX_FIELDS];
+    const void *in[LL_MAX_FIELDS] = {0};
+    int y;
+    TRY(find_labels(f, &y));
+    for (int i = 0; i < f->n_field; i++) {
+        data[i] = ll_arena_alloc(a, AT_ONCE * f->field_bytes[i]);
+        for (int k = 0; k < info->n_input; k++)
+            if (!strcmp(info->inputs[k].name, f->fields[i].name)) in[k] = data[i];
+    }
+    float *rows = LL_NEW_ARRAY(a, float, AT_ONCE * c->n);
+    for (int64_t at = 0, n; at < samples; at += n) {
+        n = samples - at < AT_ONCE ? samples - at : AT_ONCE;
+        TRY(ll_dataset_read(d, &in_order, at, n, data));
+        TRY(ll_predict(p, n, in, rows));
+        for (int64_t i = 0; i < n; i++) {
+            int64_t label = ((const int32_t *)data[y])[i];
+            CHECK(label >= 0 && label < c->n, LL_E_IO,
+                  "label %lld of %s: the model has %lld classes", (long long)label, f->name,
+                  (long long)c->n);
+            count_row(c, confusion, rows + i * c->n, label);
+        }
+    }
+    return LL_OK;
+}
+
+ll_err ll_classes_count(const ll_run *r, const ll_dataset *d, ll_session *share, int64_t samples,
+                        int64_t top, ll_arena *a, ll_classes *out)
+{
+    const ll_data_info *f = ll_dataset_info(d);
+    LL_OWN(ll_predictor) p = NULL;
+    TRY(ll_predictor_open(r, share, NULL, &p));
+    TRY(check_classifier(r, ll_predictor_info(p)));
+    if (samples <= 0 || samples > f->n[LL_VAL]) samples = f->n[LL_VAL];
+    int64_t n = ll_predictor_info(p)->type.shape.d[0];
+    int64_t *confusion = LL_NEW_ARRAY(a, int64_t, n * n);
+    *out = (ll_classes){.n = n, .confusion = confusion, .top = top};
+    if (f->classes == n) out->names = f->class_names;
+    return count_all(p, d, a, out, confusion, samples);
+}
+
+ll_class_score ll_class_score_of(const ll_classes *c, int64_t k)
+{
+    int64_t hits = c->confusion[k * c->n + k], taken = 0;
+    ll_class_score s = {0};
+    for (int64_t i = 0; i < c->n; i++) {
+        taken += c->confusion[i * c->n + k];
+        s.support += c->confusion[k * c->n + i];
+    }
+    s.precision = taken ? (double)hits / (double)taken : NAN;
+    s.recall = s.support ? (double)hits / (double)s.support : NAN;
+    s.f1 = taken + s.support ? 2 * (double)hits / (double)(taken + s.support) : NAN;
+    return s;
+}
+
+/* ---- the picture ---- */
+
+enum { LEFT = 130, TOP = 150, SIDE = 34, SMALL = 8, FEW = 40 };
+
+static void add_name(ll_buf *b, const ll_classes *c, int64_t k)
+{
+    if (c->names)
+        ll_plot_xml(b, c->names[k]);
+    else
+        ll_buf_printf(b, "%lld", (long long)k);
+}
+
+static void add_cell(ll_buf *b, const ll_classes *c, int64_t row, int64_t column, int side,
+                     double of)
+{
+    int64_t n = c->confusion[row * c->n + column];
+    double x = LEFT + (double)(column * side), y = TOP + (double)(row * side);
+    if (!n) return;
+    ll_buf_printf(
+        b,
+        "<rect x=\"%g\" y=\"%g\" width=\"%d\" height=\"%d\" class=\"f%d\" opacity=\"%.3f\">"
+        "<title>",
+        x, y, side - 1, side - 1, row == column ? 1 : 2, 0.1 + 0.5 * (double)n / of);
+    add_name(b, c, row);
+    ll_buf_puts(b, " taken for ");
+    add_name(b, c, column);
+    ll_buf_printf(b, ": %lld</title></rect>\n", (long long)n);
+    if (side == SIDE)
+        ll_buf_printf(b,
+                      "<text x=\"%g\" y=\"%g\" text-anchor=\"middle\" class=\"soft\">%lld</text>\n",
+                      x + side / 2.0, y + side / 2.0 + 4, (long long)n);
+}
+
+char *ll_classes_svg(const ll_classes *c, const char *title, ll_arena *a)
+{
+    ll_buf b = {.arena = a};
+    int side = c->n <= FEW ? SIDE : SMALL, all = (int)c->n * side;
+    ll_plot_begin(&b, LEFT + all + 30, TOP + all + 30, title);
+    ll_plot_words(&b, title, "rows: the class; columns: what it was taken for");
+    for (int64_t k = 0; k < c->n && side == SIDE; k++) {
+        double at = (double)(k * side) + side / 2.0 + 4;
+        ll_buf_printf(&b, "<text x=\"%d\" y=\"%g\" text-anchor=\"end\" class=\"soft\">", LEFT - 8,
+                      TOP + at);
+        add_name(&b, c, k);
+        ll_buf_printf(&b,
+                      "</text>\n<text transform=\"translate(%g,%d) rotate(-45)\" class=\"soft\">",
+                      LEFT + at, TOP - 8);
+        add_name(&b, c, k);
+        ll_buf_puts(&b, "</text>\n");
+    }
+    for (int64_t i = 0; i < c->n; i++) {
+        double of = fmax(1, (double)ll_class_score_of(c, i).support);
+        for (int64_t k = 0; k < c->n; k++) add_cell(&b, c, i, k, side, of);
+    }
+    ll_plot_end(&b);
+    return b.text;
+}

@@ -1,0 +1,24 @@
+/* classes.h: which classes a classifier takes for which, on the validation data. */
+#pragma once
+#include "train/predict.h"
+
+typedef struct ll_classes {
+    int64_t n;                /* classes */
+    const char *const *names; /* NULL: they have numbers alone */
+    const int64_t *confusion; /* [n,n]: of the row's class, taken for the column's */
+    int64_t samples, correct;
+    int64_t top, in_top; /* how often the label was among the `top` likeliest */
+} ll_classes;
+
+/* Of the first `samples` of the validation set (0: all), by the parameters of a session. What it
+ * gives is the arena's. A model that does not classify is LL_E_ARG. */
+ll_err ll_classes_count(const ll_run *r, const ll_dataset *d, ll_session *share, int64_t samples,
+                        int64_t top, ll_arena *a, ll_classes *out);
+
+typedef struct ll_class_score {
+    double precision, recall, f1; /* NaN where nothing is divided by */
+    int64_t support;              /* samples of the class */
+} ll_class_score;
+ll_class_score ll_class_score_of(const ll_classes *c, int64_t k);
+/* The matrix as a picture (SVG). */
+char *ll_classes_svg(const ll_classes *c, const char *title, ll_arena *a);
