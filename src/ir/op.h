@@ -162,6 +162,8 @@ struct ll_op {
     ll_err (*split)(const void *attr, const ll_loops *loops, int loop, ll_range range,
                     const ll_type *in, ll_part *part);
     void (*expand)(ll_graph *g, const void *attr, const ll_val *in, int n_in, ll_val *out);
+    /* Of a whole loop: the results of two parts of it as those of both. */
+    void (*merge)(ll_graph *g, const ll_val *a, const ll_val *b, ll_val *out);
     void (*grad)(ll_bwd *b);
     /* Flops of a node, where they are no multiple of the product of all loops (attention). */
     double (*cost)(const void *attr, const ll_loops *l);

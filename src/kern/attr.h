@@ -1,6 +1,7 @@
 /* attr.h: the attribute structs of ops, shared by op/ (declares, prints) and kern/ (computes).
  * They are compared and hashed as bytes: always made zeroed, strings padded with zeros. */
 #pragma once
+#include "base/share.h"
 #include "base/types.h"
 
 #ifdef __cplusplus
@@ -303,11 +304,18 @@ typedef struct ll_coll_attr {
 } ll_coll_attr;
 
 /* halo: member i of the group owns part i of extent elements along dim, and is given elements
- * need[2 i] to need[2 i + 1]; me: which member this rank is. */
+ * need[2 i] to need[2 i + 1]; me: which member this rank is. swapped: it has the second half of the
+ * part of member p-1-i instead. */
 enum { LL_HALO_MAX = 64 };
 typedef struct ll_halo_attr {
-    int64_t axes, dim, extent, me, serial, need[2 * LL_HALO_MAX];
+    int64_t axes, dim, extent, me, serial, swapped, need[2 * LL_HALO_MAX];
 } ll_halo_attr;
+/* What member k of p has. */
+static inline void ll_halo_share(const ll_halo_attr *h, int p, int k, int64_t *from, int64_t *to)
+{
+    ll_share(h->extent, p, h->swapped ? p - 1 - k : k, from, to);
+    if (h->swapped) *from += (*to - *from + 1) / 2;
+}
 
 /* send, recv: one value, to or from member `peer` of the group; serial: which of the messages of a
  * step it is, the same on both sides. when: in each micro-batch, once before them, once after them

@@ -98,6 +98,19 @@ static void expand(ll_graph *g, const void *attr, const ll_val *in, int n_in, ll
     out[1] = ll_add(g, ll_log(g, sum), top);
 }
 
+/* o and lse of two parts of the keys: o weighed by their shares of the sum. */
+static void merge(ll_graph *g, const ll_val *a, const ll_val *b, ll_val *out)
+{
+    ll_shape shape = ll_graph_shape(g, a[0]);
+    ll_val top = ll_max(g, a[1], b[1]), p = ll_exp(g, ll_sub(g, a[1], top));
+    ll_val q = ll_exp(g, ll_sub(g, b[1], top)), sum = ll_add(g, p, q);
+    p = ll_transpose(g, ll_div(g, p, sum), "bngt->btng");
+    q = ll_transpose(g, ll_div(g, q, sum), "bngt->btng");
+    out[0] = ll_add(g, ll_mul(g, a[0], ll_row_spread(g, p, &shape)),
+                    ll_mul(g, b[0], ll_row_spread(g, q, &shape)));
+    out[1] = ll_add(g, ll_log(g, sum), top);
+}
+
 /* p and ds, before scaling. */
 static void slopes(ll_graph *g, const void *attr, const ll_val *in, int n_in, ll_val *p, ll_val *ds)
 {
@@ -247,6 +260,7 @@ static const ll_op attend = {
     .infer = ll_infer_floats,
     .split = attend_split,
     .expand = expand,
+    .merge = merge,
     .grad = attend_grad_of,
     .cost = attend_cost,
     .trials = {"f32[2,3,2,2,4], f32[2,5,2,4], f32[2,5,2,3], f32[1,2,2,1,5] {scale=0.6, causal=1, "

@@ -134,6 +134,7 @@ static const ll_attr_field halo_fields[] = {LL_FIELD(ll_halo_attr, axes, LL_A_IN
                                             LL_FIELD(ll_halo_attr, extent, LL_A_INT),
                                             LL_FIELD(ll_halo_attr, me, LL_A_INT),
                                             LL_FIELD(ll_halo_attr, serial, LL_A_INT),
+                                            LL_FIELD(ll_halo_attr, swapped, LL_A_INT),
                                             LL_FIELDS(ll_halo_attr, need, 2 * LL_HALO_MAX),
                                             {0}};
 

@@ -243,8 +243,8 @@ static bool read_later(const ll_cutter *c, int node, ll_val v)
 }
 
 /* May the gather that ends the way of operand i to layout want be made in panels? The loop must be
- * whole otherwise. Panels come in another order on every rank of the axis: where they are added up,
- * these ranks must not be making the same result, or they would differ by rounding. */
+ * whole otherwise. Panels come in another order on every rank of the axis: where they are added up
+ * or merged, these ranks must not be making the same result, or they would differ by rounding. */
 static ll_err can_panel(const ll_cutter *c, const ll_job *j, int i, const ll_layout *want,
                         ll_panels *out, bool *yes)
 {
@@ -262,36 +262,40 @@ static ll_err can_panel(const ll_cutter *c, const ll_job *j, int i, const ll_lay
     int size = c->m->size[axis];
     if (want->split[dim] || loop < 0 || j->l->window[loop] || t->shape.d[dim] < size) return LL_OK;
     bool apart = j->cuts[axis] >= 0; /* every rank makes another part */
-    if (j->l->combine[loop] == LL_WHOLE || (j->l->combine[loop] == LL_SUM && !apart)) return LL_OK;
-    for (int o = 0; o < j->n->n_out && j->l->combine[loop] == LL_SUM; o++)
-        if (ll_dim_of(j->l->out[o], loop) >= 0) return LL_OK;
-    *out = (ll_panels){.operand = i, .axis = axis, .dim = dim, .loop = loop, .whole = *want};
-    out->before = n > 1 ? moves[n - 2].after : *from;
-    out->there = ll_find_panels(c, v, want);
+    if (j->l->combine[loop] == LL_WHOLE && (!j->n->op->merge || !apart)) return LL_OK;
+    if (j->l->combine[loop] == LL_SUM && !apart) return LL_OK;
+    *out = (ll_panels){.n = 1, .axis = axis, .loop = loop};
+    out->of[0] = (ll_panels_of){.operand = i, .dim = dim, .whole = *want};
+    out->of[0].before = n > 1 ? moves[n - 2].after : *from;
+    out->of[0].there = ll_find_panels(c, v, want);
     *yes = size <= LL_MAX_IN;
     return LL_OK;
 }
 
-/* The operand of most bytes that can come in panels, if that pays. */
+/* The operands that can come in panels of one loop, if that pays: of that which has most bytes. */
 static ll_err find_panels(ll_cutter *c, const ll_job *j, int node, const ll_layout *want,
                           ll_panels *out)
 {
     double most = 0;
-    ll_panels p, best = {.operand = -1};
-    out->operand = -1;
+    ll_panels p[LL_MAX_IN], best = {0};
+    bool yes[LL_MAX_IN];
+    out->n = 0;
     if (c->p->overlap == LL_OVERLAP_NONE || j->n->op->elementwise || j->n->op->linear) return LL_OK;
     for (int i = 0; i < j->n->n_in; i++) {
-        bool yes;
-        TRY(can_panel(c, j, i, &want[i], &p, &yes));
+        TRY(can_panel(c, j, i, &want[i], &p[i], &yes[i]));
         double bytes = (double)ll_numel(&j->in[i].shape);
-        if (!yes || bytes <= most) continue;
+        if (!yes[i] || bytes <= most) continue;
         most = bytes;
-        best = p;
+        best = p[i];
+        best.n = 0;
     }
-    if (best.operand < 0) return LL_OK;
-    best.keep = read_later(c, node, j->n->in[best.operand]);
-    best.lent = stored_cut(c, node, j->n->in[best.operand]);
-    if (ll_panels_pay(c, j, &best)) *out = best;
+    for (int i = 0; i < j->n->n_in && most > 0; i++) {
+        if (!yes[i] || p[i].axis != best.axis || p[i].loop != best.loop) continue;
+        p[i].of[0].keep = read_later(c, node, j->n->in[i]);
+        p[i].of[0].lent = stored_cut(c, node, j->n->in[i]);
+        best.of[best.n++] = p[i].of[0];
+    }
+    if (best.n && ll_panels_pay(c, j, &best)) *out = best;
     return LL_OK;
 }
 
@@ -357,14 +361,24 @@ static ll_err make_results(ll_cutter *c, int node, ll_val *out)
     }
     ll_job j = {n, &l, c->p->loop[node], in, c->p->overlap != LL_OVERLAP_NONE};
     TRY(find_panels(c, &j, node, want, &p));
-    if (p.operand >= 0) want[p.operand] = p.before;
+    bool paneled[LL_MAX_IN] = {false};
+    for (int k = 0; k < p.n; k++) {
+        want[p.of[k].operand] = p.of[k].before;
+        paneled[p.of[k].operand] = true;
+    }
     for (int i = 0; i < n->n_in; i++) {
-        bool lent = i != p.operand && stored_cut(c, node, n->in[i]);
+        bool lent = !paneled[i] && stored_cut(c, node, n->in[i]);
         TRY((lent ? borrow : bring_kept)(c, n->in[i], &want[i], &x[i]));
     }
     void *attr = ll_arena_copy(c->arena, n->attr, n->op->attr_size);
-    if (p.operand >= 0) return ll_make_panels(c, &j, &p, attr, x, out);
-    return ll_make_node(c, &j, attr, x, out);
+    ll_view v[2];
+    int loop;
+    TRY(ll_balance(c, &j, attr, x, v, &loop));
+    int views = loop < 0 ? 1 : 2;
+    if (p.n) TRY(ll_make_panels(c, v, views, &p));
+    for (int k = 0; k < views && !p.n; k++)
+        TRY(ll_make_node(c, &v[k].j, v[k].attr, v[k].x, v[k].out));
+    return ll_unite(c, &j, loop, v, out);
 }
 
 static ll_err cut_node(ll_cutter *c, int node)

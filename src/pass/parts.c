@@ -1,8 +1,8 @@
 /* parts.c: one rank's part of a node, and its pieces.
  *
  * A cut loop makes a part of a node: the op's split says which range of each operand it reads, and
- * with which attributes. Two kinds of parts are made in pieces, so that there is work to do while
- * ranks wait for each other:
+ * with which attributes. Three kinds of parts are made in pieces, so that there is work to do while
+ * ranks wait for each other, or the same for all:
  *
  * 1. A window reads rows of the neighbours at its borders alone. The rows of the result that need
  *    none of them (the interior) are made first, of this rank's own rows; the border rows when
@@ -15,7 +15,8 @@
  * 2. A product wants an operand gathered along a loop that it does not cut otherwise. Its parts
  *    travel around the ring of ranks, and each is multiplied when it is there (SUMMA's panels);
  *    products add up where the loop is summed, and are joined where it is free. The same bytes are
- *    sent, and two parts are held instead of all.
+ *    sent, and two parts are held instead of all (panels.c).
+ * 3. Parts of one loop differ in work: ranks swap halves (balance.c).
  *
  * Which of both is worth while is weighed in multiplications: what there is to hide, against the
  * copies that pieces cost. All ranks make the same nodes in the same order, empty ones too: who
@@ -26,12 +27,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum {
-    MESSAGE_FLOPS = 1000000, /* arithmetic that takes as long as a message's way */
-    PIECE_FLOPS = 200000,    /* as one more piece, however small */
-    COPY_FLOPS = 6,          /* as copying a byte */
-    TILE_ROWS = 4            /* that kernels make together */
-};
+enum { TILE_ROWS = 4 }; /* that kernels make together */
 
 ll_err ll_overlap_parse(const char *text, ll_overlap *out)
 {
@@ -45,7 +41,7 @@ ll_err ll_overlap_parse(const char *text, ll_overlap *out)
 
 /* ---- sizes, of a rank on average ---- */
 
-static ll_axes cut_by(const ll_cutter *c, const ll_job *j, int loop)
+ll_axes ll_job_axes(const ll_cutter *c, const ll_job *j, int loop)
 {
     ll_axes axes = 0;
     for (int a = 0; loop >= 0 && a < c->m->n; a++)
@@ -53,23 +49,23 @@ static ll_axes cut_by(const ll_cutter *c, const ll_job *j, int loop)
     return axes;
 }
 
-static double held_bytes(const ll_cutter *c, const ll_job *j, const ll_type *t,
-                         const int8_t map[LL_MAX_DIMS])
+double ll_job_bytes(const ll_cutter *c, const ll_job *j, const ll_type *t,
+                    const int8_t map[LL_MAX_DIMS])
 {
     double n = (double)ll_numel(&t->shape) * (double)ll_dtype_bytes(t->dtype);
-    for (int d = 0; d < t->shape.n; d++) n /= ll_mesh_group(c->m, cut_by(c, j, map[d]));
+    for (int d = 0; d < t->shape.n; d++) n /= ll_mesh_group(c->m, ll_job_axes(c, j, map[d]));
     return n;
 }
 
-static double result_bytes(const ll_cutter *c, const ll_job *j)
+double ll_job_results(const ll_cutter *c, const ll_job *j)
 {
     double sum = 0;
     for (int o = 0; o < j->n->n_out; o++)
-        sum += held_bytes(c, j, &ll_value_of(c->g, j->n->out[o])->type, j->l->out[o]);
+        sum += ll_job_bytes(c, j, &ll_value_of(c->g, j->n->out[o])->type, j->l->out[o]);
     return sum;
 }
 
-static double flops_of(const ll_cutter *c, const ll_job *j)
+double ll_job_flops(const ll_cutter *c, const ll_job *j)
 {
     double n = ll_node_flops(c->g, j->n);
     for (int a = 0; a < c->m->n; a++)
@@ -79,14 +75,14 @@ static double flops_of(const ll_cutter *c, const ll_job *j)
 
 /* Is it worth a thought: do ranks of these axes wait for each other's messages? Where all of them
  * share a node and its cores, communication is work of the same cores, and nothing hides. */
-static bool may_pay(const ll_cutter *c, ll_axes axes)
+bool ll_may_pay(const ll_cutter *c, ll_axes axes)
 {
     return c->p->overlap == LL_OVERLAP_ALL ||
            (c->p->overlap == LL_OVERLAP_AUTO && (axes & ~c->p->near));
 }
 
 /* hidden: of what ranks wait for, in flops; lost: what pieces cost more. */
-static bool pays(ll_cutter *c, const ll_job *j, const char *what, double hidden, double lost)
+bool ll_pays(ll_cutter *c, const ll_job *j, const char *what, double hidden, double lost)
 {
     char a[LL_NUMBER_TEXT], b[LL_NUMBER_TEXT];
     bool yes = hidden > lost || (hidden > 0 && c->p->overlap == LL_OVERLAP_ALL);
@@ -97,27 +93,15 @@ static bool pays(ll_cutter *c, const ll_job *j, const char *what, double hidden,
     return yes;
 }
 
-static double least(double a, double b)
-{
-    return a < b ? a : b;
-}
-
 /* ---- parts and pieces ---- */
 
 /* Range r of a loop: what it reads of each operand, and its attributes, a copy. */
-static ll_err part_of(ll_cutter *c, const ll_job *j, int loop, ll_range r, const void *attr,
-                      ll_part *x)
+ll_err ll_job_part(ll_cutter *c, const ll_job *j, int loop, ll_range r, const void *attr,
+                   ll_part *x)
 {
     *x = (ll_part){.attr = ll_arena_copy(c->arena, attr, j->n->op->attr_size)};
     for (int i = 0; i < j->n->n_in; i++) x->in[i] = r;
     return j->n->op->split ? j->n->op->split(attr, j->l, loop, r, j->in, x) : LL_OK;
-}
-
-static ll_range share_of(int64_t n, int size, int k)
-{
-    ll_range r;
-    ll_share(n, size, k, &r.from, &r.to);
-    return r;
 }
 
 static bool within(ll_range r, ll_range own)
@@ -125,7 +109,7 @@ static bool within(ll_range r, ll_range own)
     return r.from >= r.to || (r.from >= own.from && r.to <= own.to);
 }
 
-static ll_err slice(ll_cutter *c, ll_val x, int dim, ll_range r, ll_val *out)
+ll_err ll_cut_slice(ll_cutter *c, ll_val x, int dim, ll_range r, ll_val *out)
 {
     ll_range_attr a = {dim, r.from, r.to};
     return ll_cut_emit(c, &ll_op_slice, &a, x, out);
@@ -159,7 +143,7 @@ static ll_taken *taken_as(const ll_cutter *c, ll_val x, const ll_halo_attr *what
 
 /* Of x, which lies cut along a dimension, the ranges that each member is to have: a slice, or an
  * exchange where some member owns too little. */
-static ll_err take(ll_cutter *c, ll_val x, const ll_halo_attr *what, ll_val *out)
+ll_err ll_cut_take(ll_cutter *c, ll_val x, const ll_halo_attr *what, ll_val *out)
 {
     ll_taken *t = taken_as(c, x, what);
     if (t) {
@@ -170,7 +154,7 @@ static ll_err take(ll_cutter *c, ll_val x, const ll_halo_attr *what, ll_val *out
     bool enough = true, same = true;
     ll_range mine = {0, 0};
     for (int k = 0; k < size; k++) {
-        ll_range own = share_of(what->extent, size, k);
+        ll_range own = ll_share_of(what->extent, size, k);
         ll_range r = {what->need[2 * k], what->need[2 * k + 1]};
         enough &= within(r, own);
         same &= r.from == own.from && r.to == own.to;
@@ -183,7 +167,7 @@ static ll_err take(ll_cutter *c, ll_val x, const ll_halo_attr *what, ll_val *out
         c->serial++;
         TRY(ll_cut_emit(c, ll_collective_op(LL_HALO), &h, x, out));
     } else if (!same) {
-        TRY(slice(c, x, (int)what->dim, mine, out));
+        TRY(ll_cut_slice(c, x, (int)what->dim, mine, out));
     }
     t = LL_NEW(c->arena, ll_taken);
     *t = (ll_taken){*what, x, *out, c->taken};
@@ -207,11 +191,11 @@ static ll_err is_inner(ll_cutter *c, const ll_job *j, const window *w, int k, in
                        bool *yes)
 {
     ll_part p;
-    TRY(part_of(c, j, w->loop, (ll_range){row, row + 1}, w->attr, &p));
+    TRY(ll_job_part(c, j, w->loop, (ll_range){row, row + 1}, w->attr, &p));
     *yes = true;
     for (int i = 0; i < j->n->n_in; i++) {
         int d = ll_dim_of(j->l->in[i], w->loop);
-        if (d >= 0 && !within(p.in[i], share_of(j->in[i].shape.d[d], w->size, k))) *yes = false;
+        if (d >= 0 && !within(p.in[i], ll_share_of(j->in[i].shape.d[d], w->size, k))) *yes = false;
     }
     return LL_OK;
 }
@@ -225,14 +209,14 @@ static int64_t in_tiles(const ll_cutter *c, int64_t n)
 
 static ll_err open_window(ll_cutter *c, const ll_job *j, int loop, const void *attr, window *w)
 {
-    *w = (window){.loop = loop, .axes = cut_by(c, j, loop), .attr = attr};
+    *w = (window){.loop = loop, .axes = ll_job_axes(c, j, loop), .attr = attr};
     w->size = ll_mesh_group(c->m, w->axes);
     w->me = ll_mesh_member(c->m, w->axes, c->rank);
     CHECK(w->size <= LL_HALO_MAX, LL_E_SHARD, "%s: a window cut by %d ranks, at most %d can be",
           j->n->name, w->size, LL_HALO_MAX);
     w->r = (ll_range(*)[PIECES])ll_arena_alloc(c->arena, sizeof *w->r * (size_t)w->size);
     for (int k = 0; k < w->size; k++) {
-        ll_range all = share_of(j->l->extent[loop], w->size, k);
+        ll_range all = ll_share_of(j->l->extent[loop], w->size, k);
         int64_t a = all.from, b = all.to;
         bool yes = false;
         for (; a < b; a++) {
@@ -262,7 +246,7 @@ static ll_err reads(ll_cutter *c, const ll_job *j, const window *w, int i, int p
     *what = (ll_halo_attr){.axes = w->axes, .dim = d, .extent = j->in[i].shape.d[d], .me = w->me};
     for (int k = 0; k < w->size; k++) {
         ll_part p;
-        TRY(part_of(c, j, w->loop, w->r[k][piece], w->attr, &p));
+        TRY(ll_job_part(c, j, w->loop, w->r[k][piece], w->attr, &p));
         what->need[2 * k] = p.in[i].from;
         what->need[2 * k + 1] = p.in[i].to;
     }
@@ -274,7 +258,7 @@ static double missing(const window *w, const ll_halo_attr *what)
 {
     double n = 0;
     for (int k = 0; k < w->size; k++) {
-        ll_range own = share_of(what->extent, w->size, k);
+        ll_range own = ll_share_of(what->extent, w->size, k);
         int64_t from = what->need[2 * k], to = what->need[2 * k + 1];
         int64_t lo = from > own.from ? from : own.from, hi = to < own.to ? to : own.to;
         n += (double)(to - from - (hi > lo ? hi - lo : 0));
@@ -307,10 +291,10 @@ static ll_err goes_apart(ll_cutter *c, const ll_job *j, const window *w, const l
     double moved = 0, copied = 0, again = 0, inner = 0;
     bool whole, strips;
     *yes = false;
-    if (!j->apart || !may_pay(c, w->axes)) return LL_OK;
+    if (!j->apart || !ll_may_pay(c, w->axes)) return LL_OK;
     for (int i = 0; i < j->n->n_in; i++) {
         ll_halo_attr what;
-        double bytes = held_bytes(c, j, &j->in[i], j->l->in[i]);
+        double bytes = ll_job_bytes(c, j, &j->in[i], j->l->in[i]);
         /* others (filters) are read and packed for each piece, and gradients of them added up */
         if (ll_dim_of(j->l->in[i], w->loop) < 0) again += 6 * bytes;
         if (ll_dim_of(j->l->in[i], w->loop) < 0) continue;
@@ -325,12 +309,13 @@ static ll_err goes_apart(ll_cutter *c, const ll_job *j, const window *w, const l
     if (whole || strips) return LL_OK;
     for (int k = 0; k < w->size; k++) inner += (double)(w->r[k][INNER].to - w->r[k][INNER].from);
     inner /= (double)j->l->extent[w->loop];
-    if (j->l->combine[w->loop] == LL_FREE) copied += result_bytes(c, j);
-    double lost = 2 * PIECE_FLOPS + COPY_FLOPS * (again + (copied > 0 ? copied : 0));
+    if (j->l->combine[w->loop] == LL_FREE) copied += ll_job_results(c, j);
+    double lost = 2 * LL_PIECE_FLOPS + LL_COPY_FLOPS * (again + (copied > 0 ? copied : 0));
     char text[96];
     snprintf(text, sizeof text, "pieces, %.0f %% of %c inside", 100 * inner, j->l->letter[w->loop]);
-    *yes = pays(c, j, text,
-                least(MESSAGE_FLOPS + LL_FLOPS_PER_BYTE * moved, inner * flops_of(c, j)), lost);
+    *yes = ll_pays(c, j, text,
+                   fmin(LL_MESSAGE_FLOPS + LL_FLOPS_PER_BYTE * moved, inner * ll_job_flops(c, j)),
+                   lost);
     return LL_OK;
 }
 
@@ -347,9 +332,9 @@ static ll_err take_piece(ll_cutter *c, const ll_job *j, const window *w, int pie
         ll_halo_attr what;
         if (ll_dim_of(j->l->in[i], w->loop) < 0) continue;
         TRY(reads(c, j, w, i, piece, &what));
-        TRY(take(c, x[i], &what, &y[i]));
+        TRY(ll_cut_take(c, x[i], &what, &y[i]));
     }
-    TRY(part_of(c, j, w->loop, w->r[w->me][piece], w->attr, &p));
+    TRY(ll_job_part(c, j, w->loop, w->r[w->me][piece], w->attr, &p));
     *attr = p.attr;
     return LL_OK;
 }
@@ -379,7 +364,7 @@ static ll_err make(ll_cutter *c, const ll_job *j, int loop, void *attr, const ll
     ll_val y[LL_MAX_IN];
     memcpy(y, x, sizeof *x * (size_t)j->n->n_in);
     for (; loop < j->l->n; loop++) {
-        ll_axes axes = cut_by(c, j, loop);
+        ll_axes axes = ll_job_axes(c, j, loop);
         if (!axes || !j->n->op->split) continue;
         if (j->l->window[loop]) {
             window w;
@@ -390,7 +375,7 @@ static ll_err make(ll_cutter *c, const ll_job *j, int loop, void *attr, const ll
             TRY(take_piece(c, j, &w, ALL, y, y, &attr));
         } else {
             ll_part p;
-            TRY(part_of(c, j, loop, ll_cut_range(c, axes, j->l->extent[loop]), attr, &p));
+            TRY(ll_job_part(c, j, loop, ll_cut_range(c, axes, j->l->extent[loop]), attr, &p));
             attr = p.attr;
         }
     }
@@ -400,106 +385,4 @@ static ll_err make(ll_cutter *c, const ll_job *j, int loop, void *attr, const ll
 ll_err ll_make_node(ll_cutter *c, const ll_job *j, void *attr, const ll_val *x, ll_val *out)
 {
     return make(c, j, 0, attr, x, out);
-}
-
-/* ---- panels ---- */
-
-bool ll_panels_pay(ll_cutter *c, const ll_job *j, const ll_panels *p)
-{
-    if (!may_pay(c, (ll_axes)(1u << p->axis))) return false;
-    /* The gather of an input waits for nothing that is computed, and starts long before its use. */
-    bool input = ll_value_of(c->g, j->n->in[p->operand])->node < 0;
-    if (input && c->p->overlap == LL_OVERLAP_AUTO) return false;
-    int size = c->m->size[p->axis];
-    bool joined = j->l->combine[p->loop] == LL_FREE;
-    double share = 1 - 1.0 / size,
-           whole = held_bytes(c, j, &j->in[p->operand], j->l->in[p->operand]);
-    double copied = result_bytes(c, j) * (joined ? 1 : 1.5 * (size - 1));
-    for (int i = 0; i < j->n->n_in; i++)
-        if (i != p->operand && ll_dim_of(j->l->in[i], p->loop) >= 0)
-            copied += held_bytes(c, j, &j->in[i], j->l->in[i]);
-    if (p->keep && !p->there) copied += whole;
-    double hidden =
-        least(MESSAGE_FLOPS + LL_FLOPS_PER_BYTE * whole * share, flops_of(c, j) * share);
-    if (p->there) hidden = COPY_FLOPS * whole; /* they need not be joined */
-    char text[96];
-    snprintf(text, sizeof text, "%d panels of operand %d over %s%s, %c %s", size, p->operand,
-             c->m->name[p->axis], p->there ? " that are there" : "", j->l->letter[p->loop],
-             joined ? "joined" : "summed");
-    return pays(c, j, text, hidden, (size - 1) * PIECE_FLOPS + COPY_FLOPS * copied);
-}
-
-static ll_err rotate(ll_cutter *c, const ll_panels *p, int64_t extent, int step, ll_val x,
-                     ll_val *out)
-{
-    int size = c->m->size[p->axis], me = ll_mesh_coord(c->m, p->axis, c->rank);
-    ll_range r = share_of(extent, size, (me - step - 1 + size) % size);
-    ll_coll_attr a = {.axes = 1 << p->axis,
-                      .dim = p->dim,
-                      .extent = extent,
-                      .step = step,
-                      .from = r.from,
-                      .to = r.to,
-                      .serial = ++c->serial};
-    return ll_cut_emit(c, ll_collective_op(LL_ROTATE), &a, x, out);
-}
-
-/* The node's part of panel k: others that walk the loop are sliced. */
-static ll_err make_panel(ll_cutter *c, const ll_job *j, const ll_panels *p, int k, const void *attr,
-                         const ll_val *x, ll_val panel, ll_val *out)
-{
-    ll_range r = share_of(j->l->extent[p->loop], c->m->size[p->axis], k);
-    ll_val y[LL_MAX_IN];
-    ll_part part;
-    for (int i = 0; i < j->n->n_in; i++) {
-        int d = ll_dim_of(j->l->in[i], p->loop);
-        y[i] = i == p->operand ? panel : x[i];
-        if (i != p->operand && d >= 0) TRY(slice(c, x[i], d, r, &y[i]));
-    }
-    TRY(part_of(c, j, p->loop, r, attr, &part));
-    return make(c, j, 0, part.attr, y, out);
-}
-
-/* Panels of what is stored cut go like other loans (partition.c). */
-static void keep_lent(ll_cutter *c, const ll_type *t, ll_paneled *p, bool came)
-{
-    double bytes = (double)ll_numel(&t->shape) * (double)ll_dtype_bytes(t->dtype);
-    if (came) c->lent += bytes;
-    p->until = c->lent + bytes;
-}
-
-ll_err ll_make_panels(ll_cutter *c, const ll_job *j, const ll_panels *p, void *attr,
-                      const ll_val *x, ll_val *out)
-{
-    int size = c->m->size[p->axis], me = ll_mesh_coord(c->m, p->axis, c->rank);
-    bool joined = j->l->combine[p->loop] == LL_FREE;
-    ll_val piece[LL_MAX_IN][LL_MAX_OUT], sum[2][LL_MAX_OUT];
-    ll_paneled *kept = LL_NEW(c->arena, ll_paneled);
-    *kept =
-        (ll_paneled){j->n->in[p->operand].id, size, p->dim, p->whole, {{0}}, INFINITY, c->paneled};
-    ll_val panel = x[p->operand];
-    for (int s = 0; s < size; s++) {
-        int k = (me - s + size) % size;
-        ll_val next = panel, *made = joined ? piece[k] : sum[s > 0];
-        if (p->there) panel = p->there->panel[k];
-        kept->panel[k] = panel;
-        /* on its way before the product that runs meanwhile */
-        if (s + 1 < size && !p->there) TRY(rotate(c, p, j->l->extent[p->loop], s, panel, &next));
-        TRY(make_panel(c, j, p, k, attr, x, panel, made));
-        if (!joined && s) TRY(join(c, j, p->loop, sum, 2, sum[0]));
-        panel = next;
-    }
-    if (p->keep && !p->there) c->paneled = kept;
-    if (p->lent) keep_lent(c, &j->in[p->operand], p->there ? p->there : kept, !p->there);
-    if (joined) return join(c, j, p->loop, piece, size, out);
-    memcpy(out, sum[0], sizeof *out * (size_t)j->n->n_out);
-    return LL_OK;
-}
-
-ll_paneled *ll_find_panels(const ll_cutter *c, ll_val v, const ll_layout *l)
-{
-    ll_paneled *p = c->paneled;
-    while (p && (p->value != v.id || !ll_layout_equal(&p->whole, l) || c->lent > p->until))
-        p = p->next;
-    return p;
 }

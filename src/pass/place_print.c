@@ -18,7 +18,7 @@ static double halo_elements(const ll_mesh *m, const ll_halo_attr *h)
     int p = ll_mesh_group(m, (ll_axes)h->axes);
     int64_t from, to;
     double sum = 0;
-    ll_share(h->extent, p, (int)h->me, &from, &to);
+    ll_halo_share(h, p, (int)h->me, &from, &to);
     for (int k = 0; k < p; k++) {
         int64_t lo = h->need[2 * k] > from ? h->need[2 * k] : from;
         int64_t hi = h->need[2 * k + 1] < to ? h->need[2 * k + 1] : to;

@@ -115,7 +115,7 @@ static void note_one(ll_team *t, const ll_program *p, const ll_instr *x, int i)
     for (int d = 0; d < in->shape.n; d++)
         if (d != dim) unit *= in->shape.d[d];
     int64_t key[] = {in->dtype, dim, unit, h ? h->extent : a->extent, x->last, p->n_micro, x->n_in};
-    int64_t more[] = {h ? 0 : a->max, h ? 0 : a->to_dim, h ? 0 : a->serial, t->n_noted++};
+    int64_t more[] = {h ? h->swapped : a->max, h ? 0 : a->to_dim, h ? 0 : a->serial, t->n_noted++};
     ll_axes axes = ll_collective_axes(x->collective, x->attrs[i]);
     uint32_t *sum = &t->noted[axes].sum;
     t->noted[axes].n++;

@@ -64,15 +64,15 @@ static void plan_exchange(ll_transfer *t, ll_arena *a, const ll_coll_attr *x, co
     int p = t->size;
     int64_t *matrix = counts(a, p * p), from, to, lo, hi;
     int dim = (int)(h ? h->dim : x->dim);
-    int64_t extent = h ? h->extent : x->extent, other = h ? 0 : t->in->shape.d[x->to_dim];
+    int64_t other = h ? 0 : t->in->shape.d[x->to_dim];
     /* Elements for one of dim (and, in an all_to_all, one of to_dim). */
     int64_t unit = 1;
     for (int d = 0; d < t->in->shape.n; d++)
         if (d != dim && (h || d != x->to_dim)) unit *= t->in->shape.d[d];
     for (int i = 0; i < p; i++)
         for (int j = 0; j < p; j++) {
-            ll_share(extent, p, i, &from, &to);
             if (h) {
+                ll_halo_share(h, p, i, &from, &to);
                 lo = h->need[2 * j] > from ? h->need[2 * j] : from;
                 hi = h->need[2 * j + 1] < to ? h->need[2 * j + 1] : to;
                 matrix[i * p + j] = hi > lo ? unit * (hi - lo) : 0;
@@ -82,6 +82,7 @@ static void plan_exchange(ll_transfer *t, ll_arena *a, const ll_coll_attr *x, co
                     t->take[i] =
                         cut(t->out, dim, lo - h->need[2 * j], (hi > lo ? hi : lo) - h->need[2 * j]);
             } else {
+                ll_share(x->extent, p, i, &from, &to);
                 ll_share(other, p, j, &lo, &hi);
                 matrix[i * p + j] = unit * (to - from) * (hi - lo);
                 if (i == t->me) t->give[j] = cut(t->in, (int)x->to_dim, lo, hi);

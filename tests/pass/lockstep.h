@@ -104,7 +104,7 @@ static inline void collective(lockstep *s, int rank, int node)
             assert_true(a->from == from && a->to == to);
         } else {
             int64_t want = h->need[2 * me], end = h->need[2 * me + 1];
-            ll_share(h->extent, p, k, &from, &to);
+            ll_halo_share(h, p, k, &from, &to);
             assert_int_equal(in->shape.d[h->dim], to - from);
             int64_t lo = from > want ? from : want, hi = to < end ? to : end;
             if (hi <= lo) continue;
