@@ -544,6 +544,10 @@ typedef struct ll_session_opts {
      * other: "auto" (NULL: between nodes, where it is worth while), "none", "all" (wherever
      * possible). */
     const char *overlap;
+    /* Where axis sequence cuts positions, how attention goes: "heads" (all-to-alls turn them into
+     * heads, or samples), "rows" (queries stay cut, keys and values come to them: in a ring where
+     * overlap makes pieces), "auto" (NULL: by what is sent and computed). */
+    const char *sequence;
     /* Activations, which the backward pass reads: "none" (NULL: all are kept), "selective" (what is
      * cheap is made again), "full" (all but what enters a block), or the bytes that may be kept, of
      * one micro-batch of the whole graph: "200MiB". No bit of a result depends on it. */

@@ -300,7 +300,7 @@ static void draw_sizes(dice *d, one *c)
 }
 
 typedef struct drawn_mesh {
-    bool data;
+    bool data, sequence;
     int64_t pipe; /* 0: there is none */
 } drawn_mesh;
 
@@ -325,6 +325,7 @@ static drawn_mesh draw_mesh(dice *d, one *c, int64_t ranks)
         if (used >> k & 1) continue;
         used |= 1u << k;
         m.data |= k == 0;
+        m.sequence |= gpt && k == 2;
         len += (size_t)snprintf(mesh + len, sizeof mesh - len, "%s%s=%" PRId64, len ? "," : "",
                                 (gpt ? text : images)[k], size);
         ranks /= size;
@@ -351,6 +352,7 @@ static void draw_training(dice *d, one *c, drawn_mesh m)
     static const char *const optimizers[] = {"sgd",  "momentum", "nesterov", "adagrad", "rmsprop",
                                              "adam", "adamw",    "lars",     "larc",    "lamb"};
     static const char *const overlap[] = {"auto", "none", "all"};
+    static const char *const sequence[] = {"auto", "heads", "rows"};
     static const char *const recompute[] = {"none", "selective", "full"};
     int64_t micro = m.pipe ? 1 + draw(d, 5) : draw(d, 4) ? 1 : 2 + draw(d, 2);
     int64_t each = 1 + draw(d, micro > 2 ? 6 : 12);
@@ -363,6 +365,7 @@ static void draw_training(dice *d, one *c, drawn_mesh m)
     if (draw(d, 2)) add(c, "train.clip=0.5");
     if (draw(d, 2)) add(c, "train.weight_decay=0.1");
     add(c, "parallel.overlap=%s", overlap[draw(d, 3)]);
+    if (m.sequence && !exact) add(c, "parallel.sequence=%s", sequence[draw(d, 3)]);
     int64_t zero = m.data ? draw(d, 4) : 0;
     if (zero) add(c, "parallel.zero=%" PRId64, zero);
     if (exact) add(c, "parallel.exact=true");

@@ -142,6 +142,7 @@ static ll_err partition(ll_session *s)
         how.factors = ll_factors_of(o->compress, o->any_order || o->micro_batches > 1 ||
                                                      ll_comm_options(o->comm)->canonical);
     TRY(ll_overlap_parse(o->overlap, &how.overlap));
+    TRY(ll_turn_parse(o->sequence, &how.sequence));
     if ((piped || o->exact) && o->micro_batches > 1) TRY(ll_means_apart(whole(s), &s->apart));
     const ll_graph *g = s->apart ? s->apart : whole(s);
     int rank = alone ? 0 : ll_comm_rank(o->comm);

@@ -291,7 +291,8 @@ static ll_val mask_of(ll_graph *g, ll_val mask, const ll_shape *q, int64_t keys,
                          g->scope, ll_shape_print(&have, text), (long long)whole[0],
                          (long long)whole[1], (long long)whole[2], (long long)whole[3]);
     if (!ll_dtype_is_float(ll_graph_dtype(g, mask)))
-        mask = ll_scale(g, ll_shift(g, ll_cast(g, mask, LL_F32), -1), 1e30);
+        mask = ll_select(g, ll_cast(g, mask, dtype), ll_fill(g, dtype, LL_SCALAR, 0),
+                         ll_fill(g, dtype, LL_SCALAR, -1e30));
     return ll_reshape(g, ll_cast(g, mask, dtype), s);
 }
 

@@ -129,14 +129,11 @@ static const ll_attr_field fields[] = {
     LL_FIELD(ll_coll_attr, to, LL_A_INT),     LL_FIELD(ll_coll_attr, step, LL_A_INT),
     LL_FIELD(ll_coll_attr, serial, LL_A_INT), LL_FIELD(ll_coll_attr, most, LL_A_INT),
     LL_FIELD(ll_coll_attr, cut, LL_A_INT),    {0}};
-static const ll_attr_field halo_fields[] = {LL_FIELD(ll_halo_attr, axes, LL_A_INT),
-                                            LL_FIELD(ll_halo_attr, dim, LL_A_INT),
-                                            LL_FIELD(ll_halo_attr, extent, LL_A_INT),
-                                            LL_FIELD(ll_halo_attr, me, LL_A_INT),
-                                            LL_FIELD(ll_halo_attr, serial, LL_A_INT),
-                                            LL_FIELD(ll_halo_attr, swapped, LL_A_INT),
-                                            LL_FIELDS(ll_halo_attr, need, 2 * LL_HALO_MAX),
-                                            {0}};
+static const ll_attr_field halo_fields[] = {
+    LL_FIELD(ll_halo_attr, axes, LL_A_INT),         LL_FIELD(ll_halo_attr, dim, LL_A_INT),
+    LL_FIELD(ll_halo_attr, extent, LL_A_INT),       LL_FIELD(ll_halo_attr, me, LL_A_INT),
+    LL_FIELD(ll_halo_attr, serial, LL_A_INT),       LL_FIELD(ll_halo_attr, swapped, LL_A_INT),
+    LL_FIELDS(ll_halo_attr, need, 2 * LL_HALO_MAX), {0}};
 
 static const ll_attr_field message_fields[] = {LL_FIELD(ll_message_attr, axes, LL_A_INT),
                                                LL_FIELD(ll_message_attr, peer, LL_A_INT),

@@ -19,6 +19,13 @@ typedef enum ll_overlap { LL_OVERLAP_AUTO, LL_OVERLAP_NONE, LL_OVERLAP_ALL } ll_
 /* "auto" (NULL too), "none", "all". */
 ll_err ll_overlap_parse(const char *text, ll_overlap *out);
 
+/* Where axis sequence cuts a loop that must be whole: is another cut in its stead, there and back
+ * (pass/place_detour.c): where that is cheaper, always, never? */
+typedef enum ll_turn { LL_TURN_AUTO, LL_TURN_HEADS, LL_TURN_ROWS } ll_turn;
+
+/* "auto" (NULL too), "heads", "rows". */
+ll_err ll_turn_parse(const char *text, ll_turn *out);
+
 /* The gradient of a fully connected layer is a sum over samples of products: where axis data cuts
  * these, ranks sum what each has made, or gather the factors and each make the whole sum: nowhere,
  * where that sends clearly less and nothing is asked of gradients, or everywhere. (Xie et al.:
@@ -35,6 +42,7 @@ typedef struct ll_place_opts {
     int zero;   /* over axis data: 1 moments, 2 and gradients, 3 and parameters are stored cut */
     ll_factors factors;
     ll_overlap overlap;
+    ll_turn sequence;
     ll_axes near; /* axes whose ranks share a node, all of them: nothing hides there */
     /* Inputs of equal names are stored as there; an axis that cuts nothing here, or has more ranks
      * than the batch samples, is left unused. May be NULL. */

@@ -531,6 +531,11 @@ ll_err ll_place(const ll_graph *g, const ll_place_opts *opts, ll_placement **out
     CHECK(opts->zero >= 0 && opts->zero <= 3, LL_E_ARG, "zero is %d, want 0 to 3", opts->zero);
     CHECK(opts->zero == 0 || opts->mesh->n_rank == 1 || ll_mesh_axis(opts->mesh, LL_AXIS_DATA) >= 0,
           LL_E_SHARD, "zero %d cuts along axis data, which the mesh does not have", opts->zero);
+    bool turns = opts->sequence != LL_TURN_AUTO && opts->mesh->n_rank > 1;
+    CHECK(!turns || ll_mesh_axis(opts->mesh, LL_AXIS_SEQUENCE) >= 0, LL_E_SHARD,
+          "parallel.sequence is of axis sequence, which the mesh does not have");
+    CHECK(!turns || !opts->exact, LL_E_SHARD,
+          "exact sums take attention apart: leave parallel.sequence at auto");
     TRY(ll_graph_check(g));
     ll_arena *a = ll_arena_new();
     ll_placement *p = LL_NEW(a, ll_placement);

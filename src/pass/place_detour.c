@@ -15,6 +15,7 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
 
 enum { WHOLE_BIT = 15 };
 
@@ -186,12 +187,24 @@ static ll_err price_expansion(const placer *c, int node, const ll_loops *l, int 
 
 /* ---- both ---- */
 
+ll_err ll_turn_parse(const char *text, ll_turn *out)
+{
+    static const char *const names[] = {"auto", "heads", "rows"};
+    for (int i = LL_TURN_AUTO; i <= LL_TURN_ROWS; i++) {
+        *out = (ll_turn)i;
+        if (!strcmp(text ? text : names[0], names[i])) return LL_OK;
+    }
+    FAIL(LL_E_ARG, "sequence is '%s', want auto, heads or rows", text);
+}
+
 ll_err ll_place_detour(const placer *c, int node, const ll_loops *l, int axis, int loop,
                        int8_t *turn)
 {
     const ll_node *n = &c->g->nodes[node];
     double best = INFINITY, expansion;
+    ll_turn how = ll_mesh_kind(c->m, axis) == LL_AXIS_SEQUENCE ? c->o->sequence : LL_TURN_AUTO;
     *turn = -1;
+    if (how == LL_TURN_ROWS) return LL_OK;
     for (int o = 0; o < n->n_out; o++)
         if (ll_dim_of(l->out[o], loop) < 0) return LL_OK; /* results would not know the way back */
     for (int k = 0; k < l->n; k++) {
@@ -200,7 +213,10 @@ ll_err ll_place_detour(const placer *c, int node, const ll_loops *l, int axis, i
         if (price <= best) *turn = (int8_t)k; /* of equals the later: heads rather than samples */
         best = fmin(best, price);
     }
-    if (*turn < 0) return LL_OK;
+    CHECK(*turn >= 0 || how != LL_TURN_HEADS, LL_E_SHARD,
+          "%s: too few heads for %s=%d: use parallel.sequence=rows, or auto", n->name,
+          c->m->name[axis], c->m->size[axis]);
+    if (*turn < 0 || how == LL_TURN_HEADS) return LL_OK;
     TRY(price_expansion(c, node, l, axis, loop, &expansion));
     /* In favour of the detour: of what it holds the backward pass has most. */
     if (expansion <= 0.8 * best) *turn = -1;

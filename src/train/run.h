@@ -65,6 +65,7 @@ typedef struct ll_run_parallel {
     const char *compress; /* "none", "factors" (pass/partition.h) or a codec (comm/codec.h) */
     bool canonical;
     const char *overlap;
+    const char *sequence;      /* how attention goes over axis sequence (pass/partition.h) */
     const char *recompute;     /* none, selective, full or bytes (pass/recompute.h) */
     const char *transport;     /* of GPUs: auto, nccl or host */
     const char *schedule;      /* of axis pipe: a name, or a file */

@@ -163,6 +163,9 @@ static const ll_key keys[] = {
     CHOICE("parallel.overlap", parallel.overlap, "auto", "auto none all",
            "nodes in pieces, to compute while ranks wait: auto: between nodes, where it is worth "
            "while; all: wherever possible"),
+    CHOICE("parallel.sequence", parallel.sequence, "auto", "auto heads rows",
+           "attention over axis sequence: heads: all-to-alls turn positions into heads; rows: "
+           "queries stay cut, keys and values come by; auto: what is cheaper"),
     TEXT("parallel.recompute", parallel.recompute, "none",
          "activations that the backward pass makes again in place of keeping them: none, selective "
          "(what is cheap), full (all but what enters a block), or the bytes that may be kept of a "

@@ -43,6 +43,7 @@ ll_err ll_run_place(const ll_run *r, const ll_graph *g, const ll_mesh *m, int ze
         ll_factors_of(r->parallel.compress, !r->train.deterministic || r->parallel.canonical ||
                                                 ll_run_micro_batches(r) > 1);
     TRY(ll_overlap_parse(r->parallel.overlap, &how.overlap));
+    TRY(ll_turn_parse(r->parallel.sequence, &how.sequence));
     return ll_place(g, &how, out);
 }
 
@@ -200,6 +201,7 @@ ll_session_opts ll_run_session(const ll_run *r, ll_comm *c, const char *mesh)
                              .compress = r->parallel.compress,
                              .layouts = r->layouts.v,
                              .overlap = r->parallel.overlap,
+                             .sequence = r->parallel.sequence,
                              .recompute = r->parallel.recompute,
                              .transport = r->parallel.transport,
                              .schedule = pipe && *p->schedule ? p->schedule_text : NULL,

@@ -54,12 +54,15 @@ static void others(const char *text)
     ll_spec s;
     ll_precision p;
     ll_overlap o;
+    ll_turn t;
     ll_recompute_how r;
     ll_err e = ll_spec_parse(text, &s);
     LL_ASSERT(e != LL_OK || (s.n_in <= LL_MAX_DIMS && s.n_out <= LL_MAX_DIMS));
     e = ll_precision_parse(text, &p);
     LL_ASSERT(e == LL_OK || *ll_error_message());
     e = ll_overlap_parse(text, &o);
+    LL_ASSERT(e == LL_OK || *ll_error_message());
+    e = ll_turn_parse(text, &t);
     LL_ASSERT(e == LL_OK || *ll_error_message());
     e = ll_recompute_parse(text, &r);
     LL_ASSERT(e == LL_OK ? r.budget >= 0 : *ll_error_message());

@@ -95,7 +95,7 @@ static void set_mask(ll_session *s, const call *c)
     }
     int64_t n = m[0] * m[1] * m[2] * m[3];
     int32_t *x = malloc(sizeof *x * (size_t)n);
-    for (int64_t i = 0; i < n; i++) x[i] = !(i % 3 == 0 || i / m[3] == 0);
+    for (int64_t i = 0; i < n; i++) x[i] = i % 3 == 0 || i / m[3] == 0 ? 0 : 1 + (int32_t)i % 2;
     must(ll_session_set(s, "mask", 0, x, sizeof *x * (size_t)n));
     free(x);
 }

@@ -11,6 +11,7 @@ typedef struct counted {
     int sums;       /* of rank 0, of so many elements (see count): reduce-scatters */
     int gathers;    /* and all-gathers of so many */
     double scalars; /* sent in collectives of one element */
+    double busiest; /* of attention's flops, forward: of the rank that has most, over the average */
 } counted;
 
 static ll_overlap overlap = LL_OVERLAP_NONE;
@@ -21,6 +22,7 @@ static counted count(const ll_graph *g, const char *mesh, int zero, int64_t elem
     ll_mesh m;
     ll_placement *p;
     counted c = {0};
+    double all_flops = 0, most = 0;
     no_error(ll_mesh_parse(mesh, &m));
     ll_place_opts how = {.mesh = &m, .zero = zero, .factors = factors, .overlap = overlap};
     no_error(ll_place(g, &how, &p));
@@ -29,8 +31,10 @@ static counted count(const ll_graph *g, const char *mesh, int zero, int64_t elem
         no_error(ll_partition(p, r, &all));
         no_error(ll_sweep(all, &part)); /* as programs are made of it */
         ll_graph_free(all);
+        double flops = 0;
         for (int i = 0; i < part->n_node; i++) {
             const ll_node *n = &part->nodes[i];
+            if (n->op->work == LL_WORK_ATTENTION && n->op->model) flops += ll_node_flops(part, n);
             if (!n->op->collective) continue;
             const ll_type *t = &ll_value_of(part, n->in[0])->type;
             double bytes = ll_collective_sent(&m, n->op->collective, n->attr, t);
@@ -43,8 +47,11 @@ static counted count(const ll_graph *g, const char *mesh, int zero, int64_t elem
                 r == 0 && !strcmp(n->op->name, "reduce_scatter") && ll_numel(&t->shape) == elements;
             c.gathers += r == 0 && !strcmp(n->op->name, "all_gather") && made == elements;
         }
+        all_flops += flops;
+        most = fmax(most, flops);
         ll_graph_free(part);
     }
+    c.busiest = most * m.n_rank / fmax(all_flops, 1);
     ll_placement_free(p);
     return c;
 }
@@ -176,8 +183,33 @@ static void test_sequence(void **state)
             counted c = count(g, mesh, 0, 0);
             expect(few ? "gpt sequence, gathered" : "gpt sequence, heads", c.sent,
                    sequence_bytes(g, batch, heads, p), c.scalars);
+            assert_true(few ? c.busiest > 1.5 : c.busiest == 1);
             ll_graph_free(g);
         }
+}
+
+/* The ring sends what gathers send, and halves of queries, o and its sums there and back, and of
+ * keys, values and their gradients; the middle one of an odd number of ranks keeps its half. Then
+ * every rank has the same to do. */
+static void test_ring(void **state)
+{
+    (void)state;
+    for (int p = 3; p <= 4; p++) {
+        char mesh[32];
+        ll_graph *g = gpt_of(2, 2);
+        double e = 4.0 * 2 * SEQ * WIDTH,
+               swapped = e / 2 * (6 + 2.0 / WIDTH) * (p == 3 ? 2. / 3 : 1);
+        snprintf(mesh, sizeof mesh, "sequence=%d", p);
+        overlap = LL_OVERLAP_ALL;
+        counted c = count(g, mesh, 0, 0);
+        overlap = LL_OVERLAP_NONE;
+        if (p == 4) /* others do not divide */
+            expect("gpt sequence, ring", c.sent, sequence_bytes(g, 2, 2, p) + LAYERS * swapped,
+                   c.scalars);
+        print_message("busiest rank: %.3f of the average\n", c.busiest);
+        assert_true(c.rotated > 0 && c.busiest < (p == 4 ? 1.001 : 1.2));
+        ll_graph_free(g);
+    }
 }
 
 /* Spatial: a 3x3 window reads a row of each neighbour: of the image in the forward pass, which the
@@ -232,6 +264,7 @@ int main(void)
         cmocka_unit_test(test_factors), cmocka_unit_test(test_factors_chosen),
         cmocka_unit_test(test_data),    cmocka_unit_test(test_zero3),
         cmocka_unit_test(test_tensor),  cmocka_unit_test(test_sequence),
-        cmocka_unit_test(test_halo),    cmocka_unit_test(test_panels)};
+        cmocka_unit_test(test_ring),    cmocka_unit_test(test_halo),
+        cmocka_unit_test(test_panels)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

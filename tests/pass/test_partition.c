@@ -163,6 +163,34 @@ static made wordy_gpt(void)
     return model("gpt", 2, "sgd", 50257, 5, sizes);
 }
 
+static ll_val projected(ll_graph *g, const char *name, const char *spec, ll_val x, ll_shape w)
+{
+    return ll_matmul(g, spec, x, ll_param(g, name, w, (ll_init){LL_NORMAL, 0.4}));
+}
+
+/* Rotary positions, heads that share keys, keys of another length, a mask. */
+static made attending(void)
+{
+    ll_graph *g = ll_graph_new("attend");
+    ll_val x = ll_batch(g, "x", LL_F32, LL_SHAPE(3, 13, 6));
+    ll_val z = ll_batch(g, "z", LL_F32, LL_SHAPE(3, 17, 6));
+    ll_val y = ll_batch(g, "y", LL_I32, LL_SHAPE(3, 13));
+    ll_val q = projected(g, "q", "btc,hdc->bthd", x, LL_SHAPE(2, 4, 6));
+    ll_val k = projected(g, "k", "btc,hdc->bthd", x, LL_SHAPE(2, 4, 6));
+    ll_val v = projected(g, "v", "btc,hdc->bthd", x, LL_SHAPE(2, 3, 6));
+    ll_val h = ll_attend(g, ll_rope(g, q, 100, false), ll_rope(g, k, 100, true), v,
+                         &(ll_attend_opts){.causal = LL_CAUSAL});
+    x = ll_add(g, x, projected(g, "o", "bthd,chd->btc", h, LL_SHAPE(6, 2, 3)));
+    q = projected(g, "q2", "btc,ngdc->btngd", x, LL_SHAPE(2, 2, 4, 6));
+    k = projected(g, "k2", "bsc,ndc->bsnd", z, LL_SHAPE(2, 4, 6));
+    v = projected(g, "v2", "bsc,ndc->bsnd", z, LL_SHAPE(2, 4, 6));
+    ll_val mask = ll_batch(g, "mask", LL_I32, LL_SHAPE(3, 1, 1, 17));
+    h = ll_attend(g, q, k, v, &(ll_attend_opts){.causal = LL_CAUSAL_ENDS, .mask = mask});
+    x = ll_add(g, x, projected(g, "o2", "btngd,cngd->btc", h, LL_SHAPE(6, 2, 2, 4)));
+    ll_val logits = ll_linear(g, "fc", x, 5, true);
+    return training(g, ll_mean(g, ll_cross_entropy(g, logits, y)), "adam", 5);
+}
+
 static made lenet(void)
 {
     return model("lenet5", 6, "adam", 10, 0, NULL);
@@ -182,6 +210,7 @@ static int nodes_of(const made *whole, const ll_place_opts *o)
 }
 
 static ll_factors factors = LL_FACTORS_NONE;
+static ll_turn sequence = LL_TURN_AUTO;
 
 static void hold_against_serial(const made *whole, lockstep *serial, const char *mesh, int zero,
                                 ll_overlap overlap)
@@ -191,6 +220,7 @@ static void hold_against_serial(const made *whole, lockstep *serial, const char 
     ll_placement *p;
     no_error(ll_mesh_parse(mesh, &m));
     ll_place_opts opts = {.mesh = &m, .zero = zero, .factors = factors, .overlap = overlap};
+    opts.sequence = sequence;
     ll_place_opts all = opts;
     all.overlap = LL_OVERLAP_ALL;
     ll_err rc = ll_place(whole->g, &opts, &p);
@@ -377,6 +407,26 @@ static void test_short_gpt(void **state)
     walk(short_gpt(), meshes);
 }
 
+/* Queries stay cut, keys and values come by: whole, or in panels, with halves swapped. */
+static void test_rows(void **state)
+{
+    (void)state;
+    static const char *const meshes[] = {"sequence=2",        "sequence=3",          "sequence=5",
+                                         "data=3,sequence=2", "sequence=3,tensor=2", NULL};
+    sequence = LL_TURN_ROWS;
+    walk(short_gpt(), meshes);
+    sequence = LL_TURN_AUTO;
+}
+
+static void test_attend(void **state)
+{
+    (void)state;
+    static const char *const meshes[] = {
+        "data=2",   "sequence=2",        "sequence=3",          "sequence=4",
+        "tensor=2", "data=2,sequence=3", "sequence=2,tensor=2", NULL};
+    walk(attending(), meshes);
+}
+
 static void test_vocabulary(void **state)
 {
     (void)state;
@@ -402,6 +452,7 @@ int main(void)
         cmocka_unit_test(test_spatial),   cmocka_unit_test(test_recurrent),
         cmocka_unit_test(test_convs),     cmocka_unit_test(test_gpt),
         cmocka_unit_test(test_short_gpt), cmocka_unit_test(test_vocabulary),
+        cmocka_unit_test(test_rows),      cmocka_unit_test(test_attend),
         cmocka_unit_test(test_lenet),     cmocka_unit_test(test_factors)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

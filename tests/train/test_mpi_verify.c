@@ -27,6 +27,14 @@ static const char resnet[] = "model: {name: resnet18, image: 9, channels: 2, cla
 static const char gpt[] = "model: {name: gpt, layers: 2, width: 24, heads: 6, seq: 13, vocab: 53}\n"
                           "train: {batch: 7, optimizer: adamw}\n";
 
+/* Fewer heads than ranks, or none gone by: queries stay cut, keys and values come in a ring. */
+#define FEW                                                                                        \
+    "model: {name: gpt, layers: 2, width: 24, heads: 2, seq: 23, vocab: 53}\n"                     \
+    "train: {batch: 2, optimizer: adamw}\n"
+static const char rows[] = FEW "parallel: {sequence: rows, overlap: none}\n";
+static const char ring[] = FEW "parallel: {sequence: rows, overlap: all}\n";
+static const char heads[] = FEW "parallel: {sequence: heads}\n";
+
 typedef struct pair {
     int ranks;
     const char *model, *mesh;
@@ -41,6 +49,13 @@ static const pair pairs[] = {
     {2, lenet, "channel=2", 0, 5},
     {2, gpt, "data=2", 2, 5},
     {2, gpt, "sequence=2", 0, 5},
+    {2, rows, "sequence=2", 0, 3},
+    {2, ring, "sequence=2", 0, 3},
+    {2, heads, "sequence=2", 0, 3},
+    {3, rows, "sequence=3", 0, 3},
+    {3, ring, "sequence=3", 0, 3, "full"},
+    {4, ring, "sequence=4", 0, 3},
+    {4, ring, "data=2,sequence=2", 3, 3},
     {2, resnet, "data=2", 1, 1},
     {2, gpt, "data=2", 3, 2, "full"},
     {2, gpt, "tensor=2", 0, 2, "full"},
