@@ -1,0 +1,63 @@
+/* Data of one's own in the whole tool: arrays of NumPy's as a model's inputs, shown, trained on the
+ * same on one rank and two, told of in data.json, and no other data when it is resumed. */
+#include "cli/program.h"
+
+#include <string.h>
+
+/* n elements behind NumPy's header. */
+static void put_npy(const char *path, const char *type, const char *shape, const void *data,
+                    size_t bytes)
+{
+    uint8_t file[8192] = "\x93NUMPY\1\0\x76";
+    int n = snprintf((char *)file + 10, 119, "{'descr': '%s', 'fortran_order': False, 'shape': %s}",
+                     type, shape);
+    memset(file + 10 + n, ' ', (size_t)(118 - n));
+    memcpy(file + 128, data, bytes);
+    write_whole(path, file, 128 + bytes);
+}
+
+static void arrays(void **state)
+{
+    const char *folder = *state;
+    uint8_t pixels[80 * 16];
+    int64_t labels[80];
+    for (int i = 0; i < 80; i++) {
+        labels[i] = i % 3;
+        for (int k = 0; k < 16; k++) pixels[i * 16 + k] = (uint8_t)(80 * (i % 3) + k);
+    }
+    put_npy(tmpdir_path(state, "images.npy"), "|u1", "(80, 4, 4)", pixels, sizeof pixels);
+    put_npy(tmpdir_path(state, "labels.npy"), "<i8", "(80,)", labels, sizeof labels);
+    write_text(tmpdir_path(state, "a.yaml"),
+               "model: {name: mlp, image: 4, channels: 1, classes: 3, width: 8, depth: 1}\n"
+               "data: {path: ., format: npy, fields: \"x=images,y=labels\"}\n"
+               "train: {batch: 8, steps: 40, lr: 0.02, threads: 1}\nparallel: {exact: true}\n");
+    outcome o = succeeds(folder, "data --path . --format npy --fields x=images,y=labels -n 1");
+    assert_non_null(strstr(o.out, "76 train, 4 validation"));
+    assert_non_null(strstr(o.out, "x f32[4,4]: 0 0.00392157"));
+    outcome_free(&o);
+    json_t *j = prints_json(folder, "train a.yaml --out a --json");
+    assert_float_equal(json_num(j, "val_accuracy"), 1, 0);
+    json_decref(j);
+    o = succeeds(folder, "train a.yaml --out b -n 2 --set data.threads=3");
+    outcome_free(&o);
+    char other[512];
+    snprintf(other, sizeof other, "%s", tmpdir_path(state, "a/metrics.jsonl"));
+    assert_same_file(other, tmpdir_path(state, "b/metrics.jsonl"));
+    size_t n;
+    char *told = read_whole(tmpdir_path(state, "a/data.json"), &n);
+    assert_non_null(strstr(told, "\"files\": 2"));
+    assert_non_null(strstr(told, "{\"name\": \"images.npy\", \"bytes\": 1408}"));
+    free(told);
+    put_npy(tmpdir_path(state, "more.npy"), "<i8", "(80,)", labels, sizeof labels);
+    refuses(folder, 1, "train a.yaml --out a --resume --set train.steps=41", "was made with data",
+            "this run has");
+    refuses(folder, 1, "train a.yaml --out c --set data.fields=x=images", "the model takes y",
+            "data.fields");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(arrays, tmpdir_setup, tmpdir_teardown)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
