@@ -64,7 +64,7 @@ static void as_file(void **state)
     refuses(folder, 1, "train w.yaml --out x -s model.file=w.yaml", "cannot be loaded");
     refuses(folder, 1, "train w.yaml --out x -s model.name=wave", "did you mean waves?");
     refuses(folder, 1, "train w.yaml --out x -s model.wide=3", "'wide' is not a size");
-    refuses(folder, 1, "train w.yaml --out x -s data.name=fashion-mnist", "takes batch data wave",
+    refuses(folder, 1, "train w.yaml --out x -s data.name=synthetic", "takes batch data wave",
             "no field of that name, but x, y");
 }
 

@@ -17,6 +17,7 @@ static void hold(ll_graph *g, ll_comm *c, const char *mesh, int zero, int n_micr
     o.zero = zero;
     size_t before = ll_comm_used(c).held;
     no_error(ll_session_open(g, &o, &s));
+    s->checked = true; /* zeros do */
     const ll_exec *e = s->e;
     bool many = ll_comm_size(c) > 1;
     size_t planned = ll_exec_comm_bytes(e) - (many ? ll_comm_own_bytes(c) : 0);

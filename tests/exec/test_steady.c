@@ -108,6 +108,7 @@ static void check_steady(const char *text, int steps)
     MUST(ll_run_graph(r, r->train.batch / n_micro, &r->train.optim, &g));
     ll_session_opts o = {.threads = 2, .micro_batches = n_micro, .precision = r->train.precision};
     MUST(ll_session_open(g, &o, &s));
+    s->checked = true; /* zeros do */
     long pages = 0, before = 0;
     for (int step = 0; step < steps; step++) {
         if (step == 2) pages = mapped_pages();

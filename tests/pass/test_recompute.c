@@ -80,6 +80,7 @@ static ll_session *open_session(ll_graph *g, const ll_session_opts *o)
 {
     ll_session *s;
     must(ll_session_open(g, o, &s), o->recompute ? o->recompute : "none");
+    s->checked = true; /* batch data is written where it lies */
     return s;
 }
 
