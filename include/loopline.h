@@ -589,9 +589,9 @@ LL_API ll_err ll_session_run(ll_session *s, double lr);
 /* A scalar result; NaN, with ll_error_text, where there is none of that name. */
 LL_API double ll_session_result(ll_session *s, const char *name);
 LL_API size_t ll_session_bytes(const ll_session *s); /* of the one slab, all told */
-/* Parameters, state and the step count as a safetensors file, written beside and renamed. LL_E_IO:
- * it cannot be written, or read or is damaged; LL_E_SHAPE: it has other tensors than this session;
- * LL_E_COMM. Collective on a mesh. */
+/* Parameters, state and the step count as a safetensors file, written beside and renamed. Files of
+ * others (docs/own.md) give parameters and statistics. LL_E_IO: it cannot be written, or read or is
+ * damaged; LL_E_SHAPE: it has other tensors than this session; LL_E_COMM. Collective on a mesh. */
 LL_API ll_err ll_session_save(ll_session *s, const char *path);
 LL_API ll_err ll_session_load(ll_session *s, const char *path);
 

@@ -9,7 +9,7 @@
 #include <string.h>
 
 typedef struct opts {
-    const char *folder, *checkpoint, *confusion;
+    const char *folder, *checkpoint, *init, *confusion;
     ll_words set;
     int64_t samples, top;
     bool json, classes;
@@ -19,6 +19,8 @@ static const ll_arg args[] = {
     {"RUN_FOLDER", LL_ARG_TEXT, offsetof(opts, folder), NULL, "where loopline train put the run"},
     {"--checkpoint", LL_ARG_TEXT, offsetof(opts, checkpoint), "FILE",
      "this one, not the run's newest"},
+    {"--init", LL_ARG_TEXT, offsetof(opts, init), "FILE",
+     "weights of another system's, in place of a checkpoint (as for train)"},
     {"--samples", LL_ARG_INT, offsetof(opts, samples), "N",
      "the first N validation samples (0: all)"},
     {"--classes", LL_ARG_FLAG, offsetof(opts, classes), NULL,
@@ -173,7 +175,7 @@ static ll_err run(const void *given)
     LL_OWN(ll_arena) a = ll_arena_new();
     ll_score s;
     ll_classes c = {0};
-    TRY(ll_cli_trained(o->folder, o->checkpoint, &o->set, 1, &t));
+    TRY(ll_cli_trained(o->folder, o->checkpoint, o->init, &o->set, 1, &t));
     TRY(ll_run_dataset(t.run, &d));
     TRY(score(o, &t, d, &s));
     if (o->classes || o->confusion || o->top)

@@ -10,7 +10,7 @@
 #include <string.h>
 
 typedef struct opts {
-    const char *folder, *checkpoint, *prompt;
+    const char *folder, *checkpoint, *init, *prompt;
     int64_t tokens, top_k, seed;
     double temperature;
     bool json;
@@ -28,6 +28,8 @@ static const ll_arg args[] = {
     {"--seed", LL_ARG_INT, offsetof(opts, seed), "N", "of the draws", "1"},
     {"--checkpoint", LL_ARG_TEXT, offsetof(opts, checkpoint), "FILE",
      "this one, not the run's newest"},
+    {"--init", LL_ARG_TEXT, offsetof(opts, init), "FILE",
+     "weights of another system's, in place of a checkpoint (as for train)"},
     {"--set|-s", LL_ARG_WORDS, offsetof(opts, set), "KEY=VALUE", "override a setting of the run"},
     {"--json", LL_ARG_FLAG, offsetof(opts, json), NULL, "one JSON object on standard output"},
     {0}};
@@ -164,7 +166,7 @@ static ll_err run(const void *given)
 {
     const opts *o = (const opts *)given;
     LL_TRAINED t = {0};
-    TRY(ll_cli_trained(o->folder, o->checkpoint, &o->set, 1, &t));
+    TRY(ll_cli_trained(o->folder, o->checkpoint, o->init, &o->set, 1, &t));
     return sample(o, &t);
 }
 

@@ -48,6 +48,10 @@ static const ll_arg args[] = {
      "of gradients summed over axis data: none, bf16, f16, qsgd:BITS, onebit, topk:SHARE[:BITS], "
      "factors",
      "parallel.compress"},
+    {"--init", LL_ARG_SETTING, offsetof(opts, set), "FILE",
+     "weights to begin with, of Loopline, PyTorch or in safetensors (train.init_map, "
+     "train.init_skip)",
+     "train.init"},
     {"--resume", LL_ARG_FLAG, offsetof(opts, resume), NULL,
      "go on from the newest checkpoint of the run's folder"},
     {"--from", LL_ARG_TEXT, offsetof(opts, from), "FILE",
@@ -240,6 +244,7 @@ static void on_start(void *context, const ll_train_start *s)
                 (long long)s->steps);
     if (s->ranks > 1 && !(s->devices && s->devices->direct)) tell_tuner(v->c);
     if (s->resumed) fprintf(stderr, "%s\n", s->resumed);
+    if (s->weights) fprintf(stderr, "%s\n", s->weights);
     fprintf(stderr, "run folder: %s\n", s->run->out);
     if (s->doomed)
         fprintf(stderr, "an earlier run's %s are in %s/checkpoints/replaced until this one saves\n",

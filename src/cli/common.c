@@ -7,6 +7,7 @@
 #include "comm/job.h"
 #include "kern/notes.h"
 #include "train/state.h"
+#include "train/weights_load.h"
 
 #include <errno.h>
 #include <math.h>
@@ -130,10 +131,21 @@ static ll_err load_parameters(ll_trained *t, const ll_st_file *f)
     return ll_checkpoint_int(f, "step", &t->step);
 }
 
-ll_err ll_cli_trained(const char *folder, const char *checkpoint, const ll_words *set,
-                      int64_t batch, ll_trained *t)
+static ll_err load_weights(ll_trained *t, const char *path)
 {
-    TRY(ll_cli_run(folder, set, false, &t->run));
+    LL_OWN(ll_arena) a = ll_arena_new();
+    const ll_weights_from from = {path, t->run->train.init_map, t->run->train.init_skip};
+    const char *note;
+    TRY(ll_weights_load(t->s, &from, a, &note));
+    fprintf(stderr, "%s\n", note);
+    return LL_OK;
+}
+
+ll_err ll_cli_trained(const char *folder, const char *checkpoint, const char *init,
+                      const ll_words *set, int64_t batch, ll_trained *t)
+{
+    CHECK(!checkpoint || !init, LL_E_ARG, "--checkpoint and --init exclude each other");
+    TRY(ll_cli_run(folder, set, init != NULL, &t->run));
     if (!t->run->out_said) t->run->out = ll_cli_numbered(t->run, true);
     TRY(ll_run_graph(t->run, batch, NULL, &t->g));
     ll_session_opts o = ll_run_session(t->run, NULL, NULL);
@@ -144,6 +156,7 @@ ll_err ll_cli_trained(const char *folder, const char *checkpoint, const ll_words
     o.any_order = false;
     TRY(ll_session_open(t->g, &o, &t->s));
     ll_kern_notes_print(stderr);
+    if (init) return load_weights(t, init);
     LL_OWN(ll_st_file) f = NULL;
     TRY(open_checkpoint(t->run->out, checkpoint, &f));
     return load_parameters(t, f);

@@ -20,7 +20,8 @@ json_t *ll_cli_number(double v); /* null where it is not finite */
 json_t *ll_cli_shape(const ll_shape *s);
 
 /* A trained model: a run folder, or a run whose newest folder it is, and one of its checkpoints
- * (NULL: the newest), for evaluation. */
+ * (NULL: the newest), or, init not NULL, weights of anybody's (weights_load.h), which are told of
+ * on standard error; for evaluation. */
 typedef struct ll_trained {
     ll_run *run;
     ll_graph *g;
@@ -29,6 +30,6 @@ typedef struct ll_trained {
 } ll_trained;
 #define LL_TRAINED __attribute__((cleanup(ll_cli_trained_close))) ll_trained
 /* t begins as zeros; also after a failure what was opened is t's. */
-ll_err ll_cli_trained(const char *folder, const char *checkpoint, const ll_words *set,
-                      int64_t batch, ll_trained *t);
+ll_err ll_cli_trained(const char *folder, const char *checkpoint, const char *init,
+                      const ll_words *set, int64_t batch, ll_trained *t);
 void ll_cli_trained_close(ll_trained *t);

@@ -279,6 +279,12 @@ void ll_st_close(ll_st_file *f)
     ll_arena_free(f->arena);
 }
 
+ll_dtype ll_st_type(const char *name)
+{
+    const struct type *t = find_type(name);
+    return t ? t->ll : LL_N_DTYPE;
+}
+
 const char *ll_st_path(const ll_st_file *f)
 {
     return f->path;

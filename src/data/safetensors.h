@@ -50,6 +50,7 @@ ll_err ll_st_read_part(const ll_st_file *f, const char *name, const ll_st_part *
 /* Where the file's tensors begin, and the bytes of them all. */
 uint64_t ll_st_data_at(const ll_st_file *f);
 uint64_t ll_st_data_bytes(const ll_st_file *f);
+ll_dtype ll_st_type(const char *name); /* "F32"; LL_N_DTYPE: none of ours */
 /* Takes bytes [from, to) of the tensors into a checksum's remainder (base/crc32c.h). */
 ll_err ll_st_remainder(const ll_st_file *f, uint64_t from, uint64_t to, uint32_t *out);
 

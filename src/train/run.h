@@ -49,6 +49,8 @@ typedef struct ll_run_train {
     ll_optim optim;
     ll_schedule schedule;
     int64_t seed, threads;
+    const char *init; /* weights to begin with; "": none (weights_load.h) */
+    const char *init_map, *init_skip;
     const char *machine; /* cpu or cuda */
     const char *precision;
     bool deterministic; /* the same bits in every run on GPUs too */

@@ -124,6 +124,17 @@ static const ll_key keys[] = {
            "linear or sqrt: multiply lr by batch/base_batch, or by its square root"),
     INT("train.base_batch", train.schedule.base_batch, "256", 1, 1e9,
         "the batch lr is meant for, under a scale_rule"),
+    TEXT(
+        "train.init", train.init, "",
+        "weights to begin with: a safetensors file, or a state_dict that torch.save wrote; moments "
+        "and step start at 0 (empty: initial values by train.seed)"),
+    TEXT("train.init_map", train.init_map, "",
+         "how names and layouts of train.init are read: a bundled map (as-is, hf-gpt2, pytorch, "
+         "torchvision-alexnet, torchvision-googlenet, torchvision-resnet) or a file; empty: the "
+         "bundled one that fits its names"),
+    TEXT("train.init_skip", train.init_skip, "",
+         "patterns of tensors that keep their initial values, or that are not read of train.init: "
+         "\"fc.*\""),
     INT("train.seed", train.seed, "1", 0, MANY, "of initial values, order and dropout"),
     CHOICE("train.machine", train.machine, "cpu", WORDS(LL_TARGETS), "what computes"),
     CHOICE("train.precision", train.precision, "f32", WORDS(LL_PRECISIONS),

@@ -121,26 +121,3 @@ ll_err ll_session_save(ll_session *s, const char *path)
         .tensors = tensors, .n = n, .parts = parts, .meta = &step, .n_meta = 1, .comm = comm_of(s)};
     return ll_st_write(path, &x);
 }
-
-static ll_err load(ll_session *s, const ll_st_file *f, ll_arena *a)
-{
-    ll_st_tensor *tensors;
-    ll_st_part *parts;
-    int64_t step;
-    int n = ll_session_tensors(s, a, &tensors, &parts);
-    TRY(ll_checkpoint_int(f, "step", &step));
-    const char *note;
-    TRY(ll_checkpoint_load(f, tensors, parts, n, false));
-    TRY(ll_residual_load(s, f, a, &note));
-    TRY(ll_session_loaded(s));
-    s->step = (uint64_t)step;
-    return LL_OK;
-}
-
-ll_err ll_session_load(ll_session *s, const char *path)
-{
-    LL_OWN(ll_st_file) f = NULL;
-    TRY(ll_checkpoint_open(comm_of(s), path, &f));
-    LL_OWN(ll_arena) a = ll_arena_new();
-    return ll_ranks_agree(comm_of(s), load(s, f, a));
-}

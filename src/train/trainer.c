@@ -51,6 +51,7 @@ static void tell_start(const trainer *t)
                         t->report->mesh,
                         m->notes[precision],
                         t->resumed,
+                        t->weights,
                         t->doomed,
                         m,
                         t->s->devices.n ? &t->s->devices : NULL,

@@ -29,6 +29,7 @@ typedef struct ll_train_start {
     const char *mesh;    /* "" for one rank */
     const char *note;    /* what a person should know, such as how bf16 is computed; or NULL */
     const char *resumed; /* the same of what was resumed; or NULL */
+    const char *weights; /* which were read to begin with; or NULL */
     const char *doomed;  /* what goes when the first checkpoint is saved; or NULL */
     const ll_machine *machine;
     const ll_devices *devices;       /* its; NULL: none */

@@ -33,6 +33,7 @@ typedef struct trainer {
     double flops;        /* of a step, all ranks together */
     int folder;          /* open and locked; -1: not yet */
     const char *resumed; /* what a person should know of it, or NULL */
+    const char *weights; /* those that it began with, or NULL */
     const char *doomed;  /* what goes when the first checkpoint is saved, or NULL */
     bool saved;          /* that one */
     int stop;            /* a signal that some rank has got, as agreed */

@@ -8,6 +8,7 @@
 #include "base/text.h"
 #include "machine/bind.h"
 #include "train/residual.h"
+#include "train/weights_load.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -159,6 +160,34 @@ static ll_err write_data(const trainer *t)
     return ll_file_write(ll_trainer_file(t, "data.json"), b.text, b.len);
 }
 
+static ll_err init(trainer *t)
+{
+    const ll_run_train *r = &t->r->train;
+    const ll_weights_from from = {r->init, r->init_map, r->init_skip};
+    return ll_weights_load(t->s, &from, t->arena, &t->weights);
+}
+
+/* Of a run that goes on with other settings, those that it had: run.1.yaml, run.2.yaml ... A run
+ * that starts anew has none. */
+static ll_err keep_settings(const trainer *t, const char *text)
+{
+    LL_OWN_MEMORY uint8_t *was = NULL;
+    const char *path, *last = ll_trainer_file(t, "run.yaml");
+    size_t size;
+    int n = 1;
+    for (;
+         access(path = ll_trainer_file(t, ll_arena_printf(t->arena, "run.%d.yaml", n)), F_OK) == 0;
+         n++)
+        CHECK(t->opts->resume || unlink(path) == 0, LL_E_IO, "%s: removing: %s", path,
+              strerror(errno));
+    if (!t->opts->resume || access(last, F_OK)) return LL_OK;
+    TRY(ll_file_read(last, 1 << 20, &was, &size));
+    if (!strcmp((const char *)was, text)) return LL_OK;
+    const char *kept =
+        ll_arena_printf(t->arena, "# up to step %" PRId64 "\n%s", t->first, (const char *)was);
+    return ll_file_write(path, kept, strlen(kept));
+}
+
 /* Files of the run, without lines that an earlier one left there of steps that are still to come.
  */
 static ll_err open_outputs(trainer *t)
@@ -166,6 +195,7 @@ static ll_err open_outputs(trainer *t)
     char *text = ll_run_print(t->r, t->arena);
     int64_t keep = t->opts->resume ? t->first : -1; /* until the first checkpoint is saved */
     TRY(ll_checkpoint_set_aside(t->r->out, keep, t->arena, &t->doomed));
+    TRY(keep_settings(t, text));
     TRY(ll_file_write(ll_trainer_file(t, "run.yaml"), text, strlen(text)));
     TRY(write_data(t));
     TRY(ll_metrics_open(ll_trainer_file(t, "metrics.jsonl"), keep, &t->metrics));
@@ -226,7 +256,10 @@ ll_err ll_trainer_open(trainer *t)
     TRY(open_model(t));
     ll_trainer_doing(t, "set-up of the run folder");
     TRY(ll_ranks_agree(t->comm, t->lead ? lock_folder(t) : LL_OK));
-    if (t->opts->resume) TRY(resume(t));
+    if (t->opts->resume)
+        TRY(resume(t));
+    else if (*t->r->train.init)
+        TRY(init(t));
     if (t->opts->trace || t->opts->timeline) TRY(open_trace(t));
     TRY(ll_ranks_agree(t->comm, t->lead ? open_outputs(t) : LL_OK));
     TRY(ll_ranks_see(t->comm, ll_trainer_file(t, "run.yaml"),

@@ -1,0 +1,76 @@
+/* cmd_export.c: loopline export: a trained model in the form of others. What it can be written as
+ * is a row of kinds. */
+#include "cli/common.h"
+
+#include "train/weights_load.h"
+
+#include <stdio.h>
+
+typedef struct opts {
+    const char *run, *checkpoint, *init, *map, *dtype;
+    const char *weights;
+    ll_words set;
+} opts;
+
+static const ll_arg args[] = {
+    {"RUN", LL_ARG_TEXT, offsetof(opts, run), NULL,
+     "where loopline train put the run; with --init also a run file or a model"},
+    {"--weights", LL_ARG_TEXT, offsetof(opts, weights), "FILE.safetensors",
+     "parameters and statistics alone"},
+    {"--map", LL_ARG_TEXT, offsetof(opts, map), "MAP",
+     "with --weights: names and layouts of another system: pytorch, torchvision-resnet, "
+     "torchvision-alexnet, torchvision-googlenet, hf-gpt2, or a file; default: ours"},
+    {"--dtype", LL_ARG_TEXT, offsetof(opts, dtype), "TYPE", "with --weights: f32, bf16 or f16",
+     "f32"},
+    {"--checkpoint", LL_ARG_TEXT, offsetof(opts, checkpoint), "FILE",
+     "this one, not the run's newest"},
+    {"--init", LL_ARG_TEXT, offsetof(opts, init), "FILE",
+     "weights of another system's, in place of a checkpoint (as for train)"},
+    {"--set|-s", LL_ARG_WORDS, offsetof(opts, set), "KEY=VALUE", "override a setting of the run"},
+    {0}};
+
+static ll_err write_weights(const opts *o, const ll_trained *t)
+{
+    ll_dtype dtype;
+    int n;
+    CHECK(ll_dtype_find(o->dtype, &dtype) &&
+              (dtype == LL_F32 || dtype == LL_BF16 || dtype == LL_F16),
+          LL_E_ARG, "--dtype is '%s': want f32, bf16 or f16", o->dtype);
+    TRY(ll_weights_save(t->s, o->weights, o->map, dtype, &n));
+    printf("%s: %d tensors in %s, by map %s\n", o->weights, n, o->dtype,
+           o->map ? o->map : LL_MAP_AS_IS);
+    return LL_OK;
+}
+
+static const struct kind {
+    const char *option;
+    size_t file; /* of opts: where it is to be written; NULL: not asked for */
+    ll_err (*write)(const opts *o, const ll_trained *t);
+} kinds[] = {{"--weights FILE.safetensors", offsetof(opts, weights), write_weights}};
+
+static const char *file_of(const opts *o, const struct kind *k)
+{
+    return *(const char *const *)((const char *)o + k->file);
+}
+
+static ll_err run(const void *given)
+{
+    const opts *o = (const opts *)given;
+    const struct kind *end = kinds + sizeof kinds / sizeof *kinds;
+    bool any = false;
+    char known[256] = "";
+    for (const struct kind *k = kinds; k < end; k++) {
+        any |= file_of(o, k) != NULL;
+        snprintf(known + strlen(known), sizeof known - strlen(known), "%s%s",
+                 k == kinds ? "" : " or ", k->option);
+    }
+    CHECK(any, LL_E_ARG, "say what to write: %s", known);
+    LL_TRAINED t = {0};
+    TRY(ll_cli_trained(o->run, o->checkpoint, o->init, &o->set, 1, &t));
+    for (const struct kind *k = kinds; k < end; k++)
+        if (file_of(o, k)) TRY(k->write(o, &t));
+    return LL_OK;
+}
+
+const ll_command ll_command_export = {"export", "writes a trained model for other programs", args,
+                                      sizeof(opts), run};

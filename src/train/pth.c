@@ -1,0 +1,580 @@
+/* pth.c: zip files and pickles of PyTorch.
+ *
+ * Pickles are a stack machine's program. Values live in the arena: each opcode makes one at most,
+ * so memory is bounded by the file's size; nothing recurses, and lists may hold themselves.
+ *
+ *     MARK, 'fc.weight', GLOBAL rebuild, MARK, MARK 'storage' GLOBAL FloatStorage '0' 'cpu' 640
+ *     TUPLE, BINPERSID, 0, (10, 64), (64, 1), False, OrderedDict(), TUPLE, REDUCE, ..., SETITEMS
+ */
+#include "train/pth.h"
+
+#include <stdlib.h>
+
+#define REMEDY                                                                                     \
+    "; save the tensors alone: torch.save(model.state_dict(), FILE), or "                          \
+    "safetensors.torch.save_file(model.state_dict(), FILE)"
+
+/* ---- zip ---- */
+
+typedef struct entry {
+    const char *name;
+    const uint8_t *data;
+    uint64_t bytes;
+} entry;
+
+typedef struct file {
+    const uint8_t *at;
+    uint64_t size;
+    const char *path;
+    ll_arena *arena;
+    entry *entries;
+    int n, capacity;
+    const char *folder; /* of the entries, with its '/' */
+} file;
+
+static uint64_t number(const uint8_t *p, int bytes)
+{
+    uint64_t v = 0;
+    for (int i = bytes; i-- > 0;) v = v << 8 | p[i];
+    return v;
+}
+
+static bool inside(const file *f, uint64_t at, uint64_t n)
+{
+    return at <= f->size && n <= f->size - at;
+}
+
+static ll_err bad_zip(const file *f, const char *what)
+{
+    FAIL(LL_E_IO, "%s: as a zip file it is damaged: %s", f->path, what);
+}
+
+/* Where a field of 32 bits is full, the next of the extra record's has it. */
+static ll_err widen(const file *f, const uint8_t *extra, uint64_t n, uint64_t *field[3])
+{
+    for (uint64_t at = 0; at + 4 <= n;) {
+        uint64_t id = number(extra + at, 2), bytes = number(extra + at + 2, 2), next = at + 4;
+        if (bytes > n - next) return bad_zip(f, "an extra record is cut");
+        for (int i = 0; id == 1 && i < 3; i++) {
+            if (*field[i] != 0xffffffff) continue;
+            if (next + 8 > at + 4 + bytes) return bad_zip(f, "an extra record is short");
+            *field[i] = number(extra + next, 8);
+            next += 8;
+        }
+        at += 4 + bytes;
+    }
+    return LL_OK;
+}
+
+/* An entry of the directory; *at moves behind it. */
+static ll_err read_entry(file *f, uint64_t *at)
+{
+    if (!inside(f, *at, 46) || number(f->at + *at, 4) != 0x02014b50)
+        return bad_zip(f, "its directory is cut");
+    const uint8_t *p = f->at + *at;
+    uint64_t packed = number(p + 20, 4), bytes = number(p + 24, 4), head = number(p + 42, 4);
+    uint64_t n = number(p + 28, 2), extra = number(p + 30, 2), rest = number(p + 32, 2);
+    if (!inside(f, *at, 46 + n + extra + rest)) return bad_zip(f, "its directory is cut");
+    TRY(widen(f, p + 46 + n, extra, (uint64_t *[3]){&bytes, &packed, &head}));
+    char *name = (char *)ll_arena_alloc(f->arena, n + 1);
+    memcpy(name, p + 46, n);
+    *at += 46 + n + extra + rest;
+    CHECK(number(p + 10, 2) == 0 && packed == bytes && !(p[8] & 1), LL_E_IO,
+          "%s: %.80s is compressed or encrypted, which torch.save does not do" REMEDY, f->path,
+          name);
+    if (!inside(f, head, 30) || number(f->at + head, 4) != 0x04034b50)
+        return bad_zip(f, "an entry is not where the directory says");
+    uint64_t data = head + 30 + number(f->at + head + 26, 2) + number(f->at + head + 28, 2);
+    if (!inside(f, data, bytes)) return bad_zip(f, "an entry ends behind the file's end");
+    f->entries =
+        (entry *)ll_arena_grow(f->arena, f->entries, sizeof *f->entries, f->n, &f->capacity);
+    f->entries[f->n++] = (entry){name, f->at + data, bytes};
+    return LL_OK;
+}
+
+static int by_name(const void *a, const void *b)
+{
+    return strcmp(((const entry *)a)->name, ((const entry *)b)->name);
+}
+
+static ll_err read_directory(file *f)
+{
+    uint64_t end = f->size < 22 ? 0 : f->size - 22, lowest = end > 65535 ? end - 65535 : 0;
+    if (f->size < 22) return bad_zip(f, "it is too short");
+    while (end > lowest && number(f->at + end, 4) != 0x06054b50) end--;
+    if (number(f->at + end, 4) != 0x06054b50) return bad_zip(f, "its end is missing");
+    uint64_t n = number(f->at + end + 10, 2), at = number(f->at + end + 16, 4);
+    if ((n == 0xffff || at == 0xffffffff) && end >= 20 &&
+        number(f->at + end - 20, 4) == 0x07064b50) {
+        uint64_t more = number(f->at + end - 12, 8);
+        if (!inside(f, more, 56) || number(f->at + more, 4) != 0x06064b50)
+            return bad_zip(f, "its end is missing");
+        n = number(f->at + more + 32, 8);
+        at = number(f->at + more + 48, 8);
+    }
+    for (uint64_t i = 0; i < n; i++) TRY(read_entry(f, &at));
+    if (f->n) qsort(f->entries, (size_t)f->n, sizeof *f->entries, by_name);
+    return LL_OK;
+}
+
+static const entry *find_entry(const file *f, const char *below)
+{
+    entry key = {.name = ll_arena_printf(f->arena, "%s%s", f->folder, below)};
+    if (!f->n) return NULL;
+    return (const entry *)bsearch(&key, f->entries, (size_t)f->n, sizeof key, by_name);
+}
+
+/* ---- values ---- */
+
+typedef enum kind { NONE, NUMBER, TEXT, MARK, TUPLE, LIST, DICT, GLOBAL, STORAGE, TENSOR } kind;
+
+typedef struct value {
+    kind kind;
+    int64_t number;
+    const char *text;    /* TEXT; GLOBAL: "torch.FloatStorage" */
+    struct value **item; /* TUPLE, LIST; DICT: keys and values in turn */
+    int n, capacity;
+    ll_weight tensor;        /* TENSOR; STORAGE: its bytes and type */
+    const struct type *type; /* STORAGE: number is how many elements it has */
+} value;
+
+static const struct type {
+    const char *name, *type;
+    int bytes;
+    ll_dtype dtype;
+} storages[] = {
+    {"torch.FloatStorage", "F32", 4, LL_F32},
+    {"torch.HalfStorage", "F16", 2, LL_F16},
+    {"torch.BFloat16Storage", "BF16", 2, LL_BF16},
+    {"torch.DoubleStorage", "F64", 8, LL_F64},
+    {"torch.IntStorage", "I32", 4, LL_I32},
+    {"torch.ByteStorage", "U8", 1, LL_U8},
+    {"torch.LongStorage", "I64", 8, LL_N_DTYPE},
+    {"torch.ShortStorage", "I16", 2, LL_N_DTYPE},
+    {"torch.CharStorage", "I8", 1, LL_N_DTYPE},
+    {"torch.BoolStorage", "BOOL", 1, LL_N_DTYPE},
+    {"torch.ComplexFloatStorage", "C64", 8, LL_N_DTYPE},
+};
+static const char rebuild_tensor[] = "torch._utils._rebuild_tensor_v2";
+static const char rebuild_parameter[] = "torch._utils._rebuild_parameter";
+static const char ordered_dict[] = "collections.OrderedDict";
+
+static const struct type *find_storage(const char *name)
+{
+    for (size_t i = 0; i < sizeof storages / sizeof *storages; i++)
+        if (!strcmp(name, storages[i].name)) return &storages[i];
+    return NULL;
+}
+
+typedef struct machine {
+    file *f;
+    const uint8_t *at, *end; /* of the pickle */
+    value **stack, **memo;
+    int n_stack, stack_room, n_memo, memo_room;
+} machine;
+
+static ll_err bad(const machine *m, const char *what)
+{
+    FAIL(LL_E_IO, "%s: its pickle is no state_dict: %s" REMEDY, m->f->path, what);
+}
+
+static value *new_value(machine *m, kind k)
+{
+    value *v = LL_NEW(m->f->arena, value);
+    v->kind = k;
+    return v;
+}
+
+static void push(machine *m, value *v)
+{
+    m->stack = (value **)ll_arena_grow(m->f->arena, m->stack, sizeof *m->stack, m->n_stack,
+                                       &m->stack_room);
+    m->stack[m->n_stack++] = v;
+}
+
+static ll_err pop(machine *m, value **out)
+{
+    if (!m->n_stack) return bad(m, "it takes what is not there");
+    *out = m->stack[--m->n_stack];
+    return LL_OK;
+}
+
+static ll_err take(machine *m, uint64_t n, const uint8_t **out)
+{
+    if (n > (uint64_t)(m->end - m->at)) return bad(m, "it is cut");
+    *out = m->at;
+    m->at += n;
+    return LL_OK;
+}
+
+/* A number of so many bytes. */
+static ll_err take_number(machine *m, int bytes, uint64_t *out)
+{
+    const uint8_t *p;
+    TRY(take(m, (uint64_t)bytes, &p));
+    *out = number(p, bytes);
+    return LL_OK;
+}
+
+static void add(machine *m, value *to, value *v)
+{
+    to->item = (value **)ll_arena_grow(m->f->arena, to->item, sizeof v, to->n, &to->capacity);
+    to->item[to->n++] = v;
+}
+
+/* The stack's values from index first on, as a tuple's. */
+static value *gather(machine *m, int first)
+{
+    value *t = new_value(m, TUPLE);
+    for (int i = first; i < m->n_stack; i++) add(m, t, m->stack[i]);
+    m->n_stack = first;
+    return t;
+}
+
+static ll_err to_mark(machine *m, value **out)
+{
+    int i = m->n_stack;
+    while (i > 0 && m->stack[i - 1]->kind != MARK) i--;
+    if (!i) return bad(m, "it takes what is not there");
+    *out = gather(m, i);
+    m->n_stack--;
+    return LL_OK;
+}
+
+static ll_err push_text(machine *m, uint64_t n)
+{
+    const uint8_t *p;
+    TRY(take(m, n, &p));
+    if (memchr(p, 0, n)) return bad(m, "a name has a zero byte");
+    value *v = new_value(m, TEXT);
+    char *text = (char *)ll_arena_alloc(m->f->arena, n + 1);
+    memcpy(text, p, n);
+    v->text = text;
+    push(m, v);
+    return LL_OK;
+}
+
+/* ---- what may be named and called ---- */
+
+static ll_err push_global(machine *m, const char *module, const char *name)
+{
+    value *v = new_value(m, GLOBAL);
+    v->text = ll_arena_printf(m->f->arena, "%.100s.%.100s", module, name);
+    CHECK(!strcmp(v->text, rebuild_tensor) || !strcmp(v->text, rebuild_parameter) ||
+              !strcmp(v->text, ordered_dict) || find_storage(v->text),
+          LL_E_IO,
+          "%s: its pickle names %s, and nothing but tensors and dictionaries of them is "
+          "read" REMEDY,
+          m->f->path, v->text);
+    push(m, v);
+    return LL_OK;
+}
+
+/* Two lines of text. */
+static ll_err read_global(machine *m)
+{
+    char word[2][101];
+    for (int i = 0; i < 2; i++) {
+        const uint8_t *end = (const uint8_t *)memchr(m->at, '\n', (size_t)(m->end - m->at));
+        if (!end || end - m->at > 100) return bad(m, "a name is cut, or too long");
+        memcpy(word[i], m->at, (size_t)(end - m->at));
+        word[i][end - m->at] = '\0';
+        m->at = end + 1;
+    }
+    return push_global(m, word[0], word[1]);
+}
+
+/* ('storage', torch.FloatStorage, '0', 'cpu', 640) */
+static ll_err open_storage(machine *m)
+{
+    value *id;
+    TRY(pop(m, &id));
+    value *const *x = id->item;
+    if (id->kind != TUPLE || id->n != 5 || x[1]->kind != GLOBAL || x[2]->kind != TEXT ||
+        x[4]->kind != NUMBER || !find_storage(x[1]->text))
+        return bad(m, "a storage is not described as torch.save does");
+    const struct type *t = find_storage(x[1]->text);
+    const entry *e = find_entry(m->f, ll_arena_printf(m->f->arena, "data/%s", x[2]->text));
+    CHECK(e, LL_E_IO, "%s: has no entry data/%.40s, which its pickle names", m->f->path,
+          x[2]->text);
+    uint64_t bytes;
+    CHECK(x[4]->number >= 0 &&
+              !__builtin_mul_overflow((uint64_t)x[4]->number, (uint64_t)t->bytes, &bytes) &&
+              bytes <= e->bytes,
+          LL_E_IO, "%s: entry data/%.40s has %llu bytes, and no %lld elements of %s", m->f->path,
+          x[2]->text, (unsigned long long)e->bytes, (long long)x[4]->number, t->type);
+    value *v = new_value(m, STORAGE);
+    v->type = t;
+    v->number = x[4]->number;
+    v->tensor.data = e->data;
+    push(m, v);
+    return LL_OK;
+}
+
+/* Does the last element, and so every one, lie in the storage? */
+static bool reaches(const value *storage, uint64_t first, const ll_weight *t)
+{
+    uint64_t last = first, far;
+    for (int d = 0; d < t->shape.n; d++) {
+        if (t->shape.d[d] == 0) return true;
+        if (__builtin_mul_overflow((uint64_t)t->shape.d[d] - 1, (uint64_t)t->stride[d], &far) ||
+            __builtin_add_overflow(last, far, &last))
+            return false;
+    }
+    return last < (uint64_t)storage->number;
+}
+
+/* (storage, offset, size, stride, ...) */
+static ll_err build_tensor(machine *m, const value *args)
+{
+    value *const *x = args->item;
+    if (args->n < 4 || x[0]->kind != STORAGE || x[1]->kind != NUMBER || x[2]->kind != TUPLE ||
+        x[3]->kind != TUPLE || x[2]->n != x[3]->n || x[1]->number < 0)
+        return bad(m, "a tensor is not described as torch.save does");
+    const struct type *type = x[0]->type;
+    value *v = new_value(m, TENSOR);
+    ll_weight *t = &v->tensor;
+    *t = (ll_weight){.type = type->type, .dtype = type->dtype};
+    t->shape.n = x[2]->n <= LL_MAX_DIMS ? x[2]->n : -1;
+    int64_t numel = 1;
+    for (int d = 0; d < t->shape.n; d++) {
+        if (x[2]->item[d]->kind != NUMBER || x[3]->item[d]->kind != NUMBER)
+            return bad(m, "a tensor's size is no number");
+        t->shape.d[d] = x[2]->item[d]->number;
+        t->stride[d] = x[3]->item[d]->number;
+        if (t->shape.d[d] < 0 || t->stride[d] < 0 ||
+            __builtin_mul_overflow(numel, t->shape.d[d], &numel))
+            return bad(m, "a tensor's size is out of range");
+    }
+    if (t->shape.n >= 0 && !reaches(x[0], (uint64_t)x[1]->number, t))
+        return bad(m, "a tensor reaches behind its storage");
+    if (numel) t->data = x[0]->tensor.data + (uint64_t)x[1]->number * (uint64_t)type->bytes;
+    push(m, v);
+    return LL_OK;
+}
+
+static ll_err call(machine *m)
+{
+    value *args, *what;
+    TRY(pop(m, &args));
+    TRY(pop(m, &what));
+    if (what->kind != GLOBAL || args->kind != TUPLE) return bad(m, "it calls what is no function");
+    if (!strcmp(what->text, rebuild_tensor)) return build_tensor(m, args);
+    if (!strcmp(what->text, rebuild_parameter) && args->n && args->item[0]->kind == TENSOR) {
+        push(m, args->item[0]);
+        return LL_OK;
+    }
+    if (strcmp(what->text, ordered_dict) || args->n)
+        return bad(m, "it calls a function otherwise than torch.save does");
+    push(m, new_value(m, DICT));
+    return LL_OK;
+}
+
+/* ---- opcodes ---- */
+
+static ll_err push_number(machine *m, int bytes, bool is_signed)
+{
+    uint64_t v = 0;
+    if (bytes > 8) return bad(m, "a number is too large");
+    if (bytes) TRY(take_number(m, bytes, &v));
+    if (is_signed && bytes && bytes < 8 && v >> (8 * bytes - 1)) v -= 1ull << (8 * bytes);
+    value *x = new_value(m, NUMBER);
+    x->number = (int64_t)v;
+    push(m, x);
+    return LL_OK;
+}
+
+static ll_err put(machine *m, uint64_t i)
+{
+    if (!m->n_stack || i > (uint64_t)m->n_memo) return bad(m, "its memo has a hole");
+    if (i == (uint64_t)m->n_memo) {
+        m->memo = (value **)ll_arena_grow(m->f->arena, m->memo, sizeof *m->memo, m->n_memo,
+                                          &m->memo_room);
+        m->n_memo++;
+    }
+    m->memo[i] = m->stack[m->n_stack - 1];
+    return LL_OK;
+}
+
+static ll_err get(machine *m, uint64_t i)
+{
+    if (i >= (uint64_t)m->n_memo) return bad(m, "its memo has a hole");
+    push(m, m->memo[i]);
+    return LL_OK;
+}
+
+/* What is above the mark, or the top n, goes into the list or dictionary below. */
+static ll_err extend(machine *m, kind into, int n)
+{
+    value *more;
+    if (!n)
+        TRY(to_mark(m, &more));
+    else if (m->n_stack >= n)
+        more = gather(m, m->n_stack - n);
+    else
+        return bad(m, "it takes what is not there");
+    value *to = m->n_stack ? m->stack[m->n_stack - 1] : NULL;
+    if (!to || to->kind != into || (into == DICT && more->n % 2))
+        return bad(m, "it adds to what is no list or dictionary");
+    for (int i = 0; i < more->n; i++) add(m, to, more->item[i]);
+    return LL_OK;
+}
+
+static ll_err push_tuple(machine *m, int n)
+{
+    if (m->n_stack < n) return bad(m, "it takes what is not there");
+    push(m, gather(m, m->n_stack - n));
+    return LL_OK;
+}
+
+/* Attributes of a dictionary, which say nothing of its tensors. */
+static ll_err build(machine *m)
+{
+    value *state;
+    TRY(pop(m, &state));
+    if (!m->n_stack || m->stack[m->n_stack - 1]->kind != DICT)
+        return bad(m, "it sets attributes of what is no dictionary");
+    return LL_OK;
+}
+
+static ll_err stack_global(machine *m)
+{
+    value *name, *module;
+    TRY(pop(m, &name));
+    TRY(pop(m, &module));
+    if (name->kind != TEXT || module->kind != TEXT) return bad(m, "a name is no text");
+    return push_global(m, module->text, name->text);
+}
+
+/* Bytes of opcodes that are a number, then what the number says. */
+static ll_err step(machine *m, uint8_t code)
+{
+    uint64_t n = 0;
+    const uint8_t *skipped;
+    value *v;
+    switch (code) {
+    case 0x80: return take(m, 1, &skipped); /* protocol */
+    case 0x95: return take(m, 8, &skipped); /* frame */
+    case '(': push(m, new_value(m, MARK)); return LL_OK;
+    case 'N': push(m, new_value(m, NONE)); return LL_OK;
+    case '}': push(m, new_value(m, DICT)); return LL_OK;
+    case ']': push(m, new_value(m, LIST)); return LL_OK;
+    case ')': return push_tuple(m, 0);
+    case 0x85: return push_tuple(m, 1);
+    case 0x86: return push_tuple(m, 2);
+    case 0x87: return push_tuple(m, 3);
+    case 't':
+        TRY(to_mark(m, &v));
+        push(m, v);
+        return LL_OK;
+    case 0x88: /* true, false: */
+    case 0x89: return push_number(m, 0, false);
+    case 'K': return push_number(m, 1, false);
+    case 'M': return push_number(m, 2, false);
+    case 'J': return push_number(m, 4, true);
+    case 0x8a: TRY(take_number(m, 1, &n)); return push_number(m, (int)n, true);
+    case 'G':
+        TRY(take(m, 8, &skipped));
+        push(m, new_value(m, NONE));
+        return LL_OK; /* float */
+    case 'X': TRY(take_number(m, 4, &n)); return push_text(m, n);
+    case 0x8c: TRY(take_number(m, 1, &n)); return push_text(m, n);
+    case 'q': TRY(take_number(m, 1, &n)); return put(m, n);
+    case 'r': TRY(take_number(m, 4, &n)); return put(m, n);
+    case 0x94: return put(m, (uint64_t)m->n_memo);
+    case 'h': TRY(take_number(m, 1, &n)); return get(m, n);
+    case 'j': TRY(take_number(m, 4, &n)); return get(m, n);
+    case 'c': return read_global(m);
+    case 0x93: return stack_global(m);
+    case 'Q': return open_storage(m);
+    case 'R': return call(m);
+    case 'b': return build(m);
+    case 's': return extend(m, DICT, 2);
+    case 'u': return extend(m, DICT, 0);
+    case 'a': return extend(m, LIST, 1);
+    case 'e': return extend(m, LIST, 0);
+    }
+    FAIL(LL_E_IO, "%s: its pickle has opcode 0x%02x, which no state_dict has" REMEDY, m->f->path,
+         code);
+}
+
+/* ---- which tensors ---- */
+
+static int count_tensors(const value *d)
+{
+    int n = 0;
+    for (int i = 0; d->kind == DICT && i < d->n; i += 2)
+        n += d->item[i]->kind == TEXT && d->item[i + 1]->kind == TENSOR;
+    return n;
+}
+
+/* A dictionary of tensors, or the one in it: {"epoch": 3, "state_dict": {...}}. */
+static ll_err find_dict(const machine *m, const value *root, const value **out)
+{
+    static const char *const usual[] = {"state_dict", "model_state_dict", "model"};
+    const value *found = NULL;
+    int n = 0;
+    *out = root;
+    if (root->kind != DICT) return bad(m, "it is no dictionary");
+    for (size_t k = 0; k < sizeof usual / sizeof *usual; k++)
+        for (int i = 0; i < root->n; i += 2)
+            if (root->item[i]->kind == TEXT && !strcmp(root->item[i]->text, usual[k]) &&
+                count_tensors(root->item[i + 1])) {
+                *out = root->item[i + 1];
+                return LL_OK;
+            }
+    if (count_tensors(root)) return LL_OK;
+    for (int i = 0; i < root->n; i += 2)
+        if (count_tensors(root->item[i + 1])) found = root->item[i + 1], n++;
+    if (n != 1) return bad(m, n ? "it has several dictionaries of tensors" : "it has no tensor");
+    *out = found;
+    return LL_OK;
+}
+
+static ll_err run(machine *m, value **out)
+{
+    const uint8_t *op;
+    for (;;) {
+        TRY(take(m, 1, &op));
+        if (*op == '.') return pop(m, out);
+        TRY(step(m, *op));
+    }
+}
+
+static ll_err find_pickle(file *f, const entry **out)
+{
+    for (int i = 0; i < f->n; i++) {
+        const char *name = f->entries[i].name, *slash = strchr(name, '/');
+        if (!slash || strcmp(slash + 1, "data.pkl")) continue;
+        f->folder = ll_arena_printf(f->arena, "%.*s", (int)(slash + 1 - name), name);
+        *out = &f->entries[i];
+        const entry *order = find_entry(f, "byteorder");
+        CHECK(!order || order->bytes != 3 || memcmp(order->data, "big", 3), LL_E_IO,
+              "%s: was written by a machine of other byte order" REMEDY, f->path);
+        return LL_OK;
+    }
+    FAIL(LL_E_IO,
+         "%s: is a zip file without data.pkl: torch.save did not write it (TorchScript and "
+         "archives are not read)" REMEDY,
+         f->path);
+}
+
+ll_err ll_pth_parse(const uint8_t *bytes, size_t size, ll_weights *w)
+{
+    file f = {.at = bytes, .size = size, .path = w->path, .arena = w->arena};
+    const entry *pickle = NULL;
+    value *root = NULL;
+    const value *dict = NULL;
+    TRY(read_directory(&f));
+    TRY(find_pickle(&f, &pickle));
+    machine m = {.f = &f, .at = pickle->data, .end = pickle->data + pickle->bytes};
+    TRY(run(&m, &root));
+    TRY(find_dict(&m, root, &dict));
+    w->all = LL_NEW_ARRAY(w->arena, ll_weight, count_tensors(dict));
+    for (int i = 0; i < dict->n; i += 2) {
+        if (dict->item[i]->kind != TEXT || dict->item[i + 1]->kind != TENSOR) continue;
+        w->all[w->n] = dict->item[i + 1]->tensor;
+        w->all[w->n++].name = dict->item[i]->text;
+    }
+    return LL_OK;
+}
