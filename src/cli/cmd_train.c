@@ -421,6 +421,9 @@ static ll_err run(const void *given)
           "--trace-steps goes with --trace or --timeline");
     CHECK(!o->from || o->resume, LL_E_ARG, "--from goes with --resume");
     CHECK(!o->overwrite || !o->resume, LL_E_ARG, "--overwrite and --resume exclude each other");
+    for (int i = 0; i < o->set.n && o->resume; i++)
+        CHECK(strncmp(o->set.v[i], "train.init", strlen("train.init")), LL_E_ARG,
+              "--resume goes on from a checkpoint, and train.init is for a start: use one of them");
     LL_OWN(ll_run) r = NULL;
     ll_comm *c;
     TRY(ll_cli_run(o->run, &o->set, false, &r));

@@ -145,7 +145,14 @@ ll_err ll_cli_trained(const char *folder, const char *checkpoint, const char *in
                       const ll_words *set, int64_t batch, ll_trained *t)
 {
     CHECK(!checkpoint || !init, LL_E_ARG, "--checkpoint and --init exclude each other");
-    TRY(ll_cli_run(folder, set, init != NULL, &t->run));
+    LL_OWN(ll_arena) a = ll_arena_new();
+    ll_words all = {LL_NEW_ARRAY(a, const char *, set->n + 2)};
+    if (init) { /* what the run says of them is of the weights that it began with */
+        all.v[all.n++] = "train.init_map=";
+        all.v[all.n++] = "train.init_skip=";
+    }
+    for (int i = 0; i < set->n; i++) all.v[all.n++] = set->v[i];
+    TRY(ll_cli_run(folder, &all, init != NULL, &t->run));
     if (!t->run->out_said) t->run->out = ll_cli_numbered(t->run, true);
     TRY(ll_run_graph(t->run, batch, NULL, &t->g));
     ll_session_opts o = ll_run_session(t->run, NULL, NULL);

@@ -96,8 +96,7 @@ static ll_err map_file(int fd, ll_weights *w)
 /* As a safetensors file its header would be longer than any may be. */
 static bool is_pickle(const ll_weights *w)
 {
-    return w->bytes > 4 && w->map[0] == 0x80 && w->map[1] >= 2 && w->map[1] <= 5 &&
-           (w->map[3] >= 6 || w->map[2] == 0x8a);
+    return w->bytes > 4 && w->map[0] == 0x80 && w->map[1] >= 2 && w->map[1] <= 5 && w->map[3] > 5;
 }
 
 static ll_err read_file(ll_weights *w)

@@ -23,8 +23,8 @@
 /* Is it an optimizer's, PARAMETER.MOMENT? */
 static bool is_moment(const ll_graph *g, const ll_value *v)
 {
-    const char *dot = strrchr(v->name, '.');
-    if (v->kind != LL_STATE || !dot) return false;
+    const char *dot = v->kind == LL_STATE ? strrchr(v->name, '.') : NULL;
+    if (!dot) return false;
     for (int i = 1; i < g->n_value; i++) {
         const ll_value *p = &g->values[i];
         if (p->kind == LL_PARAM && p->node < 0 && !strncmp(p->name, v->name, dot - v->name) &&

@@ -37,9 +37,13 @@ static void in_and_out(void **state)
     must(folder, "train r.yaml --init a/checkpoints/step-00000003.safetensors --out c -n 2 "
                  "--zero 3 --set train.steps=1 --set train.lr=1e-12");
     assert_float_equal(loss_of(folder, "eval c --json"), loss, 1e-5);
+    /* What a run left out of its own beginning is not left out of other weights. */
+    must(folder, "train r.yaml --init w.safetensors --out e --set train.init_skip=fc*");
+    assert_true(loss == loss_of(folder, "eval e --init w.safetensors --json"));
     refuses(folder, 1, "train r.yaml --init w.safetensors --out d --set model.classes=12",
             "of another type or shape", "train.init_skip");
     refuses(folder, 1, "eval a --init w.safetensors --checkpoint w.safetensors", "exclude");
+    refuses(folder, 1, "train a --resume --init w.safetensors", "use one of them");
     refuses(folder, 1, "export a", "say what to write: --weights FILE.safetensors");
     refuses(folder, 1, "export a --weights x --dtype i32", "want f32, bf16 or f16");
 }
