@@ -67,25 +67,28 @@ typedef struct copy {
     bool out;  /* to theirs */
 } copy;
 
-static void copy_one(const copy *c, int64_t i, int64_t at)
-{
-    uint8_t *there = c->theirs + (size_t)at * ll_dtype_bytes(c->other);
-    uint64_t room = 0; /* theirs may lie at any byte */
-    if (c->out) {
-        ll_store(&room, c->other, 0, ll_load(c->ours, c->dtype, i));
-        memcpy(there, &room, ll_dtype_bytes(c->other));
-    } else {
-        memcpy(&room, there, ll_dtype_bytes(c->other));
-        ll_store(c->ours, c->dtype, i, ll_load(&room, c->other, 0));
-    }
-}
-
 /* n elements of one type that lie together on both sides. */
 static void copy_row(const copy *c, int64_t i, int64_t at, int64_t n)
 {
     size_t one = ll_dtype_bytes(c->dtype);
     uint8_t *there = c->theirs + (size_t)at * one, *here = (uint8_t *)c->ours + (size_t)i * one;
     memcpy(c->out ? there : here, c->out ? here : there, (size_t)n * one);
+}
+
+static void copy_one(const copy *c, int64_t i, int64_t at)
+{
+    uint8_t *there = c->theirs + (size_t)at * ll_dtype_bytes(c->other);
+    uint64_t room = 0;                              /* theirs may lie at any byte */
+    if (c->dtype == LL_F32 && c->other == LL_F32) { /* the usual ones, which are many */
+        uint8_t *here = (uint8_t *)c->ours + (size_t)i * 4;
+        memcpy(c->out ? there : here, c->out ? here : there, 4);
+    } else if (c->out) {
+        ll_store(&room, c->other, 0, ll_load(c->ours, c->dtype, i));
+        memcpy(there, &room, ll_dtype_bytes(c->other));
+    } else {
+        memcpy(&room, there, ll_dtype_bytes(c->other));
+        ll_store(c->ours, c->dtype, i, ll_load(&room, c->other, 0));
+    }
 }
 
 /* Every element of the part that is in this one of theirs. */
