@@ -5,7 +5,8 @@
  *     cc own_run.c $(pkg-config --cflags --libs loopline) -lm -o waves
  *     ./waves train waves --set train.steps=300
  *     ./waves verify waves -n 4 --mesh data=2,tensor=2
- *     ./waves eval runs/waves */
+ *     ./waves eval runs/waves
+ *     ./waves predict runs/waves waves.npy --result guess     (float32 [n,64]) */
 #include <loopline.h>
 
 #include <math.h>
@@ -50,7 +51,8 @@ static ll_val declare(ll_graph *g, const ll_build *b)
     ll_val phase = ll_batch(g, "phase", LL_F32, LL_SHAPE(b->batch, 2));
     ll_val h = ll_gelu(g, ll_linear(g, "in", x, width, true));
     h = ll_add(g, h, ll_gelu(g, ll_linear(g, "middle", h, width, true)));
-    ll_val off = ll_sub(g, ll_linear(g, "frequency_head", h, 1, true), frequency);
+    ll_val guess = ll_graph_name(g, ll_linear(g, "frequency_head", h, 1, true), "guess");
+    ll_val off = ll_sub(g, guess, frequency);
     ll_val turn = ll_sub(g, ll_linear(g, "phase_head", h, 2, true), phase);
     ll_val loss_f = ll_mean(g, ll_square(g, off)), loss_p = ll_mean(g, ll_square(g, turn));
     ll_graph_result(g, "frequency_loss", loss_f);

@@ -104,6 +104,8 @@ ll_err ll_source_read(const ll_dataset *d, const ll_sampling *how, int64_t posit
                       void *const *out);
 ll_err ll_table_read(const ll_dataset *d, const ll_sampling *how, int64_t position,
                      void *const *out);
+/* A picture that is not of the set, as validation sees those that are. */
+ll_err ll_dataset_picture(const ll_dataset *d, const char *path, float *out);
 /* Adds a field to info. */
 void ll_field_add(ll_dataset *d, const char *name, ll_dtype t, ll_shape shape);
 

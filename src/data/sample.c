@@ -124,12 +124,11 @@ static ll_err fit_kept(const ll_dataset *d, const picture *p, const ll_view *v, 
     return ll_view_fit(v, &whole, d->info.name, out);
 }
 
-/* The picture of a row, brought to the view's size; a map has one channel. */
-static ll_err fit_file(const ll_column *c, int64_t row, const ll_view *v, uint8_t *out)
+/* A picture, brought to the view's size; a map has one channel. */
+static ll_err fit_path(const char *file, const ll_view *v, uint8_t *out)
 {
     LL_OWN_PICTURE p = {0};
     ll_bytes b;
-    const char *file = ll_column_part(c, &row)->paths[row];
     TRY(ll_file_map(file, &b));
     ll_err rc = ll_picture_parse(b.data, b.size, file, v, &p);
     ll_bytes_free(&b);
@@ -137,6 +136,13 @@ static ll_err fit_file(const ll_column *c, int64_t row, const ll_view *v, uint8_
     if (!v->map) return ll_view_fit(v, &p, file, out);
     ll_view_map(v, &p, out);
     return LL_OK;
+}
+
+/* Likewise, of a row. */
+static ll_err fit_file(const ll_column *c, int64_t row, const ll_view *v, uint8_t *out)
+{
+    const char *file = ll_column_part(c, &row)->paths[row];
+    return fit_path(file, v, out);
 }
 
 static ll_err check_index(const ll_dataset *d, ll_split split, int64_t index)
@@ -342,6 +348,17 @@ ll_err ll_table_read(const ll_dataset *d, const ll_sampling *how, int64_t positi
         else
             put_image(d, m, bytes, (float *)out[i]);
     }
+    return LL_OK;
+}
+
+ll_err ll_dataset_picture(const ll_dataset *d, const char *path, float *out)
+{
+    static const ll_sampling plain = {.split = LL_VAL};
+    ll_view v = view_of(d, &plain, 0);
+    LL_OWN_MEMORY uint8_t *bytes = malloc((size_t)(v.height * v.width * v.channels));
+    CHECK(bytes, LL_E_MEM, "%s: no memory for an image", path);
+    TRY(fit_path(path, &v, bytes));
+    put_image(d, motion_at(&plain, 0), bytes, out);
     return LL_OK;
 }
 

@@ -1,6 +1,9 @@
-/* What comes out of a trained model: eval's classes. */
+/* What comes out of a trained model: eval's classes, predictions. */
 #include "cli/program.h"
 #include "xml.h"
+
+#include <math.h>
+#include <unistd.h>
 
 static outcome runs(const char *folder, const char *line)
 {
@@ -64,8 +67,161 @@ static void eval_classes(void **state)
     outcome_free(&o);
 }
 
+/* A .npy of dense elements. */
+static void write_npy(const char *path, const char *type, const char *shape, const void *data,
+                      size_t size)
+{
+    char head[128];
+    memset(head, ' ', sizeof head);
+    int n = snprintf(head + 10, 118, "{'descr': '%s', 'fortran_order': False, 'shape': (%s,), }",
+                     type, shape);
+    head[10 + n] = ' ';
+    memcpy(head, "\x93NUMPY\x01\x00\x76\x00", 10);
+    head[127] = '\n';
+    FILE *f = fopen(path, "wb");
+    assert_int_equal(fwrite(head, 1, 128, f) + fwrite(data, 1, size, f), 128 + size);
+    fclose(f);
+}
+
+static void some_numbers(float *x, size_t n)
+{
+    for (size_t i = 0; i < n; i++) x[i] = (float)((int)(i * 7919 % 101) - 50) / 25;
+}
+
+/* Numbers of a .npy of so many f32. */
+static float *numbers(const char *path, size_t want)
+{
+    size_t size;
+    char *all = read_whole(path, &size);
+    assert_int_equal(size, 128 + want * sizeof(float));
+    float *x = malloc(want * sizeof(float));
+    memcpy(x, all + 128, want * sizeof(float));
+    free(all);
+    return x;
+}
+
+enum { PIXELS = 28 * 28 };
+
+static void predict_arrays(void **state)
+{
+    static float x[70 * PIXELS]; /* more than are run at once */
+    some_numbers(x, 70 * PIXELS);
+    write_npy(tmpdir_path(state, "all.npy"), "<f4", "70, 28, 28", x, sizeof x);
+    write_npy(tmpdir_path(state, "one.npy"), "<f4", "28, 28, 1", x + 69 * PIXELS, PIXELS * 4);
+    outcome o = runs(*state, "predict r all.npy --npy all_out.npy");
+    outcome_free(&o);
+    o = runs(*state, "predict r one.npy --npy one_out.npy --json --top 10");
+    float *all = numbers(tmpdir_path(state, "all_out.npy"), 700);
+    float *one = numbers(tmpdir_path(state, "one_out.npy"), 10);
+    json_t *j = json_of(o.out);
+    const json_t *classes =
+        json_object_get(json_array_get(json_object_get(j, "predictions"), 0), "classes");
+    double sum = 0, most = -1e30, last = 1;
+    int64_t best = -1;
+    for (size_t k = 0; k < 10; k++) {
+        assert_float_equal(one[k], all[690 + k], 1e-5);
+        if (one[k] > most) most = one[k], best = (int64_t)k;
+        double p = field(classes, k, "probability");
+        assert_true(p <= last);
+        sum += last = p;
+    }
+    assert_float_equal(sum, 1, 1e-6);
+    assert_int_equal(field(classes, 0, "class"), best);
+    assert_float_equal(log(field(classes, 0, "probability") / field(classes, 1, "probability")),
+                       most - one[(int)field(classes, 1, "class")], 1e-5);
+    json_decref(j);
+    free(all), free(one);
+    outcome_free(&o);
+}
+
+/* Bytes are normalised alike whatever file they come in; pictures are brought to size. */
+static void predict_files(void **state)
+{
+    uint8_t idx[16 + PIXELS] = {0, 0, 8, 3, 0, 0, 0, 1, 0, 0, 0, 28, 0, 0, 0, 28};
+    for (int i = 0; i < PIXELS; i++) idx[16 + i] = (uint8_t)(i * 37 % 251);
+    write_npy(tmpdir_path(state, "u.npy"), "|u1", "28, 28", idx + 16, PIXELS);
+    write_whole(tmpdir_path(state, "u.idx"), idx, sizeof idx);
+    char line[600], here[400];
+    assert_non_null(getcwd(here, sizeof here));
+    snprintf(line, sizeof line,
+             "predict r u.npy u.idx %s/tests/fuzz/corpus/pictures/grey.png --npy u_out.npy", here);
+    outcome o = runs(*state, line);
+    outcome_free(&o);
+    float *x = numbers(tmpdir_path(state, "u_out.npy"), 30);
+    for (int k = 0; k < 10; k++) assert_true(x[k] == x[10 + k]);
+    assert_true(x[0] != x[20]);
+    free(x);
+    static const char *const wrong[][2] = {
+        {"predict r s.yaml", "s.yaml: is no picture"},
+        {"predict r u_out.npy", "u_out.npy: has [3,10], wanted samples of [28,28,1]"},
+        {"predict r u.npy --result nothing", "has no value or result nothing, but loss, correct"},
+        {"predict r u.npy --result loss", "loss of model lenet5 is not of samples"}};
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        o = program_run(*state, NULL, wrong[i][0]);
+        assert_int_not_equal(o.status, 0);
+        if (!strstr(o.err, wrong[i][1])) fail_msg("%s: %s", wrong[i][0], o.err);
+        outcome_free(&o);
+    }
+}
+
+/* The token that follows a text is the one that generate takes. */
+static void predict_text(void **state)
+{
+    char text[4000];
+    for (size_t i = 0; i < sizeof text - 1; i++) text[i] = "one two three four "[i % 19];
+    text[sizeof text - 1] = '\0';
+    write_text(tmpdir_path(state, "all.txt"), text);
+    write_text(tmpdir_path(state, "some.txt"), "one two thr");
+    write_text(tmpdir_path(state, "g.yaml"),
+               "model: {name: gpt, layers: 1, width: 32, heads: 2, seq: 16, vocab: 128}\n"
+               "data: {format: text, path: all.txt}\n"
+               "train: {steps: 60, batch: 16, threads: 1, optimizer: adamw, lr: 0.01}\n");
+    outcome o = runs(*state, "train g.yaml --out g");
+    outcome_free(&o);
+    o = runs(*state, "generate g -n 1 -t 0 --json --prompt thr");
+    json_t *j = json_of(o.out);
+    int64_t next = at(json_object_get(j, "tokens"), 3);
+    json_decref(j);
+    outcome_free(&o);
+    write_text(tmpdir_path(state, "some.txt"), "thr");
+    o = runs(*state, "predict g some.txt --json");
+    j = json_of(o.out);
+    const json_t *p = json_array_get(json_object_get(j, "predictions"), 0);
+    assert_int_equal(field(json_object_get(p, "classes"), 0, "class"), next);
+    json_decref(j);
+    outcome_free(&o);
+}
+
+/* A model and data of one's own: a value that it names. */
+static void predict_own(void **state)
+{
+    char path[4096];
+    ssize_t n = readlink("/proc/self/exe", path, sizeof path - 64);
+    assert_true(n > 0);
+    path[n] = '\0';
+    strcpy(strrchr(path, '/') + 1, "own_run");
+    how own = {.other = path};
+    float x[3 * 64];
+    some_numbers(x, 3 * 64);
+    write_npy(tmpdir_path(state, "w.npy"), "<f4", "3, 64", x, sizeof x);
+    static const char *const lines[] = {"train waves -s train.steps=5 -s train.threads=1 --out w",
+                                        "predict w w.npy --result guess --npy w_out.npy"};
+    for (int i = 0; i < 2; i++) {
+        outcome o = program_run(*state, &own, lines[i]);
+        if (o.status) fail_msg("%s: %s", lines[i], o.err);
+        outcome_free(&o);
+    }
+    free(numbers(tmpdir_path(state, "w_out.npy"), 3));
+    outcome o = program_run(*state, &own, "predict w w.npy");
+    assert_non_null(strstr(o.err, "name a value (ll_graph_name) and give --result"));
+    outcome_free(&o);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(eval_classes)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(eval_classes), cmocka_unit_test(predict_arrays),
+        cmocka_unit_test(predict_files), cmocka_unit_test(predict_text),
+        cmocka_unit_test(predict_own)};
     return cmocka_run_group_tests(tests, setup, tmpdir_teardown);
 }

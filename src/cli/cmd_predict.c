@@ -1,0 +1,281 @@
+/* cmd_predict.c: loopline predict: a trained model's answers for files. */
+#include "cli/common.h"
+
+#include "base/file.h"
+#include "base/text.h"
+#include "data/samples.h"
+#include "train/predict.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+typedef struct opts {
+    const char *folder, *checkpoint, *init, *result, *npy;
+    ll_words files, set;
+    int64_t top;
+    bool json;
+} opts;
+
+static const ll_arg args[] = {
+    {"RUN_FOLDER", LL_ARG_TEXT, offsetof(opts, folder), NULL, "where loopline train put the run"},
+    {"FILES...", LL_ARG_WORDS, offsetof(opts, files), NULL,
+     "pictures (.jpg, .png), arrays (.npy, IDX) of one sample or many, or text of tokens"},
+    {"--top|-k", LL_ARG_COUNT, offsetof(opts, top), "K", "show the K likeliest classes", "1"},
+    {"--result", LL_ARG_TEXT, offsetof(opts, result), "NAME",
+     "a named value or result of the model; default: logits, else the first result of samples, "
+     "else "
+     "what the loss reads"},
+    {"--npy", LL_ARG_TEXT, offsetof(opts, npy), "FILE.npy", "write the numbers of all samples"},
+    {"--checkpoint", LL_ARG_TEXT, offsetof(opts, checkpoint), "FILE",
+     "this one, not the run's newest"},
+    {"--init", LL_ARG_TEXT, offsetof(opts, init), "FILE",
+     "weights of another system's, in place of a checkpoint (as for train)"},
+    {"--set|-s", LL_ARG_WORDS, offsetof(opts, set), "KEY=VALUE", "override a setting of the run"},
+    {"--json", LL_ARG_FLAG, offsetof(opts, json), NULL, "one JSON object on standard output"},
+    {0}};
+
+enum { AT_ONCE = 64 };
+
+typedef struct answer { /* one sample */
+    const char *file;
+    int64_t row, used; /* as in ll_samples */
+    const void *numbers;
+} answer;
+
+typedef struct work {
+    const opts *o;
+    const ll_trained *t;
+    const ll_data_info *data; /* NULL: the run's data cannot be opened */
+    ll_predictor *p;
+    const ll_predicts *info;
+    ll_arena *a;
+    answer *answers;
+    int n, done, capacity; /* answers; those that have numbers */
+    char *in;              /* samples of answers[done..n) */
+} work;
+
+static size_t bytes_of(ll_dtype t, const ll_shape *s)
+{
+    return (size_t)ll_numel(s) * ll_dtype_bytes(t);
+}
+
+static ll_err flush(work *w)
+{
+    size_t row = bytes_of(w->info->type.dtype, &w->info->type.shape);
+    int n = w->n - w->done;
+    char *out = (char *)ll_arena_alloc(w->a, (size_t)n * row + 1);
+    TRY(ll_predict(w->p, n, (const void *const[]){w->in}, out));
+    for (int i = 0; i < n; i++) w->answers[w->done + i].numbers = out + (size_t)i * row;
+    w->done = w->n;
+    return LL_OK;
+}
+
+static ll_err read_file(work *w, const ll_dataset *d, const char *path)
+{
+    const ll_field *f = &w->info->inputs[0];
+    size_t row = bytes_of(f->dtype, &f->shape);
+    LL_OWN(ll_arena) a = ll_arena_new();
+    ll_samples s;
+    TRY(ll_samples_read(d, f, path, a, &s));
+    for (int64_t i = 0; i < s.n; i++) {
+        w->answers = (answer *)ll_arena_grow(w->a, w->answers, sizeof(answer), w->n, &w->capacity);
+        memcpy(w->in + (size_t)(w->n - w->done) * row, (char *)s.data + (size_t)i * row, row);
+        w->answers[w->n++] = (answer){path, s.n > 1 ? i : -1, s.used, NULL};
+        if (w->n - w->done == AT_ONCE) TRY(flush(w));
+    }
+    return LL_OK;
+}
+
+/* ---- classes ---- */
+
+typedef struct choice {
+    int64_t class;
+    double probability;
+} choice;
+
+/* Is a sample's answer one row of classes, or one for each token? */
+static bool has_classes(const work *w)
+{
+    const ll_shape *s = &w->info->type.shape;
+    bool tokens = w->data && w->data->kind == LL_TOKENS;
+    return w->info->meaning != LL_NUMBERS && w->info->type.dtype == LL_F32 &&
+           s->n == (tokens ? 2 : 1) && s->d[s->n - 1] > 0;
+}
+
+static int descending(const void *a, const void *b)
+{
+    const choice *x = (const choice *)a, *y = (const choice *)b;
+    if (x->probability != y->probability) return x->probability < y->probability ? 1 : -1;
+    return (x->class > y->class) - (x->class < y->class);
+}
+
+static void to_probabilities(choice *c, int64_t n)
+{
+    double most = c[0].probability, sum = 0;
+    for (int64_t k = 1; k < n; k++)
+        if (c[k].probability > most) most = c[k].probability;
+    for (int64_t k = 0; k < n; k++) {
+        c[k].probability = exp(c[k].probability - most);
+        sum += c[k].probability;
+    }
+    for (int64_t k = 0; k < n; k++) c[k].probability /= sum;
+}
+
+/* The likeliest classes first; of tokens those of the one that follows. */
+static const choice *choices_of(const work *w, const answer *x, int64_t *n)
+{
+    const ll_shape *s = &w->info->type.shape;
+    int64_t classes = s->d[s->n - 1], at = s->n == 2 ? (x->used ? x->used : s->d[0]) - 1 : 0;
+    const float *row = (const float *)x->numbers + at * classes;
+    choice *c = LL_NEW_ARRAY(w->a, choice, classes);
+    for (int64_t k = 0; k < classes; k++) c[k] = (choice){k, row[k]};
+    if (w->info->meaning == LL_LOGITS) to_probabilities(c, classes);
+    qsort(c, (size_t)classes, sizeof *c, descending);
+    *n = w->o->top < classes ? w->o->top : classes;
+    return c;
+}
+
+static const char *class_name(const work *w, int64_t k)
+{
+    if (w->data && w->data->class_names && k < w->data->classes) return w->data->class_names[k];
+    if (w->data && w->data->is_text)
+        return ll_arena_printf(w->a, k > 32 && k < 127 ? "%c" : "\\x%02x", (int)k);
+    return ll_arena_printf(w->a, "%lld", (long long)k);
+}
+
+static const char *sample_name(const work *w, const answer *x)
+{
+    return x->row < 0 ? x->file : ll_arena_printf(w->a, "%s[%lld]", x->file, (long long)x->row);
+}
+
+/* ---- what is shown ---- */
+
+static void show_table(const work *w)
+{
+    enum { NUMBERS = 8 };
+    int64_t n, all = ll_numel(&w->info->type.shape);
+    int wide = 4;
+    for (int i = 0; i < w->n; i++) {
+        int len = (int)strlen(sample_name(w, &w->answers[i]));
+        if (len > wide) wide = len;
+    }
+    printf("%-*s  %s\n", wide, "file",
+           has_classes(w) ? "class                 probability" : w->info->name);
+    for (int i = 0; i < w->n; i++) {
+        const answer *x = &w->answers[i];
+        printf("%-*s", wide, sample_name(w, x));
+        if (has_classes(w)) {
+            const choice *c = choices_of(w, x, &n);
+            for (int64_t k = 0; k < n; k++)
+                printf("%*s  %-20s  %9.2f %%\n", k ? wide : 0, "", class_name(w, c[k].class),
+                       100 * c[k].probability);
+            continue;
+        }
+        for (int64_t k = 0; k < all && k < NUMBERS; k++)
+            printf("  %.6g", ll_load(x->numbers, w->info->type.dtype, k));
+        printf("%s\n", all > NUMBERS ? "  ... (all: --json, --npy)" : "");
+    }
+}
+
+static json_t *answer_json(const work *w, const answer *x)
+{
+    json_t *j = json_object(), *list = json_array();
+    int64_t n;
+    json_object_set_new(j, "file", json_string(x->file));
+    if (x->row >= 0) json_object_set_new(j, "row", json_integer(x->row));
+    if (has_classes(w)) {
+        const choice *c = choices_of(w, x, &n);
+        for (int64_t k = 0; k < n; k++)
+            json_array_append_new(list, json_pack("{sI ss sf}", "class", (json_int_t)c[k].class,
+                                                  "name", class_name(w, c[k].class), "probability",
+                                                  c[k].probability));
+        json_object_set_new(j, "classes", list);
+        return j;
+    }
+    for (int64_t k = 0; k < ll_numel(&w->info->type.shape); k++)
+        json_array_append_new(list, ll_cli_number(ll_load(x->numbers, w->info->type.dtype, k)));
+    json_object_set_new(j, "values", list);
+    return j;
+}
+
+static ll_err show_json(const work *w)
+{
+    json_t *j = json_object(), *list = json_array();
+    json_object_set_new(j, "model", json_string(w->t->run->model.name));
+    json_object_set_new(j, "step", json_integer(w->t->step));
+    json_object_set_new(j, "result", json_string(w->info->name));
+    json_object_set_new(j, "shape", ll_cli_shape(&w->info->type.shape));
+    for (int i = 0; i < w->n; i++) json_array_append_new(list, answer_json(w, &w->answers[i]));
+    json_object_set_new(j, "predictions", list);
+    return ll_cli_json(j);
+}
+
+/* All samples' numbers as one array. */
+static ll_err write_npy(const work *w)
+{
+    const ll_type *t = &w->info->type;
+    size_t row = bytes_of(t->dtype, &t->shape);
+    ll_buf b = {.arena = w->a};
+    CHECK(t->dtype == LL_F32 || t->dtype == LL_I32, LL_E_ARG, "--npy: %s is %s, want f32 or i32",
+          w->info->name, ll_dtype_name(t->dtype));
+    ll_buf_printf(&b, "{'descr': '<%s', 'fortran_order': False, 'shape': (%d,",
+                  t->dtype == LL_F32 ? "f4" : "i4", w->n);
+    for (int k = 0; k < t->shape.n; k++) ll_buf_printf(&b, " %lld,", (long long)t->shape.d[k]);
+    ll_buf_puts(&b, "), }");
+    while ((b.len + 11) % 64) ll_buf_puts(&b, " ");
+    ll_buf file = {.arena = w->a};
+    ll_buf_add(&file, "\x93NUMPY\x01\x00", 8);
+    ll_buf_add(&file, (const uint8_t[]){(b.len + 1) & 255, (uint8_t)((b.len + 1) >> 8)}, 2);
+    ll_buf_add(&file, b.text, b.len);
+    ll_buf_puts(&file, "\n");
+    for (int i = 0; i < w->n; i++) ll_buf_add(&file, w->answers[i].numbers, row);
+    return ll_file_write(w->o->npy, file.text, file.len);
+}
+
+static ll_err check_inputs(const ll_predicts *f)
+{
+    char names[256] = "";
+    for (int i = 0; i < f->n_input; i++)
+        snprintf(names + strlen(names), sizeof names - strlen(names), "%s%.32s", i ? ", " : "",
+                 f->inputs[i].name);
+    CHECK(f->n_input == 1, LL_E_ARG,
+          "%s reads %d inputs (%s): predict takes files of one; name a value that needs one alone",
+          f->name, f->n_input, f->n_input ? names : "none");
+    return LL_OK;
+}
+
+static ll_err predict_all(work *w, const ll_dataset *d)
+{
+    const ll_field *f = &w->info->inputs[0];
+    w->in = (char *)ll_arena_alloc(w->a, AT_ONCE * bytes_of(f->dtype, &f->shape));
+    for (int i = 0; i < w->o->files.n; i++) TRY(read_file(w, d, w->o->files.v[i]));
+    TRY(flush(w));
+    if (w->o->npy) TRY(write_npy(w));
+    if (w->o->json) return show_json(w);
+    if (!w->o->npy) show_table(w);
+    return LL_OK;
+}
+
+static ll_err run(const void *given)
+{
+    const opts *o = (const opts *)given;
+    LL_TRAINED t = {0};
+    LL_OWN(ll_predictor) p = NULL;
+    LL_OWN(ll_dataset) d = NULL;
+    LL_OWN(ll_arena) a = ll_arena_new();
+    TRY(ll_cli_trained(o->folder, o->checkpoint, o->init, &o->set, 1, &t));
+    TRY(ll_predictor_open(t.run, t.s, o->result, &p));
+    TRY(check_inputs(ll_predictor_info(p)));
+    if (ll_run_dataset(t.run, &d) != LL_OK)
+        fprintf(stderr,
+                "note: without the run's data (%s) there are no names of classes, and "
+                "only arrays of numbers are read\n",
+                ll_error_message());
+    work w = {.o = o, .t = &t, .p = p, .info = ll_predictor_info(p), .a = a};
+    if (d) w.data = ll_dataset_info(d);
+    return predict_all(&w, d);
+}
+
+const ll_command ll_command_predict = {"predict", "applies a trained model to files", args,
+                                       sizeof(opts), run};
