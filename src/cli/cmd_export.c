@@ -2,13 +2,15 @@
  * is a row of kinds. */
 #include "cli/common.h"
 
+#include "ccode/ccode.h"
+#include "train/predict.h"
 #include "train/weights_load.h"
 
 #include <stdio.h>
 
 typedef struct opts {
     const char *run, *checkpoint, *init, *map, *dtype;
-    const char *weights;
+    const char *weights, *c, *result;
     ll_words set;
 } opts;
 
@@ -22,6 +24,10 @@ static const ll_arg args[] = {
      "torchvision-alexnet, torchvision-googlenet, hf-gpt2, or a file; default: ours"},
     {"--dtype", LL_ARG_TEXT, offsetof(opts, dtype), "TYPE", "with --weights: f32, bf16 or f16",
      "f32"},
+    {"--c", LL_ARG_TEXT, offsetof(opts, c), "DIR",
+     "a C program, of plain loops, that needs libc and libm alone, and its weights"},
+    {"--result", LL_ARG_TEXT, offsetof(opts, result), "NAME",
+     "with --c: what it prints (as for predict)"},
     {"--checkpoint", LL_ARG_TEXT, offsetof(opts, checkpoint), "FILE",
      "this one, not the run's newest"},
     {"--init", LL_ARG_TEXT, offsetof(opts, init), "FILE",
@@ -42,11 +48,27 @@ static ll_err write_weights(const opts *o, const ll_trained *t)
     return LL_OK;
 }
 
+static ll_err read_input(void *user, const char *name, void *data, size_t bytes)
+{
+    return ll_session_get((ll_session *)user, name, data, bytes);
+}
+
+static ll_err write_c(const opts *o, const ll_trained *t)
+{
+    LL_OWN(ll_predictor) p = NULL;
+    TRY(ll_predictor_open(t->run, t->s, o->result, &p));
+    TRY(ll_ccode_write(ll_predictor_graph(p), o->c, read_input, t->s));
+    printf("%s: model.c, model.h, main.c, weights.bin; makes %s of each sample\n", o->c,
+           ll_predictor_info(p)->name);
+    return LL_OK;
+}
+
 static const struct kind {
     const char *option;
     size_t file; /* of opts: where it is to be written; NULL: not asked for */
     ll_err (*write)(const opts *o, const ll_trained *t);
-} kinds[] = {{"--weights FILE.safetensors", offsetof(opts, weights), write_weights}};
+} kinds[] = {{"--weights FILE.safetensors", offsetof(opts, weights), write_weights},
+             {"--c DIR", offsetof(opts, c), write_c}};
 
 static const char *file_of(const opts *o, const struct kind *k)
 {

@@ -1,4 +1,5 @@
-/* What comes out of a trained model: eval's classes, predictions. */
+/* What comes out of a trained model: eval's classes, predictions, a
+ * C program. */
 #include "cli/program.h"
 #include "xml.h"
 
@@ -217,11 +218,40 @@ static void predict_own(void **state)
     outcome_free(&o);
 }
 
+/* What export --c writes, compiled, prints what predict gives. */
+static void export_c(void **state)
+{
+    float x[2 * PIXELS];
+    char command[600];
+    double got;
+    some_numbers(x, 2 * PIXELS);
+    write_npy(tmpdir_path(state, "two.npy"), "<f4", "2, 28, 28", x, sizeof x);
+    static const char *const lines[] = {"export r --c c", "predict r two.npy --npy two_out.npy"};
+    for (int i = 0; i < 2; i++) {
+        outcome o = runs(*state, lines[i]);
+        outcome_free(&o);
+    }
+    float *want = numbers(tmpdir_path(state, "two_out.npy"), 20);
+    snprintf(command, sizeof command,
+             "cd %s/c && cc -O1 -o model model.c main.c -lm && ./model weights.bin ../two.npy",
+             (const char *)*state);
+    FILE *f = popen(command, "r");
+    for (int k = 0; k < 20; k++) {
+        assert_int_equal(fscanf(f, "%lf", &got), 1);
+        assert_float_equal(got, want[k], 1e-5 * fmax(1, fabs((double)want[k])));
+    }
+    assert_int_equal(pclose(f), 0);
+    free(want);
+    outcome o = program_run(*state, NULL, "export r");
+    assert_non_null(strstr(o.err, "--c DIR"));
+    outcome_free(&o);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(eval_classes), cmocka_unit_test(predict_arrays),
+        cmocka_unit_test(eval_classes),  cmocka_unit_test(predict_arrays),
         cmocka_unit_test(predict_files), cmocka_unit_test(predict_text),
-        cmocka_unit_test(predict_own)};
+        cmocka_unit_test(predict_own),   cmocka_unit_test(export_c)};
     return cmocka_run_group_tests(tests, setup, tmpdir_teardown);
 }
