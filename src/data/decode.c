@@ -8,7 +8,8 @@
 
 #define MAX_PIXELS ((int64_t)1 << 27) /* more are a bomb, or not for training */
 
-static ll_err sizes_fit(const char *file, int64_t height, int64_t width)
+/* Nobody asks where neither library is. */
+[[maybe_unused]] static ll_err sizes_fit(const char *file, int64_t height, int64_t width)
 {
     CHECK(height > 0 && width > 0 && height <= MAX_PIXELS / width, LL_E_IO,
           "%s: a picture of %lld x %lld pixels, at most %lld are taken", file, (long long)height,
