@@ -52,7 +52,7 @@ static ll_val declare(ll_graph *g, const ll_build *b)
     ll_val h = ll_gelu(g, ll_linear(g, "in", x, width, true));
     h = ll_add(g, h, ll_gelu(g, ll_linear(g, "middle", h, width, true)));
     ll_val guess = ll_graph_name(g, ll_linear(g, "frequency_head", h, 1, true), "guess");
-    ll_val off = ll_sub(g, guess, frequency);
+    ll_val off = ll_graph_name(g, ll_sub(g, guess, frequency), "off");
     ll_val turn = ll_sub(g, ll_linear(g, "phase_head", h, 2, true), phase);
     ll_val loss_f = ll_mean(g, ll_square(g, off)), loss_p = ll_mean(g, ll_square(g, turn));
     ll_graph_result(g, "frequency_loss", loss_f);

@@ -20,7 +20,9 @@ typedef struct opts {
 static const ll_arg args[] = {
     {"RUN_FOLDER", LL_ARG_TEXT, offsetof(opts, folder), NULL, "where loopline train put the run"},
     {"FILES...", LL_ARG_WORDS, offsetof(opts, files), NULL,
-     "pictures (.jpg, .png), arrays (.npy, IDX) of one sample or many, or text of tokens"},
+     "pictures (.jpg, .png), arrays (.npy, IDX) of one sample or many, or text of tokens; of a "
+     "model "
+     "with several inputs NAME=FILE for each"},
     {"--top|-k", LL_ARG_COUNT, offsetof(opts, top), "K", "show the K likeliest classes", "1"},
     {"--result", LL_ARG_TEXT, offsetof(opts, result), "NAME",
      "a named value or result of the model; default: logits, else the first result of samples, "
@@ -233,24 +235,50 @@ static ll_err write_npy(const work *w)
     return ll_file_write(w->o->npy, file.text, file.len);
 }
 
-static ll_err check_inputs(const ll_predicts *f)
+/* Of a value that reads several inputs: NAME=FILE for each, with as many samples in every one. */
+static ll_err predict_named(work *w, const ll_dataset *d)
 {
-    char names[256] = "";
-    for (int i = 0; i < f->n_input; i++)
-        snprintf(names + strlen(names), sizeof names - strlen(names), "%s%.32s", i ? ", " : "",
-                 f->inputs[i].name);
-    CHECK(f->n_input == 1, LL_E_ARG,
-          "%s reads %d inputs (%s): predict takes files of one; name a value that needs one alone",
-          f->name, f->n_input, f->n_input ? names : "none");
+    const ll_predicts *f = w->info;
+    const void *in[LL_MAX_FIELDS] = {0};
+    int64_t n = 0;
+    for (int i = 0; i < f->n_input; i++) {
+        const char *name = f->inputs[i].name, *path = NULL;
+        size_t len = strlen(name);
+        for (int k = 0; k < w->o->files.n; k++) {
+            const char *word = w->o->files.v[k];
+            if (!strncmp(word, name, len) && word[len] == '=') path = word + len + 1;
+        }
+        CHECK(path && w->o->files.n == f->n_input, LL_E_ARG,
+              "%s reads %d inputs, each wants one file: %s=FILE is %s", f->name, f->n_input, name,
+              path ? "there, but so are others" : "missing");
+        ll_samples s;
+        TRY(ll_samples_read(d, &f->inputs[i], path, w->a, &s));
+        CHECK(i == 0 || s.n == n, LL_E_SHAPE, "%s: has %lld samples, %s %lld", path, (long long)s.n,
+              f->inputs[0].name, (long long)n);
+        in[i] = s.data, n = s.n;
+    }
+    size_t row = bytes_of(f->type.dtype, &f->type.shape);
+    char *out = (char *)ll_arena_alloc(w->a, (size_t)n * row + 1);
+    TRY(ll_predict(w->p, n, in, out));
+    w->answers = LL_NEW_ARRAY(w->a, answer, n);
+    for (w->n = 0; w->n < n; w->n++)
+        w->answers[w->n] =
+            (answer){w->o->files.v[0], n > 1 ? w->n : -1, 0, out + (size_t)w->n * row};
     return LL_OK;
 }
 
-static ll_err predict_all(work *w, const ll_dataset *d)
+static ll_err predict_files(work *w, const ll_dataset *d)
 {
     const ll_field *f = &w->info->inputs[0];
+    CHECK(w->info->n_input > 0, LL_E_ARG, "%s depends on no input", w->info->name);
+    if (w->info->n_input > 1) return predict_named(w, d);
     w->in = (char *)ll_arena_alloc(w->a, AT_ONCE * bytes_of(f->dtype, &f->shape));
     for (int i = 0; i < w->o->files.n; i++) TRY(read_file(w, d, w->o->files.v[i]));
-    TRY(flush(w));
+    return flush(w);
+}
+
+static ll_err show(const work *w)
+{
     if (w->o->npy) TRY(write_npy(w));
     if (w->o->json) return show_json(w);
     if (!w->o->npy) show_table(w);
@@ -266,7 +294,6 @@ static ll_err run(const void *given)
     LL_OWN(ll_arena) a = ll_arena_new();
     TRY(ll_cli_trained(o->folder, o->checkpoint, o->init, &o->set, 1, &t));
     TRY(ll_predictor_open(t.run, t.s, o->result, &p));
-    TRY(check_inputs(ll_predictor_info(p)));
     if (ll_run_dataset(t.run, &d) != LL_OK)
         fprintf(stderr,
                 "note: without the run's data (%s) there are no names of classes, and "
@@ -274,7 +301,8 @@ static ll_err run(const void *given)
                 ll_error_message());
     work w = {.o = o, .t = &t, .p = p, .info = ll_predictor_info(p), .a = a};
     if (d) w.data = ll_dataset_info(d);
-    return predict_all(&w, d);
+    TRY(predict_files(&w, d));
+    return show(&w);
 }
 
 const ll_command ll_command_predict = {"predict", "applies a trained model to files", args,

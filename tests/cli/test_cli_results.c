@@ -212,7 +212,19 @@ static void predict_own(void **state)
         if (o.status) fail_msg("%s: %s", lines[i], o.err);
         outcome_free(&o);
     }
-    free(numbers(tmpdir_path(state, "w_out.npy"), 3));
+    float *guess = numbers(tmpdir_path(state, "w_out.npy"), 3), truth[3] = {1, 2, 3};
+    write_npy(tmpdir_path(state, "f.npy"), "<f4", "3, 1", truth, sizeof truth);
+    outcome two = program_run(*state, &own,
+                              "predict w frequency=f.npy wave=w.npy --result off --npy off.npy");
+    if (two.status) fail_msg("%s", two.err);
+    outcome_free(&two);
+    float *off = numbers(tmpdir_path(state, "off.npy"), 3);
+    for (int i = 0; i < 3; i++) assert_float_equal(off[i], guess[i] - truth[i], 1e-6);
+    free(guess), free(off);
+    two = program_run(*state, &own, "predict w w.npy --result off");
+    assert_non_null(
+        strstr(two.err, "off reads 2 inputs, each wants one file: wave=FILE is missing"));
+    outcome_free(&two);
     outcome o = program_run(*state, &own, "predict w w.npy");
     assert_non_null(strstr(o.err, "name a value (ll_graph_name) and give --result"));
     outcome_free(&o);
