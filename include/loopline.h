@@ -407,6 +407,13 @@ LL_API ll_val ll_rnn_layer(ll_graph *g, const char *name, ll_val x, int64_t hidd
 /* "name.weight", "name.bias", running statistics "name.mean" and "name.var". Training: statistics
  * of the batch, running ones moved by momentum; otherwise the running ones. */
 LL_API ll_val ll_batchnorm_layer(ll_graph *g, const char *name, ll_val x, bool training);
+/* The same of values of one's own, each [c]: mean and var, the running statistics, are state. */
+typedef struct ll_norm {
+    ll_val gain, bias, mean, var;
+    double eps, momentum; /* momentum: how much of the running statistics a step replaces */
+    bool training;
+} ll_norm;
+LL_API ll_val ll_batchnorm(ll_graph *g, ll_val x, const ll_norm *n);
 LL_API ll_val ll_layernorm_layer(ll_graph *g, const char *name, ll_val x);
 
 /* ---- gradients and optimizers ---- */

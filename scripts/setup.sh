@@ -29,6 +29,8 @@ need libyaml-dev has_lib yaml-0.1
 need zlib1g-dev has_lib zlib
 need libjpeg-dev has_lib libjpeg
 need libpng-dev has_lib libpng
+need libprotobuf-c-dev has_lib libprotobuf-c
+need protobuf-c-compiler command -v protoc-c
 has_mpi() { command -v mpicc && command -v mpiexec; } # whichever: Open MPI, MPICH
 if ! has_mpi >/dev/null; then missing+=(libopenmpi-dev openmpi-bin); fi
 need dataset-fashion-mnist test -e /usr/share/datasets/fashion-mnist/train-images-idx3-ubyte.gz

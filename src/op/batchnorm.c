@@ -119,36 +119,38 @@ static const ll_op batchnorm = {
                "f32[70,8], f32[8], f32[8] {eps=1e-5}"},
 };
 
-enum { WEIGHT, BIAS, MEAN, VAR, N_INPUT };
-
 /* Statistics of the batch; the running ones follow, once a step, by the micro-batches' average.
  * The running variance is the unbiased one, as other frameworks keep it. */
-static ll_val train(ll_graph *g, ll_val x, const ll_val p[N_INPUT])
+static ll_val train(ll_graph *g, ll_val x, const ll_norm *p)
 {
-    const double momentum = 0.1;
     int64_t n = count(g, x);
     if (n < 2) {
         return ll_reject(g, LL_E_SHAPE,
                          "%sbatchnorm: training needs more than one value per channel", g->scope);
     }
-    ll_val y = LL_EMIT(g, &batchnorm, &(ll_norm_attr){1e-5}, x, p[WEIGHT], p[BIAS]);
+    ll_val y = LL_EMIT(g, &batchnorm, &(ll_norm_attr){p->eps}, x, p->gain, p->bias);
     ll_val mean = ll_accum(g, ll_sibling(g, y, 1)), var = ll_accum(g, ll_sibling(g, y, 2));
-    double unbias = (double)n / (double)(n - 1);
-    ll_graph_update(g, p[MEAN],
-                    ll_add(g, ll_scale(g, p[MEAN], 1 - momentum), ll_scale(g, mean, momentum)));
-    ll_graph_update(
-        g, p[VAR],
-        ll_add(g, ll_scale(g, p[VAR], 1 - momentum), ll_scale(g, var, momentum * unbias)));
+    double unbias = (double)n / (double)(n - 1), keep = 1 - p->momentum;
+    ll_graph_update(g, p->mean,
+                    ll_add(g, ll_scale(g, p->mean, keep), ll_scale(g, mean, p->momentum)));
+    ll_graph_update(g, p->var,
+                    ll_add(g, ll_scale(g, p->var, keep), ll_scale(g, var, p->momentum * unbias)));
     return y;
 }
 
 /* Folded to x a + b, with a and b made on channels alone. */
-static ll_val infer(ll_graph *g, ll_val x, const ll_val p[N_INPUT])
+static ll_val infer(ll_graph *g, ll_val x, const ll_norm *p)
 {
     ll_shape s = ll_graph_shape(g, x);
-    ll_val a = ll_mul(g, p[WEIGHT], ll_rsqrt(g, ll_shift(g, p[VAR], 1e-5)));
-    ll_val b = ll_sub(g, p[BIAS], ll_mul(g, p[MEAN], a));
+    ll_val a = ll_mul(g, p->gain, ll_rsqrt(g, ll_shift(g, p->var, p->eps)));
+    ll_val b = ll_sub(g, p->bias, ll_mul(g, p->mean, a));
     return ll_add(g, ll_mul(g, x, ll_col_spread(g, a, &s)), ll_col_spread(g, b, &s));
+}
+
+ll_val ll_batchnorm(ll_graph *g, ll_val x, const ll_norm *n)
+{
+    if (!x.id) return x;
+    return n->training ? train(g, x, n) : infer(g, x, n);
 }
 
 ll_val ll_batchnorm_layer(ll_graph *g, const char *name, ll_val x, bool training)
@@ -157,9 +159,10 @@ ll_val ll_batchnorm_layer(ll_graph *g, const char *name, ll_val x, bool training
     ll_shape c = LL_SHAPE(ll_row_length(g, x));
     const ll_init zero = {LL_ZEROS, 0}, one = {LL_CONSTANT, 1};
     ll_graph_push(g, name);
-    ll_val p[N_INPUT] = {ll_param(g, "weight", c, one), ll_param(g, "bias", c, zero),
-                         ll_state(g, "mean", c, zero), ll_state(g, "var", c, one)};
-    ll_val y = training ? train(g, x, p) : infer(g, x, p);
+    ll_norm n = {.eps = 1e-5, .momentum = 0.1, .training = training};
+    n.gain = ll_param(g, "weight", c, one), n.bias = ll_param(g, "bias", c, zero);
+    n.mean = ll_state(g, "mean", c, zero), n.var = ll_state(g, "var", c, one);
+    ll_val y = ll_batchnorm(g, x, &n);
     ll_graph_pop(g);
     return y;
 }

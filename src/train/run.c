@@ -4,6 +4,7 @@
 #include "base/text.h"
 #include "comm/codec.h"
 #include "model/model.h"
+#include "onnx/onnx.h"
 #include "pass/layouts.h"
 #include "pass/recompute.h"
 #include "pass/target.h"
@@ -139,8 +140,13 @@ static ll_err load_models(ll_run *r, const ll_model **list)
     CHECK(whole, LL_E_CONFIG, "%s: model.file is %s, which is not there",
           ll_run_origin(r, "model.file"), r->model.file);
     r->model.file = ll_arena_strdup(r->arena, whole);
-    CHECK(ll_models_load(r->model.file, list) == LL_OK, LL_E_CONFIG, "%s: model.file: %s",
-          ll_run_origin(r, "model.file"), ll_error_message());
+    bool onnx = ends_with(whole, ".onnx");
+    CHECK(onnx || !*r->model.loss, LL_E_CONFIG, "%s: model.loss is for ONNX networks (model.file)",
+          ll_run_origin(r, "model.loss"));
+    ll_err rc = onnx ? ll_onnx_model(r->arena, r->model.file, r->model.loss, list)
+                     : ll_models_load(r->model.file, list);
+    CHECK(rc == LL_OK, LL_E_CONFIG, "%s: model.file: %s", ll_run_origin(r, "model.file"),
+          ll_error_message());
     return LL_OK;
 }
 
@@ -156,6 +162,8 @@ static ll_err find_model(ll_run *r)
             ll_near_try(&near, m->name);
         }
     } else {
+        CHECK(!*r->model.loss, LL_E_CONFIG, "%s: model.loss is for ONNX networks (model.file)",
+              ll_run_origin(r, "model.loss"));
         if (!*r->model.name) r->model.name = "lenet5";
         r->model.def = ll_model_find(r->model.name);
         for (const ll_model *const *m = ll_model_all(); *m; m++) ll_near_try(&near, (*m)->name);

@@ -42,7 +42,10 @@ static const ll_key keys[] = {
          "first of model.file, or lenet5"),
     TEXT("model.file", model.file, "",
          "a shared library with the model (LL_EXPORT_MODELS of loopline.h): its code is run, so "
-         "name only what you trust; empty: bundled ones, and the program's own"),
+         "name only what you trust; or an ONNX network (name.onnx); empty: bundled ones, and the "
+         "program's own"),
+    CHOICE("model.loss", model.loss, "", "cross_entropy mse l1",
+           "of an ONNX network: its first output against batch data y"),
 
     TEXT("data.name", data.name, "",
          "a known dataset (loopline data); empty: by path and format, or else the one usual for "
