@@ -15,9 +15,9 @@ enum {
     MAX_FOLD = 1 << 16 /* elements of a known value that is found by computing it */
 };
 
-const row *const ll_onnx_rows[] = {ll_rows_elementwise, ll_rows_logic, ll_rows_shape, ll_rows_index,
-                                   ll_rows_reduce,      ll_rows_nn,    ll_rows_norm,  ll_rows_image,
-                                   ll_rows_loss,        ll_rows_flow,  NULL};
+const row *const ll_onnx_rows[] = {
+    ll_rows_elementwise, ll_rows_logic, ll_rows_shape, ll_rows_index, ll_rows_reduce,    ll_rows_nn,
+    ll_rows_norm,        ll_rows_image, ll_rows_loss,  ll_rows_flow,  ll_rows_recurrent, NULL};
 
 ll_err ll_onnx_refuse(const op *o, const char *file, int line, const char *func, const char *format,
                       ...)

@@ -164,4 +164,5 @@ ll_err ll_onnx_align(op *o, int n, value *const *x, ll_val *v, order *lies);
 
 extern const row *const ll_onnx_rows[]; /* tables, each ends with name NULL; ends with NULL */
 extern const row ll_rows_elementwise[], ll_rows_logic[], ll_rows_shape[], ll_rows_reduce[],
-    ll_rows_nn[], ll_rows_flow[], ll_rows_loss[], ll_rows_index[], ll_rows_norm[], ll_rows_image[];
+    ll_rows_nn[], ll_rows_flow[], ll_rows_loss[], ll_rows_index[], ll_rows_norm[], ll_rows_image[],
+    ll_rows_recurrent[];
