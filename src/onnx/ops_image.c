@@ -31,6 +31,7 @@ static ll_err sizes_of(op *o, const value *x, ll_resize *r)
     for (int i = 0; i < n; i++) {
         TRY(ll_onnx_axis(o, n_axes ? axes[i] : i, x->shape.n, &d));
         double scale = h ? ll_onnx_at(h, i) : 0;
+        WANT(o, !h || (scale > 0 && scale < 1 << 20), "by %g", scale);
         int64_t to = h ? (int64_t)floor((double)x->shape.d[d] * scale) : size[i];
         WANT(o, to > 0, "to a size of %lld", (long long)to);
         if (d < 2) {

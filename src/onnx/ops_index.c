@@ -59,8 +59,10 @@ static ll_err gather_elements(op *o)
 static ll_err flat_index(op *o, const value *x, value *index, int batch, ll_val *out,
                          ll_shape *lead, ll_shape *rest, int64_t *rows)
 {
-    int n = index->shape.n, k = (int)(n ? index->shape.d[n - 1] : 0);
-    WANT(o, n > batch && k >= 1 && batch + k <= x->shape.n, "indices of %d dimensions", k);
+    int n = index->shape.n,
+        k = n && index->shape.d[n - 1] <= LL_MAX_DIMS ? (int)index->shape.d[n - 1] : 0;
+    WANT(o, batch >= 0 && n > batch && k >= 1 && batch + k <= x->shape.n,
+         "indices of %d dimensions", k);
     ll_val v = ll_onnx_plain(o, index), sum = {0};
     *rows = 1;
     for (int i = 0; i < batch; i++)
@@ -280,6 +282,7 @@ static ll_err cumsum(op *o)
     int axis;
     order lies;
     TRY(ll_onnx_number(o, 1, &given));
+    WANT(o, fabs(given) <= LL_MAX_DIMS, "axis %g", given);
     TRY(ll_onnx_axis(o, (int64_t)given, x->shape.n, &axis));
     ll_val v = ll_onnx_any(o, x, &lies);
     if (ll_onnx_whole(x->type)) v = ll_cast(o->g, v, LL_F64);

@@ -48,6 +48,7 @@ static ll_err group_norm(op *o)
     WANT(o, x->shape.n >= 3 && o->n_in == 3 && has(o, 1), "%d operands", o->n_in);
     order lies = ll_last(x->shape.n);
     int64_t c = x->shape.d[1], groups = o->row->kind ? c : ll_attr_int(o, "num_groups", 0);
+    WANT(o, groups > 0 && c % groups == 0, "%lld groups", (long long)groups);
     for (int i = 1; i < 3; i++)
         WANT(o, o->in[i]->shape.n == 1 && o->in[i]->shape.d[0] == c, "a scale for each group");
     ll_val y = ll_group_norm(o->g, ll_onnx_as(o, x, &lies), groups, ll_onnx_plain(o, o->in[1]),

@@ -3,6 +3,7 @@
 #include "onnx/walk.h"
 
 #include <math.h>
+#include <stdlib.h>
 
 /* ---- what is known at once ---- */
 
@@ -34,7 +35,7 @@ static ll_err constant(op *o)
 static ll_err constant_of_shape(op *o)
 {
     const Onnx__Attribute *a = ll_attr(o, "value");
-    int64_t d[LL_MAX_DIMS];
+    int64_t d[LL_MAX_DIMS], count = 1;
     value *y = o->out[0];
     const host *h = NULL;
     int n;
@@ -43,7 +44,8 @@ static ll_err constant_of_shape(op *o)
     WANT(o, !h || ll_numel(&h->shape) == 1, "its value is not one number");
     y->shape.n = n;
     for (int i = 0; i < n; i++) {
-        WANT(o, d[i] >= 0, "dimension %d is %lld", i, (long long)d[i]);
+        bool fits = d[i] >= 0 && !__builtin_mul_overflow(count, d[i] ? d[i] : 1, &count);
+        WANT(o, fits && count < INT64_MAX / 64, "dimension %d is %lld", i, (long long)d[i]);
         y->shape.d[i] = d[i];
     }
     y->type = h ? h->type : ONNX_FLOAT;
@@ -123,6 +125,7 @@ static ll_err trilu(op *o)
     host *h;
     WANT(o, x->shape.n >= 2, "%d dimensions", x->shape.n);
     if (has(o, 1)) TRY(ll_onnx_number(o, 1, &k));
+    WANT(o, fabs(k) < 1 << 30, "a diagonal %g", k);
     bool upper = ll_attr_int(o, "upper", 1) != 0;
     TRY(mask(o, x->type, x->shape.d[x->shape.n - 2], x->shape.d[x->shape.n - 1], (int64_t)k,
              upper ? 1 : -1, &h));
@@ -261,7 +264,7 @@ static ll_err tile(op *o)
     WANT(o, n == s.n, "%d repeats for %d dimensions", n, s.n);
     for (int i = 0; i < n; i++) {
         int64_t before = 1, after = 1;
-        WANT(o, r[i] >= 0, "%lld repeats", (long long)r[i]);
+        WANT(o, r[i] >= 0 && r[i] < 1 << 24, "%lld repeats", (long long)r[i]);
         if (r[i] == 1) continue;
         for (int k = 0; k < i; k++) before *= s.d[k];
         for (int k = i + 1; k < n; k++) after *= s.d[k];
@@ -277,7 +280,7 @@ static ll_err tile(op *o)
 
 static ll_err cut(op *o, ll_val *v, int dim, int64_t d, int64_t from, int64_t to, int64_t step)
 {
-    WANT(o, step, "a step of 0");
+    WANT(o, step && step > -INT64_MAX, "a step of %lld", (long long)step);
     int64_t low = step > 0 ? 0 : -1, high = step > 0 ? d : d - 1;
     if (from < 0) from = from < -d ? low : from + d;
     if (to < 0) to = to < -d ? low : to + d;
@@ -322,8 +325,11 @@ static ll_err split(op *o)
     TRY(ll_onnx_list(o, 1, "split", parts, 256, &n));
     TRY(ll_onnx_axis(o, ll_attr_int(o, "axis", 0), x->shape.n, &axis));
     WANT(o, n < 0 || n >= count, "%d parts for %d results", n, count);
+    for (int i = 0; i < n; i++)
+        WANT(o, parts[i] >= 0 && parts[i] <= x->shape.d[axis], "a part of %lld",
+             (long long)parts[i]);
     int64_t d = x->shape.d[axis], each = ll_attr_int(o, "num_outputs", count);
-    WANT(o, each > 0, "no parts");
+    WANT(o, each > 0 && each < 1 << 30, "%lld parts", (long long)each);
     each = (d + each - 1) / each;
     order lies;
     ll_val v = ll_onnx_any(o, x, &lies);
@@ -375,7 +381,7 @@ static ll_err pad_dim(op *o, ll_val *v, int dim, int64_t before, int64_t after, 
     }
     WANT(o, !strcmp(mode, "reflect") || !strcmp(mode, "edge") || !strcmp(mode, "wrap"), "mode %s",
          mode);
-    WANT(o, d > 0 && n >= 0, "of a dimension of %lld", (long long)d);
+    WANT(o, d > 0 && n >= 0 && n < (int64_t)1 << 40, "of a dimension of %lld", (long long)d);
     int64_t *index = LL_TRY_ARRAY(o->w->arena, int64_t, n + 1);
     CHECK(index, LL_E_MEM, "no memory");
     for (int64_t i = 0; i < n; i++) index[i] = beyond(mode, i - before, d);
@@ -392,6 +398,8 @@ static ll_err pad(op *o)
     TRY(ll_onnx_list(o, 3, "axes", axes, LL_MAX_DIMS, &n_axes));
     if (has(o, 2)) TRY(ll_onnx_number(o, 2, &fill));
     WANT(o, n == 2 * (n_axes < 0 ? x->shape.n : n_axes), "%d pads", n);
+    for (int i = 0; i < n; i++)
+        WANT(o, llabs(pads[i]) < (int64_t)1 << 38, "%lld elements", (long long)pads[i]);
     order lies;
     ll_val v = ll_onnx_any(o, x, &lies);
     for (int i = 0; i < n / 2; i++) {
@@ -425,7 +433,8 @@ static ll_err depth_to_space(op *o)
     value *x = o->in[0];
     int64_t b = ll_attr_int(o, "blocksize", 0);
     const int64_t *d = x->shape.d;
-    WANT(o, x->shape.n == 4 && b > 0 && d[1] % (b * b) == 0, "blocks of %lld", (long long)b);
+    WANT(o, x->shape.n == 4 && b > 0 && b < 1 << 15 && d[1] % (b * b) == 0, "blocks of %lld",
+         (long long)b);
     bool crd = !strcmp(ll_attr_text(o, "mode", "DCR"), "CRD");
     int64_t c = d[1] / (b * b);
     ll_val v = ll_onnx_plain(o, x);
@@ -443,8 +452,8 @@ static ll_err space_to_depth(op *o)
     value *x = o->in[0];
     int64_t b = ll_attr_int(o, "blocksize", 0);
     const int64_t *d = x->shape.d;
-    WANT(o, x->shape.n == 4 && b > 0 && d[2] % b == 0 && d[3] % b == 0, "blocks of %lld",
-         (long long)b);
+    WANT(o, x->shape.n == 4 && b > 0 && b < 1 << 15 && d[2] % b == 0 && d[3] % b == 0,
+         "blocks of %lld", (long long)b);
     bool crd = !strcmp(ll_attr_text(o, "mode", "DCR"), "CRD");
     int64_t h = d[2] / b, w = d[3] / b;
     ll_val v = ll_reshape(o->g, ll_onnx_plain(o, x), LL_SHAPE(d[0] * d[1], h, b, w, b));

@@ -227,7 +227,7 @@ static void of_onnx(void **)
     static const struct {
         const char *folder;
         int least;
-    } suites[] = {{"node", 760}};
+    } suites[] = {{"node", 773}};
     LL_OWN(ll_arena) a = ll_arena_new();
     if (access("/usr/share/libonnx-testdata/data/node", F_OK)) skip();
     for (size_t i = 0; i < sizeof suites / sizeof *suites; i++) {
