@@ -1,5 +1,5 @@
-/* ops_recurrent.c: LSTM, GRU and RNN. ONNX has all directions in one tensor and gates in an order of
- * its own; rows are brought to ours. */
+/* ops_recurrent.c: LSTM, GRU and RNN. ONNX has all directions in one tensor and gates in an order
+ * of its own; rows are brought to ours. */
 #include "onnx/walk.h"
 
 typedef struct cell {
