@@ -137,7 +137,8 @@ char *ll_classes_svg(const ll_classes *c, const char *title, ll_arena *a)
 {
     ll_buf b = {.arena = a};
     int side = c->n <= FEW ? SIDE : SMALL, all = (int)c->n * side;
-    ll_plot_begin(&b, LEFT + all + 30, TOP + all + 30, title);
+    int width = LEFT + all + 90; /* the last column's name leans out */
+    ll_plot_begin(&b, width > 360 ? width : 360, TOP + all + 30, title);
     ll_plot_words(&b, title, "rows: the class; columns: what it was taken for");
     for (int64_t k = 0; k < c->n && side == SIDE; k++) {
         double at = (double)(k * side) + side / 2.0 + 4;
