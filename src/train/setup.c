@@ -26,6 +26,7 @@ ll_err ll_run_graph(const ll_run *r, int64_t batch, const ll_optim *optim, ll_gr
     memcpy(b.sizes, r->model.sizes, sizeof b.sizes);
     LL_OWN(ll_graph) g = ll_graph_new(r->model.name);
     ll_val loss = r->model.def->declare(g, &b);
+    if (loss.id && !ll_find_result(g, "loss").id) ll_graph_result(g, "loss", loss);
     if (optim) ll_minimize(g, loss, optim);
     ll_err rc = ll_graph_check(g);
     if (rc != LL_OK) return bad_model(r, rc);
