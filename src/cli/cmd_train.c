@@ -101,7 +101,9 @@ static ll_err check_out(const ll_run *r)
 static ll_err choose(const opts *o, ll_run *r)
 {
     if (!r->out_said && !o->overwrite) r->out = ll_cli_numbered(r, o->resume);
-    CHECK(o->resume || o->overwrite || !ll_cli_holds_run(r->out), LL_E_CONFIG,
+    /* the run's own folder, as loopline import makes it: it may begin there */
+    bool own = !strncmp(r->out, o->run, strlen(r->out)) && !ll_cli_began(r->out);
+    CHECK(o->resume || o->overwrite || own || !ll_cli_holds_run(r->out), LL_E_CONFIG,
           "%s holds a run already: --resume goes on with it, --overwrite starts anew, --out DIR "
           "goes elsewhere",
           r->out);

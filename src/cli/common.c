@@ -57,10 +57,14 @@ static bool exists(const char *folder, const char *file)
     return stat(path, &st) == 0;
 }
 
+bool ll_cli_began(const char *folder)
+{
+    return exists(folder, "checkpoints") || exists(folder, "metrics.jsonl");
+}
+
 bool ll_cli_holds_run(const char *folder)
 {
-    return exists(folder, "run.yaml") || exists(folder, "checkpoints") ||
-           exists(folder, "metrics.jsonl");
+    return exists(folder, "run.yaml") || ll_cli_began(folder);
 }
 
 /* Makes the folder; false: somebody has it already. What else goes wrong is seen when it is used.
@@ -164,6 +168,8 @@ ll_err ll_cli_trained(const char *folder, const char *checkpoint, const char *in
     TRY(ll_session_open(t->g, &o, &t->s));
     ll_kern_notes_print(stderr);
     if (init) return load_weights(t, init);
+    if (!checkpoint && *t->run->train.init && !ll_cli_began(t->run->out))
+        return load_weights(t, t->run->train.init); /* those that it will begin with */
     LL_OWN(ll_st_file) f = NULL;
     TRY(open_checkpoint(t->run->out, checkpoint, &f));
     return load_parameters(t, f);

@@ -13,6 +13,7 @@ ll_err ll_cli_run(const char *what, const ll_words *set, bool models, ll_run **o
 ll_err ll_cli_ranks(const ll_run *r, int64_t ranks, bool kindly, ll_comm **out);
 /* runs/NAME, runs/NAME-2, ...: the first that is new or, with newest, the last that is there. */
 const char *ll_cli_numbered(ll_run *r, bool newest);
+bool ll_cli_began(const char *folder);     /* a run there has left checkpoints or metrics */
 bool ll_cli_holds_run(const char *folder); /* or what one leaves: checkpoints, metrics */
 /* Prints a JSON object or list on standard output and lets go of it. */
 ll_err ll_cli_json(json_t *value);

@@ -10,7 +10,7 @@
 #include <stdarg.h>
 #include <cmocka.h>
 
-enum { N = 4, SIDE = 6, CHANNELS = 2, FILTERS = 3, CLASSES = 5 };
+enum { N = 4, SIDE = 6, CHANNELS = 2, FILTERS = 3, CLASSES = 10 };
 
 static Onnx__Tensor *tensor(ll_arena *a, const char *name, int n, const int64_t *d, double start)
 {
@@ -165,12 +165,39 @@ static void heads_and_losses(void **state)
     ll_graph_free(g);
 }
 
+/* The program beside this one, with words in which each %s is the test's folder. */
+static int cli(const char *words, void **state)
+{
+    char here[512] = "", line[2048];
+    const char *folder = *state;
+    assert_true(readlink("/proc/self/exe", here, sizeof here - 1) > 0);
+    *strrchr(here, '/') = '\0';
+    int n = snprintf(line, sizeof line, "%s/loopline ", here);
+    snprintf(line + n, sizeof line - (size_t)n, words, folder, folder);
+    return system(strcat(line, " >/dev/null 2>&1"));
+}
+
+/* loopline import makes a folder that train, verify and eval take. */
+static void imports(void **state)
+{
+    LL_OWN(ll_arena) a = ll_arena_new();
+    net(state, a);
+    assert_int_equal(cli("import %s/net.onnx --out %s/run", state), 0);
+    assert_int_not_equal(cli("import %s/net.onnx --out %s/run", state), 0); /* not over it */
+#define ON_DATA " %s/run -s data.name=synthetic -s data.samples=64 -s train.batch=16"
+    assert_int_equal(cli("eval" ON_DATA, state), 0); /* the file's weights */
+    assert_int_equal(cli("train" ON_DATA " -s train.steps=3", state), 0);
+    assert_int_equal(cli("eval" ON_DATA, state), 0);
+    assert_int_not_equal(cli("train" ON_DATA " -s train.steps=3", state), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(weights, tmpdir_setup, tmpdir_teardown),
         cmocka_unit_test_setup_teardown(trains, tmpdir_setup, tmpdir_teardown),
         cmocka_unit_test_setup_teardown(heads_and_losses, tmpdir_setup, tmpdir_teardown),
+        cmocka_unit_test_setup_teardown(imports, tmpdir_setup, tmpdir_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
