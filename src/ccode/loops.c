@@ -333,6 +333,39 @@ static ll_err conv2d(const ll_cloops *c)
     return LL_OK;
 }
 
+/* Pixel (i, j) of the image gets what every output (o, p) that it is under gives it. */
+static ll_err conv2d_dx(const ll_cloops *c)
+{
+    static const char *const image = "nijc", *const names = "rsopij";
+    const ll_conv_attr *a = (const ll_conv_attr *)c->attr;
+    const int64_t *y = c->in[0].shape.d, *w = c->in[1].shape.d, *x = c->out[0].shape.d;
+    big filters = w[0] / a->groups;
+    for (int k = 0; k < 4; k++)
+        ll_buf_printf(c->b, "    for (long %c = 0; %c < %lld; %c++)\n", image[k], image[k],
+                      (big)x[k], image[k]);
+    ll_buf_puts(c->b, "    {\n        double sum = 0;\n");
+    for (int k = 0; k < 2; k++) {
+        char tap = names[k], to = names[2 + k];
+        ll_buf_printf(c->b,
+                      "        for (long %c = 0; %c < %lld; %c++) {\n"
+                      "            long %c = %c + %lld - %c * %lld;\n"
+                      "            if (%c < 0 || %c %% %lld || (%c /= %lld) >= %lld) continue;\n",
+                      tap, tap, (big)w[1 + k], tap, to, names[4 + k], (big)a->pad[2 * k], tap,
+                      (big)a->dilation[k], to, to, (big)a->stride[k], to, (big)a->stride[k],
+                      (big)y[1 + k]);
+    }
+    ll_buf_printf(c->b,
+                  "            long f0 = c / %lld * %lld;\n"
+                  "            for (long f = f0; f < f0 + %lld; f++)\n"
+                  "                sum += (double)x0[((n * %lld + o) * %lld + p) * %lld + f] *\n"
+                  "                       x1[((f * %lld + r) * %lld + s) * %lld + c %% %lld];\n"
+                  "        }\n        }\n"
+                  "        y0[((n * %lld + i) * %lld + j) * %lld + c] = sum;\n    }\n",
+                  (big)w[3], filters, filters, (big)y[1], (big)y[2], (big)y[3], (big)w[1],
+                  (big)w[2], (big)w[3], (big)w[3], (big)x[1], (big)x[2], (big)x[3]);
+    return LL_OK;
+}
+
 static void pool(const ll_cloops *c, const char *start, const char *step, const char *value)
 {
     const ll_pool_attr *a = (const ll_pool_attr *)c->attr;
@@ -496,10 +529,11 @@ ll_cloops_write *ll_cloops_find(const char *op)
         ll_cloops_write *write;
     } rows[] = {
 #define ROW(name) {#name, name}
-        ROW(amax),     ROW(arange), ROW(argmax),    ROW(avg_pool), ROW(broadcast), ROW(causal_mask),
-        ROW(concat),   ROW(conv2d), ROW(embedding), ROW(fill),     ROW(gather),    ROW(matmul),
-        ROW(max_pool), ROW(onehot), ROW(pad),       ROW(resample), ROW(reshape),   ROW(rope),
-        ROW(slice),    ROW(sum),    ROW(transpose),
+        ROW(amax),        ROW(arange),    ROW(argmax),  ROW(avg_pool),  ROW(broadcast),
+        ROW(causal_mask), ROW(concat),    ROW(conv2d),  ROW(conv2d_dx), ROW(embedding),
+        ROW(fill),        ROW(gather),    ROW(matmul),  ROW(max_pool),  ROW(onehot),
+        ROW(pad),         ROW(resample),  ROW(reshape), ROW(rope),      ROW(slice),
+        ROW(sum),         ROW(transpose),
 #undef ROW
     };
     if (!strncmp(op, "fused", 5)) return fused; /* fused1, fused2, ...: by results */

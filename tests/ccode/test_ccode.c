@@ -131,6 +131,10 @@ static ll_graph *others(void)
         &(ll_conv){.stride = {2, 1}, .pad = {1, 1}, .dilation = {1, 2}, .groups = 2}); /* [3,7,8] */
     h = ll_avg_pool(g, h, &(ll_window){.size = {2, 2}, .stride = {1, 2}, .pad = {1, 1}});
     h = ll_max_pool(g, h, &(ll_window){.size = {3, 2}, .stride = {1, 1}, .pad = {1, 0}});
+    ll_val back = ll_param(g, "back", LL_SHAPE(8, 3, 2, 4), (ll_init){LL_NORMAL, 0.3});
+    h = ll_conv_transpose(
+        g, h, back, &(ll_conv){.stride = {2, 1}, .pad = {1, 0}, .dilation = {1, 2}, .groups = 2},
+        NULL);
     h = ll_resize_image(g, h, &(ll_resize){.mode = LL_LINEAR, .size = {5, 5}});
     h = ll_pad(g, ll_slice(g, h, 1, 1, 5), 2, 2, 1); /* [1,4,8,8] */
     h = ll_concat(g, (ll_val[]){h, ll_transpose(g, ll_tanh(g, h), "nhwc->nhcw")}, 2, 1);
