@@ -19,29 +19,6 @@ static void put(ll_graph *made, ll_graph **g)
     *g = made;
 }
 
-/* Expands what has no loops, until all have some. */
-static ll_err expand(ll_graph **g)
-{
-    for (int n = 1; n;) {
-        ll_rewrite rw;
-        ll_graph *made;
-        ll_err rc = LL_OK;
-        n = 0;
-        ll_rewrite_begin(&rw, *g);
-        for (int i = 0; i < (*g)->n_node && rc == LL_OK; i++) {
-            const ll_node *x = &(*g)->nodes[i];
-            bool stays = has_loops(x->op);
-            n += !stays;
-            rc = stays           ? ll_rewrite_copy(&rw, x)
-                 : x->op->expand ? ll_rewrite_expand(&rw, x)
-                                 : RAISE(LL_E_ARG, "%s: op %s has no C form", x->name, x->op->name);
-        }
-        TRY(ll_rewrite_end(&rw, rc, &made));
-        put(made, g);
-    }
-    return LL_OK;
-}
-
 static ll_err chain(ll_graph **g)
 {
     for (const ll_fusion *const *f = ll_fusions(); *f; f++) {
@@ -66,10 +43,6 @@ static ll_err check_types(const ll_program *p)
 
 static ll_err lower_steps(ll_graph **g, ll_program **out)
 {
-    ll_graph *made;
-    TRY(expand(g));
-    TRY(ll_simplify(*g, &made));
-    put(made, g);
     TRY(chain(g));
     TRY(ll_lower(*g, &(ll_lower_opts){.target = &ll_target_ref, .as_is = true}, out));
     return LL_OK;
@@ -78,7 +51,7 @@ static ll_err lower_steps(ll_graph **g, ll_program **out)
 static ll_err lower(const ll_graph *g, ll_program **out)
 {
     ll_graph *now;
-    TRY(ll_simplify(g, &now));
+    TRY(ll_expand(g, has_loops, "C", &now));
     ll_err rc = lower_steps(&now, out);
     ll_graph_free(now);
     return rc;

@@ -3,6 +3,11 @@
 #pragma once
 #include "op/ops.h"
 
+static inline void ll_graph_drop(ll_graph **g)
+{
+    ll_graph_free(*g);
+}
+
 /* How numbers are kept and multiplied. tf32, fp8: of products alone. */
 #define LL_PRECISIONS(X) X(f32) X(tf32) X(bf16) X(fp8)
 typedef enum ll_precision {
@@ -24,6 +29,9 @@ ll_err ll_sweep(const ll_graph *g, ll_graph **out);
 ll_err ll_only(const ll_graph *g, ll_val v, const char *name, ll_graph **out);
 /* Drops nodes nobody needs, merges equal ones, folds constants, removes identities. */
 ll_err ll_simplify(const ll_graph *g, ll_graph **out);
+/* Simplified, and expanded until every op stays. LL_E_ARG: one that does not cannot be expanded: it
+ * has no such form ("C"). */
+ll_err ll_expand(const ll_graph *g, bool (*stays)(const ll_op *), const char *what, ll_graph **out);
 /* Matrix products and convolutions read bf16 and accumulate in f32; all else stays as it is. */
 ll_err ll_lower_precision(const ll_graph *g, ll_graph **out);
 /* All that depends on the batch is bf16, but for what is summed over it or handed out. */

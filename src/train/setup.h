@@ -4,10 +4,6 @@
 #include "exec/session.h"
 #include "train/run.h"
 
-static inline void ll_graph_drop(ll_graph **g)
-{
-    ll_graph_free(*g);
-}
 static inline void ll_session_drop(ll_session **s)
 {
     ll_session_close(*s);
