@@ -3,6 +3,7 @@
 #include "cli/common.h"
 
 #include "ccode/ccode.h"
+#include "onnx/onnx.h"
 #include "train/predict.h"
 #include "train/weights_load.h"
 
@@ -10,7 +11,7 @@
 
 typedef struct opts {
     const char *run, *checkpoint, *init, *map, *dtype;
-    const char *weights, *c, *result;
+    const char *weights, *c, *onnx, *result;
     ll_words set;
 } opts;
 
@@ -26,8 +27,10 @@ static const ll_arg args[] = {
      "f32"},
     {"--c", LL_ARG_TEXT, offsetof(opts, c), "DIR",
      "a C program, of plain loops, that needs libc and libm alone, and its weights"},
+    {"--onnx", LL_ARG_TEXT, offsetof(opts, onnx), "FILE.onnx",
+     "an ONNX model (opset 17), for any number of samples, which lie as predict takes them"},
     {"--result", LL_ARG_TEXT, offsetof(opts, result), "NAME",
-     "with --c: what it prints (as for predict)"},
+     "with --c and --onnx: what it makes (as for predict)"},
     {"--checkpoint", LL_ARG_TEXT, offsetof(opts, checkpoint), "FILE",
      "this one, not the run's newest"},
     {"--init", LL_ARG_TEXT, offsetof(opts, init), "FILE",
@@ -63,12 +66,37 @@ static ll_err write_c(const opts *o, const ll_trained *t)
     return LL_OK;
 }
 
+typedef struct onnx_of {
+    ll_predictor *p;
+    ll_session *s;
+} onnx_of;
+
+static ll_err onnx_graph(void *user, int64_t samples, ll_graph **out)
+{
+    return ll_predictor_make(((onnx_of *)user)->p, samples, out);
+}
+
+static ll_err onnx_input(void *user, const char *name, void *data, size_t bytes)
+{
+    return ll_session_get(((onnx_of *)user)->s, name, data, bytes);
+}
+
+static ll_err write_onnx(const opts *o, const ll_trained *t)
+{
+    LL_OWN(ll_predictor) p = NULL;
+    TRY(ll_predictor_open(t->run, t->s, o->result, &p));
+    TRY(ll_onnx_write(onnx_graph, onnx_input, &(onnx_of){p, t->s}, o->onnx));
+    printf("%s: opset 17, any number of samples; makes %s\n", o->onnx, ll_predictor_info(p)->name);
+    return LL_OK;
+}
+
 static const struct kind {
     const char *option;
     size_t file; /* of opts: where it is to be written; NULL: not asked for */
     ll_err (*write)(const opts *o, const ll_trained *t);
 } kinds[] = {{"--weights FILE.safetensors", offsetof(opts, weights), write_weights},
-             {"--c DIR", offsetof(opts, c), write_c}};
+             {"--c DIR", offsetof(opts, c), write_c},
+             {"--onnx FILE.onnx", offsetof(opts, onnx), write_onnx}};
 
 static const char *file_of(const opts *o, const struct kind *k)
 {

@@ -1,8 +1,8 @@
-/* none.c: in place of all else here, where there is no protobuf-c to read ONNX files with. */
+/* none.c: in place of all else here, where there is no protobuf-c for ONNX files. */
 #include "onnx/onnx.h"
 
 #define ABSENT                                                                                     \
-    FAIL(LL_E_ARG, "this build cannot read ONNX files: install libprotobuf-c-dev and "             \
+    FAIL(LL_E_ARG, "this build has no ONNX files: install libprotobuf-c-dev and "                  \
                    "protobuf-c-compiler, and build again")
 
 ll_err ll_onnx_model(ll_arena *, const char *, const char *, const ll_model **)
@@ -21,6 +21,11 @@ ll_err ll_onnx_look(ll_arena *, const char *, ll_onnx_summary *)
 }
 
 ll_err ll_onnx_check(const char *, const char *, ll_arena *, ll_onnx_report *)
+{
+    ABSENT;
+}
+
+ll_err ll_onnx_write(ll_onnx_graph *, ll_onnx_input *, void *, const char *)
 {
     ABSENT;
 }

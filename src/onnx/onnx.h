@@ -1,8 +1,9 @@
-/* onnx.h: networks of ONNX files as graphs of Loopline's.
+/* onnx.h: networks of ONNX files as graphs of Loopline's, and graphs as such files.
  *
  * read.c reads a file strictly; walk.c walks its nodes and declares each with the builders of
  * loopline.h, a row of a table for each of ONNX's ops (ops_*.c); check.c runs ONNX's own tests;
- * model.c makes a network one that can be trained. */
+ * model.c makes a network one that can be trained; write.c writes one, by a table of ours
+ * (write_ops.c). */
 #pragma once
 #include "base/arena.h"
 
@@ -33,6 +34,15 @@ typedef struct ll_onnx_weight {
     void *data;
 } ll_onnx_weight;
 ll_err ll_onnx_weights(ll_arena *a, const ll_model *m, ll_onnx_weight **out, int *count);
+
+/* ---- networks written ---- */
+/* The graph for so many samples, with one result, which the caller owns; and the content of an
+ * input that stays, by name. */
+typedef ll_err ll_onnx_graph(void *user, int64_t batch, ll_graph **out);
+typedef ll_err ll_onnx_input(void *user, const char *name, void *data, size_t bytes);
+/* Writes it as opset 17, for any number of samples; inputs, result and weights have their names.
+ * LL_E_ARG: an op, which is named, has no ONNX form; nothing is written. */
+ll_err ll_onnx_write(ll_onnx_graph *graph, ll_onnx_input *input, void *user, const char *path);
 
 /* What is in a file. */
 typedef struct ll_onnx_named {

@@ -74,7 +74,7 @@ static ll_meaning meaning_of(const ll_graph *g, ll_val v, const char *name)
     return !strcmp(name, "logits") || classified(g).id == v.id ? LL_LOGITS : LL_NUMBERS;
 }
 
-static ll_err make_graph(ll_predictor *p, int64_t batch, ll_graph **out)
+ll_err ll_predictor_make(ll_predictor *p, int64_t batch, ll_graph **out)
 {
     LL_OWN(ll_graph) whole = NULL;
     const char *name;
@@ -106,7 +106,7 @@ static ll_err find_pass(ll_predictor *p, int64_t batch, pass **out)
         *x = (pass){0};
     } else if (x == p->passes + p->n)
         p->n++;
-    if (!x->g) TRY(make_graph(p, batch, &x->g));
+    if (!x->g) TRY(ll_predictor_make(p, batch, &x->g));
     x->batch = batch;
     ll_session_opts o = ll_run_session(p->run, NULL, NULL);
     o.threads = p->share->p->threads;
@@ -125,7 +125,7 @@ static ll_err find_pass(ll_predictor *p, int64_t batch, pass **out)
 static ll_err open_first(ll_predictor *p)
 {
     p->passes[0].batch = 1;
-    TRY(make_graph(p, 1, &p->passes[0].g));
+    TRY(ll_predictor_make(p, 1, &p->passes[0].g));
     p->n = 1;
     p->info.name = p->name;
     const ll_graph *g = p->passes[0].g;

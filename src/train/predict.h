@@ -29,5 +29,7 @@ typedef struct ll_predicts {
 const ll_predicts *ll_predictor_info(const ll_predictor *p);
 /* The graph for one sample; its only result is the value. */
 const ll_graph *ll_predictor_graph(const ll_predictor *p);
+/* That of so many samples, which the caller owns. */
+ll_err ll_predictor_make(ll_predictor *p, int64_t samples, ll_graph **out);
 /* n samples, input i of them one after another at in[i]; the value of each, likewise, in out. */
 ll_err ll_predict(ll_predictor *p, int64_t n, const void *const *in, void *out);
