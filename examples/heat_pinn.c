@@ -34,9 +34,9 @@ static net parameters(ll_graph *g)
         char name[8];
         snprintf(name, sizeof name, "w%d", i);
         p.w[i] = ll_param(g, name, LL_SHAPE(out[i], in[i]),
-                          (ll_init){LL_NORMAL, sqrt(1.0 / (double)in[i])});
+                          (ll_init){.kind = LL_NORMAL, .a = sqrt(1.0 / (double)in[i])});
         snprintf(name, sizeof name, "b%d", i);
-        p.b[i] = ll_param(g, name, LL_SHAPE(out[i]), (ll_init){LL_ZEROS, 0});
+        p.b[i] = ll_param(g, name, LL_SHAPE(out[i]), (ll_init){.kind = LL_ZEROS});
     }
     return p;
 }

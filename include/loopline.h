@@ -498,6 +498,7 @@ struct ll_build {
     bool training; /* false: no dropout, running statistics */
     ll_size sizes[LL_MAX_SIZES];
     const ll_model *model;
+    ll_graph *g; /* that is declared */
 };
 LL_API int64_t ll_build_size(const ll_build *b, const char *name); /* a size the model declares */
 LL_API const ll_model *ll_model_find(const char *name);            /* NULL: none of that name */

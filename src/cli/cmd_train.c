@@ -301,8 +301,8 @@ static void show_end(const ll_run *r, const ll_train_report *t)
     if (t->signal)
         fprintf(stderr,
                 "stopped by signal %d after step %lld, checkpoint saved; go on with:\n"
-                "  loopline train %s --resume",
-                t->signal, (long long)t->steps, r->out);
+                "  %s train %s --resume",
+                t->signal, (long long)t->steps, ll_cli_program(), r->out);
     if (t->signal && t->ranks > 1) fprintf(stderr, " -n %d", t->ranks);
     if (t->signal) fputc('\n', stderr);
     if (t->out_of_patience)

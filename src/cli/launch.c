@@ -43,10 +43,16 @@ void ll_cli_launch_args(int argc, char *const *argv)
     ll_job_set_words(hash);
 }
 
+const char *ll_cli_program(void)
+{
+    const char *path = own_argc > 0 ? own_argv[0] : "loopline", *slash = strrchr(path, '/');
+    return slash ? slash + 1 : path;
+}
+
 const char *ll_cli_name(void)
 {
     static char name[64];
-    snprintf(name, sizeof name, "loopline %s", own_argc > 1 ? own_argv[1] : "");
+    snprintf(name, sizeof name, "%.32s %.28s", ll_cli_program(), own_argc > 1 ? own_argv[1] : "");
     return name;
 }
 

@@ -10,6 +10,7 @@
 #pragma once
 #include "base/err.h"
 
+const char *ll_cli_program(void); /* its file's name: "loopline", or of a model's own program */
 /* The program's own words, kept for ll_cli_launch; ll_main calls it. */
 void ll_cli_launch_args(int argc, char *const *argv);
 const char *ll_cli_name(void); /* "loopline train": of those words */

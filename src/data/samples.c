@@ -45,6 +45,7 @@ static ll_err read_rows(const ll_dataset *d, const ll_field *f, const char *path
     }
     ll_part part = {.file = path, .n = out->n, .data = data, .stride = (size_t)(n * type.bytes)};
     ll_column c = {.name = f->name, .field = f->name, .type = type, .shape = f->shape};
+    if (image) c.factor = 1 / 255.0; /* as where it is trained (table.c) */
     c.parts = &part, c.n_part = 1;
     for (int64_t i = 0; i < out->n; i++)
         TRY(ll_column_read(&c, i, f, (char *)out->data + (size_t)i * bytes));

@@ -52,7 +52,8 @@ int64_t ll_build_size(const ll_build *b, const char *name)
 {
     for (int i = 0; i < LL_MAX_SIZES && b->sizes[i].name; i++)
         if (!strcmp(b->sizes[i].name, name)) return b->sizes[i].value;
-    char text[128];
-    snprintf(text, sizeof text, "that the model declares a size named %s", name);
-    ll_assert_failed(text, __FILE__, __LINE__, __func__);
+    LL_ASSERT(b->g && "that the model declares a size of that name");
+    ll_graph_reject(
+        b->g, "the model asks for a size named %s, which its list of sizes does not have", name);
+    return 1;
 }

@@ -136,11 +136,14 @@ static void set_shape(ll_shape *to, const ll_shape *from) /* what is beyond n st
     for (int d = 0; d < from->n; d++) to->d[d] = from->d[d];
 }
 
-/* Whether a graph is one rank's part: its extents are other ones on other ranks. */
+/* Whether a graph is one rank's part: its extents are other ones on other ranks. (Of a pipeline's
+ * middle stage all inputs may be whole: it receives what is cut.) */
 static bool is_part(const ll_graph *g)
 {
     for (int i = 1; i < g->n_value; i++)
         if (g->values[i].piece) return true;
+    for (int i = 0; i < g->n_node; i++)
+        if (g->nodes[i].op->collective) return true;
     return false;
 }
 

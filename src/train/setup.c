@@ -25,7 +25,13 @@ ll_err ll_run_graph(const ll_run *r, int64_t batch, const ll_optim *optim, ll_gr
     ll_build b = {.batch = batch, .training = optim != NULL, .model = r->model.def};
     memcpy(b.sizes, r->model.sizes, sizeof b.sizes);
     LL_OWN(ll_graph) g = ll_graph_new(r->model.name);
+    b.g = g;
+    CHECK(r->model.def->declare, LL_E_CONFIG, "model %s has no function declare", r->model.name);
     ll_val loss = r->model.def->declare(g, &b);
+    int n_batch = 0;
+    for (int i = 1; i < g->n_value; i++) n_batch += ll_is_batch(&g->values[i]);
+    if (!loss.id) ll_graph_reject(g, "declare returns no loss");
+    if (!n_batch) ll_graph_reject(g, "declare has no batch input (ll_batch)");
     if (loss.id && !ll_find_result(g, "loss").id) ll_graph_result(g, "loss", loss);
     if (optim) ll_minimize(g, loss, optim);
     ll_err rc = ll_graph_check(g);

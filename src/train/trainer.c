@@ -346,7 +346,7 @@ static void see_score(void *context, int64_t step, const json_t *line)
  * run that was over, for the report. */
 static ll_err catch_up(trainer *t)
 {
-    if (t->first == 0 || !validation_due(t, t->first)) return LL_OK;
+    if (t->first == 0) return LL_OK;
     const char *path = ll_trainer_file(t, "metrics.jsonl");
     size_t kept;
     ll_err rc = t->lead ? ll_metrics_lines(path, t->first, see_score, t, &kept) : LL_OK;
@@ -354,12 +354,24 @@ static ll_err catch_up(trainer *t)
     TRY(ll_ranks_share(t->comm, &t->scored, sizeof t->scored));
     TRY(ll_ranks_share(t->comm, &t->best, sizeof t->best));
     TRY(ll_ranks_share(t->comm, &t->since, sizeof t->since));
-    return t->scored && t->first < t->steps ? LL_OK : validate(t, t->first, !t->scored);
+    t->better = false;
+    if (!validation_due(t, t->first) || (t->scored && t->first < t->steps)) return LL_OK;
+    int64_t since = t->since; /* the same one again is no new one */
+    bool scored = t->scored;
+    TRY(validate(t, t->first, !scored));
+    if (scored) t->since = since;
+    return LL_OK;
+}
+
+static bool out_of_patience(const trainer *t)
+{
+    return t->r->train.patience && t->since >= t->r->train.patience;
 }
 
 static ll_err loop(trainer *t)
 {
     TRY(listen(t));
+    if (out_of_patience(t)) t->report->out_of_patience = true, t->steps = t->first;
     for (int64_t step = t->first; step < t->steps && !t->stop; step++) {
         TRY(take_step(t, step));
         int64_t done = step + 1;
@@ -367,7 +379,7 @@ static ll_err loop(trainer *t)
         TRY(listen(t));
         t->better = false;
         if (validation_due(t, done)) TRY(validate(t, done, true));
-        bool enough = t->r->train.patience && t->since >= t->r->train.patience;
+        bool enough = out_of_patience(t);
         if (done == t->steps || t->stop || enough || t->better ||
             due(done, t->r->train.save_every, t->epoch_steps))
             TRY(save(t, done));

@@ -94,7 +94,7 @@ static void compare(const char *folder, ll_session *s, const ll_graph *g)
 static void check(ll_graph *full, const char *result, const char *folder)
 {
     ll_graph *g;
-    ll_session *s;
+    ll_session *s = NULL;
     if (ll_only(full, named(full, result), result, &g) != LL_OK ||
         ll_session_open(g, &(ll_session_opts){.seed = 3, .threads = 1}, &s) != LL_OK)
         fail_msg("%s: %s", full->name, ll_error_text());

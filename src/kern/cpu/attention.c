@@ -47,7 +47,8 @@ static float *lay_out(const ll_att *p, float *at, room *r)
 static size_t room_floats(const ll_att *p)
 {
     room r;
-    return (size_t)(lay_out(p, NULL, &r) - (float *)NULL + 15) / 16 * 16;
+    float *from = (float *)&r; /* any: it is not written to */
+    return (size_t)(lay_out(p, from, &r) - from + 15) / 16 * 16;
 }
 
 /* Masks, maxima and exponentials of one panel of 16 queries; shrink: by how much earlier sums
