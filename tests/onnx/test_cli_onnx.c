@@ -189,6 +189,12 @@ static void imports(void **state)
     assert_int_equal(cli("train" ON_DATA " -s train.steps=3", state), 0);
     assert_int_equal(cli("eval" ON_DATA, state), 0);
     assert_int_not_equal(cli("train" ON_DATA " -s train.steps=3", state), 0);
+    assert_int_equal(cli("export %s/run --onnx %s/out.onnx", state), 0);
+    ll_onnx_summary s;
+    assert_int_equal(ll_onnx_look(a, tmpdir_path(state, "out.onnx"), &s), LL_OK);
+    assert_string_equal(s.inputs[0].shape, "[N,6,6,2]");
+    assert_string_equal(s.outputs[0].name, "p");
+    assert_int_equal(s.n_missing, 0);
 }
 
 int main(void)

@@ -192,14 +192,15 @@ static ll_graph *others(const what *, int64_t n)
     c.pad[1] = 0;
     h = ll_conv_transpose(g, h, back, &c, NULL);
     ll_shape seven = ll_graph_shape(g, h); /* [7,5,8] */
+    ll_val planes = ll_param(g, "planes", LL_SHAPE(7, 8), (ll_init){LL_NORMAL, 1});
+    h = ll_mul(g, h, ll_broadcast(g, planes, "hc->nhwc", seven));
     ll_val gate = ll_sigmoid(g, ll_sum(g, h, "nhwc->nc"));
     h = ll_mul(g, h, ll_broadcast(g, gate, "nc->nhwc", seven));
     ll_val rows = ll_sigmoid(g, ll_sum(g, h, "nhwc->nhw"));
     h = ll_add(g, h, ll_broadcast(g, rows, "nhw->nhwc", seven));
-    ll_val planes = ll_param(g, "planes", LL_SHAPE(7, 8), (ll_init){LL_NORMAL, 1});
-    h = ll_mul(g, h, ll_broadcast(g, planes, "hc->nhwc", seven));
-    ll_val spread = ll_broadcast(g, ll_exp(g, planes), "hc->nhc", LL_SHAPE(n, 7, 8));
-    spread = ll_sum(g, ll_cumsum(g, spread, 0, false, false), "nhc->n"); /* of all samples */
+    ll_val spread = ll_broadcast(g, ll_exp(g, planes), "hc->nhc", LL_SHAPE(2 * n, 7, 8));
+    spread = ll_cumsum(g, spread, 0, false, false); /* over all samples */
+    spread = ll_sum(g, ll_reshape(g, spread, LL_SHAPE(n, 2, 7, 8)), "nabc->n");
     h = ll_resize_image(g, h, &(ll_resize){.mode = LL_LINEAR, .size = {5, 5}});
     h = ll_resize_image(g, ll_flip(g, h, 2), &(ll_resize){.mode = LL_CUBIC, .size = {5, 7}});
     h = ll_slice(g, h, 2, 1, 6);
@@ -229,6 +230,27 @@ static ll_graph *others(const what *, int64_t n)
 static void other_ops(void **state)
 {
     check((what){"others", "", "out", others, NULL}, state);
+}
+
+/* Layers that are other ops by the time they are written. */
+static ll_graph *layers(const what *, int64_t n)
+{
+    ll_graph *g = ll_graph_new("layers");
+    ll_val x = ll_batch(g, "x", LL_F32, LL_SHAPE(n, 6, 8));
+    ll_val gain = ll_param(g, "gain", LL_SHAPE(8), (ll_init){LL_CONSTANT, 0.9});
+    ll_val h = ll_lstm_layer(g, "lstm", ll_rmsnorm(g, x, gain, 1e-5), 8, true);
+    ll_val q = ll_reshape(g, h, LL_SHAPE(n, 6, 4, 2)), kv = ll_slice(g, q, 2, 0, 2);
+    h = ll_attend(g, ll_rope(g, q, 1e4, false), kv, kv, &(ll_attend_opts){.causal = true});
+    ll_val cube = ll_reshape(g, h, LL_SHAPE(n, 6, 2, 2, 2));
+    ll_val w = ll_param(g, "w", LL_SHAPE(3, 2, 2, 1, 2), (ll_init){LL_NORMAL, 0.3});
+    h = ll_conv3d(g, cube, w, &(ll_conv){.pad = {1, 0, 0}});
+    ll_graph_result(g, "out", h);
+    return g;
+}
+
+static void layers_expanded(void **state)
+{
+    check((what){"layers", "", "out", layers, NULL}, state);
 }
 
 /* Every elementwise op that has a row, of images (small and made by a convolution) and of rows. */
@@ -305,6 +327,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(models, tmpdir_setup, tmpdir_teardown),
         cmocka_unit_test_setup_teardown(other_ops, tmpdir_setup, tmpdir_teardown),
+        cmocka_unit_test_setup_teardown(layers_expanded, tmpdir_setup, tmpdir_teardown),
         cmocka_unit_test_setup_teardown(elementwise_ops, tmpdir_setup, tmpdir_teardown),
         cmocka_unit_test_setup_teardown(refused, tmpdir_setup, tmpdir_teardown),
     };
