@@ -90,8 +90,8 @@ static void again(const ll_graph *g, const what *k, void **state, const float *w
 {
     LL_OWN(ll_arena) a = ll_arena_new();
     const ll_model *m;
-    ll_onnx_weight *weights;
-    int n_weight;
+    ll_onnx_weight *weights = NULL;
+    int n_weight = 0;
     ll_session *s;
     if (ll_onnx_model(a, tmpdir_path(state, "model.onnx"), "", &m) != LL_OK ||
         ll_onnx_weights(a, m, &weights, &n_weight) != LL_OK)
