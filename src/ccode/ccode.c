@@ -104,8 +104,11 @@ static ll_err add_function(ll_buf *b, const ll_program *p, int i, bool *used)
 static void add_tensor(ll_buf *b, const ll_program *p, const ll_binding *x)
 {
     const ll_slot *s = &p->slots[x->slot];
-    ll_buf_printf(b, "{\"%s\", %zu, %lld, %d}", x->name, place(p, x->slot),
+    ll_buf_printf(b, "{\"%s\", %zu, %lld, %d, \"", x->name, place(p, x->slot),
                   (long long)ll_numel(&s->type.shape), s->type.dtype == LL_I32);
+    for (int d = 1; d < s->type.shape.n; d++) /* the first: of one sample */
+        ll_buf_printf(b, "%s%lld", d > 1 ? ", " : "", (long long)s->type.shape.d[d]);
+    ll_buf_puts(b, "\"}");
 }
 
 static ll_err code(const ll_program *p, ll_buf *b)
@@ -145,7 +148,8 @@ static void header(const ll_graph *g, const ll_program *p, ll_buf *b)
         "struct model_tensor {\n    const char *name; /* NULL: the last */\n"
         "    long at;    /* byte of the memory */\n"
         "    long n;     /* elements, of 4 bytes */\n"
-        "    int whole;  /* int32_t; else float */\n};\n"
+        "    int whole;  /* int32_t; else float */\n"
+        "    const char *shape; /* of a sample, images as rows, columns, channels */\n};\n"
         "extern const struct model_tensor model_inputs[], model_result;\n\n"
         "/* One sample. -1: an index is out of range. */\nint model_run(void *memory);\n",
         g->name, p->persistent_bytes, p->persistent_bytes + p->work_bytes);

@@ -115,6 +115,8 @@ static ll_err run(const void *given)
                  k == kinds ? "" : " or ", k->option);
     }
     CHECK(any, LL_E_ARG, "say what to write: %s", known);
+    for (const struct kind *k = kinds; k < end; k++)
+        if (file_of(o, k)) TRY(ll_cli_spare(file_of(o, k)));
     LL_TRAINED t = {0};
     TRY(ll_cli_trained(o->run, o->checkpoint, o->init, &o->set, 1, &t));
     for (const struct kind *k = kinds; k < end; k++)

@@ -292,6 +292,7 @@ static ll_err run(const void *given)
     LL_OWN(ll_predictor) p = NULL;
     LL_OWN(ll_dataset) d = NULL;
     LL_OWN(ll_arena) a = ll_arena_new();
+    if (o->npy) TRY(ll_cli_spare(o->npy));
     TRY(ll_cli_trained(o->folder, o->checkpoint, o->init, &o->set, 1, &t));
     TRY(ll_predictor_open(t.run, t.s, o->result, &p));
     if (ll_run_dataset(t.run, &d) != LL_OK)

@@ -67,6 +67,21 @@ bool ll_cli_holds_run(const char *folder)
     return exists(folder, "run.yaml") || ll_cli_began(folder);
 }
 
+ll_err ll_cli_spare(const char *path)
+{
+    LL_OWN(ll_arena) a = ll_arena_new();
+    struct stat st;
+    char *folder = ll_arena_strdup(a, path), *slash = strrchr(folder, '/');
+    if (stat(path, &st) != 0 || S_ISDIR(st.st_mode)) return LL_OK;
+    if (slash)
+        *slash = '\0';
+    else
+        folder = ll_arena_strdup(a, ".");
+    bool run = exists(folder, "run.yaml") || exists(folder, "../run.yaml");
+    CHECK(!run, LL_E_ARG, "%s is a file of a run: give another name, or remove it first", path);
+    return LL_OK;
+}
+
 /* Makes the folder; false: somebody has it already. What else goes wrong is seen when it is used.
  */
 static bool claim(ll_arena *arena, const char *folder)

@@ -15,6 +15,8 @@ ll_err ll_cli_ranks(const ll_run *r, int64_t ranks, bool kindly, ll_comm **out);
 const char *ll_cli_numbered(ll_run *r, bool newest);
 bool ll_cli_began(const char *folder);     /* a run there has left checkpoints or metrics */
 bool ll_cli_holds_run(const char *folder); /* or what one leaves: checkpoints, metrics */
+/* Refuses a file that is there already and lies in a run's folder, or in its checkpoints. */
+ll_err ll_cli_spare(const char *path);
 /* Prints a JSON object or list on standard output and lets go of it. */
 ll_err ll_cli_json(json_t *value);
 json_t *ll_cli_number(double v); /* null where it is not finite */

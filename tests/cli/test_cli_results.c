@@ -254,6 +254,16 @@ static void export_c(void **state)
     }
     assert_int_equal(pclose(f), 0);
     free(want);
+    write_npy(tmpdir_path(state, "bad.npy"), "<f4", "2, 14, 56", x, sizeof x);
+    snprintf(command, sizeof command, "cd %s/c && ./model weights.bin ../bad.npy 2>&1",
+             (const char *)*state);
+    char line[200];
+    f = popen(command, "r");
+    assert_non_null(fgets(line, sizeof line, f));
+    assert_non_null(strstr(line, "wanted samples of (28, 28, 1)"));
+    assert_int_not_equal(pclose(f), 0);
+    refuses(*state, 1, "export r --weights r/run.yaml", "is a file of a run");
+    refuses(*state, 1, "predict r two.npy --npy r/metrics.jsonl", "is a file of a run");
     outcome o = program_run(*state, NULL, "export r");
     assert_non_null(strstr(o.err, "--c DIR"));
     outcome_free(&o);
