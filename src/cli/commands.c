@@ -131,6 +131,7 @@ int ll_main(int argc, char *const *argv, const ll_model *models)
 {
     fill_closed_streams();
     ll_models_add(models);
+    if (models && argc > 0) ll_cli_call_it(argv[0]);
     ll_cli_launch_args(argc, argv);
     int status = dispatch(argc, argv);
     if ((fflush(stdout) != 0 || ferror(stdout)) && status == 0) {

@@ -43,10 +43,17 @@ void ll_cli_launch_args(int argc, char *const *argv)
     ll_job_set_words(hash);
 }
 
+static const char *program = "loopline";
+
+void ll_cli_call_it(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    program = slash ? slash + 1 : path;
+}
+
 const char *ll_cli_program(void)
 {
-    const char *path = own_argc > 0 ? own_argv[0] : "loopline", *slash = strrchr(path, '/');
-    return slash ? slash + 1 : path;
+    return program;
 }
 
 const char *ll_cli_name(void)

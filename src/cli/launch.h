@@ -10,7 +10,8 @@
 #pragma once
 #include "base/err.h"
 
-const char *ll_cli_program(void); /* its file's name: "loopline", or of a model's own program */
+const char *ll_cli_program(void); /* "loopline", or the file of a program with its own models */
+void ll_cli_call_it(const char *path); /* that file */
 /* The program's own words, kept for ll_cli_launch; ll_main calls it. */
 void ll_cli_launch_args(int argc, char *const *argv);
 const char *ll_cli_name(void); /* "loopline train": of those words */
