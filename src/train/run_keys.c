@@ -130,7 +130,8 @@ static const ll_key keys[] = {
     TEXT(
         "train.init", train.init, "",
         "weights to begin with: a safetensors file, or a state_dict that torch.save wrote; moments "
-        "and step start at 0 (empty: initial values by train.seed)"),
+        "and step start at 0; verify and bench do not look at it (empty: initial values by "
+        "train.seed)"),
     TEXT("train.init_map", train.init_map, "",
          "how names and layouts of train.init are read: a bundled map (as-is, hf-gpt2, pytorch, "
          "torchvision-alexnet, torchvision-googlenet, torchvision-resnet) or a file; empty: the "
