@@ -277,17 +277,18 @@ LL_API ll_val ll_conv2d(ll_graph *g, ll_val x, ll_val filter, const ll_conv *opt
 LL_API ll_val ll_conv1d(ll_graph *g, ll_val x, ll_val filter, const ll_conv *opts);
 LL_API ll_val ll_conv3d(ll_graph *g, ll_val x, ll_val filter, const ll_conv *opts);
 /* What conv2d does to its image's gradient: x [n,h,w,c], filter [c,r,s,f/groups] -> [n,h',w',f], h'
- * = (h-1) stride - pads + (r-1) dilation + 1 + out_pad, which is less than stride (NULL: 0). Of
- * [n,l,c] and [c,r,f/groups] alike. */
+ * = (h-1) stride - pads + (r-1) dilation + 1 + out_pad, which is less than stride or dilation
+ * (NULL: 0). Of [n,l,c] and [c,r,f/groups], or [n,d,h,w,c] and [c,q,r,s,f/groups], alike. */
 LL_API ll_val ll_conv_transpose(ll_graph *g, ll_val x, ll_val filter, const ll_conv *opts,
                                 const int64_t *out_pad);
 
 /* Of each spatial dimension in turn. */
 typedef struct ll_window {
     int64_t size[3], stride[3], pad[3]; /* stride 0 means size */
-    bool ceil;                          /* round the output size up, as torchvision's GoogLeNet */
+    bool ceil;                          /* round the output size up, as PyTorch does */
     bool skip_pad;                      /* avg_pool: padding does not count in the divisor */
     int64_t pad_more[3];                /* after the end there are pad + pad_more */
+    int64_t dilation[3];                /* from place to place of a window; 0 means 1 */
 } ll_window;
 /* Of [n,l,c], [n,h,w,c] or [n,d,h,w,c]. */
 LL_API ll_val ll_max_pool(ll_graph *g, ll_val x, const ll_window *w);
@@ -346,6 +347,8 @@ LL_API ll_val ll_attend(ll_graph *g, ll_val q, ll_val k, ll_val v, const ll_atte
 /* Rotary positions (Su et al., 2021): pairs of a row of x [b,t,h,d] are turned by t / base^(2i/d).
  * Pair i: elements i and i + d/2; interleaved: 2 i and 2 i + 1. */
 LL_API ll_val ll_rope(ll_graph *g, ll_val x, double base, bool interleaved);
+/* The same with places, i32 [b,t], in place of t (none: t). x may be [b,t,n,g,d] in both. */
+LL_API ll_val ll_rope_at(ll_graph *g, ll_val x, ll_val places, double base, bool interleaved);
 LL_API ll_val ll_embedding(ll_graph *g, ll_val table,
                            ll_val index); /* [v,c], i32[...] -> [...,c] */
 /* -log softmax(logits)[label] for each row: [...,v], i32[...] -> [...] */
@@ -396,7 +399,6 @@ LL_API ll_val ll_linear(ll_graph *g, const char *name, ll_val x, int64_t out, bo
 /* x of one to three spatial dimensions; filter: size in each; bias as asked */
 LL_API ll_val ll_conv_layer(ll_graph *g, const char *name, ll_val x, int64_t out, int64_t size,
                             const ll_conv *opts, bool bias);
-/* One or two spatial dimensions. */
 LL_API ll_val ll_conv_transpose_layer(ll_graph *g, const char *name, ll_val x, int64_t out,
                                       int64_t size, const ll_conv *opts, const int64_t *out_pad,
                                       bool bias);
@@ -434,7 +436,8 @@ typedef struct ll_param_rule {
 } ll_param_rule;
 
 typedef struct ll_optim {
-    const char *name;         /* sgd momentum nesterov adagrad rmsprop adam adamw lars larc lamb */
+    /* sgd momentum nesterov adagrad rmsprop adam adamw lars larc lamb muon schedule-free-adamw */
+    const char *name;
     double momentum;          /* 0: 0.9 */
     double beta1, beta2, eps; /* 0: the optimizer's usual value */
     double weight_decay;
@@ -499,10 +502,25 @@ struct ll_build {
     ll_size sizes[LL_MAX_SIZES];
     const ll_model *model;
     ll_graph *g; /* that is declared */
+    /* Generation: > 0: each of the batch's sequences has so many places for keys and values, and
+     * goes on by `step` tokens at a time: x is i32 [batch,step]. */
+    int64_t cache, step;
+    bool mixed; /* training samples are mixed in pairs (data.mixup, data.cutmix) */
 };
+/* For models that generate, all as without where b->cache is 0. Causal attention of q [b,t,h,d] or
+ * [b,t,n,h/n,d] to k and v [b,t,n,d]; window: how many keys, its own among them, a query sees, 0:
+ * all. Generating, keys and values stay in the states "name.k.cache" and "name.v.cache". */
+LL_API ll_val ll_self_attend(const ll_build *b, const char *name, ll_val q, ll_val k, ll_val v,
+                             int64_t window);
+LL_API ll_val ll_build_places(const ll_build *b); /* of x's tokens, i32 [batch,step]; none */
+LL_API ll_val ll_build_last(const ll_build *b, ll_val x); /* [batch,1,c]: each one's last new row */
 LL_API int64_t ll_build_size(const ll_build *b, const char *name); /* a size the model declares */
-LL_API const ll_model *ll_model_find(const char *name);            /* NULL: none of that name */
-LL_API const ll_model *const *ll_model_all(void);                  /* ends with NULL */
+/* How classifiers end: batch data "y" i32, a label for each row of logits, results "loss" and
+ * "correct"; returns the loss, a mean. Where samples are mixed, "y2" i32 is the other one's label
+ * and "mix" f32 [n] how much of the loss is y's. */
+LL_API ll_val ll_label_loss(ll_graph *g, const ll_build *b, ll_val logits);
+LL_API const ll_model *ll_model_find(const char *name); /* NULL: none of that name */
+LL_API const ll_model *const *ll_model_all(void);       /* ends with NULL */
 
 /* The program `loopline`, with models of one's own (a list, by next; may be NULL) before the
  * bundled ones: train, verify, eval and all other commands. Returns the exit status: a program

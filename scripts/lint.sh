@@ -91,7 +91,7 @@ headers_alone() {
     protoc-c --proto_path=src/onnx --c_out="$gen" onnx.proto 2>/dev/null
     mpi="-I$gen -DOMPI_SKIP_MPICXX -DMPICH_SKIP_MPICXX $(mpicc -show 2>/dev/null | grep -oE -- '-(I|isystem )[^ ]+' | tr '\n' ' ')"
     export mpi
-    printf '%s\n' "${headers[@]}" | if [ -e "$gen/onnx.pb-c.h" ]; then cat; else grep -vE '^src/onnx/(read|scope|walk)\.h'; fi | xargs -P 2 -I{} sh -c '
+    printf '%s\n' "${headers[@]}" | if [ -e "$gen/onnx.pb-c.h" ]; then cat; else grep -vE '^src/onnx/(read|scope|walk)\.h'; fi | xargs -P "$(nproc)" -I{} sh -c '
         h=$(echo "{}" | sed "s,^src/,,;s,^include/,,")
         for lang in "gcc -std=gnu2x -x c" "g++ -std=c++17 -x c++"; do
             echo "#include \"$h\"" | $lang -Wall -Wextra -Werror -Isrc -Iinclude $mpi -fsyntax-only - >/dev/null 2>&1 ||
@@ -164,7 +164,7 @@ format() {
         echo "lint: format skipped (clang-format ${have:-absent}, the rules are for $format_version)" >&2
         return
     fi
-    printf '%s\n' "${all[@]}" | xargs clang-format --dry-run -Werror 2>&1 |
+    printf '%s\n' "${all[@]}" | xargs -P "$(nproc)" -n 50 clang-format --dry-run -Werror 2>&1 |
         sed -n 's/^\([^:]*:[0-9]*\):.*error:.*/\1: not as clang-format would have it/p' | sort -u
 }
 

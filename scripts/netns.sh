@@ -6,6 +6,8 @@
 #                                            rank a host, takes the hosts down; PROGRAM's status
 #     netns.sh up N [RATE]                   makes them to stay; prints the prefix of their names
 #     netns.sh down N                        takes them down (NETNS_PREFIX: what up printed)
+#     netns.sh mpiexec ARGUMENT...           mpiexec on the first host of an `up` (NETNS_PREFIX), with what
+#                                            it must be told of the others: for LOOPLINE_MPIEXEC
 #     netns.sh HOST COMMAND...               in mpiexec's hands only: stands in for ssh
 #
 # NETNS_PREFIX   names namespaces PREFIXh1, ..., PREFIXsw; run uses the hosts of an `up` where it is
@@ -133,7 +135,8 @@ launcher() { # N
     launch=("${@:2}")
     case $("${launch[@]}" --version 2>&1 | head -n 3) in
     *"Open MPI"* | *OpenRTE*)
-        launch+=(--host "$(seq -s , -f "$net.%g:1" "$1")" -n "$1" --map-by node --bind-to none)
+        [ "$1" = 0 ] || launch+=(--host "$(seq -s , -f "$net.%g:1" "$1")" -n "$1" --map-by node)
+        launch+=(--bind-to none)
         launch+=(--mca plm rsh --mca plm_rsh_agent "$me" --mca plm_rsh_no_tree_spawn 1)
         launch+=(--mca oob_tcp_if_include "$net.0/24" --mca btl_tcp_if_include "$net.0/24")
         launch+=(--mca pml ob1 --mca btl tcp,self --mca mpi_yield_when_idle 1)
@@ -144,8 +147,8 @@ launcher() { # N
         export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
         ;;
     *HYDRA* | *MPICH*)
-        launch+=(-launcher ssh -launcher-exec "$me" -hosts "$(seq -s , -f "$net.%g" "$1")")
-        launch+=(-ppn 1 -iface eth0 -localhost "$net.1" -n "$1")
+        [ "$1" = 0 ] || launch+=(-hosts "$(seq -s , -f "$net.%g" "$1")" -ppn 1 -n "$1")
+        launch+=(-launcher ssh -launcher-exec "$me" -iface eth0 -localhost "$net.1")
         export UCX_TLS=tcp,self UCX_NET_DEVICES=eth0
         ;;
     *) cannot "${launch[0]} is neither Open MPI's nor MPICH's mpiexec" ;;
@@ -194,6 +197,12 @@ down)
     [ -n "${NETNS_PREFIX:-}" ] || wrong "down wants NETNS_PREFIX, which up printed"
     check_tools
     down $(seq -f "${prefix}h%g" "$2") "${prefix}sw"
+    ;;
+mpiexec)
+    [ -n "${NETNS_PREFIX:-}" ] || wrong "mpiexec wants NETNS_PREFIX, which up printed"
+    launcher 0
+    export NETNS_AGENT=$prefix
+    on_host 1 "${launch[@]}" "${@:2}"
     ;;
 *)
     [ -n "${NETNS_AGENT:-}" ] || wrong "run N PROGRAM..., up N [RATE] or down N"

@@ -26,6 +26,7 @@ need pkg-config command -v pkg-config
 need libhwloc-dev has_lib hwloc
 need libjansson-dev has_lib jansson
 need libyaml-dev has_lib yaml-0.1
+need libpcre2-dev has_lib libpcre2-8
 need zlib1g-dev has_lib zlib
 need libjpeg-dev has_lib libjpeg
 need libpng-dev has_lib libpng

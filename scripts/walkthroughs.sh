@@ -53,7 +53,7 @@ cd "$copy"
 generator=()
 command -v ninja >/dev/null && generator=(-G Ninja)
 cmake -S . -B build "${generator[@]}" -DLL_CUDA=OFF -DLL_WERROR=OFF -DCMAKE_BUILD_TYPE=Debug \
-    -DCMAKE_C_FLAGS_DEBUG=-O1 >build.log
+    -DCMAKE_C_FLAGS_DEBUG=-O0 >build.log
 cmake --build build -j "$(nproc)" --target test_op test_fuse test_verify bench_algorithms >>build.log ||
     { tail -n 40 build.log && exit 1; }
 found() { # WHAT PATTERN COMMAND...: the command passes, and its output has the pattern
@@ -68,7 +68,7 @@ for op in lse softsign softcap; do
 done
 found "fusion add_rmsnorm" 'OK \] add_rmsnorm' env ONLY=add_rmsnorm build/test_fuse
 found "algorithm shout" 'shout' build/bench_algorithms
-found "algorithm shout, proved" 'PASSED' build/test_verify
+found "algorithm shout, proved" 'PASSED' env ONLY=shout build/test_verify
 if command -v nvcc >/dev/null; then
     nvcc -std=c++17 -arch=sm_90 -Isrc -Iinclude -Ibuild/gen -c src/kern/cuda/softcap.cu -o softcap.o
     echo "kernel softcap.cu: compiles"

@@ -38,11 +38,27 @@ static void fill_table(void)
     for (int k = 1; k < 64; k++) zeros[k] = times(zeros[k - 1], zeros[k - 1]);
 }
 
+/* Where the instruction set has it, eight bytes in two or three cycles. */
+#if defined __ARM_FEATURE_CRC32
+#include <arm_acle.h>
+#define EIGHT(r, word) __crc32cd(r, word)
+#elif defined __SSE4_2__
+#include <nmmintrin.h>
+#define EIGHT(r, word) (uint32_t) _mm_crc32_u64(r, word)
+#endif
+
 uint32_t ll_crc32c(uint32_t crc, const void *data, size_t n)
 {
     pthread_once(&table_once, fill_table);
     const uint8_t *p = (const uint8_t *)data;
     uint32_t r = ~crc;
+#ifdef EIGHT
+    for (; n >= 8; n -= 8, p += 8) {
+        uint64_t word;
+        memcpy(&word, p, 8);
+        r = EIGHT(r, word);
+    }
+#endif
     for (; n >= 8; n -= 8, p += 8) {
         r ^= (uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
         r = table[7][r & 255] ^ table[6][r >> 8 & 255] ^ table[5][r >> 16 & 255] ^

@@ -93,6 +93,22 @@ ll_err ll_write_all(int fd, const char *path, const void *data, size_t size)
     return write_at(fd, path, data, size, -1);
 }
 
+ll_err ll_append(int fd, const char *path, const void *data, size_t size, bool *full)
+{
+    off_t end = lseek(fd, 0, SEEK_END);
+    ll_err rc = ll_write_all(fd, path, data, size);
+    *full = rc != LL_OK && ll_is_full();
+    if (rc == LL_OK) return LL_OK;
+    CHECK(end >= 0 && ftruncate(fd, end) == 0, LL_E_IO, "%s: %s", path, strerror(errno));
+    return *full ? LL_OK : rc;
+}
+
+bool ll_is_full(void)
+{
+    const char *why = ll_error_message();
+    return strstr(why, strerror(ENOSPC)) || strstr(why, strerror(EDQUOT));
+}
+
 struct ll_atomic {
     int fd;
     bool created, joined;

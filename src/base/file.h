@@ -13,6 +13,9 @@ ll_err ll_file_write(const char *path, const void *data, size_t size);
 ll_err ll_mkdirs(const char *folder);
 /* Retries short writes and interrupts. The error names path. */
 ll_err ll_write_all(int fd, const char *path, const void *data, size_t size);
+/* Adds all of it to a file's end, or nothing. *full: the disk is, which is no error. */
+ll_err ll_append(int fd, const char *path, const void *data, size_t size, bool *full);
+bool ll_is_full(void); /* of this thread's last failure: was it for want of room on the disk? */
 
 /* The steps of ll_file_write, for content that comes in pieces. Close always; without a commit
  * before it, it takes back everything. */

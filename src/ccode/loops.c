@@ -423,9 +423,10 @@ static ll_err resample(const ll_cloops *c)
 static ll_err rope(const ll_cloops *c)
 {
     const ll_rope_attr *a = (const ll_rope_attr *)c->attr;
-    const int64_t *s = c->in[0].shape.d;
-    big half = s[3] / 2;
-    each(c, ll_numel(&c->in[0].shape) / 2);
+    const ll_shape *x = &c->in[0].shape;
+    big d = x->d[x->n - 1], half = d / 2, heads = x->n == 5 ? x->d[2] * x->d[3] : x->d[2];
+    CHECK(c->n_in == 1, LL_E_ARG, "rope with places given has no C form");
+    each(c, ll_numel(x) / 2);
     ll_buf_printf(c->b,
                   " {\n        long pair = e %% %lld, row = e / %lld, t = row / %lld %% %lld;\n"
                   "        long i = row * %lld + pair%s, j = i + %lld;\n"
@@ -433,8 +434,8 @@ static ll_err rope(const ll_cloops *c)
                   "        double p = x0[i], q = x0[j], sine = %ssin(angle);\n"
                   "        y0[i] = p * cos(angle) - q * sine;\n"
                   "        y0[j] = p * sine + q * cos(angle);\n    }\n",
-                  half, half, (big)s[2], (big)s[1], (big)s[3], a->interleaved ? " * 2" : "",
-                  a->interleaved ? 1 : half, (big)a->at, a->base, (big)s[3], a->back ? "-" : "");
+                  half, half, heads, (big)x->d[1], d, a->interleaved ? " * 2" : "",
+                  a->interleaved ? 1 : half, (big)a->at, a->base, d, a->back ? "-" : "");
     return LL_OK;
 }
 

@@ -1,4 +1,4 @@
-/* bench.h: loopline bench step, bench comm and bench scale. */
+/* bench.h: loopline bench step, comm, scale and consistency. */
 #pragma once
 #include "cli/args.h"
 #include "comm/codec.h"
@@ -7,7 +7,8 @@
 
 #include <jansson.h>
 
-extern const ll_command ll_bench_step_command, ll_bench_comm_command, ll_bench_scale_command;
+extern const ll_command ll_bench_step_command, ll_bench_comm_command, ll_bench_scale_command,
+    ll_bench_consistency_command;
 
 /* ---- bench comm ---- */
 typedef struct ll_comm_bench_opts {

@@ -121,7 +121,7 @@ static ll_err run(const void *given)
     ll_comm *c;
     ll_comm_bench_report r;
     TRY(check(o, a, &r));
-    TRY(ll_cli_launch(o->ranks, false));
+    TRY(ll_cli_launch(o->ranks, NULL));
     /* Open MPI allocates with every large reduction; memory that malloc gives back to the system
      * comes again as pages of zeros, one fault each, and would make it look slow. */
     mallopt(M_MMAP_MAX, 0);

@@ -59,7 +59,7 @@ static ll_err measure(const opts *o, ll_comm *c, const ll_run *r)
 static ll_err run_one(const opts *o, const ll_run *r)
 {
     ll_comm *c;
-    TRY(ll_cli_ranks(r, o->one, false, &c));
+    TRY(ll_cli_ranks(r, o->one, NULL, &c));
     return ll_cli_leave(c, measure(o, c, r));
 }
 
@@ -239,7 +239,7 @@ static ll_err run(const void *given)
     const opts *o = (const opts *)given;
     LL_OWN(ll_arena) a = ll_arena_new();
     LL_OWN(ll_run) r = NULL;
-    TRY(ll_cli_run(o->run, &o->set, false, &r));
+    TRY(ll_cli_run_one(o->run, &o->set, false, &r));
     return o->one || ll_job_size() > 1 ? run_one(o, r) : run_table(o, r, a);
 }
 

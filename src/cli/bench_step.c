@@ -155,7 +155,7 @@ static ll_err run(const void *given)
     LL_OWN(ll_arena) a = ll_arena_new();
     LL_OWN(ll_run) r = NULL;
     ll_bench_report *b = LL_NEW(a, ll_bench_report);
-    TRY(ll_cli_run(o->model, &o->set, true, &r));
+    TRY(ll_cli_run_one(o->model, &o->set, true, &r));
     if (*r->parallel.mesh)
         fprintf(stderr, "one process, without the run's mesh %s: loopline bench scale has ranks\n",
                 r->parallel.mesh);

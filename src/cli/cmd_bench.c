@@ -2,7 +2,8 @@
 #include "cli/bench.h"
 
 static const ll_command *const subs[] = {&ll_bench_step_command, &ll_bench_comm_command,
-                                         &ll_bench_scale_command, NULL};
+                                         &ll_bench_scale_command, &ll_bench_consistency_command,
+                                         NULL};
 
-const ll_command ll_command_bench = {"bench", "times training steps, communication and scaling",
-                                     .subs = subs};
+const ll_command ll_command_bench = {
+    "bench", "times training steps, communication, scaling and replicas", .subs = subs};

@@ -22,7 +22,7 @@ static const ll_arg args[] = {
     {"--init", LL_ARG_TEXT, offsetof(opts, init), "FILE",
      "weights of another system's, in place of a checkpoint (as for train)"},
     {"--samples", LL_ARG_INT, offsetof(opts, samples), "N",
-     "the first N validation samples (0: all)"},
+     "the first N validation samples (0: all); as -s train.eval_samples"},
     {"--classes", LL_ARG_FLAG, offsetof(opts, classes), NULL,
      "precision, recall and F1 of each class, and which are taken for which"},
     {"--confusion", LL_ARG_TEXT, offsetof(opts, confusion), "FILE.svg",
@@ -40,6 +40,22 @@ static ll_err score(const opts *o, const ll_trained *t, const ll_dataset *d, ll_
     ll_err rc = ll_evaluate(e, o->samples, NULL, out);
     ll_evaluator_close(e);
     return rc;
+}
+
+/* Of an ensemble: what its members predict on average. */
+static ll_err score_members(const opts *o, const ll_trained *t, const ll_dataset *d, ll_arena *a,
+                            ll_score *out, ll_classes *c)
+{
+    LL_OWN(ll_st_file) f = NULL;
+    ll_members m;
+    TRY(ll_cli_checkpoint(t->run->out, o->checkpoint, &f));
+    TRY(ll_members_read(f, t->s, a, &m));
+    TRY(ll_classes_count(t->run, d, t->s, &m, o->samples, o->top, a, c));
+    *out = (ll_score){c->loss, (double)c->correct / (double)c->samples, c->samples};
+    for (int k = 0; k < m.n; k++)
+        fprintf(stderr, "member %d alone: accuracy %.2f %%\n", k,
+                100 * (double)c->alone[k] / (double)c->samples);
+    return LL_OK;
 }
 
 static double in_top(const ll_classes *c)
@@ -68,7 +84,26 @@ static void classes_json(json_t *j, const ll_classes *c)
     json_object_set_new(j, "confusion", rows);
 }
 
-static ll_err show_json(const opts *o, const ll_trained *t, const ll_score *s, const ll_classes *c)
+/* Of models that tell which token comes next: how many it hesitates between, and how many bits the
+ * text's bytes take; tokens of all of the text, for its bytes. NaN: it is another model. */
+typedef struct language {
+    double perplexity, bits_per_byte;
+} language;
+
+static language language_of(const ll_trained *t, const ll_data_info *i, double loss)
+{
+    const ll_graph *g = t->g;
+    language l = {NAN, NAN};
+    int64_t bytes = i->text_bytes[0] + i->text_bytes[1], tokens = i->tokens[0] + i->tokens[1];
+    if (i->kind != LL_TOKENS || !ll_find(g, "y").id) return l;
+    l.perplexity = exp(loss);
+    if (i->is_text || bytes)
+        l.bits_per_byte = loss / log(2) * (bytes ? (double)tokens / (double)bytes : 1);
+    return l;
+}
+
+static ll_err show_json(const opts *o, const ll_trained *t, const ll_score *s, const ll_classes *c,
+                        language l)
 {
     json_t *j = json_object();
     json_object_set_new(j, "model", json_string(t->run->model.name));
@@ -77,6 +112,9 @@ static ll_err show_json(const opts *o, const ll_trained *t, const ll_score *s, c
     json_object_set_new(j, "val_accuracy", ll_cli_number(s->accuracy));
     for (int i = 0; i < s->n_metric; i++)
         json_object_set_new(j, s->names[i], ll_cli_number(s->metrics[i]));
+    if (!isnan(l.perplexity)) json_object_set_new(j, "perplexity", ll_cli_number(l.perplexity));
+    if (!isnan(l.bits_per_byte))
+        json_object_set_new(j, "bits_per_byte", ll_cli_number(l.bits_per_byte));
     json_object_set_new(j, "samples", json_integer(s->samples));
     if (o->top) json_object_set_new(j, "top", json_integer(c->top));
     if (o->top) json_object_set_new(j, "top_accuracy", ll_cli_number(in_top(c)));
@@ -149,13 +187,16 @@ static void print_classes(const ll_classes *c)
     print_confusion(c);
 }
 
-static ll_err show(const opts *o, const ll_trained *t, const ll_score *s, const ll_classes *c)
+static ll_err show(const opts *o, const ll_trained *t, const ll_score *s, const ll_classes *c,
+                   language l)
 {
-    if (o->json) return show_json(o, t, s, c);
+    if (o->json) return show_json(o, t, s, c, l);
     printf("%s after step %lld: validation loss %.4f", t->run->name, (long long)t->step, s->loss);
     if (!isnan(s->accuracy)) printf(", accuracy %.2f %%", 100 * s->accuracy);
     if (o->top) printf(", top-%lld accuracy %.2f %%", (long long)c->top, 100 * in_top(c));
     for (int i = 0; i < s->n_metric; i++) printf(", %s %.4g", s->names[i], s->metrics[i]);
+    if (!isnan(l.perplexity)) printf(", perplexity %.4f", l.perplexity);
+    if (!isnan(l.bits_per_byte)) printf(", %.4f bits a byte", l.bits_per_byte);
     printf(" on %lld samples\n", (long long)s->samples);
     if (o->classes) print_classes(c);
     return LL_OK;
@@ -169,19 +210,24 @@ static ll_err draw(const opts *o, const ll_trained *t, const ll_classes *c, ll_a
 
 static ll_err run(const void *given)
 {
-    const opts *o = (const opts *)given;
+    opts own = *(const opts *)given;
+    const opts *o = &own;
     LL_TRAINED t = {0};
     LL_OWN(ll_dataset) d = NULL;
     LL_OWN(ll_arena) a = ll_arena_new();
     ll_score s;
     ll_classes c = {0};
     TRY(ll_cli_trained(o->folder, o->checkpoint, o->init, &o->set, 1, &t));
+    for (int i = 0; i < o->set.n && !o->samples; i++) /* of the run's own, training's concern */
+        if (!strncmp(o->set.v[i], "train.eval_samples=", 19))
+            own.samples = t.run->train.eval_samples;
     TRY(ll_run_dataset(t.run, &d));
-    TRY(score(o, &t, d, &s));
-    if (o->classes || o->confusion || o->top)
-        TRY(ll_classes_count(t.run, d, t.s, o->samples, o->top, a, &c));
+    bool ensemble = !o->init && !strcmp(t.run->parallel.between.seeds, "own");
+    TRY(ensemble ? score_members(o, &t, d, a, &s, &c) : score(o, &t, d, &s));
+    if (!ensemble && (o->classes || o->confusion || o->top))
+        TRY(ll_classes_count(t.run, d, t.s, NULL, o->samples, o->top, a, &c));
     if (o->confusion) TRY(draw(o, &t, &c, a));
-    return show(o, &t, &s, &c);
+    return show(o, &t, &s, &c, language_of(&t, ll_dataset_info(d), s.loss));
 }
 
 const ll_command ll_command_eval = {"eval", "measures a trained model on the validation data", args,

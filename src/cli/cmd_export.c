@@ -11,7 +11,7 @@
 
 typedef struct opts {
     const char *run, *checkpoint, *init, *map, *dtype;
-    const char *weights, *c, *onnx, *result;
+    const char *weights, *adapter, *c, *onnx, *result;
     ll_words set;
 } opts;
 
@@ -20,9 +20,13 @@ static const ll_arg args[] = {
      "where loopline train put the run; with --init also a run file or a model"},
     {"--weights", LL_ARG_TEXT, offsetof(opts, weights), "FILE.safetensors",
      "parameters and statistics alone"},
+    {"--adapter", LL_ARG_TEXT, offsetof(opts, adapter), "DIR",
+     "adapters (train.lora) alone, as PEFT has them"},
     {"--map", LL_ARG_TEXT, offsetof(opts, map), "MAP",
-     "with --weights: names and layouts of another system: pytorch, torchvision-resnet, "
-     "torchvision-alexnet, torchvision-googlenet, hf-gpt2, or a file; default: ours"},
+     "with --weights and --adapter: names and layouts of another system: pytorch, "
+     "torchvision-resnet, "
+     "torchvision-alexnet, torchvision-googlenet, "
+     "torchvision-mobilenetv2, hf-gpt2, hf-llama, hf-bert, or a file; default: ours"},
     {"--dtype", LL_ARG_TEXT, offsetof(opts, dtype), "TYPE", "with --weights: f32, bf16 or f16",
      "f32"},
     {"--c", LL_ARG_TEXT, offsetof(opts, c), "DIR",
@@ -48,6 +52,14 @@ static ll_err write_weights(const opts *o, const ll_trained *t)
     TRY(ll_weights_save(t->s, o->weights, o->map, dtype, &n));
     printf("%s: %d tensors in %s, by map %s\n", o->weights, n, o->dtype,
            o->map ? o->map : LL_MAP_AS_IS);
+    return LL_OK;
+}
+
+static ll_err write_adapter(const opts *o, const ll_trained *t)
+{
+    int n;
+    TRY(ll_adapters_save(t->s, o->adapter, o->map, &n));
+    printf("%s: adapter_model.safetensors, %d tensors, adapter_config.json\n", o->adapter, n);
     return LL_OK;
 }
 
@@ -95,6 +107,7 @@ static const struct kind {
     size_t file; /* of opts: where it is to be written; NULL: not asked for */
     ll_err (*write)(const opts *o, const ll_trained *t);
 } kinds[] = {{"--weights FILE.safetensors", offsetof(opts, weights), write_weights},
+             {"--adapter DIR", offsetof(opts, adapter), write_adapter},
              {"--c DIR", offsetof(opts, c), write_c},
              {"--onnx FILE.onnx", offsetof(opts, onnx), write_onnx}};
 

@@ -1,174 +1,118 @@
-/* cmd_generate.c: loopline generate. Samples text from a trained gpt, a token at a time: the model
- * reads the last `seq` tokens; the next is drawn from its softmax at that place. */
-#include "cli/common.h"
+/* cmd_generate.c: loopline generate. Samples text from a trained model of tokens, of several
+ * prompts at once: what they were answered so far stays as keys and values (train/generate.h). */
+#include "base/now.h"
+#include "base/text.h"
+#include "cli/talk.h"
 
-#include "base/rng.h"
-
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 typedef struct opts {
-    const char *folder, *checkpoint, *init, *prompt;
-    int64_t tokens, top_k, seed;
-    double temperature;
-    bool json;
-    ll_words set;
+    ll_talk_opts talk;
+    ll_words prompts;
 } opts;
 
 static const ll_arg args[] = {
-    {"RUN_FOLDER", LL_ARG_TEXT, offsetof(opts, folder), NULL, "of a gpt that was trained"},
-    {"--prompt|-p", LL_ARG_TEXT, offsetof(opts, prompt), "TEXT", "what the text begins with", "\n"},
-    {"--tokens|-n", LL_ARG_INT, offsetof(opts, tokens), "N", "how many to add", "400"},
-    {"--temperature|-t", LL_ARG_NUMBER, offsetof(opts, temperature), "T",
-     "below 1: safer, above 1: wilder, 0: always the likeliest", "0.8"},
-    {"--top-k|-k", LL_ARG_INT, offsetof(opts, top_k), "K",
-     "draw from the K likeliest only (0: from all)", "0"},
-    {"--seed", LL_ARG_INT, offsetof(opts, seed), "N", "of the draws", "1"},
-    {"--checkpoint", LL_ARG_TEXT, offsetof(opts, checkpoint), "FILE",
-     "this one, not the run's newest"},
-    {"--init", LL_ARG_TEXT, offsetof(opts, init), "FILE",
-     "weights of another system's, in place of a checkpoint (as for train)"},
-    {"--set|-s", LL_ARG_WORDS, offsetof(opts, set), "KEY=VALUE", "override a setting of the run"},
-    {"--json", LL_ARG_FLAG, offsetof(opts, json), NULL, "one JSON object on standard output"},
-    {0}};
+    {"RUN_FOLDER", LL_ARG_TEXT, offsetof(ll_talk_opts, folder), NULL,
+     "of a model of tokens that was trained, or imported"},
+    {"--prompt|-p", LL_ARG_WORDS, offsetof(opts, prompts), "TEXT",
+     "what the text begins with; several go side by side (default: a new line)"},
+    LL_TALK_ARGS("400")};
 
-static int descending(const void *a, const void *b)
+static json_t *one_json(const ll_talk *t, int64_t i, const char *prompt, const ll_saying *s)
 {
-    float x = *(const float *)a, y = *(const float *)b;
-    return (x < y) - (x > y);
-}
-
-/* A token drawn from softmax(logits / temperature), of the top_k largest; u in (0,1). */
-static int32_t draw(const opts *o, const float *logits, float *sorted, int64_t vocab, float u)
-{
-    memcpy(sorted, logits, sizeof(float) * (size_t)vocab);
-    qsort(sorted, (size_t)vocab, sizeof(float), descending);
-    int64_t k = o->top_k > 0 && o->top_k < vocab ? o->top_k : vocab;
-    double least = sorted[k - 1], most = sorted[0], sum = 0;
-    if (o->temperature <= 0) least = most;
-    double heat = o->temperature > 0 ? o->temperature : 1;
-    for (int64_t i = 0; i < vocab; i++)
-        if (logits[i] >= least) sum += exp((logits[i] - most) / heat);
-    double left = u * sum;
-    int32_t last = 0;
-    for (int64_t i = 0; i < vocab; i++) {
-        if (logits[i] < least) continue;
-        last = (int32_t)i;
-        left -= exp((logits[i] - most) / heat);
-        if (left < 0) break;
-    }
-    return last;
-}
-
-typedef struct sampler {
-    const opts *o;
-    ll_session *s;
-    int64_t seq, vocab, n, cap;
-    int32_t *text; /* all tokens so far */
-    float *logits, *sorted;
-    bool bytes; /* tokens are bytes */
-} sampler;
-
-static ll_err next_token(sampler *m, int64_t i)
-{
-    int64_t from = m->n > m->seq ? m->n - m->seq : 0, used = m->n - from;
-    int32_t *x = m->text + m->cap; /* room for one window stands behind the text */
-    memset(x, 0, sizeof(int32_t) * (size_t)m->seq);
-    memcpy(x, m->text + from, sizeof(int32_t) * (size_t)used);
-    TRY(ll_session_set(m->s, "x", 0, x, sizeof(int32_t) * (size_t)m->seq));
-    TRY(ll_session_set(m->s, "y", 0, x, sizeof(int32_t) * (size_t)m->seq)); /* for nothing */
-    TRY(ll_session_run(m->s, 0));
-    TRY(ll_session_get(m->s, "logits", m->logits, sizeof(float) * (size_t)(m->seq * m->vocab)));
-    float u = ll_uniform_at((uint64_t)m->o->seed, ll_stream("generate", 0), (uint64_t)i);
-    m->text[m->n++] = draw(m->o, m->logits + (used - 1) * m->vocab, m->sorted, m->vocab, u);
-    return LL_OK;
-}
-
-static void put(const sampler *m, int64_t i)
-{
-    if (m->o->json) return;
-    if (m->bytes)
-        putchar(m->text[i]);
-    else
-        printf("%d ", m->text[i]);
-    fflush(stdout);
-}
-
-static ll_err generate(sampler *m)
-{
-    const char *p = m->o->prompt;
-    for (; *p; p++) m->text[m->n++] = (unsigned char)*p;
-    for (int64_t i = 0; i < m->n; i++) put(m, i);
-    for (int64_t i = 0; i < m->o->tokens; i++) {
-        TRY(next_token(m, i));
-        put(m, m->n - 1);
-    }
-    if (!m->o->json) putchar('\n');
-    return LL_OK;
-}
-
-static ll_err show_json(const sampler *m, const ll_trained *t)
-{
-    json_t *j = json_object(), *tokens = json_array();
+    int64_t n;
+    const int32_t *v = ll_generator_tokens(t->g, i, &n);
     LL_OWN(ll_arena) a = ll_arena_new();
-    char *text = LL_NEW_ARRAY(a, char, m->n + 1);
-    for (int64_t i = 0; i < m->n; i++) {
-        json_array_append_new(tokens, json_integer(m->text[i]));
-        text[i] = (char)(m->text[i] < 128 ? m->text[i] : '?');
-    }
+    ll_buf text = {.arena = a}, quoted = {.arena = a};
+    json_t *j = json_object(), *tokens = json_array();
+    ll_buf_printf(&text, "%s%s", prompt, s->text.text ? s->text.text : "");
+    ll_buf_json(&quoted, text.text);
+    for (int64_t k = 0; k < n; k++) json_array_append_new(tokens, json_integer(v[k]));
     json_object_set_new(j, "model", json_string(t->run->model.name));
     json_object_set_new(j, "step", json_integer(t->step));
-    json_object_set_new(j, "text", m->bytes ? json_string(text) : json_null());
+    json_object_set_new(j, "text", json_loads(quoted.text, JSON_DECODE_ANY, NULL));
     json_object_set_new(j, "tokens", tokens);
-    return ll_cli_json(j);
+    return j;
 }
 
-static ll_err with_memory(sampler *m, const ll_trained *t)
+static ll_err show(const ll_talk *t, char *const *prompts, const ll_saying *s, int64_t n)
 {
-    m->cap = m->o->tokens + (int64_t)strlen(m->o->prompt);
-    size_t logits = (size_t)(m->seq * m->vocab);
-    LL_OWN_MEMORY int32_t *text = (int32_t *)calloc((size_t)(m->cap + m->seq), sizeof *text);
-    LL_OWN_MEMORY float *numbers = (float *)calloc(logits + (size_t)m->vocab, sizeof *numbers);
-    CHECK(text && numbers, LL_E_MEM, "no memory for %lld tokens", (long long)m->cap);
-    m->text = text;
-    m->logits = numbers;
-    m->sorted = numbers + logits;
-    TRY(generate(m));
-    return m->o->json ? show_json(m, t) : LL_OK;
+    json_t *all = json_array();
+    for (int64_t i = 0; i < n && t->o->json; i++)
+        json_array_append_new(all, one_json(t, i, prompts[i], &s[i]));
+    for (int64_t i = 0; i < n && !t->o->json && n > 1; i++) {
+        printf("%s", prompts[i]);
+        if (s[i].text.len) fwrite(s[i].text.text, 1, s[i].text.len, stdout);
+        printf("\n");
+    }
+    if (t->o->json && n == 1) {
+        json_t *one = json_incref(json_array_get(all, 0));
+        json_decref(all);
+        return ll_cli_json(one);
+    }
+    if (t->o->json) return ll_cli_json(all);
+    json_decref(all);
+    if (n == 1) printf("\n");
+    return LL_OK;
 }
 
-static ll_err sample(const opts *o, const ll_trained *t)
+/* Prompts become tokens before the model is opened: the longest decides how much is kept. */
+static ll_err put_prompts(ll_talk *t, char *const *prompts, int64_t n, int64_t *tokens)
 {
-    CHECK(ll_run_takes_tokens(t->run), LL_E_ARG, "%s does not make text: generate takes a gpt",
-          t->run->model.name);
-    CHECK(*o->prompt, LL_E_ARG, "--prompt is empty: give at least one character");
-    CHECK(o->tokens <= 1000000000, LL_E_ARG, "--tokens is %lld, want at most 1e9",
-          (long long)o->tokens);
-    CHECK(o->temperature >= 0, LL_E_ARG, "--temperature is %g, want 0 or more", o->temperature);
-    sampler m = {.o = o, .s = t->s};
-    m.seq = ll_run_size(t->run, "seq", 0);
-    m.vocab = ll_run_size(t->run, "vocab", 0);
-    m.bytes = m.vocab <= 256;
-    CHECK(m.bytes, LL_E_ARG,
-          "this model's vocabulary is %lld tokens, not bytes: Loopline has no "
-          "tokenizer for it, so there is no text to begin with",
-          (long long)m.vocab);
-    for (const char *p = o->prompt; *p; p++)
-        CHECK((unsigned char)*p < m.vocab, LL_E_ARG,
-              "--prompt has byte %d ('%c'), the model's vocabulary is the bytes below %lld",
-              (unsigned char)*p, *p >= ' ' && *p < 127 ? *p : '?', (long long)m.vocab);
-    return with_memory(&m, t);
+    int64_t most = 0;
+    int bos = t->t ? ll_tokenizer_bos(t->t) : -1;
+    for (int pass = 0; pass < 2; pass++) {
+        if (pass) TRY(ll_talk_open(t, n, most + t->o->tokens));
+        for (int64_t i = 0; i < n; i++) {
+            LL_OWN_MEMORY int32_t *v = NULL;
+            int64_t count;
+            int32_t first = bos;
+            TRY(ll_talk_encode(t, prompts[i], true, &v, &count));
+            CHECK(count + (bos >= 0), LL_E_ARG, "--prompt is empty: give at least one character");
+            if (count + 1 > most) most = count + 1;
+            if (pass && bos >= 0) TRY(ll_generator_put(t->g, i, &first, 1));
+            if (pass) TRY(ll_generator_put(t->g, i, v, count));
+            if (pass) *tokens += count;
+        }
+    }
+    return LL_OK;
+}
+
+static ll_err sample(ll_talk *t, char *const *prompts, int64_t n)
+{
+    LL_OWN(ll_arena) a = ll_arena_new();
+    ll_saying *s = LL_NEW_ARRAY(a, ll_saying, n);
+    int64_t read = 0, made = 0;
+    for (int64_t i = 0; i < n; i++) s[i].text.arena = a;
+    TRY(put_prompts(t, prompts, n, &read));
+    bool stream = n == 1 && !t->o->json;
+    if (stream && t->prints) printf("%s", prompts[0]);
+    double begin = ll_now();
+    TRY(ll_generator_run(t->g));
+    double after = ll_now();
+    TRY(ll_talk_say(t, s, n, -1, stream));
+    double end = ll_now();
+    if (!t->prints) return LL_OK;
+    for (int64_t i = 0; i < n; i++) made += s[i].tokens;
+    TRY(show(t, prompts, s, n));
+    fflush(stdout); /* its newline comes first; a launcher may pass it on later */
+    fprintf(stderr, "%s%lld tokens read in %.2f s, %.4g/s; %lld drawn in %.2f s, %.4g/s\n",
+            t->comm ? "\n" : "", (long long)read, after - begin, (double)read / (after - begin),
+            (long long)made, end - after, (double)made / (end - after));
+    return LL_OK;
 }
 
 static ll_err run(const void *given)
 {
     const opts *o = (const opts *)given;
-    LL_TRAINED t = {0};
-    TRY(ll_cli_trained(o->folder, o->checkpoint, o->init, &o->set, 1, &t));
-    return sample(o, &t);
+    LL_TALK t = {0};
+    static const char *const usual[] = {"\n"};
+    char *const *prompts = (char *const *)(o->prompts.n ? o->prompts.v : (const char **)usual);
+    TRY(ll_talk_begin(&o->talk, &t));
+    return ll_talk_leave(&t, sample(&t, prompts, o->prompts.n ? o->prompts.n : 1));
 }
 
-const ll_command ll_command_generate = {"generate", "samples text from a trained gpt", args,
+const ll_command ll_command_generate = {"generate", "samples text from a model of tokens", args,
                                         sizeof(opts), run};

@@ -3,9 +3,13 @@
 
 #include "base/file.h"
 #include "base/text.h"
+#include "data/data.h"
 #include "onnx/onnx.h"
+#include "token/tokenizer.h"
+#include "train/import.h"
 #include "train/safetensors.h"
 
+#include <glob.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,15 +18,19 @@
 
 typedef struct opts {
     ll_words what;
-    const char *machine, *out;
+    const char *machine, *out, *names;
     bool check, json;
 } opts;
 
 static const ll_arg args[] = {
     {"WHAT...", LL_ARG_WORDS, offsetof(opts, what), NULL,
-     "an ONNX file; with --check folders of tests, or of such folders"},
+     "an ONNX or GGUF file, or a folder of Hugging Face's; with --check folders of ONNX's tests, "
+     "or "
+     "of such folders"},
     {"--out|-o", LL_ARG_TEXT, offsetof(opts, out), "DIR",
-     "put a run of it there: run.yaml, model.onnx, weights.safetensors"},
+     "put a run of it there: run.yaml, the model or its weights, its tokenizer"},
+    {"--names", LL_ARG_TEXT, offsetof(opts, names), "FILE",
+     "with --out: what its classes are called, a line each, for predict"},
     {"--check", LL_ARG_FLAG, offsetof(opts, check), NULL,
      "run ONNX's tests: model.onnx, test_data_set_*"},
     {"--machine", LL_ARG_TEXT, offsetof(opts, machine), "NAME", "with --check: ref or cpu (cpu)"},
@@ -165,6 +173,12 @@ static ll_err show(const opts *o, const found *f)
                f->s.outputs[i].shape);
     printf("%d nodes, %d tensors of %lld parameters and statistics\n", f->s.nodes, f->n_weight,
            (long long)f->numbers);
+    const ll_size *s = f->model->sizes;
+    if (f->model->input && !strcmp(f->model->input, "image"))
+        printf("batch data x: f32 [n,%lld,%lld,%lld] (model.image, model.channels)\n",
+               (long long)s[0].value, (long long)s[0].value, (long long)s[1].value);
+    else if (f->model->input)
+        printf("batch data x: i32 [n,%lld] (model.seq)\n", (long long)s[0].value);
     return LL_OK;
 }
 
@@ -176,24 +190,88 @@ static ll_err write_weights(const found *f, const char *path, ll_arena *a)
     return ll_st_write(path, &(ll_st_content){.tensors = t, .n = f->n_weight});
 }
 
-/* The folder is named by its whole path: it may be trained from anywhere. */
-static ll_err put(const opts *o, const found *f, ll_arena *a)
+/* data.json, for predict: pictures as ImageNet's networks take them, and names of classes. */
+static ll_err write_data(const opts *o, const found *f, const char *path, ll_arena *a)
 {
-    LL_OWN_MEMORY uint8_t *data = NULL;
+    ll_buf b = {.arena = a};
+    LL_OWN_MEMORY uint8_t *text = NULL;
     size_t size;
-    const char *from = o->what.v[0];
-    CHECK(!f->s.outside, LL_E_ARG,
-          "%s has weights in other files, which --out does not copy: name it "
-          "as model.file of a run",
-          from);
+    const int64_t side = f->model->sizes[0].value, c = f->model->sizes[1].value;
+    bool image = f->model->input && !strcmp(f->model->input, "image");
+    if (!image && !o->names) return LL_OK;
+    ll_buf_printf(&b, "{\"kind\": \"%s\"", image ? "images" : "records");
+    if (image) {
+        ll_buf_printf(&b, ", \"image\": [%lld, %lld, %lld], \"centre\": [0.875],\n \"mean\": [",
+                      (long long)side, (long long)side, (long long)c);
+        for (int i = 0; i < c; i++)
+            ll_buf_printf(&b, i ? ", %g" : "%g", c == 3 ? ll_imagenet_mean[i] : 0.5);
+        ll_buf_puts(&b, "], \"deviation\": [");
+        for (int i = 0; i < c; i++)
+            ll_buf_printf(&b, i ? ", %g" : "%g", c == 3 ? ll_imagenet_deviation[i] : 0.5);
+        ll_buf_puts(&b, "]");
+    }
+    if (o->names) {
+        TRY(ll_file_read(o->names, (size_t)1 << 24, &text, &size));
+        ll_buf_puts(&b, ",\n \"classes\": [");
+        char *rest = (char *)text, *line;
+        for (int n = 0; (line = strsep(&rest, "\n")) && (rest || *line); n++) {
+            line[strcspn(line, "\r")] = '\0';
+            if (n) ll_buf_puts(&b, ", ");
+            ll_buf_json(&b, line);
+        }
+        ll_buf_puts(&b, "]");
+    }
+    ll_buf_puts(&b, "}\n");
+    return ll_file_write(path, b.text, b.len);
+}
+
+/* A new folder for a run, by its whole path: it may be trained from anywhere. */
+static ll_err new_folder(const opts *o, ll_arena *a, const char **out)
+{
     TRY(ll_mkdirs(o->out));
     LL_OWN_MEMORY char *whole = realpath(o->out, NULL);
     CHECK(whole, LL_E_IO, "%s: %m", o->out);
     CHECK(access(ll_arena_printf(a, "%s/run.yaml", whole), F_OK), LL_E_ARG, "%s has a run already",
           o->out);
-    TRY(ll_file_read(from, (size_t)1 << 31, &data, &size));
-    TRY(ll_file_write(ll_arena_printf(a, "%s/model.onnx", whole), data, size));
+    *out = ll_arena_strdup(a, whole);
+    return LL_OK;
+}
+
+/* A file, in pieces. */
+static ll_err copy_file(const char *from, const char *to)
+{
+    enum { PIECE = 1 << 20 };
+    LL_OWN_MEMORY char *piece = (char *)malloc(PIECE);
+    LL_OWN(ll_atomic) out = NULL;
+    CHECK(piece, LL_E_MEM, "no memory to copy %s", from);
+    FILE *in = fopen(from, "rb");
+    CHECK(in, LL_E_IO, "%s: %m", from);
+    ll_err rc = ll_atomic_open(to, &out);
+    for (size_t n; rc == LL_OK && (n = fread(piece, 1, PIECE, in)) > 0;)
+        rc = ll_atomic_add(out, piece, n);
+    bool whole = !ferror(in);
+    fclose(in);
+    TRY(rc);
+    CHECK(whole, LL_E_IO, "%s: cannot be read", from);
+    return ll_atomic_commit(out);
+}
+
+static ll_err put(const opts *o, const found *f, ll_arena *a)
+{
+    const char *from = o->what.v[0], *whole;
+    TRY(new_folder(o, a, &whole));
+    int folder = strrchr(from, '/') ? (int)(strrchr(from, '/') + 1 - from) : 0;
+    TRY(copy_file(from, ll_arena_printf(a, "%s/model.onnx", whole)));
+    for (int i = 0; i < f->s.n_outside; i++) {
+        const char *name = f->s.outside[i];
+        char *above = ll_arena_printf(a, "%s/%s", whole, name);
+        *strrchr(above, '/') = '\0';
+        TRY(ll_mkdirs(above));
+        TRY(copy_file(ll_arena_printf(a, "%.*s%s", folder, from, name),
+                      ll_arena_printf(a, "%s/%s", whole, name)));
+    }
     TRY(write_weights(f, ll_arena_printf(a, "%s/weights.safetensors", whole), a));
+    TRY(write_data(o, f, ll_arena_printf(a, "%s/data.json", whole), a));
     ll_buf b = {.arena = a};
     ll_buf_printf(
         &b, "# made by loopline import; set data, and the loss that is meant\nmodel:\n  file: ");
@@ -206,19 +284,106 @@ static ll_err put(const opts *o, const found *f, ll_arena *a)
     return LL_OK;
 }
 
+/* ---- GGUF, and Hugging Face's folders ---- */
+
+static ll_err show_described(const opts *o, const ll_imported *m)
+{
+    if (o->json) {
+        json_t *j = json_object(), *sizes = json_object();
+        for (const ll_size *s = m->sizes; s->name; s++)
+            json_object_set_new(sizes, s->name, json_integer(s->value));
+        json_object_set_new(j, "model", json_string(m->model->name));
+        json_object_set_new(j, "form", json_string(m->form));
+        json_object_set_new(j, "map", json_string(m->map));
+        json_object_set_new(j, "sizes", sizes);
+        json_object_set_new(j, "tensors", json_integer(m->tensors));
+        json_object_set_new(j, "parameters", json_integer(m->numbers));
+        return ll_cli_json(j);
+    }
+    printf("%s: model %s, by map %s\n ", m->form, m->model->name, m->map);
+    for (const ll_size *s = m->sizes; s->name; s++)
+        printf(" %s %lld", s->name, (long long)s->value);
+    printf("\n%lld tensors of %lld numbers, most of them %s\n", (long long)m->tensors,
+           (long long)m->numbers, m->type ? m->type : "none");
+    return LL_OK;
+}
+
+/* What is there of these. */
+static ll_err copy_all(const char *from, const char *pattern, const char *to, ll_arena *a)
+{
+    glob_t found = {0};
+    ll_err rc = LL_OK;
+    glob(ll_arena_printf(a, "%s/%s", from, pattern), 0, NULL, &found);
+    for (size_t i = 0; i < found.gl_pathc && rc == LL_OK; i++)
+        rc = copy_file(found.gl_pathv[i],
+                       ll_arena_printf(a, "%s/%s", to, strrchr(found.gl_pathv[i], '/') + 1));
+    globfree(&found);
+    return rc;
+}
+
+/* A folder's weights can be trained on tokens without it; GGUF is for generating text. */
+static ll_err check_tokenizer(const opts *o, bool folder, bool *usable)
+{
+    LL_OWN(ll_tokenizer) t = NULL;
+    ll_err rc = ll_tokenizer_open(o->what.v[0], &t);
+    *usable = rc == LL_OK;
+    if (*usable || !folder) return rc;
+    fprintf(stderr, "without a tokenizer (its commands want tokens): %s\n", ll_error_text());
+    return LL_OK;
+}
+
+static ll_err put_described(const opts *o, const ll_imported *m, bool tokenizer, ll_arena *a)
+{
+    static const char *const parts[] = {"*.safetensors", "tokenizer*.json", "vocab.json",
+                                        "merges.txt", "config.json"};
+    const char *whole, *from = o->what.v[0];
+    bool folder = *m->form == 'h';
+    TRY(new_folder(o, a, &whole));
+    for (size_t i = 0; folder && i < sizeof parts / sizeof *parts; i++)
+        TRY(copy_all(from, parts[i], whole, a));
+    const char *weights = folder ? whole : ll_arena_printf(a, "%s/model.gguf", whole);
+    if (!folder) TRY(copy_file(from, weights));
+    ll_buf b = {.arena = a};
+    ll_buf_printf(&b, "# made by loopline import; set data to train it\nmodel:\n  name: %s\n",
+                  m->model->name);
+    for (const ll_size *s = m->sizes; s->name; s++)
+        ll_buf_printf(&b, "  %s: %lld\n", s->name, (long long)s->value);
+    if (tokenizer) {
+        ll_buf_puts(&b, "data:\n  tokenizer: ");
+        ll_buf_json(&b, weights);
+        ll_buf_puts(&b, "\n");
+    }
+    ll_buf_puts(&b, "train:\n  optimizer: adamw\n  init: ");
+    ll_buf_json(&b, weights);
+    ll_buf_printf(&b, "\n  init_map: %s\n", m->map);
+    return ll_file_write(ll_arena_printf(a, "%s/run.yaml", whole), b.text, b.len);
+}
+
+static ll_err described(const opts *o, ll_arena *a)
+{
+    ll_imported m;
+    bool tokenizer;
+    TRY(ll_import_look(o->what.v[0], a, &m));
+    TRY(check_tokenizer(o, *m.form == 'h', &tokenizer));
+    TRY(show_described(o, &m));
+    return o->out ? put_described(o, &m, tokenizer, a) : LL_OK;
+}
+
 static ll_err run(const void *given)
 {
     const opts *o = (const opts *)given;
     LL_OWN(ll_arena) a = ll_arena_new();
     found f = {0};
     CHECK(!o->check || !o->out, LL_E_ARG, "--check writes nothing: drop --out");
+    CHECK(!o->names || o->out, LL_E_ARG, "--names is of --out");
     if (o->check) return check(o);
     CHECK(!o->machine, LL_E_ARG, "--machine is of --check");
     CHECK(o->what.n == 1, LL_E_ARG, "%d files; one at a time (tests want --check)", o->what.n);
+    if (ll_import_knows(o->what.v[0])) return described(o, a);
     TRY(look(o->what.v[0], a, &f));
     TRY(show(o, &f));
     return o->out ? put(o, &f, a) : LL_OK;
 }
 
-const ll_command ll_command_import = {"import", "reads ONNX models, and runs ONNX's tests", args,
-                                      sizeof(opts), run};
+const ll_command ll_command_import = {
+    "import", "reads models of others: ONNX, GGUF, Hugging Face's", args, sizeof(opts), run};

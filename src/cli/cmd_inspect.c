@@ -47,11 +47,6 @@ static const ll_arg args[] = {
     {"--json", LL_ARG_FLAG, offsetof(opts, json), NULL, "one JSON object on standard output"},
     {0}};
 
-static void ll_program_drop(ll_program **p)
-{
-    ll_program_free(*p);
-}
-
 /* ---- checkpoints ---- */
 
 static ll_err show_checkpoint(const opts *o, const ll_st_file *f)
@@ -458,7 +453,7 @@ static ll_err run(const void *given)
     }
     LL_OWN(ll_run) r = NULL;
     LL_OWN(ll_graph) g = NULL;
-    TRY(ll_cli_run(o->what, &o->set, true, &r));
+    TRY(ll_cli_run_one(o->what, &o->set, true, &r));
     opts mine = *o;
     if (!o->mesh && *r->parallel.mesh) {
         mine.mesh = r->parallel.mesh;

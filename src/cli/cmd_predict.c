@@ -9,6 +9,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 typedef struct opts {
     const char *folder, *checkpoint, *init, *result, *npy;
@@ -48,7 +49,8 @@ typedef struct answer { /* one sample */
 typedef struct work {
     const opts *o;
     const ll_trained *t;
-    const ll_data_info *data; /* NULL: the run's data cannot be opened */
+    const ll_data_info *data;      /* NULL: the run's data cannot be opened */
+    const ll_tokenizer *tokenizer; /* NULL: none */
     ll_predictor *p;
     const ll_predicts *info;
     ll_arena *a;
@@ -79,7 +81,7 @@ static ll_err read_file(work *w, const ll_dataset *d, const char *path)
     size_t row = bytes_of(f->dtype, &f->shape);
     LL_OWN(ll_arena) a = ll_arena_new();
     ll_samples s;
-    TRY(ll_samples_read(d, f, path, a, &s));
+    TRY(ll_samples_read(d, w->tokenizer, f, path, a, &s));
     for (int64_t i = 0; i < s.n; i++) {
         w->answers = (answer *)ll_arena_grow(w->a, w->answers, sizeof(answer), w->n, &w->capacity);
         memcpy(w->in + (size_t)(w->n - w->done) * row, (char *)s.data + (size_t)i * row, row);
@@ -100,7 +102,7 @@ typedef struct choice {
 static bool has_classes(const work *w)
 {
     const ll_shape *s = &w->info->type.shape;
-    bool tokens = w->data && w->data->kind == LL_TOKENS;
+    bool tokens = w->tokenizer || (w->data && w->data->kind == LL_TOKENS);
     return w->info->meaning != LL_NUMBERS && w->info->type.dtype == LL_F32 &&
            s->n == (tokens ? 2 : 1) && s->d[s->n - 1] > 0;
 }
@@ -131,7 +133,13 @@ static const choice *choices_of(const work *w, const answer *x, int64_t *n)
     int64_t classes = s->d[s->n - 1], at = s->n == 2 ? (x->used ? x->used : s->d[0]) - 1 : 0;
     const float *row = (const float *)x->numbers + at * classes;
     choice *c = LL_NEW_ARRAY(w->a, choice, classes);
-    for (int64_t k = 0; k < classes; k++) c[k] = (choice){k, row[k]};
+    bool sound = true;
+    for (int64_t k = 0; k < classes; k++) c[k] = (choice){k, row[k]}, sound &= !isnan(row[k]);
+    if (!sound) {
+        *c = (choice){-1, NAN};
+        *n = 1;
+        return c;
+    }
     if (w->info->meaning == LL_LOGITS) to_probabilities(c, classes);
     qsort(c, (size_t)classes, sizeof *c, descending);
     *n = w->o->top < classes ? w->o->top : classes;
@@ -140,7 +148,16 @@ static const choice *choices_of(const work *w, const answer *x, int64_t *n)
 
 static const char *class_name(const work *w, int64_t k)
 {
+    if (k < 0) return "not a number";
     if (w->data && w->data->class_names && k < w->data->classes) return w->data->class_names[k];
+    const ll_shape *s = &w->info->type.shape;
+    if (w->tokenizer && s->d[s->n - 1] == ll_run_size(w->t->run, "vocab", 0)) {
+        ll_buf b = {.arena = w->a};
+        size_t n;
+        const char *bytes = ll_tokenizer_bytes(w->tokenizer, (int)k, &n);
+        ll_buf_json(&b, bytes ? bytes : "");
+        return b.text;
+    }
     if (w->data && w->data->is_text)
         return ll_arena_printf(w->a, k > 32 && k < 127 ? "%c" : "\\x%02x", (int)k);
     return ll_arena_printf(w->a, "%lld", (long long)k);
@@ -189,9 +206,11 @@ static json_t *answer_json(const work *w, const answer *x)
     if (has_classes(w)) {
         const choice *c = choices_of(w, x, &n);
         for (int64_t k = 0; k < n; k++)
-            json_array_append_new(list, json_pack("{sI ss sf}", "class", (json_int_t)c[k].class,
-                                                  "name", class_name(w, c[k].class), "probability",
-                                                  c[k].probability));
+            json_array_append_new(list,
+                                  json_pack("{so ss so}", "class",
+                                            c[k].class < 0 ? json_null() : json_integer(c[k].class),
+                                            "name", class_name(w, c[k].class), "probability",
+                                            ll_cli_number(c[k].probability)));
         json_object_set_new(j, "classes", list);
         return j;
     }
@@ -252,7 +271,7 @@ static ll_err predict_named(work *w, const ll_dataset *d)
               "%s reads %d inputs, each wants one file: %s=FILE is %s", f->name, f->n_input, name,
               path ? "there, but so are others" : "missing");
         ll_samples s;
-        TRY(ll_samples_read(d, &f->inputs[i], path, w->a, &s));
+        TRY(ll_samples_read(d, w->tokenizer, &f->inputs[i], path, w->a, &s));
         CHECK(i == 0 || s.n == n, LL_E_SHAPE, "%s: has %lld samples, %s %lld", path, (long long)s.n,
               f->inputs[0].name, (long long)n);
         in[i] = s.data, n = s.n;
@@ -273,7 +292,12 @@ static ll_err predict_files(work *w, const ll_dataset *d)
     CHECK(w->info->n_input > 0, LL_E_ARG, "%s depends on no input", w->info->name);
     if (w->info->n_input > 1) return predict_named(w, d);
     w->in = (char *)ll_arena_alloc(w->a, AT_ONCE * bytes_of(f->dtype, &f->shape));
-    for (int i = 0; i < w->o->files.n; i++) TRY(read_file(w, d, w->o->files.v[i]));
+    for (int i = 0; i < w->o->files.n; i++) {
+        const char *word = w->o->files.v[i];
+        size_t len = strlen(f->name);
+        bool named = !strncmp(word, f->name, len) && word[len] == '=' && access(word, F_OK);
+        TRY(read_file(w, d, named ? word + len + 1 : word));
+    }
     return flush(w);
 }
 
@@ -285,22 +309,39 @@ static ll_err show(const work *w)
     return LL_OK;
 }
 
+/* What samples are like: as data.json of the run's folder says, for the data itself need not be
+ * at hand; as its data is, where that is not there or settings of data are given. */
+static ll_err open_data(const work *w, ll_dataset **out)
+{
+    const char *path = ll_arena_printf(w->a, "%s/data.json", w->t->run->out);
+    LL_OWN_MEMORY uint8_t *text = NULL;
+    size_t size;
+    bool set = false;
+    for (int i = 0; i < w->o->set.n; i++) set |= !strncmp(w->o->set.v[i], "data.", 5);
+    if (set || access(path, F_OK)) return ll_run_dataset(w->t->run, out);
+    TRY(ll_file_read(path, (size_t)1 << 26, &text, &size));
+    return ll_told_parse((const char *)text, size, path, out);
+}
+
 static ll_err run(const void *given)
 {
     const opts *o = (const opts *)given;
     LL_TRAINED t = {0};
     LL_OWN(ll_predictor) p = NULL;
     LL_OWN(ll_dataset) d = NULL;
+    LL_OWN(ll_tokenizer) tokenizer = NULL;
     LL_OWN(ll_arena) a = ll_arena_new();
     if (o->npy) TRY(ll_cli_spare(o->npy));
     TRY(ll_cli_trained(o->folder, o->checkpoint, o->init, &o->set, 1, &t));
     TRY(ll_predictor_open(t.run, t.s, o->result, &p));
-    if (ll_run_dataset(t.run, &d) != LL_OK)
+    work w = {.o = o, .t = &t, .p = p, .info = ll_predictor_info(p), .a = a};
+    if (*t.run->data.tokenizer) TRY(ll_tokenizer_open(t.run->data.tokenizer, &tokenizer));
+    w.tokenizer = tokenizer;
+    if (!tokenizer && open_data(&w, &d) != LL_OK)
         fprintf(stderr,
                 "note: without the run's data (%s) there are no names of classes, and "
                 "only arrays of numbers are read\n",
                 ll_error_message());
-    work w = {.o = o, .t = &t, .p = p, .info = ll_predictor_info(p), .a = a};
     if (d) w.data = ll_dataset_info(d);
     TRY(predict_files(&w, d));
     return show(&w);

@@ -1,14 +1,17 @@
 /* cmd_train.c: loopline train. */
 #include "cli/common.h"
+#include "cli/plan.h"
 
 #include "base/process.h"
 #include "base/text.h"
 #include "cli/launch.h"
+#include "comm/job.h"
 #include "kern/notes.h"
 #include "machine/bind.h"
 #include "machine/machine.h"
 #include "train/bench.h"
 #include "train/progress.h"
+#include "train/recovery.h"
 #include "tune/tune.h"
 
 #include <math.h>
@@ -22,6 +25,7 @@ typedef struct opts {
     const char *run, *from, *trace, *timeline, *trace_steps;
     ll_words set;
     int64_t ranks;
+    const char *restarts, *hosts, *job, *parallel;
     bool resume, json, plain, overwrite;
 } opts;
 
@@ -33,9 +37,20 @@ static const ll_arg args[] = {
      "the run's folder; default: a new one, runs/NAME, runs/NAME-2 ...", "out"},
     {"-n", LL_ARG_COUNT, offsetof(opts, ranks), "RANKS",
      "start so many ranks through mpiexec; under mpirun or srun it joins theirs"},
+    {"--restarts", LL_ARG_TEXT, offsetof(opts, restarts), "N",
+     "with -n: when a rank dies or stalls, or its host goes, start all anew from the newest state, "
+     "at most N times in a row without progress (3); 0: never"},
+    {"--hosts", LL_ARG_TEXT, offsetof(opts, hosts), "FILE",
+     "with -n: hosts to start ranks on, lines \"NAME slots=2\"; fewer where some do not answer, "
+     "and "
+     "again all when they do; the file may be changed meanwhile"},
+    {"--job", LL_ARG_TEXT, offsetof(opts, job), "JOB",
+     "given by loopline to the ranks that it starts: of which job, and the how manieth start"},
     {"--mesh", LL_ARG_SETTING, offsetof(opts, set), "MESH",
      "how ranks divide the work: data=2,tensor=2, or pipe=2 for stages; default data=RANKS",
      "parallel.mesh"},
+    {"--parallel", LL_ARG_TEXT, offsetof(opts, parallel), "auto",
+     "the mesh that plan finds quickest for the ranks, on this machine, with ZeRO as --zero says"},
     {"--zero", LL_ARG_SETTING, offsetof(opts, set), "0..3",
      "what ranks of axis data divide: 1 moments, 2 and gradients, 3 and parameters",
      "parallel.zero"},
@@ -78,7 +93,8 @@ static char *more(ll_arena *arena)
     ll_buf_puts(
         &b, "\n\nSIGINT and SIGTERM save a checkpoint and end the run; --resume goes on from "
             "it, to the same bits. With -n they reach every rank; under mpirun send it SIGUSR1, "
-            "which does the same: mpirun itself kills ranks soon after the others.\n\nSettings:"
+            "which does the same: mpirun itself kills ranks soon after the others. With -n, ranks "
+            "that die or stall are started again (docs/running.md).\n\nSettings:"
             "\n");
     ll_buf_puts(&b, ll_run_help(arena));
     return b.text;
@@ -113,6 +129,7 @@ static ll_err choose(const opts *o, ll_run *r)
 /* Rank 0 chooses: by the time the others look the folder may be there. */
 static ll_err choose_folder(const opts *o, ll_comm *c, ll_run *r)
 {
+    if (o->job) return LL_OK; /* who started the ranks did */
     char out[4096] = "";
     TRY(ll_comm_agree(c, ll_comm_rank(c) == 0 ? choose(o, r) : LL_OK));
     CHECK(strlen(r->out) < sizeof out, LL_E_CONFIG, "the folder's name is too long: %.60s...",
@@ -181,14 +198,15 @@ static void find_peak(view *v, const ll_train_start *s)
 static void tell_memory(const ll_train_start *s)
 {
     const ll_train_memory *m = &s->memory;
-    char a[5][LL_NUMBER_TEXT];
+    char a[6][LL_NUMBER_TEXT];
     fprintf(stderr,
-            "memory planned%s: %s: tensors%s %s (%.0f bytes), batches read ahead %s, data %s, "
+            "memory planned%s: %s: tensors%s %s (%.0f bytes), copies %s, batches read ahead "
+            "%s, data %s, "
             "program and libraries %s\n",
             s->ranks > 1 ? " a rank" : "", ll_text_bytes(m->planned, a[0]),
             s->ranks > 1 ? " and communication" : "", ll_text_bytes(m->tensors, a[1]), m->tensors,
-            ll_text_bytes(m->batches, a[2]), ll_text_bytes(m->data, a[3]),
-            ll_text_bytes(m->rest, a[4]));
+            ll_text_bytes(m->copies, a[5]), ll_text_bytes(m->batches, a[2]),
+            ll_text_bytes(m->data, a[3]), ll_text_bytes(m->rest, a[4]));
 }
 
 static void tell_recomputed(const ll_train_start *s)
@@ -208,9 +226,24 @@ static void tell_pipeline(const ll_pipeline *p)
             p->n_micro < 2 * p->n_rank ? "; a smaller train.micro_batch makes it less" : "");
 }
 
+/* "data=2", "4 replicas", "2 replicas of tensor=2, local every 8 steps". */
+static const char *where(const ll_train_start *s, char out[256])
+{
+    const ll_run_parallel *p = &s->run->parallel;
+    if (!ll_run_loose(s->run)) return s->mesh;
+    int n = snprintf(out, 256, "%lld replicas%s%s, %s", (long long)p->replicas,
+                     *s->mesh ? " of " : "", s->mesh, p->between.name);
+    if (p->between.every)
+        snprintf(out + n, 256 - (size_t)n, ": %ss every %lld step%s", p->between.what,
+                 (long long)p->between.every, p->between.every > 1 ? "s" : "");
+    return out;
+}
+
 static void on_start(void *context, const ll_train_start *s)
 {
     view *v = (view *)context;
+    char place[256];
+    ll_progress_free(v->p); /* of the phase before */
     char n[LL_NUMBER_TEXT], f[LL_NUMBER_TEXT];
     v->first = true;
     v->bytes = (size_t)s->memory.planned;
@@ -222,7 +255,7 @@ static void on_start(void *context, const ll_train_start *s)
     fprintf(stderr, "%s: %s parameters, %s on %s, %sFLOP a step, ", s->run->name,
             ll_text_count((double)s->parameters, n), s->run->model.name, s->data->name,
             ll_text_count(s->flops, f));
-    if (s->ranks > 1) fprintf(stderr, "%d ranks (%s), each ", s->ranks, s->mesh);
+    if (s->ranks > 1) fprintf(stderr, "%d ranks (%s), each ", s->ranks, where(s, place));
     fprintf(stderr, "%d thread%s%s\n", s->threads, s->threads == 1 ? "" : "s",
             ll_bind_owns_cores() ? " on cores of its own" : "");
     tell_memory(s);
@@ -247,6 +280,7 @@ static void on_start(void *context, const ll_train_start *s)
     if (s->ranks > 1 && !(s->devices && s->devices->direct)) tell_tuner(v->c);
     if (s->resumed) fprintf(stderr, "%s\n", s->resumed);
     if (s->weights) fprintf(stderr, "%s\n", s->weights);
+    if (s->kept) fprintf(stderr, "%s\n", s->kept);
     fprintf(stderr, "run folder: %s\n", s->run->out);
     if (s->doomed)
         fprintf(stderr, "an earlier run's %s are in %s/checkpoints/replaced until this one saves\n",
@@ -271,7 +305,8 @@ static void on_step(void *context, const ll_train_step *s)
                         s->seconds,
                         v->tokens ? s->tokens_per_s : s->samples_per_s,
                         v->peak ? s->gflops / v->peak : 0,
-                        v->bytes};
+                        v->bytes,
+                        s->apart};
     ll_progress_step(v->p, &st);
 }
 
@@ -295,7 +330,31 @@ static void on_timeline(void *context, const ll_timeline *t)
     ll_progress_note(v->p, "%.*s", (int)strlen(t->text) - 1, t->text);
 }
 
-static void show_end(const ll_run *r, const ll_train_report *t)
+static void on_note(void *context, const char *text)
+{
+    view *v = (view *)context;
+    ll_progress_note(v->p, "%s", text);
+}
+
+/* Of all starts of the job, and of the last one where there were several. */
+static void show_steps(const ll_train_report *t, const ll_start *job)
+{
+    char d[LL_NUMBER_TEXT], e[LL_NUMBER_TEXT];
+    int64_t from = t->first;
+    double at;
+    ll_start one = job ? *job : (ll_start){.number = 0};
+    one.number = 0;
+    if (job && job->number) ll_recovery_find(&one, LL_BEGAN, &from, &at);
+    double wall = job && job->number ? t->goodput.wall : t->seconds;
+    fprintf(stderr, "%lld steps in %s", (long long)(t->steps - from), ll_text_duration(wall, d));
+    if (job && job->number)
+        fprintf(stderr, ", %lld of them, in %s, after restart %d", (long long)(t->steps - t->first),
+                ll_text_duration(t->seconds, e), job->number);
+    fprintf(stderr, "; training loss %.4f", t->train_loss);
+}
+
+/* job: that this is a start of; NULL: it is started once. */
+static void show_end(const ll_run *r, const ll_train_report *t, const ll_start *job)
 {
     char d[LL_NUMBER_TEXT], e[LL_NUMBER_TEXT];
     if (t->signal)
@@ -309,23 +368,39 @@ static void show_end(const ll_run *r, const ll_train_report *t)
         fprintf(stderr, "no better %s in the last %lld validations: stopped\n", r->train.best,
                 (long long)r->train.patience);
     if (t->steps > t->first)
-        fprintf(stderr, "%lld steps in %s; training loss %.4f", (long long)(t->steps - t->first),
-                ll_text_duration(t->seconds, d), t->train_loss);
+        show_steps(t, job);
     else
         fprintf(stderr, "no step was %s after step %lld", t->signal ? "done" : "left to do",
                 (long long)t->steps);
     if (!isnan(t->val.loss)) fprintf(stderr, ", validation loss %.4f", t->val.loss);
     if (!isnan(t->val.accuracy)) fprintf(stderr, ", accuracy %.2f %%", 100 * t->val.accuracy);
+    if (isfinite(t->predicted_s) && t->steps > t->first)
+        fprintf(stderr, "\nstep: predicted %s, median %s: the prediction is %.1f %% %s",
+                ll_text_time(t->predicted_s, d), ll_text_time(t->step_s, e),
+                100 * fabs(t->predicted_s / t->step_s - 1),
+                t->predicted_s < t->step_s ? "less" : "more");
     fprintf(stderr, "\nmemory%s: %s planned, %s used", t->ranks > 1 ? " of the rank with most" : "",
             ll_text_bytes(t->memory.planned, d), ll_text_bytes(t->memory.used, e));
+    LL_OWN(ll_arena) a = ll_arena_new();
+    fprintf(stderr, "\n%s", ll_goodput_text(&t->goodput, a));
+    if (t->skipped)
+        fprintf(stderr, "\n%lld steps skipped for the norm of their gradients (train.spike)",
+                (long long)t->skipped);
+    if (t->unsaved)
+        fprintf(stderr, "\n%lld checkpoints could not be written on the way",
+                (long long)t->unsaved);
     if (t->dense_bytes)
         fprintf(stderr, "\ngradients: rank 0 sent %s in the last step, f32 takes %s",
                 ll_text_bytes((double)t->gradient_bytes, d),
                 ll_text_bytes((double)t->dense_bytes, e));
+    if (t->replica_bytes)
+        fprintf(stderr, "\nreplicas: rank 0 sent %s to others, %s a step",
+                ll_text_bytes((double)t->replica_bytes, d),
+                ll_text_bytes((double)t->replica_bytes / (double)(t->steps - t->first), e));
     fprintf(stderr, "\n%s: checkpoints/ metrics.jsonl curve.svg run.yaml\n", r->out);
 }
 
-static ll_err print_json(const ll_run *r, const ll_train_report *t)
+static ll_err print_json(const ll_run *r, const ll_train_report *t, const ll_start *job)
 {
     json_t *j = json_object();
     json_object_set_new(j, "model", json_string(r->model.name));
@@ -333,6 +408,7 @@ static ll_err print_json(const ll_run *r, const ll_train_report *t)
     json_object_set_new(j, "ranks", json_integer(t->ranks));
     json_object_set_new(j, "mesh", json_string(t->mesh));
     json_object_set_new(j, "steps", json_integer(t->steps));
+    json_object_set_new(j, "restarts", json_integer(job ? job->number : 0));
     json_object_set_new(j, "train_loss", ll_cli_number(t->train_loss));
     json_object_set_new(j, "val_loss", ll_cli_number(t->val.loss));
     json_object_set_new(j, "val_accuracy", ll_cli_number(t->val.accuracy));
@@ -347,8 +423,21 @@ static ll_err print_json(const ll_run *r, const ll_train_report *t)
     json_object_set_new(j, "compress", json_string(r->parallel.compress));
     json_object_set_new(j, "gradient_bytes", json_integer(t->gradient_bytes));
     json_object_set_new(j, "gradient_bytes_f32", json_integer(t->dense_bytes));
+    json_object_set_new(j, "replicas", json_integer(r->parallel.replicas));
+    json_object_set_new(j, "replica_bytes", json_integer(t->replica_bytes));
     json_object_set_new(j, "bubble", ll_cli_number(t->bubble));
-    json_object_set_new(j, "predicted_step_ms", json_null());
+    json_object_set_new(j, "predicted_step_ms", ll_cli_number(1e3 * t->predicted_s));
+    json_t *lost = json_object();
+    for (int i = 0; i < LL_N_LOSS; i++)
+        json_object_set_new(lost, ll_loss_name(i), ll_cli_number(t->goodput.lost[i]));
+    json_object_set_new(j, "goodput", ll_cli_number(t->goodput.useful / t->goodput.wall));
+    json_object_set_new(j, "wall_s", ll_cli_number(t->goodput.wall));
+    json_object_set_new(j, "useful_s", ll_cli_number(t->goodput.useful));
+    json_object_set_new(j, "lost_s", lost);
+    json_object_set_new(j, "skipped", json_integer(t->skipped));
+    json_object_set_new(j, "rolled_back", json_integer(t->rolled_back));
+    json_object_set_new(j, "unsaved", json_integer(t->unsaved));
+    json_object_set_new(j, "save_waits_s", ll_cli_number(t->save_waits));
     json_object_set_new(j, "seconds", ll_cli_number(t->seconds));
     json_object_set_new(j, "signal", t->signal ? json_integer(t->signal) : json_null());
     json_object_set_new(j, "out", json_string(r->out));
@@ -367,6 +456,18 @@ static ll_err read_steps(const char *text, int64_t *first, int64_t *last)
         good = end != text;
     }
     CHECK(good && !*end, LL_E_ARG, "--trace-steps is '%s': want A:B, such as 5:8", text);
+    return LL_OK;
+}
+
+static ll_err read_restarts(const opts *o, int64_t *out)
+{
+    const char *text = o->restarts ? o->restarts : "3";
+    CHECK(!o->restarts || (o->ranks > 1 && ll_job_size() <= 1) || o->job, LL_E_ARG,
+          "--restarts goes with -n: ranks that loopline starts itself, two or more, it starts "
+          "again");
+    CHECK(*text && strspn(text, "0123456789") == strlen(text) && strlen(text) < 10, LL_E_ARG,
+          "--restarts is '%s', want a whole number, 0 or more", text);
+    *out = atoll(text);
     return LL_OK;
 }
 
@@ -390,7 +491,30 @@ static void leave_nothing(const ll_run *r)
     if (mine) (void)rmdir(above);
 }
 
-static ll_err train(const opts *o, ll_comm *c, ll_run *r)
+/* For who started the ranks: the launcher may not come back. */
+static void note_loss(const ll_start *start, const ll_comm *c, int64_t step)
+{
+    char text[1024];
+    snprintf(text, sizeof text, "%s", ll_error_message());
+    if (ll_comm_rank(c) > 1 || ll_job_status(1) != LL_JOB_LOST) return;
+    if (ll_recovery_note(start, LL_LOST, step, text) != LL_OK)
+        fprintf(stderr, "%s: %s\n", ll_cli_name(), ll_error_message());
+    ll_err rc = RAISE(LL_E_COMM, "%s", text); /* the failure is still that one */
+    (void)rc;
+}
+
+/* Beside what was refused, what would fit; the failure is still that one. */
+static void remedy(const ll_run *r, int ranks)
+{
+    char text[1024];
+    snprintf(text, sizeof text, "%s", ll_error_message());
+    double room = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
+    ll_plan_remedy(r, ranks, room / ranks);
+    ll_err rc = RAISE(LL_E_MEM, "%s", text);
+    (void)rc;
+}
+
+static ll_err train(const opts *o, const ll_start *start, ll_comm *c, ll_run *r)
 {
     TRY(choose_folder(o, c, r));
     view v = {.o = o, .c = c};
@@ -399,17 +523,22 @@ static ll_err train(const opts *o, ll_comm *c, ll_run *r)
                        .resume_from = o->from,
                        .trace = o->trace,
                        .timeline = o->timeline,
-                       .watch = {&v, on_start, on_step, on_score, on_timeline}};
+                       .start = o->job ? start : NULL,
+                       .watch = {&v, on_start, on_step, on_score, on_timeline, on_note}};
     if (o->trace_steps) TRY(read_steps(o->trace_steps, &t.trace_first, &t.trace_last));
     ll_train_report report;
     ll_err rc = ll_train(r, &t, &report);
     ll_progress_free(v.p);
+    if (rc == LL_E_COMM && ll_job_failure() == LL_FAILURE_ALONE)
+        ll_job_lose(); /* MPI saw it first */
+    if (rc == LL_E_COMM && o->job) note_loss(start, c, report.steps);
     if (rc != LL_OK && !o->resume && ll_comm_rank(c) == 0) leave_nothing(r);
+    if (rc == LL_E_MEM && ll_comm_rank(c) == 0) remedy(r, ll_comm_size(c));
     TRY(rc);
     if (report.signal) ll_cli_exit_with(LL_EXIT_STOPPED);
     if (ll_comm_rank(c)) return LL_OK;
-    show_end(r, &report);
-    return o->json ? print_json(r, &report) : LL_OK;
+    show_end(r, &report, t.start);
+    return o->json ? print_json(r, &report, t.start) : LL_OK;
 }
 
 static ll_err run(const void *given)
@@ -426,13 +555,41 @@ static ll_err run(const void *given)
     for (int i = 0; i < o->set.n && o->resume; i++)
         CHECK(strncmp(o->set.v[i], "train.init", strlen("train.init")), LL_E_ARG,
               "--resume goes on from a checkpoint, and train.init is for a start: use one of them");
+    CHECK(!o->hosts || o->ranks > 1 || o->job, LL_E_ARG, "--hosts goes with -n");
+    int64_t restarts;
+    TRY(read_restarts(o, &restarts));
+    LL_OWN(ll_arena) a = ll_arena_new();
     LL_OWN(ll_run) r = NULL;
+    ll_start start;
+    ll_words set = {LL_NEW_ARRAY(a, const char *, o->set.n + 2), o->set.n};
+    if (o->set.n) memcpy(set.v, o->set.v, sizeof *set.v * (size_t)o->set.n);
+    if (o->job) {
+        TRY(ll_start_parse(o->job, &start));
+        ll_job_set_cared();
+        signal(SIGUSR1, SIG_IGN); /* which asks who trains to stop, not others to die */
+        if (*start.mesh) set.v[set.n++] = ll_arena_printf(a, "parallel.mesh=%s", start.mesh);
+        set.v[set.n++] = ll_arena_printf(a, "out=%s", start.out);
+    }
     ll_comm *c;
-    TRY(ll_cli_run(o->run, &o->set, false, &r));
+    TRY(ll_cli_run(o->run, &set, false, &r));
     TRY(check_out(r));
+    CHECK(!o->parallel || !strcmp(o->parallel, "auto"), LL_E_ARG,
+          "--parallel is '%s': want auto, or --mesh", o->parallel);
+    if (o->parallel && !(o->job && *start.mesh))
+        TRY(ll_plan_choose(r, o->ranks ? o->ranks : ll_job_size() ? ll_job_size() : 1));
     TRY(check_timeline(o, r));
-    TRY(ll_cli_ranks(r, o->ranks, true, &c));
-    return ll_cli_leave(c, train(o, c, r));
+    bool replicas = r->parallel.replicas > 1; /* on all of -n's ranks, or not at all */
+    CHECK(!replicas || !o->hosts, LL_E_ARG,
+          "--hosts starts on fewer ranks where hosts are gone, which replicas cannot: use mpirun");
+    const char *mesh = replicas ? "" : r->parallel.mesh;
+    ll_care care = {ll_cli_supervise, restarts, mesh, "", r->parallel.timeout, o->hosts};
+    bool starts = o->ranks > 1 && !o->job && ll_job_size() <= 1;
+    if (starts) TRY(choose(o, r));
+    care.out = r->out;
+    ll_err rc = ll_cli_ranks(r, o->job ? 0 : o->ranks, starts ? &care : NULL, &c);
+    if (rc != LL_OK && starts && !o->resume) leave_nothing(r);
+    TRY(rc);
+    return ll_cli_leave(c, train(o, &start, c, r));
 }
 
 const ll_command ll_command_train = {

@@ -217,7 +217,7 @@ static ll_err prepare(const opts *o, ll_run **r)
 {
     CHECK(o->steps >= 1, LL_E_ARG, "--steps is 0, want 1 or more");
     CHECK(o->tolerance >= 0, LL_E_ARG, "--tolerance is %g, want 0 or more", o->tolerance);
-    TRY(ll_cli_run(o->run, &o->set, true, r));
+    TRY(ll_cli_run_one(o->run, &o->set, true, r));
     CHECK(!(*r)->parallel.exact || o->tolerance == TOLERANCE, LL_E_ARG,
           "--tolerance is %g, but exact runs may differ in no bit: leave it out", o->tolerance);
     return LL_OK;
@@ -238,7 +238,7 @@ static ll_err launch_and_verify(const opts *o, const ll_run *r)
     ranks = o->ranks;
     if (!ranks && ll_job_size() <= 1) ranks = m.n_rank;
     if (ranks) TRY(ll_mesh_fits(&m, (int)ranks));
-    TRY(ll_cli_launch(ranks, false));
+    TRY(ll_cli_launch(ranks, NULL));
     ll_comm *c;
     /* The others wait while rank 0 trains alone: more patience than a run's. */
     TRY(ll_comm_open(
@@ -256,7 +256,7 @@ static ll_err run_many(const opts *o)
     CHECK(!o->matrix || o->fuzz <= 0, LL_E_ARG, "--matrix and --fuzz: use one of them");
     CHECK(!o->run || ll_model_find(o->run), LL_E_ARG,
           "--matrix and --fuzz are of models, and %s is none", o->run);
-    TRY(ll_cli_launch(o->ranks ? o->ranks : ll_job_size() ? 0 : 8, false));
+    TRY(ll_cli_launch(o->ranks ? o->ranks : ll_job_size() ? 0 : 8, NULL));
     ll_comm *c;
     TRY(ll_comm_open(&(ll_comm_opts){.timeout_s = 60, .table = ""}, &c));
     return ll_cli_leave(c, (o->matrix ? ll_verify_matrix : ll_verify_fuzz)(c, &many));

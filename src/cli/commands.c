@@ -3,6 +3,7 @@
 #include "cli/args.h"
 #include "base/near.h"
 #include "cli/launch.h"
+#include "comm/job.h"
 #include "model/model.h"
 
 #include <fcntl.h>
@@ -96,7 +97,7 @@ static int run(const ll_command *c, int argc, char *const *argv, ll_arena *arena
         return 0;
     }
     if (c->run(opts) == LL_OK) return good_status;
-    return ll_cli_fail(ll_cli_name(), ll_error_text(), 1);
+    return ll_cli_fail(ll_cli_name(), ll_error_text(), ll_job_status(1));
 }
 
 /* A standard stream that is closed would lend its number to the next file opened, which would then

@@ -38,13 +38,24 @@ ll_err ll_cli_run(const char *what, const ll_words *set, bool models, ll_run **o
     return LL_OK;
 }
 
-ll_err ll_cli_ranks(const ll_run *r, int64_t ranks, bool kindly, ll_comm **out)
+ll_err ll_cli_run_one(const char *what, const ll_words *set, bool models, ll_run **out)
+{
+    TRY(ll_cli_run(what, set, models, out));
+    CHECK((*out)->parallel.replicas == 1, LL_E_ARG,
+          "%s looks at one mesh, and the run has %lld replicas: --set parallel.replicas=1, "
+          "parallel.consistency=sync and a replica's train.batch show one of them",
+          ll_cli_name(), (long long)(*out)->parallel.replicas);
+    return LL_OK;
+}
+
+ll_err ll_cli_ranks(const ll_run *r, int64_t ranks, const ll_care *care, ll_comm **out)
 {
     enum { MANY = 4096 }; /* whether there is room for so many is asked first */
     char mesh[LL_MESH_TEXT];
     if (ranks) TRY(ll_run_mesh(r, (int)ranks, mesh)); /* rather than by every rank */
-    if (ranks > 1 && ranks <= MANY && ll_job_size() <= 1) TRY(ll_run_cut(r, mesh));
-    TRY(ll_cli_launch(ranks, kindly));
+    ll_run own = ll_run_replica(r, 0);
+    if (ranks > 1 && ranks <= MANY && ll_job_size() <= 1) TRY(ll_run_cut(&own, mesh));
+    TRY(ll_cli_launch(ranks, care));
     ll_comm_opts how = ll_run_comm(r);
     return ll_comm_open(&how, out);
 }
@@ -128,7 +139,7 @@ json_t *ll_cli_shape(const ll_shape *s)
     return list;
 }
 
-static ll_err open_checkpoint(const char *folder, const char *checkpoint, ll_st_file **out)
+ll_err ll_cli_checkpoint(const char *folder, const char *checkpoint, ll_st_file **out)
 {
     if (checkpoint) return ll_checkpoint_open(NULL, checkpoint, out);
     TRY(ll_checkpoint_open_latest(NULL, folder, out));
@@ -136,32 +147,38 @@ static ll_err open_checkpoint(const char *folder, const char *checkpoint, ll_st_
     return LL_OK;
 }
 
-static ll_err load_parameters(ll_trained *t, const ll_st_file *f)
+static ll_err load_parameters(ll_session *s, const ll_st_file *f, int64_t *step)
 {
     LL_OWN(ll_arena) a = ll_arena_new();
     ll_st_tensor *tensors;
-    int n = ll_session_tensors(t->s, a, &tensors, NULL);
+    ll_st_part *parts;
+    int n = ll_session_tensors(s, a, &tensors, &parts);
     for (int i = 0; i < n; i++) {
         const char *average = ll_arena_printf(a, "%s" LL_EMA, tensors[i].name);
         if (ll_st_find(f, average)) tensors[i].name = average;
     }
-    TRY(ll_checkpoint_load(f, tensors, NULL, n, false)); /* without the optimizer's state */
-    TRY(ll_session_loaded(t->s));
-    return ll_checkpoint_int(f, "step", &t->step);
+    TRY(ll_checkpoint_load(f, tensors, parts, n, false)); /* without the optimizer's state */
+    TRY(ll_session_loaded(s));
+    return ll_checkpoint_int(f, "step", step);
 }
 
-static ll_err load_weights(ll_trained *t, const char *path)
+static bool first_rank(const ll_session *s)
+{
+    return !s->opts.comm || ll_comm_rank(s->opts.comm) == 0;
+}
+
+static ll_err load_weights(const ll_run *r, const char *path, ll_session *s)
 {
     LL_OWN(ll_arena) a = ll_arena_new();
-    const ll_weights_from from = {path, t->run->train.init_map, t->run->train.init_skip};
+    const ll_weights_from from = {path, r->train.init_map, r->train.init_skip};
     const char *note;
-    TRY(ll_weights_load(t->s, &from, a, &note));
-    fprintf(stderr, "%s\n", note);
+    TRY(ll_weights_load(s, &from, a, &note));
+    if (first_rank(s)) fprintf(stderr, "%s\n", note);
     return LL_OK;
 }
 
-ll_err ll_cli_trained(const char *folder, const char *checkpoint, const char *init,
-                      const ll_words *set, int64_t batch, ll_trained *t)
+ll_err ll_cli_trained_run(const char *folder, const char *checkpoint, const char *init,
+                          const ll_words *set, ll_run **out)
 {
     CHECK(!checkpoint || !init, LL_E_ARG, "--checkpoint and --init exclude each other");
     LL_OWN(ll_arena) a = ll_arena_new();
@@ -171,23 +188,45 @@ ll_err ll_cli_trained(const char *folder, const char *checkpoint, const char *in
         all.v[all.n++] = "train.init_skip=";
     }
     for (int i = 0; i < set->n; i++) all.v[all.n++] = set->v[i];
-    TRY(ll_cli_run(folder, &all, init != NULL, &t->run));
-    if (!t->run->out_said) t->run->out = ll_cli_numbered(t->run, true);
-    TRY(ll_run_graph(t->run, batch, NULL, &t->g));
-    ll_session_opts o = ll_run_session(t->run, NULL, NULL);
+    TRY(ll_cli_run(folder, &all, init != NULL, out));
+    if (!(*out)->out_said) (*out)->out = ll_cli_numbered(*out, true);
+    return LL_OK;
+}
+
+ll_session_opts ll_cli_trained_session(const ll_run *r, ll_comm *c, const char *mesh)
+{
+    ll_session_opts o = ll_run_session(r, c, mesh);
     o.micro_batches = 1;
     o.compress = NULL;
     o.recompute = NULL;
     o.layouts = NULL; /* of a mesh, and some of them of a training graph's values */
     o.any_order = false;
+    return o;
+}
+
+ll_err ll_cli_trained_load(const ll_run *r, const char *checkpoint, const char *init, ll_session *s,
+                           int64_t *step)
+{
+    if (init) return load_weights(r, init, s);
+    if (!checkpoint && *r->train.init && !ll_cli_began(r->out))
+        return load_weights(r, r->train.init, s); /* those that it will begin with */
+    LL_OWN(ll_st_file) f = NULL;
+    TRY(ll_cli_checkpoint(r->out, checkpoint, &f));
+    if (!strcmp(r->parallel.between.seeds, "own") && first_rank(s))
+        fprintf(stderr, "an ensemble: its first member's parameters (eval averages what all "
+                        "members predict)\n");
+    return load_parameters(s, f, step);
+}
+
+ll_err ll_cli_trained(const char *folder, const char *checkpoint, const char *init,
+                      const ll_words *set, int64_t batch, ll_trained *t)
+{
+    TRY(ll_cli_trained_run(folder, checkpoint, init, set, &t->run));
+    TRY(ll_run_graph(t->run, batch, NULL, &t->g));
+    ll_session_opts o = ll_cli_trained_session(t->run, NULL, NULL);
     TRY(ll_session_open(t->g, &o, &t->s));
     ll_kern_notes_print(stderr);
-    if (init) return load_weights(t, init);
-    if (!checkpoint && *t->run->train.init && !ll_cli_began(t->run->out))
-        return load_weights(t, t->run->train.init); /* those that it will begin with */
-    LL_OWN(ll_st_file) f = NULL;
-    TRY(open_checkpoint(t->run->out, checkpoint, &f));
-    return load_parameters(t, f);
+    return ll_cli_trained_load(t->run, checkpoint, init, t->s, &t->step);
 }
 
 void ll_cli_trained_close(ll_trained *t)

@@ -1,6 +1,7 @@
 /* common.h: what several commands do: runs from the command line, JSON to standard output. */
 #pragma once
 #include "cli/args.h"
+#include "cli/launch.h"
 #include "train/checkpoint.h"
 #include "train/trainer.h"
 
@@ -8,9 +9,11 @@
 
 /* Reads a run (or, with models, the name of a model), applies the settings, finishes it. */
 ll_err ll_cli_run(const char *what, const ll_words *set, bool models, ll_run **out);
+/* The same for commands that know one mesh alone: replicas are refused. */
+ll_err ll_cli_run_one(const char *what, const ll_words *set, bool models, ll_run **out);
 /* Starts the ranks of -n (0: not given) where this process is not one of them, and opens their
- * communicator. A mesh that the run cannot be cut over is refused before. kindly: see launch.h. */
-ll_err ll_cli_ranks(const ll_run *r, int64_t ranks, bool kindly, ll_comm **out);
+ * communicator. A mesh that the run cannot be cut over is refused before. care: see launch.h. */
+ll_err ll_cli_ranks(const ll_run *r, int64_t ranks, const ll_care *care, ll_comm **out);
 /* runs/NAME, runs/NAME-2, ...: the first that is new or, with newest, the last that is there. */
 const char *ll_cli_numbered(ll_run *r, bool newest);
 bool ll_cli_began(const char *folder);     /* a run there has left checkpoints or metrics */
@@ -36,3 +39,11 @@ typedef struct ll_trained {
 ll_err ll_cli_trained(const char *folder, const char *checkpoint, const char *init,
                       const ll_words *set, int64_t batch, ll_trained *t);
 void ll_cli_trained_close(ll_trained *t);
+/* Its parts: the run; how its sessions are opened; their parameters. */
+ll_err ll_cli_trained_run(const char *folder, const char *checkpoint, const char *init,
+                          const ll_words *set, ll_run **out);
+ll_session_opts ll_cli_trained_session(const ll_run *r, ll_comm *c, const char *mesh);
+/* The checkpoint that is meant; NULL: the folder's newest. */
+ll_err ll_cli_checkpoint(const char *folder, const char *checkpoint, ll_st_file **out);
+ll_err ll_cli_trained_load(const ll_run *r, const char *checkpoint, const char *init, ll_session *s,
+                           int64_t *step);

@@ -18,7 +18,7 @@ static ll_err become_job(int64_t ranks, int64_t threads, int argc, char **argv)
     snprintf(count, sizeof count, "%lld", (long long)threads);
     setenv("OMP_NUM_THREADS", count, 1);
     ll_cli_launch_args(argc, argv);
-    if (ranks > 1) TRY(ll_cli_launch(ranks, false));
+    if (ranks > 1) TRY(ll_cli_launch(ranks, NULL));
     ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
     CHECK(n > 0, LL_E_SYS, "/proc/self/exe cannot be read: %s", strerror(errno));
     self[n] = '\0';

@@ -1,9 +1,7 @@
 /* launch.c: ranks through mpiexec, and their failures on one screen.
  *
- * The launching process replaces itself by mpiexec, so signals and the exit status need no care.
- * (Where ranks want to save before they stop it waits for mpiexec instead, and asks them by SIGUSR1
- * where it is sent SIGTERM, SIGINT, SIGUSR1 or SIGHUP: launchers answer these by killing the ranks
- * a second later.)
+ * The launching process replaces itself by mpiexec, so signals and the exit status need no care;
+ * where ranks are to be cared for it stays, and has mpiexec in a child (supervise.c).
  * The ranks get the same words and see by their environment that they are ranks already.
  *
  * Who prints a failure? One that all ranks share (job.h) is printed by the rank it befell. Of one
@@ -16,16 +14,12 @@
 #include "base/crc32c.h"
 #include "comm/job.h"
 
-#include <dirent.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <omp.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/prctl.h>
-#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -107,118 +101,50 @@ void ll_cli_launch_env(int64_t ranks)
     }
 }
 
-/* ---- waiting for mpiexec ---- */
-
-/* The parent of a process; 0: it is gone. */
-static pid_t parent_of(pid_t pid)
-{
-    char path[64], line[512];
-    snprintf(path, sizeof path, "/proc/%ld/stat", (long)pid);
-    FILE *f = fopen(path, "r");
-    size_t n = f ? fread(line, 1, sizeof line - 1, f) : 0;
-    if (f) fclose(f);
-    line[n] = '\0';
-    const char *name_end = strrchr(line, ')');
-    long parent = 0;
-    return name_end && sscanf(name_end + 1, " %*c %ld", &parent) == 1 ? (pid_t)parent : 0;
-}
-
-static bool is_below(pid_t pid, pid_t ancestor)
-{
-    for (int depth = 0; pid > 1 && depth < 64; depth++) {
-        pid = parent_of(pid);
-        if (pid == ancestor) return true;
-    }
-    return false;
-}
-
-/* Asks the ranks on this machine to save and stop: processes below mpiexec that run this program.
- * One that hears it is enough. Not every mpiexec passes SIGUSR1 on, so it is asked only where no
- * rank is here. */
-static void ask_ranks(pid_t mpiexec)
-{
-    char self[4096], path[64], exe[4096];
-    ssize_t n = readlink("/proc/self/exe", self, sizeof self), found = 0;
-    DIR *all = opendir("/proc");
-    for (struct dirent *d; all && n > 0 && (d = readdir(all));) {
-        pid_t pid = (pid_t)atol(d->d_name);
-        snprintf(path, sizeof path, "/proc/%ld/exe", (long)pid);
-        if (pid <= 0 || pid == mpiexec || readlink(path, exe, sizeof exe) != n) continue;
-        if (!memcmp(exe, self, (size_t)n) && is_below(pid, mpiexec))
-            found += kill(pid, SIGUSR1) == 0;
-    }
-    if (all) closedir(all);
-    if (!found) kill(mpiexec, SIGUSR1);
-}
-
-/* Does not return. What is in wanted is blocked: signals come one by one. */
-static void wait_for_mpiexec(pid_t child, const sigset_t *wanted)
-{
-    for (int asked = 0;;) {
-        int status, number = sigwaitinfo(wanted, NULL);
-        if (number > 0 && number != SIGCHLD) {
-            if (asked++)
-                kill(child, number); /* who asks twice does not want to wait */
-            else
-                ask_ranks(child);
-        }
-        if (waitpid(child, &status, WNOHANG) != child) continue;
-        int code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-        /* mpiexec is told to be quiet, and ranks do not watch each other before they have met. */
-        if (code > 128 && code < 128 + 32)
-            fprintf(stderr, "%s: a rank was ended by signal %d\n", ll_cli_name(), code - 128);
-        _exit(code);
-    }
-}
-
-/* Returns in a new process, away from the terminal's signals, that ends when this one does. */
-static ll_err stay_behind(void)
-{
-    static const int numbers[] = {SIGINT, SIGTERM, SIGUSR1, SIGHUP, SIGCHLD};
-    sigset_t wanted, old;
-    struct sigaction now;
-    sigemptyset(&wanted);
-    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
-        if (numbers[i] != SIGHUP || sigaction(SIGHUP, NULL, &now) || now.sa_handler != SIG_IGN)
-            sigaddset(&wanted, numbers[i]);
-    sigprocmask(SIG_BLOCK, &wanted, &old);
-    pid_t parent = getpid(), child = fork();
-    if (child > 0) wait_for_mpiexec(child, &wanted);
-    sigprocmask(SIG_SETMASK, &old, NULL);
-    CHECK(child == 0, LL_E_SYS, "no process for mpiexec: %s", strerror(errno));
-    prctl(PR_SET_PDEATHSIG, SIGTERM);
-    if (getppid() != parent) _exit(1);
-    setpgid(0, 0);
-    int nothing = open("/dev/null", O_RDONLY); /* reading from the terminal would stop it */
-    if (nothing > 0) dup2(nothing, 0);
-    if (nothing > 2) close(nothing);
-    return LL_OK;
-}
-
 /* ---- launching ---- */
 
-/* Becomes mpiexec; returns only with a failure. */
-static ll_err become_mpiexec(int64_t ranks, bool stay)
+/* On these hosts, "a:2,b:2"; srun takes the names alone. */
+static int add_hosts(char **to, const char *launcher, const char *hosts)
+{
+    const char *slash = strrchr(launcher, '/');
+    bool slurm = !strncmp(slash ? slash + 1 : launcher, "srun", 4);
+    char *list = strdup(hosts), *end = list;
+    for (const char *c = hosts; list && *c; c++) {
+        if (slurm && *c == ':') c += strcspn(c, ",");
+        if (!*c) break;
+        *end++ = *c;
+    }
+    if (list) *end = '\0';
+    to[0] = (char *)(slurm ? "-w" : ll_job_hosts_option());
+    to[1] = list;
+    return list ? 2 : 0;
+}
+
+ll_err ll_cli_mpiexec_run(const ll_launch *how)
 {
     char self[4096], count[24];
     ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
     CHECK(n > 0, LL_E_SYS, "/proc/self/exe cannot be read: %s", strerror(errno));
     self[n] = '\0';
-    snprintf(count, sizeof count, "%lld", (long long)ranks);
+    snprintf(count, sizeof count, "%lld", (long long)how->ranks);
     const char *mpiexec = ll_cli_mpiexec();
     char *words = strdup(mpiexec), *rest = NULL;
-    char **argv = (char **)calloc(strlen(mpiexec) + (size_t)own_argc + 4, sizeof *argv);
+    char **argv = (char **)calloc(strlen(mpiexec) + (size_t)own_argc + 8, sizeof *argv);
     CHECK(words && argv, LL_E_MEM, "no memory for the words of %s", mpiexec);
     int k = 0;
     for (char *w = strtok_r(words, " ", &rest); w; w = strtok_r(NULL, " ", &rest)) argv[k++] = w;
+    if (how->hosts) k += add_hosts(argv + k, argv[0], how->hosts);
     argv[k++] = (char *)"-n";
     argv[k++] = count;
-    argv[k++] = self;
-    for (int i = 1; i < own_argc; i++) argv[k++] = own_argv[i];
-    ll_cli_launch_env(ranks);
+    argv[k++] = how->probe ? (char *)"true" : self;
+    for (int i = 1; i < own_argc && !how->probe; i++) {
+        argv[k++] = own_argv[i];
+        if (i > 1 || !how->job) continue;
+        argv[k++] = (char *)"--job";
+        argv[k++] = (char *)how->job;
+    }
+    ll_cli_launch_env(how->ranks);
     setenv(LAUNCHED, count, 1);
-    fflush(NULL);
-    if (stay) TRY(stay_behind());
     execvp(argv[0], argv);
     int why = errno;
     free(argv);
@@ -266,7 +192,7 @@ static ll_err check_room(int64_t ranks)
     return LL_OK;
 }
 
-ll_err ll_cli_launch(int64_t ranks, bool kindly)
+ll_err ll_cli_launch(int64_t ranks, const ll_care *care)
 {
     const char *launched = getenv(LAUNCHED);
     int size = ll_job_size();
@@ -281,7 +207,8 @@ ll_err ll_cli_launch(int64_t ranks, bool kindly)
           (long long)ranks, size);
     if (ranks == 1 || size == ranks) return LL_OK;
     TRY(check_room(ranks));
-    return become_mpiexec(ranks, kindly);
+    fflush(NULL);
+    return care ? care->start(ranks, care) : ll_cli_mpiexec_run(&(ll_launch){.ranks = ranks});
 }
 
 static void pause_s(double s)

@@ -2,7 +2,7 @@
  * once, whoever of them it befell.
  *
  * A command with ranks does, in this order:
- *     TRY(ll_cli_launch(o->ranks, false));       returns in the ranks only
+ *     TRY(ll_cli_launch(o->ranks, NULL));        returns in the ranks only
  *     ll_comm *c;
  *     TRY(ll_comm_open(&opts, &c));              ranks that were given other words are refused
  *     return ll_cli_leave(c, work(c, o));        closes c
@@ -15,12 +15,30 @@ void ll_cli_call_it(const char *path); /* that file */
 /* The program's own words, kept for ll_cli_launch; ll_main calls it. */
 void ll_cli_launch_args(int argc, char *const *argv);
 const char *ll_cli_name(void); /* "loopline train": of those words */
+/* Ranks that are cared for: when one dies or stalls, or its host goes, all are started anew, with
+ * --job among their words (supervise.c); the first SIGTERM or SIGINT reaches them as SIGUSR1. */
+typedef struct ll_care {
+    ll_err (*start)(int64_t ranks, const struct ll_care *care); /* ll_cli_supervise */
+    int64_t restarts;  /* in a row, without progress in between; 0: none at all */
+    const char *mesh;  /* that was asked for; "": data=RANKS */
+    const char *out;   /* the run's folder, where its starts are noted (train/recovery.h) */
+    double timeout;    /* after which ranks that wait for one say that it is lost */
+    const char *hosts; /* a file of hosts and slots, read again at each start; NULL: mpiexec's */
+} ll_care;
 /* ranks as given by -n; 0: not given. Returns where this process is to do the work: nothing is to
  * be launched, or it is one of the ranks. Otherwise becomes mpiexec and returns only if that fails.
- * Before MPI is initialised; ranks get the very words of this program, -n among them. kindly: for
- * ranks that want to save when they are asked to stop: the launching process stays, and the first
- * SIGTERM or SIGINT reaches them as SIGUSR1. */
-ll_err ll_cli_launch(int64_t ranks, bool kindly);
+ * Before MPI is initialised; ranks get the very words of this program, -n among them. care: the
+ * launching process stays, and ends when the job is over. */
+ll_err ll_cli_launch(int64_t ranks, const ll_care *care);
+ll_err ll_cli_supervise(int64_t ranks, const ll_care *care);
+typedef struct ll_launch {
+    int64_t ranks;
+    const char *hosts; /* "a:2,b:2"; NULL: the launcher's own */
+    const char *job;   /* a word for the ranks; NULL: none */
+    bool probe;        /* in place of the ranks: a program that does nothing */
+} ll_launch;
+/* Becomes mpiexec; returns only with a failure. */
+ll_err ll_cli_mpiexec_run(const ll_launch *how);
 /* Starts the program anew with these words (after "loopline"), on so many ranks of so many threads,
  * waits for it, and returns what it wrote on its standard output; the caller frees. Its standard
  * error is this one's. Fails where it does. */

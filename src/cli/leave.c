@@ -15,8 +15,8 @@ ll_err ll_cli_leave(ll_comm *c, ll_err rc)
         /* Not the pause of ll_cli_fail: those that are told now do not print. */
         fprintf(stderr, "%s: rank %d: %s\n", ll_cli_name(), ll_comm_rank(c), ll_error_text());
         ll_comm_give_up(c);
-        ll_job_abort(1);
-        _exit(1);
+        ll_job_abort(ll_job_status(1));
+        _exit(ll_job_status(1));
     }
     snprintf(message, sizeof message, "%s", ll_error_message());
     ll_comm_close(c);

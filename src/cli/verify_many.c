@@ -100,7 +100,7 @@ static one begin(const char *model)
 static const struct {
     const char *name;
     int batch;
-    const char *sizes[5];
+    const char *sizes[8];
 } models[] = {
     {"mlp", 13, {"model.image=9", "model.width=37"}},
     {"lenet5", 13, {NULL}},
@@ -109,6 +109,14 @@ static const struct {
     {"gpt",
      7,
      {"model.layers=2", "model.width=24", "model.heads=6", "model.seq=13", "model.vocab=53"}},
+    {"llama",
+     7,
+     {"model.layers=2", "model.width=24", "model.heads=6", "model.kv_heads=3", "model.hidden=40",
+      "model.seq=13", "model.vocab=53", "model.window=5"}},
+    {"bert",
+     7,
+     {"model.layers=2", "model.width=24", "model.heads=6", "model.hidden=40", "model.seq=13",
+      "model.vocab=53", "model.mask=3"}},
 };
 
 static const struct {
@@ -190,7 +198,7 @@ static ll_err cell(ll_comm *c, const ll_verify_many *o, int m, int s, bool exact
                    outcome *out, one *made)
 {
     one x = begin(models[m].name);
-    for (int i = 0; i < 5 && models[m].sizes[i]; i++) add(&x, "%s", models[m].sizes[i]);
+    for (int i = 0; i < 8 && models[m].sizes[i]; i++) add(&x, "%s", models[m].sizes[i]);
     add(&x, "parallel.mesh=%s", strategies[s].mesh);
     if (strategies[s].schedule) {
         int each = (models[m].batch + 1) / 2;
@@ -349,8 +357,9 @@ static void draw_pipeline(dice *d, one *c)
 
 static void draw_training(dice *d, one *c, drawn_mesh m)
 {
-    static const char *const optimizers[] = {"sgd",  "momentum", "nesterov", "adagrad", "rmsprop",
-                                             "adam", "adamw",    "lars",     "larc",    "lamb"};
+    static const char *const optimizers[] = {
+        "sgd",   "momentum", "nesterov", "adagrad", "rmsprop", "adam",
+        "adamw", "lars",     "larc",     "lamb",    "muon",    "schedule-free-adamw"};
     static const char *const overlap[] = {"auto", "none", "all"};
     static const char *const sequence[] = {"auto", "heads", "rows"};
     static const char *const recompute[] = {"none", "selective", "full"};
@@ -360,7 +369,7 @@ static void draw_training(dice *d, one *c, drawn_mesh m)
     bool exact = !draw(d, 4);
     add(c, "train.batch=%" PRId64, micro * each);
     if (micro > 1) add(c, "train.micro_batch=%" PRId64, each);
-    add(c, "train.optimizer=%s", optimizers[draw(d, 10)]);
+    add(c, "train.optimizer=%s", optimizers[draw(d, 12)]);
     add(c, "train.seed=%" PRId64, draw(d, 1000));
     if (draw(d, 2)) add(c, "train.clip=0.5");
     if (draw(d, 2)) add(c, "train.weight_decay=0.1");

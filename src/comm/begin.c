@@ -34,8 +34,9 @@ static void end_process(const ll_begin *b, double waited)
                      "started, has ended early, or is no program of %s\n",
                      b->rank, b->size, waited, b->opts.what, b->opts.library);
     if (write(STDERR_FILENO, text, (size_t)n) < 0) _exit(1);
-    ll_job_abort_unbegun(1);
-    _exit(1);
+    ll_job_lose();
+    ll_job_abort_unbegun(ll_job_status(1));
+    _exit(ll_job_status(1));
 }
 
 static void *watch_clock(void *arg)

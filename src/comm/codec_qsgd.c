@@ -151,14 +151,24 @@ static void decode(const ll_codec *k, const uint8_t *in, int m, float *restrict 
 
 static const ll_block_code block_code = {bytes, encode, decode};
 
-static ll_err open_qsgd(ll_codec *k, const char *settings)
+static ll_err open_bits(ll_codec *k, int bits)
 {
-    int bits = 0;
-    TRY(ll_codec_int(k, settings, 1, 8, &bits));
     qsgd *q = LL_NEW(k->arena, qsgd);
     *q = (qsgd){.bits = bits, .last = bits == 1 ? 1 : (1 << bits) - 2};
     k->own = q;
     return LL_OK;
+}
+
+static ll_err open_qsgd(ll_codec *k, const char *settings)
+{
+    int bits = 0;
+    TRY(ll_codec_int(k, settings, 1, 8, &bits));
+    return open_bits(k, bits);
+}
+
+static ll_err open_int(ll_codec *k, const char *settings)
+{
+    return settings ? ll_codec_bad(k, "it has no settings") : open_bits(k, k->text[3] - '0');
 }
 
 const ll_codec_kind ll_codecs_qsgd[] = {
@@ -166,5 +176,17 @@ const ll_codec_kind ll_codecs_qsgd[] = {
      .form = "qsgd:BITS",
      .help = "1 to 8 bits an element and a scale for 512, rounded at random (QSGD)",
      .open = open_qsgd,
+     .code = &block_code},
+    {.name = "int8",
+     .form = "int8",
+     .help = "qsgd:8 with error feedback",
+     .feedback = true,
+     .open = open_int,
+     .code = &block_code},
+    {.name = "int4",
+     .form = "int4",
+     .help = "qsgd:4 with error feedback",
+     .feedback = true,
+     .open = open_int,
      .code = &block_code},
     {0}};

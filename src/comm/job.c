@@ -9,6 +9,7 @@
 
 #include <mpi.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -64,6 +65,15 @@ uint32_t ll_job_words(void)
     return words;
 }
 
+const char *ll_job_hosts_option(void)
+{
+#ifdef OPEN_MPI
+    return "--host";
+#else
+    return "-hosts";
+#endif
+}
+
 /* Written where a failure is found, which may be on a watching thread, read where it is printed. */
 static struct {
     pthread_mutex_t lock;
@@ -77,6 +87,23 @@ void ll_job_share_failure(const char *message, ll_failure how)
     snprintf(shared.message, sizeof shared.message, "%s", message);
     shared.how = how;
     pthread_mutex_unlock(&shared.lock);
+}
+
+static atomic_bool lost, cared;
+
+void ll_job_set_cared(void)
+{
+    cared = true;
+}
+
+void ll_job_lose(void)
+{
+    lost = true;
+}
+
+int ll_job_status(int status)
+{
+    return lost && cared ? LL_JOB_LOST : status;
 }
 
 ll_failure ll_job_failure(void)

@@ -13,6 +13,9 @@ int ll_job_rank(void);
 void ll_job_set_words(uint32_t hash);
 uint32_t ll_job_words(void);
 
+/* How the mpiexec of this MPI is told on which hosts: "--host". */
+const char *ll_job_hosts_option(void);
+
 /* Who knows of a failure, and who prints it. */
 typedef enum ll_failure {
     LL_FAILURE_ALONE, /* this rank's alone, as far as it knows */
@@ -23,6 +26,13 @@ typedef enum ll_failure {
 } ll_failure;
 /* All ranks know of the failure with this message: by ll_comm_agree, or by the watch. */
 void ll_job_share_failure(const char *message, ll_failure how);
+/* A rank died, stalled or never came: no failure of this one's, and starting all anew may help. */
+void ll_job_lose(void);
+/* Somebody who would do so waits for this job's end (cli/supervise.c). */
+void ll_job_set_cared(void);
+/* What to exit with after a failure: the status, or what tells that one of the two. */
+enum { LL_JOB_LOST = 69 };
+int ll_job_status(int status);
 /* This thread's most recent failure. */
 ll_failure ll_job_failure(void);
 

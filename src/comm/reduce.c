@@ -25,13 +25,16 @@
 #include <immintrin.h>
 #endif
 
-#define INLINE static inline __attribute__((always_inline))
 #ifdef __AVX2__
 #define WIDTH 32
 #else
 #define WIDTH 16
 #endif
-#ifndef UNROLL /* sanitizers take minutes over more */
+#if defined(__SANITIZE_ADDRESS__) || !defined(__OPTIMIZE__) /* they take minutes over more */
+#define INLINE static inline
+#define UNROLL 1
+#else
+#define INLINE static inline __attribute__((always_inline))
 #define UNROLL 4
 #endif
 #define BLOCK 4096

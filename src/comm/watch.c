@@ -199,9 +199,10 @@ static void say(const char *format, ...)
     if (write(STDERR_FILENO, text, (size_t)n) < 0) return; /* nobody listens: no one to tell */
 }
 
-/* print: this thread does, for all. */
-static void set_failed(ll_watch *w, bool print, ll_failure how)
+/* print: this thread does, for all. lost: a rank is; otherwise it failed by itself. */
+static void set_failed(ll_watch *w, bool print, bool lost, ll_failure how)
 {
+    if (lost) ll_job_lose();
     if (print) say("loopline: %s\n", w->report);
     ll_job_share_failure(w->report, how);
     w->failed_at = ll_now();
@@ -215,7 +216,7 @@ static void lost_hub(ll_watch *w, ll_watch_fate fate, double now)
         {.rank = w->world[0], .fate = fate, .silent_s = now - w->hub_heard, .state = w->hub_state},
         {.rank = w->world[w->rank], .fate = LL_WATCH_HERE, .state = read_state(w, now)}};
     ll_watch_report(rows, 2, w->report);
-    set_failed(w, w->rank == 1, w->rank == 1 ? LL_FAILURE_TOLD : LL_FAILURE_LATE);
+    set_failed(w, w->rank == 1, true, w->rank == 1 ? LL_FAILURE_TOLD : LL_FAILURE_LATE);
 }
 
 static void hear_hub(ll_watch *w, double now)
@@ -233,7 +234,7 @@ static void hear_hub(ll_watch *w, double now)
             ll_watch_unlink(&w->link);
         } else if (m.kind == LL_WATCH_FAILED) {
             strcpy(w->report, m.report);
-            set_failed(w, false, LL_FAILURE_TOLD);
+            set_failed(w, false, m.rank, LL_FAILURE_TOLD);
         } else if (m.kind == LL_WATCH_STATE) {
             w->hub_state = m.state;
         }
@@ -246,11 +247,11 @@ static void send_last_words(ll_watch *w)
     ll_watch_msg m = {0};
     strcpy(m.report, w->last_words);
     if (w->hub)
-        ll_watch_hub_tell(w->hub, w->last_words);
+        ll_watch_hub_tell(w->hub, w->last_words, false);
     else
         ll_watch_send(&w->link, LL_WATCH_FAILED, &m);
     strcpy(w->report, w->last_words);
-    set_failed(w, false, LL_FAILURE_TOLD);
+    set_failed(w, false, false, LL_FAILURE_TOLD);
     w->giving_up = false;
 }
 
@@ -263,8 +264,8 @@ static void tick_hub(ll_watch *w, const ll_watch_state *s, double now)
         snprintf(w->report, sizeof w->report,
                  "rank %d was stopped for %.1f s, and the others went on without it", w->world[0],
                  w->slept);
-    set_failed(w, print, LL_FAILURE_TOLD);
-    ll_watch_hub_tell(w->hub, w->report);
+    set_failed(w, print, print, LL_FAILURE_TOLD); /* what nobody has printed is no one's words */
+    ll_watch_hub_tell(w->hub, w->report, print);
 }
 
 static void tick_rank(ll_watch *w, const ll_watch_state *s, double now)
@@ -282,7 +283,7 @@ static void end_process_if_stuck(ll_watch *w, double now)
     if (atomic_load(&w->seen) || now - w->failed_at < w->grace) return;
     say("loopline: rank %d did not come back within %.1f s of the failure and is ended: %s\n",
         w->world[w->rank], w->grace, w->report);
-    _exit(1);
+    _exit(ll_job_status(1));
 }
 
 static void tick(ll_watch *w, double now, double slept)

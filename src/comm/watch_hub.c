@@ -246,9 +246,9 @@ bool ll_watch_hub_judge(ll_watch_hub *h, const ll_watch_state *mine, char report
     return bad;
 }
 
-void ll_watch_hub_tell(ll_watch_hub *h, const char *report)
+void ll_watch_hub_tell(ll_watch_hub *h, const char *report, bool lost)
 {
-    ll_watch_msg m = {0};
+    ll_watch_msg m = {.rank = lost};
     strncpy(m.report, report, sizeof m.report - 1);
     for (int r = 1; r < h->size; r++) ll_watch_send(&h->peers[r].link, LL_WATCH_FAILED, &m);
 }

@@ -44,7 +44,8 @@ typedef enum ll_watch_kind {
     LL_WATCH_WELCOME, /* hub to rank: the token's complement */
     LL_WATCH_STATE,   /* either way */
     LL_WATCH_BYE,     /* either way */
-    LL_WATCH_FAILED,  /* hub to rank: a report; rank to hub: what it fails with */
+    LL_WATCH_FAILED,  /* hub to rank: a report, rank 1: of one that is lost; rank to hub: what it
+                       * fails with */
 } ll_watch_kind;
 
 /* As sent: the first `bytes` of it. Between processes of one program, so of one byte order. */
@@ -102,6 +103,7 @@ void ll_watch_hub_beat(ll_watch_hub *h, const ll_watch_state *mine);
 /* Is there something to report? report is then filled in. *print: nobody has printed it. */
 bool ll_watch_hub_judge(ll_watch_hub *h, const ll_watch_state *mine, char report[LL_WATCH_REPORT],
                         bool *print);
-void ll_watch_hub_tell(ll_watch_hub *h, const char *report);
+/* lost: it is of a rank that is gone; else of one that failed for reasons of its own. */
+void ll_watch_hub_tell(ll_watch_hub *h, const char *report, bool lost);
 /* This process was stopped for so long: nobody else is to blame for the silence. */
 void ll_watch_hub_slept(ll_watch_hub *h, double seconds);

@@ -130,6 +130,5 @@ ll_err ll_read_bible(ll_dataset *d, const ll_data_opts *o, const char *path)
     TRY(rc);
     text.data = out;
     ll_dataset_note(d, ll_base_name(path), text.size);
-    ll_text_add(d, o, path, &text);
-    return LL_OK;
+    return ll_text_add(d, o, path, &text);
 }

@@ -167,10 +167,13 @@ static ll_err offer_columns(ll_dataset *d, const ll_csv *c, const char *file)
     for (int k = 0; k < c->columns; k++) {
         ll_array a = {.name = c->cells[k], .n_dim = 1, .dim = {c->rows}};
         bool y = false;
+        for (int i = 0; i < k; i++)
+            CHECK(strcmp(c->cells[i], a.name), LL_E_IO, "%s: two columns are named %s", file,
+                  a.name);
         if (!strcmp(a.name, "split")) continue;
         for (size_t i = 0; i < sizeof labels / sizeof *labels; i++) y |= !strcmp(a.name, labels[i]);
         if (d->opts->fields) { /* it is said there */
-            const char *field = ll_table_renamed(d->arena, d->opts->fields, a.name);
+            const char *field = ll_table_renamed(d->arena, d->opts->fields, a.name, 0);
             y = field && !strcmp(field, "y");
         }
         if (ll_picture_named(at(c, 0, k))) {
@@ -202,10 +205,11 @@ static ll_err pick_rows(ll_dataset *d, const ll_csv *c, const char *file)
             continue;
         }
         const char *s = at(c, i, column);
-        val[i] = !strncmp(s, "val", 3) || !strcmp(s, "test");
+        val[i] = !strcmp(s, "val") || !strcmp(s, "valid") || !strcmp(s, "validation") ||
+                 !strcmp(s, "test");
         CHECK(val[i] || !strcmp(s, "train"), LL_E_IO,
-              "%s: row %lld has split %s, wanted train, val, valid or test", file, (long long)i + 1,
-              s);
+              "%s: row %lld has split %s, wanted train, val, valid, validation or test", file,
+              (long long)i + 1, s);
     }
     ll_table_pick(d, val, c->rows);
     return LL_OK;

@@ -20,6 +20,7 @@
 #pragma once
 #include "base/err.h"
 #include "base/own.h"
+#include "base/text.h"
 
 #include <stdio.h>
 
@@ -49,12 +50,17 @@ typedef struct ll_data_opts {
     const char *fields;      /* arrays as fields: "x=images,y=labels"; NULL: by their names */
     const ll_field *want;    /* what the model takes: other arrays are left, these are converted */
     int n_want;
-    int64_t token_bytes; /* tokens without a header: 2 or 4 bytes each; 0: by the file's name */
-    const char *field;   /* jsonl: that has the text; NULL: "text" */
+    const char *tokenizer; /* text becomes tokens by it (token/tokenizer.h); NULL: its bytes are */
+    int64_t token_bytes;   /* tokens without a header: 2 or 4 bytes each; 0: by the file's name */
+    const char *field;     /* jsonl: that has the text; NULL: "text" */
     /* Pictures, of any format: the size that they are brought to, and their channels; 0: as files
      * have them, or, where each may differ, height, width and channels, or 224 x 224 x 3. */
     int64_t image_height, image_width, image_channels;
     double centre; /* validation sees this part of the largest window that fits; 0: all of it */
+    /* Training images are blended in pairs, or get a rectangle of the other, by a share drawn from
+     * Beta(a, a), 0 < a <= 1; 0: no. Fields "y2" i32 and "mix" f32 then say the other's label, and
+     * which share is y's. */
+    double mixup, cutmix;
     int n_mean, n_deviation; /* of x/255: one for each channel, or one for all; 0: the set's own */
     double mean[LL_MAX_CHANNELS], deviation[LL_MAX_CHANNELS];
 } ll_data_opts;
@@ -78,13 +84,14 @@ typedef struct ll_data_info {
     double mean[LL_MAX_CHANNELS];      /* images, of x/255, by channel */
     double deviation[LL_MAX_CHANNELS]; /* images, likewise */
     int64_t seq, vocab, tokens[2];     /* tokens; tokens[split]: how many there are */
-    bool is_text;                      /* tokens are bytes of text */
+    int64_t text_bytes[2]; /* of splits, where a tokenizer made tokens of text; else 0 */
+    bool is_text;          /* tokens are bytes of text */
     /* What a sample is, as read: images "x" f32 [h,w,c] and "y" i32 []; tokens both i32 [seq];
      * records any. */
     ll_field fields[LL_MAX_FIELDS];
     size_t field_bytes[LL_MAX_FIELDS];
     int n_field;
-    size_t bytes; /* of the data as it is kept */
+    size_t bytes, mapped; /* of the data as it is kept; of these, in files that are mapped */
     /* The files that it came from: how many, the first of them, and a checksum of all names and
      * sizes, and of the content of those that were read whole. */
     int64_t n_file;
@@ -100,6 +107,12 @@ static inline void ll_dataset_drop(ll_dataset **d)
     ll_dataset_close(*d);
 }
 const ll_data_info *ll_dataset_info(const ll_dataset *d);
+/* What it is like, as JSON (data.json); and back, as a set without samples, to which files are
+ * brought that are not of it (samples.h). */
+void ll_dataset_tell(const ll_dataset *d, ll_buf *out);
+ll_err ll_told_parse(const char *text, size_t size, const char *file, ll_dataset **out);
+/* The usual ones of colours. */
+extern const double ll_imagenet_mean[3], ll_imagenet_deviation[3];
 
 /* ---- sampling ---- */
 typedef struct ll_sampling {

@@ -52,7 +52,8 @@ struct ll_dataset {
     const ll_data_opts *opts; /* while it is opened */
     ll_split reading;         /* while it is opened: what the files being read are for */
     int64_t raw_height, raw_width, raw_channels; /* images of segments, as they are kept */
-    double centre;                               /* of ll_data_opts */
+    double centre, mixup, cutmix;                /* of ll_data_opts */
+    int mix_x, mix_y;                            /* the fields that are mixed */
     bool planar;                                 /* pixels are [c,h,w] */
     bool synthetic;                              /* no segments: samples are computed */
     uint64_t seed;                               /* synthetic */
@@ -106,12 +107,14 @@ ll_err ll_table_read(const ll_dataset *d, const ll_sampling *how, int64_t positi
                      void *const *out);
 /* A picture that is not of the set, as validation sees those that are. */
 ll_err ll_dataset_picture(const ll_dataset *d, const char *path, float *out);
+/* The table that bytes become numbers by, of info's means and deviations. */
+void ll_dataset_scale(ll_dataset *d);
 /* Adds a field to info. */
 void ll_field_add(ll_dataset *d, const char *name, ll_dtype t, ll_shape shape);
 
 void ll_segment_add(ll_dataset *d, ll_split split, const ll_segment *s);
 /* A text whose bytes are the tokens; it becomes d's. */
-void ll_text_add(ll_dataset *d, const ll_data_opts *o, const char *path, const ll_bytes *text);
+ll_err ll_text_add(ll_dataset *d, const ll_data_opts *o, const char *path, ll_bytes *text);
 
 /* file.c. A missing file is LL_E_IO with the path; a file in use must not be truncated. */
 ll_err ll_file_map(const char *path, ll_bytes *out);

@@ -102,29 +102,38 @@ static void hold_out(ll_dataset *d, double fraction)
     }
 }
 
+const double ll_imagenet_mean[3] = {0.485, 0.456, 0.406};
+const double ll_imagenet_deviation[3] = {0.229, 0.224, 0.225};
+
+void ll_dataset_scale(ll_dataset *d)
+{
+    const ll_data_info *f = &d->info;
+    d->scale = ll_arena_alloc(d->arena, (size_t)f->channels * sizeof *d->scale);
+    for (int c = 0; c < f->channels; c++)
+        for (int v = 0; v < 256; v++)
+            d->scale[c][v] = (float)((v / 255.0 - f->mean[c]) / f->deviation[c]);
+}
+
 /* What x/255 is shifted and divided by: as asked, as a known set has it, or the usual: ImageNet's
  * for colours out of files, else 0.5. Of one number for more channels: all the same. */
 static ll_err normalise(ll_dataset *d, const ll_data_opts *o, const ll_known *k)
 {
-    static const double mean[] = {0.485, 0.456, 0.406}, deviation[] = {0.229, 0.224, 0.225};
     ll_data_info *f = &d->info;
     const int64_t n = f->channels;
     CHECK((o->n_mean <= 1 || o->n_mean == n) && (o->n_deviation <= 1 || o->n_deviation == n),
           LL_E_CONFIG, "%d numbers of mean and %d of deviation, wanted 1 or %lld, one a channel",
           o->n_mean, o->n_deviation, (long long)n);
-    d->scale = ll_arena_alloc(d->arena, (size_t)n * sizeof *d->scale);
     for (int c = 0; c < n; c++) {
         int64_t own = d->raw_channels == n ? c : 0;
         bool given = k && k->deviation[own] > 0, usual = d->table && n == 3;
-        f->mean[c] = given ? k->mean[own] : usual ? mean[c] : 0.5;
-        f->deviation[c] = given ? k->deviation[own] : usual ? deviation[c] : 0.5;
+        f->mean[c] = given ? k->mean[own] : usual ? ll_imagenet_mean[c] : 0.5;
+        f->deviation[c] = given ? k->deviation[own] : usual ? ll_imagenet_deviation[c] : 0.5;
         if (o->n_mean) f->mean[c] = o->mean[o->n_mean > 1 ? c : 0];
         if (o->n_deviation) f->deviation[c] = o->deviation[o->n_deviation > 1 ? c : 0];
         CHECK(f->deviation[c] > 0, LL_E_CONFIG, "a deviation is %g, wanted above 0",
               f->deviation[c]);
-        for (int v = 0; v < 256; v++)
-            d->scale[c][v] = (float)((v / 255.0 - f->mean[c]) / f->deviation[c]);
     }
+    ll_dataset_scale(d);
     return LL_OK;
 }
 
@@ -194,6 +203,27 @@ static ll_err finish_tokens(ll_dataset *d)
     ll_field_add(d, "x", LL_I32, LL_SHAPE(f->seq));
     ll_field_add(d, "y", LL_I32, LL_SHAPE(f->seq));
     d->read = ll_window_read;
+    return LL_OK;
+}
+
+/* Fields for what else is told of samples that are mixed. */
+static ll_err mix_fields(ll_dataset *d, const ll_data_opts *o)
+{
+    ll_data_info *f = &d->info;
+    bool fits = f->kind == LL_IMAGES && f->n_field == 2;
+    d->mixup = o->mixup, d->cutmix = o->cutmix;
+    if (!(d->mixup > 0) && !(d->cutmix > 0)) return LL_OK;
+    for (int i = 0; i < 2 && fits; i++) *(f->fields[i].name[0] == 'x' ? &d->mix_x : &d->mix_y) = i;
+    fits = fits && !strcmp(f->fields[d->mix_x].name, "x") &&
+           !strcmp(f->fields[d->mix_y].name, "y") && f->fields[d->mix_y].dtype == LL_I32 &&
+           f->fields[d->mix_y].shape.n == 0;
+    CHECK(fits, LL_E_CONFIG,
+          "mixup and cutmix are for images x with one label y each, which data %s has not",
+          f->name);
+    CHECK(d->mixup <= 1 && d->cutmix <= 1, LL_E_ARG, "mixup is %g and cutmix %g, wanted 0 to 1",
+          d->mixup, d->cutmix);
+    ll_field_add(d, "y2", LL_I32, LL_SCALAR);
+    ll_field_add(d, "mix", LL_F32, LL_SCALAR);
     return LL_OK;
 }
 
@@ -301,6 +331,7 @@ ll_err ll_dataset_open(const ll_data_opts *o, ll_dataset **out)
         rc = ll_raise(rc, __FILE__, __LINE__, __func__, "dataset %s: %s; it comes from: %s",
                       k->name, ll_error_message(), k->source);
     TRY(rc);
+    TRY(mix_fields(d, o));
     *out = d;
     d = NULL;
     return LL_OK;

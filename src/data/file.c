@@ -4,6 +4,7 @@
 #include "base/crc32c.h"
 #include "base/types.h"
 #include "data/data_int.h"
+#include "token/tokenizer.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -57,6 +58,7 @@ void ll_dataset_keep(ll_dataset *d, const ll_bytes *b)
         ll_arena_grow(d->arena, d->blocks, sizeof *d->blocks, d->n_blocks, &d->block_capacity);
     d->blocks[d->n_blocks++] = *b;
     d->info.bytes += b->size;
+    if (b->mapped) d->info.mapped += b->size;
 }
 
 void ll_dataset_hold(ll_dataset *d, void (*let_go)(void *what), void *what)
@@ -122,16 +124,58 @@ void ll_segment_add(ll_dataset *d, ll_split split, const ll_segment *s)
     list->n += s->n;
 }
 
-void ll_text_add(ll_dataset *d, const ll_data_opts *o, const char *path, const ll_bytes *text)
+/* Documents, with a zero byte behind each, as tokens, with what ends a text behind each. */
+static ll_err encode_text(const ll_tokenizer *t, const ll_bytes *text, ll_bytes *out)
+{
+    size_t room = 0;
+    LL_OWN_MEMORY uint8_t *made = NULL;
+    *out = (ll_bytes){0};
+    for (size_t at = 0; at < text->size;) {
+        const uint8_t *end = (const uint8_t *)memchr(text->data + at, 0, text->size - at);
+        size_t n = end ? (size_t)(end - text->data) - at : text->size - at;
+        LL_OWN_MEMORY int32_t *tokens = NULL;
+        int64_t count;
+        TRY(ll_tokenizer_encode(t, (const char *)text->data + at, n, false, &tokens, &count));
+        size_t more = (size_t)(count + 1) * sizeof *tokens;
+        if (out->size + more > room) {
+            uint8_t *grown = (uint8_t *)realloc(made, room = 2 * (out->size + more));
+            CHECK(grown, LL_E_MEM, "no memory for the tokens of %zu bytes of text", text->size);
+            made = grown;
+        }
+        memcpy(made + out->size, tokens, (size_t)count * sizeof *tokens);
+        out->size += (size_t)count * sizeof *tokens;
+        int32_t eos = ll_tokenizer_eos(t);
+        if (end && eos >= 0) memcpy(made + out->size, &eos, 4), out->size += 4;
+        at += n + 1;
+    }
+    out->data = made;
+    made = NULL;
+    return LL_OK;
+}
+
+ll_err ll_text_add(ll_dataset *d, const ll_data_opts *o, const char *path, ll_bytes *text)
 {
     d->info.kind = LL_TOKENS;
-    d->info.is_text = true;
+    d->info.is_text = !o->tokenizer;
     d->info.vocab = o->vocab ? o->vocab : 256;
+    if (o->tokenizer) {
+        LL_OWN(ll_tokenizer) t = NULL;
+        ll_bytes tokens;
+        ll_err rc = ll_tokenizer_open(o->tokenizer, &t);
+        if (rc == LL_OK) rc = encode_text(t, text, &tokens);
+        if (rc == LL_OK) d->info.text_bytes[d->reading] += (int64_t)text->size;
+        ll_bytes_free(text);
+        TRY(rc);
+        *text = tokens;
+    }
+    int each = o->tokenizer ? 4 : 1;
     ll_dataset_keep(d, text);
-    ll_segment_add(
-        d, d->reading,
-        &(ll_segment){
-            .file = path, .n = (int64_t)text->size, .tokens = text->data, .token_bytes = 1});
+    ll_segment_add(d, d->reading,
+                   &(ll_segment){.file = path,
+                                 .n = (int64_t)text->size / each,
+                                 .tokens = text->data,
+                                 .token_bytes = each});
+    return LL_OK;
 }
 
 bool ll_file_exists(const char *path)

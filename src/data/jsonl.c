@@ -66,8 +66,7 @@ static ll_err add_jsonl(ll_dataset *d, const char *path)
     ll_bytes_free(&b);
     TRY(rc);
     text.data = out;
-    ll_text_add(d, d->opts, path, &text);
-    return LL_OK;
+    return ll_text_add(d, d->opts, path, &text);
 }
 
 ll_err ll_read_jsonl(ll_dataset *d, const ll_data_opts *o, const char *path)

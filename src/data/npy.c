@@ -83,10 +83,11 @@ ll_err ll_npy_parse(const uint8_t *b, size_t size, const char *file, ll_npy *out
     CHECK(memcmp(order, "True", 4) != 0 || npy.n_dim < 2, LL_E_IO,
           "%s: is in Fortran's order; save numpy.ascontiguousarray of it", file);
     npy.kind = type.kind, npy.item = type.bytes, npy.swap = type.swap, npy.offset = head + n;
-    CHECK(!__builtin_mul_overflow(npy.bytes, (size_t)npy.item, &npy.bytes) &&
-              npy.bytes <= size - npy.offset,
-          LL_E_IO, "%s: is cut short: %zu bytes behind the header, which says %zu", file,
-          size - npy.offset, npy.bytes);
+    CHECK(!__builtin_mul_overflow(npy.bytes, (size_t)npy.item, &npy.bytes), LL_E_IO,
+          "%s: more elements than can be counted", file);
+    CHECK(npy.bytes <= size - npy.offset, LL_E_IO,
+          "%s: is cut short: %zu bytes behind the header, which says %zu", file, size - npy.offset,
+          npy.bytes);
     *out = npy;
     return LL_OK;
 }

@@ -362,6 +362,68 @@ ll_err ll_dataset_picture(const ll_dataset *d, const char *path, float *out)
     return LL_OK;
 }
 
+/* ---- pairs of samples ---- */
+
+/* Of Beta(a, a), a <= 1 (Joehnk, 1964): a function of (seed, position) only. */
+static double share_at(uint64_t seed, int64_t position, double a)
+{
+    for (uint64_t k = 0;; k++) {
+        uint32_t w[4];
+        ll_philox(seed, ll_stream("mix", k), (uint64_t)position, w);
+        double u = pow((w[0] + 0.5) / 0x1p32, 1 / a), v = pow((w[1] + 0.5) / 0x1p32, 1 / a);
+        if (u + v > 0 && u + v <= 1) return u / (u + v);
+    }
+}
+
+/* A rectangle of the other image in this one's place (Yun et al., 2019); returns the share left. */
+static double cut_in(const ll_dataset *d, double share, const uint32_t w[4], const float *other,
+                     float *x)
+{
+    const int64_t size[2] = {d->info.height, d->info.width}, c = d->info.channels;
+    int64_t from[2], to[2];
+    for (int k = 0; k < 2; k++) {
+        int64_t half = (int64_t)((double)size[k] * sqrt(1 - share) / 2);
+        int64_t at = (int64_t)((uint64_t)w[k] * (uint64_t)size[k] >> 32);
+        from[k] = at > half ? at - half : 0;
+        to[k] = at + half < size[k] ? at + half : size[k];
+    }
+    int64_t row = (to[1] - from[1]) * c;
+    for (int64_t y = from[0]; y < to[0]; y++) {
+        int64_t at = (y * size[1] + from[1]) * c;
+        memcpy(x + at, other + at, (size_t)row * sizeof *x);
+    }
+    return 1 - (double)((to[0] - from[0]) * (to[1] - from[1])) / (double)(size[0] * size[1]);
+}
+
+/* The sample at a position with the one that stands there in the next epoch. */
+static ll_err mix(const ll_dataset *d, const ll_sampling *how, int64_t position, void *const *out)
+{
+    const ll_data_info *f = &d->info;
+    float *x = out[d->mix_x], *share = out[f->n_field - 1];
+    int32_t *y = out[d->mix_y], *y2 = out[f->n_field - 2], label = y ? *y : 0;
+    void *from[LL_MAX_FIELDS] = {0};
+    double left = 1;
+    if (how->split == LL_TRAIN) {
+        uint32_t w[4];
+        LL_OWN_MEMORY float *other = malloc(f->field_bytes[d->mix_x]);
+        CHECK(other, LL_E_MEM, "%s: no memory for an image", f->name);
+        from[d->mix_x] = x ? other : NULL, from[d->mix_y] = &label;
+        TRY(d->read(d, how, position + f->n[LL_TRAIN], from));
+        ll_philox(how->seed, ll_stream("cut", 0), (uint64_t)position, w);
+        bool cut = d->cutmix > 0 && (!(d->mixup > 0) || (w[2] & 1));
+        left = share_at(how->seed, position, cut ? d->cutmix : d->mixup);
+        const float some = (float)left;
+        if (cut && x)
+            left = cut_in(d, left, w, other, x);
+        else if (x)
+            for (int64_t i = 0; i < f->height * f->width * f->channels; i++)
+                x[i] = other[i] + some * (x[i] - other[i]);
+    }
+    if (y2) *y2 = label;
+    if (share) *share = (float)left;
+    return LL_OK;
+}
+
 ll_err ll_dataset_read(const ll_dataset *d, const ll_sampling *how, int64_t position, int64_t count,
                        void *const *out)
 {
@@ -377,6 +439,7 @@ ll_err ll_dataset_read(const ll_dataset *d, const ll_sampling *how, int64_t posi
         for (int k = 0; k < f->n_field; k++)
             if (out[k]) at[k] = (char *)out[k] + (size_t)i * f->field_bytes[k];
         TRY(d->read(d, how, position + i, at));
+        if (d->mixup > 0 || d->cutmix > 0) TRY(mix(d, how, position + i, at));
     }
     return LL_OK;
 }

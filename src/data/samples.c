@@ -64,22 +64,29 @@ static ll_err read_picture(const ll_dataset *d, const ll_field *f, const char *p
     return ll_dataset_picture(d, path, (float *)out->data);
 }
 
-static ll_err read_text(const ll_dataset *d, const ll_field *f, const char *path, const ll_bytes *b,
-                        ll_arena *a, ll_samples *out)
+/* The text's last tokens. */
+static ll_err read_text(const ll_dataset *d, const ll_tokenizer *t, const ll_field *f,
+                        const char *path, const ll_bytes *b, ll_arena *a, ll_samples *out)
 {
-    CHECK(d->info.is_text, LL_E_ARG,
-          "%s: tokens of data %s are not the bytes of a text: give them as a .npy", path,
-          d->info.name);
-    CHECK(b->size > 0, LL_E_IO, "%s: is empty", path);
+    LL_OWN_MEMORY int32_t *tokens = NULL;
     int64_t seq = ll_numel(&f->shape), size = (int64_t)b->size;
+    CHECK(
+        t || d->info.is_text, LL_E_ARG,
+        "%s: tokens of data %s are not the bytes of a text: data.tokenizer names what makes them, "
+        "or give them as a .npy",
+        path, d->info.name);
+    CHECK(f->dtype == LL_I32, LL_E_SHAPE, "%s: a text, and %s is no tokens", path, f->name);
+    if (t) TRY(ll_tokenizer_encode(t, (const char *)b->data, b->size, false, &tokens, &size));
+    CHECK(size > 0, LL_E_IO, "%s: is empty", path);
     int32_t *x = LL_NEW_ARRAY(a, int32_t, seq);
     *out = (ll_samples){1, x, size < seq ? size : seq};
-    for (int64_t i = 0; i < out->used; i++) x[i] = b->data[size - out->used + i];
+    for (int64_t i = 0; i < out->used; i++)
+        x[i] = t ? tokens[size - out->used + i] : b->data[size - out->used + i];
     return LL_OK;
 }
 
-static ll_err read_bytes(const ll_dataset *d, const ll_field *f, const char *path,
-                         const ll_bytes *b, ll_arena *a, ll_samples *out)
+static ll_err read_bytes(const ll_dataset *d, const ll_tokenizer *t, const ll_field *f,
+                         const char *path, const ll_bytes *b, ll_arena *a, ll_samples *out)
 {
     if (b->size > 6 && !memcmp(b->data, "\x93NUMPY", 6)) {
         ll_npy npy;
@@ -87,7 +94,7 @@ static ll_err read_bytes(const ll_dataset *d, const ll_field *f, const char *pat
         return read_rows(d, f, path, (ll_elem){npy.kind, npy.item, npy.swap}, b->data + npy.offset,
                          npy.dim, npy.n_dim, a, out);
     }
-    if (d && d->info.kind == LL_TOKENS) return read_text(d, f, path, b, a, out);
+    if (t || (d && d->info.kind == LL_TOKENS)) return read_text(d, t, f, path, b, a, out);
     CHECK(b->size > 4 && !b->data[0] && !b->data[1], LL_E_IO,
           "%s: is no picture (.jpg, .jpeg, .png), no .npy and no IDX file", path);
     ll_idx idx;
@@ -96,14 +103,14 @@ static ll_err read_bytes(const ll_dataset *d, const ll_field *f, const char *pat
                      a, out);
 }
 
-ll_err ll_samples_read(const ll_dataset *d, const ll_field *f, const char *path, ll_arena *a,
-                       ll_samples *out)
+ll_err ll_samples_read(const ll_dataset *d, const ll_tokenizer *t, const ll_field *f,
+                       const char *path, ll_arena *a, ll_samples *out)
 {
     ll_bytes b;
     *out = (ll_samples){0};
     if (ll_picture_named(path)) return read_picture(d, f, path, a, out);
     TRY(ll_file_map(path, &b));
-    ll_err rc = read_bytes(d, f, path, &b, a, out);
+    ll_err rc = read_bytes(d, t, f, path, &b, a, out);
     ll_bytes_free(&b);
     return rc;
 }

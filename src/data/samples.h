@@ -3,6 +3,7 @@
 #pragma once
 #include "base/arena.h"
 #include "data/data.h"
+#include "token/tokenizer.h"
 
 typedef struct ll_samples {
     int64_t n;
@@ -11,6 +12,7 @@ typedef struct ll_samples {
 } ll_samples;
 
 /* d: the set, whose sizes, means and deviations pictures and bytes are brought to; NULL: there is
- * none, and only arrays of numbers, which are taken as they are, can be read. */
-ll_err ll_samples_read(const ll_dataset *d, const ll_field *f, const char *path, ll_arena *a,
-                       ll_samples *out);
+ * none, and only arrays of numbers, which are taken as they are, can be read. t: makes tokens of
+ * text, with or without a set; NULL: tokens are bytes, if the set's are. */
+ll_err ll_samples_read(const ll_dataset *d, const ll_tokenizer *t, const ll_field *f,
+                       const char *path, ll_arena *a, ll_samples *out);

@@ -25,7 +25,7 @@ ll_err ll_table_file(ll_dataset *d, const char *file, ll_split split)
     return LL_OK;
 }
 
-const char *ll_table_renamed(ll_arena *a, const char *map, const char *name)
+const char *ll_table_renamed(ll_arena *a, const char *map, const char *name, int number)
 {
     size_t n = strlen(name);
     for (const char *p = map; p && *p; p = strchr(p, ',') ? strchr(p, ',') + 1 : NULL) {
@@ -34,7 +34,7 @@ const char *ll_table_renamed(ll_arena *a, const char *map, const char *name)
         while (item && p[item - 1] == ' ') item--;
         const char *array = field < item ? p + field + 1 : p;
         size_t length = (size_t)(p + item - array);
-        if (length == n && memcmp(array, name, n) == 0)
+        if (length == n && memcmp(array, name, n) == 0 && !number--)
             return ll_arena_printf(a, "%.*s", (int)(field < item ? field : item), p);
     }
     return NULL;
@@ -82,7 +82,8 @@ static ll_err find_column(ll_dataset *d, const ll_array *a, const char *field, l
     ll_table *t = d->table;
     *out = NULL;
     for (int i = 0; i < t->n; i++)
-        if (!strcmp(t->columns[i].name, a->name)) *out = &t->columns[i];
+        if (!strcmp(t->columns[i].name, a->name) && !strcmp(t->columns[i].field, field))
+            *out = &t->columns[i];
     if (!*out) {
         CHECK(t->n == 0 || t->columns[0].n_part == 0 || t->columns[0].parts[0].file == t->file,
               LL_E_IO, "%s: array %s is not in %s", t->file, a->name, t->columns[0].parts[0].file);
@@ -98,19 +99,17 @@ static ll_err find_column(ll_dataset *d, const ll_array *a, const char *field, l
     return LL_OK;
 }
 
-ll_err ll_table_offer(ll_dataset *d, const ll_array *a)
+static ll_err take(ll_dataset *d, const ll_array *a, const char *field)
 {
     ll_table *t = d->table;
     const ll_data_opts *o = t->opts;
     ll_column *c;
-    note(t, a);
-    const char *usual = a->field ? a->field : a->name;
-    const char *field = o->fields ? ll_table_renamed(d->arena, o->fields, a->name) : usual;
-    if (!field || (!o->fields && o->n_want && !wanted(o, field))) return LL_OK;
+    if (!o->fields && o->n_want && !wanted(o, field)) return LL_OK;
     bool named = o->fields || o->n_want;
     if (!named && (a->n_dim < 1 || !a->type.kind)) return LL_OK; /* no samples: a text, a scalar */
+    CHECK(a->n_dim < 1 || a->dim[0] > 0, LL_E_IO, "%s: array %s has no samples", t->file, a->name);
     CHECK(a->type.kind, LL_E_IO, "%s: array %s has elements that are no numbers", t->file, a->name);
-    CHECK(a->n_dim >= 1 && a->n_dim <= LL_MAX_DIMS && a->dim[0] > 0, LL_E_IO,
+    CHECK(a->n_dim >= 1 && a->n_dim <= LL_MAX_DIMS, LL_E_IO,
           "%s: array %s has %d dimensions, wanted 1 to %d, the first one samples", t->file, a->name,
           a->n_dim, LL_MAX_DIMS);
     TRY(find_column(d, a, field, &c));
@@ -123,6 +122,16 @@ ll_err ll_table_offer(ll_dataset *d, const ll_array *a)
                                       .row = a->row,
                                       .user = a->user,
                                       .paths = a->paths};
+    return LL_OK;
+}
+
+ll_err ll_table_offer(ll_dataset *d, const ll_array *a)
+{
+    const char *map = d->table->opts->fields, *field;
+    note(d->table, a);
+    if (!map) return take(d, a, a->field ? a->field : a->name);
+    for (int i = 0; (field = ll_table_renamed(d->arena, map, a->name, i)); i++)
+        TRY(take(d, a, field)); /* it may be several inputs */
     return LL_OK;
 }
 

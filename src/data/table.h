@@ -71,8 +71,9 @@ typedef struct ll_table {
     int n_offered;
 } ll_table;
 
-/* The field that array `name` becomes by "x=images,y=labels"; NULL: it is not named there. */
-const char *ll_table_renamed(ll_arena *a, const char *map, const char *name);
+/* The field, of several one by its number, that array `name` becomes by "x=images,y=labels"; NULL:
+ * it is not named there. */
+const char *ll_table_renamed(ll_arena *a, const char *map, const char *name, int number);
 /* Begins d's table. */
 void ll_table_begin(ll_dataset *d, const ll_data_opts *o);
 ll_err ll_table_file(ll_dataset *d, const char *file, ll_split split);

@@ -73,8 +73,7 @@ static ll_err add_text(ll_dataset *d, const char *path)
     ll_bytes b;
     TRY(ll_file_map(path, &b));
     ll_dataset_note(d, ll_base_name(path), b.size);
-    ll_text_add(d, d->opts, path, &b);
-    return LL_OK;
+    return ll_text_add(d, d->opts, path, &b);
 }
 
 ll_err ll_read_text(ll_dataset *d, const ll_data_opts *o, const char *path)

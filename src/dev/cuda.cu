@@ -44,8 +44,8 @@ ll_err ll_gpu_open(int index, ll_gpu **out)
     CHECK(index >= 0 && index < n, LL_E_ARG, "GPU %d is asked for, there are 0 to %d", index,
           n - 1);
     GPU_TRY(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, index));
-    CHECK(major >= 9, LL_E_DEVICE,
-          "GPU %d is of compute capability %d: machine cuda wants 9.0 (Hopper) or later; use "
+    CHECK(major >= 8, LL_E_DEVICE,
+          "GPU %d is of compute capability %d: machine cuda wants 8.0 (Ampere) or later; use "
           "machine cpu",
           index, major);
     GPU_TRY(cudaSetDevice(index));

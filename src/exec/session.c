@@ -40,6 +40,7 @@ static ll_err lower(const ll_session *s, bool no_fuse, ll_program **out)
                                      .n_micro = s->opts.micro_batches,
                                      .any_order = s->opts.any_order,
                                      .ctx = s->ctx,
+                                     .level = s->ctx ? s->machine->level(s->ctx) : 0,
                                      .no_fuse = no_fuse,
                                      .bucket_bytes = bucket_bytes(s),
                                      .subsets = s->team && !s->devices.direct && !s->pipe &&
@@ -237,7 +238,9 @@ static ll_err place_devices(ll_session *s)
 {
     ll_comm *c = s->opts.comm && ll_comm_size(s->opts.comm) > 1 ? s->opts.comm : NULL;
     const char *transport = s->opts.transport, *codec = s->opts.compress;
-    ll_device_ask ask = {.transport = transport, .codec = codec && strcmp(codec, "none")};
+    ll_device_ask ask = {.transport = transport,
+                         .codec = codec && strcmp(codec, "none"),
+                         .eight = !strcmp(s->opts.precision, "fp8")};
     TRY(agree(s, ll_machine_find(s->opts.machine, &s->machine)));
     if (!s->machine->place) {
         CHECK(!transport || !strcmp(transport, "auto"), LL_E_ARG,
@@ -509,7 +512,8 @@ static ll_err complete(ll_session *s)
     if (s->opts.exact && not_finite(s)) TRY(run_wide(s));
     const char *bad = not_finite(s);
     if (bad) TRY(find_culprit(s->now, bad, ll_session_result(s, bad)));
-    TRY(ll_exec_run(s->now->e, LL_UPDATE, s->step));
+    s->skipped = s->most_norm > 0 && ll_session_result(s, "grad_norm") > s->most_norm;
+    if (!s->skipped) TRY(ll_exec_run(s->now->e, LL_UPDATE, s->step));
     s->step++;
     return LL_OK;
 }

@@ -25,6 +25,8 @@ struct ll_session {
     ll_session *more;  /* of exact sums: the same, wide; NULL: was not needed yet */
     ll_session *now;   /* whose results are the step's: this one, or more; NULL: no step yet */
     uint64_t step;     /* steps done */
+    double most_norm;  /* a step whose grad_norm is above it updates nothing; 0: any does */
+    bool skipped;      /* the last step was such a one */
     int *kept, n_kept; /* slots of parameters and state */
     uint64_t *given;   /* [slot] of batch data: bit m: micro-batch m (modulo 64) was set */
     bool checked;      /* that all was, or another way was found to fill it */

@@ -135,6 +135,7 @@ static const ll_fusion fusion = {.name = "classify",
                                  .stage = LL_FUSE_LATE,
                                  .target = &ll_target_cuda,
                                  .precisions = LL_IN_16,
+                                 .level = 90,
                                  .rows = rows};
 const ll_fusion *const ll_fusions_classify[] = {&fusion, NULL};
 const ll_op *const ll_ops_classify[] = {&classify, NULL};

@@ -60,6 +60,7 @@ typedef struct ll_fusion {
     ll_fuse_stage stage;
     const ll_target *target;
     unsigned precisions;       /* bits; 0: all */
+    int level;                 /* compute capability that its kernel is for; 0: any */
     const ll_fusion_row *rows; /* ended by {0} */
     /* Or, where it is more than patterns: all of a graph. fired: how often. */
     ll_err (*rewrite)(const ll_graph *g, int *fired, ll_graph **out);
@@ -69,9 +70,10 @@ typedef struct ll_fusion {
 
 /* All of them in order; ends with NULL. */
 const ll_fusion *const *ll_fusions(void);
-/* Puts another graph in *g's place. log gets a line for each that fired or almost did; NULL: none.
- */
-ll_err ll_fuse(ll_graph **g, const ll_target *t, ll_precision p, bool always_only, ll_buf *log);
+/* Puts another graph in *g's place. level: the GPU's; 0: none is here, all are taken. log gets a
+ * line for each that fired or almost did; NULL: none. */
+ll_err ll_fuse(ll_graph **g, const ll_target *t, ll_precision p, int level, bool always_only,
+               ll_buf *log);
 /* One fusion. fired may be NULL. *out NULL: nothing was found. */
 ll_err ll_fuse_one(const ll_fusion *f, const ll_graph *g, ll_buf *log, int *fired, ll_graph **out);
 /* Nodes without a reference kernel become what they mean, in f64. */

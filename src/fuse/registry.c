@@ -29,12 +29,14 @@ const ll_fusion *const *ll_fusions(void)
     return all;
 }
 
-ll_err ll_fuse(ll_graph **g, const ll_target *t, ll_precision p, bool always_only, ll_buf *log)
+ll_err ll_fuse(ll_graph **g, const ll_target *t, ll_precision p, int level, bool always_only,
+               ll_buf *log)
 {
     for (const ll_fusion *const *f = ll_fusions(); *f; f++) {
         ll_graph *made;
         if ((*f)->target != t || (always_only && !(*f)->always)) continue;
         if ((*f)->precisions && !((*f)->precisions >> p & 1)) continue;
+        if (level && (*f)->level && (*f)->level != level) continue;
         TRY(ll_fuse_one(*f, *g, log, NULL, &made));
         if (!made) continue;
         ll_graph_free(*g);

@@ -211,6 +211,17 @@ typedef struct ll_rope_attr {
     int64_t at, interleaved, back;
 } ll_rope_attr;
 
+/* Products with packed weights: loops; how many dimensions of the weights are the result's. */
+typedef struct ll_packed_attr {
+    char spec[LL_SPEC_MAX];
+    int64_t bits, rows;
+} ll_packed_attr;
+
+typedef struct ll_cached_attr {
+    double scale;
+    int64_t window; /* keys that a query sees, its own among them; 0: all */
+} ll_cached_attr;
+
 /* ---- elementwise ops, and chains of them as one kernel ----
  * X(name, operands, value for double operands a, b, c and number k) */
 #define LL_EW(X)                                                                                   \
@@ -218,8 +229,8 @@ typedef struct ll_rope_attr {
     X(sub, 2, a - b)                                                                               \
     X(mul, 2, a *b)                                                                                \
     X(div, 2, a / b)                                                                               \
-    X(max, 2, a > b ? a : b)                                                                       \
-    X(min, 2, a < b ? a : b)                                                                       \
+    X(max, 2, a > b || a != a ? a : b)                                                             \
+    X(min, 2, a < b || a != a ? a : b)                                                             \
     X(less, 2, a < b ? 1 : 0)                                                                      \
     X(equal, 2, a == b ? 1 : 0)                                                                    \
     X(select, 3, a != 0 ? b : c)                                                                   \
@@ -233,7 +244,7 @@ typedef struct ll_rope_attr {
     X(sigmoid, 1, 1 / (1 + exp(-a)))                                                               \
     X(sin, 1, sin(a))                                                                              \
     X(cos, 1, cos(a))                                                                              \
-    X(relu, 1, a > 0 ? a : 0)                                                                      \
+    X(relu, 1, a <= 0 ? 0 : a)                                                                     \
     X(gelu, 1, 0.5 * a * (1 + LL_GELU_T(a)))                                                       \
     X(dgelu, 1,                                                                                    \
       0.5 * (1 + LL_GELU_T(a)) +                                                                   \
@@ -246,7 +257,7 @@ typedef struct ll_rope_attr {
     X(floor, 1, floor(a))                                                                          \
     X(ceil, 1, ceil(a))                                                                            \
     X(round, 1, rint(a))                                                                           \
-    X(sign, 1, (a > 0) - (a < 0))                                                                  \
+    X(sign, 1, a != a ? a : (a > 0) - (a < 0))                                                     \
     X(log1p, 1, log1p(a))                                                                          \
     X(expm1, 1, expm1(a))                                                                          \
     X(softplus, 1, (a > 0 ? a : 0) + log1p(exp(-fabs(a))))                                         \

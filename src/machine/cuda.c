@@ -55,6 +55,11 @@ static ll_err place(ll_comm *c, const ll_device_ask *ask, ll_arena *arena, ll_de
     ll_gpu_facts f;
     *out = (ll_devices){.of = LL_NEW_ARRAY(arena, ll_device, n), .n = n, .mine = index_of(c)};
     ll_err rc = look(out->mine, &f);
+    if (rc == LL_OK && ask->eight && 10 * f.major + f.minor < 89)
+        rc = RAISE(LL_E_DEVICE,
+                   "%s, of compute capability %d.%d, has no products of 8-bit floats "
+                   "(8.9, Ada, and later have): use precision bf16",
+                   f.name, f.major, f.minor);
     if (rc == LL_OK) {
         out->of[me].index = out->mine;
         memcpy(out->of[me].id, f.id, sizeof f.id);
@@ -228,6 +233,7 @@ const ll_machine ll_machine_cuda = {
     .ask = ask,
     .open_context = ll_cuda_context_open,
     .close_context = ll_cuda_context_close,
+    .level = ll_cuda_level,
     .open = open,
     .map = map,
     .init = ll_cuda_init,

@@ -20,6 +20,7 @@ typedef struct ll_device_ask {
     /* What NCCL does not do: sums in canonical order, compressed gradients; and messages between
      * stages, which in one stream would wait for each other. */
     bool canonical, codec, pipe;
+    bool eight; /* 8-bit products */
 } ll_device_ask;
 
 typedef struct ll_device_facts {

@@ -104,6 +104,7 @@ struct ll_machine {
     /* What kernels keep from call to call on a device; the session's that compiles with it. */
     ll_err (*open_context)(int device, ll_cuda_context **out);
     void (*close_context)(ll_cuda_context *x);
+    int (*level)(const ll_cuda_context *x); /* what its kernels are for (ll_lower_opts) */
     /* ---- life: open, map, then bind, when operands have their addresses ---- */
     ll_err (*open)(ll_exec *e);
     ll_err (*map)(ll_exec *e, size_t bytes, char **out); /* refuses what does not fit */

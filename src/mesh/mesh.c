@@ -105,6 +105,31 @@ ll_err ll_mesh_fits(const ll_mesh *m, int n_rank)
     return rc;
 }
 
+static int kept_axes(const ll_mesh *m, const ll_mesh *other)
+{
+    int n = 0;
+    for (int a = 0; a < m->n; a++)
+        n += (m->size[a] == other->size[a]) * (ll_mesh_kind(m, a) == LL_AXIS_DATA ? 1 : 2);
+    return n;
+}
+
+void ll_mesh_nearest(const ll_mesh *m, int most, ll_mesh *out)
+{
+    ll_mesh x = *m, best = {.n_rank = m->n ? 0 : 1};
+    for (int a = 0; a < m->n; a++) x.size[a] = 1;
+    for (int a = 0; a < m->n;) { /* all of them, like an odometer */
+        x.n_rank = 1;
+        for (int i = 0; i < m->n; i++) x.n_rank *= x.size[i];
+        if (x.n_rank <= most &&
+            (x.n_rank > best.n_rank ||
+             (x.n_rank == best.n_rank && kept_axes(m, &x) > kept_axes(m, &best))))
+            best = x;
+        for (a = 0; a < m->n && x.size[a] == m->size[a]; a++) x.size[a] = 1;
+        if (a < m->n) x.size[a]++;
+    }
+    *out = best;
+}
+
 const char *ll_mesh_text(const ll_mesh *m, char out[LL_MESH_TEXT])
 {
     int len = 0;

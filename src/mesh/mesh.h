@@ -50,6 +50,9 @@ typedef enum ll_axis_kind {
 ll_err ll_mesh_parse(const char *text, ll_mesh *out);
 /* Is it a mesh of so many ranks? If not, the error names near ones that are. */
 ll_err ll_mesh_fits(const ll_mesh *m, int n_rank);
+/* Of at most so many ranks, with no axis larger than m has it: one of as many ranks as possible,
+ * and of these the one that keeps the other axes as they are, for fewer along data. */
+void ll_mesh_nearest(const ll_mesh *m, int most, ll_mesh *out);
 const char *ll_mesh_text(const ll_mesh *m, char out[LL_MESH_TEXT]); /* "" for one rank */
 ll_axis_kind ll_mesh_kind(const ll_mesh *m, int axis);
 int ll_mesh_axis(const ll_mesh *m, ll_axis_kind k); /* -1: there is none */

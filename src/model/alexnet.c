@@ -16,7 +16,6 @@ static ll_val declare(ll_graph *g, const ll_build *b)
     int64_t side = ll_build_size(b, "image");
     ll_val x =
         ll_batch(g, "x", LL_F32, LL_SHAPE(b->batch, side, side, ll_build_size(b, "channels")));
-    ll_val y = ll_batch(g, "y", LL_I32, LL_SHAPE(b->batch));
     const ll_window pool = {.size = {3, 3}, .stride = {2, 2}};
     double p = b->training ? (double)ll_build_size(b, "dropout") / 1000 : 0;
     ll_val h = ll_max_pool(g, conv_relu(g, "conv1", x, 64, 11, 4, 2), &pool);
@@ -33,10 +32,7 @@ static ll_val declare(ll_graph *g, const ll_build *b)
     h = ll_relu(g, ll_linear(g, "fc2", h, 4096, true));
     ll_val logits = ll_linear(g, "fc3", h, ll_build_size(b, "classes"), true);
     ll_graph_name(g, logits, "logits");
-    ll_val loss = ll_mean(g, ll_cross_entropy(g, logits, y));
-    ll_graph_result(g, "loss", loss);
-    ll_graph_result(g, "correct", ll_sum_all(g, ll_correct(g, logits, y)));
-    return loss;
+    return ll_label_loss(g, b, logits);
 }
 
 static const ll_model alexnet = {

@@ -10,13 +10,27 @@ typedef struct inception {
     int64_t one, three_in, three, five_in, five, pool;
 } inception;
 
+/* torchvision's has an eps of its own. */
+static ll_val batchnorm(ll_graph *g, ll_val x, bool training)
+{
+    const ll_init zero = {LL_ZEROS, 0}, one = {LL_CONSTANT, 1};
+    ll_shape c = LL_SHAPE(ll_graph_shape(g, x).d[3]);
+    ll_norm n = {.eps = 1e-3, .momentum = 0.1, .training = training};
+    ll_graph_push(g, "bn");
+    n.gain = ll_param(g, "weight", c, one), n.bias = ll_param(g, "bias", c, zero);
+    n.mean = ll_state(g, "mean", c, zero), n.var = ll_state(g, "var", c, one);
+    x = ll_batchnorm(g, x, &n);
+    ll_graph_pop(g);
+    return x;
+}
+
 static ll_val conv_bn(ll_graph *g, const ll_build *b, const char *name, ll_val x, int64_t out,
                       int64_t size, int64_t stride)
 {
     const ll_conv opts = {.stride = {stride, stride}, .pad = {size / 2, size / 2}};
     ll_graph_push(g, name);
     x = ll_conv_layer(g, "conv", x, out, size, &opts, false);
-    x = ll_relu(g, ll_batchnorm_layer(g, "bn", x, b->training));
+    x = ll_relu(g, batchnorm(g, x, b->training));
     ll_graph_pop(g);
     return x;
 }
@@ -53,7 +67,6 @@ static ll_val declare(ll_graph *g, const ll_build *b)
     int64_t side = ll_build_size(b, "image");
     ll_val x =
         ll_batch(g, "x", LL_F32, LL_SHAPE(b->batch, side, side, ll_build_size(b, "channels")));
-    ll_val y = ll_batch(g, "y", LL_I32, LL_SHAPE(b->batch));
     double p = b->training ? (double)ll_build_size(b, "dropout") / 1000 : 0;
     ll_val h = ll_max_pool(g, conv_bn(g, b, "conv1", x, 64, 7, 2), &half3);
     ll_graph_block(g);
@@ -69,10 +82,7 @@ static ll_val declare(ll_graph *g, const ll_build *b)
     if (p > 0) h = ll_dropout(g, h, p);
     ll_val logits = ll_linear(g, "fc", h, ll_build_size(b, "classes"), true);
     ll_graph_name(g, logits, "logits");
-    ll_val loss = ll_mean(g, ll_cross_entropy(g, logits, y));
-    ll_graph_result(g, "loss", loss);
-    ll_graph_result(g, "correct", ll_sum_all(g, ll_correct(g, logits, y)));
-    return loss;
+    return ll_label_loss(g, b, logits);
 }
 
 static const ll_model googlenet = {

@@ -38,12 +38,31 @@ static ll_val product(ll_graph *g, const char *name, const char *spec, ll_val x,
     return y;
 }
 
-static ll_val attention(ll_graph *g, const sizes *s, ll_val x)
+/* Query, key or value, of packed ones: [b,t,h,1,d] or [b,t,h,d]. */
+static ll_val part(ll_graph *g, ll_val qkv, int z)
 {
+    ll_shape s = ll_graph_shape(g, qkv);
+    return ll_reshape(g, ll_slice(g, qkv, 2, z, z + 1),
+                      z ? LL_SHAPE(s.d[0], s.d[1], s.d[3], s.d[4])
+                        : LL_SHAPE(s.d[0], s.d[1], s.d[3], 1, s.d[4]));
+}
+
+static ll_val cached(const ll_build *b, ll_val qkv)
+{
+    ll_graph *g = b->g;
+    ll_shape s = ll_graph_shape(g, qkv);
+    if (!qkv.id) return qkv;
+    ll_val x = ll_self_attend(b, "self", part(g, qkv, 0), part(g, qkv, 1), part(g, qkv, 2), 0);
+    return ll_reshape(g, x, LL_SHAPE(s.d[0], s.d[1], s.d[3], s.d[4]));
+}
+
+static ll_val attention(const ll_build *b, const sizes *s, ll_val x)
+{
+    ll_graph *g = b->g;
     int64_t c = s->width, h = s->heads, d = c / h;
     ll_graph_push(g, "attn");
     x = product(g, "qkv", "btc,zhdc->btzhd", x, LL_SHAPE(3, h, d, c), LL_SHAPE(3, h, d), 0.02);
-    x = ll_attention(g, x); /* [b,t,h,d] */
+    x = b->cache ? cached(b, x) : ll_attention(g, x); /* [b,t,h,d] */
     x = product(g, "proj", "bthd,chd->btc", x, LL_SHAPE(c, h, d), LL_SHAPE(c),
                 0.02 / sqrt(2.0 * (double)s->layers));
     ll_graph_pop(g);
@@ -61,30 +80,34 @@ static ll_val mlp(ll_graph *g, const sizes *s, ll_val x)
     return dropped(g, s, x);
 }
 
-static ll_val layer(ll_graph *g, const sizes *s, ll_val x)
+static ll_val layer(const ll_build *b, const sizes *s, ll_val x)
 {
-    x = ll_add(g, x, attention(g, s, ll_layernorm_layer(g, "ln1", x)));
+    ll_graph *g = b->g;
+    x = ll_add(g, x, attention(b, s, ll_layernorm_layer(g, "ln1", x)));
     return ll_add(g, x, mlp(g, s, ll_layernorm_layer(g, "ln2", x)));
 }
 
 /* Logits [b,t,v] of tokens [b,t]. */
-static ll_val network(ll_graph *g, const sizes *s, ll_val tokens)
+static ll_val network(const ll_build *b, const sizes *s, ll_val tokens)
 {
+    ll_graph *g = b->g;
     const ll_init init = {LL_NORMAL, 0.02};
     ll_graph_block(g);
     ll_val table = ll_param(g, "wte", LL_SHAPE(s->vocab, s->width), init);
     ll_val place = ll_param(g, "wpe", LL_SHAPE(s->seq, s->width), init);
+    if (b->cache) place = ll_embedding(g, place, ll_build_places(b));
     ll_val x = dropped(g, s, ll_add(g, ll_embedding(g, table, tokens), place));
     for (int64_t i = 0; i < s->layers; i++) {
         char name[32];
         snprintf(name, sizeof name, "h%lld", (long long)i);
         ll_graph_block(g);
         ll_graph_push(g, name);
-        x = layer(g, s, x);
+        x = layer(b, s, x);
         ll_graph_pop(g);
     }
     ll_graph_block(g);
-    return ll_matmul(g, "btc,vc->btv", ll_layernorm_layer(g, "ln_f", x), table);
+    x = ll_layernorm_layer(g, "ln_f", ll_build_last(b, x));
+    return ll_matmul(g, "btc,vc->btv", x, table);
 }
 
 static ll_val declare(ll_graph *g, const ll_build *b)
@@ -105,10 +128,17 @@ static ll_val declare(ll_graph *g, const ll_build *b)
                         (long long)s.heads);
         return (ll_val){0};
     }
-    ll_val x = ll_batch(g, "x", LL_I32, LL_SHAPE(s.batch, s.seq));
-    ll_val y = ll_batch(g, "y", LL_I32, LL_SHAPE(s.batch, s.seq));
-    ll_val logits = network(g, &s, x);
-    ll_val loss = ll_mean(g, ll_cross_entropy(g, logits, y));
+    ll_build own = *b;
+    own.g = g;
+    ll_val x = ll_batch(g, "x", LL_I32, LL_SHAPE(s.batch, b->cache ? b->step : s.seq));
+    ll_val logits, y, loss;
+    if (b->cache) {
+        ll_graph_result(g, "logits", logits = network(&own, &s, x));
+        return logits;
+    }
+    y = ll_batch(g, "y", LL_I32, LL_SHAPE(s.batch, s.seq));
+    logits = network(&own, &s, x);
+    loss = ll_mean(g, ll_cross_entropy(g, logits, y));
     ll_graph_result(g, "loss", loss);
     if (!b->training) ll_graph_result(g, "logits", logits);
     return loss;

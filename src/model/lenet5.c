@@ -25,7 +25,6 @@ static ll_val declare(ll_graph *g, const ll_build *b)
     int64_t side = ll_build_size(b, "image");
     ll_val x =
         ll_batch(g, "x", LL_F32, LL_SHAPE(b->batch, side, side, ll_build_size(b, "channels")));
-    ll_val y = ll_batch(g, "y", LL_I32, LL_SHAPE(b->batch));
     ll_graph_block(g);
     ll_val h = stage(g, "conv1", x, 6, 2);
     ll_graph_block(g);
@@ -36,10 +35,7 @@ static ll_val declare(ll_graph *g, const ll_build *b)
     h = ll_relu(g, ll_linear(g, "fc2", h, 84, true));
     ll_val logits = ll_linear(g, "fc3", h, ll_build_size(b, "classes"), true);
     ll_graph_name(g, logits, "logits");
-    ll_val loss = ll_mean(g, ll_cross_entropy(g, logits, y));
-    ll_graph_result(g, "loss", loss);
-    ll_graph_result(g, "correct", ll_sum_all(g, ll_correct(g, logits, y)));
-    return loss;
+    return ll_label_loss(g, b, logits);
 }
 
 static const ll_model lenet5 = {

@@ -62,7 +62,6 @@ static ll_val resnet(ll_graph *g, const ll_build *b, const int depth[STAGES], bo
     int64_t side = ll_build_size(b, "image");
     ll_val x =
         ll_batch(g, "x", LL_F32, LL_SHAPE(b->batch, side, side, ll_build_size(b, "channels")));
-    ll_val y = ll_batch(g, "y", LL_I32, LL_SHAPE(b->batch));
     ll_val h = stem(g, b, x);
     for (int s = 0; s < STAGES; s++)
         for (int i = 0; i < depth[s]; i++) {
@@ -81,10 +80,7 @@ static ll_val resnet(ll_graph *g, const ll_build *b, const int depth[STAGES], bo
     h = ll_reshape(g, ll_adaptive_avg_pool(g, h, 1, 1), LL_SHAPE(b->batch, -1));
     ll_val logits = ll_linear(g, "fc", h, ll_build_size(b, "classes"), true);
     ll_graph_name(g, logits, "logits");
-    ll_val loss = ll_mean(g, ll_cross_entropy(g, logits, y));
-    ll_graph_result(g, "loss", loss);
-    ll_graph_result(g, "correct", ll_sum_all(g, ll_correct(g, logits, y)));
-    return loss;
+    return ll_label_loss(g, b, logits);
 }
 
 static ll_val declare18(ll_graph *g, const ll_build *b)

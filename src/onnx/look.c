@@ -65,7 +65,14 @@ ll_err ll_onnx_look(ll_arena *a, const char *path, ll_onnx_summary *out)
     look_at(a, m, g->n_node, g->node, out, &capacity);
     for (size_t i = 0; i < m->model->n_functions; i++)
         look_at(a, m, m->model->functions[i]->n_node, m->model->functions[i]->node, out, &capacity);
-    for (size_t i = 0; i < g->n_initializer; i++)
-        out->outside = out->outside || g->initializer[i]->data_location == 1;
+    out->outside = LL_NEW_ARRAY(a, const char *, g->n_initializer + 1);
+    for (size_t i = 0; i < g->n_initializer; i++) {
+        const char *at;
+        int k = 0;
+        if (g->initializer[i]->data_location != 1) continue;
+        TRY(ll_onnx_location(g->initializer[i], &at));
+        while (k < out->n_outside && strcmp(out->outside[k], at)) k++;
+        if (k == out->n_outside) out->outside[out->n_outside++] = at;
+    }
     return LL_OK;
 }

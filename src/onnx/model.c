@@ -160,7 +160,7 @@ static ll_val logits_of(op *o, const net *n, value *x)
     return v;
 }
 
-static ll_err add_loss(op *o, const net *n, value *x, ll_val *out)
+static ll_err add_loss(op *o, const net *n, const ll_build *b, value *x, ll_val *out)
 {
     const struct loss *l = losses;
     size_t known = sizeof losses / sizeof *losses;
@@ -172,12 +172,14 @@ static ll_err add_loss(op *o, const net *n, value *x, ll_val *out)
     ll_val v = l->classes ? logits_of(o, n, before_softmax(x)) : ll_onnx_plain(o, x);
     TRY(ll_graph_check(o->g));
     ll_shape s = ll_graph_shape(o->g, v);
+    if (l->classes && s.n == 2) {
+        *out = ll_label_loss(o->g, b, v);
+        return LL_OK;
+    }
     if (l->classes) s.n--;
     ll_val y = ll_batch(o->g, "y", l->classes ? LL_I32 : LL_F32, s);
     *out = ll_mean(o->g, l->of(o->g, v, y));
     ll_graph_result(o->g, "loss", *out);
-    if (l->classes && s.n == 1)
-        ll_graph_result(o->g, "correct", ll_sum_all(o->g, ll_correct(o->g, v, y)));
     return LL_OK;
 }
 
@@ -200,7 +202,7 @@ static ll_err walk_net(walk *w, const net *n, const ll_build *b, ll_val *loss)
     CHECK(g->n_output, LL_E_IO, "%s has no outputs", n->m->name);
     *loss = (ll_val){0};
     if (!*n->loss && !b->training) return LL_OK;
-    return add_loss(&top, n, out[0], loss);
+    return add_loss(&top, n, b, out[0], loss);
 }
 
 static ll_val declare(ll_graph *g, const ll_build *b)

@@ -53,7 +53,8 @@ typedef struct ll_onnx_summary {
     ll_onnx_named *inputs, *outputs;
     ll_onnx_named *missing; /* ops that cannot be computed */
     int n_input, n_output, n_missing, nodes;
-    bool outside; /* weights lie in other files */
+    const char **outside; /* other files that weights lie in, in the model's folder */
+    int n_outside;
 } ll_onnx_summary;
 ll_err ll_onnx_look(ll_arena *a, const char *path, ll_onnx_summary *out);
 

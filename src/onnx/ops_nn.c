@@ -154,6 +154,7 @@ static ll_err conv(op *o)
     ll_onnx_weights_from(o, 1);
     order lies = ll_last(x->shape.n);
     ll_conv c = {.groups = ll_attr_int(o, "group", 1)};
+    WANT(o, c.groups > 0, "a group of %lld", (long long)c.groups);
     for (int i = 0; i < w.n; i++) {
         c.stride[i] = w.stride[i], c.dilation[i] = w.dilation[i];
         c.pad[i] = w.before[i], c.pad_more[i] = w.after[i] - w.before[i];
@@ -173,7 +174,6 @@ static ll_err conv_transpose(op *o)
          "filters of other dimensions than the image");
     TRY(window_of(o, &x->shape, &o->in[1]->shape, &w));
     ll_onnx_weights_from(o, 1);
-    WANT(o, w.n <= 2, "%d spatial dimensions", w.n);
     const char *as = ll_attr_text(o, "auto_pad", "NOTSET");
     int n_more = ll_attr_ints(o, "output_padding", more, 3),
         n_want = ll_attr_ints(o, "output_shape", want, 3);
@@ -207,48 +207,23 @@ static ll_err conv_transpose(op *o)
 
 typedef enum pool_kind { POOL_MAX, POOL_AVERAGE, POOL_LP } pool_kind;
 
-/* Windows with holes, a dimension after another: what stands at each of their places, together. */
-static ll_err pool_apart(op *o, pool_kind k, ll_val *v, const window *w, const int64_t *n)
-{
-    for (int i = 0; i < w->n; i++) {
-        int64_t *index = LL_TRY_ARRAY(o->w->arena, int64_t, n[i] + 1);
-        ll_val sum = {0}, part;
-        CHECK(index, LL_E_MEM, "no memory");
-        for (int64_t t = 0; t < w->size[i]; t++) {
-            for (int64_t j = 0; j < n[i]; j++) index[j] = j * w->stride[i] + t * w->dilation[i];
-            TRY(ll_pick(o, *v, 1 + i, index, n[i], &part));
-            sum = !t ? part : (k == POOL_MAX ? ll_max : ll_add)(o->g, sum, part);
-        }
-        *v = k == POOL_MAX ? sum : ll_scale(o->g, sum, 1 / (double)w->size[i]);
-    }
-    return LL_OK;
-}
-
 /* n: sizes of the result; d: of the image. The last windows may reach beyond the padding. */
 static ll_err pool_by(op *o, pool_kind k, ll_val *v, const window *w, const int64_t *d,
                       const int64_t *n)
 {
     ll_window p = {0};
-    bool apart = false;
     for (int i = 0; i < w->n; i++) {
         int64_t reach = (n[i] - 1) * w->stride[i] + (w->size[i] - 1) * w->dilation[i] + 1;
         int64_t before = w->before[i], after = reach - d[i] - before;
-        apart = apart || w->dilation[i] > 1;
-        if (apart || before >= w->size[i] || after >= w->size[i] || after < 0) {
+        if (before >= w->size[i] || after >= w->size[i] || after < 0) {
             *v = ll_pad_with(o->g, *v, 1 + i, before, after, k == POOL_MAX ? -INFINITY : 0);
             before = after = 0;
         }
         p.size[i] = w->size[i], p.stride[i] = w->stride[i];
-        p.pad[i] = before, p.pad_more[i] = after - before;
+        p.pad[i] = before, p.pad_more[i] = after - before, p.dilation[i] = w->dilation[i];
     }
-    if (!apart) {
-        *v = k == POOL_MAX ? ll_max_pool(o->g, *v, &p) : ll_avg_pool(o->g, *v, &p);
-        return LL_OK;
-    }
-    for (int i = 0; i < w->n; i++)
-        *v = ll_pad_with(o->g, *v, 1 + i, p.pad[i], p.pad[i] + p.pad_more[i],
-                         k == POOL_MAX ? -INFINITY : 0);
-    return pool_apart(o, k, v, w, n);
+    *v = k == POOL_MAX ? ll_max_pool(o->g, *v, &p) : ll_avg_pool(o->g, *v, &p);
+    return ll_graph_check(o->g);
 }
 
 /* Which share of each window lies in the image, or in it and its padding. */

@@ -190,15 +190,22 @@ static ll_err number(const Onnx__Tensor *t, const char *key, int64_t initial, in
     return LL_OK;
 }
 
+ll_err ll_onnx_location(const Onnx__Tensor *t, const char **out)
+{
+    const char *at = *out = entry(t, "location");
+    CHECK(at && *at && *at != '/' && !strstr(at, "..") && !strchr(at, '\\'), LL_E_IO,
+          "tensor %s: '%s' is no file inside the model's folder", t->name, at ? at : "");
+    return LL_OK;
+}
+
 /* Numbers in a file beside the model: inside its folder, and just as many as the tensor has. */
 static ll_err outside(const Onnx__Tensor *t, const char *folder, size_t want, ll_arena *a,
                       const void **out)
 {
-    const char *at = entry(t, "location");
+    const char *at;
     int64_t offset, length;
     CHECK(folder, LL_E_IO, "tensor %s lies in another file; none may be read here", t->name);
-    CHECK(at && *at && *at != '/' && !strstr(at, "..") && !strchr(at, '\\'), LL_E_IO,
-          "tensor %s: '%s' is no file inside the model's folder", t->name, at ? at : "");
+    TRY(ll_onnx_location(t, &at));
     TRY(number(t, "offset", 0, &offset));
     TRY(number(t, "length", (int64_t)want, &length));
     CHECK((size_t)length == want, LL_E_IO, "tensor %s: %lld bytes of %s, want %zu", t->name,

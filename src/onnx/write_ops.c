@@ -388,10 +388,12 @@ static ll_err resample(writer *w, const ll_node *n, const char *)
 static ll_err rope(writer *w, const ll_node *n, const char *)
 {
     const ll_rope_attr *a = (const ll_rope_attr *)n->attr;
-    const ll_shape *s = &ll_value_of(w->g, n->in[0])->type.shape; /* [b,t,h,d] */
-    int64_t rows = s->d[1], d = s->d[3], *other = LL_NEW_ARRAY(w->arena, int64_t, d);
+    const ll_shape *s = &ll_value_of(w->g, n->in[0])->type.shape; /* [b,t,h,d], [b,t,n,g,d] */
+    int64_t rows = s->d[1], d = s->d[s->n - 1], *other = LL_NEW_ARRAY(w->arena, int64_t, d);
+    ll_shape one = s->n == 5 ? LL_SHAPE(rows, 1, 1, d) : LL_SHAPE(rows, 1, d);
     Onnx__Tensor *table[2];
-    for (int k = 0; k < 2; k++) table[k] = ll_wtensor(w, ONNX_FLOAT, &LL_SHAPE(rows, 1, d), NULL);
+    CHECK(n->n_in == 1, LL_E_ARG, "rope with places given has no ONNX form");
+    for (int k = 0; k < 2; k++) table[k] = ll_wtensor(w, ONNX_FLOAT, &one, NULL);
     float *cosine = (float *)table[0]->raw_data.data, *sine = (float *)table[1]->raw_data.data;
     for (int64_t pair = 0; pair < d / 2; pair++) {
         int64_t i = a->interleaved ? 2 * pair : pair, j = i + (a->interleaved ? 1 : d / 2);
@@ -407,7 +409,7 @@ static ll_err rope(writer *w, const ll_node *n, const char *)
     }
     const char *x = ll_wfull(w, n->in[0], AS_IT_LIES);
     const char *turned = WNODE(w, "Gather", x, ll_wknown_ints(w, (int)d, other));
-    ll_wint(w, "axis", 3);
+    ll_wint(w, "axis", s->n - 1);
     turned = WNODE(w, "Mul", turned, table[1]->name);
     ll_wgive(w, n, AS_IT_LIES, WNODE(w, "Add", WNODE(w, "Mul", x, table[0]->name), turned));
     return LL_OK;

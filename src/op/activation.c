@@ -109,10 +109,11 @@ ll_val ll_cosh(ll_graph *g, ll_val x)
     return ll_scale(g, ll_add(g, ll_exp(g, x), ll_exp(g, ll_neg(g, x))), 0.5);
 }
 
-ll_val ll_acosh(ll_graph *g, ll_val x) /* with t = x - 1: log1p(t + sqrt(t (t + 2))) */
+ll_val ll_acosh(ll_graph *g, ll_val x) /* with t = x - 1: log1p(t + sqrt(t) sqrt(t + 2)) */
 {
     ll_val t = ll_shift(g, x, -1);
-    return ll_log1p(g, ll_add(g, t, ll_sqrt(g, ll_mul(g, t, ll_shift(g, t, 2)))));
+    ll_val root = ll_mul(g, ll_sqrt(g, t), ll_sqrt(g, ll_shift(g, t, 2)));
+    return ll_log1p(g, ll_add(g, t, root));
 }
 
 ll_val ll_atanh(ll_graph *g, ll_val x)

@@ -362,15 +362,16 @@ ll_val ll_conv2d_transpose(ll_graph *g, ll_val x, ll_val filter, const ll_conv *
     for (int k = 0; k < 2; k++) {
         int64_t n = ll_graph_shape(g, x).d[1 + k], more = out_pad ? out_pad[k] : 0;
         ll_axis ax = axis(&a, k, ll_graph_shape(g, filter).d[1 + k]);
+        int64_t most = ax.stride > ax.dilation ? ax.stride : ax.dilation;
         a.size[k] = (n - 1) * ax.stride - ax.pad[0] - ax.pad[1] + span(&ax) + more;
-        if (n < 1 || more < 0 || more >= ax.stride || a.size[k] < 1) {
+        if (n < 1 || more < 0 || more >= most || a.size[k] < 1) {
             return ll_reject(
                 g, LL_E_SHAPE,
                 "%sconv_transpose: %lld from %lld, output padding %lld; want at least 1 of "
-                "each, and the output padding less than the stride, %lld",
-                g->scope, (long long)a.size[k], (long long)n, (long long)more,
-                (long long)ax.stride);
+                "each, and the output padding less than the stride or dilation, %lld",
+                g->scope, (long long)a.size[k], (long long)n, (long long)more, (long long)most);
         }
+        if (more >= ax.stride) a.pad[2 * k + 1] -= more; /* or there would be one more of x */
     }
     return LL_EMIT(g, &conv2d_dx, &a, x, filter);
 }

@@ -106,4 +106,20 @@ ll_val ll_cross_entropy_mean(ll_graph *g, ll_val logits, ll_val label,
     return total.id ? ll_div(g, ll_sum_all(g, loss), total) : ll_mean(g, loss);
 }
 
+ll_val ll_label_loss(ll_graph *g, const ll_build *b, ll_val logits)
+{
+    if (!logits.id) return logits;
+    ll_shape s = ll_graph_shape(g, logits);
+    s.n--;
+    ll_val y = ll_batch(g, "y", LL_I32, s), each = ll_cross_entropy(g, logits, y);
+    if (b->mixed) {
+        ll_val other = ll_cross_entropy(g, logits, ll_batch(g, "y2", LL_I32, s));
+        each = ll_add(g, other, ll_mul(g, ll_batch(g, "mix", LL_F32, s), ll_sub(g, each, other)));
+    }
+    ll_val loss = ll_mean(g, each);
+    ll_graph_result(g, "loss", loss);
+    ll_graph_result(g, "correct", ll_sum_all(g, ll_correct(g, logits, y)));
+    return loss;
+}
+
 const ll_op *const ll_ops_losses[] = {NULL};

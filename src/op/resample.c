@@ -246,7 +246,8 @@ ll_val ll_flip(ll_graph *g, ll_val x, int dim)
     ll_shape s = ll_graph_shape(g, x);
     if (x.id && (dim < 0 || dim >= s.n))
         return ll_reject(g, LL_E_SHAPE, "%sflip: dimension %d of %d", g->scope, dim, s.n);
-    int64_t n = x.id ? s.d[dim] : 1;
+    if (!x.id || s.d[dim] < 2) return x;
+    int64_t n = s.d[dim];
     ll_resample_attr a = {.dim = dim, .kind = LL_TAKE_REVERSE, .image = n, .out = n, .size = n};
     a.num = a.den = 1;
     return LL_EMIT(g, &resample, &a, x);

@@ -61,17 +61,6 @@ ll_val ll_conv1d(ll_graph *g, ll_val x, ll_val filter, const ll_conv *opts)
     return no_row(g, ll_conv2d(g, one_row(g, x), one_row(g, filter), &o));
 }
 
-ll_val ll_conv_transpose(ll_graph *g, ll_val x, ll_val filter, const ll_conv *opts,
-                         const int64_t *out_pad)
-{
-    if (!x.id || ll_graph_shape(g, x).n != 3)
-        return ll_conv2d_transpose(g, x, filter, opts, out_pad);
-    if (!fits(g, "conv_transpose", x, filter, opts, 3, "[n,l,c] and [c,r,f]")) return (ll_val){0};
-    ll_conv o = row_of(opts);
-    int64_t more[2] = {0, out_pad ? out_pad[0] : 0};
-    return no_row(g, ll_conv2d_transpose(g, one_row(g, x), one_row(g, filter), &o, more));
-}
-
 /* ---- conv3d ---- */
 
 /* One dimension of a window: its padding before and after, taps * dilation, outputs. */
@@ -153,11 +142,117 @@ ll_val ll_conv3d(ll_graph *g, ll_val x, ll_val filter, const ll_conv *opts)
     return ll_slice(g, y, 2, 0, h.out);
 }
 
+/* The transpose: a tap of the filter's depth at a time, of all layers one below the other, with
+ * rows of zeros between them for what reaches beyond a layer; layers then stride apart, added up.
+ */
+static ll_val transpose3d(ll_graph *g, ll_val x, ll_val filter, const ll_conv *opts,
+                          const int64_t *out_pad)
+{
+    static const ll_conv plain;
+    static const int64_t none[3];
+    const ll_conv *o = opts ? opts : &plain;
+    const int64_t *more = out_pad ? out_pad : none;
+    if (!fits(g, "conv_transpose", x, filter, opts, 5, "[n,d,h,w,c] and [c,q,r,s,f]"))
+        return (ll_val){0};
+    ll_shape s = ll_graph_shape(g, x), f = ll_graph_shape(g, filter);
+    extent e[2] = {extent_of(o, 0, 0, f.d[1]), extent_of(o, 1, 0, f.d[2])};
+    int64_t all[2], size[2];
+    for (int k = 0; k < 2; k++) {
+        int64_t most = e[k].stride > e[k].dilation ? e[k].stride : e[k].dilation;
+        all[k] = (s.d[1 + k] - 1) * e[k].stride + e[k].span;
+        size[k] = all[k] - e[k].before - e[k].after + more[k];
+        if (e[k].stride < 1 || e[k].dilation < 1 || more[k] < 0 || more[k] >= most ||
+            s.d[1 + k] < 1 || e[k].before < 0 || e[k].after < 0 || size[k] < 1)
+            return ll_reject(g, LL_E_SHAPE,
+                             "%sconv_transpose: %lld from %lld, output padding %lld; want at least "
+                             "1 of each, and the output padding less than the stride or dilation",
+                             g->scope, (long long)size[k], (long long)s.d[1 + k],
+                             (long long)more[k]);
+        if (all[k] < e[k].before + size[k]) all[k] = e[k].before + size[k];
+    }
+    int64_t d = s.d[1], st = e[0].stride, rows = (all[1] + e[1].stride - 1) / e[1].stride;
+    const ll_conv flat = {.stride = {e[1].stride, o->stride[2]},
+                          .dilation = {e[1].dilation, o->dilation[2]},
+                          .pad = {0, o->pad[2]},
+                          .groups = o->groups,
+                          .pad_more = {0, o->pad_more[2]}};
+    x = pad_some(g, x, 2, 0, rows - s.d[2]);
+    x = ll_reshape(g, x, LL_SHAPE(s.d[0], d * rows, s.d[3], s.d[4]));
+    ll_val y = {0};
+    for (int64_t q = 0; q < f.d[1] && g->err == LL_OK; q++) {
+        ll_val tap = ll_reshape(g, ll_slice(g, filter, 1, q, q + 1),
+                                LL_SHAPE(f.d[0], f.d[2], f.d[3], f.d[4]));
+        ll_val part = ll_conv2d_transpose(g, x, tap, &flat, (const int64_t[]){0, more[2]});
+        if (!part.id) return part;
+        ll_shape t = ll_graph_shape(g, part);
+        part = pad_some(g, part, 1, 0, d * rows * e[1].stride - t.d[1]);
+        part = ll_reshape(g, part, LL_SHAPE(t.d[0], d, 1, rows * e[1].stride, t.d[2], t.d[3]));
+        part = ll_slice(g, part, 3, e[1].before, e[1].before + size[1]);
+        part = ll_reshape(g, pad_some(g, part, 2, 0, st - 1),
+                          LL_SHAPE(t.d[0], d * st, size[1], t.d[2], t.d[3]));
+        part = pad_some(g, part, 1, q * e[0].dilation, all[0] - d * st - q * e[0].dilation);
+        y = y.id ? ll_add(g, y, part) : part;
+    }
+    return ll_slice(g, y, 1, e[0].before, e[0].before + size[0]);
+}
+
+ll_val ll_conv_transpose(ll_graph *g, ll_val x, ll_val filter, const ll_conv *opts,
+                         const int64_t *out_pad)
+{
+    if (x.id && ll_graph_shape(g, x).n == 5) return transpose3d(g, x, filter, opts, out_pad);
+    if (!x.id || ll_graph_shape(g, x).n != 3)
+        return ll_conv2d_transpose(g, x, filter, opts, out_pad);
+    if (!fits(g, "conv_transpose", x, filter, opts, 3, "[n,l,c] and [c,r,f]")) return (ll_val){0};
+    ll_conv o = row_of(opts);
+    int64_t more[2] = {0, out_pad ? out_pad[0] : 0};
+    return no_row(g, ll_conv2d_transpose(g, one_row(g, x), one_row(g, filter), &o, more));
+}
+
 /* ---- pooling ---- */
+
+/* Windows whose places are apart, along one dimension: what stands at each place, together. */
+static ll_val apart(ll_graph *g, ll_val x, int dim, const ll_window *w, bool max)
+{
+    int k = dim - 1;
+    int64_t taps = w->size[k], stride = w->stride[k] ? w->stride[k] : taps;
+    int64_t by = w->dilation[k] ? w->dilation[k] : 1, before = w->pad[k];
+    int64_t after = before + w->pad_more[k], span = (taps - 1) * by + 1;
+    ll_shape s = ll_graph_shape(g, x), edge = s;
+    int64_t image = s.d[dim], over = image + before + after - span;
+    bool good = taps > 0 && stride > 0 && by > 0 && before >= 0 && after >= 0 && before < span &&
+                after < span && over >= 0;
+    if (!x.id || !good)
+        return ll_reject(g, LL_E_SHAPE,
+                         "%spool: a window of %lld, %lld apart, stride %lld, padding %lld and "
+                         "%lld, on an image of %lld",
+                         g->scope, (long long)taps, (long long)by, (long long)stride,
+                         (long long)before, (long long)after, (long long)image);
+    int64_t out = (over + (w->ceil ? stride - 1 : 0)) / stride + 1;
+    if (w->ceil && (out - 1) * stride >= image + before) out--; /* it would begin behind it */
+    int64_t need = (out - 1) * stride + span - image - before;
+    ll_val part[3] = {{0}, x}, y = {0};
+    ll_dtype t = ll_graph_dtype(g, x);
+    edge.d[dim] = before;
+    part[0] = ll_fill(g, t, edge, max ? -INFINITY : 0);
+    edge.d[dim] = need > 0 ? need : 0;
+    part[2] = ll_fill(g, t, edge, max ? -INFINITY : 0);
+    x = ll_concat(g, part, 3, dim);
+    for (int64_t i = 0; i < taps && x.id; i++) {
+        ll_val places = ll_arange(g, LL_I32, out, (double)(i * by), (double)stride);
+        ll_val v =
+            stride == 1 ? ll_slice(g, x, dim, i * by, i * by + out) : ll_gather(g, x, places, dim);
+        y = !y.id ? v : max ? ll_max(g, y, v) : ll_add(g, y, v);
+    }
+    return max || !y.id ? y : ll_scale(g, y, 1 / (double)taps);
+}
 
 static ll_val window_of(ll_graph *g, ll_val x, const ll_window *w, bool max)
 {
     ll_shape s = ll_graph_shape(g, x);
+    if (w->dilation[0] > 1 || w->dilation[1] > 1 || w->dilation[2] > 1) {
+        for (int dim = 1; dim < s.n - 1; dim++) x = apart(g, x, dim, w, max);
+        return x;
+    }
     if (s.n == 4) return ll_pool2d(g, x, w, max);
     ll_window a = *w, b = *w;
     if (s.n == 3) {
@@ -194,7 +289,7 @@ static ll_val pool(ll_graph *g, const char *op, ll_val x, const ll_window *w, bo
                          g->scope, op, x.id ? ll_shape_print(&s, text) : "none");
     }
     for (int k = s.n - 2; k < 3; k++)
-        if (w->size[k] || w->stride[k] || w->pad[k] || w->pad_more[k])
+        if (w->size[k] || w->stride[k] || w->pad[k] || w->pad_more[k] || w->dilation[k] > 1)
             return ll_reject(g, LL_E_ARG, "%s%s: the window has more than %d dimensions", g->scope,
                              op, s.n - 2);
     if (max && w->skip_pad)
@@ -210,11 +305,20 @@ ll_val ll_max_pool(ll_graph *g, ll_val x, const ll_window *w)
 
 ll_val ll_avg_pool(ll_graph *g, ll_val x, const ll_window *w)
 {
-    ll_val y = pool(g, "avg_pool", x, w, false);
-    if (!y.id || !w->skip_pad) return y;
-    ll_shape s = ll_graph_shape(g, x);
-    s.d[0] = s.d[s.n - 1] = 1; /* the share of each window that is image */
-    return ll_div(g, y, window_of(g, ll_fill(g, ll_graph_dtype(g, x), s, 1), w, false));
+    ll_val y = pool(g, "avg_pool", x, w, false), part;
+    if (!y.id || (!w->skip_pad && !w->ceil)) return y;
+    /* the share of each window that counts: image, or image and padding without ceil's rest */
+    ll_shape s = ll_graph_shape(g, x), have = ll_graph_shape(g, y);
+    ll_window all = *w;
+    s.d[0] = s.d[s.n - 1] = 1;
+    for (int k = 0; k < s.n - 2 && !w->skip_pad; k++) {
+        s.d[1 + k] += 2 * w->pad[k] + w->pad_more[k];
+        all.pad[k] = all.pad_more[k] = 0;
+    }
+    part = window_of(g, ll_fill(g, ll_graph_dtype(g, x), s, 1), &all, false);
+    for (int k = 1; k < s.n - 1 && part.id; k++) /* a window all of padding is not made */
+        if (ll_graph_shape(g, part).d[k] > have.d[k]) part = ll_slice(g, part, k, 0, have.d[k]);
+    return ll_div(g, y, part);
 }
 
 /* "abcd->ad" for four dimensions; NULL: rejected. */
@@ -330,7 +434,7 @@ ll_val ll_conv_transpose_layer(ll_graph *g, const char *name, ll_val x, int64_t 
                                const ll_conv *opts, const int64_t *out_pad, bool bias)
 {
     int64_t groups = opts && opts->groups ? opts->groups : 1;
-    if (!layer_fits(g, "conv_transpose", name, x, out, size, groups, 4)) return (ll_val){0};
+    if (!layer_fits(g, "conv_transpose", name, x, out, size, groups, 5)) return (ll_val){0};
     ll_shape s = ll_graph_shape(g, x);
     double taps;
     ll_shape f = filter_of(&s, size, s.d[s.n - 1], out / groups, &taps);

@@ -4,7 +4,8 @@
  * moments as state named "<parameter>.<moment>". Norms are over whole tensors. Everything after the
  * accum nodes runs once a step, whatever the number of micro-batches.
  * LARS: You, Gitman, Ginsburg 2017; LAMB: You et al. 2020; Adam: Kingma, Ba 2015; AdamW:
- * Loshchilov, Hutter 2019. */
+ * Loshchilov, Hutter 2019; Muon: Jordan et al. 2024, scaled as by Liu et al. 2025; schedule-free:
+ * Defazio et al. 2024. */
 #include "op/op_int.h"
 #include "pass/pass.h"
 
@@ -179,13 +180,102 @@ static ll_val lamb(rule_call *c)
     return step_by(c, direction);
 }
 
+/* Dimensions of a weight that its product's result has, if all that reads it are products with it,
+ * which sum over the others, the last ones; 0: it is no such matrix. */
+static int matrix_rows(const rule_call *c)
+{
+    int rows = 0;
+    for (int i = 0; i < c->g->n_node; i++) {
+        const ll_node *n = &c->g->nodes[i];
+        ll_matmul_parts p;
+        if (n->of.phase != LL_FORWARD) continue;
+        for (int k = 0; k < n->n_in; k++) {
+            if (n->in[k].id != c->p.id) continue;
+            if (n->op != &ll_op_matmul || k != 1 ||
+                ll_matmul_read(((const ll_matmul_attr *)n->attr)->spec, &p) != LL_OK)
+                return 0;
+            int m = 0;
+            while (m < p.len[1] && ll_matmul_has(&p, 2, p.text[1][m])) m++;
+            if (!m || m == p.len[1] || (rows && rows != m)) return 0;
+            rows = m;
+        }
+    }
+    return rows;
+}
+
+/* The nearest orthogonal matrix, roughly: singular values become 0.7 to 1.2 (Newton and Schulz, by
+ * five steps of a polynomial that rises quickly). */
+static ll_val orthogonal(ll_graph *g, ll_val x)
+{
+    const double a = 3.4445, b = -4.7750, c = 2.0315;
+    ll_val size = ll_shift(g, norm(g, x), 1e-7);
+    x = ll_div(g, x, size);
+    for (int i = 0; i < 5; i++) {
+        ll_val s = ll_matmul(g, "ik,jk->ij", x, x);
+        ll_val t = ll_add(g, ll_scale(g, s, b), ll_scale(g, ll_matmul(g, "ij,jk->ik", s, s), c));
+        x = ll_add(g, ll_scale(g, x, a), ll_matmul(g, "ij,jk->ik", t, x));
+    }
+    return x;
+}
+
+/* Weights of products are whole matrices; all else is AdamW's, as are rates: a step's size is as
+ * there. */
+static ll_val muon(rule_call *c)
+{
+    ll_graph *g = c->g;
+    int rows = matrix_rows(c);
+    if (!rows) return adamw(c);
+    ll_optim o = *c->o;
+    o.momentum = or (o.momentum, 0.95);
+    rule_call mine = *c;
+    mine.o = &o;
+    ll_val v = velocity(&mine, c->d), d = ll_add(g, c->d, ll_scale(g, v, o.momentum));
+    ll_shape s = ll_graph_shape(g, d), flat = {.n = 2, .d = {1, 1}};
+    for (int i = 0; i < s.n; i++) flat.d[i >= rows] *= s.d[i];
+    bool tall = flat.d[0] > flat.d[1];
+    d = ll_reshape(g, d, flat);
+    if (tall) d = ll_transpose(g, d, "ij->ji");
+    d = orthogonal(g, d);
+    if (tall) d = ll_transpose(g, d, "ij->ji");
+    d = ll_scale(g, ll_reshape(g, d, s), 0.2 * sqrt((double)(tall ? flat.d[0] : flat.d[1])));
+    if (c->decay) d = ll_add(g, d, ll_scale(g, c->p, c->decay));
+    return step_by(c, d);
+}
+
+/* Gradients are taken at y = (1 - beta) z + beta x, the parameter; z takes the steps, and x, which
+ * is evaluated (LL_EMA's name), is the average of z, weighed by the rates' squares. */
+static ll_val schedule_free(rule_call *c)
+{
+    ll_graph *g = c->g;
+    double b1 = or (c->o->beta1, 0.9), b2 = or (c->o->beta2, 0.999);
+    ll_dtype type = ll_graph_dtype(g, c->t);
+    ll_val start = ll_less(g, c->t, ll_fill(g, type, LL_SCALAR, 1.5));
+    ll_val z = moment(c, "base"), x = moment(c, "ema");
+    ll_val sum = ll_input(g, ll_arena_printf(g->arena, "%s.rates", c->name), LL_STATE,
+                          (ll_type){type, LL_SCALAR}, (ll_init){0});
+    ll_val v = average(c, moment(c, "square"), ll_square(g, c->d), b2);
+    ll_val root = ll_sqrt(g, ll_mul(g, bias_correction(c, b2), v));
+    ll_val step = ll_div(g, c->d, ll_shift(g, root, or (c->o->eps, 1e-8)));
+    if (c->decay) step = ll_add(g, step, ll_scale(g, c->p, c->decay));
+    ll_val from = ll_select(g, start, c->p, z), mean = ll_select(g, start, c->p, x);
+    ll_val next = ll_sub(g, from, ll_mul(g, c->lr, step));
+    ll_val square = ll_square(g, c->lr), total = ll_add(g, sum, square);
+    ll_val least = ll_fill(g, type, LL_SCALAR, 1e-30); /* a rate of 0: nothing moves */
+    ll_val share = ll_div(g, square, ll_max(g, total, least));
+    mean = ll_add(g, mean, ll_mul(g, share, ll_sub(g, next, mean)));
+    ll_graph_update(g, z, next);
+    ll_graph_update(g, x, mean);
+    ll_graph_update(g, sum, total);
+    return ll_add(g, ll_scale(g, next, 1 - b1), ll_scale(g, mean, b1));
+}
+
 static const struct {
     const char *name;
     ll_val (*rule)(rule_call *c);
 } rules[] = {{"sgd", sgd},         {"momentum", momentum}, {"nesterov", nesterov},
              {"adagrad", adagrad}, {"rmsprop", rmsprop},   {"adam", adam},
              {"adamw", adamw},     {"lars", lars},         {"larc", larc},
-             {"lamb", lamb}};
+             {"lamb", lamb},       {"muon", muon},         {"schedule-free-adamw", schedule_free}};
 enum { N_RULE = sizeof rules / sizeof *rules };
 
 static bool is_excluded(const ll_optim *o, const ll_value *p)
@@ -261,7 +351,7 @@ static int rule_index(ll_graph *g, const ll_optim *o)
         if (!strcmp(rules[i].name, name)) return i;
     ll_reject(g, LL_E_ARG,
               "no optimizer is named %s: there are sgd, momentum, nesterov, adagrad, rmsprop, "
-              "adam, adamw, lars, larc, lamb",
+              "adam, adamw, lars, larc, lamb, muon, schedule-free-adamw",
               name);
     return -1;
 }
@@ -279,6 +369,10 @@ void ll_minimize(ll_graph *g, ll_val loss, const ll_optim *o)
         ll_shape s = ll_graph_shape(g, loss);
         ll_reject(g, LL_E_SHAPE, "the loss has shape %s; want a scalar, such as its mean",
                   ll_shape_print(&s, text));
+        return;
+    }
+    if (o->ema > 0 && rules[rule].rule == schedule_free) {
+        ll_reject(g, LL_E_ARG, "ema with %s, which is an average already: drop one", o->name);
         return;
     }
     if (!ll_find_result(g, "loss").id) ll_graph_result(g, "loss", loss);

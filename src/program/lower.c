@@ -46,7 +46,7 @@ static ll_err run_passes(const ll_graph *g, const ll_lower_opts *opts, ll_buf *l
     if (!opts->target->fuses) return next(ll_expand_fused, out);
     if (has_f64(*out)) TRY(next(ll_expand_f64, out));
     if (opts->as_is) return LL_OK;
-    return ll_fuse(out, opts->target, opts->precision, opts->no_fuse, log);
+    return ll_fuse(out, opts->target, opts->precision, opts->level, opts->no_fuse, log);
 }
 
 /* ---- old values ---- */

@@ -103,6 +103,7 @@ typedef struct ll_lower_opts {
     const ll_pipe *pipe; /* NULL: no pipeline */
     int64_t compress;    /* axes: gradients that are summed over them are compressed */
     struct ll_cuda_context *ctx; /* of machine cuda: outlives the program; NULL: no GPU is here */
+    int level; /* of its kernels: compute capability 80, 90 ...; 0: no GPU is here */
     /* Collectives are awaited where they start, one by one: to measure what overlap gains. */
     bool blocking;
 } ll_lower_opts;
@@ -111,6 +112,10 @@ typedef struct ll_lower_opts {
  * go afterwards. */
 ll_err ll_lower(const ll_graph *g, const ll_lower_opts *opts, ll_program **out);
 void ll_program_free(ll_program *p);
+static inline void ll_program_drop(ll_program **p)
+{
+    ll_program_free(*p);
+}
 int ll_program_input(const ll_program *p, const char *name); /* slot, or -1 */
 int ll_program_result(const ll_program *p, const char *name);
 /* How often its first section runs in a step. */

@@ -91,8 +91,9 @@ static ll_err remove_file(const char *path)
     return LL_OK;
 }
 
-static ll_err prune(ll_arena *a, const char *run, const ll_checkpoint *c, int keep)
+ll_err ll_checkpoint_prune(const char *run, const ll_checkpoint *c, int keep)
 {
+    LL_OWN(ll_arena) a = ll_arena_new();
     listing l, aside;
     TRY(list(a, run, "", &l));
     TRY(list(a, run, ASIDE, &aside));
@@ -107,9 +108,8 @@ static ll_err prune(ll_arena *a, const char *run, const ll_checkpoint *c, int ke
     return LL_OK;
 }
 
-ll_err ll_checkpoint_save(const char *run, const ll_checkpoint *c, int keep)
+ll_err ll_checkpoint_begin(const char *run, const ll_checkpoint *c, ll_arena *a, ll_st_writer **out)
 {
-    LL_OWN(ll_arena) a = ll_arena_new();
     CHECK(c->step >= 0, LL_E_ARG, "checkpoint of step %lld, want 0 or more", (long long)c->step);
     bool lead = ll_ranks_lead(c->comm);
     const char *folder = ll_arena_printf(a, "%s/checkpoints", run);
@@ -123,8 +123,17 @@ ll_err ll_checkpoint_save(const char *run, const ll_checkpoint *c, int keep)
                        .meta = meta,
                        .n_meta = c->n_meta + 1,
                        .comm = c->comm};
-    TRY(ll_st_write(path_of(a, run, "", c->step), &x));
-    return ll_ranks_agree(c->comm, lead ? prune(a, run, c, keep) : LL_OK);
+    return ll_st_begin(path_of(a, run, "", c->step), &x, out);
+}
+
+ll_err ll_checkpoint_save(const char *run, const ll_checkpoint *c, int keep)
+{
+    LL_OWN(ll_arena) a = ll_arena_new();
+    LL_OWN(ll_st_writer) w = NULL;
+    TRY(ll_checkpoint_begin(run, c, a, &w));
+    TRY(ll_st_finish(w));
+    return ll_ranks_agree(c->comm,
+                          ll_ranks_lead(c->comm) ? ll_checkpoint_prune(run, c, keep) : LL_OK);
 }
 
 ll_err ll_checkpoint_set_aside(const char *run, int64_t after, ll_arena *arena, const char **what)
@@ -225,6 +234,24 @@ ll_err ll_checkpoint_open_latest(ll_comm *c, const char *run, ll_st_file **out)
     return ll_ranks_agree(c, rc);
 }
 
+ll_err ll_checkpoint_open_whole(ll_comm *c, const char *run, int64_t every, ll_arena *a,
+                                const char **note, ll_st_file **out)
+{
+    listing l = {0};
+    *out = NULL;
+    *note = NULL;
+    TRY(ll_ranks_agree(c, ll_ranks_lead(c) ? list(a, run, "", &l) : LL_OK));
+    for (int i = 0;; i++) {
+        int64_t step = i < l.n ? l.steps[l.n - 1 - i] : -1;
+        TRY(ll_ranks_share(c, &step, sizeof step));
+        if (step < 0) return LL_OK;
+        if (step % every) continue;
+        ll_err rc = ll_checkpoint_open(c, path_of(a, run, "", step), out);
+        if (rc == LL_OK || rc == LL_E_COMM) return rc;
+        *note = ll_arena_printf(a, "%s: not taken", ll_error_message());
+    }
+}
+
 ll_err ll_checkpoint_int(const ll_st_file *f, const char *key, int64_t *value)
 {
     const char *text = ll_st_meta(f, key);
@@ -273,7 +300,9 @@ static ll_err check_no_extra(const ll_st_file *f, const ll_st_tensor *tensors, i
     int extra = 0;
     for (int i = 0; i < ll_st_count(f); i++) {
         const char *name = ll_st_at(f, i)->name;
-        if (is_wanted(name, tensors, n) || ll_is_residual(name)) continue;
+        if (is_wanted(name, tensors, n) || ll_is_residual(name) ||
+            !strncmp(name, LL_REPLICA, strlen(LL_REPLICA)))
+            continue;
         if (extra < 3) names[extra] = name;
         extra++;
     }

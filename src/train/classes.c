@@ -26,11 +26,17 @@ static ll_err check_classifier(const ll_run *r, const ll_predicts *p)
     return LL_OK;
 }
 
+static int64_t likeliest(const float *row, int64_t n)
+{
+    int64_t best = 0;
+    for (int64_t k = 1; k < n; k++)
+        if (row[k] > row[best]) best = k;
+    return best;
+}
+
 static void count_row(ll_classes *c, int64_t *confusion, const float *row, int64_t label)
 {
-    int64_t best = 0, above = 0;
-    for (int64_t k = 1; k < c->n; k++)
-        if (row[k] > row[best]) best = k;
+    int64_t best = likeliest(row, c->n), above = 0;
     for (int64_t k = 0; k < c->n; k++)
         above += row[k] > row[label] || (row[k] == row[label] && k < label);
     confusion[label * c->n + best]++;
@@ -39,9 +45,51 @@ static void count_row(ll_classes *c, int64_t *confusion, const float *row, int64
     c->samples++;
 }
 
-static ll_err count_all(ll_predictor *p, const ll_dataset *d, ll_arena *a, ll_classes *c,
-                        int64_t *confusion, int64_t samples)
+/* What is counted, and where. */
+typedef struct counting {
+    ll_predictor *p;
+    const ll_dataset *d;
+    const ll_members *members; /* NULL: none */
+    ll_arena *arena;
+    int64_t *confusion, *alone;
+} counting;
+
+/* sum += a row's probabilities / parts */
+static void add_probabilities(const float *row, int64_t n, bool logits, int parts, float *sum)
 {
+    double most = (double)row[likeliest(row, n)], all = 0;
+    for (int64_t k = 0; k < n && logits; k++) all += exp((double)row[k] - most);
+    for (int64_t k = 0; k < n; k++) {
+        double p = logits ? exp((double)row[k] - most) / all : (double)row[k];
+        sum[k] += (float)(p / parts);
+    }
+}
+
+/* rows [n,classes]: means over members. */
+static ll_err predict_members(const counting *x, int64_t n, const void *const *in,
+                              const int32_t *labels, int64_t classes, float *rows)
+{
+    LL_OWN(ll_arena) a = ll_arena_new();
+    float *one = LL_NEW_ARRAY(a, float, n *classes);
+    bool logits = ll_predictor_info(x->p)->meaning == LL_LOGITS;
+    memset(rows, 0, sizeof *rows * (size_t)(n * classes));
+    for (int k = 0; k < x->members->n; k++) {
+        TRY(ll_members_take(x->members, k));
+        TRY(ll_predict(x->p, n, in, one));
+        for (int64_t i = 0; i < n; i++) {
+            const float *row = one + i * classes;
+            x->alone[k] += likeliest(row, classes) == labels[i];
+            add_probabilities(row, classes, logits, x->members->n, rows + i * classes);
+        }
+    }
+    return LL_OK;
+}
+
+static ll_err count_all(const counting *x, ll_classes *c, int64_t samples)
+{
+    ll_predictor *p = x->p;
+    const ll_dataset *d = x->d;
+    ll_arena *a = x->arena;
     enum { AT_ONCE = 64 };
     static const ll_sampling in_order = {.split = LL_VAL};
     const ll_data_info *f = ll_dataset_info(d);
@@ -59,20 +107,24 @@ static ll_err count_all(ll_predictor *p, const ll_dataset *d, ll_arena *a, ll_cl
     for (int64_t at = 0, n; at < samples; at += n) {
         n = samples - at < AT_ONCE ? samples - at : AT_ONCE;
         TRY(ll_dataset_read(d, &in_order, at, n, data));
-        TRY(ll_predict(p, n, in, rows));
+        const int32_t *labels = (const int32_t *)data[y];
+        TRY(x->members ? predict_members(x, n, in, labels, c->n, rows)
+                       : ll_predict(p, n, in, rows));
         for (int64_t i = 0; i < n; i++) {
-            int64_t label = ((const int32_t *)data[y])[i];
+            int64_t label = labels[i];
             CHECK(label >= 0 && label < c->n, LL_E_IO,
                   "label %lld of %s: the model has %lld classes", (long long)label, f->name,
                   (long long)c->n);
-            count_row(c, confusion, rows + i * c->n, label);
+            count_row(c, x->confusion, rows + i * c->n, label);
+            if (x->members) c->loss -= log((double)rows[i * c->n + label]) / (double)samples;
         }
     }
     return LL_OK;
 }
 
-ll_err ll_classes_count(const ll_run *r, const ll_dataset *d, ll_session *share, int64_t samples,
-                        int64_t top, ll_arena *a, ll_classes *out)
+ll_err ll_classes_count(const ll_run *r, const ll_dataset *d, ll_session *share,
+                        const ll_members *m, int64_t samples, int64_t top, ll_arena *a,
+                        ll_classes *out)
 {
     const ll_data_info *f = ll_dataset_info(d);
     LL_OWN(ll_predictor) p = NULL;
@@ -80,10 +132,12 @@ ll_err ll_classes_count(const ll_run *r, const ll_dataset *d, ll_session *share,
     TRY(check_classifier(r, ll_predictor_info(p)));
     if (samples <= 0 || samples > f->n[LL_VAL]) samples = f->n[LL_VAL];
     int64_t n = ll_predictor_info(p)->type.shape.d[0];
-    int64_t *confusion = LL_NEW_ARRAY(a, int64_t, n * n);
-    *out = (ll_classes){.n = n, .confusion = confusion, .top = top};
+    counting x = {.p = p, .d = d, .members = m, .arena = a};
+    x.confusion = LL_NEW_ARRAY(a, int64_t, n * n);
+    if (m) x.alone = LL_NEW_ARRAY(a, int64_t, m->n);
+    *out = (ll_classes){.n = n, .confusion = x.confusion, .top = top, .alone = x.alone};
     if (f->classes == n) out->names = f->class_names;
-    return count_all(p, d, a, out, confusion, samples);
+    return count_all(&x, out, samples);
 }
 
 ll_class_score ll_class_score_of(const ll_classes *c, int64_t k)

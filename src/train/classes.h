@@ -1,5 +1,6 @@
 /* classes.h: which classes a classifier takes for which, on the validation data. */
 #pragma once
+#include "train/members.h"
 #include "train/predict.h"
 
 typedef struct ll_classes {
@@ -7,13 +8,17 @@ typedef struct ll_classes {
     const char *const *names; /* NULL: they have numbers alone */
     const int64_t *confusion; /* [n,n]: of the row's class, taken for the column's */
     int64_t samples, correct;
-    int64_t top, in_top; /* how often the label was among the `top` likeliest */
+    int64_t top, in_top;  /* how often the label was among the `top` likeliest */
+    double loss;          /* of an ensemble: the cross entropy of its mean probabilities */
+    const int64_t *alone; /* and how often each member is right; NULL: there are none */
 } ll_classes;
 
-/* Of the first `samples` of the validation set (0: all), by the parameters of a session. What it
- * gives is the arena's. A model that does not classify is LL_E_ARG. */
-ll_err ll_classes_count(const ll_run *r, const ll_dataset *d, ll_session *share, int64_t samples,
-                        int64_t top, ll_arena *a, ll_classes *out);
+/* Of the first `samples` of the validation set (0: all), by the parameters of a session, or (m not
+ * NULL) by the mean of probabilities that an ensemble's members give. What it gives is the arena's.
+ * A model that does not classify is LL_E_ARG. */
+ll_err ll_classes_count(const ll_run *r, const ll_dataset *d, ll_session *share,
+                        const ll_members *m, int64_t samples, int64_t top, ll_arena *a,
+                        ll_classes *out);
 
 typedef struct ll_class_score {
     double precision, recall, f1; /* NaN where nothing is divided by */

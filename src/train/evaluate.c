@@ -23,6 +23,8 @@ struct ll_evaluator {
     char mesh[LL_MESH_TEXT];
     pass passes[MOST_PASSES];
     int n;
+    ll_comm *peers;  /* NULL: no other replica */
+    int part, parts; /* of the batches */
 };
 
 ll_err ll_evaluator_open(const ll_run *r, const ll_dataset *d, ll_session *share,
@@ -30,10 +32,18 @@ ll_err ll_evaluator_open(const ll_run *r, const ll_dataset *d, ll_session *share
 {
     ll_evaluator *e = (ll_evaluator *)calloc(1, sizeof *e);
     CHECK(e, LL_E_MEM, "no memory for an evaluator");
-    *e = (ll_evaluator){.run = r, .data = d, .share = share};
+    *e = (ll_evaluator){.run = r, .data = d, .share = share, .parts = 1};
     if (share->team) ll_mesh_text(ll_team_mesh(share->team), e->mesh);
     *out = e;
     return LL_OK;
+}
+
+void ll_evaluator_share(ll_evaluator *e, ll_comm *peers, bool weigh_alone)
+{
+    e->peers = peers;
+    if (weigh_alone) return;
+    e->part = ll_comm_rank(peers);
+    e->parts = ll_comm_size(peers);
 }
 
 static void close_pass(pass *p)
@@ -109,6 +119,16 @@ ll_err ll_evaluator_plan(ll_evaluator *e, int64_t samples)
     return samples % batch ? find_pass(e, samples % batch, &p) : LL_OK;
 }
 
+bool ll_evaluator_gives(const ll_evaluator *e, const char *name)
+{
+    const ll_graph *g = e->passes[0].g;
+    const char *names[LL_MAX_METRICS + 1];
+    if (!strcmp(name, "accuracy")) return ll_find_result(g, "correct").id;
+    bool found = !strcmp(name, "loss");
+    for (int i = ll_run_metrics(g, names); i-- > 0;) found |= !strcmp(names[i], name);
+    return found;
+}
+
 size_t ll_evaluator_bytes(const ll_evaluator *e)
 {
     size_t sum = 0;
@@ -144,7 +164,7 @@ static ll_err add_batch(ll_evaluator *e, pass *p, const void *const *data, ll_sc
     TRY(rc);
     sum->loss += ll_session_result(p->s, "loss") * (double)p->batch;
     sum->accuracy += ll_session_result(p->s, "correct"); /* NaN where there is none */
-    const char *names[LL_MAX_METRICS];
+    const char *names[LL_MAX_METRICS + 1];
     sum->n_metric = ll_run_metrics(p->g, names);
     for (int i = 0; i < sum->n_metric; i++) {
         sum->metrics[i] += ll_session_result(p->s, names[i]) * (double)p->batch;
@@ -162,19 +182,21 @@ static ll_err ask(const ll_stop *stop, bool *yes)
 
 static const ll_sampling in_order = {.split = LL_VAL};
 
-/* n whole batches. */
-static ll_err run_whole(ll_evaluator *e, pass *p, int64_t n, const ll_stop *stop, ll_score *sum)
+/* Whole batches, from one on. */
+static ll_err run_whole(ll_evaluator *e, pass *p, int64_t from, int64_t to, const ll_stop *stop,
+                        ll_score *sum)
 {
     LL_OWN(ll_loader) l = NULL;
     ll_data_batch b;
     bool enough = false;
     ll_loader_opts o = {.how = in_order,
                         .batch = p->batch,
+                        .start = from,
                         .first = p->first,
                         .count = p->count,
                         .threads = (int)e->run->data.threads};
     TRY(ll_loader_open(e->data, &o, &l));
-    for (int64_t i = 0; i < n; i++) {
+    for (int64_t i = from; i < to; i++) {
         TRY(ask(stop, &enough));
         if (enough) break;
         TRY(ll_loader_next(l, &b));
@@ -184,7 +206,7 @@ static ll_err run_whole(ll_evaluator *e, pass *p, int64_t n, const ll_stop *stop
 }
 
 /* The short batch after those. */
-static ll_err run_rest(ll_evaluator *e, pass *p, const ll_stop *stop, ll_score *sum)
+static ll_err run_rest(ll_evaluator *e, pass *p, int64_t at, const ll_stop *stop, ll_score *sum)
 {
     const ll_data_info *info = ll_dataset_info(e->data);
     bool enough;
@@ -194,8 +216,24 @@ static ll_err run_rest(ll_evaluator *e, pass *p, const ll_stop *stop, ll_score *
     LL_OWN(ll_arena) a = ll_arena_new();
     for (int i = 0; i < info->n_field; i++)
         data[i] = ll_arena_alloc(a, (size_t)p->count * info->field_bytes[i]);
-    TRY(ll_dataset_read(e->data, &in_order, sum->samples + p->first, p->count, data));
+    TRY(ll_dataset_read(e->data, &in_order, at + p->first, p->count, data));
     return add_batch(e, p, (const void *const *)data, sum);
+}
+
+/* Sums of all replicas. */
+static ll_err add_replicas(const ll_evaluator *e, ll_score *sum)
+{
+    static const ll_coll_opts how = {.algorithm = "sharded", .site = "validation"};
+    double v[3 + LL_MAX_METRICS] = {sum->loss, sum->accuracy, (double)sum->samples};
+    memcpy(v + 3, sum->metrics, sizeof sum->metrics);
+    if (!e->peers) return LL_OK;
+    TRY(ll_comm_allreduce(e->peers, v, 3 + LL_MAX_METRICS, LL_F64, LL_REDUCE_SUM, &how));
+    double each = e->parts > 1 ? 1 : ll_comm_size(e->peers);
+    sum->loss = v[0] / each;
+    sum->accuracy = v[1] / each;
+    sum->samples = (int64_t)(v[2] / each);
+    for (int i = 0; i < LL_MAX_METRICS; i++) sum->metrics[i] = v[3 + i] / each;
+    return LL_OK;
 }
 
 ll_err ll_evaluate(ll_evaluator *e, int64_t samples, const ll_stop *stop, ll_score *out)
@@ -205,12 +243,15 @@ ll_err ll_evaluate(ll_evaluator *e, int64_t samples, const ll_stop *stop, ll_sco
     ll_score sum = {0};
     TRY(sizes(e, &samples, &batch));
     TRY(find_pass(e, batch, &p));
-    TRY(run_whole(e, p, samples / batch, stop, &sum));
-    int64_t rest = samples - sum.samples;
-    if (rest && rest < batch) {
+    int64_t n_batch = samples / batch, rest = samples % batch;
+    int64_t from = (n_batch * e->part + e->parts - 1) / e->parts;
+    int64_t to = (n_batch * (e->part + 1) + e->parts - 1) / e->parts;
+    TRY(run_whole(e, p, from, to, stop, &sum));
+    if (rest && e->part == 0 && sum.samples == to * batch) {
         TRY(find_pass(e, rest, &p));
-        TRY(run_rest(e, p, stop, &sum));
+        TRY(run_rest(e, p, n_batch * batch, stop, &sum));
     }
+    TRY(add_replicas(e, &sum));
     if (sum.samples < samples) sum.samples = 0;
     double n = (double)sum.samples;
     sum.loss /= n, sum.accuracy /= n;

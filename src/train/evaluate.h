@@ -16,8 +16,13 @@ typedef struct ll_score {
 typedef struct ll_evaluator ll_evaluator;
 ll_err ll_evaluator_open(const ll_run *r, const ll_dataset *d, ll_session *share,
                          ll_evaluator **out);
+/* Of several replicas, this one takes its share of the batches; scores are of all. weigh alone:
+ * each takes all, and scores are means. */
+void ll_evaluator_share(ll_evaluator *e, ll_comm *peers, bool weigh_alone);
 /* Compiles for so many samples now, so that ll_evaluate needs no more memory than it has. */
 ll_err ll_evaluator_plan(ll_evaluator *e, int64_t samples);
+/* Is a figure of that name in its scores? After it has been planned. */
+bool ll_evaluator_gives(const ll_evaluator *e, const char *name);
 size_t ll_evaluator_bytes(const ll_evaluator *e);       /* beside the other session's */
 size_t ll_evaluator_batch_bytes(const ll_evaluator *e); /* of samples read ahead, while it runs */
 /* Planned for its communication, beside the communicators, which are the other session's. */

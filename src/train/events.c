@@ -177,10 +177,12 @@ ll_err ll_events_scalar(ll_events *e, int64_t step, const char *tag, double valu
 
 ll_err ll_events_flush(ll_events *e)
 {
-    size_t n = e->pending.len;
-    e->pending.len = 0; /* a failed write is not repeated: half of it may be in the file */
+    bool full = false;
+    ll_err rc = LL_OK;
     e->flushed_at = wall_time();
-    return n ? ll_write_all(e->fd, e->path, e->pending.text, n) : LL_OK;
+    if (e->pending.len) rc = ll_append(e->fd, e->path, e->pending.text, e->pending.len, &full);
+    if (!full) e->pending.len = 0; /* else with those to come */
+    return rc;
 }
 
 void ll_events_close(ll_events *e)

@@ -9,11 +9,13 @@
 #include <string.h>
 #include <unistd.h>
 
+enum { MOST_OWED = 1 << 24 };
+
 struct ll_metrics {
     ll_arena *arena;
     const char *path;
     int fd;
-    ll_buf line;
+    ll_buf line, owed; /* owed: lines that found the disk full */
 };
 
 ll_err ll_metrics_lines(const char *path, int64_t keep_to,
@@ -62,7 +64,11 @@ ll_err ll_metrics_open(const char *path, int64_t keep_to, ll_metrics **out)
     }
     ll_arena *a = ll_arena_new();
     ll_metrics *m = LL_NEW(a, ll_metrics);
-    *m = (ll_metrics){.arena = a, .path = ll_arena_strdup(a, path), .fd = fd, .line = {.arena = a}};
+    *m = (ll_metrics){.arena = a,
+                      .path = ll_arena_strdup(a, path),
+                      .fd = fd,
+                      .line = {.arena = a},
+                      .owed = {.arena = a}};
     *out = m;
     return LL_OK;
 }
@@ -96,7 +102,17 @@ void ll_metrics_num(ll_metrics *m, const char *key, double value)
 ll_err ll_metrics_end(ll_metrics *m)
 {
     ll_buf_puts(&m->line, "}\n");
-    return ll_write_all(m->fd, m->path, m->line.text, m->line.len);
+    ll_buf_add(&m->owed, m->line.text, m->line.len);
+    return ll_metrics_flush(m, false);
+}
+
+ll_err ll_metrics_flush(ll_metrics *m, bool last)
+{
+    bool full = false;
+    if (m->owed.len) TRY(ll_append(m->fd, m->path, m->owed.text, m->owed.len, &full));
+    CHECK(!full || (!last && m->owed.len < MOST_OWED), LL_E_IO, "%s: the disk is full", m->path);
+    if (!full) m->owed.len = 0;
+    return LL_OK;
 }
 
 void ll_metrics_close(ll_metrics *m)

@@ -26,4 +26,6 @@ void ll_metrics_begin(ll_metrics *m, int64_t step);
 void ll_metrics_int(ll_metrics *m, const char *key, int64_t value);
 void ll_metrics_num(ll_metrics *m, const char *key, double value);
 ll_err ll_metrics_end(ll_metrics *m);
+/* Lines that find the disk full are written later. last: now, or fail. */
+ll_err ll_metrics_flush(ll_metrics *m, bool last);
 void ll_metrics_close(ll_metrics *m);

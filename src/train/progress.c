@@ -67,9 +67,9 @@ int ll_step_line(const ll_step_stats *s, int64_t total, const char *unit, int co
     fields f = {.line = line, .columns = columns < LL_STEP_LINE - 1 ? columns : LL_STEP_LINE - 1};
     line[0] = '\0';
     add_field(&f, "step %lld/%lld", (long long)s->step, (long long)total);
-    add_field(&f, fabs(s->loss) < 1e5 ? "loss %.4f" : "loss %.3e", s->loss);
+    if (!s->apart) add_field(&f, fabs(s->loss) < 1e5 ? "loss %.4f" : "loss %.3e", s->loss);
     print_norm(s->norm, t);
-    if (!isnan(s->norm)) add_field(&f, "norm %s", t);
+    if (!isnan(s->norm) && !s->apart) add_field(&f, "norm %s", t);
     add_field(&f, "lr %.1e", s->lr);
     add_field(&f, "%s", ll_text_time(s->step_s, t));
     if (s->rate > 0) add_field(&f, "%s %s/s", ll_text_count(s->rate, t), unit);

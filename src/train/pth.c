@@ -1,4 +1,5 @@
-/* pth.c: zip files and pickles of PyTorch.
+/* pth.c: files and pickles of PyTorch. Before 1.6 a file was five pickles (a magic number, a
+ * version, the machine, the object, the storages' keys), then each storage: its length, elements.
  *
  * Pickles are a stack machine's program. Values live in the arena: each opcode makes one at most,
  * so memory is bounded by the file's size; nothing recurses, and lists may hold themselves.
@@ -8,13 +9,13 @@
  */
 #include "train/pth.h"
 
+#include "data/parse.h"
+
 #include <stdlib.h>
 
 #define REMEDY                                                                                     \
     "; save the tensors alone: torch.save(model.state_dict(), FILE), or "                          \
     "safetensors.torch.save_file(model.state_dict(), FILE)"
-
-/* ---- zip ---- */
 
 typedef struct entry {
     const char *name;
@@ -29,7 +30,7 @@ typedef struct file {
     ll_arena *arena;
     entry *entries;
     int n, capacity;
-    const char *folder; /* of the entries, with its '/' */
+    const char *folder; /* of the entries, with its '/'; NULL: not a zip file */
 } file;
 
 static uint64_t number(const uint8_t *p, int bytes)
@@ -39,59 +40,6 @@ static uint64_t number(const uint8_t *p, int bytes)
     return v;
 }
 
-static bool inside(const file *f, uint64_t at, uint64_t n)
-{
-    return at <= f->size && n <= f->size - at;
-}
-
-static ll_err bad_zip(const file *f, const char *what)
-{
-    FAIL(LL_E_IO, "%s: as a zip file it is damaged: %s", f->path, what);
-}
-
-/* Where a field of 32 bits is full, the next of the extra record's has it. */
-static ll_err widen(const file *f, const uint8_t *extra, uint64_t n, uint64_t *field[3])
-{
-    for (uint64_t at = 0; at + 4 <= n;) {
-        uint64_t id = number(extra + at, 2), bytes = number(extra + at + 2, 2), next = at + 4;
-        if (bytes > n - next) return bad_zip(f, "an extra record is cut");
-        for (int i = 0; id == 1 && i < 3; i++) {
-            if (*field[i] != 0xffffffff) continue;
-            if (next + 8 > at + 4 + bytes) return bad_zip(f, "an extra record is short");
-            *field[i] = number(extra + next, 8);
-            next += 8;
-        }
-        at += 4 + bytes;
-    }
-    return LL_OK;
-}
-
-/* An entry of the directory; *at moves behind it. */
-static ll_err read_entry(file *f, uint64_t *at)
-{
-    if (!inside(f, *at, 46) || number(f->at + *at, 4) != 0x02014b50)
-        return bad_zip(f, "its directory is cut");
-    const uint8_t *p = f->at + *at;
-    uint64_t packed = number(p + 20, 4), bytes = number(p + 24, 4), head = number(p + 42, 4);
-    uint64_t n = number(p + 28, 2), extra = number(p + 30, 2), rest = number(p + 32, 2);
-    if (!inside(f, *at, 46 + n + extra + rest)) return bad_zip(f, "its directory is cut");
-    TRY(widen(f, p + 46 + n, extra, (uint64_t *[3]){&bytes, &packed, &head}));
-    char *name = (char *)ll_arena_alloc(f->arena, n + 1);
-    memcpy(name, p + 46, n);
-    *at += 46 + n + extra + rest;
-    CHECK(number(p + 10, 2) == 0 && packed == bytes && !(p[8] & 1), LL_E_IO,
-          "%s: %.80s is compressed or encrypted, which torch.save does not do" REMEDY, f->path,
-          name);
-    if (!inside(f, head, 30) || number(f->at + head, 4) != 0x04034b50)
-        return bad_zip(f, "an entry is not where the directory says");
-    uint64_t data = head + 30 + number(f->at + head + 26, 2) + number(f->at + head + 28, 2);
-    if (!inside(f, data, bytes)) return bad_zip(f, "an entry ends behind the file's end");
-    f->entries =
-        (entry *)ll_arena_grow(f->arena, f->entries, sizeof *f->entries, f->n, &f->capacity);
-    f->entries[f->n++] = (entry){name, f->at + data, bytes};
-    return LL_OK;
-}
-
 static int by_name(const void *a, const void *b)
 {
     return strcmp(((const entry *)a)->name, ((const entry *)b)->name);
@@ -99,20 +47,18 @@ static int by_name(const void *a, const void *b)
 
 static ll_err read_directory(file *f)
 {
-    uint64_t end = f->size < 22 ? 0 : f->size - 22, lowest = end > 65535 ? end - 65535 : 0;
-    if (f->size < 22) return bad_zip(f, "it is too short");
-    while (end > lowest && number(f->at + end, 4) != 0x06054b50) end--;
-    if (number(f->at + end, 4) != 0x06054b50) return bad_zip(f, "its end is missing");
-    uint64_t n = number(f->at + end + 10, 2), at = number(f->at + end + 16, 4);
-    if ((n == 0xffff || at == 0xffffffff) && end >= 20 &&
-        number(f->at + end - 20, 4) == 0x07064b50) {
-        uint64_t more = number(f->at + end - 12, 8);
-        if (!inside(f, more, 56) || number(f->at + more, 4) != 0x06064b50)
-            return bad_zip(f, "its end is missing");
-        n = number(f->at + more + 32, 8);
-        at = number(f->at + more + 48, 8);
+    ll_zip_entry e;
+    for (size_t at = 0;;) {
+        TRY(ll_zip_next(f->at, f->size, f->path, &at, &e));
+        if (!e.data) break;
+        CHECK(!e.packed, LL_E_IO, "%s: %.*s is compressed, which torch.save does not do" REMEDY,
+              f->path, (int)(e.name_size < 80 ? e.name_size : 80), e.name);
+        char *name = (char *)ll_arena_alloc(f->arena, e.name_size + 1);
+        memcpy(name, e.name, e.name_size);
+        f->entries =
+            (entry *)ll_arena_grow(f->arena, f->entries, sizeof *f->entries, f->n, &f->capacity);
+        f->entries[f->n++] = (entry){name, e.data, e.size};
     }
-    for (uint64_t i = 0; i < n; i++) TRY(read_entry(f, &at));
     if (f->n) qsort(f->entries, (size_t)f->n, sizeof *f->entries, by_name);
     return LL_OK;
 }
@@ -134,8 +80,10 @@ typedef struct value {
     const char *text;    /* TEXT; GLOBAL: "torch.FloatStorage" */
     struct value **item; /* TUPLE, LIST; DICT: keys and values in turn */
     int n, capacity;
-    ll_weight tensor;        /* TENSOR; STORAGE: its bytes and type */
-    const struct type *type; /* STORAGE: number is how many elements it has */
+    ll_weight tensor;        /* TENSOR: number is where it begins in its storage */
+    const struct type *type; /* STORAGE: number is how many elements it has, text its key */
+    const uint8_t *data;     /* STORAGE */
+    const struct value *storage;
 } value;
 
 static const struct type {
@@ -171,6 +119,8 @@ typedef struct machine {
     const uint8_t *at, *end; /* of the pickle */
     value **stack, **memo;
     int n_stack, stack_room, n_memo, memo_room;
+    value **storages; /* of a file before 1.6, each once */
+    int n_storage, storage_room;
 } machine;
 
 static ll_err bad(const machine *m, const char *what)
@@ -284,29 +234,51 @@ static ll_err read_global(machine *m)
     return push_global(m, word[0], word[1]);
 }
 
-/* ('storage', torch.FloatStorage, '0', 'cpu', 640) */
+static ll_err too_short(const machine *m, const value *v, uint64_t bytes)
+{
+    FAIL(LL_E_IO, "%s: storage %.40s has %llu bytes, and no %lld elements of %s", m->f->path,
+         v->text, (unsigned long long)bytes, (long long)v->number, v->type->type);
+}
+
+static int64_t storage_bytes(const value *v)
+{
+    int64_t bytes;
+    return v->number < 0 || __builtin_mul_overflow(v->number, (int64_t)v->type->bytes, &bytes)
+               ? INT64_MAX
+               : bytes;
+}
+
+/* Its elements: an entry of the zip file; before 1.6 they are behind all pickles. */
+static ll_err find_data(machine *m, value *v)
+{
+    if (!m->f->folder) {
+        m->storages = (value **)ll_arena_grow(m->f->arena, m->storages, sizeof v, m->n_storage,
+                                              &m->storage_room);
+        m->storages[m->n_storage++] = v;
+        return LL_OK;
+    }
+    const entry *e = find_entry(m->f, ll_arena_printf(m->f->arena, "data/%s", v->text));
+    CHECK(e, LL_E_IO, "%s: has no entry data/%.40s, which its pickle names", m->f->path, v->text);
+    if ((uint64_t)storage_bytes(v) > e->bytes) return too_short(m, v, e->bytes);
+    v->data = e->data;
+    return LL_OK;
+}
+
+/* ('storage', torch.FloatStorage, '0', 'cpu', 640), before 1.6 with None or a view behind it */
 static ll_err open_storage(machine *m)
 {
     value *id;
     TRY(pop(m, &id));
     value *const *x = id->item;
-    if (id->kind != TUPLE || id->n != 5 || x[1]->kind != GLOBAL || x[2]->kind != TEXT ||
-        x[4]->kind != NUMBER || !find_storage(x[1]->text))
+    if (id->kind != TUPLE || id->n != (m->f->folder ? 5 : 6) || x[1]->kind != GLOBAL ||
+        x[2]->kind != TEXT || x[4]->kind != NUMBER || !find_storage(x[1]->text) ||
+        (id->n == 6 && x[5]->kind != NONE))
         return bad(m, "a storage is not described as torch.save does");
-    const struct type *t = find_storage(x[1]->text);
-    const entry *e = find_entry(m->f, ll_arena_printf(m->f->arena, "data/%s", x[2]->text));
-    CHECK(e, LL_E_IO, "%s: has no entry data/%.40s, which its pickle names", m->f->path,
-          x[2]->text);
-    uint64_t bytes;
-    CHECK(x[4]->number >= 0 &&
-              !__builtin_mul_overflow((uint64_t)x[4]->number, (uint64_t)t->bytes, &bytes) &&
-              bytes <= e->bytes,
-          LL_E_IO, "%s: entry data/%.40s has %llu bytes, and no %lld elements of %s", m->f->path,
-          x[2]->text, (unsigned long long)e->bytes, (long long)x[4]->number, t->type);
     value *v = new_value(m, STORAGE);
-    v->type = t;
+    v->type = find_storage(x[1]->text);
     v->number = x[4]->number;
-    v->tensor.data = e->data;
+    v->text = x[2]->text;
+    TRY(find_data(m, v));
     push(m, v);
     return LL_OK;
 }
@@ -348,7 +320,8 @@ static ll_err build_tensor(machine *m, const value *args)
     }
     if (t->shape.n >= 0 && !reaches(x[0], (uint64_t)x[1]->number, t))
         return bad(m, "a tensor reaches behind its storage");
-    if (numel) t->data = x[0]->tensor.data + (uint64_t)x[1]->number * (uint64_t)type->bytes;
+    if (numel) v->storage = x[0];
+    v->number = x[1]->number;
     push(m, v);
     return LL_OK;
 }
@@ -375,6 +348,11 @@ static ll_err call(machine *m)
 static ll_err push_number(machine *m, int bytes, bool is_signed)
 {
     uint64_t v = 0;
+    const uint8_t *magic;
+    if (bytes > 8 && !m->f->folder) { /* the first pickle's, by which the file is known already */
+        push(m, new_value(m, NONE));
+        return take(m, (uint64_t)bytes, &magic);
+    }
     if (bytes > 8) return bad(m, "a number is too large");
     if (bytes) TRY(take_number(m, bytes, &v));
     if (is_signed && bytes && bytes < 8 && v >> (8 * bytes - 1)) v -= 1ull << (8 * bytes);
@@ -467,7 +445,10 @@ static ll_err step(machine *m, uint8_t code)
         TRY(to_mark(m, &v));
         push(m, v);
         return LL_OK;
-    case 0x88: /* true, false: */
+    case 0x88:
+        TRY(push_number(m, 0, false));
+        m->stack[m->n_stack - 1]->number = 1;
+        return LL_OK;
     case 0x89: return push_number(m, 0, false);
     case 'K': return push_number(m, 1, false);
     case 'M': return push_number(m, 2, false);
@@ -559,21 +540,87 @@ static ll_err find_pickle(file *f, const entry **out)
          f->path);
 }
 
+/* The value of a text of a dictionary; NULL: there is none. */
+static const value *under(const value *d, const char *key)
+{
+    for (int i = 0; d->kind == DICT && i < d->n; i += 2)
+        if (d->item[i]->kind == TEXT && !strcmp(d->item[i]->text, key)) return d->item[i + 1];
+    return NULL;
+}
+
+static int by_text(const void *a, const void *b)
+{
+    return strcmp((*(value *const *)a)->text, (*(value *const *)b)->text);
+}
+
+/* Each key's storage in turn: how many elements, and these. It may be named several times. */
+static ll_err read_storages(machine *m, const value *keys)
+{
+    value **all = m->storages, **end = all + m->n_storage;
+    if (keys->kind != LIST) return bad(m, "its storages have no list");
+    if (m->n_storage) qsort(all, (size_t)m->n_storage, sizeof *all, by_text);
+    for (int i = 0; i < keys->n; i++) {
+        value *key = keys->item[i], **v = NULL;
+        const uint8_t *data = NULL;
+        uint64_t n;
+        if (key->kind != TEXT) return bad(m, "a storage's name is no text");
+        if (m->n_storage)
+            v = (value **)bsearch(&key, all, (size_t)m->n_storage, sizeof *all, by_text);
+        if (!v) return bad(m, "it has a storage that no tensor names");
+        TRY(take_number(m, 8, &n));
+        uint64_t left = (uint64_t)(m->end - m->at), bytes = (uint64_t)storage_bytes(*v);
+        if (bytes > left) return too_short(m, *v, left);
+        TRY(take(m, bytes, &data));
+        while (v > all && !strcmp(v[-1]->text, key->text)) v--;
+        for (; v < end && !strcmp((*v)->text, key->text); v++) {
+            if ((*v)->data || (uint64_t)(*v)->number != n || (uint64_t)storage_bytes(*v) != bytes)
+                return bad(m, "a storage has another length");
+            (*v)->data = data;
+        }
+    }
+    return LL_OK;
+}
+
+/* A file from before 1.6. */
+static ll_err run_old(machine *m, value **out)
+{
+    enum { MACHINE = 2, OBJECT = 3, KEYS = 4 };
+    value *part[KEYS + 1];
+    for (int i = 0; i <= KEYS; i++) {
+        m->n_stack = m->n_memo = 0;
+        TRY(run(m, &part[i]));
+    }
+    const value *little = under(part[MACHINE], "little_endian");
+    CHECK(little && little->number, LL_E_IO,
+          "%s: is a plain pickle, or was written by a machine of other byte order" REMEDY,
+          m->f->path);
+    *out = part[OBJECT];
+    return read_storages(m, part[KEYS]);
+}
+
 ll_err ll_pth_parse(const uint8_t *bytes, size_t size, ll_weights *w)
 {
     file f = {.at = bytes, .size = size, .path = w->path, .arena = w->arena};
     const entry *pickle = NULL;
     value *root = NULL;
     const value *dict = NULL;
-    TRY(read_directory(&f));
-    TRY(find_pickle(&f, &pickle));
-    machine m = {.f = &f, .at = pickle->data, .end = pickle->data + pickle->bytes};
-    TRY(run(&m, &root));
+    machine m = {.f = &f, .at = bytes, .end = bytes + size};
+    if (size >= 4 && !memcmp(bytes, "PK\3\4", 4)) {
+        TRY(read_directory(&f));
+        TRY(find_pickle(&f, &pickle));
+        m.at = pickle->data, m.end = pickle->data + pickle->bytes;
+        TRY(run(&m, &root));
+    } else
+        TRY(run_old(&m, &root));
     TRY(find_dict(&m, root, &dict));
     w->all = LL_NEW_ARRAY(w->arena, ll_weight, count_tensors(dict));
     for (int i = 0; i < dict->n; i += 2) {
-        if (dict->item[i]->kind != TEXT || dict->item[i + 1]->kind != TENSOR) continue;
-        w->all[w->n] = dict->item[i + 1]->tensor;
+        const value *t = dict->item[i + 1], *from = t->storage;
+        if (dict->item[i]->kind != TEXT || t->kind != TENSOR) continue;
+        if (from && !from->data) return bad(&m, "a tensor's storage is missing");
+        w->all[w->n] = t->tensor;
+        if (from)
+            w->all[w->n].data = from->data + (uint64_t)t->number * (uint64_t)from->type->bytes;
         w->all[w->n++].name = dict->item[i]->text;
     }
     return LL_OK;

@@ -15,13 +15,23 @@ ll_err ll_run_mesh(const ll_run *r, int size, char out[LL_MESH_TEXT])
 {
     ll_mesh m;
     const char *text = r->parallel.mesh;
+    int replicas = (int)r->parallel.replicas;
+    CHECK(size % replicas == 0, LL_E_SHARD,
+          "%d rank%s cannot be %d replicas of equal size: use -n with a multiple of %d", size,
+          size > 1 ? "s" : "", replicas, replicas);
+    size /= replicas;
     snprintf(out, LL_MESH_TEXT, "data=%d", size);
     TRY(ll_mesh_parse(*text ? text : out, &m));
     CHECK(size > 1 || m.n_rank == 1, LL_E_SHARD,
           "mesh \"%s\" is of %d ranks, but there is one: use -n %d, or --mesh \"\"", text, m.n_rank,
           m.n_rank);
     TRY(ll_mesh_fits(&m, size));
-    ll_mesh_text(&m, out);
+    int data = ll_mesh_axis(&m, LL_AXIS_DATA), n = 0;
+    bool merge = replicas > 1 && !ll_run_loose(r); /* synchronous ones are ranks of axis data */
+    if (merge && data >= 0) m.size[data] *= replicas;
+    if (merge && data < 0) n = snprintf(out, LL_MESH_TEXT, m.n ? "data=%d," : "data=%d", replicas);
+    char rest[LL_MESH_TEXT];
+    snprintf(out + n, LL_MESH_TEXT - (size_t)n, "%s", ll_mesh_text(&m, rest));
     return LL_OK;
 }
 
@@ -92,16 +102,16 @@ ll_err ll_ranks_see(ll_comm *c, const char *path, size_t bytes)
     return ll_ranks_agree(c, ll_ranks_lead(c) ? LL_OK : see(path, bytes));
 }
 
-ll_err ll_ranks_xor(ll_comm *c, uint32_t *v)
+ll_err ll_ranks_xor(ll_comm *c, uint32_t *v, int n)
 {
-    if (!c) return LL_OK;
+    if (!c || !n) return LL_OK;
     int size = ll_comm_size(c);
     LL_OWN(ll_arena) a = ll_arena_new();
-    uint32_t *all = LL_NEW_ARRAY(a, uint32_t, size);
-    all[ll_comm_rank(c)] = *v;
-    TRY(ll_comm_allgather(c, all, size, LL_I32, NULL));
-    *v = 0;
-    for (int r = 0; r < size; r++) *v ^= all[r];
+    uint32_t *all = LL_NEW_ARRAY(a, uint32_t, (int64_t)size * n);
+    memcpy(all + (int64_t)ll_comm_rank(c) * n, v, sizeof *v * (size_t)n);
+    TRY(ll_comm_allgather(c, all, (int64_t)size * n, LL_I32, NULL));
+    memset(v, 0, sizeof *v * (size_t)n);
+    for (int64_t i = 0; i < (int64_t)size * n; i++) v[i % n] ^= all[i];
     return LL_OK;
 }
 

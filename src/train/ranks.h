@@ -20,6 +20,6 @@ ll_err ll_ranks_same(ll_comm *c, int64_t v, const char *what);
 /* Fails on all ranks where one does not see, of so many bytes, or may not write, the file that rank
  * 0 has written: folders must be shared. */
 ll_err ll_ranks_see(ll_comm *c, const char *path, size_t bytes);
-ll_err ll_ranks_xor(ll_comm *c, uint32_t *v);
+ll_err ll_ranks_xor(ll_comm *c, uint32_t *v, int n);
 ll_err ll_ranks_max(ll_comm *c, double *v);
 ll_err ll_ranks_sum(ll_comm *c, double *v);

@@ -223,7 +223,8 @@ static ll_err finish_images(ll_run *r)
                 {"data.image", *d->image},       {"data.channels", d->channels != 0},
                 {"data.mean", d->mean.n != 0},   {"data.deviation", d->deviation.n != 0},
                 {"data.scale", d->scale.n != 0}, {"data.jitter", d->jitter != 0},
-                {"data.centre", d->centre != 1}};
+                {"data.centre", d->centre != 1}, {"data.mixup", d->mixup > 0},
+                {"data.cutmix", d->cutmix > 0}};
     for (size_t i = 0; ll_run_takes_tokens(r) && i < sizeof only / sizeof *only; i++)
         CHECK(!only[i].set, LL_E_CONFIG, "%s: %s is for images; %s reads tokens",
               ll_run_origin(r, only[i].key), only[i].key, r->model.name);
@@ -266,7 +267,10 @@ static ll_err finish_train(ll_run *r)
     const ll_run_train *t = &r->train;
     CHECK(!t->micro_batch || t->batch % t->micro_batch == 0, LL_E_CONFIG,
           "%s: train.micro_batch %lld does not divide train.batch %lld",
-          ll_run_origin(r, "train.micro_batch"), (long long)t->micro_batch, (long long)t->batch);
+          strncmp(ll_run_origin(r, "train.batch"), "--set", 5)
+              ? ll_run_origin(r, "train.micro_batch")
+              : ll_run_origin(r, "train.batch"),
+          (long long)t->micro_batch, (long long)t->batch);
     const ll_schedule *s = &t->schedule;
     bool steps = !strcmp(s->shape, "step");
     bool falls = !strcmp(s->shape, "cosine") || !strcmp(s->shape, "linear");
@@ -411,6 +415,11 @@ static ll_err finish_params(ll_run *r)
     CHECK(r->train.optim.ema == 0 || r->parallel.zero == 0, LL_E_CONFIG,
           "%s: train.ema is kept beside whole parameters: use parallel.zero 0",
           ll_run_origin(r, "train.ema"));
+    bool average = !strcmp(r->train.optim.name, "schedule-free-adamw");
+    CHECK(!average || r->parallel.zero == 0 || r->parallel.zero == 3, LL_E_CONFIG,
+          "%s: schedule-free-adamw keeps what is evaluated as parameters lie: use parallel.zero 0 "
+          "or 3",
+          ll_run_origin(r, "train.optimizer"));
     return LL_OK;
 }
 
@@ -421,6 +430,67 @@ static ll_err finish_recompute(ll_run *r)
     CHECK(ll_recompute_parse(r->parallel.recompute, &how) == LL_OK, LL_E_CONFIG, "%s: parallel.%s",
           ll_run_origin(r, "parallel.recompute"), ll_error_message());
     return LL_OK;
+}
+
+static bool is_linear(const ll_optim *o)
+{
+    return !strcmp(o->name, "sgd") && o->clip == 0 && o->clip_value == 0;
+}
+
+/* What does not go with replicas that part. */
+static ll_err check_loose(const ll_run *r)
+{
+    const ll_run_parallel *p = &r->parallel;
+    const char *where = ll_run_origin(r, "parallel.replicas");
+    ll_codec *k = NULL;
+    ll_err rc = !strcmp(p->between.codec, "none")
+                    ? LL_OK
+                    : ll_codec_open(p->between.codec, "settings", 0, 0, &k);
+    ll_codec_close(k);
+    CHECK(rc == LL_OK, LL_E_CONFIG, "%s: parallel.codec: %s; or none",
+          ll_run_origin(r, "parallel.codec"), ll_error_message());
+    bool batch = r->train.batch % p->replicas != 0;
+    CHECK(!batch && r->train.micro_batch % p->replicas == 0, LL_E_CONFIG,
+          "%s: parallel.replicas %lld does not divide train.%s %lld", where, (long long)p->replicas,
+          batch ? "batch" : "micro_batch",
+          (long long)(batch ? r->train.batch : r->train.micro_batch));
+    CHECK(!strcmp(p->compress, "none"), LL_E_CONFIG,
+          "%s: parallel.compress %s is not kept for each replica: use parallel.codec",
+          ll_run_origin(r, "parallel.compress"), p->compress);
+    CHECK(!r->train.buddy, LL_E_CONFIG,
+          "%s: train.buddy keeps one state, and replicas have several: use train.save_every",
+          ll_run_origin(r, "train.buddy"));
+    CHECK(r->train.spike == 0, LL_E_CONFIG,
+          "%s: train.spike is of one gradient, and replicas have several: use train.clip",
+          ll_run_origin(r, "train.spike"));
+    return LL_OK;
+}
+
+static ll_err finish_replicas(ll_run *r)
+{
+    ll_run_parallel *p = &r->parallel;
+    ll_err rc = ll_consistency_make(&p->said, p->replicas, &p->between);
+    CHECK(rc == LL_OK, rc, "%s: %s", ll_run_origin(r, "parallel.consistency"), ll_error_message());
+    ll_consistency_reduce(&p->between, is_linear(&r->train.optim));
+    return ll_run_loose(r) ? check_loose(r) : LL_OK;
+}
+
+bool ll_run_loose(const ll_run *r)
+{
+    return r->parallel.replicas > 1 && ll_consistency_loose(&r->parallel.between);
+}
+
+ll_run ll_run_replica(const ll_run *r, int replica)
+{
+    ll_run own = *r;
+    int64_t n = r->parallel.replicas;
+    if (!ll_run_loose(r)) return own;
+    own.train.batch /= n;
+    own.train.micro_batch /= n;
+    if (!strcmp(r->parallel.between.seeds, "own")) own.train.seed += replica;
+    own.parallel.replica = replica;
+    own.parallel.of = (int)n;
+    return own;
 }
 
 static ll_err finish_parallel(ll_run *r)
@@ -448,6 +518,7 @@ ll_err ll_run_finish(ll_run *r)
     TRY(finish_data(r));
     TRY(finish_train(r));
     TRY(finish_parallel(r));
+    TRY(finish_replicas(r));
     TRY(finish_layouts(r));
     TRY(finish_params(r));
     if (!r->name) r->name = name_of(r->file, r->arena);

@@ -14,6 +14,7 @@
  */
 #pragma once
 #include "base/arena.h"
+#include "train/consistency.h"
 #include "train/schedule.h"
 
 typedef struct ll_run_model {
@@ -30,6 +31,7 @@ typedef struct ll_run_data {
     const char *format;            /* "": as the name says */
     const char *val_path, *fields; /* "": none */
     const char *field;             /* jsonl */
+    const char *tokenizer;         /* "": tokens of text are its bytes */
     double val_fraction;
     int64_t token_bytes; /* tokens; 0: by the files' names */
     int64_t samples;     /* synthetic */
@@ -39,7 +41,7 @@ typedef struct ll_run_data {
     int64_t image_height, image_width; /* finished: of image; 0: it is empty */
     int64_t channels;                  /* 0: likewise */
     ll_numbers mean, deviation;
-    double centre, jitter;
+    double centre, jitter, mixup, cutmix;
     ll_numbers scale; /* none, or two */
     int64_t threads;
 } ll_run_data;
@@ -52,10 +54,17 @@ typedef struct ll_run_train {
     int64_t seed, threads;
     const char *init; /* weights to begin with; "": none (weights_load.h) */
     const char *init_map, *init_skip;
+    int64_t lora; /* rows of adapters (pass/lora.h); 0: none */
+    const char *lora_on;
     const char *machine; /* cpu or cuda */
     const char *precision;
     bool deterministic; /* the same bits in every run on GPUs too */
     int64_t eval_every, eval_samples, save_every, keep, log_every;
+    bool save_beside;
+    double spike; /* of a gradient's norm, above the usual; 0: none is too large */
+    const char *spike_action;
+    int64_t compare;
+    int64_t buddy;    /* steps between copies of the state in memory; 0: none */
     const char *best; /* the metric whose best checkpoint is kept; "": none */
     int64_t patience; /* validations without a better one after which it stops; 0: never */
 } ll_run_train;
@@ -76,6 +85,10 @@ typedef struct ll_run_parallel {
     int64_t virtual_stages;
     const char *stages;
     double timeout; /* s */
+    int64_t replicas;
+    ll_consistency said, between; /* between them: as set, and finished: as it is */
+    const char *save;             /* replicas, or their average alone */
+    int replica, of; /* this is one replica's view (ll_run_replica), of so many; 0: all of it */
 } ll_run_parallel;
 
 /* Of section params, layout is what it says of them: "freeze", "lr=0.1 decay=0 init=zeros". */
@@ -131,6 +144,10 @@ const char *ll_run_codec(const ll_run *r);
 /* A size of the model's, or this where it has none of that name. */
 int64_t ll_run_size(const ll_run *r, const char *name, int64_t otherwise);
 bool ll_run_takes_tokens(const ll_run *r); /* else images */
+/* Are there replicas that are ever apart? If so, the run as one of them has it: its share of each
+ * batch. It lives in r, and is not freed. */
+bool ll_run_loose(const ll_run *r);
+ll_run ll_run_replica(const ll_run *r, int replica);
 
 /* Bundled runs, by name; ends with name NULL. */
 typedef struct ll_bundled {

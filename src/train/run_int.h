@@ -29,7 +29,7 @@ typedef struct ll_pattern_section {
 } ll_pattern_section;
 extern const ll_pattern_section ll_run_sections[];
 
-enum { LL_MAX_KEYS = 112, LL_MAX_LINE = 200 };
+enum { LL_MAX_KEYS = 144, LL_MAX_LINE = 200 };
 
 /* A model's size: which there are is known once the model is. */
 typedef struct ll_size_note {

@@ -14,7 +14,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define OPTIMIZERS "sgd momentum nesterov adagrad rmsprop adam adamw lars larc lamb"
+#define OPTIMIZERS                                                                                 \
+    "sgd momentum nesterov adagrad rmsprop adam adamw lars larc lamb muon schedule-free-adamw"
 #define ABOVE_0 DBL_MIN /* as a minimum: more than 0 */
 #define MANY 1e15       /* as a maximum: no limit (whole numbers are exact up to here) */
 #define WORD(name) " " #name
@@ -59,6 +60,9 @@ static const ll_key keys[] = {
          "npy, npz, safetensors, hdf5, netcdf: which array is which input of the model, such as "
          "x=images,y=labels (empty: by their names)"),
     TEXT("data.field", data.field, "text", "jsonl: the field that has the text"),
+    TEXT("data.tokenizer", data.tokenizer, "",
+         "makes tokens of text, of prompts too: a tokenizer.json, a GGUF file, or a folder with "
+         "tokenizer.json, or vocab.json and merges.txt (empty: tokens are bytes)"),
     INT("data.token_bytes", data.token_bytes, "0", 0, 4,
         "tokens without a header: bytes of each, 2 or 4 (0: by the name, .u16 or .u32; others have "
         "llm.c's header)"),
@@ -83,6 +87,13 @@ static const ll_key keys[] = {
     NUMBERS("data.scale", data.scale, "[]", 0.0001, 1,
             "training sees a random window of this part of the area, such as [0.08, 1], of "
             "proportions 3:4 to 4:3 (empty: the middle, as validation)"),
+    NUMBER("data.mixup", data.mixup, "0", 0, 1,
+           "blend each training image with another, by Beta(this, this), and their labels' losses "
+           "alike; a model of one's own takes it by ll_label_loss (0: no)"),
+    NUMBER(
+        "data.cutmix", data.cutmix, "0", 0, 1,
+        "likewise, a rectangle of the other image in place of this one's; with mixup too, one of "
+        "both for each image (0: no)"),
     NUMBER("data.jitter", data.jitter, "0", 0, 1,
            "change brightness, contrast and saturation of training images by factors of 1 +- this"),
     INT("data.threads", data.threads, "0", 0, 64,
@@ -133,12 +144,18 @@ static const ll_key keys[] = {
         "and step start at 0; verify and bench do not look at it (empty: initial values by "
         "train.seed)"),
     TEXT("train.init_map", train.init_map, "",
-         "how names and layouts of train.init are read: a bundled map (as-is, hf-gpt2, pytorch, "
-         "torchvision-alexnet, torchvision-googlenet, torchvision-resnet) or a file; empty: the "
+         "how names and layouts of train.init are read: a bundled map (as-is, gguf-llama, "
+         "hf-bert, hf-gpt2, hf-llama, pytorch, torchvision-alexnet, torchvision-googlenet, "
+         "torchvision-mobilenetv2, "
+         "torchvision-resnet) or a file; empty: the "
          "bundled one that fits its names"),
     TEXT("train.init_skip", train.init_skip, "",
          "patterns of tensors that keep their initial values, or that are not read of train.init: "
          "\"fc.*\""),
+    INT("train.lora", train.lora, "0", 0, 4096,
+        "adapters of so many rows beside weights of products, which alone are trained; 0: none"),
+    TEXT("train.lora_on", train.lora_on, "*.attn.*.weight,*.mlp.*.weight",
+         "patterns of the weights that have one, with commas between"),
     INT("train.seed", train.seed, "1", 0, MANY, "of initial values, order and dropout"),
     CHOICE("train.machine", train.machine, "cpu", WORDS(LL_TARGETS), "what computes"),
     CHOICE("train.precision", train.precision, "f32", WORDS(LL_PRECISIONS),
@@ -154,7 +171,21 @@ static const ll_key keys[] = {
         "validate on the first so many samples (0: all)"),
     INT("train.save_every", train.save_every, "0", 0, 1e12,
         "steps between checkpoints (0: after each epoch); there is always one at the end"),
+    BOOL("train.save_beside", train.save_beside, "true",
+         "write them beside the steps, from a copy of the state; false: steps wait"),
     INT("train.keep", train.keep, "2", 1, 1e6, "checkpoints kept, the newest"),
+    INT("train.buddy", train.buddy, "0", 0, 1e12,
+        "steps between copies of the state to memory that outlives ranks, of several nodes also on "
+        "another one: a job of -n that starts again goes on from there (0: from checkpoints)"),
+    NUMBER("train.spike", train.spike, "0", 0, 1e9,
+           "a step whose gradient's norm is so many times the usual (an average over about 50 "
+           "steps, after the first 20) does not update parameters (0: every step does)"),
+    CHOICE("train.spike_action", train.spike_action, "skip", "skip rollback",
+           "of such a step: skip, or rollback: also go back to the parameters of the newest "
+           "checkpoint, with the data that comes next"),
+    INT("train.compare", train.compare, "0", 0, 1e12,
+        "every so many steps, see that ranks which hold the same parameters have the same bits, "
+        "and end the run, naming rank and tensor, where not (0: never)"),
     TEXT("train.best", train.best, "",
          "keep checkpoints/best.safetensors too, of the best validation by: loss, accuracy, or a "
          "metric of the model's own: min:NAME, max:NAME (empty: no)"),
@@ -171,8 +202,10 @@ static const ll_key keys[] = {
     BOOL("parallel.tune", parallel.tune, "false",
          "where no table of this machine and number of ranks is kept, measure collectives first"),
     TEXT("parallel.compress", parallel.compress, "none",
-         "of gradients, where they are summed over axis data: none, bf16, f16, qsgd:BITS, onebit, "
-         "topk:SHARE[:BITS], or factors: of fully connected layers, both factors are gathered"),
+         "of gradients, where they are summed over axis data: none, bf16, f16, int8, int4, "
+         "qsgd:BITS, "
+         "onebit, topk:SHARE[:BITS], or factors: of fully connected layers, both factors are "
+         "gathered"),
     BOOL("parallel.canonical", parallel.canonical, "false",
          "sums over ranks in one order, so that no bit depends on algorithm, tuner or timing"),
     CHOICE("parallel.overlap", parallel.overlap, "auto", "auto none all",
@@ -198,6 +231,36 @@ static const ll_key keys[] = {
          "cost)"),
     NUMBER("parallel.timeout", parallel.timeout, "60", ABOVE_0, 1e6,
            "a rank that the others wait for longer than so many seconds has failed"),
+    INT("parallel.replicas", parallel.replicas, "1", 1, 1e6,
+        "groups of ranks, each with the mesh and a share of every batch, that exchange as follows"),
+    CHOICE("parallel.consistency", parallel.said.name, "sync", LL_CONSISTENCIES,
+           "between replicas, how the following are set where they are not (docs/running.md)"),
+    CHOICE("parallel.exchange", parallel.said.what, "", "gradient parameter difference",
+           "what replicas exchange: gradients, parameters, or differences since the last time"),
+    INT("parallel.every", parallel.said.every, "-1", -1, 1e12,
+        "steps between exchanges (0: never; -1: the preset's)"),
+    INT("parallel.warm_up", parallel.said.warm_up, "-1", -1, 1e12,
+        "steps of synchronous training before replicas part (-1: the preset's)"),
+    CHOICE("parallel.peers", parallel.said.peers, "", "all groups ring exponential",
+           "with whom: all, random groups, neighbours, or the one 1, 2, 4 ... further on in turn"),
+    INT("parallel.group", parallel.said.group, "-1", -1, 1e6, "replicas of a group (-1: 2)"),
+    TEXT(
+        "parallel.codec", parallel.said.codec, "",
+        "of differences: none, bf16, f16, int8, int4, qsgd:BITS, onebit, topk:SHARE[:BITS] (empty: "
+        "the preset's, none)"),
+    CHOICE("parallel.outer", parallel.said.outer, "", "sgd momentum nesterov",
+           "what makes a step of the mean difference"),
+    NUMBER("parallel.outer_lr", parallel.said.outer_lr, "-1", -1, 100,
+           "its rate (-1: the preset's)"),
+    NUMBER("parallel.outer_momentum", parallel.said.outer_momentum, "-1", -1, 1,
+           "its momentum (-1: 0.9)"),
+    NUMBER("parallel.elastic", parallel.said.elastic, "-1", -1, 1,
+           "in place of going on from the common parameters, the pull to them, of all replicas "
+           "together (0: none; -1: the preset's)"),
+    CHOICE("parallel.seeds", parallel.said.seeds, "", "shared own",
+           "own: replicas begin with other parameters and see samples in another order"),
+    CHOICE("parallel.save", parallel.save, "replicas", "replicas average",
+           "what checkpoints hold beside the average: every replica's state, or nothing"),
 
     TEXT("out", out, "", "the run's folder (empty: runs/ and the run's name)"),
     {0},
@@ -227,6 +290,8 @@ static const char *wanted(const ll_key *k, char out[LL_MAX_LINE])
         snprintf(at, room, " above 0, at most %g", k->max);
     else if (k->min == ABOVE_0)
         snprintf(at, room, " above 0");
+    else if (k->max < MANY && k->kind == LL_KEY_INT) /* as it can be written */
+        snprintf(at, room, " from %.0f to %.0f", k->min, k->max);
     else if (k->max < MANY)
         snprintf(at, room, " from %g to %g", k->min, k->max);
     else

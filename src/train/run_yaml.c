@@ -1,201 +1,42 @@
-/* run_yaml.c: a run file's bytes into settings, by libyaml's event parser. Only the plain part of
- * YAML is taken: one document, sections of keys, values that are scalars or lists of scalars. No
- * anchors, aliases or tags: a run file is read by people. Whatever the bytes are, memory and time
- * stay in proportion to their number, which is limited. */
-#include "base/near.h"
-#include "base/text.h"
+/* run_yaml.c: a run file's bytes into settings. */
+#include "base/yaml.h"
 #include "train/run_int.h"
 
 #include <string.h>
-#include <yaml.h>
-
-enum { FILE_LIMIT = 64 * 1024 };
-
-typedef struct reader {
-    yaml_parser_t parser;
-    ll_run *run;
-    const char *file;
-    /* the current event */
-    yaml_event_type_t type;
-    int line;
-    const char *text; /* of a scalar */
-} reader;
-
-/* Takes what is needed of an event, so that it can be freed at once. */
-static ll_err take(reader *r, const yaml_event_t *e)
-{
-    r->type = e->type;
-    r->line = (int)e->start_mark.line + 1;
-    r->text = NULL;
-    const yaml_char_t *anchor = NULL, *tag = NULL;
-    switch (e->type) {
-    case YAML_SCALAR_EVENT:
-        anchor = e->data.scalar.anchor;
-        tag = e->data.scalar.tag;
-        r->text = ll_arena_strdup(r->run->arena, (const char *)e->data.scalar.value);
-        CHECK(strlen(r->text) == e->data.scalar.length, LL_E_CONFIG,
-              "%s:%d: a zero byte in a value", r->file, r->line);
-        break;
-    case YAML_SEQUENCE_START_EVENT:
-        anchor = e->data.sequence_start.anchor;
-        tag = e->data.sequence_start.tag;
-        break;
-    case YAML_MAPPING_START_EVENT:
-        anchor = e->data.mapping_start.anchor;
-        tag = e->data.mapping_start.tag;
-        break;
-    default: break;
-    }
-    CHECK(!anchor && e->type != YAML_ALIAS_EVENT, LL_E_CONFIG,
-          "%s:%d: anchors and aliases (& and *) are not taken in run files", r->file, r->line);
-    CHECK(!tag, LL_E_CONFIG, "%s:%d: tags (!) are not taken in run files", r->file, r->line);
-    return LL_OK;
-}
-
-static ll_err next(reader *r)
-{
-    yaml_event_t e;
-    if (!yaml_parser_parse(&r->parser, &e)) {
-        const yaml_parser_t *p = &r->parser;
-        bool at_mark = p->error == YAML_SCANNER_ERROR || p->error == YAML_PARSER_ERROR;
-        size_t line = at_mark ? p->problem_mark.line : p->mark.line;
-        const char *problem = p->problem ? p->problem : "out of memory";
-        CHECK(!p->context, LL_E_CONFIG, "%s:%zu: not YAML: %s, %s that starts on line %zu", r->file,
-              line + 1, problem, p->context, p->context_mark.line + 1);
-        FAIL(LL_E_CONFIG, "%s:%zu: not YAML: %s", r->file, line + 1, problem);
-    }
-    ll_err rc = take(r, &e);
-    yaml_event_delete(&e);
-    return rc;
-}
-
-/* The value of key, whose first event is the current one. */
-static ll_err read_setting(reader *r, const char *key, int line)
-{
-    ll_buf origin = {.arena = r->run->arena}, items = {.arena = r->run->arena};
-    ll_buf_printf(&origin, "%s:%d", r->file, line);
-    ll_setting s = {.key = key, .value = "", .origin = origin.text, .once = true};
-    if (r->type == YAML_SCALAR_EVENT) {
-        s.value = r->text;
-    } else if (r->type == YAML_SEQUENCE_START_EVENT) {
-        s.is_list = true;
-        for (;;) {
-            TRY(next(r));
-            if (r->type == YAML_SEQUENCE_END_EVENT) break;
-            CHECK(r->type == YAML_SCALAR_EVENT, LL_E_CONFIG,
-                  "%s:%d: a list inside %s, want plain values", r->file, r->line, key);
-            ll_buf_printf(&items, "%s%s", items.len ? "," : "", r->text);
-        }
-        if (items.text) s.value = items.text;
-    } else {
-        FAIL(LL_E_CONFIG, "%s: %s has keys below it, want a value", s.origin, key);
-    }
-    return ll_run_assign(r->run, &s);
-}
-
-static bool is_null(const char *text)
-{
-    return !*text || !strcmp(text, "~") || !strcmp(text, "null");
-}
-
-static ll_err read_section(reader *r, const char *section)
-{
-    if (r->type == YAML_SCALAR_EVENT && is_null(r->text)) return LL_OK;
-    CHECK(r->type == YAML_MAPPING_START_EVENT, LL_E_CONFIG,
-          "%s:%d: %s wants keys below it, as in \"%s: {key: value}\"", r->file, r->line, section,
-          section);
-    for (;;) {
-        TRY(next(r));
-        if (r->type == YAML_MAPPING_END_EVENT) return LL_OK;
-        CHECK(r->type == YAML_SCALAR_EVENT, LL_E_CONFIG, "%s:%d: a key of %s must be a word",
-              r->file, r->line, section);
-        int line = r->line;
-        const char *key = ll_arena_printf(r->run->arena, "%s.%s", section, r->text);
-        TRY(next(r));
-        TRY(read_setting(r, key, line));
-    }
-}
 
 /* Is there a key in this section? If not, near has the nearest name of one. */
-static bool is_section(const char *word, ll_near *near, ll_arena *arena)
+static bool is_section(void *context, const char *word, ll_near *near)
 {
-    *near = (ll_near){.word = word};
+    const ll_run *run = (const ll_run *)context;
     for (const ll_pattern_section *s = ll_run_sections; s->name; s++) {
         if (!strcmp(word, s->name)) return true;
         ll_near_try(near, s->name);
     }
     for (const ll_key *k = ll_run_keys(); k->name; k++) {
         const char *dot = strchr(k->name, '.');
-        const char *name = ll_arena_printf(arena, "%.*s", (int)(dot ? dot - k->name : 0), k->name);
+        const char *name =
+            ll_arena_printf(run->arena, "%.*s", (int)(dot ? dot - k->name : 0), k->name);
         if (dot && !strcmp(name, word)) return true;
         if (dot) ll_near_try(near, name);
     }
     return false;
 }
 
-static ll_err read_top(reader *r)
+static ll_err assign(void *context, const ll_yaml_value *v)
 {
-    if (r->type == YAML_SCALAR_EVENT && is_null(r->text)) return LL_OK;
-    CHECK(r->type == YAML_MAPPING_START_EVENT, LL_E_CONFIG,
-          "%s:%d: want sections, as in \"train: {batch: 64}\"", r->file, r->line);
-    const char *seen[8];
-    int n_seen = 0;
-    for (;;) {
-        TRY(next(r));
-        if (r->type == YAML_MAPPING_END_EVENT) return LL_OK;
-        CHECK(r->type == YAML_SCALAR_EVENT, LL_E_CONFIG, "%s:%d: a section's name must be a word",
-              r->file, r->line);
-        const char *word = r->text;
-        int line = r->line;
-        for (int i = 0; i < n_seen; i++)
-            CHECK(strcmp(seen[i], word), LL_E_CONFIG, "%s:%d: section %s for the second time",
-                  r->file, line, word);
-        TRY(next(r));
-        ll_near near;
-        if (is_section(word, &near, r->run->arena)) {
-            LL_ASSERT(n_seen < (int)(sizeof seen / sizeof *seen));
-            seen[n_seen++] = word;
-            TRY(read_section(r, word));
-        } else {
-            CHECK(r->type != YAML_MAPPING_START_EVENT, LL_E_CONFIG,
-                  "%s:%d: '%.50s' is not a section of run files%s", r->file, line, word,
-                  ll_near_hint(&near));
-            TRY(read_setting(r, word, line));
-        }
-    }
-}
-
-static ll_err expect(reader *r, yaml_event_type_t type, const char *what)
-{
-    TRY(next(r));
-    CHECK(r->type == type, LL_E_CONFIG, "%s:%d: %s", r->file, r->line, what);
-    return LL_OK;
-}
-
-static ll_err read_stream(reader *r)
-{
-    TRY(expect(r, YAML_STREAM_START_EVENT, "not YAML"));
-    TRY(next(r));
-    if (r->type == YAML_STREAM_END_EVENT) return LL_OK;
-    TRY(next(r));
-    TRY(read_top(r));
-    TRY(expect(r, YAML_DOCUMENT_END_EVENT, "text after the run"));
-    return expect(r, YAML_STREAM_END_EVENT, "a second document (---), want one");
+    return ll_run_assign((ll_run *)context, &(ll_setting){.key = v->key,
+                                                          .value = v->value,
+                                                          .is_list = v->is_list,
+                                                          .origin = v->origin,
+                                                          .once = true});
 }
 
 ll_err ll_run_parse(const char *bytes, size_t size, const char *file, ll_run **out)
 {
     *out = NULL;
-    CHECK(size <= FILE_LIMIT, LL_E_CONFIG, "%s: %zu bytes, a run file has at most %d", file, size,
-          FILE_LIMIT);
     LL_OWN(ll_run) run = ll_run_new(file);
-    reader r = {.file = file, .run = run};
-    CHECK(yaml_parser_initialize(&r.parser), LL_E_MEM, "no memory to read %s", file);
-    yaml_parser_set_input_string(&r.parser, (const unsigned char *)bytes, size);
-    yaml_parser_set_encoding(&r.parser, YAML_UTF8_ENCODING);
-    ll_err rc = read_stream(&r);
-    yaml_parser_delete(&r.parser);
-    TRY(rc);
+    ll_yaml y = {run->arena, "run file", "train: {batch: 64}", run, is_section, assign};
+    TRY(ll_yaml_read(&y, bytes, size, file));
     *out = run;
     run = NULL;
     return LL_OK;

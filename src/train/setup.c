@@ -4,6 +4,7 @@
 #include "base/rng.h"
 #include "base/types.h"
 #include "machine/bind.h"
+#include "pass/lora.h"
 #include "train/ranks.h"
 #include "train/run_int.h"
 
@@ -17,12 +18,30 @@ static ll_err bad_model(const ll_run *r, ll_err rc)
     for (const ll_size *s = r->model.sizes; s->name && at < sizeof sizes - 64; s++)
         at += (size_t)snprintf(sizes + at, sizeof sizes - at, "%s%.32s %lld", at ? ", " : "",
                                s->name, (long long)s->value);
-    FAIL(rc, "model %s of %s: %s", r->model.name, sizes, ll_error_message());
+    FAIL(rc, "model %s%s%s: %s", r->model.name, *sizes ? " of " : "", sizes, ll_error_message());
 }
 
-ll_err ll_run_graph(const ll_run *r, int64_t batch, const ll_optim *optim, ll_graph **out)
+/* With all other parameters frozen. */
+static const ll_optim *adapters_alone(ll_graph *g, const ll_optim *o, ll_optim *out)
 {
-    ll_build b = {.batch = batch, .training = optim != NULL, .model = r->model.def};
+    int n = 0;
+    for (const ll_param_rule *r = o->rules; r && r->pattern; r++) n++;
+    ll_param_rule *rules = LL_NEW_ARRAY(g->arena, ll_param_rule, n + g->n_value + 1);
+    if (n) memcpy(rules, o->rules, sizeof *rules * (size_t)n);
+    for (int i = 1; i < g->n_value; i++) {
+        const ll_value *v = &g->values[i];
+        if (v->node < 0 && v->kind == LL_PARAM && !ll_is_lora(v->name))
+            rules[n++] = (ll_param_rule){.pattern = v->name, .freeze = true};
+    }
+    *out = *o;
+    out->rules = rules;
+    return out;
+}
+
+static ll_err declare(const ll_run *r, ll_build b, const ll_optim *optim, ll_graph **out)
+{
+    b.model = r->model.def;
+    b.mixed = optim && (r->data.mixup > 0 || r->data.cutmix > 0);
     memcpy(b.sizes, r->model.sizes, sizeof b.sizes);
     LL_OWN(ll_graph) g = ll_graph_new(r->model.name);
     b.g = g;
@@ -32,13 +51,42 @@ ll_err ll_run_graph(const ll_run *r, int64_t batch, const ll_optim *optim, ll_gr
     for (int i = 1; i < g->n_value; i++) n_batch += ll_is_batch(&g->values[i]);
     if (!loss.id) ll_graph_reject(g, "declare returns no loss");
     if (!n_batch) ll_graph_reject(g, "declare has no batch input (ll_batch)");
-    if (loss.id && !ll_find_result(g, "loss").id) ll_graph_result(g, "loss", loss);
-    if (optim) ll_minimize(g, loss, optim);
+    if (b.mixed && loss.id && !ll_find(g, "mix").id)
+        ll_graph_reject(g, "data.mixup and data.cutmix want a loss of two labels, y and y2, of "
+                           "which mix says how much each counts (ll_label_loss)");
+    const char *names[LL_MAX_METRICS + 1];
+    if (ll_run_metrics(g, names) > LL_MAX_METRICS)
+        ll_graph_reject(g, "more than %d scalar results beside the loss", LL_MAX_METRICS);
+    if (loss.id && !b.cache && !ll_find_result(g, "loss").id) ll_graph_result(g, "loss", loss);
     ll_err rc = ll_graph_check(g);
+    ll_optim alone;
+    if (rc == LL_OK && r->train.lora) {
+        ll_graph *with;
+        rc = ll_lora(g, r->train.lora, r->train.lora_on, &with);
+        if (rc != LL_OK) return bad_model(r, rc);
+        ll_graph_free(g);
+        g = with;
+        if (optim) optim = adapters_alone(g, optim, &alone);
+    }
+    if (rc == LL_OK && optim) {
+        ll_minimize(g, r->train.lora ? ll_find_result(g, "loss") : loss, optim);
+        rc = ll_graph_check(g);
+    }
     if (rc != LL_OK) return bad_model(r, rc);
     *out = g;
     g = NULL;
     return LL_OK;
+}
+
+ll_err ll_run_graph(const ll_run *r, int64_t batch, const ll_optim *optim, ll_graph **out)
+{
+    return declare(r, (ll_build){.batch = batch, .training = optim != NULL}, optim, out);
+}
+
+ll_err ll_run_generation(const ll_run *r, int64_t batch, int64_t cache, int64_t step,
+                         ll_graph **out)
+{
+    return declare(r, (ll_build){.batch = batch, .cache = cache, .step = step}, NULL, out);
 }
 
 ll_err ll_run_place(const ll_run *r, const ll_graph *g, const ll_mesh *m, int zero,
@@ -138,6 +186,7 @@ static ll_data_opts data_opts(const ll_run *r)
                       .val_path = said(d->val_path),
                       .fields = said(d->fields),
                       .field = d->field,
+                      .tokenizer = said(d->tokenizer),
                       .token_bytes = d->token_bytes,
                       .val_fraction = d->val_fraction,
                       .samples = d->samples,
@@ -154,6 +203,7 @@ static ll_data_opts data_opts(const ll_run *r)
     o.image_height = d->image_height, o.image_width = d->image_width;
     o.image_channels = d->channels;
     o.centre = d->centre;
+    o.mixup = d->mixup, o.cutmix = d->cutmix;
     o.n_mean = d->mean.n, o.n_deviation = d->deviation.n;
     memcpy(o.mean, d->mean.v, sizeof o.mean);
     memcpy(o.deviation, d->deviation.v, sizeof o.deviation);
@@ -242,12 +292,15 @@ ll_sampling ll_run_sampling(const ll_run *r)
 ll_err ll_run_loader(const ll_run *r, const ll_dataset *d, const ll_session *s, int64_t step,
                      ll_loader **out)
 {
-    ll_loader_opts o = {.batch = r->train.batch,
+    int64_t micro = r->train.batch / ll_run_micro_batches(r);
+    int64_t replicas = r->parallel.of ? r->parallel.of : 1;
+    ll_loader_opts o = {.batch = r->train.batch * replicas,
                         .start = step,
-                        .every = r->train.batch / ll_run_micro_batches(r),
+                        .every = micro * replicas,
                         .threads = (int)r->data.threads,
                         .how = ll_run_sampling(r)};
     ll_session_rows(s, &o.first, &o.count);
+    o.first += r->parallel.replica * micro;
     return ll_loader_open(d, &o, out);
 }
 
@@ -276,11 +329,11 @@ ll_err ll_run_feed(const ll_run *r, const ll_dataset *d, ll_loader *l, ll_sessio
     return LL_OK;
 }
 
-int ll_run_metrics(const ll_graph *g, const char *names[LL_MAX_METRICS])
+int ll_run_metrics(const ll_graph *g, const char *names[LL_MAX_METRICS + 1])
 {
     static const char *const known[] = {"loss", "grad_norm", "correct"};
     int n = 0;
-    for (int i = 0; i < g->n_result && n < LL_MAX_METRICS; i++) {
+    for (int i = 0; i < g->n_result && n <= LL_MAX_METRICS; i++) {
         const char *name = g->results[i].name;
         bool own = ll_value_of(g, g->results[i].value)->type.shape.n == 0;
         for (size_t k = 0; k < sizeof known / sizeof *known; k++)

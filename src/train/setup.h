@@ -11,6 +11,9 @@ static inline void ll_session_drop(ll_session **s)
 
 /* The run's model for a batch of this many samples; optim NULL: for evaluation. */
 ll_err ll_run_graph(const ll_run *r, int64_t batch, const ll_optim *optim, ll_graph **out);
+/* For sequences of so many places that go on by `step` tokens (ll_build). */
+ll_err ll_run_generation(const ll_run *r, int64_t batch, int64_t cache, int64_t step,
+                         ll_graph **out);
 /* Where everything of its graph lies on a mesh; zero as asked for. */
 ll_err ll_run_place(const ll_run *r, const ll_graph *g, const ll_mesh *m, int zero,
                     ll_placement **out);
@@ -37,7 +40,7 @@ ll_err ll_run_set_batch(const ll_data_info *info, ll_session *s, int micro, int6
 /* The graph's results that are scalars of the model's own: neither the loss, nor counted. They
  * live in the graph; returns how many. */
 enum { LL_MAX_METRICS = 8, LL_METRIC_NAME = 48 };
-int ll_run_metrics(const ll_graph *g, const char *names[LL_MAX_METRICS]);
+int ll_run_metrics(const ll_graph *g, const char *names[LL_MAX_METRICS + 1]);
 /* n random elements of batch data: normal ones, or labels and tokens that the model has. */
 void ll_run_random(const ll_run *r, uint64_t seed, uint64_t stream, ll_dtype t, int64_t n,
                    void *data);

@@ -9,14 +9,16 @@
 #include <stdio.h>
 
 /* Of an input that is cut over a mesh, what this rank has. */
-static ll_st_part part_of(const ll_session *s, const ll_slot *x)
+static ll_st_part part_of(const ll_session *s, const ll_slot *x, int i)
 {
     const ll_placement *place = s->place;
     const ll_layout *l = &place->made[ll_find(place->g, x->name).id];
     int rank = ll_team_rank(s->team);
     ll_st_part part = {.shape = x->type.shape};
     if (x->piece) memcpy(part.at, x->piece->at, sizeof part.at);
-    part.spare = ll_mesh_member(&place->mesh, ll_session_copies(s, l), rank) != 0;
+    ll_axes copies = ll_session_copies(s, l); /* whose ranks take turns */
+    part.spare =
+        ll_mesh_member(&place->mesh, copies, rank) != i % ll_mesh_group(&place->mesh, copies);
     return part;
 }
 
@@ -33,21 +35,29 @@ static int add_elsewhere(const ll_session *s, ll_st_tensor *out, ll_st_part *par
     return n;
 }
 
+bool ll_is_cache(const char *name)
+{
+    size_t n = strlen(name), m = strlen(LL_CACHE);
+    return n > m && !strcmp(name + n - m, LL_CACHE);
+}
+
 int ll_session_tensors(const ll_session *s, ll_arena *arena, ll_st_tensor **out, ll_st_part **parts)
 {
     const ll_program *p = s->p;
     bool cut = s->team != NULL;
     LL_ASSERT(parts || !cut);
-    int n = s->n_kept, most = n + s->g->n_value;
+    int n = 0, most = s->n_kept + s->g->n_value;
     *out = LL_NEW_ARRAY(arena, ll_st_tensor, most);
     if (parts) *parts = cut ? LL_NEW_ARRAY(arena, ll_st_part, most) : NULL;
-    for (int i = 0; i < n; i++) {
+    for (int i = 0; i < s->n_kept; i++) {
         int slot = s->kept[i];
         const ll_slot *x = &p->slots[slot];
-        (*out)[i] =
+        if (ll_is_cache(x->name)) continue;
+        (*out)[n] =
             (ll_st_tensor){x->name, x->type.dtype, x->piece ? x->piece->whole : x->type.shape,
                            ll_exec_data(s->e, slot, 0)};
-        if (cut) (*parts)[i] = part_of(s, x);
+        if (cut) (*parts)[n] = part_of(s, x, i);
+        n++;
     }
     return cut ? add_elsewhere(s, *out, *parts, n) : n;
 }

@@ -3,13 +3,19 @@
 #include "exec/session.h"
 #include "train/safetensors.h"
 
-/* Parameters and state, pointing into the session's memory; in arena. *parts: what this rank has of
- * them, NULL where it is all; parts itself may be NULL for a session that is not on a mesh. */
+/* Is it a cache of a generation (LL_CACHE), which files have not? */
+bool ll_is_cache(const char *name);
+/* Parameters and state, but caches, pointing into the session's memory; in arena. *parts: what this
+ * rank has of them, NULL where it is all; parts itself may be NULL for a session that is not on a
+ * mesh. */
 int ll_session_tensors(const ll_session *s, ll_arena *arena, ll_st_tensor **out,
                        ll_st_part **parts);
 /* The same with residuals (residual.h): all that a checkpoint holds. */
 int ll_session_all_tensors(const ll_session *s, ll_arena *arena, ll_st_tensor **out,
                            ll_st_part **parts);
+/* Do ranks that hold the same parameters and state have the same bits? An error names rank and
+ * tensor. Collective over c. */
+ll_err ll_copies_check(ll_comm *c, const ll_session *s, int64_t step);
 /* These tensors were written to: on a GPU they go there now. */
 ll_err ll_session_loaded(const ll_session *s);
 /* Parameters and their averages (ll_optim.ema) change places; nothing where there are none. */

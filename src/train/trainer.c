@@ -15,6 +15,7 @@
 #include "base/process.h"
 #include "base/stats.h"
 #include "train/curve.h"
+#include "train/foresee.h"
 #include "train/residual.h"
 
 #include <inttypes.h>
@@ -46,12 +47,14 @@ static void tell_start(const trainer *t)
                         t->first,
                         t->report->memory,
                         t->flops,
+                        t->report->predicted_s,
                         p->threads,
                         t->report->ranks,
                         t->report->mesh,
                         m->notes[precision],
                         t->resumed,
                         t->weights,
+                        t->kept,
                         t->doomed,
                         m,
                         t->s->devices.n ? &t->s->devices : NULL,
@@ -65,8 +68,9 @@ static void tell_start(const trainer *t)
 static ll_err feed(trainer *t)
 {
     double start = ll_now();
-    TRY(ll_run_feed(t->r, t->data, t->loader, t->s));
+    TRY(ll_run_feed(&t->own, t->data, t->loader, t->s));
     t->fed = true;
+    t->good.lost[LL_LOSS_DATA] += ll_now() - start;
     if (t->tracer) ll_tracer_note(t->tracer, "data", -1, start);
     return LL_OK;
 }
@@ -79,20 +83,36 @@ static ll_err metric_event(trainer *t, int64_t step, const char *split, const ch
     return ll_events_scalar(t->events, step, tag, value);
 }
 
+static bool log_due(const trainer *t, int64_t done)
+{
+    return done % t->r->train.log_every == 0 || done == t->steps;
+}
+
+static void note_replicas(trainer *t)
+{
+    if (t->r->parallel.replicas == 1) return;
+    ll_metrics_int(t->timing, "replica_bytes", t->sent - t->counted);
+    t->counted = t->sent;
+    if (!t->loose) return;
+    ll_loose_count n = ll_loose_counted(t->loose);
+    ll_metrics_int(t->timing, "exchanges", n.exchanges);
+}
+
 static ll_err record(trainer *t, const ll_train_step *s)
 {
-    bool last = s->step == t->steps;
-    if (!t->lead) return LL_OK;
-    if (s->step % t->r->train.log_every && !last) return LL_OK;
+    if (!t->lead || (!log_due(t, s->step) && !t->s->skipped)) return LL_OK;
     ll_metrics_begin(t->metrics, s->step);
     ll_metrics_num(t->metrics, "loss", s->loss);
     ll_metrics_num(t->metrics, "grad_norm", s->grad_norm);
     ll_metrics_num(t->metrics, "lr", s->lr);
+    if (t->s->skipped) ll_metrics_int(t->metrics, "skipped", 1);
+    if (t->loose && ll_loose_due(t->loose, s->step))
+        ll_metrics_num(t->metrics, "distance", ll_loose_counted(t->loose).distance);
     if (s->saturated >= 0) {
         ll_metrics_int(t->metrics, "saturated", s->saturated);
         TRY(ll_events_scalar(t->events, s->step, "train/saturated", (double)s->saturated));
     }
-    const char *names[LL_MAX_METRICS];
+    const char *names[LL_MAX_METRICS + 1];
     int n_metric = ll_run_metrics(t->g, names);
     for (int i = 0; i < n_metric; i++) {
         double value = ll_session_result(t->s, names[i]);
@@ -104,12 +124,15 @@ static ll_err record(trainer *t, const ll_train_step *s)
     ll_metrics_num(t->timing, "step_ms", 1e3 * s->seconds);
     if (t->comm) ll_metrics_num(t->timing, "waited_ms", 1e3 * s->waited);
     ll_metrics_num(t->timing, "samples_per_s", s->samples_per_s);
+    t->good.wall = ll_trainer_wall(t);
+    ll_goodput_note(&t->good, t->timing);
     if (s->dense_bytes) {
         ll_metrics_int(t->timing, "gradient_bytes", s->gradient_bytes);
         ll_metrics_int(t->timing, "gradient_bytes_f32", s->dense_bytes);
         TRY(ll_events_scalar(t->events, s->step, "speed/gradient_bytes",
                              (double)s->gradient_bytes));
     }
+    note_replicas(t);
     TRY(ll_metrics_end(t->timing));
     TRY(ll_events_scalar(t->events, s->step, "train/loss", s->loss));
     TRY(ll_events_scalar(t->events, s->step, "train/grad_norm", s->grad_norm));
@@ -123,17 +146,44 @@ static ll_err run_session(trainer *t, int64_t step, double lr)
     if (!t->fed) TRY(feed(t));
     TRY(ll_session_start(t->s, lr));
     t->fed = false;
-    if (step + 1 < t->steps) TRY(feed(t));
+    if (step + 1 < t->until) TRY(feed(t));
     return ll_session_finish(t->s);
 }
 
-/* A loss that is not finite is so on all ranks, which then fail together. */
+/* A loss that is not finite is so on all ranks, which then fail together; of several replicas it is
+ * the ranks' of one, and ends the others' too. */
 static ll_err explain(trainer *t, ll_err rc, double lr)
 {
     if (rc != LL_E_NUMERIC) return rc;
     rc = RAISE(rc, "%s; a lower train.lr (it was %g) or train.clip may help", ll_error_message(),
                lr);
-    return ll_ranks_agree(t->comm, rc);
+    return t->loose ? rc : ll_ranks_agree(t->comm, rc);
+}
+
+static ll_err exchange(trainer *t, int64_t done)
+{
+    if (!t->loose || !ll_loose_due(t->loose, done)) return LL_OK;
+    ll_trainer_doing(t, "an exchange between replicas");
+    return ll_loose_exchange(t->loose, done);
+}
+
+/* What has passed between replicas in a step; *s: of all of them, where it is told. */
+static ll_err meet(trainer *t, ll_train_step *s)
+{
+    static const ll_coll_opts site = {.algorithm = "sharded", .site = "losses of replicas"};
+    double v[] = {s->loss, s->grad_norm}, n = t->comm ? ll_comm_size(t->comm) : 1;
+    if (!t->loose) {
+        int64_t r = t->r->parallel.replicas, dense = 2 * (r - 1) * t->report->parameters * 4 / r;
+        t->sent += s->dense_bytes ? s->gradient_bytes : dense;
+        return LL_OK;
+    }
+    t->sent = ll_loose_counted(t->loose).bytes;
+    s->apart = !log_due(t, s->step);
+    if (s->apart) return LL_OK;
+    TRY(ll_comm_allreduce(t->comm, v, 2, LL_F64, LL_REDUCE_SUM, &site));
+    s->loss = v[0] / n;
+    s->grad_norm = v[1] / n;
+    return LL_OK;
 }
 
 static ll_err end_trace(trainer *t)
@@ -146,6 +196,21 @@ static ll_err end_trace(trainer *t)
     return LL_OK;
 }
 
+/* What is too large a norm in this step, by those of the steps before; and this one's. */
+static void limit_norm(trainer *t, int64_t step)
+{
+    enum { FIRST = 20 };
+    bool known = t->norm > 0 && step >= t->norm_from + FIRST;
+    t->s->most_norm = known ? t->r->train.spike * t->norm : 0;
+}
+
+static void learn_norm(trainer *t)
+{
+    double now = t->r->train.spike > 0 ? ll_session_result(t->s, "grad_norm") : 0;
+    t->report->skipped += t->s->skipped;
+    if (!t->s->skipped) t->norm = t->norm > 0 ? 0.98 * t->norm + 0.02 * now : now;
+}
+
 static ll_err take_step(trainer *t, int64_t step)
 {
     const ll_data_info *info = ll_dataset_info(t->data);
@@ -154,13 +219,15 @@ static ll_err take_step(trainer *t, int64_t step)
     double start = ll_now(),
            lr = ll_lr_at(&t->r->train.schedule, t->r->train.batch, t->steps, step);
     double waited = t->s->e->waited;
+    limit_norm(t, step);
     TRY(explain(t, run_session(t, step, lr), lr));
+    TRY(exchange(t, step + 1));
+    learn_norm(t);
     if (t->tracer) ll_tracer_note(t->tracer, "step", step + 1, start);
     double seconds = ll_now() - start, batch = (double)t->r->train.batch;
     double loss = ll_session_result(t->s, "loss");
     if (step == t->first) t->report->first_step_s = ll_now() - t->began;
     t->times[(step - t->first) % RECENT] = seconds;
-    t->losses[(step - t->first) % RECENT] = loss;
     ll_train_step s = {step + 1,
                        t->steps,
                        loss,
@@ -173,22 +240,27 @@ static ll_err take_step(trainer *t, int64_t step)
                        0,
                        0,
                        t->s->e->waited - waited,
-                       t->s->e->saturated};
+                       t->s->e->saturated,
+                       false};
     ll_exec_compressed(t->s->e, &s.gradient_bytes, &s.dense_bytes);
     t->report->gradient_bytes = s.gradient_bytes;
     t->report->dense_bytes = s.dense_bytes;
+    TRY(meet(t, &s));
+    t->losses[(step - t->first) % RECENT] = s.loss;
+    t->report->replica_bytes = t->sent;
     TRY(record(t, &s));
     if (t->lead && t->opts->watch.step) t->opts->watch.step(t->opts->watch.context, &s);
     return t->tracer && step + 1 == t->trace_last ? end_trace(t) : LL_OK;
 }
 
-/* Has any rank got a signal? */
+/* Has any rank got a signal, is any writing a checkpoint? */
 static ll_err listen(trainer *t)
 {
     static const ll_coll_opts site = {.site = "signals"};
-    int32_t signal = caught;
-    if (t->comm) TRY(ll_comm_allreduce(t->comm, &signal, 1, LL_I32, LL_REDUCE_MAX, &site));
-    t->stop = signal;
+    int32_t any[] = {caught, ll_saver_busy(t->saver)};
+    if (t->comm) TRY(ll_comm_allreduce(t->comm, any, 2, LL_I32, LL_REDUCE_MAX, &site));
+    t->stop = any[0];
+    t->writing = any[1];
     return LL_OK;
 }
 
@@ -268,11 +340,17 @@ static ll_err judge(trainer *t, const ll_score *s)
 static ll_err validate(trainer *t, int64_t done, bool note)
 {
     ll_score score;
+    double began = ll_now();
     ll_trainer_doing(t, "validation");
+    if (t->loose) TRY(ll_loose_swap(t->loose, true));
     TRY(ll_session_swap_averages(t->s));
-    ll_err rc = ll_evaluate(t->eval, t->r->train.eval_samples, &(ll_stop){ask, t}, &score);
+    /* Replicas have different numbers of batches: they do not ask each other before each. */
+    const ll_stop stop = {ask, t};
+    ll_err rc = ll_evaluate(t->eval, t->r->train.eval_samples, t->loose ? NULL : &stop, &score);
     if (rc == LL_OK) rc = ll_session_swap_averages(t->s);
-    if (rc == LL_E_NUMERIC) rc = ll_ranks_agree(t->comm, rc); /* it is so on all */
+    if (rc == LL_OK && t->loose) rc = ll_loose_swap(t->loose, false);
+    t->good.lost[LL_LOSS_VALIDATION] += ll_now() - began;
+    if (rc == LL_E_NUMERIC && !t->loose) rc = ll_ranks_agree(t->comm, rc); /* it is so on all */
     TRY(rc);
     t->owed = score.samples == 0;
     if (t->owed) return LL_OK;
@@ -281,45 +359,6 @@ static ll_err validate(trainer *t, int64_t done, bool note)
     if (note) TRY(note_score(t, done, &score));
     if (t->lead && t->opts->watch.evaluated)
         t->opts->watch.evaluated(t->opts->watch.context, done, &score);
-    return LL_OK;
-}
-
-static ll_err save(trainer *t, int64_t done)
-{
-    ll_trainer_doing(t, "a checkpoint");
-    LL_OWN(ll_arena) a = ll_arena_new();
-    ll_st_tensor *tensors;
-    ll_st_part *parts;
-    int n = ll_session_all_tensors(t->s, a, &tensors, &parts);
-    ll_st_pair meta[LL_TRAINER_META];
-    ll_checkpoint c = {.step = done,
-                       .tensors = tensors,
-                       .n_tensors = n,
-                       .meta = meta,
-                       .n_meta = ll_trainer_meta(t, a, meta),
-                       .parts = parts,
-                       .is_first = !t->saved,
-                       .comm = t->comm};
-    if (t->comm) ll_comm_slow(t->comm, true);
-    ll_err rc = ll_checkpoint_save(t->r->out, &c, (int)t->r->train.keep);
-    if (t->comm) ll_comm_slow(t->comm, false);
-    TRY(rc);
-    t->saved = true;
-    if (!t->lead) return LL_OK;
-    if (c.is_first && !t->opts->resume) TRY(ll_events_alone(t->events));
-    return ll_events_flush(t->events);
-}
-
-/* A second name for the checkpoint, that outlives the first. */
-static ll_err keep_best(const trainer *t, int64_t done)
-{
-    if (!t->lead) return LL_OK;
-    const char *from = ll_checkpoint_path(t->arena, t->r->out, done);
-    const char *to = ll_trainer_file(t, "checkpoints/best.safetensors");
-    const char *temporary = ll_arena_printf(t->arena, "%s.new", to);
-    unlink(temporary);
-    CHECK(link(from, temporary) == 0 && rename(temporary, to) == 0, LL_E_IO,
-          "%s cannot be made another name of %s: %s", to, from, strerror(errno));
     return LL_OK;
 }
 
@@ -368,30 +407,51 @@ static bool out_of_patience(const trainer *t)
     return t->r->train.patience && t->since >= t->r->train.patience;
 }
 
+/* Replicas that are apart hear of each other where they meet anyway; and while a checkpoint is on
+ * its way, which they bring to its end together. */
+static bool meeting(const trainer *t, int64_t done)
+{
+    return !t->loose || !ll_saver_idle(t->saver) || ll_loose_due(t->loose, done) ||
+           log_due(t, done) || validation_due(t, done) ||
+           due(done, t->r->train.save_every, t->epoch_steps);
+}
+
 static ll_err loop(trainer *t)
 {
     TRY(listen(t));
-    if (out_of_patience(t)) t->report->out_of_patience = true, t->steps = t->first;
-    for (int64_t step = t->first; step < t->steps && !t->stop; step++) {
+    if (out_of_patience(t)) t->report->out_of_patience = true, t->steps = t->until = t->first;
+    for (int64_t step = t->first; step < t->until && !t->stop; step++) {
+        double began = ll_now(), data = t->good.lost[LL_LOSS_DATA];
         TRY(take_step(t, step));
         int64_t done = step + 1;
         t->report->steps = done;
-        TRY(listen(t));
+        bool meets = meeting(t, done);
+        if (meets) TRY(listen(t)); /* until all ranks have made it */
+        t->good.useful += ll_now() + data - began - t->good.lost[LL_LOSS_DATA];
         t->better = false;
+        if (meets && !ll_saver_idle(t->saver) && !t->writing)
+            TRY(ll_trainer_saved(t, ll_saver_move(t->saver)));
+        if (t->s->skipped && !strcmp(t->r->train.spike_action, "rollback"))
+            TRY(ll_trainer_roll_back(t, done));
+        if (t->r->train.compare && done % t->r->train.compare == 0)
+            TRY(ll_copies_check(t->loose ? ll_loose_mine(t->loose) : t->comm, t->s, done));
+        if (t->buddy && done % t->r->train.buddy == 0) TRY(ll_trainer_copy(t, done));
         if (validation_due(t, done)) TRY(validate(t, done, true));
         bool enough = out_of_patience(t);
-        if (done == t->steps || t->stop || enough || t->better ||
-            due(done, t->r->train.save_every, t->epoch_steps))
-            TRY(save(t, done));
-        if (t->better) TRY(ll_ranks_agree(t->comm, keep_best(t, done)));
+        if (done == t->until || t->stop || enough)
+            TRY(ll_trainer_save_last(t, done));
+        else if (t->better || due(done, t->r->train.save_every, t->epoch_steps))
+            TRY(ll_trainer_save(t, done, t->better));
+        if (t->better) TRY(ll_ranks_agree(t->comm, ll_trainer_keep_best(t, done)));
         if (enough) {
             t->report->out_of_patience = true;
-            t->steps = done;
+            t->steps = t->until = done;
         }
     }
     if (t->tracer) TRY(end_trace(t));
-    bool saved = t->report->steps > t->first || (t->opts->resume && !t->opts->resume_from);
-    return t->stop && !saved ? save(t, t->first) : LL_OK;
+    bool saved = t->goes_on && !t->opts->resume_from && !t->in_memory;
+    if (t->report->steps > t->first || saved) return LL_OK;
+    return t->stop || t->in_memory ? ll_trainer_save_last(t, t->first) : LL_OK;
 }
 
 /* ---- memory ---- */
@@ -413,12 +473,18 @@ static ll_err plan_memory(trainer *t)
     m->tensors = (double)(ll_session_bytes(t->s) + ll_evaluator_bytes(t->eval) +
                           ll_exec_comm_bytes(t->s->e) + ll_evaluator_comm_bytes(t->eval) +
                           ll_residual_bytes(t->s));
+    m->copies = (double)(ll_saver_bytes(t->saver) + (t->loose ? ll_loose_bytes(t->loose) : 0));
     m->batches =
         (double)(ll_loader_bytes(t->data, micro * count) + ll_evaluator_batch_bytes(t->eval));
-    m->data = (double)ll_dataset_info(t->data)->bytes;
+    const ll_data_info *d = ll_dataset_info(t->data);
+    /* a sample brings the pages around it; those of validation lie one behind the other */
+    double pages = (double)((t->steps - t->first + 3) * micro * count) * (1 << 16);
+    int64_t val = t->r->train.eval_samples ? t->r->train.eval_samples : d->n[LL_VAL];
+    pages += (double)val / (double)(d->n[LL_TRAIN] + d->n[LL_VAL]) * (double)d->bytes;
+    m->data = (double)(d->bytes - d->mapped) + fmin((double)d->mapped, pages);
     m->planned = m->tensors;
-    if (!t->s->machine->ask) m->planned += m->batches + m->data + m->rest;
-    double *const most[] = {&m->tensors, &m->batches, &m->data, &m->rest, &m->planned};
+    if (!t->s->machine->ask) m->planned += m->copies + m->batches + m->data + m->rest;
+    double *const most[] = {&m->tensors, &m->copies, &m->batches, &m->data, &m->rest, &m->planned};
     for (size_t i = 0; i < sizeof most / sizeof *most; i++) TRY(ll_ranks_max(t->comm, most[i]));
     return LL_OK;
 }
@@ -451,19 +517,38 @@ static ll_err sum_up(trainer *t)
     r->tokens_per_s = info->kind == LL_TOKENS ? r->samples_per_s * (double)info->seq : 0;
     TRY(measure_memory(t));
     r->seconds = ll_now() - t->began;
-    r->signal = r->steps < t->steps || t->owed ? t->stop : 0; /* else it was done all the same */
+    t->good.wall = ll_trainer_wall(t);
+    r->goodput = t->good;
+    r->signal = r->steps < t->until || t->owed ? t->stop : 0; /* else it was done all the same */
     return LL_OK;
 }
 
 static ll_err draw_curve(const trainer *t)
 {
     TRY(ll_events_flush(t->events));
+    TRY(ll_metrics_flush(t->metrics, true));
+    TRY(ll_metrics_flush(t->timing, true));
     char n[LL_NUMBER_TEXT], d[LL_NUMBER_TEXT];
     const char *caption =
         ll_arena_printf(t->arena, "%s parameters, batch %" PRId64 ", %s, %s",
                         ll_text_count((double)t->report->parameters, n), t->r->train.batch,
                         t->r->train.optim.name, ll_text_duration(t->report->seconds, d));
     return ll_curve_of_run(t->r->out, t->r->name, caption);
+}
+
+static ll_err leave_pictures(const trainer *t)
+{
+    const ll_train_report *r = t->report;
+    if (r->steps > t->first)
+        TRY(ll_foresee_note(t->r->out, &(ll_foreseen){.model = t->r->model.name,
+                                                      .mesh = r->mesh,
+                                                      .ranks = r->ranks,
+                                                      .steps = r->steps - t->first,
+                                                      .predicted_s = r->predicted_s,
+                                                      .measured_s = r->step_s,
+                                                      .predicted_bytes = r->memory.tensors,
+                                                      .measured_bytes = r->memory.tensors_used}));
+    return draw_curve(t);
 }
 
 static ll_err run(trainer *t)
@@ -477,11 +562,13 @@ static ll_err run(trainer *t)
     t->report->steps = t->report->first = t->first;
     t->report->val = (ll_score){NAN, NAN, 0};
     t->report->bubble = NAN;
+    TRY(ll_foresee_step(t->s, t->comm, &t->report->predicted_s));
     tell_start(t);
+    ll_trainer_count_start(t);
     TRY(catch_up(t));
     TRY(loop(t));
     TRY(sum_up(t));
-    return ll_ranks_agree(t->comm, t->lead ? draw_curve(t) : LL_OK);
+    return ll_ranks_agree(t->comm, t->lead ? leave_pictures(t) : LL_OK);
 }
 
 /* Closing may replace the message of what failed. */
@@ -489,9 +576,57 @@ static ll_err close_all(trainer *t, ll_err rc)
 {
     char message[1024];
     snprintf(message, sizeof message, "%s", ll_error_message());
+    if (rc == LL_OK && t->buddy) ll_buddy_sweep(t->opts->start->job); /* the disk has it all */
     ll_trainer_close(t, rc != LL_OK && t->comm && ll_job_failure() == LL_FAILURE_ALONE);
     CHECK(rc == LL_OK || !strcmp(message, ll_error_message()), rc, "%s", message);
     return rc;
+}
+
+static ll_err train(const ll_run *r, const ll_train_opts *opts, int64_t until, ll_train_report *out)
+{
+    trainer t = {
+        .r = r, .opts = opts, .report = out, .until = until, .began = ll_now(), .folder = -1};
+    t.best = INFINITY;
+    t.arena = ll_arena_new();
+    memset(out, 0, sizeof *out);
+    out->ranks = opts->comm ? ll_comm_size(opts->comm) : 1;
+    if (out->ranks > 1) t.comm = opts->comm;
+    t.lead = ll_ranks_lead(t.comm);
+    return close_all(&t, run(&t));
+}
+
+/* The step that the run would go on after; 0: it begins. Collective. */
+static ll_err find_step(const ll_run *r, const ll_train_opts *o, int64_t *step)
+{
+    LL_OWN(ll_st_file) f = NULL;
+    LL_OWN(ll_arena) a = ll_arena_new();
+    const char *note;
+    *step = 0;
+    if (o->start && o->start->number > 0)
+        TRY(ll_checkpoint_open_whole(o->comm, r->out, 1, a, &note, &f));
+    else if (o->resume && o->resume_from)
+        TRY(ll_checkpoint_open(o->comm, o->resume_from, &f));
+    else if (o->resume)
+        TRY(ll_checkpoint_open_latest(o->comm, r->out, &f));
+    return f ? ll_checkpoint_int(f, "step", step) : LL_OK;
+}
+
+/* Replicas that part after a while are synchronous until then: a run that ends there, and another
+ * one that goes on from its checkpoint. */
+static ll_err train_phases(const ll_run *r, const ll_train_opts *opts, ll_train_report *out)
+{
+    int64_t part = ll_run_loose(r) ? r->parallel.between.warm_up : 0, step;
+    if (!part) return train(r, opts, 0, out);
+    TRY(find_step(r, opts, &step));
+    if (step >= part) return train(r, opts, 0, out);
+    ll_run first = *r;
+    first.parallel.between.what = "gradient";
+    TRY(train(&first, opts, part, out));
+    if (out->signal || out->out_of_patience || out->steps < part) return LL_OK;
+    ll_train_opts then = *opts;
+    then.resume = true;
+    then.resume_from = NULL;
+    return train(r, &then, 0, out);
 }
 
 ll_err ll_train(const ll_run *r, const ll_train_opts *opts, ll_train_report *out)
@@ -499,20 +634,13 @@ ll_err ll_train(const ll_run *r, const ll_train_opts *opts, ll_train_report *out
     static const int signals[] = {SIGINT, SIGTERM, SIGUSR1, SIGHUP};
     enum { N = sizeof signals / sizeof *signals };
     struct sigaction mine = {.sa_handler = on_signal, .sa_flags = SA_RESTART}, old[N];
-    trainer t = {
-        .r = r, .opts = opts, .report = out, .began = ll_now(), .folder = -1, .best = INFINITY};
-    t.arena = ll_arena_new();
-    memset(out, 0, sizeof *out);
-    out->ranks = opts->comm ? ll_comm_size(opts->comm) : 1;
-    if (out->ranks > 1) t.comm = opts->comm;
-    t.lead = ll_ranks_lead(t.comm);
     caught = 0;
     for (int i = 0; i < N; i++) {
         sigaction(signals[i], &mine, &old[i]);
         if (signals[i] == SIGHUP && old[i].sa_handler == SIG_IGN) /* nohup */
             sigaction(signals[i], &old[i], NULL);
     }
-    ll_err rc = close_all(&t, run(&t));
+    ll_err rc = train_phases(r, opts, out);
     for (int i = 0; i < N; i++) sigaction(signals[i], &old[i], NULL);
     return rc;
 }

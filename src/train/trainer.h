@@ -4,12 +4,14 @@
 #pragma once
 #include "machine/machine.h"
 #include "train/evaluate.h"
+#include "train/goodput.h"
 #include "train/ranks.h"
 #include "train/timeline.h"
 
 /* Bytes of the rank with most. On a machine with devices tensors are in theirs. */
 typedef struct ll_train_memory {
     double tensors; /* of the programs, validation's too, and of communication: to the byte */
+    double copies;  /* of the state: for a checkpoint that is being written, for replicas */
     double batches; /* samples read ahead */
     double data;    /* the dataset; the system may drop what is in files, and read it again */
     double rest;    /* program and libraries, as they were before the run was opened */
@@ -23,13 +25,15 @@ typedef struct ll_train_start {
     const ll_data_info *data;
     int64_t parameters, steps, first_step; /* first_step > 0: resumed */
     ll_train_memory memory;
-    double flops; /* of a step, all ranks together */
-    int threads;  /* of each rank */
+    double flops;       /* of a step, all ranks together */
+    double predicted_s; /* of a step; NAN: not predicted */
+    int threads;        /* of each rank */
     int ranks;
     const char *mesh;    /* "" for one rank */
     const char *note;    /* what a person should know, such as how bf16 is computed; or NULL */
     const char *resumed; /* the same of what was resumed; or NULL */
     const char *weights; /* which were read to begin with; or NULL */
+    const char *kept;    /* of the state that is kept in memory; or NULL */
     const char *doomed;  /* what goes when the first checkpoint is saved; or NULL */
     const ll_machine *machine;
     const ll_devices *devices;       /* its; NULL: none */
@@ -45,6 +49,7 @@ typedef struct ll_train_step {
                                           * f32 takes; 0: none are compressed */
     double waited;     /* of seconds, those that rank 0 spent waiting for collectives */
     int64_t saturated; /* rank 0's numbers that were too large for 8-bit floats; -1: has none */
+    bool apart;        /* loss and grad_norm are rank 0's replica's, not the mean */
 } ll_train_step;
 
 typedef struct ll_train_events {
@@ -53,6 +58,7 @@ typedef struct ll_train_events {
     void (*step)(void *context, const ll_train_step *s);
     void (*evaluated)(void *context, int64_t step, const ll_score *s);
     void (*timeline)(void *context, const ll_timeline *t);
+    void (*note)(void *context, const char *text); /* what a person should know */
 } ll_train_events;
 
 typedef struct ll_train_opts {
@@ -62,6 +68,7 @@ typedef struct ll_train_opts {
     const char *trace;       /* a Chrome trace of all ranks goes to this file; NULL: to none */
     const char *timeline;    /* of a pipeline: the last traced step's picture; NULL: none */
     int64_t trace_first, trace_last; /* of these steps, 1 is the first; 0: three, after one */
+    const struct ll_start *start;    /* which of a supervised job's (recovery.h); NULL: no such */
     ll_train_events watch;
 } ll_train_opts;
 
@@ -71,12 +78,18 @@ typedef struct ll_train_report {
     int64_t steps, first; /* steps done in all, and before this start */
     double train_loss;    /* mean over the last log_every steps, 65536 at most */
     ll_score val;
-    double step_s; /* median of the last 65536 */
+    double step_s;      /* median of the last 65536 */
+    double predicted_s; /* before the first step (foresee.h); NAN: not predicted */
     double samples_per_s, tokens_per_s, seconds, first_step_s;
     ll_train_memory memory;
+    ll_goodput goodput;           /* rank 0's, of all starts of a job */
+    int64_t skipped, rolled_back; /* steps whose gradient was too large (train.spike) */
+    int64_t unsaved;              /* checkpoints that could not be written */
+    double save_waits;            /* seconds that steps waited for the one before */
     int ranks;
     char mesh[LL_MESH_TEXT];             /* "" for one rank */
     int64_t gradient_bytes, dense_bytes; /* of the last step, as in ll_train_step */
+    int64_t replica_bytes;               /* rank 0's to other replicas, since this start */
     double bubble; /* of a pipeline's last traced step, for a timeline; NAN: none was drawn */
     int signal;    /* that stopped it before its end, or 0 */
 } ll_train_report;

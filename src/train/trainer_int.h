@@ -2,6 +2,10 @@
 #pragma once
 #include "base/text.h"
 #include "comm/job.h"
+#include "train/buddy.h"
+#include "train/goodput.h"
+#include "train/loose.h"
+#include "train/saver.h"
 #include "train/checkpoint.h"
 #include "train/events.h"
 #include "train/metrics.h"
@@ -15,8 +19,12 @@ typedef struct trainer {
     const ll_run *r;
     const ll_train_opts *opts;
     ll_train_report *report;
-    ll_comm *comm; /* NULL: alone */
-    bool lead;     /* alone, or rank 0 */
+    ll_run own;            /* of this replica; the run itself where there is one */
+    ll_loose *loose;       /* NULL: there are none that part */
+    int64_t until;         /* the step after which this phase of the run ends */
+    int64_t sent, counted; /* bytes between replicas: up to now, and to the last line of metrics */
+    ll_comm *comm;         /* NULL: alone */
+    bool lead;             /* alone, or rank 0 */
     ll_arena *arena;
     ll_dataset *data;
     ll_graph *g;
@@ -25,6 +33,11 @@ typedef struct trainer {
     ll_loader *loader;
     ll_metrics *metrics, *timing;
     ll_events *events;
+    ll_buddy *buddy; /* NULL: no state is kept in memory */
+    ll_saver *saver;
+    ll_goodput good;
+    double wall;       /* that had passed when this start was opened */
+    bool writing;      /* some rank's thread writes, as agreed */
     ll_tracer *tracer; /* NULL: nothing is traced */
     int64_t steps, first, epoch_steps;
     int64_t trace_first, trace_last; /* steps, 1 is the first */
@@ -32,6 +45,10 @@ typedef struct trainer {
     double began;
     double flops;        /* of a step, all ranks together */
     int folder;          /* open and locked; -1: not yet */
+    bool goes_on;        /* from a state of before */
+    bool in_memory;      /* which memory alone has, not the disk */
+    const char *from;    /* of a start that is not the job's first: where that was found */
+    const char *kept;    /* of the state in memory, for people, or NULL */
     const char *resumed; /* what a person should know of it, or NULL */
     const char *weights; /* those that it began with, or NULL */
     const char *doomed;  /* what goes when the first checkpoint is saved, or NULL */
@@ -42,6 +59,8 @@ typedef struct trainer {
     double best;         /* figure of train.best so far, the smaller the better */
     int64_t since;       /* validations since */
     bool better;         /* the last one */
+    double norm;         /* the usual one of gradients; 0: not known yet */
+    int64_t norm_from;   /* the step that it is known since */
     bool fed;            /* the next step's batch is set already */
 } trainer;
 
@@ -53,5 +72,22 @@ const char *ll_trainer_file(const trainer *t, const char *name);
 /* What a checkpoint says of the run that made it, and one that goes on from it must agree in. */
 enum { LL_TRAINER_TRAIN = 4, LL_TRAINER_META = 6 }; /* from the first on: of section train */
 int ll_trainer_meta(const trainer *t, ll_arena *a, ll_st_pair out[LL_TRAINER_META]);
+/* Seconds on the wall since the job, or this process, began. */
+double ll_trainer_wall(const trainer *t);
+/* The way to the first step is time lost. */
+void ll_trainer_count_start(trainer *t);
+/* The usual norm of gradients, as checkpoints carry it: it decides what later steps do. */
+const char *ll_trainer_norm(const trainer *t, char out[17]);
+/* Tensors of a file become the session's; the step stays what it is. */
+ll_err ll_trainer_take(trainer *t, const ll_st_file *f);
+/* ---- keeping the state (trainer_save.c); collective ---- */
+/* What came of a checkpoint that was under way: a run goes on without one that cannot be made. */
+ll_err ll_trainer_saved(trainer *t, ll_err rc);
+ll_err ll_trainer_save(trainer *t, int64_t done,
+                       bool last);                     /* last: it must be, and is waited for */
+ll_err ll_trainer_save_last(trainer *t, int64_t done); /* a full disk is given a minute */
+ll_err ll_trainer_keep_best(const trainer *t, int64_t done); /* rank 0's */
+ll_err ll_trainer_copy(trainer *t, int64_t done);            /* to memory */
+ll_err ll_trainer_roll_back(trainer *t, int64_t done);       /* to the newest checkpoint */
 /* For the report that names a rank which the others wait for. */
 void ll_trainer_doing(const trainer *t, const char *what);

@@ -5,9 +5,14 @@
 
 #include "base/crc32c.h"
 #include "base/file.h"
+#include "base/now.h"
+#include "base/process.h"
 #include "base/text.h"
 #include "machine/bind.h"
+#include "train/buddy.h"
+#include "train/recovery.h"
 #include "train/residual.h"
+#include "train/run_int.h"
 #include "train/weights_load.h"
 
 #include <errno.h>
@@ -27,27 +32,66 @@ void ll_trainer_doing(const trainer *t, const char *what)
     if (t->comm) ll_comm_doing(t->comm, what);
 }
 
+static bool is_restart(const trainer *t)
+{
+    return t->opts->start && t->opts->start->number > 0;
+}
+
+/* Ranks of all replicas share the cores of a node. Whatever is drawn in a step is each replica's
+ * own; ll_loose_begin sees to equal parameters. */
+static ll_err open_replica(trainer *t, ll_session_opts *o)
+{
+    int64_t micro = t->own.train.batch / ll_run_micro_batches(&t->own);
+    TRY(ll_bind_rank(t->comm, &o->threads));
+    o->seed = (uint64_t)(t->r->train.seed + ll_loose_index(t->loose));
+    TRY(ll_ranks_agree(t->comm, ll_run_graph(&t->own, micro, &t->own.train.optim, &t->g)));
+    TRY(ll_ranks_agree(t->comm, ll_session_open(t->g, o, &t->s)));
+    return ll_ranks_agree(t->comm, ll_loose_bind(t->loose, t->s));
+}
+
 static ll_err open_model(trainer *t)
 {
-    const ll_run *r = t->r;
-    ll_session_opts o = ll_run_session(r, t->comm, t->report->mesh);
-    TRY(ll_run_compile(r, &o, &t->g, &t->s));
+    const ll_run *r = &t->own;
+    ll_comm *c = t->loose ? ll_loose_mine(t->loose) : t->comm;
+    ll_session_opts o = ll_run_session(r, c, t->report->mesh);
+    if (t->loose)
+        TRY(open_replica(t, &o));
+    else
+        TRY(ll_run_compile(r, &o, &t->g, &t->s));
     TRY(ll_evaluator_open(r, t->data, t->s, &t->eval));
+    if (t->loose)
+        ll_evaluator_share(t->eval, ll_loose_peers(t->loose),
+                           !strcmp(r->parallel.between.seeds, "own"));
     TRY(ll_evaluator_plan(t->eval, r->train.eval_samples));
+    const char *best = r->train.best, *name = strchr(best, ':') ? strchr(best, ':') + 1 : best;
+    CHECK(!*best || ll_evaluator_gives(t->eval, name), LL_E_CONFIG,
+          "%s: train.best is %s, which validation of model %s does not give",
+          ll_run_origin(r, "train.best"), best, r->model.name);
     return ll_evaluator_plan(t->eval, 0);
 }
 
-/* One process at a time: two would mix their metrics and remove each other's checkpoints. Where
- * the file system has no locks there are none. */
+/* Ranks of the start before may still be on their way out, where they do not hear of its end. */
+static bool lock(const trainer *t)
+{
+    double until = ll_now() + (is_restart(t) ? 2 * t->r->parallel.timeout + 5 : 0);
+    while (flock(t->folder, LOCK_EX | LOCK_NB) != 0) {
+        if (errno != EWOULDBLOCK) return true; /* the file system has no locks */
+        if (ll_now() >= until) return false;
+        nanosleep(&(struct timespec){.tv_nsec = 50000000}, NULL);
+    }
+    return true;
+}
+
+/* One process at a time: two would mix their metrics and remove each other's checkpoints. */
 static ll_err lock_folder(trainer *t)
 {
     const char *out = t->r->out;
-    if (!t->opts->resume || t->opts->resume_from) TRY(ll_mkdirs(out));
+    if (!t->opts->resume || t->opts->resume_from || is_restart(t)) TRY(ll_mkdirs(out));
     t->folder = open(out, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     CHECK(t->folder >= 0 || (t->opts->resume && errno == ENOENT), LL_E_IO, "%s: %s", out,
           strerror(errno));
-    CHECK(t->folder < 0 || flock(t->folder, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK,
-          LL_E_IO, "%s: another process is training there; --out DIR goes elsewhere", out);
+    CHECK(t->folder < 0 || lock(t), LL_E_IO,
+          "%s: another process is training there; --out DIR goes elsewhere", out);
     return LL_OK;
 }
 
@@ -60,6 +104,8 @@ static const char *changes(const ll_run *r, ll_arena *a)
     if (*d->image) ll_buf_printf(&b, ", image %s", d->image);
     if (d->scale.n) ll_buf_printf(&b, ", scale %g to %g", d->scale.v[0], d->scale.v[1]);
     if (d->jitter > 0) ll_buf_printf(&b, ", jitter %g", d->jitter);
+    if (d->mixup > 0) ll_buf_printf(&b, ", mixup %g", d->mixup);
+    if (d->cutmix > 0) ll_buf_printf(&b, ", cutmix %g", d->cutmix);
     for (int i = 0; i < d->mean.n; i++) ll_buf_printf(&b, ", mean %g", d->mean.v[i]);
     for (int i = 0; i < d->deviation.n; i++) ll_buf_printf(&b, ", deviation %g", d->deviation.v[i]);
     return b.text ? b.text : "";
@@ -102,16 +148,34 @@ static ll_err check_same(const trainer *t, const ll_st_file *f)
     return LL_OK;
 }
 
-static ll_err load_from(trainer *t, const ll_st_file *f)
+const char *ll_trainer_norm(const trainer *t, char out[17])
+{
+    uint64_t bits;
+    memcpy(&bits, &t->norm, sizeof bits);
+    snprintf(out, 17, "%016" PRIx64, bits);
+    return out;
+}
+
+ll_err ll_trainer_take(trainer *t, const ll_st_file *f)
 {
     ll_st_tensor *tensors;
     ll_st_part *parts;
+    if (t->loose) return ll_loose_load(t->loose, f, t->arena, &t->resumed);
     int n = ll_session_tensors(t->s, t->arena, &tensors, &parts);
-    TRY(check_same(t, f));
     TRY(ll_checkpoint_load(f, tensors, parts, n, true));
     TRY(ll_residual_load(t->s, f, t->arena, &t->resumed));
-    TRY(ll_session_loaded(t->s));
+    return ll_session_loaded(t->s);
+}
+
+static ll_err load_from(trainer *t, const ll_st_file *f)
+{
+    TRY(check_same(t, f));
+    TRY(ll_trainer_take(t, f));
     TRY(ll_checkpoint_int(f, "step", &t->first));
+    const char *norm = ll_st_meta(f, "norm");
+    uint64_t bits = norm ? strtoull(norm, NULL, 16) : 0;
+    memcpy(&t->norm, &bits, sizeof bits);
+    if (!(t->norm > 0)) t->norm = 0, t->norm_from = t->first;
     t->s->step = (uint64_t)t->first;
     CHECK(
         t->first <= t->steps, LL_E_CONFIG,
@@ -135,36 +199,44 @@ static ll_err resume(trainer *t)
         TRY(ll_checkpoint_open(t->comm, t->opts->resume_from, &f));
     else
         TRY(ll_checkpoint_open_latest(t->comm, t->r->out, &f));
+    t->goes_on = true;
     return ll_ranks_agree(t->comm, f ? load_from(t, f) : no_checkpoint(t));
 }
 
-/* data.json: what the run reads: of many files the first ones, and a checksum of all. */
-static ll_err write_data(const trainer *t)
-{
-    const ll_data_info *d = ll_dataset_info(t->data);
-    ll_buf b = {.arena = t->arena};
-    ll_buf_puts(&b, "{\"name\": ");
-    ll_buf_json(&b, d->name);
-    ll_buf_puts(&b, ", \"path\": ");
-    ll_buf_json(&b, d->where);
-    ll_buf_printf(&b, ",\n \"train\": %" PRId64 ", \"val\": %" PRId64 ", \"bytes\": %" PRIu64 ", ",
-                  d->n[LL_TRAIN], d->n[LL_VAL], d->file_bytes);
-    ll_buf_printf(&b, "\"crc32c\": \"%08x\", \"files\": %" PRId64 ",\n \"first\": [", d->digest,
-                  d->n_file);
-    for (int i = 0; i < d->n_file && i < LL_NOTED_FILES; i++) {
-        ll_buf_puts(&b, i ? ",\n  {\"name\": " : "\n  {\"name\": ");
-        ll_buf_json(&b, d->files[i].name);
-        ll_buf_printf(&b, ", \"bytes\": %" PRIu64 "}", d->files[i].size);
-    }
-    ll_buf_puts(&b, "]}\n");
-    return ll_file_write(ll_trainer_file(t, "data.json"), b.text, b.len);
-}
-
-static ll_err init(trainer *t)
+static ll_err begin(trainer *t)
 {
     const ll_run_train *r = &t->r->train;
     const ll_weights_from from = {r->init, r->init_map, r->init_skip};
-    return ll_weights_load(t->s, &from, t->arena, &t->weights);
+    if (t->opts->resume) return resume(t);
+    if (*r->init) TRY(ll_weights_load(t->s, &from, t->arena, &t->weights));
+    return t->loose ? ll_loose_begin(t->loose) : LL_OK;
+}
+
+/* From the newest state there is: in memory, on disk, or where the run began. */
+static ll_err begin_again(trainer *t)
+{
+    LL_OWN(ll_st_file) f = NULL;
+    const char *damaged = NULL;
+    TRY(ll_buddy_open(t->comm, t->opts->start->job, &f));
+    t->from = "memory";
+    t->in_memory = f != NULL;
+    if (!f) {
+        TRY(ll_checkpoint_open_whole(t->comm, t->r->out, 1, t->arena, &damaged, &f));
+        t->from = f ? ll_st_path(f) : "where the run began";
+        t->from = ll_arena_strdup(t->arena, t->from);
+    }
+    if (!f) return begin(t);
+    t->goes_on = true;
+    TRY(ll_ranks_agree(t->comm, load_from(t, f)));
+    if (damaged) t->resumed = damaged;
+    return LL_OK;
+}
+
+static ll_err write_data(const trainer *t)
+{
+    ll_buf b = {.arena = t->arena};
+    ll_dataset_tell(t->data, &b);
+    return ll_file_write(ll_trainer_file(t, "data.json"), b.text, b.len);
 }
 
 /* Of a run that goes on with other settings, those that it had: run.1.yaml, run.2.yaml ... A run
@@ -178,9 +250,8 @@ static ll_err keep_settings(const trainer *t, const char *text)
     for (;
          access(path = ll_trainer_file(t, ll_arena_printf(t->arena, "run.%d.yaml", n)), F_OK) == 0;
          n++)
-        CHECK(t->opts->resume || unlink(path) == 0, LL_E_IO, "%s: removing: %s", path,
-              strerror(errno));
-    if (!t->opts->resume || access(last, F_OK)) return LL_OK;
+        CHECK(t->goes_on || unlink(path) == 0, LL_E_IO, "%s: removing: %s", path, strerror(errno));
+    if (!t->goes_on || access(last, F_OK)) return LL_OK;
     TRY(ll_file_read(last, 1 << 20, &was, &size));
     if (!strcmp((const char *)was, text)) return LL_OK;
     const char *kept =
@@ -188,19 +259,60 @@ static ll_err keep_settings(const trainer *t, const char *text)
     return ll_file_write(path, kept, strlen(kept));
 }
 
+double ll_trainer_wall(const trainer *t)
+{
+    return t->wall + ll_now() - t->began;
+}
+
+void ll_trainer_count_start(trainer *t)
+{
+    if (is_restart(t))
+        t->good.lost[LL_LOSS_RESTARTS] += ll_trainer_wall(t) - t->good.wall;
+    else
+        t->good.lost[LL_LOSS_START] = ll_trainer_wall(t);
+}
+
+static ll_err read_goodput(trainer *t, const char *timing)
+{
+    ll_start before = *t->opts->start;
+    ll_past past = {.ended = t->good.wall};
+    int64_t step;
+    before.number--;
+    ll_recovery_find(&before, LL_BEGAN, &past.step, &past.began);
+    ll_recovery_find(&before, LL_ENDED, &step, &past.ended);
+    return ll_goodput_read(timing, t->first, &past, t->good.wall, &t->good);
+}
+
+static ll_err write_settings(const trainer *t, const char *text)
+{
+    TRY(keep_settings(t, text));
+    TRY(ll_file_write(ll_trainer_file(t, "run.yaml"), text, strlen(text)));
+    return write_data(t);
+}
+
 /* Files of the run, without lines that an earlier one left there of steps that are still to come.
  */
 static ll_err open_outputs(trainer *t)
 {
     char *text = ll_run_print(t->r, t->arena);
-    int64_t keep = t->opts->resume ? t->first : -1; /* until the first checkpoint is saved */
+    int64_t keep = t->goes_on ? t->first : -1; /* until the first checkpoint is saved */
     TRY(ll_checkpoint_set_aside(t->r->out, keep, t->arena, &t->doomed));
-    TRY(keep_settings(t, text));
-    TRY(ll_file_write(ll_trainer_file(t, "run.yaml"), text, strlen(text)));
-    TRY(write_data(t));
+    ll_err rc = write_settings(t, text);
+    CHECK(rc == LL_OK || (is_restart(t) && ll_is_full()), rc, "%s", ll_error_message());
+    const char *timing = ll_trainer_file(t, "timing.jsonl");
+    t->good.wall = ll_trainer_wall(t);
+    if (is_restart(t) && access(timing, F_OK) == 0) TRY(read_goodput(t, timing));
+    t->good.wall = ll_trainer_wall(t);
     TRY(ll_metrics_open(ll_trainer_file(t, "metrics.jsonl"), keep, &t->metrics));
-    TRY(ll_metrics_open(ll_trainer_file(t, "timing.jsonl"), keep, &t->timing));
-    return ll_events_open(t->r->out, t->first + 1, &t->events);
+    TRY(ll_metrics_open(timing, keep, &t->timing));
+    TRY(ll_events_open(t->r->out, t->first + 1, &t->events));
+    if (!t->opts->start) return LL_OK;
+    const char *what =
+        ll_arena_printf(t->arena, "%d ranks (%s)%s%s", t->report->ranks, t->report->mesh,
+                        t->from ? ", from " : "", t->from ? t->from : "");
+    rc = ll_recovery_note(t->opts->start, LL_BEGAN, t->first, what);
+    CHECK(rc == LL_OK || ll_is_full(), rc, "%s", ll_error_message());
+    return LL_OK;
 }
 
 static ll_err open_data(trainer *t)
@@ -212,6 +324,7 @@ static ll_err open_data(trainer *t)
         "train.batch is %lld, more than the %lld samples of data %s: a batch would hold some twice",
         (long long)t->r->train.batch, (long long)info->n[LL_TRAIN], info->name);
     t->steps = ll_run_steps(t->r, info->n[LL_TRAIN]);
+    t->until = t->until && t->until < t->steps ? t->until : t->steps;
     t->epoch_steps = (info->n[LL_TRAIN] + t->r->train.batch - 1) / t->r->train.batch;
     t->times = (double *)calloc(RECENT, sizeof(double));
     t->losses = (double *)calloc(RECENT, sizeof(double));
@@ -246,30 +359,58 @@ static ll_err open_trace(trainer *t)
     return ll_tracer_open(t->comm, t->s, &how, &t->tracer);
 }
 
+static ll_err open_buddy(trainer *t)
+{
+    ll_st_pair meta[LL_TRAINER_META];
+    char bytes[LL_NUMBER_TEXT];
+    if (!t->r->train.buddy) return LL_OK;
+    t->kept =
+        "train.buddy: nothing is kept in memory, for nobody would start this run again: -n does";
+    if (!t->opts->start) return LL_OK;
+    int n = ll_trainer_meta(t, t->arena, meta);
+    TRY(ll_buddy_new(t->comm, t->opts->start, t->s, meta, n, &t->buddy));
+    t->kept = ll_arena_printf(t->arena,
+                              "state in memory: every %" PRId64 " step%s, %s in /dev/shm of each "
+                              "node; it %s",
+                              t->r->train.buddy, t->r->train.buddy > 1 ? "s" : "",
+                              ll_text_bytes((double)ll_buddy_bytes(t->buddy), bytes),
+                              ll_buddy_text(t->buddy));
+    return LL_OK;
+}
+
 ll_err ll_trainer_open(trainer *t)
 {
+    t->wall = t->opts->start ? ll_wall_now() - t->opts->start->began : ll_process_age();
+    if (!(t->wall > 0)) t->wall = 0; /* clocks of hosts differ */
     TRY(ll_ranks_agree(t->comm, ll_run_mesh(t->r, t->report->ranks, t->report->mesh)));
     ll_trainer_doing(t, "opening of the data");
     TRY(ll_ranks_agree(t->comm, open_data(t)));
     if (t->comm) TRY(check_alike(t));
+    if (ll_run_loose(t->r)) TRY(ll_loose_open(t->comm, t->r, &t->loose));
+    t->own = ll_run_replica(t->r, t->loose ? ll_loose_index(t->loose) : 0);
     ll_trainer_doing(t, "compilation");
     TRY(open_model(t));
     ll_trainer_doing(t, "set-up of the run folder");
+    if (t->comm) ll_comm_slow(t->comm, true);
     TRY(ll_ranks_agree(t->comm, t->lead ? lock_folder(t) : LL_OK));
-    if (t->opts->resume)
-        TRY(resume(t));
-    else if (*t->r->train.init)
-        TRY(init(t));
+    if (t->comm) ll_comm_slow(t->comm, false);
+    TRY(is_restart(t) ? begin_again(t) : begin(t));
+    TRY(open_buddy(t));
+    TRY(ll_saver_open(t->comm, t->s, t->loose, t->r->out, t->r->train.save_beside, &t->saver));
+    CHECK(!t->loose || (!t->opts->trace && !t->opts->timeline), LL_E_ARG,
+          "--trace and --timeline are of one mesh: train one replica, with parallel.replicas 1");
     if (t->opts->trace || t->opts->timeline) TRY(open_trace(t));
     TRY(ll_ranks_agree(t->comm, t->lead ? open_outputs(t) : LL_OK));
     TRY(ll_ranks_see(t->comm, ll_trainer_file(t, "run.yaml"),
                      strlen(ll_run_print(t->r, t->arena))));
-    return ll_ranks_agree(t->comm, ll_run_loader(t->r, t->data, t->s, t->first, &t->loader));
+    return ll_ranks_agree(t->comm, ll_run_loader(&t->own, t->data, t->s, t->first, &t->loader));
 }
 
 void ll_trainer_close(trainer *t, bool alone)
 {
     ll_loader_close(t->loader);
+    ll_saver_close(t->saver);
+    ll_buddy_free(t->buddy);
     ll_tracer_close(t->tracer);
     ll_events_close(t->events);
     ll_metrics_close(t->metrics);
@@ -278,6 +419,7 @@ void ll_trainer_close(trainer *t, bool alone)
         ll_evaluator_close(t->eval);
         ll_session_close(t->s);
         ll_graph_free(t->g);
+        ll_loose_close(t->loose);
     }
     ll_dataset_close(t->data);
     free(t->times);

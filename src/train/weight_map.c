@@ -6,6 +6,7 @@
 
 #include <ctype.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 enum { MAP_LIMIT = 1 << 20 };
 
@@ -36,7 +37,7 @@ static ll_err bad(const reader *r, const char *what)
 {
     FAIL(LL_E_CONFIG,
          "%s:%d: %s, at '%.40s'; want OURS = THEIRS : fcrs -> frsc, tied A = B, "
-         "skip PATTERN or prefix TEXT",
+         "skip PATTERN, refuse PATTERN, prefix TEXT, model A : B, size A = B or want A = B",
          r->m->name, r->line, what, r->at);
 }
 
@@ -166,18 +167,45 @@ static bool word(reader *r, const char *w)
     return true;
 }
 
+/* "width = hidden_size * 2" */
+static ll_err read_key(reader *r, const char *kind)
+{
+    ll_map *m = r->m;
+    ll_map_key k = {.kind = kind, .times = 1};
+    char *end;
+    TRY(read_name(r, &k.name));
+    if (*r->at != (*kind == 'm' ? ':' : '=')) return bad(r, "'=' (of model ':') is missing");
+    r->at++;
+    TRY(read_names(r, k.of, &k.n));
+    if (*r->at == '*') {
+        k.times = strtod(r->at + 1, &end);
+        if (end == r->at + 1) return bad(r, "a number is missing");
+        r->at = end;
+        blanks(r);
+    }
+    if (*r->at) return bad(r, "more than was expected");
+    m->keys =
+        (ll_map_key *)ll_arena_grow(m->arena, m->keys, sizeof *m->keys, m->n_key, &m->key_capacity);
+    m->keys[m->n_key++] = k;
+    return LL_OK;
+}
+
 static ll_err read_line(reader *r)
 {
+    static const char *const keys[] = {"model", "size", "want"};
     ll_map *m = r->m;
     ll_map_line l = {.kind = ""};
     blanks(r);
     if (!*r->at) return LL_OK;
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+        if (word(r, keys[i])) return read_key(r, keys[i]);
     if (word(r, "prefix")) {
         TRY(read_name(r, &m->prefix));
         return *r->at ? bad(r, "more than was expected") : LL_OK;
     }
-    if (word(r, "skip")) {
-        l.kind = "skip";
+    bool skip = word(r, "skip");
+    if (skip || word(r, "refuse")) {
+        l.kind = skip ? "skip" : "refuse";
         l.n_theirs = 1;
         TRY(read_name(r, &l.theirs[0]));
     } else {

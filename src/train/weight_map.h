@@ -11,7 +11,14 @@
  *     q, k, v = in_proj : (zo)c -> oc          lacks counts them; or the other way round
  *     tied lm_head.weight = wte.weight         a second name of theirs for the same tensor
  *     skip *.num_batches_tracked               of theirs, and nothing to us
- *     prefix transformer.                      their names may lack it */
+ *     refuse rope_freqs.weight                 of theirs, and what it does no model of ours does
+ *     prefix transformer.                      their names may lack it
+ *
+ * Of models whose files tell their sizes (import.h), also what to make of these:
+ *     model llama : hf:llama, gguf:llama       ours, for these of theirs
+ *     size width = hidden_size                 of several, the first that they have; or a number
+ *     size norm_eps = rms_norm_eps * 1e12      has:NAME and lacks:NAME: 1 where a tensor is, is not
+ *     want hidden_act = silu                   a key that, where it is there, has one of these */
 #pragma once
 #include "base/arena.h"
 #include "base/types.h"
@@ -26,7 +33,7 @@ typedef struct ll_map_dims {
 } ll_map_dims;
 
 typedef struct ll_map_line {
-    const char *kind; /* "": a pair; "tied" or "skip" */
+    const char *kind; /* "": a pair; "tied", "skip" or "refuse" */
     const char *ours[LL_MAP_SEVERAL], *theirs[LL_MAP_SEVERAL];
     int n_ours, n_theirs;
     bool plain; /* dimensions are not said */
@@ -34,11 +41,22 @@ typedef struct ll_map_line {
     int64_t size[LL_MAP_LETTERS]; /* 0: follows from the tensor */
 } ll_map_line;
 
+/* A size of ours of a key of theirs; a key of theirs and what it may be. */
+typedef struct ll_map_key {
+    const char *kind; /* "model", "size", "want" */
+    const char *name;
+    const char *of[LL_MAP_SEVERAL];
+    int n;
+    double times;
+} ll_map_key;
+
 typedef struct ll_map {
     const char *name;
     const char *prefix; /* "": none */
     ll_map_line *lines;
     int n, capacity;
+    ll_map_key *keys;
+    int n_key, key_capacity;
     ll_arena *arena;
 } ll_map;
 

@@ -1,12 +1,14 @@
 /* weights.c: opening a file of weights: what it is, and what is in it. */
 #include "train/weights.h"
 
+#include "token/gguf.h"
 #include "train/pth.h"
 #include "train/ranks.h"
 #include "train/safetensors.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <glob.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -46,21 +48,53 @@ static ll_err read_safetensors(ll_weights *w)
     w->kind = "safetensors";
     w->torch = format && !strcmp(format, "pt");
     w->ours = ll_st_meta(f, "step");
-    w->n = ll_st_count(f);
-    w->all = LL_NEW_ARRAY(w->arena, ll_weight, w->n);
-    for (int i = 0; i < w->n; i++) {
+    int n = ll_st_count(f);
+    ll_weight *all = LL_NEW_ARRAY(w->arena, ll_weight, w->n + n);
+    if (w->n) memcpy(all, w->all, sizeof *all * (size_t)w->n);
+    for (int i = 0; i < n; i++) {
         const ll_st_entry *e = ll_st_at(f, i);
-        w->all[i] = dense(w->arena, e);
-        w->all[i].data = w->map + ll_st_data_at(f) + e->begin;
+        all[w->n + i] = dense(w->arena, e);
+        all[w->n + i].data = w->map + ll_st_data_at(f) + e->begin;
+    }
+    w->all = all;
+    w->n += n;
+    return LL_OK;
+}
+
+static ll_err read_gguf(ll_weights *w)
+{
+    ll_gguf *f = w->gguf = LL_NEW(w->arena, ll_gguf);
+    w->kind = "GGUF";
+    TRY(ll_gguf_parse(w->map, w->bytes, w->path, w->arena, f));
+    w->n = f->n_tensor;
+    w->all = LL_NEW_ARRAY(w->arena, ll_weight, w->n + 1);
+    for (int i = 0; i < w->n; i++) {
+        const ll_gguf_tensor *t = &f->tensors[i];
+        const ll_quant *q = t->quant;
+        ll_weight *x = &w->all[i];
+        *x = (ll_weight){.name = t->name, .dtype = q ? q->dtype : LL_N_DTYPE, .shape = t->shape};
+        x->type = q ? q->name : ll_arena_printf(w->arena, "GGUF's type %d ", t->type);
+        x->data = t->data;
+        x->quant = q && q->floats ? q : NULL;
+        for (int64_t d = t->shape.n - 1, step = 1; d >= 0; step *= t->shape.d[d--])
+            x->stride[d] = step;
     }
     return LL_OK;
+}
+
+size_t ll_weight_bytes(const ll_weight *t)
+{
+    int64_t last = 0;
+    for (int d = 0; d < t->shape.n; d++) last += (t->shape.d[d] - 1) * t->stride[d];
+    if (t->quant) return (size_t)((last + 1) / t->quant->block) * (size_t)t->quant->bytes;
+    return (size_t)(last + 1) * ll_dtype_bytes(t->dtype);
 }
 
 /* A checksum of ours; others have none. */
 static ll_err check_sum(ll_comm *c, const ll_weights *w)
 {
     LL_OWN(ll_st_file) f = NULL;
-    if (strcmp(w->kind, "safetensors")) return LL_OK;
+    if (strcmp(w->kind, "safetensors") || w->before) return LL_OK;
     TRY(ll_ranks_agree(c, ll_st_open(w->path, &f)));
     return ll_st_check(c, f);
 }
@@ -79,18 +113,57 @@ static void drop_prefix(ll_weights *w)
     }
 }
 
-static ll_err map_file(int fd, ll_weights *w)
+static ll_err map_fd(int fd, const char *path, ll_weights *w)
 {
     struct stat st;
-    CHECK(fstat(fd, &st) == 0, LL_E_IO, "%s: %s", w->path, strerror(errno));
+    CHECK(fstat(fd, &st) == 0, LL_E_IO, "%s: %s", path, strerror(errno));
     CHECK(S_ISREG(st.st_mode) && st.st_size > 0, LL_E_IO, "%s: is empty, or not a plain file",
-          w->path);
+          path);
     void *map = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
-    CHECK(map != MAP_FAILED, LL_E_IO, "%s: cannot map %lld bytes: %s", w->path,
-          (long long)st.st_size, strerror(errno));
+    CHECK(map != MAP_FAILED, LL_E_IO, "%s: cannot map %lld bytes: %s", path, (long long)st.st_size,
+          strerror(errno));
     w->map = (const uint8_t *)map;
     w->bytes = (size_t)st.st_size;
     return LL_OK;
+}
+
+static ll_err map_file(const char *path, ll_weights *w)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    CHECK(fd >= 0, LL_E_IO, "%s: %s", path, strerror(errno));
+    ll_err rc = map_fd(fd, path, w);
+    close(fd);
+    return rc;
+}
+
+static void unmap(const ll_weights *w)
+{
+    for (; w; w = w->before)
+        if (w->map) munmap((void *)w->map, w->bytes);
+}
+
+static ll_err read_shards(ll_weights *w, const glob_t *found)
+{
+    CHECK(found->gl_pathc, LL_E_IO, "%s: the folder has no .safetensors file", w->path);
+    for (size_t i = 0; i < found->gl_pathc; i++) {
+        ll_weights *keep = LL_NEW(w->arena, ll_weights);
+        *keep = *w;
+        keep->map = i ? w->map : NULL;
+        w->map = NULL;
+        w->before = keep;
+        TRY(map_file(found->gl_pathv[i], w));
+        TRY(read_safetensors(w));
+    }
+    return LL_OK;
+}
+
+static ll_err read_folder(ll_weights *w)
+{
+    glob_t found = {0};
+    glob(ll_arena_printf(w->arena, "%s/*.safetensors", w->path), 0, NULL, &found);
+    ll_err rc = read_shards(w, &found);
+    globfree(&found);
+    return rc;
 }
 
 /* As a safetensors file its header would be longer than any may be. */
@@ -99,21 +172,26 @@ static bool is_pickle(const ll_weights *w)
     return w->bytes > 4 && w->map[0] == 0x80 && w->map[1] >= 2 && w->map[1] <= 5 && w->map[3] > 5;
 }
 
-static ll_err read_file(ll_weights *w)
+static ll_err read_one(ll_weights *w)
 {
-    int fd = open(w->path, O_RDONLY | O_CLOEXEC);
-    CHECK(fd >= 0, LL_E_IO, "%s: %s", w->path, strerror(errno));
-    ll_err rc = map_file(fd, w);
-    close(fd);
-    TRY(rc);
-    bool zip = w->bytes > 4 && !memcmp(w->map, "PK\3\4", 4);
+    TRY(map_file(w->path, w));
     w->kind = "PyTorch";
     w->torch = true;
-    CHECK(!is_pickle(w), LL_E_IO,
-          "%s: is of PyTorch before 1.6, or a plain pickle, which is not read: load it there and "
-          "save it again, torch.save(torch.load(FILE), NEW)",
-          w->path);
-    TRY(zip ? ll_pth_parse(w->map, w->bytes, w) : read_safetensors(w));
+    bool some = w->bytes > 4;
+    if (is_pickle(w) || (some && !memcmp(w->map, "PK\3\4", 4)))
+        return ll_pth_parse(w->map, w->bytes, w);
+    if (some && !memcmp(w->map, "GGUF", 4)) {
+        w->torch = false;
+        return read_gguf(w);
+    }
+    return read_safetensors(w);
+}
+
+static ll_err read_file(ll_weights *w)
+{
+    struct stat st;
+    bool folder = stat(w->path, &st) == 0 && S_ISDIR(st.st_mode);
+    TRY(folder ? read_folder(w) : read_one(w));
     drop_prefix(w);
     if (w->n) qsort(w->all, (size_t)w->n, sizeof *w->all, by_name);
     for (int i = 1; i < w->n; i++)
@@ -140,13 +218,13 @@ bool ll_weights_foreign(const char *path)
     LL_OWN(ll_arena) a = ll_arena_new();
     ll_weights w = {.arena = a, .path = path};
     bool foreign = read_file(&w) == LL_OK && !w.ours;
-    if (w.map) munmap((void *)w.map, w.bytes);
+    unmap(&w);
     return foreign;
 }
 
 void ll_weights_close(ll_weights *w)
 {
     if (!w) return;
-    if (w->map) munmap((void *)w->map, w->bytes);
+    unmap(w);
     ll_arena_free(w->arena);
 }

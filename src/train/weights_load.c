@@ -1,4 +1,4 @@
-/* weights_load.c: weights in and out of sessions.
+/* weights_load.c: weights of others into sessions.
  *
  * Every tensor of ours is looked up in the map, which says which of theirs it is made of and of
  * what shape they must be. Where no map is named, the bundled one is taken that leaves the fewest
@@ -9,124 +9,28 @@
 
 #include "base/near.h"
 #include "base/text.h"
+#include "pass/lora.h"
+#include "token/gguf.h"
 #include "train/checkpoint.h"
 #include "train/ranks.h"
 #include "train/residual.h"
 #include "train/state.h"
-#include "train/weights.h"
+#include "train/weights_copy.h"
 
 #include <fnmatch.h>
-#include <inttypes.h>
-
-/* ---- which tensors ---- */
-
-/* Is it an optimizer's, PARAMETER.MOMENT? */
-static bool is_moment(const ll_graph *g, const ll_value *v)
-{
-    const char *dot = v->kind == LL_STATE ? strrchr(v->name, '.') : NULL;
-    if (!dot) return false;
-    for (int i = 1; i < g->n_value; i++) {
-        const ll_value *p = &g->values[i];
-        if (p->kind == LL_PARAM && p->node < 0 && !strncmp(p->name, v->name, dot - v->name) &&
-            !p->name[dot - v->name])
-            return true;
-    }
-    return false;
-}
-
-typedef struct tensors {
-    ll_st_tensor *t;
-    ll_st_part *parts; /* NULL: whole */
-    bool *moment;
-    int n;
-} tensors;
-
-static tensors tensors_of(const ll_session *s, ll_arena *a)
-{
-    tensors x = {0};
-    x.n = ll_session_tensors(s, a, &x.t, &x.parts);
-    x.moment = LL_NEW_ARRAY(a, bool, x.n);
-    for (int i = 0; i < x.n; i++)
-        x.moment[i] = is_moment(s->g, ll_value_of(s->g, ll_find(s->g, x.t[i].name)));
-    return x;
-}
-
-static ll_st_part part_of(const tensors *x, int i)
-{
-    return x->parts ? x->parts[i] : (ll_st_part){.shape = x->t[i].shape};
-}
-
-/* ---- elements ---- */
-
-/* Ours, and one of theirs. */
-typedef struct copy {
-    void *ours;
-    ll_dtype dtype, other;
-    uint8_t *theirs;
-    int which; /* of several */
-    bool out;  /* to theirs */
-} copy;
-
-/* n elements of one type that lie together on both sides. */
-static void copy_row(const copy *c, int64_t i, int64_t at, int64_t n)
-{
-    size_t one = ll_dtype_bytes(c->dtype);
-    uint8_t *there = c->theirs + (size_t)at * one, *here = (uint8_t *)c->ours + (size_t)i * one;
-    memcpy(c->out ? there : here, c->out ? here : there, (size_t)n * one);
-}
-
-static void copy_one(const copy *c, int64_t i, int64_t at)
-{
-    uint8_t *there = c->theirs + (size_t)at * ll_dtype_bytes(c->other);
-    uint64_t room = 0;                              /* theirs may lie at any byte */
-    if (c->dtype == LL_F32 && c->other == LL_F32) { /* the usual ones, which are many */
-        uint8_t *here = (uint8_t *)c->ours + (size_t)i * 4;
-        memcpy(c->out ? there : here, c->out ? here : there, 4);
-    } else if (c->out) {
-        ll_store(&room, c->other, 0, ll_load(c->ours, c->dtype, i));
-        memcpy(there, &room, ll_dtype_bytes(c->other));
-    } else {
-        memcpy(&room, there, ll_dtype_bytes(c->other));
-        ll_store(c->ours, c->dtype, i, ll_load(&room, c->other, 0));
-    }
-}
-
-/* Every element of the part that is in this one of theirs. */
-static void walk(const copy *c, const ll_shape *part, const ll_map_places *p)
-{
-    int last = part->n - 1;
-    int64_t n = ll_numel(part), row = part->n ? part->d[last] : 1, index[LL_MAX_DIMS] = {0};
-    static int64_t here = 0;
-    static int first = 0;
-    const int64_t *at = part->n ? p->at[last] : &here;
-    const int *of = part->n ? p->which[last] : &first;
-    bool together = c->dtype == c->other;
-    for (int64_t i = 1; i < row; i++)
-        together = together && at[i] == at[i - 1] + 1 && of[i] == of[0];
-    for (int64_t done = 0; done < n; done += row) {
-        int64_t base = p->first;
-        int which = 0;
-        for (int d = 0; d < last; d++) {
-            base += p->at[d][index[d]];
-            which += p->which[d][index[d]];
-        }
-        if (together && which + of[0] == c->which) copy_row(c, done, base + at[0], row);
-        for (int64_t i = 0; i < row && !together; i++)
-            if (which + of[i] == c->which) copy_one(c, done + i, base + at[i]);
-        for (int d = last - 1; d >= 0 && ++index[d] == part->d[d]; d--) index[d] = 0;
-    }
-}
+#include <stdlib.h>
 
 /* ---- a file held against the model ---- */
 
 typedef struct fit {
     const ll_weights *w;
-    const tensors *x;
+    const ll_own_tensors *x;
     ll_map *map;
     ll_mapped *made; /* [x->n] */
     bool *fresh;     /* [x->n]: keeps its values */
     bool *used;      /* [w->n] */
-    int missing, extra, misshapen, n_fresh, n_unread;
+    bool *mapped;    /* [w->n]: by a line of its own */
+    int missing, extra, misshapen, n_fresh, n_unread, averages;
     ll_buf lines[3]; /* of those three kinds */
     ll_buf unread;   /* of theirs that are skipped by the user */
     ll_arena *arena;
@@ -160,12 +64,19 @@ static bool skips(ll_arena *a, const char *skip, const char *name)
     return false;
 }
 
-static int find_theirs(const fit *f, const char *name)
+static int find_named(const fit *f, const char *name)
 {
     const ll_weight *t = ll_weights_find(f->w, name);
     size_t n = strlen(f->map->prefix);
     if (!t && n && !strncmp(name, f->map->prefix, n)) t = ll_weights_find(f->w, name + n);
     return t ? (int)(t - f->w->all) : -1;
+}
+
+/* Of a checkpoint of ours the average, where there is one: as predict, eval and export take it. */
+static int find_theirs(const fit *f, const char *name)
+{
+    int average = f->w->ours ? find_named(f, ll_arena_printf(f->arena, "%s" LL_EMA, name)) : -1;
+    return average >= 0 ? average : find_named(f, name);
 }
 
 static void add_missing(fit *f, const char *theirs, const char *ours)
@@ -202,7 +113,10 @@ static ll_err hold_ours(fit *f)
             if (pass && !m->n && !f->fresh[i]) add_missing(f, name, name);
             for (int k = 0; k < m->n; k++) {
                 int at = find_theirs(f, m->theirs[k]);
-                if (!pass && at >= 0) f->used[at] = true;
+                if (!pass && at >= 0) f->used[at] = f->mapped[at] = true;
+                int plain = pass ? -1 : find_named(f, m->theirs[k]);
+                if (plain >= 0) f->used[plain] = true;
+                if (plain >= 0 && plain != at) f->averages++;
                 if (!pass || f->fresh[i]) continue;
                 if (at < 0)
                     add_missing(f, m->theirs[k], name);
@@ -217,12 +131,9 @@ static ll_err hold_ours(fit *f)
 static ll_err check_tied(const fit *f, const ll_weight *a, const ll_weight *b)
 {
     bool same = a->dtype == b->dtype && ll_shape_equal(&a->shape, &b->shape) && a->shape.n >= 0 &&
-                a->dtype != LL_N_DTYPE &&
+                a->dtype != LL_N_DTYPE && a->quant == b->quant &&
                 !memcmp(a->stride, b->stride, sizeof *a->stride * (size_t)a->shape.n);
-    int64_t last = 0;
-    for (int d = 0; same && d < a->shape.n; d++) last += (a->shape.d[d] - 1) * a->stride[d];
-    same = same && (a->data == b->data ||
-                    !memcmp(a->data, b->data, (size_t)(last + 1) * ll_dtype_bytes(a->dtype)));
+    same = same && (a->data == b->data || !memcmp(a->data, b->data, ll_weight_bytes(a)));
     CHECK(same, LL_E_SHAPE, "%s: %s is not %s there; in the model they are one, by map %s",
           f->w->path, a->name, b->name, f->map->name);
     return LL_OK;
@@ -236,16 +147,23 @@ static ll_err hold_lines(fit *f, bool look)
         const ll_map_line *l = &f->map->lines[k];
         if (!strcmp(l->kind, "tied")) {
             int a = find_theirs(f, l->ours[0]), b = find_theirs(f, l->theirs[0]);
-            if (a < 0 || b < 0) continue;
+            if (a < 0 || b < 0 || f->mapped[a]) continue;
             f->used[a] = true;
             if (look && f->w->all[a].dtype != LL_N_DTYPE)
                 TRY(check_tied(f, &f->w->all[a], &f->w->all[b]));
         }
-        for (int i = 0; i < f->w->n && !strcmp(l->kind, "skip"); i++) {
+        bool refuse = !strcmp(l->kind, "refuse");
+        for (int i = 0; i < f->w->n && (refuse || !strcmp(l->kind, "skip")); i++) {
             const char *name = f->w->all[i].name;
             const char *whole = ll_arena_printf(f->arena, "%s%s", f->map->prefix, name);
-            if (ll_map_fits(l->theirs[0], name, &match) || ll_map_fits(l->theirs[0], whole, &match))
-                f->used[i] = true;
+            if (!ll_map_fits(l->theirs[0], name, &match) &&
+                !ll_map_fits(l->theirs[0], whole, &match))
+                continue;
+            f->used[i] = true;
+            CHECK(!refuse || !look, LL_E_SHAPE,
+                  "%s: has a tensor %s, which changes what the others mean in a way that the model "
+                  "does not do (by map %s)",
+                  f->w->path, name, f->map->name);
         }
     }
     return LL_OK;
@@ -277,19 +195,24 @@ static void hold_rest(fit *f, const char *skip)
     }
 }
 
-static ll_err hold(fit *f, const ll_weights *w, const tensors *x, const char *map, const char *skip,
-                   ll_arena *a)
+static ll_err hold(fit *f, const ll_weights *w, const ll_own_tensors *x, const char *map,
+                   const char *skip, ll_arena *a)
 {
     *f = (fit){.w = w, .x = x, .arena = a, .unread = {.arena = a}};
     for (int i = 0; i < 3; i++) f->lines[i].arena = a;
     f->made = LL_NEW_ARRAY(a, ll_mapped, x->n);
     f->fresh = LL_NEW_ARRAY(a, bool, x->n);
     f->used = LL_NEW_ARRAY(a, bool, w->n);
+    f->mapped = LL_NEW_ARRAY(a, bool, w->n);
     for (int i = 0; i < x->n; i++) {
         f->fresh[i] = !x->moment[i] && skips(a, skip, x->t[i].name);
         f->n_fresh += f->fresh[i];
     }
     TRY(ll_map_open(map, &f->map));
+    for (int i = 0; i < x->n; i++) /* adapters begin anew where the file has none */
+        if (!x->moment[i] && !f->fresh[i] && ll_is_lora(x->t[i].name) &&
+            find_theirs(f, x->t[i].name) < 0)
+            f->fresh[i] = true, f->n_fresh++;
     TRY(hold_ours(f));
     TRY(hold_lines(f, false));
     hold_rest(f, skip);
@@ -306,8 +229,8 @@ static bool better(const fit *a, const fit *b)
 }
 
 /* By the map that is named, or by the bundled one that fits best. */
-static ll_err choose(fit *best, const ll_weights *w, const tensors *x, const ll_weights_from *from,
-                     ll_arena *a)
+static ll_err choose(fit *best, const ll_weights *w, const ll_own_tensors *x,
+                     const ll_weights_from *from, ll_arena *a)
 {
     const char *name, *skip = from->skip ? from->skip : "";
     *best = (fit){0};
@@ -359,25 +282,45 @@ static ll_err check_fit(const fit *f)
 
 /* ---- in ---- */
 
-static void read_all(const fit *f)
+/* A tensor of blocks, as floats; the caller frees them. */
+static ll_err unpack(const ll_weight *w, float **out)
+{
+    int64_t n = ll_numel(&w->shape);
+    *out = (float *)malloc((size_t)(n + 1) * sizeof **out);
+    CHECK(*out, LL_E_MEM, "no memory for %s, %lld numbers", w->name, (long long)n);
+    for (int64_t i = 0; i < n / w->quant->block; i++)
+        w->quant->floats(w->data + i * w->quant->bytes, *out + i * w->quant->block);
+    return LL_OK;
+}
+
+static ll_err read_from(const ll_st_tensor *t, const ll_st_part *part, const ll_mapped *m, int k,
+                        const ll_weight *w)
+{
+    LL_OWN(ll_arena) a = ll_arena_new();
+    LL_OWN_MEMORY float *floats = NULL;
+    if (w->quant) TRY(unpack(w, &floats));
+    ll_weights_copy c = {
+        t->data, t->dtype, w->dtype, floats ? (uint8_t *)floats : (uint8_t *)w->data, k, false};
+    ll_map_places p = ll_map_place(m, w->stride, &part->shape, part->at, a);
+    ll_weights_walk(&c, &part->shape, &p);
+    return LL_OK;
+}
+
+static ll_err read_all(const fit *f)
 {
     for (int i = 0; i < f->x->n; i++) {
         const ll_st_tensor *t = &f->x->t[i];
         const ll_mapped *m = &f->made[i];
-        ll_st_part part = part_of(f->x, i);
+        ll_st_part part = ll_weights_part(f->x, i);
         if (!t->data || f->fresh[i] || !ll_numel(&part.shape)) continue;
         if (f->x->moment[i]) {
             memset(t->data, 0, (size_t)ll_numel(&part.shape) * ll_dtype_bytes(t->dtype));
             continue;
         }
-        for (int k = 0; k < m->n; k++) {
-            LL_OWN(ll_arena) a = ll_arena_new();
-            const ll_weight *w = &f->w->all[find_theirs(f, m->theirs[k])];
-            copy c = {t->data, t->dtype, w->dtype, (uint8_t *)w->data, k, false};
-            ll_map_places p = ll_map_place(m, w->stride, &part.shape, part.at, a);
-            walk(&c, &part.shape, &p);
-        }
+        for (int k = 0; k < m->n; k++)
+            TRY(read_from(t, &part, m, k, &f->w->all[find_theirs(f, m->theirs[k])]));
     }
+    return LL_OK;
 }
 
 static const char *note_of(const fit *f, bool asked)
@@ -388,11 +331,12 @@ static const char *note_of(const fit *f, bool asked)
     for (int i = 0; i < f->x->n; i++) n += !f->x->moment[i] && !f->fresh[i];
     for (int i = 0; i < f->w->n; i++) {
         ll_dtype t = f->w->all[i].dtype;
-        if (t != LL_N_DTYPE && t != LL_F32) type = f->w->all[i].type;
+        if (t != LL_N_DTYPE && (t != LL_F32 || f->w->all[i].quant)) type = f->w->all[i].type;
     }
     ll_buf_printf(&b, "weights: %d tensors of %s (%s), by map %s%s", n, f->w->path, f->w->kind,
                   f->map->name, asked ? "" : ", which fits its names");
     if (type) ll_buf_printf(&b, "; %s converted", type);
+    if (f->averages) ll_buf_printf(&b, "; averages (train.ema) of %d", f->averages);
     if (*f->w->prefix) ll_buf_printf(&b, "; without the prefix %s", f->w->prefix);
     for (int i = 0; i < f->x->n; i++)
         if (f->fresh[i]) ll_buf_printf(&b, "%s%s", more++ ? ", " : "; fresh: ", f->x->t[i].name);
@@ -400,11 +344,9 @@ static const char *note_of(const fit *f, bool asked)
     return b.text;
 }
 
-static ll_err load(ll_session *s, const ll_weights *w, const ll_weights_from *from, ll_arena *a,
-                   fit *f)
+static ll_err check(const ll_own_tensors *x, const ll_weights *w, const ll_weights_from *from,
+                    ll_arena *a, fit *f)
 {
-    tensors *x = LL_NEW(a, tensors);
-    *x = tensors_of(s, a);
     TRY(choose(f, w, x, from, a));
     if (from->skip) TRY(check_skip(f, from->skip));
     TRY(check_fit(f));
@@ -418,96 +360,32 @@ ll_err ll_weights_load(ll_session *s, const ll_weights_from *from, ll_arena *are
     LL_OWN(ll_weights) w = NULL;
     fit f = {0};
     TRY(ll_weights_open(c, from->path, &w));
-    ll_err rc = ll_ranks_agree(c, load(s, w, from, arena, &f));
+    const ll_own_tensors x = ll_weights_tensors(s, arena);
+    ll_err rc = ll_ranks_agree(c, check(&x, w, from, arena, &f));
     if (rc == LL_OK) {
-        read_all(&f);
+        rc = ll_ranks_agree(c, read_all(&f));
         *note = note_of(&f, from->map && *from->map);
         s->step = 0;
-        rc = ll_ranks_agree(c, ll_session_loaded(s));
+        if (rc == LL_OK) rc = ll_ranks_agree(c, ll_session_loaded(s));
     }
     ll_map_close(f.map);
     return rc;
 }
 
-/* ---- out ---- */
-
-typedef struct theirs {
-    ll_st_tensor *t;
-    int64_t *filled; /* elements */
-    int n, room, filled_room;
-    ll_arena *arena;
-    ll_dtype dtype;
-} theirs;
-
-/* The tensor of that name; made where there is none yet. */
-static int find_or_make(theirs *o, const char *name, const ll_shape *shape)
+ll_err ll_weights_check(const ll_graph *g, const ll_weights *w, const ll_weights_from *from,
+                        ll_arena *arena)
 {
-    for (int i = 0; i < o->n; i++)
-        if (!strcmp(o->t[i].name, name)) return i;
-    size_t bytes = (size_t)ll_numel(shape) * ll_dtype_bytes(o->dtype);
-    o->t = (ll_st_tensor *)ll_arena_grow(o->arena, o->t, sizeof *o->t, o->n, &o->room);
-    o->filled =
-        (int64_t *)ll_arena_grow(o->arena, o->filled, sizeof *o->filled, o->n, &o->filled_room);
-    o->filled[o->n] = 0;
-    o->t[o->n] = (ll_st_tensor){name, o->dtype, *shape, ll_arena_try(o->arena, bytes + 1)};
-    return o->n++;
-}
-
-static ll_err write_one(theirs *o, const ll_map *map, const ll_st_tensor *t)
-{
-    ll_mapped m;
-    TRY(ll_map_find(map, o->arena, t->name, &t->shape, &m));
-    CHECK(m.n, LL_E_CONFIG, "map %s has no line for %s", map->name, t->name);
-    int64_t stride[LL_MAX_DIMS] = {0}, zero[LL_MAX_DIMS] = {0};
-    for (int64_t d = m.shape.n - 1, step = 1; d >= 0; step *= m.shape.d[d--]) stride[d] = step;
-    for (int k = 0; k < m.n; k++) {
-        LL_OWN(ll_arena) a = ll_arena_new();
-        int at = find_or_make(o, m.theirs[k], &m.shape);
-        CHECK(o->t[at].data, LL_E_MEM, "no memory for %s", m.theirs[k]);
-        copy c = {t->data, t->dtype, o->dtype, (uint8_t *)o->t[at].data, k, true};
-        ll_map_places p = ll_map_place(&m, stride, &t->shape, zero, a);
-        walk(&c, &t->shape, &p);
-        o->filled[at] += ll_numel(&t->shape) / m.n;
+    ll_own_tensors x = {.t = LL_NEW_ARRAY(arena, ll_st_tensor, g->n_value),
+                        .moment = LL_NEW_ARRAY(arena, bool, g->n_value)};
+    fit f = {0};
+    for (int i = 1; i < g->n_value; i++) {
+        const ll_value *v = &g->values[i];
+        if (v->node >= 0 || (v->kind != LL_PARAM && v->kind != LL_STATE)) continue;
+        x.t[x.n++] = (ll_st_tensor){v->name, v->type.dtype, v->type.shape, NULL};
     }
-    return LL_OK;
-}
-
-static ll_err write_all(theirs *o, const ll_map *map, const tensors *x)
-{
-    for (int i = 0; i < x->n; i++)
-        if (!x->moment[i]) TRY(write_one(o, map, &x->t[i]));
-    for (int i = 0; i < o->n; i++)
-        CHECK(o->filled[i] == ll_numel(&o->t[i].shape), LL_E_CONFIG,
-              "map %s does not give each element of %s from one of the model", map->name,
-              o->t[i].name);
-    for (int i = 0; i < map->n; i++) {
-        const ll_map_line *l = &map->lines[i];
-        int n = o->n, k = 0;
-        while (k < n && strcmp(o->t[k].name, l->theirs[0])) k++;
-        if (strcmp(l->kind, "tied") || k == n) continue;
-        ll_st_tensor again = o->t[k];
-        int at = find_or_make(o, l->ours[0], &(ll_shape){.n = 1});
-        again.name = l->ours[0];
-        o->t[at] = again;
-    }
-    return LL_OK;
-}
-
-ll_err ll_weights_save(ll_session *s, const char *path, const char *map, ll_dtype dtype, int *n)
-{
-    LL_ASSERT(!s->team);
-    LL_OWN(ll_arena) a = ll_arena_new();
-    LL_OWN(ll_map) m = NULL;
-    TRY(ll_map_open(map && *map ? map : LL_MAP_AS_IS, &m));
-    tensors x = tensors_of(s, a);
-    theirs o = {.arena = a, .dtype = dtype};
-    TRY(write_all(&o, m, &x));
-    ll_st_pair pt = {"format", "pt"};
-    *n = o.n;
-    return ll_st_write(path, &(ll_st_content){.tensors = o.t,
-                                              .n = o.n,
-                                              .meta = &pt,
-                                              .n_meta = strcmp(m->name, LL_MAP_AS_IS) != 0});
+    ll_err rc = check(&x, w, from, arena, &f);
+    ll_map_close(f.map);
+    return rc;
 }
 
 /* ---- what loopline.h has of it ---- */

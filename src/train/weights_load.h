@@ -3,6 +3,7 @@
 #pragma once
 #include "exec/session.h"
 #include "train/weight_map.h"
+#include "train/weights.h"
 
 typedef struct ll_weights_from {
     const char *path;
@@ -16,6 +17,12 @@ typedef struct ll_weights_from {
 ll_err ll_weights_load(ll_session *s, const ll_weights_from *from, ll_arena *arena,
                        const char **note);
 
+/* Would it load? Of a graph without an optimizer. */
+ll_err ll_weights_check(const ll_graph *g, const ll_weights *w, const ll_weights_from *from,
+                        ll_arena *arena);
+
 /* Parameters and statistics of a session on this process alone, by the map's names and layouts
- * (NULL or "": ours). *n: how many were written. */
+ * (NULL or "": ours); adapters are merged. *n: how many were written. */
 ll_err ll_weights_save(ll_session *s, const char *path, const char *map, ll_dtype dtype, int *n);
+/* Adapters alone, as PEFT names them: adapter_model.safetensors and adapter_config.json. */
+ll_err ll_adapters_save(ll_session *s, const char *folder, const char *map, int *n);

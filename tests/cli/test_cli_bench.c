@@ -90,6 +90,34 @@ static void refuses_mistakes(void **state)
     outcome_free(&o);
 }
 
+/* Presets side by side; and an ensemble's members predict together. */
+static void compares_replicas(void **state)
+{
+    const char *f = *state;
+    write_text(tmpdir_path(state, "r.yaml"),
+               "model: {name: mlp, image: 8, width: 16, depth: 1, classes: 4}\n"
+               "data: {name: synthetic, samples: 200, val_fraction: 0.2}\n"
+               "train: {batch: 8, steps: 6, threads: 1, log_every: 2}\n");
+    json_t *j = prints_json(f, "bench consistency r.yaml -n 2 --out c --json "
+                               "--presets sync,local+every=3,ensemble");
+    const json_t *list = json_object_get(j, "presets");
+    assert_int_equal(json_array_size(list), 3);
+    double bytes[3];
+    for (size_t i = 0; i < 3; i++) {
+        bytes[i] = json_num(json_array_get(list, i), "replica_bytes");
+        assert_true(json_num(json_array_get(list, i), "val_loss") > 0);
+    }
+    assert_true(bytes[0] == 3 * bytes[1] && bytes[1] > 0 && bytes[2] == 0);
+    json_decref(j);
+    char *svg = read_whole(tmpdir_path(state, "c/consistency.svg"), NULL);
+    check_xml(svg);
+    free(svg);
+    outcome o = succeeds(f, "eval c/ensemble --json");
+    assert_non_null(strstr(o.err, "member 1 alone"));
+    outcome_free(&o);
+    refuses(f, 1, "inspect c/local+every=3", "parallel.replicas=1");
+}
+
 int main(void)
 {
 #define IN_FOLDER(test) cmocka_unit_test_setup_teardown(test, tmpdir_setup, tmpdir_teardown)
@@ -97,6 +125,7 @@ int main(void)
         IN_FOLDER(measures),
         IN_FOLDER(tables_do_not_replace_other_files),
         IN_FOLDER(refuses_mistakes),
+        IN_FOLDER(compares_replicas),
     };
     return cmocka_run_group_tests_name("cli_bench", tests, NULL, NULL);
 }

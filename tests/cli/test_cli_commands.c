@@ -290,6 +290,60 @@ static void every_command_has_help(void **state)
     free(version);
 }
 
+/* ---- plan ---- */
+
+static void plans(void **state)
+{
+    static const char *const keys[] = {"mesh",
+                                       "schedule",
+                                       "micro_batch",
+                                       "virtual_stages",
+                                       "zero",
+                                       "recompute",
+                                       "step_s",
+                                       "model_flops_per_rank",
+                                       "percent_of_peak",
+                                       "bytes_per_rank",
+                                       "bytes_by_kind",
+                                       "tokens_per_s",
+                                       "fits",
+                                       "bubble",
+                                       "exposed_comm_s"};
+    const char *folder = *state;
+    write_text(tmpdir_path(state, "s.yaml"), sentence);
+    write_text(tmpdir_path(state, "p.yaml"), picture);
+    for (int i = 0; i < 2; i++) { /* by layers; compiled and replayed */
+        json_t *j = prints_json(folder, i ? "plan p.yaml --cluster dgx-h100 --ranks 4 --json"
+                                          : "plan s.yaml --cluster dgx-h100 --ranks 4 --json "
+                                            "--report r.html --tokens 1e6 -s train.precision=fp8");
+        json_t *best = json_array_get(json_object_get(j, "plans"), 0);
+        for (size_t k = 0; k < sizeof keys / sizeof *keys; k++)
+            assert_non_null(json_object_get(best, keys[k]));
+        assert_true(json_num(best, "step_s") > 0 && json_is_true(json_object_get(best, "fits")));
+        json_decref(j);
+    }
+    json_t *whole = prints_json(folder, "inspect s.yaml --json");
+    json_t *count = prints_json(folder, "plan s.yaml --cluster dgx-h100 --ranks 4 --json");
+    assert_true(json_num(whole, "parameters") == json_num(count, "parameters"));
+    json_decref(whole);
+    json_decref(count);
+    size_t size;
+    char *page = read_whole(tmpdir_path(state, "r.html"), &size);
+    assert_non_null(strstr(page, "<h2>Roofline"));
+    free(page);
+    json_t *t = prints_json(folder, "train p.yaml --parallel auto --json --out one");
+    assert_true(json_num(t, "predicted_step_ms") > 0);
+    json_t *c = prints_json(folder, "plan --check one --json");
+    json_t *run = json_array_get(json_object_get(c, "runs"), 0);
+    assert_true(fabs(json_num(run, "step_ms") - json_num(t, "step_ms")) < 1e-3);
+    assert_int_equal(json_num(c, "memory_exact"), 1);
+    json_decref(t);
+    json_decref(c);
+    json_t *large = prints_json(folder, "plan --large --json");
+    assert_int_equal(json_array_size(json_object_get(large, "rows")), 10);
+    json_decref(large);
+}
+
 int main(void)
 {
 #define IN_FOLDER(test) cmocka_unit_test_setup_teardown(test, tmpdir_setup, tmpdir_teardown)
@@ -304,6 +358,7 @@ int main(void)
         IN_FOLDER(lists_data),
         IN_FOLDER(bench_prints_its_keys),
         IN_FOLDER(every_command_has_help),
+        IN_FOLDER(plans),
     };
     return cmocka_run_group_tests_name("cli_commands", tests, NULL, NULL);
 }

@@ -48,6 +48,14 @@ static void arrays(void **state)
     assert_non_null(strstr(told, "\"files\": 2"));
     assert_non_null(strstr(told, "{\"name\": \"images.npy\", \"bytes\": 1408}"));
     free(told);
+    char moved[512];
+    snprintf(moved, sizeof moved, "%s", tmpdir_path(state, "other.npy"));
+    assert_int_equal(rename(tmpdir_path(state, "labels.npy"), moved), 0);
+    o = succeeds(folder, "predict a images.npy"); /* data.json is enough */
+    assert_non_null(strstr(o.out, "images.npy[4]   1 "));
+    assert_null(strstr(o.err, "note"));
+    outcome_free(&o);
+    assert_int_equal(rename(moved, tmpdir_path(state, "labels.npy")), 0);
     put_npy(tmpdir_path(state, "more.npy"), "<i8", "(80,)", labels, sizeof labels);
     refuses(folder, 1, "train a.yaml --out a --resume --set train.steps=41", "was made with data",
             "this run has");

@@ -11,10 +11,11 @@ static const struct {
     {"mlp-fashion", "--set train.steps=20"}, /* as many as read most of the data */
     {"lenet5-fashion", "--set train.steps=20"},
     {"gpt-kjv", "--set data.val_fraction=0.001"},
-    {"resnet18-fashion", "--set data.name=synthetic --set data.samples=64 --set train.batch=16"},
-    {"resnet18-cifar10", "--set data.name=synthetic --set data.samples=64 --set train.batch=16"},
+    {"resnet18-fashion", "--set data.name=synthetic --set data.samples=16 --set train.batch=8"},
+    {"resnet18-cifar10", "--set data.name=synthetic --set data.samples=16 --set train.batch=8"},
     {"gpt2-124m", "--set data.name=synthetic --set data.samples=8 --set train.batch=1 "
-                  "--set train.micro_batch=1 --set model.seq=32"},
+                  "--set train.micro_batch=1 --set model.seq=32 --set model.layers=3 "
+                  "--set model.vocab=9000"},
     {"mlp-fashion", "--set train.batch=8192 --set model.width=64"}, /* batches are most of it */
 };
 enum { ROWS = sizeof rows / sizeof *rows };

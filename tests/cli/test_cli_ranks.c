@@ -202,8 +202,8 @@ static bool has_lines(void *const *state, const char *path, int n)
 /* Starts the endless run on two ranks, and waits for it to get going. */
 static pid_t begin(void *const *state, const char *zero)
 {
-    const char *words[] = {"train", "endless.yaml", "-n",     "2",      "--mesh", "data=2",
-                           "--out", "out",          "--json", "--zero", zero,     NULL};
+    const char *words[] = {"train", "endless.yaml", "-n",     "2",  "--mesh",     "data=2", "--out",
+                           "out",   "--json",       "--zero", zero, "--restarts", "0",      NULL};
     write_runs(state);
     pid_t child = program_start(*state, NULL, words);
     for (int i = 0; i < 4000 && !has_lines(state, "out/metrics.jsonl", 3); i++) sleep_ms(5);

@@ -26,7 +26,7 @@ static const lone lones[] = {
     {NULL, "-n 0", "-n is '0', want a whole number, 1 or more", 2},
     {NULL, "-n -1", "-n is '-1', want a whole number, 1 or more", 2},
     {NULL, "-n two", "-n is 'two', want", 2},
-    {NULL, "-n 1e3", "-n is '1e3', want", 2},
+    {NULL, "-n 1.5", "-n is '1.5', want", 2},
     {NULL, "-n 99999999999999999999", "want a whole number", 2},
     {NULL, "-n 100000", "-n is 100000, but this machine has", 1},
     {NULL, "-n 4 --mesh data=6", "6 ranks, but there are 4: use data=4, or -n 6", 1},

@@ -218,6 +218,11 @@ static void keeps_the_best(void **state)
     outcome_free(&o);
     assert_true(file_exists(tmpdir_path(state, "two/checkpoints/best.safetensors")));
     refuses(*state, 1, "train r.yaml --out x --set train.best=min:iou", "does not give");
+    assert_false(file_exists(tmpdir_path(state, "x/run.yaml"))); /* before the first step */
+    o = succeeds(*state, "train r.yaml --out again --init out/checkpoints/best.safetensors "
+                         "--set train.steps=1");
+    assert_non_null(strstr(o.err, "averages (train.ema) of 4"));
+    outcome_free(&o);
     refuses(*state, 1, "train r.yaml --out y --set train.best=", "train.patience goes with");
     refuses(*state, 1, "train r.yaml --out y --set params.*=hold", "'hold', want freeze");
 }
@@ -233,6 +238,12 @@ static void randomness_has_an_effect(void **state)
     must(folder, "train s.yaml --out s2 --set model.dropout=0");
     const char *one = tmpdir_path(state, "p1/metrics.jsonl");
     assert_false(same_file(one, tmpdir_path(state, "p2/metrics.jsonl")));
+    must(folder, "train p.yaml --out m1 --exact --set data.mixup=0.4 --set data.cutmix=1");
+    must(folder, "train p.yaml --out m2 --exact --set data.mixup=0.4 --set data.cutmix=1 -n 2");
+    one = tmpdir_path(state, "m1/metrics.jsonl");
+    assert_true(same_file(one, tmpdir_path(state, "m2/metrics.jsonl")));
+    assert_false(same_file(one, tmpdir_path(state, "p2/metrics.jsonl")));
+    refuses(folder, 1, "train s.yaml --out m3 --set data.mixup=0.4", "data.mixup is for images");
     one = tmpdir_path(state, "s1/metrics.jsonl");
     assert_false(same_file(one, tmpdir_path(state, "s2/metrics.jsonl")));
 }

@@ -30,7 +30,7 @@ static ll_err command(const char *what, int argc, char **argv)
 static int program(int argc, char **argv)
 {
     ll_cli_launch_args(argc, argv);
-    ll_err rc = ll_cli_launch(atoi(argv[1]), false);
+    ll_err rc = ll_cli_launch(atoi(argv[1]), NULL);
     if (rc == LL_OK) rc = command(argv[2], argc, argv);
     return rc == LL_OK ? 0 : ll_cli_fail("loopline test", ll_error_text(), 1);
 }

@@ -153,8 +153,18 @@ static void npy_folder(void **state)
     ok(ll_dataset_open(&o, &d));
     assert_int_equal(ll_dataset_info(d)->digest, digest);
     check_rows(d, 2);
+    o.fields = "x,w=weight,y,again=weight"; /* one array for two inputs */
+    ok(ll_dataset_open(&o, &d));
+    float w[2];
+    ok(ll_dataset_read(d, &(ll_sampling){0}, 3, 1, (void *[]){&w[0], &w[1], NULL, NULL}));
+    assert_int_equal(ll_dataset_info(d)->n_field, 4);
+    assert_true(w[0] == w[1]);
+    ll_dataset_close(d);
     o.fields = "x,y,w=wait";
     fails(ll_dataset_open(&o, &d), "data.fields names wait, which is not there");
+    put_file(tmpdir_path(state, "y.npy"), b, make_npy(b, "<i8", "(0,)", b, 0));
+    o.fields = "y";
+    fails(ll_dataset_open(&o, &d), "array y has no samples");
     put_file(tmpdir_path(state, "y.npy"), b,
              make_npy(b, "<i8", "(2,)", (int64_t[]){1, 1ll << 40}, 16));
     o.fields = "x,y,w=weight";

@@ -1,6 +1,8 @@
 /* Readers: each format there and back, and every way a file can be wrong. */
 #include "files.h"
 
+#include "data/data_int.h"
+
 #include <fcntl.h>
 #include <math.h>
 #include <sys/stat.h>
@@ -446,6 +448,45 @@ static void names(void **state)
     ll_dataset_close(NULL);
 }
 
+/* What data.json says is enough to bring other samples to the set's. */
+static void told(void **state)
+{
+    (void)state;
+    ll_arena *a = ll_arena_new();
+    ll_buf b = {.arena = a};
+    ll_dataset *d, *t;
+    ok(ll_dataset_open(&(ll_data_opts){.name = "synthetic",
+                                       .height = 5,
+                                       .width = 7,
+                                       .channels = 3,
+                                       .n_mean = 3,
+                                       .mean = {0.1, 0.2, 0.3},
+                                       .centre = 0.875},
+                       &d));
+    ll_dataset_tell(d, &b);
+    ok(ll_told_parse(b.text, b.len, "data.json", &t));
+    const ll_data_info *f = ll_dataset_info(d), *g = ll_dataset_info(t);
+    assert_int_equal(g->kind, LL_IMAGES);
+    assert_int_equal(g->height * 100 + g->width * 10 + g->channels, 573);
+    assert_memory_equal(g->mean, f->mean, sizeof f->mean);
+    assert_memory_equal(g->deviation, f->deviation, sizeof f->deviation);
+    assert_true(t->centre == 0.875);
+    assert_memory_equal(t->scale, d->scale, 3 * sizeof *d->scale);
+    ll_dataset_close(t);
+    ll_dataset_close(d);
+    static const char names[] = "{\"kind\": \"records\", \"classes\": [\"a\", \"\\u00e9\"]}";
+    ok(ll_told_parse(names, strlen(names), "j", &t));
+    assert_string_equal(ll_dataset_info(t)->class_names[1], "\xc3\xa9");
+    ll_dataset_close(t);
+    static const char *const bad[][2] = {{"{", "no JSON"},
+                                         {"{\"kind\": \"image\"}", "kind"},
+                                         {"{\"kind\": \"images\"}", "image wants 3 numbers"},
+                                         {"{\"kind\": \"tokens\", \"classes\": [1]}", "no name"}};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+        fails(ll_told_parse(bad[i][0], strlen(bad[i][0]), "j", &t), bad[i][1]);
+    ll_arena_free(a);
+}
+
 static void show(void **state)
 {
     ll_dataset *d;
@@ -481,7 +522,7 @@ int main(void)
         T(idx_round_trip), T(val_split), T(idx_errors),       T(idx_mismatch),
         T(gz_errors),      T(cifar),     T(tokens),           T(tokens_errors),
         T(text),           T(synthetic), T(synthetic_tokens), T(names),
-        T(show),
+        T(told),           T(show),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

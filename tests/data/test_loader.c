@@ -274,6 +274,63 @@ static void augmentation(void **state)
     ll_dataset_close(d);
 }
 
+/* Pairs: what is read is a blend, or a rectangle, of two samples and says of which, by how much;
+ * validation is never touched. */
+static void mixed(void **state)
+{
+    enum { H = 6, W = 8, N = 400 };
+    ll_dataset *plain = images(state, 29, H, W), *d;
+    for (int kind = 1; kind < 4; kind++) {
+        ll_data_opts o = from(state, "idx");
+        o.mixup = kind & 1 ? 0.4 : 0, o.cutmix = kind & 2 ? 1 : 0;
+        ok(ll_dataset_open(&o, &d));
+        assert_int_equal(ll_dataset_info(d)->n_field, 4);
+        double sum = 0;
+        int cut = 0;
+        for (int64_t p = 0; p < N; p++) {
+            ll_sampling how = {.seed = 3};
+            float x[H * W], a[H * W], b[H * W], mix, again[H * W];
+            int32_t y, y2, ya, yb;
+            ok(ll_dataset_read(d, &how, p, 1, (void *[]){x, &y, &y2, &mix}));
+            ok(ll_dataset_read(d, &how, p, 1, (void *[]){again, NULL, NULL, NULL}));
+            assert_memory_equal(x, again, sizeof x);
+            ok(ll_dataset_read(plain, &how, p, 1, (void *[]){a, &ya}));
+            ok(ll_dataset_read(plain, &how, p + 29, 1, (void *[]){b, &yb}));
+            assert_true(y == ya && y2 == yb && mix >= 0 && mix <= 1);
+            int of_a = 0, blended = 0;
+            for (int i = 0; i < H * W; i++) {
+                of_a += x[i] == a[i];
+                blended += fabs(x[i] - (mix * a[i] + (1 - mix) * b[i])) < 1e-5;
+                assert_true(kind != 2 || x[i] == a[i] || x[i] == b[i]);
+            }
+            bool part = blended < H * W;
+            cut += part;
+            assert_true(kind == 1 ? !part : !part || of_a + 0.5 >= mix * H * W);
+            sum += mix;
+        }
+        assert_true(kind == 1   ? cut == 0
+                    : kind == 2 ? cut > N / 2
+                                : cut > N / 4 && cut < 3 * N / 4);
+        sum /= N; /* rectangles are cut at edges */
+        if (!(sum > 0.44 && sum < (kind == 1 ? 0.56 : 0.8)))
+            fail_msg("kind %d: a share of %g on average", kind, sum);
+        float v[H * W], w[H * W], mix;
+        int32_t y, y2;
+        ll_sampling how = {.split = LL_VAL, .seed = 3};
+        ok(ll_dataset_read(d, &how, 5, 1, (void *[]){v, &y, &y2, &mix}));
+        ok(ll_dataset_read(plain, &how, 5, 1, (void *[]){w, &y2}));
+        assert_memory_equal(v, w, sizeof v);
+        assert_true(y == y2 && mix == 1);
+        ll_dataset_close(d);
+    }
+    ll_dataset_close(plain);
+    ll_data_opts o = from(state, "text");
+    o.mixup = 0.2, o.seq = 1;
+    put_file(tmpdir_path(state, "text"), "one text that is long enough to have windows of it", 50);
+    o.path = tmpdir_path(state, "text");
+    fails(ll_dataset_open(&o, &d), "mixup and cutmix are for images");
+}
+
 /* ---- the cache ---- */
 static uint8_t noise[4 + 12 + 1300 * 32 * 32];
 
@@ -443,6 +500,7 @@ int main(void)
         T(thread_errors),
         T(close_any_time),
         T(augmentation),
+        T(mixed),
         T(cache),
         T(fashion_mnist),
         T(kjv),

@@ -325,7 +325,8 @@ static void csv(void **state)
                                          {"a,b\n\"1,2\n", "all.csv:2: a quoted cell does not end"},
                                          {"a\n\"1\"x\n", "goes on behind its closing quote"},
                                          {"a\n", "has no rows"},
-                                         {"a,split\n1,maybe\n", "row 1 has split maybe"}};
+                                         {"a,b,a\n1,2,3\n", "two columns are named a"},
+                                         {"a,split\n1,vall\n", "row 1 has split vall"}};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         put_file(path, bad[i][0], strlen(bad[i][0]));
         fails(ll_dataset_open(&o, &d), bad[i][1]);

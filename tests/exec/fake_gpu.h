@@ -261,6 +261,12 @@ void ll_cuda_context_close(ll_cuda_context *x)
 {
     (void)x;
 }
+
+int ll_cuda_level(const ll_cuda_context *x)
+{
+    (void)x;
+    return 0;
+}
 #endif
 
 ll_err ll_gpu_open(int index, ll_gpu **out)

@@ -163,14 +163,16 @@ static void close_to(const float *a, const float *b, int n, double tolerance, co
             fail_msg("%s: element %d is %g, want %g", what, i, a[i], b[i]);
 }
 
-static const char *const optimizers[] = {"sgd",  "momentum", "nesterov", "adagrad", "rmsprop",
-                                         "adam", "adamw",    "lars",     "larc",    "lamb"};
+static const char *const optimizers[] = {"sgd",     "momentum", "nesterov", "adagrad",
+                                         "rmsprop", "adam",     "adamw",    "lars",
+                                         "larc",    "lamb",     "muon",     "schedule-free-adamw"};
+enum { N_OPTIMIZER = sizeof optimizers / sizeof *optimizers };
 
 static void test_machines_agree(void **state)
 {
     (void)state;
     float a[HIDDEN * IN], b[HIDDEN * IN];
-    for (int i = 0; i < 10; i++) {
+    for (int i = 0; i < N_OPTIMIZER; i++) {
         ll_optim o = {.name = optimizers[i], .weight_decay = 0.01, .clip = 0.5};
         double ref = train((ll_session_opts){.machine = "ref", .seed = 4}, &o, 5, a);
         double cpu = train((ll_session_opts){.machine = "cpu", .seed = 4, .threads = 2}, &o, 5, b);
@@ -183,7 +185,7 @@ static void test_loss_falls(void **state)
 {
     (void)state;
     float w[HIDDEN * IN];
-    for (int i = 0; i < 10; i++) {
+    for (int i = 0; i < N_OPTIMIZER; i++) {
         ll_optim o = {.name = optimizers[i], .trust = 0.1};
         double first = train((ll_session_opts){.seed = 4}, &o, 1, w);
         double last = train((ll_session_opts){.seed = 4}, &o, 60, w);
@@ -232,7 +234,7 @@ static void test_bf16_follows_f32(void **state)
 /* The same rules for one number, written out. */
 static double by_hand(const char *name, int steps)
 {
-    double p = 1.5, m = 0, v = 0, lr = 0.1, wd = 0.01, sum = 0;
+    double p = 1.5, m = 0, v = 0, lr = 0.1, wd = 0.01, sum = 0, z = p, x = p;
     for (int t = 1; t <= steps; t++) {
         double d = 2 * p; /* of p*p */
         double e = d + wd * p, c1 = 1 - pow(0.9, t), c2 = 1 - pow(0.999, t);
@@ -242,7 +244,14 @@ static double by_hand(const char *name, int steps)
         if (!strcmp(name, "nesterov")) m = 0.9 * m + e, p -= lr * (e + 0.9 * m);
         if (!strcmp(name, "adagrad")) sum += e * e, p -= lr * e / (sqrt(sum) + 1e-10);
         if (!strcmp(name, "rmsprop")) v = 0.99 * v + 0.01 * e * e, p -= lr * e / (sqrt(v) + 1e-8);
-        if (!strcmp(name, "adam") || !strcmp(name, "adamw") || !strcmp(name, "lamb")) {
+        if (!strcmp(name, "schedule-free-adamw")) {
+            v = 0.999 * v + 0.001 * d * d, sum += lr * lr;
+            z -= lr * (d / (sqrt(v / c2) + 1e-8) + wd * p);
+            x += lr * lr / sum * (z - x);
+            p = 0.1 * z + 0.9 * x;
+        }
+        if (!strcmp(name, "adam") || !strcmp(name, "adamw") || !strcmp(name, "lamb") ||
+            !strcmp(name, "muon")) { /* of one number AdamW's */
             double u = strcmp(name, "adam") ? d : e, eps = strcmp(name, "lamb") ? 1e-8 : 1e-6;
             m = 0.9 * m + 0.1 * u, v = 0.999 * v + 0.001 * u * u;
             double step = m / c1 / (sqrt(v / c2) + eps);
@@ -256,10 +265,47 @@ static double by_hand(const char *name, int steps)
     return p;
 }
 
+/* Muon's step of a product's weights: rows that are nearly orthogonal, along the gradient; tall and
+ * wide ones alike. */
+static void test_muon_is_orthogonal(void **state)
+{
+    (void)state;
+    for (int tall = 0; tall < 2; tall++) {
+        enum { FEW = 3, MANY = 5 };
+        int n = tall ? MANY : FEW, k = tall ? FEW : MANY;
+        float before[15], after[15], x[4 * MANY];
+        ll_graph *g = ll_graph_new("muon");
+        ll_val w = ll_param(g, "w", LL_SHAPE(n, k), (ll_init){LL_NORMAL, 1});
+        ll_val y = ll_matmul(g, "bk,nk->bn", ll_batch(g, "x", LL_F32, LL_SHAPE(4, k)), w);
+        ll_minimize(g, ll_sum_all(g, ll_square(g, y)), &(ll_optim){.name = "muon"});
+        ll_session *s;
+        MUST(ll_session_open(g, &(ll_session_opts){.seed = 3}, &s));
+        for (int i = 0; i < 4 * k; i++) x[i] = (float)sin(i * i + 1);
+        MUST(ll_session_set(s, "x", 0, x, sizeof(float) * 4 * (size_t)k));
+        MUST(ll_session_get(s, "w", before, sizeof before));
+        MUST(ll_session_run(s, 0.5));
+        MUST(ll_session_get(s, "w", after, sizeof after));
+        double u[FEW][MANY];
+        for (int i = 0; i < 15; i++) {
+            double v = (before[i] - after[i]) / (0.5 * 0.2 * sqrt(MANY));
+            *(tall ? &u[i % FEW][i / FEW] : &u[i / MANY][i % MANY]) = v;
+        }
+        for (int i = 0; i < FEW; i++)
+            for (int j = 0; j < FEW; j++) {
+                double dot = 0;
+                for (int c = 0; c < MANY; c++) dot += u[i][c] * u[j][c];
+                if (i == j ? dot < 0.4 || dot > 1.6 : fabs(dot) > 0.4)
+                    fail_msg("rows %d and %d: %g", i, j, dot);
+            }
+        ll_session_close(s);
+        ll_graph_free(g);
+    }
+}
+
 static void test_optimizers_by_hand(void **state)
 {
     (void)state;
-    for (int i = 0; i < 10; i++) {
+    for (int i = 0; i < N_OPTIMIZER; i++) {
         ll_graph *g = ll_graph_new("one");
         ll_val p = ll_param(g, "p", LL_SHAPE(1, 1), (ll_init){LL_CONSTANT, 1.5});
         ll_minimize(g, ll_sum_all(g, ll_square(g, p)),
@@ -451,21 +497,14 @@ int main(void)
 {
     make_data();
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_machines_agree),
-        cmocka_unit_test(test_loss_falls),
-        cmocka_unit_test(test_micro_batches),
-        cmocka_unit_test(test_deterministic),
-        cmocka_unit_test(test_bf16_follows_f32),
-        cmocka_unit_test(test_optimizers_by_hand),
-        cmocka_unit_test(test_clipping),
-        cmocka_unit_test(test_shared_parameters),
-        cmocka_unit_test(test_reused_memory),
-        cmocka_unit_test(test_nan_names_op),
-        cmocka_unit_test(test_nan_without_memory),
-        cmocka_unit_test(test_bad_calls),
-        cmocka_unit_test(test_rules_of_parameters),
-        cmocka_unit_test(test_nothing_set),
-        cmocka_unit_test(test_memory_is_as_planned),
+        cmocka_unit_test(test_machines_agree),     cmocka_unit_test(test_loss_falls),
+        cmocka_unit_test(test_micro_batches),      cmocka_unit_test(test_deterministic),
+        cmocka_unit_test(test_bf16_follows_f32),   cmocka_unit_test(test_optimizers_by_hand),
+        cmocka_unit_test(test_muon_is_orthogonal), cmocka_unit_test(test_clipping),
+        cmocka_unit_test(test_shared_parameters),  cmocka_unit_test(test_reused_memory),
+        cmocka_unit_test(test_nan_names_op),       cmocka_unit_test(test_nan_without_memory),
+        cmocka_unit_test(test_bad_calls),          cmocka_unit_test(test_rules_of_parameters),
+        cmocka_unit_test(test_nothing_set),        cmocka_unit_test(test_memory_is_as_planned),
     };
     return cmocka_run_group_tests_name("session", tests, NULL, NULL);
 }

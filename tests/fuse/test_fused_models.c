@@ -174,7 +174,7 @@ static void test_model(void **state)
     must(ll_simplify(g, &simple), "simplify");
     must((m->precision == LL_PRECISION_f32 ? ll_sweep : ll_narrow)(simple, &plain), "precision");
     must(ll_simplify(plain, &fused), "simplify");
-    must(ll_fuse(&fused, &ll_target_cuda, m->precision, false, NULL), "fuse");
+    must(ll_fuse(&fused, &ll_target_cuda, m->precision, 0, false, NULL), "fuse");
     train(plain, want);
     train(fused, got);
     for (int i = 0; i < STEPS; i++)
@@ -287,7 +287,7 @@ static void test_whose_sum(void **state)
              "  %10: f32[4,3] = add(%9, %6)\n"
              "  %11: f32[4,3], %12: f32[4], %13: f32[4] = layernorm(%10, %2, %2) {eps=1e-05}\n"
              "  result \"r\" = %11\n  result \"s\" = %7\n");
-    must(ll_fuse(&g, &ll_target_cuda, LL_PRECISION_f32, false, NULL), "fuse");
+    must(ll_fuse(&g, &ll_target_cuda, LL_PRECISION_f32, 0, false, NULL), "fuse");
     assert_int_equal(count_op(g, "add_layernorm"), 0);
     assert_int_equal(count_op(g, "layernorm_back"), 1);
     assert_int_equal(count_op(g, "product1"), 1);
@@ -300,7 +300,7 @@ static void test_no_fp8(void **state)
     ll_graph *g = parse_body("  %1: bf16[8,16] = batch \"x\"\n  %2: bf16[16,16] = batch \"w\"\n"
                              "  %3: bf16[8,16] = matmul(%1, %2) {spec=\"nc,kc->nk\", out=bf16}\n"
                              "  result \"y\" = %3\n");
-    assert_int_equal(ll_fuse(&g, &ll_target_cuda, LL_PRECISION_fp8, false, NULL), LL_E_GRAPH);
+    assert_int_equal(ll_fuse(&g, &ll_target_cuda, LL_PRECISION_fp8, 0, false, NULL), LL_E_GRAPH);
     assert_non_null(strstr(ll_error_text(), "use bf16"));
     ll_graph_free(g);
 }

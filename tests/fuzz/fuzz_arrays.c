@@ -2,6 +2,7 @@
  * JSON, which their first bytes tell apart. What is accepted lies within the bytes: all of it is
  * read. */
 #include "base/arena.h"
+#include "data/data.h"
 #include "data/parse.h"
 
 #include <stdlib.h>
@@ -79,8 +80,23 @@ static void check_csv(const uint8_t *data, size_t size)
         touch((const uint8_t *)c.cells[i], strlen(c.cells[i]));
 }
 
+static void check_told(const uint8_t *data, size_t size)
+{
+    ll_dataset *d;
+    if (ll_told_parse((const char *)data, size, "fuzz", &d) == LL_OK) {
+        LL_OWN(ll_arena) a = ll_arena_new();
+        ll_buf b = {.arena = a};
+        ll_dataset_tell(d, &b);
+        ll_dataset_close(d);
+        must(ll_told_parse(b.text, b.len, "told", &d) == LL_OK);
+        ll_dataset_close(d);
+    } else
+        must(!d && ll_error_text()[0]);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
+    check_told(data, size);
     check_csv(data, size);
     check_npy(data, size);
     check_zip(data, size);

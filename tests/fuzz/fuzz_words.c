@@ -8,6 +8,7 @@
 #include "pass/partition.h"
 #include "pass/pass.h"
 #include "pass/recompute.h"
+#include "train/recovery.h"
 
 #include <stdlib.h>
 
@@ -56,7 +57,10 @@ static void others(const char *text)
     ll_overlap o;
     ll_turn t;
     ll_recompute_how r;
-    ll_err e = ll_spec_parse(text, &s);
+    ll_start start;
+    ll_err e = ll_start_parse(text, &start);
+    LL_ASSERT(e != LL_OK || (start.number >= 0 && start.out > text));
+    e = ll_spec_parse(text, &s);
     LL_ASSERT(e != LL_OK || (s.n_in <= LL_MAX_DIMS && s.n_out <= LL_MAX_DIMS));
     e = ll_precision_parse(text, &p);
     LL_ASSERT(e == LL_OK || *ll_error_message());

@@ -143,6 +143,23 @@ static void test_odd_numbers(void **state)
         }
 }
 
+/* What is no number stays none: a broken network must not look well. (Kernels of the CPU are held
+ * against these above.) */
+static void test_nan_stays(void **state)
+{
+    (void)state;
+    static const int which[] = {LL_EW_max, LL_EW_min, LL_EW_relu, LL_EW_sign};
+    for (size_t k = 0; k < sizeof which / sizeof *which; k++)
+        for (int i = 0; i < ops[which[k]].n_in; i++) {
+            ll_tensor in[2] = {new_tensor(LL_F32, LL_SHAPE(1)), new_tensor(LL_F32, LL_SHAPE(1))};
+            ll_tensor y = new_tensor(LL_F32, LL_SHAPE(1));
+            *(float *)in[i].data = NAN, *(float *)in[1 - i].data = 1;
+            call(ops[which[k]].ref, NULL, NULL, ops[which[k]].n_in, in, 1, &y, 1);
+            if (!isnan(*(float *)y.data)) fail_msg("%s of NaN is a number", ops[which[k]].name);
+            free_tensor(&in[0]), free_tensor(&in[1]), free_tensor(&y);
+        }
+}
+
 /* ---- vector functions over all of f32, every 1009th number ---- */
 
 static float sin_f32(float x)
@@ -219,8 +236,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_sizes),       cmocka_unit_test(test_types),
         cmocka_unit_test(test_integers),    cmocka_unit_test(test_casts),
-        cmocka_unit_test(test_odd_numbers), cmocka_unit_test(test_vecmath),
-        cmocka_unit_test(test_accum),
+        cmocka_unit_test(test_odd_numbers), cmocka_unit_test(test_nan_stays),
+        cmocka_unit_test(test_vecmath),     cmocka_unit_test(test_accum),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -96,7 +96,7 @@ static void weights(void **state)
     }
     ll_onnx_summary s;
     assert_int_equal(ll_onnx_look(a, tmpdir_path(state, "net.onnx"), &s), LL_OK);
-    assert_true(s.n_input == 1 && s.n_output == 1 && s.nodes == 7 && !s.n_missing && !s.outside);
+    assert_true(s.n_input == 1 && s.n_output == 1 && s.nodes == 7 && !s.n_missing && !s.n_outside);
     assert_string_equal(s.inputs[0].shape, "[N,2,6,6]");
 }
 

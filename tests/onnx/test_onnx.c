@@ -152,6 +152,17 @@ static void other_files(void **state)
     memcpy(content + 8, weight, sizeof weight);
     assert_int_equal(ll_file_write(tmpdir_path(state, "w.bin"), content, sizeof content), LL_OK);
     assert_int_equal(walk_it(a, outside(a, "w.bin", "8"), folder), LL_OK);
+    ll_onnx_summary s; /* which files they are, for import --out */
+    Onnx__Model *m = outside(a, "w.bin", "8");
+    size_t size = onnx__model__get_packed_size(m);
+    uint8_t *bytes = LL_NEW_ARRAY(a, uint8_t, size);
+    onnx__model__pack(m, bytes);
+    assert_int_equal(ll_file_write(tmpdir_path(state, "m.onnx"), bytes, size), LL_OK);
+    assert_int_equal(ll_onnx_look(a, tmpdir_path(state, "m.onnx"), &s), LL_OK);
+    assert_int_equal(s.n_outside, 1);
+    assert_string_equal(s.outside[0], "w.bin");
+    m->opset_import[0]->version = 0;
+    MUST_FAIL(m, folder, "opset 0; 1 to");
     MUST_FAIL(outside(a, "w.bin", "12"), folder, "ends before");
     MUST_FAIL(outside(a, "w.bin", "-8"), folder, "offset");
     MUST_FAIL(outside(a, "w.bin", "eight"), folder, "offset");

@@ -7,7 +7,7 @@ typedef struct conv_case {
     bool transposed;
     ll_shape x, f;
     ll_conv o;
-    int64_t out_pad[2];
+    int64_t out_pad[3];
 } conv_case;
 
 static ll_val conv(ll_graph *g, const ll_val *in, const void *arg)
@@ -99,6 +99,17 @@ static const conv_case convs[] = {
      .x = LL_SHAPE(2, 5, 3),
      .f = LL_SHAPE(3, 4, 2),
      .o = {.stride = {2}, .pad = {1}}},
+    {.transposed = true,
+     .x = LL_SHAPE(1, 4, 3, 2),
+     .f = LL_SHAPE(2, 3, 2, 2),
+     .o = {.dilation = {3, 2}, .pad = {1, 0}},
+     .out_pad = {2, 1}},
+    {.transposed = true, .x = LL_SHAPE(2, 3, 4, 2, 2), .f = LL_SHAPE(2, 2, 3, 2, 3)},
+    {.transposed = true,
+     .x = LL_SHAPE(1, 3, 2, 4, 4),
+     .f = LL_SHAPE(4, 3, 3, 2, 1),
+     .o = {.stride = {2, 3, 1}, .pad = {1, 1, 0}, .dilation = {2, 1, 2}, .groups = 2},
+     .out_pad = {1, 2, 1}},
 };
 
 static void test_convs(void **)
@@ -128,22 +139,24 @@ static ll_val pool(ll_graph *g, const ll_val *in, const void *arg)
 static void pool_plain(const built *b, double *const *in, const ll_shape *shape, double *y)
 {
     const pool_case *c = b->arg;
-    int64_t x[5], r[5], size[3], stride[3], pad[3], o[3], i[3];
+    int64_t x[5], r[5], size[3], stride[3], pad[3], dil[3], more[3], o[3], i[3];
     spread(&c->x, x), spread(shape, r);
     spread_opts(c->w.size, c->x.n, 1, size), spread_opts(c->w.pad, c->x.n, 0, pad);
-    spread_opts(c->w.stride, c->x.n, 0, stride);
+    spread_opts(c->w.stride, c->x.n, 0, stride), spread_opts(c->w.dilation, c->x.n, 1, dil);
+    spread_opts(c->w.pad_more, c->x.n, 0, more);
     for (int64_t e = 0; e < ll_numel(shape); e++) {
         double sum = 0, most = -INFINITY, n = 0;
         int64_t p = e / r[4];
         o[2] = p % r[3], o[1] = p / r[3] % r[2], o[0] = p / (r[3] * r[2]) % r[1];
         for (int64_t q = 0; q < size[0] * size[1] * size[2]; q++) {
             int64_t t[3] = {q / (size[1] * size[2]), q / size[2] % size[1], q % size[2]};
-            bool inside = true;
+            bool inside = true, padding = !c->w.skip_pad;
             for (int k = 0; k < 3; k++) {
-                i[k] = o[k] * (stride[k] ? stride[k] : size[k]) - pad[k] + t[k];
+                i[k] = o[k] * (stride[k] ? stride[k] : size[k]) - pad[k] + t[k] * dil[k];
                 inside &= i[k] >= 0 && i[k] < x[1 + k];
+                padding &= !c->w.ceil || i[k] < x[1 + k] + pad[k] + more[k];
             }
-            n += inside || !c->w.skip_pad;
+            n += inside || padding;
             if (!inside) continue;
             double v = in[0][at(x, p / (r[1] * r[2] * r[3]), i, e % r[4])];
             sum += v;
@@ -161,6 +174,12 @@ static void test_pools(void **)
         {.x = LL_SHAPE(1, 5, 6, 7, 2),
          .w = {.size = {3, 2, 3}, .stride = {2, 1, 2}, .pad = {1, 0, 1}, .pad_more = {-1, 1, 0}}},
         {.x = LL_SHAPE(2, 4, 4, 4, 1), .w = {.size = {2, 2, 2}}},
+        {.x = LL_SHAPE(1, 8, 7, 2),
+         .w = {.size = {3, 3}, .stride = {2, 3}, .pad = {1, 1}, .ceil = true}},
+        {.x = LL_SHAPE(2, 9, 7, 3),
+         .w = {.size = {2, 3}, .stride = {2, 1}, .pad = {1, 0}, .dilation = {3, 2}}},
+        {.x = LL_SHAPE(1, 5, 8, 6, 1),
+         .w = {.size = {2, 3, 1}, .stride = {1, 2, 2}, .dilation = {2, 2, 1}, .ceil = true}},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         for (int kind = 0; kind < 3; kind++) { /* average, largest, average of what is there */

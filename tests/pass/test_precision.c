@@ -122,7 +122,7 @@ static void test_narrow(void **state)
     must(ll_simplify(g, &simple), "simplify");
     must(ll_narrow(simple, &narrow), "narrow");
     must(ll_simplify(narrow, &fused), "simplify");
-    must(ll_fuse(&fused, &ll_target_cpu, LL_PRECISION_f32, false, NULL), "fuse");
+    must(ll_fuse(&fused, &ll_target_cpu, LL_PRECISION_f32, 0, false, NULL), "fuse");
     check_types(narrow);
     train(simple, STEPS, want);
     train(narrow, STEPS, got);

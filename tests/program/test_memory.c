@@ -284,7 +284,7 @@ static void check_graph(const char *what, const ll_graph *declared, setting how)
     must(ll_simplify(declared, &g), what);
     if (how.bf16) next(ll_lower_precision, &g);
     if (how.bf16) next(ll_simplify, &g);
-    if (how.fuse) must(ll_fuse(&g, &ll_target_cpu, LL_PRECISION_f32, false, NULL), what);
+    if (how.fuse) must(ll_fuse(&g, &ll_target_cpu, LL_PRECISION_f32, 0, false, NULL), what);
     if (!ll_target_find(how.machine)->fuses) next(ll_expand_fused, &g);
     ll_lower_opts opts = {
         .target = ll_target_find(how.machine), .n_micro = how.n_micro, .as_is = true};

@@ -26,6 +26,12 @@ static const char resnet[] = "model: {name: resnet18, image: 9, channels: 2, cla
                              "train: {batch: 6, optimizer: momentum, lr: 0.001}\n";
 static const char gpt[] = "model: {name: gpt, layers: 2, width: 24, heads: 6, seq: 13, vocab: 53}\n"
                           "train: {batch: 7, optimizer: adamw}\n";
+static const char llama[] =
+    "model: {name: llama, layers: 2, width: 24, heads: 6, kv_heads: 3, hidden: 40, seq: 13,"
+    " vocab: 53, window: 5}\ntrain: {batch: 7, optimizer: adamw}\n";
+static const char bert[] =
+    "model: {name: bert, layers: 2, width: 24, heads: 6, hidden: 40, seq: 13,"
+    " vocab: 53, mask: 3}\ntrain: {batch: 7, optimizer: adamw}\n";
 
 /* Fewer heads than ranks, or none gone by: queries stay cut, keys and values come in a ring. */
 #define FEW                                                                                        \
@@ -49,6 +55,10 @@ static const pair pairs[] = {
     {2, lenet, "channel=2", 0, 5},
     {2, gpt, "data=2", 2, 5},
     {2, gpt, "sequence=2", 0, 5},
+    {2, llama, "tensor=2", 0, 2},
+    {2, llama, "sequence=2", 0, 2},
+    {2, llama, "data=2", 3, 2},
+    {2, bert, "tensor=2", 0, 2},
     {2, rows, "sequence=2", 0, 3},
     {2, ring, "sequence=2", 0, 3},
     {2, heads, "sequence=2", 0, 3},

@@ -41,6 +41,9 @@ static void plain_line(void **state)
     ll_step_stats few = {.step = 1, .loss = NAN, .norm = NAN, .step_s = 1.5};
     ll_step_line(&few, 2, "img", 200, line);
     assert_string_equal(line, "step 1/2 | loss nan | lr 0.0e+00 | 1.50 s");
+    few = (ll_step_stats){.step = 1, .loss = 1, .norm = 1, .step_s = 1.5, .apart = true};
+    ll_step_line(&few, 2, "img", 200, line);
+    assert_string_equal(line, "step 1/2 | lr 0.0e+00 | 1.50 s");
     few = (ll_step_stats){.step = 1, .loss = 1e30, .norm = 1e-9, .step_s = 1.5, .lr = 0.1};
     ll_step_line(&few, 2, "img", 200, line);
     assert_string_equal(line, "step 1/2 | loss 1.000e+30 | norm 1.000e-09 | lr 1.0e-01 | 1.50 s");

@@ -105,16 +105,17 @@ static void set_overrides(void **state)
 
     static const struct {
         const char *set, *says;
-    } bad[] = {{"train.bacth=4", "--set train.bacth=4: 'train.bacth' is not a key of run files; "
-                                 "did you mean train.batch?"},
-               {"batch=4", "did you mean train.batch?"},
-               {"train.batch", "want key=value"},
-               {"=4", "want key=value"},
-               {"train.batch=4.5", "train.batch is '4.5', want a whole number from 1 to 1e+09"},
-               {"train.batch=", "want a whole number"},
-               {"train=4", "'train' is not a key"},
-               {"out=a\nb", "control characters"},
-               {"out=\xff", "not UTF-8"}};
+    } bad[] = {
+        {"train.bacth=4", "--set train.bacth=4: 'train.bacth' is not a key of run files; "
+                          "did you mean train.batch?"},
+        {"batch=4", "did you mean train.batch?"},
+        {"train.batch", "want key=value"},
+        {"=4", "want key=value"},
+        {"train.batch=4.5", "train.batch is '4.5', want a whole number from 1 to 1000000000"},
+        {"train.batch=", "want a whole number"},
+        {"train=4", "'train' is not a key"},
+        {"out=a\nb", "control characters"},
+        {"out=\xff", "not UTF-8"}};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         assert_int_equal(ll_run_set(r, bad[i].set), LL_E_CONFIG);
         if (!strstr(ll_error_message(), bad[i].says))

@@ -99,10 +99,10 @@ static void bytes_do_not_depend_on_order(void **state)
     uint32_t crc = ll_crc32c(ll_crc32c(0, i32, 8), u8, 3);
     char want[256];
     snprintf(want, sizeof want,
-             "{\"__metadata__\":{\"crc32c\":\"%08x\"},"
+             "{\"__metadata__\":{\"crc32c\":\"%08x\",\"crc32c.tensors\":\"%08x %08x\"},"
              "\"a\":{\"dtype\":\"I32\",\"shape\":[2],\"data_offsets\":[0,8]},"
              "\"b\":{\"dtype\":\"U8\",\"shape\":[3],\"data_offsets\":[8,11]}}",
-             crc);
+             crc, ll_crc32c(0, i32, 8), ll_crc32c(0, u8, 3));
     size_t header = (strlen(want) + 7) / 8 * 8;
     assert_int_equal(n, 8 + header + 11);
     assert_int_equal(a[0] | a[1] << 8, header);

@@ -20,10 +20,10 @@ static void no_error(ll_err rc)
 
 static int python(const char *verb, const char *folder)
 {
-    char line[512];
+    char line[4096];
     const char *other = getenv("LOOPLINE_PYTHON");
-    snprintf(line, sizeof line, "%s tests/train/torch_weights.py %s %s", other ? other : "python3",
-             verb, folder);
+    snprintf(line, sizeof line, "%s '" LL_TESTS "/train/torch_weights.py' %s %s",
+             other ? other : "python3", verb, folder);
     int rc = system(line);
     return WIFEXITED(rc) ? WEXITSTATUS(rc) : 1;
 }
@@ -109,6 +109,7 @@ static void against_torch(void **state)
     one(state, "resnet50", "resnet50.weights", "torchvision-resnet");
     one(state, "alexnet", "alexnet.weights", "torchvision-alexnet");
     one(state, "googlenet", "googlenet.weights", "torchvision-googlenet");
+    one(state, "mobilenetv2", "mobilenetv2.weights", "torchvision-mobilenetv2");
     one(state, "gpt", "gpt.weights", "hf-gpt2");
     one(state, "gpt", "gpt.pth", "hf-gpt2");
     assert_int_equal(python("check", (const char *)*state), 0);

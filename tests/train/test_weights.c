@@ -463,11 +463,47 @@ static void pickles(void **state)
             fail_msg("%s: %s", bad[i][0], rc == LL_OK ? "accepted" : ll_error_text());
         assert_non_null(strstr(ll_error_text(), "w.pth"));
     }
-    FILE *f = fopen(tmpdir_path(state, "w.pth"), "wb"); /* as torch.save wrote before 1.6 */
-    fwrite("\x80\x02\x8a\x0al\xfc\x9c\x46\xf9 j\xa8P\x19.\x80\x02M\xe9\x03.", 1, 20, f);
-    fclose(f);
-    assert_int_equal(ll_weights_open(NULL, tmpdir_path(state, "w.pth"), &w), LL_E_IO);
-    assert_non_null(strstr(ll_error_text(), "torch.save(torch.load(FILE), NEW)"));
+}
+
+/* As torch.save wrote before 1.6: {"w": [2,3], "b": its last two}, whole and cut at every byte. */
+static void old_pickles(void **state)
+{
+    static const char start[] = "\x80\x02\x8a\x0al\xfc\x9c\x46\xf9 j\xa8P\x19.\x80\x02M\xe9\x03.";
+    static const char key[] = "\x80\x02]X\1\0\0\0000a.";
+#define OLD(offset, size, stride)                                                                  \
+    "[torch._utils _rebuild_tensor_v2](({storage}[torch FloatStorage]{0}{cpu}<6>NtQ" offset        \
+    "(" size "t(" stride "tN[collections OrderedDict])RtR"
+    uint8_t bytes[2048], part[1024];
+    ll_weights *w;
+    const uint64_t count = 6;
+    const float data[6] = {0, 1, 2, 3, 4, 5};
+    size_t n = sizeof start - 1;
+    memcpy(bytes, start, n);
+    const char *const text[] = {
+        "}({little_endian}\x88u",
+        "}({w}" OLD("<0>", "<2><3>", "<3><1>") "{b}" OLD("<4>", "<2>", "<1>") "u"};
+    for (int i = 0; i < 2; i++) {
+        size_t more = pickle(text[i], part);
+        memcpy(bytes + n, part, more);
+        n += more;
+    }
+    memcpy(bytes + n, key, sizeof key - 1);
+    n += sizeof key - 1;
+    memcpy(bytes + n, &count, 8);
+    memcpy(bytes + n + 8, data, sizeof data);
+    n += 8 + sizeof data;
+    for (size_t size = n; size > 20; size--) {
+        FILE *f = fopen(tmpdir_path(state, "w.pth"), "wb");
+        assert_int_equal(fwrite(bytes, 1, size, f), size);
+        fclose(f);
+        ll_err rc = ll_weights_open(NULL, tmpdir_path(state, "w.pth"), &w);
+        assert_int_equal(rc, size == n ? LL_OK : LL_E_IO);
+        if (size < n) continue;
+        float v;
+        memcpy(&v, ll_weights_find(w, "b")->data, 4);
+        assert_true(v == 4 && ll_weights_find(w, "w")->shape.d[1] == 3);
+        ll_weights_close(w);
+    }
 }
 
 int main(void)
@@ -478,6 +514,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(layers_of_pytorch, tmpdir_setup, tmpdir_teardown),
         cmocka_unit_test_setup_teardown(every_kind_of_line, tmpdir_setup, tmpdir_teardown),
         cmocka_unit_test(maps_that_are_refused),
+        cmocka_unit_test_setup_teardown(old_pickles, tmpdir_setup, tmpdir_teardown),
         cmocka_unit_test_setup_teardown(pickles, tmpdir_setup, tmpdir_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

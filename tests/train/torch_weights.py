@@ -30,19 +30,12 @@ def gpt():
         n_layer=2, n_embd=48, n_head=4, vocab_size=97, n_positions=16, bos_token_id=0, eos_token_id=0)).eval()
 
 
-def googlenet():
-    m = image("googlenet", init_weights=False)
-    for layer in m.modules():  # ours has the usual one
-        if isinstance(layer, torch.nn.BatchNorm2d):
-            layer.eps = 1e-5
-    return m
-
-
 MODELS = {
     "resnet18": (lambda: image("resnet18"), 64),
     "resnet50": (lambda: image("resnet50"), 64),
     "alexnet": (lambda: image("alexnet"), 224),
-    "googlenet": (googlenet, 64),
+    "googlenet": (lambda: image("googlenet", init_weights=False), 64),
+    "mobilenetv2": (lambda: image("mobilenet_v2"), 64),
     "gpt": (gpt, 0),
 }
 

@@ -13,8 +13,8 @@
     X(sub, a[i] - b[i])                                                                            \
     X(mul, a[i] * b[i])                                                                            \
     X(div, a[i] / b[i])                                                                            \
-    X(max, a[i] > b[i] ? a[i] : b[i])                                                              \
-    X(min, a[i] < b[i] ? a[i] : b[i])                                                              \
+    X(max, ((a[i] > b[i]) | (a[i] != a[i])) ? a[i] : b[i])                                         \
+    X(min, ((a[i] < b[i]) | (a[i] != a[i])) ? a[i] : b[i])                                         \
     X(less, a[i] < b[i] ? 1.0f : 0.0f)                                                             \
     X(equal, a[i] == b[i] ? 1.0f : 0.0f)                                                           \
     X(select, choose(a[i], b[i], c[i]))                                                            \
@@ -26,7 +26,7 @@
     X(rsqrt, 1.0f / sqrtf(a[i]))                                                                   \
     X(tanh, ll_tanhf(a[i]))                                                                        \
     X(sigmoid, ll_sigmoidf(a[i]))                                                                  \
-    X(relu, a[i] > 0.0f ? a[i] : 0.0f)                                                             \
+    X(relu, a[i] <= 0.0f ? 0.0f : a[i])                                                            \
     X(gelu, ll_geluf(a[i]))                                                                        \
     X(dgelu, ll_dgeluf(a[i]))                                                                      \
     X(silu, ll_siluf(a[i]))                                                                        \
@@ -35,7 +35,7 @@
     X(floor, floorf(a[i]))                                                                         \
     X(ceil, ceilf(a[i]))                                                                           \
     X(round, rintf(a[i]))                                                                          \
-    X(sign, (a[i] > 0.0f ? 1.0f : 0.0f) - (a[i] < 0.0f ? 1.0f : 0.0f))                             \
+    X(sign, a[i] != a[i] ? a[i] : (a[i] > 0.0f ? 1.0f : 0.0f) - (a[i] < 0.0f ? 1.0f : 0.0f))       \
     X(log1p, ll_log1pf(a[i]))                                                                      \
     X(expm1, ll_expm1f(a[i]))                                                                      \
     X(softplus, ll_softplusf(a[i]))                                                                \

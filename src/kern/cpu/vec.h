@@ -22,12 +22,18 @@ typedef ll_real ll_vec __attribute__((vector_size(LL_VECTOR), aligned(sizeof(ll_
 typedef ll_real_mask ll_ivec
     __attribute__((vector_size(LL_VECTOR), aligned(sizeof(ll_real)), may_alias));
 
+/* Loops over the vectors of a tile must vanish, or the compiler keeps them in memory: as it may
+ * without optimisation and under sanitizers, which take minutes to compile what is unrolled. */
+#if defined(__SANITIZE_ADDRESS__) || !defined(__OPTIMIZE__)
+#define LL_INLINE static inline
+#define LL_UNROLL
+#else
 #define LL_INLINE static inline __attribute__((always_inline))
-/* Loops over the vectors of a tile must vanish, or the compiler keeps them in memory. */
 #if defined(__clang__)
 #define LL_UNROLL _Pragma("clang loop unroll(full)")
 #else
 #define LL_UNROLL _Pragma("GCC unroll 32")
+#endif
 #endif
 #define EACH(i, n) LL_UNROLL for (int i = 0; i < (n); i++)
 

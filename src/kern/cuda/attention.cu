@@ -276,10 +276,16 @@ extern "C" const ll_solver attention_grad_cuda[] = {
 /* Fits all, and says that it is slow. */
 static bool attend_fits(const ll_kcall *)
 {
-    ll_kern_note("attention of separate queries, keys and values: plain kernels, slow");
+    ll_kern_note(
+        "attention of separate queries, keys and values: plain kernels, slow: the quick ones "
+        "take bf16, heads of 8, 16 ... 128");
     return true;
 }
 
-extern "C" const ll_solver attend_cuda[] = {{"plain", attend_fits, NULL, attend_plain}, {}};
-extern "C" const ll_solver attend_grad_cuda[] = {{"plain", attend_fits, NULL, attend_plain_grad},
-                                                 {}};
+extern "C" const ll_solver attend_cuda[] = {{"mma", attend_cuda_mma_fits, NULL, attend_cuda_mma},
+                                            {"plain", attend_fits, NULL, attend_plain},
+                                            {}};
+extern "C" const ll_solver attend_grad_cuda[] = {
+    {"mma", attend_cuda_mma_fits, NULL, attend_grad_cuda_mma},
+    {"plain", attend_fits, NULL, attend_plain_grad},
+    {}};

@@ -34,4 +34,7 @@ ll_kernel attention_cuda_f32, attention_grad_cuda_f32, attention_cuda_tf32,
 ll_fits attention_grad_cuda_90_fits;
 ll_scratch attention_grad_cuda_90_scratch;
 ll_kernel attention_grad_cuda_90;
+/* attend, of bf16, heads of up to 128 in eights, by tensor cores (attend_mma.cu). */
+ll_fits attend_cuda_mma_fits;
+ll_kernel attend_cuda_mma, attend_grad_cuda_mma;
 }

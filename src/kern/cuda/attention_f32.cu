@@ -111,5 +111,7 @@ ll_err attention_grad_cuda_f32(const ll_kcall *c)
 {
     int64_t d = heads_of(c).d;
     if (d <= 32) return backward_of<by_fma<32, 4, 8, 3>>(c);
-    return d <= 64 ? backward_of<by_fma<64, 4, 8, 2>>(c) : backward_of<by_fma<128, 4, 4, 2>>(c);
+    if (d <= 64) return backward_of<by_fma<64, 4, 8, 2>>(c);
+    bool roomy = tile_bytes<by_fma<128, 4, 4, 2>>(2) <= shared_of(c);
+    return roomy ? backward_of<by_fma<128, 4, 4, 2>>(c) : backward_of<by_fma<128, 2, 4, 1>>(c);
 }

@@ -200,7 +200,7 @@ static __global__ void __launch_bounds__(THREADS, B)
             for (int v = 0; v < V; v++) {
                 S s = ((S)to_float(xs[k].v[v]) - m[v]) * scale[v] + shift[v];
                 if (ADD) s += (S)to_float(rs[k].v[v]);
-                xs[k].v[v] = from_float<T>::of(RELU && !(s > 0) ? (S)0 : s);
+                xs[k].v[v] = from_float<T>::of(RELU && s <= 0 ? (S)0 : s);
             }
         store_rows<T, V, K>(w, y, at, xs);
     });

@@ -22,6 +22,7 @@ typedef struct rows_of { /* a call; k is a multiple of 8 */
     int64_t rows, n, k, *trouble;
 } rows_of;
 
+#ifdef LL_HOPPER
 /* A logit, by a warp. */
 static __device__ __forceinline__ float logit(const rows_of &a, int64_t r, int64_t v)
 {
@@ -104,7 +105,6 @@ static matrix matrix_of(const ll_tensor *t)
     return matrix{t->data, ll_rows(t), ll_cols(t), ll_cols(t), 1, 0};
 }
 
-#ifdef LL_HOPPER
 /* Whether the call is one for it. */
 static bool own_of(const ll_kcall *c, hopper_exp *h)
 {

@@ -19,6 +19,25 @@ static void await_all(void)
     for (ll_cuda_context *x = contexts; x; x = x->next) ll_chains_await(x);
 }
 
+static __global__ void probe(void)
+{
+}
+
+/* What kernels may use: what they were compiled for, and this GPU has. */
+static ll_err ask_level(ll_cuda_context *x)
+{
+    int shared = 0;
+    cudaFuncAttributes a = {};
+    CHECK(cudaFuncGetAttributes(&a, probe) == cudaSuccess, LL_E_DEVICE,
+          "GPU %d is of compute capability %d.%d, which this program was not compiled for: build "
+          "it with -DLL_CUDA_ARCH=%d%d, or use machine cpu",
+          x->device, x->major, x->minor, x->major, x->minor);
+    x->level = a.ptxVersion;
+    CUDA_TRY(cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, x->device));
+    x->shared = (size_t)shared;
+    return LL_OK;
+}
+
 static ll_err ask(ll_cuda_context *x)
 {
     static bool registered;
@@ -27,7 +46,7 @@ static ll_err ask(ll_cuda_context *x)
     CUDA_TRY(cudaDeviceGetAttribute(&x->major, cudaDevAttrComputeCapabilityMajor, x->device));
     CUDA_TRY(cudaDeviceGetAttribute(&x->minor, cudaDevAttrComputeCapabilityMinor, x->device));
     CUDA_TRY(cudaDeviceGetAttribute(&x->processors, cudaDevAttrMultiProcessorCount, x->device));
-    return LL_OK;
+    return ask_level(x);
 }
 
 static ll_err find_or_add(int device, ll_cuda_context **out)
@@ -76,4 +95,9 @@ void ll_cuda_context_close(ll_cuda_context *x)
         free(x);
     }
     pthread_mutex_unlock(&lock);
+}
+
+int ll_cuda_level(const ll_cuda_context *x)
+{
+    return x->level;
 }

@@ -14,6 +14,8 @@ typedef struct ll_cuda_context ll_cuda_context;
 ll_err ll_cuda_context_open(int device, ll_cuda_context **out);
 /* The last user's close waits for what still compiles. */
 void ll_cuda_context_close(ll_cuda_context *x);
+/* The compute capability that kernels were compiled for and this GPU has: 80, 90 ... */
+int ll_cuda_level(const ll_cuda_context *x);
 
 #ifdef __cplusplus
 }

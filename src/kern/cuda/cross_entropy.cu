@@ -17,7 +17,7 @@ static int row_threads(int64_t n)
 /* ---- exponentials: of f32 and f64 as exact as the library's, of bf16 in base 2 ---- */
 
 /* Shared memory for a row: what a block of Hopper's can have, less what it takes besides. */
-enum { STAGE_LEAST = 16384, STAGE_MOST = 224 * 1024, STAGE_HALF = 111 * 1024 };
+enum { STAGE_LEAST = 16384, STAGE_SLACK = 3 * 1024 };
 enum { PLAIN, WIDE }; /* elements one at a time, or 16 bytes */
 #define LOG2E 1.4426950408889634f
 
@@ -251,8 +251,8 @@ static __device__ void fetch_rows(const both<T> &a, char *stage, uint64_t *full,
         for (unsigned k = 0, at = 0; at < bytes; k++, at += EACH) {
             if (i) await(&empty[k], (i - 1) % 2);
             unsigned some = bytes - at < EACH ? bytes - at : EACH;
-            expect(&full[k], some);
             fetch(stage + at, (const char *)(a.x + r * a.n) + at, some, &full[k]);
+            expect(&full[k], some);
         }
 }
 
@@ -293,14 +293,14 @@ template <class T> static __global__ void __launch_bounds__(STAGERS + 32, 2) bac
     __shared__ uint64_t full[CHUNKS], empty[CHUNKS];
     if (threadIdx.x == 0) {
         for (int k = 0; k < CHUNKS; k++) {
-            init_barrier(&full[k], 1);
+            init_barrier(&full[k], FETCHERS);
             init_barrier(&empty[k], STAGERS / 32);
         }
         barriers_made();
     }
     __syncthreads();
     if (threadIdx.x >= STAGERS) {
-        if (threadIdx.x == STAGERS) fetch_rows(a, stage, full, empty);
+        if (threadIdx.x < STAGERS + FETCHERS) fetch_rows(a, stage, full, empty);
         return;
     }
     unsigned i = 0;
@@ -313,7 +313,8 @@ static bool staged_fits(const ll_kcall *c)
 {
     const ll_tensor *x = &c->in[0];
     size_t bytes = (size_t)ll_cols(x) * ll_dtype_bytes(x->dtype);
-    return is_wide(x->dtype, ll_cols(x)) && bytes >= STAGE_LEAST && bytes <= STAGE_MOST;
+    return is_wide(x->dtype, ll_cols(x)) && bytes >= STAGE_LEAST &&
+           bytes + STAGE_SLACK <= shared_of(c);
 }
 
 /* out: loss and lse; BACK: the gradient before them, and dloss in. */
@@ -333,7 +334,7 @@ template <bool BACK> static ll_err run_staged(const ll_kcall *c)
 {
     const ll_tensor *x = &c->in[0];
     size_t bytes = (size_t)ll_cols(x) * ll_dtype_bytes(x->dtype);
-    int64_t room = processors_of(c) * (bytes <= STAGE_HALF ? 2 : 1);
+    int64_t room = processors_of(c) * (2 * (bytes + STAGE_SLACK) <= shared_of(c) + 1024 ? 2 : 1);
     if (ll_rows(x) == 0) return LL_OK;
     return with_wide(x->dtype, [&](auto z) -> ll_err {
         return launch_shared(c, back_staged<decltype(z)>, ll_min64(ll_rows(x), room), STAGERS + 32,

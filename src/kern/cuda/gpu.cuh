@@ -21,6 +21,8 @@ typedef __nv_bfloat16 bf16;
 /* context.h says what it is; each part is made when it is first needed. */
 struct ll_cuda_context {
     int device, major, minor, processors;
+    int level;     /* compute capability that kernels were compiled for: 80, 90 ... */
+    size_t shared; /* bytes of shared memory that a block can have */
     struct ll_gemms *gemms;
     struct ll_dnn *dnn;
     struct ll_chains *chains;
@@ -49,9 +51,13 @@ static inline int processors_of(const ll_kcall *c)
 {
     return c->ctx ? c->ctx->processors : 132;
 }
+static inline size_t shared_of(const ll_kcall *c)
+{
+    return c->ctx ? c->ctx->shared : 227 * 1024;
+}
 static inline bool is_hopper(const ll_kcall *c)
 {
-    return !c->ctx || (c->ctx->major == 9 && c->ctx->minor == 0);
+    return !c->ctx || (c->ctx->level == 90 && c->ctx->major == 9);
 }
 
 static inline cudaStream_t stream_of(const ll_kcall *c)
@@ -101,13 +107,14 @@ static ll_err launch_each(const ll_kcall *c, int64_t n, void (*kernel)(P...), A.
     return n ? launch(c, kernel, blocks_for(c, n, 256), 256, args...) : LL_OK;
 }
 
-/* Launches a kernel that is put on the chip while the one before it, of the same call, ends: it
- * must call cudaGridDependencySynchronize() before it touches memory, and that one may say early,
- * with cudaTriggerProgrammaticLaunchCompletion(), that the next one can have what room there is. */
+/* Launches a kernel that is put on the chip while the one before it, of the same call, ends (before
+ * Hopper: after it): it must call await_kernel() before it touches memory, and that one may say
+ * early, with let_next_come(), that the next one can have what room there is. */
 template <class... P, class... A>
 static ll_err launch_early(const ll_kcall *c, void (*kernel)(P...), dim3 grid, dim3 block,
                            A... args)
 {
+    if (c->ctx && c->ctx->level < 90) return launch(c, kernel, grid, block, args...);
     cudaLaunchConfig_t how = {};
     cudaLaunchAttribute early = {};
     how.gridDim = grid, how.blockDim = block, how.stream = stream_of(c);
@@ -116,6 +123,18 @@ static ll_err launch_early(const ll_kcall *c, void (*kernel)(P...), dim3 grid, d
     how.attrs = &early, how.numAttrs = 1;
     CUDA_TRY(cudaLaunchKernelEx(&how, kernel, (P)args...));
     return LL_OK;
+}
+static __device__ __forceinline__ void await_kernel(void)
+{
+#if __CUDA_ARCH__ >= 900
+    cudaGridDependencySynchronize();
+#endif
+}
+static __device__ __forceinline__ void let_next_come(void)
+{
+#if __CUDA_ARCH__ >= 900
+    cudaTriggerProgrammaticLaunchCompletion();
+#endif
 }
 
 #define GRID_STRIDE(i, n)                                                                          \

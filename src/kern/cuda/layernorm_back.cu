@@ -10,7 +10,7 @@
 #include "kern/cuda/layernorm.cuh"
 #include "kern/cuda/staged.cuh"
 
-enum { STAGES = 8, GROUPS = 15, WARPS = 32, ROOM = 222 * 1024 };
+enum { STAGES = 8, GROUPS = 15, WARPS = 32, SLACK = 5 * 1024 };
 enum { MOST_WARPS = 8 };                    /* of a group */
 enum { ADDERS = 32, DEEP = 8, AHEAD = 17 }; /* where parts are added up */
 
@@ -49,7 +49,7 @@ template <class T, int R> struct walk {
         step = (int64_t)gridDim.x * c.groups * R;
         if (threadIdx.x == 0) {
             for (int g = 0; g < c.groups; g++)
-                for (int s = 0; s < c.stages; s++) init_barrier(&barriers[g][s], 1);
+                for (int s = 0; s < c.stages; s++) init_barrier(&barriers[g][s], FETCHERS);
             barriers_made();
         }
         __syncthreads();
@@ -84,11 +84,11 @@ template <class T, int R> struct walk {
         int64_t rows = a.rows - r < R ? a.rows - r : R, from = r * row_bytes();
         unsigned bytes = (unsigned)rows * row_bytes();
         char *into = stage + to * stage_bytes();
-        expect(&full[to], bytes * (unsigned)c.tensors);
         fetch(into, (const char *)a.dy + from, bytes, &full[to]);
         fetch(into + R * row_bytes(), (const char *)a.x + from, bytes, &full[to]);
         if (c.tensors > 2)
             fetch(into + 2 * R * row_bytes(), (const char *)a.skip + from, bytes, &full[to]);
+        expect(&full[to], bytes * (unsigned)c.tensors);
     }
     __device__ __forceinline__ void ask_first(void) const
     {
@@ -218,12 +218,12 @@ static __global__ void __launch_bounds__(most_threads(K)) norm_back(norming a, c
     walk<T, R> w(a, c, shared, barriers);
     int pieces = (int)a.n / N, l = threadIdx.x & 31, warps = c.lanes / 32, turn = 0;
     float gain[K][N] = {}, of[M ? M : 1][K][N] = {}, by = 1.f / (float)a.n;
-    cudaTriggerProgrammaticLaunchCompletion();
+    let_next_come();
 #pragma unroll
     for (int k = 0; k < K; k++)
         if (w.lane + k * c.lanes < pieces && a.dx)
             load_floats<N>((const float *)a.gain + (w.lane + k * c.lanes) * N, gain[k]);
-    if (w.lane == 0) w.ask_first();
+    if (w.lane < FETCHERS) w.ask_first();
     int before = c.stages; /* the stage before this one; none yet */
     for (float next = statistic<R>(a, w.first); w.first < a.rows; w.go_on(), turn ^= 1) {
         float v[V] = {}, stats = next;
@@ -241,7 +241,7 @@ static __global__ void __launch_bounds__(most_threads(K)) norm_back(norming a, c
         float sum = warp_sums<V>(v);
         if (l % (32 / V) == 0) told[turn][threadIdx.x / 32][l / (32 / V)] = sum;
         meet(1 + w.group, c.lanes);
-        if (w.lane == 0 && before < c.stages) /* all are done with the rows before */
+        if (w.lane < FETCHERS && before < c.stages) /* all are done with the rows before */
             w.ask(w.first + (c.stages - 1) * w.step, before);
         before = w.at;
         if (!a.dx) continue;
@@ -266,7 +266,7 @@ static __global__ void __launch_bounds__(ADDERS *DEEP)
               S *dbias, S *dsum)
 {
     int64_t at = blockIdx.x * (int64_t)ADDERS + threadIdx.x, one = (int64_t)k * each * lanes;
-    cudaGridDependencySynchronize();
+    await_kernel();
     S sum = fold_parts<DEEP, AHEAD>(
         at < m * one ? n_part : 0, (S)0, [&](int p) { return parts[p * m * one + at]; },
         [](S a, S b) { return a + b; });
@@ -304,9 +304,9 @@ static cut cut_of(const ll_kcall *call, const norming *a, int sums, bool skip)
     c.tensors = skip ? 3 : 2;
     c.groups = most_threads(c.k) / c.lanes;
     if (c.groups > GROUPS) c.groups = GROUPS;
-    size_t stage = (size_t)(c.tensors * c.rows * a->n * size);
-    while (c.groups > 1 && 2 * c.groups * stage > ROOM) c.groups--;
-    for (c.stages = STAGES; c.stages > 2 && c.stages * c.groups * stage > ROOM;) c.stages--;
+    size_t stage = (size_t)(c.tensors * c.rows * a->n * size), room = shared_of(call) - SLACK;
+    while (c.groups > 1 && 2 * c.groups * stage > room) c.groups--;
+    for (c.stages = STAGES; c.stages > 2 && c.stages * c.groups * stage > room;) c.stages--;
     size_t handed = (size_t)(sums * c.k * c.lanes * c.groups) * 64 / (size_t)size;
     c.shared = c.stages * c.groups * stage;
     if (c.shared < handed) c.shared = handed;

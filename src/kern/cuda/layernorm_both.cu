@@ -93,7 +93,7 @@ template <int K, int R> static ll_err run_tall(const ll_kcall *c)
 
 /* ---- the same, where rows are long ---- */
 
-enum { MOST = 512, MOST_GROUPS = 8, STAGES = 8, ROOM = 222 * 1024 };
+enum { MOST = 512, MOST_GROUPS = 8, STAGES = 8, SLACK = 5 * 1024 };
 enum { ROWS = 4, TILE = 64, STAGED = 2048 }; /* STAGED: elements of a row at most */
 
 /* How rows are shared out. */
@@ -132,9 +132,9 @@ __device__ __forceinline__ void ask(const norming &a, const cut &c, const walk &
     if (row >= a.rows) return;
     unsigned bytes = batch_bytes(a);
     char *into = w.room + to * 2 * bytes;
-    expect(&w.full[to], 2 * bytes);
     fetch(into, (const bf16 *)a.x + row * a.n, bytes, &w.full[to]);
     fetch(into + bytes, (const bf16 *)a.plus + row * a.n, bytes, &w.full[to]);
+    expect(&w.full[to], 2 * bytes);
 }
 
 /* The sums over a group of 4 numbers, from all its lanes: a lane gets number lane % 4. */
@@ -235,7 +235,7 @@ __device__ __forceinline__ void one_batch(const norming &a, const cut &c, walk &
         add_rows(w.room + w.at * 2 * batch_bytes(a) + lane * 16, n * 2, p,
                  (char *)((bf16 *)a.sum + at), v, sum);
     float mean = group_sums(sum, told[0], w.group, c.lanes) * by;
-    if (lane == 0) ask(a, c, w, s + c.stages, w.at); /* all have read */
+    if (lane < FETCHERS) ask(a, c, w, s + c.stages, w.at); /* all have read */
     if (++w.at == c.stages) w.at = 0, w.phase ^= 1;
     add_squares(v, mean, in, square);
     float rstd = 1.f / sqrtf(group_sums(square, told[1], w.group, c.lanes) * by + (float)a.eps);
@@ -257,11 +257,11 @@ static __global__ void __launch_bounds__(MOST, 1) staged(norming a, cut c)
     w.room = room + TILE * c.pitch * 4 + w.group * c.stages * 2 * batch_bytes(a);
     if (threadIdx.x == 0) {
         for (int g = 0; g < c.groups; g++)
-            for (int s = 0; s < c.stages; s++) init_barrier(&full[g][s], 1);
+            for (int s = 0; s < c.stages; s++) init_barrier(&full[g][s], FETCHERS);
         barriers_made();
     }
     __syncthreads();
-    if (lane == 0)
+    if (lane < FETCHERS)
         for (int s = 0; s < c.stages; s++) ask(a, c, w, s, s);
     float by = 1 / eight_scale(a);
     if (lane * 8 < a.n) load_params(a, lane * 8, by, &p);
@@ -275,16 +275,16 @@ static __global__ void __launch_bounds__(MOST, 1) staged(norming a, cut c)
     }
 }
 
-static cut cut_of(const norming &a, size_t *shared)
+static cut cut_of(const norming &a, size_t room, size_t *shared)
 {
     cut t = {};
     t.lanes = (int)ll_ceil_div(a.n, 256) * 32;
     t.pitch = (int)ll_ceil_div(a.n, 128) * 32;
     size_t one = 2 * ROWS * (size_t)a.n * sizeof(bf16), tile = TILE * (size_t)t.pitch * 4;
     for (t.groups = MOST_GROUPS;
-         t.groups > 1 && (t.groups * t.lanes > MOST || tile + 2 * t.groups * one > ROOM);)
+         t.groups > 1 && (t.groups * t.lanes > MOST || tile + 2 * t.groups * one > room);)
         t.groups /= 2;
-    for (t.stages = STAGES; t.stages > 1 && tile + t.stages * t.groups * one > ROOM;) t.stages--;
+    for (t.stages = STAGES; t.stages > 1 && tile + t.stages * t.groups * one > room;) t.stages--;
     *shared = tile + t.stages * t.groups * one;
     return t;
 }
@@ -293,7 +293,7 @@ static ll_err run_staged(const ll_kcall *c)
 {
     size_t bytes;
     norming a = both_of(c);
-    cut t = cut_of(a, &bytes);
+    cut t = cut_of(a, shared_of(c) - SLACK, &bytes);
     return launch_shared(c, staged, blocks_for(c, a.rows, TILE, 1), t.lanes * t.groups, bytes, a,
                          t);
 }
@@ -313,11 +313,19 @@ template <int MOST_N> static bool even_fits(const ll_kcall *c)
     return c->in[0].dtype == LL_BF16 && rows % 16 == 0 && n % 16 == 0 && rows && n && n <= MOST_N;
 }
 
+static bool staged_fits(const ll_kcall *c)
+{
+    size_t bytes, room = shared_of(c) - SLACK;
+    if (!even_fits<STAGED>(c)) return false;
+    cut_of(both_of(c), room, &bytes);
+    return bytes <= room;
+}
+
 extern "C" const ll_solver layernorm_both_cuda[] = {
     {"registers", even_fits<512>, NULL, run_tall<2, 64>},
     {"registers", even_fits<768>, NULL, run_tall<3, 64>},
     {"registers", even_fits<1024>, NULL, run_tall<4, 64>},
-    {"TMA", even_fits<STAGED>, NULL, run_staged},
+    {"TMA", staged_fits, NULL, run_staged},
     {"registers", even_fits<WIDEST>, NULL, run_tall<10, 32>},
     {"plain", NULL, NULL, run_plain},
     {}};

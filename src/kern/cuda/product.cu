@@ -215,7 +215,7 @@ static __global__ void finish(finishing f)
         if (f.bias.data) v += (float)load_any(f.bias.data, f.bias.dtype, i % f.columns);
         second = f.act == LL_ACT_SLOPE ? dgelu_of(v) : v;
         if (f.second.data) store_any(f.second.data, f.second.dtype, i, second);
-        if (f.act == LL_ACT_RELU) v = v > 0 ? v : 0;
+        if (f.act == LL_ACT_RELU) v = v <= 0 ? 0 : v;
         if (f.act == LL_ACT_GELU || f.act == LL_ACT_SLOPE) v = gelu_of(v);
         if (f.act == LL_ACT_DGELU) v *= dgelu_of(more);
         if (f.act == LL_ACT_TIMES) v *= more;

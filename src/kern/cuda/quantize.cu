@@ -115,7 +115,7 @@ __device__ __forceinline__ void find_largest(const job &j, unsigned block)
     typedef typename std::conditional<WIDE, unsigned, int64_t>::type index;
     __shared__ unsigned most;
     if (threadIdx.x == 0) most = 0;
-    cudaTriggerProgrammaticLaunchCompletion();
+    let_next_come();
     unsigned top = 0;
     int64_t first = j.sample > 1 && j.clock ? LL_QUANTIZE_FIRST(j.clock[0], j.rows, j.sample) : 0;
     index wide = (index)(j.cols / EACH);
@@ -167,7 +167,7 @@ __device__ __forceinline__ float scale_of(const job &j, unsigned block)
 
 template <class T, int ACT> static __global__ void plain(job j, eight_kind kind)
 {
-    cudaGridDependencySynchronize();
+    await_kernel();
     float s = scale_of(j, blockIdx.x);
     GRID_STRIDE(i, j.n)
     {
@@ -220,7 +220,7 @@ __device__ __forceinline__ void one_tile(const job &j, unsigned block)
 #pragma unroll
             for (int r = 0; r < ROWS; r++) x[r].load(j, (int64_t)(row + r0 + r) * cols + col);
         if (r0 == 0) {
-            cudaGridDependencySynchronize();
+            await_kernel();
             by = 1 / scale_of(j, block);
         }
         if (in)
@@ -268,7 +268,7 @@ static __global__ __launch_bounds__(BLOCK, 4) void tiles(job j)
 static __global__ void add_parts(const float *parts, int n, int64_t cols, float *sum)
 {
     int64_t c = blockIdx.x * 32 + threadIdx.x;
-    cudaGridDependencySynchronize();
+    await_kernel();
     float all = fold_parts<DEEP, 8>(
         c < cols ? n : 0, 0.f, [&](int i) { return parts[i * cols + c]; },
         [](float a, float b) { return a + b; });

@@ -14,6 +14,7 @@
 enum how { SUM, LARGEST, MAGNITUDE, SQUARES };
 enum { BLOCK = 256, LANES = 32, DEEP = 8, FILL = 4 }; /* FILL: blocks a processor */
 enum { AHEAD = 8 };         /* 16-byte pieces that a thread asks for at once */
+enum { SHORT = 128 };       /* pieces of a row that part of a warp takes */
 enum { CHUNK = 32 * 1024 }; /* elements of a part, where all elements give one number */
 
 typedef struct side { /* dimensions that stay, or that vanish: extents and operand strides */
@@ -169,12 +170,30 @@ static __global__ void __launch_bounds__(BLOCK) rows(side kept, side gone, const
 {
     int64_t n = gone.points / N, from = n * blockIdx.y / gridDim.y;
     int64_t to = n * (blockIdx.y + 1) / gridDim.y;
-    cudaTriggerProgrammaticLaunchCompletion();
+    let_next_come();
     for (int64_t e = blockIdx.x; e < kept.points; e += gridDim.x) {
         auto all = part_of<HOW, N>(x + offset_of(kept, e), gone, from, to);
         if (threadIdx.x == 0) y.put(blockIdx.y * kept.points + e, all);
         __syncthreads();
     }
+}
+
+/* Short rows: some lanes of a warp have one, a power of two. */
+template <int HOW, int N, class T>
+static __global__ void __launch_bounds__(BLOCK)
+    short_rows(side kept, side gone, const T *x, results y, int lanes)
+{
+    int64_t e = (blockIdx.x * (int64_t)BLOCK + threadIdx.x) / lanes;
+    bool in = e < kept.points;
+    typename sum_of<T>::type some[N];
+    let_next_come();
+    walk<HOW, N>(x + offset_of(kept, in ? e : 0), gone, threadIdx.x % lanes,
+                 in ? gone.points / N : 0, lanes, 1, some);
+#pragma unroll
+    for (int k = 1; k < N; k++) some[0] = join<HOW>(some[0], some[k]);
+    for (int o = lanes / 2; o; o /= 2)
+        some[0] = join<HOW>(some[0], __shfl_xor_sync(0xffffffffu, some[0], o));
+    if (in && threadIdx.x % lanes == 0) y.put(e, some[0]);
 }
 
 /* A thread has N columns, a block 32 N of them. */
@@ -188,7 +207,7 @@ static __global__ void __launch_bounds__(BLOCK, FILL)
     int64_t to = gone.points * (blockIdx.y + 1) / gridDim.y;
     int64_t j = (blockIdx.x * (int64_t)LANES + threadIdx.x) * N;
     S some[N];
-    cudaTriggerProgrammaticLaunchCompletion();
+    let_next_come();
     walk<HOW, N>(x + (N == 1 ? offset_of(kept, j) : j), gone, from + threadIdx.y,
                  j < kept.points ? to : 0, DEEP, kept.points / N, some);
 #pragma unroll
@@ -208,7 +227,7 @@ template <int HOW, class S>
 static __global__ void combine(int parts, int64_t n, const S *x, results y)
 {
     int64_t e = blockIdx.x * (int64_t)LANES + threadIdx.x;
-    cudaGridDependencySynchronize();
+    await_kernel();
     S all = fold_parts<DEEP, AHEAD>(
         e < n ? parts : 0, none<HOW, S>(), [&](int k) { return x[k * n + e]; }, join<HOW, S>);
     if (threadIdx.y == 0 && e < n) y.put(e, all);
@@ -225,7 +244,7 @@ template <int HOW, class S> __device__ __forceinline__ S all_parts(const S *x, i
 
 template <int HOW, class S> static __global__ void combine_whole(int parts, const S *x, results y)
 {
-    cudaGridDependencySynchronize();
+    await_kernel();
     S all = all_parts<HOW, S>(x, parts);
     if (threadIdx.x == 0) y.put(0, all);
 }
@@ -235,6 +254,12 @@ static ll_err first_pass(const ll_kcall *c, const plan *p, results y)
 {
     int64_t n = p->kept.points;
     const void *x = c->in[0].data;
+    int64_t pieces = p->gone.points / N, lanes = 1;
+    if (!p->columns && p->parts == 1 && pieces <= SHORT && n > 1) {
+        while (lanes < pieces && lanes < 32) lanes *= 2;
+        return launch(c, short_rows<HOW, N, T>, ll_ceil_div(n * lanes, BLOCK), BLOCK, p->kept,
+                      p->gone, x, y, lanes);
+    }
     dim3 grid(p->columns ? ll_ceil_div(n, LANES * N) : ll_min64(n, 65535), p->parts);
     return p->columns
                ? launch(c, columns<HOW, N, T>, grid, dim3(LANES, DEEP), p->kept, p->gone, x, y)
@@ -286,7 +311,7 @@ template <class T>
 static __global__ void __launch_bounds__(BLOCK)
     many_parts(const whole *rows, const chunk_of *chunks, typename sum_of<T>::type *part)
 {
-    cudaTriggerProgrammaticLaunchCompletion();
+    let_next_come();
     chunk_of mine = chunks[blockIdx.x];
     constexpr int N = std::is_same<T, double>::value ? 1 : wide<T>::N;
     const whole *w = &rows[mine.row];
@@ -299,7 +324,7 @@ static __global__ void __launch_bounds__(BLOCK)
 
 template <class S> static __global__ void many_combine(const whole *rows, const S *part)
 {
-    cudaGridDependencySynchronize();
+    await_kernel();
     const whole *w = &rows[blockIdx.x];
     S all = all_parts<SQUARES, S>(part + w->first, (int)w->parts);
     if (threadIdx.x == 0) w->y.put(0, all);

@@ -343,13 +343,17 @@ static tile_call call_of(const ll_kcall *c)
     return a;
 }
 
+template <class S> static size_t tile_bytes(int row_tiles)
+{
+    return 4 * (size_t)(row_tiles * S::ROWS * S::LD + 2 * S::COLS * S::LD + S::WORK);
+}
+
 template <class S, class K>
 static ll_err launch_tiles(const ll_kcall *c, K kernel, const tile_call &a, int row_tiles)
 {
     int64_t tiles = ll_ceil_div(a.s.t, S::ROWS);
-    int floats = row_tiles * S::ROWS * S::LD + 2 * S::COLS * S::LD + S::WORK;
-    return launch_shared(c, kernel, tiles * a.s.b * a.s.h, TILE_THREADS, 4 * (size_t)floats, a,
-                         tiles);
+    return launch_shared(c, kernel, tiles * a.s.b * a.s.h, TILE_THREADS, tile_bytes<S>(row_tiles),
+                         a, tiles);
 }
 
 template <class S> static ll_err forward_of(const ll_kcall *c)

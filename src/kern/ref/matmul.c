@@ -11,15 +11,18 @@ ll_err matmul_ref(const ll_kcall *c)
     ll_einsum_loop loop[LL_EINSUM_LOOPS];
     int n = ll_einsum_read(attr->spec, &a->shape, &b->shape, &y->shape, loop);
     int free = y->shape.n; /* the result's loops come first */
-    int64_t points = ll_einsum_points(loop + free, n - free);
+    int sums = n > free ? n - free - 1 : 0;
+    const ll_einsum_loop last = n > free ? loop[n - 1] : (ll_einsum_loop){.extent = 1};
+    int64_t points = ll_einsum_points(loop + free, sums);
     for (int64_t e = 0; e < ll_numel(&y->shape); e++) {
         int64_t at[3], in[3];
         double sum = 0;
         ll_einsum_offsets(loop, free, e, at);
         for (int64_t p = 0; p < points; p++) {
-            ll_einsum_offsets(loop + free, n - free, p, in);
-            sum += ll_load(a->data, a->dtype, at[0] + in[0]) *
-                   ll_load(b->data, b->dtype, at[1] + in[1]);
+            ll_einsum_offsets(loop + free, sums, p, in);
+            for (int64_t i = 0; i < last.extent; i++)
+                sum += ll_load(a->data, a->dtype, at[0] + in[0] + i * last.stride[0]) *
+                       ll_load(b->data, b->dtype, at[1] + in[1] + i * last.stride[1]);
         }
         ll_store(y->data, y->dtype, at[2], sum);
     }

@@ -64,28 +64,37 @@ static double picked(const pool *v, int64_t n, int64_t o, int64_t p, int64_t c)
     return e < 0 ? 0 : ll_load(v->x->data, v->x->dtype, e);
 }
 
-/* What pixel e of the image gets: from the windows whose chosen place it is, or, without an index,
- * its share of every window it is in. */
-static double spread(const pool *v, int64_t e, int64_t n, int64_t c)
+/* The output along dim whose window has pixel i at place r; -1: none has. */
+static int64_t window_of(const pool *v, int dim, int64_t i, int64_t r)
 {
-    const int64_t *d = v->y->shape.d, *size = v->a->size;
+    int64_t stride = v->a->stride[dim], at = i + v->a->pad[2 * dim] - r;
+    if (at < 0 || at % stride || at / stride >= v->y->shape.d[1 + dim]) return -1;
+    return at / stride;
+}
+
+/* What pixel (i, j) of the image gets: from the windows whose chosen place it is, or, without an
+ * index, its share of every window it is in. */
+static double spread(const pool *v, int64_t n, int64_t i, int64_t j, int64_t c)
+{
+    const int64_t *size = v->a->size;
     double sum = 0;
-    for (int64_t o = 0; o < d[1]; o++)
-        for (int64_t p = 0; p < d[2]; p++)
-            for (int64_t k = 0; k < size[0] * size[1]; k++) {
-                if (under(v, n, o, p, k / size[1], k % size[1], c) != e) continue;
-                int64_t y = out_index(v, n, o, p, c);
-                if (v->index && ((const int32_t *)v->index->data)[y] != k) continue;
-                sum += ll_load(v->y->data, v->y->dtype, y);
-            }
+    for (int64_t k = size[0] * size[1] - 1; k >= 0; k--) { /* windows in order */
+        int64_t o = window_of(v, 0, i, k / size[1]), p = window_of(v, 1, j, k % size[1]);
+        if (o < 0 || p < 0) continue;
+        int64_t y = out_index(v, n, o, p, c);
+        if (v->index && ((const int32_t *)v->index->data)[y] != k) continue;
+        sum += ll_load(v->y->data, v->y->dtype, y);
+    }
     return v->index ? sum : sum / (double)(size[0] * size[1]);
 }
 
 static void spread_all(const pool *v)
 {
     const int64_t *d = v->x->shape.d;
-    for (int64_t e = 0; e < ll_numel(&v->x->shape); e++)
-        ll_store(v->x->data, v->x->dtype, e, spread(v, e, e / (d[1] * d[2] * d[3]), e % d[3]));
+    for (int64_t e = 0; e < ll_numel(&v->x->shape); e++) {
+        int64_t c = e % d[3], j = e / d[3] % d[2], i = e / (d[3] * d[2]) % d[1];
+        ll_store(v->x->data, v->x->dtype, e, spread(v, e / (d[1] * d[2] * d[3]), i, j, c));
+    }
 }
 
 static void each_out(const pool *v, const ll_tensor *index,

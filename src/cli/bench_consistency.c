@@ -1,0 +1,235 @@
+/* bench_consistency.c: loopline bench consistency: one run under several presets of
+ * parallel.consistency, each in a job of its own, for equal samples. What they came to is a table;
+ * losses over time, over bytes between replicas and over samples are a picture. */
+#include "cli/bench.h"
+#include "cli/common.h"
+#include "cli/launch.h"
+
+#include "base/file.h"
+#include "base/plot.h"
+#include "train/metrics.h"
+
+#include <math.h>
+#include <omp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct opts {
+    const char *run, *presets, *out, *svg;
+    ll_words set;
+    int64_t ranks, replicas;
+    bool json;
+} opts;
+
+static const ll_arg args[] = {
+    {"RUN", LL_ARG_TEXT, offsetof(opts, run), NULL, "a run file or a bundled run's name"},
+    {"-n", LL_ARG_COUNT, offsetof(opts, ranks), "N", "on so many ranks", "4"},
+    {"--replicas", LL_ARG_INT, offsetof(opts, replicas), "R", "as so many replicas (0: N)"},
+    {"--presets", LL_ARG_TEXT, offsetof(opts, presets), "LIST",
+     "of parallel.consistency, each with other settings of section parallel behind a +",
+     "sync,local,diloco+every=20+codec=int8"},
+    {"--set|-s", LL_ARG_WORDS, offsetof(opts, set), "KEY=VALUE",
+     "override a setting of the run, for all"},
+    {"--out", LL_ARG_TEXT, offsetof(opts, out), "DIR", "a run's folder for each preset goes there",
+     "runs/consistency"},
+    {"--svg", LL_ARG_TEXT, offsetof(opts, svg), "FILE", "the picture (empty: DIR/consistency.svg)"},
+    {"--json", LL_ARG_FLAG, offsetof(opts, json), NULL, "one JSON object on standard output"},
+    {0}};
+
+enum { TIME, BYTES, SAMPLES, N_AXIS };
+static const char *const axis_names[N_AXIS] = {"seconds", "MB that a rank sends", "samples"};
+
+typedef struct point {
+    int64_t step;
+    double x[N_AXIS], loss;
+} point;
+
+typedef struct row {
+    const char *preset;
+    double train_loss, val_loss, seconds, samples_per_s, bytes;
+    point *points; /* logged steps */
+    int n, room, at;
+    ll_arena *arena;
+    double batch, sent;
+} row;
+
+static void see_loss(void *context, int64_t step, const json_t *line)
+{
+    row *r = (row *)context;
+    const json_t *loss = json_object_get(line, "loss");
+    if (!json_is_number(loss)) return;
+    r->points = (point *)ll_arena_grow(r->arena, r->points, sizeof *r->points, r->n, &r->room);
+    r->points[r->n++] = (point){
+        .step = step, .x[SAMPLES] = r->batch * (double)step, .loss = json_number_value(loss)};
+}
+
+static void see_time(void *context, int64_t step, const json_t *line)
+{
+    row *r = (row *)context;
+    r->sent += json_number_value(json_object_get(line, "replica_bytes"));
+    while (r->at < r->n && r->points[r->at].step < step) r->at++;
+    if (r->at == r->n || r->points[r->at].step != step) return;
+    r->points[r->at].x[TIME] = json_number_value(json_object_get(line, "wall_s")) -
+                               json_number_value(json_object_get(line, "start_s"));
+    r->points[r->at].x[BYTES] = 1e-6 * r->sent;
+}
+
+static double number(const json_t *j, const char *key)
+{
+    const json_t *v = json_object_get(j, key);
+    return json_is_number(v) ? json_number_value(v) : NAN;
+}
+
+static ll_err read_row(row *r, const char *folder, const char *text, size_t bytes)
+{
+    size_t kept;
+    json_t *j = json_loadb(text, bytes, 0, NULL);
+    CHECK(j, LL_E_IO, "train printed no JSON");
+    r->train_loss = number(j, "train_loss");
+    r->val_loss = number(j, "val_loss");
+    r->seconds = number(j, "seconds");
+    json_decref(j);
+    TRY(ll_metrics_lines(ll_arena_printf(r->arena, "%s/metrics.jsonl", folder), INT64_MAX, see_loss,
+                         r, &kept));
+    TRY(ll_metrics_lines(ll_arena_printf(r->arena, "%s/timing.jsonl", folder), INT64_MAX, see_time,
+                         r, &kept));
+    r->bytes = r->sent;
+    const point *last = r->n ? &r->points[r->n - 1] : NULL;
+    r->samples_per_s = last ? last->x[SAMPLES] / last->x[TIME] : NAN;
+    return LL_OK;
+}
+
+/* "diloco+every=20": the preset, and settings of section parallel. */
+static ll_err measure(const opts *o, int64_t replicas, row *r)
+{
+    ll_arena *a = r->arena;
+    const char **words = LL_NEW_ARRAY(a, const char *, 2 * o->set.n + 2 * strlen(r->preset) + 16);
+    char *rest = NULL, *spec = ll_arena_strdup(a, r->preset), *text = NULL;
+    const char *folder = ll_arena_printf(a, "%s/%s", o->out, r->preset);
+    int n = 0;
+    size_t bytes;
+    const char *const first[] = {
+        "train",       o->run,
+        "--out",       folder,
+        "--overwrite", "--json",
+        "-s",          ll_arena_printf(a, "parallel.replicas=%lld", (long long)replicas)};
+    for (size_t i = 0; i < sizeof first / sizeof *first; i++) words[n++] = first[i];
+    for (int i = 0; i < o->set.n; i++) words[n++] = "-s", words[n++] = o->set.v[i];
+    bool name = true;
+    for (char *w = strtok_r(spec, "+", &rest); w; w = strtok_r(NULL, "+", &rest), name = false) {
+        words[n++] = "-s";
+        words[n++] = ll_arena_printf(a, name ? "parallel.consistency=%s" : "parallel.%s", w);
+    }
+    int threads = omp_get_num_procs() / (int)o->ranks;
+    TRY(ll_cli_job(o->ranks, threads > 1 ? threads : 1, words, n, &text, &bytes));
+    ll_err rc = read_row(r, folder, text, bytes);
+    free(text);
+    return rc;
+}
+
+/* ---- the table and the picture ---- */
+
+static void print(const opts *o, const row *rows, int n)
+{
+    printf("%-32s %10s %10s %9s %12s %12s %8s\n", "", "train loss", "val loss", "seconds",
+           "samples/s", "bytes a rank", "fewer");
+    for (int i = 0; i < n; i++) {
+        const row *r = &rows[i];
+        char bytes[LL_NUMBER_TEXT];
+        printf("%-32s %10.4f %10.4f %9.1f %12.1f %12s ", r->preset, r->train_loss, r->val_loss,
+               r->seconds, r->samples_per_s, ll_text_bytes(r->bytes, bytes));
+        if (r->bytes > 0)
+            printf("%7.1fx\n", rows[0].bytes / r->bytes);
+        else
+            printf("%8s\n", "-");
+    }
+    printf("%lld ranks; fewer: bytes to other replicas, against %s\n", (long long)o->ranks,
+           rows[0].preset);
+}
+
+static ll_err print_json(const row *rows, int n)
+{
+    json_t *list = json_array();
+    for (int i = 0; i < n; i++) {
+        const row *r = &rows[i];
+        json_array_append_new(list, json_pack("{ss so so so so so}", "preset", r->preset,
+                                              "train_loss", ll_cli_number(r->train_loss),
+                                              "val_loss", ll_cli_number(r->val_loss), "seconds",
+                                              ll_cli_number(r->seconds), "samples_per_s",
+                                              ll_cli_number(r->samples_per_s), "replica_bytes",
+                                              ll_cli_number(r->bytes)));
+    }
+    return ll_cli_json(json_pack("{so}", "presets", list));
+}
+
+enum { EACH = 330, LEFT = 60, TOP = 80, BOTTOM = 360, HEIGHT = 420, NAMES = 200 };
+
+static void draw_panel(ll_buf *b, const row *rows, int n, int k)
+{
+    double most = 0, lo = INFINITY, hi = 0, left = LEFT + k * EACH, right = left + EACH - LEFT;
+    for (int i = 0; i < n; i++)
+        for (int p = 0; p < rows[i].n; p++) {
+            most = fmax(most, rows[i].points[p].x[k]);
+            lo = fmin(lo, rows[i].points[p].loss);
+            hi = fmax(hi, rows[i].points[p].loss);
+        }
+    if (!(most > 0)) most = 1;
+    ll_axis x = {.from = left, .to = right}, y = {.from = BOTTOM, .to = TOP};
+    ll_axis_round(&x, 0, most);
+    ll_axis_round(&y, lo < hi ? lo : hi - 1, hi);
+    ll_plot_left(b, &y, left, right, k ? "" : "training loss");
+    ll_plot_bottom(b, &x, BOTTOM, axis_names[k]);
+    for (int i = 0; i < n; i++) {
+        bool open = false;
+        ll_plot_path(b, i % 8 + 1, 1.6, "");
+        for (int p = 0; p < rows[i].n; p++)
+            ll_plot_point(b, &open, ll_axis_place(&x, rows[i].points[p].x[k]),
+                          ll_axis_place(&y, rows[i].points[p].loss));
+        ll_plot_path_end(b);
+    }
+}
+
+static ll_err draw(const opts *o, const row *rows, int n, const char *path, ll_arena *a)
+{
+    ll_buf b = {.arena = a};
+    const char *title = ll_arena_printf(a, "%s on %lld ranks", o->run, (long long)o->ranks);
+    ll_plot_begin(&b, N_AXIS * EACH + NAMES, HEIGHT, title);
+    ll_plot_words(&b, title, "loss over time, bytes between replicas and samples");
+    for (int k = 0; k < N_AXIS; k++) draw_panel(&b, rows, n, k);
+    for (int i = 0; i < n; i++) {
+        ll_buf_printf(&b, "<text class=\"f%d\" x=\"%d\" y=\"%d\">", i % 8 + 1, N_AXIS * EACH + 20,
+                      TOP + 12 + 20 * i);
+        ll_plot_xml(&b, rows[i].preset);
+        ll_buf_puts(&b, "</text>\n");
+    }
+    ll_plot_end(&b);
+    return ll_file_write(path, b.text, b.len);
+}
+
+static ll_err run(const void *given)
+{
+    const opts *o = (const opts *)given;
+    LL_OWN(ll_arena) a = ll_arena_new();
+    LL_OWN(ll_run) r = NULL;
+    int64_t replicas = o->replicas ? o->replicas : o->ranks;
+    TRY(ll_cli_run(o->run, &o->set, false, &r));
+    CHECK(replicas > 1, LL_E_ARG, "replicas are compared: use -n and --replicas with 2 or more");
+    row *rows = LL_NEW_ARRAY(a, row, strlen(o->presets) + 1);
+    int n = 0;
+    char *rest = NULL, *list = ll_arena_strdup(a, o->presets);
+    for (char *w = strtok_r(list, ",", &rest); w; w = strtok_r(NULL, ",", &rest))
+        rows[n++] = (row){.preset = w, .arena = a, .batch = (double)r->train.batch};
+    CHECK(n, LL_E_ARG, "--presets is empty: want names such as sync,local");
+    for (int i = 0; i < n; i++) TRY(measure(o, replicas, &rows[i]));
+    const char *svg = o->svg && *o->svg ? o->svg : ll_arena_printf(a, "%s/consistency.svg", o->out);
+    TRY(draw(o, rows, n, svg, a));
+    if (o->json) return print_json(rows, n);
+    print(o, rows, n);
+    printf("%s\n", svg);
+    return LL_OK;
+}
+
+const ll_command ll_bench_consistency_command = {
+    "bench consistency", "trains a run under several presets of parallel.consistency", args,
+    sizeof(opts), run};

@@ -1,0 +1,46 @@
+/* cmd_plan.c: loopline plan: predicts memory and time of a training on a cluster. */
+#include "cli/plan.h"
+
+#include <stddef.h>
+
+static const ll_arg args[] = {
+    {"[RUN]", LL_ARG_TEXT, offsetof(ll_plan_opts, run), NULL, "a run file or a bundled run's name"},
+    {"--cluster", LL_ARG_WORDS, offsetof(ll_plan_opts, clusters), "NAME|FILE",
+     "the cluster: a bundled one, `this`, or a file"},
+    {"--ranks", LL_ARG_COUNT, offsetof(ll_plan_opts, ranks), "N", "chips of it"},
+    {"--mesh", LL_ARG_TEXT, offsetof(ll_plan_opts, mesh), "MESH",
+     "predict this mesh alone, such as data=4,tensor=8,pipe=2"},
+    {"--top", LL_ARG_COUNT, offsetof(ll_plan_opts, top), "K", "show the K best plans", "10"},
+    {"--tokens", LL_ARG_COUNT, offsetof(ll_plan_opts, tokens), "N",
+     "also tell what training on N tokens (1e10, 10G) takes, with failures"},
+    {"--set|-s", LL_ARG_WORDS, offsetof(ll_plan_opts, set), "KEY=VALUE", "override a setting"},
+    {"--published", LL_ARG_TEXT, offsetof(ll_plan_opts, published), "FILE.csv",
+     "predict the rows of a table of published results, and tell the errors"},
+    {"--report", LL_ARG_TEXT, offsetof(ll_plan_opts, report), "FILE.html",
+     "pictures: roofline, scaling; of a pipeline timeline and memory; with --tokens the cost"},
+    {"--trace", LL_ARG_TEXT, offsetof(ll_plan_opts, trace), "FILE.json",
+     "the simulated pipeline as a Chrome trace"},
+    {"--large", LL_ARG_FLAG, offsetof(ll_plan_opts, large), NULL,
+     "predict ten of the largest trainings that were published"},
+    {"--check", LL_ARG_WORDS, offsetof(ll_plan_opts, check), "FOLDER",
+     "how well trainings in this run folder were predicted; may be given many times"},
+    {"--json", LL_ARG_FLAG, offsetof(ll_plan_opts, json), NULL, "print one JSON object"},
+    {0}};
+
+static ll_err run(const void *given)
+{
+    const ll_plan_opts *o = (const ll_plan_opts *)given;
+    bool table = o->published || o->large;
+    CHECK(
+        !o->run || (!table && !o->check.n), LL_E_ARG,
+        "'%s' is a RUN beside --published, --large or --check, which take none; of several folders "
+        "each has a --check before it",
+        o->run);
+    if (table) return ll_plan_published(o);
+    if (o->check.n) return ll_plan_check(o);
+    CHECK(o->run, LL_E_ARG, "want a RUN, --published FILE.csv, --large, or --check FOLDER");
+    return ll_plan_run(o);
+}
+
+const ll_command ll_command_plan = {"plan", "predicts memory and time of a training on a cluster",
+                                    args, sizeof(ll_plan_opts), run};

@@ -1,0 +1,269 @@
+/* cmd_tokens.c: loopline tokens train | encode | decode. */
+#include "base/file.h"
+#include "base/text.h"
+#include "cli/common.h"
+#include "token/tokenizer.h"
+
+#include <glob.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { LIMIT = 1 << 30 }; /* bytes of a text */
+
+/* ---- texts ---- */
+
+typedef struct texts {
+    char **v;
+    size_t *size;
+    int n, room, room_size;
+    ll_arena *arena;
+} texts;
+
+static void texts_free(texts *t)
+{
+    for (int i = 0; i < t->n; i++) free(t->v[i]);
+    ll_arena_free(t->arena);
+}
+
+static ll_err add_file(texts *t, const char *path)
+{
+    uint8_t *bytes;
+    size_t size;
+    TRY(ll_file_read(path, LIMIT, &bytes, &size));
+    t->v = (char **)ll_arena_grow(t->arena, t->v, sizeof *t->v, t->n, &t->room);
+    t->size = (size_t *)ll_arena_grow(t->arena, t->size, sizeof *t->size, t->n, &t->room_size);
+    t->v[t->n] = (char *)bytes;
+    t->size[t->n++] = size;
+    return LL_OK;
+}
+
+static ll_err add_path(texts *t, const char *path)
+{
+    struct stat st;
+    CHECK(stat(path, &st) == 0, LL_E_IO, "%s: %m", path);
+    if (!S_ISDIR(st.st_mode)) return add_file(t, path);
+    glob_t g = {0};
+    ll_err rc = LL_OK;
+    glob(ll_arena_printf(t->arena, "%s/*.txt", path), 0, NULL, &g);
+    for (size_t i = 0; i < g.gl_pathc && rc == LL_OK; i++) rc = add_file(t, g.gl_pathv[i]);
+    bool none = !g.gl_pathc;
+    globfree(&g);
+    CHECK(!none, LL_E_IO, "%s: no file *.txt in the folder", path);
+    return rc;
+}
+
+/* ---- train ---- */
+
+typedef struct train_opts {
+    ll_words files;
+    const char *out, *split;
+    int64_t vocab, threads;
+    bool json;
+} train_opts;
+
+static const ll_arg train_args[] = {
+    {"TEXT...", LL_ARG_WORDS, offsetof(train_opts, files), NULL, "files, or folders of *.txt"},
+    {"--out|-o", LL_ARG_TEXT, offsetof(train_opts, out), "FILE", "written there", "tokenizer.json"},
+    {"--vocab", LL_ARG_INT, offsetof(train_opts, vocab), "N", "tokens, all bytes among them",
+     "8192"},
+    {"--split", LL_ARG_TEXT, offsetof(train_opts, split), "NAME",
+     "how words are cut: gpt-2, llama-bpe, smollm, qwen2", "gpt-2"},
+    {"--threads", LL_ARG_INT, offsetof(train_opts, threads), "N", "(0: all cores)", "0"},
+    {"--json", LL_ARG_FLAG, offsetof(train_opts, json), NULL, "one JSON object on standard output"},
+    {0}};
+
+static ll_err train_on(const train_opts *o, texts *t)
+{
+    int made;
+    for (int i = 0; i < o->files.n; i++) TRY(add_path(t, o->files.v[i]));
+    int64_t cores = sysconf(_SC_NPROCESSORS_ONLN);
+    ll_bpe_opts how = {.vocab = o->vocab < 1 << 22 ? (int)o->vocab : 1 << 22,
+                       .threads = (int)(o->threads ? o->threads : cores),
+                       .split = o->split};
+    TRY(ll_bpe_train(&how, (const char *const *)t->v, t->size, t->n, o->out, &made));
+    if (o->json) return ll_cli_json(json_pack("{s:s, s:i}", "file", o->out, "tokens", made));
+    printf("%s: %d tokens%s\n", o->out, made,
+           made < o->vocab ? ", for no other pair is there twice" : "");
+    return LL_OK;
+}
+
+static ll_err run_train(const void *given)
+{
+    texts t = {.arena = ll_arena_new()};
+    ll_err rc = train_on((const train_opts *)given, &t);
+    texts_free(&t);
+    return rc;
+}
+
+/* ---- encode ---- */
+
+typedef struct encode_opts {
+    ll_words files;
+    const char *tokenizer, *out;
+    bool special, json;
+} encode_opts;
+
+static const ll_arg encode_args[] = {
+    {"TEXT...", LL_ARG_WORDS, offsetof(encode_opts, files), NULL,
+     "files, or folders of *.txt; each file is a document"},
+    {"--tokenizer|-t", LL_ARG_TEXT, offsetof(encode_opts, tokenizer), "FILE",
+     "tokenizer.json, GGUF, or a folder of these", "tokenizer.json"},
+    {"--out|-o", LL_ARG_TEXT, offsetof(encode_opts, out), "FILE",
+     "tokens for training: .u16, .u32, or llm.c's .bin; else numbers are printed"},
+    {"--special", LL_ARG_FLAG, offsetof(encode_opts, special), NULL,
+     "the text's special tokens are tokens, not text"},
+    {"--json", LL_ARG_FLAG, offsetof(encode_opts, json), NULL,
+     "a JSON list of each document's tokens, or what was written"},
+    {0}};
+
+/* Bytes of each token by the file's name; .bin has a header. */
+static ll_err bytes_for(const char *path, int count, int *each, bool *header)
+{
+    const char *dot = strrchr(path, '.');
+    *header = dot && !strcmp(dot, ".bin");
+    *each = dot && !strcmp(dot, ".u32") ? 4 : 2;
+    CHECK(*header || (dot && (!strcmp(dot, ".u16") || *each == 4)), LL_E_ARG,
+          "--out %s: want a name that ends in .u16, .u32 or .bin", path);
+    CHECK(*each == 4 || count <= 65536, LL_E_ARG,
+          "--out %s: %d different tokens do not fit into 16 bits: name it .u32", path, count);
+    return LL_OK;
+}
+
+/* What ends a text stands behind each document. */
+static ll_err encode_to(const encode_opts *o, const ll_tokenizer *t, const texts *x)
+{
+    LL_OWN(ll_atomic) f = NULL;
+    int each;
+    bool header;
+    int64_t sum = 0;
+    int32_t head[256] = {20240520, 1, 0}, eos = ll_tokenizer_eos(t);
+    TRY(bytes_for(o->out, ll_tokenizer_count(t), &each, &header));
+    TRY(ll_atomic_open(o->out, &f));
+    if (header) TRY(ll_atomic_add(f, head, sizeof head));
+    for (int i = 0; i < x->n; i++) {
+        LL_OWN_MEMORY int32_t *v = NULL;
+        int64_t n;
+        TRY(ll_tokenizer_encode(t, x->v[i], x->size[i], o->special, &v, &n));
+        for (int64_t k = 0; k < n && each == 2; k++) ((uint16_t *)v)[k] = (uint16_t)v[k];
+        TRY(ll_atomic_add(f, v, (size_t)n * (size_t)each));
+        if (eos >= 0) TRY(ll_atomic_add(f, &eos, (size_t)each));
+        sum += n + (eos >= 0);
+    }
+    CHECK(!header || sum < INT32_MAX, LL_E_ARG, "%lld tokens are too many for one .bin file",
+          (long long)sum);
+    head[2] = (int32_t)sum;
+    if (header) TRY(ll_atomic_add_at(f, head, sizeof head, 0));
+    TRY(ll_atomic_commit(f));
+    if (o->json)
+        return ll_cli_json(json_pack("{s:s, s:I, s:i}", "file", o->out, "tokens", (json_int_t)sum,
+                                     "documents", x->n));
+    printf("%s: %lld tokens of %d documents\n", o->out, (long long)sum, x->n);
+    return LL_OK;
+}
+
+static ll_err encode(const encode_opts *o, texts *x)
+{
+    LL_OWN(ll_tokenizer) t = NULL;
+    TRY(ll_tokenizer_open(o->tokenizer, &t));
+    for (int i = 0; i < o->files.n; i++) TRY(add_path(x, o->files.v[i]));
+    if (o->out) return encode_to(o, t, x);
+    json_t *all = json_array();
+    for (int i = 0; i < x->n; i++) {
+        LL_OWN_MEMORY int32_t *v = NULL;
+        int64_t n;
+        json_t *list = json_array();
+        json_array_append_new(all, list);
+        TRY(ll_tokenizer_encode(t, x->v[i], x->size[i], o->special, &v, &n));
+        for (int64_t k = 0; k < n && o->json; k++) json_array_append_new(list, json_integer(v[k]));
+        for (int64_t k = 0; k < n && !o->json; k++) printf("%s%d", k ? " " : "", v[k]);
+        if (!o->json) printf("\n");
+    }
+    if (o->json) return ll_cli_json(all);
+    json_decref(all);
+    return LL_OK;
+}
+
+static ll_err run_encode(const void *given)
+{
+    texts x = {.arena = ll_arena_new()};
+    ll_err rc = encode((const encode_opts *)given, &x);
+    texts_free(&x);
+    return rc;
+}
+
+/* ---- decode ---- */
+
+static const ll_arg decode_args[] = {
+    {"FILE", LL_ARG_TEXT, offsetof(encode_opts, out), NULL,
+     "tokens: numbers as text, or .u16, .u32, .bin"},
+    {"--tokenizer|-t", LL_ARG_TEXT, offsetof(encode_opts, tokenizer), "FILE",
+     "tokenizer.json, GGUF, or a folder of these", "tokenizer.json"},
+    {"--special", LL_ARG_FLAG, offsetof(encode_opts, special), NULL,
+     "special tokens too, such as the one that ends a text"},
+    {"--json", LL_ARG_FLAG, offsetof(encode_opts, json), NULL,
+     "a JSON list of each token's text; bytes that are not UTF-8 become U+FFFD"},
+    {0}};
+
+static ll_err show_token(const encode_opts *o, const ll_tokenizer *t, int64_t token, ll_buf *json)
+{
+    size_t n;
+    const char *bytes = token < INT32_MAX ? ll_tokenizer_bytes(t, (int)token, &n) : NULL;
+    CHECK(bytes, LL_E_ARG, "%lld is no token: there are %d", (long long)token,
+          ll_tokenizer_count(t));
+    if (!o->special && ll_tokenizer_special(t, (int)token)) return LL_OK;
+    if (json->arena) {
+        ll_buf_puts(json, json->len ? ", " : "[");
+        ll_buf_json(json, bytes);
+    } else
+        fwrite(bytes, 1, n, stdout);
+    return LL_OK;
+}
+
+static ll_err run_decode(const void *given)
+{
+    const encode_opts *o = (const encode_opts *)given;
+    LL_OWN(ll_tokenizer) t = NULL;
+    LL_OWN_MEMORY uint8_t *bytes = NULL;
+    const char *dot = strrchr(o->out, '.');
+    size_t size, each = 0, from = 0;
+    LL_OWN(ll_arena) a = ll_arena_new();
+    ll_buf json = {.arena = o->json ? a : NULL};
+    TRY(ll_tokenizer_open(o->tokenizer, &t));
+    TRY(ll_file_read(o->out, LIMIT, &bytes, &size));
+    if (dot && !strcmp(dot, ".u16")) each = 2;
+    if (dot && !strcmp(dot, ".u32")) each = 4;
+    if (dot && !strcmp(dot, ".bin")) each = 2, from = 1024;
+    CHECK(!each || (size >= from && (size - from) % each == 0), LL_E_IO,
+          "%s: has %zu bytes, want %zu and then %zu for each token", o->out, size, from, each);
+    for (size_t i = from; each && i < size; i += each) {
+        uint32_t v = 0;
+        memcpy(&v, bytes + i, each);
+        TRY(show_token(o, t, v, &json));
+    }
+    for (char *p = (char *)bytes, *end; !each; p = end) {
+        long long v = strtoll(p, &end, 10);
+        if (end == p) {
+            p += strspn(p, " \t\r\n");
+            CHECK(p == (char *)bytes + size, LL_E_IO, "%s: '%.20s' is no token's number", o->out,
+                  p);
+            break;
+        }
+        TRY(show_token(o, t, v, &json));
+    }
+    if (o->json) printf("%s]\n", json.len ? json.text : "[");
+    CHECK(fflush(stdout) == 0, LL_E_IO, "standard output cannot be written");
+    return LL_OK;
+}
+
+static const ll_command train = {"tokens train", "learns a tokenizer (byte-level BPE) from text",
+                                 train_args, sizeof(train_opts), run_train};
+static const ll_command encode_command = {"tokens encode", "text to tokens", encode_args,
+                                          sizeof(encode_opts), run_encode};
+static const ll_command decode_command = {"tokens decode", "tokens to text", decode_args,
+                                          sizeof(encode_opts), run_decode};
+static const ll_command *const subs[] = {&train, &encode_command, &decode_command, NULL};
+const ll_command ll_command_tokens = {"tokens", "trains tokenizers, and makes tokens of text",
+                                      .subs = subs};

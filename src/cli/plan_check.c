@@ -1,0 +1,92 @@
+/* plan_check.c: loopline plan --check FOLDER...: what training said of its steps before the first,
+ * and what came of it (train/foresee.h). */
+#include "base/file.h"
+#include "base/stats.h"
+#include "cli/common.h"
+#include "cli/plan.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+typedef struct history {
+    json_t *list;
+    double *errors;
+    int n, room, exact, n_bytes;
+    ll_arena *arena;
+} history;
+
+static double of(const json_t *j, const char *key)
+{
+    const json_t *v = json_object_get(j, key);
+    return json_is_number(v) ? json_number_value(v) : NAN;
+}
+
+static void take(history *h, const char *folder, json_t *j, bool print)
+{
+    double said = of(j, "predicted_step_ms"), was = of(j, "step_ms"), e = said / was - 1;
+    double bytes = of(j, "predicted_bytes"), used = of(j, "bytes");
+    const char *model = json_string_value(json_object_get(j, "model"));
+    const char *mesh = json_string_value(json_object_get(j, "mesh"));
+    if (!isnan(bytes) && !isnan(used)) h->n_bytes++, h->exact += bytes == used;
+    json_object_set_new(j, "folder", json_string(folder));
+    json_object_set_new(j, "error", ll_cli_number(e));
+    json_array_append(h->list, j);
+    if (!isnan(e)) {
+        h->errors = ll_arena_grow(h->arena, h->errors, sizeof e, h->n, &h->room);
+        h->errors[h->n++] = fabs(e);
+    }
+    if (print)
+        fprintf(stderr, "  %-28s %-10s %-16s %10.3f %10.3f ms %+7.1f %%  %.0f %.0f bytes\n", folder,
+                model ? model : "", mesh ? mesh : "", said, was, 100 * e, bytes, used);
+}
+
+static ll_err read_folder(history *h, const char *folder, bool print)
+{
+    enum { LIMIT = 64 << 20 };
+    const char *path = ll_arena_printf(h->arena, "%s/predictions.jsonl", folder);
+    LL_OWN_MEMORY uint8_t *data = NULL;
+    size_t size;
+    TRY(ll_file_read(path, LIMIT, &data, &size));
+    int line = 1;
+    for (char *at = (char *)data, *end; *at; at = end + (*end == '\n'), line++) {
+        end = at + strcspn(at, "\n");
+        json_error_t error;
+        json_t *j = json_loadb(at, (size_t)(end - at), 0, &error);
+        CHECK(json_is_object(j), LL_E_IO, "%s:%d: no line of predictions", path, line);
+        take(h, folder, j, print);
+        json_decref(j);
+    }
+    return LL_OK;
+}
+
+ll_err ll_plan_check(const ll_plan_opts *o)
+{
+    LL_OWN(ll_arena) arena = ll_arena_new();
+    history h = {.list = json_array(), .arena = arena};
+    ll_err rc = LL_OK;
+    if (!o->json)
+        fprintf(stderr, "  %-28s %-10s %-16s %10s %10s %13s  memory planned, used\n", "folder",
+                "model", "mesh", "predicted", "measured", "error");
+    for (int i = 0; rc == LL_OK && i < o->check.n; i++)
+        rc = read_folder(&h, o->check.v[i], !o->json);
+    double mean = 0;
+    for (int i = 0; i < h.n; i++) mean += h.errors[i] / h.n;
+    if (h.n) ll_stats_sort(h.errors, h.n);
+    double median = h.n ? ll_quantile(h.errors, h.n, 0.5) : NAN;
+    if (rc != LL_OK || !o->json) {
+        json_decref(h.list);
+        TRY(rc);
+        fprintf(stderr,
+                "%d steps predicted: mean absolute error %.1f %%, median %.1f %%; memory to the "
+                "byte in %d of %d\n",
+                h.n, 100 * mean, 100 * median, h.exact, h.n_bytes);
+        return LL_OK;
+    }
+    json_t *j = json_object();
+    json_object_set_new(j, "runs", h.list);
+    json_object_set_new(j, "mean_absolute_error", ll_cli_number(h.n ? mean : NAN));
+    json_object_set_new(j, "median_absolute_error", ll_cli_number(median));
+    json_object_set_new(j, "memory_exact", json_integer(h.exact));
+    return ll_cli_json(j);
+}

@@ -1,0 +1,177 @@
+/* plan_published.c: loopline plan --published FILE.csv. */
+#include "base/file.h"
+#include "base/stats.h"
+#include "cli/common.h"
+#include "cli/plan.h"
+#include "plan/published.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+/* clusters/large.csv. */
+#define TABLE(name, ...) {name, (const char *)(const unsigned char[]){__VA_ARGS__}},
+static const struct {
+    const char *name, *text;
+} tables[] = {
+#include "table_list.inc"
+};
+#undef TABLE
+
+static double error_of(const ll_published *r)
+{
+    return r->predicted / r->measured - 1;
+}
+
+static json_t *row_json(const ll_published *r)
+{
+    char *end;
+    json_int_t id = strtoll(r->id, &end, 10);
+    json_t *j = json_object();
+    json_object_set_new(j, "row", *r->id && !*end ? json_integer(id) : json_string(r->id));
+    json_object_set_new(j, "source", json_string(r->source));
+    json_object_set_new(j, "model", json_string(r->model));
+    json_object_set_new(j, "metric", json_string("step_s"));
+    json_object_set_new(j, "measured", ll_cli_number(r->measured));
+    json_object_set_new(j, "predicted", ll_cli_number(r->predicted));
+    json_object_set_new(j, "error", ll_cli_number(error_of(r)));
+    json_object_set_new(j, "low", ll_cli_number(r->low));
+    json_object_set_new(j, "high", ll_cli_number(r->high));
+    json_object_set_new(j, "why", r->why ? json_string(r->why) : json_null());
+    json_object_set_new(j, "kind", json_string(r->kind));
+    json_object_set_new(j, "percent_of_peak", ll_cli_number(r->percent));
+    json_object_set_new(j, "measured_percent_of_peak", ll_cli_number(r->measured_percent));
+    json_object_set_new(j, "memory_gb", ll_cli_number(r->predicted_memory));
+    json_object_set_new(j, "measured_memory_gb", ll_cli_number(r->memory));
+    json_object_set_new(j, "out_of_memory", json_boolean(r->out_of_memory));
+    json_object_set_new(j, "fits", isnan(r->predicted) ? json_null() : json_boolean(!r->flagged));
+    json_object_set_new(j, "held_out", json_boolean(r->held_out));
+    return j;
+}
+
+static void print_account(const ll_account *a)
+{
+    fprintf(stderr, "  %d of %d rows predicted", a->predicted, a->rows);
+    if (!isnan(a->error))
+        fprintf(stderr, ", mean absolute error %.1f %% (bias %+.1f %%)", 100 * a->error,
+                100 * a->bias);
+    if (a->held_out)
+        fprintf(stderr,
+                ";\n  of %d that were not fitted %.1f %%, and %.0f %% of them in the interval",
+                a->held_out, 100 * a->held_out_error, 100 * a->covered);
+    if (!isnan(a->tau)) fprintf(stderr, "; Kendall's tau %.2f", a->tau);
+    if (a->n_memory)
+        fprintf(stderr, "\n  memory: mean absolute error %.1f %% of %d rows", 100 * a->memory_error,
+                a->n_memory);
+    if (a->out_of_memory || a->false_alarms)
+        fprintf(stderr, "\n  out of memory: %d of %d rows flagged, %d others flagged wrongly",
+                a->flagged, a->out_of_memory, a->false_alarms);
+    fprintf(stderr, "\n\n");
+}
+
+static void print_row(const ll_published *r)
+{
+    fprintf(stderr, "  %5s  %-22.22s", r->id, r->model);
+    if (isnan(r->predicted)) {
+        fprintf(stderr, "  not predicted: %s\n", r->why);
+        return;
+    }
+    if (isnan(r->measured))
+        fprintf(stderr, "         - %9.3f         -  %9.3f to %-9.3f", r->predicted, r->low,
+                r->high);
+    else
+        fprintf(stderr, " %9.3f %9.3f  %+6.1f %%  %9.3f to %-9.3f", r->measured, r->predicted,
+                100 * error_of(r), r->low, r->high);
+    if (!isnan(r->percent)) fprintf(stderr, " %5.1f %5.1f %%", r->measured_percent, r->percent);
+    if (!isnan(r->memory)) fprintf(stderr, " %5.0f %5.0f GB", r->memory, r->predicted_memory);
+    if (r->out_of_memory) fprintf(stderr, " out of memory: %s", r->flagged ? "flagged" : "MISSED");
+    fprintf(stderr, "%s", r->held_out ? "" : "  fitted");
+    fprintf(stderr, r->why ? "  %s\n" : "\n", r->why);
+}
+
+/* A table a source, then all of them. */
+static void print_text(const ll_published *rows, int n)
+{
+    for (int i = 0; i < n; i++) {
+        bool first = true;
+        for (int k = 0; k < i; k++) first &= strcmp(rows[k].source, rows[i].source) != 0;
+        if (!first) continue;
+        fprintf(stderr,
+                "%s\n    row  model                  measured predicted     error  80 %% "
+                "(s a step; %% of peak)\n",
+                rows[i].source);
+        for (int k = i; k < n; k++)
+            if (!strcmp(rows[k].source, rows[i].source)) print_row(&rows[k]);
+        ll_account a = ll_published_account(rows, n, rows[i].source);
+        print_account(&a);
+    }
+    ll_account all = ll_published_account(rows, n, NULL);
+    fprintf(stderr, "all sources\n");
+    print_account(&all);
+}
+
+static json_t *account_json(const ll_account *a)
+{
+    json_t *j = json_object();
+    json_object_set_new(j, "source", a->source ? json_string(a->source) : json_null());
+    json_object_set_new(j, "rows", json_integer(a->rows));
+    json_object_set_new(j, "predicted", json_integer(a->predicted));
+    json_object_set_new(j, "mean_absolute_error", ll_cli_number(a->error));
+    json_object_set_new(j, "bias", ll_cli_number(a->bias));
+    json_object_set_new(j, "held_out", json_integer(a->held_out));
+    json_object_set_new(j, "held_out_error", ll_cli_number(a->held_out_error));
+    json_object_set_new(j, "coverage", ll_cli_number(a->covered));
+    json_object_set_new(j, "tau", ll_cli_number(a->tau));
+    json_object_set_new(j, "memory_error", ll_cli_number(a->memory_error));
+    json_object_set_new(j, "out_of_memory", json_integer(a->out_of_memory));
+    json_object_set_new(j, "out_of_memory_flagged", json_integer(a->flagged));
+    json_object_set_new(j, "false_alarms", json_integer(a->false_alarms));
+    return j;
+}
+
+static ll_err print_json(const ll_published *rows, int n)
+{
+    json_t *j = json_object(), *list = json_array(), *accounts = json_array();
+    int missing = 0;
+    for (int i = 0; i < n; i++) {
+        bool first = true;
+        for (int k = 0; k < i; k++) first &= strcmp(rows[k].source, rows[i].source) != 0;
+        json_array_append_new(list, row_json(&rows[i]));
+        missing += isnan(rows[i].predicted);
+        if (!first) continue;
+        ll_account a = ll_published_account(rows, n, rows[i].source);
+        json_array_append_new(accounts, account_json(&a));
+    }
+    ll_account all = ll_published_account(rows, n, NULL);
+    json_object_set_new(j, "rows", list);
+    json_object_set_new(j, "not_predicted", json_integer(missing));
+    json_object_set_new(j, "sources", accounts);
+    json_object_set_new(j, "all", account_json(&all));
+    return ll_cli_json(j);
+}
+
+ll_err ll_plan_published(const ll_plan_opts *o)
+{
+    enum { LIMIT = 64 << 20, CLUSTERS = 16 };
+    LL_OWN(ll_arena) arena = ll_arena_new();
+    LL_OWN_MEMORY uint8_t *text = NULL;
+    size_t size;
+    ll_cluster *more[CLUSTERS] = {0};
+    int n_more = 0, n = 0;
+    ll_published *rows = NULL;
+    CHECK(o->clusters.n <= CLUSTERS, LL_E_ARG, "at most %d clusters", CLUSTERS);
+    if (o->published) TRY(ll_file_read(o->published, LIMIT, &text, &size));
+    const char *rows_text = o->published ? (const char *)text : tables[0].text;
+    if (!o->published) size = strlen(rows_text);
+    ll_err rc = LL_OK;
+    for (; rc == LL_OK && n_more < o->clusters.n; n_more += rc == LL_OK)
+        rc = ll_cluster_load(o->clusters.v[n_more], &more[n_more]);
+    if (rc == LL_OK)
+        rc = ll_published_read(rows_text, size, o->published ? o->published : "large.csv",
+                               (const ll_cluster *const *)more, n_more, &ll_plan_images, arena,
+                               &rows, &n);
+    if (rc == LL_OK && o->json) rc = print_json(rows, n);
+    if (rc == LL_OK && !o->json) print_text(rows, n);
+    for (int i = 0; i < n_more; i++) ll_cluster_free(more[i]);
+    return rc;
+}

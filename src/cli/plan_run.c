@@ -1,0 +1,321 @@
+/* plan_run.c: loopline plan RUN --cluster C --ranks N: the search over meshes of a transformer. */
+#include "base/text.h"
+#include "cli/common.h"
+#include "cli/plan.h"
+#include "cli/plan_report.h"
+#include "mesh/mesh.h"
+#include "plan/published.h"
+#include "plan/search.h"
+#include "train/setup.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+static double size_of(const ll_run *r, const char *name)
+{
+    for (const ll_size *s = r->model.sizes; s->name; s++)
+        if (!strcmp(s->name, name)) return (double)s->value;
+    return NAN;
+}
+
+static bool is_lm(const ll_run *r, ll_lm *m)
+{
+    *m = (ll_lm){.layers = size_of(r, "layers"),
+                 .width = size_of(r, "width"),
+                 .heads = size_of(r, "heads"),
+                 .seq = size_of(r, "seq"),
+                 .vocab = size_of(r, "vocab"),
+                 .tied = size_of(r, "tied") != 0,
+                 .encoder = !strcmp(r->model.def->name, "bert")};
+    m->kv_heads = size_of(r, "kv_heads");
+    m->ffn = size_of(r, "hidden");
+    m->gated = m->kv_heads >= 1; /* of Llama's family */
+    if (!m->gated) m->kv_heads = m->heads;
+    if (!(m->ffn >= 1)) m->ffn = 4 * m->width;
+    return !isnan(m->layers + m->width + m->heads + m->seq + m->vocab);
+}
+
+static ll_err count_parameters(const ll_run *r, double *out)
+{
+    LL_OWN(ll_graph) g = NULL;
+    TRY(ll_run_graph(r, r->train.batch / ll_run_micro_batches(r), NULL, &g));
+    *out = 0;
+    for (int i = 1; i < g->n_value; i++)
+        if (g->values[i].node < 0 && g->values[i].kind == LL_PARAM)
+            *out += (double)ll_numel(&g->values[i].type.shape);
+    return LL_OK;
+}
+
+/* The axes of a mesh that was given are the only ones; those that it leaves out are 1. */
+static ll_err ask_mesh(const char *text, ll_search *s)
+{
+    ll_mesh m;
+    if (!text) return LL_OK;
+    TRY(ll_mesh_parse(text, &m));
+    const struct {
+        ll_axis_kind kind;
+        double *to;
+    } known[] = {{LL_AXIS_DATA, &s->data},
+                 {LL_AXIS_TENSOR, &s->tensor},
+                 {LL_AXIS_PIPE, &s->pipe},
+                 {LL_AXIS_SEQUENCE, &s->context}};
+    int found = 0;
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
+        int a = ll_mesh_axis(&m, known[i].kind);
+        *known[i].to = a < 0 ? 1 : m.size[a];
+        found += a >= 0;
+    }
+    CHECK(found == m.n, LL_E_ARG,
+          "--mesh %s: of a transformer on a cluster axes data, tensor, pipe and sequence are "
+          "predicted",
+          text);
+    CHECK(m.n_rank == s->ranks, LL_E_ARG, "--mesh %s is of %d ranks, and --ranks is %g", text,
+          m.n_rank, s->ranks);
+    return LL_OK;
+}
+
+static double tokens_per_s(const ll_search *s, const ll_candidate *c)
+{
+    return s->batch * s->model->seq / c->out.step_s;
+}
+
+static double percent(const ll_search *s, double flops, double step_s)
+{
+    double peak = ll_chip_peak(&s->cluster->chip, s->precision);
+    return 100 * flops / step_s / s->ranks / peak;
+}
+
+static ll_training training(const ll_search *s, const ll_candidate *c, double tokens)
+{
+    double step_tokens = s->batch * s->model->seq;
+    const ll_system *y = s->system;
+    return ll_train_cost(s->cluster, s->ranks, c->out.step_s, ceil(tokens / step_tokens),
+                         c->out.parameters * (y->param_bytes + y->state_bytes));
+}
+
+static json_t *training_json(const ll_training *t)
+{
+    return json_pack("{s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f}", "hours", t->hours, "steps", t->steps,
+                     "goodput", t->goodput, "failures", t->failures, "checkpoint_s",
+                     t->checkpoint_s, "interval_s", t->interval_s, "kwh", t->kwh, "price", t->price,
+                     "co2_kg", t->co2_kg);
+}
+
+static json_t *plan_json(const ll_search *s, const ll_candidate *c, double tokens)
+{
+    char mesh[LL_HOW_TEXT];
+    const ll_outcome *o = &c->out;
+    double spread = 1 + ll_plan_spread(ll_how_kind(&c->how));
+    json_t *j = json_object();
+    json_object_set_new(j, "mesh", json_string(ll_how_mesh(&c->how, mesh)));
+    json_object_set_new(j, "schedule", json_string(ll_how_schedule(&c->how)));
+    json_object_set_new(j, "micro_batch", json_integer((json_int_t)c->how.micro_batch));
+    json_object_set_new(j, "micro_batches", json_integer(c->how.n_micro));
+    json_object_set_new(j, "virtual_stages", json_integer(c->how.virtual_stages));
+    json_object_set_new(j, "zero", json_integer(c->how.zero));
+    json_object_set_new(j, "recompute", json_string(ll_remake_name(c->how.remake)));
+    json_object_set_new(j, "step_s", json_real(o->step_s));
+    json_object_set_new(j, "low_s", json_real(o->step_s / spread));
+    json_object_set_new(j, "high_s", json_real(o->step_s * spread));
+    json_object_set_new(j, "tokens_per_s", json_real(tokens_per_s(s, c)));
+    json_object_set_new(j, "model_flops_per_rank", json_real(o->model_flops / s->ranks));
+    json_object_set_new(j, "percent_of_peak", json_real(percent(s, o->model_flops, o->step_s)));
+    json_object_set_new(j, "hardware_percent_of_peak",
+                        json_real(percent(s, o->hardware_flops, o->step_s)));
+    json_object_set_new(j, "bytes_per_rank", json_integer((json_int_t)ll_bytes_sum(&o->bytes)));
+    json_object_set_new(j, "bytes_by_kind",
+                        json_pack("{s:I,s:I,s:I,s:I,s:I}", "weights", (json_int_t)o->bytes.weights,
+                                  "gradients", (json_int_t)o->bytes.gradients, "optimizer",
+                                  (json_int_t)o->bytes.optimizer, "activations",
+                                  (json_int_t)o->bytes.activations, "buffers",
+                                  (json_int_t)o->bytes.buffers));
+    json_object_set_new(j, "fits", json_boolean(c->fits));
+    json_object_set_new(j, "bubble", json_real(o->bubble));
+    json_object_set_new(j, "exposed_comm_s", json_real(o->tensor_s + o->data_s));
+    json_object_set_new(j, "bytes_moved", json_real(o->moved));
+    json_object_set_new(j, "seconds",
+                        json_pack("{s:f,s:f,s:f,s:f,s:f,s:f}", "compute",
+                                  o->compute_s - o->tensor_s, "tensor", o->tensor_s, "data",
+                                  o->data_s, "bubble", o->bubble_s, "update", o->update_s, "wait",
+                                  o->wait_s));
+    ll_training t = training(s, c, tokens);
+    if (tokens > 0) json_object_set_new(j, "training", training_json(&t));
+    return j;
+}
+
+/* What a change of the cluster would buy, as a part of the best step. */
+static ll_err gain(const ll_search *s, const ll_candidate *best, ll_cluster c, double *out)
+{
+    LL_OWN(ll_arena) arena = ll_arena_new();
+    ll_search other = *s;
+    ll_found f;
+    other.cluster = &c;
+    other.data = best->how.data, other.tensor = best->how.tensor;
+    other.pipe = best->how.pipe, other.context = best->how.context;
+    TRY(ll_plan_search(&other, arena, &f));
+    *out = 1 - f.best[0].out.step_s / best->out.step_s;
+    return LL_OK;
+}
+
+typedef struct advice {
+    double link, network, bandwidth,
+        memory; /* part of the step that 10 % or 1 GiB more would save */
+} advice;
+
+static ll_err advise(const ll_search *s, const ll_found *f, advice *a)
+{
+    const ll_candidate *best = &f->best[0];
+    ll_cluster link = *s->cluster, network = *s->cluster, memory = *s->cluster;
+    link.node.link *= 1.1, network.network.gbps *= 1.1, memory.chip.bandwidth *= 1.1;
+    TRY(gain(s, best, link, &a->link));
+    TRY(gain(s, best, network, &a->network));
+    TRY(gain(s, best, memory, &a->bandwidth));
+    double room = 1e9 * s->cluster->chip.memory + 1073741824;
+    a->memory = 0;
+    for (int i = 0; i < f->n; i++) {
+        const ll_candidate *c = &f->best[i];
+        if (!c->fits && ll_bytes_sum(&c->out.bytes) <= room)
+            a->memory = fmax(a->memory, 1 - c->out.step_s / best->out.step_s);
+    }
+    return LL_OK;
+}
+
+static void print_plan(const ll_search *s, const ll_candidate *c)
+{
+    char mesh[LL_HOW_TEXT], bytes[LL_NUMBER_TEXT], count[LL_NUMBER_TEXT];
+    double spread = 1 + ll_plan_spread(ll_how_kind(&c->how));
+    fprintf(stderr, "  %-32s %-11s %2d %4.0f x %-5d %d %-9s %8.3f (%.3f to %.3f) %8s %5.1f %5.1f ",
+            ll_how_mesh(&c->how, mesh), ll_how_schedule(&c->how), c->how.virtual_stages,
+            c->how.micro_batch, c->how.n_micro, c->how.zero, ll_remake_name(c->how.remake),
+            c->out.step_s, c->out.step_s / spread, c->out.step_s * spread,
+            ll_text_count(tokens_per_s(s, c), count), percent(s, c->out.model_flops, c->out.step_s),
+            percent(s, c->out.hardware_flops, c->out.step_s));
+    fprintf(stderr, "%9s%s\n", ll_text_bytes(ll_bytes_sum(&c->out.bytes), bytes),
+            c->fits ? "" : "  does not fit");
+}
+
+static void print_parts(const ll_outcome *o)
+{
+    double all = o->step_s / 100;
+    fprintf(stderr,
+            "  arithmetic and memory %.1f %%, tensor %.1f %%, data %.1f %%, bubble %.1f %%, update "
+            "%.1f %%, slowest rank %.1f %%\n",
+            (o->compute_s - o->tensor_s) / all, o->tensor_s / all, o->data_s / all,
+            o->bubble_s / all, o->update_s / all, o->wait_s / all);
+}
+
+static void explain(const ll_search *s, const ll_found *f, const advice *a, double tokens)
+{
+    const ll_candidate *b = &f->best[0], *next = NULL;
+    char mesh[LL_HOW_TEXT], kind[5][LL_NUMBER_TEXT], d[LL_NUMBER_TEXT];
+    for (int i = 1; i < f->n && !next; i++)
+        if (f->best[i].fits &&
+            (f->best[i].how.tensor != b->how.tensor || f->best[i].how.pipe != b->how.pipe ||
+             f->best[i].how.context != b->how.context))
+            next = &f->best[i];
+    fprintf(stderr, "\nThe best is bound by %s:\n", ll_outcome_bound(&b->out));
+    print_parts(&b->out);
+    fprintf(stderr,
+            "  memory: weights %s, gradients %s, optimizer %s, activations %s, buffers %s\n",
+            ll_text_bytes(b->out.bytes.weights, kind[0]),
+            ll_text_bytes(b->out.bytes.gradients, kind[1]),
+            ll_text_bytes(b->out.bytes.optimizer, kind[2]),
+            ll_text_bytes(b->out.bytes.activations, kind[3]),
+            ll_text_bytes(b->out.bytes.buffers, kind[4]));
+    if (next) {
+        fprintf(stderr, "The next mesh, %s, takes %.1f %% more:\n", ll_how_mesh(&next->how, mesh),
+                100 * (next->out.step_s / b->out.step_s - 1));
+        print_parts(&next->out);
+    }
+    fprintf(stderr,
+            "1 GiB more on each chip would save %.1f %% of a step; 10 %% more bandwidth within "
+            "nodes %.1f %%,\nbetween nodes %.1f %%, of the chips' memory %.1f %%.\n",
+            100 * a->memory, 100 * a->link, 100 * a->network, 100 * a->bandwidth);
+    if (tokens <= 0) return;
+    ll_training t = training(s, b, tokens);
+    bool long_one = t.hours >= 48;
+    fprintf(stderr,
+            "%s tokens: %.0f steps in %.3g %s with %.2g failures (goodput %.1f %%, a checkpoint of "
+            "%.1f s every %.0f min),\n  %.3g kWh, %.3g kg of CO2, %.3g of money (of the cluster "
+            "file's currency)\n",
+            ll_text_count(tokens, d), t.steps, long_one ? t.hours / 24 : t.hours,
+            long_one ? "days" : "hours", t.failures, 100 * t.goodput, t.checkpoint_s,
+            t.interval_s / 60, t.kwh, t.co2_kg, t.price);
+}
+
+static ll_err print_json(const ll_search *s, const ll_found *f, int top, const advice *a,
+                         double tokens)
+{
+    json_t *j = json_object(), *plans = json_array();
+    json_object_set_new(j, "cluster", json_string(s->cluster->name));
+    json_object_set_new(j, "ranks", json_integer((json_int_t)s->ranks));
+    json_object_set_new(j, "parameters", json_integer((json_int_t)f->best[0].out.parameters));
+    json_object_set_new(j, "tried", json_integer(f->tried));
+    for (int i = 0; i < top; i++) json_array_append_new(plans, plan_json(s, &f->best[i], tokens));
+    json_object_set_new(j, "plans", plans);
+    json_object_set_new(j, "bound", json_string(ll_outcome_bound(&f->best[0].out)));
+    json_object_set_new(j, "saves",
+                        json_pack("{s:f,s:f,s:f,s:f}", "memory_1gib", a->memory, "link_10_percent",
+                                  a->link, "network_10_percent", a->network,
+                                  "memory_bandwidth_10_percent", a->bandwidth));
+    return ll_cli_json(j);
+}
+
+static ll_err plan(const ll_plan_opts *o, const ll_run *r, const ll_cluster *c, const ll_lm *m)
+{
+    LL_OWN(ll_arena) arena = ll_arena_new();
+    ll_found f;
+    advice a;
+    ll_search s = {.cluster = c,
+                   .model = m,
+                   .system = &ll_system_loopline,
+                   .precision = r->train.precision,
+                   .ranks = (double)o->ranks,
+                   .batch = (double)r->train.batch,
+                   .zero = -1,
+                   .remake = -1};
+    CHECK(ll_chip_peak(&c->chip, s.precision) > 0, LL_E_ARG, "chip %s has no products of %s",
+          c->chip.name, s.precision);
+    TRY(ask_mesh(o->mesh, &s));
+    TRY(ll_plan_search(&s, arena, &f));
+    TRY(advise(&s, &f, &a));
+    int top = o->top < f.n ? (int)o->top : f.n;
+    CHECK(!o->trace || f.best[0].how.pipe > 1, LL_E_ARG,
+          "--trace is of a pipeline, and the best plan has none: use --mesh");
+    if (o->report) TRY(ll_plan_report(o->report, &s, &f, top, (double)o->tokens));
+    if (o->trace) TRY(ll_plan_trace(o->trace, &s, &f.best[0]));
+    if (o->json) return print_json(&s, &f, top, &a, (double)o->tokens);
+    char p[LL_NUMBER_TEXT];
+    fprintf(stderr,
+            "%s, %s parameters, batch %g, on %g x %s (%s): %d plans\n"
+            "  mesh                             schedule     v micro x number z recompute  step s "
+            "(80 %%)             tokens/s model %% hardware %% memory\n",
+            r->model.name, ll_text_count(f.best[0].out.parameters, p), s.batch, s.ranks,
+            c->chip.name, c->name, f.tried);
+    for (int i = 0; i < top; i++) print_plan(&s, &f.best[i]);
+    CHECK(f.best[0].fits, LL_E_MEM,
+          "nothing fits the %g GB of %s on %g ranks: use more ranks or another cluster",
+          c->chip.memory, c->chip.name, s.ranks);
+    explain(&s, &f, &a, (double)o->tokens);
+    return LL_OK;
+}
+
+ll_err ll_plan_run(const ll_plan_opts *o)
+{
+    LL_OWN(ll_run) r = NULL;
+    LL_OWN(ll_cluster) c = NULL;
+    ll_lm m;
+    CHECK(o->clusters.n == 1, LL_E_ARG, "want one --cluster: a bundled one's name, or a file");
+    CHECK(o->ranks >= 1, LL_E_ARG, "want --ranks N");
+    TRY(ll_plan_cluster(o->clusters.v[0], &c));
+    bool here = !strcmp(c->name, "this");
+    LL_OWN(ll_arena) a = ll_arena_new();
+    ll_words set = {LL_NEW_ARRAY(a, const char *, o->set.n + 1), o->set.n};
+    if (set.n) memcpy(set.v, o->set.v, sizeof *set.v * (size_t)set.n);
+    if (!here) set.v[set.n++] = "train.machine=cuda"; /* precisions are the cluster's */
+    TRY(ll_cli_run(o->run, &set, true, &r));
+    if (here || !is_lm(r, &m)) return ll_plan_graph(o, r, c); /* compiled and replayed */
+    TRY(count_parameters(r, &m.counted));
+    return plan(o, r, c, &m);
+}

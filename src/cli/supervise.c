@@ -1,0 +1,532 @@
+/* supervise.c: the process that starts the ranks of -n stays, and starts them anew where that may
+ * help.
+ *
+ *         hosts that answer, the mesh nearest to the one asked for
+ *     [plan] ------------------------------------------------> [ranks run]
+ *        ^                                                     |    |    |
+ *        |  progress since the last start, or few without any  |    |    | status 0, 1, 2: theirs
+ *        +--- a rank was killed, has stalled, its host is gone +    |    | to say; or the user has
+ *        |                                                          |    | stopped them
+ *        +--- hosts came back, or went by the file: asked to stop --+    v
+ *                                                                      [end]
+ *
+ * 1. What a start cannot cure is not started again: ranks that fail for reasons of their own say so
+ *    by their status. A crash (a signal that a program brings upon itself) is given one more try.
+ * 2. Progress is a start that began at a later step than the one before it (train/recovery.h).
+ * 3. SIGTERM, SIGINT, SIGUSR1 and SIGHUP to this process ask the ranks to save and stop, by
+ *    SIGUSR1: launchers answer the others by killing ranks a second later. They are asked when they
+ *    can hear it. Ranks that die of it, and leave a state in memory, are started once more to save.
+ * 4. What memory has and the disk has not is never removed: the last line says where it is. */
+#include "cli/launch.h"
+
+#include "base/file.h"
+#include "base/now.h"
+#include "base/text.h"
+#include "cli/args.h"
+#include "comm/job.h"
+#include "train/buddy.h"
+#include "train/checkpoint.h"
+#include "train/metrics.h"
+#include "train/recovery.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+static const double look_s = 0.25;  /* between looks at what the ranks have noted */
+static const double count_s = 1.0;  /* between counts of them */
+static const double stuck_s = 1.0;  /* mpiexec is given, after a loss, before it is ended */
+static const double grace_s = 10.0; /* and where it does not tell of one, beside 2 timeouts */
+static const double probe_s = 10.0; /* between looks for hosts that have come back */
+static const double answer_s = 3.0; /* a host is given to answer */
+
+typedef struct host {
+    char *name;
+    int slots;
+    bool dead;
+} host;
+
+typedef struct job {
+    const ll_care *care;
+    ll_mesh mesh; /* asked for */
+    ll_start start;
+    int64_t ranks;
+    host *hosts;
+    int n_host;
+    struct timespec hosts_of; /* when the file was written that they are of */
+    char *host_words;         /* of this start; NULL: no file of hosts was given */
+    sigset_t wanted, old;
+    bool stopped, resizing; /* the ranks are to stop: by the user; to have others */
+    bool asked, insisted;   /* they know; the user does not want to wait for them */
+    bool lost;              /* they say that a rank is */
+    int64_t here, seen;     /* ranks on this machine: now, and at most of this start */
+    double looked;          /* when they were counted */
+    double waits;           /* since when mpiexec is waited for in vain; 0: it is not */
+    int64_t newest;         /* step known of */
+    ll_arena *arena;
+} job;
+
+/* The parent of a process; 0: it is gone. *catches: has it a handler of SIGUSR1? */
+static pid_t parent_of(pid_t pid, bool *catches)
+{
+    char path[64], line[256], state = 'Z';
+    unsigned long long caught = 0;
+    long parent = 0;
+    snprintf(path, sizeof path, "/proc/%ld/status", (long)pid);
+    FILE *f = fopen(path, "r");
+    while (f && fgets(line, sizeof line, f)) {
+        sscanf(line, "State: %c", &state);
+        sscanf(line, "PPid: %ld", &parent);
+        sscanf(line, "SigCgt: %llx", &caught);
+    }
+    if (f) fclose(f);
+    *catches = caught >> (SIGUSR1 - 1) & 1;
+    return state == 'Z' ? 0 : (pid_t)parent;
+}
+
+static bool is_below(pid_t pid, pid_t ancestor)
+{
+    bool catches;
+    for (int depth = 0; pid > 1 && depth < 64; depth++) {
+        pid = parent_of(pid, &catches);
+        if (pid == ancestor) return true;
+    }
+    return false;
+}
+
+/* Sends the ranks on this machine a signal: processes below mpiexec that run this program; SIGUSR1
+ * only to those that would not die of it. How many ranks there are; *sent (or NULL): of these. */
+static int64_t signal_ranks(pid_t mpiexec, int number, int64_t *sent)
+{
+    char self[4096], path[64], exe[4096];
+    ssize_t n = readlink("/proc/self/exe", self, sizeof self);
+    int64_t found = 0;
+    DIR *all = opendir("/proc");
+    for (struct dirent *d; all && n > 0 && (d = readdir(all));) {
+        bool catches;
+        pid_t pid = (pid_t)atol(d->d_name);
+        snprintf(path, sizeof path, "/proc/%ld/exe", (long)pid);
+        if (pid <= 0 || pid == mpiexec || readlink(path, exe, sizeof exe) != n) continue;
+        if (memcmp(exe, self, (size_t)n) || !is_below(pid, mpiexec)) continue;
+        found++;
+        if (!number || !parent_of(pid, &catches) || (number == SIGUSR1 && !catches)) continue;
+        if (kill(pid, number) == 0 && sent) ++*sent;
+    }
+    if (all) closedir(all);
+    return found;
+}
+
+/* Asks ranks to save and stop; one that hears it is enough. Not every mpiexec passes SIGUSR1 on, so
+ * it is asked only where no rank is here, once theirs are known to hear it. */
+static void ask_ranks(job *j, pid_t mpiexec)
+{
+    int64_t sent = 0, step;
+    double at;
+    bool catches, elsewhere = !signal_ranks(mpiexec, SIGUSR1, &sent) &&
+                              ll_recovery_find(&j->start, LL_BEGAN, &step, &at) &&
+                              parent_of(mpiexec, &catches) && catches;
+    j->asked = sent || (elsewhere && kill(mpiexec, SIGUSR1) == 0);
+}
+
+static void end_all(pid_t mpiexec)
+{
+    signal_ranks(mpiexec, SIGKILL, NULL);
+    kill(-mpiexec, SIGKILL);
+    kill(mpiexec, SIGKILL);
+}
+
+/* ---- processes ---- */
+
+/* Starts a launcher, away from the terminal's signals, that ends when this process does. */
+static pid_t spawn(const job *j, const ll_launch *how)
+{
+    fflush(NULL);
+    pid_t parent = getpid(), child = fork();
+    if (child) return child;
+    sigprocmask(SIG_SETMASK, &j->old, NULL);
+    prctl(PR_SET_PDEATHSIG, SIGTERM);
+    if (getppid() != parent) _exit(1);
+    setpgid(0, 0);
+    int nothing = open("/dev/null", how->probe ? O_RDWR : O_RDONLY); /* a terminal would stop it */
+    for (int fd = 0; nothing > 0 && fd < (how->probe ? 3 : 1); fd++) dup2(nothing, fd);
+    if (nothing > 2) close(nothing);
+    ll_err rc = ll_cli_mpiexec_run(how);
+    fprintf(stderr, "%s: %s\n", ll_cli_name(), ll_error_text());
+    _exit(rc == LL_OK ? 0 : 1);
+}
+
+static int code_of(int status)
+{
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+/* ---- hosts ---- */
+
+static struct timespec written(const char *path)
+{
+    struct stat st = {0};
+    return stat(path, &st) == 0 ? st.st_mtim : (struct timespec){0};
+}
+
+/* Lines "NAME slots=2", "NAME:2" or "NAME"; # begins a remark. Known ones keep what is known of
+ * them. */
+static ll_err read_hosts(job *j)
+{
+    LL_OWN_MEMORY uint8_t *bytes = NULL;
+    size_t size;
+    int n = 0, room = 0;
+    host *list = NULL;
+    j->hosts_of = written(j->care->hosts);
+    TRY(ll_file_read(j->care->hosts, 1 << 24, &bytes, &size));
+    char *rest = NULL;
+    for (char *line = strtok_r((char *)bytes, "\n", &rest); line;
+         line = strtok_r(NULL, "\n", &rest)) {
+        char name[256];
+        int slots = 1;
+        line[strcspn(line, "#")] = '\0';
+        if (sscanf(line, " %255[^: \t]", name) != 1) continue;
+        const char *count = strstr(line, "slots=") ? strstr(line, "slots=") + 6 : strchr(line, ':');
+        if (count) slots = atoi(count + (*count == ':'));
+        CHECK(slots >= 0, LL_E_ARG, "%s: '%s' has %d slots", j->care->hosts, name, slots);
+        list = (host *)ll_arena_grow(j->arena, list, sizeof *list, n, &room);
+        list[n] = (host){ll_arena_strdup(j->arena, name), slots, false};
+        for (int i = 0; i < j->n_host; i++)
+            if (!strcmp(j->hosts[i].name, name)) list[n].dead = j->hosts[i].dead;
+        n++;
+    }
+    j->hosts = list;
+    j->n_host = n;
+    return LL_OK;
+}
+
+/* Does each host answer? By the launcher's own way to it; those that are known to live are asked
+ * only where all are. */
+static void probe(job *j, bool all)
+{
+    pid_t *asked = LL_NEW_ARRAY(j->arena, pid_t, j->n_host + 1);
+    double until = ll_now() + answer_s;
+    int open = 0;
+    for (int i = 0; i < j->n_host; i++) {
+        if (!all && !j->hosts[i].dead) continue;
+        const char *where = ll_arena_printf(j->arena, "%s:1", j->hosts[i].name);
+        asked[i] = spawn(j, &(ll_launch){.ranks = 1, .hosts = where, .probe = true});
+        open += asked[i] > 0;
+        j->hosts[i].dead = true;
+    }
+    for (; open && ll_now() < until; nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL))
+        for (int i = 0, status; i < j->n_host; i++) {
+            if (asked[i] <= 0 || waitpid(asked[i], &status, WNOHANG) != asked[i]) continue;
+            j->hosts[i].dead = code_of(status) != 0;
+            asked[i] = 0;
+            open--;
+        }
+    for (int i = 0; i < j->n_host; i++) {
+        if (asked[i] <= 0) continue;
+        kill(asked[i], SIGKILL);
+        waitpid(asked[i], NULL, 0);
+    }
+}
+
+static int64_t living(const job *j)
+{
+    int64_t n = 0;
+    for (int i = 0; i < j->n_host; i++) n += j->hosts[i].dead ? 0 : j->hosts[i].slots;
+    return n;
+}
+
+/* Where none answers, a while later one may. */
+static ll_err find_hosts(job *j)
+{
+    enum { TRIES = 20 };
+    for (int i = 0; i == 0 || (i < TRIES && !living(j)); i++) {
+        TRY(read_hosts(j));
+        probe(j, true);
+    }
+    return LL_OK;
+}
+
+/* On which hosts, how many ranks, and on which mesh. */
+static ll_err plan(job *j, int64_t *ranks, char mesh[LL_MESH_TEXT], char **words)
+{
+    ll_mesh near;
+    ll_buf b = {.arena = j->arena};
+    int64_t there = living(j), most = j->mesh.n_rank;
+    *ranks = most;
+    *words = NULL;
+    strcpy(mesh, j->care->mesh);
+    if (!j->care->hosts) return LL_OK;
+    CHECK(there > 0, LL_E_SYS, "%s: no host of it answers", j->care->hosts);
+    ll_mesh_nearest(&j->mesh, there < most ? (int)there : (int)most, &near);
+    *ranks = near.n_rank;
+    int64_t left = near.n_rank;
+    for (int i = 0; i < j->n_host && left; i++) {
+        int64_t n = j->hosts[i].slots < left ? j->hosts[i].slots : left;
+        if (j->hosts[i].dead || !n) continue;
+        ll_buf_printf(&b, "%s%s:%lld", b.len ? "," : "", j->hosts[i].name, (long long)n);
+        left -= n;
+    }
+    *words = b.text;
+    if (*j->care->mesh && near.n_rank < most) ll_mesh_text(&near, mesh);
+    return LL_OK;
+}
+
+/* Would a start now have other ranks than this one? */
+static bool want_others(job *j)
+{
+    int64_t ranks;
+    char mesh[LL_MESH_TEXT], *words;
+    if (read_hosts(j) != LL_OK) return false; /* somebody writes it just now */
+    bool missing = false;
+    for (int i = 0; i < j->n_host; i++) missing |= j->hosts[i].dead;
+    if (missing) probe(j, false);
+    return plan(j, &ranks, mesh, &words) == LL_OK && ranks != j->ranks;
+}
+
+/* ---- a start ---- */
+
+static bool take_signals(job *j, pid_t child)
+{
+    struct timespec t = {.tv_nsec = (long)(1e9 * look_s)};
+    int number = sigtimedwait(&j->wanted, NULL, &t);
+    if (number <= 0 || number == SIGCHLD) return number == SIGCHLD;
+    j->insisted = j->stopped;
+    if (j->insisted) kill(child, number); /* who asks twice does not want to wait */
+    j->stopped = true;
+    return false;
+}
+
+/* Is mpiexec still waiting, long after a loss, for a host that is gone? Or for what nobody tells of
+ * (it may itself hang): a rank that is gone, ranks that do not come to be asked to stop, its own
+ * end. Then all of it is ended, and counts as lost. */
+static void end_stuck(job *j, pid_t child)
+{
+    int64_t step;
+    double at, now = ll_now();
+    j->lost = j->lost || ll_recovery_find(&j->start, LL_LOST, &step, &at);
+    if (now > j->looked + count_s) {
+        j->here = signal_ranks(child, 0, NULL);
+        j->seen = j->here > j->seen ? j->here : j->seen;
+        j->looked = now;
+    }
+    bool deaf = (j->stopped || j->resizing) && !j->asked;
+    if (!j->lost && !j->insisted && j->here == j->seen && !deaf)
+        j->waits = 0;
+    else if (j->waits == 0)
+        j->waits = now;
+    double most = j->lost ? stuck_s : j->insisted ? grace_s : 2 * j->care->timeout + grace_s;
+    if (j->waits == 0 || now < j->waits + most) return;
+    if (!j->lost) fprintf(stderr, "%s: mpiexec does not end: ending it\n", ll_cli_name());
+    j->lost = true;
+    end_all(child);
+}
+
+/* Until the launcher has ended; its status. */
+static int await(job *j, pid_t child)
+{
+    double probed = ll_now();
+    int status = 0;
+    while (waitpid(child, &status, WNOHANG) != child) {
+        if (take_signals(j, child)) continue;
+        if ((j->stopped || j->resizing) && !j->asked) ask_ranks(j, child);
+        end_stuck(j, child);
+        if (!j->care->hosts || j->stopped || j->resizing || j->lost) continue;
+        struct timespec now = written(j->care->hosts);
+        bool same = !memcmp(&now, &j->hosts_of, sizeof now);
+        if (same && (j->ranks == j->mesh.n_rank || ll_now() < probed + probe_s)) continue;
+        j->resizing = want_others(j);
+        if (j->resizing) ask_ranks(j, child);
+        probed = ll_now();
+    }
+    return code_of(status);
+}
+
+/* The signal that ended a rank; 0: none did. MPICH's mpiexec has it for its status as it is. */
+static int signal_of(int code)
+{
+    return code > 128 && code < 128 + 32 ? code - 128 : code > 2 && code < 32 ? code : 0;
+}
+
+static const char *reason(const job *j, int code)
+{
+    if (j->lost || !signal_of(code)) return "a rank was lost";
+    return ll_arena_printf(j->arena, "a rank was ended by signal %d", signal_of(code));
+}
+
+static bool is_crash(int code)
+{
+    static const int numbers[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT};
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
+        if (signal_of(code) == numbers[i]) return true;
+    return false;
+}
+
+/* The newest state in memory, where the disk has none as new; *step: its. */
+static bool only_in_memory(const job *j, int64_t *step, ll_st_file **f)
+{
+    LL_OWN(ll_arena) a = ll_arena_new();
+    LL_OWN(ll_st_file) saved = NULL;
+    const char *note;
+    int64_t on_disk = -1;
+    if (ll_buddy_open(NULL, j->start.job, f) != LL_OK || !*f) return false;
+    if (ll_checkpoint_int(*f, "step", step) != LL_OK) return false;
+    if (ll_checkpoint_open_whole(NULL, j->care->out, 1, a, &note, &saved) == LL_OK && saved &&
+        ll_checkpoint_int(saved, "step", &on_disk) != LL_OK)
+        on_disk = -1;
+    return *step > on_disk;
+}
+
+static bool is_over(const job *j, int code)
+{
+    LL_OWN(ll_st_file) f = NULL;
+    int64_t step;
+    bool theirs = code <= 2 || code == LL_EXIT_STOPPED || code == 126 || code == 127;
+    if (theirs && !j->lost) return true;
+    return j->stopped && (j->insisted || !only_in_memory(j, &step, &f));
+}
+
+/* Removes what is in memory, or says what it is good for. */
+static void sweep(const job *j)
+{
+    LL_OWN(ll_st_file) f = NULL;
+    int64_t step;
+    if (only_in_memory(j, &step, &f))
+        fprintf(stderr,
+                "%s: the state of step %lld was not saved, and is kept in memory; go on with:\n"
+                "  %s train %s --resume --from %s -n %d\nor remove it: rm /dev/shm/loopline-%s-*\n",
+                ll_cli_name(), (long long)step, ll_cli_program(), j->care->out, ll_st_path(f),
+                j->mesh.n_rank, j->start.job);
+    else
+        ll_buddy_sweep(j->start.job);
+}
+
+static void see_step(void *context, int64_t step, const json_t *line)
+{
+    int64_t *newest = (int64_t *)context;
+    (void)line;
+    if (step > *newest) *newest = step;
+}
+
+/* A line of how this start ended, with the newest step that is known to have been made. */
+static void note_end(job *j, const char *why)
+{
+    int64_t step;
+    double at;
+    size_t kept;
+    bool began = ll_recovery_find(&j->start, LL_BEGAN, &step, &at);
+    if (began) see_step(&j->newest, step, NULL);
+    if (ll_recovery_find(&j->start, LL_LOST, &step, &at)) see_step(&j->newest, step, NULL);
+    const char *metrics = ll_arena_printf(j->arena, "%s/metrics.jsonl", j->care->out);
+    if (began && ll_metrics_lines(metrics, INT64_MAX, see_step, &j->newest, &kept) != LL_OK)
+        fprintf(stderr, "%s: %s\n", ll_cli_name(), ll_error_message());
+    if (ll_recovery_note(&j->start, LL_ENDED, j->newest, why) != LL_OK)
+        fprintf(stderr, "%s: %s\n", ll_cli_name(), ll_error_message());
+}
+
+static void note_last(job *j, int code)
+{
+    int64_t step;
+    double at;
+    const char *why = code == 0 ? "done" : "failed";
+    if (code == LL_EXIT_STOPPED) why = "stopped, and saved";
+    if (ll_recovery_find(&j->start, LL_BEGAN, &step, &at)) note_end(j, why);
+}
+
+/* Does not return. */
+static void finish(const job *j, int code)
+{
+    sweep(j);
+    _exit(code == LL_JOB_LOST ? 1 : code);
+}
+
+/* After a start that ended in a loss: is there to be another one? *idle: starts in a row that began
+ * no later than the one before. */
+static bool again(job *j, int code, int64_t *before, int64_t *idle)
+{
+    int64_t step = -1, most = j->care->restarts;
+    double at;
+    bool began = ll_recovery_find(&j->start, LL_BEGAN, &step, &at);
+    *idle = began && step > *before ? 0 : *idle + 1;
+    if (began && step > *before) *before = step;
+    if (most || began) note_end(j, reason(j, code));
+    bool crash = !j->lost && is_crash(code), loop = *idle >= (crash && most > 1 ? 1 : most);
+    fprintf(stderr, "%s: %s", ll_cli_name(), reason(j, code));
+    if (!loop)
+        fprintf(stderr, ": starting again (%d)\n", j->start.number + 1);
+    else if (!most)
+        fputc('\n', stderr);
+    else
+        fprintf(stderr,
+                ", %s: the last %lld starts began at step %lld and came no further: not starting "
+                "again; train.buddy or a smaller train.save_every keeps more of what is done\n",
+                crash ? "and it crashes there" : "and again", (long long)*idle + 1,
+                (long long)*before);
+    return !loop;
+}
+
+static ll_err run_once(job *j, int *code)
+{
+    TRY(plan(j, &j->ranks, j->start.mesh, &j->host_words));
+    const ll_launch how = {
+        .ranks = j->ranks, .hosts = j->host_words, .job = ll_start_print(&j->start, j->arena)};
+    if (j->ranks < j->mesh.n_rank)
+        fprintf(stderr, "%s: %lld ranks of %d, on %s, until more hosts answer\n", ll_cli_name(),
+                (long long)j->ranks, j->mesh.n_rank, j->host_words);
+    j->lost = j->resizing = j->asked = false;
+    j->here = j->seen = 0;
+    j->looked = j->waits = 0;
+    pid_t child = spawn(j, &how);
+    CHECK(child > 0, LL_E_SYS, "no process for mpiexec: %s", strerror(errno));
+    *code = await(j, child);
+    return LL_OK;
+}
+
+static ll_err supervise(job *j)
+{
+    int64_t before = -1, idle = -1;
+    for (int code;; j->start.number++) {
+        if (j->care->hosts && !j->resizing) TRY(find_hosts(j));
+        TRY(run_once(j, &code));
+        if (j->resizing && !j->stopped && code == LL_EXIT_STOPPED) {
+            note_end(j, "other hosts");
+            continue;
+        }
+        if (is_over(j, code)) note_last(j, code), finish(j, code);
+        if (!again(j, code, &before, &idle)) finish(j, code);
+    }
+}
+
+ll_err ll_cli_supervise(int64_t ranks, const ll_care *care)
+{
+    static const int numbers[] = {SIGINT, SIGTERM, SIGUSR1, SIGHUP, SIGCHLD};
+    uint64_t id;
+    struct sigaction now;
+    job j = {.care = care, .arena = ll_arena_new()};
+    const char *mesh = ll_arena_printf(j.arena, "data=%lld", (long long)ranks);
+    TRY(ll_mesh_parse(*care->mesh ? care->mesh : mesh, &j.mesh));
+    CHECK(getrandom(&id, sizeof id, 0) == sizeof id, LL_E_SYS, "no random number: %s",
+          strerror(errno));
+    snprintf(j.start.job, sizeof j.start.job, "%016llx", (unsigned long long)id);
+    j.start.began = ll_wall_now();
+    j.start.out = care->out;
+    sigemptyset(&j.wanted);
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
+        if (numbers[i] != SIGHUP || sigaction(SIGHUP, NULL, &now) || now.sa_handler != SIG_IGN)
+            sigaddset(&j.wanted, numbers[i]);
+    sigprocmask(SIG_BLOCK, &j.wanted, &j.old);
+    ll_err rc = supervise(&j);
+    char why[1024];
+    snprintf(why, sizeof why, "%s", ll_error_message());
+    sweep(&j);
+    if (rc != LL_OK) FAIL(rc, "%s", why);
+    return rc;
+}

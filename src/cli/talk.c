@@ -1,0 +1,173 @@
+/* talk.c: a model of tokens at work. */
+#define _GNU_SOURCE /* memmem */
+#include "cli/talk.h"
+
+#include "base/text.h"
+#include "cli/launch.h"
+#include "kern/notes.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+ll_err ll_talk_begin(const ll_talk_opts *o, ll_talk *t)
+{
+    *t = (ll_talk){.o = o, .prints = true};
+    t->how = (ll_draw_opts){.temperature = o->temperature,
+                            .top_k = o->top_k,
+                            .top_p = o->top_p,
+                            .min_p = o->min_p,
+                            .repetition = o->repetition,
+                            .seed = (uint64_t)o->seed};
+    TRY(ll_draw_check(&t->how));
+    CHECK(o->tokens <= 1000000000, LL_E_ARG, "--tokens is %lld, want at most 1e9",
+          (long long)o->tokens);
+    TRY(ll_cli_trained_run(o->folder, o->checkpoint, o->init, &o->set, &t->run));
+    if (o->exact) TRY(ll_run_set(t->run, "parallel.exact=true"));
+    CHECK(ll_run_takes_tokens(t->run), LL_E_ARG,
+          "%s does not make text: generate takes models of tokens, such as gpt and llama",
+          t->run->model.name);
+    t->vocab = ll_run_size(t->run, "vocab", 0);
+    if (*t->run->data.tokenizer) return ll_tokenizer_open(t->run->data.tokenizer, &t->t);
+    CHECK(t->vocab <= 256, LL_E_ARG,
+          "this model's vocabulary is %lld tokens, not bytes: data.tokenizer names its tokenizer",
+          (long long)t->vocab);
+    return LL_OK;
+}
+
+static ll_err load(void *user, ll_session *s)
+{
+    ll_talk *t = (ll_talk *)user;
+    return ll_cli_trained_load(t->run, t->o->checkpoint, t->o->init, s, &t->step);
+}
+
+static ll_err ranks(ll_talk *t, ll_session_opts *how)
+{
+    ll_mesh m;
+    if (!t->o->mesh) return LL_OK;
+    TRY(ll_mesh_parse(t->o->mesh, &m));
+    TRY(ll_cli_launch(m.n_rank, NULL));
+    ll_comm_opts o = ll_run_comm(t->run);
+    TRY(ll_comm_open(&o, &t->comm));
+    TRY(ll_comm_agree(t->comm, ll_mesh_fits(&m, ll_comm_size(t->comm))));
+    t->prints = ll_comm_rank(t->comm) == 0;
+    *how = ll_cli_trained_session(t->run, t->comm, t->o->mesh);
+    return LL_OK;
+}
+
+ll_err ll_talk_open(ll_talk *t, int64_t batch, int64_t places)
+{
+    const char *w = t->o->weights;
+    ll_generator_opts o = {.batch = batch,
+                           .places = t->o->context ? t->o->context : places,
+                           .session = ll_cli_trained_session(t->run, NULL, NULL),
+                           .load = load,
+                           .user = t};
+    o.bits = !strcmp(w, "int8") ? 8 : !strcmp(w, "int4") ? 4 : 0;
+    CHECK(o.bits || !strcmp(w, "f32"), LL_E_ARG, "--weights %s: f32, int8 or int4 can be", w);
+    CHECK(!o.bits || !t->o->exact, LL_E_ARG, "--exact and --weights %s exclude each other", w);
+    TRY(ranks(t, &o.session));
+    TRY(ll_generator_open(t->run, &o, &t->g));
+    char a[LL_NUMBER_TEXT], b[LL_NUMBER_TEXT];
+    if (t->prints) ll_kern_notes_print(stderr);
+    if (t->prints)
+        fprintf(stderr, "memory: %s, of that keys and values %s\n",
+                ll_text_bytes((double)ll_generator_bytes(t->g), a),
+                ll_text_bytes((double)ll_generator_cache_bytes(t->g), b));
+    return LL_OK;
+}
+
+ll_err ll_talk_leave(ll_talk *t, ll_err rc)
+{
+    ll_comm *c = t->comm;
+    ll_generator_close(t->g);
+    t->g = NULL;
+    t->comm = NULL;
+    return c ? ll_cli_leave(c, rc) : rc;
+}
+
+void ll_talk_close(ll_talk *t)
+{
+    ll_generator_close(t->g);
+    ll_comm_close(t->comm);
+    ll_tokenizer_close(t->t);
+    ll_run_free(t->run);
+}
+
+ll_err ll_talk_encode(const ll_talk *t, const char *text, bool special, int32_t **out, int64_t *n)
+{
+    if (t->t) return ll_tokenizer_encode(t->t, text, strlen(text), special, out, n);
+    *n = (int64_t)strlen(text);
+    *out = (int32_t *)malloc(sizeof **out * (size_t)(*n + 1));
+    CHECK(*out, LL_E_MEM, "no memory for %lld tokens", (long long)*n);
+    for (int64_t i = 0; i < *n; i++) {
+        (*out)[i] = (unsigned char)text[i];
+        CHECK((*out)[i] < t->vocab, LL_E_ARG,
+              "--prompt has byte %d ('%c'), the model's vocabulary is the bytes below %lld",
+              (*out)[i], text[i] >= ' ' && text[i] < 127 ? text[i] : '?', (long long)t->vocab);
+    }
+    return LL_OK;
+}
+
+/* ---- saying ---- */
+
+/* Cuts the text off where a stop text begins. Returns how much of its end may yet become one. */
+static size_t stopped(const ll_talk *t, ll_saying *s, size_t from)
+{
+    size_t longest = 0;
+    for (int i = 0; i < t->o->stop.n; i++) {
+        const char *stop = t->o->stop.v[i];
+        size_t n = strlen(stop), back = from > n ? from - n : 0;
+        if (!n || !s->text.text) continue;
+        const char *at = (const char *)memmem(s->text.text + back, s->text.len - back, stop, n);
+        if (at) {
+            s->text.len = (size_t)(at - s->text.text);
+            s->done = true;
+        }
+        if (n > longest) longest = n;
+    }
+    return s->done || !longest ? 0 : longest - 1;
+}
+
+static void show(ll_saying *s, size_t hold)
+{
+    size_t end = s->text.len > hold ? s->text.len - hold : 0;
+    if (end <= s->shown) return;
+    fwrite(s->text.text + s->shown, 1, end - s->shown, stdout);
+    fflush(stdout);
+    s->shown = end;
+}
+
+/* The next token of sequence i. */
+static ll_err next(ll_talk *t, ll_saying *s, int64_t i, int stop, bool stream)
+{
+    int32_t token = ll_generator_draw(t->g, i, &t->how, s->tokens);
+    size_t n = 1, from = s->text.len;
+    char byte = (char)token;
+    if (t->t && (token == ll_tokenizer_eos(t->t) || token == stop)) {
+        s->done = true;
+        return LL_OK;
+    }
+    const char *bytes = t->t ? ll_tokenizer_bytes(t->t, token, &n) : &byte;
+    TRY(ll_generator_put(t->g, i, &token, 1));
+    ll_buf_add(&s->text, bytes ? bytes : "", bytes ? n : 0);
+    s->done = ++s->tokens >= t->o->tokens;
+    size_t hold = stopped(t, s, from);
+    if (stream && t->prints) show(s, s->done ? 0 : hold);
+    return LL_OK;
+}
+
+ll_err ll_talk_say(ll_talk *t, ll_saying *s, int64_t n, int stop, bool stream)
+{
+    for (int64_t i = 0; i < n; i++) s[i].done = t->o->tokens == 0;
+    for (bool more = true; more;) {
+        TRY(ll_generator_run(t->g));
+        more = false;
+        for (int64_t i = 0; i < n; i++) {
+            if (!s[i].done) TRY(next(t, &s[i], i, stop, stream));
+            more |= !s[i].done;
+        }
+    }
+    for (int64_t i = 0; i < n && stream && t->prints; i++) show(&s[i], 0);
+    return LL_OK;
+}

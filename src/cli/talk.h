@@ -1,0 +1,108 @@
+/* talk.h: what generate and chat have in common: a trained model of tokens, its tokenizer, and how
+ * the next token is drawn. */
+#pragma once
+#include "cli/common.h"
+#include "token/tokenizer.h"
+#include "train/generate.h"
+
+typedef struct ll_talk_opts {
+    const char *folder, *checkpoint, *init, *mesh, *weights;
+    int64_t tokens, top_k, seed, context;
+    double temperature, top_p, min_p, repetition;
+    bool exact, json;
+    ll_words set, stop;
+} ll_talk_opts;
+
+/* Rows of their tables; opts has an ll_talk_opts first. */
+#define LL_TALK_ARGS(tokens_initial)                                                               \
+    {"--tokens|-n", LL_ARG_INT, offsetof(ll_talk_opts, tokens), "N", "how many to add at most",    \
+     tokens_initial},                                                                              \
+        {"--temperature|-t",                                                                       \
+         LL_ARG_NUMBER,                                                                            \
+         offsetof(ll_talk_opts, temperature),                                                      \
+         "T",                                                                                      \
+         "below 1: safer, above 1: wilder, 0: always the likeliest",                               \
+         "0.8"},                                                                                   \
+        {"--top-k|-k",                                                                             \
+         LL_ARG_INT,                                                                               \
+         offsetof(ll_talk_opts, top_k),                                                            \
+         "K",                                                                                      \
+         "draw from the K likeliest only (0: from all)",                                           \
+         "0"},                                                                                     \
+        {"--top-p",                                                                                \
+         LL_ARG_NUMBER,                                                                            \
+         offsetof(ll_talk_opts, top_p),                                                            \
+         "P",                                                                                      \
+         "draw from the fewest tokens that have P of the probability (1: from all)",               \
+         "1"},                                                                                     \
+        {"--min-p",                                                                                \
+         LL_ARG_NUMBER,                                                                            \
+         offsetof(ll_talk_opts, min_p),                                                            \
+         "P",                                                                                      \
+         "draw from tokens with P of the likeliest one's probability or more",                     \
+         "0"},                                                                                     \
+        {"--repetition",                                                                           \
+         LL_ARG_NUMBER,                                                                            \
+         offsetof(ll_talk_opts, repetition),                                                       \
+         "R",                                                                                      \
+         "tokens that were there become less likely: logits are divided by R (1: they do not)",    \
+         "1"},                                                                                     \
+        {"--stop", LL_ARG_WORDS, offsetof(ll_talk_opts, stop), "TEXT",                             \
+         "ends before this text; may be given several times"},                                     \
+        {"--seed", LL_ARG_INT, offsetof(ll_talk_opts, seed), "N", "of the draws", "1"},            \
+        {"--context",                                                                              \
+         LL_ARG_INT,                                                                               \
+         offsetof(ll_talk_opts, context),                                                          \
+         "N",                                                                                      \
+         "tokens whose keys and values are kept (0: as many as wanted, up to model.seq)",          \
+         "0"},                                                                                     \
+        {"--weights",                                                                              \
+         LL_ARG_TEXT,                                                                              \
+         offsetof(ll_talk_opts, weights),                                                          \
+         "TYPE",                                                                                   \
+         "of products: f32, int8 or int4, in blocks of 32",                                        \
+         "f32"},                                                                                   \
+        {"--mesh|-m", LL_ARG_TEXT, offsetof(ll_talk_opts, mesh), "MESH",                           \
+         "on several ranks, such as tensor=2 (started as for train)"},                             \
+        {"--exact", LL_ARG_FLAG, offsetof(ll_talk_opts, exact), NULL,                              \
+         "exact sums: the same text on every mesh, to the bit of each logit"},                     \
+        {"--checkpoint", LL_ARG_TEXT, offsetof(ll_talk_opts, checkpoint), "FILE",                  \
+         "this one, not the run's newest"},                                                        \
+        {"--init", LL_ARG_TEXT, offsetof(ll_talk_opts, init), "FILE",                              \
+         "weights of another system's, in place of a checkpoint (as for train)"},                  \
+        {"--set|-s", LL_ARG_WORDS, offsetof(ll_talk_opts, set), "KEY=VALUE",                       \
+         "override a setting of the run"},                                                         \
+        {"--json", LL_ARG_FLAG, offsetof(ll_talk_opts, json), NULL,                                \
+         "one JSON object on standard output"},                                                    \
+    {                                                                                              \
+        0                                                                                          \
+    }
+
+typedef struct ll_talk {
+    const ll_talk_opts *o;
+    ll_run *run;
+    ll_comm *comm; /* NULL: this process alone */
+    ll_generator *g;
+    ll_tokenizer *t; /* NULL: tokens are bytes */
+    ll_draw_opts how;
+    int64_t vocab, step;
+    bool prints; /* rank 0 */
+} ll_talk;
+#define LL_TALK __attribute__((cleanup(ll_talk_close))) ll_talk
+/* First the run and its tokenizer, then, with so many sequences of so many tokens, the rest. */
+ll_err ll_talk_begin(const ll_talk_opts *o, ll_talk *t);
+ll_err ll_talk_open(ll_talk *t, int64_t batch, int64_t places);
+void ll_talk_close(ll_talk *t);
+ll_err ll_talk_leave(ll_talk *t, ll_err rc); /* a failure of any rank comes out once */
+/* A prompt's tokens; the caller frees them. */
+ll_err ll_talk_encode(const ll_talk *t, const char *text, bool special, int32_t **out, int64_t *n);
+
+/* What sequences say, each until it is done. */
+typedef struct ll_saying {
+    ll_buf text;    /* without what ended it */
+    size_t shown;   /* bytes that were printed */
+    int64_t tokens; /* that were drawn */
+    bool done;
+} ll_saying;
+/* Draws for all of them until they are done; stream: prints as it goes. stop: also a token. */
+ll_err ll_talk_say(ll_talk *t, ll_saying *s, int64_t n, int stop, bool stream);

@@ -1,0 +1,125 @@
+/* told.c: what a set is like, as data.json of a run's folder: which files were read, and what
+ * brings other samples to those that it had: sizes, means and deviations, names of classes. */
+#include "data/data_int.h"
+
+#include <inttypes.h>
+#include <jansson.h>
+
+static const char *const kinds[] = {"images", "tokens", "records"};
+
+static void numbers(ll_buf *b, const char *name, const double *v, int64_t n)
+{
+    ll_buf_printf(b, ", \"%s\": [", name);
+    char text[LL_NUMBER_TEXT];
+    for (int64_t i = 0; i < n; i++) ll_buf_printf(b, i ? ", %s" : "%s", ll_text_number(v[i], text));
+    ll_buf_puts(b, "]");
+}
+
+static void tell_files(const ll_data_info *f, ll_buf *b)
+{
+    ll_buf_printf(b, ",\n \"train\": %" PRId64 ", \"val\": %" PRId64 ", \"bytes\": %" PRIu64 ", ",
+                  f->n[LL_TRAIN], f->n[LL_VAL], f->file_bytes);
+    ll_buf_printf(b, "\"crc32c\": \"%08x\", \"files\": %" PRId64 ",\n \"first\": [", f->digest,
+                  f->n_file);
+    for (int i = 0; i < f->n_file && i < LL_NOTED_FILES; i++) {
+        ll_buf_puts(b, i ? ",\n  {\"name\": " : "\n  {\"name\": ");
+        ll_buf_json(b, f->files[i].name);
+        ll_buf_printf(b, ", \"bytes\": %" PRIu64 "}", f->files[i].size);
+    }
+    ll_buf_puts(b, "]");
+}
+
+void ll_dataset_tell(const ll_dataset *d, ll_buf *b)
+{
+    const ll_data_info *f = &d->info;
+    ll_buf_puts(b, "{\"name\": ");
+    ll_buf_json(b, f->name);
+    ll_buf_puts(b, ", \"path\": ");
+    ll_buf_json(b, f->where);
+    ll_buf_printf(b, ",\n \"kind\": \"%s\"", kinds[f->kind]);
+    if (f->kind == LL_TOKENS) ll_buf_printf(b, ", \"text\": %s", f->is_text ? "true" : "false");
+    if (f->kind == LL_IMAGES) {
+        const double sizes[] = {(double)f->height, (double)f->width, (double)f->channels};
+        numbers(b, "image", sizes, 3);
+        numbers(b, "mean", f->mean, f->channels);
+        numbers(b, "deviation", f->deviation, f->channels);
+        numbers(b, "centre", &d->centre, 1);
+    }
+    if (f->class_names) ll_buf_puts(b, ",\n \"classes\": [");
+    for (int64_t i = 0; f->class_names && i < f->classes; i++) {
+        if (i) ll_buf_puts(b, i % 8 ? ", " : ",\n  ");
+        ll_buf_json(b, f->class_names[i]);
+    }
+    if (f->class_names) ll_buf_puts(b, "]");
+    tell_files(f, b);
+    ll_buf_puts(b, "}\n");
+}
+
+/* Exactly n numbers within [least, most]. */
+static ll_err read_numbers(const json_t *j, const char *file, const char *name, double least,
+                           double most, int n, double *out)
+{
+    const json_t *list = json_object_get(j, name);
+    CHECK(json_array_size(list) == (size_t)n, LL_E_IO, "%s: %s wants %d numbers", file, name, n);
+    for (int i = 0; i < n; i++) {
+        const json_t *v = json_array_get(list, (size_t)i);
+        out[i] = json_number_value(v);
+        CHECK(json_is_number(v) && out[i] >= least && out[i] <= most, LL_E_IO,
+              "%s: %s has what is no number from %g to %g", file, name, least, most);
+    }
+    return LL_OK;
+}
+
+static ll_err read_images(ll_dataset *d, const json_t *j, const char *file)
+{
+    ll_data_info *f = &d->info;
+    double s[3];
+    TRY(read_numbers(j, file, "image", 1, LL_MAX_WIDTH, 3, s));
+    CHECK(s[2] <= LL_MAX_CHANNELS, LL_E_IO, "%s: image has %g channels", file, s[2]);
+    f->height = (int64_t)s[0], f->width = (int64_t)s[1], f->channels = (int64_t)s[2];
+    TRY(read_numbers(j, file, "mean", -1e6, 1e6, (int)f->channels, f->mean));
+    TRY(read_numbers(j, file, "deviation", 1e-6, 1e6, (int)f->channels, f->deviation));
+    TRY(read_numbers(j, file, "centre", 0.01, 1, 1, &d->centre));
+    ll_dataset_scale(d);
+    return LL_OK;
+}
+
+static ll_err read_told(ll_dataset *d, const json_t *j, const char *file)
+{
+    ll_data_info *f = &d->info;
+    const char *kind = json_string_value(json_object_get(j, "kind"));
+    const json_t *names = json_object_get(j, "classes");
+    int n = (int)(sizeof kinds / sizeof *kinds), k = 0;
+    while (k < n && kind && strcmp(kinds[k], kind)) k++;
+    CHECK(kind && k < n, LL_E_IO, "%s: kind is no images, tokens or records", file);
+    f->kind = (ll_data_kind)k;
+    f->is_text = json_is_true(json_object_get(j, "text"));
+    f->classes = (int64_t)json_array_size(names);
+    const char **list = LL_NEW_ARRAY(d->arena, const char *, f->classes + 1);
+    for (int64_t i = 0; i < f->classes; i++) {
+        const char *name = json_string_value(json_array_get(names, (size_t)i));
+        CHECK(name, LL_E_IO, "%s: classes has what is no name", file);
+        list[i] = ll_arena_strdup(d->arena, name);
+    }
+    if (f->classes) f->class_names = list;
+    return f->kind == LL_IMAGES ? read_images(d, j, file) : LL_OK;
+}
+
+ll_err ll_told_parse(const char *text, size_t size, const char *file, ll_dataset **out)
+{
+    json_error_t why;
+    *out = NULL;
+    json_t *j = json_loadb(text, size, 0, &why);
+    CHECK(j, LL_E_IO, "%s:%d: is no JSON: %s", file, why.line, why.text);
+    ll_arena *arena = ll_arena_new();
+    ll_dataset *d = LL_NEW(arena, ll_dataset);
+    d->arena = arena;
+    d->info.name = d->info.where = ll_arena_strdup(arena, file);
+    ll_err rc = read_told(d, j, file);
+    json_decref(j);
+    if (rc == LL_OK)
+        *out = d;
+    else
+        ll_dataset_close(d);
+    return rc;
+}

@@ -1,0 +1,64 @@
+/* cached.c: attention to a cache of keys and values, and writing one, by plain loops. */
+#include "kern/attr.h"
+#include "kern/rows.h"
+
+#include <math.h>
+#include <string.h>
+
+ll_kernel cached_attend_ref, cache_write_ref;
+
+/* Key or value j of sequence b, head n: of the cache up to at, then of the new ones. */
+static double at_place(const ll_kcall *c, int which, int64_t b, int64_t j, int64_t at, int64_t n,
+                       int64_t d)
+{
+    const ll_tensor *x = &c->in[(j < at ? 3 : 1) + which];
+    const int64_t *s = x->shape.d;
+    return ll_at(x, ((b * s[1] + (j < at ? j : j - at)) * s[2] + n) * s[3] + d);
+}
+
+ll_err cached_attend_ref(const ll_kcall *c)
+{
+    const ll_cached_attr *a = (const ll_cached_attr *)c->attr;
+    const int64_t *s = c->in[0].shape.d, width = s[4]; /* [b,t,n,g,d] */
+    for (int64_t row = 0; row < s[0] * s[1] * s[2] * s[3]; row++) {
+        int64_t n = row / s[3] % s[2], i = row / s[3] / s[2] % s[1], b = row / s[3] / s[2] / s[1];
+        int64_t at = (int64_t)ll_at(&c->in[5], b), end = at + i + 1, from = end - a->window;
+        if (a->window <= 0 || from < 0) from = 0;
+        double top = -INFINITY, sum = 0;
+        for (int pass = 0; pass < 2; pass++) {
+            for (int64_t d = 0; pass && d < width; d++) ll_set(&c->out[0], row * width + d, 0);
+            for (int64_t j = from; j < end; j++) {
+                double dot = 0;
+                for (int64_t d = 0; d < width; d++)
+                    dot += ll_at(&c->in[0], row * width + d) * at_place(c, 0, b, j, at, n, d);
+                dot *= a->scale;
+                if (!pass) top = dot > top ? dot : top;
+                double p = exp(dot - top);
+                sum += pass ? p : 0;
+                for (int64_t d = 0; pass && d < width; d++)
+                    ll_set(&c->out[0], row * width + d,
+                           ll_at(&c->out[0], row * width + d) + p * at_place(c, 1, b, j, at, n, d));
+            }
+        }
+        for (int64_t d = 0; d < width; d++)
+            ll_set(&c->out[0], row * width + d, ll_at(&c->out[0], row * width + d) / sum);
+    }
+    return LL_OK;
+}
+
+/* Rows are moved as bytes: any type, and the fast kernel too. */
+ll_err cache_write_ref(const ll_kcall *c)
+{
+    const ll_tensor *cache = &c->in[0], *new = &c->in[1], *out = &c->out[0];
+    const int64_t *s = cache->shape.d, t = new->shape.d[1];
+    size_t one = ll_dtype_bytes(cache->dtype), row = (size_t)(s[2] * s[3]) * one;
+    if (out->data != cache->data)
+        memcpy(out->data, cache->data, (size_t)ll_numel(&cache->shape) * one);
+    for (int64_t b = 0; b < s[0]; b++) {
+        int64_t at = ((const int32_t *)c->in[2].data)[b], n = t < s[1] - at ? t : s[1] - at;
+        if (at < 0 || n <= 0) continue;
+        memcpy((char *)out->data + (size_t)(b * s[1] + at) * row,
+               (const char *)new->data + (size_t)(b * t) * row, (size_t)n * row);
+    }
+    return LL_OK;
+}

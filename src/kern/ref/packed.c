@@ -1,0 +1,35 @@
+/* packed.c: a product with packed weights, by plain loops. */
+#include "kern/attr.h"
+#include "kern/rows.h"
+
+#include <math.h>
+
+ll_kernel packed_matmul_ref;
+
+ll_err packed_matmul_ref(const ll_kcall *c)
+{
+    const ll_packed_attr *a = (const ll_packed_attr *)c->attr;
+    const ll_tensor *x = &c->in[0], *q = &c->in[1], *s = &c->in[2];
+    int64_t rows = 1, blocks = 1, bytes = 4 * a->bits;
+    for (int d = 0; d < s->shape.n; d++) *(d < a->rows ? &rows : &blocks) *= s->shape.d[d];
+    int64_t m = blocks ? ll_numel(&x->shape) / 32 / blocks : ll_numel(&c->out[0].shape) / rows;
+    for (int64_t i = 0; i < m * rows; i++) {
+        double y = 0;
+        for (int64_t b = 0; b < blocks; b++) {
+            int64_t at = (i / rows * blocks + b) * 32, w = i % rows * blocks + b;
+            double top = 0, sum = 0, all = 0;
+            for (int64_t k = 0; k < 32; k++) top = fmax(top, fabs(ll_at(x, at + k)));
+            double d = top / 127;
+            for (int64_t k = 0; k < 32; k++) {
+                double v = d > 0 ? rint(ll_at(x, at + k) / d) : 0;
+                int p = (int)ll_at(q, w * bytes + (a->bits == 8 ? k : k % 16));
+                int u = a->bits == 8 ? (int8_t)p : k < 16 ? p & 15 : p >> 4;
+                sum += v * u;
+                all += v;
+            }
+            y += ll_at(s, w) * d * sum + (a->bits == 4 ? ll_at(&c->in[3], w) * d * all : 0);
+        }
+        ll_set(&c->out[0], i, y);
+    }
+    return LL_OK;
+}

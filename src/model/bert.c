@@ -1,0 +1,146 @@
+/* bert: BERT (Devlin et al., 2019): an encoder that sees both ways; learned positions, norms behind
+ * each half of a layer, exact gelu, the token table used again in the head. It is trained to find
+ * masked tokens: some of the batch's are replaced by the token `mask`, drawn anew in each step, and
+ * the loss is over these. Tokens `pad` are not attended to.
+ *
+ *     layers width heads hidden        parameters (with head; seq 512, vocab 30522)
+ *         12   768    12   3072          109,514,298
+ *         24  1024    16   4096          335,174,458
+ *
+ * Letters as gpt's. */
+#include "loopline.h"
+
+#include <stdio.h>
+
+typedef struct sizes {
+    int64_t width, heads, hidden, vocab, eps;
+} sizes;
+
+static const ll_init small = {LL_NORMAL, 0.02};
+
+static ll_val product(ll_graph *g, const char *name, const char *spec, ll_val x, ll_shape weight,
+                      ll_shape bias)
+{
+    ll_graph_push(g, name);
+    ll_val w = ll_param(g, "weight", weight, small);
+    x = ll_add(g, ll_matmul(g, spec, x, w), ll_param(g, "bias", bias, (ll_init){LL_ZEROS, 0}));
+    ll_graph_pop(g);
+    return x;
+}
+
+static ll_val norm(ll_graph *g, const sizes *s, const char *name, ll_val x)
+{
+    ll_graph_push(g, name);
+    ll_val gain = ll_param(g, "weight", LL_SHAPE(s->width), (ll_init){LL_CONSTANT, 1});
+    ll_val bias = ll_param(g, "bias", LL_SHAPE(s->width), (ll_init){LL_ZEROS, 0});
+    ll_graph_pop(g);
+    return ll_layernorm(g, x, gain, bias, (double)s->eps * 1e-12);
+}
+
+static ll_val layer(ll_graph *g, const sizes *s, ll_val x, ll_val mask)
+{
+    static const char *const names[3] = {"q", "k", "v"};
+    int64_t c = s->width, h = s->heads, d = c / h, f = s->hidden;
+    ll_val part[3];
+    ll_graph_push(g, "attn");
+    for (int i = 0; i < 3; i++)
+        part[i] = product(g, names[i], "btc,hdc->bthd", x, LL_SHAPE(h, d, c), LL_SHAPE(h, d));
+    ll_val y = ll_attend(g, part[0], part[1], part[2], &(ll_attend_opts){.mask = mask});
+    y = product(g, "proj", "bthd,chd->btc", y, LL_SHAPE(c, h, d), LL_SHAPE(c));
+    ll_graph_pop(g);
+    x = norm(g, s, "ln1", ll_add(g, x, y));
+    ll_graph_push(g, "mlp");
+    y = product(g, "fc", "btc,fc->btf", x, LL_SHAPE(f, c), LL_SHAPE(f));
+    y = product(g, "proj", "btf,cf->btc", ll_gelu_erf(g, y), LL_SHAPE(c, f), LL_SHAPE(c));
+    ll_graph_pop(g);
+    return norm(g, s, "ln2", ll_add(g, x, y));
+}
+
+/* Of tokens [b,t], the last layer's x [b,t,c]. */
+static ll_val encode(ll_graph *g, const ll_build *b, const sizes *s, ll_val tokens, ll_val table)
+{
+    int64_t seq = ll_graph_shape(g, tokens).d[1];
+    ll_val place = ll_param(g, "place", LL_SHAPE(seq, s->width), small);
+    ll_val type = ll_param(g, "type", LL_SHAPE(2, s->width), small); /* the first sentence's */
+    ll_val x = ll_add(g, ll_embedding(g, table, tokens), place);
+    x = norm(g, s, "ln", ll_add(g, x, ll_slice(g, type, 0, 0, 1)));
+    ll_val pad = ll_fill(g, LL_I32, LL_SCALAR, (double)ll_build_size(b, "pad"));
+    ll_val mask = ll_reshape(g, ll_not_equal(g, tokens, pad), LL_SHAPE(b->batch, 1, 1, seq));
+    for (int64_t i = 0; i < ll_build_size(b, "layers"); i++) {
+        char name[32];
+        snprintf(name, sizeof name, "h%lld", (long long)i);
+        ll_graph_block(g);
+        ll_graph_push(g, name);
+        x = layer(g, s, x, mask);
+        ll_graph_pop(g);
+    }
+    ll_graph_block(g);
+    return x;
+}
+
+static ll_val logits_of(ll_graph *g, const ll_build *b, const sizes *s, ll_val x, ll_val table)
+{
+    if (!ll_build_size(b, "head")) return ll_matmul(g, "btc,vc->btv", x, table);
+    ll_graph_push(g, "head");
+    x = product(g, "fc", "btc,dc->btd", x, LL_SHAPE(s->width, s->width), LL_SHAPE(s->width));
+    x = norm(g, s, "ln", ll_gelu_erf(g, x));
+    ll_val bias = ll_param(g, "bias", LL_SHAPE(s->vocab), (ll_init){LL_ZEROS, 0});
+    ll_graph_pop(g);
+    return ll_add(g, ll_matmul(g, "btc,vc->btv", x, table), bias);
+}
+
+static ll_val declare(ll_graph *g, const ll_build *b)
+{
+    sizes s = {.width = ll_build_size(b, "width"),
+               .heads = ll_build_size(b, "heads"),
+               .hidden = ll_build_size(b, "hidden"),
+               .vocab = ll_build_size(b, "vocab"),
+               .eps = ll_build_size(b, "norm_eps")};
+    double share = (double)ll_build_size(b, "masked") / 100;
+    if (b->cache || s.heads < 1 || s.width % s.heads || share < 0 || share > 0.9 || s.eps < 1 ||
+        ll_build_size(b, "layers") > 10000) {
+        ll_graph_reject(g, b->cache ? "bert sees both ways: it does not make text"
+                                    : "bert: want width a multiple of heads, masked 0 to 90, "
+                                      "norm_eps 1 or more, at most 10000 layers");
+        return (ll_val){0};
+    }
+    ll_shape shape = LL_SHAPE(b->batch, ll_build_size(b, "seq"));
+    ll_val x = ll_batch(g, "x", LL_I32, shape), tokens = x, hidden = {0};
+    ll_graph_block(g);
+    if (share > 0) { /* what dropout leaves of ones */
+        ll_val kept = ll_dropout(g, ll_fill(g, LL_F32, shape, 1), share);
+        hidden = ll_equal(g, kept, ll_fill(g, LL_F32, LL_SCALAR, 0));
+        ll_val mask = ll_fill(g, LL_I32, shape, (double)ll_build_size(b, "mask"));
+        tokens = ll_select(g, ll_cast(g, hidden, LL_I32), mask, x);
+    }
+    ll_val table = ll_param(g, "embed.weight", LL_SHAPE(s.vocab, s.width), small);
+    ll_val last = encode(g, b, &s, tokens, table), logits = logits_of(g, b, &s, last, table);
+    ll_val each = ll_cross_entropy(g, logits, x);
+    if (hidden.id) each = ll_scale(g, ll_mul(g, each, hidden), 1 / share);
+    ll_val loss = ll_mean(g, each);
+    ll_graph_result(g, "loss", loss);
+    if (!b->training) ll_graph_result(g, "logits", logits);
+    if (!b->training) ll_graph_result(g, "hidden", last);
+    return loss;
+}
+
+static const ll_model bert = {
+    .name = "bert",
+    .help = "BERT, trained to find masked tokens",
+    .input = "tokens",
+    .sizes = {{"layers", 12, "transformer layers"},
+              {"width", 768, "channels, a multiple of heads"},
+              {"heads", 12, "attention heads"},
+              {"hidden", 3072, "channels inside the mlp"},
+              {"seq", 512, "tokens in a sequence"},
+              {"vocab", 30522, "different tokens"},
+              {"norm_eps", 1, "of norms, in 1e-12"},
+              {"head", 1, "1: a layer and a norm before the token table; 0: the table alone"},
+              {"masked", 15,
+               "tokens that are masked, in hundredths; 0: none, the loss is over all"},
+              {"mask", 103, "the token that stands for masked ones"},
+              {"pad", 0, "the token that nothing attends to"}},
+    .declare = declare,
+};
+
+const ll_model *const ll_models_bert[] = {&bert, NULL};

@@ -1,0 +1,155 @@
+/* llama: decoder of the Llama family (Touvron et al., 2023): rotary positions, RMS norm before each
+ * half of a layer, groups of query heads that share keys and values, swiglu, no biases. SmolLM2,
+ * Llama 2 and 3, and Mistral (with a window) are this with other sizes:
+ *
+ *                 layers width heads kv_heads hidden  vocab tied       parameters
+ *     SmolLM2-135M    30   576     9        3   1536  49152    1      134,515,008
+ *     SmolLM2-360M    32   960    15        5   2560  49152    1      361,821,120
+ *     Llama-2-7B      32  4096    32       32  11008  32000    0    6,738,415,616
+ *     Mistral-7B      32  4096    32        8  14336  32000    0    7,241,732,096
+ *     Llama-3-8B      32  4096    32        8  14336 128256    0    8,030,261,248
+ *
+ * Letters: b batch, t time, c channel (width), n head of keys, g query heads that share it, d
+ * channel of a head, f channel inside the mlp, v vocabulary. */
+#include "loopline.h"
+
+#include <math.h>
+#include <stdio.h>
+
+typedef struct sizes {
+    int64_t layers, width, heads, kv_heads, head, hidden, seq, vocab, base, eps, tied, window;
+} sizes;
+
+static ll_val weight(ll_graph *g, const char *name, ll_shape shape, double deviation)
+{
+    ll_graph_push(g, name);
+    ll_val w = ll_param(g, "weight", shape, (ll_init){LL_NORMAL, deviation});
+    ll_graph_pop(g);
+    return w;
+}
+
+static ll_val norm(ll_graph *g, const sizes *s, const char *name, ll_val x)
+{
+    ll_graph_push(g, name);
+    ll_val gain = ll_param(g, "weight", LL_SHAPE(s->width), (ll_init){LL_CONSTANT, 1});
+    ll_graph_pop(g);
+    return ll_rmsnorm(g, x, gain, (double)s->eps * 1e-12);
+}
+
+static ll_val attention(const ll_build *b, const sizes *s, ll_val x, ll_val places)
+{
+    ll_graph *g = b->g;
+    int64_t c = s->width, n = s->kv_heads, m = s->heads / n, d = s->head;
+    ll_graph_push(g, "attn");
+    ll_val q = ll_matmul(g, "btc,ngdc->btngd", x, weight(g, "q", LL_SHAPE(n, m, d, c), 0.02));
+    ll_val k = ll_matmul(g, "btc,ndc->btnd", x, weight(g, "k", LL_SHAPE(n, d, c), 0.02));
+    ll_val v = ll_matmul(g, "btc,ndc->btnd", x, weight(g, "v", LL_SHAPE(n, d, c), 0.02));
+    q = ll_rope_at(g, q, places, (double)s->base, false);
+    k = ll_rope_at(g, k, places, (double)s->base, false);
+    x = ll_self_attend(b, "self", q, k, v, s->window);
+    ll_val w = weight(g, "proj", LL_SHAPE(c, n, m, d), 0.02 / sqrt(2.0 * (double)s->layers));
+    x = ll_matmul(g, "btngd,cngd->btc", x, w);
+    ll_graph_pop(g);
+    return x;
+}
+
+static ll_val mlp(ll_graph *g, const sizes *s, ll_val x)
+{
+    int64_t c = s->width, f = s->hidden;
+    ll_graph_push(g, "mlp");
+    ll_val gate = ll_matmul(g, "btc,fc->btf", x, weight(g, "gate", LL_SHAPE(f, c), 0.02));
+    ll_val up = ll_matmul(g, "btc,fc->btf", x, weight(g, "up", LL_SHAPE(f, c), 0.02));
+    ll_val w = weight(g, "down", LL_SHAPE(c, f), 0.02 / sqrt(2.0 * (double)s->layers));
+    x = ll_matmul(g, "btf,cf->btc", ll_mul(g, ll_silu(g, gate), up), w);
+    ll_graph_pop(g);
+    return x;
+}
+
+/* Logits [b,t,v] of tokens [b,t]. */
+static ll_val network(const ll_build *b, const sizes *s, ll_val tokens)
+{
+    ll_graph *g = b->g;
+    ll_val places = ll_build_places(b);
+    ll_graph_block(g);
+    ll_val table = weight(g, "embed", LL_SHAPE(s->vocab, s->width), 0.02);
+    ll_val x = ll_embedding(g, table, tokens);
+    for (int64_t i = 0; i < s->layers; i++) {
+        char name[32];
+        snprintf(name, sizeof name, "h%lld", (long long)i);
+        ll_graph_block(g);
+        ll_graph_push(g, name);
+        x = ll_add(g, x, attention(b, s, norm(g, s, "ln1", x), places));
+        x = ll_add(g, x, mlp(g, s, norm(g, s, "ln2", x)));
+        ll_graph_pop(g);
+    }
+    ll_graph_block(g);
+    x = norm(g, s, "norm", ll_build_last(b, x));
+    if (!s->tied) table = weight(g, "head", LL_SHAPE(s->vocab, s->width), 0.02);
+    return ll_matmul(g, "btc,vc->btv", x, table);
+}
+
+static bool sound(ll_graph *g, sizes *s)
+{
+    if (!s->head && s->heads > 0) s->head = s->width / s->heads;
+    if (s->layers > 10000)
+        ll_graph_reject(g, "llama: layers %lld, want at most 10000", (long long)s->layers);
+    else if (s->heads < 1 || s->kv_heads < 1 || s->heads % s->kv_heads)
+        ll_graph_reject(g, "llama: heads %lld is not a multiple of kv_heads %lld",
+                        (long long)s->heads, (long long)s->kv_heads);
+    else if (s->head < 2 || s->head % 2)
+        ll_graph_reject(g, "llama: heads have %lld channels, want an even number",
+                        (long long)s->head);
+    else if (s->base < 1 || s->eps < 1 || s->tied > 1)
+        ll_graph_reject(g, "llama: rope_base and norm_eps want 1 or more, tied 0 or 1");
+    else
+        return true;
+    return false;
+}
+
+static ll_val declare(ll_graph *g, const ll_build *b)
+{
+    sizes s = {.layers = ll_build_size(b, "layers"),
+               .width = ll_build_size(b, "width"),
+               .heads = ll_build_size(b, "heads"),
+               .kv_heads = ll_build_size(b, "kv_heads"),
+               .head = ll_build_size(b, "head"),
+               .hidden = ll_build_size(b, "hidden"),
+               .seq = ll_build_size(b, "seq"),
+               .vocab = ll_build_size(b, "vocab"),
+               .base = ll_build_size(b, "rope_base"),
+               .eps = ll_build_size(b, "norm_eps"),
+               .tied = ll_build_size(b, "tied"),
+               .window = ll_build_size(b, "window")};
+    ll_build own = *b;
+    own.g = g;
+    if (!sound(g, &s)) return (ll_val){0};
+    int64_t t = b->cache ? b->step : s.seq;
+    ll_val logits = network(&own, &s, ll_batch(g, "x", LL_I32, LL_SHAPE(b->batch, t)));
+    if (!b->training) ll_graph_result(g, "logits", logits);
+    if (b->cache) return logits;
+    ll_val y = ll_batch(g, "y", LL_I32, LL_SHAPE(b->batch, t));
+    ll_val loss = ll_mean(g, ll_cross_entropy(g, logits, y));
+    ll_graph_result(g, "loss", loss);
+    return loss;
+}
+
+static const ll_model llama = {
+    .name = "llama",
+    .help = "Llama's family: SmolLM2, Llama 2 and 3, Mistral",
+    .input = "tokens",
+    .sizes = {{"layers", 30, "transformer layers"},
+              {"width", 576, "channels"},
+              {"heads", 9, "heads of queries, a multiple of kv_heads"},
+              {"kv_heads", 3, "heads of keys and values"},
+              {"head", 0, "channels of a head (0: width / heads)"},
+              {"hidden", 1536, "channels inside the mlp"},
+              {"seq", 2048, "tokens in a sequence"},
+              {"vocab", 49152, "different tokens"},
+              {"rope_base", 100000, "of rotary positions"},
+              {"norm_eps", 10000000, "of norms, in 1e-12"},
+              {"tied", 1, "1: the last layer's weights are the token table"},
+              {"window", 0, "tokens that each one sees (0: all before it)"}},
+    .declare = declare,
+};
+
+const ll_model *const ll_models_llama[] = {&llama, NULL};

@@ -1,0 +1,129 @@
+/* cached.c: generation. Sequences go on token by token; keys and values of what they have so far
+ * are state, [b,s,n,d], of which the first at[b] places are filled.
+ *
+ *   cached_attend: q [b,t,n,g,d], of new tokens k, v [b,t,n,d]; their cache; at [b] -> [b,t,n,g,d]
+ *     New token i sees the at[b] places of the cache and new tokens up to itself.
+ *   cache_write: cache, new [b,t,n,d], at [b] -> the cache with the new ones behind the old; what
+ *     has no place is left out, so that sequences with at = s keep theirs. In place. */
+#include "kern/attr.h"
+#include "op/op_int.h"
+#include "op/rows.h"
+
+#include <math.h>
+#include <stdio.h>
+
+ll_kernel cached_attend_ref, cached_attend_cpu, cache_write_ref;
+ll_scratch cached_attend_cpu_scratch;
+extern const ll_solver cached_attend_cuda[], cache_write_cuda[];
+
+static const ll_attr_field fields[] = {
+    LL_FIELD(ll_cached_attr, scale, LL_A_F64), LL_FIELD(ll_cached_attr, window, LL_A_INT), {0}};
+
+/* The last operand is i32, all before it are of one float type. */
+static ll_err infer(ll_infer *i)
+{
+    for (int k = 0; k + 1 < i->n_in; k++)
+        CHECK(ll_dtype_is_float(i->in[k].dtype) && i->in[k].dtype == i->in[0].dtype, LL_E_ARG,
+              "operand %d is %s, want the first one's float type", k,
+              ll_dtype_name(i->in[k].dtype));
+    TRY(ll_check_index(i, i->n_in - 1));
+    return ll_infer_dims(i);
+}
+
+static const ll_op cached_attend = {
+    LL_REF_OP(cached_attend, ATTENTION, 6, 1, .scratch = cached_attend_cpu_scratch),
+    LL_ATTRS(ll_cached_attr, fields),
+    .dims = "btngd, btnd, btnd, bsnd, bsnd, b -> btngd",
+    .whole = "tsd",
+    .infer = infer,
+    .no_grad = true,
+    .flop = 4,
+    .trials = {"f32[2,3,2,2,4], f32[2,3,2,4], f32[2,3,2,4], f32[2,7,2,4], f32[2,7,2,4], i32[2]<8 "
+               "{scale=0.5, window=0}",
+               "f32[3,1,1,3,5], f32[3,1,1,5], f32[3,1,1,5], f32[3,9,1,5], f32[3,9,1,5], i32[3]<10 "
+               "{scale=0.3, window=4}",
+               "f32[1,4,1,1,3], f32[1,4,1,3], f32[1,4,1,3], f32[1,1,1,3], f32[1,1,1,3], i32[1]<2 "
+               "{scale=1, window=2}"},
+};
+
+static const ll_op cache_write = {
+    .name = "cache_write",
+    .work = LL_WORK_COPY,
+    .n_in = 3,
+    .n_out = 1,
+    .cpu = LL_KERNEL(.run = cache_write_ref),
+    .cuda = LL_GPU(cache_write_cuda),
+    .ref = cache_write_ref,
+    .dims = "bsnd, btnd, b -> bsnd",
+    .whole = "st",
+    .infer = infer,
+    .no_grad = true,
+    .f64 = true,
+    .in_place = 1,
+    .trials = {"f32[2,5,2,3], f32[2,2,2,3], i32[2]<6", "f32[1,4,1,1], f32[1,1,1,1], i32[1]<4"},
+};
+
+/* ---- what models are made with ---- */
+
+/* The graph's input of that name, i32 of each sequence. */
+static ll_val per_sequence(const ll_build *b, const char *name)
+{
+    ll_val v = ll_find(b->g, name);
+    return v.id ? v : ll_batch(b->g, name, LL_I32, LL_SHAPE(b->batch));
+}
+
+ll_val ll_build_places(const ll_build *b)
+{
+    if (!b->cache) return (ll_val){0};
+    ll_val at = ll_reshape(b->g, per_sequence(b, "at"), LL_SHAPE(b->batch, 1));
+    ll_val place = ll_add(b->g, at, ll_arange(b->g, LL_I32, b->step, 0, 1));
+    ll_val last = ll_fill(b->g, LL_I32, LL_SCALAR, (double)(b->cache - 1));
+    return ll_min(b->g, place, last); /* what is no token may stand behind the last place */
+}
+
+ll_val ll_build_last(const ll_build *b, ll_val x)
+{
+    if (!b->cache || !x.id) return x;
+    ll_val last = ll_one_hot(b->g, per_sequence(b, "last"), b->step, ll_graph_dtype(b->g, x));
+    ll_shape s = ll_graph_shape(b->g, x);
+    return ll_reshape(b->g, ll_matmul(b->g, "bt,btc->bc", last, x), LL_SHAPE(s.d[0], 1, s.d[2]));
+}
+
+/* Adds to scores: 0 for the last `window` keys of each query, else -1e30. */
+static ll_val window_mask(ll_graph *g, int64_t t, int64_t window)
+{
+    ll_val key = ll_arange(g, LL_F32, t, 0, 1), query = ll_reshape(g, key, LL_SHAPE(t, 1));
+    ll_val far = ll_fill(g, LL_F32, LL_SCALAR, (double)window - 0.5);
+    return ll_scale(g, ll_less(g, far, ll_sub(g, query, key)), -1e30);
+}
+
+static ll_val cached(const ll_build *b, const char *name, ll_val q, ll_val k, ll_val v,
+                     int64_t window)
+{
+    ll_graph *g = b->g;
+    ll_shape s = ll_graph_shape(g, k);
+    ll_val at = per_sequence(b, "at"), keep[2], new[2] = {k, v};
+    ll_cached_attr a = {1 / sqrt((double)s.d[3]), window};
+    s.d[1] = b->cache;
+    for (int i = 0; i < 2; i++)
+        keep[i] = ll_state(g, ll_arena_printf(g->arena, "%s.%s" LL_CACHE, name, i ? "v" : "k"), s,
+                           (ll_init){LL_ZEROS, 0});
+    ll_val y = LL_EMIT(g, &cached_attend, &a, q, k, v, keep[0], keep[1], at);
+    for (int i = 0; i < 2; i++)
+        ll_graph_update(g, keep[i], LL_EMIT(g, &cache_write, NULL, keep[i], new[i], at));
+    return y;
+}
+
+ll_val ll_self_attend(const ll_build *b, const char *name, ll_val q, ll_val k, ll_val v,
+                      int64_t window)
+{
+    ll_graph *g = b->g;
+    if (!q.id || !k.id || !v.id) return (ll_val){0};
+    if (b->cache) return cached(b, name, q, k, v, window);
+    int64_t t = ll_graph_shape(g, q).d[1];
+    ll_attend_opts o = {.causal = LL_CAUSAL};
+    if (window > 0 && window < t) o.mask = window_mask(g, t, window);
+    return ll_attend(g, q, k, v, &o);
+}
+
+const ll_op *const ll_ops_cached[] = {&cached_attend, &cache_write, NULL};

@@ -1,0 +1,125 @@
+/* packed.c: weights of products as 8 or 4 bits. */
+#include "pass/packed.h"
+
+#include "op/op_int.h"
+
+#include <math.h>
+#include <stdio.h>
+
+const char *ll_pack_name(ll_arena *a, const char *name, int bits, int part)
+{
+    if (!part) return ll_arena_printf(a, "%s.q%d", name, bits);
+    return ll_arena_printf(a, "%s.%s", name, part == 1 ? "scale" : "least");
+}
+
+void ll_pack(const float *x, int64_t n, int bits, uint8_t *q, uint16_t *scale, uint16_t *least)
+{
+    for (int64_t b = 0; b < n / LL_PACK; b++) {
+        const float *v = x + b * LL_PACK;
+        float low = v[0], high = v[0];
+        for (int i = 1; i < LL_PACK; i++) low = fminf(low, v[i]), high = fmaxf(high, v[i]);
+        double d = bits == 8 ? fmax(fabs((double)low), fabs((double)high)) / 127
+                             : ((double)high - (double)low) / 15;
+        ll_store(scale, LL_F16, b, d);
+        if (bits == 4) ll_store(least, LL_F16, b, low);
+        double by = ll_load(scale, LL_F16, b), from = bits == 4 ? ll_load(least, LL_F16, b) : 0;
+        for (int i = 0; i < LL_PACK; i++) {
+            double k = by > 0 ? rint(((double)v[i] - from) / by) : 0;
+            if (bits == 8)
+                q[b * LL_PACK + i] = (uint8_t)(int8_t)fmin(fmax(k, -127), 127);
+            else {
+                uint8_t *at = &q[b * 16 + i % 16], nibble = (uint8_t)fmin(fmax(k, 0), 15);
+                *at = i < 16 ? nibble : (uint8_t)(*at | nibble << 4);
+            }
+        }
+    }
+}
+
+/* Rows of x and of w are summed over the same, last letters: "Fc,Nc->FN". */
+static bool fits(const ll_graph *g, const ll_node *n, ll_matmul_parts *p, int *rows)
+{
+    if (n->op != &ll_op_matmul) return false;
+    const ll_value *w = ll_value_of(g, n->in[1]), *x = ll_value_of(g, n->in[0]);
+    if (w->node >= 0 || w->kind != LL_PARAM || w->type.dtype != LL_F32 ||
+        ll_matmul_read(((const ll_matmul_attr *)n->attr)->spec, p) != LL_OK)
+        return false;
+    int summed = 0;
+    while (summed < p->len[1] && !ll_matmul_has(p, 2, p->text[1][p->len[1] - 1 - summed])) summed++;
+    *rows = p->len[1] - summed;
+    int left = p->len[0] - summed;
+    return summed && *rows > 0 && left >= 0 && x->type.shape.n < LL_MAX_DIMS &&
+           w->type.shape.n < LL_MAX_DIMS && w->type.shape.d[p->len[1] - 1] % LL_PACK == 0 &&
+           !strncmp(p->text[0] + left, p->text[1] + *rows, (size_t)summed) &&
+           p->len[2] == left + *rows && !strncmp(p->text[2], p->text[0], (size_t)left) &&
+           !strncmp(p->text[2] + left, p->text[1], (size_t)*rows);
+}
+
+static ll_shape in_blocks(const ll_shape *s, int64_t last)
+{
+    ll_shape out = *s;
+    out.d[out.n - 1] /= LL_PACK;
+    out.d[out.n++] = last;
+    return out;
+}
+
+static void make(ll_rewrite *rw, const ll_node *n, const ll_matmul_parts *p, int rows, int bits)
+{
+    const ll_value *w = ll_value_of(rw->from, n->in[1]);
+    ll_shape s = in_blocks(&w->type.shape, bits * LL_PACK / 8), scale = s, x;
+    ll_val in[4] = {{0}};
+    ll_packed_attr a = {.bits = bits, .rows = rows};
+    scale.n--;
+    ll_rewrite_at(rw, n);
+    for (int k = 0; k < (bits == 4 ? 3 : 2); k++) {
+        const char *name = ll_pack_name(rw->to->arena, w->name, bits, k);
+        in[1 + k] = ll_find(rw->to, name);
+        if (!in[1 + k].id)
+            in[1 + k] =
+                ll_input(rw->to, name, LL_PARAM, (ll_type){k ? LL_F16 : LL_U8, k ? scale : s},
+                         (ll_init){LL_ZEROS, 0});
+    }
+    x = ll_graph_shape(rw->to, rw->map[n->in[0].id]);
+    in[0] = ll_reshape(rw->to, rw->map[n->in[0].id], in_blocks(&x, LL_PACK));
+    snprintf(a.spec, sizeof a.spec, "%.*s_,%.*s_,%.*s%s%.*s->%.*s", p->len[0], p->text[0],
+             p->len[1], p->text[1], p->len[1], p->text[1], bits == 4 ? "," : "",
+             bits == 4 ? p->len[1] : 0, p->text[1], p->len[2], p->text[2]);
+    ll_rewrite_map(rw, n->out[0], ll_emit(rw->to, &ll_op_packed_matmul, &a, in, bits == 4 ? 4 : 3));
+}
+
+/* A new graph with the inputs of the old one that anybody reads as they are. */
+static void begin(ll_rewrite *rw, const ll_graph *g)
+{
+    *rw = (ll_rewrite){.from = g, .to = ll_graph_new(g->name)};
+    ll_arena *a = rw->to->arena;
+    bool *read = LL_NEW_ARRAY(a, bool, g->n_value);
+    ll_matmul_parts p;
+    int rows;
+    rw->map = LL_NEW_ARRAY(a, ll_val, g->n_value);
+    rw->to->of.at = -1;
+    for (int i = 0; i < g->n_node; i++)
+        for (int k = 0; k < g->nodes[i].n_in; k++)
+            if (k != 1 || !fits(g, &g->nodes[i], &p, &rows)) read[g->nodes[i].in[k].id] = true;
+    for (int i = 1; i < g->n_value; i++) {
+        const ll_value *v = &g->values[i];
+        if (v->node < 0 && (v->kind != LL_PARAM || read[i]))
+            rw->map[i] = ll_input(rw->to, v->name, v->kind, v->type, v->init);
+    }
+}
+
+ll_err ll_pack_graph(const ll_graph *g, int bits, ll_graph **out)
+{
+    ll_rewrite rw;
+    ll_err rc = LL_OK;
+    begin(&rw, g);
+    for (int i = 0; i < g->n_node && rc == LL_OK; i++) {
+        const ll_node *n = &g->nodes[i];
+        ll_matmul_parts p;
+        int rows;
+        if (fits(g, n, &p, &rows)) {
+            make(&rw, n, &p, rows, bits);
+            rc = ll_graph_check(rw.to);
+        } else
+            rc = ll_rewrite_copy(&rw, n);
+    }
+    return ll_rewrite_end(&rw, rc, out);
+}

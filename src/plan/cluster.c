@@ -1,0 +1,286 @@
+/* cluster.c: cluster files: a table of keys, read by base/yaml.h. */
+#include "plan/cluster.h"
+#include "base/file.h"
+#include "base/text.h"
+#include "base/yaml.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define CLUSTER(name, ...) {name, (const char *)(const unsigned char[]){__VA_ARGS__}},
+static const struct {
+    const char *name, *text;
+} bundled[] = {
+#include "cluster_list.inc"
+    {NULL, NULL}};
+#undef CLUSTER
+
+enum { DEEPEST = 4 }; /* likes of likes */
+
+typedef struct key {
+    const char *name;
+    size_t offset;
+    double min, max; /* max 0: a text */
+    bool whole;
+} key;
+
+#define NUMBER(section, field, min, max)                                                           \
+    {                                                                                              \
+#section "." #field, offsetof(ll_cluster, section) + offsetof(section##_type, field), min, \
+            max, false                                                                             \
+    }
+#define WHOLE(section, field, min, max)                                                            \
+    {                                                                                              \
+#section "." #field, offsetof(ll_cluster, section) + offsetof(section##_type, field), min, \
+            max, true                                                                              \
+    }
+#define WORD(name, at)                                                                             \
+    {                                                                                              \
+        name, at, 0, 0, false                                                                      \
+    }
+typedef ll_chip chip_type;
+typedef ll_node_links node_type;
+typedef ll_network network_type;
+typedef ll_expense cost_type;
+
+static const key keys[] = {
+    WORD("about", offsetof(ll_cluster, about)),
+    WORD("like", offsetof(ll_cluster, like)),
+    WORD("chip.name", offsetof(ll_cluster, chip.name)),
+    WORD("chip.names", offsetof(ll_cluster, chip.names)),
+    NUMBER(chip, bf16, 0, 1e6),
+    NUMBER(chip, fp8, 0, 1e6),
+    NUMBER(chip, tf32, 0, 1e6),
+    NUMBER(chip, f32, 1e-6, 1e6),
+    NUMBER(chip, vector, 1e-6, 1e6),
+    NUMBER(chip, memory, 1e-3, 1e6),
+    NUMBER(chip, bandwidth, 1e-3, 1e6),
+    WHOLE(chip, units, 1, 1e5),
+    WHOLE(chip, tile_m, 1, 4096),
+    WHOLE(chip, tile_n, 1, 4096),
+    NUMBER(chip, gemm, 1e-3, 1),
+    NUMBER(chip, gemm_f32, 1e-3, 1),
+    NUMBER(chip, gemm_fp8, 1e-3, 1),
+    NUMBER(chip, gemm_k, 0, 1e5),
+    NUMBER(chip, stream, 1e-3, 1),
+    NUMBER(chip, attention, 1e-3, 1),
+    NUMBER(chip, attention_tuned, 1e-3, 1),
+    NUMBER(chip, conv, 1e-3, 1),
+    NUMBER(chip, overlap, 1, 100),
+    NUMBER(chip, host, 0, 1e5),
+    NUMBER(chip, launch, 0, 1e5),
+    NUMBER(chip, reserved, 0, 1e5),
+    WHOLE(node, chips, 1, 1e6),
+    NUMBER(node, link, 1e-3, 1e6),
+    NUMBER(node, efficiency, 1e-3, 1.2),
+    NUMBER(node, latency, 0, 1e6),
+    NUMBER(node, host, 1e-3, 1e6),
+    WORD("network.topology", offsetof(ll_cluster, network.topology)),
+    NUMBER(network, gbps, 1e-3, 1e7),
+    NUMBER(network, efficiency, 1e-3, 1.2),
+    NUMBER(network, latency, 0, 1e6),
+    NUMBER(network, pod, 0, 1e6),
+    NUMBER(network, taper, 1, 1e3),
+    NUMBER(network, jitter, 0, 1),
+    NUMBER(cost, watts, 0, 1e6),
+    NUMBER(cost, price, 0, 1e6),
+    NUMBER(cost, carbon, 0, 1e5),
+    NUMBER(cost, mtbf, 1, 1e9),
+    NUMBER(cost, restart, 0, 1e5),
+    NUMBER(cost, checkpoint, 1e-3, 1e6),
+};
+enum { N_KEY = sizeof keys / sizeof *keys };
+
+typedef struct loading {
+    ll_cluster *c;
+    const char *file;
+    const char *origin[N_KEY]; /* in this file */
+    int depth;
+} loading;
+
+static ll_err load_bundled(const char *what, ll_cluster *c, int depth, bool given[N_KEY]);
+
+static bool is_section(void *context, const char *word, ll_near *near)
+{
+    static const char *const sections[] = {"chip", "node", "network", "cost"};
+    (void)context;
+    bool found = false;
+    for (size_t i = 0; i < sizeof sections / sizeof *sections; i++) {
+        found |= !strcmp(word, sections[i]);
+        ll_near_try(near, sections[i]);
+    }
+    return found;
+}
+
+static ll_err assign(void *context, const ll_yaml_value *v)
+{
+    loading *l = (loading *)context;
+    ll_near near = {.word = v->key};
+    int i = 0;
+    while (i < N_KEY && strcmp(keys[i].name, v->key)) ll_near_try(&near, keys[i++].name);
+    CHECK(i < N_KEY, LL_E_CONFIG, "%s: no key %.60s of clusters%s", v->origin, v->key,
+          ll_near_hint(&near));
+    CHECK(!l->origin[i], LL_E_CONFIG, "%s: %s is set already (%s)", v->origin, v->key,
+          l->origin[i]);
+    l->origin[i] = v->origin;
+    char *at = (char *)l->c + keys[i].offset;
+    if (keys[i].max == 0) {
+        *(const char **)(void *)at = ll_arena_strdup(l->c->arena, v->value);
+        return LL_OK;
+    }
+    char *end;
+    errno = 0;
+    double n = strtod(v->value, &end);
+    CHECK(!v->is_list && end != v->value && !*end && !errno && n >= keys[i].min &&
+              n <= keys[i].max && (!keys[i].whole || n == floor(n)),
+          LL_E_CONFIG, "%s: %s is '%.40s', want a %snumber from %g to %g", v->origin, v->key,
+          v->value, keys[i].whole ? "whole " : "", keys[i].min, keys[i].max);
+    *(double *)(void *)at = n;
+    return LL_OK;
+}
+
+/* Only the line of `like`, which is needed before all others. */
+static ll_err find_like(void *context, const ll_yaml_value *v)
+{
+    loading *l = (loading *)context;
+    if (!strcmp(v->key, "like")) l->c->like = ll_arena_strdup(l->c->arena, v->value);
+    return LL_OK;
+}
+
+static ll_err parse(const char *bytes, size_t size, const char *file, ll_cluster *c, int depth,
+                    bool given[N_KEY])
+{
+    CHECK(depth < DEEPEST, LL_E_CONFIG, "%s: clusters like others, more than %d deep", file,
+          DEEPEST);
+    loading l = {.c = c, .file = file, .depth = depth};
+    ll_yaml y = {c->arena, "cluster file", "chip: {memory: 80}", &l, is_section, find_like};
+    c->like = NULL;
+    TRY(ll_yaml_read(&y, bytes, size, file));
+    if (c->like) TRY(load_bundled(c->like, c, depth + 1, given));
+    y.assign = assign;
+    TRY(ll_yaml_read(&y, bytes, size, file));
+    for (int i = 0; i < N_KEY; i++) given[i] |= l.origin[i] != NULL;
+    return LL_OK;
+}
+
+static ll_err load_bundled(const char *what, ll_cluster *c, int depth, bool given[N_KEY])
+{
+    ll_near near = {.word = what};
+    int i = 0;
+    for (; bundled[i].name && strcmp(bundled[i].name, what); i++)
+        ll_near_try(&near, bundled[i].name);
+    CHECK(bundled[i].name || !depth, LL_E_CONFIG,
+          "like is '%.60s', want a bundled cluster's name%s: there are%s", what,
+          ll_near_hint(&near), near.known);
+    CHECK(bundled[i].name, LL_E_ARG, "no cluster %.60s%s; there are%s, `this`, or a file's name",
+          what, ll_near_hint(&near), near.known);
+    const char *file = ll_arena_printf(c->arena, "%s.yaml", what);
+    return parse(bundled[i].text, strlen(bundled[i].text), file, c, depth, given);
+}
+
+static ll_err load(const char *what, ll_cluster *c, bool given[N_KEY])
+{
+    enum { LIMIT = 1 << 20 };
+    size_t n = strlen(what), size = 0;
+    LL_OWN_MEMORY uint8_t *data = NULL;
+    if (!strchr(what, '/') && (n <= 5 || strcmp(what + n - 5, ".yaml")))
+        return load_bundled(what, c, 0, given);
+    TRY(ll_file_read(what, LIMIT, &data, &size));
+    return parse((const char *)data, size, what, c, 0, given);
+}
+
+static ll_err finish(ll_cluster *c, const char *what, const bool given[N_KEY])
+{
+    static const char *const optional[] = {"about",       "like",          "chip.names",
+                                           "chip.fp8",    "chip.tf32",     "chip.gemm_fp8",
+                                           "network.pod", "network.taper", "chip.attention_tuned"};
+    for (int i = 0; i < N_KEY; i++) {
+        bool may = given[i];
+        for (size_t k = 0; k < sizeof optional / sizeof *optional; k++)
+            may |= !strcmp(keys[i].name, optional[k]);
+        CHECK(may, LL_E_CONFIG, "%s: %s is not set, and the file is like no other that sets it",
+              what, keys[i].name);
+    }
+    if (!c->network.taper) c->network.taper = 1;
+    if (!c->chip.attention_tuned) c->chip.attention_tuned = c->chip.attention;
+    if (!c->chip.gemm_fp8) c->chip.gemm_fp8 = c->chip.gemm;
+    const char *slash = strrchr(what, '/'), *base = slash ? slash + 1 : what;
+    c->name = ll_arena_printf(c->arena, "%.*s", (int)strcspn(base, "."), base);
+    return LL_OK;
+}
+
+static ll_cluster *fresh(void)
+{
+    ll_arena *a = ll_arena_new();
+    ll_cluster *c = LL_NEW(a, ll_cluster);
+    c->arena = a;
+    c->about = c->chip.names = "";
+    return c;
+}
+
+ll_err ll_cluster_load(const char *what, ll_cluster **out)
+{
+    LL_OWN(ll_cluster) c = fresh();
+    bool given[N_KEY] = {0};
+    TRY(load(what, c, given));
+    TRY(finish(c, what, given));
+    *out = c;
+    c = NULL;
+    return LL_OK;
+}
+
+ll_err ll_cluster_parse(const char *bytes, size_t size, const char *file, ll_cluster **out)
+{
+    LL_OWN(ll_cluster) c = fresh();
+    bool given[N_KEY] = {0};
+    TRY(parse(bytes, size, file, c, 0, given));
+    TRY(finish(c, file, given));
+    *out = c;
+    c = NULL;
+    return LL_OK;
+}
+
+void ll_cluster_free(ll_cluster *c)
+{
+    if (c) ll_arena_free(c->arena);
+}
+
+const char *ll_cluster_name(int i)
+{
+    return bundled[i].name;
+}
+
+char *ll_cluster_print(const ll_cluster *c, ll_arena *arena)
+{
+    ll_buf b = {.arena = arena};
+    const char *section = "";
+    size_t n_section = 0;
+    for (int i = 0; i < N_KEY; i++) {
+        const char *name = keys[i].name, *dot = strchr(name, '.');
+        const char *at = (const char *)c + keys[i].offset;
+        if (!strcmp(name, "like")) continue;
+        if (dot && ((size_t)(dot - name) != n_section || strncmp(section, name, n_section))) {
+            section = name, n_section = (size_t)(dot - name);
+            ll_buf_printf(&b, "%.*s:\n", (int)n_section, section);
+        }
+        ll_buf_printf(&b, "%s%s: ", dot ? "  " : "", dot ? dot + 1 : name);
+        if (keys[i].max == 0)
+            ll_buf_json(&b, *(const char *const *)(const void *)at);
+        else
+            ll_buf_printf(&b, "%.6g", *(const double *)(const void *)at);
+        ll_buf_puts(&b, "\n");
+    }
+    return b.text;
+}
+
+double ll_chip_peak(const ll_chip *c, const char *precision)
+{
+    double tera = !strcmp(precision, "f32")    ? c->f32
+                  : !strcmp(precision, "tf32") ? c->tf32
+                  : !strcmp(precision, "fp8")  ? c->fp8
+                                               : c->bf16;
+    return 1e12 * tera;
+}

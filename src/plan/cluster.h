@@ -1,0 +1,81 @@
+/* cluster.h: a cluster as it is described in a YAML file: its chip, a node of them, the network
+ * between nodes, what they cost. Bundled ones are clusters/NAME.yaml; docs/running.md has the keys.
+ *
+ *     like: dgx-a100                    # begins as another one
+ *     node: {chips: 4, link: 200}
+ *     network: {topology: dragonfly, gbps: 800}
+ *
+ * Units are those that makers print: TFLOP/s, GB (1e9 bytes), GB/s, Gbit/s, microseconds. */
+#pragma once
+#include "base/arena.h"
+
+typedef struct ll_chip {
+    const char *name;
+    const char *names;            /* parts of names that others call it by, with commas */
+    double bf16, fp8, tf32, f32;  /* TFLOP/s of products, as the maker states */
+    double vector;                /* TFLOP/s of f32 arithmetic that is no product */
+    double memory, bandwidth;     /* GB, GB/s */
+    double units, tile_m, tile_n; /* that work side by side; a tile of a product on one */
+    double gemm, gemm_f32, gemm_fp8, gemm_k; /* best fraction of the peak; half of it at this k */
+    double stream;                           /* fraction of bandwidth that elementwise ops reach */
+    double attention;                        /* fraction of bf16's peak, attention in one kernel */
+    double attention_tuned;                  /* the same, written for this chip by its maker */
+    double conv;                             /* best fraction of the peak of convolutions */
+    double overlap;  /* the norm in which times of work side by side add up */
+    double host;     /* us more where the host waits for each kernel */
+    double launch;   /* us from one kernel to the next */
+    double reserved; /* GB of context and libraries */
+} ll_chip;
+
+typedef struct ll_node_links {
+    double chips;
+    double link;       /* GB/s of a chip to all others of its node, one way */
+    double efficiency; /* of it, in collectives */
+    double latency;    /* us, a message */
+    double host;       /* GB/s of a chip to its host's memory */
+} ll_node_links;
+
+typedef struct ll_network {
+    const char *topology; /* fat-tree, rail, dragonfly or torus */
+    double gbps;          /* Gbit/s of a node into the network */
+    double efficiency, latency;
+    double pod;    /* nodes that share full bandwidth; 0: all */
+    double taper;  /* bandwidth beyond a pod is divided by this */
+    double jitter; /* part of a step that waits for the slowest, for each doubling of nodes */
+} ll_network;
+
+typedef struct ll_expense {
+    double watts;      /* of a chip with its share of the node, at work */
+    double price;      /* a chip's hour */
+    double carbon;     /* g a kWh */
+    double mtbf;       /* hours of one chip between failures that stop a run */
+    double restart;    /* minutes from a failure to the first step after it */
+    double checkpoint; /* GB/s of a node to the file system */
+} ll_expense;
+
+typedef struct ll_cluster {
+    const char *name;
+    const char *about; /* a line, with its sources */
+    const char *like;
+    ll_chip chip;
+    ll_node_links node;
+    ll_network network;
+    ll_expense cost;
+    ll_arena *arena;
+} ll_cluster;
+
+/* A file (its name has a '/' or ends in .yaml), or a bundled one's name. Local. */
+ll_err ll_cluster_load(const char *what, ll_cluster **out);
+/* The same from bytes; file names them in messages. */
+ll_err ll_cluster_parse(const char *bytes, size_t size, const char *file, ll_cluster **out);
+void ll_cluster_free(ll_cluster *c);
+static inline void ll_cluster_drop(ll_cluster **c)
+{
+    ll_cluster_free(*c);
+}
+/* Name i of the bundled ones; NULL: there are no more. */
+const char *ll_cluster_name(int i);
+/* As a file that reads back the same. */
+char *ll_cluster_print(const ll_cluster *c, ll_arena *arena);
+/* Of precision f32, tf32, bf16 or fp8 (f16 is bf16's), FLOP/s; 0: the chip has none. */
+double ll_chip_peak(const ll_chip *c, const char *precision);

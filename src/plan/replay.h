@@ -1,0 +1,20 @@
+/* replay.h: machine sim: a compiled program without its arithmetic. Every instruction moves two
+ * clocks, of kernels and of communication, by what the cluster's cost model says: kernels by
+ * roofline, collectives by who takes part. Communication that was started early runs beside
+ * kernels until its wait. All ranks are taken to be as the one whose program it is. */
+#pragma once
+#include "pass/partition.h"
+#include "plan/cost.h"
+#include "program/program.h"
+
+typedef struct ll_replayed {
+    double step_s, compute_s;
+    double comm_s, exposed_s; /* of collectives; of them, what kernels waited for */
+    double flops, moved;      /* of products; bytes that this rank sends */
+} ll_replayed;
+
+/* m NULL: one rank. precision: of products. */
+ll_replayed ll_replay(const ll_cluster *c, const ll_program *p, const ll_mesh *m,
+                      const char *precision);
+/* Seconds of one instruction that has a kernel. */
+double ll_replay_kernel(const ll_chip *c, const ll_instr *x, const char *precision);

@@ -1,0 +1,230 @@
+/* search.c: every way to cut a transformer, one after another. */
+#include "plan/search.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct walk {
+    const ll_search *s;
+    ll_arena *arena;
+    ll_found *out;
+    int capacity;
+} walk;
+
+static bool allowed(double asked, double v)
+{
+    return asked <= 0 || asked == v;
+}
+
+const char *ll_how_mesh(const ll_how *h, char out[LL_HOW_TEXT])
+{
+    const struct {
+        const char *name;
+        double n;
+    } axes[] = {
+        {"data", h->data}, {"sequence", h->context}, {"tensor", h->tensor}, {"pipe", h->pipe}};
+    size_t at = 0;
+    for (int i = 0; i < 4; i++)
+        if (axes[i].n > 1 || (i == 0 && h->context * h->tensor * h->pipe == 1))
+            at += (size_t)snprintf(out + at, LL_HOW_TEXT - at, "%s%s=%.0f", at ? "," : "",
+                                   axes[i].name, axes[i].n);
+    return out;
+}
+
+const char *ll_how_schedule(const ll_how *h)
+{
+    if (h->pipe <= 1) return "none";
+    return h->schedule ? h->schedule : h->virtual_stages > 1 ? "interleaved" : "1f1b";
+}
+
+const char *ll_remake_name(ll_remake r)
+{
+    static const char *const names[] = {"none", "selective", "full"};
+    return names[r];
+}
+
+const char *ll_how_kind(const ll_how *h)
+{
+    return h->zero >= 2 ? "sharded" : h->pipe > 1 ? "pipeline" : "data and tensor";
+}
+
+static ll_err try_one(walk *w, const ll_how *h)
+{
+    const ll_search *s = w->s;
+    LL_OWN(ll_arena) scratch = ll_arena_new();
+    ll_candidate c = {.how = *h};
+    w->out->tried++;
+    TRY(ll_lm_step(s->cluster, s->model, h, scratch, false, &c.out));
+    c.out.pipeline = NULL;
+    c.fits = ll_bytes_sum(&c.out.bytes) <= 1e9 * s->cluster->chip.memory;
+    w->out->best = ll_arena_grow(w->arena, w->out->best, sizeof c, w->out->n, &w->capacity);
+    w->out->best[w->out->n++] = c;
+    return LL_OK;
+}
+
+/* ZeRO and recomputation of a mesh and micro-batch. What is not recomputed is tried first: where it
+ * fits, recomputing cannot be quicker. */
+static ll_err try_memory(walk *w, ll_how h)
+{
+    const ll_search *s = w->s;
+    for (int zero = 0; zero <= 3; zero++) {
+        if (s->zero >= 0 && s->zero != zero) continue;
+        if (zero && h.data * h.context <= 1 && s->zero < 0) continue;
+        if (zero >= 2 && h.pipe > 1) continue;
+        for (int r = 0; r <= LL_REMAKE_FULL; r++) {
+            if (s->remake >= 0 && s->remake != r) continue;
+            if (r == LL_REMAKE_SELECTIVE && h.system->attention) continue;
+            h.zero = zero, h.remake = (ll_remake)r;
+            TRY(try_one(w, &h));
+            if (w->out->best[w->out->n - 1].fits) break;
+        }
+    }
+    return LL_OK;
+}
+
+static ll_err try_pipes(walk *w, ll_how h)
+{
+    static const char *const schedules[] = {NULL, "zb-h1", "zb-h2"};
+    const ll_search *s = w->s;
+    double stage = s->model->layers / h.pipe;
+    if (h.pipe <= 1) return try_memory(w, h);
+    if (h.n_micro < h.pipe / 2) return LL_OK; /* mostly bubble */
+    for (int v = 1; v <= 8 && v <= stage; v++) {
+        if (fmod(stage, v) != 0 && v > 1) continue;
+        if (v > 1 && (fmod(h.n_micro, h.pipe) != 0 || h.pipe > 64)) continue;
+        if (!allowed(s->virtual_stages, v)) continue;
+        h.virtual_stages = v;
+        for (int k = 0; k < (v == 1 ? 3 : 1); k++) {
+            h.schedule = schedules[k];
+            if (s->schedule && strcmp(s->schedule, ll_how_schedule(&h))) continue;
+            TRY(try_memory(w, h));
+        }
+    }
+    return LL_OK;
+}
+
+static ll_err try_mesh(walk *w, ll_how h)
+{
+    const ll_search *s = w->s;
+    double share = s->batch / h.data;
+    if (share < 1 || fmod(s->batch, h.data) != 0) return LL_OK;
+    for (double micro = 1; micro <= share && micro <= 64; micro *= 2) {
+        if (fmod(share, micro) != 0 || !allowed(s->micro_batch, micro)) continue;
+        if (share / micro > 65536) continue;
+        h.micro_batch = micro;
+        h.n_micro = (int)(share / micro);
+        TRY(try_pipes(w, h));
+    }
+    return LL_OK;
+}
+
+static int by_time(const void *first, const void *second)
+{
+    const ll_candidate *x = (const ll_candidate *)first, *y = (const ll_candidate *)second;
+    if (x->fits != y->fits) return y->fits - x->fits;
+    double i = ll_bytes_sum(&x->out.bytes), k = ll_bytes_sum(&y->out.bytes);
+    float a = (float)x->out.step_s, b = (float)y->out.step_s; /* rounding is no difference */
+    if (x->fits && a != b) return a > b ? 1 : -1;
+    return (i > k) - (i < k);
+}
+
+/* Of those of a mesh and a schedule that take as long, to 0.5 %, the first. */
+static void leave_likes(ll_found *f)
+{
+    int n = 0;
+    for (int i = 0; i < f->n; i++) {
+        const ll_candidate *c = &f->best[i];
+        bool new = true;
+        for (int k = 0; k < n && new; k++) {
+            const ll_candidate *o = &f->best[k];
+            new = c->fits != o->fits || c->how.data != o->how.data ||
+                  c->how.tensor != o->how.tensor || c->how.pipe != o->how.pipe ||
+                  c->how.context != o->how.context ||
+                  c->how.virtual_stages != o->how.virtual_stages ||
+                  c->how.schedule != o->how.schedule ||
+                  fabs(c->out.step_s / o->out.step_s - 1) > 0.005;
+        }
+        if (new) f->best[n++] = *c;
+    }
+    f->n = n;
+}
+
+ll_err ll_plan_search(const ll_search *s, ll_arena *arena, ll_found *out)
+{
+    walk w = {.s = s, .arena = arena, .out = out};
+    *out = (ll_found){0};
+    CHECK(s->ranks >= 1 && s->batch >= 1, LL_E_ARG, "want ranks and a batch");
+    for (double t = 1; t <= s->ranks && t <= s->cluster->node.chips; t *= 2)
+        for (double p = 1; p <= fmin(64, s->ranks / t) && p <= s->model->layers; p++)
+            for (double c = 1; c <= 16 && c * 2048 <= fmax(2048, s->model->seq); c *= 2) {
+                double d = s->ranks / (t * p * c);
+                if (d != floor(d) || fmod(s->model->heads, t) != 0) continue;
+                if (!allowed(s->tensor, t) || !allowed(s->pipe, p) || !allowed(s->context, c) ||
+                    !allowed(s->data, d))
+                    continue;
+                TRY(try_mesh(&w, (ll_how){.data = d,
+                                          .tensor = t,
+                                          .pipe = p,
+                                          .context = c,
+                                          .virtual_stages = 1,
+                                          .sequence = t > 1,
+                                          .precision = s->precision,
+                                          .system = s->system}));
+            }
+    CHECK(out->n, LL_E_ARG,
+          "no mesh of %g ranks: tensor must divide %g heads, data the batch of %g, pipe is at most "
+          "%g layers",
+          s->ranks, s->model->heads, s->batch, s->model->layers);
+    qsort(out->best, (size_t)out->n, sizeof *out->best, by_time);
+    leave_likes(out);
+    return LL_OK;
+}
+
+ll_training ll_train_cost(const ll_cluster *c, double ranks, double step_s, double steps,
+                          double state_bytes)
+{
+    const ll_expense *e = &c->cost;
+    double nodes = ceil(ranks / c->node.chips), mtbf = 3600 * e->mtbf / ranks;
+    ll_training t = {.steps = steps, .checkpoint_s = state_bytes / (1e9 * e->checkpoint * nodes)};
+    /* The interval at which what checkpoints take and what failures lose come to the least. */
+    t.interval_s = fmax(step_s, sqrt(2 * t.checkpoint_s * mtbf));
+    double lost = t.checkpoint_s / t.interval_s + (t.interval_s / 2 + 60 * e->restart) / mtbf;
+    t.goodput = 1 / (1 + lost);
+    double s = steps * step_s / t.goodput;
+    t.hours = s / 3600;
+    t.failures = s / mtbf;
+    t.kwh = ranks * e->watts * t.hours / 1000;
+    t.price = ranks * e->price * t.hours;
+    t.co2_kg = t.kwh * e->carbon / 1000;
+    return t;
+}
+
+const char *ll_outcome_bound(const ll_outcome *o)
+{
+    const struct {
+        double s;
+        const char *what;
+    } parts[] = {{o->compute_s - o->tensor_s, "the chips' arithmetic and memory"},
+                 {o->tensor_s, "sums over axis tensor"},
+                 {o->bubble_s, "the pipeline's bubble"},
+                 {o->data_s, "sums over axis data"},
+                 {o->update_s, "the update of parameters"},
+                 {o->wait_s, "waiting for the slowest rank"}};
+    int most = 0;
+    for (int i = 1; i < 6; i++)
+        if (parts[i].s > parts[most].s) most = i;
+    return parts[most].what;
+}
+
+/* What Loopline itself does. */
+const ll_system ll_system_loopline = {.name = "Loopline",
+                                      .attention = 1,
+                                      .overlap_data = true,
+                                      .gathers = 1,
+                                      .grad_bytes = 4,
+                                      .param_bytes = 4,
+                                      .state_bytes = 8,
+                                      .loss_bytes = 8,
+                                      .overlap_pipe = true};

@@ -1,0 +1,311 @@
+/* bpe.c: a word's bytes merged to tokens. Neighbours that can be merged wait in a heap, by rank and
+ * then by place, so that a word of n bytes takes n log n, whatever it is. */
+#define _GNU_SOURCE /* qsort_r */
+#include "token/bpe.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- tables ---- */
+
+static unsigned hash_bytes(const char *p, int n)
+{
+    unsigned h = 2166136261u;
+    for (int i = 0; i < n; i++) h = (h ^ (unsigned char)p[i]) * 16777619u;
+    return h ^ h >> 15;
+}
+
+static unsigned hash_pair(int a, int b)
+{
+    uint64_t h = ((uint64_t)(unsigned)a << 32 | (unsigned)b) * 0x9E3779B97F4A7C15u;
+    return (unsigned)(h >> 32);
+}
+
+int ll_token_find(const ll_tokenizer *t, const char *bytes, int n)
+{
+    for (unsigned i = hash_bytes(bytes, n);; i++) {
+        int k = t->by_bytes[i & t->mask];
+        if (k < 0) return -1;
+        if (t->tokens[k].length == n && !memcmp(t->tokens[k].bytes, bytes, (size_t)n)) return k;
+    }
+}
+
+const ll_merge *ll_merge_find(const ll_tokenizer *t, int a, int b)
+{
+    for (unsigned i = hash_pair(a, b);; i++) {
+        const ll_merge *m = &t->merge[i & t->merge_mask];
+        if (m->rank < 0) return NULL;
+        if (m->a == a && m->b == b) return m;
+    }
+}
+
+static unsigned room_for(int n)
+{
+    unsigned room = 16;
+    while (room < 2 * (unsigned)n) room *= 2;
+    return room;
+}
+
+/* Texts before special ones, which may be spelled alike. */
+static void add_token(ll_tokenizer *t, int k)
+{
+    const ll_token *x = &t->tokens[k];
+    unsigned i = hash_bytes(x->bytes, x->length);
+    while (t->by_bytes[i & t->mask] >= 0) i++;
+    t->by_bytes[i & t->mask] = k;
+}
+
+static int longer(const void *a, const void *b, void *tokens)
+{
+    const ll_token *all = (const ll_token *)tokens;
+    int x = all[*(const int *)a].length, y = all[*(const int *)b].length;
+    return x != y ? (x < y) - (x > y) : *(const int *)a - *(const int *)b;
+}
+
+ll_err ll_tokenizer_finish(ll_tokenizer *t, const ll_merge *merges, int n_merge)
+{
+    unsigned room = room_for(t->n), room_merge = room_for(n_merge);
+    t->by_bytes = LL_NEW_ARRAY(t->arena, int, room);
+    t->merge = LL_NEW_ARRAY(t->arena, ll_merge, room_merge);
+    t->added = LL_NEW_ARRAY(t->arena, int, t->n + 1);
+    t->mask = room - 1, t->merge_mask = room_merge - 1;
+    for (unsigned i = 0; i < room; i++) t->by_bytes[i] = -1;
+    for (unsigned i = 0; i < room_merge; i++) t->merge[i].rank = -1;
+    for (int pass = 0; pass < 2; pass++)
+        for (int i = 0; i < t->n; i++)
+            if (t->tokens[i].length && !pass == !t->tokens[i].kind) add_token(t, i);
+    for (int i = 0; i < t->n; i++)
+        if (t->tokens[i].length && t->tokens[i].kind) t->added[t->n_added++] = i;
+    qsort_r(t->added, (size_t)t->n_added, sizeof *t->added, longer, t->tokens);
+    for (int i = 0; i < 256; i++) {
+        char c = (char)i;
+        t->byte[i] = ll_token_find(t, &c, 1); /* some vocabularies lack those that are rare */
+        CHECK(t->byte[i] >= 0 || i < 32 || i > 126, LL_E_IO,
+              "%s: has no token for byte %d: it is not of byte-level BPE", t->path, i);
+    }
+    for (int i = 0; i < n_merge; i++) {
+        if (ll_merge_find(t, merges[i].a, merges[i].b)) continue; /* the first counts */
+        unsigned k = hash_pair(merges[i].a, merges[i].b);
+        while (t->merge[k & t->merge_mask].rank >= 0) k++;
+        t->merge[k & t->merge_mask] = merges[i];
+    }
+    return LL_OK;
+}
+
+/* ---- the characters of vocabularies: bytes that print are themselves, others follow 255 ---- */
+
+static bool prints(int b)
+{
+    return (b >= '!' && b <= '~') || (b >= 0xA1 && b <= 0xAC) || b >= 0xAE;
+}
+
+/* Those that do not print are 0 to 32, 127 to 160, and 173. */
+static int code_of(int byte)
+{
+    if (prints(byte)) return byte;
+    return 256 + (byte < 127 ? byte : byte < 173 ? 33 + byte - 127 : 67);
+}
+
+static int byte_of(unsigned code)
+{
+    if (code < 256) return prints((int)code) ? (int)code : -1;
+    code -= 256;
+    return code < 33 ? (int)code : code < 67 ? 127 + (int)code - 33 : code == 67 ? 173 : -1;
+}
+
+void ll_byte_char(int byte, char out[4])
+{
+    int c = code_of(byte);
+    memset(out, 0, 4);
+    if (c < 128)
+        out[0] = (char)c;
+    else
+        out[0] = (char)(0xC0 | c >> 6), out[1] = (char)(0x80 | (c & 63));
+}
+
+int ll_byte_text(const char *text, size_t n, char *out)
+{
+    int made = 0;
+    for (size_t i = 0; i < n;) {
+        unsigned c = (unsigned char)text[i++];
+        if (c >= 0xC0 && c < 0xE0 && i < n)
+            c = (c & 31) << 6 | ((unsigned char)text[i++] & 63);
+        else if (c >= 128)
+            return -1;
+        int b = byte_of(c);
+        if (b < 0) return -1;
+        out[made++] = (char)b;
+    }
+    return made;
+}
+
+/* ---- encoding ---- */
+
+typedef struct part {
+    int token, next, before; /* indices of parts; -1: none */
+} part;
+typedef struct pending {
+    int rank, at, a, b, to; /* a and b: what stood there */
+} pending;
+
+typedef struct encoder {
+    const ll_tokenizer *t;
+    int32_t *out;
+    int64_t n, room;
+    part *parts;
+    pending *heap;
+    size_t room_word;
+    int n_heap;
+    bool failed;
+    int no_token; /* a byte that has none; 0: all have */
+} encoder;
+
+static void put(encoder *e, int token)
+{
+    if (e->n == e->room) {
+        int64_t room = e->room ? 2 * e->room : 256;
+        int32_t *more = (int32_t *)realloc(e->out, sizeof *more * (size_t)room);
+        if (!more) {
+            e->failed = true;
+            return;
+        }
+        e->out = more;
+        e->room = room;
+    }
+    e->out[e->n++] = token;
+}
+
+static bool before(const pending *a, const pending *b)
+{
+    return a->rank != b->rank ? a->rank < b->rank : a->at < b->at;
+}
+
+static void push(encoder *e, int at)
+{
+    const part *p = &e->parts[at];
+    if (p->next < 0) return;
+    const ll_merge *m = ll_merge_find(e->t, p->token, e->parts[p->next].token);
+    if (!m) return;
+    int i = e->n_heap++;
+    pending x = {m->rank, at, m->a, m->b, m->to};
+    for (; i && before(&x, &e->heap[(i - 1) / 2]); i = (i - 1) / 2)
+        e->heap[i] = e->heap[(i - 1) / 2];
+    e->heap[i] = x;
+}
+
+static pending pop(encoder *e)
+{
+    pending top = e->heap[0], x = e->heap[--e->n_heap];
+    int i = 0;
+    for (int k; (k = 2 * i + 1) < e->n_heap; i = k) {
+        if (k + 1 < e->n_heap && before(&e->heap[k + 1], &e->heap[k])) k++;
+        if (!before(&e->heap[k], &x)) break;
+        e->heap[i] = e->heap[k];
+    }
+    e->heap[i] = x;
+    return top;
+}
+
+static bool make_room(encoder *e, size_t n)
+{
+    if (n <= e->room_word) return true;
+    size_t room = 2 * n + 64;
+    free(e->parts);
+    free(e->heap);
+    e->parts = (part *)malloc(room * sizeof *e->parts);
+    e->heap = (pending *)malloc(3 * room * sizeof *e->heap); /* each merge adds two at most */
+    e->room_word = e->parts && e->heap ? room : 0;
+    e->failed |= !e->room_word;
+    return e->room_word > 0;
+}
+
+static void merge_word(encoder *e, const char *text, int n)
+{
+    e->n_heap = 0;
+    for (int i = 0; i < n; i++)
+        e->parts[i] = (part){e->t->byte[(unsigned char)text[i]], i + 1 < n ? i + 1 : -1, i - 1};
+    for (int i = 0; i < n; i++) push(e, i);
+    while (e->n_heap) {
+        pending x = pop(e);
+        part *p = &e->parts[x.at];
+        if (p->token != x.a || p->next < 0 || e->parts[p->next].token != x.b) continue;
+        int gone = p->next;
+        p->token = x.to;
+        p->next = e->parts[gone].next;
+        e->parts[gone].token = -1;
+        if (p->next >= 0) e->parts[p->next].before = x.at;
+        push(e, x.at);
+        if (p->before >= 0) push(e, p->before);
+    }
+    for (int i = 0; i >= 0; i = e->parts[i].next) {
+        if (e->parts[i].token < 0) e->no_token = (unsigned char)text[i];
+        put(e, e->parts[i].token);
+    }
+}
+
+static void word(void *user, const char *text, size_t n)
+{
+    encoder *e = (encoder *)user;
+    int whole = -1;
+    if (e->failed || n > 1 << 28 || !make_room(e, n)) {
+        e->failed = true;
+        return;
+    }
+    if (e->t->whole && n < 4096) whole = ll_token_find(e->t, text, (int)n);
+    if (whole >= 0 && !e->t->tokens[whole].kind)
+        put(e, whole);
+    else
+        merge_word(e, text, (int)n);
+}
+
+/* The added token that begins at text; -1: none. */
+static int added_at(const ll_tokenizer *t, const char *text, size_t n, bool special)
+{
+    for (int i = 0; i < t->n_added; i++) {
+        const ll_token *x = &t->tokens[t->added[i]];
+        if (x->kind == LL_TOKEN_SPECIAL && !special) continue;
+        if ((size_t)x->length <= n && x->bytes[0] == *text &&
+            !memcmp(x->bytes, text, (size_t)x->length))
+            return t->added[i];
+    }
+    return -1;
+}
+
+static ll_err encode(encoder *e, const char *text, size_t n, bool special)
+{
+    const ll_tokenizer *t = e->t;
+    bool first[256] = {0};
+    size_t from = 0;
+    for (int i = 0; i < t->n_added; i++)
+        if (special || t->tokens[t->added[i]].kind == LL_TOKEN_ALWAYS)
+            first[(unsigned char)t->tokens[t->added[i]].bytes[0]] = true;
+    for (size_t i = 0; i < n;) {
+        int k = first[(unsigned char)text[i]] ? added_at(t, text + i, n - i, special) : -1;
+        if (k < 0) {
+            i++;
+            continue;
+        }
+        TRY(ll_pretok_text(t->split, text + from, i - from, word, e));
+        put(e, k);
+        i += (size_t)t->tokens[k].length;
+        from = i;
+    }
+    TRY(ll_pretok_text(t->split, text + from, n - from, word, e));
+    CHECK(!e->no_token, LL_E_ARG, "the text is no UTF-8, and %s has no token for its byte %d",
+          t->path, e->no_token);
+    CHECK(!e->failed, LL_E_MEM, "no memory for the tokens of %zu bytes", n);
+    return LL_OK;
+}
+
+ll_err ll_tokenizer_encode(const ll_tokenizer *t, const char *text, size_t n, bool special,
+                           int32_t **out, int64_t *count)
+{
+    encoder e = {.t = t};
+    ll_err rc = encode(&e, text, n, special);
+    free(e.parts);
+    free(e.heap);
+    *out = rc == LL_OK ? e.out : NULL;
+    *count = rc == LL_OK ? e.n : 0;
+    if (rc != LL_OK) free(e.out);
+    return rc;
+}

@@ -1,0 +1,47 @@
+/* tokenizer.h: text as tokens, by byte-level BPE: GPT-2's, and those of Llama 3, SmolLM and Qwen.
+ *
+ * Text is cut into words by regular expressions (split.h); the bytes of a word are tokens, and
+ * neighbours are merged, those first that the list of merges has first. Tokens have numbers;
+ * special ones stand for no text, and are looked for in text only where that is asked. */
+#pragma once
+#include "base/arena.h"
+
+typedef struct ll_tokenizer ll_tokenizer;
+/* A tokenizer.json, a GGUF file, or a folder that has tokenizer.json, or vocab.json and merges.txt.
+ */
+ll_err ll_tokenizer_open(const char *path, ll_tokenizer **out);
+ll_err ll_tokenizer_parse(const uint8_t *bytes, size_t size, const char *path, ll_tokenizer **out);
+/* vocab.json and merges.txt. */
+ll_err ll_tokenizer_parse_pair(const char *vocab, size_t n_vocab, const char *merges,
+                               size_t n_merges, const char *path, ll_tokenizer **out);
+void ll_tokenizer_close(ll_tokenizer *t);
+static inline void ll_tokenizer_drop(ll_tokenizer **t)
+{
+    ll_tokenizer_close(*t);
+}
+
+int ll_tokenizer_count(const ll_tokenizer *t); /* of tokens: the largest number and one */
+int ll_tokenizer_bos(const ll_tokenizer *t);   /* what texts begin with; -1: nothing */
+int ll_tokenizer_eos(const ll_tokenizer *t);   /* what ends a text; -1: nothing */
+int ll_tokenizer_find(const ll_tokenizer *t, const char *token); /* -1: none */
+const char *ll_tokenizer_template(const ll_tokenizer *t);        /* of chats; NULL: none */
+
+/* Tokens of n bytes of any content, which the caller frees; special: also those that stand for no
+ * text. */
+ll_err ll_tokenizer_encode(const ll_tokenizer *t, const char *text, size_t n, bool special,
+                           int32_t **out, int64_t *count);
+/* A token's bytes; special ones have theirs too. NULL: there is no such token. */
+const char *ll_tokenizer_bytes(const ll_tokenizer *t, int token, size_t *n);
+bool ll_tokenizer_special(const ll_tokenizer *t, int token);
+
+/* ---- a tokenizer of one's own ---- */
+typedef struct ll_bpe_opts {
+    int vocab; /* tokens, the 256 bytes and the special one among them */
+    int threads;
+    const char *split;   /* split.h; NULL: "gpt2" */
+    const char *special; /* NULL: "<|endoftext|>" */
+} ll_bpe_opts;
+/* Learns merges of n texts, and writes a tokenizer.json. The same file for any number of threads.
+ * *made: how many tokens. */
+ll_err ll_bpe_train(const ll_bpe_opts *o, const char *const *texts, const size_t *sizes, int n,
+                    const char *path, int *made);

@@ -1,0 +1,420 @@
+/* buddy.c: writing the state to memory: who writes what, and to whom it is sent. */
+#include "train/buddy_int.h"
+
+#include "base/crc32c.h"
+#include "comm/comm.h"
+#include "train/ranks.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* What one rank writes to a node's file, in the file's order. */
+typedef struct share {
+    int rank;         /* whose it is */
+    int slot;         /* of the seals */
+    int n;            /* tensors */
+    int *at;          /* [n]: places in the file's order */
+    ll_st_part *part; /* [n] */
+    size_t bytes;
+} share;
+
+struct ll_buddy {
+    ll_comm *comm;
+    const ll_session *s;
+    ll_arena *arena;
+    const ll_start *start;
+    int rank, size;
+    int *node, n_node; /* [size]: of each rank, from 0 on */
+    int my_node, index, n_own, n_guest;
+    ll_st_content x;
+    ll_st_image image;
+    uint64_t *kind; /* [size][n]: by place, a hash of the part that the rank has; 0: none */
+    share mine, sent, *guests; /* guests [rounds]: n 0: nobody's */
+    int to, rounds, turn;      /* rank of the buddy; of sending; when this rank sends */
+    char *pack, *room;         /* what is sent and what came */
+    char *file[2];
+    seals *table;
+    size_t table_bytes, held;
+    int copies;
+};
+
+static const ll_st_tensor *tensor_at(const ll_buddy *b, int place)
+{
+    return &b->x.tensors[b->image.order[place]];
+}
+
+static size_t part_bytes(const ll_st_tensor *t, const ll_st_part *p)
+{
+    return (size_t)ll_numel(&p->shape) * ll_dtype_bytes(t->dtype);
+}
+
+/* ---- who is where, and has what ---- */
+
+static void find_nodes(ll_buddy *b)
+{
+    const int *id = b->comm ? ll_comm_nodes(b->comm) : NULL;
+    b->node = LL_NEW_ARRAY(b->arena, int, b->size);
+    for (int r = 0; r < b->size; r++) {
+        int first = 0;
+        while (id && id[first] != id[r]) first++;
+        b->node[r] = !id ? 0 : first < r ? b->node[first] : b->n_node;
+        if (b->node[r] == b->n_node) b->n_node++;
+    }
+    b->my_node = b->node[b->rank];
+    for (int r = 0; r < b->size; r++) {
+        b->n_own += b->node[r] == b->my_node;
+        b->index += b->node[r] == b->my_node && r < b->rank;
+    }
+}
+
+static int on_node(const ll_buddy *b, int node)
+{
+    int n = 0;
+    for (int r = 0; r < b->size; r++) n += b->node[r] == node;
+    return n;
+}
+
+/* The i-th rank of a node; -1: there is none. */
+static int rank_on(const ll_buddy *b, int node, int i)
+{
+    for (int r = 0; r < b->size; r++)
+        if (b->node[r] == node && i-- == 0) return r;
+    return -1;
+}
+
+static ll_err learn_parts(ll_buddy *b)
+{
+    int n = b->x.n;
+    b->kind = LL_NEW_ARRAY(b->arena, uint64_t, (int64_t)b->size * n + 1);
+    for (int k = 0; k < n; k++) {
+        int i = b->image.order[k];
+        const ll_st_part whole = {.shape = b->x.tensors[i].shape};
+        const ll_st_part *p = b->x.parts ? &b->x.parts[i] : &whole;
+        ll_st_part clean = {.shape = {.n = p->shape.n}};
+        for (int d = 0; d < p->shape.n; d++)
+            clean.shape.d[d] = p->shape.d[d], clean.at[d] = p->at[d];
+        if (!b->x.tensors[i].data || !ll_numel(&p->shape)) continue;
+        uint64_t low = ll_crc32c(0, &clean, sizeof clean);
+        b->kind[(int64_t)b->rank * n + k] = 1ull << 32 | low;
+    }
+    if (!b->comm || !n) return LL_OK;
+    return ll_comm_allgather(b->comm, b->kind, (int64_t)b->size * n * 2, LL_I32, NULL);
+}
+
+/* How many ranks of the node have the part that rank r has of it; *before: of them before r. */
+static int copies_on(const ll_buddy *b, int r, int place, int node, int *before)
+{
+    int n = 0;
+    uint64_t kind = b->kind[(int64_t)r * b->x.n + place];
+    *before = 0;
+    for (int q = 0; q < b->size; q++) {
+        if (b->node[q] != node || b->kind[(int64_t)q * b->x.n + place] != kind) continue;
+        n++;
+        *before += q < r;
+    }
+    return n;
+}
+
+/* Of what rank r has: what it writes on its node, copies taking turns; or what it sends, because
+ * the node of its buddy has no copy. */
+static bool is_in_share(const ll_buddy *b, int r, int place, bool sent)
+{
+    int before, n = copies_on(b, r, place, b->node[r], &before);
+    if (!b->kind[(int64_t)r * b->x.n + place] || before != place % n) return false;
+    return !sent || !copies_on(b, r, place, (b->node[r] + 1) % b->n_node, &before);
+}
+
+static void make_share(ll_buddy *b, bool sent, share *out)
+{
+    *out = (share){.rank = b->rank, .slot = b->index};
+    out->at = LL_NEW_ARRAY(b->arena, int, b->x.n + 1);
+    out->part = LL_NEW_ARRAY(b->arena, ll_st_part, b->x.n + 1);
+    for (int k = 0; k < b->x.n; k++) {
+        if (!is_in_share(b, b->rank, k, sent)) continue;
+        int i = b->image.order[k];
+        out->at[out->n] = k;
+        out->part[out->n] =
+            b->x.parts ? b->x.parts[i] : (ll_st_part){.shape = tensor_at(b, k)->shape};
+        out->bytes += part_bytes(tensor_at(b, k), &out->part[out->n++]);
+    }
+}
+
+/* Ranks of a node send to those of the next, round by round: who has how many tensors for me? */
+static ll_err meet_guests(ll_buddy *b)
+{
+    int next = (b->my_node + 1) % b->n_node, before = (b->my_node + b->n_node - 1) % b->n_node;
+    b->to = rank_on(b, next, b->index % on_node(b, next));
+    b->turn = b->index / on_node(b, next);
+    b->n_guest = on_node(b, before);
+    for (int v = 0; v < b->n_node; v++) {
+        int n = on_node(b, (v + 1) % b->n_node), m = (on_node(b, v) + n - 1) / n;
+        if (m > b->rounds) b->rounds = m;
+    }
+    b->guests = LL_NEW_ARRAY(b->arena, share, b->rounds);
+    for (int q = 0; q < b->rounds; q++) {
+        share *g = &b->guests[q];
+        int i = q * b->n_own + b->index;
+        *g = (share){.rank = rank_on(b, before, i), .slot = b->n_own + i};
+        for (int k = 0; g->rank >= 0 && k < b->x.n; k++) g->n += is_in_share(b, g->rank, k, true);
+        g->at = LL_NEW_ARRAY(b->arena, int, g->n + 1);
+        g->part = LL_NEW_ARRAY(b->arena, ll_st_part, g->n + 1);
+        for (int k = 0, i = 0; g->rank >= 0 && k < b->x.n; k++)
+            if (is_in_share(b, g->rank, k, true)) g->at[i++] = k;
+        ll_exchange x = {.number = ll_comm_next_number(b->comm, "buddies", NULL),
+                         .to = q == b->turn ? b->to : -1,
+                         .from = g->rank,
+                         .data = b->sent.part,
+                         .bytes = sizeof(ll_st_part) * (size_t)b->sent.n,
+                         .room = g->part,
+                         .room_bytes = sizeof(ll_st_part) * (size_t)g->n};
+        TRY(ll_comm_exchange(b->comm, &x, NULL));
+        for (int i = 0; i < g->n; i++) g->bytes += part_bytes(tensor_at(b, g->at[i]), &g->part[i]);
+    }
+    return LL_OK;
+}
+
+/* ---- files ---- */
+
+/* The leader of a node makes it, when no other has it open; the others join. */
+static ll_err map_file(const char *path, size_t bytes, bool make, char **out)
+{
+    int how = O_RDWR | O_CLOEXEC | O_NOFOLLOW | (make ? O_CREAT | O_EXCL : 0);
+    int fd = open(path, how, 0600);
+    CHECK(fd >= 0, LL_E_SYS, "%s: %s", path, strerror(errno));
+    struct stat st;
+    bool good =
+        fstat(fd, &st) == 0 && st.st_uid == geteuid() && (!make || !ftruncate(fd, (off_t)bytes));
+    void *at = good ? mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0) : MAP_FAILED;
+    int why = errno;
+    close(fd);
+    CHECK(at != MAP_FAILED, LL_E_MEM, "%s: no memory for %zu bytes: %s", path, bytes,
+          strerror(why));
+    *out = (char *)at;
+    return LL_OK;
+}
+
+/* Memory that is not there would be seen as a signal, in the middle of a copy. */
+static ll_err reserve(const ll_buddy *b, const char *path, const share *g)
+{
+    int fd = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW), why = fd < 0 ? errno : 0;
+    for (int i = 0; i < g->n && !why; i++) {
+        const ll_st_tensor *t = tensor_at(b, g->at[i]);
+        ll_st_runs runs = ll_st_runs_of(&t->shape, &g->part[i], t->dtype);
+        for (int64_t k = 0; k < runs.n && !why; k++)
+            why = posix_fallocate(fd, (off_t)(b->image.at[g->at[i]] + ll_st_run_at(&runs, k)),
+                                  (off_t)runs.bytes);
+    }
+    if (fd >= 0) close(fd);
+    CHECK(!why, LL_E_MEM,
+          "%s: no room for %.1f MiB of the state (train.buddy): %s; use train.buddy 0, or make "
+          "/dev/shm larger",
+          path, (double)b->image.bytes / 1048576, strerror(why));
+    return LL_OK;
+}
+
+static ll_err open_files(ll_buddy *b, bool make)
+{
+    LL_OWN(ll_arena) a = ll_arena_new();
+    seals_name name = {b->start->job, b->start->number, b->my_node};
+    TRY(map_file(ll_seals_path(a, &name, -1), b->table_bytes, make, (char **)&b->table));
+    for (int g = 0; g < 2; g++) {
+        const char *path = ll_seals_path(a, &name, g);
+        TRY(map_file(path, b->image.bytes, make, &b->file[g]));
+        if (make) memcpy(b->file[g], b->image.header, b->image.header_bytes);
+    }
+    return LL_OK;
+}
+
+static ll_err reserve_all(ll_buddy *b)
+{
+    LL_OWN(ll_arena) a = ll_arena_new();
+    seals_name name = {b->start->job, b->start->number, b->my_node};
+    for (int g = 0; g < 2; g++) {
+        TRY(reserve(b, ll_seals_path(a, &name, g), &b->mine));
+        for (int q = 0; q < b->rounds; q++)
+            TRY(reserve(b, ll_seals_path(a, &name, g), &b->guests[q]));
+    }
+    return LL_OK;
+}
+
+/* Bytes of the state that this node's file has. */
+static ll_err count_bytes(ll_buddy *b)
+{
+    int64_t *all = LL_NEW_ARRAY(b->arena, int64_t, b->size);
+    all[b->rank] = (int64_t)b->mine.bytes;
+    for (int q = 0; q < b->rounds; q++) all[b->rank] += (int64_t)b->guests[q].bytes;
+    if (b->comm) TRY(ll_comm_allgather(b->comm, all, (int64_t)b->size * 2, LL_I32, NULL));
+    for (int r = 0; r < b->size; r++) b->held += b->node[r] == b->my_node ? (size_t)all[r] : 0;
+    return LL_OK;
+}
+
+static ll_err open_memory(ll_buddy *b)
+{
+    bool lead = b->index == 0;
+    int n_slot = b->n_own + b->n_guest;
+    b->table_bytes = sizeof(seals) + 2 * sizeof(seal) * (size_t)n_slot;
+    TRY(ll_ranks_agree(b->comm, lead ? open_files(b, true) : LL_OK));
+    if (lead)
+        *b->table = (seals){.magic = SEALS_MAGIC,
+                            .start = b->start->number,
+                            .node = b->my_node,
+                            .n_node = b->n_node,
+                            .n_slot = n_slot,
+                            .whole = b->held == b->image.bytes - b->image.header_bytes};
+    TRY(ll_ranks_agree(b->comm, lead ? LL_OK : open_files(b, false)));
+    return ll_ranks_agree(b->comm, reserve_all(b));
+}
+
+ll_err ll_buddy_new(ll_comm *c, const ll_start *start, const ll_session *s, const ll_st_pair *meta,
+                    int n_meta, ll_buddy **out)
+{
+    ll_arena *a = ll_arena_new();
+    LL_OWN(ll_buddy) b = LL_NEW(a, ll_buddy);
+    *b = (ll_buddy){.comm = c, .s = s, .arena = a, .start = start, .size = 1};
+    *out = NULL;
+    if (c) b->rank = ll_comm_rank(c), b->size = ll_comm_size(c);
+    find_nodes(b);
+    ll_st_pair *pairs = LL_NEW_ARRAY(a, ll_st_pair, n_meta + 2);
+    memcpy(pairs, meta, sizeof *meta * (size_t)n_meta);
+    pairs[n_meta] = (ll_st_pair){"step", SEALS_NO_STEP};
+    pairs[n_meta + 1] = (ll_st_pair){"norm", SEALS_NO_STEP};
+    ll_st_tensor *tensors;
+    ll_st_part *parts;
+    b->x = (ll_st_content){.meta = pairs, .n_meta = n_meta + 2, .unsummed = true};
+    b->x.n = ll_session_all_tensors(s, a, &tensors, &parts);
+    b->x.tensors = tensors;
+    b->x.parts = parts;
+    TRY(ll_ranks_agree(c, ll_st_plan(&b->x, a, &b->image)));
+    TRY(learn_parts(b));
+    make_share(b, false, &b->mine);
+    if (b->n_node > 1) {
+        make_share(b, true, &b->sent);
+        TRY(meet_guests(b));
+    }
+    TRY(count_bytes(b));
+    size_t most = 1;
+    for (int q = 0; q < b->rounds; q++)
+        if (b->guests[q].bytes > most) most = b->guests[q].bytes;
+    b->pack = (char *)malloc(b->sent.bytes + 1);
+    b->room = (char *)malloc(most);
+    TRY(ll_ranks_agree(c, b->pack && b->room ? LL_OK : RAISE(LL_E_MEM, "no memory for buddies")));
+    TRY(open_memory(b));
+    *out = b;
+    b = NULL;
+    return LL_OK;
+}
+
+void ll_buddy_free(ll_buddy *b)
+{
+    if (!b) return;
+    for (int g = 0; g < 2; g++)
+        if (b->file[g]) munmap(b->file[g], b->image.bytes);
+    if (b->table) munmap(b->table, b->table_bytes);
+    free(b->pack);
+    free(b->room);
+    ll_arena_free(b->arena);
+}
+
+size_t ll_buddy_bytes(const ll_buddy *b)
+{
+    return 2 * b->held;
+}
+
+const char *ll_buddy_text(const ll_buddy *b)
+{
+    return b->n_node > 1 ? "outlives ranks, and any one node" : "outlives ranks, not this node";
+}
+
+/* ---- a copy ---- */
+
+/* data: what the parts are, one behind another; NULL: as the session has them. */
+static uint32_t write_share(const ll_buddy *b, const share *g, const char *data, char *file)
+{
+    enum { CHUNK = 1 << 15 }; /* that a cache holds while it is copied and summed */
+    uint32_t r = 0;
+    uint64_t at = b->image.header_bytes;
+    for (int i = 0; i < g->n; i++) {
+        const ll_st_tensor *t = tensor_at(b, g->at[i]);
+        ll_st_runs runs = ll_st_runs_of(&t->shape, &g->part[i], t->dtype);
+        const char *from = data ? data : (const char *)t->data;
+        for (int64_t k = 0; k < runs.n; k++) {
+            uint64_t begin = b->image.at[g->at[i]] + ll_st_run_at(&runs, k);
+            r = ll_crc32c_zeros(r, begin - at);
+            for (size_t done = 0, n; done < runs.bytes; done += n, from += n) {
+                n = runs.bytes - done < CHUNK ? (size_t)runs.bytes - done : CHUNK;
+                memcpy(file + begin + done, from, n);
+                r = ll_crc32c_piece(r, from, n);
+            }
+            at = begin + runs.bytes;
+        }
+        if (data) data = from;
+    }
+    return ll_crc32c_zeros(r, b->image.bytes - at);
+}
+
+static void pack(const ll_buddy *b)
+{
+    char *to = b->pack;
+    for (int i = 0; i < b->sent.n; i++) {
+        const ll_st_tensor *t = tensor_at(b, b->sent.at[i]);
+        size_t n = part_bytes(t, &b->sent.part[i]);
+        memcpy(to, t->data, n);
+        to += n;
+    }
+}
+
+static void write_sealed(const ll_buddy *b, const share *s, const char *data, int g, int64_t step)
+{
+    seal *x = &b->table->of[g * b->table->n_slot + s->slot];
+    __atomic_store_n(&x->step, -1, __ATOMIC_RELEASE);
+    x->crc = write_share(b, s, data, b->file[g]);
+    __atomic_store_n(&x->step, step, __ATOMIC_RELEASE);
+}
+
+/* On a device, what is there now. */
+static void refresh(ll_buddy *b)
+{
+    LL_OWN(ll_arena) a = ll_arena_new();
+    ll_st_tensor *now;
+    ll_st_part *parts;
+    if (!b->s->machine->ask) return;
+    int n = ll_session_all_tensors(b->s, a, &now, &parts);
+    for (int i = 0; i < n; i++) ((ll_st_tensor *)b->x.tensors)[i].data = now[i].data;
+}
+
+ll_err ll_buddy_copy(ll_buddy *b, int64_t step, const char *norm)
+{
+    int g = b->copies++ % 2;
+    char number[sizeof SEALS_NO_STEP];
+    refresh(b);
+    if (b->index == 0) {
+        char *at = strstr(b->file[g] + 8, "\"step\":\"");
+        char *norm_at = strstr(b->file[g] + 8, "\"norm\":\"");
+        LL_ASSERT(at && norm_at);
+        snprintf(number, sizeof number, "%0*lld", (int)sizeof number - 1, (long long)step);
+        __atomic_store_n(&b->table->of[g * b->table->n_slot].step, -1, __ATOMIC_RELEASE);
+        memcpy(at + 8, number, sizeof number - 1);
+        memcpy(norm_at + 8, norm, strnlen(norm, 16));
+    }
+    write_sealed(b, &b->mine, NULL, g, step);
+    if (b->rounds) pack(b);
+    for (int q = 0; q < b->rounds; q++) {
+        const share *guest = &b->guests[q];
+        ll_exchange x = {.number = ll_comm_next_number(b->comm, "buddies", NULL),
+                         .to = q == b->turn ? b->to : -1,
+                         .from = guest->rank,
+                         .data = b->pack,
+                         .bytes = b->sent.bytes,
+                         .room = b->room,
+                         .room_bytes = guest->bytes};
+        TRY(ll_comm_exchange(b->comm, &x, NULL));
+        if (guest->rank >= 0) write_sealed(b, guest, b->room, g, step);
+    }
+    if (b->copies == 2 && b->index == 0) ll_seals_remove(b->start->job, b->start->number);
+    return LL_OK;
+}

@@ -1,0 +1,106 @@
+/* consistency.c: see consistency.h. Local SGD: Stich 2019; post-local: Lin et al. 2020; DiLoCo:
+ * Douillard et al. 2023; D-PSGD (gossip): Lian et al. 2017; SGP: Assran et al. 2019, whose weights
+ * are all 1 on a graph where everyone sends as much as it gets; EASGD: Zhang et al. 2015. */
+#include "train/consistency.h"
+
+#include <string.h>
+
+static const ll_consistency presets[] = {
+    {"sync", "gradient", 1, 0, "all", 2, "none", "sgd", 1, 0.9, 0, "shared"},
+    {"local", "parameter", 8, 0, "all", 2, "none", "sgd", 1, 0.9, 0, "shared"},
+    {"post-local", "parameter", 8, 100, "all", 2, "none", "sgd", 1, 0.9, 0, "shared"},
+    {"diloco", "difference", 100, 0, "all", 2, "none", "nesterov", 0.7, 0.9, 0, "shared"},
+    {"gossip", "parameter", 1, 0, "ring", 2, "none", "sgd", 1, 0.9, 0, "shared"},
+    {"sgp", "parameter", 1, 0, "exponential", 2, "none", "sgd", 1, 0.9, 0, "shared"},
+    {"easgd", "difference", 8, 0, "all", 2, "none", "sgd", 0.9, 0.9, 0.9, "shared"},
+    {"ensemble", "parameter", 0, 0, "all", 2, "none", "sgd", 1, 0.9, 0, "own"}};
+
+static bool is(const char *a, const char *b)
+{
+    return !strcmp(a, b);
+}
+
+static void choose_text(const char *said, const char **to)
+{
+    if (*said) *to = said;
+}
+
+static void choose_int(int64_t said, int64_t *to)
+{
+    if (said >= 0) *to = said;
+}
+
+static void choose_number(double said, double *to)
+{
+    if (said >= 0) *to = said;
+}
+
+static bool plain(const ll_consistency *c)
+{
+    return is(c->outer, "sgd") && c->outer_lr == 1 && c->elastic == 0;
+}
+
+static ll_err check(const ll_consistency *c, const ll_consistency *said)
+{
+    bool differs = is(c->what, "difference"), never = c->every == 0;
+    CHECK(!is(c->what, "gradient") || (c->every == 1 && is(c->peers, "all") && plain(c)),
+          LL_E_CONFIG,
+          "parallel.exchange gradient is for parallel.every 1, parallel.peers all and no outer "
+          "optimizer: exchange parameters or differences");
+    CHECK(differs || is(c->codec, "none"), LL_E_CONFIG,
+          "parallel.codec %s is of differences: set parallel.exchange difference%s", c->codec,
+          is(c->what, "gradient") ? ", or compress gradients by parallel.compress" : "");
+    CHECK(differs || plain(c), LL_E_CONFIG,
+          "parallel.outer, parallel.outer_lr and parallel.elastic are of differences: set "
+          "parallel.exchange difference");
+    CHECK(!differs || is(c->peers, "all"), LL_E_CONFIG,
+          "differences are exchanged with all replicas, not by %s: set parallel.exchange parameter",
+          c->peers);
+    CHECK(said->group < 0 || is(c->peers, "groups"), LL_E_CONFIG,
+          "parallel.group is for parallel.peers groups, not %s", c->peers);
+    CHECK(said->outer_momentum < 0 || !is(c->outer, "sgd"), LL_E_CONFIG,
+          "parallel.outer_momentum is for parallel.outer momentum or nesterov, not sgd");
+    CHECK(!never || !c->warm_up, LL_E_CONFIG,
+          "parallel.warm_up goes before exchanges, and parallel.every 0 has none");
+    CHECK(is(c->seeds, "shared") || never, LL_E_CONFIG,
+          "parallel.seeds own is for replicas that never exchange: set parallel.every 0");
+    return LL_OK;
+}
+
+ll_err ll_consistency_make(const ll_consistency *said, int64_t replicas, ll_consistency *out)
+{
+    const ll_consistency *p = presets;
+    while (!is(p->name, said->name)) p++;
+    *out = *p;
+    choose_text(said->what, &out->what);
+    choose_text(said->peers, &out->peers);
+    choose_text(said->codec, &out->codec);
+    choose_text(said->outer, &out->outer);
+    choose_text(said->seeds, &out->seeds);
+    choose_int(said->every, &out->every);
+    choose_int(said->warm_up, &out->warm_up);
+    choose_int(said->group, &out->group);
+    choose_number(said->outer_lr, &out->outer_lr);
+    choose_number(said->outer_momentum, &out->outer_momentum);
+    choose_number(said->elastic, &out->elastic);
+    CHECK(replicas > 1 || is(out->what, "gradient"), LL_E_CONFIG,
+          "parallel.consistency %s is between replicas: set parallel.replicas to 2 or more",
+          said->name);
+    TRY(check(out, said));
+    bool complete = (is(out->peers, "ring") && replicas <= 3) ||
+                    (is(out->peers, "exponential") && replicas <= 2) ||
+                    (is(out->peers, "groups") && out->group >= replicas);
+    if (complete) out->peers = "all";
+    return LL_OK;
+}
+
+void ll_consistency_reduce(ll_consistency *c, bool linear)
+{
+    if (linear && c->every == 1 && is(c->peers, "all") && is(c->codec, "none") && plain(c))
+        c->what = "gradient", c->warm_up = 0;
+}
+
+bool ll_consistency_loose(const ll_consistency *c)
+{
+    return !is(c->what, "gradient");
+}

@@ -1,0 +1,42 @@
+/* consistency.h: how loosely the replicas of a run hold together: who exchanges what, and when.
+ *
+ * parallel.replicas groups of ranks each run the mesh on their own share of every batch. One
+ * description says what passes between them; presets are rows of a table of it, and a run file may
+ * set each field by itself. At its one end is synchronous training, at the other an ensemble.
+ *
+ *     gradient     the mean before every update: the mesh with axis data so many times larger
+ *     parameter    after every H updates the mean over some of the replicas
+ *     difference   likewise of what all have changed since, coded; the mean is a gradient for an
+ *                  outer optimizer, whose result all go on from (or are pulled to) */
+#pragma once
+#include "base/err.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+typedef struct ll_consistency {
+    const char *name;  /* of the preset */
+    const char *what;  /* gradient, parameter, difference */
+    int64_t every;     /* steps between exchanges; 0: none at all */
+    int64_t warm_up;   /* steps of synchronous training first */
+    const char *peers; /* all, groups, ring, exponential */
+    int64_t group;     /* replicas of one of the groups */
+    const char *codec; /* of differences: none, or one of comm/codec.h */
+    const char *outer; /* sgd, momentum, nesterov */
+    double outer_lr, outer_momentum;
+    double elastic;    /* pull to the common parameters, of all replicas together; 0: they become
+                        * the replica's */
+    const char *seeds; /* shared: one start and one order of samples; own */
+} ll_consistency;
+
+/* Names of presets, as a choice of the run file. */
+#define LL_CONSISTENCIES "sync local post-local diloco gossip sgp easgd ensemble"
+
+/* *out: what is said (not "" and not negative), and what its preset has of the rest, between so
+ * many replicas. Fails where settings exclude each other. */
+ll_err ll_consistency_make(const ll_consistency *said, int64_t replicas, ll_consistency *out);
+/* Limits that are synchronous training in exact arithmetic are done as such, to the bit: means of
+ * parameters after every update by a rule that is linear in the gradient. */
+void ll_consistency_reduce(ll_consistency *c, bool linear);
+/* Are replicas ever apart? */
+bool ll_consistency_loose(const ll_consistency *c);

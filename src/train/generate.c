@@ -1,0 +1,376 @@
+/* generate.c: sequences that go on token by token. */
+#include "train/generate.h"
+
+#include "base/rng.h"
+#include "exec/session.h"
+#include "pass/packed.h"
+#include "train/setup.h"
+#include "train/state.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+enum { CHUNK = 64, FEW = 4 }; /* so few tokens are quicker one by one */
+
+typedef struct sequence {
+    int32_t *tokens;
+    int64_t n, room;
+    int64_t start; /* the first that has a place */
+    int64_t fed;   /* tokens from start on whose keys are there */
+} sequence;
+
+typedef struct candidate {
+    float logit;
+    int32_t token;
+} candidate;
+
+struct ll_generator {
+    ll_graph *g[2];
+    ll_session *s[2]; /* of one token; of a chunk, which shares the first's memory */
+    int64_t batch, places, step[2], vocab;
+    int32_t *x, *at, *last;
+    int64_t *fresh;       /* of each, how many tokens a run reads */
+    float *logits, *made; /* [batch, vocab]; of one run */
+    candidate *heap;
+    sequence *of;
+    ll_arena *arena;
+};
+
+/* ---- opening ---- */
+
+static ll_err check_graph(const ll_run *r, const ll_graph *g, int64_t batch, int64_t step,
+                          int64_t *vocab)
+{
+    ll_val x = ll_find(g, "x"), y = ll_find_result(g, "logits");
+    ll_shape a = x.id ? ll_graph_shape(g, x) : LL_SCALAR;
+    ll_shape b = y.id ? ll_graph_shape(g, y) : LL_SCALAR;
+    CHECK(a.n == 2 && a.d[0] == batch && a.d[1] == step && b.n == 3 && b.d[1] == 1, LL_E_ARG,
+          "model %s does not generate: its declaration does not look at ll_build's cache (ll_self_"
+          "attend, ll_build_places, ll_build_last; result logits)",
+          r->model.name);
+    *vocab = b.d[2];
+    return LL_OK;
+}
+
+/* A session on r's graph, of k. Packed: from the one that has the weights. */
+static ll_err open_one(ll_generator *g, const ll_run *r, const ll_generator_opts *o, int k,
+                       int bits, ll_session *share)
+{
+    LL_OWN(ll_graph) plain = NULL;
+    ll_session_opts how = o->session;
+    TRY(ll_run_generation(r, g->batch, g->places, g->step[k], &plain));
+    TRY(check_graph(r, plain, g->batch, g->step[k], &g->vocab));
+    if (bits)
+        TRY(ll_pack_graph(plain, bits, &g->g[k]));
+    else
+        g->g[k] = plain, plain = NULL;
+    for (int i = 1; i < g->g[k]->n_value; i++) /* what is loaded needs no drawing */
+        if (g->g[k]->values[i].kind == LL_PARAM) g->g[k]->values[i].init = (ll_init){LL_ZEROS, 0};
+    how.share = share;
+    how.reuse = share != NULL;
+    how.micro_batches = 1;
+    return ll_session_open(g->g[k], &how, &g->s[k]);
+}
+
+/* Every weight that `to` has packed. */
+static ll_err pack_weights(ll_session *from, ll_session *to, int bits)
+{
+    for (int i = 1; i < from->g->n_value; i++) {
+        const ll_value *v = &from->g->values[i];
+        LL_OWN(ll_arena) a = ll_arena_new();
+        const char *names[3];
+        if (v->node >= 0 || v->kind != LL_PARAM) continue;
+        size_t n = (size_t)ll_numel(&v->type.shape), blocks = n / LL_PACK;
+        bool packed = ll_find(to->g, ll_pack_name(a, v->name, bits, 0)).id;
+        if (!packed && !ll_find(to->g, v->name).id) continue;
+        LL_OWN_MEMORY float *x = (float *)malloc((n + 1) * sizeof *x);
+        LL_OWN_MEMORY uint8_t *q = (uint8_t *)malloc(n + 1);
+        LL_OWN_MEMORY uint16_t *s = (uint16_t *)malloc((2 * blocks + 1) * sizeof *s);
+        CHECK(x && q && s, LL_E_MEM, "no memory to pack %s", v->name);
+        TRY(ll_session_get(from, v->name, x, n * sizeof *x));
+        if (ll_find(to->g, v->name).id) TRY(ll_session_set(to, v->name, 0, x, n * sizeof *x));
+        if (!packed) continue;
+        ll_pack(x, (int64_t)n, bits, q, s, s + blocks);
+        for (int k = 0; k < 3; k++) names[k] = ll_pack_name(a, v->name, bits, k);
+        TRY(ll_session_set(to, names[0], 0, q, n * (size_t)bits / 8));
+        TRY(ll_session_set(to, names[1], 0, s, blocks * sizeof *s));
+        if (bits == 4) TRY(ll_session_set(to, names[2], 0, s + blocks, blocks * sizeof *s));
+    }
+    return LL_OK;
+}
+
+/* Both programs; their parameters are there. */
+static ll_err open_both(ll_generator *g, const ll_run *r, const ll_generator_opts *o)
+{
+    if (!o->bits) {
+        TRY(open_one(g, r, o, 0, 0, NULL));
+        TRY(o->load(o->user, g->s[0]));
+        return open_one(g, r, o, 1, 0, g->s[0]);
+    }
+    ll_generator whole = {.batch = 1, .places = 1, .step = {1, 1}};
+    ll_err rc = open_one(&whole, r, o, 0, 0, NULL);
+    if (rc == LL_OK) rc = o->load(o->user, whole.s[0]);
+    if (rc == LL_OK) rc = open_one(g, r, o, 0, o->bits, NULL);
+    if (rc == LL_OK) rc = pack_weights(whole.s[0], g->s[0], o->bits);
+    ll_session_close(whole.s[0]);
+    ll_graph_free(whole.g[0]);
+    TRY(rc);
+    return open_one(g, r, o, 1, o->bits, g->s[0]);
+}
+
+ll_err ll_generator_open(const ll_run *r, const ll_generator_opts *o, ll_generator **out)
+{
+    ll_arena *a = ll_arena_new();
+    LL_OWN(ll_generator) g = LL_NEW(a, ll_generator);
+    int64_t seq = ll_run_size(r, "seq", 0);
+    *g = (ll_generator){.arena = a,
+                        .batch = o->batch ? o->batch : 1,
+                        .places = o->places && (o->places < seq || !seq) ? o->places : seq};
+    *out = NULL;
+    CHECK(ll_run_takes_tokens(r) && g->places > 0, LL_E_ARG,
+          "%s does not make text: generate takes models of tokens, such as gpt and llama",
+          r->model.name);
+    CHECK(o->bits == 0 || o->bits == 4 || o->bits == 8, LL_E_ARG, "weights of %d bits: 8 or 4",
+          o->bits);
+    g->step[0] = 1;
+    g->step[1] = o->chunk ? o->chunk : CHUNK;
+    if (g->step[1] > g->places) g->step[1] = g->places;
+    TRY(open_both(g, r, o));
+    int64_t n = g->batch * g->vocab;
+    g->x = LL_NEW_ARRAY(a, int32_t, g->batch * g->step[1]);
+    g->at = LL_NEW_ARRAY(a, int32_t, g->batch);
+    g->fresh = LL_NEW_ARRAY(a, int64_t, g->batch);
+    g->last = LL_NEW_ARRAY(a, int32_t, g->batch);
+    g->logits = LL_NEW_ARRAY(a, float, n);
+    g->made = LL_NEW_ARRAY(a, float, n);
+    g->heap = LL_NEW_ARRAY(a, candidate, g->vocab);
+    g->of = LL_NEW_ARRAY(a, sequence, g->batch);
+    *out = g;
+    g = NULL;
+    return LL_OK;
+}
+
+void ll_generator_close(ll_generator *g)
+{
+    if (!g) return;
+    for (int k = 1; k >= 0; k--) ll_session_close(g->s[k]);
+    for (int k = 0; k < 2; k++) ll_graph_free(g->g[k]);
+    for (int64_t i = 0; g->of && i < g->batch; i++) free(g->of[i].tokens);
+    ll_arena_free(g->arena);
+}
+
+size_t ll_generator_cache_bytes(const ll_generator *g)
+{
+    const ll_program *p = g->s[0]->p;
+    size_t sum = 0;
+    for (int i = 0; i < g->s[0]->n_kept; i++) {
+        const ll_slot *x = &p->slots[g->s[0]->kept[i]];
+        if (ll_is_cache(x->name))
+            sum += (size_t)ll_numel(&x->type.shape) * ll_dtype_bytes(x->type.dtype);
+    }
+    return sum;
+}
+
+size_t ll_generator_bytes(const ll_generator *g)
+{
+    size_t one = ll_session_bytes(g->s[0]), chunk = ll_session_bytes(g->s[1]);
+    return one > chunk ? one : chunk; /* they work in the same memory */
+}
+
+int64_t ll_generator_vocab(const ll_generator *g)
+{
+    return g->vocab;
+}
+
+/* ---- running ---- */
+
+static ll_err check_finite(const float *x, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        CHECK(isfinite(x[i]), LL_E_NUMERIC,
+              "the model's numbers are not finite: the logit of token %lld is %g (its weights are "
+              "damaged, or its training diverged)",
+              (long long)i, (double)x[i]);
+    return LL_OK;
+}
+
+ll_err ll_generator_put(ll_generator *g, int64_t sequence_of, const int32_t *tokens, int64_t n)
+{
+    sequence *s = &g->of[sequence_of];
+    if (s->n + n > s->room) {
+        int64_t room = 2 * (s->n + n);
+        int32_t *more = (int32_t *)realloc(s->tokens, sizeof *more * (size_t)room);
+        CHECK(more, LL_E_MEM, "no memory for %lld tokens", (long long)room);
+        s->tokens = more;
+        s->room = room;
+    }
+    for (int64_t i = 0; i < n; i++)
+        CHECK(tokens[i] >= 0 && tokens[i] < g->vocab, LL_E_ARG,
+              "token %d: the model's vocabulary is %lld tokens", tokens[i], (long long)g->vocab);
+    memcpy(s->tokens + s->n, tokens, sizeof *tokens * (size_t)n);
+    s->n += n;
+    return LL_OK;
+}
+
+void ll_generator_clear(ll_generator *g, int64_t sequence_of)
+{
+    sequence *s = &g->of[sequence_of];
+    s->n = s->start = s->fed = 0;
+}
+
+/* Too long a sequence: what was new at first as much as there is room for, later half of it. */
+static void make_room(const ll_generator *g, sequence *s)
+{
+    if (s->n - s->start <= g->places) return;
+    int64_t keep = s->fed ? (g->places + 1) / 2 : g->places;
+    s->start = s->n - keep;
+    s->fed = 0;
+}
+
+/* Row i of a run of k: returns how many of its tokens are new. One that has none repeats its last:
+ * what is written is what is there. */
+static int64_t set_row(ll_generator *g, int64_t i, int k)
+{
+    sequence *s = &g->of[i];
+    int64_t step = g->step[k], left = s->n - s->start - s->fed, n = left < step ? left : step;
+    int64_t from = n ? s->fed : s->fed - 1, used = n ? n : 1;
+    int32_t *x = g->x + i * step;
+    for (int64_t j = 0; j < step; j++)
+        x[j] = from >= 0 && j < used ? s->tokens[s->start + from + j] : 0;
+    g->at[i] = (int32_t)(from < 0 ? 0 : from);
+    g->last[i] = (int32_t)(used - 1);
+    return n;
+}
+
+static ll_err run_once(ll_generator *g, int k)
+{
+    size_t row = sizeof(float) * (size_t)g->vocab, ints = sizeof(int32_t) * (size_t)g->batch;
+    ll_session *s = g->s[k];
+    int64_t some = 0;
+    int64_t *new = g->fresh;
+    for (int64_t i = 0; i < g->batch; i++) some += new[i] = set_row(g, i, k);
+    if (!some) return LL_OK;
+    TRY(ll_session_set(s, "x", 0, g->x, ints * (size_t)g->step[k]));
+    TRY(ll_session_set(s, "at", 0, g->at, ints));
+    TRY(ll_session_set(s, "last", 0, g->last, ints));
+    TRY(ll_session_run(s, 0));
+    TRY(ll_session_get(s, "logits", g->made, row * (size_t)g->batch));
+    for (int64_t i = 0; i < g->batch; i++) {
+        g->of[i].fed += new[i];
+        if (!new[i]) continue;
+        TRY(check_finite(g->made + i * g->vocab, g->vocab));
+        memcpy(g->logits + i * g->vocab, g->made + i * g->vocab, row);
+    }
+    return LL_OK;
+}
+
+ll_err ll_generator_run(ll_generator *g)
+{
+    for (int64_t i = 0; i < g->batch; i++) make_room(g, &g->of[i]);
+    for (;;) {
+        int64_t most = 0;
+        for (int64_t i = 0; i < g->batch; i++) {
+            int64_t left = g->of[i].n - g->of[i].start - g->of[i].fed;
+            if (left > most) most = left;
+        }
+        if (!most) return LL_OK;
+        TRY(run_once(g, most > FEW && g->step[1] > FEW));
+    }
+}
+
+const float *ll_generator_logits(const ll_generator *g, int64_t sequence_of)
+{
+    return g->logits + sequence_of * g->vocab;
+}
+
+const int32_t *ll_generator_tokens(const ll_generator *g, int64_t sequence_of, int64_t *n)
+{
+    *n = g->of[sequence_of].n;
+    return g->of[sequence_of].tokens;
+}
+
+/* ---- drawing ---- */
+
+ll_err ll_draw_check(const ll_draw_opts *s)
+{
+    CHECK(s->temperature >= 0, LL_E_ARG, "--temperature is %g, want 0 or more", s->temperature);
+    CHECK(s->top_p > 0 && s->top_p <= 1, LL_E_ARG,
+          "--top-p is %g, want above 0 and at most 1 (1: from all)", s->top_p);
+    CHECK(s->min_p >= 0 && s->min_p <= 1, LL_E_ARG, "--min-p is %g, want 0 to 1", s->min_p);
+    CHECK(s->repetition > 0 && isfinite(s->repetition), LL_E_ARG,
+          "--repetition is %g, want above 0 (1: as they are)", s->repetition);
+    return LL_OK;
+}
+
+static bool likelier(const candidate *a, const candidate *b)
+{
+    return a->logit != b->logit ? a->logit > b->logit : a->token < b->token;
+}
+
+static void sift(candidate *h, int64_t n, int64_t i)
+{
+    candidate x = h[i];
+    for (int64_t k; (k = 2 * i + 1) < n; i = k) {
+        if (k + 1 < n && likelier(&h[k + 1], &h[k])) k++;
+        if (!likelier(&h[k], &x)) break;
+        h[i] = h[k];
+    }
+    h[i] = x;
+}
+
+static void penalise(const ll_generator *g, const sequence *s, double by)
+{
+    for (int64_t i = s->start; i < s->n; i++) {
+        candidate *c = &g->heap[s->tokens[i]];
+        if (c->token < 0) continue; /* once each */
+        c->logit = (float)(c->logit > 0 ? c->logit / by : c->logit * by);
+        c->token = -1 - c->token;
+    }
+    for (int64_t i = 0; i < g->vocab; i++)
+        if (g->heap[i].token < 0) g->heap[i].token = -1 - g->heap[i].token;
+}
+
+/* The likeliest come first out of a heap; those that count are drawn from in this order. */
+static int32_t draw(const ll_generator *g, const ll_draw_opts *s, double u)
+{
+    candidate *h = g->heap;
+    int64_t first = 0;
+    for (int64_t i = 1; i < g->vocab && s->temperature <= 0; i++)
+        if (h[i].logit > h[first].logit) first = i;
+    if (s->temperature <= 0) return h[first].token;
+    int64_t n = g->vocab, most = s->top_k > 0 && s->top_k < n ? s->top_k : n, k = 0;
+    double heat = s->temperature, sum = 0, kept = 0, top;
+    for (int64_t i = n / 2 - 1; i >= 0; i--) sift(h, n, i);
+    top = h[0].logit;
+    double part = s->top_p > 0 && s->top_p < 1 ? s->top_p : 2;
+    if (part < 1 || (most == n && s->min_p <= 0))
+        for (int64_t i = 0; i < n; i++) sum += exp((h[i].logit - top) / heat);
+    if (part > 1 && most == n && s->min_p <= 0) { /* of all: in any order that is always the same */
+        double left = u * sum;
+        for (; k + 1 < n; k++)
+            if ((left -= exp((h[k].logit - top) / heat)) < 0) break;
+        return h[k].token;
+    }
+    for (; k < most; k++) { /* popped ones lie at the end, the first last */
+        double p = exp((h[0].logit - top) / heat);
+        if (k && (p < s->min_p || (part < 1 && kept >= part * sum))) break;
+        candidate x = h[0];
+        h[0] = h[n - 1 - k];
+        h[n - 1 - k] = x;
+        sift(h, n - 1 - k, 0);
+        kept += p;
+    }
+    double left = u * kept;
+    for (int64_t i = 0; i + 1 < k; i++)
+        if ((left -= exp((h[n - 1 - i].logit - top) / heat)) < 0) return h[n - 1 - i].token;
+    return h[n - k].token;
+}
+
+int32_t ll_generator_draw(ll_generator *g, int64_t sequence_of, const ll_draw_opts *s, int64_t i)
+{
+    const float *logits = ll_generator_logits(g, sequence_of);
+    for (int64_t k = 0; k < g->vocab; k++) g->heap[k] = (candidate){logits[k], (int32_t)k};
+    if (s->repetition > 0 && s->repetition != 1) penalise(g, &g->of[sequence_of], s->repetition);
+    float u = ll_uniform_at(s->seed, ll_stream("generate", (uint64_t)sequence_of), (uint64_t)i);
+    return draw(g, s, (double)u);
+}

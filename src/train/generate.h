@@ -1,0 +1,51 @@
+/* generate.h: sequences that go on token by token. Two programs of one model share its weights and
+ * a cache of keys and values: one takes `chunk` tokens of each sequence at a time (prompts), one
+ * takes one (what is drawn). Sequences of a batch are of any lengths; each may begin anew while
+ * others go on. */
+#pragma once
+#include "train/run.h"
+
+typedef struct ll_generator_opts {
+    int64_t batch;  /* sequences; 0: 1 */
+    int64_t places; /* tokens of each that are kept; 0: the model's seq */
+    int64_t chunk;  /* 0: 64 */
+    int bits;       /* of weights in products: 8, 4, or 0: as they are (pass/packed.h) */
+    ll_session_opts session;
+    /* Fills a session's parameters. */
+    ll_err (*load)(void *user, ll_session *s);
+    void *user;
+} ll_generator_opts;
+
+typedef struct ll_generator ll_generator;
+/* Collective on a mesh, as is running it. */
+ll_err ll_generator_open(const ll_run *r, const ll_generator_opts *o, ll_generator **out);
+void ll_generator_close(ll_generator *g);
+static inline void ll_generator_drop(ll_generator **g)
+{
+    ll_generator_close(*g);
+}
+size_t ll_generator_cache_bytes(const ll_generator *g); /* of keys and values, on this rank */
+size_t ll_generator_bytes(const ll_generator *g);       /* of all of its memory */
+int64_t ll_generator_vocab(const ll_generator *g);
+
+/* Adds tokens to a sequence; clear: it begins anew. */
+ll_err ll_generator_put(ll_generator *g, int64_t sequence, const int32_t *tokens, int64_t n);
+void ll_generator_clear(ll_generator *g, int64_t sequence);
+/* Reads what was added. A sequence that outgrows its places goes on with the later half of them. */
+ll_err ll_generator_run(ll_generator *g);
+/* Logits of what follows a sequence; its tokens so far. */
+const float *ll_generator_logits(const ll_generator *g, int64_t sequence);
+const int32_t *ll_generator_tokens(const ll_generator *g, int64_t sequence, int64_t *n);
+
+typedef struct ll_draw_opts {
+    double temperature; /* 0: always the likeliest */
+    int64_t top_k;      /* of the likeliest alone; 0: of all */
+    double top_p;       /* of the fewest that have this much of the probability; 0 or 1: of all */
+    double min_p;       /* of those with this much of the likeliest one's; 0: of all */
+    double
+        repetition; /* logits of tokens that were there are divided by it; 0 or 1: they are not */
+    uint64_t seed;
+} ll_draw_opts;
+ll_err ll_draw_check(const ll_draw_opts *s);
+/* The next token of a sequence, its draw number i: of seed, sequence and i alone. */
+int32_t ll_generator_draw(ll_generator *g, int64_t sequence, const ll_draw_opts *s, int64_t i);

@@ -1,0 +1,88 @@
+/* goodput.c: seconds that count, and those that do not. */
+#include "train/goodput.h"
+
+#include <string.h>
+
+const char *ll_loss_name(int loss)
+{
+    static const char *const names[] = {
+#define X(name, text) text,
+        LL_LOSSES(X)
+#undef X
+    };
+    return names[loss];
+}
+
+static const char *key_of(int loss, char out[32])
+{
+    strcpy(out, ll_loss_name(loss));
+    return strcat(out, "_s");
+}
+
+void ll_goodput_note(const ll_goodput *g, ll_metrics *line)
+{
+    char key[32];
+    ll_metrics_num(line, "wall_s", g->wall);
+    ll_metrics_num(line, "useful_s", g->useful);
+    for (int i = 0; i < LL_N_LOSS; i++) ll_metrics_num(line, key_of(i, key), g->lost[i]);
+}
+
+typedef struct search {
+    int64_t first, at;
+    ll_goodput last;     /* of the newest line */
+    double useful, wall; /* of the newest that stays */
+    bool later;          /* there are lines of steps that are made again */
+} search;
+
+static double number(const json_t *line, const char *key)
+{
+    return json_number_value(json_object_get(line, key));
+}
+
+static void look(void *context, int64_t step, const json_t *line)
+{
+    search *x = (search *)context;
+    char key[32];
+    x->last.wall = number(line, "wall_s");
+    x->last.useful = number(line, "useful_s");
+    for (int i = 0; i < LL_N_LOSS; i++) x->last.lost[i] = number(line, key_of(i, key));
+    x->later = step > x->first;
+    if (x->later) return;
+    x->at = step;
+    x->useful = x->last.useful;
+    x->wall = x->last.wall;
+}
+
+ll_err ll_goodput_read(const char *path, int64_t first, const ll_past *past, double wall,
+                       ll_goodput *out)
+{
+    search x = {.first = first};
+    size_t kept;
+    TRY(ll_metrics_lines(path, INT64_MAX, look, &x, &kept));
+    if (past->began > x.wall) x.at = past->step, x.wall = past->began;
+    /* Steps after the last line, and one that was not finished, took the time until the end. */
+    double rest = past->ended - x.wall, steps = (double)(first - x.at);
+    *out = x.last;
+    out->useful = x.useful + (rest > 0 && steps > 0 ? rest * steps / (steps + 1) : 0);
+    if (x.later) out->lost[LL_LOSS_REDONE] += x.last.useful - out->useful;
+    out->lost[LL_LOSS_RESTARTS] = wall - out->useful;
+    for (int i = 0; i < LL_N_LOSS; i++)
+        if (i != LL_LOSS_RESTARTS) out->lost[LL_LOSS_RESTARTS] -= out->lost[i];
+    return LL_OK;
+}
+
+char *ll_goodput_text(const ll_goodput *g, ll_arena *arena)
+{
+    ll_buf b = {.arena = arena};
+    char t[LL_NUMBER_TEXT];
+    ll_buf_printf(&b, "goodput %.1f %% of %s", 100 * g->useful / g->wall,
+                  ll_text_duration(g->wall, t));
+    bool any = false;
+    for (int i = 0; i < LL_N_LOSS; i++) {
+        if (g->lost[i] < 0.001 * g->wall) continue;
+        ll_buf_printf(&b, "%s %s %.1f %%", any ? "," : "; lost:", ll_loss_name(i),
+                      100 * g->lost[i] / g->wall);
+        any = true;
+    }
+    return b.text;
+}

@@ -1,0 +1,539 @@
+/* loose.c: see loose.h. What a rank keeps is, for exchanges, one vector: parameters, then
+ * statistics, then moments; so what is exchanged is its beginning, what is saved all of it. Sums
+ * over replicas are canonical: no bit depends on nodes, algorithms or timing. A codec takes tensors
+ * one by one: ranks of a replica that hold copies of one must get the same bits, whatever else they
+ * hold. */
+#include "train/loose.h"
+
+#include "base/rng.h"
+#include "comm/codec.h"
+#include "train/checkpoint.h"
+#include "train/ranks.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+static const ll_coll_opts canonical = {.algorithm = "sharded", .site = "exchange of replicas"};
+
+typedef struct item { /* a tensor that this rank has, or a part of one */
+    const char *name;
+    int kept; /* of the session */
+    int64_t at, n;
+    bool spare; /* another rank of the replica writes it */
+    ll_codec *codec;
+} item;
+
+struct ll_loose {
+    const ll_run *run;
+    const ll_consistency *how;
+    ll_comm *world, *mine, *peers;
+    int index, n;
+    ll_session *s;
+    ll_arena *arena;
+    item *items;
+    int n_item, n_param;
+    int64_t params, shared, all; /* elements: of parameters; and statistics; and the rest */
+    float *own, *mean;           /* [all] */
+    float *anchor, *velocity;    /* [params] or NULL */
+    float *room;                 /* what neighbours send, [shared] each */
+    int *to, *from, most;        /* whom this exchange goes to and comes from; -1: nobody */
+    bool feedback;               /* of codecs */
+    size_t bytes;
+    ll_loose_count count;
+};
+
+static bool is(const char *a, const char *b)
+{
+    return !strcmp(a, b);
+}
+
+/* ---- opening ---- */
+
+ll_err ll_loose_open(ll_comm *c, const ll_run *r, ll_loose **out)
+{
+    ll_loose *x = (ll_loose *)calloc(1, sizeof *x);
+    *out = x;
+    TRY(ll_comm_agree(c, x ? LL_OK : RAISE(LL_E_MEM, "no memory for replicas")));
+    int n = (int)r->parallel.replicas, each = ll_comm_size(c) / n, me = ll_comm_rank(c);
+    *x = (ll_loose){.run = r,
+                    .how = &r->parallel.between,
+                    .world = c,
+                    .index = me / each,
+                    .n = n,
+                    .arena = ll_arena_new()};
+    TRY(ll_comm_split(c, me % each, me, &x->peers));
+    return each > 1 ? ll_comm_split(c, me / each, me, &x->mine) : LL_OK;
+}
+
+void ll_loose_close(ll_loose *x)
+{
+    if (!x) return;
+    for (int i = 0; i < x->n_item; i++) ll_codec_close(x->items[i].codec);
+    ll_comm_close(x->mine);
+    ll_comm_close(x->peers);
+    ll_arena_free(x->arena);
+    free(x);
+}
+
+int ll_loose_index(const ll_loose *x)
+{
+    return x->index;
+}
+
+ll_comm *ll_loose_mine(const ll_loose *x)
+{
+    return x->mine;
+}
+
+ll_comm *ll_loose_peers(const ll_loose *x)
+{
+    return x->peers;
+}
+
+size_t ll_loose_bytes(const ll_loose *x)
+{
+    return x->bytes;
+}
+
+ll_loose_count ll_loose_counted(const ll_loose *x)
+{
+    return x->count;
+}
+
+/* An optimizer's moments are named by their parameter. */
+static bool is_moment(const ll_graph *g, const char *name)
+{
+    const char *dot = strrchr(name, '.');
+    for (int i = 1; dot && i < g->n_value; i++) {
+        const ll_value *v = &g->values[i];
+        if (v->kind == LL_PARAM && v->name && strlen(v->name) == (size_t)(dot - name) &&
+            !strncmp(v->name, name, (size_t)(dot - name)))
+            return true;
+    }
+    return false;
+}
+
+static int class_of(const ll_session *s, const ll_slot *x)
+{
+    return x->kind == LL_PARAM ? 0 : is_moment(s->g, x->name) ? 2 : 1;
+}
+
+static ll_err list_items(ll_loose *x)
+{
+    const ll_session *s = x->s;
+    LL_OWN(ll_arena) a = ll_arena_new();
+    ll_st_tensor *tensors;
+    ll_st_part *parts = NULL;
+    ll_session_tensors(s, a, &tensors, &parts);
+    x->items = LL_NEW_ARRAY(x->arena, item, s->n_kept + 1);
+    for (int class = 0; class < 3; class ++) {
+        for (int i = 0; i < s->n_kept; i++) {
+            const ll_slot *v = &s->p->slots[s->kept[i]];
+            if (class_of(s, v) != class) continue;
+            CHECK(v->type.dtype == LL_F32, LL_E_CONFIG,
+                  "parallel.replicas: %s is of type %s, and replicas exchange f32", v->name,
+                  ll_dtype_name(v->type.dtype));
+            int64_t n = ll_numel(&v->type.shape);
+            x->items[x->n_item++] = (item){v->name, i, x->all, n, parts && parts[i].spare, NULL};
+            x->all += n;
+        }
+        if (class == 0) x->n_param = x->n_item, x->params = x->all;
+        if (class == 1) x->shared = x->all;
+    }
+    return LL_OK;
+}
+
+static float *vector(ll_loose *x, int64_t n)
+{
+    x->bytes += (size_t)n * sizeof(float);
+    return LL_NEW_ARRAY(x->arena, float, n + 1);
+}
+
+static ll_err open_codecs(ll_loose *x)
+{
+    ll_codec *k = NULL;
+    if (is(x->how->codec, "none")) return LL_OK;
+    TRY(ll_codec_open(x->how->codec, "feedback", 1, 0, &k));
+    x->feedback = ll_codec_residual(k) != NULL;
+    ll_codec_close(k);
+    for (int i = 0; i < x->n_param; i++) {
+        item *t = &x->items[i];
+        TRY(ll_codec_open(x->how->codec, t->name, t->n, (uint64_t)x->run->train.seed, &t->codec));
+        if (x->feedback) x->bytes += (size_t)t->n * sizeof(float);
+    }
+    return LL_OK;
+}
+
+ll_err ll_loose_bind(ll_loose *x, ll_session *s)
+{
+    const ll_consistency *h = x->how;
+    x->s = s;
+    TRY(list_items(x));
+    x->own = vector(x, x->all);
+    x->mean = vector(x, x->all);
+    if (is(h->what, "difference")) x->anchor = vector(x, x->params);
+    if (x->anchor && !is(h->outer, "sgd")) x->velocity = vector(x, x->params);
+    x->most = is(h->peers, "ring")          ? 2
+              : is(h->peers, "exponential") ? 1
+              : is(h->peers, "groups")      ? (int)h->group - 1
+                                            : 0;
+    if (x->most > 0) x->room = vector(x, x->most * x->shared);
+    x->to = LL_NEW_ARRAY(x->arena, int, x->most + 1);
+    x->from = LL_NEW_ARRAY(x->arena, int, x->most + 1);
+    return open_codecs(x);
+}
+
+/* ---- the session's tensors and the vector ---- */
+
+static float *data_of(const ll_loose *x, const item *t)
+{
+    return (float *)ll_exec_data(x->s->e, x->s->kept[t->kept], 0);
+}
+
+static void take(const ll_loose *x, float *to, int64_t end)
+{
+    for (int i = 0; i < x->n_item && x->items[i].at < end; i++)
+        memcpy(to + x->items[i].at, data_of(x, &x->items[i]), sizeof *to * (size_t)x->items[i].n);
+}
+
+static ll_err put(const ll_loose *x, const float *from, int64_t end)
+{
+    for (int i = 0; i < x->n_item && x->items[i].at < end; i++)
+        memcpy(data_of(x, &x->items[i]), from + x->items[i].at,
+               sizeof *from * (size_t)x->items[i].n);
+    return ll_session_loaded(x->s);
+}
+
+static void scale(float *v, int64_t n, float by)
+{
+    for (int64_t i = 0; i < n; i++) v[i] *= by;
+}
+
+/* Over all replicas. */
+static ll_err mean_over(const ll_loose *x, float *v, int64_t n)
+{
+    TRY(ll_comm_allreduce(x->peers, v, n, LL_F32, LL_REDUCE_SUM, &canonical));
+    scale(v, n, 1.0f / (float)x->n);
+    return LL_OK;
+}
+
+static int64_t dense_bytes(const ll_loose *x, int64_t n)
+{
+    return 2 * (x->n - 1) * n * (int64_t)sizeof(float) / x->n;
+}
+
+static void set_anchor(ll_loose *x)
+{
+    if (x->anchor) take(x, x->anchor, x->params);
+}
+
+ll_err ll_loose_begin(ll_loose *x)
+{
+    if (is(x->how->seeds, "own")) return LL_OK;
+    take(x, x->own, x->all);
+    TRY(ll_comm_broadcast(x->peers, x->own, x->all, LL_F32, 0, &(ll_coll_opts){.site = "start"}));
+    TRY(put(x, x->own, x->all));
+    set_anchor(x);
+    return LL_OK;
+}
+
+/* ---- with neighbours ---- */
+
+/* Replicas in an order that every exchange draws anew, cut into groups; within mine, the one s
+ * places on. Shorter groups wait for nobody at the end. */
+static void in_groups(ll_loose *x, int64_t number)
+{
+    int n = x->n, size = (int)x->how->group, at = 0;
+    LL_OWN(ll_arena) a = ll_arena_new();
+    int *order = LL_NEW_ARRAY(a, int, n);
+    uint64_t stream = ll_stream("groups of replicas", (uint64_t)number);
+    for (int i = 0; i < n; i++) order[i] = i;
+    for (int i = n - 1; i > 0; i--) {
+        int k =
+            (int)ll_below_at((uint64_t)x->run->train.seed, stream, (uint64_t)i, (uint64_t)i + 1);
+        int other = order[i];
+        order[i] = order[k];
+        order[k] = other;
+    }
+    while (order[at] != x->index) at++;
+    int first = at / size * size, m = n - first < size ? n - first : size, i = at - first;
+    for (int s = 1; s < size; s++) {
+        x->to[s - 1] = s < m ? order[first + (i + s) % m] : -1;
+        x->from[s - 1] = s < m ? order[first + (i - s + m) % m] : -1;
+    }
+}
+
+static void on_circle(ll_loose *x, int slot, int shift)
+{
+    x->to[slot] = (x->index + shift) % x->n;
+    x->from[slot] = (x->index - shift + x->n) % x->n;
+}
+
+static void find_neighbours(ll_loose *x, int64_t number)
+{
+    int powers = 1;
+    while (1 << powers < x->n) powers++;
+    if (is(x->how->peers, "groups")) {
+        in_groups(x, number);
+    } else if (is(x->how->peers, "ring")) {
+        on_circle(x, 0, 1);
+        on_circle(x, 1, x->n - 1);
+    } else {
+        on_circle(x, 0, 1 << (number % powers));
+    }
+}
+
+/* own becomes the mean of this replica and those it hears, in the replicas' order. */
+static ll_err mix(ll_loose *x, int64_t number)
+{
+    LL_OWN(ll_arena) a = ll_arena_new();
+    const void **by = LL_NEW_ARRAY(a, const void *, x->n),
+               **some = LL_NEW_ARRAY(a, const void *, x->n);
+    size_t bytes = (size_t)x->shared * sizeof(float);
+    int n = 0;
+    find_neighbours(x, number);
+    by[x->index] = x->own;
+    for (int i = 0; i < x->most; i++) {
+        ll_exchange e = {ll_comm_next_number(x->peers, "exchange", "replicas"),
+                         x->to[i],
+                         x->from[i],
+                         x->own,
+                         x->to[i] < 0 ? 0 : bytes,
+                         x->room + i * x->shared,
+                         x->from[i] < 0 ? 0 : bytes};
+        TRY(ll_comm_exchange(x->peers, &e, NULL));
+        if (x->from[i] >= 0) by[x->from[i]] = e.room;
+        x->count.bytes += (int64_t)e.bytes;
+    }
+    for (int i = 0; i < x->n; i++)
+        if (by[i]) some[n++] = by[i];
+    ll_fold(x->own, some, n, x->shared, LL_F32, LL_REDUCE_SUM);
+    scale(x->own, x->shared, 1.0f / (float)n);
+    return LL_OK;
+}
+
+static ll_err exchange_parameters(ll_loose *x, int64_t number)
+{
+    if (!is(x->how->peers, "all")) return mix(x, number);
+    x->count.bytes += dense_bytes(x, x->shared);
+    return mean_over(x, x->own, x->shared);
+}
+
+/* ---- differences ---- */
+
+/* d: the mean over replicas of own - anchor. */
+static ll_err mean_difference(ll_loose *x, int64_t done, float *d)
+{
+    for (int64_t i = 0; i < x->params; i++) d[i] = x->own[i] - x->anchor[i];
+    if (is(x->how->codec, "none")) {
+        x->count.bytes += dense_bytes(x, x->params);
+        return mean_over(x, d, x->params);
+    }
+    for (int i = 0; i < x->n_param; i++) {
+        item *t = &x->items[i];
+        TRY(ll_codec_allreduce(t->codec, x->peers, d + t->at, done, t->name));
+        x->count.bytes += ll_codec_last(t->codec).bytes;
+    }
+    scale(d, x->params, 1.0f / (float)x->n);
+    return LL_OK;
+}
+
+/* The anchor's step along d, and what becomes of own; d: becomes the mean of replicas. */
+static void outer_step(ll_loose *x, float *d)
+{
+    const ll_consistency *h = x->how;
+    float lr = (float)h->outer_lr, mu = (float)h->outer_momentum;
+    float pull = (float)(h->elastic / (double)x->n);
+    bool ahead = is(h->outer, "nesterov");
+    for (int64_t i = 0; i < x->params; i++) {
+        float was = x->anchor[i], v = d[i];
+        if (x->velocity) v = x->velocity[i] = mu * x->velocity[i] + d[i];
+        x->anchor[i] = was + lr * (ahead ? d[i] + mu * v : v);
+        x->own[i] = pull > 0 ? x->own[i] - pull * (x->own[i] - was) : x->anchor[i];
+        d[i] += was;
+    }
+}
+
+static ll_err exchange_differences(ll_loose *x, int64_t done)
+{
+    int64_t rest = x->shared - x->params;
+    TRY(mean_difference(x, done, x->mean));
+    outer_step(x, x->mean);
+    x->count.bytes += dense_bytes(x, rest);
+    return rest ? mean_over(x, x->own + x->params, rest) : LL_OK;
+}
+
+/* ---- exchanges ---- */
+
+bool ll_loose_due(const ll_loose *x, int64_t done)
+{
+    int64_t since = done - x->how->warm_up;
+    return x->how->every && since > 0 && since % x->how->every == 0;
+}
+
+/* Squares of what the session has less what it is to be near, of tensors that are this rank's. */
+static double squares(const ll_loose *x, const float *near)
+{
+    double sum = 0;
+    for (int i = 0; i < x->n_param; i++) {
+        const item *t = &x->items[i];
+        const float *v = data_of(x, t);
+        for (int64_t k = 0; !t->spare && k < t->n; k++) {
+            double d = (double)v[k] - (double)near[t->at + k];
+            sum += d * d;
+        }
+    }
+    return sum;
+}
+
+ll_err ll_loose_exchange(ll_loose *x, int64_t done)
+{
+    take(x, x->own, x->shared);
+    TRY(x->anchor ? exchange_differences(x, done)
+                  : exchange_parameters(x, (done - x->how->warm_up) / x->how->every));
+    double sum = squares(x, x->anchor ? x->mean : x->own);
+    TRY(ll_comm_allreduce(x->world, &sum, 1, LL_F64, LL_REDUCE_SUM, &canonical));
+    x->count.distance = sqrt(sum / x->n);
+    x->count.exchanges++;
+    return put(x, x->own, x->shared);
+}
+
+/* ---- averages ---- */
+
+static bool is_ensemble(const ll_loose *x)
+{
+    return is(x->how->seeds, "own");
+}
+
+ll_err ll_loose_average(ll_loose *x)
+{
+    if (is_ensemble(x)) return LL_OK;
+    take(x, x->mean, x->all);
+    return mean_over(x, x->mean, x->all);
+}
+
+ll_err ll_loose_swap(ll_loose *x, bool in)
+{
+    if (is_ensemble(x)) return LL_OK;
+    if (!in) return put(x, x->own, x->all);
+    take(x, x->own, x->all);
+    TRY(ll_loose_average(x));
+    return put(x, x->mean, x->all);
+}
+
+/* ---- checkpoints ---- */
+
+typedef struct listing {
+    ll_st_tensor *tensors;
+    ll_st_part *parts;
+    int n;
+} listing;
+
+static void add(listing *l, const char *name, const ll_st_tensor *like, const ll_st_part *part,
+                void *data)
+{
+    ll_st_part p = part ? *part : (ll_st_part){.shape = like->shape};
+    if (!data) p = (ll_st_part){.spare = true};
+    l->tensors[l->n] = (ll_st_tensor){name, like->dtype, like->shape, data};
+    l->parts[l->n++] = p;
+}
+
+/* Of the outer optimizer and of codecs, for a parameter that is item t here; NULL: it is on
+ * another stage. The first replica writes what all have in common; all: every rank's data. */
+static void add_outer(const ll_loose *x, ll_arena *a, const ll_st_tensor *like,
+                      const ll_st_part *part, const item *t, bool all, listing *l)
+{
+    bool here = t && (all || x->index == 0);
+    if (x->anchor)
+        add(l, ll_arena_printf(a, LL_REPLICA "anchor.%s", like->name), like, part,
+            here ? x->anchor + t->at : NULL);
+    if (x->velocity)
+        add(l, ll_arena_printf(a, LL_REPLICA "velocity.%s", like->name), like, part,
+            here ? x->velocity + t->at : NULL);
+    for (int k = 0; k < x->n && x->feedback; k++)
+        if (!all || k == x->index)
+            add(l, ll_arena_printf(a, LL_REPLICA "%d.unsent.%s", k, like->name), like, part,
+                t && k == x->index ? ll_codec_residual(t->codec) : NULL);
+}
+
+static const item *item_of(const ll_loose *x, const char *name)
+{
+    for (int i = 0; i < x->n_item; i++)
+        if (is(x->items[i].name, name)) return &x->items[i];
+    return NULL;
+}
+
+static bool is_param(const ll_session *s, const char *name)
+{
+    return s->g->values[ll_find(s->g, name).id].kind == LL_PARAM;
+}
+
+static listing list_room(const ll_loose *x, ll_arena *a, int n)
+{
+    int64_t most = (int64_t)n * (2 * x->n + 3) + 1;
+    return (listing){LL_NEW_ARRAY(a, ll_st_tensor, most), LL_NEW_ARRAY(a, ll_st_part, most), 0};
+}
+
+int ll_loose_tensors(const ll_loose *x, ll_arena *a, ll_st_tensor **out, ll_st_part **parts)
+{
+    ll_st_tensor *kept;
+    ll_st_part *where = NULL;
+    int n = ll_session_tensors(x->s, a, &kept, &where);
+    listing l = list_room(x, a, n);
+    bool each = is_ensemble(x) || is(x->run->parallel.save, "replicas");
+    for (int i = 0; i < n; i++) {
+        const ll_st_part *part = where ? &where[i] : NULL;
+        const item *t = item_of(x, kept[i].name);
+        void *mean = t && x->index == 0 ? is_ensemble(x) ? kept[i].data : x->mean + t->at : NULL;
+        add(&l, kept[i].name, &kept[i], part, mean);
+        for (int k = 0; k < x->n && each; k++)
+            add(&l, ll_arena_printf(a, LL_REPLICA "%d.%s", k, kept[i].name), &kept[i], part,
+                k == x->index ? kept[i].data : NULL);
+        if (is_param(x->s, kept[i].name)) add_outer(x, a, &kept[i], part, t, false, &l);
+    }
+    *out = l.tensors;
+    *parts = l.parts;
+    return l.n;
+}
+
+int ll_loose_in(const ll_st_file *f, const char *name)
+{
+    LL_OWN(ll_arena) a = ll_arena_new();
+    int n = 0;
+    while (ll_st_find(f, ll_arena_printf(a, LL_REPLICA "%d.%s", n, name))) n++;
+    return n;
+}
+
+/* Those of the list that the file has. */
+static ll_err load_some(const ll_st_file *f, const listing *l)
+{
+    for (int i = 0; i < l->n; i++)
+        if (ll_st_find(f, l->tensors[i].name))
+            TRY(ll_checkpoint_load(f, &l->tensors[i], &l->parts[i], 1, false));
+    return LL_OK;
+}
+
+ll_err ll_loose_load(ll_loose *x, const ll_st_file *f, ll_arena *arena, const char **note)
+{
+    LL_OWN(ll_arena) a = ll_arena_new();
+    ll_st_tensor *kept;
+    ll_st_part *where = NULL;
+    int n = ll_session_tensors(x->s, a, &kept, &where);
+    listing l = list_room(x, a, n);
+    int there = n ? ll_loose_in(f, kept[0].name) : 0;
+    for (int i = 0; i < n; i++) {
+        const ll_st_part *part = where ? &where[i] : NULL;
+        const item *t = item_of(x, kept[i].name);
+        if (is_param(x->s, kept[i].name)) add_outer(x, a, &kept[i], part, t, true, &l);
+        if (there == x->n)
+            kept[i].name = ll_arena_printf(a, LL_REPLICA "%d.%s", x->index, kept[i].name);
+    }
+    TRY(ll_checkpoint_load(f, kept, where, n, false));
+    TRY(ll_session_loaded(x->s));
+    set_anchor(x); /* where the file has none */
+    TRY(load_some(f, &l));
+    if (there != x->n)
+        *note = ll_arena_printf(arena, "%d replicas begin with %s", x->n,
+                                there ? "the average of the checkpoint's" : "its tensors");
+    return LL_OK;
+}

@@ -1,0 +1,49 @@
+/* loose.h: replicas of a run that part and meet (consistency.h): their exchanges, and their
+ * state in checkpoints. Ranks with the same place in each replica's mesh exchange what they have of
+ * its tensors. Collective over all ranks of the run, in step.
+ *
+ * Parameters are exchanged as the description says. Statistics that are no optimizer's (of batch
+ * norms) are averaged along with them, uncoded. The optimizer's moments stay each replica's own.
+ *
+ * A checkpoint's tensors are means over replicas (an ensemble's: the first one's), so that whoever
+ * reads it needs to know of none. Beside them, for going on: "replica.2.NAME" what replica 2 has,
+ * "replica.2.unsent.NAME" what its codec has not sent, "replica.anchor.NAME" and
+ * "replica.velocity.NAME" of the outer optimizer, which all have in common. */
+#pragma once
+#include "train/setup.h"
+#include "train/state.h"
+
+typedef struct ll_loose ll_loose;
+
+/* Splits the ranks of c: *out has this one's replica. */
+ll_err ll_loose_open(ll_comm *c, const ll_run *r, ll_loose **out);
+void ll_loose_close(ll_loose *x);
+int ll_loose_index(const ll_loose *x);
+ll_comm *ll_loose_mine(const ll_loose *x);  /* of this replica; NULL: one rank */
+ll_comm *ll_loose_peers(const ll_loose *x); /* with this place in all replicas */
+/* Its session, which is opened by now. */
+ll_err ll_loose_bind(ll_loose *x, ll_session *s);
+size_t ll_loose_bytes(const ll_loose *x);
+
+/* All begin as the first does, but where seeds are their own. */
+ll_err ll_loose_begin(ll_loose *x);
+/* From a file; *note: what a person should know, or NULL. */
+ll_err ll_loose_load(ll_loose *x, const ll_st_file *f, ll_arena *arena, const char **note);
+/* After a step: exchanges where it is time to. */
+bool ll_loose_due(const ll_loose *x, int64_t done);
+ll_err ll_loose_exchange(ll_loose *x, int64_t done);
+typedef struct ll_loose_count {
+    int64_t exchanges, bytes; /* that this rank had to send for them */
+    double distance; /* of a replica from the mean of those it exchanged with, root mean square over
+                      * replicas, at the last exchange */
+} ll_loose_count;
+ll_loose_count ll_loose_counted(const ll_loose *x);
+
+/* Means of everything, for a checkpoint; and in: in place of what the session has, until they are
+ * taken out again. Nothing is done for an ensemble, which has no mean. */
+ll_err ll_loose_average(ll_loose *x);
+ll_err ll_loose_swap(ll_loose *x, bool in);
+/* What a checkpoint holds, as ll_session_all_tensors; after ll_loose_average. */
+int ll_loose_tensors(const ll_loose *x, ll_arena *arena, ll_st_tensor **out, ll_st_part **parts);
+/* How many replicas' tensors of this name a file has. */
+int ll_loose_in(const ll_st_file *f, const char *name);

@@ -1,0 +1,99 @@
+/* recovery.c: lines of RUN/recovery.jsonl. */
+#include "train/recovery.h"
+
+#include "base/file.h"
+#include "base/text.h"
+#include "train/metrics.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/file.h>
+#include <time.h>
+#include <unistd.h>
+
+#define NOTES "recovery.jsonl"
+
+static const char *const events[] = {
+    [LL_BEGAN] = "began", [LL_LOST] = "lost", [LL_ENDED] = "ended"};
+
+double ll_wall_now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_REALTIME, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+ll_err ll_start_parse(const char *text, ll_start *s)
+{
+    int end = 0;
+    memset(s, 0, sizeof *s);
+    int n = sscanf(text, "%16[0-9a-f];%d;%lf;%n", s->job, &s->number, &s->began, &end);
+    size_t mesh = n == 3 && end ? strcspn(text + end, ";") : 0;
+    CHECK(n == 3 && end && text[(size_t)end + mesh] == ';' && mesh < sizeof s->mesh &&
+              s->number >= 0,
+          LL_E_ARG, "--job is '%.60s': it is for ranks that loopline starts itself", text);
+    memcpy(s->mesh, text + end, mesh);
+    s->out = text + (size_t)end + mesh + 1;
+    return LL_OK;
+}
+
+char *ll_start_print(const ll_start *s, ll_arena *arena)
+{
+    return ll_arena_printf(arena, "%s;%d;%.3f;%s;%s", s->job, s->number, s->began, s->mesh, s->out);
+}
+
+ll_err ll_recovery_note(const ll_start *s, ll_recovery_event event, int64_t step, const char *text)
+{
+    LL_OWN(ll_arena) a = ll_arena_new();
+    ll_buf b = {.arena = a};
+    const char *path = ll_arena_printf(a, "%s/" NOTES, s->out);
+    ll_buf_printf(
+        &b, "{\"step\":%lld,\"job\":\"%s\",\"start\":%d,\"event\":\"%s\",\"at\":%.3f,\"text\":",
+        (long long)step, s->job, s->number, events[event], ll_wall_now() - s->began);
+    ll_buf_json(&b, text);
+    ll_buf_puts(&b, "}\n");
+    int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+    CHECK(fd >= 0, LL_E_IO, "%s: %s", path, strerror(errno));
+    int64_t at;
+    double when;
+    if (event == LL_LOST) (void)flock(fd, LOCK_EX); /* several ranks see it: one line */
+    bool known = event == LL_LOST && ll_recovery_find(s, event, &at, &when);
+    ll_err rc = known ? LL_OK : ll_write_all(fd, path, b.text, b.len);
+    close(fd);
+    return rc;
+}
+
+typedef struct search {
+    const ll_start *s;
+    ll_recovery_event event;
+    bool found;
+    int64_t step;
+    double at;
+} search;
+
+static void look(void *context, int64_t step, const json_t *line)
+{
+    search *x = (search *)context;
+    const char *event = json_string_value(json_object_get(line, "event"));
+    const char *job = json_string_value(json_object_get(line, "job"));
+    if (!event || strcmp(event, events[x->event]) || !job || strcmp(job, x->s->job)) return;
+    if (json_integer_value(json_object_get(line, "start")) != x->s->number) return;
+    x->found = true;
+    x->step = step;
+    x->at = json_number_value(json_object_get(line, "at"));
+}
+
+bool ll_recovery_find(const ll_start *s, ll_recovery_event event, int64_t *step, double *at)
+{
+    LL_OWN(ll_arena) a = ll_arena_new();
+    search x = {.s = s, .event = event};
+    size_t kept;
+    ll_err rc =
+        ll_metrics_lines(ll_arena_printf(a, "%s/" NOTES, s->out), INT64_MAX, look, &x, &kept);
+    if (rc != LL_OK || !x.found) return false; /* none was written yet */
+    *step = x.step;
+    *at = x.at;
+    return true;
+}

@@ -1,0 +1,33 @@
+/* recovery.h: a run that is started several times: which start this is, and what is noted of them.
+ *
+ * Who starts the ranks (cli/supervise.c) gives them a word, "--job ID;2;1763290000.250;data=3;OUT":
+ * of which job they are, the how manieth start, when the first began, the mesh and the run's
+ * folder. Starts, losses and ends are lines of RUN/recovery.jsonl:
+ *
+ *     {"step":120,"job":"9c31...","start":2,"event":"began","at":21.4,"text":"4 ranks ..."} */
+#pragma once
+#include "mesh/mesh.h"
+
+typedef struct ll_start {
+    char job[17];            /* hexadecimal */
+    int number;              /* 0: the first */
+    double began;            /* the first, by the clock on the wall */
+    char mesh[LL_MESH_TEXT]; /* "": as the run says */
+    const char *out;
+} ll_start;
+
+/* out stays in the text. */
+ll_err ll_start_parse(const char *text, ll_start *s);
+char *ll_start_print(const ll_start *s, ll_arena *arena);
+double ll_wall_now(void); /* the clock on the wall, in seconds */
+
+typedef enum ll_recovery_event {
+    LL_BEGAN, /* rank 0: opened, at this step */
+    LL_LOST,  /* rank 0 or 1: a rank is lost, as the watch reports it */
+    LL_ENDED  /* the supervisor: of how it ended */
+} ll_recovery_event;
+
+/* Adds a line. In one write, so that those of several processes do not mix. */
+ll_err ll_recovery_note(const ll_start *s, ll_recovery_event event, int64_t step, const char *text);
+/* Is there such a line of this start? *step and *at (seconds since the first began): its. */
+bool ll_recovery_find(const ll_start *s, ll_recovery_event event, int64_t *step, double *at);

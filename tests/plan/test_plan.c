@@ -1,0 +1,242 @@
+/* Clusters, costs of kernels and collectives, steps of transformers against published ones. */
+#include "base/text.h"
+#include "plan/published.h"
+#include "plan/search.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <cmocka.h>
+
+static void bundled_clusters(void **state)
+{
+    (void)state;
+    LL_OWN(ll_arena) a = ll_arena_new();
+    for (int i = 0; ll_cluster_name(i); i++) {
+        LL_OWN(ll_cluster) c = NULL;
+        LL_OWN(ll_cluster) again = NULL;
+        assert_int_equal(ll_cluster_load(ll_cluster_name(i), &c), LL_OK);
+        char *text = ll_cluster_print(c, a);
+        assert_int_equal(ll_cluster_parse(text, strlen(text), "again", &again), LL_OK);
+        assert_string_equal(text, ll_cluster_print(again, a));
+        assert_true(ll_chip_peak(&c->chip, "f32") > 0);
+    }
+}
+
+static void refuse(const char *text, const char *message)
+{
+    ll_cluster *c = NULL;
+    assert_int_equal(ll_cluster_parse(text, strlen(text), "x.yaml", &c), LL_E_CONFIG);
+    if (!strstr(ll_error_text(), message)) fail_msg("%s", ll_error_text());
+}
+
+static void mistakes_in_clusters(void **state)
+{
+    (void)state;
+    refuse("like: dgx-a100\nchip: {memroy: 3}\n", "x.yaml:2: no key chip.memroy");
+    refuse("like: dgx-a100\nchip:\n  memory: much\n", "x.yaml:3: chip.memory is 'much'");
+    refuse("like: dgx-a100\nchip: {gemm: 1.5}\n", "want a number from 0.001 to 1");
+    refuse("like: dgx-a100\nchips: {gemm: 1}\n", "did you mean chip?");
+    refuse("like: dgx-a100\nnode: {chips: 2.5}\n", "want a whole number from 1");
+    refuse("like: ./other.yaml\n", "want a bundled cluster's name");
+    refuse("chip: {memory: 80}\n", "x.yaml: chip.name is not set");
+    refuse("like: dgx-a100\nchip: {memory: 1, memory: 2}\n", "set already");
+    ll_cluster *c = NULL;
+    assert_int_equal(ll_cluster_load("dgx-a101", &c), LL_E_ARG);
+    assert_non_null(strstr(ll_error_text(), "did you mean dgx-a100?"));
+}
+
+static void costs(void **state)
+{
+    (void)state;
+    LL_OWN(ll_cluster) c = NULL;
+    assert_int_equal(ll_cluster_load("dgx-a100", &c), LL_OK);
+    double large = ll_cost_product(&c->chip, "bf16", 1, 8192, 8192, 8192);
+    double best = 2 * pow(8192, 3) / (1e12 * c->chip.bf16 * c->chip.gemm);
+    assert_true(large > best && large < 1.2 * best);
+    /* One row more than a wave of tiles takes another one. */
+    assert_true(ll_cost_product(&c->chip, "bf16", 1, 2049, 4096, 4096) >
+                ll_cost_product(&c->chip, "bf16", 1, 2048, 4096, 4096));
+    /* 8 ranks of a node: 2 x 7/8 of the bytes by the link; over nodes, by the adapters. */
+    double sum = ll_cost_allreduce(c, (ll_peers){8, 8}, 1e9);
+    assert_true(fabs(sum * 300e9 * c->node.efficiency / (2 * 0.875 * 1e9) - 1) < 0.05);
+    assert_true(ll_cost_allreduce(c, (ll_peers){16, 1}, 1e9) > 5 * sum);
+    assert_true(ll_cost_beside(&c->chip, 2, 1) > 2 && ll_cost_beside(&c->chip, 2, 1) < 3);
+}
+
+/* Facts of Megatron-LM's Table 1 (SC21), of BigScience's log and of a row without a batch. */
+static const char table[] =
+    "id,source,ref,arch,model,params_b,layers,hidden,ffn,heads,kv_heads,seq,vocab,gpu,gpu_mem_gb,"
+    "peak_tflops,gpus_per_node,intra_gbs,inter_gbps_node,gpus,tp,pp,dp,sharding,micro_batch,"
+    "grad_accum,global_batch,recompute,precision,schedule,iter_time_s,pct_peak,mem_kind\n"
+    "43,Megatron-LM SC21,Table 1,dense,GPT 1008B,1008,128,25600,102400,160,160,2048,51200,"
+    "A100-SXM4-80GB,80,312,8,300,1600,3072,8,64,6,none,,,3072,full,bf16,interleaved 1F1B,102.63,52,"
+    "\n"
+    "36,Megatron-LM SC21,Table 1,dense,GPT 7.5B,7.5,36,4096,16384,32,32,2048,51200,"
+    "A100-SXM4-80GB,80,312,8,300,1600,128,4,1,32,none,,,512,full,bf16,,3.696,46,\n"
+    "880,BigScience log,x.md line 9,dense,GPT 181B,181,72,14336,57344,64,64,2048,250880,"
+    "A100-SXM4-80GB,80,312,8,300,400,384,8,1,48,zero1,1,42,2016,full,fp16,1F1B,,,OOM on 80 GB\n"
+    "9,nobody,,dense,GPT,1,24,2048,8192,16,16,2048,51200,A100,80,312,8,,,8,1,1,8,,,,,,bf16,,1,,\n";
+
+static void published_rows(void **state)
+{
+    (void)state;
+    LL_OWN(ll_arena) a = ll_arena_new();
+    ll_published *r;
+    int n;
+    assert_int_equal(ll_published_read(table, strlen(table), "t.csv", NULL, 0, NULL, a, &r, &n),
+                     LL_OK);
+    assert_int_equal(n, 4);
+    for (int i = 0; i < 2; i++) {
+        assert_null(r[i].why);
+        assert_true(fabs(r[i].predicted / r[i].measured - 1) < 0.1);
+        assert_true(r[i].low < r[i].predicted && r[i].predicted < r[i].high);
+        assert_false(r[i].flagged);
+        assert_false(r[i].held_out);
+    }
+    assert_true(r[2].out_of_memory && r[2].flagged);
+    assert_non_null(strstr(r[3].why, "batch is not given"));
+    ll_account all = ll_published_account(r, n, NULL);
+    assert_int_equal(all.predicted, 2);
+    assert_int_equal(all.flagged, 1);
+    assert_true(all.tau == 1 && all.error < 0.1);
+    ll_err rc = ll_published_read("a,b\n1,2\n", 8, "t.csv", NULL, 0, NULL, a, &r, &n);
+    assert_int_equal(rc, LL_E_CONFIG);
+}
+
+/* The row of 7.5 billion parameters with one cell changed. */
+static ll_published changed(ll_arena *a, const char *column, const char *value)
+{
+    static const char *const cells[][2] = {{"source", "x"},       {"arch", "dense"},
+                                           {"model", "GPT"},      {"layers", "36"},
+                                           {"hidden", "4096"},    {"heads", "32"},
+                                           {"seq", "2048"},       {"gpu", "A100-SXM4"},
+                                           {"gpus", "128"},       {"tp", "4"},
+                                           {"sharding", "none"},  {"micro_batch", ""},
+                                           {"schedule", ""},      {"recompute", "full"},
+                                           {"precision", "bf16"}, {"iter_time_s", "3.7"},
+                                           {"mem_gb", "40"},      {"global_batch", "512"}};
+    ll_buf head = {.arena = a}, row = {.arena = a};
+    for (size_t i = 0; i < sizeof cells / sizeof *cells; i++) {
+        bool it = !strcmp(cells[i][0], column);
+        ll_buf_printf(&head, "%s%s", i ? "," : "", cells[i][0]);
+        ll_buf_printf(&row, "%s%s", i ? "," : "", it ? value : cells[i][1]);
+    }
+    const char *text = ll_arena_printf(a, "%s\n%s\n", head.text, row.text);
+    ll_published *r;
+    int n;
+    assert_int_equal(ll_published_read(text, strlen(text), "t.csv", NULL, 0, NULL, a, &r, &n),
+                     LL_OK);
+    return r[0];
+}
+
+static void bad_cells(void **state)
+{
+    (void)state;
+    static const char *const bad[][2] = {{"layers", "12abc"},
+                                         {"layers", "twelve"},
+                                         {"layers", "-4"},
+                                         {"layers", "nan"},
+                                         {"layers", "2.5"},
+                                         {"hidden", "1e308"},
+                                         {"tp", "0"},
+                                         {"micro_batch", "0"},
+                                         {"precision", "bf17"},
+                                         {"schedule", "later"},
+                                         {"recompute", "maybe"},
+                                         {"arch", "sparse"},
+                                         {"sharding", "zero9"},
+                                         {"sharding", "zero3 FSDP=many"}};
+    static const char *const good[][2] = {{"precision", "fp16/bf16 mixed"},
+                                          {"precision", "amp_bf16 (DEFAULT)"},
+                                          {"schedule", "interleaved 1F1B + scatter/gather"},
+                                          {"sharding", "zero1 (distributed optimizer)"},
+                                          {"sharding", "ZeRO3 FSDP=16 x DP=2"},
+                                          {"layers", "36.0"}};
+    static const char *const unmeasured[] = {"0", "-3", "1e308", "inf", "soon"};
+    LL_OWN(ll_arena) a = ll_arena_new();
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        ll_published r = changed(a, bad[i][0], bad[i][1]);
+        const char *want = ll_arena_printf(a, "column %s is '%s'", bad[i][0], bad[i][1]);
+        assert_true(isnan(r.predicted));
+        if (!strstr(r.why, want)) fail_msg("%s: %s", want, r.why);
+    }
+    for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
+        ll_published r = changed(a, good[i][0], good[i][1]);
+        if (r.why) fail_msg("%s: %s", good[i][1], r.why);
+    }
+    for (size_t i = 0; i < sizeof unmeasured / sizeof *unmeasured; i++) {
+        ll_published r = changed(a, "iter_time_s", unmeasured[i]);
+        assert_true(r.predicted > 0 && isnan(r.measured) && r.memory == 40);
+        assert_non_null(strstr(r.why, "no measurement"));
+        r = changed(a, "mem_gb", unmeasured[i]);
+        assert_true(r.measured == 3.7 && isnan(r.memory) && r.why);
+    }
+    assert_non_null(strstr(changed(a, "precision", "fp8").why, "no products of fp8"));
+    ll_published *r;
+    int n;
+    assert_int_equal(
+        ll_published_read("gpu,gpus,gpu\n1,2,3\n", 19, "t.csv", NULL, 0, NULL, a, &r, &n),
+        LL_E_CONFIG);
+    assert_non_null(strstr(ll_error_text(), "columns 1 and 3 are both called gpu"));
+}
+
+/* 175 billion parameters on 64 chips: the best plan fits, no plan that fits is quicker, what is
+ * asked for is kept, and more memory never makes it slower. */
+static void searches(void **state)
+{
+    (void)state;
+    LL_OWN(ll_arena) a = ll_arena_new();
+    LL_OWN(ll_cluster) c = NULL;
+    ll_lm m = {96, 12288, 49152, 96, 96, 2048, 51200, .tied = true};
+    ll_found f, one, large;
+    assert_int_equal(ll_cluster_load("dgx-a100", &c), LL_OK);
+    ll_search s = {.cluster = c, .model = &m, .system = &ll_system_loopline, .precision = "bf16"};
+    s.ranks = 64, s.batch = 128, s.zero = s.remake = -1;
+    assert_int_equal(ll_plan_search(&s, a, &f), LL_OK);
+    assert_true(f.best[0].fits);
+    assert_true(ll_bytes_sum(&f.best[0].out.bytes) <= 80e9);
+    for (int i = 1; i < f.n; i++)
+        assert_true(!f.best[i].fits || f.best[i].out.step_s >= f.best[0].out.step_s);
+    for (int i = 1; i < f.n; i++) /* of a mesh and a schedule no two that take as long */
+        for (int k = 0; k < i; k++) {
+            const ll_how *x = &f.best[i].how, *y = &f.best[k].how;
+            assert_true(x->tensor != y->tensor || x->pipe != y->pipe || x->data != y->data ||
+                        x->schedule != y->schedule || x->virtual_stages != y->virtual_stages ||
+                        f.best[i].fits != f.best[k].fits ||
+                        fabs(f.best[i].out.step_s / f.best[k].out.step_s - 1) > 0.005);
+        }
+    char mesh[LL_HOW_TEXT];
+    s.tensor = 8, s.pipe = 4, s.data = 2, s.context = 1;
+    assert_int_equal(ll_plan_search(&s, a, &one), LL_OK);
+    assert_string_equal(ll_how_mesh(&one.best[0].how, mesh), "data=2,tensor=8,pipe=4");
+    assert_true(one.best[0].out.step_s >= f.best[0].out.step_s);
+    s.tensor = s.pipe = s.data = s.context = 0;
+    c->chip.memory = 160;
+    assert_int_equal(ll_plan_search(&s, a, &large), LL_OK);
+    assert_true(large.best[0].out.step_s <= f.best[0].out.step_s);
+    s.ranks = 7, s.batch = 8;
+    assert_int_equal(ll_plan_search(&s, a, &f), LL_OK); /* a pipeline of 7 */
+    assert_true(f.best[0].how.pipe == 7);
+    /* Failures: with none, nothing is lost but checkpoints. */
+    ll_training t = ll_train_cost(c, 64, 10, 1000, 1e12);
+    c->cost.mtbf = 1e9;
+    ll_training safe = ll_train_cost(c, 64, 10, 1000, 1e12);
+    assert_true(t.goodput < safe.goodput && safe.goodput < 1 && t.hours > safe.hours);
+    assert_true(fabs(safe.hours * safe.goodput * 3600 - 10000) < 1);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(bundled_clusters),
+        cmocka_unit_test(mistakes_in_clusters),
+        cmocka_unit_test(costs),
+        cmocka_unit_test(published_rows),
+        cmocka_unit_test(bad_cells),
+        cmocka_unit_test(searches),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,334 @@
+/* GGUF files and tokenizers: blocks against their definition, files that lie about themselves,
+ * words, merges and special tokens, a tokenizer that is learnt. LOOPLINE_VOCABS names a folder of
+ * llama.cpp's ggml-vocab-*.gguf, whose .inp and .out are then held against ours. */
+#include "base/file.h"
+#include "base/rng.h"
+#include "token/bpe.h"
+#include "token/gguf.h"
+#include "token/gguf_made.h"
+#include "tmpdir.h"
+
+#include <glob.h>
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+
+#include <cmocka.h>
+
+static void no_error(ll_err rc)
+{
+    if (rc != LL_OK) fail_msg("%s\n%s", ll_error_text(), ll_error_frames());
+}
+
+static uint32_t random_at(int i)
+{
+    return (uint32_t)(ll_uniform_at(3, 5, (uint64_t)i) * 65536);
+}
+
+/* ---- blocks ---- */
+
+static void set_half(uint8_t *p, double v)
+{
+    uint16_t h;
+    ll_store(&h, LL_F16, 0, v);
+    memcpy(p, &h, 2);
+}
+
+/* Numbers are put into blocks as the formats say, and come out again. */
+static void blocks(void **)
+{
+    static const int ids[] = {2, 3, 8, 12, 14};
+    for (size_t t = 0; t < sizeof ids / sizeof *ids; t++) {
+        const ll_quant *q = ll_quant_find(ids[t]);
+        uint8_t b[256] = {0};
+        float want[256], have[256];
+        double d = 0.125, m = -0.5;
+        int v[256], scale[16], least[16];
+        for (int i = 0; i < 256; i++) v[i] = (int)(random_at(i) % (ids[t] == 14 ? 64 : 16));
+        for (int i = 0; i < 16; i++)
+            scale[i] = (int)(random_at(300 + i) % 64), least[i] = (int)(random_at(400 + i) % 64);
+        for (int i = 0; i < q->block; i++) {
+            if (ids[t] == 2) b[2 + i % 16] |= (uint8_t)(v[i] << (i < 16 ? 0 : 4));
+            if (ids[t] == 3) b[4 + i % 16] |= (uint8_t)(v[i] << (i < 16 ? 0 : 4));
+            if (ids[t] == 8) b[2 + i] = (uint8_t)(v[i] - 8);
+            if (ids[t] == 12) b[16 + i / 64 * 32 + i % 32] |= (uint8_t)(v[i] << (i / 32 % 2 * 4));
+            if (ids[t] == 14) {
+                b[i / 128 * 64 + i % 64] |= (uint8_t)((v[i] & 15) << (i % 128 / 64 * 4));
+                b[128 + i / 128 * 32 + i % 32] |= (uint8_t)(v[i] >> 4 << (i % 128 / 32 * 2));
+            }
+            want[i] = ids[t] == 3    ? (float)(d * v[i] + m)
+                      : ids[t] == 12 ? (float)(d * scale[i / 32] * v[i] - m * least[i / 32])
+                      : ids[t] == 14 ? (float)(d * (scale[i / 16] - 32) * (v[i] - 32))
+                                     : (float)(d * (v[i] - 8));
+        }
+        for (int k = 0; k < 8 && ids[t] == 12; k++) {
+            b[4 + k % 4] |= (uint8_t)(k < 4 ? scale[k] : scale[k] >> 4 << 6);
+            b[8 + k % 4] |= (uint8_t)(k < 4 ? least[k] : least[k] >> 4 << 6);
+            if (k >= 4) b[8 + k] = (uint8_t)((scale[k] & 15) | (least[k] & 15) << 4);
+        }
+        for (int k = 0; k < 16 && ids[t] == 14; k++) b[192 + k] = (uint8_t)(scale[k] - 32);
+        set_half(ids[t] == 14 ? b + 208 : b, d);
+        if (ids[t] == 3 || ids[t] == 12) set_half(b + 2, m);
+        q->floats(b, have);
+        for (int i = 0; i < q->block; i++)
+            if (want[i] != have[i]) fail_msg("%s: %d is %g, not %g", q->name, i, have[i], want[i]);
+    }
+}
+
+/* ---- files ---- */
+
+static ll_buf small_file(ll_arena *a)
+{
+    static const char *const words[] = {"one", "", "three"};
+    ll_buf b = {.arena = a};
+    gguf_begin(&b, 2, 4);
+    gguf_pair_text(&b, "general.architecture", "llama");
+    gguf_pair_int(&b, "llama.block_count", 7);
+    gguf_pair_float(&b, "llama.eps", 0.5f);
+    gguf_pair_texts(&b, "words", words, 3);
+    gguf_tensor(&b, "a", 2, (int64_t[]){32, 3}, 8, 0);
+    gguf_tensor(&b, "b", 1, (int64_t[]){5}, 0, 128);
+    gguf_align(&b);
+    for (int i = 0; i < 128 + 20; i++) gguf_int(&b, 60, 1);
+    return b;
+}
+
+static void file(void **)
+{
+    ll_arena *a = ll_arena_new();
+    ll_buf b = small_file(a);
+    const uint8_t *bytes = (const uint8_t *)b.text;
+    ll_gguf g;
+    double v;
+    int *length;
+    no_error(ll_gguf_parse(bytes, b.len, "made", a, &g));
+    assert_int_equal(g.n_tensor, 2);
+    assert_int_equal(g.tensors[0].shape.d[0], 3);
+    assert_int_equal(g.tensors[0].shape.d[1], 32);
+    assert_string_equal(ll_gguf_text(ll_gguf_find(&g, "general.architecture"), a), "llama");
+    assert_true(ll_gguf_number(ll_gguf_find(&g, "llama.block_count"), &v) && v == 7);
+    assert_true(ll_gguf_number(ll_gguf_find(&g, "llama.eps"), &v) && v == 0.5);
+    assert_string_equal(ll_gguf_texts(ll_gguf_find(&g, "words"), a, &length)[2], "three");
+    assert_null(ll_gguf_find(&g, "none"));
+    for (size_t n = 0; n < b.len; n++) { /* cut off anywhere */
+        uint8_t *part = (uint8_t *)malloc(n + 1);
+        memcpy(part, bytes, n);
+        assert_int_equal(ll_gguf_parse(part, n, "made", a, &g), LL_E_IO);
+        free(part);
+    }
+    for (size_t n = 4; n < b.len; n++) /* any byte changed: refused, or all inside */
+        for (int bit = 0; bit < 8; bit += 7) {
+            ((uint8_t *)b.text)[n] ^= (uint8_t)(1 << bit);
+            if (ll_gguf_parse(bytes, b.len, "made", a, &g) == LL_OK)
+                for (int i = 0; i < g.n_tensor; i++) {
+                    const ll_gguf_tensor *t = &g.tensors[i];
+                    if (!t->data || t->shape.n < 0) continue;
+                    int64_t all = ll_numel(&t->shape) / t->quant->block * t->quant->bytes;
+                    assert_true(t->data >= bytes && t->data + all <= bytes + b.len);
+                }
+            ((uint8_t *)b.text)[n] ^= (uint8_t)(1 << bit);
+        }
+    ll_arena_free(a);
+}
+
+/* ---- tokenizers ---- */
+
+static void want_tokens(const ll_tokenizer *t, const char *text, bool special, int n,
+                        const int32_t *want)
+{
+    int32_t *have;
+    int64_t count;
+    no_error(ll_tokenizer_encode(t, text, strlen(text), special, &have, &count));
+    assert_int_equal(count, n);
+    for (int i = 0; i < n; i++) assert_int_equal(have[i], want[i]);
+    free(have);
+}
+
+/* A tokenizer.json of all bytes, "he" (257), "ll" (258), "hell" (259), " t" (260), "th" (261). */
+static const char *small_json(ll_arena *a, const char *pre, const char *more)
+{
+    ll_buf b = {.arena = a};
+    ll_buf_puts(&b,
+                "{\"added_tokens\": [{\"id\": 0, \"content\": \"<|end|>\", \"special\": true}, "
+                "{\"id\": 262, \"content\": \"[x]\", \"special\": false}], \"pre_tokenizer\": ");
+    ll_buf_printf(&b, "%s, \"model\": {\"type\": \"BPE\", %s \"vocab\": {", pre, more);
+    for (int i = 0; i < 256; i++) {
+        char c[4];
+        ll_byte_char(i, c);
+        ll_buf_json(&b, c);
+        ll_buf_printf(&b, ": %d, ", i + 1);
+    }
+    ll_buf_puts(&b, "\"he\": 257, \"ll\": 258, \"hell\": 259, \"\xC4\xA0t\": 260, \"th\": 261}, "
+                    "\"merges\": [\"l l\", \"h e\", [\"he\", \"ll\"], \"\xC4\xA0 t\", \"t h\"]}}");
+    return b.text;
+}
+
+#define PLAIN "{\"type\": \"ByteLevel\", \"add_prefix_space\": false}"
+
+static void words(void **)
+{
+    ll_arena *a = ll_arena_new();
+    const char *json = small_json(a, "{\"type\": \"ByteLevel\", \"add_prefix_space\": false}", "");
+    ll_tokenizer *t;
+    no_error(ll_tokenizer_parse((const uint8_t *)json, strlen(json), "json", &t));
+    want_tokens(t, "hello the", false, 4, (int32_t[]){259, 'o' + 1, 260, 257});
+    want_tokens(t, "<|end|>", false, 7,
+                (int32_t[]){'<' + 1, '|' + 1, 'e' + 1, 'n' + 1, 'd' + 1, '|' + 1, '>' + 1});
+    want_tokens(t, "a<|end|>[x]", true, 3, (int32_t[]){'a' + 1, 0, 262});
+    want_tokens(t, "a[x]", false, 2, (int32_t[]){'a' + 1, 262});
+    want_tokens(t, "llllh", false, 3, (int32_t[]){258, 258, 'h' + 1});
+    want_tokens(t, "\xFF\xFEhe", false, 3, (int32_t[]){256, 255, 257}); /* no UTF-8 */
+    want_tokens(t, "", true, 0, NULL);
+    char *many = (char *)malloc(300001); /* one word, and not the square of it */
+    memset(many, 'l', 300000);
+    many[300000] = '\0';
+    int32_t *have;
+    int64_t n;
+    no_error(ll_tokenizer_encode(t, many, 300000, false, &have, &n));
+    assert_int_equal(n, 150000);
+    free(have);
+    free(many);
+    ll_tokenizer_close(t);
+    json = small_json(a,
+                      PLAIN ", \"post_processor\": {\"type\": \"Sequence\", \"processors\": "
+                            "[{\"type\": \"ByteLevel\"}, {\"type\": \"TemplateProcessing\", "
+                            "\"single\": [{\"SpecialToken\": {\"id\": \"<|end|>\"}}, "
+                            "{\"Sequence\": {\"id\": \"A\"}}]}]}",
+                      "\"dropout\": null, \"end_of_word_suffix\": \"\", \"byte_fallback\": false,");
+    no_error(ll_tokenizer_parse((const uint8_t *)json, strlen(json), "json", &t));
+    assert_int_equal(ll_tokenizer_bos(t), 0);
+    ll_tokenizer_close(t);
+    const char *wrong[][3] = {
+        {"{\"type\": \"Metaspace\"}", "", "Metaspace"},
+        {"{\"type\": \"Split\", \"pattern\": {\"Regex\": \"(\"}, \"behavior\": \"Isolated\"}", "",
+         "pattern"},
+        {"{\"type\": \"ByteLevel\", \"add_prefix_space\": true}", "", "add_prefix_space"},
+        {PLAIN, "\"dropout\": 0.5,", "dropout"},
+        {PLAIN, "\"byte_fallback\": true,", "byte_fallback"},
+        {PLAIN, "\"end_of_word_suffix\": \"</w>\",", "end_of_word_suffix"},
+        {PLAIN ", \"post_processor\": {\"type\": \"BertProcessing\"}", "", "BertProcessing"},
+        {PLAIN ", \"post_processor\": {\"type\": \"TemplateProcessing\", \"single\": "
+               "[{\"Sequence\": {\"id\": \"A\"}}, {\"SpecialToken\": {\"id\": \"<|end|>\"}}]}",
+         "", "post_processor"},
+        {PLAIN ", \"added_tokens\": [{\"id\": 5, \"content\": \"<s>\"}]", "", "<s> has number 5"}};
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        json = small_json(a, wrong[i][0], wrong[i][1]);
+        assert_int_equal(ll_tokenizer_parse((const uint8_t *)json, strlen(json), "json", &t),
+                         LL_E_IO);
+        assert_non_null(strstr(ll_error_text(), wrong[i][2]));
+        assert_null(t);
+    }
+    ll_arena_free(a);
+}
+
+/* ---- learnt ---- */
+
+static void learnt(void **state)
+{
+    ll_arena *a = ll_arena_new();
+    ll_buf text = {.arena = a};
+    uint8_t *one, *two;
+    size_t n1, n2;
+    int made[2];
+    for (int i = 0; i < 40000; i++) {
+        static const char *const some[] = {"the", "there", "then", "we", "'ll", "42", "\xC3\xA4h"};
+        ll_buf_printf(&text, "%s%s", i % 9 ? " " : "\n", some[random_at(i) % 7]);
+    }
+    char path[2][512];
+    for (int k = 0; k < 2; k++) {
+        snprintf(path[k], sizeof path[k], "%s", tmpdir_path(state, k ? "b.json" : "a.json"));
+        ll_bpe_opts o = {.vocab = 300, .threads = k + 1, .split = k ? "gpt-2" : NULL};
+        no_error(ll_bpe_train(&o, (const char *[]){text.text, "the the"}, (size_t[]){text.len, 7},
+                              2, path[k], &made[k]));
+    }
+    no_error(ll_file_read(path[0], 1 << 20, &one, &n1));
+    no_error(ll_file_read(path[1], 1 << 20, &two, &n2));
+    assert_true(n1 == n2 && !memcmp(one, two, n1) && made[0] == made[1]);
+    ll_tokenizer *t;
+    no_error(ll_tokenizer_open(path[0], &t));
+    assert_true(ll_tokenizer_count(t) == made[0] && made[0] > 265 && made[0] <= 300);
+    int32_t *v;
+    int64_t n;
+    char odd[1000];
+    for (int i = 0; i < 1000; i++) odd[i] = (char)random_at(i);
+    for (int k = 0; k < 2; k++) { /* there and back: its text, and any bytes */
+        const char *from = k ? odd : text.text;
+        size_t size = k ? sizeof odd : text.len, at = 0, length;
+        no_error(ll_tokenizer_encode(t, from, size, false, &v, &n));
+        assert_true(k || n * 3 < (int64_t)size);
+        for (int64_t i = 0; i < n; i++, at += length) {
+            const char *bytes = ll_tokenizer_bytes(t, v[i], &length);
+            assert_true(at + length <= size && !memcmp(bytes, from + at, length));
+        }
+        assert_int_equal(at, size);
+        free(v);
+    }
+    assert_true(ll_tokenizer_find(t, " the") > 0 && ll_tokenizer_eos(t) == 0);
+    ll_tokenizer_close(t);
+    free(one);
+    free(two);
+    ll_arena_free(a);
+}
+
+/* ---- llama.cpp's ---- */
+
+static int one_vocabulary(const char *path)
+{
+    char name[2048];
+    uint8_t *in, *out;
+    size_t n_in, n_out;
+    ll_tokenizer *t;
+    int n = 0;
+    snprintf(name, sizeof name, "%s.inp", path);
+    no_error(ll_file_read(name, 1 << 20, &in, &n_in));
+    snprintf(name, sizeof name, "%s.out", path);
+    no_error(ll_file_read(name, 1 << 20, &out, &n_out));
+    if (ll_tokenizer_open(path, &t) == LL_OK) {
+        static const char mark[] = "\n__ggml_vocab_test__\n";
+        char *p = (char *)in, *line = (char *)out;
+        for (bool more = true; more; n++) {
+            char *end = strstr(p, mark), *stop;
+            more = end != NULL;
+            size_t size = more ? (size_t)(end - p) : strlen(p);
+            int32_t *v;
+            int64_t count, k = 0;
+            no_error(ll_tokenizer_encode(t, p, size, false, &v, &count));
+            char *eol = strchr(line, '\n');
+            if (eol) *eol = '\0';
+            for (long want; want = strtol(line, &stop, 10), stop != line; line = stop)
+                if (k >= count || v[k++] != want) fail_msg("%s: text %d differs", path, n);
+            assert_int_equal(k, count);
+            free(v);
+            line = eol ? eol + 1 : line;
+            p = more ? end + strlen(mark) : p;
+        }
+    } else
+        printf("%s\n", ll_error_text());
+    ll_tokenizer_close(t);
+    free(in);
+    free(out);
+    return n;
+}
+
+static void vocabularies(void **)
+{
+    const char *folder = getenv("LOOPLINE_VOCABS");
+    if (!folder) skip();
+    static const char *const names[] = {"gpt-2", "llama-bpe", "qwen2", "starcoder", "command-r"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        char path[1024];
+        snprintf(path, sizeof path, "%s/ggml-vocab-%s.gguf", folder, names[i]);
+        int n = one_vocabulary(path);
+        printf("%s: %d texts\n", names[i], n);
+        assert_true(n > 40);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(blocks), cmocka_unit_test(file), cmocka_unit_test(words),
+        cmocka_unit_test_setup_teardown(learnt, tmpdir_setup, tmpdir_teardown),
+        cmocka_unit_test(vocabularies)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

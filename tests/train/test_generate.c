@@ -1,0 +1,318 @@
+/* Generation: logits of sequences that go on, in chunks and one by one, side by side, against those
+ * of the whole sequence at once; packed weights; which tokens are drawn. */
+#include "base/file.h"
+#include "exec/session.h"
+#include "pass/packed.h"
+#include "tmpdir.h"
+#include "token/gguf_made.h"
+#include "train/generate.h"
+#include "train/import.h"
+#include "train/setup.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+static void no_error(ll_err rc)
+{
+    if (rc != LL_OK) fail_msg("%s\n%s", ll_error_text(), ll_error_frames());
+}
+
+static ll_err copy_from(void *user, ll_session *s)
+{
+    ll_session *from = (ll_session *)user;
+    for (int i = 1; i < from->g->n_value; i++) {
+        const ll_value *v = &from->g->values[i];
+        size_t bytes = (size_t)ll_numel(&v->type.shape) * sizeof(float);
+        if (v->kind != LL_PARAM || v->node >= 0) continue;
+        float *x = (float *)malloc(bytes);
+        ll_err rc = ll_session_get(from, v->name, x, bytes);
+        if (rc == LL_OK) rc = ll_session_set(s, v->name, 0, x, bytes);
+        free(x);
+        TRY(rc);
+    }
+    return LL_OK;
+}
+
+typedef struct whole {
+    ll_run *r;
+    ll_graph *g;
+    ll_session *s;
+    int32_t x[48]; /* two sequences of 24 */
+    float logits[48 * 64];
+} whole;
+
+static whole *open_whole(const char *model)
+{
+    whole *w = (whole *)calloc(1, sizeof *w);
+    no_error(ll_run_parse(model, strlen(model), "test", &w->r));
+    no_error(ll_run_finish(w->r));
+    no_error(ll_run_graph(w->r, 2, NULL, &w->g));
+    for (int i = 1; i < w->g->n_value; i++) { /* so that logits differ */
+        ll_init *init = &w->g->values[i].init;
+        if (init->kind == LL_NORMAL) init->a = 0.2;
+    }
+    no_error(ll_session_open(w->g, &(ll_session_opts){.threads = 1, .seed = 3}, &w->s));
+    for (int i = 0; i < 48; i++) w->x[i] = (i * 37 + i / 24 * 5 + i * i) % 64;
+    no_error(ll_session_set(w->s, "x", 0, w->x, sizeof w->x));
+    no_error(ll_session_set(w->s, "y", 0, w->x, sizeof w->x));
+    no_error(ll_session_run(w->s, 0));
+    no_error(ll_session_get(w->s, "logits", w->logits, sizeof w->logits));
+    return w;
+}
+
+static void close_whole(whole *w)
+{
+    ll_session_close(w->s);
+    ll_graph_free(w->g);
+    ll_run_free(w->r);
+    free(w);
+}
+
+static double apart(const whole *w, ll_generator *g, int sequence, int place)
+{
+    const float *a = w->logits + (sequence * 24 + place) * 64,
+                *b = ll_generator_logits(g, sequence);
+    double most = 0;
+    for (int i = 0; i < 64; i++) {
+        double d = fabs((double)a[i] - (double)b[i]);
+        if (!(d <= most)) most = d;
+    }
+    return most;
+}
+
+/* Sequences of different lengths, in chunks of 6, then token by token. */
+static void check(const char *model, int bits, double allowed)
+{
+    whole *w = open_whole(model);
+    ll_generator_opts o = {.batch = 2,
+                           .chunk = 6,
+                           .bits = bits,
+                           .load = copy_from,
+                           .user = w->s,
+                           .session.threads = 2};
+    ll_generator *g;
+    double most = 0, size = 0;
+    no_error(ll_generator_open(w->r, &o, &g));
+    no_error(ll_generator_put(g, 0, w->x, 15));
+    no_error(ll_generator_put(g, 1, w->x + 24, 7));
+    no_error(ll_generator_run(g));
+    for (int n = 0; n < 9; n++) {
+        most = fmax(most, fmax(apart(w, g, 0, 14 + n), apart(w, g, 1, 6 + n)));
+        for (int i = 0; i < 64; i++) {
+            double v = fabs((double)w->logits[(14 + n) * 64 + i]);
+            if (v > size) size = v;
+        }
+        no_error(ll_generator_put(g, 0, w->x + 15 + n, 1));
+        no_error(ll_generator_put(g, 1, w->x + 24 + 7 + n, 1));
+        no_error(ll_generator_run(g));
+    }
+    ll_generator_clear(g, 0); /* one begins anew, the other goes on */
+    no_error(ll_generator_put(g, 0, w->x, 2));
+    no_error(ll_generator_put(g, 1, w->x + 24 + 16, 6));
+    no_error(ll_generator_run(g));
+    most = fmax(most, fmax(apart(w, g, 0, 1), apart(w, g, 1, 21)));
+    printf("%d bits: logits of %.2g, off by %.2g; caches %zu bytes\n", bits, size, most,
+           ll_generator_cache_bytes(g));
+    assert_true(size > 0.1 && most <= allowed * size);
+    no_error(ll_generator_put(g, 1, w->x, 40)); /* more than there are places */
+    no_error(ll_generator_run(g));
+    no_error(ll_generator_put(g, 1, w->x, 1));
+    no_error(ll_generator_run(g));
+    assert_true(isfinite(ll_generator_logits(g, 1)[0]));
+    assert_int_equal(ll_generator_put(g, 1, (int32_t[]){64}, 1), LL_E_ARG);
+    ll_generator_close(g);
+    close_whole(w);
+}
+
+static const char llama[] = "model: {name: llama, layers: 2, width: 64, heads: 4, kv_heads: 2, "
+                            "hidden: 96, seq: 24, vocab: 64, window: %d}\ntrain: {threads: 1}\n";
+static const char gpt[] = "model: {name: gpt, layers: 2, width: 64, heads: 4, seq: 24, vocab: 64}\n"
+                          "train: {threads: 1}\n";
+
+static void logits(void **)
+{
+    char text[512];
+    for (int window = 0; window < 6; window += 5) {
+        snprintf(text, sizeof text, llama, window);
+        check(text, 0, 5e-6);
+        check(text, 8, 0.2);
+    }
+    check(text, 4, 1);
+    check(gpt, 0, 5e-6);
+    check(gpt, 8, 0.2);
+}
+
+/* What is packed is close to what it was, and packing it again changes nothing. */
+static void packing(void **)
+{
+    float x[64], y[64];
+    uint8_t q[64], again[64];
+    uint16_t s[2], least[2];
+    for (int i = 0; i < 64; i++) x[i] = (float)sin(i * 1.7) * (i < 32 ? 1 : 1e-3f);
+    for (int bits = 4; bits <= 8; bits += 4) {
+        ll_pack(x, 64, bits, q, s, least);
+        for (int i = 0; i < 64; i++) {
+            int b = i / 32,
+                k = bits == 8 ? (int8_t)q[i] : q[b * 16 + i % 16] >> (i % 32 / 16 * 4) & 15;
+            y[i] = (float)(ll_load(s, LL_F16, b) * k + (bits == 4 ? ll_load(least, LL_F16, b) : 0));
+            assert_true(fabs((double)(x[i] - y[i])) <= (bits == 8 ? 0.006 : 0.08) * (b ? 1e-3 : 1));
+        }
+        ll_pack(y, 64, bits, again, s, least);
+        assert_memory_equal(q, again, (size_t)(8 * bits));
+    }
+}
+
+static void drawing(void **)
+{
+    whole *w = open_whole(gpt);
+    ll_generator_opts o = {.load = copy_from, .user = w->s, .session.threads = 1};
+    ll_generator *g;
+    int seen[64] = {0}, few[64] = {0};
+    no_error(ll_generator_open(w->r, &o, &g));
+    no_error(ll_generator_put(g, 0, w->x, 5));
+    no_error(ll_generator_run(g));
+    const float *l = ll_generator_logits(g, 0);
+    int best = 0;
+    double sum = 0, p[64];
+    for (int i = 1; i < 64; i++) best = l[i] > l[best] ? i : best;
+    for (int i = 0; i < 64; i++) sum += p[i] = exp((double)l[i]);
+    ll_draw_opts how = {.temperature = 1, .seed = 7};
+    for (int i = 0; i < 20000; i++) seen[ll_generator_draw(g, 0, &how, i)]++;
+    for (int i = 0; i < 64; i++) assert_true(fabs(seen[i] / 20000.0 - p[i] / sum) < 0.02);
+    assert_int_equal(ll_generator_draw(g, 0, &how, 3), ll_generator_draw(g, 0, &how, 3));
+    assert_int_equal(ll_generator_draw(g, 0, &(ll_draw_opts){.seed = 5}, 0), best);
+    static const ll_draw_opts narrow[] = {{.temperature = 5, .top_k = 3},
+                                          {.temperature = 1, .top_p = 0.05},
+                                          {.temperature = 1, .min_p = 0.999}};
+    for (size_t k = 0; k < 3; k++) {
+        int n = 0;
+        memset(few, 0, sizeof few);
+        for (int i = 0; i < 2000; i++) few[ll_generator_draw(g, 0, &narrow[k], i)]++;
+        for (int i = 0; i < 64; i++) n += few[i] > 0;
+        assert_true(few[best] > 0 && (k == 0 ? n == 3 : n <= 3));
+    }
+    no_error(ll_generator_put(g, 0, (int32_t[]){best}, 1)); /* was there: less likely */
+    ll_draw_opts again = {.repetition = 1e6};
+    assert_true(l[best] <= 0 || ll_generator_draw(g, 0, &again, 0) != best);
+    static const ll_draw_opts wrong[] = {{.top_p = 2, .repetition = 1},
+                                         {.top_p = 0, .repetition = 1},
+                                         {.top_p = 1, .repetition = 0}};
+    for (size_t k = 0; k < 3; k++) assert_int_equal(ll_draw_check(&wrong[k]), LL_E_ARG);
+    no_error(ll_draw_check(&(ll_draw_opts){.top_p = 1, .repetition = 1}));
+    ll_generator_close(g);
+    close_whole(w);
+}
+
+static ll_err copy_broken(void *user, ll_session *s)
+{
+    float weight[64] = {[3] = NAN};
+    TRY(copy_from(user, s));
+    return ll_session_set(s, "norm.weight", 0, weight, sizeof weight);
+}
+
+/* A model whose numbers are none says so. */
+static void broken(void **)
+{
+    char text[512];
+    snprintf(text, sizeof text, llama, 0);
+    whole *w = open_whole(text);
+    ll_generator_opts o = {.load = copy_broken, .user = w->s, .session.threads = 1};
+    ll_generator *g;
+    no_error(ll_generator_open(w->r, &o, &g));
+    no_error(ll_generator_put(g, 0, w->x, 5));
+    assert_int_equal(ll_generator_run(g), LL_E_NUMERIC);
+    assert_non_null(strstr(ll_error_text(), "not finite"));
+    ll_generator_close(g);
+    close_whole(w);
+}
+
+/* ---- GGUF ---- */
+
+typedef struct made {
+    float base, eps;
+    int seq, kv_heads, type, align, at, extra; /* at: added to a tensor's place */
+    const char *wrong;                         /* what the error names; NULL: it is right */
+} made;
+
+/* A model of one layer, 32 channels. */
+static ll_buf small_llama(ll_arena *a, const made *m)
+{
+    static const struct {
+        const char *name;
+        int64_t d[2];
+    } parts[] = {{"token_embd.weight", {32, 64}},     {"output_norm.weight", {32, 0}},
+                 {"blk.0.attn_norm.weight", {32, 0}}, {"blk.0.ffn_norm.weight", {32, 0}},
+                 {"blk.0.attn_q.weight", {32, 32}},   {"blk.0.attn_k.weight", {32, 16}},
+                 {"blk.0.attn_v.weight", {32, 16}},   {"blk.0.attn_output.weight", {32, 32}},
+                 {"blk.0.ffn_gate.weight", {32, 64}}, {"blk.0.ffn_up.weight", {32, 64}},
+                 {"blk.0.ffn_down.weight", {64, 32}}, {"rope_freqs.weight", {32, 0}}};
+    ll_buf b = {.arena = a};
+    int n = 11 + m->extra;
+    uint64_t at = 0;
+    gguf_begin(&b, n, 11);
+    gguf_pair_text(&b, "general.architecture", "llama");
+    gguf_pair_int(&b, "general.alignment", (uint32_t)m->align);
+    gguf_pair_int(&b, "llama.block_count", 1);
+    gguf_pair_int(&b, "llama.embedding_length", 32);
+    gguf_pair_int(&b, "llama.attention.head_count", 4);
+    gguf_pair_int(&b, "llama.attention.head_count_kv", (uint32_t)m->kv_heads);
+    gguf_pair_int(&b, "llama.feed_forward_length", 64);
+    gguf_pair_int(&b, "llama.context_length", (uint32_t)m->seq);
+    gguf_pair_int(&b, "llama.vocab_size", 64);
+    gguf_pair_float(&b, "llama.rope.freq_base", m->base);
+    gguf_pair_float(&b, "llama.attention.layer_norm_rms_epsilon", m->eps);
+    for (int i = 0; i < n; i++) {
+        gguf_tensor(&b, parts[i].name, parts[i].d[1] ? 2 : 1, parts[i].d, i == 4 ? m->type : 0,
+                    at + (uint64_t)(i == 4 ? m->at : 0));
+        at += 4 * (uint64_t)(parts[i].d[0] * (parts[i].d[1] ? parts[i].d[1] : 1));
+    }
+    gguf_align(&b);
+    for (uint64_t i = 0; i < at; i++) gguf_int(&b, 0, 1);
+    return b;
+}
+
+/* What is imported is right; what is not names its key. */
+static void imported(void **state)
+{
+    static const made all[] = {
+        {10000, 1e-5F, 32, 2, 0, 32, 0, 0, NULL},
+        {NAN, 1e-5F, 32, 2, 0, 32, 0, 0, "llama.rope.freq_base is nan"},
+        {10000.5F, 1e-5F, 32, 2, 0, 32, 0, 0, "llama.rope.freq_base is 10000.5"},
+        {10000, 1e-13F, 32, 2, 0, 32, 0, 0, "layer_norm_rms_epsilon is 1e-13"},
+        {10000, INFINITY, 32, 2, 0, 32, 0, 0, "layer_norm_rms_epsilon is inf"},
+        {10000, 1e-5F, 0, 2, 0, 32, 0, 0, "llama.context_length is 0"},
+        {10000, 1e-5F, 32, 0, 0, 32, 0, 0, "llama.attention.head_count_kv is 0"},
+        {10000, 1e-5F, 32, 3, 0, 32, 0, 0, "kv_heads 3"},
+        {10000, 1e-5F, 32, 2, 99, 32, 0, 0, "blk.0.attn_q.weight is GGUF's type 99"},
+        {10000, 1e-5F, 32, 2, 0, 3, 0, 0, "general.alignment is 3"},
+        {10000, 1e-5F, 32, 2, 0, 32, 7, 0, "attn_q.weight lies at byte"},
+        {10000, 1e-5F, 32, 2, 0, 32, 0, -9, "missing"},
+        {10000, 1e-5F, 32, 2, 0, 32, 0, 1, "has a tensor rope_freqs.weight"},
+    };
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        ll_arena *a = ll_arena_new();
+        ll_buf b = small_llama(a, &all[i]);
+        const char *path = ll_arena_strdup(a, tmpdir_path(state, "made.gguf"));
+        ll_imported m;
+        no_error(ll_file_write(path, b.text, b.len));
+        ll_err rc = ll_import_look(path, a, &m);
+        if (!all[i].wrong) no_error(rc);
+        if (all[i].wrong && (rc == LL_OK || !strstr(ll_error_text(), all[i].wrong)))
+            fail_msg("%s: %s", all[i].wrong, rc ? ll_error_text() : "taken");
+        if (rc) assert_null(strstr(ll_error_text(), "is not said"));
+        ll_arena_free(a);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(logits), cmocka_unit_test(packing), cmocka_unit_test(drawing),
+        cmocka_unit_test(broken),
+        cmocka_unit_test_setup_teardown(imported, tmpdir_setup, tmpdir_teardown)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

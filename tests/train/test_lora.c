@@ -1,0 +1,125 @@
+/* Adapters: only they are trained; merged weights give the same logits; adapters alone, as PEFT
+ * names them; what they may stand beside. */
+#include "exec/session.h"
+#include "pass/lora.h"
+#include "train/run.h"
+#include "train/safetensors.h"
+#include "train/setup.h"
+#include "train/weights_load.h"
+#include "tmpdir.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+
+#include <cmocka.h>
+
+static void no_error(ll_err rc)
+{
+    if (rc != LL_OK) fail_msg("%s\n%s", ll_error_text(), ll_error_frames());
+}
+
+enum { B = 2, T = 8, V = 19 };
+static const char model[] = "model: {name: llama, layers: 1, width: 8, heads: 4, kv_heads: 2, "
+                            "hidden: 12, seq: 8, vocab: 19, tied: 0}\n";
+
+static ll_run *run_of(const char *more)
+{
+    char text[512];
+    ll_run *r;
+    snprintf(text, sizeof text, "%strain: {threads: 1, batch: 2%s}\n", model, more);
+    no_error(ll_run_parse(text, strlen(text), "test", &r));
+    no_error(ll_run_finish(r));
+    return r;
+}
+
+static void set_batch(ll_session *s)
+{
+    int32_t x[B * T];
+    for (int i = 0; i < B * T; i++) x[i] = i * i % V;
+    no_error(ll_session_set(s, "x", 0, x, sizeof x));
+    no_error(ll_session_set(s, "y", 0, x, sizeof x));
+}
+
+static void logits_of(const ll_run *r, ll_session *share, const char *weights, float *out)
+{
+    ll_graph *g;
+    ll_session *s;
+    ll_arena *a = ll_arena_new();
+    const char *note;
+    no_error(ll_run_graph(r, B, NULL, &g));
+    no_error(ll_session_open(g, &(ll_session_opts){.threads = 1, .share = share}, &s));
+    if (weights)
+        no_error(ll_weights_load(s, &(ll_weights_from){weights, "hf-llama", NULL}, a, &note));
+    set_batch(s);
+    no_error(ll_session_run(s, 0));
+    no_error(ll_session_get(s, "logits", out, sizeof(float) * B * T * V));
+    ll_session_close(s);
+    ll_graph_free(g);
+    ll_arena_free(a);
+}
+
+static void adapters(void **state)
+{
+    ll_run *r = run_of(", lora: 2, lr: 0.1"), *plain = run_of("");
+    ll_graph *g;
+    ll_session *s;
+    ll_st_file *f;
+    int n;
+    float before[96], after[96], one[B * T * V], two[B * T * V], first[B * T * V];
+    char merged[512], folder[512];
+    snprintf(merged, sizeof merged, "%s", tmpdir_path(state, "merged.safetensors"));
+    snprintf(folder, sizeof folder, "%s", tmpdir_path(state, "peft"));
+    no_error(ll_run_graph(r, B, &r->train.optim, &g));
+    no_error(ll_session_open(g, &(ll_session_opts){.threads = 1, .seed = 5}, &s));
+    assert_true(ll_find(g, "h0.attn.q.weight.lora_a.mean").id > 0);
+    assert_int_equal(ll_find(g, "h0.attn.q.weight.mean").id, 0); /* no moments of what is frozen */
+    no_error(ll_session_get(s, "h0.mlp.up.weight", before, sizeof before));
+    logits_of(r, s, NULL, first);
+    set_batch(s);
+    for (int i = 0; i < 5; i++) no_error(ll_session_run(s, 0.1));
+    no_error(ll_session_get(s, "h0.mlp.up.weight", after, sizeof after));
+    assert_memory_equal(before, after, sizeof before);
+    logits_of(r, s, NULL, one);
+    no_error(ll_weights_save(s, merged, "hf-llama", LL_F32, &n));
+    assert_int_equal(n, 12);
+    logits_of(plain, NULL, merged, two);
+    double most = 0, moved = 0;
+    for (int i = 0; i < B * T * V; i++) {
+        double d = fabs((double)(one[i] - two[i])), m = fabs((double)(one[i] - first[i]));
+        if (!(d <= most)) most = d;
+        if (m > moved) moved = m;
+    }
+    printf("logits moved by %g; merged ones are off by %g\n", moved, most);
+    assert_true(moved > 0.1 && most < 1e-5);
+    no_error(ll_adapters_save(s, folder, "hf-llama", &n));
+    assert_int_equal(n, 14);
+    strcat(folder, "/adapter_model.safetensors");
+    no_error(ll_st_open(folder, &f));
+    const ll_st_entry *e =
+        ll_st_find(f, "base_model.model.model.layers.0.self_attn.o_proj.lora_B.weight");
+    assert_true(e && e->n_dims == 2 && e->dims[0] == 8 && e->dims[1] == 2);
+    ll_st_close(f);
+    assert_int_equal(ll_adapters_save(s, folder, "hf-gpt2", &n), LL_E_CONFIG);
+    ll_session_close(s);
+    ll_graph_free(g);
+    ll_run_free(r);
+    ll_run_free(plain);
+}
+
+static void refused(void **)
+{
+    ll_run *r = run_of(", lora: 2, lora_on: \"embed.*\"");
+    ll_graph *g;
+    assert_int_equal(ll_run_graph(r, B, NULL, &g), LL_E_ARG);
+    assert_non_null(strstr(ll_error_text(), "embed.*"));
+    ll_run_free(r);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(adapters, tmpdir_setup, tmpdir_teardown),
+        cmocka_unit_test(refused)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

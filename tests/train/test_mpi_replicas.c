@@ -1,0 +1,337 @@
+/* mpi: 4
+ * Replicas that part and meet. Limits that are synchronous training have its bits. One exchange of
+ * every kind is held against arithmetic, done here on what replicas have that never meet. A run
+ * that was stopped between two exchanges goes on to the bytes of one that was not, for every
+ * preset, with meshes inside of replicas. */
+#include "train/loose.h"
+#include "train/trainer.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+static ll_comm *comm;
+static char folder[] = "/tmp/loopline-replicas-XXXXXX";
+
+static void no_error(ll_err rc)
+{
+    if (rc != LL_OK) fail_msg("%s\n%s", ll_error_text(), ll_error_frames());
+}
+
+#define COMMON "parallel: {canonical: true}\ndata: {name: synthetic, samples: 96}\n"
+static const char mlp[] =
+    COMMON "model: {name: mlp, image: 9, width: 24}\n"
+           "train: {batch: 16, steps: 8, lr: 0.1, log_every: 1, threads: 1}\n";
+/* Batch norm: statistics. */
+static const char normed[] =
+    COMMON "model: {name: resnet18, image: 8, width: 4}\n"
+           "train: {batch: 16, steps: 3, lr: 0.1, optimizer: momentum, threads: 1}\n";
+
+/* Settings are words. */
+static ll_run *make(const char *text, const char *settings, const char *name)
+{
+    ll_run *r;
+    char words[512], *rest = NULL, out[128];
+    snprintf(words, sizeof words, "%s", settings);
+    snprintf(out, sizeof out, "out=%s/%s", folder, name);
+    no_error(ll_run_parse(text, strlen(text), "test", &r));
+    no_error(ll_run_set(r, out));
+    for (char *w = strtok_r(words, " ", &rest); w; w = strtok_r(NULL, " ", &rest))
+        no_error(ll_run_set(r, w));
+    return r;
+}
+
+/* from: a checkpoint to go on from; NULL: it begins. */
+static ll_train_report train(const char *text, const char *settings, const char *name,
+                             const char *from)
+{
+    ll_train_report report;
+    ll_run *r = make(text, settings, name);
+    no_error(ll_run_finish(r));
+    ll_err rc =
+        ll_train(r, &(ll_train_opts){.comm = comm, .resume = from, .resume_from = from}, &report);
+    if (rc != LL_OK) fail_msg("%s: %s\n%s", settings, ll_error_text(), ll_error_frames());
+    ll_run_free(r);
+    no_error(ll_comm_barrier(comm));
+    return report;
+}
+
+static void same_file(const char *a, const char *b, const char *file)
+{
+    static char bytes[2][4 << 20];
+    const char *const names[] = {a, b};
+    size_t n[2];
+    for (int i = 0; i < 2; i++) {
+        char path[256];
+        snprintf(path, sizeof path, "%s/%s/%s", folder, names[i], file);
+        FILE *f = fopen(path, "rb");
+        if (!f) fail_msg("%s is not there", path);
+        n[i] = fread(bytes[i], 1, sizeof bytes[i], f);
+        fclose(f);
+    }
+    assert_true(n[0] > 0 && n[0] < sizeof bytes[0]);
+    if (n[0] != n[1] || memcmp(bytes[0], bytes[1], n[0]))
+        fail_msg("%s of %s differs from that of %s", file, a, b);
+}
+
+#define LAST "checkpoints/step-00000008.safetensors"
+
+static void test_limits(void **state)
+{
+    (void)state;
+    static const char *const limits[] = {
+        "parallel.consistency=sync", "parallel.consistency=local parallel.every=1",
+        "parallel.consistency=gossip parallel.peers=groups parallel.group=4",
+        "parallel.consistency=diloco parallel.every=1 parallel.outer=sgd parallel.outer_lr=1"};
+    train(mlp, "train.optimizer=sgd parallel.mesh=data=4", "limit", NULL);
+    for (size_t i = 0; i < sizeof limits / sizeof *limits; i++) {
+        char settings[256], name[16];
+        snprintf(settings, sizeof settings, "train.optimizer=sgd parallel.replicas=4 %s",
+                 limits[i]);
+        snprintf(name, sizeof name, "limit%zu", i);
+        train(mlp, settings, name, NULL);
+        same_file("limit", name, LAST);
+        same_file("limit", name, "metrics.jsonl");
+    }
+}
+
+/* ---- what files hold ---- */
+
+static const char *checkpoint(const char *name, int step)
+{
+    static char path[256];
+    snprintf(path, sizeof path, "%s/%s/checkpoints/step-%08d.safetensors", folder, name, step);
+    return path;
+}
+
+static ll_st_file *open_last(const char *name, int step)
+{
+    ll_st_file *f;
+    no_error(ll_st_open(checkpoint(name, step), &f));
+    return f;
+}
+
+enum { MOST = 81 * 24 };
+static const char weight[] = "fc1.weight";
+
+/* who: a replica; -1: the average. */
+static int64_t read_weight(const ll_st_file *f, int who, const char *what, float out[MOST])
+{
+    char name[64] = "";
+    ll_dtype t;
+    ll_st_part part = {0};
+    if (who >= 0) snprintf(name, sizeof name, "replica.%d.", who);
+    snprintf(name + strlen(name), sizeof name - strlen(name), "%s%s", what, weight);
+    no_error(ll_st_want(f, name, &t, &part.shape));
+    int64_t n = ll_numel(&part.shape);
+    assert_true(n <= MOST);
+    no_error(ll_st_read_part(f, name, &part, out));
+    return n;
+}
+
+/* Of the last exchange on replica k, from what all had before it, and the anchor. */
+static double expected(const char *kind, int k, const float x[4][MOST], const float *a, int64_t i)
+{
+    double all = 0, anchor = (double)a[i];
+    for (int r = 0; r < 4; r++) all += (double)x[r][i] / 4;
+    double mine = (double)x[k][i], d = all - anchor;
+    if (!strcmp(kind, "ring"))
+        return (mine + (double)x[(k + 1) % 4][i] + (double)x[(k + 3) % 4][i]) / 3;
+    if (!strcmp(kind, "exponential")) return (mine + (double)x[(k + 2) % 4][i]) / 2;
+    if (!strcmp(kind, "nesterov")) return anchor + 0.7 * (d + 0.9 * d);
+    if (!strcmp(kind, "momentum")) return anchor + 0.5 * d;
+    if (!strcmp(kind, "elastic")) return mine - 0.8 / 4 * (mine - anchor);
+    return all;
+}
+
+static const struct {
+    const char *kind, *settings;
+    double tolerance;
+} kinds[] = {
+    {"mean", "consistency=local", 1e-6},
+    {"mean", "consistency=local parallel.exchange=difference parallel.codec=bf16", 2e-3},
+    {"mean", "consistency=diloco parallel.outer=sgd parallel.outer_lr=1 parallel.codec=int8", 3e-3},
+    {"ring", "consistency=gossip", 1e-6},
+    {"exponential", "consistency=sgp", 1e-6},
+    {"nesterov", "consistency=diloco", 1e-6},
+    {"momentum", "consistency=diloco parallel.outer=momentum parallel.outer_lr=0.5", 1e-6},
+    {"elastic", "consistency=easgd parallel.elastic=0.8", 1e-6},
+};
+
+static void test_arithmetic(void **state)
+{
+    (void)state;
+    static float x[4][MOST], a[MOST], got[MOST];
+    const char always[] = "parallel.replicas=4 train.optimizer=momentum train.steps=1 parallel.";
+    char settings[256], name[32];
+    snprintf(settings, sizeof settings, "%sconsistency=local parallel.every=0", always);
+    train(mlp, settings, "apart", NULL);
+    strcat(settings, " train.lr=1e-30");
+    train(mlp, settings, "start", NULL);
+    ll_st_file *f = open_last("apart", 1);
+    for (int k = 0; k < 4; k++) read_weight(f, k, "", x[k]);
+    ll_st_close(f);
+    f = open_last("start", 1);
+    int64_t n = read_weight(f, 0, "", a);
+    ll_st_close(f);
+    bool apart = false; /* they had other samples */
+    for (int64_t i = 0; i < n; i++) apart |= fabs((double)(x[0][i] - x[3][i])) > 1e-3;
+    assert_true(apart);
+    for (size_t c = 0; c < sizeof kinds / sizeof *kinds; c++) {
+        snprintf(settings, sizeof settings, "%severy=1 parallel.%s", always, kinds[c].settings);
+        snprintf(name, sizeof name, "kind%zu", c);
+        ll_train_report report = train(mlp, settings, name, NULL);
+        assert_true(report.replica_bytes > 0);
+        f = open_last(name, 1);
+        for (int k = 0; k < 4; k++) {
+            read_weight(f, k, "", got);
+            for (int64_t i = 0; i < n; i++) {
+                double want = expected(kinds[c].kind, k, x, a, i);
+                if (!(fabs((double)got[i] - want) <= kinds[c].tolerance))
+                    fail_msg("%s: element %lld of replica %d is %g, not %g", kinds[c].settings,
+                             (long long)i, k, (double)got[i], want);
+            }
+        }
+        ll_st_close(f);
+    }
+}
+
+/* Means after every step of a rule that is linear but for its state: synchronous to rounding. */
+static void test_rounding(void **state)
+{
+    (void)state;
+    static float a[MOST], b[MOST];
+    train(mlp, "train.optimizer=momentum parallel.mesh=data=4", "mesh", NULL);
+    train(mlp,
+          "train.optimizer=momentum parallel.replicas=2 parallel.mesh=tensor=2 "
+          "parallel.consistency=local parallel.every=1",
+          "near", NULL);
+    ll_st_file *f = open_last("mesh", 8), *g = open_last("near", 8);
+    int64_t n = read_weight(f, -1, "", a);
+    assert_int_equal(n, read_weight(g, -1, "", b));
+    for (int64_t i = 0; i < n; i++) assert_true(fabs((double)(a[i] - b[i])) < 1e-5);
+    read_weight(g, 1, "", a);
+    assert_memory_equal(a, b, sizeof *a * (size_t)n); /* after an exchange it is everyone's */
+    ll_st_close(f);
+    ll_st_close(g);
+}
+
+static const struct {
+    const char *name, *settings;
+} resumed[] = {
+    {"local", "replicas=2 parallel.mesh=data=2 parallel.zero=1 parallel.consistency=local"},
+    {"groups", "replicas=4 parallel.consistency=local parallel.peers=groups"},
+    {"tensor", "replicas=2 parallel.mesh=tensor=2 parallel.consistency=diloco parallel.codec=int4"},
+    {"pipe", "replicas=2 parallel.mesh=pipe=2 train.micro_batch=4 parallel.consistency=easgd"},
+    {"ensemble", "replicas=4 parallel.consistency=ensemble parallel.every=0"},
+    {"post-local", "replicas=4 parallel.consistency=post-local parallel.warm_up=3"},
+};
+
+static void test_resumed(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof resumed / sizeof *resumed; i++) {
+        char settings[256], name[32];
+        snprintf(settings, sizeof settings,
+                 "train.optimizer=adamw train.save_every=5 parallel.every=3 parallel.%s",
+                 resumed[i].settings);
+        snprintf(name, sizeof name, "%s-stopped", resumed[i].name);
+        train(mlp, settings, resumed[i].name, NULL);
+        train(mlp, settings, name, checkpoint(resumed[i].name, 5));
+        same_file(resumed[i].name, name, LAST);
+    }
+    /* Synchronous ranks go on from the average; other replicas too. */
+    train(mlp, "train.optimizer=adamw parallel.mesh=data=4", "on", checkpoint("groups", 5));
+    train(mlp,
+          "train.optimizer=adamw parallel.replicas=2 parallel.consistency=local "
+          "parallel.save=average",
+          "two", checkpoint("groups", 5));
+    ll_st_file *f = open_last("two", 8);
+    assert_int_equal(ll_loose_in(f, weight), 0);
+    ll_st_close(f);
+    f = open_last("ensemble", 8);
+    assert_int_equal(ll_loose_in(f, weight), 4);
+    ll_st_close(f);
+}
+
+/* Statistics are averaged when replicas meet, moments are not. */
+static void test_state(void **state)
+{
+    (void)state;
+    static float bytes[2][1 << 16];
+    train(normed, "parallel.replicas=4 parallel.consistency=local parallel.every=3", "normed",
+          NULL);
+    ll_st_file *f = open_last("normed", 3);
+    int equal = 0, apart = 0;
+    for (int i = 0; i < ll_st_count(f); i++) {
+        const char *name = ll_st_at(f, i)->name;
+        ll_st_part part = {0};
+        ll_dtype t;
+        char other[128];
+        if (strncmp(name, "replica.0.", 10)) continue;
+        snprintf(other, sizeof other, "replica.2.%s", name + 10);
+        no_error(ll_st_want(f, name, &t, &part.shape));
+        if (ll_numel(&part.shape) > 1 << 16) continue;
+        no_error(ll_st_read_part(f, name, &part, bytes[0]));
+        no_error(ll_st_read_part(f, other, &part, bytes[1]));
+        bool same = !memcmp(bytes[0], bytes[1], (size_t)ll_numel(&part.shape) * sizeof(float));
+        bool moment = strstr(name, ".velocity") != NULL;
+        if (same == moment) fail_msg("%s is %s in two replicas", name, same ? "equal" : "apart");
+        equal += same, apart += moment;
+    }
+    assert_true(equal > 20 && apart > 20);
+    ll_st_close(f);
+}
+
+static void test_refused(void **state)
+{
+    (void)state;
+    static const char *const bad[][2] = {
+        {"parallel.consistency=local", "parallel.replicas"},
+        {"parallel.replicas=4 parallel.consistency=local parallel.codec=int8", "difference"},
+        {"parallel.replicas=4 parallel.consistency=diloco parallel.peers=ring", "parameter"},
+        {"parallel.replicas=4 parallel.exchange=gradient parallel.every=2", "parallel.every"},
+        {"parallel.replicas=4 parallel.consistency=diloco parallel.codec=int9", "int8"},
+        {"parallel.replicas=3 parallel.consistency=local", "3 does not divide train.batch"},
+        {"parallel.replicas=4 parallel.consistency=local parallel.group=7",
+         "parallel.peers groups"},
+        {"parallel.replicas=4 parallel.consistency=local parallel.outer_momentum=0.5",
+         "parallel.outer momentum"},
+        {"parallel.replicas=4 parallel.consistency=local train.buddy=2", "train.save_every"},
+        {"parallel.replicas=4 parallel.consistency=local parallel.seeds=own", "parallel.every"},
+        {"parallel.replicas=4 parallel.consistency=local parallel.compress=bf16", "parallel.codec"},
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        ll_run *r = make(mlp, bad[i][0], "refused");
+        assert_int_equal(ll_run_finish(r), LL_E_CONFIG);
+        if (!strstr(ll_error_message(), bad[i][1]))
+            fail_msg("%s: %s", bad[i][0], ll_error_message());
+        ll_run_free(r);
+    }
+}
+
+int main(void)
+{
+    if (ll_comm_open(&(ll_comm_opts){.timeout_s = 60, .table = "", .canonical = true}, &comm) !=
+        LL_OK) {
+        fprintf(stderr, "%s\n", ll_error_text());
+        return 1;
+    }
+    char command[64];
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_limits),   cmocka_unit_test(test_arithmetic),
+        cmocka_unit_test(test_rounding), cmocka_unit_test(test_resumed),
+        cmocka_unit_test(test_state),    cmocka_unit_test(test_refused)};
+    bool made = ll_comm_rank(comm) || mkdtemp(folder);
+    no_error(ll_comm_broadcast(comm, folder, sizeof folder, LL_U8, 0, NULL));
+    int rc = made ? cmocka_run_group_tests(tests, NULL, NULL) : 1;
+    snprintf(command, sizeof command, "rm -rf %s", folder);
+    no_error(ll_comm_barrier(comm));
+    if (ll_comm_rank(comm) == 0) rc |= system(command);
+    ll_comm_close(comm);
+    return rc;
+}
