@@ -2,6 +2,7 @@
  *
  *     build/bench_conv [THREADS] [NAME]     only shapes whose name contains NAME
  *     build/bench_conv 2 resnet18 f64       in f64
+ *     build/bench_conv 2 s1 f32 winograd4   by this solver, where it fits
  *
  * Convolutions: GFLOP/s of the best of many runs, where all taps of every output pixel are counted,
  * those in the padding too. One thread is timed by its CPU clock, which other programs disturb
@@ -42,6 +43,7 @@ static const shape shapes[] = {
     {"googlenet 5x5 reduce", 8, 28, 32, 96, 5, 1, 2},
 };
 
+static const char *asked;
 static const ll_op *const *const ops = ll_ops_conv2d; /* conv2d, conv2d_dx, conv2d_dw */
 
 static double now(clockid_t clock)
@@ -76,13 +78,15 @@ static double best(ll_kernel *run, const ll_kcall *c)
 static double conv(const shape *s, int d, int threads, ll_dtype t, const char **algorithm)
 {
     int64_t out = (s->size + 2 * s->pad - s->taps) / s->stride + 1;
-    ll_conv_attr a = {{s->stride, s->stride}, {s->pad, s->pad, s->pad, s->pad}, {1, 1}, 1, {0}, 0};
+    ll_conv_attr a = {
+        {s->stride, s->stride}, {s->pad, s->pad, s->pad, s->pad}, {1, 1}, 1, {0}, 0, {0}};
     ll_tensor x = make(t, LL_SHAPE(s->n, s->size, s->size, s->c));
     ll_tensor w = make(t, LL_SHAPE(s->f, s->taps, s->taps, s->c));
     ll_tensor y = make(t, LL_SHAPE(s->n, out, out, s->f));
     ll_tensor sets[3][3] = {{x, w, y}, {y, w, x}, {y, x, w}};
     ll_kcall c = {.attr = &a, .n_in = 2, .n_out = 1, .in = sets[d], .out = &sets[d][2]};
     c.threads = threads;
+    c.solver = asked;
     const ll_solver *way = ll_solver_for(ops[d]->cpu, &c);
     c.scratch = aligned_alloc(64, (way->scratch(&c) + 63) / 64 * 64);
     *algorithm = way->name;
@@ -128,9 +132,10 @@ int main(int argc, char **argv)
 {
     int threads = argc > 1 ? atoi(argv[1]) : 2;
     ll_dtype t = argc > 3 && !strcmp(argv[3], "f64") ? LL_F64 : LL_F32;
+    asked = argc > 4 ? argv[4] : NULL;
     printf("%s %-20s", ll_dtype_name(t), "GFLOP/s, by threads");
     for (int d = 0; d < 3; d++)
-        printf("%9s 1 %6d  %-6s", (const char *[]){"fwd", "dx", "dw"}[d], threads, "");
+        printf("%9s 1 %6d  %-9s", (const char *[]){"fwd", "dx", "dw"}[d], threads, "");
     printf("\n");
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
         if (argc > 2 && !strstr(shapes[i].name, argv[2])) continue;
@@ -139,7 +144,7 @@ int main(int argc, char **argv)
             const char *algorithm;
             double one = conv(&shapes[i], d, 1, t, &algorithm);
             double all = conv(&shapes[i], d, threads, t, &algorithm);
-            printf("  %9.1f %6.1f  %-6s", one, all, algorithm);
+            printf("  %9.1f %6.1f  %-9s", one, all, algorithm);
             fflush(stdout);
         }
         printf("\n");

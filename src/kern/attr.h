@@ -103,10 +103,11 @@ typedef struct ll_number_attr {
 /* conv2d and its gradients. Output row o reads input row o*stride - pad + r*dilation; reads outside
  * the image are zeros. pad may be negative in a part of a split convolution.
  * size: conv2d_dx: the image's height and width; conv2d_dw: the filter's; conv2d: unused.
- * narrow: the result of bf16 operands is bf16; otherwise it is f32. */
+ * narrow: the result of bf16 operands is bf16; otherwise it is f32.
+ * at: of a part, where its result (conv2d_dw: dy) begins in the whole: tiles are laid there. */
 typedef struct ll_conv_attr {
     int64_t stride[2], pad[4], dilation[2], groups, size[2]; /* pad: top, bottom, left, right */
-    int64_t narrow;
+    int64_t narrow, at[2];
 } ll_conv_attr;
 
 /* pooling; size: the window. image: height and width of the input, for the gradients. */

@@ -13,6 +13,8 @@
 #pragma once
 #include "base/types.h"
 
+#include <string.h>
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -42,6 +44,7 @@ typedef struct ll_kcall {
      * may be made in any order, and so have other bits each time. timing: algorithms may be chosen
      * by timing them, too; not where other ranks must come to the same bits. */
     bool tf32, timing, any_order;
+    const char *solver; /* the one that is asked for, where it fits; NULL: the first that fits */
 } ll_kcall;
 
 typedef ll_err ll_kernel(const ll_kcall *c);
@@ -71,14 +74,23 @@ typedef struct ll_solver {
     /* Begins what takes long to make (compiles code, in threads) for a call that will come, once,
      * before the first; NULL: nothing. */
     void (*prepare)(const ll_kcall *c);
+    bool asked; /* taken where it is asked for alone: it rounds more than sums of products do */
 } ll_solver;
 #define LL_KERNEL(...) ((const ll_solver[]){{__VA_ARGS__}, {0}})
+
+static inline bool ll_solver_fits(const ll_solver *s, const ll_kcall *c)
+{
+    return !s->fits || s->fits(c);
+}
 
 /* NULL: none fits. */
 static inline const ll_solver *ll_solver_for(const ll_solver *list, const ll_kcall *c)
 {
-    while (list && list->run && list->fits && !list->fits(c)) list++;
-    return list && list->run ? list : NULL;
+    for (const ll_solver *s = list; c->solver && s && s->run; s++)
+        if (s->name && !strcmp(s->name, c->solver) && ll_solver_fits(s, c)) return s;
+    for (; list && list->run; list++)
+        if (!list->asked && ll_solver_fits(list, c)) return list;
+    return NULL;
 }
 
 /* Below this many elementary operations a kernel stays on one thread. */

@@ -215,6 +215,7 @@ static ll_err split_image(const ll_loops *l, int loop, ll_range range, const ll_
     ll_axis ax = axis(a, k, image ? a->size[k] : in[1].shape.d[1 + k]);
     part->in[image] = ll_axis_image_part(&ax, range, in[image].shape.d[1 + k]);
     set_axis(a, k, &ax);
+    a->at[k] += range.from;
     return LL_OK;
 }
 
@@ -241,6 +242,7 @@ static ll_err split_dx(const void *attr, const ll_loops *l, int loop, ll_range r
     part->in[0] = ll_axis_out_part(&ax, range, in[0].shape.d[1 + k]);
     set_axis(mine, k, &ax);
     mine->size[k] = range.to - range.from;
+    mine->at[k] += range.from;
     return LL_OK;
 }
 
@@ -274,7 +276,7 @@ static ll_val emit(ll_bwd *b, direction d, ll_val p, ll_val q, ll_val like)
     ll_conv_attr a = *(const ll_conv_attr *)b->attr;
     ll_dtype t = ll_graph_dtype(g, like);
     ll_shape s = ll_graph_shape(g, like);
-    for (int k = 0; k < 2; k++) a.size[k] = d == CONV ? 0 : s.d[1 + k];
+    for (int k = 0; k < 2; k++) a.size[k] = d == CONV ? 0 : s.d[1 + k], a.at[k] = 0;
     if (p.id && ll_graph_dtype(g, p) != t) p = ll_cast(g, p, t);
     if (q.id && ll_graph_dtype(g, q) != t) q = ll_cast(g, q, t);
     ll_val v = LL_EMIT(g, ops[d], &a, p, q);
@@ -378,13 +380,11 @@ ll_val ll_conv2d_transpose(ll_graph *g, ll_val x, ll_val filter, const ll_conv *
 
 /* ---- declarations ---- */
 
-static const ll_attr_field attrs[] = {LL_FIELDS(ll_conv_attr, stride, 2),
-                                      LL_FIELDS(ll_conv_attr, pad, 4),
-                                      LL_FIELDS(ll_conv_attr, dilation, 2),
-                                      LL_FIELD(ll_conv_attr, groups, LL_A_INT),
-                                      LL_FIELDS(ll_conv_attr, size, 2),
-                                      LL_FIELD(ll_conv_attr, narrow, LL_A_INT),
-                                      {0}};
+static const ll_attr_field attrs[] = {
+    LL_FIELDS(ll_conv_attr, stride, 2),   LL_FIELDS(ll_conv_attr, pad, 4),
+    LL_FIELDS(ll_conv_attr, dilation, 2), LL_FIELD(ll_conv_attr, groups, LL_A_INT),
+    LL_FIELDS(ll_conv_attr, size, 2),     LL_FIELD(ll_conv_attr, narrow, LL_A_INT),
+    LL_FIELDS(ll_conv_attr, at, 2),       {0}};
 
 #define CONV_OP(fn)                                                                                \
     .name = #fn, .work = LL_WORK_CONVOLUTION, .model = 1, .n_in = 2, .n_out = 1,                   \

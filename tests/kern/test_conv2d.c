@@ -1,6 +1,6 @@
 /* conv2d and its gradients on the CPU against the reference kernels: random odd shapes with every
- * attribute, the shapes that choose each algorithm, sizes of zero, one to three threads, bf16; in
- * f64 whole numbers, and to the bit. */
+ * attribute, every solver that fits, sizes of zero, one to three threads, bf16; in f64 whole
+ * numbers, and to the bit. What each solver rounds, beside f64, is printed and bounded. */
 #include "solve.h"
 
 #include "base/rng.h"
@@ -65,22 +65,22 @@ static void run_cpu(int d, ll_kcall *c, int threads)
 }
 
 static void compare(const problem *p, int d, const ll_tensor *got, const ll_tensor *want,
-                    int threads)
+                    int threads, const ll_solver *by)
 {
-    double worst = 0, scale = 1;
+    double worst = 0, scale = 1, allowed = by->asked ? 5e-5 : 1e-5;
     for (int64_t i = 0; i < ll_numel(&want->shape); i++) {
         double a = ll_load(got->data, got->dtype, i), b = ll_load(want->data, LL_F64, i);
         if (!(fabs(a - b) <= worst)) worst = fabs(a - b);
         if (fabs(b) > scale) scale = fabs(b);
     }
-    if (!(worst <= (p->type == LL_F64 ? 0 : 1e-5 * scale)))
-        fail_msg("%s %s n%d %dx%dx%d f%d %dx%d stride %d,%d pad %d,%d,%d,%d dil %d,%d groups %d, "
-                 "%d threads: off by %g of %g",
-                 ops[d]->name, ll_dtype_name(p->type), (int)p->n, (int)p->h, (int)p->w, (int)p->c,
-                 (int)p->f, (int)p->r, (int)p->s, (int)p->a.stride[0], (int)p->a.stride[1],
-                 (int)p->a.pad[0], (int)p->a.pad[1], (int)p->a.pad[2], (int)p->a.pad[3],
-                 (int)p->a.dilation[0], (int)p->a.dilation[1], (int)p->a.groups, threads, worst,
-                 scale);
+    if (!(worst <= (p->type == LL_F64 ? 0 : allowed * scale)))
+        fail_msg(
+            "%s by %s %s n%d %dx%dx%d f%d %dx%d stride %d,%d pad %d,%d,%d,%d dil %d,%d groups %d, "
+            "%d threads: off by %g of %g",
+            ops[d]->name, by->name, ll_dtype_name(p->type), (int)p->n, (int)p->h, (int)p->w,
+            (int)p->c, (int)p->f, (int)p->r, (int)p->s, (int)p->a.stride[0], (int)p->a.stride[1],
+            (int)p->a.pad[0], (int)p->a.pad[1], (int)p->a.pad[2], (int)p->a.pad[3],
+            (int)p->a.dilation[0], (int)p->a.dilation[1], (int)p->a.groups, threads, worst, scale);
 }
 
 /* All three directions of one problem; algorithm: what conv2d must choose, or NULL. */
@@ -98,10 +98,13 @@ static void check(const problem *p, const char *algorithm)
         ll_kcall c = {.attr = &p->a, .n_in = 2, .n_out = 1, .in = in, .out = &want, .threads = 1};
         assert_int_equal(ops[d]->ref(&c), LL_OK);
         c.out = &got;
-        for (int threads = 1; threads <= 3; threads++) {
-            run_cpu(d, &c, threads);
-            compare(p, d, &got, &want, threads);
-        }
+        for (const ll_solver *s = ops[d]->cpu; s->run; s++)
+            for (int threads = 1; ll_solver_fits(s, &c) && threads <= 3; threads++) {
+                c.solver = s->name;
+                run_cpu(d, &c, threads);
+                compare(p, d, &got, &want, threads, s);
+            }
+        c.solver = NULL;
         if (d == 0 && algorithm)
             assert_string_equal(ll_solver_for(ops[0]->cpu, &c)->name, algorithm);
         free(got.data);
@@ -132,9 +135,11 @@ static void test_random(void **state)
         p.f = p.a.groups > 1 ? p.a.groups * draw(&at, 1, 9) : draw(&at, 1, 19);
         p.r = draw(&at, 1, 4);
         p.s = draw(&at, 1, 5);
+        if (k % 8 < 2) p.r = p.s = 3 + 2 * (k % 8); /* tiles */
         for (int i = 0; i < 2; i++) {
             p.a.stride[i] = k % 3 ? draw(&at, 1, 3) : 1;
-            p.a.dilation[i] = k % 2 ? draw(&at, 1, 3) : 1;
+            p.a.dilation[i] = k % 2 && k % 8 > 1 ? draw(&at, 1, 3) : 1;
+            if (k % 8 < 2) p.a.stride[i] = 1, p.a.at[i] = draw(&at, 0, 5);
             for (int j = 0; j < 2; j++) p.a.pad[2 * i + j] = draw(&at, -1, 4);
             int64_t size = i ? p.w : p.h;
             if (size + p.a.pad[2 * i] < 0) p.a.pad[2 * i] = 0;
@@ -150,7 +155,7 @@ static void test_random(void **state)
 static problem square(int64_t n, int64_t size, int64_t c, int64_t f, int64_t taps, int64_t stride,
                       int64_t pad)
 {
-    return (problem){{{stride, stride}, {pad, pad, pad, pad}, {1, 1}, 1, {size, size}, 0},
+    return (problem){{{stride, stride}, {pad, pad, pad, pad}, {1, 1}, 1, {size, size}, 0, {0}},
                      n,
                      size,
                      size,
@@ -168,8 +173,10 @@ static void test_models(void **state)
     (void)state;
     problem p[] = {square(3, 28, 1, 6, 5, 1, 2),   square(5, 14, 6, 16, 5, 1, 0),
                    square(2, 8, 64, 64, 3, 1, 1),  square(2, 5, 70, 66, 1, 2, 0),
-                   square(5, 4, 130, 40, 3, 1, 1), square(1, 19, 3, 20, 7, 2, 3)};
-    const char *algorithm[] = {"direct", "gather", "gather", "gather", "gather", "gather"};
+                   square(5, 4, 130, 40, 3, 1, 1), square(1, 19, 3, 20, 7, 2, 3),
+                   square(9, 14, 33, 35, 5, 1, 2), square(7, 20, 17, 18, 3, 1, 1)};
+    const char *algorithm[] = {"direct", "gather", "gather", "gather",
+                               "gather", "gather", "gather", "gather"};
     for (size_t i = 0; i < sizeof p / sizeof *p; i++) {
         check(&p[i], algorithm[i]);
         p[i].type = LL_F64;
@@ -211,10 +218,108 @@ static void test_repeat(void **state)
     free(b.data);
 }
 
+/* What solver s rounds: root mean square of its difference to f64, over that of the result. */
+static double error_of(const problem *p, int d, const char *name)
+{
+    ll_tensor x = make(LL_F32, LL_SHAPE(p->n, p->h, p->w, p->c), 1);
+    ll_tensor w = make(LL_F32, LL_SHAPE(p->f, p->r, p->s, p->c), 2);
+    ll_tensor y = make(LL_F32, LL_SHAPE(p->n, out_size(p, 0), out_size(p, 1), p->f), 3);
+    ll_tensor t[2][3];
+    for (int wide = 0; wide < 2; wide++) {
+        const ll_tensor *sets[3][3] = {{&x, &w, &y}, {&y, &w, &x}, {&y, &x, &w}};
+        for (int i = 0; i < 3; i++) {
+            t[wide][i] = make(wide ? LL_F64 : LL_F32, sets[d][i]->shape, 1);
+            for (int64_t e = 0; e < ll_numel(&t[wide][i].shape); e++)
+                ll_store(t[wide][i].data, t[wide][i].dtype, e,
+                         ll_load(sets[d][i]->data, LL_F32, e));
+        }
+        ll_kcall c = {.attr = &p->a, .n_in = 2, .n_out = 1, .in = t[wide], .out = &t[wide][2]};
+        c.solver = wide ? NULL : name;
+        run_cpu(d, &c, 2);
+    }
+    double off = 0, all = 0;
+    for (int64_t i = 0; i < ll_numel(&t[0][2].shape); i++) {
+        double want = ll_load(t[1][2].data, LL_F64, i), got = ll_load(t[0][2].data, LL_F32, i);
+        off += (got - want) * (got - want);
+        all += want * want;
+    }
+    for (int i = 0; i < 6; i++) free(t[i / 3][i % 3].data);
+    free(x.data);
+    free(w.data);
+    free(y.data);
+    return sqrt(off / all);
+}
+
+static void test_errors(void **state)
+{
+    (void)state;
+    problem p[] = {square(2, 16, 64, 48, 3, 1, 1), square(2, 16, 32, 48, 5, 1, 2)};
+    printf("root mean square errors, of the result's\n%-10s %-10s %10s %10s\n", "", "", "3x3",
+           "5x5");
+    for (int d = 0; d < 3; d++)
+        for (const ll_solver *s = ops[d]->cpu; s->run; s++) {
+            double bound[2] = {!s->asked                       ? 1e-6
+                               : !strcmp(s->name, "winograd4") ? 8e-6
+                                                               : 1e-6,
+                               !s->asked ? 1e-6 : 8e-6};
+            if (!strcmp(s->name, "direct")) continue; /* of few channels */
+            printf("%-10s %-10s", ops[d]->name, s->name);
+            for (int i = 0; i < 2; i++) {
+                if (i && !strcmp(s->name, "winograd4")) continue;
+                double e = error_of(&p[i], d, s->name);
+                printf(" %10.2g", e);
+                assert_true(e < bound[i]);
+            }
+            printf("\n");
+        }
+}
+
+/* A part of the rows, by itself: where it holds whole tiles, the bits of the whole. */
+static void test_parts(void **state)
+{
+    (void)state;
+    enum { SIZE = 14, C = 5, F = 7, ROW = SIZE * F, CUT = 7 };
+    problem p = square(1, SIZE, C, F, 3, 1, 1);
+    ll_tensor in[2] = {make(LL_F32, LL_SHAPE(1, SIZE, SIZE, C), 1),
+                       make(LL_F32, LL_SHAPE(F, 3, 3, C), 2)};
+    ll_tensor whole = make(LL_F32, LL_SHAPE(1, SIZE, SIZE, F), 3),
+              part = make(LL_F32, whole.shape, 4);
+    const char *names[] = {"winograd2", "winograd4"};
+    for (int k = 0; k < 2; k++) {
+        ll_kcall c = {.attr = &p.a, .n_in = 2, .n_out = 1, .in = in, .out = &whole};
+        c.solver = names[k];
+        run_cpu(0, &c, 1);
+        for (int from = 0; from < SIZE; from += CUT) {
+            ll_conv_attr a = p.a;
+            int first = from ? from - 1 : 0, m = k ? 4 : 2;
+            ll_tensor rows[2] = {in[0], in[1]}, y = part;
+            rows[0].data = (float *)in[0].data + first * SIZE * C;
+            rows[0].shape.d[1] = CUT + 1;
+            a.pad[0] = !from, a.pad[1] = from > 0, a.at[0] = from;
+            y.shape.d[1] = CUT;
+            y.data = (float *)part.data + from * ROW;
+            c.attr = &a, c.in = rows, c.out = &y;
+            run_cpu(0, &c, 1);
+            for (int i = from; i < from + CUT; i++) {
+                const float *got = (float *)part.data + i * ROW,
+                            *want = (float *)whole.data + i * ROW;
+                bool mine = i / m * m >= from && (i / m + 1) * m <= from + CUT;
+                if (mine) assert_memory_equal(got, want, sizeof(float) * ROW);
+                for (int e = 0; e < ROW; e++) assert_true(fabsf(got[e] - want[e]) < 1e-4f);
+            }
+        }
+    }
+    free(in[0].data);
+    free(in[1].data);
+    free(whole.data);
+    free(part.data);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_random), cmocka_unit_test(test_models),
-                                       cmocka_unit_test(test_blocks),
-                                       cmocka_unit_test(test_repeat)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_random), cmocka_unit_test(test_models),
+        cmocka_unit_test(test_blocks), cmocka_unit_test(test_errors),
+        cmocka_unit_test(test_parts),  cmocka_unit_test(test_repeat)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

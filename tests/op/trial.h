@@ -105,7 +105,8 @@ static inline bool call(const trial *t, const ll_solver *s, const void *attr, in
                   .threads = threads,
                   .n_micro = 1,
                   .seed = 5,
-                  .step = 3};
+                  .step = 3,
+                  .solver = s ? s->name : NULL};
     const ll_solver ref = {.run = t->op->ref};
     if (!s && !t->op->ref) return plain_run(t->op, &c), true;
     if (s)

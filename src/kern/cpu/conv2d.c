@@ -3,6 +3,8 @@
  *     direct   conv2d, conv2d_dw of very few channels: vectors along the image's rows
  *     gather   conv2d, conv2d_dx: a matrix product that reads the image in place
  *     outer    conv2d_dw: sums of outer products over pixels
+ *     winograd4, winograd2  all three, 3 x 3 (winograd2: and 5 x 5) filters, stride 1: tiles of
+ *              4 x 4 or 2 x 2 outputs with fewer products; f32, and only where it is asked for
  *
  * f32, f64, or (gather and outer) bf16 operands with an f32 result. */
 #include "kern/cpu/conv2d_int.h"
@@ -62,10 +64,42 @@ SOLVER(dw_outer, LL_CONV_DW, ll_conv_outer)
 FITS(direct, LL_CONV)
 FITS(dw_direct, LL_CONV_DW)
 
+#define WINOGRAD(name, direction, m)                                                               \
+    static bool name##_fits(const ll_kcall *c)                                                     \
+    {                                                                                              \
+        ll_conv_shape v = shape_of(direction, c);                                                  \
+        return ll_conv_winograd_fits(&v, m);                                                       \
+    }                                                                                              \
+    static size_t name##_room(const ll_kcall *c)                                                   \
+    {                                                                                              \
+        ll_conv_shape v = shape_of(direction, c);                                                  \
+        return ll_conv_winograd_room(&v, m);                                                       \
+    }                                                                                              \
+    static ll_err name(const ll_kcall *c)                                                          \
+    {                                                                                              \
+        ll_conv_shape v = shape_of(direction, c);                                                  \
+        ll_conv_winograd(&v, m, c);                                                                \
+        return LL_OK;                                                                              \
+    }
+WINOGRAD(winograd4, LL_CONV, 4)
+WINOGRAD(winograd2, LL_CONV, 2)
+WINOGRAD(dx_winograd4, LL_CONV_DX, 4)
+WINOGRAD(dx_winograd2, LL_CONV_DX, 2)
+WINOGRAD(dw_winograd4, LL_CONV_DW, 4)
+WINOGRAD(dw_winograd2, LL_CONV_DW, 2)
+#define WINOGRADS(p)                                                                               \
+    {"winograd4", p##winograd4_fits, p##winograd4_room, .run = p##winograd4, .asked = true},       \
+    {                                                                                              \
+        "winograd2", p##winograd2_fits, p##winograd2_room, .run = p##winograd2, .asked = true      \
+    }
+
 const ll_solver conv2d_cpu[] = {{"direct", direct_fits, direct_room, .run = direct},
                                 {"gather", .scratch = gather_room, .run = gather},
+                                WINOGRADS(),
                                 {0}};
-const ll_solver conv2d_dx_cpu[] = {{"gather", .scratch = dx_gather_room, .run = dx_gather}, {0}};
+const ll_solver conv2d_dx_cpu[] = {
+    {"gather", .scratch = dx_gather_room, .run = dx_gather}, WINOGRADS(dx_), {0}};
 const ll_solver conv2d_dw_cpu[] = {{"direct", dw_direct_fits, dw_direct_room, .run = dw_direct},
                                    {"outer", .scratch = dw_outer_room, .run = dw_outer},
+                                   WINOGRADS(dw_),
                                    {0}};

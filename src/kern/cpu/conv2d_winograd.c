@@ -1,0 +1,631 @@
+/* conv2d_winograd.c: convolutions of 3 x 3 and 5 x 5 filters, stride 1, with fewer multiplications
+ * (Winograd; Lavin and Gray, 2015). F(m, r) makes m outputs of r taps from a = m + r - 1 numbers,
+ * with a products in place of m r:
+ *
+ *     y = A' [(G w) . (B' x)]          in two dimensions  Y = A' [(G W G') . (B' X B)] A
+ *
+ * In each of the a x a places of the transformed tiles ("spots") what is summed over channels is a
+ * matrix product, tiles x channels by channels x filters, for the micro-kernel. conv2d_dx is the
+ * same with the filter turned round; conv2d_dw is the transpose of it with respect to W:
+ *
+ *     dW = G' [(A dY A') . (B' X B)] G   with products summed over tiles
+ *
+ * The matrices below are all there is to a form: one text makes every transform of them, vectors
+ * along channels. Points are 0, p, -p, ..: a row is the one before it with odd columns negated.
+ *
+ * Tiles are laid in the whole image (ll_conv_attr.at), so that a part of an image has the tiles
+ * that the whole has. Of a tile that a cut divides each side makes its own rows, with zeros for
+ * what it does not hold and its results do not depend on, but for rounding.
+ *
+ *     many tiles  threads share out blocks of tiles; all filters are transformed before (dw: each
+ *                 thread has sums of its own, added up in order)
+ *     few tiles   all tiles are transformed before; threads share out panels of filters (dw: of
+ *                 channels), whose transform stays in the second cache
+ *
+ * Rounding: what is summed is larger than the result; tests/kern/test_conv2d.c says how much. */
+#include "kern/cpu/conv2d_int.h"
+
+#include <omp.h>
+
+enum {
+#if defined(__AVX__) && !defined(__AVX512F__)
+    MR = 6,
+#else
+    MR = 8,
+#endif
+    NR = 2 * LL_LANES,
+    LINE = 16,             /* numbers of a cache line */
+    KC = 256,              /* a panel of so many rows fits the first cache */
+    KEEP = 4,              /* channels of filters that are brought in order at once */
+    MOST = 6,              /* a, at most */
+    BLOCK_BYTES = 1 << 20, /* of a thread's transformed tiles */
+    FEWEST = 32,
+    MANY = 256, /* tiles of a block */
+};
+
+/* ---- forms ---- */
+
+/* From an image, or the spots of a tile, to the other: n vectors of channels. Rows and columns of
+ * both are so far apart. */
+typedef void change(const float *from, int64_t from_row, int64_t from_col, float *to,
+                    int64_t to_row, int64_t to_col, int64_t n);
+
+typedef struct form {
+    int m, r;
+    change *x, *w, *y, *dy, *dw; /* B', G, A'; of the gradient A, G' */
+} form;
+
+/* Element (i, j) of T, or of its transpose. */
+LL_INLINE float entry(const float *t, const int rows, const int cols, const bool turned, int i,
+                      int j)
+{
+    return turned ? t[j * rows + i] : t[i * cols + j];
+}
+
+/* Unrolled, zeros and ones cost nothing. */
+LL_INLINE void add(ll_vec *sum, bool *any, float e, ll_vec x)
+{
+    if (e == 0) return;
+    if (*any)
+        *sum += x * e;
+    else
+        *sum = x * e;
+    *any = true;
+}
+
+/* The sum over columns first, first + step, .. of row i. */
+LL_INLINE ll_vec sum_of(const float *t, const int rows, const int cols, const bool turned,
+                        const int i, const int first, const int step, const ll_vec *in)
+{
+    ll_vec sum = {0};
+    bool any = false;
+    LL_UNROLL for (int j = first; j < cols; j += step)
+        add(&sum, &any, entry(t, rows, cols, turned, i, j), in[j]);
+    return sum;
+}
+
+/* out = T in. Rows 2i - 1 and 2i (by_rows), or columns, are a pair, but for the first and last. */
+LL_INLINE void apply(const float *t, const int rows, const int cols, const bool turned,
+                     const bool by_rows, const ll_vec *in, ll_vec *out)
+{
+    if (by_rows) {
+        out[0] = sum_of(t, rows, cols, turned, 0, 0, 1, in);
+        LL_UNROLL for (int i = 1; i + 1 < rows; i += 2)
+        {
+            ll_vec even = sum_of(t, rows, cols, turned, i, 0, 2, in);
+            ll_vec odd = sum_of(t, rows, cols, turned, i, 1, 2, in);
+            out[i] = even + odd;
+            out[i + 1] = even - odd;
+        }
+        out[rows - 1] = sum_of(t, rows, cols, turned, rows - 1, 0, 1, in);
+        return;
+    }
+    ll_vec both[MOST]; /* of a pair, the sum where it is read by even rows, the difference by odd */
+    both[0] = in[0];
+    both[cols - 1] = in[cols - 1];
+    LL_UNROLL for (int j = 1; j + 1 < cols; j += 2)
+    {
+        both[j] = in[j] + in[j + 1];
+        both[j + 1] = in[j] - in[j + 1];
+    }
+    EACH (i, rows) {
+        ll_vec sum = {0};
+        bool any = false;
+        EACH (j, cols) {
+            bool ends = j == 0 || j == cols - 1;
+            if (!ends && (j % 2 == 1) != (i % 2 == 0)) continue;
+            float e = entry(t, rows, cols, turned, i, j);
+            if (!ends && j % 2 == 0) e = -e; /* its own column is the second of the pair */
+            add(&sum, &any, e, both[j]);
+        }
+        out[i] = sum;
+    }
+}
+
+/* T X T' of n vectors; X [cols][cols]. */
+LL_INLINE void change_by(const float *t, const int rows, const int cols, const bool turned,
+                         const bool by_rows, const float *from, int64_t from_row, int64_t from_col,
+                         float *to, int64_t to_row, int64_t to_col, int64_t n)
+{
+    for (; n > 0; n--, from += LL_LANES, to += LL_LANES) {
+        ll_vec half[MOST][MOST], in[MOST], out[MOST];
+        EACH (j, cols) {
+            EACH (i, cols) in[i] = ll_vec_at(from + i * from_row + j * from_col);
+            apply(t, rows, cols, turned, by_rows, in, out);
+            EACH (i, rows) half[i][j] = out[i];
+        }
+        EACH (i, rows) {
+            apply(t, rows, cols, turned, by_rows, half[i], out);
+            EACH (j, rows) ll_vec_to(to + i * to_row + j * to_col, out[j]);
+        }
+    }
+}
+
+#define CHANGE(name, t, rows, cols, turned, by_rows)                                               \
+    static __attribute__((noinline)) void name(const float *from, int64_t fr, int64_t fc,          \
+                                               float *to, int64_t tr, int64_t tc, int64_t n)       \
+    {                                                                                              \
+        change_by(t, rows, cols, turned, by_rows, from, fr, fc, to, tr, tc, n);                    \
+    }
+#define FORM(name, m, r, b, g, a)                                                                  \
+    CHANGE(name##_x, b, m + r - 1, m + r - 1, false, true)                                         \
+    CHANGE(name##_w, g, m + r - 1, r, false, true)                                                 \
+    CHANGE(name##_y, a, m, m + r - 1, false, false)                                                \
+    CHANGE(name##_dy, a, m + r - 1, m, true, true)                                                 \
+    CHANGE(name##_dw, g, r, m + r - 1, true, false)                                                \
+    static const form name = {m, r, name##_x, name##_w, name##_y, name##_dy, name##_dw};
+
+static const float b4[] = {1, 0, -1, 0, /* points 0 1 -1 and infinity */
+                           0, 1, 1,  0, 0, -1, 1, 0, 0, 1, 0, -1};
+static const float b6[] = {4, 0,  -5, 0, 1, 0, /* points 0 1 -1 2 -2 and infinity */
+                           0, -4, -4, 1, 1, 0,  0,  4, -4, -1, 1, 0, 0,  -2, -1,
+                           2, 1,  0,  0, 2, -1, -2, 1, 0,  0,  4, 0, -5, 0,  1};
+#define SIXTH (1.f / 6)
+#define PART (1.f / 24)
+static const float g23[] = {1, 0, 0, .5f, .5f, .5f, .5f, -.5f, .5f, 0, 0, 1};
+static const float a23[] = {1, 1, 1, 0, 0, 1, -1, -1};
+static const float g43[] = {.25f,   0,         0,        -SIXTH, -SIXTH,   -SIXTH,
+                            -SIXTH, SIXTH,     -SIXTH,   PART,   2 * PART, 4 * PART,
+                            PART,   -2 * PART, 4 * PART, 0,      0,        1};
+static const float a43[] = {1, 1, 1, 1, 1, 0, 0, 1, -1, 2, -2, 0,
+                            0, 1, 1, 4, 4, 0, 0, 1, -1, 8, -8, 1};
+static const float g25[] = {.25f,      0,         0,      0,         0,        -SIXTH,
+                            -SIXTH,    -SIXTH,    -SIXTH, -SIXTH,    -SIXTH,   SIXTH,
+                            -SIXTH,    SIXTH,     -SIXTH, PART,      2 * PART, 4 * PART,
+                            8 * PART,  16 * PART, PART,   -2 * PART, 4 * PART, -8 * PART,
+                            16 * PART, 0,         0,      0,         0,        1};
+static const float a25[] = {1, 1, 1, 1, 1, 0, 0, 1, -1, 2, -2, 1};
+FORM(f23, 2, 3, b4, g23, a23)
+FORM(f43, 4, 3, b6, g43, a43)
+FORM(f25, 2, 5, b6, g25, a25)
+
+static const form *form_for(const ll_conv_shape *v, int m)
+{
+    static const form *const all[] = {&f23, &f43, &f25};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        if (all[i]->m == m && all[i]->r == v->r && all[i]->r == v->s) return all[i];
+    return NULL;
+}
+
+/* ---- sizes ---- */
+
+/* An image, and where in it the tiles of result row 0, column 0 begin. */
+typedef struct picture {
+    int64_t h, w, c, shift[2];
+} picture;
+
+typedef struct plan {
+    const ll_conv_shape *v;
+    const form *f;
+    int64_t a, spots;
+    picture in, out;      /* what is read through tiles of a x a, of m x m (dw: x and dy) */
+    int64_t down, across; /* tiles of an image */
+    int64_t tiles, block; /* of all images; of a block */
+    int64_t panels;       /* of NR filters (dw: channels) */
+    bool few;             /* tiles: see the top */
+    int64_t in_row, in_spot, out_row, out_spot; /* of transformed tiles; out: dw */
+    int64_t panel_spot, sum_spot;               /* of a panel; of its products, or sums */
+    size_t panel_bytes, in_bytes, out_bytes, sum_bytes;
+} plan;
+
+/* Numbers rounded up to lines, an odd number of them: what lies so far apart does not meet in the
+ * cache. */
+static int64_t apart(int64_t n)
+{
+    return (ll_ceil_div(n, LINE) | 1) * LINE;
+}
+
+static size_t room(int64_t n)
+{
+    return ll_align64(sizeof(float) * (size_t)n);
+}
+
+static void set_pictures(const ll_conv_shape *v, plan *p)
+{
+    picture x = {v->h, v->w, v->c, {0}}, y = {v->oh, v->ow, v->f, {0}};
+    p->in = v->d == LL_CONV_DX ? y : x;
+    p->out = v->d == LL_CONV_DX ? x : y;
+    for (int k = 0; k < 2; k++) {
+        int64_t back = v->a.at[k] % p->f->m, pad = v->a.pad[2 * k];
+        p->out.shift[k] = -back;
+        p->in.shift[k] = -back - (v->d == LL_CONV_DX ? p->f->r - 1 - pad : pad);
+    }
+    p->down = ll_ceil_div(p->out.h - p->out.shift[0], p->f->m);
+    p->across = ll_ceil_div(p->out.w - p->out.shift[1], p->f->m);
+    p->tiles = p->out.h && p->out.w ? v->n * p->down * p->across : 0;
+}
+
+static plan plan_of(const ll_conv_shape *v, int m)
+{
+    plan p = {.v = v, .f = form_for(v, m)};
+    p.a = m + p.f->r - 1;
+    p.spots = p.a * p.a;
+    set_pictures(v, &p);
+    bool dw = v->d == LL_CONV_DW;
+    p.panels = ll_ceil_div(dw ? p.in.c : p.out.c, NR);
+    p.in_row = apart(p.in.c);
+    p.out_row = dw ? apart(ll_round_up(p.out.c, MR)) : 0;
+    int64_t filters = p.panels * NR * (dw ? p.out_row : p.in_row);
+    p.few = p.tiles * (p.in_row + p.out_row) < filters;
+    int64_t each = 4 * p.spots * (p.in_row + p.out_row + (dw ? 0 : NR));
+    p.block = ll_max64(FEWEST, ll_min64(MANY, BLOCK_BYTES / each)) / MR * MR;
+    if (p.few) p.block = ll_max64(p.tiles, 1);
+    p.in_spot = apart(p.block * p.in_row);
+    p.out_spot = dw ? apart(p.block * p.out_row) : 0;
+    p.panel_spot = apart(p.in.c * NR);
+    p.sum_spot = apart((dw ? p.out_row : ll_round_up(p.block, MR)) * NR);
+    p.in_bytes = room(p.spots * p.in_spot);
+    p.out_bytes = room(p.spots * p.out_spot);
+    p.panel_bytes = dw ? 0 : room(p.spots * p.panel_spot);
+    p.sum_bytes = room(p.spots * p.sum_spot);
+    return p;
+}
+
+/* What all threads share, and what each has. */
+typedef struct shares {
+    size_t all, each;
+} shares;
+
+static shares shares_of(const plan *p)
+{
+    size_t tiles = p->in_bytes + p->out_bytes, panels = (size_t)p->panels;
+    if (p->v->d == LL_CONV_DW)
+        return p->few ? (shares){tiles, p->sum_bytes} : (shares){0, tiles + panels * p->sum_bytes};
+    return p->few ? (shares){tiles, p->panel_bytes + p->sum_bytes}
+                  : (shares){panels * p->panel_bytes, tiles + p->sum_bytes};
+}
+
+/* ---- tiles ---- */
+
+typedef struct corner {
+    int64_t n, y, x; /* of a tile in a picture; may lie outside */
+} corner;
+
+static corner corner_of(const plan *p, const picture *g, int64_t tile)
+{
+    int64_t m = p->f->m, at = tile % (p->down * p->across);
+    return (corner){tile / (p->down * p->across), at / p->across * m + g->shift[0],
+                    at % p->across * m + g->shift[1]};
+}
+
+/* Numbers of one pixel that lie in the picture, `some` of them, to or from a patch. */
+static void copy_patch(const picture *g, corner k, int64_t side, int64_t c, int64_t some,
+                       float *image, float *patch, int64_t width, bool back)
+{
+    for (int64_t i = ll_max64(0, -k.y); i < ll_min64(side, g->h - k.y); i++)
+        for (int64_t j = ll_max64(0, -k.x); j < ll_min64(side, g->w - k.x); j++) {
+            float *at = image + ((k.n * g->h + k.y + i) * g->w + k.x + j) * g->c + c;
+            float *in = patch + (i * side + j) * width;
+            memcpy(back ? at : in, back ? in : at, sizeof(float) * (size_t)some);
+        }
+}
+
+static bool within(const picture *g, corner k, int64_t side)
+{
+    return k.y >= 0 && k.x >= 0 && k.y + side <= g->h && k.x + side <= g->w;
+}
+
+/* Tiles [from, to) of the picture, transformed, the first at `first`. */
+static void take_tiles(const plan *p, const picture *g, change *f, int64_t side, const void *image,
+                       int64_t from, int64_t to, int64_t first, float *out, int64_t row,
+                       int64_t spot)
+{
+    float *x = (float *)image;
+    for (int64_t t = from; t < to; t++) {
+        corner k = corner_of(p, g, t);
+        float *at = out + (t - first) * row;
+        int64_t c = 0;
+        if (within(g, k, side)) {
+            c = g->c / LL_LANES * LL_LANES;
+            f(x + ((k.n * g->h + k.y) * g->w + k.x) * g->c, g->w * g->c, g->c, at, p->a * spot,
+              spot, c / LL_LANES);
+        }
+        for (; c < g->c; c += LL_LANES) {
+            float patch[MOST * MOST * LL_LANES] = {0};
+            copy_patch(g, k, side, c, ll_min64(LL_LANES, g->c - c), x, patch, LL_LANES, false);
+            f(patch, side * LL_LANES, LL_LANES, at + c, p->a * spot, spot, 1);
+        }
+    }
+}
+
+/* ---- filters: [spot][channel][width], width NR or, of the last panel, LL_LANES ---- */
+
+static int64_t columns_of(int64_t all, int64_t panel)
+{
+    return ll_min64(NR, all - panel * NR);
+}
+
+static int width_of(int64_t columns)
+{
+    return columns <= LL_LANES ? LL_LANES : NR;
+}
+
+/* Taps of channels [c, c + n) of the source, for the panel's result channels: [tap][KEEP][NR]. */
+static void order_taps(const plan *p, const float *w, int64_t panel, int64_t c, int64_t n,
+                       float *to)
+{
+    const ll_conv_shape *v = p->v;
+    int64_t taps = v->r * v->s, cols = columns_of(p->out.c, panel), o = panel * NR;
+    for (int64_t t = 0; t < taps; t++, to += KEEP * NR) {
+        if (v->d == LL_CONV_DX) { /* turned round; result channels lie together */
+            for (int64_t k = 0; k < n; k++)
+                memcpy(to + k * NR, w + ((c + k) * taps + taps - 1 - t) * v->c + o,
+                       sizeof(float) * (size_t)cols);
+            continue;
+        }
+        const float *from = w + (o * taps + t) * v->c + c;
+        int64_t j = 0;
+        for (; n == KEEP && j + LL_QUAD <= cols; j += LL_QUAD) {
+            ll_quad q[LL_QUAD];
+            EACH (i, LL_QUAD) q[i] = *(const ll_quad *)(from + (j + i) * taps * v->c);
+            ll_quad_transpose(q);
+            EACH (i, LL_QUAD) *(ll_quad *)(to + i * NR + j) = q[i];
+        }
+        for (; j < cols; j++)
+            for (int64_t k = 0; k < n; k++) to[k * NR + j] = from[j * taps * v->c + k];
+    }
+}
+
+static void make_panel(const plan *p, const void *w, int64_t panel, float *to)
+{
+    int width = width_of(columns_of(p->out.c, panel));
+    float taps[5 * 5 * KEEP * NR] = {0};
+    for (int64_t c = 0; c < p->in.c; c += KEEP) {
+        int64_t n = ll_min64(KEEP, p->in.c - c);
+        order_taps(p, (const float *)w, panel, c, n, taps);
+        for (int64_t k = 0; k < n; k++)
+            p->f->w(taps + k * NR, p->f->r * KEEP * NR, KEEP * NR, to + (c + k) * width,
+                    p->a * p->panel_spot, p->panel_spot, width / LL_LANES);
+    }
+}
+
+/* ---- products: sums [spot][tile][NR] ---- */
+
+typedef struct product {
+    const float *a, *b;
+    int64_t n, a_row, b_row, k, left; /* rows of a; k; rows of a that are there */
+    float *sums;
+    bool add;
+} product;
+
+LL_INLINE void by_rows(const int nv, const product *t)
+{
+    ll_sums sums[MR];
+    const float *a[MR];
+    EACH (i, MR) a[i] = t->a + ll_min64(i, t->left - 1) * t->a_row;
+    ll_micro_clear(MR, nv, sums);
+    if (t->add) ll_micro_load(MR, nv, sums, t->sums, NR);
+    ll_micro_rows(MR, nv, 1, sums, a, t->b, nv * LL_LANES, t->k);
+    ll_micro_store(MR, nv, sums, t->sums, NR);
+}
+
+static __attribute__((noinline)) void rows_wide(const product *t)
+{
+    by_rows(2, t);
+}
+
+static __attribute__((noinline)) void rows_narrow(const product *t)
+{
+    by_rows(1, t);
+}
+
+/* All tiles of a block against a panel. */
+static void multiply(const plan *p, const float *in, int64_t tiles, const float *panel, int width,
+                     float *sums)
+{
+    for (int64_t s = 0; s < p->spots; s++) {
+        int64_t k = 0;
+        do { /* once even without channels: zeros */
+            product t = {.a_row = p->in_row, .k = ll_min64(KC, p->in.c - k), .add = k > 0};
+            t.b = panel + s * p->panel_spot + k * width;
+            for (int64_t i = 0; i < tiles; i += MR) {
+                t.a = in + s * p->in_spot + i * p->in_row + k;
+                t.left = tiles - i;
+                t.sums = sums + s * p->sum_spot + i * NR;
+                (width == NR ? rows_wide : rows_narrow)(&t);
+            }
+            k += KC;
+        } while (k < p->in.c);
+    }
+}
+
+/* The results of tiles [from, to), whose products begin at `sums`. */
+static void put_tiles(const plan *p, const float *sums, int64_t from, int64_t to, int64_t panel,
+                      float *y)
+{
+    const picture *g = &p->out;
+    int64_t cols = columns_of(g->c, panel), m = p->f->m;
+    int width = width_of(cols);
+    for (int64_t t = from; t < to; t++, sums += NR) {
+        corner k = corner_of(p, g, t);
+        if (cols == width && within(g, k, m)) {
+            p->f->y(sums, p->a * p->sum_spot, p->sum_spot,
+                    y + ((k.n * g->h + k.y) * g->w + k.x) * g->c + panel * NR, g->w * g->c, g->c,
+                    width / LL_LANES);
+            continue;
+        }
+        float patch[MOST * MOST * NR];
+        p->f->y(sums, p->a * p->sum_spot, p->sum_spot, patch, m * NR, NR, width / LL_LANES);
+        copy_patch(g, k, m, panel * NR, cols, y, patch, NR, true);
+    }
+}
+
+/* One panel of the tiles [from, to) of a block that begins there. */
+static void make_results(const plan *p, const float *in, int64_t from, int64_t to,
+                         const float *panel, int64_t q, float *sums, float *y)
+{
+    multiply(p, in, to - from, panel, width_of(columns_of(p->out.c, q)), sums);
+    put_tiles(p, sums, from, to, q, y);
+}
+
+static void take_in(const plan *p, const void *x, int64_t from, int64_t to, int64_t first,
+                    float *out)
+{
+    take_tiles(p, &p->in, p->f->x, p->a, x, from, to, first, out, p->in_row, p->in_spot);
+}
+
+static int64_t share(int64_t n, int me, int team)
+{
+    return n * me / team;
+}
+
+static void run_many(const plan *p, const ll_kcall *c, int me, int team, char *all, char *mine)
+{
+    float *in = (float *)mine, *sums = (float *)(mine + p->in_bytes), *y = (float *)c->out[0].data;
+    for (int64_t q = me; q < p->panels; q += team)
+        make_panel(p, c->in[1].data, q, (float *)(all + (size_t)q * p->panel_bytes));
+#pragma omp barrier
+    int64_t end = share(p->tiles, me + 1, team);
+    for (int64_t t = share(p->tiles, me, team), to; t < end; t = to) {
+        to = ll_min64(t + p->block, end);
+        take_in(p, c->in[0].data, t, to, t, in);
+        for (int64_t q = 0; q < p->panels; q++)
+            make_results(p, in, t, to, (float *)(all + (size_t)q * p->panel_bytes), q, sums, y);
+    }
+}
+
+static void run_few(const plan *p, const ll_kcall *c, int me, int team, char *all, char *mine)
+{
+    float *panel = (float *)mine, *sums = (float *)(mine + p->panel_bytes);
+    float *in = (float *)all, *y = (float *)c->out[0].data;
+    take_in(p, c->in[0].data, share(p->tiles, me, team), share(p->tiles, me + 1, team), 0, in);
+#pragma omp barrier
+    for (int64_t q = me; q < p->panels; q += team) {
+        make_panel(p, c->in[1].data, q, panel);
+        make_results(p, in, 0, p->tiles, panel, q, sums, y);
+    }
+}
+
+/* ---- conv2d_dw: sums [spot][filter][NR channels] ---- */
+
+LL_INLINE void by_columns(const int nv, const product *t)
+{
+    ll_sums sums[MR];
+    ll_micro_load(MR, nv, sums, t->sums, NR);
+    ll_micro_columns(MR, nv, 1, sums, t->a, t->a_row, t->b, t->b_row, t->k);
+    ll_micro_store(MR, nv, sums, t->sums, NR);
+}
+
+static __attribute__((noinline)) void columns_wide(const product *t)
+{
+    by_columns(2, t);
+}
+
+static __attribute__((noinline)) void columns_narrow(const product *t)
+{
+    by_columns(1, t);
+}
+
+/* A block of tiles of dy and x, for one panel of channels. */
+static void add_products(const plan *p, const float *dy, const float *x, int64_t tiles, int64_t q,
+                         float *sums)
+{
+    product t = {.a_row = p->out_row, .b_row = p->in_row, .k = tiles};
+    for (int64_t s = 0; s < p->spots; s++)
+        for (int64_t f = 0; f < p->out.c; f += MR) {
+            t.a = dy + s * p->out_spot + f;
+            t.b = x + s * p->in_spot + q * NR;
+            t.sums = sums + s * p->sum_spot + f * NR;
+            (columns_of(p->in.c, q) > LL_LANES ? columns_wide : columns_narrow)(&t);
+        }
+}
+
+static void put_panel(const plan *p, const float *sums, int64_t q, float *dw)
+{
+    const ll_conv_shape *v = p->v;
+    int64_t cols = columns_of(v->c, q), r = p->f->r;
+    int width = width_of(cols);
+    for (int64_t f = 0; f < v->f; f++, sums += NR, dw += r * r * v->c) {
+        float patch[MOST * MOST * NR];
+        p->f->dw(sums, p->a * p->sum_spot, p->sum_spot, patch, r * NR, NR, width / LL_LANES);
+        for (int64_t t = 0; t < r * r; t++)
+            memcpy(dw + t * v->c + q * NR, patch + t * NR, sizeof(float) * (size_t)cols);
+    }
+}
+
+static void take_out(const plan *p, const void *dy, int64_t from, int64_t to, int64_t first,
+                     float *out)
+{
+    take_tiles(p, &p->out, p->f->dy, p->f->m, dy, from, to, first, out, p->out_row, p->out_spot);
+}
+
+/* Part `part` of the tiles, for all panels. */
+static void add_part(const plan *p, const ll_kcall *c, int64_t part, int64_t parts, char *mine)
+{
+    float *x = (float *)mine, *dy = (float *)(mine + p->in_bytes);
+    char *sums = mine + p->in_bytes + p->out_bytes;
+    memset(sums, 0, (size_t)p->panels * p->sum_bytes);
+    int64_t end = p->tiles * (part + 1) / parts;
+    for (int64_t t = p->tiles * part / parts, to; t < end; t = to) {
+        to = ll_min64(t + p->block, end);
+        take_in(p, c->in[1].data, t, to, t, x);
+        take_out(p, c->in[0].data, t, to, t, dy);
+        for (int64_t q = 0; q < p->panels; q++)
+            add_products(p, dy, x, to - t, q, (float *)(sums + (size_t)q * p->sum_bytes));
+    }
+}
+
+static void dw_many(const plan *p, const ll_kcall *c, int me, int team, char *each, size_t bytes)
+{
+    int64_t parts = p->v->threads;
+    for (int64_t i = me; i < parts; i += team) add_part(p, c, i, parts, each + (size_t)i * bytes);
+#pragma omp barrier
+    size_t skip = p->in_bytes + p->out_bytes;
+    for (int64_t q = me; q < p->panels; q += team) {
+        float *sums = (float *)(each + skip + (size_t)q * p->sum_bytes);
+        for (int64_t i = 1; i < parts; i++) {
+            const float *more = (const float *)((const char *)sums + (size_t)i * bytes);
+            for (int64_t e = 0; e < p->spots * p->sum_spot; e++) sums[e] += more[e];
+        }
+        put_panel(p, sums, q, (float *)c->out[0].data);
+    }
+}
+
+static void dw_few(const plan *p, const ll_kcall *c, int me, int team, char *all, char *mine)
+{
+    float *x = (float *)all, *dy = (float *)(all + p->in_bytes), *sums = (float *)mine;
+    int64_t from = share(p->tiles, me, team), to = share(p->tiles, me + 1, team);
+    take_in(p, c->in[1].data, from, to, 0, x);
+    take_out(p, c->in[0].data, from, to, 0, dy);
+#pragma omp barrier
+    for (int64_t q = me; q < p->panels; q += team) {
+        memset(sums, 0, p->sum_bytes);
+        add_products(p, dy, x, p->tiles, q, sums);
+        put_panel(p, sums, q, (float *)c->out[0].data);
+    }
+}
+
+/* ---- entry ---- */
+
+bool ll_conv_winograd_fits(const ll_conv_shape *v, int m)
+{
+    return form_for(v, m) && !v->bf16 && !v->f64 && v->groups == 1 && v->a.stride[0] == 1 &&
+           v->a.stride[1] == 1 && v->a.dilation[0] == 1 && v->a.dilation[1] == 1;
+}
+
+size_t ll_conv_winograd_room(const ll_conv_shape *v, int m)
+{
+    plan p = plan_of(v, m);
+    shares s = shares_of(&p);
+    return s.all + s.each * (size_t)v->threads;
+}
+
+void ll_conv_winograd(const ll_conv_shape *v, int m, const ll_kcall *c)
+{
+    plan p = plan_of(v, m);
+    shares s = shares_of(&p);
+    char *all = (char *)c->scratch, *each = all + s.all;
+#pragma omp parallel num_threads(v->threads)
+    {
+        int me = omp_get_thread_num(), team = omp_get_num_threads();
+        char *mine = each + s.each * (size_t)me;
+        if (v->d == LL_CONV_DW && p.few)
+            dw_few(&p, c, me, team, all, mine);
+        else if (v->d == LL_CONV_DW)
+            dw_many(&p, c, me, team, each, s.each);
+        else if (p.few)
+            run_few(&p, c, me, team, all, mine);
+        else
+            run_many(&p, c, me, team, all, mine);
+    }
+}
