@@ -4,6 +4,7 @@
 
 #include "ccode/ccode.h"
 #include "onnx/onnx.h"
+#include "train/export.h"
 #include "train/predict.h"
 #include "train/weights_load.h"
 
@@ -11,7 +12,7 @@
 
 typedef struct opts {
     const char *run, *checkpoint, *init, *map, *dtype;
-    const char *weights, *adapter, *c, *onnx, *result;
+    const char *weights, *adapter, *hf, *gguf, *c, *onnx, *result;
     ll_words set;
 } opts;
 
@@ -22,12 +23,19 @@ static const ll_arg args[] = {
      "parameters and statistics alone"},
     {"--adapter", LL_ARG_TEXT, offsetof(opts, adapter), "DIR",
      "adapters (train.lora) alone, as PEFT has them"},
+    {"--hf", LL_ARG_TEXT, offsetof(opts, hf), "DIR",
+     "a folder of Hugging Face's, for transformers: config.json, model.safetensors, tokenizer; "
+     "adapters are merged"},
+    {"--gguf", LL_ARG_TEXT, offsetof(opts, gguf), "FILE.gguf",
+     "a GGUF file, for llama.cpp: weights, sizes, tokenizer; adapters are merged"},
     {"--map", LL_ARG_TEXT, offsetof(opts, map), "MAP",
      "with --weights and --adapter: names and layouts of another system: pytorch, "
      "torchvision-resnet, "
      "torchvision-alexnet, torchvision-googlenet, "
      "torchvision-mobilenetv2, hf-gpt2, hf-llama, hf-bert, or a file; default: ours"},
-    {"--dtype", LL_ARG_TEXT, offsetof(opts, dtype), "TYPE", "with --weights: f32, bf16 or f16",
+    {"--dtype", LL_ARG_TEXT, offsetof(opts, dtype), "TYPE",
+     "with --weights, --hf and --gguf: f32, bf16 or f16; of "
+     "--gguf also q8_0 and q4_1",
      "f32"},
     {"--c", LL_ARG_TEXT, offsetof(opts, c), "DIR",
      "a C program, of plain loops, that needs libc and libm alone, and its weights"},
@@ -60,6 +68,32 @@ static ll_err write_adapter(const opts *o, const ll_trained *t)
     int n;
     TRY(ll_adapters_save(t->s, o->adapter, o->map, &n));
     printf("%s: adapter_model.safetensors, %d tensors, adapter_config.json\n", o->adapter, n);
+    return LL_OK;
+}
+
+static void tell(const char *path, const ll_exported *x, const char *type)
+{
+    printf("%s: %d tensors in %s, by map %s, %s\n", path, x->tensors, type, x->map,
+           x->tokenizer ? "and the tokenizer" : "no tokenizer (data.tokenizer names none)");
+}
+
+static ll_err write_hf(const opts *o, const ll_trained *t)
+{
+    LL_OWN(ll_arena) a = ll_arena_new();
+    ll_exported x;
+    TRY(ll_cli_spare(ll_arena_printf(a, "%s/config.json", o->hf)));
+    TRY(ll_cli_spare(ll_arena_printf(a, "%s/model.safetensors", o->hf)));
+    TRY(ll_export_hf(t->run, t->s, o->hf, o->dtype, a, &x));
+    tell(o->hf, &x, o->dtype);
+    return LL_OK;
+}
+
+static ll_err write_gguf(const opts *o, const ll_trained *t)
+{
+    LL_OWN(ll_arena) a = ll_arena_new();
+    ll_exported x;
+    TRY(ll_export_gguf(t->run, t->s, o->gguf, o->dtype, a, &x));
+    tell(o->gguf, &x, o->dtype);
     return LL_OK;
 }
 
@@ -108,6 +142,8 @@ static const struct kind {
     ll_err (*write)(const opts *o, const ll_trained *t);
 } kinds[] = {{"--weights FILE.safetensors", offsetof(opts, weights), write_weights},
              {"--adapter DIR", offsetof(opts, adapter), write_adapter},
+             {"--hf DIR", offsetof(opts, hf), write_hf},
+             {"--gguf FILE.gguf", offsetof(opts, gguf), write_gguf},
              {"--c DIR", offsetof(opts, c), write_c},
              {"--onnx FILE.onnx", offsetof(opts, onnx), write_onnx}};
 

@@ -4,6 +4,7 @@
 #include "token/split.h"
 #include "token/tokenizer.h"
 
+enum { LL_CUTS = 8 };
 enum { LL_TOKEN_TEXT, LL_TOKEN_SPECIAL, LL_TOKEN_ALWAYS }; /* ALWAYS: looked for in any text */
 
 typedef struct ll_token {
@@ -28,10 +29,15 @@ struct ll_tokenizer {
     int bos, eos;
     const char *chat;
     ll_pretok *split;
+    const char *cuts[LL_CUTS]; /* its patterns */
+    int n_cut;
     const char *path;
     ll_arena *arena;
 };
 
+/* An empty one; and its patterns. */
+ll_tokenizer *ll_tokenizer_new(const char *path);
+ll_err ll_tokenizer_cuts(ll_tokenizer *t, const char *const *patterns, int n);
 int ll_token_find(const ll_tokenizer *t, const char *bytes, int n);
 const ll_merge *ll_merge_find(const ll_tokenizer *t, int a, int b);
 /* Makes the tables; merges: pairs of tokens, by rank. */

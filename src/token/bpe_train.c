@@ -2,10 +2,8 @@
  * beside each other most often becomes a token, again and again; of equally many the pair of lower
  * numbers. Words are counted first, by threads, in chunks of a fixed size that end where words do;
  * then a merge touches only the words that have its pair. */
-#include "base/file.h"
 #include "token/bpe.h"
 
-#include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -269,55 +267,27 @@ static int learn(learner *l, int next, int vocab, ll_merge *merges)
     return made;
 }
 
-/* ---- tokenizer.json ---- */
-
-static json_t *cut_json(const char *split)
+/* The special token, the bytes, and what they were merged to. */
+static ll_err write(const char *special, const char *split, const ll_merge *m, int n, ll_arena *a,
+                    const char *path)
 {
+    LL_OWN(ll_tokenizer) t = ll_tokenizer_new(path);
     const char *const *p = ll_pretok_known(split);
-    json_t *list = json_array();
-    bool gpt2 = !p[1] && !strcmp(p[0], *ll_pretok_known(LL_PRETOK_GPT2));
-    for (int i = 0; p[i] && !gpt2; i++)
-        json_array_append_new(list,
-                              json_pack("{s:s, s:{s:s}, s:s, s:b}", "type", "Split", "pattern",
-                                        "Regex", p[i], "behavior", "Isolated", "invert", 0));
-    json_array_append_new(list,
-                          json_pack("{s:s, s:b, s:b, s:b}", "type", "ByteLevel", "add_prefix_space",
-                                    0, "trim_offsets", 1, "use_regex", gpt2));
-    return json_pack("{s:s, s:o}", "type", "Sequence", "pretokenizers", list);
-}
-
-/* How token k is spelled; text[k], in arena. */
-static ll_err write_json(const char *special, const char *split, const ll_merge *m, int n,
-                         ll_arena *a, const char *path)
-{
-    const char **text = LL_NEW_ARRAY(a, const char *, 257 + n);
-    json_t *vocab = json_object(), *merges = json_array();
-    text[0] = special;
-    for (int i = 0; i < 256; i++) {
-        char c[4];
-        ll_byte_char(i, c);
-        text[1 + i] = ll_arena_strdup(a, c);
-    }
+    ll_token *k = t->tokens = LL_NEW_ARRAY(a, ll_token, 257 + n);
+    t->n = 257 + n;
+    k[0] = (ll_token){special, (int)strlen(special), LL_TOKEN_SPECIAL};
+    for (int i = 0; i < 256; i++)
+        k[1 + i] = (ll_token){(char *)ll_arena_copy(a, &(char){(char)i}, 1), 1, LL_TOKEN_TEXT};
     for (int i = 0; i < n; i++) {
-        text[257 + i] = ll_arena_printf(a, "%s%s", text[m[i].a], text[m[i].b]);
-        json_array_append_new(merges, json_pack("[s, s]", text[m[i].a], text[m[i].b]));
+        const ll_token *x = &k[m[i].a], *y = &k[m[i].b];
+        char *both = (char *)ll_arena_alloc(a, (size_t)(x->length + y->length));
+        memcpy(both, x->bytes, (size_t)x->length);
+        memcpy(both + x->length, y->bytes, (size_t)y->length);
+        k[257 + i] = (ll_token){both, x->length + y->length, LL_TOKEN_TEXT};
     }
-    for (int i = 0; i < 257 + n; i++) json_object_set_new(vocab, text[i], json_integer(i));
-    json_t *root = json_pack(
-        "{s:s, s:n, s:n, s:[{s:i, s:s, s:b, s:b, s:b, s:b, s:b}], s:n, s:o, s:n, s:{s:s, s:b, s:b, "
-        "s:b}, s:{s:s, s:n, s:n, s:n, s:n, s:b, s:b, s:b, s:o, s:o}}",
-        "version", "1.0", "truncation", "padding", "added_tokens", "id", 0, "content", special,
-        "single_word", 0, "lstrip", 0, "rstrip", 0, "normalized", 0, "special", 1, "normalizer",
-        "pre_tokenizer", cut_json(split), "post_processor", "decoder", "type", "ByteLevel",
-        "add_prefix_space", 0, "trim_offsets", 1, "use_regex", 1, "model", "type", "BPE", "dropout",
-        "unk_token", "continuing_subword_prefix", "end_of_word_suffix", "fuse_unk", 0,
-        "byte_fallback", 0, "ignore_merges", 0, "vocab", vocab, "merges", merges);
-    char *out = json_dumps(root, JSON_INDENT(1));
-    json_decref(root);
-    CHECK(out, LL_E_MEM, "no memory for %s", path);
-    ll_err rc = ll_file_write(path, out, strlen(out));
-    free(out);
-    return rc;
+    while (p[t->n_cut]) t->cuts[t->n_cut] = p[t->n_cut], t->n_cut++;
+    TRY(ll_tokenizer_finish(t, m, n));
+    return ll_tokenizer_save_json(t, path);
 }
 
 static ll_err train(const ll_bpe_opts *o, bag *all, ll_arena *a, const char *split,
@@ -337,7 +307,7 @@ static ll_err train(const ll_bpe_opts *o, bag *all, ll_arena *a, const char *spl
     ll_merge *merges = LL_NEW_ARRAY(a, ll_merge, o->vocab + 1);
     int n = learn(&l, 257, o->vocab, merges);
     *made = 257 + n;
-    return write_json(o->special ? o->special : "<|endoftext|>", split, merges, n, a, path);
+    return write(o->special ? o->special : "<|endoftext|>", split, merges, n, a, path);
 }
 
 ll_err ll_bpe_train(const ll_bpe_opts *o, const char *const *texts, const size_t *sizes, int n,

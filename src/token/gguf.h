@@ -2,6 +2,7 @@
  * quantised in blocks of a row. Nothing of a file is trusted: what is handed out lies inside it. */
 #pragma once
 #include "base/arena.h"
+#include "base/text.h"
 #include "base/types.h"
 
 /* Element types by their numbers. A block of so many elements is so many bytes. */
@@ -47,3 +48,20 @@ const char *ll_gguf_text(const ll_gguf_pair *p, ll_arena *a); /* a string; NULL:
 const char **ll_gguf_texts(const ll_gguf_pair *p, ll_arena *a, int **lengths);
 /* Numbers of an array; NULL: it is none. */
 double *ll_gguf_numbers(const ll_gguf_pair *p, ll_arena *a);
+
+/* ---- writing (gguf_write.c) ---- */
+enum { LL_GGUF_PAIRS = 64 };
+typedef struct ll_gguf_out { /* begins as {.arena = a} */
+    const char *keys[LL_GGUF_PAIRS];
+    ll_buf values[LL_GGUF_PAIRS];
+    int n;
+    ll_arena *arena;
+} ll_gguf_out;
+void ll_gguf_put_int(ll_gguf_out *o, const char *key, uint32_t v);
+void ll_gguf_put_real(ll_gguf_out *o, const char *key, double v);
+void ll_gguf_put_bool(ll_gguf_out *o, const char *key, bool v);
+void ll_gguf_put_text(ll_gguf_out *o, const char *key, const char *v);
+void ll_gguf_put_texts(ll_gguf_out *o, const char *key, const char *const *v, int n);
+void ll_gguf_put_ints(ll_gguf_out *o, const char *key, const int *v, int n);
+/* Data of tensors: as their quant has it, whole blocks. */
+ll_err ll_gguf_write(const ll_gguf_out *o, const ll_gguf_tensor *t, int n, const char *path);

@@ -40,6 +40,11 @@ const char *ll_pretok_name(int i)
     return i < KNOWN ? known[i].name : NULL;
 }
 
+bool ll_pretok_whole(const char *name)
+{
+    return !strcmp(name, "llama-bpe") || !strcmp(name, "llama3");
+}
+
 #ifdef LL_libpcre2_8
 enum { MOST = 8, TRIES = 10000000 }; /* of patterns that never end */
 

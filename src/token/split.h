@@ -9,6 +9,7 @@ const char *const *ll_pretok_known(const char *name);
 #define LL_PRETOK_GPT2 "gpt-2"
 /* A name of each; NULL after the last. */
 const char *ll_pretok_name(int i);
+bool ll_pretok_whole(const char *name); /* a word that is a token is not merged */
 ll_err ll_pretok_open(const char *const *patterns, int n, const char *path, ll_pretok **out);
 void ll_pretok_close(ll_pretok *s);
 static inline void ll_pretok_drop(ll_pretok **s)

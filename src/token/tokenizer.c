@@ -14,7 +14,7 @@
 
 enum { MOST = 1 << 22, LIMIT = 1 << 28 }; /* tokens; bytes of a JSON file */
 
-static ll_tokenizer *begin(const char *path)
+ll_tokenizer *ll_tokenizer_new(const char *path)
 {
     ll_arena *a = ll_arena_new();
     ll_tokenizer *t = LL_NEW(a, ll_tokenizer);
@@ -30,6 +30,14 @@ void ll_tokenizer_close(ll_tokenizer *t)
 }
 
 /* ---- what all have ---- */
+
+ll_err ll_tokenizer_cuts(ll_tokenizer *t, const char *const *patterns, int n)
+{
+    CHECK(n <= LL_CUTS, LL_E_IO, "%s: more than %d patterns", t->path, LL_CUTS);
+    for (t->n_cut = 0; t->n_cut < n; t->n_cut++)
+        t->cuts[t->n_cut] = ll_arena_strdup(t->arena, patterns[t->n_cut]);
+    return ll_pretok_open(patterns, n, t->path, &t->split);
+}
 
 /* Token k, as its vocabulary spells it. */
 static void set_token(ll_tokenizer *t, int k, const char *text, size_t n, int kind)
@@ -88,8 +96,8 @@ static ll_err open_split(ll_tokenizer *t, const char *name)
     CHECK(p, LL_E_IO, "%s: cuts words as %.40s does, which is not known: %s are", t->path, name,
           b.text);
     while (p[n]) n++;
-    t->whole = !strcmp(name, "llama-bpe") || !strcmp(name, "llama3");
-    return ll_pretok_open(p, n, t->path, &t->split);
+    t->whole = ll_pretok_whole(name);
+    return ll_tokenizer_cuts(t, p, n);
 }
 
 /* {"token": number}: makes room for all of them. */
@@ -175,7 +183,7 @@ static ll_err read_cuts(ll_tokenizer *t, json_t *root)
             TRY(one_cut(t, each, &c));
     } else
         TRY(one_cut(t, pre, &c));
-    return ll_pretok_open(c.v, c.n, t->path, &t->split);
+    return ll_tokenizer_cuts(t, c.v, c.n);
 }
 
 static ll_err count_added(ll_tokenizer *t, json_t *added)
@@ -354,7 +362,7 @@ static ll_err read_gguf(ll_tokenizer *t, const ll_gguf *g, json_t *ids)
 
 ll_err ll_tokenizer_parse(const uint8_t *bytes, size_t size, const char *path, ll_tokenizer **out)
 {
-    LL_OWN(ll_tokenizer) t = begin(path);
+    LL_OWN(ll_tokenizer) t = ll_tokenizer_new(path);
     ll_err rc;
     *out = NULL;
     if (size > 4 && !memcmp(bytes, "GGUF", 4)) {
@@ -399,7 +407,7 @@ static ll_err read_pair(ll_tokenizer *t, json_t *vocab, const char *text, size_t
 ll_err ll_tokenizer_parse_pair(const char *vocab, size_t n_vocab, const char *text, size_t n_merges,
                                const char *path, ll_tokenizer **out)
 {
-    LL_OWN(ll_tokenizer) t = begin(path);
+    LL_OWN(ll_tokenizer) t = ll_tokenizer_new(path);
     json_error_t e;
     *out = NULL;
     json_t *j = json_loadb(vocab, n_vocab, JSON_ALLOW_NUL, &e);

@@ -34,6 +34,16 @@ ll_err ll_tokenizer_encode(const ll_tokenizer *t, const char *text, size_t n, bo
 const char *ll_tokenizer_bytes(const ll_tokenizer *t, int token, size_t *n);
 bool ll_tokenizer_special(const ll_tokenizer *t, int token);
 
+/* ---- writing (write.c) ---- */
+struct ll_gguf_out;
+/* Of the bytes below n alone: what a model of bytes has. */
+ll_err ll_tokenizer_of_bytes(int n, ll_tokenizer **out);
+/* tokenizer.json; with it tokenizer_config.json, into a folder. */
+ll_err ll_tokenizer_save_json(const ll_tokenizer *t, const char *path);
+ll_err ll_tokenizer_save(const ll_tokenizer *t, const char *folder);
+/* Pairs of a GGUF file whose model has a vocabulary of so many. */
+ll_err ll_tokenizer_pairs(const ll_tokenizer *t, int vocab, struct ll_gguf_out *o);
+
 /* ---- a tokenizer of one's own ---- */
 typedef struct ll_bpe_opts {
     int vocab; /* tokens, the 256 bytes and the special one among them */

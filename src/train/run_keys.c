@@ -144,7 +144,8 @@ static const ll_key keys[] = {
         "and step start at 0; verify and bench do not look at it (empty: initial values by "
         "train.seed)"),
     TEXT("train.init_map", train.init_map, "",
-         "how names and layouts of train.init are read: a bundled map (as-is, gguf-llama, "
+         "how names and layouts of train.init are read: a bundled map (as-is, gguf-gpt2, "
+         "gguf-llama, "
          "hf-bert, hf-gpt2, hf-llama, pytorch, torchvision-alexnet, torchvision-googlenet, "
          "torchvision-mobilenetv2, "
          "torchvision-resnet) or a file; empty: the "

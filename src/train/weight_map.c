@@ -37,7 +37,8 @@ static ll_err bad(const reader *r, const char *what)
 {
     FAIL(LL_E_CONFIG,
          "%s:%d: %s, at '%.40s'; want OURS = THEIRS : fcrs -> frsc, tied A = B, "
-         "skip PATTERN, refuse PATTERN, prefix TEXT, model A : B, size A = B or want A = B",
+         "skip PATTERN, refuse PATTERN, prefix TEXT, model A : B, size A = B, want A = B or "
+         "put A = B : C",
          r->m->name, r->line, what, r->at);
 }
 
@@ -167,7 +168,7 @@ static bool word(reader *r, const char *w)
     return true;
 }
 
-/* "width = hidden_size * 2" */
+/* "width = hidden_size * 2"; of put also " : SIZE" */
 static ll_err read_key(reader *r, const char *kind)
 {
     ll_map *m = r->m;
@@ -180,8 +181,13 @@ static ll_err read_key(reader *r, const char *kind)
     if (*r->at == '*') {
         k.times = strtod(r->at + 1, &end);
         if (end == r->at + 1) return bad(r, "a number is missing");
+        k.real = true;
         r->at = end;
         blanks(r);
+    }
+    if (*kind == 'p' && *r->at == ':') {
+        r->at++;
+        TRY(read_name(r, &k.when));
     }
     if (*r->at) return bad(r, "more than was expected");
     m->keys =
@@ -192,7 +198,7 @@ static ll_err read_key(reader *r, const char *kind)
 
 static ll_err read_line(reader *r)
 {
-    static const char *const keys[] = {"model", "size", "want"};
+    static const char *const keys[] = {"model", "size", "want", "put"};
     ll_map *m = r->m;
     ll_map_line l = {.kind = ""};
     blanks(r);

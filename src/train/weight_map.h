@@ -18,7 +18,11 @@
  *     model llama : hf:llama, gguf:llama       ours, for these of theirs
  *     size width = hidden_size                 of several, the first that they have; or a number
  *     size norm_eps = rms_norm_eps * 1e12      has:NAME and lacks:NAME: 1 where a tensor is, is not
- *     want hidden_act = silu                   a key that, where it is there, has one of these */
+ *     want hidden_act = silu                   a key that, where it is there, has one of these
+ * Sizes and wants are written by export too (export.h): the first key of each. A * says that theirs
+ * is a real number. Besides these, for export alone, the last of a key counts:
+ *     put head_dim = head * 2                  a size of ours, or a JSON value, or a word
+ *     put model_type = mistral : window        where that size is not 0 */
 #pragma once
 #include "base/arena.h"
 #include "base/types.h"
@@ -43,11 +47,13 @@ typedef struct ll_map_line {
 
 /* A size of ours of a key of theirs; a key of theirs and what it may be. */
 typedef struct ll_map_key {
-    const char *kind; /* "model", "size", "want" */
+    const char *kind; /* "model", "size", "want", "put" */
     const char *name;
+    const char *when; /* put: where this size is not 0; NULL: always */
     const char *of[LL_MAP_SEVERAL];
     int n;
     double times;
+    bool real; /* it is said */
 } ll_map_key;
 
 typedef struct ll_map {

@@ -2,6 +2,7 @@
  * through a map of names and layouts (weight_map.h), and from there to a file of weights alone. */
 #pragma once
 #include "exec/session.h"
+#include "train/safetensors.h"
 #include "train/weight_map.h"
 #include "train/weights.h"
 
@@ -24,5 +25,8 @@ ll_err ll_weights_check(const ll_graph *g, const ll_weights *w, const ll_weights
 /* Parameters and statistics of a session on this process alone, by the map's names and layouts
  * (NULL or "": ours); adapters are merged. *n: how many were written. */
 ll_err ll_weights_save(ll_session *s, const char *path, const char *map, ll_dtype dtype, int *n);
+/* The same tensors in arena, without second names for one. */
+ll_err ll_weights_theirs(ll_session *s, const ll_map *map, ll_dtype dtype, ll_arena *a,
+                         ll_st_tensor **out, int *n);
 /* Adapters alone, as PEFT names them: adapter_model.safetensors and adapter_config.json. */
 ll_err ll_adapters_save(ll_session *s, const char *folder, const char *map, int *n);

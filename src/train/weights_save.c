@@ -79,18 +79,26 @@ static ll_err merged(ll_arena *a, const ll_own_tensors *x, const ll_st_tensor *w
     return LL_OK;
 }
 
-static ll_err write_all(theirs *o, const ll_map *map, const ll_own_tensors *x)
+static ll_err write_all(theirs *o, const ll_map *map, ll_session *s)
 {
-    for (int i = 0; i < x->n; i++) {
+    LL_ASSERT(!s->team);
+    ll_own_tensors x = ll_weights_tensors(s, o->arena);
+    for (int i = 0; i < x.n; i++) {
         ll_st_tensor t;
-        if (x->moment[i] || ll_is_lora(x->t[i].name)) continue;
-        TRY(merged(o->arena, x, &x->t[i], &t));
+        if (x.moment[i] || ll_is_lora(x.t[i].name)) continue;
+        TRY(merged(o->arena, &x, &x.t[i], &t));
         TRY(write_one(o, map, &t));
     }
     for (int i = 0; i < o->n; i++)
         CHECK(o->filled[i] == ll_numel(&o->t[i].shape), LL_E_CONFIG,
               "map %s does not give each element of %s from one of the model", map->name,
               o->t[i].name);
+    return LL_OK;
+}
+
+/* Second names, for the same data. */
+static void write_tied(theirs *o, const ll_map *map)
+{
     for (int i = 0; i < map->n; i++) {
         const ll_map_line *l = &map->lines[i];
         int n = o->n, k = 0;
@@ -104,18 +112,26 @@ static ll_err write_all(theirs *o, const ll_map *map, const ll_own_tensors *x)
         again.name = l->ours[0];
         o->t[at] = again;
     }
+}
+
+ll_err ll_weights_theirs(ll_session *s, const ll_map *map, ll_dtype dtype, ll_arena *a,
+                         ll_st_tensor **out, int *n)
+{
+    theirs o = {.arena = a, .dtype = dtype};
+    TRY(write_all(&o, map, s));
+    *out = o.t;
+    *n = o.n;
     return LL_OK;
 }
 
 ll_err ll_weights_save(ll_session *s, const char *path, const char *map, ll_dtype dtype, int *n)
 {
-    LL_ASSERT(!s->team);
     LL_OWN(ll_arena) a = ll_arena_new();
     LL_OWN(ll_map) m = NULL;
-    TRY(ll_map_open(map && *map ? map : LL_MAP_AS_IS, &m));
-    ll_own_tensors x = ll_weights_tensors(s, a);
     theirs o = {.arena = a, .dtype = dtype};
-    TRY(write_all(&o, m, &x));
+    TRY(ll_map_open(map && *map ? map : LL_MAP_AS_IS, &m));
+    TRY(write_all(&o, m, s));
+    write_tied(&o, m);
     ll_st_pair pt = {"format", "pt"};
     *n = o.n;
     return ll_st_write(path, &(ll_st_content){.tensors = o.t,

@@ -1,6 +1,6 @@
 """Small models of transformers with random weights, for test_hf.c: FOLDER gets a folder of each as
 save_pretrained writes it (one in shards), x (two sequences of 32 tokens) and the logits, or the last
-layer, of each. Exits with 77 where a library is not installed."""
+layer, of each. FOLDER check: what was exported to NAME.out gives the same. Exits with 77 where a library is not installed."""
 import json
 import sys
 
@@ -27,6 +27,19 @@ models = {
     "gpt2": t.GPT2LMHeadModel(t.GPT2Config(n_embd=48, n_head=6, n_layer=2, vocab_size=101, n_positions=32,
                                            initializer_range=0.15)),
 }
+if "check" in sys.argv:
+    for name, model in models.items():
+        loaded, info = type(model).from_pretrained(f"{folder}/{name}.out", output_loading_info=True)
+        x = torch.from_numpy(numpy.fromfile(f"{folder}/x", numpy.int32).reshape(2, 32)).long()
+        with torch.no_grad():
+            y = loaded.eval()(x)
+        y = y.logits if hasattr(y, "logits") else y.last_hidden_state
+        off = abs(y.numpy().ravel() - numpy.fromfile(f"{folder}/{name}.y", numpy.float32)).max()
+        absent = [k for k in info["missing_keys"] if "pooler" not in k]
+        print(f"{name}: exported, off by {off:.2g}, missing {absent}, unexpected {info['unexpected_keys']}")
+        if not off <= 1e-4 or absent or info["unexpected_keys"]:
+            sys.exit(1)
+    sys.exit(0)
 x = torch.randint(1, 101, (2, 32))
 x.numpy().astype(numpy.int32).tofile(f"{folder}/x")
 for name, model in models.items():
