@@ -85,14 +85,14 @@ static ll_err sample(ll_talk *t, char *const *prompts, int64_t n)
     LL_OWN(ll_arena) a = ll_arena_new();
     ll_saying *s = LL_NEW_ARRAY(a, ll_saying, n);
     int64_t read = 0, made = 0;
-    for (int64_t i = 0; i < n; i++) s[i].text.arena = a;
+    for (int64_t i = 0; i < n; i++) s[i] = ll_talk_saying(t, a, i, -1);
     TRY(put_prompts(t, prompts, n, &read));
     bool stream = n == 1 && !t->o->json;
     if (stream && t->prints) printf("%s", prompts[0]);
     double begin = ll_now();
     TRY(ll_generator_run(t->g));
     double after = ll_now();
-    TRY(ll_talk_say(t, s, n, -1, stream));
+    TRY(ll_talk_say(t, s, n, stream));
     double end = ll_now();
     if (!t->prints) return LL_OK;
     for (int64_t i = 0; i < n; i++) made += s[i].tokens;

@@ -59,6 +59,7 @@ ll_err ll_talk_open(ll_talk *t, int64_t batch, int64_t places)
 {
     const char *w = t->o->weights;
     ll_generator_opts o = {.batch = batch,
+                           .chunk = t->chunk,
                            .places = t->o->context ? t->o->context : places,
                            .session = ll_cli_trained_session(t->run, NULL, NULL),
                            .load = load,
@@ -103,7 +104,7 @@ ll_err ll_talk_encode(const ll_talk *t, const char *text, bool special, int32_t 
     for (int64_t i = 0; i < *n; i++) {
         (*out)[i] = (unsigned char)text[i];
         CHECK((*out)[i] < t->vocab, LL_E_ARG,
-              "--prompt has byte %d ('%c'), the model's vocabulary is the bytes below %lld",
+              "the prompt has byte %d ('%c'), the model's vocabulary is the bytes below %lld",
               (*out)[i], text[i] >= ' ' && text[i] < 127 ? text[i] : '?', (long long)t->vocab);
     }
     return LL_OK;
@@ -111,63 +112,140 @@ ll_err ll_talk_encode(const ll_talk *t, const char *text, bool special, int32_t 
 
 /* ---- saying ---- */
 
+ll_saying ll_talk_saying(const ll_talk *t, ll_arena *a, int64_t i, int stop_token)
+{
+    ll_saying s = {.text.arena = a,
+                   .done = t->o->tokens == 0,
+                   .how = t->how,
+                   .most = t->o->tokens,
+                   .stop = t->o->stop,
+                   .stop_token = stop_token};
+    s.how.stream = (uint64_t)i;
+    return s;
+}
+
 /* Cuts the text off where a stop text begins. Returns how much of its end may yet become one. */
-static size_t stopped(const ll_talk *t, ll_saying *s, size_t from)
+static size_t stopped(ll_saying *s, size_t from)
 {
     size_t longest = 0;
-    for (int i = 0; i < t->o->stop.n; i++) {
-        const char *stop = t->o->stop.v[i];
+    for (int i = 0; i < s->stop.n; i++) {
+        const char *stop = s->stop.v[i];
         size_t n = strlen(stop), back = from > n ? from - n : 0;
-        if (!n || !s->text.text) continue;
+        if (!n || !s->text.text || back > s->text.len) continue;
         const char *at = (const char *)memmem(s->text.text + back, s->text.len - back, stop, n);
         if (at) {
             s->text.len = (size_t)(at - s->text.text);
-            s->done = true;
+            s->text.text[s->text.len] = 0;
+            s->done = s->ended = true;
         }
         if (n > longest) longest = n;
     }
     return s->done || !longest ? 0 : longest - 1;
 }
 
-static void show(ll_saying *s, size_t hold)
+static void show(ll_saying *s)
 {
-    size_t end = s->text.len > hold ? s->text.len - hold : 0;
+    size_t end = s->text.len > s->hold ? s->text.len - s->hold : 0;
     if (end <= s->shown) return;
     fwrite(s->text.text + s->shown, 1, end - s->shown, stdout);
     fflush(stdout);
     s->shown = end;
 }
 
-/* The next token of sequence i. */
-static ll_err next(ll_talk *t, ll_saying *s, int64_t i, int stop, bool stream)
+ll_err ll_talk_next(ll_talk *t, ll_saying *s, int64_t i)
 {
-    int32_t token = ll_generator_draw(t->g, i, &t->how, s->tokens);
+    int32_t token = ll_generator_draw(t->g, i, &s->how, s->tokens);
     size_t n = 1, from = s->text.len;
     char byte = (char)token;
-    if (t->t && (token == ll_tokenizer_eos(t->t) || token == stop)) {
-        s->done = true;
+    if (t->t && (token == ll_tokenizer_eos(t->t) || token == s->stop_token)) {
+        s->done = s->ended = true;
+        s->hold = 0;
         return LL_OK;
     }
     const char *bytes = t->t ? ll_tokenizer_bytes(t->t, token, &n) : &byte;
     TRY(ll_generator_put(t->g, i, &token, 1));
     ll_buf_add(&s->text, bytes ? bytes : "", bytes ? n : 0);
-    s->done = ++s->tokens >= t->o->tokens;
-    size_t hold = stopped(t, s, from);
-    if (stream && t->prints) show(s, s->done ? 0 : hold);
+    s->done = ++s->tokens >= s->most;
+    s->hold = stopped(s, from);
     return LL_OK;
 }
 
-ll_err ll_talk_say(ll_talk *t, ll_saying *s, int64_t n, int stop, bool stream)
+ll_err ll_talk_say(ll_talk *t, ll_saying *s, int64_t n, bool stream)
 {
-    for (int64_t i = 0; i < n; i++) s[i].done = t->o->tokens == 0;
     for (bool more = true; more;) {
         TRY(ll_generator_run(t->g));
         more = false;
         for (int64_t i = 0; i < n; i++) {
-            if (!s[i].done) TRY(next(t, &s[i], i, stop, stream));
+            if (!s[i].done) TRY(ll_talk_next(t, &s[i], i));
+            if (stream && t->prints) show(&s[i]);
             more |= !s[i].done;
         }
     }
-    for (int64_t i = 0; i < n && stream && t->prints; i++) show(&s[i], 0);
     return LL_OK;
+}
+
+/* ---- conversations ---- */
+
+/* How families write who says what; mark: what their templates have and others have not. */
+struct ll_family {
+    const char *mark, *begin, *role, *after_role, *end, *stop;
+};
+static const ll_family families[] = {
+    {"<|im_start|>", "", "<|im_start|>", "\n", "<|im_end|>\n", "<|im_end|>"},
+    {"<|start_header_id|>", "<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>\n\n",
+     "<|eot_id|>", "<|eot_id|>"},
+};
+
+ll_err ll_talk_family(const ll_talk *t, const ll_family **out)
+{
+    const char *template = t->t ? ll_tokenizer_template(t->t) : NULL;
+    *out = NULL;
+    CHECK(template, LL_E_ARG,
+          "%s: its tokenizer says nothing of conversations (chat_template): use generate",
+          t->o->folder);
+    for (size_t i = 0; i < sizeof families / sizeof *families && !*out; i++)
+        if (strstr(template, families[i].mark)) *out = &families[i];
+    CHECK(*out, LL_E_ARG,
+          "%s: conversations are not written with <|im_start|> or <|start_header_id|>, "
+          "the families that are known: use generate",
+          t->o->folder);
+    return LL_OK;
+}
+
+int ll_family_stop(const ll_talk *t, const ll_family *f)
+{
+    return ll_tokenizer_find(t->t, f->stop);
+}
+
+static ll_err add(const ll_talk *t, const char *text, bool special, ll_tokens *out)
+{
+    LL_OWN_MEMORY int32_t *v = NULL;
+    int64_t n;
+    TRY(ll_talk_encode(t, text, special, &v, &n));
+    for (int64_t i = 0; i < n; i++) {
+        out->v = (int32_t *)ll_arena_grow(out->arena, out->v, sizeof *out->v, out->n, &out->room);
+        out->v[out->n++] = v[i];
+    }
+    return LL_OK;
+}
+
+ll_err ll_family_begin(const ll_talk *t, const ll_family *f, ll_tokens *out)
+{
+    return add(t, f->begin, true, out);
+}
+
+ll_err ll_family_turn(const ll_talk *t, const ll_family *f, const char *who, const char *text,
+                      ll_tokens *out)
+{
+    TRY(add(t, f->role, true, out));
+    TRY(add(t, who, false, out));
+    TRY(add(t, f->after_role, true, out));
+    if (!text) return LL_OK;
+    TRY(add(t, text, false, out));
+    return ll_family_end(t, f, out);
+}
+
+ll_err ll_family_end(const ll_talk *t, const ll_family *f, ll_tokens *out)
+{
+    return add(t, f->end, true, out);
 }

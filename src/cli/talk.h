@@ -86,7 +86,8 @@ typedef struct ll_talk {
     ll_tokenizer *t; /* NULL: tokens are bytes */
     ll_draw_opts how;
     int64_t vocab, step;
-    bool prints; /* rank 0 */
+    int64_t chunk; /* tokens of prompts that are read at once; 0: as generate.h has it */
+    bool prints;   /* rank 0 */
 } ll_talk;
 #define LL_TALK __attribute__((cleanup(ll_talk_close))) ll_talk
 /* First the run and its tokenizer, then, with so many sequences of so many tokens, the rest. */
@@ -97,12 +98,37 @@ ll_err ll_talk_leave(ll_talk *t, ll_err rc); /* a failure of any rank comes out 
 /* A prompt's tokens; the caller frees them. */
 ll_err ll_talk_encode(const ll_talk *t, const char *text, bool special, int32_t **out, int64_t *n);
 
-/* What sequences say, each until it is done. */
+/* What a sequence says until it is done. */
 typedef struct ll_saying {
     ll_buf text;    /* without what ended it */
     size_t shown;   /* bytes that were printed */
+    size_t hold;    /* bytes at the end that may yet become a stop text */
     int64_t tokens; /* that were drawn */
     bool done;
+    bool ended; /* by itself, or a stop text: not by its length */
+    ll_draw_opts how;
+    int64_t most; /* tokens */
+    ll_words stop;
+    int stop_token; /* -1: none */
 } ll_saying;
-/* Draws for all of them until they are done; stream: prints as it goes. stop: also a token. */
-ll_err ll_talk_say(ll_talk *t, ll_saying *s, int64_t n, int stop, bool stream);
+/* As the options have it; number i of several of one seed. */
+ll_saying ll_talk_saying(const ll_talk *t, ll_arena *a, int64_t i, int stop_token);
+/* Draws the next token of sequence i, which is ready. */
+ll_err ll_talk_next(ll_talk *t, ll_saying *s, int64_t i);
+/* Draws for n of them until they are done; stream: prints as it goes. */
+ll_err ll_talk_say(ll_talk *t, ll_saying *s, int64_t n, bool stream);
+
+/* ---- conversations, as the model's family writes them ---- */
+typedef struct ll_family ll_family;
+ll_err ll_talk_family(const ll_talk *t, const ll_family **out);
+int ll_family_stop(const ll_talk *t, const ll_family *f); /* the token that ends an answer */
+typedef struct ll_tokens {
+    int32_t *v;
+    int n, room;
+    ll_arena *arena;
+} ll_tokens;
+/* Each adds tokens. Special ones are those of the family alone: what people say is text. */
+ll_err ll_family_begin(const ll_talk *t, const ll_family *f, ll_tokens *out);
+ll_err ll_family_turn(const ll_talk *t, const ll_family *f, const char *who, const char *text,
+                      ll_tokens *out); /* text NULL: its words are the model's to find */
+ll_err ll_family_end(const ll_talk *t, const ll_family *f, ll_tokens *out); /* of such an answer */

@@ -227,12 +227,18 @@ static void make_room(const ll_generator *g, sequence *s)
     s->fed = 0;
 }
 
+/* Tokens of a sequence that were not read yet. */
+static int64_t left_of(const sequence *s)
+{
+    return s->n - s->start - s->fed;
+}
+
 /* Row i of a run of k: returns how many of its tokens are new. One that has none repeats its last:
  * what is written is what is there. */
 static int64_t set_row(ll_generator *g, int64_t i, int k)
 {
     sequence *s = &g->of[i];
-    int64_t step = g->step[k], left = s->n - s->start - s->fed, n = left < step ? left : step;
+    int64_t step = g->step[k], left = left_of(s), n = left < step ? left : step;
     int64_t from = n ? s->fed : s->fed - 1, used = n ? n : 1;
     int32_t *x = g->x + i * step;
     for (int64_t j = 0; j < step; j++)
@@ -264,18 +270,30 @@ static ll_err run_once(ll_generator *g, int k)
     return LL_OK;
 }
 
+bool ll_generator_ready(const ll_generator *g, int64_t sequence_of)
+{
+    return !left_of(&g->of[sequence_of]);
+}
+
+ll_err ll_generator_step(ll_generator *g)
+{
+    int64_t most = 0;
+    for (int64_t i = 0; i < g->batch; i++) {
+        make_room(g, &g->of[i]);
+        int64_t left = left_of(&g->of[i]);
+        if (left > most) most = left;
+    }
+    return most ? run_once(g, most > FEW && g->step[1] > FEW) : LL_OK;
+}
+
 ll_err ll_generator_run(ll_generator *g)
 {
-    for (int64_t i = 0; i < g->batch; i++) make_room(g, &g->of[i]);
-    for (;;) {
-        int64_t most = 0;
-        for (int64_t i = 0; i < g->batch; i++) {
-            int64_t left = g->of[i].n - g->of[i].start - g->of[i].fed;
-            if (left > most) most = left;
-        }
-        if (!most) return LL_OK;
-        TRY(run_once(g, most > FEW && g->step[1] > FEW));
+    for (bool more = true; more;) {
+        TRY(ll_generator_step(g));
+        more = false;
+        for (int64_t i = 0; i < g->batch; i++) more |= !ll_generator_ready(g, i);
     }
+    return LL_OK;
 }
 
 const float *ll_generator_logits(const ll_generator *g, int64_t sequence_of)
@@ -371,6 +389,6 @@ int32_t ll_generator_draw(ll_generator *g, int64_t sequence_of, const ll_draw_op
     const float *logits = ll_generator_logits(g, sequence_of);
     for (int64_t k = 0; k < g->vocab; k++) g->heap[k] = (candidate){logits[k], (int32_t)k};
     if (s->repetition > 0 && s->repetition != 1) penalise(g, &g->of[sequence_of], s->repetition);
-    float u = ll_uniform_at(s->seed, ll_stream("generate", (uint64_t)sequence_of), (uint64_t)i);
+    float u = ll_uniform_at(s->seed, ll_stream("generate", s->stream), (uint64_t)i);
     return draw(g, s, (double)u);
 }

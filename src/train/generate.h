@@ -33,6 +33,9 @@ ll_err ll_generator_put(ll_generator *g, int64_t sequence, const int32_t *tokens
 void ll_generator_clear(ll_generator *g, int64_t sequence);
 /* Reads what was added. A sequence that outgrows its places goes on with the later half of them. */
 ll_err ll_generator_run(ll_generator *g);
+/* One program's run of it: a chunk, or a token, of each sequence that has any left. */
+ll_err ll_generator_step(ll_generator *g);
+bool ll_generator_ready(const ll_generator *g, int64_t sequence); /* all of it was read */
 /* Logits of what follows a sequence; its tokens so far. */
 const float *ll_generator_logits(const ll_generator *g, int64_t sequence);
 const int32_t *ll_generator_tokens(const ll_generator *g, int64_t sequence, int64_t *n);
@@ -44,8 +47,8 @@ typedef struct ll_draw_opts {
     double min_p;       /* of those with this much of the likeliest one's; 0: of all */
     double
         repetition; /* logits of tokens that were there are divided by it; 0 or 1: they are not */
-    uint64_t seed;
+    uint64_t seed, stream; /* stream: of several that have one seed */
 } ll_draw_opts;
 ll_err ll_draw_check(const ll_draw_opts *s);
-/* The next token of a sequence, its draw number i: of seed, sequence and i alone. */
+/* The next token of a sequence, its draw number i: of seed, stream and i alone. */
 int32_t ll_generator_draw(ll_generator *g, int64_t sequence, const ll_draw_opts *s, int64_t i);

@@ -1,0 +1,258 @@
+/* asked.c: requests read. */
+#include "cli/asked.h"
+
+#include <jansson.h>
+#include <math.h>
+#include <string.h>
+
+enum { STOPS = 16 };
+
+typedef struct reader {
+    ll_arena *a;
+    ll_asked *out;
+} reader;
+typedef ll_err taker(reader *r, const char *key, const json_t *v);
+
+static ll_err number(const char *key, const json_t *v, double least, double most, double *out)
+{
+    *out = json_number_value(v);
+    CHECK(json_is_number(v) && *out >= least && *out <= most, LL_E_ARG,
+          "%s wants a number from %g to %g", key, least, most);
+    return LL_OK;
+}
+
+static ll_err whole(const char *key, const json_t *v, int64_t least, int64_t *out)
+{
+    *out = (int64_t)json_integer_value(v);
+    CHECK(json_is_integer(v) && *out >= least, LL_E_ARG, "%s wants a whole number, %lld or more",
+          key, (long long)least);
+    return LL_OK;
+}
+
+static ll_err text(reader *r, const char *key, const json_t *v, const char **out)
+{
+    CHECK(json_is_string(v), LL_E_ARG, "%s wants a text", key);
+    *out = ll_arena_strdup(r->a, json_string_value(v));
+    return LL_OK;
+}
+
+/* ---- keys ---- */
+
+static ll_err take_model(reader *r, const char *key, const json_t *v)
+{
+    return text(r, key, v, &r->out->model);
+}
+
+/* A text, a list of one, or tokens. */
+static ll_err take_prompt(reader *r, const char *key, const json_t *v)
+{
+    size_t n = json_array_size(v);
+    if (json_is_array(v) && n == 1 && json_is_string(json_array_get(v, 0)))
+        v = json_array_get(v, 0);
+    if (json_is_string(v)) return text(r, key, v, &r->out->prompt);
+    CHECK(n, LL_E_ARG, "prompt wants a text, or a list of tokens (one prompt a request)");
+    r->out->tokens = LL_NEW_ARRAY(r->a, int32_t, n);
+    r->out->n_token = (int)n;
+    for (size_t i = 0; i < n; i++) {
+        const json_t *t = json_array_get(v, i);
+        CHECK(json_is_integer(t) && json_integer_value(t) >= 0 &&
+                  json_integer_value(t) <= INT32_MAX,
+              LL_E_ARG, "prompt wants a text, or a list of tokens (one prompt a request)");
+        r->out->tokens[i] = (int32_t)json_integer_value(t);
+    }
+    return LL_OK;
+}
+
+/* What a message says: a text, or parts of type text, one after another. */
+static ll_err content(reader *r, const json_t *v, const char **out)
+{
+    ll_buf b = {.arena = r->a};
+    if (json_is_string(v)) return text(r, "content", v, out);
+    CHECK(json_is_array(v), LL_E_ARG, "a message's content wants a text");
+    for (size_t i = 0; i < json_array_size(v); i++) {
+        const json_t *part = json_array_get(v, i);
+        const char *type = json_string_value(json_object_get(part, "type"));
+        const char *words = json_string_value(json_object_get(part, "text"));
+        CHECK(type && !strcmp(type, "text") && words, LL_E_ARG,
+              "a message's content has a part that is no text: text alone is read here");
+        ll_buf_puts(&b, words);
+    }
+    *out = b.text ? b.text : "";
+    return LL_OK;
+}
+
+static ll_err take_messages(reader *r, const char *, const json_t *v)
+{
+    static const char *const roles[] = {"system", "developer", "user", "assistant"};
+    size_t n = json_array_size(v);
+    CHECK(n, LL_E_ARG, "messages wants a list of messages");
+    r->out->said = LL_NEW_ARRAY(r->a, ll_said, n);
+    for (size_t i = 0; i < n; i++) {
+        const json_t *m = json_array_get(v, i);
+        const char *who = json_string_value(json_object_get(m, "role"));
+        size_t k = 0;
+        while (k < 4 && (!who || strcmp(who, roles[k]))) k++;
+        CHECK(k < 4, LL_E_ARG, "a message's role wants system, user or assistant");
+        ll_said *s = &r->out->said[r->out->n_said++];
+        s->who = k == 1 ? roles[0] : roles[k];
+        TRY(content(r, json_object_get(m, "content"), &s->text));
+    }
+    return LL_OK;
+}
+
+static ll_err take_most(reader *r, const char *key, const json_t *v)
+{
+    return whole(key, v, 0, &r->out->most);
+}
+
+static ll_err take_temperature(reader *r, const char *key, const json_t *v)
+{
+    return number(key, v, 0, 100, &r->out->how.temperature);
+}
+
+static ll_err take_top_p(reader *r, const char *key, const json_t *v)
+{
+    return number(key, v, 1e-9, 1, &r->out->how.top_p);
+}
+
+static ll_err take_min_p(reader *r, const char *key, const json_t *v)
+{
+    return number(key, v, 0, 1, &r->out->how.min_p);
+}
+
+static ll_err take_top_k(reader *r, const char *key, const json_t *v)
+{
+    return whole(key, v, 0, &r->out->how.top_k);
+}
+
+static ll_err take_repetition(reader *r, const char *key, const json_t *v)
+{
+    return number(key, v, 1e-3, 1e3, &r->out->how.repetition);
+}
+
+static ll_err take_seed(reader *r, const char *key, const json_t *v)
+{
+    CHECK(json_is_integer(v), LL_E_ARG, "%s wants a whole number", key);
+    r->out->how.seed = (uint64_t)json_integer_value(v);
+    r->out->seeded = true;
+    return LL_OK;
+}
+
+static ll_err take_stop(reader *r, const char *key, const json_t *v)
+{
+    size_t n = json_is_string(v) ? 1 : json_array_size(v);
+    CHECK((json_is_string(v) || json_is_array(v)) && n <= STOPS, LL_E_ARG,
+          "stop wants a text, or a list of %d texts at most", STOPS);
+    r->out->stop.v = LL_NEW_ARRAY(r->a, const char *, n + 1);
+    for (size_t i = 0; i < n; i++)
+        TRY(text(r, key, json_is_string(v) ? v : json_array_get(v, i),
+                 &r->out->stop.v[r->out->stop.n++]));
+    return LL_OK;
+}
+
+static ll_err take_stream(reader *r, const char *key, const json_t *v)
+{
+    CHECK(json_is_boolean(v), LL_E_ARG, "%s wants true or false", key);
+    r->out->stream = json_is_true(v);
+    return LL_OK;
+}
+
+static ll_err take_stream_options(reader *r, const char *key, const json_t *v)
+{
+    CHECK(json_is_object(v), LL_E_ARG, "%s wants an object", key);
+    r->out->usage = json_is_true(json_object_get(v, "include_usage"));
+    return LL_OK;
+}
+
+static ll_err pass_over(reader *, const char *, const json_t *)
+{
+    return LL_OK;
+}
+
+/* Says what is so anyway: 0, 1 of n, false, an empty list. */
+static ll_err as_it_is(reader *, const char *key, const json_t *v)
+{
+    double usual = !strcmp(key, "n") || !strcmp(key, "best_of") ? 1 : 0;
+    bool is = json_is_false(v) || (json_is_number(v) && json_number_value(v) == usual) ||
+              (json_is_array(v) && !json_array_size(v)) ||
+              (json_is_object(v) && !json_object_size(v));
+    CHECK(is, LL_E_ARG, "%s: only %s is done here", key, usual > 0 ? "1" : "none of it");
+    return LL_OK;
+}
+
+static ll_err take_format(reader *, const char *key, const json_t *v)
+{
+    const char *type = json_string_value(json_object_get(v, "type"));
+    CHECK(type && !strcmp(type, "text"), LL_E_ARG, "%s: only {\"type\": \"text\"} is done here",
+          key);
+    return LL_OK;
+}
+
+static const struct key {
+    const char *name;
+    int of; /* 1: completions, 2: chats, 3: both */
+    taker *f;
+} keys[] = {{"model", 3, take_model},
+            {"prompt", 1, take_prompt},
+            {"messages", 2, take_messages},
+            {"max_tokens", 3, take_most},
+            {"max_completion_tokens", 2, take_most},
+            {"temperature", 3, take_temperature},
+            {"top_p", 3, take_top_p},
+            {"top_k", 3, take_top_k},
+            {"min_p", 3, take_min_p},
+            {"repetition_penalty", 3, take_repetition},
+            {"seed", 3, take_seed},
+            {"stop", 3, take_stop},
+            {"stream", 3, take_stream},
+            {"stream_options", 3, take_stream_options},
+            {"response_format", 2, take_format},
+            {"user", 3, pass_over},
+            {"metadata", 3, pass_over},
+            {"store", 3, as_it_is},
+            {"n", 3, as_it_is},
+            {"best_of", 1, as_it_is},
+            {"echo", 1, as_it_is},
+            {"logprobs", 3, as_it_is},
+            {"presence_penalty", 3, as_it_is},
+            {"frequency_penalty", 3, as_it_is},
+            {"logit_bias", 3, as_it_is},
+            {"tools", 2, as_it_is}};
+
+static ll_err take(reader *r, const char *name, const json_t *v, int of)
+{
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+        if (!strcmp(keys[i].name, name) && keys[i].of & of)
+            return json_is_null(v) ? LL_OK : keys[i].f(r, name, v);
+    FAIL(LL_E_ARG, "%.60s is not known here", name);
+}
+
+static ll_err take_all(reader *r, json_t *root, int of)
+{
+    const char *name;
+    json_t *v;
+    CHECK(json_is_object(root), LL_E_ARG, "the body wants a JSON object");
+    json_object_foreach(root, name, v)
+    {
+        r->out->param = ll_arena_strdup(r->a, name);
+        TRY(take(r, name, v, of));
+    }
+    r->out->param = of == 1 ? "prompt" : "messages";
+    CHECK(r->out->prompt || r->out->tokens || r->out->said, LL_E_ARG, "%s is missing",
+          r->out->param);
+    r->out->param = NULL;
+    return LL_OK;
+}
+
+ll_err ll_asked_parse(const char *text, size_t n, bool chat, const ll_draw_opts *usual, ll_arena *a,
+                      ll_asked *out)
+{
+    reader r = {a, out};
+    json_error_t e;
+    *out = (ll_asked){.most = -1, .how = *usual};
+    json_t *root = json_loadb(text, n, JSON_REJECT_DUPLICATES, &e);
+    CHECK(root, LL_E_ARG, "the body is no JSON: %s", e.text);
+    ll_err rc = take_all(&r, root, chat ? 2 : 1);
+    json_decref(root);
+    return rc;
+}

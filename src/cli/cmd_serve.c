@@ -1,0 +1,553 @@
+/* cmd_serve.c: loopline serve. A model of tokens behind HTTP, in the form that OpenAI's clients
+ * speak. Requests that come while others are answered join them: each has a sequence of the batch,
+ * and leaves it when it is done; those that find none free wait in order. */
+#include "base/file.h"
+#include "base/now.h"
+#include "cli/asked.h"
+#include "cli/http.h"
+#include "cli/talk.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+typedef struct opts {
+    ll_talk_opts talk;
+    const char *host, *token;
+    int64_t port, batch, connections, body;
+    double timeout;
+} opts;
+
+static const ll_arg args[] = {
+    {"RUN_FOLDER", LL_ARG_TEXT, offsetof(ll_talk_opts, folder), NULL,
+     "of a model of tokens that was trained, or imported"},
+    {"--port", LL_ARG_INT, offsetof(opts, port), "N", "to listen on (0: any that is free)", "8080"},
+    {"--host", LL_ARG_TEXT, offsetof(opts, host), "ADDRESS",
+     "to listen on; one that others reach wants --token", "127.0.0.1"},
+    {"--token", LL_ARG_TEXT, offsetof(opts, token), "FILE",
+     "its first line is what clients must send as their key (Authorization: Bearer ...)"},
+    {"--batch", LL_ARG_COUNT, offsetof(opts, batch), "N", "requests that are answered at once",
+     "4"},
+    {"--connections", LL_ARG_COUNT, offsetof(opts, connections), "N", "clients at most", "64"},
+    {"--body", LL_ARG_COUNT, offsetof(opts, body), "BYTES", "of a request at most", "1048576"},
+    {"--timeout", LL_ARG_NUMBER, offsetof(opts, timeout), "S",
+     "a request's answer ends after so long, with finish_reason length", "300"},
+    LL_TALK_ARGS("400")};
+
+/* ---- what is asked, and how far it is ---- */
+
+typedef struct job {
+    int connection;
+    bool chat, begun;
+    int64_t number, created, read; /* read: tokens of the prompt */
+    double until;
+    ll_asked asked;
+    ll_tokens tokens;
+    ll_saying say;
+    ll_arena *arena;
+    struct job *next; /* that waits */
+} job;
+
+typedef struct server {
+    const opts *o;
+    ll_talk t;
+    ll_http *http;
+    const ll_family *family; /* NULL: no conversations */
+    const char *name;
+    char *key;
+    int64_t places, made;
+    job **at; /* [batch]: NULL: free */
+    job *first, *last;
+} server;
+
+static volatile sig_atomic_t told_to_stop;
+
+static void on_signal(int)
+{
+    told_to_stop = 1;
+}
+
+/* ---- answers ---- */
+
+static void send_json(server *s, int connection, int status, json_t *j)
+{
+    char *text = json_dumps(j, JSON_COMPACT);
+    json_decref(j);
+    if (!text) text = strdup("{}");
+    ll_http_answer(s->http, connection, status, "application/json", text, strlen(text));
+    free(text);
+}
+
+static json_t *error_json(const char *message, const char *type, const char *param,
+                          const char *code)
+{
+    return json_pack("{s:{s:s, s:s, s:s?, s:s?}}", "error", "message", message, "type", type,
+                     "param", param, "code", code);
+}
+
+static void refuse(server *s, int connection, int status, const char *code, const char *param,
+                   const char *message)
+{
+    send_json(
+        s, connection, status,
+        error_json(message, status < 500 ? "invalid_request_error" : "server_error", param, code));
+}
+
+static void event(server *s, const job *k, json_t *j)
+{
+    char *text = json_dumps(j, JSON_COMPACT);
+    LL_OWN(ll_arena) a = ll_arena_new();
+    ll_buf b = {.arena = a};
+    json_decref(j);
+    ll_buf_printf(&b, "data: %s\n\n", text ? text : "{}");
+    free(text);
+    ll_http_part(s->http, k->connection, b.text, b.len);
+}
+
+/* Bytes as a JSON text; what is no UTF-8 becomes U+FFFD. */
+static json_t *text_json(ll_arena *a, const char *bytes, size_t n)
+{
+    ll_buf b = {.arena = a};
+    char *copy = (char *)ll_arena_copy(a, bytes, n + 1);
+    copy[n] = '\0';
+    ll_buf_json(&b, copy);
+    return json_loads(b.text, JSON_DECODE_ANY, NULL);
+}
+
+static json_t *usage_json(const job *k)
+{
+    return json_pack("{s:I, s:I, s:I}", "prompt_tokens", (json_int_t)k->read, "completion_tokens",
+                     (json_int_t)k->say.tokens, "total_tokens",
+                     (json_int_t)(k->read + k->say.tokens));
+}
+
+/* What all answers and their parts have; choice NULL: none. */
+static json_t *frame(const server *s, const job *k, json_t *choice)
+{
+    char id[64];
+    bool part = k->asked.stream;
+    snprintf(id, sizeof id, "%s-%lld", k->chat ? "chatcmpl" : "cmpl", (long long)k->number);
+    json_t *j = json_pack("{s:s, s:s, s:I, s:s, s:[]}", "id", id, "object",
+                          !k->chat ? "text_completion"
+                          : part   ? "chat.completion.chunk"
+                                   : "chat.completion",
+                          "created", (json_int_t)k->created, "model", s->name, "choices");
+    if (choice) {
+        json_object_set_new(choice, "index", json_integer(0));
+        json_object_set_new(choice, "logprobs", json_null());
+        json_array_append_new(json_object_get(j, "choices"), choice);
+    }
+    return j;
+}
+
+static json_t *reason(const job *k)
+{
+    return k->say.done ? json_string(k->say.ended ? "stop" : "length") : json_null();
+}
+
+/* How many bytes from shown on can be told: no half of a character, nothing that may be cut off. */
+static size_t tellable(const job *k)
+{
+    size_t end = k->say.text.len, from = k->say.shown;
+    if (k->say.done) return end - from;
+    end = end > k->say.hold ? end - k->say.hold : 0;
+    if (end <= from) return 0;
+    for (size_t back = 1; back <= 3 && back <= end - from; back++) {
+        unsigned char c = (unsigned char)k->say.text.text[end - back];
+        size_t want = c >= 0xF0 ? 4 : c >= 0xE0 ? 3 : c >= 0xC0 ? 2 : 1;
+        if (c < 0x80 || want > 1) return end - from - (want > back ? back : 0);
+    }
+    return end - from;
+}
+
+/* What is new since the last time. */
+static void tell_part(server *s, job *k)
+{
+    LL_OWN(ll_arena) a = ll_arena_new();
+    size_t n = tellable(k);
+    if (!k->begun) {
+        ll_http_begin(s->http, k->connection, "text/event-stream");
+        if (k->chat)
+            event(s, k,
+                  frame(s, k,
+                        json_pack("{s:{s:s, s:s}, s:n}", "delta", "role", "assistant", "content",
+                                  "", "finish_reason")));
+    }
+    k->begun = true;
+    if (!n && !k->say.done) return;
+    json_t *words = text_json(a, n ? k->say.text.text + k->say.shown : "", n), *choice;
+    k->say.shown += n;
+    if (k->chat)
+        choice = json_pack("{s:{s:o}, s:o}", "delta", "content", words, "finish_reason", reason(k));
+    else
+        choice = json_pack("{s:o, s:o}", "text", words, "finish_reason", reason(k));
+    event(s, k, frame(s, k, choice));
+    if (!k->say.done) return;
+    if (k->asked.usage) {
+        json_t *last = frame(s, k, NULL);
+        json_object_set_new(last, "usage", usage_json(k));
+        event(s, k, last);
+    }
+    static const char end[] = "data: [DONE]\n\n";
+    ll_http_part(s->http, k->connection, end, sizeof end - 1);
+    ll_http_end(s->http, k->connection);
+}
+
+static void tell_whole(server *s, job *k)
+{
+    LL_OWN(ll_arena) a = ll_arena_new();
+    json_t *words = text_json(a, k->say.text.len ? k->say.text.text : "", k->say.text.len), *choice;
+    if (k->chat)
+        choice = json_pack("{s:{s:s, s:o}, s:o}", "message", "role", "assistant", "content", words,
+                           "finish_reason", reason(k));
+    else
+        choice = json_pack("{s:o, s:o}", "text", words, "finish_reason", reason(k));
+    json_t *j = frame(s, k, choice);
+    json_object_set_new(j, "usage", usage_json(k));
+    send_json(s, k->connection, 200, j);
+}
+
+static void tell(server *s, job *k)
+{
+    if (k->asked.stream)
+        tell_part(s, k);
+    else if (k->say.done)
+        tell_whole(s, k);
+}
+
+/* ---- requests ---- */
+
+static ll_err encode(server *s, job *k)
+{
+    const ll_asked *q = &k->asked;
+    LL_OWN_MEMORY int32_t *v = NULL;
+    int64_t n = q->n_token;
+    int bos = s->t.t ? ll_tokenizer_bos(s->t.t) : -1;
+    k->tokens.arena = k->arena;
+    if (k->chat) {
+        TRY(ll_family_begin(&s->t, s->family, &k->tokens));
+        for (int i = 0; i < q->n_said; i++)
+            TRY(ll_family_turn(&s->t, s->family, q->said[i].who, q->said[i].text, &k->tokens));
+        return ll_family_turn(&s->t, s->family, "assistant", NULL, &k->tokens);
+    }
+    if (q->prompt) TRY(ll_talk_encode(&s->t, q->prompt, true, &v, &n));
+    bool first = q->prompt && bos >= 0;
+    k->tokens.v = LL_NEW_ARRAY(k->arena, int32_t, n + 2);
+    k->tokens.v[0] = bos;
+    if (n) memcpy(k->tokens.v + first, v ? v : q->tokens, sizeof *v * (size_t)n);
+    k->tokens.n = (int)n + first;
+    return LL_OK;
+}
+
+/* Does it fit? Then its answer can begin. */
+static ll_err prepare(server *s, job *k)
+{
+    TRY(encode(s, k));
+    CHECK(k->tokens.n, LL_E_ARG, "the prompt is empty");
+    for (int i = 0; i < k->tokens.n; i++)
+        CHECK(k->tokens.v[i] < s->t.vocab, LL_E_ARG, "token %d: the vocabulary is %lld tokens",
+              k->tokens.v[i], (long long)s->t.vocab);
+    k->read = k->tokens.n;
+    k->say = ll_talk_saying(&s->t, k->arena, k->asked.seeded ? 0 : k->number,
+                            k->chat ? ll_family_stop(&s->t, s->family) : -1);
+    uint64_t stream = k->say.how.stream;
+    k->say.how = k->asked.how;
+    k->say.how.stream = stream;
+    if (k->asked.stop.n) k->say.stop = k->asked.stop;
+    int64_t room = s->places - k->read;
+    if (k->asked.most >= 0) k->say.most = k->asked.most;
+    if (k->asked.most < 0 && k->say.most > room) k->say.most = room;
+    k->say.done = k->say.most == 0;
+    k->asked.param = room < 1 || k->say.most > room ? "context" : NULL;
+    CHECK(!k->asked.param, LL_E_ARG,
+          "the prompt has %lld tokens, and %lld at most are to follow: in all %lld are kept "
+          "(--context)",
+          (long long)k->read, (long long)(k->asked.most < 0 ? s->o->talk.tokens : k->asked.most),
+          (long long)s->places);
+    return LL_OK;
+}
+
+static ll_err read_job(server *s, job *k, const ll_http_request *r)
+{
+    TRY(ll_asked_parse(r->body.at, r->body.n, k->chat, &s->t.how, k->arena, &k->asked));
+    if (k->chat && !s->family) TRY(ll_talk_family(&s->t, &s->family));
+    return prepare(s, k);
+}
+
+static void ask(server *s, int connection, const ll_http_request *r, bool chat)
+{
+    ll_arena *a = ll_arena_new();
+    job *k = LL_NEW(a, job);
+    *k = (job){.connection = connection,
+               .chat = chat,
+               .number = ++s->made,
+               .created = (int64_t)time(NULL),
+               .until = ll_now() + s->o->timeout,
+               .arena = a};
+    ll_err rc = read_job(s, k, r);
+    const char *m = k->asked.model;
+    bool long_one = k->asked.param && !strcmp(k->asked.param, "context");
+    if (rc != LL_OK) {
+        refuse(s, connection, 400, long_one ? "context_length_exceeded" : NULL,
+               long_one ? NULL : k->asked.param, ll_error_message());
+    } else if (m && strcmp(m, s->name)) {
+        refuse(s, connection, 404, "model_not_found", "model",
+               ll_arena_printf(a, "there is no model %.60s: %s is", m, s->name));
+    } else {
+        if (s->last)
+            s->last->next = k;
+        else
+            s->first = k;
+        s->last = k;
+        return;
+    }
+    ll_arena_free(a);
+}
+
+static void completions(server *s, int c, const ll_http_request *r)
+{
+    ask(s, c, r, false);
+}
+
+static void chats(server *s, int c, const ll_http_request *r)
+{
+    ask(s, c, r, true);
+}
+
+static void models(server *s, int c, const ll_http_request *)
+{
+    send_json(s, c, 200,
+              json_pack("{s:s, s:[{s:s, s:s, s:i, s:s}]}", "object", "list", "data", "id", s->name,
+                        "object", "model", "created", 0, "owned_by", "loopline"));
+}
+
+static void health(server *s, int c, const ll_http_request *)
+{
+    send_json(s, c, 200, json_pack("{s:s}", "status", "ok"));
+}
+
+static const struct route {
+    const char *method, *path;
+    void (*f)(server *s, int connection, const ll_http_request *r);
+} routes[] = {{"GET", "/v1/models", models},
+              {"GET", "/health", health},
+              {"POST", "/v1/completions", completions},
+              {"POST", "/v1/chat/completions", chats}};
+
+/* In as much time whatever is wrong. */
+static bool has_key(const server *s, ll_http_text auth)
+{
+    size_t n = s->key ? strlen(s->key) : 0;
+    unsigned off = 0;
+    if (!s->key) return true;
+    if (auth.n != n + 7 || strncasecmp(auth.at, "Bearer ", 7)) return false;
+    for (size_t i = 0; i < n; i++) off |= (unsigned char)auth.at[7 + i] ^ (unsigned char)s->key[i];
+    return !off;
+}
+
+/* Pages of other sites that a browser shows can reach this address by a name of their own. */
+static bool is_host(const server *s, ll_http_text host)
+{
+    static const char *const ours[] = {"127.0.0.1", "localhost", "[::1]"};
+    char name[32];
+    size_t n = host.n;
+    if (s->key) return true;
+    for (size_t i = host.n; i-- > 0 && host.at[i] != ']';)
+        if (host.at[i] == ':') n = i;
+    if (n >= sizeof name) return false;
+    memcpy(name, host.at, n);
+    name[n] = '\0';
+    for (int i = 0; i < 3; i++)
+        if (!strcasecmp(name, ours[i])) return true;
+    return !strncmp(name, "127.", 4);
+}
+
+static void serve(void *user, int c, const ll_http_request *r)
+{
+    server *s = (server *)user;
+    size_t json = strlen("application/json");
+    if (!has_key(s, r->auth)) {
+        refuse(s, c, 401, "invalid_api_key", NULL, "the key is missing or wrong");
+        return;
+    }
+    if (!is_host(s, r->host)) {
+        refuse(s, c, 400, NULL, NULL, "Host is not an address of this machine");
+        return;
+    }
+    bool path = false;
+    for (size_t i = 0; i < sizeof routes / sizeof *routes; i++) {
+        if (!ll_http_is(r->path, routes[i].path)) continue;
+        path = true;
+        if (!ll_http_is(r->method, routes[i].method)) continue;
+        if (*routes[i].method == 'P' &&
+            !(r->type.n >= json && !strncasecmp(r->type.at, "application/json", json)))
+            refuse(s, c, 415, NULL, NULL, "Content-Type must be application/json");
+        else
+            routes[i].f(s, c, r);
+        return;
+    }
+    refuse(s, c, path ? 405 : 404, NULL, NULL,
+           path ? "this path does not take this method"
+                : "there are /v1/models, /v1/completions, /v1/chat/completions and /health");
+}
+
+/* ---- the loop ---- */
+
+/* Those that wait, as long as sequences are free. */
+static ll_err admit(server *s)
+{
+    for (int64_t i = 0; i < s->o->batch && s->first; i++) {
+        if (s->at[i]) continue;
+        job *k = s->first;
+        s->first = k->next;
+        if (!s->first) s->last = NULL;
+        s->at[i] = k;
+        ll_generator_clear(s->t.g, i);
+        TRY(ll_generator_put(s->t.g, i, k->tokens.v, k->tokens.n));
+    }
+    return LL_OK;
+}
+
+static void leave(server *s, int64_t i)
+{
+    ll_generator_clear(s->t.g, i);
+    ll_arena_free(s->at[i]->arena);
+    s->at[i] = NULL;
+}
+
+/* A token for each sequence that was read to its end. */
+static ll_err go_on(server *s)
+{
+    TRY(admit(s));
+    TRY(ll_generator_step(s->t.g));
+    double now = ll_now();
+    for (int64_t i = 0; i < s->o->batch; i++) {
+        job *k = s->at[i];
+        bool gone = k && ll_http_gone(s->http, k->connection);
+        if (!k) continue;
+        if (!gone && !k->say.done && now > k->until) k->say.done = true;
+        if (!gone && !k->say.done && ll_generator_ready(s->t.g, i))
+            TRY(ll_talk_next(&s->t, &k->say, i));
+        if (gone)
+            ll_http_answer(s->http, k->connection, 503, "text/plain", "", 0); /* to nobody */
+        else
+            tell(s, k);
+        if (gone || k->say.done) leave(s, i);
+    }
+    return LL_OK;
+}
+
+static bool busy(const server *s)
+{
+    bool any = s->first != NULL;
+    for (int64_t i = 0; i < s->o->batch; i++) any |= s->at[i] != NULL;
+    return any;
+}
+
+/* Nobody is left without a word. */
+static void end_job(server *s, const job *k, const char *why)
+{
+    if (k->begun) {
+        event(s, k, error_json(why, "server_error", NULL, NULL));
+        ll_http_end(s->http, k->connection);
+    } else
+        refuse(s, k->connection, 503, NULL, NULL, why);
+    ll_arena_free(k->arena);
+}
+
+static ll_err end(server *s, ll_err rc)
+{
+    LL_OWN(ll_arena) a = ll_arena_new();
+    const char *why = rc == LL_OK ? "the server ends" : ll_arena_strdup(a, ll_error_message());
+    double until = ll_now() + 2;
+    for (int64_t i = 0; i < s->o->batch; i++)
+        if (s->at[i]) end_job(s, s->at[i], why);
+    for (job *k = s->first, *next; k; k = next) {
+        next = k->next;
+        end_job(s, k, why);
+    }
+    while (ll_http_closing(s->http) && ll_now() < until)
+        if (ll_http_poll(s->http, 50, serve, s) != LL_OK) break;
+    return rc;
+}
+
+static ll_err loop(server *s)
+{
+    struct sigaction mine = {.sa_handler = on_signal}, old[2];
+    ll_err rc = LL_OK;
+    sigaction(SIGINT, &mine, &old[0]);
+    sigaction(SIGTERM, &mine, &old[1]);
+    while (rc == LL_OK && !told_to_stop) {
+        rc = ll_http_poll(s->http, busy(s) ? 0 : 1000, serve, s);
+        if (rc == LL_OK && busy(s)) rc = go_on(s);
+    }
+    rc = end(s, rc);
+    sigaction(SIGINT, &old[0], NULL);
+    sigaction(SIGTERM, &old[1], NULL);
+    return rc;
+}
+
+/* ---- beginning ---- */
+
+static ll_err read_key(server *s)
+{
+    size_t n;
+    if (!s->o->token) return LL_OK;
+    TRY(ll_file_read(s->o->token, 4096, (uint8_t **)&s->key, &n));
+    s->key[strcspn(s->key, "\r\n")] = '\0';
+    CHECK(strlen(s->key) >= 16, LL_E_ARG,
+          "--token %s: its first line has %zu characters, want 16 or more", s->o->token,
+          strlen(s->key));
+    return LL_OK;
+}
+
+static ll_err open_all(server *s, ll_arena *a)
+{
+    const opts *o = s->o;
+    CHECK(!o->talk.mesh, LL_E_ARG, "serve answers on one rank (generate takes --mesh)");
+    CHECK(o->port < 65536 && o->connections <= 4096 && o->batch <= 1024, LL_E_ARG,
+          "--port is at most 65535, --connections 4096, --batch 1024");
+    TRY(read_key(s));
+    ll_http_opts h = {.host = o->host,
+                      .port = (int)o->port,
+                      .connections = (int)o->connections,
+                      .body = (size_t)o->body,
+                      .patience = 30};
+    TRY(ll_http_open(&h, &s->http));
+    CHECK(s->key || ll_http_local(s->http), LL_E_ARG,
+          "--host %s is an address that others reach: --token FILE has the key they must send",
+          o->host);
+    TRY(ll_talk_begin(&o->talk, &s->t));
+    int64_t seq = ll_run_size(s->t.run, "seq", 0);
+    s->places = o->talk.context && o->talk.context < seq ? o->talk.context
+                : seq < 2048                             ? seq
+                                                         : 2048;
+    s->name = s->t.run->name;
+    s->at = LL_NEW_ARRAY(a, job *, o->batch);
+    s->t.chunk = o->batch < 8 ? 64 / o->batch : 8; /* mostly one prompt at a time is new */
+    return ll_talk_open(&s->t, o->batch, s->places);
+}
+
+static ll_err run(const void *given)
+{
+    const opts *o = (const opts *)given;
+    LL_OWN(ll_arena) a = ll_arena_new();
+    server s = {.o = o};
+    ll_err rc = open_all(&s, a);
+    if (rc == LL_OK) {
+        bool six = strchr(o->host, ':') != NULL;
+        printf("%s at http://%s%s%s:%d/v1\n", s.name, six ? "[" : "", o->host, six ? "]" : "",
+               ll_http_port(s.http));
+        fflush(stdout);
+        rc = loop(&s);
+    }
+    ll_http_close(s.http);
+    ll_talk_close(&s.t);
+    free(s.key);
+    return rc;
+}
+
+const ll_command ll_command_serve = {"serve", "answers OpenAI's clients over HTTP", args,
+                                     sizeof(opts), run};
