@@ -593,6 +593,11 @@ typedef struct ll_session_opts {
      * summed in any order, which is quicker and gives other bits each time. One rank, or ranks
      * along axis data alone. */
     bool any_order;
+    /* Of machine cpu, convolutions: "accurate" (NULL: by sums of products), "fast" (the quickest,
+     * as measured on this machine once and kept in the user's cache; some round more), or a solver
+     * such as "winograd4", where it fits. And the bytes by which what they work in may raise the
+     * memory's peak, such as "64MiB"; "auto" (NULL): any. */
+    const char *conv, *workspace;
 } ll_session_opts;
 /* Fails with the graph's mistake; LL_E_ARG: options that are not known or exclude each other;
  * LL_E_SHARD: the graph cannot be cut so; LL_E_MEM: its memory is not there; LL_E_DEVICE: there is

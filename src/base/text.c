@@ -163,3 +163,21 @@ const char *ll_text_number(double v, char out[LL_NUMBER_TEXT])
         if (*c == ',') *c = '.';
     return out;
 }
+
+bool ll_text_to_bytes(const char *text, double *out)
+{
+    static const struct {
+        const char *name;
+        double bytes;
+    } units[] = {{"B", 1},        {"KiB", 0x1p10}, {"MiB", 0x1p20}, {"GiB", 0x1p30},
+                 {"TiB", 0x1p40}, {"kB", 1e3},     {"MB", 1e6},     {"GB", 1e9}};
+    char *end;
+    double n = strtod(text, &end);
+    while (end > text && *end == ' ') end++;
+    for (size_t i = 0; end > text && i < sizeof units / sizeof *units; i++) {
+        if (strcmp(end, units[i].name)) continue;
+        *out = n * units[i].bytes;
+        return isfinite(*out) && *out >= 0;
+    }
+    return false;
+}

@@ -23,8 +23,9 @@ int ll_utf8_at(const char *text);
 #define LL_NUMBER_TEXT 32
 const char *ll_text_count(double n, char out[LL_NUMBER_TEXT]);     /* 938, 18.8k, 124M */
 const char *ll_text_bytes(double bytes, char out[LL_NUMBER_TEXT]); /* 512 B, 212 MiB */
-const char *ll_text_time(double s, char out[LL_NUMBER_TEXT]);      /* 812 us, 3.41 ms, 1.20 s */
-const char *ll_text_duration(double s, char out[LL_NUMBER_TEXT]);  /* 4.2s, 2m 13s, 1h 02m */
+bool ll_text_to_bytes(const char *text, double *out);         /* 512B, 64MiB, 1.5 GB; false: none */
+const char *ll_text_time(double s, char out[LL_NUMBER_TEXT]); /* 812 us, 3.41 ms, 1.20 s */
+const char *ll_text_duration(double s, char out[LL_NUMBER_TEXT]); /* 4.2s, 2m 13s, 1h 02m */
 /* The shortest decimal that reads back as the same number: as the same float where v is one. "null"
  * where v is not finite, for JSON has no such numbers. Always with a decimal point. */
 const char *ll_text_number(double v, char out[LL_NUMBER_TEXT]);

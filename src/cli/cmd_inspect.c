@@ -2,6 +2,7 @@
 #include "cli/common.h"
 
 #include "base/text.h"
+#include "cli/inspect_conv.h"
 #include "cli/inspect_pipe.h"
 #include "comm/codec.h"
 #include "kern/notes.h"
@@ -9,6 +10,7 @@
 #include "pass/partition.h"
 #include "pass/recompute.h"
 #include "program/program.h"
+#include "program/ways.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -17,7 +19,7 @@ typedef struct opts {
     const char *what, *mesh, *form, *svg;
     ll_words set;
     int64_t zero, rank;
-    bool graph, program, layouts, dot, schedule, eval, json;
+    bool graph, program, layouts, dot, schedule, conv, eval, json;
 } opts;
 
 static const ll_arg args[] = {
@@ -38,6 +40,10 @@ static const ll_arg args[] = {
      "with --mesh: how every value lies on the ranks, every cut, every collective"},
     {"--schedule", LL_ARG_FLAG, offsetof(opts, schedule), NULL,
      "with --mesh pipe=2: the pipeline's stages, and a picture of who does what when"},
+    {"--conv", LL_ARG_FLAG, offsetof(opts, conv), NULL,
+     "how train.conv fast makes each convolution under train.workspace, and what other limits "
+     "cost; "
+     "what was not measured yet is"},
     {"--svg", LL_ARG_TEXT, offsetof(opts, svg), "FILE", "with --schedule: the picture as SVG too"},
     {"--as", LL_ARG_TEXT, offsetof(opts, form), "text|csv",
      "with --schedule: the schedule alone, to be edited and given to parallel.schedule"},
@@ -247,6 +253,17 @@ static ll_err show_summary(const opts *o, const ll_run *r, const ll_graph *g, co
     return LL_OK;
 }
 
+static ll_err set_conv(const ll_run *r, ll_lower_opts *l)
+{
+    ll_conv_how how;
+    TRY(ll_conv_read(l->target, r->train.conv, r->train.workspace, &how));
+    l->solver = how.solver;
+    l->limited = how.limited;
+    l->workspace = how.workspace;
+    return LL_OK;
+}
+
+/* out NULL: how convolutions are made is printed. */
 static ll_err lower(const opts *o, const ll_run *r, const ll_graph *g, const cut *c, int rank,
                     ll_program **out)
 {
@@ -259,7 +276,8 @@ static ll_err lower(const opts *o, const ll_run *r, const ll_graph *g, const cut
     if (data >= 0 && ll_run_codec(r)) l.compress = 1 << data;
     if (c->plan) l.pipe = ll_pipe_of(c->plan, &c->place->mesh, rank, c->place->arena);
     TRY(ll_precision_parse(r->train.precision, &l.precision));
-    return ll_lower(g, &l, out);
+    TRY(set_conv(r, &l));
+    return out ? ll_lower(g, &l, out) : ll_inspect_conv(g, &l);
 }
 
 static ll_err show_graph(const opts *o, const ll_run *r, const ll_graph *g, const cut *c)
@@ -269,6 +287,7 @@ static ll_err show_graph(const opts *o, const ll_run *r, const ll_graph *g, cons
         return LL_OK;
     }
     LL_OWN(ll_program) p = NULL;
+    if (o->conv) return lower(o, r, g, c, (int)o->rank, NULL);
     TRY(lower(o, r, g, c, (int)o->rank, &p));
     if (!o->program) return show_summary(o, r, g, p, c);
     fputs(ll_program_print(p, p->arena), stdout);
@@ -356,7 +375,7 @@ static ll_err show_cut(const opts *o, const ll_run *r, const ll_graph *g, cut *c
     if (ll_mesh_axis(&m, LL_AXIS_PIPE) >= 0 && !c->plan) TRY(plan_pipe(o, r, whole, &m, c));
     if (o->schedule) return show_schedule(o, whole, c);
     TRY(part_of(c, (int)o->rank, &c->part));
-    if (!o->graph && !o->dot && !o->program) TRY(measure(o, r, c));
+    if (!o->graph && !o->dot && !o->program && !o->conv) TRY(measure(o, r, c));
     return show_graph(o, r, c->part, c);
 }
 
@@ -441,11 +460,11 @@ static ll_err check_mesh(const opts *o, const ll_run *r)
 static ll_err run(const void *given)
 {
     const opts *o = (const opts *)given;
-    int texts = o->graph + o->program + o->dot + o->layouts;
+    int texts = o->graph + o->program + o->dot + o->layouts + o->conv;
     CHECK(!o->json || !texts, LL_E_ARG,
-          "--graph, --program, --dot and --layouts are text: leave out --json");
+          "--graph, --program, --dot, --layouts and --conv are text: leave out --json");
     CHECK(texts + o->schedule <= 1, LL_E_ARG,
-          "--graph, --program, --dot, --layouts and --schedule exclude each other");
+          "--graph, --program, --dot, --layouts, --conv and --schedule exclude each other");
     if (is_checkpoint(o->what)) {
         LL_OWN(ll_st_file) f = NULL;
         TRY(ll_checkpoint_open(NULL, o->what, &f));

@@ -129,7 +129,9 @@ static void bind_instr(ll_exec *e, int i)
                          .in = in,
                          .out = out,
                          .scratch = e->slab + e->input_bytes +
-                                    (x->collective ? x->packing_at : p->work_bytes),
+                                    (x->collective ? x->packing_at : x->scratch_at),
+                         .solver = x->solver,
+                         .at_once = x->at_once,
                          .threads = p->threads,
                          .micro = x->micro,
                          .n_micro = p->n_micro,

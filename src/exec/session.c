@@ -46,6 +46,10 @@ static ll_err lower(const ll_session *s, bool no_fuse, ll_program **out)
                                      .subsets = s->team && !s->devices.direct && !s->pipe &&
                                                 !ll_comm_has_window(ll_team_comm(s->team)),
                                      .pipe = s->pipe,
+                                     .solver = s->conv.solver,
+                                     .ways = s->ways.n ? &s->ways : NULL,
+                                     .limited = s->conv.limited,
+                                     .workspace = s->conv.workspace,
                                      .compress = compressed_axes(s)},
                     out);
 }
@@ -223,6 +227,7 @@ static ll_err compile(ll_session *s)
     TRY(partition(s));
     TRY(check_compress(s));
     TRY(check_order(s));
+    TRY(ll_conv_read(s->machine->target, s->opts.conv, s->opts.workspace, &s->conv));
     if (s->machine->open_context) TRY(s->machine->open_context(s->devices.mine, &s->ctx));
     return lower(s, false, &s->p);
 }
@@ -264,10 +269,23 @@ static ll_exec_opts exec_opts(const ll_session *s)
                           .link = s->machine->links[s->devices.direct]};
 }
 
+/* Convolutions by what is quickest here. Exact sums are f64's, which has none to choose from. */
+static ll_err choose_ways(ll_session *s)
+{
+    if (!s->conv.fast || s->opts.exact) return LL_OK;
+    const char *path;
+    s->ways.arena = s->arena;
+    TRY(ll_choose_ways(s->p, s->opts.comm, s->conv.limited, &s->ways, &path));
+    ll_program_free(s->p);
+    s->p = NULL;
+    return agree(s, lower(s, false, &s->p));
+}
+
 static ll_err open_parts(ll_session *s)
 {
     TRY(place_devices(s));
     TRY(agree(s, compile(s)));
+    TRY(choose_ways(s));
     ll_exec_opts o = exec_opts(s);
     o.share = s->opts.share ? s->opts.share->e : NULL;
     o.reuse = s->opts.reuse;

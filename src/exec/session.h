@@ -1,5 +1,6 @@
 /* session.h: what the rest of Loopline may see of a session (the public part is loopline.h). */
 #pragma once
+#include "exec/choose.h"
 #include "exec/exec.h"
 #include "exec/pipe.h"
 #include "pass/recompute.h"
@@ -19,6 +20,8 @@ struct ll_session {
     ll_graph *apart;          /* g with means of each stage's own; NULL: g is */
     const ll_pipe_plan *plan; /* of a pipeline; NULL: there is none */
     const ll_pipe *pipe;      /* what this rank does of it */
+    ll_conv_how conv;
+    ll_ways ways; /* of convolutions, as measured */
     ll_program *p;
     ll_exec *e;
     bool wide;         /* exact, of all bits of operands */

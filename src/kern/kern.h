@@ -45,6 +45,7 @@ typedef struct ll_kcall {
      * by timing them, too; not where other ranks must come to the same bits. */
     bool tf32, timing, any_order;
     const char *solver; /* the one that is asked for, where it fits; NULL: the first that fits */
+    int64_t at_once;    /* of convolutions, where a solver cuts: images at once; 0: all */
 } ll_kcall;
 
 typedef ll_err ll_kernel(const ll_kcall *c);
@@ -75,6 +76,7 @@ typedef struct ll_solver {
      * before the first; NULL: nothing. */
     void (*prepare)(const ll_kcall *c);
     bool asked; /* taken where it is asked for alone: it rounds more than sums of products do */
+    bool cuts;  /* at_once is heeded */
 } ll_solver;
 #define LL_KERNEL(...) ((const ll_solver[]){{__VA_ARGS__}, {0}})
 

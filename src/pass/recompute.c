@@ -56,12 +56,6 @@ typedef struct planner {
 ll_err ll_recompute_parse(const char *text, ll_recompute_how *out)
 {
     static const char *const words[] = {"none", "selective", "full"};
-    static const struct {
-        const char *name;
-        double bytes;
-    } units[] = {{"B", 1},        {"KiB", 0x1p10}, {"MiB", 0x1p20}, {"GiB", 0x1p30},
-                 {"TiB", 0x1p40}, {"kB", 1e3},     {"MB", 1e6},     {"GB", 1e9}};
-    char *end;
     *out = (ll_recompute_how){0};
     if (!text) return LL_OK;
     for (int i = 0; i < 3; i++) {
@@ -69,13 +63,7 @@ ll_err ll_recompute_parse(const char *text, ll_recompute_how *out)
         if (!strcmp(text, words[i])) return LL_OK;
     }
     out->policy = LL_RECOMPUTE_BUDGET;
-    out->budget = strtod(text, &end);
-    while (end > text && *end == ' ') end++;
-    for (size_t i = 0; end > text && i < sizeof units / sizeof *units; i++) {
-        if (strcmp(end, units[i].name)) continue;
-        out->budget *= units[i].bytes;
-        if (isfinite(out->budget) && out->budget >= 0) return LL_OK;
-    }
+    if (ll_text_to_bytes(text, &out->budget)) return LL_OK;
     FAIL(
         LL_E_ARG,
         "recompute is '%.40s', want none, selective, full, or the bytes that activations may take, "

@@ -39,6 +39,11 @@ static bool pick_cpu(const ll_op *op, const ll_kcall *c, ll_solver *out)
     return pick_from(op->cpu, c, out);
 }
 
+static const ll_solver *choices_cpu(const ll_op *op)
+{
+    return op->cpu;
+}
+
 static bool pick_cuda(const ll_op *op, const ll_kcall *c, ll_solver *out)
 {
     return pick_from(op->cuda, c, out);
@@ -59,6 +64,7 @@ const ll_target ll_target_cpu = {
     .narrow = ll_lower_precision,
     .fuses = true,
     .pick = pick_cpu,
+    .choices = choices_cpu,
 };
 
 const ll_target ll_target_cuda = {

@@ -12,6 +12,8 @@ typedef struct ll_target {
     ll_err (*narrow)(const ll_graph *g, ll_graph **out); /* to bf16, where that is the precision */
     bool fuses; /* fusions name it (fuse/fuse.h); else what these make is expanded */
     bool (*pick)(const ll_op *op, const ll_kcall *c, ll_solver *out); /* false: has none */
+    /* Ways of an op that may be chosen among by what was measured (program/ways.h); NULL: none. */
+    const ll_solver *(*choices)(const ll_op *op);
 } ll_target;
 
 #define LL_TARGETS(X) X(cpu) X(cuda) X(ref)

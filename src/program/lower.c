@@ -3,6 +3,7 @@
 #include "kern/attr.h"
 #include "fuse/fuse.h"
 #include "program/memory.h"
+#include "program/ways.h"
 
 #include <stdio.h>
 
@@ -97,7 +98,25 @@ static void fill_tensors(const ll_program *p, const int *slots, int n, ll_tensor
         t[i] = (ll_tensor){NULL, p->slots[slots[i]].type.dtype, p->slots[slots[i]].type.shape};
 }
 
-static ll_err choose_kernel(const ll_program *p, const ll_node *n, ll_instr *x)
+/* The way of a convolution, within the limit of its own. */
+static bool choose_way(const ll_program *p, const ll_op *op, const ll_lower_opts *opts,
+                       size_t limit, ll_kcall *c, ll_instr *x)
+{
+    const ll_solver *list = ll_way_list(p->target, op);
+    if (!list) return p->target->pick(op, c, &x->kernel);
+    const char *key = opts->ways || opts->limited ? ll_way_key(op, c, p->arena) : "";
+    c->solver = opts->solver;
+    const ll_solver *s = ll_way_pick(list, opts->ways, key, limit, c);
+    if (!s) return false;
+    x->kernel = *s;
+    x->solver = c->solver;
+    x->at_once = c->at_once;
+    x->seconds = ll_ways_seconds(opts->ways, key, s->name, c->at_once);
+    return true;
+}
+
+static ll_err choose_kernel(const ll_program *p, const ll_node *n, const ll_lower_opts *opts,
+                            size_t limit, ll_instr *x)
 {
     ll_tensor in[LL_MAX_IN], out[LL_MAX_OUT];
     fill_tensors(p, x->in, x->n_in, in);
@@ -112,8 +131,8 @@ static ll_err choose_kernel(const ll_program *p, const ll_node *n, ll_instr *x)
                   .ctx = p->ctx,
                   .tf32 = p->tf32,
                   .any_order = p->any_order};
-    CHECK(p->target->pick(n->op, &c, &x->kernel), LL_E_GRAPH, "%s: machine %s has no kernel for %s",
-          n->name, p->target->name, n->op->name);
+    CHECK(choose_way(p, n->op, opts, limit, &c, x), LL_E_GRAPH,
+          "%s: machine %s has no kernel for %s", n->name, p->target->name, n->op->name);
     x->scratch = x->kernel.scratch ? x->kernel.scratch(&c) : 0;
     return LL_OK;
 }
@@ -132,7 +151,8 @@ static double slot_bytes(const ll_program *p, const int *slots, int n)
     return sum;
 }
 
-static ll_err add_instr(ll_program *p, const ll_graph *g, const ll_node *n)
+static ll_err add_instr(ll_program *p, const ll_graph *g, const ll_node *n,
+                        const ll_lower_opts *opts, size_t limit)
 {
     ll_instr *x = &p->instrs[p->n_instr++];
     x->name = ll_arena_strdup(p->arena, n->name);
@@ -148,19 +168,19 @@ static ll_err add_instr(ll_program *p, const ll_graph *g, const ll_node *n)
     x->bytes = slot_bytes(p, x->in, x->n_in) + slot_bytes(p, x->out, x->n_out);
     x->collective = n->op->collective;
     x->again = n->of.again;
-    if (!x->collective) TRY(choose_kernel(p, n, x));
+    if (!x->collective) TRY(choose_kernel(p, n, opts, limit, x));
     if (x->scratch > p->scratch_bytes) p->scratch_bytes = x->scratch;
     return LL_OK;
 }
 
 /* A value that must end up in its input and was not written there. */
-static ll_err add_copy(ll_program *p, const ll_graph *g, ll_pair u)
+static ll_err add_copy(ll_program *p, const ll_graph *g, const ll_lower_opts *opts, ll_pair u)
 {
     const ll_op *op = &ll_op_reshape; /* its kernel copies */
     ll_node n = {.op = op, .n_in = 1, .n_out = 1, .in = &u.next, .out = &u.input};
     n.attr = LL_NEW_ARRAY(p->arena, char, op->attr_size);
     n.name = ll_arena_printf(p->arena, "%s.copy", ll_value_of(g, u.input)->name);
-    return add_instr(p, g, &n);
+    return add_instr(p, g, &n, opts, 0);
 }
 
 /* A start has the operands and results of all that are started together; a wait their results. */
@@ -189,7 +209,15 @@ static void add_members(ll_program *p, const ll_order *o, int node, ll_instr *x)
         if (p->slots[x->in[n]].gradient_of) x->name = p->slots[x->in[n]].gradient_of;
 }
 
-static ll_err add_position(ll_program *p, const ll_order *o, const ll_places *lay, int at)
+/* What is live meanwhile leaves the more room, the less it is. */
+static size_t limit_at(const ll_lower_opts *opts, const ll_places *lay, int at)
+{
+    if (!opts->limited) return SIZE_MAX;
+    return opts->workspace + (opts->apart ? 0 : lay->ideal_work_bytes - lay->live[at]);
+}
+
+static ll_err add_position(ll_program *p, const ll_order *o, const ll_places *lay,
+                           const ll_lower_opts *opts, int at)
 {
     int node = o->node[at];
     const ll_node *n = &o->g->nodes[node];
@@ -199,7 +227,7 @@ static ll_err add_position(ll_program *p, const ll_order *o, const ll_places *la
         x->pair = o->place[node];
         p->n_instr++;
     } else
-        TRY(add_instr(p, o->g, n));
+        TRY(add_instr(p, o->g, n, opts, limit_at(opts, lay, at)));
     x->last = at < o->end[LL_MICRO] && o->last[node];
     if (!n->op->collective) return LL_OK;
     add_members(p, o, node, x);
@@ -215,6 +243,7 @@ static void add_slots(ll_program *p, const ll_graph *g, const ll_places *lay)
 {
     p->slots = LL_NEW_ARRAY(p->arena, ll_slot, g->n_value);
     p->n_slot = g->n_value;
+    p->n_input = p->n_result = 0;
     p->inputs = LL_NEW_ARRAY(p->arena, ll_binding, g->n_value);
     p->results = LL_NEW_ARRAY(p->arena, ll_binding, g->n_result + 1);
     for (int i = 1; i < g->n_value; i++) {
@@ -266,6 +295,55 @@ static void ascend_actions(ll_program *p, const ll_pipe *how)
     p->pipe = pipe;
 }
 
+static ll_err add_instrs(ll_program *p, const ll_order *o, const ll_places *lay,
+                         const ll_lower_opts *opts)
+{
+    const ll_graph *g = o->g;
+    add_slots(p, g, lay);
+    p->instrs = LL_NEW_ARRAY(p->arena, ll_instr, o->n + g->n_update + 1);
+    p->n_instr = 0;
+    p->scratch_bytes = 0;
+    for (int i = 0; i < o->n; i++) TRY(add_position(p, o, lay, opts, i));
+    memcpy(p->end, o->end, sizeof p->end);
+    for (int i = 0; i < g->n_update; i++)
+        if (!lay->in_place[i]) TRY(add_copy(p, g, opts, g->updates[i]));
+    p->end[LL_UPDATE] = p->n_instr;
+    for (int i = 0; i < p->n_instr; i++) p->instrs[i].scratch_at = lay->work_bytes;
+    return LL_OK;
+}
+
+/* Under a limit: room in the slab for what each instruction asks, where it has it; where that
+ * comes to more than the limit allows, one place for all, within it. */
+static ll_err fit_scratch(ll_program *p, const ll_order *o, const ll_lower_opts *opts,
+                          ll_places *lay)
+{
+    if (!opts->limited || opts->apart) return LL_OK;
+    ll_places packed;
+    size_t *scratch = LL_NEW_ARRAY(p->arena, size_t, o->n + 1), most = lay->work_bytes;
+    for (int i = 0; i < o->n; i++) scratch[i] = p->instrs[i].scratch;
+    for (int i = 0; i < o->n; i++)
+        if (!ll_way_list(p->target, ll_op_find(p->instrs[i].op)) &&
+            lay->work_bytes + scratch[i] > most)
+            most = lay->work_bytes + scratch[i]; /* what products ask is no matter of choice */
+    if (lay->work_bytes + opts->workspace > most) most = lay->work_bytes + opts->workspace;
+    ll_plan_memory(o, scratch, p->arena, &packed);
+    if (packed.work_bytes > most) {
+        ll_lower_opts each = *opts;
+        each.apart = true;
+        return add_instrs(p, o, lay, &each);
+    }
+    *lay = packed;
+    add_slots(p, o->g, lay);
+    for (int i = 0; i < o->n; i++) {
+        ll_instr *x = &p->instrs[i];
+        x->scratch_at = lay->offset[lay->scratch[i]];
+        if (x->packing) x->packing_at = lay->offset[lay->packing[o->node[i]]];
+    }
+    p->scratch_bytes = 0;
+    for (int i = o->n; i < p->n_instr; i++) p->instrs[i].scratch_at = lay->work_bytes;
+    return LL_OK;
+}
+
 static ll_err build(ll_program *p, ll_graph **graph, const ll_lower_opts *opts)
 {
     ll_order o;
@@ -275,14 +353,9 @@ static ll_err build(ll_program *p, ll_graph **graph, const ll_lower_opts *opts)
     ll_graph *g = *graph;
     TRY(keep_old_values(g, p->n_micro));
     TRY(ll_find_order(g, un.g ? &un : NULL, opts, p->arena, &o));
-    ll_plan_memory(&o, p->arena, &lay);
-    add_slots(p, g, &lay);
-    p->instrs = LL_NEW_ARRAY(p->arena, ll_instr, o.n + g->n_update + 1);
-    for (int i = 0; i < o.n; i++) TRY(add_position(p, &o, &lay, i));
-    memcpy(p->end, o.end, sizeof p->end);
-    for (int i = 0; i < g->n_update; i++)
-        if (!lay.in_place[i]) TRY(add_copy(p, g, g->updates[i]));
-    p->end[LL_UPDATE] = p->n_instr;
+    ll_plan_memory(&o, NULL, p->arena, &lay);
+    TRY(add_instrs(p, &o, &lay, opts));
+    TRY(fit_scratch(p, &o, opts, &lay));
     if (opts->pipe) ascend_actions(p, opts->pipe);
     p->persistent_bytes = lay.persistent_bytes;
     p->work_bytes = lay.work_bytes;

@@ -193,7 +193,7 @@ static void place_storages(planner *p)
 
 static size_t busiest(const planner *p)
 {
-    size_t *live = LL_NEW_ARRAY(p->arena, size_t, p->o->n + 2), most = 0, now = 0;
+    size_t *live = p->out->live, most = 0, now = 0;
     for (int i = 0; i < p->n; i++) {
         const storage *s = &p->s[i];
         if (s->region != LL_WORK) continue;
@@ -201,24 +201,28 @@ static size_t busiest(const planner *p)
         live[s->last + 1 > p->o->n + 1 ? p->o->n + 1 : s->last + 1] -= ll_align64(s->bytes);
     }
     for (int i = 0; i <= p->o->n; i++) {
-        now += live[i]; /* unsigned wrap-around adds up right */
+        live[i] = now += live[i]; /* unsigned wrap-around adds up right */
         if (now > most) most = now;
     }
     return most;
 }
 
-void ll_plan_memory(const ll_order *o, ll_arena *arena, ll_places *out)
+void ll_plan_memory(const ll_order *o, const size_t *scratch, ll_arena *arena, ll_places *out)
 {
     const ll_graph *g = o->g;
     *out = (ll_places){.storage = LL_NEW_ARRAY(arena, int, g->n_value),
                        .in_place = LL_NEW_ARRAY(arena, bool, g->n_update + 1)};
     planner p = {.o = o, .g = g, .arena = arena, .out = out};
     out->packing = LL_NEW_ARRAY(arena, int, g->n_node + 1);
-    p.s = LL_NEW_ARRAY(arena, storage, g->n_value + g->n_node);
+    out->scratch = LL_NEW_ARRAY(arena, int, o->n + 1);
+    out->live = LL_NEW_ARRAY(arena, size_t, o->n + 2);
+    p.s = LL_NEW_ARRAY(arena, storage, g->n_value + g->n_node + o->n);
     p.last_use = LL_NEW_ARRAY(arena, int, g->n_value);
     p.update = LL_NEW_ARRAY(arena, int, g->n_value);
     find_last_uses(&p);
     find_storages(&p);
+    for (int i = 0; scratch && i < o->n; i++)
+        out->scratch[i] = new_storage(&p, scratch[i], i, i, LL_WORK);
     place_storages(&p);
     out->ideal_work_bytes = busiest(&p);
     out->region = LL_NEW_ARRAY(arena, ll_region, p.n + 1);

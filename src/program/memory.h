@@ -50,6 +50,9 @@ typedef struct ll_places {
     int *packing;   /* node -> storage of the room it packs in, where it does */
     int *input;     /* storage -> the input that it is, 0: none */
     bool *in_place; /* update i writes straight into its input */
+    int *scratch;   /* position -> storage of its scratch */
+    size_t *live;   /* position -> bytes of work storages that are in use then */
     size_t persistent_bytes, work_bytes, ideal_work_bytes;
 } ll_places;
-void ll_plan_memory(const ll_order *o, ll_arena *arena, ll_places *out);
+/* scratch: bytes that each position asks for while it runs; NULL: they lie elsewhere. */
+void ll_plan_memory(const ll_order *o, const size_t *scratch, ll_arena *arena, ll_places *out);

@@ -4,7 +4,8 @@
  *    while a program runs: bytes is all there is, and is known before.
  * 2. The slab is [persistent | work | scratch]. Persistent slots hold inputs (parameters, state,
  *    batch data, per-step scalars) and live always; work slots share memory where lifetimes allow;
- *    scratch is the largest any instruction asks for.
+ *    scratch is the largest any instruction asks for (under a limit: it lies in the work region,
+ *    where an instruction leaves room).
  * 3. Three sections: `micro` runs once per micro-batch, `report` (what results need) and `update`
  *    run once a step. A pipeline's program (unroll.c) has all micro-batches in its `micro`. Only
  *    `update` writes parameters and state. So a result can be looked at before they change, and
@@ -50,8 +51,11 @@ typedef struct ll_instr {
     int micro;  /* of a pipeline's program: the micro-batch that it is of */
     int action; /* of it, the action that it runs in, from 1 on; 0: none. They ascend */
     int n_in, n_out;
-    int *in, *out; /* slots */
-    size_t scratch;
+    int *in, *out;              /* slots */
+    size_t scratch, scratch_at; /* bytes, and where from the work region's start on */
+    const char *solver;         /* what was asked for, and images at once: as a call has them */
+    int64_t at_once;
+    double seconds;      /* as it was measured; 0: was not */
     double flops, bytes; /* arithmetic, and operand and result sizes */
 } ll_instr;
 
@@ -103,7 +107,12 @@ typedef struct ll_lower_opts {
     const ll_pipe *pipe; /* NULL: no pipeline */
     int64_t compress;    /* axes: gradients that are summed over them are compressed */
     struct ll_cuda_context *ctx; /* of machine cuda: outlives the program; NULL: no GPU is here */
-    int level; /* of its kernels: compute capability 80, 90 ...; 0: no GPU is here */
+    int level;          /* of its kernels: compute capability 80, 90 ...; 0: no GPU is here */
+    const char *solver; /* asked for by name, where it fits; NULL: by rule */
+    const struct ll_ways *ways; /* measured, to choose by (ways.h); NULL: nothing */
+    bool limited;     /* work region and scratch may be so many bytes more than the work */
+    size_t workspace; /* region without scratch, of convolutions */
+    bool apart;       /* so many bytes for each of these, in one place for all */
     /* Collectives are awaited where they start, one by one: to measure what overlap gains. */
     bool blocking;
 } ll_lower_opts;

@@ -7,6 +7,7 @@
 #include "onnx/onnx.h"
 #include "pass/layouts.h"
 #include "pass/recompute.h"
+#include "program/ways.h"
 #include "pass/target.h"
 #include "sched/pipeline.h"
 #include "data/data.h"
@@ -432,6 +433,17 @@ static ll_err finish_recompute(ll_run *r)
     return LL_OK;
 }
 
+static ll_err finish_conv(ll_run *r)
+{
+    ll_conv_how how;
+    if (!*r->train.conv) r->train.conv = "accurate";
+    if (!*r->train.workspace) r->train.workspace = "auto";
+    CHECK(ll_conv_read(ll_target_find(r->train.machine), r->train.conv, r->train.workspace, &how) ==
+              LL_OK,
+          LL_E_CONFIG, "%s: train.%s", ll_run_origin(r, "train.conv"), ll_error_message());
+    return LL_OK;
+}
+
 static bool is_linear(const ll_optim *o)
 {
     return !strcmp(o->name, "sgd") && o->clip == 0 && o->clip_value == 0;
@@ -497,6 +509,7 @@ static ll_err finish_parallel(ll_run *r)
 {
     TRY(finish_schedule(r));
     TRY(finish_recompute(r));
+    TRY(finish_conv(r));
     const char *codec = r->parallel.compress;
     if (!*codec) r->parallel.compress = codec = "none";
     if (!strcmp(codec, "none")) return LL_OK;

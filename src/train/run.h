@@ -58,6 +58,7 @@ typedef struct ll_run_train {
     const char *lora_on;
     const char *machine; /* cpu or cuda */
     const char *precision;
+    const char *conv, *workspace;
     bool deterministic; /* the same bits in every run on GPUs too */
     int64_t eval_every, eval_samples, save_every, keep, log_every;
     bool save_beside;

@@ -162,6 +162,13 @@ static const ll_key keys[] = {
     CHOICE("train.precision", train.precision, "f32", WORDS(LL_PRECISIONS),
            "of matrix products and convolutions; parameters are kept in f32 (tf32, fp8: machine "
            "cuda)"),
+    TEXT("train.conv", train.conv, "accurate",
+         "machine cpu, convolutions: accurate (sums of products), fast (the quickest, as measured "
+         "here once and kept in the user's cache; some round more), or a solver where it fits: "
+         "direct, gather, outer, winograd4, winograd2, plain"),
+    TEXT("train.workspace", train.workspace, "auto",
+         "machine cpu: bytes by which what convolutions work in may raise the memory's peak, such "
+         "as 64MiB: they take fewer images at once, or another way (auto: any)"),
     BOOL("train.deterministic", train.deterministic, "true",
          "the same bits in every run; false: on GPUs algorithms are chosen by timing them, and "
          "attention's gradient is summed in any order, which is quicker"),

@@ -260,6 +260,8 @@ ll_session_opts ll_run_session(const ll_run *r, ll_comm *c, const char *mesh)
                              .overlap = r->parallel.overlap,
                              .sequence = r->parallel.sequence,
                              .recompute = r->parallel.recompute,
+                             .conv = r->train.conv,
+                             .workspace = r->train.workspace,
                              .transport = r->parallel.transport,
                              .schedule = pipe && *p->schedule ? p->schedule_text : NULL,
                              .virtual_stages = pipe ? (int)p->virtual_stages : 0,

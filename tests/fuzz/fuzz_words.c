@@ -8,6 +8,7 @@
 #include "pass/partition.h"
 #include "pass/pass.h"
 #include "pass/recompute.h"
+#include "program/ways.h"
 #include "train/recovery.h"
 
 #include <stdlib.h>
@@ -48,6 +49,15 @@ static void codec(const char *text)
     LL_ASSERT(e == LL_OK || *ll_error_message());
     ll_err estimated = ll_codec_estimate(text, 100, 4, &bytes);
     LL_ASSERT(estimated == e);
+}
+
+static void ways(const char *text)
+{
+    LL_OWN(ll_arena) arena = ll_arena_new();
+    ll_ways w = {.arena = arena}, again = {.arena = arena};
+    if (ll_ways_parse(text, &w) != LL_OK) return;
+    ll_err e = ll_ways_parse(ll_ways_print(&w, arena), &again);
+    LL_ASSERT(e == LL_OK && again.n == w.n);
 }
 
 static void others(const char *text)
@@ -97,6 +107,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     layout(text);
     codec(text);
     others(text);
+    ways(text);
     words(text);
     free(text);
     return 0;

@@ -103,6 +103,10 @@ static void check(const problem *p, const char *algorithm)
                 c.solver = s->name;
                 run_cpu(d, &c, threads);
                 compare(p, d, &got, &want, threads, s);
+                c.at_once = s->cuts ? threads : 0; /* pieces, the last maybe smaller */
+                run_cpu(d, &c, threads);
+                compare(p, d, &got, &want, threads, s);
+                c.at_once = 0;
             }
         c.solver = NULL;
         if (d == 0 && algorithm)

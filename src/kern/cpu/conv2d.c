@@ -5,11 +5,14 @@
  *     outer    conv2d_dw: sums of outer products over pixels
  *     winograd4, winograd2  all three, 3 x 3 (winograd2: and 5 x 5) filters, stride 1: tiles of
  *              4 x 4 or 2 x 2 outputs with fewer products; f32, and only where it is asked for
+ *     plain    the reference: needs no room, and is slow
  *
- * f32, f64, or (gather and outer) bf16 operands with an f32 result. */
+ * f32, f64, or (gather and outer) bf16 operands with an f32 result. Images may go a few at once
+ * (ll_kcall.at_once), which needs less room; conv2d_dw then adds up what they give, in order. */
 #include "kern/cpu/conv2d_int.h"
 
 extern const ll_solver conv2d_cpu[], conv2d_dx_cpu[], conv2d_dw_cpu[];
+ll_kernel conv2d_ref, conv2d_dx_ref, conv2d_dw_ref;
 
 static ll_conv_shape shape_of(ll_conv_direction d, const ll_kcall *c)
 {
@@ -37,69 +40,144 @@ static bool few_channels(const ll_conv_shape *v)
     return v->groups == 1 && v->a.stride[1] == 1 && v->c * v->s <= 8 && !v->bf16;
 }
 
-/* An algorithm for one of the three: what a solver needs of it. */
-#define SOLVER(name, direction, algorithm)                                                         \
-    static size_t name##_room(const ll_kcall *c)                                                   \
-    {                                                                                              \
-        ll_conv_shape v = shape_of(direction, c);                                                  \
-        return (v.f64 ? algorithm##_room_f64 : algorithm##_room_f32)(&v);                          \
-    }                                                                                              \
-    static ll_err name(const ll_kcall *c)                                                          \
-    {                                                                                              \
-        ll_conv_shape v = shape_of(direction, c);                                                  \
-        (v.f64 ? algorithm##_f64 : algorithm##_f32)(&v, c);                                        \
-        return LL_OK;                                                                              \
-    }
-#define FITS(name, direction)                                                                      \
-    static bool name##_fits(const ll_kcall *c)                                                     \
-    {                                                                                              \
-        ll_conv_shape v = shape_of(direction, c);                                                  \
-        return few_channels(&v);                                                                   \
-    }
-SOLVER(direct, LL_CONV, ll_conv_direct)
-SOLVER(gather, LL_CONV, ll_conv_gather)
-SOLVER(dx_gather, LL_CONV_DX, ll_conv_gather)
-SOLVER(dw_direct, LL_CONV_DW, ll_conv_direct_dw)
-SOLVER(dw_outer, LL_CONV_DW, ll_conv_outer)
-FITS(direct, LL_CONV)
-FITS(dw_direct, LL_CONV_DW)
+/* An algorithm for one of the three: [f64]. */
+typedef struct way {
+    ll_conv_direction d;
+    int m; /* of Winograd's tiles */
+    ll_conv_room *room[2];
+    ll_conv_run *run[2];
+} way;
 
-#define WINOGRAD(name, direction, m)                                                               \
-    static bool name##_fits(const ll_kcall *c)                                                     \
-    {                                                                                              \
-        ll_conv_shape v = shape_of(direction, c);                                                  \
-        return ll_conv_winograd_fits(&v, m);                                                       \
-    }                                                                                              \
+static ll_conv_shape shape_by(const way *w, const ll_kcall *c, int64_t images)
+{
+    ll_conv_shape v = shape_of(w->d, c);
+    v.m = w->m;
+    v.n = images;
+    return v;
+}
+
+static int64_t at_once(const ll_kcall *c, int64_t images)
+{
+    return c->at_once > 0 ? ll_min64(c->at_once, images) : images;
+}
+
+static size_t bytes_of(const ll_tensor *t)
+{
+    return (size_t)ll_numel(&t->shape) * ll_dtype_bytes(t->dtype);
+}
+
+/* What the pieces need, the last of which may be smaller; of conv2d_dw also room for a piece's. */
+static size_t piece_room(const way *w, const ll_kcall *c, int64_t images, int64_t some)
+{
+    ll_conv_shape v = shape_by(w, c, some), last = shape_by(w, c, images % some);
+    size_t room = w->room[v.f64](&v), other = images % some ? w->room[v.f64](&last) : 0;
+    return ll_align64(other > room ? other : room);
+}
+
+static size_t room_by(const way *w, const ll_kcall *c)
+{
+    ll_conv_shape v = shape_of(w->d, c);
+    int64_t some = at_once(c, v.n);
+    v.m = w->m;
+    if (some == v.n) return w->room[v.f64](&v);
+    return piece_room(w, c, v.n, some) + (w->d == LL_CONV_DW ? bytes_of(&c->out[0]) : 0);
+}
+
+/* Images [from, from + n) of a tensor that has some. */
+static ll_tensor part_of(ll_tensor t, int64_t from, int64_t n)
+{
+    int64_t one = ll_numel(&t.shape) / ll_max64(t.shape.d[0], 1);
+    t.data = (char *)t.data + (size_t)(from * one) * ll_dtype_bytes(t.dtype);
+    t.shape.d[0] = n;
+    return t;
+}
+
+static void add_to(const ll_tensor *sum, const ll_tensor *more)
+{
+    int64_t n = ll_numel(&sum->shape);
+    double *wide = (double *)sum->data;
+    float *narrow = (float *)sum->data;
+    if (sum->dtype == LL_F64)
+        for (int64_t i = 0; i < n; i++) wide[i] += ((const double *)more->data)[i];
+    else
+        for (int64_t i = 0; i < n; i++) narrow[i] += ((const float *)more->data)[i];
+}
+
+static ll_err run_by(const way *w, const ll_kcall *c)
+{
+    ll_conv_shape v = shape_of(w->d, c);
+    int64_t images = v.n, some = at_once(c, images);
+    bool dw = w->d == LL_CONV_DW;
+    v.m = w->m;
+    if (some == images) {
+        w->run[v.f64](&v, c);
+        return LL_OK;
+    }
+    char *spare = (char *)c->scratch + piece_room(w, c, images, some);
+    for (int64_t i = 0; i < images; i += some) {
+        int64_t n = ll_min64(some, images - i);
+        ll_tensor in[2] = {part_of(c->in[0], i, n), dw ? part_of(c->in[1], i, n) : c->in[1]};
+        ll_tensor out = dw ? c->out[0] : part_of(c->out[0], i, n);
+        if (dw && i) out.data = spare;
+        ll_kcall piece = *c;
+        piece.in = in, piece.out = &out;
+        v = shape_by(w, &piece, n);
+        w->run[v.f64](&v, &piece);
+        if (dw && i) add_to(&c->out[0], &out);
+    }
+    return LL_OK;
+}
+
+#define SOLVER(name, direction, tile, room32, room64, run32, run64)                                \
+    static const way name##_way = {direction, tile, {room32, room64}, {run32, run64}};             \
     static size_t name##_room(const ll_kcall *c)                                                   \
     {                                                                                              \
-        ll_conv_shape v = shape_of(direction, c);                                                  \
-        return ll_conv_winograd_room(&v, m);                                                       \
+        return room_by(&name##_way, c);                                                            \
     }                                                                                              \
     static ll_err name(const ll_kcall *c)                                                          \
     {                                                                                              \
-        ll_conv_shape v = shape_of(direction, c);                                                  \
-        ll_conv_winograd(&v, m, c);                                                                \
-        return LL_OK;                                                                              \
+        return run_by(&name##_way, c);                                                             \
     }
+#define BOTH(name, direction, algorithm)                                                           \
+    SOLVER(name, direction, 0, algorithm##_room_f32, algorithm##_room_f64, algorithm##_f32,        \
+           algorithm##_f64)
+#define FITS(name, direction, test)                                                                \
+    static bool name##_fits(const ll_kcall *c)                                                     \
+    {                                                                                              \
+        ll_conv_shape v = shape_of(direction, c);                                                  \
+        return test;                                                                               \
+    }
+#define WINOGRAD(name, direction, tile)                                                            \
+    SOLVER(name, direction, tile, ll_conv_winograd_room, NULL, ll_conv_winograd, NULL)             \
+    FITS(name, direction, ll_conv_winograd_fits(&v, tile))
+BOTH(direct, LL_CONV, ll_conv_direct)
+BOTH(gather, LL_CONV, ll_conv_gather)
+BOTH(dx_gather, LL_CONV_DX, ll_conv_gather)
+BOTH(dw_direct, LL_CONV_DW, ll_conv_direct_dw)
+BOTH(dw_outer, LL_CONV_DW, ll_conv_outer)
+FITS(direct, LL_CONV, few_channels(&v))
+FITS(dw_direct, LL_CONV_DW, few_channels(&v))
 WINOGRAD(winograd4, LL_CONV, 4)
 WINOGRAD(winograd2, LL_CONV, 2)
 WINOGRAD(dx_winograd4, LL_CONV_DX, 4)
 WINOGRAD(dx_winograd2, LL_CONV_DX, 2)
 WINOGRAD(dw_winograd4, LL_CONV_DW, 4)
 WINOGRAD(dw_winograd2, LL_CONV_DW, 2)
-#define WINOGRADS(p)                                                                               \
-    {"winograd4", p##winograd4_fits, p##winograd4_room, .run = p##winograd4, .asked = true},       \
-    {                                                                                              \
-        "winograd2", p##winograd2_fits, p##winograd2_room, .run = p##winograd2, .asked = true      \
-    }
 
-const ll_solver conv2d_cpu[] = {{"direct", direct_fits, direct_room, .run = direct},
-                                {"gather", .scratch = gather_room, .run = gather},
-                                WINOGRADS(),
-                                {0}};
-const ll_solver conv2d_dx_cpu[] = {
-    {"gather", .scratch = dx_gather_room, .run = dx_gather}, WINOGRADS(dx_), {0}};
-const ll_solver conv2d_dw_cpu[] = {{"direct", dw_direct_fits, dw_direct_room, .run = dw_direct},
-                                   {"outer", .scratch = dw_outer_room, .run = dw_outer},
-                                   WINOGRADS(dw_),
+#define ROW(name, f, ...)                                                                          \
+    {                                                                                              \
+        name, .scratch = f##_room, .run = f, .cuts = true, __VA_ARGS__                             \
+    }
+#define ASKED(p, ref)                                                                              \
+    ROW("winograd4", p##winograd4, .fits = p##winograd4_fits, .asked = true),                      \
+        ROW("winograd2", p##winograd2, .fits = p##winograd2_fits, .asked = true),                  \
+    {                                                                                              \
+        "plain", .run = ref, .asked = true                                                         \
+    }
+const ll_solver conv2d_cpu[] = {
+    ROW("direct", direct, .fits = direct_fits), ROW("gather", gather), ASKED(, conv2d_ref), {0}};
+const ll_solver conv2d_dx_cpu[] = {ROW("gather", dx_gather), ASKED(dx_, conv2d_dx_ref), {0}};
+const ll_solver conv2d_dw_cpu[] = {ROW("direct", dw_direct, .fits = dw_direct_fits),
+                                   ROW("outer", dw_outer),
+                                   ASKED(dw_, conv2d_dw_ref),
                                    {0}};

@@ -22,6 +22,7 @@ typedef struct ll_conv_shape {
     bool bf16; /* operands; results are f32 */
     bool f64;  /* all */
     int threads;
+    int m; /* of Winograd's tiles */
 } ll_conv_shape;
 
 /* An algorithm's bytes of scratch, and its kernel, in f32 (gather and outer: bf16 operands too) and
@@ -35,10 +36,10 @@ ll_conv_room ll_conv_direct_dw_room_f32, ll_conv_direct_dw_room_f64;
 ll_conv_run ll_conv_gather_f32, ll_conv_gather_f64, ll_conv_outer_f32, ll_conv_outer_f64;
 ll_conv_run ll_conv_direct_f32, ll_conv_direct_f64, ll_conv_direct_dw_f32, ll_conv_direct_dw_f64;
 
-/* Tiles of m x m outputs. */
+/* Tiles of v->m x v->m outputs. */
 bool ll_conv_winograd_fits(const ll_conv_shape *v, int m);
-size_t ll_conv_winograd_room(const ll_conv_shape *v, int m);
-void ll_conv_winograd(const ll_conv_shape *v, int m, const ll_kcall *c);
+ll_conv_room ll_conv_winograd_room;
+ll_conv_run ll_conv_winograd;
 
 /* Element i of an operand, which may be bf16. */
 static inline ll_real ll_conv_at(const void *x, bool bf16, int64_t i)

@@ -235,10 +235,10 @@ static void set_pictures(const ll_conv_shape *v, plan *p)
     p->tiles = p->out.h && p->out.w ? v->n * p->down * p->across : 0;
 }
 
-static plan plan_of(const ll_conv_shape *v, int m)
+static plan plan_of(const ll_conv_shape *v)
 {
-    plan p = {.v = v, .f = form_for(v, m)};
-    p.a = m + p.f->r - 1;
+    plan p = {.v = v, .f = form_for(v, v->m)};
+    p.a = p.f->m + p.f->r - 1;
     p.spots = p.a * p.a;
     set_pictures(v, &p);
     bool dw = v->d == LL_CONV_DW;
@@ -603,16 +603,16 @@ bool ll_conv_winograd_fits(const ll_conv_shape *v, int m)
            v->a.stride[1] == 1 && v->a.dilation[0] == 1 && v->a.dilation[1] == 1;
 }
 
-size_t ll_conv_winograd_room(const ll_conv_shape *v, int m)
+size_t ll_conv_winograd_room(const ll_conv_shape *v)
 {
-    plan p = plan_of(v, m);
+    plan p = plan_of(v);
     shares s = shares_of(&p);
     return s.all + s.each * (size_t)v->threads;
 }
 
-void ll_conv_winograd(const ll_conv_shape *v, int m, const ll_kcall *c)
+void ll_conv_winograd(const ll_conv_shape *v, const ll_kcall *c)
 {
-    plan p = plan_of(v, m);
+    plan p = plan_of(v);
     shares s = shares_of(&p);
     char *all = (char *)c->scratch, *each = all + s.all;
 #pragma omp parallel num_threads(v->threads)

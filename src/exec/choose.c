@@ -1,0 +1,185 @@
+/* choose.c: convolutions timed on this machine. Ranks take turns: each measures those kinds of its
+ * program that no rank before it had, and tells the others, so that a kind is measured once and all
+ * ranks choose by the same numbers. Rank 0 reads and writes the file. */
+#include "exec/choose.h"
+
+#include "base/file.h"
+#include "base/now.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+enum { TIMES = 4, FEWEST_PARTS = 32, FILE_LIMIT = 4 << 20 };
+static const double enough_s = 0.1; /* for one way */
+
+/* ---- one kind ---- */
+
+typedef struct call {
+    ll_kcall c;
+    ll_tensor in[LL_MAX_IN], out[LL_MAX_OUT];
+} call;
+
+static void describe(const ll_program *p, const ll_instr *x, call *k)
+{
+    ll_tensor *t[2] = {k->in, k->out};
+    const int *slots[2] = {x->in, x->out}, n[2] = {x->n_in, x->n_out};
+    for (int i = 0; i < 2; i++)
+        for (int j = 0; j < n[i]; j++) {
+            const ll_type *type = &p->slots[slots[i][j]].type;
+            t[i][j] = (ll_tensor){NULL, type->dtype, type->shape};
+        }
+    k->c = (ll_kcall){.attr = x->attr,
+                      .n_in = x->n_in,
+                      .n_out = x->n_out,
+                      .in = k->in,
+                      .out = k->out,
+                      .threads = p->threads,
+                      .n_micro = p->n_micro};
+}
+
+static size_t bytes_of(const ll_tensor *t)
+{
+    return ((size_t)ll_numel(&t->shape) * ll_dtype_bytes(t->dtype) + 63) / 64 * 64;
+}
+
+/* Memory for operands and results, operands filled with numbers of about 1. */
+static ll_err fill(call *k, char **memory)
+{
+    size_t bytes = 64;
+    for (int i = 0; i < k->c.n_in; i++) bytes += bytes_of(&k->in[i]);
+    for (int i = 0; i < k->c.n_out; i++) bytes += bytes_of(&k->out[i]);
+    *memory = (char *)aligned_alloc(64, bytes);
+    CHECK(*memory, LL_E_MEM, "no memory to time a convolution: %zu bytes", bytes);
+    char *at = *memory;
+    for (int i = 0; i < k->c.n_in + k->c.n_out; i++) {
+        ll_tensor *t = i < k->c.n_in ? &k->in[i] : &k->out[i - k->c.n_in];
+        t->data = at;
+        at += bytes_of(t);
+        for (int64_t e = 0; i < k->c.n_in && e < ll_numel(&t->shape); e++)
+            ll_store(t->data, t->dtype, e, (double)(e % 257 - 128) / 64);
+    }
+    return LL_OK;
+}
+
+/* The best of a few calls, as k->c says. */
+static ll_err time_way(const ll_solver *s, call *k, ll_way *way)
+{
+    way->solver = s->name;
+    way->at_once = k->c.at_once;
+    way->scratch = s->scratch ? s->scratch(&k->c) : 0;
+    LL_OWN_MEMORY char *scratch = (char *)aligned_alloc(64, (way->scratch + 127) / 64 * 64);
+    CHECK(scratch, LL_E_MEM, "no memory to time a convolution: %zu bytes", way->scratch);
+    k->c.scratch = scratch;
+    way->seconds = INFINITY;
+    TRY(s->run(&k->c)); /* pages, caches */
+    double began = ll_now();
+    for (int i = 0; i < TIMES && (i < 2 || ll_now() - began < enough_s); i++) {
+        double start = ll_now();
+        TRY(s->run(&k->c));
+        way->seconds = fmin(way->seconds, ll_now() - start);
+    }
+    k->c.scratch = NULL;
+    return LL_OK;
+}
+
+/* All solvers that need memory, that is, all but the plain one. */
+static ll_err time_kind(const ll_solver *list, const char *key, call *k, bool cuts, ll_ways *w)
+{
+    LL_OWN_MEMORY char *memory = NULL;
+    TRY(fill(k, &memory));
+    int64_t images = k->in[0].shape.d[0];
+    for (const ll_solver *s = list; s->run; s++) {
+        if (!s->scratch || !ll_solver_fits(s, &k->c)) continue;
+        size_t before = 0;
+        for (int64_t some = images; some >= 1; some = some > 1 ? (some + 1) / 2 : 0) {
+            k->c.at_once = some == images ? 0 : some;
+            size_t room = s->scratch(&k->c);
+            if (some < images && (!cuts || !s->cuts || images > some * FEWEST_PARTS)) break;
+            if (some < images && room >= before) continue; /* smaller pieces must need less */
+            before = room;
+            ll_way way = {.key = key};
+            TRY(time_way(s, k, &way));
+            ll_ways_add(w, &way);
+        }
+    }
+    return LL_OK;
+}
+
+static ll_err time_missing(const ll_program *p, bool cuts, const ll_ways *known, ll_ways *fresh)
+{
+    for (int i = 0; i < p->n_instr; i++) {
+        const ll_instr *x = &p->instrs[i];
+        const ll_op *op = x->kernel.run ? ll_op_find(x->op) : NULL;
+        const ll_solver *list = ll_way_list(p->target, op);
+        if (!list) continue;
+        call k;
+        describe(p, x, &k);
+        const char *key = ll_way_key(op, &k.c, fresh->arena);
+        if (ll_ways_has(known, key) || ll_ways_has(fresh, key)) continue;
+        if (ll_numel(&k.in[0].shape)) TRY(time_kind(list, key, &k, cuts, fresh));
+    }
+    return LL_OK;
+}
+
+/* ---- the file, and other ranks ---- */
+
+/* One file for each host, another with fewer images at once; NULL: there is no place for it. */
+static const char *path_of(bool cuts, ll_arena *arena)
+{
+    char host[256] = "";
+    const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+    gethostname(host, sizeof host - 1);
+    const char *folder = cache && *cache == '/' ? ll_arena_printf(arena, "%s/loopline", cache)
+                         : home && *home == '/' ? ll_arena_printf(arena, "%s/.cache/loopline", home)
+                                                : NULL;
+    if (!folder || ll_mkdirs(folder) != LL_OK) return NULL;
+    return ll_arena_printf(arena, "%s/conv-%s%s-%s.txt", folder, cuts ? "cut-" : "", ll_version(),
+                           host);
+}
+
+static ll_err read_kept(const char *path, ll_ways *w)
+{
+    LL_OWN_MEMORY uint8_t *data = NULL;
+    size_t size;
+    if (!path || access(path, R_OK)) return LL_OK;
+    TRY(ll_file_read(path, FILE_LIMIT, &data, &size));
+    CHECK(ll_ways_parse((const char *)data, w) == LL_OK, LL_E_IO, "%s: %s", path,
+          ll_error_message());
+    return LL_OK;
+}
+
+/* What rank `root` has in `mine`, to all tables. */
+static ll_err share(ll_comm *c, int root, ll_ways *mine, ll_ways *all)
+{
+    const ll_coll_opts site = {.site = "convolutions"};
+    char *text = ll_ways_print(mine, all->arena);
+    double bytes = (double)strlen(text) + 1;
+    if (c) {
+        TRY(ll_comm_broadcast(c, &bytes, 1, LL_F64, root, &site));
+        if (ll_comm_rank(c) != root) text = (char *)ll_arena_alloc(all->arena, (size_t)bytes);
+        TRY(ll_comm_broadcast(c, text, (int64_t)bytes, LL_U8, root, &site));
+    }
+    return ll_ways_parse(text, all);
+}
+
+ll_err ll_choose_ways(const ll_program *p, ll_comm *c, bool cuts, ll_ways *out, const char **path)
+{
+    int size = c ? ll_comm_size(c) : 1, me = c ? ll_comm_rank(c) : 0, kept;
+    ll_ways mine = {.arena = out->arena};
+    *path = path_of(cuts, out->arena);
+    ll_err rc = me == 0 ? read_kept(*path, &mine) : LL_OK;
+    TRY(c ? ll_comm_agree(c, rc) : rc);
+    TRY(share(c, 0, &mine, out));
+    kept = out->n;
+    for (int r = 0; r < size; r++) {
+        mine = (ll_ways){.arena = out->arena};
+        rc = r == me ? time_missing(p, cuts, out, &mine) : LL_OK;
+        TRY(c ? ll_comm_agree(c, rc) : rc);
+        TRY(share(c, r, &mine, out));
+    }
+    if (me || !*path || out->n == kept) return LL_OK;
+    const char *text = ll_ways_print(out, out->arena);
+    return ll_file_write(*path, text, strlen(text));
+}
