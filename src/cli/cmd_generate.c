@@ -11,6 +11,8 @@
 typedef struct opts {
     ll_talk_opts talk;
     ll_words prompts;
+    const char *draft;
+    int64_t guesses;
 } opts;
 
 static const ll_arg args[] = {
@@ -18,6 +20,9 @@ static const ll_arg args[] = {
      "of a model of tokens that was trained, or imported"},
     {"--prompt|-p", LL_ARG_WORDS, offsetof(opts, prompts), "TEXT",
      "what the text begins with; several go side by side (default: a new line)"},
+    {"--draft", LL_ARG_TEXT, offsetof(opts, draft), "RUN_FOLDER",
+     "of a smaller model of the same tokens, which guesses what follows: the same text, sooner"},
+    {"--draft-tokens", LL_ARG_COUNT, offsetof(opts, guesses), "K", "guesses at once", "4"},
     LL_TALK_ARGS("400")};
 
 static json_t *one_json(const ll_talk *t, int64_t i, const char *prompt, const ll_saying *s)
@@ -64,6 +69,7 @@ static ll_err put_prompts(ll_talk *t, char *const *prompts, int64_t n, int64_t *
     int64_t most = 0;
     int bos = t->t ? ll_tokenizer_bos(t->t) : -1;
     for (int pass = 0; pass < 2; pass++) {
+        if (pass && t->draft) TRY(ll_talk_open(t->draft, n, most + t->o->tokens));
         if (pass) TRY(ll_talk_open(t, n, most + t->o->tokens));
         for (int64_t i = 0; i < n; i++) {
             LL_OWN_MEMORY int32_t *v = NULL;
@@ -101,6 +107,28 @@ static ll_err sample(ll_talk *t, char *const *prompts, int64_t n)
     fprintf(stderr, "%s%lld tokens read in %.2f s, %.4g/s; %lld drawn in %.2f s, %.4g/s\n",
             t->comm ? "\n" : "", (long long)read, after - begin, (double)read / (after - begin),
             (long long)made, end - after, (double)made / (end - after));
+    if (t->draft)
+        fprintf(stderr, "%lld of %lld guesses were right\n", (long long)t->taken,
+                (long long)t->guessed);
+    return LL_OK;
+}
+
+/* A model that guesses must speak of the same tokens. */
+static ll_err open_draft(const opts *o, const ll_talk_opts *its, ll_talk *t, ll_talk *d)
+{
+    size_t a, b;
+    CHECK(!o->talk.mesh, LL_E_ARG, "--draft and --mesh exclude each other");
+    CHECK(o->guesses <= 64, LL_E_ARG, "--draft-tokens is %lld, want at most 64",
+          (long long)o->guesses);
+    TRY(ll_talk_begin(its, d));
+    bool same = d->vocab == t->vocab && !d->t == !t->t;
+    for (int i = 0; same && t->t && i < ll_tokenizer_count(t->t); i++) {
+        const char *x = ll_tokenizer_bytes(t->t, i, &a), *y = ll_tokenizer_bytes(d->t, i, &b);
+        same = !x == !y && a == b && (!x || !memcmp(x, y, a));
+    }
+    CHECK(same, LL_E_ARG, "--draft %s: its tokens are not those of %s", o->draft, o->talk.folder);
+    t->draft = d;
+    t->guesses = o->guesses;
     return LL_OK;
 }
 
@@ -108,9 +136,15 @@ static ll_err run(const void *given)
 {
     const opts *o = (const opts *)given;
     LL_TALK t = {0};
+    LL_TALK draft = {0};
+    ll_talk_opts its = o->talk;
     static const char *const usual[] = {"\n"};
     char *const *prompts = (char *const *)(o->prompts.n ? o->prompts.v : (const char **)usual);
     TRY(ll_talk_begin(&o->talk, &t));
+    its.folder = o->draft;
+    its.checkpoint = its.init = NULL;
+    its.set = (ll_words){0};
+    if (o->draft) TRY(open_draft(o, &its, &t, &draft));
     return ll_talk_leave(&t, sample(&t, prompts, o->prompts.n ? o->prompts.n : 1));
 }
 

@@ -60,6 +60,7 @@ ll_err ll_talk_open(ll_talk *t, int64_t batch, int64_t places)
     const char *w = t->o->weights;
     ll_generator_opts o = {.batch = batch,
                            .chunk = t->chunk,
+                           .guesses = t->draft ? t->guesses : 0,
                            .places = t->o->context ? t->o->context : places,
                            .session = ll_cli_trained_session(t->run, NULL, NULL),
                            .load = load,
@@ -170,8 +171,73 @@ ll_err ll_talk_next(ll_talk *t, ll_saying *s, int64_t i)
     return LL_OK;
 }
 
+/* ---- guesses ---- */
+
+/* The draft's sequence i becomes this one's. */
+static ll_err follow(ll_talk *t, int64_t i)
+{
+    int64_t n, m, same = 0;
+    const int32_t *v = ll_generator_tokens(t->g, i, &n);
+    const int32_t *w = ll_generator_tokens(t->draft->g, i, &m);
+    while (same < n && same < m && v[same] == w[same]) same++;
+    ll_generator_back(t->draft->g, i, same);
+    return ll_generator_put(t->draft->g, i, v + same, n - same);
+}
+
+static ll_err make_guesses(ll_talk *t, const ll_saying *s, int64_t n, int32_t *guess, int *count)
+{
+    for (int64_t i = 0; i < n; i++) {
+        int64_t left = s[i].most - s[i].tokens - 1; /* the last one is drawn anyway */
+        count[i] = s[i].done ? 0 : (int)(left < t->guesses ? left : t->guesses);
+        if (count[i]) TRY(follow(t, i));
+    }
+    for (int64_t k = 0; k < t->guesses; k++) {
+        TRY(ll_generator_run(t->draft->g));
+        for (int64_t i = 0; i < n; i++) {
+            int32_t *at = &guess[i * t->guesses + k];
+            if (k >= count[i]) continue;
+            *at = ll_generator_draw(t->draft->g, i, &s[i].how, s[i].tokens + k);
+            TRY(ll_generator_put(t->draft->g, i, at, 1));
+        }
+    }
+    return LL_OK;
+}
+
+/* What sequence i says, as long as it is what was guessed, and one more. */
+static ll_err take_guesses(ll_talk *t, ll_saying *s, int64_t i, const int32_t *guess, int count)
+{
+    t->guessed += count;
+    for (int k = 0; !s->done; k++) {
+        int64_t n;
+        TRY(ll_talk_next(t, s, i));
+        const int32_t *v = ll_generator_tokens(t->g, i, &n);
+        if (s->done || k >= count || v[n - 1] != guess[k] || !ll_generator_accept(t->g, i)) break;
+        t->taken++;
+    }
+    return LL_OK;
+}
+
+static ll_err say_guessing(ll_talk *t, ll_saying *s, int64_t n, bool stream)
+{
+    LL_OWN(ll_arena) a = ll_arena_new();
+    int32_t *guess = LL_NEW_ARRAY(a, int32_t, n * t->guesses);
+    int *count = LL_NEW_ARRAY(a, int, n);
+    for (bool more = true; more;) {
+        TRY(make_guesses(t, s, n, guess, count));
+        TRY(ll_generator_guess(t->g, guess, t->guesses, count));
+        more = false;
+        for (int64_t i = 0; i < n; i++) {
+            TRY(take_guesses(t, &s[i], i, guess + i * t->guesses, count[i]));
+            if (stream && t->prints) show(&s[i]);
+            more |= !s[i].done;
+        }
+    }
+    return LL_OK;
+}
+
 ll_err ll_talk_say(ll_talk *t, ll_saying *s, int64_t n, bool stream)
 {
+    if (t->draft) return say_guessing(t, s, n, stream);
     for (bool more = true; more;) {
         TRY(ll_generator_run(t->g));
         more = false;

@@ -86,8 +86,11 @@ typedef struct ll_talk {
     ll_tokenizer *t; /* NULL: tokens are bytes */
     ll_draw_opts how;
     int64_t vocab, step;
-    int64_t chunk; /* tokens of prompts that are read at once; 0: as generate.h has it */
-    bool prints;   /* rank 0 */
+    int64_t chunk;         /* tokens of prompts that are read at once; 0: as generate.h has it */
+    bool prints;           /* rank 0 */
+    struct ll_talk *draft; /* guesses what this one says; NULL: none does */
+    int64_t guesses;       /* at once */
+    int64_t guessed, taken;
 } ll_talk;
 #define LL_TALK __attribute__((cleanup(ll_talk_close))) ll_talk
 /* First the run and its tokenizer, then, with so many sequences of so many tokens, the rest. */
@@ -115,7 +118,10 @@ typedef struct ll_saying {
 ll_saying ll_talk_saying(const ll_talk *t, ll_arena *a, int64_t i, int stop_token);
 /* Draws the next token of sequence i, which is ready. */
 ll_err ll_talk_next(ll_talk *t, ll_saying *s, int64_t i);
-/* Draws for n of them until they are done; stream: prints as it goes. */
+/* Draws for n of them until they are done; stream: prints as it goes. With a draft, this model
+ * looks at what that one would say, at several tokens in one run, and keeps what it would have said
+ * itself: each token is drawn from this model's logits by the same number of the same seed, so
+ * that the text is the one without. */
 ll_err ll_talk_say(ll_talk *t, ll_saying *s, int64_t n, bool stream);
 
 /* ---- conversations, as the model's family writes them ---- */

@@ -83,7 +83,7 @@ ll_val ll_build_places(const ll_build *b)
 
 ll_val ll_build_last(const ll_build *b, ll_val x)
 {
-    if (!b->cache || !x.id) return x;
+    if (!b->cache || b->all || !x.id) return x;
     ll_val last = ll_one_hot(b->g, per_sequence(b, "last"), b->step, ll_graph_dtype(b->g, x));
     ll_shape s = ll_graph_shape(b->g, x);
     return ll_reshape(b->g, ll_matmul(b->g, "bt,btc->bc", last, x), LL_SHAPE(s.d[0], 1, s.d[2]));

@@ -15,8 +15,9 @@ enum { CHUNK = 64, FEW = 4 }; /* so few tokens are quicker one by one */
 typedef struct sequence {
     int32_t *tokens;
     int64_t n, room;
-    int64_t start; /* the first that has a place */
-    int64_t fed;   /* tokens from start on whose keys are there */
+    int64_t start;     /* the first that has a place */
+    int64_t fed;       /* tokens from start on whose keys are there */
+    int64_t row, rows; /* of what was guessed: where logits are, how many follow */
 } sequence;
 
 typedef struct candidate {
@@ -25,12 +26,12 @@ typedef struct candidate {
 } candidate;
 
 struct ll_generator {
-    ll_graph *g[2];
-    ll_session *s[2]; /* of one token; of a chunk, which shares the first's memory */
-    int64_t batch, places, step[2], vocab;
+    ll_graph *g[3];
+    ll_session *s[3]; /* of one token; of a chunk, and of guesses, which share the first's memory */
+    int64_t batch, places, step[3], vocab;
     int32_t *x, *at, *last;
     int64_t *fresh;       /* of each, how many tokens a run reads */
-    float *logits, *made; /* [batch, vocab]; of one run */
+    float *logits, *made; /* [batch, vocab]; of one run, of guesses [batch, step, vocab] */
     candidate *heap;
     sequence *of;
     ll_arena *arena;
@@ -39,12 +40,12 @@ struct ll_generator {
 /* ---- opening ---- */
 
 static ll_err check_graph(const ll_run *r, const ll_graph *g, int64_t batch, int64_t step,
-                          int64_t *vocab)
+                          int64_t rows, int64_t *vocab)
 {
     ll_val x = ll_find(g, "x"), y = ll_find_result(g, "logits");
     ll_shape a = x.id ? ll_graph_shape(g, x) : LL_SCALAR;
     ll_shape b = y.id ? ll_graph_shape(g, y) : LL_SCALAR;
-    CHECK(a.n == 2 && a.d[0] == batch && a.d[1] == step && b.n == 3 && b.d[1] == 1, LL_E_ARG,
+    CHECK(a.n == 2 && a.d[0] == batch && a.d[1] == step && b.n == 3 && b.d[1] == rows, LL_E_ARG,
           "model %s does not generate: its declaration does not look at ll_build's cache (ll_self_"
           "attend, ll_build_places, ll_build_last; result logits)",
           r->model.name);
@@ -58,8 +59,8 @@ static ll_err open_one(ll_generator *g, const ll_run *r, const ll_generator_opts
 {
     LL_OWN(ll_graph) plain = NULL;
     ll_session_opts how = o->session;
-    TRY(ll_run_generation(r, g->batch, g->places, g->step[k], &plain));
-    TRY(check_graph(r, plain, g->batch, g->step[k], &g->vocab));
+    TRY(ll_run_generation(r, g->batch, g->places, g->step[k], k == 2, &plain));
+    TRY(check_graph(r, plain, g->batch, g->step[k], k == 2 ? g->step[k] : 1, &g->vocab));
     if (bits)
         TRY(ll_pack_graph(plain, bits, &g->g[k]));
     else
@@ -99,13 +100,20 @@ static ll_err pack_weights(ll_session *from, ll_session *to, int bits)
     return LL_OK;
 }
 
-/* Both programs; their parameters are there. */
-static ll_err open_both(ll_generator *g, const ll_run *r, const ll_generator_opts *o)
+/* The programs that share the first one's memory. */
+static ll_err open_others(ll_generator *g, const ll_run *r, const ll_generator_opts *o)
+{
+    TRY(open_one(g, r, o, 1, o->bits, g->s[0]));
+    return g->step[2] ? open_one(g, r, o, 2, o->bits, g->s[0]) : LL_OK;
+}
+
+/* All programs; their parameters are there. */
+static ll_err open_all(ll_generator *g, const ll_run *r, const ll_generator_opts *o)
 {
     if (!o->bits) {
         TRY(open_one(g, r, o, 0, 0, NULL));
         TRY(o->load(o->user, g->s[0]));
-        return open_one(g, r, o, 1, 0, g->s[0]);
+        return open_others(g, r, o);
     }
     ll_generator whole = {.batch = 1, .places = 1, .step = {1, 1}};
     ll_err rc = open_one(&whole, r, o, 0, 0, NULL);
@@ -115,7 +123,7 @@ static ll_err open_both(ll_generator *g, const ll_run *r, const ll_generator_opt
     ll_session_close(whole.s[0]);
     ll_graph_free(whole.g[0]);
     TRY(rc);
-    return open_one(g, r, o, 1, o->bits, g->s[0]);
+    return open_others(g, r, o);
 }
 
 ll_err ll_generator_open(const ll_run *r, const ll_generator_opts *o, ll_generator **out)
@@ -135,14 +143,17 @@ ll_err ll_generator_open(const ll_run *r, const ll_generator_opts *o, ll_generat
     g->step[0] = 1;
     g->step[1] = o->chunk ? o->chunk : CHUNK;
     if (g->step[1] > g->places) g->step[1] = g->places;
-    TRY(open_both(g, r, o));
-    int64_t n = g->batch * g->vocab;
-    g->x = LL_NEW_ARRAY(a, int32_t, g->batch * g->step[1]);
+    CHECK(!o->guesses || o->guesses < g->places, LL_E_ARG, "%lld guesses of %lld places",
+          (long long)o->guesses, (long long)g->places);
+    g->step[2] = o->guesses ? o->guesses + 1 : 0;
+    TRY(open_all(g, r, o));
+    int64_t n = g->batch * g->vocab, most = g->step[1] > g->step[2] ? g->step[1] : g->step[2];
+    g->x = LL_NEW_ARRAY(a, int32_t, g->batch * most);
     g->at = LL_NEW_ARRAY(a, int32_t, g->batch);
     g->fresh = LL_NEW_ARRAY(a, int64_t, g->batch);
     g->last = LL_NEW_ARRAY(a, int32_t, g->batch);
     g->logits = LL_NEW_ARRAY(a, float, n);
-    g->made = LL_NEW_ARRAY(a, float, n);
+    g->made = LL_NEW_ARRAY(a, float, n *(g->step[2] ? g->step[2] : 1));
     g->heap = LL_NEW_ARRAY(a, candidate, g->vocab);
     g->of = LL_NEW_ARRAY(a, sequence, g->batch);
     *out = g;
@@ -153,8 +164,8 @@ ll_err ll_generator_open(const ll_run *r, const ll_generator_opts *o, ll_generat
 void ll_generator_close(ll_generator *g)
 {
     if (!g) return;
-    for (int k = 1; k >= 0; k--) ll_session_close(g->s[k]);
-    for (int k = 0; k < 2; k++) ll_graph_free(g->g[k]);
+    for (int k = 2; k >= 0; k--) ll_session_close(g->s[k]);
+    for (int k = 0; k < 3; k++) ll_graph_free(g->g[k]);
     for (int64_t i = 0; g->of && i < g->batch; i++) free(g->of[i].tokens);
     ll_arena_free(g->arena);
 }
@@ -173,8 +184,10 @@ size_t ll_generator_cache_bytes(const ll_generator *g)
 
 size_t ll_generator_bytes(const ll_generator *g)
 {
-    size_t one = ll_session_bytes(g->s[0]), chunk = ll_session_bytes(g->s[1]);
-    return one > chunk ? one : chunk; /* they work in the same memory */
+    size_t most = 0; /* they work in the same memory */
+    for (int k = 0; k < 3; k++)
+        if (g->s[k] && ll_session_bytes(g->s[k]) > most) most = ll_session_bytes(g->s[k]);
+    return most;
 }
 
 int64_t ll_generator_vocab(const ll_generator *g)
@@ -218,6 +231,15 @@ void ll_generator_clear(ll_generator *g, int64_t sequence_of)
     s->n = s->start = s->fed = 0;
 }
 
+void ll_generator_back(ll_generator *g, int64_t sequence_of, int64_t n)
+{
+    sequence *s = &g->of[sequence_of];
+    if (n >= s->n) return;
+    s->n = n;
+    if (s->start > n) s->start = s->fed = 0;
+    if (s->fed > n - s->start) s->fed = n - s->start;
+}
+
 /* Too long a sequence: what was new at first as much as there is room for, later half of it. */
 static void make_room(const ll_generator *g, sequence *s)
 {
@@ -248,19 +270,27 @@ static int64_t set_row(ll_generator *g, int64_t i, int k)
     return n;
 }
 
-static ll_err run_once(ll_generator *g, int k)
+/* Runs program k on rows that are set. */
+static ll_err run_rows(ll_generator *g, int k)
 {
     size_t row = sizeof(float) * (size_t)g->vocab, ints = sizeof(int32_t) * (size_t)g->batch;
     ll_session *s = g->s[k];
+    TRY(ll_session_set(s, "x", 0, g->x, ints * (size_t)g->step[k]));
+    TRY(ll_session_set(s, "at", 0, g->at, ints));
+    if (k < 2) TRY(ll_session_set(s, "last", 0, g->last, ints));
+    TRY(ll_session_run(s, 0));
+    int64_t rows = k < 2 ? g->batch : g->batch * g->step[k];
+    return ll_session_get(s, "logits", g->made, row * (size_t)rows);
+}
+
+static ll_err run_once(ll_generator *g, int k)
+{
+    size_t row = sizeof(float) * (size_t)g->vocab;
     int64_t some = 0;
     int64_t *new = g->fresh;
     for (int64_t i = 0; i < g->batch; i++) some += new[i] = set_row(g, i, k);
     if (!some) return LL_OK;
-    TRY(ll_session_set(s, "x", 0, g->x, ints * (size_t)g->step[k]));
-    TRY(ll_session_set(s, "at", 0, g->at, ints));
-    TRY(ll_session_set(s, "last", 0, g->last, ints));
-    TRY(ll_session_run(s, 0));
-    TRY(ll_session_get(s, "logits", g->made, row * (size_t)g->batch));
+    TRY(run_rows(g, k));
     for (int64_t i = 0; i < g->batch; i++) {
         g->of[i].fed += new[i];
         if (!new[i]) continue;
@@ -294,6 +324,63 @@ ll_err ll_generator_run(ll_generator *g)
         for (int64_t i = 0; i < g->batch; i++) more |= !ll_generator_ready(g, i);
     }
     return LL_OK;
+}
+
+/* ---- guesses ---- */
+
+static void take_row(ll_generator *g, int64_t i)
+{
+    const sequence *s = &g->of[i];
+    memcpy(g->logits + i * g->vocab, g->made + (i * g->step[2] + s->row) * g->vocab,
+           sizeof(float) * (size_t)g->vocab);
+}
+
+/* Tokens that are left, or the last once more; then guesses, as many as there is room for. */
+static void set_guesses(ll_generator *g, int64_t i, const int32_t *guesses, int n)
+{
+    sequence *s = &g->of[i];
+    int64_t left = left_of(s), used = left ? left : s->n > s->start, step = g->step[2];
+    int64_t from = s->n - used, room = g->places - (s->n - s->start);
+    int32_t *x = g->x + i * step;
+    s->rows = n < room ? n : room;
+    for (int64_t j = 0; j < step; j++)
+        x[j] = j < used ? s->tokens[from + j] : j < used + s->rows ? guesses[j - used] : 0;
+    g->at[i] = (int32_t)(from - s->start);
+    s->row = used ? used - 1 : 0;
+}
+
+ll_err ll_generator_guess(ll_generator *g, const int32_t *guesses, int64_t stride, const int *n)
+{
+    LL_ASSERT(g->step[2]);
+    for (bool more = true; more;) { /* what is too long for it is read before */
+        more = false;
+        for (int64_t i = 0; i < g->batch; i++) {
+            make_room(g, &g->of[i]);
+            more |= left_of(&g->of[i]) > 1;
+        }
+        if (more) TRY(ll_generator_step(g));
+    }
+    for (int64_t i = 0; i < g->batch; i++) set_guesses(g, i, guesses + i * stride, n[i]);
+    TRY(run_rows(g, 2));
+    for (int64_t i = 0; i < g->batch; i++) {
+        sequence *s = &g->of[i];
+        s->fed = s->n - s->start;
+        int64_t rows = (s->row + 1 + s->rows) * g->vocab;
+        if (s->n) TRY(check_finite(g->made + i * g->step[2] * g->vocab, rows));
+        take_row(g, i);
+    }
+    return LL_OK;
+}
+
+bool ll_generator_accept(ll_generator *g, int64_t i)
+{
+    sequence *s = &g->of[i];
+    if (!s->rows) return false;
+    s->rows--;
+    s->row++;
+    s->fed++;
+    take_row(g, i);
+    return true;
 }
 
 const float *ll_generator_logits(const ll_generator *g, int64_t sequence_of)

@@ -1,15 +1,17 @@
 /* generate.h: sequences that go on token by token. Two programs of one model share its weights and
  * a cache of keys and values: one takes `chunk` tokens of each sequence at a time (prompts), one
  * takes one (what is drawn). Sequences of a batch are of any lengths; each may begin anew while
- * others go on. */
+ * others go on. A third program reads a few tokens that somebody guesses would follow, and tells
+ * what follows each of them: of right guesses several count at once (Leviathan et al., 2023). */
 #pragma once
 #include "train/run.h"
 
 typedef struct ll_generator_opts {
-    int64_t batch;  /* sequences; 0: 1 */
-    int64_t places; /* tokens of each that are kept; 0: the model's seq */
-    int64_t chunk;  /* 0: 64 */
-    int bits;       /* of weights in products: 8, 4, or 0: as they are (pass/packed.h) */
+    int64_t batch;   /* sequences; 0: 1 */
+    int64_t places;  /* tokens of each that are kept; 0: the model's seq */
+    int64_t chunk;   /* 0: 64 */
+    int64_t guesses; /* at most, of each; 0: none (ll_generator_guess) */
+    int bits;        /* of weights in products: 8, 4, or 0: as they are (pass/packed.h) */
     ll_session_opts session;
     /* Fills a session's parameters. */
     ll_err (*load)(void *user, ll_session *s);
@@ -36,6 +38,14 @@ ll_err ll_generator_run(ll_generator *g);
 /* One program's run of it: a chunk, or a token, of each sequence that has any left. */
 ll_err ll_generator_step(ll_generator *g);
 bool ll_generator_ready(const ll_generator *g, int64_t sequence); /* all of it was read */
+/* Reads what is left of each sequence and so many guesses behind it, `stride` apart, in one run.
+ * Logits are then those behind the sequence. Where the token that is put next is the first guess,
+ * accept makes them those behind it, and so on; false: there are no more, or no place is left. What
+ * is not accepted is as if it had never been there. */
+ll_err ll_generator_guess(ll_generator *g, const int32_t *guesses, int64_t stride, const int *n);
+bool ll_generator_accept(ll_generator *g, int64_t sequence);
+/* Takes back all tokens behind the first n. */
+void ll_generator_back(ll_generator *g, int64_t sequence, int64_t n);
 /* Logits of what follows a sequence; its tokens so far. */
 const float *ll_generator_logits(const ll_generator *g, int64_t sequence);
 const int32_t *ll_generator_tokens(const ll_generator *g, int64_t sequence, int64_t *n);

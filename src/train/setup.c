@@ -83,10 +83,11 @@ ll_err ll_run_graph(const ll_run *r, int64_t batch, const ll_optim *optim, ll_gr
     return declare(r, (ll_build){.batch = batch, .training = optim != NULL}, optim, out);
 }
 
-ll_err ll_run_generation(const ll_run *r, int64_t batch, int64_t cache, int64_t step,
+ll_err ll_run_generation(const ll_run *r, int64_t batch, int64_t cache, int64_t step, bool all,
                          ll_graph **out)
 {
-    return declare(r, (ll_build){.batch = batch, .cache = cache, .step = step}, NULL, out);
+    return declare(r, (ll_build){.batch = batch, .cache = cache, .step = step, .all = all}, NULL,
+                   out);
 }
 
 ll_err ll_run_place(const ll_run *r, const ll_graph *g, const ll_mesh *m, int zero,

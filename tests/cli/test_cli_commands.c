@@ -102,6 +102,27 @@ static void generate_text(void **state)
 }
 
 /* A prompt longer than the window: its end decides, what is before does not. */
+/* With a model that guesses, right or wrong, the text is the one without. */
+static void generate_with_a_draft(void **state)
+{
+    const char *f = trained_gpt(state);
+    must(f, "train s.yaml --out h --set model.width=8 --set train.steps=15");
+    must(f, "train s.yaml --out v --set model.vocab=140 --set train.steps=1");
+    assert_texts(true, f, "generate g -p a -n 60 -t 0", "generate g -p a -n 60 -t 0 --draft h");
+    assert_texts(true, f, "generate g -p a -n 60 -t 0",
+                 "generate g -p a -n 60 -t 0 --draft g --draft-tokens 3");
+    assert_texts(true, f, "generate g -p a -p rin -n 41 --seed 4 --top-k 20 --repetition 1.1",
+                 "generate g -p a -p rin -n 41 --seed 4 --top-k 20 --repetition 1.1 --draft h");
+    outcome o = succeeds(f, "generate g -p a -n 60 -t 0 --draft g");
+    const char *end = strstr(o.err, " guesses were right");
+    assert_non_null(end);
+    while (end[-1] != '\n') end--;
+    assert_true(atoi(end) > 30);
+    outcome_free(&o);
+    refuses(f, 1, "generate g --draft v", "its tokens are not those of g");
+    refuses(f, 1, "generate g --draft h --mesh tensor=2", "exclude each other");
+}
+
 static void generate_from_a_long_prompt(void **state)
 {
     const char *f = trained_gpt(state);
@@ -350,6 +371,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         IN_FOLDER(eval_agrees_with_train),
         IN_FOLDER(generate_text),
+        IN_FOLDER(generate_with_a_draft),
         IN_FOLDER(generate_from_a_long_prompt),
         IN_FOLDER(generate_refuses),
         IN_FOLDER(graphs_read_back),

@@ -146,6 +146,56 @@ static void logits(void **)
     check(gpt, 8, 0.2);
 }
 
+/* Guesses that are right, and others, read with what they follow: logits are those of the whole. */
+static void guesses(void **)
+{
+    char text[512];
+    for (int k = 0; k < 4; k++) {
+        snprintf(text, sizeof text, llama, k == 1 ? 5 : 0);
+        whole *w = open_whole(k == 2 ? gpt : text);
+        ll_generator_opts o = {.batch = 2,
+                               .chunk = 6,
+                               .guesses = 3,
+                               .bits = k == 3 ? 8 : 0,
+                               .load = copy_from,
+                               .user = w->s,
+                               .session.threads = 2};
+        ll_generator *g;
+        double most = 0;
+        no_error(ll_generator_open(w->r, &o, &g));
+        no_error(ll_generator_put(g, 0, w->x, 9));
+        no_error(ll_generator_put(g, 1, w->x + 24, 1));
+        for (int at[2] = {9, 1}; at[0] < 24;) {
+            int right[2] = {at[0] % 4, at[1] % 3}, n[2] = {3, 2};
+            int32_t guess[8];
+            for (int i = 0; i < 8; i++) guess[i] = 63;
+            for (int i = 0; i < 2; i++)
+                for (int j = 0; j < right[i] && at[i] + j < 24; j++)
+                    guess[4 * i + j] = w->x[24 * i + at[i] + j];
+            no_error(ll_generator_guess(g, guess, 4, n));
+            for (int i = 0; i < 2; i++)
+                for (int j = 0;; j++) {
+                    most = fmax(most, apart(w, g, i, at[i] - 1));
+                    if (at[i] == 24) break;
+                    no_error(ll_generator_put(g, i, &w->x[24 * i + at[i]], 1));
+                    at[i]++;
+                    if (j >= right[i] || !ll_generator_accept(g, i)) break;
+                }
+        }
+        printf("guesses: off by %.2g\n", most);
+        assert_true(most <= (k == 3 ? 0.5 : 2e-5));
+        ll_generator_back(g, 0, 4); /* and as if they had not been there */
+        ll_generator_back(g, 1, 2);
+        no_error(ll_generator_run(g));
+        no_error(ll_generator_put(g, 0, w->x + 4, 7));
+        no_error(ll_generator_put(g, 1, w->x + 26, 1));
+        no_error(ll_generator_run(g));
+        assert_true(fmax(apart(w, g, 0, 10), apart(w, g, 1, 2)) <= (k == 3 ? 0.5 : 2e-5));
+        ll_generator_close(g);
+        close_whole(w);
+    }
+}
+
 /* What is packed is close to what it was, and packing it again changes nothing. */
 static void packing(void **)
 {
@@ -311,7 +361,10 @@ static void imported(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(logits), cmocka_unit_test(packing), cmocka_unit_test(drawing),
+        cmocka_unit_test(logits),
+        cmocka_unit_test(guesses),
+        cmocka_unit_test(packing),
+        cmocka_unit_test(drawing),
         cmocka_unit_test(broken),
         cmocka_unit_test_setup_teardown(imported, tmpdir_setup, tmpdir_teardown)};
     return cmocka_run_group_tests(tests, NULL, NULL);
