@@ -386,6 +386,11 @@ static void show_end(const ll_run *r, const ll_train_report *t, const ll_start *
     if (t->skipped)
         fprintf(stderr, "\n%lld steps skipped for the norm of their gradients (train.spike)",
                 (long long)t->skipped);
+    if (t->wide)
+        fprintf(stderr,
+                "\n%lld steps made again with all bits of their numbers, for which exact sums had "
+                "too few",
+                (long long)t->wide);
     if (t->unsaved)
         fprintf(stderr, "\n%lld checkpoints could not be written on the way",
                 (long long)t->unsaved);
@@ -435,6 +440,7 @@ static ll_err print_json(const ll_run *r, const ll_train_report *t, const ll_sta
     json_object_set_new(j, "useful_s", ll_cli_number(t->goodput.useful));
     json_object_set_new(j, "lost_s", lost);
     json_object_set_new(j, "skipped", json_integer(t->skipped));
+    json_object_set_new(j, "wide", json_integer(t->wide));
     json_object_set_new(j, "rolled_back", json_integer(t->rolled_back));
     json_object_set_new(j, "unsaved", json_integer(t->unsaved));
     json_object_set_new(j, "save_waits_s", ll_cli_number(t->save_waits));

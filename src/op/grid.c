@@ -93,6 +93,7 @@ static const ll_op ungrid = {
                "out=f32}",
                "f64[5], f32[5]>, f32[]> {spec=\"a,a,->a\", bits=30, out=f32}",
                "f64[], f32[]> {spec=\",->\", bits=50, out=f32}",
+               "f32[5,7,3], f32[3,5]> {spec=\"abc,ca->abc\", bits=1, out=f32}",
                "f64[3,0], f32[3]> {spec=\"ab,a->ab\", bits=50, out=f32}"},
 };
 

@@ -21,11 +21,12 @@
  * 4. Partial sums are never read: ungrid is not linear, and ll_place lets no partial value through
  *    a linear op. Sums over ranks are made in f64, in each micro-batch.
  * 5. An operand keeps its bits below the largest of its group: what is 2^q times smaller is lost.
- *    For a tensor as a whole that is about what f32 keeps. Where a product has hardly a bit that is
- *    not rounding, it is made infinite (guard), and the session makes the step again, wide: each
- *    operand in limbs, of q bits each, of what the limbs before it leave; products of limbs p and q
- *    with p + q below their number, each exact, are added up in f64, in one order. So all that f32
- *    holds over WIDE bits counts; it takes ten times as long.
+ *    For a group as a whole that is about what f32 keeps, unless its largest elements meet zeros.
+ *    Where a group of which something should come has hardly a bit that is not rounding, its scale
+ *    is made infinite (guard), and the session makes the step again, wide: each operand in limbs,
+ *    of q bits each, of what the limbs before it leave; products of limbs p and q with p + q below
+ *    their number, each exact, are added up in f64, in one order. So all that f32 holds over WIDE
+ *    bits counts; it takes ten times as long.
  *
  * Placing comes first, on the graph without grids, so that layouts are those of a run that is not
  * exact; then the nodes are replaced and their placement with them. */
@@ -33,10 +34,16 @@
 #include "pass/partition.h"
 
 #include <math.h>
+#include <stdio.h>
 
-/* f64 holds whole numbers up to 2^WIDTH; fewer than LEAST bits an operand are no longer f32; fewer
- * than GOOD that are not rounding, of a product's largest element, are none. */
-enum { WIDTH = 53, MOST = 50, LEAST = 11, GOOD = 8, WIDE = 66, MOST_LIMBS = 6 };
+/* f64 holds whole numbers up to 2^WIDTH; fewer than LEAST bits an operand are no longer f32. */
+enum { WIDTH = 53, MOST = 50, LEAST = 11, WIDE = 66, MOST_LIMBS = 6 };
+
+/* What is too little to be left (guard): of the largest element of a group that meets anything GOOD
+ * bits; of what came of a group FAINT bits above rounding; of a gradient GOOD above rounding, and
+ * not 2^SLACK less than its factors could have made; of an image one element in PART with less than
+ * GOOD bits. Training that is well never comes near, outliers that cost do (test_exact.c). */
+enum { GOOD = 8, FAINT = 4, SLACK = 9, PART = 8 };
 
 /* ---- before placing ---- */
 
@@ -108,6 +115,7 @@ typedef struct gridder {
     ll_rewrite rw;
     ll_placement next; /* arrays of the new graph */
     int *reader;       /* [old n_value] the first node that reads it, or -1 */
+    bool *gradient;    /* [old n_value] all that comes of it is one parameter's gradient */
     bool wide;         /* operands in as many limbs as f32 may need */
 } gridder;
 
@@ -242,40 +250,190 @@ static ll_err place_since(gridder *c, int first, int i, const ll_layout *l)
     return LL_OK;
 }
 
-/* The largest magnitude of v, in layout l. */
-static ll_err largest(gridder *c, int i, ll_val v, const ll_layout *l, ll_val *out)
+/* An operand of a product: in the new graph, and how the product wants it. */
+typedef struct ll_factor {
+    int operand;
+    ll_val x;
+    ll_layout want;
+} ll_factor;
+
+/* The largest magnitude of v (or the sum: of counts), in layout l, over all but its dimensions
+ * `keep`. */
+static ll_err reduce(gridder *c, int i, ll_val v, const ll_layout *l, const int *keep, int n,
+                     bool sum, ll_val *out)
 {
-    char spec[LL_SPEC_MAX] = "abcdefgh";
-    strcpy(spec + ll_graph_shape(c->rw.to, v).n, "->");
-    *out = ll_absmax(c->rw.to, v, spec);
+    char spec[LL_SPEC_MAX] = "abcdefgh", *at = spec + ll_graph_shape(c->rw.to, v).n;
+    ll_layout made = {0}, seen;
+    at = stpcpy(at, "->");
+    for (int d = 0; d < n; d++) {
+        *at++ = (char)('a' + keep[d]);
+        made.split[d] = l->split[keep[d]];
+    }
+    *at = '\0';
+    seen = made;
+    *(sum ? &made.sum : &made.max) = (ll_axes)(ll_layout_axes(l) & ~ll_layout_axes(&seen));
+    *out = (sum ? ll_sum : ll_absmax)(c->rw.to, v, spec);
     TRY(ll_graph_check(c->rw.to));
-    set_value(c, *out, &(ll_layout){.max = ll_layout_axes(l)}, &(ll_layout){0});
+    set_value(c, *out, &made, &seen);
     return cut_like(c, l, c->p->micro[i]);
 }
 
-/* Scale m becomes infinite where all of z is hardly more than what rounding the operands may have
- * made of it. A few elements that are very much larger than others leave no bits for those; where
- * they meet zeros, nothing else is left. other: the second operand's scale. */
-static ll_err guard(gridder *c, int i, ll_val z, const ll_layout *held, ll_val other, double least,
+static ll_err largest(gridder *c, int i, ll_val v, const ll_layout *l, const int *keep, int n,
+                      ll_val *out)
+{
+    return reduce(c, i, v, l, keep, n, false, out);
+}
+
+/* Of each group of x, the largest element times the largest of y that it meets (met), and what that
+ * would be if all met all (most). Magnitudes of y count as powers of two. Rows of an image meet all
+ * rows of a filter. */
+static ll_err meet(gridder *c, int i, const ll_loops *l, const ll_factor *x, const ll_factor *y,
+                   const ll_limb *limb, ll_val *met, ll_val *most)
+{
+    ll_graph *g = c->rw.to;
+    ll_grid_scale peak = {0}, top = {0};
+    int in_y[LL_MAX_DIMS], in_peak[LL_MAX_DIMS];
+    for (int d = 0; d < ll_graph_shape(g, y->x).n; d++) {
+        int loop = l->in[y->operand][d];
+        int e = l->window[loop] ? -1 : ll_dim_of(l->in[x->operand], loop);
+        if (e < 0) continue;
+        for (int o = 0; o < limb->own.n; o++)
+            if (limb->own.dim[o] == e) in_peak[top.n] = peak.n, top.dim[top.n++] = o;
+        in_y[peak.n] = d;
+        peak.dim[peak.n++] = e;
+    }
+    TRY(largest(c, i, y->x, &y->want, in_y, peak.n, &peak.value));
+    TRY(largest(c, i, peak.value, &c->next.seen[peak.value.id], in_peak, top.n, &top.value));
+    int first = g->n_node;
+    ll_val product = ll_from_grid(g, x->x, &peak, 1, 1, LL_F32);
+    TRY(ll_graph_check(g));
+    TRY(place_since(c, first, i, &x->want));
+    TRY(largest(c, i, product, &x->want, limb->own.dim, limb->own.n, met));
+    first = g->n_node;
+    *most = ll_from_grid(g, limb->own.value, &top, 1, 1, LL_F32);
+    TRY(ll_graph_check(g));
+    return place_since(c, first, i, &c->next.seen[limb->own.value.id]);
+}
+
+/* The largest magnitudes of z for each of the groups of scale m. */
+static ll_err largest_of_groups(gridder *c, int i, ll_val z, const ll_layout *held,
+                                const ll_grid_scale *m, ll_val *out)
+{
+    ll_graph *g = c->rw.to;
+    int sorted[LL_MAX_DIMS], n = 0;
+    char spec[LL_SPEC_MAX], *at = spec;
+    for (int d = 0; d < ll_graph_shape(g, z).n; d++)
+        for (int k = 0; k < m->n; k++)
+            if (m->dim[k] == d) sorted[n++] = d;
+    TRY(largest(c, i, z, held, sorted, n, out));
+    if (!memcmp(sorted, m->dim, (size_t)n * sizeof *sorted)) return LL_OK;
+    for (int k = 0; k < n; k++) *at++ = (char)('a' + sorted[k]);
+    at = stpcpy(at, "->");
+    for (int k = 0; k < n; k++) *at++ = (char)('a' + m->dim[k]);
+    *at = '\0';
+    int first = g->n_node;
+    *out = ll_transpose(g, *out, spec);
+    TRY(ll_graph_check(g));
+    return place_since(c, first, i, &c->next.seen[m->value.id]);
+}
+
+/* Does a result's element see only a window of a group of x? */
+static bool sees_part(const gridder *c, const ll_loops *l, const ll_factor *x)
+{
+    bool part = false;
+    for (int d = 0; d < ll_graph_shape(c->rw.to, x->x).n; d++) {
+        int loop = l->in[x->operand][d];
+        part |= l->window[loop] && ll_dim_of(l->out[0], loop) >= 0;
+    }
+    return part;
+}
+
+/* Is of more than one in PART of a group's elements that are not 0 less left than GOOD bits? 1 where
+ * it is. */
+static ll_err mostly_small(gridder *c, int i, const ll_factor *x, const ll_limb *limb, int bits,
+                           ll_val *out)
+{
+    ll_graph *g = c->rw.to;
+    const ll_grid_scale *own = &limb->own;
+    ll_shape shape = ll_graph_shape(g, x->x);
+    char groups[LL_SPEC_MAX] = {0}, spec[LL_SPEC_MAX];
+    for (int k = 0; k < own->n; k++) groups[k] = (char)('a' + own->dim[k]);
+    snprintf(spec, sizeof spec, "%s->%.*s", groups, shape.n, "abcdefgh");
+    int first = g->n_node;
+    ll_val least = ll_scale(g, own->value, ldexp(1, GOOD - bits));
+    TRY(ll_graph_check(g));
+    TRY(place_since(c, first, i, &c->next.seen[own->value.id]));
+    first = g->n_node;
+    ll_val size = ll_abs(g, x->x), some = ll_less(g, ll_fill(g, LL_F32, shape, 0), size);
+    ll_val few = ll_mul(g, some, ll_less(g, size, ll_broadcast(g, least, spec, shape)));
+    TRY(ll_graph_check(g));
+    TRY(place_since(c, first, i, &x->want));
+    TRY(reduce(c, i, some, &x->want, own->dim, own->n, true, &some));
+    TRY(reduce(c, i, few, &x->want, own->dim, own->n, true, &few));
+    first = g->n_node;
+    *out = ll_less(g, some, ll_scale(g, few, PART));
+    TRY(ll_graph_check(g));
+    return place_since(c, first, i, &c->next.seen[own->value.id]);
+}
+
+/* Where lost is 1, scale m becomes infinite. */
+static void poison(ll_graph *g, ll_val lost, ll_grid_scale *m)
+{
+    ll_shape shape = ll_graph_shape(g, m->value);
+    m->value = ll_div(g, m->value, ll_sub(g, ll_fill(g, LL_F32, shape, 1), lost));
+}
+
+/* Scale m of factor x becomes infinite where of a group of x fewer than GOOD bits are left of all
+ * that meets anything in y, or where all that came of the group is hardly more than rounding can
+ * have made (noise): a few elements are very much larger than others, and meet zeros, or what is
+ * lost in y. A group that meets nothing is 0, and right. */
+static ll_err guard(gridder *c, int i, const ll_loops *l, const ll_factor *x, const ll_factor *y,
+                    ll_val z, const ll_layout *held, int bits, double noise, const ll_limb *limb,
                     ll_grid_scale *m)
 {
     ll_graph *g = c->rw.to;
-    ll_dtype t = ll_graph_dtype(g, m->value);
-    ll_layout l = c->next.seen[m->value.id];
-    ll_val top, most;
-    TRY(largest(c, i, z, held, &top));
-    TRY(largest(c, i, other, &c->next.seen[other.id], &most));
-    int first = g->n_node;
+    ll_layout lies = c->next.seen[m->value.id];
     ll_shape shape = ll_graph_shape(g, m->value);
-    char spec[LL_SPEC_MAX] = "->abcdefgh";
-    spec[2 + shape.n] = '\0';
-    ll_val any = ll_less(g, ll_fill(g, t, LL_SCALAR, 0), most);
-    ll_val few = ll_less(g, top, ll_fill(g, LL_F64, LL_SCALAR, least));
-    ll_val lost = ll_broadcast(g, ll_mul(g, any, ll_cast(g, few, t)), spec, shape);
-    lost = ll_mul(g, lost, ll_less(g, ll_fill(g, t, shape, 0), m->value));
-    m->value = ll_div(g, m->value, ll_sub(g, ll_fill(g, t, shape, 1), lost));
+    ll_val met, most, top, small = {0};
+    TRY(meet(c, i, l, x, y, limb, &met, &most));
+    TRY(largest_of_groups(c, i, z, held, m, &top));
+    bool part = sees_part(c, l, x);
+    if (part) TRY(mostly_small(c, i, x, limb, bits, &small));
+    int first = g->n_node;
+    ll_val any = ll_less(g, ll_fill(g, LL_F32, shape, 0), met);
+    ll_val few = ll_less(g, ll_scale(g, met, ldexp(1, bits - GOOD)), most);
+    ll_val none = ll_less(g, top, ll_fill(g, LL_F64, shape, noise));
+    if (part) few = ll_max(g, few, small);
+    poison(g, ll_mul(g, any, ll_max(g, few, ll_cast(g, none, LL_F32))), m);
     TRY(ll_graph_check(g));
-    return place_since(c, first, i, &l);
+    return place_since(c, first, i, &lies);
+}
+
+/* The same of a parameter's gradient, which is judged as a whole: all of scale m[0] becomes infinite
+ * where the largest result is less than `least` of the product of the largest factors. */
+static ll_err guard_whole(gridder *c, int i, ll_val z, const ll_layout *held, int bits,
+                          double least, ll_grid_scale m[2])
+{
+    ll_graph *g = c->rw.to;
+    ll_layout lies = c->next.seen[m->value.id];
+    ll_shape shape = ll_graph_shape(g, m->value);
+    char spec[LL_SPEC_MAX];
+    ll_val top, most[2];
+    snprintf(spec, sizeof spec, "->%.*s", shape.n, "abcdefgh");
+    int first = g->n_node;
+    ll_val y = ll_from_grid(g, z, m, 2, 2 * bits, LL_F32);
+    TRY(ll_graph_check(g));
+    TRY(place_since(c, first, i, held));
+    TRY(largest(c, i, y, held, NULL, 0, &top));
+    for (int s = 0; s < 2; s++)
+        TRY(largest(c, i, m[s].value, &c->next.seen[m[s].value.id], NULL, 0, &most[s]));
+    first = g->n_node;
+    ll_val could = ll_mul(g, ll_cast(g, most[0], LL_F64), ll_cast(g, most[1], LL_F64));
+    ll_val none = ll_less(g, ll_cast(g, top, LL_F64), ll_scale(g, could, least));
+    ll_val lost = ll_broadcast(g, ll_cast(g, none, LL_F32), spec, shape);
+    poison(g, ll_mul(g, lost, ll_less(g, ll_fill(g, LL_F32, shape, 0), m->value)), m);
+    TRY(ll_graph_check(g));
+    return place_since(c, first, i, &lies);
 }
 
 /* How the result is held once its sums are made: as later nodes see it, or else cut where the first
@@ -321,12 +479,14 @@ static ll_err grid_node(gridder *c, int i, const ll_loops *l, double k)
     if (n_factor == 2 && (!c->p->bits || bits < c->p->bits)) c->p->bits = bits;
     int limbs = c->wide ? (WIDE + bits - 1) / bits : 1;
     ll_limb x[2][MOST_LIMBS];
+    ll_factor factor[2];
     ll_layout held;
     ll_rewrite_at(&c->rw, n);
     for (int o = 0; o < n->n_in; o++) {
         in[o] = c->rw.map[n->in[o].id];
         if (!ll_dtype_is_float(ll_graph_dtype(c->p->g, n->in[o]))) continue;
         TRY(grid_operand(c, i, o, l, bits, limbs, x[f]));
+        factor[f] = (ll_factor){o, in[o], ll_place_wanted(c->p, i, o, l)};
         at[f++] = o;
     }
     TRY(whole_layout(c, y, &held));
@@ -338,8 +498,14 @@ static ll_err grid_node(gridder *c, int i, const ll_loops *l, double k)
             in[at[0]] = x[0][p].x;
             if (n_factor == 2) in[at[1]] = x[1][q].x;
             TRY(make_sum(c, i, in, &z));
-            if (n_factor == 2 && !c->wide) /* half units, as so many add up */
-                TRY(guard(c, i, z, &held, m[1].value, ldexp(sqrt(k), GOOD + bits - 1), &m[0]));
+            bool guarded = n_factor == 2 && !c->wide;
+            double noise = ldexp(sqrt(k), bits - 1); /* half units, as so many add up */
+            if (guarded && c->gradient[y.id])
+                TRY(guard_whole(c, i, z, &held, bits,
+                                fmax(ldexp(noise, GOOD - 2 * bits), ldexp(1, -SLACK)), m));
+            for (int s = 0; s < 2 && guarded && !c->gradient[y.id]; s++)
+                TRY(guard(c, i, l, &factor[s], &factor[1 - s], z, &held, bits, ldexp(noise, FAINT),
+                          x[s], &m[s]));
             ll_val part =
                 ll_from_grid(to, z, m, n_factor, bits * n_factor, c->wide ? LL_F64 : type);
             TRY(ll_graph_check(to));
@@ -376,6 +542,19 @@ static ll_err grid_all(gridder *c)
     return LL_OK;
 }
 
+static void find_gradients(gridder *c)
+{
+    const ll_graph *g = c->p->g;
+    c->gradient = LL_NEW_ARRAY(c->p->arena, bool, g->n_value);
+    for (int i = 0; i < g->n_value; i++) c->gradient[i] = c->reader[i] >= 0;
+    for (int i = g->n_node - 1; i >= 0; i--) {
+        const ll_node *n = &g->nodes[i];
+        bool is = ll_value_of(g, n->out[0])->gradient_of;
+        is |= n->op->linear && c->gradient[n->out[0].id];
+        for (int k = 0; k < n->n_in; k++) c->gradient[n->in[k].id] &= is;
+    }
+}
+
 static void find_readers(gridder *c)
 {
     const ll_graph *g = c->p->g;
@@ -390,7 +569,7 @@ ll_err ll_exact_place(ll_placement *p, bool wide)
     const ll_graph *g = p->g;
     gridder c = {.p = p, .wide = wide};
     int room = g->n_node + 1; /* for each operand two nodes, for each node one more and a guard's */
-    for (int i = 0; i < g->n_node; i++) room += 2 * g->nodes[i].n_in + (wide ? 200 : 32);
+    for (int i = 0; i < g->n_node; i++) room += 2 * g->nodes[i].n_in + (wide ? 200 : 80);
     c.next.made = LL_NEW_ARRAY(p->arena, ll_layout, g->n_value + room);
     c.next.seen = LL_NEW_ARRAY(p->arena, ll_layout, g->n_value + room);
     c.next.loop = (int8_t(*)[LL_MAX_AXES])ll_arena_alloc(p->arena, (size_t)room * LL_MAX_AXES);
@@ -398,6 +577,7 @@ ll_err ll_exact_place(ll_placement *p, bool wide)
     c.next.through = LL_NEW_ARRAY(p->arena, ll_axes, room);
     c.next.micro = LL_NEW_ARRAY(p->arena, bool, room);
     find_readers(&c);
+    find_gradients(&c);
     ll_rewrite_begin(&c.rw, g);
     ll_graph *made;
     TRY(ll_rewrite_end(&c.rw, grid_all(&c), &made));

@@ -106,6 +106,7 @@ static ll_err record(trainer *t, const ll_train_step *s)
     ll_metrics_num(t->metrics, "grad_norm", s->grad_norm);
     ll_metrics_num(t->metrics, "lr", s->lr);
     if (t->s->skipped) ll_metrics_int(t->metrics, "skipped", 1);
+    if (t->s->now != t->s) ll_metrics_int(t->metrics, "wide", 1);
     if (t->loose && ll_loose_due(t->loose, s->step))
         ll_metrics_num(t->metrics, "distance", ll_loose_counted(t->loose).distance);
     if (s->saturated >= 0) {
@@ -208,6 +209,7 @@ static void learn_norm(trainer *t)
 {
     double now = t->r->train.spike > 0 ? ll_session_result(t->s, "grad_norm") : 0;
     t->report->skipped += t->s->skipped;
+    t->report->wide += t->s->now != t->s;
     if (!t->s->skipped) t->norm = t->norm > 0 ? 0.98 * t->norm + 0.02 * now : now;
 }
 

@@ -57,7 +57,8 @@ static inline void copy_box(const ll_tensor *to, const int64_t *to_at, const ll_
             j = j * from->shape.d[d] + from_at[d] + index[d];
         }
         double v = ll_load(from->data, from->dtype, j), w = ll_load(to->data, to->dtype, i);
-        ll_store(to->data, to->dtype, i, mode == 1 ? w + v : mode == 2 ? fmax(w, v) : v);
+        double most = w >= v || isnan(w) ? w : v;
+        ll_store(to->data, to->dtype, i, mode == 1 ? w + v : mode == 2 ? most : v);
     }
 }
 

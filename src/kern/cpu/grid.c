@@ -89,6 +89,12 @@ static void from_grid(const double *x, const double *k, int n, float *y)
     for (int i = 0; i < n; i++) y[i] = (float)(x[i] * k[i] + 0.0);
 }
 
+static void scale(const float *x, const double *k, int n, float *y)
+{
+#pragma omp simd
+    for (int i = 0; i < n; i++) y[i] = (float)((double)x[i] * k[i] + 0.0);
+}
+
 /* Elements from..to of row r. */
 static void run_row(const ll_kcall *c, const job *j, int64_t r, int64_t from, int64_t to)
 {
@@ -108,6 +114,8 @@ static void run_row(const ll_kcall *c, const job *j, int64_t r, int64_t from, in
         if (!same && !repeats) factors(j, a, b, i, n, k);
         if (j->up)
             to_grid((const float *)c->in[0].data + at, k, n, (double *)c->out[0].data + at);
+        else if (c->in[0].dtype == LL_F32)
+            scale((const float *)c->in[0].data + at, k, n, (float *)c->out[0].data + at);
         else
             from_grid((const double *)c->in[0].data + at, k, n, (float *)c->out[0].data + at);
     }
@@ -141,5 +149,5 @@ ll_err grid_cpu(const ll_kcall *c)
 
 ll_err ungrid_cpu(const ll_kcall *c)
 {
-    return usual(c, LL_F64, LL_F32) ? run(c, false) : ungrid_ref(c);
+    return usual(c, LL_F64, LL_F32) || usual(c, LL_F32, LL_F32) ? run(c, false) : ungrid_ref(c);
 }

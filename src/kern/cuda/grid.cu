@@ -12,12 +12,12 @@ typedef struct scales { /* for each, strides along the tensor's dimensions */
     int64_t d[LL_MAX_DIMS], stride[MOST][LL_MAX_DIMS];
 } scales;
 
-/* The exponent with m < 2^e. */
+/* The exponent with m < 2^e; of 0, one that leaves nothing (kern/grid.h). */
 __device__ __forceinline__ int exponent(double m)
 {
     int e;
     frexp(m, &e);
-    return m == 0 ? 0 : e;
+    return m == 0 || e < -400 ? -400 : e;
 }
 
 static __global__ void convert(scales s, const void *x, int xt, void *y, int yt, int64_t n,
