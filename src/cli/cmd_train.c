@@ -198,7 +198,7 @@ static void find_peak(view *v, const ll_train_start *s)
 static void tell_memory(const ll_train_start *s)
 {
     const ll_train_memory *m = &s->memory;
-    char a[6][LL_NUMBER_TEXT];
+    char a[7][LL_NUMBER_TEXT];
     fprintf(stderr,
             "memory planned%s: %s: tensors%s %s (%.0f bytes), copies %s, batches read ahead "
             "%s, data %s, "
@@ -207,6 +207,9 @@ static void tell_memory(const ll_train_start *s)
             s->ranks > 1 ? " and communication" : "", ll_text_bytes(m->tensors, a[1]), m->tensors,
             ll_text_bytes(m->copies, a[5]), ll_text_bytes(m->batches, a[2]),
             ll_text_bytes(m->data, a[3]), ll_text_bytes(m->rest, a[4]));
+    if (m->wide > 0)
+        fprintf(stderr, "and %s more where a step has to be made with all bits (exact)\n",
+                ll_text_bytes(m->wide, a[6]));
 }
 
 static void tell_recomputed(const ll_train_start *s)

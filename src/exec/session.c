@@ -507,14 +507,38 @@ static const char *not_finite(ll_session *s)
     return NULL;
 }
 
-/* The step once more, on all bits of its numbers. Every rank comes here, or none: results are the
- * same on all. */
-static ll_err run_wide(ll_session *s)
+static ll_err open_wide(ll_session *s)
 {
     ll_session_opts o = s->opts;
     o.share = s;
     o.reuse = false;
     if (!s->more) TRY(open_session(s->g, &o, true, &s->more));
+    const ll_session *w = s->more;
+    size_t team = w->team ? ll_team_bytes(w->team) : 0; /* counted by the session that has it */
+    s->wide_bytes = ll_exec_bytes(w->e) + ll_exec_comm_bytes(w->e) - team;
+    return LL_OK;
+}
+
+ll_err ll_session_plan_wide(ll_session *s)
+{
+    if (!s->opts.exact) return LL_OK;
+    TRY(open_wide(s));
+    ll_session_close(s->more); /* its graphs take memory too, and it is seldom needed */
+    s->more = NULL;
+    return LL_OK;
+}
+
+size_t ll_session_wide_bytes(const ll_session *s, bool ran)
+{
+    return ran && !s->n_wide ? 0 : s->wide_bytes;
+}
+
+/* The step once more, on all bits of its numbers. Every rank comes here, or none: results are the
+ * same on all. */
+static ll_err run_wide(ll_session *s)
+{
+    TRY(open_wide(s));
+    s->n_wide++;
     s->now = s->more;
     s->now->step = s->step;
     TRY(copy_inputs(s, s->now->e, s->now->p));

@@ -26,6 +26,8 @@ struct ll_session {
     ll_exec *e;
     bool wide;         /* exact, of all bits of operands */
     ll_session *more;  /* of exact sums: the same, wide; NULL: was not needed yet */
+    int64_t n_wide;    /* steps that it has made */
+    size_t wide_bytes; /* that it takes; 0: not known yet */
     ll_session *now;   /* whose results are the step's: this one, or more; NULL: no step yet */
     uint64_t step;     /* steps done */
     double most_norm;  /* a step whose grad_norm is above it updates nothing; 0: any does */
@@ -44,3 +46,8 @@ ll_err ll_session_start(ll_session *s, double lr);
 ll_err ll_session_finish(ll_session *s);
 /* Which of the first dimension of an input this rank holds: of batch data, which samples. */
 void ll_session_rows(const ll_session *s, int64_t *first, int64_t *count);
+/* Of exact sums: finds out what a step takes that is made again with all bits, besides. All ranks
+ * together. */
+ll_err ll_session_plan_wide(ll_session *s);
+/* That; ran: 0 if no step had to be. */
+size_t ll_session_wide_bytes(const ll_session *s, bool ran);

@@ -348,8 +348,8 @@ static bool sees_part(const gridder *c, const ll_loops *l, const ll_factor *x)
     return part;
 }
 
-/* Is of more than one in PART of a group's elements that are not 0 less left than GOOD bits? 1 where
- * it is. */
+/* 1 where of more than one in PART of a group's elements, zeros apart, less is left than GOOD bits.
+ */
 static ll_err mostly_small(gridder *c, int i, const ll_factor *x, const ll_limb *limb, int bits,
                            ll_val *out)
 {
@@ -409,8 +409,8 @@ static ll_err guard(gridder *c, int i, const ll_loops *l, const ll_factor *x, co
     return place_since(c, first, i, &lies);
 }
 
-/* The same of a parameter's gradient, which is judged as a whole: all of scale m[0] becomes infinite
- * where the largest result is less than `least` of the product of the largest factors. */
+/* The same of a parameter's gradient, judged as a whole: all of scale m[0] becomes infinite where
+ * the largest result is less than `least` of the product of the largest factors. */
 static ll_err guard_whole(gridder *c, int i, ll_val z, const ll_layout *held, int bits,
                           double least, ll_grid_scale m[2])
 {
@@ -568,8 +568,9 @@ ll_err ll_exact_place(ll_placement *p, bool wide)
 {
     const ll_graph *g = p->g;
     gridder c = {.p = p, .wide = wide};
-    int room = g->n_node + 1; /* for each operand two nodes, for each node one more and a guard's */
-    for (int i = 0; i < g->n_node; i++) room += 2 * g->nodes[i].n_in + (wide ? 200 : 80);
+    int room = g->n_node + 1;
+    for (int i = 0; i < g->n_node; i++) /* limbs, their products, guards: of nodes that may sum */
+        if (g->nodes[i].op->sum && !g->nodes[i].op->picks) room += wide ? 200 : 90;
     c.next.made = LL_NEW_ARRAY(p->arena, ll_layout, g->n_value + room);
     c.next.seen = LL_NEW_ARRAY(p->arena, ll_layout, g->n_value + room);
     c.next.loop = (int8_t(*)[LL_MAX_AXES])ll_arena_alloc(p->arena, (size_t)room * LL_MAX_AXES);

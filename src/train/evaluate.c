@@ -136,6 +136,19 @@ size_t ll_evaluator_bytes(const ll_evaluator *e)
     return sum;
 }
 
+ll_err ll_evaluator_plan_wide(ll_evaluator *e)
+{
+    for (int i = 0; i < e->n; i++) TRY(ll_session_plan_wide(e->passes[i].s));
+    return LL_OK;
+}
+
+size_t ll_evaluator_wide_bytes(const ll_evaluator *e, bool ran)
+{
+    size_t sum = 0;
+    for (int i = 0; i < e->n; i++) sum += ll_session_wide_bytes(e->passes[i].s, ran);
+    return sum;
+}
+
 size_t ll_evaluator_batch_bytes(const ll_evaluator *e)
 {
     return e->n ? ll_loader_bytes(e->data, e->passes[0].count) : 0;

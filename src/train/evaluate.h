@@ -27,6 +27,9 @@ size_t ll_evaluator_bytes(const ll_evaluator *e);       /* beside the other sess
 size_t ll_evaluator_batch_bytes(const ll_evaluator *e); /* of samples read ahead, while it runs */
 /* Planned for its communication, beside the communicators, which are the other session's. */
 size_t ll_evaluator_comm_bytes(const ll_evaluator *e);
+/* As the session's of the same names. */
+ll_err ll_evaluator_plan_wide(ll_evaluator *e);
+size_t ll_evaluator_wide_bytes(const ll_evaluator *e, bool ran);
 /* Asked before each batch, where not NULL: whether to stop; on all ranks the same. */
 typedef struct ll_stop {
     ll_err (*ask)(void *context, bool *stop);

@@ -467,6 +467,11 @@ static double used_bytes(const trainer *t)
     return rc == LL_OK ? (double)(f.bytes - f.free_bytes) : 0;
 }
 
+static double wide_bytes(const trainer *t, bool ran)
+{
+    return (double)(ll_session_wide_bytes(t->s, ran) + ll_evaluator_wide_bytes(t->eval, ran));
+}
+
 static ll_err plan_memory(trainer *t)
 {
     ll_train_memory *m = &t->report->memory;
@@ -486,7 +491,11 @@ static ll_err plan_memory(trainer *t)
     m->data = (double)(d->bytes - d->mapped) + fmin((double)d->mapped, pages);
     m->planned = m->tensors;
     if (!t->s->machine->ask) m->planned += m->copies + m->batches + m->data + m->rest;
-    double *const most[] = {&m->tensors, &m->copies, &m->batches, &m->data, &m->rest, &m->planned};
+    TRY(ll_session_plan_wide(t->s));
+    TRY(ll_evaluator_plan_wide(t->eval));
+    m->wide = wide_bytes(t, false);
+    double *const most[] = {&m->tensors, &m->copies, &m->batches, &m->data,
+                            &m->rest,    &m->wide,   &m->planned};
     for (size_t i = 0; i < sizeof most / sizeof *most; i++) TRY(ll_ranks_max(t->comm, most[i]));
     return LL_OK;
 }
@@ -498,6 +507,9 @@ static ll_err measure_memory(trainer *t)
     m->tensors_used =
         (double)(ll_exec_bytes(t->s->e) + ll_evaluator_bytes(t->eval) + ll_residual_bytes(t->s));
     if (t->comm) m->tensors_used += (double)ll_comm_used(t->comm).held;
+    m->wide = wide_bytes(t, true);
+    TRY(ll_ranks_max(t->comm, &m->wide));
+    m->planned += m->wide;
     TRY(ll_ranks_max(t->comm, &m->used));
     return ll_ranks_max(t->comm, &m->tensors_used);
 }

@@ -191,7 +191,11 @@ static void test_lost(void **state)
         y[7] = outlier ? 3e5f : 1;
         no_error(ll_session_set(s, "x", 0, x, sizeof x));
         no_error(ll_session_set(s, "y", 0, y, sizeof y));
+        no_error(ll_session_plan_wide(s));
+        size_t planned = ll_session_wide_bytes(s, false);
         no_error(ll_session_run(s, 0.1));
+        assert_true(planned >= 2 * sizeof(double) * N);
+        assert_int_equal(ll_session_wide_bytes(s, true), outlier ? planned : 0);
         no_error(ll_session_get(s, "w", &now, sizeof now));
         if (!(fabsf(now - 0.2f * (N - 1) / N) < 1e-6f)) fail_msg("a step of %g", now);
         ll_session_close(s);
