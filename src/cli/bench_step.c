@@ -52,6 +52,9 @@ static void add_peak(json_t *j, const ll_bench_report *b)
     double gflops = 1e-9 * b->flops / b->step_s;
     if (!*b->device) {
         json_object_set_new(j, "gflops", ll_cli_number(gflops));
+        json_object_set_new(j, "flops_done", ll_cli_number(b->flops));
+        json_object_set_new(j, "flops_of_loops", ll_cli_number(b->loop_flops));
+        json_object_set_new(j, "flops_padded", ll_cli_number(b->padded));
         json_object_set_new(j, "gemm_gflops", ll_cli_number(b->gemm_gflops));
         json_object_set_new(j, "percent_of_gemm_peak",
                             ll_cli_number(100 * gflops / b->gemm_gflops));
@@ -115,6 +118,9 @@ static void print_speed(const ll_run *r, const ll_bench_report *b)
     if (!*b->device) {
         printf("products at %.1f GFLOP/s, %.0f %% of a large sgemm here (%.1f)   memory %s\n",
                gflops, 100 * gflops / b->gemm_gflops, b->gemm_gflops, m);
+        if (b->flops < b->loop_flops)
+            printf("%.1f %% of what the loops count is multiplied, %.1f %% is padding\n",
+                   100 * b->flops / b->loop_flops, 100 * b->padded / b->loop_flops);
         return;
     }
     printf("%s: %.1f TFLOP/s of the model, ", b->device, 1e-12 * model);

@@ -32,7 +32,8 @@ static const ll_arg args[] = {
      "with --weights and --adapter: names and layouts of another system: pytorch, "
      "torchvision-resnet, "
      "torchvision-alexnet, torchvision-googlenet, "
-     "torchvision-mobilenetv2, hf-gpt2, hf-llama, hf-bert, or a file; default: ours"},
+     "torchvision-mobilenetv2, torchvision-squeezenet, torchvision-vgg, hf-gpt2, hf-llama, "
+     "hf-bert, or a file; default: ours"},
     {"--dtype", LL_ARG_TEXT, offsetof(opts, dtype), "TYPE",
      "with --weights, --hf and --gguf: f32, bf16 or f16; of "
      "--gguf also q8_0 and q4_1",

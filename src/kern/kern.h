@@ -77,6 +77,8 @@ typedef struct ll_solver {
     void (*prepare)(const ll_kcall *c);
     bool asked; /* taken where it is asked for alone: it rounds more than sums of products do */
     bool cuts;  /* at_once is heeded */
+    /* FLOPs that it makes, and how many of the loops' are in padding; NULL: as the loops say. */
+    void (*work)(const ll_kcall *c, double *done, double *padded);
 } ll_solver;
 #define LL_KERNEL(...) ((const ll_solver[]){{__VA_ARGS__}, {0}})
 

@@ -39,7 +39,7 @@ static const ll_model alexnet = {
     .name = "alexnet",
     .help = "AlexNet, torchvision's form",
     .input = "image",
-    .sizes = {{"image", 224, "height and width of the image, 223 to 254"},
+    .sizes = {{"image", 224, "height and width of the image, 63 or more"},
               {"channels", 3, "channels of the image"},
               {"classes", 1000, "classes"},
               {"dropout", 500, "dropout before the fully connected layers, in thousandths"}},

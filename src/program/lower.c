@@ -134,6 +134,8 @@ static ll_err choose_kernel(const ll_program *p, const ll_node *n, const ll_lowe
     CHECK(choose_way(p, n->op, opts, limit, &c, x), LL_E_GRAPH,
           "%s: machine %s has no kernel for %s", n->name, p->target->name, n->op->name);
     x->scratch = x->kernel.scratch ? x->kernel.scratch(&c) : 0;
+    x->done = x->flops;
+    if (x->kernel.work) x->kernel.work(&c, &x->done, &x->padded);
     return LL_OK;
 }
 

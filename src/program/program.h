@@ -56,7 +56,8 @@ typedef struct ll_instr {
     const char *solver;         /* what was asked for, and images at once: as a call has them */
     int64_t at_once;
     double seconds;      /* as it was measured; 0: was not */
-    double flops, bytes; /* arithmetic, and operand and result sizes */
+    double flops, bytes; /* arithmetic, as loops have it, and operand and result sizes */
+    double done, padded; /* FLOPs that the kernel makes; of flops, those in padding */
 } ll_instr;
 
 enum { LL_MICRO, LL_REPORT, LL_UPDATE, LL_N_SECTION };

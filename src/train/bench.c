@@ -68,7 +68,7 @@ static void add_line(ll_bench_line *lines, int *n, int most, const char *op, con
     if (k == *n) snprintf(lines[(*n)++].what, sizeof l->what, "%s", op);
     l->count += times;
     l->seconds += seconds;
-    l->flops += x->flops * times;
+    l->flops += x->done * times;
     l->bytes += x->bytes * times;
 }
 
@@ -79,7 +79,7 @@ static void add_top(ll_bench_report *out, const ll_program *p, const ll_instr *x
     if (k == LL_BENCH_TOPS - 1 && out->tops[k].seconds >= seconds) return;
     for (; k > 0 && out->tops[k - 1].seconds < seconds; k--) out->tops[k] = out->tops[k - 1];
     ll_bench_line *t = &out->tops[k];
-    *t = (ll_bench_line){.count = 1, .seconds = seconds, .flops = x->flops, .bytes = x->bytes};
+    *t = (ll_bench_line){.count = 1, .seconds = seconds, .flops = x->done, .bytes = x->bytes};
     int at = snprintf(t->what, sizeof t->what, "%s", x->name);
     for (int i = 0; i < x->n_in && i < 3 && at < (int)sizeof t->what; i++) {
         char shape[LL_SHAPE_TEXT];
@@ -103,8 +103,11 @@ static void gather(ll_session *s, int steps, ll_bench_report *out)
         int times = ll_program_times(p, i);
         const ll_op *op = ll_op_find(x->op); /* NULL: a wait */
         ll_work work = op ? op->work : LL_WORK_COLLECTIVE;
-        if (work == LL_WORK_PRODUCT || work == LL_WORK_CONVOLUTION || work == LL_WORK_ATTENTION)
-            out->flops += x->flops * times;
+        if (work == LL_WORK_PRODUCT || work == LL_WORK_CONVOLUTION || work == LL_WORK_ATTENTION) {
+            out->flops += x->done * times;
+            out->loop_flops += x->flops * times;
+            out->padded += x->padded * times;
+        }
         if (op && !x->again) out->model_flops += op->model * x->flops * times;
         if (!seconds) continue;
         double took = seconds[i] / steps;

@@ -15,8 +15,9 @@ typedef struct ll_bench_report {
     int threads, n_steps;
     double step_s, best_s, q1_s, q3_s; /* median, least, quartiles */
     double cool_s; /* on a device: the median of as long before, when it was cooler */
-    double flops;  /* of products (matmul, convolution, attention) in a step, as they are run */
-    double gemm_gflops; /* an sgemm of 768 cubed, measured in the same run; on a device: 0 */
+    double flops; /* of products (matmul, convolution, attention) in a step, as kernels make them */
+    double loop_flops, padded; /* as ops' loops count them; and of these in convolutions' padding */
+    double gemm_gflops;        /* an sgemm of 768 cubed, measured in the same run; on a device: 0 */
     double first_loss, last_loss;
     double start_s; /* from the process's start to the end of the first step */
     size_t bytes;   /* planned */

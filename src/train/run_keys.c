@@ -147,8 +147,8 @@ static const ll_key keys[] = {
          "how names and layouts of train.init are read: a bundled map (as-is, gguf-gpt2, "
          "gguf-llama, "
          "hf-bert, hf-gpt2, hf-llama, pytorch, torchvision-alexnet, torchvision-googlenet, "
-         "torchvision-mobilenetv2, "
-         "torchvision-resnet) or a file; empty: the "
+         "torchvision-mobilenetv2, torchvision-resnet, torchvision-squeezenet, torchvision-vgg) or "
+         "a file; empty: the "
          "bundled one that fits its names"),
     TEXT("train.init_skip", train.init_skip, "",
          "patterns of tensors that keep their initial values, or that are not read of train.init: "

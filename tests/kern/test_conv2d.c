@@ -319,11 +319,33 @@ static void test_parts(void **state)
     free(part.data);
 }
 
+/* FLOPs: 4 rows of 3 taps with padding are 12 pairs, 10 of them inside; F(2x2) has 16 products for
+ * each of 2 x 2 tiles, of which there are 4, F(4x4) 36 for one. */
+static void test_work(void **state)
+{
+    (void)state;
+    problem p = square(2, 4, 3, 5, 3, 1, 1);
+    ll_tensor in[2] = {{NULL, LL_F32, LL_SHAPE(2, 4, 4, 3)}, {NULL, LL_F32, LL_SHAPE(5, 3, 3, 3)}};
+    ll_tensor out = {NULL, LL_F32, LL_SHAPE(2, 4, 4, 5)};
+    ll_kcall c = {.attr = &p.a, .n_in = 2, .n_out = 1, .in = in, .out = &out, .threads = 1};
+    const double each = 2 * 2 * 3 * 5;
+    const struct {
+        const char *name;
+        double done;
+    } ways[] = {{"gather", 100}, {"winograd2", 64}, {"winograd4", 36}};
+    for (int i = 0; i < 3; i++) {
+        double done, padded;
+        c.solver = ways[i].name;
+        ll_solver_for(ops[0]->cpu, &c)->work(&c, &done, &padded);
+        assert_true(done == each * ways[i].done && padded == each * 44);
+    }
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_random), cmocka_unit_test(test_models),
-        cmocka_unit_test(test_blocks), cmocka_unit_test(test_errors),
-        cmocka_unit_test(test_parts),  cmocka_unit_test(test_repeat)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_random), cmocka_unit_test(test_models),
+                                       cmocka_unit_test(test_blocks), cmocka_unit_test(test_errors),
+                                       cmocka_unit_test(test_parts),  cmocka_unit_test(test_work),
+                                       cmocka_unit_test(test_repeat)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

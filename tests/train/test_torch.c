@@ -110,6 +110,8 @@ static void against_torch(void **state)
     one(state, "alexnet", "alexnet.weights", "torchvision-alexnet");
     one(state, "googlenet", "googlenet.weights", "torchvision-googlenet");
     one(state, "mobilenetv2", "mobilenetv2.weights", "torchvision-mobilenetv2");
+    one(state, "squeezenet", "squeezenet.weights", "torchvision-squeezenet");
+    one(state, "vgg16", "vgg16.weights", "torchvision-vgg");
     one(state, "gpt", "gpt.weights", "hf-gpt2");
     one(state, "gpt", "gpt.pth", "hf-gpt2");
     assert_int_equal(python("check", (const char *)*state), 0);

@@ -36,6 +36,8 @@ MODELS = {
     "alexnet": (lambda: image("alexnet"), 224),
     "googlenet": (lambda: image("googlenet", init_weights=False), 64),
     "mobilenetv2": (lambda: image("mobilenet_v2"), 64),
+    "squeezenet": (lambda: image("squeezenet1_1"), 64),
+    "vgg16": (lambda: image("vgg16"), 64),
     "gpt": (gpt, 0),
 }
 

@@ -128,6 +128,28 @@ static ll_err run_by(const way *w, const ll_kcall *c)
     return LL_OK;
 }
 
+/* Pairs of an output and a tap along axis k, all of them or those inside the image. */
+static double pairs(const ll_conv_shape *v, int k, bool inside)
+{
+    int64_t out = k ? v->ow : v->oh, taps = k ? v->s : v->r, size = k ? v->w : v->h, n = 0;
+    for (int64_t o = 0; inside && o < out; o++)
+        for (int64_t t = 0; t < taps; t++) {
+            int64_t at = o * v->a.stride[k] - v->a.pad[2 * k] + t * v->a.dilation[k];
+            n += at >= 0 && at < size;
+        }
+    return (double)(inside ? n : out * taps);
+}
+
+static void work_by(const way *w, const ll_kcall *c, double *done, double *padded)
+{
+    ll_conv_shape v = shape_of(w->d, c);
+    double each = 2.0 * (double)v.n * (double)(v.f * v.cg);
+    double inside = each * pairs(&v, 0, true) * pairs(&v, 1, true);
+    v.m = w->m;
+    *padded = each * pairs(&v, 0, false) * pairs(&v, 1, false) - inside;
+    *done = w->m ? ll_conv_winograd_flops(&v) : inside;
+}
+
 #define SOLVER(name, direction, tile, room32, room64, run32, run64)                                \
     static const way name##_way = {direction, tile, {room32, room64}, {run32, run64}};             \
     static size_t name##_room(const ll_kcall *c)                                                   \
@@ -137,6 +159,10 @@ static ll_err run_by(const way *w, const ll_kcall *c)
     static ll_err name(const ll_kcall *c)                                                          \
     {                                                                                              \
         return run_by(&name##_way, c);                                                             \
+    }                                                                                              \
+    static void name##_work(const ll_kcall *c, double *done, double *padded)                       \
+    {                                                                                              \
+        work_by(&name##_way, c, done, padded);                                                     \
     }
 #define BOTH(name, direction, algorithm)                                                           \
     SOLVER(name, direction, 0, algorithm##_room_f32, algorithm##_room_f64, algorithm##_f32,        \
@@ -166,7 +192,7 @@ WINOGRAD(dw_winograd2, LL_CONV_DW, 2)
 
 #define ROW(name, f, ...)                                                                          \
     {                                                                                              \
-        name, .scratch = f##_room, .run = f, .cuts = true, __VA_ARGS__                             \
+        name, .scratch = f##_room, .run = f, .work = f##_work, .cuts = true, __VA_ARGS__           \
     }
 #define ASKED(p, ref)                                                                              \
     ROW("winograd4", p##winograd4, .fits = p##winograd4_fits, .asked = true),                      \

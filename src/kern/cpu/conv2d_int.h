@@ -40,6 +40,7 @@ ll_conv_run ll_conv_direct_f32, ll_conv_direct_f64, ll_conv_direct_dw_f32, ll_co
 bool ll_conv_winograd_fits(const ll_conv_shape *v, int m);
 ll_conv_room ll_conv_winograd_room;
 ll_conv_run ll_conv_winograd;
+double ll_conv_winograd_flops(const ll_conv_shape *v);
 
 /* Element i of an operand, which may be bf16. */
 static inline ll_real ll_conv_at(const void *x, bool bf16, int64_t i)

@@ -610,6 +610,13 @@ size_t ll_conv_winograd_room(const ll_conv_shape *v)
     return s.all + s.each * (size_t)v->threads;
 }
 
+/* Of products; transforms are additions, for the most part. */
+double ll_conv_winograd_flops(const ll_conv_shape *v)
+{
+    plan p = plan_of(v);
+    return 2.0 * (double)(p.spots * p.tiles) * (double)(v->c * v->f);
+}
+
 void ll_conv_winograd(const ll_conv_shape *v, const ll_kcall *c)
 {
     plan p = plan_of(v);
