@@ -22,7 +22,7 @@
 #include <string.h>
 
 typedef struct opts {
-    const char *run, *from, *trace, *timeline, *trace_steps;
+    const char *run, *from, *replay, *slow, *trace, *timeline, *trace_steps;
     ll_words set;
     int64_t ranks;
     const char *restarts, *hosts, *job, *parallel;
@@ -71,6 +71,10 @@ static const ll_arg args[] = {
      "go on from the newest checkpoint of the run's folder"},
     {"--from", LL_ARG_TEXT, offsetof(opts, from), "FILE",
      "with --resume: from this checkpoint instead"},
+    {"--replay", LL_ARG_TEXT, offsetof(opts, replay), "DIR",
+     "replicas come to their server (parallel.peers) in the order in which those of that run did"},
+    {"--slow", LL_ARG_TEXT, offsetof(opts, slow), "RANK:FACTOR",
+     "an experiment: steps of this rank take FACTOR times as long"},
     {"--overwrite", LL_ARG_FLAG, offsetof(opts, overwrite), NULL,
      "start anew in a folder that holds a run already"},
     {"--trace", LL_ARG_TEXT, offsetof(opts, trace), "FILE",
@@ -356,6 +360,19 @@ static void show_steps(const ll_train_report *t, const ll_start *job)
     fprintf(stderr, "; training loss %.4f", t->train_loss);
 }
 
+/* Of changes that replicas left at their server: 0 had come since for 12 %, 1 for 30 % ... */
+static void show_stale(const ll_train_report *t)
+{
+    double all = 0, sum = 0;
+    for (int i = 0; i < LL_STALENESS; i++) all += t->stale[i], sum += i * t->stale[i];
+    if (all == 0) return;
+    fprintf(stderr, "\nstaleness: %.1f changes by others in the mean;", sum / all);
+    for (int i = 0; i < LL_STALENESS; i++)
+        if (t->stale[i] >= 0.01 * all)
+            fprintf(stderr, " %d%s: %.0f %%", i, i == LL_STALENESS - 1 ? " or more" : "",
+                    100 * t->stale[i] / all);
+}
+
 /* job: that this is a start of; NULL: it is started once. */
 static void show_end(const ll_run *r, const ll_train_report *t, const ll_start *job)
 {
@@ -405,6 +422,7 @@ static void show_end(const ll_run *r, const ll_train_report *t, const ll_start *
         fprintf(stderr, "\nreplicas: rank 0 sent %s to others, %s a step",
                 ll_text_bytes((double)t->replica_bytes, d),
                 ll_text_bytes((double)t->replica_bytes / (double)(t->steps - t->first), e));
+    show_stale(t);
     fprintf(stderr, "\n%s: checkpoints/ metrics.jsonl curve.svg run.yaml\n", r->out);
 }
 
@@ -433,6 +451,11 @@ static ll_err print_json(const ll_run *r, const ll_train_report *t, const ll_sta
     json_object_set_new(j, "gradient_bytes_f32", json_integer(t->dense_bytes));
     json_object_set_new(j, "replicas", json_integer(r->parallel.replicas));
     json_object_set_new(j, "replica_bytes", json_integer(t->replica_bytes));
+    if (ll_run_loose(r) && ll_consistency_served(&r->parallel.between)) {
+        json_t *stale = json_array();
+        for (int i = 0; i < LL_STALENESS; i++) json_array_append_new(stale, json_real(t->stale[i]));
+        json_object_set_new(j, "staleness", stale);
+    }
     json_object_set_new(j, "bubble", ll_cli_number(t->bubble));
     json_object_set_new(j, "predicted_step_ms", ll_cli_number(1e3 * t->predicted_s));
     json_t *lost = json_object();
@@ -465,6 +488,15 @@ static ll_err read_steps(const char *text, int64_t *first, int64_t *last)
         good = end != text;
     }
     CHECK(good && !*end, LL_E_ARG, "--trace-steps is '%s': want A:B, such as 5:8", text);
+    return LL_OK;
+}
+
+static ll_err read_slow(const char *text, int ranks, ll_train_opts *t)
+{
+    char rest;
+    int n = sscanf(text, "%d:%lf%c", &t->slow_rank, &t->slow, &rest);
+    CHECK(n == 2 && t->slow_rank >= 0 && t->slow_rank < ranks && t->slow >= 1 && t->slow <= 1000,
+          LL_E_ARG, "--slow is '%s': want RANK:FACTOR, such as 1:2, of %d ranks", text, ranks);
     return LL_OK;
 }
 
@@ -530,11 +562,13 @@ static ll_err train(const opts *o, const ll_start *start, ll_comm *c, ll_run *r)
     ll_train_opts t = {.comm = c,
                        .resume = o->resume,
                        .resume_from = o->from,
+                       .replay = o->replay,
                        .trace = o->trace,
                        .timeline = o->timeline,
                        .start = o->job ? start : NULL,
                        .watch = {&v, on_start, on_step, on_score, on_timeline, on_note}};
     if (o->trace_steps) TRY(read_steps(o->trace_steps, &t.trace_first, &t.trace_last));
+    if (o->slow) TRY(read_slow(o->slow, ll_comm_size(c), &t));
     ll_train_report report;
     ll_err rc = ll_train(r, &t, &report);
     ll_progress_free(v.p);
@@ -560,6 +594,7 @@ static ll_err run(const void *given)
     CHECK(!o->trace_steps || o->trace || o->timeline, LL_E_ARG,
           "--trace-steps goes with --trace or --timeline");
     CHECK(!o->from || o->resume, LL_E_ARG, "--from goes with --resume");
+    CHECK(!o->replay || !o->resume, LL_E_ARG, "--replay repeats a run from its beginning");
     CHECK(!o->overwrite || !o->resume, LL_E_ARG, "--overwrite and --resume exclude each other");
     for (int i = 0; i < o->set.n && o->resume; i++)
         CHECK(strncmp(o->set.v[i], "train.init", strlen("train.init")), LL_E_ARG,

@@ -116,7 +116,8 @@ typedef struct ll_engine {
     bool alone, threaded, stop;
     pthread_t thread;
     pthread_cond_t wake;
-    int n_waiting; /* callers that poll: the thread leaves it to them */
+    int n_waiting;        /* callers that poll: the thread leaves it to them */
+    ll_transport *served; /* of a store that others come to: the thread never rests; or NULL */
 } ll_engine;
 
 struct ll_comm {

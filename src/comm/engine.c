@@ -322,13 +322,14 @@ static void *run_thread(void *arg)
     prctl(PR_SET_TIMERSLACK, 1000ul, 0, 0, 0); /* naps end when they should, within 1 us */
     pthread_mutex_lock(&mpi_lock);
     while (!e->stop) {
-        if (!e->first || e->failed || e->n_waiting) {
+        if ((!e->first && !e->served) || e->failed || e->n_waiting) {
             pthread_cond_wait(&e->wake, &mpi_lock);
             continue;
         }
         uint64_t moved = e->moved;
         ll_err rc = poll_all(e);
         (void)rc; /* kept in the engine, and told to whoever calls next */
+        if (e->served) e->served->ops->serve(e->served);
         idle = moved == e->moved ? idle + 1 : 0;
         pthread_mutex_unlock(&mpi_lock);
         if (idle < TRIES)

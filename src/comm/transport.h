@@ -42,6 +42,18 @@ typedef struct ll_transport_ops {
     ll_err (*split)(ll_transport *t, int color, int key, ll_transport **out);
     ll_err (*share)(ll_transport *t, size_t bytes, ll_shm *out);
     void (*unshare)(ll_transport *t, ll_shm *w);
+    /* Memory of each rank that the others read and write without its doing; collective, as is
+     * conceal. NULL: there is none. Between reach and leave this rank comes to that one's, alone or
+     * along with others that do not want to be alone: reach waits until it can. */
+    ll_err (*expose)(ll_transport *t, size_t bytes, void **window);
+    void (*conceal)(ll_transport *t, void *window);
+    ll_err (*reach)(ll_transport *t, void *window, int rank, bool alone);
+    ll_err (*leave)(ll_transport *t, void *window, int rank);
+    ll_err (*get)(ll_transport *t, void *window, int rank, size_t at, void *to, size_t bytes);
+    ll_err (*put)(ll_transport *t, void *window, int rank, size_t at, const void *from,
+                  size_t bytes);
+    /* Lets the library serve others that come to this rank's memory. */
+    void (*serve)(ll_transport *t);
     /* failed: others may be gone; let go without talking to them. */
     void (*close)(ll_transport *t, bool failed);
 } ll_transport_ops;

@@ -278,6 +278,13 @@ static const ll_transport_ops mpi_ops = {.name = "mpi",
                                          .split = mpi_split,
                                          .share = mpi_share,
                                          .unshare = mpi_unshare,
+                                         .expose = ll_mpi_expose,
+                                         .conceal = ll_mpi_conceal,
+                                         .reach = ll_mpi_reach,
+                                         .leave = ll_mpi_leave,
+                                         .get = ll_mpi_get,
+                                         .put = ll_mpi_put,
+                                         .serve = ll_mpi_serve,
                                          .close = mpi_close};
 
 /* ---- the job ---- */

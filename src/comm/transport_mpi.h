@@ -25,6 +25,16 @@ typedef struct mpi_transport {
     mpi_message *spare;
 } mpi_transport;
 
+/* Windows (transport_mpi_window.c), as transport.h has them. */
+ll_err ll_mpi_expose(ll_transport *t, size_t bytes, void **window);
+void ll_mpi_conceal(ll_transport *t, void *window);
+ll_err ll_mpi_reach(ll_transport *t, void *window, int rank, bool alone);
+ll_err ll_mpi_leave(ll_transport *t, void *window, int rank);
+ll_err ll_mpi_get(ll_transport *t, void *window, int rank, size_t at, void *to, size_t bytes);
+ll_err ll_mpi_put(ll_transport *t, void *window, int rank, size_t at, const void *from,
+                  size_t bytes);
+void ll_mpi_serve(ll_transport *t);
+
 /* Starts the library's own collective as the message x. */
 ll_err ll_mpi_library(mpi_transport *m, mpi_message *x, const ll_library_call *call);
 /* The types and operators MPI lacks, made by the first use; let go of before MPI ends. */

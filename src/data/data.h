@@ -149,6 +149,7 @@ typedef struct ll_loader_opts {
      * every: of every so many samples of the batch, one part after another (0: of the batch). */
     int64_t first, count, every;
     int threads; /* that make samples; 0: where they are decoded, one for each core */
+    bool asked;  /* not one batch after another from start on, but those of ll_loader_ask */
 } ll_loader_opts;
 
 typedef struct ll_data_batch {
@@ -161,6 +162,9 @@ typedef struct ll_data_batch {
 ll_err ll_loader_open(const ll_dataset *d, const ll_loader_opts *opts, ll_loader **out);
 /* That batches made ahead take: of a loader that reads so many samples of each. */
 size_t ll_loader_bytes(const ll_dataset *d, int64_t samples);
+/* Of batch k, first lying shift samples further on, as the one after those asked for before: two
+ * at most that were not yet taken. */
+void ll_loader_ask(ll_loader *l, int64_t k, int64_t shift);
 /* The next batch; it stays valid until the next call. A failure of the thread shows here. */
 ll_err ll_loader_next(ll_loader *l, ll_data_batch *out);
 void ll_loader_close(ll_loader *l);

@@ -25,6 +25,8 @@ struct ll_loader {
     int64_t taken, made;   /* the batch wanted next; the batch ready next */
     int64_t batch, next;   /* the batch, and its sample, that a thread takes next */
     int64_t left[SLOTS];   /* samples not made yet */
+    int64_t asked;         /* batches from here on are not known yet */
+    int64_t number[SLOTS], shift[SLOTS]; /* of batches that are asked for: what they hold */
     size_t bytes[LL_MAX_FIELDS];
     char *data[SLOTS][LL_MAX_FIELDS];
     ll_err rc; /* of the first thread that failed: all have then stopped */
@@ -46,7 +48,9 @@ static ll_err fill(const ll_loader *l, int64_t k, int64_t from, int64_t n)
         for (int f = 0; f < l->d->info.n_field; f++)
             out[f] = l->data[k % SLOTS][f] + (size_t)i * l->d->info.field_bytes[f];
         some = ll_min64(from + n - i, o->count - i % o->count);
-        int64_t position = k * o->batch + i / o->count * o->every + o->first + i % o->count;
+        int64_t number = o->asked ? l->number[k % SLOTS] : k;
+        int64_t first = o->first + (o->asked ? l->shift[k % SLOTS] : 0);
+        int64_t position = number * o->batch + i / o->count * o->every + first + i % o->count;
         TRY(ll_dataset_read(l->d, &o->how, position, some, out));
     }
     return LL_OK;
@@ -57,7 +61,7 @@ static void *work(void *arg)
     ll_loader *l = arg;
     pthread_mutex_lock(&l->lock);
     while (!l->stop) {
-        if (l->batch >= l->taken + SLOTS - 1) {
+        if (l->batch >= l->taken + SLOTS - 1 || l->batch >= l->asked) {
             pthread_cond_wait(&l->changed, &l->lock);
             continue;
         }
@@ -155,12 +159,22 @@ ll_err ll_loader_open(const ll_dataset *d, const ll_loader_opts *opts, ll_loader
     if (l->opts.every == 0) l->opts.every = opts->batch;
     if (l->opts.count == 0) l->opts.count = l->opts.every - opts->first;
     l->taken = l->made = l->batch = opts->start;
+    l->asked = opts->asked ? opts->start : INT64_MAX;
     pthread_mutex_init(&l->lock, NULL);
     pthread_cond_init(&l->changed, NULL);
     TRY(start(l));
     *out = l;
     l = NULL;
     return LL_OK;
+}
+
+void ll_loader_ask(ll_loader *l, int64_t k, int64_t shift)
+{
+    pthread_mutex_lock(&l->lock);
+    l->number[l->asked % SLOTS] = k;
+    l->shift[l->asked++ % SLOTS] = shift;
+    pthread_cond_broadcast(&l->changed);
+    pthread_mutex_unlock(&l->lock);
 }
 
 ll_err ll_loader_next(ll_loader *l, ll_data_batch *out)

@@ -1,19 +1,29 @@
 /* consistency.c: see consistency.h. Local SGD: Stich 2019; post-local: Lin et al. 2020; DiLoCo:
  * Douillard et al. 2023; D-PSGD (gossip): Lian et al. 2017; SGP: Assran et al. 2019, whose weights
- * are all 1 on a graph where everyone sends as much as it gets; EASGD: Zhang et al. 2015. */
+ * are all 1 on a graph where everyone sends as much as it gets; EASGD: Zhang et al. 2015; SSP: Ho et
+ * al. 2013; async (Downpour): Dean et al. 2012; eager: Li et al. 2020. */
 #include "train/consistency.h"
 
 #include <string.h>
 
 static const ll_consistency presets[] = {
-    {"sync", "gradient", 1, 0, "all", 2, "none", "sgd", 1, 0.9, 0, "shared"},
-    {"local", "parameter", 8, 0, "all", 2, "none", "sgd", 1, 0.9, 0, "shared"},
-    {"post-local", "parameter", 8, 100, "all", 2, "none", "sgd", 1, 0.9, 0, "shared"},
-    {"diloco", "difference", 100, 0, "all", 2, "none", "nesterov", 0.7, 0.9, 0, "shared"},
-    {"gossip", "parameter", 1, 0, "ring", 2, "none", "sgd", 1, 0.9, 0, "shared"},
-    {"sgp", "parameter", 1, 0, "exponential", 2, "none", "sgd", 1, 0.9, 0, "shared"},
-    {"easgd", "difference", 8, 0, "all", 2, "none", "sgd", 0.9, 0.9, 0.9, "shared"},
-    {"ensemble", "parameter", 0, 0, "all", 2, "none", "sgd", 1, 0.9, 0, "own"}};
+    {"sync", "gradient", 1, 0, "all", 2, "none", "sgd", 1, 0.9, 0, "shared", "sharded", -1, 1},
+    {"ssp", "difference", 1, 0, "server", 2, "none", "sgd", 1, 0.9, 0, "shared", "sharded", 3, 1},
+    {"eager", "difference", 1, 0, "server", 2, "none", "sgd", 1, 0.9, 0, "shared", "sharded", -1,
+     0},
+    {"async", "difference", 1, 0, "server", 2, "none", "sgd", 1, 0.9, 0, "shared", "sharded", -1,
+     1},
+    {"local", "parameter", 8, 0, "all", 2, "none", "sgd", 1, 0.9, 0, "shared", "sharded", -1, 1},
+    {"post-local", "parameter", 8, 100, "all", 2, "none", "sgd", 1, 0.9, 0, "shared", "sharded", -1,
+     1},
+    {"diloco", "difference", 100, 0, "all", 2, "none", "nesterov", 0.7, 0.9, 0, "shared", "sharded",
+     -1, 1},
+    {"gossip", "parameter", 1, 0, "ring", 2, "none", "sgd", 1, 0.9, 0, "shared", "sharded", -1, 1},
+    {"sgp", "parameter", 1, 0, "exponential", 2, "none", "sgd", 1, 0.9, 0, "shared", "sharded", -1,
+     1},
+    {"easgd", "difference", 8, 0, "all", 2, "none", "sgd", 0.9, 0.9, 0.9, "shared", "sharded", -1,
+     1},
+    {"ensemble", "parameter", 0, 0, "all", 2, "none", "sgd", 1, 0.9, 0, "own", "sharded", -1, 1}};
 
 static bool is(const char *a, const char *b)
 {
@@ -53,8 +63,16 @@ static ll_err check(const ll_consistency *c, const ll_consistency *said)
     CHECK(differs || plain(c), LL_E_CONFIG,
           "parallel.outer, parallel.outer_lr and parallel.elastic are of differences: set "
           "parallel.exchange difference");
-    CHECK(!differs || is(c->peers, "all"), LL_E_CONFIG,
+    bool served = is(c->peers, "server");
+    CHECK(!differs || served || is(c->peers, "all"), LL_E_CONFIG,
           "differences are exchanged with all replicas, not by %s: set parallel.exchange parameter",
+          c->peers);
+    CHECK(!served || (differs && !never && is(c->codec, "none") && c->elastic == 0), LL_E_CONFIG,
+          "parallel.peers server takes differences every so many steps, uncoded, and has no "
+          "elastic pull: leave parallel.exchange, codec and elastic to the preset");
+    CHECK(served || (said->staleness < 0 && said->quorum < 0 && !*said->server), LL_E_CONFIG,
+          "parallel.staleness, parallel.quorum and parallel.server are for parallel.peers server, "
+          "not %s",
           c->peers);
     CHECK(said->group < 0 || is(c->peers, "groups"), LL_E_CONFIG,
           "parallel.group is for parallel.peers groups, not %s", c->peers);
@@ -77,6 +95,9 @@ ll_err ll_consistency_make(const ll_consistency *said, int64_t replicas, ll_cons
     choose_text(said->codec, &out->codec);
     choose_text(said->outer, &out->outer);
     choose_text(said->seeds, &out->seeds);
+    choose_text(said->server, &out->server);
+    choose_int(said->staleness, &out->staleness);
+    choose_int(said->quorum, &out->quorum);
     choose_int(said->every, &out->every);
     choose_int(said->warm_up, &out->warm_up);
     choose_int(said->group, &out->group);
@@ -87,6 +108,12 @@ ll_err ll_consistency_make(const ll_consistency *said, int64_t replicas, ll_cons
           "parallel.consistency %s is between replicas: set parallel.replicas to 2 or more",
           said->name);
     TRY(check(out, said));
+    CHECK(out->quorum <= replicas, LL_E_CONFIG,
+          "parallel.quorum is %lld, of parallel.replicas %lld", (long long)out->quorum,
+          (long long)replicas);
+    CHECK(out->staleness < 0 || said->quorum < 0 || out->quorum == 1, LL_E_CONFIG,
+          "parallel.staleness bounds replicas that wait for no quorum: use one of them");
+    if (out->quorum == 0) out->quorum = replicas / 2 + 1;
     bool complete = (is(out->peers, "ring") && replicas <= 3) ||
                     (is(out->peers, "exponential") && replicas <= 2) ||
                     (is(out->peers, "groups") && out->group >= replicas);
@@ -94,13 +121,20 @@ ll_err ll_consistency_make(const ll_consistency *said, int64_t replicas, ll_cons
     return LL_OK;
 }
 
-void ll_consistency_reduce(ll_consistency *c, bool linear)
+void ll_consistency_reduce(ll_consistency *c, int64_t replicas, bool linear)
 {
-    if (linear && c->every == 1 && is(c->peers, "all") && is(c->codec, "none") && plain(c))
+    bool in_step = is(c->peers, "all") ||
+                   (is(c->peers, "server") && (c->staleness == 0 || c->quorum == replicas));
+    if (linear && c->every == 1 && in_step && is(c->codec, "none") && plain(c))
         c->what = "gradient", c->warm_up = 0;
 }
 
 bool ll_consistency_loose(const ll_consistency *c)
 {
     return !is(c->what, "gradient");
+}
+
+bool ll_consistency_served(const ll_consistency *c)
+{
+    return ll_consistency_loose(c) && is(c->peers, "server");
 }

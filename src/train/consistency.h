@@ -19,7 +19,7 @@ typedef struct ll_consistency {
     const char *what;  /* gradient, parameter, difference */
     int64_t every;     /* steps between exchanges; 0: none at all */
     int64_t warm_up;   /* steps of synchronous training first */
-    const char *peers; /* all, groups, ring, exponential */
+    const char *peers; /* all, groups, ring, exponential, server */
     int64_t group;     /* replicas of one of the groups */
     const char *codec; /* of differences: none, or one of comm/codec.h */
     const char *outer; /* sgd, momentum, nesterov */
@@ -27,16 +27,22 @@ typedef struct ll_consistency {
     double elastic;    /* pull to the common parameters, of all replicas together; 0: they become
                         * the replica's */
     const char *seeds; /* shared: one start and one order of samples; own */
+    /* Of a server, which replicas come to each in its own time (server.h): */
+    const char *server; /* sharded over all ranks, or central */
+    int64_t staleness;  /* a replica is no more than so many steps ahead of any; -1: of no matter */
+    int64_t quorum;     /* differences that make a step together; 0: more than half of all */
 } ll_consistency;
 
 /* Names of presets, as a choice of the run file. */
-#define LL_CONSISTENCIES "sync local post-local diloco gossip sgp easgd ensemble"
+#define LL_CONSISTENCIES "sync ssp eager async local post-local diloco gossip sgp easgd ensemble"
 
 /* *out: what is said (not "" and not negative), and what its preset has of the rest, between so
  * many replicas. Fails where settings exclude each other. */
 ll_err ll_consistency_make(const ll_consistency *said, int64_t replicas, ll_consistency *out);
 /* Limits that are synchronous training in exact arithmetic are done as such, to the bit: means of
  * parameters after every update by a rule that is linear in the gradient. */
-void ll_consistency_reduce(ll_consistency *c, bool linear);
+void ll_consistency_reduce(ll_consistency *c, int64_t replicas, bool linear);
 /* Are replicas ever apart? */
 bool ll_consistency_loose(const ll_consistency *c);
+/* Have they a server, and take shares of batches as they come to them? */
+bool ll_consistency_served(const ll_consistency *c);

@@ -38,6 +38,8 @@ struct ll_loose {
     float *room;                 /* what neighbours send, [shared] each */
     int *to, *from, most;        /* whom this exchange goes to and comes from; -1: nobody */
     bool feedback;               /* of codecs */
+    bool served;
+    ll_server *server;
     size_t bytes;
     ll_loose_count count;
 };
@@ -60,6 +62,7 @@ ll_err ll_loose_open(ll_comm *c, const ll_run *r, ll_loose **out)
                     .world = c,
                     .index = me / each,
                     .n = n,
+                    .served = ll_consistency_served(&r->parallel.between),
                     .arena = ll_arena_new()};
     TRY(ll_comm_split(c, me % each, me, &x->peers));
     return each > 1 ? ll_comm_split(c, me / each, me, &x->mine) : LL_OK;
@@ -69,6 +72,7 @@ void ll_loose_close(ll_loose *x)
 {
     if (!x) return;
     for (int i = 0; i < x->n_item; i++) ll_codec_close(x->items[i].codec);
+    ll_server_close(x->server);
     ll_comm_close(x->mine);
     ll_comm_close(x->peers);
     ll_arena_free(x->arena);
@@ -97,7 +101,13 @@ size_t ll_loose_bytes(const ll_loose *x)
 
 ll_loose_count ll_loose_counted(const ll_loose *x)
 {
-    return x->count;
+    ll_loose_count c = x->count;
+    if (!x->server) return c;
+    ll_server_count n = ll_server_counted(x->server);
+    c.exchanges = n.exchanges;
+    c.bytes = n.bytes;
+    memcpy(c.stale, n.stale, sizeof c.stale);
+    return c;
 }
 
 /* An optimizer's moments are named by their parameter. */
@@ -171,8 +181,12 @@ ll_err ll_loose_bind(ll_loose *x, ll_session *s)
     TRY(list_items(x));
     x->own = vector(x, x->all);
     x->mean = vector(x, x->all);
-    if (is(h->what, "difference")) x->anchor = vector(x, x->params);
-    if (x->anchor && !is(h->outer, "sgd")) x->velocity = vector(x, x->params);
+    bool differs = is(h->what, "difference");
+    if (differs && !x->served) x->anchor = vector(x, x->params);
+    if (differs && !is(h->outer, "sgd")) x->velocity = vector(x, x->params);
+    if (x->served)
+        x->bytes += ll_server_bytes(
+            &(ll_server_opts){.how = h, .n = x->n, .params = x->params, .shared = x->shared});
     x->most = is(h->peers, "ring")          ? 2
               : is(h->peers, "exponential") ? 1
               : is(h->peers, "groups")      ? (int)h->group - 1
@@ -368,7 +382,7 @@ static ll_err exchange_differences(ll_loose *x, int64_t done)
 bool ll_loose_due(const ll_loose *x, int64_t done)
 {
     int64_t since = done - x->how->warm_up;
-    return x->how->every && since > 0 && since % x->how->every == 0;
+    return !x->served && x->how->every && since > 0 && since % x->how->every == 0;
 }
 
 /* Squares of what the session has less what it is to be near, of tensors that are this rank's. */
@@ -395,6 +409,66 @@ ll_err ll_loose_exchange(ll_loose *x, int64_t done)
     TRY(ll_comm_allreduce(x->world, &sum, 1, LL_F64, LL_REDUCE_SUM, &canonical));
     x->count.distance = sqrt(sum / x->n);
     x->count.exchanges++;
+    return put(x, x->own, x->shared);
+}
+
+/* ---- a server ---- */
+
+bool ll_loose_served(const ll_loose *x)
+{
+    return x->served;
+}
+
+const char *ll_loose_order(ll_arena *a, const char *run, int replica)
+{
+    return ll_arena_printf(a, "%s/order-%d.txt", run, replica);
+}
+
+ll_err ll_loose_start(ll_loose *x, int64_t step, const char *replay)
+{
+    ll_server_opts o = {.how = x->how,
+                        .mine = x->mine,
+                        .peers = x->peers,
+                        .index = x->index,
+                        .n = x->n,
+                        .params = x->params,
+                        .shared = x->shared,
+                        .order = ll_loose_order(x->arena, x->run->out, x->index),
+                        .replay = replay ? ll_loose_order(x->arena, replay, x->index) : NULL};
+    TRY(ll_comm_agree(x->world, ll_server_open(&o, &x->server)));
+    take(x, x->own, x->shared);
+    return ll_server_begin(x->server, step, x->own, x->velocity);
+}
+
+const ll_ticket *ll_loose_hand(const ll_loose *x)
+{
+    return ll_server_hand(x->server);
+}
+
+ll_err ll_loose_serve(ll_loose *x)
+{
+    take(x, x->own, x->shared);
+    TRY(ll_server_step(x->server, x->own));
+    return put(x, x->own, x->shared);
+}
+
+ll_err ll_loose_ready(ll_loose *x)
+{
+    if (x->how->staleness < 0) return LL_OK;
+    take(x, x->own, x->shared);
+    TRY(ll_server_ready(x->server, x->own));
+    return put(x, x->own, x->shared);
+}
+
+ll_err ll_loose_arrive(ll_loose *x)
+{
+    take(x, x->own, x->shared);
+    return ll_server_arrive(x->server, x->own);
+}
+
+ll_err ll_loose_meet(ll_loose *x)
+{
+    TRY(ll_server_meet(x->server, x->own, x->velocity));
     return put(x, x->own, x->shared);
 }
 

@@ -10,6 +10,7 @@
  * "replica.2.unsent.NAME" what its codec has not sent, "replica.anchor.NAME" and
  * "replica.velocity.NAME" of the outer optimizer, which all have in common. */
 #pragma once
+#include "train/server.h"
 #include "train/setup.h"
 #include "train/state.h"
 
@@ -32,10 +33,25 @@ ll_err ll_loose_load(ll_loose *x, const ll_st_file *f, ll_arena *arena, const ch
 /* After a step: exchanges where it is time to. */
 bool ll_loose_due(const ll_loose *x, int64_t done);
 ll_err ll_loose_exchange(ll_loose *x, int64_t done);
+
+/* ---- replicas of a server (server.h), which take shares of batches: exchanges are never due ---- */
+bool ll_loose_served(const ll_loose *x);
+/* Shares begin with those of a step; replay: a run's folder, whose order of turns is repeated, or
+ * NULL. */
+ll_err ll_loose_start(ll_loose *x, int64_t step, const char *replay);
+const ll_ticket *ll_loose_hand(const ll_loose *x); /* [2]: the one in hand, and the next */
+ll_err ll_loose_ready(ll_loose *x);                /* before one is made */
+ll_err ll_loose_serve(ll_loose *x);                /* the one in hand is made */
+/* All come to a meeting; and are there: then they have the same parameters. */
+ll_err ll_loose_arrive(ll_loose *x);
+ll_err ll_loose_meet(ll_loose *x);
+const char *ll_loose_order(ll_arena *a, const char *run, int replica); /* the file of its turns */
+
 typedef struct ll_loose_count {
     int64_t exchanges, bytes; /* that this rank had to send for them */
     double distance; /* of a replica from the mean of those it exchanged with, root mean square over
                       * replicas, at the last exchange */
+    int64_t stale[LL_STALENESS]; /* of a server: see server.h */
 } ll_loose_count;
 ll_loose_count ll_loose_counted(const ll_loose *x);
 

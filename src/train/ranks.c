@@ -39,6 +39,7 @@ ll_comm_opts ll_run_comm(const ll_run *r)
 {
     return (ll_comm_opts){.timeout_s = r->parallel.timeout,
                           .canonical = r->parallel.canonical,
+                          .thread = ll_run_loose(r) && ll_consistency_served(&r->parallel.between),
                           .tune = r->parallel.tune ? LL_TUNE_MEASURE : LL_TUNE_TABLE};
 }
 

@@ -483,7 +483,7 @@ static ll_err finish_replicas(ll_run *r)
     ll_run_parallel *p = &r->parallel;
     ll_err rc = ll_consistency_make(&p->said, p->replicas, &p->between);
     CHECK(rc == LL_OK, rc, "%s: %s", ll_run_origin(r, "parallel.consistency"), ll_error_message());
-    ll_consistency_reduce(&p->between, is_linear(&r->train.optim));
+    ll_consistency_reduce(&p->between, p->replicas, is_linear(&r->train.optim));
     return ll_run_loose(r) ? check_loose(r) : LL_OK;
 }
 

@@ -249,9 +249,17 @@ static const ll_key keys[] = {
         "steps between exchanges (0: never; -1: the preset's)"),
     INT("parallel.warm_up", parallel.said.warm_up, "-1", -1, 1e12,
         "steps of synchronous training before replicas part (-1: the preset's)"),
-    CHOICE("parallel.peers", parallel.said.peers, "", "all groups ring exponential",
-           "with whom: all, random groups, neighbours, or the one 1, 2, 4 ... further on in turn"),
+    CHOICE("parallel.peers", parallel.said.peers, "", "all groups ring exponential server",
+           "with whom: all, random groups, neighbours, the one 1, 2, 4 ... further on in turn, or "
+           "parameters that each comes to in its own time"),
     INT("parallel.group", parallel.said.group, "-1", -1, 1e6, "replicas of a group (-1: 2)"),
+    CHOICE("parallel.server", parallel.said.server, "", "sharded central",
+           "where a server's parameters lie: cut over all ranks, or on the first replica"),
+    INT("parallel.staleness", parallel.said.staleness, "-1", -1, 1e12,
+        "of a server: nobody is more than so many steps ahead of another (-1: the preset's)"),
+    INT("parallel.quorum", parallel.said.quorum, "-1", -1, 1e6,
+        "of a server: so many replicas' differences make a step together (0: more than half; -1: "
+        "the preset's)"),
     TEXT(
         "parallel.codec", parallel.said.codec, "",
         "of differences: none, bf16, f16, int8, int4, qsgd:BITS, onebit, topk:SHARE[:BITS] (empty: "

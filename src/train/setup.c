@@ -301,9 +301,10 @@ ll_err ll_run_loader(const ll_run *r, const ll_dataset *d, const ll_session *s, 
                         .start = step,
                         .every = micro * replicas,
                         .threads = (int)r->data.threads,
+                        .asked = r->parallel.of && ll_consistency_served(&r->parallel.between),
                         .how = ll_run_sampling(r)};
     ll_session_rows(s, &o.first, &o.count);
-    o.first += r->parallel.replica * micro;
+    if (!o.asked) o.first += r->parallel.replica * micro;
     return ll_loader_open(d, &o, out);
 }
 

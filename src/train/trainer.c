@@ -141,14 +141,27 @@ static ll_err record(trainer *t, const ll_train_step *s)
     return ll_events_scalar(t->events, s->step, "speed/samples_per_s", s->samples_per_s);
 }
 
+/* The step that this rank comes to after this one. */
+static int64_t next_step(const trainer *t, int64_t step)
+{
+    return t->served ? ll_loose_hand(t->loose)[1].step : step + 1;
+}
+
 /* The next step's batch is set while this one may still be under way. */
 static ll_err run_session(trainer *t, int64_t step, double lr)
 {
     if (!t->fed) TRY(feed(t));
     TRY(ll_session_start(t->s, lr));
     t->fed = false;
-    if (step + 1 < t->until) TRY(feed(t));
+    if (next_step(t, step) < t->until) TRY(feed(t));
     return ll_session_finish(t->s);
+}
+
+/* Its samples are made ahead. */
+static void ask_share(trainer *t, const ll_ticket *x)
+{
+    int64_t micro = t->own.train.batch / ll_run_micro_batches(&t->own);
+    if (x->step < t->until) ll_loader_ask(t->loader, x->step, x->place * micro);
 }
 
 /* A loss that is not finite is so on all ranks, which then fail together; of several replicas it is
@@ -161,18 +174,30 @@ static ll_err explain(trainer *t, ll_err rc, double lr)
     return t->loose ? rc : ll_ranks_agree(t->comm, rc);
 }
 
+/* A straggler: what it computed for so long takes as much longer. */
+static void lag(const trainer *t, double seconds)
+{
+    if (t->opts->slow <= 1 || (t->comm ? ll_comm_rank(t->comm) : 0) != t->opts->slow_rank) return;
+    double s = seconds * (t->opts->slow - 1);
+    nanosleep(&(struct timespec){(time_t)s, (long)(1e9 * (s - floor(s)))}, NULL);
+}
+
 static ll_err exchange(trainer *t, int64_t done)
 {
-    if (!t->loose || !ll_loose_due(t->loose, done)) return LL_OK;
+    if (!t->served && (!t->loose || !ll_loose_due(t->loose, done))) return LL_OK;
     ll_trainer_doing(t, "an exchange between replicas");
-    return ll_loose_exchange(t->loose, done);
+    if (!t->served) return ll_loose_exchange(t->loose, done);
+    TRY(ll_loose_serve(t->loose));
+    ask_share(t, &ll_loose_hand(t->loose)[1]);
+    return LL_OK;
 }
 
 /* What has passed between replicas in a step; *s: of all of them, where it is told. */
 static ll_err meet(trainer *t, ll_train_step *s)
 {
     static const ll_coll_opts site = {.algorithm = "sharded", .site = "losses of replicas"};
-    double v[] = {s->loss, s->grad_norm}, n = t->comm ? ll_comm_size(t->comm) : 1;
+    double v[] = {s->loss, s->grad_norm, 1};
+    double *sum = t->served ? t->sums : v;
     if (!t->loose) {
         int64_t r = t->r->parallel.replicas, dense = 2 * (r - 1) * t->report->parameters * 4 / r;
         t->sent += s->dense_bytes ? s->gradient_bytes : dense;
@@ -181,9 +206,10 @@ static ll_err meet(trainer *t, ll_train_step *s)
     t->sent = ll_loose_counted(t->loose).bytes;
     s->apart = !log_due(t, s->step);
     if (s->apart) return LL_OK;
-    TRY(ll_comm_allreduce(t->comm, v, 2, LL_F64, LL_REDUCE_SUM, &site));
-    s->loss = v[0] / n;
-    s->grad_norm = v[1] / n;
+    TRY(ll_comm_allreduce(t->comm, sum, 3, LL_F64, LL_REDUCE_SUM, &site));
+    s->loss = sum[0] / sum[2];
+    s->grad_norm = sum[1] / sum[2];
+    memset(t->sums, 0, sizeof t->sums);
     return LL_OK;
 }
 
@@ -213,7 +239,8 @@ static void learn_norm(trainer *t)
     if (!t->s->skipped) t->norm = t->norm > 0 ? 0.98 * t->norm + 0.02 * now : now;
 }
 
-static ll_err take_step(trainer *t, int64_t step)
+/* One step of this rank's; *s: what is to be told of it. */
+static ll_err take_step(trainer *t, int64_t step, ll_train_step *s)
 {
     const ll_data_info *info = ll_dataset_info(t->data);
     ll_trainer_doing(t, "a training step");
@@ -221,38 +248,62 @@ static ll_err take_step(trainer *t, int64_t step)
     double start = ll_now(),
            lr = ll_lr_at(&t->r->train.schedule, t->r->train.batch, t->steps, step);
     double waited = t->s->e->waited;
+    if (t->served) TRY(ll_loose_ready(t->loose));
     limit_norm(t, step);
     TRY(explain(t, run_session(t, step, lr), lr));
+    lag(t, ll_now() - start - (t->s->e->waited - waited));
     TRY(exchange(t, step + 1));
     learn_norm(t);
     if (t->tracer) ll_tracer_note(t->tracer, "step", step + 1, start);
     double seconds = ll_now() - start, batch = (double)t->r->train.batch;
     double loss = ll_session_result(t->s, "loss");
-    if (step == t->first) t->report->first_step_s = ll_now() - t->began;
-    t->times[(step - t->first) % RECENT] = seconds;
-    ll_train_step s = {step + 1,
-                       t->steps,
-                       loss,
-                       ll_session_result(t->s, "grad_norm"),
-                       lr,
-                       seconds,
-                       batch / seconds,
-                       info->kind == LL_TOKENS ? batch * (double)info->seq / seconds : 0,
-                       1e-9 * t->flops / seconds,
-                       0,
-                       0,
-                       t->s->e->waited - waited,
-                       t->s->e->saturated,
-                       false};
-    ll_exec_compressed(t->s->e, &s.gradient_bytes, &s.dense_bytes);
-    t->report->gradient_bytes = s.gradient_bytes;
-    t->report->dense_bytes = s.dense_bytes;
+    if (t->report->first_step_s == 0) t->report->first_step_s = ll_now() - t->began;
+    *s = (ll_train_step){step + 1,
+                         t->steps,
+                         loss,
+                         ll_session_result(t->s, "grad_norm"),
+                         lr,
+                         seconds,
+                         batch / seconds,
+                         info->kind == LL_TOKENS ? batch * (double)info->seq / seconds : 0,
+                         1e-9 * t->flops / seconds,
+                         0,
+                         0,
+                         t->s->e->waited - waited,
+                         t->s->e->saturated,
+                         false};
+    ll_exec_compressed(t->s->e, &s->gradient_bytes, &s->dense_bytes);
+    t->report->gradient_bytes = s->gradient_bytes;
+    t->report->dense_bytes = s->dense_bytes;
+    t->sums[0] += s->loss;
+    t->sums[1] += s->grad_norm;
+    t->sums[2]++;
+    return LL_OK;
+}
+
+/* Where replicas take shares, a step is all of their doing: time and rate are as it went on. */
+static void tell_rate(trainer *t, ll_train_step *s, int64_t steps)
+{
+    double now = ll_now(), ratio = s->seconds * (double)steps / (now - t->told);
+    s->seconds /= ratio;
+    s->samples_per_s *= ratio;
+    s->tokens_per_s *= ratio;
+    s->gflops *= ratio;
+}
+
+/* Step `done` is over, and one of this rank's was the last before. */
+static ll_err tell_step(trainer *t, int64_t done, int64_t steps, const ll_train_step *last)
+{
+    ll_train_step s = *last;
+    s.step = done;
+    if (t->served && s.seconds > 0) tell_rate(t, &s, steps);
+    t->times[(done - 1 - t->first) % RECENT] = s.seconds;
     TRY(meet(t, &s));
-    t->losses[(step - t->first) % RECENT] = s.loss;
+    t->losses[(done - 1 - t->first) % RECENT] = s.loss;
     t->report->replica_bytes = t->sent;
     TRY(record(t, &s));
     if (t->lead && t->opts->watch.step) t->opts->watch.step(t->opts->watch.context, &s);
-    return t->tracer && step + 1 == t->trace_last ? end_trace(t) : LL_OK;
+    return t->tracer && done == t->trace_last ? end_trace(t) : LL_OK;
 }
 
 /* Has any rank got a signal, is any writing a checkpoint? */
@@ -418,37 +469,77 @@ static bool meeting(const trainer *t, int64_t done)
            due(done, t->r->train.save_every, t->epoch_steps);
 }
 
+/* What follows step `done`. */
+static ll_err settle(trainer *t, int64_t done, bool meets)
+{
+    t->better = false;
+    if (meets && !ll_saver_idle(t->saver) && !t->writing)
+        TRY(ll_trainer_saved(t, ll_saver_move(t->saver)));
+    if (t->s->skipped && !strcmp(t->r->train.spike_action, "rollback"))
+        TRY(ll_trainer_roll_back(t, done));
+    if (t->r->train.compare && done % t->r->train.compare == 0)
+        TRY(ll_copies_check(t->loose ? ll_loose_mine(t->loose) : t->comm, t->s, done));
+    if (t->buddy && done % t->r->train.buddy == 0) TRY(ll_trainer_copy(t, done));
+    if (validation_due(t, done)) TRY(validate(t, done, true));
+    bool enough = out_of_patience(t);
+    if (done == t->until || t->stop || enough)
+        TRY(ll_trainer_save_last(t, done));
+    else if (t->better || due(done, t->r->train.save_every, t->epoch_steps))
+        TRY(ll_trainer_save(t, done, t->better));
+    if (t->better) TRY(ll_ranks_agree(t->comm, ll_trainer_keep_best(t, done)));
+    if (enough) {
+        t->report->out_of_patience = true;
+        t->steps = t->until = done;
+    }
+    return LL_OK;
+}
+
+/* From now on time is useful, but for what is lost to data. */
+static void begin_useful(trainer *t)
+{
+    t->from_s = ll_now() - t->good.lost[LL_LOSS_DATA];
+}
+
+/* This rank is done with steps from+1 .. to, the last of its own being of the first of them. */
+static ll_err pass(trainer *t, int64_t from, int64_t to, const ll_train_step *last)
+{
+    for (int64_t done = from + 1; done <= to && done <= t->until && !t->stop; done++) {
+        bool meets = meeting(t, done);
+        t->report->steps = done;
+        if (t->served && meets) TRY(ll_loose_arrive(t->loose));
+        TRY(tell_step(t, done, to - from, last));
+        if (meets) TRY(listen(t)); /* until all ranks have made it */
+        if (t->served && meets) TRY(ll_loose_meet(t->loose));
+        t->good.useful += ll_now() - t->from_s - t->good.lost[LL_LOSS_DATA];
+        TRY(settle(t, done, meets));
+        begin_useful(t);
+    }
+    t->told = ll_now();
+    return LL_OK;
+}
+
+static ll_err start_shares(trainer *t)
+{
+    t->served = true;
+    TRY(ll_loose_start(t->loose, t->first, t->opts->replay));
+    for (int i = 0; i < 2; i++) ask_share(t, &ll_loose_hand(t->loose)[i]);
+    return LL_OK;
+}
+
 static ll_err loop(trainer *t)
 {
+    ll_train_step last = {.lr = NAN, .loss = NAN, .grad_norm = NAN, .saturated = -1};
     TRY(listen(t));
     if (out_of_patience(t)) t->report->out_of_patience = true, t->steps = t->until = t->first;
-    for (int64_t step = t->first; step < t->until && !t->stop; step++) {
-        double began = ll_now(), data = t->good.lost[LL_LOSS_DATA];
-        TRY(take_step(t, step));
-        int64_t done = step + 1;
-        t->report->steps = done;
-        bool meets = meeting(t, done);
-        if (meets) TRY(listen(t)); /* until all ranks have made it */
-        t->good.useful += ll_now() + data - began - t->good.lost[LL_LOSS_DATA];
-        t->better = false;
-        if (meets && !ll_saver_idle(t->saver) && !t->writing)
-            TRY(ll_trainer_saved(t, ll_saver_move(t->saver)));
-        if (t->s->skipped && !strcmp(t->r->train.spike_action, "rollback"))
-            TRY(ll_trainer_roll_back(t, done));
-        if (t->r->train.compare && done % t->r->train.compare == 0)
-            TRY(ll_copies_check(t->loose ? ll_loose_mine(t->loose) : t->comm, t->s, done));
-        if (t->buddy && done % t->r->train.buddy == 0) TRY(ll_trainer_copy(t, done));
-        if (validation_due(t, done)) TRY(validate(t, done, true));
-        bool enough = out_of_patience(t);
-        if (done == t->until || t->stop || enough)
-            TRY(ll_trainer_save_last(t, done));
-        else if (t->better || due(done, t->r->train.save_every, t->epoch_steps))
-            TRY(ll_trainer_save(t, done, t->better));
-        if (t->better) TRY(ll_ranks_agree(t->comm, ll_trainer_keep_best(t, done)));
-        if (enough) {
-            t->report->out_of_patience = true;
-            t->steps = t->until = done;
-        }
+    if (t->loose && ll_loose_served(t->loose)) TRY(start_shares(t));
+    int64_t step = t->first, next = t->served ? ll_loose_hand(t->loose)->step : step;
+    t->told = ll_now();
+    begin_useful(t);
+    for (;; step = next, next = t->served ? ll_loose_hand(t->loose)->step : step + 1) {
+        TRY(pass(t, step, next, &last));
+        if (next >= t->until || t->stop) break;
+        begin_useful(t);
+        TRY(take_step(t, next, &last));
     }
     if (t->tracer) TRY(end_trace(t));
     bool saved = t->goes_on && !t->opts->resume_from && !t->in_memory;
@@ -516,6 +607,14 @@ static ll_err measure_memory(trainer *t)
 
 /* ---- the end ---- */
 
+static ll_err count_stale(trainer *t)
+{
+    ll_loose_count n = ll_loose_counted(t->loose);
+    for (int i = 0; i < LL_STALENESS; i++) t->report->stale[i] = (double)n.stale[i];
+    return ll_comm_allreduce(ll_loose_peers(t->loose), t->report->stale, LL_STALENESS, LL_F64,
+                             LL_REDUCE_SUM, &(ll_coll_opts){.site = "staleness"});
+}
+
 static ll_err sum_up(trainer *t)
 {
     ll_train_report *r = t->report;
@@ -530,6 +629,7 @@ static ll_err sum_up(trainer *t)
     r->samples_per_s = (double)t->r->train.batch / r->step_s;
     r->tokens_per_s = info->kind == LL_TOKENS ? r->samples_per_s * (double)info->seq : 0;
     TRY(measure_memory(t));
+    if (t->served) TRY(count_stale(t));
     r->seconds = ll_now() - t->began;
     t->good.wall = ll_trainer_wall(t);
     r->goodput = t->good;

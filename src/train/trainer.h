@@ -6,6 +6,7 @@
 #include "train/evaluate.h"
 #include "train/goodput.h"
 #include "train/ranks.h"
+#include "train/server.h"
 #include "train/timeline.h"
 
 /* Bytes of the rank with most. On a machine with devices tensors are in theirs. */
@@ -66,8 +67,11 @@ typedef struct ll_train_opts {
     ll_comm *comm; /* NULL: this process alone */
     bool resume;
     const char *resume_from; /* a checkpoint; NULL: the run folder's newest */
-    const char *trace;       /* a Chrome trace of all ranks goes to this file; NULL: to none */
-    const char *timeline;    /* of a pipeline: the last traced step's picture; NULL: none */
+    int slow_rank; /* an experiment: its steps take so many times as long; 1 or less: no */
+    double slow;
+    const char *replay;   /* a run's folder: replicas come to their server as they did; or NULL */
+    const char *trace;    /* a Chrome trace of all ranks goes to this file; NULL: to none */
+    const char *timeline; /* of a pipeline: the last traced step's picture; NULL: none */
     int64_t trace_first, trace_last; /* of these steps, 1 is the first; 0: three, after one */
     const struct ll_start *start;    /* which of a supervised job's (recovery.h); NULL: no such */
     ll_train_events watch;
@@ -82,6 +86,8 @@ typedef struct ll_train_report {
     double step_s;      /* median of the last 65536 */
     double predicted_s; /* before the first step (foresee.h); NAN: not predicted */
     double samples_per_s, tokens_per_s, seconds, first_step_s;
+    double stale[LL_STALENESS]; /* changes left at a server, by how many had come since what they
+                                 * are changes of; of all replicas */
     ll_train_memory memory;
     ll_goodput goodput;           /* rank 0's, of all starts of a job */
     int64_t skipped, rolled_back; /* steps whose gradient was too large (train.spike) */

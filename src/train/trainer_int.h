@@ -62,6 +62,10 @@ typedef struct trainer {
     double norm;         /* the usual one of gradients; 0: not known yet */
     int64_t norm_from;   /* the step that it is known since */
     bool fed;            /* the next step's batch is set already */
+    bool served;         /* replicas take shares of batches (server.h) */
+    double sums[3];      /* of those: losses, norms and steps since they were last told */
+    double told;         /* when */
+    double from_s;       /* when what is useful began, less what was lost to data by then */
 } trainer;
 
 /* Everything that a run needs, in the order in which it may be refused. */

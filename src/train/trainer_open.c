@@ -387,6 +387,9 @@ ll_err ll_trainer_open(trainer *t)
     TRY(ll_ranks_agree(t->comm, open_data(t)));
     if (t->comm) TRY(check_alike(t));
     if (ll_run_loose(t->r)) TRY(ll_loose_open(t->comm, t->r, &t->loose));
+    CHECK(
+        !t->opts->replay || (t->loose && ll_loose_served(t->loose)), LL_E_ARG,
+        "--replay is of replicas that come to a server: parallel.consistency ssp, eager or async");
     t->own = ll_run_replica(t->r, t->loose ? ll_loose_index(t->loose) : 0);
     ll_trainer_doing(t, "compilation");
     TRY(open_model(t));

@@ -2,7 +2,8 @@
  * Replicas that part and meet. Limits that are synchronous training have its bits. One exchange of
  * every kind is held against arithmetic, done here on what replicas have that never meet. A run
  * that was stopped between two exchanges goes on to the bytes of one that was not, for every
- * preset, with meshes inside of replicas. */
+ * preset, with meshes inside of replicas. Of a server: every share is made once, bounds hold, and
+ * the order of a run is repeated to the bit. */
 #include "train/loose.h"
 #include "train/trainer.h"
 
@@ -45,19 +46,25 @@ static ll_run *make(const char *text, const char *settings, const char *name)
     return r;
 }
 
-/* from: a checkpoint to go on from; NULL: it begins. */
-static ll_train_report train(const char *text, const char *settings, const char *name,
-                             const char *from)
+static ll_train_report train_by(const char *text, const char *settings, const char *name,
+                                ll_train_opts o)
 {
     ll_train_report report;
     ll_run *r = make(text, settings, name);
     no_error(ll_run_finish(r));
-    ll_err rc =
-        ll_train(r, &(ll_train_opts){.comm = comm, .resume = from, .resume_from = from}, &report);
+    o.comm = comm;
+    ll_err rc = ll_train(r, &o, &report);
     if (rc != LL_OK) fail_msg("%s: %s\n%s", settings, ll_error_text(), ll_error_frames());
     ll_run_free(r);
     no_error(ll_comm_barrier(comm));
     return report;
+}
+
+/* from: a checkpoint to go on from; NULL: it begins. */
+static ll_train_report train(const char *text, const char *settings, const char *name,
+                             const char *from)
+{
+    return train_by(text, settings, name, (ll_train_opts){.resume = from, .resume_from = from});
 }
 
 static void same_file(const char *a, const char *b, const char *file)
@@ -84,9 +91,12 @@ static void test_limits(void **state)
 {
     (void)state;
     static const char *const limits[] = {
-        "parallel.consistency=sync", "parallel.consistency=local parallel.every=1",
+        "parallel.consistency=sync",
+        "parallel.consistency=local parallel.every=1",
         "parallel.consistency=gossip parallel.peers=groups parallel.group=4",
-        "parallel.consistency=diloco parallel.every=1 parallel.outer=sgd parallel.outer_lr=1"};
+        "parallel.consistency=diloco parallel.every=1 parallel.outer=sgd parallel.outer_lr=1",
+        "parallel.consistency=ssp parallel.staleness=0",
+        "parallel.consistency=eager parallel.quorum=4"};
     train(mlp, "train.optimizer=sgd parallel.mesh=data=4", "limit", NULL);
     for (size_t i = 0; i < sizeof limits / sizeof *limits; i++) {
         char settings[256], name[16];
@@ -206,18 +216,76 @@ static void test_rounding(void **state)
     (void)state;
     static float a[MOST], b[MOST];
     train(mlp, "train.optimizer=momentum parallel.mesh=data=4", "mesh", NULL);
-    train(mlp,
-          "train.optimizer=momentum parallel.replicas=2 parallel.mesh=tensor=2 "
-          "parallel.consistency=local parallel.every=1",
-          "near", NULL);
-    ll_st_file *f = open_last("mesh", 8), *g = open_last("near", 8);
-    int64_t n = read_weight(f, -1, "", a);
-    assert_int_equal(n, read_weight(g, -1, "", b));
-    for (int64_t i = 0; i < n; i++) assert_true(fabs((double)(a[i] - b[i])) < 1e-5);
-    read_weight(g, 1, "", a);
-    assert_memory_equal(a, b, sizeof *a * (size_t)n); /* after an exchange it is everyone's */
-    ll_st_close(f);
-    ll_st_close(g);
+    static const char *const near[] = {"parallel.consistency=local parallel.every=1",
+                                       "parallel.consistency=eager parallel.quorum=2",
+                                       "parallel.consistency=eager parallel.quorum=2"};
+    for (int k = 0; k < 3; k++) { /* the last one stopped on the way */
+        char settings[256];
+        snprintf(settings, sizeof settings,
+                 "train.optimizer=momentum parallel.replicas=2 parallel.mesh=tensor=2 "
+                 "train.save_every=5 %s",
+                 near[k]);
+        train(mlp, settings,
+              k == 2 ? "on-near"
+              : k    ? "near1"
+                     : "near",
+              k == 2 ? checkpoint("near1", 5) : NULL);
+        ll_st_file *f = open_last("mesh", 8), *g = open_last(k == 2   ? "on-near"
+                                                             : k == 1 ? "near1"
+                                                                      : "near",
+                                                             8);
+        int64_t n = read_weight(f, -1, "", a);
+        assert_int_equal(n, read_weight(g, -1, "", b));
+        for (int64_t i = 0; i < n; i++) assert_true(fabs((double)(a[i] - b[i])) < 1e-5);
+        read_weight(g, 1, "", a);
+        assert_memory_equal(a, b, sizeof *a * (size_t)n); /* after an exchange it is everyone's */
+        ll_st_close(f);
+        ll_st_close(g);
+    }
+}
+
+/* most: changes that may have come since a share's parameters were read. */
+static const struct {
+    const char *settings;
+    int replicas, most;
+} served[] = {
+    {"replicas=4 parallel.consistency=async", 4, 31},
+    {"replicas=4 parallel.consistency=ssp parallel.staleness=0", 4, 3},
+    {"replicas=4 parallel.consistency=ssp parallel.staleness=1 parallel.server=central", 4, 7},
+    {"replicas=4 parallel.consistency=eager parallel.outer=momentum parallel.outer_lr=0.5", 4, 31},
+    {"replicas=2 parallel.mesh=tensor=2 parallel.consistency=async parallel.outer=nesterov "
+     "parallel.outer_lr=0.7",
+     2, 15},
+    {"replicas=2 parallel.mesh=data=2 parallel.zero=1 parallel.consistency=ssp", 2, 7},
+};
+
+static void test_server(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof served / sizeof *served; i++) {
+        char settings[256], path[32];
+        snprintf(settings, sizeof settings,
+                 "train.optimizer=adamw train.log_every=4 train.compare=3 parallel.%s",
+                 served[i].settings);
+        snprintf(path, sizeof path, "served%zu", i);
+        ll_train_report r =
+            train_by(mlp, settings, path, (ll_train_opts){.slow_rank = 1, .slow = 4});
+        double all = 0;
+        int most = 0;
+        for (int k = 0; k < LL_STALENESS; k++) {
+            all += r.stale[k];
+            if (r.stale[k] > 0) most = k;
+        }
+        assert_true(all == 8 * served[i].replicas); /* every share is made, once */
+        if (most > served[i].most)
+            fail_msg("%s: %d changes had come, %d may", settings, most, served[i].most);
+        char from[160], again[160];
+        snprintf(from, sizeof from, "%s/%s", folder, path);
+        snprintf(again, sizeof again, "%s-again", path);
+        train_by(mlp, settings, again, (ll_train_opts){.replay = from});
+        same_file(path, again, LAST);
+        same_file(path, again, "metrics.jsonl");
+    }
 }
 
 static const struct {
@@ -304,6 +372,10 @@ static void test_refused(void **state)
         {"parallel.replicas=4 parallel.consistency=local train.buddy=2", "train.save_every"},
         {"parallel.replicas=4 parallel.consistency=local parallel.seeds=own", "parallel.every"},
         {"parallel.replicas=4 parallel.consistency=local parallel.compress=bf16", "parallel.codec"},
+        {"parallel.replicas=4 parallel.consistency=local parallel.staleness=1", "parallel.peers"},
+        {"parallel.replicas=4 parallel.consistency=async parallel.codec=int8", "uncoded"},
+        {"parallel.replicas=4 parallel.consistency=ssp parallel.quorum=2", "one of them"},
+        {"parallel.replicas=4 parallel.consistency=eager parallel.quorum=5", "parallel.quorum"},
     };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         ll_run *r = make(mlp, bad[i][0], "refused");
@@ -325,7 +397,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_limits),   cmocka_unit_test(test_arithmetic),
         cmocka_unit_test(test_rounding), cmocka_unit_test(test_resumed),
-        cmocka_unit_test(test_state),    cmocka_unit_test(test_refused)};
+        cmocka_unit_test(test_state),    cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_server)};
     bool made = ll_comm_rank(comm) || mkdtemp(folder);
     no_error(ll_comm_broadcast(comm, folder, sizeof folder, LL_U8, 0, NULL));
     int rc = made ? cmocka_run_group_tests(tests, NULL, NULL) : 1;

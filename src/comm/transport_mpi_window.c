@@ -1,0 +1,80 @@
+/* transport_mpi_window.c: memory that other ranks come to by MPI's one-sided calls. */
+#include "comm/transport_mpi.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { PIECE = 1 << 30 }; /* bytes of one call: MPI counts in int */
+
+ll_err ll_mpi_expose(ll_transport *t, size_t bytes, void **window)
+{
+    const mpi_transport *m = (const mpi_transport *)t;
+    MPI_Win *win = (MPI_Win *)malloc(sizeof *win);
+    void *mine;
+    CHECK(win, LL_E_MEM, "no memory for a window");
+    *window = win;
+    *win = MPI_WIN_NULL;
+    MPI_TRY(MPI_Win_allocate((MPI_Aint)bytes, 1, MPI_INFO_NULL, m->comm, &mine, win));
+    MPI_TRY(MPI_Win_set_errhandler(*win, MPI_ERRORS_RETURN));
+    MPI_TRY(MPI_Win_lock(MPI_LOCK_EXCLUSIVE, t->rank, 0, *win));
+    memset(mine, 0, bytes);
+    MPI_TRY(MPI_Win_unlock(t->rank, *win));
+    MPI_TRY(MPI_Barrier(m->comm));
+    return LL_OK;
+}
+
+void ll_mpi_conceal(ll_transport *t, void *window)
+{
+    (void)t;
+    MPI_Win *win = (MPI_Win *)window;
+    if (win && *win != MPI_WIN_NULL) MPI_Win_free(win);
+    free(win);
+}
+
+ll_err ll_mpi_reach(ll_transport *t, void *window, int rank, bool alone)
+{
+    (void)t;
+    MPI_TRY(MPI_Win_lock(alone ? MPI_LOCK_EXCLUSIVE : MPI_LOCK_SHARED, rank, 0,
+                         *(const MPI_Win *)window));
+    return LL_OK;
+}
+
+ll_err ll_mpi_leave(ll_transport *t, void *window, int rank)
+{
+    (void)t;
+    MPI_TRY(MPI_Win_unlock(rank, *(const MPI_Win *)window));
+    return LL_OK;
+}
+
+ll_err ll_mpi_get(ll_transport *t, void *window, int rank, size_t at, void *to, size_t bytes)
+{
+    (void)t;
+    MPI_Win win = *(const MPI_Win *)window;
+    for (size_t i = 0; i < bytes; i += PIECE) {
+        int n = bytes - i < PIECE ? (int)(bytes - i) : PIECE;
+        MPI_TRY(MPI_Get((char *)to + i, n, MPI_BYTE, rank, (MPI_Aint)(at + i), n, MPI_BYTE, win));
+    }
+    MPI_TRY(MPI_Win_flush(rank, win));
+    return LL_OK;
+}
+
+ll_err ll_mpi_put(ll_transport *t, void *window, int rank, size_t at, const void *from,
+                  size_t bytes)
+{
+    (void)t;
+    MPI_Win win = *(const MPI_Win *)window;
+    for (size_t i = 0; i < bytes; i += PIECE) {
+        int n = bytes - i < PIECE ? (int)(bytes - i) : PIECE;
+        MPI_TRY(MPI_Put((const char *)from + i, n, MPI_BYTE, rank, (MPI_Aint)(at + i), n, MPI_BYTE,
+                        win));
+    }
+    MPI_TRY(MPI_Win_flush(rank, win));
+    return LL_OK;
+}
+
+void ll_mpi_serve(ll_transport *t)
+{
+    int found;
+    MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, ((const mpi_transport *)t)->comm, &found,
+               MPI_STATUS_IGNORE);
+}

@@ -1,0 +1,356 @@
+/* server.c: see server.h. A store (comm/rma.h) has a head of counters, then parameters and
+ * statistics, the pool, and the outer optimizer's velocity. */
+#include "train/server.h"
+
+#include "comm/rma.h"
+#include "train/ranks.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct head {
+    int64_t turns, share;  /* so far; the next one to be taken */
+    int64_t round, pooled; /* pools that became steps; changes in the one that is open */
+    int64_t applied, away; /* changes so far; replicas at a meeting */
+    int64_t at[];          /* [n]: the step that each has in hand */
+} head;
+
+struct ll_server {
+    ll_server_opts o;
+    ll_rma *store;
+    head *h;
+    ll_ticket hand[2];
+    float *base, *now,
+        *more;           /* [shared]: what it began with; as the server has it; pool, velocity */
+    int64_t since, seen; /* steps since the last change was left; changes applied by then */
+    bool unread;         /* since it left a change */
+    FILE *order, *replay;
+    ll_server_count count;
+    void *room;
+};
+
+enum { TAKE = 1, LEAVE = 2, READ = 4, AWAY = 8, BACK = 16 }; /* what a turn is for */
+
+static bool has_velocity(const ll_server_opts *o)
+{
+    return strcmp(o->how->outer, "sgd") != 0;
+}
+
+static int64_t quorum(const ll_server *x)
+{
+    int64_t under_way = x->o.n - x->h->away, q = x->o.how->quorum;
+    return q < under_way ? q : under_way;
+}
+
+static size_t bytes_of(int64_t n)
+{
+    return (size_t)n * sizeof(float);
+}
+
+static size_t head_bytes(const ll_server_opts *o)
+{
+    return sizeof(head) + (size_t)o->n * sizeof(int64_t);
+}
+
+static size_t store_bytes(const ll_server_opts *o)
+{
+    return bytes_of(o->shared * (o->how->quorum > 1 ? 2 : 1) + (has_velocity(o) ? o->params : 0));
+}
+
+size_t ll_server_bytes(const ll_server_opts *o)
+{
+    size_t n = strcmp(o->how->server, "central") ? (size_t)o->n : 1;
+    return 3 * bytes_of(o->shared) + store_bytes(o) / n;
+}
+
+/* ---- opening ---- */
+
+static ll_err open_file(const char *path, const char *how, FILE **out)
+{
+    if (!path) return LL_OK;
+    *out = fopen(path, how);
+    CHECK(*out, LL_E_IO, "%s: %s", path, strerror(errno));
+    return LL_OK;
+}
+
+ll_err ll_server_open(const ll_server_opts *o, ll_server **out)
+{
+    ll_server *x = (ll_server *)calloc(1, sizeof *x);
+    *out = x;
+    CHECK(x, LL_E_MEM, "no memory for a server");
+    x->o = *o;
+    x->room = malloc(3 * bytes_of(o->shared) + 64);
+    x->h = (head *)calloc(1, head_bytes(o));
+    CHECK(x->room && x->h, LL_E_MEM, "no memory for a server: %zu bytes", ll_server_bytes(o));
+    x->base = (float *)x->room;
+    x->now = x->base + o->shared;
+    x->more = x->now + o->shared;
+    if (ll_ranks_lead(o->mine)) {
+        TRY(open_file(o->order, "w", &x->order));
+        TRY(open_file(o->replay, "r", &x->replay));
+    }
+    return ll_rma_open(o->peers, head_bytes(o), store_bytes(o), strcmp(o->how->server, "central"),
+                       &x->store);
+}
+
+void ll_server_close(ll_server *x)
+{
+    if (!x) return;
+    ll_rma_close(x->store);
+    if (x->order) fclose(x->order);
+    if (x->replay) fclose(x->replay);
+    free(x->room);
+    free(x->h);
+    free(x);
+}
+
+const ll_ticket *ll_server_hand(const ll_server *x)
+{
+    return x->hand;
+}
+
+ll_server_count ll_server_counted(const ll_server *x)
+{
+    ll_server_count c = x->count;
+    c.bytes = ll_rma_moved(x->store);
+    return c;
+}
+
+/* ---- what lies where ---- */
+
+static size_t pool_at(const ll_server *x)
+{
+    return bytes_of(x->o.shared);
+}
+
+static size_t velocity_at(const ll_server *x)
+{
+    return bytes_of(x->o.shared) * (x->o.how->quorum > 1 ? 2 : 1);
+}
+
+/* ---- changes ---- */
+
+/* The outer optimizer's step of the parameters at the server along d; d is overwritten. */
+static ll_err apply(ll_server *x, float *d)
+{
+    const ll_consistency *h = x->o.how;
+    float lr = (float)h->outer_lr, mu = (float)h->outer_momentum;
+    bool ahead = !strcmp(h->outer, "nesterov");
+    TRY(ll_rma_read(x->store, 0, x->now, bytes_of(x->o.shared)));
+    for (int64_t i = x->o.params; i < x->o.shared; i++) x->now[i] += d[i];
+    if (has_velocity(&x->o)) {
+        float *v = x->base; /* read anew after any change */
+        TRY(ll_rma_read(x->store, velocity_at(x), v, bytes_of(x->o.params)));
+        for (int64_t i = 0; i < x->o.params; i++) {
+            v[i] = mu * v[i] + d[i];
+            d[i] = ahead ? d[i] + mu * v[i] : v[i];
+        }
+        TRY(ll_rma_write(x->store, velocity_at(x), v, bytes_of(x->o.params)));
+    }
+    for (int64_t i = 0; i < x->o.params; i++) x->now[i] += lr * d[i];
+    return ll_rma_write(x->store, 0, x->now, bytes_of(x->o.shared));
+}
+
+/* A pool of enough replicas becomes a step. */
+static ll_err close_pool(ll_server *x)
+{
+    head *h = x->h;
+    if (!h->pooled || h->pooled < quorum(x)) return LL_OK;
+    TRY(ll_rma_read(x->store, pool_at(x), x->more, bytes_of(x->o.shared)));
+    TRY(apply(x, x->more));
+    h->applied += h->pooled;
+    h->pooled = 0;
+    h->round++;
+    return LL_OK;
+}
+
+static ll_err leave_change(ll_server *x, const float *v)
+{
+    int64_t n = x->o.shared, stale = x->h->applied - x->seen;
+    float share = 1.0f / (float)x->o.n;
+    x->count.stale[stale < LL_STALENESS ? stale : LL_STALENESS - 1]++;
+    x->count.exchanges++;
+    x->since = 0;
+    for (int64_t i = 0; i < n; i++) x->more[i] = share * (v[i] - x->base[i]);
+    if (x->o.how->quorum == 1) {
+        x->h->applied++;
+        return apply(x, x->more);
+    }
+    if (x->h->pooled) {
+        TRY(ll_rma_read(x->store, pool_at(x), x->now, bytes_of(n)));
+        for (int64_t i = 0; i < n; i++) x->more[i] += x->now[i];
+    }
+    TRY(ll_rma_write(x->store, pool_at(x), x->more, bytes_of(n)));
+    x->h->pooled++;
+    return close_pool(x);
+}
+
+static void take_share(ll_server *x)
+{
+    x->hand[0] = x->hand[1];
+    x->hand[1] = (ll_ticket){x->h->share / x->o.n, (int)(x->h->share % x->o.n)};
+    x->h->share++;
+    x->h->at[x->o.index] = x->hand[0].step;
+}
+
+static ll_err read_all(ll_server *x, float *v)
+{
+    TRY(ll_rma_read(x->store, 0, v, bytes_of(x->o.shared)));
+    memcpy(x->base, v, bytes_of(x->o.shared));
+    x->seen = x->h->applied;
+    x->unread = false;
+    return LL_OK;
+}
+
+/* ---- turns ---- */
+
+static ll_err do_turn(ll_server *x, unsigned what, float *v)
+{
+    if (what & LEAVE) TRY(leave_change(x, v));
+    if (what & TAKE) take_share(x);
+    if (what & AWAY) {
+        x->h->away++;
+        TRY(close_pool(x));
+    }
+    if (what & BACK) x->h->away = 0;
+    if (what & READ) TRY(read_all(x, v));
+    x->h->turns++;
+    return LL_OK;
+}
+
+typedef struct awaited {
+    ll_server *x;
+    bool (*over)(const ll_server *x, int64_t what);
+    int64_t what;
+} awaited;
+
+static ll_err look(void *arg, ll_awaited *now)
+{
+    const awaited *w = (const awaited *)arg;
+    now->what = "other replicas";
+    now->site = "server of replicas";
+    TRY(ll_rma_peek(w->x->store, w->x->h));
+    now->moved = (uint64_t)w->x->h->turns;
+    now->done = w->over(w->x, w->what);
+    return LL_OK;
+}
+
+static ll_err wait_until(ll_server *x, bool (*over)(const ll_server *x, int64_t what), int64_t what)
+{
+    awaited w = {x, over, what};
+    return ll_comm_await(x->o.peers, look, &w);
+}
+
+static bool is_turn(const ll_server *x, int64_t turn)
+{
+    return x->h->turns == turn;
+}
+
+static bool is_round(const ll_server *x, int64_t round)
+{
+    return x->h->round > round;
+}
+
+static bool in_bound(const ll_server *x, int64_t step)
+{
+    for (int i = 0; i < x->o.n; i++)
+        if (x->h->at[i] < step - x->o.how->staleness) return false;
+    return true;
+}
+
+/* The turn that is this replica's, as its first rank has it; -1: the next there is. */
+static ll_err next_turn(ll_server *x, int64_t *turn)
+{
+    *turn = -1;
+    if (!x->replay) return LL_OK;
+    long long n;
+    CHECK(fscanf(x->replay, "%lld", &n) == 1, LL_E_IO,
+          "%s ends before this run does: repeat it with its own settings", x->o.replay);
+    *turn = n;
+    return LL_OK;
+}
+
+/* A replica's first rank takes the turn; its others follow, each at its own store. */
+static ll_err take_turn(ll_server *x, unsigned what, float *v)
+{
+    bool leads = ll_ranks_lead(x->o.mine);
+    int64_t turn = 0;
+    ll_err rc = LL_OK;
+    if (!leads) TRY(ll_ranks_share(x->o.mine, &turn, sizeof turn));
+    if (leads) rc = next_turn(x, &turn);
+    if (rc == LL_OK && turn >= 0) rc = wait_until(x, is_turn, turn);
+    TRY(rc);
+    TRY(ll_rma_enter(x->store));
+    TRY(ll_rma_head(x->store, x->h));
+    turn = x->h->turns;
+    TRY(do_turn(x, what, v));
+    TRY(ll_rma_set_head(x->store, x->h));
+    TRY(ll_rma_leave(x->store));
+    if (!leads) return LL_OK;
+    if (x->order) fprintf(x->order, "%lld\n", (long long)turn);
+    return ll_ranks_share(x->o.mine, &turn, sizeof turn);
+}
+
+/* A replica's first rank waits for others; in a run that is repeated, for its turn alone. */
+static bool waits(const ll_server *x)
+{
+    return ll_ranks_lead(x->o.mine) && !x->replay;
+}
+
+ll_err ll_server_step(ll_server *x, float *v)
+{
+    const ll_consistency *h = x->o.how;
+    bool due = ++x->since >= h->every;
+    unsigned at_once = h->quorum == 1 && h->staleness < 0 ? READ : 0;
+    TRY(take_turn(x, due ? LEAVE | TAKE | at_once : TAKE, v));
+    x->unread = due && !at_once;
+    if (!x->unread || h->quorum == 1) return LL_OK;
+    if (x->h->pooled && waits(x)) TRY(wait_until(x, is_round, x->h->round));
+    return take_turn(x, READ, v);
+}
+
+ll_err ll_server_ready(ll_server *x, float *v)
+{
+    if (x->o.how->staleness < 0) return LL_OK;
+    if (waits(x)) TRY(wait_until(x, in_bound, x->hand[0].step));
+    return x->unread ? take_turn(x, READ, v) : LL_OK;
+}
+
+ll_err ll_server_arrive(ll_server *x, const float *v)
+{
+    return take_turn(x, AWAY | (x->since ? LEAVE : 0), (float *)v);
+}
+
+ll_err ll_server_meet(ll_server *x, float *v, float *velocity)
+{
+    if (x->order) fflush(x->order);
+    TRY(ll_rma_peek(x->store, x->h));
+    TRY(ll_rma_enter(x->store));
+    TRY(read_all(x, v));
+    if (velocity && has_velocity(&x->o))
+        TRY(ll_rma_read(x->store, velocity_at(x), velocity, bytes_of(x->o.params)));
+    TRY(ll_rma_leave(x->store));
+    TRY(ll_comm_barrier(x->o.peers));
+    if (x->o.index == 0) TRY(take_turn(x, BACK, NULL));
+    return ll_comm_barrier(x->o.peers);
+}
+
+/* Shares of the first two steps are dealt. */
+ll_err ll_server_begin(ll_server *x, int64_t step, const float *v, const float *velocity)
+{
+    memcpy(x->base, v, bytes_of(x->o.shared));
+    for (int i = 0; i < 2; i++) x->hand[i] = (ll_ticket){step + i, x->o.index};
+    if (x->o.index == 0) {
+        TRY(ll_rma_enter(x->store));
+        x->h->share = (step + 2) * x->o.n;
+        for (int i = 0; i < x->o.n; i++) x->h->at[i] = step;
+        TRY(ll_rma_set_head(x->store, x->h));
+        TRY(ll_rma_write(x->store, 0, v, bytes_of(x->o.shared)));
+        if (velocity && has_velocity(&x->o))
+            TRY(ll_rma_write(x->store, velocity_at(x), velocity, bytes_of(x->o.params)));
+        TRY(ll_rma_leave(x->store));
+    }
+    return ll_comm_barrier(x->o.peers);
+}

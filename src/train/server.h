@@ -1,0 +1,59 @@
+/* server.h: parameters that replicas come to each in its own time, and shares of batches that they
+ * take as they come to them: a slow replica takes fewer. Stale-synchronous, asynchronous and eager
+ * training (consistency.h) are this with other bounds.
+ *
+ * A replica has a share in hand and knows the next one. When it has made a step of the first, it
+ * leaves the server what that changed, and goes on from the parameters there:
+ *
+ *     quorum q       changes wait in a pool until they are of q replicas (of those under way), whose
+ *                    mean is then a gradient for the outer optimizer. All of the q wait for it
+ *     staleness s    a step k begins when all shares of steps up to k - s - 1 are made
+ *
+ * Whatever a replica does at the server is a turn, and turns have numbers: the others of its ranks,
+ * each of which has a server of its own for what it holds of the tensors, take theirs in that order,
+ * so that copies stay alike. The list of turns is what happened: a run that is given one repeats it
+ * to the bit.
+ *
+ * At meetings (a logged step, a validation, a checkpoint) all have the server's parameters. */
+#pragma once
+#include "comm/comm.h"
+#include "train/consistency.h"
+
+typedef struct ll_server ll_server;
+
+typedef struct ll_server_opts {
+    const ll_consistency *how;
+    ll_comm *mine, *peers;  /* of this replica (NULL: one rank), and with this place in all */
+    int index, n;           /* of replicas */
+    int64_t params, shared; /* elements of a vector: of parameters; and statistics */
+    const char *order;      /* file for this replica's turns; NULL: not kept */
+    const char *replay;     /* file of those to repeat; NULL: none */
+} ll_server_opts;
+
+typedef struct ll_ticket {
+    int64_t step;
+    int place; /* among the shares of a step */
+} ll_ticket;
+
+ll_err ll_server_open(const ll_server_opts *o, ll_server **out);
+void ll_server_close(ll_server *x);
+size_t ll_server_bytes(const ll_server_opts *o);
+
+/* All have v, and velocity (NULL: zeros); shares begin with those of a step. Collective. */
+ll_err ll_server_begin(ll_server *x, int64_t step, const float *v, const float *velocity);
+const ll_ticket *ll_server_hand(const ll_server *x); /* [2]: the one in hand, and the next */
+/* The share in hand is made, of which v is what came: v becomes what to go on from. */
+ll_err ll_server_step(ll_server *x, float *v);
+/* It will make the next one: v likewise, where a bound on staleness is waited for. */
+ll_err ll_server_ready(ll_server *x, float *v);
+/* All come, none makes steps in between: v becomes what the server has, velocity (or NULL) too. */
+ll_err ll_server_arrive(ll_server *x, const float *v);
+ll_err ll_server_meet(ll_server *x, float *v, float *velocity);
+
+enum { LL_STALENESS = 16 };
+typedef struct ll_server_count {
+    int64_t exchanges, bytes;
+    int64_t stale[LL_STALENESS]; /* times that so many changes had come since what it began with;
+                                  * the last: or more */
+} ll_server_count;
+ll_server_count ll_server_counted(const ll_server *x);
