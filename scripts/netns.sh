@@ -140,7 +140,7 @@ launcher() { # N
         launch+=(--mca plm rsh --mca plm_rsh_agent "$me" --mca plm_rsh_no_tree_spawn 1)
         launch+=(--mca oob_tcp_if_include "$net.0/24" --mca btl_tcp_if_include "$net.0/24")
         launch+=(--mca pml ob1 --mca btl tcp,self --mca mpi_yield_when_idle 1)
-        launch+=(--mca orte_execute_quiet 1)
+        launch+=(--mca orte_execute_quiet 1 --mca osc ^ucx)
         for i in eager_limit rndv_eager_limit max_send_size; do
             launch+=(--mca "btl_tcp_$i" "$limit")
         done

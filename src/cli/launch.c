@@ -86,6 +86,7 @@ void ll_cli_launch_env(int64_t ranks)
         {"OMPI_MCA_mpi_yield_when_idle", "1"},
         {"OMPI_MCA_rmaps_base_oversubscribe", "1"},
         {"OMPI_MCA_hwloc_base_binding_policy", "none"},
+        {"OMPI_MCA_osc", "^ucx"}, /* Debian's has no one-sided calls over TCP unless told */
         {"OMPI_MCA_orte_execute_quiet", "1"}, /* pages about each failure: ours say it in a line */
         {"PRTE_MCA_rmaps_default_mapping_policy", ":oversubscribe"}, /* from version 5 on */
         {"PRTE_MCA_hwloc_default_binding_policy", "none"},

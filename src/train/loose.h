@@ -34,7 +34,7 @@ ll_err ll_loose_load(ll_loose *x, const ll_st_file *f, ll_arena *arena, const ch
 bool ll_loose_due(const ll_loose *x, int64_t done);
 ll_err ll_loose_exchange(ll_loose *x, int64_t done);
 
-/* ---- replicas of a server (server.h), which take shares of batches: exchanges are never due ---- */
+/* ---- replicas of a server (server.h), which take shares of batches; none is ever due ---- */
 bool ll_loose_served(const ll_loose *x);
 /* Shares begin with those of a step; replay: a run's folder, whose order of turns is repeated, or
  * NULL. */

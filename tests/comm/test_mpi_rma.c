@@ -1,6 +1,6 @@
 /* mpi: 2 3 4
- * Memory that ranks have in common: nothing is lost of what they do to it at once, on the first rank
- * or cut over all, of a communicator and of rows of one. */
+ * Memory that ranks have in common: nothing is lost of what they do to it at once, on the first
+ * rank or cut over all, of a communicator and of rows of one. */
 #include "collectives.h"
 #include "comm/rma.h"
 
@@ -62,7 +62,7 @@ static void rows_have_their_own(void **state)
 
 int main(void)
 {
-    OK(ll_comm_open(&(ll_comm_opts){.timeout_s = 60, .table = ""}, &comm));
+    OK(ll_comm_open(&(ll_comm_opts){.timeout_s = 60, .table = "", .thread = true}, &comm));
     const struct CMUnitTest tests[] = {cmocka_unit_test(nothing_is_lost),
                                        cmocka_unit_test(rows_have_their_own)};
     int rc = cmocka_run_group_tests(tests, NULL, NULL);
