@@ -9,10 +9,10 @@
  *                    are then a gradient for the outer optimizer. All of the q wait for it
  *     staleness s    a step k begins when all shares of steps up to k - s - 1 are made
  *
- * Whatever a replica does at the server is a turn, and turns have numbers: the others of its ranks,
- * each of which has a server of its own for what it holds of the tensors, take theirs in that
- * order, so that copies stay alike. The list of turns is what happened: a run that is given one repeats it
- * to the bit.
+ * Whatever a replica does at the server is a turn, and turns have numbers. Its other ranks, each
+ * with a server of its own for what it holds of the tensors, take theirs in that order, so that
+ * copies stay alike. The list of turns is what happened: a run that is given one repeats it to
+ * the bit.
  *
  * At meetings (a logged step, a validation, a checkpoint) all have the server's parameters. */
 #pragma once
