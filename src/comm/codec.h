@@ -3,6 +3,7 @@
  *   bf16, f16          the sum in that type
  *   qsgd:BITS          1..8 bits an element and a scale a block, stochastic rounding (QSGD)
  *   int8, int4         qsgd of so many bits, error feedback
+ *   lossless           the same bits: exponents of neighbours, and zeros, in fewer
  *   onebit             signs and two means a block, error feedback (1-bit SGD)
  *   topk:SHARE         the largest SHARE (0.001) by magnitude, error feedback; sparse all-reduce
  *                      by the cheaper of SparCML's forms, dense from where that is less

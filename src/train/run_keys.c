@@ -210,9 +210,9 @@ static const ll_key keys[] = {
     BOOL("parallel.tune", parallel.tune, "false",
          "where no table of this machine and number of ranks is kept, measure collectives first"),
     TEXT("parallel.compress", parallel.compress, "none",
-         "of gradients, where they are summed over axis data: none, bf16, f16, int8, int4, "
-         "qsgd:BITS, "
-         "onebit, topk:SHARE[:BITS], or factors: of fully connected layers, both factors are "
+         "of gradients, where they are summed over axis data: none, lossless, bf16, f16, int8, "
+         "int4, qsgd:BITS, onebit, topk:SHARE[:BITS], or factors: of fully connected layers, both "
+         "factors are "
          "gathered"),
     BOOL("parallel.canonical", parallel.canonical, "false",
          "sums over ranks in one order, so that no bit depends on algorithm, tuner or timing"),
@@ -260,10 +260,11 @@ static const ll_key keys[] = {
     INT("parallel.quorum", parallel.said.quorum, "-1", -1, 1e6,
         "of a server: so many replicas' differences make a step together (0: more than half; -1: "
         "the preset's)"),
-    TEXT(
-        "parallel.codec", parallel.said.codec, "",
-        "of differences: none, bf16, f16, int8, int4, qsgd:BITS, onebit, topk:SHARE[:BITS] (empty: "
-        "the preset's, none)"),
+    TEXT("parallel.codec", parallel.said.codec, "",
+         "of differences: none, lossless, bf16, f16, int8, int4, qsgd:BITS, onebit, "
+         "topk:SHARE[:BITS] "
+         "(empty: "
+         "the preset's, none)"),
     CHOICE("parallel.outer", parallel.said.outer, "", "sgd momentum nesterov",
            "what makes a step of the mean difference"),
     NUMBER("parallel.outer_lr", parallel.said.outer_lr, "-1", -1, 100,

@@ -272,10 +272,58 @@ static void not_finite(void **state)
     }
 }
 
+/* Numbers of one of these kinds, known by rank and place. */
+static float any(int kind, int rank, int64_t i)
+{
+    uint32_t bits = (uint32_t)ll_below_at(7, (uint64_t)rank, (uint64_t)i, 1ull << 32);
+    float v;
+    memcpy(&v, &bits, sizeof v);
+    if (kind == 1) return input(rank, i) * 1e-3f;               /* as gradients are */
+    if (kind == 2) return i / 40 % 5 ? 0 : input(rank, i);      /* rows of zeros */
+    if (kind == 3) return i % 3 ? ldexpf(v, -100) : -0.0f;      /* of tiny ones, some not normal */
+    return isfinite(v) && fabsf(v) < 1e37f ? v : i % 2 ? 0 : v; /* of every size, and not finite */
+}
+
+/* The sum has the bits of a canonical one that is not coded, in fewer bytes where there are any. */
+static void lossless(void **state)
+{
+    (void)state;
+    static const int64_t sizes[] = {0, 1, 31, 32, 33, 97, 1000, 20011};
+    for (int kind = 0; kind < 4; kind++)
+        for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++) {
+            int64_t n = sizes[s];
+            float *x = (float *)malloc(4 * (size_t)n + 4), *y = (float *)malloc(4 * (size_t)n + 4);
+            for (int64_t i = 0; i < n; i++) x[i] = y[i] = any(kind, me, i);
+            ll_codec *k = NULL;
+            OK(ll_codec_open("lossless", "l", n, 1, &k));
+            assert_null(ll_codec_residual(k));
+            for (int step = 0; step < 2; step++) {
+                memcpy(y, x, 4 * (size_t)n);
+                OK(ll_codec_allreduce(k, comm, y, step, "test"));
+            }
+            OK(ll_comm_allreduce(comm, x, n, LL_F32, LL_REDUCE_SUM,
+                                 &(ll_coll_opts){.algorithm = "sharded"}));
+            for (int64_t i = 0; i < n; i++) {
+                bool same = !memcmp(&x[i], &y[i], 4) || (isnan(x[i]) && isnan(y[i]));
+                if (!same)
+                    fail_msg("kind %d, n %lld, element %lld: %a, not %a", kind, (long long)n,
+                             (long long)i, y[i], x[i]);
+            }
+            ll_codec_report r = ll_codec_last(k);
+            int64_t slice = (n + 32 * size - 1) / (32 * size) * 32; /* the longest */
+            assert_true(r.bytes <= 2 * (size - 1) * (4 * slice + 1));
+            if (kind == 1 && n > 9999 && size > 1) assert_true(r.bytes < 0.95 * r.dense_bytes);
+            if (kind == 2 && n > 9999 && size > 1) assert_true(r.bytes < 0.35 * r.dense_bytes);
+            ll_codec_close(k);
+            free(x);
+            free(y);
+        }
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(sums), cmocka_unit_test(long_vector),
-                                       cmocka_unit_test(independent), cmocka_unit_test(feedback),
-                                       cmocka_unit_test(not_finite)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(lossless),    cmocka_unit_test(sums),
+                                       cmocka_unit_test(long_vector), cmocka_unit_test(independent),
+                                       cmocka_unit_test(feedback),    cmocka_unit_test(not_finite)};
     return cmocka_run_group_tests(tests, start, end);
 }
