@@ -1,5 +1,5 @@
 /* consistency.c: see consistency.h. Local SGD: Stich 2019; post-local: Lin et al. 2020; DiLoCo:
- * Douillard et al. 2023; D-PSGD (gossip): Lian et al. 2017; SGP: Assran et al. 2019, whose weights
+ * Douillard et al. 2023, streaming: 2025; D-PSGD (gossip): Lian et al. 2017; SGP: Assran et al. 2019, whose weights
  * are all 1 on a graph where everyone sends as much as it gets; EASGD: Zhang et al. 2015; SSP: Ho
  * et al. 2013; async (Downpour): Dean et al. 2012; eager: Li et al. 2020. */
 #include "train/consistency.h"
@@ -7,23 +7,28 @@
 #include <string.h>
 
 static const ll_consistency presets[] = {
-    {"sync", "gradient", 1, 0, "all", 2, "none", "sgd", 1, 0.9, 0, "shared", "sharded", -1, 1},
-    {"ssp", "difference", 1, 0, "server", 2, "none", "sgd", 1, 0.9, 0, "shared", "sharded", 3, 1},
-    {"eager", "difference", 1, 0, "server", 2, "none", "sgd", 1, 0.9, 0, "shared", "sharded", -1,
+    {"sync", "gradient", 1, 0, "all", 2, 1, "none", "sgd", 1, 0.9, 0, "shared", "sharded", -1, 1},
+    {"ssp", "difference", 1, 0, "server", 2, 1, "none", "sgd", 1, 0.9, 0, "shared", "sharded", 3,
+     1},
+    {"eager", "difference", 1, 0, "server", 2, 1, "none", "sgd", 1, 0.9, 0, "shared", "sharded", -1,
      0},
-    {"async", "difference", 1, 0, "server", 2, "none", "sgd", 1, 0.9, 0, "shared", "sharded", -1,
+    {"async", "difference", 1, 0, "server", 2, 1, "none", "sgd", 1, 0.9, 0, "shared", "sharded", -1,
      1},
-    {"local", "parameter", 8, 0, "all", 2, "none", "sgd", 1, 0.9, 0, "shared", "sharded", -1, 1},
-    {"post-local", "parameter", 8, 100, "all", 2, "none", "sgd", 1, 0.9, 0, "shared", "sharded", -1,
-     1},
-    {"diloco", "difference", 100, 0, "all", 2, "none", "nesterov", 0.7, 0.9, 0, "shared", "sharded",
+    {"local", "parameter", 8, 0, "all", 2, 1, "none", "sgd", 1, 0.9, 0, "shared", "sharded", -1, 1},
+    {"post-local", "parameter", 8, 100, "all", 2, 1, "none", "sgd", 1, 0.9, 0, "shared", "sharded",
      -1, 1},
-    {"gossip", "parameter", 1, 0, "ring", 2, "none", "sgd", 1, 0.9, 0, "shared", "sharded", -1, 1},
-    {"sgp", "parameter", 1, 0, "exponential", 2, "none", "sgd", 1, 0.9, 0, "shared", "sharded", -1,
+    {"diloco", "difference", 100, 0, "all", 2, 1, "none", "nesterov", 0.7, 0.9, 0, "shared",
+     "sharded", -1, 1},
+    {"streaming", "difference", 100, 0, "all", 2, 4, "int4", "nesterov", 0.7, 0.9, 0, "shared",
+     "sharded", -1, 1},
+    {"gossip", "parameter", 1, 0, "ring", 2, 1, "none", "sgd", 1, 0.9, 0, "shared", "sharded", -1,
      1},
-    {"easgd", "difference", 8, 0, "all", 2, "none", "sgd", 0.9, 0.9, 0.9, "shared", "sharded", -1,
-     1},
-    {"ensemble", "parameter", 0, 0, "all", 2, "none", "sgd", 1, 0.9, 0, "own", "sharded", -1, 1}};
+    {"sgp", "parameter", 1, 0, "exponential", 2, 1, "none", "sgd", 1, 0.9, 0, "shared", "sharded",
+     -1, 1},
+    {"easgd", "difference", 8, 0, "all", 2, 1, "none", "sgd", 0.9, 0.9, 0.9, "shared", "sharded",
+     -1, 1},
+    {"ensemble", "parameter", 0, 0, "all", 2, 1, "none", "sgd", 1, 0.9, 0, "own", "sharded", -1,
+     1}};
 
 static bool is(const char *a, const char *b)
 {
@@ -74,6 +79,10 @@ static ll_err check(const ll_consistency *c, const ll_consistency *said)
           "parallel.staleness, parallel.quorum and parallel.server are for parallel.peers server, "
           "not %s",
           c->peers);
+    CHECK(c->fragments == 1 || (differs && !served && c->every % c->fragments == 0), LL_E_CONFIG,
+          "parallel.fragments %lld are of differences, exchanged with all, and divide "
+          "parallel.every %lld",
+          (long long)c->fragments, (long long)c->every);
     CHECK(said->group < 0 || is(c->peers, "groups"), LL_E_CONFIG,
           "parallel.group is for parallel.peers groups, not %s", c->peers);
     CHECK(said->outer_momentum < 0 || !is(c->outer, "sgd"), LL_E_CONFIG,
@@ -101,6 +110,7 @@ ll_err ll_consistency_make(const ll_consistency *said, int64_t replicas, ll_cons
     choose_int(said->every, &out->every);
     choose_int(said->warm_up, &out->warm_up);
     choose_int(said->group, &out->group);
+    choose_int(said->fragments, &out->fragments);
     choose_number(said->outer_lr, &out->outer_lr);
     choose_number(said->outer_momentum, &out->outer_momentum);
     choose_number(said->elastic, &out->elastic);

@@ -21,6 +21,7 @@ typedef struct ll_consistency {
     int64_t warm_up;   /* steps of synchronous training first */
     const char *peers; /* all, groups, ring, exponential, server */
     int64_t group;     /* replicas of one of the groups */
+    int64_t fragments; /* of differences: so many exchanges, each of a part, make one of all */
     const char *codec; /* of differences: none, or one of comm/codec.h */
     const char *outer; /* sgd, momentum, nesterov */
     double outer_lr, outer_momentum;
@@ -34,7 +35,7 @@ typedef struct ll_consistency {
 } ll_consistency;
 
 /* Names of presets, as a choice of the run file. */
-#define LL_CONSISTENCIES "sync ssp eager async local post-local diloco gossip sgp easgd ensemble"
+#define LL_CONSISTENCIES "sync ssp eager async local post-local diloco streaming gossip sgp easgd ensemble"
 
 /* *out: what is said (not "" and not negative), and what its preset has of the rest, between so
  * many replicas. Fails where settings exclude each other. */

@@ -335,31 +335,50 @@ static ll_err exchange_parameters(ll_loose *x, int64_t number)
 
 /* ---- differences ---- */
 
-/* d: the mean over replicas of own - anchor. */
-static ll_err mean_difference(ll_loose *x, int64_t done, float *d)
+/* Tensors that are exchanged together, and their elements. */
+typedef struct fragment {
+    int number, first, end;
+    int64_t from, to;
+} fragment;
+
+/* Those that begin in one of equal parts of the vector. */
+static fragment fragment_at(const ll_loose *x, int64_t exchange)
 {
-    for (int64_t i = 0; i < x->params; i++) d[i] = x->own[i] - x->anchor[i];
+    int64_t n = x->how->fragments;
+    fragment f = {.number = (int)(exchange % n)};
+    while (f.first < x->n_param && x->items[f.first].at * n < f.number * x->params) f.first++;
+    f.end = f.first;
+    while (f.end < x->n_param && x->items[f.end].at * n < (f.number + 1) * x->params) f.end++;
+    f.from = f.first < x->n_param ? x->items[f.first].at : x->params;
+    f.to = f.end < x->n_param ? x->items[f.end].at : x->params;
+    return f;
+}
+
+/* d: the mean over replicas of own - anchor. */
+static ll_err mean_difference(ll_loose *x, const fragment *f, int64_t done, float *d)
+{
+    for (int64_t i = f->from; i < f->to; i++) d[i] = x->own[i] - x->anchor[i];
     if (is(x->how->codec, "none")) {
-        x->count.bytes += dense_bytes(x, x->params);
-        return mean_over(x, d, x->params);
+        x->count.bytes += dense_bytes(x, f->to - f->from);
+        return mean_over(x, d + f->from, f->to - f->from);
     }
-    for (int i = 0; i < x->n_param; i++) {
+    for (int i = f->first; i < f->end; i++) {
         item *t = &x->items[i];
         TRY(ll_codec_allreduce(t->codec, x->peers, d + t->at, done, t->name));
         x->count.bytes += ll_codec_last(t->codec).bytes;
     }
-    scale(d, x->params, 1.0f / (float)x->n);
+    scale(d + f->from, f->to - f->from, 1.0f / (float)x->n);
     return LL_OK;
 }
 
 /* The anchor's step along d, and what becomes of own; d: becomes the mean of replicas. */
-static void outer_step(ll_loose *x, float *d)
+static void outer_step(ll_loose *x, const fragment *f, float *d)
 {
     const ll_consistency *h = x->how;
     float lr = (float)h->outer_lr, mu = (float)h->outer_momentum;
     float pull = (float)(h->elastic / (double)x->n);
     bool ahead = is(h->outer, "nesterov");
-    for (int64_t i = 0; i < x->params; i++) {
+    for (int64_t i = f->from; i < f->to; i++) {
         float was = x->anchor[i], v = d[i];
         if (x->velocity) v = x->velocity[i] = mu * x->velocity[i] + d[i];
         x->anchor[i] = was + lr * (ahead ? d[i] + mu * v : v);
@@ -368,11 +387,11 @@ static void outer_step(ll_loose *x, float *d)
     }
 }
 
-static ll_err exchange_differences(ll_loose *x, int64_t done)
+static ll_err exchange_differences(ll_loose *x, const fragment *f, int64_t done)
 {
-    int64_t rest = x->shared - x->params;
-    TRY(mean_difference(x, done, x->mean));
-    outer_step(x, x->mean);
+    int64_t rest = f->number == 0 ? x->shared - x->params : 0;
+    TRY(mean_difference(x, f, done, x->mean));
+    outer_step(x, f, x->mean);
     x->count.bytes += dense_bytes(x, rest);
     return rest ? mean_over(x, x->own + x->params, rest) : LL_OK;
 }
@@ -382,14 +401,15 @@ static ll_err exchange_differences(ll_loose *x, int64_t done)
 bool ll_loose_due(const ll_loose *x, int64_t done)
 {
     int64_t since = done - x->how->warm_up;
-    return !x->served && x->how->every && since > 0 && since % x->how->every == 0;
+    int64_t every = x->how->every / x->how->fragments;
+    return !x->served && every && since > 0 && since % every == 0;
 }
 
 /* Squares of what the session has less what it is to be near, of tensors that are this rank's. */
-static double squares(const ll_loose *x, const float *near)
+static double squares(const ll_loose *x, const fragment *f, const float *near)
 {
     double sum = 0;
-    for (int i = 0; i < x->n_param; i++) {
+    for (int i = f->first; i < f->end; i++) {
         const item *t = &x->items[i];
         const float *v = data_of(x, t);
         for (int64_t k = 0; !t->spare && k < t->n; k++) {
@@ -402,10 +422,11 @@ static double squares(const ll_loose *x, const float *near)
 
 ll_err ll_loose_exchange(ll_loose *x, int64_t done)
 {
+    int64_t number = (done - x->how->warm_up) / (x->how->every / x->how->fragments);
+    fragment f = fragment_at(x, number - 1);
     take(x, x->own, x->shared);
-    TRY(x->anchor ? exchange_differences(x, done)
-                  : exchange_parameters(x, (done - x->how->warm_up) / x->how->every));
-    double sum = squares(x, x->anchor ? x->mean : x->own);
+    TRY(x->anchor ? exchange_differences(x, &f, done) : exchange_parameters(x, number));
+    double sum = squares(x, &f, x->anchor ? x->mean : x->own);
     TRY(ll_comm_allreduce(x->world, &sum, 1, LL_F64, LL_REDUCE_SUM, &canonical));
     x->count.distance = sqrt(sum / x->n);
     x->count.exchanges++;

@@ -253,6 +253,10 @@ static const ll_key keys[] = {
            "with whom: all, random groups, neighbours, the one 1, 2, 4 ... further on in turn, or "
            "parameters that each comes to in its own time"),
     INT("parallel.group", parallel.said.group, "-1", -1, 1e6, "replicas of a group (-1: 2)"),
+    INT("parallel.fragments", parallel.said.fragments, "-1", -1, 1e6,
+        "exchange a part of the differences at a time, all of them in parallel.every steps (-1: "
+        "the "
+        "preset's)"),
     CHOICE("parallel.server", parallel.said.server, "", "sharded central",
            "where a server's parameters lie: cut over all ranks, or on the first replica"),
     INT("parallel.staleness", parallel.said.staleness, "-1", -1, 1e12,

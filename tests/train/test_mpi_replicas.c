@@ -244,6 +244,27 @@ static void test_rounding(void **state)
     }
 }
 
+/* Of two fragments the first, with most of the parameters, is exchanged after the first step, not
+ * after the second. */
+static void test_fragments(void **state)
+{
+    (void)state;
+    static float a[MOST], b[MOST];
+    for (int steps = 1; steps <= 3; steps++) {
+        char settings[256];
+        snprintf(settings, sizeof settings,
+                 "train.optimizer=momentum parallel.replicas=4 parallel.consistency=streaming "
+                 "parallel.codec=none parallel.every=2 parallel.fragments=2 train.steps=%d",
+                 steps);
+        train(mlp, settings, "fragments", NULL);
+        ll_st_file *f = open_last("fragments", steps);
+        int64_t n = read_weight(f, 0, "", a);
+        read_weight(f, 3, "", b);
+        assert_true(!memcmp(a, b, sizeof *a * (size_t)n) == (steps != 2));
+        ll_st_close(f);
+    }
+}
+
 /* most: changes that may have come since a share's parameters were read. */
 static const struct {
     const char *settings;
@@ -294,6 +315,7 @@ static const struct {
     {"local", "replicas=2 parallel.mesh=data=2 parallel.zero=1 parallel.consistency=local"},
     {"groups", "replicas=4 parallel.consistency=local parallel.peers=groups"},
     {"tensor", "replicas=2 parallel.mesh=tensor=2 parallel.consistency=diloco parallel.codec=int4"},
+    {"streaming", "replicas=4 parallel.consistency=streaming parallel.fragments=3"},
     {"pipe", "replicas=2 parallel.mesh=pipe=2 train.micro_batch=4 parallel.consistency=easgd"},
     {"ensemble", "replicas=4 parallel.consistency=ensemble parallel.every=0"},
     {"post-local", "replicas=4 parallel.consistency=post-local parallel.warm_up=3"},
@@ -374,6 +396,7 @@ static void test_refused(void **state)
         {"parallel.replicas=4 parallel.consistency=local parallel.compress=bf16", "parallel.codec"},
         {"parallel.replicas=4 parallel.consistency=local parallel.staleness=1", "parallel.peers"},
         {"parallel.replicas=4 parallel.consistency=async parallel.codec=int8", "uncoded"},
+        {"parallel.replicas=4 parallel.consistency=streaming parallel.every=7", "divide"},
         {"parallel.replicas=4 parallel.consistency=ssp parallel.quorum=2", "one of them"},
         {"parallel.replicas=4 parallel.consistency=eager parallel.quorum=5", "parallel.quorum"},
     };
@@ -395,10 +418,10 @@ int main(void)
     }
     char command[64];
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_limits),   cmocka_unit_test(test_arithmetic),
-        cmocka_unit_test(test_rounding), cmocka_unit_test(test_resumed),
-        cmocka_unit_test(test_state),    cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_server)};
+        cmocka_unit_test(test_limits),    cmocka_unit_test(test_arithmetic),
+        cmocka_unit_test(test_rounding),  cmocka_unit_test(test_resumed),
+        cmocka_unit_test(test_state),     cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_fragments), cmocka_unit_test(test_server)};
     bool made = ll_comm_rank(comm) || mkdtemp(folder);
     no_error(ll_comm_broadcast(comm, folder, sizeof folder, LL_U8, 0, NULL));
     int rc = made ? cmocka_run_group_tests(tests, NULL, NULL) : 1;
