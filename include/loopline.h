@@ -579,6 +579,9 @@ typedef struct ll_session_opts {
      * cheap is made again), "full" (all but what enters a block), or the bytes that may be kept, of
      * one micro-batch of the whole graph: "200MiB". No bit of a result depends on it. */
     const char *recompute;
+    /* Bytes that a rank's tensors may take, as planned: a pipeline's stages and schedule "auto" are
+     * made to keep within it; LL_E_MEM, with what would do, where they cannot; 0: any. */
+    size_t memory;
     /* Of machine cuda: how GPUs talk: "auto" (NULL: by NCCL where every rank has a GPU of its own,
      * else through pinned memory), "nccl", "host". */
     const char *transport;

@@ -114,6 +114,7 @@ typedef struct cut { /* a run's graph on a mesh */
     ll_graph *part, *apart;   /* a rank's; the whole, with means of each stage's own, or NULL */
     const ll_pipe_plan *plan; /* NULL: no pipeline */
     size_t least, most;       /* bytes planned by ranks */
+    ll_room room;
     traffic lines[64];
     int n_line;
     ll_cuda_context *ctx; /* of the GPU; NULL: none */
@@ -322,6 +323,7 @@ static ll_err plan_pipe(const opts *o, const ll_run *r, const ll_graph *g, const
     how.n_micro = o->eval ? 1 : (int)ll_run_micro_batches(r);
     if (*p->schedule) how.schedule = p->schedule_text;
     if (*p->stages) how.stages = p->stages;
+    if (c->room.limit > 0) how.room = &c->room;
     return ll_pipe_make(g, m, &how, r->arena, &c->plan);
 }
 
@@ -338,11 +340,15 @@ static ll_err show_schedule(const opts *o, const ll_graph *g, const cut *c)
                                            .json = o->json});
 }
 
-/* What each rank plans to use, and what the one asked for sends. */
-static ll_err measure(const opts *o, const ll_run *r, cut *c)
+/* What each rank plans to use, and what the one asked for sends. used: [ranks along pipe], of those
+ * that have most. */
+static ll_err measure(const opts *o, const ll_run *r, cut *c, double *used)
 {
     enum { RANKS = 64 };
-    int n = c->place->mesh.n_rank;
+    const ll_mesh *m = &c->place->mesh;
+    int n = m->n_rank, pipe = ll_mesh_axis(m, LL_AXIS_PIPE);
+    c->least = c->most = 0;
+    c->n_line = 0;
     for (int k = 0; k < n; k++) {
         if (n > RANKS && k != o->rank) continue;
         LL_OWN(ll_graph) g = NULL;
@@ -350,6 +356,8 @@ static ll_err measure(const opts *o, const ll_run *r, cut *c)
         TRY(part_of(c, k, &g));
         TRY(lower(o, r, g, c, k, &p));
         size_t bytes = p->bytes;
+        double *most = &used[c->plan ? ll_mesh_coord(m, pipe, k) : 0];
+        if ((double)bytes > *most) *most = (double)bytes;
         TRY(add_residuals(r, p, &bytes));
         if (bytes < c->least || !c->most) c->least = bytes;
         if (bytes > c->most) c->most = bytes;
@@ -358,48 +366,77 @@ static ll_err measure(const opts *o, const ll_run *r, cut *c)
     return LL_OK;
 }
 
-static ll_err show_cut(const opts *o, const ll_run *r, const ll_graph *g, cut *c)
-{
-    ll_mesh m;
-    TRY(ll_mesh_parse(o->mesh ? o->mesh : "", &m));
-    CHECK(o->rank < m.n_rank, LL_E_ARG, "--rank is %lld, but mesh %s has ranks 0 to %d",
-          (long long)o->rank, o->mesh, m.n_rank - 1);
-    bool apart = ll_mesh_axis(&m, LL_AXIS_PIPE) >= 0 || r->parallel.exact;
-    if (apart && ll_run_micro_batches(r) > 1) TRY(ll_means_apart(g, &c->apart));
-    const ll_graph *whole = c->apart ? c->apart : g;
-    TRY(ll_run_place(r, whole, &m, (int)o->zero, &c->place));
-    if (o->layouts) {
-        fputs(ll_placement_print(c->place, c->place->arena), stdout);
-        return LL_OK;
-    }
-    if (ll_mesh_axis(&m, LL_AXIS_PIPE) >= 0 && !c->plan) TRY(plan_pipe(o, r, whole, &m, c));
-    if (o->schedule) return show_schedule(o, whole, c);
-    TRY(part_of(c, (int)o->rank, &c->part));
-    if (!o->graph && !o->dot && !o->program && !o->conv) TRY(measure(o, r, c));
-    return show_graph(o, r, c->part, c);
-}
-
 /* The graph that is compiled. Stages are planned before activations are dropped. */
-static ll_err recompute(const opts *o, const ll_run *r, const ll_graph *g, cut *c)
+static ll_err recompute(const opts *o, const ll_run *r, const ll_graph *g, const ll_mesh *m, cut *c)
 {
     ll_recompute_how how;
-    ll_mesh m;
     TRY(ll_recompute_parse(r->parallel.recompute, &how));
     if (o->eval || how.policy == LL_RECOMPUTE_NONE) return LL_OK;
-    TRY(ll_mesh_parse(o->mesh ? o->mesh : "", &m));
-    if (ll_mesh_axis(&m, LL_AXIS_PIPE) >= 0) {
-        TRY(plan_pipe(o, r, g, &m, c));
+    if (ll_mesh_axis(m, LL_AXIS_PIPE) >= 0) {
+        TRY(plan_pipe(o, r, g, m, c));
         how.stage_of = c->plan->stages->of_at;
         how.n_at = c->plan->stages->n_at;
     }
     return ll_recompute(g, &how, &c->recomputed, &c->lean);
 }
 
+static void forget(cut *c)
+{
+    ll_graph_free(c->part);
+    ll_graph_free(c->apart);
+    ll_graph_free(c->lean);
+    ll_placement_free(c->place);
+    c->part = c->apart = c->lean = NULL;
+    c->place = NULL;
+    c->plan = NULL;
+}
+
+/* The graph cut over a mesh. */
+static ll_err make_cut(const opts *o, const ll_run *r, const ll_graph *g, cut *c)
+{
+    ll_mesh m;
+    TRY(ll_mesh_parse(o->mesh ? o->mesh : "", &m));
+    CHECK(o->rank < m.n_rank, LL_E_ARG, "--rank is %lld, but mesh %s has ranks 0 to %d",
+          (long long)o->rank, o->mesh, m.n_rank - 1);
+    TRY(recompute(o, r, g, &m, c));
+    if (c->lean) g = c->lean;
+    if (!o->mesh && !r->parallel.exact) return LL_OK;
+    bool apart = ll_mesh_axis(&m, LL_AXIS_PIPE) >= 0 || r->parallel.exact;
+    if (apart && ll_run_micro_batches(r) > 1) TRY(ll_means_apart(g, &c->apart));
+    const ll_graph *whole = c->apart ? c->apart : g;
+    TRY(ll_run_place(r, whole, &m, (int)o->zero, &c->place));
+    if (o->layouts) return LL_OK;
+    if (ll_mesh_axis(&m, LL_AXIS_PIPE) >= 0 && !c->plan) TRY(plan_pipe(o, r, whole, &m, c));
+    return part_of(c, (int)o->rank, &c->part);
+}
+
+/* As often as it takes for every rank to fit. */
+static ll_err cut_to_fit(const opts *o, const ll_run *r, const ll_graph *g, cut *c)
+{
+    bool sums_up = !o->graph && !o->dot && !o->program && !o->schedule && !o->conv;
+    if (!o->eval) c->room.limit = r->train.memory_bytes;
+    for (bool again = true; again;) {
+        double used[LL_MAX_PIPE] = {0};
+        forget(c);
+        TRY(make_cut(o, r, g, c));
+        again = false;
+        if (!c->part || !(sums_up || c->plan)) continue;
+        if (sums_up || c->room.limit > 0) TRY(measure(o, r, c, used));
+        if (c->plan) TRY(ll_room_judge(&c->room, c->plan, used, &again));
+    }
+    return LL_OK;
+}
+
 static ll_err show_whole(const opts *o, const ll_run *r, const ll_graph *g, cut *c)
 {
-    TRY(recompute(o, r, g, c));
-    if (c->lean) g = c->lean;
-    return o->mesh || r->parallel.exact ? show_cut(o, r, g, c) : show_graph(o, r, g, c);
+    TRY(cut_to_fit(o, r, g, c));
+    const ll_graph *whole = c->apart ? c->apart : c->lean ? c->lean : g;
+    if (c->place && o->layouts) {
+        fputs(ll_placement_print(c->place, c->place->arena), stdout);
+        return LL_OK;
+    }
+    if (c->place && o->schedule) return show_schedule(o, whole, c);
+    return show_graph(o, r, c->part ? c->part : whole, c);
 }
 
 static ll_err show(const opts *o, const ll_run *r, const ll_graph *g)
@@ -410,10 +447,7 @@ static ll_err show(const opts *o, const ll_run *r, const ll_graph *g)
     if (m->open_context) TRY(m->open_context(0, &c.ctx)); /* where there is a GPU */
     ll_err rc = show_whole(o, r, g, &c);
     if (c.ctx) m->close_context(c.ctx);
-    ll_graph_free(c.part);
-    ll_graph_free(c.apart);
-    ll_graph_free(c.lean);
-    ll_placement_free(c.place);
+    forget(&c);
     return rc;
 }
 

@@ -199,6 +199,7 @@ ll_session_opts ll_cli_trained_session(const ll_run *r, ll_comm *c, const char *
     o.micro_batches = 1;
     o.compress = NULL;
     o.recompute = NULL;
+    o.memory = 0;
     o.layouts = NULL; /* of a mesh, and some of them of a training graph's values */
     o.any_order = false;
     return o;

@@ -4,6 +4,7 @@
 #include "base/text.h"
 
 #include <ctype.h>
+#include <math.h>
 #include <string.h>
 
 static bool trains(const ll_graph *g)
@@ -77,6 +78,96 @@ static ll_err check_text(const ll_pipeline *p, const ll_mesh *m, int axis, const
     return LL_OK;
 }
 
+/* ---- memory ---- */
+
+/* Bytes that a rank has for what the account of stages knows of. */
+static double room_of(const ll_room *room, int rank)
+{
+    return room->limit - room->over[rank];
+}
+
+/* What each rank holds: its stages' own, and of micro-batches as many as the schedule says. */
+static ll_err find_held(ll_pipe_plan *p, ll_arena *a)
+{
+    ll_pipeline_times t;
+    ll_pipeline_costs costs = p->costs;
+    costs.bytes = p->stages->kept + 1;
+    TRY(ll_pipeline_simulate(a, p->pipeline, &costs, &t));
+    double *held = LL_NEW_ARRAY(a, double, p->pipeline->n_rank);
+    for (int r = 0; r < p->pipeline->n_rank; r++) held[r] = t.peak[r];
+    for (int s = 0; s < p->stages->n; s++) held[p->rank_of[s]] += p->stages->fixed[s + 1];
+    p->held = held;
+    return LL_OK;
+}
+
+/* By costs, and within the room that stages leave for activations; of one micro-batch at least. */
+static ll_err plan_auto(ll_pipe_plan *p, int n_rank, const ll_pipe_opts *o, ll_arena *a)
+{
+    int n = p->stages->n;
+    if (!o->room || !o->room->n_try)
+        return ll_pipeline_auto(a, &p->costs, NULL, n_rank, n, o->n_micro, &p->pipeline);
+    ll_pipeline_costs costs = p->costs;
+    double *limit = LL_NEW_ARRAY(a, double, n_rank), *one = LL_NEW_ARRAY(a, double, n_rank);
+    for (int r = 0; r < n_rank; r++) limit[r] = room_of(o->room, r);
+    for (int s = 0; s < n; s++) {
+        limit[s % n_rank] -= p->stages->fixed[s + 1];
+        one[s % n_rank] += p->stages->kept[s + 1];
+    }
+    for (int r = 0; r < n_rank; r++) limit[r] = fmax(limit[r], one[r]);
+    costs.bytes = p->stages->kept + 1;
+    return ll_pipeline_auto(a, &costs, limit, n_rank, n, o->n_micro, &p->pipeline);
+}
+
+/* Micro-batches that each stage holds at once, at most. */
+static const int *find_in_flight(const ll_pipeline *p, ll_arena *a)
+{
+    int *most = LL_NEW_ARRAY(a, int, p->n_stage), *now = LL_NEW_ARRAY(a, int, p->n_stage);
+    for (int r = 0; r < p->n_rank; r++)
+        for (int k = 0; k < p->n_action[r]; k++) {
+            ll_action x = p->actions[r][k];
+            if (x.kind != LL_ACT_I) now[x.stage] += x.kind == LL_ACT_F ? 1 : -1;
+            if (now[x.stage] > most[x.stage]) most[x.stage] = now[x.stage];
+        }
+    return most;
+}
+
+/* Of the stages of a rank each has its share. */
+static const ll_stage_room *stage_room(const ll_room *room, const ll_pipeline *p, ll_arena *a)
+{
+    ll_stage_room *x = LL_NEW(a, ll_stage_room);
+    double *limit = LL_NEW_ARRAY(a, double, p->n_stage);
+    for (int s = 0; s < p->n_stage; s++)
+        limit[s] = room_of(room, p->rank_of[s]) * p->n_rank / p->n_stage;
+    *x = (ll_stage_room){limit, find_in_flight(p, a)};
+    return x;
+}
+
+ll_err ll_room_judge(ll_room *room, const ll_pipe_plan *p, const double *used, bool *again)
+{
+    enum { TRIES = 8 };
+    char limit[LL_NUMBER_TEXT], least[LL_NUMBER_TEXT];
+    int n = p && p->held ? p->pipeline->n_rank : 1;
+    double most = 0;
+    for (int r = 0; r < n; r++) most = fmax(most, used[r]);
+    *again = false;
+    if (room->limit <= 0 || most <= room->limit) return LL_OK;
+    room->least = room->n_try ? fmin(room->least, most) : most;
+    for (int r = 0; r < n && p && p->held; r++) {
+        if (room->n_try) room->push[r] += fmax(0, used[r] - room->limit) / 2;
+        room->over[r] = used[r] - p->held[r] + room->push[r];
+    }
+    room->n_try++;
+    *again = p && p->held && room->n_try < TRIES;
+    CHECK(*again, LL_E_MEM,
+          "memory %s: %s takes %s: allow more, or use recompute full, smaller micro-batches, %s",
+          ll_text_bytes(room->limit, limit),
+          p && p->held ? "of the stages and schedules tried, with the best the fullest rank"
+                       : "a rank's program",
+          ll_text_bytes(room->least, least),
+          p && p->held ? "schedule auto, or more stages" : "or more ranks");
+    return LL_OK;
+}
+
 static ll_err plan_schedule(ll_pipe_plan *p, const ll_graph *g, const char *name, int n_rank,
                             const ll_pipe_opts *o, ll_arena *a)
 {
@@ -84,11 +175,12 @@ static ll_err plan_schedule(ll_pipe_plan *p, const ll_graph *g, const char *name
     const ll_edge *edges = find_edges(g, p->stages, a, &n_edge);
     find_costs(p, g, edges, n_edge, a);
     if (!strcmp(name, "auto"))
-        TRY(ll_pipeline_auto(a, &p->costs, NULL, n_rank, p->stages->n, o->n_micro, &p->pipeline));
+        TRY(plan_auto(p, n_rank, o, a));
     else if (!p->pipeline)
         TRY(ll_pipeline_make(a, name, n_rank, p->stages->n, o->n_micro, &p->pipeline));
     TRY(ll_pipeline_check(p->pipeline, edges, n_edge, &p->report));
     p->rank_of = p->pipeline->rank_of;
+    if (o->room) TRY(find_held(p, a));
     CHECK(
         p->report.ascending, LL_E_ARG,
         "the schedule takes micro-batches of a stage out of order: sums over them would be made in "
@@ -99,14 +191,14 @@ static ll_err plan_schedule(ll_pipe_plan *p, const ll_graph *g, const char *name
 static ll_err plan_stages(ll_pipe_plan *p, const ll_graph *g, const char *name, int n_rank,
                           const ll_pipe_opts *o, ll_arena *a)
 {
-    const ll_pipeline *any;
-    int n = p->pipeline ? p->pipeline->n_stage : n_rank * per_rank(o, name);
-    if (!p->pipeline && strcmp(name, "auto"))
-        TRY(ll_pipeline_make(a, name, n_rank, n, o->n_micro, &any)); /* its name, before all else */
-    TRY(ll_stages_find(g, n, o->stages, a, &p->stages));
-    int *around = LL_NEW_ARRAY(a, int, n);
-    for (int i = 0; i < n; i++) around[i] = i % n_rank;
-    p->rank_of = p->pipeline ? p->pipeline->rank_of : strcmp(name, "auto") ? any->rank_of : around;
+    const ll_pipeline *any = p->pipeline;
+    int n = any ? any->n_stage : n_rank * per_rank(o, name);
+    bool any_order = !strcmp(name, "auto"); /* stands for it while stages are cut */
+    if (!any)                               /* its name, before all else */
+        TRY(ll_pipeline_make(a, any_order ? "interleaved" : name, n_rank, n, o->n_micro, &any));
+    const ll_stage_room *room = o->room && o->room->n_try ? stage_room(o->room, any, a) : NULL;
+    TRY(ll_stages_find(g, n, o->stages, room, a, &p->stages));
+    p->rank_of = any->rank_of;
     return LL_OK;
 }
 

@@ -5,12 +5,24 @@
 #include "pass/stages.h"
 #include "program/program.h"
 
+/* What a rank's program may take, and what plans so far have come to. How many bytes a plan takes
+ * is known when all ranks have compiled it: what is cut by an account of stages is judged by that,
+ * and cut again with what the account has missed. */
+typedef struct ll_room {
+    double limit;             /* bytes; 0: any */
+    int n_try;                /* plans that were too large */
+    double over[LL_MAX_PIPE]; /* of ranks along axis pipe: bytes more than the account says */
+    double push[LL_MAX_PIPE]; /* of these, so that a plan that was too large is not made again */
+    double least;             /* of these plans, what the fullest rank takes */
+} ll_room;
+
 typedef struct ll_pipe_plan {
     const ll_stages *stages;
     const int *rank_of;          /* [stages] along axis pipe */
     const ll_pipeline *pipeline; /* NULL: there is no backward pass, each stage runs once */
     ll_pipeline_report report;
     ll_pipeline_costs costs; /* of stages, in FLOPs or what takes as long */
+    const double *held; /* [ranks along pipe] bytes, by the account of stages; NULL: as costs */
 } ll_pipe_plan;
 
 typedef struct ll_pipe_opts {
@@ -20,12 +32,17 @@ typedef struct ll_pipe_opts {
     int virtual_stages; /* a rank; 0: as the schedule wants */
     const char *stages; /* names of the nodes that begin them; NULL: by cost */
     int n_micro;
+    const ll_room *room;      /* NULL: any */
     const ll_pipe_plan *like; /* parameters are kept where that keeps them; NULL: anywhere */
 } ll_pipe_opts;
 
 /* Of the whole graph, on a mesh with axis pipe. The plan lives in the arena. */
 ll_err ll_pipe_make(const ll_graph *g, const ll_mesh *m, const ll_pipe_opts *o, ll_arena *arena,
                     const ll_pipe_plan **out);
+/* Whether what ranks have planned fits: used: [ranks along pipe] bytes, of those that have most. If
+ * not, *again: another plan may, with what the room now knows; none: LL_E_MEM, with what would. p
+ * NULL: no pipeline, one used. */
+ll_err ll_room_judge(ll_room *room, const ll_pipe_plan *p, const double *used, bool *again);
 /* What a rank of the mesh does in a step. */
 const ll_pipe *ll_pipe_of(const ll_pipe_plan *p, const ll_mesh *m, int rank, ll_arena *arena);
 /* A rank's graph: its part of the placed graph and, of that, what its stages do. */

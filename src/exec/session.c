@@ -88,6 +88,7 @@ static ll_err plan_stages(ll_session *s, const ll_graph *g, const ll_mesh *m)
     ll_pipe_opts how = {.schedule = o->schedule, .virtual_stages = o->virtual_stages};
     how.stages = o->stages;
     how.n_micro = o->micro_batches;
+    if (s->room.limit > 0) how.room = &s->room;
     if (o->share) how.like = o->share->plan;
     return ll_pipe_make(g, m, &how, s->arena, &s->plan);
 }
@@ -281,11 +282,47 @@ static ll_err choose_ways(ll_session *s)
     return agree(s, lower(s, false, &s->p));
 }
 
+/* What compiling has made. */
+static void forget(ll_session *s)
+{
+    ll_program_free(s->p);
+    ll_graph_free(s->part);
+    ll_graph_free(s->apart);
+    ll_graph_free(s->lean);
+    ll_placement_free(s->place);
+    if (!s->guest) ll_team_close(s->team);
+    if (s->ctx) s->machine->close_context(s->ctx);
+    s->p = NULL;
+    s->part = s->apart = s->lean = NULL;
+    s->place = NULL;
+    s->team = NULL;
+    s->ctx = NULL;
+    s->plan = NULL;
+}
+
+/* Whether every rank's program is within the limit. */
+static ll_err judge(ll_session *s, bool *again)
+{
+    double used[LL_MAX_PIPE] = {0};
+    const ll_mesh *m = s->plan ? ll_team_mesh(s->team) : NULL;
+    *again = false;
+    if (s->room.limit <= 0) return LL_OK;
+    used[m ? ll_mesh_coord(m, ll_mesh_axis(m, LL_AXIS_PIPE), ll_team_rank(s->team)) : 0] =
+        (double)s->p->bytes;
+    if (s->team)
+        TRY(ll_comm_allreduce(s->opts.comm, used, LL_MAX_PIPE, LL_F64, LL_REDUCE_MAX, NULL));
+    return ll_room_judge(&s->room, s->plan, used, again);
+}
+
 static ll_err open_parts(ll_session *s)
 {
     TRY(place_devices(s));
-    TRY(agree(s, compile(s)));
-    TRY(choose_ways(s));
+    for (bool again = true; again;) {
+        forget(s);
+        TRY(agree(s, compile(s)));
+        TRY(choose_ways(s));
+        TRY(judge(s, &again));
+    }
     ll_exec_opts o = exec_opts(s);
     o.share = s->opts.share ? s->opts.share->e : NULL;
     o.reuse = s->opts.reuse;
@@ -309,6 +346,7 @@ static ll_err open_session(ll_graph *g, const ll_session_opts *opts, bool wide, 
     s->wide = wide;
     s->arena = ll_arena_new();
     if (!s->opts.precision) s->opts.precision = "f32";
+    if (!s->opts.share) s->room.limit = (double)s->opts.memory;
     if (s->opts.threads <= 0) s->opts.threads = omp_get_max_threads();
     if (s->opts.micro_batches <= 0) s->opts.micro_batches = 1;
     ll_err rc = open_parts(s);
@@ -330,13 +368,7 @@ void ll_session_close(ll_session *s)
     if (!s) return;
     ll_session_close(s->more);
     ll_exec_close(s->e);
-    ll_program_free(s->p);
-    ll_graph_free(s->part);
-    ll_graph_free(s->apart);
-    ll_graph_free(s->lean);
-    ll_placement_free(s->place);
-    if (!s->guest) ll_team_close(s->team);
-    if (s->ctx) s->machine->close_context(s->ctx);
+    forget(s);
     ll_arena_free(s->arena);
     free(s);
 }

@@ -22,6 +22,7 @@ struct ll_session {
     const ll_pipe *pipe;      /* what this rank does of it */
     ll_conv_how conv;
     ll_ways ways; /* of convolutions, as measured */
+    ll_room room;
     ll_program *p;
     ll_exec *e;
     bool wide;         /* exact, of all bits of operands */

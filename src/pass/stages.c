@@ -35,10 +35,13 @@ static bool is_forward(const ll_node *n)
 typedef struct finder {
     const ll_graph *g;
     int n, n_at;
-    double *work;      /* [n_at + 1] of declared nodes 1 to k, with their gradients */
-    double *sent;      /* [n_at + 1] bytes of the forward pass that cross a cut behind node k */
-    const char **name; /* [n_at + 1] */
-    int *cut, n_cut;   /* nodes behind which a cut may be */
+    double *work;  /* [n_at + 1] of declared nodes 1 to k, with their gradients */
+    double *sent;  /* [n_at + 1] bytes of the forward pass that cross a cut behind node k */
+    double *fixed; /* [n_at + 1] of nodes 1 to k: bytes of what they are the first to read of */
+    double *kept;  /* parameters, with gradient and state; and of what is kept for gradients */
+    const ll_stage_room *room; /* NULL: any */
+    const char **name;         /* [n_at + 1] */
+    int *cut, n_cut;           /* nodes behind which a cut may be */
 } finder;
 
 static void weigh(finder *f, ll_arena *a)
@@ -62,6 +65,57 @@ static void weigh(finder *f, ll_arena *a)
     for (int k = 1; k <= f->n_at; k++) f->work[k] += f->work[k - 1];
 }
 
+/* Bytes of parameters, and of the state that is kept for each byte of them. */
+static double state_share(const ll_graph *g)
+{
+    double bytes[2] = {0};
+    for (int v = 1; v < g->n_value; v++) {
+        ll_kind kind = g->values[v].kind;
+        if (g->values[v].node < 0 && (kind == LL_PARAM || kind == LL_STATE))
+            bytes[kind == LL_STATE] += bytes_of(g, (ll_val){v});
+    }
+    return bytes[0] > 0 ? bytes[1] / bytes[0] : 0;
+}
+
+/* What each declared node makes a stage hold: parameters by their first reader; results, through
+ * aliases, that the backward pass reads. */
+static void weigh_memory(finder *f, ll_arena *a)
+{
+    const ll_graph *g = f->g;
+    bool *seen = LL_NEW_ARRAY(a, bool, g->n_value), *read = LL_NEW_ARRAY(a, bool, g->n_value);
+    double each = 2 + state_share(g);
+    for (int i = 0; i < g->n_node; i++) {
+        const ll_node *n = &g->nodes[i];
+        for (int k = 0; k < n->n_in; k++) {
+            int v = n->in[k].id;
+            if (n->of.phase == LL_BACKWARD) read[v] = true;
+            bool first = is_forward(n) && g->values[v].kind == LL_PARAM && g->values[v].node < 0;
+            if (!first || seen[v]) continue;
+            f->fixed[n->of.at] += each * bytes_of(g, n->in[k]);
+            seen[v] = true;
+        }
+    }
+    for (int i = g->n_node - 1; i >= 0; i--) {
+        const ll_node *n = &g->nodes[i];
+        if (n->op->alias) read[n->in[0].id] |= read[n->out[0].id];
+        for (int o = 0; o < n->n_out && is_forward(n) && !n->op->alias && !ll_is_mean(n); o++)
+            if (read[n->out[o].id]) f->kept[n->of.at] += bytes_of(g, n->out[o]);
+    }
+    for (int k = 1; k <= f->n_at; k++) {
+        f->fixed[k] += f->fixed[k - 1];
+        f->kept[k] += f->kept[k - 1];
+    }
+}
+
+/* Bytes above the limit that stage i, from 1 on, of nodes `from` + 1 to `to` would hold. */
+static double excess(const finder *f, int i, int from, int to)
+{
+    if (!f->room) return 0;
+    double held =
+        f->fixed[to] - f->fixed[from] + f->room->in_flight[i - 1] * (f->kept[to] - f->kept[from]);
+    return held > f->room->limit[i - 1] ? held - f->room->limit[i - 1] : 0;
+}
+
 /* Every node, or of too many those behind which least is sent. */
 static void list_cuts(finder *f, ll_arena *a)
 {
@@ -83,13 +137,15 @@ static void list_cuts(finder *f, ll_arena *a)
 }
 
 typedef struct choice {
+    double over;       /* bytes, of the stage that is furthest above its limit */
     double most, sent; /* of the stage that has most to do; of all cuts */
     int before;        /* the cut before this one */
 } choice;
 
-static bool better(double most, double sent, const choice *than)
+static bool better(const choice *x, const choice *than)
 {
-    return most < than->most || (most == than->most && sent < than->sent);
+    if (x->over != than->over) return x->over < than->over;
+    return x->most < than->most || (x->most == than->most && x->sent < than->sent);
 }
 
 /* best[i][c]: stages 1 to i end behind cut c. */
@@ -102,15 +158,17 @@ static ll_err cut_by_cost(const finder *f, ll_arena *a, int *ends)
     for (int i = 1; i <= n; i++)
         for (int e = i - 1; e < c; e++) {
             choice *x = &best[i * c + e];
-            *x = (choice){DBL_MAX, DBL_MAX, -1};
+            *x = (choice){DBL_MAX, DBL_MAX, DBL_MAX, -1};
             double sent = e < c - 1 ? f->sent[f->cut[e]] : 0;
             for (int b = i - 2; b < (i == 1 ? 0 : e); b++) {
                 const choice *p = i == 1 ? NULL : &best[(i - 1) * c + b];
                 double mine =
                     f->work[f->cut[e]] - (p ? f->work[f->cut[b]] : 0) + FLOPS_PER_SENT * sent;
-                double most = p && p->most > mine ? p->most : mine;
-                double all = sent + (p ? p->sent : 0);
-                if (better(most, all, x)) *x = (choice){most, all, b};
+                choice y = {.over = excess(f, i, p ? f->cut[b] : 0, f->cut[e]), .before = b};
+                if (p && p->over > y.over) y.over = p->over;
+                y.most = p && p->most > mine ? p->most : mine;
+                y.sent = sent + (p ? p->sent : 0);
+                if (better(&y, x)) *x = y;
                 if (!p) break;
             }
         }
@@ -148,16 +206,19 @@ static ll_err cut_by_name(const finder *f, const char *names, int *ends)
     return LL_OK;
 }
 
-ll_err ll_stages_find(const ll_graph *g, int n, const char *names, ll_arena *arena,
-                      const ll_stages **out)
+ll_err ll_stages_find(const ll_graph *g, int n, const char *names, const ll_stage_room *room,
+                      ll_arena *arena, const ll_stages **out)
 {
-    finder f = {.g = g, .n = n};
+    finder f = {.g = g, .n = n, .room = room};
     for (int i = 0; i < g->n_node; i++)
         if (is_forward(&g->nodes[i]) && g->nodes[i].of.at > f.n_at) f.n_at = g->nodes[i].of.at;
     f.work = LL_NEW_ARRAY(arena, double, f.n_at + 1);
     f.sent = LL_NEW_ARRAY(arena, double, f.n_at + 1);
     f.name = LL_NEW_ARRAY(arena, const char *, f.n_at + 1);
+    f.fixed = LL_NEW_ARRAY(arena, double, f.n_at + 1);
+    f.kept = LL_NEW_ARRAY(arena, double, f.n_at + 1);
     weigh(&f, arena);
+    weigh_memory(&f, arena);
     list_cuts(&f, arena);
     int *ends = LL_NEW_ARRAY(arena, int, n + 1);
     TRY(names && *names ? cut_by_name(&f, names, ends) : cut_by_cost(&f, arena, ends));
@@ -165,9 +226,13 @@ ll_err ll_stages_find(const ll_graph *g, int n, const char *names, ll_arena *are
     *s = (ll_stages){.n = n, .n_at = f.n_at, .of_at = LL_NEW_ARRAY(arena, int, f.n_at + 1)};
     s->cost = LL_NEW_ARRAY(arena, double, n + 1);
     s->bytes = LL_NEW_ARRAY(arena, double, n + 1);
+    s->fixed = LL_NEW_ARRAY(arena, double, n + 1);
+    s->kept = LL_NEW_ARRAY(arena, double, n + 1);
     for (int i = 1; i <= n; i++) {
         for (int k = ends[i - 1] + 1; k <= ends[i]; k++) s->of_at[k] = i;
         s->cost[i] = f.work[ends[i]] - f.work[ends[i - 1]];
+        s->fixed[i] = f.fixed[ends[i]] - f.fixed[ends[i - 1]];
+        s->kept[i] = f.kept[ends[i]] - f.kept[ends[i - 1]];
         s->bytes[i] = i < n ? f.sent[ends[i]] : 0;
     }
     ll_stages_settle(g, arena, s);

@@ -25,13 +25,22 @@ typedef struct ll_stages {
         cost; /* [n + 1] work of each stage, forward and backward, in FLOPs or what takes as long */
     double
         *bytes; /* [n + 1] that one micro-batch sends from this stage on to later ones, forward */
+    double *fixed; /* [n + 1] bytes of parameters, their gradients and state, in the whole */
+    double *kept;  /* [n + 1] bytes that the backward pass of one micro-batch finds kept */
 } ll_stages;
 
+/* What stages may hold. */
+typedef struct ll_stage_room {
+    const double *limit;  /* [n] bytes, in the whole, by the account of ll_stages */
+    const int *in_flight; /* [n] micro-batches that a stage holds at once */
+} ll_stage_room;
+
 /* Pure, of the whole graph. The cuts that leave the least to do for the stage that has most, what
- * it sends included. names: of the first nodes of stages 2, 3, ..., as patterns, separated by
- * blanks; NULL: by cost. */
-ll_err ll_stages_find(const ll_graph *g, int n, const char *names, ll_arena *arena,
-                      const ll_stages **out);
+ * it sends included; of those under the limit of room (NULL: none), or else the least above it.
+ * names: of the first nodes of stages 2, 3, ..., as patterns, separated by blanks; NULL: by cost.
+ */
+ll_err ll_stages_find(const ll_graph *g, int n, const char *names, const ll_stage_room *room,
+                      ll_arena *arena, const ll_stages **out);
 
 /* Pure. Of another graph with these stages' parameters: each node as early as the parameters that
  * it reads, and what it reads of other nodes, allow. */

@@ -272,6 +272,9 @@ static ll_err finish_train(ll_run *r)
               ? ll_run_origin(r, "train.micro_batch")
               : ll_run_origin(r, "train.batch"),
           (long long)t->micro_batch, (long long)t->batch);
+    CHECK(!*t->memory || ll_text_to_bytes(t->memory, &r->train.memory_bytes), LL_E_CONFIG,
+          "%s: train.memory is '%.40s', want bytes, such as 200MiB",
+          ll_run_origin(r, "train.memory"), t->memory);
     const ll_schedule *s = &t->schedule;
     bool steps = !strcmp(s->shape, "step");
     bool falls = !strcmp(s->shape, "cosine") || !strcmp(s->shape, "linear");

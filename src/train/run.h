@@ -59,6 +59,8 @@ typedef struct ll_run_train {
     const char *machine; /* cpu or cuda */
     const char *precision;
     const char *conv, *workspace;
+    const char *memory; /* that a rank's tensors may take; "": any */
+    double memory_bytes;
     bool deterministic; /* the same bits in every run on GPUs too */
     int64_t eval_every, eval_samples, save_every, keep, log_every;
     bool save_beside;

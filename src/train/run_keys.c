@@ -173,6 +173,10 @@ static const ll_key keys[] = {
          "the same bits in every run; false: on GPUs algorithms are chosen by timing them, and "
          "attention's gradient is summed in any order, which is quicker"),
     INT("train.threads", train.threads, "0", 0, 4096, "0: one for each core"),
+    TEXT("train.memory", train.memory, "",
+         "bytes that a rank's tensors may take, such as 2GiB: a pipeline's stages, and schedule "
+         "auto, "
+         "are made to fit (empty: any)"),
     INT("train.eval_every", train.eval_every, "0", 0, 1e12,
         "steps between validations (0: after each epoch); there is always one at the end"),
     INT("train.eval_samples", train.eval_samples, "0", 0, 1e9,

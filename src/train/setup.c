@@ -263,6 +263,7 @@ ll_session_opts ll_run_session(const ll_run *r, ll_comm *c, const char *mesh)
                              .recompute = r->parallel.recompute,
                              .conv = r->train.conv,
                              .workspace = r->train.workspace,
+                             .memory = (size_t)r->train.memory_bytes,
                              .transport = r->parallel.transport,
                              .schedule = pipe && *p->schedule ? p->schedule_text : NULL,
                              .virtual_stages = pipe ? (int)p->virtual_stages : 0,

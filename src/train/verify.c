@@ -209,6 +209,7 @@ static ll_session_opts alone_opts(const verifier *v)
     o.schedule = o.stages = NULL;
     o.virtual_stages = 0;
     o.recompute = NULL;
+    o.memory = 0;
     return o;
 }
 
@@ -666,6 +667,7 @@ static ll_err run_wide(const ll_graph *g, const ll_verify_opts *given, ll_verify
     ll_graph *wide;
     o.tolerance = fmin(o.tolerance, WIDE);
     o.session.machine = o.session.precision = o.session.transport = NULL;
+    o.session.memory = 0; /* was of f32 */
     TRY(ll_retype(g, LL_F64, true, &wide));
     ll_err rc = run(wide, &o, true, out);
     ll_graph_free(wide);
@@ -679,6 +681,7 @@ static ll_err run_exact(ll_graph *g, const ll_verify_opts *given, ll_verify_repo
     o.tolerance = 0;
     o.session.exact = true;
     o.session.precision = o.session.compress = NULL;
+    o.session.memory = 0; /* was of plain sums */
     out->differing = 0;
     return run(g, &o, false, out);
 }

@@ -39,7 +39,7 @@ static void work_is_in_equal_parts(void **state)
     for (int n = 1; n <= 5; n++) {
         const ll_stages *s;
         double most = 0, sum = 0;
-        no_error(ll_stages_find(g, n, NULL, a, &s));
+        no_error(ll_stages_find(g, n, NULL, NULL, a, &s));
         assert_int_equal(s->n, n);
         for (int i = 1; i <= n; i++) {
             assert_true(s->cost[i] > 0);
@@ -53,6 +53,41 @@ static void work_is_in_equal_parts(void **state)
             assert_true(s->of_at[i] == s->of_at[i - 1] || s->of_at[i] == s->of_at[i - 1] + 1);
         assert_int_equal(s->of_at[1], 1);
         assert_int_equal(s->of_at[s->n_at], n);
+    }
+    ll_arena_free(a);
+    ll_graph_free(g);
+}
+
+/* With a limit that stages of equal work exceed, work gives way; what nothing keeps within is
+ * exceeded by as little as can be. */
+static void memory_is_a_limit(void **state)
+{
+    (void)state;
+    enum { N = 4 };
+    ll_graph *g = layers(12);
+    ll_arena *a = ll_arena_new();
+    const ll_stages *s, *even;
+    const int in_flight[N] = {4, 3, 2, 1};
+    double limit[N], held[2] = {0}, most[2] = {0};
+    no_error(ll_stages_find(g, N, NULL, NULL, a, &even));
+    for (int i = 0; i < N; i++) {
+        double x = even->fixed[i + 1] + in_flight[i] * even->kept[i + 1];
+        if (x > held[0]) held[0] = x;
+        if (even->cost[i + 1] > most[0]) most[0] = even->cost[i + 1];
+    }
+    for (int share = 9; share >= 0; share -= 9) {
+        for (int i = 0; i < N; i++) limit[i] = held[0] * share / 10;
+        const ll_stage_room room = {limit, in_flight};
+        no_error(ll_stages_find(g, N, NULL, &room, a, &s));
+        held[1] = most[1] = 0;
+        for (int i = 0; i < N; i++) {
+            double x = s->fixed[i + 1] + in_flight[i] * s->kept[i + 1];
+            if (x > held[1]) held[1] = x;
+            if (s->cost[i + 1] > most[1]) most[1] = s->cost[i + 1];
+        }
+        assert_true(held[1] < 0.9 * held[0] && most[1] > most[0]);
+        print_message("%.2f of the bytes, %.2f of the work\n", held[1] / held[0],
+                      most[1] / most[0]);
     }
     ll_arena_free(a);
     ll_graph_free(g);
@@ -72,7 +107,7 @@ static void cut_where_names_say(void **state)
     ll_graph *g = layers(4);
     ll_arena *a = ll_arena_new();
     const ll_stages *s;
-    no_error(ll_stages_find(g, 3, "h1.* h3.mlp.*", a, &s));
+    no_error(ll_stages_find(g, 3, "h1.* h3.mlp.*", NULL, a, &s));
     assert_int_equal(home(s, "wte"), 1);
     assert_int_equal(home(s, "h0.mlp.proj.weight"), 1);
     assert_int_equal(home(s, "h1.ln1.weight"), 2);
@@ -88,7 +123,7 @@ static void refused(const ll_graph *g, int n, const char *names, ll_err code, co
 {
     ll_arena *a = ll_arena_new();
     const ll_stages *s;
-    assert_int_equal(ll_stages_find(g, n, names, a, &s), code);
+    assert_int_equal(ll_stages_find(g, n, names, NULL, a, &s), code);
     if (!strstr(ll_error_text(), why)) fail_msg("%s", ll_error_text());
     ll_arena_free(a);
 }
@@ -130,7 +165,7 @@ static cut cut_up(ll_graph *g, int n, const char *names, const ll_stages *like)
     no_error(ll_means_apart(g, &apart));
     no_error(ll_simplify(apart, &c.whole));
     no_error(like ? ll_stages_like(c.whole, like, c.a, &c.s)
-                  : ll_stages_find(c.whole, n, names, c.a, &c.s));
+                  : ll_stages_find(c.whole, n, names, NULL, c.a, &c.s));
     for (int r = 0; r < n; r++) no_error(ll_stages_cut(c.whole, c.s, &m, r, rank_of, &c.rank[r]));
     ll_graph_free(apart);
     ll_graph_free(g);
@@ -370,6 +405,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(work_is_in_equal_parts),
+        cmocka_unit_test(memory_is_a_limit),
         cmocka_unit_test(cut_where_names_say),
         cmocka_unit_test(mistakes_are_named),
         cmocka_unit_test(messages_have_two_ends),

@@ -313,6 +313,60 @@ static void test_checkpoints(void **state)
     same_bytes("second", "serial2");
 }
 
+/* ---- a limit ---- */
+
+/* What the fullest rank plans; of a limit that nothing fits 0, and the message says what would. */
+static double fullest(const char *mesh, const char *settings)
+{
+    ll_run *r = run_of(GPT, 8, settings);
+    ll_session_opts o = ll_run_session(r, comm, mesh);
+    ll_graph *g;
+    ll_session *s;
+    no_error(ll_run_graph(r, r->train.batch / 8, &r->train.optim, &g));
+    ll_err rc = ll_session_open(g, &o, &s);
+    double bytes = rc == LL_OK ? (double)s->p->bytes : 0;
+    if (rc != LL_OK) assert_int_equal(rc, LL_E_MEM);
+    if (rc != LL_OK && ll_comm_rank(comm) == 0)
+        assert_non_null(strstr(ll_error_message(), "the fullest rank takes"));
+    no_error(ll_comm_allreduce(comm, &bytes, 1, LL_F64, LL_REDUCE_MAX, NULL));
+    ll_session_close(s);
+    ll_graph_free(g);
+    ll_run_free(r);
+    return bytes;
+}
+
+/* Stages and schedules keep within a limit that they would not keep within by themselves, and
+ * train the same to the bit. */
+static void test_limit(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"auto", "1f1b", "interleaved"};
+    char mesh[16], settings[200], limited[256];
+    snprintf(mesh, sizeof mesh, "pipe=%d", ll_comm_size(comm));
+    int fitted[3] = {0};
+    for (int i = 0; i < 3; i++) {
+        snprintf(settings, sizeof settings,
+                 "parallel.mesh=%s parallel.schedule=%s model.layers=7 parallel.exact=true", mesh,
+                 names[i]);
+        double free = fullest(mesh, settings);
+        for (int k = 19; k >= 11; k -= 4) {
+            snprintf(limited, sizeof limited, "%s train.memory=%.0fB", settings, k * free / 20);
+            double bytes = fullest(mesh, limited);
+            assert_true(bytes <= k * free / 20);
+            fitted[i] += bytes > 0;
+            print_message("%s, a limit of %d %%: %.0f %%\n", names[i], 5 * k, 100 * bytes / free);
+        }
+        snprintf(limited, sizeof limited, "%s train.memory=1kB", settings);
+        assert_true(fullest(mesh, limited) == 0);
+        snprintf(limited, sizeof limited,
+                 "model.layers=7 train.micro_batch=1 parallel.schedule=%s train.memory=%.0fB",
+                 names[i], fitted[i] ? 0.95 * free : free);
+        if (!i) go_on("", "model.layers=7 train.micro_batch=1", NULL, 0, "serial1");
+        if (!i) go_on(mesh, limited, NULL, 0, "first"), same_bytes("first", "serial1");
+    }
+    assert_true(fitted[0] > 0);
+}
+
 /* ---- mistakes ---- */
 
 static void refused(const char *settings, const char *why)
@@ -349,7 +403,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_schedules),   cmocka_unit_test(test_others),
         cmocka_unit_test(test_layers),      cmocka_unit_test(test_memory),
-        cmocka_unit_test(test_checkpoints), cmocka_unit_test(test_mistakes)};
+        cmocka_unit_test(test_checkpoints), cmocka_unit_test(test_limit),
+        cmocka_unit_test(test_mistakes)};
     int rc = cmocka_run_group_tests(tests, NULL, NULL);
     char command[128];
     snprintf(command, sizeof command, "rm -rf %s-*", folder);
