@@ -1,7 +1,7 @@
 /* consistency.c: see consistency.h. Local SGD: Stich 2019; post-local: Lin et al. 2020; DiLoCo:
- * Douillard et al. 2023, streaming: 2025; D-PSGD (gossip): Lian et al. 2017; SGP: Assran et al. 2019, whose weights
- * are all 1 on a graph where everyone sends as much as it gets; EASGD: Zhang et al. 2015; SSP: Ho
- * et al. 2013; async (Downpour): Dean et al. 2012; eager: Li et al. 2020. */
+ * Douillard et al. 2023, streaming: 2025; D-PSGD (gossip): Lian et al. 2017; SGP: Assran et al.
+ * 2019, whose weights are all 1 on a graph where everyone sends as much as it gets; EASGD: Zhang
+ * et al. 2015; SSP: Ho et al. 2013; async (Downpour): Dean et al. 2012; eager: Li et al. 2020. */
 #include "train/consistency.h"
 
 #include <string.h>

@@ -35,7 +35,8 @@ typedef struct ll_consistency {
 } ll_consistency;
 
 /* Names of presets, as a choice of the run file. */
-#define LL_CONSISTENCIES "sync ssp eager async local post-local diloco streaming gossip sgp easgd ensemble"
+#define LL_CONSISTENCIES                                                                           \
+    "sync ssp eager async local post-local diloco streaming gossip sgp easgd ensemble"
 
 /* *out: what is said (not "" and not negative), and what its preset has of the rest, between so
  * many replicas. Fails where settings exclude each other. */
