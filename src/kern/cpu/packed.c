@@ -10,7 +10,7 @@
 #if defined(__ARM_FEATURE_DOTPROD)
 #include <arm_neon.h>
 #endif
-#if defined(__F16C__)
+#if defined(__F16C__) || defined(__SSSE3__)
 #include <immintrin.h>
 #endif
 
@@ -28,6 +28,14 @@ LL_INLINE ints4 dot16(ints4 sum, bytes16 a, bytes16 b)
 {
 #if defined(__ARM_FEATURE_DOTPROD)
     return (ints4)vdotq_s32((int32x4_t)sum, (int8x16_t)a, (int8x16_t)b);
+#elif defined(__SSSE3__) /* unsigned by signed is what there is: |a| times b with a's sign */
+    __m128i size = _mm_abs_epi8((__m128i)a), other = _mm_sign_epi8((__m128i)b, (__m128i)a);
+#if defined(__AVX512VNNI__) && defined(__AVX512VL__)
+    return (ints4)_mm_dpbusd_epi32((__m128i)sum, size, other);
+#else /* sums of two are below 2^15: b has no -128 */
+    __m128i pairs = _mm_maddubs_epi16(size, other);
+    return sum + (ints4)_mm_madd_epi16(pairs, _mm_set1_epi16(1));
+#endif
 #else
     typedef int16_t shorts16 __attribute__((vector_size(32)));
     typedef int32_t ints16 __attribute__((vector_size(64)));
