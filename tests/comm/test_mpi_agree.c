@@ -87,7 +87,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(no_failure), cmocka_unit_test(each_set_of_ranks),
         cmocka_unit_test(in_a_part), cmocka_unit_test(a_long_message)};
-    if (ll_comm_open(&(ll_comm_opts){.timeout_s = 20}, &comm)) {
+    if (ll_comm_open(&(ll_comm_opts){.timeout_s = 60}, &comm)) {
         fprintf(stderr, "%s\n%s", ll_error_text(), ll_error_frames());
         return 1;
     }

@@ -19,7 +19,7 @@ static int me, size;
 static int start(void **state)
 {
     (void)state;
-    if (ll_comm_open(&(ll_comm_opts){.timeout_s = 20, .table = ""}, &comm) != LL_OK) {
+    if (ll_comm_open(&(ll_comm_opts){.timeout_s = 60, .table = ""}, &comm) != LL_OK) {
         fprintf(stderr, "%s\n", ll_error_text());
         return 1;
     }

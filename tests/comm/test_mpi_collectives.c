@@ -110,7 +110,7 @@ static int teardown(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(sizes), cmocka_unit_test(types)};
-    if (ll_comm_open(&(ll_comm_opts){.timeout_s = 20}, &comm)) {
+    if (ll_comm_open(&(ll_comm_opts){.timeout_s = 60}, &comm)) {
         fprintf(stderr, "%s\n%s", ll_error_text(), ll_error_frames());
         return 1;
     }

@@ -72,12 +72,12 @@ static void a_second_beside_a_thread(void **state)
     static float data[1 << 18];
     ll_comm *a, *b;
     ll_request *r;
-    no_error(ll_comm_open(&(ll_comm_opts){.timeout_s = 20, .thread = true}, &a));
+    no_error(ll_comm_open(&(ll_comm_opts){.timeout_s = 60, .thread = true}, &a));
     assert_int_equal(takers(), before);
     met = 0;
     no_error(ll_comm_allreduce_start(a, data, 1 << 18, LL_F32, LL_REDUCE_SUM,
                                      &(ll_coll_opts){.algorithm = "ring", .segment = 1 << 12}, &r));
-    no_error(ll_comm_open(&(ll_comm_opts){.timeout_s = 20}, &b));
+    no_error(ll_comm_open(&(ll_comm_opts){.timeout_s = 60}, &b));
     no_error(ll_request_wait(r));
     ll_comm_close(b);
     ll_comm_close(a);
@@ -93,7 +93,7 @@ static void waits_in_any_order(void **state)
     static float data[2][N];
     ll_comm *c[2];
     ll_request *r[2];
-    for (int i = 0; i < 2; i++) no_error(ll_comm_open(&(ll_comm_opts){.timeout_s = 5}, &c[i]));
+    for (int i = 0; i < 2; i++) no_error(ll_comm_open(&(ll_comm_opts){.timeout_s = 60}, &c[i]));
     int rank = ll_comm_rank(c[0]), size = ll_comm_size(c[0]);
     for (int i = 0; i < 2; i++) {
         for (int k = 0; k < N; k++) data[i][k] = (float)(rank + k % 3 + i);
@@ -118,7 +118,7 @@ static void a_failure_leaves_nothing_behind(void **state)
     enum { N = 1000 };
     ll_comm *c, *child;
     ll_request *r;
-    no_error(ll_comm_open(&(ll_comm_opts){.timeout_s = 20}, &c));
+    no_error(ll_comm_open(&(ll_comm_opts){.timeout_s = 60}, &c));
     no_error(ll_comm_split(c, 0, ll_comm_rank(c), &child));
     int rank = ll_comm_rank(child);
     unsigned char *data = (unsigned char *)malloc(N);

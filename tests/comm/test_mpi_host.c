@@ -26,7 +26,7 @@ static void c_handle(void **state)
     MPI_Comm reversed;
     MPI_Comm_split(MPI_COMM_WORLD, 0, -rank, &reversed);
     ll_comm *c;
-    OK(ll_comm_from_mpi(reversed, &(ll_comm_opts){.timeout_s = 20}, &c));
+    OK(ll_comm_from_mpi(reversed, &(ll_comm_opts){.timeout_s = 60}, &c));
     assert_int_equal(ll_comm_rank(c), size - 1 - rank);
     assert_int_equal(ll_comm_size(c), size);
     MPI_Comm_free(&reversed); /* ours is a duplicate */
@@ -47,7 +47,7 @@ static void fortran_handle(void **state)
 {
     (void)state;
     ll_comm *c, *with_thread;
-    OK(ll_comm_from_fortran(MPI_Comm_c2f(MPI_COMM_WORLD), &(ll_comm_opts){.timeout_s = 20}, &c));
+    OK(ll_comm_from_fortran(MPI_Comm_c2f(MPI_COMM_WORLD), &(ll_comm_opts){.timeout_s = 60}, &c));
     sum_on(c);
     OK(ll_comm_from_fortran(MPI_Comm_c2f(MPI_COMM_SELF), NULL, &with_thread));
     assert_int_equal(ll_comm_size(with_thread), 1);

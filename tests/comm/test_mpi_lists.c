@@ -156,7 +156,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(subsets), cmocka_unit_test(pieces),
                                        cmocka_unit_test(nodes)};
-    if (ll_comm_open(&(ll_comm_opts){.timeout_s = 20}, &comm)) {
+    if (ll_comm_open(&(ll_comm_opts){.timeout_s = 60}, &comm)) {
         fprintf(stderr, "%s\n%s", ll_error_text(), ll_error_frames());
         return 1;
     }

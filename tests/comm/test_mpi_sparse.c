@@ -339,7 +339,7 @@ int main(void)
         cmocka_unit_test(exact),    cmocka_unit_test(quantised), cmocka_unit_test(converges),
         cmocka_unit_test(restored), cmocka_unit_test(uneven),    cmocka_unit_test(texts),
     };
-    ll_comm_opts opts = {.timeout_s = 20, .table = ""};
+    ll_comm_opts opts = {.timeout_s = 60, .table = ""};
     if (ll_comm_open(&opts, &comm) != LL_OK) return 1;
     p = ll_comm_size(comm);
     me = ll_comm_rank(comm);

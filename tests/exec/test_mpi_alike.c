@@ -98,7 +98,7 @@ static void changes_are_found(void **state)
 
 int main(void)
 {
-    if (ll_comm_open(&(ll_comm_opts){.timeout_s = 20, .table = ""}, &comm) != LL_OK) {
+    if (ll_comm_open(&(ll_comm_opts){.timeout_s = 60, .table = ""}, &comm) != LL_OK) {
         fprintf(stderr, "%s\n", ll_error_text());
         return 1;
     }

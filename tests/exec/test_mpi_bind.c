@@ -128,7 +128,7 @@ static void all_have_the_fewest(void **state)
 int main(void)
 {
     if (sched_getaffinity(0, sizeof first, &first)) return 1;
-    if (ll_comm_open(&(ll_comm_opts){.timeout_s = 20, .table = ""}, &comm) != LL_OK) {
+    if (ll_comm_open(&(ll_comm_opts){.timeout_s = 60, .table = ""}, &comm) != LL_OK) {
         fprintf(stderr, "%s\n", ll_error_text());
         return 1;
     }

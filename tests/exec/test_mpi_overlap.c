@@ -179,7 +179,7 @@ static void test_stops(void **state)
 int main(void)
 {
     if (getenv("SEED")) seed = strtoull(getenv("SEED"), NULL, 10);
-    ll_comm_opts o = {.timeout_s = 20, .table = "", .canonical = true};
+    ll_comm_opts o = {.timeout_s = 60, .table = "", .canonical = true};
     if (ll_comm_open(&o, &comm) != LL_OK) {
         fprintf(stderr, "%s\n", ll_error_text());
         return 1;

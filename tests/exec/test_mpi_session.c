@@ -210,7 +210,7 @@ static void test_refused(void **state)
 int main(void)
 {
     if (getenv("SEED")) seed = strtoull(getenv("SEED"), NULL, 10);
-    if (ll_comm_open(&(ll_comm_opts){.timeout_s = 20, .table = ""}, &comm) != LL_OK) {
+    if (ll_comm_open(&(ll_comm_opts){.timeout_s = 60, .table = ""}, &comm) != LL_OK) {
         fprintf(stderr, "%s\n", ll_error_text());
         return 1;
     }
