@@ -60,19 +60,23 @@ ll_err ll_talk_open(ll_talk *t, int64_t batch, int64_t places)
     const char *w = t->o->weights;
     ll_generator_opts o = {.batch = batch,
                            .chunk = t->chunk,
-                           .guesses = t->draft ? t->guesses : 0,
+                           .guesses = t->guesses,
                            .places = t->o->context ? t->o->context : places,
                            .session = ll_cli_trained_session(t->run, NULL, NULL),
                            .load = load,
                            .user = t};
     o.bits = !strcmp(w, "int8") ? 8 : !strcmp(w, "int4") ? 4 : 0;
     CHECK(o.bits || !strcmp(w, "f32"), LL_E_ARG, "--weights %s: f32, int8 or int4 can be", w);
+    o.cache_bits = strcmp(t->o->cache, "int8") ? 0 : 8;
+    CHECK(o.cache_bits || !strcmp(t->o->cache, "f32"), LL_E_ARG, "--cache %s: f32 or int8 can be",
+          t->o->cache);
+    CHECK(!o.cache_bits || !t->o->exact, LL_E_ARG, "--exact and --cache int8 exclude each other");
     CHECK(!o.bits || !t->o->exact, LL_E_ARG, "--exact and --weights %s exclude each other", w);
     TRY(ranks(t, &o.session));
     TRY(ll_generator_open(t->run, &o, &t->g));
     char a[LL_NUMBER_TEXT], b[LL_NUMBER_TEXT];
     if (t->prints) ll_kern_notes_print(stderr);
-    if (t->prints)
+    if (t->prints && !t->quiet)
         fprintf(stderr, "memory: %s, of that keys and values %s\n",
                 ll_text_bytes((double)ll_generator_bytes(t->g), a),
                 ll_text_bytes((double)ll_generator_cache_bytes(t->g), b));

@@ -6,7 +6,7 @@
 #include "train/generate.h"
 
 typedef struct ll_talk_opts {
-    const char *folder, *checkpoint, *init, *mesh, *weights;
+    const char *folder, *checkpoint, *init, *mesh, *weights, *cache;
     int64_t tokens, top_k, seed, context;
     double temperature, top_p, min_p, repetition;
     bool exact, json;
@@ -62,6 +62,12 @@ typedef struct ll_talk_opts {
          "TYPE",                                                                                   \
          "of products: f32, int8 or int4, in blocks of 32",                                        \
          "f32"},                                                                                   \
+        {"--cache",                                                                                \
+         LL_ARG_TEXT,                                                                              \
+         offsetof(ll_talk_opts, cache),                                                            \
+         "TYPE",                                                                                   \
+         "of keys and values: f32, or int8, with a scale for each token's head",                   \
+         "f32"},                                                                                   \
         {"--mesh|-m", LL_ARG_TEXT, offsetof(ll_talk_opts, mesh), "MESH",                           \
          "on several ranks, such as tensor=2 (started as for train)"},                             \
         {"--exact", LL_ARG_FLAG, offsetof(ll_talk_opts, exact), NULL,                              \
@@ -90,6 +96,7 @@ typedef struct ll_talk {
     bool prints;           /* rank 0 */
     struct ll_talk *draft; /* guesses what this one says; NULL: none does */
     int64_t guesses;       /* at once */
+    bool quiet;            /* of its memory */
     int64_t guessed, taken;
 } ll_talk;
 #define LL_TALK __attribute__((cleanup(ll_talk_close))) ll_talk

@@ -222,6 +222,7 @@ typedef struct ll_cached_attr {
     double scale;
     int64_t window; /* keys that a query sees, its own among them; 0: all */
 } ll_cached_attr;
+enum { LL_CACHE8_TAIL = 2 }; /* bytes behind a row of a cache of bytes (cache8.h) */
 
 /* ---- elementwise ops, and chains of them as one kernel ----
  * X(name, operands, value for double operands a, b, c and number k) */

@@ -4,7 +4,9 @@
  *   cached_attend: q [b,t,n,g,d], of new tokens k, v [b,t,n,d]; their cache; at [b] -> [b,t,n,g,d]
  *     New token i sees the at[b] places of the cache and new tokens up to itself.
  *   cache_write: cache, new [b,t,n,d], at [b] -> the cache with the new ones behind the old; what
- *     has no place is left out, so that sequences with at = s keep theirs. In place. */
+ *     has no place is left out, so that sequences with at = s keep theirs. In place.
+ * A cache is of their float type, e = d, or of bytes with a scale for each row, e = d + 2
+ * (kern/cache8.h). */
 #include "kern/attr.h"
 #include "op/op_int.h"
 #include "op/rows.h"
@@ -19,23 +21,41 @@ extern const ll_solver cached_attend_cuda[], cache_write_cuda[];
 static const ll_attr_field fields[] = {
     LL_FIELD(ll_cached_attr, scale, LL_A_F64), LL_FIELD(ll_cached_attr, window, LL_A_INT), {0}};
 
-/* The last operand is i32, all before it are of one float type. */
-static ll_err infer(ll_infer *i)
+/* The last operand is i32, all before it are of one float type, or, of caches, bytes. */
+static ll_err check(ll_infer *i, int cache, int n_cache)
 {
-    for (int k = 0; k + 1 < i->n_in; k++)
-        CHECK(ll_dtype_is_float(i->in[k].dtype) && i->in[k].dtype == i->in[0].dtype, LL_E_ARG,
-              "operand %d is %s, want the first one's float type", k,
-              ll_dtype_name(i->in[k].dtype));
+    const ll_type *new = &i->in[cache ? 0 : n_cache];
+    for (int k = 0; k + 1 < i->n_in; k++) {
+        const ll_type *x = &i->in[k];
+        bool kept = k >= cache && k < cache + n_cache, bytes = kept && x->dtype == LL_U8;
+        CHECK(bytes || (ll_dtype_is_float(x->dtype) && x->dtype == new->dtype), LL_E_ARG,
+              "operand %d is %s, want the first one's float type%s", k, ll_dtype_name(x->dtype),
+              kept ? ", or u8" : "");
+        int64_t d = new->shape.n ? new->shape.d[new->shape.n - 1] : 0;
+        CHECK(!kept || x->shape.n != 4 || x->shape.d[3] == d + (bytes ? LL_CACHE8_TAIL : 0),
+              LL_E_SHAPE, "operand %d has rows of %lld, want %lld", k, (long long)x->shape.d[3],
+              (long long)d + (bytes ? LL_CACHE8_TAIL : 0));
+    }
     TRY(ll_check_index(i, i->n_in - 1));
     return ll_infer_dims(i);
+}
+
+static ll_err infer_attend(ll_infer *i)
+{
+    return check(i, 3, 2);
+}
+
+static ll_err infer_write(ll_infer *i)
+{
+    return check(i, 0, 1);
 }
 
 static const ll_op cached_attend = {
     LL_REF_OP(cached_attend, ATTENTION, 6, 1, .scratch = cached_attend_cpu_scratch),
     LL_ATTRS(ll_cached_attr, fields),
-    .dims = "btngd, btnd, btnd, bsnd, bsnd, b -> btngd",
-    .whole = "tsd",
-    .infer = infer,
+    .dims = "btngd, btnd, btnd, bsne, bsne, b -> btngd",
+    .whole = "tsde",
+    .infer = infer_attend,
     .no_grad = true,
     .flop = 4,
     .trials = {"f32[2,3,2,2,4], f32[2,3,2,4], f32[2,3,2,4], f32[2,7,2,4], f32[2,7,2,4], i32[2]<8 "
@@ -43,7 +63,11 @@ static const ll_op cached_attend = {
                "f32[3,1,1,3,5], f32[3,1,1,5], f32[3,1,1,5], f32[3,9,1,5], f32[3,9,1,5], i32[3]<10 "
                "{scale=0.3, window=4}",
                "f32[1,4,1,1,3], f32[1,4,1,3], f32[1,4,1,3], f32[1,1,1,3], f32[1,1,1,3], i32[1]<2 "
-               "{scale=1, window=2}"},
+               "{scale=1, window=2}",
+               "f32[2,3,2,2,5], f32[2,3,2,5], f32[2,3,2,5], u8[2,7,2,7], u8[2,7,2,7], i32[2]<8 "
+               "{scale=0.5, window=0}",
+               "f32[1,1,1,3,16], f32[1,1,1,16], f32[1,1,1,16], u8[1,9,1,18], u8[1,9,1,18], "
+               "i32[1]<10 {scale=0.1, window=4}"},
 };
 
 static const ll_op cache_write = {
@@ -54,13 +78,14 @@ static const ll_op cache_write = {
     .cpu = LL_KERNEL(.run = cache_write_ref),
     .cuda = LL_GPU(cache_write_cuda),
     .ref = cache_write_ref,
-    .dims = "bsnd, btnd, b -> bsnd",
-    .whole = "st",
-    .infer = infer,
+    .dims = "bsne, btnd, b -> bsne",
+    .whole = "sted",
+    .infer = infer_write,
     .no_grad = true,
     .f64 = true,
     .in_place = 1,
-    .trials = {"f32[2,5,2,3], f32[2,2,2,3], i32[2]<6", "f32[1,4,1,1], f32[1,1,1,1], i32[1]<4"},
+    .trials = {"f32[2,5,2,3], f32[2,2,2,3], i32[2]<6", "f32[1,4,1,1], f32[1,1,1,1], i32[1]<4",
+               "u8[2,5,2,5], f32[2,2,2,3], i32[2]<6"},
 };
 
 /* ---- what models are made with ---- */
@@ -105,9 +130,13 @@ static ll_val cached(const ll_build *b, const char *name, ll_val q, ll_val k, ll
     ll_val at = per_sequence(b, "at"), keep[2], new[2] = {k, v};
     ll_cached_attr a = {1 / sqrt((double)s.d[3]), window};
     s.d[1] = b->cache;
-    for (int i = 0; i < 2; i++)
-        keep[i] = ll_state(g, ll_arena_printf(g->arena, "%s.%s" LL_CACHE, name, i ? "v" : "k"), s,
+    if (b->cache_bits) s.d[3] += LL_CACHE8_TAIL;
+    for (int i = 0; i < 2; i++) {
+        const char *full =
+            ll_scoped(g, ll_arena_printf(g->arena, "%s.%s" LL_CACHE, name, i ? "v" : "k"));
+        keep[i] = ll_input(g, full, LL_STATE, (ll_type){b->cache_bits ? LL_U8 : LL_F32, s},
                            (ll_init){LL_ZEROS, 0});
+    }
     ll_val y = LL_EMIT(g, &cached_attend, &a, q, k, v, keep[0], keep[1], at);
     for (int i = 0; i < 2; i++)
         ll_graph_update(g, keep[i], LL_EMIT(g, &cache_write, NULL, keep[i], new[i], at));

@@ -59,7 +59,12 @@ static ll_err open_one(ll_generator *g, const ll_run *r, const ll_generator_opts
 {
     LL_OWN(ll_graph) plain = NULL;
     ll_session_opts how = o->session;
-    TRY(ll_run_generation(r, g->batch, g->places, g->step[k], k == 2, &plain));
+    ll_build b = {.batch = g->batch,
+                  .cache = g->places,
+                  .step = g->step[k],
+                  .cache_bits = o->cache_bits,
+                  .all = k == 2};
+    TRY(ll_run_generation(r, &b, &plain));
     TRY(check_graph(r, plain, g->batch, g->step[k], k == 2 ? g->step[k] : 1, &g->vocab));
     if (bits)
         TRY(ll_pack_graph(plain, bits, &g->g[k]));
@@ -140,6 +145,10 @@ ll_err ll_generator_open(const ll_run *r, const ll_generator_opts *o, ll_generat
           r->model.name);
     CHECK(o->bits == 0 || o->bits == 4 || o->bits == 8, LL_E_ARG, "weights of %d bits: 8 or 4",
           o->bits);
+    CHECK(o->cache_bits == 0 || o->cache_bits == 8, LL_E_ARG,
+          "keys and values of %d bits: 8 can be", o->cache_bits);
+    CHECK(!o->cache_bits || strcmp(r->train.machine, "cuda"), LL_E_ARG,
+          "keys and values of 8 bits are of machine cpu: on cuda they stay as they are");
     g->step[0] = 1;
     g->step[1] = o->chunk ? o->chunk : CHUNK;
     if (g->step[1] > g->places) g->step[1] = g->places;
@@ -177,6 +186,18 @@ size_t ll_generator_cache_bytes(const ll_generator *g)
     for (int i = 0; i < g->s[0]->n_kept; i++) {
         const ll_slot *x = &p->slots[g->s[0]->kept[i]];
         if (ll_is_cache(x->name))
+            sum += (size_t)ll_numel(&x->type.shape) * ll_dtype_bytes(x->type.dtype);
+    }
+    return sum;
+}
+
+size_t ll_generator_weight_bytes(const ll_generator *g)
+{
+    const ll_program *p = g->s[0]->p;
+    size_t sum = 0;
+    for (int i = 0; i < g->s[0]->n_kept; i++) {
+        const ll_slot *x = &p->slots[g->s[0]->kept[i]];
+        if (!ll_is_cache(x->name))
             sum += (size_t)ll_numel(&x->type.shape) * ll_dtype_bytes(x->type.dtype);
     }
     return sum;
@@ -381,6 +402,34 @@ bool ll_generator_accept(ll_generator *g, int64_t i)
     s->fed++;
     take_row(g, i);
     return true;
+}
+
+/* Minus the logarithm of a token's probability. */
+static double surprise(const float *logits, int64_t n, int32_t token)
+{
+    double top = logits[0], sum = 0;
+    for (int64_t i = 1; i < n; i++) top = logits[i] > top ? logits[i] : top;
+    for (int64_t i = 0; i < n; i++) sum += exp(logits[i] - top);
+    return log(sum) + top - logits[token];
+}
+
+ll_err ll_generator_score(ll_generator *g, const int32_t *tokens, int64_t n, double *sum)
+{
+    LL_OWN_MEMORY int *count = (int *)calloc((size_t)g->batch, sizeof *count);
+    CHECK(count && n > 0 && n <= g->places + 1, LL_E_ARG, "%lld tokens to score, of %lld places",
+          (long long)n, (long long)g->places);
+    ll_generator_clear(g, 0);
+    TRY(ll_generator_put(g, 0, tokens, 1));
+    for (int64_t i = 1; i < n;) {
+        count[0] = (int)(n - 1 - i < g->step[2] - 1 ? n - 1 - i : g->step[2] - 1);
+        TRY(ll_generator_guess(g, tokens + i, 0, count));
+        for (bool more = true; more; i++) {
+            *sum += surprise(ll_generator_logits(g, 0), g->vocab, tokens[i]);
+            TRY(ll_generator_put(g, 0, &tokens[i], 1));
+            more = ll_generator_accept(g, 0);
+        }
+    }
+    return LL_OK;
 }
 
 const float *ll_generator_logits(const ll_generator *g, int64_t sequence_of)

@@ -11,6 +11,7 @@ typedef struct ll_generator_opts {
     int64_t places;  /* tokens of each that are kept; 0: the model's seq */
     int64_t chunk;   /* 0: 64 */
     int64_t guesses; /* at most, of each; 0: none (ll_generator_guess) */
+    int cache_bits;  /* of numbers in keys and values: 8 (kern/cache8.h), or 0: as they are */
     int bits;        /* of weights in products: 8, 4, or 0: as they are (pass/packed.h) */
     ll_session_opts session;
     /* Fills a session's parameters. */
@@ -26,8 +27,9 @@ static inline void ll_generator_drop(ll_generator **g)
 {
     ll_generator_close(*g);
 }
-size_t ll_generator_cache_bytes(const ll_generator *g); /* of keys and values, on this rank */
-size_t ll_generator_bytes(const ll_generator *g);       /* of all of its memory */
+size_t ll_generator_cache_bytes(const ll_generator *g);  /* of keys and values, on this rank */
+size_t ll_generator_weight_bytes(const ll_generator *g); /* of parameters, on this rank */
+size_t ll_generator_bytes(const ll_generator *g);        /* of all of its memory */
 int64_t ll_generator_vocab(const ll_generator *g);
 
 /* Adds tokens to a sequence; clear: it begins anew. */
@@ -44,6 +46,9 @@ bool ll_generator_ready(const ll_generator *g, int64_t sequence); /* all of it w
  * is not accepted is as if it had never been there. */
 ll_err ll_generator_guess(ll_generator *g, const int32_t *guesses, int64_t stride, const int *n);
 bool ll_generator_accept(ll_generator *g, int64_t sequence);
+/* Sequence 0 becomes these tokens, one more than places at most, and to *sum is added minus the
+ * logarithm of what each but the first has after those before it; by guesses. */
+ll_err ll_generator_score(ll_generator *g, const int32_t *tokens, int64_t n, double *sum);
 /* Takes back all tokens behind the first n. */
 void ll_generator_back(ll_generator *g, int64_t sequence, int64_t n);
 /* Logits of what follows a sequence; its tokens so far. */

@@ -83,11 +83,9 @@ ll_err ll_run_graph(const ll_run *r, int64_t batch, const ll_optim *optim, ll_gr
     return declare(r, (ll_build){.batch = batch, .training = optim != NULL}, optim, out);
 }
 
-ll_err ll_run_generation(const ll_run *r, int64_t batch, int64_t cache, int64_t step, bool all,
-                         ll_graph **out)
+ll_err ll_run_generation(const ll_run *r, const ll_build *how, ll_graph **out)
 {
-    return declare(r, (ll_build){.batch = batch, .cache = cache, .step = step, .all = all}, NULL,
-                   out);
+    return declare(r, *how, NULL, out);
 }
 
 ll_err ll_run_place(const ll_run *r, const ll_graph *g, const ll_mesh *m, int zero,

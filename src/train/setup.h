@@ -11,9 +11,8 @@ static inline void ll_session_drop(ll_session **s)
 
 /* The run's model for a batch of this many samples; optim NULL: for evaluation. */
 ll_err ll_run_graph(const ll_run *r, int64_t batch, const ll_optim *optim, ll_graph **out);
-/* For sequences of so many places that go on by `step` tokens (ll_build). */
-ll_err ll_run_generation(const ll_run *r, int64_t batch, int64_t cache, int64_t step, bool all,
-                         ll_graph **out);
+/* For generation: how has batch, cache, step and the like. */
+ll_err ll_run_generation(const ll_run *r, const ll_build *how, ll_graph **out);
 /* Where everything of its graph lies on a mesh; zero as asked for. */
 ll_err ll_run_place(const ll_run *r, const ll_graph *g, const ll_mesh *m, int zero,
                     ll_placement **out);

@@ -85,12 +85,13 @@ static double apart(const whole *w, ll_generator *g, int sequence, int place)
 }
 
 /* Sequences of different lengths, in chunks of 6, then token by token. */
-static void check(const char *model, int bits, double allowed)
+static void check_cache(const char *model, int bits, int cache_bits, double allowed)
 {
     whole *w = open_whole(model);
     ll_generator_opts o = {.batch = 2,
                            .chunk = 6,
                            .bits = bits,
+                           .cache_bits = cache_bits,
                            .load = copy_from,
                            .user = w->s,
                            .session.threads = 2};
@@ -128,6 +129,11 @@ static void check(const char *model, int bits, double allowed)
     close_whole(w);
 }
 
+static void check(const char *model, int bits, double allowed)
+{
+    check_cache(model, bits, 0, allowed);
+}
+
 static const char llama[] = "model: {name: llama, layers: 2, width: 64, heads: 4, kv_heads: 2, "
                             "hidden: 96, seq: 24, vocab: 64, window: %d}\ntrain: {threads: 1}\n";
 static const char gpt[] = "model: {name: gpt, layers: 2, width: 64, heads: 4, seq: 24, vocab: 64}\n"
@@ -142,8 +148,10 @@ static void logits(void **)
         check(text, 8, 0.2);
     }
     check(text, 4, 1);
+    check_cache(text, 0, 8, 0.02);
     check(gpt, 0, 5e-6);
     check(gpt, 8, 0.2);
+    check_cache(gpt, 0, 8, 0.02);
 }
 
 /* Guesses that are right, and others, read with what they follow: logits are those of the whole. */

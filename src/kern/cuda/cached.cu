@@ -86,5 +86,17 @@ static ll_err run_write(const ll_kcall *c)
     });
 }
 
-extern "C" const ll_solver cached_attend_cuda[] = {{NULL, NULL, attend_scratch, run_attend}, {}};
-extern "C" const ll_solver cache_write_cuda[] = {{NULL, NULL, NULL, run_write}, {}};
+/* Caches of bytes are the CPU's. */
+static bool attend_fits(const ll_kcall *c)
+{
+    return c->in[3].dtype == c->in[0].dtype;
+}
+
+static bool write_fits(const ll_kcall *c)
+{
+    return c->in[0].dtype == c->in[1].dtype;
+}
+
+extern "C" const ll_solver cached_attend_cuda[] = {
+    {"plain", attend_fits, attend_scratch, run_attend}, {}};
+extern "C" const ll_solver cache_write_cuda[] = {{"plain", write_fits, NULL, run_write}, {}};

@@ -1,5 +1,6 @@
 /* cached.c: attention to a cache of keys and values, and writing one, by plain loops. */
 #include "kern/attr.h"
+#include "kern/cache8.h"
 #include "kern/rows.h"
 
 #include <math.h>
@@ -13,6 +14,9 @@ static double at_place(const ll_kcall *c, int which, int64_t b, int64_t j, int64
 {
     const ll_tensor *x = &c->in[(j < at ? 3 : 1) + which];
     const int64_t *s = x->shape.d;
+    const uint8_t *row = (const uint8_t *)x->data + ((b * s[1] + j) * s[2] + n) * s[3];
+    if (x->dtype == LL_U8)
+        return (double)ll_cache8_scale(row, s[3] - LL_CACHE8_TAIL) * (double)(int8_t)row[d];
     return ll_at(x, ((b * s[1] + (j < at ? j : j - at)) * s[2] + n) * s[3] + d);
 }
 
@@ -46,7 +50,16 @@ ll_err cached_attend_ref(const ll_kcall *c)
     return LL_OK;
 }
 
-/* Rows are moved as bytes: any type, and the fast kernel too. */
+/* A row, to bytes. */
+static void put8(const ll_tensor *new, int64_t from, int64_t d, uint8_t *row)
+{
+    double top = 0;
+    for (int64_t i = 0; i < d; i++) top = fmax(top, fabs(ll_at(new, from + i)));
+    float scale = ll_cache8_begin(row, d, (float)top);
+    for (int64_t i = 0; i < d; i++) row[i] = ll_cache8_byte((float)ll_at(new, from + i), scale);
+}
+
+/* Rows of one type are moved as bytes. The fast kernel too. */
 ll_err cache_write_ref(const ll_kcall *c)
 {
     const ll_tensor *cache = &c->in[0], *new = &c->in[1], *out = &c->out[0];
@@ -57,6 +70,10 @@ ll_err cache_write_ref(const ll_kcall *c)
     for (int64_t b = 0; b < s[0]; b++) {
         int64_t at = ((const int32_t *)c->in[2].data)[b], n = t < s[1] - at ? t : s[1] - at;
         if (at < 0 || n <= 0) continue;
+        for (int64_t i = 0; i < n * s[2] && cache->dtype != new->dtype; i++)
+            put8(new, (b * t * s[2] + i) * new->shape.d[3], new->shape.d[3],
+                 (uint8_t *)out->data + ((b * s[1] + at) * s[2] + i) * s[3]);
+        if (cache->dtype != new->dtype) continue;
         memcpy((char *)out->data + (size_t)(b * s[1] + at) * row,
                (const char *)new->data + (size_t)(b * t) * row, (size_t)n * row);
     }

@@ -1,0 +1,172 @@
+/* cmd_compress.c: loopline compress. A model of tokens in smaller forms, side by side: bytes,
+ * speed, and what it has lost as it generates: each reads the validation data through its cache. */
+#include "base/now.h"
+#include "base/text.h"
+#include "cli/talk.h"
+#include "data/data.h"
+#include "train/setup.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct opts {
+    ll_talk_opts talk;
+    const char *to;
+    int64_t samples, draws;
+} opts;
+
+static const ll_arg args[] = {
+    {"RUN_FOLDER", LL_ARG_TEXT, offsetof(ll_talk_opts, folder), NULL,
+     "of a model of tokens that was trained, or imported"},
+    {"--to", LL_ARG_TEXT, offsetof(opts, to), "FORMS",
+     "f32, int8 and int4, with +kv8: also keys and values of 8 bits; with commas between",
+     "f32,int8,int4,int8+kv8"},
+    {"--samples", LL_ARG_COUNT, offsetof(opts, samples), "N",
+     "of the validation data, of model.seq tokens each", "8"},
+    {"--tokens|-n", LL_ARG_COUNT, offsetof(opts, draws), "N", "drawn for the speed", "32"},
+    {"--checkpoint", LL_ARG_TEXT, offsetof(ll_talk_opts, checkpoint), "FILE",
+     "this one, not the run's newest"},
+    {"--init", LL_ARG_TEXT, offsetof(ll_talk_opts, init), "FILE",
+     "weights of another system's, in place of a checkpoint (as for train)"},
+    {"--set|-s", LL_ARG_WORDS, offsetof(ll_talk_opts, set), "KEY=VALUE",
+     "override a setting of the run, such as data.name=kjv"},
+    {"--json", LL_ARG_FLAG, offsetof(ll_talk_opts, json), NULL,
+     "one JSON object on standard output"},
+    {0}};
+
+typedef struct form {
+    char name[32];
+    size_t weights, cache; /* bytes; cache: of a token */
+    double loss, read, drawn;
+} form;
+
+/* The first windows of the validation data. */
+typedef struct windows {
+    int32_t *x; /* [n,seq + 1] */
+    int64_t n, seq;
+} windows;
+
+static ll_err read_windows(const opts *o, const ll_run *r, ll_arena *a, windows *w)
+{
+    LL_OWN(ll_dataset) d = NULL;
+    void *data[LL_MAX_FIELDS] = {0};
+    TRY(ll_run_dataset(r, &d));
+    const ll_data_info *info = ll_dataset_info(d);
+    *w = (windows){.n = o->samples < info->n[LL_VAL] ? o->samples : info->n[LL_VAL],
+                   .seq = info->seq};
+    CHECK(w->n > 0 && w->seq > 1, LL_E_IO, "data %s has no validation samples of 2 tokens or more",
+          info->name);
+    for (int i = 0; i < info->n_field; i++)
+        data[i] = ll_arena_alloc(a, (size_t)w->n * info->field_bytes[i]);
+    TRY(ll_dataset_read(d, &(ll_sampling){.split = LL_VAL}, 0, w->n, data));
+    const int32_t *x = (const int32_t *)data[0], *y = (const int32_t *)data[1]; /* shifted by one */
+    w->x = LL_NEW_ARRAY(a, int32_t, w->n * (w->seq + 1));
+    for (int64_t i = 0; i < w->n; i++) {
+        memcpy(w->x + i * (w->seq + 1), x + i * w->seq, sizeof *x * (size_t)w->seq);
+        w->x[i * (w->seq + 1) + w->seq] = y[i * w->seq + w->seq - 1];
+    }
+    return LL_OK;
+}
+
+static ll_err measure(ll_talk *t, const opts *o, const windows *w, form *f)
+{
+    double begin = ll_now(), sum = 0;
+    for (int64_t i = 0; i < w->n; i++)
+        TRY(ll_generator_score(t->g, w->x + i * (w->seq + 1), w->seq + 1, &sum));
+    f->read = (double)(w->n * w->seq) / (ll_now() - begin);
+    f->loss = sum / (double)(w->n * w->seq);
+    int64_t first = w->seq < 16 ? w->seq / 2 : 16, n = o->draws;
+    if (n > w->seq - first) n = w->seq - first;
+    ll_generator_clear(t->g, 0);
+    TRY(ll_generator_put(t->g, 0, w->x, first));
+    TRY(ll_generator_run(t->g));
+    begin = ll_now();
+    for (int64_t i = 0; i < n; i++) {
+        TRY(ll_generator_put(t->g, 0, &w->x[first + i], 1));
+        TRY(ll_generator_run(t->g));
+    }
+    f->drawn = (double)n / (ll_now() - begin);
+    f->weights = ll_generator_weight_bytes(t->g);
+    f->cache = ll_generator_cache_bytes(t->g) / (size_t)w->seq;
+    return LL_OK;
+}
+
+/* "int8+kv8" */
+static ll_err try_form(const opts *o, const windows *w, form *f)
+{
+    ll_talk_opts how = o->talk;
+    char weights[sizeof f->name];
+    memcpy(weights, f->name, sizeof weights);
+    char *plus = strchr(weights, '+');
+    CHECK(!plus || !strcmp(plus, "+kv8"), LL_E_ARG, "--to %s: only +kv8 can follow", f->name);
+    if (plus) *plus = '\0';
+    how.weights = weights;
+    how.cache = plus ? "int8" : "f32";
+    how.context = w->seq;
+    how.top_p = how.repetition = 1;
+    LL_TALK t = {0};
+    TRY(ll_talk_begin(&how, &t));
+    t.quiet = true;
+    t.guesses = plus ? 3 : 64; /* what is read at once is not from the cache */
+    if (t.guesses > w->seq - 1) t.guesses = w->seq - 1;
+    TRY(ll_talk_open(&t, 1, w->seq));
+    return measure(&t, o, w, f);
+}
+
+static ll_err show(const opts *o, const form *f, int n, const windows *w)
+{
+    json_t *list = json_array();
+    char a[LL_NUMBER_TEXT], b[LL_NUMBER_TEXT];
+    if (!o->talk.json)
+        printf("%-12s %10s %12s %12s %9s %9s %9s\n", "form", "weights", "cache/token", "perplexity",
+               "change", "read/s", "drawn/s");
+    for (int i = 0; i < n; i++) {
+        const form *x = &f[i];
+        double change = exp(x->loss - f[0].loss) - 1;
+        json_array_append_new(list, json_pack("{s:s, s:I, s:I, s:f, s:f, s:f, s:f}", "form",
+                                              x->name, "weight_bytes", (json_int_t)x->weights,
+                                              "cache_bytes_per_token", (json_int_t)x->cache,
+                                              "perplexity", exp(x->loss), "change", change,
+                                              "read_per_s", x->read, "drawn_per_s", x->drawn));
+        if (!o->talk.json)
+            printf("%-12s %10s %12s %12.4f %+8.2f%% %9.4g %9.4g\n", x->name,
+                   ll_text_bytes((double)x->weights, a), ll_text_bytes((double)x->cache, b),
+                   exp(x->loss), 100 * change, x->read, x->drawn);
+    }
+    if (o->talk.json)
+        return ll_cli_json(json_pack("{s:o, s:I, s:I}", "forms", list, "samples", (json_int_t)w->n,
+                                     "seq", (json_int_t)w->seq));
+    json_decref(list);
+    printf("of %lld windows of %lld tokens; change: of perplexity, from the first\n",
+           (long long)w->n, (long long)w->seq);
+    return LL_OK;
+}
+
+static ll_err run(const void *given)
+{
+    const opts *o = (const opts *)given;
+    LL_OWN(ll_arena) a = ll_arena_new();
+    LL_OWN(ll_run) r = NULL;
+    windows w;
+    int n = 0;
+    form f[16];
+    TRY(ll_cli_trained_run(o->talk.folder, o->talk.checkpoint, o->talk.init, &o->talk.set, &r));
+    CHECK(ll_run_takes_tokens(r), LL_E_ARG, "%s is no model of tokens, such as gpt and llama",
+          r->model.name);
+    TRY(read_windows(o, r, a, &w));
+    for (const char *at = o->to; *at;) {
+        size_t size = strcspn(at, ",");
+        CHECK(n < 16 && size && size < sizeof f->name, LL_E_ARG,
+              "--to %s: want up to 16 forms, with commas between", o->to);
+        f[n] = (form){0};
+        memcpy(f[n].name, at, size);
+        TRY(try_form(o, &w, &f[n++]));
+        at += size + (at[size] == ',');
+    }
+    return show(o, f, n, &w);
+}
+
+const ll_command ll_command_compress = {
+    "compress", "a model of tokens in smaller forms: size, speed, loss", args, sizeof(opts), run};
