@@ -215,7 +215,8 @@ static void add_members(ll_program *p, const ll_order *o, int node, ll_instr *x)
 static size_t limit_at(const ll_lower_opts *opts, const ll_places *lay, int at)
 {
     if (!opts->limited) return SIZE_MAX;
-    return opts->workspace + (opts->apart ? 0 : lay->ideal_work_bytes - lay->live[at]);
+    if (opts->apart) return opts->workspace;
+    return opts->workspace + (lay->ideal_work_bytes - lay->live[at]) / (size_t)opts->share;
 }
 
 static ll_err add_position(ll_program *p, const ll_order *o, const ll_places *lay,
@@ -314,36 +315,49 @@ static ll_err add_instrs(ll_program *p, const ll_order *o, const ll_places *lay,
     return LL_OK;
 }
 
-/* Under a limit: room in the slab for what each instruction asks, where it has it; where that
- * comes to more than the limit allows, one place for all, within it. */
-static ll_err fit_scratch(ll_program *p, const ll_order *o, const ll_lower_opts *opts,
-                          ll_places *lay)
+/* How large work region and scratch may be: what products ask is no matter of choice. */
+static size_t most_bytes(const ll_program *p, const ll_lower_opts *opts, const ll_places *lay)
 {
-    if (!opts->limited || opts->apart) return LL_OK;
-    ll_places packed;
-    size_t *scratch = LL_NEW_ARRAY(p->arena, size_t, o->n + 1), most = lay->work_bytes;
-    for (int i = 0; i < o->n; i++) scratch[i] = p->instrs[i].scratch;
-    for (int i = 0; i < o->n; i++)
-        if (!ll_way_list(p->target, ll_op_find(p->instrs[i].op)) &&
-            lay->work_bytes + scratch[i] > most)
-            most = lay->work_bytes + scratch[i]; /* what products ask is no matter of choice */
-    if (lay->work_bytes + opts->workspace > most) most = lay->work_bytes + opts->workspace;
-    ll_plan_memory(o, scratch, p->arena, &packed);
-    if (packed.work_bytes > most) {
-        ll_lower_opts each = *opts;
-        each.apart = true;
-        return add_instrs(p, o, lay, &each);
-    }
-    *lay = packed;
+    size_t most = opts->workspace;
+    for (int i = 0; i < p->n_instr; i++)
+        if (p->instrs[i].scratch > most && !ll_way_list(p->target, ll_op_find(p->instrs[i].op)))
+            most = p->instrs[i].scratch;
+    return lay->work_bytes + most;
+}
+
+/* Slots and scratch where lay has them. */
+static void move_all(ll_program *p, const ll_order *o, const ll_places *lay)
+{
     add_slots(p, o->g, lay);
-    for (int i = 0; i < o->n; i++) {
+    for (int i = 0; i < p->n_instr; i++) {
         ll_instr *x = &p->instrs[i];
-        x->scratch_at = lay->offset[lay->scratch[i]];
+        x->scratch_at = i < o->n ? lay->offset[lay->scratch[i]] : lay->work_bytes;
         if (x->packing) x->packing_at = lay->offset[lay->packing[o->node[i]]];
     }
     p->scratch_bytes = 0;
-    for (int i = o->n; i < p->n_instr; i++) p->instrs[i].scratch_at = lay->work_bytes;
-    return LL_OK;
+}
+
+/* Under a limit: room in the slab for what each instruction asks, where it has it. Planning may
+ * waste some: then a smaller share of what is not live is given out, in the end none, when all
+ * have one place, within the limit. */
+static ll_err fit_scratch(ll_program *p, const ll_order *o, const ll_lower_opts *opts,
+                          ll_places *lay)
+{
+    enum { SMALLEST = 64 };
+    size_t *scratch = LL_NEW_ARRAY(p->arena, size_t, o->n + 1);
+    ll_lower_opts how = *opts;
+    for (how.share = 1; how.share <= SMALLEST; how.share *= 2) {
+        ll_places packed;
+        TRY(add_instrs(p, o, lay, &how));
+        for (int i = 0; i < o->n; i++) scratch[i] = p->instrs[i].scratch;
+        ll_plan_memory(o, scratch, p->arena, &packed);
+        if (packed.work_bytes > most_bytes(p, opts, lay)) continue;
+        *lay = packed;
+        move_all(p, o, lay);
+        return LL_OK;
+    }
+    how.apart = true;
+    return add_instrs(p, o, lay, &how);
 }
 
 static ll_err build(ll_program *p, ll_graph **graph, const ll_lower_opts *opts)
@@ -356,8 +370,10 @@ static ll_err build(ll_program *p, ll_graph **graph, const ll_lower_opts *opts)
     TRY(keep_old_values(g, p->n_micro));
     TRY(ll_find_order(g, un.g ? &un : NULL, opts, p->arena, &o));
     ll_plan_memory(&o, NULL, p->arena, &lay);
-    TRY(add_instrs(p, &o, &lay, opts));
-    TRY(fit_scratch(p, &o, opts, &lay));
+    if (!opts->limited || opts->apart)
+        TRY(add_instrs(p, &o, &lay, opts));
+    else
+        TRY(fit_scratch(p, &o, opts, &lay));
     if (opts->pipe) ascend_actions(p, opts->pipe);
     p->persistent_bytes = lay.persistent_bytes;
     p->work_bytes = lay.work_bytes;

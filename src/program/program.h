@@ -114,6 +114,7 @@ typedef struct ll_lower_opts {
     bool limited;     /* work region and scratch may be so many bytes more than the work */
     size_t workspace; /* region without scratch, of convolutions */
     bool apart;       /* so many bytes for each of these, in one place for all */
+    int share;        /* lower.c's own: of what is not live, 1/share is given out */
     /* Collectives are awaited where they start, one by one: to measure what overlap gains. */
     bool blocking;
 } ll_lower_opts;
