@@ -1,11 +1,12 @@
-/* bench_recompute: what making activations again costs, and saves.
+/* bench_recompute: what making activations again, or laying them aside, costs and saves.
  *
- *     build/bench_recompute [LAYERS] [WIDTH] [BATCH] [THREADS]
+ *     build/bench_recompute [LAYERS] [WIDTH] [BATCH] [THREADS] [FOLDER]
  *
  * Steps of a gpt under each policy alternate in one process, so that a busy machine is busy for
  * all. The budget is halfway between what is kept without recomputation and what full keeps.
  * Printed are the step and the process's CPU time in it, medians and the best in parentheses, each
- * beside that without recomputation; kept bytes; bytes planned for activations and work. */
+ * beside that without recomputation; kept bytes; bytes planned for activations and work; of rows
+ * that keep within a part of all memory what is laid aside, in a file in FOLDER (/tmp). */
 #include "base/now.h"
 #include "base/rng.h"
 #include "base/stats.h"
@@ -15,7 +16,7 @@
 #include <stdlib.h>
 #include <time.h>
 
-enum { STEPS = 11, N_POLICY = 4, SEQ = 256, VOCAB = 256 };
+enum { STEPS = 11, N_POLICY = 7, SEQ = 256, VOCAB = 256 };
 
 static void must(ll_err rc)
 {
@@ -68,13 +69,18 @@ int main(int argc, char **argv)
     must(ll_recompute(g, &(ll_recompute_how){.policy = LL_RECOMPUTE_FULL}, &f, &lean));
     ll_graph_free(lean);
     snprintf(budget, sizeof budget, "%.0fMiB", (f.before + f.after) / 2 / 0x1p20);
-    const char *const policies[N_POLICY] = {"none", "selective", budget, "full"};
+    const char *const policies[N_POLICY] = {"none", "selective", budget,     "full",
+                                            "none", "none",      "selective"};
+    static const int percent[N_POLICY] = {[4] = 50, 40, 40}; /* of the first one's memory */
     static double wall[N_POLICY][STEPS], cpu[N_POLICY][STEPS];
     ll_session *s[N_POLICY];
     for (int p = 0; p < N_POLICY; p++) {
         o.recompute = policies[p];
+        o.memory = p ? s[0]->p->bytes / 100 * (size_t)percent[p] : 0;
+        o.offload = percent[p] ? argc > 5 ? argv[5] : "/tmp" : NULL;
         must(ll_session_open(g, &o, &s[p]));
         feed(s[p], batch);
+        s[p]->checked = true;
         must(ll_session_run(s[p], 1e-3));
     }
     for (int k = 0; k < STEPS; k++)
@@ -89,11 +95,12 @@ int main(int argc, char **argv)
         double *w = wall[p], *c = cpu[p], mib = 0x1p20;
         ll_stats_sort(w, STEPS), ll_stats_sort(c, STEPS);
         printf("  %-10s step %7.1f ms (%.1f) %.2fx (%.2fx)  CPU %7.1f ms (%.1f) %.2fx (%.2fx)  "
-               "kept %5.1f MiB  planned %5.1f MiB\n",
+               "kept %5.1f MiB  planned %5.1f of %.1f MiB, %.1f aside\n",
                policies[p], 1e3 * w[STEPS / 2], 1e3 * w[0], w[STEPS / 2] / wall[0][STEPS / 2],
                w[0] / wall[0][0], 1e3 * c[STEPS / 2], 1e3 * c[0], c[STEPS / 2] / cpu[0][STEPS / 2],
                c[0] / cpu[0][0], (p ? s[p]->recomputed.after : f.before) / mib,
-               (double)ll_program_kinds(s[p]->p).other / mib);
+               (double)ll_program_kinds(s[p]->p).other / mib, (double)s[p]->p->bytes / mib,
+               (double)s[p]->p->aside_bytes / mib);
     }
     for (int p = 0; p < N_POLICY; p++) ll_session_close(s[p]);
     ll_graph_free(g);

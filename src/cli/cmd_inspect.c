@@ -140,7 +140,7 @@ static ll_err count_traffic(const ll_run *r, const ll_program *p, const ll_mesh 
 {
     for (int i = 0; i < p->n_instr; i++) {
         const ll_instr *x = &p->instrs[i];
-        if (x->kernel.run || x->wait) continue;
+        if (!x->collective) continue;
         ll_axes axes = ll_collective_axes(x->collective, x->attr);
         int k = 0, times = ll_program_times(p, i);
         const char *op = x->compressed ? r->parallel.compress : x->op;
@@ -205,6 +205,8 @@ static json_t *summary_json(const ll_run *r, const ll_graph *g, const ll_program
                   "persistent_bytes", (json_int_t)p->persistent_bytes, "work_bytes",
                   (json_int_t)p->work_bytes, "least_work_bytes", (json_int_t)p->ideal_work_bytes,
                   "scratch_bytes", (json_int_t)p->scratch_bytes);
+    if (p->aside_bytes)
+        json_object_set_new(j, "aside_bytes", json_integer((json_int_t)p->aside_bytes));
     ll_memory_kinds m = ll_program_kinds(p);
     json_object_set_new(j, "bytes_by_kind",
                         json_pack("{s:I,s:I,s:I,s:I,s:I,s:I}", "parameters",
@@ -273,6 +275,7 @@ static ll_err lower(const opts *o, const ll_run *r, const ll_graph *g, const cut
                        .ctx = c->ctx,
                        .threads = r->train.threads ? (int)r->train.threads : 1,
                        .n_micro = o->eval ? 1 : (int)ll_run_micro_batches(r)};
+    if (*r->train.offload && !o->eval) l.memory = (size_t)r->train.memory_bytes;
     int data = c->place ? ll_mesh_axis(&c->place->mesh, LL_AXIS_DATA) : -1;
     if (data >= 0 && ll_run_codec(r)) l.compress = 1 << data;
     if (c->plan) l.pipe = ll_pipe_of(c->plan, &c->place->mesh, rank, c->place->arena);
@@ -290,6 +293,11 @@ static ll_err show_graph(const opts *o, const ll_run *r, const ll_graph *g, cons
     LL_OWN(ll_program) p = NULL;
     if (o->conv) return lower(o, r, g, c, (int)o->rank, NULL);
     TRY(lower(o, r, g, c, (int)o->rank, &p));
+    double used = (double)p->bytes;
+    bool again;
+    ll_room room = {.limit = o->eval || c->plan ? 0 : r->train.memory_bytes,
+                    .offload = *r->train.offload};
+    TRY(ll_room_judge(&room, NULL, &used, &again));
     if (!o->program) return show_summary(o, r, g, p, c);
     fputs(ll_program_print(p, p->arena), stdout);
     return LL_OK;
@@ -415,6 +423,7 @@ static ll_err cut_to_fit(const opts *o, const ll_run *r, const ll_graph *g, cut 
 {
     bool sums_up = !o->graph && !o->dot && !o->program && !o->schedule && !o->conv;
     if (!o->eval) c->room.limit = r->train.memory_bytes;
+    c->room.offload = *r->train.offload;
     for (bool again = true; again;) {
         double used[LL_MAX_PIPE] = {0};
         forget(c);

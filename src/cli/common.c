@@ -200,6 +200,7 @@ ll_session_opts ll_cli_trained_session(const ll_run *r, ll_comm *c, const char *
     o.compress = NULL;
     o.recompute = NULL;
     o.memory = 0;
+    o.offload = NULL;
     o.layouts = NULL; /* of a mesh, and some of them of a training graph's values */
     o.any_order = false;
     return o;

@@ -24,6 +24,7 @@ typedef struct one {
     ll_arena *arena; /* of the settings */
     ll_verify_report v;
     double took;
+    bool limited;  /* to some memory: it may be too little */
     char why[512]; /* REFUSED, WRONG */
 } one;
 
@@ -70,7 +71,7 @@ static ll_err attempt(ll_comm *world, const ll_verify_many *o, one *c, outcome *
     if (rc == LL_OK && !c->v.ok)
         snprintf(c->why, sizeof c->why, "step %" PRId64 "%s: %s differs by %.2e, more than %.2g",
                  c->v.step, c->v.in_f64 ? " in f64" : "", c->v.name, c->v.rel_diff, c->v.allowed);
-    bool cannot = rc == LL_E_SHARD || rc == LL_E_CONFIG;
+    bool cannot = rc == LL_E_SHARD || rc == LL_E_CONFIG || (rc == LL_E_MEM && c->limited);
     *out = cannot ? REFUSED : rc != LL_OK || (mine && !c->v.ok) ? WRONG : ALIKE;
     double worst = *out;
     TRY(ll_comm_broadcast(world, &worst, 1, LL_F64, 0, NULL));
@@ -381,6 +382,10 @@ static void draw_training(dice *d, one *c, drawn_mesh m)
     if (!exact && !draw(d, 8)) add(c, "train.precision=bf16");
     if (!exact && m.data && !zero && !draw(d, 4)) add(c, "parallel.compress=factors");
     add(c, "parallel.recompute=%s", recompute[draw(d, 3)]);
+    c->limited = !draw(d, 4);
+    if (!c->limited) return;
+    add(c, "train.memory=%" PRId64 "kB", 50 + draw(d, 1000));
+    if (!m.pipe || draw(d, 2)) add(c, "train.offload=/tmp");
 }
 
 static one draw_case(const ll_verify_many *o, int64_t number, int64_t ranks)

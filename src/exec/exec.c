@@ -38,7 +38,7 @@ static size_t *place_inputs(ll_exec *e, const ll_exec_opts *opts, bool *keeps)
     for (int i = 0; i < p->n_input; i++) {
         const ll_slot *s = &p->slots[p->inputs[i].slot];
         offset[i] = opts->share ? e->input_bytes : s->offset;
-        if (shared_slot(opts, s) >= 0) continue;
+        if (shared_slot(opts, s) >= 0 || s->region == LL_ASIDE) continue;
         size_t copies = s->kind == LL_BATCH ? (size_t)p->n_micro : 1;
         e->input_bytes += (s->bytes * copies + 63) / 64 * 64;
         *keeps |= s->kind != LL_BATCH && s->kind != LL_STEP;
@@ -59,13 +59,26 @@ static ll_err map_slab(ll_exec *e, const ll_exec_opts *opts, bool keeps)
     return e->machine->map(e, slab_bytes(e), &e->slab);
 }
 
+static ll_err map_aside(ll_exec *e)
+{
+    const ll_program *p = e->p;
+    char *aside;
+    if (!p->aside_bytes) return LL_OK;
+    CHECK(e->machine->map_aside, LL_E_ARG, "machine %s lays nothing aside: leave out offload",
+          p->target->name);
+    TRY(e->machine->map_aside(e, p->aside_bytes, &aside));
+    for (int i = 1; i < p->n_slot; i++)
+        if (p->slots[i].region == LL_ASIDE) e->address[i] = aside + p->slots[i].offset;
+    return LL_OK;
+}
+
 /* Those that the machine has put elsewhere stay there. */
 static ll_err place_slots(ll_exec *e, const ll_exec_opts *opts, const size_t *offset)
 {
     const ll_program *p = e->p;
     for (int i = 1; i < p->n_slot; i++) {
         const ll_slot *s = &p->slots[i];
-        if (s->input != i)
+        if (s->input != i && s->region != LL_ASIDE)
             e->address[i] = e->slab + s->offset + (s->region == LL_WORK ? e->input_bytes : 0);
     }
     for (int i = 0; i < p->n_input; i++) {
@@ -168,6 +181,7 @@ static ll_err open_own(ll_exec *e)
     const size_t *offset = place_inputs(e, &e->opts, &keeps);
     if (e->machine->open) TRY(e->machine->open(e));
     TRY(map_slab(e, &e->opts, keeps));
+    TRY(map_aside(e));
     TRY(place_slots(e, &e->opts, offset));
     follow_inputs(e);
     return bind_instrs(e);
@@ -349,8 +363,12 @@ static ll_err run_one(ll_exec *e, int i, bool checked)
 {
     ll_bound *b = &e->instrs[i];
     double start = e->profiling || e->trace ? ll_now() : 0;
-    if (b->instr->wait)
+    if (b->instr->wait && e->p->instrs[b->instr->pair].aside)
+        TRY(e->machine->copy_wait(e, &e->instrs[b->instr->pair]));
+    else if (b->instr->wait)
         TRY(e->link->wait(e, &e->instrs[b->instr->pair]));
+    else if (b->instr->aside)
+        TRY(e->machine->copy(e, b));
     else if (b->instr->collective)
         TRY(e->link->start(e, b));
     else

@@ -158,13 +158,15 @@ ll_err ll_room_judge(ll_room *room, const ll_pipe_plan *p, const double *used, b
     }
     room->n_try++;
     *again = p && p->held && room->n_try < TRIES;
-    CHECK(*again, LL_E_MEM,
-          "memory %s: %s takes %s: allow more, or use recompute full, smaller micro-batches, %s",
-          ll_text_bytes(room->limit, limit),
-          p && p->held ? "of the stages and schedules tried, with the best the fullest rank"
-                       : "a rank's program",
-          ll_text_bytes(room->least, least),
-          p && p->held ? "schedule auto, or more stages" : "or more ranks");
+    CHECK(
+        *again, LL_E_MEM,
+        "memory %s: %s takes %s%s: allow more, or use %srecompute full, smaller micro-batches, %s",
+        ll_text_bytes(room->limit, limit),
+        p && p->held ? "of the stages and schedules tried, with the best the fullest rank"
+                     : "a rank's program",
+        ll_text_bytes(room->least, least), room->offload ? " besides what is laid aside" : "",
+        room->offload ? "" : "offload, ",
+        p && p->held ? "schedule auto, or more stages" : "or more ranks");
     return LL_OK;
 }
 

@@ -10,6 +10,7 @@
  * and cut again with what the account has missed. */
 typedef struct ll_room {
     double limit;             /* bytes; 0: any */
+    bool offload;             /* what it has no room for is laid aside already */
     int n_try;                /* plans that were too large */
     double over[LL_MAX_PIPE]; /* of ranks along axis pipe: bytes more than the account says */
     double push[LL_MAX_PIPE]; /* of these, so that a plan that was too large is not made again */

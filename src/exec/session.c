@@ -33,25 +33,27 @@ static ll_err lower(const ll_session *s, bool no_fuse, ll_program **out)
 {
     ll_precision precision;
     TRY(ll_precision_parse(s->opts.precision, &precision));
-    return ll_lower(s->part ? s->part : whole(s),
-                    &(ll_lower_opts){.target = s->machine->target,
-                                     .precision = precision,
-                                     .threads = s->opts.threads,
-                                     .n_micro = s->opts.micro_batches,
-                                     .any_order = s->opts.any_order,
-                                     .ctx = s->ctx,
-                                     .level = s->ctx ? s->machine->level(s->ctx) : 0,
-                                     .no_fuse = no_fuse,
-                                     .bucket_bytes = bucket_bytes(s),
-                                     .subsets = s->team && !s->devices.direct && !s->pipe &&
-                                                !ll_comm_has_window(ll_team_comm(s->team)),
-                                     .pipe = s->pipe,
-                                     .solver = s->conv.solver,
-                                     .ways = s->ways.n ? &s->ways : NULL,
-                                     .limited = s->conv.limited,
-                                     .workspace = s->conv.workspace,
-                                     .compress = compressed_axes(s)},
-                    out);
+    return ll_lower(
+        s->part ? s->part : whole(s),
+        &(ll_lower_opts){.target = s->machine->target,
+                         .precision = precision,
+                         .threads = s->opts.threads,
+                         .n_micro = s->opts.micro_batches,
+                         .any_order = s->opts.any_order,
+                         .ctx = s->ctx,
+                         .level = s->ctx ? s->machine->level(s->ctx) : 0,
+                         .no_fuse = no_fuse,
+                         .bucket_bytes = bucket_bytes(s),
+                         .subsets = s->team && !s->devices.direct && !s->pipe &&
+                                    !ll_comm_has_window(ll_team_comm(s->team)),
+                         .memory = no_fuse || !s->opts.offload ? 0 : (size_t)s->room.limit,
+                         .pipe = s->pipe,
+                         .solver = s->conv.solver,
+                         .ways = s->ways.n ? &s->ways : NULL,
+                         .limited = s->conv.limited,
+                         .workspace = s->conv.workspace,
+                         .compress = compressed_axes(s)},
+        out);
 }
 
 /* The team of the session that it shares with, where it is of the same mesh: each set of axes then
@@ -220,11 +222,23 @@ static ll_err check_order(const ll_session *s)
     return LL_OK;
 }
 
+static ll_err check_offload(const ll_session *s)
+{
+    const ll_session_opts *o = &s->opts;
+    CHECK(!o->offload || o->share || o->memory, LL_E_ARG,
+          "offload lays aside what memory has no room for: say how much that is");
+    CHECK(!o->offload || s->machine->map_aside, LL_E_ARG,
+          "machine %s lays nothing aside: leave out offload, or use recompute",
+          s->machine->target->name);
+    return LL_OK;
+}
+
 static ll_err compile(ll_session *s)
 {
     CHECK(!s->opts.exact || !strcmp(s->opts.precision, "f32"), LL_E_ARG,
           "exact sums are of f32 numbers, and precision is %s: use one or the other",
           s->opts.precision);
+    TRY(check_offload(s));
     TRY(partition(s));
     TRY(check_compress(s));
     TRY(check_order(s));
@@ -266,6 +280,7 @@ static ll_exec_opts exec_opts(const ll_session *s)
     return (ll_exec_opts){.seed = s->opts.seed,
                           .team = s->team,
                           .compress = s->opts.compress,
+                          .offload = s->opts.offload,
                           .device = s->devices.mine,
                           .link = s->machine->links[s->devices.direct]};
 }
@@ -347,6 +362,7 @@ static ll_err open_session(ll_graph *g, const ll_session_opts *opts, bool wide, 
     s->arena = ll_arena_new();
     if (!s->opts.precision) s->opts.precision = "f32";
     if (!s->opts.share) s->room.limit = (double)s->opts.memory;
+    s->room.offload = s->opts.offload != NULL;
     if (s->opts.threads <= 0) s->opts.threads = omp_get_max_threads();
     if (s->opts.micro_batches <= 0) s->opts.micro_batches = 1;
     ll_err rc = open_parts(s);

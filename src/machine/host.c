@@ -39,6 +39,8 @@ ll_err ll_host_map(ll_exec *e, size_t bytes, char **out)
 
 void ll_host_unmap(ll_exec *e, size_t bytes)
 {
+    ll_aside_close(e->aside); /* whose copies are of the slab's bytes */
+    e->aside = NULL;
     if (bytes && !e->unsettled) munmap(e->slab, bytes);
 }
 
@@ -69,9 +71,36 @@ ll_err ll_host_read(const ll_exec *e, int slot, void *to)
     return LL_OK;
 }
 
+/* ---- what is laid aside ---- */
+
+ll_err ll_host_map_aside(ll_exec *e, size_t bytes, char **out)
+{
+    CHECK(e->opts.offload, LL_E_ARG, "the program lays values aside, and no folder is named");
+    TRY(ll_aside_open(e->opts.offload, bytes, e->p->n_instr, &e->aside));
+    *out = ll_aside_view(e->aside);
+    return LL_OK;
+}
+
+ll_err ll_host_copy(ll_exec *e, ll_bound *b)
+{
+    bool in = b->instr->aside == LL_STORE;
+    const ll_tensor *inside = in ? b->call.in : b->call.out;
+    const ll_tensor *aside = in ? b->call.out : b->call.in;
+    size_t at = (size_t)((char *)aside->data - ll_aside_view(e->aside));
+    size_t bytes = (size_t)ll_numel(&inside->shape) * ll_dtype_bytes(inside->dtype);
+    b->copy = ll_aside_start(e->aside, in, inside->data, at, bytes);
+    return LL_OK;
+}
+
+ll_err ll_host_copy_wait(ll_exec *e, ll_bound *b)
+{
+    return ll_aside_wait(e->aside, b->copy);
+}
+
 /* All ones is NaN in every float type, and -1. */
 ll_err ll_host_begin(ll_exec *e, uint64_t)
 {
+    if (e->aside) TRY(ll_aside_wait_all(e->aside)); /* of a step that ended early */
     if (e->opts.poison)
         memset(e->slab + e->input_bytes, 0xff, e->p->work_bytes + e->p->scratch_bytes);
     return LL_OK;

@@ -10,6 +10,7 @@
 #pragma once
 #include "base/trace.h"
 #include "kern/cuda/context.h"
+#include "machine/aside.h"
 #include "machine/devices.h"
 #include "pass/partition.h"
 #include "team/transfer.h"
@@ -25,8 +26,9 @@ typedef struct ll_exec_opts {
     ll_team *team;        /* for programs with collectives; must outlive the exec */
     ll_exec *share; /* parameters and state of equal names live there; it must outlive this one */
     bool reuse;     /* with share: works in its memory too, where it fits; its results are lost */
-    bool poison;    /* fills the work memory with NaN before each step, for tests */
-    int device;     /* this rank's, of machines that have several */
+    const char *offload; /* the folder of what is laid aside; NULL: nothing may be */
+    bool poison;         /* fills the work memory with NaN before each step, for tests */
+    int device;          /* this rank's, of machines that have several */
     const ll_link *link; /* how ranks talk; NULL: the machine's first */
 } ll_exec_opts;
 
@@ -34,6 +36,7 @@ typedef struct ll_bound { /* an instruction with its operands' addresses */
     ll_kcall call;
     const ll_instr *instr;
     ll_transfer *transfer; /* of a collective's start */
+    uint64_t copy;         /* of a store or load: the one under way */
     bool in_flight;        /* of a start: not awaited yet */
     bool moves;            /* an operand is another address in each micro-batch */
 } ll_bound;
@@ -59,6 +62,7 @@ struct ll_exec { /* a program bound to a machine's memory */
     ll_arena *arena;
     char *slab;
     bool borrowed;      /* the slab is another's */
+    ll_aside *aside;    /* NULL: nothing is laid aside */
     size_t input_bytes; /* of the inputs that lie here */
     void **address;     /* slot -> micro-batch 0 */
     ll_bound *instrs;
@@ -108,7 +112,9 @@ struct ll_machine {
     /* ---- life: open, map, then bind, when operands have their addresses ---- */
     ll_err (*open)(ll_exec *e);
     ll_err (*map)(ll_exec *e, size_t bytes, char **out); /* refuses what does not fit */
-    ll_err (*init)(ll_exec *e, int slot);                /* a parameter's or state's first value */
+    /* Where what is laid aside lies, as memory; NULL: it has no such place. */
+    ll_err (*map_aside)(ll_exec *e, size_t bytes, char **out);
+    ll_err (*init)(ll_exec *e, int slot); /* a parameter's or state's first value */
     ll_err (*bind)(ll_exec *e);
     void (*close)(ll_exec *e, size_t bytes); /* bytes: of the slab, if it is its own */
     /* ---- data: exec.h says what each is for ---- */
@@ -120,7 +126,9 @@ struct ll_machine {
     ll_err (*begin)(ll_exec *e, uint64_t step); /* before the first section: what is new is taken */
     /* A section of one micro-batch; NULL: instruction by instruction. */
     ll_err (*run)(ll_exec *e, int section, int micro, uint64_t step);
-    ll_err (*sync)(ll_exec *e); /* kernels run so far are over */
+    ll_err (*copy)(ll_exec *e, ll_bound *b);      /* begins a store or load */
+    ll_err (*copy_wait)(ll_exec *e, ll_bound *b); /* until that is made */
+    ll_err (*sync)(ll_exec *e);                   /* kernels run so far are over */
     ll_err (*end)(ll_exec *e);  /* after the sections that results need: these are sent for */
     ll_err (*wait)(ll_exec *e); /* until they are here; tells what was wrong with the data */
 };

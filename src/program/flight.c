@@ -55,7 +55,7 @@ ll_flight ll_flight_of(const ll_graph *g, const ll_node *n, int n_micro)
     ll_flight f = {0};
     if (n->op->collective == LL_ALL_REDUCE) {
         f.early = true;
-    } else if (n->op->collective == LL_ROTATE || n->op->collective == LL_SEND ||
+    } else if (ll_aside_of(n) || n->op->collective == LL_ROTATE || n->op->collective == LL_SEND ||
                n->op->collective == LL_RECV) {
         f.early = f.holds = true;
     } else if (n->op->collective == LL_ALL_GATHER) {

@@ -75,6 +75,7 @@ ll_memory_kinds ll_program_kinds(const ll_program *p)
     ll_memory_kinds m = {.scratch = p->scratch_bytes, .gradients = left_for_update(p)};
     for (int i = 0; i < p->n_input; i++) {
         const ll_slot *s = &p->slots[p->inputs[i].slot];
+        if (s->region == LL_ASIDE) continue;
         if (s->kind == LL_PARAM)
             m.parameters += ll_align64(s->bytes);
         else if (ll_kind_stays(s->kind))

@@ -169,8 +169,9 @@ static ll_err add_instr(ll_program *p, const ll_graph *g, const ll_node *n,
     x->flops = ll_node_flops(g, n);
     x->bytes = slot_bytes(p, x->in, x->n_in) + slot_bytes(p, x->out, x->n_out);
     x->collective = n->op->collective;
+    x->aside = ll_aside_of(n);
     x->again = n->of.again;
-    if (!x->collective) TRY(choose_kernel(p, n, opts, limit, x));
+    if (!ll_has_wait(n)) TRY(choose_kernel(p, n, opts, limit, x));
     if (x->scratch > p->scratch_bytes) p->scratch_bytes = x->scratch;
     return LL_OK;
 }
@@ -232,7 +233,7 @@ static ll_err add_position(ll_program *p, const ll_order *o, const ll_places *la
     } else
         TRY(add_instr(p, o->g, n, opts, limit_at(opts, lay, at)));
     x->last = at < o->end[LL_MICRO] && o->last[node];
-    if (!n->op->collective) return LL_OK;
+    if (!ll_has_wait(n)) return LL_OK;
     add_members(p, o, node, x);
     if (x->wait) return LL_OK;
     x->pair = o->done[node];
@@ -360,29 +361,74 @@ static ll_err fit_scratch(ll_program *p, const ll_order *o, const ll_lower_opts 
     return add_instrs(p, o, lay, &how);
 }
 
-static ll_err build(ll_program *p, ll_graph **graph, const ll_lower_opts *opts)
-{
+typedef struct layout { /* of a graph: what runs when, and what lies where */
     ll_order o;
-    ll_places lay;
-    ll_unrolled un = {0};
-    TRY(unroll(graph, opts, p->arena, &un));
-    ll_graph *g = *graph;
-    TRY(keep_old_values(g, p->n_micro));
-    TRY(ll_find_order(g, un.g ? &un : NULL, opts, p->arena, &o));
-    ll_plan_memory(&o, NULL, p->arena, &lay);
+    ll_places places;
+} layout;
+
+static ll_err lay_out(const ll_program *p, const ll_graph *g, const ll_unrolled *un,
+                      const int *until, const ll_lower_opts *opts, layout *out)
+{
+    TRY(ll_find_order(g, un->g ? un : NULL, until, opts, p->arena, &out->o));
+    ll_plan_memory(&out->o, NULL, p->arena, &out->places);
+    return LL_OK;
+}
+
+static ll_err write_program(ll_program *p, layout *l, const ll_lower_opts *opts)
+{
     if (!opts->limited || opts->apart)
-        TRY(add_instrs(p, &o, &lay, opts));
+        TRY(add_instrs(p, &l->o, &l->places, opts));
     else
-        TRY(fit_scratch(p, &o, opts, &lay));
+        TRY(fit_scratch(p, &l->o, opts, &l->places));
     if (opts->pipe) ascend_actions(p, opts->pipe);
-    p->persistent_bytes = lay.persistent_bytes;
-    p->work_bytes = lay.work_bytes;
-    p->ideal_work_bytes = lay.ideal_work_bytes;
+    p->persistent_bytes = l->places.persistent_bytes;
+    p->work_bytes = l->places.work_bytes;
+    p->aside_bytes = l->places.aside_bytes;
+    p->ideal_work_bytes = l->places.ideal_work_bytes;
     p->scratch_bytes = ll_align64(p->scratch_bytes);
     p->bytes = p->persistent_bytes + p->work_bytes + p->scratch_bytes;
+    p->flops = 0;
     for (int i = 0; i < p->n_instr; i++)
-        p->flops += p->instrs[i].flops * (i < p->end[LL_MICRO] && !un.g ? p->n_micro : 1);
+        p->flops += p->instrs[i].flops * (i < p->end[LL_MICRO] && !opts->pipe ? p->n_micro : 1);
     return LL_OK;
+}
+
+/* The program with the n best of what may be laid aside there. */
+static ll_err write_aside(ll_program *p, const ll_offload *f, int n, const ll_unrolled *un,
+                          const ll_lower_opts *opts)
+{
+    ll_offloaded made;
+    layout l;
+    TRY(ll_offload_write(f, n, un, &made));
+    LL_OWN(ll_graph) g = made.g;
+    if (made.un.g) made.un.g = g;
+    TRY(lay_out(p, g, &made.un, made.until, opts, &l));
+    return write_program(p, &l, opts);
+}
+
+/* As few values laid aside as bring the program within its limit; all, where that does not. */
+static ll_err lay_aside(ll_program *p, const ll_graph *g, const ll_unrolled *un,
+                        const ll_lower_opts *opts)
+{
+    const ll_offload *f = ll_offload_find(g, p->n_micro, p->arena);
+    int low = 0, high = ll_offload_most(f), now = 0; /* low: is too large */
+    while (high - low > 1) {
+        now = (low + high) / 2;
+        TRY(write_aside(p, f, now, un, opts));
+        *(p->bytes <= opts->memory ? &high : &low) = now;
+    }
+    return high != now ? write_aside(p, f, high, un, opts) : LL_OK;
+}
+
+static ll_err build(ll_program *p, ll_graph **graph, const ll_lower_opts *opts)
+{
+    layout l;
+    ll_unrolled un = {0};
+    TRY(unroll(graph, opts, p->arena, &un));
+    TRY(keep_old_values(*graph, p->n_micro));
+    TRY(lay_out(p, *graph, &un, un.until, opts, &l));
+    TRY(write_program(p, &l, opts));
+    return opts->memory && p->bytes > opts->memory ? lay_aside(p, *graph, &un, opts) : LL_OK;
 }
 
 ll_err ll_lower(const ll_graph *g, const ll_lower_opts *opts, ll_program **out)

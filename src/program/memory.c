@@ -136,7 +136,8 @@ static void place_results(planner *p, int node, int at)
             p->s[s].last = last;
             p->s[s].taken = at;
         } else
-            s = new_storage(p, bytes, accum ? 0 : at, last, LL_WORK);
+            s = new_storage(p, bytes, accum ? 0 : at, last,
+                            ll_aside_of(n) == LL_STORE ? LL_ASIDE : LL_WORK);
         p->s[s].adds_up |= accum;
         p->out->storage[id] = s;
     }
@@ -148,21 +149,32 @@ static void place_position(planner *p, int at)
     const ll_order *o = p->o;
     int node = o->node[at];
     const ll_flight *f = &o->flight[node];
-    if (!p->g->nodes[node].op->collective || f->early != o->wait[at])
+    if (!ll_has_wait(&p->g->nodes[node]) || f->early != o->wait[at])
         for (int k = node; k >= 0; k = o->before[k] - 1) place_results(p, k, at);
     if (f->packing && !o->wait[at])
         p->out->packing[node] = new_storage(p, f->packing, at, o->done[node], LL_WORK);
 }
 
+/* Inputs that are loaded, and nothing else, lie aside. */
+static bool *find_aside(const planner *p)
+{
+    const ll_graph *g = p->g;
+    bool *aside = LL_NEW_ARRAY(p->arena, bool, g->n_value);
+    for (int i = 0; i < g->n_node; i++)
+        if (ll_aside_of(&g->nodes[i]) == LL_LOAD) aside[g->nodes[i].in[0].id] = true;
+    return aside;
+}
+
 static void find_storages(planner *p)
 {
+    const bool *aside = find_aside(p);
     const ll_graph *g = p->g;
     for (int i = 1; i < g->n_value; i++) {
         const ll_value *v = &g->values[i];
         if (v->node >= 0) continue;
         size_t copies = v->kind == LL_BATCH ? (size_t)p->o->n_micro : 1;
-        p->out->storage[i] =
-            new_storage(p, copies * ll_value_bytes(v), 0, p->last_use[i], LL_PERSISTENT);
+        p->out->storage[i] = new_storage(p, copies * ll_value_bytes(v), 0, p->last_use[i],
+                                         aside[i] ? LL_ASIDE : LL_PERSISTENT);
     }
     for (int at = 0; at < p->o->n; at++) place_position(p, at);
     for (int i = 0; i < p->n; i++) /* what reads it may run with the last micro-batch alone */
@@ -171,24 +183,36 @@ static void find_storages(planner *p)
     for (int i = 1; i < g->n_value; i++) p->out->storage[i] = storage_of(p, (ll_val){i});
 }
 
+/* A region that is shared by what lives at different times; of inputs, always. */
+static size_t place_shared(planner *p, ll_region region)
+{
+    ll_want *wants = LL_NEW_ARRAY(p->arena, ll_want, p->n + 1);
+    bool *input = LL_NEW_ARRAY(p->arena, bool, p->n + 1);
+    int n = 0;
+    for (int i = 1; i < p->g->n_value; i++)
+        if (p->g->values[i].node < 0) input[p->out->storage[i]] = true;
+    for (int i = 0; i < p->n; i++)
+        if (p->s[i].region == region)
+            wants[n++] = (ll_want){.bytes = p->s[i].bytes,
+                                   .from = input[i] ? 0 : p->s[i].first,
+                                   .to = input[i] ? p->o->n : p->s[i].last};
+    size_t bytes = ll_room_plan(wants, n, p->arena);
+    n = 0;
+    for (int i = 0; i < p->n; i++)
+        if (p->s[i].region == region) p->s[i].offset = wants[n++].at;
+    return bytes;
+}
+
 static void place_storages(planner *p)
 {
     ll_places *out = p->out;
-    ll_want *wants = LL_NEW_ARRAY(p->arena, ll_want, p->n + 1);
-    int n = 0;
     for (int i = 0; i < p->n; i++) {
-        storage *s = &p->s[i];
-        if (s->region == LL_WORK) {
-            wants[n++] = (ll_want){.bytes = s->bytes, .from = s->first, .to = s->last};
-            continue;
-        }
-        s->offset = out->persistent_bytes;
-        out->persistent_bytes += ll_align64(s->bytes);
+        if (p->s[i].region != LL_PERSISTENT) continue;
+        p->s[i].offset = out->persistent_bytes;
+        out->persistent_bytes += ll_align64(p->s[i].bytes);
     }
-    out->work_bytes = ll_room_plan(wants, n, p->arena);
-    n = 0;
-    for (int i = 0; i < p->n; i++)
-        if (p->s[i].region == LL_WORK) p->s[i].offset = wants[n++].at;
+    out->work_bytes = place_shared(p, LL_WORK);
+    out->aside_bytes = place_shared(p, LL_ASIDE);
 }
 
 static size_t busiest(const planner *p)

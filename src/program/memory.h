@@ -32,10 +32,11 @@ typedef struct ll_order {
 int ll_bundle(ll_order *o, const ll_lower_opts *opts, int section, int *list, int n,
               ll_arena *arena);
 ll_flight ll_flight_of(const ll_graph *g, const ll_node *n, int n_micro);
-/* un: NULL: g is of one micro-batch. By opts: blocking: in the graph's order, collectives awaited
- * where they start. */
-ll_err ll_find_order(const ll_graph *g, const ll_unrolled *un, const ll_lower_opts *opts,
-                     ll_arena *arena, ll_order *o);
+/* un: NULL: g is of one micro-batch. until: of nodes with a wait: the node before which that comes
+ * at the latest, 0: any (NULL: of all). By opts: blocking: in the graph's order, collectives are
+ * awaited where they start. */
+ll_err ll_find_order(const ll_graph *g, const ll_unrolled *un, const int *until,
+                     const ll_lower_opts *opts, ll_arena *arena, ll_order *o);
 
 /* Whether a node's result is just its operand's bytes in this program. */
 bool ll_is_alias(const ll_node *n, int n_micro);
@@ -52,7 +53,32 @@ typedef struct ll_places {
     bool *in_place; /* update i writes straight into its input */
     int *scratch;   /* position -> storage of its scratch */
     size_t *live;   /* position -> bytes of work storages that are in use then */
-    size_t persistent_bytes, work_bytes, ideal_work_bytes;
+    size_t persistent_bytes, work_bytes, aside_bytes, ideal_work_bytes;
 } ll_places;
 /* scratch: bytes that each position asks for while it runs; NULL: they lie elsewhere. */
 void ll_plan_memory(const ll_order *o, const size_t *scratch, ll_arena *arena, ll_places *out);
+
+/* ---- offload.c ---- */
+extern const ll_op ll_op_store, ll_op_load;
+static inline ll_aside_kind ll_aside_of(const ll_node *n)
+{
+    return n->op == &ll_op_store ? LL_STORE : n->op == &ll_op_load ? LL_LOAD : LL_NOT_ASIDE;
+}
+/* Whether it has a start and a wait. */
+static inline bool ll_has_wait(const ll_node *n)
+{
+    return n->op->collective || ll_aside_of(n);
+}
+
+/* What of a graph may be laid aside, best first. It lives in the arena; the graph must stay. */
+typedef struct ll_offload ll_offload;
+ll_offload *ll_offload_find(const ll_graph *g, int n_micro, ll_arena *arena);
+int ll_offload_most(const ll_offload *f);
+
+typedef struct ll_offloaded {
+    ll_graph *g;
+    int *until;     /* [n_node] of stores, and of sends: as ll_find_order has it */
+    ll_unrolled un; /* of a pipeline's; else un.g NULL */
+} ll_offloaded;
+/* The graph with the first n of them laid aside. un: as it was unrolled; un->g NULL: it was not. */
+ll_err ll_offload_write(const ll_offload *f, int n, const ll_unrolled *un, ll_offloaded *out);

@@ -13,6 +13,7 @@
  *      at any time. It is started when the last large one before it is about to be used: so one
  *      large parameter, and the small ones on the way to it, are under way while another is at
  *      work. Large: not smaller than their mean.
+ *      Stores and loads (offload.c) keep their places in the graph.
  *   6. After the micro-batches, what reads the collectives that were started first comes first, and
  *      every collective starts as soon as its operand is made.
  *
@@ -38,8 +39,8 @@ typedef struct orderer {
     int *flying, n_flying;    /* those under way, oldest first */
     int *list, n;             /* the section's nodes */
     bool blocking;            /* collectives are awaited where they start */
-    const int *until;         /* of sends: the node before which they are awaited; NULL: none */
-    int *first, *next;        /* of each node, those that come right behind it; indices + 1 */
+    const int *until;  /* of sends and stores: the node before which they are awaited; NULL: none */
+    int *first, *next; /* of each node, those that come right behind it; indices + 1 */
 } orderer;
 
 /* ---- sections ---- */
@@ -186,7 +187,7 @@ static void place_node(orderer *q, int node)
         q->placed[k] = true;
     }
     put(q, node, false);
-    if (!q->g->nodes[node].op->collective) return;
+    if (!ll_has_wait(&q->g->nodes[node])) return;
     q->is_flying[node] = true;
     q->flying[q->n_flying++] = node;
     if (q->blocking) await_node(q, node);
@@ -224,7 +225,7 @@ static int find_other(const orderer *q, int at)
     for (int i = at + 1; i < q->n && i <= at + LOOK_AHEAD; i++) {
         int node = q->list[i];
         const ll_node *n = &q->g->nodes[node];
-        if (q->placed[node] || n->action != action) continue;
+        if (q->placed[node] || n->action != action || ll_aside_of(n)) continue;
         bool may = !n->op->collective || (first && maker(q, n->in[0]) >= 0);
         if (may && is_ready(q, node)) return node;
         first &= !n->op->collective;
@@ -396,6 +397,11 @@ static void list_by_arrival(orderer *q, int section)
         if (key[i] < last) key[i] = last;
         last = key[i];
     }
+    for (int i = g->n_node - 1; i >= 0; i--) /* what is loaded comes with its first reader */
+        for (int k = 0; k < g->nodes[i].n_in; k++) {
+            int m = maker(q, g->nodes[i].in[k]);
+            if (m >= 0 && ll_aside_of(&g->nodes[m]) == LL_LOAD) key[m] = key[i];
+        }
     for (int k = 0; k <= q->n_flying; k++) list_nodes(q, section, key, k);
 }
 
@@ -443,19 +449,18 @@ static void new_order(orderer *q, int n_micro)
     q->list = LL_NEW_ARRAY(q->arena, int, n);
 }
 
-ll_err ll_find_order(const ll_graph *g, const ll_unrolled *un, const ll_lower_opts *opts,
-                     ll_arena *arena, ll_order *o)
+ll_err ll_find_order(const ll_graph *g, const ll_unrolled *un, const int *until,
+                     const ll_lower_opts *opts, ll_arena *arena, ll_order *o)
 {
-    orderer q = {.g = g, .o = o, .arena = arena, .blocking = opts->blocking};
+    orderer q = {.g = g, .o = o, .arena = arena, .blocking = opts->blocking, .until = until};
     new_order(&q, opts->n_micro);
     o->unrolled = un != NULL;
-    if (un) q.until = un->until;
     TRY(find_sections(g, un, o->n_micro, arena, q.micro, q.report));
     for (int i = 0; i < g->n_node; i++) {
         o->bundle[i] = i;
         o->last[i] = un ? un->last[i] : joins_last(g, i);
         q.micro[i] |= o->last[i];
-        if (g->nodes[i].op->collective) o->flight[i] = ll_flight_of(g, &g->nodes[i], o->n_micro);
+        if (ll_has_wait(&g->nodes[i])) o->flight[i] = ll_flight_of(g, &g->nodes[i], o->n_micro);
     }
     find_followers(&q);
     for (int s = 0; s < LL_N_SECTION; s++) {

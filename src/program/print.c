@@ -11,7 +11,9 @@ static void put_slots(ll_buf *b, const ll_program *p, const int *slots, int n)
     for (int i = 0; i < n; i++) {
         const ll_slot *s = &p->slots[slots[i]];
         char shape[LL_SHAPE_TEXT];
-        const char *region = s->region == LL_PERSISTENT ? "p" : "w";
+        const char *region = s->region == LL_PERSISTENT ? "p"
+                             : s->region == LL_WORK     ? "w"
+                                                        : "aside";
         ll_buf_printf(b, "%s%s@%s+%zu %s%s", i ? ", " : "", s->name ? s->name : "", region,
                       s->offset, ll_dtype_name(s->type.dtype),
                       ll_shape_print(&s->type.shape, shape));
@@ -27,6 +29,7 @@ static void put_collective(ll_buf *b, const ll_program *p, const ll_instr *x)
     for (int k = 0; k < x->n_in; k++) {
         bytes += (double)p->slots[x->in[k]].bytes;
         in_place &= k < x->n_out && p->slots[x->in[k]].offset == p->slots[x->out[k]].offset &&
+                    p->slots[x->in[k]].region == p->slots[x->out[k]].region &&
                     p->slots[x->in[k]].bytes == p->slots[x->out[k]].bytes;
         if (k && x->collective != LL_HALO)
             mixed |= ((const ll_coll_attr *)x->attrs[k])->axes !=
@@ -111,6 +114,8 @@ static void put_memory(ll_buf *b, const ll_program *p)
                   ll_text_bytes((double)p->work_bytes, t[2]),
                   ll_text_bytes((double)p->ideal_work_bytes, t[3]));
     ll_buf_printf(b, "scratch %s\n", ll_text_bytes((double)p->scratch_bytes, t[0]));
+    if (p->aside_bytes)
+        ll_buf_printf(b, "laid aside %s\n", ll_text_bytes((double)p->aside_bytes, t[0]));
     put_kinds(b, p);
     ll_buf_puts(b, "largest tensors:\n");
     const ll_slot **order = LL_NEW_ARRAY(b->arena, const ll_slot *, p->n_slot + 1);

@@ -13,14 +13,18 @@
  * 4. A collective is two instructions. Between its start and its wait its result and its room for
  *    packing are its own, and so is its operand, if its wait comes after the start. All ranks start
  *    their collectives in the same order.
- * 5. Batch slots hold all micro-batches, one after another. */
+ * 5. Batch slots hold all micro-batches, one after another.
+ * 6. A store and a load (offload.c) are two instructions each, as collectives are. What is stored
+ *    lies aside: in a file, outside of the slab, whose bytes are planned the same way. */
 #pragma once
 #include "pass/target.h"
 #include "sched/pipeline.h"
 
 #include <string.h>
 
-typedef enum ll_region { LL_PERSISTENT, LL_WORK } ll_region;
+typedef enum ll_region { LL_PERSISTENT, LL_WORK, LL_ASIDE } ll_region;
+
+typedef enum ll_aside_kind { LL_NOT_ASIDE, LL_STORE, LL_LOAD } ll_aside_kind;
 
 typedef struct ll_slot {
     ll_type type;
@@ -40,6 +44,7 @@ typedef struct ll_instr {
     const char *op;             /* of a wait: "wait" */
     ll_solver kernel;           /* run NULL: a collective's start, or its wait */
     ll_collective collective;   /* of a start: what it is; of several operands: a bundle */
+    ll_aside_kind aside;        /* of a start: copies to what lies aside, or from it */
     bool compressed;            /* of a start: its sums may go through a codec */
     bool again;                 /* of activations that are made a second time */
     bool last;                  /* of the micro-batches, runs in the last alone */
@@ -90,6 +95,7 @@ typedef struct ll_program {
     struct ll_cuda_context
         *ctx; /* of the GPU that kernels were chosen for; not the program's own */
     size_t persistent_bytes, work_bytes, scratch_bytes, bytes;
+    size_t aside_bytes;      /* in a file, or where else the machine lays values aside */
     size_t ideal_work_bytes; /* largest sum of live work slots: no plan can need less */
     double flops;            /* of a whole step */
     const char *fusions;     /* lines: which were made how often, or why not; NULL: none */
@@ -105,6 +111,7 @@ typedef struct ll_lower_opts {
     bool as_is;          /* the graph's own nodes, those that are needed; ref expands some */
     size_t bucket_bytes; /* of gradients that are summed as one; 0: the target's */
     bool subsets;        /* sums over other ranks may be one too: their messages go together */
+    size_t memory;       /* values are laid aside to keep within these bytes; 0: none are */
     const ll_pipe *pipe; /* NULL: no pipeline */
     int64_t compress;    /* axes: gradients that are summed over them are compressed */
     struct ll_cuda_context *ctx; /* of machine cuda: outlives the program; NULL: no GPU is here */

@@ -108,7 +108,7 @@ static double talk(const foresight *f, const ll_instr *x)
 {
     const ll_mesh *m = &f->s->place->mesh;
     double bytes = 0;
-    if (x->kernel.run || x->wait) return 0;
+    if (!x->collective) return 0;
     for (int o = 0; o < x->n_in; o++)
         bytes += ll_collective_sent(m, x->collective, x->attrs[o], &f->s->p->slots[x->in[o]].type);
     return 10e-6 + 2 * bytes / f->copy_rate;

@@ -275,6 +275,12 @@ static ll_err finish_train(ll_run *r)
     CHECK(!*t->memory || ll_text_to_bytes(t->memory, &r->train.memory_bytes), LL_E_CONFIG,
           "%s: train.memory is '%.40s', want bytes, such as 200MiB",
           ll_run_origin(r, "train.memory"), t->memory);
+    CHECK(!*t->offload || t->memory_bytes > 0, LL_E_CONFIG,
+          "%s: train.offload lays aside what train.memory has no room for: set that too",
+          ll_run_origin(r, "train.offload"));
+    CHECK(!*t->offload || !strcmp(t->machine, "cpu") || !strcmp(t->machine, "ref"), LL_E_CONFIG,
+          "%s: train.machine %s lays nothing aside: use parallel.recompute, or machine cpu",
+          ll_run_origin(r, "train.offload"), t->machine);
     const ll_schedule *s = &t->schedule;
     bool steps = !strcmp(s->shape, "step");
     bool falls = !strcmp(s->shape, "cosine") || !strcmp(s->shape, "linear");

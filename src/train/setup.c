@@ -262,6 +262,7 @@ ll_session_opts ll_run_session(const ll_run *r, ll_comm *c, const char *mesh)
                              .conv = r->train.conv,
                              .workspace = r->train.workspace,
                              .memory = (size_t)r->train.memory_bytes,
+                             .offload = *r->train.offload ? r->train.offload : NULL,
                              .transport = r->parallel.transport,
                              .schedule = pipe && *p->schedule ? p->schedule_text : NULL,
                              .virtual_stages = pipe ? (int)p->virtual_stages : 0,

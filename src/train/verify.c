@@ -210,6 +210,7 @@ static ll_session_opts alone_opts(const verifier *v)
     o.virtual_stages = 0;
     o.recompute = NULL;
     o.memory = 0;
+    o.offload = NULL;
     return o;
 }
 
@@ -668,6 +669,7 @@ static ll_err run_wide(const ll_graph *g, const ll_verify_opts *given, ll_verify
     o.tolerance = fmin(o.tolerance, WIDE);
     o.session.machine = o.session.precision = o.session.transport = NULL;
     o.session.memory = 0; /* was of f32 */
+    o.session.offload = NULL;
     TRY(ll_retype(g, LL_F64, true, &wide));
     ll_err rc = run(wide, &o, true, out);
     ll_graph_free(wide);
@@ -682,6 +684,7 @@ static ll_err run_exact(ll_graph *g, const ll_verify_opts *given, ll_verify_repo
     o.session.exact = true;
     o.session.precision = o.session.compress = NULL;
     o.session.memory = 0; /* was of plain sums */
+    o.session.offload = NULL;
     out->differing = 0;
     return run(g, &o, false, out);
 }

@@ -4,6 +4,7 @@
  *   facts    what the pass says it keeps is what its graph keeps, and planned memory falls
  *   random   random graphs train to the same bits
  *   budgets  are kept, or refused
+ *   offload  the same of what is laid aside in a file: bits, memory as planned, a limit kept
  *
  * SEED=7 test_recompute starts random graphs there, COUNT=1 stops after one. */
 #include "exec/session.h"
@@ -256,6 +257,75 @@ static void test_memory(void **state)
     ll_graph_free(g);
 }
 
+/* ---- laid aside ---- */
+
+/* Trains within shares of the memory that it takes otherwise; returns the least share, of 20, that
+ * will do. */
+static int check_aside(const struct net *n, ll_session_opts o, int steps)
+{
+    char what[96];
+    ll_graph *g = make(n);
+    ll_session *want = open_session(g, &o), *s;
+    int least = 20;
+    train(want, steps);
+    o.offload = "/tmp";
+    for (int share = 18; share >= 4; share -= 3) {
+        o.memory = want->p->bytes / 20 * (size_t)share;
+        snprintf(what, sizeof what, "%s in %d %% of its memory", n->model, 5 * share);
+        ll_err rc = ll_session_open(g, &o, &s);
+        if (rc == LL_E_MEM) break;
+        must(rc, what);
+        assert_true(s->p->bytes <= o.memory && s->p->aside_bytes > 0);
+        assert_int_equal(ll_exec_bytes(s->e), s->p->bytes);
+        s->checked = true;
+        s->e->opts.poison = true;
+        train(s, steps);
+        same_bits(what, want, s);
+        ll_session_close(s);
+        least = share;
+    }
+    print_message("%-9s trains in %d %% of its memory\n", n->model, 5 * least);
+    ll_session_close(want);
+    ll_graph_free(g);
+    return least;
+}
+
+static void test_aside(void **state)
+{
+    (void)state;
+    for (int i = 0; i < N_NET; i++) check_aside(&nets[i], (ll_session_opts){.threads = 2}, 2);
+    check_aside(&nets[GPT], (ll_session_opts){.threads = 1, .micro_batches = 3}, 2);
+    check_aside(&nets[2], (ll_session_opts){.threads = 1, .micro_batches = 2}, 2);
+    check_aside(&nets[GPT], (ll_session_opts){.threads = 1, .exact = true}, 2);
+    check_aside(&nets[GPT], (ll_session_opts){.threads = 2, .precision = "bf16"}, 2);
+    check_aside(&nets[GPT], (ll_session_opts){.threads = 1, .recompute = "selective"}, 2);
+    struct net deep = nets[GPT]; /* in less than half of its memory */
+    deep.sizes[0].value = 8;
+    deep.sizes[1].value = 48;
+    deep.sizes[3].value = 61;
+    deep.batch = 6;
+    assert_true(check_aside(&deep, (ll_session_opts){.threads = 1}, 2) <= 9);
+}
+
+static void test_aside_refused(void **state)
+{
+    (void)state;
+    ll_graph *g = make(&nets[GPT]);
+    ll_session *s;
+    ll_session_opts o = {.threads = 1, .offload = "/tmp"};
+    assert_int_equal(ll_session_open(g, &o, &s), LL_E_ARG);
+    o.memory = 20000;
+    assert_int_equal(ll_session_open(g, &o, &s), LL_E_MEM);
+    assert_non_null(strstr(ll_error_message(), "allow more"));
+    s = open_session(g, &(ll_session_opts){.threads = 1});
+    o.memory = s->p->bytes * 3 / 4;
+    ll_session_close(s);
+    o.offload = "/nowhere";
+    assert_int_equal(ll_session_open(g, &o, &s), LL_E_IO);
+    assert_non_null(strstr(ll_error_message(), "/nowhere"));
+    ll_graph_free(g);
+}
+
 /* Without marks, segments are chosen: with n layers kept values are about 2 sqrt(n) of them. */
 static void test_unmarked(void **state)
 {
@@ -372,11 +442,12 @@ int main(void)
     if (s) first_seed = strtoull(s, NULL, 10);
     if (n) count = atoi(n);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_bits),     cmocka_unit_test(test_micro_batches),
-        cmocka_unit_test(test_exact),    cmocka_unit_test(test_bf16),
-        cmocka_unit_test(test_facts),    cmocka_unit_test(test_memory),
-        cmocka_unit_test(test_unmarked), cmocka_unit_test(test_random),
-        cmocka_unit_test(test_settings),
+        cmocka_unit_test(test_bits),          cmocka_unit_test(test_micro_batches),
+        cmocka_unit_test(test_exact),         cmocka_unit_test(test_bf16),
+        cmocka_unit_test(test_facts),         cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_unmarked),      cmocka_unit_test(test_random),
+        cmocka_unit_test(test_settings),      cmocka_unit_test(test_aside),
+        cmocka_unit_test(test_aside_refused),
     };
     return cmocka_run_group_tests_name("recompute", tests, NULL, NULL);
 }

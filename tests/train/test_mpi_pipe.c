@@ -248,7 +248,7 @@ static void go_on(const char *mesh, const char *more, const char *from, int64_t 
     no_error(ll_mesh_parse(mesh, &m));
     no_error(ll_comm_split(comm, ll_comm_rank(comm) < m.n_rank ? 0 : -1, ll_comm_rank(comm), &c));
     if (c) {
-        char settings[200];
+        char settings[1000];
         snprintf(settings, sizeof settings, "%s%s parallel.exact=true train.clip=0.5 %s",
                  *mesh ? "parallel.mesh=" : "", mesh, more);
         ll_graph *g;
@@ -316,13 +316,13 @@ static void test_checkpoints(void **state)
 /* ---- a limit ---- */
 
 /* What the fullest rank plans; of a limit that nothing fits 0, and the message says what would. */
-static double fullest(const char *mesh, const char *settings)
+static double fullest(const char *mesh, int n_micro, const char *settings)
 {
-    ll_run *r = run_of(GPT, 8, settings);
+    ll_run *r = run_of(GPT, n_micro, settings);
     ll_session_opts o = ll_run_session(r, comm, mesh);
     ll_graph *g;
     ll_session *s;
-    no_error(ll_run_graph(r, r->train.batch / 8, &r->train.optim, &g));
+    no_error(ll_run_graph(r, r->train.batch / ll_run_micro_batches(r), &r->train.optim, &g));
     ll_err rc = ll_session_open(g, &o, &s);
     double bytes = rc == LL_OK ? (double)s->p->bytes : 0;
     if (rc != LL_OK) assert_int_equal(rc, LL_E_MEM);
@@ -348,16 +348,16 @@ static void test_limit(void **state)
         snprintf(settings, sizeof settings,
                  "parallel.mesh=%s parallel.schedule=%s model.layers=7 parallel.exact=true", mesh,
                  names[i]);
-        double free = fullest(mesh, settings);
+        double free = fullest(mesh, 8, settings);
         for (int k = 19; k >= 11; k -= 4) {
             snprintf(limited, sizeof limited, "%s train.memory=%.0fB", settings, k * free / 20);
-            double bytes = fullest(mesh, limited);
+            double bytes = fullest(mesh, 8, limited);
             assert_true(bytes <= k * free / 20);
             fitted[i] += bytes > 0;
             print_message("%s, a limit of %d %%: %.0f %%\n", names[i], 5 * k, 100 * bytes / free);
         }
         snprintf(limited, sizeof limited, "%s train.memory=1kB", settings);
-        assert_true(fullest(mesh, limited) == 0);
+        assert_true(fullest(mesh, 8, limited) == 0);
         snprintf(limited, sizeof limited,
                  "model.layers=7 train.micro_batch=1 parallel.schedule=%s train.memory=%.0fB",
                  names[i], fitted[i] ? 0.95 * free : free);
@@ -365,6 +365,33 @@ static void test_limit(void **state)
         if (!i) go_on(mesh, limited, NULL, 0, "first"), same_bytes("first", "serial1");
     }
     assert_true(fitted[0] > 0);
+}
+
+/* Activations and moments laid aside, beside messages: the same bits. */
+static void test_offload(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"1f1b", "zb-h1", "interleaved", "gpipe"};
+    char mesh[16], settings[250], more[900];
+    snprintf(mesh, sizeof mesh, "pipe=%d", ll_comm_size(comm));
+    go_on("", "model.layers=7", NULL, 0, "serial1");
+    for (int i = 0; i < 4; i++) {
+        snprintf(settings, sizeof settings,
+                 "parallel.mesh=%s parallel.schedule=%s model.layers=7 train.clip=0.5 "
+                 "parallel.exact=true",
+                 mesh, names[i]);
+        double all = fullest(mesh, 3, settings);
+        snprintf(more, sizeof more, "%s train.offload=/tmp train.memory=%.0fB", settings,
+                 0.8 * all);
+        double bytes = fullest(mesh, 3, more);
+        assert_true(bytes > 0 && bytes <= 0.8 * all);
+        snprintf(more, sizeof more,
+                 "model.layers=7 parallel.schedule=%s train.offload=/tmp train.memory=%.0fB",
+                 names[i], 0.8 * all);
+        go_on(mesh, more, NULL, 0, "first");
+        same_bytes("first", "serial1");
+        print_message("%s: %.0f %% of its memory\n", names[i], 100 * bytes / all);
+    }
 }
 
 /* ---- mistakes ---- */
@@ -404,7 +431,7 @@ int main(void)
         cmocka_unit_test(test_schedules),   cmocka_unit_test(test_others),
         cmocka_unit_test(test_layers),      cmocka_unit_test(test_memory),
         cmocka_unit_test(test_checkpoints), cmocka_unit_test(test_limit),
-        cmocka_unit_test(test_mistakes)};
+        cmocka_unit_test(test_offload),     cmocka_unit_test(test_mistakes)};
     int rc = cmocka_run_group_tests(tests, NULL, NULL);
     char command[128];
     snprintf(command, sizeof command, "rm -rf %s-*", folder);
