@@ -535,6 +535,7 @@ static ll_err run(const void *given)
     const opts *o = (const opts *)given;
     LL_OWN(ll_arena) a = ll_arena_new();
     server s = {.o = o};
+    CHECK(o->timeout > 0, LL_E_ARG, "--timeout is %g: want seconds, more than 0", o->timeout);
     ll_err rc = open_all(&s, a);
     if (rc == LL_OK) {
         bool six = strchr(o->host, ':') != NULL;

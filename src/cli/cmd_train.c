@@ -365,9 +365,14 @@ static void show_steps(const ll_train_report *t, const ll_start *job)
 static void show_stale(const ll_train_report *t)
 {
     double all = 0, sum = 0;
-    for (int i = 0; i < LL_STALENESS; i++) all += t->stale[i], sum += i * t->stale[i];
+    int most = 0;
+    for (int i = 0; i < LL_STALENESS; i++) {
+        all += t->stale[i], sum += i * t->stale[i];
+        if (t->stale[i] > 0) most = i;
+    }
     if (all == 0) return;
-    fprintf(stderr, "\nstaleness: %.1f changes by others in the mean;", sum / all);
+    fprintf(stderr, "\nstaleness: %.1f changes by others in the mean, %d%s at most;", sum / all,
+            most, most == LL_STALENESS - 1 ? " or more" : "");
     for (int i = 0; i < LL_STALENESS; i++)
         if (t->stale[i] >= 0.01 * all)
             fprintf(stderr, " %d%s: %.0f %%", i, i == LL_STALENESS - 1 ? " or more" : "",
@@ -419,7 +424,7 @@ static void show_end(const ll_run *r, const ll_train_report *t, const ll_start *
         fprintf(stderr, "\ngradients: rank 0 sent %s in the last step, f32 takes %s",
                 ll_text_bytes((double)t->gradient_bytes, d),
                 ll_text_bytes((double)t->dense_bytes, e));
-    if (t->replica_bytes)
+    if (t->replica_bytes && r->parallel.replicas > 1)
         fprintf(stderr, "\nreplicas: rank 0 sent %s to others, %s a step",
                 ll_text_bytes((double)t->replica_bytes, d),
                 ll_text_bytes((double)t->replica_bytes / (double)(t->steps - t->first), e));
@@ -497,7 +502,9 @@ static ll_err read_slow(const char *text, int ranks, ll_train_opts *t)
     char rest;
     int n = sscanf(text, "%d:%lf%c", &t->slow_rank, &t->slow, &rest);
     CHECK(n == 2 && t->slow_rank >= 0 && t->slow_rank < ranks && t->slow >= 1 && t->slow <= 1000,
-          LL_E_ARG, "--slow is '%s': want RANK:FACTOR, such as 1:2, of %d ranks", text, ranks);
+          LL_E_ARG,
+          "--slow is '%s': want RANK:FACTOR, such as 1:2, of %d ranks and a factor of 1 to 1000",
+          text, ranks);
     return LL_OK;
 }
 
@@ -551,7 +558,8 @@ static void remedy(const ll_run *r, int ranks)
     char text[1024];
     snprintf(text, sizeof text, "%s", ll_error_message());
     double room = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
-    ll_plan_remedy(r, ranks, room / ranks);
+    double limit = r->train.memory_bytes;
+    ll_plan_remedy(r, ranks, limit > 0 && limit < room / ranks ? limit : room / ranks);
     ll_err rc = RAISE(LL_E_MEM, "%s", text);
     (void)rc;
 }

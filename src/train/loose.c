@@ -5,6 +5,7 @@
  * hold. */
 #include "train/loose.h"
 
+#include "base/crc32c.h"
 #include "base/rng.h"
 #include "comm/codec.h"
 #include "train/checkpoint.h"
@@ -445,6 +446,19 @@ const char *ll_loose_order(ll_arena *a, const char *run, int replica)
     return ll_arena_printf(a, "%s/order-%d.txt", run, replica);
 }
 
+/* Of all but where the run's folder is. */
+static uint32_t sum_settings(const ll_loose *x)
+{
+    LL_OWN(ll_arena) a = ll_arena_new();
+    uint32_t sum = 0;
+    for (const char *line = ll_run_print(x->run, a), *next; *line; line = next) {
+        next = line + strcspn(line, "\n");
+        next += *next == '\n';
+        if (strncmp(line, "out:", 4)) sum = ll_crc32c(sum, line, (size_t)(next - line));
+    }
+    return sum;
+}
+
 ll_err ll_loose_start(ll_loose *x, int64_t step, const char *replay)
 {
     ll_server_opts o = {.how = x->how,
@@ -454,9 +468,10 @@ ll_err ll_loose_start(ll_loose *x, int64_t step, const char *replay)
                         .n = x->n,
                         .params = x->params,
                         .shared = x->shared,
+                        .settings = sum_settings(x),
                         .order = ll_loose_order(x->arena, x->run->out, x->index),
                         .replay = replay ? ll_loose_order(x->arena, replay, x->index) : NULL};
-    TRY(ll_comm_agree(x->world, ll_server_open(&o, &x->server)));
+    TRY(ll_comm_agree(x->world, ll_server_open(&o, step, &x->server)));
     take(x, x->own, x->shared);
     return ll_server_begin(x->server, step, x->own, x->velocity);
 }

@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 typedef struct head {
     int64_t turns, share;  /* so far; the next one to be taken */
@@ -75,7 +76,36 @@ static ll_err open_file(const char *path, const char *how, FILE **out)
     return LL_OK;
 }
 
-ll_err ll_server_open(const ll_server_opts *o, ll_server **out)
+/* A list of turns begins with the step before the first, and a sum of the run's settings. */
+static ll_err open_orders(ll_server *x, int64_t step)
+{
+    const ll_server_opts *o = &x->o;
+    long long from = 0;
+    unsigned settings = 0;
+    if (!ll_ranks_lead(o->mine)) return LL_OK;
+    TRY(open_file(o->replay, "r", &x->replay));
+    struct stat it, mine;
+    if (x->replay) {
+        bool same = o->order && fstat(fileno(x->replay), &it) == 0 && stat(o->order, &mine) == 0 &&
+                    it.st_ino == mine.st_ino && it.st_dev == mine.st_dev;
+        CHECK(!same, LL_E_ARG, "%s would be written over: repeat the run in another folder",
+              o->replay);
+        CHECK(fscanf(x->replay, "from %lld settings %x", &from, &settings) == 2, LL_E_IO,
+              "%s is no list of turns at a server", o->replay);
+        CHECK(from == step, LL_E_ARG,
+              "%s is of a run that went on from step %lld: only runs that were not resumed or "
+              "started again can be repeated",
+              o->replay, from);
+        CHECK(settings == o->settings, LL_E_ARG,
+              "%s is of a run with other settings: repeat it with its own run.yaml", o->replay);
+    }
+    TRY(open_file(o->order, "w", &x->order));
+    if (x->order)
+        fprintf(x->order, "from %lld settings %08x\n", (long long)step, (unsigned)o->settings);
+    return LL_OK;
+}
+
+ll_err ll_server_open(const ll_server_opts *o, int64_t step, ll_server **out)
 {
     ll_server *x = (ll_server *)calloc(1, sizeof *x);
     *out = x;
@@ -87,10 +117,7 @@ ll_err ll_server_open(const ll_server_opts *o, ll_server **out)
     x->base = (float *)x->room;
     x->now = x->base + o->shared;
     x->more = x->now + o->shared;
-    if (ll_ranks_lead(o->mine)) {
-        TRY(open_file(o->order, "w", &x->order));
-        TRY(open_file(o->replay, "r", &x->replay));
-    }
+    TRY(open_orders(x, step));
     return ll_rma_open(o->peers, head_bytes(o), store_bytes(o), strcmp(o->how->server, "central"),
                        &x->store);
 }

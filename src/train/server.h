@@ -26,6 +26,7 @@ typedef struct ll_server_opts {
     ll_comm *mine, *peers;  /* of this replica (NULL: one rank), and with this place in all */
     int index, n;           /* of replicas */
     int64_t params, shared; /* elements of a vector: of parameters; and statistics */
+    uint32_t settings;      /* a sum of them: a run is repeated with its own */
     const char *order;      /* file for this replica's turns; NULL: not kept */
     const char *replay;     /* file of those to repeat; NULL: none */
 } ll_server_opts;
@@ -35,7 +36,8 @@ typedef struct ll_ticket {
     int place; /* among the shares of a step */
 } ll_ticket;
 
-ll_err ll_server_open(const ll_server_opts *o, ll_server **out);
+/* step: that the run goes on from, 0 of one that begins. */
+ll_err ll_server_open(const ll_server_opts *o, int64_t step, ll_server **out);
 void ll_server_close(ll_server *x);
 size_t ll_server_bytes(const ll_server_opts *o);
 

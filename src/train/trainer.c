@@ -179,7 +179,9 @@ static void lag(const trainer *t, double seconds)
 {
     if (t->opts->slow <= 1 || (t->comm ? ll_comm_rank(t->comm) : 0) != t->opts->slow_rank) return;
     double s = seconds * (t->opts->slow - 1);
+    if (t->comm) ll_comm_slow(t->comm, true);
     nanosleep(&(struct timespec){(time_t)s, (long)(1e9 * (s - floor(s)))}, NULL);
+    if (t->comm) ll_comm_slow(t->comm, false);
 }
 
 static ll_err exchange(trainer *t, int64_t done)
@@ -531,7 +533,7 @@ static ll_err loop(trainer *t)
     ll_train_step last = {.lr = NAN, .loss = NAN, .grad_norm = NAN, .saturated = -1};
     TRY(listen(t));
     if (out_of_patience(t)) t->report->out_of_patience = true, t->steps = t->until = t->first;
-    if (t->loose && ll_loose_served(t->loose)) TRY(start_shares(t));
+    if (t->loose && ll_loose_served(t->loose) && t->first < t->until) TRY(start_shares(t));
     int64_t step = t->first, next = t->served ? ll_loose_hand(t->loose)->step : step;
     t->told = ll_now();
     begin_useful(t);

@@ -141,8 +141,10 @@ static ll_err check_ours(const char *path)
 static void keep(ll_comm *c, ll_table *t, const char *path, const char *key)
 {
     t->file = worth_keeping(t) ? path : NULL;
-    if (!t->file || ll_comm_rank(c) != 0) return;
-    if (check_ours(path) == LL_OK && ll_tune_write(t, path, key) == LL_OK) return;
+    if (ll_comm_rank(c) != 0) return;
+    ll_err rc = check_ours(path);
+    if (rc == LL_OK && t->file) rc = ll_tune_write(t, path, key);
+    if (rc == LL_OK) return;
     fprintf(stderr, "loopline: warning: the tuner's table is not kept: %s\n", ll_error_message());
     t->file = NULL;
 }

@@ -45,9 +45,11 @@ static void measures(void **state)
     check_xml(svg);
     assert_non_null(strstr(svg, "all-reduce on 2 ranks"));
     free(svg);
-    assert_true(file_exists(tmpdir_path(state, "t.json")));
     outcome o = succeeds(f, "bench comm -n 2 --sizes 4K --seconds 0.1 --table t.json "
                             "--op broadcast --shared --canonical");
+    /* where the machine is too busy to measure, none is kept */
+    bool kept = strstr(o.out, ", kept in") != NULL;
+    assert_true(file_exists(tmpdir_path(state, "t.json")) == kept);
     assert_non_null(strstr(o.out, "broadcast of f32, 2 ranks on 1 node"));
     assert_non_null(strstr(o.out, "\n* "));
     outcome_free(&o);
