@@ -343,7 +343,7 @@ static bool sees_part(const gridder *c, const ll_loops *l, const ll_factor *x)
     bool part = false;
     for (int d = 0; d < ll_graph_shape(c->rw.to, x->x).n; d++) {
         int loop = l->in[x->operand][d];
-        part |= l->window[loop] && ll_dim_of(l->out[0], loop) >= 0;
+        part |= loop >= 0 && l->window[loop] && ll_dim_of(l->out[0], loop) >= 0;
     }
     return part;
 }

@@ -239,8 +239,8 @@ static void of_onnx(void **)
         const char *folder;
         int least;
     } suites[] = {{"node", 773}};
-    LL_OWN(ll_arena) a = ll_arena_new();
     if (access("/usr/share/libonnx-testdata/data/node", F_OK)) skip();
+    LL_OWN(ll_arena) a = ll_arena_new();
     for (size_t i = 0; i < sizeof suites / sizeof *suites; i++) {
         ll_onnx_report r = {0};
         const char *folder =
