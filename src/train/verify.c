@@ -49,7 +49,7 @@ static const double FLOOR[2] = {1e-6, 1e-8}; /* as it is, in f64 */
 static const double DIGITS = 1e-3, SMALL = 1e-2, SHARE = 1e-3, MARGIN = 16, STRICT = 1e-6;
 static const double STILL[2] = {2e-2,
                                 1e-9}; /* some units of the last place over the usual tolerance */
-static const double MUCH = 256;        /* times what rounding does: differs as well */
+static const double MUCH = 4096;       /* times what rounding does: differs as well */
 static const double GROSS = 0.25;      /* differs, and is not asked about in f64 */
 static const double WIDE = 1e-6;       /* the most that passes in f64 */
 enum { DRAWS = 3 }; /* one may be small by luck; in f64, where mistakes are far off, one will do */
