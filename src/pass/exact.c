@@ -295,7 +295,7 @@ static ll_err meet(gridder *c, int i, const ll_loops *l, const ll_factor *x, con
     int in_y[LL_MAX_DIMS], in_peak[LL_MAX_DIMS];
     for (int d = 0; d < ll_graph_shape(g, y->x).n; d++) {
         int loop = l->in[y->operand][d];
-        int e = l->window[loop] ? -1 : ll_dim_of(l->in[x->operand], loop);
+        int e = loop < 0 || l->window[loop] ? -1 : ll_dim_of(l->in[x->operand], loop);
         if (e < 0) continue;
         for (int o = 0; o < limb->own.n; o++)
             if (limb->own.dim[o] == e) in_peak[top.n] = peak.n, top.dim[top.n++] = o;

@@ -113,7 +113,7 @@ static void killed(void **state)
     same_run(state, "whole", "hurt");
     /* Fewer ranks, and all again, as the list of hosts says. */
     write_text(tmpdir_path(state, "hosts"), "# this one\nlocalhost slots=1\n");
-    child = START("moved", "-n", "2", "--hosts", "hosts");
+    child = START("moved", "-n", "2", "--hosts", "hosts", "--slow", "0:8"); /* not over by then */
     await_lines(state, "moved/metrics.jsonl", 40);
     write_text(tmpdir_path(state, "hosts"), "localhost slots=2\n");
     o = program_wait(*state, child);
