@@ -65,11 +65,6 @@ void ll_rma_close(ll_rma *s)
     free(s);
 }
 
-size_t ll_rma_held(const ll_rma *s)
-{
-    return (ll_comm_rank(s->c) == 0 ? s->room : 0) + s->block;
-}
-
 int64_t ll_rma_moved(const ll_rma *s)
 {
     return s->moved;

@@ -15,7 +15,6 @@ typedef struct ll_rma ll_rma;
 /* Collective over all ranks of the family of communicators, each with its own; as is closing. */
 ll_err ll_rma_open(ll_comm *c, size_t head, size_t bytes, bool sharded, ll_rma **out);
 void ll_rma_close(ll_rma *s);
-size_t ll_rma_held(const ll_rma *s); /* bytes, by this rank */
 
 /* Waits until nobody else is in it. */
 ll_err ll_rma_enter(ll_rma *s);
