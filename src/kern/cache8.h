@@ -2,11 +2,13 @@
  * of keys and values: x = scale q. The scale is a positive number of 6 bits of exponent (2^-40 to
  * 2^23) and 7 of fraction, so that any bytes are one. */
 #pragma once
+#include "kern/both.h"
+
 #include <math.h>
 #include <stdint.h>
 #include <string.h>
 
-static inline float ll_cache8_scale(const uint8_t *row, int64_t d)
+static inline LL_BOTH float ll_cache8_scale(const uint8_t *row, int64_t d)
 {
     uint32_t v = (uint32_t)(row[d] | row[d + 1] << 8) & 0x1fff, bits = (v + (87 << 7)) << 16;
     float scale;
@@ -15,7 +17,7 @@ static inline float ll_cache8_scale(const uint8_t *row, int64_t d)
 }
 
 /* The scale for a largest magnitude, rounded up; returns it as it is read back. */
-static inline float ll_cache8_begin(uint8_t *row, int64_t d, float top)
+static inline LL_BOTH float ll_cache8_begin(uint8_t *row, int64_t d, float top)
 {
     float want = top / 127;
     uint32_t bits;
@@ -27,7 +29,7 @@ static inline float ll_cache8_begin(uint8_t *row, int64_t d, float top)
     return ll_cache8_scale(row, d);
 }
 
-static inline uint8_t ll_cache8_byte(float x, float scale)
+static inline LL_BOTH uint8_t ll_cache8_byte(float x, float scale)
 {
     float q = rintf(x / scale);
     return (uint8_t)(int8_t)(q > 127 ? 127 : q < -127 ? -127 : q);

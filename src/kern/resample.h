@@ -3,17 +3,12 @@
  * pixel i are neighbours, and the first of them is found by halving. */
 #pragma once
 #include "kern/attr.h"
+#include "kern/both.h"
 
 #include <math.h>
 
 #ifdef __cplusplus
 extern "C" {
-#endif
-
-#ifdef __CUDACC__
-#define LL_BOTH __host__ __device__
-#else
-#define LL_BOTH
 #endif
 
 typedef struct ll_taps {

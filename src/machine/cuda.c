@@ -131,7 +131,7 @@ static ll_err map(ll_exec *e, size_t bytes, char **out)
     void *p;
     TRY(ll_gpu_alloc(g, bytes, &p));
     *out = (char *)p;
-    return LL_OK;
+    return ll_gpu_fill(g, p, 0, bytes); /* as this process's memory begins */
 }
 
 /* ---- running ---- */

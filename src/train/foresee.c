@@ -134,6 +134,59 @@ static void measure_copies(foresight *f)
     f->copy_rate = 2 * (double)half / fmax(best, 1e-9); /* read and written */
 }
 
+/* Instructions from .. to-1, so many times; what would change parameters or state is left out. */
+static ll_err pass(ll_exec *e, int from, int to, int times, double *seconds)
+{
+    double start = ll_now();
+    for (int t = 0; t < times; t++)
+        for (int i = from; i < to; i++) {
+            const ll_bound *b = &e->instrs[i];
+            if (b->instr->kernel.run && is_harmless(e->p, b->instr))
+                TRY(b->instr->kernel.run(&b->call));
+        }
+    TRY(e->machine->sync(e));
+    *seconds = (ll_now() - start) / times;
+    return LL_OK;
+}
+
+/* Bytes a second of the kernel that moves most of them, which no cache holds if there is any. */
+static ll_err device_rate(ll_exec *e, double *rate)
+{
+    int most = -1;
+    for (int i = 0; i < e->p->n_instr; i++) {
+        const ll_instr *x = &e->p->instrs[i];
+        if (x->kernel.run && is_harmless(e->p, x) && x->flops <= 4 * x->bytes &&
+            (most < 0 || x->bytes > e->p->instrs[most].bytes))
+            most = i;
+    }
+    *rate = INFINITY;
+    if (most < 0) return LL_OK;
+    double start = ll_now();
+    for (int t = 0; t < TIMES; t++) TRY(e->instrs[most].instr->kernel.run(&e->instrs[most].call));
+    TRY(e->machine->sync(e));
+    *rate = TIMES * e->p->instrs[most].bytes / (ll_now() - start);
+    return LL_OK;
+}
+
+/* A device's kernels share its caches and its power, so passes are timed, for as long as it takes
+ * to be warm. Results of no pass count, and each has its operands from others. */
+static ll_err foresee_device(ll_exec *e, double *seconds)
+{
+    const ll_program *p = e->p;
+    double micro, rest, rate, changes = 0;
+    int end = p->end[LL_MICRO], n = p->n_instr;
+    TRY(pass(e, 0, n, 1, &micro)); /* tables, plans */
+    TRY(pass(e, end, n, TIMES, &rest));
+    TRY(pass(e, 0, end, 1, &micro));
+    TRY(pass(e, 0, end, (int)fmin(200, ceil(patience_s / fmax(micro, 1e-6))), &micro));
+    TRY(device_rate(e, &rate));
+    for (int i = 0; i < p->n_instr; i++)
+        if (p->instrs[i].kernel.run && !is_harmless(p, &p->instrs[i]))
+            changes += p->instrs[i].bytes / rate;
+    *seconds = micro * ll_program_rounds(p) + rest + changes;
+    return LL_OK;
+}
+
 /* Instructions one after another. */
 static ll_err foresee_plain(foresight *f, double *seconds)
 {
@@ -186,7 +239,8 @@ ll_err ll_foresee_step(const ll_session *s, ll_comm *c, double *seconds)
 {
     foresight f = {.s = s, .began = ll_now()};
     *seconds = NAN;
-    if (s->machine->device || s->wide || s->opts.exact) return LL_OK;
+    if (s->wide || s->opts.exact || (s->machine->device && s->place)) return LL_OK;
+    if (s->machine->device) return foresee_device(s->e, seconds);
     measure_copies(&f);
     if (s->plan && s->plan->pipeline) return foresee_pipe(&f, c, seconds);
     TRY(ll_ranks_agree(c, foresee_plain(&f, seconds)));

@@ -2,15 +2,15 @@
  *
  * Every kernel of the program, once for each op, attributes and shapes, is timed a few times on the
  * session's own memory: those that would change parameters or state are not run, but reckoned by
- * their bytes. What a step takes follows from the program: its instructions one after another,
+ * their bytes. On a device they run in order, for a second or two. What a step takes follows from the program: its instructions one after another,
  * collectives by bytes and messages, a pipeline's actions by its schedule (sched/pipeline.h). Ranks
  * time their kernels at the same time, as they will work. */
 #pragma once
 #include "exec/session.h"
 #include "train/run.h"
 
-/* Collective over c (NULL: this process alone). NAN: the machine is no CPU, or a shape of mesh for
- * which there is no account. */
+/* Collective over c (NULL: this process alone). NAN: there is no account of several ranks' devices,
+ * nor of exact sums. */
 ll_err ll_foresee_step(const ll_session *s, ll_comm *c, double *seconds);
 
 /* One line more in OUT/predictions.jsonl: what was said, what came of it. Local. */

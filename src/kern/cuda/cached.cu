@@ -1,29 +1,60 @@
 /* cached.cu: attention to a cache of keys and values, and writing one. A block has one query: a
  * thread scores keys, then all weigh values, a channel each. Scores are in scratch. */
+#include "kern/cache8.h"
 #include "kern/cuda/gpu.cuh"
 
 enum { THREADS = 128 };
 
 typedef struct sizes {
-    int64_t t, n, g, d, room, window;
+    int64_t t, n, g, d, kept, room, window;
     double scale;
 } sizes;
 
-template <class T>
-static __global__ void attend(sizes s, const T *q, const T *k, const T *v, const T *kc, const T *vc,
+/* A row of a cache: numbers, or bytes and what they are times. */
+template <class T> static __device__ typename sum_of<T>::type scale_of(const T *, int64_t)
+{
+    return 1;
+}
+template <> __device__ float scale_of(const uint8_t *row, int64_t d)
+{
+    return ll_cache8_scale(row, d);
+}
+template <class T> static __device__ typename sum_of<T>::type number(T x)
+{
+    return to_float(x);
+}
+template <> __device__ float number(uint8_t x)
+{
+    return (float)(int8_t)x;
+}
+
+template <class T, class S> static __device__ S dot(const T *key, const S *query, int64_t n)
+{
+    S sum = 0;
+    for (int64_t d = 0; d < n; d++) sum += query[d] * number(key[d]);
+    return sum * scale_of(key, n);
+}
+
+/* T: new ones; C: the cache, rows of `kept`. */
+template <class T, class C>
+static __global__ void attend(sizes s, const T *q, const T *k, const T *v, const C *kc, const C *vc,
                               const int32_t *at, typename sum_of<T>::type *scores, T *y)
 {
     typedef typename sum_of<T>::type S;
+    extern __shared__ double room_of_query[];
+    S *query = (S *)room_of_query;
     int64_t row = blockIdx.x, head = row / s.g % s.n, i = row / s.g / s.n % s.t;
     int64_t b = row / s.g / s.n / s.t, seen = at[b] < 0 ? 0 : at[b] < s.room ? at[b] : s.room;
     int64_t end = seen + i + 1, from = s.window > 0 && end > s.window ? end - s.window : 0;
-    const T *old = kc + (b * s.room * s.n + head) * s.d, *young = k + (b * s.t * s.n + head) * s.d;
+    int64_t first = b * s.room * s.n + head, old = s.n * s.kept, young = s.n * s.d;
+    k += (b * s.t * s.n + head) * s.d, v += (b * s.t * s.n + head) * s.d;
+    kc += first * s.kept, vc += first * s.kept;
     S *mine = scores + row * (s.room + s.t), top = -INFINITY, sum = 0;
+    for (int64_t d = threadIdx.x; d < s.d; d += THREADS) query[d] = to_float(q[row * s.d + d]);
+    __syncthreads();
     for (int64_t j = from + threadIdx.x; j < end; j += THREADS) {
-        const T *key = j < seen ? old + j * s.n * s.d : young + (j - seen) * s.n * s.d;
-        S dot = 0;
-        for (int64_t d = 0; d < s.d; d++) dot += to_float(q[row * s.d + d]) * to_float(key[d]);
-        mine[j] = dot * (S)s.scale;
+        mine[j] = (S)s.scale * (j < seen ? dot(kc + j * old, query, s.d)
+                                         : dot(k + (j - seen) * young, query, s.d));
         top = mine[j] > top ? mine[j] : top;
     }
     top = block_max(top);
@@ -32,12 +63,12 @@ static __global__ void attend(sizes s, const T *q, const T *k, const T *v, const
         sum += mine[j];
     }
     sum = block_sum(sum); /* and all scores are written */
-    old = vc + (b * s.room * s.n + head) * s.d, young = v + (b * s.t * s.n + head) * s.d;
     for (int64_t d = threadIdx.x; d < s.d; d += THREADS) {
         S o = 0;
-        for (int64_t j = from; j < end; j++)
-            o += mine[j] *
-                 to_float((j < seen ? old + j * s.n * s.d : young + (j - seen) * s.n * s.d)[d]);
+        for (int64_t j = from; j < seen; j++)
+            o += mine[j] * scale_of(vc + j * old, s.d) * number(vc[j * old + d]);
+        for (int64_t j = from > seen ? from : seen; j < end; j++)
+            o += mine[j] * to_float(v[(j - seen) * young + d]);
         y[row * s.d + d] = from_float<T>::of(o / sum);
     }
 }
@@ -52,13 +83,18 @@ static ll_err run_attend(const ll_kcall *c)
 {
     const ll_cached_attr *a = (const ll_cached_attr *)c->attr;
     const int64_t *x = c->in[0].shape.d, rows = x[0] * x[1] * x[2] * x[3];
-    sizes s = {x[1], x[2], x[3], x[4], c->in[3].shape.d[1], a->window, a->scale};
+    sizes s = {x[1],      x[2],    x[3], x[4], c->in[3].shape.d[3], c->in[3].shape.d[1],
+               a->window, a->scale};
     if (!rows) return LL_OK;
     return with_float(c->in[0].dtype, [&](auto v) -> ll_err {
         typedef decltype(v) T;
-        return launch(c, attend<T>, (unsigned)rows, THREADS, s, c->in[0].data, c->in[1].data,
-                      c->in[2].data, c->in[3].data, c->in[4].data, c->in[5].data, c->scratch,
-                      c->out[0].data);
+        size_t query = (size_t)s.d * sizeof(double);
+        auto with = [&](auto kernel) -> ll_err {
+            return launch_shared(c, kernel, (unsigned)rows, THREADS, query, s, c->in[0].data,
+                                 c->in[1].data, c->in[2].data, c->in[3].data, c->in[4].data,
+                                 c->in[5].data, c->scratch, c->out[0].data);
+        };
+        return c->in[3].dtype == LL_U8 ? with(attend<T, uint8_t>) : with(attend<T, T>);
     });
 }
 
@@ -73,30 +109,40 @@ static __global__ void write(const T *x, const int32_t *at, T *y, int64_t n, int
     }
 }
 
+/* n rows of d numbers, to bytes: a thread has a row. */
+template <class T>
+static __global__ void write_bytes(const T *x, const int32_t *at, uint8_t *y, int64_t n, int64_t t,
+                                   int64_t room, int64_t heads, int64_t d)
+{
+    GRID_STRIDE(i, n)
+    {
+        int64_t b = i / heads / t, place = at[b] + i / heads % t;
+        if (at[b] < 0 || place >= room) continue;
+        uint8_t *row = y + ((b * room + place) * heads + i % heads) * (d + LL_CACHE8_TAIL);
+        float top = 0;
+        for (int64_t j = 0; j < d; j++) top = fmaxf(top, fabsf((float)to_float(x[i * d + j])));
+        float scale = ll_cache8_begin(row, d, top);
+        for (int64_t j = 0; j < d; j++)
+            row[j] = ll_cache8_byte((float)to_float(x[i * d + j]), scale);
+    }
+}
+
 static ll_err run_write(const ll_kcall *c)
 {
-    const int64_t *s = c->in[0].shape.d, n = ll_numel(&c->in[1].shape);
+    const int64_t *s = c->in[0].shape.d, *x = c->in[1].shape.d, n = ll_numel(&c->in[1].shape);
     if (c->out[0].data != c->in[0].data)
         CUDA_TRY(cudaMemcpyAsync(c->out[0].data, c->in[0].data,
                                  (size_t)ll_numel(&c->in[0].shape) * ll_dtype_bytes(c->in[0].dtype),
                                  cudaMemcpyDeviceToDevice, stream_of(c)));
-    return with_float(c->in[0].dtype, [&](auto v) -> ll_err {
-        return launch_each(c, n, write<decltype(v)>, c->in[1].data, c->in[2].data, c->out[0].data,
-                           n, c->in[1].shape.d[1], s[1], s[2] * s[3]);
+    return with_float(c->in[1].dtype, [&](auto v) -> ll_err {
+        typedef decltype(v) T;
+        if (c->in[0].dtype == LL_U8)
+            return launch_each(c, x[0] * x[1] * x[2], write_bytes<T>, c->in[1].data, c->in[2].data,
+                               c->out[0].data, x[0] * x[1] * x[2], x[1], s[1], x[2], x[3]);
+        return launch_each(c, n, write<T>, c->in[1].data, c->in[2].data, c->out[0].data, n, x[1],
+                           s[1], s[2] * s[3]);
     });
 }
 
-/* Caches of bytes are the CPU's. */
-static bool attend_fits(const ll_kcall *c)
-{
-    return c->in[3].dtype == c->in[0].dtype;
-}
-
-static bool write_fits(const ll_kcall *c)
-{
-    return c->in[0].dtype == c->in[1].dtype;
-}
-
-extern "C" const ll_solver cached_attend_cuda[] = {
-    {"plain", attend_fits, attend_scratch, run_attend}, {}};
-extern "C" const ll_solver cache_write_cuda[] = {{"plain", write_fits, NULL, run_write}, {}};
+extern "C" const ll_solver cached_attend_cuda[] = {{"plain", NULL, attend_scratch, run_attend}, {}};
+extern "C" const ll_solver cache_write_cuda[] = {{"plain", NULL, NULL, run_write}, {}};
