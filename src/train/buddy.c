@@ -26,6 +26,7 @@ typedef struct share {
 struct ll_buddy {
     ll_comm *comm;
     const ll_session *s;
+    const ll_loose *replicas;
     ll_arena *arena;
     const ll_start *start;
     int rank, size;
@@ -270,12 +271,18 @@ static ll_err open_memory(ll_buddy *b)
     return ll_ranks_agree(b->comm, reserve_all(b));
 }
 
-ll_err ll_buddy_new(ll_comm *c, const ll_start *start, const ll_session *s, const ll_st_pair *meta,
-                    int n_meta, ll_buddy **out)
+static int list(const ll_buddy *b, ll_arena *a, ll_st_tensor **out, ll_st_part **parts)
+{
+    return b->replicas ? ll_loose_replicas(b->replicas, a, out, parts)
+                       : ll_session_all_tensors(b->s, a, out, parts);
+}
+
+ll_err ll_buddy_new(ll_comm *c, const ll_start *start, const ll_session *s,
+                    const ll_loose *replicas, const ll_st_pair *meta, int n_meta, ll_buddy **out)
 {
     ll_arena *a = ll_arena_new();
     LL_OWN(ll_buddy) b = LL_NEW(a, ll_buddy);
-    *b = (ll_buddy){.comm = c, .s = s, .arena = a, .start = start, .size = 1};
+    *b = (ll_buddy){.comm = c, .s = s, .replicas = replicas, .arena = a, .start = start, .size = 1};
     *out = NULL;
     if (c) b->rank = ll_comm_rank(c), b->size = ll_comm_size(c);
     find_nodes(b);
@@ -286,7 +293,7 @@ ll_err ll_buddy_new(ll_comm *c, const ll_start *start, const ll_session *s, cons
     ll_st_tensor *tensors;
     ll_st_part *parts;
     b->x = (ll_st_content){.meta = pairs, .n_meta = n_meta + 2, .unsummed = true};
-    b->x.n = ll_session_all_tensors(s, a, &tensors, &parts);
+    b->x.n = list(b, a, &tensors, &parts);
     b->x.tensors = tensors;
     b->x.parts = parts;
     TRY(ll_ranks_agree(c, ll_st_plan(&b->x, a, &b->image)));
@@ -383,7 +390,7 @@ static void refresh(ll_buddy *b)
     ll_st_tensor *now;
     ll_st_part *parts;
     if (!b->s->machine->ask) return;
-    int n = ll_session_all_tensors(b->s, a, &now, &parts);
+    int n = list(b, a, &now, &parts);
     for (int i = 0; i < n; i++) ((ll_st_tensor *)b->x.tensors)[i].data = now[i].data;
 }
 

@@ -18,14 +18,16 @@
  *    supervisor does (unless the disk has no state as new), or when a later start has made its own.
  */
 #pragma once
+#include "train/loose.h"
 #include "train/recovery.h"
 #include "train/state.h"
 
 typedef struct ll_buddy ll_buddy;
 
-/* Collective over c (NULL: alone). meta: what a checkpoint of the run says of it. */
-ll_err ll_buddy_new(ll_comm *c, const ll_start *start, const ll_session *s, const ll_st_pair *meta,
-                    int n_meta, ll_buddy **out);
+/* Collective over c (NULL: alone). replicas: s is one of them; NULL: it is all there is. meta: what
+ * a checkpoint of the run says of it. */
+ll_err ll_buddy_new(ll_comm *c, const ll_start *start, const ll_session *s,
+                    const ll_loose *replicas, const ll_st_pair *meta, int n_meta, ll_buddy **out);
 void ll_buddy_free(ll_buddy *b);
 static inline void ll_buddy_drop(ll_buddy **b)
 {

@@ -584,18 +584,18 @@ static listing list_room(const ll_loose *x, ll_arena *a, int n)
     return (listing){LL_NEW_ARRAY(a, ll_st_tensor, most), LL_NEW_ARRAY(a, ll_st_part, most), 0};
 }
 
-int ll_loose_tensors(const ll_loose *x, ll_arena *a, ll_st_tensor **out, ll_st_part **parts)
+static int list(const ll_loose *x, ll_arena *a, bool means, bool each, ll_st_tensor **out,
+                ll_st_part **parts)
 {
     ll_st_tensor *kept;
     ll_st_part *where = NULL;
     int n = ll_session_tensors(x->s, a, &kept, &where);
     listing l = list_room(x, a, n);
-    bool each = is_ensemble(x) || is(x->run->parallel.save, "replicas");
     for (int i = 0; i < n; i++) {
         const ll_st_part *part = where ? &where[i] : NULL;
         const item *t = item_of(x, kept[i].name);
         void *mean = t && x->index == 0 ? is_ensemble(x) ? kept[i].data : x->mean + t->at : NULL;
-        add(&l, kept[i].name, &kept[i], part, mean);
+        if (means) add(&l, kept[i].name, &kept[i], part, mean);
         for (int k = 0; k < x->n && each; k++)
             add(&l, ll_arena_printf(a, LL_REPLICA "%d.%s", k, kept[i].name), &kept[i], part,
                 k == x->index ? kept[i].data : NULL);
@@ -604,6 +604,17 @@ int ll_loose_tensors(const ll_loose *x, ll_arena *a, ll_st_tensor **out, ll_st_p
     *out = l.tensors;
     *parts = l.parts;
     return l.n;
+}
+
+int ll_loose_tensors(const ll_loose *x, ll_arena *a, ll_st_tensor **out, ll_st_part **parts)
+{
+    bool each = is_ensemble(x) || is(x->run->parallel.save, "replicas");
+    return list(x, a, true, each, out, parts);
+}
+
+int ll_loose_replicas(const ll_loose *x, ll_arena *a, ll_st_tensor **out, ll_st_part **parts)
+{
+    return list(x, a, false, true, out, parts);
 }
 
 int ll_loose_in(const ll_st_file *f, const char *name)

@@ -61,5 +61,7 @@ ll_err ll_loose_average(ll_loose *x);
 ll_err ll_loose_swap(ll_loose *x, bool in);
 /* What a checkpoint holds, as ll_session_all_tensors; after ll_loose_average. */
 int ll_loose_tensors(const ll_loose *x, ll_arena *arena, ll_st_tensor **out, ll_st_part **parts);
+/* Without means: what a run goes on from, with as many replicas. */
+int ll_loose_replicas(const ll_loose *x, ll_arena *arena, ll_st_tensor **out, ll_st_part **parts);
 /* How many replicas' tensors of this name a file has. */
 int ll_loose_in(const ll_st_file *f, const char *name);

@@ -478,8 +478,10 @@ static ll_err check_loose(const ll_run *r)
     CHECK(!strcmp(p->compress, "none"), LL_E_CONFIG,
           "%s: parallel.compress %s is not kept for each replica: use parallel.codec",
           ll_run_origin(r, "parallel.compress"), p->compress);
-    CHECK(!r->train.buddy, LL_E_CONFIG,
-          "%s: train.buddy keeps one state, and replicas have several: use train.save_every",
+    CHECK(!r->train.buddy || !ll_consistency_served(&p->between), LL_E_CONFIG,
+          "%s: train.buddy keeps the state after a step, and replicas of a server are at several: "
+          "use "
+          "train.save_every",
           ll_run_origin(r, "train.buddy"));
     CHECK(r->train.spike == 0, LL_E_CONFIG,
           "%s: train.spike is of one gradient, and replicas have several: use train.clip",

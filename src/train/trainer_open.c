@@ -368,7 +368,7 @@ static ll_err open_buddy(trainer *t)
         "train.buddy: nothing is kept in memory, for nobody would start this run again: -n does";
     if (!t->opts->start) return LL_OK;
     int n = ll_trainer_meta(t, t->arena, meta);
-    TRY(ll_buddy_new(t->comm, t->opts->start, t->s, meta, n, &t->buddy));
+    TRY(ll_buddy_new(t->comm, t->opts->start, t->s, t->loose, meta, n, &t->buddy));
     t->kept = ll_arena_printf(t->arena,
                               "state in memory: every %" PRId64 " step%s, %s in /dev/shm of each "
                               "node; it %s",

@@ -95,6 +95,37 @@ static void same_run(void *const *state, const char *a, const char *b)
     }
 }
 
+/* Replicas that part: each goes on as it was, the outer optimizer too. */
+static void killed_replica(void **state)
+{
+    write_text(tmpdir_path(state, "r.yaml"), run_file);
+    static const char *const how[] = {"diloco", "gossip"};
+    for (int i = 0; i < 2; i++) {
+        char text[256], whole[32], hurt[32], lines[64];
+        snprintf(whole, sizeof whole, "whole-%s", how[i]);
+        snprintf(hurt, sizeof hurt, "hurt-%s", how[i]);
+        snprintf(lines, sizeof lines, "%s/metrics.jsonl", hurt);
+        snprintf(text, sizeof text, "parallel.consistency=%s", how[i]);
+        const char *words[] = {"-n",    "2",
+                               "--set", "parallel.replicas=2",
+                               "--set", text,
+                               "--set", "parallel.exact=false",
+                               "--set", "parallel.every=4",
+                               NULL};
+        outcome o = program_wait(*state, start(state, whole, words));
+        if (o.status) fail_msg("status %d: %s", o.status, o.err);
+        outcome_free(&o);
+        pid_t child = start(state, hurt, words);
+        await_lines(state, lines, 60);
+        kill(rank_of(child, 1), SIGKILL);
+        o = program_wait(*state, child);
+        if (o.status) fail_msg("status %d: %s", o.status, o.err);
+        assert_int_equal(count(o.err, ": starting again ("), 1);
+        outcome_free(&o);
+        same_run(state, whole, hurt);
+    }
+}
+
 static void killed(void **state)
 {
     write_text(tmpdir_path(state, "r.yaml"), run_file);
@@ -261,6 +292,7 @@ int main(void)
     const struct CMUnitTest tests[] = {cmocka_unit_test(nearest_meshes),
                                        IN_FOLDER(time_over_starts),
                                        IN_FOLDER(killed),
+                                       IN_FOLDER(killed_replica),
                                        IN_FOLDER(stopped),
                                        IN_FOLDER(spikes),
                                        IN_FOLDER(what_no_start_cures)};

@@ -157,7 +157,7 @@ static void lose_and_find(const trial *t)
     if (c) pretend_nodes(t->node);
     for (int lost = n_node > 1 ? 0 : -1; lost < (n_node > 1 ? n_node : 0); lost++, start.number++) {
         ll_buddy *b;
-        no_error(ll_buddy_new(c, &start, x.s, meta, 1, &b));
+        no_error(ll_buddy_new(c, &start, x.s, NULL, meta, 1, &b));
         for (int step = 1; step <= 3; step++) {
             fill(&x, step);
             no_error(ll_buddy_copy(b, step, "0000000000000000"));

@@ -391,7 +391,7 @@ static void test_refused(void **state)
          "parallel.peers groups"},
         {"parallel.replicas=4 parallel.consistency=local parallel.outer_momentum=0.5",
          "parallel.outer momentum"},
-        {"parallel.replicas=4 parallel.consistency=local train.buddy=2", "train.save_every"},
+        {"parallel.replicas=4 parallel.consistency=ssp train.buddy=2", "train.save_every"},
         {"parallel.replicas=4 parallel.consistency=local parallel.seeds=own", "parallel.every"},
         {"parallel.replicas=4 parallel.consistency=local parallel.compress=bf16", "parallel.codec"},
         {"parallel.replicas=4 parallel.consistency=local parallel.staleness=1", "parallel.peers"},
