@@ -16,7 +16,7 @@
 #include <string.h>
 
 typedef struct opts {
-    const char *run, *presets, *out, *svg;
+    const char *run, *presets, *out, *svg, *html;
     ll_words set;
     int64_t ranks, replicas;
     bool json;
@@ -34,6 +34,8 @@ static const ll_arg args[] = {
     {"--out", LL_ARG_TEXT, offsetof(opts, out), "DIR", "a run's folder for each preset goes there",
      "runs/consistency"},
     {"--svg", LL_ARG_TEXT, offsetof(opts, svg), "FILE", "the picture (empty: DIR/consistency.svg)"},
+    {"--html", LL_ARG_TEXT, offsetof(opts, html), "FILE",
+     "table and picture as one page (empty: DIR/consistency.html)"},
     {"--json", LL_ARG_FLAG, offsetof(opts, json), NULL, "one JSON object on standard output"},
     {0}};
 
@@ -130,22 +132,20 @@ static ll_err measure(const opts *o, int64_t replicas, row *r)
 
 /* ---- the table and the picture ---- */
 
-static void print(const opts *o, const row *rows, int n)
+static void write_table(const opts *o, const row *rows, int n, ll_buf *b)
 {
-    printf("%-32s %10s %10s %9s %12s %12s %8s\n", "", "train loss", "val loss", "seconds",
-           "samples/s", "bytes a rank", "fewer");
+    ll_buf_printf(b, "%-32s %10s %10s %9s %12s %12s %8s\n", "", "train loss", "val loss", "seconds",
+                  "samples/s", "bytes a rank", "fewer");
     for (int i = 0; i < n; i++) {
         const row *r = &rows[i];
-        char bytes[LL_NUMBER_TEXT];
-        printf("%-32s %10.4f %10.4f %9.1f %12.1f %12s ", r->preset, r->train_loss, r->val_loss,
-               r->seconds, r->samples_per_s, ll_text_bytes(r->bytes, bytes));
-        if (r->bytes > 0)
-            printf("%7.1fx\n", rows[0].bytes / r->bytes);
-        else
-            printf("%8s\n", "-");
+        char bytes[LL_NUMBER_TEXT], fewer[32] = "-";
+        if (r->bytes > 0) snprintf(fewer, sizeof fewer, "%.1fx", rows[0].bytes / r->bytes);
+        ll_buf_printf(b, "%-32s %10.4f %10.4f %9.1f %12.1f %12s %8s\n", r->preset, r->train_loss,
+                      r->val_loss, r->seconds, r->samples_per_s, ll_text_bytes(r->bytes, bytes),
+                      fewer);
     }
-    printf("%lld ranks; fewer: bytes to other replicas, against %s\n", (long long)o->ranks,
-           rows[0].preset);
+    ll_buf_printf(b, "%lld ranks; fewer: bytes to other replicas, against %s\n",
+                  (long long)o->ranks, rows[0].preset);
 }
 
 static ll_err print_json(const row *rows, int n)
@@ -190,20 +190,33 @@ static void draw_panel(ll_buf *b, const row *rows, int n, int k)
     }
 }
 
-static ll_err draw(const opts *o, const row *rows, int n, const char *path, ll_arena *a)
+static void draw(const opts *o, const row *rows, int n, ll_arena *a, ll_buf *b)
+{
+    const char *title = ll_arena_printf(a, "%s on %lld ranks", o->run, (long long)o->ranks);
+    ll_plot_begin(b, N_AXIS * EACH + NAMES, HEIGHT, title);
+    ll_plot_words(b, title, "loss over time, bytes between replicas and samples");
+    for (int k = 0; k < N_AXIS; k++) draw_panel(b, rows, n, k);
+    for (int i = 0; i < n; i++) {
+        ll_buf_printf(b, "<text class=\"f%d\" x=\"%d\" y=\"%d\">", i % 8 + 1, N_AXIS * EACH + 20,
+                      TOP + 12 + 20 * i);
+        ll_plot_xml(b, rows[i].preset);
+        ll_buf_puts(b, "</text>\n");
+    }
+    ll_plot_end(b);
+}
+
+static ll_err write_page(const opts *o, const ll_buf *table, const ll_buf *svg, ll_arena *a)
 {
     ll_buf b = {.arena = a};
-    const char *title = ll_arena_printf(a, "%s on %lld ranks", o->run, (long long)o->ranks);
-    ll_plot_begin(&b, N_AXIS * EACH + NAMES, HEIGHT, title);
-    ll_plot_words(&b, title, "loss over time, bytes between replicas and samples");
-    for (int k = 0; k < N_AXIS; k++) draw_panel(&b, rows, n, k);
-    for (int i = 0; i < n; i++) {
-        ll_buf_printf(&b, "<text class=\"f%d\" x=\"%d\" y=\"%d\">", i % 8 + 1, N_AXIS * EACH + 20,
-                      TOP + 12 + 20 * i);
-        ll_plot_xml(&b, rows[i].preset);
-        ll_buf_puts(&b, "</text>\n");
-    }
-    ll_plot_end(&b);
+    const char *path =
+        o->html && *o->html ? o->html : ll_arena_printf(a, "%s/consistency.html", o->out);
+    ll_buf_puts(&b, "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\"><title>");
+    ll_plot_xml(&b, o->run);
+    ll_buf_puts(&b, "</title>\n<pre>");
+    ll_plot_xml(&b, table->text);
+    ll_buf_puts(&b, "</pre>\n");
+    ll_buf_puts(&b, svg->text);
+    ll_buf_puts(&b, "</html>\n");
     return ll_file_write(path, b.text, b.len);
 }
 
@@ -221,12 +234,30 @@ static ll_err run(const void *given)
     for (char *w = strtok_r(list, ",", &rest); w; w = strtok_r(NULL, ",", &rest))
         rows[n++] = (row){.preset = w, .arena = a, .batch = (double)r->train.batch};
     CHECK(n, LL_E_ARG, "--presets is empty: want names such as sync,local");
-    for (int i = 0; i < n; i++) TRY(measure(o, replicas, &rows[i]));
+    /* What one preset cannot do costs no other its row. */
+    char trouble[1024] = "";
+    int done = 0;
+    for (int i = 0; i < n; i++) {
+        if (measure(o, replicas, &rows[i]) == LL_OK) {
+            rows[done++] = rows[i];
+            continue;
+        }
+        size_t at = strlen(trouble);
+        snprintf(trouble + at, sizeof trouble - at, "%s%s: %s", at ? "; " : "", rows[i].preset,
+                 ll_error_message());
+    }
+    CHECK(done, LL_E_ARG, "no preset ran: %s", trouble);
+    ll_buf table = {.arena = a}, picture = {.arena = a};
     const char *svg = o->svg && *o->svg ? o->svg : ll_arena_printf(a, "%s/consistency.svg", o->out);
-    TRY(draw(o, rows, n, svg, a));
-    if (o->json) return print_json(rows, n);
-    print(o, rows, n);
-    printf("%s\n", svg);
+    write_table(o, rows, done, &table);
+    draw(o, rows, done, a, &picture);
+    TRY(ll_file_write(svg, picture.text, picture.len));
+    TRY(write_page(o, &table, &picture, a));
+    if (o->json)
+        TRY(print_json(rows, done));
+    else
+        printf("%s%s\n", table.text, svg);
+    CHECK(done == n, LL_E_ARG, "%s", trouble);
     return LL_OK;
 }
 

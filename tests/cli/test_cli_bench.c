@@ -114,7 +114,17 @@ static void compares_replicas(void **state)
     char *svg = read_whole(tmpdir_path(state, "c/consistency.svg"), NULL);
     check_xml(svg);
     free(svg);
-    outcome o = succeeds(f, "eval c/ensemble --json");
+    outcome o = program_run(f, NULL, "bench consistency r.yaml -n 2 --out d --presets none,local");
+    assert_int_equal(o.status, 1);
+    assert_non_null(strstr(o.out, "local"));
+    assert_non_null(strstr(o.err, "none: "));
+    outcome_free(&o);
+    char *page = read_whole(tmpdir_path(state, "d/consistency.html"), NULL);
+    assert_non_null(strstr(page, "local"));
+    assert_non_null(strstr(page, "<svg"));
+    assert_null(strstr(page, "none "));
+    free(page);
+    o = succeeds(f, "eval c/ensemble --json");
     assert_non_null(strstr(o.err, "member 1 alone"));
     outcome_free(&o);
     refuses(f, 1, "inspect c/local+every=3", "parallel.replicas=1");
