@@ -55,6 +55,7 @@ typedef struct ll_comm_usage {
     size_t held;    /* bytes of memory: windows, ll_comm_alloc, scratch */
 } ll_comm_usage;
 ll_comm_usage ll_comm_used(ll_comm *c);
+enum { LL_LEAST_SCRATCH = 4096 };
 /* Bytes that an open communicator holds by itself: its window, and the family's least scratch. */
 size_t ll_comm_own_bytes(const ll_comm *c);
 /* So many bytes more are held (or fewer), by somebody who uses it. */

@@ -142,7 +142,7 @@ struct ll_comm {
     const char *peers; /* its ranks, for traces */
 };
 
-enum { LL_LINE_BYTES = 64, LL_LEAST_SCRATCH = 4096 };
+enum { LL_LINE_BYTES = 64 };
 
 /* ---- engine.c ---- */
 ll_err ll_engine_open(ll_transport *t, const ll_comm_opts *opts, ll_engine **out);

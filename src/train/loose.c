@@ -100,6 +100,27 @@ size_t ll_loose_bytes(const ll_loose *x)
     return x->bytes;
 }
 
+static bool is_ensemble(const ll_loose *x)
+{
+    return is(x->how->seeds, "own");
+}
+
+/* Of what is summed over replicas, the most at once. */
+ll_err ll_loose_comm_bytes(const ll_loose *x, size_t *bytes)
+{
+    const ll_coll_call call = {.spec = {.coll = LL_COLL_ALLREDUCE, .count = x->all},
+                               .data = x->mean,
+                               .dtype = LL_F32,
+                               .op = LL_REDUCE_SUM,
+                               .algo = ll_algo_find(LL_COLL_ALLREDUCE, canonical.algorithm)};
+    size_t page = LL_LEAST_SCRATCH, room = 0;
+    if (!is_ensemble(x)) TRY(ll_comm_scratch(x->peers, &call, &room));
+    room = (room + page - 1) / page * page;
+    *bytes = room > page ? room - page : 0;
+    *bytes += ll_comm_own_bytes(x->world) + ll_comm_own_bytes(x->peers);
+    return LL_OK;
+}
+
 ll_loose_count ll_loose_counted(const ll_loose *x)
 {
     ll_loose_count c = x->count;
@@ -509,11 +530,6 @@ ll_err ll_loose_meet(ll_loose *x)
 }
 
 /* ---- averages ---- */
-
-static bool is_ensemble(const ll_loose *x)
-{
-    return is(x->how->seeds, "own");
-}
 
 ll_err ll_loose_average(ll_loose *x)
 {

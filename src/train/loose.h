@@ -25,6 +25,8 @@ ll_comm *ll_loose_peers(const ll_loose *x); /* with this place in all replicas *
 /* Its session, which is opened by now. */
 ll_err ll_loose_bind(ll_loose *x, ll_session *s);
 size_t ll_loose_bytes(const ll_loose *x);
+/* Of communication between replicas, as planned (ll_exec_comm_bytes). */
+ll_err ll_loose_comm_bytes(const ll_loose *x, size_t *bytes);
 
 /* All begin as the first does, but where seeds are their own. */
 ll_err ll_loose_begin(ll_loose *x);

@@ -573,6 +573,9 @@ static ll_err plan_memory(trainer *t)
     m->tensors = (double)(ll_session_bytes(t->s) + ll_evaluator_bytes(t->eval) +
                           ll_exec_comm_bytes(t->s->e) + ll_evaluator_comm_bytes(t->eval) +
                           ll_residual_bytes(t->s));
+    size_t between = 0;
+    if (t->loose) TRY(ll_loose_comm_bytes(t->loose, &between));
+    m->tensors += (double)between;
     m->copies = (double)(ll_saver_bytes(t->saver) + (t->loose ? ll_loose_bytes(t->loose) : 0));
     m->batches =
         (double)(ll_loader_bytes(t->data, micro * count) + ll_evaluator_batch_bytes(t->eval));

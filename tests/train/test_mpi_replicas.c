@@ -53,10 +53,12 @@ static ll_train_report train_by(const char *text, const char *settings, const ch
     ll_run *r = make(text, settings, name);
     no_error(ll_run_finish(r));
     o.comm = comm;
+    ll_comm_trim(comm); /* of runs before */
     ll_err rc = ll_train(r, &o, &report);
     if (rc != LL_OK) fail_msg("%s: %s\n%s", settings, ll_error_text(), ll_error_frames());
     ll_run_free(r);
     no_error(ll_comm_barrier(comm));
+    assert_true(report.memory.tensors == report.memory.tensors_used);
     return report;
 }
 
