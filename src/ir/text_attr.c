@@ -74,6 +74,7 @@ static void put_field(ll_buf *w, const ll_attr_field *f, const void *at)
 {
     const int64_t *ints = (const int64_t *)at;
     switch (f->kind) {
+    case LL_A_BITS:
     case LL_A_INT: ll_buf_printf(w, "%lld", (long long)*ints); break;
     case LL_A_F64: ll_put_double(w, *(const double *)at); break;
     case LL_A_INTS:
@@ -92,8 +93,10 @@ void ll_put_attrs(ll_buf *w, const ll_op *op, const void *attr)
 {
     if (!op->attrs || !op->attrs->name) return;
     for (const ll_attr_field *f = op->attrs; f->name; f++) {
+        const void *at = (const char *)attr + f->offset;
+        if (f->kind == LL_A_BITS && !*(const int64_t *)at) continue;
         ll_buf_printf(w, "%s%s=", f == op->attrs ? "{" : ", ", f->name);
-        put_field(w, f, (const char *)attr + f->offset);
+        put_field(w, f, at);
     }
     ll_buf_printf(w, "}");
 }
@@ -216,6 +219,7 @@ static ll_err scan_field(ll_scan *s, const ll_attr_field *f, void *at)
 {
     int64_t *ints = (int64_t *)at;
     switch (f->kind) {
+    case LL_A_BITS: return ll_scan_int(s, f->name, 0, 53, ints);
     case LL_A_INT: return ll_scan_int(s, f->name, INT64_MIN, INT64_MAX, ints);
     case LL_A_F64: return ll_scan_double(s, f->name, (double *)at);
     case LL_A_INTS: /* sizes and steps: bounded, so that ops may multiply them */
@@ -268,10 +272,10 @@ ll_err ll_scan_attrs(ll_scan *s, const ll_op *op, void *attr, ll_given *given)
 size_t ll_attr_bytes(const ll_attr_field *f)
 {
     static const size_t bytes[] = {
-        [LL_A_INT] = sizeof(int64_t),        [LL_A_F64] = sizeof(double),
-        [LL_A_INTS] = sizeof(int64_t),       [LL_A_SHAPE] = sizeof(ll_shape),
-        [LL_A_DTYPE] = sizeof(ll_dtype),     [LL_A_SPEC] = LL_SPEC_MAX,
-        [LL_A_FUSED] = sizeof(ll_fused_attr)};
+        [LL_A_INT] = sizeof(int64_t),    [LL_A_F64] = sizeof(double),
+        [LL_A_INTS] = sizeof(int64_t),   [LL_A_SHAPE] = sizeof(ll_shape),
+        [LL_A_DTYPE] = sizeof(ll_dtype), [LL_A_SPEC] = LL_SPEC_MAX,
+        [LL_A_BITS] = sizeof(int64_t),   [LL_A_FUSED] = sizeof(ll_fused_attr)};
     return bytes[f->kind] * (size_t)(f->kind == LL_A_INTS ? f->count : 1);
 }
 

@@ -15,10 +15,12 @@ typedef struct ll_spec_attr {
     char spec[LL_SPEC_MAX];
 } ll_spec_attr;
 
-/* matmul: "btc,nc->btn"; out: element type of the result */
+/* matmul: "btc,nc->btn"; out: element type of the result; bits: 0, or operands are whole numbers
+ * from -2^bits to 2^bits - 1, and all sums of products below 2^53 (pass/exact.c) */
 typedef struct ll_matmul_attr {
     char spec[LL_SPEC_MAX];
     ll_dtype out;
+    int64_t bits;
 } ll_matmul_attr;
 
 /* product: a matmul and what surrounds it (fuse/product.c); bias: whether there is one; act: an

@@ -32,6 +32,12 @@ static inline double ll_grid_power(int64_t e, bool finite)
     return p;
 }
 
+/* The largest whole number of so many bits: what rounds up to 2^bits is one less. */
+static inline double ll_grid_most(int64_t bits)
+{
+    return ll_grid_power(bits, true) - 1;
+}
+
 #ifdef __cplusplus
 }
 #endif

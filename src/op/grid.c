@@ -1,6 +1,7 @@
 /* grid, ungrid: numbers as fixed point, so that sums of them are exact (pass/exact.c).
  *
- *     grid    x, m           -> round(x 2^(bits - e)), e with m < 2^e: a whole number, held in f64
+ *     grid    x, m           -> round(x 2^(bits - e)), e with m < 2^e: a whole number, held in f64,
+ *                               from -2^bits to 2^bits - 1
  *     ungrid  z, m1 [, m2]   -> z 2^(e1 + e2 - bits), rounded once
  *
  * m are the largest magnitudes of parts of x (absmax); the spec says which element of them belongs
@@ -81,6 +82,7 @@ static const ll_op grid = {
                "f32[2,3], f32[3,2]> {spec=\"ab,ba->ab\", bits=21, out=f64}",
                "f32[0,3], f32[3]> {spec=\"ab,b->ab\", bits=21, out=f64}",
                "f32[3,9001], f32[9001]> {spec=\"ab,b->ab\", bits=21, out=f64}",
+               "f32[3,150], f32[3]> {spec=\"ab,a->ab\", bits=22, out=f64}",
                "f32[], f32[]> {spec=\",->\", bits=21, out=f64}"},
 };
 
@@ -91,6 +93,7 @@ static const ll_op ungrid = {
                "f64[2,90,50,3], f32[2]>, f32[3]> {spec=\"nhwf,n,f->nhwf\", bits=40, out=f32}",
                "f64[2,3,5,4], f32[2,5,3]>, f32[2,4,3]> {spec=\"bhts,bth,bsh->bhts\", bits=44, "
                "out=f32}",
+               "f64[3,150], f32[3]>, f32[150]> {spec=\"ab,a,b->ab\", bits=44, out=f32}",
                "f64[5], f32[5]>, f32[]> {spec=\"a,a,->a\", bits=30, out=f32}",
                "f64[], f32[]> {spec=\",->\", bits=50, out=f32}",
                "f32[5,7,3], f32[3,5]> {spec=\"abc,ca->abc\", bits=1, out=f32}",

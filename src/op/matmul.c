@@ -130,8 +130,10 @@ ll_val ll_linear(ll_graph *g, const char *name, ll_val x, int64_t out, bool bias
     return y;
 }
 
-static const ll_attr_field attrs[] = {
-    LL_FIELD(ll_matmul_attr, spec, LL_A_SPEC), LL_FIELD(ll_matmul_attr, out, LL_A_DTYPE), {0}};
+static const ll_attr_field attrs[] = {LL_FIELD(ll_matmul_attr, spec, LL_A_SPEC),
+                                      LL_FIELD(ll_matmul_attr, out, LL_A_DTYPE),
+                                      LL_FIELD(ll_matmul_attr, bits, LL_A_BITS),
+                                      {0}};
 
 const ll_op ll_op_matmul = {
     LL_REF_OP(matmul, PRODUCT, 2, 1, .scratch = matmul_cpu_scratch),

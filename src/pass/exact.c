@@ -457,12 +457,15 @@ static ll_err whole_layout(const gridder *c, ll_val y, ll_layout *out)
     return LL_OK;
 }
 
-/* The node on one limb of each operand. */
-static ll_err make_sum(gridder *c, int i, const ll_val *in, ll_val *z)
+/* The node on one limb of each operand; ops that have kernels for whole numbers are told. */
+static ll_err make_sum(gridder *c, int i, const ll_val *in, int bits, ll_val *z)
 {
     const ll_node *n = &c->p->g->nodes[i];
     const ll_layout *made = &c->p->made[n->out[0].id];
-    const void *attr = ll_attr_retype(c->rw.to->arena, n, LL_F64);
+    ll_arena *arena = c->rw.to->arena;
+    char *attr = (char *)ll_arena_copy(arena, ll_attr_retype(arena, n, LL_F64), n->op->attr_size);
+    for (const ll_attr_field *f = n->op->attrs; f && f->name; f++)
+        if (f->kind == LL_A_BITS) *(int64_t *)(void *)(attr + f->offset) = bits;
     TRY(ll_emit_all(c->rw.to, n->op, attr, in, n->n_in, z));
     place_as(c, i);
     set_value(c, *z, made, made);
@@ -497,7 +500,7 @@ static ll_err grid_node(gridder *c, int i, const ll_loops *l, double k)
             ll_val z;
             in[at[0]] = x[0][p].x;
             if (n_factor == 2) in[at[1]] = x[1][q].x;
-            TRY(make_sum(c, i, in, &z));
+            TRY(make_sum(c, i, in, bits, &z));
             bool guarded = n_factor == 2 && !c->wide;
             double noise = ldexp(sqrt(k), bits - 1); /* half units, as so many add up */
             if (guarded && c->gradient[y.id])

@@ -1,6 +1,6 @@
 /* Matrix products against a plain triple loop in double: every transpose, ragged sizes, all element
  * types, one to three threads, and the same bits when run again; f64 on whole numbers: the exact
- * result. */
+ * result, told or not that they are whole. */
 #include "kern/cpu/gemm_int.h"
 #include "base/rng.h"
 
@@ -29,12 +29,15 @@ static void check_guard(char *p, size_t bytes)
     free(p - GUARD);
 }
 
-/* f64: whole numbers up to 2^19, so that all sums are exact. */
-static void fill(void *x, ll_dtype t, int64_t n, uint64_t stream)
+/* f64: whole numbers of as many bits as leave sums of k products exact, both ends among them. */
+static void fill(void *x, ll_dtype t, int64_t n, int64_t k, uint64_t stream)
 {
+    double top = 0x1p23;
+    while ((double)k * top * top > 0x1p53) top /= 2;
     for (int64_t i = 0; i < n; i++) {
         double v = 2 * (double)ll_uniform_at(SEED, stream, (uint64_t)i) - 1;
-        ll_store(x, t, i, t == LL_F64 ? rint(v * 0x1p19) : v);
+        if (t == LL_F64) v = i % 7 == 3 ? -top : i % 11 == 5 ? top - 1 : rint(v * (top - 1));
+        ll_store(x, t, i, v);
     }
 }
 
@@ -76,10 +79,10 @@ static void compare(const ll_gemm_call *g, ll_dtype in, ll_dtype out, const void
         }
 }
 
-static void one(int64_t m, int64_t n, int64_t k, int layout, ll_dtype from, ll_dtype to, bool add,
-                int threads)
+static void run_one(int64_t m, int64_t n, int64_t k, int layout, ll_dtype from, ll_dtype to,
+                    bool whole, bool add, int threads)
 {
-    ll_gemm_call g = {.m = m, .n = n, .k = k, .add = add, .f64 = from == LL_F64};
+    ll_gemm_call g = {.m = m, .n = n, .k = k, .add = add, .f64 = from == LL_F64, .whole = whole};
     g.bf16 = from == LL_BF16, g.bf16_out = to == LL_BF16;
     g.threads = threads;
     strides(m, k, layout & 1, layout, &g.a_rs, &g.a_cs);
@@ -91,10 +94,10 @@ static void one(int64_t m, int64_t n, int64_t k, int layout, ll_dtype from, ll_d
     size_t scratch = threads ? ll_gemm_scratch(&g) : ll_gemm_serial_scratch(&g);
     char *a = malloc((size_t)na * in), *b = malloc((size_t)nb * in); /* the sanitizer's to guard */
     char *c = guarded((size_t)nc * out), *s = guarded(scratch), *again = guarded((size_t)nc * out);
-    fill(a, from, na, 1);
-    fill(b, from, nb, 2);
+    fill(a, from, na, k, 1);
+    fill(b, from, nb, k, 2);
     memset(c, 0xff, (size_t)nc * out); /* NaN */
-    if (add) fill(c, to, nc, 3);
+    if (add) fill(c, to, nc, k, 3);
     char *before = malloc((size_t)nc * out + 1);
     memcpy(before, c, (size_t)nc * out);
     memcpy(again, c, (size_t)nc * out);
@@ -103,8 +106,8 @@ static void one(int64_t m, int64_t n, int64_t k, int layout, ll_dtype from, ll_d
     memset(s, 0xff, scratch);
     run(&g);
     char what[80];
-    snprintf(what, sizeof what, "layout %d %s to %s%s threads %d", layout, ll_dtype_name(from),
-             ll_dtype_name(to), add ? " add" : "", threads);
+    snprintf(what, sizeof what, "layout %d %s%s to %s%s threads %d", layout, whole ? "whole " : "",
+             ll_dtype_name(from), ll_dtype_name(to), add ? " add" : "", threads);
     compare(&g, from, to, before, what);
     g.c = again;
     memset(s, 0xff, scratch);
@@ -116,6 +119,13 @@ static void one(int64_t m, int64_t n, int64_t k, int layout, ll_dtype from, ll_d
     check_guard(c, (size_t)nc * out);
     check_guard(s, scratch);
     check_guard(again, (size_t)nc * out);
+}
+
+static void one(int64_t m, int64_t n, int64_t k, int layout, ll_dtype from, ll_dtype to, bool add,
+                int threads)
+{
+    for (int whole = 0; whole < 1 + (from == LL_F64); whole++)
+        run_one(m, n, k, layout, from, to, whole, add, threads);
 }
 
 /* Every small size with a few layouts each: all edges of a tile. */
@@ -180,6 +190,7 @@ static void test_scratch(void **state)
         int64_t *s[] = {&g.a_rs, &g.a_cs, &g.b_rs, &g.b_cs, &g.c_rs, &g.c_cs};
         for (int j = 0; j < 6; j++) *s[j] = strides[r[6 + j] % 10];
         g.bf16 = r[12] & 1, g.bf16_out = r[12] & 2, g.f64 = !(r[12] & 3) && r[12] & 4;
+        g.whole = g.f64 && r[12] & 8;
         ll_gemm_call small = g;
         small.m = r[13] % (g.m + 1), small.n = r[14] % (g.n + 1), small.k = r[15] % (g.k + 1);
         assert_true(ll_gemm_serial_scratch(&small) <= ll_gemm_serial_scratch(&g));
@@ -195,8 +206,9 @@ int main(void)
         cmocka_unit_test(test_thin),
         cmocka_unit_test(test_scratch),
     };
-    const ll_gemm_kind *bf16 = ll_gemm_bf16();
-    printf("seed %d; tiles: %s, %s, %s\n", SEED, ll_gemm_f32.name,
-           bf16 ? bf16->name : "bf16 as f32", ll_gemm_f64.name);
+    const ll_gemm_kind *bf16 = ll_gemm_bf16(), *whole = ll_gemm_whole();
+    printf("seed %d; tiles: %s, %s, %s, %s\n", SEED, ll_gemm_f32.name,
+           bf16 ? bf16->name : "bf16 as f32", ll_gemm_f64.name,
+           whole ? whole->name : "whole as f64");
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

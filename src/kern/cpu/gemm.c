@@ -24,6 +24,7 @@ enum {
     DOT_ROWS = 48,        /* fewer rows than this do not pay for turning B over */
     DOT_K = 32,           /* shorter sums do not pay for adding up vectors; at least a vector */
     DOT_K_PASS = 1024,    /* k of one pass of dot tiles */
+    WHOLE = 16,           /* the least side of a product of whole numbers by digits */
 };
 
 typedef struct form {
@@ -37,6 +38,12 @@ typedef struct form {
 static int64_t sized(const ll_gemm_call *g, int64_t elements)
 {
     return g->f64 ? elements / 2 : elements;
+}
+
+/* Packed elements of A in one block. Where digits are packed, that is most of the work. */
+static int64_t a_chunk(const ll_gemm_call *g, const ll_gemm_kind *kind)
+{
+    return kind->packs ? 2 * A_CHUNK : sized(g, A_CHUNK);
 }
 
 /* Rows this far apart fall on few cache lines: a power of two of pages. */
@@ -65,9 +72,11 @@ static ll_gemm_call oriented(const ll_gemm_call *g)
     return o;
 }
 
-static const ll_gemm_kind *kind_for(const ll_gemm_call *g)
+/* Small products of whole numbers do not pay for their digits. */
+const ll_gemm_kind *ll_gemm_kind_of(const ll_gemm_call *g)
 {
-    const ll_gemm_kind *own = g->bf16 ? ll_gemm_bf16() : NULL;
+    bool whole = g->whole && g->m >= WHOLE && g->n >= WHOLE && g->k >= WHOLE;
+    const ll_gemm_kind *own = g->bf16 ? ll_gemm_bf16() : whole ? ll_gemm_whole() : NULL;
     return own ? own : g->f64 ? &ll_gemm_f64 : &ll_gemm_f32;
 }
 
@@ -90,19 +99,20 @@ static bool scattered_b(const ll_gemm_call *g, const ll_gemm_kind *kind, int64_t
 
 static form choose(const ll_gemm_call *g)
 {
-    form f = {.kind = kind_for(g)};
+    form f = {.kind = ll_gemm_kind_of(g)};
     const ll_gemm_kind *kind = f.kind;
-    f.dot = !g->bf16 && !g->bf16_out && g->a_cs == 1 && g->b_rs == 1 && g->k >= DOT_K &&
+    f.dot = !g->bf16 && !g->bf16_out && !kind->packs && g->a_cs == 1 && g->b_rs == 1 &&
+            g->k >= DOT_K &&
             (g->m < DOT_ROWS || (g->n < kind->nv * kind->lanes && g->k >= 2 * DOT_K));
     f.copy_c = g->bf16_out || g->c_cs != 1;
     int64_t width = kind->nv * kind->lanes, panels = ll_ceil_div(g->n, width);
     int64_t k_max = g->m < 2 * FEW_ROWS ? kind->k_max / 2 : kind->k_max;
     int64_t passes = ll_max64(ll_ceil_div(g->k, k_max), 1);
     f.kc = ll_round_up(ll_ceil_div(g->k, passes), kind->k_step);
-    f.mc = ll_min64(sized(g, A_CHUNK) / (f.kc + 1), M_MAX) / kind->mr * kind->mr;
+    f.mc = ll_min64(a_chunk(g, kind) / (f.kc + 1), M_MAX) / kind->mr * kind->mr;
     f.mc = ll_round_up(ll_ceil_div(g->m, ll_ceil_div(g->m, f.mc)), kind->mr);
-    f.pack_a = g->bf16 || scattered_a(g, kind, f.kc);
-    f.pack_b = g->bf16 || scattered_b(g, kind, f.kc);
+    f.pack_a = g->bf16 || kind->packs || scattered_a(g, kind, f.kc);
+    f.pack_b = g->bf16 || kind->packs || scattered_b(g, kind, f.kc);
     f.group = ll_max64(ll_min64(sized(g, B_CHUNK) / (width * (f.kc + 1)), panels), 1);
     f.nc = f.copy_c ? N_COPY / width * width : g->n;
     f.nc = ll_min64(ll_round_up(f.nc, width), g->n);
@@ -115,21 +125,21 @@ typedef struct room {
 } room;
 
 /* What any product no larger than g needs, whichever way round and however it is blocked. */
-static room room_for(const ll_gemm_call *g)
+static room room_for(const ll_gemm_call *g, const ll_gemm_kind *kind)
 {
-    const ll_gemm_kind *kind = kind_for(g);
     int64_t k = ll_round_up(ll_min64(g->k, kind->k_max), kind->k_step), side = ll_max64(g->m, g->n);
     int64_t rows = ll_min64(ll_round_up(side, kind->mr), M_MAX), width = kind->nv * kind->lanes;
     bool turned = g->c_rs == 1; /* may be */
     ll_gemm_call a = *g, b = *g;
     a.n = b.n = side;
     b.a_rs = g->b_cs, b.a_cs = g->b_rs;
-    bool packs = g->bf16 || scattered_a(&a, kind, k) || (turned && scattered_a(&b, kind, k));
+    bool packs =
+        g->bf16 || kind->packs || scattered_a(&a, kind, k) || (turned && scattered_a(&b, kind, k));
     int64_t group = ll_max64(ll_min64(sized(g, B_CHUNK), k * ll_round_up(side, width)), k * width);
     /* Strided columns are copied unless the product can be turned, which a single row cannot. */
     int64_t copied = g->bf16_out ? rows : g->c_cs <= 1 ? 0 : turned ? kind->mr : rows;
     room r = {0};
-    r.a = ll_align64((size_t)(packs ? ll_min64(rows * k, sized(g, A_CHUNK)) : kind->mr * k) *
+    r.a = ll_align64((size_t)(packs ? ll_min64(rows * k, a_chunk(g, kind)) : kind->mr * k) *
                      kind->bytes);
     r.b = ll_align64((size_t)group * kind->bytes);
     r.c = ll_align64((size_t)(copied * ll_round_up(ll_min64(side, N_COPY), width)) *
@@ -139,8 +149,10 @@ static room room_for(const ll_gemm_call *g)
 
 size_t ll_gemm_serial_scratch(const ll_gemm_call *g)
 {
-    room r = room_for(g);
-    return r.a + r.b + r.c;
+    const ll_gemm_kind *kind = ll_gemm_kind_of(g), *small = g->whole ? &ll_gemm_f64 : kind;
+    room r = room_for(g, kind), s = room_for(g, small);
+    size_t all = r.a + r.b + r.c, of_small = s.a + s.b + s.c;
+    return all > of_small ? all : of_small;
 }
 
 /* ---- dot tiles ---- */
@@ -298,9 +310,11 @@ void ll_gemm_serial(const ll_gemm_call *g)
     if (g->m <= 0 || g->n <= 0) return;
     ll_gemm_call o = oriented(g);
     form f = choose(&o);
-    room r = room_for(g);
+    room r = room_for(g, f.kind);
+    if (f.kind->begin) f.kind->begin();
     if (f.dot)
         run_dot(&o, f.kind->real);
     else
         run_blocks(&o, &f, &r);
+    if (f.kind->end) f.kind->end();
 }

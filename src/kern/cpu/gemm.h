@@ -21,6 +21,9 @@
 extern "C" {
 #endif
 
+/* From -2^bits to 2^bits - 1. */
+enum { LL_GEMM_WHOLE_BITS = 23 };
+
 typedef struct ll_gemm_call {
     int64_t m, n, k;
     const void *a, *b; /* [m,k], [k,n] */
@@ -29,6 +32,7 @@ typedef struct ll_gemm_call {
     bool bf16;     /* a and b are bf16, not f32 */
     bool bf16_out; /* c is bf16, not f32; not together with add */
     bool f64;      /* a, b and c are f64; not together with bf16 or bf16_out */
+    bool whole;    /* f64 operands are whole numbers of LL_GEMM_WHOLE_BITS, sums below 2^53 */
     bool add;      /* C += A B */
     int threads;   /* 0 means 1; ll_gemm_serial does not look */
     void *scratch;

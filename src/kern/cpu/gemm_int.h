@@ -54,7 +54,7 @@ typedef struct ll_gemm_real {
 } ll_gemm_real;
 extern const ll_gemm_real ll_gemm_real_f32, ll_gemm_real_f64;
 
-/* One family of tiles: f32, f64, or bf16 by the CPU's own instructions. */
+/* One family of tiles: f32, f64, or bf16 and whole numbers by the CPU's own instructions. */
 typedef struct ll_gemm_kind {
     const char *name;         /* "f32 NEON 8x12" */
     const ll_gemm_real *real; /* of C and, unless they are bf16, of A and B */
@@ -69,11 +69,17 @@ typedef struct ll_gemm_kind {
      * as high as there are rows, the last panel as many whole vectors wide as it needs. */
     void (*pack_a)(const ll_gemm_call *g, int64_t i, int64_t m, int64_t p, int64_t kc, void *to);
     void (*pack_b)(const ll_gemm_call *g, int64_t j, int64_t n, int64_t p, int64_t kc, void *to);
+    bool packs;                        /* tiles read packed operands alone */
+    void (*begin)(void), (*end)(void); /* around a product; NULL: nothing to do */
 } ll_gemm_kind;
 
 extern const ll_gemm_kind ll_gemm_f32, ll_gemm_f64;
 /* NULL: this CPU, or this build, has no bf16 products. */
 const ll_gemm_kind *ll_gemm_bf16(void);
+/* The same of whole numbers. */
+const ll_gemm_kind *ll_gemm_whole(void);
+/* What multiplies g's operands. */
+const ll_gemm_kind *ll_gemm_kind_of(const ll_gemm_call *g);
 
 /* Bytes of an element of the operands and of the result. */
 static inline size_t ll_gemm_in_bytes(const ll_gemm_call *g)

@@ -20,6 +20,7 @@ typedef struct job {
     int64_t rows, row, period, part, n_part;
     const double *power[LL_WALKERS];
     int64_t step[LL_WALKERS]; /* of each along a period */
+    double most;              /* of whole numbers */
     bool up;
 } job;
 
@@ -47,6 +48,7 @@ static job plan(const ll_kcall *c, bool up)
     int64_t bits = ((const ll_grid_attr *)c->attr)->bits;
     bool repeats = last > 0 && j.w.size[last] <= BLOCK / 2;
     double *to = (double *)c->scratch;
+    j.most = ll_grid_most(bits);
     for (int s = 0; s < j.w.walkers; s++) {
         int64_t n = ll_numel(&c->in[1 + s].shape);
         to_powers((const float *)c->in[1 + s].data, n, s ? 0 : bits, up, to);
@@ -68,56 +70,65 @@ static job plan(const ll_kcall *c, bool up)
 static void factors(const job *j, const double *a, const double *b, int64_t at, int n, double *k)
 {
     int64_t p = j->step[0], q = j->step[1];
-    a += at * p, b += at * q;
-    if (p == 0 && q == 1)
-        for (int i = 0; i < n; i++) k[i] = *a * b[i];
-    else if (p == 1 && q == 0)
-        for (int i = 0; i < n; i++) k[i] = a[i] * *b;
+    for (int i = 0; i < n; i++) k[i] = a[(at + i) * p] * b[(at + i) * q];
+}
+
+/* Powers of two: in whatever order they are multiplied, nothing is rounded. */
+static void to_grid(const float *x, double s, const double *k, double most, int64_t n, double *y)
+{
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) {
+        double v = rint((double)x[i] * (s * k[i])) + 0.0;
+        y[i] = v > most ? most : v;
+    }
+}
+
+static void from_grid(const double *x, double s, const double *k, int64_t n, float *y)
+{
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) y[i] = (float)(x[i] * (s * k[i]) + 0.0);
+}
+
+static void scale(const float *x, double s, const double *k, int64_t n, float *y)
+{
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) y[i] = (float)((double)x[i] * (s * k[i]) + 0.0);
+}
+
+/* n elements from `at` on, times s and k[n]. */
+static void run_block(const ll_kcall *c, const job *j, int64_t at, int64_t n, double s,
+                      const double *k)
+{
+    if (j->up)
+        to_grid((const float *)c->in[0].data + at, s, k, j->most, n, (double *)c->out[0].data + at);
+    else if (c->in[0].dtype == LL_F32)
+        scale((const float *)c->in[0].data + at, s, k, n, (float *)c->out[0].data + at);
     else
-        for (int i = 0; i < n; i++) k[i] = a[i * p] * b[i * q];
+        from_grid((const double *)c->in[0].data + at, s, k, n, (float *)c->out[0].data + at);
 }
 
-static void to_grid(const float *x, const double *k, int n, double *y)
-{
-#pragma omp simd
-    for (int i = 0; i < n; i++) y[i] = rint((double)x[i] * k[i]) + 0.0;
-}
-
-static void from_grid(const double *x, const double *k, int n, float *y)
-{
-#pragma omp simd
-    for (int i = 0; i < n; i++) y[i] = (float)(x[i] * k[i] + 0.0);
-}
-
-static void scale(const float *x, const double *k, int n, float *y)
-{
-#pragma omp simd
-    for (int i = 0; i < n; i++) y[i] = (float)((double)x[i] * k[i] + 0.0);
-}
-
-/* Elements from..to of row r. */
+/* Elements from..to of row r. Where one scale walks the row and another does not, it is read where
+ * it lies. */
 static void run_row(const ll_kcall *c, const job *j, int64_t r, int64_t from, int64_t to)
 {
     const double *a = j->power[0] + ll_walk_at(&j->w, 0, j->n_outer, r);
     const double *b = j->power[1];
     if (j->w.walkers > 1) b += ll_walk_at(&j->w, 1, j->n_outer, r);
     double k[BLOCK];
-    bool same = j->step[0] == 0 && j->step[1] == 0, repeats = j->period <= BLOCK / 2;
-    int most = repeats ? BLOCK / (int)j->period * (int)j->period : BLOCK;
-    if (same)
-        for (int i = 0; i < BLOCK; i++) k[i] = *a * *b;
+    int64_t p = j->step[0], q = j->step[1], most = BLOCK;
+    bool same = !p && !q, repeats = j->period <= BLOCK / 2;
+    if (!same && !repeats && p * q == 0 && p + q == 1) {
+        run_block(c, j, r * j->row + from, to - from, p ? *b : *a, (p ? a : b) + from);
+        return;
+    }
+    if (repeats) most = BLOCK / j->period * j->period;
+    if (same) factors(j, a, b, 0, BLOCK, k);
     for (int i = 0; !same && repeats && i < most; i += (int)j->period)
         factors(j, a, b, 0, (int)j->period, k + i);
     for (int64_t i = from; i < to; i += most) {
-        int n = to - i < most ? (int)(to - i) : most;
-        int64_t at = r * j->row + i;
-        if (!same && !repeats) factors(j, a, b, i, n, k);
-        if (j->up)
-            to_grid((const float *)c->in[0].data + at, k, n, (double *)c->out[0].data + at);
-        else if (c->in[0].dtype == LL_F32)
-            scale((const float *)c->in[0].data + at, k, n, (float *)c->out[0].data + at);
-        else
-            from_grid((const double *)c->in[0].data + at, k, n, (float *)c->out[0].data + at);
+        int64_t n = to - i < most ? to - i : most;
+        if (!same && !repeats) factors(j, a, b, i, (int)n, k);
+        run_block(c, j, r * j->row + i, n, 1, k);
     }
 }
 

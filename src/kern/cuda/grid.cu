@@ -39,7 +39,8 @@ static __global__ void convert(scales s, const void *x, int xt, void *y, int yt,
             shift += back ? exponent(m) : -exponent(m);
         }
         double v = ldexp(load_any(x, xt, i), shift);
-        if (!back) v = rint(v);
+        double most = ldexp(1.0, bits) - 1;
+        if (!back) v = rint(v) > most ? most : rint(v);
         store_any(y, yt, i, finite ? v + 0.0 : nan(""));
     }
 }

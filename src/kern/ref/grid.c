@@ -24,6 +24,7 @@ static ll_err run(const ll_kcall *c, bool up)
 {
     const ll_tensor *x = &c->in[0], *y = &c->out[0];
     int64_t bits = ((const ll_grid_attr *)c->attr)->bits, n = ll_numel(&y->shape), e;
+    double most = ll_grid_most(bits);
     ll_walk w;
     ll_grid_walk_of(c, &w);
     for (int64_t i = 0; i < n; i++) {
@@ -31,7 +32,8 @@ static ll_err run(const ll_kcall *c, bool up)
         double v = ll_load(x->data, x->dtype, i);
         v *= ll_grid_power(up ? bits - e : e - bits, finite);
         /* Sums of zeros of either sign are zeros of either: made one here. */
-        ll_store(y->data, y->dtype, i, (up ? rint(v) : v) + 0.0);
+        v = (up ? rint(v) : v) + 0.0;
+        ll_store(y->data, y->dtype, i, up && v > most ? most : v);
     }
     return LL_OK;
 }

@@ -1,0 +1,246 @@
+/* gemm_whole.c: f64 products of whole numbers below 2^23, as exact mode makes them (pass/exact.c),
+ * on 8-bit matrix instructions, where the CPU has them (x86-64 AMX, asked at run time).
+ *
+ * Operands are cut into three digits of base 256, the highest signed. Digits p of A and q of B are
+ * multiplied into sum p + q of five, in 32 bits, exact: 9 products of a rate 64 times f64's. The
+ * sums are whole numbers below 2^53 as they are in f64's tiles: the same bits.
+ *
+ * Packed operands are tiles of 1 KiB, of 16 rows (or columns) by 64 of k, one for each digit. Word
+ * k of a row has the bytes of k, k + 16, k + 32 and k + 48, an order that A and B agree on: it is
+ * at 64 i + 4 k of A's tile, at 64 k + 4 j of B's, as the instructions want them. */
+#include "kern/cpu/gemm_int.h"
+
+#if defined(__x86_64__) && defined(__linux__)
+#include <cpuid.h>
+#include <immintrin.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#define TARGET __attribute__((target("amx-tile,amx-int8,avx512f,avx512bw,avx512vl")))
+#define INLINE TARGET static inline __attribute__((always_inline))
+
+enum { SIDE = 16, STEP = 64, DIGITS = 3, SUMS = 5, TILE = 1024, STEP_BYTES = DIGITS * TILE };
+
+static bool detect(void)
+{
+    enum { AMX_TILE = 1 << 24, AMX_INT8 = 1 << 25, REQ_XCOMP_PERM = 0x1023, XTILEDATA = 18 };
+    unsigned a, b, c, d;
+    if (!__get_cpuid_count(7, 0, &a, &b, &c, &d)) return false;
+    if (!(d & AMX_TILE) || !(d & AMX_INT8)) return false;
+    if (!__builtin_cpu_supports("avx512f") || !__builtin_cpu_supports("avx512bw") ||
+        !__builtin_cpu_supports("avx512vl"))
+        return false;
+    return syscall(SYS_arch_prctl, REQ_XCOMP_PERM, XTILEDATA) == 0;
+}
+
+/* ---- tiles ---- */
+TARGET static void begin(void)
+{
+#define ALL(x)                                                                                     \
+    {                                                                                              \
+        x, x, x, x, x, x, x, x                                                                     \
+    }
+    static const struct {
+        uint8_t palette, start, zero[14];
+        uint16_t bytes[16];
+        uint8_t rows[16];
+    } eight = {.palette = 1, .bytes = ALL(64), .rows = ALL(SIDE)};
+    _tile_loadconfig(&eight);
+}
+
+TARGET static void end(void)
+{
+    _tile_release();
+}
+
+/* z = sum of 256^s sum[s], whose terms and partial sums f64 holds. */
+TARGET static void store(const int32_t (*sum)[SIDE * SIDE], int mr, const ll_gemm_tile *t)
+{
+    for (int i = 0; i < mr; i++)
+        for (int h = 0; h < SIDE; h += 8) {
+            double *c = (double *)t->c + i * t->c_rs + h;
+            __m512d z = _mm512_setzero_pd();
+            for (int s = SUMS - 1; s >= 0; s--) {
+                __m256i v = _mm256_load_si256((const __m256i *)(sum[s] + i * SIDE + h));
+                z = _mm512_fmadd_pd(z, _mm512_set1_pd(256), _mm512_cvtepi32_pd(v));
+            }
+            if (t->add) z = _mm512_add_pd(z, _mm512_loadu_pd(c));
+            _mm512_storeu_pd(c, z);
+        }
+}
+
+/* Sums are tiles 0 to 4. Every product waits for the one before it of its sum: those lie three
+ * apart, and three tiles suffice for the operands. */
+TARGET static void tile(int mr, int nv, const ll_gemm_tile *t)
+{
+    const char *a = (const char *)t->a, *b = (const char *)t->b;
+    _Alignas(64) int32_t sum[SUMS][SIDE * SIDE];
+    (void)nv;
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
+    _tile_zero(4);
+    for (int64_t p = 0; p < t->k; p += STEP, a += STEP_BYTES, b += STEP_BYTES) {
+        _tile_loadd(5, a, 64);
+        _tile_loadd(6, b + 2 * TILE, 64);
+        _tile_dpbusd(2, 5, 6);
+        _tile_loadd(7, b + TILE, 64);
+        _tile_dpbuud(1, 5, 7);
+        _tile_loadd(6, b, 64);
+        _tile_dpbuud(0, 5, 6);
+        _tile_loadd(5, a + TILE, 64);
+        _tile_dpbuud(2, 5, 7);
+        _tile_dpbuud(1, 5, 6);
+        _tile_loadd(7, b + 2 * TILE, 64);
+        _tile_dpbusd(3, 5, 7);
+        _tile_loadd(5, a + 2 * TILE, 64);
+        _tile_dpbsud(2, 5, 6);
+        _tile_dpbssd(4, 5, 7);
+        _tile_loadd(6, b + TILE, 64);
+        _tile_dpbsud(3, 5, 6);
+    }
+    _tile_stored(0, sum[0], 64);
+    _tile_stored(1, sum[1], 64);
+    _tile_stored(2, sum[2], 64);
+    _tile_stored(3, sum[3], 64);
+    _tile_stored(4, sum[4], 64);
+    store((const int32_t(*)[SIDE * SIDE]) sum, mr, t);
+}
+
+/* ---- packing ---- */
+INLINE __m512i whole16(const double *x)
+{
+    __m256i lo = _mm512_cvtpd_epi32(_mm512_loadu_pd(x));
+    __m256i hi = _mm512_cvtpd_epi32(_mm512_loadu_pd(x + 8));
+    return _mm512_inserti64x4(_mm512_castsi256_si512(lo), hi, 1);
+}
+
+/* Of each bit b where mask has 1, else a. */
+INLINE __m512i choose(uint32_t mask, __m512i a, __m512i b)
+{
+    return _mm512_ternarylogic_epi32(_mm512_set1_epi32((int)mask), b, a, 0xca);
+}
+
+/* Words of the lowest three bytes of 4 x 16 numbers, which lie `step` apart. */
+INLINE void digits(const double *x, int64_t step, __m512i out[DIGITS])
+{
+    __m512i v0 = whole16(x), v1 = whole16(x + step);
+    __m512i v2 = whole16(x + 2 * step), v3 = whole16(x + 3 * step);
+    __m512i even01 = choose(0x00ff00ff, _mm512_slli_epi32(v1, 8), v0);
+    __m512i even23 = choose(0x00ff00ff, _mm512_slli_epi32(v3, 8), v2);
+    __m512i odd01 = choose(0x00ff00ff, v1, _mm512_srli_epi32(v0, 8));
+    __m512i odd23 = choose(0x00ff00ff, v3, _mm512_srli_epi32(v2, 8));
+    out[0] = choose(0xffff, _mm512_slli_epi32(even23, 16), even01);
+    out[1] = choose(0xffff, _mm512_slli_epi32(odd23, 16), odd01);
+    out[2] = choose(0xffff, even23, _mm512_srli_epi32(even01, 16));
+}
+
+/* Turns over 16 x 16 words. */
+INLINE void turn(char *tile)
+{
+    __m512i r[SIDE], s[SIDE];
+    for (int i = 0; i < SIDE; i++) r[i] = _mm512_load_si512(tile + 64 * i);
+    for (int i = 0; i < SIDE; i += 2) {
+        s[i] = _mm512_unpacklo_epi32(r[i], r[i + 1]);
+        s[i + 1] = _mm512_unpackhi_epi32(r[i], r[i + 1]);
+    }
+    for (int i = 0; i < SIDE; i += 4)
+        for (int j = 0; j < 2; j++) {
+            r[i + 2 * j] = _mm512_unpacklo_epi64(s[i + j], s[i + j + 2]);
+            r[i + 2 * j + 1] = _mm512_unpackhi_epi64(s[i + j], s[i + j + 2]);
+        }
+    for (int i = 0; i < SIDE; i += 8)
+        for (int j = 0; j < 4; j++) {
+            s[i + j] = _mm512_shuffle_i32x4(r[i + j], r[i + j + 4], 0x88);
+            s[i + j + 4] = _mm512_shuffle_i32x4(r[i + j], r[i + j + 4], 0xdd);
+        }
+    for (int j = 0; j < 8; j++) {
+        r[j] = _mm512_shuffle_i32x4(s[j], s[j + 8], 0x88);
+        r[j + 8] = _mm512_shuffle_i32x4(s[j], s[j + 8], 0xdd);
+    }
+    for (int i = 0; i < SIDE; i++) _mm512_store_si512(tile + 64 * i, r[i]);
+}
+
+/* 16 rows by 64 of k, k in words of a row (by_rows: of A), or rows in those of a k. One of the
+ * strides is 1. */
+INLINE void pack_step(const double *x, int64_t si, int64_t sp, bool by_rows, char *to)
+{
+    for (int i = 0; i < SIDE; i++) {
+        __m512i d[DIGITS];
+        if (sp == 1)
+            digits(x + i * si, SIDE, d);
+        else
+            digits(x + i * sp, SIDE * sp, d);
+        for (int p = 0; p < DIGITS; p++) _mm512_store_si512(to + p * TILE + 64 * i, d[p]);
+    }
+    if ((sp == 1) != by_rows)
+        for (int p = 0; p < DIGITS; p++) turn(to + p * TILE);
+}
+
+/* n rows (or columns) by kc of k, as tiles; zeros beyond. */
+TARGET static void pack(const double *from, int64_t si, int64_t sp, int64_t n, int64_t kc,
+                        bool by_rows, char *to)
+{
+    double edge[SIDE * STEP];
+    for (int64_t i = 0; i < n; i += SIDE)
+        for (int64_t p = 0; p < kc; p += STEP, to += STEP_BYTES) {
+            const double *x = from + i * si + p * sp;
+            int64_t rows = ll_min64(n - i, SIDE), ks = ll_min64(kc - p, STEP);
+            if (rows == SIDE && ks == STEP && (si == 1 || sp == 1)) {
+                pack_step(x, si, sp, by_rows, to);
+                continue;
+            }
+            memset(edge, 0, sizeof edge);
+            for (int64_t r = 0; r < rows; r++)
+                for (int64_t k = 0; k < ks; k++) edge[r * STEP + k] = x[r * si + k * sp];
+            pack_step(edge, STEP, 1, by_rows, to);
+        }
+}
+
+static void pack_a(const ll_gemm_call *g, int64_t i, int64_t m, int64_t p, int64_t kc, void *to)
+{
+    const double *a = (const double *)g->a + i * g->a_rs + p * g->a_cs;
+    pack(a, g->a_rs, g->a_cs, m, kc, true, (char *)to);
+}
+
+static void pack_b(const ll_gemm_call *g, int64_t j, int64_t n, int64_t p, int64_t kc, void *to)
+{
+    const double *b = (const double *)g->b + p * g->b_rs + j * g->b_cs;
+    pack(b, g->b_cs, g->b_rs, n, kc, false, (char *)to);
+}
+
+static const ll_gemm_kind kind = {
+    .name = "whole AMX 16x16",
+    .real = &ll_gemm_real_f64,
+    .mr = SIDE,
+    .nv = 1,
+    .lanes = SIDE,
+    .k_step = STEP,
+    .k_max = 512,
+    .bytes = DIGITS,
+    .tile = tile,
+    .pack_a = pack_a,
+    .pack_b = pack_b,
+    .packs = true,
+    .begin = begin,
+    .end = end,
+};
+
+const ll_gemm_kind *ll_gemm_whole(void)
+{
+    static int found; /* 0: not asked yet; asking twice at once gives the same answer */
+    int f = __atomic_load_n(&found, __ATOMIC_RELAXED);
+    if (!f) {
+        f = detect() ? 1 : -1;
+        __atomic_store_n(&found, f, __ATOMIC_RELAXED);
+    }
+    return f > 0 ? &kind : NULL;
+}
+
+#else
+const ll_gemm_kind *ll_gemm_whole(void)
+{
+    return NULL;
+}
+#endif
