@@ -155,6 +155,7 @@ static bool periodic(const ll_graph *g, const ll_node *n, int64_t *period, int64
     *period = *repeat = 1;
     for (int d = at; d < at + from; d++) *period *= a->shape.d[d];
     for (int d = at + from; from && d < a->shape.n; d++) *repeat *= a->shape.d[d];
+    if (!*repeat) *repeat = 1; /* nothing is read */
     return true;
 }
 
@@ -169,7 +170,7 @@ static bool may_fuse(const ll_graph *g, const ll_node *n)
         if (t != LL_F32 && t != LL_BF16 && !cast) return false;
         if (t == LL_F64) return false;
     }
-    return ll_numel(&out->type.shape) > 0;
+    return true; /* empty or not: of one value, some ranks may hold nothing */
 }
 
 /* ---- which nodes go together ---- */

@@ -33,6 +33,11 @@ static const char bert[] =
     "model: {name: bert, layers: 2, width: 24, heads: 6, hidden: 40, seq: 13,"
     " vocab: 53, mask: 3}\ntrain: {batch: 7, optimizer: adamw}\n";
 
+/* 4 heads cut in 2 by 3: some ranks hold none. */
+static const char nothing[] =
+    "model: {name: gpt, layers: 1, width: 24, heads: 4, seq: 6, vocab: 46}\n"
+    "train: {batch: 7, optimizer: muon}\n";
+
 /* Fewer heads than ranks, or none gone by: queries stay cut, keys and values come in a ring. */
 #define FEW                                                                                        \
     "model: {name: gpt, layers: 2, width: 24, heads: 2, seq: 23, vocab: 53}\n"                     \
@@ -84,6 +89,7 @@ static const pair pairs[] = {
     {6, gpt, "data=2,tensor=3", 1, 2},
     {4, gpt, "data=2,sequence=2", 2, 2, "full"},
     {6, lenet, "data=3,height=2", 0, 2},
+    {6, nothing, "depth=2,filter=3", 0, 2},
 };
 
 static void test_pairs(void **state)
