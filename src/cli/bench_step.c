@@ -116,8 +116,8 @@ static void print_speed(const ll_run *r, const ll_bench_report *b)
     double gflops = 1e-9 * b->flops / b->step_s, model = b->model_flops / b->step_s;
     ll_text_bytes((double)b->bytes, m);
     if (!*b->device) {
-        printf("products at %.1f GFLOP/s, %.0f %% of a large sgemm here (%.1f)   memory %s\n",
-               gflops, 100 * gflops / b->gemm_gflops, b->gemm_gflops, m);
+        printf("products at %.1f GFLOP/s, %.0f %% of a large one here (%.1f, %s)   memory %s\n",
+               gflops, 100 * gflops / b->gemm_gflops, b->gemm_gflops, b->tiles, m);
         if (b->flops < b->loop_flops)
             printf("%.1f %% of what the loops count is multiplied, %.1f %% is padding\n",
                    100 * b->flops / b->loop_flops, 100 * b->padded / b->loop_flops);

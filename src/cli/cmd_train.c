@@ -193,7 +193,8 @@ static void find_peak(view *v, const ll_train_start *s)
     ll_precision precision;
     v->device = s->devices;
     if (!v->device) {
-        if (ll_gemm_peak(s->threads, SMALL_GEMM, &v->peak) != LL_OK) v->peak = 0;
+        bool bf16 = !strcmp(s->run->train.precision, "bf16");
+        if (ll_gemm_peak(s->threads, SMALL_GEMM, bf16, &v->peak) != LL_OK) v->peak = 0;
     } else if (ll_precision_parse(s->run->train.precision, &precision) == LL_OK &&
                s->machine->ask(s->devices->mine, precision, &f) == LL_OK)
         v->peak = 1e-9 * f.peak;

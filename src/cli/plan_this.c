@@ -72,7 +72,7 @@ static ll_err describe_cpu(ll_buf *b)
 {
     int n = cores();
     double gflops, copies, memory;
-    TRY(ll_gemm_peak(1, LL_LARGE_GEMM, &gflops));
+    TRY(ll_gemm_peak(1, LL_LARGE_GEMM, false, &gflops));
     TRY(copy_rate(1, &copies));
     memory = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
     ll_buf_printf(b,

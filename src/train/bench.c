@@ -13,7 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-ll_err ll_gemm_peak(int threads, int64_t n, double *gflops)
+ll_err ll_gemm_peak(int threads, int64_t n, bool bf16, double *gflops)
 {
     enum { TIMES = 12, LEAST = 3 };
     const double patience_s = 0.3; /* on a machine so slow or busy, fewer times must do */
@@ -25,11 +25,18 @@ ll_err ll_gemm_peak(int threads, int64_t n, double *gflops)
                       .b_rs = n,
                       .b_cs = 1,
                       .c_rs = n,
+                      .bf16 = bf16,
                       .threads = threads};
     size_t matrix = sizeof(float) * (size_t)(n * n), scratch = ll_gemm_scratch(&g);
     LL_OWN_MEMORY char *memory = (char *)aligned_alloc(64, (3 * matrix + scratch + 63) / 64 * 64);
     CHECK(memory, LL_E_MEM, "no memory to time a matrix product");
-    for (int64_t i = 0; i < 2 * n * n; i++) ((float *)(void *)memory)[i] = (float)(i % 7) - 3;
+    for (int64_t i = 0; i < 2 * n * n; i++) {
+        float x = (float)(i % 7) - 3;
+        uint16_t half = ll_f32_to_bf16(x);
+        int64_t at = i % (n * n);
+        char *to = memory + (i < n * n ? 0 : matrix);
+        memcpy(to + at * (bf16 ? 2 : 4), bf16 ? (void *)&half : (void *)&x, bf16 ? 2 : 4);
+    }
     g.a = memory, g.b = memory + matrix, g.c = memory + 2 * matrix, g.scratch = memory + 3 * matrix;
     double best = 1e30, began = ll_now();
     for (int i = 0; i < TIMES && (i < LEAST || ll_now() - began < patience_s); i++) {
@@ -193,7 +200,9 @@ static ll_err bench(const ll_run *r, ll_session *s, const ll_bench_opts *o, ll_b
     out->bytes = ll_session_bytes(s);
     out->n_launch = s->e->n_launch;
     if (tokens && x >= 0) out->seq = p->slots[x].type.shape.d[1];
-    if (!*out->device) TRY(ll_gemm_peak(p->threads, LL_LARGE_GEMM, &out->gemm_gflops));
+    bool bf16 = !strcmp(r->train.precision, "bf16");
+    if (!*out->device) out->tiles = ll_gemm_tiles(bf16);
+    if (!*out->device) TRY(ll_gemm_peak(p->threads, LL_LARGE_GEMM, bf16, &out->gemm_gflops));
     return time_steps(s, r->train.schedule.lr, o, out);
 }
 

@@ -17,7 +17,8 @@ typedef struct ll_bench_report {
     double cool_s; /* on a device: the median of as long before, when it was cooler */
     double flops; /* of products (matmul, convolution, attention) in a step, as kernels make them */
     double loop_flops, padded; /* as ops' loops count them; and of these in convolutions' padding */
-    double gemm_gflops;        /* an sgemm of 768 cubed, measured in the same run; on a device: 0 */
+    const char *tiles;         /* of matrix products on a CPU; NULL: on a device */
+    double gemm_gflops; /* a product of 768 cubed, measured in the same run; on a device: 0 */
     double first_loss, last_loss;
     double start_s; /* from the process's start to the end of the first step */
     size_t bytes;   /* planned */
@@ -44,6 +45,7 @@ typedef struct ll_bench_opts {
 /* Times steps of a finished run's model on random data that stays the same, so the loss must fall:
  * warm-up steps (on a device for `seconds`), then steps until `seconds` have passed, at least 5. */
 ll_err ll_bench_step(const ll_run *r, const ll_bench_opts *opts, ll_bench_report *out);
-/* GFLOP/s of an f32 matrix product of n cubed on this many threads: the best of a few times. */
-ll_err ll_gemm_peak(int threads, int64_t n, double *gflops);
+/* GFLOP/s of a matrix product of n cubed, of bf16 or f32, on this many threads: the best of a few
+ * times. */
+ll_err ll_gemm_peak(int threads, int64_t n, bool bf16, double *gflops);
 enum { LL_LARGE_GEMM = 768 };

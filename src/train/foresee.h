@@ -2,9 +2,10 @@
  *
  * Every kernel of the program, once for each op, attributes and shapes, is timed a few times on the
  * session's own memory: those that would change parameters or state are not run, but reckoned by
- * their bytes. On a device they run in order, for a second or two. What a step takes follows from the program: its instructions one after another,
- * collectives by bytes and messages, a pipeline's actions by its schedule (sched/pipeline.h). Ranks
- * time their kernels at the same time, as they will work. */
+ * their bytes. On a device they run in order, for a second or two. What a step takes follows from
+ * the program: its instructions one after another, collectives by bytes and messages, a pipeline's
+ * actions by its schedule (sched/pipeline.h). Ranks time their kernels at the same time, as they
+ * will work. */
 #pragma once
 #include "exec/session.h"
 #include "train/run.h"

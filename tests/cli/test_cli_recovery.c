@@ -289,12 +289,9 @@ static void time_over_starts(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(nearest_meshes),
-                                       IN_FOLDER(time_over_starts),
-                                       IN_FOLDER(killed),
-                                       IN_FOLDER(killed_replica),
-                                       IN_FOLDER(stopped),
-                                       IN_FOLDER(spikes),
-                                       IN_FOLDER(what_no_start_cures)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(nearest_meshes), IN_FOLDER(time_over_starts), IN_FOLDER(killed),
+        IN_FOLDER(killed_replica),        IN_FOLDER(stopped),          IN_FOLDER(spikes),
+        IN_FOLDER(what_no_start_cures)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -80,6 +80,11 @@ const ll_gemm_kind *ll_gemm_kind_of(const ll_gemm_call *g)
     return own ? own : g->f64 ? &ll_gemm_f64 : &ll_gemm_f32;
 }
 
+const char *ll_gemm_tiles(bool bf16)
+{
+    return ll_gemm_kind_of(&(ll_gemm_call){.bf16 = bf16})->name;
+}
+
 /* Whether tiles of A are better packed, kc of k at a time. By columns (a_rs = 1) a tile takes half
  * a line of each column: fine while all of it stays near. */
 static bool scattered_a(const ll_gemm_call *g, const ll_gemm_kind *kind, int64_t kc)
@@ -226,7 +231,7 @@ static void run_tile(const block *k, panel *q, int64_t x)
     const ll_gemm_kind *kind = k->f->kind;
     int mr = (int)ll_min64(kind->mr, k->i1 - k->i - x);
     size_t bytes = kind->real->bytes;
-    _Alignas(64) char edge[16 * 48 * sizeof(float)];
+    _Alignas(64) char edge[32 * 32 * sizeof(float)];
     char *c = k->c + (size_t)(x * k->c_rs + q->y) * bytes;
     if (k->f->pack_a) {
         q->t.a = k->a + (size_t)(x * k->kp) * kind->bytes;
@@ -277,7 +282,10 @@ static void copy_out(const block *k, const char *copy)
     for (int64_t i = k->i; i < k->i1; i++, at += g->c_rs) {
         const float *from = (const float *)(const void *)copy + (i - k->i) * k->c_rs;
         uint16_t *to = (uint16_t *)g->c + at;
-        for (int64_t j = 0; j < n; j++) to[j * g->c_cs] = ll_f32_to_bf16(from[j]);
+        if (g->c_cs == 1)
+            for (int64_t j = 0; j < n; j++) to[j] = ll_f32_to_bf16(from[j]);
+        else
+            for (int64_t j = 0; j < n; j++) to[j * g->c_cs] = ll_f32_to_bf16(from[j]);
     }
 }
 

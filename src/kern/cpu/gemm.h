@@ -43,6 +43,9 @@ void ll_gemm(const ll_gemm_call *g);
 /* Bytes of scratch for ll_gemm; pointers are not looked at. */
 size_t ll_gemm_scratch(const ll_gemm_call *g);
 
+/* The name of the tiles that multiply bf16, or f32, on this CPU. */
+const char *ll_gemm_tiles(bool bf16);
+
 /* On the calling thread alone, for use inside a parallel region; each thread its own scratch. */
 void ll_gemm_serial(const ll_gemm_call *g);
 /* A multiple of 64; with the same types and strides never less for a smaller m, n or k: the largest

@@ -5,8 +5,8 @@
  * accumulator 2 x 2 of C. Tile 8 x 12: 24 accumulators. So packed operands keep 4 numbers along k
  * together: element (i, p) of a packed tile of w rows is at (p / 4) * w * 4 + i * 4 + p % 4, zero
  * beyond the last row and the last k.
- * Tiles on x86-64's VDPBF16PS were tried and ran at half the speed of f32 on a Xeon: bf16 operands
- * are widened there.
+ * Tiles on x86-64's VDPBF16PS were tried and ran at half the speed of f32 on a Xeon: without AMX
+ * (gemm_amx.c) bf16 operands are widened there.
  *
  * To try BFMMLA on an aarch64 machine without it, run the tests in an emulator that has it:
  *     apt install qemu-user && qemu-aarch64 -cpu max build/test_gemm
@@ -199,7 +199,7 @@ const ll_gemm_kind *ll_gemm_bf16(void)
     return f > 0 ? &kind : NULL;
 }
 
-#else
+#elif !defined(__x86_64__) || !defined(__linux__)
 const ll_gemm_kind *ll_gemm_bf16(void)
 {
     return NULL;

@@ -14,7 +14,7 @@ typedef struct grid {
 /* Estimated cycles of the largest part; packing and adding up parts included. */
 static double part_cost(const ll_gemm_call *g, grid d)
 {
-    const ll_gemm_kind *kind = g->bf16 ? &ll_gemm_f32 : ll_gemm_kind_of(g);
+    const ll_gemm_kind *kind = ll_gemm_kind_of(g);
     int mr = kind->mr, nr = kind->nv * kind->lanes;
     double m = (double)ll_min64(ll_round_up(ll_ceil_div(g->m, d.m), mr), g->m);
     double n = (double)ll_min64(ll_round_up(ll_ceil_div(g->n, d.n), nr), g->n);
@@ -101,7 +101,7 @@ static void add_parts(const ll_gemm_call *g, int parts, share room)
 
 static void run_c_part(const ll_gemm_call *g, grid d, int x, size_t serial)
 {
-    const ll_gemm_kind *kind = g->bf16 ? &ll_gemm_f32 : ll_gemm_kind_of(g);
+    const ll_gemm_kind *kind = ll_gemm_kind_of(g);
     size_t in = ll_gemm_in_bytes(g), out = ll_gemm_out_bytes(g);
     int mr = kind->mr, nr = kind->nv * kind->lanes;
     int64_t i = bound(g->m, mr, x % d.m, d.m), j = bound(g->n, nr, x / d.m, d.n);

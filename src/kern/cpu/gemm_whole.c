@@ -5,54 +5,26 @@
  * multiplied into sum p + q of five, in 32 bits, exact: 9 products of a rate 64 times f64's. The
  * sums are whole numbers below 2^53 as they are in f64's tiles: the same bits.
  *
- * Packed operands are tiles of 1 KiB, of 16 rows (or columns) by 64 of k, one for each digit. Word
- * k of a row has the bytes of k, k + 16, k + 32 and k + 48, an order that A and B agree on: it is
- * at 64 i + 4 k of A's tile, at 64 k + 4 j of B's, as the instructions want them. */
+ * Packed tiles (amx.h) are of 64 of k, one for each digit: word k of a row has the bytes of k,
+ * k + 16, k + 32 and k + 48. */
 #include "kern/cpu/gemm_int.h"
 
 #if defined(__x86_64__) && defined(__linux__)
-#include <cpuid.h>
-#include <immintrin.h>
-#include <sys/syscall.h>
-#include <unistd.h>
+#include "kern/cpu/amx.h"
 
-#define TARGET __attribute__((target("amx-tile,amx-int8,avx512f,avx512bw,avx512vl")))
-#define INLINE TARGET static inline __attribute__((always_inline))
+#define TARGET LL_AMX
+#define INLINE LL_AMX_INLINE
 
-enum { SIDE = 16, STEP = 64, DIGITS = 3, SUMS = 5, TILE = 1024, STEP_BYTES = DIGITS * TILE };
-
-static bool detect(void)
-{
-    enum { AMX_TILE = 1 << 24, AMX_INT8 = 1 << 25, REQ_XCOMP_PERM = 0x1023, XTILEDATA = 18 };
-    unsigned a, b, c, d;
-    if (!__get_cpuid_count(7, 0, &a, &b, &c, &d)) return false;
-    if (!(d & AMX_TILE) || !(d & AMX_INT8)) return false;
-    if (!__builtin_cpu_supports("avx512f") || !__builtin_cpu_supports("avx512bw") ||
-        !__builtin_cpu_supports("avx512vl"))
-        return false;
-    return syscall(SYS_arch_prctl, REQ_XCOMP_PERM, XTILEDATA) == 0;
-}
+enum {
+    SIDE = LL_AMX_SIDE,
+    STEP = 64,
+    DIGITS = 3,
+    SUMS = 5,
+    TILE = LL_AMX_TILE,
+    STEP_BYTES = DIGITS * TILE
+};
 
 /* ---- tiles ---- */
-TARGET static void begin(void)
-{
-#define ALL(x)                                                                                     \
-    {                                                                                              \
-        x, x, x, x, x, x, x, x                                                                     \
-    }
-    static const struct {
-        uint8_t palette, start, zero[14];
-        uint16_t bytes[16];
-        uint8_t rows[16];
-    } eight = {.palette = 1, .bytes = ALL(64), .rows = ALL(SIDE)};
-    _tile_loadconfig(&eight);
-}
-
-TARGET static void end(void)
-{
-    _tile_release();
-}
-
 /* z = sum of 256^s sum[s], whose terms and partial sums f64 holds. */
 TARGET static void store(const int32_t (*sum)[SIDE * SIDE], int mr, const ll_gemm_tile *t)
 {
@@ -136,32 +108,6 @@ INLINE void digits(const double *x, int64_t step, __m512i out[DIGITS])
     out[2] = choose(0xffff, even23, _mm512_srli_epi32(even01, 16));
 }
 
-/* Turns over 16 x 16 words. */
-INLINE void turn(char *tile)
-{
-    __m512i r[SIDE], s[SIDE];
-    for (int i = 0; i < SIDE; i++) r[i] = _mm512_load_si512(tile + 64 * i);
-    for (int i = 0; i < SIDE; i += 2) {
-        s[i] = _mm512_unpacklo_epi32(r[i], r[i + 1]);
-        s[i + 1] = _mm512_unpackhi_epi32(r[i], r[i + 1]);
-    }
-    for (int i = 0; i < SIDE; i += 4)
-        for (int j = 0; j < 2; j++) {
-            r[i + 2 * j] = _mm512_unpacklo_epi64(s[i + j], s[i + j + 2]);
-            r[i + 2 * j + 1] = _mm512_unpackhi_epi64(s[i + j], s[i + j + 2]);
-        }
-    for (int i = 0; i < SIDE; i += 8)
-        for (int j = 0; j < 4; j++) {
-            s[i + j] = _mm512_shuffle_i32x4(r[i + j], r[i + j + 4], 0x88);
-            s[i + j + 4] = _mm512_shuffle_i32x4(r[i + j], r[i + j + 4], 0xdd);
-        }
-    for (int j = 0; j < 8; j++) {
-        r[j] = _mm512_shuffle_i32x4(s[j], s[j + 8], 0x88);
-        r[j + 8] = _mm512_shuffle_i32x4(s[j], s[j + 8], 0xdd);
-    }
-    for (int i = 0; i < SIDE; i++) _mm512_store_si512(tile + 64 * i, r[i]);
-}
-
 /* 16 rows by 64 of k, k in words of a row (by_rows: of A), or rows in those of a k. One of the
  * strides is 1. */
 INLINE void pack_step(const double *x, int64_t si, int64_t sp, bool by_rows, char *to)
@@ -175,7 +121,7 @@ INLINE void pack_step(const double *x, int64_t si, int64_t sp, bool by_rows, cha
         for (int p = 0; p < DIGITS; p++) _mm512_store_si512(to + p * TILE + 64 * i, d[p]);
     }
     if ((sp == 1) != by_rows)
-        for (int p = 0; p < DIGITS; p++) turn(to + p * TILE);
+        for (int p = 0; p < DIGITS; p++) ll_amx_turn(to + p * TILE);
 }
 
 /* n rows (or columns) by kc of k, as tiles; zeros beyond. */
@@ -223,8 +169,8 @@ static const ll_gemm_kind kind = {
     .pack_a = pack_a,
     .pack_b = pack_b,
     .packs = true,
-    .begin = begin,
-    .end = end,
+    .begin = ll_amx_begin,
+    .end = ll_amx_end,
 };
 
 const ll_gemm_kind *ll_gemm_whole(void)
@@ -232,7 +178,7 @@ const ll_gemm_kind *ll_gemm_whole(void)
     static int found; /* 0: not asked yet; asking twice at once gives the same answer */
     int f = __atomic_load_n(&found, __ATOMIC_RELAXED);
     if (!f) {
-        f = detect() ? 1 : -1;
+        f = ll_amx_has(LL_AMX_INT8) ? 1 : -1;
         __atomic_store_n(&found, f, __ATOMIC_RELAXED);
     }
     return f > 0 ? &kind : NULL;
