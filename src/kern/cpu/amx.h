@@ -31,15 +31,13 @@ static inline bool ll_amx_has(unsigned what)
 /* Eight whole tiles, until released. */
 LL_AMX static inline void ll_amx_begin(void)
 {
-    struct {
-        uint8_t palette, start, zero[14];
-        uint16_t bytes[16];
-        uint8_t rows[16];
-    } eight;
-    memset(&eight, 0, sizeof eight);
-    eight.palette = 1;
-    for (int i = 0; i < 8; i++) eight.bytes[i] = 64, eight.rows[i] = LL_AMX_SIDE;
-    _tile_loadconfig(&eight);
+    /* palette 1; of eight tiles, bytes of a row in 16 bits each, and rows. A constant, since gcc 12
+     * takes only the first 8 bytes of it to be read. */
+    static const uint8_t eight[64] = {1,  0,  0,  0,  0,  0,  0,  0,  0,  0, 0,  0, 0,  0, 0,  0,
+                                      64, 0,  64, 0,  64, 0,  64, 0,  64, 0, 64, 0, 64, 0, 64, 0,
+                                      0,  0,  0,  0,  0,  0,  0,  0,  0,  0, 0,  0, 0,  0, 0,  0,
+                                      16, 16, 16, 16, 16, 16, 16, 16, 0,  0, 0,  0, 0,  0, 0,  0};
+    _tile_loadconfig(eight);
 }
 
 LL_AMX static inline void ll_amx_end(void)
