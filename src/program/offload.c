@@ -61,10 +61,11 @@ struct ll_offload {
     const ll_graph *g;
     int n_micro;
     ll_arena *arena;
-    int first_once; /* the first node of the update */
-    double *time;   /* [n_node + 1] before each node */
-    int *root;      /* [n_value] the value whose bytes it shows */
-    ll_lull *lulls; /* the best first */
+    int first_once;    /* the first node of the update */
+    double *time;      /* [n_node + 1] before each node */
+    int *root;         /* [n_value] the value whose bytes it shows */
+    int *first, *last; /* [n_value] nodes that read it, or what shows its bytes */
+    ll_lull *lulls;    /* the best first */
     int n;
 };
 
@@ -79,6 +80,24 @@ static void find_times(ll_offload *f)
             bytes += (double)ll_value_bytes(ll_value_of(g, n->out[o]));
         bool runs = !ll_is_alias(n, f->n_micro) && !n->op->collective;
         f->time[i + 1] = f->time[i] + (runs ? ll_node_flops(g, n) + FLOPS_PER_BYTE * bytes : 0);
+    }
+}
+
+static void find_readers(ll_offload *f)
+{
+    const ll_graph *g = f->g;
+    f->first = LL_NEW_ARRAY(f->arena, int, g->n_value);
+    f->last = LL_NEW_ARRAY(f->arena, int, g->n_value);
+    for (int v = 0; v < g->n_value; v++) f->first[v] = g->n_node;
+    for (int i = g->n_node - 1; i >= 0; i--) {
+        const ll_node *n = &g->nodes[i];
+        bool shows = ll_is_alias(n, f->n_micro);
+        int first = shows ? f->first[n->out[0].id] : i, last = shows ? f->last[n->out[0].id] : i;
+        for (int k = 0; k < n->n_in; k++) {
+            int v = n->in[k].id;
+            if (first < f->first[v]) f->first[v] = first;
+            if (last > f->last[v]) f->last[v] = last;
+        }
     }
 }
 
@@ -164,6 +183,7 @@ ll_offload *ll_offload_find(const ll_graph *g, int n_micro, ll_arena *arena)
     for (int i = 0; i < g->n_result; i++) seen[f->root[g->results[i].value.id]] = -1;
     for (int i = 0; i < g->n_update; i++) seen[f->root[g->updates[i].next.id]] = -1;
     find_times(f);
+    find_readers(f);
     find_longest(f, of);
     for (int v = 1; v < g->n_value; v++) {
         if (seen[v] < 0 || !may_go(f, v, &of[v])) continue;
@@ -260,6 +280,7 @@ typedef struct writer {
     ll_offloaded *out;
     int *to_new;            /* [n_node + 1] where a node came to be */
     copy **loads, **stores; /* in the order that they begin in */
+    int *load_at; /* [n_value] the node before which it is loaded; 0: it is not, or state */
     int n, next_load, next_store;
     ll_val *next_of; /* [n_update] what was stored of state; 0: it is not */
 } writer;
@@ -279,7 +300,7 @@ static ll_err write_copy(writer *w, const ll_op *op, ll_val of, const ll_node *l
     return LL_OK;
 }
 
-/* Readers from here on find what is loaded; what shows its bytes does so anew. */
+/* Readers from here on find what is loaded; what shows its bytes to one of them does so anew. */
 static ll_err write_load(writer *w, copy *c, int at)
 {
     const ll_graph *g = w->f->g;
@@ -290,6 +311,7 @@ static ll_err write_load(writer *w, copy *c, int at)
     for (int i = 0; i < at && c->of->update < 0; i++) {
         const ll_node *n = &g->nodes[i];
         if (!ll_is_alias(n, w->f->n_micro) || w->f->root[n->out[0].id] != v) continue;
+        if (w->f->last[n->out[0].id] < at) continue;
         TRY(ll_rewrite_copy(&w->rw, n));
         hand_on(w, &g->nodes[at]);
     }
@@ -316,6 +338,16 @@ static int earlier_load(const void *a, const void *b)
     return x->start != y->start ? x->start - y->start : by_load(a, b);
 }
 
+/* Shows bytes that nobody reads before they are loaded: then it is made anew, and here it would be
+ * a node that nobody reads. */
+static bool shown_later(const writer *w, int i)
+{
+    const ll_node *n = &w->f->g->nodes[i];
+    if (!ll_is_alias(n, w->f->n_micro)) return false;
+    int v = n->out[0].id, load = w->load_at[w->f->root[v]];
+    return load > i && w->f->first[v] >= load;
+}
+
 static ll_err write_nodes(writer *w)
 {
     const ll_graph *g = w->f->g;
@@ -323,6 +355,7 @@ static ll_err write_nodes(writer *w)
         for (; w->next_load < w->n && w->loads[w->next_load]->start == i; w->next_load++)
             TRY(write_load(w, w->loads[w->next_load], i));
         w->to_new[i] = w->rw.to->n_node;
+        if (shown_later(w, i)) continue;
         TRY(ll_rewrite_copy(&w->rw, &g->nodes[i]));
         hand_on(w, &g->nodes[i]);
         TRY(write_stores(w, i));
@@ -374,6 +407,9 @@ ll_err ll_offload_write(const ll_offload *f, int n, const ll_unrolled *un, ll_of
     }
     time_loads(f, w.loads, n, un->g && un->n_each > f->first_once ? un->n_each : f->first_once);
     time_stores(f, w.stores, n);
+    w.load_at = LL_NEW_ARRAY(a, int, g->n_value);
+    for (int i = 0; i < n; i++)
+        if (copies[i].of->update < 0) w.load_at[copies[i].of->value] = copies[i].start;
     qsort(w.loads, (size_t)n, sizeof *w.loads, earlier_load);
     ll_rewrite_begin(&w.rw, g);
     ll_err rc = write_nodes(&w);

@@ -299,6 +299,10 @@ static void test_aside(void **state)
     check_aside(&nets[GPT], (ll_session_opts){.threads = 1, .exact = true}, 2);
     check_aside(&nets[GPT], (ll_session_opts){.threads = 2, .precision = "bf16"}, 2);
     check_aside(&nets[GPT], (ll_session_opts){.threads = 1, .recompute = "selective"}, 2);
+    struct net heads = nets[GPT]; /* of which copies are shown in other shapes */
+    heads.sizes[2].value = 6;
+    heads.batch = 6;
+    check_aside(&heads, (ll_session_opts){.threads = 1, .exact = true, .micro_batches = 2}, 2);
     struct net deep = nets[GPT]; /* in less than half of its memory */
     deep.sizes[0].value = 8;
     deep.sizes[1].value = 48;
