@@ -14,15 +14,18 @@
 typedef struct opts {
     ll_talk_opts talk;
     const char *to;
-    int64_t samples, draws;
+    int64_t samples, draws, calibrate;
 } opts;
 
 static const ll_arg args[] = {
     {"RUN_FOLDER", LL_ARG_TEXT, offsetof(ll_talk_opts, folder), NULL,
      "of a model of tokens that was trained, or imported"},
     {"--to", LL_ARG_TEXT, offsetof(opts, to), "FORMS",
-     "f32, int8 and int4, with +kv8: also keys and values of 8 bits; with commas between",
+     "f32, int8 and int4; int4+gptq: rounded so that products of the training data change least, "
+     "not each weight; +kv8: also keys and values of 8 bits; with commas between",
      "f32,int8,int4,int8+kv8"},
+    {"--calibrate", LL_ARG_COUNT, offsetof(opts, calibrate), "N",
+     "windows of the training data that +gptq reads", "16"},
     {"--samples", LL_ARG_COUNT, offsetof(opts, samples), "N",
      "of the validation data, of model.seq tokens each", "8"},
     {"--tokens|-n", LL_ARG_COUNT, offsetof(opts, draws), "N", "drawn for the speed", "32"},
@@ -93,24 +96,30 @@ static ll_err measure(ll_talk *t, const opts *o, const windows *w, form *f)
     return LL_OK;
 }
 
-/* "int8+kv8" */
+/* "int4+gptq+kv8" */
 static ll_err try_form(const opts *o, const windows *w, form *f)
 {
     ll_talk_opts how = o->talk;
-    char weights[sizeof f->name];
+    char weights[sizeof f->name], *rest, *plus;
     memcpy(weights, f->name, sizeof weights);
-    char *plus = strchr(weights, '+');
-    CHECK(!plus || !strcmp(plus, "+kv8"), LL_E_ARG, "--to %s: only +kv8 can follow", f->name);
-    if (plus) *plus = '\0';
+    bool kv8 = false, gptq = false;
+    strtok_r(weights, "+", &rest);
+    while ((plus = strtok_r(NULL, "+", &rest))) {
+        kv8 |= !strcmp(plus, "kv8");
+        gptq |= !strcmp(plus, "gptq");
+        CHECK(!strcmp(plus, "kv8") || (!strcmp(plus, "gptq") && !strcmp(weights, "int4")), LL_E_ARG,
+              "--to %s: only +kv8 can follow, and +gptq after int4", f->name);
+    }
     how.weights = weights;
-    how.cache = plus ? "int8" : "f32";
+    how.cache = kv8 ? "int8" : "f32";
     how.context = w->seq;
     how.top_p = how.repetition = 1;
     LL_TALK t = {0};
     TRY(ll_talk_begin(&how, &t));
     t.quiet = true;
-    t.guesses = plus ? 3 : 64; /* what is read at once is not from the cache */
+    t.guesses = kv8 ? 3 : 64; /* what is read at once is not from the cache */
     if (t.guesses > w->seq - 1) t.guesses = w->seq - 1;
+    t.calibrate = gptq ? o->calibrate : 0;
     TRY(ll_talk_open(&t, 1, w->seq));
     return measure(&t, o, w, f);
 }

@@ -5,14 +5,17 @@
 #include "ccode/ccode.h"
 #include "onnx/onnx.h"
 #include "train/export.h"
+#include "train/gptq.h"
 #include "train/predict.h"
 #include "train/weights_load.h"
 
 #include <stdio.h>
+#include <string.h>
 
 typedef struct opts {
     const char *run, *checkpoint, *init, *map, *dtype;
     const char *weights, *adapter, *hf, *gguf, *c, *onnx, *result;
+    int64_t calibrate;
     ll_words set;
 } opts;
 
@@ -38,6 +41,10 @@ static const ll_arg args[] = {
      "with --weights, --hf and --gguf: f32, bf16 or f16; of "
      "--gguf also q8_0 and q4_1",
      "f32"},
+    {"--calibrate", LL_ARG_INT, offsetof(opts, calibrate), "N",
+     "with --dtype q4_1: rounded so that products of N windows of the training data change least "
+     "(GPTQ); 0: to nearest",
+     "0"},
     {"--c", LL_ARG_TEXT, offsetof(opts, c), "DIR",
      "a C program, of plain loops, that needs libc and libm alone, and its weights"},
     {"--onnx", LL_ARG_TEXT, offsetof(opts, onnx), "FILE.onnx",
@@ -93,6 +100,11 @@ static ll_err write_gguf(const opts *o, const ll_trained *t)
 {
     LL_OWN(ll_arena) a = ll_arena_new();
     ll_exported x;
+    LL_OWN(ll_gptq) q = NULL;
+    if (o->calibrate) {
+        TRY(ll_gptq_open(t->run, t->s, o->calibrate, &q));
+        TRY(ll_gptq_session(q, t->s));
+    }
     TRY(ll_export_gguf(t->run, t->s, o->gguf, o->dtype, a, &x));
     tell(o->gguf, &x, o->dtype);
     return LL_OK;
@@ -165,6 +177,8 @@ static ll_err run(const void *given)
                  k == kinds ? "" : " or ", k->option);
     }
     CHECK(any, LL_E_ARG, "say what to write: %s", known);
+    CHECK(!o->calibrate || (o->gguf && !strcmp(o->dtype, "q4_1")), LL_E_ARG,
+          "--calibrate is for --gguf with --dtype q4_1");
     for (const struct kind *k = kinds; k < end; k++)
         if (file_of(o, k)) TRY(ll_cli_spare(file_of(o, k)));
     LL_TRAINED t = {0};

@@ -61,6 +61,7 @@ ll_err ll_talk_open(ll_talk *t, int64_t batch, int64_t places)
     ll_generator_opts o = {.batch = batch,
                            .chunk = t->chunk,
                            .guesses = t->guesses,
+                           .calibrate = t->calibrate,
                            .places = t->o->context ? t->o->context : places,
                            .session = ll_cli_trained_session(t->run, NULL, NULL),
                            .load = load,

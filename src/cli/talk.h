@@ -96,6 +96,7 @@ typedef struct ll_talk {
     bool prints;           /* rank 0 */
     struct ll_talk *draft; /* guesses what this one says; NULL: none does */
     int64_t guesses;       /* at once */
+    int64_t calibrate;     /* windows of the data that weights are rounded by; 0: to nearest */
     bool quiet;            /* of its memory */
     int64_t guessed, taken;
 } ll_talk;

@@ -12,25 +12,81 @@ const char *ll_pack_name(ll_arena *a, const char *name, int bits, int part)
     return ll_arena_printf(a, "%s.%s", name, part == 1 ? "scale" : "least");
 }
 
+static uint8_t code(double v, double scale, double least)
+{
+    return (uint8_t)(scale > 0 ? fmin(fmax(rint((v - least) / scale), 0), 15) : 0);
+}
+
+/* Numbers that a block of 4 bits has exactly: those of a file of such blocks, or rounded before.
+ * Their steps are a part of what lies between the least and the most. */
+static bool on_grid(const float *v, double low, double high, uint16_t *scale, uint16_t *least)
+{
+    for (int steps = 1; steps <= 15 && high > low; steps++) {
+        ll_store(scale, LL_F16, 0, (high - low) / steps);
+        double d = ll_load(scale, LL_F16, 0);
+        for (int first = 0; first + steps <= 15; first++) {
+            int i = 0;
+            ll_store(least, LL_F16, 0, low - first * d);
+            double from = ll_load(least, LL_F16, 0);
+            while (i < LL_PACK && (float)(from + d * code(v[i], d, from)) == v[i]) i++;
+            if (i == LL_PACK) return true;
+        }
+    }
+    return false;
+}
+
+/* How far numbers are off, squared, each counted so many times. */
+static double loss_of(const float *v, const float *count, const uint16_t *scale,
+                      const uint16_t *least)
+{
+    double sum = 0, d = ll_load(scale, LL_F16, 0), from = ll_load(least, LL_F16, 0);
+    for (int i = 0; i < LL_PACK; i++) {
+        double off = from + d * code(v[i], d, from) - (double)v[i];
+        sum += off * off * (count ? (double)count[i] : 1);
+    }
+    return sum;
+}
+
+void ll_pack_range(const float *v, const float *count, uint16_t *scale, uint16_t *least)
+{
+    double low = v[0], high = v[0], best = -1;
+    for (int i = 1; i < LL_PACK; i++)
+        low = fmin(low, (double)v[i]), high = fmax(high, (double)v[i]);
+    if (on_grid(v, low, high, scale, least)) return;
+    for (int k = 0; k < (count ? 8 : 1); k++) { /* a narrower range has finer steps */
+        uint16_t s, from;
+        double in = 0.5 * 0.04 * k * (high - low);
+        ll_store(&s, LL_F16, 0, (high - low - 2 * in) / 15);
+        ll_store(&from, LL_F16, 0, low + in);
+        double is = loss_of(v, count, &s, &from);
+        if (best >= 0 && is >= best) continue;
+        best = is, *scale = s, *least = from;
+    }
+}
+
+static void pack4(const float *v, uint8_t *q, uint16_t *scale, uint16_t *least)
+{
+    ll_pack_range(v, NULL, scale, least);
+    double by = ll_load(scale, LL_F16, 0), from = ll_load(least, LL_F16, 0);
+    for (int i = 0; i < 16; i++)
+        q[i] = (uint8_t)(code(v[i], by, from) | code(v[i + 16], by, from) << 4);
+}
+
 void ll_pack(const float *x, int64_t n, int bits, uint8_t *q, uint16_t *scale, uint16_t *least)
 {
     for (int64_t b = 0; b < n / LL_PACK; b++) {
         const float *v = x + b * LL_PACK;
-        float low = v[0], high = v[0];
-        for (int i = 1; i < LL_PACK; i++) low = fminf(low, v[i]), high = fmaxf(high, v[i]);
-        double d = bits == 8 ? fmax(fabs((double)low), fabs((double)high)) / 127
-                             : ((double)high - (double)low) / 15;
-        ll_store(scale, LL_F16, b, d);
-        if (bits == 4) ll_store(least, LL_F16, b, low);
-        double by = ll_load(scale, LL_F16, b), from = bits == 4 ? ll_load(least, LL_F16, b) : 0;
+        if (bits == 4) {
+            pack4(v, q + b * 16, scale + b, least + b);
+            continue;
+        }
+        double top = 0;
+        for (int i = 0; i < LL_PACK; i++) top = fmax(top, fabs((double)v[i]));
+        ll_store(scale, LL_F16, b, top / 127);
+        double by = ll_load(scale, LL_F16, b);
         for (int i = 0; i < LL_PACK; i++) {
-            double k = by > 0 ? rint(((double)v[i] - from) / by) : 0;
-            if (bits == 8)
-                q[b * LL_PACK + i] = (uint8_t)(int8_t)fmin(fmax(k, -127), 127);
-            else {
-                uint8_t *at = &q[b * 16 + i % 16], nibble = (uint8_t)fmin(fmax(k, 0), 15);
-                *at = i < 16 ? nibble : (uint8_t)(*at | nibble << 4);
-            }
+            double k = by > 0 ? rint((double)v[i] / by) : 0;
+            q[b * LL_PACK + i] = (uint8_t)(int8_t)fmin(fmax(k, -127), 127);
         }
     }
 }
@@ -52,6 +108,17 @@ static bool fits(const ll_graph *g, const ll_node *n, ll_matmul_parts *p, int *r
            !strncmp(p->text[0] + left, p->text[1] + *rows, (size_t)summed) &&
            p->len[2] == left + *rows && !strncmp(p->text[2], p->text[0], (size_t)left) &&
            !strncmp(p->text[2] + left, p->text[1], (size_t)*rows);
+}
+
+int64_t ll_pack_cols(const ll_graph *g, const ll_node *n)
+{
+    ll_matmul_parts p;
+    int rows;
+    int64_t cols = 1;
+    if (!fits(g, n, &p, &rows)) return 0;
+    const ll_shape *w = &ll_value_of(g, n->in[1])->type.shape;
+    for (int d = rows; d < w->n; d++) cols *= w->d[d];
+    return cols;
 }
 
 static ll_shape in_blocks(const ll_shape *s, int64_t last)

@@ -4,6 +4,7 @@
 #include "base/rng.h"
 #include "exec/session.h"
 #include "pass/packed.h"
+#include "train/gptq.h"
 #include "train/setup.h"
 #include "train/state.h"
 
@@ -78,8 +79,8 @@ static ll_err open_one(ll_generator *g, const ll_run *r, const ll_generator_opts
     return ll_session_open(g->g[k], &how, &g->s[k]);
 }
 
-/* Every weight that `to` has packed. */
-static ll_err pack_weights(ll_session *from, ll_session *to, int bits)
+/* Every weight that `to` has packed; q4 NULL: to nearest. */
+static ll_err pack_weights(ll_session *from, ll_session *to, int bits, ll_gptq *q4)
 {
     for (int i = 1; i < from->g->n_value; i++) {
         const ll_value *v = &from->g->values[i];
@@ -96,6 +97,7 @@ static ll_err pack_weights(ll_session *from, ll_session *to, int bits)
         TRY(ll_session_get(from, v->name, x, n * sizeof *x));
         if (ll_find(to->g, v->name).id) TRY(ll_session_set(to, v->name, 0, x, n * sizeof *x));
         if (!packed) continue;
+        if (q4) TRY(ll_gptq_round(q4, v->name, x, (int64_t)n));
         ll_pack(x, (int64_t)n, bits, q, s, s + blocks);
         for (int k = 0; k < 3; k++) names[k] = ll_pack_name(a, v->name, bits, k);
         TRY(ll_session_set(to, names[0], 0, q, n * (size_t)bits / 8));
@@ -121,10 +123,13 @@ static ll_err open_all(ll_generator *g, const ll_run *r, const ll_generator_opts
         return open_others(g, r, o);
     }
     ll_generator whole = {.batch = 1, .places = 1, .step = {1, 1}};
+    ll_gptq *q4 = NULL;
     ll_err rc = open_one(&whole, r, o, 0, 0, NULL);
     if (rc == LL_OK) rc = o->load(o->user, whole.s[0]);
+    if (rc == LL_OK && o->calibrate) rc = ll_gptq_open(r, whole.s[0], o->calibrate, &q4);
     if (rc == LL_OK) rc = open_one(g, r, o, 0, o->bits, NULL);
-    if (rc == LL_OK) rc = pack_weights(whole.s[0], g->s[0], o->bits);
+    if (rc == LL_OK) rc = pack_weights(whole.s[0], g->s[0], o->bits, q4);
+    ll_gptq_close(q4);
     ll_session_close(whole.s[0]);
     ll_graph_free(whole.g[0]);
     TRY(rc);
@@ -145,6 +150,7 @@ ll_err ll_generator_open(const ll_run *r, const ll_generator_opts *o, ll_generat
           r->model.name);
     CHECK(o->bits == 0 || o->bits == 4 || o->bits == 8, LL_E_ARG, "weights of %d bits: 8 or 4",
           o->bits);
+    CHECK(!o->calibrate || o->bits == 4, LL_E_ARG, "calibrating is for weights of 4 bits");
     CHECK(o->cache_bits == 0 || o->cache_bits == 8, LL_E_ARG,
           "keys and values of %d bits: 8 can be", o->cache_bits);
     CHECK(!o->cache_bits || strcmp(r->train.machine, "cuda"), LL_E_ARG,

@@ -13,6 +13,8 @@ typedef struct ll_generator_opts {
     int64_t guesses; /* at most, of each; 0: none (ll_generator_guess) */
     int cache_bits;  /* of numbers in keys and values: 8 (kern/cache8.h), or 0: as they are */
     int bits;        /* of weights in products: 8, 4, or 0: as they are (pass/packed.h) */
+    int64_t
+        calibrate; /* of 4 bits: rounded by so many windows of the data (gptq.h); 0: to nearest */
     ll_session_opts session;
     /* Fills a session's parameters. */
     ll_err (*load)(void *user, ll_session *s);

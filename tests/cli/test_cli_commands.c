@@ -133,24 +133,28 @@ static void compresses(void **state)
                "train: {batch: 4, steps: 60, lr: 0.01, threads: 1, log_every: 60}\n");
     must(*state, "train s.yaml --out g");
     json_t *e = prints_json(*state, "eval g --json --samples 7");
-    json_t *c = prints_json(*state, "compress g --to f32,int8,int4,f32+kv8 --samples 7 --json");
+    json_t *c = prints_json(*state, "compress g --to f32,int8,int4,f32+kv8,int4+gptq "
+                                    "--calibrate 9 --samples 7 --json");
     const json_t *f = json_object_get(c, "forms"), *first = json_array_get(f, 0);
     double exact = json_num(first, "perplexity");
     assert_true(fabs(exact / json_num(e, "perplexity") - 1) < 1e-5);
-    for (size_t i = 1; i < 4; i++) {
+    for (size_t i = 1; i < 5; i++) {
         const json_t *x = json_array_get(f, i);
-        const char *smaller = i < 3 ? "weight_bytes" : "cache_bytes_per_token";
+        const char *smaller = i != 3 ? "weight_bytes" : "cache_bytes_per_token";
         double off = fabs(json_num(x, "perplexity") / exact - 1);
         printf("%s: %+.3f%%\n", json_string_value(json_object_get(x, "form")),
                100 * json_num(x, "change"));
         assert_true(json_num(x, smaller) < json_num(first, smaller));
-        assert_true(off > 0 && off < (i == 2 ? 0.3 : 0.02));
+        assert_true(off > 0 && off < (i == 2 || i == 4 ? 0.3 : 0.02));
         assert_true(json_num(x, "drawn_per_s") > 0 && json_num(x, "read_per_s") > 0);
     }
     json_decref(e);
     json_decref(c);
     refuses(*state, 1, "compress g --to int3", "f32, int8 or int4");
     refuses(*state, 1, "compress g --to int8+x", "only +kv8");
+    refuses(*state, 1, "compress g --to int8+gptq", "+gptq after int4");
+    must(*state, "export g --gguf g.gguf --dtype q4_1 --calibrate 9");
+    refuses(*state, 1, "export g --gguf h.gguf --dtype q8_0 --calibrate 9", "q4_1");
 }
 
 static void generate_from_a_long_prompt(void **state)
