@@ -7,6 +7,7 @@
 #include "comm/codec.h"
 #include "kern/notes.h"
 #include "machine/machine.h"
+#include "kern/blocks.h"
 #include "pass/partition.h"
 #include "pass/recompute.h"
 #include "program/program.h"
@@ -95,9 +96,11 @@ static bool is_checkpoint(const char *what)
 static void count_values(const ll_graph *g, ll_kind kind, int64_t *n, int64_t *numbers)
 {
     *n = *numbers = 0;
-    for (int i = 1; i < g->n_value; i++)
-        if (g->values[i].node < 0 && g->values[i].kind == kind)
-            ++*n, *numbers += ll_numel(&g->values[i].type.shape);
+    for (int i = 1; i < g->n_value; i++) {
+        const ll_value *v = &g->values[i];
+        if (v->node < 0 && v->kind == kind)
+            ++*n, *numbers += ll_block_numbers(v->name, v->type.dtype, &v->type.shape);
+    }
 }
 
 /* ---- a mesh ---- */

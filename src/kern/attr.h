@@ -214,11 +214,25 @@ typedef struct ll_rope_attr {
     int64_t at, interleaved, back;
 } ll_rope_attr;
 
+enum { LL_PACK = 32 }; /* numbers of a packed block (blocks.h) */
 /* Products with packed weights: loops; how many dimensions of the weights are the result's. */
 typedef struct ll_packed_attr {
     char spec[LL_SPEC_MAX];
     int64_t bits, rows;
 } ll_packed_attr;
+
+/* Products with weights in blocks (blocks.h): loops, "btk_,nk_->btn" or "btn,nk_->btk_". */
+typedef struct ll_blocked_attr {
+    char spec[LL_SPEC_MAX];
+} ll_blocked_attr;
+/* The same with 'z' for '_': the product with weights as numbers. */
+static inline void ll_blocked_spec(const ll_blocked_attr *a, char out[LL_SPEC_MAX])
+{
+    for (int i = 0; i < LL_SPEC_MAX; i++) out[i] = a->spec[i] == '_' ? 'z' : a->spec[i];
+}
+typedef struct ll_unblock_attr {
+    ll_dtype dtype;
+} ll_unblock_attr;
 
 typedef struct ll_cached_attr {
     double scale;

@@ -2,6 +2,7 @@
 #include "machine/machine.h"
 
 #include "base/rng.h"
+#include "kern/blocks.h"
 
 /* Elements 4 block .. 4 block + 3. */
 static void draw(const ll_init *init, uint64_t seed, uint64_t stream, uint64_t block, double v[4])
@@ -32,10 +33,13 @@ static void fill_row(const ll_init *init, uint64_t seed, uint64_t stream, int64_
     }
 }
 
+/* Blocks: rows of LL_PACK numbers, packed; NULL: numbers. */
 static void fill_piece(const ll_init *init, uint64_t seed, uint64_t stream, const ll_type *type,
-                       const ll_piece *piece, int threads, void *data)
+                       const ll_piece *piece, const ll_block_kind *blocks, int threads, void *data)
 {
-    const ll_shape *s = &type->shape, *w = &piece->whole;
+    ll_shape small = type->shape, large = piece->whole;
+    const ll_shape *s = &small, *w = &large;
+    if (blocks) small.d[s->n - 1] = large.d[s->n - 1] = LL_PACK;
     int64_t row = s->n ? s->d[s->n - 1] : 1, rows = row ? ll_numel(s) / row : 0;
 #pragma omp parallel for num_threads(threads) if (rows * row > LL_PARALLEL_WORK)
     for (int64_t r = 0; r < rows; r++) {
@@ -46,23 +50,31 @@ static void fill_piece(const ll_init *init, uint64_t seed, uint64_t stream, cons
             rest /= s->d[d];
             stride *= w->d[d];
         }
-        fill_row(init, seed, stream, first, row, type->dtype, data, r * row);
+        float x[LL_PACK];
+        if (blocks)
+            fill_row(init, seed, stream, first, row, LL_F32, x, 0);
+        else
+            fill_row(init, seed, stream, first, row, type->dtype, data, r * row);
+        if (blocks) blocks->pack(x, (uint8_t *)data + r * blocks->bytes);
     }
 }
 
 void ll_init_fill(const ll_init *init, const char *name, uint64_t seed, const ll_type *type,
                   const ll_piece *piece, int threads, void *data)
 {
-    uint64_t stream = ll_stream(name, 0);
+    size_t length;
+    const ll_block_kind *blocks = type->dtype == LL_U8 ? ll_block_named(name, &length) : NULL;
+    LL_OWN_MEMORY char *plain = blocks ? strndup(name, length) : NULL; /* begins as "w" would */
+    uint64_t stream = ll_stream(plain ? plain : name, 0);
     int64_t n = ll_numel(&type->shape);
     ll_dtype t = type->dtype;
     if (init->kind == LL_ZEROS) {
         memset(data, 0, (size_t)n * ll_dtype_bytes(t));
         return;
     }
-    if (piece || init->data) {
+    if (piece || init->data || blocks) {
         const ll_piece whole = {.whole = type->shape};
-        fill_piece(init, seed, stream, type, piece ? piece : &whole, threads, data);
+        fill_piece(init, seed, stream, type, piece ? piece : &whole, blocks, threads, data);
         return;
     }
 #pragma omp parallel for num_threads(threads) if (n > LL_PARALLEL_WORK)

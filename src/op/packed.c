@@ -2,13 +2,14 @@
  *   x [F,C,32] f32, q [N,C,32 or 16] u8, scale [N,C] f16, of 4 bits least [N,C] f16 -> [F,N]
  * Blocks of x are rounded to 8 bits: with d = max |x| / 127 and k = rint(x / d),
  *   y = sum over blocks of scale d sum(q k) (+ least d sum(k)). */
-#include "kern/attr.h"
+#include "kern/blocks.h"
 #include "op/op_int.h"
 
 #include <stdio.h>
 
 ll_kernel packed_matmul_ref, packed_matmul_cpu;
-ll_scratch packed_matmul_cpu_scratch;
+ll_kernel unblock_ref, unblock_cpu, blocked_matmul_cpu;
+ll_scratch packed_matmul_cpu_scratch, blocked_matmul_cpu_scratch;
 extern const ll_solver packed_matmul_cuda[];
 
 static const ll_attr_field fields[] = {LL_FIELD(ll_packed_attr, spec, LL_A_SPEC),
@@ -67,4 +68,133 @@ const ll_op ll_op_packed_matmul = {
                "\", bits=4, rows=2}"},
 };
 
-const ll_op *const ll_ops_packed[] = {&ll_op_packed_matmul, NULL};
+/* ---- weights in blocks, beside which something is trained ---- */
+
+/* unblock: blocks [*,bytes] u8 -> [*,32] */
+static const ll_attr_field unblock_fields[] = {LL_FIELD(ll_unblock_attr, dtype, LL_A_DTYPE), {0}};
+
+static ll_err unblock_infer(ll_infer *i)
+{
+    ll_shape s = i->in[0].shape;
+    ll_dtype t = ((const ll_unblock_attr *)i->attr)->dtype;
+    CHECK(i->in[0].dtype == LL_U8 && s.n && ll_block_sized(s.d[s.n - 1]) && ll_dtype_is_float(t),
+          LL_E_SHAPE, "want u8 [*,34], [*,20] or [*,18]");
+    s.d[s.n - 1] = LL_PACK;
+    i->out[0] = (ll_type){t, s};
+    return LL_OK;
+}
+
+static const ll_op unblock = {
+    .name = "unblock",
+    .work = LL_WORK_COPY,
+    .n_in = 1,
+    .n_out = 1,
+    .ref = unblock_ref,
+    .cpu = LL_KERNEL(.run = unblock_cpu),
+    LL_ATTRS(ll_unblock_attr, unblock_fields),
+    .dims = "*_->*_",
+    .infer = unblock_infer,
+    .no_grad = true,
+    .flop = LL_PACK,
+    .trials = {"u8[3,2,34] {dtype=f32}", "u8[5,20] {dtype=f32}", "u8[7,1,18] {dtype=f32}"},
+};
+
+/* blocked_matmul: x [F,C,32] and w [N,C,bytes] -> [F,N], or its gradient, x [F,N] -> [F,C,32]. It
+ * is the product with w unblocked, to the bit, which is not there but while it runs. */
+static const ll_attr_field blocked_fields[] = {LL_FIELD(ll_blocked_attr, spec, LL_A_SPEC), {0}};
+
+/* Parts of "x,w->y"; sizes with their '_'. */
+static ll_err read_blocked(const void *attr, const char *part[3], int n[3])
+{
+    const char *spec = ((const ll_blocked_attr *)attr)->spec;
+    const char *comma = strchr(spec, ','), *arrow = strstr(spec, "->");
+    CHECK(strnlen(spec, LL_SPEC_MAX) < LL_SPEC_MAX && comma && arrow && comma < arrow, LL_E_ARG,
+          "spec \"%.*s\", want one like \"bk_,nk_->bn\"", LL_SPEC_MAX, spec);
+    part[0] = spec, part[1] = comma + 1, part[2] = arrow + 2;
+    n[0] = (int)(comma - spec), n[1] = (int)(arrow - comma) - 1, n[2] = (int)strlen(arrow + 2);
+    for (int k = 0; k < 3; k++)
+        for (int i = 0; i < n[k]; i++)
+            CHECK((part[k][i] >= 'a' && part[k][i] < 'z') || (part[k][i] == '_' && i == n[k] - 1),
+                  LL_E_ARG, "spec \"%s\": '%c' is no letter a to y, or no '_' at the end", spec,
+                  part[k][i]);
+    bool x = n[0] && part[0][n[0] - 1] == '_', y = n[2] && part[2][n[2] - 1] == '_';
+    CHECK(n[1] > 1 && part[1][n[1] - 1] == '_' && x != y, LL_E_ARG,
+          "spec \"%s\": the weights and one other end in '_'", spec);
+    return LL_OK;
+}
+
+static ll_err blocked_loops(const void *attr, int, const ll_type *, char dims[LL_DIMS_TEXT])
+{
+    const char *part[3];
+    int n[3];
+    TRY(read_blocked(attr, part, n));
+    snprintf(dims, LL_DIMS_TEXT, "%s", ((const ll_blocked_attr *)attr)->spec);
+    return LL_OK;
+}
+
+static ll_err blocked_infer(ll_infer *i)
+{
+    const char *part[3];
+    int n[3];
+    TRY(read_blocked(i->attr, part, n));
+    ll_shape *y = &i->out[0].shape;
+    CHECK(ll_dtype_is_float(i->in[0].dtype) && i->in[1].dtype == LL_U8, LL_E_ARG,
+          "operands are %s and %s, want floats and u8", ll_dtype_name(i->in[0].dtype),
+          ll_dtype_name(i->in[1].dtype));
+    CHECK(i->in[0].shape.n == n[0] && i->in[1].shape.n == n[1] && n[2] <= LL_MAX_DIMS &&
+              ll_block_sized(i->in[1].shape.d[n[1] - 1]) &&
+              (part[0][n[0] - 1] != '_' || i->in[0].shape.d[n[0] - 1] == LL_PACK),
+          LL_E_SHAPE, "operands do not have the spec's dimensions, or blocks");
+    *y = (ll_shape){.n = n[2]};
+    for (int d = 0; d < n[2]; d++) {
+        y->d[d] = part[2][d] == '_' ? LL_PACK : -1;
+        for (int k = 0; k < 2 && y->d[d] < 0; k++) {
+            const char *at = (const char *)memchr(part[k], part[2][d], (size_t)n[k]);
+            if (at) y->d[d] = i->in[k].shape.d[at - part[k]];
+        }
+        CHECK(y->d[d] >= 0, LL_E_ARG, "the result has a letter that no operand has");
+    }
+    i->out[0].dtype = i->in[0].dtype;
+    ll_loops l;
+    return ll_loops_of(i->op, i->attr, 2, i->in, 1, i->out, &l); /* do extents agree? */
+}
+
+static void blocked_expand(ll_graph *g, const void *attr, const ll_val *in, int, ll_val *out)
+{
+    char spec[LL_SPEC_MAX];
+    ll_unblock_attr a = {ll_graph_dtype(g, in[0])};
+    ll_blocked_spec((const ll_blocked_attr *)attr, spec);
+    out[0] = ll_matmul(g, spec, in[0], LL_EMIT(g, &unblock, &a, in[1]));
+}
+
+static void blocked_grad(ll_bwd *b)
+{
+    const char *part[3];
+    int n[3];
+    ll_blocked_attr a = {0};
+    if (!b->dout[0].id || read_blocked(b->attr, part, n) != LL_OK) return;
+    snprintf(a.spec, sizeof a.spec, "%.*s,%.*s->%.*s", n[2], part[2], n[1], part[1], n[0], part[0]);
+    b->din[0] = LL_EMIT(b->g, &ll_op_blocked_matmul, &a, b->dout[0], b->in[1]);
+}
+
+const ll_op ll_op_blocked_matmul = {
+    .name = "blocked_matmul",
+    .work = LL_WORK_PRODUCT,
+    .n_in = 2,
+    .n_out = 1,
+    .cpu = LL_KERNEL(.run = blocked_matmul_cpu, .scratch = blocked_matmul_cpu_scratch),
+    LL_ATTRS(ll_blocked_attr, blocked_fields),
+    .model = 1,
+    .loops = blocked_loops,
+    .sum = "?",
+    .infer = blocked_infer,
+    .expand = blocked_expand,
+    .grad = blocked_grad,
+    .flop = 2 * LL_PACK,
+    .trials = {"f32[3,2,32], u8[5,2,34] {spec=\"mk_,nk_->mn\"}",
+               "f32[3,5], u8[5,2,20] {spec=\"mn,nk_->mk_\"}",
+               "f32[2,3,2,2,32], u8[7,2,2,18] {spec=\"btnd_,cnd_->btc\"}",
+               "f32[1,9,3,2], u8[3,2,1,20] {spec=\"btnh,nhk_->btk_\"}"},
+};
+
+const ll_op *const ll_ops_packed[] = {&ll_op_packed_matmul, &unblock, &ll_op_blocked_matmul, NULL};

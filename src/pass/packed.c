@@ -1,94 +1,16 @@
 /* packed.c: weights of products as 8 or 4 bits. */
 #include "pass/packed.h"
 
+#include "kern/blocks.h"
 #include "op/op_int.h"
+#include "pass/lora.h"
 
-#include <math.h>
 #include <stdio.h>
 
 const char *ll_pack_name(ll_arena *a, const char *name, int bits, int part)
 {
     if (!part) return ll_arena_printf(a, "%s.q%d", name, bits);
     return ll_arena_printf(a, "%s.%s", name, part == 1 ? "scale" : "least");
-}
-
-static uint8_t code(double v, double scale, double least)
-{
-    return (uint8_t)(scale > 0 ? fmin(fmax(rint((v - least) / scale), 0), 15) : 0);
-}
-
-/* Numbers that a block of 4 bits has exactly: those of a file of such blocks, or rounded before.
- * Their steps are a part of what lies between the least and the most. */
-static bool on_grid(const float *v, double low, double high, uint16_t *scale, uint16_t *least)
-{
-    for (int steps = 1; steps <= 15 && high > low; steps++) {
-        ll_store(scale, LL_F16, 0, (high - low) / steps);
-        double d = ll_load(scale, LL_F16, 0);
-        for (int first = 0; first + steps <= 15; first++) {
-            int i = 0;
-            ll_store(least, LL_F16, 0, low - first * d);
-            double from = ll_load(least, LL_F16, 0);
-            while (i < LL_PACK && (float)(from + d * code(v[i], d, from)) == v[i]) i++;
-            if (i == LL_PACK) return true;
-        }
-    }
-    return false;
-}
-
-/* How far numbers are off, squared, each counted so many times. */
-static double loss_of(const float *v, const float *count, const uint16_t *scale,
-                      const uint16_t *least)
-{
-    double sum = 0, d = ll_load(scale, LL_F16, 0), from = ll_load(least, LL_F16, 0);
-    for (int i = 0; i < LL_PACK; i++) {
-        double off = from + d * code(v[i], d, from) - (double)v[i];
-        sum += off * off * (count ? (double)count[i] : 1);
-    }
-    return sum;
-}
-
-void ll_pack_range(const float *v, const float *count, uint16_t *scale, uint16_t *least)
-{
-    double low = v[0], high = v[0], best = -1;
-    for (int i = 1; i < LL_PACK; i++)
-        low = fmin(low, (double)v[i]), high = fmax(high, (double)v[i]);
-    if (on_grid(v, low, high, scale, least)) return;
-    for (int k = 0; k < (count ? 8 : 1); k++) { /* a narrower range has finer steps */
-        uint16_t s, from;
-        double in = 0.5 * 0.04 * k * (high - low);
-        ll_store(&s, LL_F16, 0, (high - low - 2 * in) / 15);
-        ll_store(&from, LL_F16, 0, low + in);
-        double is = loss_of(v, count, &s, &from);
-        if (best >= 0 && is >= best) continue;
-        best = is, *scale = s, *least = from;
-    }
-}
-
-static void pack4(const float *v, uint8_t *q, uint16_t *scale, uint16_t *least)
-{
-    ll_pack_range(v, NULL, scale, least);
-    double by = ll_load(scale, LL_F16, 0), from = ll_load(least, LL_F16, 0);
-    for (int i = 0; i < 16; i++)
-        q[i] = (uint8_t)(code(v[i], by, from) | code(v[i + 16], by, from) << 4);
-}
-
-void ll_pack(const float *x, int64_t n, int bits, uint8_t *q, uint16_t *scale, uint16_t *least)
-{
-    for (int64_t b = 0; b < n / LL_PACK; b++) {
-        const float *v = x + b * LL_PACK;
-        if (bits == 4) {
-            pack4(v, q + b * 16, scale + b, least + b);
-            continue;
-        }
-        double top = 0;
-        for (int i = 0; i < LL_PACK; i++) top = fmax(top, fabs((double)v[i]));
-        ll_store(scale, LL_F16, b, top / 127);
-        double by = ll_load(scale, LL_F16, b);
-        for (int i = 0; i < LL_PACK; i++) {
-            double k = by > 0 ? rint((double)v[i] / by) : 0;
-            q[b * LL_PACK + i] = (uint8_t)(int8_t)fmin(fmax(k, -127), 127);
-        }
-    }
 }
 
 /* Rows of x and of w are summed over the same, last letters: "Fc,Nc->FN". */
@@ -153,8 +75,8 @@ static void make(ll_rewrite *rw, const ll_node *n, const ll_matmul_parts *p, int
     ll_rewrite_map(rw, n->out[0], ll_emit(rw->to, &ll_op_packed_matmul, &a, in, bits == 4 ? 4 : 3));
 }
 
-/* A new graph with the inputs of the old one that anybody reads as they are. */
-static void begin(ll_rewrite *rw, const ll_graph *g)
+/* A new graph with the inputs of the old one that anybody reads as they are: read, by value. */
+static bool *begin(ll_rewrite *rw, const ll_graph *g)
 {
     *rw = (ll_rewrite){.from = g, .to = ll_graph_new(g->name)};
     ll_arena *a = rw->to->arena;
@@ -171,6 +93,7 @@ static void begin(ll_rewrite *rw, const ll_graph *g)
         if (v->node < 0 && (v->kind != LL_PARAM || read[i]))
             rw->map[i] = ll_input(rw->to, v->name, v->kind, v->type, v->init);
     }
+    return read;
 }
 
 ll_err ll_pack_graph(const ll_graph *g, int bits, ll_graph **out)
@@ -189,4 +112,56 @@ ll_err ll_pack_graph(const ll_graph *g, int bits, ll_graph **out)
             rc = ll_rewrite_copy(&rw, n);
     }
     return ll_rewrite_end(&rw, rc, out);
+}
+
+/* ---- weights in blocks ---- */
+
+static void make_blocked(ll_rewrite *rw, const ll_node *n, const ll_matmul_parts *p,
+                         const ll_block_kind *kind)
+{
+    const ll_value *w = ll_value_of(rw->from, n->in[1]);
+    const char *name = ll_arena_printf(rw->to->arena, "%s.%s", w->name, kind->name);
+    ll_blocked_attr a = {0};
+    ll_rewrite_at(rw, n);
+    ll_val x = rw->map[n->in[0].id], v = ll_find(rw->to, name);
+    ll_shape s = ll_graph_shape(rw->to, x);
+    x = ll_reshape(rw->to, x, in_blocks(&s, LL_PACK));
+    if (!v.id)
+        v = ll_input(rw->to, name, LL_PARAM,
+                     (ll_type){LL_U8, in_blocks(&w->type.shape, kind->bytes)}, w->init);
+    snprintf(a.spec, sizeof a.spec, "%.*s_,%.*s_->%.*s", p->len[0], p->text[0], p->len[1],
+             p->text[1], p->len[2], p->text[2]);
+    ll_rewrite_map(rw, n->out[0], LL_EMIT(rw->to, &ll_op_blocked_matmul, &a, x, v));
+}
+
+ll_err ll_block_graph(const ll_graph *g, const char *kind, ll_graph **out)
+{
+    ll_rewrite rw;
+    ll_err rc = LL_OK;
+    const ll_block_kind *k = ll_block_find(kind, strlen(kind));
+    int made = 0;
+    LL_ASSERT(k);
+    const bool *read = begin(&rw, g);
+    for (int i = 1; i < g->n_value; i++) { /* adapters stay as they are */
+        const ll_value *v = &g->values[i];
+        if (!rw.map[i].id && v->node < 0 && v->kind == LL_PARAM && ll_is_lora(v->name))
+            rw.map[i] = ll_input(rw.to, v->name, v->kind, v->type, v->init);
+    }
+    for (int i = 0; i < g->n_node && rc == LL_OK; i++) {
+        const ll_node *n = &g->nodes[i];
+        ll_matmul_parts p;
+        int rows;
+        if (fits(g, n, &p, &rows) && !read[n->in[1].id] && !rw.map[n->in[1].id].id) {
+            make_blocked(&rw, n, &p, k);
+            rc = ll_graph_check(rw.to);
+            made++;
+        } else
+            rc = ll_rewrite_copy(&rw, n);
+    }
+    rw.to->of.block = g->of.block;
+    TRY(ll_rewrite_end(&rw, rc, out));
+    if (!made) ll_graph_free(*out);
+    CHECK(made, LL_E_ARG, "train.base %s: no weights of products have rows of whole blocks of %d",
+          kind, LL_PACK);
+    return LL_OK;
 }

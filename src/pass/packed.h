@@ -5,17 +5,15 @@
 #pragma once
 #include "pass/pass.h"
 
-enum { LL_PACK = 32 };
 /* Parameters that a product does not read as rows of whole blocks stay as they are, as does what
  * other nodes read of a packed one. */
 ll_err ll_pack_graph(const ll_graph *g, int bits, ll_graph **out);
 /* Parts 0 to 2 of a packed parameter. */
 const char *ll_pack_name(ll_arena *a, const char *name, int bits, int part);
-/* Of a product whose weights would be packed, how many of its inputs are summed; 0: of no other. */
+/* Of a product whose weights would be packed, how many inputs are summed; else 0. */
 int64_t ll_pack_cols(const ll_graph *g, const ll_node *n);
-/* n numbers, whole blocks; scale and least: f16, one a block. Blocks of 4 bits that hold their
- * numbers exactly are found again. */
-void ll_pack(const float *x, int64_t n, int bits, uint8_t *q, uint16_t *scale, uint16_t *least);
-/* Scale and least of a block of 4 bits: of these numbers' range or, where they count differently, of
- * as much of it as loses least. */
-void ll_pack_range(const float *v, const float *count, uint16_t *scale, uint16_t *least);
+
+/* For training adapters beside them (QLoRA, Dettmers et al., 2023): weights of products that no
+ * other node reads become parameters of blocks (kern/blocks.h), but for adapters. kind: "int8",
+ * "int4" or "nf4". LL_E_ARG: there are none. */
+ll_err ll_block_graph(const ll_graph *g, const char *kind, ll_graph **out);

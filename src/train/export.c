@@ -3,6 +3,7 @@
 
 #include "base/file.h"
 #include "base/text.h"
+#include "kern/blocks.h"
 #include "pass/packed.h"
 #include "token/gguf.h"
 #include "token/tokenizer.h"

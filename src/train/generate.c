@@ -3,6 +3,7 @@
 
 #include "base/rng.h"
 #include "exec/session.h"
+#include "kern/blocks.h"
 #include "pass/packed.h"
 #include "train/gptq.h"
 #include "train/setup.h"

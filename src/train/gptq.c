@@ -2,6 +2,7 @@
 #define _GNU_SOURCE /* qsort_r */
 #include "train/gptq.h"
 
+#include "kern/blocks.h"
 #include "pass/packed.h"
 
 #include <math.h>

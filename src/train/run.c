@@ -489,6 +489,21 @@ static ll_err check_loose(const ll_run *r)
     return LL_OK;
 }
 
+/* Frozen weights in blocks. */
+static ll_err finish_base(const ll_run *r)
+{
+    if (!strcmp(r->train.base, "f32")) return LL_OK;
+    const char *where = ll_run_origin(r, "train.base");
+    CHECK(r->train.lora, LL_E_CONFIG, "%s: train.base %s is of frozen weights: set train.lora",
+          where, r->train.base);
+    CHECK(!strcmp(r->train.machine, "cpu") || !strcmp(r->train.machine, "ref"), LL_E_CONFIG,
+          "%s: train.base %s is of machine cpu: f32 on %s", where, r->train.base, r->train.machine);
+    CHECK(!strcmp(r->train.precision, "f32"), LL_E_CONFIG,
+          "%s: train.base %s is with train.precision f32, not %s", where, r->train.base,
+          r->train.precision);
+    return LL_OK;
+}
+
 static ll_err finish_replicas(ll_run *r)
 {
     ll_run_parallel *p = &r->parallel;
@@ -542,6 +557,7 @@ ll_err ll_run_finish(ll_run *r)
     TRY(finish_data(r));
     TRY(finish_train(r));
     TRY(finish_parallel(r));
+    TRY(finish_base(r));
     TRY(finish_replicas(r));
     TRY(finish_layouts(r));
     TRY(finish_params(r));

@@ -55,7 +55,7 @@ typedef struct ll_run_train {
     const char *init; /* weights to begin with; "": none (weights_load.h) */
     const char *init_map, *init_skip;
     int64_t lora; /* rows of adapters (pass/lora.h); 0: none */
-    const char *lora_on;
+    const char *lora_on, *base;
     const char *machine; /* cpu or cuda */
     const char *precision;
     const char *conv, *workspace;

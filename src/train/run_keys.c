@@ -157,6 +157,9 @@ static const ll_key keys[] = {
         "adapters of so many rows beside weights of products, which alone are trained; 0: none"),
     TEXT("train.lora_on", train.lora_on, "*.attn.*.weight,*.mlp.*.weight",
          "patterns of the weights that have one, with commas between"),
+    CHOICE("train.base", train.base, "f32", "f32 int8 int4 nf4",
+           "with train.lora: what the frozen weights of products are kept as, in blocks of 32 "
+           "(QLoRA)"),
     INT("train.seed", train.seed, "1", 0, MANY, "of initial values, order and dropout"),
     CHOICE("train.machine", train.machine, "cpu", WORDS(LL_TARGETS), "what computes"),
     CHOICE("train.precision", train.precision, "f32", WORDS(LL_PRECISIONS),

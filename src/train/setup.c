@@ -5,6 +5,7 @@
 #include "base/types.h"
 #include "machine/bind.h"
 #include "pass/lora.h"
+#include "pass/packed.h"
 #include "train/ranks.h"
 #include "train/run_int.h"
 
@@ -66,6 +67,12 @@ static ll_err declare(const ll_run *r, ll_build b, const ll_optim *optim, ll_gra
         if (rc != LL_OK) return bad_model(r, rc);
         ll_graph_free(g);
         g = with;
+        if (strcmp(r->train.base, "f32")) {
+            rc = ll_block_graph(g, r->train.base, &with);
+            if (rc != LL_OK) return bad_model(r, rc);
+            ll_graph_free(g);
+            g = with;
+        }
         if (optim) optim = adapters_alone(g, optim, &alone);
     }
     if (rc == LL_OK && optim) {

@@ -1,6 +1,7 @@
 /* state.c: sessions to files and back. */
 #include "train/state.h"
 
+#include "kern/blocks.h"
 #include "train/checkpoint.h"
 #include "train/ranks.h"
 #include "train/residual.h"
@@ -110,8 +111,10 @@ ll_err ll_session_swap_averages(ll_session *s)
 int64_t ll_session_parameters(const ll_session *s)
 {
     int64_t sum = 0;
-    for (int i = 1; i < s->g->n_value; i++)
-        if (s->g->values[i].kind == LL_PARAM) sum += ll_numel(&s->g->values[i].type.shape);
+    for (int i = 1; i < s->g->n_value; i++) {
+        const ll_value *v = &s->g->values[i];
+        if (v->kind == LL_PARAM) sum += ll_block_numbers(v->name, v->type.dtype, &v->type.shape);
+    }
     return sum;
 }
 

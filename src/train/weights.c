@@ -1,6 +1,7 @@
 /* weights.c: opening a file of weights: what it is, and what is in it. */
 #include "train/weights.h"
 
+#include "kern/blocks.h"
 #include "token/gguf.h"
 #include "train/pth.h"
 #include "train/ranks.h"
@@ -40,6 +41,24 @@ static ll_weight dense(ll_arena *a, const ll_st_entry *e)
     return t;
 }
 
+/* Rows of blocks, "w.nf4", are w. */
+static void unblock(ll_arena *a, ll_weight *t)
+{
+    size_t n;
+    const ll_block_kind *k = ll_block_named(t->name, &n);
+    int last = t->shape.n - 1;
+    if (!k || t->dtype != LL_U8 || last < 1 || t->shape.d[last] != k->bytes) return;
+    ll_quant *q = LL_NEW(a, ll_quant);
+    *q = (ll_quant){.name = k->name, .dtype = LL_F32, .block = LL_PACK, .bytes = k->bytes};
+    q->floats = k->unpack;
+    t->name = ll_arena_printf(a, "%.*s", (int)n, t->name);
+    t->type = k->name;
+    t->dtype = LL_F32;
+    t->quant = q;
+    t->shape.d[--t->shape.n - 1] *= LL_PACK;
+    for (int64_t d = t->shape.n - 1, step = 1; d >= 0; step *= t->shape.d[d--]) t->stride[d] = step;
+}
+
 static ll_err read_safetensors(ll_weights *w)
 {
     LL_OWN(ll_st_file) f = NULL;
@@ -54,6 +73,7 @@ static ll_err read_safetensors(ll_weights *w)
     for (int i = 0; i < n; i++) {
         const ll_st_entry *e = ll_st_at(f, i);
         all[w->n + i] = dense(w->arena, e);
+        unblock(w->arena, &all[w->n + i]);
         all[w->n + i].data = w->map + ll_st_data_at(f) + e->begin;
     }
     w->all = all;

@@ -24,9 +24,31 @@ ll_own_tensors ll_weights_tensors(const ll_session *s, ll_arena *a)
     ll_own_tensors x = {0};
     x.n = ll_session_tensors(s, a, &x.t, &x.parts);
     x.moment = LL_NEW_ARRAY(a, bool, x.n);
-    for (int i = 0; i < x.n; i++)
+    x.blocks = LL_NEW_ARRAY(a, const ll_block_kind *, x.n);
+    for (int i = 0; i < x.n; i++) {
         x.moment[i] = is_moment(s->g, ll_value_of(s->g, ll_find(s->g, x.t[i].name)));
+        ll_weights_unblock(&x, i, a);
+    }
     return x;
+}
+
+static void whole_blocks(ll_shape *s, int64_t *at)
+{
+    s->n--;
+    s->d[s->n - 1] *= LL_PACK;
+    if (at) at[s->n - 1] *= LL_PACK;
+}
+
+void ll_weights_unblock(ll_own_tensors *x, int i, ll_arena *a)
+{
+    ll_st_tensor *t = &x->t[i];
+    size_t n;
+    x->blocks[i] = t->dtype == LL_U8 && t->shape.n > 1 ? ll_block_named(t->name, &n) : NULL;
+    if (!x->blocks[i]) return;
+    t->name = ll_arena_printf(a, "%.*s", (int)n, t->name);
+    t->dtype = LL_F32;
+    whole_blocks(&t->shape, NULL);
+    if (x->parts) whole_blocks(&x->parts[i].shape, x->parts[i].at);
 }
 
 ll_st_part ll_weights_part(const ll_own_tensors *x, int i)

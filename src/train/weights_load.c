@@ -317,8 +317,16 @@ static ll_err read_all(const fit *f)
             memset(t->data, 0, (size_t)ll_numel(&part.shape) * ll_dtype_bytes(t->dtype));
             continue;
         }
+        const ll_block_kind *blocks = f->x->blocks[i];
+        ll_st_tensor floats = *t;
+        int64_t n = ll_numel(&part.shape);
+        LL_OWN_MEMORY float *room = blocks ? (float *)malloc(sizeof *room * (size_t)n) : NULL;
+        CHECK(room || !blocks, LL_E_MEM, "no memory for %s, %lld numbers", t->name, (long long)n);
+        if (blocks) floats.data = room;
         for (int k = 0; k < m->n; k++)
-            TRY(read_from(t, &part, m, k, &f->w->all[find_theirs(f, m->theirs[k])]));
+            TRY(read_from(&floats, &part, m, k, &f->w->all[find_theirs(f, m->theirs[k])]));
+        for (int64_t b = 0; blocks && b < n / LL_PACK; b++)
+            blocks->pack(room + b * LL_PACK, (uint8_t *)t->data + b * blocks->bytes);
     }
     return LL_OK;
 }
@@ -376,12 +384,14 @@ ll_err ll_weights_check(const ll_graph *g, const ll_weights *w, const ll_weights
                         ll_arena *arena)
 {
     ll_own_tensors x = {.t = LL_NEW_ARRAY(arena, ll_st_tensor, g->n_value),
-                        .moment = LL_NEW_ARRAY(arena, bool, g->n_value)};
+                        .moment = LL_NEW_ARRAY(arena, bool, g->n_value),
+                        .blocks = LL_NEW_ARRAY(arena, const ll_block_kind *, g->n_value)};
     fit f = {0};
     for (int i = 1; i < g->n_value; i++) {
         const ll_value *v = &g->values[i];
         if (v->node >= 0 || (v->kind != LL_PARAM && v->kind != LL_STATE)) continue;
-        x.t[x.n++] = (ll_st_tensor){v->name, v->type.dtype, v->type.shape, NULL};
+        x.t[x.n] = (ll_st_tensor){v->name, v->type.dtype, v->type.shape, NULL};
+        ll_weights_unblock(&x, x.n++, arena);
     }
     ll_err rc = check(&x, w, from, arena, &f);
     ll_map_close(f.map);

@@ -79,6 +79,21 @@ static ll_err merged(ll_arena *a, const ll_own_tensors *x, const ll_st_tensor *w
     return LL_OK;
 }
 
+/* A tensor of blocks as numbers, in arena. */
+static ll_err unblocked(ll_arena *a, ll_own_tensors *x, int i)
+{
+    const ll_block_kind *k = x->blocks[i];
+    int64_t n = ll_numel(&x->t[i].shape);
+    if (!k) return LL_OK;
+    float *w = LL_TRY_ARRAY(a, float, n + 1);
+    CHECK(w, LL_E_MEM, "no memory for %s", x->t[i].name);
+    for (int64_t b = 0; b < n / LL_PACK; b++)
+        k->unpack((const uint8_t *)x->t[i].data + b * k->bytes, w + b * LL_PACK);
+    x->t[i].data = w;
+    x->blocks[i] = NULL;
+    return LL_OK;
+}
+
 static ll_err write_all(theirs *o, const ll_map *map, ll_session *s)
 {
     LL_ASSERT(!s->team);
@@ -86,6 +101,7 @@ static ll_err write_all(theirs *o, const ll_map *map, ll_session *s)
     for (int i = 0; i < x.n; i++) {
         ll_st_tensor t;
         if (x.moment[i] || ll_is_lora(x.t[i].name)) continue;
+        TRY(unblocked(o->arena, &x, i));
         TRY(merged(o->arena, &x, &x.t[i], &t));
         TRY(write_one(o, map, &t));
     }

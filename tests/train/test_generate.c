@@ -2,6 +2,7 @@
  * of the whole sequence at once; packed weights; which tokens are drawn. */
 #include "base/file.h"
 #include "exec/session.h"
+#include "kern/blocks.h"
 #include "pass/packed.h"
 #include "tmpdir.h"
 #include "token/gguf_made.h"

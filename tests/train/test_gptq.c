@@ -4,6 +4,7 @@
 
 #include "base/rng.h"
 #include "base/types.h"
+#include "kern/blocks.h"
 #include "pass/packed.h"
 
 #include <math.h>

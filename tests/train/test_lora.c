@@ -107,6 +107,72 @@ static void adapters(void **state)
     ll_run_free(plain);
 }
 
+/* ---- frozen weights in blocks ---- */
+
+static ll_run *run_of_base(const char *base)
+{
+    char text[512];
+    ll_run *r;
+    snprintf(text, sizeof text,
+             "model: {name: llama, layers: 1, width: 64, heads: 2, kv_heads: 1, head: 32, hidden: "
+             "96, seq: 8, vocab: 19, tied: 1}\n"
+             "train: {threads: 2, batch: 2, lora: 2, lora_on: \"*.attn.q.*,*.mlp.down.*\", base: "
+             "%s, lr: 0.1}\n",
+             base);
+    no_error(ll_run_parse(text, strlen(text), "test", &r));
+    no_error(ll_run_finish(r));
+    return r;
+}
+
+/* Three steps; adapters of them, and what the session takes. */
+static void train_base(const char *base, const char *from, const char *save, float out[2][256],
+                       float *loss, size_t *bytes)
+{
+    ll_run *r = run_of_base(base);
+    ll_graph *g;
+    ll_session *s;
+    ll_arena *a = ll_arena_new();
+    const char *note;
+    int n;
+    no_error(ll_run_graph(r, B, &r->train.optim, &g));
+    no_error(ll_session_open(g, &(ll_session_opts){.threads = 2, .seed = 5}, &s));
+    if (from) no_error(ll_weights_load(s, &(ll_weights_from){from, NULL, NULL}, a, &note));
+    if (save) no_error(ll_weights_save(s, save, NULL, LL_F32, &n));
+    set_batch(s);
+    for (int i = 0; i < 3; i++) {
+        no_error(ll_session_run(s, 0.1));
+        no_error(ll_session_get(s, "loss", &loss[i], sizeof *loss));
+    }
+    no_error(ll_session_get(s, "h0.attn.q.weight.lora_a", out[0], sizeof(float) * 128));
+    no_error(ll_session_get(s, "h0.mlp.down.weight.lora_b", out[1], sizeof(float) * 128));
+    *bytes = ll_session_bytes(s);
+    ll_session_close(s);
+    ll_graph_free(g);
+    ll_run_free(r);
+    ll_arena_free(a);
+}
+
+/* Training beside them is, to the bit, training beside the numbers that they stand for. */
+static void in_blocks(void **state)
+{
+    static const char *const kinds[] = {"int8", "int4", "nf4"};
+    float a[2][256] = {0}, b[2][256] = {0}, c[2][256] = {0}, la[3], lb[3], lc[3];
+    size_t bytes, whole;
+    for (int k = 0; k < 3; k++) {
+        const char *file = tmpdir_path(state, "unblocked.safetensors");
+        train_base(kinds[k], NULL, file, a, la, &bytes);
+        train_base("f32", file, NULL, b, lb, &whole);
+        train_base(kinds[k], file, NULL, c, lc, &bytes); /* blocks are found again */
+        printf("%s: losses %.7g %.7g %.7g; %zu bytes, %zu in f32\n", kinds[k], la[0], la[1], la[2],
+               bytes, whole);
+        assert_memory_equal(la, lb, sizeof la);
+        assert_memory_equal(a, b, sizeof a);
+        assert_memory_equal(la, lc, sizeof la);
+        assert_memory_equal(a, c, sizeof a);
+        assert_true(la[0] != la[2] && bytes < whole);
+    }
+}
+
 static void refused(void **)
 {
     ll_run *r = run_of(", lora: 2, lora_on: \"embed.*\"");
@@ -114,12 +180,22 @@ static void refused(void **)
     assert_int_equal(ll_run_graph(r, B, NULL, &g), LL_E_ARG);
     assert_non_null(strstr(ll_error_text(), "embed.*"));
     ll_run_free(r);
+    static const char text[] = "model: {name: gpt, seq: 8, vocab: 19}\ntrain: {base: nf4}\n";
+    no_error(ll_run_parse(text, strlen(text), "test", &r));
+    assert_int_equal(ll_run_finish(r), LL_E_CONFIG);
+    assert_non_null(strstr(ll_error_text(), "set train.lora"));
+    ll_run_free(r);
+    r = run_of(", lora: 2, base: nf4"); /* of width 8 */
+    assert_int_equal(ll_run_graph(r, B, NULL, &g), LL_E_ARG);
+    assert_non_null(strstr(ll_error_text(), "blocks of 32"));
+    ll_run_free(r);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(adapters, tmpdir_setup, tmpdir_teardown),
+        cmocka_unit_test_setup_teardown(in_blocks, tmpdir_setup, tmpdir_teardown),
         cmocka_unit_test(refused)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

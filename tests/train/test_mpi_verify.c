@@ -38,6 +38,11 @@ static const char nothing[] =
     "model: {name: gpt, layers: 1, width: 24, heads: 4, seq: 6, vocab: 46}\n"
     "train: {batch: 7, optimizer: muon}\n";
 
+/* Adapters beside weights in blocks, three to a row. */
+static const char qlora[] = "model: {name: llama, layers: 2, width: 96, heads: 3, kv_heads: 3, "
+                            "head: 32, hidden: 160, seq: 7, vocab: 53}\n"
+                            "train: {batch: 5, optimizer: adamw, lora: 3, base: nf4}\n";
+
 /* Fewer heads than ranks, or none gone by: queries stay cut, keys and values come in a ring. */
 #define FEW                                                                                        \
     "model: {name: gpt, layers: 2, width: 24, heads: 2, seq: 23, vocab: 53}\n"                     \
@@ -64,6 +69,9 @@ static const pair pairs[] = {
     {2, llama, "sequence=2", 0, 2},
     {2, llama, "data=2", 3, 2},
     {2, bert, "tensor=2", 0, 2},
+    {2, qlora, "tensor=2", 0, 2},
+    {2, qlora, "data=2", 3, 2},
+    {3, qlora, "tensor=3", 0, 2},
     {2, rows, "sequence=2", 0, 3},
     {2, ring, "sequence=2", 0, 3},
     {2, heads, "sequence=2", 0, 3},

@@ -1,5 +1,5 @@
 /* packed.c: a product with packed weights, by plain loops. */
-#include "kern/attr.h"
+#include "kern/blocks.h"
 #include "kern/rows.h"
 
 #include <math.h>
@@ -30,6 +30,20 @@ ll_err packed_matmul_ref(const ll_kcall *c)
             y += ll_at(s, w) * d * sum + (a->bits == 4 ? ll_at(&c->in[3], w) * d * all : 0);
         }
         ll_set(&c->out[0], i, y);
+    }
+    return LL_OK;
+}
+
+ll_kernel unblock_ref;
+
+ll_err unblock_ref(const ll_kcall *c)
+{
+    const ll_shape *s = &c->in[0].shape;
+    const ll_block_kind *k = ll_block_sized(s->d[s->n - 1]);
+    float x[LL_PACK];
+    for (int64_t b = 0; b < ll_numel(s) / k->bytes; b++) {
+        k->unpack((const uint8_t *)c->in[0].data + b * k->bytes, x);
+        for (int i = 0; i < LL_PACK; i++) ll_set(&c->out[0], b * LL_PACK + i, (double)x[i]);
     }
     return LL_OK;
 }

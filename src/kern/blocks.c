@@ -1,0 +1,199 @@
+/* blocks.c: numbers as blocks of 8 or 4 bits. */
+#include "kern/blocks.h"
+
+#include <math.h>
+
+static uint8_t code(double v, double scale, double least)
+{
+    return (uint8_t)(scale > 0 ? fmin(fmax(rint((v - least) / scale), 0), 15) : 0);
+}
+
+/* Numbers that a block of 4 bits has exactly: those of a file of such blocks, or rounded before.
+ * Their steps are a part of what lies between the least and the most. */
+static bool on_grid(const float *v, double low, double high, uint16_t *scale, uint16_t *least)
+{
+    for (int steps = 1; steps <= 15 && high > low; steps++) {
+        ll_store(scale, LL_F16, 0, (high - low) / steps);
+        double d = ll_load(scale, LL_F16, 0);
+        for (int first = 0; first + steps <= 15; first++) {
+            int i = 0;
+            ll_store(least, LL_F16, 0, low - first * d);
+            double from = ll_load(least, LL_F16, 0);
+            while (i < LL_PACK && (float)(from + d * code(v[i], d, from)) == v[i]) i++;
+            if (i == LL_PACK) return true;
+        }
+    }
+    return false;
+}
+
+/* How far numbers are off, squared, each counted so many times. */
+static double loss_of(const float *v, const float *count, const uint16_t *scale,
+                      const uint16_t *least)
+{
+    double sum = 0, d = ll_load(scale, LL_F16, 0), from = ll_load(least, LL_F16, 0);
+    for (int i = 0; i < LL_PACK; i++) {
+        double off = from + d * code(v[i], d, from) - (double)v[i];
+        sum += off * off * (count ? (double)count[i] : 1);
+    }
+    return sum;
+}
+
+void ll_pack_range(const float *v, const float *count, uint16_t *scale, uint16_t *least)
+{
+    double low = v[0], high = v[0], best = -1;
+    for (int i = 1; i < LL_PACK; i++)
+        low = fmin(low, (double)v[i]), high = fmax(high, (double)v[i]);
+    if (on_grid(v, low, high, scale, least)) return;
+    for (int k = 0; k < (count ? 8 : 1); k++) { /* a narrower range has finer steps */
+        uint16_t s, from;
+        double in = 0.5 * 0.04 * k * (high - low);
+        ll_store(&s, LL_F16, 0, (high - low - 2 * in) / 15);
+        ll_store(&from, LL_F16, 0, low + in);
+        double is = loss_of(v, count, &s, &from);
+        if (best >= 0 && is >= best) continue;
+        best = is, *scale = s, *least = from;
+    }
+}
+
+static void pack4(const float *v, uint8_t *q, uint16_t *scale, uint16_t *least)
+{
+    ll_pack_range(v, NULL, scale, least);
+    double by = ll_load(scale, LL_F16, 0), from = ll_load(least, LL_F16, 0);
+    for (int i = 0; i < 16; i++)
+        q[i] = (uint8_t)(code(v[i], by, from) | code(v[i + 16], by, from) << 4);
+}
+
+void ll_pack(const float *x, int64_t n, int bits, uint8_t *q, uint16_t *scale, uint16_t *least)
+{
+    for (int64_t b = 0; b < n / LL_PACK; b++) {
+        const float *v = x + b * LL_PACK;
+        if (bits == 4) {
+            pack4(v, q + b * 16, scale + b, least + b);
+            continue;
+        }
+        double top = 0;
+        for (int i = 0; i < LL_PACK; i++) top = fmax(top, fabs((double)v[i]));
+        ll_store(scale, LL_F16, b, top / 127);
+        double by = ll_load(scale, LL_F16, b);
+        for (int i = 0; i < LL_PACK; i++) {
+            double k = by > 0 ? rint((double)v[i] / by) : 0;
+            q[b * LL_PACK + i] = (uint8_t)(int8_t)fmin(fmax(k, -127), 127);
+        }
+    }
+}
+
+/* ---- rows of blocks ---- */
+
+static void pack_int8(const float *x, uint8_t *b)
+{
+    uint16_t scale;
+    ll_pack(x, LL_PACK, 8, b + 2, &scale, NULL);
+    memcpy(b, &scale, 2);
+}
+
+static float half_at(const uint8_t *b)
+{
+    uint16_t h;
+    memcpy(&h, b, 2);
+    return ll_f16_to_f32(h);
+}
+
+static void unpack_int8(const uint8_t *b, float *x)
+{
+    float scale = half_at(b);
+    for (int i = 0; i < LL_PACK; i++) x[i] = scale * (float)(int8_t)b[2 + i];
+}
+
+static void pack_int4(const float *x, uint8_t *b)
+{
+    uint16_t of[2];
+    pack4(x, b + 4, &of[0], &of[1]);
+    memcpy(b, of, 4);
+}
+
+static void unpack_int4(const uint8_t *b, float *x)
+{
+    float scale = half_at(b), least = half_at(b + 2);
+    for (int i = 0; i < 16; i++) {
+        x[i] = scale * (float)(b[4 + i] & 15) + least;
+        x[i + 16] = scale * (float)(b[4 + i] >> 4) + least;
+    }
+}
+
+static const float nf4[16] = {-1.0f,
+                              -0.6961928009986877f,
+                              -0.5250730514526367f,
+                              -0.39491748809814453f,
+                              -0.28444138169288635f,
+                              -0.18477343022823334f,
+                              -0.09105003625154495f,
+                              0.0f,
+                              0.07958029955625534f,
+                              0.16093020141124725f,
+                              0.24611230194568634f,
+                              0.33791524171829224f,
+                              0.44070982933044434f,
+                              0.5626170039176941f,
+                              0.7229568362236023f,
+                              1.0f};
+
+static uint8_t nearest(float v)
+{
+    uint8_t k = 0;
+    while (k < 15 && v > (nf4[k] + nf4[k + 1]) / 2) k++;
+    return k;
+}
+
+static void pack_nf4(const float *x, uint8_t *b)
+{
+    float top = 0;
+    for (int i = 0; i < LL_PACK; i++) top = fmaxf(top, fabsf(x[i]));
+    uint16_t scale = ll_f32_to_f16(top);
+    float by = ll_f16_to_f32(scale), per = by > 0 ? 1 / by : 0;
+    memcpy(b, &scale, 2);
+    for (int i = 0; i < 16; i++)
+        b[2 + i] = (uint8_t)(nearest(x[i] * per) | nearest(x[i + 16] * per) << 4);
+}
+
+static void unpack_nf4(const uint8_t *b, float *x)
+{
+    float scale = half_at(b);
+    for (int i = 0; i < 16; i++) {
+        x[i] = scale * nf4[b[2 + i] & 15];
+        x[i + 16] = scale * nf4[b[2 + i] >> 4];
+    }
+}
+
+static const ll_block_kind kinds[] = {{"int8", 34, pack_int8, unpack_int8},
+                                      {"int4", 20, pack_int4, unpack_int4},
+                                      {"nf4", 18, pack_nf4, unpack_nf4}};
+enum { KINDS = sizeof kinds / sizeof *kinds };
+
+const ll_block_kind *ll_block_find(const char *name, size_t n)
+{
+    for (int i = 0; i < KINDS; i++)
+        if (strlen(kinds[i].name) == n && !memcmp(kinds[i].name, name, n)) return &kinds[i];
+    return NULL;
+}
+
+const ll_block_kind *ll_block_sized(int64_t bytes)
+{
+    for (int i = 0; i < KINDS; i++)
+        if (kinds[i].bytes == bytes) return &kinds[i];
+    return NULL;
+}
+
+const ll_block_kind *ll_block_named(const char *parameter, size_t *n)
+{
+    const char *dot = strrchr(parameter, '.');
+    if (!dot) return NULL;
+    *n = (size_t)(dot - parameter);
+    return ll_block_find(dot + 1, strlen(dot + 1));
+}
+
+int64_t ll_block_numbers(const char *parameter, ll_dtype t, const ll_shape *s)
+{
+    size_t n;
+    const ll_block_kind *k = t == LL_U8 ? ll_block_named(parameter, &n) : NULL;
+    return k ? ll_numel(s) / k->bytes * LL_PACK : ll_numel(s);
+}

@@ -1,0 +1,40 @@
+/* blocks.h: numbers as blocks of LL_PACK of 8 or 4 bits. Two ways to lay them down: elements,
+ * scales and least numbers apart, for products that generate (ll_pack; op packed_matmul), and block by
+ * block in a row of bytes, for weights that are trained beside (op blocked_matmul):
+ *   int8   scale f16, 32 bytes          w = scale q, q -127 to 127        34 bytes, GGUF's Q8_0
+ *   int4   scale, least f16, 16 bytes   w = scale q + least, q 0 to 15    20 bytes, GGUF's Q4_1
+ *   nf4    scale f16, 16 bytes          w = scale t[q], quantiles t of a normal distribution from
+ *                                       -1 to 1 (Dettmers et al., 2023)   18 bytes
+ * Of 4 bits, byte i has elements i and, above, i + 16. A parameter of such rows is "w.int8",
+ * "w.int4" or "w.nf4", u8 [N,C/32,bytes], for "w", f32 [N,C]. */
+#pragma once
+#include "base/types.h"
+#include "kern/attr.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* n numbers, whole blocks; scale and least: f16, one a block. Blocks of 4 bits that hold their
+ * numbers exactly are found again. */
+void ll_pack(const float *x, int64_t n, int bits, uint8_t *q, uint16_t *scale, uint16_t *least);
+/* Scale and least of a block of 4 bits: of these numbers' range or, where they count differently,
+ * of as much of it as loses least. */
+void ll_pack_range(const float *v, const float *count, uint16_t *scale, uint16_t *least);
+
+typedef struct ll_block_kind {
+    const char *name;
+    int bytes;
+    void (*pack)(const float *x, uint8_t *block);
+    void (*unpack)(const uint8_t *block, float *x);
+} ll_block_kind;
+const ll_block_kind *ll_block_find(const char *name, size_t n); /* NULL: none */
+const ll_block_kind *ll_block_sized(int64_t bytes);
+/* Of a parameter "w.nf4"; *n: the length of "w". NULL: of no blocks. */
+const ll_block_kind *ll_block_named(const char *parameter, size_t *n);
+/* How many numbers a parameter is, or stands for. */
+int64_t ll_block_numbers(const char *parameter, ll_dtype t, const ll_shape *s);
+
+#ifdef __cplusplus
+}
+#endif

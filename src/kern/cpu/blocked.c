@@ -1,0 +1,77 @@
+/* blocked.c: a product with weights in blocks: they become numbers in scratch, then it is a product
+ * like any other, with its bits. */
+#include "base/num.h"
+#include "kern/blocks.h"
+#include "kern/cpu/row.h"
+
+ll_kernel unblock_cpu, blocked_matmul_cpu, matmul_cpu;
+ll_scratch blocked_matmul_cpu_scratch, matmul_cpu_scratch;
+
+typedef struct job {
+    const ll_block_kind *kind;
+    const uint8_t *from;
+    float *to;
+} job;
+
+static void some_blocks(const void *given, int64_t from, int64_t to)
+{
+    const job *j = (const job *)given;
+    for (int64_t b = from; b < to; b++)
+        j->kind->unpack(j->from + b * j->kind->bytes, j->to + b * LL_PACK);
+}
+
+static void unblock(const ll_kcall *c, const ll_tensor *w, float *to)
+{
+    const ll_shape *s = &w->shape;
+    job j = {ll_block_sized(s->d[s->n - 1]), (const uint8_t *)w->data, to};
+    int64_t blocks = ll_numel(s) / j.kind->bytes;
+    ll_in_parts(ll_team(c, blocks * LL_PACK), blocks, some_blocks, &j);
+}
+
+ll_err unblock_cpu(const ll_kcall *c)
+{
+    CHECK(c->out[0].dtype == LL_F32, LL_E_ARG, "unblock to %s on the cpu machine, want f32",
+          ll_dtype_name(c->out[0].dtype));
+    unblock(c, &c->in[0], (float *)c->out[0].data);
+    return LL_OK;
+}
+
+/* The call with weights as numbers, which lie at the beginning of its scratch. */
+typedef struct plain {
+    ll_kcall call;
+    ll_tensor in[2];
+    ll_matmul_attr attr;
+    size_t bytes;
+} plain;
+
+static void make_plain(const ll_kcall *c, plain *p)
+{
+    *p = (plain){.call = *c, .in = {c->in[0], c->in[1]}};
+    ll_shape *s = &p->in[1].shape;
+    s->d[s->n - 1] = LL_PACK;
+    ll_blocked_spec((const ll_blocked_attr *)c->attr, p->attr.spec);
+    p->attr.out = LL_F32;
+    p->bytes = ll_align64((size_t)ll_numel(s) * sizeof(float));
+    p->in[1].dtype = LL_F32;
+    p->in[1].data = c->scratch;
+    p->call.in = p->in;
+    p->call.attr = &p->attr;
+    p->call.scratch = c->scratch ? (char *)c->scratch + p->bytes : NULL;
+}
+
+size_t blocked_matmul_cpu_scratch(const ll_kcall *c)
+{
+    plain p;
+    make_plain(c, &p);
+    return p.bytes + matmul_cpu_scratch(&p.call);
+}
+
+ll_err blocked_matmul_cpu(const ll_kcall *c)
+{
+    plain p;
+    CHECK(c->in[0].dtype == LL_F32, LL_E_ARG, "blocked_matmul of %s on the cpu machine, want f32",
+          ll_dtype_name(c->in[0].dtype));
+    make_plain(c, &p);
+    unblock(c, &c->in[1], (float *)c->scratch);
+    return matmul_cpu(&p.call);
+}
