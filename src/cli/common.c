@@ -147,21 +147,6 @@ ll_err ll_cli_checkpoint(const char *folder, const char *checkpoint, ll_st_file 
     return LL_OK;
 }
 
-static ll_err load_parameters(ll_session *s, const ll_st_file *f, int64_t *step)
-{
-    LL_OWN(ll_arena) a = ll_arena_new();
-    ll_st_tensor *tensors;
-    ll_st_part *parts;
-    int n = ll_session_tensors(s, a, &tensors, &parts);
-    for (int i = 0; i < n; i++) {
-        const char *average = ll_arena_printf(a, "%s" LL_EMA, tensors[i].name);
-        if (ll_st_find(f, average)) tensors[i].name = average;
-    }
-    TRY(ll_checkpoint_load(f, tensors, parts, n, false)); /* without the optimizer's state */
-    TRY(ll_session_loaded(s));
-    return ll_checkpoint_int(f, "step", step);
-}
-
 static bool first_rank(const ll_session *s)
 {
     return !s->opts.comm || ll_comm_rank(s->opts.comm) == 0;
@@ -217,7 +202,7 @@ ll_err ll_cli_trained_load(const ll_run *r, const char *checkpoint, const char *
     if (!strcmp(r->parallel.between.seeds, "own") && first_rank(s))
         fprintf(stderr, "an ensemble: its first member's parameters (eval averages what all "
                         "members predict)\n");
-    return load_parameters(s, f, step);
+    return ll_session_take(s, f, step);
 }
 
 ll_err ll_cli_trained(const char *folder, const char *checkpoint, const char *init,

@@ -1,6 +1,6 @@
 /* blocks.h: numbers as blocks of LL_PACK of 8 or 4 bits. Two ways to lay them down: elements,
- * scales and least numbers apart, for products that generate (ll_pack; op packed_matmul), and block by
- * block in a row of bytes, for weights that are trained beside (op blocked_matmul):
+ * scales and least numbers apart, for products that generate (ll_pack; op packed_matmul), and block
+ * by block in a row of bytes, for weights that are trained beside (op blocked_matmul):
  *   int8   scale f16, 32 bytes          w = scale q, q -127 to 127        34 bytes, GGUF's Q8_0
  *   int4   scale, least f16, 16 bytes   w = scale q + least, q 0 to 15    20 bytes, GGUF's Q4_1
  *   nf4    scale f16, 16 bytes          w = scale t[q], quantiles t of a normal distribution from

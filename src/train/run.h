@@ -56,6 +56,8 @@ typedef struct ll_run_train {
     const char *init_map, *init_skip;
     int64_t lora; /* rows of adapters (pass/lora.h); 0: none */
     const char *lora_on, *base;
+    const char *teacher; /* a run (teacher.h); "": none */
+    double teacher_weight, temperature;
     const char *machine; /* cpu or cuda */
     const char *precision;
     const char *conv, *workspace;

@@ -160,6 +160,12 @@ static const ll_key keys[] = {
     CHOICE("train.base", train.base, "f32", "f32 int8 int4 nf4",
            "with train.lora: what the frozen weights of products are kept as, in blocks of 32 "
            "(QLoRA)"),
+    TEXT("train.teacher", train.teacher, "",
+         "a run, trained or imported, from whose logits the model learns besides (distillation)"),
+    NUMBER("train.teacher_weight", train.teacher_weight, "0.5", 0, 1,
+           "how much of what is minimised is the distance from the teacher; the rest is the loss"),
+    NUMBER("train.temperature", train.temperature, "2", ABOVE_0, 1e6,
+           "that logits, the teacher's and ours, are divided by"),
     INT("train.seed", train.seed, "1", 0, MANY, "of initial values, order and dropout"),
     CHOICE("train.machine", train.machine, "cpu", WORDS(LL_TARGETS), "what computes"),
     CHOICE("train.precision", train.precision, "f32", WORDS(LL_PRECISIONS),

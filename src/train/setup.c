@@ -8,6 +8,7 @@
 #include "pass/packed.h"
 #include "train/ranks.h"
 #include "train/run_int.h"
+#include "train/teacher.h"
 
 #include <stdio.h>
 
@@ -22,8 +23,8 @@ static ll_err bad_model(const ll_run *r, ll_err rc)
     FAIL(rc, "model %s%s%s: %s", r->model.name, *sizes ? " of " : "", sizes, ll_error_message());
 }
 
-/* With all other parameters frozen. */
-static const ll_optim *adapters_alone(ll_graph *g, const ll_optim *o, ll_optim *out)
+/* With parameters frozen that are not trained: a teacher's, and beside adapters all others. */
+static const ll_optim *with_frozen(const ll_run *run, ll_graph *g, const ll_optim *o, ll_optim *out)
 {
     int n = 0;
     for (const ll_param_rule *r = o->rules; r && r->pattern; r++) n++;
@@ -31,12 +32,22 @@ static const ll_optim *adapters_alone(ll_graph *g, const ll_optim *o, ll_optim *
     if (n) memcpy(rules, o->rules, sizeof *rules * (size_t)n);
     for (int i = 1; i < g->n_value; i++) {
         const ll_value *v = &g->values[i];
-        if (v->node < 0 && v->kind == LL_PARAM && !ll_is_lora(v->name))
+        if (v->node >= 0 || v->kind != LL_PARAM) continue;
+        if (ll_is_teacher(v->name) || (run->train.lora && !ll_is_lora(v->name)))
             rules[n++] = (ll_param_rule){.pattern = v->name, .freeze = true};
     }
     *out = *o;
     out->rules = rules;
     return out;
+}
+
+static ll_err add_teacher(const ll_run *r, ll_graph *g, int64_t batch, ll_val *loss)
+{
+    LL_OWN(ll_run) t = NULL;
+    LL_OWN(ll_graph) theirs = NULL;
+    TRY(ll_teacher_run(r, &t));
+    TRY(ll_run_graph(t, batch, NULL, &theirs));
+    return ll_teacher_add(r, theirs, g, loss);
 }
 
 static ll_err declare(const ll_run *r, ll_build b, const ll_optim *optim, ll_graph **out)
@@ -73,10 +84,11 @@ static ll_err declare(const ll_run *r, ll_build b, const ll_optim *optim, ll_gra
             ll_graph_free(g);
             g = with;
         }
-        if (optim) optim = adapters_alone(g, optim, &alone);
+        loss = ll_find_result(g, "loss");
     }
+    if (rc == LL_OK && optim && *r->train.teacher) TRY(add_teacher(r, g, b.batch, &loss));
     if (rc == LL_OK && optim) {
-        ll_minimize(g, r->train.lora ? ll_find_result(g, "loss") : loss, optim);
+        ll_minimize(g, loss, with_frozen(r, g, optim, &alone));
         rc = ll_graph_check(g);
     }
     if (rc != LL_OK) return bad_model(r, rc);

@@ -5,6 +5,7 @@
 #include "train/checkpoint.h"
 #include "train/ranks.h"
 #include "train/residual.h"
+#include "train/teacher.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -29,7 +30,7 @@ static int add_elsewhere(const ll_session *s, ll_st_tensor *out, ll_st_part *par
     for (int i = 1; i < s->g->n_value && s->pipe; i++) {
         const ll_value *v = &s->g->values[i];
         bool kept = v->node < 0 && (v->kind == LL_PARAM || v->kind == LL_STATE);
-        if (!kept || ll_program_input(s->p, v->name) >= 0) continue;
+        if (!kept || ll_is_teacher(v->name) || ll_program_input(s->p, v->name) >= 0) continue;
         parts[n] = (ll_st_part){.spare = true};
         out[n++] = (ll_st_tensor){v->name, v->type.dtype, v->type.shape, NULL};
     }
@@ -53,7 +54,7 @@ int ll_session_tensors(const ll_session *s, ll_arena *arena, ll_st_tensor **out,
     for (int i = 0; i < s->n_kept; i++) {
         int slot = s->kept[i];
         const ll_slot *x = &p->slots[slot];
-        if (ll_is_cache(x->name)) continue;
+        if (ll_is_cache(x->name) || ll_is_teacher(x->name)) continue;
         (*out)[n] =
             (ll_st_tensor){x->name, x->type.dtype, x->piece ? x->piece->whole : x->type.shape,
                            ll_exec_data(s->e, slot, 0)};
@@ -108,12 +109,28 @@ ll_err ll_session_swap_averages(ll_session *s)
     return any ? ll_session_loaded(s) : LL_OK;
 }
 
+ll_err ll_session_take(ll_session *s, const ll_st_file *f, int64_t *step)
+{
+    LL_OWN(ll_arena) a = ll_arena_new();
+    ll_st_tensor *tensors;
+    ll_st_part *parts;
+    int n = ll_session_tensors(s, a, &tensors, &parts);
+    for (int i = 0; i < n; i++) {
+        const char *average = ll_arena_printf(a, "%s" LL_EMA, tensors[i].name);
+        if (ll_st_find(f, average)) tensors[i].name = average;
+    }
+    TRY(ll_checkpoint_load(f, tensors, parts, n, false)); /* without the optimizer's state */
+    TRY(ll_session_loaded(s));
+    return ll_checkpoint_int(f, "step", step);
+}
+
 int64_t ll_session_parameters(const ll_session *s)
 {
     int64_t sum = 0;
     for (int i = 1; i < s->g->n_value; i++) {
         const ll_value *v = &s->g->values[i];
-        if (v->kind == LL_PARAM) sum += ll_block_numbers(v->name, v->type.dtype, &v->type.shape);
+        if (v->node < 0 && v->kind == LL_PARAM && !ll_is_teacher(v->name))
+            sum += ll_block_numbers(v->name, v->type.dtype, &v->type.shape);
     }
     return sum;
 }

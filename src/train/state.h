@@ -5,9 +5,12 @@
 
 /* Is it a cache of a generation (LL_CACHE), which files have not? */
 bool ll_is_cache(const char *name);
-/* Parameters and state, but caches, pointing into the session's memory; in arena. *parts: what this
- * rank has of them, NULL where it is all; parts itself may be NULL for a session that is not on a
- * mesh. */
+/* Parameters of a file of ours, without the optimizer's state, or their averages where it has any;
+ * *step: the file's. */
+ll_err ll_session_take(ll_session *s, const ll_st_file *f, int64_t *step);
+/* Parameters and state, but caches and a teacher's (teacher.h), pointing into the session's
+ * memory; in arena. *parts: what this rank has of them, NULL where it is all; parts itself may be
+ * NULL for a session that is not on a mesh. */
 int ll_session_tensors(const ll_session *s, ll_arena *arena, ll_st_tensor **out,
                        ll_st_part **parts);
 /* The same with residuals (residual.h): all that a checkpoint holds. */

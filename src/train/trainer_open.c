@@ -13,6 +13,7 @@
 #include "train/recovery.h"
 #include "train/residual.h"
 #include "train/run_int.h"
+#include "train/teacher.h"
 #include "train/weights_load.h"
 
 #include <errno.h>
@@ -398,6 +399,7 @@ ll_err ll_trainer_open(trainer *t)
     TRY(ll_ranks_agree(t->comm, t->lead ? lock_folder(t) : LL_OK));
     if (t->comm) ll_comm_slow(t->comm, false);
     TRY(is_restart(t) ? begin_again(t) : begin(t));
+    TRY(ll_ranks_agree(t->comm, ll_teacher_load(&t->own, t->s)));
     TRY(open_buddy(t));
     TRY(ll_saver_open(t->comm, t->s, t->loose, t->r->out, t->r->train.save_beside, &t->saver));
     CHECK(!t->loose || (!t->opts->trace && !t->opts->timeline), LL_E_ARG,

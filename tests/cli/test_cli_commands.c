@@ -153,6 +153,9 @@ static void compresses(void **state)
     refuses(*state, 1, "compress g --to int3", "f32, int8 or int4");
     refuses(*state, 1, "compress g --to int8+x", "only +kv8");
     refuses(*state, 1, "compress g --to int8+gptq", "+gptq after int4");
+    must(*state, "train s.yaml --out t -s train.teacher=./g -s model.width=16 -s train.steps=4");
+    must(*state, "train t --resume -s train.steps=6");
+    refuses(*state, 1, "train s.yaml --out u -s train.teacher=s.yaml", "no checkpoint");
     must(*state, "export g --gguf g.gguf --dtype q4_1 --calibrate 9");
     refuses(*state, 1, "export g --gguf h.gguf --dtype q8_0 --calibrate 9", "q4_1");
 }
