@@ -18,6 +18,7 @@
  *    run does what a cut one does. Windows that overlap sum in a fixed order.
  * 3. The graph is simplified before it is cut. No later pass may change arithmetic by what a cut
  *    has left: simplifying again finds nothing, and fused chains round as single ops do.
+ *    A mean is rounded once too: its sum stays in f64 until it is scaled.
  * 4. Partial sums are never read: ungrid is not linear, and ll_place lets no partial value through
  *    a linear op. Sums over ranks are made in f64, in each micro-batch.
  * 5. An operand keeps its bits below the largest of its group: what is 2^q times smaller is lost.
@@ -116,6 +117,7 @@ typedef struct gridder {
     ll_placement next; /* arrays of the new graph */
     int *reader;       /* [old n_value] the first node that reads it, or -1 */
     bool *gradient;    /* [old n_value] all that comes of it is one parameter's gradient */
+    bool *mean;        /* [old n_value] a sum that is scaled, and read by nobody else */
     bool wide;         /* operands in as many limbs as f32 may need */
 } gridder;
 
@@ -169,6 +171,13 @@ static ll_err copy_node(gridder *c, int i)
     place_as(c, i);
     for (int o = 0; o < n->n_out; o++)
         set_value(c, c->rw.map[n->out[o].id], &c->p->made[n->out[o].id], &c->p->seen[n->out[o].id]);
+    if (n->n_in != 1 || !c->mean[n->in[0].id]) return LL_OK;
+    ll_val y = n->out[0], *now = &c->rw.map[y.id]; /* rounded once, here */
+    set_value(c, *now, &c->p->made[y.id], &c->p->made[y.id]);
+    *now = ll_cast(c->rw.to, *now, ll_graph_dtype(c->p->g, y));
+    TRY(ll_graph_check(c->rw.to));
+    place_as(c, i);
+    set_value(c, *now, &c->p->made[y.id], &c->p->seen[y.id]);
     return LL_OK;
 }
 
@@ -493,7 +502,7 @@ static ll_err grid_node(gridder *c, int i, const ll_loops *l, double k)
         at[f++] = o;
     }
     TRY(whole_layout(c, y, &held));
-    ll_dtype type = ll_graph_dtype(c->p->g, y);
+    ll_dtype type = c->mean[y.id] ? LL_F64 : ll_graph_dtype(c->p->g, y);
     for (int p = 0; p < limbs; p++)
         for (int q = 0; q < (n_factor == 2 ? limbs - p : 1); q++) {
             ll_grid_scale m[2] = {x[0][p].m, x[1][q].m};
@@ -545,6 +554,13 @@ static ll_err grid_all(gridder *c)
     return LL_OK;
 }
 
+/* Are its terms single numbers, not products? */
+static bool is_plain_sum(const ll_graph *g, const ll_node *n)
+{
+    ll_loops l;
+    return n->n_in == 1 && ll_node_loops(g, n, &l) == LL_OK && terms(g, n, &l) > 0;
+}
+
 static void find_gradients(gridder *c)
 {
     const ll_graph *g = c->p->g;
@@ -561,10 +577,23 @@ static void find_gradients(gridder *c)
 static void find_readers(gridder *c)
 {
     const ll_graph *g = c->p->g;
+    int *readers = LL_NEW_ARRAY(c->p->arena, int, g->n_value);
     c->reader = LL_NEW_ARRAY(c->p->arena, int, g->n_value);
+    c->mean = LL_NEW_ARRAY(c->p->arena, bool, g->n_value);
     for (int i = 0; i < g->n_value; i++) c->reader[i] = -1;
+    for (int i = 0; i < g->n_result; i++) readers[g->results[i].value.id]++;
+    for (int i = 0; i < g->n_update; i++) readers[g->updates[i].next.id]++;
     for (int i = g->n_node - 1; i >= 0; i--)
-        for (int k = 0; k < g->nodes[i].n_in; k++) c->reader[g->nodes[i].in[k].id] = i;
+        for (int k = 0; k < g->nodes[i].n_in; k++) {
+            c->reader[g->nodes[i].in[k].id] = i;
+            readers[g->nodes[i].in[k].id]++;
+        }
+    for (int i = 1; i < g->n_value; i++) {
+        const ll_value *v = &g->values[i];
+        c->mean[i] = v->node >= 0 && readers[i] == 1 && v->type.dtype == LL_F32 &&
+                     is_plain_sum(g, &g->nodes[v->node]) && c->reader[i] >= 0 &&
+                     g->nodes[c->reader[i]].op == ll_ew_op(LL_EW_scale);
+    }
 }
 
 ll_err ll_exact_place(ll_placement *p, bool wide)

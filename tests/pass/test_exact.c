@@ -203,13 +203,36 @@ static void test_lost(void **state)
     }
 }
 
+/* Rows of one large number: less their mean they are nothing, of which no norm may make 1. */
+static void test_means(void **state)
+{
+    (void)state;
+    enum { ROWS = 50, N = 3 };
+    float x[ROWS * N], now[N];
+    for (int i = 0; i < ROWS * N; i++) x[i] = 1e10f * (1 + (float)(i / N) / 7);
+    ll_graph *g = ll_graph_new("rows");
+    ll_val in = ll_batch(g, "x", LL_F32, LL_SHAPE(ROWS, N));
+    ll_val gain = ll_param(g, "gain", LL_SHAPE(N), (ll_init){LL_CONSTANT, 1});
+    ll_val bias = ll_param(g, "bias", LL_SHAPE(N), (ll_init){LL_CONSTANT, 0.5});
+    ll_val y = ll_layernorm(g, in, gain, bias, 1e-5);
+    ll_minimize(g, ll_mean(g, ll_square(g, y)), &(ll_optim){.name = "sgd"});
+    ll_session *s;
+    no_error(ll_session_open(g, &(ll_session_opts){.machine = "cpu", .exact = true}, &s));
+    no_error(ll_session_set(s, "x", 0, x, sizeof x));
+    no_error(ll_session_run(s, 0.1));
+    no_error(ll_session_get(s, "gain", now, sizeof now));
+    for (int i = 0; i < N; i++) assert_true(now[i] == 1);
+    ll_session_close(s);
+    ll_graph_free(g);
+}
+
 int main(void)
 {
     const char *s = getenv("SEED");
     if (s) seed = strtoull(s, NULL, 10);
     printf("seed %llu\n", (unsigned long long)seed);
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_random_graphs),
-                                       cmocka_unit_test(test_outliers),
-                                       cmocka_unit_test(test_lost)};
+                                       cmocka_unit_test(test_outliers), cmocka_unit_test(test_lost),
+                                       cmocka_unit_test(test_means)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
