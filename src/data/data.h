@@ -84,6 +84,7 @@ typedef struct ll_data_info {
     double mean[LL_MAX_CHANNELS];      /* images, of x/255, by channel */
     double deviation[LL_MAX_CHANNELS]; /* images, likewise */
     int64_t seq, vocab, tokens[2];     /* tokens; tokens[split]: how many there are */
+    int64_t source; /* tokens before a window that a model takes as "source", i32 [source]; or 0 */
     int64_t text_bytes[2]; /* of splits, where a tokenizer made tokens of text; else 0 */
     bool is_text;          /* tokens are bytes of text */
     /* What a sample is, as read: images "x" f32 [h,w,c] and "y" i32 []; tokens both i32 [seq];

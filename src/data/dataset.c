@@ -187,21 +187,23 @@ static ll_err finish_images(ll_dataset *d, const ll_data_opts *o, const ll_known
 static ll_err finish_tokens(ll_dataset *d)
 {
     ll_data_info *f = &d->info;
+    int64_t span = f->source + f->seq;
     for (int s = 0; s < 2; s++) {
         ll_segments *list = &d->split[s];
         for (int i = 0; i < list->count; i++) {
             int64_t n = list->item[i].n;
-            if (n > f->seq) list->starts += n - f->seq, list->windows += (n - 1) / f->seq;
+            if (n > span) list->starts += n - span, list->windows += (n - 1) / span;
         }
         f->n[s] = list->windows;
         f->tokens[s] = list->n;
         CHECK(list->windows > 0, LL_E_IO,
-              "%s: %lld tokens %s are less than one window of seq + 1 = %lld", f->where,
+              "%s: %lld tokens %s are less than one window of %s + 1 = %lld", f->where,
               (long long)list->n, s == LL_TRAIN ? "to train on" : "for validation",
-              (long long)f->seq + 1);
+              f->source ? "source + seq" : "seq", (long long)span + 1);
     }
     ll_field_add(d, "x", LL_I32, LL_SHAPE(f->seq));
     ll_field_add(d, "y", LL_I32, LL_SHAPE(f->seq));
+    if (f->source) ll_field_add(d, "source", LL_I32, LL_SHAPE(f->source));
     d->read = ll_window_read;
     return LL_OK;
 }
@@ -237,6 +239,9 @@ static ll_err open_in(ll_dataset *d, const ll_data_opts *o, const ll_known *k, c
     CHECK(o->vocab >= 0 && o->vocab <= INT32_MAX, LL_E_ARG, "vocab is %lld, wanted 1 to %d",
           (long long)o->vocab, INT32_MAX);
     d->info.seq = o->seq ? o->seq : 256;
+    for (int i = 0; i < o->n_want; i++)
+        if (!strcmp(o->want[i].name, "source") && o->want[i].shape.n == 1)
+            d->info.source = o->want[i].shape.d[0];
     d->info.classes = k && k->classes ? k->classes : o->classes;
     CHECK(!o->val_path || f->twice, LL_E_CONFIG,
           "format %s has its own files for validation: val_path is not for it", f->name);

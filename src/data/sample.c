@@ -35,7 +35,7 @@ int64_t ll_sample_index(const ll_dataset *d, const ll_sampling *how, int64_t pos
         if (train)
             i = (int64_t)ll_below_at(how->seed, ll_stream("window", 0), (uint64_t)position,
                                      (uint64_t)list->starts);
-        return window_start(list, d->info.seq, train, i);
+        return window_start(list, d->info.source + d->info.seq, train, i);
     }
     if (!train) return position % n;
     return (int64_t)ll_permute(how->seed, ll_stream("shuffle", (uint64_t)(position / n)),
@@ -307,9 +307,12 @@ ll_err ll_window_read(const ll_dataset *d, const ll_sampling *how, int64_t posit
                       void *const *out)
 {
     int64_t seq = d->info.seq, from = ll_sample_index(d, how, position);
+    int64_t source = d->info.source;
     for (int i = 0; i < 2; i++) /* the second is shifted by one */
-        if (out[i]) TRY(ll_dataset_tokens(d, how->split, from + i, seq, (int32_t *)out[i]));
-    return LL_OK;
+        if (out[i])
+            TRY(ll_dataset_tokens(d, how->split, from + source + i, seq, (int32_t *)out[i]));
+    if (!source || !out[2]) return LL_OK;
+    return ll_dataset_tokens(d, how->split, from, source, (int32_t *)out[2]);
 }
 
 ll_err ll_source_read(const ll_dataset *d, const ll_sampling *how, int64_t position,

@@ -98,8 +98,8 @@ ll_err ll_read_synthetic(ll_dataset *d, const ll_data_opts *o, const char *path)
     if (o->vocab) {
         f->kind = LL_TOKENS;
         f->vocab = o->vocab;
-        ll_segment_add(d, LL_TRAIN, &(ll_segment){.n = n * f->seq + 1});
-        ll_segment_add(d, LL_VAL, &(ll_segment){.n = held * f->seq + 1});
+        ll_segment_add(d, LL_TRAIN, &(ll_segment){.n = n * (f->source + f->seq) + 1});
+        ll_segment_add(d, LL_VAL, &(ll_segment){.n = held * (f->source + f->seq) + 1});
         return LL_OK;
     }
     f->kind = LL_IMAGES;

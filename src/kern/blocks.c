@@ -44,11 +44,11 @@ void ll_pack_range(const float *v, const float *count, uint16_t *scale, uint16_t
     for (int i = 1; i < LL_PACK; i++)
         low = fmin(low, (double)v[i]), high = fmax(high, (double)v[i]);
     if (on_grid(v, low, high, scale, least)) return;
-    for (int k = 0; k < (count ? 8 : 1); k++) { /* a narrower range has finer steps */
+    for (int k = 0; k < (count ? 25 : 1); k++) { /* a narrower range has finer steps */
         uint16_t s, from;
-        double in = 0.5 * 0.04 * k * (high - low);
-        ll_store(&s, LL_F16, 0, (high - low - 2 * in) / 15);
-        ll_store(&from, LL_F16, 0, low + in);
+        double cut = 0.04 * (high - low), first = low + k % 5 * cut;
+        ll_store(&s, LL_F16, 0, (high - k / 5 * cut - first) / 15);
+        ll_store(&from, LL_F16, 0, first);
         double is = loss_of(v, count, &s, &from);
         if (best >= 0 && is >= best) continue;
         best = is, *scale = s, *least = from;

@@ -117,6 +117,8 @@ static void counts(void **state)
          7241732096},
         {"llama", "layers=32 width=4096 heads=32 kv_heads=8 hidden=14336 vocab=128256 tied=0 seq=8",
          8030261248},
+        {"seq2seq", "", 44140544 + 37000 * 512},
+        {"seq2seq", "width=1024 heads=16 hidden=4096", 176361472 + 37000 * 1024},
         {"bert", "", 109514298},
         {"bert", "layers=24 width=1024 heads=16 hidden=4096", 335174458},
     };

@@ -38,6 +38,10 @@ static const char nothing[] =
     "model: {name: gpt, layers: 1, width: 24, heads: 4, seq: 6, vocab: 46}\n"
     "train: {batch: 7, optimizer: muon}\n";
 
+static const char seq2seq[] =
+    "model: {name: seq2seq, layers: 2, width: 24, heads: 6, hidden: 40, seq: 13, source: 11,"
+    " vocab: 53}\ntrain: {batch: 6, optimizer: adamw}\n";
+
 /* Adapters beside weights in blocks, three to a row. */
 static const char qlora[] = "model: {name: llama, layers: 2, width: 96, heads: 3, kv_heads: 3, "
                             "head: 32, hidden: 160, seq: 7, vocab: 53}\n"
@@ -69,6 +73,9 @@ static const pair pairs[] = {
     {2, llama, "sequence=2", 0, 2},
     {2, llama, "data=2", 3, 2},
     {2, bert, "tensor=2", 0, 2},
+    {2, seq2seq, "tensor=2", 0, 2},
+    {2, seq2seq, "sequence=2", 0, 2},
+    {2, seq2seq, "data=2", 3, 2},
     {2, qlora, "tensor=2", 0, 2},
     {2, qlora, "data=2", 3, 2},
     {3, qlora, "tensor=3", 0, 2},
