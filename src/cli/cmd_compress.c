@@ -25,7 +25,7 @@ static const ll_arg args[] = {
      "not each weight; +kv8: also keys and values of 8 bits; with commas between",
      "f32,int8,int4,int8+kv8"},
     {"--calibrate", LL_ARG_COUNT, offsetof(opts, calibrate), "N",
-     "windows of the training data that +gptq reads", "16"},
+     "windows of the training data that +gptq reads", "32"},
     {"--samples", LL_ARG_COUNT, offsetof(opts, samples), "N",
      "of the validation data, of model.seq tokens each", "8"},
     {"--tokens|-n", LL_ARG_COUNT, offsetof(opts, draws), "N", "drawn for the speed", "32"},

@@ -9,13 +9,16 @@
 #include "train/predict.h"
 #include "train/weights_load.h"
 
+#include <glob.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 typedef struct opts {
     const char *run, *checkpoint, *init, *map, *dtype;
     const char *weights, *adapter, *hf, *gguf, *c, *onnx, *result;
     int64_t calibrate;
+    bool overwrite;
     ll_words set;
 } opts;
 
@@ -29,6 +32,8 @@ static const ll_arg args[] = {
     {"--hf", LL_ARG_TEXT, offsetof(opts, hf), "DIR",
      "a folder of Hugging Face's, for transformers: config.json, model.safetensors, tokenizer; "
      "adapters are merged"},
+    {"--overwrite", LL_ARG_FLAG, offsetof(opts, overwrite), NULL,
+     "with --hf: files of a model that are in DIR are removed first"},
     {"--gguf", LL_ARG_TEXT, offsetof(opts, gguf), "FILE.gguf",
      "a GGUF file, for llama.cpp: weights, sizes, tokenizer; adapters are merged"},
     {"--map", LL_ARG_TEXT, offsetof(opts, map), "MAP",
@@ -85,12 +90,43 @@ static void tell(const char *path, const ll_exported *x, const char *type)
            x->tokenizer ? "and the tokenizer" : "no tokenizer (data.tokenizer names none)");
 }
 
+/* What folders of Hugging Face's have: what stays of another model is taken for this one's. */
+static const char *const theirs[] = {"*.safetensors", "*.index.json",   "*.bin",
+                                     "*config.json",  "tokenizer*",     "vocab.*",
+                                     "merges.txt",    "*_tokens*.json", "chat_template*"};
+
+/* Those files of the folder are refused or, with --overwrite, removed and told. */
+static ll_err clear_hf(const opts *o)
+{
+    CHECK(!ll_cli_holds_run(o->hf), LL_E_ARG, "%s holds a run: give another folder", o->hf);
+    for (size_t i = 0; i < sizeof theirs / sizeof *theirs; i++) {
+        LL_OWN(ll_arena) a = ll_arena_new();
+        glob_t found = {0};
+        ll_err rc = LL_OK;
+        if (glob(ll_arena_printf(a, "%s/%s", o->hf, theirs[i]), 0, NULL, &found)) continue;
+        for (size_t k = 0; k < found.gl_pathc && rc == LL_OK; k++) {
+            const char *path = found.gl_pathv[k];
+            if (!o->overwrite)
+                rc = RAISE(LL_E_ARG, "%s is there already: --overwrite removes what is of a model",
+                           path);
+            else if (unlink(path) != 0)
+                rc = RAISE(LL_E_IO, "%s: %m", path);
+            else
+                printf("%s: removed\n", path);
+        }
+        globfree(&found);
+        TRY(rc);
+    }
+    return LL_OK;
+}
+
 static ll_err write_hf(const opts *o, const ll_trained *t)
 {
     LL_OWN(ll_arena) a = ll_arena_new();
     ll_exported x;
     TRY(ll_cli_spare(ll_arena_printf(a, "%s/config.json", o->hf)));
     TRY(ll_cli_spare(ll_arena_printf(a, "%s/model.safetensors", o->hf)));
+    TRY(clear_hf(o));
     TRY(ll_export_hf(t->run, t->s, o->hf, o->dtype, a, &x));
     tell(o->hf, &x, o->dtype);
     return LL_OK;

@@ -380,7 +380,8 @@ static void serve(void *user, int c, const ll_http_request *r)
     for (size_t i = 0; i < sizeof routes / sizeof *routes; i++) {
         if (!ll_http_is(r->path, routes[i].path)) continue;
         path = true;
-        if (!ll_http_is(r->method, routes[i].method)) continue;
+        bool head = ll_http_is(r->method, "HEAD") && *routes[i].method == 'G';
+        if (!head && !ll_http_is(r->method, routes[i].method)) continue;
         if (*routes[i].method == 'P' &&
             !(r->type.n >= json && !strncasecmp(r->type.at, "application/json", json)))
             refuse(s, c, 415, NULL, NULL, "Content-Type must be application/json");
@@ -506,7 +507,6 @@ static ll_err read_key(server *s)
 static ll_err open_all(server *s, ll_arena *a)
 {
     const opts *o = s->o;
-    CHECK(!o->talk.mesh, LL_E_ARG, "serve answers on one rank (generate takes --mesh)");
     CHECK(o->port < 65536 && o->connections <= 4096 && o->batch <= 1024, LL_E_ARG,
           "--port is at most 65535, --connections 4096, --batch 1024");
     TRY(read_key(s));

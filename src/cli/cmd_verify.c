@@ -8,6 +8,7 @@
 #include "kern/notes.h"
 #include "train/evaluate.h"
 #include "train/verify.h"
+#include "train/weights_load.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -213,6 +214,20 @@ static ll_err verify(const opts *o, const ll_mesh *m, const ll_run *r, ll_comm *
     return ll_comm_agree(c, rc);
 }
 
+/* Both trainings begin with values of the seed; a run whose weights could not be read, or do not
+ * fit, is no run all the same. */
+static ll_err check_weights(const ll_run *r)
+{
+    LL_OWN(ll_arena) a = ll_arena_new();
+    LL_OWN(ll_graph) g = NULL;
+    LL_OWN(ll_weights) w = NULL;
+    const ll_weights_from from = {r->train.init, r->train.init_map, r->train.init_skip};
+    if (!*r->train.init) return LL_OK;
+    TRY(ll_weights_open(NULL, r->train.init, &w));
+    TRY(ll_run_graph(r, 1, NULL, &g));
+    return ll_weights_check(g, w, &from, a);
+}
+
 static ll_err prepare(const opts *o, ll_run **r)
 {
     CHECK(o->steps >= 1, LL_E_ARG, "--steps is 0, want 1 or more");
@@ -220,7 +235,7 @@ static ll_err prepare(const opts *o, ll_run **r)
     TRY(ll_cli_run_one(o->run, &o->set, true, r));
     CHECK(!(*r)->parallel.exact || o->tolerance == TOLERANCE, LL_E_ARG,
           "--tolerance is %g, but exact runs may differ in no bit: leave it out", o->tolerance);
-    return LL_OK;
+    return check_weights(*r);
 }
 
 static ll_err launch_and_verify(const opts *o, const ll_run *r)

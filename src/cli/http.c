@@ -27,6 +27,8 @@ typedef struct connection {
     state is;
     bytes in, out;
     bool last, told; /* told: to send its body */
+    bool half;       /* says no more, but listens */
+    bool bare;       /* asked by HEAD: the answer has no body */
     double until, patience;
 } connection;
 
@@ -202,7 +204,7 @@ void ll_http_answer(ll_http *h, int i, int status, const char *type, const char 
     char size[64];
     snprintf(size, sizeof size, "Content-Length: %zu", n);
     head(c, status, type, size);
-    put(c, body, n);
+    if (!c->bare) put(c, body, n);
     done(h, c);
 }
 
@@ -276,7 +278,8 @@ static void look(ll_http *h, int i, ll_http_handler *f, void *user)
         refuse(h, i, status);
         return;
     }
-    c->last = r.last || h->fd < 0;
+    c->last = r.last || c->half || h->fd < 0;
+    c->bare = ll_http_is(r.method, "HEAD");
     f(user, i, &r);
     if (c->is != FREE) take_off(&c->in, r.bytes);
 }
@@ -329,7 +332,7 @@ static int interests(ll_http *h)
         const connection *c = &h->c[i];
         room += c->is == FREE;
         if (c->is == FREE || c->fd < 0) continue;
-        short events = POLLRDHUP;
+        short events = c->half ? 0 : POLLRDHUP;
         if (c->is == READING || c->is == LINGER) events |= POLLIN;
         if (c->out.n) events |= POLLOUT;
         h->wait[n] = (struct pollfd){.fd = c->fd, .events = events};
@@ -356,7 +359,11 @@ ll_err ll_http_poll(ll_http *h, int ms, ll_http_handler *f, void *user)
         connection *c = &h->c[i];
         if (seen & POLLOUT) send_some(h, i, f, user);
         if (c->fd >= 0 && (seen & POLLIN)) hear(h, i, f, user);
-        bool left = seen & (POLLERR | POLLHUP) || (seen & POLLRDHUP && !(seen & POLLIN));
+        /* A client that has asked may close its side and wait for the answer. */
+        bool over = seen & POLLRDHUP && !(seen & POLLIN),
+             waits = c->is == ASKED || c->is == WRITING;
+        if (over && waits) c->half = c->last = true;
+        bool left = seen & (POLLERR | POLLHUP) || (over && !waits);
         if (c->fd >= 0 && left && c->is != FREE) hang_up(c);
     }
     double now = ll_now();

@@ -13,8 +13,11 @@ typedef struct ll_talk_opts {
     ll_words set, stop;
 } ll_talk_opts;
 
-/* Rows of their tables; opts has an ll_talk_opts first. */
-#define LL_TALK_ARGS(tokens_initial)                                                               \
+#define LL_TALK_MESH                                                                               \
+    {"--mesh|-m", LL_ARG_TEXT, offsetof(ll_talk_opts, mesh), "MESH",                               \
+     "on several ranks, such as tensor=2 (started as for train)"},
+/* Rows of their tables, and those that only some have; opts has an ll_talk_opts first. */
+#define LL_TALK_ARGS(tokens_initial, ...)                                                          \
     {"--tokens|-n", LL_ARG_INT, offsetof(ll_talk_opts, tokens), "N", "how many to add at most",    \
      tokens_initial},                                                                              \
         {"--temperature|-t",                                                                       \
@@ -68,10 +71,8 @@ typedef struct ll_talk_opts {
          "TYPE",                                                                                   \
          "of keys and values: f32, or int8, with a scale for each token's head",                   \
          "f32"},                                                                                   \
-        {"--mesh|-m", LL_ARG_TEXT, offsetof(ll_talk_opts, mesh), "MESH",                           \
-         "on several ranks, such as tensor=2 (started as for train)"},                             \
-        {"--exact", LL_ARG_FLAG, offsetof(ll_talk_opts, exact), NULL,                              \
-         "exact sums: the same text on every mesh, to the bit of each logit"},                     \
+        __VA_ARGS__{"--exact", LL_ARG_FLAG, offsetof(ll_talk_opts, exact), NULL,                   \
+                    "exact sums: the same text on every mesh, to the bit of each logit"},          \
         {"--checkpoint", LL_ARG_TEXT, offsetof(ll_talk_opts, checkpoint), "FILE",                  \
          "this one, not the run's newest"},                                                        \
         {"--init", LL_ARG_TEXT, offsetof(ll_talk_opts, init), "FILE",                              \

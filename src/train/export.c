@@ -107,13 +107,13 @@ static ll_err find_map(const ll_run *r, const char *form, const char *what, ll_m
     FAIL(LL_E_ARG, "model %s has no form of %s: %s have", r->model.name, what, text);
 }
 
-/* The run's own; of a model of bytes, with `bytes`, one of these. NULL: none. */
-static ll_err open_tokenizer(const ll_run *r, bool bytes, ll_tokenizer **out)
+/* The run's own; of a model of bytes (all printable ones at least), one of these. NULL: none. */
+static ll_err open_tokenizer(const ll_run *r, bool needed, ll_tokenizer **out)
 {
     int64_t vocab = ll_run_size(r, "vocab", 0);
     *out = NULL;
     if (*r->data.tokenizer) return ll_tokenizer_open(r->data.tokenizer, out);
-    return bytes && vocab <= 256 ? ll_tokenizer_of_bytes((int)vocab, out) : LL_OK;
+    return vocab <= 256 && (vocab > 126 || needed) ? ll_tokenizer_of_bytes((int)vocab, out) : LL_OK;
 }
 
 /* ---- Hugging Face's folders ---- */

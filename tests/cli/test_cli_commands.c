@@ -157,6 +157,13 @@ static void compresses(void **state)
     must(*state, "train t --resume -s train.steps=6");
     refuses(*state, 1, "train s.yaml --out u -s train.teacher=s.yaml", "no checkpoint");
     must(*state, "export g --gguf g.gguf --dtype q4_1 --calibrate 9");
+    must(*state, "export g --hf hf");
+    refuses(*state, 1, "export g --hf hf", "model.safetensors is there already: --overwrite");
+    write_text(tmpdir_path(state, "hf/model-00001-of-00002.safetensors"), "of another");
+    must(*state, "export g --hf hf --overwrite");
+    assert_int_equal(access(tmpdir_path(state, "hf/model-00001-of-00002.safetensors"), F_OK), -1);
+    assert_int_equal(access(tmpdir_path(state, "hf/tokenizer.json"), F_OK), 0); /* of bytes */
+    refuses(*state, 1, "export g --hf g", "g holds a run");
     refuses(*state, 1, "export g --gguf h.gguf --dtype q8_0 --calibrate 9", "q4_1");
 }
 

@@ -231,7 +231,8 @@ static void among_others(int port)
         snprintf(body, sizeof body, "{\"prompt\": \"%s\", \"max_tokens\": %d, \"seed\": 3}",
                  prompts[i], 9 + 3 * i);
         post(fd[i] = connect_to(port), COMPLETIONS, "", body);
-        if (i == 3) close(fd[i]); /* does not wait */
+        if (i == 3) close(fd[i]);             /* does not wait */
+        if (i == 4) shutdown(fd[i], SHUT_WR); /* says no more, and waits */
     }
     for (int i = 0; i < N; i++) {
         if (i == 3) continue;
@@ -268,8 +269,30 @@ static void conversation(int port)
     close(fd);
 }
 
+/* A head and nothing behind it: what comes next is the next answer's. */
+static void heads(int port)
+{
+    static const char two[] = "HEAD /v1/models HTTP/1.1\r\nHost: localhost\r\n\r\n"
+                              "HEAD " COMPLETIONS " HTTP/1.1\r\nHost: localhost\r\n"
+                              "Connection: close\r\n\r\n";
+    char b[2048];
+    size_t n = 0;
+    ssize_t some;
+    int fd = connect_to(port);
+    say(fd, two);
+    while ((some = recv(fd, b + n, sizeof b - 1 - n, 0)) > 0) n += (size_t)some;
+    b[n] = '\0';
+    close(fd);
+    char *end = strstr(b, "\r\n\r\n");
+    assert_int_equal(strncmp(b, "HTTP/1.1 200 ", 13), 0);
+    assert_non_null(end);
+    assert_int_equal(strncmp(end + 4, "HTTP/1.1 405 ", 13), 0);
+    assert_string_equal(strstr(end + 4, "\r\n\r\n"), "\r\n\r\n");
+}
+
 static void refused(int port)
 {
+    heads(port);
     status_is(port, 200, "GET /v1/models HTTP/1.1\r\nHost: [::1]:1\r\n\r\n");
     status_is(port, 404, "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n");
     status_is(port, 405, "GET " COMPLETIONS " HTTP/1.1\r\nHost: localhost\r\n\r\n");

@@ -70,6 +70,8 @@ static void refused(void **state)
 {
     write_text(tmpdir_path(state, "p.yaml"), picture);
     refuses(*state, 1, "verify p.yaml --mesh data=2 -n 3", "mesh \"data=2\" is of 2 ranks");
+    write_text(tmpdir_path(state, "bad.safetensors"), "0123456789");
+    refuses(*state, 1, "verify p.yaml -n 2 -s train.init=bad.safetensors", "bad.safetensors");
     refuses(*state, 1, "verify p.yaml --mesh dta=2", "did you mean data?");
     refuses(*state, 1, "verify p.yaml -s train.precision=tf32", "has no train.precision tf32");
     refuses(*state, 1, "train p.yaml -s train.deterministic=false", "has one order of sums");
