@@ -2,6 +2,7 @@
  * The edges of communicators: two of them waited for in different orders, one opened beside the
  * other's thread, and what a failure leaves behind: no request, no receive that still writes. */
 #include "comm/comm_int.h"
+#include "no_error.h"
 
 #include <dirent.h>
 #include <mpi.h>
@@ -14,11 +15,6 @@
 #include <string.h>
 #include <time.h>
 #include <cmocka.h>
-
-static void no_error(ll_err rc)
-{
-    if (rc != LL_OK) fail_msg("%s\n%s", ll_error_text(), ll_error_frames());
-}
 
 /* ---- one thread at a time ---- */
 

@@ -4,6 +4,7 @@
  * of the machine that the test runs on. */
 #define _GNU_SOURCE /* sets of CPUs */
 #include "machine/bind.h"
+#include "no_error.h"
 
 #include <omp.h>
 #include <sched.h>
@@ -17,11 +18,6 @@
 
 static ll_comm *comm;
 static cpu_set_t first; /* as the process was started */
-
-static void no_error(ll_err rc)
-{
-    if (rc != LL_OK) fail_msg("%s", ll_error_text());
-}
 
 static int restart(void **state)
 {

@@ -4,6 +4,7 @@
  * On one rank to the bit; on several up to the order of sums. */
 #include "exec/fake_gpu.h"
 #include "machine/cuda.h"
+#include "no_error.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -13,11 +14,6 @@
 #include <cmocka.h>
 
 static ll_comm *comm;
-
-static void no_error(ll_err rc)
-{
-    if (rc != LL_OK) fail_msg("%s\n%s", ll_error_text(), ll_error_frames());
-}
 
 static const ll_size small[] = {
     {"layers", 2, ""}, {"width", 24, ""}, {"heads", 6, ""}, {"seq", 12, ""}, {"vocab", 29, ""}};

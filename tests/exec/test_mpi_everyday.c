@@ -3,6 +3,7 @@
  * and parameters of some steps against the same steps in this process alone. */
 #include "base/rng.h"
 #include "ir/ir.h"
+#include "no_error.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -12,11 +13,6 @@
 #include <cmocka.h>
 
 static ll_comm *comm;
-
-static void no_error(ll_err rc)
-{
-    if (rc != LL_OK) fail_msg("%s\n%s", ll_error_text(), ll_error_frames());
-}
 
 /* One table is read in both blocks, so by both stages. */
 static ll_graph *declare(void)

@@ -14,14 +14,10 @@
 #include <cmocka.h>
 
 #include "comm/comm_int.h"
+#include "no_error.h"
 
 static ll_comm *comm;
 static const char *bad; /* the function that fails, here; NULL: none */
-
-static void no_error(ll_err rc)
-{
-    if (rc != LL_OK) fail_msg("%s\n%s", ll_error_text(), ll_error_frames());
-}
 
 static ll_err inject(const char *name)
 {

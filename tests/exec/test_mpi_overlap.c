@@ -3,6 +3,7 @@
  * await each where it starts: results, parameters, state. Sums are canonical here, so that a bundle
  * sums as its members would. Work memory is poisoned before every step. The seed is printed. */
 #include "exec/parts.h"
+#include "no_error.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -12,11 +13,6 @@
 
 static ll_comm *comm;
 static uint64_t seed = 1;
-
-static void no_error(ll_err rc)
-{
-    if (rc != LL_OK) fail_msg("%s\n%s", ll_error_text(), ll_error_frames());
-}
 
 static const ll_size small[] = {
     {"layers", 3, ""}, {"width", 24, ""}, {"heads", 6, ""}, {"seq", 12, ""}, {"vocab", 29, ""}};

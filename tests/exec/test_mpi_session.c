@@ -3,6 +3,7 @@
  * process alone: losses, and every parameter and state afterwards. The seed is printed. */
 #include "base/rng.h"
 #include "exec/session.h"
+#include "no_error.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -14,11 +15,6 @@
 
 static ll_comm *comm;
 static uint64_t seed = 1;
-
-static void no_error(ll_err rc)
-{
-    if (rc != LL_OK) fail_msg("%s\n%s", ll_error_text(), ll_error_frames());
-}
 
 typedef struct model {
     const char *name, *optimizer;

@@ -5,6 +5,7 @@
  * plain sums, and stay within the limit. No time is asserted. */
 #include "exec/session.h"
 #include "tmpdir.h"
+#include "no_error.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -13,11 +14,6 @@
 #include <cmocka.h>
 
 static ll_comm *comm;
-
-static void no_error(ll_err rc)
-{
-    if (rc != LL_OK) fail_msg("%s\n%s", ll_error_text(), ll_error_frames());
-}
 
 /* Three convolutions of 3 x 3, on images of 12 x 13. */
 static ll_graph *convs(void)

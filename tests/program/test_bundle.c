@@ -4,16 +4,12 @@
 
 #include "base/text.h"
 #include "kern/attr.h"
+#include "no_error.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <cmocka.h>
-
-static void no_error(ll_err rc)
-{
-    if (rc != LL_OK) fail_msg("%s\n%s", ll_error_text(), ll_error_frames());
-}
 
 static ll_program *lowered(const ll_placement *place, int rank, const ll_lower_opts *how)
 {

@@ -7,6 +7,7 @@
 #include "token/gguf.h"
 #include "token/gguf_made.h"
 #include "tmpdir.h"
+#include "no_error.h"
 
 #include <glob.h>
 #include <math.h>
@@ -14,11 +15,6 @@
 #include <stdarg.h>
 
 #include <cmocka.h>
-
-static void no_error(ll_err rc)
-{
-    if (rc != LL_OK) fail_msg("%s\n%s", ll_error_text(), ll_error_frames());
-}
 
 static uint32_t random_at(int i)
 {

@@ -8,17 +8,13 @@
 #include "train/import.h"
 #include "train/setup.h"
 #include "train/weights_load.h"
+#include "no_error.h"
 
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 
 #include <cmocka.h>
-
-static void no_error(ll_err rc)
-{
-    if (rc != LL_OK) fail_msg("%s\n%s", ll_error_text(), ll_error_frames());
-}
 
 typedef struct opened {
     ll_run *r;

@@ -9,6 +9,7 @@
 #include "train/generate.h"
 #include "train/import.h"
 #include "train/setup.h"
+#include "no_error.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -16,11 +17,6 @@
 #include <stdlib.h>
 
 #include <cmocka.h>
-
-static void no_error(ll_err rc)
-{
-    if (rc != LL_OK) fail_msg("%s\n%s", ll_error_text(), ll_error_frames());
-}
 
 static ll_err copy_from(void *user, ll_session *s)
 {

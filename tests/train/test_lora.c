@@ -7,17 +7,13 @@
 #include "train/setup.h"
 #include "train/weights_load.h"
 #include "tmpdir.h"
+#include "no_error.h"
 
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 
 #include <cmocka.h>
-
-static void no_error(ll_err rc)
-{
-    if (rc != LL_OK) fail_msg("%s\n%s", ll_error_text(), ll_error_frames());
-}
 
 enum { B = 2, T = 8, V = 19 };
 static const char model[] = "model: {name: llama, layers: 1, width: 8, heads: 4, kv_heads: 2, "

@@ -6,6 +6,7 @@
 #include "train/checkpoint.h"
 #include "train/ranks.h"
 #include "train/setup.h"
+#include "no_error.h"
 
 #include <fcntl.h>
 #include <setjmp.h>
@@ -19,11 +20,6 @@
 
 static ll_comm *comm;
 static ll_start start = {.out = ""};
-
-static void no_error(ll_err rc)
-{
-    if (rc != LL_OK) fail_msg("%s\n%s", ll_error_text(), ll_error_frames());
-}
 
 typedef struct side {
     ll_run *r;

@@ -6,6 +6,7 @@
 #include "mesh/mesh.h"
 #include "train/checkpoint.h"
 #include "train/ranks.h"
+#include "no_error.h"
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -23,11 +24,6 @@
 static ll_comm *comm;
 static uint64_t seed = 1;
 static char folder[64];
-
-static void no_error(ll_err rc)
-{
-    if (rc != LL_OK) fail_msg("%s\n%s", ll_error_text(), ll_error_frames());
-}
 
 /* Shapes of which some have fewer elements than there are ranks. */
 enum { N = 6, BIGGEST = 7 * 11 * 5 };

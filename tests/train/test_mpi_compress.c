@@ -8,6 +8,7 @@
 #include "tmpdir.h"
 #include "train/residual.h"
 #include "train/state.h"
+#include "no_error.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -20,11 +21,6 @@
 
 static ll_comm *comm;
 static uint64_t seed = 1;
-
-static void no_error(ll_err rc)
-{
-    if (rc != LL_OK) fail_msg("%s\n%s", ll_error_text(), ll_error_frames());
-}
 
 /* ---- a task that can be learnt: which of 7 means a noisy point is around ---- */
 

@@ -7,6 +7,7 @@
 #include "train/evaluate.h"
 #include "train/trainer.h"
 #include "train/verify.h"
+#include "no_error.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -18,11 +19,6 @@
 #include <cmocka.h>
 
 static ll_comm *comm;
-
-static void no_error(ll_err rc)
-{
-    if (rc != LL_OK) fail_msg("%s\n%s", ll_error_text(), ll_error_frames());
-}
 
 #define EXACT "parallel: {exact: true}\n"
 static const char mlp[] = EXACT "model: {name: mlp, image: 9, width: 37}\n"

@@ -6,6 +6,7 @@
 #include "train/setup.h"
 #include "train/state.h"
 #include "train/verify.h"
+#include "no_error.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -17,11 +18,6 @@
 
 static ll_comm *comm;
 static char folder[64];
-
-static void no_error(ll_err rc)
-{
-    if (rc != LL_OK) fail_msg("%s\n%s", ll_error_text(), ll_error_frames());
-}
 
 enum { MLP, GPT, RESNET, GOOGLENET, MODELS };
 static const char *const models[MODELS] = {

@@ -3,6 +3,7 @@
  * in other parts, with the losses of a run that one process did without a stop. Ranks that a mesh
  * does not need wait. */
 #include "train/trainer.h"
+#include "no_error.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -17,11 +18,6 @@
 enum { EACH = 2, MOST = 64 }; /* steps on each mesh; in all */
 static ll_comm *comm;
 static char folder[64];
-
-static void no_error(ll_err rc)
-{
-    if (rc != LL_OK) fail_msg("%s\n%s", ll_error_text(), ll_error_frames());
-}
 
 typedef struct stage {
     const char *mesh;

@@ -6,6 +6,7 @@
  * the order of a run is repeated to the bit. */
 #include "train/loose.h"
 #include "train/trainer.h"
+#include "no_error.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -17,11 +18,6 @@
 
 static ll_comm *comm;
 static char folder[] = "/tmp/loopline-replicas-XXXXXX";
-
-static void no_error(ll_err rc)
-{
-    if (rc != LL_OK) fail_msg("%s\n%s", ll_error_text(), ll_error_frames());
-}
 
 #define COMMON "parallel: {canonical: true}\ndata: {name: synthetic, samples: 96}\n"
 static const char mlp[] =
@@ -62,11 +58,28 @@ static ll_train_report train_by(const char *text, const char *settings, const ch
     return report;
 }
 
-/* from: a checkpoint to go on from; NULL: it begins. */
-static ll_train_report train(const char *text, const char *settings, const char *name,
-                             const char *from)
+/* from: a checkpoint to go on from; NULL: it begins. The last words are settings. */
+__attribute__((format(printf, 4, 5))) static ll_train_report train(const char *text,
+                                                                   const char *name,
+                                                                   const char *from,
+                                                                   const char *settings, ...)
 {
-    return train_by(text, settings, name, (ll_train_opts){.resume = from, .resume_from = from});
+    char words[512];
+    va_list args;
+    va_start(args, settings);
+    vsnprintf(words, sizeof words, settings, args);
+    va_end(args);
+    return train_by(text, words, name, (ll_train_opts){.resume = from, .resume_from = from});
+}
+
+/* "stem" and a number, in one of two buffers that take turns. */
+static const char *named(const char *stem, size_t i)
+{
+    static char names[2][32];
+    static int turn;
+    turn = !turn;
+    snprintf(names[turn], sizeof names[turn], "%s%zu", stem, i);
+    return names[turn];
 }
 
 static void same_file(const char *a, const char *b, const char *file)
@@ -99,13 +112,10 @@ static void test_limits(void **state)
         "parallel.consistency=diloco parallel.every=1 parallel.outer=sgd parallel.outer_lr=1",
         "parallel.consistency=ssp parallel.staleness=0",
         "parallel.consistency=eager parallel.quorum=4"};
-    train(mlp, "train.optimizer=sgd parallel.mesh=data=4", "limit", NULL);
+    train(mlp, "limit", NULL, "train.optimizer=sgd parallel.mesh=data=4");
     for (size_t i = 0; i < sizeof limits / sizeof *limits; i++) {
-        char settings[256], name[16];
-        snprintf(settings, sizeof settings, "train.optimizer=sgd parallel.replicas=4 %s",
-                 limits[i]);
-        snprintf(name, sizeof name, "limit%zu", i);
-        train(mlp, settings, name, NULL);
+        const char *name = named("limit", i);
+        train(mlp, name, NULL, "train.optimizer=sgd parallel.replicas=4 %s", limits[i]);
         same_file("limit", name, LAST);
         same_file("limit", name, "metrics.jsonl");
     }
@@ -131,13 +141,13 @@ enum { MOST = 81 * 24 };
 static const char weight[] = "fc1.weight";
 
 /* who: a replica; -1: the average. */
-static int64_t read_weight(const ll_st_file *f, int who, const char *what, float out[MOST])
+static int64_t read_weight(const ll_st_file *f, int who, float out[MOST])
 {
     char name[64] = "";
     ll_dtype t;
     ll_st_part part = {0};
     if (who >= 0) snprintf(name, sizeof name, "replica.%d.", who);
-    snprintf(name + strlen(name), sizeof name - strlen(name), "%s%s", what, weight);
+    strcat(name, weight);
     no_error(ll_st_want(f, name, &t, &part.shape));
     int64_t n = ll_numel(&part.shape);
     assert_true(n <= MOST);
@@ -179,28 +189,25 @@ static void test_arithmetic(void **state)
     (void)state;
     static float x[4][MOST], a[MOST], got[MOST];
     const char always[] = "parallel.replicas=4 train.optimizer=momentum train.steps=1 parallel.";
-    char settings[256], name[32];
-    snprintf(settings, sizeof settings, "%sconsistency=local parallel.every=0", always);
-    train(mlp, settings, "apart", NULL);
-    strcat(settings, " train.lr=1e-30");
-    train(mlp, settings, "start", NULL);
+    train(mlp, "apart", NULL, "%sconsistency=local parallel.every=0", always);
+    train(mlp, "start", NULL, "%sconsistency=local parallel.every=0 train.lr=1e-30", always);
     ll_st_file *f = open_last("apart", 1);
-    for (int k = 0; k < 4; k++) read_weight(f, k, "", x[k]);
+    for (int k = 0; k < 4; k++) read_weight(f, k, x[k]);
     ll_st_close(f);
     f = open_last("start", 1);
-    int64_t n = read_weight(f, 0, "", a);
+    int64_t n = read_weight(f, 0, a);
     ll_st_close(f);
     bool apart = false; /* they had other samples */
     for (int64_t i = 0; i < n; i++) apart |= fabs((double)(x[0][i] - x[3][i])) > 1e-3;
     assert_true(apart);
     for (size_t c = 0; c < sizeof kinds / sizeof *kinds; c++) {
-        snprintf(settings, sizeof settings, "%severy=1 parallel.%s", always, kinds[c].settings);
-        snprintf(name, sizeof name, "kind%zu", c);
-        ll_train_report report = train(mlp, settings, name, NULL);
+        const char *name = named("kind", c);
+        ll_train_report report =
+            train(mlp, name, NULL, "%severy=1 parallel.%s", always, kinds[c].settings);
         assert_true(report.replica_bytes > 0);
         f = open_last(name, 1);
         for (int k = 0; k < 4; k++) {
-            read_weight(f, k, "", got);
+            read_weight(f, k, got);
             for (int64_t i = 0; i < n; i++) {
                 double want = expected(kinds[c].kind, k, x, a, i);
                 if (!(fabs((double)got[i] - want) <= kinds[c].tolerance))
@@ -217,29 +224,21 @@ static void test_rounding(void **state)
 {
     (void)state;
     static float a[MOST], b[MOST];
-    train(mlp, "train.optimizer=momentum parallel.mesh=data=4", "mesh", NULL);
+    train(mlp, "mesh", NULL, "train.optimizer=momentum parallel.mesh=data=4");
     static const char *const near[] = {"parallel.consistency=local parallel.every=1",
                                        "parallel.consistency=eager parallel.quorum=2",
                                        "parallel.consistency=eager parallel.quorum=2"};
-    for (int k = 0; k < 3; k++) { /* the last one stopped on the way */
-        char settings[256];
-        snprintf(settings, sizeof settings,
-                 "train.optimizer=momentum parallel.replicas=2 parallel.mesh=tensor=2 "
-                 "train.save_every=5 %s",
-                 near[k]);
-        train(mlp, settings,
-              k == 2 ? "on-near"
-              : k    ? "near1"
-                     : "near",
-              k == 2 ? checkpoint("near1", 5) : NULL);
-        ll_st_file *f = open_last("mesh", 8), *g = open_last(k == 2   ? "on-near"
-                                                             : k == 1 ? "near1"
-                                                                      : "near",
-                                                             8);
-        int64_t n = read_weight(f, -1, "", a);
-        assert_int_equal(n, read_weight(g, -1, "", b));
+    for (size_t k = 0; k < 3; k++) { /* the last one stopped on the way */
+        const char *name = named("near", k);
+        train(mlp, name, k == 2 ? checkpoint("near1", 5) : NULL,
+              "train.optimizer=momentum parallel.replicas=2 parallel.mesh=tensor=2 "
+              "train.save_every=5 %s",
+              near[k]);
+        ll_st_file *f = open_last("mesh", 8), *g = open_last(name, 8);
+        int64_t n = read_weight(f, -1, a);
+        assert_int_equal(n, read_weight(g, -1, b));
         for (int64_t i = 0; i < n; i++) assert_true(fabs((double)(a[i] - b[i])) < 1e-5);
-        read_weight(g, 1, "", a);
+        read_weight(g, 1, a);
         assert_memory_equal(a, b, sizeof *a * (size_t)n); /* after an exchange it is everyone's */
         ll_st_close(f);
         ll_st_close(g);
@@ -253,15 +252,13 @@ static void test_fragments(void **state)
     (void)state;
     static float a[MOST], b[MOST];
     for (int steps = 1; steps <= 3; steps++) {
-        char settings[256];
-        snprintf(settings, sizeof settings,
-                 "train.optimizer=momentum parallel.replicas=4 parallel.consistency=streaming "
-                 "parallel.codec=none parallel.every=2 parallel.fragments=2 train.steps=%d",
-                 steps);
-        train(mlp, settings, "fragments", NULL);
+        train(mlp, "fragments", NULL,
+              "train.optimizer=momentum parallel.replicas=4 parallel.consistency=streaming "
+              "parallel.codec=none parallel.every=2 parallel.fragments=2 train.steps=%d",
+              steps);
         ll_st_file *f = open_last("fragments", steps);
-        int64_t n = read_weight(f, 0, "", a);
-        read_weight(f, 3, "", b);
+        int64_t n = read_weight(f, 0, a);
+        read_weight(f, 3, b);
         assert_true(!memcmp(a, b, sizeof *a * (size_t)n) == (steps != 2));
         ll_st_close(f);
     }
@@ -286,11 +283,11 @@ static void test_server(void **state)
 {
     (void)state;
     for (size_t i = 0; i < sizeof served / sizeof *served; i++) {
-        char settings[256], path[32];
+        char settings[256];
+        const char *path = named("served", i), *again = named("served-again", i);
         snprintf(settings, sizeof settings,
                  "train.optimizer=adamw train.log_every=4 train.compare=3 parallel.%s",
                  served[i].settings);
-        snprintf(path, sizeof path, "served%zu", i);
         ll_train_report r =
             train_by(mlp, settings, path, (ll_train_opts){.slow_rank = 1, .slow = 4});
         double all = 0;
@@ -302,9 +299,8 @@ static void test_server(void **state)
         assert_true(all == 8 * served[i].replicas); /* every share is made, once */
         if (most > served[i].most)
             fail_msg("%s: %d changes had come, %d may", settings, most, served[i].most);
-        char from[160], again[160];
+        char from[160];
         snprintf(from, sizeof from, "%s/%s", folder, path);
-        snprintf(again, sizeof again, "%s-again", path);
         train_by(mlp, settings, again, (ll_train_opts){.replay = from});
         same_file(path, again, LAST);
         same_file(path, again, "metrics.jsonl");
@@ -327,21 +323,18 @@ static void test_resumed(void **state)
 {
     (void)state;
     for (size_t i = 0; i < sizeof resumed / sizeof *resumed; i++) {
-        char settings[256], name[32];
-        snprintf(settings, sizeof settings,
-                 "train.optimizer=adamw train.save_every=5 parallel.every=3 parallel.%s",
-                 resumed[i].settings);
-        snprintf(name, sizeof name, "%s-stopped", resumed[i].name);
-        train(mlp, settings, resumed[i].name, NULL);
-        train(mlp, settings, name, checkpoint(resumed[i].name, 5));
-        same_file(resumed[i].name, name, LAST);
+        const char *name = resumed[i].name, *stopped = named("stopped", i);
+        for (int again = 0; again < 2; again++)
+            train(mlp, again ? stopped : name, again ? checkpoint(name, 5) : NULL,
+                  "train.optimizer=adamw train.save_every=5 parallel.every=3 parallel.%s",
+                  resumed[i].settings);
+        same_file(name, stopped, LAST);
     }
     /* Synchronous ranks go on from the average; other replicas too. */
-    train(mlp, "train.optimizer=adamw parallel.mesh=data=4", "on", checkpoint("groups", 5));
-    train(mlp,
+    train(mlp, "on", checkpoint("groups", 5), "train.optimizer=adamw parallel.mesh=data=4");
+    train(mlp, "two", checkpoint("groups", 5),
           "train.optimizer=adamw parallel.replicas=2 parallel.consistency=local "
-          "parallel.save=average",
-          "two", checkpoint("groups", 5));
+          "parallel.save=average");
     ll_st_file *f = open_last("two", 8);
     assert_int_equal(ll_loose_in(f, weight), 0);
     ll_st_close(f);
@@ -355,8 +348,8 @@ static void test_state(void **state)
 {
     (void)state;
     static float bytes[2][1 << 16];
-    train(normed, "parallel.replicas=4 parallel.consistency=local parallel.every=3", "normed",
-          NULL);
+    train(normed, "normed", NULL,
+          "parallel.replicas=4 parallel.consistency=local parallel.every=3");
     ll_st_file *f = open_last("normed", 3);
     int equal = 0, apart = 0;
     for (int i = 0; i < ll_st_count(f); i++) {

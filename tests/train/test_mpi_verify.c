@@ -2,6 +2,7 @@
  * verify: models on meshes, each against serial training: a quick part of what verify --matrix
  * walks. And what verify is for: a wrong sharding rule is found and named. */
 #include "train/verify.h"
+#include "no_error.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -12,11 +13,6 @@
 #include <cmocka.h>
 
 static ll_comm *comm;
-
-static void no_error(ll_err rc)
-{
-    if (rc != LL_OK) fail_msg("%s\n%s", ll_error_text(), ll_error_frames());
-}
 
 /* Sizes that the ranks do not divide. */
 static const char mlp[] = "model: {name: mlp, image: 9, width: 37}\n"

@@ -1,43 +1,10 @@
 /* Weights of torchvision's models and of transformers' GPT-2, in and out, against PyTorch itself:
  * its logits, and its load_state_dict(strict=True). Skipped where they are not installed
  * (LOOPLINE_PYTHON names another python3). */
+#include "train/beside_python.h"
 #include "train/run.h"
 #include "train/setup.h"
 #include "train/weights_load.h"
-#include "tmpdir.h"
-
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <sys/wait.h>
-
-#include <cmocka.h>
-
-static void no_error(ll_err rc)
-{
-    if (rc != LL_OK) fail_msg("%s\n%s", ll_error_text(), ll_error_frames());
-}
-
-static int python(const char *verb, const char *folder)
-{
-    char line[4096];
-    const char *other = getenv("LOOPLINE_PYTHON");
-    snprintf(line, sizeof line, "%s '" LL_TESTS "/train/torch_weights.py' %s %s",
-             other ? other : "python3", verb, folder);
-    int rc = system(line);
-    return WIFEXITED(rc) ? WEXITSTATUS(rc) : 1;
-}
-
-static void *read_bytes(void **state, const char *name, size_t bytes)
-{
-    FILE *f = fopen(tmpdir_path(state, name), "rb");
-    void *data = malloc(bytes + 1);
-    assert_non_null(f);
-    assert_non_null(data);
-    assert_int_equal(fread(data, 1, bytes + 1, f), bytes);
-    fclose(f);
-    return data;
-}
 
 /* The evaluation graph of two samples, with its logits as a result. */
 static ll_graph *graph_of(const char *model, ll_run **r)
@@ -80,23 +47,11 @@ static void one(void **state, const char *model, const char *file, const char *m
         free(x);
     }
     no_error(ll_session_run(s, 0));
-    ll_shape shape = ll_graph_shape(g, ll_find_result(g, "logits"));
-    size_t bytes = (size_t)ll_numel(&shape) * sizeof(float);
     snprintf(name, sizeof name, "%s.logits", model);
-    float *want = (float *)read_bytes(state, name, bytes), *have = (float *)malloc(bytes);
-    no_error(ll_session_get(s, "logits", have, bytes));
-    double most = 0, off = 0;
-    for (int64_t i = 0; i < ll_numel(&shape); i++) {
-        most = fmax(most, fabs((double)want[i]));
-        off = fmax(off, fabs((double)have[i] - (double)want[i]));
-    }
-    printf("%s of %s: logits up to %.3g, off by %.2g\n", model, file, most, off);
-    assert_true(most > 1e-3 && off <= 1e-4);
+    same_result(state, s, g, "logits", name);
     int n;
     snprintf(name, sizeof name, "%s.out", model);
     no_error(ll_weights_save(s, tmpdir_path(state, name), map, LL_F32, &n));
-    free(want);
-    free(have);
     ll_session_close(s);
     ll_graph_free(g);
     ll_run_free(r);
@@ -114,14 +69,14 @@ static void against_torch(void **state)
     one(state, "vgg16", "vgg16.weights", "torchvision-vgg");
     one(state, "gpt", "gpt.weights", "hf-gpt2");
     one(state, "gpt", "gpt.pth", "hf-gpt2");
-    assert_int_equal(python("check", (const char *)*state), 0);
+    assert_int_equal(python("torch_weights.py", "check", (const char *)*state), 0);
 }
 
 int main(void)
 {
     void *folder = NULL;
     if (tmpdir_setup(&folder)) return 1;
-    int rc = python("write", (const char *)folder);
+    int rc = python("torch_weights.py", "write", (const char *)folder);
     const struct CMUnitTest tests[] = {cmocka_unit_test_prestate(against_torch, folder)};
     if (rc == 0) rc = cmocka_run_group_tests(tests, NULL, NULL);
     tmpdir_teardown(&folder);
