@@ -3,47 +3,16 @@
  * over replicas are canonical: no bit depends on nodes, algorithms or timing. A codec takes tensors
  * one by one: ranks of a replica that hold copies of one must get the same bits, whatever else they
  * hold. */
-#include "train/loose.h"
+#include "train/loose_int.h"
 
 #include "base/crc32c.h"
 #include "base/rng.h"
-#include "comm/codec.h"
-#include "train/checkpoint.h"
 #include "train/ranks.h"
 
 #include <math.h>
 #include <stdlib.h>
 
 static const ll_coll_opts canonical = {.algorithm = "sharded", .site = "exchange of replicas"};
-
-typedef struct item { /* a tensor that this rank has, or a part of one */
-    const char *name;
-    int kept; /* of the session */
-    int64_t at, n;
-    bool spare; /* another rank of the replica writes it */
-    ll_codec *codec;
-} item;
-
-struct ll_loose {
-    const ll_run *run;
-    const ll_consistency *how;
-    ll_comm *world, *mine, *peers;
-    int index, n;
-    ll_session *s;
-    ll_arena *arena;
-    item *items;
-    int n_item, n_param;
-    int64_t params, shared, all; /* elements: of parameters; and statistics; and the rest */
-    float *own, *mean;           /* [all] */
-    float *anchor, *velocity;    /* [params] or NULL */
-    float *room;                 /* what neighbours send, [shared] each */
-    int *to, *from, most;        /* whom this exchange goes to and comes from; -1: nobody */
-    bool feedback;               /* of codecs */
-    bool served;
-    ll_server *server;
-    size_t bytes;
-    ll_loose_count count;
-};
 
 static bool is(const char *a, const char *b)
 {
@@ -157,7 +126,7 @@ static ll_err list_items(ll_loose *x)
     ll_st_tensor *tensors;
     ll_st_part *parts = NULL;
     ll_session_tensors(s, a, &tensors, &parts);
-    x->items = LL_NEW_ARRAY(x->arena, item, s->n_kept + 1);
+    x->items = LL_NEW_ARRAY(x->arena, ll_loose_item, s->n_kept + 1);
     for (int class = 0; class < 3; class ++) {
         for (int i = 0; i < s->n_kept; i++) {
             const ll_slot *v = &s->p->slots[s->kept[i]];
@@ -166,7 +135,8 @@ static ll_err list_items(ll_loose *x)
                   "parallel.replicas: %s is of type %s, and replicas exchange f32", v->name,
                   ll_dtype_name(v->type.dtype));
             int64_t n = ll_numel(&v->type.shape);
-            x->items[x->n_item++] = (item){v->name, i, x->all, n, parts && parts[i].spare, NULL};
+            x->items[x->n_item++] =
+                (ll_loose_item){v->name, i, x->all, n, parts && parts[i].spare, NULL};
             x->all += n;
         }
         if (class == 0) x->n_param = x->n_item, x->params = x->all;
@@ -189,7 +159,7 @@ static ll_err open_codecs(ll_loose *x)
     x->feedback = ll_codec_residual(k) != NULL;
     ll_codec_close(k);
     for (int i = 0; i < x->n_param; i++) {
-        item *t = &x->items[i];
+        ll_loose_item *t = &x->items[i];
         TRY(ll_codec_open(x->how->codec, t->name, t->n, (uint64_t)x->run->train.seed, &t->codec));
         if (x->feedback) x->bytes += (size_t)t->n * sizeof(float);
     }
@@ -221,7 +191,7 @@ ll_err ll_loose_bind(ll_loose *x, ll_session *s)
 
 /* ---- the session's tensors and the vector ---- */
 
-static float *data_of(const ll_loose *x, const item *t)
+static float *data_of(const ll_loose *x, const ll_loose_item *t)
 {
     return (float *)ll_exec_data(x->s->e, x->s->kept[t->kept], 0);
 }
@@ -258,18 +228,18 @@ static int64_t dense_bytes(const ll_loose *x, int64_t n)
     return 2 * (x->n - 1) * n * (int64_t)sizeof(float) / x->n;
 }
 
-static void set_anchor(ll_loose *x)
+void ll_loose_set_anchor(ll_loose *x)
 {
     if (x->anchor) take(x, x->anchor, x->params);
 }
 
 ll_err ll_loose_begin(ll_loose *x)
 {
-    if (is(x->how->seeds, "own")) return LL_OK;
+    if (ll_loose_ensemble(x)) return LL_OK;
     take(x, x->own, x->all);
     TRY(ll_comm_broadcast(x->peers, x->own, x->all, LL_F32, 0, &(ll_coll_opts){.site = "start"}));
     TRY(put(x, x->own, x->all));
-    set_anchor(x);
+    ll_loose_set_anchor(x);
     return LL_OK;
 }
 
@@ -385,7 +355,7 @@ static ll_err mean_difference(ll_loose *x, const fragment *f, int64_t done, floa
         return mean_over(x, d + f->from, f->to - f->from);
     }
     for (int i = f->first; i < f->end; i++) {
-        item *t = &x->items[i];
+        ll_loose_item *t = &x->items[i];
         TRY(ll_codec_allreduce(t->codec, x->peers, d + t->at, done, t->name));
         x->count.bytes += ll_codec_last(t->codec).bytes;
     }
@@ -432,7 +402,7 @@ static double squares(const ll_loose *x, const fragment *f, const float *near)
 {
     double sum = 0;
     for (int i = f->first; i < f->end; i++) {
-        const item *t = &x->items[i];
+        const ll_loose_item *t = &x->items[i];
         const float *v = data_of(x, t);
         for (int64_t k = 0; !t->spare && k < t->n; k++) {
             double d = (double)v[k] - (double)near[t->at + k];
@@ -533,144 +503,16 @@ ll_err ll_loose_meet(ll_loose *x)
 
 ll_err ll_loose_average(ll_loose *x)
 {
-    if (is_ensemble(x)) return LL_OK;
+    if (ll_loose_ensemble(x)) return LL_OK;
     take(x, x->mean, x->all);
     return mean_over(x, x->mean, x->all);
 }
 
 ll_err ll_loose_swap(ll_loose *x, bool in)
 {
-    if (is_ensemble(x)) return LL_OK;
+    if (ll_loose_ensemble(x)) return LL_OK;
     if (!in) return put(x, x->own, x->all);
     take(x, x->own, x->all);
     TRY(ll_loose_average(x));
     return put(x, x->mean, x->all);
-}
-
-/* ---- checkpoints ---- */
-
-typedef struct listing {
-    ll_st_tensor *tensors;
-    ll_st_part *parts;
-    int n;
-} listing;
-
-static void add(listing *l, const char *name, const ll_st_tensor *like, const ll_st_part *part,
-                void *data)
-{
-    ll_st_part p = part ? *part : (ll_st_part){.shape = like->shape};
-    if (!data) p = (ll_st_part){.spare = true};
-    l->tensors[l->n] = (ll_st_tensor){name, like->dtype, like->shape, data};
-    l->parts[l->n++] = p;
-}
-
-/* Of the outer optimizer and of codecs, for a parameter that is item t here; NULL: it is on
- * another stage. The first replica writes what all have in common; all: every rank's data. */
-static void add_outer(const ll_loose *x, ll_arena *a, const ll_st_tensor *like,
-                      const ll_st_part *part, const item *t, bool all, listing *l)
-{
-    bool here = t && (all || x->index == 0);
-    if (x->anchor)
-        add(l, ll_arena_printf(a, LL_REPLICA "anchor.%s", like->name), like, part,
-            here ? x->anchor + t->at : NULL);
-    if (x->velocity)
-        add(l, ll_arena_printf(a, LL_REPLICA "velocity.%s", like->name), like, part,
-            here ? x->velocity + t->at : NULL);
-    for (int k = 0; k < x->n && x->feedback; k++)
-        if (!all || k == x->index)
-            add(l, ll_arena_printf(a, LL_REPLICA "%d.unsent.%s", k, like->name), like, part,
-                t && k == x->index ? ll_codec_residual(t->codec) : NULL);
-}
-
-static const item *item_of(const ll_loose *x, const char *name)
-{
-    for (int i = 0; i < x->n_item; i++)
-        if (is(x->items[i].name, name)) return &x->items[i];
-    return NULL;
-}
-
-static bool is_param(const ll_session *s, const char *name)
-{
-    return s->g->values[ll_find(s->g, name).id].kind == LL_PARAM;
-}
-
-static listing list_room(const ll_loose *x, ll_arena *a, int n)
-{
-    int64_t most = (int64_t)n * (2 * x->n + 3) + 1;
-    return (listing){LL_NEW_ARRAY(a, ll_st_tensor, most), LL_NEW_ARRAY(a, ll_st_part, most), 0};
-}
-
-static int list(const ll_loose *x, ll_arena *a, bool means, bool each, ll_st_tensor **out,
-                ll_st_part **parts)
-{
-    ll_st_tensor *kept;
-    ll_st_part *where = NULL;
-    int n = ll_session_tensors(x->s, a, &kept, &where);
-    listing l = list_room(x, a, n);
-    for (int i = 0; i < n; i++) {
-        const ll_st_part *part = where ? &where[i] : NULL;
-        const item *t = item_of(x, kept[i].name);
-        void *mean = t && x->index == 0 ? is_ensemble(x) ? kept[i].data : x->mean + t->at : NULL;
-        if (means) add(&l, kept[i].name, &kept[i], part, mean);
-        for (int k = 0; k < x->n && each; k++)
-            add(&l, ll_arena_printf(a, LL_REPLICA "%d.%s", k, kept[i].name), &kept[i], part,
-                k == x->index ? kept[i].data : NULL);
-        if (is_param(x->s, kept[i].name)) add_outer(x, a, &kept[i], part, t, false, &l);
-    }
-    *out = l.tensors;
-    *parts = l.parts;
-    return l.n;
-}
-
-int ll_loose_tensors(const ll_loose *x, ll_arena *a, ll_st_tensor **out, ll_st_part **parts)
-{
-    bool each = is_ensemble(x) || is(x->run->parallel.save, "replicas");
-    return list(x, a, true, each, out, parts);
-}
-
-int ll_loose_replicas(const ll_loose *x, ll_arena *a, ll_st_tensor **out, ll_st_part **parts)
-{
-    return list(x, a, false, true, out, parts);
-}
-
-int ll_loose_in(const ll_st_file *f, const char *name)
-{
-    LL_OWN(ll_arena) a = ll_arena_new();
-    int n = 0;
-    while (ll_st_find(f, ll_arena_printf(a, LL_REPLICA "%d.%s", n, name))) n++;
-    return n;
-}
-
-/* Those of the list that the file has. */
-static ll_err load_some(const ll_st_file *f, const listing *l)
-{
-    for (int i = 0; i < l->n; i++)
-        if (ll_st_find(f, l->tensors[i].name))
-            TRY(ll_checkpoint_load(f, &l->tensors[i], &l->parts[i], 1, false));
-    return LL_OK;
-}
-
-ll_err ll_loose_load(ll_loose *x, const ll_st_file *f, ll_arena *arena, const char **note)
-{
-    LL_OWN(ll_arena) a = ll_arena_new();
-    ll_st_tensor *kept;
-    ll_st_part *where = NULL;
-    int n = ll_session_tensors(x->s, a, &kept, &where);
-    listing l = list_room(x, a, n);
-    int there = n ? ll_loose_in(f, kept[0].name) : 0;
-    for (int i = 0; i < n; i++) {
-        const ll_st_part *part = where ? &where[i] : NULL;
-        const item *t = item_of(x, kept[i].name);
-        if (is_param(x->s, kept[i].name)) add_outer(x, a, &kept[i], part, t, true, &l);
-        if (there == x->n)
-            kept[i].name = ll_arena_printf(a, LL_REPLICA "%d.%s", x->index, kept[i].name);
-    }
-    TRY(ll_checkpoint_load(f, kept, where, n, false));
-    TRY(ll_session_loaded(x->s));
-    set_anchor(x); /* where the file has none */
-    TRY(load_some(f, &l));
-    if (there != x->n)
-        *note = ll_arena_printf(arena, "%d replicas begin with %s", x->n,
-                                there ? "the average of the checkpoint's" : "its tensors");
-    return LL_OK;
 }

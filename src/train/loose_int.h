@@ -1,0 +1,41 @@
+/* loose_int.h: what replicas that part hold, for the files that exchange and save it. */
+#pragma once
+#include "comm/codec.h"
+#include "train/loose.h"
+
+typedef struct ll_loose_item { /* a tensor that this rank has, or a part of one */
+    const char *name;
+    int kept; /* of the session */
+    int64_t at, n;
+    bool spare; /* another rank of the replica writes it */
+    ll_codec *codec;
+} ll_loose_item;
+
+struct ll_loose {
+    const ll_run *run;
+    const ll_consistency *how;
+    ll_comm *world, *mine, *peers;
+    int index, n;
+    ll_session *s;
+    ll_arena *arena;
+    ll_loose_item *items;
+    int n_item, n_param;
+    int64_t params, shared, all; /* elements: of parameters; and statistics; and the rest */
+    float *own, *mean;           /* [all] */
+    float *anchor, *velocity;    /* [params] or NULL */
+    float *room;                 /* what neighbours send, [shared] each */
+    int *to, *from, most;        /* whom this exchange goes to and comes from; -1: nobody */
+    bool feedback;               /* of codecs */
+    bool served;
+    ll_server *server;
+    size_t bytes;
+    ll_loose_count count;
+};
+
+/* Replicas that began apart, and stay so. */
+static inline bool ll_loose_ensemble(const ll_loose *x)
+{
+    return !strcmp(x->how->seeds, "own");
+}
+/* What differences are counted from, where they are exchanged, is what the session has now. */
+void ll_loose_set_anchor(ll_loose *x);

@@ -1,0 +1,132 @@
+/* loose_save.c: replicas that are apart in checkpoints: the average under plain names, which any
+ * run can go on from, each one's own, and what the outer optimizer and codecs remember. */
+#include "train/loose_int.h"
+
+#include "train/checkpoint.h"
+
+typedef struct listing {
+    ll_st_tensor *tensors;
+    ll_st_part *parts;
+    int n;
+} listing;
+
+static void add(listing *l, const char *name, const ll_st_tensor *like, const ll_st_part *part,
+                void *data)
+{
+    ll_st_part p = part ? *part : (ll_st_part){.shape = like->shape};
+    if (!data) p = (ll_st_part){.spare = true};
+    l->tensors[l->n] = (ll_st_tensor){name, like->dtype, like->shape, data};
+    l->parts[l->n++] = p;
+}
+
+/* Of the outer optimizer and of codecs, for a parameter that is item t here; NULL: it is on
+ * another stage. The first replica writes what all have in common; all: every rank's data. */
+static void add_outer(const ll_loose *x, ll_arena *a, const ll_st_tensor *like,
+                      const ll_st_part *part, const ll_loose_item *t, bool all, listing *l)
+{
+    bool here = t && (all || x->index == 0);
+    if (x->anchor)
+        add(l, ll_arena_printf(a, LL_REPLICA "anchor.%s", like->name), like, part,
+            here ? x->anchor + t->at : NULL);
+    if (x->velocity)
+        add(l, ll_arena_printf(a, LL_REPLICA "velocity.%s", like->name), like, part,
+            here ? x->velocity + t->at : NULL);
+    for (int k = 0; k < x->n && x->feedback; k++)
+        if (!all || k == x->index)
+            add(l, ll_arena_printf(a, LL_REPLICA "%d.unsent.%s", k, like->name), like, part,
+                t && k == x->index ? ll_codec_residual(t->codec) : NULL);
+}
+
+static const ll_loose_item *item_of(const ll_loose *x, const char *name)
+{
+    for (int i = 0; i < x->n_item; i++)
+        if (!strcmp(x->items[i].name, name)) return &x->items[i];
+    return NULL;
+}
+
+static bool is_param(const ll_session *s, const char *name)
+{
+    return s->g->values[ll_find(s->g, name).id].kind == LL_PARAM;
+}
+
+static listing list_room(const ll_loose *x, ll_arena *a, int n)
+{
+    int64_t most = (int64_t)n * (2 * x->n + 3) + 1;
+    return (listing){LL_NEW_ARRAY(a, ll_st_tensor, most), LL_NEW_ARRAY(a, ll_st_part, most), 0};
+}
+
+static int list(const ll_loose *x, ll_arena *a, bool means, bool each, ll_st_tensor **out,
+                ll_st_part **parts)
+{
+    ll_st_tensor *kept;
+    ll_st_part *where = NULL;
+    int n = ll_session_tensors(x->s, a, &kept, &where);
+    listing l = list_room(x, a, n);
+    for (int i = 0; i < n; i++) {
+        const ll_st_part *part = where ? &where[i] : NULL;
+        const ll_loose_item *t = item_of(x, kept[i].name);
+        void *mean =
+            t && x->index == 0 ? ll_loose_ensemble(x) ? kept[i].data : x->mean + t->at : NULL;
+        if (means) add(&l, kept[i].name, &kept[i], part, mean);
+        for (int k = 0; k < x->n && each; k++)
+            add(&l, ll_arena_printf(a, LL_REPLICA "%d.%s", k, kept[i].name), &kept[i], part,
+                k == x->index ? kept[i].data : NULL);
+        if (is_param(x->s, kept[i].name)) add_outer(x, a, &kept[i], part, t, false, &l);
+    }
+    *out = l.tensors;
+    *parts = l.parts;
+    return l.n;
+}
+
+int ll_loose_tensors(const ll_loose *x, ll_arena *a, ll_st_tensor **out, ll_st_part **parts)
+{
+    bool each = ll_loose_ensemble(x) || !strcmp(x->run->parallel.save, "replicas");
+    return list(x, a, true, each, out, parts);
+}
+
+int ll_loose_replicas(const ll_loose *x, ll_arena *a, ll_st_tensor **out, ll_st_part **parts)
+{
+    return list(x, a, false, true, out, parts);
+}
+
+int ll_loose_in(const ll_st_file *f, const char *name)
+{
+    LL_OWN(ll_arena) a = ll_arena_new();
+    int n = 0;
+    while (ll_st_find(f, ll_arena_printf(a, LL_REPLICA "%d.%s", n, name))) n++;
+    return n;
+}
+
+/* Those of the list that the file has. */
+static ll_err load_some(const ll_st_file *f, const listing *l)
+{
+    for (int i = 0; i < l->n; i++)
+        if (ll_st_find(f, l->tensors[i].name))
+            TRY(ll_checkpoint_load(f, &l->tensors[i], &l->parts[i], 1, false));
+    return LL_OK;
+}
+
+ll_err ll_loose_load(ll_loose *x, const ll_st_file *f, ll_arena *arena, const char **note)
+{
+    LL_OWN(ll_arena) a = ll_arena_new();
+    ll_st_tensor *kept;
+    ll_st_part *where = NULL;
+    int n = ll_session_tensors(x->s, a, &kept, &where);
+    listing l = list_room(x, a, n);
+    int there = n ? ll_loose_in(f, kept[0].name) : 0;
+    for (int i = 0; i < n; i++) {
+        const ll_st_part *part = where ? &where[i] : NULL;
+        const ll_loose_item *t = item_of(x, kept[i].name);
+        if (is_param(x->s, kept[i].name)) add_outer(x, a, &kept[i], part, t, true, &l);
+        if (there == x->n)
+            kept[i].name = ll_arena_printf(a, LL_REPLICA "%d.%s", x->index, kept[i].name);
+    }
+    TRY(ll_checkpoint_load(f, kept, where, n, false));
+    TRY(ll_session_loaded(x->s));
+    ll_loose_set_anchor(x); /* where the file has none */
+    TRY(load_some(f, &l));
+    if (there != x->n)
+        *note = ll_arena_printf(arena, "%d replicas begin with %s", x->n,
+                                there ? "the average of the checkpoint's" : "its tensors");
+    return LL_OK;
+}
