@@ -16,11 +16,9 @@
 #include "base/stats.h"
 #include "train/curve.h"
 #include "train/foresee.h"
-#include "train/residual.h"
 
 #include <inttypes.h>
 #include <math.h>
-#include <errno.h>
 #include <signal.h>
 #include <unistd.h>
 #include <stdio.h>
@@ -73,72 +71,6 @@ static ll_err feed(trainer *t)
     t->good.lost[LL_LOSS_DATA] += ll_now() - start;
     if (t->tracer) ll_tracer_note(t->tracer, "data", -1, start);
     return LL_OK;
-}
-
-static ll_err metric_event(trainer *t, int64_t step, const char *split, const char *name,
-                           double value)
-{
-    char tag[LL_METRIC_NAME + 8];
-    snprintf(tag, sizeof tag, "%s/%.*s", split, LL_METRIC_NAME, name);
-    return ll_events_scalar(t->events, step, tag, value);
-}
-
-static bool log_due(const trainer *t, int64_t done)
-{
-    return done % t->r->train.log_every == 0 || done == t->steps;
-}
-
-static void note_replicas(trainer *t)
-{
-    if (t->r->parallel.replicas == 1) return;
-    ll_metrics_int(t->timing, "replica_bytes", t->sent - t->counted);
-    t->counted = t->sent;
-    if (!t->loose) return;
-    ll_loose_count n = ll_loose_counted(t->loose);
-    ll_metrics_int(t->timing, "exchanges", n.exchanges);
-}
-
-static ll_err record(trainer *t, const ll_train_step *s)
-{
-    if (!t->lead || (!log_due(t, s->step) && !t->s->skipped)) return LL_OK;
-    ll_metrics_begin(t->metrics, s->step);
-    ll_metrics_num(t->metrics, "loss", s->loss);
-    ll_metrics_num(t->metrics, "grad_norm", s->grad_norm);
-    ll_metrics_num(t->metrics, "lr", s->lr);
-    if (t->s->skipped) ll_metrics_int(t->metrics, "skipped", 1);
-    if (t->s->now != t->s) ll_metrics_int(t->metrics, "wide", 1);
-    if (t->loose && ll_loose_due(t->loose, s->step))
-        ll_metrics_num(t->metrics, "distance", ll_loose_counted(t->loose).distance);
-    if (s->saturated >= 0) {
-        ll_metrics_int(t->metrics, "saturated", s->saturated);
-        TRY(ll_events_scalar(t->events, s->step, "train/saturated", (double)s->saturated));
-    }
-    const char *names[LL_MAX_METRICS + 1];
-    int n_metric = ll_run_metrics(t->g, names);
-    for (int i = 0; i < n_metric; i++) {
-        double value = ll_session_result(t->s, names[i]);
-        ll_metrics_num(t->metrics, names[i], value);
-        TRY(metric_event(t, s->step, "train", names[i], value));
-    }
-    TRY(ll_metrics_end(t->metrics));
-    ll_metrics_begin(t->timing, s->step);
-    ll_metrics_num(t->timing, "step_ms", 1e3 * s->seconds);
-    if (t->comm) ll_metrics_num(t->timing, "waited_ms", 1e3 * s->waited);
-    ll_metrics_num(t->timing, "samples_per_s", s->samples_per_s);
-    t->good.wall = ll_trainer_wall(t);
-    ll_goodput_note(&t->good, t->timing);
-    if (s->dense_bytes) {
-        ll_metrics_int(t->timing, "gradient_bytes", s->gradient_bytes);
-        ll_metrics_int(t->timing, "gradient_bytes_f32", s->dense_bytes);
-        TRY(ll_events_scalar(t->events, s->step, "speed/gradient_bytes",
-                             (double)s->gradient_bytes));
-    }
-    note_replicas(t);
-    TRY(ll_metrics_end(t->timing));
-    TRY(ll_events_scalar(t->events, s->step, "train/loss", s->loss));
-    TRY(ll_events_scalar(t->events, s->step, "train/grad_norm", s->grad_norm));
-    TRY(ll_events_scalar(t->events, s->step, "train/lr", s->lr));
-    return ll_events_scalar(t->events, s->step, "speed/samples_per_s", s->samples_per_s);
 }
 
 /* The step that this rank comes to after this one. */
@@ -206,7 +138,7 @@ static ll_err meet(trainer *t, ll_train_step *s)
         return LL_OK;
     }
     t->sent = ll_loose_counted(t->loose).bytes;
-    s->apart = !log_due(t, s->step);
+    s->apart = !ll_trainer_log_due(t, s->step);
     if (s->apart) return LL_OK;
     TRY(ll_comm_allreduce(t->comm, sum, 3, LL_F64, LL_REDUCE_SUM, &site));
     s->loss = sum[0] / sum[2];
@@ -303,7 +235,7 @@ static ll_err tell_step(trainer *t, int64_t done, int64_t steps, const ll_train_
     TRY(meet(t, &s));
     t->losses[(done - 1 - t->first) % RECENT] = s.loss;
     t->report->replica_bytes = t->sent;
-    TRY(record(t, &s));
+    TRY(ll_trainer_record(t, &s));
     if (t->lead && t->opts->watch.step) t->opts->watch.step(t->opts->watch.context, &s);
     return t->tracer && done == t->trace_last ? end_trace(t) : LL_OK;
 }
@@ -327,136 +259,6 @@ static ll_err ask(void *context, bool *stop)
     return LL_OK;
 }
 
-static ll_err note_score(trainer *t, int64_t done, const ll_score *score)
-{
-    if (!t->lead) return LL_OK;
-    ll_metrics_begin(t->metrics, done);
-    ll_metrics_num(t->metrics, "val_loss", score->loss);
-    if (!isnan(score->accuracy)) ll_metrics_num(t->metrics, "val_accuracy", score->accuracy);
-    for (int i = 0; i < score->n_metric; i++) {
-        char key[LL_METRIC_NAME + 8];
-        snprintf(key, sizeof key, "val_%s", score->names[i]);
-        ll_metrics_num(t->metrics, key, score->metrics[i]);
-        TRY(metric_event(t, done, "val", score->names[i], score->metrics[i]));
-    }
-    TRY(ll_metrics_end(t->metrics));
-    TRY(ll_events_scalar(t->events, done, "val/loss", score->loss));
-    if (isnan(score->accuracy)) return LL_OK;
-    return ll_events_scalar(t->events, done, "val/accuracy", score->accuracy);
-}
-
-/* The figure that train.best names, the smaller the better; NaN: there is none. */
-static double figure(const trainer *t, double (*value)(const void *from, const char *name),
-                     const void *from)
-{
-    const char *best = t->r->train.best, *name = best;
-    bool largest = !strcmp(best, "accuracy") || !strncmp(best, "max:", 4);
-    if (strchr(best, ':')) name = strchr(best, ':') + 1;
-    double v = *best ? value(from, name) : NAN;
-    return largest ? -v : v;
-}
-
-static double of_score(const void *from, const char *name)
-{
-    const ll_score *s = (const ll_score *)from;
-    if (!strcmp(name, "loss")) return s->loss;
-    if (!strcmp(name, "accuracy")) return s->accuracy;
-    for (int i = 0; i < s->n_metric; i++)
-        if (!strcmp(s->names[i], name)) return s->metrics[i];
-    return NAN;
-}
-
-static double of_line(const void *from, const char *name)
-{
-    char key[LL_METRIC_NAME + 8];
-    snprintf(key, sizeof key, "val_%s", name);
-    const json_t *v = json_object_get((const json_t *)from, key);
-    return json_is_number(v) ? json_number_value(v) : NAN;
-}
-
-static void judge_figure(trainer *t, double v)
-{
-    t->better = v < t->best;
-    t->since = t->better ? 0 : t->since + 1;
-    if (t->better) t->best = v;
-}
-
-static ll_err judge(trainer *t, const ll_score *s)
-{
-    if (!*t->r->train.best) return LL_OK;
-    double v = figure(t, of_score, s);
-    CHECK(!isnan(v), LL_E_CONFIG, "train.best is %s, which validation of model %s does not give",
-          t->r->train.best, t->r->model.name);
-    judge_figure(t, v);
-    return LL_OK;
-}
-
-/* note: not where the metrics have it already. */
-static ll_err validate(trainer *t, int64_t done, bool note)
-{
-    ll_score score;
-    double began = ll_now();
-    ll_trainer_doing(t, "validation");
-    if (t->loose) TRY(ll_loose_swap(t->loose, true));
-    TRY(ll_session_swap_averages(t->s));
-    /* Replicas have different numbers of batches: they do not ask each other before each. */
-    const ll_stop stop = {ask, t};
-    ll_err rc = ll_evaluate(t->eval, t->r->train.eval_samples, t->loose ? NULL : &stop, &score);
-    if (rc == LL_OK) rc = ll_session_swap_averages(t->s);
-    if (rc == LL_OK && t->loose) rc = ll_loose_swap(t->loose, false);
-    t->good.lost[LL_LOSS_VALIDATION] += ll_now() - began;
-    if (rc == LL_E_NUMERIC && !t->loose) rc = ll_ranks_agree(t->comm, rc); /* it is so on all */
-    TRY(rc);
-    t->owed = score.samples == 0;
-    if (t->owed) return LL_OK;
-    t->report->val = score;
-    TRY(judge(t, &score));
-    if (note) TRY(note_score(t, done, &score));
-    if (t->lead && t->opts->watch.evaluated)
-        t->opts->watch.evaluated(t->opts->watch.context, done, &score);
-    return LL_OK;
-}
-
-static bool due(int64_t done, int64_t every, int64_t otherwise)
-{
-    return done % (every ? every : otherwise) == 0;
-}
-
-static bool validation_due(const trainer *t, int64_t done)
-{
-    return done >= t->steps || due(done, t->r->train.eval_every, t->epoch_steps);
-}
-
-/* Do the metrics have the validation of the step resumed after? */
-static void see_score(void *context, int64_t step, const json_t *line)
-{
-    trainer *t = (trainer *)context;
-    t->scored |= step == t->first && json_object_get(line, "val_loss");
-    double v = figure(t, of_line, line);
-    if (!isnan(v)) judge_figure(t, v);
-}
-
-/* The validation of the step resumed after, where its run was stopped before it had one; and of a
- * run that was over, for the report. */
-static ll_err catch_up(trainer *t)
-{
-    if (t->first == 0) return LL_OK;
-    const char *path = ll_trainer_file(t, "metrics.jsonl");
-    size_t kept;
-    ll_err rc = t->lead ? ll_metrics_lines(path, t->first, see_score, t, &kept) : LL_OK;
-    TRY(ll_ranks_agree(t->comm, rc));
-    TRY(ll_ranks_share(t->comm, &t->scored, sizeof t->scored));
-    TRY(ll_ranks_share(t->comm, &t->best, sizeof t->best));
-    TRY(ll_ranks_share(t->comm, &t->since, sizeof t->since));
-    t->better = false;
-    if (!validation_due(t, t->first) || (t->scored && t->first < t->steps)) return LL_OK;
-    int64_t since = t->since; /* the same one again is no new one */
-    bool scored = t->scored;
-    TRY(validate(t, t->first, !scored));
-    if (scored) t->since = since;
-    return LL_OK;
-}
-
 static bool out_of_patience(const trainer *t)
 {
     return t->r->train.patience && t->since >= t->r->train.patience;
@@ -467,8 +269,8 @@ static bool out_of_patience(const trainer *t)
 static bool meeting(const trainer *t, int64_t done)
 {
     return !t->loose || !ll_saver_idle(t->saver) || ll_loose_due(t->loose, done) ||
-           log_due(t, done) || validation_due(t, done) ||
-           due(done, t->r->train.save_every, t->epoch_steps);
+           ll_trainer_log_due(t, done) || ll_trainer_validation_due(t, done) ||
+           ll_trainer_due(done, t->r->train.save_every, t->epoch_steps);
 }
 
 /* What follows step `done`. */
@@ -482,11 +284,12 @@ static ll_err settle(trainer *t, int64_t done, bool meets)
     if (t->r->train.compare && done % t->r->train.compare == 0)
         TRY(ll_copies_check(t->loose ? ll_loose_mine(t->loose) : t->comm, t->s, done));
     if (t->buddy && done % t->r->train.buddy == 0) TRY(ll_trainer_copy(t, done));
-    if (validation_due(t, done)) TRY(validate(t, done, true));
+    if (ll_trainer_validation_due(t, done))
+        TRY(ll_trainer_validate(t, done, true, &(ll_stop){ask, t}));
     bool enough = out_of_patience(t);
     if (done == t->until || t->stop || enough)
         TRY(ll_trainer_save_last(t, done));
-    else if (t->better || due(done, t->r->train.save_every, t->epoch_steps))
+    else if (t->better || ll_trainer_due(done, t->r->train.save_every, t->epoch_steps))
         TRY(ll_trainer_save(t, done, t->better));
     if (t->better) TRY(ll_ranks_agree(t->comm, ll_trainer_keep_best(t, done)));
     if (enough) {
@@ -549,67 +352,6 @@ static ll_err loop(trainer *t)
     return t->stop || t->in_memory ? ll_trainer_save_last(t, t->first) : LL_OK;
 }
 
-/* ---- memory ---- */
-
-static double used_bytes(const trainer *t)
-{
-    const ll_machine *m = t->s->machine;
-    ll_device_facts f = {0};
-    if (!m->ask) return (double)ll_process_peak();
-    ll_err rc = m->ask(t->s->devices.mine, LL_PRECISION_f32, &f);
-    return rc == LL_OK ? (double)(f.bytes - f.free_bytes) : 0;
-}
-
-static double wide_bytes(const trainer *t, bool ran)
-{
-    return (double)(ll_session_wide_bytes(t->s, ran) + ll_evaluator_wide_bytes(t->eval, ran));
-}
-
-static ll_err plan_memory(trainer *t)
-{
-    ll_train_memory *m = &t->report->memory;
-    int64_t count, first, micro = ll_run_micro_batches(t->r);
-    ll_session_rows(t->s, &first, &count);
-    m->tensors = (double)(ll_session_bytes(t->s) + ll_evaluator_bytes(t->eval) +
-                          ll_exec_comm_bytes(t->s->e) + ll_evaluator_comm_bytes(t->eval) +
-                          ll_residual_bytes(t->s));
-    size_t between = 0;
-    if (t->loose) TRY(ll_loose_comm_bytes(t->loose, &between));
-    m->tensors += (double)between;
-    m->copies = (double)(ll_saver_bytes(t->saver) + (t->loose ? ll_loose_bytes(t->loose) : 0));
-    m->batches =
-        (double)(ll_loader_bytes(t->data, micro * count) + ll_evaluator_batch_bytes(t->eval));
-    const ll_data_info *d = ll_dataset_info(t->data);
-    /* a sample brings the pages around it; those of validation lie one behind the other */
-    double pages = (double)((t->steps - t->first + 3) * micro * count) * (1 << 16);
-    int64_t val = t->r->train.eval_samples ? t->r->train.eval_samples : d->n[LL_VAL];
-    pages += (double)val / (double)(d->n[LL_TRAIN] + d->n[LL_VAL]) * (double)d->bytes;
-    m->data = (double)(d->bytes - d->mapped) + fmin((double)d->mapped, pages);
-    m->planned = m->tensors;
-    if (!t->s->machine->ask) m->planned += m->copies + m->batches + m->data + m->rest;
-    TRY(ll_session_plan_wide(t->s));
-    TRY(ll_evaluator_plan_wide(t->eval));
-    m->wide = wide_bytes(t, false);
-    double *const most[] = {&m->tensors, &m->copies, &m->batches, &m->data,
-                            &m->rest,    &m->wide,   &m->planned};
-    for (size_t i = 0; i < sizeof most / sizeof *most; i++) TRY(ll_ranks_max(t->comm, most[i]));
-    return LL_OK;
-}
-
-static ll_err measure_memory(trainer *t)
-{
-    ll_train_memory *m = &t->report->memory;
-    m->used = used_bytes(t);
-    m->tensors_used =
-        (double)(ll_exec_bytes(t->s->e) + ll_evaluator_bytes(t->eval) + ll_residual_bytes(t->s));
-    if (t->comm) m->tensors_used += (double)ll_comm_used(t->comm).held;
-    m->wide = wide_bytes(t, true);
-    TRY(ll_ranks_max(t->comm, &m->wide));
-    m->planned += m->wide;
-    TRY(ll_ranks_max(t->comm, &m->used));
-    return ll_ranks_max(t->comm, &m->tensors_used);
-}
-
 /* ---- the end ---- */
 
 static ll_err count_stale(trainer *t)
@@ -633,7 +375,7 @@ static ll_err sum_up(trainer *t)
     r->step_s = n ? t->times[n / 2] : NAN;
     r->samples_per_s = (double)t->r->train.batch / r->step_s;
     r->tokens_per_s = info->kind == LL_TOKENS ? r->samples_per_s * (double)info->seq : 0;
-    TRY(measure_memory(t));
+    TRY(ll_trainer_measure_memory(t));
     if (t->served) TRY(count_stale(t));
     r->seconds = ll_now() - t->began;
     t->good.wall = ll_trainer_wall(t);
@@ -674,7 +416,7 @@ static ll_err run(trainer *t)
 {
     t->report->memory.rest = (double)ll_process_bytes();
     TRY(ll_trainer_open(t));
-    TRY(plan_memory(t));
+    TRY(ll_trainer_plan_memory(t));
     t->flops = t->s->p->flops;
     TRY(ll_ranks_sum(t->comm, &t->flops));
     t->report->parameters = ll_session_parameters(t->s);
@@ -684,7 +426,7 @@ static ll_err run(trainer *t)
     TRY(ll_foresee_step(t->s, t->comm, &t->report->predicted_s));
     tell_start(t);
     ll_trainer_count_start(t);
-    TRY(catch_up(t));
+    TRY(ll_trainer_catch_up(t, &(ll_stop){ask, t}));
     TRY(loop(t));
     TRY(sum_up(t));
     return ll_ranks_agree(t->comm, t->lead ? leave_pictures(t) : LL_OK);

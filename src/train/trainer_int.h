@@ -95,3 +95,15 @@ ll_err ll_trainer_copy(trainer *t, int64_t done);            /* to memory */
 ll_err ll_trainer_roll_back(trainer *t, int64_t done);       /* to the newest checkpoint */
 /* For the report that names a rank which the others wait for. */
 void ll_trainer_doing(const trainer *t, const char *what);
+/* ---- what metrics, timing and events hold (trainer_notes.c) ---- */
+bool ll_trainer_log_due(const trainer *t, int64_t done);
+ll_err ll_trainer_record(trainer *t, const ll_train_step *s);
+ll_err ll_trainer_note_score(trainer *t, int64_t done, const ll_score *score);
+/* ---- validation (trainer_validate.c); collective ---- */
+bool ll_trainer_due(int64_t done, int64_t every, int64_t otherwise);
+bool ll_trainer_validation_due(const trainer *t, int64_t done);
+ll_err ll_trainer_validate(trainer *t, int64_t done, bool note, const ll_stop *stop);
+ll_err ll_trainer_catch_up(trainer *t, const ll_stop *stop);
+/* ---- memory (trainer_memory.c); collective ---- */
+ll_err ll_trainer_plan_memory(trainer *t);
+ll_err ll_trainer_measure_memory(trainer *t);

@@ -1,0 +1,66 @@
+/* trainer_memory.c: the bytes that a run plans, and those that it took, on the fullest rank. */
+#include "train/trainer_int.h"
+
+#include "base/process.h"
+#include "train/residual.h"
+
+#include <math.h>
+
+static double used_bytes(const trainer *t)
+{
+    const ll_machine *m = t->s->machine;
+    ll_device_facts f = {0};
+    if (!m->ask) return (double)ll_process_peak();
+    ll_err rc = m->ask(t->s->devices.mine, LL_PRECISION_f32, &f);
+    return rc == LL_OK ? (double)(f.bytes - f.free_bytes) : 0;
+}
+
+static double wide_bytes(const trainer *t, bool ran)
+{
+    return (double)(ll_session_wide_bytes(t->s, ran) + ll_evaluator_wide_bytes(t->eval, ran));
+}
+
+ll_err ll_trainer_plan_memory(trainer *t)
+{
+    ll_train_memory *m = &t->report->memory;
+    int64_t count, first, micro = ll_run_micro_batches(t->r);
+    ll_session_rows(t->s, &first, &count);
+    m->tensors = (double)(ll_session_bytes(t->s) + ll_evaluator_bytes(t->eval) +
+                          ll_exec_comm_bytes(t->s->e) + ll_evaluator_comm_bytes(t->eval) +
+                          ll_residual_bytes(t->s));
+    size_t between = 0;
+    if (t->loose) TRY(ll_loose_comm_bytes(t->loose, &between));
+    m->tensors += (double)between;
+    m->copies = (double)(ll_saver_bytes(t->saver) + (t->loose ? ll_loose_bytes(t->loose) : 0));
+    m->batches =
+        (double)(ll_loader_bytes(t->data, micro * count) + ll_evaluator_batch_bytes(t->eval));
+    const ll_data_info *d = ll_dataset_info(t->data);
+    /* a sample brings the pages around it; those of validation lie one behind the other */
+    double pages = (double)((t->steps - t->first + 3) * micro * count) * (1 << 16);
+    int64_t val = t->r->train.eval_samples ? t->r->train.eval_samples : d->n[LL_VAL];
+    pages += (double)val / (double)(d->n[LL_TRAIN] + d->n[LL_VAL]) * (double)d->bytes;
+    m->data = (double)(d->bytes - d->mapped) + fmin((double)d->mapped, pages);
+    m->planned = m->tensors;
+    if (!t->s->machine->ask) m->planned += m->copies + m->batches + m->data + m->rest;
+    TRY(ll_session_plan_wide(t->s));
+    TRY(ll_evaluator_plan_wide(t->eval));
+    m->wide = wide_bytes(t, false);
+    double *const most[] = {&m->tensors, &m->copies, &m->batches, &m->data,
+                            &m->rest,    &m->wide,   &m->planned};
+    for (size_t i = 0; i < sizeof most / sizeof *most; i++) TRY(ll_ranks_max(t->comm, most[i]));
+    return LL_OK;
+}
+
+ll_err ll_trainer_measure_memory(trainer *t)
+{
+    ll_train_memory *m = &t->report->memory;
+    m->used = used_bytes(t);
+    m->tensors_used =
+        (double)(ll_exec_bytes(t->s->e) + ll_evaluator_bytes(t->eval) + ll_residual_bytes(t->s));
+    if (t->comm) m->tensors_used += (double)ll_comm_used(t->comm).held;
+    m->wide = wide_bytes(t, true);
+    TRY(ll_ranks_max(t->comm, &m->wide));
+    m->planned += m->wide;
+    TRY(ll_ranks_max(t->comm, &m->used));
+    return ll_ranks_max(t->comm, &m->tensors_used);
+}

@@ -1,0 +1,89 @@
+/* trainer_notes.c: the lines that steps and validations leave in metrics, timing and events. */
+#include "train/trainer_int.h"
+
+#include <math.h>
+#include <stdio.h>
+
+static ll_err metric_event(trainer *t, int64_t step, const char *split, const char *name,
+                           double value)
+{
+    char tag[LL_METRIC_NAME + 8];
+    snprintf(tag, sizeof tag, "%s/%.*s", split, LL_METRIC_NAME, name);
+    return ll_events_scalar(t->events, step, tag, value);
+}
+
+bool ll_trainer_log_due(const trainer *t, int64_t done)
+{
+    return done % t->r->train.log_every == 0 || done == t->steps;
+}
+
+static void note_replicas(trainer *t)
+{
+    if (t->r->parallel.replicas == 1) return;
+    ll_metrics_int(t->timing, "replica_bytes", t->sent - t->counted);
+    t->counted = t->sent;
+    if (!t->loose) return;
+    ll_loose_count n = ll_loose_counted(t->loose);
+    ll_metrics_int(t->timing, "exchanges", n.exchanges);
+}
+
+ll_err ll_trainer_record(trainer *t, const ll_train_step *s)
+{
+    if (!t->lead || (!ll_trainer_log_due(t, s->step) && !t->s->skipped)) return LL_OK;
+    ll_metrics_begin(t->metrics, s->step);
+    ll_metrics_num(t->metrics, "loss", s->loss);
+    ll_metrics_num(t->metrics, "grad_norm", s->grad_norm);
+    ll_metrics_num(t->metrics, "lr", s->lr);
+    if (t->s->skipped) ll_metrics_int(t->metrics, "skipped", 1);
+    if (t->s->now != t->s) ll_metrics_int(t->metrics, "wide", 1);
+    if (t->loose && ll_loose_due(t->loose, s->step))
+        ll_metrics_num(t->metrics, "distance", ll_loose_counted(t->loose).distance);
+    if (s->saturated >= 0) {
+        ll_metrics_int(t->metrics, "saturated", s->saturated);
+        TRY(ll_events_scalar(t->events, s->step, "train/saturated", (double)s->saturated));
+    }
+    const char *names[LL_MAX_METRICS + 1];
+    int n_metric = ll_run_metrics(t->g, names);
+    for (int i = 0; i < n_metric; i++) {
+        double value = ll_session_result(t->s, names[i]);
+        ll_metrics_num(t->metrics, names[i], value);
+        TRY(metric_event(t, s->step, "train", names[i], value));
+    }
+    TRY(ll_metrics_end(t->metrics));
+    ll_metrics_begin(t->timing, s->step);
+    ll_metrics_num(t->timing, "step_ms", 1e3 * s->seconds);
+    if (t->comm) ll_metrics_num(t->timing, "waited_ms", 1e3 * s->waited);
+    ll_metrics_num(t->timing, "samples_per_s", s->samples_per_s);
+    t->good.wall = ll_trainer_wall(t);
+    ll_goodput_note(&t->good, t->timing);
+    if (s->dense_bytes) {
+        ll_metrics_int(t->timing, "gradient_bytes", s->gradient_bytes);
+        ll_metrics_int(t->timing, "gradient_bytes_f32", s->dense_bytes);
+        TRY(ll_events_scalar(t->events, s->step, "speed/gradient_bytes",
+                             (double)s->gradient_bytes));
+    }
+    note_replicas(t);
+    TRY(ll_metrics_end(t->timing));
+    TRY(ll_events_scalar(t->events, s->step, "train/loss", s->loss));
+    TRY(ll_events_scalar(t->events, s->step, "train/grad_norm", s->grad_norm));
+    TRY(ll_events_scalar(t->events, s->step, "train/lr", s->lr));
+    return ll_events_scalar(t->events, s->step, "speed/samples_per_s", s->samples_per_s);
+}
+
+ll_err ll_trainer_note_score(trainer *t, int64_t done, const ll_score *score)
+{
+    if (!t->lead) return LL_OK;
+    ll_metrics_begin(t->metrics, done);
+    ll_metrics_num(t->metrics, "val_loss", score->loss);
+    if (!isnan(score->accuracy)) ll_metrics_num(t->metrics, "val_accuracy", score->accuracy);
+    for (int i = 0; i < score->n_metric; i++) {
+        char key[LL_METRIC_NAME + 8];
+        snprintf(key, sizeof key, "val_%s", score->names[i]);
+        ll_metrics_num(t->metrics, key, score->metrics[i]);
+        TRY(metric_event(t, done, "val", score->names[i], score->metrics[i]));
+    }
+    TRY(ll_metrics_end(t->metrics));
+    TRY(ll_events_scalar(t->events, done, "val/loss", score->loss));
+    if (isnan(score->accuracy)) return LL_OK;
+    return ll_events_scalar(t->events, done, "val/accuracy", score->accuracy);
+}
