@@ -250,52 +250,9 @@ void ll_graph_update(ll_graph *g, ll_val input, ll_val next)
     g->updates[g->n_update++] = (ll_pair){input, next};
 }
 
-/* The default shape rule: each result dimension is its loop's extent in the operands. */
 ll_dtype ll_wide(ll_dtype t)
 {
     return t == LL_BF16 || t == LL_F16 ? LL_F32 : t;
-}
-
-ll_dtype ll_infer_type(const ll_infer *i)
-{
-    int k = 0;
-    while (k + 1 < i->n_in && i->op->wide_in >> k & 1) k++;
-    return i->in[k].dtype;
-}
-
-ll_err ll_infer_dims(ll_infer *i)
-{
-    char made[LL_DIMS_TEXT];
-    const char *dims = i->op->dims;
-    if (i->op->loops) {
-        TRY(i->op->loops(i->attr, i->n_in, i->in, made));
-        dims = made;
-    }
-    const char *arrow = strstr(dims, "->");
-    ll_loops l;
-    char operands[LL_DIMS_TEXT];
-    snprintf(operands, sizeof operands, "%.*s->", (int)(arrow - dims), dims);
-    ll_op only = *i->op; /* the operands' loops alone, with nothing said of the results */
-    only.dims = operands;
-    only.loops = NULL;
-    only.sum = "?";
-    only.max = only.whole = NULL;
-    TRY(ll_loops_of(&only, i->attr, i->n_in, i->in, 0, NULL, &l));
-    const char *side = arrow + 2;
-    for (int o = 0; o < i->n_out; o++) {
-        i->out[o] = (ll_type){.dtype = ll_infer_type(i)};
-        ll_shape *s = &i->out[o].shape;
-        for (; *side && *side != ','; side++) {
-            if (*side == ' ') continue;
-            for (int k = 0; k < l.n; k++)
-                if (l.letter[k] == *side || (*side == '*' && l.letter[k] < 'a')) {
-                    CHECK(s->n < LL_MAX_DIMS, LL_E_SHAPE, "more than %d dimensions", LL_MAX_DIMS);
-                    s->d[s->n++] = l.extent[k];
-                }
-        }
-        if (*side) side++;
-    }
-    return LL_OK;
 }
 
 static ll_err infer(ll_infer *i)

@@ -88,20 +88,37 @@ static bool listed(const char *letters, char letter)
     return strchr(letters, letter) || (isupper((unsigned char)letter) && strchr(letters, '*'));
 }
 
+/* A node's dims, made or the op's, with loops cleared; NULL: it has none. */
+static ll_err dims_of(const ll_op *op, const void *attr, int n_in, const ll_type *in,
+                      char made[LL_DIMS_TEXT], const char **dims, ll_loops *l)
+{
+    memset(l, 0, sizeof *l);
+    memset(l->in, -1, sizeof l->in);
+    memset(l->out, -1, sizeof l->out);
+    CHECK(n_in <= LL_MAX_IN, LL_E_SHAPE, "%s has too many operands", op->name);
+    *dims = op->dims;
+    if (!op->loops) return LL_OK;
+    *dims = made;
+    return op->loops(attr, n_in, in, made);
+}
+
+static ll_err match_operands(const ll_op *op, const char *dims, int n_in, const ll_type *in,
+                             ll_loops *l)
+{
+    for (int i = 0, len; i < n_in; i++) {
+        const char *t = operand_text(dims, i, &len);
+        TRY(match(l, t, len, &in[i], op->window, false, l->in[i]));
+    }
+    return LL_OK;
+}
+
 ll_err ll_loops_of(const ll_op *op, const void *attr, int n_in, const ll_type *in, int n_out,
                    const ll_type *out, ll_loops *l)
 {
     char made[LL_DIMS_TEXT];
-    const char *dims = op->dims;
-    memset(l, 0, sizeof *l);
-    memset(l->in, -1, sizeof l->in);
-    memset(l->out, -1, sizeof l->out);
-    CHECK(n_in <= LL_MAX_IN && n_out <= LL_MAX_OUT, LL_E_SHAPE, "%s has too many operands",
-          op->name);
-    if (op->loops) {
-        TRY(op->loops(attr, n_in, in, made));
-        dims = made;
-    }
+    const char *dims;
+    CHECK(n_out <= LL_MAX_OUT, LL_E_SHAPE, "%s has too many results", op->name);
+    TRY(dims_of(op, attr, n_in, in, made, &dims, l));
     if (!dims) return LL_OK;
     const char *arrow = strstr(dims, "->");
     LL_ASSERT(arrow);
@@ -111,10 +128,7 @@ ll_err ll_loops_of(const ll_op *op, const void *attr, int n_in, const ll_type *i
         const char *t = operand_text(arrow + 2, o, &len);
         TRY(match(l, t, len, &out[o], op->window, true, l->out[o]));
     }
-    for (int i = 0; i < n_in; i++) {
-        const char *t = operand_text(dims, i, &len);
-        TRY(match(l, t, len, &in[i], op->window, false, l->in[i]));
-    }
+    TRY(match_operands(op, dims, n_in, in, l));
     bool any = op->sum && *op->sum == '?';
     for (int k = 0; k < l->n; k++) {
         char c = l->letter[k];
@@ -130,6 +144,38 @@ ll_err ll_loops_of(const ll_op *op, const void *attr, int n_in, const ll_type *i
             l->combine[k] = LL_MAX;
         else
             FAIL(LL_E_GRAPH, "%s: loop %c vanishes and is in none of sum, max, whole", op->name, c);
+    }
+    return LL_OK;
+}
+
+ll_dtype ll_infer_type(const ll_infer *i)
+{
+    int k = 0;
+    while (k + 1 < i->n_in && i->op->wide_in >> k & 1) k++;
+    return i->in[k].dtype;
+}
+
+/* The default shape rule: each result dimension is its loop's extent in the operands. */
+ll_err ll_infer_dims(ll_infer *i)
+{
+    char made[LL_DIMS_TEXT];
+    const char *dims;
+    ll_loops l;
+    TRY(dims_of(i->op, i->attr, i->n_in, i->in, made, &dims, &l));
+    TRY(match_operands(i->op, dims, i->n_in, i->in, &l));
+    const char *side = strstr(dims, "->") + 2;
+    for (int o = 0; o < i->n_out; o++) {
+        i->out[o] = (ll_type){.dtype = ll_infer_type(i)};
+        ll_shape *s = &i->out[o].shape;
+        for (; *side && *side != ','; side++) {
+            if (*side == ' ') continue;
+            for (int k = 0; k < l.n; k++)
+                if (l.letter[k] == *side || (*side == '*' && l.letter[k] < 'a')) {
+                    CHECK(s->n < LL_MAX_DIMS, LL_E_SHAPE, "more than %d dimensions", LL_MAX_DIMS);
+                    s->d[s->n++] = l.extent[k];
+                }
+        }
+        if (*side) side++;
     }
     return LL_OK;
 }
