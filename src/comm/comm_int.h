@@ -108,6 +108,7 @@ typedef struct ll_engine {
     ll_comm_usage used;
     ll_trace *trace; /* NULL: nothing is traced */
     int spin;        /* polls without success before the core is given to others */
+    bool crowded;    /* more ranks are here than cores */
     bool failed;     /* read and written atomically; then nothing is under way any more */
     bool unsettled;  /* but messages that could not be called back */
     ll_err failure;

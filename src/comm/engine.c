@@ -194,7 +194,8 @@ static ll_err wait_for(ll_request *r)
             continue;
         }
         ll_engine_unlock(e);
-        sched_yield();
+        /* More ranks than cores: one that yields still takes its turns from those that work. */
+        p.told && e->crowded ? usleep(20) : sched_yield();
         ll_engine_lock(e);
     }
     if (p.told) ll_watch_wait_end(e->watch);
@@ -359,7 +360,8 @@ ll_err ll_engine_open(ll_transport *t, const ll_comm_opts *opts, ll_engine **out
     e->alone = t->size == 1;
     int n_here = 0;
     for (int i = 0; i < t->size; i++) n_here += t->node[i] == t->node[t->rank];
-    e->spin = n_here > sysconf(_SC_NPROCESSORS_ONLN) ? SPIN_OVER : SPIN;
+    e->crowded = n_here > sysconf(_SC_NPROCESSORS_ONLN);
+    e->spin = e->crowded ? SPIN_OVER : SPIN;
     if (e->alone) return LL_OK;
     ll_err rc = opts->thread ? ll_transport_check_threads() : LL_OK;
     if (!rc && opts->thread) rc = start_thread(e);
