@@ -156,9 +156,6 @@ void ll_engine_wake(ll_engine *e); /* the thread, where there is work for it */
  * are called back, and forgotten: their communicators may be closed now. Under the lock. */
 ll_err ll_engine_fail(ll_engine *e, ll_err rc);
 ll_err ll_engine_check(ll_engine *e);
-/* Waits until nothing is under way: before calls that block inside MPI, where nothing of ours
- * moves. Under the lock. */
-ll_err ll_engine_drain(ll_engine *e);
 void ll_engines_drain(void); /* all of the process; their callers are told */
 ll_err ll_scratch_take(ll_engine *e, size_t bytes, int *out);
 ll_err ll_request_take(ll_engine *e, ll_request **out);

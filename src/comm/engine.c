@@ -274,7 +274,9 @@ ll_err ll_comm_poll(ll_comm *c)
     return rc;
 }
 
-ll_err ll_engine_drain(ll_engine *e)
+/* Waits until nothing is under way: before calls that block inside MPI, where nothing of ours
+ * moves. Under the lock. */
+static ll_err drain(ll_engine *e)
 {
     ll_err rc = ll_engine_check(e);
     e->n_waiting++;
@@ -286,13 +288,13 @@ ll_err ll_engine_drain(ll_engine *e)
 void ll_engines_drain(void)
 {
     for (ll_engine *e = engines; e; e = e->next)
-        if (ll_engine_drain(e)) continue; /* its callers are told */
+        if (drain(e)) continue; /* its callers are told */
 }
 
 ll_err ll_comm_drain(ll_comm *c)
 {
     ll_engine_lock(c->engine);
-    ll_err rc = ll_engine_drain(c->engine);
+    ll_err rc = drain(c->engine);
     ll_engine_unlock(c->engine);
     return rc;
 }

@@ -69,7 +69,7 @@ bool ll_onnx_whole(int type)
     return kind_of(type)->dtype == LL_I32;
 }
 
-size_t ll_onnx_kept_bytes(int type)
+static size_t kept_bytes(int type)
 {
     return ll_onnx_dtype(type) == LL_F32 ? 4 : 8;
 }
@@ -84,7 +84,7 @@ host *ll_onnx_host(ll_arena *a, int type, const ll_shape *shape)
 {
     host *h = LL_NEW(a, host);
     size_t n = (size_t)ll_numel(shape);
-    *h = (host){type, *shape, ll_arena_try(a, (n ? n : 1) * ll_onnx_kept_bytes(type))};
+    *h = (host){type, *shape, ll_arena_try(a, (n ? n : 1) * kept_bytes(type))};
     return h->data ? h : NULL;
 }
 

@@ -40,7 +40,6 @@ typedef struct host {
 const char *ll_onnx_type_name(int type);
 /* LL_F32, LL_F64 or LL_I32 (whole numbers); LL_N_DTYPE: not one that can be read. */
 ll_dtype ll_onnx_dtype(int type);
-size_t ll_onnx_kept_bytes(int type);
 bool ll_onnx_whole(int type); /* whole numbers and truths */
 double ll_onnx_at(const host *h, int64_t i);
 host *ll_onnx_host(ll_arena *a, int type, const ll_shape *shape); /* zeros; NULL: no memory */

@@ -372,14 +372,6 @@ int ll_attr_ints(const op *o, const char *name, int64_t *out, int room)
     return n;
 }
 
-int ll_attr_floats(const op *o, const char *name, double *out, int room)
-{
-    const Onnx__Attribute *a = ll_attr(o, name);
-    int n = !a ? 0 : a->n_floats < (size_t)room ? (int)a->n_floats : room;
-    for (int i = 0; i < n; i++) out[i] = (double)a->floats[i];
-    return n;
-}
-
 /* ---- known operands ---- */
 
 ll_err ll_onnx_ints(op *o, int i, int64_t *out, int room, int *n)

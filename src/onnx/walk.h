@@ -122,7 +122,6 @@ double ll_attr_float(const op *o, const char *name, double initial);
 const char *ll_attr_text(const op *o, const char *name, const char *initial);
 /* How many numbers were found, at most room. */
 int ll_attr_ints(const op *o, const char *name, int64_t *out, int room);
-int ll_attr_floats(const op *o, const char *name, double *out, int room);
 const Onnx__Attribute *ll_attr(const op *o, const char *name);
 
 /* Whole numbers of operand i, which must be known. */

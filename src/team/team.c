@@ -218,7 +218,8 @@ void ll_piece_cut(const ll_type *type, const ll_piece *piece, const void *whole,
     copy_rows(type, piece, (char *)data, (char *)(uintptr_t)whole, true);
 }
 
-void ll_piece_paste(const ll_type *type, const ll_piece *piece, const void *data, void *whole)
+/* And a piece into its whole. */
+static void paste(const ll_type *type, const ll_piece *piece, const void *data, void *whole)
 {
     copy_rows(type, piece, (char *)(uintptr_t)data, (char *)whole, false);
 }
@@ -233,7 +234,7 @@ ll_err ll_team_collect(ll_team *t, const ll_layout *l, const ll_type *whole, con
     for (int d = 0; d < part.shape.n; d++)
         ll_layout_range(&t->m, l->split[d], whole->shape.d[d], t->rank, &where.at[d], &to);
     memset(data, 0, n); /* to which bits are added */
-    if (piece) ll_piece_paste(&part, &where, piece, data);
+    if (piece) paste(&part, &where, piece, data);
     ll_coll_call call = {.data = data, .dtype = LL_U8, .op = LL_REDUCE_SUM, .site = "collect"};
     call.spec.coll = LL_COLL_ALLREDUCE;
     call.spec.count = (int64_t)n;

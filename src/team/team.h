@@ -26,9 +26,8 @@ void ll_team_note(ll_team *t, const ll_program *p, const ll_instr *x);
  * communicators that they need. */
 ll_err ll_team_compare(ll_team *t);
 
-/* Copies from a whole tensor the piece of this type; and a piece into its whole. */
+/* Copies from a whole tensor the piece of this type. */
 void ll_piece_cut(const ll_type *type, const ll_piece *piece, const void *whole, void *data);
-void ll_piece_paste(const ll_type *type, const ll_piece *piece, const void *data, void *whole);
 /* Collective. Makes whole, on every rank, what each holds a piece of: data of whole shape, of which
  * this rank has set its own piece; piece NULL: another rank gives it. */
 ll_err ll_team_collect(ll_team *t, const ll_layout *l, const ll_type *whole, const void *piece,

@@ -218,11 +218,6 @@ size_t ll_generator_bytes(const ll_generator *g)
     return most;
 }
 
-int64_t ll_generator_vocab(const ll_generator *g)
-{
-    return g->vocab;
-}
-
 /* ---- running ---- */
 
 static ll_err check_finite(const float *x, int64_t n)

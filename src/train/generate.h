@@ -32,7 +32,6 @@ static inline void ll_generator_drop(ll_generator **g)
 size_t ll_generator_cache_bytes(const ll_generator *g);  /* of keys and values, on this rank */
 size_t ll_generator_weight_bytes(const ll_generator *g); /* of parameters, on this rank */
 size_t ll_generator_bytes(const ll_generator *g);        /* of all of its memory */
-int64_t ll_generator_vocab(const ll_generator *g);
 
 /* Adds tokens to a sequence; clear: it begins anew. */
 ll_err ll_generator_put(ll_generator *g, int64_t sequence, const int32_t *tokens, int64_t n);
