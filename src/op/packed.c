@@ -10,7 +10,7 @@
 ll_kernel packed_matmul_ref, packed_matmul_cpu;
 ll_kernel unblock_ref, unblock_cpu, blocked_matmul_cpu;
 ll_scratch packed_matmul_cpu_scratch, blocked_matmul_cpu_scratch;
-extern const ll_solver packed_matmul_cuda[];
+extern const ll_solver packed_matmul_cuda[], unblock_cuda[], blocked_matmul_cuda[];
 
 static const ll_attr_field fields[] = {LL_FIELD(ll_packed_attr, spec, LL_A_SPEC),
                                        LL_FIELD(ll_packed_attr, bits, LL_A_INT),
@@ -77,7 +77,8 @@ static ll_err unblock_infer(ll_infer *i)
 {
     ll_shape s = i->in[0].shape;
     ll_dtype t = ((const ll_unblock_attr *)i->attr)->dtype;
-    CHECK(i->in[0].dtype == LL_U8 && s.n && ll_block_sized(s.d[s.n - 1]) && ll_dtype_is_float(t),
+    CHECK(i->in[0].dtype == LL_U8 && s.n && ll_block_sized(s.d[s.n - 1]) &&
+              (t == LL_F32 || t == LL_F64),
           LL_E_SHAPE, "want u8 [*,34], [*,20] or [*,18]");
     s.d[s.n - 1] = LL_PACK;
     i->out[0] = (ll_type){t, s};
@@ -91,6 +92,7 @@ static const ll_op unblock = {
     .n_out = 1,
     .ref = unblock_ref,
     .cpu = LL_KERNEL(.run = unblock_cpu),
+    .cuda = LL_GPU(unblock_cuda),
     LL_ATTRS(ll_unblock_attr, unblock_fields),
     .dims = "*_->*_",
     .infer = unblock_infer,
@@ -138,8 +140,9 @@ static ll_err blocked_infer(ll_infer *i)
     int n[3];
     TRY(read_blocked(i->attr, part, n));
     ll_shape *y = &i->out[0].shape;
-    CHECK(ll_dtype_is_float(i->in[0].dtype) && i->in[1].dtype == LL_U8, LL_E_ARG,
-          "operands are %s and %s, want floats and u8", ll_dtype_name(i->in[0].dtype),
+    ll_dtype t = i->in[0].dtype;
+    CHECK((t == LL_F32 || t == LL_F64) && i->in[1].dtype == LL_U8, LL_E_ARG,
+          "operands are %s and %s, want f32 (or f64) and u8", ll_dtype_name(i->in[0].dtype),
           ll_dtype_name(i->in[1].dtype));
     CHECK(i->in[0].shape.n == n[0] && i->in[1].shape.n == n[1] && n[2] <= LL_MAX_DIMS &&
               ll_block_sized(i->in[1].shape.d[n[1] - 1]) &&
@@ -183,6 +186,7 @@ const ll_op ll_op_blocked_matmul = {
     .n_in = 2,
     .n_out = 1,
     .cpu = LL_KERNEL(.run = blocked_matmul_cpu, .scratch = blocked_matmul_cpu_scratch),
+    .cuda = LL_GPU(blocked_matmul_cuda),
     LL_ATTRS(ll_blocked_attr, blocked_fields),
     .model = 1,
     .loops = blocked_loops,
