@@ -47,7 +47,9 @@ static void unblock(ll_arena *a, ll_weight *t)
     size_t n;
     const ll_block_kind *k = ll_block_named(t->name, &n);
     int last = t->shape.n - 1;
-    if (!k || t->dtype != LL_U8 || last < 1 || t->shape.d[last] != k->bytes) return;
+    if (!k || t->dtype != LL_U8 || last < 1 || t->shape.d[last] != k->bytes ||
+        t->shape.d[last - 1] > INT32_MAX)
+        return;
     ll_quant *q = LL_NEW(a, ll_quant);
     *q = (ll_quant){.name = k->name, .dtype = LL_F32, .block = LL_PACK, .bytes = k->bytes};
     q->floats = k->unpack;
