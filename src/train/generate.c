@@ -95,8 +95,9 @@ static ll_err pack_weights(ll_session *from, ll_session *to, int bits, ll_gptq *
         LL_OWN_MEMORY uint8_t *q = (uint8_t *)malloc(n + 1);
         LL_OWN_MEMORY uint16_t *s = (uint16_t *)malloc((2 * blocks + 1) * sizeof *s);
         CHECK(x && q && s, LL_E_MEM, "no memory to pack %s", v->name);
-        TRY(ll_session_get(from, v->name, x, n * sizeof *x));
-        if (ll_find(to->g, v->name).id) TRY(ll_session_set(to, v->name, 0, x, n * sizeof *x));
+        size_t one = ll_dtype_bytes(v->type.dtype); /* of blocks 1: they stay as they are */
+        TRY(ll_session_get(from, v->name, x, n * one));
+        if (ll_find(to->g, v->name).id) TRY(ll_session_set(to, v->name, 0, x, n * one));
         if (!packed) continue;
         if (q4) TRY(ll_gptq_round(q4, v->name, x, (int64_t)n));
         ll_pack(x, (int64_t)n, bits, q, s, s + blocks);
