@@ -35,10 +35,9 @@
  * twenty layers deep), by the same noise, with no GROSS and of parameters too, is left to it.
  * Tolerances below STRICT are held to the letter at once.
  * Exact runs (pass/exact.c) have no rounding to allow for: every bit of everything is compared. */
-#include "train/verify.h"
+#include "train/verify_int.h"
 
 #include "base/rng.h"
-#include "op/ops.h"
 
 #include <float.h>
 #include <math.h>
@@ -53,150 +52,6 @@ static const double MUCH = 4096;       /* times what rounding does: differs as w
 static const double GROSS = 0.25;      /* differs, and is not asked about in f64 */
 static const double WIDE = 1e-6;       /* the most that passes in f64 */
 enum { DRAWS = 3 }; /* one may be small by luck; in f64, where mistakes are far off, one will do */
-
-typedef enum kind { RESULT, GRADIENT, PARAMETER, STATE, N_KIND } kind;
-
-typedef struct item {
-    kind kind;
-    const char *name;        /* of the result or input */
-    const char *op;          /* the node that makes it */
-    const char *gradient_of; /* a parameter; NULL: no gradient of one */
-    ll_type type;            /* whole */
-    ll_layout layout;
-    int serial, parallel; /* slots; serial: on rank 0 */
-    uint8_t *left_out;    /* [numel] of the parameter it belongs to; NULL: to none */
-    double size;          /* 2-norm of the serial value; kept ones: of its change, see above */
-    double noise[2];      /* what rounding does to it in this step: difference, projection */
-    void *start;          /* PARAMETER, STATE: what it was after step v->since; on rank 0 */
-} item;
-
-/* What one rank finds of one tensor. */
-typedef struct finding {
-    double off;   /* sum of squared differences */
-    double along; /* sum of differences times serial values */
-    double worst, index, serial, parallel;
-    double bits; /* elements that differ in a bit */
-} finding;
-enum { N_FINDING = sizeof(finding) / sizeof(double) };
-
-typedef struct verifier {
-    const ll_verify_opts *o;
-    ll_verify_report *out;
-    ll_comm *c;
-    ll_mesh m;
-    ll_graph *g;
-    ll_session *alone, *cut; /* alone: on rank 0 */
-    ll_session *nudged;      /* on rank 0, once it is needed */
-    int64_t since;           /* the step after which ranks were last given serial values */
-    bool wide;               /* this is the run in f64 */
-    ll_arena *arena;
-    item *items;
-    int n_item, rank, n_rank;
-    finding *found; /* [n_item][n_rank] */
-    void *buffer;   /* on other ranks: a serial tensor */
-} verifier;
-
-/* ---- what is compared ---- */
-
-/* As results, gradients are made whole on every rank. */
-static void expose_gradients(ll_graph *g)
-{
-    for (int i = 1, n = g->n_value; i < n; i++)
-        if (g->values[i].gradient_of) ll_graph_result(g, g->values[i].name, (ll_val){i});
-}
-
-/* The node that made v, or what v is the mean over micro-batches of. */
-static const char *maker(const ll_graph *g, ll_val v)
-{
-    int n = ll_value_of(g, v)->node;
-    if (n >= 0 && g->nodes[n].op == &ll_op_accum) n = ll_value_of(g, g->nodes[n].in[0])->node;
-    return n >= 0 ? g->nodes[n].name : "";
-}
-
-static const char *updater(const ll_graph *g, ll_val input)
-{
-    for (int i = 0; i < g->n_update; i++)
-        if (g->updates[i].input.id == input.id) return maker(g, g->updates[i].next);
-    return "";
-}
-
-static void add_item(verifier *v, kind k, const char *name, const char *op, ll_val value)
-{
-    item *x = &v->items[v->n_item];
-    const ll_value *made = ll_value_of(v->g, value);
-    *x = (item){k, name, op, made->gradient_of, .type = made->type};
-    const ll_program *mine = v->cut->p;
-    bool result = k == RESULT || k == GRADIENT;
-    x->parallel = result ? ll_program_result(mine, name) : ll_program_input(mine, name);
-    if (v->alone) {
-        const ll_program *p = v->alone->p;
-        x->serial = result ? ll_program_result(p, name) : ll_program_input(p, name);
-    }
-    const ll_placement *place = v->cut->place;
-    ll_val there = place && !result ? ll_find(place->g, name) : (ll_val){0};
-    if (there.id) x->layout = place->made[there.id];
-    v->n_item++;
-}
-
-/* State that nothing reads is no part of the programs; of a pipeline's ranks some have others. */
-static ll_err drop_items(verifier *v)
-{
-    int n = 0;
-    int32_t *have = LL_NEW_ARRAY(v->arena, int32_t, v->n_item + 1);
-    for (int i = 0; i < v->n_item; i++) have[i] = v->items[i].parallel >= 0;
-    if (v->n_rank > 1)
-        TRY(ll_comm_allreduce(v->c, have, v->n_item, LL_I32, LL_REDUCE_MAX,
-                              &(ll_coll_opts){.site = "tensors"}));
-    for (int i = 0; i < v->n_item; i++)
-        if (have[i]) v->items[n++] = v->items[i];
-    v->n_item = n;
-    return LL_OK;
-}
-
-/* In the order in which a first difference is looked for. */
-static void list_items(verifier *v)
-{
-    const ll_graph *g = v->g;
-    v->items = LL_NEW_ARRAY(v->arena, item, g->n_result + g->n_value + 1);
-    for (int pass = 0; pass < 3; pass++)
-        for (int i = 0; i < g->n_result; i++) {
-            const ll_named *r = &g->results[i];
-            bool norm = !strcmp(r->name, "grad_norm");
-            bool gradient = ll_value_of(g, r->value)->gradient_of;
-            if (pass == (norm ? 2 : gradient ? 1 : 0))
-                add_item(v, norm || gradient ? GRADIENT : RESULT, r->name, maker(g, r->value),
-                         r->value);
-        }
-    for (int pass = PARAMETER; pass <= STATE; pass++)
-        for (int i = 1; i < g->n_value; i++) {
-            const ll_value *x = &g->values[i];
-            if (x->node < 0 && x->kind == (pass == PARAMETER ? LL_PARAM : LL_STATE))
-                add_item(v, (kind)pass, x->name, updater(g, (ll_val){i}), (ll_val){i});
-        }
-}
-
-/* Whether a tensor is a parameter's gradient, itself or its moment. */
-static bool belongs(const item *x, const item *param)
-{
-    size_t n = strlen(param->name);
-    if (x->kind == GRADIENT) return x->gradient_of && !strcmp(x->gradient_of, param->name);
-    return !strncmp(x->name, param->name, n) && (!x->name[n] || x->name[n] == '.') &&
-           ll_shape_equal(&x->type.shape, &param->type.shape);
-}
-
-static void share_left_out(verifier *v)
-{
-    for (int i = 0; i < v->n_item; i++) {
-        const item *param = &v->items[i];
-        if (param->kind != PARAMETER) continue;
-        int64_t n = ll_numel(&param->type.shape);
-        uint8_t *left_out = (uint8_t *)ll_arena_alloc(v->arena, (size_t)n + 1);
-        v->out->elements += n;
-        for (int k = 0; k < v->n_item; k++)
-            if (v->items[k].kind != RESULT && belongs(&v->items[k], param))
-                v->items[k].left_out = left_out;
-    }
-}
 
 /* What a session of rank 0 alone is opened with. */
 static ll_session_opts alone_opts(const verifier *v)
@@ -440,7 +295,7 @@ static int64_t count_left_out(const verifier *v)
 }
 
 /* What no rounding of this step explains, of this kind of tensors. */
-static double loudest(const verifier *v, kind of, int k)
+static double loudest(const verifier *v, item_kind of, int k)
 {
     double most = 0;
     for (int i = 0; i < v->n_item; i++)
@@ -632,9 +487,7 @@ static ll_err verify(verifier *v)
 {
     TRY(ll_mesh_parse(v->o->session.mesh ? v->o->session.mesh : "", &v->m));
     TRY(open_sessions(v));
-    list_items(v);
-    TRY(drop_items(v));
-    share_left_out(v);
+    TRY(ll_verify_list(v));
     v->found = LL_NEW_ARRAY(v->arena, finding, v->n_item * v->n_rank + 1);
     size_t most = 1;
     for (int i = 0; i < v->n_item; i++)
@@ -692,7 +545,7 @@ static ll_err run_exact(ll_graph *g, const ll_verify_opts *given, ll_verify_repo
 ll_err ll_verify_graph(ll_graph *g, const ll_verify_opts *o, ll_verify_report *out)
 {
     *out = (ll_verify_report){.ok = true, .differing = o->session.exact ? 0 : -1};
-    expose_gradients(g);
+    ll_verify_expose(g);
     TRY(ll_graph_check(g));
     TRY(run(g, o, false, out));
     if (out->ok && out->unjudged) TRY(run_wide(g, o, out));
