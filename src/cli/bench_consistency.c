@@ -144,7 +144,9 @@ static void write_table(const opts *o, const row *rows, int n, ll_buf *b)
                       r->val_loss, r->seconds, r->samples_per_s, ll_text_bytes(r->bytes, bytes),
                       fewer);
     }
-    ll_buf_printf(b, "%lld ranks; fewer: bytes to other replicas, against %s\n",
+    ll_buf_printf(b,
+                  "%lld ranks; seconds: with the start, samples/s: without; fewer: bytes to other "
+                  "replicas, against %s\n",
                   (long long)o->ranks, rows[0].preset);
 }
 
@@ -205,15 +207,17 @@ static void draw(const opts *o, const row *rows, int n, ll_arena *a, ll_buf *b)
     ll_plot_end(b);
 }
 
-static ll_err write_page(const opts *o, const ll_buf *table, const ll_buf *svg, ll_arena *a)
+static ll_err write_page(const opts *o, const char *path, const ll_buf *table, const ll_buf *svg,
+                         ll_arena *a)
 {
     ll_buf b = {.arena = a};
-    const char *path =
-        o->html && *o->html ? o->html : ll_arena_printf(a, "%s/consistency.html", o->out);
     ll_buf_puts(&b, "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\"><title>");
     ll_plot_xml(&b, o->run);
     ll_buf_puts(&b, "</title>\n<pre>");
-    ll_plot_xml(&b, table->text);
+    for (const char *line = table->text; *line; line += strcspn(line, "\n") + 1) {
+        ll_plot_xml(&b, ll_arena_printf(a, "%.*s", (int)strcspn(line, "\n"), line));
+        ll_buf_puts(&b, "\n");
+    }
     ll_buf_puts(&b, "</pre>\n");
     ll_buf_puts(&b, svg->text);
     ll_buf_puts(&b, "</html>\n");
@@ -252,11 +256,13 @@ static ll_err run(const void *given)
     write_table(o, rows, done, &table);
     draw(o, rows, done, a, &picture);
     TRY(ll_file_write(svg, picture.text, picture.len));
-    TRY(write_page(o, &table, &picture, a));
+    const char *page =
+        o->html && *o->html ? o->html : ll_arena_printf(a, "%s/consistency.html", o->out);
+    TRY(write_page(o, page, &table, &picture, a));
     if (o->json)
         TRY(print_json(rows, done));
     else
-        printf("%s%s\n", table.text, svg);
+        printf("%s%s, and as a page: %s\n", table.text, svg, page);
     CHECK(done == n, LL_E_ARG, "%s", trouble);
     return LL_OK;
 }

@@ -110,6 +110,8 @@ static ll_err try_form(const opts *o, const windows *w, form *f)
         CHECK(!strcmp(plus, "kv8") || (!strcmp(plus, "gptq") && !strcmp(weights, "int4")), LL_E_ARG,
               "--to %s: only +kv8 can follow, and +gptq after int4", f->name);
     }
+    CHECK(!strcmp(weights, "f32") || !strcmp(weights, "int8") || !strcmp(weights, "int4"), LL_E_ARG,
+          "--to %s: f32, int8, int4 or int4+gptq can be, each with +kv8", f->name);
     how.weights = weights;
     how.cache = kv8 ? "int8" : "f32";
     how.context = w->seq;

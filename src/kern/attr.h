@@ -4,6 +4,8 @@
 #include "base/share.h"
 #include "base/types.h"
 
+#include <string.h>
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -228,7 +230,9 @@ typedef struct ll_blocked_attr {
 /* The same with 'z' for '_': the product with weights as numbers. */
 static inline void ll_blocked_spec(const ll_blocked_attr *a, char out[LL_SPEC_MAX])
 {
-    for (int i = 0; i < LL_SPEC_MAX; i++) out[i] = a->spec[i] == '_' ? 'z' : a->spec[i];
+    char free = 'a'; /* for '_' */
+    while (strchr(a->spec, free)) free++;
+    for (int i = 0; i < LL_SPEC_MAX; i++) out[i] = a->spec[i] == '_' ? free : a->spec[i];
 }
 typedef struct ll_unblock_attr {
     ll_dtype dtype;

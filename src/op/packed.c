@@ -116,8 +116,8 @@ static ll_err read_blocked(const void *attr, const char *part[3], int n[3])
     n[0] = (int)(comma - spec), n[1] = (int)(arrow - comma) - 1, n[2] = (int)strlen(arrow + 2);
     for (int k = 0; k < 3; k++)
         for (int i = 0; i < n[k]; i++)
-            CHECK((part[k][i] >= 'a' && part[k][i] < 'z') || (part[k][i] == '_' && i == n[k] - 1),
-                  LL_E_ARG, "spec \"%s\": '%c' is no letter a to y, or no '_' at the end", spec,
+            CHECK((part[k][i] >= 'a' && part[k][i] <= 'z') || (part[k][i] == '_' && i == n[k] - 1),
+                  LL_E_ARG, "spec \"%s\": '%c' is no letter a to z, or no '_' at the end", spec,
                   part[k][i]);
     bool x = n[0] && part[0][n[0] - 1] == '_', y = n[2] && part[2][n[2] - 1] == '_';
     CHECK(n[1] > 1 && part[1][n[1] - 1] == '_' && x != y, LL_E_ARG,
@@ -198,7 +198,8 @@ const ll_op ll_op_blocked_matmul = {
     .trials = {"f32[3,2,32], u8[5,2,34] {spec=\"mk_,nk_->mn\"}",
                "f32[3,5], u8[5,2,20] {spec=\"mn,nk_->mk_\"}",
                "f32[2,3,2,2,32], u8[7,2,2,18] {spec=\"btnd_,cnd_->btc\"}",
-               "f32[1,9,3,2], u8[3,2,1,20] {spec=\"btnh,nhk_->btk_\"}"},
+               "f32[1,9,3,2], u8[3,2,1,20] {spec=\"btnh,nhk_->btk_\"}",
+               "f32[2,3,1,32], u8[3,2,1,34] {spec=\"btc_,zhc_->btzh\"}"},
 };
 
 const ll_op *const ll_ops_packed[] = {&ll_op_packed_matmul, &unblock, &ll_op_blocked_matmul, NULL};

@@ -8,6 +8,7 @@
 #include "base/crc32c.h"
 #include "base/rng.h"
 #include "train/ranks.h"
+#include "train/teacher.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -128,15 +129,17 @@ static ll_err list_items(ll_loose *x)
     ll_session_tensors(s, a, &tensors, &parts);
     x->items = LL_NEW_ARRAY(x->arena, ll_loose_item, s->n_kept + 1);
     for (int class = 0; class < 3; class ++) {
-        for (int i = 0; i < s->n_kept; i++) {
+        for (int i = 0, at = -1; i < s->n_kept; i++) {
             const ll_slot *v = &s->p->slots[s->kept[i]];
+            if (ll_is_cache(v->name) || ll_is_teacher(v->name)) continue; /* as the list has it */
+            at++;
             if (class_of(s, v) != class) continue;
             CHECK(v->type.dtype == LL_F32, LL_E_CONFIG,
                   "parallel.replicas: %s is of type %s, and replicas exchange f32", v->name,
                   ll_dtype_name(v->type.dtype));
             int64_t n = ll_numel(&v->type.shape);
             x->items[x->n_item++] =
-                (ll_loose_item){v->name, i, x->all, n, parts && parts[i].spare, NULL};
+                (ll_loose_item){v->name, i, x->all, n, parts && parts[at].spare, NULL};
             x->all += n;
         }
         if (class == 0) x->n_param = x->n_item, x->params = x->all;

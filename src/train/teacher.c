@@ -11,7 +11,9 @@ ll_err ll_teacher_run(const ll_run *r, ll_run **out)
     LL_OWN(ll_run) t = NULL;
     char text[64];
     *out = NULL;
-    TRY(ll_run_load(r->train.teacher, &t));
+    ll_err rc = ll_run_load(r->train.teacher, &t);
+    CHECK(rc == LL_OK, rc, "%s: %s; want a run, or a folder of one",
+          ll_run_origin(r, "train.teacher"), ll_error_message());
     int64_t seq = ll_run_size(r, "seq", 0);
     snprintf(text, sizeof text, "model.seq=%lld", (long long)seq);
     if (seq) TRY(ll_run_set(t, text));

@@ -17,5 +17,6 @@ ll_err ll_teacher_run(const ll_run *r, ll_run **out);
 /* Adds its graph, of evaluation, to one that makes loss; *loss becomes what is minimised. Result
  * "distillation" is the second term without w. */
 ll_err ll_teacher_add(const ll_run *r, const ll_graph *theirs, ll_graph *g, ll_val *loss);
-/* Its trained parameters, or those that it begins with, into s, where the run has a teacher. */
-ll_err ll_teacher_load(const ll_run *r, ll_session *s);
+/* Its trained parameters, or those that it begins with, into s, where the run has a teacher. *note:
+ * which those are, for people; NULL: it has none. */
+ll_err ll_teacher_load(const ll_run *r, ll_session *s, ll_arena *arena, const char **note);

@@ -7,29 +7,34 @@
 
 #include <stdlib.h>
 
-static ll_err load(const ll_run *t, ll_session *s)
+static ll_err load(const ll_run *t, ll_session *s, ll_arena *a, const char **note)
 {
     LL_OWN(ll_st_file) f = NULL;
-    LL_OWN(ll_arena) a = ll_arena_new();
     int64_t step;
-    const char *note;
+    *note = NULL;
     TRY(ll_checkpoint_open_latest(NULL, t->out, &f));
-    if (f) return ll_session_take(s, f, &step);
+    if (f) {
+        TRY(ll_session_take(s, f, &step));
+        *note = ll_arena_printf(a, "teacher: %s", ll_st_path(f));
+        return LL_OK;
+    }
     CHECK(*t->train.init, LL_E_IO, "train.teacher %s has no checkpoint: train it first", t->out);
     return ll_weights_load(
-        s, &(ll_weights_from){t->train.init, t->train.init_map, t->train.init_skip}, a, &note);
+        s, &(ll_weights_from){t->train.init, t->train.init_map, t->train.init_skip}, a, note);
 }
 
-ll_err ll_teacher_load(const ll_run *r, ll_session *s)
+ll_err ll_teacher_load(const ll_run *r, ll_session *s, ll_arena *arena, const char **note)
 {
     LL_OWN(ll_run) t = NULL;
     LL_OWN(ll_graph) g = NULL;
     LL_OWN(ll_session) from = NULL;
+    *note = NULL;
     if (!*r->train.teacher) return LL_OK;
     TRY(ll_teacher_run(r, &t));
     TRY(ll_run_graph(t, 1, NULL, &g));
     TRY(ll_session_open(g, &(ll_session_opts){.threads = (int)r->train.threads}, &from));
-    TRY(load(t, from));
+    ll_err rc = load(t, from, arena, note);
+    CHECK(rc == LL_OK, rc, "train.teacher %s: %s", r->train.teacher, ll_error_message());
     for (int i = 1; i < g->n_value; i++) {
         const ll_value *v = &g->values[i];
         if (v->node >= 0 || (v->kind != LL_PARAM && v->kind != LL_STATE)) continue;

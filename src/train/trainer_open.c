@@ -210,6 +210,8 @@ static ll_err begin(trainer *t)
     const ll_weights_from from = {r->init, r->init_map, r->init_skip};
     if (t->opts->resume) return resume(t);
     if (*r->init) TRY(ll_weights_load(t->s, &from, t->arena, &t->weights));
+    if (r->lora && !*r->init) /* for whom would that be meant? */
+        t->weights = "train.lora without train.init: the frozen weights are random numbers";
     return t->loose ? ll_loose_begin(t->loose) : LL_OK;
 }
 
@@ -399,7 +401,11 @@ ll_err ll_trainer_open(trainer *t)
     TRY(ll_ranks_agree(t->comm, t->lead ? lock_folder(t) : LL_OK));
     if (t->comm) ll_comm_slow(t->comm, false);
     TRY(is_restart(t) ? begin_again(t) : begin(t));
-    TRY(ll_ranks_agree(t->comm, ll_teacher_load(&t->own, t->s)));
+    const char *teacher;
+    TRY(ll_ranks_agree(t->comm, ll_teacher_load(&t->own, t->s, t->arena, &teacher)));
+    if (teacher)
+        t->weights =
+            t->weights ? ll_arena_printf(t->arena, "%s; %s", t->weights, teacher) : teacher;
     TRY(open_buddy(t));
     TRY(ll_saver_open(t->comm, t->s, t->loose, t->r->out, t->r->train.save_beside, &t->saver));
     CHECK(!t->loose || (!t->opts->trace && !t->opts->timeline), LL_E_ARG,

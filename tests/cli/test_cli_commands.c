@@ -150,7 +150,7 @@ static void compresses(void **state)
     }
     json_decref(e);
     json_decref(c);
-    refuses(*state, 1, "compress g --to int3", "f32, int8 or int4");
+    refuses(*state, 1, "compress g --to int3", "f32, int8, int4 or int4+gptq");
     refuses(*state, 1, "compress g --to int8+x", "only +kv8");
     refuses(*state, 1, "compress g --to int8+gptq", "+gptq after int4");
     must(*state, "train s.yaml --out t -s train.teacher=./g -s model.width=16 -s train.steps=4");
