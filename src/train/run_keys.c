@@ -164,7 +164,7 @@ static const ll_key keys[] = {
          "a run, trained or imported, from whose logits the model learns besides (distillation)"),
     NUMBER("train.teacher_weight", train.teacher_weight, "0.5", 0, 1,
            "how much of what is minimised is the distance from the teacher; the rest is the loss"),
-    NUMBER("train.temperature", train.temperature, "2", ABOVE_0, 1e6,
+    NUMBER("train.temperature", train.temperature, "2", 0.01, 1000,
            "that logits, the teacher's and ours, are divided by"),
     INT("train.seed", train.seed, "1", 0, MANY, "of initial values, order and dropout"),
     CHOICE("train.machine", train.machine, "cpu", WORDS(LL_TARGETS), "what computes"),

@@ -5,19 +5,31 @@
 #include "train/run_int.h"
 
 #include <stdio.h>
+#include <stdlib.h>
+
+static ll_err open_run(const ll_run *r, ll_run **out)
+{
+    char text[64];
+    TRY(ll_run_load(r->train.teacher, out));
+    int64_t seq = ll_run_size(r, "seq", 0);
+    snprintf(text, sizeof text, "model.seq=%lld", (long long)seq);
+    if (seq) TRY(ll_run_set(*out, text));
+    return ll_run_finish(*out);
+}
 
 ll_err ll_teacher_run(const ll_run *r, ll_run **out)
 {
     LL_OWN(ll_run) t = NULL;
-    char text[64];
     *out = NULL;
-    ll_err rc = ll_run_load(r->train.teacher, &t);
-    CHECK(rc == LL_OK, rc, "%s: %s; want a run, or a folder of one",
+    ll_err rc = open_run(r, &t);
+    CHECK(rc == LL_OK, rc, "%s: %s; want a run, or a folder of one, of such a model",
           ll_run_origin(r, "train.teacher"), ll_error_message());
-    int64_t seq = ll_run_size(r, "seq", 0);
-    snprintf(text, sizeof text, "model.seq=%lld", (long long)seq);
-    if (seq) TRY(ll_run_set(t, text));
-    TRY(ll_run_finish(t));
+    char *theirs = realpath(t->out, NULL), *ours = realpath(r->out, NULL);
+    bool same = theirs && ours && !strcmp(theirs, ours);
+    free(theirs);
+    free(ours);
+    CHECK(!same, LL_E_CONFIG, "%s: a run cannot learn from itself: use another --out",
+          ll_run_origin(r, "train.teacher"));
     *out = t;
     t = NULL;
     return LL_OK;
