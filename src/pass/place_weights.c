@@ -186,10 +186,11 @@ static int8_t positions_of(const placer *c, const ll_node *n, const ll_loops *l,
     for (int d = 0; d < s->n; d++) {
         int64_t left = s->d[d] / ll_mesh_group(c->m, at->split[d]);
         /* an axis joins a dimension inside of those that cut it (mesh.h) */
-        if (l->window[l->out[0][d]] || at->split[d] >> axis || left < p) continue;
+        int loop = l->out[0][d]; /* -1: has none */
+        if (loop < 0 || l->window[loop] || at->split[d] >> axis || left < p) continue;
         double cost = conflict(c, n->out[0], d, axis, 0), uneven = unevenness(left, p);
         if (cost > least || (cost == least && uneven >= even)) continue;
-        if (cost > 0 && ll_dim_of(l->in[w], l->out[0][d]) >= 0) continue;
+        if (cost > 0 && ll_dim_of(l->in[w], loop) >= 0) continue;
         best = d;
         least = cost;
         even = uneven;
