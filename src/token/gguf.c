@@ -168,11 +168,13 @@ static ll_err read_shape(reader *r, ll_gguf_tensor *t, uint64_t *count)
     uint64_t n, d[8];
     TRY(number(r, 4, &n));
     CHECK(n <= 8, LL_E_IO, "%s: %s has %llu dimensions", r->path, t->name, (unsigned long long)n);
+    uint64_t most = 1; /* but for dimensions of 0, whichever is first */
     *count = 1;
     for (uint64_t i = 0; i < n; i++) {
         TRY(number(r, 8, &d[i]));
-        CHECK(!__builtin_mul_overflow(*count, d[i], count) && *count < INT64_MAX / 64, LL_E_IO,
-              "%s: %s has more elements than can be counted", r->path, t->name);
+        CHECK(!__builtin_mul_overflow(most, d[i] ? d[i] : 1, &most) && most < INT64_MAX / 64,
+              LL_E_IO, "%s: %s has more elements than can be counted", r->path, t->name);
+        *count *= d[i];
     }
     t->shape.n = n <= LL_MAX_DIMS ? (int)n : -1;
     for (int i = 0; i < t->shape.n; i++) t->shape.d[i] = (int64_t)d[n - 1 - (uint64_t)i];
