@@ -8,8 +8,9 @@
  * Of 4 bits, byte i has elements i and, above, i + 16. A parameter of such rows is "w.int8",
  * "w.int4" or "w.nf4", u8 [N,C/32,bytes], for "w", f32 [N,C]. */
 #pragma once
-#include "base/types.h"
+#include "base/num.h"
 #include "kern/attr.h"
+#include "kern/kern.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -41,6 +42,32 @@ const ll_block_kind *ll_block_sized(int64_t bytes);
 const ll_block_kind *ll_block_named(const char *parameter, size_t *n);
 /* How many numbers a parameter is, or stands for. */
 int64_t ll_block_numbers(const char *parameter, ll_dtype t, const ll_shape *s);
+
+/* A product with weights in blocks as one with numbers, which lie at the beginning of scratch. */
+typedef struct ll_blocked_plain {
+    ll_kcall call;
+    ll_tensor in[2];
+    ll_matmul_attr attr;
+    size_t bytes; /* of the numbers */
+} ll_blocked_plain;
+
+static inline void ll_blocked_as_plain(const ll_kcall *c, ll_blocked_plain *p)
+{
+    memset(p, 0, sizeof *p);
+    p->call = *c;
+    p->in[0] = c->in[0];
+    p->in[1] = c->in[1];
+    ll_shape *s = &p->in[1].shape;
+    s->d[s->n - 1] = LL_PACK;
+    ll_blocked_spec((const ll_blocked_attr *)c->attr, p->attr.spec);
+    p->attr.out = LL_F32;
+    p->bytes = ll_align64((size_t)ll_numel(s) * sizeof(float));
+    p->in[1].dtype = LL_F32;
+    p->in[1].data = c->scratch;
+    p->call.in = p->in;
+    p->call.attr = &p->attr;
+    p->call.scratch = c->scratch ? (char *)c->scratch + p->bytes : NULL;
+}
 
 #ifdef __cplusplus
 }

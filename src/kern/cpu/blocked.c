@@ -36,42 +36,19 @@ ll_err unblock_cpu(const ll_kcall *c)
     return LL_OK;
 }
 
-/* The call with weights as numbers, which lie at the beginning of its scratch. */
-typedef struct plain {
-    ll_kcall call;
-    ll_tensor in[2];
-    ll_matmul_attr attr;
-    size_t bytes;
-} plain;
-
-static void make_plain(const ll_kcall *c, plain *p)
-{
-    *p = (plain){.call = *c, .in = {c->in[0], c->in[1]}};
-    ll_shape *s = &p->in[1].shape;
-    s->d[s->n - 1] = LL_PACK;
-    ll_blocked_spec((const ll_blocked_attr *)c->attr, p->attr.spec);
-    p->attr.out = LL_F32;
-    p->bytes = ll_align64((size_t)ll_numel(s) * sizeof(float));
-    p->in[1].dtype = LL_F32;
-    p->in[1].data = c->scratch;
-    p->call.in = p->in;
-    p->call.attr = &p->attr;
-    p->call.scratch = c->scratch ? (char *)c->scratch + p->bytes : NULL;
-}
-
 size_t blocked_matmul_cpu_scratch(const ll_kcall *c)
 {
-    plain p;
-    make_plain(c, &p);
+    ll_blocked_plain p;
+    ll_blocked_as_plain(c, &p);
     return p.bytes + matmul_cpu_scratch(&p.call);
 }
 
 ll_err blocked_matmul_cpu(const ll_kcall *c)
 {
-    plain p;
+    ll_blocked_plain p;
     CHECK(c->in[0].dtype == LL_F32, LL_E_ARG, "blocked_matmul of %s on the cpu machine, want f32",
           ll_dtype_name(c->in[0].dtype));
-    make_plain(c, &p);
+    ll_blocked_as_plain(c, &p);
     unblock(c, &c->in[1], (float *)c->scratch);
     return matmul_cpu(&p.call);
 }

@@ -38,40 +38,17 @@ static ll_err run_unblock(const ll_kcall *c)
 
 extern "C" const ll_solver unblock_cuda[] = {{NULL, NULL, NULL, run_unblock}, {}};
 
-/* The call with weights as numbers, which lie at the beginning of its scratch. */
-struct plain {
-    ll_kcall call;
-    ll_tensor in[2];
-    ll_matmul_attr attr;
-    size_t bytes;
-};
-
-static void make_plain(const ll_kcall *c, plain *p)
-{
-    *p = plain{*c, {c->in[0], c->in[1]}, {}, 0};
-    ll_shape *s = &p->in[1].shape;
-    s->d[s->n - 1] = LL_PACK;
-    ll_blocked_spec((const ll_blocked_attr *)c->attr, p->attr.spec);
-    p->attr.out = LL_F32;
-    p->bytes = ll_align64((size_t)ll_numel(s) * sizeof(float));
-    p->in[1].dtype = LL_F32;
-    p->in[1].data = c->scratch;
-    p->call.in = p->in;
-    p->call.attr = &p->attr;
-    p->call.scratch = c->scratch ? (char *)c->scratch + p->bytes : NULL;
-}
-
 static size_t scratch(const ll_kcall *c)
 {
-    plain p;
-    make_plain(c, &p);
+    ll_blocked_plain p;
+    ll_blocked_as_plain(c, &p);
     return p.bytes + ll_blas_scratch(&p.call, p.attr.spec);
 }
 
 static ll_err run(const ll_kcall *c)
 {
-    plain p;
-    make_plain(c, &p);
+    ll_blocked_plain p;
+    ll_blocked_as_plain(c, &p);
     TRY(unblock(c, &c->in[1], (float *)c->scratch));
     return ll_blas_product(&p.call, p.attr.spec);
 }
