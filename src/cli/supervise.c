@@ -48,7 +48,8 @@ static const double count_s = 1.0;  /* between counts of them */
 static const double stuck_s = 1.0;  /* mpiexec is given, after a loss, before it is ended */
 static const double grace_s = 10.0; /* and where it does not tell of one, beside 2 timeouts */
 static const double probe_s = 10.0; /* between looks for hosts that have come back */
-static const double answer_s = 3.0; /* a host is given to answer */
+static const double answer_s = 3.0; /* a host is given to answer, where none has */
+static const double more_s = 0.5;   /* and beside as long as those took that have */
 
 typedef struct host {
     char *name;
@@ -69,6 +70,7 @@ typedef struct job {
     bool stopped, resizing; /* the ranks are to stop: by the user; to have others */
     bool asked, insisted;   /* they know; the user does not want to wait for them */
     bool lost;              /* they say that a rank is */
+    bool probed;            /* and it is known which hosts answer since */
     int64_t here, seen;     /* ranks on this machine: now, and at most of this start */
     double looked;          /* when they were counted */
     double waits;           /* since when mpiexec is waited for in vain; 0: it is not */
@@ -214,7 +216,7 @@ static ll_err read_hosts(job *j)
 static void probe(job *j, bool all)
 {
     pid_t *asked = LL_NEW_ARRAY(j->arena, pid_t, j->n_host + 1);
-    double until = ll_now() + answer_s;
+    double began = ll_now(), until = began + answer_s;
     int open = 0;
     for (int i = 0; i < j->n_host; i++) {
         if (!all && !j->hosts[i].dead) continue;
@@ -229,6 +231,8 @@ static void probe(job *j, bool all)
             j->hosts[i].dead = code_of(status) != 0;
             asked[i] = 0;
             open--;
+            double last = ll_now() + (ll_now() - began) + more_s;
+            if (!j->hosts[i].dead && last < began + answer_s) until = last;
         }
     for (int i = 0; i < j->n_host; i++) {
         if (asked[i] <= 0) continue;
@@ -250,9 +254,20 @@ static ll_err find_hosts(job *j)
     enum { TRIES = 20 };
     for (int i = 0; i == 0 || (i < TRIES && !living(j)); i++) {
         TRY(read_hosts(j));
-        probe(j, true);
+        if (i || !j->probed) probe(j, true);
     }
+    j->probed = false;
     return LL_OK;
+}
+
+/* After a loss, and while mpiexec ends: is a host gone, so that it will wait in vain? */
+static bool host_is_gone(job *j)
+{
+    int64_t before = living(j);
+    if (!j->care->hosts || j->probed) return false;
+    probe(j, true);
+    j->probed = true;
+    return living(j) < before;
 }
 
 /* On which hosts, how many ranks, and on which mesh. */
@@ -324,7 +339,8 @@ static void end_stuck(job *j, pid_t child)
     else if (j->waits == 0)
         j->waits = now;
     double most = j->lost ? stuck_s : j->insisted ? grace_s : 2 * j->care->timeout + grace_s;
-    if (j->waits == 0 || now < j->waits + most) return;
+    bool gone = j->lost && host_is_gone(j);
+    if (!gone && (j->waits == 0 || now < j->waits + most)) return;
     if (!j->lost) fprintf(stderr, "%s: mpiexec does not end: ending it\n", ll_cli_name());
     j->lost = true;
     end_all(child);
