@@ -31,10 +31,14 @@ clean() {
     [ -n "${KEEP:-}" ] && echo "kept: $work" || rm -rf "$work"
 }
 
-settings() { # RUN: words, and how many steps last long enough
+settings() { # RUN [same]: words, and how many steps last long enough; same: other meshes have the same bits
     case $1 in
-    gpt-kjv) words="-s parallel.canonical=true -s train.eval_every=0 -s train.eval_samples=16" steps=${STEPS:-400} ;;
-    *) words="-s train.epochs=0 --exact -s train.eval_samples=64" steps=${STEPS:-1600} ;;
+    gpt-kjv) words="-s train.eval_every=0 -s train.eval_samples=16" steps=${STEPS:-400} ;;
+    *) words="-s train.epochs=0 -s train.eval_samples=64" steps=${STEPS:-1600} ;;
+    esac
+    case $1,${2:-} in
+    gpt-kjv,) words="$words -s parallel.canonical=true" ;;
+    *) words="$words --exact" ;;
     esac
     words="$words -s train.steps=$steps -s train.save_every=50 -s train.keep=1000 -s train.buddy=1"
     words="$words -s parallel.timeout=4 --plain --json ${WORDS:-}"
@@ -80,10 +84,12 @@ tell() { # OUT: how long each start took from the blow (in times.txt), and the g
     grep -h goodput "$1.log" | tail -n 1 | sed 's/^/  /'
 }
 
-whole() { # RUN: the run that nothing befalls, once
-    [ -e "$work/$1-whole/metrics.jsonl" ] && return
+whole() { # RUN: the run that nothing befalls, once for the same words
+    [ "$(cat "$work/$1-whole.words" 2>/dev/null)" = "$words" ] && return
+    rm -rf "$work/$1-whole"
     start "$work/$1-whole" "$1" -n 4 $words -s train.buddy=0
     ended "$work/$1-whole"
+    echo "$words" >"$work/$1-whole.words"
 }
 
 blows() { # SIGNAL RUN
@@ -124,7 +130,7 @@ disk() { # RUN
 }
 
 net() { # RUN
-    settings "$1"
+    settings "$1" same
     echo "$1, $steps steps on four hosts, one unplugged for $each s"
     NETNS_PREFIX=$(scripts/netns.sh up 4 none) || { echo "  skipped: no hosts" && return; }
     export NETNS_PREFIX LOOPLINE_MPIEXEC="$PWD/scripts/netns.sh mpiexec"
@@ -145,7 +151,7 @@ net() { # RUN
 }
 
 resize() { # RUN
-    settings "$1"
+    settings "$1" same
     echo "$1, $steps steps: 4 ranks, 3, and 4 again"
     whole "$1"
     echo localhost slots=4 >"$work/hosts"
