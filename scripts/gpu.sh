@@ -167,6 +167,7 @@ lenet5 data=2 --set train.batch=16
 gpt tensor=2 $small
 gpt data=2,tensor=2 $small
 lenet5 height=4 --set train.batch=16
+gpt data=2 $small --set model.width=64 --set train.lora=4 --set train.base=nf4
 END
 fi
 

@@ -155,8 +155,6 @@ ll_err ll_generator_open(const ll_run *r, const ll_generator_opts *o, ll_generat
     CHECK(!o->calibrate || o->bits == 4, LL_E_ARG, "calibrating is for weights of 4 bits");
     CHECK(o->cache_bits == 0 || o->cache_bits == 8, LL_E_ARG,
           "keys and values of %d bits: 8 can be", o->cache_bits);
-    CHECK(!o->cache_bits || strcmp(r->train.machine, "cuda"), LL_E_ARG,
-          "keys and values of 8 bits are of machine cpu: on cuda they stay as they are");
     g->step[0] = 1;
     g->step[1] = o->chunk ? o->chunk : CHUNK;
     if (g->step[1] > g->places) g->step[1] = g->places;

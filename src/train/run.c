@@ -496,8 +496,6 @@ static ll_err finish_base(const ll_run *r)
     const char *where = ll_run_origin(r, "train.base");
     CHECK(r->train.lora, LL_E_CONFIG, "%s: train.base %s is of frozen weights: set train.lora",
           where, r->train.base);
-    CHECK(!strcmp(r->train.machine, "cpu") || !strcmp(r->train.machine, "ref"), LL_E_CONFIG,
-          "%s: train.base %s is of machine cpu: f32 on %s", where, r->train.base, r->train.machine);
     CHECK(!strcmp(r->train.precision, "f32"), LL_E_CONFIG,
           "%s: train.base %s is with train.precision f32, not %s", where, r->train.base,
           r->train.precision);
