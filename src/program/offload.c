@@ -65,6 +65,7 @@ struct ll_offload {
     double *time;      /* [n_node + 1] before each node */
     int *root;         /* [n_value] the value whose bytes it shows */
     int *first, *last; /* [n_value] nodes that read it, or what shows its bytes */
+    int *sent;         /* [n_value] the last collective of these */
     ll_lull *lulls;    /* the best first */
     int n;
 };
@@ -106,6 +107,7 @@ static void find_longest(ll_offload *f, ll_lull *of)
 {
     const ll_graph *g = f->g;
     int *last = LL_NEW_ARRAY(f->arena, int, g->n_value);
+    f->sent = LL_NEW_ARRAY(f->arena, int, g->n_value);
     for (int v = 1; v < g->n_value; v++) last[v] = g->values[v].node;
     for (int i = 0; i < g->n_node; i++) {
         const ll_node *n = &g->nodes[i];
@@ -115,6 +117,7 @@ static void find_longest(ll_offload *f, ll_lull *of)
             if (last[v] < i && last[v] >= 0 && unread > of[v].rate)
                 of[v] = (ll_lull){.from = last[v], .to = i, .update = -1, .rate = unread};
             last[v] = i;
+            if (n->op->collective) f->sent[v] = i;
         }
     }
 }
@@ -124,7 +127,8 @@ static bool sums(const ll_node *n)
     return n->op == &ll_op_accum || n->op == &ll_op_accum_on;
 }
 
-/* Activations: made in a micro-batch, read in it again; not what is seen outside of it. */
+/* Activations: made in a micro-batch, read in it again; not what is seen outside of it. Nor what a
+ * collective reads then: that would start later than on ranks that have room for it. */
 static bool may_go(const ll_offload *f, int v, const ll_lull *x)
 {
     const ll_graph *g = f->g;
@@ -132,7 +136,7 @@ static bool may_go(const ll_offload *f, int v, const ll_lull *x)
     if (m < 0 || f->root[v] != v || !x->to || ll_value_bytes(&g->values[v]) < SMALLEST)
         return false;
     const ll_node *made = &g->nodes[m], *reads = &g->nodes[x->to];
-    if (made->op->collective && x->from == m) return false;
+    if ((made->op->collective && x->from == m) || f->sent[v] >= x->to) return false;
     return made->of.phase != LL_ONCE && reads->of.phase != LL_ONCE && !sums(made) && !sums(reads);
 }
 

@@ -4,7 +4,7 @@
  *   1. Three sections: micro-batch nodes, then what results need, then the rest.
  *   2. A collective is two moments: its start, which is its place among the nodes, and its wait,
  *      right before the first node that reads its result. Where that node comes up and others of
- *      the next few are ready, those go first.
+ *      the next few are ready, those go first; not where ranks lay values aside, each its own.
  *   3. Means, and collectives that sum, start as soon as their operand is made. Of the
  *      reduce-scatters, and of bundles (flight.c), no more than MOST_ROOMS are under way, for each
  *      holds gradients.
@@ -39,6 +39,7 @@ typedef struct orderer {
     int *flying, n_flying;    /* those under way, oldest first */
     int *list, n;             /* the section's nodes */
     bool blocking;            /* collectives are awaited where they start */
+    bool still;               /* nothing goes before what waits */
     const int *until;  /* of sends and stores: the node before which they are awaited; NULL: none */
     int *first, *next; /* of each node, those that come right behind it; indices + 1 */
 } orderer;
@@ -222,7 +223,7 @@ static int find_other(const orderer *q, int at)
 {
     bool first = !q->g->nodes[q->list[at]].op->collective;
     int action = q->g->nodes[q->list[at]].action;
-    for (int i = at + 1; i < q->n && i <= at + LOOK_AHEAD; i++) {
+    for (int i = at + 1; !q->still && i < q->n && i <= at + LOOK_AHEAD; i++) {
         int node = q->list[i];
         const ll_node *n = &q->g->nodes[node];
         if (q->placed[node] || n->action != action || ll_aside_of(n)) continue;
@@ -386,7 +387,8 @@ static void list_by_arrival(orderer *q, int section)
 {
     const ll_graph *g = q->g;
     int *key = LL_NEW_ARRAY(q->arena, int, g->n_node + 1), last = 0;
-    for (int i = 0; i < q->n_flying; i++) key[q->flying[i]] = i + 1;
+    for (int i = 0; i < q->n_flying; i++) /* what is laid aside is each rank's own */
+        key[q->flying[i]] = ll_aside_of(&g->nodes[q->flying[i]]) ? 0 : i + 1;
     for (int i = 0; i < g->n_node; i++) {
         if (section_of(q->micro, q->report, i) < section) continue;
         for (int k = 0; k < g->nodes[i].n_in; k++) {
@@ -453,6 +455,7 @@ ll_err ll_find_order(const ll_graph *g, const ll_unrolled *un, const int *until,
                      const ll_lower_opts *opts, ll_arena *arena, ll_order *o)
 {
     orderer q = {.g = g, .o = o, .arena = arena, .blocking = opts->blocking, .until = until};
+    q.still = opts->memory > 0; /* ranks lay aside what each must: other nodes would be ready */
     new_order(&q, opts->n_micro);
     o->unrolled = un != NULL;
     TRY(find_sections(g, un, o->n_micro, arena, q.micro, q.report));
