@@ -406,8 +406,10 @@ static void show_end(const ll_run *r, const ll_train_report *t, const ll_start *
                 ll_text_time(t->predicted_s, d), ll_text_time(t->step_s, e),
                 100 * fabs(t->predicted_s / t->step_s - 1),
                 t->predicted_s < t->step_s ? "less" : "more");
-    fprintf(stderr, "\nmemory%s: %s planned, %s used", t->ranks > 1 ? " of the rank with most" : "",
-            ll_text_bytes(t->memory.planned, d), ll_text_bytes(t->memory.used, e));
+    fprintf(stderr, "\nmemory%s: %s planned, %s used%s",
+            t->ranks > 1 ? " of the rank with most" : "", ll_text_bytes(t->memory.planned, d),
+            ll_text_bytes(t->memory.used, e),
+            t->memory.of_all ? " there by all processes, with libraries" : "");
     LL_OWN(ll_arena) a = ll_arena_new();
     fprintf(stderr, "\n%s", ll_goodput_text(&t->goodput, a));
     if (t->skipped)

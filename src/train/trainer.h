@@ -20,6 +20,7 @@ typedef struct ll_train_memory {
     double planned; /* all of these, or on a device its tensors: before the first step */
     double used; /* as the system counts it; on a device all that its driver counts, at the end */
     double tensors_used; /* mapped and allocated for tensors */
+    bool of_all;         /* used: by all processes of the device, for its driver tells no more */
 } ll_train_memory;
 
 typedef struct ll_train_start {

@@ -55,6 +55,7 @@ ll_err ll_trainer_measure_memory(trainer *t)
 {
     ll_train_memory *m = &t->report->memory;
     m->used = used_bytes(t);
+    m->of_all = t->s->machine->ask;
     m->tensors_used =
         (double)(ll_exec_bytes(t->s->e) + ll_evaluator_bytes(t->eval) + ll_residual_bytes(t->s));
     if (t->comm) m->tensors_used += (double)ll_comm_used(t->comm).held;
