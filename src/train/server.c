@@ -2,6 +2,7 @@
  * statistics, the pool, and the outer optimizer's velocity. */
 #include "train/server.h"
 
+#include "base/file.h"
 #include "comm/rma.h"
 #include "train/ranks.h"
 
@@ -27,7 +28,9 @@ struct ll_server {
         *more;           /* [shared]: what it began with; as the server has it; pool, velocity */
     int64_t since, seen; /* steps since the last change was left; changes applied by then */
     bool unread;         /* since it left a change */
-    FILE *order, *replay;
+    FILE *order;
+    ll_turns replay; /* turn NULL: none, the next there is will do */
+    int64_t repeated;
     ll_server_count count;
     void *room;
 };
@@ -68,40 +71,95 @@ size_t ll_server_bytes(const ll_server_opts *o)
 
 /* ---- opening ---- */
 
-static ll_err open_file(const char *path, const char *how, FILE **out)
+/* A number at *at, and the character behind it. */
+static bool take_number(const char **at, char end, int64_t *out)
 {
-    if (!path) return LL_OK;
-    *out = fopen(path, how);
-    CHECK(*out, LL_E_IO, "%s: %s", path, strerror(errno));
+    char *rest;
+    if (**at < '0' || **at > '9') return false;
+    errno = 0;
+    *out = strtoll(*at, &rest, 10);
+    if (errno || *rest != end) return false;
+    *at = rest + 1;
+    return true;
+}
+
+static ll_err parse_lines(const char *at, const char *file, ll_turns *out)
+{
+    while (strchr(at, '\n')) {
+        int64_t last = out->n ? out->turn[out->n - 1] : -1;
+        CHECK(take_number(&at, '\n', &out->turn[out->n]) && out->turn[out->n] > last, LL_E_IO,
+              "%s, line %lld: not the number of a turn after %lld", file, (long long)out->n + 2,
+              (long long)last);
+        out->n++;
+    }
     return LL_OK;
+}
+
+/* A word at *at. */
+static bool take_word(const char **at, const char *word)
+{
+    size_t n = strlen(word);
+    if (strncmp(*at, word, n)) return false;
+    *at += n;
+    return true;
+}
+
+ll_err ll_turns_parse(const char *text, size_t size, const char *file, ll_turns *out)
+{
+    const char *at = text;
+    *out = (ll_turns){0};
+    bool begins =
+        take_word(&at, "from ") && take_number(&at, ' ', &out->from) && take_word(&at, "settings ");
+    size_t digits = begins ? strspn(at, "0123456789abcdef") : 0;
+    CHECK(digits == 8 && at[digits] == '\n' && strlen(text) == size, LL_E_IO,
+          "%s is no list of turns at a server", file);
+    out->settings = (uint32_t)strtoul(at, NULL, 16);
+    out->turn = (int64_t *)malloc((size / 2 + 1) * sizeof *out->turn); /* a line has 2 bytes */
+    CHECK(out->turn, LL_E_MEM, "no memory for the turns of %s", file);
+    ll_err rc = parse_lines(at + digits + 1, file, out);
+    if (rc == LL_OK) return rc;
+    free(out->turn);
+    out->turn = NULL;
+    return rc;
+}
+
+static ll_err read_turns(const char *path, ll_turns *out)
+{
+    uint8_t *text;
+    size_t size;
+    TRY(ll_file_read(path, (size_t)1 << 30, &text, &size));
+    ll_err rc = ll_turns_parse((const char *)text, size, path, out);
+    free(text);
+    return rc;
+}
+
+/* Would writing the one destroy the other? */
+static bool same_file(const char *a, const char *b)
+{
+    struct stat x, y;
+    return a && b && !stat(a, &x) && !stat(b, &y) && x.st_ino == y.st_ino && x.st_dev == y.st_dev;
 }
 
 /* A list of turns begins with the step before the first, and a sum of the run's settings. */
 static ll_err open_orders(ll_server *x, int64_t step)
 {
     const ll_server_opts *o = &x->o;
-    long long from = 0;
-    unsigned settings = 0;
     if (!ll_ranks_lead(o->mine)) return LL_OK;
-    TRY(open_file(o->replay, "r", &x->replay));
-    struct stat it, mine;
-    if (x->replay) {
-        bool same = o->order && fstat(fileno(x->replay), &it) == 0 && stat(o->order, &mine) == 0 &&
-                    it.st_ino == mine.st_ino && it.st_dev == mine.st_dev;
-        CHECK(!same, LL_E_ARG, "%s would be written over: repeat the run in another folder",
-              o->replay);
-        CHECK(fscanf(x->replay, "from %lld settings %x", &from, &settings) == 2, LL_E_IO,
-              "%s is no list of turns at a server", o->replay);
-        CHECK(from == step, LL_E_ARG,
+    CHECK(!same_file(o->replay, o->order), LL_E_ARG,
+          "%s would be written over: repeat the run in another folder", o->replay);
+    if (o->replay) {
+        TRY(read_turns(o->replay, &x->replay));
+        CHECK(x->replay.from == step, LL_E_ARG,
               "%s is of a run that went on from step %lld: only runs that were not resumed or "
               "started again can be repeated",
-              o->replay, from);
-        CHECK(settings == o->settings, LL_E_ARG,
+              o->replay, (long long)x->replay.from);
+        CHECK(x->replay.settings == o->settings, LL_E_ARG,
               "%s is of a run with other settings: repeat it with its own run.yaml", o->replay);
     }
-    TRY(open_file(o->order, "w", &x->order));
-    if (x->order)
-        fprintf(x->order, "from %lld settings %08x\n", (long long)step, (unsigned)o->settings);
+    if (!o->order) return LL_OK;
+    x->order = fopen(o->order, "w");
+    CHECK(x->order, LL_E_IO, "%s: %s", o->order, strerror(errno));
+    fprintf(x->order, "from %lld settings %08x\n", (long long)step, (unsigned)o->settings);
     return LL_OK;
 }
 
@@ -127,7 +185,7 @@ void ll_server_close(ll_server *x)
     if (!x) return;
     ll_rma_close(x->store);
     if (x->order) fclose(x->order);
-    if (x->replay) fclose(x->replay);
+    free(x->replay.turn);
     free(x->room);
     free(x->h);
     free(x);
@@ -291,11 +349,10 @@ static bool in_bound(const ll_server *x, int64_t step)
 static ll_err next_turn(ll_server *x, int64_t *turn)
 {
     *turn = -1;
-    if (!x->replay) return LL_OK;
-    long long n;
-    CHECK(fscanf(x->replay, "%lld", &n) == 1, LL_E_IO,
+    if (!x->replay.turn) return LL_OK;
+    CHECK(x->repeated < x->replay.n, LL_E_IO,
           "%s ends before this run does: repeat it with its own settings", x->o.replay);
-    *turn = n;
+    *turn = x->replay.turn[x->repeated++];
     return LL_OK;
 }
 
@@ -323,7 +380,7 @@ static ll_err take_turn(ll_server *x, unsigned what, float *v)
 /* A replica's first rank waits for others; in a run that is repeated, for its turn alone. */
 static bool waits(const ll_server *x)
 {
-    return ll_ranks_lead(x->o.mine) && !x->replay;
+    return ll_ranks_lead(x->o.mine) && !x->replay.turn;
 }
 
 ll_err ll_server_step(ll_server *x, float *v)

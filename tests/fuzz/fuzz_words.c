@@ -1,5 +1,6 @@
 /* Small texts from command lines and run files: meshes, layouts, specs, codecs, precisions, the
- * words of a command. Taken or refused with a message; what is a mesh prints and reads back. */
+ * words of a command, a list of turns. Taken or refused with a message; what is a mesh prints and
+ * reads back. */
 #include "base/spec.h"
 #include "cli/args.h"
 #include "comm/codec.h"
@@ -10,6 +11,7 @@
 #include "pass/recompute.h"
 #include "program/ways.h"
 #include "train/recovery.h"
+#include "train/server.h"
 
 #include <stdlib.h>
 
@@ -82,6 +84,15 @@ static void others(const char *text)
     LL_ASSERT(e == LL_OK ? r.budget >= 0 : *ll_error_message());
 }
 
+static void turns(const char *text, size_t size)
+{
+    ll_turns t;
+    ll_err e = ll_turns_parse(text, size, "fuzz", &t);
+    LL_ASSERT(e == LL_OK ? t.from >= 0 && t.turn : *ll_error_message() && !t.turn);
+    for (int64_t i = 0; e == LL_OK && i < t.n; i++) LL_ASSERT(t.turn[i] > (i ? t.turn[i - 1] : -1));
+    free(t.turn);
+}
+
 /* Every command's table, with the text cut into words at spaces. */
 static void words(char *text)
 {
@@ -108,6 +119,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     codec(text);
     others(text);
     ways(text);
+    turns(text, size);
     words(text);
     free(text);
     return 0;
