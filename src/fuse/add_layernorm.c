@@ -28,16 +28,13 @@ static void expand(ll_graph *g, const void *attr, const ll_val *in, int n_in, ll
     for (int o = 1; o < 3; o++) out[1 + o] = ll_sibling(g, out[1], o);
 }
 
-static const ll_attr_field fields[] = {LL_FIELD(ll_norm_attr, eps, LL_A_F64), {0}};
-
 static const ll_op add_layernorm = {
     .name = "add_layernorm",
     .work = LL_WORK_NORM,
     .n_in = 4,
     .n_more = 1,
     .n_out = 4,
-    .attr_size = sizeof(ll_norm_attr),
-    .attrs = fields,
+    LL_ATTRS(ll_norm_attr, eps),
     .dims = "*c, *c, c, c -> *c, *c, *, *",
     .whole = "*c",
     .wide_in = 1u << 2 | 1u << 3 | 1u << 4,

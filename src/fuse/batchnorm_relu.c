@@ -15,8 +15,6 @@
 extern const ll_solver batchnorm_relu_cuda[], batchnorm_add_relu_cuda[], batchnorm_relu_grad_cuda[];
 extern const ll_solver batchnorm_add_relu_grad_cuda[], batchnorm_sum_relu_grad_cuda[];
 
-static const ll_attr_field fields[] = {LL_FIELD(ll_norm_attr, eps, LL_A_F64), {0}};
-
 /* The mask is made again, of the statistics that are given. */
 static void expand_relu_grad(ll_graph *g, const void *attr, const ll_val *in, int, ll_val *out)
 {
@@ -32,9 +30,9 @@ static void expand_relu_grad(ll_graph *g, const void *attr, const ll_val *in, in
 #define OP(fn, ins, outs, how, wide, flops, ...)                                                   \
     {                                                                                              \
         .name = #fn, .work = LL_WORK_NORM, .n_in = ins, .n_out = outs,                             \
-        .attr_size = sizeof(ll_norm_attr), .attrs = fields, .dims = how, .whole = "*",             \
-        .wide_in = wide, .wide_out = 1u << 1 | 1u << 2, .infer = ll_infer_floats, .flop = flops,   \
-        .no_grad = true, .cuda = LL_GPU(fn##_cuda), __VA_ARGS__                                    \
+        LL_ATTRS(ll_norm_attr, eps), .dims = how, .whole = "*", .wide_in = wide,                   \
+        .wide_out = 1u << 1 | 1u << 2, .infer = ll_infer_floats, .flop = flops, .no_grad = true,   \
+        .cuda = LL_GPU(fn##_cuda), __VA_ARGS__                                                     \
     }
 
 static const ll_op ops[] = {

@@ -21,18 +21,12 @@ static ll_err infer(ll_infer *i)
     return LL_OK;
 }
 
-static const ll_attr_field fields[] = {LL_FIELD(ll_embedding_attr, v, LL_A_INT),
-                                       LL_FIELD(ll_embedding_attr, from, LL_A_INT),
-                                       LL_FIELD(ll_embedding_attr, part, LL_A_INT),
-                                       {0}};
-
 static const ll_op embedding_grad_onto = {
     .name = "embedding_grad_onto",
     .work = LL_WORK_EMBEDDING,
     .n_in = 3,
     .n_out = 1,
-    .attr_size = sizeof(ll_embedding_attr),
-    .attrs = fields,
+    LL_ATTRS(ll_embedding_attr, v, from, part),
     .dims = "*c, *, vc -> vc",
     .whole = "*vc",
     .wide_in = 1u << 2,

@@ -42,16 +42,13 @@ static void expand(ll_graph *g, const void *attr, const ll_val *in, int n_in, ll
     out[5] = norm[3];
 }
 
-static const ll_attr_field fields[] = {LL_FIELD(ll_norm_attr, eps, LL_A_F64), {0}};
-
 static const ll_op layernorm_both = {
     .name = "layernorm_both",
     .work = LL_WORK_NORM,
     .n_in = 4,
     .n_more = 1,
     .n_out = 6,
-    .attr_size = sizeof(ll_norm_attr),
-    .attrs = fields,
+    LL_ATTRS(ll_norm_attr, eps),
     .wide_in = 1u << 2 | 1u << 3 | 1u << 4,
     .wide_out = 1u << 3 | 1u << 4 | 1u << 5,
     .dims = "*c, *c, c, c -> *c, *c, c*, , *, *",

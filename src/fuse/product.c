@@ -142,12 +142,8 @@ static ll_err infer(ll_infer *i)
     return LL_OK;
 }
 
-static const ll_attr_field attrs[] = {
-    LL_FIELD(ll_product_attr, spec, LL_A_SPEC),  LL_FIELD(ll_product_attr, out, LL_A_DTYPE),
-    LL_FIELD(ll_product_attr, bias, LL_A_INT),   LL_FIELD(ll_product_attr, act, LL_A_INT),
-    LL_FIELD(ll_product_attr, scaled, LL_A_INT), {0}};
 #define PRODUCT                                                                                    \
-    .n_in = -1, .attr_size = sizeof(ll_product_attr), .attrs = attrs,                              \
+    .n_in = -1, LL_ATTRS(ll_product_attr, spec, out, bias, act, scaled),                           \
     .whole = "abcdefghijklmnopqrstuvwxyz", .loops = loops, .infer = infer, .expand = expand,       \
     .no_grad = true, .flop = 2, .cuda = LL_GPU(product_cuda)
 static const ll_op ops[2] = {

@@ -47,12 +47,34 @@ typedef struct ll_attr_field {
 } ll_attr_field;
 #define LL_FIELD(type, field, kind)                                                                \
     {                                                                                              \
-#field, kind, offsetof(type, field), 0                                                     \
+#field, kind, offsetof(type, field), sizeof((type *)0)->field / sizeof(int64_t)            \
     }
-#define LL_FIELDS(type, field, n)                                                                  \
+/* A field's kind is its C type's; those that look otherwise are in tables of LL_FIELDs. */
+#define LL_FIELD_OF(type, field)                                                                   \
+    LL_FIELD(type, field,                                                                          \
+             _Generic(((type *)0)->field, int64_t                                                  \
+                      : LL_A_INT, double                                                           \
+                      : LL_A_F64, int64_t *                                                        \
+                      : LL_A_INTS, ll_shape                                                        \
+                      : LL_A_SHAPE, ll_dtype                                                       \
+                      : LL_A_DTYPE, char *                                                         \
+                      : LL_A_SPEC))
+/* Of an op: its attribute struct and those of its fields that print and parse, up to 16. */
+#define LL_ATTRS(type, ...)                                                                        \
+    .attr_size = sizeof(type), .attrs = (const ll_attr_field[])                                    \
     {                                                                                              \
-#field, LL_A_INTS, offsetof(type, field), n                                                \
+        LL_EXPAND(LL_EACH_FIELD(type, __VA_ARGS__))                                                \
+        {                                                                                          \
+            0                                                                                      \
+        }                                                                                          \
     }
+#define LL_EACH_FIELD(type, field, ...)                                                            \
+    LL_FIELD_OF(type, field), __VA_OPT__(LL_NEXT_FIELD LL_NOW(type, __VA_ARGS__))
+#define LL_NEXT_FIELD() LL_EACH_FIELD
+#define LL_NOW ()
+#define LL_EXPAND(...) LL_FOUR(LL_FOUR(LL_FOUR(LL_FOUR(__VA_ARGS__))))
+#define LL_FOUR(...) LL_ONCE(LL_ONCE(LL_ONCE(LL_ONCE(__VA_ARGS__))))
+#define LL_ONCE(...) __VA_ARGS__
 
 /* ---- shapes ---- */
 typedef struct ll_infer {
@@ -199,7 +221,6 @@ struct ll_op {
     .name = #fn, .work = LL_WORK_##kind, .n_in = operands, .n_out = results,                       \
     .cpu = LL_KERNEL(.run = fn##_cpu, __VA_ARGS__), .cuda = LL_GPU(fn##_cuda)
 #define LL_REF_OP(fn, ...) LL_OP(fn, __VA_ARGS__), .ref = fn##_ref
-#define LL_ATTRS(type, fields) .attr_size = sizeof(type), .attrs = fields
 
 const ll_op *ll_op_find(const char *name); /* NULL: none */
 /* All ops, sorted by file and then as listed; ends with NULL. */

@@ -23,15 +23,11 @@ static ll_err split(const void *, const ll_loops *, int, ll_range range, const l
     return LL_OK;
 }
 
-static const ll_attr_field fields[] = {
-    LL_FIELD(ll_arange_attr, dtype, LL_A_DTYPE), LL_FIELD(ll_arange_attr, start, LL_A_F64),
-    LL_FIELD(ll_arange_attr, step, LL_A_F64),    LL_FIELD(ll_arange_attr, n, LL_A_INT),
-    LL_FIELD(ll_arange_attr, at, LL_A_INT),      {0}};
 static const ll_op arange = {
     .name = "arange",
     .work = LL_WORK_COPY,
     .n_out = 1,
-    LL_ATTRS(ll_arange_attr, fields),
+    LL_ATTRS(ll_arange_attr, dtype, start, step, n, at),
     .dims = "-> a",
     .infer = infer,
     .split = split,

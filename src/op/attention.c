@@ -31,9 +31,6 @@ extern const ll_solver attend_cuda[], attend_grad_cuda[];
 
 /* ---- causal_mask ---- */
 
-static const ll_attr_field mask_fields[] = {
-    LL_FIELD(ll_mask_attr, value, LL_A_F64), LL_FIELDS(ll_mask_attr, at, 2), {0}};
-
 static ll_err mask_split(const void *, const ll_loops *l, int loop, ll_range range, const ll_type *,
                          ll_part *part)
 {
@@ -48,7 +45,7 @@ static void mask_grad(ll_bwd *b);
 
 static const ll_op causal_mask = {
     LL_REF_OP(causal_mask, OTHER, 1, 1),
-    LL_ATTRS(ll_mask_attr, mask_fields),
+    LL_ATTRS(ll_mask_attr, value, at),
     .dims = "*ts -> *ts",
     .infer = ll_infer_floats,
     .split = mask_split,
@@ -135,11 +132,6 @@ static void expand_grad(ll_graph *g, const void *attr, const ll_val *in, int n_i
 
 /* ---- attend: ops ---- */
 
-static const ll_attr_field attend_fields[] = {LL_FIELD(ll_attend_attr, scale, LL_A_F64),
-                                              LL_FIELD(ll_attend_attr, causal, LL_A_INT),
-                                              LL_FIELD(ll_attend_attr, ahead, LL_A_INT),
-                                              {0}};
-
 /* ",bngts", with '_' for dimensions of the mask that are 1. */
 static void mask_letters(const ll_type *mask, char out[8])
 {
@@ -202,7 +194,7 @@ static double attend_grad_cost(const void *attr, const ll_loops *l)
 
 static const ll_op attend_grad = {
     LL_OP(attend_grad, ATTENTION, 6, 3, .scratch = attend_grad_cpu_scratch),
-    LL_ATTRS(ll_attend_attr, attend_fields),
+    LL_ATTRS(ll_attend_attr, scale, causal, ahead),
     .n_more = 1,
     .loops = attend_grad_loops,
     .sum = "tsg",
@@ -250,7 +242,7 @@ static void attend_grad_of(ll_bwd *b)
 
 static const ll_op attend = {
     LL_OP(attend, ATTENTION, 3, 2, .scratch = attend_cpu_scratch),
-    LL_ATTRS(ll_attend_attr, attend_fields),
+    LL_ATTRS(ll_attend_attr, scale, causal, ahead),
     .n_more = 1,
     .model = 3,
     .loops = attend_loops,

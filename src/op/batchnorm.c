@@ -13,8 +13,6 @@ ll_kernel batchnorm_cpu, batchnorm_grad_cpu;
 ll_scratch batchnorm_cpu_scratch, col_sums_cpu_scratch;
 extern const ll_solver batchnorm_grad_cuda[], batchnorm_cuda[];
 
-static const ll_attr_field fields[] = {LL_FIELD(ll_norm_attr, eps, LL_A_F64), {0}};
-
 /* Values per channel. */
 static int64_t count(const ll_graph *g, ll_val x)
 {
@@ -60,7 +58,7 @@ static void expand_grad(ll_graph *g, const void *attr, const ll_val *in, int, ll
 
 static const ll_op batchnorm_grad = {
     LL_OP(batchnorm_grad, NORM, 5, 3, .scratch = col_sums_cpu_scratch),
-    LL_ATTRS(ll_norm_attr, fields),
+    LL_ATTRS(ll_norm_attr, eps),
     .dims = "*c, *c, c, c, c -> *c, c, c",
     .wide_in = 1u << 2 | 1u << 3 | 1u << 4,
     .wide_out = 1u << 1 | 1u << 2,
@@ -105,7 +103,7 @@ static void grad(ll_bwd *b)
 
 static const ll_op batchnorm = {
     LL_OP(batchnorm, NORM, 3, 3, .scratch = batchnorm_cpu_scratch),
-    LL_ATTRS(ll_norm_attr, fields),
+    LL_ATTRS(ll_norm_attr, eps),
     .dims = "*c, c, c -> *c, c, c",
     .wide_in = 1u << 1 | 1u << 2,
     .wide_out = 1u << 1 | 1u << 2,

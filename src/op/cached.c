@@ -18,9 +18,6 @@ ll_kernel cached_attend_ref, cached_attend_cpu, cache_write_ref;
 ll_scratch cached_attend_cpu_scratch;
 extern const ll_solver cached_attend_cuda[], cache_write_cuda[];
 
-static const ll_attr_field fields[] = {
-    LL_FIELD(ll_cached_attr, scale, LL_A_F64), LL_FIELD(ll_cached_attr, window, LL_A_INT), {0}};
-
 /* The last operand is i32, all before it are of one float type, or, of caches, bytes. */
 static ll_err check(ll_infer *i, int cache, int n_cache)
 {
@@ -52,7 +49,7 @@ static ll_err infer_write(ll_infer *i)
 
 static const ll_op cached_attend = {
     LL_REF_OP(cached_attend, ATTENTION, 6, 1, .scratch = cached_attend_cpu_scratch),
-    LL_ATTRS(ll_cached_attr, fields),
+    LL_ATTRS(ll_cached_attr, scale, window),
     .dims = "btngd, btnd, btnd, bsne, bsne, b -> btngd",
     .whole = "tsde",
     .infer = infer_attend,

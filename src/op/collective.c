@@ -122,31 +122,11 @@ static ll_err infer_recv(ll_infer *i)
     return LL_OK;
 }
 
-static const ll_attr_field fields[] = {
-    LL_FIELD(ll_coll_attr, axes, LL_A_INT),   LL_FIELD(ll_coll_attr, max, LL_A_INT),
-    LL_FIELD(ll_coll_attr, dim, LL_A_INT),    LL_FIELD(ll_coll_attr, to_dim, LL_A_INT),
-    LL_FIELD(ll_coll_attr, extent, LL_A_INT), LL_FIELD(ll_coll_attr, from, LL_A_INT),
-    LL_FIELD(ll_coll_attr, to, LL_A_INT),     LL_FIELD(ll_coll_attr, step, LL_A_INT),
-    LL_FIELD(ll_coll_attr, serial, LL_A_INT), LL_FIELD(ll_coll_attr, most, LL_A_INT),
-    LL_FIELD(ll_coll_attr, cut, LL_A_INT),    {0}};
-static const ll_attr_field halo_fields[] = {
-    LL_FIELD(ll_halo_attr, axes, LL_A_INT),         LL_FIELD(ll_halo_attr, dim, LL_A_INT),
-    LL_FIELD(ll_halo_attr, extent, LL_A_INT),       LL_FIELD(ll_halo_attr, me, LL_A_INT),
-    LL_FIELD(ll_halo_attr, serial, LL_A_INT),       LL_FIELD(ll_halo_attr, swapped, LL_A_INT),
-    LL_FIELDS(ll_halo_attr, need, 2 * LL_HALO_MAX), {0}};
-
-static const ll_attr_field message_fields[] = {LL_FIELD(ll_message_attr, axes, LL_A_INT),
-                                               LL_FIELD(ll_message_attr, peer, LL_A_INT),
-                                               LL_FIELD(ll_message_attr, serial, LL_A_INT),
-                                               LL_FIELD(ll_message_attr, when, LL_A_INT),
-                                               LL_FIELD(ll_message_attr, dtype, LL_A_DTYPE),
-                                               LL_FIELD(ll_message_attr, shape, LL_A_SHAPE),
-                                               {0}};
-
 #define COLLECTIVE_OF(of_loops)                                                                    \
     .work = LL_WORK_COLLECTIVE, .n_in = 1, .n_out = 1, .loops = of_loops, .no_grad = true
 #define COLLECTIVE COLLECTIVE_OF(loops)
-#define PLAIN .attr_size = sizeof(ll_coll_attr), .attrs = fields
+#define PLAIN                                                                                      \
+    LL_ATTRS(ll_coll_attr, axes, max, dim, to_dim, extent, from, to, step, serial, most, cut)
 
 static const ll_op all_reduce = {.name = "all_reduce",
                                  .collective = LL_ALL_REDUCE,
@@ -166,16 +146,15 @@ static const ll_op all_to_all = {
 static const ll_op halo = {.name = "halo",
                            .collective = LL_HALO,
                            COLLECTIVE,
-                           .attr_size = sizeof(ll_halo_attr),
-                           .attrs = halo_fields,
+                           LL_ATTRS(ll_halo_attr, axes, dim, extent, me, serial, swapped, need),
                            .infer = infer_halo};
 
 static const ll_op rotate = {
     .name = "rotate", .collective = LL_ROTATE, COLLECTIVE, PLAIN, .infer = infer_rotate};
 
 #define MESSAGE(way)                                                                               \
-    COLLECTIVE_OF(way##_loops), .attr_size = sizeof(ll_message_attr), .attrs = message_fields,     \
-                                .infer = infer_##way
+    COLLECTIVE_OF(way##_loops), LL_ATTRS(ll_message_attr, axes, peer, serial, when, dtype, shape), \
+        .infer = infer_##way
 static const ll_op send = {.name = "send", .collective = LL_SEND, MESSAGE(send)};
 static const ll_op recv = {.name = "recv", .collective = LL_RECV, MESSAGE(recv)};
 

@@ -380,16 +380,11 @@ ll_val ll_conv2d_transpose(ll_graph *g, ll_val x, ll_val filter, const ll_conv *
 
 /* ---- declarations ---- */
 
-static const ll_attr_field attrs[] = {
-    LL_FIELDS(ll_conv_attr, stride, 2),   LL_FIELDS(ll_conv_attr, pad, 4),
-    LL_FIELDS(ll_conv_attr, dilation, 2), LL_FIELD(ll_conv_attr, groups, LL_A_INT),
-    LL_FIELDS(ll_conv_attr, size, 2),     LL_FIELD(ll_conv_attr, narrow, LL_A_INT),
-    LL_FIELDS(ll_conv_attr, at, 2),       {0}};
-
 #define CONV_OP(fn)                                                                                \
     .name = #fn, .work = LL_WORK_CONVOLUTION, .model = 1, .n_in = 2, .n_out = 1,                   \
-    LL_ATTRS(ll_conv_attr, attrs), .whole = "rsgd", .window = "hw", .flop = 2, .f64 = true,        \
-    .ref = fn##_ref, .cpu = fn##_cpu, .cuda = LL_GPU(fn##_cuda)
+    LL_ATTRS(ll_conv_attr, stride, pad, dilation, groups, size, narrow, at), .whole = "rsgd",      \
+    .window = "hw", .flop = 2, .f64 = true, .ref = fn##_ref, .cpu = fn##_cpu,                      \
+    .cuda = LL_GPU(fn##_cuda)
 
 static const ll_op conv2d = {
     CONV_OP(conv2d),

@@ -12,12 +12,6 @@
 ll_kernel dropout_ref, dropout_cpu;
 extern const ll_solver dropout_cuda[];
 
-static const ll_attr_field fields[] = {LL_FIELD(ll_dropout_attr, p, LL_A_F64),
-                                       LL_FIELD(ll_dropout_attr, stream, LL_A_INT),
-                                       LL_FIELD(ll_dropout_attr, whole, LL_A_SHAPE),
-                                       LL_FIELDS(ll_dropout_attr, at, LL_MAX_DIMS),
-                                       {0}};
-
 static ll_err infer(ll_infer *i)
 {
     const ll_dropout_attr *a = (const ll_dropout_attr *)i->attr;
@@ -48,7 +42,7 @@ static void grad(ll_bwd *b);
 
 static const ll_op dropout = {
     LL_REF_OP(dropout, OTHER, 1, 1),
-    LL_ATTRS(ll_dropout_attr, fields),
+    LL_ATTRS(ll_dropout_attr, p, stream, whole, at),
     .dims = "* -> *",
     .infer = infer,
     .split = split,

@@ -416,9 +416,6 @@ static void cast_grad(ll_bwd *b) /* an integer's gradient is nothing */
 
 /* ---- the ops ---- */
 
-static const ll_attr_field number[] = {LL_FIELD(ll_number_attr, value, LL_A_F64), {0}};
-static const ll_attr_field to_type[] = {LL_FIELD(ll_cast_attr, dtype, LL_A_DTYPE), {0}};
-
 #define OP2(fn) LL_EW_OP(fn, 1), .n_in = 2, .dims = "*, * -> *", .infer = ll_ew_infer
 /* Of one operand, whose slope is 0 wherever there is one, or not to be had. */
 #define STEP1(fn)                                                                                  \
@@ -475,13 +472,12 @@ static const ll_op ops[LL_N_EW] = {
     [LL_EW_sinh] = {LL_EW_OP1(sinh, 20), TRIALS1},
     [LL_EW_asinh] = {LL_EW_OP1(asinh, 20), TRIALS1},
     [LL_EW_stop_gradient] = {STEP1(stop_gradient), TRIALS1},
-    [LL_EW_scale] = {LL_EW_OP1(scale, 1), .linear = true, .attr_size = sizeof(ll_number_attr),
-                     .attrs = number,
+    [LL_EW_scale] = {LL_EW_OP1(scale, 1), .linear = true, LL_ATTRS(ll_number_attr, value),
                      .trials = {"f32[7,3] {value=-1.5}", "f32[] {value=0}", "f32[0] {value=2}"}},
-    [LL_EW_shift] = {LL_EW_OP1(shift, 1), .attr_size = sizeof(ll_number_attr), .attrs = number,
+    [LL_EW_shift] = {LL_EW_OP1(shift, 1), LL_ATTRS(ll_number_attr, value),
                      .trials = {"f32[7,3] {value=-1.5}", "f32[] {value=0.25}", "f32[0] {value=2}"}},
     [LL_EW_cast] = {LL_EW_OP(cast, 1), .n_in = 1, .dims = "* -> *", .infer = infer_cast,
-                    .grad = cast_grad, .attr_size = sizeof(ll_cast_attr), .attrs = to_type,
+                    .grad = cast_grad, LL_ATTRS(ll_cast_attr, dtype),
                     .trials = {"f32[7,3] {dtype=f64}", "i32[5]<300 {dtype=f32}",
                                "f32[3,5] {dtype=i32}", "u8[9]<256 {dtype=f32}",
                                "f32[2,2] {dtype=bf16}"}},

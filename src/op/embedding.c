@@ -10,11 +10,6 @@
 ll_kernel embedding_ref, embedding_cpu, embedding_grad_ref, embedding_grad_cpu;
 extern const ll_solver embedding_cuda[], embedding_grad_cuda[];
 
-static const ll_attr_field fields[] = {LL_FIELD(ll_embedding_attr, v, LL_A_INT),
-                                       LL_FIELD(ll_embedding_attr, from, LL_A_INT),
-                                       LL_FIELD(ll_embedding_attr, part, LL_A_INT),
-                                       {0}};
-
 /* Attributes may come from text. */
 static ll_err check_from(const ll_embedding_attr *a)
 {
@@ -64,7 +59,7 @@ static void grad_grad(ll_bwd *b);
 
 static const ll_op embedding = {
     LL_REF_OP(embedding, EMBEDDING, 2, 1),
-    LL_ATTRS(ll_embedding_attr, fields),
+    LL_ATTRS(ll_embedding_attr, v, from, part),
     .dims = "vc, * -> *c",
     .sum = "v",
     .picks = true,
@@ -78,7 +73,7 @@ static const ll_op embedding = {
 
 static const ll_op embedding_grad = {
     LL_REF_OP(embedding_grad, EMBEDDING, 2, 1),
-    LL_ATTRS(ll_embedding_attr, fields),
+    LL_ATTRS(ll_embedding_attr, v, from, part),
     .dims = "*c, * -> vc",
     .wide_out = 1u << 0,
     .sum = "*",

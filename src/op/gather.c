@@ -146,14 +146,9 @@ static void scatter_grad(ll_bwd *b)
     b->din[0] = LL_EMIT(b->g, &gather, &a, b->dout[0], b->in[1]);
 }
 
-static const ll_attr_field fields[] = {LL_FIELD(ll_gather_attr, spec, LL_A_SPEC),
-                                       LL_FIELD(ll_gather_attr, v, LL_A_INT),
-                                       LL_FIELD(ll_gather_attr, from, LL_A_INT),
-                                       LL_FIELD(ll_gather_attr, part, LL_A_INT),
-                                       {0}};
 static const ll_op gather = {
     LL_REF_OP(gather, EMBEDDING, 2, 1),
-    LL_ATTRS(ll_gather_attr, fields),
+    LL_ATTRS(ll_gather_attr, spec, v, from, part),
     .sum = "?",
     .picks = true,
     .infer = infer,
@@ -173,7 +168,7 @@ static const ll_op gather = {
 
 static const ll_op scatter_add = {
     LL_REF_OP(scatter_add, EMBEDDING, 2, 1),
-    LL_ATTRS(ll_gather_attr, fields),
+    LL_ATTRS(ll_gather_attr, spec, v, from, part),
     .sum = "?",
     .wide_out = 1u << 0,
     .infer = scatter_infer,

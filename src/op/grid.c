@@ -65,13 +65,10 @@ static ll_err infer(ll_infer *i)
     return LL_OK;
 }
 
-static const ll_attr_field attrs[] = {LL_FIELD(ll_grid_attr, spec, LL_A_SPEC),
-                                      LL_FIELD(ll_grid_attr, bits, LL_A_INT),
-                                      LL_FIELD(ll_grid_attr, out, LL_A_DTYPE),
-                                      {0}};
 #define GRID_OP(fn, operands)                                                                      \
-    LL_REF_OP(fn, OTHER, operands, 1, .scratch = grid_cpu_scratch), LL_ATTRS(ll_grid_attr, attrs), \
-        .loops = loops, .infer = infer, .flop = 2, .no_grad = true, .f64 = true
+    LL_REF_OP(fn, OTHER, operands, 1, .scratch = grid_cpu_scratch),                                \
+        LL_ATTRS(ll_grid_attr, spec, bits, out), .loops = loops, .infer = infer, .flop = 2,        \
+                                                 .no_grad = true, .f64 = true
 
 static const ll_op grid = {
     GRID_OP(grid, 2),

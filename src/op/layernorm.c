@@ -13,8 +13,6 @@ ll_kernel layernorm_cpu, layernorm_dx_cpu, layernorm_dw_cpu;
 ll_scratch col_sums_cpu_scratch;
 extern const ll_solver layernorm_dx_cuda[], layernorm_dw_cuda[], layernorm_cuda[];
 
-static const ll_attr_field fields[] = {LL_FIELD(ll_norm_attr, eps, LL_A_F64), {0}};
-
 /* (x - mean) rstd, of the row statistics [*] */
 static ll_val normal(ll_graph *g, ll_val x, ll_val mean, ll_val rstd)
 {
@@ -118,7 +116,7 @@ static void grad(ll_bwd *b)
 
 static const ll_op layernorm = {
     LL_OP(layernorm, NORM, 3, 3),
-    LL_ATTRS(ll_norm_attr, fields),
+    LL_ATTRS(ll_norm_attr, eps),
     .dims = "*c, c, c -> *c, *, *",
     .wide_in = 1u << 1 | 1u << 2,
     .wide_out = 1u << 1 | 1u << 2,

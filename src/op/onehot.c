@@ -44,13 +44,9 @@ static ll_err split(const void *, const ll_loops *l, int loop, ll_range range, c
     return LL_OK;
 }
 
-static const ll_attr_field attrs[] = {LL_FIELD(ll_onehot_attr, size, LL_A_INT),
-                                      LL_FIELD(ll_onehot_attr, from, LL_A_INT),
-                                      LL_FIELD(ll_onehot_attr, dtype, LL_A_DTYPE),
-                                      {0}};
 static const ll_op onehot = {
     LL_REF_OP(onehot, OTHER, 1, 1),
-    LL_ATTRS(ll_onehot_attr, attrs),
+    LL_ATTRS(ll_onehot_attr, size, from, dtype),
     .dims = "* -> *v",
     .infer = infer,
     .split = split,

@@ -50,11 +50,9 @@ static ll_err argmax_infer(ll_infer *i)
     return LL_OK;
 }
 
-static const ll_attr_field argmax_fields[] = {
-    LL_FIELD(ll_order_attr, dim, LL_A_INT), LL_FIELD(ll_order_attr, least, LL_A_INT), {0}};
 static const ll_op argmax = {
     LL_REF_OP(argmax, REDUCTION, 1, 1),
-    LL_ATTRS(ll_order_attr, argmax_fields),
+    LL_ATTRS(ll_order_attr, dim, least),
     .loops = argmax_loops,
     .infer = argmax_infer,
     .no_grad = true,
@@ -96,11 +94,9 @@ static void sort_grad(ll_bwd *b)
         b->din[0] = ll_scatter_add(b->g, b->dout[0], b->out[1], s.n - 1, s.d[s.n - 1]);
 }
 
-static const ll_attr_field sort_fields[] = {
-    LL_FIELD(ll_order_attr, k, LL_A_INT), LL_FIELD(ll_order_attr, least, LL_A_INT), {0}};
 static const ll_op sort = {
     LL_REF_OP(sort, OTHER, 1, 2, .scratch = sort_cpu_scratch),
-    LL_ATTRS(ll_order_attr, sort_fields),
+    LL_ATTRS(ll_order_attr, k, least),
     .dims = "*_ -> *_, *_",
     .infer = sort_infer,
     .grad = sort_grad,
@@ -149,13 +145,9 @@ static void cumsum_grad(ll_bwd *b)
     b->din[0] = ll_cumsum(b->g, b->dout[0], (int)a->dim, a->exclusive, !a->reverse);
 }
 
-static const ll_attr_field cumsum_fields[] = {LL_FIELD(ll_cumsum_attr, dim, LL_A_INT),
-                                              LL_FIELD(ll_cumsum_attr, exclusive, LL_A_INT),
-                                              LL_FIELD(ll_cumsum_attr, reverse, LL_A_INT),
-                                              {0}};
 static const ll_op cumsum = {
     LL_REF_OP(cumsum, REDUCTION, 1, 1),
-    LL_ATTRS(ll_cumsum_attr, cumsum_fields),
+    LL_ATTRS(ll_cumsum_attr, dim, exclusive, reverse),
     .loops = cumsum_loops,
     .infer = cumsum_infer,
     .grad = cumsum_grad,

@@ -12,11 +12,6 @@ ll_kernel unblock_ref, unblock_cpu, blocked_matmul_cpu;
 ll_scratch packed_matmul_cpu_scratch, blocked_matmul_cpu_scratch;
 extern const ll_solver packed_matmul_cuda[], unblock_cuda[], blocked_matmul_cuda[];
 
-static const ll_attr_field fields[] = {LL_FIELD(ll_packed_attr, spec, LL_A_SPEC),
-                                       LL_FIELD(ll_packed_attr, bits, LL_A_INT),
-                                       LL_FIELD(ll_packed_attr, rows, LL_A_INT),
-                                       {0}};
-
 static ll_err loops(const void *attr, int, const ll_type *, char dims[LL_DIMS_TEXT])
 {
     const ll_packed_attr *a = (const ll_packed_attr *)attr;
@@ -51,7 +46,7 @@ static ll_err infer(ll_infer *i)
 
 const ll_op ll_op_packed_matmul = {
     LL_REF_OP(packed_matmul, PRODUCT, 3, 1, .scratch = packed_matmul_cpu_scratch),
-    LL_ATTRS(ll_packed_attr, fields),
+    LL_ATTRS(ll_packed_attr, spec, bits, rows),
     .n_more = 1,
     .model = 1,
     .loops = loops,
@@ -71,7 +66,6 @@ const ll_op ll_op_packed_matmul = {
 /* ---- weights in blocks, beside which something is trained ---- */
 
 /* unblock: blocks [*,bytes] u8 -> [*,32] */
-static const ll_attr_field unblock_fields[] = {LL_FIELD(ll_unblock_attr, dtype, LL_A_DTYPE), {0}};
 
 static ll_err unblock_infer(ll_infer *i)
 {
@@ -93,7 +87,7 @@ static const ll_op unblock = {
     .ref = unblock_ref,
     .cpu = LL_KERNEL(.run = unblock_cpu),
     .cuda = LL_GPU(unblock_cuda),
-    LL_ATTRS(ll_unblock_attr, unblock_fields),
+    LL_ATTRS(ll_unblock_attr, dtype),
     .dims = "*_->*_",
     .infer = unblock_infer,
     .no_grad = true,
@@ -103,7 +97,6 @@ static const ll_op unblock = {
 
 /* blocked_matmul: x [F,C,32] and w [N,C,bytes] -> [F,N], or its gradient, x [F,N] -> [F,C,32]. It
  * is the product with w unblocked, to the bit, which is not there but while it runs. */
-static const ll_attr_field blocked_fields[] = {LL_FIELD(ll_blocked_attr, spec, LL_A_SPEC), {0}};
 
 /* Parts of "x,w->y"; sizes with their '_'. */
 static ll_err read_blocked(const void *attr, const char *part[3], int n[3])
@@ -187,7 +180,7 @@ const ll_op ll_op_blocked_matmul = {
     .n_out = 1,
     .cpu = LL_KERNEL(.run = blocked_matmul_cpu, .scratch = blocked_matmul_cpu_scratch),
     .cuda = LL_GPU(blocked_matmul_cuda),
-    LL_ATTRS(ll_blocked_attr, blocked_fields),
+    LL_ATTRS(ll_blocked_attr, spec),
     .model = 1,
     .loops = blocked_loops,
     .sum = "?",

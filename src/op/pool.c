@@ -190,12 +190,6 @@ ll_val ll_pool2d(ll_graph *g, ll_val x, const ll_window *w, bool max)
 
 /* ---- declarations ---- */
 
-static const ll_attr_field attrs[] = {LL_FIELDS(ll_pool_attr, size, 2),
-                                      LL_FIELDS(ll_pool_attr, stride, 2),
-                                      LL_FIELDS(ll_pool_attr, pad, 4),
-                                      LL_FIELDS(ll_pool_attr, image, 2),
-                                      {0}};
-
 /* Windows to try: image, output, places of a window, height and width of the image, attributes. */
 #define WINDOWS(X)                                                                                 \
     X("2,7,5,3", "2,3,2,3", "4", "7,5", "size=[2,2], stride=[2,2], pad=[0,0,0,0]")                 \
@@ -211,7 +205,8 @@ static const ll_attr_field attrs[] = {LL_FIELDS(ll_pool_attr, size, 2),
 #define MAX_GRAD(x, y, places, size, a)                                                            \
     "f32[" y "], i32[" y "]<" places " {" a ", image=[" size "]}",
 #define POOL_OP(fn, operands, results)                                                             \
-    LL_REF_OP(fn, POOL, operands, results), LL_ATTRS(ll_pool_attr, attrs), .window = "hw"
+    LL_REF_OP(fn, POOL, operands, results), LL_ATTRS(ll_pool_attr, size, stride, pad, image),      \
+        .window = "hw"
 #define FORWARD .infer = infer, .split = split
 #define BACKWARD .infer = infer_grad, .split = split_grad
 

@@ -53,12 +53,8 @@ static ll_err infer(ll_infer *i)
     return LL_OK;
 }
 
-static const ll_attr_field attrs[] = {
-    LL_FIELD(ll_quantize_attr, dtype, LL_A_DTYPE),    LL_FIELD(ll_quantize_attr, rows, LL_A_INT),
-    LL_FIELD(ll_quantize_attr, transposed, LL_A_INT), LL_FIELD(ll_quantize_attr, sample, LL_A_INT),
-    LL_FIELD(ll_quantize_attr, act, LL_A_INT),        {0}};
 #define QUANTIZE                                                                                   \
-    .n_in = -1, .attr_size = sizeof(ll_quantize_attr), .attrs = attrs, .infer = infer,             \
+    .n_in = -1, LL_ATTRS(ll_quantize_attr, dtype, rows, transposed, sample, act), .infer = infer,  \
     .no_grad = true, .ref = quantize_ref, .cuda = LL_GPU(quantize_cuda)
 
 static const ll_op quantize = {

@@ -248,12 +248,10 @@ static void grad(ll_bwd *b)
 
 /* ---- declarations ---- */
 
-static const ll_attr_field attrs[] = {LL_FIELD(ll_recur_attr, cell, LL_A_INT), {0}};
-
 /* State is summed over time: all of it stays f32. */
 static const ll_op recur = {
     LL_OP(recur, PRODUCT, 3, 1, .scratch = recur_cpu_scratch),
-    LL_ATTRS(ll_recur_attr, attrs),
+    LL_ATTRS(ll_recur_attr, cell),
     .model = 1,
     .dims = "btx, rh, bs -> bts",
     .whole = "txrhs",
@@ -273,7 +271,7 @@ static const ll_op recur = {
 
 static const ll_op recur_grad = {
     LL_OP(recur_grad, PRODUCT, 5, 2, .scratch = recur_grad_cpu_scratch),
-    LL_ATTRS(ll_recur_attr, attrs),
+    LL_ATTRS(ll_recur_attr, cell),
     .dims = "bts, btx, rh, bts, bs -> btx, bs",
     .whole = "txrhs",
     .wide_in = 31,

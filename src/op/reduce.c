@@ -92,9 +92,8 @@ static void expand_sumsq(ll_graph *g, const void *attr, const ll_val *in, int, l
     out[0] = ll_sum(g, ll_square(g, in[0]), ((const ll_spec_attr *)attr)->spec);
 }
 
-static const ll_attr_field attrs[] = {LL_FIELD(ll_spec_attr, spec, LL_A_SPEC), {0}};
 #define REDUCE_OP(fn)                                                                              \
-    LL_REF_OP(fn, REDUCTION, 1, 1, .scratch = reduce_cpu_scratch), LL_ATTRS(ll_spec_attr, attrs),  \
+    LL_REF_OP(fn, REDUCTION, 1, 1, .scratch = reduce_cpu_scratch), LL_ATTRS(ll_spec_attr, spec),   \
         .loops = loops, .f64 = true,                                                               \
         .trials = {"f32[40,9,1,24] {spec=\"nhwc->c\"}", "f32[7,40] {spec=\"nc->n\"}",              \
                    "f32[2,3,5,3] {spec=\"nhwc->nc\"}",  "f32[3,7] {spec=\"ab->\"}",                \

@@ -122,23 +122,9 @@ static void grad(ll_bwd *b)
     b->din[0] = LL_EMIT(b->g, &resample, &a, b->dout[0]);
 }
 
-static const ll_attr_field attrs[] = {LL_FIELD(ll_resample_attr, dim, LL_A_INT),
-                                      LL_FIELD(ll_resample_attr, kind, LL_A_INT),
-                                      LL_FIELD(ll_resample_attr, back, LL_A_INT),
-                                      LL_FIELD(ll_resample_attr, image, LL_A_INT),
-                                      LL_FIELD(ll_resample_attr, out, LL_A_INT),
-                                      LL_FIELDS(ll_resample_attr, at, 2),
-                                      LL_FIELD(ll_resample_attr, size, LL_A_INT),
-                                      LL_FIELD(ll_resample_attr, pre, LL_A_F64),
-                                      LL_FIELD(ll_resample_attr, num, LL_A_F64),
-                                      LL_FIELD(ll_resample_attr, den, LL_A_F64),
-                                      LL_FIELD(ll_resample_attr, shift, LL_A_F64),
-                                      LL_FIELD(ll_resample_attr, cubic, LL_A_F64),
-                                      {0}};
-
 static const ll_op resample = {
     LL_REF_OP(resample, POOL, 1, 1, .scratch = resample_cpu_scratch),
-    LL_ATTRS(ll_resample_attr, attrs),
+    LL_ATTRS(ll_resample_attr, dim, kind, back, image, out, at, size, pre, num, den, shift, cubic),
     .window = "w",
     .infer = infer,
     .loops = loops,

@@ -11,8 +11,6 @@ ll_kernel rmsnorm_cpu, rmsnorm_dx_cpu, rmsnorm_dw_cpu;
 ll_scratch col_sums_cpu_scratch;
 extern const ll_solver rmsnorm_dx_cuda[], rmsnorm_dw_cuda[], rmsnorm_cuda[];
 
-static const ll_attr_field fields[] = {LL_FIELD(ll_norm_attr, eps, LL_A_F64), {0}};
-
 static void expand(ll_graph *g, const void *attr, const ll_val *in, int, ll_val *out)
 {
     const ll_norm_attr *a = (const ll_norm_attr *)attr;
@@ -88,7 +86,7 @@ static void grad(ll_bwd *b)
 
 static const ll_op rmsnorm = {
     LL_OP(rmsnorm, NORM, 2, 2),
-    LL_ATTRS(ll_norm_attr, fields),
+    LL_ATTRS(ll_norm_attr, eps),
     .dims = "*c, c -> *c, *",
     .wide_in = 1u << 1,
     .wide_out = 1u << 1,

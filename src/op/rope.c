@@ -10,12 +10,6 @@
 ll_kernel rope_ref, rope_cpu;
 extern const ll_solver rope_cuda[];
 
-static const ll_attr_field fields[] = {LL_FIELD(ll_rope_attr, base, LL_A_F64),
-                                       LL_FIELD(ll_rope_attr, at, LL_A_INT),
-                                       LL_FIELD(ll_rope_attr, interleaved, LL_A_INT),
-                                       LL_FIELD(ll_rope_attr, back, LL_A_INT),
-                                       {0}};
-
 static ll_err infer(ll_infer *i)
 {
     const ll_rope_attr *a = (const ll_rope_attr *)i->attr;
@@ -51,7 +45,7 @@ static void grad(ll_bwd *b);
 
 static const ll_op rope = {
     LL_REF_OP(rope, OTHER, 1, 1),
-    LL_ATTRS(ll_rope_attr, fields),
+    LL_ATTRS(ll_rope_attr, base, at, interleaved, back),
     .n_more = 1,
     .loops = loops,
     .whole = "d",

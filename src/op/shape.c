@@ -115,13 +115,9 @@ static ll_err fill_split(const void *, const ll_loops *l, int loop, ll_range ran
     return cut_shape(&((ll_fill_attr *)part->attr)->shape, l, loop, range, part);
 }
 
-static const ll_attr_field fill_attrs[] = {LL_FIELD(ll_fill_attr, dtype, LL_A_DTYPE),
-                                           LL_FIELD(ll_fill_attr, shape, LL_A_SHAPE),
-                                           LL_FIELD(ll_fill_attr, value, LL_A_F64),
-                                           {0}};
 const ll_op ll_op_fill = {
     LL_REF_OP(fill, COPY, 0, 1),
-    LL_ATTRS(ll_fill_attr, fill_attrs),
+    LL_ATTRS(ll_fill_attr, dtype, shape, value),
     .infer = fill_infer,
     .loops = fill_loops,
     .split = fill_split,
@@ -202,14 +198,12 @@ static void reshape_grad(ll_bwd *b)
     b->din[0] = ll_reshape(b->g, b->dout[0], ll_graph_shape(b->g, b->in[0]));
 }
 
-static const ll_attr_field reshape_attrs[] = {LL_FIELD(ll_reshape_attr, shape, LL_A_SHAPE), {0}};
 const ll_op ll_op_reshape = {
     .name = "reshape",
     .work = LL_WORK_COPY,
     .n_in = 1,
     .n_out = 1,
-    .attr_size = sizeof(ll_reshape_attr),
-    .attrs = reshape_attrs,
+    LL_ATTRS(ll_reshape_attr, shape),
     .infer = reshape_infer,
     .loops = reshape_loops,
     .split = reshape_split,
@@ -252,10 +246,9 @@ static void transpose_grad(ll_bwd *b)
     b->din[0] = ll_transpose(b->g, b->dout[0], ll_spec_reverse(a->spec, back));
 }
 
-static const ll_attr_field transpose_attrs[] = {LL_FIELD(ll_spec_attr, spec, LL_A_SPEC), {0}};
 const ll_op ll_op_transpose = {
     LL_REF_OP(transpose, COPY, 1, 1),
-    LL_ATTRS(ll_spec_attr, transpose_attrs),
+    LL_ATTRS(ll_spec_attr, spec),
     .loops = transpose_loops,
     .grad = transpose_grad,
     .linear = true,
@@ -304,12 +297,9 @@ static void broadcast_grad(ll_bwd *b)
     b->din[0] = ll_sum(b->g, b->dout[0], ll_spec_reverse(a->spec, back));
 }
 
-static const ll_attr_field broadcast_attrs[] = {LL_FIELD(ll_broadcast_attr, spec, LL_A_SPEC),
-                                                LL_FIELD(ll_broadcast_attr, shape, LL_A_SHAPE),
-                                                {0}};
 const ll_op ll_op_broadcast = {
     LL_REF_OP(broadcast, COPY, 1, 1),
-    LL_ATTRS(ll_broadcast_attr, broadcast_attrs),
+    LL_ATTRS(ll_broadcast_attr, spec, shape),
     .infer = broadcast_infer,
     .loops = broadcast_loops,
     .split = broadcast_split,
@@ -387,13 +377,9 @@ static void pad_grad(ll_bwd *b)
     b->din[0] = ll_slice(b->g, b->dout[0], (int)a->dim, a->from, a->from + inner);
 }
 
-static const ll_attr_field range_attrs[] = {LL_FIELD(ll_range_attr, dim, LL_A_INT),
-                                            LL_FIELD(ll_range_attr, from, LL_A_INT),
-                                            LL_FIELD(ll_range_attr, to, LL_A_INT),
-                                            {0}};
 #define RANGE_OP(fn)                                                                               \
-    LL_REF_OP(fn, COPY, 1, 1), LL_ATTRS(ll_range_attr, range_attrs), .loops = range_loops,         \
-                                                                     .linear = true, .f64 = true
+    LL_REF_OP(fn, COPY, 1, 1), LL_ATTRS(ll_range_attr, dim, from, to), .loops = range_loops,       \
+                                                                       .linear = true, .f64 = true
 
 const ll_op ll_op_slice = {
     RANGE_OP(slice),
@@ -443,10 +429,9 @@ static void concat_grad(ll_bwd *b)
     }
 }
 
-static const ll_attr_field concat_attrs[] = {LL_FIELD(ll_range_attr, dim, LL_A_INT), {0}};
 static const ll_op concat = {
     LL_REF_OP(concat, COPY, -1, 1),
-    LL_ATTRS(ll_range_attr, concat_attrs),
+    LL_ATTRS(ll_range_attr, dim),
     .infer = concat_infer,
     .loops = range_loops,
     .grad = concat_grad,

@@ -158,15 +158,8 @@ typedef struct all_attr {
     ll_dtype type;
     char spec[LL_SPEC_MAX];
 } all_attr;
-static const ll_attr_field all_fields[] = {LL_FIELD(all_attr, i, LL_A_INT),
-                                           LL_FIELDS(all_attr, list, 3),
-                                           LL_FIELD(all_attr, d, LL_A_F64),
-                                           LL_FIELD(all_attr, shape, LL_A_SHAPE),
-                                           LL_FIELD(all_attr, type, LL_A_DTYPE),
-                                           LL_FIELD(all_attr, spec, LL_A_SPEC),
-                                           {0}};
 static const ll_op op_all = {
-    .name = "all", .n_in = -1, .n_out = 1, .attr_size = sizeof(all_attr), .attrs = all_fields};
+    .name = "all", .n_in = -1, .n_out = 1, LL_ATTRS(all_attr, i, list, d, shape, type, spec)};
 static const ll_attr_field chain_fields[] = {{"chain", LL_A_FUSED, 0, 0}, {0}};
 static const ll_op op_chain = {.name = "chain",
                                .n_in = -1,

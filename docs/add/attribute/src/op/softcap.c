@@ -19,11 +19,9 @@ static ll_err infer(ll_infer *i)
     return ll_infer_dims(i);
 }
 
-static const ll_attr_field fields[] = {LL_FIELD(ll_number_attr, value, LL_A_F64), {0}};
-
 static const ll_op softcap = {
     LL_REF_OP(softcap, OTHER, 1, 1),
-    LL_ATTRS(ll_number_attr, fields),
+    LL_ATTRS(ll_number_attr, value),
     .dims = "* -> *",
     .infer = infer,
     .grad = grad,

@@ -6,14 +6,11 @@
 
 ll_kernel add_rmsnorm_cpu;
 
-static const ll_attr_field fields[] = {LL_FIELD(ll_norm_attr, eps, LL_A_F64), {0}};
-
 static const ll_op add_rmsnorm = {
     .name = "add_rmsnorm",
     .n_in = 3,
     .n_out = 3,
-    .attr_size = sizeof(ll_norm_attr),
-    .attrs = fields,
+    LL_ATTRS(ll_norm_attr, eps),
     .dims = "*c, *c, c -> *c, *c, *",
     .whole = "*c",
     .infer = ll_infer_floats,
