@@ -5,70 +5,43 @@
 
 #include <math.h>
 
-/* A scalar of x's type. */
-static ll_val number(ll_graph *g, ll_val x, double value)
+ll_val ll_like(ll_graph *g, ll_val x, double value)
 {
     return ll_fill(g, x.id ? ll_graph_dtype(g, x) : LL_F32, LL_SCALAR, value);
 }
 
+ll_val ll_one_minus(ll_graph *g, ll_val x)
+{
+    return ll_shift(g, ll_neg(g, x), 1);
+}
+
+/* ll_name of x, or of a and b, is this value. */
+#define OF_ONE(name, value)                                                                        \
+    ll_val ll_##name(ll_graph *g, ll_val x)                                                        \
+    {                                                                                              \
+        return value;                                                                              \
+    }
+#define OF_TWO(name, value)                                                                        \
+    ll_val ll_##name(ll_graph *g, ll_val a, ll_val b)                                              \
+    {                                                                                              \
+        return value;                                                                              \
+    }
+
 /* ---- truth: 0 or not 0, with results of 0 and 1 ---- */
 
-ll_val ll_not(ll_graph *g, ll_val x)
-{
-    return ll_equal(g, x, number(g, x, 0));
-}
-
-ll_val ll_and(ll_graph *g, ll_val a, ll_val b)
-{
-    return ll_not(g, ll_max(g, ll_not(g, a), ll_not(g, b)));
-}
-
-ll_val ll_or(ll_graph *g, ll_val a, ll_val b)
-{
-    return ll_not(g, ll_mul(g, ll_not(g, a), ll_not(g, b)));
-}
-
-ll_val ll_xor(ll_graph *g, ll_val a, ll_val b)
-{
-    return ll_not_equal(g, ll_not(g, a), ll_not(g, b));
-}
-
-ll_val ll_not_equal(ll_graph *g, ll_val a, ll_val b)
-{
-    return ll_not(g, ll_equal(g, a, b));
-}
-
-ll_val ll_greater(ll_graph *g, ll_val a, ll_val b)
-{
-    return ll_less(g, b, a);
-}
-
-ll_val ll_less_equal(ll_graph *g, ll_val a, ll_val b) /* not !(b < a), which holds of NaN */
-{
-    return ll_max(g, ll_less(g, a, b), ll_equal(g, a, b));
-}
-
-ll_val ll_greater_equal(ll_graph *g, ll_val a, ll_val b)
-{
-    return ll_less_equal(g, b, a);
-}
-
-ll_val ll_isnan(ll_graph *g, ll_val x)
-{
-    return ll_not_equal(g, x, x);
-}
-
-ll_val ll_isinf(ll_graph *g, ll_val x) /* x - x is NaN of what is not finite */
-{
-    return ll_sub(g, ll_isnan(g, ll_sub(g, x, x)), ll_isnan(g, x));
-}
+OF_ONE(not, ll_equal(g, x, ll_like(g, x, 0)))
+OF_TWO(and, ll_not(g, ll_max(g, ll_not(g, a), ll_not(g, b))))
+OF_TWO(or, ll_not(g, ll_mul(g, ll_not(g, a), ll_not(g, b))))
+OF_TWO(xor, ll_not_equal(g, ll_not(g, a), ll_not(g, b)))
+OF_TWO(not_equal, ll_not(g, ll_equal(g, a, b)))
+OF_TWO(greater, ll_less(g, b, a))
+OF_TWO(less_equal, ll_max(g, ll_less(g, a, b), ll_equal(g, a, b))) /* !(b < a) holds of NaN */
+OF_TWO(greater_equal, ll_less_equal(g, b, a))
+OF_ONE(isnan, ll_not_equal(g, x, x))
+/* x - x is NaN of what is not finite */
+OF_ONE(isinf, ll_sub(g, ll_isnan(g, ll_sub(g, x, x)), ll_isnan(g, x)))
 
 /* ---- functions ---- */
-
-ll_val ll_reciprocal(ll_graph *g, ll_val x)
-{
-    return ll_div(g, number(g, x, 1), x);
-}
 
 /* pow goes through logarithms: the usual powers do not. */
 ll_val ll_power(ll_graph *g, ll_val x, double by)
@@ -79,46 +52,29 @@ ll_val ll_power(ll_graph *g, ll_val x, double by)
     if (by == 0.5) return ll_sqrt(g, x);
     if (by == -0.5) return ll_rsqrt(g, x);
     if (by == -1) return ll_reciprocal(g, x);
-    return ll_pow(g, x, number(g, x, by));
+    return ll_pow(g, x, ll_like(g, x, by));
 }
 
 ll_val ll_clamp(ll_graph *g, ll_val x, double least, double most)
 {
-    return ll_min(g, number(g, x, most), ll_max(g, number(g, x, least), x));
+    return ll_min(g, ll_like(g, x, most), ll_max(g, ll_like(g, x, least), x));
 }
 
-ll_val ll_tan(ll_graph *g, ll_val x)
-{
-    return ll_div(g, ll_sin(g, x), ll_cos(g, x));
-}
-
-ll_val ll_asin(ll_graph *g, ll_val x) /* atan(x / sqrt((1 - x) (1 + x))) */
-{
-    ll_val rest = ll_mul(g, ll_shift(g, ll_neg(g, x), 1), ll_shift(g, x, 1));
-    return ll_atan(g, ll_mul(g, x, ll_rsqrt(g, rest)));
-}
-
-ll_val ll_acos(ll_graph *g, ll_val x) /* 2 atan(sqrt((1 - x) / (1 + x))) */
-{
-    ll_val ratio = ll_div(g, ll_shift(g, ll_neg(g, x), 1), ll_shift(g, x, 1));
-    return ll_scale(g, ll_atan(g, ll_sqrt(g, ratio)), 2);
-}
-
-ll_val ll_cosh(ll_graph *g, ll_val x)
-{
-    return ll_scale(g, ll_add(g, ll_exp(g, x), ll_exp(g, ll_neg(g, x))), 0.5);
-}
+OF_ONE(reciprocal, ll_div(g, ll_like(g, x, 1), x))
+OF_ONE(tan, ll_div(g, ll_sin(g, x), ll_cos(g, x)))
+OF_ONE(cosh, ll_scale(g, ll_add(g, ll_exp(g, x), ll_exp(g, ll_neg(g, x))), 0.5))
+OF_ONE(atanh, ll_scale(g, ll_sub(g, ll_log1p(g, x), ll_log1p(g, ll_neg(g, x))), 0.5))
+/* atan(x / sqrt((1 - x) (1 + x))), 2 atan(sqrt((1 - x) / (1 + x))) */
+OF_ONE(asin,
+       ll_atan(g, ll_mul(g, x, ll_rsqrt(g, ll_mul(g, ll_one_minus(g, x), ll_shift(g, x, 1))))))
+OF_ONE(acos,
+       ll_scale(g, ll_atan(g, ll_sqrt(g, ll_div(g, ll_one_minus(g, x), ll_shift(g, x, 1)))), 2))
 
 ll_val ll_acosh(ll_graph *g, ll_val x) /* with t = x - 1: log1p(t + sqrt(t) sqrt(t + 2)) */
 {
     ll_val t = ll_shift(g, x, -1);
     ll_val root = ll_mul(g, ll_sqrt(g, t), ll_sqrt(g, ll_shift(g, t, 2)));
     return ll_log1p(g, ll_add(g, t, root));
-}
-
-ll_val ll_atanh(ll_graph *g, ll_val x)
-{
-    return ll_scale(g, ll_sub(g, ll_log1p(g, x), ll_log1p(g, ll_neg(g, x))), 0.5);
 }
 
 /* ---- activations ---- */
@@ -132,7 +88,7 @@ ll_val ll_gelu_erf(ll_graph *g, ll_val x)
 /* What is below 0, with slope 1 at 0, where relu's is 0. */
 static ll_val below(ll_graph *g, ll_val x)
 {
-    return ll_min(g, number(g, x, 0), x);
+    return ll_min(g, ll_like(g, x, 0), x);
 }
 
 ll_val ll_leaky_relu(ll_graph *g, ll_val x, double slope)
@@ -157,29 +113,10 @@ ll_val ll_celu(ll_graph *g, ll_val x, double alpha)
     return ll_add(g, ll_relu(g, x), ll_scale(g, ll_expm1(g, low), alpha));
 }
 
-ll_val ll_selu(ll_graph *g, ll_val x)
-{
-    return ll_scale(g, ll_elu(g, x, 1.6732632423543772), 1.0507009873554805);
-}
-
-ll_val ll_mish(ll_graph *g, ll_val x)
-{
-    return ll_mul(g, x, ll_tanh(g, ll_softplus(g, x)));
-}
-
-ll_val ll_log_sigmoid(ll_graph *g, ll_val x)
-{
-    return ll_neg(g, ll_softplus(g, ll_neg(g, x)));
-}
-
-ll_val ll_hard_sigmoid(ll_graph *g, ll_val x)
-{
-    return ll_clamp(g, ll_shift(g, ll_scale(g, x, 1.0 / 6), 0.5), 0, 1);
-}
-
-ll_val ll_hard_swish(ll_graph *g, ll_val x)
-{
-    return ll_mul(g, x, ll_hard_sigmoid(g, x));
-}
+OF_ONE(selu, ll_scale(g, ll_elu(g, x, 1.6732632423543772), 1.0507009873554805))
+OF_ONE(mish, ll_mul(g, x, ll_tanh(g, ll_softplus(g, x))))
+OF_ONE(log_sigmoid, ll_neg(g, ll_softplus(g, ll_neg(g, x))))
+OF_ONE(hard_sigmoid, ll_clamp(g, ll_shift(g, ll_scale(g, x, 1.0 / 6), 0.5), 0, 1))
+OF_ONE(hard_swish, ll_mul(g, x, ll_hard_sigmoid(g, x)))
 
 const ll_op *const ll_ops_activation[] = {NULL};

@@ -24,18 +24,13 @@ static ll_err split(const void *, const ll_loops *, int, ll_range range, const l
 }
 
 static const ll_op arange = {
-    .name = "arange",
-    .work = LL_WORK_COPY,
-    .n_out = 1,
+    LL_PLAIN_OP(arange, COPY, 0, 1),
     LL_ATTRS(ll_arange_attr, dtype, start, step, n, at),
     .dims = "-> a",
     .infer = infer,
     .split = split,
     .no_grad = true,
     .f64 = true,
-    .ref = arange_ref,
-    .cpu = LL_KERNEL(.run = arange_ref),
-    .cuda = LL_GPU(arange_cuda),
     .trials = {"{dtype=f32, start=1.5, step=-0.25, n=7}", "{dtype=i32, start=3, step=2, n=5, at=4}",
                "{dtype=f32, start=0, step=1, n=0}"},
 };

@@ -68,13 +68,7 @@ static const ll_op cached_attend = {
 };
 
 static const ll_op cache_write = {
-    .name = "cache_write",
-    .work = LL_WORK_COPY,
-    .n_in = 3,
-    .n_out = 1,
-    .cpu = LL_KERNEL(.run = cache_write_ref),
-    .cuda = LL_GPU(cache_write_cuda),
-    .ref = cache_write_ref,
+    LL_PLAIN_OP(cache_write, COPY, 3, 1),
     .dims = "bsne, btnd, b -> bsne",
     .whole = "sted",
     .infer = infer_write,

@@ -10,19 +10,13 @@
  *
  * Between the stages of a pipeline one rank sends and another receives (pass/stages.c): a send has
  * no elements for a result, a recv none for an operand, and nobody need read what was sent. */
-#include "op/ops.h"
+#include "op/op_int.h"
 
 #include <stdio.h>
 
 static ll_err loops(const void *, int, const ll_type *in, char dims[LL_DIMS_TEXT])
 {
     snprintf(dims, LL_DIMS_TEXT, "%.*s->%.*s", in[0].shape.n, "______", in[0].shape.n, "______");
-    return LL_OK;
-}
-
-static ll_err check_dim(int64_t dim, const ll_shape *s)
-{
-    CHECK(dim >= 0 && dim < s->n, LL_E_SHAPE, "dimension %lld of %d", (long long)dim, s->n);
     return LL_OK;
 }
 
@@ -34,7 +28,7 @@ static ll_err infer_reduce(ll_infer *i)
 
 static ll_err cut(const ll_coll_attr *a, int64_t dim, ll_shape *s)
 {
-    TRY(check_dim(dim, s));
+    TRY(ll_check_dim(dim, s));
     CHECK(a->from >= 0 && a->from <= a->to && a->to <= s->d[dim], LL_E_SHAPE,
           "%lld to %lld is no range of %lld elements", (long long)a->from, (long long)a->to,
           (long long)s->d[dim]);
@@ -53,7 +47,7 @@ static ll_err infer_gather(ll_infer *i)
 {
     const ll_coll_attr *a = (const ll_coll_attr *)i->attr;
     i->out[0] = i->in[0];
-    TRY(check_dim(a->dim, &i->in[0].shape));
+    TRY(ll_check_dim(a->dim, &i->in[0].shape));
     CHECK(a->extent >= i->in[0].shape.d[a->dim], LL_E_SHAPE, "a part of %lld elements of %lld",
           (long long)i->in[0].shape.d[a->dim], (long long)a->extent);
     i->out[0].shape.d[a->dim] = a->extent;
@@ -71,7 +65,7 @@ static ll_err infer_alltoall(ll_infer *i)
 static ll_err infer_halo(ll_infer *i)
 {
     const ll_halo_attr *a = (const ll_halo_attr *)i->attr;
-    TRY(check_dim(a->dim, &i->in[0].shape));
+    TRY(ll_check_dim(a->dim, &i->in[0].shape));
     CHECK(a->me >= 0 && a->me < LL_HALO_MAX, LL_E_ARG, "member %lld", (long long)a->me);
     int64_t from = a->need[2 * a->me], to = a->need[2 * a->me + 1];
     CHECK(from >= 0 && from <= to && to <= a->extent, LL_E_SHAPE,
@@ -85,7 +79,7 @@ static ll_err infer_halo(ll_infer *i)
 static ll_err infer_rotate(ll_infer *i)
 {
     const ll_coll_attr *a = (const ll_coll_attr *)i->attr;
-    TRY(check_dim(a->dim, &i->in[0].shape));
+    TRY(ll_check_dim(a->dim, &i->in[0].shape));
     CHECK(a->from >= 0 && a->from <= a->to && a->to <= a->extent, LL_E_SHAPE,
           "%lld to %lld is no range of %lld elements", (long long)a->from, (long long)a->to,
           (long long)a->extent);

@@ -148,33 +148,18 @@ ll_val ll_cast(ll_graph *g, ll_val x, ll_dtype dtype)
 
 /* ---- types ---- */
 
-static bool takes_integers(int ew)
-{
-    switch (ew) {
-    case LL_EW_add:
-    case LL_EW_sub:
-    case LL_EW_mul:
-    case LL_EW_max:
-    case LL_EW_min:
-    case LL_EW_less:
-    case LL_EW_equal:
-    case LL_EW_mod:
-    case LL_EW_neg:
-    case LL_EW_abs:
-    case LL_EW_sign:
-    case LL_EW_square:
-    case LL_EW_stop_gradient:
-    case LL_EW_select: return true;
-    default: return false;
-    }
-}
+static const bool takes_integers[LL_N_EW] = {
+    [LL_EW_add] = true,           [LL_EW_sub] = true,   [LL_EW_mul] = true,   [LL_EW_max] = true,
+    [LL_EW_min] = true,           [LL_EW_less] = true,  [LL_EW_equal] = true, [LL_EW_mod] = true,
+    [LL_EW_neg] = true,           [LL_EW_abs] = true,   [LL_EW_sign] = true,  [LL_EW_square] = true,
+    [LL_EW_stop_gradient] = true, [LL_EW_select] = true};
 
 ll_err ll_ew_infer(ll_infer *i)
 {
     const ll_type *x = &i->in[0];
-    CHECK(ll_dtype_is_float(x->dtype) || (x->dtype == LL_I32 && takes_integers(i->op->ew)),
+    CHECK(ll_dtype_is_float(x->dtype) || (x->dtype == LL_I32 && takes_integers[i->op->ew]),
           LL_E_SHAPE, "%s does not take %s: cast it to f32%s", i->op->name, ll_dtype_name(x->dtype),
-          takes_integers(i->op->ew) ? " or i32" : "");
+          takes_integers[i->op->ew] ? " or i32" : "");
     i->out[0] = *x;
     for (int k = 1; k < i->n_in; k++) {
         ll_dtype t = i->in[k].dtype;
@@ -198,11 +183,6 @@ static ll_err infer_cast(ll_infer *i)
 }
 
 /* ---- gradients; d: of the result, x: the operand, y: the result ---- */
-
-static ll_val zero(ll_bwd *b)
-{
-    return ll_fill(b->g, ll_graph_dtype(b->g, b->out[0]), LL_SCALAR, 0);
-}
 
 static void add_grad(ll_bwd *b)
 {
@@ -228,90 +208,34 @@ static void div_grad(ll_bwd *b)
 }
 
 /* Where the operands are equal the value is the second's, and so is the gradient. */
-static void max_grad(ll_bwd *b)
+static void share(ll_bwd *b, ll_val first)
 {
-    ll_val first = ll_less(b->g, b->in[1], b->in[0]);
     b->din[0] = ll_mul(b->g, first, b->dout[0]);
     b->din[1] = ll_sub(b->g, b->dout[0], b->din[0]);
+}
+
+static void max_grad(ll_bwd *b)
+{
+    share(b, ll_less(b->g, b->in[1], b->in[0]));
 }
 
 static void min_grad(ll_bwd *b)
 {
-    ll_val first = ll_less(b->g, b->in[0], b->in[1]);
-    b->din[0] = ll_mul(b->g, first, b->dout[0]);
-    b->din[1] = ll_sub(b->g, b->dout[0], b->din[0]);
+    share(b, ll_less(b->g, b->in[0], b->in[1]));
 }
 
 static void select_grad(ll_bwd *b)
 {
-    ll_val none = zero(b);
+    ll_val none = ll_like(b->g, b->out[0], 0);
     b->din[1] = ll_select(b->g, b->in[0], b->dout[0], none);
     b->din[2] = ll_select(b->g, b->in[0], none, b->dout[0]);
 }
 
-static void neg_grad(ll_bwd *b)
-{
-    b->din[0] = ll_neg(b->g, b->dout[0]);
-}
-
 static void abs_grad(ll_bwd *b) /* d sign(x), with sign(0) = 0 */
 {
-    ll_val none = zero(b), x = b->in[0];
+    ll_val none = ll_like(b->g, b->out[0], 0), x = b->in[0];
     ll_val sign = ll_sub(b->g, ll_less(b->g, none, x), ll_less(b->g, x, none));
     b->din[0] = ll_mul(b->g, b->dout[0], sign);
-}
-
-static void exp_grad(ll_bwd *b)
-{
-    b->din[0] = ll_mul(b->g, b->dout[0], b->out[0]);
-}
-
-static void log_grad(ll_bwd *b)
-{
-    b->din[0] = ll_div(b->g, b->dout[0], b->in[0]);
-}
-
-static void sqrt_grad(ll_bwd *b) /* d / (2 y) */
-{
-    b->din[0] = ll_scale(b->g, ll_div(b->g, b->dout[0], b->out[0]), 0.5);
-}
-
-static void rsqrt_grad(ll_bwd *b) /* -d y^3 / 2 */
-{
-    ll_val y = b->out[0], cube = ll_mul(b->g, y, ll_square(b->g, y));
-    b->din[0] = ll_scale(b->g, ll_mul(b->g, b->dout[0], cube), -0.5);
-}
-
-static void tanh_grad(ll_bwd *b) /* d (1 - y^2) */
-{
-    ll_val d = b->dout[0];
-    b->din[0] = ll_sub(b->g, d, ll_mul(b->g, d, ll_square(b->g, b->out[0])));
-}
-
-static void sigmoid_grad(ll_bwd *b) /* d y (1 - y) */
-{
-    ll_val y = b->out[0];
-    b->din[0] = ll_mul(b->g, b->dout[0], ll_sub(b->g, y, ll_square(b->g, y)));
-}
-
-static void sin_grad(ll_bwd *b)
-{
-    b->din[0] = ll_mul(b->g, b->dout[0], ll_cos(b->g, b->in[0]));
-}
-
-static void cos_grad(ll_bwd *b)
-{
-    b->din[0] = ll_neg(b->g, ll_mul(b->g, b->dout[0], ll_sin(b->g, b->in[0])));
-}
-
-static void relu_grad(ll_bwd *b) /* y != 0 exactly where x > 0 */
-{
-    b->din[0] = ll_select(b->g, b->out[0], b->dout[0], zero(b));
-}
-
-static void gelu_grad(ll_bwd *b)
-{
-    b->din[0] = ll_mul(b->g, b->dout[0], dgelu(b->g, b->in[0]));
 }
 
 /* With u = A (x + B x^3), u' = A + 3 A B x^2 and t = tanh(u):
@@ -336,16 +260,11 @@ static void silu_grad(ll_bwd *b) /* with s = sigmoid(x): d (s + y (1 - s)) */
     b->din[0] = ll_mul(b->g, b->dout[0], slope);
 }
 
-static void square_grad(ll_bwd *b)
-{
-    b->din[0] = ll_scale(b->g, ll_mul(b->g, b->dout[0], b->in[0]), 2);
-}
-
 /* d b a^(b-1), without 0 times infinity where b is 0; d y log(a), 0 where a is. */
 static void pow_grad(ll_bwd *b)
 {
     ll_graph *g = b->g;
-    ll_val none = zero(b), x = b->in[0], e = b->in[1];
+    ll_val none = ll_like(g, b->out[0], 0), x = b->in[0], e = b->in[1];
     ll_val lower = ll_select(g, e, ll_shift(g, e, -1), none);
     b->din[0] = ll_mul(g, b->dout[0], ll_mul(g, e, ll_pow(g, x, lower)));
     ll_val log = ll_log(g, ll_select(g, x, x, ll_shift(g, none, 1)));
@@ -359,53 +278,36 @@ static void mod_grad(ll_bwd *b)
     b->din[1] = ll_neg(b->g, ll_mul(b->g, b->dout[0], whole));
 }
 
-static void erf_grad(ll_bwd *b) /* d 2 / sqrt(pi) exp(-x^2) */
-{
-    ll_val bell = ll_exp(b->g, ll_neg(b->g, ll_square(b->g, b->in[0])));
-    b->din[0] = ll_mul(b->g, b->dout[0], ll_scale(b->g, bell, 2 / sqrt(M_PI)));
-}
-
-static void log1p_grad(ll_bwd *b)
-{
-    b->din[0] = ll_div(b->g, b->dout[0], ll_shift(b->g, b->in[0], 1));
-}
-
-static void expm1_grad(ll_bwd *b)
-{
-    b->din[0] = ll_mul(b->g, b->dout[0], ll_shift(b->g, b->out[0], 1));
-}
-
-static void softplus_grad(ll_bwd *b)
-{
-    b->din[0] = ll_mul(b->g, b->dout[0], ll_sigmoid(b->g, b->in[0]));
-}
-
-static void atan_grad(ll_bwd *b) /* d / (1 + x^2) */
-{
-    b->din[0] = ll_div(b->g, b->dout[0], ll_shift(b->g, ll_square(b->g, b->in[0]), 1));
-}
-
-static void sinh_grad(ll_bwd *b)
-{
-    b->din[0] = ll_mul(b->g, b->dout[0], ll_cosh(b->g, b->in[0]));
-}
-
-static void asinh_grad(ll_bwd *b) /* d / sqrt(1 + x^2) */
-{
-    ll_val root = ll_sqrt(b->g, ll_shift(b->g, ll_square(b->g, b->in[0]), 1));
-    b->din[0] = ll_div(b->g, b->dout[0], root);
-}
-
-static void scale_grad(ll_bwd *b)
-{
-    const ll_number_attr *a = b->attr;
-    b->din[0] = ll_scale(b->g, b->dout[0], a->value);
-}
-
-static void shift_grad(ll_bwd *b)
-{
-    b->din[0] = b->dout[0];
-}
+/* Of one operand: d of the result, x the operand, y the result. */
+#define SLOPE(name, value)                                                                         \
+    static void name##_grad(ll_bwd *b)                                                             \
+    {                                                                                              \
+        ll_graph *g = b->g;                                                                        \
+        ll_val d = b->dout[0], x = b->in[0], y = b->out[0];                                        \
+        (void)g, (void)x, (void)y;                                                                 \
+        b->din[0] = value;                                                                         \
+    }
+SLOPE(neg, ll_neg(g, d))
+SLOPE(exp, ll_mul(g, d, y))
+SLOPE(log, ll_div(g, d, x))
+SLOPE(sqrt, ll_scale(g, ll_div(g, d, y), 0.5))
+SLOPE(rsqrt, ll_scale(g, ll_mul(g, d, ll_mul(g, y, ll_square(g, y))), -0.5))
+SLOPE(tanh, ll_sub(g, d, ll_mul(g, d, ll_square(g, y))))
+SLOPE(sigmoid, ll_mul(g, d, ll_sub(g, y, ll_square(g, y))))
+SLOPE(sin, ll_mul(g, d, ll_cos(g, x)))
+SLOPE(cos, ll_neg(g, ll_mul(g, d, ll_sin(g, x))))
+SLOPE(relu, ll_select(g, y, d, ll_like(g, y, 0))) /* y != 0 exactly where x > 0 */
+SLOPE(gelu, ll_mul(g, d, dgelu(g, x)))
+SLOPE(square, ll_scale(g, ll_mul(g, d, x), 2))
+SLOPE(erf, ll_mul(g, d, ll_scale(g, ll_exp(g, ll_neg(g, ll_square(g, x))), 2 / sqrt(M_PI))))
+SLOPE(log1p, ll_div(g, d, ll_shift(g, x, 1)))
+SLOPE(expm1, ll_mul(g, d, ll_shift(g, y, 1)))
+SLOPE(softplus, ll_mul(g, d, ll_sigmoid(g, x)))
+SLOPE(atan, ll_div(g, d, ll_shift(g, ll_square(g, x), 1)))
+SLOPE(sinh, ll_mul(g, d, ll_cosh(g, x)))
+SLOPE(asinh, ll_div(g, d, ll_sqrt(g, ll_shift(g, ll_square(g, x), 1))))
+SLOPE(scale, ll_scale(g, d, ((const ll_number_attr *)b->attr)->value))
+SLOPE(shift, d)
 
 static void cast_grad(ll_bwd *b) /* an integer's gradient is nothing */
 {

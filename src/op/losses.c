@@ -2,16 +2,6 @@
 #include "op/op_int.h"
 #include "op/rows.h"
 
-static ll_val number(ll_graph *g, ll_val x, double value)
-{
-    return ll_fill(g, x.id ? ll_graph_dtype(g, x) : LL_F32, LL_SCALAR, value);
-}
-
-static ll_val one_minus(ll_graph *g, ll_val x)
-{
-    return ll_shift(g, ll_neg(g, x), 1);
-}
-
 ll_val ll_mse(ll_graph *g, ll_val x, ll_val target)
 {
     return ll_square(g, ll_sub(g, x, target));
@@ -25,7 +15,7 @@ ll_val ll_l1(ll_graph *g, ll_val x, ll_val target)
 ll_val ll_huber(ll_graph *g, ll_val x, ll_val target,
                 double delta) /* c (d - c / 2), c = min(d, delta) */
 {
-    ll_val d = ll_l1(g, x, target), c = ll_min(g, number(g, d, delta), d);
+    ll_val d = ll_l1(g, x, target), c = ll_min(g, ll_like(g, d, delta), d);
     return ll_mul(g, c, ll_sub(g, d, ll_scale(g, c, 0.5)));
 }
 
@@ -40,12 +30,13 @@ ll_val ll_bce_logits(ll_graph *g, ll_val x, ll_val target, ll_val weight)
     ll_val loss = ll_softplus(g, ll_neg(g, x));
     if (weight.id)
         loss = ll_mul(g, loss, ll_shift(g, ll_mul(g, ll_shift(g, weight, -1), target), 1));
-    return ll_add(g, ll_mul(g, one_minus(g, target), x), loss);
+    return ll_add(g, ll_mul(g, ll_one_minus(g, target), x), loss);
 }
 
 ll_val ll_focal(ll_graph *g, ll_val x, ll_val target, double alpha, double gamma)
 {
-    ll_val p = ll_sigmoid(g, x), not_p = ll_sigmoid(g, ll_neg(g, x)), not_z = one_minus(g, target);
+    ll_val p = ll_sigmoid(g, x), not_p = ll_sigmoid(g, ll_neg(g, x)),
+           not_z = ll_one_minus(g, target);
     ll_val missed = ll_add(g, ll_mul(g, not_p, target), ll_mul(g, p, not_z));
     ll_val loss = ll_mul(g, ll_bce_logits(g, x, target, (ll_val){0}), ll_power(g, missed, gamma));
     if (alpha < 0) return loss;
@@ -55,13 +46,13 @@ ll_val ll_focal(ll_graph *g, ll_val x, ll_val target, double alpha, double gamma
 
 ll_val ll_kl_div(ll_graph *g, ll_val log_p, ll_val target)
 {
-    ll_val safe = ll_select(g, target, target, number(g, target, 1));
+    ll_val safe = ll_select(g, target, target, ll_like(g, target, 1));
     return ll_mul(g, target, ll_sub(g, ll_log(g, safe), log_p));
 }
 
 ll_val ll_cosine_similarity(ll_graph *g, ll_val a, ll_val b, double eps)
 {
-    ll_val least = number(g, a, eps * eps);
+    ll_val least = ll_like(g, a, eps * eps);
     ll_val aa = ll_max(g, least, ll_row_sum(g, ll_square(g, a)));
     ll_val bb = ll_max(g, least, ll_row_sum(g, ll_square(g, b)));
     ll_val dot = ll_row_sum(g, ll_mul(g, a, b));
@@ -71,8 +62,8 @@ ll_val ll_cosine_similarity(ll_graph *g, ll_val a, ll_val b, double eps)
 ll_val ll_cosine_embedding(ll_graph *g, ll_val a, ll_val b, ll_val sign, double margin)
 {
     ll_val cos = ll_cosine_similarity(g, a, b, 1e-6);
-    ll_val alike = ll_less(g, number(g, sign, 0), sign);
-    return ll_select(g, alike, one_minus(g, cos), ll_relu(g, ll_shift(g, cos, -margin)));
+    ll_val alike = ll_less(g, ll_like(g, sign, 0), sign);
+    return ll_select(g, alike, ll_one_minus(g, cos), ll_relu(g, ll_shift(g, cos, -margin)));
 }
 
 ll_val ll_nll(ll_graph *g, ll_val log_p, ll_val label)

@@ -8,6 +8,15 @@
 ll_val ll_accum(ll_graph *g, ll_val x);
 /* Shapes from text: no negative dimension, and a number of elements that can be counted. */
 ll_err ll_check_shape(const ll_shape *s);
+ll_err ll_check_dim(int64_t dim, const ll_shape *s);
+/* Loops of so many dimensions, "ab_d": none walks dimension skip, which may be dropped. */
+char *ll_letters(char *at, int n, int64_t skip, bool drop);
+/* "ab_d->ab_d", or "ab_d->abd": of an op that works along dim. */
+ll_err ll_dim_loops(int64_t dim, const ll_type *in, bool drop, char dims[LL_DIMS_TEXT]);
+
+/* A scalar of x's type; 1 - x. */
+ll_val ll_like(ll_graph *g, ll_val x, double value);
+ll_val ll_one_minus(ll_graph *g, ll_val x);
 
 /* ---- elementwise ops: kernels come from the op's row in LL_EW (kern/attr.h) ---- */
 #define X(name, operands, value)                                                                   \

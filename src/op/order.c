@@ -8,40 +8,18 @@ ll_kernel argmax_ref, argmax_cpu, sort_ref, sort_cpu, cumsum_ref, cumsum_cpu;
 ll_scratch sort_cpu_scratch;
 extern const ll_solver argmax_cuda[], sort_cuda[], cumsum_cuda[];
 
-static ll_err check_dim(int64_t dim, const ll_shape *s)
-{
-    CHECK(dim >= 0 && dim < s->n, LL_E_SHAPE, "dimension %lld of %d", (long long)dim, s->n);
-    return LL_OK;
-}
-
-/* "ab_d" */
-static char *letters(char *at, int n, int64_t skip, bool drop)
-{
-    for (int i = 0; i < n; i++)
-        if (i != skip || !drop) *at++ = i == skip ? '_' : (char)('a' + i);
-    *at = '\0';
-    return at;
-}
-
-static ll_err dim_loops(int64_t dim, const ll_type *in, bool drop, char dims[LL_DIMS_TEXT])
-{
-    int n = in[0].shape.n;
-    letters(strcpy(letters(dims, n, dim, false), "->") + 2, n, dim, drop);
-    return LL_OK;
-}
-
 /* ---- argmax: [a,v,c] -> i32 [a,c] ---- */
 
 static ll_err argmax_loops(const void *attr, int, const ll_type *in, char dims[LL_DIMS_TEXT])
 {
-    return dim_loops(((const ll_order_attr *)attr)->dim, in, true, dims);
+    return ll_dim_loops(((const ll_order_attr *)attr)->dim, in, true, dims);
 }
 
 static ll_err argmax_infer(ll_infer *i)
 {
     const ll_order_attr *a = (const ll_order_attr *)i->attr;
     const ll_shape *s = &i->in[0].shape;
-    TRY(check_dim(a->dim, s));
+    TRY(ll_check_dim(a->dim, s));
     CHECK(s->d[a->dim] > 0 && s->d[a->dim] <= INT32_MAX, LL_E_SHAPE,
           "of %lld elements none is the largest", (long long)s->d[a->dim]);
     i->out[0] = (ll_type){LL_I32, {.n = 0}};
@@ -78,7 +56,7 @@ static ll_err sort_infer(ll_infer *i)
 {
     const ll_order_attr *a = (const ll_order_attr *)i->attr;
     const ll_shape *s = &i->in[0].shape;
-    TRY(check_dim(s->n - 1, s));
+    TRY(ll_check_dim(s->n - 1, s));
     CHECK(a->k >= 0 && a->k <= s->d[s->n - 1] && s->d[s->n - 1] <= INT32_MAX, LL_E_SHAPE,
           "the first %lld of %lld", (long long)a->k, (long long)s->d[s->n - 1]);
     i->out[0] = i->in[0];
@@ -129,12 +107,12 @@ ll_val ll_top_k(ll_graph *g, ll_val x, int64_t k, ll_val *index)
 
 static ll_err cumsum_loops(const void *attr, int, const ll_type *in, char dims[LL_DIMS_TEXT])
 {
-    return dim_loops(((const ll_cumsum_attr *)attr)->dim, in, false, dims);
+    return ll_dim_loops(((const ll_cumsum_attr *)attr)->dim, in, false, dims);
 }
 
 static ll_err cumsum_infer(ll_infer *i)
 {
-    TRY(check_dim(((const ll_cumsum_attr *)i->attr)->dim, &i->in[0].shape));
+    TRY(ll_check_dim(((const ll_cumsum_attr *)i->attr)->dim, &i->in[0].shape));
     i->out[0] = i->in[0];
     return LL_OK;
 }

@@ -80,13 +80,7 @@ static ll_err unblock_infer(ll_infer *i)
 }
 
 static const ll_op unblock = {
-    .name = "unblock",
-    .work = LL_WORK_COPY,
-    .n_in = 1,
-    .n_out = 1,
-    .ref = unblock_ref,
-    .cpu = LL_KERNEL(.run = unblock_cpu),
-    .cuda = LL_GPU(unblock_cuda),
+    LL_REF_OP(unblock, COPY, 1, 1),
     LL_ATTRS(ll_unblock_attr, dtype),
     .dims = "*_->*_",
     .infer = unblock_infer,
@@ -174,12 +168,7 @@ static void blocked_grad(ll_bwd *b)
 }
 
 const ll_op ll_op_blocked_matmul = {
-    .name = "blocked_matmul",
-    .work = LL_WORK_PRODUCT,
-    .n_in = 2,
-    .n_out = 1,
-    .cpu = LL_KERNEL(.run = blocked_matmul_cpu, .scratch = blocked_matmul_cpu_scratch),
-    .cuda = LL_GPU(blocked_matmul_cuda),
+    LL_OP(blocked_matmul, PRODUCT, 2, 1, .scratch = blocked_matmul_cpu_scratch),
     LL_ATTRS(ll_blocked_attr, spec),
     .model = 1,
     .loops = blocked_loops,

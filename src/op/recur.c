@@ -9,8 +9,8 @@
  * have one form. The gradient asks for z of every step: one product, since all of s is there by
  * then; so is the weight's gradient. Batch is a free loop. The expansion has a few nodes a step; it
  * is the oracle, and what second derivatives are made of. */
+#include "op/op_int.h"
 #include "op/rows.h"
-#include "kern/attr.h"
 
 #include <math.h>
 
@@ -100,15 +100,10 @@ static ll_val join_steps(ll_graph *g, ll_val *x, int64_t t)
     return join(g, x, t, 1);
 }
 
-static ll_val one_less(ll_graph *g, ll_val x)
-{
-    return ll_shift(g, ll_neg(g, x), 1);
-}
-
 /* a (1 - a), of a sigmoid; 1 - a^2, of a tanh */
 static ll_val slope(ll_graph *g, ll_val a, bool tanh)
 {
-    return tanh ? one_less(g, ll_square(g, a)) : ll_mul(g, a, one_less(g, a));
+    return tanh ? ll_one_minus(g, ll_square(g, a)) : ll_mul(g, a, ll_one_minus(g, a));
 }
 
 /* Gates z as they act, the state before and after. */
@@ -128,7 +123,7 @@ static void cell(ll_graph *g, int64_t kind, step *s)
     case LL_GRU:
         for (int k = 0; k < 2; k++) z[k] = ll_sigmoid(g, z[k]);
         s->n = ll_tanh(g, ll_add(g, z[3], ll_mul(g, z[0], z[2])));
-        s->is[0] = ll_add(g, ll_mul(g, one_less(g, z[1]), s->n), ll_mul(g, z[1], s->was[0]));
+        s->is[0] = ll_add(g, ll_mul(g, ll_one_minus(g, z[1]), s->n), ll_mul(g, z[1], s->was[0]));
         break;
     default: s->is[0] = kind == LL_RNN_RELU ? ll_relu(g, z[0]) : ll_tanh(g, z[0]);
     }
@@ -152,7 +147,7 @@ static void cell_grad(ll_graph *g, int64_t kind, const step *s, ll_val *d, ll_va
         break;
     }
     case LL_GRU:
-        dn = ll_mul(g, ll_mul(g, d[0], one_less(g, z[1])), slope(g, s->n, true));
+        dn = ll_mul(g, ll_mul(g, d[0], ll_one_minus(g, z[1])), slope(g, s->n, true));
         dz[0] = ll_mul(g, ll_mul(g, dn, z[2]), slope(g, z[0], false));
         dz[1] = ll_mul(g, ll_mul(g, d[0], ll_sub(g, s->was[0], s->n)), slope(g, z[1], false));
         dz[2] = ll_mul(g, dn, z[0]);

@@ -41,8 +41,7 @@ static ll_err infer(ll_infer *i)
     i->out[0] = i->in[0];
     CHECK(ll_dtype_is_float(i->in[0].dtype), LL_E_ARG, "the operand is %s, want a float type",
           ll_dtype_name(i->in[0].dtype));
-    CHECK(a->dim >= 0 && a->dim < i->in[0].shape.n, LL_E_SHAPE, "dimension %lld of %d",
-          (long long)a->dim, i->in[0].shape.n);
+    TRY(ll_check_dim(a->dim, &i->in[0].shape));
     CHECK(a->kind >= 0 && a->kind < LL_N_TAKE && (a->back == 0 || a->back == 1) &&
               !(a->back && a->kind == LL_TAKE_REVERSE),
           LL_E_ARG, "kind %lld, back %lld", (long long)a->kind, (long long)a->back);

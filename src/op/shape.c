@@ -33,6 +33,12 @@ ll_err ll_check_shape(const ll_shape *s)
     return LL_OK;
 }
 
+ll_err ll_check_dim(int64_t dim, const ll_shape *s)
+{
+    CHECK(dim >= 0 && dim < s->n, LL_E_SHAPE, "dimension %lld of %d", (long long)dim, s->n);
+    return LL_OK;
+}
+
 const char *ll_spec_reverse(const char *spec, char out[LL_SPEC_MAX])
 {
     ll_spec s;
@@ -63,12 +69,19 @@ static void set_spec(char to[LL_SPEC_MAX], const char *from)
     strncpy(to, from, LL_SPEC_MAX - 1);
 }
 
-/* "abc" for three dimensions, with '_' (no loop) for dimension skip. */
-static char *letters(char *at, int n, int skip)
+char *ll_letters(char *at, int n, int64_t skip, bool drop)
 {
-    for (int i = 0; i < n; i++) *at++ = i == skip ? '_' : (char)('a' + i);
+    for (int i = 0; i < n; i++)
+        if (i != skip || !drop) *at++ = i == skip ? '_' : (char)('a' + i);
     *at = '\0';
     return at;
+}
+
+ll_err ll_dim_loops(int64_t dim, const ll_type *in, bool drop, char dims[LL_DIMS_TEXT])
+{
+    int n = in[0].shape.n;
+    ll_letters(strcpy(ll_letters(dims, n, dim, false), "->") + 2, n, dim, drop);
+    return LL_OK;
 }
 
 /* The part's own shape, in its attributes. */
@@ -105,7 +118,7 @@ static ll_err fill_infer(ll_infer *i)
 static ll_err fill_loops(const void *attr, int, const ll_type *, char dims[LL_DIMS_TEXT])
 {
     const ll_fill_attr *a = attr;
-    letters(strcpy(dims, "->") + 2, a->shape.n, -1);
+    ll_letters(strcpy(dims, "->") + 2, a->shape.n, -1, false);
     return LL_OK;
 }
 
@@ -199,10 +212,7 @@ static void reshape_grad(ll_bwd *b)
 }
 
 const ll_op ll_op_reshape = {
-    .name = "reshape",
-    .work = LL_WORK_COPY,
-    .n_in = 1,
-    .n_out = 1,
+    LL_PLAIN_OP(reshape, COPY, 1, 1),
     LL_ATTRS(ll_reshape_attr, shape),
     .infer = reshape_infer,
     .loops = reshape_loops,
@@ -211,9 +221,6 @@ const ll_op ll_op_reshape = {
     .linear = true,
     .alias = true,
     .f64 = true,
-    .ref = reshape_ref,
-    .cpu = LL_KERNEL(.run = reshape_ref),
-    .cuda = LL_GPU(reshape_cuda),
     .trials = {"f32[6,5] {shape=[2,15]}", "f32[1] {shape=[]}", "f32[3,0] {shape=[0,7,2]}",
                "i32[4]<9 {shape=[2,1,2]}"},
 };
@@ -324,24 +331,15 @@ ll_val ll_pad(ll_graph *g, ll_val x, int dim, int64_t before, int64_t after)
     return LL_EMIT(g, &pad, (&(ll_range_attr){dim, before, after}), x);
 }
 
-static ll_err check_dim(int64_t dim, const ll_shape *s)
-{
-    CHECK(dim >= 0 && dim < s->n, LL_E_SHAPE, "dimension %lld of %d", (long long)dim, s->n);
-    return LL_OK;
-}
-
 static ll_err range_loops(const void *attr, int, const ll_type *in, char dims[LL_DIMS_TEXT])
 {
-    const ll_range_attr *a = attr;
-    int n = in[0].shape.n;
-    letters(strcpy(letters(dims, n, (int)a->dim), "->") + 2, n, (int)a->dim);
-    return LL_OK;
+    return ll_dim_loops(((const ll_range_attr *)attr)->dim, in, false, dims);
 }
 
 static ll_err slice_infer(ll_infer *i)
 {
     const ll_range_attr *a = i->attr;
-    TRY(check_dim(a->dim, &i->in[0].shape));
+    TRY(ll_check_dim(a->dim, &i->in[0].shape));
     i->out[0] = i->in[0];
     int64_t *d = &i->out[0].shape.d[a->dim];
     CHECK(a->from >= 0 && a->from <= a->to && a->to <= *d, LL_E_SHAPE,
@@ -361,7 +359,7 @@ static void slice_grad(ll_bwd *b)
 static ll_err pad_infer(ll_infer *i)
 {
     const ll_range_attr *a = i->attr;
-    TRY(check_dim(a->dim, &i->in[0].shape));
+    TRY(ll_check_dim(a->dim, &i->in[0].shape));
     CHECK(a->from >= 0 && a->to >= 0 && a->from < INT64_MAX / 4 && a->to < INT64_MAX / 4,
           LL_E_SHAPE, "padding of %lld before and %lld after", (long long)a->from,
           (long long)a->to);
@@ -407,12 +405,12 @@ static ll_err concat_infer(ll_infer *i)
 {
     const ll_range_attr *a = i->attr;
     CHECK(i->n_in > 0, LL_E_ARG, "nothing to concatenate");
-    TRY(check_dim(a->dim, &i->in[0].shape));
+    TRY(ll_check_dim(a->dim, &i->in[0].shape));
     i->out[0] = i->in[0];
     for (int k = 1; k < i->n_in; k++) {
         CHECK(i->in[k].dtype == i->in[0].dtype, LL_E_SHAPE, "operands are %s and %s",
               ll_dtype_name(i->in[0].dtype), ll_dtype_name(i->in[k].dtype));
-        TRY(check_dim(a->dim, &i->in[k].shape));
+        TRY(ll_check_dim(a->dim, &i->in[k].shape));
         i->out[0].shape.d[a->dim] += i->in[k].shape.d[a->dim];
     }
     return LL_OK; /* that the other extents agree is checked with the loops */
