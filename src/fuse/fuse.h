@@ -27,10 +27,6 @@
 #include "base/text.h"
 #include "pass/target.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 enum { LL_IN_16 = 1 << LL_PRECISION_bf16 | 1 << LL_PRECISION_fp8 };
 
 typedef enum ll_fuse_stage {                 /* in this order */
@@ -62,7 +58,7 @@ typedef struct ll_fusion {
     unsigned precisions;       /* bits; 0: all */
     int level;                 /* compute capability that its kernel is for; 0: any */
     const ll_fusion_row *rows; /* ended by {0} */
-    /* Or, where it is more than patterns: all of a graph. fired: how often. */
+    /* Or, where it is more than patterns: all of a graph, simplified then. fired: how often. */
     ll_err (*rewrite)(const ll_graph *g, int *fired, ll_graph **out);
     const char *trials[4]; /* of rewrite: graphs, as lines of text */
     bool always;           /* also where every node is to be an instruction */
@@ -80,7 +76,3 @@ ll_err ll_fuse_one(const ll_fusion *f, const ll_graph *g, ll_buf *log, int *fire
 ll_err ll_expand_fused(const ll_graph *g, ll_graph **out);
 /* Those of f64 tensors alone, unless fast kernels take f64 too. */
 ll_err ll_expand_f64(const ll_graph *g, ll_graph **out);
-
-#ifdef __cplusplus
-}
-#endif

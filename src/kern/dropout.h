@@ -2,15 +2,7 @@
 #pragma once
 #include "kern/kern.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* The stream of this step. */
 uint64_t ll_dropout_stream(const ll_kcall *c);
 /* Element i of this part as an index in the whole tensor, after all earlier micro-batches. */
 uint64_t ll_dropout_index(const ll_kcall *c, int64_t i);
-
-#ifdef __cplusplus
-}
-#endif

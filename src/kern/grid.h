@@ -4,10 +4,6 @@
 #include "kern/attr.h"
 #include "kern/walk.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* The result's dimensions as its scales, operands 1 and on of the call, see them. The op has
  * checked the spec. */
 void ll_grid_walk_of(const ll_kcall *c, ll_walk *w);
@@ -37,7 +33,3 @@ static inline double ll_grid_most(int64_t bits)
 {
     return ll_grid_power(bits, true) - 1;
 }
-
-#ifdef __cplusplus
-}
-#endif

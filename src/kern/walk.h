@@ -3,10 +3,6 @@
 #pragma once
 #include "kern/kern.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 enum { LL_WALKERS = 2 };
 
 typedef struct ll_walk {
@@ -23,7 +19,3 @@ void ll_walk_merge(ll_walk *w);
 void ll_walk_last(ll_walk *w, int d);
 /* Where a walker is at point number `at` of the first n dimensions, the last of them fastest. */
 int64_t ll_walk_at(const ll_walk *w, int walker, int n, int64_t at);
-
-#ifdef __cplusplus
-}
-#endif

@@ -8,10 +8,6 @@
 #pragma once
 #include "kern/heads.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* Keys and queries of a tile (24 vectors of sums where a vector is 128 bits); of a block. */
 enum { LL_ATT_M = 6, LL_ATT_N = 16, LL_ATT_BLOCK = 96 };
 
@@ -48,7 +44,3 @@ void ll_att_gather(int64_t d, const float *s, const float *b, int64_t keys, int6
 /* c [keys, width] += s b, from each group's first query that sees it on; b [queries, width]. */
 void ll_att_spread(int64_t d, const float *s, const float *b, int64_t keys, int64_t queries,
                    int64_t ahead, float *c);
-
-#ifdef __cplusplus
-}
-#endif

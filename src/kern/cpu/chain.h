@@ -4,10 +4,6 @@
 #include "kern/attr.h"
 #include "kern/kern.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 enum { LL_TILE = 1024 }; /* elements a step works on at once: a few tiles fit the first cache */
 
 /* One step over n elements. y may be a, b or c. */
@@ -41,7 +37,3 @@ void ll_elementwise_f64(const ll_kcall *c, ll_ew op, double k);
 /* Tensors in[] and out[] as f->n_in and f->n_out say. An output may be the very buffer of an input
  * that has its size and type. */
 void ll_chain_run(const ll_fused_attr *f, const ll_tensor *in, const ll_tensor *out, int threads);
-
-#ifdef __cplusplus
-}
-#endif

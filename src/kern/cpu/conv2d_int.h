@@ -9,10 +9,6 @@
 #include "kern/cpu/micro.h"
 #include "kern/kern.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef enum ll_conv_direction { LL_CONV, LL_CONV_DX, LL_CONV_DW } ll_conv_direction;
 
 typedef struct ll_conv_shape {
@@ -47,7 +43,3 @@ static inline ll_real ll_conv_at(const void *x, bool bf16, int64_t i)
 {
     return bf16 ? ll_bf16_to_f32(((const uint16_t *)x)[i]) : ((const ll_real *)x)[i];
 }
-
-#ifdef __cplusplus
-}
-#endif

@@ -17,10 +17,6 @@
 #pragma once
 #include "base/types.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* From -2^bits to 2^bits - 1. */
 enum { LL_GEMM_WHOLE_BITS = 23 };
 
@@ -51,7 +47,3 @@ void ll_gemm_serial(const ll_gemm_call *g);
 /* A multiple of 64; with the same types and strides never less for a smaller m, n or k: the largest
  * call's serves all of them. */
 size_t ll_gemm_serial_scratch(const ll_gemm_call *g);
-
-#ifdef __cplusplus
-}
-#endif

@@ -8,10 +8,6 @@
 #include "base/num.h"
 #include "kern/cpu/gemm.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* Where a tile finds A, already packed or not: element (i, p) is a[i * rs + p * cs]. */
 typedef struct ll_gemm_tile {
     int64_t k;
@@ -90,7 +86,3 @@ static inline size_t ll_gemm_out_bytes(const ll_gemm_call *g)
 {
     return g->bf16_out ? 2 : g->f64 ? 8 : 4;
 }
-
-#ifdef __cplusplus
-}
-#endif

@@ -19,10 +19,6 @@
 #include <arm_neon.h>
 #endif
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* A row of sums: so many vectors at most. */
 enum { LL_MICRO_NV = 5 };
 typedef ll_vec ll_sums[LL_MICRO_NV];
@@ -216,7 +212,3 @@ LL_INLINE void ll_micro_dot(const int mr, const int nr, ll_sums *sums, const ll_
         }
     }
 }
-
-#ifdef __cplusplus
-}
-#endif

@@ -5,10 +5,6 @@
 #pragma once
 #include "base/types.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 #if defined(LL_REAL_F64)
 typedef double ll_real;
 typedef int64_t ll_real_mask; /* an integer of the same size */
@@ -17,8 +13,4 @@ typedef int64_t ll_real_mask; /* an integer of the same size */
 typedef float ll_real;
 typedef int32_t ll_real_mask;
 #define LL_REAL(name) name##_f32
-#endif
-
-#ifdef __cplusplus
-}
 #endif

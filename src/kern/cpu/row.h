@@ -4,10 +4,6 @@
 #pragma once
 #include "kern/kern.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* How many threads to use for so many elementary operations. */
 static inline int ll_team(const ll_kcall *c, int64_t work)
 {
@@ -57,7 +53,3 @@ typedef struct ll_col_sums_of {
 } ll_col_sums_of;
 void ll_col_sums(const ll_kcall *c, const ll_col_sums_of *s);
 ll_scratch col_sums_cpu_scratch;
-
-#ifdef __cplusplus
-}
-#endif

@@ -4,10 +4,6 @@
 #pragma once
 #include "kern/cpu/real.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 #if defined(__AVX512F__)
 enum { LL_VECTOR = 64 };
 #elif defined(__AVX__)
@@ -98,9 +94,5 @@ static inline ll_vec ll_vec_exp(ll_vec x)
     p = p * r + 0.999999691f;
     p = p * r + 1.0f;
     return p * (ll_vec)((ll_ivec)t << 23);
-}
-#endif
-
-#ifdef __cplusplus
 }
 #endif

@@ -14,10 +14,6 @@
 #include <stdint.h>
 #include <string.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 /* x = n ln 2 + r, |r| <= ln2/2: 2^n (1 + r + r^2 P(r)). The low bits of t are n + 126: shifted,
  * the exponent of 2^(n-1), which is finite for n up to 128; where x asks for more, n stays at 128
  * and r grows until the result is inf. */
@@ -178,7 +174,3 @@ static inline float ll_sincosf(float x, uint64_t turn)
     double y = q & 1 ? 1.0 - 0.5 * z + z * z * c : r + r * z * s;
     return (float)(q & 2 ? -y : y);
 }
-
-#ifdef __cplusplus
-}
-#endif

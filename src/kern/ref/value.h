@@ -2,13 +2,5 @@
 #pragma once
 #include "kern/attr.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 double ll_ew_value(ll_ew op, double a, double b, double c, double k);
 int ll_ew_operands(ll_ew op);
-
-#ifdef __cplusplus
-}
-#endif
