@@ -8,6 +8,7 @@
 #include "kern/gather.h"
 #include "kern/ref/value.h"
 #include "kern/resample.h"
+#include "kern/walk.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -31,15 +32,6 @@ static void index_of(ll_buf *b, const int64_t *stride, int n, int first, int64_t
             ll_buf_printf(b, " + i%d", first + k);
         else if (stride[k])
             ll_buf_printf(b, " + i%d * %lld", first + k, (big)stride[k]);
-}
-
-static void strides_of(const ll_shape *s, int64_t stride[LL_MAX_DIMS])
-{
-    int64_t n = 1;
-    for (int k = s->n - 1; k >= 0; k--) {
-        stride[k] = n;
-        n *= s->d[k];
-    }
 }
 
 #define NUMBER 32
@@ -70,8 +62,8 @@ static ll_err by_letters(const ll_cloops *c, const char *text)
     ll_spec s;
     TRY(ll_spec_parse(text, &s));
     int64_t x[LL_MAX_DIMS], y[LL_MAX_DIMS], from[LL_MAX_DIMS];
-    strides_of(&c->in[0].shape, x);
-    strides_of(&c->out[0].shape, y);
+    ll_walk_strides(&c->in[0].shape, x);
+    ll_walk_strides(&c->out[0].shape, y);
     for (int k = 0; k < s.n_out; k++) from[k] = s.from[k] < 0 ? 0 : x[s.from[k]];
     copy(c, &c->out[0].shape, 0, from, 0, y, 0);
     return LL_OK;
@@ -99,8 +91,8 @@ static ll_err slice(const ll_cloops *c)
 {
     const ll_range_attr *a = (const ll_range_attr *)c->attr;
     int64_t x[LL_MAX_DIMS], y[LL_MAX_DIMS];
-    strides_of(&c->in[0].shape, x);
-    strides_of(&c->out[0].shape, y);
+    ll_walk_strides(&c->in[0].shape, x);
+    ll_walk_strides(&c->out[0].shape, y);
     copy(c, &c->out[0].shape, 0, x, a->from * x[a->dim], y, 0);
     return LL_OK;
 }
@@ -110,8 +102,8 @@ static ll_err pad(const ll_cloops *c)
     const ll_range_attr *a = (const ll_range_attr *)c->attr;
     const ll_shape *s = &c->out[0].shape;
     int64_t x[LL_MAX_DIMS], y[LL_MAX_DIMS], dim = a->dim;
-    strides_of(&c->in[0].shape, x);
-    strides_of(s, y);
+    ll_walk_strides(&c->in[0].shape, x);
+    ll_walk_strides(s, y);
     nest(c->b, s->d, s->n, 0);
     ll_buf_puts(c->b, "        y0[");
     index_of(c->b, y, s->n, 0, 0);
@@ -126,9 +118,9 @@ static ll_err concat(const ll_cloops *c)
 {
     const ll_range_attr *a = (const ll_range_attr *)c->attr;
     int64_t x[LL_MAX_DIMS], y[LL_MAX_DIMS], at = 0;
-    strides_of(&c->out[0].shape, y);
+    ll_walk_strides(&c->out[0].shape, y);
     for (int k = 0; k < c->n_in; k++) {
-        strides_of(&c->in[k].shape, x);
+        ll_walk_strides(&c->in[k].shape, x);
         copy(c, &c->in[k].shape, k, x, 0, y, at * y[a->dim]);
         at += c->in[k].shape.d[a->dim];
     }
@@ -178,7 +170,7 @@ static ll_err gather(const ll_cloops *c)
     TRY(ll_gather_of((const ll_gather_attr *)c->attr, &c->in[0].shape, &c->in[1].shape,
                      &c->out[0].shape, &g));
     CHECK(!g.part, LL_E_ARG, "gather of a part has no C form");
-    strides_of(&c->out[0].shape, y);
+    ll_walk_strides(&c->out[0].shape, y);
     nest(c->b, g.d, g.n, 0);
     ll_buf_puts(c->b, "    {\n        long row = x1[");
     index_of(c->b, g.index, g.n, 0, 0);
@@ -221,8 +213,8 @@ static ll_err reduce(const ll_cloops *c, const char *start, const char *step)
     ll_spec s;
     TRY(ll_spec_parse(((const ll_spec_attr *)c->attr)->spec, &s));
     int64_t x[LL_MAX_DIMS], y[LL_MAX_DIMS], d[LL_MAX_DIMS], stride[LL_MAX_DIMS];
-    strides_of(&c->in[0].shape, x);
-    strides_of(&c->out[0].shape, y);
+    ll_walk_strides(&c->in[0].shape, x);
+    ll_walk_strides(&c->out[0].shape, y);
     int n = 0;
     for (int k = 0; k < s.n_out; k++, n++) d[n] = c->out[0].shape.d[k], stride[n] = x[s.from[k]];
     for (int k = 0; k < s.n_in; k++)
@@ -305,9 +297,9 @@ static void window(const ll_cloops *c, const int64_t size[2], const int64_t stri
                       names[2 + k], (big)image[k]);
 }
 
-static void outputs(const ll_cloops *c)
+/* Over the result, an image. */
+static void pixels(const ll_cloops *c, const char *names)
 {
-    static const char *const names = "nopf";
     for (int k = 0; k < 4; k++)
         ll_buf_printf(c->b, "    for (long %c = 0; %c < %lld; %c++)\n", names[k], names[k],
                       (big)c->out[0].shape.d[k], names[k]);
@@ -317,7 +309,7 @@ static ll_err conv2d(const ll_cloops *c)
 {
     const ll_conv_attr *a = (const ll_conv_attr *)c->attr;
     const int64_t *x = c->in[0].shape.d, *w = c->in[1].shape.d, *y = c->out[0].shape.d;
-    outputs(c);
+    pixels(c, "nopf");
     ll_buf_puts(c->b, "    {\n        double sum = 0;\n");
     window(c, w + 1, a->stride, a->pad, a->dilation, x + 1);
     ll_buf_printf(
@@ -336,13 +328,11 @@ static ll_err conv2d(const ll_cloops *c)
 /* Pixel (i, j) of the image gets what every output (o, p) that it is under gives it. */
 static ll_err conv2d_dx(const ll_cloops *c)
 {
-    static const char *const image = "nijc", *const names = "rsopij";
+    static const char *const names = "rsopij";
     const ll_conv_attr *a = (const ll_conv_attr *)c->attr;
     const int64_t *y = c->in[0].shape.d, *w = c->in[1].shape.d, *x = c->out[0].shape.d;
     big filters = w[0] / a->groups;
-    for (int k = 0; k < 4; k++)
-        ll_buf_printf(c->b, "    for (long %c = 0; %c < %lld; %c++)\n", image[k], image[k],
-                      (big)x[k], image[k]);
+    pixels(c, "nijc");
     ll_buf_puts(c->b, "    {\n        double sum = 0;\n");
     for (int k = 0; k < 2; k++) {
         char tap = names[k], to = names[2 + k];
@@ -370,7 +360,7 @@ static void pool(const ll_cloops *c, const char *start, const char *step, const 
 {
     const ll_pool_attr *a = (const ll_pool_attr *)c->attr;
     const int64_t *x = c->in[0].shape.d, *y = c->out[0].shape.d, one[2] = {1, 1};
-    outputs(c);
+    pixels(c, "nopf");
     ll_buf_printf(c->b, "    {\n        %s\n", start);
     window(c, a->size, a->stride, a->pad, one, x + 1);
     ll_buf_printf(c->b,
