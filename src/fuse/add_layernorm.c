@@ -29,11 +29,8 @@ static void expand(ll_graph *g, const void *attr, const ll_val *in, int n_in, ll
 }
 
 static const ll_op add_layernorm = {
-    .name = "add_layernorm",
-    .work = LL_WORK_NORM,
-    .n_in = 4,
+    LL_GPU_OP(add_layernorm, NORM, 4, 4),
     .n_more = 1,
-    .n_out = 4,
     LL_ATTRS(ll_norm_attr, eps),
     .dims = "*c, *c, c, c -> *c, *c, *, *",
     .whole = "*c",
@@ -41,10 +38,8 @@ static const ll_op add_layernorm = {
     .wide_out = 1u << 2 | 1u << 3,
     .infer = ll_infer_floats,
     .expand = expand,
-    .no_grad = true,
     .flop = 8,
     .in_place = 1u << 0 | 1u << 1,
-    .cuda = LL_GPU(add_layernorm_cuda),
     .trials = {"f32[3,7], f32[3,7], f32[7], f32[7] {eps=1e-5}",
                "f32[2,3,8], f32[2,3,8], f32[8], f32[8] {eps=1e-3}",
                "f32[5,1600], f32[5,1600], f32[1600], f32[1600], f32[1600] {eps=1e-5}",

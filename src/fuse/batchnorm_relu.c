@@ -29,10 +29,9 @@ static void expand_relu_grad(ll_graph *g, const void *attr, const ll_val *in, in
 
 #define OP(fn, ins, outs, how, wide, flops, ...)                                                   \
     {                                                                                              \
-        .name = #fn, .work = LL_WORK_NORM, .n_in = ins, .n_out = outs,                             \
-        LL_ATTRS(ll_norm_attr, eps), .dims = how, .whole = "*", .wide_in = wide,                   \
-        .wide_out = 1u << 1 | 1u << 2, .infer = ll_infer_floats, .flop = flops, .no_grad = true,   \
-        .cuda = LL_GPU(fn##_cuda), __VA_ARGS__                                                     \
+        LL_GPU_OP(fn, NORM, ins, outs), LL_ATTRS(ll_norm_attr, eps),                               \
+            .dims = how, .whole = "*", .wide_in = wide, .wide_out = 1u << 1 | 1u << 2,             \
+            .infer = ll_infer_floats, .flop = flops, __VA_ARGS__                                   \
     }
 
 static const ll_op ops[] = {

@@ -429,7 +429,7 @@ static ll_err emit_node(fusing *f, int i)
     return i == gr->member[gr->n - 1] && count_leaving(f, gr) ? emit_group(f, k) : LL_OK;
 }
 
-static ll_err fuse_all(const ll_graph *g, bool lone, int *fired, ll_graph **out)
+static ll_err fuse(const ll_graph *g, bool lone, int *fired, ll_graph **out)
 {
     fusing f = {.g = g, .lone = lone};
     ll_rewrite_begin(&f.rw, g);
@@ -448,15 +448,6 @@ static ll_err fuse_all(const ll_graph *g, bool lone, int *fired, ll_graph **out)
     for (int i = 0; i < g->n_node && rc == LL_OK; i++) rc = emit_node(&f, i);
     *fired = f.n_emitted;
     return ll_rewrite_end(&f.rw, rc, out);
-}
-
-static ll_err fuse(const ll_graph *g, bool lone, int *fired, ll_graph **out)
-{
-    ll_graph *fused;
-    TRY(fuse_all(g, lone, fired, &fused));
-    ll_err rc = ll_simplify(fused, out); /* broadcasts and fills that chains absorbed go */
-    ll_graph_free(fused);
-    return rc;
 }
 
 static ll_err rewrite(const ll_graph *g, int *fired, ll_graph **out)

@@ -62,21 +62,16 @@ static void expand(ll_graph *g, const void *, const ll_val *in, int n_in, ll_val
 }
 
 static const ll_op classify = {
-    .name = "classify",
-    .work = LL_WORK_PRODUCT,
+    LL_GPU_OP(classify, PRODUCT, 4, 3),
     .model = 1,
-    .n_in = 4,
     .n_more = 1,
-    .n_out = 3,
     .dims = "*k, vk, *, *, v -> *v, *, *",
     .whole = "*kv",
     .wide_in = 1u << 3,
     .wide_out = 1u << 1 | 1u << 2,
     .infer = infer,
-    .no_grad = true,
     .flop = 2,
     .expand = expand,
-    .cuda = LL_GPU(classify_cuda),
     .trials = {"f32[5,3], f32[7,3], i32[5]<7, f32[5]",
                "f32[2,3,4], f32[11,4], i32[2,3]<11, f32[2,3], f32[11]",
                "f32[4], f32[9,4], i32[]<9, f32[]", "f32[0,4], f32[4,4], i32[0]<4, f32[0]",

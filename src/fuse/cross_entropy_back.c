@@ -17,19 +17,14 @@ static ll_err infer(ll_infer *i)
 }
 
 static const ll_op cross_entropy_back = {
-    .name = "cross_entropy_back",
-    .work = LL_WORK_LOSS,
-    .n_in = 3,
-    .n_out = 3,
+    LL_GPU_OP(cross_entropy_back, LOSS, 3, 3),
     .dims = "*v, *, * -> *v, *, *",
     .whole = "*v",
     .wide_in = 1u << 2,
     .wide_out = 1u << 1 | 1u << 2,
     .infer = infer,
-    .no_grad = true,
     .flop = 6,
     .in_place = 1u << 0,
-    .cuda = LL_GPU(cross_entropy_back_cuda),
     .trials = {"f32[5,7], i32[5]<7, f32[5]", "f32[2,3,11], i32[2,3]<11, f32[2,3]",
                "f32[9], i32[]<9, f32[]", "f32[7,72], i32[7]<72, f32[7]",
                "f32[11,10256], i32[11]<10256, f32[11]", "f32[1,60008], i32[1]<60008, f32[1]",

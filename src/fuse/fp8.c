@@ -271,7 +271,7 @@ static ll_err lower_product(lowering *l, const ll_node *n)
     return LL_OK;
 }
 
-static ll_err lower(const ll_graph *g, int *fired, ll_graph **out)
+static ll_err rewrite(const ll_graph *g, int *fired, ll_graph **out)
 {
     lowering l = {.g = g};
     ll_rewrite_begin(&l.rw, g);
@@ -293,15 +293,6 @@ static ll_err lower(const ll_graph *g, int *fired, ll_graph **out)
                       "use bf16",
                       LEAST, MULTIPLE);
     return ll_rewrite_end(&l.rw, rc, out);
-}
-
-static ll_err rewrite(const ll_graph *g, int *fired, ll_graph **out)
-{
-    ll_graph *lowered;
-    TRY(lower(g, fired, &lowered));
-    ll_err rc = ll_simplify(lowered, out); /* casts that nobody reads any more go */
-    ll_graph_free(lowered);
-    return rc;
 }
 
 static const ll_fusion fusion = {

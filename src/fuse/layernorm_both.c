@@ -43,11 +43,8 @@ static void expand(ll_graph *g, const void *attr, const ll_val *in, int n_in, ll
 }
 
 static const ll_op layernorm_both = {
-    .name = "layernorm_both",
-    .work = LL_WORK_NORM,
-    .n_in = 4,
+    LL_GPU_OP(layernorm_both, NORM, 4, 6),
     .n_more = 1,
-    .n_out = 6,
     LL_ATTRS(ll_norm_attr, eps),
     .wide_in = 1u << 2 | 1u << 3 | 1u << 4,
     .wide_out = 1u << 3 | 1u << 4 | 1u << 5,
@@ -55,10 +52,8 @@ static const ll_op layernorm_both = {
     .whole = "*c",
     .infer = infer,
     .expand = expand,
-    .no_grad = true,
     .flop = 9,
     .in_place = 1u << 0 | 1u << 1,
-    .cuda = LL_GPU(layernorm_both_cuda),
     .trials = {"f32[3,7], f32[3,7], f32[7], f32[7] {eps=1e-5}",
                "f32[2,3,8], f32[2,3,8], f32[8], f32[8], f32[8] {eps=1e-3}",
                "bf16[80,1600], bf16[80,1600], f32[1600], f32[1600], f32[1600] {eps=1e-5}",

@@ -351,7 +351,11 @@ ll_err ll_fuse_one(const ll_fusion *f, const ll_graph *g, ll_buf *log, int *fire
     *n = 0;
     *out = NULL;
     if (f->rewrite) {
-        TRY(f->rewrite(g, n, out));
+        ll_graph *made;
+        TRY(f->rewrite(g, n, &made));
+        rc = ll_simplify(made, out); /* what it took in, and nobody else reads, goes */
+        ll_graph_free(made);
+        TRY(rc);
         if (*n && log) ll_buf_printf(log, "  %-20s %d\n", f->name, *n);
         return LL_OK;
     }

@@ -142,17 +142,14 @@ static ll_err infer(ll_infer *i)
     return LL_OK;
 }
 
-#define PRODUCT                                                                                    \
-    .n_in = -1, LL_ATTRS(ll_product_attr, spec, out, bias, act, scaled),                           \
+#define PRODUCT(results)                                                                           \
+    .name = "product" #results, .work = LL_WORK_PRODUCT, .model = 1, .n_in = -1, .n_out = results, \
+    LL_ATTRS(ll_product_attr, spec, out, bias, act, scaled),                                       \
     .whole = "abcdefghijklmnopqrstuvwxyz", .loops = loops, .infer = infer, .expand = expand,       \
     .no_grad = true, .flop = 2, .cuda = LL_GPU(product_cuda)
 static const ll_op ops[2] = {
     {
-        .name = "product1",
-        .work = LL_WORK_PRODUCT,
-        .model = 1,
-        .n_out = 1,
-        PRODUCT,
+        PRODUCT(1),
         .trials =
             {"bf16[2,5,16], bf16[3,2,4,16], f32[3,2,4] {spec=\"btc,zhdc->btzhd\", out=bf16, "
              "bias=1, act=0}",
@@ -168,11 +165,7 @@ static const ll_op ops[2] = {
              "act=0, scaled=1}"},
     },
     {
-        .name = "product2",
-        .work = LL_WORK_PRODUCT,
-        .model = 1,
-        .n_out = 2,
-        PRODUCT,
+        PRODUCT(2),
         .trials = {"bf16[2,9,16], bf16[32,16], f32[32] {spec=\"btc,fc->btf\", out=bf16, bias=1, "
                    "act=2}",
                    "bf16[2,9,16], bf16[32,16], bf16[32] {spec=\"btc,fc->btf\", out=bf16, bias=1, "

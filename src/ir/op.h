@@ -221,6 +221,10 @@ struct ll_op {
     .name = #fn, .work = LL_WORK_##kind, .n_in = operands, .n_out = results,                       \
     .cpu = LL_KERNEL(.run = fn##_cpu, __VA_ARGS__), .cuda = LL_GPU(fn##_cuda)
 #define LL_REF_OP(fn, ...) LL_OP(fn, __VA_ARGS__), .ref = fn##_ref
+/* Of GPUs alone, made late (fuse/): gradients are there by then. */
+#define LL_GPU_OP(fn, kind, operands, results)                                                     \
+    .name = #fn, .work = LL_WORK_##kind, .n_in = operands, .n_out = results, .no_grad = true,      \
+    .cuda = LL_GPU(fn##_cuda)
 /* The plain loops are the CPU's too. */
 #define LL_PLAIN_OP(fn, kind, operands, results)                                                   \
     .name = #fn, .work = LL_WORK_##kind, .n_in = operands, .n_out = results, .ref = fn##_ref,      \

@@ -26,14 +26,20 @@ static ll_err infer_reduce(ll_infer *i)
     return LL_OK;
 }
 
+/* Dimension dim becomes range [from, to) of all elements. */
+static ll_err take(int64_t dim, int64_t from, int64_t to, int64_t all, ll_shape *s)
+{
+    CHECK(from >= 0 && from <= to && to <= all, LL_E_SHAPE,
+          "%lld to %lld is no range of %lld elements", (long long)from, (long long)to,
+          (long long)all);
+    s->d[dim] = to - from;
+    return LL_OK;
+}
+
 static ll_err cut(const ll_coll_attr *a, int64_t dim, ll_shape *s)
 {
     TRY(ll_check_dim(dim, s));
-    CHECK(a->from >= 0 && a->from <= a->to && a->to <= s->d[dim], LL_E_SHAPE,
-          "%lld to %lld is no range of %lld elements", (long long)a->from, (long long)a->to,
-          (long long)s->d[dim]);
-    s->d[dim] = a->to - a->from;
-    return LL_OK;
+    return take(dim, a->from, a->to, s->d[dim], s);
 }
 
 static ll_err infer_scatter(ll_infer *i)
@@ -67,25 +73,17 @@ static ll_err infer_halo(ll_infer *i)
     const ll_halo_attr *a = (const ll_halo_attr *)i->attr;
     TRY(ll_check_dim(a->dim, &i->in[0].shape));
     CHECK(a->me >= 0 && a->me < LL_HALO_MAX, LL_E_ARG, "member %lld", (long long)a->me);
-    int64_t from = a->need[2 * a->me], to = a->need[2 * a->me + 1];
-    CHECK(from >= 0 && from <= to && to <= a->extent, LL_E_SHAPE,
-          "%lld to %lld is no range of %lld elements", (long long)from, (long long)to,
-          (long long)a->extent);
+    const int64_t *need = &a->need[2 * a->me];
     i->out[0] = i->in[0];
-    i->out[0].shape.d[a->dim] = to - from;
-    return LL_OK;
+    return take(a->dim, need[0], need[1], a->extent, &i->out[0].shape);
 }
 
 static ll_err infer_rotate(ll_infer *i)
 {
     const ll_coll_attr *a = (const ll_coll_attr *)i->attr;
     TRY(ll_check_dim(a->dim, &i->in[0].shape));
-    CHECK(a->from >= 0 && a->from <= a->to && a->to <= a->extent, LL_E_SHAPE,
-          "%lld to %lld is no range of %lld elements", (long long)a->from, (long long)a->to,
-          (long long)a->extent);
     i->out[0] = i->in[0];
-    i->out[0].shape.d[a->dim] = a->to - a->from;
-    return LL_OK;
+    return take(a->dim, a->from, a->to, a->extent, &i->out[0].shape);
 }
 
 static ll_err send_loops(const void *, int, const ll_type *in, char dims[LL_DIMS_TEXT])
@@ -116,41 +114,29 @@ static ll_err infer_recv(ll_infer *i)
     return LL_OK;
 }
 
-#define COLLECTIVE_OF(of_loops)                                                                    \
-    .work = LL_WORK_COLLECTIVE, .n_in = 1, .n_out = 1, .loops = of_loops, .no_grad = true
-#define COLLECTIVE COLLECTIVE_OF(loops)
+#define COLLECTIVE(op, kind, of_loops, of_infer, ...)                                              \
+    static const ll_op op = {.name = #op,                                                          \
+                             .work = LL_WORK_COLLECTIVE,                                           \
+                             .collective = kind,                                                   \
+                             .n_in = 1,                                                            \
+                             .n_out = 1,                                                           \
+                             .loops = of_loops,                                                    \
+                             .infer = of_infer,                                                    \
+                             .no_grad = true,                                                      \
+                             __VA_ARGS__};
 #define PLAIN                                                                                      \
     LL_ATTRS(ll_coll_attr, axes, max, dim, to_dim, extent, from, to, step, serial, most, cut)
+#define HALO LL_ATTRS(ll_halo_attr, axes, dim, extent, me, serial, swapped, need)
+#define MESSAGE LL_ATTRS(ll_message_attr, axes, peer, serial, when, dtype, shape)
 
-static const ll_op all_reduce = {.name = "all_reduce",
-                                 .collective = LL_ALL_REDUCE,
-                                 COLLECTIVE,
-                                 PLAIN,
-                                 .infer = infer_reduce,
-                                 .in_place = 1};
-static const ll_op reduce_scatter = {.name = "reduce_scatter",
-                                     .collective = LL_REDUCE_SCATTER,
-                                     COLLECTIVE,
-                                     PLAIN,
-                                     .infer = infer_scatter};
-static const ll_op all_gather = {
-    .name = "all_gather", .collective = LL_ALL_GATHER, COLLECTIVE, PLAIN, .infer = infer_gather};
-static const ll_op all_to_all = {
-    .name = "all_to_all", .collective = LL_ALL_TO_ALL, COLLECTIVE, PLAIN, .infer = infer_alltoall};
-static const ll_op halo = {.name = "halo",
-                           .collective = LL_HALO,
-                           COLLECTIVE,
-                           LL_ATTRS(ll_halo_attr, axes, dim, extent, me, serial, swapped, need),
-                           .infer = infer_halo};
-
-static const ll_op rotate = {
-    .name = "rotate", .collective = LL_ROTATE, COLLECTIVE, PLAIN, .infer = infer_rotate};
-
-#define MESSAGE(way)                                                                               \
-    COLLECTIVE_OF(way##_loops), LL_ATTRS(ll_message_attr, axes, peer, serial, when, dtype, shape), \
-        .infer = infer_##way
-static const ll_op send = {.name = "send", .collective = LL_SEND, MESSAGE(send)};
-static const ll_op recv = {.name = "recv", .collective = LL_RECV, MESSAGE(recv)};
+COLLECTIVE(all_reduce, LL_ALL_REDUCE, loops, infer_reduce, PLAIN, .in_place = 1)
+COLLECTIVE(reduce_scatter, LL_REDUCE_SCATTER, loops, infer_scatter, PLAIN)
+COLLECTIVE(all_gather, LL_ALL_GATHER, loops, infer_gather, PLAIN)
+COLLECTIVE(all_to_all, LL_ALL_TO_ALL, loops, infer_alltoall, PLAIN)
+COLLECTIVE(halo, LL_HALO, loops, infer_halo, HALO)
+COLLECTIVE(rotate, LL_ROTATE, loops, infer_rotate, PLAIN)
+COLLECTIVE(send, LL_SEND, send_loops, infer_send, MESSAGE)
+COLLECTIVE(recv, LL_RECV, recv_loops, infer_recv, MESSAGE)
 
 const ll_op *const ll_ops_collective[] = {
     &all_reduce, &reduce_scatter, &all_gather, &all_to_all, &halo, &rotate, &send, &recv, NULL};

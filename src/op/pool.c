@@ -127,30 +127,16 @@ static void emit(ll_bwd *b, const ll_op *op, const ll_val *x, const ll_val *inde
     b->din[0] = ll_emit(b->g, op, &a, in, index ? 2 : 1);
 }
 
-static void grad_max(ll_bwd *b)
-{
-    emit(b, &max_pool_grad, &b->in[0], &b->out[1]);
-}
-
-static void grad_max_grad(ll_bwd *b)
-{
-    emit(b, &max_pool_pick, NULL, &b->in[1]);
-}
-
-static void grad_pick(ll_bwd *b)
-{
-    emit(b, &max_pool_grad, &b->in[0], &b->in[1]);
-}
-
-static void grad_avg(ll_bwd *b)
-{
-    emit(b, &avg_pool_grad, &b->in[0], NULL);
-}
-
-static void grad_avg_grad(ll_bwd *b)
-{
-    emit(b, &avg_pool, NULL, NULL);
-}
+#define GRAD(name, op, x, index)                                                                   \
+    static void grad_##name(ll_bwd *b)                                                             \
+    {                                                                                              \
+        emit(b, &op, x, index);                                                                    \
+    }
+GRAD(max, max_pool_grad, &b->in[0], &b->out[1])
+GRAD(max_grad, max_pool_pick, NULL, &b->in[1])
+GRAD(pick, max_pool_grad, &b->in[0], &b->in[1])
+GRAD(avg, avg_pool_grad, &b->in[0], NULL)
+GRAD(avg_grad, avg_pool, NULL, NULL)
 
 /* ---- builder; those of all dimensions: op/spatial.c ---- */
 

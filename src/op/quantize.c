@@ -53,15 +53,13 @@ static ll_err infer(ll_infer *i)
     return LL_OK;
 }
 
-#define QUANTIZE                                                                                   \
-    .n_in = -1, LL_ATTRS(ll_quantize_attr, dtype, rows, transposed, sample, act), .infer = infer,  \
+#define QUANTIZE(op, results)                                                                      \
+    .name = #op, .work = LL_WORK_QUANTIZE, .n_in = -1, .n_out = results,                           \
+    LL_ATTRS(ll_quantize_attr, dtype, rows, transposed, sample, act), .infer = infer,              \
     .no_grad = true, .ref = quantize_ref, .cuda = LL_GPU(quantize_cuda)
 
 static const ll_op quantize = {
-    .name = "quantize",
-    .work = LL_WORK_QUANTIZE,
-    .n_out = 2,
-    QUANTIZE,
+    QUANTIZE(quantize, 2),
     .trials = {"f32[7,5] {dtype=e4m3, rows=1, sample=1}",
                "f32[2,16,3,16] {dtype=e5m2, rows=2, transposed=1, sample=1}",
                "f32[144,272] {dtype=e4m3, rows=1, transposed=1, sample=1}",
@@ -71,10 +69,7 @@ static const ll_op quantize = {
                "bf16[48,80] {dtype=e4m3, rows=1, transposed=1, sample=1, act=2}"},
 };
 static const ll_op both = {
-    .name = "quantize_both",
-    .work = LL_WORK_QUANTIZE,
-    .n_out = 3,
-    QUANTIZE,
+    QUANTIZE(quantize_both, 3),
     .trials = {"f32[7,5] {dtype=e4m3, rows=1, sample=1}",
                "f32[2,16,3,16] {dtype=e5m2, rows=2, sample=1}",
                "f32[144,272] {dtype=e4m3, rows=1, sample=3}",
@@ -84,10 +79,7 @@ static const ll_op both = {
                "f32[7,5] {dtype=e4m3, rows=1, sample=1, act=2}"},
 };
 static const ll_op sum = {
-    .name = "quantize_sum",
-    .work = LL_WORK_QUANTIZE,
-    .n_out = 4,
-    QUANTIZE,
+    QUANTIZE(quantize_sum, 4),
     .trials = {"f32[7,5] {dtype=e4m3, rows=1, sample=1}",
                "bf16[2,16,3,16] {dtype=e5m2, rows=2, sample=1}",
                "bf16[272,144], bf16[272,144] {dtype=e5m2, rows=1, sample=4, act=3}",

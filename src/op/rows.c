@@ -28,29 +28,28 @@ static bool has_rows(ll_graph *g, ll_val x)
     return false;
 }
 
-ll_val ll_row_sum(ll_graph *g, ll_val x)
+static ll_val reduced(ll_graph *g, ll_val x, bool leading,
+                      ll_val (*by)(ll_graph *g, ll_val x, const char *spec))
 {
     spec s;
     if (!has_rows(g, x)) return (ll_val){0};
-    write_spec(s, ll_graph_shape(g, x).n, true, false);
-    return ll_sum(g, x, s);
+    write_spec(s, ll_graph_shape(g, x).n, leading, false);
+    return by(g, x, s);
+}
+
+ll_val ll_row_sum(ll_graph *g, ll_val x)
+{
+    return reduced(g, x, true, ll_sum);
 }
 
 ll_val ll_row_max(ll_graph *g, ll_val x)
 {
-    spec s;
-    if (!has_rows(g, x)) return (ll_val){0};
-    write_spec(s, ll_graph_shape(g, x).n, true, false);
-    return ll_amax(g, x, s);
+    return reduced(g, x, true, ll_amax);
 }
 
 ll_val ll_col_sum(ll_graph *g, ll_val x)
 {
-    spec s;
-    if (!has_rows(g, x)) return (ll_val){0};
-    if (ll_graph_shape(g, x).n == 1) return x;
-    write_spec(s, ll_graph_shape(g, x).n, false, false);
-    return ll_sum(g, x, s);
+    return ll_graph_shape(g, x).n == 1 ? x : reduced(g, x, false, ll_sum);
 }
 
 ll_val ll_row_spread(ll_graph *g, ll_val v, const ll_shape *shape)
