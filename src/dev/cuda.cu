@@ -19,16 +19,18 @@ struct ll_gpu_graph {
     cudaGraphExec_t exec;
 };
 
-static ll_err failed(cudaError_t e, const char *what, const char *file, int line, const char *func)
+static ll_err told(cudaError_t e, const char *what, const char *file, int line, const char *func)
 {
+    if (e == cudaSuccess) return LL_OK;
     return ll_raise(e == cudaErrorMemoryAllocation ? LL_E_MEM : LL_E_DEVICE, file, line, func,
                     "%.60s: %s", what, cudaGetErrorString(e));
 }
 
+#define GPU(call) told((call), #call, __FILE__, __LINE__, __func__)
 #define GPU_TRY(call)                                                                              \
     do {                                                                                           \
-        cudaError_t ge_ = (call);                                                                  \
-        if (ge_ != cudaSuccess) return failed(ge_, #call, __FILE__, __LINE__, __func__);           \
+        ll_err ge_ = GPU(call);                                                                    \
+        if (ge_ != LL_OK) return ge_;                                                              \
     } while (0)
 
 int ll_gpu_count(void)
@@ -58,7 +60,7 @@ ll_err ll_gpu_open(int index, ll_gpu **out)
     g->stream = g->streams[LL_STREAM_COMPUTE];
     if (e != cudaSuccess) {
         ll_gpu_close(g);
-        return failed(e, "stream", __FILE__, __LINE__, __func__);
+        return told(e, "stream", __FILE__, __LINE__, __func__);
     }
     *out = g;
     return LL_OK;
@@ -93,8 +95,7 @@ ll_err ll_gpu_ask(const ll_gpu *g, ll_gpu_facts *out)
     out->major = p.major;
     out->minor = p.minor;
     out->clock_hz = 1e3 * khz;
-    GPU_TRY(cudaMemGetInfo(&out->free_bytes, &out->bytes));
-    return LL_OK;
+    return GPU(cudaMemGetInfo(&out->free_bytes, &out->bytes));
 }
 
 void *ll_gpu_stream(const ll_gpu *g, ll_stream_id s)
@@ -104,8 +105,7 @@ void *ll_gpu_stream(const ll_gpu *g, ll_stream_id s)
 
 ll_err ll_gpu_alloc(ll_gpu *, size_t bytes, void **out)
 {
-    GPU_TRY(cudaMalloc(out, bytes ? bytes : 1));
-    return LL_OK;
+    return GPU(cudaMalloc(out, bytes ? bytes : 1));
 }
 
 void ll_gpu_free(ll_gpu *, void *p)
@@ -115,8 +115,7 @@ void ll_gpu_free(ll_gpu *, void *p)
 
 ll_err ll_gpu_pinned(size_t bytes, void **out)
 {
-    GPU_TRY(cudaMallocHost(out, bytes ? bytes : 1));
-    return LL_OK;
+    return GPU(cudaMallocHost(out, bytes ? bytes : 1));
 }
 
 void ll_gpu_unpin(void *p)
@@ -126,8 +125,7 @@ void ll_gpu_unpin(void *p)
 
 static ll_err copy(ll_gpu *g, void *to, const void *from, size_t bytes, cudaMemcpyKind kind)
 {
-    if (bytes) GPU_TRY(cudaMemcpyAsync(to, from, bytes, kind, g->stream));
-    return LL_OK;
+    return bytes ? GPU(cudaMemcpyAsync(to, from, bytes, kind, g->stream)) : LL_OK;
 }
 
 ll_err ll_gpu_write(ll_gpu *g, void *to, const void *from, size_t bytes)
@@ -142,14 +140,12 @@ ll_err ll_gpu_read(ll_gpu *g, void *to, const void *from, size_t bytes)
 
 ll_err ll_gpu_fill(ll_gpu *g, void *to, int byte, size_t bytes)
 {
-    if (bytes) GPU_TRY(cudaMemsetAsync(to, byte, bytes, g->stream));
-    return LL_OK;
+    return bytes ? GPU(cudaMemsetAsync(to, byte, bytes, g->stream)) : LL_OK;
 }
 
 ll_err ll_gpu_wait(ll_gpu *g)
 {
-    GPU_TRY(cudaStreamSynchronize(g->stream));
-    return LL_OK;
+    return GPU(cudaStreamSynchronize(g->stream));
 }
 
 /* ---- pieces ---- */
@@ -185,8 +181,7 @@ ll_err ll_gpu_pieces(ll_gpu *g, const ll_gpu_piece *v, int n)
     }
     size_t blocks = most / (16 * BLOCK * EACH) + 1;
     move<<<(unsigned)(blocks < MOST ? blocks : MOST), BLOCK, 0, g->stream>>>(p);
-    GPU_TRY(cudaGetLastError());
-    return LL_OK;
+    return GPU(cudaGetLastError());
 }
 
 /* ---- other streams ---- */
@@ -205,15 +200,13 @@ static ll_err have_events(cudaEvent_t **events, int *have, int n, unsigned flags
 ll_err ll_gpu_record(ll_gpu *g, ll_stream_id s, int i)
 {
     TRY(have_events(&g->events, &g->n_event, i + 1, cudaEventDisableTiming));
-    GPU_TRY(cudaEventRecord(g->events[i], g->streams[s]));
-    return LL_OK;
+    return GPU(cudaEventRecord(g->events[i], g->streams[s]));
 }
 
 ll_err ll_gpu_await(ll_gpu *g, ll_stream_id s, int i)
 {
     LL_ASSERT(i < g->n_event);
-    GPU_TRY(cudaStreamWaitEvent(g->streams[s], g->events[i], 0));
-    return LL_OK;
+    return GPU(cudaStreamWaitEvent(g->streams[s], g->events[i], 0));
 }
 
 static ll_err is_over(cudaError_t e, bool *out)
@@ -236,18 +229,16 @@ ll_err ll_gpu_passed(ll_gpu *g, int i, bool *out)
 
 ll_err ll_gpu_copy_rows(ll_gpu *g, ll_stream_id s, const ll_gpu_rows *r)
 {
-    if (r->row && r->n)
-        GPU_TRY(cudaMemcpy2DAsync(r->to, r->to_stride, r->from, r->from_stride, r->row,
-                                  (size_t)r->n, cudaMemcpyDeviceToDevice, g->streams[s]));
-    return LL_OK;
+    if (!r->row || !r->n) return LL_OK;
+    return GPU(cudaMemcpy2DAsync(r->to, r->to_stride, r->from, r->from_stride, r->row, (size_t)r->n,
+                                 cudaMemcpyDeviceToDevice, g->streams[s]));
 }
 
 ll_err ll_gpu_upload(ll_gpu *g, void *to, const void *from, size_t bytes)
 {
-    if (bytes)
-        GPU_TRY(
-            cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, g->streams[LL_STREAM_UPLOAD]));
-    return LL_OK;
+    if (!bytes) return LL_OK;
+    return GPU(
+        cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, g->streams[LL_STREAM_UPLOAD]));
 }
 
 ll_err ll_gpu_after(ll_gpu *g, ll_stream_id later, ll_stream_id earlier)
@@ -255,22 +246,19 @@ ll_err ll_gpu_after(ll_gpu *g, ll_stream_id later, ll_stream_id earlier)
     cudaEvent_t *e = &g->after[later][earlier];
     if (!*e) GPU_TRY(cudaEventCreateWithFlags(e, cudaEventDisableTiming));
     GPU_TRY(cudaEventRecord(*e, g->streams[earlier]));
-    GPU_TRY(cudaStreamWaitEvent(g->streams[later], *e, 0));
-    return LL_OK;
+    return GPU(cudaStreamWaitEvent(g->streams[later], *e, 0));
 }
 
 ll_err ll_gpu_wait_for(ll_gpu *g, ll_stream_id s)
 {
-    GPU_TRY(cudaStreamSynchronize(g->streams[s]));
-    return LL_OK;
+    return GPU(cudaStreamSynchronize(g->streams[s]));
 }
 
 /* ---- captured work ---- */
 
 ll_err ll_gpu_capture(ll_gpu *g)
 {
-    GPU_TRY(cudaStreamBeginCapture(g->stream, cudaStreamCaptureModeRelaxed));
-    return LL_OK;
+    return GPU(cudaStreamBeginCapture(g->stream, cudaStreamCaptureModeRelaxed));
 }
 
 ll_err ll_gpu_captured(ll_gpu *g, ll_gpu_graph **out)
@@ -283,7 +271,7 @@ ll_err ll_gpu_captured(ll_gpu *g, ll_gpu_graph **out)
     cudaGraphDestroy(graph);
     if (e != cudaSuccess) {
         free(w);
-        return failed(e, "graph", __FILE__, __LINE__, __func__);
+        return told(e, "graph", __FILE__, __LINE__, __func__);
     }
     *out = w;
     return LL_OK;
@@ -291,8 +279,7 @@ ll_err ll_gpu_captured(ll_gpu *g, ll_gpu_graph **out)
 
 ll_err ll_gpu_replay(ll_gpu *g, ll_gpu_graph *w)
 {
-    GPU_TRY(cudaGraphLaunch(w->exec, g->stream));
-    return LL_OK;
+    return GPU(cudaGraphLaunch(w->exec, g->stream));
 }
 
 void ll_gpu_drop(ll_gpu_graph *w)
@@ -307,10 +294,9 @@ ll_err ll_gpu_mark(ll_gpu *g, int i)
     cudaStreamCaptureStatus status;
     TRY(have_events(&g->marks, &g->n_mark, i + 1, cudaEventDefault));
     GPU_TRY(cudaStreamIsCapturing(g->stream, &status));
-    GPU_TRY(cudaEventRecordWithFlags(
+    return GPU(cudaEventRecordWithFlags(
         g->marks[i], g->stream,
         status == cudaStreamCaptureStatusNone ? cudaEventRecordDefault : cudaEventRecordExternal));
-    return LL_OK;
 }
 
 ll_err ll_gpu_seconds(ll_gpu *g, int from, int to, double *out)
