@@ -11,8 +11,7 @@
  * values are rounded where they leave a group, not inside of it; a cast to bf16 always rounds. */
 #include "fuse/fuse_int.h"
 
-ll_kernel fused_ref, fused_cpu;
-extern const ll_solver fused_cuda[];
+LL_KERNELS(fused)
 
 static const int operands[LL_N_EW] = {
 #define X(name, n, value) n,

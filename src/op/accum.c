@@ -3,8 +3,7 @@
 #include "op/op_int.h"
 #include "kern/kern.h"
 
-ll_kernel accum_ref, accum_cpu;
-extern const ll_solver accum_cuda[];
+LL_KERNELS(accum)
 
 const ll_op ll_op_accum = {
     LL_REF_OP(accum, CHAIN, 1, 1),

@@ -2,8 +2,7 @@
 #include "kern/attr.h"
 #include "op/op_int.h"
 
-ll_kernel arange_ref;
-extern const ll_solver arange_cuda[];
+LL_KERNELS(arange)
 
 static ll_err infer(ll_infer *i)
 {

@@ -22,12 +22,7 @@
 #include <math.h>
 #include <stdio.h>
 
-ll_kernel attention_cpu, attention_grad_cpu, attend_cpu, attend_grad_cpu;
-ll_kernel causal_mask_ref, causal_mask_cpu;
-ll_scratch attention_cpu_scratch, attention_grad_cpu_scratch;
-ll_scratch attend_cpu_scratch, attend_grad_cpu_scratch;
-extern const ll_solver causal_mask_cuda[], attention_grad_cuda[], attention_cuda[];
-extern const ll_solver attend_cuda[], attend_grad_cuda[];
+LL_KERNELS(attention, attention_grad, attend, attend_grad, causal_mask)
 
 /* ---- causal_mask ---- */
 

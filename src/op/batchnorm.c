@@ -9,9 +9,8 @@
 #include "op/op_int.h"
 #include "op/rows.h"
 
-ll_kernel batchnorm_cpu, batchnorm_grad_cpu;
-ll_scratch batchnorm_cpu_scratch, col_sums_cpu_scratch;
-extern const ll_solver batchnorm_grad_cuda[], batchnorm_cuda[];
+LL_KERNELS(batchnorm, batchnorm_grad)
+ll_scratch col_sums_cpu_scratch;
 
 /* Values per channel. */
 static int64_t count(const ll_graph *g, ll_val x)

@@ -14,9 +14,7 @@
 #include <math.h>
 #include <stdio.h>
 
-ll_kernel cached_attend_ref, cached_attend_cpu, cache_write_ref;
-ll_scratch cached_attend_cpu_scratch;
-extern const ll_solver cached_attend_cuda[], cache_write_cuda[];
+LL_KERNELS(cached_attend, cache_write)
 
 /* The last operand is i32, all before it are of one float type, or, of caches, bytes. */
 static ll_err check(ll_infer *i, int cache, int n_cache)

@@ -13,8 +13,6 @@
 #include "op/op_int.h"
 #include "op/window.h"
 
-#include <stdio.h>
-
 ll_kernel conv2d_ref, conv2d_dx_ref, conv2d_dw_ref;
 extern const ll_solver conv2d_cpu[], conv2d_dx_cpu[], conv2d_dw_cpu[];
 extern const ll_solver conv2d_cuda[], conv2d_dx_cuda[], conv2d_dw_cuda[];
@@ -181,28 +179,15 @@ static ll_err infer_dw(ll_infer *i)
 
 /* ---- loops, parts, cost ---- */
 
-static ll_err put_dims(const void *attr, char dims[LL_DIMS_TEXT], const char *plain,
-                       const char *grouped)
-{
-    const ll_conv_attr *a = (const ll_conv_attr *)attr;
-    snprintf(dims, LL_DIMS_TEXT, "%s", a->groups > 1 ? grouped : plain);
-    return LL_OK;
-}
-
-static ll_err loops(const void *attr, int, const ll_type *, char dims[LL_DIMS_TEXT])
-{
-    return put_dims(attr, dims, "nhwc, frsc -> nhwf", "nhw_, grsd -> nhwg");
-}
-
-static ll_err loops_dx(const void *attr, int, const ll_type *, char dims[LL_DIMS_TEXT])
-{
-    return put_dims(attr, dims, "nhwf, frsc -> nhwc", "nhwg, grsd -> nhw_");
-}
-
-static ll_err loops_dw(const void *attr, int, const ll_type *, char dims[LL_DIMS_TEXT])
-{
-    return put_dims(attr, dims, "nhwf, nhwc -> frsc", "nhwg, nhw_ -> grsd");
-}
+#define LOOPS(name, plain, grouped)                                                                \
+    static ll_err name(const void *attr, int, const ll_type *, char dims[LL_DIMS_TEXT])            \
+    {                                                                                              \
+        strcpy(dims, ((const ll_conv_attr *)attr)->groups > 1 ? grouped : plain);                  \
+        return LL_OK;                                                                              \
+    }
+LOOPS(loops, "nhwc, frsc -> nhwf", "nhw_, grsd -> nhwg")
+LOOPS(loops_dx, "nhwf, frsc -> nhwc", "nhwg, grsd -> nhw_")
+LOOPS(loops_dw, "nhwf, nhwc -> frsc", "nhwg, nhw_ -> grsd")
 
 /* A range of outputs, of the convolution or of dy: the rows of the image that it reads. */
 static ll_err split_image(const ll_loops *l, int loop, ll_range range, const ll_type *in, int image,

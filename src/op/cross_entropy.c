@@ -6,14 +6,11 @@
 #include "op/op_int.h"
 #include "op/rows.h"
 
-ll_kernel cross_entropy_ref, cross_entropy_cpu, cross_entropy_grad_ref, cross_entropy_grad_cpu,
-    correct_ref, correct_cpu;
-extern const ll_solver cross_entropy_grad_cuda[], cross_entropy_cuda[], correct_cuda[];
+LL_KERNELS(cross_entropy, cross_entropy_grad, correct)
 
 static ll_err infer(ll_infer *i)
 {
-    CHECK(ll_dtype_is_float(i->in[0].dtype), LL_E_ARG, "logits are %s, want a float type",
-          ll_dtype_name(i->in[0].dtype));
+    TRY(ll_check_float(i->in[0].dtype, "logits are"));
     TRY(ll_check_index(i, 1));
     return ll_infer_dims(i);
 }

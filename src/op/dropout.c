@@ -6,18 +6,17 @@
 #include "base/rng.h"
 #include "kern/attr.h"
 #include "op/op_int.h"
+#include "op/rows.h"
 
 #include <stdio.h>
 
-ll_kernel dropout_ref, dropout_cpu;
-extern const ll_solver dropout_cuda[];
+LL_KERNELS(dropout)
 
 static ll_err infer(ll_infer *i)
 {
     const ll_dropout_attr *a = (const ll_dropout_attr *)i->attr;
     const ll_shape *s = &i->in[0].shape;
-    CHECK(ll_dtype_is_float(i->in[0].dtype), LL_E_ARG, "operand is %s, want a float type",
-          ll_dtype_name(i->in[0].dtype));
+    TRY(ll_check_float(i->in[0].dtype, "operand is"));
     CHECK(a->p >= 0 && a->p < 1, LL_E_ARG, "p = %g, want 0 <= p < 1", a->p);
     TRY(ll_check_shape(&a->whole));
     bool fits = a->whole.n == s->n;

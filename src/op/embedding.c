@@ -7,8 +7,7 @@
 #include "op/op_int.h"
 #include "op/rows.h"
 
-ll_kernel embedding_ref, embedding_cpu, embedding_grad_ref, embedding_grad_cpu;
-extern const ll_solver embedding_cuda[], embedding_grad_cuda[];
+LL_KERNELS(embedding, embedding_grad)
 
 /* Attributes may come from text. */
 static ll_err check_from(const ll_embedding_attr *a)
@@ -21,8 +20,7 @@ static ll_err check_from(const ll_embedding_attr *a)
 static ll_err infer(ll_infer *i)
 {
     TRY(check_from((const ll_embedding_attr *)i->attr));
-    CHECK(ll_dtype_is_float(i->in[0].dtype), LL_E_ARG, "the table is %s, want a float type",
-          ll_dtype_name(i->in[0].dtype));
+    TRY(ll_check_float(i->in[0].dtype, "the table is"));
     TRY(ll_check_index(i, 1));
     return ll_infer_dims(i);
 }
@@ -32,8 +30,7 @@ static ll_err infer_grad(ll_infer *i)
 {
     const ll_embedding_attr *a = (const ll_embedding_attr *)i->attr;
     const ll_shape *s = &i->in[0].shape;
-    CHECK(ll_dtype_is_float(i->in[0].dtype), LL_E_ARG, "operand 0 is %s, want a float type",
-          ll_dtype_name(i->in[0].dtype));
+    TRY(ll_check_float(i->in[0].dtype, "operand 0 is"));
     TRY(ll_check_index(i, 1));
     TRY(check_from(a));
     CHECK(s->n > 0, LL_E_SHAPE, "a scalar has no rows");

@@ -11,8 +11,7 @@
 
 #include <stdio.h>
 
-ll_kernel gather_ref, gather_cpu, scatter_add_ref, scatter_add_cpu;
-extern const ll_solver gather_cuda[], scatter_add_cuda[];
+LL_KERNELS(gather, scatter_add)
 
 static const ll_op gather, scatter_add;
 
@@ -100,8 +99,7 @@ static ll_err scatter_infer(ll_infer *i)
     char v;
     TRY(check(i));
     TRY(read_spec(a->spec, &p, &v));
-    CHECK(ll_dtype_is_float(i->in[0].dtype), LL_E_ARG, "operand 0 is %s, want a float type",
-          ll_dtype_name(i->in[0].dtype));
+    TRY(ll_check_float(i->in[0].dtype, "operand 0 is"));
     i->out[0].dtype = ll_wide(i->in[0].dtype);
     TRY(shape_of(p.part[X], &p, (int[]){Y, INDEX}, i, &i->out[0].shape));
     i->out[0].shape.d[strchr(p.part[X], v) - p.part[X]] = a->v;

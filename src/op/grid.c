@@ -12,9 +12,7 @@
 
 enum { MOST_SCALES = 2 };
 
-ll_kernel grid_ref, grid_cpu, ungrid_ref, ungrid_cpu;
-extern const ll_solver grid_cuda[], ungrid_cuda[];
-ll_scratch grid_cpu_scratch;
+LL_KERNELS(grid, ungrid)
 
 /* The spec may come from text: lists of letters, the first one the result's, the others of it. */
 static ll_err check_spec(const char *spec, int n_in)

@@ -9,9 +9,8 @@
 #include "kern/attr.h"
 #include "op/rows.h"
 
-ll_kernel layernorm_cpu, layernorm_dx_cpu, layernorm_dw_cpu;
+LL_KERNELS(layernorm, layernorm_dx, layernorm_dw)
 ll_scratch col_sums_cpu_scratch;
-extern const ll_solver layernorm_dx_cuda[], layernorm_dw_cuda[], layernorm_cuda[];
 
 /* (x - mean) rstd, of the row statistics [*] */
 static ll_val normal(ll_graph *g, ll_val x, ll_val mean, ll_val rstd)

@@ -10,9 +10,7 @@
 #include <math.h>
 #include <stdio.h>
 
-ll_kernel matmul_ref, matmul_cpu;
-ll_scratch matmul_cpu_scratch;
-extern const ll_solver matmul_cuda[];
+LL_KERNELS(matmul)
 
 typedef ll_matmul_parts parts;
 

@@ -3,8 +3,7 @@
 #include "op/op_int.h"
 #include "kern/kern.h"
 
-ll_kernel onehot_ref, onehot_cpu;
-extern const ll_solver onehot_cuda[];
+LL_KERNELS(onehot)
 
 static const ll_op onehot;
 

@@ -4,9 +4,7 @@
 #include "op/op_int.h"
 #include "op/rows.h"
 
-ll_kernel argmax_ref, argmax_cpu, sort_ref, sort_cpu, cumsum_ref, cumsum_cpu;
-ll_scratch sort_cpu_scratch;
-extern const ll_solver argmax_cuda[], sort_cuda[], cumsum_cuda[];
+LL_KERNELS(argmax, sort, cumsum)
 
 /* ---- argmax: [a,v,c] -> i32 [a,c] ---- */
 

@@ -7,10 +7,7 @@
 
 #include <stdio.h>
 
-ll_kernel packed_matmul_ref, packed_matmul_cpu;
-ll_kernel unblock_ref, unblock_cpu, blocked_matmul_cpu;
-ll_scratch packed_matmul_cpu_scratch, blocked_matmul_cpu_scratch;
-extern const ll_solver packed_matmul_cuda[], unblock_cuda[], blocked_matmul_cuda[];
+LL_KERNELS(packed_matmul, unblock, blocked_matmul)
 
 static ll_err loops(const void *attr, int, const ll_type *, char dims[LL_DIMS_TEXT])
 {

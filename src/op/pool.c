@@ -10,12 +10,10 @@
  * everywhere), as are avg_pool and avg_pool_grad. A window that is all padding gives 0. The loops h
  * and w are the result's; the other image is read through a window (see op/window.h). */
 #include "op/op_int.h"
+#include "op/rows.h"
 #include "op/window.h"
 
-ll_kernel max_pool_ref, max_pool_grad_ref, max_pool_pick_ref, avg_pool_ref, avg_pool_grad_ref;
-ll_kernel max_pool_cpu, max_pool_grad_cpu, max_pool_pick_cpu, avg_pool_cpu, avg_pool_grad_cpu;
-extern const ll_solver max_pool_cuda[], max_pool_grad_cuda[], max_pool_pick_cuda[], avg_pool_cuda[],
-    avg_pool_grad_cuda[];
+LL_KERNELS(max_pool, max_pool_grad, max_pool_pick, avg_pool, avg_pool_grad)
 static const ll_op max_pool, max_pool_grad, max_pool_pick, avg_pool, avg_pool_grad;
 
 static ll_axis axis(const ll_pool_attr *a, int k)
@@ -43,12 +41,6 @@ static ll_err output(const ll_pool_attr *a, const ll_shape *x, ll_shape *y)
     return LL_OK;
 }
 
-static ll_err check_float(ll_dtype t)
-{
-    CHECK(ll_dtype_is_float(t), LL_E_ARG, "the image is %s, want a float type", ll_dtype_name(t));
-    return LL_OK;
-}
-
 static ll_err check_index(const ll_type *index, const ll_shape *y)
 {
     CHECK(index->dtype == LL_I32 && ll_shape_equal(&index->shape, y), LL_E_SHAPE,
@@ -60,7 +52,7 @@ static ll_err check_index(const ll_type *index, const ll_shape *y)
 static ll_err infer(ll_infer *i)
 {
     ll_shape y;
-    TRY(check_float(i->in[0].dtype));
+    TRY(ll_check_float(i->in[0].dtype, "the image is"));
     TRY(output((const ll_pool_attr *)i->attr, &i->in[0].shape, &y));
     if (i->n_in == 2) TRY(check_index(&i->in[1], &y));
     i->out[0] = (ll_type){i->in[0].dtype, y};
@@ -72,7 +64,7 @@ static ll_err infer_grad(ll_infer *i)
 {
     const ll_pool_attr *a = (const ll_pool_attr *)i->attr;
     const ll_shape *dy = &i->in[0].shape;
-    TRY(check_float(i->in[0].dtype));
+    TRY(ll_check_float(i->in[0].dtype, "the image is"));
     CHECK(dy->n == 4, LL_E_SHAPE, "an output of %d dimensions, want [n,h,w,c]", dy->n);
     CHECK(a->image[0] >= 0 && a->image[1] >= 0, LL_E_ARG, "an image of %lld x %lld",
           (long long)a->image[0], (long long)a->image[1]);

@@ -19,8 +19,7 @@
 #include "op/op_int.h"
 #include "kern/kern.h"
 
-ll_kernel quantize_ref;
-extern const ll_solver quantize_cuda[];
+LL_KERNELS(quantize)
 
 static ll_err infer(ll_infer *i)
 {

@@ -14,9 +14,7 @@
 
 #include <math.h>
 
-ll_kernel recur_cpu, recur_grad_cpu;
-ll_scratch recur_cpu_scratch, recur_grad_cpu_scratch;
-extern const ll_solver recur_cuda[], recur_grad_cuda[];
+LL_KERNELS(recur, recur_grad)
 static const ll_op recur, recur_grad;
 
 typedef struct shape {

@@ -3,9 +3,8 @@
 #include "op/op_int.h"
 #include "kern/kern.h"
 
-ll_kernel sum_ref, amax_ref, absmax_ref, sumsq_ref, sum_cpu, amax_cpu, absmax_cpu, sumsq_cpu;
+LL_KERNELS(sum, amax, absmax, sumsq)
 ll_scratch reduce_cpu_scratch;
-extern const ll_solver sum_cuda[], amax_cuda[], absmax_cuda[], sumsq_cuda[];
 
 static const ll_op absmax, sumsq;
 

@@ -6,11 +6,10 @@
  * of a transpose the outputs that have them. A part keeps the whole's formula and says where it
  * begins. */
 #include "op/op_int.h"
+#include "op/rows.h"
 #include "kern/resample.h"
 
-ll_kernel resample_ref, resample_cpu;
-ll_scratch resample_cpu_scratch;
-extern const ll_solver resample_cuda[];
+LL_KERNELS(resample)
 static const ll_op resample;
 
 enum { WINDOW = 'w' };
@@ -39,8 +38,7 @@ static ll_err infer(ll_infer *i)
     const ll_resample_attr *a = (const ll_resample_attr *)i->attr;
     const int64_t most = (int64_t)1 << 31;
     i->out[0] = i->in[0];
-    CHECK(ll_dtype_is_float(i->in[0].dtype), LL_E_ARG, "the operand is %s, want a float type",
-          ll_dtype_name(i->in[0].dtype));
+    TRY(ll_check_float(i->in[0].dtype, "the operand is"));
     TRY(ll_check_dim(a->dim, &i->in[0].shape));
     CHECK(a->kind >= 0 && a->kind < LL_N_TAKE && (a->back == 0 || a->back == 1) &&
               !(a->back && a->kind == LL_TAKE_REVERSE),

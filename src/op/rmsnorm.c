@@ -7,9 +7,8 @@
 #include "kern/attr.h"
 #include "op/rows.h"
 
-ll_kernel rmsnorm_cpu, rmsnorm_dx_cpu, rmsnorm_dw_cpu;
+LL_KERNELS(rmsnorm, rmsnorm_dx, rmsnorm_dw)
 ll_scratch col_sums_cpu_scratch;
-extern const ll_solver rmsnorm_dx_cuda[], rmsnorm_dw_cuda[], rmsnorm_cuda[];
 
 static void expand(ll_graph *g, const void *attr, const ll_val *in, int, ll_val *out)
 {

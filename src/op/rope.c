@@ -7,8 +7,7 @@
 
 #include <stdio.h>
 
-ll_kernel rope_ref, rope_cpu;
-extern const ll_solver rope_cuda[];
+LL_KERNELS(rope)
 
 static ll_err infer(ll_infer *i)
 {
@@ -19,8 +18,7 @@ static ll_err infer(ll_infer *i)
           "x is %s, want [batch,time,heads,width] of an even width, heads of one dimension or two",
           ll_shape_print(s, text));
     CHECK(a->base > 0, LL_E_ARG, "base is %g, want more than 0", a->base);
-    CHECK(ll_dtype_is_float(i->in[0].dtype), LL_E_ARG, "x is %s, want a float type",
-          ll_dtype_name(i->in[0].dtype));
+    TRY(ll_check_float(i->in[0].dtype, "x is"));
     if (i->n_in > 1) TRY(ll_check_index(i, 1));
     return ll_infer_dims(i);
 }

@@ -98,6 +98,12 @@ ll_err ll_infer_floats(ll_infer *i)
     return ll_infer_dims(i);
 }
 
+ll_err ll_check_float(ll_dtype t, const char *what)
+{
+    CHECK(ll_dtype_is_float(t), LL_E_ARG, "%s %s, want a float type", what, ll_dtype_name(t));
+    return LL_OK;
+}
+
 ll_err ll_check_index(const ll_infer *i, int operand)
 {
     CHECK(i->in[operand].dtype == LL_I32, LL_E_ARG, "operand %d holds indices and must be i32",

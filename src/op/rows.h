@@ -16,5 +16,7 @@ ll_val ll_add_some(ll_graph *g, ll_val a, ll_val b);
 ll_val ll_sibling(const ll_graph *g, ll_val v, int k);
 /* The default shape rule, for operands that must all have the first one's float type. */
 ll_err ll_infer_floats(ll_infer *i);
+/* Of an operand: "logits are", a float type. */
+ll_err ll_check_float(ll_dtype t, const char *what);
 /* An operand of indices must be i32. */
 ll_err ll_check_index(const ll_infer *i, int operand);

@@ -8,10 +8,7 @@
 
 #include <stdio.h>
 
-ll_kernel fill_ref, reshape_ref, transpose_ref, broadcast_ref, slice_ref, pad_ref, concat_ref;
-ll_kernel fill_cpu, transpose_cpu, broadcast_cpu, slice_cpu, pad_cpu, concat_cpu;
-extern const ll_solver fill_cuda[], reshape_cuda[], transpose_cuda[], broadcast_cuda[],
-    slice_cuda[], pad_cuda[], concat_cuda[];
+LL_KERNELS(fill, reshape, transpose, broadcast, slice, pad, concat)
 
 static const ll_op pad, concat;
 

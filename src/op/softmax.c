@@ -4,8 +4,7 @@
  * whose amax and sum are plain reductions that a partitioner knows how to combine. */
 #include "op/rows.h"
 
-ll_kernel softmax_cpu;
-extern const ll_solver softmax_cuda[];
+LL_KERNELS(softmax)
 
 static void expand(ll_graph *g, const void *, const ll_val *in, int, ll_val *out)
 {

@@ -1,8 +1,7 @@
 /* softcap: y = cap tanh(x / cap): large numbers are kept below cap.   x, y [*] */
 #include "op/op_int.h"
 
-ll_kernel softcap_ref, softcap_cpu;
-extern const ll_solver softcap_cuda[];
+LL_KERNELS(softcap)
 
 /* dy (1 - (y / cap)^2) */
 static void grad(ll_bwd *b)

@@ -1,7 +1,7 @@
 /* lse: y = log sum exp(x) over the last dimension.   x [*,c]   y [*] */
 #include "op/rows.h"
 
-ll_kernel lse_ref, lse_cpu;
+LL_KERNELS(lse)
 
 static void expand(ll_graph *g, const void *, const ll_val *in, int, ll_val *out)
 {
