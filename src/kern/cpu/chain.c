@@ -41,15 +41,9 @@ static int operands(int op)
 {
     static const int8_t ew[LL_N_STEP] = {
 #define X(name, n, value) n,
-        LL_EW(X)
+        LL_EW(X) LL_PAIRS(X)
 #undef X
-            [LL_STEP_MUL_ADD] = 3,
-        [LL_STEP_MUL_SUB] = 3,
-        [LL_STEP_SUB_MUL] = 3,
-        [LL_STEP_MUL_SHIFT] = 2,
-        [LL_STEP_SCALE_ADD] = 3,
-        [LL_STEP_SCALE_SUB] = 3,
-        [LL_STEP_SCALE_SHIFT] = 1};
+    };
     return ew[op];
 }
 
@@ -90,14 +84,14 @@ static void merge(step *s, const step *m, int at)
     int other = s->x[1 - at];
     step r = {.x = {m->x[0], m->op == LL_EW_mul ? m->x[1] : m->x[0], other}, .y = s->y, .k = m->k};
     if (s->op == LL_EW_shift) {
-        r.op = scale ? LL_STEP_SCALE_SHIFT : LL_STEP_MUL_SHIFT;
+        r.op = scale ? LL_STEP_scale_shift : LL_STEP_mul_shift;
         *(scale ? &r.j : &r.k) = s->k;
     } else if (s->op == LL_EW_add) {
-        r.op = scale ? LL_STEP_SCALE_ADD : LL_STEP_MUL_ADD;
+        r.op = scale ? LL_STEP_scale_add : LL_STEP_mul_add;
     } else if (at == 0) {
-        r.op = scale ? LL_STEP_SCALE_SUB : LL_STEP_MUL_SUB;
+        r.op = scale ? LL_STEP_scale_sub : LL_STEP_mul_sub;
     } else {
-        r.op = scale ? LL_STEP_SCALE_ADD : LL_STEP_SUB_MUL;
+        r.op = scale ? LL_STEP_scale_add : LL_STEP_sub_mul;
         r.k = -m->k;
     }
     *s = r;

@@ -10,20 +10,28 @@ enum { LL_TILE = 1024 }; /* elements a step works on at once: a few tiles fit th
 typedef void ll_step(float *y, const float *a, const float *b, const float *c, float k, float j,
                      int n);
 
-/* What steps can be: the ops of LL_EW, and a product with a sum after it, both rounded. */
+/* A product with a sum after it, both rounded: X(name, operands, value at element i) */
+#define LL_PAIRS(X)                                                                                \
+    X(mul_add, 3, a[i] * b[i] + c[i])                                                              \
+    X(mul_sub, 3, a[i] * b[i] - c[i])                                                              \
+    X(sub_mul, 3, c[i] - a[i] * b[i])                                                              \
+    X(mul_shift, 2, a[i] * b[i] + k)                                                               \
+    X(scale_add, 3, k *a[i] + c[i])                                                                \
+    X(scale_sub, 3, k *a[i] - c[i])                                                                \
+    X(scale_shift, 1, k *a[i] + j)
+
+/* What steps can be: the ops of LL_EW, and pairs. */
 enum ll_step_op {
-    LL_STEP_MUL_ADD = LL_N_EW, /* a b + c */
-    LL_STEP_MUL_SUB,           /* a b - c */
-    LL_STEP_SUB_MUL,           /* c - a b */
-    LL_STEP_MUL_SHIFT,         /* a b + k */
-    LL_STEP_SCALE_ADD,         /* k a + c */
-    LL_STEP_SCALE_SUB,         /* k a - c */
-    LL_STEP_SCALE_SHIFT,       /* k a + j */
-    LL_N_STEP
+    LL_STEP_before = LL_N_EW - 1,
+#define X(name, operands, value) LL_STEP_##name,
+    LL_PAIRS(X)
+#undef X
+        LL_N_STEP
 };
 extern ll_step *const ll_steps[LL_N_STEP];
-ll_step ll_mul_add_step, ll_mul_sub_step, ll_sub_mul_step, ll_mul_shift_step, ll_scale_add_step,
-    ll_scale_sub_step, ll_scale_shift_step; /* steps_pair.c */
+#define X(name, operands, value) extern ll_step ll_##name##_step; /* steps_pair.c */
+LL_PAIRS(X)
+#undef X
 /* About how many additions one element of an op costs, to decide on threads. */
 int ll_step_cost(int op);
 

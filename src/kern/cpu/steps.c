@@ -6,43 +6,43 @@
 
 #define STEP_ARGS float *y, const float *a, const float *b, const float *c, float k, float j, int n
 #define UNUSED (void)a, (void)b, (void)c, (void)k, (void)j
-/* The value of ops at element i, in f32: kern/attr.h says the same in double, and what is not here
- * is computed so. */
+/* About how many additions an op costs, and its value at element i, in f32: kern/attr.h says the
+ * same in double, and what is not here is computed so. */
 #define STEPS(X)                                                                                   \
-    X(add, a[i] + b[i])                                                                            \
-    X(sub, a[i] - b[i])                                                                            \
-    X(mul, a[i] * b[i])                                                                            \
-    X(div, a[i] / b[i])                                                                            \
-    X(max, ((a[i] > b[i]) | (a[i] != a[i])) ? a[i] : b[i])                                         \
-    X(min, ((a[i] < b[i]) | (a[i] != a[i])) ? a[i] : b[i])                                         \
-    X(less, a[i] < b[i] ? 1.0f : 0.0f)                                                             \
-    X(equal, a[i] == b[i] ? 1.0f : 0.0f)                                                           \
-    X(select, choose(a[i], b[i], c[i]))                                                            \
-    X(neg, -a[i])                                                                                  \
-    X(abs, fabsf(a[i]))                                                                            \
-    X(exp, ll_expf(a[i]))                                                                          \
-    X(log, ll_logf(a[i]))                                                                          \
-    X(sqrt, sqrtf(a[i]))                                                                           \
-    X(rsqrt, 1.0f / sqrtf(a[i]))                                                                   \
-    X(tanh, ll_tanhf(a[i]))                                                                        \
-    X(sigmoid, ll_sigmoidf(a[i]))                                                                  \
-    X(relu, a[i] <= 0.0f ? 0.0f : a[i])                                                            \
-    X(gelu, ll_geluf(a[i]))                                                                        \
-    X(dgelu, ll_dgeluf(a[i]))                                                                      \
-    X(silu, ll_siluf(a[i]))                                                                        \
-    X(square, a[i] * a[i])                                                                         \
-    X(erf, ll_erff(a[i]))                                                                          \
-    X(floor, floorf(a[i]))                                                                         \
-    X(ceil, ceilf(a[i]))                                                                           \
-    X(round, rintf(a[i]))                                                                          \
-    X(sign, a[i] != a[i] ? a[i] : (a[i] > 0.0f ? 1.0f : 0.0f) - (a[i] < 0.0f ? 1.0f : 0.0f))       \
-    X(log1p, ll_log1pf(a[i]))                                                                      \
-    X(expm1, ll_expm1f(a[i]))                                                                      \
-    X(softplus, ll_softplusf(a[i]))                                                                \
-    X(stop_gradient, a[i])                                                                         \
-    X(scale, a[i] * k)                                                                             \
-    X(shift, a[i] + k)                                                                             \
-    X(cast, a[i])
+    X(add, 1, a[i] + b[i])                                                                         \
+    X(sub, 1, a[i] - b[i])                                                                         \
+    X(mul, 1, a[i] * b[i])                                                                         \
+    X(div, 4, a[i] / b[i])                                                                         \
+    X(max, 1, ((a[i] > b[i]) | (a[i] != a[i])) ? a[i] : b[i])                                      \
+    X(min, 1, ((a[i] < b[i]) | (a[i] != a[i])) ? a[i] : b[i])                                      \
+    X(less, 1, a[i] < b[i] ? 1.0f : 0.0f)                                                          \
+    X(equal, 1, a[i] == b[i] ? 1.0f : 0.0f)                                                        \
+    X(select, 1, choose(a[i], b[i], c[i]))                                                         \
+    X(neg, 1, -a[i])                                                                               \
+    X(abs, 1, fabsf(a[i]))                                                                         \
+    X(exp, 10, ll_expf(a[i]))                                                                      \
+    X(log, 10, ll_logf(a[i]))                                                                      \
+    X(sqrt, 4, sqrtf(a[i]))                                                                        \
+    X(rsqrt, 8, 1.0f / sqrtf(a[i]))                                                                \
+    X(tanh, 10, ll_tanhf(a[i]))                                                                    \
+    X(sigmoid, 10, ll_sigmoidf(a[i]))                                                              \
+    X(relu, 1, a[i] <= 0.0f ? 0.0f : a[i])                                                         \
+    X(gelu, 10, ll_geluf(a[i]))                                                                    \
+    X(dgelu, 10, ll_dgeluf(a[i]))                                                                  \
+    X(silu, 10, ll_siluf(a[i]))                                                                    \
+    X(square, 1, a[i] * a[i])                                                                      \
+    X(erf, 10, ll_erff(a[i]))                                                                      \
+    X(floor, 1, floorf(a[i]))                                                                      \
+    X(ceil, 1, ceilf(a[i]))                                                                        \
+    X(round, 1, rintf(a[i]))                                                                       \
+    X(sign, 1, a[i] != a[i] ? a[i] : (a[i] > 0.0f ? 1.0f : 0.0f) - (a[i] < 0.0f ? 1.0f : 0.0f))    \
+    X(log1p, 20, ll_log1pf(a[i]))                                                                  \
+    X(expm1, 10, ll_expm1f(a[i]))                                                                  \
+    X(softplus, 20, ll_softplusf(a[i]))                                                            \
+    X(stop_gradient, 1, a[i])                                                                      \
+    X(scale, 1, a[i] * k)                                                                          \
+    X(shift, 1, a[i] + k)                                                                          \
+    X(cast, 1, a[i])
 
 /* Both are loaded whatever a is, so that the choice needs no branch. */
 static inline float choose(float a, float b, float c)
@@ -50,7 +50,7 @@ static inline float choose(float a, float b, float c)
     return a != 0.0f ? b : c;
 }
 
-#define X(name, value)                                                                             \
+#define X(name, cost, value)                                                                       \
     static void name##_step(STEP_ARGS)                                                             \
     {                                                                                              \
         UNUSED;                                                                                    \
@@ -114,46 +114,31 @@ ll_step *const ll_steps[LL_N_STEP] = {
 #define X(name, operands, value) [LL_EW_##name] = name##_in_double,
     LL_EW(X)
 #undef X
-#define X(name, value) [LL_EW_##name] = name##_step,
+#define X(name, cost, value) [LL_EW_##name] = name##_step,
         STEPS(X)
 #undef X
-            [LL_EW_sin] = sin_step,
-    [LL_EW_cos] = cos_step,
-    [LL_STEP_MUL_ADD] = ll_mul_add_step,
-    [LL_STEP_MUL_SUB] = ll_mul_sub_step,
-    [LL_STEP_SUB_MUL] = ll_sub_mul_step,
-    [LL_STEP_MUL_SHIFT] = ll_mul_shift_step,
-    [LL_STEP_SCALE_ADD] = ll_scale_add_step,
-    [LL_STEP_SCALE_SUB] = ll_scale_sub_step,
-    [LL_STEP_SCALE_SHIFT] = ll_scale_shift_step,
-};
+#define X(name, operands, value) [LL_STEP_##name] = ll_##name##_step,
+            LL_PAIRS(X)
+#undef X
+                [LL_EW_sin] = sin_step,
+    [LL_EW_cos] = cos_step};
 
 int ll_step_cost(int op)
 {
-    switch (op) {
-    case LL_EW_div:
-    case LL_EW_sqrt: return 4;
-    case LL_EW_rsqrt: return 8;
-    case LL_EW_exp:
-    case LL_EW_log:
-    case LL_EW_tanh:
-    case LL_EW_sigmoid:
-    case LL_EW_sin:
-    case LL_EW_cos:
-    case LL_EW_gelu:
-    case LL_EW_dgelu:
-    case LL_EW_silu:
-    case LL_EW_erf:
-    case LL_EW_expm1: return 10;
-    case LL_EW_log1p:
-    case LL_EW_softplus: return 20;
-    case LL_EW_pow:
-    case LL_EW_mod:
-    case LL_EW_atan:
-    case LL_EW_sinh:
-    case LL_EW_asinh: return 40; /* one by one, in double */
-    default: return 1;
-    }
+    enum { IN_DOUBLE = 40 }; /* one by one */
+    static const int8_t costs[LL_N_STEP] = {
+#define X(name, operands, value) [LL_EW_##name] = IN_DOUBLE,
+        LL_EW(X)
+#undef X
+#define X(name, cost, value) [LL_EW_##name] = cost,
+            STEPS(X)
+#undef X
+#define X(name, operands, value) [LL_STEP_##name] = 1,
+                LL_PAIRS(X)
+#undef X
+                    [LL_EW_sin] = 10,
+        [LL_EW_cos] = 10};
+    return costs[op];
 }
 
 /* ---- tiles of other element types ---- */
@@ -162,24 +147,16 @@ void ll_tile_load(const ll_tensor *x, int64_t e, int n, float *y)
 {
     switch (x->dtype) {
     case LL_F32: memcpy(y, (const float *)x->data + e, sizeof(float) * (size_t)n); break;
-    case LL_BF16: {
-        const uint16_t *p = (const uint16_t *)x->data + e;
-#pragma omp simd
-        for (int i = 0; i < n; i++) y[i] = ll_of_bits((uint32_t)p[i] << 16);
-        break;
+#define CASE(name, type, value)                                                                    \
+    case name: {                                                                                   \
+        const type *p = (const type *)x->data + e;                                                 \
+        _Pragma("omp simd") for (int i = 0; i < n; i++) y[i] = value;                              \
+        break;                                                                                     \
     }
-    case LL_I32: {
-        const int32_t *p = (const int32_t *)x->data + e;
-#pragma omp simd
-        for (int i = 0; i < n; i++) y[i] = (float)p[i];
-        break;
-    }
-    case LL_U8: {
-        const uint8_t *p = (const uint8_t *)x->data + e;
-#pragma omp simd
-        for (int i = 0; i < n; i++) y[i] = (float)p[i];
-        break;
-    }
+        CASE(LL_BF16, uint16_t, ll_of_bits((uint32_t)p[i] << 16))
+        CASE(LL_I32, int32_t, (float)p[i])
+        CASE(LL_U8, uint8_t, (float)p[i])
+#undef CASE
     default:
         for (int i = 0; i < n; i++) y[i] = (float)ll_load(x->data, x->dtype, e + i);
     }
