@@ -13,12 +13,6 @@
 
 LL_KERNELS(fused)
 
-static const int operands[LL_N_EW] = {
-#define X(name, n, value) n,
-    LL_EW(X)
-#undef X
-};
-
 static ll_err check_steps(const ll_fused_attr *f)
 {
     CHECK(f->n_step >= 0 && f->n_step <= LL_FUSE_STEPS, LL_E_GRAPH, "%d steps; want 0 to %d",
@@ -27,7 +21,7 @@ static ll_err check_steps(const ll_fused_attr *f)
         const ll_fused_step *t = &f->step[s];
         CHECK(t->op >= 0 && t->op < LL_N_EW, LL_E_GRAPH, "step %d is no elementwise op", s);
         int16_t reg[3] = {t->a, t->b, t->c};
-        for (int i = 0; i < operands[t->op]; i++)
+        for (int i = 0; i < ll_ew_op((ll_ew)t->op)->n_in; i++)
             CHECK(reg[i] == LL_FUSE_K || (reg[i] >= 0 && reg[i] < f->n_in + s), LL_E_GRAPH,
                   "step %d reads register %d, which has no value yet", s, reg[i]);
     }
