@@ -1,13 +1,10 @@
 /* Adapters: only they are trained; merged weights give the same logits; adapters alone, as PEFT
  * names them; what they may stand beside. */
-#include "exec/session.h"
 #include "pass/lora.h"
-#include "train/run.h"
-#include "train/safetensors.h"
-#include "train/setup.h"
-#include "train/weights_load.h"
+#include "small_lm.h"
 #include "tmpdir.h"
-#include "no_error.h"
+#include "train/safetensors.h"
+#include "train/weights_load.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -22,19 +19,8 @@ static const char model[] = "model: {name: llama, layers: 1, width: 8, heads: 4,
 static ll_run *run_of(const char *more)
 {
     char text[512];
-    ll_run *r;
     snprintf(text, sizeof text, "%strain: {threads: 1, batch: 2%s}\n", model, more);
-    no_error(ll_run_parse(text, strlen(text), "test", &r));
-    no_error(ll_run_finish(r));
-    return r;
-}
-
-static void set_batch(ll_session *s)
-{
-    int32_t x[B * T];
-    for (int i = 0; i < B * T; i++) x[i] = i * i % V;
-    no_error(ll_session_set(s, "x", 0, x, sizeof x));
-    no_error(ll_session_set(s, "y", 0, x, sizeof x));
+    return lm_run(text);
 }
 
 static void logits_of(const ll_run *r, ll_session *share, const char *weights, float *out)
@@ -47,10 +33,7 @@ static void logits_of(const ll_run *r, ll_session *share, const char *weights, f
     no_error(ll_session_open(g, &(ll_session_opts){.threads = 1, .share = share}, &s));
     if (weights)
         no_error(ll_weights_load(s, &(ll_weights_from){weights, "hf-llama", NULL}, a, &note));
-    set_batch(s);
-    no_error(ll_session_run(s, 0));
-    no_error(ll_session_get(s, "logits", out, sizeof(float) * B * T * V));
-    ll_session_close(s);
+    lm_logits(s, B * T, V, out);
     ll_graph_free(g);
     ll_arena_free(a);
 }
@@ -72,7 +55,7 @@ static void adapters(void **state)
     assert_int_equal(ll_find(g, "h0.attn.q.weight.mean").id, 0); /* no moments of what is frozen */
     no_error(ll_session_get(s, "h0.mlp.up.weight", before, sizeof before));
     logits_of(r, s, NULL, first);
-    set_batch(s);
+    lm_set(s, B * T, V);
     for (int i = 0; i < 5; i++) no_error(ll_session_run(s, 0.1));
     no_error(ll_session_get(s, "h0.mlp.up.weight", after, sizeof after));
     assert_memory_equal(before, after, sizeof before);
@@ -108,16 +91,13 @@ static void adapters(void **state)
 static ll_run *run_of_base(const char *base)
 {
     char text[512];
-    ll_run *r;
     snprintf(text, sizeof text,
              "model: {name: llama, layers: 1, width: 64, heads: 2, kv_heads: 1, head: 32, hidden: "
              "96, seq: 8, vocab: 19, tied: 1}\n"
              "train: {threads: 2, batch: 2, lora: 2, lora_on: \"*.attn.q.*,*.mlp.down.*\", base: "
              "%s, lr: 0.1}\n",
              base);
-    no_error(ll_run_parse(text, strlen(text), "test", &r));
-    no_error(ll_run_finish(r));
-    return r;
+    return lm_run(text);
 }
 
 /* Three steps; adapters of them, and what the session takes. */
@@ -134,7 +114,7 @@ static void train_base(const char *base, const char *from, const char *save, flo
     no_error(ll_session_open(g, &(ll_session_opts){.threads = 2, .seed = 5}, &s));
     if (from) no_error(ll_weights_load(s, &(ll_weights_from){from, NULL, NULL}, a, &note));
     if (save) no_error(ll_weights_save(s, save, NULL, LL_F32, &n));
-    set_batch(s);
+    lm_set(s, B * T, V);
     for (int i = 0; i < 3; i++) {
         no_error(ll_session_run(s, 0.1));
         no_error(ll_session_get(s, "loss", &loss[i], sizeof *loss));

@@ -2,9 +2,9 @@
  * logits; the teacher does not change and is in no file; what cannot teach is refused. */
 #include "train/teacher.h"
 
-#include "train/setup.h"
-#include "train/state.h"
+#include "small_lm.h"
 #include "tmpdir.h"
+#include "train/state.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -12,30 +12,14 @@
 
 #include <cmocka.h>
 
-static void no_error(ll_err rc)
-{
-    if (rc != LL_OK) fail_msg("%s\n%s", ll_error_text(), ll_error_frames());
-}
-
 enum { B = 2, T = 6, V = 17 };
 
 static ll_run *run_of(const char *model, const char *train)
 {
     char text[1024];
-    ll_run *r;
     snprintf(text, sizeof text, "model: {%s, seq: 6}\ntrain: {threads: 1, batch: 2%s}\n", model,
              train);
-    no_error(ll_run_parse(text, strlen(text), "test", &r));
-    no_error(ll_run_finish(r));
-    return r;
-}
-
-static void set_batch(ll_session *s)
-{
-    int32_t x[B * T];
-    for (int i = 0; i < B * T; i++) x[i] = i * i % V;
-    no_error(ll_session_set(s, "x", 0, x, sizeof x));
-    no_error(ll_session_set(s, "y", 0, x, sizeof x));
+    return lm_run(text);
 }
 
 /* Of the model by itself, with parameters of s that are led by `lead`. */
@@ -56,10 +40,7 @@ static void logits_of(const ll_run *r, ll_session *from, const char *lead, float
         no_error(ll_session_get(from, name, x, bytes));
         no_error(ll_session_set(s, v->name, 0, x, bytes));
     }
-    set_batch(s);
-    no_error(ll_session_run(s, 0));
-    no_error(ll_session_get(s, "logits", out, sizeof(float) * B * T * V));
-    ll_session_close(s);
+    lm_logits(s, B * T, V, out);
     ll_graph_free(g);
 }
 
@@ -101,7 +82,7 @@ static void teaches(void **state)
     no_error(ll_session_open(g, &(ll_session_opts){.threads = 1, .seed = 3}, &s));
     logits_of(r, s, "", ours);
     logits_of(t, s, "teacher.", theirs);
-    set_batch(s);
+    lm_set(s, B * T, V);
     no_error(ll_session_run(s, 0.05));
     double first = ll_session_result(s, "distillation"), want = distance(theirs, ours, 0.2);
     for (int i = 0; i < 30; i++) no_error(ll_session_run(s, 0.05));
