@@ -122,11 +122,11 @@ typedef struct ll_range {
     int64_t from, to;
 } ll_range;
 typedef struct ll_part {
-    ll_range in[LL_MAX_IN]; /* along the dimension the loop walks; unused for other operands */
+    ll_range in[LL_MAX_IN]; /* along the dimension the loop walks; begins as the loop's own */
     void *attr;             /* a copy of the node's, for split to change */
 } ll_part;
 
-/* ---- gradients: reads in, out, dout (none: zero); sets din (none: no gradient) ---- */
+/* ---- gradients: reads in, out, dout (none: zero; one is); sets din (none: no gradient) ---- */
 typedef struct ll_bwd {
     ll_graph *g;
     const ll_op *op;

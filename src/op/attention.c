@@ -30,7 +30,6 @@ static ll_err mask_split(const void *, const ll_loops *l, int loop, ll_range ran
                          ll_part *part)
 {
     ll_mask_attr *a = (ll_mask_attr *)part->attr;
-    part->in[0] = range;
     if (l->letter[loop] == 't') a->at[0] += range.from;
     if (l->letter[loop] == 's') a->at[1] += range.from;
     return LL_OK;
@@ -51,7 +50,6 @@ static const ll_op causal_mask = {
 
 static void mask_grad(ll_bwd *b)
 {
-    if (!b->dout[0].id) return;
     ll_mask_attr a = *(const ll_mask_attr *)b->attr;
     a.value = 0;
     b->din[0] = LL_EMIT(b->g, &causal_mask, &a, b->dout[0]);
@@ -311,6 +309,8 @@ ll_val ll_attend(ll_graph *g, ll_val q, ll_val k, ll_val v, const ll_attend_opts
 
 /* ---- attention ---- */
 
+static const ll_op attention_grad;
+
 /* A reshape even where shapes are equal: every rank has the same nodes, whatever its heads. */
 static ll_val as(ll_graph *g, ll_val x, ll_shape shape)
 {
@@ -366,23 +366,12 @@ static void expand_packed_grad(ll_graph *g, const void *, const ll_val *in, int,
     out[0] = grad_packed(g, in[0], in[1], in[2], in[3], (ll_val){0});
 }
 
-static ll_err check_qkv(const ll_type *t)
-{
-    char text[LL_SHAPE_TEXT];
-    CHECK(t->shape.n == 5 && t->shape.d[2] == 3 && t->shape.d[4] > 0, LL_E_SHAPE,
-          "qkv is %s, want [batch,time,3,heads,width]", ll_shape_print(&t->shape, text));
-    return LL_OK;
-}
-
 static ll_err infer(ll_infer *i)
 {
-    TRY(check_qkv(&i->in[0]));
-    return ll_infer_floats(i);
-}
-
-static ll_err infer_grad(ll_infer *i)
-{
-    TRY(check_qkv(&i->in[1]));
+    const ll_shape *qkv = &i->in[i->op == &attention_grad].shape;
+    char text[LL_SHAPE_TEXT];
+    CHECK(qkv->n == 5 && qkv->d[2] == 3 && qkv->d[4] > 0, LL_E_SHAPE,
+          "qkv is %s, want [batch,time,3,heads,width]", ll_shape_print(qkv, text));
     return ll_infer_floats(i);
 }
 
@@ -408,7 +397,7 @@ static const ll_op attention_grad = {
     .dims = "bthd, btzhd, bthd, bht -> btzhd",
     .wide_in = 1u << 3,
     .whole = "tzd",
-    .infer = infer_grad,
+    .infer = infer,
     .expand = expand_packed_grad,
     .cost = cost_grad,
     .trials = {"f32[2,5,2,3], f32[2,5,3,2,3], f32[2,5,2,3], f32[2,2,5]",

@@ -17,9 +17,11 @@
 LL_KERNELS(cached_attend, cache_write)
 
 /* The last operand is i32, all before it are of one float type, or, of caches, bytes. */
-static ll_err check(ll_infer *i, int cache, int n_cache)
+static ll_err infer(ll_infer *i)
 {
-    const ll_type *new = &i->in[cache ? 0 : n_cache];
+    bool attends = i->op->n_in == 6;
+    int cache = attends ? 3 : 0, n_cache = attends ? 2 : 1;
+    const ll_type *new = &i->in[attends ? 0 : 1];
     for (int k = 0; k + 1 < i->n_in; k++) {
         const ll_type *x = &i->in[k];
         bool kept = k >= cache && k < cache + n_cache, bytes = kept && x->dtype == LL_U8;
@@ -35,22 +37,12 @@ static ll_err check(ll_infer *i, int cache, int n_cache)
     return ll_infer_dims(i);
 }
 
-static ll_err infer_attend(ll_infer *i)
-{
-    return check(i, 3, 2);
-}
-
-static ll_err infer_write(ll_infer *i)
-{
-    return check(i, 0, 1);
-}
-
 static const ll_op cached_attend = {
     LL_REF_OP(cached_attend, ATTENTION, 6, 1, .scratch = cached_attend_cpu_scratch),
     LL_ATTRS(ll_cached_attr, scale, window),
     .dims = "btngd, btnd, btnd, bsne, bsne, b -> btngd",
     .whole = "tsde",
-    .infer = infer_attend,
+    .infer = infer,
     .no_grad = true,
     .flop = 4,
     .trials = {"f32[2,3,2,2,4], f32[2,3,2,4], f32[2,3,2,4], f32[2,7,2,4], f32[2,7,2,4], i32[2]<8 "
@@ -69,7 +61,7 @@ static const ll_op cache_write = {
     LL_PLAIN_OP(cache_write, COPY, 3, 1),
     .dims = "bsne, btnd, b -> bsne",
     .whole = "sted",
-    .infer = infer_write,
+    .infer = infer,
     .no_grad = true,
     .f64 = true,
     .in_place = 1,

@@ -194,7 +194,6 @@ static ll_err split_image(const ll_loops *l, int loop, ll_range range, const ll_
                           ll_part *part)
 {
     int k = ll_axis_of(l, loop);
-    part->in[0] = part->in[1] = range;
     if (k < 0) return LL_OK;
     ll_conv_attr *a = (ll_conv_attr *)part->attr;
     ll_axis ax = axis(a, k, image ? a->size[k] : in[1].shape.d[1 + k]);
@@ -220,7 +219,6 @@ static ll_err split_dx(const void *attr, const ll_loops *l, int loop, ll_range r
                        const ll_type *in, ll_part *part)
 {
     int k = ll_axis_of(l, loop);
-    part->in[0] = part->in[1] = range;
     if (k < 0) return LL_OK;
     ll_conv_attr *mine = (ll_conv_attr *)part->attr;
     ll_axis ax = axis((const ll_conv_attr *)attr, k, in[1].shape.d[1 + k]);
@@ -271,7 +269,6 @@ static ll_val emit(ll_bwd *b, direction d, ll_val p, ll_val q, ll_val like)
 static void grad(ll_bwd *b)
 {
     ll_val dy = b->dout[0];
-    if (!dy.id) return;
     b->din[0] = emit(b, CONV_DX, dy, b->in[1], b->in[0]);
     b->din[1] = emit(b, CONV_DW, dy, b->in[0], b->in[1]);
 }
@@ -279,7 +276,6 @@ static void grad(ll_bwd *b)
 static void grad_dx(ll_bwd *b)
 {
     ll_val d = b->dout[0];
-    if (!d.id) return;
     b->din[0] = emit(b, CONV, d, b->in[1], b->in[0]);
     b->din[1] = emit(b, CONV_DW, b->in[0], d, b->in[1]);
 }
@@ -287,7 +283,6 @@ static void grad_dx(ll_bwd *b)
 static void grad_dw(ll_bwd *b)
 {
     ll_val d = b->dout[0];
-    if (!d.id) return;
     b->din[0] = emit(b, CONV, b->in[1], d, b->in[0]);
     b->din[1] = emit(b, CONV_DX, b->in[0], d, b->in[1]);
 }

@@ -31,7 +31,6 @@ static ll_err split(const void *, const ll_loops *l, int loop, ll_range range, c
                     ll_part *part)
 {
     ll_dropout_attr *a = (ll_dropout_attr *)part->attr;
-    part->in[0] = range;
     for (int d = 0; d < in[0].shape.n; d++)
         if (l->in[0][d] == loop) a->at[d] += range.from;
     return LL_OK;
@@ -57,7 +56,7 @@ static const ll_op dropout = {
 
 static void grad(ll_bwd *b)
 {
-    if (b->dout[0].id) b->din[0] = LL_EMIT(b->g, &dropout, b->attr, b->dout[0]);
+    b->din[0] = LL_EMIT(b->g, &dropout, b->attr, b->dout[0]);
 }
 
 static bool stream_taken(const ll_graph *g, int64_t stream)

@@ -42,7 +42,6 @@ static ll_err infer_grad(ll_infer *i)
 static ll_err split(const void *, const ll_loops *l, int loop, ll_range range, const ll_type *,
                     ll_part *part)
 {
-    part->in[0] = part->in[1] = range;
     if (l->letter[loop] != 'v') return LL_OK;
     ll_embedding_attr *a = (ll_embedding_attr *)part->attr;
     a->from += range.from;
@@ -86,7 +85,6 @@ static const ll_op embedding_grad = {
 
 static void grad(ll_bwd *b)
 {
-    if (!b->dout[0].id) return;
     ll_embedding_attr a = *(const ll_embedding_attr *)b->attr;
     a.v = ll_graph_shape(b->g, b->in[0]).d[0];
     b->din[0] = LL_EMIT(b->g, &embedding_grad, &a, b->dout[0], b->in[1]);
@@ -94,7 +92,6 @@ static void grad(ll_bwd *b)
 
 static void grad_grad(ll_bwd *b)
 {
-    if (!b->dout[0].id) return;
     ll_embedding_attr a = *(const ll_embedding_attr *)b->attr;
     a.v = 0;
     b->din[0] = LL_EMIT(b->g, &embedding, &a, b->dout[0], b->in[1]);

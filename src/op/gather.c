@@ -114,7 +114,6 @@ static ll_err split(const void *attr, const ll_loops *l, int loop, ll_range rang
     ll_spec_parts p;
     char v;
     TRY(read_spec(((const ll_gather_attr *)attr)->spec, &p, &v));
-    part->in[0] = part->in[1] = range;
     if (l->letter[loop] != v) return LL_OK;
     a->from += range.from;
     a->part = 1;
@@ -127,7 +126,6 @@ static void grad(ll_bwd *b)
     ll_gather_attr a = *(const ll_gather_attr *)b->attr;
     ll_spec_parts p;
     char v;
-    if (!b->dout[0].id) return;
     if (read_spec(a.spec, &p, &v) != LL_OK) {
         ll_fail(b->g);
         return;
@@ -139,7 +137,6 @@ static void grad(ll_bwd *b)
 static void scatter_grad(ll_bwd *b)
 {
     ll_gather_attr a = *(const ll_gather_attr *)b->attr;
-    if (!b->dout[0].id) return;
     a.v = 0;
     b->din[0] = LL_EMIT(b->g, &gather, &a, b->dout[0], b->in[1]);
 }

@@ -99,7 +99,6 @@ static void grad(ll_bwd *b)
     ll_dtype t = ll_graph_dtype(b->g, b->in[0]);
     ll_val dout = b->dout[0];
     parts p;
-    if (!dout.id) return;
     if (ll_matmul_read(m->spec, &p) != LL_OK) {
         ll_fail(b->g);
         return;

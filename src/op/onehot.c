@@ -33,13 +33,10 @@ static ll_err infer(ll_infer *i)
 static ll_err split(const void *, const ll_loops *l, int loop, ll_range range, const ll_type *,
                     ll_part *part)
 {
-    if (l->letter[loop] == 'v') {
-        ll_onehot_attr *a = part->attr;
-        a->from += range.from;
-        a->size = range.to - range.from;
-    } else {
-        part->in[0] = range;
-    }
+    ll_onehot_attr *a = part->attr;
+    if (l->letter[loop] != 'v') return LL_OK;
+    a->from += range.from;
+    a->size = range.to - range.from;
     return LL_OK;
 }
 

@@ -159,7 +159,7 @@ static void blocked_grad(ll_bwd *b)
     const char *part[3];
     int n[3];
     ll_blocked_attr a = {0};
-    if (!b->dout[0].id || read_blocked(b->attr, part, n) != LL_OK) return;
+    if (read_blocked(b->attr, part, n) != LL_OK) return;
     snprintf(a.spec, sizeof a.spec, "%.*s,%.*s->%.*s", n[2], part[2], n[1], part[1], n[0], part[0]);
     b->din[0] = LL_EMIT(b->g, &ll_op_blocked_matmul, &a, b->dout[0], b->in[1]);
 }

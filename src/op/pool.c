@@ -85,7 +85,6 @@ static ll_err split(const void *attr, const ll_loops *l, int loop, ll_range rang
                     const ll_type *in, ll_part *part)
 {
     int k = ll_axis_of(l, loop);
-    part->in[0] = part->in[1] = range;
     if (k < 0) return LL_OK;
     ll_axis ax = axis((const ll_pool_attr *)attr, k);
     part->in[0] = ll_axis_image_part(&ax, range, in[0].shape.d[1 + k]);
@@ -97,7 +96,6 @@ static ll_err split_grad(const void *attr, const ll_loops *l, int loop, ll_range
                          const ll_type *in, ll_part *part)
 {
     int k = ll_axis_of(l, loop);
-    part->in[0] = part->in[1] = range;
     if (k < 0) return LL_OK;
     ll_pool_attr *mine = (ll_pool_attr *)part->attr;
     ll_axis ax = axis((const ll_pool_attr *)attr, k);

@@ -17,41 +17,24 @@
 LL_KERNELS(recur, recur_grad)
 static const ll_op recur, recur_grad;
 
-typedef struct shape {
-    int64_t cell, b, t, h;
-    ll_cell_kind k;
-} shape;
-
-/* Of a node whose weight, initial state and gates are these. */
-static ll_err shape_of(const void *attr, const ll_type *x, const ll_type *w, const ll_type *s0,
-                       shape *s)
-{
-    int64_t cell = ((const ll_recur_attr *)attr)->cell;
-    CHECK(cell >= 0 && cell < LL_N_CELL, LL_E_ARG, "no cell has number %lld", (long long)cell);
-    CHECK(x->shape.n == 3 && w->shape.n == 2 && s0->shape.n == 2, LL_E_SHAPE,
-          "want gates [b,t,g*h], a weight [r*h,h] and a state [b,s*h]");
-    *s = (shape){cell, x->shape.d[0], x->shape.d[1], w->shape.d[1], ll_cell_kinds[cell]};
-    CHECK(s->t >= 1 && s->h >= 1, LL_E_SHAPE, "%lld steps of %lld; want at least 1 of each",
-          (long long)s->t, (long long)s->h);
-    CHECK(s->h < INT64_MAX / 8 && x->shape.d[2] == s->k.gates * s->h &&
-              w->shape.d[0] == s->k.from_h * s->h && s0->shape.d[1] == s->k.states * s->h,
-          LL_E_SHAPE, "%lld gates, %lld rows of weight and %lld states; want %d, %d, %d times %lld",
-          (long long)x->shape.d[2], (long long)w->shape.d[0], (long long)s0->shape.d[1], s->k.gates,
-          s->k.from_h, s->k.states, (long long)s->h);
-    return LL_OK;
-}
-
 static ll_err infer(ll_infer *i)
 {
-    shape s;
-    TRY(shape_of(i->attr, &i->in[0], &i->in[1], &i->in[2], &s));
-    return ll_infer_floats(i);
-}
-
-static ll_err infer_grad(ll_infer *i)
-{
-    shape s;
-    TRY(shape_of(i->attr, &i->in[1], &i->in[2], &i->in[4], &s));
+    int64_t cell = ((const ll_recur_attr *)i->attr)->cell;
+    bool grad = i->op == &recur_grad;
+    const ll_shape *x = &i->in[grad].shape, *w = &i->in[1 + grad].shape;
+    const ll_shape *s0 = &i->in[grad ? 4 : 2].shape;
+    CHECK(cell >= 0 && cell < LL_N_CELL, LL_E_ARG, "no cell has number %lld", (long long)cell);
+    CHECK(x->n == 3 && w->n == 2 && s0->n == 2, LL_E_SHAPE,
+          "want gates [b,t,g*h], a weight [r*h,h] and a state [b,s*h]");
+    ll_cell_kind k = ll_cell_kinds[cell];
+    int64_t t = x->d[1], h = w->d[1];
+    CHECK(t >= 1 && h >= 1, LL_E_SHAPE, "%lld steps of %lld; want at least 1 of each", (long long)t,
+          (long long)h);
+    CHECK(h < INT64_MAX / 8 && x->d[2] == k.gates * h && w->d[0] == k.from_h * h &&
+              s0->d[1] == k.states * h,
+          LL_E_SHAPE, "%lld gates, %lld rows of weight and %lld states; want %d, %d, %d times %lld",
+          (long long)x->d[2], (long long)w->d[0], (long long)s0->d[1], k.gates, k.from_h, k.states,
+          (long long)h);
     return ll_infer_floats(i);
 }
 
@@ -225,7 +208,6 @@ static ll_val before(ll_graph *g, ll_val s, ll_val s0, int64_t h)
 static void grad(ll_bwd *b)
 {
     ll_graph *g = b->g;
-    if (!b->dout[0].id) return;
     ll_val w = b->in[1];
     int64_t h = ll_graph_shape(g, w).d[1];
     ll_cell_kind k = ll_cell_kinds[((const ll_recur_attr *)b->attr)->cell];
@@ -269,7 +251,7 @@ static const ll_op recur_grad = {
     .whole = "txrhs",
     .wide_in = 31,
     .wide_out = 3,
-    .infer = infer_grad,
+    .infer = infer,
     .expand = expand_grad,
     .cost = cost,
     .trials = {"f32[2,3,4], f32[2,3,8], f32[8,2], f32[2,3,4], f32[2,4] {cell=0}",

@@ -83,7 +83,6 @@ static ll_err split(const void *attr, const ll_loops *l, int loop, ll_range rang
 {
     const ll_resample_attr *a = (const ll_resample_attr *)attr;
     ll_resample_attr *mine = (ll_resample_attr *)part->attr;
-    part->in[0] = range;
     if (l->letter[loop] != WINDOW) return LL_OK;
     int64_t begin = a->at[!a->back], other = a->at[a->back];
     ll_range rows = {begin + range.from, begin + range.to};
@@ -107,7 +106,6 @@ static double cost(const void *attr, const ll_loops *l)
 
 static void grad(ll_bwd *b)
 {
-    if (!b->dout[0].id) return;
     ll_resample_attr a = *(const ll_resample_attr *)b->attr;
     if (a.kind != LL_TAKE_REVERSE) a.back = !a.back;
     if (a.kind ==

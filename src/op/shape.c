@@ -82,11 +82,10 @@ ll_err ll_dim_loops(int64_t dim, const ll_type *in, bool drop, char dims[LL_DIMS
 }
 
 /* The part's own shape, in its attributes. */
-static ll_err cut_shape(ll_shape *s, const ll_loops *l, int loop, ll_range range, ll_part *part)
+static ll_err cut_shape(ll_shape *s, const ll_loops *l, int loop, ll_range range)
 {
     for (int d = 0; d < s->n; d++)
         if (l->out[0][d] == loop) s->d[d] = range.to - range.from;
-    part->in[0] = range;
     return LL_OK;
 }
 
@@ -122,7 +121,7 @@ static ll_err fill_loops(const void *attr, int, const ll_type *, char dims[LL_DI
 static ll_err fill_split(const void *, const ll_loops *l, int loop, ll_range range, const ll_type *,
                          ll_part *part)
 {
-    return cut_shape(&((ll_fill_attr *)part->attr)->shape, l, loop, range, part);
+    return cut_shape(&((ll_fill_attr *)part->attr)->shape, l, loop, range);
 }
 
 const ll_op ll_op_fill = {
@@ -200,7 +199,7 @@ static ll_err reshape_loops(const void *attr, int, const ll_type *in, char dims[
 static ll_err reshape_split(const void *, const ll_loops *l, int loop, ll_range range,
                             const ll_type *, ll_part *part)
 {
-    return cut_shape(&((ll_reshape_attr *)part->attr)->shape, l, loop, range, part);
+    return cut_shape(&((ll_reshape_attr *)part->attr)->shape, l, loop, range);
 }
 
 static void reshape_grad(ll_bwd *b)
@@ -291,7 +290,7 @@ static ll_err broadcast_infer(ll_infer *i) /* that extents agree is checked with
 static ll_err broadcast_split(const void *, const ll_loops *l, int loop, ll_range range,
                               const ll_type *, ll_part *part)
 {
-    return cut_shape(&((ll_broadcast_attr *)part->attr)->shape, l, loop, range, part);
+    return cut_shape(&((ll_broadcast_attr *)part->attr)->shape, l, loop, range);
 }
 
 static void broadcast_grad(ll_bwd *b)

@@ -19,7 +19,6 @@ static void grad(ll_bwd *b)
 {
     ll_graph *g = b->g;
     ll_val y = b->out[0], dy = b->dout[0];
-    if (!dy.id) return;
     ll_shape s = ll_graph_shape(g, y);
     ll_val inner = ll_row_spread(g, ll_row_sum(g, ll_mul(g, y, dy)), &s);
     b->din[0] = ll_mul(g, y, ll_sub(g, dy, inner));
