@@ -361,29 +361,14 @@ size_t reduce_cpu_scratch(const ll_kcall *c)
 }
 
 /* Element types other than f32 and f64 are summed as the reference does. */
-static ll_err reduce(const ll_kcall *c, how how, ll_kernel *ref)
-{
-    if (c->in[0].dtype == LL_F32) return ll_reduce_f32(c, how);
-    return c->in[0].dtype == LL_F64 ? ll_reduce_f64(c, how) : ref(c);
-}
-
-ll_err sum_cpu(const ll_kcall *c)
-{
-    return reduce(c, SUM, sum_ref);
-}
-
-ll_err amax_cpu(const ll_kcall *c)
-{
-    return reduce(c, LARGEST, amax_ref);
-}
-
-ll_err absmax_cpu(const ll_kcall *c)
-{
-    return reduce(c, MAGNITUDE, absmax_ref);
-}
-
-ll_err sumsq_cpu(const ll_kcall *c)
-{
-    return reduce(c, SQUARES, sumsq_ref);
-}
+#define KERNEL(name, how)                                                                          \
+    ll_err name##_cpu(const ll_kcall *c)                                                           \
+    {                                                                                              \
+        if (c->in[0].dtype == LL_F32) return ll_reduce_f32(c, how);                                \
+        return c->in[0].dtype == LL_F64 ? ll_reduce_f64(c, how) : name##_ref(c);                   \
+    }
+KERNEL(sum, SUM)
+KERNEL(amax, LARGEST)
+KERNEL(absmax, MAGNITUDE)
+KERNEL(sumsq, SQUARES)
 #endif

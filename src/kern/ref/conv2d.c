@@ -13,12 +13,6 @@ typedef struct conv {
     int64_t fg;                  /* filters of a group */
 } conv;
 
-static conv conv_of(const ll_kcall *c, const ll_tensor *x, const ll_tensor *w, const ll_tensor *y)
-{
-    const ll_conv_attr *a = (const ll_conv_attr *)c->attr;
-    return (conv){a, x, w, y, x->shape.d, w->shape.d, y->shape.d, w->shape.d[0] / a->groups};
-}
-
 /* The image row (k = 0) or column (k = 1) under tap t of output o; -1: outside. */
 static int64_t under(const conv *v, int k, int64_t o, int64_t t)
 {
@@ -81,33 +75,31 @@ static double w_at(const conv *v, int64_t f, int64_t r, int64_t s, int64_t c)
     return sum;
 }
 
-static ll_err each(const conv *v, const ll_tensor *out,
+static ll_err each(const ll_kcall *c, const ll_tensor *x, const ll_tensor *w, const ll_tensor *y,
                    double (*value)(const conv *, int64_t, int64_t, int64_t, int64_t))
 {
+    const ll_conv_attr *a = (const ll_conv_attr *)c->attr;
+    conv v = {a, x, w, y, x->shape.d, w->shape.d, y->shape.d, w->shape.d[0] / a->groups};
+    const ll_tensor *out = &c->out[0];
     const int64_t *s = out->shape.d;
-    int64_t e = 0;
-    for (int64_t a = 0; a < s[0]; a++)
-        for (int64_t b = 0; b < s[1]; b++)
-            for (int64_t c = 0; c < s[2]; c++)
-                for (int64_t d = 0; d < s[3]; d++)
-                    ll_store(out->data, out->dtype, e++, value(v, a, b, c, d));
+    for (int64_t e = 0; e < ll_numel(&out->shape); e++)
+        ll_store(
+            out->data, out->dtype, e,
+            value(&v, e / s[3] / s[2] / s[1], e / s[3] / s[2] % s[1], e / s[3] % s[2], e % s[3]));
     return LL_OK;
 }
 
 ll_err conv2d_ref(const ll_kcall *c)
 {
-    conv v = conv_of(c, &c->in[0], &c->in[1], &c->out[0]);
-    return each(&v, v.y, y_at);
+    return each(c, &c->in[0], &c->in[1], &c->out[0], y_at);
 }
 
 ll_err conv2d_dx_ref(const ll_kcall *c)
 {
-    conv v = conv_of(c, &c->out[0], &c->in[1], &c->in[0]);
-    return each(&v, v.x, x_at);
+    return each(c, &c->out[0], &c->in[1], &c->in[0], x_at);
 }
 
 ll_err conv2d_dw_ref(const ll_kcall *c)
 {
-    conv v = conv_of(c, &c->in[1], &c->out[0], &c->in[0]);
-    return each(&v, v.w, w_at);
+    return each(c, &c->in[1], &c->out[0], &c->in[0], w_at);
 }

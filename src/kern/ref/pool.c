@@ -113,37 +113,15 @@ static void each_out(const pool *v, const ll_tensor *index,
     }
 }
 
-ll_err max_pool_ref(const ll_kcall *c)
-{
-    pool v = {(const ll_pool_attr *)c->attr, &c->in[0], &c->out[0], NULL};
-    each_out(&v, &c->out[1], NULL);
-    return LL_OK;
-}
-
-ll_err max_pool_pick_ref(const ll_kcall *c)
-{
-    pool v = {(const ll_pool_attr *)c->attr, &c->in[0], &c->out[0], &c->in[1]};
-    each_out(&v, NULL, picked);
-    return LL_OK;
-}
-
-ll_err max_pool_grad_ref(const ll_kcall *c)
-{
-    pool v = {(const ll_pool_attr *)c->attr, &c->out[0], &c->in[0], &c->in[1]};
-    spread_all(&v);
-    return LL_OK;
-}
-
-ll_err avg_pool_ref(const ll_kcall *c)
-{
-    pool v = {(const ll_pool_attr *)c->attr, &c->in[0], &c->out[0], NULL};
-    each_out(&v, NULL, mean);
-    return LL_OK;
-}
-
-ll_err avg_pool_grad_ref(const ll_kcall *c)
-{
-    pool v = {(const ll_pool_attr *)c->attr, &c->out[0], &c->in[0], NULL};
-    spread_all(&v);
-    return LL_OK;
-}
+#define KERNEL(name, image, output, index, run)                                                    \
+    ll_err name(const ll_kcall *c)                                                                 \
+    {                                                                                              \
+        pool v = {(const ll_pool_attr *)c->attr, image, output, index};                            \
+        run;                                                                                       \
+        return LL_OK;                                                                              \
+    }
+KERNEL(max_pool_ref, &c->in[0], &c->out[0], NULL, each_out(&v, &c->out[1], NULL))
+KERNEL(max_pool_pick_ref, &c->in[0], &c->out[0], &c->in[1], each_out(&v, NULL, picked))
+KERNEL(max_pool_grad_ref, &c->out[0], &c->in[0], &c->in[1], spread_all(&v))
+KERNEL(avg_pool_ref, &c->in[0], &c->out[0], NULL, each_out(&v, NULL, mean))
+KERNEL(avg_pool_grad_ref, &c->out[0], &c->in[0], NULL, spread_all(&v))

@@ -45,22 +45,12 @@ static ll_err reduce(const ll_kcall *c, how how)
     return LL_OK;
 }
 
-ll_err sum_ref(const ll_kcall *c)
-{
-    return reduce(c, SUM);
-}
-
-ll_err amax_ref(const ll_kcall *c)
-{
-    return reduce(c, LARGEST);
-}
-
-ll_err absmax_ref(const ll_kcall *c)
-{
-    return reduce(c, MAGNITUDE);
-}
-
-ll_err sumsq_ref(const ll_kcall *c)
-{
-    return reduce(c, SQUARES);
-}
+#define KERNEL(name, how)                                                                          \
+    ll_err name##_ref(const ll_kcall *c)                                                           \
+    {                                                                                              \
+        return reduce(c, how);                                                                     \
+    }
+KERNEL(sum, SUM)
+KERNEL(amax, LARGEST)
+KERNEL(absmax, MAGNITUDE)
+KERNEL(sumsq, SQUARES)

@@ -72,33 +72,30 @@ ll_err broadcast_ref(const ll_kcall *c)
     return by_letters(c, ((const ll_broadcast_attr *)c->attr)->spec);
 }
 
-ll_err slice_ref(const ll_kcall *c)
+/* From so far along dim of the operand; what is not in it is 0. */
+static ll_err shifted(const ll_kcall *c, int64_t by)
 {
-    const ll_range_attr *a = c->attr;
+    int64_t dim = ((const ll_range_attr *)c->attr)->dim, at[LL_MAX_DIMS];
     const ll_tensor *x = &c->in[0], *y = &c->out[0];
-    int64_t n = ll_numel(&y->shape), at[LL_MAX_DIMS];
-    for (int64_t e = 0; e < n; e++) {
+    for (int64_t e = 0; e < ll_numel(&y->shape); e++) {
         position(&y->shape, e, at);
-        at[a->dim] += a->from;
-        copy(y, e, x, element(&x->shape, at));
-    }
-    return LL_OK;
-}
-
-ll_err pad_ref(const ll_kcall *c)
-{
-    const ll_range_attr *a = c->attr;
-    const ll_tensor *x = &c->in[0], *y = &c->out[0];
-    int64_t n = ll_numel(&y->shape), at[LL_MAX_DIMS];
-    for (int64_t e = 0; e < n; e++) {
-        position(&y->shape, e, at);
-        at[a->dim] -= a->from;
-        if (at[a->dim] >= 0 && at[a->dim] < x->shape.d[a->dim])
+        at[dim] += by;
+        if (at[dim] >= 0 && at[dim] < x->shape.d[dim])
             copy(y, e, x, element(&x->shape, at));
         else
             ll_store(y->data, y->dtype, e, 0);
     }
     return LL_OK;
+}
+
+ll_err slice_ref(const ll_kcall *c)
+{
+    return shifted(c, ((const ll_range_attr *)c->attr)->from);
+}
+
+ll_err pad_ref(const ll_kcall *c)
+{
+    return shifted(c, -((const ll_range_attr *)c->attr)->from);
 }
 
 ll_err concat_ref(const ll_kcall *c)
