@@ -12,20 +12,15 @@ static bool has_loops(const ll_op *op)
     return ll_cloops_find(op->name) || ll_cloops_ew(op->name) < LL_N_EW;
 }
 
-/* Replaces *g, which goes. */
-static void put(ll_graph *made, ll_graph **g)
-{
-    ll_graph_free(*g);
-    *g = made;
-}
-
 static ll_err chain(ll_graph **g)
 {
     for (const ll_fusion *const *f = ll_fusions(); *f; f++) {
         ll_graph *made = NULL;
         if ((*f)->stage != LL_FUSE_CHAINS || (*f)->target != &ll_target_cpu) continue;
         TRY(ll_fuse_one(*f, *g, NULL, NULL, &made));
-        if (made) put(made, g);
+        if (!made) continue;
+        ll_graph_free(*g);
+        *g = made;
     }
     return LL_OK;
 }
@@ -44,8 +39,7 @@ static ll_err check_types(const ll_program *p)
 static ll_err lower_steps(ll_graph **g, ll_program **out)
 {
     TRY(chain(g));
-    TRY(ll_lower(*g, &(ll_lower_opts){.target = &ll_target_ref, .as_is = true}, out));
-    return LL_OK;
+    return ll_lower(*g, &(ll_lower_opts){.target = &ll_target_ref, .as_is = true}, out);
 }
 
 static ll_err lower(const ll_graph *g, ll_program **out)

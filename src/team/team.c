@@ -218,12 +218,6 @@ void ll_piece_cut(const ll_type *type, const ll_piece *piece, const void *whole,
     copy_rows(type, piece, (char *)data, (char *)(uintptr_t)whole, true);
 }
 
-/* And a piece into its whole. */
-static void paste(const ll_type *type, const ll_piece *piece, const void *data, void *whole)
-{
-    copy_rows(type, piece, (char *)(uintptr_t)data, (char *)whole, false);
-}
-
 ll_err ll_team_collect(ll_team *t, const ll_layout *l, const ll_type *whole, const void *piece,
                        void *data)
 {
@@ -234,7 +228,7 @@ ll_err ll_team_collect(ll_team *t, const ll_layout *l, const ll_type *whole, con
     for (int d = 0; d < part.shape.n; d++)
         ll_layout_range(&t->m, l->split[d], whole->shape.d[d], t->rank, &where.at[d], &to);
     memset(data, 0, n); /* to which bits are added */
-    if (piece) paste(&part, &where, piece, data);
+    if (piece) copy_rows(&part, &where, (char *)(uintptr_t)piece, (char *)data, false);
     ll_coll_call call = {.data = data, .dtype = LL_U8, .op = LL_REDUCE_SUM, .site = "collect"};
     call.spec.coll = LL_COLL_ALLREDUCE;
     call.spec.count = (int64_t)n;

@@ -31,17 +31,12 @@ size_t ll_strip_bytes(const ll_strip *s)
 
 /* ---- planning ---- */
 
-static int64_t *counts(ll_arena *a, int n)
-{
-    return LL_NEW_ARRAY(a, int64_t, n);
-}
-
 /* all_gather and reduce_scatter: blocks of the whole, one for each rank; in a bundle the blocks of
  * all members for the first rank, then those for the second. */
 static void plan_blocks(ll_transfer *t, ll_arena *a, const ll_instr *instr, size_t elem)
 {
     bool gather = t->kind == LL_ALL_GATHER;
-    int64_t *starts = counts(a, t->size + 1), from, to;
+    int64_t *starts = LL_NEW_ARRAY(a, int64_t, t->size + 1), from, to;
     for (int k = 0; k < t->size; k++) {
         starts[k + 1] = starts[k];
         for (int i = 0; i < t->n; i++) {
@@ -62,7 +57,7 @@ static void plan_exchange(ll_transfer *t, ll_arena *a, const ll_coll_attr *x, co
                           size_t elem)
 {
     int p = t->size;
-    int64_t *matrix = counts(a, p * p), from, to, lo, hi;
+    int64_t *matrix = LL_NEW_ARRAY(a, int64_t, p * p), from, to, lo, hi;
     int dim = (int)(h ? h->dim : x->dim);
     int64_t other = h ? 0 : t->in->shape.d[x->to_dim];
     /* Elements for one of dim (and, in an all_to_all, one of to_dim). */
@@ -141,7 +136,7 @@ static void plan_message(ll_transfer *t, ll_arena *a, const ll_message_attr *m)
 static void plan_rotation(ll_transfer *t, ll_arena *a, const ll_coll_attr *r)
 {
     int p = t->size;
-    int64_t *matrix = counts(a, p * p), unit = 1, from, to;
+    int64_t *matrix = LL_NEW_ARRAY(a, int64_t, p * p), unit = 1, from, to;
     for (int d = 0; d < t->in->shape.n; d++)
         if (d != r->dim) unit *= t->in->shape.d[d];
     for (int i = 0; i < p; i++) {
