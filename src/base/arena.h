@@ -20,6 +20,10 @@ char *ll_arena_strdup(ll_arena *a, const char *text);
 char *ll_arena_printf(ll_arena *a, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /* Grows an arena-held array so that it can hold one more item than count; *capacity is updated. */
 void *ll_arena_grow(ll_arena *a, void *items, size_t item_bytes, int count, int *capacity);
+/* Grows it and adds an item: LL_PUSH(arena, list->v, list->n, list->room, x). */
+#define LL_PUSH(arena, items, count, capacity, ...)                                                \
+    ((items) = ll_arena_grow(arena, items, sizeof *(items), (int)(count), &(capacity)),            \
+     (items)[(count)++] = __VA_ARGS__)
 
 #define LL_NEW(arena, type) ((type *)ll_arena_alloc(arena, sizeof(type)))
 #define LL_NEW_ARRAY(arena, type, n) ((type *)ll_arena_alloc(arena, sizeof(type) * (size_t)(n)))

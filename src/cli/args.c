@@ -93,8 +93,7 @@ static ll_err store(const parse *p, const ll_arg *a, const char *text)
         ll_words *w = (ll_words *)to;
         if (a->kind == LL_ARG_SETTING)
             text = a->value ? ll_arena_printf(p->arena, "%s=%s", a->initial, text) : a->initial;
-        w->v = (const char **)ll_arena_grow(p->arena, w->v, sizeof *w->v, w->n, &w->capacity);
-        w->v[w->n++] = text;
+        LL_PUSH(p->arena, w->v, w->n, w->capacity, text);
         return LL_OK;
     }
     }

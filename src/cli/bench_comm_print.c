@@ -140,8 +140,7 @@ static int names_of(ll_arena *a, const ll_comm_bench_report *r, const char ***ou
             int j = 0;
             while (j < n && strcmp((*out)[j], r->points[i].rows[k].name)) j++;
             if (j < n) continue;
-            *out = (const char **)ll_arena_grow(a, *out, sizeof **out, n, &capacity);
-            (*out)[n++] = r->points[i].rows[k].name;
+            LL_PUSH(a, *out, n, capacity, r->points[i].rows[k].name);
         }
     return n;
 }

@@ -61,9 +61,10 @@ static void see_loss(void *context, int64_t step, const json_t *line)
     row *r = (row *)context;
     const json_t *loss = json_object_get(line, "loss");
     if (!json_is_number(loss)) return;
-    r->points = (point *)ll_arena_grow(r->arena, r->points, sizeof *r->points, r->n, &r->room);
-    r->points[r->n++] = (point){
-        .step = step, .x[SAMPLES] = r->batch * (double)step, .loss = json_number_value(loss)};
+    LL_PUSH(r->arena, r->points, r->n, r->room,
+            (point){.step = step,
+                    .x[SAMPLES] = r->batch * (double)step,
+                    .loss = json_number_value(loss)});
 }
 
 static void see_time(void *context, int64_t step, const json_t *line)

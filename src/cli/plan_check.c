@@ -33,8 +33,7 @@ static void take(history *h, const char *folder, json_t *j, bool print)
     json_object_set_new(j, "error", ll_cli_number(e));
     json_array_append(h->list, j);
     if (!isnan(e)) {
-        h->errors = ll_arena_grow(h->arena, h->errors, sizeof e, h->n, &h->room);
-        h->errors[h->n++] = fabs(e);
+        LL_PUSH(h->arena, h->errors, h->n, h->room, fabs(e));
     }
     if (print)
         fprintf(stderr, "  %-28s %-10s %-16s %10.3f %10.3f ms %+7.1f %%  %.0f %.0f bytes\n", folder,

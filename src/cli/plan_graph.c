@@ -61,8 +61,7 @@ static void try_mesh(options *s, const char *text, int zero)
     o.out = ll_replay(s->cluster, p, m.n_rank > 1 ? &m : NULL, s->run->train.precision);
     o.fits = (double)p->bytes + 1e9 * s->cluster->chip.reserved <= 1e9 * s->cluster->chip.memory;
     snprintf(o.mesh, sizeof o.mesh, "%s", text);
-    s->v = ll_arena_grow(s->arena, s->v, sizeof o, s->n, &s->room);
-    s->v[s->n++] = o;
+    LL_PUSH(s->arena, s->v, s->n, s->room, o);
 }
 
 /* zero: -1: any. */

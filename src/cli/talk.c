@@ -294,8 +294,7 @@ static ll_err add(const ll_talk *t, const char *text, bool special, ll_tokens *o
     int64_t n;
     TRY(ll_talk_encode(t, text, special, &v, &n));
     for (int64_t i = 0; i < n; i++) {
-        out->v = (int32_t *)ll_arena_grow(out->arena, out->v, sizeof *out->v, out->n, &out->room);
-        out->v[out->n++] = v[i];
+        LL_PUSH(out->arena, out->v, out->n, out->room, v[i]);
     }
     return LL_OK;
 }

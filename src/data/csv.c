@@ -55,8 +55,7 @@ static ll_err parse_rows(ll_csv *c, char *text, size_t size, const char *file, l
             char *out;
             TRY(cell(&p, end, file, line, &out, &stop));
             CHECK(n < INT32_MAX / 2, LL_E_IO, "%s: more cells than can be counted", file);
-            c->cells = ll_arena_grow(a, c->cells, sizeof *c->cells, n, &capacity);
-            c->cells[n++] = out;
+            LL_PUSH(a, c->cells, n, capacity, out);
         } while (stop == ',');
         if (first == 0) c->columns = n;
         CHECK(n - first == c->columns, LL_E_IO, "%s:%lld: has %d cells, the first line %d", file,

@@ -54,9 +54,7 @@ void ll_bytes_free(ll_bytes *b)
 
 void ll_dataset_keep(ll_dataset *d, const ll_bytes *b)
 {
-    d->blocks =
-        ll_arena_grow(d->arena, d->blocks, sizeof *d->blocks, d->n_blocks, &d->block_capacity);
-    d->blocks[d->n_blocks++] = *b;
+    LL_PUSH(d->arena, d->blocks, d->n_blocks, d->block_capacity, *b);
     d->info.bytes += b->size;
     if (b->mapped) d->info.mapped += b->size;
 }

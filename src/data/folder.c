@@ -77,8 +77,8 @@ static ll_err list_class(ll_dataset *d, const char *root, const char *class, int
         const char *path = ll_arena_printf(d->arena, "%s/%s", folder, names[i]);
         CHECK(stat(path, &st) == 0, LL_E_IO, "%s: %s", path, strerror(errno));
         ll_dataset_note(d, path + strlen(root) + 1, (uint64_t)st.st_size);
-        l->files = ll_arena_grow(d->arena, l->files, sizeof *l->files, l->n, &l->capacity);
-        l->files[l->n++] = (picture_file){path, ll_stream(names[i], 0), label};
+        LL_PUSH(d->arena, l->files, l->n, l->capacity,
+                (picture_file){path, ll_stream(names[i], 0), label});
     }
     CHECK(l->n > before || l->val, LL_E_IO, "%s: has no pictures (.jpg, .jpeg, .png)", folder);
     return LL_OK;

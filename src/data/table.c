@@ -114,14 +114,14 @@ static ll_err take(ll_dataset *d, const ll_array *a, const char *field)
           a->n_dim, LL_MAX_DIMS);
     TRY(find_column(d, a, field, &c));
     size_t row = (size_t)ll_numel(&c->shape) * (size_t)a->type.bytes;
-    c->parts = ll_arena_grow(d->arena, c->parts, sizeof *c->parts, c->n_part, &c->capacity);
-    c->parts[c->n_part++] = (ll_part){.file = t->file,
-                                      .n = a->dim[0],
-                                      .data = a->data,
-                                      .stride = a->stride ? a->stride : row,
-                                      .row = a->row,
-                                      .user = a->user,
-                                      .paths = a->paths};
+    LL_PUSH(d->arena, c->parts, c->n_part, c->capacity,
+            (ll_part){.file = t->file,
+                      .n = a->dim[0],
+                      .data = a->data,
+                      .stride = a->stride ? a->stride : row,
+                      .row = a->row,
+                      .user = a->user,
+                      .paths = a->paths});
     return LL_OK;
 }
 

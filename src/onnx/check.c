@@ -228,13 +228,11 @@ static ll_err find(const char *folder, ll_arena *a, const char ***out, int *coun
         if (e->d_name[0] == '.' ||
             access(ll_arena_printf(a, "%s/%s/model.onnx", folder, e->d_name), F_OK))
             continue;
-        list = ll_arena_grow(a, list, sizeof *list, n, &capacity);
-        list[n++] = ll_arena_printf(a, "%s/%s", folder, e->d_name);
+        LL_PUSH(a, list, n, capacity, ll_arena_printf(a, "%s/%s", folder, e->d_name));
     }
     closedir(d);
     if (itself) {
-        list = ll_arena_grow(a, list, sizeof *list, n, &capacity);
-        list[n++] = folder;
+        LL_PUSH(a, list, n, capacity, folder);
     }
     CHECK(n, LL_E_IO, "%s has neither a model.onnx nor folders with one", folder);
     qsort(list, (size_t)n, sizeof *list, by_name);

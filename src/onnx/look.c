@@ -32,8 +32,7 @@ static void count_op(ll_arena *a, const Onnx__Node *n, ll_onnx_summary *s, int *
     int i = 0;
     while (i < s->n_missing && strcmp(s->missing[i].name, name)) i++;
     if (i == s->n_missing) {
-        s->missing = ll_arena_grow(a, s->missing, sizeof *s->missing, s->n_missing, capacity);
-        s->missing[s->n_missing++] = (ll_onnx_named){name, "", "", 0};
+        LL_PUSH(a, s->missing, s->n_missing, *capacity, (ll_onnx_named){name, "", "", 0});
     }
     s->missing[i].count++;
 }

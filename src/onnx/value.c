@@ -83,8 +83,7 @@ static ll_val declare(op *o, value *x, const order *lies)
     }
     bool model = w->mode == WALK_MODEL;
     const char *name = model ? x->name : ll_arena_printf(w->arena, "%d:%s", w->n_leaf, x->name);
-    w->leaves = ll_arena_grow(w->arena, w->leaves, sizeof(leaf), w->n_leaf, &w->leaf_capacity);
-    w->leaves[w->n_leaf++] = (leaf){x, name, *lies};
+    LL_PUSH(w->arena, w->leaves, w->n_leaf, w->leaf_capacity, (leaf){x, name, *lies});
     if (!model) return ll_batch(o->g, name, t, s);
     return (x->kept ? ll_state : ll_param)(o->g, name, s, like(x->host));
 }

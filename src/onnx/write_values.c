@@ -28,9 +28,7 @@ void ll_wnamed(writer *w, const char *op, const char *const *in, int n, const ch
     x->input = n ? (char **)ll_arena_copy(w->arena, in, sizeof *in * (size_t)n) : NULL;
     x->n_output = 1;
     x->output = (char **)ll_arena_copy(w->arena, &name, sizeof name);
-    g->node = (Onnx__Node **)ll_arena_grow(w->arena, g->node, sizeof *g->node, (int)g->n_node,
-                                           &w->node_capacity);
-    g->node[g->n_node++] = w->last = x;
+    LL_PUSH(w->arena, g->node, g->n_node, w->node_capacity, w->last = x);
 }
 
 const char *ll_wnode(writer *w, const char *op, const char *const *in, int n)

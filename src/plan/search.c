@@ -59,8 +59,7 @@ static ll_err try_one(walk *w, const ll_how *h)
     TRY(ll_lm_step(s->cluster, s->model, h, scratch, false, &c.out));
     c.out.pipeline = NULL;
     c.fits = ll_bytes_sum(&c.out.bytes) <= 1e9 * s->cluster->chip.memory;
-    w->out->best = ll_arena_grow(w->arena, w->out->best, sizeof c, w->out->n, &w->capacity);
-    w->out->best[w->out->n++] = c;
+    LL_PUSH(w->arena, w->out->best, w->out->n, w->capacity, c);
     return LL_OK;
 }
 

@@ -173,14 +173,11 @@ static void change(learner *l, int a, int b, int64_t by, int in)
     pair *p = &l->pairs[k];
     p->count += by;
     if (by > 0 && (!p->n || p->where[p->n - 1] != in)) {
-        p->where = (int *)ll_arena_grow(l->arena, p->where, sizeof *p->where, p->n, &p->room);
-        p->where[p->n++] = in;
+        LL_PUSH(l->arena, p->where, p->n, p->room, in);
     }
     if (p->touched) return;
     p->touched = true;
-    l->touched = (int *)ll_arena_grow(l->arena, l->touched, sizeof *l->touched, l->n_touched,
-                                      &l->room_touched);
-    l->touched[l->n_touched++] = k;
+    LL_PUSH(l->arena, l->touched, l->n_touched, l->room_touched, k);
 }
 
 static bool first(const learner *l, const waiting *x, const waiting *y)

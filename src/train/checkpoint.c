@@ -60,13 +60,10 @@ static void add_name(listing *l, const char *name)
     int64_t step = step_of(name, &rest);
     if (step < 0) return;
     if (*rest == '\0') {
-        l->steps =
-            (int64_t *)ll_arena_grow(l->arena, l->steps, sizeof *l->steps, l->n, &l->capacity);
-        l->steps[l->n++] = step;
+        LL_PUSH(l->arena, l->steps, l->n, l->capacity, step);
     } else if (!strncmp(rest, LL_ATOMIC_MARK, strlen(LL_ATOMIC_MARK))) {
-        l->leftovers = (const char **)ll_arena_grow(l->arena, l->leftovers, sizeof *l->leftovers,
-                                                    l->n_leftovers, &l->leftovers_capacity);
-        l->leftovers[l->n_leftovers++] = ll_arena_printf(l->arena, "%s/%s", l->folder, name);
+        LL_PUSH(l->arena, l->leftovers, l->n_leftovers, l->leftovers_capacity,
+                ll_arena_printf(l->arena, "%s/%s", l->folder, name));
     }
 }
 

@@ -55,9 +55,7 @@ static ll_err read_directory(file *f)
               f->path, (int)(e.name_size < 80 ? e.name_size : 80), e.name);
         char *name = (char *)ll_arena_alloc(f->arena, e.name_size + 1);
         memcpy(name, e.name, e.name_size);
-        f->entries =
-            (entry *)ll_arena_grow(f->arena, f->entries, sizeof *f->entries, f->n, &f->capacity);
-        f->entries[f->n++] = (entry){name, e.data, e.size};
+        LL_PUSH(f->arena, f->entries, f->n, f->capacity, (entry){name, e.data, e.size});
     }
     if (f->n) qsort(f->entries, (size_t)f->n, sizeof *f->entries, by_name);
     return LL_OK;
@@ -137,9 +135,7 @@ static value *new_value(machine *m, kind k)
 
 static void push(machine *m, value *v)
 {
-    m->stack = (value **)ll_arena_grow(m->f->arena, m->stack, sizeof *m->stack, m->n_stack,
-                                       &m->stack_room);
-    m->stack[m->n_stack++] = v;
+    LL_PUSH(m->f->arena, m->stack, m->n_stack, m->stack_room, v);
 }
 
 static ll_err pop(machine *m, value **out)
@@ -168,8 +164,7 @@ static ll_err take_number(machine *m, int bytes, uint64_t *out)
 
 static void add(machine *m, value *to, value *v)
 {
-    to->item = (value **)ll_arena_grow(m->f->arena, to->item, sizeof v, to->n, &to->capacity);
-    to->item[to->n++] = v;
+    LL_PUSH(m->f->arena, to->item, to->n, to->capacity, v);
 }
 
 /* The stack's values from index first on, as a tuple's. */
@@ -252,9 +247,7 @@ static int64_t storage_bytes(const value *v)
 static ll_err find_data(machine *m, value *v)
 {
     if (!m->f->folder) {
-        m->storages = (value **)ll_arena_grow(m->f->arena, m->storages, sizeof v, m->n_storage,
-                                              &m->storage_room);
-        m->storages[m->n_storage++] = v;
+        LL_PUSH(m->f->arena, m->storages, m->n_storage, m->storage_room, v);
         return LL_OK;
     }
     const entry *e = find_entry(m->f, ll_arena_printf(m->f->arena, "data/%s", v->text));

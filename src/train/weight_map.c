@@ -190,9 +190,7 @@ static ll_err read_key(reader *r, const char *kind)
         TRY(read_name(r, &k.when));
     }
     if (*r->at) return bad(r, "more than was expected");
-    m->keys =
-        (ll_map_key *)ll_arena_grow(m->arena, m->keys, sizeof *m->keys, m->n_key, &m->key_capacity);
-    m->keys[m->n_key++] = k;
+    LL_PUSH(m->arena, m->keys, m->n_key, m->key_capacity, k);
     return LL_OK;
 }
 
@@ -220,9 +218,7 @@ static ll_err read_line(reader *r)
     }
     if (*r->at) return bad(r, "more than was expected");
     if (*l.kind && l.n_ours + l.n_theirs > 2) return bad(r, "one name a side");
-    m->lines =
-        (ll_map_line *)ll_arena_grow(m->arena, m->lines, sizeof *m->lines, m->n, &m->capacity);
-    m->lines[m->n++] = l;
+    LL_PUSH(m->arena, m->lines, m->n, m->capacity, l);
     return LL_OK;
 }
 

@@ -84,9 +84,7 @@ static void add_way(const ll_tuning *t, ll_tune_cell *cell, int *capacity, const
     ll_tune_spec(t, cell, &w, &s);
     w.predicted_s = ll_tune_predict(&t->model, &s, a, LL_TUNE_ELEM, ll_comm_window_bytes(t->c));
     if (!a->library && w.predicted_s <= 0) return;
-    cell->ways =
-        (ll_tuned_way *)ll_arena_grow(t->arena, cell->ways, sizeof w, cell->n_way, capacity);
-    cell->ways[cell->n_way++] = w;
+    LL_PUSH(t->arena, cell->ways, cell->n_way, *capacity, w);
 }
 
 /* Ascending by the measured time, those without one after them by the predicted one, those without
