@@ -42,6 +42,11 @@ int64_t ll_numel(const ll_shape *s)
     return n;
 }
 
+size_t ll_tensor_bytes(ll_dtype t, const ll_shape *s)
+{
+    return (size_t)ll_numel(s) * ll_dtype_bytes(t);
+}
+
 bool ll_shape_equal(const ll_shape *a, const ll_shape *b)
 {
     return a->n == b->n && !memcmp(a->d, b->d, sizeof(int64_t) * (size_t)a->n);

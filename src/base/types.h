@@ -14,6 +14,8 @@ bool ll_dtype_find(const char *name, ll_dtype *out); /* false: no such type */
 bool ll_dtype_is_float(ll_dtype t);
 
 int64_t ll_numel(const ll_shape *s); /* 1 for a scalar */
+/* Of a tensor. */
+size_t ll_tensor_bytes(ll_dtype t, const ll_shape *s);
 bool ll_shape_equal(const ll_shape *a, const ll_shape *b);
 /* "[2,3]", into text, which is returned. */
 #define LL_SHAPE_TEXT 160

@@ -59,14 +59,9 @@ typedef struct work {
     char *in;              /* samples of answers[done..n) */
 } work;
 
-static size_t bytes_of(ll_dtype t, const ll_shape *s)
-{
-    return (size_t)ll_numel(s) * ll_dtype_bytes(t);
-}
-
 static ll_err flush(work *w)
 {
-    size_t row = bytes_of(w->info->type.dtype, &w->info->type.shape);
+    size_t row = ll_tensor_bytes(w->info->type.dtype, &w->info->type.shape);
     int n = w->n - w->done;
     char *out = (char *)ll_arena_alloc(w->a, (size_t)n * row + 1);
     TRY(ll_predict(w->p, n, (const void *const[]){w->in}, out));
@@ -78,7 +73,7 @@ static ll_err flush(work *w)
 static ll_err read_file(work *w, const ll_dataset *d, const char *path)
 {
     const ll_field *f = &w->info->inputs[0];
-    size_t row = bytes_of(f->dtype, &f->shape);
+    size_t row = ll_tensor_bytes(f->dtype, &f->shape);
     LL_OWN(ll_arena) a = ll_arena_new();
     ll_samples s;
     TRY(ll_samples_read(d, w->tokenizer, f, path, a, &s));
@@ -236,7 +231,7 @@ static ll_err show_json(const work *w)
 static ll_err write_npy(const work *w)
 {
     const ll_type *t = &w->info->type;
-    size_t row = bytes_of(t->dtype, &t->shape);
+    size_t row = ll_tensor_bytes(t->dtype, &t->shape);
     ll_buf b = {.arena = w->a};
     CHECK(t->dtype == LL_F32 || t->dtype == LL_I32, LL_E_ARG, "--npy: %s is %s, want f32 or i32",
           w->info->name, ll_dtype_name(t->dtype));
@@ -276,7 +271,7 @@ static ll_err predict_named(work *w, const ll_dataset *d)
               f->inputs[0].name, (long long)n);
         in[i] = s.data, n = s.n;
     }
-    size_t row = bytes_of(f->type.dtype, &f->type.shape);
+    size_t row = ll_tensor_bytes(f->type.dtype, &f->type.shape);
     char *out = (char *)ll_arena_alloc(w->a, (size_t)n * row + 1);
     TRY(ll_predict(w->p, n, in, out));
     w->answers = LL_NEW_ARRAY(w->a, answer, n);
@@ -291,7 +286,7 @@ static ll_err predict_files(work *w, const ll_dataset *d)
     const ll_field *f = &w->info->inputs[0];
     CHECK(w->info->n_input > 0, LL_E_ARG, "%s depends on no input", w->info->name);
     if (w->info->n_input > 1) return predict_named(w, d);
-    w->in = (char *)ll_arena_alloc(w->a, AT_ONCE * bytes_of(f->dtype, &f->shape));
+    w->in = (char *)ll_arena_alloc(w->a, AT_ONCE * ll_tensor_bytes(f->dtype, &f->shape));
     for (int i = 0; i < w->o->files.n; i++) {
         const char *word = w->o->files.v[i];
         size_t len = strlen(f->name);

@@ -51,7 +51,7 @@ static const ll_st_tensor *tensor_at(const ll_buddy *b, int place)
 
 static size_t part_bytes(const ll_st_tensor *t, const ll_st_part *p)
 {
-    return (size_t)ll_numel(&p->shape) * ll_dtype_bytes(t->dtype);
+    return ll_tensor_bytes(t->dtype, &p->shape);
 }
 
 /* ---- who is where, and has what ---- */

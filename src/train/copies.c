@@ -26,7 +26,7 @@ static held hold(const ll_st_tensor *t, const ll_st_part *p)
         const int64_t cut[] = {p->at[d], p->shape.d[d]};
         part = ll_crc32c(part, cut, sizeof cut);
     }
-    size_t bytes = (size_t)ll_numel(&p->shape) * ll_dtype_bytes(t->dtype);
+    size_t bytes = ll_tensor_bytes(t->dtype, &p->shape);
     return (held){part | 1, ll_crc32c(0, t->data, bytes)};
 }
 

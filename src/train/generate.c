@@ -185,28 +185,24 @@ void ll_generator_close(ll_generator *g)
     ll_arena_free(g->arena);
 }
 
-size_t ll_generator_cache_bytes(const ll_generator *g)
+static size_t kept_bytes(const ll_session *s, bool cache)
 {
-    const ll_program *p = g->s[0]->p;
     size_t sum = 0;
-    for (int i = 0; i < g->s[0]->n_kept; i++) {
-        const ll_slot *x = &p->slots[g->s[0]->kept[i]];
-        if (ll_is_cache(x->name))
-            sum += (size_t)ll_numel(&x->type.shape) * ll_dtype_bytes(x->type.dtype);
+    for (int i = 0; i < s->n_kept; i++) {
+        const ll_slot *x = &s->p->slots[s->kept[i]];
+        if (ll_is_cache(x->name) == cache) sum += ll_tensor_bytes(x->type.dtype, &x->type.shape);
     }
     return sum;
 }
 
+size_t ll_generator_cache_bytes(const ll_generator *g)
+{
+    return kept_bytes(g->s[0], true);
+}
+
 size_t ll_generator_weight_bytes(const ll_generator *g)
 {
-    const ll_program *p = g->s[0]->p;
-    size_t sum = 0;
-    for (int i = 0; i < g->s[0]->n_kept; i++) {
-        const ll_slot *x = &p->slots[g->s[0]->kept[i]];
-        if (!ll_is_cache(x->name))
-            sum += (size_t)ll_numel(&x->type.shape) * ll_dtype_bytes(x->type.dtype);
-    }
-    return sum;
+    return kept_bytes(g->s[0], false);
 }
 
 size_t ll_generator_bytes(const ll_generator *g)

@@ -4,11 +4,6 @@
 #include "train/checkpoint.h"
 #include "train/loose.h"
 
-static size_t bytes_of(const ll_st_tensor *t)
-{
-    return (size_t)ll_numel(&t->shape) * ll_dtype_bytes(t->dtype);
-}
-
 ll_err ll_members_read(const ll_st_file *f, const ll_session *s, ll_arena *arena, ll_members *out)
 {
     ll_st_tensor *tensors;
@@ -21,7 +16,8 @@ ll_err ll_members_read(const ll_st_file *f, const ll_session *s, ll_arena *arena
         for (int i = 0; i < n; i++) {
             ll_st_tensor t = tensors[i];
             t.name = ll_arena_printf(arena, LL_REPLICA "%d.%s", k, t.name);
-            t.data = out->data[k * n + i] = ll_arena_alloc(arena, bytes_of(&t));
+            t.data = out->data[k * n + i] =
+                ll_arena_alloc(arena, ll_tensor_bytes(t.dtype, &t.shape));
             TRY(ll_checkpoint_load(f, &t, NULL, 1, false));
         }
     return LL_OK;
@@ -30,6 +26,7 @@ ll_err ll_members_read(const ll_st_file *f, const ll_session *s, ll_arena *arena
 ll_err ll_members_take(const ll_members *m, int k)
 {
     for (int i = 0; i < m->n_tensor; i++)
-        memcpy(m->tensors[i].data, m->data[k * m->n_tensor + i], bytes_of(&m->tensors[i]));
+        memcpy(m->tensors[i].data, m->data[k * m->n_tensor + i],
+               ll_tensor_bytes(m->tensors[i].dtype, &m->tensors[i].shape));
     return ll_session_loaded(m->s);
 }

@@ -176,21 +176,16 @@ const ll_graph *ll_predictor_graph(const ll_predictor *p)
     return p->passes[0].g;
 }
 
-static size_t bytes_of(ll_dtype t, const ll_shape *s)
-{
-    return (size_t)ll_numel(s) * ll_dtype_bytes(t);
-}
-
 ll_err ll_predict(ll_predictor *p, int64_t n, const void *const *in, void *out)
 {
     const ll_predicts *f = &p->info;
-    size_t row = bytes_of(f->type.dtype, &f->type.shape);
+    size_t row = ll_tensor_bytes(f->type.dtype, &f->type.shape);
     for (int64_t at = 0, batch; at < n; at += batch) {
         pass *x;
         batch = n - at < MOST_AT_ONCE ? n - at : MOST_AT_ONCE;
         TRY(find_pass(p, batch, &x));
         for (int i = 0; i < f->n_input; i++) {
-            size_t bytes = bytes_of(f->inputs[i].dtype, &f->inputs[i].shape);
+            size_t bytes = ll_tensor_bytes(f->inputs[i].dtype, &f->inputs[i].shape);
             TRY(ll_session_set(x->s, f->inputs[i].name, 0, (const char *)in[i] + (size_t)at * bytes,
                                (size_t)batch * bytes));
         }

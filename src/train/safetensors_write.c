@@ -26,7 +26,7 @@ static const char *type_name(ll_dtype t)
 
 static size_t bytes_of(const ll_st_tensor *t)
 {
-    return (size_t)ll_numel(&t->shape) * ll_dtype_bytes(t->dtype);
+    return ll_tensor_bytes(t->dtype, &t->shape);
 }
 
 static int by_name(const void *a, const void *b)

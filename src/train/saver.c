@@ -32,7 +32,7 @@ struct ll_saver {
 static size_t bytes_of(const ll_st_tensor *t, const ll_st_part *p)
 {
     if (!t->data || (p && p->spare)) return 0;
-    return (size_t)ll_numel(p ? &p->shape : &t->shape) * ll_dtype_bytes(t->dtype);
+    return ll_tensor_bytes(t->dtype, p ? &p->shape : &t->shape);
 }
 
 static int list(const ll_saver *v, ll_arena *a, ll_st_tensor **out, ll_st_part **parts)

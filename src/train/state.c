@@ -95,7 +95,7 @@ ll_err ll_session_swap_averages(ll_session *s)
     bool any = false;
     for (int i = 0; i < s->n_kept; i++) {
         const ll_slot *x = &s->p->slots[s->kept[i]];
-        size_t n = ll_numel(&x->type.shape) * ll_dtype_bytes(x->type.dtype);
+        size_t n = ll_tensor_bytes(x->type.dtype, &x->type.shape);
         int slot = ll_program_input(s->p, ll_arena_printf(a, "%s" LL_EMA, x->name));
         if (x->kind != LL_PARAM || slot < 0) continue;
         LL_ASSERT(ll_shape_equal(&x->type.shape, &s->p->slots[slot].type.shape));

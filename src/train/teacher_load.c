@@ -39,7 +39,7 @@ ll_err ll_teacher_load(const ll_run *r, ll_session *s, ll_arena *arena, const ch
         const ll_value *v = &g->values[i];
         if (v->node >= 0 || (v->kind != LL_PARAM && v->kind != LL_STATE)) continue;
         LL_OWN(ll_arena) a = ll_arena_new();
-        size_t bytes = (size_t)ll_numel(&v->type.shape) * ll_dtype_bytes(v->type.dtype);
+        size_t bytes = ll_tensor_bytes(v->type.dtype, &v->type.shape);
         const char *name = ll_arena_printf(a, LL_TEACHER "%s", v->name);
         LL_OWN_MEMORY void *x = malloc(bytes + 1);
         CHECK(x, LL_E_MEM, "no memory for %s", name);

@@ -81,11 +81,6 @@ static double at(const void *data, ll_dtype t, int64_t i)
     return t == LL_F32 ? (double)((const float *)data)[i] : ll_load(data, t, i);
 }
 
-static size_t bytes_of(const ll_type *t)
-{
-    return (size_t)ll_numel(&t->shape) * ll_dtype_bytes(t->dtype);
-}
-
 /* A tensor of a session: of results, as the step left them that was made again on all bits, where
  * exact sums had to. of: its slot, may be NULL. */
 static void *data_of(const ll_session *s, const item *x, int slot, const ll_slot **of)
@@ -104,9 +99,9 @@ static ll_err fetch(verifier *v, const item *x, const void **out)
     void *data = v->buffer;
     if (v->alone) data = data_of(v->alone, x, x->serial, NULL);
     *out = data;
-    if (v->n_rank == 1 || !bytes_of(&x->type)) return LL_OK;
-    return ll_comm_broadcast(v->c, data, (int64_t)bytes_of(&x->type), LL_U8, 0,
-                             &(ll_coll_opts){.site = x->name});
+    if (v->n_rank == 1 || !ll_tensor_bytes(x->type.dtype, &x->type.shape)) return LL_OK;
+    return ll_comm_broadcast(v->c, data, (int64_t)ll_tensor_bytes(x->type.dtype, &x->type.shape),
+                             LL_U8, 0, &(ll_coll_opts){.site = x->name});
 }
 
 /* On rank 0: of every tensor what differences are over. Collective. */
@@ -375,8 +370,10 @@ static void keep_start(verifier *v, int64_t step)
     for (int i = 0; i < v->n_item && v->alone; i++) {
         item *x = &v->items[i];
         if (!kept(x)) continue;
-        if (!x->start) x->start = ll_arena_alloc(v->arena, bytes_of(&x->type) + 1);
-        memcpy(x->start, ll_exec_data(v->alone->e, x->serial, 0), bytes_of(&x->type));
+        if (!x->start)
+            x->start = ll_arena_alloc(v->arena, ll_tensor_bytes(x->type.dtype, &x->type.shape) + 1);
+        memcpy(x->start, ll_exec_data(v->alone->e, x->serial, 0),
+               ll_tensor_bytes(x->type.dtype, &x->type.shape));
     }
 }
 
@@ -385,7 +382,9 @@ static ll_err nudged_noise(verifier *v, int64_t step, int draw)
 {
     for (int i = 0; i < v->n_item; i++) {
         const item *x = &v->items[i];
-        if (kept(x)) TRY(ll_session_set(v->nudged, x->name, 0, x->start, bytes_of(&x->type)));
+        if (kept(x))
+            TRY(ll_session_set(v->nudged, x->name, 0, x->start,
+                               ll_tensor_bytes(x->type.dtype, &x->type.shape)));
     }
     v->nudged->step = (uint64_t)v->since;
     for (int64_t k = v->since + 1; k <= step; k++) {
@@ -430,7 +429,8 @@ static ll_err start_over(verifier *v, int64_t step)
         const void *serial;
         if (!kept(x)) continue;
         TRY(fetch(v, x, &serial));
-        TRY(ll_session_set(v->cut, x->name, 0, serial, bytes_of(&x->type)));
+        TRY(ll_session_set(v->cut, x->name, 0, serial,
+                           ll_tensor_bytes(x->type.dtype, &x->type.shape)));
     }
     keep_start(v, step);
     v->out->restarts++;
@@ -491,7 +491,8 @@ static ll_err verify(verifier *v)
     v->found = LL_NEW_ARRAY(v->arena, finding, v->n_item * v->n_rank + 1);
     size_t most = 1;
     for (int i = 0; i < v->n_item; i++)
-        if (bytes_of(&v->items[i].type) > most) most = bytes_of(&v->items[i].type);
+        if (ll_tensor_bytes(v->items[i].type.dtype, &v->items[i].type.shape) > most)
+            most = ll_tensor_bytes(v->items[i].type.dtype, &v->items[i].type.shape);
     if (!v->alone) v->buffer = ll_arena_alloc(v->arena, most);
     v->out->tensors = v->n_item;
     TRY(compare_all(v, true));

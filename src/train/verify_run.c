@@ -17,16 +17,12 @@ typedef struct feeder {
     void *data[LL_MAX_FIELDS]; /* of one micro-batch */
 } feeder;
 
-static size_t bytes_of(const ll_type *t)
-{
-    return (size_t)ll_numel(&t->shape) * ll_dtype_bytes(t->dtype);
-}
-
 static ll_err set_random(const feeder *f, ll_session *s, const ll_value *v, int64_t number, int m)
 {
     ll_run_random(f->r, (uint64_t)f->r->train.seed, ll_stream(v->name, (uint64_t)number),
                   v->type.dtype, ll_numel(&v->type.shape), f->data[0]);
-    return ll_session_set(s, v->name, m, f->data[0], bytes_of(&v->type));
+    return ll_session_set(s, v->name, m, f->data[0],
+                          ll_tensor_bytes(v->type.dtype, &v->type.shape));
 }
 
 static ll_err feed_random(void *context, ll_session *s, int64_t step)
@@ -65,7 +61,7 @@ static ll_err verify(feeder *f, ll_graph *g, const ll_verify_opts *given, ll_ver
     size_t most = 1, batch = (size_t)(r->train.batch / f->n_micro);
     for (int i = 1; i < g->n_value; i++)
         if (ll_is_batch(&g->values[i])) {
-            size_t bytes = bytes_of(&g->values[i].type);
+            size_t bytes = ll_tensor_bytes(g->values[i].type.dtype, &g->values[i].type.shape);
             most = bytes > most ? bytes : most;
         }
     f->g = g;

@@ -314,7 +314,7 @@ static ll_err read_all(const fit *f)
         ll_st_part part = ll_weights_part(f->x, i);
         if (!t->data || f->fresh[i] || !ll_numel(&part.shape)) continue;
         if (f->x->moment[i]) {
-            memset(t->data, 0, (size_t)ll_numel(&part.shape) * ll_dtype_bytes(t->dtype));
+            memset(t->data, 0, ll_tensor_bytes(t->dtype, &part.shape));
             continue;
         }
         const ll_block_kind *blocks = f->x->blocks[i];

@@ -22,7 +22,7 @@ static int find_or_make(theirs *o, const char *name, const ll_shape *shape)
 {
     for (int i = 0; i < o->n; i++)
         if (!strcmp(o->t[i].name, name)) return i;
-    size_t bytes = (size_t)ll_numel(shape) * ll_dtype_bytes(o->dtype);
+    size_t bytes = ll_tensor_bytes(o->dtype, shape);
     o->t = (ll_st_tensor *)ll_arena_grow(o->arena, o->t, sizeof *o->t, o->n, &o->room);
     o->filled =
         (int64_t *)ll_arena_grow(o->arena, o->filled, sizeof *o->filled, o->n, &o->filled_room);
