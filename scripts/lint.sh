@@ -127,7 +127,7 @@ unfinished() {
 # Whoever takes in bytes from outside has a fuzzer, in tests/fuzz/readers.txt, that calls its parser.
 readers() {
     local table=tests/fuzz/readers.txt calls file parser fuzzer
-    calls='(^|[^a-z_>.])(ll_file_read|ll_file_map|fopen|fscanf|fgets|getline|read|pread|recv|inflate|json_load[a-z_]*'
+    calls='(^|[^a-z_>.])(ll_file_read|ll_file_map|ll_bytes_map|fopen|fscanf|fgets|getline|read|pread|recv|inflate|json_load[a-z_]*'
     calls+='|yaml_parser_parse)\('
     printf '%s\n' "${src[@]}" | grep -E '\.c$' | xargs grep -lE "$calls" | while read -r file; do
         grep -q "^$file " $table || echo "$file:1: reads bytes from outside: say in $table who gives it any"

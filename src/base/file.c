@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -71,6 +72,56 @@ ll_err ll_mkdirs(const char *folder)
         *c = was;
         if (was == '\0') return LL_OK;
     }
+}
+
+ll_err ll_mkdirs_above(const char *path)
+{
+    char folder[4096];
+    int n = (int)(ll_base_name(path) - path);
+    if (n <= 1) return LL_OK;
+    CHECK(n < (int)sizeof folder, LL_E_ARG, "%.60s...: too long a name", path);
+    snprintf(folder, sizeof folder, "%.*s", n - 1, path);
+    return ll_mkdirs(folder);
+}
+
+const char *ll_base_name(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    return slash ? slash + 1 : path;
+}
+
+bool ll_cache_folder(char *out, size_t room)
+{
+    const char *xdg = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+    int n = -1; /* the XDG rules: a path that is not absolute is ignored */
+    if (xdg && xdg[0] == '/')
+        n = snprintf(out, room, "%s/loopline", xdg);
+    else if (home && home[0] == '/')
+        n = snprintf(out, room, "%s/.cache/loopline", home);
+    return n > 0 && (size_t)n < room;
+}
+
+static ll_err map(int fd, const char *path, const uint8_t **data, size_t *size)
+{
+    struct stat st;
+    CHECK(fstat(fd, &st) == 0, LL_E_IO, "%s: %s", path, strerror(errno));
+    CHECK(S_ISREG(st.st_mode), LL_E_IO, "%s: is not a regular file", path);
+    CHECK(st.st_size > 0, LL_E_IO, "%s: the file is empty", path);
+    void *p = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
+    CHECK(p != MAP_FAILED, LL_E_IO, "%s: cannot map %lld bytes: %s", path, (long long)st.st_size,
+          strerror(errno));
+    *data = (const uint8_t *)p;
+    *size = (size_t)st.st_size;
+    return LL_OK;
+}
+
+ll_err ll_file_map(const char *path, const uint8_t **data, size_t *size)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    CHECK(fd >= 0, LL_E_IO, "%s: %s", path, strerror(errno));
+    ll_err rc = map(fd, path, data, size);
+    close(fd);
+    return rc;
 }
 
 /* At a byte of the file; < 0: where the file's pointer is. */

@@ -9,8 +9,14 @@
  * file of more than limit bytes is an error. */
 ll_err ll_file_read(const char *path, size_t limit, uint8_t **data, size_t *size);
 ll_err ll_file_write(const char *path, const void *data, size_t size);
-/* Creates folder and what is missing above it. */
+/* Maps a file: its pages are read as they are used. It must not be truncated meanwhile. */
+ll_err ll_file_map(const char *path, const uint8_t **data, size_t *size);
+/* Creates folder and what is missing above it; what is missing above a file. */
 ll_err ll_mkdirs(const char *folder);
+ll_err ll_mkdirs_above(const char *path);
+const char *ll_base_name(const char *path); /* what follows the last slash */
+/* $XDG_CACHE_HOME/loopline, or ~/.cache/loopline; false: no home to keep anything in. */
+bool ll_cache_folder(char *out, size_t room);
 /* Retries short writes and interrupts. The error names path. */
 ll_err ll_write_all(int fd, const char *path, const void *data, size_t size);
 /* Adds all of it to a file's end, or nothing. *full: the disk is, which is no error. */

@@ -95,13 +95,9 @@ ll_err ll_cli_spare(const char *path)
 
 /* Makes the folder; false: somebody has it already. What else goes wrong is seen when it is used.
  */
-static bool claim(ll_arena *arena, const char *folder)
+static bool claim(const char *folder)
 {
-    char *above = ll_arena_strdup(arena, folder), *slash = strrchr(above, '/');
-    if (slash && slash != above) {
-        *slash = '\0';
-        if (ll_mkdirs(above) != LL_OK) return true;
-    }
+    if (ll_mkdirs_above(folder) != LL_OK) return true;
     return mkdir(folder, 0777) == 0 || errno != EEXIST;
 }
 
@@ -111,7 +107,7 @@ const char *ll_cli_numbered(ll_run *r, bool newest)
     for (int i = 2; i < 100000; i++) {
         const char *next = ll_arena_printf(r->arena, "%s-%d", base, i);
         if (newest && !ll_cli_holds_run(next)) return name;
-        if (!newest && claim(r->arena, name)) return name;
+        if (!newest && claim(name)) return name;
         name = next;
     }
     return base;

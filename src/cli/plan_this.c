@@ -97,11 +97,10 @@ ll_err ll_plan_cluster(const char *what, ll_cluster **out)
     char host[256] = "";
     bool gpu;
     if (strcmp(what, "this")) return ll_cluster_load(what, out);
-    const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+    char folder[3072];
     gethostname(host, sizeof host - 1);
-    CHECK(cache || home, LL_E_ARG, "neither XDG_CACHE_HOME nor HOME says where `this` is kept");
-    const char *folder = cache ? ll_arena_printf(arena, "%s/loopline", cache)
-                               : ll_arena_printf(arena, "%s/.cache/loopline", home);
+    CHECK(ll_cache_folder(folder, sizeof folder), LL_E_ARG,
+          "neither XDG_CACHE_HOME nor HOME says where `this` is kept");
     const char *path = ll_arena_printf(arena, "%s/this-%s.yaml", folder, host);
     if (access(path, R_OK)) {
         TRY(describe_gpu(&b, &gpu));

@@ -124,7 +124,7 @@ ll_err ll_read_bible(ll_dataset *d, const ll_data_opts *o, const char *path)
 {
     ll_bytes packed, text = {0};
     uint8_t *out;
-    TRY(ll_file_map(path, &packed));
+    TRY(ll_bytes_map(path, &packed));
     ll_err rc = ll_bible_parse(packed.data, packed.size, path, &out, &text.size);
     ll_bytes_free(&packed);
     TRY(rc);

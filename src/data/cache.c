@@ -7,11 +7,11 @@
  * under another name, synced, renamed. */
 #include "base/file.h"
 #include "base/rng.h"
+#include "base/thread.h"
 #include "data/data_int.h"
 
 #include <limits.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -37,17 +37,9 @@ struct ll_save {
 
 static bool cache_path(const char *source, char path[PATH_MAX])
 {
-    const char *xdg = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
-    char whole[PATH_MAX], dir[PATH_MAX - 64];
-    if (!realpath(source, whole)) return false;
-    int n = -1; /* the XDG rules: a path that is not absolute is ignored */
-    if (xdg && xdg[0] == '/')
-        n = snprintf(dir, sizeof dir, "%s/loopline", xdg);
-    else if (home && home[0] == '/')
-        n = snprintf(dir, sizeof dir, "%s/.cache/loopline", home);
-    if (n < 0 || n >= (int)sizeof dir) return false;
-    const char *base = strrchr(whole, '/') + 1;
-    snprintf(path, PATH_MAX, "%s/%.32s-%016llx", dir, base,
+    char whole[PATH_MAX], folder[PATH_MAX - 64];
+    if (!realpath(source, whole) || !ll_cache_folder(folder, sizeof folder)) return false;
+    snprintf(path, PATH_MAX, "%s/%.32s-%016llx", folder, ll_base_name(whole),
              (unsigned long long)ll_stream(whole, 0));
     return true;
 }
@@ -71,7 +63,7 @@ bool ll_cache_find(const char *source, const ll_bytes *packed, ll_bytes *out)
     ll_bytes whole;
     cache_head want, have;
     if (!cache_path(source, path) || !ll_file_exists(path)) return false;
-    if (ll_file_map(path, &whole) != LL_OK) return false;
+    if (ll_bytes_map(path, &whole) != LL_OK) return false;
     if (whole.size > sizeof have) {
         memcpy(&have, whole.data, sizeof have);
         if (make_head(source, packed, whole.size - sizeof have, &want) &&
@@ -99,10 +91,7 @@ void ll_cache_save(ll_dataset *d, const char *source, const ll_bytes *packed, co
 
 static ll_err save(const ll_save *s)
 {
-    char folder[PATH_MAX];
-    snprintf(folder, sizeof folder, "%s", s->path);
-    *strrchr(folder, '/') = '\0';
-    TRY(ll_mkdirs(folder));
+    TRY(ll_mkdirs_above(s->path));
     LL_OWN(ll_atomic) f = NULL;
     TRY(ll_atomic_open(s->path, &f));
     TRY(ll_atomic_add(f, &s->head, sizeof s->head));
@@ -119,12 +108,7 @@ static void *save_thread(void *p)
 
 void ll_cache_start(ll_dataset *d)
 {
-    if (!d->saves) return;
-    sigset_t all, old; /* signals are for the thread that waits for them */
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &old);
-    d->saves->running = pthread_create(&d->saves->thread, NULL, save_thread, d->saves) == 0;
-    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    if (d->saves) d->saves->running = ll_thread_start(&d->saves->thread, save_thread, d->saves);
 }
 
 void ll_cache_wait(ll_dataset *d)

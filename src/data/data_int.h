@@ -3,6 +3,7 @@
  * that one file can be cut in two and many files joined without copying. */
 #pragma once
 #include "base/arena.h"
+#include "base/file.h"
 #include "data/data.h"
 
 #include <string.h>
@@ -117,16 +118,11 @@ void ll_segment_add(ll_dataset *d, ll_split split, const ll_segment *s);
 ll_err ll_text_add(ll_dataset *d, const ll_data_opts *o, const char *path, ll_bytes *text);
 
 /* file.c. A missing file is LL_E_IO with the path; a file in use must not be truncated. */
-ll_err ll_file_map(const char *path, ll_bytes *out);
+ll_err ll_bytes_map(const char *path, ll_bytes *out);
 void ll_bytes_free(ll_bytes *b);
 /* Gives a block to d, which frees it when closed. */
 void ll_dataset_keep(ll_dataset *d, const ll_bytes *b);
 bool ll_file_exists(const char *path);
-static inline const char *ll_base_name(const char *path)
-{
-    const char *slash = strrchr(path, '/');
-    return slash ? slash + 1 : path;
-}
 void ll_dataset_hold(ll_dataset *d, void (*let_go)(void *what), void *what);
 /* A file goes into what is told of d (data.json), and into its digest. */
 void ll_dataset_note(ll_dataset *d, const char *name, uint64_t size);

@@ -16,30 +16,13 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static ll_err map(int fd, const char *path, ll_bytes *out)
+ll_err ll_bytes_map(const char *path, ll_bytes *out)
 {
-    struct stat st;
-    CHECK(fstat(fd, &st) == 0, LL_E_IO, "%s: %s", path, strerror(errno));
-    CHECK(S_ISREG(st.st_mode), LL_E_IO, "%s: is not a regular file", path);
-    CHECK(st.st_size > 0, LL_E_IO, "%s: the file is empty", path);
-    void *p = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
-    CHECK(p != MAP_FAILED, LL_E_IO, "%s: cannot map %lld bytes: %s", path, (long long)st.st_size,
-          strerror(errno));
-    *out = (ll_bytes){.data = p,
-                      .size = (size_t)st.st_size,
-                      .mapped = true,
-                      .base = p,
-                      .base_size = (size_t)st.st_size};
-    return LL_OK;
-}
-
-ll_err ll_file_map(const char *path, ll_bytes *out)
-{
-    *out = (ll_bytes){0};
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    CHECK(fd >= 0, LL_E_IO, "%s: %s", path, strerror(errno));
-    ll_err rc = map(fd, path, out);
-    close(fd);
+    *out = (ll_bytes){.mapped = true};
+    ll_err rc = ll_file_map(path, &out->data, &out->size);
+    if (rc != LL_OK) *out = (ll_bytes){0};
+    out->base = (void *)out->data;
+    out->base_size = out->size;
     return rc;
 }
 
@@ -79,7 +62,7 @@ void ll_dataset_note(ll_dataset *d, const char *name, uint64_t size)
 
 ll_err ll_dataset_map(ll_dataset *d, const char *path, ll_bytes *out)
 {
-    TRY(ll_file_map(path, out));
+    TRY(ll_bytes_map(path, out));
     ll_dataset_keep(d, out);
     ll_dataset_note(d, ll_base_name(path), out->size);
     return LL_OK;
@@ -89,7 +72,7 @@ void ll_field_add(ll_dataset *d, const char *name, ll_dtype t, ll_shape shape)
 {
     ll_data_info *f = &d->info;
     LL_ASSERT(f->n_field < LL_MAX_FIELDS);
-    f->field_bytes[f->n_field] = (size_t)ll_numel(&shape) * ll_dtype_bytes(t);
+    f->field_bytes[f->n_field] = ll_tensor_bytes(t, &shape);
     f->fields[f->n_field++] = (ll_field){name, t, shape};
 }
 

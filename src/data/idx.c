@@ -148,7 +148,7 @@ static ll_err open_part(part *p)
 {
     const size_t worth_caching = 1 << 20;
     ll_bytes b;
-    TRY(ll_file_map(p->path, &b));
+    TRY(ll_bytes_map(p->path, &b));
     if (b.size < 2 || b.data[0] != 0x1f || b.data[1] != 0x8b) {
         p->raw = b;
         return ll_idx_parse(b.data, b.size, p->path, &p->idx);

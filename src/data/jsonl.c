@@ -59,7 +59,7 @@ static ll_err add_jsonl(ll_dataset *d, const char *path)
     ll_bytes b, text = {0};
     uint8_t *out;
     const char *field = d->opts->field ? d->opts->field : "text";
-    TRY(ll_file_map(path, &b));
+    TRY(ll_bytes_map(path, &b));
     ll_dataset_note(d, ll_base_name(path), b.size);
     d->info.digest = ll_crc32c(d->info.digest, b.data, b.size);
     ll_err rc = ll_jsonl_parse(b.data, b.size, field, path, &out, &text.size);

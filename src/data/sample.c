@@ -129,7 +129,7 @@ static ll_err fit_path(const char *file, const ll_view *v, uint8_t *out)
 {
     LL_OWN_PICTURE p = {0};
     ll_bytes b;
-    TRY(ll_file_map(file, &b));
+    TRY(ll_bytes_map(file, &b));
     ll_err rc = ll_picture_parse(b.data, b.size, file, v, &p);
     ll_bytes_free(&b);
     TRY(rc);

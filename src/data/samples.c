@@ -109,7 +109,7 @@ ll_err ll_samples_read(const ll_dataset *d, const ll_tokenizer *t, const ll_fiel
     ll_bytes b;
     *out = (ll_samples){0};
     if (ll_picture_named(path)) return read_picture(d, f, path, a, out);
-    TRY(ll_file_map(path, &b));
+    TRY(ll_bytes_map(path, &b));
     ll_err rc = read_bytes(d, t, f, path, &b, a, out);
     ll_bytes_free(&b);
     return rc;

@@ -71,7 +71,7 @@ ll_err ll_read_tokens(ll_dataset *d, const ll_data_opts *o, const char *path)
 static ll_err add_text(ll_dataset *d, const char *path)
 {
     ll_bytes b;
-    TRY(ll_file_map(path, &b));
+    TRY(ll_bytes_map(path, &b));
     ll_dataset_note(d, ll_base_name(path), b.size);
     return ll_text_add(d, d->opts, path, &b);
 }

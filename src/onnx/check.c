@@ -251,10 +251,10 @@ ll_err ll_onnx_check(const char *folder, const char *machine, ll_arena *arena, l
     for (int i = 0; i < n; i++) {
         outcome r = {0};
         TRY(isolated(list[i], machine, &r));
-        const char *slash = strrchr(list[i], '/');
-        all[out->n++] = (ll_onnx_test){slash && slash[1] ? slash + 1 : list[i], r.status,
-                                       ll_arena_strdup(arena, r.reason),
-                                       r.status == LL_ONNX_NOT_SUPPORTED ? NAN : r.max_error};
+        const char *name = ll_base_name(list[i]);
+        all[out->n++] =
+            (ll_onnx_test){*name ? name : list[i], r.status, ll_arena_strdup(arena, r.reason),
+                           r.status == LL_ONNX_NOT_SUPPORTED ? NAN : r.max_error};
         out->count[r.status]++;
     }
     out->tests = all;

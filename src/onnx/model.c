@@ -2,6 +2,7 @@
  * parameters, under their own names; batch normalisation has its statistics as state; dropout
  * drops. One image is "x" [n,h,w,c], one row of whole numbers a sample is "x" of tokens; other
  * inputs have their own names. The loss is of the first output and "y". */
+#include "base/file.h"
 #include "onnx/scope.h"
 
 #include <math.h>
@@ -226,8 +227,7 @@ ll_err ll_onnx_model(ll_arena *a, const char *path, const char *loss, const ll_m
     net *user = LL_NEW(a, net);
     *user = (net){m, ll_arena_strdup(a, loss), kind_of(n_in, in)};
     ll_model *model = LL_NEW(a, ll_model);
-    const char *slash = strrchr(path, '/');
-    char *name = ll_arena_strdup(a, slash ? slash + 1 : path), *dot = strrchr(name, '.');
+    char *name = ll_arena_strdup(a, ll_base_name(path)), *dot = strrchr(name, '.');
     if (dot) *dot = '\0';
     *model = (ll_model){.name = name, .help = "an ONNX file", .declare = declare, .user = user};
     if (user->kind == IMAGE) {

@@ -207,7 +207,7 @@ static ll_err finish(ll_cluster *c, const char *what, const bool given[N_KEY])
     if (!c->network.taper) c->network.taper = 1;
     if (!c->chip.attention_tuned) c->chip.attention_tuned = c->chip.attention;
     if (!c->chip.gemm_fp8) c->chip.gemm_fp8 = c->chip.gemm;
-    const char *slash = strrchr(what, '/'), *base = slash ? slash + 1 : what;
+    const char *base = ll_base_name(what);
     c->name = ll_arena_printf(c->arena, "%.*s", (int)strcspn(base, "."), base);
     return LL_OK;
 }

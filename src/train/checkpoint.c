@@ -164,8 +164,8 @@ static const char *reason(const char *path)
 /* A file named step-00000012 is of step 12. */
 static ll_err check_name(const ll_st_file *f, const char *path)
 {
-    const char *slash = strrchr(path, '/'), *rest;
-    int64_t named = step_of(slash ? slash + 1 : path, &rest), step;
+    const char *rest;
+    int64_t named = step_of(ll_base_name(path), &rest), step;
     if (named < 0 || *rest) return LL_OK;
     TRY(ll_checkpoint_int(f, "step", &step));
     CHECK(step == named, LL_E_IO, "its metadata says step %lld", (long long)step);

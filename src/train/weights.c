@@ -1,19 +1,17 @@
 /* weights.c: opening a file of weights: what it is, and what is in it. */
 #include "train/weights.h"
 
+#include "base/file.h"
 #include "kern/blocks.h"
 #include "token/gguf.h"
 #include "train/pth.h"
 #include "train/ranks.h"
 #include "train/safetensors.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <glob.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 static int by_name(const void *a, const void *b)
 {
@@ -135,29 +133,6 @@ static void drop_prefix(ll_weights *w)
     }
 }
 
-static ll_err map_fd(int fd, const char *path, ll_weights *w)
-{
-    struct stat st;
-    CHECK(fstat(fd, &st) == 0, LL_E_IO, "%s: %s", path, strerror(errno));
-    CHECK(S_ISREG(st.st_mode) && st.st_size > 0, LL_E_IO, "%s: is empty, or not a plain file",
-          path);
-    void *map = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
-    CHECK(map != MAP_FAILED, LL_E_IO, "%s: cannot map %lld bytes: %s", path, (long long)st.st_size,
-          strerror(errno));
-    w->map = (const uint8_t *)map;
-    w->bytes = (size_t)st.st_size;
-    return LL_OK;
-}
-
-static ll_err map_file(const char *path, ll_weights *w)
-{
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    CHECK(fd >= 0, LL_E_IO, "%s: %s", path, strerror(errno));
-    ll_err rc = map_fd(fd, path, w);
-    close(fd);
-    return rc;
-}
-
 static void unmap(const ll_weights *w)
 {
     for (; w; w = w->before)
@@ -173,7 +148,7 @@ static ll_err read_shards(ll_weights *w, const glob_t *found)
         keep->map = i ? w->map : NULL;
         w->map = NULL;
         w->before = keep;
-        TRY(map_file(found->gl_pathv[i], w));
+        TRY(ll_file_map(found->gl_pathv[i], &w->map, &w->bytes));
         TRY(read_safetensors(w));
     }
     return LL_OK;
@@ -196,7 +171,7 @@ static bool is_pickle(const ll_weights *w)
 
 static ll_err read_one(ll_weights *w)
 {
-    TRY(map_file(w->path, w));
+    TRY(ll_file_map(w->path, &w->map, &w->bytes));
     w->kind = "PyTorch";
     w->torch = true;
     bool some = w->bytes > 4;

@@ -80,13 +80,8 @@ const char *ll_tune_path(ll_arena *arena, ll_comm *c, const char *key)
 {
     const char *table = ll_comm_options(c)->table;
     if (table) return *table ? table : NULL;
-    const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
-    if (cache && *cache == '/')
-        cache = ll_arena_printf(arena, "%s/loopline", cache);
-    else if (home && *home == '/')
-        cache = ll_arena_printf(arena, "%s/.cache/loopline", home);
-    else
-        return NULL;
+    char cache[4096];
+    if (!ll_cache_folder(cache, sizeof cache)) return NULL;
     const ll_coll_spec at = {.size = ll_comm_size(c), .node = ll_comm_nodes(c)};
     return ll_arena_printf(arena, "%s/comm-%dx%d-%08x.json", cache, ll_nodes_count(&at),
                            ll_nodes_most(&at), (unsigned)ll_crc32c(0, key, strlen(key)));
@@ -263,13 +258,7 @@ ll_err ll_tune_write(const ll_table *t, const char *path, const char *key)
     char *text = root ? json_dumps(root, JSON_INDENT(1) | JSON_REAL_PRECISION(6)) : NULL;
     json_decref(root);
     CHECK(text, LL_E_MEM, "%s: no memory for the table", path);
-    ll_err rc = LL_OK;
-    char *folder = strdup(path), *slash = folder ? strrchr(folder, '/') : NULL;
-    if (slash && slash != folder) {
-        *slash = '\0';
-        rc = ll_mkdirs(folder);
-    }
-    free(folder);
+    ll_err rc = ll_mkdirs_above(path);
     if (rc == LL_OK) rc = ll_file_write(path, text, strlen(text));
     free(text);
     return rc;
