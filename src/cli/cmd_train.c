@@ -546,25 +546,19 @@ static void leave_nothing(const ll_run *r)
 /* For who started the ranks: the launcher may not come back. */
 static void note_loss(const ll_start *start, const ll_comm *c, int64_t step)
 {
-    char text[1024];
-    snprintf(text, sizeof text, "%s", ll_error_message());
+    LL_KEEP_ERROR;
     if (ll_comm_rank(c) > 1 || ll_job_status(1) != LL_JOB_LOST) return;
-    if (ll_recovery_note(start, LL_LOST, step, text) != LL_OK)
+    if (ll_recovery_note(start, LL_LOST, step, kept_error.message) != LL_OK)
         fprintf(stderr, "%s: %s\n", ll_cli_name(), ll_error_message());
-    ll_err rc = RAISE(LL_E_COMM, "%s", text); /* the failure is still that one */
-    (void)rc;
 }
 
-/* Beside what was refused, what would fit; the failure is still that one. */
+/* Beside what was refused, what would fit. */
 static void remedy(const ll_run *r, int ranks)
 {
-    char text[1024];
-    snprintf(text, sizeof text, "%s", ll_error_message());
+    LL_KEEP_ERROR;
     double room = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
     double limit = r->train.memory_bytes;
     ll_plan_remedy(r, ranks, limit > 0 && limit < room / ranks ? limit : room / ranks);
-    ll_err rc = RAISE(LL_E_MEM, "%s", text);
-    (void)rc;
 }
 
 static ll_err train(const opts *o, const ll_start *start, ll_comm *c, ll_run *r)

@@ -14,14 +14,12 @@
 /* In the child. Returns only with a failure. */
 static ll_err become_job(int64_t ranks, int64_t threads, int argc, char **argv)
 {
-    char count[24], self[4096];
+    char count[24], self[LL_SELF];
     snprintf(count, sizeof count, "%lld", (long long)threads);
     setenv("OMP_NUM_THREADS", count, 1);
     ll_cli_launch_args(argc, argv);
     if (ranks > 1) TRY(ll_cli_launch(ranks, NULL));
-    ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
-    CHECK(n > 0, LL_E_SYS, "/proc/self/exe cannot be read: %s", strerror(errno));
-    self[n] = '\0';
+    TRY(ll_cli_self(self));
     execv(self, argv);
     FAIL(LL_E_SYS, "%s cannot be run: %s", self, strerror(errno));
 }

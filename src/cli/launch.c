@@ -12,6 +12,8 @@
 #include "cli/launch.h"
 
 #include "base/crc32c.h"
+#include "base/file.h"
+#include "comm/comm.h"
 #include "comm/job.h"
 
 #include <errno.h>
@@ -41,8 +43,7 @@ static const char *program = "loopline";
 
 void ll_cli_call_it(const char *path)
 {
-    const char *slash = strrchr(path, '/');
-    program = slash ? slash + 1 : path;
+    program = ll_base_name(path);
 }
 
 const char *ll_cli_program(void)
@@ -107,8 +108,7 @@ void ll_cli_launch_env(int64_t ranks)
 /* On these hosts, "a:2,b:2"; srun takes the names alone. */
 static int add_hosts(char **to, const char *launcher, const char *hosts)
 {
-    const char *slash = strrchr(launcher, '/');
-    bool slurm = !strncmp(slash ? slash + 1 : launcher, "srun", 4);
+    bool slurm = !strncmp(ll_base_name(launcher), "srun", 4);
     char *list = strdup(hosts), *end = list;
     for (const char *c = hosts; list && *c; c++) {
         if (slurm && *c == ':') c += strcspn(c, ",");
@@ -121,12 +121,18 @@ static int add_hosts(char **to, const char *launcher, const char *hosts)
     return list ? 2 : 0;
 }
 
+ll_err ll_cli_self(char path[LL_SELF])
+{
+    ssize_t n = readlink("/proc/self/exe", path, LL_SELF - 1);
+    CHECK(n > 0, LL_E_SYS, "/proc/self/exe cannot be read: %s", strerror(errno));
+    path[n] = '\0';
+    return LL_OK;
+}
+
 ll_err ll_cli_mpiexec_run(const ll_launch *how)
 {
-    char self[4096], count[24];
-    ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
-    CHECK(n > 0, LL_E_SYS, "/proc/self/exe cannot be read: %s", strerror(errno));
-    self[n] = '\0';
+    char self[LL_SELF], count[24];
+    TRY(ll_cli_self(self));
     snprintf(count, sizeof count, "%lld", (long long)how->ranks);
     const char *mpiexec = ll_cli_mpiexec();
     char *words = strdup(mpiexec), *rest = NULL;
@@ -235,4 +241,17 @@ int ll_cli_fail(const char *who, const char *text, int status)
     fflush(NULL);
     if (how == LL_FAILURE_ALONE || how == LL_FAILURE_LATE) ll_job_abort(status);
     return status;
+}
+
+ll_err ll_cli_leave(ll_comm *c, ll_err rc)
+{
+    if (rc != LL_OK && ll_comm_size(c) > 1 && ll_job_failure() == LL_FAILURE_ALONE) {
+        /* Not the pause of ll_cli_fail: those that are told now do not print. */
+        fprintf(stderr, "%s: rank %d: %s\n", ll_cli_name(), ll_comm_rank(c), ll_error_text());
+        ll_comm_give_up(c);
+        ll_job_abort(ll_job_status(1));
+        _exit(ll_job_status(1));
+    }
+    ll_comm_close(c); /* keeps the message */
+    return rc;
 }

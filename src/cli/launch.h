@@ -37,6 +37,9 @@ typedef struct ll_launch {
     const char *job;   /* a word for the ranks; NULL: none */
     bool probe;        /* in place of the ranks: a program that does nothing */
 } ll_launch;
+/* The file of this very program. */
+#define LL_SELF 4096
+ll_err ll_cli_self(char path[LL_SELF]);
 /* Becomes mpiexec; returns only with a failure. */
 ll_err ll_cli_mpiexec_run(const ll_launch *how);
 /* Starts the program anew with these words (after "loopline"), on so many ranks of so many threads,

@@ -540,9 +540,7 @@ ll_err ll_cli_supervise(int64_t ranks, const ll_care *care)
             sigaddset(&j.wanted, numbers[i]);
     sigprocmask(SIG_BLOCK, &j.wanted, &j.old);
     ll_err rc = supervise(&j);
-    char why[1024];
-    snprintf(why, sizeof why, "%s", ll_error_message());
+    LL_KEEP_ERROR;
     sweep(&j);
-    if (rc != LL_OK) FAIL(rc, "%s", why);
     return rc;
 }

@@ -435,11 +435,9 @@ static ll_err run(trainer *t)
 /* Closing may replace the message of what failed. */
 static ll_err close_all(trainer *t, ll_err rc)
 {
-    char message[1024];
-    snprintf(message, sizeof message, "%s", ll_error_message());
+    LL_KEEP_ERROR;
     if (rc == LL_OK && t->buddy) ll_buddy_sweep(t->opts->start->job); /* the disk has it all */
     ll_trainer_close(t, rc != LL_OK && t->comm && ll_job_failure() == LL_FAILURE_ALONE);
-    CHECK(rc == LL_OK || !strcmp(message, ll_error_message()), rc, "%s", message);
     return rc;
 }
 
