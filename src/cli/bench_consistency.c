@@ -59,12 +59,10 @@ typedef struct row {
 static void see_loss(void *context, int64_t step, const json_t *line)
 {
     row *r = (row *)context;
-    const json_t *loss = json_object_get(line, "loss");
-    if (!json_is_number(loss)) return;
+    double loss = ll_json_number(line, "loss");
+    if (isnan(loss)) return;
     LL_PUSH(r->arena, r->points, r->n, r->room,
-            (point){.step = step,
-                    .x[SAMPLES] = r->batch * (double)step,
-                    .loss = json_number_value(loss)});
+            (point){.step = step, .x[SAMPLES] = r->batch * (double)step, .loss = loss});
 }
 
 static void see_time(void *context, int64_t step, const json_t *line)
@@ -78,20 +76,14 @@ static void see_time(void *context, int64_t step, const json_t *line)
     r->points[r->at].x[BYTES] = 1e-6 * r->sent;
 }
 
-static double number(const json_t *j, const char *key)
-{
-    const json_t *v = json_object_get(j, key);
-    return json_is_number(v) ? json_number_value(v) : NAN;
-}
-
 static ll_err read_row(row *r, const char *folder, const char *text, size_t bytes)
 {
     size_t kept;
     json_t *j = json_loadb(text, bytes, 0, NULL);
     CHECK(j, LL_E_IO, "train printed no JSON");
-    r->train_loss = number(j, "train_loss");
-    r->val_loss = number(j, "val_loss");
-    r->seconds = number(j, "seconds");
+    r->train_loss = ll_json_number(j, "train_loss");
+    r->val_loss = ll_json_number(j, "val_loss");
+    r->seconds = ll_json_number(j, "seconds");
     json_decref(j);
     TRY(ll_metrics_lines(ll_arena_printf(r->arena, "%s/metrics.jsonl", folder), INT64_MAX, see_loss,
                          r, &kept));

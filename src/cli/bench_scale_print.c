@@ -69,10 +69,7 @@ static ll_err read_point(const json_t *j, ll_arena *a, ll_scale_point *p)
     p->batch = batch;
     p->parameters = parameters;
     p->seq = seq;
-    for (int i = 0; i < FIELDS; i++) {
-        const json_t *v = json_object_get(j, fields[i].name);
-        *at(p, &fields[i]) = json_is_number(v) ? json_number_value(v) : NAN;
-    }
+    for (int i = 0; i < FIELDS; i++) *at(p, &fields[i]) = ll_json_number(j, fields[i].name);
     p->n_step = (int)json_array_size(times);
     p->times = LL_NEW_ARRAY(a, double, p->n_step);
     for (int i = 0; i < p->n_step; i++)

@@ -4,6 +4,7 @@
 #include "base/stats.h"
 #include "cli/common.h"
 #include "cli/plan.h"
+#include "train/metrics.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -16,16 +17,11 @@ typedef struct history {
     ll_arena *arena;
 } history;
 
-static double of(const json_t *j, const char *key)
-{
-    const json_t *v = json_object_get(j, key);
-    return json_is_number(v) ? json_number_value(v) : NAN;
-}
-
 static void take(history *h, const char *folder, json_t *j, bool print)
 {
-    double said = of(j, "predicted_step_ms"), was = of(j, "step_ms"), e = said / was - 1;
-    double bytes = of(j, "predicted_bytes"), used = of(j, "bytes");
+    double said = ll_json_number(j, "predicted_step_ms"), was = ll_json_number(j, "step_ms"),
+           e = said / was - 1;
+    double bytes = ll_json_number(j, "predicted_bytes"), used = ll_json_number(j, "bytes");
     const char *model = json_string_value(json_object_get(j, "model"));
     const char *mesh = json_string_value(json_object_get(j, "mesh"));
     if (!isnan(bytes) && !isnan(used)) h->n_bytes++, h->exact += bytes == used;

@@ -12,11 +12,10 @@
 #include <stdio.h>
 #include <string.h>
 
+/* -1: the model has no such size. */
 static double size_of(const ll_run *r, const char *name)
 {
-    for (const ll_size *s = r->model.sizes; s->name; s++)
-        if (!strcmp(s->name, name)) return (double)s->value;
-    return NAN;
+    return (double)ll_run_size(r, name, -1);
 }
 
 static bool is_lm(const ll_run *r, ll_lm *m)
@@ -33,7 +32,7 @@ static bool is_lm(const ll_run *r, ll_lm *m)
     m->gated = m->kv_heads >= 1; /* of Llama's family */
     if (!m->gated) m->kv_heads = m->heads;
     if (!(m->ffn >= 1)) m->ffn = 4 * m->width;
-    return !isnan(m->layers + m->width + m->heads + m->seq + m->vocab);
+    return fmin(fmin(m->layers, m->width), fmin(fmin(m->heads, m->seq), m->vocab)) >= 0;
 }
 
 static ll_err count_parameters(const ll_run *r, double *out)

@@ -9,8 +9,16 @@
 #include "base/err.h"
 
 #include <jansson.h>
+#include <math.h>
 
 typedef struct ll_metrics ll_metrics;
+
+/* NaN: there is none. */
+static inline double ll_json_number(const json_t *j, const char *key)
+{
+    const json_t *v = json_object_get(j, key);
+    return json_is_number(v) ? json_number_value(v) : NAN;
+}
 
 /* Shows every whole line up to a step (each NULL: to nobody); *kept: the bytes of these. */
 ll_err ll_metrics_lines(const char *path, int64_t keep_to,

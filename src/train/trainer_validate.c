@@ -31,8 +31,7 @@ static double of_line(const void *from, const char *name)
 {
     char key[LL_METRIC_NAME + 8];
     snprintf(key, sizeof key, "val_%s", name);
-    const json_t *v = json_object_get((const json_t *)from, key);
-    return json_is_number(v) ? json_number_value(v) : NAN;
+    return ll_json_number((const json_t *)from, key);
 }
 
 static void judge_figure(trainer *t, double v)
