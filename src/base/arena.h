@@ -9,10 +9,7 @@ typedef struct ll_arena ll_arena;
 
 ll_arena *ll_arena_new(void);
 void ll_arena_free(ll_arena *a);
-static inline void ll_arena_drop(ll_arena **a)
-{
-    ll_arena_free(*a);
-}
+LL_OWNED(ll_arena, ll_arena_free);
 void *ll_arena_alloc(ll_arena *a, size_t bytes);
 void *ll_arena_try(ll_arena *a, size_t bytes); /* NULL: no memory; for what may be large */
 void *ll_arena_copy(ll_arena *a, const void *data, size_t bytes);

@@ -195,9 +195,7 @@ static ll_err open_atomic(const char *path, int64_t token, bool join, ll_atomic 
     f->joined = join;
     f->token = token;
     TRY(begin(f, path));
-    *out = f;
-    f = NULL;
-    return LL_OK;
+    return LL_HAND(out, f);
 }
 
 /* At random: containers that share a folder count their processes alike. */

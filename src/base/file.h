@@ -36,10 +36,7 @@ ll_err ll_atomic_add_at(ll_atomic *f, const void *data, size_t size, uint64_t at
 ll_err ll_atomic_add(ll_atomic *f, const void *data, size_t size);
 ll_err ll_atomic_commit(ll_atomic *f);
 void ll_atomic_close(ll_atomic *f);
-static inline void ll_atomic_drop(ll_atomic **f)
-{
-    ll_atomic_close(*f);
-}
+LL_OWNED(ll_atomic, ll_atomic_close);
 
 /* What the new file's name has after the target's: files so named are leftovers of a killed
  * process. */

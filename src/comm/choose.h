@@ -34,6 +34,7 @@ typedef struct ll_table {
 } ll_table;
 
 void ll_table_free(ll_table *t);
+LL_OWNED(ll_table, ll_table_free);
 /* A choice for a call, from the table (may be NULL) or the built-in rules. *segment is in elements,
  * 0 where the algorithm does not cut. */
 ll_err ll_choose(const ll_table *t, const ll_coll_spec *s, size_t elem_bytes, bool has_window,

@@ -115,19 +115,16 @@ ll_err ll_bible_parse(const uint8_t *b, size_t size, const char *file, uint8_t *
     LL_OWN_MEMORY string *table = malloc(TABLE * sizeof *table);
     CHECK(text && table, LL_E_MEM, "%s: no memory for %zu bytes", file, (size_t)windows * WINDOW);
     TRY(unpack(table, b, size, file, text, out_size));
-    *out = text;
-    text = NULL;
-    return LL_OK;
+    return LL_HAND(out, text);
 }
 
 ll_err ll_read_bible(ll_dataset *d, const ll_data_opts *o, const char *path)
 {
-    ll_bytes packed, text = {0};
+    LL_OWN_BYTES packed = {0};
+    ll_bytes text = {0};
     uint8_t *out;
     TRY(ll_bytes_map(path, &packed));
-    ll_err rc = ll_bible_parse(packed.data, packed.size, path, &out, &text.size);
-    ll_bytes_free(&packed);
-    TRY(rc);
+    TRY(ll_bible_parse(packed.data, packed.size, path, &out, &text.size));
     text.data = out;
     ll_dataset_note(d, ll_base_name(path), text.size);
     return ll_text_add(d, o, path, &text);

@@ -216,7 +216,7 @@ static ll_err pick_rows(ll_dataset *d, const ll_csv *c, const char *file)
 
 ll_err ll_read_csv(ll_dataset *d, const ll_data_opts *o, const char *path)
 {
-    ll_bytes b;
+    LL_OWN_BYTES b = {0};
     ll_csv c;
     ll_table_begin(d, o);
     if (d->reading == LL_TRAIN) d->info.classes = 0; /* as many as are found */
@@ -224,9 +224,7 @@ ll_err ll_read_csv(ll_dataset *d, const ll_data_opts *o, const char *path)
     TRY(ll_bytes_map(path, &b));
     ll_dataset_note(d, ll_base_name(path), b.size);
     d->info.digest = ll_crc32c(d->info.digest, b.data, b.size);
-    ll_err rc = ll_csv_parse(b.data, b.size, path, d->arena, &c);
-    ll_bytes_free(&b);
-    TRY(rc);
+    TRY(ll_csv_parse(b.data, b.size, path, d->arena, &c));
     if (d->reading == LL_TRAIN && !o->val_path) TRY(pick_rows(d, &c, path));
     TRY(offer_columns(d, &c, path));
     return ll_table_file_end(d);

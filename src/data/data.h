@@ -103,10 +103,7 @@ typedef struct ll_data_info {
 
 ll_err ll_dataset_open(const ll_data_opts *opts, ll_dataset **out);
 void ll_dataset_close(ll_dataset *d);
-static inline void ll_dataset_drop(ll_dataset **d)
-{
-    ll_dataset_close(*d);
-}
+LL_OWNED(ll_dataset, ll_dataset_close);
 const ll_data_info *ll_dataset_info(const ll_dataset *d);
 /* What it is like, as JSON (data.json); and back, as a set without samples, to which files are
  * brought that are not of it (samples.h). */
@@ -169,10 +166,7 @@ void ll_loader_ask(ll_loader *l, int64_t k, int64_t shift);
 /* The next batch; it stays valid until the next call. A failure of the thread shows here. */
 ll_err ll_loader_next(ll_loader *l, ll_data_batch *out);
 void ll_loader_close(ll_loader *l);
-static inline void ll_loader_drop(ll_loader **l)
-{
-    ll_loader_close(*l);
-}
+LL_OWNED(ll_loader, ll_loader_close);
 
 /* ---- what there is, and showing it ---- */
 typedef struct ll_data_entry {

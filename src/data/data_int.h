@@ -120,6 +120,7 @@ ll_err ll_text_add(ll_dataset *d, const ll_data_opts *o, const char *path, ll_by
 /* file.c. A missing file is LL_E_IO with the path; a file in use must not be truncated. */
 ll_err ll_bytes_map(const char *path, ll_bytes *out);
 void ll_bytes_free(ll_bytes *b);
+#define LL_OWN_BYTES __attribute__((cleanup(ll_bytes_free))) ll_bytes
 /* Gives a block to d, which frees it when closed. */
 void ll_dataset_keep(ll_dataset *d, const ll_bytes *b);
 bool ll_file_exists(const char *path);

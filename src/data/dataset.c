@@ -337,9 +337,7 @@ ll_err ll_dataset_open(const ll_data_opts *o, ll_dataset **out)
                       k->name, ll_error_message(), k->source);
     TRY(rc);
     TRY(mix_fields(d, o));
-    *out = d;
-    d = NULL;
-    return LL_OK;
+    return LL_HAND(out, d);
 }
 
 void ll_dataset_close(ll_dataset *d)

@@ -6,19 +6,16 @@
 
 #include <jansson.h>
 
-/* The text of a line, of which *out keeps a reference to let go. */
+/* The document of a line, whose field is a text. */
 static ll_err text_of(const char *line, size_t n, const char *field, const char *file, int64_t at,
                       json_t **out)
 {
     json_error_t why;
     *out = json_loadb(line, n, JSON_ALLOW_NUL, &why);
     CHECK(*out, LL_E_IO, "%s:%lld: is no JSON: %s", file, (long long)at, why.text);
-    const json_t *text = json_object_get(*out, field);
-    if (json_is_string(text)) return LL_OK;
-    json_decref(*out);
-    *out = NULL;
-    FAIL(LL_E_IO, "%s:%lld: has no text in field \"%s\" (data.field names it)", file, (long long)at,
-         field);
+    CHECK(json_is_string(json_object_get(*out, field)), LL_E_IO,
+          "%s:%lld: has no text in field \"%s\" (data.field names it)", file, (long long)at, field);
+    return LL_OK;
 }
 
 ll_err ll_jsonl_parse(const uint8_t *b, size_t size, const char *field, const char *file,
@@ -34,7 +31,7 @@ ll_err ll_jsonl_parse(const uint8_t *b, size_t size, const char *field, const ch
     for (int64_t line = 1; p < end; line++) {
         const char *stop = memchr(p, '\n', (size_t)(end - p));
         size_t n = (size_t)((stop ? stop : end) - p);
-        json_t *doc = NULL;
+        json_auto_t *doc = NULL;
         while (n && strchr(" \t\r", *p)) p++, n--;
         if (n) {
             TRY(text_of(p, n, field, file, line, &doc));
@@ -43,7 +40,6 @@ ll_err ll_jsonl_parse(const uint8_t *b, size_t size, const char *field, const ch
             memcpy(text + made, json_string_value(value), length);
             text[made + length] = '\0';
             made += length + 1;
-            json_decref(doc);
         }
         p = stop ? stop + 1 : end;
     }
@@ -56,15 +52,14 @@ ll_err ll_jsonl_parse(const uint8_t *b, size_t size, const char *field, const ch
 
 static ll_err add_jsonl(ll_dataset *d, const char *path)
 {
-    ll_bytes b, text = {0};
+    LL_OWN_BYTES b = {0};
+    ll_bytes text = {0};
     uint8_t *out;
     const char *field = d->opts->field ? d->opts->field : "text";
     TRY(ll_bytes_map(path, &b));
     ll_dataset_note(d, ll_base_name(path), b.size);
     d->info.digest = ll_crc32c(d->info.digest, b.data, b.size);
-    ll_err rc = ll_jsonl_parse(b.data, b.size, field, path, &out, &text.size);
-    ll_bytes_free(&b);
-    TRY(rc);
+    TRY(ll_jsonl_parse(b.data, b.size, field, path, &out, &text.size));
     text.data = out;
     return ll_text_add(d, d->opts, path, &text);
 }

@@ -163,9 +163,7 @@ ll_err ll_loader_open(const ll_dataset *d, const ll_loader_opts *opts, ll_loader
     pthread_mutex_init(&l->lock, NULL);
     pthread_cond_init(&l->changed, NULL);
     TRY(start(l));
-    *out = l;
-    l = NULL;
-    return LL_OK;
+    return LL_HAND(out, l);
 }
 
 void ll_loader_ask(ll_loader *l, int64_t k, int64_t shift)

@@ -186,12 +186,10 @@ static ll_err parse_header(ll_st_file *f, const char *text, size_t n)
 {
     CHECK(n && text[0] == '{', LL_E_IO, "%s: the header does not begin with {", f->path);
     json_error_t why;
-    json_t *root = json_loadb(text, n, JSON_REJECT_DUPLICATES, &why);
+    json_auto_t *root = json_loadb(text, n, JSON_REJECT_DUPLICATES, &why);
     CHECK(root, LL_E_IO, "%s: header is not good JSON at byte %d: %s", f->path, why.position,
           quote(f, why.text));
-    ll_err rc = parse_root(f, root);
-    json_decref(root);
-    return rc;
+    return parse_root(f, root);
 }
 
 /* The header's length from the first eight bytes. */
@@ -222,9 +220,7 @@ ll_err ll_st_parse(const uint8_t *bytes, size_t n, uint64_t file_bytes, const ch
                       .data_at = 8 + length,
                       .data_bytes = file_bytes - 8 - length};
     TRY(parse_header(f, (const char *)bytes + 8, (size_t)length));
-    *out = f;
-    f = NULL;
-    return LL_OK;
+    return LL_HAND(out, f);
 }
 
 static ll_err read_at(int fd, const char *path, void *data, size_t n, uint64_t at)

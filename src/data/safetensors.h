@@ -33,10 +33,7 @@ ll_err ll_st_open(const char *path, ll_st_file **out);
 ll_err ll_st_parse(const uint8_t *bytes, size_t n, uint64_t file_bytes, const char *path,
                    ll_st_file **out);
 void ll_st_close(ll_st_file *f);
-static inline void ll_st_file_drop(ll_st_file **f)
-{
-    ll_st_close(*f);
-}
+LL_OWNED(ll_st_file, ll_st_close);
 
 const char *ll_st_path(const ll_st_file *f);
 const char *ll_st_meta(const ll_st_file *f, const char *key); /* NULL: none */

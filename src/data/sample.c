@@ -128,11 +128,9 @@ static ll_err fit_kept(const ll_dataset *d, const picture *p, const ll_view *v, 
 static ll_err fit_path(const char *file, const ll_view *v, uint8_t *out)
 {
     LL_OWN_PICTURE p = {0};
-    ll_bytes b;
+    LL_OWN_BYTES b = {0};
     TRY(ll_bytes_map(file, &b));
-    ll_err rc = ll_picture_parse(b.data, b.size, file, v, &p);
-    ll_bytes_free(&b);
-    TRY(rc);
+    TRY(ll_picture_parse(b.data, b.size, file, v, &p));
     if (!v->map) return ll_view_fit(v, &p, file, out);
     ll_view_map(v, &p, out);
     return LL_OK;

@@ -106,11 +106,9 @@ static ll_err read_bytes(const ll_dataset *d, const ll_tokenizer *t, const ll_fi
 ll_err ll_samples_read(const ll_dataset *d, const ll_tokenizer *t, const ll_field *f,
                        const char *path, ll_arena *a, ll_samples *out)
 {
-    ll_bytes b;
+    LL_OWN_BYTES b = {0};
     *out = (ll_samples){0};
     if (ll_picture_named(path)) return read_picture(d, f, path, a, out);
     TRY(ll_bytes_map(path, &b));
-    ll_err rc = read_bytes(d, t, f, path, &b, a, out);
-    ll_bytes_free(&b);
-    return rc;
+    return read_bytes(d, t, f, path, &b, a, out);
 }

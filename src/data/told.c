@@ -109,17 +109,12 @@ ll_err ll_told_parse(const char *text, size_t size, const char *file, ll_dataset
 {
     json_error_t why;
     *out = NULL;
-    json_t *j = json_loadb(text, size, 0, &why);
+    json_auto_t *j = json_loadb(text, size, 0, &why);
     CHECK(j, LL_E_IO, "%s:%d: is no JSON: %s", file, why.line, why.text);
     ll_arena *arena = ll_arena_new();
-    ll_dataset *d = LL_NEW(arena, ll_dataset);
+    LL_OWN(ll_dataset) d = LL_NEW(arena, ll_dataset);
     d->arena = arena;
     d->info.name = d->info.where = ll_arena_strdup(arena, file);
-    ll_err rc = read_told(d, j, file);
-    json_decref(j);
-    if (rc == LL_OK)
-        *out = d;
-    else
-        ll_dataset_close(d);
-    return rc;
+    TRY(read_told(d, j, file));
+    return LL_HAND(out, d);
 }

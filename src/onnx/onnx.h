@@ -17,10 +17,7 @@ ll_err ll_onnx_load(const char *path, ll_onnx **out);
 /* In an arena, which it dies with. */
 ll_err ll_onnx_load_in(ll_arena *a, const char *path, ll_onnx **out);
 void ll_onnx_close(ll_onnx *m);
-static inline void ll_onnx_drop(ll_onnx **m)
-{
-    ll_onnx_close(*m);
-}
+LL_OWNED(ll_onnx, ll_onnx_close);
 
 /* ---- networks to train ---- */
 /* The file as a model (loopline.h) with its loss: cross_entropy, mse or l1, of its first output and

@@ -227,9 +227,7 @@ ll_err ll_cluster_load(const char *what, ll_cluster **out)
     bool given[N_KEY] = {0};
     TRY(load(what, c, given));
     TRY(finish(c, what, given));
-    *out = c;
-    c = NULL;
-    return LL_OK;
+    return LL_HAND(out, c);
 }
 
 ll_err ll_cluster_parse(const char *bytes, size_t size, const char *file, ll_cluster **out)
@@ -238,9 +236,7 @@ ll_err ll_cluster_parse(const char *bytes, size_t size, const char *file, ll_clu
     bool given[N_KEY] = {0};
     TRY(parse(bytes, size, file, c, 0, given));
     TRY(finish(c, file, given));
-    *out = c;
-    c = NULL;
-    return LL_OK;
+    return LL_HAND(out, c);
 }
 
 void ll_cluster_free(ll_cluster *c)

@@ -69,10 +69,7 @@ ll_err ll_cluster_load(const char *what, ll_cluster **out);
 /* The same from bytes; file names them in messages. */
 ll_err ll_cluster_parse(const char *bytes, size_t size, const char *file, ll_cluster **out);
 void ll_cluster_free(ll_cluster *c);
-static inline void ll_cluster_drop(ll_cluster **c)
-{
-    ll_cluster_free(*c);
-}
+LL_OWNED(ll_cluster, ll_cluster_free);
 /* Name i of the bundled ones; NULL: there are no more. */
 const char *ll_cluster_name(int i);
 /* As a file that reads back the same. */

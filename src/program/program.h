@@ -130,10 +130,7 @@ typedef struct ll_lower_opts {
  * go afterwards. */
 ll_err ll_lower(const ll_graph *g, const ll_lower_opts *opts, ll_program **out);
 void ll_program_free(ll_program *p);
-static inline void ll_program_drop(ll_program **p)
-{
-    ll_program_free(*p);
-}
+LL_OWNED(ll_program, ll_program_free);
 int ll_program_input(const ll_program *p, const char *name); /* slot, or -1 */
 int ll_program_result(const ll_program *p, const char *name);
 /* How often its first section runs in a step. */

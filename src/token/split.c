@@ -74,9 +74,7 @@ ll_err ll_pretok_open(const char *const *patterns, int n, const char *path, ll_p
               patterns[s->n], (size_t)at, (const char *)text);
         pcre2_jit_compile(s->code[s->n], PCRE2_JIT_COMPLETE); /* where it can be */
     }
-    *out = s;
-    s = NULL;
-    return LL_OK;
+    return LL_HAND(out, s);
 }
 
 void ll_pretok_close(ll_pretok *s)

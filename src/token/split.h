@@ -12,10 +12,7 @@ const char *ll_pretok_name(int i);
 bool ll_pretok_whole(const char *name); /* a word that is a token is not merged */
 ll_err ll_pretok_open(const char *const *patterns, int n, const char *path, ll_pretok **out);
 void ll_pretok_close(ll_pretok *s);
-static inline void ll_pretok_drop(ll_pretok **s)
-{
-    ll_pretok_close(*s);
-}
+LL_OWNED(ll_pretok, ll_pretok_close);
 /* Calls f with each piece, in order. */
 typedef void ll_pretok_piece(void *user, const char *text, size_t n);
 ll_err ll_pretok_text(const ll_pretok *s, const char *text, size_t n, ll_pretok_piece *f,

@@ -363,25 +363,19 @@ static ll_err read_gguf(ll_tokenizer *t, const ll_gguf *g, json_t *ids)
 ll_err ll_tokenizer_parse(const uint8_t *bytes, size_t size, const char *path, ll_tokenizer **out)
 {
     LL_OWN(ll_tokenizer) t = ll_tokenizer_new(path);
-    ll_err rc;
     *out = NULL;
     if (size > 4 && !memcmp(bytes, "GGUF", 4)) {
         ll_gguf g;
-        json_t *ids = json_object();
-        rc = ll_gguf_parse(bytes, size, path, t->arena, &g);
-        if (rc == LL_OK) rc = read_gguf(t, &g, ids);
-        json_decref(ids);
+        json_auto_t *ids = json_object();
+        TRY(ll_gguf_parse(bytes, size, path, t->arena, &g));
+        TRY(read_gguf(t, &g, ids));
     } else {
         json_error_t e;
-        json_t *root = json_loadb((const char *)bytes, size, JSON_ALLOW_NUL, &e);
+        json_auto_t *root = json_loadb((const char *)bytes, size, JSON_ALLOW_NUL, &e);
         CHECK(root, LL_E_IO, "%s:%d: %s", path, e.line, e.text);
-        rc = read_json(t, root);
-        json_decref(root);
+        TRY(read_json(t, root));
     }
-    TRY(rc);
-    *out = t;
-    t = NULL;
-    return LL_OK;
+    return LL_HAND(out, t);
 }
 
 static ll_err read_pair(ll_tokenizer *t, json_t *vocab, const char *text, size_t size)
@@ -410,14 +404,10 @@ ll_err ll_tokenizer_parse_pair(const char *vocab, size_t n_vocab, const char *te
     LL_OWN(ll_tokenizer) t = ll_tokenizer_new(path);
     json_error_t e;
     *out = NULL;
-    json_t *j = json_loadb(vocab, n_vocab, JSON_ALLOW_NUL, &e);
+    json_auto_t *j = json_loadb(vocab, n_vocab, JSON_ALLOW_NUL, &e);
     CHECK(j, LL_E_IO, "%s: vocab.json:%d: %s", path, e.line, e.text);
-    ll_err rc = read_pair(t, j, text, n_merges);
-    json_decref(j);
-    TRY(rc);
-    *out = t;
-    t = NULL;
-    return LL_OK;
+    TRY(read_pair(t, j, text, n_merges));
+    return LL_HAND(out, t);
 }
 
 static ll_err open_pair(const char *folder, ll_arena *a, ll_tokenizer **out)
@@ -443,7 +433,7 @@ static void read_config(ll_tokenizer *t, const char *folder)
     size_t size;
     const char *path = ll_arena_printf(t->arena, "%s/tokenizer_config.json", folder);
     if (!is_there(path) || ll_file_read(path, LIMIT, &text, &size) != LL_OK) return;
-    json_t *j = json_loadb((const char *)text, size, JSON_ALLOW_NUL, NULL);
+    json_auto_t *j = json_loadb((const char *)text, size, JSON_ALLOW_NUL, NULL);
     json_t *eos = json_object_get(j, "eos_token"), *bos = json_object_get(j, "bos_token");
     const char *end = json_is_object(eos) ? text_at(eos, "content") : json_string_value(eos);
     const char *start = json_is_object(bos) ? text_at(bos, "content") : json_string_value(bos);
@@ -452,7 +442,6 @@ static void read_config(ll_tokenizer *t, const char *folder)
         t->bos = ll_tokenizer_find(t, start);
     if (*text_at(j, "chat_template"))
         t->chat = ll_arena_strdup(t->arena, text_at(j, "chat_template"));
-    json_decref(j);
 }
 
 ll_err ll_tokenizer_open(const char *path, ll_tokenizer **out)

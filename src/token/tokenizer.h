@@ -15,10 +15,7 @@ ll_err ll_tokenizer_parse(const uint8_t *bytes, size_t size, const char *path, l
 ll_err ll_tokenizer_parse_pair(const char *vocab, size_t n_vocab, const char *merges,
                                size_t n_merges, const char *path, ll_tokenizer **out);
 void ll_tokenizer_close(ll_tokenizer *t);
-static inline void ll_tokenizer_drop(ll_tokenizer **t)
-{
-    ll_tokenizer_close(*t);
-}
+LL_OWNED(ll_tokenizer, ll_tokenizer_close);
 
 int ll_tokenizer_count(const ll_tokenizer *t); /* of tokens: the largest number and one */
 int ll_tokenizer_bos(const ll_tokenizer *t);   /* what texts begin with; -1: nothing */

@@ -20,9 +20,7 @@ ll_err ll_tokenizer_of_bytes(int n, ll_tokenizer **out)
     }
     TRY(ll_tokenizer_cuts(t, ll_pretok_known(LL_PRETOK_GPT2), 1));
     TRY(ll_tokenizer_finish(t, NULL, 0));
-    *out = t;
-    t = NULL;
-    return LL_OK;
+    return LL_HAND(out, t);
 }
 
 /* How a vocabulary spells it. */
@@ -83,14 +81,12 @@ static json_t *post_json(const ll_tokenizer *t, const char *bos)
                      "type_id", 0, "special_tokens", bos, "id", bos, "ids", t->bos, "tokens", bos);
 }
 
-static ll_err dump(json_t *root, const char *path)
+static ll_err dump(json_t *given, const char *path)
 {
-    char *out = json_dumps(root, JSON_INDENT(1));
-    json_decref(root);
+    json_auto_t *root = given;
+    LL_OWN_MEMORY char *out = json_dumps(root, JSON_INDENT(1));
     CHECK(out, LL_E_MEM, "%s: no memory, or a token that is no text", path);
-    ll_err rc = ll_file_write(path, out, strlen(out));
-    free(out);
-    return rc;
+    return ll_file_write(path, out, strlen(out));
 }
 
 ll_err ll_tokenizer_save_json(const ll_tokenizer *t, const char *path)

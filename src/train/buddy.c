@@ -311,9 +311,7 @@ ll_err ll_buddy_new(ll_comm *c, const ll_start *start, const ll_session *s,
     b->room = (char *)malloc(most);
     TRY(ll_ranks_agree(c, b->pack && b->room ? LL_OK : RAISE(LL_E_MEM, "no memory for buddies")));
     TRY(open_memory(b));
-    *out = b;
-    b = NULL;
-    return LL_OK;
+    return LL_HAND(out, b);
 }
 
 void ll_buddy_free(ll_buddy *b)

@@ -29,10 +29,7 @@ typedef struct ll_buddy ll_buddy;
 ll_err ll_buddy_new(ll_comm *c, const ll_start *start, const ll_session *s,
                     const ll_loose *replicas, const ll_st_pair *meta, int n_meta, ll_buddy **out);
 void ll_buddy_free(ll_buddy *b);
-static inline void ll_buddy_drop(ll_buddy **b)
-{
-    ll_buddy_free(*b);
-}
+LL_OWNED(ll_buddy, ll_buddy_free);
 /* Collective. The state after this step. Between two calls all ranks meet in some collective. norm:
  * as the checkpoint's metadata have it, LL_NORM_TEXT. */
 ll_err ll_buddy_copy(ll_buddy *b, int64_t step, const char *norm);

@@ -39,17 +39,15 @@ static void put_json(const sink *s, const char *key, const json_t *v)
 /* A JSON value, or a word. */
 static void put_text(const sink *s, const char *key, const char *text)
 {
-    json_t *v = json_loads(text, JSON_DECODE_ANY, NULL);
+    json_auto_t *v = json_loads(text, JSON_DECODE_ANY, NULL);
     if (!v) v = json_string(text);
     put_json(s, key, v);
-    json_decref(v);
 }
 
 static void put_number(const sink *s, const char *key, double v, bool real)
 {
-    json_t *j = real ? json_real(v) : json_integer((json_int_t)v);
+    json_auto_t *j = real ? json_real(v) : json_integer((json_int_t)v);
     put_json(s, key, j);
-    json_decref(j);
 }
 
 /* A size: its first key that is neither a number nor follows from tensors or the tokenizer. One
@@ -96,9 +94,7 @@ static ll_err find_map(const ll_run *r, const char *form, const char *what, ll_m
             const ll_map_key *x = &m->keys[k];
             if (strcmp(x->kind, "model") || strncmp(x->of[0], form, strlen(form))) continue;
             if (!strcmp(x->name, r->model.name)) {
-                *out = m;
-                m = NULL;
-                return LL_OK;
+                return LL_HAND(out, m);
             }
             snprintf(text + strlen(text), sizeof text - strlen(text), "%s%s", *text ? ", " : "",
                      x->name);
@@ -121,7 +117,8 @@ static ll_err open_tokenizer(const ll_run *r, bool needed, ll_tokenizer **out)
 static ll_err write_config(const ll_run *r, const ll_map *m, const ll_tokenizer *t,
                            const char *type, const char *path)
 {
-    sink s = {.r = r, .config = json_object()};
+    json_auto_t *config = json_object();
+    sink s = {.r = r, .config = config};
     put_keys(&s, m);
     put_text(&s, "torch_dtype",
              !strcmp(type, "f32") ? "float32"
@@ -129,12 +126,10 @@ static ll_err write_config(const ll_run *r, const ll_map *m, const ll_tokenizer 
                                   : "float16");
     if (t && ll_tokenizer_bos(t) >= 0) put_number(&s, "bos_token_id", ll_tokenizer_bos(t), false);
     if (t && ll_tokenizer_eos(t) >= 0) put_number(&s, "eos_token_id", ll_tokenizer_eos(t), false);
-    char *text = json_dumps(s.config, JSON_INDENT(2) | JSON_SORT_KEYS | JSON_REAL_PRECISION(9));
-    json_decref(s.config);
+    LL_OWN_MEMORY char *text =
+        json_dumps(config, JSON_INDENT(2) | JSON_SORT_KEYS | JSON_REAL_PRECISION(9));
     CHECK(text, LL_E_MEM, "no memory for %s", path);
-    ll_err rc = ll_file_write(path, text, strlen(text));
-    free(text);
-    return rc;
+    return ll_file_write(path, text, strlen(text));
 }
 
 ll_err ll_export_hf(const ll_run *r, ll_session *s, const char *folder, const char *type,

@@ -171,9 +171,7 @@ ll_err ll_generator_open(const ll_run *r, const ll_generator_opts *o, ll_generat
     g->made = LL_NEW_ARRAY(a, float, n *(g->step[2] ? g->step[2] : 1));
     g->heap = LL_NEW_ARRAY(a, candidate, g->vocab);
     g->of = LL_NEW_ARRAY(a, sequence, g->batch);
-    *out = g;
-    g = NULL;
-    return LL_OK;
+    return LL_HAND(out, g);
 }
 
 void ll_generator_close(ll_generator *g)

@@ -25,10 +25,7 @@ typedef struct ll_generator ll_generator;
 /* Collective on a mesh, as is running it. */
 ll_err ll_generator_open(const ll_run *r, const ll_generator_opts *o, ll_generator **out);
 void ll_generator_close(ll_generator *g);
-static inline void ll_generator_drop(ll_generator **g)
-{
-    ll_generator_close(*g);
-}
+LL_OWNED(ll_generator, ll_generator_close);
 size_t ll_generator_cache_bytes(const ll_generator *g);  /* of keys and values, on this rank */
 size_t ll_generator_weight_bytes(const ll_generator *g); /* of parameters, on this rank */
 size_t ll_generator_bytes(const ll_generator *g);        /* of all of its memory */

@@ -70,9 +70,7 @@ ll_err ll_gptq_open(const ll_run *r, ll_session *s, int64_t windows, ll_gptq **o
     o.reuse = false;
     TRY(ll_session_open(q->g, &o, &q->s));
     TRY(calibrate(q, r, windows));
-    *out = q;
-    q = NULL;
-    return LL_OK;
+    return LL_HAND(out, q);
 }
 
 void ll_gptq_close(ll_gptq *q)

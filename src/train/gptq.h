@@ -10,10 +10,7 @@ typedef struct ll_gptq ll_gptq;
 /* Reads so many windows through the parameters of s, of this process alone. */
 ll_err ll_gptq_open(const ll_run *r, ll_session *s, int64_t windows, ll_gptq **out);
 void ll_gptq_close(ll_gptq *q);
-static inline void ll_gptq_drop(ll_gptq **q)
-{
-    ll_gptq_close(*q);
-}
+LL_OWNED(ll_gptq, ll_gptq_close);
 /* Makes n numbers, the parameter of that name, such that ll_pack changes nothing of them. Those
  * that no product reads in whole blocks stay as they are. */
 ll_err ll_gptq_round(ll_gptq *q, const char *name, float *w, int64_t n);

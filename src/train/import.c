@@ -231,6 +231,7 @@ ll_err ll_import_look(const char *path, ll_arena *a, ll_imported *out)
     LL_OWN(ll_weights) w = NULL;
     LL_OWN_MEMORY uint8_t *text = NULL;
     size_t size;
+    json_auto_t *config = NULL;
     source s = {.path = path, .arena = a};
     *out = (ll_imported){0};
     if (is_folder(path))
@@ -240,11 +241,9 @@ ll_err ll_import_look(const char *path, ll_arena *a, ll_imported *out)
     s.w = w;
     if (text) {
         json_error_t e;
-        s.config = json_loadb((const char *)text, size, 0, &e);
-        CHECK(json_is_object(s.config), LL_E_IO, "%s/config.json: %s", path,
-              s.config ? "is no object" : e.text);
+        s.config = config = json_loadb((const char *)text, size, 0, &e);
+        CHECK(json_is_object(config), LL_E_IO, "%s/config.json: %s", path,
+              config ? "is no object" : e.text);
     }
-    ll_err rc = look(&s, out);
-    json_decref(s.config);
-    return rc;
+    return look(&s, out);
 }

@@ -14,10 +14,7 @@ typedef struct ll_predictor ll_predictor;
 ll_err ll_predictor_open(const ll_run *r, ll_session *share, const char *result,
                          ll_predictor **out);
 void ll_predictor_close(ll_predictor *p);
-static inline void ll_predictor_drop(ll_predictor **p)
-{
-    ll_predictor_close(*p);
-}
+LL_OWNED(ll_predictor, ll_predictor_close);
 
 typedef struct ll_predicts {
     const char *name; /* of the value */

@@ -130,10 +130,7 @@ ll_err ll_run_set(ll_run *r, const char *assignment);
 /* Checks the whole, fills in what follows from the rest. Call once, after the last change. */
 ll_err ll_run_finish(ll_run *r);
 void ll_run_free(ll_run *r);
-static inline void ll_run_drop(ll_run **r)
-{
-    ll_run_free(*r);
-}
+LL_OWNED(ll_run, ll_run_free);
 
 /* Every setting, defaults included, as a run file that reads back the same. */
 char *ll_run_print(const ll_run *r, ll_arena *arena);

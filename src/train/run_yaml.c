@@ -37,7 +37,5 @@ ll_err ll_run_parse(const char *bytes, size_t size, const char *file, ll_run **o
     LL_OWN(ll_run) run = ll_run_new(file);
     ll_yaml y = {run->arena, "run file", "train: {batch: 64}", run, is_section, assign};
     TRY(ll_yaml_read(&y, bytes, size, file));
-    *out = run;
-    run = NULL;
-    return LL_OK;
+    return LL_HAND(out, run);
 }

@@ -39,10 +39,7 @@ ll_err ll_st_sum(ll_st_writer *w);
 ll_err ll_st_seal(ll_st_writer *w);
 ll_err ll_st_finish(ll_st_writer *w); /* put, sum and seal, collective */
 void ll_st_writer_close(ll_st_writer *w);
-static inline void ll_st_writer_drop(ll_st_writer **w)
-{
-    ll_st_writer_close(*w);
-}
+LL_OWNED(ll_st_writer, ll_st_writer_close);
 
 /* Where everything lies in the file that would be written. Local; in arena. */
 typedef struct ll_st_image {

@@ -226,9 +226,7 @@ ll_err ll_st_begin(const char *path, const ll_st_content *x, ll_st_writer **out)
     int64_t token = lead ? ll_atomic_token(w->f) : 0;
     TRY(ll_ranks_share(c, &token, sizeof token));
     TRY(ll_ranks_agree(c, lead ? LL_OK : ll_atomic_join(path, token, &w->f)));
-    *out = w;
-    w = NULL;
-    return LL_OK;
+    return LL_HAND(out, w);
 }
 
 /* Of tensor i in the file's order, what this rank is to write. */

@@ -92,9 +92,7 @@ static ll_err declare(const ll_run *r, ll_build b, const ll_optim *optim, ll_gra
         rc = ll_graph_check(g);
     }
     if (rc != LL_OK) return bad_model(r, rc);
-    *out = g;
-    g = NULL;
-    return LL_OK;
+    return LL_HAND(out, g);
 }
 
 ll_err ll_run_graph(const ll_run *r, int64_t batch, const ll_optim *optim, ll_graph **out)
@@ -245,9 +243,7 @@ ll_err ll_run_dataset(const ll_run *r, ll_dataset **out)
     CHECK(rc != LL_E_CONFIG, rc, "%s: %s", ll_run_origin(r, "data.name"), ll_error_message());
     TRY(rc);
     TRY(check_samples(r, ll_dataset_info(d), g));
-    *out = d;
-    d = NULL;
-    return LL_OK;
+    return LL_HAND(out, d);
 }
 
 /* ---- sessions ---- */

@@ -4,10 +4,7 @@
 #include "exec/session.h"
 #include "train/run.h"
 
-static inline void ll_session_drop(ll_session **s)
-{
-    ll_session_close(*s);
-}
+LL_OWNED(ll_session, ll_session_close);
 
 /* The run's model for a batch of this many samples; optim NULL: for evaluation. */
 ll_err ll_run_graph(const ll_run *r, int64_t batch, const ll_optim *optim, ll_graph **out);

@@ -30,9 +30,7 @@ ll_err ll_teacher_run(const ll_run *r, ll_run **out)
     free(ours);
     CHECK(!same, LL_E_CONFIG, "%s: a run cannot learn from itself: use another --out",
           ll_run_origin(r, "train.teacher"));
-    *out = t;
-    t = NULL;
-    return LL_OK;
+    return LL_HAND(out, t);
 }
 
 /* What a cross entropy reads, where it is no result. */

@@ -519,15 +519,13 @@ static ll_err run(ll_graph *g, const ll_verify_opts *o, bool wide, ll_verify_rep
 static ll_err run_wide(const ll_graph *g, const ll_verify_opts *given, ll_verify_report *out)
 {
     ll_verify_opts o = *given;
-    ll_graph *wide;
+    LL_OWN(ll_graph) wide = NULL;
     o.tolerance = fmin(o.tolerance, WIDE);
     o.session.machine = o.session.precision = o.session.transport = NULL;
     o.session.memory = 0; /* was of f32 */
     o.session.offload = NULL;
     TRY(ll_retype(g, LL_F64, true, &wide));
-    ll_err rc = run(wide, &o, true, out);
-    ll_graph_free(wide);
-    return rc;
+    return run(wide, &o, true, out);
 }
 
 /* And with exact sums, of f32 numbers, where nothing is left to rounding. */

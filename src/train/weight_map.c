@@ -241,9 +241,7 @@ ll_err ll_map_parse(const char *text, size_t size, const char *name, ll_map **ou
         at += n;
     }
     CHECK(m->n, LL_E_CONFIG, "%s: the map has no line", name);
-    *out = m;
-    m = NULL;
-    return LL_OK;
+    return LL_HAND(out, m);
 }
 
 ll_err ll_map_open(const char *name, ll_map **out)

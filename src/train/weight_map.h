@@ -70,10 +70,7 @@ ll_err ll_map_parse(const char *text, size_t size, const char *name, ll_map **ou
 /* A bundled map's name, or a file: its name has a '/' or a '.'. */
 ll_err ll_map_open(const char *name, ll_map **out);
 void ll_map_close(ll_map *m);
-static inline void ll_map_drop(ll_map **m)
-{
-    ll_map_close(*m);
-}
+LL_OWNED(ll_map, ll_map_close);
 const char *ll_map_bundled(int i); /* the names; NULL after the last */
 
 /* Does it fit, a * for any characters? rest: what each * stood for. */

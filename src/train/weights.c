@@ -205,9 +205,7 @@ ll_err ll_weights_open(ll_comm *c, const char *path, ll_weights **out)
     *out = NULL;
     TRY(ll_ranks_agree(c, read_file(w)));
     TRY(check_sum(c, w));
-    *out = w;
-    w = NULL;
-    return LL_OK;
+    return LL_HAND(out, w);
 }
 
 bool ll_weights_foreign(const char *path)

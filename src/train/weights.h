@@ -32,10 +32,7 @@ typedef struct ll_weights {
 /* Collective over c, if not NULL. A file with a checksum of ours is checked against it. */
 ll_err ll_weights_open(ll_comm *c, const char *path, ll_weights **out);
 void ll_weights_close(ll_weights *w);
-static inline void ll_weights_drop(ll_weights **w)
-{
-    ll_weights_close(*w);
-}
+LL_OWNED(ll_weights, ll_weights_close);
 /* Is it a file of weights, and no checkpoint of ours? Local. */
 bool ll_weights_foreign(const char *path);
 size_t ll_weight_bytes(const ll_weight *t); /* from its first element to its last */

@@ -212,21 +212,15 @@ ll_err ll_tune_parse(const char *text, size_t bytes, const char *path, const cha
 {
     *out = NULL;
     json_error_t why;
-    json_t *root = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &why);
+    json_auto_t *root = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &why);
     CHECK(root, LL_E_IO, "%s: not JSON: %s (line %d)", path, why.text, why.line);
     ll_arena *arena = ll_arena_new();
-    ll_table *t = LL_NEW(arena, ll_table);
+    LL_OWN(ll_table) t = LL_NEW(arena, ll_table);
     t->arena = arena;
     t->was_read = true;
-    ll_err rc = read_table(&(reader){arena, path}, root, key, size, t);
-    json_decref(root);
-    if (rc != LL_OK) {
-        ll_arena_free(arena);
-        return ll_frame(rc, __FILE__, __LINE__, __func__);
-    }
+    TRY(read_table(&(reader){arena, path}, root, key, size, t));
     t->file = ll_arena_strdup(arena, path);
-    *out = t;
-    return LL_OK;
+    return LL_HAND(out, t);
 }
 
 /* ---- writing ---- */
@@ -249,17 +243,15 @@ ll_err ll_tune_write(const ll_table *t, const char *path, const char *key)
     const ll_link_model *m = &t->model;
     json_t *entries = json_array();
     for (int i = 0; i < t->n_entry; i++) json_array_append_new(entries, entry_json(&t->entries[i]));
-    json_t *root =
+    json_auto_t *root =
         json_pack("{s:i,s:s,s:i,s:f,s:{s:[ff],s:[ff],s:f,s:f,s:f,s:f},s:o}", LL_TABLE_MARK, FORMAT,
                   "key", key, "ranks", t->size, "seconds", t->seconds, "model", "alpha_us",
                   1e6 * m->alpha[0], 1e6 * m->alpha[1], "beta_ns", 1e9 * m->beta[0],
                   1e9 * m->beta[1], "gamma_ns", 1e9 * m->gamma, "kappa_ns", 1e9 * m->kappa,
                   "sigma_us", 1e6 * m->sigma, "share", m->share, "entries", entries);
-    char *text = root ? json_dumps(root, JSON_INDENT(1) | JSON_REAL_PRECISION(6)) : NULL;
-    json_decref(root);
+    LL_OWN_MEMORY char *text =
+        root ? json_dumps(root, JSON_INDENT(1) | JSON_REAL_PRECISION(6)) : NULL;
     CHECK(text, LL_E_MEM, "%s: no memory for the table", path);
-    ll_err rc = ll_mkdirs_above(path);
-    if (rc == LL_OK) rc = ll_file_write(path, text, strlen(text));
-    free(text);
-    return rc;
+    TRY(ll_mkdirs_above(path));
+    return ll_file_write(path, text, strlen(text));
 }
