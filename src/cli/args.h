@@ -2,10 +2,10 @@
  *
  *     typedef struct opts { const char *run; ll_words set; int64_t steps; bool json; } opts;
  *     static const ll_arg args[] = {
- *         {"RUN", LL_ARG_TEXT, offsetof(opts, run), NULL, "a run file or a bundled run's name"},
- *         {"--set", LL_ARG_WORDS, offsetof(opts, set), "KEY=VALUE", "override a setting"},
- *         {"--steps", LL_ARG_INT, offsetof(opts, steps), "N", "stop after N steps"},
- *         {"--json", LL_ARG_FLAG, offsetof(opts, json), NULL, "print one JSON object"},
+ *         {"RUN", LL_OPT(opts, run), NULL, "a run file or a bundled run's name"},
+ *         {"--set", LL_OPT(opts, set), "KEY=VALUE", "override a setting"},
+ *         {"--steps", LL_OPT(opts, steps), "N", "stop after N steps"},
+ *         {"--json", LL_OPT(opts, json), NULL, "print one JSON object"},
  *         {0}};
  *     const ll_command ll_command_train = {"train", "trains a model", args, sizeof(opts), run};
  *
@@ -41,6 +41,13 @@ typedef struct ll_arg {
     const char *help;
     const char *initial; /* the default, as one would write it; NULL: zero */
 } ll_arg;
+
+/* A field of a command's struct, and the kind of option that its type makes: in a row
+ * {"--json", LL_OPT(opts, json), NULL, "one JSON object"}. */
+#define LL_OPT(type, field)                                                                        \
+    _Generic(((type *)0)->field, bool: LL_ARG_FLAG, const char *: LL_ARG_TEXT,                     \
+             int64_t: LL_ARG_INT, double: LL_ARG_NUMBER, ll_words: LL_ARG_WORDS),                  \
+        offsetof(type, field)
 
 typedef struct ll_command {
     const char *name, *help; /* help: one line, what it does */

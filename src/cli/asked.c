@@ -11,45 +11,60 @@ typedef struct reader {
     ll_arena *a;
     ll_asked *out;
 } reader;
-typedef ll_err taker(reader *r, const char *key, const json_t *v);
+typedef struct key key;
+typedef ll_err taker(reader *r, const key *k, const json_t *v);
 
-static ll_err number(const char *key, const json_t *v, double least, double most, double *out)
-{
-    *out = json_number_value(v);
-    CHECK(json_is_number(v) && *out >= least && *out <= most, LL_E_ARG,
-          "%s wants a number from %g to %g", key, least, most);
-    return LL_OK;
-}
+struct key {
+    const char *name;
+    int of; /* 1: completions, 2: chats, 3: both */
+    taker *f;
+    size_t to; /* of ll_asked, where numbers and texts go */
+    double least, most;
+};
 
-static ll_err whole(const char *key, const json_t *v, int64_t least, int64_t *out)
+static ll_err text(reader *r, const char *name, const json_t *v, const char **out)
 {
-    *out = (int64_t)json_integer_value(v);
-    CHECK(json_is_integer(v) && *out >= least, LL_E_ARG, "%s wants a whole number, %lld or more",
-          key, (long long)least);
-    return LL_OK;
-}
-
-static ll_err text(reader *r, const char *key, const json_t *v, const char **out)
-{
-    CHECK(json_is_string(v), LL_E_ARG, "%s wants a text", key);
+    CHECK(json_is_string(v), LL_E_ARG, "%s wants a text", name);
     *out = ll_arena_strdup(r->a, json_string_value(v));
     return LL_OK;
 }
 
 /* ---- keys ---- */
 
-static ll_err take_model(reader *r, const char *key, const json_t *v)
+static void *place(const reader *r, const key *k)
 {
-    return text(r, key, v, &r->out->model);
+    return (char *)r->out + k->to;
+}
+
+static ll_err take_number(reader *r, const key *k, const json_t *v)
+{
+    double x = json_number_value(v);
+    CHECK(json_is_number(v) && x >= k->least && x <= k->most, LL_E_ARG,
+          "%s wants a number from %g to %g", k->name, k->least, k->most);
+    *(double *)place(r, k) = x;
+    return LL_OK;
+}
+
+static ll_err take_whole(reader *r, const key *k, const json_t *v)
+{
+    CHECK(json_is_integer(v) && json_integer_value(v) >= 0, LL_E_ARG,
+          "%s wants a whole number, 0 or more", k->name);
+    *(int64_t *)place(r, k) = json_integer_value(v);
+    return LL_OK;
+}
+
+static ll_err take_text(reader *r, const key *k, const json_t *v)
+{
+    return text(r, k->name, v, (const char **)place(r, k));
 }
 
 /* A text, a list of one, or tokens. */
-static ll_err take_prompt(reader *r, const char *key, const json_t *v)
+static ll_err take_prompt(reader *r, const key *k, const json_t *v)
 {
     size_t n = json_array_size(v);
     if (json_is_array(v) && n == 1 && json_is_string(json_array_get(v, 0)))
         v = json_array_get(v, 0);
-    if (json_is_string(v)) return text(r, key, v, &r->out->prompt);
+    if (json_is_string(v)) return text(r, k->name, v, &r->out->prompt);
     CHECK(n, LL_E_ARG, "prompt wants a text, or a list of tokens (one prompt a request)");
     r->out->tokens = LL_NEW_ARRAY(r->a, int32_t, n);
     r->out->n_token = (int)n;
@@ -81,7 +96,7 @@ static ll_err content(reader *r, const json_t *v, const char **out)
     return LL_OK;
 }
 
-static ll_err take_messages(reader *r, const char *, const json_t *v)
+static ll_err take_messages(reader *r, const key *, const json_t *v)
 {
     static const char *const roles[] = {"system", "developer", "user", "assistant"};
     size_t n = json_array_size(v);
@@ -100,130 +115,97 @@ static ll_err take_messages(reader *r, const char *, const json_t *v)
     return LL_OK;
 }
 
-static ll_err take_most(reader *r, const char *key, const json_t *v)
+static ll_err take_seed(reader *r, const key *k, const json_t *v)
 {
-    return whole(key, v, 0, &r->out->most);
-}
-
-static ll_err take_temperature(reader *r, const char *key, const json_t *v)
-{
-    return number(key, v, 0, 100, &r->out->how.temperature);
-}
-
-static ll_err take_top_p(reader *r, const char *key, const json_t *v)
-{
-    return number(key, v, 1e-9, 1, &r->out->how.top_p);
-}
-
-static ll_err take_min_p(reader *r, const char *key, const json_t *v)
-{
-    return number(key, v, 0, 1, &r->out->how.min_p);
-}
-
-static ll_err take_top_k(reader *r, const char *key, const json_t *v)
-{
-    return whole(key, v, 0, &r->out->how.top_k);
-}
-
-static ll_err take_repetition(reader *r, const char *key, const json_t *v)
-{
-    return number(key, v, 1e-3, 1e3, &r->out->how.repetition);
-}
-
-static ll_err take_seed(reader *r, const char *key, const json_t *v)
-{
-    CHECK(json_is_integer(v), LL_E_ARG, "%s wants a whole number", key);
+    CHECK(json_is_integer(v), LL_E_ARG, "%s wants a whole number", k->name);
     r->out->how.seed = (uint64_t)json_integer_value(v);
     r->out->seeded = true;
     return LL_OK;
 }
 
-static ll_err take_stop(reader *r, const char *key, const json_t *v)
+static ll_err take_stop(reader *r, const key *k, const json_t *v)
 {
     size_t n = json_is_string(v) ? 1 : json_array_size(v);
     CHECK((json_is_string(v) || json_is_array(v)) && n <= STOPS, LL_E_ARG,
           "stop wants a text, or a list of %d texts at most", STOPS);
     r->out->stop.v = LL_NEW_ARRAY(r->a, const char *, n + 1);
     for (size_t i = 0; i < n; i++)
-        TRY(text(r, key, json_is_string(v) ? v : json_array_get(v, i),
+        TRY(text(r, k->name, json_is_string(v) ? v : json_array_get(v, i),
                  &r->out->stop.v[r->out->stop.n++]));
     return LL_OK;
 }
 
-static ll_err take_stream(reader *r, const char *key, const json_t *v)
+static ll_err take_stream(reader *r, const key *k, const json_t *v)
 {
-    CHECK(json_is_boolean(v), LL_E_ARG, "%s wants true or false", key);
+    CHECK(json_is_boolean(v), LL_E_ARG, "%s wants true or false", k->name);
     r->out->stream = json_is_true(v);
     return LL_OK;
 }
 
-static ll_err take_stream_options(reader *r, const char *key, const json_t *v)
+static ll_err take_stream_options(reader *r, const key *k, const json_t *v)
 {
-    CHECK(json_is_object(v), LL_E_ARG, "%s wants an object", key);
+    CHECK(json_is_object(v), LL_E_ARG, "%s wants an object", k->name);
     r->out->usage = json_is_true(json_object_get(v, "include_usage"));
     return LL_OK;
 }
 
-static ll_err pass_over(reader *, const char *, const json_t *)
+static ll_err pass_over(reader *, const key *, const json_t *)
 {
     return LL_OK;
 }
 
 /* Says what is so anyway: 0, 1 of n, false, an empty list. */
-static ll_err as_it_is(reader *, const char *key, const json_t *v)
+static ll_err as_it_is(reader *, const key *k, const json_t *v)
 {
-    double usual = !strcmp(key, "n") || !strcmp(key, "best_of") ? 1 : 0;
+    double usual = !strcmp(k->name, "n") || !strcmp(k->name, "best_of") ? 1 : 0;
     bool is = json_is_false(v) || (json_is_number(v) && json_number_value(v) == usual) ||
               (json_is_array(v) && !json_array_size(v)) ||
               (json_is_object(v) && !json_object_size(v));
-    CHECK(is, LL_E_ARG, "%s: only %s is done here", key, usual > 0 ? "1" : "none of it");
+    CHECK(is, LL_E_ARG, "%s: only %s is done here", k->name, usual > 0 ? "1" : "none of it");
     return LL_OK;
 }
 
-static ll_err take_format(reader *, const char *key, const json_t *v)
+static ll_err take_format(reader *, const key *k, const json_t *v)
 {
     const char *type = json_string_value(json_object_get(v, "type"));
     CHECK(type && !strcmp(type, "text"), LL_E_ARG, "%s: only {\"type\": \"text\"} is done here",
-          key);
+          k->name);
     return LL_OK;
 }
 
-static const struct key {
-    const char *name;
-    int of; /* 1: completions, 2: chats, 3: both */
-    taker *f;
-} keys[] = {{"model", 3, take_model},
-            {"prompt", 1, take_prompt},
-            {"messages", 2, take_messages},
-            {"max_tokens", 3, take_most},
-            {"max_completion_tokens", 2, take_most},
-            {"temperature", 3, take_temperature},
-            {"top_p", 3, take_top_p},
-            {"top_k", 3, take_top_k},
-            {"min_p", 3, take_min_p},
-            {"repetition_penalty", 3, take_repetition},
-            {"seed", 3, take_seed},
-            {"stop", 3, take_stop},
-            {"stream", 3, take_stream},
-            {"stream_options", 3, take_stream_options},
-            {"response_format", 2, take_format},
-            {"user", 3, pass_over},
-            {"metadata", 3, pass_over},
-            {"store", 3, as_it_is},
-            {"n", 3, as_it_is},
-            {"best_of", 1, as_it_is},
-            {"echo", 1, as_it_is},
-            {"logprobs", 3, as_it_is},
-            {"presence_penalty", 3, as_it_is},
-            {"frequency_penalty", 3, as_it_is},
-            {"logit_bias", 3, as_it_is},
-            {"tools", 2, as_it_is}};
+#define AT(field) offsetof(ll_asked, field)
+static const key keys[] = {{"model", 3, take_text, AT(model)},
+                           {"prompt", 1, take_prompt},
+                           {"messages", 2, take_messages},
+                           {"max_tokens", 3, take_whole, AT(most)},
+                           {"max_completion_tokens", 2, take_whole, AT(most)},
+                           {"temperature", 3, take_number, AT(how.temperature), 0, 100},
+                           {"top_p", 3, take_number, AT(how.top_p), 1e-9, 1},
+                           {"top_k", 3, take_whole, AT(how.top_k)},
+                           {"min_p", 3, take_number, AT(how.min_p), 0, 1},
+                           {"repetition_penalty", 3, take_number, AT(how.repetition), 1e-3, 1e3},
+                           {"seed", 3, take_seed},
+                           {"stop", 3, take_stop},
+                           {"stream", 3, take_stream},
+                           {"stream_options", 3, take_stream_options},
+                           {"response_format", 2, take_format},
+                           {"user", 3, pass_over},
+                           {"metadata", 3, pass_over},
+                           {"store", 3, as_it_is},
+                           {"n", 3, as_it_is},
+                           {"best_of", 1, as_it_is},
+                           {"echo", 1, as_it_is},
+                           {"logprobs", 3, as_it_is},
+                           {"presence_penalty", 3, as_it_is},
+                           {"frequency_penalty", 3, as_it_is},
+                           {"logit_bias", 3, as_it_is},
+                           {"tools", 2, as_it_is}};
 
 static ll_err take(reader *r, const char *name, const json_t *v, int of)
 {
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
         if (!strcmp(keys[i].name, name) && keys[i].of & of)
-            return json_is_null(v) ? LL_OK : keys[i].f(r, name, v);
+            return json_is_null(v) ? LL_OK : keys[i].f(r, &keys[i], v);
     FAIL(LL_E_ARG, "%.60s is not known here", name);
 }
 
@@ -250,9 +232,7 @@ ll_err ll_asked_parse(const char *text, size_t n, bool chat, const ll_draw_opts 
     reader r = {a, out};
     json_error_t e;
     *out = (ll_asked){.most = -1, .how = *usual};
-    json_t *root = json_loadb(text, n, JSON_REJECT_DUPLICATES, &e);
+    json_auto_t *root = json_loadb(text, n, JSON_REJECT_DUPLICATES, &e);
     CHECK(root, LL_E_ARG, "the body is no JSON: %s", e.text);
-    ll_err rc = take_all(&r, root, chat ? 2 : 1);
-    json_decref(root);
-    return rc;
+    return take_all(&r, root, chat ? 2 : 1);
 }

@@ -8,25 +8,25 @@
 #include <malloc.h>
 #include <string.h>
 
-#define OPT(field) offsetof(ll_comm_bench_opts, field)
+#define OPT(field) LL_OPT(ll_comm_bench_opts, field)
 static const ll_arg args[] = {
-    {"--ranks|-n", LL_ARG_COUNT, OPT(ranks), "N", "how many ranks to start"},
-    {"--op", LL_ARG_TEXT, OPT(op), "NAME", "the collective", "all-reduce"},
-    {"--sizes", LL_ARG_TEXT, OPT(sizes), "LIST", "bytes on every rank", "4K,64K,1M,16M,64M"},
-    {"--algorithms", LL_ARG_TEXT, OPT(algorithms), "LIST",
+    {"--ranks|-n", LL_ARG_COUNT, offsetof(ll_comm_bench_opts, ranks), "N",
+     "how many ranks to start"},
+    {"--op", OPT(op), "NAME", "the collective", "all-reduce"},
+    {"--sizes", OPT(sizes), "LIST", "bytes on every rank", "4K,64K,1M,16M,64M"},
+    {"--algorithms", OPT(algorithms), "LIST",
      "names, or all; the default leaves out those predicted to be 20 times slower than the best"},
-    {"--segment", LL_ARG_TEXT, OPT(segment), "BYTES",
-     "for algorithms that cut; without it the tuner's"},
-    {"--dtype", LL_ARG_TEXT, OPT(dtype), "TYPE", "of the elements", "f32"},
-    {"--canonical", LL_ARG_FLAG, OPT(canonical), NULL, "only sums in canonical order"},
-    {"--shared", LL_ARG_FLAG, OPT(shared), NULL, "data lies in memory that the ranks share"},
-    {"--codec", LL_ARG_WORDS, OPT(codecs), "TEXT",
+    {"--segment", OPT(segment), "BYTES", "for algorithms that cut; without it the tuner's"},
+    {"--dtype", OPT(dtype), "TYPE", "of the elements", "f32"},
+    {"--canonical", OPT(canonical), NULL, "only sums in canonical order"},
+    {"--shared", OPT(shared), NULL, "data lies in memory that the ranks share"},
+    {"--codec", OPT(codecs), "TEXT",
      "also a compressed all-reduce, such as qsgd:4 (f32, may be given many times)"},
-    {"--seconds", LL_ARG_NUMBER, OPT(seconds), "S", "how long to measure", "6"},
-    {"--fresh", LL_ARG_FLAG, OPT(fresh), NULL, "tune anew, even if there is a table"},
-    {"--table", LL_ARG_TEXT, OPT(table), "FILE", "the tuner's table"},
-    {"--json", LL_ARG_FLAG, OPT(json), NULL, "one JSON list on standard output"},
-    {"--svg", LL_ARG_TEXT, OPT(svg), "FILE", "draw measured and predicted times"},
+    {"--seconds", OPT(seconds), "S", "how long to measure", "6"},
+    {"--fresh", OPT(fresh), NULL, "tune anew, even if there is a table"},
+    {"--table", OPT(table), "FILE", "the tuner's table"},
+    {"--json", OPT(json), NULL, "one JSON list on standard output"},
+    {"--svg", OPT(svg), "FILE", "draw measured and predicted times"},
     {0}};
 
 static ll_err find_coll(const char *name, ll_coll *out)

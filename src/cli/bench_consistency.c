@@ -23,20 +23,19 @@ typedef struct opts {
 } opts;
 
 static const ll_arg args[] = {
-    {"RUN", LL_ARG_TEXT, offsetof(opts, run), NULL, "a run file or a bundled run's name"},
+    {"RUN", LL_OPT(opts, run), NULL, "a run file or a bundled run's name"},
     {"-n", LL_ARG_COUNT, offsetof(opts, ranks), "N", "on so many ranks", "4"},
-    {"--replicas", LL_ARG_INT, offsetof(opts, replicas), "R", "as so many replicas (0: N)"},
-    {"--presets", LL_ARG_TEXT, offsetof(opts, presets), "LIST",
+    {"--replicas", LL_OPT(opts, replicas), "R", "as so many replicas (0: N)"},
+    {"--presets", LL_OPT(opts, presets), "LIST",
      "of parallel.consistency, each with other settings of section parallel behind a +",
      "sync,local,diloco+every=20+codec=int8"},
-    {"--set|-s", LL_ARG_WORDS, offsetof(opts, set), "KEY=VALUE",
-     "override a setting of the run, for all"},
-    {"--out", LL_ARG_TEXT, offsetof(opts, out), "DIR", "a run's folder for each preset goes there",
+    {"--set|-s", LL_OPT(opts, set), "KEY=VALUE", "override a setting of the run, for all"},
+    {"--out", LL_OPT(opts, out), "DIR", "a run's folder for each preset goes there",
      "runs/consistency"},
-    {"--svg", LL_ARG_TEXT, offsetof(opts, svg), "FILE", "the picture (empty: DIR/consistency.svg)"},
-    {"--html", LL_ARG_TEXT, offsetof(opts, html), "FILE",
+    {"--svg", LL_OPT(opts, svg), "FILE", "the picture (empty: DIR/consistency.svg)"},
+    {"--html", LL_OPT(opts, html), "FILE",
      "table and picture as one page (empty: DIR/consistency.html)"},
-    {"--json", LL_ARG_FLAG, offsetof(opts, json), NULL, "one JSON object on standard output"},
+    {"--json", LL_OPT(opts, json), NULL, "one JSON object on standard output"},
     {0}};
 
 enum { TIME, BYTES, SAMPLES, N_AXIS };
@@ -79,12 +78,11 @@ static void see_time(void *context, int64_t step, const json_t *line)
 static ll_err read_row(row *r, const char *folder, const char *text, size_t bytes)
 {
     size_t kept;
-    json_t *j = json_loadb(text, bytes, 0, NULL);
+    json_auto_t *j = json_loadb(text, bytes, 0, NULL);
     CHECK(j, LL_E_IO, "train printed no JSON");
     r->train_loss = ll_json_number(j, "train_loss");
     r->val_loss = ll_json_number(j, "val_loss");
     r->seconds = ll_json_number(j, "seconds");
-    json_decref(j);
     TRY(ll_metrics_lines(ll_arena_printf(r->arena, "%s/metrics.jsonl", folder), INT64_MAX, see_loss,
                          r, &kept));
     TRY(ll_metrics_lines(ll_arena_printf(r->arena, "%s/timing.jsonl", folder), INT64_MAX, see_time,

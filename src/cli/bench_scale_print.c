@@ -81,11 +81,9 @@ ll_err ll_scale_point_parse(const char *text, size_t bytes, ll_arena *a, ll_scal
 {
     json_error_t why;
     *out = (ll_scale_point){0};
-    json_t *j = json_loadb(text, bytes, 0, &why);
+    json_auto_t *j = json_loadb(text, bytes, 0, &why);
     CHECK(j, LL_E_IO, "what a job printed is not JSON: %s", why.text);
-    ll_err rc = read_point(j, a, out);
-    json_decref(j);
-    return rc;
+    return read_point(j, a, out);
 }
 
 /* ---- numbers made of them ---- */

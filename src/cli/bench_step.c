@@ -17,20 +17,18 @@ typedef struct opts {
 } opts;
 
 static const ll_arg args[] = {
-    {"MODEL", LL_ARG_TEXT, offsetof(opts, model), NULL, "a model's name, or a run"},
+    {"MODEL", LL_OPT(opts, model), NULL, "a model's name, or a run"},
     {"--batch|-b", LL_ARG_SETTING, offsetof(opts, set), "N", "samples in a step", "train.batch"},
     {"--threads|-t", LL_ARG_SETTING, offsetof(opts, set), "N", "default: one for each core",
      "train.threads"},
     {"--machine", LL_ARG_SETTING, offsetof(opts, set), "M", "what computes", "train.machine"},
     {"--precision", LL_ARG_SETTING, offsetof(opts, set), "P", "of products", "train.precision"},
-    {"--seconds", LL_ARG_NUMBER, offsetof(opts, seconds), "S",
-     "how long to measure; a GPU is warmed up for as long", "3"},
-    {"--set|-s", LL_ARG_WORDS, offsetof(opts, set), "KEY=VALUE",
-     "override a setting, such as model.layers=4"},
-    {"--profile", LL_ARG_FLAG, offsetof(opts, profile), NULL, "where the time goes, by op"},
-    {"--peak", LL_ARG_NUMBER, offsetof(opts, peak), "FLOPS",
-     "of the GPU; default: what its maker states"},
-    {"--json", LL_ARG_FLAG, offsetof(opts, json), NULL, "one JSON object on standard output"},
+    {"--seconds", LL_OPT(opts, seconds), "S", "how long to measure; a GPU is warmed up for as long",
+     "3"},
+    {"--set|-s", LL_OPT(opts, set), "KEY=VALUE", "override a setting, such as model.layers=4"},
+    {"--profile", LL_OPT(opts, profile), NULL, "where the time goes, by op"},
+    {"--peak", LL_OPT(opts, peak), "FLOPS", "of the GPU; default: what its maker states"},
+    {"--json", LL_OPT(opts, json), NULL, "one JSON object on standard output"},
     {0}};
 
 static json_t *lines_json(const ll_bench_line *lines, int n, const char *key)

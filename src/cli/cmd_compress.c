@@ -18,9 +18,9 @@ typedef struct opts {
 } opts;
 
 static const ll_arg args[] = {
-    {"RUN_FOLDER", LL_ARG_TEXT, offsetof(ll_talk_opts, folder), NULL,
+    {"RUN_FOLDER", LL_OPT(ll_talk_opts, folder), NULL,
      "of a model of tokens that was trained, or imported"},
-    {"--to", LL_ARG_TEXT, offsetof(opts, to), "FORMS",
+    {"--to", LL_OPT(opts, to), "FORMS",
      "f32, int8 and int4; int4+gptq: rounded so that products of the training data change least, "
      "not each weight; +kv8: also keys and values of 8 bits; with commas between",
      "f32,int8,int4,int8+kv8"},
@@ -29,14 +29,10 @@ static const ll_arg args[] = {
     {"--samples", LL_ARG_COUNT, offsetof(opts, samples), "N",
      "of the validation data, of model.seq tokens each", "8"},
     {"--tokens|-n", LL_ARG_COUNT, offsetof(opts, draws), "N", "drawn for the speed", "32"},
-    {"--checkpoint", LL_ARG_TEXT, offsetof(ll_talk_opts, checkpoint), "FILE",
-     "this one, not the run's newest"},
-    {"--init", LL_ARG_TEXT, offsetof(ll_talk_opts, init), "FILE",
-     "weights of another system's, in place of a checkpoint (as for train)"},
-    {"--set|-s", LL_ARG_WORDS, offsetof(ll_talk_opts, set), "KEY=VALUE",
+    LL_CHECKPOINT_ARGS(ll_talk_opts),
+    {"--set|-s", LL_OPT(ll_talk_opts, set), "KEY=VALUE",
      "override a setting of the run, such as data.name=kjv"},
-    {"--json", LL_ARG_FLAG, offsetof(ll_talk_opts, json), NULL,
-     "one JSON object on standard output"},
+    {"--json", LL_OPT(ll_talk_opts, json), NULL, "one JSON object on standard output"},
     {0}};
 
 typedef struct form {
@@ -128,7 +124,7 @@ static ll_err try_form(const opts *o, const windows *w, form *f)
 
 static ll_err show(const opts *o, const form *f, int n, const windows *w)
 {
-    json_t *list = json_array();
+    json_auto_t *list = json_array();
     char a[LL_NUMBER_TEXT], b[LL_NUMBER_TEXT];
     if (!o->talk.json)
         printf("%-12s %10s %12s %12s %9s %9s %9s\n", "form", "weights", "cache/token", "perplexity",
@@ -147,9 +143,8 @@ static ll_err show(const opts *o, const form *f, int n, const windows *w)
                    exp(x->loss), 100 * change, x->read, x->drawn);
     }
     if (o->talk.json)
-        return ll_cli_json(json_pack("{s:o, s:I, s:I}", "forms", list, "samples", (json_int_t)w->n,
+        return ll_cli_json(json_pack("{s:O, s:I, s:I}", "forms", list, "samples", (json_int_t)w->n,
                                      "seq", (json_int_t)w->seq));
-    json_decref(list);
     printf("of %lld windows of %lld tokens; change: of perplexity, from the first\n",
            (long long)w->n, (long long)w->seq);
     return LL_OK;

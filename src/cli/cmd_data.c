@@ -14,17 +14,15 @@ typedef struct opts {
 } opts;
 
 static const ll_arg args[] = {
-    {"[NAME]", LL_ARG_TEXT, offsetof(opts, name), NULL, "show samples of this dataset"},
-    {"--path", LL_ARG_TEXT, offsetof(opts, path), "PATH", "where its files are"},
-    {"--format", LL_ARG_TEXT, offsetof(opts, format), "F", "of files at --path: " LL_DATA_FORMATS},
-    {"--fields", LL_ARG_TEXT, offsetof(opts, fields), "MAP",
-     "of arrays, those to take: x=images,y=labels"},
-    {"--image", LL_ARG_INT, offsetof(opts, image), "N", "pictures are shown so large", "32"},
-    {"--from", LL_ARG_INT, offsetof(opts, from), "N", "the first sample shown", "0"},
-    {"--count|-n", LL_ARG_INT, offsetof(opts, count), "N", "images, samples, or hundreds of tokens",
-     "4"},
-    {"--val", LL_ARG_FLAG, offsetof(opts, val), NULL, "of the validation part"},
-    {"--json", LL_ARG_FLAG, offsetof(opts, json), NULL, "JSON on standard output, no samples"},
+    {"[NAME]", LL_OPT(opts, name), NULL, "show samples of this dataset"},
+    {"--path", LL_OPT(opts, path), "PATH", "where its files are"},
+    {"--format", LL_OPT(opts, format), "F", "of files at --path: " LL_DATA_FORMATS},
+    {"--fields", LL_OPT(opts, fields), "MAP", "of arrays, those to take: x=images,y=labels"},
+    {"--image", LL_OPT(opts, image), "N", "pictures are shown so large", "32"},
+    {"--from", LL_OPT(opts, from), "N", "the first sample shown", "0"},
+    {"--count|-n", LL_OPT(opts, count), "N", "images, samples, or hundreds of tokens", "4"},
+    {"--val", LL_OPT(opts, val), NULL, "of the validation part"},
+    {"--json", LL_OPT(opts, json), NULL, "JSON on standard output, no samples"},
     {0}};
 
 static const char *const kinds[] = {
@@ -64,7 +62,7 @@ static ll_err list(const opts *o)
 {
     ll_data_entry e[LL_MAX_DATASETS];
     int n = ll_dataset_list(e);
-    json_t *all = json_array();
+    json_auto_t *all = json_array();
     for (int i = 0; i < n; i++) {
         char bytes[LL_NUMBER_TEXT];
         if (o->json) {
@@ -81,8 +79,7 @@ static ll_err list(const opts *o)
         } else
             printf("%-14s %s: not here; %s\n", e[i].name, e[i].help, e[i].source);
     }
-    if (o->json) return ll_cli_json(all);
-    json_decref(all);
+    if (o->json) return ll_cli_json(json_incref(all));
     printf("\nThe folder for data is %s (LOOPLINE_DATA names another).\n"
            "loopline data NAME shows samples; loopline data --path FILE --format F those of any "
            "file or folder.\n",

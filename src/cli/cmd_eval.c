@@ -16,21 +16,18 @@ typedef struct opts {
 } opts;
 
 static const ll_arg args[] = {
-    {"RUN_FOLDER", LL_ARG_TEXT, offsetof(opts, folder), NULL, "where loopline train put the run"},
-    {"--checkpoint", LL_ARG_TEXT, offsetof(opts, checkpoint), "FILE",
-     "this one, not the run's newest"},
-    {"--init", LL_ARG_TEXT, offsetof(opts, init), "FILE",
-     "weights of another system's, in place of a checkpoint (as for train)"},
-    {"--samples", LL_ARG_INT, offsetof(opts, samples), "N",
+    {"RUN_FOLDER", LL_OPT(opts, folder), NULL, "where loopline train put the run"},
+    LL_CHECKPOINT_ARGS(opts),
+    {"--samples", LL_OPT(opts, samples), "N",
      "the first N validation samples (0: all); as -s train.eval_samples"},
-    {"--classes", LL_ARG_FLAG, offsetof(opts, classes), NULL,
+    {"--classes", LL_OPT(opts, classes), NULL,
      "precision, recall and F1 of each class, and which are taken for which"},
-    {"--confusion", LL_ARG_TEXT, offsetof(opts, confusion), "FILE.svg",
+    {"--confusion", LL_OPT(opts, confusion), "FILE.svg",
      "which classes are taken for which, as a picture"},
     {"--top|-k", LL_ARG_COUNT, offsetof(opts, top), "K",
      "how often the label is among the K likeliest classes"},
-    {"--set|-s", LL_ARG_WORDS, offsetof(opts, set), "KEY=VALUE", "override a setting of the run"},
-    {"--json", LL_ARG_FLAG, offsetof(opts, json), NULL, "one JSON object on standard output"},
+    {"--set|-s", LL_OPT(opts, set), "KEY=VALUE", "override a setting of the run"},
+    {"--json", LL_OPT(opts, json), NULL, "one JSON object on standard output"},
     {0}};
 
 static ll_err score(const opts *o, const ll_trained *t, const ll_dataset *d, ll_score *out)

@@ -23,44 +23,39 @@ typedef struct opts {
 } opts;
 
 static const ll_arg args[] = {
-    {"RUN", LL_ARG_TEXT, offsetof(opts, run), NULL,
+    {"RUN", LL_OPT(opts, run), NULL,
      "where loopline train put the run; with --init also a run file or a model"},
-    {"--weights", LL_ARG_TEXT, offsetof(opts, weights), "FILE.safetensors",
-     "parameters and statistics alone"},
-    {"--adapter", LL_ARG_TEXT, offsetof(opts, adapter), "DIR",
-     "adapters (train.lora) alone, as PEFT has them"},
-    {"--hf", LL_ARG_TEXT, offsetof(opts, hf), "DIR",
+    {"--weights", LL_OPT(opts, weights), "FILE.safetensors", "parameters and statistics alone"},
+    {"--adapter", LL_OPT(opts, adapter), "DIR", "adapters (train.lora) alone, as PEFT has them"},
+    {"--hf", LL_OPT(opts, hf), "DIR",
      "a folder of Hugging Face's, for transformers: config.json, model.safetensors, tokenizer; "
      "adapters are merged"},
-    {"--overwrite", LL_ARG_FLAG, offsetof(opts, overwrite), NULL,
+    {"--overwrite", LL_OPT(opts, overwrite), NULL,
      "with --hf: files of a model that are in DIR are removed first"},
-    {"--gguf", LL_ARG_TEXT, offsetof(opts, gguf), "FILE.gguf",
+    {"--gguf", LL_OPT(opts, gguf), "FILE.gguf",
      "a GGUF file, for llama.cpp: weights, sizes, tokenizer; adapters are merged"},
-    {"--map", LL_ARG_TEXT, offsetof(opts, map), "MAP",
+    {"--map", LL_OPT(opts, map), "MAP",
      "with --weights and --adapter: names and layouts of another system: pytorch, "
      "torchvision-resnet, "
      "torchvision-alexnet, torchvision-googlenet, "
      "torchvision-mobilenetv2, torchvision-squeezenet, torchvision-vgg, hf-gpt2, hf-llama, "
      "hf-bert, or a file; default: ours"},
-    {"--dtype", LL_ARG_TEXT, offsetof(opts, dtype), "TYPE",
+    {"--dtype", LL_OPT(opts, dtype), "TYPE",
      "with --weights, --hf and --gguf: f32, bf16 or f16; of "
      "--gguf also q8_0 and q4_1",
      "f32"},
-    {"--calibrate", LL_ARG_INT, offsetof(opts, calibrate), "N",
+    {"--calibrate", LL_OPT(opts, calibrate), "N",
      "with --dtype q4_1: rounded so that products of N windows of the training data change least "
      "(GPTQ); 0: to nearest",
      "0"},
-    {"--c", LL_ARG_TEXT, offsetof(opts, c), "DIR",
+    {"--c", LL_OPT(opts, c), "DIR",
      "a C program, of plain loops, that needs libc and libm alone, and its weights"},
-    {"--onnx", LL_ARG_TEXT, offsetof(opts, onnx), "FILE.onnx",
+    {"--onnx", LL_OPT(opts, onnx), "FILE.onnx",
      "an ONNX model (opset 17), for any number of samples, which lie as predict takes them"},
-    {"--result", LL_ARG_TEXT, offsetof(opts, result), "NAME",
+    {"--result", LL_OPT(opts, result), "NAME",
      "with --c and --onnx: what it makes (as for predict)"},
-    {"--checkpoint", LL_ARG_TEXT, offsetof(opts, checkpoint), "FILE",
-     "this one, not the run's newest"},
-    {"--init", LL_ARG_TEXT, offsetof(opts, init), "FILE",
-     "weights of another system's, in place of a checkpoint (as for train)"},
-    {"--set|-s", LL_ARG_WORDS, offsetof(opts, set), "KEY=VALUE", "override a setting of the run"},
+    LL_CHECKPOINT_ARGS(opts),
+    {"--set|-s", LL_OPT(opts, set), "KEY=VALUE", "override a setting of the run"},
     {0}};
 
 static ll_err write_weights(const opts *o, const ll_trained *t)

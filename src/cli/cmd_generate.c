@@ -16,11 +16,11 @@ typedef struct opts {
 } opts;
 
 static const ll_arg args[] = {
-    {"RUN_FOLDER", LL_ARG_TEXT, offsetof(ll_talk_opts, folder), NULL,
+    {"RUN_FOLDER", LL_OPT(ll_talk_opts, folder), NULL,
      "of a model of tokens that was trained, or imported"},
-    {"--prompt|-p", LL_ARG_WORDS, offsetof(opts, prompts), "TEXT",
+    {"--prompt|-p", LL_OPT(opts, prompts), "TEXT",
      "what the text begins with; several go side by side (default: a new line)"},
-    {"--draft", LL_ARG_TEXT, offsetof(opts, draft), "RUN_FOLDER",
+    {"--draft", LL_OPT(opts, draft), "RUN_FOLDER",
      "of a smaller model of the same tokens, which guesses what follows: the same text, sooner"},
     {"--draft-tokens", LL_ARG_COUNT, offsetof(opts, guesses), "K", "guesses at once", "4"},
     LL_TALK_ARGS("400", LL_TALK_MESH)};
@@ -44,7 +44,7 @@ static json_t *one_json(const ll_talk *t, int64_t i, const char *prompt, const l
 
 static ll_err show(const ll_talk *t, char *const *prompts, const ll_saying *s, int64_t n)
 {
-    json_t *all = json_array();
+    json_auto_t *all = json_array();
     for (int64_t i = 0; i < n && t->o->json; i++)
         json_array_append_new(all, one_json(t, i, prompts[i], &s[i]));
     for (int64_t i = 0; i < n && !t->o->json && n > 1; i++) {
@@ -52,13 +52,7 @@ static ll_err show(const ll_talk *t, char *const *prompts, const ll_saying *s, i
         if (s[i].text.len) fwrite(s[i].text.text, 1, s[i].text.len, stdout);
         printf("\n");
     }
-    if (t->o->json && n == 1) {
-        json_t *one = json_incref(json_array_get(all, 0));
-        json_decref(all);
-        return ll_cli_json(one);
-    }
-    if (t->o->json) return ll_cli_json(all);
-    json_decref(all);
+    if (t->o->json) return ll_cli_json(json_incref(n == 1 ? json_array_get(all, 0) : all));
     if (n == 1) printf("\n");
     return LL_OK;
 }

@@ -23,18 +23,17 @@ typedef struct opts {
 } opts;
 
 static const ll_arg args[] = {
-    {"WHAT...", LL_ARG_WORDS, offsetof(opts, what), NULL,
+    {"WHAT...", LL_OPT(opts, what), NULL,
      "an ONNX or GGUF file, or a folder of Hugging Face's; with --check folders of ONNX's tests, "
      "or "
      "of such folders"},
-    {"--out|-o", LL_ARG_TEXT, offsetof(opts, out), "DIR",
+    {"--out|-o", LL_OPT(opts, out), "DIR",
      "put a run of it there: run.yaml, the model or its weights, its tokenizer"},
-    {"--names", LL_ARG_TEXT, offsetof(opts, names), "FILE",
+    {"--names", LL_OPT(opts, names), "FILE",
      "with --out: what its classes are called, a line each, for predict"},
-    {"--check", LL_ARG_FLAG, offsetof(opts, check), NULL,
-     "run ONNX's tests: model.onnx, test_data_set_*"},
-    {"--machine", LL_ARG_TEXT, offsetof(opts, machine), "NAME", "with --check: ref or cpu (cpu)"},
-    {"--json", LL_ARG_FLAG, offsetof(opts, json), NULL, "one JSON object on standard output"},
+    {"--check", LL_OPT(opts, check), NULL, "run ONNX's tests: model.onnx, test_data_set_*"},
+    {"--machine", LL_OPT(opts, machine), "NAME", "with --check: ref or cpu (cpu)"},
+    {"--json", LL_OPT(opts, json), NULL, "one JSON object on standard output"},
     {0}};
 
 /* ---- --check ---- */

@@ -24,41 +24,40 @@ typedef struct opts {
 } opts;
 
 static const ll_arg args[] = {
-    {"WHAT", LL_ARG_TEXT, offsetof(opts, what), NULL,
+    {"WHAT", LL_OPT(opts, what), NULL,
      "a run, a model's name, or a checkpoint (a .safetensors file)"},
-    {"--graph", LL_ARG_FLAG, offsetof(opts, graph), NULL,
+    {"--graph", LL_OPT(opts, graph), NULL,
      "the graph as declared, with gradients and update, as text"},
-    {"--program", LL_ARG_FLAG, offsetof(opts, program), NULL,
+    {"--program", LL_OPT(opts, program), NULL,
      "the program it is compiled to, with every tensor's place in memory"},
-    {"--dot", LL_ARG_FLAG, offsetof(opts, dot), NULL,
-     "the graph as a picture: pipe it into Graphviz's dot -Tsvg"},
-    {"--mesh|-m", LL_ARG_TEXT, offsetof(opts, mesh), "MESH",
+    {"--dot", LL_OPT(opts, dot), NULL, "the graph as a picture: pipe it into Graphviz's dot -Tsvg"},
+    {"--mesh|-m", LL_OPT(opts, mesh), "MESH",
      "cut over ranks, such as data=2,tensor=2: one rank's graph and program"},
-    {"--zero", LL_ARG_INT, offsetof(opts, zero), "K",
+    {"--zero", LL_OPT(opts, zero), "K",
      "with --mesh: cut over axis data: 1 optimizer state, 2 and gradients, 3 and parameters"},
-    {"--rank", LL_ARG_INT, offsetof(opts, rank), "R", "with --mesh: which rank's", "0"},
-    {"--layouts", LL_ARG_FLAG, offsetof(opts, layouts), NULL,
+    {"--rank", LL_OPT(opts, rank), "R", "with --mesh: which rank's", "0"},
+    {"--layouts", LL_OPT(opts, layouts), NULL,
      "with --mesh: how every value lies on the ranks, every cut, every collective"},
-    {"--schedule", LL_ARG_FLAG, offsetof(opts, schedule), NULL,
+    {"--schedule", LL_OPT(opts, schedule), NULL,
      "with --mesh pipe=2: the pipeline's stages, and a picture of who does what when"},
-    {"--conv", LL_ARG_FLAG, offsetof(opts, conv), NULL,
+    {"--conv", LL_OPT(opts, conv), NULL,
      "how train.conv fast makes each convolution under train.workspace, and what other limits "
      "cost; "
      "what was not measured yet is"},
-    {"--svg", LL_ARG_TEXT, offsetof(opts, svg), "FILE", "with --schedule: the picture as SVG too"},
-    {"--as", LL_ARG_TEXT, offsetof(opts, form), "text|csv",
+    {"--svg", LL_OPT(opts, svg), "FILE", "with --schedule: the picture as SVG too"},
+    {"--as", LL_OPT(opts, form), "text|csv",
      "with --schedule: the schedule alone, to be edited and given to parallel.schedule"},
-    {"--eval", LL_ARG_FLAG, offsetof(opts, eval), NULL, "the graph for evaluation, not training"},
+    {"--eval", LL_OPT(opts, eval), NULL, "the graph for evaluation, not training"},
     {"--machine", LL_ARG_SETTING, offsetof(opts, set), "M", "what is to compute", "train.machine"},
-    {"--set|-s", LL_ARG_WORDS, offsetof(opts, set), "KEY=VALUE", "override a setting"},
-    {"--json", LL_ARG_FLAG, offsetof(opts, json), NULL, "one JSON object on standard output"},
+    {"--set|-s", LL_OPT(opts, set), "KEY=VALUE", "override a setting"},
+    {"--json", LL_OPT(opts, json), NULL, "one JSON object on standard output"},
     {0}};
 
 /* ---- checkpoints ---- */
 
 static ll_err show_checkpoint(const opts *o, const ll_st_file *f)
 {
-    json_t *list = json_array();
+    json_auto_t *list = json_array();
     uint64_t bytes = 0;
     for (int i = 0; i < ll_st_count(f); i++) {
         const ll_st_entry *e = ll_st_at(f, i);
@@ -75,10 +74,9 @@ static ll_err show_checkpoint(const opts *o, const ll_st_file *f)
         json_t *j = json_object();
         json_object_set_new(j, "step", step ? json_string(step) : json_null());
         json_object_set_new(j, "bytes", json_integer((json_int_t)bytes));
-        json_object_set_new(j, "tensors", list);
+        json_object_set(j, "tensors", list);
         return ll_cli_json(j);
     }
-    json_decref(list);
     char b[LL_NUMBER_TEXT];
     printf("%d tensors, %s, step %s\n", ll_st_count(f), ll_text_bytes((double)bytes, b),
            step ? step : "not said");

@@ -15,10 +15,10 @@ typedef struct opts {
 } opts;
 
 static const ll_arg args[] = {
-    {"[MODEL]", LL_ARG_TEXT, offsetof(opts, name), NULL, "only this one, with its sizes explained"},
-    {"--set|-s", LL_ARG_WORDS, offsetof(opts, set), "KEY=VALUE",
+    {"[MODEL]", LL_OPT(opts, name), NULL, "only this one, with its sizes explained"},
+    {"--set|-s", LL_OPT(opts, set), "KEY=VALUE",
      "a size other than the default, such as model.layers=4"},
-    {"--json", LL_ARG_FLAG, offsetof(opts, json), NULL, "a JSON list on standard output"},
+    {"--json", LL_OPT(opts, json), NULL, "a JSON list on standard output"},
     {0}};
 
 typedef struct facts {
@@ -100,11 +100,9 @@ static ll_err run(const void *given)
               ll_near_hint(&near), near.known);
     }
     CHECK(only || !o->set.n, LL_E_ARG, "--set needs a MODEL");
-    json_t *list = json_array();
-    ll_err rc = all(o, only, list);
-    if (rc == LL_OK && o->json) return ll_cli_json(list);
-    json_decref(list);
-    return rc;
+    json_auto_t *list = json_array();
+    TRY(all(o, only, list));
+    return o->json ? ll_cli_json(json_incref(list)) : LL_OK;
 }
 
 const ll_command ll_command_models = {"models", "lists the models with parameters and cost", args,

@@ -4,27 +4,27 @@
 #include <stddef.h>
 
 static const ll_arg args[] = {
-    {"[RUN]", LL_ARG_TEXT, offsetof(ll_plan_opts, run), NULL, "a run file or a bundled run's name"},
-    {"--cluster", LL_ARG_WORDS, offsetof(ll_plan_opts, clusters), "NAME|FILE",
+    {"[RUN]", LL_OPT(ll_plan_opts, run), NULL, "a run file or a bundled run's name"},
+    {"--cluster", LL_OPT(ll_plan_opts, clusters), "NAME|FILE",
      "the cluster: a bundled one, `this`, or a file"},
     {"--ranks", LL_ARG_COUNT, offsetof(ll_plan_opts, ranks), "N", "chips of it"},
-    {"--mesh", LL_ARG_TEXT, offsetof(ll_plan_opts, mesh), "MESH",
+    {"--mesh", LL_OPT(ll_plan_opts, mesh), "MESH",
      "predict this mesh alone, such as data=4,tensor=8,pipe=2"},
     {"--top", LL_ARG_COUNT, offsetof(ll_plan_opts, top), "K", "show the K best plans", "10"},
     {"--tokens", LL_ARG_COUNT, offsetof(ll_plan_opts, tokens), "N",
      "also tell what training on N tokens (1e10, 10G) takes, with failures"},
-    {"--set|-s", LL_ARG_WORDS, offsetof(ll_plan_opts, set), "KEY=VALUE", "override a setting"},
-    {"--published", LL_ARG_TEXT, offsetof(ll_plan_opts, published), "FILE.csv",
+    {"--set|-s", LL_OPT(ll_plan_opts, set), "KEY=VALUE", "override a setting"},
+    {"--published", LL_OPT(ll_plan_opts, published), "FILE.csv",
      "predict the rows of a table of published results, and tell the errors"},
-    {"--report", LL_ARG_TEXT, offsetof(ll_plan_opts, report), "FILE.html",
+    {"--report", LL_OPT(ll_plan_opts, report), "FILE.html",
      "pictures: roofline, scaling; of a pipeline timeline and memory; with --tokens the cost"},
-    {"--trace", LL_ARG_TEXT, offsetof(ll_plan_opts, trace), "FILE.json",
+    {"--trace", LL_OPT(ll_plan_opts, trace), "FILE.json",
      "the simulated pipeline as a Chrome trace"},
-    {"--large", LL_ARG_FLAG, offsetof(ll_plan_opts, large), NULL,
+    {"--large", LL_OPT(ll_plan_opts, large), NULL,
      "predict ten of the largest trainings that were published"},
-    {"--check", LL_ARG_WORDS, offsetof(ll_plan_opts, check), "FOLDER",
+    {"--check", LL_OPT(ll_plan_opts, check), "FOLDER",
      "how well trainings in this run folder were predicted; may be given many times"},
-    {"--json", LL_ARG_FLAG, offsetof(ll_plan_opts, json), NULL, "print one JSON object"},
+    {"--json", LL_OPT(ll_plan_opts, json), NULL, "print one JSON object"},
     {0}};
 
 static ll_err run(const void *given)

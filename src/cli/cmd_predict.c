@@ -19,23 +19,20 @@ typedef struct opts {
 } opts;
 
 static const ll_arg args[] = {
-    {"RUN_FOLDER", LL_ARG_TEXT, offsetof(opts, folder), NULL, "where loopline train put the run"},
-    {"FILES...", LL_ARG_WORDS, offsetof(opts, files), NULL,
+    {"RUN_FOLDER", LL_OPT(opts, folder), NULL, "where loopline train put the run"},
+    {"FILES...", LL_OPT(opts, files), NULL,
      "pictures (.jpg, .png), arrays (.npy, IDX) of one sample or many, or text of tokens; of a "
      "model "
      "with several inputs NAME=FILE for each"},
     {"--top|-k", LL_ARG_COUNT, offsetof(opts, top), "K", "show the K likeliest classes", "1"},
-    {"--result", LL_ARG_TEXT, offsetof(opts, result), "NAME",
+    {"--result", LL_OPT(opts, result), "NAME",
      "a named value or result of the model; default: logits, else the first result of samples, "
      "else "
      "what the loss reads"},
-    {"--npy", LL_ARG_TEXT, offsetof(opts, npy), "FILE.npy", "write the numbers of all samples"},
-    {"--checkpoint", LL_ARG_TEXT, offsetof(opts, checkpoint), "FILE",
-     "this one, not the run's newest"},
-    {"--init", LL_ARG_TEXT, offsetof(opts, init), "FILE",
-     "weights of another system's, in place of a checkpoint (as for train)"},
-    {"--set|-s", LL_ARG_WORDS, offsetof(opts, set), "KEY=VALUE", "override a setting of the run"},
-    {"--json", LL_ARG_FLAG, offsetof(opts, json), NULL, "one JSON object on standard output"},
+    {"--npy", LL_OPT(opts, npy), "FILE.npy", "write the numbers of all samples"},
+    LL_CHECKPOINT_ARGS(opts),
+    {"--set|-s", LL_OPT(opts, set), "KEY=VALUE", "override a setting of the run"},
+    {"--json", LL_OPT(opts, json), NULL, "one JSON object on standard output"},
     {0}};
 
 enum { AT_ONCE = 64 };

@@ -21,18 +21,18 @@ typedef struct opts {
 } opts;
 
 static const ll_arg args[] = {
-    {"RUN_FOLDER", LL_ARG_TEXT, offsetof(ll_talk_opts, folder), NULL,
+    {"RUN_FOLDER", LL_OPT(ll_talk_opts, folder), NULL,
      "of a model of tokens that was trained, or imported"},
-    {"--port", LL_ARG_INT, offsetof(opts, port), "N", "to listen on (0: any that is free)", "8080"},
-    {"--host", LL_ARG_TEXT, offsetof(opts, host), "ADDRESS",
-     "to listen on; one that others reach wants --token", "127.0.0.1"},
-    {"--token", LL_ARG_TEXT, offsetof(opts, token), "FILE",
+    {"--port", LL_OPT(opts, port), "N", "to listen on (0: any that is free)", "8080"},
+    {"--host", LL_OPT(opts, host), "ADDRESS", "to listen on; one that others reach wants --token",
+     "127.0.0.1"},
+    {"--token", LL_OPT(opts, token), "FILE",
      "its first line is what clients must send as their key (Authorization: Bearer ...)"},
     {"--batch", LL_ARG_COUNT, offsetof(opts, batch), "N", "requests that are answered at once",
      "4"},
     {"--connections", LL_ARG_COUNT, offsetof(opts, connections), "N", "clients at most", "64"},
     {"--body", LL_ARG_COUNT, offsetof(opts, body), "BYTES", "of a request at most", "1048576"},
-    {"--timeout", LL_ARG_NUMBER, offsetof(opts, timeout), "S",
+    {"--timeout", LL_OPT(opts, timeout), "S",
      "a request's answer ends after so long, with finish_reason length", "300"},
     LL_TALK_ARGS("400")};
 

@@ -65,14 +65,13 @@ typedef struct train_opts {
 } train_opts;
 
 static const ll_arg train_args[] = {
-    {"TEXT...", LL_ARG_WORDS, offsetof(train_opts, files), NULL, "files, or folders of *.txt"},
-    {"--out|-o", LL_ARG_TEXT, offsetof(train_opts, out), "FILE", "written there", "tokenizer.json"},
-    {"--vocab", LL_ARG_INT, offsetof(train_opts, vocab), "N", "tokens, all bytes among them",
-     "8192"},
-    {"--split", LL_ARG_TEXT, offsetof(train_opts, split), "NAME",
+    {"TEXT...", LL_OPT(train_opts, files), NULL, "files, or folders of *.txt"},
+    {"--out|-o", LL_OPT(train_opts, out), "FILE", "written there", "tokenizer.json"},
+    {"--vocab", LL_OPT(train_opts, vocab), "N", "tokens, all bytes among them", "8192"},
+    {"--split", LL_OPT(train_opts, split), "NAME",
      "how words are cut: gpt-2, llama-bpe, smollm, qwen2", "gpt-2"},
-    {"--threads", LL_ARG_INT, offsetof(train_opts, threads), "N", "(0: all cores)", "0"},
-    {"--json", LL_ARG_FLAG, offsetof(train_opts, json), NULL, "one JSON object on standard output"},
+    {"--threads", LL_OPT(train_opts, threads), "N", "(0: all cores)", "0"},
+    {"--json", LL_OPT(train_opts, json), NULL, "one JSON object on standard output"},
     {0}};
 
 static ll_err train_on(const train_opts *o, texts *t)
@@ -107,15 +106,15 @@ typedef struct encode_opts {
 } encode_opts;
 
 static const ll_arg encode_args[] = {
-    {"TEXT...", LL_ARG_WORDS, offsetof(encode_opts, files), NULL,
+    {"TEXT...", LL_OPT(encode_opts, files), NULL,
      "files, or folders of *.txt; each file is a document"},
-    {"--tokenizer|-t", LL_ARG_TEXT, offsetof(encode_opts, tokenizer), "FILE",
+    {"--tokenizer|-t", LL_OPT(encode_opts, tokenizer), "FILE",
      "tokenizer.json, GGUF, or a folder of these", "tokenizer.json"},
-    {"--out|-o", LL_ARG_TEXT, offsetof(encode_opts, out), "FILE",
+    {"--out|-o", LL_OPT(encode_opts, out), "FILE",
      "tokens for training: .u16, .u32, or llm.c's .bin; else numbers are printed"},
-    {"--special", LL_ARG_FLAG, offsetof(encode_opts, special), NULL,
+    {"--special", LL_OPT(encode_opts, special), NULL,
      "the text's special tokens are tokens, not text"},
-    {"--json", LL_ARG_FLAG, offsetof(encode_opts, json), NULL,
+    {"--json", LL_OPT(encode_opts, json), NULL,
      "a JSON list of each document's tokens, or what was written"},
     {0}};
 
@@ -170,7 +169,7 @@ static ll_err encode(const encode_opts *o, texts *x)
     TRY(ll_tokenizer_open(o->tokenizer, &t));
     for (int i = 0; i < o->files.n; i++) TRY(add_path(x, o->files.v[i]));
     if (o->out) return encode_to(o, t, x);
-    json_t *all = json_array();
+    json_auto_t *all = json_array();
     for (int i = 0; i < x->n; i++) {
         LL_OWN_MEMORY int32_t *v = NULL;
         int64_t n;
@@ -181,9 +180,7 @@ static ll_err encode(const encode_opts *o, texts *x)
         for (int64_t k = 0; k < n && !o->json; k++) printf("%s%d", k ? " " : "", v[k]);
         if (!o->json) printf("\n");
     }
-    if (o->json) return ll_cli_json(all);
-    json_decref(all);
-    return LL_OK;
+    return o->json ? ll_cli_json(json_incref(all)) : LL_OK;
 }
 
 static ll_err run_encode(const void *given)
@@ -197,13 +194,12 @@ static ll_err run_encode(const void *given)
 /* ---- decode ---- */
 
 static const ll_arg decode_args[] = {
-    {"FILE", LL_ARG_TEXT, offsetof(encode_opts, out), NULL,
-     "tokens: numbers as text, or .u16, .u32, .bin"},
-    {"--tokenizer|-t", LL_ARG_TEXT, offsetof(encode_opts, tokenizer), "FILE",
+    {"FILE", LL_OPT(encode_opts, out), NULL, "tokens: numbers as text, or .u16, .u32, .bin"},
+    {"--tokenizer|-t", LL_OPT(encode_opts, tokenizer), "FILE",
      "tokenizer.json, GGUF, or a folder of these", "tokenizer.json"},
-    {"--special", LL_ARG_FLAG, offsetof(encode_opts, special), NULL,
+    {"--special", LL_OPT(encode_opts, special), NULL,
      "special tokens too, such as the one that ends a text"},
-    {"--json", LL_ARG_FLAG, offsetof(encode_opts, json), NULL,
+    {"--json", LL_OPT(encode_opts, json), NULL,
      "a JSON list of each token's text; bytes that are not UTF-8 become U+FFFD"},
     {0}};
 

@@ -25,7 +25,7 @@ typedef struct opts {
 static const double TOLERANCE = 1e-5; /* as --tolerance says */
 
 static const ll_arg args[] = {
-    {"[RUN]", LL_ARG_TEXT, offsetof(opts, run), NULL, "a run, or a model's name", NULL},
+    {"[RUN]", LL_OPT(opts, run), NULL, "a run, or a model's name", NULL},
     {"--mesh|-m", LL_ARG_SETTING, offsetof(opts, set), "MESH",
      "how ranks divide the work, such as data=2,tensor=2; default: the run's, or data=RANKS",
      "parallel.mesh"},
@@ -33,21 +33,21 @@ static const ll_arg args[] = {
      "start so many ranks; default: as many as the mesh has", NULL},
     {"--zero", LL_ARG_SETTING, offsetof(opts, set), "K",
      "cut over axis data: 1 optimizer state, 2 and gradients, 3 and parameters", "parallel.zero"},
-    {"--steps", LL_ARG_INT, offsetof(opts, steps), "N", "steps to train", "5"},
-    {"--tolerance", LL_ARG_NUMBER, offsetof(opts, tolerance), "T",
-     "the largest relative difference that passes", "1e-5"},
+    {"--steps", LL_OPT(opts, steps), "N", "steps to train", "5"},
+    {"--tolerance", LL_OPT(opts, tolerance), "T", "the largest relative difference that passes",
+     "1e-5"},
     {"--exact", LL_ARG_SETTING, offsetof(opts, set), NULL, "with exact sums: no bit may differ",
      "parallel.exact=true"},
     {"--batch|-b", LL_ARG_SETTING, offsetof(opts, set), "N", "samples in a step", "train.batch"},
-    {"--random", LL_ARG_FLAG, offsetof(opts, random), NULL,
+    {"--random", LL_OPT(opts, random), NULL,
      "random batches in place of the run's data; always for a model's name", NULL},
-    {"--set|-s", LL_ARG_WORDS, offsetof(opts, set), "KEY=VALUE", "override a setting", NULL},
-    {"--json", LL_ARG_FLAG, offsetof(opts, json), NULL, "one JSON object on standard output", NULL},
-    {"--matrix", LL_ARG_FLAG, offsetof(opts, matrix), NULL,
+    {"--set|-s", LL_OPT(opts, set), "KEY=VALUE", "override a setting", NULL},
+    {"--json", LL_OPT(opts, json), NULL, "one JSON object on standard output", NULL},
+    {"--matrix", LL_OPT(opts, matrix), NULL,
      "small models (RUN: one of them) under every strategy, as a table; default: -n 8", NULL},
-    {"--fuzz", LL_ARG_NUMBER, offsetof(opts, fuzz), "SECONDS",
+    {"--fuzz", LL_OPT(opts, fuzz), "SECONDS",
      "small models, meshes and settings drawn at random for so long; default: -n 8", NULL},
-    {"--seed", LL_ARG_INT, offsetof(opts, seed), "N", "of --fuzz: what is drawn", "1"},
+    {"--seed", LL_OPT(opts, seed), "N", "of --fuzz: what is drawn", "1"},
     {0}};
 
 static char *more(ll_arena *arena)
@@ -181,10 +181,8 @@ static ll_err verdict(const ll_verify_report *v)
 static bool lacks_data(const opts *o, const ll_run *r, bool speak)
 {
     if (o->random || ll_model_find(o->run)) return true;
-    ll_dataset *d = NULL;
-    ll_err rc = ll_run_dataset(r, &d);
-    ll_dataset_close(d);
-    if (rc == LL_OK) return false;
+    LL_OWN(ll_dataset) d = NULL;
+    if (ll_run_dataset(r, &d) == LL_OK) return false;
     if (speak)
         fprintf(stderr, "random batches in place of the run's data: %s\n", ll_error_message());
     return true;
@@ -282,14 +280,12 @@ static ll_err run_many(const opts *o)
 static ll_err run(const void *given)
 {
     const opts *o = (const opts *)given;
-    ll_run *r = NULL;
+    LL_OWN(ll_run) r = NULL;
     CHECK(o->fuzz >= 0, LL_E_ARG, "--fuzz is %g, want seconds", o->fuzz);
     if (o->matrix || o->fuzz > 0) return run_many(o);
     CHECK(o->run, LL_E_ARG, "verify wants a run or a model's name, --matrix or --fuzz SECONDS");
-    ll_err rc = prepare(o, &r);
-    if (rc == LL_OK) rc = launch_and_verify(o, r);
-    ll_run_free(r);
-    return rc;
+    TRY(prepare(o, &r));
+    return launch_and_verify(o, r);
 }
 
 const ll_command ll_command_verify = {

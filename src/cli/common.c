@@ -33,9 +33,7 @@ ll_err ll_cli_run(const char *what, const ll_words *set, bool models, ll_run **o
     TRY(load(what, models, &r));
     for (int i = 0; i < set->n; i++) TRY(ll_run_set(r, set->v[i]));
     TRY(ll_run_finish(r));
-    *out = r;
-    r = NULL;
-    return LL_OK;
+    return LL_HAND(out, r);
 }
 
 ll_err ll_cli_run_one(const char *what, const ll_words *set, bool models, ll_run **out)

@@ -34,6 +34,12 @@ typedef struct ll_trained {
     ll_session *s;
     int64_t step;
 } ll_trained;
+#define LL_CHECKPOINT_ARGS(type)                                                                   \
+    {"--checkpoint", LL_OPT(type, checkpoint), "FILE", "this one, not the run's newest"},          \
+    {                                                                                              \
+        "--init", LL_OPT(type, init), "FILE",                                                      \
+            "weights of another system's, in place of a checkpoint (as for train)"                 \
+    }
 #define LL_TRAINED __attribute__((cleanup(ll_cli_trained_close))) ll_trained
 /* t begins as zeros; also after a failure what was opened is t's. */
 ll_err ll_cli_trained(const char *folder, const char *checkpoint, const char *init,

@@ -96,9 +96,7 @@ ll_err ll_http_open(const ll_http_opts *o, ll_http **out)
     h->who = (int *)calloc(n + 1, sizeof *h->who);
     CHECK(h->c && h->wait && h->who, LL_E_MEM, "no memory for %zu connections", n);
     TRY(open_socket(h));
-    *out = h;
-    h = NULL;
-    return LL_OK;
+    return LL_HAND(out, h);
 }
 
 int ll_http_port(const ll_http *h)

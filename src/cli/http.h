@@ -44,10 +44,7 @@ typedef struct ll_http_opts {
 typedef struct ll_http ll_http;
 ll_err ll_http_open(const ll_http_opts *o, ll_http **out);
 void ll_http_close(ll_http *h);
-static inline void ll_http_drop(ll_http **h)
-{
-    ll_http_close(*h);
-}
+LL_OWNED(ll_http, ll_http_close);
 int ll_http_port(const ll_http *h);
 bool ll_http_local(const ll_http *h); /* listens on an address of this machine alone */
 

@@ -47,10 +47,9 @@ static ll_err read_folder(history *h, const char *folder, bool print)
     for (char *at = (char *)data, *end; *at; at = end + (*end == '\n'), line++) {
         end = at + strcspn(at, "\n");
         json_error_t error;
-        json_t *j = json_loadb(at, (size_t)(end - at), 0, &error);
+        json_auto_t *j = json_loadb(at, (size_t)(end - at), 0, &error);
         CHECK(json_is_object(j), LL_E_IO, "%s:%d: no line of predictions", path, line);
         take(h, folder, j, print);
-        json_decref(j);
     }
     return LL_OK;
 }

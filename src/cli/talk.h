@@ -14,12 +14,11 @@ typedef struct ll_talk_opts {
 } ll_talk_opts;
 
 #define LL_TALK_MESH                                                                               \
-    {"--mesh|-m", LL_ARG_TEXT, offsetof(ll_talk_opts, mesh), "MESH",                               \
+    {"--mesh|-m", LL_OPT(ll_talk_opts, mesh), "MESH",                                              \
      "on several ranks, such as tensor=2 (started as for train)"},
 /* Rows of their tables, and those that only some have; opts has an ll_talk_opts first. */
 #define LL_TALK_ARGS(tokens_initial, ...)                                                          \
-    {"--tokens|-n", LL_ARG_INT, offsetof(ll_talk_opts, tokens), "N", "how many to add at most",    \
-     tokens_initial},                                                                              \
+    {"--tokens|-n", LL_OPT(ll_talk_opts, tokens), "N", "how many to add at most", tokens_initial}, \
         {"--temperature|-t",                                                                       \
          LL_ARG_NUMBER,                                                                            \
          offsetof(ll_talk_opts, temperature),                                                      \
@@ -50,9 +49,9 @@ typedef struct ll_talk_opts {
          "R",                                                                                      \
          "tokens that were there become less likely: logits are divided by R (1: they do not)",    \
          "1"},                                                                                     \
-        {"--stop", LL_ARG_WORDS, offsetof(ll_talk_opts, stop), "TEXT",                             \
+        {"--stop", LL_OPT(ll_talk_opts, stop), "TEXT",                                             \
          "ends before this text; may be given several times"},                                     \
-        {"--seed", LL_ARG_INT, offsetof(ll_talk_opts, seed), "N", "of the draws", "1"},            \
+        {"--seed", LL_OPT(ll_talk_opts, seed), "N", "of the draws", "1"},                          \
         {"--context",                                                                              \
          LL_ARG_INT,                                                                               \
          offsetof(ll_talk_opts, context),                                                          \
@@ -71,16 +70,14 @@ typedef struct ll_talk_opts {
          "TYPE",                                                                                   \
          "of keys and values: f32, or int8, with a scale for each token's head",                   \
          "f32"},                                                                                   \
-        __VA_ARGS__{"--exact", LL_ARG_FLAG, offsetof(ll_talk_opts, exact), NULL,                   \
+        __VA_ARGS__{"--exact", LL_OPT(ll_talk_opts, exact), NULL,                                  \
                     "exact sums: the same text on every mesh, to the bit of each logit"},          \
-        {"--checkpoint", LL_ARG_TEXT, offsetof(ll_talk_opts, checkpoint), "FILE",                  \
+        {"--checkpoint", LL_OPT(ll_talk_opts, checkpoint), "FILE",                                 \
          "this one, not the run's newest"},                                                        \
-        {"--init", LL_ARG_TEXT, offsetof(ll_talk_opts, init), "FILE",                              \
+        {"--init", LL_OPT(ll_talk_opts, init), "FILE",                                             \
          "weights of another system's, in place of a checkpoint (as for train)"},                  \
-        {"--set|-s", LL_ARG_WORDS, offsetof(ll_talk_opts, set), "KEY=VALUE",                       \
-         "override a setting of the run"},                                                         \
-        {"--json", LL_ARG_FLAG, offsetof(ll_talk_opts, json), NULL,                                \
-         "one JSON object on standard output"},                                                    \
+        {"--set|-s", LL_OPT(ll_talk_opts, set), "KEY=VALUE", "override a setting of the run"},     \
+        {"--json", LL_OPT(ll_talk_opts, json), NULL, "one JSON object on standard output"},        \
     {                                                                                              \
         0                                                                                          \
     }
