@@ -25,7 +25,7 @@ static const ll_arg args[] = {
      "not each weight; +kv8: also keys and values of 8 bits; with commas between",
      "f32,int8,int4,int8+kv8"},
     {"--calibrate", LL_ARG_COUNT, offsetof(opts, calibrate), "N",
-     "windows of the training data that +gptq reads", "32"},
+     "windows of the training data that +gptq reads (32)"},
     {"--samples", LL_ARG_COUNT, offsetof(opts, samples), "N",
      "of the validation data, of model.seq tokens each", "8"},
     {"--tokens|-n", LL_ARG_COUNT, offsetof(opts, draws), "N", "drawn for the speed", "32"},
@@ -117,7 +117,7 @@ static ll_err try_form(const opts *o, const windows *w, form *f)
     t.quiet = true;
     t.guesses = kv8 ? 3 : 64; /* what is read at once is not from the cache */
     if (t.guesses > w->seq - 1) t.guesses = w->seq - 1;
-    t.calibrate = gptq ? o->calibrate : 0;
+    t.calibrate = !gptq ? 0 : o->calibrate ? o->calibrate : 32;
     TRY(ll_talk_open(&t, 1, w->seq));
     return measure(&t, o, w, f);
 }
@@ -158,6 +158,9 @@ static ll_err run(const void *given)
     windows w;
     int n = 0;
     form f[16];
+    CHECK(*o->to, LL_E_ARG, "--to is empty: want forms such as f32,int8,int4");
+    CHECK(!o->calibrate || strstr(o->to, "+gptq"), LL_E_ARG,
+          "--calibrate is of form int4+gptq, which --to %s does not have", o->to);
     TRY(ll_cli_trained_run(o->talk.folder, o->talk.checkpoint, o->talk.init, &o->talk.set, &r));
     CHECK(ll_run_takes_tokens(r), LL_E_ARG, "%s is no model of tokens, such as gpt and llama",
           r->model.name);

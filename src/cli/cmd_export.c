@@ -180,26 +180,52 @@ static ll_err write_onnx(const opts *o, const ll_trained *t)
     return LL_OK;
 }
 
+/* takes: m --map, d --dtype, r --result, o --overwrite */
 static const struct kind {
     const char *option;
     size_t file; /* of opts: where it is to be written; NULL: not asked for */
     ll_err (*write)(const opts *o, const ll_trained *t);
-} kinds[] = {{"--weights FILE.safetensors", offsetof(opts, weights), write_weights},
-             {"--adapter DIR", offsetof(opts, adapter), write_adapter},
-             {"--hf DIR", offsetof(opts, hf), write_hf},
-             {"--gguf FILE.gguf", offsetof(opts, gguf), write_gguf},
-             {"--c DIR", offsetof(opts, c), write_c},
-             {"--onnx FILE.onnx", offsetof(opts, onnx), write_onnx}};
+    const char *takes;
+} kinds[] = {{"--weights FILE.safetensors", offsetof(opts, weights), write_weights, "md"},
+             {"--adapter DIR", offsetof(opts, adapter), write_adapter, "m"},
+             {"--hf DIR", offsetof(opts, hf), write_hf, "do"},
+             {"--gguf FILE.gguf", offsetof(opts, gguf), write_gguf, "d"},
+             {"--c DIR", offsetof(opts, c), write_c, "r"},
+             {"--onnx FILE.onnx", offsetof(opts, onnx), write_onnx, "r"}};
 
 static const char *file_of(const opts *o, const struct kind *k)
 {
     return *(const char *const *)((const char *)o + k->file);
 }
 
+static const struct kind *const end = kinds + sizeof kinds / sizeof *kinds;
+
+/* An option that nothing of what is written reads is a mistake. */
+static ll_err check_used(const opts *o)
+{
+    const struct {
+        const char *name;
+        bool given;
+    } some[] = {{"--map", o->map},
+                {"--dtype", strcmp(o->dtype, "f32")},
+                {"--result", o->result},
+                {"--overwrite", o->overwrite}};
+    for (size_t i = 0; i < sizeof some / sizeof *some; i++) {
+        bool used = !some[i].given;
+        char of[128] = "";
+        for (const struct kind *k = kinds; k < end; k++) {
+            if (!strchr(k->takes, some[i].name[2])) continue;
+            used |= file_of(o, k) != NULL;
+            snprintf(of + strlen(of), sizeof of - strlen(of), "%s%s", *of ? " or " : "", k->option);
+        }
+        CHECK(used, LL_E_ARG, "%s is of %s", some[i].name, of);
+    }
+    return LL_OK;
+}
+
 static ll_err run(const void *given)
 {
     const opts *o = (const opts *)given;
-    const struct kind *end = kinds + sizeof kinds / sizeof *kinds;
     bool any = false;
     char known[256] = "";
     for (const struct kind *k = kinds; k < end; k++) {
@@ -210,6 +236,7 @@ static ll_err run(const void *given)
     CHECK(any, LL_E_ARG, "say what to write: %s", known);
     CHECK(!o->calibrate || (o->gguf && !strcmp(o->dtype, "q4_1")), LL_E_ARG,
           "--calibrate is for --gguf with --dtype q4_1");
+    TRY(check_used(o));
     for (const struct kind *k = kinds; k < end; k++)
         if (file_of(o, k)) TRY(ll_cli_spare(file_of(o, k)));
     LL_TRAINED t = {0};

@@ -153,6 +153,8 @@ static void compresses(void **state)
     refuses(*state, 1, "compress g --to int3", "f32, int8, int4 or int4+gptq");
     refuses(*state, 1, "compress g --to int8+x", "only +kv8");
     refuses(*state, 1, "compress g --to int8+gptq", "+gptq after int4");
+    refuses(*state, 1, "compress g --to ''", "--to is empty");
+    refuses(*state, 1, "compress g --to int4 --calibrate 9", "--calibrate is of form int4+gptq");
     must(*state, "train s.yaml --out t -s train.teacher=./g -s model.width=16 -s train.steps=4");
     must(*state, "train t --resume -s train.steps=6");
     refuses(*state, 1, "train s.yaml --out u -s train.teacher=s.yaml", "no checkpoint");
@@ -165,6 +167,11 @@ static void compresses(void **state)
     assert_int_equal(access(tmpdir_path(state, "hf/tokenizer.json"), F_OK), 0); /* of bytes */
     refuses(*state, 1, "export g --hf g", "g holds a run");
     refuses(*state, 1, "export g --gguf h.gguf --dtype q8_0 --calibrate 9", "q4_1");
+    refuses(*state, 1, "export g --hf h --map hf-gpt2", "--map is of --weights FILE.safetensors");
+    refuses(*state, 1, "export g --c h --dtype bf16", "--dtype is of --weights");
+    refuses(*state, 1, "export g --gguf h.gguf --result logits",
+            "--result is of --c DIR or --onnx");
+    refuses(*state, 1, "export g --gguf h.gguf --overwrite", "--overwrite is of --hf DIR");
 }
 
 static void generate_from_a_long_prompt(void **state)
