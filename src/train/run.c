@@ -489,9 +489,13 @@ static ll_err check_loose(const ll_run *r)
     return LL_OK;
 }
 
-/* Frozen weights in blocks. */
+/* Frozen weights in blocks; what is of a teacher. */
 static ll_err finish_base(const ll_run *r)
 {
+    bool weighed = r->train.teacher_weight != 0.5; /* else the temperature is: as run_keys.c has */
+    const char *key = weighed ? "train.teacher_weight" : "train.temperature";
+    CHECK(*r->train.teacher || (!weighed && r->train.temperature == 2), LL_E_CONFIG,
+          "%s: %s goes with train.teacher, the run to learn from", ll_run_origin(r, key), key);
     if (!strcmp(r->train.base, "f32")) return LL_OK;
     const char *where = ll_run_origin(r, "train.base");
     CHECK(r->train.lora, LL_E_CONFIG, "%s: train.base %s is of frozen weights: set train.lora",

@@ -153,7 +153,7 @@ static void compresses(void **state)
     refuses(*state, 1, "compress g --to int3", "f32, int8, int4 or int4+gptq");
     refuses(*state, 1, "compress g --to int8+x", "only +kv8");
     refuses(*state, 1, "compress g --to int8+gptq", "+gptq after int4");
-    refuses(*state, 1, "compress g --to ''", "--to is empty");
+    refuses(*state, 1, "compress g --to=", "--to is empty");
     refuses(*state, 1, "compress g --to int4 --calibrate 9", "--calibrate is of form int4+gptq");
     must(*state, "train s.yaml --out t -s train.teacher=./g -s model.width=16 -s train.steps=4");
     must(*state, "train t --resume -s train.steps=6");
