@@ -104,14 +104,18 @@ static ll_val declare(ll_graph *g, const ll_build *b)
                                       "norm_eps 1 or more, at most 10000 layers");
         return (ll_val){0};
     }
+    int64_t pad = ll_build_size(b, "pad"), mask = ll_build_size(b, "mask");
+    if (pad >= s.vocab || (b->training && share > 0 && mask >= s.vocab))
+        ll_graph_reject(g, "bert: pad %lld and mask %lld must be tokens of the vocabulary of %lld",
+                        (long long)pad, (long long)mask, (long long)s.vocab);
     ll_shape shape = LL_SHAPE(b->batch, ll_build_size(b, "seq"));
     ll_val x = ll_batch(g, "x", LL_I32, shape), tokens = x, hidden = {0};
     ll_graph_block(g);
     if (share > 0) { /* what dropout leaves of ones */
         ll_val kept = ll_dropout(g, ll_fill(g, LL_F32, shape, 1), share);
         hidden = ll_equal(g, kept, ll_fill(g, LL_F32, LL_SCALAR, 0));
-        ll_val mask = ll_fill(g, LL_I32, shape, (double)ll_build_size(b, "mask"));
-        tokens = ll_select(g, ll_cast(g, hidden, LL_I32), mask, x);
+        ll_val cover = ll_fill(g, LL_I32, shape, (double)mask);
+        tokens = ll_select(g, ll_cast(g, hidden, LL_I32), cover, x);
     }
     ll_val table = ll_param(g, "embed.weight", LL_SHAPE(s.vocab, s.width), small);
     ll_val last = encode(g, b, &s, tokens, table), logits = logits_of(g, b, &s, last, table);

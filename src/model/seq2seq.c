@@ -113,6 +113,9 @@ static ll_val declare(ll_graph *g, const ll_build *b)
                                       "10000 layers");
         return (ll_val){0};
     }
+    if (s.pad >= s.vocab)
+        ll_graph_reject(g, "seq2seq: pad %lld is no token of the vocabulary of %lld",
+                        (long long)s.pad, (long long)s.vocab);
     ll_val x = ll_batch(g, "x", LL_I32, LL_SHAPE(b->batch, seq));
     ll_val y = ll_batch(g, "y", LL_I32, LL_SHAPE(b->batch, seq));
     ll_val from = ll_batch(g, "source", LL_I32, LL_SHAPE(b->batch, source));

@@ -215,6 +215,8 @@ static void bad_sizes(void **state)
                  {"gpt", "heads=0", "multiple of heads 0"},
                  {"gpt", "vocab=-5", "-5"},
                  {"mlp", "classes=0", "0 outputs"},
+                 {"seq2seq", "vocab=50 pad=50", "pad 50 is no token of the vocabulary of 50"},
+                 {"bert", "vocab=50 mask=60", "mask 60 must be tokens"},
                  {"lenet5", "image=4", "conv2"},
                  {"alexnet", "image=20", ""}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
