@@ -244,6 +244,7 @@ static ll_err encode(server *s, job *k)
 /* Does it fit? Then its answer can begin. */
 static ll_err prepare(server *s, job *k)
 {
+    k->asked.param = k->chat ? "messages" : "prompt"; /* of a refusal */
     TRY(encode(s, k));
     CHECK(k->tokens.n, LL_E_ARG, "the prompt is empty");
     for (int i = 0; i < k->tokens.n; i++)

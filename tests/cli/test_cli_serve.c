@@ -316,7 +316,14 @@ static void refused(int port)
     body_is(port, 400, COMPLETIONS, "[]");
     body_is(port, 400, COMPLETIONS, "{}");
     body_is(port, 400, COMPLETIONS, "{\"prompt\": \"\"}");
-    body_is(port, 400, COMPLETIONS, "{\"prompt\": [300]}");
+    char *b = NULL;
+    int fd = connect_to(port);
+    post(fd, COMPLETIONS, "", "{\"prompt\": [300]}");
+    assert_int_equal(answer(fd, &b), 400);
+    assert_non_null(strstr(b, "\"param\":\"prompt\"")); /* the field is named */
+    assert_non_null(strstr(b, "the vocabulary is"));
+    free(b);
+    close(fd);
     body_is(port, 400, COMPLETIONS, "{\"prompt\": \"a\", \"n\": 2}");
     body_is(port, 400, COMPLETIONS, "{\"prompt\": \"a\", \"colour\": 2}");
     body_is(port, 400, COMPLETIONS, "{\"prompt\": \"a\", \"max_tokens\": 96}");
