@@ -83,6 +83,7 @@ static ll_err open_one(ll_generator *g, const ll_run *r, const ll_generator_opts
 /* Every weight that `to` has packed; q4 NULL: to nearest. */
 static ll_err pack_weights(ll_session *from, ll_session *to, int bits, ll_gptq *q4)
 {
+    int count = 0;
     for (int i = 1; i < from->g->n_value; i++) {
         const ll_value *v = &from->g->values[i];
         LL_OWN(ll_arena) a = ll_arena_new();
@@ -99,6 +100,7 @@ static ll_err pack_weights(ll_session *from, ll_session *to, int bits, ll_gptq *
         TRY(ll_session_get(from, v->name, x, n * one));
         if (ll_find(to->g, v->name).id) TRY(ll_session_set(to, v->name, 0, x, n * one));
         if (!packed) continue;
+        count++;
         if (q4) TRY(ll_gptq_round(q4, v->name, x, (int64_t)n));
         ll_pack(x, (int64_t)n, bits, q, s, s + blocks);
         for (int k = 0; k < 3; k++) names[k] = ll_pack_name(a, v->name, bits, k);
@@ -106,6 +108,10 @@ static ll_err pack_weights(ll_session *from, ll_session *to, int bits, ll_gptq *
         TRY(ll_session_set(to, names[1], 0, s, blocks * sizeof *s));
         if (bits == 4) TRY(ll_session_set(to, names[2], 0, s + blocks, blocks * sizeof *s));
     }
+    CHECK(count, LL_E_ARG,
+          "weights of %d bits are in blocks of %d inputs, and no product of the model has a "
+          "multiple of that: use f32",
+          bits, LL_PACK);
     return LL_OK;
 }
 
