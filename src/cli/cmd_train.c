@@ -246,6 +246,18 @@ static const char *where(const ll_train_start *s, char out[256])
     return out;
 }
 
+/* Exchanges that are all behind the last step. */
+static void tell_apart(const ll_train_start *s)
+{
+    const ll_consistency *c = &s->run->parallel.between;
+    int64_t every = c->fragments ? c->every / c->fragments : 0;
+    if (!ll_run_loose(s->run) || !every || c->warm_up + every <= s->steps) return;
+    fprintf(stderr,
+            "replicas never meet: the first exchange would be after step %lld "
+            "(parallel.warm_up, parallel.every), and the run has %lld\n",
+            (long long)(c->warm_up + every), (long long)s->steps);
+}
+
 static void on_start(void *context, const ll_train_start *s)
 {
     view *v = (view *)context;
@@ -276,6 +288,7 @@ static void on_start(void *context, const ll_train_start *s)
                 ll_run_codec(s->run));
     else if (strcmp(s->run->parallel.compress, "none"))
         fprintf(stderr, "gradients: of fully connected layers, made from factors of all ranks\n");
+    tell_apart(s);
     if (s->run->parallel.canonical) fprintf(stderr, "sums over ranks in canonical order\n");
     if (s->steps < s->run->train.steps)
         fprintf(stderr, "%lld steps: train.epochs %lld ends before train.steps %lld\n",
