@@ -19,7 +19,7 @@ typedef struct opts {
     const char *run, *presets, *out, *svg, *html;
     ll_words set;
     int64_t ranks, replicas;
-    bool json;
+    bool json, overwrite;
 } opts;
 
 static const ll_arg args[] = {
@@ -32,6 +32,7 @@ static const ll_arg args[] = {
     {"--set|-s", LL_OPT(opts, set), "KEY=VALUE", "override a setting of the run, for all"},
     {"--out", LL_OPT(opts, out), "DIR", "a run's folder for each preset goes there",
      "runs/consistency"},
+    {"--overwrite", LL_OPT(opts, overwrite), NULL, "runs that are there already start anew"},
     {"--svg", LL_OPT(opts, svg), "FILE", "the picture (empty: DIR/consistency.svg)"},
     {"--html", LL_OPT(opts, html), "FILE",
      "table and picture as one page (empty: DIR/consistency.html)"},
@@ -93,13 +94,18 @@ static ll_err read_row(row *r, const char *folder, const char *text, size_t byte
     return LL_OK;
 }
 
+static const char *folder_of(const opts *o, const row *r)
+{
+    return ll_arena_printf(r->arena, "%s/%s", o->out, r->preset);
+}
+
 /* "diloco+every=20": the preset, and settings of section parallel. */
 static ll_err measure(const opts *o, int64_t replicas, row *r)
 {
     ll_arena *a = r->arena;
     const char **words = LL_NEW_ARRAY(a, const char *, 2 * o->set.n + 2 * strlen(r->preset) + 16);
     char *rest = NULL, *spec = ll_arena_strdup(a, r->preset), *text = NULL;
-    const char *folder = ll_arena_printf(a, "%s/%s", o->out, r->preset);
+    const char *folder = folder_of(o, r);
     int n = 0;
     size_t bytes;
     const char *const first[] = {
@@ -229,6 +235,11 @@ static ll_err run(const void *given)
     for (char *w = strtok_r(list, ",", &rest); w; w = strtok_r(NULL, ",", &rest))
         rows[n++] = (row){.preset = w, .arena = a, .batch = (double)r->train.batch};
     CHECK(n, LL_E_ARG, "--presets is empty: want names such as sync,local");
+    for (int i = 0; i < n && !o->overwrite; i++) {
+        const char *folder = folder_of(o, &rows[i]);
+        CHECK(!ll_cli_holds_run(folder), LL_E_ARG,
+              "%s holds a run already: --overwrite starts anew, --out DIR goes elsewhere", folder);
+    }
     /* What one preset cannot do costs no other its row. */
     char trouble[1024] = "";
     int done = 0;

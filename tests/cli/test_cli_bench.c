@@ -114,7 +114,16 @@ static void compares_replicas(void **state)
     char *svg = read_whole(tmpdir_path(state, "c/consistency.svg"), NULL);
     check_xml(svg);
     free(svg);
-    outcome o = program_run(f, NULL, "bench consistency r.yaml -n 2 --out d --presets none,local");
+    refuses(f, 1, "bench consistency r.yaml -n 2 --out c --presets local+every=3",
+            "c/local+every=3 holds a run already: --overwrite");
+    outcome o = succeeds(f, "bench consistency r.yaml -n 2 --out c --overwrite "
+                            "--presets local+every=3 --json");
+    outcome_free(&o);
+    o = succeeds(f, "train r.yaml -n 2 -o e -s parallel.replicas=2 "
+                    "-s parallel.consistency=diloco -s parallel.every=7");
+    assert_non_null(strstr(o.err, "replicas never meet"));
+    outcome_free(&o);
+    o = program_run(f, NULL, "bench consistency r.yaml -n 2 --out d --presets none,local");
     assert_int_equal(o.status, 1);
     assert_non_null(strstr(o.out, "local"));
     assert_non_null(strstr(o.err, "none: "));
