@@ -84,6 +84,18 @@ ll_err ll_mkdirs_above(const char *path)
     return ll_mkdirs(folder);
 }
 
+bool ll_is_folder(const char *path)
+{
+    struct stat st;
+    return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+}
+
+bool ll_file_exists(const char *path)
+{
+    struct stat st;
+    return stat(path, &st) == 0;
+}
+
 const char *ll_base_name(const char *path)
 {
     const char *slash = strrchr(path, '/');

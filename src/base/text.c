@@ -45,6 +45,12 @@ void ll_buf_printf(ll_buf *b, const char *format, ...)
     va_end(again);
 }
 
+bool ll_ends_with(const char *text, const char *end)
+{
+    size_t n = strlen(text), m = strlen(end);
+    return n >= m && !strcmp(text + n - m, end);
+}
+
 int ll_utf8_at(const char *text)
 {
     const unsigned char *s = (const unsigned char *)text;

@@ -16,6 +16,8 @@ void ll_buf_printf(ll_buf *b, const char *format, ...) __attribute__((format(pri
 /* text as a JSON string, quotes included; bytes that are not UTF-8 become U+FFFD. */
 void ll_buf_json(ll_buf *b, const char *text);
 
+bool ll_ends_with(const char *text, const char *end);
+
 /* Bytes of the UTF-8 character at text: 1 to 4, or 0 where there is none (also at the end). */
 int ll_utf8_at(const char *text);
 

@@ -83,12 +83,6 @@ static ll_err show_checkpoint(const opts *o, const ll_st_file *f)
     return LL_OK;
 }
 
-static bool is_checkpoint(const char *what)
-{
-    size_t n = strlen(what);
-    return n > 12 && !strcmp(what + n - 12, ".safetensors");
-}
-
 /* ---- runs ---- */
 
 static void count_values(const ll_graph *g, ll_kind kind, int64_t *n, int64_t *numbers)
@@ -509,7 +503,7 @@ static ll_err run(const void *given)
           "--graph, --program, --dot, --layouts and --conv are text: leave out --json");
     CHECK(texts + o->schedule <= 1, LL_E_ARG,
           "--graph, --program, --dot, --layouts, --conv and --schedule exclude each other");
-    if (is_checkpoint(o->what)) {
+    if (ll_ends_with(o->what, ".safetensors")) {
         LL_OWN(ll_st_file) f = NULL;
         TRY(ll_checkpoint_open(NULL, o->what, &f));
         return show_checkpoint(o, f);

@@ -123,7 +123,6 @@ void ll_bytes_free(ll_bytes *b);
 #define LL_OWN_BYTES __attribute__((cleanup(ll_bytes_free))) ll_bytes
 /* Gives a block to d, which frees it when closed. */
 void ll_dataset_keep(ll_dataset *d, const ll_bytes *b);
-bool ll_file_exists(const char *path);
 void ll_dataset_hold(ll_dataset *d, void (*let_go)(void *what), void *what);
 /* A file goes into what is told of d (data.json), and into its digest. */
 void ll_dataset_note(ll_dataset *d, const char *name, uint64_t size);

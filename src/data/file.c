@@ -158,9 +158,3 @@ ll_err ll_text_add(ll_dataset *d, const ll_data_opts *o, const char *path, ll_by
                                  .token_bytes = each});
     return LL_OK;
 }
-
-bool ll_file_exists(const char *path)
-{
-    struct stat st;
-    return stat(path, &st) == 0;
-}

@@ -43,12 +43,6 @@ static int shown(const struct dirent *e)
     return e->d_name[0] != '.';
 }
 
-static bool is_folder(const char *path)
-{
-    struct stat st;
-    return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
-}
-
 /* Names in a folder, sorted, as the arena's; *n of them. */
 static ll_err names_in(ll_arena *a, const char *folder, const char ***out, int *n)
 {
@@ -91,7 +85,7 @@ static ll_err list_all(ll_dataset *d, const char *root, listing *l)
     int n, classes = 0;
     TRY(names_in(d->arena, root, &names, &n));
     for (int i = 0; i < n; i++)
-        if (is_folder(ll_arena_printf(d->arena, "%s/%s", root, names[i])))
+        if (ll_is_folder(ll_arena_printf(d->arena, "%s/%s", root, names[i])))
             names[classes++] = names[i];
     CHECK(classes > 0, LL_E_IO, "%s: has no folders, wanted one for each class", root);
     if (!d->info.class_names) {
@@ -144,14 +138,14 @@ ll_err ll_read_images(ll_dataset *d, const ll_data_opts *o, const char *path)
     listing l = {.val = d->reading == LL_VAL}, held = {.val = true};
     const char *const names[] = {"val", "valid", "validation", "test"};
     const char *train = ll_arena_printf(d->arena, "%s/train", path), *val = NULL;
-    bool parts = d->reading == LL_TRAIN && is_folder(train);
+    bool parts = d->reading == LL_TRAIN && ll_is_folder(train);
     if (d->reading == LL_TRAIN) d->info.classes = 0; /* as many as there are folders */
     ll_table_begin(d, o);
     d->info.kind = LL_IMAGES;
     TRY(list_all(d, parts ? train : path, &l));
     for (int i = 3; parts && !o->val_path && i >= 0; i--) {
         const char *folder = ll_arena_printf(d->arena, "%s/%s", path, names[i]);
-        if (is_folder(folder)) val = folder;
+        if (ll_is_folder(folder)) val = folder;
     }
     if (d->reading == LL_TRAIN && !val && !o->val_path) hold_out(d, o, &l);
     TRY(offer(d, parts ? train : path, &l, d->reading));

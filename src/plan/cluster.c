@@ -184,10 +184,9 @@ static ll_err load_bundled(const char *what, ll_cluster *c, int depth, bool give
 static ll_err load(const char *what, ll_cluster *c, bool given[N_KEY])
 {
     enum { LIMIT = 1 << 20 };
-    size_t n = strlen(what), size = 0;
+    size_t size = 0;
     LL_OWN_MEMORY uint8_t *data = NULL;
-    if (!strchr(what, '/') && (n <= 5 || strcmp(what + n - 5, ".yaml")))
-        return load_bundled(what, c, 0, given);
+    if (!strchr(what, '/') && !ll_ends_with(what, ".yaml")) return load_bundled(what, c, 0, given);
     TRY(ll_file_read(what, LIMIT, &data, &size));
     return parse((const char *)data, size, what, c, 0, given);
 }

@@ -420,19 +420,13 @@ static ll_err open_pair(const char *folder, ll_arena *a, ll_tokenizer **out)
     return ll_tokenizer_parse_pair((char *)vocab, n, (char *)text, m, folder, out);
 }
 
-static bool is_there(const char *path)
-{
-    struct stat st;
-    return stat(path, &st) == 0;
-}
-
 /* What tokenizer_config.json beside it says: the end of a text, how chats are written. */
 static void read_config(ll_tokenizer *t, const char *folder)
 {
     LL_OWN_MEMORY uint8_t *text = NULL;
     size_t size;
     const char *path = ll_arena_printf(t->arena, "%s/tokenizer_config.json", folder);
-    if (!is_there(path) || ll_file_read(path, LIMIT, &text, &size) != LL_OK) return;
+    if (!ll_file_exists(path) || ll_file_read(path, LIMIT, &text, &size) != LL_OK) return;
     json_auto_t *j = json_loadb((const char *)text, size, JSON_ALLOW_NUL, NULL);
     json_t *eos = json_object_get(j, "eos_token"), *bos = json_object_get(j, "bos_token");
     const char *end = json_is_object(eos) ? text_at(eos, "content") : json_string_value(eos);
@@ -456,7 +450,7 @@ ll_err ll_tokenizer_open(const char *path, ll_tokenizer **out)
     if (S_ISDIR(st.st_mode)) {
         file = ll_arena_printf(a, "%s/tokenizer.json", path);
         folder = path;
-        if (!is_there(file) && is_there(ll_arena_printf(a, "%s/vocab.json", path)))
+        if (!ll_file_exists(file) && ll_file_exists(ll_arena_printf(a, "%s/vocab.json", path)))
             return open_pair(path, a, out);
     } else {
         char *above = ll_arena_strdup(a, path), *slash = strrchr(above, '/');

@@ -24,16 +24,9 @@ typedef struct source {
     ll_arena *arena;
 } source;
 
-static bool is_folder(const char *path)
-{
-    struct stat st;
-    return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
-}
-
 bool ll_import_knows(const char *path)
 {
-    size_t n = strlen(path);
-    return is_folder(path) || (n > 5 && !strcmp(path + n - 5, ".gguf"));
+    return ll_is_folder(path) || ll_ends_with(path, ".gguf");
 }
 
 /* ---- keys ---- */
@@ -234,7 +227,7 @@ ll_err ll_import_look(const char *path, ll_arena *a, ll_imported *out)
     json_auto_t *config = NULL;
     source s = {.path = path, .arena = a};
     *out = (ll_imported){0};
-    if (is_folder(path))
+    if (ll_is_folder(path))
         TRY(ll_file_read(ll_arena_printf(a, "%s/config.json", path), CONFIG_LIMIT, &text, &size));
     TRY(ll_weights_open(NULL, path, &w));
     CHECK(text || w->gguf, LL_E_ARG, "%s: is no GGUF file, and no folder with a config.json", path);

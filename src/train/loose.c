@@ -102,22 +102,9 @@ ll_loose_count ll_loose_counted(const ll_loose *x)
     return c;
 }
 
-/* An optimizer's moments are named by their parameter. */
-static bool is_moment(const ll_graph *g, const char *name)
-{
-    const char *dot = strrchr(name, '.');
-    for (int i = 1; dot && i < g->n_value; i++) {
-        const ll_value *v = &g->values[i];
-        if (v->kind == LL_PARAM && v->name && strlen(v->name) == (size_t)(dot - name) &&
-            !strncmp(v->name, name, (size_t)(dot - name)))
-            return true;
-    }
-    return false;
-}
-
 static int class_of(const ll_session *s, const ll_slot *x)
 {
-    return x->kind == LL_PARAM ? 0 : is_moment(s->g, x->name) ? 2 : 1;
+    return x->kind == LL_PARAM ? 0 : ll_is_moment(s->g, x->name) ? 2 : 1;
 }
 
 static ll_err list_items(ll_loose *x)

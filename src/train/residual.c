@@ -3,8 +3,7 @@
 
 bool ll_is_residual(const char *name)
 {
-    size_t n = strlen(name), m = strlen(LL_RESIDUAL_SUFFIX);
-    return n > m && !strcmp(name + n - m, LL_RESIDUAL_SUFFIX);
+    return ll_ends_with(name, LL_RESIDUAL_SUFFIX);
 }
 
 /* Which of the ranks that sum a gradient this one is, and what it holds of the gradient: which may

@@ -34,18 +34,6 @@ const ll_bundled *ll_bundled_runs(void)
 
 /* ---- finding ---- */
 
-static bool ends_with(const char *text, const char *end)
-{
-    size_t n = strlen(text), m = strlen(end);
-    return n >= m && !strcmp(text + n - m, end);
-}
-
-static bool is_folder(const char *path)
-{
-    struct stat st;
-    return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
-}
-
 static bool is_file(const char *path)
 {
     struct stat st;
@@ -56,13 +44,13 @@ static bool is_file(const char *path)
 static const char *name_of(const char *path, ll_arena *arena)
 {
     char *stem = ll_arena_strdup(arena, path);
-    if (ends_with(stem, "/run.yaml")) stem[strlen(stem) - strlen("/run.yaml")] = '\0';
+    if (ll_ends_with(stem, "/run.yaml")) stem[strlen(stem) - strlen("/run.yaml")] = '\0';
     size_t n = strlen(stem);
     while (n > 1 && stem[n - 1] == '/') stem[--n] = '\0';
     char *slash = strrchr(stem, '/');
     if (slash && slash[1]) stem = slash + 1;
-    if (ends_with(stem, ".yaml")) stem[strlen(stem) - 5] = '\0';
-    if (ends_with(stem, ".yml")) stem[strlen(stem) - 4] = '\0';
+    if (ll_ends_with(stem, ".yaml")) stem[strlen(stem) - 5] = '\0';
+    if (ll_ends_with(stem, ".yml")) stem[strlen(stem) - 4] = '\0';
     return *stem ? stem : "run";
 }
 
@@ -109,8 +97,8 @@ ll_err ll_run_load(const char *what, ll_run **out)
 {
     LL_OWN(ll_arena) scratch = ll_arena_new();
     *out = NULL;
-    if (is_folder(what)) return load_folder(what, scratch, out);
-    if (strchr(what, '/') || ends_with(what, ".yaml") || ends_with(what, ".yml"))
+    if (ll_is_folder(what)) return load_folder(what, scratch, out);
+    if (strchr(what, '/') || ll_ends_with(what, ".yaml") || ll_ends_with(what, ".yml"))
         return load_file(what, out);
     const char *places[] = {"runs", LL_RUN_DIR};
     for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
@@ -141,7 +129,7 @@ static ll_err load_models(ll_run *r, const ll_model **list)
     CHECK(whole, LL_E_CONFIG, "%s: model.file is %s, which is not there",
           ll_run_origin(r, "model.file"), r->model.file);
     r->model.file = ll_arena_strdup(r->arena, whole);
-    bool onnx = ends_with(whole, ".onnx");
+    bool onnx = ll_ends_with(whole, ".onnx");
     CHECK(onnx || !*r->model.loss, LL_E_CONFIG, "%s: model.loss is for ONNX networks (model.file)",
           ll_run_origin(r, "model.loss"));
     ll_err rc = onnx ? ll_onnx_model(r->arena, r->model.file, r->model.loss, list)

@@ -39,8 +39,19 @@ static int add_elsewhere(const ll_session *s, ll_st_tensor *out, ll_st_part *par
 
 bool ll_is_cache(const char *name)
 {
-    size_t n = strlen(name), m = strlen(LL_CACHE);
-    return n > m && !strcmp(name + n - m, LL_CACHE);
+    return ll_ends_with(name, LL_CACHE);
+}
+
+bool ll_is_moment(const ll_graph *g, const char *name)
+{
+    const char *dot = strrchr(name, '.');
+    for (int i = 1; dot && i < g->n_value; i++) {
+        const ll_value *v = &g->values[i];
+        if (v->kind == LL_PARAM && v->name && strlen(v->name) == (size_t)(dot - name) &&
+            !strncmp(v->name, name, (size_t)(dot - name)))
+            return true;
+    }
+    return false;
 }
 
 int ll_session_tensors(const ll_session *s, ll_arena *arena, ll_st_tensor **out, ll_st_part **parts)

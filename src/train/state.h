@@ -5,6 +5,7 @@
 
 /* Is it a cache of a generation (LL_CACHE), which files have not? */
 bool ll_is_cache(const char *name);
+bool ll_is_moment(const ll_graph *g, const char *name); /* an optimizer's, PARAMETER.MOMENT */
 /* Parameters of a file of ours, without the optimizer's state, or their averages where it has any;
  * *step: the file's. */
 ll_err ll_session_take(ll_session *s, const ll_st_file *f, int64_t *step);

@@ -11,7 +11,6 @@
 #include <glob.h>
 #include <stdlib.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 
 static int by_name(const void *a, const void *b)
 {
@@ -186,9 +185,7 @@ static ll_err read_one(ll_weights *w)
 
 static ll_err read_file(ll_weights *w)
 {
-    struct stat st;
-    bool folder = stat(w->path, &st) == 0 && S_ISDIR(st.st_mode);
-    TRY(folder ? read_folder(w) : read_one(w));
+    TRY(ll_is_folder(w->path) ? read_folder(w) : read_one(w));
     drop_prefix(w);
     if (w->n) qsort(w->all, (size_t)w->n, sizeof *w->all, by_name);
     for (int i = 1; i < w->n; i++)

@@ -5,20 +5,6 @@
 
 /* ---- which tensors ---- */
 
-/* Is it an optimizer's, PARAMETER.MOMENT? */
-static bool is_moment(const ll_graph *g, const ll_value *v)
-{
-    const char *dot = v->kind == LL_STATE ? strrchr(v->name, '.') : NULL;
-    if (!dot) return false;
-    for (int i = 1; i < g->n_value; i++) {
-        const ll_value *p = &g->values[i];
-        if (p->kind == LL_PARAM && p->node < 0 && !strncmp(p->name, v->name, dot - v->name) &&
-            !p->name[dot - v->name])
-            return true;
-    }
-    return false;
-}
-
 ll_own_tensors ll_weights_tensors(const ll_session *s, ll_arena *a)
 {
     ll_own_tensors x = {0};
@@ -26,7 +12,8 @@ ll_own_tensors ll_weights_tensors(const ll_session *s, ll_arena *a)
     x.moment = LL_NEW_ARRAY(a, bool, x.n);
     x.blocks = LL_NEW_ARRAY(a, const ll_block_kind *, x.n);
     for (int i = 0; i < x.n; i++) {
-        x.moment[i] = is_moment(s->g, ll_value_of(s->g, ll_find(s->g, x.t[i].name)));
+        ll_val v = ll_find(s->g, x.t[i].name);
+        x.moment[i] = ll_value_of(s->g, v)->kind == LL_STATE && ll_is_moment(s->g, x.t[i].name);
         ll_weights_unblock(&x, i, a);
     }
     return x;
