@@ -27,6 +27,7 @@ static void texts_free(texts *t)
     for (int i = 0; i < t->n; i++) free(t->v[i]);
     ll_arena_free(t->arena);
 }
+#define OWN_TEXTS __attribute__((cleanup(texts_free))) texts
 
 static ll_err add_file(texts *t, const char *path)
 {
@@ -91,10 +92,8 @@ static ll_err train_on(const train_opts *o, texts *t)
 
 static ll_err run_train(const void *given)
 {
-    texts t = {.arena = ll_arena_new()};
-    ll_err rc = train_on((const train_opts *)given, &t);
-    texts_free(&t);
-    return rc;
+    OWN_TEXTS t = {.arena = ll_arena_new()};
+    return train_on((const train_opts *)given, &t);
 }
 
 /* ---- encode ---- */
@@ -185,10 +184,8 @@ static ll_err encode(const encode_opts *o, texts *x)
 
 static ll_err run_encode(const void *given)
 {
-    texts x = {.arena = ll_arena_new()};
-    ll_err rc = encode((const encode_opts *)given, &x);
-    texts_free(&x);
-    return rc;
+    OWN_TEXTS x = {.arena = ll_arena_new()};
+    return encode((const encode_opts *)given, &x);
 }
 
 /* ---- decode ---- */

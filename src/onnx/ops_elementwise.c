@@ -4,13 +4,24 @@
 
 #include <math.h>
 
-static ll_err unary(op *o)
+/* Of the first operand, f; wide: whole numbers by way of f64. */
+static ll_err each(op *o, int type, bool wide, ll_val (*f)(op *o, ll_val x))
 {
     value *x = o->in[0];
     order lies;
     ll_val v = ll_onnx_any(o, x, &lies);
-    if (ll_onnx_whole(x->type) && o->row->kind) v = ll_cast(o->g, v, LL_F64);
-    return ll_onnx_give(o, 0, x->type, o->row->one(o->g, v), &lies);
+    if (wide && ll_onnx_whole(x->type)) v = ll_cast(o->g, v, LL_F64);
+    return ll_onnx_give(o, 0, type, f(o, v), &lies);
+}
+
+static ll_val by_row(op *o, ll_val x)
+{
+    return o->row->one(o->g, x);
+}
+
+static ll_err unary(op *o)
+{
+    return each(o, o->in[0]->type, o->row->kind, by_row);
 }
 
 /* Activations with numbers; what ONNX has where they are not given. */
@@ -53,11 +64,7 @@ static ll_val activate(op *o, ll_val x)
 
 static ll_err activation(op *o)
 {
-    value *x = o->in[0];
-    order lies;
-    ll_val v = ll_onnx_any(o, x, &lies);
-    if (ll_onnx_whole(x->type)) v = ll_cast(o->g, v, LL_F64);
-    return ll_onnx_give(o, 0, x->type, activate(o, v), &lies);
+    return each(o, o->in[0]->type, true, activate);
 }
 
 /* Whole numbers of fewer than 32 bits, wrapped around. */
@@ -229,20 +236,20 @@ static ll_err compare(op *o)
 
 static ll_err truth(op *o)
 {
-    value *x = o->in[0];
-    order lies;
-    ll_val v = ll_onnx_any(o, x, &lies);
-    return ll_onnx_give(o, 0, ONNX_BOOL, o->row->one(o->g, v), &lies);
+    return each(o, ONNX_BOOL, false, by_row);
+}
+
+static ll_val infinite(op *o, ll_val v)
+{
+    ll_val none = ll_one(o, v, 0), y = ll_isinf(o->g, v);
+    if (!ll_attr_int(o, "detect_positive", 1)) y = ll_mul(o->g, y, ll_less(o->g, v, none));
+    if (!ll_attr_int(o, "detect_negative", 1)) y = ll_mul(o->g, y, ll_less(o->g, none, v));
+    return y;
 }
 
 static ll_err is_inf(op *o)
 {
-    value *x = o->in[0];
-    order lies;
-    ll_val v = ll_onnx_any(o, x, &lies), none = ll_one(o, v, 0), y = ll_isinf(o->g, v);
-    if (!ll_attr_int(o, "detect_positive", 1)) y = ll_mul(o->g, y, ll_less(o->g, v, none));
-    if (!ll_attr_int(o, "detect_negative", 1)) y = ll_mul(o->g, y, ll_less(o->g, none, v));
-    return ll_onnx_give(o, 0, ONNX_BOOL, y, &lies);
+    return each(o, ONNX_BOOL, false, infinite);
 }
 
 static ll_err where(op *o)

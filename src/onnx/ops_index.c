@@ -3,6 +3,13 @@
 
 #include <math.h>
 
+/* Indices of a dimension of d that count from its end, from its start. */
+static ll_val from_start(op *o, ll_val v, double d)
+{
+    ll_val from_end = ll_less(o->g, v, ll_one(o, v, 0));
+    return ll_add(o->g, v, ll_mul(o->g, from_end, ll_one(o, v, d)));
+}
+
 /* Indices of a dimension of d as i32, counted from its start; NULL lies: plain. */
 static ll_val index_of(op *o, value *x, int64_t d, const order *lies)
 {
@@ -13,8 +20,7 @@ static ll_val index_of(op *o, value *x, int64_t d, const order *lies)
             least = fmin((double)least, ll_onnx_at(x->host, i));
         if (least >= 0) return v;
     }
-    ll_val from_end = ll_less(o->g, v, ll_one(o, v, 0));
-    return ll_add(o->g, v, ll_mul(o->g, from_end, ll_one(o, v, (double)d)));
+    return from_start(o, v, (double)d);
 }
 
 /* What can be gathered: whole numbers by way of f64. */
@@ -70,9 +76,7 @@ static ll_err flat_index(op *o, const value *x, value *index, int batch, ll_val 
              (long long)index->shape.d[i]);
     for (int i = k - 1; i >= 0; i--) {
         int64_t d = x->shape.d[batch + i];
-        ll_val part = ll_slice(o->g, v, n - 1, i, i + 1);
-        ll_val from_end = ll_less(o->g, part, ll_one(o, part, 0));
-        part = ll_add(o->g, part, ll_mul(o->g, from_end, ll_one(o, part, (double)d)));
+        ll_val part = from_start(o, ll_slice(o->g, v, n - 1, i, i + 1), (double)d);
         part = ll_mul(o->g, part, ll_one(o, part, (double)*rows));
         sum = sum.id ? ll_add(o->g, sum, part) : part;
         *rows *= d;
@@ -109,6 +113,11 @@ static ll_err gather_nd(op *o)
                         ll_reshape(o->g, ll_gather(o->g, movable(o, v), index, 0), lead), NULL);
 }
 
+static bool adds(op *o)
+{
+    return !strcmp(ll_attr_text(o, "reduction", "none"), "add");
+}
+
 /* x [rows, ..] where update stands in its place; adds: together. Indices that come twice are right
  * only for adding. */
 static ll_err scatter(op *o, ll_val x, ll_val index, ll_val update, int dim, ll_val *out)
@@ -135,7 +144,7 @@ static ll_err scatter(op *o, ll_val x, ll_val index, ll_val update, int dim, ll_
 static ll_err once(op *o)
 {
     const host *h;
-    if (!strcmp(ll_attr_text(o, "reduction", "none"), "add")) return LL_OK;
+    if (adds(o)) return LL_OK;
     ll_err rc = o->w->know(o->w, o->in[1], &h);
     WANT(o, rc == LL_OK, "indices that are computed: one may come twice");
     return LL_OK;
@@ -158,7 +167,7 @@ static ll_err scatter_elements(op *o)
     const host *h = o->in[1]->host;
     int64_t n = h ? ll_numel(&h->shape) : 0, d = o->in[1]->shape.d[axis], inner = 1;
     for (int i = axis + 1; i < x->shape.n; i++) inner *= o->in[1]->shape.d[i];
-    bool add = !strcmp(ll_attr_text(o, "reduction", "none"), "add");
+    bool add = adds(o);
     for (int64_t i = 0; i < n && !add; i++)
         for (int64_t k = 1; i / inner % d + k < d; k++)
             WANT(o, place(h, i, x->shape.d[axis]) != place(h, i + k * inner, x->shape.d[axis]),
@@ -180,7 +189,7 @@ static ll_err scatter_nd(op *o)
     int64_t n = ll_numel(&lead), cols = ll_numel(&rest),
             k = o->in[1]->shape.d[o->in[1]->shape.n - 1];
     const host *h = o->in[1]->host;
-    bool add = !strcmp(ll_attr_text(o, "reduction", "none"), "add");
+    bool add = adds(o);
     for (int64_t i = 0; i < n && !add; i++)
         for (int64_t j = 0; j < i; j++) {
             bool same = true;
@@ -207,9 +216,7 @@ static ll_err one_hot(op *o)
     TRY(ll_onnx_axis(o, ll_attr_int(o, "axis", -1), x->shape.n + 1, &axis));
     ll_val index = ll_onnx_plain(o, x), values = ll_onnx_plain(o, o->in[2]);
     if (!ll_onnx_whole(x->type)) index = ll_cast(o->g, index, LL_I32);
-    ll_val from_end = ll_less(o->g, index, ll_one(o, index, 0));
-    index = ll_add(o->g, index, ll_mul(o->g, from_end, ll_one(o, index, depth)));
-    ll_val hot = ll_one_hot(o->g, index, (int64_t)depth, LL_F32);
+    ll_val hot = ll_one_hot(o->g, from_start(o, index, depth), (int64_t)depth, LL_F32);
     ll_val off = ll_reshape(o->g, ll_slice(o->g, values, 0, 0, 1), LL_SCALAR);
     ll_val on = ll_reshape(o->g, ll_slice(o->g, values, 0, 1, 2), LL_SCALAR);
     hot = ll_cast(o->g, hot, ll_graph_dtype(o->g, on));
@@ -235,27 +242,6 @@ static ll_err arg_most(op *o)
     s.d[axis] = 1;
     if (ll_attr_int(o, "keepdims", 1)) y = ll_reshape(o->g, y, s);
     return ll_onnx_give(o, 0, ONNX_INT64, y, NULL);
-}
-
-static ll_err hardmax(op *o)
-{
-    value *x = o->in[0];
-    int axis;
-    order lies = ll_plain;
-    ll_val v;
-    TRY(ll_onnx_axis(o, ll_attr_int(o, "axis", o->version < 13 ? 1 : -1), x->shape.n, &axis));
-    if (o->version < 13) {
-        int64_t rows = 1, cols = 1;
-        for (int i = 0; i < x->shape.n; i++) *(i < axis ? &rows : &cols) *= x->shape.d[i];
-        v = ll_reshape(o->g, ll_onnx_plain(o, x), LL_SHAPE(rows, cols));
-        axis = 1;
-    } else {
-        v = ll_onnx_with_last(o, x, axis, &lies);
-        axis = x->shape.n - 1;
-    }
-    int64_t d = ll_graph_shape(o->g, v).d[axis];
-    ll_val y = ll_one_hot(o->g, ll_argmax(o->g, v, axis), d, ll_onnx_dtype(x->type));
-    return ll_onnx_give(o, 0, x->type, o->version < 13 ? ll_reshape(o->g, y, x->shape) : y, &lies);
 }
 
 static ll_err top_k(op *o)
@@ -346,7 +332,6 @@ const row ll_rows_index[] = {
     {"OneHot", one_hot},
     {"ArgMax", arg_most, .kind = 0},
     {"ArgMin", arg_most, .kind = 1},
-    {"Hardmax", hardmax},
     {"TopK", top_k},
     {"CumSum", cumsum},
     {"ReverseSequence", reverse_sequence},

@@ -101,6 +101,13 @@ static ll_val log_softmax(ll_graph *g, ll_val x)
     return ll_log_softmax(g, x, ll_graph_shape(g, x).n - 1);
 }
 
+static ll_val hardmax(ll_graph *g, ll_val x)
+{
+    ll_shape s = ll_graph_shape(g, x);
+    int last = s.n - 1;
+    return ll_one_hot(g, ll_argmax(g, x, last), s.d[last], ll_graph_dtype(g, x));
+}
+
 /* Over one axis; before opset 13 over it and all that follow. */
 static ll_err softmax(op *o)
 {
@@ -134,5 +141,6 @@ const row ll_rows_reduce[] = {
     {"ReduceSumSquare", reduce, .kind = SUM_SQUARE},
     {"Softmax", softmax, .one = ll_softmax},
     {"LogSoftmax", softmax, .one = log_softmax},
+    {"Hardmax", softmax, .one = hardmax},
     {0},
 };
