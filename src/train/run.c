@@ -126,16 +126,14 @@ ll_err ll_run_set(ll_run *r, const char *assignment)
 static ll_err load_models(ll_run *r, const ll_model **list)
 {
     LL_OWN_MEMORY char *whole = realpath(r->model.file, NULL);
-    CHECK(whole, LL_E_CONFIG, "%s: model.file is %s, which is not there",
-          ll_run_origin(r, "model.file"), r->model.file);
+    LL_WANT(r, "model.file", whole, "model.file is %s, which is not there", r->model.file);
     r->model.file = ll_arena_strdup(r->arena, whole);
     bool onnx = ll_ends_with(whole, ".onnx");
-    CHECK(onnx || !*r->model.loss, LL_E_CONFIG, "%s: model.loss is for ONNX networks (model.file)",
-          ll_run_origin(r, "model.loss"));
+    LL_WANT(r, "model.loss", onnx || !*r->model.loss,
+            "model.loss is for ONNX networks (model.file)");
     ll_err rc = onnx ? ll_onnx_model(r->arena, r->model.file, r->model.loss, list)
                      : ll_models_load(r->model.file, list);
-    CHECK(rc == LL_OK, LL_E_CONFIG, "%s: model.file: %s", ll_run_origin(r, "model.file"),
-          ll_error_message());
+    LL_WANT(r, "model.file", rc == LL_OK, "model.file: %s", ll_error_message());
     return LL_OK;
 }
 
@@ -151,8 +149,7 @@ static ll_err find_model(ll_run *r)
             ll_near_try(&near, m->name);
         }
     } else {
-        CHECK(!*r->model.loss, LL_E_CONFIG, "%s: model.loss is for ONNX networks (model.file)",
-              ll_run_origin(r, "model.loss"));
+        LL_WANT(r, "model.loss", !*r->model.loss, "model.loss is for ONNX networks (model.file)");
         if (!*r->model.name) r->model.name = "lenet5";
         r->model.def = ll_model_find(r->model.name);
         for (const ll_model *const *m = ll_model_all(); *m; m++) ll_near_try(&near, (*m)->name);
@@ -195,9 +192,9 @@ static ll_err image_size(ll_run *r)
     int n = sscanf(d->image, "%5lldx%5lld%c", &h, &w, &more);
     if (n == 1) w = h;
     bool digits = strspn(d->image, "0123456789x") == strlen(d->image);
-    CHECK(digits && h > 0 && w > 0 && (n == 2 || (n == 1 && !strchr(d->image, 'x'))), LL_E_CONFIG,
-          "%s: data.image is '%s', want a size such as 224, or HEIGHTxWIDTH",
-          ll_run_origin(r, "data.image"), d->image);
+    LL_WANT(r, "data.image",
+            digits && h > 0 && w > 0 && (n == 2 || (n == 1 && !strchr(d->image, 'x'))),
+            "data.image is '%s', want a size such as 224, or HEIGHTxWIDTH", d->image);
     d->image_height = h, d->image_width = w;
     return LL_OK;
 }
@@ -215,14 +212,13 @@ static ll_err finish_images(ll_run *r)
                 {"data.centre", d->centre != 1}, {"data.mixup", d->mixup > 0},
                 {"data.cutmix", d->cutmix > 0}};
     for (size_t i = 0; ll_run_takes_tokens(r) && i < sizeof only / sizeof *only; i++)
-        CHECK(!only[i].set, LL_E_CONFIG, "%s: %s is for images; %s reads tokens",
-              ll_run_origin(r, only[i].key), only[i].key, r->model.name);
-    CHECK(d->scale.n == 0 || (d->scale.n == 2 && d->scale.v[0] <= d->scale.v[1]), LL_E_CONFIG,
-          "%s: data.scale has %d numbers, want two, the smaller first: [0.08, 1]",
-          ll_run_origin(r, "data.scale"), d->scale.n);
-    CHECK(d->mean.n <= LL_MAX_CHANNELS && d->deviation.n <= LL_MAX_CHANNELS, LL_E_CONFIG,
-          "%s: data.mean and data.deviation have at most %d numbers, one for each channel",
-          ll_run_origin(r, "data.mean"), LL_MAX_CHANNELS);
+        LL_WANT(r, only[i].key, !only[i].set, "%s is for images; %s reads tokens", only[i].key,
+                r->model.name);
+    LL_WANT(r, "data.scale", d->scale.n == 0 || (d->scale.n == 2 && d->scale.v[0] <= d->scale.v[1]),
+            "data.scale has %d numbers, want two, the smaller first: [0.08, 1]", d->scale.n);
+    LL_WANT(r, "data.mean", d->mean.n <= LL_MAX_CHANNELS && d->deviation.n <= LL_MAX_CHANNELS,
+            "data.mean and data.deviation have at most %d numbers, one for each channel",
+            LL_MAX_CHANNELS);
     return image_size(r);
 }
 
@@ -230,24 +226,21 @@ static ll_err finish_data(ll_run *r)
 {
     ll_run_data *d = &r->data;
     bool images = !ll_run_takes_tokens(r);
-    CHECK(!*d->format || *d->path, LL_E_CONFIG, "%s: data.format is %s, but data.path is empty",
-          ll_run_origin(r, "data.format"), d->format);
-    CHECK(!*d->format || !*d->name, LL_E_CONFIG,
-          "%s: data.name is %s, which has a format of its own; drop data.name or data.format",
-          ll_run_origin(r, "data.format"), d->name);
-    CHECK(!*d->path || *d->name || *d->format, LL_E_CONFIG,
-          "%s: data.path needs data.format (" LL_DATA_FORMATS ") or data.name",
-          ll_run_origin(r, "data.path"));
+    LL_WANT(r, "data.format", !*d->format || *d->path, "data.format is %s, but data.path is empty",
+            d->format);
+    LL_WANT(r, "data.format", !*d->format || !*d->name,
+            "data.name is %s, which has a format of its own; drop data.name or data.format",
+            d->name);
+    LL_WANT(r, "data.path", !*d->path || *d->name || *d->format,
+            "data.path needs data.format (" LL_DATA_FORMATS ") or data.name");
     const ll_model *def = r->model.def;
     if (!*d->name && !*d->format && !def->data && def->input)
         d->name = images ? "fashion-mnist" : "kjv";
-    CHECK(!d->samples || !strcmp(d->name, "synthetic"), LL_E_CONFIG,
-          "%s: data.samples is for data.name synthetic, not %s", ll_run_origin(r, "data.samples"),
-          *d->name ? d->name : d->format);
+    LL_WANT(r, "data.samples", !d->samples || !strcmp(d->name, "synthetic"),
+            "data.samples is for data.name synthetic, not %s", *d->name ? d->name : d->format);
     const char *only = *d->val_path ? "data.val_path" : "data.fields";
-    CHECK(*d->format || (!*d->val_path && !*d->fields), LL_E_CONFIG,
-          "%s: %s is for files at data.path: say data.path and data.format", ll_run_origin(r, only),
-          only);
+    LL_WANT(r, only, *d->format || (!*d->val_path && !*d->fields),
+            "%s is for files at data.path: say data.path and data.format", only);
     return finish_images(r);
 }
 
@@ -260,47 +253,40 @@ static ll_err finish_train(ll_run *r)
               ? ll_run_origin(r, "train.micro_batch")
               : ll_run_origin(r, "train.batch"),
           (long long)t->micro_batch, (long long)t->batch);
-    CHECK(!*t->memory || ll_text_to_bytes(t->memory, &r->train.memory_bytes), LL_E_CONFIG,
-          "%s: train.memory is '%.40s', want bytes, such as 200MiB",
-          ll_run_origin(r, "train.memory"), t->memory);
-    CHECK(!*t->offload || t->memory_bytes > 0, LL_E_CONFIG,
-          "%s: train.offload lays aside what train.memory has no room for: set that too",
-          ll_run_origin(r, "train.offload"));
-    CHECK(!*t->offload || !strcmp(t->machine, "cpu") || !strcmp(t->machine, "ref"), LL_E_CONFIG,
-          "%s: train.machine %s lays nothing aside: use parallel.recompute, or machine cpu",
-          ll_run_origin(r, "train.offload"), t->machine);
+    LL_WANT(r, "train.memory", !*t->memory || ll_text_to_bytes(t->memory, &r->train.memory_bytes),
+            "train.memory is '%.40s', want bytes, such as 200MiB", t->memory);
+    LL_WANT(r, "train.offload", !*t->offload || t->memory_bytes > 0,
+            "train.offload lays aside what train.memory has no room for: set that too");
+    LL_WANT(r, "train.offload",
+            !*t->offload || !strcmp(t->machine, "cpu") || !strcmp(t->machine, "ref"),
+            "train.machine %s lays nothing aside: use parallel.recompute, or machine cpu",
+            t->machine);
     const ll_schedule *s = &t->schedule;
     bool steps = !strcmp(s->shape, "step");
     bool falls = !strcmp(s->shape, "cosine") || !strcmp(s->shape, "linear");
-    CHECK(!steps || s->step_size || s->milestones.n, LL_E_CONFIG,
-          "%s: train.schedule is step; say train.step_size or train.milestones",
-          ll_run_origin(r, "train.schedule"));
-    CHECK(!s->step_size || !s->milestones.n, LL_E_CONFIG,
-          "%s: both train.step_size and train.milestones are set; one must be 0 or []",
-          ll_run_origin(r, "train.milestones"));
+    LL_WANT(r, "train.schedule", !steps || s->step_size || s->milestones.n,
+            "train.schedule is step; say train.step_size or train.milestones");
+    LL_WANT(r, "train.milestones", !s->step_size || !s->milestones.n,
+            "both train.step_size and train.milestones are set; one must be 0 or []");
     const char *where = s->step_size ? "train.step_size" : "train.milestones";
-    CHECK(steps || (!s->step_size && !s->milestones.n), LL_E_CONFIG,
-          "%s: %s is for train.schedule step, not %s", ll_run_origin(r, where), where, s->shape);
-    CHECK(falls || s->min_lr == 0, LL_E_CONFIG,
-          "%s: train.min_lr is for train.schedule cosine or linear, not %s",
-          ll_run_origin(r, "train.min_lr"), s->shape);
-    CHECK(!r->parallel.exact || !strcmp(t->precision, "f32"), LL_E_CONFIG,
-          "%s: parallel.exact is for train.precision f32, not %s",
-          ll_run_origin(r, "parallel.exact"), t->precision);
+    LL_WANT(r, where, steps || (!s->step_size && !s->milestones.n),
+            "%s is for train.schedule step, not %s", where, s->shape);
+    LL_WANT(r, "train.min_lr", falls || s->min_lr == 0,
+            "train.min_lr is for train.schedule cosine or linear, not %s", s->shape);
+    LL_WANT(r, "parallel.exact", !r->parallel.exact || !strcmp(t->precision, "f32"),
+            "parallel.exact is for train.precision f32, not %s", t->precision);
     const ll_target *target = ll_target_find(t->machine);
     ll_precision precision;
     TRY(ll_precision_parse(t->precision, &precision));
-    CHECK(target->precisions >> precision & 1, LL_E_CONFIG,
-          "%s: train.machine %s has no train.precision %s: use f32 or bf16",
-          ll_run_origin(r, "train.precision"), t->machine, t->precision);
-    CHECK(t->deterministic || target->any_order, LL_E_CONFIG,
-          "%s: train.deterministic false: train.machine %s has one order of sums",
-          ll_run_origin(r, "train.deterministic"), t->machine);
-    CHECK(t->deterministic || !r->parallel.exact, LL_E_CONFIG,
-          "%s: train.deterministic false is not for parallel.exact: use one or the other",
-          ll_run_origin(r, "train.deterministic"));
-    CHECK(s->min_lr <= s->lr, LL_E_CONFIG, "%s: train.min_lr %g is above train.lr %g",
-          ll_run_origin(r, "train.min_lr"), s->min_lr, s->lr);
+    LL_WANT(r, "train.precision", target->precisions >> precision & 1,
+            "train.machine %s has no train.precision %s: use f32 or bf16", t->machine,
+            t->precision);
+    LL_WANT(r, "train.deterministic", t->deterministic || target->any_order,
+            "train.deterministic false: train.machine %s has one order of sums", t->machine);
+    LL_WANT(r, "train.deterministic", t->deterministic || !r->parallel.exact,
+            "train.deterministic false is not for parallel.exact: use one or the other");
+    LL_WANT(r, "train.min_lr", s->min_lr <= s->lr, "train.min_lr %g is above train.lr %g",
+            s->min_lr, s->lr);
     return LL_OK;
 }
 
@@ -337,10 +323,9 @@ static ll_err finish_schedule(ll_run *r)
         ll_near_try(&near, known);
     }
     ll_err rc = ll_file_read(name, SCHEDULE_LIMIT, &text, &size);
-    CHECK(rc == LL_OK, LL_E_CONFIG,
-          "%s: parallel.schedule is %s%s: it may be %sauto, or a file: %s",
-          ll_run_origin(r, "parallel.schedule"), name, ll_near_hint(&near), names.text,
-          ll_error_message());
+    LL_WANT(r, "parallel.schedule", rc == LL_OK,
+            "parallel.schedule is %s%s: it may be %sauto, or a file: %s", name, ll_near_hint(&near),
+            names.text, ll_error_message());
     r->parallel.schedule_text = ll_arena_printf(r->arena, "%s\n", (const char *)text);
     free(text);
     return LL_OK;
@@ -404,20 +389,16 @@ static ll_err finish_params(ll_run *r)
     const char *best = r->train.best;
     bool known = !*best || !strcmp(best, "loss") || !strcmp(best, "accuracy") ||
                  ((!strncmp(best, "min:", 4) || !strncmp(best, "max:", 4)) && best[4]);
-    CHECK(known, LL_E_CONFIG,
-          "%s: train.best is '%.50s', want loss, accuracy, min:NAME or max:NAME",
-          ll_run_origin(r, "train.best"), best);
-    CHECK(!r->train.patience || *best, LL_E_CONFIG,
-          "%s: train.patience goes with train.best, such as loss",
-          ll_run_origin(r, "train.patience"));
-    CHECK(r->train.optim.ema == 0 || r->parallel.zero == 0, LL_E_CONFIG,
-          "%s: train.ema is kept beside whole parameters: use parallel.zero 0",
-          ll_run_origin(r, "train.ema"));
+    LL_WANT(r, "train.best", known,
+            "train.best is '%.50s', want loss, accuracy, min:NAME or max:NAME", best);
+    LL_WANT(r, "train.patience", !r->train.patience || *best,
+            "train.patience goes with train.best, such as loss");
+    LL_WANT(r, "train.ema", r->train.optim.ema == 0 || r->parallel.zero == 0,
+            "train.ema is kept beside whole parameters: use parallel.zero 0");
     bool average = !strcmp(r->train.optim.name, "schedule-free-adamw");
-    CHECK(!average || r->parallel.zero == 0 || r->parallel.zero == 3, LL_E_CONFIG,
-          "%s: schedule-free-adamw keeps what is evaluated as parameters lie: use parallel.zero 0 "
-          "or 3",
-          ll_run_origin(r, "train.optimizer"));
+    LL_WANT(r, "train.optimizer", !average || r->parallel.zero == 0 || r->parallel.zero == 3,
+            "schedule-free-adamw keeps what is evaluated as parameters lie: use parallel.zero 0 "
+            "or 3");
     return LL_OK;
 }
 
@@ -425,8 +406,8 @@ static ll_err finish_recompute(ll_run *r)
 {
     ll_recompute_how how;
     if (!*r->parallel.recompute) r->parallel.recompute = "none";
-    CHECK(ll_recompute_parse(r->parallel.recompute, &how) == LL_OK, LL_E_CONFIG, "%s: parallel.%s",
-          ll_run_origin(r, "parallel.recompute"), ll_error_message());
+    LL_WANT(r, "parallel.recompute", ll_recompute_parse(r->parallel.recompute, &how) == LL_OK,
+            "parallel.%s", ll_error_message());
     return LL_OK;
 }
 
@@ -435,9 +416,10 @@ static ll_err finish_conv(ll_run *r)
     ll_conv_how how;
     if (!*r->train.conv) r->train.conv = "accurate";
     if (!*r->train.workspace) r->train.workspace = "auto";
-    CHECK(ll_conv_read(ll_target_find(r->train.machine), r->train.conv, r->train.workspace, &how) ==
-              LL_OK,
-          LL_E_CONFIG, "%s: train.%s", ll_run_origin(r, "train.conv"), ll_error_message());
+    LL_WANT(r, "train.conv",
+            ll_conv_read(ll_target_find(r->train.machine), r->train.conv, r->train.workspace,
+                         &how) == LL_OK,
+            "train.%s", ll_error_message());
     return LL_OK;
 }
 
@@ -456,24 +438,20 @@ static ll_err check_loose(const ll_run *r)
                     ? LL_OK
                     : ll_codec_open(p->between.codec, "settings", 0, 0, &k);
     ll_codec_close(k);
-    CHECK(rc == LL_OK, LL_E_CONFIG, "%s: parallel.codec: %s; or none",
-          ll_run_origin(r, "parallel.codec"), ll_error_message());
+    LL_WANT(r, "parallel.codec", rc == LL_OK, "parallel.codec: %s; or none", ll_error_message());
     bool batch = r->train.batch % p->replicas != 0;
     CHECK(!batch && r->train.micro_batch % p->replicas == 0, LL_E_CONFIG,
           "%s: parallel.replicas %lld does not divide train.%s %lld", where, (long long)p->replicas,
           batch ? "batch" : "micro_batch",
           (long long)(batch ? r->train.batch : r->train.micro_batch));
-    CHECK(!strcmp(p->compress, "none"), LL_E_CONFIG,
-          "%s: parallel.compress %s is not kept for each replica: use parallel.codec",
-          ll_run_origin(r, "parallel.compress"), p->compress);
-    CHECK(!r->train.buddy || !ll_consistency_served(&p->between), LL_E_CONFIG,
-          "%s: train.buddy keeps the state after a step, and replicas of a server are at several: "
-          "use "
-          "train.save_every",
-          ll_run_origin(r, "train.buddy"));
-    CHECK(r->train.spike == 0, LL_E_CONFIG,
-          "%s: train.spike is of one gradient, and replicas have several: use train.clip",
-          ll_run_origin(r, "train.spike"));
+    LL_WANT(r, "parallel.compress", !strcmp(p->compress, "none"),
+            "parallel.compress %s is not kept for each replica: use parallel.codec", p->compress);
+    LL_WANT(r, "train.buddy", !r->train.buddy || !ll_consistency_served(&p->between),
+            "train.buddy keeps the state after a step, and replicas of a server are at several: "
+            "use "
+            "train.save_every");
+    LL_WANT(r, "train.spike", r->train.spike == 0,
+            "train.spike is of one gradient, and replicas have several: use train.clip");
     return LL_OK;
 }
 
@@ -482,8 +460,8 @@ static ll_err finish_base(const ll_run *r)
 {
     bool weighed = r->train.teacher_weight != 0.5; /* else the temperature is: as run_keys.c has */
     const char *key = weighed ? "train.teacher_weight" : "train.temperature";
-    CHECK(*r->train.teacher || (!weighed && r->train.temperature == 2), LL_E_CONFIG,
-          "%s: %s goes with train.teacher, the run to learn from", ll_run_origin(r, key), key);
+    LL_WANT(r, key, *r->train.teacher || (!weighed && r->train.temperature == 2),
+            "%s goes with train.teacher, the run to learn from", key);
     if (!strcmp(r->train.base, "f32")) return LL_OK;
     const char *where = ll_run_origin(r, "train.base");
     CHECK(r->train.lora, LL_E_CONFIG, "%s: train.base %s is of frozen weights: set train.lora",
@@ -532,12 +510,11 @@ static ll_err finish_parallel(ll_run *r)
     ll_codec *k = NULL;
     ll_err rc = ll_run_codec(r) ? ll_codec_open(codec, "settings", 0, 0, &k) : LL_OK;
     ll_codec_close(k);
-    CHECK(rc == LL_OK, LL_E_CONFIG, "%s: parallel.compress: %s; or factors, or none",
-          ll_run_origin(r, "parallel.compress"), ll_error_message());
-    CHECK(
-        !r->parallel.exact, LL_E_CONFIG,
-        "%s: parallel.compress %s changes sums, which parallel.exact keeps exact: use one of them",
-        ll_run_origin(r, "parallel.compress"), codec);
+    LL_WANT(r, "parallel.compress", rc == LL_OK, "parallel.compress: %s; or factors, or none",
+            ll_error_message());
+    LL_WANT(r, "parallel.compress", !r->parallel.exact,
+            "parallel.compress %s changes sums, which parallel.exact keeps exact: use one of them",
+            codec);
     return LL_OK;
 }
 

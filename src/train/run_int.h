@@ -56,5 +56,8 @@ typedef struct ll_setting {
 ll_err ll_run_assign(ll_run *r, const ll_setting *s);
 /* Where a key came from, for messages: its origin, or the file. */
 const char *ll_run_origin(const ll_run *r, const char *key);
+/* CHECK of settings: the message begins with where the key came from. */
+#define LL_WANT(r, key, cond, format, ...)                                                         \
+    CHECK(cond, LL_E_CONFIG, "%s: " format, ll_run_origin(r, key) __VA_OPT__(, ) __VA_ARGS__)
 /* A whole number in [min, max]. */
 ll_err ll_read_int(const ll_setting *s, double min, double max, int64_t *out);

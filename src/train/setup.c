@@ -146,9 +146,9 @@ static ll_err check_input(const ll_run *r, const ll_data_info *info, const ll_va
     for (int i = 0, at = 0; i < info->n_field && at < 200; i++)
         at += snprintf(has + at, sizeof has - (size_t)at, "%s%.64s", i ? ", " : "",
                        info->fields[i].name);
-    CHECK(f < info->fields + info->n_field, LL_E_CONFIG,
-          "%s: model %s takes batch data %s, data %s has no field of that name, but %s",
-          ll_run_origin(r, "data.name"), r->model.name, v->name, info->name, has);
+    LL_WANT(r, "data.name", f < info->fields + info->n_field,
+            "model %s takes batch data %s, data %s has no field of that name, but %s",
+            r->model.name, v->name, info->name, has);
     CHECK(v->type.dtype == f->dtype && ll_shape_equal(&want, &f->shape), LL_E_SHAPE,
           "model %s takes samples of %s%s as %s, data %s has %s%s: set the model's sizes to the "
           "data's%s",
@@ -175,9 +175,9 @@ static int wanted_fields(const ll_graph *g, ll_field out[LL_MAX_FIELDS])
 static ll_err check_samples(const ll_run *r, const ll_data_info *info, const ll_graph *g)
 {
     bool tokens = ll_run_takes_tokens(r), other = tokens != (info->kind == LL_TOKENS);
-    CHECK(!r->model.def->input || !other || info->kind == LL_RECORDS, LL_E_CONFIG,
-          "%s: model %s takes %s, data %s has %s", ll_run_origin(r, "data.name"), r->model.name,
-          tokens ? "tokens" : "images", info->name, tokens ? "images" : "tokens");
+    LL_WANT(r, "data.name", !r->model.def->input || !other || info->kind == LL_RECORDS,
+            "model %s takes %s, data %s has %s", r->model.name, tokens ? "tokens" : "images",
+            info->name, tokens ? "images" : "tokens");
     for (int i = 1; i < g->n_value; i++)
         if (ll_is_batch(&g->values[i])) TRY(check_input(r, info, &g->values[i]));
     int64_t classes = ll_run_size(r, "classes", info->classes);

@@ -28,8 +28,7 @@ ll_err ll_teacher_run(const ll_run *r, ll_run **out)
     bool same = theirs && ours && !strcmp(theirs, ours);
     free(theirs);
     free(ours);
-    CHECK(!same, LL_E_CONFIG, "%s: a run cannot learn from itself: use another --out",
-          ll_run_origin(r, "train.teacher"));
+    LL_WANT(r, "train.teacher", !same, "a run cannot learn from itself: use another --out");
     return LL_HAND(out, t);
 }
 
@@ -56,10 +55,11 @@ static ll_err map_inputs(const ll_run *r, const ll_graph *t, ll_graph *g, ll_val
         }
         map[i] = ll_find(g, v->name);
         const ll_value *own = map[i].id ? ll_value_of(g, map[i]) : NULL;
-        CHECK(own && own->type.dtype == v->type.dtype &&
-                  ll_shape_equal(&own->type.shape, &v->type.shape),
-              LL_E_CONFIG, "%s: %s takes other samples than model %s: its %s is not ours",
-              ll_run_origin(r, "train.teacher"), r->train.teacher, r->model.name, v->name);
+        LL_WANT(r, "train.teacher",
+                own && own->type.dtype == v->type.dtype &&
+                    ll_shape_equal(&own->type.shape, &v->type.shape),
+                "%s takes other samples than model %s: its %s is not ours", r->train.teacher,
+                r->model.name, v->name);
     }
     return LL_OK;
 }
@@ -99,13 +99,13 @@ ll_err ll_teacher_add(const ll_run *r, const ll_graph *theirs, ll_graph *g, ll_v
     const ll_run_train *o = &r->train;
     ll_val *map = LL_NEW_ARRAY(g->arena, ll_val, theirs->n_value);
     ll_val a = logits_of(g), b = logits_of(theirs);
-    CHECK(a.id && b.id, LL_E_CONFIG, "%s: model %s has no logits to learn with",
-          ll_run_origin(r, "train.teacher"), a.id ? theirs->name : g->name);
+    LL_WANT(r, "train.teacher", a.id && b.id, "model %s has no logits to learn with",
+            a.id ? theirs->name : g->name);
     ll_shape x = ll_graph_shape(g, a), y = ll_graph_shape(theirs, b);
     char is[LL_SHAPE_TEXT], want[LL_SHAPE_TEXT];
-    CHECK(ll_shape_equal(&x, &y), LL_E_CONFIG, "%s: logits of %s are %s, those of model %s are %s",
-          ll_run_origin(r, "train.teacher"), o->teacher, ll_shape_print(&y, is), r->model.name,
-          ll_shape_print(&x, want));
+    LL_WANT(r, "train.teacher", ll_shape_equal(&x, &y),
+            "logits of %s are %s, those of model %s are %s", o->teacher, ll_shape_print(&y, is),
+            r->model.name, ll_shape_print(&x, want));
     TRY(map_inputs(r, theirs, g, map));
     TRY(copy_nodes(theirs, g, map));
     ll_val kl = apart(g, map[b.id], a, o->temperature);

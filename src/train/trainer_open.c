@@ -65,9 +65,8 @@ static ll_err open_model(trainer *t)
                            !strcmp(r->parallel.between.seeds, "own"));
     TRY(ll_evaluator_plan(t->eval, r->train.eval_samples));
     const char *best = r->train.best, *name = strchr(best, ':') ? strchr(best, ':') + 1 : best;
-    CHECK(!*best || ll_evaluator_gives(t->eval, name), LL_E_CONFIG,
-          "%s: train.best is %s, which validation of model %s does not give",
-          ll_run_origin(r, "train.best"), best, r->model.name);
+    LL_WANT(r, "train.best", !*best || ll_evaluator_gives(t->eval, name),
+            "train.best is %s, which validation of model %s does not give", best, r->model.name);
     return ll_evaluator_plan(t->eval, 0);
 }
 
