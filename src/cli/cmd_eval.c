@@ -32,11 +32,9 @@ static const ll_arg args[] = {
 
 static ll_err score(const opts *o, const ll_trained *t, const ll_dataset *d, ll_score *out)
 {
-    ll_evaluator *e;
+    LL_OWN(ll_evaluator) e = NULL;
     TRY(ll_evaluator_open(t->run, d, t->s, &e));
-    ll_err rc = ll_evaluate(e, o->samples, NULL, out);
-    ll_evaluator_close(e);
-    return rc;
+    return ll_evaluate(e, o->samples, NULL, out);
 }
 
 /* Of an ensemble: what its members predict on average. */

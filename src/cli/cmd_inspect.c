@@ -301,11 +301,10 @@ static ll_err show_graph(const opts *o, const ll_run *r, const ll_graph *g, cons
 /* What the run's codec keeps of gradients from step to step. */
 static ll_err add_residuals(const ll_run *r, const ll_program *p, size_t *bytes)
 {
-    ll_codec *k = NULL;
+    LL_OWN(ll_codec) k = NULL;
     if (!ll_run_codec(r)) return LL_OK;
     TRY(ll_codec_open(ll_run_codec(r), "inspect", 1, 0, &k));
     bool keeps = ll_codec_residual(k);
-    ll_codec_close(k);
     for (int i = 0; keeps && i < p->n_instr; i++)
         for (int o = 0; p->instrs[i].compressed && o < p->instrs[i].n_in; o++)
             *bytes += p->slots[p->instrs[i].in[o]].bytes;

@@ -258,8 +258,8 @@ static ll_err sum_up(ll_comm *c, const ll_verify_many *o, const count *n, double
                n->of[ALIKE], n->in_f64, n->of[WRONG], n->of[REFUSED], o->steps, ll_now() - began);
     ll_err rc = LL_OK;
     if (ll_comm_rank(c) == 0 && n->of[WRONG])
-        rc = ll_raise(LL_E_DIFFER, __FILE__, __LINE__, __func__,
-                      "%" PRId64 " of these do not train what one process trains", n->of[WRONG]);
+        rc = RAISE(LL_E_DIFFER, "%" PRId64 " of these do not train what one process trains",
+                   n->of[WRONG]);
     return ll_comm_agree(c, rc);
 }
 

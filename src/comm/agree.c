@@ -49,7 +49,7 @@ ll_err ll_comm_agree(ll_comm *c, ll_err mine)
         snprintf(message, sizeof message, "%s", own.message);
     else
         snprintf(message, sizeof message, "rank %d: %s", c->t->world[who], n.message);
-    ll_err code = ll_raise((ll_err)n.code, __FILE__, __LINE__, __func__, "%s", message);
+    ll_err code = RAISE((ll_err)n.code, "%s", message);
     ll_job_share_failure(ll_error_message(), me ? LL_FAILURE_TELL : LL_FAILURE_HEARD);
     return code;
 }

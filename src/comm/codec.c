@@ -51,20 +51,15 @@ ll_err ll_codec_open(const char *text, const char *name, int64_t n, uint64_t see
 {
     *out = NULL;
     ll_arena *a = ll_arena_new();
-    ll_codec *k = LL_NEW(a, ll_codec);
+    LL_OWN(ll_codec) k = LL_NEW(a, ll_codec);
     *k = (ll_codec){.arena = a,
                     .text = ll_arena_strdup(a, text),
                     .name = ll_arena_strdup(a, name),
                     .n = n,
                     .seed = seed};
     k->last.form = "";
-    ll_err e = open_kind(k, text);
-    if (e != LL_OK) {
-        ll_codec_close(k);
-        return ll_frame(e, __FILE__, __LINE__, __func__);
-    }
-    *out = k;
-    return LL_OK;
+    TRY(open_kind(k, text));
+    return LL_HAND(out, k);
 }
 
 void ll_codec_close(ll_codec *k)
@@ -89,11 +84,10 @@ ll_err ll_codec_allreduce(ll_codec *k, ll_comm *c, float *data, int64_t step, co
 
 ll_err ll_codec_estimate(const char *text, int64_t n, int size, double *bytes)
 {
-    ll_codec *k;
+    LL_OWN(ll_codec) k = NULL;
     TRY(ll_codec_open(text, "estimate", n, 0, &k));
     int64_t encoded = k->kind->code ? ll_code_bytes(k, n) : k->kind->size(k);
     *bytes = 2.0 * (size - 1) / size * (double)encoded;
-    ll_codec_close(k);
     return LL_OK;
 }
 

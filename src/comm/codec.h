@@ -27,6 +27,7 @@ typedef struct ll_codec_report {
 /* name: its stream of random numbers, and its residual's name in checkpoints. */
 ll_err ll_codec_open(const char *text, const char *name, int64_t n, uint64_t seed, ll_codec **out);
 void ll_codec_close(ll_codec *k);
+LL_OWNED(ll_codec, ll_codec_close);
 /* Collective. data [n]: the sum over ranks of what the codec kept of each one's input. */
 ll_err ll_codec_allreduce(ll_codec *k, ll_comm *c, float *data, int64_t step, const char *site);
 ll_codec_report ll_codec_last(const ll_codec *k);

@@ -333,8 +333,7 @@ ll_err ll_dataset_open(const ll_data_opts *o, ll_dataset **out)
     d->info.where = o->path ? ll_arena_strdup(arena, o->path) : k ? default_path(arena, k) : "";
     ll_err rc = o->source ? read_source(d, o->source) : open_in(d, o, k, f);
     if (rc == LL_E_IO && k)
-        rc = ll_raise(rc, __FILE__, __LINE__, __func__, "dataset %s: %s; it comes from: %s",
-                      k->name, ll_error_message(), k->source);
+        rc = RAISE(rc, "dataset %s: %s; it comes from: %s", k->name, ll_error_message(), k->source);
     TRY(rc);
     TRY(mix_fields(d, o));
     return LL_HAND(out, d);

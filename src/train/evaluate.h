@@ -38,3 +38,4 @@ typedef struct ll_stop {
 /* On a mesh, collective; the score is that of all ranks together, on each. */
 ll_err ll_evaluate(ll_evaluator *e, int64_t samples, const ll_stop *stop, ll_score *out);
 void ll_evaluator_close(ll_evaluator *e);
+LL_OWNED(ll_evaluator, ll_evaluator_close);

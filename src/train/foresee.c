@@ -256,22 +256,16 @@ ll_err ll_foresee_note(const char *folder, const ll_foreseen *f)
 {
     char path[4096];
     snprintf(path, sizeof path, "%s/predictions.jsonl", folder);
-    json_t *j = json_pack("{s:s,s:s,s:i,s:I,s:o,s:o,s:o,s:o}", "model", f->model, "mesh", f->mesh,
-                          "ranks", f->ranks, "steps", (json_int_t)f->steps, "predicted_step_ms",
-                          number(1e3 * f->predicted_s), "step_ms", number(1e3 * f->measured_s),
-                          "predicted_bytes", number(f->predicted_bytes), "bytes",
-                          number(f->measured_bytes));
-    char *text = json_dumps(j, JSON_COMPACT | JSON_REAL_PRECISION(9));
-    json_decref(j);
+    json_auto_t *j = json_pack("{s:s,s:s,s:i,s:I,s:o,s:o,s:o,s:o}", "model", f->model, "mesh",
+                               f->mesh, "ranks", f->ranks, "steps", (json_int_t)f->steps,
+                               "predicted_step_ms", number(1e3 * f->predicted_s), "step_ms",
+                               number(1e3 * f->measured_s), "predicted_bytes",
+                               number(f->predicted_bytes), "bytes", number(f->measured_bytes));
+    LL_OWN_MEMORY char *text = json_dumps(j, JSON_COMPACT | JSON_REAL_PRECISION(9));
     int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
-    ll_err rc = LL_OK;
-    if (fd < 0)
-        rc = ll_raise(LL_E_IO, __FILE__, __LINE__, __func__, "%s cannot be written", path);
-    else {
-        rc = ll_write_all(fd, path, text, strlen(text));
-        if (rc == LL_OK) rc = ll_write_all(fd, path, "\n", 1);
-        close(fd);
-    }
-    free(text);
+    CHECK(fd >= 0, LL_E_IO, "%s cannot be written", path);
+    ll_err rc = ll_write_all(fd, path, text, strlen(text));
+    if (rc == LL_OK) rc = ll_write_all(fd, path, "\n", 1);
+    close(fd);
     return rc;
 }

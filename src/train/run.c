@@ -433,11 +433,10 @@ static ll_err check_loose(const ll_run *r)
 {
     const ll_run_parallel *p = &r->parallel;
     const char *where = ll_run_origin(r, "parallel.replicas");
-    ll_codec *k = NULL;
+    LL_OWN(ll_codec) k = NULL;
     ll_err rc = !strcmp(p->between.codec, "none")
                     ? LL_OK
                     : ll_codec_open(p->between.codec, "settings", 0, 0, &k);
-    ll_codec_close(k);
     LL_WANT(r, "parallel.codec", rc == LL_OK, "parallel.codec: %s; or none", ll_error_message());
     bool batch = r->train.batch % p->replicas != 0;
     CHECK(!batch && r->train.micro_batch % p->replicas == 0, LL_E_CONFIG,

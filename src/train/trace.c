@@ -119,17 +119,12 @@ ll_err ll_tracer_open(ll_comm *c, ll_session *s, const ll_tracer_opts *opts, ll_
 {
     *out = NULL;
     ll_arena *arena = ll_arena_new();
-    ll_tracer *t = LL_NEW(arena, ll_tracer);
+    LL_OWN(ll_tracer) t = LL_NEW(arena, ll_tracer);
     *t = (ll_tracer){.c = c, .s = s, .opts = *opts, .arena = arena};
     ll_err rc = ll_ranks_lead(c) ? make_files(s, opts) : LL_OK;
     if (rc == LL_OK) rc = ll_trace_open(&t->trace);
-    rc = ll_ranks_agree(c, rc);
-    if (rc != LL_OK) {
-        ll_tracer_close(t);
-        return ll_frame(rc, __FILE__, __LINE__, __func__);
-    }
-    *out = t;
-    return LL_OK;
+    TRY(ll_ranks_agree(c, rc));
+    return LL_HAND(out, t);
 }
 
 static void turn(ll_tracer *t, bool on)

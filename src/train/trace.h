@@ -15,6 +15,7 @@ typedef struct ll_tracer_opts {
  */
 ll_err ll_tracer_open(ll_comm *c, ll_session *s, const ll_tracer_opts *opts, ll_tracer **out);
 void ll_tracer_close(ll_tracer *t); /* local */
+LL_OWNED(ll_tracer, ll_tracer_close);
 /* Collective. From here on, until it is written. */
 ll_err ll_tracer_start(ll_tracer *t);
 /* Local. An interval of the row of steps, from then (CLOCK_MONOTONIC, s) until now, while tracing;

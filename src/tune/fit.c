@@ -5,6 +5,7 @@
  * several tries, for whatever disturbs makes them longer, and the longest of any rank. What the
  * smallest all-reduce through the window takes is mostly its awaits: sigma. */
 #include "sched/nodes.h"
+#include "base/stats.h"
 #include "tune/tune_int.h"
 
 #include <stdlib.h>
@@ -131,7 +132,7 @@ static ll_err solve(ll_tuning *t, const char *name, double *v)
         times[i] = ll_now() - from;
     }
     TRY(ll_tune_most(t->c, times, RUNS));
-    qsort(times, RUNS, sizeof *times, ll_tune_by_value);
+    ll_stats_sort(times, RUNS);
     ll_coll_spec s = {.coll = LL_COLL_ALLREDUCE,
                       .size = ll_comm_size(t->c),
                       .count = 1,
@@ -174,9 +175,7 @@ ll_err ll_tune_fit(ll_tuning *t)
 {
     t->model.share = share(t->c);
     LL_OWN_MEMORY char *room = (char *)malloc(3 * (size_t)WORK);
-    TRY(ll_comm_agree(t->c, room ? LL_OK
-                                 : ll_raise(LL_E_MEM, __FILE__, __LINE__, __func__,
-                                            "no memory for the tuner's messages")));
+    TRY(ll_comm_agree(t->c, room ? LL_OK : RAISE(LL_E_MEM, "no memory for the tuner's messages")));
     memset(room, 0, 3 * (size_t)WORK);
     work_alone(room, 0.03 * t->budget_s);
     TRY(fit_links(t, room));

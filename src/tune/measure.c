@@ -8,6 +8,7 @@
  *
  * Every decision follows from numbers that all ranks have from one reduction: all decide alike. */
 #include "base/rng.h"
+#include "base/stats.h"
 #include "tune/tune_int.h"
 
 #include <math.h>
@@ -62,7 +63,7 @@ static ll_err run_rounds(const bench *b, ll_tune_cell *cell, runs *list, int n, 
     for (int k = 0; k < n; k++) {
         memcpy(list[k].times + list[k].n, all + k * rounds, sizeof *all * (size_t)rounds);
         list[k].n += rounds;
-        qsort(list[k].times, (size_t)list[k].n, sizeof *all, ll_tune_by_value);
+        ll_stats_sort(list[k].times, list[k].n);
         list[k].way->measured_s = list[k].times[list[k].n / 10];
     }
     return LL_OK;
@@ -202,9 +203,8 @@ static ll_err measure_private(ll_tuning *t)
     TRY(room_for(t, &b.bytes));
     LL_OWN_MEMORY char *data = (char *)malloc(b.bytes);
     b.data = data;
-    TRY(ll_comm_agree(t->c, data ? LL_OK
-                                 : ll_raise(LL_E_MEM, __FILE__, __LINE__, __func__,
-                                            "no memory for %zu bytes of the tuner's", b.bytes)));
+    TRY(ll_comm_agree(
+        t->c, data ? LL_OK : RAISE(LL_E_MEM, "no memory for %zu bytes of the tuner's", b.bytes)));
     return measure_cells(&b, false);
 }
 

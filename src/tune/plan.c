@@ -98,12 +98,6 @@ int ll_tune_by_time(const void *a, const void *b)
     return x->predicted_s < y->predicted_s ? -1 : x->predicted_s > y->predicted_s;
 }
 
-int ll_tune_by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return x < y ? -1 : x > y;
-}
-
 static bool is_canonical(const ll_tuning *t, const ll_tune_cell *cell, const ll_tuned_way *w)
 {
     ll_coll_spec s;

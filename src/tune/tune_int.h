@@ -38,7 +38,6 @@ ll_err ll_tune_fit(ll_tuning *t);
 ll_err ll_tune_plan(ll_tuning *t);
 /* Of two ways: by the measured time; those without one after them, by the predicted one. */
 int ll_tune_by_time(const void *a, const void *b);
-int ll_tune_by_value(const void *a, const void *b); /* of two doubles */
 /* Measures the first ways of each cell and sorts them (measure.c). Collective. */
 ll_err ll_tune_measure(ll_tuning *t);
 
