@@ -339,7 +339,7 @@ static ll_err read_gguf(ll_tokenizer *t, const ll_gguf *g, json_t *ids)
           t->path);
     t->n = (int)p->n;
     t->tokens = LL_NEW_ARRAY(t->arena, ll_token, t->n + 1);
-    for (int i = 0; i < t->n; i++) { /* 3: control; 4: of the user's; 2 and 5: unknown, unused */
+    for (int i = 0; i < t->n; i++) {   /* 3: control; 4: of the user's; 2 and 5: unknown, unused */
         double k = kind ? kind[i] : 1; /* any number: the file says */
         set_token(t, i, text[i], (size_t)length[i],
                   k == 4             ? LL_TOKEN_ALWAYS

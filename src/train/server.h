@@ -31,9 +31,9 @@ typedef struct ll_server_opts {
     const char *replay;     /* file of those to repeat; NULL: none */
 } ll_server_opts;
 
-/* What such a file has: the step before the first turn, a sum of the run's settings, and the numbers
- * of a replica's turns, which grow, in a malloc'ed array. What follows the last whole line was being
- * written when the run ended. */
+/* What such a file has: the step before the first turn, a sum of the run's settings, and the
+ * numbers of a replica's turns, which grow, in a malloc'ed array. What follows the last whole line
+ * was being written when the run ended. */
 typedef struct ll_turns {
     int64_t from, n;
     uint32_t settings;

@@ -1,7 +1,8 @@
 /* test_alike.c: every rank of a mesh starts the same collectives, bundled alike, in one order,
  * however unevenly it is cut, and however much each lays aside. Models of odd sizes, meshes, ZeRO
- * stages, exact sums, pieces, micro-batches, memory and machines are drawn at random; the programs of all ranks are made, without any
- * ranks, and their starts compared. SEED=7 COUNT=1000 test_alike draws others, and more. */
+ * stages, exact sums, pieces, micro-batches, memory and machines are drawn at random; the programs
+ * of all ranks are made, without any ranks, and their starts compared. SEED=7 COUNT=1000 test_alike
+ * draws others, and more. */
 #include "base/rng.h"
 #include "base/text.h"
 #include "exec/session.h"
