@@ -92,7 +92,5 @@ static const ll_fusion_row rows[] = {
      .guard = guard},
     {0}};
 
-static const ll_fusion fusion = {
-    .name = "add_layernorm", .stage = LL_FUSE_FORWARD, .target = &ll_target_cuda, .rows = rows};
+LL_GPU_FUSION(add_layernorm, FORWARD, .rows = rows)
 const ll_op *const ll_ops_add_layernorm[] = {&add_layernorm, NULL};
-const ll_fusion *const ll_fusions_add_layernorm[] = {&fusion, NULL};

@@ -126,11 +126,5 @@ static const ll_fusion_row rows[] = {
      .trials = {TRIAL}},
     {0}};
 
-static const ll_fusion fusion = {.name = "classify",
-                                 .stage = LL_FUSE_LATE,
-                                 .target = &ll_target_cuda,
-                                 .precisions = LL_IN_16,
-                                 .level = 90,
-                                 .rows = rows};
-const ll_fusion *const ll_fusions_classify[] = {&fusion, NULL};
+LL_GPU_FUSION(classify, LATE, .precisions = LL_IN_16, .level = 90, .rows = rows)
 const ll_op *const ll_ops_classify[] = {&classify, NULL};

@@ -37,9 +37,5 @@ static const ll_fusion_row rows[] = {
      .replace = "d, loss, lse = cross_entropy_back(logits, label, dloss)"},
     {0}};
 
-static const ll_fusion fusion = {.name = "cross_entropy_back",
-                                 .stage = LL_FUSE_BACKWARD,
-                                 .target = &ll_target_cuda,
-                                 .rows = rows};
+LL_GPU_FUSION(cross_entropy_back, BACKWARD, .rows = rows)
 const ll_op *const ll_ops_cross_entropy_back[] = {&cross_entropy_back, NULL};
-const ll_fusion *const ll_fusions_cross_entropy_back[] = {&fusion, NULL};

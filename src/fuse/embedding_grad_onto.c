@@ -45,9 +45,5 @@ static const ll_fusion_row rows[] = {
      .same = "r d table"},
     {0}};
 
-static const ll_fusion fusion = {.name = "embedding_grad_onto",
-                                 .stage = LL_FUSE_BACKWARD,
-                                 .target = &ll_target_cuda,
-                                 .rows = rows};
+LL_GPU_FUSION(embedding_grad_onto, BACKWARD, .rows = rows)
 const ll_op *const ll_ops_embedding_grad_onto[] = {&embedding_grad_onto, NULL};
-const ll_fusion *const ll_fusions_embedding_grad_onto[] = {&fusion, NULL};

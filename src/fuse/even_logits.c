@@ -59,10 +59,5 @@ static const ll_fusion_row rows[] = {
     {.pattern = LOSS, .replace = WIDE_LOSS, .guard = guard, .trials = {TRIAL}},
     {0}};
 
-static const ll_fusion fusion = {.name = "even_logits",
-                                 .stage = LL_FUSE_SHAPES,
-                                 .target = &ll_target_cuda,
-                                 .precisions = LL_IN_16,
-                                 .rows = rows};
+LL_GPU_FUSION(even_logits, SHAPES, .precisions = LL_IN_16, .rows = rows)
 const ll_op *const ll_ops_even_logits[] = {NULL};
-const ll_fusion *const ll_fusions_even_logits[] = {&fusion, NULL};

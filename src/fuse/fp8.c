@@ -295,17 +295,11 @@ static ll_err rewrite(const ll_graph *g, int *fired, ll_graph **out)
     return ll_rewrite_end(&l.rw, rc, out);
 }
 
-static const ll_fusion fusion = {
-    .name = "fp8",
-    .stage = LL_FUSE_FP8,
-    .target = &ll_target_cuda,
-    .precisions = 1 << LL_PRECISION_fp8,
-    .rewrite = rewrite,
-    .trials = {"  %1: bf16[128,144] = batch \"x\"\n"
-               "  %2: f32[160,144] = param \"w\" init=zeros\n"
-               "  %3: bf16[160,144] = cast(%2) {dtype=bf16}\n"
-               "  %4: bf16[128,160] = matmul(%1, %3) {spec=\"nc,kc->nk\", out=bf16}\n"
-               "  result \"y\" = %4\n"},
-    .always = true};
+LL_GPU_FUSION(fp8, FP8, .precisions = 1 << LL_PRECISION_fp8, .rewrite = rewrite,
+              .trials = {"  %1: bf16[128,144] = batch \"x\"\n"
+                         "  %2: f32[160,144] = param \"w\" init=zeros\n"
+                         "  %3: bf16[160,144] = cast(%2) {dtype=bf16}\n"
+                         "  %4: bf16[128,160] = matmul(%1, %3) {spec=\"nc,kc->nk\", out=bf16}\n"
+                         "  result \"y\" = %4\n"},
+              .always = true)
 const ll_op *const ll_ops_fp8[] = {NULL};
-const ll_fusion *const ll_fusions_fp8[] = {&fusion, NULL};

@@ -37,6 +37,12 @@ bool ll_fuse_attrs(const ll_fuse_line *l, const void *attr, const ll_shape *firs
 /* Appends the node of a line; now: values by words. */
 ll_err ll_fuse_put(ll_graph *g, const ll_fuse_line *l, const ll_fuse_holes *h, ll_val *now);
 
+/* The one fusion of a file, for GPUs: its stage; then what it looks for. */
+#define LL_GPU_FUSION(file, when, ...)                                                             \
+    static const ll_fusion fusion = {                                                              \
+        .name = #file, .stage = LL_FUSE_##when, .target = &ll_target_cuda, __VA_ARGS__};           \
+    const ll_fusion *const ll_fusions_##file[] = {&fusion, NULL};
+
 /* ---- for guards ---- */
 struct ll_match {
     const ll_graph *g;

@@ -48,7 +48,5 @@ static const ll_fusion_row rows[] = {
     {.pattern = GRADS, .replace = "dx, dgain, dbias = layernorm_back(dy, x, gain, mean, rstd)"},
     {0}};
 
-static const ll_fusion fusion = {
-    .name = "layernorm_back", .stage = LL_FUSE_BACKWARD, .target = &ll_target_cuda, .rows = rows};
+LL_GPU_FUSION(layernorm_back, BACKWARD, .rows = rows)
 const ll_op *const ll_ops_layernorm_back[] = {&ops[0], &ops[1], NULL};
-const ll_fusion *const ll_fusions_layernorm_back[] = {&fusion, NULL};

@@ -89,9 +89,4 @@ static bool guard(ll_match *m)
     }
 static const ll_fusion_row rows[] = {ROW(""), ROW(", before"), {0}};
 
-static const ll_fusion fusion = {.name = "layernorm_both",
-                                 .stage = LL_FUSE_LATE,
-                                 .target = &ll_target_cuda,
-                                 .precisions = 1 << LL_PRECISION_fp8,
-                                 .rows = rows};
-const ll_fusion *const ll_fusions_layernorm_both[] = {&fusion, NULL};
+LL_GPU_FUSION(layernorm_both, LATE, .precisions = 1 << LL_PRECISION_fp8, .rows = rows)

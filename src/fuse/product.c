@@ -290,6 +290,4 @@ static const ll_fusion_row rows[] = {
      .trials = {"a: bf16[6,5], b: bf16[5,8], pre: bf16[6,8] $spec=\"nc,ck->nk\" $out=bf16"}},
     {0}};
 
-static const ll_fusion fusion = {
-    .name = "product", .stage = LL_FUSE_PRODUCTS, .target = &ll_target_cuda, .rows = rows};
-const ll_fusion *const ll_fusions_product[] = {&fusion, NULL};
+LL_GPU_FUSION(product, PRODUCTS, .rows = rows)

@@ -34,11 +34,5 @@ static const ll_fusion_row rows[] = {
      .trials = {TRIAL}},
     {0}};
 
-static const ll_fusion fusion = {.name = "slope",
-                                 .stage = LL_FUSE_LATE,
-                                 .target = &ll_target_cuda,
-                                 .precisions = LL_IN_16,
-                                 .level = 90,
-                                 .rows = rows};
+LL_GPU_FUSION(slope, LATE, .precisions = LL_IN_16, .level = 90, .rows = rows)
 const ll_op *const ll_ops_slope[] = {NULL};
-const ll_fusion *const ll_fusions_slope[] = {&fusion, NULL};
