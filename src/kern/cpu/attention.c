@@ -130,48 +130,43 @@ static void one_head(const ll_att *p, const ll_att_head *x, const room *r, float
     }
 }
 
-static ll_err run(const ll_kcall *c, const ll_att *p)
+/* Of a call of either. */
+static ll_att att_of(const ll_kcall *c)
 {
-    int64_t heads = p->b * p->h;
-    int team = ll_team(c, heads * p->t * p->s * p->d);
-#pragma omp parallel for num_threads(team) schedule(dynamic)
-    for (int64_t n = 0; n < heads; n++) {
-        room r;
-        ll_att_head x = ll_att_head_of(p, n);
-        lay_out(p, (float *)c->scratch + room_floats(p) * (size_t)omp_get_thread_num(), &r);
-        one_head(p, &x, &r, (float *)c->out[0].data + (n / p->h * p->t * p->h + n % p->h) * p->e,
-                 (float *)c->out[1].data + n * p->t);
-    }
-    return LL_OK;
-}
-
-static size_t scratch(const ll_kcall *c, const ll_att *p)
-{
-    return room_floats(p) * sizeof(float) * (size_t)(c->threads < 1 ? 1 : c->threads);
-}
-
-ll_err attention_cpu(const ll_kcall *c)
-{
-    ll_att p = ll_att_packed(&c->in[0]);
-    return run(c, &p);
-}
-
-size_t attention_cpu_scratch(const ll_kcall *c)
-{
-    ll_att p = ll_att_packed(&c->in[0]);
-    return scratch(c, &p);
+    if (c->n_in == 1) return ll_att_packed(&c->in[0]);
+    return ll_att_of(c->in, c->n_in > 3 ? &c->in[3] : NULL, c->attr);
 }
 
 ll_err attend_cpu(const ll_kcall *c)
 {
-    ll_att p = ll_att_of(c->in, c->n_in > 3 ? &c->in[3] : NULL, c->attr);
-    return run(c, &p);
+    ll_att p = att_of(c);
+    int64_t heads = p.b * p.h;
+    int team = ll_team(c, heads * p.t * p.s * p.d);
+#pragma omp parallel for num_threads(team) schedule(dynamic)
+    for (int64_t n = 0; n < heads; n++) {
+        room r;
+        ll_att_head x = ll_att_head_of(&p, n);
+        lay_out(&p, (float *)c->scratch + room_floats(&p) * (size_t)omp_get_thread_num(), &r);
+        one_head(&p, &x, &r, (float *)c->out[0].data + (n / p.h * p.t * p.h + n % p.h) * p.e,
+                 (float *)c->out[1].data + n * p.t);
+    }
+    return LL_OK;
 }
 
 size_t attend_cpu_scratch(const ll_kcall *c)
 {
-    ll_att p = ll_att_of(c->in, NULL, c->attr);
-    return scratch(c, &p);
+    ll_att p = att_of(c);
+    return room_floats(&p) * sizeof(float) * (size_t)(c->threads < 1 ? 1 : c->threads);
+}
+
+ll_err attention_cpu(const ll_kcall *c)
+{
+    return attend_cpu(c);
+}
+
+size_t attention_cpu_scratch(const ll_kcall *c)
+{
+    return attend_cpu_scratch(c);
 }
 
 ll_err causal_mask_cpu(const ll_kcall *c)
