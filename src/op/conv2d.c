@@ -90,10 +90,12 @@ static void set_axis(ll_conv_attr *a, int k, const ll_axis *x)
 /* ---- shapes ---- */
 
 /* Checks what the three have in common: an image [n,h,w,c], a filter [f,r,s,c/groups] and the
- * other image [n,h',w',f]. */
-static ll_err check(const ll_conv_attr *a, ll_dtype s, ll_dtype t, const ll_shape *x,
-                    const ll_shape *w, const ll_shape *y)
+ * other image [n,h',w',f], one of which is the result. */
+static ll_err set_result(ll_infer *i, const ll_shape *x, const ll_shape *w, const ll_shape *y,
+                         const ll_shape *result)
 {
+    const ll_conv_attr *a = (const ll_conv_attr *)i->attr;
+    ll_dtype s = i->in[0].dtype, t = i->in[1].dtype;
     CHECK(s == t, LL_E_ARG, "operands are %s and %s, want one type", ll_dtype_name(s),
           ll_dtype_name(t));
     CHECK(ll_dtype_is_float(t), LL_E_ARG, "operands are %s, want a float type", ll_dtype_name(t));
@@ -115,6 +117,7 @@ static ll_err check(const ll_conv_attr *a, ll_dtype s, ll_dtype t, const ll_shap
         CHECK(n >= 0 && n == y->d[1 + k], LL_E_SHAPE, "%s: %lld rows of result from %lld, not %lld",
               name, (long long)n, (long long)x->d[1 + k], (long long)y->d[1 + k]);
     }
+    i->out[0] = (ll_type){a->narrow ? t : ll_wide(t), *result};
     return LL_OK;
 }
 
@@ -127,11 +130,6 @@ static ll_err check_dims(const ll_infer *i, const char *first, const char *secon
     return LL_OK;
 }
 
-static ll_dtype result_type(const ll_conv_attr *a, ll_dtype t)
-{
-    return a->narrow ? t : ll_wide(t);
-}
-
 static ll_err infer(ll_infer *i)
 {
     const ll_conv_attr *a = (const ll_conv_attr *)i->attr;
@@ -139,13 +137,11 @@ static ll_err infer(ll_infer *i)
     const ll_shape *x = &i->in[0].shape, *w = &i->in[1].shape;
     ll_shape y = {4, {x->d[0], 0, 0, w->d[0]}};
     for (int k = 0; k < 2; k++) {
-        if (a->stride[k] < 1) continue; /* check tells */
+        if (a->stride[k] < 1) continue; /* set_result tells */
         ll_axis ax = axis(a, k, w->d[1 + k]);
         y.d[1 + k] = ll_axis_out(&ax, x->d[1 + k]);
     }
-    TRY(check(a, i->in[0].dtype, i->in[1].dtype, x, w, &y));
-    i->out[0] = (ll_type){result_type(a, i->in[0].dtype), y};
-    return LL_OK;
+    return set_result(i, x, w, &y, &y);
 }
 
 static ll_err infer_dx(ll_infer *i)
@@ -160,9 +156,7 @@ static ll_err infer_dx(ll_infer *i)
     CHECK(a->groups >= 1 && (a->groups == 1 || a->groups <= w->d[0]), LL_E_ARG,
           "%lld groups of %lld filters", (long long)a->groups, (long long)w->d[0]);
     ll_shape x = {4, {y->d[0], a->size[0], a->size[1], w->d[3] * a->groups}};
-    TRY(check(a, i->in[0].dtype, i->in[1].dtype, &x, w, y));
-    i->out[0] = (ll_type){result_type(a, i->in[0].dtype), x};
-    return LL_OK;
+    return set_result(i, &x, w, y, &x);
 }
 
 static ll_err infer_dw(ll_infer *i)
@@ -172,9 +166,7 @@ static ll_err infer_dw(ll_infer *i)
     const ll_shape *y = &i->in[0].shape, *x = &i->in[1].shape;
     CHECK(a->groups >= 1, LL_E_ARG, "%lld groups, want at least 1", (long long)a->groups);
     ll_shape w = {4, {y->d[3], a->size[0], a->size[1], x->d[3] / a->groups}};
-    TRY(check(a, i->in[0].dtype, i->in[1].dtype, x, &w, y));
-    i->out[0] = (ll_type){result_type(a, i->in[0].dtype), w};
-    return LL_OK;
+    return set_result(i, x, &w, y, &w);
 }
 
 /* ---- loops, parts, cost ---- */
