@@ -399,15 +399,13 @@ LL_INLINE void by_rows(const int nv, const product *t)
     ll_micro_store(MR, nv, sums, t->sums, NR);
 }
 
-static __attribute__((noinline)) void rows_wide(const product *t)
-{
-    by_rows(2, t);
-}
-
-static __attribute__((noinline)) void rows_narrow(const product *t)
-{
-    by_rows(1, t);
-}
+#define PRODUCT(name, by, nv)                                                                      \
+    static __attribute__((noinline)) void name(const product *t)                                   \
+    {                                                                                              \
+        by(nv, t);                                                                                 \
+    }
+PRODUCT(rows_wide, by_rows, 2)
+PRODUCT(rows_narrow, by_rows, 1)
 
 /* All tiles of a block against a panel. */
 static void multiply(const plan *p, const float *in, int64_t tiles, const float *panel, int width,
@@ -506,15 +504,8 @@ LL_INLINE void by_columns(const int nv, const product *t)
     ll_micro_store(MR, nv, sums, t->sums, NR);
 }
 
-static __attribute__((noinline)) void columns_wide(const product *t)
-{
-    by_columns(2, t);
-}
-
-static __attribute__((noinline)) void columns_narrow(const product *t)
-{
-    by_columns(1, t);
-}
+PRODUCT(columns_wide, by_columns, 2)
+PRODUCT(columns_narrow, by_columns, 1)
 
 /* A block of tiles of dy and x, for one panel of channels. */
 static void add_products(const plan *p, const float *dy, const float *x, int64_t tiles, int64_t q,
