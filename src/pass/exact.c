@@ -41,10 +41,19 @@
 enum { WIDTH = 53, MOST = 50, LEAST = 11, WIDE = 66, MOST_LIMBS = 6 };
 
 /* What is too little to be left (guard): of the largest element of a group that meets anything GOOD
- * bits; of what came of a group FAINT bits above rounding; of a gradient GOOD above rounding, and
- * not 2^SLACK less than its factors could have made; of an image one element in PART with less than
- * GOOD bits. Training that is well never comes near, outliers that cost do (test_exact.c). */
-enum { GOOD = 8, FAINT = 4, SLACK = 9, PART = 8 };
+ * bits, and 2^LOST less than if it met the largest (2^LOST_FEW of few terms, of which f32 loses
+ * little); of what came of a group FAINT bits above rounding; of a gradient GOOD above rounding,
+ * and not 2^SLACK less than its factors could have made; of an image one element in PART with less
+ * than GOOD bits. Training that is well never comes near (a GPT would at 2^4 or 2^5 less), outliers
+ * that cost do (test_exact.c). */
+enum { GOOD = 8, LOST = 6, FEW_TERMS = 24, LOST_FEW = 5, FAINT = 4, SLACK = 7, PART = 8 };
+
+/* Of so many bits; sums that keep FEW_TERMS are of 32 terms at most. */
+static int may_lose(int bits)
+{
+    int most = bits >= FEW_TERMS ? LOST_FEW : LOST;
+    return bits - GOOD < most ? bits - GOOD : most;
+}
 
 /* ---- before placing ---- */
 
@@ -119,6 +128,7 @@ typedef struct gridder {
     bool *gradient;    /* [old n_value] all that comes of it is one parameter's gradient */
     bool *mean;        /* [old n_value] a sum that is scaled, and read by nobody else */
     bool wide;         /* operands in as many limbs as f32 may need */
+    ll_val lost;       /* 1: a scale was made infinite in this micro-batch, on any rank */
 } gridder;
 
 /* A part of an operand's bits: as fixed point, and its scales. */
@@ -385,15 +395,32 @@ static ll_err mostly_small(gridder *c, int i, const ll_factor *x, const ll_limb 
     return place_since(c, first, i, &c->next.seen[own->value.id]);
 }
 
-/* Where lost is 1, scale m becomes infinite. */
-static void poison(ll_graph *g, ll_val lost, ll_grid_scale *m)
+/* Infinite (or not a number) where lost is 1. */
+static ll_val spoil(ll_graph *g, ll_val x, ll_val lost)
 {
-    ll_shape shape = ll_graph_shape(g, m->value);
-    m->value = ll_div(g, m->value, ll_sub(g, ll_fill(g, LL_F32, shape, 1), lost));
+    ll_shape shape = ll_graph_shape(g, x);
+    return ll_div(g, x, ll_sub(g, ll_fill(g, LL_F32, shape, 1), lost));
 }
 
-/* Scale m of factor x becomes infinite where of a group of x fewer than GOOD bits are left of all
- * that meets anything in y, or where all that came of the group is hardly more than rounding can
+/* Where lost is 1, scale m becomes infinite, and so does the loss in the end: a comparison on the
+ * way would make a number again of what is none. first: of the nodes that made `lost`. */
+static ll_err poison(gridder *c, int i, int first, ll_val lost, ll_grid_scale *m)
+{
+    ll_graph *g = c->rw.to;
+    ll_layout lies = c->next.seen[m->value.id];
+    m->value = spoil(g, m->value, lost);
+    TRY(ll_graph_check(g));
+    TRY(place_since(c, first, i, &lies));
+    if (!c->p->micro[i]) return LL_OK;
+    TRY(largest(c, i, lost, &lies, NULL, 0, &lost));
+    first = g->n_node;
+    c->lost = c->lost.id ? ll_max(g, c->lost, lost) : lost;
+    TRY(ll_graph_check(g));
+    return place_since(c, first, i, &(ll_layout){0});
+}
+
+/* Scale m of factor x becomes infinite where too few bits of a group of x are left of all that
+ * meets anything in y, or where all that came of the group is hardly more than rounding can
  * have made (noise): a few elements are very much larger than others, and meet zeros, or what is
  * lost in y. A group that meets nothing is 0, and right. */
 static ll_err guard(gridder *c, int i, const ll_loops *l, const ll_factor *x, const ll_factor *y,
@@ -401,7 +428,6 @@ static ll_err guard(gridder *c, int i, const ll_loops *l, const ll_factor *x, co
                     ll_grid_scale *m)
 {
     ll_graph *g = c->rw.to;
-    ll_layout lies = c->next.seen[m->value.id];
     ll_shape shape = ll_graph_shape(g, m->value);
     ll_val met, most, top, small = {0};
     TRY(meet(c, i, l, x, y, limb, &met, &most));
@@ -410,12 +436,11 @@ static ll_err guard(gridder *c, int i, const ll_loops *l, const ll_factor *x, co
     if (part) TRY(mostly_small(c, i, x, limb, bits, &small));
     int first = g->n_node;
     ll_val any = ll_less(g, ll_fill(g, LL_F32, shape, 0), met);
-    ll_val few = ll_less(g, ll_scale(g, met, ldexp(1, bits - GOOD)), most);
+    ll_val few = ll_less(g, ll_scale(g, met, ldexp(1, may_lose(bits))), most);
     ll_val none = ll_less(g, top, ll_fill(g, LL_F64, shape, noise));
     if (part) few = ll_max(g, few, small);
-    poison(g, ll_mul(g, any, ll_max(g, few, ll_cast(g, none, LL_F32))), m);
-    TRY(ll_graph_check(g));
-    return place_since(c, first, i, &lies);
+    ll_val lost = ll_mul(g, any, ll_max(g, few, ll_cast(g, none, LL_F32)));
+    return poison(c, i, first, lost, m);
 }
 
 /* The same of a parameter's gradient, judged as a whole: all of scale m[0] becomes infinite where
@@ -424,7 +449,6 @@ static ll_err guard_whole(gridder *c, int i, ll_val z, const ll_layout *held, in
                           double least, ll_grid_scale m[2])
 {
     ll_graph *g = c->rw.to;
-    ll_layout lies = c->next.seen[m->value.id];
     ll_shape shape = ll_graph_shape(g, m->value);
     char spec[LL_SPEC_MAX];
     ll_val top, most[2];
@@ -440,9 +464,8 @@ static ll_err guard_whole(gridder *c, int i, ll_val z, const ll_layout *held, in
     ll_val could = ll_mul(g, ll_cast(g, most[0], LL_F64), ll_cast(g, most[1], LL_F64));
     ll_val none = ll_less(g, ll_cast(g, top, LL_F64), ll_scale(g, could, least));
     ll_val lost = ll_broadcast(g, ll_cast(g, none, LL_F32), spec, shape);
-    poison(g, ll_mul(g, lost, ll_less(g, ll_fill(g, LL_F32, shape, 0), m->value)), m);
-    TRY(ll_graph_check(g));
-    return place_since(c, first, i, &lies);
+    lost = ll_mul(g, lost, ll_less(g, ll_fill(g, LL_F32, shape, 0), m->value));
+    return poison(c, i, first, lost, m);
 }
 
 /* How the result is held once its sums are made: as later nodes see it, or else cut where the first
@@ -540,6 +563,31 @@ static ll_err grid_node(gridder *c, int i, const ll_loops *l, double k)
     return LL_OK;
 }
 
+/* Results are numbers only if nothing was lost in any micro-batch. */
+static ll_err spoil_results(gridder *c)
+{
+    const ll_graph *g = c->p->g;
+    ll_graph *to = c->rw.to;
+    bool means = false;
+    int first = to->n_node;
+    if (!c->lost.id) return LL_OK;
+    for (int i = 0; i < g->n_node; i++) means |= g->nodes[i].op == &ll_op_accum;
+    if (means) {
+        c->lost = ll_accum(to, c->lost);
+        TRY(ll_graph_check(to));
+        c->next.micro[first++] = true;
+        c->lost = ll_less(to, ll_fill(to, LL_F32, LL_SCALAR, 0), c->lost);
+    }
+    for (int i = 0; i < g->n_result; i++) {
+        ll_val y = g->results[i].value, *now = &c->rw.map[y.id];
+        bool scalar = !ll_graph_shape(g, y).n && ll_graph_dtype(g, y) == LL_F32;
+        if (scalar && !c->next.seen[now->id].sum) *now = spoil(to, *now, c->lost);
+    }
+    TRY(ll_graph_check(to));
+    for (int k = first; k < to->n_node; k++) c->next.micro[k] = !means;
+    return LL_OK;
+}
+
 static ll_err grid_all(gridder *c)
 {
     const ll_graph *g = c->p->g;
@@ -551,7 +599,7 @@ static ll_err grid_all(gridder *c)
         double k = terms(g, &g->nodes[i], &l);
         TRY(k > 0 ? grid_node(c, i, &l, k) : copy_node(c, i));
     }
-    return LL_OK;
+    return spoil_results(c);
 }
 
 /* Are its terms single numbers, not products? */
@@ -600,9 +648,9 @@ ll_err ll_exact_place(ll_placement *p, bool wide)
 {
     const ll_graph *g = p->g;
     gridder c = {.p = p, .wide = wide};
-    int room = g->n_node + 1;
+    int room = g->n_node + 4 * g->n_result + 4;
     for (int i = 0; i < g->n_node; i++) /* limbs, their products, guards: of nodes that may sum */
-        if (g->nodes[i].op->sum && !g->nodes[i].op->picks) room += wide ? 200 : 90;
+        if (g->nodes[i].op->sum && !g->nodes[i].op->picks) room += wide ? 200 : 100;
     c.next.made = LL_NEW_ARRAY(p->arena, ll_layout, g->n_value + room);
     c.next.seen = LL_NEW_ARRAY(p->arena, ll_layout, g->n_value + room);
     c.next.loop = (int8_t(*)[LL_MAX_AXES])ll_arena_alloc(p->arena, (size_t)room * LL_MAX_AXES);
