@@ -44,8 +44,8 @@ enum { WIDTH = 53, MOST = 50, LEAST = 11, WIDE = 66, MOST_LIMBS = 6 };
  * bits, and 2^LOST less than if it met the largest (2^LOST_FEW of few terms, of which f32 loses
  * little); of what came of a group FAINT bits above rounding; of a gradient GOOD above rounding,
  * and not 2^SLACK less than its factors could have made; of an image one element in PART with less
- * than GOOD bits. Training that is well never comes near (a GPT would at 2^4 or 2^5 less), outliers
- * that cost do (test_exact.c). */
+ * than GOOD bits. Training that is well does not come near (with LOST 5 one step in 40 of a small
+ * GPT did), outliers that cost do (test_exact.c). */
 enum { GOOD = 8, LOST = 6, FEW_TERMS = 24, LOST_FEW = 5, FAINT = 4, SLACK = 7, PART = 8 };
 
 /* Of so many bits; sums that keep FEW_TERMS are of 32 terms at most. */
