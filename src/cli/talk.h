@@ -19,57 +19,26 @@ typedef struct ll_talk_opts {
 /* Rows of their tables, and those that only some have; opts has an ll_talk_opts first. */
 #define LL_TALK_ARGS(tokens_initial, ...)                                                          \
     {"--tokens|-n", LL_OPT(ll_talk_opts, tokens), "N", "how many to add at most", tokens_initial}, \
-        {"--temperature|-t",                                                                       \
-         LL_ARG_NUMBER,                                                                            \
-         offsetof(ll_talk_opts, temperature),                                                      \
-         "T",                                                                                      \
-         "below 1: safer, above 1: wilder, 0: always the likeliest",                               \
-         "0.8"},                                                                                   \
-        {"--top-k|-k",                                                                             \
-         LL_ARG_INT,                                                                               \
-         offsetof(ll_talk_opts, top_k),                                                            \
-         "K",                                                                                      \
-         "draw from the K likeliest only (0: from all)",                                           \
-         "0"},                                                                                     \
-        {"--top-p",                                                                                \
-         LL_ARG_NUMBER,                                                                            \
-         offsetof(ll_talk_opts, top_p),                                                            \
-         "P",                                                                                      \
-         "draw from the fewest tokens that have P of the probability (1: from all)",               \
-         "1"},                                                                                     \
-        {"--min-p",                                                                                \
-         LL_ARG_NUMBER,                                                                            \
-         offsetof(ll_talk_opts, min_p),                                                            \
-         "P",                                                                                      \
-         "draw from tokens with P of the likeliest one's probability or more",                     \
-         "0"},                                                                                     \
-        {"--repetition",                                                                           \
-         LL_ARG_NUMBER,                                                                            \
-         offsetof(ll_talk_opts, repetition),                                                       \
-         "R",                                                                                      \
+        {"--temperature|-t", LL_OPT(ll_talk_opts, temperature), "T",                               \
+         "below 1: safer, above 1: wilder, 0: always the likeliest", "0.8"},                       \
+        {"--top-k|-k", LL_OPT(ll_talk_opts, top_k), "K",                                           \
+         "draw from the K likeliest only (0: from all)", "0"},                                     \
+        {"--top-p", LL_OPT(ll_talk_opts, top_p), "P",                                              \
+         "draw from the fewest tokens that have P of the probability (1: from all)", "1"},         \
+        {"--min-p", LL_OPT(ll_talk_opts, min_p), "P",                                              \
+         "draw from tokens with P of the likeliest one's probability or more", "0"},               \
+        {"--repetition", LL_OPT(ll_talk_opts, repetition), "R",                                    \
          "tokens that were there become less likely: logits are divided by R (1: they do not)",    \
          "1"},                                                                                     \
         {"--stop", LL_OPT(ll_talk_opts, stop), "TEXT",                                             \
          "ends before this text; may be given several times"},                                     \
         {"--seed", LL_OPT(ll_talk_opts, seed), "N", "of the draws", "1"},                          \
-        {"--context",                                                                              \
-         LL_ARG_INT,                                                                               \
-         offsetof(ll_talk_opts, context),                                                          \
-         "N",                                                                                      \
-         "tokens whose keys and values are kept (0: as many as wanted, up to model.seq)",          \
-         "0"},                                                                                     \
-        {"--weights",                                                                              \
-         LL_ARG_TEXT,                                                                              \
-         offsetof(ll_talk_opts, weights),                                                          \
-         "TYPE",                                                                                   \
-         "of products: f32, int8 or int4, in blocks of 32",                                        \
-         "f32"},                                                                                   \
-        {"--cache",                                                                                \
-         LL_ARG_TEXT,                                                                              \
-         offsetof(ll_talk_opts, cache),                                                            \
-         "TYPE",                                                                                   \
-         "of keys and values: f32, or int8, with a scale for each token's head",                   \
-         "f32"},                                                                                   \
+        {"--context", LL_OPT(ll_talk_opts, context), "N",                                          \
+         "tokens whose keys and values are kept (0: as many as wanted, up to model.seq)", "0"},    \
+        {"--weights", LL_OPT(ll_talk_opts, weights), "TYPE",                                       \
+         "of products: f32, int8 or int4, in blocks of 32", "f32"},                                \
+        {"--cache", LL_OPT(ll_talk_opts, cache), "TYPE",                                           \
+         "of keys and values: f32, or int8, with a scale for each token's head", "f32"},           \
         __VA_ARGS__{"--exact", LL_OPT(ll_talk_opts, exact), NULL,                                  \
                     "exact sums: the same text on every mesh, to the bit of each logit"},          \
         {"--checkpoint", LL_OPT(ll_talk_opts, checkpoint), "FILE",                                 \
