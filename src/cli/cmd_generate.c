@@ -22,7 +22,7 @@ static const ll_arg args[] = {
      "what the text begins with; several go side by side (default: a new line)"},
     {"--draft", LL_OPT(opts, draft), "RUN_FOLDER",
      "of a smaller model of the same tokens, which guesses what follows: the same text, sooner"},
-    {"--draft-tokens", LL_ARG_COUNT, offsetof(opts, guesses), "K", "guesses at once", "4"},
+    {"--draft-tokens", LL_ARG_COUNT, offsetof(opts, guesses), "K", "guesses at once (4)"},
     LL_TALK_ARGS("400", LL_TALK_MESH)};
 
 static json_t *one_json(const ll_talk *t, int64_t i, const char *prompt, const ll_saying *s)
@@ -122,7 +122,7 @@ static ll_err open_draft(const opts *o, const ll_talk_opts *its, ll_talk *t, ll_
     }
     CHECK(same, LL_E_ARG, "--draft %s: its tokens are not those of %s", o->draft, o->talk.folder);
     t->draft = d;
-    t->guesses = o->guesses;
+    t->guesses = o->guesses ? o->guesses : 4;
     return LL_OK;
 }
 
@@ -134,6 +134,7 @@ static ll_err run(const void *given)
     ll_talk_opts its = o->talk;
     static const char *const usual[] = {"\n"};
     char *const *prompts = (char *const *)(o->prompts.n ? o->prompts.v : (const char **)usual);
+    CHECK(o->draft || !o->guesses, LL_E_ARG, "--draft-tokens is of --draft RUN_FOLDER");
     TRY(ll_talk_begin(&o->talk, &t));
     its.folder = o->draft;
     its.checkpoint = its.init = NULL;

@@ -378,7 +378,11 @@ static ll_err run(const void *given)
     if (o->check) return check(o);
     CHECK(!o->machine, LL_E_ARG, "--machine is of --check");
     CHECK(o->what.n == 1, LL_E_ARG, "%d files; one at a time (tests want --check)", o->what.n);
-    if (ll_import_knows(o->what.v[0])) return described(o, a);
+    if (ll_import_knows(o->what.v[0])) {
+        CHECK(!o->names, LL_E_ARG, "--names is of an ONNX file's classes, and %s is no ONNX",
+              o->what.v[0]);
+        return described(o, a);
+    }
     TRY(look(o->what.v[0], a, &f));
     TRY(show(o, &f));
     return o->out ? put(o, &f, a) : LL_OK;

@@ -504,6 +504,10 @@ static ll_err run(const void *given)
           "--graph, --program, --dot, --layouts, --conv and --schedule exclude each other");
     if (ll_ends_with(o->what, ".safetensors")) {
         LL_OWN(ll_st_file) f = NULL;
+        CHECK(!texts && !o->schedule && !o->eval && !o->mesh && !o->form && !o->svg && !o->zero &&
+                  !o->rank && !o->set.n,
+              LL_E_ARG, "%s is a checkpoint, of which options show nothing: it takes --json alone",
+              o->what);
         TRY(ll_checkpoint_open(NULL, o->what, &f));
         return show_checkpoint(o, f);
     }

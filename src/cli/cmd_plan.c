@@ -36,6 +36,13 @@ static ll_err run(const void *given)
         "'%s' is a RUN beside --published, --large or --check, which take none; of several folders "
         "each has a --check before it",
         o->run);
+    CHECK(!(table || o->check.n) || (!o->ranks && !o->mesh && !o->tokens && !o->set.n &&
+                                     !o->report && !o->trace && o->top == 10),
+          LL_E_ARG, "--ranks, --mesh, --top, --tokens, --set, --report and --trace are of a RUN");
+    CHECK((o->published != NULL) + o->large + (o->check.n > 0) <= 1, LL_E_ARG,
+          "--published, --large and --check exclude each other");
+    CHECK(!o->check.n || !o->clusters.n, LL_E_ARG,
+          "--check reads what train predicted; --cluster is of a RUN, --published and --large");
     if (table) return ll_plan_published(o);
     if (o->check.n) return ll_plan_check(o);
     CHECK(o->run, LL_E_ARG, "want a RUN, --published FILE.csv, --large, or --check FOLDER");

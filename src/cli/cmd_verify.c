@@ -282,6 +282,8 @@ static ll_err run(const void *given)
     const opts *o = (const opts *)given;
     LL_OWN(ll_run) r = NULL;
     CHECK(o->fuzz >= 0, LL_E_ARG, "--fuzz is %g, want seconds", o->fuzz);
+    CHECK(o->fuzz > 0 || o->seed == 1, LL_E_ARG,
+          "--seed is of --fuzz; a run's is set by --set train.seed=%lld", (long long)o->seed);
     if (o->matrix || o->fuzz > 0) return run_many(o);
     CHECK(o->run, LL_E_ARG, "verify wants a run or a model's name, --matrix or --fuzz SECONDS");
     TRY(prepare(o, &r));

@@ -41,6 +41,14 @@ static void command_line(void **state)
     refuses(f, 1, "models xyzzy", "'xyzzy'", "there are:", " gpt ");
     refuses(f, 1, "data fashion-mnst", "'fashion-mnst'", "did you mean fashion-mnist?");
     refuses(f, 1, "inspect p.yaml --graph --json", "--graph", "leave out --json");
+    refuses(f, 1, "inspect x.safetensors --mesh data=2", "is a checkpoint", "--json alone");
+    refuses(f, 1, "inspect x.safetensors --graph", "is a checkpoint", "--json alone");
+    refuses(f, 1, "plan --large --report x.html", "--report", "of a RUN");
+    refuses(f, 1, "plan --large --check x", "exclude each other");
+    refuses(f, 1, "plan --check x --cluster this", "--cluster is of a RUN");
+    refuses(f, 1, "generate x --draft-tokens 2", "--draft-tokens is of --draft");
+    refuses(f, 1, "verify mlp --seed 7", "--seed is of --fuzz", "train.seed=7");
+    refuses(f, 1, "import . --out x --names n.txt", "--names");
     outcome o = program_run(f, NULL, "");
     assert_int_equal(o.status, 2);
     assert_non_null(strstr(o.err, "usage: loopline COMMAND"));
