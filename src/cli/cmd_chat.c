@@ -16,7 +16,7 @@ static const ll_arg args[] = {
     {"RUN_FOLDER", LL_OPT(ll_talk_opts, folder), NULL,
      "of a model of tokens that was imported, or trained on conversations"},
     {"--system", LL_OPT(opts, system), "TEXT", "what it is told first"},
-    LL_TALK_ARGS("400", LL_TALK_MESH)};
+    LL_TALK_ARGS(LL_TALK_PRINTED)};
 
 static ll_err put(ll_talk *t, const ll_tokens *v)
 {

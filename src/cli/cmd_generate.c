@@ -23,7 +23,7 @@ static const ll_arg args[] = {
     {"--draft", LL_OPT(opts, draft), "RUN_FOLDER",
      "of a smaller model of the same tokens, which guesses what follows: the same text, sooner"},
     {"--draft-tokens", LL_ARG_COUNT, offsetof(opts, guesses), "K", "guesses at once (4)"},
-    LL_TALK_ARGS("400", LL_TALK_MESH)};
+    LL_TALK_ARGS(LL_TALK_PRINTED)};
 
 static json_t *one_json(const ll_talk *t, int64_t i, const char *prompt, const ll_saying *s)
 {

@@ -34,7 +34,7 @@ static const ll_arg args[] = {
     {"--body", LL_ARG_COUNT, offsetof(opts, body), "BYTES", "of a request at most", "1048576"},
     {"--timeout", LL_OPT(opts, timeout), "S",
      "a request's answer ends after so long, with finish_reason length", "300"},
-    LL_TALK_ARGS("400")};
+    LL_TALK_ARGS()};
 
 /* ---- what is asked, and how far it is ---- */
 

@@ -13,12 +13,14 @@ typedef struct ll_talk_opts {
     ll_words set, stop;
 } ll_talk_opts;
 
-#define LL_TALK_MESH                                                                               \
+/* Of those that answer on standard output. */
+#define LL_TALK_PRINTED                                                                            \
     {"--mesh|-m", LL_OPT(ll_talk_opts, mesh), "MESH",                                              \
-     "on several ranks, such as tensor=2 (started as for train)"},
+     "on several ranks, such as tensor=2 (started as for train)"},                                 \
+        {"--json", LL_OPT(ll_talk_opts, json), NULL, "one JSON object on standard output"},
 /* Rows of their tables, and those that only some have; opts has an ll_talk_opts first. */
-#define LL_TALK_ARGS(tokens_initial, ...)                                                          \
-    {"--tokens|-n", LL_OPT(ll_talk_opts, tokens), "N", "how many to add at most", tokens_initial}, \
+#define LL_TALK_ARGS(...)                                                                          \
+    {"--tokens|-n", LL_OPT(ll_talk_opts, tokens), "N", "how many to add at most", "400"},          \
         {"--temperature|-t", LL_OPT(ll_talk_opts, temperature), "T",                               \
          "below 1: safer, above 1: wilder, 0: always the likeliest", "0.8"},                       \
         {"--top-k|-k", LL_OPT(ll_talk_opts, top_k), "K",                                           \
@@ -39,14 +41,14 @@ typedef struct ll_talk_opts {
          "of products: f32, int8 or int4, in blocks of 32", "f32"},                                \
         {"--cache", LL_OPT(ll_talk_opts, cache), "TYPE",                                           \
          "of keys and values: f32, or int8, with a scale for each token's head", "f32"},           \
-        __VA_ARGS__{"--exact", LL_OPT(ll_talk_opts, exact), NULL,                                  \
-                    "exact sums: the same text on every mesh, to the bit of each logit"},          \
+        {"--exact", LL_OPT(ll_talk_opts, exact), NULL,                                             \
+         "exact sums: the same text on every mesh, to the bit of each logit"},                     \
         {"--checkpoint", LL_OPT(ll_talk_opts, checkpoint), "FILE",                                 \
          "this one, not the run's newest"},                                                        \
         {"--init", LL_OPT(ll_talk_opts, init), "FILE",                                             \
          "weights of another system's, in place of a checkpoint (as for train)"},                  \
         {"--set|-s", LL_OPT(ll_talk_opts, set), "KEY=VALUE", "override a setting of the run"},     \
-        {"--json", LL_OPT(ll_talk_opts, json), NULL, "one JSON object on standard output"},        \
+        __VA_ARGS__                                                                                \
     {                                                                                              \
         0                                                                                          \
     }

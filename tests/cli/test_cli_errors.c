@@ -31,6 +31,7 @@ static void command_line(void **state)
     refuses(f, 2, "train p.yaml --rezume", "--rezume", "did you mean --resume?", "--help");
     refuses(f, 2, "train p.yaml --out", "--out wants a value", "DIR");
     refuses(f, 2, "train p.yaml --json=yes", "--json takes no value", "yes");
+    refuses(f, 2, "serve x --json", "serve has no option --json");
     refuses(f, 2, "train", "train wants RUN");
     refuses(f, 2, "train p.yaml q.yaml", "'q.yaml' is one word too many");
     refuses(f, 2, "eval runs/p --samples many", "--samples is 'many'", "a whole number");
