@@ -66,7 +66,8 @@ static void test_peaks(void **state)
     assert_true(ll_gpu_peak("NVIDIA H100 PCIe", "bf16") == 756e12);
     assert_true(ll_gpu_peak("NVIDIA H200", "f32") == 67e12);
     assert_true(ll_gpu_peak("NVIDIA A100-SXM4-80GB", "fp8") == 0);
-    assert_true(ll_gpu_peak("NVIDIA L40", "bf16") == 181e12 && !ll_gpu_peak("NVIDIA RTX A4000", "f32"));
+    assert_true(ll_gpu_peak("NVIDIA L40", "bf16") == 181e12 &&
+                !ll_gpu_peak("NVIDIA RTX A4000", "f32"));
     assert_true(ll_gpu_peak("NVIDIA GH200 480GB", "bf16") == 989e12);
     assert_true(ll_gpu_peak("Voodoo 2", "bf16") == 0);
     assert_true(ll_gpu_peak("NVIDIA H200", "int3") == 0);
