@@ -140,9 +140,15 @@ static void ask_ranks(job *j, pid_t mpiexec)
     j->asked = sent || (elsewhere && kill(mpiexec, SIGUSR1) == 0);
 }
 
+/* A launcher, and all that it has started here: ranks, ways to other hosts. */
 static void end_all(pid_t mpiexec)
 {
-    signal_ranks(mpiexec, SIGKILL, NULL);
+    DIR *all = opendir("/proc");
+    for (struct dirent *d; all && (d = readdir(all));) {
+        pid_t pid = (pid_t)atol(d->d_name);
+        if (pid > 1 && pid != mpiexec && is_below(pid, mpiexec)) kill(pid, SIGKILL);
+    }
+    if (all) closedir(all);
     kill(-mpiexec, SIGKILL);
     kill(mpiexec, SIGKILL);
 }
@@ -236,7 +242,7 @@ static void probe(job *j, bool all)
         }
     for (int i = 0; i < j->n_host; i++) {
         if (asked[i] <= 0) continue;
-        kill(asked[i], SIGKILL);
+        end_all(asked[i]);
         waitpid(asked[i], NULL, 0);
     }
 }

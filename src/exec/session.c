@@ -374,9 +374,15 @@ static ll_err open_session(ll_graph *g, const ll_session_opts *opts, bool wide, 
     return LL_OK;
 }
 
+/* Whether a result would show what a product lost, so that the step can be made again. */
+static bool tells_of_lost_bits(const ll_graph *g)
+{
+    return ll_find_result(g, "loss").id || ll_find_result(g, "grad_norm").id;
+}
+
 ll_err ll_session_open(ll_graph *g, const ll_session_opts *opts, ll_session **out)
 {
-    return open_session(g, opts, false, out);
+    return open_session(g, opts, opts->exact && !tells_of_lost_bits(g), out);
 }
 
 void ll_session_close(ll_session *s)

@@ -159,6 +159,9 @@ ll_err ll_generator_open(const ll_run *r, const ll_generator_opts *o, ll_generat
     CHECK(o->bits == 0 || o->bits == 4 || o->bits == 8, LL_E_ARG, "weights of %d bits: 8 or 4",
           o->bits);
     CHECK(!o->calibrate || o->bits == 4, LL_E_ARG, "calibrating is for weights of 4 bits");
+    CHECK(!o->session.exact || (!o->bits && !o->cache_bits), LL_E_ARG,
+          "exact sums are of f32 numbers, not of weights, keys and values of fewer bits: leave one "
+          "out (-s parallel.exact=false)");
     CHECK(o->cache_bits == 0 || o->cache_bits == 8, LL_E_ARG,
           "keys and values of %d bits: 8 can be", o->cache_bits);
     g->step[0] = 1;

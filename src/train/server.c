@@ -175,7 +175,8 @@ ll_err ll_server_open(const ll_server_opts *o, int64_t step, ll_server **out)
     x->base = (float *)x->room;
     x->now = x->base + o->shared;
     x->more = x->now + o->shared;
-    TRY(open_orders(x, step));
+    ll_err rc = ll_comm_agree(o->peers, open_orders(x, step)); /* all open the store, or none */
+    TRY(o->mine ? ll_comm_agree(o->mine, rc) : rc);
     return ll_rma_open(o->peers, head_bytes(o), store_bytes(o), strcmp(o->how->server, "central"),
                        &x->store);
 }

@@ -349,7 +349,8 @@ static ll_err loop(trainer *t)
     if (t->tracer) TRY(end_trace(t));
     bool saved = t->goes_on && !t->opts->resume_from && !t->in_memory;
     if (t->report->steps > t->first || saved) return LL_OK;
-    return t->stop || t->in_memory ? ll_trainer_save_last(t, t->first) : LL_OK;
+    bool elsewhere = t->in_memory || t->opts->resume_from; /* the run's folder may not have it */
+    return t->stop || elsewhere ? ll_trainer_save_last(t, t->first) : LL_OK;
 }
 
 /* ---- the end ---- */

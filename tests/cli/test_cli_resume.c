@@ -288,6 +288,11 @@ static void goes_back_to_an_older_one(void **state)
                  "--out branch");
     assert_same_file(checkpoint(state, "branch", SENTENCE_STEPS),
                      checkpoint(&wholes, "sentence", SENTENCE_STEPS));
+    /* no step is left, and the folder has it all the same */
+    must(folder, "train r.yaml --resume --from out/checkpoints/step-00000100.safetensors "
+                 "--out last");
+    assert_same_file(checkpoint(state, "last", SENTENCE_STEPS),
+                     checkpoint(&wholes, "sentence", SENTENCE_STEPS));
 }
 
 /* Which data a step sees, and how many there are, belongs to a checkpoint. */
