@@ -1,6 +1,7 @@
 /* goodput.c: seconds that count, and those that do not. */
 #include "train/goodput.h"
 
+#include <math.h>
 #include <string.h>
 
 const char *ll_loss_name(int loss)
@@ -59,11 +60,14 @@ ll_err ll_goodput_read(const char *path, int64_t first, const ll_past *past, dou
     search x = {.first = first};
     size_t kept;
     TRY(ll_metrics_lines(path, INT64_MAX, look, &x, &kept));
+    double each = x.at > 0 ? x.useful / (double)x.at : INFINITY; /* of steps so far, in the mean */
     if (past->began > x.wall) x.at = past->step, x.wall = past->began;
-    /* Steps after the last line, and one that was not finished, took the time until the end. */
+    /* Steps after the last line, and one that was not finished, took the time until the end; or
+     * what steps take, where that is less: a rank that stalls is waited for. */
     double rest = past->ended - x.wall, steps = (double)(first - x.at);
     *out = x.last;
-    out->useful = x.useful + (rest > 0 && steps > 0 ? rest * steps / (steps + 1) : 0);
+    out->useful = x.useful;
+    if (rest > 0 && steps > 0) out->useful += steps * fmin(rest / (steps + 1), each);
     if (x.later) out->lost[LL_LOSS_REDONE] += x.last.useful - out->useful;
     out->lost[LL_LOSS_RESTARTS] = wall - out->useful;
     for (int i = 0; i < LL_N_LOSS; i++)

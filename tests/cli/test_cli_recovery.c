@@ -280,6 +280,9 @@ static void time_over_starts(void **state)
     assert_int_equal(ll_goodput_read(path, 12, &past, 16.5, &g), LL_OK);
     assert_true(g.useful == 12 && g.lost[LL_LOSS_START] == 2 && g.lost[LL_LOSS_REDONE] == 0);
     assert_true(g.lost[LL_LOSS_RESTARTS] == 2.5);
+    const ll_past stalled = {.step = 0, .began = 2, .ended = 75};
+    assert_int_equal(ll_goodput_read(path, 12, &stalled, 76.5, &g), LL_OK);
+    assert_true(g.useful == 12 && g.lost[LL_LOSS_RESTARTS] == 62.5);
     assert_int_equal(ll_goodput_read(path, 0, &past, 16.5, &g), LL_OK); /* all of it again */
     assert_true(g.useful == 0 && g.lost[LL_LOSS_REDONE] == 10);
     assert_true(g.lost[LL_LOSS_RESTARTS] == 4.5);
