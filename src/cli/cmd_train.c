@@ -395,11 +395,15 @@ static void show_stale(const ll_train_report *t)
 static void show_end(const ll_run *r, const ll_train_report *t, const ll_start *job)
 {
     char d[LL_NUMBER_TEXT], e[LL_NUMBER_TEXT];
-    if (t->signal)
-        fprintf(stderr,
-                "stopped by signal %d after step %lld, checkpoint saved; go on with:\n"
-                "  %s train %s --resume",
-                t->signal, (long long)t->steps, ll_cli_program(), r->out);
+    if (t->signal && job) /* by who started it, who knows why, and may start it again */
+        fprintf(
+            stderr,
+            "asked to stop: checkpoint saved after step %lld; if it does not go on by itself:\n",
+            (long long)t->steps);
+    else if (t->signal)
+        fprintf(stderr, "stopped by signal %d after step %lld, checkpoint saved; go on with:\n",
+                t->signal, (long long)t->steps);
+    if (t->signal) fprintf(stderr, "  %s train %s --resume", ll_cli_program(), r->out);
     if (t->signal && t->ranks > 1) fprintf(stderr, " -n %d", t->ranks);
     if (t->signal) fputc('\n', stderr);
     if (t->out_of_patience)

@@ -212,6 +212,10 @@ static ll_err read_hosts(job *j)
             if (!strcmp(j->hosts[i].name, name)) list[n].dead = j->hosts[i].dead;
         n++;
     }
+    int64_t slots = 0;
+    for (int i = 0; i < n; i++) slots += list[i].slots;
+    CHECK(slots > 0, LL_E_ARG,
+          "%s: no line of it names a host with slots, as \"NAME slots=2\" does", j->care->hosts);
     j->hosts = list;
     j->n_host = n;
     return LL_OK;
@@ -286,7 +290,7 @@ static ll_err plan(job *j, int64_t *ranks, char mesh[LL_MESH_TEXT], char **words
     *words = NULL;
     strcpy(mesh, j->care->mesh);
     if (!j->care->hosts) return LL_OK;
-    CHECK(there > 0, LL_E_SYS, "%s: no host of it answers", j->care->hosts);
+    CHECK(there > 0, LL_E_COMM, "%s: no host of it answers", j->care->hosts);
     ll_mesh_nearest(&j->mesh, there < most ? (int)there : (int)most, &near);
     *ranks = near.n_rank;
     int64_t left = near.n_rank;
@@ -500,9 +504,12 @@ static ll_err run_once(job *j, int *code)
     TRY(plan(j, &j->ranks, j->start.mesh, &j->host_words));
     const ll_launch how = {
         .ranks = j->ranks, .hosts = j->host_words, .job = ll_start_print(&j->start, j->arena)};
+    bool missing = false;
+    for (int i = 0; i < j->n_host; i++) missing |= j->hosts[i].dead;
     if (j->ranks < j->mesh.n_rank)
-        fprintf(stderr, "%s: %lld ranks of %d, on %s, until more hosts answer\n", ll_cli_name(),
-                (long long)j->ranks, j->mesh.n_rank, j->host_words);
+        fprintf(stderr, "%s: %lld ranks of %d, on %s, until %s\n", ll_cli_name(),
+                (long long)j->ranks, j->mesh.n_rank, j->host_words,
+                missing ? "more hosts answer" : "the file of hosts has more slots");
     j->lost = j->resizing = j->asked = false;
     j->here = j->seen = 0;
     j->looked = j->waits = 0;
