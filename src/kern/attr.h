@@ -58,6 +58,14 @@ typedef struct ll_grid_attr {
     ll_dtype out;
 } ll_grid_attr;
 
+/* reach: "btc,nc->btn" of levels, which count from 1 to LL_REACH_BITS; enough: results are no more
+ * than 2^-enough */
+typedef struct ll_reach_attr {
+    char spec[LL_SPEC_MAX];
+    int64_t enough;
+} ll_reach_attr;
+enum { LL_REACH_BITS = 60 };
+
 typedef struct ll_fill_attr {
     double value;
     ll_shape shape;

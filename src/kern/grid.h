@@ -28,6 +28,16 @@ static inline double ll_grid_power(int64_t e, bool finite)
     return p;
 }
 
+/* 0 of 0; 1 and the exponent of the largest power of two in v, no less than 1. */
+static inline uint8_t ll_grid_level(double v)
+{
+    int64_t bits;
+    memcpy(&bits, &v, 8);
+    int64_t e = (bits >> 52 & 0x7ff) - 1022;
+    int64_t most = LL_REACH_BITS;
+    return (uint8_t)(v == 0 ? 0 : e < 1 ? 1 : e > most ? most : e);
+}
+
 /* The largest whole number of so many bits: what rounds up to 2^bits is one less. */
 static inline double ll_grid_most(int64_t bits)
 {

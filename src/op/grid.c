@@ -1,7 +1,9 @@
 /* grid, ungrid: numbers as fixed point, so that sums of them are exact (pass/exact.c).
  *
  *     grid    x, m           -> round(x 2^(bits - e)), e with m < 2^e: a whole number, held in f64,
- *                               from -2^bits to 2^bits - 1
+ *                               from -2^bits to 2^bits - 1; out = u8: its level instead, 1 and
+ *                               the exponent of its largest power of two (1 also where x is so
+ *                               small that nothing is left of it), and 0 of 0
  *     ungrid  z, m1 [, m2]   -> z 2^(e1 + e2 - bits), rounded once
  *
  * m are the largest magnitudes of parts of x (absmax); the spec says which element of them belongs
@@ -46,6 +48,8 @@ static ll_err loops(const void *attr, int n_in, const ll_type *, char dims[LL_DI
     return LL_OK;
 }
 
+static const ll_op grid;
+
 static ll_err infer(ll_infer *i)
 {
     const ll_grid_attr *a = (const ll_grid_attr *)i->attr;
@@ -54,8 +58,9 @@ static ll_err infer(ll_infer *i)
     for (int k = 0; k < i->n_in; k++)
         CHECK(ll_dtype_is_float(i->in[k].dtype), LL_E_ARG, "operand %d is %s, want a float type", k,
               ll_dtype_name(i->in[k].dtype));
-    CHECK((unsigned)a->out < LL_N_DTYPE && ll_dtype_is_float(a->out), LL_E_ARG,
-          "the result must be of a float type");
+    CHECK((unsigned)a->out < LL_N_DTYPE &&
+              (ll_dtype_is_float(a->out) || (i->op == &grid && a->out == LL_U8)),
+          LL_E_ARG, "the result must be of a float type");
     CHECK(a->bits >= 1 && a->bits <= 60, LL_E_ARG, "bits is %lld, want 1 to 60",
           (long long)a->bits);
     TRY(ll_infer_dims(i));
@@ -78,7 +83,7 @@ static const ll_op grid = {
                "f32[0,3], f32[3]> {spec=\"ab,b->ab\", bits=21, out=f64}",
                "f32[3,9001], f32[9001]> {spec=\"ab,b->ab\", bits=21, out=f64}",
                "f32[3,150], f32[3]> {spec=\"ab,a->ab\", bits=22, out=f64}",
-               "f32[], f32[]> {spec=\",->\", bits=21, out=f64}"},
+               "f32[3,7], f32[7]> {spec=\"ab,b->ab\", bits=60, out=u8}"},
 };
 
 static const ll_op ungrid = {
@@ -114,9 +119,9 @@ static ll_grid_attr attr_of(int n_dim, const ll_grid_scale *scale, int n_scale, 
     return a;
 }
 
-ll_val ll_to_grid(ll_graph *g, ll_val x, const ll_grid_scale *m, int bits)
+ll_val ll_to_grid(ll_graph *g, ll_val x, const ll_grid_scale *m, int bits, ll_dtype out)
 {
-    ll_grid_attr a = attr_of(ll_graph_shape(g, x).n, m, 1, bits, LL_F64);
+    ll_grid_attr a = attr_of(ll_graph_shape(g, x).n, m, 1, bits, out);
     return LL_EMIT(g, &grid, &a, x, m->value);
 }
 

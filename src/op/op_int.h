@@ -53,10 +53,13 @@ typedef struct ll_grid_scale {
     ll_val value;
     int n, dim[LL_MAX_DIMS];
 } ll_grid_scale;
-/* x as fixed point of so many bits, whole numbers in f64, and back (op/grid.c). */
-ll_val ll_to_grid(ll_graph *g, ll_val x, const ll_grid_scale *m, int bits);
+/* x as fixed point of so many bits, whole numbers in f64 (or their levels, in u8), and back
+ * (op/grid.c). */
+ll_val ll_to_grid(ll_graph *g, ll_val x, const ll_grid_scale *m, int bits, ll_dtype out);
 ll_val ll_from_grid(ll_graph *g, ll_val z, const ll_grid_scale *m, int n_scale, int bits,
                     ll_dtype out);
+/* For each result of a product with this spec its largest term, as a power of two (op/reach.c). */
+ll_val ll_reach(ll_graph *g, const char *spec, ll_val a, ll_val b, int enough);
 /* A product's spec, "btc,nc->btn", which may come from a file, cut in three and checked. */
 typedef struct ll_matmul_parts {
     const char *text[3]; /* a, b, result */

@@ -23,8 +23,9 @@
  *    a linear op. Sums over ranks are made in f64, in each micro-batch.
  * 5. An operand keeps its bits below the largest of its group: what is 2^q times smaller is lost.
  *    For a group as a whole that is about what f32 keeps, unless its largest elements meet zeros.
- *    Where a group of which something should come has hardly a bit that is not rounding, its scale
- *    is made infinite (guard), and the session makes the step again, wide: each operand in limbs,
+ *    So the largest term of every result is looked for (guard_terms; of windows: guard). Where
+ *    results have too few bits left, a scale is made infinite, and the session makes the step
+ *    again, wide: each operand in limbs,
  *    of q bits each, of what the limbs before it leave; products of limbs p and q with p + q below
  *    their number, each exact, are added up in f64, in one order. So all that f32 holds over WIDE
  *    bits counts; it takes ten times as long.
@@ -38,14 +39,19 @@
 #include <stdio.h>
 
 /* f64 holds whole numbers up to 2^WIDTH; fewer than LEAST bits an operand are no longer f32. */
-enum { WIDTH = 53, MOST = 50, LEAST = 11, WIDE = 66, MOST_LIMBS = 6 };
+enum { WIDTH = 53, MOST = 50, LEAST = 11, WIDE = 96, MOST_LIMBS = 9 };
 
-/* What is too little to be left (guard): of the largest element of a group that meets anything GOOD
- * bits, and 2^LOST less than if it met the largest (2^LOST_FEW of few terms, of which f32 loses
- * little); of what came of a group FAINT bits above rounding; of a gradient GOOD above rounding,
- * and not 2^SLACK less than its factors could have made; of an image one element in PART with less
- * than GOOD bits. Training that is well does not come near (with LOST 5 one step in 40 of a small
- * GPT did), outliers that cost do (test_exact.c). */
+/* Where results have lost too much (guard_terms): the mean of how many times smaller the largest
+ * term of a result is than the largest factors could make is above 2^MEAN. Terms within 2^-ENOUGH
+ * need not be told apart, nor those that are lost altogether. In training it is 2^3.5 at most (the
+ * gradient that comes out of a GPT's last product), 2^2 usually. */
+enum { ENOUGH = 4, MEAN = 5, MOST_LOST = 26 };
+
+/* What is too little to be left of convolutions (guard): of the largest element of a group that
+ * meets anything GOOD bits, and 2^LOST less than if it met the largest (2^LOST_FEW of few terms, of
+ * which f32 loses little); of what came of a group FAINT bits above rounding; of an image one
+ * element in PART with less than GOOD bits. And of any gradient (guard_whole): GOOD bits above
+ * rounding, and not 2^SLACK less than its factors could have made. */
 enum { GOOD = 8, LOST = 6, FEW_TERMS = 24, LOST_FEW = 5, FAINT = 4, SLACK = 7, PART = 8 };
 
 /* Of so many bits; sums that keep FEW_TERMS are of 32 terms at most. */
@@ -217,7 +223,7 @@ static ll_err grid_limb(gridder *c, int i, int operand, const ll_loops *l, ll_va
     ll_layout made = least;
     made.max = (ll_axes)(ll_layout_axes(from) & ~ll_layout_axes(&least));
     set_value(c, out->own.value, &made, &least);
-    out->x = ll_to_grid(to, x, &out->own, bits);
+    out->x = ll_to_grid(to, x, &out->own, bits, LL_F64);
     TRY(ll_graph_check(to));
     set_value(c, out->x, want, want);
     return cut_like(c, want, c->p->micro[i]);
@@ -468,6 +474,53 @@ static ll_err guard_whole(gridder *c, int i, ll_val z, const ll_layout *held, in
     return poison(c, i, first, lost, m);
 }
 
+/* Are its results sums of products of two, as the spec of a matmul says? */
+static bool is_product(const ll_node *n)
+{
+    return n->op == &ll_op_matmul;
+}
+
+/* All of scale m[0] becomes infinite where results have lost too much in the mean: a result whose
+ * largest term is 2^-l of what the largest factors of its row and column would make has lost l
+ * bits of its own. */
+static ll_err guard_terms(gridder *c, int i, const ll_factor x[2], ll_limb *const limb[2],
+                          ll_grid_scale m[2])
+{
+    ll_graph *g = c->rw.to;
+    const ll_node *n = &c->p->g->nodes[i];
+    ll_val level[2], sum;
+    ll_shape shape = ll_graph_shape(g, m->value);
+    char spec[LL_SPEC_MAX];
+    snprintf(spec, sizeof spec, "->%.*s", shape.n, "abcdefgh");
+    for (int s = 0; s < 2; s++) {
+        int first = g->n_node;
+        level[s] = ll_to_grid(g, x[s].x, &limb[s]->own, LL_REACH_BITS, LL_U8);
+        TRY(ll_graph_check(g));
+        TRY(place_since(c, first, i, &x[s].want));
+    }
+    ll_val reach = ll_reach(g, ((const ll_matmul_attr *)n->attr)->spec, level[0], level[1], ENOUGH);
+    TRY(ll_graph_check(g));
+    ll_layout made = c->p->made[n->out[0].id], lies = splits_of(&made);
+    made.max = made.sum, made.sum = 0;
+    place_as(c, i);
+    set_value(c, reach, &made, &lies);
+    int first = g->n_node;
+    shape = ll_graph_shape(g, reach);
+    ll_val some = ll_less(g, ll_fill(g, LL_F32, shape, 0), reach);
+    ll_val least = ll_fill(g, LL_F32, shape, ldexp(1, -MOST_LOST));
+    ll_val times = ll_div(g, some, ll_max(g, reach, least));
+    ll_val over = ll_sub(g, times, ll_scale(g, some, ldexp(1, MEAN)));
+    over = ll_cast(g, over, LL_F64);
+    TRY(ll_graph_check(g));
+    TRY(place_since(c, first, i, &lies));
+    TRY(reduce(c, i, over, &lies, NULL, 0, true, &sum));
+    first = g->n_node;
+    shape = ll_graph_shape(g, m->value);
+    ll_val lost = ll_cast(g, ll_less(g, ll_fill(g, LL_F64, LL_SCALAR, 0), sum), LL_F32);
+    lost = ll_broadcast(g, lost, spec, shape);
+    return poison(c, i, first, lost, m);
+}
+
 /* How the result is held once its sums are made: as later nodes see it, or else cut where the first
  * of them wants it cut. */
 static ll_err whole_layout(const gridder *c, ll_val y, ll_layout *out)
@@ -538,7 +591,9 @@ static ll_err grid_node(gridder *c, int i, const ll_loops *l, double k)
             if (guarded && c->gradient[y.id])
                 TRY(guard_whole(c, i, z, &held, bits,
                                 fmax(ldexp(noise, GOOD - 2 * bits), ldexp(1, -SLACK)), m));
-            for (int s = 0; s < 2 && guarded && !c->gradient[y.id]; s++)
+            bool whole = guarded && c->gradient[y.id], terms = guarded && !whole && is_product(n);
+            if (terms) TRY(guard_terms(c, i, factor, (ll_limb *const[]){x[0], x[1]}, m));
+            for (int s = 0; s < 2 && guarded && !whole && !terms; s++)
                 TRY(guard(c, i, l, &factor[s], &factor[1 - s], z, &held, bits, ldexp(noise, FAINT),
                           x[s], &m[s]));
             ll_val part =
@@ -650,7 +705,7 @@ ll_err ll_exact_place(ll_placement *p, bool wide)
     gridder c = {.p = p, .wide = wide};
     int room = g->n_node + 4 * g->n_result + 4;
     for (int i = 0; i < g->n_node; i++) /* limbs, their products, guards: of nodes that may sum */
-        if (g->nodes[i].op->sum && !g->nodes[i].op->picks) room += wide ? 200 : 100;
+        if (g->nodes[i].op->sum && !g->nodes[i].op->picks) room += wide ? 320 : 120;
     c.next.made = LL_NEW_ARRAY(p->arena, ll_layout, g->n_value + room);
     c.next.seen = LL_NEW_ARRAY(p->arena, ll_layout, g->n_value + room);
     c.next.loop = (int8_t(*)[LL_MAX_AXES])ll_arena_alloc(p->arena, (size_t)room * LL_MAX_AXES);

@@ -249,6 +249,90 @@ static void test_lost(void **state)
     }
 }
 
+enum { SAMPLES = 16, WIDTH_IN = 16, WIDTH = 8, CLASSES = 3 };
+
+/* Weights of a small net, or its input: of most numbers one in two is 0, the others are 1e-6, 1 or
+ * 1e6 times as large as usual. */
+static void draw_scattered(uint64_t number, const char *name, double zeros, int n, float *out)
+{
+    uint64_t of = ll_stream(name, number);
+    for (int i = 0; i < n; i++) {
+        uint64_t at = 3 * (uint64_t)i;
+        double scale = pow(10, 6 * ((double)ll_below_at(seed, of, at, 3) - 1));
+        bool none = (double)ll_below_at(seed, of, at + 1, 100) < zeros;
+        out[i] = none ? 0 : (float)(0.3 * scale * ll_normal_at(seed, of, at + 2));
+    }
+}
+
+/* One step of the net; velocities, which are the gradients then, of both hidden layers. */
+static bool scattered_step(uint64_t number, bool f64, double out[2][WIDTH * WIDTH_IN])
+{
+    static const char *const names[] = {"fc1.weight", "fc2.weight", "x"};
+    static const int sizes[] = {WIDTH * WIDTH_IN, WIDTH * WIDTH, SAMPLES * WIDTH_IN};
+    ll_graph *g = ll_graph_new("scattered"), *use = g;
+    ll_val x = ll_batch(g, "x", LL_F32, LL_SHAPE(SAMPLES, WIDTH_IN));
+    ll_val y = ll_batch(g, "y", LL_I32, LL_SHAPE(SAMPLES));
+    x = ll_relu(g, ll_linear(g, "fc1", x, WIDTH, true));
+    x = ll_relu(g, ll_linear(g, "fc2", x, WIDTH, true));
+    ll_val logits = ll_linear(g, "out", x, CLASSES, true);
+    ll_val loss = ll_mean(g, ll_cross_entropy(g, logits, y));
+    ll_graph_result(g, "loss", loss);
+    ll_minimize(g, loss, &(ll_optim){.name = "momentum"});
+    if (f64) no_error(ll_retype(g, LL_F64, false, &use));
+    ll_session_opts how = {.machine = f64 ? "ref" : "cpu", .exact = !f64, .seed = number};
+    ll_session *s;
+    float values[SAMPLES * WIDTH_IN];
+    double wide[SAMPLES * WIDTH_IN];
+    int32_t labels[SAMPLES];
+    no_error(ll_session_open(use, &how, &s));
+    for (int i = 0; i < SAMPLES; i++)
+        labels[i] = (int32_t)ll_below_at(seed, 5, number * SAMPLES + (uint64_t)i, CLASSES);
+    no_error(ll_session_set(s, "y", 0, labels, sizeof labels));
+    for (int k = 0; k < 3; k++) {
+        draw_scattered(number, names[k], k == 1 ? 0 : 55, sizes[k], values);
+        for (int i = 0; i < sizes[k]; i++) wide[i] = values[i];
+        size_t bytes = (size_t)sizes[k] * (f64 ? sizeof *wide : sizeof *values);
+        no_error(ll_session_set(s, names[k], 0, f64 ? (void *)wide : values, bytes));
+    }
+    bool done = ll_session_run(s, 1e-30) == LL_OK;
+    for (int k = 0; k < 2 && done; k++) {
+        char name[32];
+        snprintf(name, sizeof name, "%s.velocity", names[k]);
+        size_t bytes = (size_t)sizes[k] * (f64 ? sizeof *wide : sizeof *values);
+        no_error(ll_session_get(s, name, f64 ? (void *)wide : values, bytes));
+        for (int i = 0; i < sizes[k]; i++) out[k][i] = f64 ? wide[i] : values[i];
+    }
+    ll_session_close(s);
+    if (use != g) ll_graph_free(use);
+    ll_graph_free(g);
+    return done;
+}
+
+/* A large term that is hidden from the next layer, by a ReLU or a weight of 0, takes no bits from
+ * what is left: gradients are as near to f64's as f32's. */
+static void test_scattered(void **state)
+{
+    (void)state;
+    double worst_of_all = 0;
+    for (uint64_t number = 0; number < 40; number++) {
+        double want[2][WIDTH * WIDTH_IN] = {{0}}, got[2][WIDTH * WIDTH_IN] = {{0}};
+        if (!scattered_step(number, true, want) || !scattered_step(number, false, got)) continue;
+        for (int k = 0; k < 2; k++) {
+            double off = 0, all = 0;
+            for (int i = 0; i < WIDTH * WIDTH_IN; i++) {
+                off += (got[k][i] - want[k][i]) * (got[k][i] - want[k][i]);
+                all += want[k][i] * want[k][i];
+            }
+            double d = all > 0 ? sqrt(off / all) : 0;
+            if (d > 1e-5)
+                print_message("net %llu: the gradient of layer %d is off by %.1e\n",
+                              (unsigned long long)number, k + 1, d);
+            worst_of_all = fmax(worst_of_all, d);
+        }
+    }
+    assert_true(worst_of_all < 1e-5);
+}
+
 /* Rows of one large number: less their mean they are nothing, of which no norm may make 1. */
 static void test_means(void **state)
 {
@@ -283,6 +367,7 @@ int main(void)
     if (drawn) return cmocka_run_group_tests(many, NULL, NULL);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_random_graphs), cmocka_unit_test(test_outliers),
-        cmocka_unit_test(test_compared), cmocka_unit_test(test_lost), cmocka_unit_test(test_means)};
+        cmocka_unit_test(test_compared),      cmocka_unit_test(test_lost),
+        cmocka_unit_test(test_scattered),     cmocka_unit_test(test_means)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

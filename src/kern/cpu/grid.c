@@ -83,6 +83,12 @@ static void to_grid(const float *x, double s, const double *k, double most, int6
     }
 }
 
+static void to_levels(const float *x, double s, const double *k, int64_t n, uint8_t *y)
+{
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) y[i] = ll_grid_level((double)x[i] * (s * k[i]));
+}
+
 static void from_grid(const double *x, double s, const double *k, int64_t n, float *y)
 {
 #pragma omp simd
@@ -99,7 +105,9 @@ static void scale(const float *x, double s, const double *k, int64_t n, float *y
 static void run_block(const ll_kcall *c, const job *j, int64_t at, int64_t n, double s,
                       const double *k)
 {
-    if (j->up)
+    if (c->out[0].dtype == LL_U8)
+        to_levels((const float *)c->in[0].data + at, s, k, n, (uint8_t *)c->out[0].data + at);
+    else if (j->up)
         to_grid((const float *)c->in[0].data + at, s, k, j->most, n, (double *)c->out[0].data + at);
     else if (c->in[0].dtype == LL_F32)
         scale((const float *)c->in[0].data + at, s, k, n, (float *)c->out[0].data + at);
@@ -155,7 +163,7 @@ static bool usual(const ll_kcall *c, ll_dtype in, ll_dtype out)
 
 ll_err grid_cpu(const ll_kcall *c)
 {
-    return usual(c, LL_F32, LL_F64) ? run(c, true) : grid_ref(c);
+    return usual(c, LL_F32, LL_F64) || usual(c, LL_F32, LL_U8) ? run(c, true) : grid_ref(c);
 }
 
 ll_err ungrid_cpu(const ll_kcall *c)

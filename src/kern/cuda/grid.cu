@@ -40,6 +40,13 @@ static __global__ void convert(scales s, const void *x, int xt, void *y, int yt,
         }
         double v = ldexp(load_any(x, xt, i), shift);
         double most = ldexp(1.0, bits) - 1;
+        if (yt == LL_U8) { /* ll_grid_level */
+            int e;
+            frexp(v, &e);
+            e = e < 1 ? 1 : e > LL_REACH_BITS ? LL_REACH_BITS : e;
+            ((uint8_t *)y)[i] = v == 0 ? 0 : finite ? e : LL_REACH_BITS;
+            continue;
+        }
         if (!back) v = rint(v) > most ? most : rint(v);
         store_any(y, yt, i, finite ? v + 0.0 : nan(""));
     }

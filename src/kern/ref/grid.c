@@ -31,6 +31,10 @@ static ll_err run(const ll_kcall *c, bool up)
         bool finite = exponents(c, &w, i, &e);
         double v = ll_load(x->data, x->dtype, i);
         v *= ll_grid_power(up ? bits - e : e - bits, finite);
+        if (y->dtype == LL_U8) {
+            ll_store(y->data, y->dtype, i, ll_grid_level(v));
+            continue;
+        }
         /* Sums of zeros of either sign are zeros of either: made one here. */
         v = (up ? rint(v) : v) + 0.0;
         ll_store(y->data, y->dtype, i, up && v > most ? most : v);
