@@ -583,9 +583,9 @@ typedef struct ll_session_opts {
     /* Bytes that a rank's tensors may take, as planned: a pipeline's stages and schedule "auto" are
      * made to keep within it; LL_E_MEM, with what would do, where they cannot; 0: any. */
     size_t memory;
-    /* A folder: activations, and state of the optimizer, that memory has no room for lie in a file
-     * there while nobody reads them, copied beside the kernels. No bit of a result depends on it.
-     * NULL: all stay in memory. Machine cpu. */
+    /* A folder; of machine cuda "host", pinned memory: activations, and state of the optimizer,
+     * that memory has no room for lie in a file there, or in that, while nobody reads them, copied
+     * beside the kernels. No bit of a result depends on it. NULL: all stay in memory. */
     const char *offload;
     /* Of machine cuda: how GPUs talk: "auto" (NULL: by NCCL where every rank has a GPU of its own,
      * else through pinned memory), "nccl", "host". */

@@ -211,6 +211,9 @@ static void tell_memory(const ll_train_start *s)
             s->ranks > 1 ? " and communication" : "", ll_text_bytes(m->tensors, a[1]), m->tensors,
             ll_text_bytes(m->copies, a[5]), ll_text_bytes(m->batches, a[2]),
             ll_text_bytes(m->data, a[3]), ll_text_bytes(m->rest, a[4]));
+    if (m->aside > 0)
+        fprintf(stderr, "and %s laid aside, in %s\n", ll_text_bytes(m->aside, a[6]),
+                s->machine->target->aside.what);
     if (m->wide > 0)
         fprintf(stderr, "and %s more where a step has to be made with all bits (exact)\n",
                 ll_text_bytes(m->wide, a[6]));
@@ -470,6 +473,7 @@ static ll_err print_json(const ll_run *r, const ll_train_report *t, const ll_sta
     json_object_set_new(j, "peak_bytes_used", json_integer((json_int_t)t->memory.used));
     json_object_set_new(j, "tensor_bytes_planned", json_integer((json_int_t)t->memory.tensors));
     json_object_set_new(j, "tensor_bytes_used", json_integer((json_int_t)t->memory.tensors_used));
+    json_object_set_new(j, "aside_bytes", json_integer((json_int_t)t->memory.aside));
     json_object_set_new(j, "compress", json_string(r->parallel.compress));
     json_object_set_new(j, "gradient_bytes", json_integer(t->gradient_bytes));
     json_object_set_new(j, "gradient_bytes_f32", json_integer(t->dense_bytes));

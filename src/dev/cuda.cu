@@ -234,11 +234,10 @@ ll_err ll_gpu_copy_rows(ll_gpu *g, ll_stream_id s, const ll_gpu_rows *r)
                                  cudaMemcpyDeviceToDevice, g->streams[s]));
 }
 
-ll_err ll_gpu_upload(ll_gpu *g, void *to, const void *from, size_t bytes)
+ll_err ll_gpu_copy(ll_gpu *g, ll_stream_id s, void *to, const void *from, size_t bytes)
 {
     if (!bytes) return LL_OK;
-    return GPU(
-        cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, g->streams[LL_STREAM_UPLOAD]));
+    return GPU(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, g->streams[s]));
 }
 
 ll_err ll_gpu_after(ll_gpu *g, ll_stream_id later, ll_stream_id earlier)

@@ -47,17 +47,19 @@ typedef struct ll_gpu_piece {
 } ll_gpu_piece;
 ll_err ll_gpu_pieces(ll_gpu *g, const ll_gpu_piece *pieces, int n);
 
-/* All of the above is in the stream that computes; beside it are those of uploads and of
- * collectives. */
+/* All of the above is in the stream that computes; beside it are those of uploads, of collectives,
+ * and of what is laid aside and comes back. */
 typedef enum ll_stream_id {
     LL_STREAM_COMPUTE,
     LL_STREAM_UPLOAD,
     LL_STREAM_COMM,
+    LL_STREAM_STORE,
+    LL_STREAM_LOAD,
     LL_STREAMS
 } ll_stream_id;
 void *ll_gpu_stream(const ll_gpu *g, ll_stream_id s);
-/* From pinned memory, in the stream of uploads. */
-ll_err ll_gpu_upload(ll_gpu *g, void *to, const void *from, size_t bytes);
+/* To pinned memory, or from it. */
+ll_err ll_gpu_copy(ll_gpu *g, ll_stream_id s, void *to, const void *from, size_t bytes);
 /* What is queued in `later` from now on waits for what is in `earlier` now. */
 ll_err ll_gpu_after(ll_gpu *g, ll_stream_id later, ll_stream_id earlier);
 ll_err ll_gpu_wait_for(ll_gpu *g, ll_stream_id s);
@@ -76,7 +78,8 @@ typedef struct ll_gpu_rows {
 } ll_gpu_rows;
 ll_err ll_gpu_copy_rows(ll_gpu *g, ll_stream_id s, const ll_gpu_rows *r);
 
-/* What is queued between the two is captured, not run. */
+/* What is queued between the two is captured, not run; in other streams than the one that computes
+ * too, where they wait for something captured, and that one then waits for them. */
 ll_err ll_gpu_capture(ll_gpu *g);
 ll_err ll_gpu_captured(ll_gpu *g, ll_gpu_graph **out);
 ll_err ll_gpu_replay(ll_gpu *g, ll_gpu_graph *w);

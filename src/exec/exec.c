@@ -381,7 +381,8 @@ static ll_err run_one(ll_exec *e, int i, bool checked)
     if (e->trace && e->p->pipe) ll_acting_note(e, b->instr, start);
     /* What came from another stage was wrong there already. */
     bool came = b->instr->wait && e->p->instrs[b->instr->pair].collective == LL_RECV;
-    return checked && !b->instr->collective && !came ? check_finite(e, b->instr) : LL_OK;
+    bool starts = b->instr->collective || b->instr->aside;
+    return checked && !starts && !came ? check_finite(e, b->instr) : LL_OK;
 }
 
 /* The first instruction of this rank, counted over micro-batches, that gave a number that is not

@@ -230,6 +230,9 @@ static ll_err check_offload(const ll_session *s)
     CHECK(!o->offload || s->machine->map_aside, LL_E_ARG,
           "machine %s lays nothing aside: leave out offload, or use recompute",
           s->machine->target->name);
+    char text[LL_ASIDE_TEXT];
+    const char *why = o->offload ? ll_aside_refused(s->machine->target, o->offload, text) : NULL;
+    CHECK(!why, LL_E_ARG, "offload %s: %s", o->offload, why);
     return LL_OK;
 }
 

@@ -104,14 +104,18 @@ static void close(ll_exec *e, size_t bytes)
     ll_cuda *o = ll_cuda_of(e);
     const ll_program *p = e->p;
     if (!o || !o->gpu) return;
-    ll_err rc = ll_gpu_wait(o->gpu); /* a failure was told where it was met */
-    (void)rc;
+    static const ll_stream_id mine[] = {LL_STREAM_COMPUTE, LL_STREAM_STORE, LL_STREAM_LOAD};
+    for (size_t s = 0; s < sizeof mine / sizeof *mine; s++) {
+        ll_err rc = ll_gpu_wait_for(o->gpu, mine[s]); /* a failure was told where it was met */
+        (void)rc;
+    }
     for (int i = 0; i < ll_program_rounds(p) * p->n_instr; i++) {
         ll_gpu_drop(o->segments[i].graph);
         ll_gpu_drop(o->segments[i].marked);
     }
     ll_cuda_close_data(e);
     for (int i = 0; i < p->n_instr && !e->unsettled; i++) ll_gpu_unpin(o->packing[i]);
+    ll_gpu_unpin(o->aside);
     ll_gpu_free(o->gpu, o->clock);
     ll_gpu_free(o->gpu, o->trouble);
     ll_gpu_free(o->gpu, o->tables);
@@ -163,7 +167,7 @@ static ll_err pin_operands(ll_exec *e)
         const ll_instr *x = &e->p->instrs[i];
         ll_kcall *c = &e->instrs[i].call;
         ll_tensor *in = (ll_tensor *)(uintptr_t)c->in, *out = (ll_tensor *)(uintptr_t)c->out;
-        if (x->kernel.run) continue;
+        if (x->kernel.run || ll_program_copies(e->p, x)) continue;
         for (int k = 0; k < x->n_in; k++) {
             TRY(ll_cuda_pin(e, x->in[k], &in[k].data));
             in[k].data = (char *)in[k].data + ll_exec_micro_at(e, x, k);
@@ -236,6 +240,7 @@ const ll_machine ll_machine_cuda = {
     .level = ll_cuda_level,
     .open = open,
     .map = map,
+    .map_aside = ll_cuda_map_aside,
     .init = ll_cuda_init,
     .bind = bind,
     .close = close,
@@ -245,6 +250,8 @@ const ll_machine ll_machine_cuda = {
     .read = ll_cuda_read,
     .begin = ll_cuda_begin,
     .run = ll_cuda_run,
+    .copy = ll_cuda_copy,
+    .copy_wait = ll_cuda_copy_wait,
     .sync = sync,
     .end = ll_cuda_end,
     .wait = ll_cuda_wait,

@@ -1,12 +1,13 @@
 /* cuda.h: a program on a GPU, as the files that make it share it: cuda.c is the machine,
- * cuda_run.c its launches, cuda_data.c what comes and goes, cuda_nccl.c its collectives. */
+ * cuda_run.c its launches, cuda_data.c what comes and goes, cuda_aside.c what is laid aside,
+ * cuda_nccl.c its collectives. */
 #pragma once
 #include "dev/gpu.h"
 #include "kern/cuda/trouble.h"
 #include "machine/host.h"
 #include "machine/merge.h"
 
-typedef struct ll_segment { /* launches between two collectives, in one micro-batch */
+typedef struct ll_segment { /* launches and copies between two collectives, in one micro-batch */
     int runs;
     ll_gpu_graph *graph, *marked; /* marked: with timing events around each launch */
 } ll_segment;
@@ -53,6 +54,7 @@ typedef struct ll_cuda {
     int64_t saturated; /* numbers, in all steps that were waited for */
     enum { LL_REPLY_OLD, LL_REPLY_COMING, LL_REPLY_HERE } reply_state;
     struct ll_nccl *nccl; /* of link nccl */
+    char *aside;          /* pinned: what is laid aside; NULL: nothing is */
 } ll_cuda;
 
 static inline ll_cuda *ll_cuda_of(const ll_exec *e)
@@ -63,6 +65,12 @@ static inline ll_cuda *ll_cuda_of(const ll_exec *e)
 /* ---- cuda_run.c ---- */
 ll_err ll_cuda_plan(ll_exec *e);
 ll_err ll_cuda_run(ll_exec *e, int section, int micro, uint64_t step);
+
+/* ---- cuda_aside.c ---- */
+ll_err ll_cuda_map_aside(ll_exec *e, size_t bytes, char **out);
+bool ll_cuda_is_aside(const ll_exec *e, int slot);
+ll_err ll_cuda_copy(ll_exec *e, ll_bound *b);
+ll_err ll_cuda_copy_wait(ll_exec *e, ll_bound *b); /* nothing where it is not under way */
 
 /* ---- cuda_nccl.c, where NCCL is built ---- */
 extern const ll_link ll_link_nccl;

@@ -8,7 +8,9 @@
  * Batch data is copied to its view, which is pinned memory, and from there to staging memory on the
  * GPU, beside the step that runs. Delivering, at the head of a step, is one kernel: staging to
  * slots, the clock and numbers such as the learning rate. Collecting is one too: scalar results and
- * the data's mistakes to pinned memory, for which a step waits once. */
+ * the data's mistakes to pinned memory, for which a step waits once.
+ *
+ * What is laid aside is in this process's memory, and is seen there when the kernels are over. */
 #include "base/rng.h"
 #include "machine/cuda.h"
 
@@ -82,6 +84,11 @@ void *ll_cuda_view_of(const ll_exec *e, int slot)
     ll_cuda *o = ll_cuda_of(e);
     int at = o->reply_of[slot];
     if (at && await_reply(e) == LL_OK && o->reply_state == LL_REPLY_HERE) return &o->reply[at - 1];
+    if (ll_cuda_is_aside(e, slot)) {
+        ll_err rc = ll_cuda_await(e, LL_STREAM_COMPUTE);
+        (void)rc;
+        return e->address[slot];
+    }
     void *data = room_of(e, slot);
     if (o->views[slot].staging) return data; /* no kernel writes batch data */
     ll_err rc = ll_cuda_read(e, slot, data);
@@ -93,6 +100,10 @@ ll_err ll_cuda_read(const ll_exec *e, int slot, void *to)
 {
     size_t all = ll_exec_slot_bytes(e, slot), bytes = e->p->slots[slot].bytes;
     ll_gpu *g = ll_cuda_of(e)->gpu;
+    if (ll_cuda_is_aside(e, slot)) {
+        TRY(ll_cuda_await(e, LL_STREAM_COMPUTE));
+        return ll_host_read(e, slot, to);
+    }
     for (int m = 0; bytes && m < (int)(all / bytes); m++)
         TRY(ll_gpu_read(g, (char *)to + (size_t)m * bytes, home_of(e, slot, m), bytes));
     return ll_cuda_await(e, LL_STREAM_COMPUTE);
@@ -106,7 +117,8 @@ static ll_err stage(const ll_exec *e, int slot, size_t at, size_t bytes)
     ll_cuda *o = ll_cuda_of(e);
     ll_cuda_view *v = &o->views[slot];
     v->staged = o->uploading = true;
-    return ll_gpu_upload(o->gpu, (char *)v->staging + at, (const char *)v->data + at, bytes);
+    return ll_gpu_copy(o->gpu, LL_STREAM_UPLOAD, (char *)v->staging + at, (char *)v->data + at,
+                       bytes);
 }
 
 static ll_err stage_data(const ll_exec *e, int slot, int micro, const void *data, size_t bytes)
@@ -137,6 +149,10 @@ ll_err ll_cuda_put(const ll_exec *e, int slot, int micro, const void *data)
     ll_cuda *o = ll_cuda_of(e);
     const ll_slot *s = &e->p->slots[slot];
     if (is_batch(e, slot)) return stage_data(e, slot, micro, data, s->bytes);
+    if (ll_cuda_is_aside(e, slot)) {
+        TRY(ll_cuda_await(e, LL_STREAM_COMPUTE));
+        return ll_host_put(e, slot, micro, data);
+    }
     bool few = o->n_scalar < LL_STEP_SCALARS && s->bytes <= sizeof(uint64_t);
     if (s->kind == LL_STEP && few) return note_scalar(o, slot, data, s->bytes);
     return ll_gpu_write(o->gpu, e->address[slot], data, s->bytes);
@@ -150,6 +166,7 @@ ll_err ll_cuda_changed(const ll_exec *e, int slot)
         TRY(stage(e, slot, 0, ll_exec_slot_bytes(e, slot)));
         return ll_cuda_await(e, LL_STREAM_UPLOAD); /* views may be written again at once */
     }
+    if (ll_cuda_is_aside(e, slot)) return LL_OK; /* the view is what was changed */
     TRY(ll_gpu_write(o->gpu, e->address[slot], room_of(e, slot), ll_exec_slot_bytes(e, slot)));
     return ll_cuda_await(e, LL_STREAM_COMPUTE);
 }
@@ -158,6 +175,7 @@ ll_err ll_cuda_init(ll_exec *e, int slot)
 {
     ll_cuda *o = ll_cuda_of(e);
     const ll_slot *s = &e->p->slots[slot];
+    if (ll_cuda_is_aside(e, slot)) return ll_host_init(e, slot);
     if (s->init.kind == LL_ZEROS) return ll_gpu_fill(o->gpu, e->address[slot], 0, s->bytes);
     void *data = malloc(s->bytes + 1);
     CHECK(data, LL_E_MEM, "no memory for the initial values of %s", s->name);

@@ -1,7 +1,8 @@
 /* cuda_run.c: a program's launches. Instructions that are the same work on other tensors are one
- * (merge.h); those between two collectives are captured into a graph the second time they run, and
- * replayed from then on: a step costs a few launches of this process. What changes from step to
- * step is the clock, a number in device memory that random ops read.
+ * (merge.h); those between two collectives are captured into a graph the second time they run, with
+ * the copies among them (cuda_aside.c), and replayed from then on: a step costs a few launches of
+ * this process. What changes from step to step is the clock, a number in device memory that random
+ * ops read.
  *
  * How long each launch takes is measured by timing events (marks) in its stream, which are captured
  * with the kernels: what lies between two of them is the GPU's time, not that of this process,
@@ -82,10 +83,20 @@ static bool runs(const ll_exec *e, const ll_launch *l, const ll_span *s)
 static ll_err queue_one(ll_exec *e, const ll_launch *l, const ll_span *s)
 {
     ll_bound *b = &e->instrs[l->instr[0]];
+    if (b->instr->aside) return ll_cuda_copy(e, b);
+    if (b->instr->wait) return ll_cuda_copy_wait(e, &e->instrs[b->instr->pair]);
     if (!e->p->unrolled) b->call.micro = s->micro;
     b->call.step = s->step;
     return l->n == 1 ? b->instr->kernel.run(&b->call)
                      : b->instr->kernel.many->run(l->calls, l->n, l->table);
+}
+
+/* Copies are awaited where they are read, and at the end. */
+static ll_err join(ll_exec *e, const ll_span *s)
+{
+    for (int i = s->from; i < s->to; i++)
+        TRY(ll_cuda_copy_wait(e, &e->instrs[ll_cuda_of(e)->launches[i].instr[0]]));
+    return LL_OK;
 }
 
 /* marks: number i before the i-th of them, and one behind the last. */
@@ -96,6 +107,7 @@ static ll_err queue(ll_exec *e, const ll_span *s, bool marks)
         if (marks) TRY(ll_gpu_mark(ll_cuda_of(e)->gpu, i - s->from));
         if (runs(e, l, s)) TRY(queue_one(e, l, s));
     }
+    TRY(join(e, s));
     return marks ? ll_gpu_mark(ll_cuda_of(e)->gpu, s->to - s->from) : LL_OK;
 }
 
@@ -163,9 +175,11 @@ static ll_err measure(ll_exec *e, const ll_span *s)
 
 /* ---- a section ---- */
 
-static bool is_kernel(const ll_exec *e, int launch)
+/* A kernel or a copy, not a collective. */
+static bool is_queued(const ll_exec *e, int launch)
 {
-    return e->instrs[ll_cuda_of(e)->launches[launch].instr[0]].instr->kernel.run;
+    const ll_instr *x = e->instrs[ll_cuda_of(e)->launches[launch].instr[0]].instr;
+    return x->kernel.run || ll_program_copies(e->p, x);
 }
 
 static ll_err collective(ll_exec *e, int i)
@@ -193,12 +207,12 @@ ll_err ll_cuda_run(ll_exec *e, int section, int micro, uint64_t step)
     ll_span s = {.micro = micro, .step = step, .once = section != LL_MICRO};
     for (int i = section ? o->end[section - 1] : 0; i < to;) {
         s.from = i;
-        if (!is_kernel(e, i)) {
+        if (!is_queued(e, i)) {
             const ll_launch *l = &o->launches[i++];
             if (runs(e, l, &s)) TRY(timed_collective(e, l->instr[0]));
             continue;
         }
-        while (i < to && is_kernel(e, i)) i++;
+        while (i < to && is_queued(e, i)) i++;
         s.to = i;
         TRY(e->profiling || e->trace ? measure(e, &s) : replay(e, &s, false));
     }

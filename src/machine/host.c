@@ -7,11 +7,17 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+size_t ll_host_memory(void)
+{
+    long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
+    return pages > 0 && page > 0 ? (size_t)pages * (size_t)page : SIZE_MAX;
+}
+
 /* A program that cannot fit is refused before it starts, not killed when it has begun. */
 static ll_err check_fits(const ll_program *p, size_t bytes)
 {
-    long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
-    if (pages <= 0 || page <= 0 || bytes <= (size_t)pages * (size_t)page) return LL_OK;
+    size_t all = ll_host_memory();
+    if (bytes <= all) return LL_OK;
     const ll_slot *most = &p->slots[0];
     for (int i = 1; i < p->n_slot; i++)
         if (p->slots[i].bytes > most->bytes) most = &p->slots[i];
@@ -19,7 +25,7 @@ static ll_err check_fits(const ll_program *p, size_t bytes)
     FAIL(LL_E_MEM,
          "the program needs %s, this machine has %s; its largest tensor is %s%s%s, %s: use a "
          "smaller model or train.micro_batch",
-         ll_text_bytes((double)bytes, need), ll_text_bytes((double)pages * (double)page, have),
+         ll_text_bytes((double)bytes, need), ll_text_bytes((double)all, have),
          most->name ? most->name : "", most->name ? " " : "",
          ll_shape_print(&most->type.shape, shape), ll_text_bytes((double)most->bytes, large));
 }

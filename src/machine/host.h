@@ -3,6 +3,7 @@
 #include "machine/machine.h"
 
 /* ---- host.c ---- */
+size_t ll_host_memory(void); /* bytes that this machine has */
 ll_err ll_host_map(ll_exec *e, size_t bytes, char **out);
 ll_err ll_host_init(ll_exec *e, int slot);
 void ll_host_unmap(ll_exec *e, size_t bytes);

@@ -26,7 +26,7 @@ typedef struct ll_exec_opts {
     ll_team *team;        /* for programs with collectives; must outlive the exec */
     ll_exec *share; /* parameters and state of equal names live there; it must outlive this one */
     bool reuse;     /* with share: works in its memory too, where it fits; its results are lost */
-    const char *offload; /* the folder of what is laid aside; NULL: nothing may be */
+    const char *offload; /* where values are laid aside: a folder, or host; NULL: nothing may be */
     bool poison;         /* fills the work memory with NaN before each step, for tests */
     int device;          /* this rank's, of machines that have several */
     const ll_link *link; /* how ranks talk; NULL: the machine's first */
@@ -36,7 +36,7 @@ typedef struct ll_bound { /* an instruction with its operands' addresses */
     ll_kcall call;
     const ll_instr *instr;
     ll_transfer *transfer; /* of a collective's start */
-    uint64_t copy;         /* of a store or load: the one under way */
+    uint64_t copy;         /* of a store or load: the one under way; 0: none, on machine cuda */
     bool in_flight;        /* of a start: not awaited yet */
     bool moves;            /* an operand is another address in each micro-batch */
 } ll_bound;

@@ -1,6 +1,7 @@
 /* target.c: the machines that programs are compiled for. */
 #include "pass/target.h"
 
+#include <stdio.h>
 #include <string.h>
 
 enum {
@@ -49,12 +50,17 @@ static bool pick_cuda(const ll_op *op, const ll_kcall *c, ll_solver *out)
     return pick_from(op->cuda, c, out);
 }
 
+/* In FLOPs. */
+#define IN_A_FILE                                                                                  \
+    .aside = {.what = "a file", .flop = {1, 1, 1, 1}, .byte = 4, .copy = 50 * 16384, .copied = 50}
+
 const ll_target ll_target_ref = {
     .name = "ref",
     .precisions = F32 | BF16,
     .bucket_bytes = 4 << 20,
     .narrow = ll_lower_precision,
     .pick = pick_ref,
+    IN_A_FILE,
 };
 
 const ll_target ll_target_cpu = {
@@ -65,6 +71,7 @@ const ll_target ll_target_cpu = {
     .fuses = true,
     .pick = pick_cpu,
     .choices = choices_cpu,
+    IN_A_FILE,
 };
 
 const ll_target ll_target_cuda = {
@@ -75,6 +82,18 @@ const ll_target ll_target_cuda = {
     .narrow = ll_narrow,
     .fuses = true,
     .pick = pick_cuda,
+    /* In ns, of an H200 on PCIe 5: 45, 350, 600 and 1000 TFLOP/s, 4 TB/s of its memory, 50 GB/s of
+     * the host's. What counts is how they compare, and that is much the same on older GPUs. */
+    .aside = {.word = "host",
+              .what = "pinned host memory",
+              .node = 2000,
+              .flop = {[LL_PRECISION_f32] = 2.2e-5,
+                       [LL_PRECISION_tf32] = 2.9e-6,
+                       [LL_PRECISION_bf16] = 1.7e-6,
+                       [LL_PRECISION_fp8] = 1e-6},
+              .byte = 2.5e-4,
+              .copy = 5000,
+              .copied = 0.02},
 };
 
 const ll_target *ll_target_find(const char *name)
@@ -87,4 +106,21 @@ const ll_target *ll_target_find(const char *name)
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         if (!strcmp(all[i]->name, name)) return all[i];
     return NULL;
+}
+
+const char *ll_aside_refused(const ll_target *t, const char *offload, char out[LL_ASIDE_TEXT])
+{
+    const ll_target *cuda = &ll_target_cuda;
+    const char *word = t->aside.word;
+    if (word ? !strcmp(offload, word) : strcmp(offload, cuda->aside.word)) return NULL;
+    if (word)
+        snprintf(out, LL_ASIDE_TEXT,
+                 "machine %s lays values aside in %s, not in files: say %s, or use machine cpu",
+                 t->name, t->aside.what, word);
+    else
+        snprintf(out, LL_ASIDE_TEXT,
+                 "%s is %s, beside a GPU's own, and machine %s lays values aside in files: name a "
+                 "folder (./%s where that is one), or use machine %s",
+                 cuda->aside.word, cuda->aside.what, t->name, cuda->aside.word, cuda->name);
+    return out;
 }

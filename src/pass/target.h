@@ -4,6 +4,16 @@
 #include "kern/kern.h"
 #include "pass/pass.h"
 
+/* Where values lie that nobody reads for a while (program/offload.c decides which), and how long
+ * things take, in one unit of time: by these they are chosen, and their copies begin. */
+typedef struct ll_aside_place {
+    const char *word; /* what train.offload says for it; NULL: a folder's name */
+    const char *what; /* for people */
+    double node, flop[LL_N_PRECISION],
+        byte;            /* a kernel; its arithmetic; what it reads and writes */
+    double copy, copied; /* a copy there or back; each byte of it */
+} ll_aside_place;
+
 typedef struct ll_target {
     const char *name;
     unsigned precisions; /* bit p: it has precision p */
@@ -14,6 +24,7 @@ typedef struct ll_target {
     bool (*pick)(const ll_op *op, const ll_kcall *c, ll_solver *out); /* false: has none */
     /* Ways of an op that may be chosen among by what was measured (program/ways.h); NULL: none. */
     const ll_solver *(*choices)(const ll_op *op);
+    ll_aside_place aside;
 } ll_target;
 
 #define LL_TARGETS(X) X(cpu) X(cuda) X(ref)
@@ -22,3 +33,6 @@ LL_TARGETS(X)
 #undef X
 /* NULL: none is named so. */
 const ll_target *ll_target_find(const char *name);
+/* Why it does not lay values aside where train.offload says; NULL: it does. */
+enum { LL_ASIDE_TEXT = 256 };
+const char *ll_aside_refused(const ll_target *t, const char *offload, char out[LL_ASIDE_TEXT]);

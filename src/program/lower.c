@@ -410,7 +410,7 @@ static ll_err write_aside(ll_program *p, const ll_offload *f, int n, const ll_un
 static ll_err lay_aside(ll_program *p, const ll_graph *g, const ll_unrolled *un,
                         const ll_lower_opts *opts)
 {
-    const ll_offload *f = ll_offload_find(g, p->n_micro, p->arena);
+    const ll_offload *f = ll_offload_find(g, opts, p->arena);
     int low = 0, high = ll_offload_most(f), now = 0; /* low: is too large */
     while (high - low > 1) {
         now = (low + high) / 2;

@@ -72,7 +72,7 @@ static inline bool ll_has_wait(const ll_node *n)
 
 /* What of a graph may be laid aside, best first. It lives in the arena; the graph must stay. */
 typedef struct ll_offload ll_offload;
-ll_offload *ll_offload_find(const ll_graph *g, int n_micro, ll_arena *arena);
+ll_offload *ll_offload_find(const ll_graph *g, const ll_lower_opts *opts, ll_arena *arena);
 int ll_offload_most(const ll_offload *f);
 
 typedef struct ll_offloaded {

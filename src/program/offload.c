@@ -7,6 +7,8 @@
  * h has x's type, and lies in region LL_ASIDE, where no kernel works. State that the update alone
  * reads (moments) is there always: its update is a store over what a load has read.
  *
+ * How long nodes and copies take is the target's to say (ll_aside_place).
+ *
  * Copies are made beside the kernels, one behind another. A store begins where its value is made
  * and is awaited when, by the costs of nodes and copies, it is over; a load begins so early that it
  * is over when its reader comes. No more than AHEAD stores, and as many loads, are under way: where
@@ -23,10 +25,7 @@
 #include <stdlib.h>
 
 enum {
-    FLOPS_PER_COPY = 50, /* that take as long as copying a byte aside; and reading one in memory: */
-    FLOPS_PER_BYTE = 4,
-    SMALLEST = 512, /* bytes that are worth a copy; and those that one takes as long as more: */
-    EACH_COPY = 16384,
+    SMALLEST = 512, /* bytes that are worth a copy */
     AHEAD = 2
 };
 static const double STATE_RATE = 2; /* its copies are hidden by the update alone */
@@ -60,6 +59,8 @@ typedef struct ll_lull { /* a value that nobody reads for a while */
 struct ll_offload {
     const ll_graph *g;
     int n_micro;
+    const ll_aside_place *place;
+    double flop; /* of place, in the program's precision */
     ll_arena *arena;
     int first_once;    /* the first node of the update */
     double *time;      /* [n_node + 1] before each node */
@@ -80,7 +81,8 @@ static void find_times(ll_offload *f)
         for (int o = 0; o < n->n_out; o++)
             bytes += (double)ll_value_bytes(ll_value_of(g, n->out[o]));
         bool runs = !ll_is_alias(n, f->n_micro) && !n->op->collective;
-        f->time[i + 1] = f->time[i] + (runs ? ll_node_flops(g, n) + FLOPS_PER_BYTE * bytes : 0);
+        double takes = f->flop * ll_node_flops(g, n) + f->place->byte * bytes + f->place->node;
+        f->time[i + 1] = f->time[i] + (runs ? takes : 0);
     }
 }
 
@@ -167,15 +169,18 @@ static int best_first(const void *a, const void *b)
     return x->value - y->value;
 }
 
-static double copy_time(const ll_value *v)
+static double copy_time(const ll_offload *f, const ll_value *v)
 {
-    return FLOPS_PER_COPY * ((double)ll_value_bytes(v) + EACH_COPY);
+    return f->place->copied * (double)ll_value_bytes(v) + f->place->copy;
 }
 
-ll_offload *ll_offload_find(const ll_graph *g, int n_micro, ll_arena *arena)
+ll_offload *ll_offload_find(const ll_graph *g, const ll_lower_opts *opts, ll_arena *arena)
 {
+    int n_micro = opts->n_micro;
     ll_offload *f = LL_NEW(arena, ll_offload);
     *f = (ll_offload){.g = g, .n_micro = n_micro, .arena = arena, .first_once = g->n_node};
+    f->place = &opts->target->aside;
+    f->flop = f->place->flop[opts->precision];
     f->time = LL_NEW_ARRAY(arena, double, g->n_node + 1);
     f->root = LL_NEW_ARRAY(arena, int, g->n_value);
     f->lulls = LL_NEW_ARRAY(arena, ll_lull, g->n_value + g->n_update);
@@ -192,12 +197,12 @@ ll_offload *ll_offload_find(const ll_graph *g, int n_micro, ll_arena *arena)
     for (int v = 1; v < g->n_value; v++) {
         if (seen[v] < 0 || !may_go(f, v, &of[v])) continue;
         of[v].value = v;
-        of[v].rate /= copy_time(&g->values[v]);
+        of[v].rate /= copy_time(f, &g->values[v]);
         f->lulls[f->n++] = of[v];
     }
     for (int u = 0; u < g->n_update; u++)
         if (find_state(f, seen, u, &f->lulls[f->n])) f->n++;
-    for (int i = 0; i < f->n; i++) f->lulls[i].copy = copy_time(&g->values[f->lulls[i].value]);
+    for (int i = 0; i < f->n; i++) f->lulls[i].copy = copy_time(f, &g->values[f->lulls[i].value]);
     qsort(f->lulls, (size_t)f->n, sizeof *f->lulls, best_first);
     return f;
 }

@@ -115,7 +115,8 @@ static void put_memory(ll_buf *b, const ll_program *p)
                   ll_text_bytes((double)p->ideal_work_bytes, t[3]));
     ll_buf_printf(b, "scratch %s\n", ll_text_bytes((double)p->scratch_bytes, t[0]));
     if (p->aside_bytes)
-        ll_buf_printf(b, "laid aside %s\n", ll_text_bytes((double)p->aside_bytes, t[0]));
+        ll_buf_printf(b, "laid aside %s, in %s\n", ll_text_bytes((double)p->aside_bytes, t[0]),
+                      p->target->aside.what);
     put_kinds(b, p);
     ll_buf_puts(b, "largest tensors:\n");
     const ll_slot **order = LL_NEW_ARRAY(b->arena, const ll_slot *, p->n_slot + 1);

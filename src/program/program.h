@@ -15,7 +15,8 @@
  *    their collectives in the same order.
  * 5. Batch slots hold all micro-batches, one after another.
  * 6. A store and a load (offload.c) are two instructions each, as collectives are. What is stored
- *    lies aside: in a file, outside of the slab, whose bytes are planned the same way. */
+ *    lies aside: in a file or in the host's memory, outside of the slab; its bytes are planned the
+ *    same way. */
 #pragma once
 #include "pass/target.h"
 #include "sched/pipeline.h"
@@ -142,6 +143,11 @@ static inline int ll_program_rounds(const ll_program *p)
 static inline int ll_program_times(const ll_program *p, int i)
 {
     return i < p->end[LL_MICRO] && !p->instrs[i].last ? ll_program_rounds(p) : 1;
+}
+/* Whether it begins a copy to what lies aside, or from it, or awaits one. */
+static inline bool ll_program_copies(const ll_program *p, const ll_instr *x)
+{
+    return x->aside || (x->wait && p->instrs[x->pair].aside);
 }
 /* Listing for people: a line per instruction with its slots, and the memory summary. */
 char *ll_program_print(const ll_program *p, ll_arena *arena);

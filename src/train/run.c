@@ -244,6 +244,20 @@ static ll_err finish_data(ll_run *r)
     return finish_images(r);
 }
 
+static ll_err finish_memory(ll_run *r)
+{
+    const ll_run_train *t = &r->train;
+    char text[LL_ASIDE_TEXT];
+    LL_WANT(r, "train.memory", !*t->memory || ll_text_to_bytes(t->memory, &r->train.memory_bytes),
+            "train.memory is '%.40s', want bytes, such as 200MiB", t->memory);
+    if (!*t->offload) return LL_OK;
+    LL_WANT(r, "train.offload", t->memory_bytes > 0,
+            "train.offload lays aside what train.memory has no room for: set that too");
+    const char *why = ll_aside_refused(ll_target_find(t->machine), t->offload, text);
+    LL_WANT(r, "train.offload", !why, "train.offload is %s: %s", t->offload, why);
+    return LL_OK;
+}
+
 static ll_err finish_train(ll_run *r)
 {
     const ll_run_train *t = &r->train;
@@ -253,14 +267,7 @@ static ll_err finish_train(ll_run *r)
               ? ll_run_origin(r, "train.micro_batch")
               : ll_run_origin(r, "train.batch"),
           (long long)t->micro_batch, (long long)t->batch);
-    LL_WANT(r, "train.memory", !*t->memory || ll_text_to_bytes(t->memory, &r->train.memory_bytes),
-            "train.memory is '%.40s', want bytes, such as 200MiB", t->memory);
-    LL_WANT(r, "train.offload", !*t->offload || t->memory_bytes > 0,
-            "train.offload lays aside what train.memory has no room for: set that too");
-    LL_WANT(r, "train.offload",
-            !*t->offload || !strcmp(t->machine, "cpu") || !strcmp(t->machine, "ref"),
-            "train.machine %s lays nothing aside: use parallel.recompute, or machine cpu",
-            t->machine);
+    TRY(finish_memory(r));
     const ll_schedule *s = &t->schedule;
     bool steps = !strcmp(s->shape, "step");
     bool falls = !strcmp(s->shape, "cosine") || !strcmp(s->shape, "linear");

@@ -63,8 +63,9 @@ typedef struct ll_run_train {
     const char *conv, *workspace;
     const char *memory; /* that a rank's tensors may take; "": any */
     double memory_bytes;
-    const char *offload; /* the folder of what it has no room for; "": nothing is laid aside */
-    bool deterministic;  /* the same bits in every run on GPUs too */
+    const char
+        *offload; /* a folder, or host, for what it has no room for; "": nothing is laid aside */
+    bool deterministic; /* the same bits in every run on GPUs too */
     int64_t eval_every, eval_samples, save_every, keep, log_every;
     bool save_beside;
     double spike; /* of a gradient's norm, above the usual; 0: none is too large */

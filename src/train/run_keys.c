@@ -187,9 +187,9 @@ static const ll_key keys[] = {
          "auto, "
          "are made to fit (empty: any)"),
     TEXT("train.offload", train.offload, "",
-         "a folder: activations and the optimizer's state that train.memory has no room for lie in "
-         "a "
-         "file there while nobody reads them, copied beside the step (empty: nothing does)"),
+         "a folder; on machine cuda host, which is pinned memory: activations and the optimizer's "
+         "state that train.memory has no room for lie in a file there, or in that, while nobody "
+         "reads them, copied beside the step (empty: nothing does)"),
     INT("train.eval_every", train.eval_every, "0", 0, 1e12,
         "steps between validations (0: after each epoch); there is always one at the end"),
     INT("train.eval_samples", train.eval_samples, "0", 0, 1e9,

@@ -40,13 +40,14 @@ ll_err ll_trainer_plan_memory(trainer *t)
     int64_t val = t->r->train.eval_samples ? t->r->train.eval_samples : d->n[LL_VAL];
     pages += (double)val / (double)(d->n[LL_TRAIN] + d->n[LL_VAL]) * (double)d->bytes;
     m->data = (double)(d->bytes - d->mapped) + fmin((double)d->mapped, pages);
+    m->aside = (double)t->s->p->aside_bytes;
     m->planned = m->tensors;
     if (!t->s->machine->ask) m->planned += m->copies + m->batches + m->data + m->rest;
     TRY(ll_session_plan_wide(t->s));
     TRY(ll_evaluator_plan_wide(t->eval));
     m->wide = wide_bytes(t, false);
     double *const most[] = {&m->tensors, &m->copies, &m->batches, &m->data,
-                            &m->rest,    &m->wide,   &m->planned};
+                            &m->rest,    &m->aside,  &m->wide,    &m->planned};
     for (size_t i = 0; i < sizeof most / sizeof *most; i++) TRY(ll_ranks_max(t->comm, most[i]));
     return LL_OK;
 }

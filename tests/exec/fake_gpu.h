@@ -3,7 +3,9 @@
  *
  * Streams are real: nothing runs before somebody waits, and then only what must: a stream that
  * waits for another lets that one run up to where it waits. So a missing wait is a wrong number,
- * not luck. Captured work is a list, and replaying it queues the list. Kernels are the CPU's, put
+ * not luck. Captured work is a list, and replaying it queues the list; as CUDA has it, a stream is
+ * captured from where it waits for what is, must be awaited in the end, and events of captured work
+ * are nobody else's. Kernels are the CPU's, put
  * between by fake_kernels; groups are communicators of MPI, whose collectives begin when all have
  * come to them. A test may have them stall, or fail as NCCL tells it. */
 #pragma once
@@ -38,7 +40,7 @@ typedef struct fake_work {
     fake_kind kind;
     ll_gpu_rows rows; /* a copy */
     void *own;        /* what is copied, where its owner may change it at once */
-    int byte, event, serial;
+    int byte, event, serial, stream;
     ll_kernel *kernel;
     ll_kcall call;
     ll_tensor in[LL_MAX_IN], out[LL_MAX_OUT];
@@ -67,6 +69,7 @@ struct ll_gpu {
     int n[LL_STREAMS], done[LL_STREAMS];
     int raised[FAKE_EVENTS], want[FAKE_EVENTS]; /* how often an event was, and was asked to be */
     bool capturing;
+    bool joined[LL_STREAMS], captured[FAKE_EVENTS]; /* streams that are; events that were */
     struct ll_gpu_graph *graph;
 };
 
@@ -83,8 +86,8 @@ struct ll_gpu_group {
 
 static void *fake_pinned[256];
 static size_t fake_pinned_bytes[256];
-static int fake_launched, fake_replayed, fake_grouped; /* what a test may ask */
-static bool fake_stalls, fake_fails;                   /* and what it may have collectives do */
+static int fake_launched, fake_replayed, fake_grouped, fake_copied; /* what a test may ask */
+static bool fake_stalls, fake_fails; /* and what it may have collectives do */
 
 static inline bool fake_is_pinned(const void *p)
 {
@@ -202,7 +205,8 @@ static fake_work *fake_add(ll_gpu *g, int q, fake_kind kind)
 {
     fake_work *w = (fake_work *)calloc(1, sizeof *w);
     w->kind = kind;
-    if (g->capturing && q == LL_STREAM_COMPUTE) {
+    w->stream = q;
+    if (g->capturing && g->joined[q]) {
         g->graph->work[g->graph->n++] = w;
         return w;
     }
@@ -393,10 +397,11 @@ ll_err ll_gpu_pieces(ll_gpu *g, const ll_gpu_piece *v, int n)
     return LL_OK;
 }
 
-ll_err ll_gpu_upload(ll_gpu *g, void *to, const void *from, size_t bytes)
+ll_err ll_gpu_copy(ll_gpu *g, ll_stream_id q, void *to, const void *from, size_t bytes)
 {
-    LL_ASSERT(!bytes || fake_is_pinned(from));
-    return fake_copy(g, LL_STREAM_UPLOAD, to, from, bytes);
+    LL_ASSERT(!bytes || fake_is_pinned(from) || fake_is_pinned(to));
+    if (q != LL_STREAM_UPLOAD) fake_copied++;
+    return fake_copy(g, q, to, from, bytes);
 }
 
 ll_err ll_gpu_record(ll_gpu *g, ll_stream_id q, int i)
@@ -405,11 +410,14 @@ ll_err ll_gpu_record(ll_gpu *g, ll_stream_id q, int i)
     fake_work *w = fake_add(g, q, FAKE_RECORD);
     w->event = i;
     w->serial = ++g->want[i];
+    g->captured[i] = g->capturing && g->joined[q];
     return LL_OK;
 }
 
 ll_err ll_gpu_await(ll_gpu *g, ll_stream_id q, int i)
 {
+    LL_ASSERT(g->captured[i] ? g->capturing : !(g->capturing && g->joined[q]));
+    if (g->captured[i]) g->joined[q] = true;
     fake_work *w = fake_add(g, q, FAKE_AWAIT);
     w->event = i;
     w->serial = g->want[i];
@@ -433,21 +441,50 @@ ll_err ll_gpu_capture(ll_gpu *g)
 {
     g->graph = (ll_gpu_graph *)calloc(1, sizeof *g->graph);
     g->graph->work = (fake_work **)calloc(FAKE_MOST, sizeof *g->graph->work);
-    g->capturing = true;
+    g->capturing = g->joined[LL_STREAM_COMPUTE] = true;
     return LL_OK;
+}
+
+/* Whether the stream that computes awaits what was captured last in another. */
+static bool fake_is_awaited(const ll_gpu_graph *w, int q)
+{
+    int last = w->n - 1, event = -1, serial = 0;
+    for (; last >= 0 && (w->work[last]->stream != q || w->work[last]->kind == FAKE_AWAIT); last--)
+        ;
+    if (last < 0) return true;
+    if (w->work[last]->kind == FAKE_RECORD) event = w->work[last]->event;
+    if (w->work[last]->kind == FAKE_RECORD) serial = w->work[last]->serial;
+    for (int i = last; i < w->n; i++)
+        if (w->work[i]->kind == FAKE_AWAIT && w->work[i]->stream == LL_STREAM_COMPUTE &&
+            w->work[i]->event == event && w->work[i]->serial == serial)
+            return true;
+    return false;
 }
 
 ll_err ll_gpu_captured(ll_gpu *g, ll_gpu_graph **out)
 {
     g->capturing = false;
+    for (int q = 0; q < LL_STREAMS; q++) {
+        LL_ASSERT(q == LL_STREAM_COMPUTE || fake_is_awaited(g->graph, q));
+        g->joined[q] = false;
+    }
     *out = g->graph;
     return LL_OK;
 }
 
 ll_err ll_gpu_replay(ll_gpu *g, ll_gpu_graph *w)
 {
-    for (int i = 0; i < w->n; i++)
-        g->stream[LL_STREAM_COMPUTE][g->n[LL_STREAM_COMPUTE]++] = w->work[i];
+    for (int i = 0; i < w->n; i++) {
+        fake_work *x = w->work[i];
+        if (x->kind == FAKE_RECORD || x->kind == FAKE_AWAIT) { /* once more: of this replay */
+            fake_work *again = (fake_work *)calloc(1, sizeof *again);
+            *again = *x;
+            again->serial = x->kind == FAKE_RECORD ? ++g->want[x->event] : g->want[x->event];
+            x = again;
+        }
+        LL_ASSERT(g->n[x->stream] < FAKE_MOST);
+        g->stream[x->stream][g->n[x->stream]++] = x;
+    }
     fake_replayed++;
     return LL_OK;
 }
@@ -627,7 +664,8 @@ ll_err ll_gpu_receive(ll_gpu_group *x, void *data, size_t bytes, int from)
 
 extern const ll_machine ll_machine_cuda;
 
-/* One rank's of a graph. */
+/* One rank's of a graph. With o->memory: by a GPU's costs, what that has no room for is laid aside.
+ */
 static ll_err fake_open(ll_comm *c, const ll_graph *g, const part_opts *o, bool nccl, part *out)
 {
     ll_mesh m;
@@ -639,11 +677,13 @@ static ll_err fake_open(ll_comm *c, const ll_graph *g, const part_opts *o, bool 
     ll_place_opts how = {.mesh = &m, .zero = o->zero, .overlap = o->overlap};
     TRY(ll_place(g, &how, &place));
     TRY(ll_partition(place, ll_comm_rank(c), &mine));
-    TRY(ll_lower(mine,
-                 &(ll_lower_opts){.target = &ll_target_cpu, .threads = 1, .n_micro = o->n_micro},
-                 &out->p));
+    ll_target mixed = ll_target_cpu;
+    mixed.aside = ll_target_cuda.aside;
+    ll_lower_opts l = {.target = &mixed, .threads = 1, .n_micro = o->n_micro, .memory = o->memory};
+    TRY(ll_lower(mine, &l, &out->p));
     fake_kernels(out->p);
     ll_exec_opts opts = {.machine = &ll_machine_cuda, .seed = 5, .team = out->team, .poison = true};
+    opts.offload = o->memory ? "host" : NULL;
     opts.link = ll_machine_cuda.links[nccl];
     TRY(ll_exec_open(out->p, &opts, &out->e));
     fake_exec = out->e;

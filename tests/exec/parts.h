@@ -17,7 +17,7 @@ typedef struct part_opts {
     const char *mesh;
     int zero, n_micro, threads;
     bool blocking, poison;
-    size_t bucket_bytes;
+    size_t bucket_bytes, memory;
     bool subsets;
     ll_overlap overlap;
 } part_opts;

@@ -1,7 +1,7 @@
 /* mpi: 1 2 3 4
  * What exec/ does with GPUs, on fake ones (fake_gpu.h): batches staged, results collected, work
- * captured, and collectives between GPUs beside it, leave what the same program leaves on the CPU.
- * On one rank to the bit; on several up to the order of sums. */
+ * captured, values laid aside, and collectives between GPUs beside it, leave what the same program
+ * leaves on the CPU. On one rank to the bit; on several up to the order of sums. */
 #include "exec/fake_gpu.h"
 #include "machine/cuda.h"
 #include "no_error.h"
@@ -59,25 +59,35 @@ static void check_like(part *fake, const part *cpu, const char *what)
     }
 }
 
-static void hold(const char *name, const char *mesh, int zero, int n_micro, bool nccl)
+/* A step as training makes it, and one that is run an instruction at a time. */
+static void step_on(part *fake, bool checked)
 {
-    char what[96];
-    snprintf(what, sizeof what, "%s on %s, zero %d, %d micro-batches, %s, rank %d", name, mesh,
-             zero, n_micro, nccl ? "nccl" : "host", ll_comm_rank(comm));
+    ll_err (*run)(ll_exec *, int, uint64_t) = checked ? ll_exec_run_checked : ll_exec_run;
+    no_error(run(fake->e, LL_MICRO, fake->step));
+    no_error(run(fake->e, LL_REPORT, fake->step));
+}
+
+/* share: of the memory that it takes otherwise, in percent; 100: nothing is laid aside. */
+static void hold(const char *name, const char *mesh, int zero, int n_micro, bool nccl, int share)
+{
+    char what[128];
+    snprintf(what, sizeof what, "%s on %s, zero %d, %d micro-batches, %s, %d %%, rank %d", name,
+             mesh, zero, n_micro, nccl ? "nccl" : "host", share, ll_comm_rank(comm));
     int limit = strcmp(name, "gpt") ? 10 : 29;
     ll_graph *g = part_model(name, 12, "momentum", 1, small, 5);
     part cpu, fake;
     part_opts o = {.mesh = mesh, .zero = zero, .n_micro = n_micro, .threads = 1, .poison = true};
     o.overlap = zero == 3 ? LL_OVERLAP_ALL : LL_OVERLAP_AUTO;
     no_error(part_open(comm, g, &o, &cpu));
+    if (share < 100) o.memory = cpu.p->bytes / 100 * (size_t)share;
     no_error(fake_open(comm, g, &o, nccl, &fake));
-    fake_launched = fake_replayed = fake_grouped = 0;
+    if (o.memory) assert_true(fake.p->bytes <= o.memory && fake.p->aside_bytes > 0);
+    fake_launched = fake_replayed = fake_grouped = fake_copied = 0;
     part_feed(&cpu, 1, limit);
     feed_like(&fake, &cpu);
     for (int step = 0; step < 4; step++) {
         no_error(part_step(&cpu));
-        no_error(ll_exec_run(fake.e, LL_MICRO, fake.step));
-        no_error(ll_exec_run(fake.e, LL_REPORT, fake.step));
+        step_on(&fake, step == 3);
         part now = cpu; /* what the next step gets is set while this one is under way */
         part_feed(&cpu, 1, limit);
         feed_like(&fake, &now);
@@ -85,10 +95,14 @@ static void hold(const char *name, const char *mesh, int zero, int n_micro, bool
         ((int64_t *)ll_cuda_of(fake.e)->trouble)[LL_TROUBLE_SATURATED] += 5 + step;
         no_error(ll_exec_wait(fake.e));
         assert_int_equal(fake.e->saturated, 5 + step);
-        no_error(ll_exec_run(fake.e, LL_UPDATE, fake.step++));
+        if (step == 3)
+            no_error(ll_exec_run_checked(fake.e, LL_UPDATE, fake.step++));
+        else
+            no_error(ll_exec_run(fake.e, LL_UPDATE, fake.step++));
         check_like(&fake, &cpu, what);
     }
     assert_true(fake_launched > 0 && fake_replayed > 0);
+    assert_true(!o.memory == !fake_copied);
     assert_true(!nccl || fake_grouped > 0 || ll_comm_size(comm) == 1);
     if (ll_comm_rank(comm) == 0) print_message("%s\n", what);
     fake_close(&fake);
@@ -100,8 +114,13 @@ static void test_alone(void **state)
 {
     (void)state;
     if (ll_comm_size(comm) > 1) skip();
-    hold("gpt", "data=1", 0, 1, false);
-    hold("lenet5", "data=1", 0, 2, true);
+    hold("gpt", "data=1", 0, 1, false, 100);
+    hold("lenet5", "data=1", 0, 2, true, 100);
+    for (int share = 90; share >= 60; share -= 15) {
+        hold("gpt", "data=1", 0, 1, false, share);
+        hold("gpt", "data=1", 0, 3, false, share);
+    }
+    hold("lenet5", "data=1", 0, 2, true, 92);
 }
 
 static void test_ranks(void **state)
@@ -114,13 +133,22 @@ static void test_ranks(void **state)
     snprintf(tensor, sizeof tensor, "tensor=%d", n);
     snprintf(height, sizeof height, "height=%d", n);
     for (int nccl = 0; nccl < 2; nccl++) {
-        hold("lenet5", data, 0, 2, nccl);
-        hold("gpt", tensor, 0, 1, nccl);
-        hold("lenet5", height, 0, 2, nccl);
+        hold("lenet5", data, 0, 2, nccl, 100);
+        hold("gpt", tensor, 0, 1, nccl, 100);
+        hold("lenet5", height, 0, 2, nccl, 100);
     }
-    hold("gpt", data, 1, 2, true);
-    hold("gpt", data, 3, 1, true);
-    hold("gpt", n == 4 ? "data=2,sequence=2" : n == 2 ? "sequence=2" : "sequence=3", 0, 1, true);
+    hold("gpt", data, 1, 2, true, 100);
+    hold("gpt", data, 3, 1, true, 100);
+    for (int nccl = 0; nccl < 2; nccl++) {
+        hold("gpt", data, 0, 2, nccl, 75);
+        hold("gpt", data, 2, 1, nccl, 90);
+        hold("gpt", tensor, 0, 1, nccl, 75);
+    }
+    hold("gpt",
+         n == 4   ? "data=2,sequence=2"
+         : n == 2 ? "sequence=2"
+                  : "sequence=3",
+         0, 1, true, 100);
 }
 
 int main(void)

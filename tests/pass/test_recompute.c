@@ -311,6 +311,56 @@ static void test_aside(void **state)
     assert_true(check_aside(&deep, (ll_session_opts){.threads = 1}, 2) <= 9);
 }
 
+/* Of a program within 60 % of its memory, by a link of so much for a byte: bytes of state that lie
+ * aside, and how much arithmetic a load has beside it, in the mean, before it is awaited. */
+static void price(const ll_graph *g, double copied, double *state, double *ahead)
+{
+    ll_target t = ll_target_cpu;
+    ll_lower_opts o = {.target = &t, .threads = 1};
+    ll_program *p;
+    t.aside = ll_target_cuda.aside;
+    t.aside.copied = copied;
+    must(ll_lower(g, &o, &p), "lowering");
+    o.memory = p->bytes / 10 * 6;
+    ll_program_free(p);
+    must(ll_lower(g, &o, &p), "lowering within a limit");
+    assert_true(p->bytes <= o.memory && p->aside_bytes > 0);
+    assert_non_null(strstr(ll_program_print(p, p->arena), ", in pinned host memory\n"));
+    *state = *ahead = 0;
+    int n = 0;
+    for (int i = 0; i < p->n_input; i++) {
+        const ll_slot *s = &p->slots[p->inputs[i].slot];
+        if (s->region == LL_ASIDE) *state += (double)s->bytes;
+    }
+    for (int i = 0; i < p->n_instr; i++) {
+        if (p->instrs[i].aside != LL_LOAD || i >= p->end[LL_MICRO]) continue;
+        for (int k = i; k < p->instrs[i].pair; k++) *ahead += p->instrs[k].flops;
+        n++;
+    }
+    if (n) *ahead /= n;
+    ll_program_free(p);
+}
+
+/* The cost of the link to the host tells what is laid aside there, and when its copies begin. */
+static void test_aside_prices(void **state)
+{
+    (void)state;
+    struct net deep = nets[GPT];
+    deep.sizes[0].value = 8;
+    deep.sizes[1].value = 48;
+    deep.batch = 6;
+    ll_graph *g = make(&deep);
+    double moments[3], ahead[3];
+    for (int i = 0; i < 3; i++) {
+        double copied = (double[]){0.002, 0.2, 20}[i];
+        price(g, copied, &moments[i], &ahead[i]);
+        print_message("a byte in %5.3f ns: %.0f KiB of state aside, loads begin %.0f FLOPs ahead\n",
+                      copied, moments[i] / 1024, ahead[i]);
+    }
+    assert_true(moments[2] > moments[0] && ahead[1] > ahead[0] && ahead[2] > 2 * ahead[1]);
+    ll_graph_free(g);
+}
+
 static void test_aside_refused(void **state)
 {
     (void)state;
@@ -327,6 +377,9 @@ static void test_aside_refused(void **state)
     o.offload = "/nowhere";
     assert_int_equal(ll_session_open(g, &o, &s), LL_E_IO);
     assert_non_null(strstr(ll_error_message(), "/nowhere"));
+    o.offload = "host";
+    assert_int_equal(ll_session_open(g, &o, &s), LL_E_ARG);
+    assert_non_null(strstr(ll_error_message(), "name a folder"));
     ll_graph_free(g);
 }
 
@@ -446,12 +499,12 @@ int main(void)
     if (s) first_seed = strtoull(s, NULL, 10);
     if (n) count = atoi(n);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_bits),          cmocka_unit_test(test_micro_batches),
-        cmocka_unit_test(test_exact),         cmocka_unit_test(test_bf16),
-        cmocka_unit_test(test_facts),         cmocka_unit_test(test_memory),
-        cmocka_unit_test(test_unmarked),      cmocka_unit_test(test_random),
-        cmocka_unit_test(test_settings),      cmocka_unit_test(test_aside),
-        cmocka_unit_test(test_aside_refused),
+        cmocka_unit_test(test_bits),         cmocka_unit_test(test_micro_batches),
+        cmocka_unit_test(test_exact),        cmocka_unit_test(test_bf16),
+        cmocka_unit_test(test_facts),        cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_unmarked),     cmocka_unit_test(test_random),
+        cmocka_unit_test(test_settings),     cmocka_unit_test(test_aside),
+        cmocka_unit_test(test_aside_prices), cmocka_unit_test(test_aside_refused),
     };
     return cmocka_run_group_tests_name("recompute", tests, NULL, NULL);
 }
