@@ -168,6 +168,8 @@ gpt tensor=2 $small
 gpt data=2,tensor=2 $small
 lenet5 height=4 --set train.batch=16
 gpt data=2 $small --set model.width=64 --set train.lora=4 --set train.base=nf4
+gpt data=2 $small --set train.memory=1400kB --set train.offload=host
+gpt pipe=2 $small --set train.micro_batch=2 --set train.memory=950kB --set train.offload=host
 END
 fi
 

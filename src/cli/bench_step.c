@@ -88,6 +88,7 @@ static ll_err print_json(const ll_run *r, const ll_bench_report *b)
     json_object_set_new(j, "tokens_per_s", ll_cli_number(samples * (double)b->seq));
     add_peak(j, b);
     json_object_set_new(j, "peak_bytes", json_integer((json_int_t)b->bytes));
+    if (b->aside) json_object_set_new(j, "aside_bytes", json_integer((json_int_t)b->aside));
     json_object_set_new(j, "first_step_s", ll_cli_number(b->start_s));
     json_object_set_new(j, "loss_first", ll_cli_number(b->first_loss));
     json_object_set_new(j, "loss_last", ll_cli_number(b->last_loss));
@@ -145,6 +146,9 @@ static void print_text(const ll_run *r, const ll_bench_report *b, bool profile)
     if (b->seq) printf("   %s tokens/s", ll_text_count(samples * (double)b->seq, k));
     printf("\n");
     print_speed(r, b);
+    if (b->aside)
+        printf("laid aside %s, in %s\n", ll_text_bytes((double)b->aside, n),
+               ll_target_find(r->train.machine)->aside.what);
     printf("loss on the fixed batch: %.4f -> %.4f\n", b->first_loss, b->last_loss);
     ll_kern_notes_print(stdout);
     if (*b->device) print_lines(b->classes, b->n_class, "kernels", b->step_s);

@@ -202,6 +202,7 @@ static json_t *summary_json(const ll_run *r, const ll_graph *g, const ll_program
                   "scratch_bytes", (json_int_t)p->scratch_bytes);
     if (p->aside_bytes)
         json_object_set_new(j, "aside_bytes", json_integer((json_int_t)p->aside_bytes));
+    if (p->aside_bytes) json_object_set_new(j, "aside", json_string(p->target->aside.what));
     ll_memory_kinds m = ll_program_kinds(p);
     json_object_set_new(j, "bytes_by_kind",
                         json_pack("{s:I,s:I,s:I,s:I,s:I,s:I}", "parameters",

@@ -198,6 +198,7 @@ static ll_err bench(const ll_run *r, ll_session *s, const ll_bench_opts *o, ll_b
     out->threads = p->threads;
     out->parameters = ll_session_parameters(s);
     out->bytes = ll_session_bytes(s);
+    out->aside = p->aside_bytes;
     out->n_launch = s->e->n_launch;
     if (tokens && x >= 0) out->seq = p->slots[x].type.shape.d[1];
     bool bf16 = !strcmp(r->train.precision, "bf16");

@@ -22,6 +22,7 @@ typedef struct ll_bench_report {
     double first_loss, last_loss;
     double start_s; /* from the process's start to the end of the first step */
     size_t bytes;   /* planned */
+    size_t aside;   /* and of what is laid aside, which is elsewhere */
     /* Of a device: */
     char device[128];   /* its name; "": this process's threads */
     double model_flops; /* of a step: what is made anew for the gradient does not count */
