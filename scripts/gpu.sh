@@ -158,6 +158,7 @@ fi
 # ---- ranks that share the GPU ----
 if wants verify; then
     small="--set train.batch=8 --set model.layers=2 --set model.width=48 --set model.heads=4 --set model.seq=32 --set model.vocab=97"
+    more="--set train.batch=16 --set model.layers=4 --set model.width=192 --set model.heads=4 --set model.seq=128 --set model.vocab=97"
     while read -r model mesh settings; do
         if "$program" verify "$model" --random --set train.machine=cuda --mesh "$mesh" --steps 2 $settings >"$work/log" 2>&1 </dev/null
         then state=ok; else state=FAIL && tail -n 5 "$work/log"; fi
@@ -168,8 +169,8 @@ gpt tensor=2 $small
 gpt data=2,tensor=2 $small
 lenet5 height=4 --set train.batch=16
 gpt data=2 $small --set model.width=64 --set train.lora=4 --set train.base=nf4
-gpt data=2 $small --set train.memory=1400kB --set train.offload=host
-gpt pipe=2 $small --set train.micro_batch=2 --set train.memory=950kB --set train.offload=host
+gpt data=2 $more --set train.memory=70MiB --set train.offload=host
+gpt pipe=2 $more --set train.micro_batch=4 --set train.memory=56MiB --set train.offload=host
 END
 fi
 
