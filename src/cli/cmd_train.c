@@ -261,6 +261,18 @@ static void tell_apart(const ll_train_start *s)
             (long long)(c->warm_up + every), (long long)s->steps);
 }
 
+/* Settings for several ranks, on one: a job that has lost the others goes on, so no refusal. */
+static void tell_idle(const ll_train_start *s)
+{
+    ll_mesh m;
+    bool alone = ll_mesh_parse(s->mesh, &m) == LL_OK && ll_mesh_axis(&m, LL_AXIS_DATA) < 0;
+    if (s->run->parallel.zero && alone)
+        fprintf(stderr, "parallel.zero %lld cuts nothing: axis data has one rank\n",
+                (long long)s->run->parallel.zero);
+    if (s->run->train.compare && s->ranks == 1)
+        fprintf(stderr, "train.compare compares nothing: there is one rank\n");
+}
+
 static void on_start(void *context, const ll_train_start *s)
 {
     view *v = (view *)context;
@@ -292,6 +304,7 @@ static void on_start(void *context, const ll_train_start *s)
     else if (strcmp(s->run->parallel.compress, "none"))
         fprintf(stderr, "gradients: of fully connected layers, made from factors of all ranks\n");
     tell_apart(s);
+    tell_idle(s);
     if (s->run->parallel.canonical) fprintf(stderr, "sums over ranks in canonical order\n");
     if (s->steps < s->run->train.steps)
         fprintf(stderr, "%lld steps: train.epochs %lld ends before train.steps %lld\n",

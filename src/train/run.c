@@ -251,8 +251,6 @@ static ll_err finish_memory(ll_run *r)
     LL_WANT(r, "train.memory", !*t->memory || ll_text_to_bytes(t->memory, &r->train.memory_bytes),
             "train.memory is '%.40s', want bytes, such as 200MiB", t->memory);
     if (!*t->offload) return LL_OK;
-    LL_WANT(r, "train.offload", t->memory_bytes > 0,
-            "train.offload lays aside what train.memory has no room for: set that too");
     const char *why = ll_aside_refused(ll_target_find(t->machine), t->offload, text);
     LL_WANT(r, "train.offload", !why, "train.offload is %s: %s", t->offload, why);
     return LL_OK;
@@ -270,16 +268,10 @@ static ll_err finish_train(ll_run *r)
     TRY(finish_memory(r));
     const ll_schedule *s = &t->schedule;
     bool steps = !strcmp(s->shape, "step");
-    bool falls = !strcmp(s->shape, "cosine") || !strcmp(s->shape, "linear");
     LL_WANT(r, "train.schedule", !steps || s->step_size || s->milestones.n,
             "train.schedule is step; say train.step_size or train.milestones");
     LL_WANT(r, "train.milestones", !s->step_size || !s->milestones.n,
             "both train.step_size and train.milestones are set; one must be 0 or []");
-    const char *where = s->step_size ? "train.step_size" : "train.milestones";
-    LL_WANT(r, where, steps || (!s->step_size && !s->milestones.n),
-            "%s is for train.schedule step, not %s", where, s->shape);
-    LL_WANT(r, "train.min_lr", falls || s->min_lr == 0,
-            "train.min_lr is for train.schedule cosine or linear, not %s", s->shape);
     LL_WANT(r, "parallel.exact", !r->parallel.exact || !strcmp(t->precision, "f32"),
             "parallel.exact is for train.precision f32, not %s", t->precision);
     const ll_target *target = ll_target_find(t->machine);
@@ -398,8 +390,6 @@ static ll_err finish_params(ll_run *r)
                  ((!strncmp(best, "min:", 4) || !strncmp(best, "max:", 4)) && best[4]);
     LL_WANT(r, "train.best", known,
             "train.best is '%.50s', want loss, accuracy, min:NAME or max:NAME", best);
-    LL_WANT(r, "train.patience", !r->train.patience || *best,
-            "train.patience goes with train.best, such as loss");
     LL_WANT(r, "train.ema", r->train.optim.ema == 0 || r->parallel.zero == 0,
             "train.ema is kept beside whole parameters: use parallel.zero 0");
     bool average = !strcmp(r->train.optim.name, "schedule-free-adamw");
@@ -427,6 +417,9 @@ static ll_err finish_conv(ll_run *r)
             ll_conv_read(ll_target_find(r->train.machine), r->train.conv, r->train.workspace,
                          &how) == LL_OK,
             "train.%s", ll_error_message());
+    LL_WANT(r, "train.conv", !r->parallel.exact || !strcmp(r->train.conv, "accurate"),
+            "train.conv %s rounds more, and parallel.exact not at all: use one of them",
+            r->train.conv);
     return LL_OK;
 }
 
@@ -461,20 +454,11 @@ static ll_err check_loose(const ll_run *r)
     return LL_OK;
 }
 
-/* Frozen weights in blocks; what is of a teacher. */
+/* Frozen weights in blocks. */
 static ll_err finish_base(const ll_run *r)
 {
-    bool weighed = r->train.teacher_weight != 0.5; /* else the temperature is: as run_keys.c has */
-    const char *key = weighed ? "train.teacher_weight" : "train.temperature";
-    LL_WANT(r, key, *r->train.teacher || (!weighed && r->train.temperature == 2),
-            "%s goes with train.teacher, the run to learn from", key);
-    if (!strcmp(r->train.base, "f32")) return LL_OK;
-    const char *where = ll_run_origin(r, "train.base");
-    CHECK(r->train.lora, LL_E_CONFIG, "%s: train.base %s is of frozen weights: set train.lora",
-          where, r->train.base);
-    CHECK(!strcmp(r->train.precision, "f32"), LL_E_CONFIG,
-          "%s: train.base %s is with train.precision f32, not %s", where, r->train.base,
-          r->train.precision);
+    LL_WANT(r, "train.base", !strcmp(r->train.base, "f32") || !strcmp(r->train.precision, "f32"),
+            "train.base %s is with train.precision f32, not %s", r->train.base, r->train.precision);
     return LL_OK;
 }
 
@@ -528,6 +512,7 @@ ll_err ll_run_finish(ll_run *r)
 {
     TRY(finish_model(r));
     TRY(finish_data(r));
+    TRY(ll_run_check_needs(r));
     TRY(finish_train(r));
     TRY(finish_parallel(r));
     TRY(finish_base(r));

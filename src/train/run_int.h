@@ -56,6 +56,10 @@ typedef struct ll_setting {
 ll_err ll_run_assign(ll_run *r, const ll_setting *s);
 /* Where a key came from, for messages: its origin, or the file. */
 const char *ll_run_origin(const ll_run *r, const char *key);
+/* A key's value, as a run file would have it. */
+const char *ll_run_value(const ll_run *r, const char *key, ll_arena *arena);
+/* Settings that another must ask for (run_needs.c). */
+ll_err ll_run_check_needs(const ll_run *r);
 /* CHECK of settings: the message begins with where the key came from. */
 #define LL_WANT(r, key, cond, format, ...)                                                         \
     CHECK(cond, LL_E_CONFIG, "%s: " format, ll_run_origin(r, key) __VA_OPT__(, ) __VA_ARGS__)

@@ -635,6 +635,15 @@ static void print_value(ll_buf *b, const ll_run *r, const ll_key *k)
     }
 }
 
+const char *ll_run_value(const ll_run *r, const char *key, ll_arena *arena)
+{
+    ll_buf b = {.arena = arena};
+    for (const ll_key *k = keys; k->name; k++)
+        if (!strcmp(k->name, key)) print_value(&b, r, k);
+    LL_ASSERT(b.text);
+    return b.text;
+}
+
 char *ll_run_print(const ll_run *r, ll_arena *arena)
 {
     LL_ASSERT(r->model.def);

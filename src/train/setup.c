@@ -6,6 +6,7 @@
 #include "machine/bind.h"
 #include "pass/lora.h"
 #include "pass/packed.h"
+#include "program/ways.h"
 #include "train/ranks.h"
 #include "train/run_int.h"
 #include "train/teacher.h"
@@ -50,6 +51,18 @@ static ll_err add_teacher(const ll_run *r, ll_graph *g, int64_t batch, ll_val *l
     return ll_teacher_add(r, theirs, g, loss);
 }
 
+/* What is said of convolutions wants some. */
+static ll_err check_conv(const ll_run *r, const ll_graph *g)
+{
+    bool plain = !strcmp(r->train.conv, "accurate"), any = !strcmp(r->train.workspace, "auto");
+    bool some = plain && any;
+    for (int i = 0; i < g->n_node; i++)
+        some |= ll_way_list(ll_target_find(r->train.machine), g->nodes[i].op) != NULL;
+    const char *key = plain ? "train.workspace" : "train.conv";
+    LL_WANT(r, key, some, "%s is of convolutions: model %s has none", key, r->model.name);
+    return LL_OK;
+}
+
 static ll_err declare(const ll_run *r, ll_build b, const ll_optim *optim, ll_graph **out)
 {
     b.model = r->model.def;
@@ -92,6 +105,7 @@ static ll_err declare(const ll_run *r, ll_build b, const ll_optim *optim, ll_gra
         rc = ll_graph_check(g);
     }
     if (rc != LL_OK) return bad_model(r, rc);
+    if (optim) TRY(check_conv(r, g));
     return LL_HAND(out, g);
 }
 

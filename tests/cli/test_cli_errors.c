@@ -116,7 +116,15 @@ static void settings(void **state)
     refuses(f, 1, "train s.yaml --set model.layers=1000000000", "layers 1000000000, want at most");
     refuses(f, 1, "train s.yaml --set model.heads=3", "heads 3", "width 16");
     refuses(f, 1, "train s.yaml --set data.flip=true", "data.flip is for images", "gpt");
+    refuses(f, 1, "train p.yaml --set train.trust=1", "train.optimizer lars or larc, not adamw");
+    refuses(f, 1, "train p.yaml --set train.workspace=1MiB", "of convolutions", "mlp has none");
+    refuses(f, 1, "inspect s.yaml --set train.conv=fast", "of convolutions", "gpt has none");
     assert_no_run(state);
+    outcome o = program_run(f, NULL, "train p.yaml --zero 1 --set train.compare=2 --out one");
+    assert_int_equal(o.status, 0);
+    assert_non_null(strstr(o.err, "parallel.zero 1 cuts nothing: axis data has one rank\n"));
+    assert_non_null(strstr(o.err, "train.compare compares nothing: there is one rank\n"));
+    outcome_free(&o);
 }
 
 /* ---- data ---- */

@@ -2,6 +2,7 @@
 #include "train/run_models.h"
 #include "base/err.h"
 #include "base/file.h"
+#include "ir/ir.h"
 #include "tmpdir.h"
 #include "train/run_int.h"
 
@@ -232,6 +233,84 @@ static void mistakes_are_named(void **state)
         rejects(cases[i].text, (const char **)cases[i].words);
 }
 
+static void what_nothing_reads_is_refused(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text, *words[3];
+    } cases[] = {
+        {"model: {name: picture}\ntrain: {trust: 0.1}",
+         {"x.yaml:2: train.trust is for train.optimizer lars or larc"}},
+        {"model: {name: picture}\ntrain: {optimizer: momentum,\n eps: 0.1}",
+         {"x.yaml:3: train.eps is for", "muon or schedule-free-adamw, not momentum", "=0 is the"}},
+        {"model: {name: picture}\ntrain: {step_gamma: 0.5}",
+         {"train.step_gamma is for train.schedule step"}},
+        {"model: {name: picture}\ntrain: {base_batch: 64}",
+         {"train.scale_rule linear or sqrt, not none"}},
+        {"model: {name: picture}\ntrain: {lora_on: x}",
+         {"train.lora_on goes with train.lora, which is not set"}},
+        {"model: {name: picture}\ntrain: {spike_action: rollback}",
+         {"goes with train.spike, which is not set"}},
+        {"model: {name: picture}\ntrain: {patience: 2}", {"goes with train.best"}},
+        {"model: {name: picture}\ntrain: {offload: x}", {"goes with train.memory"}},
+        {"model: {name: picture}\ntrain: {offload: x, memory: 1MiB, machine: cuda}",
+         {"train.machine cpu or ref"}},
+        {"model: {name: picture}\ntrain: {conv: fast}\nparallel: {exact: true}",
+         {"use one of them"}},
+        {"model: {name: picture}\nparallel: {transport: host}",
+         {"parallel.transport is for train.machine cuda, not cpu"}},
+        {"model: {name: picture}\ndata: {field: y, format: csv, path: a}",
+         {"data.field is for data.format jsonl, not"}},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        rejects(cases[i].text, (const char **)cases[i].words);
+}
+
+/* The table of who reads what against the graphs that optimizers make. */
+static void optimizers_read_what_they_say(void **state)
+{
+    (void)state;
+    static const char *const keys[] = {"momentum", "beta1", "beta2", "eps", "trust"};
+    const ll_key *k = ll_run_keys();
+    while (strcmp(k->name, "train.optimizer")) k++;
+    char *all = strdup(k->choices), *rest = NULL;
+    int read = 0;
+    for (char *o = strtok_r(all, " ", &rest); o; o = strtok_r(NULL, " ", &rest))
+        for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+            ll_arena *a = ll_arena_new();
+            char *plain = NULL;
+            bool differs = false;
+            ll_run *r = NULL;
+            for (int set = 0; set < 2; set++) {
+                const char *text =
+                    ll_arena_printf(a,
+                                    "model: {name: picture}\ntrain: "
+                                    "{optimizer: %s%s%s%s}",
+                                    o, set ? ", " : "", set ? keys[i] : "", set ? ": 0.25" : "");
+                ll_run_free(r);
+                r = parse(text);
+                ll_graph *g = ll_graph_new("o");
+                ll_val x = ll_batch(g, "x", LL_F32, LL_SHAPE(2, 3));
+                ll_val w = ll_param(g, "w", LL_SHAPE(4, 3), (ll_init){0});
+                ll_val b = ll_param(g, "b", LL_SCALAR, (ll_init){0}); /* muon's are two kinds */
+                ll_val y = ll_mul(g, b, ll_matmul(g, "bk,nk->bn", x, w));
+                ll_minimize(g, ll_mean(g, y), &r->train.optim);
+                assert_int_equal(ll_graph_check(g), LL_OK);
+                char *now = ll_print(g, a);
+                if (set) differs = strcmp(now, plain) != 0;
+                plain = now;
+                ll_graph_free(g);
+            }
+            if ((ll_run_finish(r) == LL_OK) != differs)
+                fail_msg("%s: %s is %s", o, keys[i], differs ? "read, and refused" : "accepted");
+            read += differs;
+            ll_run_free(r);
+            ll_arena_free(a);
+        }
+    free(all);
+    assert_int_equal(read, 25);
+}
+
 static void hostile_sizes(void **state)
 {
     (void)state;
@@ -405,6 +484,8 @@ int main(void)
         cmocka_unit_test(set_overrides),
         cmocka_unit_test(set_that_breaks_is_named),
         cmocka_unit_test(mistakes_are_named),
+        cmocka_unit_test(what_nothing_reads_is_refused),
+        cmocka_unit_test(optimizers_read_what_they_say),
         cmocka_unit_test(hostile_sizes),
         cmocka_unit_test(prints_and_reads_back),
         cmocka_unit_test(layouts_in_order),

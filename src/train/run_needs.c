@@ -1,0 +1,76 @@
+/* run_needs.c: settings that something else must ask for: what nothing would read is refused. */
+#include "base/text.h"
+#include "train/run_int.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* key is read where `of` is one of these words; or, without words, where `of` is set at all. */
+static const struct {
+    const char *key, *of, *words;
+} needs[] = {
+    {"data.field", "data.format", "jsonl"},
+    {"data.token_bytes", "data.format", "tokens"},
+    {"train.momentum", "train.optimizer", "momentum nesterov lars larc muon"},
+    {"train.beta1", "train.optimizer", "adam adamw lamb muon schedule-free-adamw"},
+    {"train.beta2", "train.optimizer", "rmsprop adam adamw lamb muon schedule-free-adamw"},
+    {"train.eps", "train.optimizer", "adagrad rmsprop adam adamw lamb muon schedule-free-adamw"},
+    {"train.trust", "train.optimizer", "lars larc"},
+    {"train.min_lr", "train.schedule", "cosine linear"},
+    {"train.step_size", "train.schedule", "step"},
+    {"train.step_gamma", "train.schedule", "step"},
+    {"train.milestones", "train.schedule", "step"},
+    {"train.base_batch", "train.scale_rule", "linear sqrt"},
+    {"train.lora_on", "train.lora", NULL},
+    {"train.base", "train.lora", NULL},
+    {"train.teacher_weight", "train.teacher", NULL},
+    {"train.temperature", "train.teacher", NULL},
+    {"train.offload", "train.memory", NULL},
+    {"train.spike_action", "train.spike", NULL},
+    {"train.patience", "train.best", NULL},
+    {"parallel.transport", "train.machine", "cuda"},
+};
+
+static bool is_among(const char *words, const char *word)
+{
+    size_t n = strlen(word);
+    for (const char *w = words; *w; w += strspn(w, " ")) {
+        size_t size = strcspn(w, " ");
+        if (size == n && !strncmp(w, word, n)) return true;
+        w += size;
+    }
+    return false;
+}
+
+/* "lars or larc", "adam, adamw or lamb" */
+static const char *listed(ll_arena *a, const char *words)
+{
+    ll_buf b = {.arena = a};
+    for (const char *w = words; *w; w++) {
+        const char *after = strchr(w, ' ');
+        if (*w != ' ')
+            ll_buf_add(&b, w, 1);
+        else
+            ll_buf_puts(&b, after && strchr(after + 1, ' ') ? ", " : " or ");
+    }
+    return b.text;
+}
+
+ll_err ll_run_check_needs(const ll_run *r)
+{
+    LL_OWN(ll_run) usual = ll_run_new("");
+    LL_OWN(ll_arena) a = ll_arena_new();
+    for (size_t i = 0; i < sizeof needs / sizeof *needs; i++) {
+        const char *key = needs[i].key, *of = needs[i].of, *words = needs[i].words;
+        const char *is = ll_run_value(r, key, a), *it = ll_run_value(r, of, a);
+        const char *none = ll_run_value(usual, key, a);
+        if (!strcmp(is, none)) continue;
+        LL_WANT(r, key, words || strcmp(it, ll_run_value(usual, of, a)),
+                "%s goes with %s, which is not set: nothing else reads it (%s=%s is the default)",
+                key, of, key, none);
+        LL_WANT(r, key, !words || is_among(words, it),
+                "%s is for %s %s, not %s, which does not read it (%s=%s is the default)", key, of,
+                listed(a, words), it, key, none);
+    }
+    return LL_OK;
+}
