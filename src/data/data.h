@@ -127,6 +127,10 @@ typedef struct ll_sampling {
 /* The sample at a position >= 0: the image's number, or the window's first token, within its
  * split. Validation is in order and starts over after n. */
 int64_t ll_sample_index(const ll_dataset *d, const ll_sampling *how, int64_t position);
+/* A sample's field by its name, for messages: "x of sample 17 of d/a.npy": of the file's, where
+ * that is known, else of the split's. */
+char *ll_sample_name(const ll_dataset *d, ll_split split, int64_t index, const char *field,
+                     ll_arena *a);
 /* Samples position .. position+count-1, field i of them into out[i] (NULL: not wanted), now and on
  * this thread. */
 ll_err ll_dataset_read(const ll_dataset *d, const ll_sampling *how, int64_t position, int64_t count,

@@ -229,8 +229,25 @@ static ll_err mix_fields(ll_dataset *d, const ll_data_opts *o)
     return LL_OK;
 }
 
-static ll_err open_in(ll_dataset *d, const ll_data_opts *o, const ll_known *k, const format *f)
+/* The folder of what to train on, and, of what to validate with, in o: DIR/train and DIR/val; else
+ * the path as it is. */
+static const char *in_parts(ll_dataset *d, ll_data_opts *o)
 {
+    static const char *const names[] = {"test", "validation", "valid", "val"}; /* the last wins */
+    const char *path = d->info.where, *train = ll_arena_printf(d->arena, "%s/train", path);
+    if (!ll_is_folder(train)) return path;
+    bool given = o->val_path;
+    for (int i = 0; i < 4 && !given; i++) {
+        const char *folder = ll_arena_printf(d->arena, "%s/%s", path, names[i]);
+        if (ll_is_folder(folder)) o->val_path = folder;
+    }
+    return train;
+}
+
+static ll_err open_in(ll_dataset *d, const ll_data_opts *given, const ll_known *k, const format *f)
+{
+    ll_data_opts own = *given, *o = &own;
+    d->opts = o;
     double fraction = o->val_fraction == 0 ? 0.05 : o->val_fraction;
     CHECK(fraction > 0 && fraction < 1, LL_E_ARG, "val_fraction is %g, wanted between 0 and 1",
           o->val_fraction);
@@ -247,7 +264,7 @@ static ll_err open_in(ll_dataset *d, const ll_data_opts *o, const ll_known *k, c
           "format %s has its own files for validation: val_path is not for it", f->name);
     CHECK(!o->token_bytes || o->token_bytes == 2 || o->token_bytes == 4, LL_E_ARG,
           "token_bytes is %lld, wanted 2 or 4", (long long)o->token_bytes);
-    TRY(f->read(d, o, d->info.where));
+    TRY(f->read(d, o, f->twice ? in_parts(d, o) : d->info.where));
     d->reading = LL_VAL;
     if (o->val_path) TRY(f->read(d, o, o->val_path));
     if (d->info.kind != LL_TOKENS) TRY(size_images(d, o));

@@ -143,6 +143,7 @@ ll_err ll_text_add(ll_dataset *d, const ll_data_opts *o, const char *path, ll_by
         LL_OWN(ll_tokenizer) t = NULL;
         ll_bytes tokens;
         ll_err rc = ll_tokenizer_open(o->tokenizer, &t);
+        if (rc == LL_E_IO) rc = RAISE(LL_E_ARG, "data.tokenizer: %s", ll_error_message());
         if (rc == LL_OK) rc = encode_text(t, text, &tokens);
         if (rc == LL_OK) d->info.text_bytes[d->reading] += (int64_t)text->size;
         ll_bytes_free(text);

@@ -135,21 +135,11 @@ static void hold_out(ll_dataset *d, const ll_data_opts *o, listing *l)
 
 ll_err ll_read_images(ll_dataset *d, const ll_data_opts *o, const char *path)
 {
-    listing l = {.val = d->reading == LL_VAL}, held = {.val = true};
-    const char *const names[] = {"val", "valid", "validation", "test"};
-    const char *train = ll_arena_printf(d->arena, "%s/train", path), *val = NULL;
-    bool parts = d->reading == LL_TRAIN && ll_is_folder(train);
-    if (d->reading == LL_TRAIN) d->info.classes = 0; /* as many as there are folders */
+    listing l = {.val = d->reading == LL_VAL};
+    if (!l.val) d->info.classes = 0; /* as many as there are folders */
     ll_table_begin(d, o);
     d->info.kind = LL_IMAGES;
-    TRY(list_all(d, parts ? train : path, &l));
-    for (int i = 3; parts && !o->val_path && i >= 0; i--) {
-        const char *folder = ll_arena_printf(d->arena, "%s/%s", path, names[i]);
-        if (ll_is_folder(folder)) val = folder;
-    }
-    if (d->reading == LL_TRAIN && !val && !o->val_path) hold_out(d, o, &l);
-    TRY(offer(d, parts ? train : path, &l, d->reading));
-    if (!val) return LL_OK;
-    TRY(list_all(d, val, &held));
-    return offer(d, val, &held, LL_VAL);
+    TRY(list_all(d, path, &l));
+    if (!l.val && !o->val_path) hold_out(d, o, &l);
+    return offer(d, path, &l, d->reading);
 }

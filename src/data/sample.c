@@ -42,6 +42,20 @@ int64_t ll_sample_index(const ll_dataset *d, const ll_sampling *how, int64_t pos
                                (uint64_t)(position % n), (uint64_t)n);
 }
 
+char *ll_sample_name(const ll_dataset *d, ll_split split, int64_t index, const char *field,
+                     ll_arena *a)
+{
+    const ll_column *c = d->table ? ll_table_find(d->table, field) : NULL;
+    const char *where = *d->info.where ? d->info.where : d->info.name, *kind = "";
+    if (c) {
+        index = ll_table_row(d->table, split, index);
+        where = ll_column_part(c, &index)->file;
+    } else
+        kind = split == LL_TRAIN ? "training " : "validation ";
+    const char *what = d->info.kind == LL_TOKENS ? "window at token" : "sample";
+    return ll_arena_printf(a, "%s of %s%s %lld of %s", field, kind, what, (long long)index, where);
+}
+
 /* The segment that holds sample *i of the split, *i becoming its number there; NULL: none. */
 static const ll_segment *locate(const ll_segments *list, int64_t *i)
 {

@@ -166,14 +166,22 @@ size_t ll_evaluator_comm_bytes(const ll_evaluator *e)
     return sum;
 }
 
-/* data: this rank's samples of a batch, by field. */
-static ll_err add_batch(ll_evaluator *e, pass *p, const void *const *data, ll_score *sum)
+static const ll_sampling in_order = {.split = LL_VAL};
+
+/* data: this rank's samples of a batch, by field, from sample `at` on. */
+static ll_err add_batch(ll_evaluator *e, pass *p, int64_t at, const void *const *data,
+                        ll_score *sum)
 {
     uint64_t step = e->share->step; /* for messages */
     p->s->step = step ? step - 1 : 0;
     TRY(ll_run_set_batch(ll_dataset_info(e->data), p->s, 0, p->count, data));
     ll_err rc = ll_session_run(p->s, 0);
-    CHECK(rc != LL_E_NUMERIC, rc, "validation: %s", ll_error_message());
+    if (rc == LL_E_NUMERIC || rc == LL_E_ARG) {
+        LL_OWN(ll_arena) a = ll_arena_new();
+        const char *sample = ll_run_blame(p->g, e->data, &in_order, at, p->batch, a);
+        FAIL(rc, "validation: %s%s%s", ll_error_message(),
+             sample ? "; the batch's input held it: " : "", sample ? sample : "");
+    }
     TRY(rc);
     sum->loss += ll_session_result(p->s, "loss") * (double)p->batch;
     sum->accuracy += ll_session_result(p->s, "correct"); /* NaN where there is none */
@@ -193,8 +201,6 @@ static ll_err ask(const ll_stop *stop, bool *yes)
     return stop ? stop->ask(stop->context, yes) : LL_OK;
 }
 
-static const ll_sampling in_order = {.split = LL_VAL};
-
 /* Whole batches, from one on. */
 static ll_err run_whole(ll_evaluator *e, pass *p, int64_t from, int64_t to, const ll_stop *stop,
                         ll_score *sum)
@@ -213,7 +219,7 @@ static ll_err run_whole(ll_evaluator *e, pass *p, int64_t from, int64_t to, cons
         TRY(ask(stop, &enough));
         if (enough) break;
         TRY(ll_loader_next(l, &b));
-        TRY(add_batch(e, p, b.data, sum));
+        TRY(add_batch(e, p, i * p->batch, b.data, sum));
     }
     return LL_OK;
 }
@@ -230,7 +236,7 @@ static ll_err run_rest(ll_evaluator *e, pass *p, int64_t at, const ll_stop *stop
     for (int i = 0; i < info->n_field; i++)
         data[i] = ll_arena_alloc(a, (size_t)p->count * info->field_bytes[i]);
     TRY(ll_dataset_read(e->data, &in_order, at + p->first, p->count, data));
-    return add_batch(e, p, (const void *const *)data, sum);
+    return add_batch(e, p, at, (const void *const *)data, sum);
 }
 
 /* Sums of all replicas. */

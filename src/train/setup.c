@@ -11,6 +11,7 @@
 #include "train/run_int.h"
 #include "train/teacher.h"
 
+#include <math.h>
 #include <stdio.h>
 
 /* The failure of a model's declaration, with the sizes it was given. */
@@ -360,6 +361,43 @@ ll_err ll_run_feed(const ll_run *r, const ll_dataset *d, ll_loader *l, ll_sessio
     int64_t samples = (int64_t)(b.bytes[0] / info->field_bytes[0]) / n;
     for (int m = 0; m < n; m++) TRY(ll_run_set_batch(info, s, m, samples, b.data));
     return LL_OK;
+}
+
+/* Messages of kernels: "label of row 3 is 12, want 0 to 9", "index 5 is -1, ...". */
+static bool index_of(const char *message, long long *out)
+{
+    const char *is = strstr(message, " is ");
+    return is && sscanf(is, " is %lld", out) == 1;
+}
+
+const char *ll_run_blame(const ll_graph *g, const ll_dataset *d, const ll_sampling *how,
+                         int64_t from, int64_t n, ll_arena *a)
+{
+    LL_KEEP_ERROR;
+    const ll_data_info *info = ll_dataset_info(d);
+    long long odd = 0;
+    bool index = kept_error.code == LL_E_ARG && index_of(kept_error.message, &odd);
+    if (kept_error.code == LL_E_ARG && !index) return NULL;
+    void *out[LL_MAX_FIELDS] = {0};
+    for (int f = 0; f < info->n_field; f++) {
+        ll_val v = ll_find(g, info->fields[f].name);
+        bool real = ll_dtype_is_float(info->fields[f].dtype);
+        if (v.id && ll_is_batch(ll_value_of(g, v)) && real != index)
+            out[f] = ll_arena_alloc(a, info->field_bytes[f]);
+    }
+    for (int64_t at = from; at < from + n; at++) {
+        if (ll_dataset_read(d, how, at, 1, out) != LL_OK) return NULL;
+        for (int f = 0; f < info->n_field; f++)
+            for (int64_t i = 0; out[f] && i < ll_numel(&info->fields[f].shape); i++) {
+                double v = ll_load(out[f], info->fields[f].dtype, i);
+                if (index ? v != (double)odd : isfinite(v)) continue;
+                return ll_arena_printf(a, "%s is %g",
+                                       ll_sample_name(d, how->split, ll_sample_index(d, how, at),
+                                                      info->fields[f].name, a),
+                                       v);
+            }
+    }
+    return NULL;
 }
 
 int ll_run_metrics(const ll_graph *g, const char *names[LL_MAX_METRICS + 1])

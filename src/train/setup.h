@@ -27,6 +27,11 @@ ll_err ll_run_compile(const ll_run *r, const ll_session_opts *o, ll_graph **g, l
 ll_sampling ll_run_sampling(const ll_run *r);
 ll_err ll_run_loader(const ll_run *r, const ll_dataset *d, const ll_session *s, int64_t step,
                      ll_loader **out);
+/* Of the model's samples at these positions the first with a number that is not finite (after
+ * LL_E_NUMERIC), or with the index that the last error's message names: "x of sample 17 of a.npy is
+ * nan"; NULL: none has. */
+const char *ll_run_blame(const ll_graph *g, const ll_dataset *d, const ll_sampling *how,
+                         int64_t from, int64_t n, ll_arena *a);
 /* The next batch of the loader, which reads d, becomes the session's. */
 ll_err ll_run_feed(const ll_run *r, const ll_dataset *d, ll_loader *l, ll_session *s);
 /* Micro-batch `micro`, of so many samples here, of buffers that hold one after the other, by field:

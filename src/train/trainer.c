@@ -96,14 +96,20 @@ static void ask_share(trainer *t, const ll_ticket *x)
     if (x->step < t->until) ll_loader_ask(t->loader, x->step, x->place * micro);
 }
 
-/* A loss that is not finite is so on all ranks, which then fail together; of several replicas it is
- * the ranks' of one, and ends the others' too. */
-static ll_err explain(trainer *t, ll_err rc, double lr)
+/* Was the sample wrong, or what was made of it? A loss that is not finite is so on all ranks, which
+ * then fail together; of several replicas it is the ranks' of one, and ends the others' too. */
+static ll_err explain(trainer *t, ll_err rc, int64_t step, double lr)
 {
-    if (rc != LL_E_NUMERIC) return rc;
-    rc = RAISE(rc, "%s; a lower train.lr (it was %g) or train.clip may help", ll_error_message(),
-               lr);
-    return t->loose ? rc : ll_ranks_agree(t->comm, rc);
+    if (rc != LL_E_NUMERIC && rc != LL_E_ARG) return rc;
+    int64_t batch = t->r->train.batch;
+    const ll_sampling how = ll_run_sampling(&t->own);
+    const char *sample = ll_run_blame(t->g, t->data, &how, step * batch, batch, t->arena);
+    if (sample)
+        rc = RAISE(rc, "%s; the batch's input held it: %s", ll_error_message(), sample);
+    else if (rc == LL_E_NUMERIC)
+        rc = RAISE(rc, "%s; a lower train.lr (it was %g) or train.clip may help",
+                   ll_error_message(), lr);
+    return rc == LL_E_ARG || t->loose ? rc : ll_ranks_agree(t->comm, rc);
 }
 
 /* A straggler: what it computed for so long takes as much longer. */
@@ -184,7 +190,7 @@ static ll_err take_step(trainer *t, int64_t step, ll_train_step *s)
     double waited = t->s->e->waited;
     if (t->served) TRY(ll_loose_ready(t->loose));
     limit_norm(t, step);
-    TRY(explain(t, run_session(t, step, lr), lr));
+    TRY(explain(t, run_session(t, step, lr), step, lr));
     lag(t, ll_now() - start - (t->s->e->waited - waited));
     TRY(exchange(t, step + 1));
     learn_norm(t);

@@ -63,9 +63,57 @@ static void arrays(void **state)
             "data.fields");
 }
 
+/* Numbers that no model can take are told with their sample, not blamed on the rate; and npy as
+ * DIR/train and DIR/val. */
+static void samples_are_named(void **state)
+{
+    const char *f = *state;
+    float x[40 * 16], nan = __builtin_nanf("");
+    int32_t y[40];
+    for (int i = 0; i < 40 * 16; i++) x[i] = (float)(i % 7) - 3;
+    for (int i = 0; i < 40; i++) y[i] = i % 3;
+    static const char *const parts[] = {"d/train/", "d/val/"};
+    mkdir(tmpdir_path(state, "d"), 0777);
+    for (int bad = 0; bad < 4; bad++) {
+        for (int k = 0; k < 2; k++) {
+            char path[64];
+            snprintf(path, sizeof path, "%s", parts[k]);
+            mkdir(tmpdir_path(state, path), 0777);
+            float was = x[17 * 16 + 5];
+            if (bad == 1 + k) x[17 * 16 + 5] = nan;
+            if (bad == 3 && !k) y[11] = 9;
+            snprintf(path, sizeof path, "%sx.npy", parts[k]);
+            put_npy(tmpdir_path(state, path), "<f4", "(40, 4, 4, 1)", x, sizeof x);
+            snprintf(path, sizeof path, "%sy.npy", parts[k]);
+            put_npy(tmpdir_path(state, path), "<i4", "(40,)", y, sizeof y);
+            x[17 * 16 + 5] = was;
+            y[11] = 2;
+        }
+        write_text(tmpdir_path(state, "s.yaml"),
+                   "model: {name: mlp, image: 4, channels: 1, classes: 3, width: 8, depth: 1}\n"
+                   "data: {path: d, format: npy}\n"
+                   "train: {batch: 8, epochs: 1, threads: 1}\n");
+        if (!bad) must(f, "train s.yaml --out good");
+        if (bad == 1)
+            refuses(f, 1, "train s.yaml", "loss is nan", "x of sample 17 of d/train is nan");
+        if (bad == 1)
+            refuses(f, 1, "train s.yaml -n 2", "loss is nan", "x of sample 17 of d/train is nan");
+        if (bad == 2)
+            refuses(f, 1, "train s.yaml --out v", "validation:", "x of sample 17 of d/val is nan");
+        if (bad == 3)
+            refuses(f, 1, "train s.yaml --set train.micro_batch=4", "want 0 to 2",
+                    "y of sample 11 of d/train is 9");
+    }
+    outcome o = program_run(f, NULL, "data --path d --format npy -n 1");
+    assert_non_null(strstr(o.out, "40 train, 40 validation"));
+    outcome_free(&o);
+    refuses(f, 1, "train gpt-kjv --set data.tokenizer=no.json", "data.tokenizer: no.json: No such");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(arrays, tmpdir_setup, tmpdir_teardown)};
+        cmocka_unit_test_setup_teardown(arrays, tmpdir_setup, tmpdir_teardown),
+        cmocka_unit_test_setup_teardown(samples_are_named, tmpdir_setup, tmpdir_teardown)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
