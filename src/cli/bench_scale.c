@@ -23,12 +23,12 @@ typedef ll_scale_bench_opts opts;
 static const ll_arg args[] = {
     {"RUN", LL_OPT(opts, run), NULL, "a run file or a bundled run's name"},
     {"--ranks", LL_OPT(opts, ranks), "1,2,4",
-     "on so many ranks each; the first is what the others are held against", "1,2"},
+     "on so many ranks each; the first is what the others are held against (1,2)"},
     {"--strong", LL_OPT(opts, strong), NULL,
      "the batch stays as it is: ranks divide the work (the default)"},
     {"--weak", LL_OPT(opts, weak), NULL, "the batch grows with the ranks: every rank's work stays"},
     {"--mesh", LL_OPT(opts, mesh), "PATTERN",
-     "a mesh with a * for the axis that grows, such as data=*,tensor=2", "data=*"},
+     "a mesh with a * for the axis that grows, such as data=*,tensor=2 (data=*)"},
     {"--zero", LL_ARG_SETTING, offsetof(opts, set), "0..3",
      "what ranks of axis data divide: 1 moments, 2 and gradients, 3 and parameters",
      "parallel.zero"},
@@ -36,7 +36,7 @@ static const ll_arg args[] = {
      "of each rank; default: as many as leave a core for every thread of the most ranks"},
     {"--steps", LL_OPT(opts, steps), "N", "timed in each repeat", "20"},
     {"--warm-up", LL_OPT(opts, warm_up), "N", "steps before them", "3"},
-    {"--repeats", LL_OPT(opts, repeats), "N", "jobs for each number of ranks", "3"},
+    {"--repeats", LL_ARG_COUNT, offsetof(opts, repeats), "N", "jobs for each number of ranks (3)"},
     {"--trace", LL_OPT(opts, trace), "FILE", "a Chrome trace of the most ranks' last repeat"},
     {"-n", LL_OPT(opts, one), "RANKS",
      "one job on so many ranks, as JSON; under mpirun or srun this is done on theirs"},
@@ -57,6 +57,17 @@ static ll_err measure(const opts *o, ll_comm *c, const ll_run *r)
 static ll_err run_one(const opts *o, const ll_run *r)
 {
     ll_comm *c;
+    const char *idle = o->ranks     ? "--ranks"
+                       : o->repeats ? "--repeats"
+                       : o->mesh    ? "--mesh"
+                       : o->threads ? "--threads"
+                       : o->weak    ? "--weak"
+                       : o->strong  ? "--strong"
+                                    : NULL;
+    CHECK(!idle, LL_E_ARG,
+          "%s is of several jobs, and -n, or mpirun, makes one: leave one of them out (--set has "
+          "parallel.mesh, train.threads and train.batch)",
+          idle);
     TRY(ll_cli_ranks(r, o->one, NULL, &c));
     return ll_cli_leave(c, measure(o, c, r));
 }
@@ -217,14 +228,17 @@ static ll_err run_all(ll_scale_bench_report *r)
 
 /* ---- the command ---- */
 
-static ll_err run_table(const opts *o, const ll_run *run, ll_arena *a)
+static ll_err run_table(const opts *given, const ll_run *run, ll_arena *a)
 {
+    opts own = *given, *o = &own;
+    if (!o->ranks) o->ranks = "1,2";
+    if (!o->mesh) o->mesh = "data=*";
+    if (!o->repeats) o->repeats = 3;
     ll_scale_bench_report r = {.opts = o, .run = run, .arena = a};
     r.cores = omp_get_num_procs();
     if (getloadavg(&r.load, 1) != 1) r.load = -1;
     CHECK(!o->weak || !o->strong, LL_E_ARG, "--weak and --strong exclude each other");
-    CHECK(o->repeats >= 1 && o->repeats <= 1000, LL_E_ARG, "--repeats is %lld, want 1 to 1000",
-          (long long)o->repeats);
+    CHECK(o->repeats <= 1000, LL_E_ARG, "--repeats is %lld, want 1 to 1000", (long long)o->repeats);
     TRY(plan(&r));
     TRY(run_all(&r));
     if (o->json) return ll_scale_bench_json(&r);

@@ -532,15 +532,23 @@ static ll_err read_steps(const char *text, int64_t *first, int64_t *last)
     return LL_OK;
 }
 
+/* Of the ranks asked for: a job may go on with fewer. */
 static ll_err read_slow(const char *text, int ranks, ll_train_opts *t)
 {
     char rest;
     int n = sscanf(text, "%d:%lf%c", &t->slow_rank, &t->slow, &rest);
     CHECK(n == 2 && t->slow_rank >= 0 && t->slow_rank < ranks && t->slow >= 1 && t->slow <= 1000,
           LL_E_ARG,
-          "--slow is '%s': want RANK:FACTOR, such as 1:2, of %d ranks and a factor of 1 to 1000",
-          text, ranks);
+          "--slow is '%s': want RANK:FACTOR, such as 1:2, of %d rank%s and a factor of 1 to 1000",
+          text, ranks, ranks == 1 ? "" : "s");
     return LL_OK;
+}
+
+static ll_err read_words(const opts *o, ll_train_opts *t)
+{
+    int ranks = o->ranks ? (int)o->ranks : ll_job_size() ? ll_job_size() : 1;
+    if (o->trace_steps) TRY(read_steps(o->trace_steps, &t->trace_first, &t->trace_last));
+    return o->slow ? read_slow(o->slow, ranks, t) : LL_OK;
 }
 
 static ll_err read_restarts(const opts *o, int64_t *out)
@@ -565,14 +573,17 @@ static ll_err check_timeline(const opts *o, const ll_run *r)
     return LL_OK;
 }
 
+static const char *folder_of(ll_arena *a, const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    return slash ? ll_arena_printf(a, "%.*s", (int)(slash - path), path) : NULL;
+}
+
 /* What failed before it began leaves no folder: only empty ones can be removed. */
 static void leave_nothing(const ll_run *r)
 {
-    const char *slash = strrchr(r->out, '/');
-    char above[4096];
-    bool mine = rmdir(r->out) == 0 && slash && !r->out_said;
-    snprintf(above, sizeof above, "%.*s", slash ? (int)(slash - r->out) : 0, r->out);
-    if (mine) (void)rmdir(above);
+    const char *above = r->out_said ? NULL : folder_of(r->arena, r->out);
+    if (rmdir(r->out) == 0 && above) (void)rmdir(above);
 }
 
 /* For who started the ranks: the launcher may not come back. */
@@ -605,8 +616,7 @@ static ll_err train(const opts *o, const ll_start *start, ll_comm *c, ll_run *r)
                        .timeline = o->timeline,
                        .start = o->job ? start : NULL,
                        .watch = {&v, on_start, on_step, on_score, on_timeline, on_note}};
-    if (o->trace_steps) TRY(read_steps(o->trace_steps, &t.trace_first, &t.trace_last));
-    if (o->slow) TRY(read_slow(o->slow, ll_comm_size(c), &t));
+    TRY(read_words(o, &t));
     ll_train_report report;
     ll_err rc = ll_train(r, &t, &report);
     ll_progress_free(v.p);
@@ -637,9 +647,11 @@ static ll_err run(const void *given)
     for (int i = 0; i < o->set.n && o->resume; i++)
         CHECK(strncmp(o->set.v[i], "train.init", strlen("train.init")), LL_E_ARG,
               "--resume goes on from a checkpoint, and train.init is for a start: use one of them");
-    CHECK(!o->hosts || o->ranks > 1 || o->job, LL_E_ARG, "--hosts goes with -n");
+    CHECK(!o->hosts || o->ranks > 1 || o->job, LL_E_ARG,
+          "--hosts goes with -n of two ranks or more%s", o->ranks ? ", not 1" : "");
     int64_t restarts;
     TRY(read_restarts(o, &restarts));
+    TRY(read_words(o, &(ll_train_opts){0})); /* before there are ranks, and a folder */
     LL_OWN(ll_arena) a = ll_arena_new();
     LL_OWN(ll_run) r = NULL;
     ll_start start;
@@ -664,10 +676,15 @@ static ll_err run(const void *given)
     CHECK(!replicas || !o->hosts, LL_E_ARG,
           "--hosts starts on fewer ranks where hosts are gone, which replicas cannot: use mpirun");
     const char *mesh = replicas ? "" : r->parallel.mesh;
-    ll_care care = {ll_cli_supervise, restarts, mesh, "", r->parallel.timeout, o->hosts};
+    ll_care care = {.start = ll_cli_supervise,
+                    .restarts = restarts,
+                    .mesh = mesh,
+                    .timeout = r->parallel.timeout,
+                    .hosts = o->hosts};
     bool starts = o->ranks > 1 && !o->job && ll_job_size() <= 1;
     if (starts) TRY(choose(o, r));
     care.out = r->out;
+    if (!r->out_said) care.above = folder_of(a, r->out);
     ll_err rc = ll_cli_ranks(r, o->job ? 0 : o->ranks, starts ? &care : NULL, &c);
     if (rc != LL_OK && starts && !o->resume) leave_nothing(r);
     TRY(rc);

@@ -22,6 +22,7 @@ typedef struct ll_care {
     int64_t restarts;  /* in a row, without progress in between; 0: none at all */
     const char *mesh;  /* that was asked for; "": data=RANKS */
     const char *out;   /* the run's folder, where its starts are noted (train/recovery.h) */
+    const char *above; /* what it lies in, where that is removed if empty in the end; NULL: not */
     double timeout;    /* after which ranks that wait for one say that it is lost */
     const char *hosts; /* a file of hosts and slots, read again at each start; NULL: mpiexec's */
 } ll_care;

@@ -471,6 +471,7 @@ static void note_last(job *j, int code)
 static void finish(const job *j, int code)
 {
     sweep(j);
+    if (code && j->care->above) (void)rmdir(j->care->above); /* ranks have removed what was in it */
     _exit(code == LL_JOB_LOST ? 1 : code);
 }
 
@@ -507,8 +508,8 @@ static ll_err run_once(job *j, int *code)
     bool missing = false;
     for (int i = 0; i < j->n_host; i++) missing |= j->hosts[i].dead;
     if (j->ranks < j->mesh.n_rank)
-        fprintf(stderr, "%s: %lld ranks of %d, on %s, until %s\n", ll_cli_name(),
-                (long long)j->ranks, j->mesh.n_rank, j->host_words,
+        fprintf(stderr, "%s: %lld rank%s of %d, on %s, until %s\n", ll_cli_name(),
+                (long long)j->ranks, j->ranks == 1 ? "" : "s", j->mesh.n_rank, j->host_words,
                 missing ? "more hosts answer" : "the file of hosts has more slots");
     j->lost = j->resizing = j->asked = false;
     j->here = j->seen = 0;

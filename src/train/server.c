@@ -2,6 +2,7 @@
  * statistics, the pool, and the outer optimizer's velocity. */
 #include "train/server.h"
 
+#include "base/crc32c.h"
 #include "base/file.h"
 #include "comm/rma.h"
 #include "train/ranks.h"
@@ -29,6 +30,7 @@ struct ll_server {
     int64_t since, seen; /* steps since the last change was left; changes applied by then */
     bool unread;         /* since it left a change */
     FILE *order;
+    uint32_t sum;    /* of the replica's number, and of turns that order has */
     ll_turns replay; /* turn NULL: none, the next there is will do */
     int64_t repeated;
     ll_server_count count;
@@ -83,18 +85,6 @@ static bool take_number(const char **at, char end, int64_t *out)
     return true;
 }
 
-static ll_err parse_lines(const char *at, const char *file, ll_turns *out)
-{
-    while (strchr(at, '\n')) {
-        int64_t last = out->n ? out->turn[out->n - 1] : -1;
-        CHECK(take_number(&at, '\n', &out->turn[out->n]) && out->turn[out->n] > last, LL_E_IO,
-              "%s, line %lld: not the number of a turn after %lld", file, (long long)out->n + 2,
-              (long long)last);
-        out->n++;
-    }
-    return LL_OK;
-}
-
 /* A word at *at. */
 static bool take_word(const char **at, const char *word)
 {
@@ -104,19 +94,40 @@ static bool take_word(const char **at, const char *word)
     return true;
 }
 
+/* Eight digits, and the end of the line. */
+static bool take_sum(const char **at, uint32_t *out)
+{
+    if (strspn(*at, "0123456789abcdef") != 8 || (*at)[8] != '\n') return false;
+    *out = (uint32_t)strtoul(*at, NULL, 16);
+    *at += 9;
+    return true;
+}
+
+static ll_err parse_lines(const char *at, const char *file, ll_turns *out)
+{
+    while (strchr(at, '\n')) {
+        int64_t last = out->n ? out->turn[out->n - 1] : -1;
+        const char *end = at;
+        out->ended = take_word(&end, "end ") && take_sum(&end, &out->sum) && !*end;
+        if (out->ended) break;
+        CHECK(take_number(&at, '\n', &out->turn[out->n]) && out->turn[out->n] > last, LL_E_IO,
+              "%s, line %lld: not the number of a turn after %lld", file, (long long)out->n + 2,
+              (long long)last);
+        out->n++;
+    }
+    return LL_OK;
+}
+
 ll_err ll_turns_parse(const char *text, size_t size, const char *file, ll_turns *out)
 {
     const char *at = text;
     *out = (ll_turns){0};
-    bool begins =
-        take_word(&at, "from ") && take_number(&at, ' ', &out->from) && take_word(&at, "settings ");
-    size_t digits = begins ? strspn(at, "0123456789abcdef") : 0;
-    CHECK(digits == 8 && at[digits] == '\n' && strlen(text) == size, LL_E_IO,
-          "%s is no list of turns at a server", file);
-    out->settings = (uint32_t)strtoul(at, NULL, 16);
+    CHECK(take_word(&at, "from ") && take_number(&at, ' ', &out->from) &&
+              take_word(&at, "settings ") && take_sum(&at, &out->settings) && strlen(text) == size,
+          LL_E_IO, "%s is no list of turns at a server", file);
     out->turn = (int64_t *)malloc((size / 2 + 1) * sizeof *out->turn); /* a line has 2 bytes */
     CHECK(out->turn, LL_E_MEM, "no memory for the turns of %s", file);
-    ll_err rc = parse_lines(at + digits + 1, file, out);
+    ll_err rc = parse_lines(at, file, out);
     if (rc == LL_OK) return rc;
     free(out->turn);
     out->turn = NULL;
@@ -140,6 +151,11 @@ static bool same_file(const char *a, const char *b)
     return a && b && !stat(a, &x) && !stat(b, &y) && x.st_ino == y.st_ino && x.st_dev == y.st_dev;
 }
 
+static uint32_t sum_of(int index, const int64_t *turn, int64_t n)
+{
+    return ll_crc32c(ll_crc32c(0, &index, sizeof index), turn, (size_t)n * sizeof *turn);
+}
+
 /* A list of turns begins with the step before the first, and a sum of the run's settings. */
 static ll_err open_orders(ll_server *x, int64_t step)
 {
@@ -155,7 +171,13 @@ static ll_err open_orders(ll_server *x, int64_t step)
               o->replay, (long long)x->replay.from);
         CHECK(x->replay.settings == o->settings, LL_E_ARG,
               "%s is of a run with other settings: repeat it with its own run.yaml", o->replay);
+        CHECK(x->replay.ended, LL_E_ARG,
+              "%s is of a run that did not come to its end, and cannot be repeated", o->replay);
+        CHECK(x->replay.sum == sum_of(o->index, x->replay.turn, x->replay.n), LL_E_ARG,
+              "%s is not as replica %d left it: its turns have another checksum", o->replay,
+              o->index);
     }
+    x->sum = sum_of(o->index, NULL, 0);
     if (!o->order) return LL_OK;
     x->order = fopen(o->order, "w");
     CHECK(x->order, LL_E_IO, "%s: %s", o->order, strerror(errno));
@@ -185,7 +207,10 @@ void ll_server_close(ll_server *x)
 {
     if (!x) return;
     ll_rma_close(x->store);
-    if (x->order) fclose(x->order);
+    if (x->order) {
+        fprintf(x->order, "end %08x\n", (unsigned)x->sum);
+        fclose(x->order);
+    }
     free(x->replay.turn);
     free(x->room);
     free(x->h);
@@ -375,6 +400,7 @@ static ll_err take_turn(ll_server *x, unsigned what, float *v)
     TRY(ll_rma_leave(x->store));
     if (!leads) return LL_OK;
     if (x->order) fprintf(x->order, "%lld\n", (long long)turn);
+    x->sum = ll_crc32c(x->sum, &turn, sizeof turn);
     return ll_ranks_share(x->o.mine, &turn, sizeof turn);
 }
 

@@ -31,12 +31,13 @@ typedef struct ll_server_opts {
     const char *replay;     /* file of those to repeat; NULL: none */
 } ll_server_opts;
 
-/* What such a file has: the step before the first turn, a sum of the run's settings, and the
- * numbers of a replica's turns, which grow, in a malloc'ed array. What follows the last whole line
- * was being written when the run ended. */
+/* What such a file has: the step before the first turn, a sum of the run's settings, the numbers of
+ * a replica's turns, which grow, in a malloc'ed array, and, where the run has come to its end, a
+ * sum of replica and turns. */
 typedef struct ll_turns {
     int64_t from, n;
-    uint32_t settings;
+    uint32_t settings, sum;
+    bool ended;
     int64_t *turn;
 } ll_turns;
 /* text: of size bytes, and a zero byte. */

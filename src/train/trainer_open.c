@@ -344,6 +344,30 @@ static ll_err check_alike(trainer *t)
     return ll_ranks_same(t->comm, ll_crc32c(0, sizes, sizeof sizes), "the data");
 }
 
+/* What all ranks find, one tells. */
+static ll_err check_opts(const trainer *t)
+{
+    const ll_train_opts *o = t->opts;
+    CHECK(
+        !o->replay || (t->loose && ll_loose_served(t->loose)), LL_E_ARG,
+        "--replay is of replicas that come to a server: parallel.consistency ssp, eager or async");
+    const char *order =
+        o->replay ? ll_loose_order(t->arena, o->replay, ll_loose_index(t->loose)) : NULL;
+    CHECK(!order || access(order, R_OK) == 0, LL_E_IO, "--replay: %s: %s", order, strerror(errno));
+    CHECK(!t->loose || (!o->trace && !o->timeline), LL_E_ARG,
+          "--trace and --timeline are of one mesh: train one replica, with parallel.replicas 1");
+    return LL_OK;
+}
+
+static ll_err check_trace(const trainer *t)
+{
+    CHECK(t->trace_first > t->first && t->trace_last >= t->trace_first && t->trace_last <= t->steps,
+          LL_E_ARG, "a trace of steps %lld to %lld: this run does steps %lld to %lld",
+          (long long)t->trace_first, (long long)t->trace_last, (long long)t->first + 1,
+          (long long)t->steps);
+    return LL_OK;
+}
+
 static ll_err open_trace(trainer *t)
 {
     const ll_train_opts *o = t->opts;
@@ -353,10 +377,7 @@ static ll_err open_trace(trainer *t)
         t->trace_first = t->first + (t->first + 1 < t->steps ? 2 : 1);
         t->trace_last = t->trace_first + 2 < t->steps ? t->trace_first + 2 : t->steps;
     }
-    CHECK(t->trace_first > t->first && t->trace_last >= t->trace_first && t->trace_last <= t->steps,
-          LL_E_ARG, "a trace of steps %lld to %lld: this run does steps %lld to %lld",
-          (long long)t->trace_first, (long long)t->trace_last, (long long)t->first + 1,
-          (long long)t->steps);
+    TRY(ll_ranks_agree(t->comm, check_trace(t)));
     const ll_tracer_opts how = {.path = o->trace, .timeline = o->timeline, .title = t->r->name};
     return ll_tracer_open(t->comm, t->s, &how, &t->tracer);
 }
@@ -389,9 +410,7 @@ ll_err ll_trainer_open(trainer *t)
     TRY(ll_ranks_agree(t->comm, open_data(t)));
     if (t->comm) TRY(check_alike(t));
     if (ll_run_loose(t->r)) TRY(ll_loose_open(t->comm, t->r, &t->loose));
-    CHECK(
-        !t->opts->replay || (t->loose && ll_loose_served(t->loose)), LL_E_ARG,
-        "--replay is of replicas that come to a server: parallel.consistency ssp, eager or async");
+    TRY(ll_ranks_agree(t->comm, check_opts(t)));
     t->own = ll_run_replica(t->r, t->loose ? ll_loose_index(t->loose) : 0);
     ll_trainer_doing(t, "compilation");
     TRY(open_model(t));
@@ -407,8 +426,6 @@ ll_err ll_trainer_open(trainer *t)
             t->weights ? ll_arena_printf(t->arena, "%s; %s", t->weights, teacher) : teacher;
     TRY(open_buddy(t));
     TRY(ll_saver_open(t->comm, t->s, t->loose, t->r->out, t->r->train.save_beside, &t->saver));
-    CHECK(!t->loose || (!t->opts->trace && !t->opts->timeline), LL_E_ARG,
-          "--trace and --timeline are of one mesh: train one replica, with parallel.replicas 1");
     if (t->opts->trace || t->opts->timeline) TRY(open_trace(t));
     TRY(ll_ranks_agree(t->comm, t->lead ? open_outputs(t) : LL_OK));
     TRY(ll_ranks_see(t->comm, ll_trainer_file(t, "run.yaml"),

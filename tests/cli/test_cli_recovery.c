@@ -149,7 +149,7 @@ static void killed(void **state)
     write_text(tmpdir_path(state, "hosts"), "localhost slots=2\n");
     o = program_wait(*state, child);
     if (o.status) fail_msg("status %d: %s", o.status, o.err);
-    assert_non_null(strstr(o.err, "1 ranks of 2, on localhost:1"));
+    assert_non_null(strstr(o.err, "1 rank of 2, on localhost:1"));
     outcome_free(&o);
     notes = read_whole(tmpdir_path(state, "moved/recovery.jsonl"), NULL);
     assert_int_equal(count(notes, "1 ranks ()"), 1);

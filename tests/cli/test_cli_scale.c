@@ -197,7 +197,9 @@ static void scales_not(void **state)
     refuses(f, 1, "bench scale a.yaml --mesh data=2", "want one *");
     refuses(f, 1, "bench scale a.yaml --mesh data=*,tensor=2 --ranks 1,3", "3 is no multiple");
     refuses(f, 1, "bench scale a.yaml --weak --strong", "exclude each other");
-    refuses(f, 1, "bench scale a.yaml --repeats 0", "--repeats is 0");
+    refuses(f, 2, "bench scale a.yaml --repeats 0", "--repeats is '0'");
+    refuses(f, 1, "bench scale a.yaml -n 2 --ranks 1,2", "--ranks is of several jobs");
+    refuses(f, 1, "bench scale a.yaml -n 2 --repeats 2", "--repeats is of several jobs");
     refuses(f, 1, "bench scale a.yaml --ranks 1,13 --steps 1", "the job on 13 ranks failed");
 }
 

@@ -50,6 +50,9 @@ static const lone lones[] = {
     {NULL, "-n 2 --mesh data=99999999999999", "want 1 to 1048576", 1},
     {NULL, "-n 2 --zero 9", "parallel.zero", 1},
     {NULL, "-n 2 --zero x", "parallel.zero", 1},
+    {NULL, "--slow 7:2", "of 1 rank and a factor", 1},
+    {NULL, "-n 2 --slow 7:2", "train: bad argument: --slow is '7:2'", 1},
+    {NULL, "-n 1 --hosts mlp.yaml", "-n of two ranks or more, not 1", 1},
     {"OMPI_COMM_WORLD_SIZE=3 OMPI_COMM_WORLD_RANK=0", "-n 2", "one of 3 ranks that a launcher", 1},
     {"OMPI_COMM_WORLD_SIZE=1 OMPI_COMM_WORLD_RANK=0", "-n 2", "one of 1 ranks that a launcher", 1},
     {"PMI_SIZE=3 PMI_RANK=0", "-n 2", "one of 3 ranks that a launcher started", 1},
@@ -90,6 +93,36 @@ static void numbers_that_cannot_be(void **state)
         unset_all(l->env);
         assert_false(file_exists(tmpdir_path(state, "x")));
     }
+}
+
+/* What every rank finds is told once, and leaves no folder; a run is repeated by its own turns. */
+static void told_once(void **state)
+{
+    static const char *const lines[] = {
+        "-n 2 --replay no", "-n 2 --trace t --trace-steps 8:9",
+        "-n 2 --replay no -s parallel.replicas=2 -s parallel.consistency=async"};
+    static const char *const texts[] = {"--replay is of", "trace of steps 8 to 9",
+                                        "no/order-0.txt: No such"};
+    char line[200];
+    write_runs(state);
+    for (int i = 0; i < 3; i++) {
+        snprintf(line, sizeof line, "train mlp.yaml %s", lines[i]);
+        outcome o = program_run(*state, NULL, line);
+        const char *found = strstr(o.err, texts[i]);
+        if (!found || strstr(found + 1, texts[i]) || strchr(o.err, '\n')[1])
+            fail_msg("%s: '%s'", line, o.err);
+        outcome_free(&o);
+        assert_int_equal(tmpdir_count(tmpdir_path(state, "runs")), -1);
+    }
+    must(*state,
+         "train mlp.yaml --out a -n 2 -s parallel.replicas=2 -s parallel.consistency=async");
+    char *turns = read_whole(tmpdir_path(state, "a/order-0.txt"), NULL);
+    write_text(tmpdir_path(state, "a/order-1.txt"), turns);
+    free(turns);
+    refuses(*state, 1,
+            "train mlp.yaml --out b -n 2 -s parallel.replicas=2 -s parallel.consistency=async "
+            "--replay a",
+            "a/order-1.txt is not as replica 1 left it");
 }
 
 /* Started by the launcher of another MPI, or by srun without one: each would be a run of its own.
@@ -187,7 +220,7 @@ static void ranks_that_differ(void **state)
 int main(void)
 {
 #define TEST(f) cmocka_unit_test_setup_teardown(f, tmpdir_setup, tmpdir_teardown)
-    const struct CMUnitTest tests[] = {TEST(numbers_that_cannot_be), TEST(alone_among_many),
-                                       TEST(ranks_that_differ)};
+    const struct CMUnitTest tests[] = {TEST(numbers_that_cannot_be), TEST(told_once),
+                                       TEST(alone_among_many), TEST(ranks_that_differ)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
