@@ -78,8 +78,13 @@ typedef struct job {
     ll_arena *arena;
 } job;
 
-/* The parent of a process; 0: it is gone. *catches: has it a handler of SIGUSR1? */
-static pid_t parent_of(pid_t pid, bool *catches)
+/* What a process is like: has it a handler of SIGUSR1, is it stopped (SIGSTOP)? */
+typedef struct sight {
+    bool catches, halted;
+} sight;
+
+/* The parent of a process; 0: it is gone. */
+static pid_t parent_of(pid_t pid, sight *of)
 {
     char path[64], line[256], state = 'Z';
     unsigned long long caught = 0;
@@ -92,37 +97,38 @@ static pid_t parent_of(pid_t pid, bool *catches)
         sscanf(line, "SigCgt: %llx", &caught);
     }
     if (f) fclose(f);
-    *catches = caught >> (SIGUSR1 - 1) & 1;
+    *of = (sight){caught >> (SIGUSR1 - 1) & 1, state == 'T'};
     return state == 'Z' ? 0 : (pid_t)parent;
 }
 
 static bool is_below(pid_t pid, pid_t ancestor)
 {
-    bool catches;
+    sight of;
     for (int depth = 0; pid > 1 && depth < 64; depth++) {
-        pid = parent_of(pid, &catches);
+        pid = parent_of(pid, &of);
         if (pid == ancestor) return true;
     }
     return false;
 }
 
 /* Sends the ranks on this machine a signal: processes below mpiexec that run this program; SIGUSR1
- * only to those that would not die of it. How many ranks there are; *sent (or NULL): of these. */
-static int64_t signal_ranks(pid_t mpiexec, int number, int64_t *sent)
+ * only to those that would not die of it; 0: none. How many ranks there are; *some (or NULL): that
+ * it was sent to, or, of 0, that are stopped. */
+static int64_t signal_ranks(pid_t mpiexec, int number, int64_t *some)
 {
     char self[4096], path[64], exe[4096];
     ssize_t n = readlink("/proc/self/exe", self, sizeof self);
     int64_t found = 0;
     DIR *all = opendir("/proc");
     for (struct dirent *d; all && n > 0 && (d = readdir(all));) {
-        bool catches;
+        sight of;
         pid_t pid = (pid_t)atol(d->d_name);
         snprintf(path, sizeof path, "/proc/%ld/exe", (long)pid);
         if (pid <= 0 || pid == mpiexec || readlink(path, exe, sizeof exe) != n) continue;
         if (memcmp(exe, self, (size_t)n) || !is_below(pid, mpiexec)) continue;
         found++;
-        if (!number || !parent_of(pid, &catches) || (number == SIGUSR1 && !catches)) continue;
-        if (kill(pid, number) == 0 && sent) ++*sent;
+        if (!parent_of(pid, &of) || (number == SIGUSR1 && !of.catches)) continue;
+        if (number ? kill(pid, number) == 0 && some : of.halted && some) ++*some;
     }
     if (all) closedir(all);
     return found;
@@ -134,9 +140,10 @@ static void ask_ranks(job *j, pid_t mpiexec)
 {
     int64_t sent = 0, step;
     double at;
-    bool catches, elsewhere = !signal_ranks(mpiexec, SIGUSR1, &sent) &&
-                              ll_recovery_find(&j->start, LL_BEGAN, &step, &at) &&
-                              parent_of(mpiexec, &catches) && catches;
+    sight of;
+    bool elsewhere = !signal_ranks(mpiexec, SIGUSR1, &sent) &&
+                     ll_recovery_find(&j->start, LL_BEGAN, &step, &at) && parent_of(mpiexec, &of) &&
+                     of.catches;
     j->asked = sent || (elsewhere && kill(mpiexec, SIGUSR1) == 0);
 }
 
@@ -335,11 +342,11 @@ static bool take_signals(job *j, pid_t child)
  * end. Then all of it is ended, and counts as lost. */
 static void end_stuck(job *j, pid_t child)
 {
-    int64_t step;
+    int64_t step, halted = 0;
     double at, now = ll_now();
     j->lost = j->lost || ll_recovery_find(&j->start, LL_LOST, &step, &at);
     if (now > j->looked + count_s) {
-        j->here = signal_ranks(child, 0, NULL);
+        j->here = signal_ranks(child, 0, &halted);
         j->seen = j->here > j->seen ? j->here : j->seen;
         j->looked = now;
     }
@@ -349,9 +356,11 @@ static void end_stuck(job *j, pid_t child)
     else if (j->waits == 0)
         j->waits = now;
     double most = j->lost ? stuck_s : j->insisted ? grace_s : 2 * j->care->timeout + grace_s;
-    bool gone = j->lost && host_is_gone(j);
+    if (j->stopped && halted && !j->lost)
+        fprintf(stderr, "%s: a rank is stopped, and cannot save: ending all\n", ll_cli_name());
+    bool gone = (j->stopped && halted) || (j->lost && host_is_gone(j));
     if (!gone && (j->waits == 0 || now < j->waits + most)) return;
-    if (!j->lost) fprintf(stderr, "%s: mpiexec does not end: ending it\n", ll_cli_name());
+    if (!j->lost && !gone) fprintf(stderr, "%s: mpiexec does not end: ending it\n", ll_cli_name());
     j->lost = true;
     end_all(child);
 }
@@ -411,12 +420,18 @@ static bool only_in_memory(const job *j, int64_t *step, ll_st_file **f)
     return *step > on_disk;
 }
 
+/* Have the ranks ended by themselves? */
+static bool is_theirs(const job *j, int code)
+{
+    bool theirs = code <= 2 || code == LL_EXIT_STOPPED || code == 126 || code == 127;
+    return theirs && !j->lost;
+}
+
 static bool is_over(const job *j, int code)
 {
     LL_OWN(ll_st_file) f = NULL;
     int64_t step;
-    bool theirs = code <= 2 || code == LL_EXIT_STOPPED || code == 126 || code == 127;
-    if (theirs && !j->lost) return true;
+    if (is_theirs(j, code)) return true;
     return j->stopped && (j->insisted || !only_in_memory(j, &step, &f));
 }
 
@@ -449,8 +464,12 @@ static void note_end(job *j, const char *why)
     double at;
     size_t kept;
     bool began = ll_recovery_find(&j->start, LL_BEGAN, &step, &at);
-    if (began) see_step(&j->newest, step, NULL);
-    if (ll_recovery_find(&j->start, LL_LOST, &step, &at)) see_step(&j->newest, step, NULL);
+    if (began) j->newest = step;
+    LL_OWN(ll_st_file) f = NULL; /* where no rank was left to say it, memory may tell */
+    if (ll_recovery_find(&j->start, LL_LOST, &step, &at) ||
+        (j->lost && only_in_memory(j, &step, &f)))
+        see_step(&j->newest, step, NULL);
+    if (began) see_step(&j->newest, ll_checkpoint_newest(j->care->out), NULL);
     const char *metrics = ll_arena_printf(j->arena, "%s/metrics.jsonl", j->care->out);
     if (began && ll_metrics_lines(metrics, INT64_MAX, see_step, &j->newest, &kept) != LL_OK)
         fprintf(stderr, "%s: %s\n", ll_cli_name(), ll_error_message());
@@ -465,6 +484,17 @@ static void note_last(job *j, int code)
     const char *why = code == 0 ? "done" : "failed";
     if (code == LL_EXIT_STOPPED) why = "stopped, and saved";
     if (ll_recovery_find(&j->start, LL_BEGAN, &step, &at)) note_end(j, why);
+}
+
+/* Ranks that were to save and stop have died. */
+static void tell_unsaved(const job *j, int code)
+{
+    int64_t step = ll_checkpoint_newest(j->care->out);
+    fprintf(stderr, "%s: %s before all had stopped: ", ll_cli_name(), reason(j, code));
+    if (step < 0)
+        fprintf(stderr, "nothing is saved\n");
+    else
+        fprintf(stderr, "saved is step %lld\n", (long long)step);
 }
 
 /* Does not return. */
@@ -530,7 +560,11 @@ static ll_err supervise(job *j)
             note_end(j, "other hosts");
             continue;
         }
-        if (is_over(j, code)) note_last(j, code), finish(j, code);
+        if (is_over(j, code)) {
+            if (!is_theirs(j, code)) tell_unsaved(j, code);
+            note_last(j, code);
+            finish(j, code);
+        }
         if (!again(j, code, &before, &idle)) finish(j, code);
     }
 }

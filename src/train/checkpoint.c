@@ -208,6 +208,14 @@ static ll_err find_latest(ll_arena *a, const char *run, int64_t *newest, int64_t
     return LL_OK;
 }
 
+int64_t ll_checkpoint_newest(const char *run)
+{
+    LL_KEEP_ERROR;
+    LL_OWN(ll_arena) a = ll_arena_new();
+    int64_t newest = -1, before;
+    return find_latest(a, run, &newest, &before) == LL_OK ? newest : -1;
+}
+
 ll_err ll_checkpoint_open_latest(ll_comm *c, const char *run, ll_st_file **out)
 {
     LL_OWN(ll_arena) a = ll_arena_new();

@@ -43,6 +43,8 @@ ll_err ll_checkpoint_open_latest(ll_comm *c, const char *run, ll_st_file **out);
  * *note: of those that are, for people, in arena; NULL: none is. Collective likewise. */
 ll_err ll_checkpoint_open_whole(ll_comm *c, const char *run, int64_t every, ll_arena *arena,
                                 const char **note, ll_st_file **out);
+/* The newest one's step, by its name; -1: there is none. */
+int64_t ll_checkpoint_newest(const char *run);
 /* A whole number in the metadata, such as "step". */
 ll_err ll_checkpoint_int(const ll_st_file *f, const char *key, int64_t *value);
 

@@ -64,11 +64,16 @@ ll_err ll_goodput_read(const char *path, int64_t first, const ll_past *past, dou
     if (past->began > x.wall) x.at = past->step, x.wall = past->began;
     /* Steps after the last line, and one that was not finished, took the time until the end; or
      * what steps take, where that is less: a rank that stalls is waited for. */
-    double rest = past->ended - x.wall, steps = (double)(first - x.at);
+    double rest = past->ended - x.wall, steps = fmax((double)(first - x.at), 0);
+    double again = fmax((double)(past->reached - first), 0); /* made after it, and made again */
+    double of_each = fmin(rest / (steps + again + 1), each);
     *out = x.last;
     out->useful = x.useful;
-    if (rest > 0 && steps > 0) out->useful += steps * fmin(rest / (steps + 1), each);
-    if (x.later) out->lost[LL_LOSS_REDONE] += x.last.useful - out->useful;
+    if (rest > 0) out->useful += steps * of_each;
+    if (x.later) /* as far as lines tell */
+        out->lost[LL_LOSS_REDONE] += x.last.useful - out->useful;
+    else if (rest > 0)
+        out->lost[LL_LOSS_REDONE] += again * of_each;
     out->lost[LL_LOSS_RESTARTS] = wall - out->useful;
     for (int i = 0; i < LL_N_LOSS; i++)
         if (i != LL_LOSS_RESTARTS) out->lost[LL_LOSS_RESTARTS] -= out->lost[i];

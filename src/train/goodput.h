@@ -26,10 +26,11 @@ typedef struct ll_goodput {
 
 const char *ll_loss_name(int loss);
 void ll_goodput_note(const ll_goodput *g, ll_metrics *line);
-/* The start before this one: where and when it began, when it ended. */
+/* The start before this one: where and when it began, when it ended, and the last step it made. */
 typedef struct ll_past {
     int64_t step;
     double began, ended;
+    int64_t reached;
 } ll_past;
 /* Of a job that is started again at step first, at wall: as its lines tell, of which those of later
  * steps were in vain; what nothing else is known to have taken is the restarts'. */

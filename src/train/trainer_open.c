@@ -278,10 +278,9 @@ static ll_err read_goodput(trainer *t, const char *timing)
 {
     ll_start before = *t->opts->start;
     ll_past past = {.ended = t->good.wall};
-    int64_t step;
     before.number--;
     ll_recovery_find(&before, LL_BEGAN, &past.step, &past.began);
-    ll_recovery_find(&before, LL_ENDED, &step, &past.ended);
+    ll_recovery_find(&before, LL_ENDED, &past.reached, &past.ended);
     return ll_goodput_read(timing, t->first, &past, t->good.wall, &t->good);
 }
 

@@ -181,6 +181,29 @@ static void stopped(void **state)
     assert_true(count(notes, "\"lost\"") <= 1 && count(notes, "\"ended\"") == 2);
     assert_int_equal(count(notes, "\"stopped, and saved\""), 1);
     free(notes);
+    /* a stalled rank is not waited for; the note has the step that was saved, logged or not */
+    child = START("stall", "-n", "2", "--set", "train.steps=20000", "--set", "train.log_every=999",
+                  "--set", "parallel.timeout=600", "--set", "train.eval_every=9999", "--json");
+    await_lines(state, "stall/recovery.jsonl", 1);
+    sleep_ms(300);
+    kill(rank_of(child, 1), SIGSTOP);
+    kill(child, SIGTERM);
+    o = program_wait(*state, child);
+    if (o.status != 75) fail_msg("status %d: %s", o.status, o.err);
+    j = json_of(o.out);
+    snprintf(path, sizeof path, "{\"step\":%d,", (int)json_num(j, "steps"));
+    json_decref(j);
+    notes = read_whole(tmpdir_path(state, "stall/recovery.jsonl"), NULL);
+    if (!strstr(notes, path)) fail_msg("without %s:\n%s", path, notes);
+    free(notes);
+    outcome_free(&o);
+    child = START("lost", "-n", "2", "--set", "train.steps=20000", "--set", "train.buddy=0");
+    await_lines(state, "lost/metrics.jsonl", 20);
+    kill(rank_of(child, 1), SIGKILL);
+    kill(child, SIGTERM);
+    o = program_wait(*state, child);
+    if (o.status == 75 || !strstr(o.err, "before all had stopped: ")) fail_msg("%s", o.err);
+    outcome_free(&o);
     child = START("early", "-n", "2", "--set", "train.steps=20000");
     for (int i = 0; i < 10000 && !launches(child); i++) sleep_ms(1);
     kill(child, SIGTERM);
@@ -286,6 +309,9 @@ static void time_over_starts(void **state)
     assert_int_equal(ll_goodput_read(path, 0, &past, 16.5, &g), LL_OK); /* all of it again */
     assert_true(g.useful == 0 && g.lost[LL_LOSS_REDONE] == 10);
     assert_true(g.lost[LL_LOSS_RESTARTS] == 4.5);
+    const ll_past silent = {.step = 10, .began = 20, .ended = 27, .reached = 15};
+    assert_int_equal(ll_goodput_read(path, 12, &silent, 28, &g), LL_OK); /* no line of 13 to 15 */
+    assert_true(g.useful == 12 && g.lost[LL_LOSS_REDONE] == 3 && g.lost[LL_LOSS_RESTARTS] == 11);
 }
 
 #define IN_FOLDER(test) cmocka_unit_test_setup_teardown(test, tmpdir_setup, tmpdir_teardown)
