@@ -269,7 +269,7 @@ static ll_err lower(const opts *o, const ll_run *r, const ll_graph *g, const cut
     ll_lower_opts l = {.target = ll_target_find(r->train.machine),
                        .any_order = !r->train.deterministic,
                        .ctx = c->ctx,
-                       .threads = r->train.threads ? (int)r->train.threads : 1,
+                       .threads = ll_cli_threads(r, c->place ? c->place->mesh.n_rank : 1),
                        .n_micro = o->eval ? 1 : (int)ll_run_micro_batches(r)};
     if (*r->train.offload && !o->eval) l.memory = (size_t)r->train.memory_bytes;
     int data = c->place ? ll_mesh_axis(&c->place->mesh, LL_AXIS_DATA) : -1;

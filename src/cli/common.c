@@ -11,6 +11,7 @@
 
 #include <errno.h>
 #include <math.h>
+#include <omp.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -44,6 +45,12 @@ ll_err ll_cli_run_one(const char *what, const ll_words *set, bool models, ll_run
           "parallel.consistency=sync and a replica's train.batch show one of them",
           ll_cli_name(), (long long)(*out)->parallel.replicas);
     return LL_OK;
+}
+
+int ll_cli_threads(const ll_run *r, int64_t ranks)
+{
+    int each = ranks > 1 ? (int)(omp_get_num_procs() / ranks) : omp_get_max_threads();
+    return r->train.threads ? (int)r->train.threads : each > 1 ? each : 1;
 }
 
 ll_err ll_cli_ranks(const ll_run *r, int64_t ranks, const ll_care *care, ll_comm **out)

@@ -14,6 +14,8 @@ ll_err ll_cli_run_one(const char *what, const ll_words *set, bool models, ll_run
 /* Starts the ranks of -n (0: not given) where this process is not one of them, and opens their
  * communicator. A mesh that the run cannot be cut over is refused before. care: see launch.h. */
 ll_err ll_cli_ranks(const ll_run *r, int64_t ranks, const ll_care *care, ll_comm **out);
+/* How many threads a rank of so many would have here, as train would. */
+int ll_cli_threads(const ll_run *r, int64_t ranks);
 /* runs/NAME, runs/NAME-2, ...: the first that is new or, with newest, the last that is there. */
 const char *ll_cli_numbered(ll_run *r, bool newest);
 bool ll_cli_began(const char *folder);     /* a run there has left checkpoints or metrics */

@@ -29,6 +29,7 @@ typedef struct options {
     const ll_cluster *cluster;
     const ll_graph *g;
     int64_t micro;
+    int threads; /* of a rank; 0: one */
     ll_arena *arena;
     option *v;
     int n, room;
@@ -39,7 +40,8 @@ static ll_err compile(const options *s, const ll_mesh *m, int zero, ll_program *
 {
     LL_OWN(ll_graph) part = NULL;
     ll_placement *place = NULL;
-    ll_lower_opts l = {.target = ll_target_find("cpu"), .threads = 1, .n_micro = (int)s->micro};
+    ll_lower_opts l = {
+        .target = ll_target_find("cpu"), .threads = s->threads, .n_micro = (int)s->micro};
     TRY(ll_run_place(s->run, s->g, m, zero, &place));
     ll_err rc = ll_partition(place, m->n_rank - 1, &part);
     ll_placement_free(place);
@@ -218,9 +220,11 @@ void ll_plan_remedy(const ll_run *r, int64_t ranks, double room)
         for (int64_t micro = ll_run_micro_batches(r); r->train.batch % micro == 0; micro *= 2) {
             LL_OWN(ll_graph) g = NULL;
             LL_OWN(ll_program) p = NULL;
-            options s = {.run = r, .micro = micro};
+            options s = {.run = r, .micro = micro, .threads = ll_cli_threads(r, n)};
             ll_mesh m;
+            bool tried = n == ranks && micro == ll_run_micro_batches(r);
             if (r->train.batch / micro % n) break;
+            if (tried && (n == 1 || r->parallel.zero == 3)) continue;
             snprintf(mesh, sizeof mesh, "data=%lld", (long long)n);
             if (ll_run_graph(r, r->train.batch / micro, &r->train.optim, &g) != LL_OK) return;
             s.g = g;

@@ -52,6 +52,31 @@ static void planned_is_used(void **state)
     }
 }
 
+/* inspect counts what train does, and what is said to fit does, and is not what was tried. */
+static void hints_are_true(void **state)
+{
+    static const char run[] = "model: {name: lenet5}\ndata: {name: synthetic, samples: 100}\n"
+                              "train: {batch: 48, steps: 1}\n";
+    char line[256];
+    long long micro = 0;
+    write_text(tmpdir_path(state, "r.yaml"), run);
+    json_t *j = prints_json(*state, "inspect r.yaml --json");
+    double bytes = json_num(j, "peak_bytes");
+    json_decref(j);
+    j = prints_json(*state, "train r.yaml --json --out a");
+    assert_true(json_num(j, "tensor_bytes_planned") == bytes);
+    json_decref(j);
+    snprintf(line, sizeof line, "train r.yaml --out b --set train.memory=%.0fKiB",
+             floor(bytes / 1024) - 1);
+    outcome o = program_run(*state, NULL, line);
+    const char *hint = strstr(o.err, "it would fit with train.micro_batch=");
+    if (o.status != 1 || !hint) fail_msg("%d: %s", o.status, o.err);
+    sscanf(hint, "it would fit with train.micro_batch=%lld", &micro);
+    assert_true(micro > 0 && micro < 48 && !strstr(hint, "ranks,"));
+    outcome_free(&o);
+    must(*state, "%s --set train.micro_batch=%lld", line, micro);
+}
+
 static void every_run_has_a_row(void **state)
 {
     (void)state;
@@ -66,6 +91,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_run_has_a_row),
+        cmocka_unit_test_setup_teardown(hints_are_true, tmpdir_setup, tmpdir_teardown),
         cmocka_unit_test_setup_teardown(planned_is_used, tmpdir_setup, tmpdir_teardown),
     };
     return cmocka_run_group_tests_name("cli_memory", tests, NULL, NULL);
