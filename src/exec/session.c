@@ -585,6 +585,15 @@ ll_err ll_session_plan_wide(ll_session *s)
     return LL_OK;
 }
 
+size_t ll_session_aside_bytes(const ll_session *s)
+{
+    size_t sum = 0;
+    for (int i = 0; i < s->p->n_slot; i++)
+        if (s->p->slots[i].region == LL_ASIDE && s->p->slots[i].kind == LL_STATE)
+            sum += s->p->slots[i].bytes;
+    return sum;
+}
+
 size_t ll_session_wide_bytes(const ll_session *s, bool ran)
 {
     return ran && !s->n_wide ? 0 : s->wide_bytes;

@@ -47,6 +47,8 @@ ll_err ll_session_start(ll_session *s, double lr);
 ll_err ll_session_finish(ll_session *s);
 /* Which of the first dimension of an input this rank holds: of batch data, which samples. */
 void ll_session_rows(const ll_session *s, int64_t *first, int64_t *count);
+/* Of state that is laid aside: it is in memory too while it begins and is saved. */
+size_t ll_session_aside_bytes(const ll_session *s);
 /* Of exact sums: finds out what a step takes that is made again with all bits, besides. All ranks
  * together. */
 ll_err ll_session_plan_wide(ll_session *s);

@@ -406,18 +406,32 @@ static ll_err write_aside(ll_program *p, const ll_offload *f, int n, const ll_un
     return write_program(p, &l, opts);
 }
 
+/* How large it would be: what that takes, as much as a program, is let go. */
+static ll_err try_aside(const ll_program *p, const ll_offload *f, int n, const ll_unrolled *un,
+                        const ll_lower_opts *opts, size_t *bytes)
+{
+    LL_OWN(ll_arena) a = ll_arena_new();
+    ll_program trial = *p;
+    trial.arena = a;
+    TRY(write_aside(&trial, f, n, un, opts));
+    *bytes = trial.bytes;
+    return LL_OK;
+}
+
 /* As few values laid aside as bring the program within its limit; all, where that does not. */
 static ll_err lay_aside(ll_program *p, const ll_graph *g, const ll_unrolled *un,
                         const ll_lower_opts *opts)
 {
-    const ll_offload *f = ll_offload_find(g, opts, p->arena);
-    int low = 0, high = ll_offload_most(f), now = 0; /* low: is too large */
+    LL_OWN(ll_arena) a = ll_arena_new();
+    const ll_offload *f = ll_offload_find(g, opts, a);
+    int low = 0, high = ll_offload_most(f); /* low: is too large */
     while (high - low > 1) {
-        now = (low + high) / 2;
-        TRY(write_aside(p, f, now, un, opts));
-        *(p->bytes <= opts->memory ? &high : &low) = now;
+        size_t bytes;
+        int now = (low + high) / 2;
+        TRY(try_aside(p, f, now, un, opts, &bytes));
+        *(bytes <= opts->memory ? &high : &low) = now;
     }
-    return high != now ? write_aside(p, f, high, un, opts) : LL_OK;
+    return write_aside(p, f, high, un, opts);
 }
 
 static ll_err build(ll_program *p, ll_graph **graph, const ll_lower_opts *opts)

@@ -31,7 +31,8 @@ ll_err ll_trainer_plan_memory(trainer *t)
     size_t between = 0;
     if (t->loose) TRY(ll_loose_comm_bytes(t->loose, &between));
     m->tensors += (double)between;
-    m->copies = (double)(ll_saver_bytes(t->saver) + (t->loose ? ll_loose_bytes(t->loose) : 0));
+    m->copies = (double)(ll_saver_bytes(t->saver) + ll_session_aside_bytes(t->s) +
+                         (t->loose ? ll_loose_bytes(t->loose) : 0));
     m->batches =
         (double)(ll_loader_bytes(t->data, micro * count) + ll_evaluator_batch_bytes(t->eval));
     const ll_data_info *d = ll_dataset_info(t->data);

@@ -16,6 +16,8 @@ static const struct {
     {"gpt2-124m", "--set data.name=synthetic --set data.samples=8 --set train.batch=1 "
                   "--set train.micro_batch=1 --set model.seq=32 --set model.layers=3 "
                   "--set model.vocab=9000"},
+    {"gpt-kjv", "--exact --set model.layers=2 --set data.name=synthetic --set train.batch=4 "
+                "--set model.seq=64 --set train.memory=20MiB --set train.offload=."},
     {"mlp-fashion", "--set train.batch=8192 --set model.width=64"}, /* batches are most of it */
 };
 enum { ROWS = sizeof rows / sizeof *rows };
