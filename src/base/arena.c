@@ -24,6 +24,13 @@ struct ll_arena {
     block *head;
 };
 
+static size_t total;
+
+size_t ll_arena_total(void)
+{
+    return __atomic_load_n(&total, __ATOMIC_RELAXED);
+}
+
 static void *must(void *p)
 {
     LL_NEED(p);
@@ -40,6 +47,7 @@ void ll_arena_free(ll_arena *a)
     if (!a) return;
     for (block *b = a->head, *next; b; b = next) {
         next = b->next;
+        __atomic_sub_fetch(&total, sizeof(block) + b->size, __ATOMIC_RELAXED);
         free(b);
     }
     free(a);
@@ -58,6 +66,7 @@ void *ll_arena_try(ll_arena *a, size_t bytes)
         if (size == need) size = bytes ? bytes : 1; /* an exact fit keeps overruns visible */
         block *b = (block *)calloc(1, sizeof(block) + size);
         if (!b) return NULL;
+        __atomic_add_fetch(&total, sizeof(block) + size, __ATOMIC_RELAXED);
         b->size = size;
         b->next = a->head;
         a->head = b;

@@ -8,6 +8,7 @@
 typedef struct ll_arena ll_arena;
 
 ll_arena *ll_arena_new(void);
+size_t ll_arena_total(void); /* bytes of all there are */
 void ll_arena_free(ll_arena *a);
 LL_OWNED(ll_arena, ll_arena_free);
 void *ll_arena_alloc(ll_arena *a, size_t bytes);

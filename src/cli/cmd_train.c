@@ -206,11 +206,14 @@ static void tell_memory(const ll_train_start *s)
     fprintf(stderr,
             "memory planned%s: %s: tensors%s %s (%.0f bytes), copies %s, batches read ahead "
             "%s, data %s, "
-            "program and libraries %s\n",
+            "program, libraries and graphs %s%s\n",
             s->ranks > 1 ? " a rank" : "", ll_text_bytes(m->planned, a[0]),
             s->ranks > 1 ? " and communication" : "", ll_text_bytes(m->tensors, a[1]), m->tensors,
             ll_text_bytes(m->copies, a[5]), ll_text_bytes(m->batches, a[2]),
-            ll_text_bytes(m->data, a[3]), ll_text_bytes(m->rest, a[4]));
+            ll_text_bytes(m->data, a[3]), ll_text_bytes(m->rest, a[4]),
+            m->planned > 1.01 * (m->tensors + m->copies + m->batches + m->data + m->rest)
+                ? "; compiling takes more than these together"
+                : "");
     if (m->aside > 0)
         fprintf(stderr, "and %s laid aside, in %s\n", ll_text_bytes(m->aside, a[6]),
                 s->machine->target->aside.what);

@@ -47,6 +47,8 @@ ll_err ll_trainer_plan_memory(trainer *t)
     TRY(ll_session_plan_wide(t->s));
     TRY(ll_evaluator_plan_wide(t->eval));
     m->wide = wide_bytes(t, false);
+    if (!t->s->machine->ask) /* compiling may take more than training */
+        m->planned = fmax(m->planned, (double)ll_process_peak());
     double *const most[] = {&m->tensors, &m->copies, &m->batches, &m->data,
                             &m->rest,    &m->aside,  &m->wide,    &m->planned};
     for (size_t i = 0; i < sizeof most / sizeof *most; i++) TRY(ll_ranks_max(t->comm, most[i]));

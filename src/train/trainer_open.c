@@ -412,7 +412,9 @@ ll_err ll_trainer_open(trainer *t)
     TRY(ll_ranks_agree(t->comm, check_opts(t)));
     t->own = ll_run_replica(t->r, t->loose ? ll_loose_index(t->loose) : 0);
     ll_trainer_doing(t, "compilation");
+    size_t before = ll_arena_total();
     TRY(open_model(t));
+    t->report->memory.rest += (double)(ll_arena_total() - before);
     ll_trainer_doing(t, "set-up of the run folder");
     if (t->comm) ll_comm_slow(t->comm, true);
     TRY(ll_ranks_agree(t->comm, t->lead ? lock_folder(t) : LL_OK));
