@@ -264,10 +264,10 @@ static ll_err launch_and_verify(const opts *o, const ll_run *r)
 
 static ll_err run_many(const opts *o)
 {
-    ll_verify_many many = {o->run, o->steps, o->seed, o->tolerance, o->fuzz};
-    CHECK(!o->set.n && !o->json && !o->random, LL_E_ARG,
+    ll_verify_many many = {o->run, o->steps, o->seed, o->tolerance, o->fuzz, o->json};
+    CHECK(!o->set.n && !o->random, LL_E_ARG,
           "--matrix and --fuzz have settings of their own: of verify's options they take -n, "
-          "--steps and --tolerance");
+          "--steps, --tolerance and --json");
     CHECK(!o->matrix || o->fuzz <= 0, LL_E_ARG, "--matrix and --fuzz: use one of them");
     CHECK(!o->run || ll_model_find(o->run), LL_E_ARG,
           "--matrix and --fuzz are of models, and %s is none", o->run);

@@ -79,11 +79,30 @@ static ll_err attempt(ll_comm *world, const ll_verify_many *o, one *c, outcome *
     return LL_OK;
 }
 
-static void print_command(const one *c, const ll_verify_many *o)
+typedef struct count {
+    int64_t of[WRONG + 1], in_f64;
+    json_t *rows, *wrong; /* lists, for --json */
+} count;
+
+/* What went wrong, and how to see it again. number: of those drawn; -1: none was. */
+static void tell_wrong(const one *c, const ll_verify_many *o, int64_t number, const char *why,
+                       count *n)
 {
-    printf("    loopline verify %s --random --steps %" PRId64, c->model, o->steps);
-    for (int i = 0; i < c->set.n; i++) printf(" -s %s", c->set.v[i]);
-    printf("\n");
+    ll_buf b = {.arena = c->arena};
+    ll_buf_printf(&b, "loopline verify %s --random --steps %" PRId64, c->model, o->steps);
+    for (int i = 0; i < c->set.n; i++) ll_buf_printf(&b, " -s %s", c->set.v[i]);
+    if (o->json) {
+        json_t *j = json_object();
+        if (number >= 0) json_object_set_new(j, "number", json_integer(number));
+        json_object_set_new(j, "why", json_string(why));
+        json_object_set_new(j, "command", json_string(b.text));
+        json_array_append_new(n->wrong, j);
+        return;
+    }
+    if (number >= 0)
+        printf("WRONG, number %" PRId64 ": %s\n    %s\n", number, why, b.text);
+    else
+        printf("WRONG: %s\n    %s\n", why, b.text);
     fflush(stdout);
 }
 
@@ -195,10 +214,6 @@ static const struct {
     {"pipe=2,data=2,tensor=2", 3, "interleaved", 3},
 };
 
-typedef struct count {
-    int64_t of[WRONG + 1], in_f64;
-} count;
-
 static ll_err cell(ll_comm *c, const ll_verify_many *o, int m, int s, bool exact, count *n,
                    outcome *out, one *made)
 {
@@ -219,13 +234,28 @@ static ll_err cell(ll_comm *c, const ll_verify_many *o, int m, int s, bool exact
         n->of[*out]++;
         n->in_f64 += x.v.worst[1][0] != 0;
     }
-    if (rc == LL_OK && *out == WRONG && ll_comm_rank(c) == 0) {
-        printf("WRONG: %s\n", x.why);
-        print_command(&x, o);
-    }
+    if (rc == LL_OK && *out == WRONG && ll_comm_rank(c) == 0) tell_wrong(&x, o, -1, x.why, n);
     ll_arena_free(x.arena);
     *made = x;
     return rc;
+}
+
+static json_t *row_json(int m, int s, const one *a, const one *b, outcome plain, outcome exact)
+{
+    json_t *j = json_object();
+    json_object_set_new(j, "model", json_string(models[m].name));
+    json_object_set_new(j, "mesh", json_string(strategies[s].mesh));
+    const char *schedule = strategies[s].schedule;
+    json_object_set_new(j, "schedule", schedule ? json_string(schedule) : json_null());
+    json_object_set_new(j, "micro_batches", json_integer(schedule ? strategies[s].micro : 1));
+    json_object_set_new(j, "zero", json_integer(strategies[s].zero));
+    json_object_set_new(j, "ok", json_boolean(plain == ALIKE && exact == ALIKE));
+    json_object_set_new(j, "max_rel_diff", ll_cli_number(a->v.max_rel_diff[0]));
+    json_object_set_new(j, "f64_rel_diff",
+                        a->v.worst[1][0] ? ll_cli_number(a->v.max_rel_diff[1]) : json_null());
+    json_object_set_new(j, "exact_differing", json_integer(exact == ALIKE ? 0 : b->v.differing));
+    json_object_set_new(j, "seconds", ll_cli_number(a->took + b->took));
+    return j;
 }
 
 static ll_err row(ll_comm *c, const ll_verify_many *o, int m, int s, count *n)
@@ -236,6 +266,10 @@ static ll_err row(ll_comm *c, const ll_verify_many *o, int m, int s, count *n)
     if (plain == REFUSED) return LL_OK; /* nothing there to cut so */
     TRY(cell(c, o, m, s, true, n, &exact, &b));
     if (ll_comm_rank(c) != 0) return LL_OK;
+    if (o->json) {
+        json_array_append_new(n->rows, row_json(m, s, &a, &b, plain, exact));
+        return LL_OK;
+    }
     char f64[32] = "", bits[32] = "none", how[64];
     snprintf(how, sizeof how, "%s", strategies[s].mesh);
     if (strategies[s].schedule)
@@ -250,14 +284,43 @@ static ll_err row(ll_comm *c, const ll_verify_many *o, int m, int s, count *n)
     return LL_OK;
 }
 
+static count begin_count(void)
+{
+    return (count){.rows = json_array(), .wrong = json_array()};
+}
+
+/* Lets go of the lists. */
+static ll_err print_sum(const ll_comm *c, const ll_verify_many *o, const count *n, double seconds)
+{
+    json_t *j = json_object();
+    json_object_set_new(j, "ok", json_boolean(!n->of[WRONG]));
+    json_object_set_new(j, "alike", json_integer(n->of[ALIKE]));
+    json_object_set_new(j, "judged_in_f64", json_integer(n->in_f64));
+    json_object_set_new(j, "different", json_integer(n->of[WRONG]));
+    json_object_set_new(j, "refused", json_integer(n->of[REFUSED]));
+    json_object_set_new(j, "ranks", json_integer(ll_comm_size(c)));
+    json_object_set_new(j, "steps", json_integer(o->steps));
+    json_object_set_new(j, "seconds", ll_cli_number(seconds));
+    if (o->seconds > 0)
+        json_object_set_new(j, "seed", json_integer(o->seed));
+    else
+        json_object_set(j, "rows", n->rows);
+    json_object_set(j, "wrong", n->wrong);
+    json_decref(n->rows);
+    json_decref(n->wrong);
+    if (o->json && ll_comm_rank(c) == 0) return ll_cli_json(j);
+    json_decref(j);
+    return LL_OK;
+}
+
 static ll_err sum_up(ll_comm *c, const ll_verify_many *o, const count *n, double began)
 {
-    if (ll_comm_rank(c) == 0)
+    ll_err rc = print_sum(c, o, n, ll_now() - began);
+    if (ll_comm_rank(c) == 0 && !o->json)
         printf("%" PRId64 " alike (%" PRId64 " judged in f64 too), %" PRId64 " different, %" PRId64
                " cannot be cut so; %" PRId64 " steps each, %.0f s\n",
                n->of[ALIKE], n->in_f64, n->of[WRONG], n->of[REFUSED], o->steps, ll_now() - began);
-    ll_err rc = LL_OK;
-    if (ll_comm_rank(c) == 0 && n->of[WRONG])
+    if (rc == LL_OK && ll_comm_rank(c) == 0 && n->of[WRONG])
         rc = RAISE(LL_E_DIFFER, "%" PRId64 " of these do not train what one process trains",
                    n->of[WRONG]);
     return ll_comm_agree(c, rc);
@@ -265,9 +328,9 @@ static ll_err sum_up(ll_comm *c, const ll_verify_many *o, const count *n, double
 
 ll_err ll_verify_matrix(ll_comm *c, const ll_verify_many *o)
 {
-    count n = {0};
+    count n = begin_count();
     double began = ll_now();
-    if (ll_comm_rank(c) == 0)
+    if (ll_comm_rank(c) == 0 && !o->json)
         printf("| model     | mesh (schedule of so many micro-batches)  | zero | worst difference "
                "| in f64 | exact: bits that differ | time |\n|---|---|---|---|---|---|---|\n");
     for (int m = 0; m < (int)(sizeof models / sizeof *models); m++)
@@ -277,7 +340,7 @@ ll_err ll_verify_matrix(ll_comm *c, const ll_verify_many *o)
             bool asked = !o->model || !strcmp(o->model, models[m].name);
             if (asked && mesh.n_rank <= ll_comm_size(c)) TRY(row(c, o, m, s, &n));
         }
-    if (ll_comm_rank(c) == 0) printf("\n");
+    if (ll_comm_rank(c) == 0 && !o->json) printf("\n");
     return sum_up(c, o, &n, began);
 }
 
@@ -412,19 +475,17 @@ static ll_err drawn(ll_comm *world, const ll_verify_many *o, int64_t number, cou
     ll_err rc = attempt(world, o, &c, &out);
     if (rc == LL_OK) n->of[out]++;
     n->in_f64 += rc == LL_OK && c.v.worst[1][0];
-    if (ll_comm_rank(world) == 0 && (rc != LL_OK || out == WRONG)) {
-        printf("WRONG, number %" PRId64 ": %s\n", number, rc == LL_OK ? c.why : ll_error_text());
-        print_command(&c, o);
-    }
+    if (ll_comm_rank(world) == 0 && (rc != LL_OK || out == WRONG))
+        tell_wrong(&c, o, number, rc == LL_OK ? c.why : ll_error_text(), n);
     ll_arena_free(c.arena);
     return rc;
 }
 
 ll_err ll_verify_fuzz(ll_comm *c, const ll_verify_many *o)
 {
-    count n = {0};
     double began = ll_now(), said = began;
     CHECK(ll_comm_size(c) >= 2, LL_E_ARG, "--fuzz draws meshes: give it ranks, -n 2 to -n 8");
+    count n = begin_count();
     for (int64_t i = 0;; i++) {
         double over = ll_now() - began >= o->seconds;
         TRY(ll_comm_broadcast(c, &over, 1, LL_F64, 0, NULL));
@@ -435,7 +496,7 @@ ll_err ll_verify_fuzz(ll_comm *c, const ll_verify_many *o)
         fprintf(stderr, "%" PRId64 " drawn, %" PRId64 " different, %" PRId64 " cannot be cut so\n",
                 i + 1, n.of[WRONG], n.of[REFUSED]);
     }
-    if (ll_comm_rank(c) == 0)
+    if (ll_comm_rank(c) == 0 && !o->json)
         printf("%" PRId64 " drawn with --seed %" PRId64 " on up to %d ranks: ",
                n.of[ALIKE] + n.of[WRONG] + n.of[REFUSED], o->seed, ll_comm_size(c));
     return sum_up(c, o, &n, began);

@@ -7,6 +7,7 @@ typedef struct ll_verify_many {
     const char *model; /* NULL: every one */
     int64_t steps, seed;
     double tolerance, seconds; /* seconds: of drawing */
+    bool json;                 /* one object in the end, in place of lines */
 } ll_verify_many;
 
 /* Collective; rank 0 prints. Each case has as many of the ranks as its mesh has; the others wait.

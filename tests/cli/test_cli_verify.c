@@ -114,6 +114,17 @@ static void many(void **state)
     assert_non_null(strstr(o.out, " drawn with --seed 7 on up to 3 ranks: "));
     assert_non_null(strstr(o.out, ", 0 different, "));
     outcome_free(&o);
+    json_t *j = prints_json(*state, "verify mlp --matrix -n 2 --steps 1 --json");
+    json_t *rows = json_object_get(j, "rows"), *first = json_array_get(rows, 0);
+    assert_true(json_is_true(json_object_get(j, "ok")) && json_array_size(rows) > 2);
+    assert_int_equal((int)json_num(j, "alike"), 2 * (int)json_array_size(rows)); /* and exact */
+    assert_string_equal(json_string_value(json_object_get(first, "model")), "mlp");
+    assert_true(json_num(first, "exact_differing") == 0);
+    json_decref(j);
+    j = prints_json(*state, "verify --fuzz 1 -n 3 --steps 1 --seed 7 --json");
+    assert_true(json_num(j, "different") == 0 && json_num(j, "seed") == 7);
+    assert_int_equal(json_array_size(json_object_get(j, "wrong")), 0);
+    json_decref(j);
     refuses(*state, 1, "verify --fuzz 1 --exact", "have settings of their own");
     refuses(*state, 1, "verify --matrix p.yaml", "p.yaml is none");
     refuses(*state, 1, "verify --matrix --fuzz 3", "use one of them");
