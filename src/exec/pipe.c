@@ -182,6 +182,7 @@ static ll_err plan_schedule(ll_pipe_plan *p, const ll_graph *g, const char *name
         TRY(ll_pipeline_make(a, name, n_rank, p->stages->n, o->n_micro, &p->pipeline));
     TRY(ll_pipeline_check(p->pipeline, edges, n_edge, &p->report));
     p->rank_of = p->pipeline->rank_of;
+    CHECK(!p->pipeline->overlaps, LL_E_ARG, "steps that overlap cannot be run yet");
     if (o->room) TRY(find_held(p, a));
     CHECK(
         p->report.ascending, LL_E_ARG,

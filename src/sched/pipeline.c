@@ -3,12 +3,13 @@
  *
  * gpipe: Huang et al., GPipe (2019). 1f1b: Narayanan et al., PipeDream (2019). interleaved: the
  * same, Megatron-LM (2021). breadth-first: Lamy-Poirier (2022). zb-*: Qi et al., Zero bubble
- * pipeline parallelism (2023). dualpipe-v: DeepSeek's DualPipe, halved by Qi et al. (2025).
+ * pipeline parallelism (2023). dualpipe-v: DeepSeek's DualPipe, halved by Qi et al. (2025). 2bw:
+ * Narayanan et al., PipeDream-2BW (2021).
  *
  * The V-shaped ones are written for many micro-batches, interleaved for multiples of p. Those that
  * do not exist are then left out: no action waits for one of another micro-batch, so that what is
  * left ends as well. */
-#include "sched/pipeline.h"
+#include "sched/pipeline_int.h"
 
 #include "base/near.h"
 #include "base/num.h"
@@ -26,7 +27,7 @@ static void put(list *l, ll_action_kind kind, int stage, int micro)
 {
     if (micro >= l->m) return;
     LL_ASSERT(l->n < l->capacity);
-    l->actions[l->n++] = (ll_action){kind, stage, micro};
+    l->actions[l->n++] = (ll_action){.kind = kind, .stage = stage, .micro = micro};
 }
 
 /* All forward, stage by stage, then all backward: gpipe where there is one stage. */
@@ -55,6 +56,17 @@ static void interleaved(list *l)
     for (int i = 0; i < n + ahead; i++) {
         if (i < n) put_grouped(l, LL_ACT_F, i);
         if (i >= ahead) put_grouped(l, LL_ACT_B, i - ahead);
+    }
+}
+
+/* 1f1b without an end: the backward passes that a step leaves over are the next one's first. */
+static void two_buffered_weights(list *l)
+{
+    int ahead = l->p - 1 - l->r < l->m - 1 ? l->p - 1 - l->r : l->m - 1;
+    for (int i = 0; i < l->m; i++) {
+        put(l, LL_ACT_F, l->r, i);
+        put(l, LL_ACT_B, l->r, (i - ahead + l->m) % l->m);
+        l->actions[l->n - 1].before = i < ahead;
     }
 }
 
@@ -197,7 +209,8 @@ static const struct schedule {
                  {"zb-h1", ONE, zb_h1},
                  {"zb-h2", ONE, zb_h2},
                  {"zb-v", VEE, zb_v},
-                 {"dualpipe-v", VEE, dualpipe_v}};
+                 {"dualpipe-v", VEE, dualpipe_v},
+                 {"2bw", ONE, two_buffered_weights}};
 enum { N_SCHEDULE = sizeof schedules / sizeof *schedules };
 
 const char *ll_pipeline_name(int i)
@@ -207,7 +220,8 @@ const char *ll_pipeline_name(int i)
 
 const char *ll_action_text(ll_action a, char out[LL_ACTION_TEXT])
 {
-    snprintf(out, LL_ACTION_TEXT, "%c%d.%d", "FBIW"[a.kind], a.micro, a.stage);
+    snprintf(out, LL_ACTION_TEXT, "%c%d.%d%s", "FBIW"[a.kind], a.micro, a.stage,
+             a.before ? "-" : "");
     return out;
 }
 
@@ -249,6 +263,14 @@ static ll_err check_cut(const struct schedule *s, int n_rank, int n_stage)
     return LL_OK;
 }
 
+bool ll_pipeline_overlaps(const ll_pipeline *p)
+{
+    for (int r = 0; r < p->n_rank; r++)
+        for (int k = 0; k < p->n_action[r]; k++)
+            if (p->actions[r][k].before) return true;
+    return false;
+}
+
 static ll_err find(const char *name, const struct schedule **out)
 {
     ll_near near = {.word = name};
@@ -282,6 +304,7 @@ ll_err ll_pipeline_make(ll_arena *arena, const char *name, int n_rank, int n_sta
     }
     ll_pipeline *p = LL_NEW(arena, ll_pipeline);
     *p = (ll_pipeline){s->name, n_rank, n_stage, n_micro, rank_of, n_action, actions};
+    p->overlaps = ll_pipeline_overlaps(p);
     *out = p;
     return LL_OK;
 }

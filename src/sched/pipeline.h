@@ -9,7 +9,11 @@
  *     W   the gradients of weights, which nobody waits for
  *
  * An action as text is kind, micro-batch, '.', stage ("F3.0"; of one stage a rank, '.' and stage
- * may be left out); a rank is a line. */
+ * may be left out); a rank is a line.
+ *
+ * A schedule whose steps overlap is what a rank does between two steps' first forward passes:
+ * backward passes of the batch before ("B3.0-") are among its actions. The first step then has none
+ * of these, and behind the last one they are all that is left. */
 #pragma once
 #include "base/text.h"
 
@@ -18,6 +22,7 @@ typedef enum ll_action_kind { LL_ACT_F, LL_ACT_B, LL_ACT_I, LL_ACT_W } ll_action
 typedef struct ll_action {
     ll_action_kind kind;
     int stage, micro;
+    int before; /* 1: of the batch before this step's, 0: of this step's */
 } ll_action;
 
 typedef struct ll_pipeline {
@@ -26,6 +31,7 @@ typedef struct ll_pipeline {
     const int *rank_of;              /* [n_stage] */
     const int *n_action;             /* [n_rank] */
     const ll_action *const *actions; /* [n_rank][n_action] */
+    bool overlaps;                   /* some are of the batch before */
 } ll_pipeline;
 
 /* No schedule is larger; the last one bounds n_stage x n_micro. */
@@ -40,10 +46,10 @@ enum {
 /* "F3.0"; writes into out and returns it. */
 const char *ll_action_text(ll_action a, char out[LL_ACTION_TEXT]);
 
-/* gpipe, 1f1b, zb-h1 and zb-h2 have a stage a rank; interleaved and breadth-first any number of
- * them; zb-v and dualpipe-v two, of which the second ones go back from the last rank to the first.
- * Any number of micro-batches will do. Those of a stage and kind come in ascending order, so that
- * sums over them are the serial ones. Local. */
+/* gpipe, 1f1b, zb-h1, zb-h2 and 2bw, whose steps overlap, have a stage a rank; interleaved and
+ * breadth-first any number of them; zb-v and dualpipe-v two, of which the second ones go back from
+ * the last rank to the first. Any number of micro-batches will do. Those of a stage and kind come
+ * in ascending order, so that sums over them are the serial ones. Local. */
 ll_err ll_pipeline_make(ll_arena *arena, const char *name, int n_rank, int n_stage, int n_micro,
                         const ll_pipeline **out);
 /* Name i of the schedules above; NULL: there are no more. */
@@ -73,6 +79,8 @@ typedef struct ll_pipeline_report {
  *   3. When an action ends, what it made for others is sent; a send is complete when its receive is
  *      posted.
  *   4. At the end of action k + slack a rank waits for the sends of action k.
+ *   5. Where steps overlap: at its end a step waits for all of its sends. What it made for another
+ *      rank's next step is sent as that of its own begins; receives are posted from then on.
  *
  * No edges (NULL): each stage sends to the next. Local. */
 ll_err ll_pipeline_check(const ll_pipeline *p, const ll_edge *edges, int n_edge,
@@ -98,14 +106,15 @@ typedef struct ll_pipeline_times {
     double *const *waited; /* [n_rank][n_action] of an action, spent in waits; NULL: none */
     const char *title;     /* of a picture; NULL: the schedule's name */
     bool in_flops;         /* what seconds are called above are FLOPs, or what takes as long */
-    double makespan;       /* from the first action's start to the last one's end */
+    double period;         /* where steps overlap: from one to the next; 0: they do not */
+    double makespan;       /* from the first action's start to the last one's end; or the period */
     double bubble;         /* idle time of all ranks, as a fraction of n_rank x makespan */
     double stall;          /* of this, what lies between a rank's first and last action */
 } ll_pipeline_times;
 
 /* When each action of a schedule that passes the check would run, if messages took no more than
  * their time: a rank does its actions one after another, each as soon as what it reads is there.
- * Lives in the arena. Local. */
+ * Where steps overlap, one of many. Lives in the arena. Local. */
 ll_err ll_pipeline_simulate(ll_arena *arena, const ll_pipeline *p, const ll_pipeline_costs *costs,
                             ll_pipeline_times *out);
 /* Makespan, bubble and stall of times that were measured. */

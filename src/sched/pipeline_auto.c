@@ -230,7 +230,7 @@ static const ll_pipeline *bundled(ll_arena *arena, const task *t, const char *na
     LL_KEEP_ERROR; /* that a schedule is not for these sizes is no error here */
     const ll_pipeline *p;
     ll_err e = ll_pipeline_make(arena, name, t->n_rank, t->n_stage, t->n_micro, &p);
-    return e == LL_OK ? p : NULL;
+    return e == LL_OK && !p->overlaps ? p : NULL; /* those train something else */
 }
 
 /* Candidate number i, NULL where it is none; *more: whether there may be others. */

@@ -71,20 +71,21 @@ static int column(double when, int width, ll_interval s)
 
 static void put_update(char *row, int width, ll_interval u, ll_interval s)
 {
-    for (int i = column(u.start, width, s); i < column(u.end, width, s); i++) row[i] = 'u';
+    for (int i = column(u.start, width, s); i < column(u.end, width, s); i++) row[i % width] = 'u';
 }
 
 void ll_pipeline_draw_text(ll_buf *b, const ll_pipeline *p, const ll_pipeline_times *t, int width)
 {
     ll_interval s = span_of(p, t);
+    if (t->period > 0) s.end = s.start + t->period;
     width = columns(p, t, s, width);
     char *row = ll_arena_alloc(b->arena, (size_t)width + 1);
     for (int r = 0; r < p->n_rank; r++) {
         memset(row, '.', (size_t)width);
         for (int k = 0; k < p->n_action[r]; k++) {
             int from = column(t->start[r][k], width, s), to = column(t->end[r][k], width, s);
-            for (int i = from; i < to && i < width; i++)
-                row[i] = letter(p->actions[r][k], i - from);
+            for (int i = from; i < to; i++) /* what is beyond, the step before had here */
+                if (i < width || t->period > 0) row[i % width] = letter(p->actions[r][k], i - from);
         }
         if (t->update) put_update(row, width, t->update[r], s);
         ll_buf_printf(b, "%4d  %s\n", r, row);

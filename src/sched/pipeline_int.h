@@ -17,6 +17,18 @@ typedef struct ll_near_stages {
     int n;
 } ll_near_stages;
 
+/* A schedule whose steps overlap, written out: so many steps, and what is left behind the last. All
+ * of it is one schedule, of all their micro-batches. */
+typedef struct ll_repeated {
+    ll_pipeline p;
+    int n_step;  /* with what is left */
+    int **first; /* [n_rank][n_step + 1] places in a rank's list, 0 for the first */
+    int **step;  /* [n_rank][n_action] */
+} ll_repeated;
+bool ll_pipeline_overlaps(const ll_pipeline *p); /* by its actions */
+ll_err ll_pipeline_repeat(ll_arena *arena, const ll_pipeline *p, int n_batch,
+                          const ll_repeated **out);
+
 ll_err ll_hoods_make(ll_arena *arena, int n_stage, const ll_edge *edges, int n_edge, ll_hoods *out);
 /* The stages whose actions of the same pass and micro-batch this one reads, or (!reads) whose read
  * this one. Weight gradients are nobody's business. */

@@ -6,16 +6,23 @@
 
 typedef struct sim {
     const ll_pipeline *p;
+    const ll_repeated *steps; /* of which p is; NULL: is one step */
     const ll_pipeline_costs *costs;
     ll_hoods hoods;
     double *done[2]; /* [n_stage][n_micro] end of F, and of B or I; < 0: not yet */
     double **start, **end;
-    int *next; /* [n_rank] action */
+    int *next;    /* [n_rank] action */
+    int *made[2]; /* as done: the step that it was made in */
 } sim;
 
 static double *done(const sim *s, ll_action_kind kind, int stage, int micro)
 {
     return &s->done[kind != LL_ACT_F][(int64_t)stage * s->p->n_micro + micro];
+}
+
+static int *made_in(const sim *s, ll_action_kind kind, int stage, int micro)
+{
+    return &s->made[kind != LL_ACT_F][(int64_t)stage * s->p->n_micro + micro];
 }
 
 static double seconds(const ll_pipeline_costs *c, ll_action a)
@@ -29,14 +36,23 @@ static double seconds(const ll_pipeline_costs *c, ll_action a)
     return c->i[a.stage] + c->w[a.stage];
 }
 
-/* When what an action reads is there; < 0: not known yet. */
-static double ready(const sim *s, ll_action a)
+/* What a step makes for another rank's next one goes when it is over: then; < 0: not known yet. */
+static double step_end(const sim *s, int rank, int step)
+{
+    int last = s->steps->first[rank][step + 1] - 1;
+    return last < s->next[rank] ? s->end[rank][last] : -1;
+}
+
+/* When what an action, in a step, reads is there; < 0: not known yet. */
+static double ready(const sim *s, ll_action a, int step)
 {
     double t = 0;
     ll_near_stages n = ll_hoods_of(&s->hoods, a.kind, a.stage, true);
     for (int i = 0; i < n.n; i++) {
         double end = *done(s, a.kind, n.stage[i], a.micro);
         if (end < 0) return -1;
+        int made = s->steps ? *made_in(s, a.kind, n.stage[i], a.micro) : step;
+        if (made < step && (end = step_end(s, s->p->rank_of[n.stage[i]], made)) < 0) return -1;
         if (s->costs->send && s->p->rank_of[n.stage[i]] != s->p->rank_of[a.stage])
             end += s->costs->send[n.edge[i]];
         t = fmax(t, end);
@@ -50,11 +66,14 @@ static bool advance(const sim *s, int r)
     for (; s->next[r] < s->p->n_action[r]; s->next[r]++) {
         int k = s->next[r];
         ll_action a = s->p->actions[r][k];
-        double t = ready(s, a);
+        int step = s->steps ? s->steps->step[r][k] : 0;
+        double t = ready(s, a, step);
         if (t < 0) break;
         s->start[r][k] = fmax(t, k ? s->end[r][k - 1] : 0);
         s->end[r][k] = s->start[r][k] + seconds(s->costs, a);
-        if (a.kind != LL_ACT_W) *done(s, a.kind, a.stage, a.micro) = s->end[r][k];
+        if (a.kind == LL_ACT_W) continue;
+        *done(s, a.kind, a.stage, a.micro) = s->end[r][k];
+        if (s->steps) *made_in(s, a.kind, a.stage, a.micro) = step;
     }
     return s->next[r] > from;
 }
@@ -72,9 +91,18 @@ static double most_bytes(const sim *s, int r)
     return most;
 }
 
+static double longest_step(const ll_pipeline *p, const ll_pipeline_times *t)
+{
+    double most = 0;
+    for (int r = 0; r < p->n_rank; r++)
+        if (p->n_action[r]) most = fmax(most, t->end[r][p->n_action[r] - 1] - t->start[r][0]);
+    return most;
+}
+
 void ll_pipeline_sum_up(const ll_pipeline *p, ll_pipeline_times *t)
 {
     double busy = 0, span = 0, from = INFINITY, to = -INFINITY;
+    if (p->overlaps && !(t->period > 0)) t->period = longest_step(p, t);
     for (int r = 0; r < p->n_rank; r++) {
         int n = p->n_action[r];
         if (!n) continue;
@@ -85,8 +113,9 @@ void ll_pipeline_sum_up(const ll_pipeline *p, ll_pipeline_times *t)
         to = fmax(to, t->end[r][n - 1]);
     }
     t->makespan = fmax(to - from, 0);
+    if (p->overlaps) t->makespan = t->period; /* a rank's own step, whenever that begins */
     double all = p->n_rank * t->makespan;
-    t->bubble = all > 0 ? 1 - busy / all : 0;
+    t->bubble = all > 0 ? fmax(0, 1 - busy / all) : 0;
     t->stall = all > 0 ? (span - busy) / all : 0;
 }
 
@@ -98,16 +127,36 @@ static ll_err check_costs(const ll_pipeline *p, const ll_pipeline_costs *c)
     return LL_OK;
 }
 
-ll_err ll_pipeline_simulate(ll_arena *arena, const ll_pipeline *p, const ll_pipeline_costs *costs,
+/* Of steps that overlap, one that others are before and behind. */
+static void pick_step(const sim *s, const ll_pipeline *p, ll_pipeline_times *out)
+{
+    int step = s->steps->n_step - 3; /* the last but one that is whole */
+    double from = INFINITY;
+    for (int r = 0; r < p->n_rank; r++) {
+        const int *first = s->steps->first[r];
+        out->period = fmax(out->period, s->start[r][first[step + 1]] - s->start[r][first[step]]);
+        s->start[r] += first[step];
+        s->end[r] += first[step];
+        from = fmin(from, s->start[r][0]);
+    }
+    for (int r = 0; r < p->n_rank; r++)
+        for (int k = 0; k < p->n_action[r]; k++) s->start[r][k] -= from, s->end[r][k] -= from;
+}
+
+ll_err ll_pipeline_simulate(ll_arena *arena, const ll_pipeline *one, const ll_pipeline_costs *costs,
                             ll_pipeline_times *out)
 {
-    sim s = {.p = p, .costs = costs, .next = LL_NEW_ARRAY(arena, int, p->n_rank)};
+    enum { STEPS = 6 };
+    sim s = {.costs = costs, .next = LL_NEW_ARRAY(arena, int, one->n_rank)};
+    if (one->overlaps) TRY(ll_pipeline_repeat(arena, one, STEPS, &s.steps));
+    const ll_pipeline *p = s.p = s.steps ? &s.steps->p : one;
     TRY(check_costs(p, costs));
     TRY(ll_hoods_make(arena, p->n_stage, costs->edges, costs->n_edge, &s.hoods));
     int64_t cells = (int64_t)p->n_stage * p->n_micro;
     for (int pass = 0; pass < 2; pass++) {
         s.done[pass] = LL_NEW_ARRAY(arena, double, cells);
         for (int64_t i = 0; i < cells; i++) s.done[pass][i] = -1;
+        if (s.steps) s.made[pass] = LL_NEW_ARRAY(arena, int, cells);
     }
     s.start = LL_NEW_ARRAY(arena, double *, p->n_rank);
     s.end = LL_NEW_ARRAY(arena, double *, p->n_rank);
@@ -124,13 +173,14 @@ ll_err ll_pipeline_simulate(ll_arena *arena, const ll_pipeline *p, const ll_pipe
     for (int r = 0; r < p->n_rank; r++)
         CHECK(s.next[r] == p->n_action[r], LL_E_ARG, "rank %d of the pipeline waits for ever", r);
     *out = (ll_pipeline_times){.start = s.start, .end = s.end, .peak = peak};
-    ll_pipeline_sum_up(p, out);
+    if (s.steps) pick_step(&s, one, out);
+    ll_pipeline_sum_up(one, out);
     return LL_OK;
 }
 
 /* Every schedule idles (p-1) / (k v m + p-1) of the time, if it has enough micro-batches. k = 3:
  * the last rank begins p-1 F late, and W fills every other gap; no schedule can do better. k = 1:
- * p-1 times F and B are lost. */
+ * p-1 times F and B are lost. k = 0: steps overlap, nothing is. */
 static const struct formula {
     const char *name, *text;
     int k, least_p, less; /* holds from m = least_p p - less on */
@@ -142,7 +192,8 @@ static const struct formula {
                 {"zb-h1", "(p-1)/(3m+p-1)", 3, 1, 0, false},
                 {"zb-h2", "(p-1)/(3m+p-1)", 3, 2, 1, false},
                 {"zb-v", "(p-1)/(6m+p-1)", 3, 2, 1, false},
-                {"dualpipe-v", "(p-1)/(6m+p-1)", 3, 2, 0, false}};
+                {"dualpipe-v", "(p-1)/(6m+p-1)", 3, 2, 0, false},
+                {"2bw", "0", 0, 1, 0, false}};
 
 double ll_pipeline_formula(const char *name, int n_rank, int n_stage, int n_micro,
                            const char **text)
@@ -151,11 +202,12 @@ double ll_pipeline_formula(const char *name, int n_rank, int n_stage, int n_micr
     for (size_t i = 0; i < sizeof formulas / sizeof *formulas; i++) {
         const struct formula *f = &formulas[i];
         if (strcmp(name, f->name) != 0) continue;
-        if (f->k > 1 || n_stage > n_rank) {
+        if (f->k != 1 || n_stage > n_rank) {
             if (n_micro < f->least_p * n_rank - f->less) break;
             if (f->multiple && n_micro % n_rank) break;
         }
         if (text) *text = f->text;
+        if (!f->k) return 0;
         return (n_rank - 1.0) / ((double)f->k * (n_stage / n_rank) * n_micro + n_rank - 1);
     }
     return NAN;

@@ -4,9 +4,11 @@
  *     F0 F1 B0 B1              0F0,0F1,,,0B0,,0B1
  *     F0 B0 F1 B1              ,1F0,1B0,1F1,1B1
  *
+ * A '-' behind an action, which PyTorch has not: it is of the batch before.
+ *
  * Readers are strict. What they return is well formed, no larger than its text, and still to be
  * checked (ll_pipeline_check). */
-#include "sched/pipeline.h"
+#include "sched/pipeline_int.h"
 
 #include <string.h>
 
@@ -52,14 +54,22 @@ static bool take_kind(word *w, ll_action_kind *out)
     return found;
 }
 
+/* The end of an action: '-', or nothing. */
+static bool take_end(word w, ll_action *out)
+{
+    out->before = w.at < w.end && *w.at == '-';
+    return w.at + out->before == w.end;
+}
+
 /* "F3.0", "F3". */
 static bool take_action(const reader *r, word w, ll_action *out)
 {
     out->stage = r->n_rank;
     if (!take_kind(&w, &out->kind) || !take_number(&w, LL_PIPELINE_MICROS, &out->micro))
         return false;
-    if (w.at < w.end && (*w.at++ != '.' || !take_number(&w, STAGES, &out->stage))) return false;
-    return w.at == w.end;
+    if (w.at < w.end && *w.at == '.' && (w.at++, !take_number(&w, STAGES, &out->stage)))
+        return false;
+    return take_end(w, out);
 }
 
 /* "0F3". */
@@ -67,7 +77,7 @@ static bool take_cell(const reader *r, word w, ll_action *out)
 {
     (void)r;
     return take_number(&w, STAGES, &out->stage) && take_kind(&w, &out->kind) &&
-           take_number(&w, LL_PIPELINE_MICROS, &out->micro) && w.at == w.end;
+           take_number(&w, LL_PIPELINE_MICROS, &out->micro) && take_end(w, out);
 }
 
 typedef struct format {
@@ -138,6 +148,7 @@ static ll_err finish(reader *r, const ll_pipeline **out)
                        r->rank_of,
                        r->n_action,
                        r->actions};
+    p->overlaps = ll_pipeline_overlaps(p);
     *out = p;
     return LL_OK;
 }
@@ -189,7 +200,7 @@ void ll_pipeline_print_csv(ll_buf *b, const ll_pipeline *p)
     for (int r = 0; r < p->n_rank; r++)
         for (int k = 0; k < p->n_action[r]; k++) {
             ll_action a = p->actions[r][k];
-            ll_buf_printf(b, "%d%c%d%c", a.stage, "FBIW"[a.kind], a.micro,
+            ll_buf_printf(b, "%d%c%d%s%c", a.stage, "FBIW"[a.kind], a.micro, a.before ? "-" : "",
                           k + 1 < p->n_action[r] ? ',' : '\n');
         }
 }
