@@ -596,6 +596,9 @@ typedef struct ll_session_opts {
      * as the schedule wants, one or two); names, or patterns of them, of the nodes that begin the
      * second, third ... stage (NULL: by cost). */
     const char *schedule;
+    /* Gradients are of what parameters were a step before: w(t+1) = w(t) - lr grad(w(t-1)), which
+     * is what schedule "2bw" trains by. A state w.next is the newest; all else reads w. */
+    bool delay;
     int virtual_stages;
     const char *stages;
     /* Of machine cuda: algorithms may be chosen by timing them, and attention's gradient in bf16 be

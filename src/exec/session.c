@@ -368,7 +368,9 @@ static ll_err open_session(ll_graph *g, const ll_session_opts *opts, bool wide, 
     s->room.offload = s->opts.offload != NULL;
     if (s->opts.threads <= 0) s->opts.threads = omp_get_max_threads();
     if (s->opts.micro_batches <= 0) s->opts.micro_batches = 1;
-    ll_err rc = open_parts(s);
+    ll_err rc = s->opts.delay ? ll_delay(g, &s->late) : LL_OK;
+    if (s->late) s->g = s->late;
+    if (rc == LL_OK) rc = open_parts(s);
     if (rc != LL_OK) {
         ll_session_close(s);
         return ll_frame(rc, __FILE__, __LINE__, __func__);
@@ -394,6 +396,7 @@ void ll_session_close(ll_session *s)
     ll_session_close(s->more);
     ll_exec_close(s->e);
     forget(s);
+    ll_graph_free(s->late);
     ll_arena_free(s->arena);
     free(s);
 }
@@ -569,6 +572,7 @@ static ll_err open_wide(ll_session *s)
     ll_session_opts o = s->opts;
     o.share = s;
     o.reuse = false;
+    o.delay = false; /* of a graph that has it */
     if (s->more) return LL_OK;
     size_t before = ll_arena_total();
     TRY(open_session(s->g, &o, true, &s->more));

@@ -7,6 +7,8 @@
 
 struct ll_session {
     ll_graph *g;
+    ll_graph
+        *late; /* the same, this session's own: with gradients a step late; NULL: they are not */
     ll_session_opts opts;
     const ll_machine *machine;
     ll_devices devices; /* n 0: the machine has none */

@@ -2,6 +2,7 @@
 #include "machine/machine.h"
 
 #include "base/rng.h"
+#include "base/text.h"
 #include "kern/blocks.h"
 
 /* Elements 4 block .. 4 block + 3. */
@@ -63,8 +64,12 @@ void ll_init_fill(const ll_init *init, const char *name, uint64_t seed, const ll
                   const ll_piece *piece, int threads, void *data)
 {
     size_t length;
+    bool next = false;
     const ll_block_kind *blocks = type->dtype == LL_U8 ? ll_block_named(name, &length) : NULL;
-    LL_OWN_MEMORY char *plain = blocks ? strndup(name, length) : NULL; /* begins as "w" would */
+    if (!blocks && ll_ends_with(name, LL_NEXT))
+        length = strlen(name) - strlen(LL_NEXT), next = true;
+    LL_OWN_MEMORY char *plain =
+        blocks || next ? strndup(name, length) : NULL; /* begins as "w" would */
     uint64_t stream = ll_stream(plain ? plain : name, 0);
     int64_t n = ll_numel(&type->shape);
     ll_dtype t = type->dtype;

@@ -9,6 +9,9 @@ extern const ll_op ll_op_accum, ll_op_accum_on, ll_op_amax, ll_op_broadcast, ll_
     ll_op_transpose;
 /* Of states' names: keys and values of a generation (op/cached.c), which no file has. */
 #define LL_CACHE ".cache"
+/* Of states' names: a parameter's newest version, where gradients are of the one before it
+ * (ll_delay). It begins as the parameter does. */
+#define LL_NEXT ".next"
 /* The op of an entry of LL_EW. */
 const ll_op *ll_ew_op(ll_ew ew);
 /* The op of a kind of collective. */

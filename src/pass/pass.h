@@ -23,6 +23,10 @@ ll_err ll_precision_parse(const char *name, ll_precision *out);
 /* What the rules together say of a parameter; lr is 1 where none does. */
 ll_param_rule ll_param_rule_of(const ll_optim *o, const char *name);
 
+/* Of a training step: gradients are taken of what parameters were a step before. Whatever the
+ * micro-batches read and the step updates, w, is that; a state w.next is the newest, which the
+ * update reads and makes, and w becomes what w.next was: w(t+1) = w(t) - lr grad(w(t-1)). */
+ll_err ll_delay(const ll_graph *g, ll_graph **out);
 /* Drops nodes nobody needs. */
 ll_err ll_sweep(const ll_graph *g, ll_graph **out);
 /* What makes v, which becomes the only result: other inputs are not there. */

@@ -96,11 +96,19 @@ static void claim(placer *c, ll_val v, ll_val param, int depth)
     for (int i = 0; i < x->n_in; i++) claim(c, x->in[i], param, depth + 1);
 }
 
+/* What a parameter becomes; of one that becomes a state as it is (ll_delay), what that does. */
+static ll_val next_of(const placer *c, ll_pair u)
+{
+    for (int i = 0; i < c->g->n_update && value(c, u.next)->node < 0; i++)
+        if (c->g->updates[i].input.id == u.next.id) return c->g->updates[i].next;
+    return u.next;
+}
+
 static void find_gradients(placer *c)
 {
     for (int i = 0; i < c->g->n_update; i++)
         if (value(c, c->g->updates[i].input)->kind == LL_PARAM)
-            claim(c, c->g->updates[i].next, c->g->updates[i].input, 0);
+            claim(c, next_of(c, c->g->updates[i]), c->g->updates[i].input, 0);
 }
 
 /* Whose moment a state is: the parameter whose name leads its own, of one shape. */

@@ -111,10 +111,14 @@ static void find_parameters(cutter *c)
     }
 }
 
-/* State, where what comes after it is made: with the parameter that it is of. */
+/* State, where what comes after it is made: with the parameter that it is of. What a parameter
+ * becomes as it is (LL_NEXT), with it. */
 static void find_state(cutter *c)
 {
     const ll_graph *g = c->g;
+    for (int i = 0; i < g->n_update; i++)
+        if (is_kept(ll_value_of(g, g->updates[i].next)))
+            c->stage[g->updates[i].next.id] = c->stage[g->updates[i].input.id];
     for (int i = 0; i < g->n_node; i++) {
         int stage = stage_of_node(c, &g->nodes[i]);
         for (int o = 0; o < g->nodes[i].n_out; o++) c->stage[g->nodes[i].out[o].id] = stage;

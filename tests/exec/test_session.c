@@ -493,18 +493,74 @@ static void test_memory_is_as_planned(void **state)
     ll_graph_free(g);
 }
 
+/* Gradients a step late: w(t+1) = w(t) - lr grad(w(t-1)), held against steps taken from w(t-1). */
+static void test_delay(void **state)
+{
+    (void)state;
+    enum { NUMEL = HIDDEN * IN, STEPS = 5, WEIGHTS = 4 };
+    static const char *const names[WEIGHTS] = {"fc1.weight", "fc1.bias", "fc2.weight", "fc2.bias"};
+    static const int sizes[WEIGHTS] = {NUMEL, HIDDEN, OUT * HIDDEN, OUT};
+    float w[3][WEIGHTS][NUMEL], got[NUMEL]; /* w[0]: of a step before; w[1]: newest */
+    ll_graph *g = mlp(N / 2, &(ll_optim){.name = "sgd"});
+    ll_session *late, *plain;
+    make_data();
+    MUST(ll_session_open(g, &(ll_session_opts){.seed = 3, .micro_batches = 2, .delay = true},
+                         &late));
+    MUST(ll_session_open(g, &(ll_session_opts){.seed = 3, .micro_batches = 2}, &plain));
+    feed(late, 2);
+    feed(plain, 2);
+    for (int i = 0; i < WEIGHTS; i++) {
+        MUST(ll_session_get(plain, names[i], w[0][i], 4 * (size_t)sizes[i]));
+        memcpy(w[1][i], w[0][i], sizeof w[0][i]);
+    }
+    for (int t = 0; t < STEPS; t++) {
+        for (int i = 0; i < WEIGHTS; i++)
+            MUST(ll_session_set(plain, names[i], 0, w[0][i], 4 * (size_t)sizes[i]));
+        MUST(ll_session_run(plain, 0.5));
+        MUST(ll_session_run(late, 0.5));
+        assert_true(fabs(ll_session_result(plain, "loss") - ll_session_result(late, "loss")) < 1e-6);
+        for (int i = 0; i < WEIGHTS; i++) {
+            char next[32];
+            snprintf(next, sizeof next, "%s.next", names[i]);
+            MUST(ll_session_get(plain, names[i], w[2][i], 4 * (size_t)sizes[i]));
+            MUST(ll_session_get(late, next, got, 4 * (size_t)sizes[i]));
+            for (int k = 0; k < sizes[i]; k++) {
+                float want = w[1][i][k] - (w[0][i][k] - w[2][i][k]);
+                assert_true(fabsf(got[k] - want) < 2e-6f);
+                w[2][i][k] = got[k];
+            }
+            MUST(ll_session_get(late, names[i], got, 4 * (size_t)sizes[i]));
+            assert_memory_equal(got, w[1][i], 4 * (size_t)sizes[i]);
+            memcpy(w[0][i], w[1][i], sizeof w[0][i]);
+            memcpy(w[1][i], w[2][i], sizeof w[0][i]);
+        }
+    }
+    ll_session_close(plain);
+    ll_session_close(late);
+    ll_graph_free(g);
+}
+
 int main(void)
 {
     make_data();
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_machines_agree),     cmocka_unit_test(test_loss_falls),
-        cmocka_unit_test(test_micro_batches),      cmocka_unit_test(test_deterministic),
-        cmocka_unit_test(test_bf16_follows_f32),   cmocka_unit_test(test_optimizers_by_hand),
-        cmocka_unit_test(test_muon_is_orthogonal), cmocka_unit_test(test_clipping),
-        cmocka_unit_test(test_shared_parameters),  cmocka_unit_test(test_reused_memory),
-        cmocka_unit_test(test_nan_names_op),       cmocka_unit_test(test_nan_without_memory),
-        cmocka_unit_test(test_bad_calls),          cmocka_unit_test(test_rules_of_parameters),
-        cmocka_unit_test(test_nothing_set),        cmocka_unit_test(test_memory_is_as_planned),
+        cmocka_unit_test(test_delay),
+        cmocka_unit_test(test_machines_agree),
+        cmocka_unit_test(test_loss_falls),
+        cmocka_unit_test(test_micro_batches),
+        cmocka_unit_test(test_deterministic),
+        cmocka_unit_test(test_bf16_follows_f32),
+        cmocka_unit_test(test_optimizers_by_hand),
+        cmocka_unit_test(test_muon_is_orthogonal),
+        cmocka_unit_test(test_clipping),
+        cmocka_unit_test(test_shared_parameters),
+        cmocka_unit_test(test_reused_memory),
+        cmocka_unit_test(test_nan_names_op),
+        cmocka_unit_test(test_nan_without_memory),
+        cmocka_unit_test(test_bad_calls),
+        cmocka_unit_test(test_rules_of_parameters),
+        cmocka_unit_test(test_nothing_set),
+        cmocka_unit_test(test_memory_is_as_planned),
     };
     return cmocka_run_group_tests_name("session", tests, NULL, NULL);
 }
