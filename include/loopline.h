@@ -629,6 +629,11 @@ LL_API ll_err ll_session_get(ll_session *s, const char *name, void *data, size_t
  * LL_E_NUMERIC: the loss or the gradient is not finite, and parameters are as they were; LL_E_ARG:
  * batch data is out of range (a label), or was never set; LL_E_COMM, LL_E_DEVICE. */
 LL_API ll_err ll_session_run(ll_session *s, double lr);
+/* Of schedules whose steps overlap ("2bw"): a step's end is in the next one, whose results are then
+ * the step's; this ends the last of them, and results are of that. Parameters are read behind it:
+ * ll_session_get and ll_session_save do it by themselves. Else it does nothing. LL_E_NUMERIC,
+ * LL_E_COMM, LL_E_DEVICE. Collective on a mesh. */
+LL_API ll_err ll_session_settle(ll_session *s);
 /* A scalar result; NaN, with ll_error_text, where there is none of that name. */
 LL_API double ll_session_result(ll_session *s, const char *name);
 LL_API size_t ll_session_bytes(const ll_session *s); /* of the one slab, all told */

@@ -274,7 +274,11 @@ static ll_err lower(const opts *o, const ll_run *r, const ll_graph *g, const cut
     if (*r->train.offload && !o->eval) l.memory = (size_t)r->train.memory_bytes;
     int data = c->place ? ll_mesh_axis(&c->place->mesh, LL_AXIS_DATA) : -1;
     if (data >= 0 && ll_run_codec(r)) l.compress = 1 << data;
-    if (c->plan) l.pipe = ll_pipe_of(c->plan, &c->place->mesh, rank, c->place->arena);
+    if (c->plan)
+        l.pipe = ll_pipe_of(c->plan, &c->place->mesh, rank,
+                            c->plan->pipeline && c->plan->pipeline->overlaps ? LL_ANY_STEP
+                                                                             : LL_WHOLE_STEP,
+                            c->place->arena);
     TRY(ll_precision_parse(r->train.precision, &l.precision));
     TRY(set_conv(r, &l));
     return out ? ll_lower(g, &l, out) : ll_inspect_conv(g, &l);
@@ -443,6 +447,19 @@ static ll_err show_whole(const opts *o, const ll_run *r, const ll_graph *g, cut 
     return show_graph(o, r, c->part ? c->part : whole, c);
 }
 
+/* As the session that trains it would. */
+static ll_err take_late(const opts *o, const ll_run *r, ll_graph **g)
+{
+    bool late = false;
+    ll_graph *made;
+    if (*r->parallel.schedule) TRY(ll_pipe_overlaps(*g, o->mesh, r->parallel.schedule_text, &late));
+    if (o->eval || !(late || r->train.delay)) return LL_OK;
+    TRY(ll_delay(*g, &made));
+    ll_graph_free(*g);
+    *g = made;
+    return LL_OK;
+}
+
 static ll_err show(const opts *o, const ll_run *r, const ll_graph *g)
 {
     cut c = {0};
@@ -523,6 +540,7 @@ static ll_err run(const void *given)
     TRY(check_mesh(&mine, r));
     TRY(ll_run_graph(r, r->train.batch / ll_run_micro_batches(r), o->eval ? NULL : &r->train.optim,
                      &g));
+    TRY(take_late(&mine, r, &g));
     return show(&mine, r, g);
 }
 

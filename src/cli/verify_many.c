@@ -412,11 +412,12 @@ static drawn_mesh draw_mesh(dice *d, one *c, int64_t ranks)
     return m;
 }
 
-/* A schedule, and where it may have any number of stages, how many a rank has. */
+/* A schedule, but 2bw, the last, which wants two micro-batches; and where it may have any number of
+ * stages, how many a rank has. */
 static void draw_pipeline(dice *d, one *c)
 {
     int n = 0;
-    while (ll_pipeline_name(n)) n++;
+    while (ll_pipeline_name(n + 1)) n++;
     const char *name = ll_pipeline_name((int)draw(d, n));
     add(c, "parallel.schedule=%s", name);
     bool any = !strcmp(name, "interleaved") || !strcmp(name, "breadth-first");

@@ -450,7 +450,7 @@ static ll_err run_section(ll_exec *e, int section, uint64_t step, bool checked)
         for (int i = from; i < to; i++) {
             if (e->instrs[i].instr->last && m < times - 1) continue;
             if (!p->unrolled) e->instrs[i].call.micro = m;
-            e->instrs[i].call.step = step;
+            e->instrs[i].call.step = step - e->instrs[i].instr->before;
             ll_err rc = run_one(e, i, checked && bad.at == INT32_MAX);
             if (rc != LL_E_NUMERIC) TRY(rc);
             if (rc == LL_OK) continue;

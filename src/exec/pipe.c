@@ -182,7 +182,10 @@ static ll_err plan_schedule(ll_pipe_plan *p, const ll_graph *g, const char *name
         TRY(ll_pipeline_make(a, name, n_rank, p->stages->n, o->n_micro, &p->pipeline));
     TRY(ll_pipeline_check(p->pipeline, edges, n_edge, &p->report));
     p->rank_of = p->pipeline->rank_of;
-    CHECK(!p->pipeline->overlaps, LL_E_ARG, "steps that overlap cannot be run yet");
+    CHECK(
+        strcmp(name, "2bw") || p->pipeline->overlaps, LL_E_ARG,
+        "schedule 2bw, whose steps overlap, wants 2 micro-batches or more of 2 ranks or more: set "
+        "train.micro_batch to a part of the batch");
     if (o->room) TRY(find_held(p, a));
     CHECK(
         p->report.ascending, LL_E_ARG,
@@ -229,17 +232,53 @@ ll_err ll_pipe_make(const ll_graph *g, const ll_mesh *m, const ll_pipe_opts *o, 
     return LL_OK;
 }
 
-const ll_pipe *ll_pipe_of(const ll_pipe_plan *p, const ll_mesh *m, int rank, ll_arena *arena)
+ll_err ll_pipe_overlaps(const ll_graph *g, const char *mesh, const char *schedule, bool *out)
+{
+    LL_OWN(ll_arena) a = ll_arena_new();
+    const ll_pipeline *p;
+    ll_mesh m;
+    *out = false;
+    TRY(ll_mesh_parse(mesh ? mesh : "", &m));
+    if (!schedule || !trains(g) || ll_mesh_axis(&m, LL_AXIS_PIPE) < 0) return LL_OK;
+    *out = !strcmp(schedule, "2bw");
+    if (!is_text(schedule)) return LL_OK;
+    TRY(read_schedule(a, schedule, &p));
+    *out = p->overlaps;
+    return LL_OK;
+}
+
+/* Of a rank's actions, where steps overlap, those of a span. */
+static ll_pipe *span_of(const ll_pipe_plan *p, int me, ll_pipe_span span, ll_arena *arena)
+{
+    const ll_pipeline *all = p->pipeline;
+    ll_action *list = LL_NEW_ARRAY(arena, ll_action, all->n_action[me] + 1);
+    ll_pipe *x = LL_NEW(arena, ll_pipe);
+    *x = (ll_pipe){.actions = list, .slack = p->report.slack, .span = span, .all = all};
+    for (int k = 0; k < all->n_action[me]; k++)
+        if (span == LL_ANY_STEP || all->actions[me][k].before == (span == LL_LEFT_OVER))
+            list[x->n_action++] = all->actions[me][k];
+    for (int r = 0; r < all->n_rank; r++)
+        for (int k = 0; k < all->n_action[r]; k++)
+            if (all->actions[r][k].before && k >= x->settled) x->settled = k + 1;
+    if (span == LL_FIRST_STEP) x->left = span_of(p, me, LL_LEFT_OVER, arena);
+    return x;
+}
+
+const ll_pipe *ll_pipe_of(const ll_pipe_plan *p, const ll_mesh *m, int rank, ll_pipe_span span,
+                          ll_arena *arena)
 {
     int me = ll_mesh_coord(m, ll_mesh_axis(m, LL_AXIS_PIPE), rank);
+    if (p->pipeline && p->pipeline->overlaps) return span_of(p, me, span, arena);
     ll_pipe *x = LL_NEW(arena, ll_pipe);
     if (p->pipeline) {
-        *x = (ll_pipe){p->pipeline->actions[me], p->pipeline->n_action[me], p->report.slack};
+        x->actions = p->pipeline->actions[me];
+        x->n_action = p->pipeline->n_action[me];
+        x->slack = p->report.slack;
         return x;
     }
     ll_action *list = LL_NEW_ARRAY(arena, ll_action, p->stages->n);
     for (int i = 0; i < p->stages->n; i++)
-        if (p->rank_of[i] == me) list[x->n_action++] = (ll_action){LL_ACT_F, i, 0};
+        if (p->rank_of[i] == me) list[x->n_action++] = (ll_action){LL_ACT_F, i, 0, 0};
     x->actions = list;
     x->slack = x->n_action;
     return x;

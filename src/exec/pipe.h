@@ -44,8 +44,11 @@ ll_err ll_pipe_make(const ll_graph *g, const ll_mesh *m, const ll_pipe_opts *o, 
  * not, *again: another plan may, with what the room now knows; none: LL_E_MEM, with what would. p
  * NULL: no pipeline, one used. */
 ll_err ll_room_judge(ll_room *room, const ll_pipe_plan *p, const double *used, bool *again);
-/* What a rank of the mesh does in a step. */
-const ll_pipe *ll_pipe_of(const ll_pipe_plan *p, const ll_mesh *m, int rank, ll_arena *arena);
+/* Whether a graph's steps overlap on this mesh: then it is to be trained as ll_delay makes it. */
+ll_err ll_pipe_overlaps(const ll_graph *g, const char *mesh, const char *schedule, bool *out);
+/* What a rank of the mesh does in a step. Where steps overlap, of that span. */
+const ll_pipe *ll_pipe_of(const ll_pipe_plan *p, const ll_mesh *m, int rank, ll_pipe_span span,
+                          ll_arena *arena);
 /* A rank's graph: its part of the placed graph and, of that, what its stages do. */
 ll_err ll_pipe_partition(const ll_pipe_plan *p, const ll_placement *place, int rank,
                          ll_graph **out);

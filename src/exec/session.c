@@ -100,7 +100,7 @@ static ll_err cut_stages(ll_session *s, const ll_graph *g, int rank)
 {
     const ll_mesh *m = &s->place->mesh;
     if (!s->plan) TRY(plan_stages(s, g, m));
-    s->pipe = ll_pipe_of(s->plan, m, rank, s->arena);
+    s->pipe = ll_pipe_of(s->plan, m, rank, s->span, s->arena);
     return ll_pipe_partition(s->plan, s->place, rank, &s->part);
 }
 
@@ -354,7 +354,8 @@ static ll_err open_parts(ll_session *s)
     return LL_OK;
 }
 
-static ll_err open_session(ll_graph *g, const ll_session_opts *opts, bool wide, ll_session **out)
+static ll_err open_session(ll_graph *g, const ll_session_opts *opts, bool wide, ll_pipe_span span,
+                           ll_session **out)
 {
     *out = NULL;
     ll_session *s = (ll_session *)calloc(1, sizeof *s);
@@ -362,6 +363,7 @@ static ll_err open_session(ll_graph *g, const ll_session_opts *opts, bool wide, 
     s->g = g;
     s->opts = *opts;
     s->wide = wide;
+    s->span = span;
     s->arena = ll_arena_new();
     if (!s->opts.precision) s->opts.precision = "f32";
     if (!s->opts.share) s->room.limit = (double)s->opts.memory;
@@ -385,15 +387,77 @@ static bool tells_of_lost_bits(const ll_graph *g)
     return ll_find_result(g, "loss").id || ll_find_result(g, "grad_norm").id;
 }
 
+/* Whether steps of this graph overlap. */
+static ll_err find_overlap(const ll_graph *g, const ll_session_opts *o, bool *out)
+{
+    TRY(ll_pipe_overlaps(g, o->mesh, o->schedule, out));
+    CHECK(
+        !*out || !o->offload, LL_E_ARG,
+        "offload lays aside what one step reads again, and steps of schedule 2bw overlap: use one "
+        "of them");
+    CHECK(!*out || !o->memory, LL_E_ARG,
+          "memory is a limit of stages and schedules whose steps do not overlap: leave it out, or "
+          "use another schedule than 2bw");
+    return LL_OK;
+}
+
+/* What one step leaves for the next must be the same for all programs of them. */
+static ll_err check_carries(const ll_session *s, const ll_session *other)
+{
+    int mine = 0, theirs = 0;
+    for (int i = 0; i < s->p->n_input; i++)
+        mine += s->p->slots[s->p->inputs[i].slot].kind == LL_CARRY;
+    for (int i = 0; i < other->p->n_input; i++) {
+        const ll_slot *x = &other->p->slots[other->p->inputs[i].slot];
+        if (x->kind != LL_CARRY) continue;
+        theirs++;
+        CHECK(ll_program_input(s->p, x->name) >= 0, LL_E_GRAPH, "%s is left by no step", x->name);
+    }
+    CHECK(mine == theirs, LL_E_GRAPH, "%d values are left by a step, and %d found by another", mine,
+          theirs);
+    return LL_OK;
+}
+
+/* The ends of a row of steps that overlap. They work in this session's memory. */
+static ll_err open_ends(ll_session *s)
+{
+    ll_session_opts o = s->opts;
+    CHECK(!s->machine->wait, LL_E_ARG,
+          "machine %s runs no steps that overlap: use machine cpu, or another schedule than 2bw",
+          s->machine->target->name);
+    o.share = s;
+    o.reuse = true;
+    o.delay = false; /* of a graph that has it */
+    TRY(open_session(s->g, &o, s->wide, LL_FIRST_STEP, &s->first));
+    TRY(open_session(s->g, &o, s->wide, LL_LEFT_OVER, &s->rest));
+    ll_err rc = check_carries(s, s->first);
+    return agree(s, rc == LL_OK ? check_carries(s, s->rest) : rc);
+}
+
 ll_err ll_session_open(ll_graph *g, const ll_session_opts *opts, ll_session **out)
 {
-    return open_session(g, opts, opts->exact && !tells_of_lost_bits(g), out);
+    bool overlaps;
+    ll_session_opts o = *opts;
+    *out = NULL;
+    TRY(find_overlap(g, opts, &overlaps));
+    o.delay |= overlaps;
+    /* A step cannot be made again on all bits when the next one has begun: they are taken at once,
+     * and so by who trains the same. */
+    bool wide = opts->exact && (o.delay || !tells_of_lost_bits(g));
+    TRY(open_session(g, &o, wide, overlaps ? LL_ANY_STEP : LL_WHOLE_STEP, out));
+    ll_err rc = overlaps ? open_ends(*out) : LL_OK;
+    if (rc == LL_OK) return LL_OK;
+    ll_session_close(*out);
+    *out = NULL;
+    return ll_frame(rc, __FILE__, __LINE__, __func__);
 }
 
 void ll_session_close(ll_session *s)
 {
     if (!s) return;
     ll_session_close(s->more);
+    ll_session_close(s->first);
+    ll_session_close(s->rest);
     ll_exec_close(s->e);
     forget(s);
     ll_graph_free(s->late);
@@ -457,6 +521,8 @@ ll_err ll_session_set(ll_session *s, const char *name, int micro, const void *da
     int slot;
     if (is_elsewhere(s, name)) return LL_OK;
     TRY(find_slot(s, name, bytes, micro, true, &slot));
+    CHECK(!s->ahead || !ll_kind_stays(s->p->slots[slot].kind), LL_E_ARG,
+          "%s is read by a step that is under way: ll_session_settle ends it", name);
     s->given[slot] |= 1ull << (micro % 64);
     const ll_slot *x = &s->p->slots[slot];
     if (bytes == x->bytes && !(x->piece && bytes == whole_bytes(x)))
@@ -470,7 +536,9 @@ ll_err ll_session_set(ll_session *s, const char *name, int micro, const void *da
 ll_err ll_session_get(ll_session *s, const char *name, void *data, size_t bytes)
 {
     int slot = 0;
-    if (s->now && ll_program_input(s->p, name) < 0) s = s->now; /* a result of the last step */
+    bool result = ll_find_result(s->g, name).id;
+    if (!result) TRY(ll_session_settle(s));
+    if (s->now && result) s = s->now; /* of the last step */
     bool elsewhere = is_elsewhere(s, name);
     if (!elsewhere) TRY(find_slot(s, name, bytes, 0, false, &slot));
     const ll_slot *x = &s->p->slots[slot];
@@ -575,7 +643,7 @@ static ll_err open_wide(ll_session *s)
     o.delay = false; /* of a graph that has it */
     if (s->more) return LL_OK;
     size_t before = ll_arena_total();
-    TRY(open_session(s->g, &o, true, &s->more));
+    TRY(open_session(s->g, &o, true, LL_WHOLE_STEP, &s->more));
     const ll_session *w = s->more;
     size_t team = w->team ? ll_team_bytes(w->team) : 0; /* counted by the session that has it */
     s->wide_bytes = ll_exec_bytes(w->e) + ll_exec_comm_bytes(w->e) - team;
@@ -585,7 +653,7 @@ static ll_err open_wide(ll_session *s)
 
 ll_err ll_session_plan_wide(ll_session *s)
 {
-    if (!s->opts.exact) return LL_OK;
+    if (!s->opts.exact || s->wide) return LL_OK;
     TRY(open_wide(s));
     ll_session_close(s->more); /* its graphs take memory too, and it is seldom needed */
     s->more = NULL;
@@ -624,13 +692,54 @@ static ll_err run_wide(ll_session *s)
 static ll_err complete(ll_session *s)
 {
     TRY(ll_exec_wait(s->e));
-    if (s->opts.exact && not_finite(s)) TRY(run_wide(s));
+    if (s->opts.exact && !s->wide && not_finite(s)) TRY(run_wide(s));
     const char *bad = not_finite(s);
     if (bad) TRY(find_culprit(s->now, bad, ll_session_result(s, bad)));
     s->skipped = s->most_norm > 0 && ll_session_result(s, "grad_norm") > s->most_norm;
     if (!s->skipped) TRY(ll_exec_run(s->now->e, LL_UPDATE, s->step));
+    s->told = ++s->step;
+    return LL_OK;
+}
+
+/* Steps that overlap: looks at the results, which are of the step before, then updates. */
+static ll_err complete_late(ll_session *s)
+{
+    TRY(ll_exec_wait(s->now->e));
+    const char *bad = s->now == s->first ? NULL : not_finite(s);
+    CHECK(!bad, LL_E_NUMERIC,
+          "step %llu: %s is %g; where steps overlap, the op that went wrong is not looked for: "
+          "another schedule than 2bw would name it",
+          (unsigned long long)s->step, bad, ll_session_result(s, bad));
+    TRY(ll_exec_run(s->now->e, LL_UPDATE, s->step));
+    s->told = s->now == s->first ? 0 : s->step;
+    return LL_OK;
+}
+
+/* A step while the one before is not over; the first begins a row of them. */
+static ll_err start_late(ll_session *s)
+{
+    s->now = s->ahead ? s : s->first;
+    if (!s->ahead) TRY(copy_inputs(s, s->now->e, s->now->p));
+    TRY(ll_exec_run(s->now->e, LL_MICRO, s->step));
+    return ll_exec_run(s->now->e, LL_REPORT, s->step);
+}
+
+static ll_err finish_late(ll_session *s)
+{
+    TRY(complete_late(s));
+    s->ahead = true;
     s->step++;
     return LL_OK;
+}
+
+ll_err ll_session_settle(ll_session *s)
+{
+    if (!s->ahead) return LL_OK;
+    s->now = s->rest;
+    s->ahead = false;
+    TRY(ll_exec_run(s->now->e, LL_MICRO, s->step));
+    TRY(ll_exec_run(s->now->e, LL_REPORT, s->step));
+    return complete_late(s);
 }
 
 /* Batch data that nobody set would be zeros. */
@@ -653,10 +762,16 @@ static ll_err check_given(ll_session *s)
  * after it is the next one's. */
 ll_err ll_session_start(ll_session *s, double lr)
 {
+    ll_session *other = s->opts.share;
+    if (other) TRY(ll_session_settle(other)); /* it reads that one's parameters */
     s->now = s;
     TRY(check_given(s));
     TRY(set_scalar(s->e, s->p, "lr", lr));
     TRY(set_scalar(s->e, s->p, "t", (double)s->step + 1));
+    if (s->first) {
+        TRY(start_late(s));
+        return s->machine->wait ? LL_OK : finish_late(s);
+    }
     TRY(ll_exec_run(s->e, LL_MICRO, s->step));
     TRY(ll_exec_run(s->e, LL_REPORT, s->step));
     return s->machine->wait ? LL_OK : complete(s);
@@ -664,7 +779,8 @@ ll_err ll_session_start(ll_session *s, double lr)
 
 ll_err ll_session_finish(ll_session *s)
 {
-    return s->machine->wait ? complete(s) : LL_OK;
+    if (!s->machine->wait) return LL_OK;
+    return s->first ? finish_late(s) : complete(s);
 }
 
 ll_err ll_session_run(ll_session *s, double lr)

@@ -31,6 +31,12 @@ struct ll_session {
     ll_session *more;  /* of exact sums: the same, wide; NULL: was not needed yet */
     int64_t n_wide;    /* steps that it has made */
     size_t wide_bytes; /* that it takes; 0: not known yet */
+    /* Where a pipeline's steps overlap: this session has one that others are before and behind; the
+     * first of them, and what the last one leaves, are these. */
+    ll_pipe_span span;
+    ll_session *first, *rest;
+    bool ahead;        /* a batch is under way whose step is not over */
+    uint64_t told;     /* the step that results are of, from 1 on; 0: none */
     ll_session *now;   /* whose results are the step's: this one, or more; NULL: no step yet */
     uint64_t step;     /* steps done */
     double most_norm;  /* a step whose grad_norm is above it updates nothing; 0: any does */

@@ -6,8 +6,8 @@
 
 const char *ll_kind_name(ll_kind k)
 {
-    static const char *const names[LL_N_KIND] = {"computed", "param", "state",
-                                                 "batch",    "step",  "constant"};
+    static const char *const names[LL_N_KIND] = {"computed", "param",    "state", "batch",
+                                                 "step",     "constant", "carry"};
     return names[k];
 }
 
@@ -234,7 +234,7 @@ void ll_graph_update(ll_graph *g, ll_val input, ll_val next)
 {
     if (!input.id || !next.id || g->err != LL_OK) return;
     const ll_value *a = ll_value_of(g, input), *b = ll_value_of(g, next);
-    if (a->kind != LL_PARAM && a->kind != LL_STATE) {
+    if (!ll_kind_updates(a->kind)) {
         ll_graph_reject(g, "only parameters and state can be updated");
         return;
     }
@@ -391,7 +391,7 @@ ll_err ll_verify(const ll_graph *g)
         CHECK(is_value(g, u->input) && is_value(g, u->next), LL_E_GRAPH, "update %d is no value",
               i);
         const ll_value *a = ll_value_of(g, u->input), *b = ll_value_of(g, u->next);
-        CHECK((a->kind == LL_PARAM || a->kind == LL_STATE) && a->type.dtype == b->type.dtype &&
+        CHECK(ll_kind_updates(a->kind) && a->type.dtype == b->type.dtype &&
                   ll_shape_equal(&a->type.shape, &b->type.shape),
               LL_E_GRAPH, "update %d does not fit what it updates", i);
     }

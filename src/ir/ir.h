@@ -18,13 +18,19 @@ typedef enum ll_kind {
     LL_BATCH,
     LL_STEP,
     LL_CONST,
+    LL_CARRY, /* what a step leaves for the next one: of pipelines whose steps overlap */
     LL_N_KIND
 } ll_kind;
 const char *ll_kind_name(ll_kind k);
 /* Is such an input made when a session opens, and there in every step? */
 static inline bool ll_kind_stays(ll_kind k)
 {
-    return k == LL_PARAM || k == LL_STATE || k == LL_CONST;
+    return k == LL_PARAM || k == LL_STATE || k == LL_CONST || k == LL_CARRY;
+}
+/* Can a step give such an input another value? */
+static inline bool ll_kind_updates(ll_kind k)
+{
+    return k == LL_PARAM || k == LL_STATE || k == LL_CARRY;
 }
 
 /* The elements of a constant, all of them where the input is a part. */
@@ -83,6 +89,7 @@ typedef struct ll_node {
     const char *name; /* scope and op, for people: "block2.conv1.conv2d" */
     int micro;        /* of a pipeline's program: the micro-batch that it is of */
     int action;       /* of it, the action of its rank, from 1 on; 0: none */
+    bool before;      /* of it, of the batch before the step's own */
     ll_origin of;
 } ll_node;
 

@@ -282,8 +282,8 @@ static ll_err parse_input(parser *p, const def *defs, int n_def, const char *wor
     int kind = LL_PARAM;
     while (kind < LL_N_KIND && strcmp(word, ll_kind_name((ll_kind)kind))) kind++;
     if (kind == LL_N_KIND)
-        return ll_scan_fail(&p->s, from,
-                            "want param, state, batch, step, constant or op(, found %s", word);
+        return ll_scan_fail(
+            &p->s, from, "want param, state, batch, step, constant, carry or op(, found %s", word);
     if (n_def != 1) return ll_scan_fail(&p->s, from, "an input is one value, not %d", n_def);
     if (defs->name)
         return ll_scan_fail(&p->s, defs->from, "an input's name belongs after %s", word);

@@ -16,7 +16,7 @@ const ll_op ll_op_accum = {
 };
 
 /* Of a pipeline's program, where each micro-batch has nodes of its own: the same, on the sum so
- * far, whose place it takes. */
+ * far, whose place it takes, where it may. */
 const ll_op ll_op_accum_on = {
     .name = "accum_on",
     .work = LL_WORK_CHAIN,

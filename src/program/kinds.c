@@ -76,13 +76,15 @@ ll_memory_kinds ll_program_kinds(const ll_program *p)
     for (int i = 0; i < p->n_input; i++) {
         const ll_slot *s = &p->slots[p->inputs[i].slot];
         if (s->region == LL_ASIDE) continue;
-        if (s->kind == LL_PARAM)
+        if (s->kind == LL_CARRY)
+            m.other += ll_align64(s->bytes);
+        else if (s->kind == LL_PARAM)
             m.parameters += ll_align64(s->bytes);
         else if (ll_kind_stays(s->kind))
             m.state += ll_align64(s->bytes);
         else
             m.batch += ll_align64(s->bytes * (size_t)(s->kind == LL_BATCH ? p->n_micro : 1));
     }
-    m.other = p->work_bytes - m.gradients;
+    m.other += p->work_bytes - m.gradients;
     return m;
 }

@@ -161,6 +161,7 @@ static ll_err add_instr(ll_program *p, const ll_graph *g, const ll_node *n,
     x->op = n->op->name;
     x->micro = n->micro;
     x->action = n->action;
+    x->before = n->before;
     x->attr = ll_arena_copy(p->arena, n->attr, n->op->attr_size);
     x->n_in = n->n_in;
     x->n_out = n->n_out;
@@ -296,6 +297,7 @@ static void ascend_actions(ll_program *p, const ll_pipe *how)
     ll_pipe *pipe = (ll_pipe *)ll_arena_copy(p->arena, how, sizeof *how);
     pipe->actions = (const ll_action *)ll_arena_copy(p->arena, how->actions,
                                                      sizeof *how->actions * (size_t)how->n_action);
+    pipe->all = NULL, pipe->left = NULL; /* are the plan's */
     p->pipe = pipe;
 }
 

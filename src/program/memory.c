@@ -19,6 +19,7 @@ typedef struct storage {
     int taken;       /* the position of its newest content */
     ll_region region;
     bool adds_up; /* over micro-batches */
+    bool carry;   /* holds what the step before left: free for others when that was read */
 } storage;
 
 typedef struct planner {
@@ -98,21 +99,24 @@ static bool may_overwrite(const planner *p, int u, const ll_node *n, int at, int
 {
     ll_val input = p->g->updates[u].input;
     const storage *s = &p->s[storage_of(p, input)];
-    if (at < p->o->end[LL_REPORT]) return false; /* results are looked at first */
-    if (s->last > at) return false;              /* read later, or taken already */
+    bool carry = ll_value_of(p->g, input)->kind == LL_CARRY;
+    if (at < p->o->end[LL_REPORT] && !carry) return false; /* results are looked at first */
+    if (s->last > at) return false;                        /* read later, or taken already */
     for (int k = 0; k < n->n_in; k++)
         if (storage_of(p, n->in[k]) == storage_of(p, input) && !may_lie_on(p, n, o, k, s->bytes))
             return false;
     return true;
 }
 
-/* A dying operand whose storage result o may take over, or -1. */
-static int dying_operand(const planner *p, const ll_node *n, int at, int o)
+/* A dying operand whose storage result o, wanted until last, may take over, or -1. What the next
+ * step finds is written there when all else is done. */
+static int dying_operand(const planner *p, const ll_node *n, int at, int o, int last)
 {
     size_t bytes = ll_value_bytes(ll_value_of(p->g, n->out[o]));
     for (int k = 0; k < n->n_in; k++) {
         int s = storage_of(p, n->in[k]);
-        if (p->s[s].region != LL_WORK || p->s[s].last != at || p->s[s].bytes != bytes) continue;
+        bool goes = p->s[s].region == LL_WORK || (p->s[s].carry && last < p->o->n);
+        if (!goes || p->s[s].last != at || p->s[s].bytes != bytes) continue;
         if (p->s[s].taken == at) continue; /* by another result of n */
         if (may_lie_on(p, n, o, k, bytes)) return s;
     }
@@ -132,7 +136,7 @@ static void place_results(planner *p, int node, int at)
             s = storage_of(p, p->g->updates[u].input);
             p->s[s].last = p->o->n;
             p->out->in_place[u] = true;
-        } else if ((s = dying_operand(p, n, at, o)) >= 0) {
+        } else if ((s = dying_operand(p, n, at, o, last)) >= 0) {
             p->s[s].last = last;
             p->s[s].taken = at;
         } else
@@ -175,6 +179,7 @@ static void find_storages(planner *p)
         size_t copies = v->kind == LL_BATCH ? (size_t)p->o->n_micro : 1;
         p->out->storage[i] = new_storage(p, copies * ll_value_bytes(v), 0, p->last_use[i],
                                          aside[i] ? LL_ASIDE : LL_PERSISTENT);
+        p->s[p->out->storage[i]].carry = v->kind == LL_CARRY;
     }
     for (int at = 0; at < p->o->n; at++) place_position(p, at);
     for (int i = 0; i < p->n; i++) /* what reads it may run with the last micro-batch alone */

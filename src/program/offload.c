@@ -299,6 +299,7 @@ static void hand_on(writer *w, const ll_node *like)
     ll_node *made = &w->rw.to->nodes[w->rw.to->n_node - 1];
     made->micro = like->micro;
     made->action = like->action;
+    made->before = like->before;
 }
 
 static ll_err write_copy(writer *w, const ll_op *op, ll_val of, const ll_node *like, ll_val *out)

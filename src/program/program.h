@@ -54,8 +54,9 @@ typedef struct ll_instr {
     const void **attrs;         /* of a start: [n_in], for each operand has its own */
     size_t packing, packing_at; /* of a start: its room, and where in the work region */
     const void *attr;
-    int micro;  /* of a pipeline's program: the micro-batch that it is of */
-    int action; /* of it, the action that it runs in, from 1 on; 0: none. They ascend */
+    int micro;   /* of a pipeline's program: the micro-batch that it is of */
+    int action;  /* of it, the action that it runs in, from 1 on; 0: none. They ascend */
+    bool before; /* of it, of the step before: draws that one's random numbers */
     int n_in, n_out;
     int *in, *out;              /* slots */
     size_t scratch, scratch_at; /* bytes, and where from the work region's start on */
@@ -73,11 +74,21 @@ typedef struct ll_binding {
     int slot;
 } ll_binding;
 
+/* What a pipeline's program is of: a step; or, where steps overlap, the first of them, one that
+ * others are before and behind, and what the last one leaves to do. */
+typedef enum ll_pipe_span { LL_WHOLE_STEP, LL_FIRST_STEP, LL_ANY_STEP, LL_LEFT_OVER } ll_pipe_span;
+
 /* What one rank of a pipeline does in a step. */
 typedef struct ll_pipe {
     const ll_action *actions;
     int n_action;
     int slack; /* what an action sends is awaited so many actions later */
+    ll_pipe_span span;
+    /* Where steps overlap: the number of actions after which every rank has done what the batch
+     * before left; and all ranks' actions, by which to know what goes in the next step. */
+    int settled;
+    const ll_pipeline *all;
+    const struct ll_pipe *left; /* of the first step: what the last one leaves, which it begins */
 } ll_pipe;
 
 typedef struct ll_program {

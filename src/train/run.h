@@ -68,6 +68,7 @@ typedef struct ll_run_train {
     bool deterministic; /* the same bits in every run on GPUs too */
     int64_t eval_every, eval_samples, save_every, keep, log_every;
     bool save_beside;
+    bool delay;   /* gradients are of what parameters were a step before */
     double spike; /* of a gradient's norm, above the usual; 0: none is too large */
     const char *spike_action;
     int64_t compare;

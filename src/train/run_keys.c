@@ -118,6 +118,10 @@ static const ll_key keys[] = {
            "scale gradients down to this global norm (0: never)"),
     NUMBER("train.clip_value", train.optim.clip_value, "0", 0, MANY,
            "cut elements of gradients off at this size, before that (0: never)"),
+    BOOL(
+        "train.delay", train.delay, "false",
+        "gradients are of what parameters were a step before, as parallel.schedule 2bw takes them: "
+        "trains serially, or on any mesh, what that trains"),
     NUMBER("train.ema", train.optim.ema, "0", 0, 0.9999999,
            "keep an average of parameters, which validation, eval and predict use: after each step "
            "so many times itself (0: none)"),
@@ -248,7 +252,8 @@ static const ll_key keys[] = {
            "rank has a GPU of its own"),
     TEXT("parallel.schedule", parallel.schedule, "",
          "of axis pipe, how stages take micro-batches: gpipe, 1f1b, interleaved, breadth-first, "
-         "zb-h1, zb-h2, zb-v, dualpipe-v, auto, or a file of a schedule (empty: 1f1b)"),
+         "zb-h1, zb-h2, zb-v, dualpipe-v, auto, 2bw (steps overlap, gradients are a step late: "
+         "train.delay), or a file of a schedule (empty: 1f1b)"),
     INT("parallel.virtual_stages", parallel.virtual_stages, "0", 0, 64,
         "of axis pipe, stages a rank (0: as the schedule wants, one or two)"),
     TEXT("parallel.stages", parallel.stages, "",

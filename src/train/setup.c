@@ -289,6 +289,7 @@ ll_session_opts ll_run_session(const ll_run *r, ll_comm *c, const char *mesh)
                              .overlap = r->parallel.overlap,
                              .sequence = r->parallel.sequence,
                              .recompute = r->parallel.recompute,
+                             .delay = r->train.delay,
                              .conv = r->train.conv,
                              .workspace = r->train.workspace,
                              .memory = (size_t)r->train.memory_bytes,

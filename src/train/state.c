@@ -156,6 +156,7 @@ ll_err ll_session_save(ll_session *s, const char *path)
     LL_OWN(ll_arena) a = ll_arena_new();
     ll_st_tensor *tensors;
     ll_st_part *parts;
+    TRY(ll_session_settle(s));
     int n = ll_session_all_tensors(s, a, &tensors, &parts);
     ll_st_pair step = {"step", ll_arena_printf(a, "%" PRIu64, s->step)};
     ll_st_content x = {

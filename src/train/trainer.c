@@ -175,7 +175,7 @@ static void learn_norm(trainer *t)
 {
     double now = t->r->train.spike > 0 ? ll_session_result(t->s, "grad_norm") : 0;
     t->report->skipped += t->s->skipped;
-    t->report->wide += t->s->now != t->s;
+    t->report->wide += t->s->more && t->s->now == t->s->more;
     if (!t->s->skipped) t->norm = t->norm > 0 ? 0.98 * t->norm + 0.02 * now : now;
 }
 
@@ -196,12 +196,13 @@ static ll_err take_step(trainer *t, int64_t step, ll_train_step *s)
     learn_norm(t);
     if (t->tracer) ll_tracer_note(t->tracer, "step", step + 1, start);
     double seconds = ll_now() - start, batch = (double)t->r->train.batch;
-    double loss = ll_session_result(t->s, "loss");
+    bool told = t->s->told == t->s->step; /* else the next step tells */
+    double loss = told ? ll_session_result(t->s, "loss") : NAN;
     if (t->report->first_step_s == 0) t->report->first_step_s = ll_now() - t->began;
     *s = (ll_train_step){step + 1,
                          t->steps,
                          loss,
-                         ll_session_result(t->s, "grad_norm"),
+                         told ? ll_session_result(t->s, "grad_norm") : NAN,
                          lr,
                          seconds,
                          batch / seconds,
@@ -337,21 +338,105 @@ static ll_err start_shares(trainer *t)
     return LL_OK;
 }
 
-static ll_err loop(trainer *t)
+/* ---- steps that overlap ---- */
+
+/* What the last step was waiting for has come with another, or behind it. */
+static ll_err tell_held(trainer *t)
+{
+    ll_train_step *s = &t->held;
+    t->holds = false;
+    s->loss = ll_session_result(t->s, "loss");
+    s->grad_norm = ll_session_result(t->s, "grad_norm");
+    return LL_OK;
+}
+
+/* As listen, but nobody waits: what is heard is as of a step before. ask: and goes on asking. */
+static ll_err overhear(trainer *t, bool ask)
+{
+    static const ll_coll_opts site = {.site = "signals"};
+    if (t->hearing) TRY(ll_request_wait(t->hearing));
+    if (t->hearing) t->stop = t->heard[0], t->writing = t->heard[1];
+    t->hearing = NULL;
+    if (!ask) return LL_OK;
+    t->heard[0] = caught;
+    t->heard[1] = ll_saver_busy(t->saver);
+    return ll_comm_allreduce_start(t->comm, t->heard, 2, LL_I32, LL_REDUCE_MAX, &site, &t->hearing);
+}
+
+/* Does something follow step `done` that wants it to be over? */
+static bool ends_row(const trainer *t, int64_t done)
+{
+    const ll_run *r = t->r;
+    return done == t->until || t->stop || !ll_saver_idle(t->saver) ||
+           ll_trainer_validation_due(t, done) ||
+           ll_trainer_due(done, r->train.save_every, t->epoch_steps) ||
+           (r->train.compare && done % r->train.compare == 0) ||
+           (t->buddy && done % r->train.buddy == 0);
+}
+
+/* One step in a row of them: what is told is of the one before, until the row ends. */
+static ll_err step_on(trainer *t, int64_t step)
+{
+    ll_train_step now;
+    begin_useful(t);
+    TRY(take_step(t, step, &now));
+    if (t->holds) {
+        TRY(tell_held(t));
+        t->report->steps = t->held.step;
+        TRY(tell_step(t, t->held.step, 1, &t->held));
+    }
+    t->held = now;
+    t->holds = true;
+    bool ends = ends_row(t, step + 1);
+    TRY(overhear(t, !ends));
+    if (!ends && !t->stop) {
+        t->good.useful += ll_now() - t->from_s - t->good.lost[LL_LOSS_DATA];
+        return LL_OK;
+    }
+    TRY(overhear(t, false));
+    TRY(explain(t, ll_session_settle(t->s), now.lr));
+    TRY(tell_held(t));
+    return pass(t, step, step + 1, &t->held);
+}
+
+static ll_err check_row(const trainer *t)
+{
+    CHECK(!t->loose, LL_E_CONFIG,
+          "parallel.schedule 2bw with replicas that part: their parameters are exchanged behind "
+          "steps, which overlap: use parallel.between gradient, or another schedule");
+    CHECK(t->r->train.spike <= 0, LL_E_CONFIG,
+          "train.spike skips a step by its norm, which is known when schedule 2bw has begun the "
+          "next: use train.clip, or another schedule");
+    return LL_OK;
+}
+
+static ll_err loop_row(trainer *t)
+{
+    for (int64_t step = t->first; step < t->until && !t->stop; step++) TRY(step_on(t, step));
+    return LL_OK;
+}
+
+static ll_err loop_steps(trainer *t)
 {
     ll_train_step last = {.lr = NAN, .loss = NAN, .grad_norm = NAN, .saturated = -1};
-    TRY(listen(t));
-    if (out_of_patience(t)) t->report->out_of_patience = true, t->steps = t->until = t->first;
-    if (t->loose && ll_loose_served(t->loose) && t->first < t->until) TRY(start_shares(t));
     int64_t step = t->first, next = t->served ? ll_loose_hand(t->loose)->step : step;
     t->told = ll_now();
     begin_useful(t);
     for (;; step = next, next = t->served ? ll_loose_hand(t->loose)->step : step + 1) {
         TRY(pass(t, step, next, &last));
-        if (next >= t->until || t->stop) break;
+        if (next >= t->until || t->stop) return LL_OK;
         begin_useful(t);
         TRY(take_step(t, next, &last));
     }
+}
+
+static ll_err loop(trainer *t)
+{
+    if (t->s->first) TRY(check_row(t));
+    TRY(listen(t));
+    if (out_of_patience(t)) t->report->out_of_patience = true, t->steps = t->until = t->first;
+    if (t->loose && ll_loose_served(t->loose) && t->first < t->until) TRY(start_shares(t));
+    TRY(t->s->first ? loop_row(t) : loop_steps(t));
     if (t->tracer) TRY(end_trace(t));
     bool saved = t->goes_on && !t->opts->resume_from && !t->in_memory;
     if (t->report->steps > t->first || saved) return LL_OK;

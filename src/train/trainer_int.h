@@ -63,6 +63,12 @@ typedef struct trainer {
     int64_t norm_from;   /* the step that it is known since */
     bool fed;            /* the next step's batch is set already */
     bool served;         /* replicas take shares of batches (server.h) */
+    /* Where a pipeline's steps overlap: the last step, of which results are to come; whether there
+     * is one; what ranks are asking each other meanwhile. */
+    ll_train_step held;
+    bool holds;
+    int32_t heard[2];
+    ll_request *hearing; /* NULL: nothing */
     double sums[3];      /* of those: losses, norms and steps since they were last told */
     double told;         /* when */
     double from_s;       /* when what is useful began, less what was lost to data by then */

@@ -57,6 +57,7 @@ enum { DRAWS = 3 }; /* one may be small by luck; in f64, where mistakes are far 
 static ll_session_opts alone_opts(const verifier *v)
 {
     ll_session_opts o = v->o->session;
+    o.delay |= v->cut->late != NULL; /* as its schedule wants it */
     o.comm = NULL;
     o.mesh = NULL;
     o.zero = 0;
@@ -449,13 +450,15 @@ static ll_err train_alone(verifier *v, int64_t step)
 static ll_err train_cut(verifier *v, int64_t step)
 {
     TRY(v->o->feed(v->o->context, v->cut, step));
-    return ll_session_run(v->cut, v->o->lr);
+    TRY(ll_session_run(v->cut, v->o->lr));
+    return ll_session_settle(v->cut);
 }
 
 static ll_err open_sessions(verifier *v)
 {
-    ll_session_opts o = v->o->session, alone = alone_opts(v);
+    ll_session_opts o = v->o->session;
     TRY(ll_comm_agree(v->c, ll_session_open(v->g, &o, &v->cut)));
+    ll_session_opts alone = alone_opts(v);
     ll_err rc = v->rank == 0 ? ll_session_open(v->g, &alone, &v->alone) : LL_OK;
     TRY(ll_comm_agree(v->c, rc));
     double bytes[2] = {v->alone ? (double)ll_session_bytes(v->alone) : 0,

@@ -27,7 +27,7 @@ static const char *updater(const ll_graph *g, ll_val input)
 static void add_item(verifier *v, item_kind k, const char *name, const char *op, ll_val value)
 {
     item *x = &v->items[v->n_item];
-    const ll_value *made = ll_value_of(v->g, value);
+    const ll_value *made = ll_value_of(v->cut->g, value);
     *x = (item){k, name, op, made->gradient_of, .type = made->type};
     const ll_program *mine = v->cut->p;
     bool result = k == RESULT || k == GRADIENT;
@@ -59,7 +59,7 @@ static ll_err drop_items(verifier *v)
 
 static void list(verifier *v)
 {
-    const ll_graph *g = v->g;
+    const ll_graph *g = v->cut->g; /* with a second version, where gradients are a step late */
     v->items = LL_NEW_ARRAY(v->arena, item, g->n_result + g->n_value + 1);
     for (int pass = 0; pass < 3; pass++)
         for (int i = 0; i < g->n_result; i++) {

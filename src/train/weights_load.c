@@ -361,6 +361,23 @@ static ll_err check(const ll_own_tensors *x, const ll_weights *w, const ll_weigh
     return hold_lines(f, true);
 }
 
+/* Where gradients are a step late, both versions of a parameter begin alike. */
+static ll_err begin_versions(ll_session *s, ll_arena *arena)
+{
+    for (int i = 0; i < s->n_kept && s->late; i++) {
+        const ll_slot *x = &s->p->slots[s->kept[i]];
+        int next = ll_program_input(s->p, ll_arena_printf(arena, "%s" LL_NEXT, x->name));
+        if (next < 0) continue;
+        CHECK(
+            ll_shape_equal(&x->type.shape, &s->p->slots[next].type.shape), LL_E_SHARD,
+            "weights of others with gradients a step late: both versions of %s want to lie alike: "
+            "use zero 0 or 3",
+            x->name);
+        memcpy(ll_exec_data(s->e, next, 0), ll_exec_data(s->e, s->kept[i], 0), x->bytes);
+    }
+    return LL_OK;
+}
+
 ll_err ll_weights_load(ll_session *s, const ll_weights_from *from, ll_arena *arena,
                        const char **note)
 {
@@ -374,6 +391,7 @@ ll_err ll_weights_load(ll_session *s, const ll_weights_from *from, ll_arena *are
         rc = ll_ranks_agree(c, read_all(&f));
         *note = note_of(&f, from->map && *from->map);
         s->step = 0;
+        if (rc == LL_OK) rc = ll_ranks_agree(c, begin_versions(s, arena));
         if (rc == LL_OK) rc = ll_ranks_agree(c, ll_session_loaded(s));
     }
     ll_map_close(f.map);

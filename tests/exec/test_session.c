@@ -518,7 +518,8 @@ static void test_delay(void **state)
             MUST(ll_session_set(plain, names[i], 0, w[0][i], 4 * (size_t)sizes[i]));
         MUST(ll_session_run(plain, 0.5));
         MUST(ll_session_run(late, 0.5));
-        assert_true(fabs(ll_session_result(plain, "loss") - ll_session_result(late, "loss")) < 1e-6);
+        assert_true(fabs(ll_session_result(plain, "loss") - ll_session_result(late, "loss")) <
+                    1e-6);
         for (int i = 0; i < WEIGHTS; i++) {
             char next[32];
             snprintf(next, sizeof next, "%s.next", names[i]);

@@ -77,6 +77,7 @@ static void test_schedules(void **state)
     char settings[200];
     for (int s = 0; ll_pipeline_name(s); s++)
         for (int m = 0; m < (p == 2 ? 4 : 3); m++) {
+            if (micros[m] == 1 && !strcmp(ll_pipeline_name(s), "2bw")) continue; /* no overlap */
             int model = (s + m + p) % MODELS;
             bool exact = (s + m / 2 + p) % 2, twice = model == SQUEEZENET && micros[m] > 2;
             snprintf(settings, sizeof settings, "parallel.mesh=pipe=%d parallel.schedule=%s%s", p,

@@ -59,13 +59,14 @@ static void accumulate(const void *call, int64_t from, int64_t to)
 {
     const ll_kcall *c = (const ll_kcall *)call;
     const float *x = (const float *)c->in[0].data;
+    const float *sum = (const float *)(c->n_in > 1 ? c->in[1].data : c->out[0].data);
     float *y = (float *)c->out[0].data, by = 1.0f / (float)c->n_micro;
     if (c->micro == 0) {
 #pragma omp simd
         for (int64_t i = from; i < to; i++) y[i] = by * x[i];
     } else {
 #pragma omp simd
-        for (int64_t i = from; i < to; i++) y[i] += by * x[i];
+        for (int64_t i = from; i < to; i++) y[i] = sum[i] + by * x[i];
     }
 }
 
@@ -73,13 +74,14 @@ static void accumulate_f64(const void *call, int64_t from, int64_t to)
 {
     const ll_kcall *c = (const ll_kcall *)call;
     const double *x = (const double *)c->in[0].data;
+    const double *sum = (const double *)(c->n_in > 1 ? c->in[1].data : c->out[0].data);
     double *y = (double *)c->out[0].data, n = (double)c->n_micro;
     if (c->micro == 0) {
 #pragma omp simd
         for (int64_t i = from; i < to; i++) y[i] = x[i] / n;
     } else {
 #pragma omp simd
-        for (int64_t i = from; i < to; i++) y[i] += x[i] / n;
+        for (int64_t i = from; i < to; i++) y[i] = sum[i] + x[i] / n;
     }
 }
 

@@ -51,23 +51,24 @@ LL_EW(X)
 #undef X
 
 template <class A, class B>
-static __global__ void add_mean(const A *x, B *y, int64_t n, float by, bool first)
+static __global__ void add_mean(const A *x, const B *sum, B *y, int64_t n, float by, bool first)
 {
     typedef typename sum_of<B>::type S;
     GRID_STRIDE(i, n)
     {
         S v = (S)to_float(x[i]) * (S)by;
-        y[i] = from_float<B>::of(first ? v : (S)to_float(y[i]) + v);
+        y[i] = from_float<B>::of(first ? v : (S)to_float(sum[i]) + v);
     }
 }
 
-static __global__ void add_mean_wide(const uint4 *x, uint4 *y, int64_t n, float by, bool first)
+static __global__ void add_mean_wide(const uint4 *x, const uint4 *sum, uint4 *y, int64_t n,
+                                     float by, bool first)
 {
     GRID_STRIDE(i, n)
     {
         float v[4], w[4];
         wide<float>::unpack(x[i], v);
-        if (!first) wide<float>::unpack(y[i], w);
+        if (!first) wide<float>::unpack(sum[i], w);
 #pragma unroll
         for (int k = 0; k < 4; k++) v[k] = v[k] * by + (first ? 0.f : w[k]);
         y[i] = wide<float>::pack(v);
@@ -76,14 +77,15 @@ static __global__ void add_mean_wide(const uint4 *x, uint4 *y, int64_t n, float 
 
 static ll_err accum(const ll_kcall *c)
 {
-    const ll_tensor *x = &c->in[0], *y = &c->out[0];
+    const ll_tensor *x = &c->in[0], *y = &c->out[0], *sum = c->n_in > 1 ? &c->in[1] : y;
     int64_t n = ll_numel(&x->shape);
     float by = 1.f / (float)c->n_micro;
     if (x->dtype == LL_F32 && y->dtype == LL_F32 && n % 4 == 0)
-        return launch_each(c, n / 4, add_mean_wide, x->data, y->data, n / 4, by, c->micro == 0);
-    return with_floats(x->dtype, y->dtype, [&](auto a, auto b) -> ll_err {
-        return launch_each(c, n, add_mean<decltype(a), decltype(b)>, x->data, y->data, n, by,
+        return launch_each(c, n / 4, add_mean_wide, x->data, sum->data, y->data, n / 4, by,
                            c->micro == 0);
+    return with_floats(x->dtype, y->dtype, [&](auto a, auto b) -> ll_err {
+        return launch_each(c, n, add_mean<decltype(a), decltype(b)>, x->data, sum->data, y->data, n,
+                           by, c->micro == 0);
     });
 }
 

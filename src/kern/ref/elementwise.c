@@ -76,10 +76,10 @@ ll_err fused_ref(const ll_kcall *c)
 ll_kernel accum_ref;
 ll_err accum_ref(const ll_kcall *c)
 {
-    const ll_tensor *x = &c->in[0], *y = &c->out[0];
+    const ll_tensor *x = &c->in[0], *y = &c->out[0], *sum = c->n_in > 1 ? &c->in[1] : y;
     int64_t n = ll_numel(&x->shape);
     for (int64_t i = 0; i < n; i++) {
-        double old = c->micro == 0 ? 0 : ll_load(y->data, y->dtype, i);
+        double old = c->micro == 0 ? 0 : ll_load(sum->data, y->dtype, i);
         ll_store(y->data, y->dtype, i, old + ll_load(x->data, x->dtype, i) / c->n_micro);
     }
     return LL_OK;

@@ -1,0 +1,292 @@
+/* mpi: 2 3 4
+ * Steps of a pipeline that overlap (schedule 2bw) train what one process trains with gradients a
+ * step late: losses, norms and both versions of every parameter, to the bit where sums are exact;
+ * wherever the row of steps is broken, and from checkpoints on. */
+#include "train/ranks.h"
+#include "train/setup.h"
+#include "train/state.h"
+#include "no_error.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+static ll_comm *comm;
+static char folder[64];
+
+enum { MLP, GPT, RESNET, MODELS };
+static const char *const models[MODELS] = {
+    "model: {name: mlp, image: 9, width: 37, depth: 9}\ntrain: {optimizer: adamw",
+    "model: {name: gpt, layers: 3, width: 24, heads: 6, seq: 13, vocab: 53}\n"
+    "train: {optimizer: adamw",
+    "model: {name: resnet18, image: 9, channels: 2, classes: 7, width: 4}\n"
+    "train: {optimizer: momentum"};
+
+static ll_run *run_of(int model, int n_micro, const char *settings)
+{
+    ll_run *r;
+    char text[512], word[128];
+    snprintf(text, sizeof text, "%s, threads: 1, batch: %d, micro_batch: 4}\n", models[model],
+             4 * n_micro);
+    no_error(ll_run_parse(text, strlen(text), "test", &r));
+    for (int n = 0; sscanf(settings, " %127s%n", word, &n) == 1; settings += n)
+        no_error(ll_run_set(r, word));
+    no_error(ll_run_finish(r));
+    return r;
+}
+
+static ll_session *open_in(ll_comm *c, const char *mesh, const ll_run *r, ll_graph **g)
+{
+    ll_session *s;
+    ll_session_opts o = ll_run_session(r, c, mesh);
+    if (!*mesh) o.schedule = NULL, o.zero = 0, o.delay = true, o.recompute = NULL;
+    no_error(ll_run_graph(r, r->train.batch / ll_run_micro_batches(r), &r->train.optim, g));
+    no_error(ll_session_open(*g, &o, &s));
+    return s;
+}
+
+/* A step on batch data that is a function of its number alone. */
+static void train(ll_session *s, const ll_graph *g, const ll_run *r, int64_t step)
+{
+    int n = (int)ll_run_micro_batches(r);
+    for (int m = 0; m < n; m++)
+        for (int i = 1; i < g->n_value; i++) {
+            const ll_value *v = &g->values[i];
+            if (!ll_is_batch(v)) continue;
+            size_t bytes = ll_tensor_bytes(v->type.dtype, &v->type.shape);
+            void *x = malloc(bytes);
+            ll_run_random(r, 7, (uint64_t)(step * n + m) * 64 + (uint64_t)i, v->type.dtype,
+                          ll_numel(&v->type.shape), x);
+            no_error(ll_session_set(s, v->name, m, x, bytes));
+            free(x);
+        }
+    no_error(ll_session_run(s, 0.01 / (double)(step + 1)));
+}
+
+static void near(double a, double b, bool exact, const char *what, const char *settings)
+{
+    if (exact ? a != b : !(fabs(a - b) <= 2e-5 * (1e-3 + fabs(b))))
+        fail_msg("%s: %s is %.9g, serially %.9g", settings, what, a, b);
+}
+
+static const char *const told[] = {"loss", "grad_norm"};
+
+/* Every parameter and state, whole. */
+static void compare(ll_session *s, ll_session *alone, bool exact, const char *settings)
+{
+    for (int i = 0; i < alone->n_kept; i++) {
+        const ll_slot *x = &alone->p->slots[alone->kept[i]];
+        int64_t n = ll_numel(&x->type.shape);
+        float *a = malloc(x->bytes + 4), *b = malloc(x->bytes + 4);
+        no_error(ll_session_get(s, x->name, a, x->bytes));
+        no_error(ll_session_get(alone, x->name, b, x->bytes));
+        double diff = 0, size = 0;
+        for (int64_t k = 0; k < n; k++) {
+            diff += pow((double)a[k] - (double)b[k], 2);
+            size += pow((double)b[k], 2);
+        }
+        if (exact ? memcmp(a, b, x->bytes) != 0 : !(sqrt(diff) <= 1e-4 * sqrt(size) + 1e-5))
+            fail_msg("%s: %s differs by %g of %g", settings, x->name, sqrt(diff), sqrt(size));
+        free(a);
+        free(b);
+    }
+}
+
+/* breaks: steps behind which the row ends, as bits. */
+static void check(int model, int n_micro, const char *settings, int steps, unsigned breaks)
+{
+    ll_graph *g, *h;
+    ll_run *r = run_of(model, n_micro, settings);
+    bool exact = r->parallel.exact;
+    double want[16][2];
+    ll_session *alone = open_in(NULL, "", r, &h);
+    ll_session *s = open_in(comm, r->parallel.mesh, r, &g);
+    assert_non_null(s->first);
+    for (int t = 0; t < steps; t++) {
+        train(alone, h, r, t);
+        train(s, g, r, t);
+        for (int k = 0; k < 2; k++) want[t][k] = ll_session_result(alone, told[k]);
+        int of = (int)s->told; /* the step before, unless this one is a row's first */
+        assert_int_equal(of, t && !(breaks >> (t - 1) & 1) ? t : 0);
+        for (int k = 0; of && k < 2; k++)
+            near(ll_session_result(s, told[k]), want[of - 1][k], exact, told[k], settings);
+        if (!(breaks >> t & 1) && t < steps - 1) continue;
+        no_error(ll_session_settle(s));
+        assert_int_equal(s->told, t + 1);
+        for (int k = 0; k < 2; k++)
+            near(ll_session_result(s, told[k]), want[t][k], exact, told[k], settings);
+        compare(s, alone, exact, settings);
+    }
+    if (ll_comm_rank(comm) == 0)
+        print_message("%-9s %d micro-batches, %s: loss %.6f\n", r->model.name, n_micro, settings,
+                      want[steps - 1][0]);
+    ll_session_close(s);
+    ll_session_close(alone);
+    ll_graph_free(g);
+    ll_graph_free(h);
+    ll_run_free(r);
+}
+
+static const struct {
+    int ranks, model, n_micro;
+    const char *settings;
+} all[] = {
+    {2, MLP, 2, "parallel.mesh=pipe=2 parallel.exact=true"},
+    {2, MLP, 5, "parallel.mesh=pipe=2"},
+    {2, GPT, 4, "parallel.mesh=pipe=2 parallel.exact=true train.clip=0.5"},
+    {2, GPT, 3, "parallel.mesh=pipe=2 model.dropout=100"},
+    {2, GPT, 3, "parallel.mesh=pipe=2 model.dropout=100 parallel.exact=true"},
+    {2, RESNET, 3, "parallel.mesh=pipe=2 parallel.exact=true train.clip=0.5"},
+    {2, GPT, 3, "parallel.mesh=pipe=2 parallel.recompute=full parallel.exact=true"},
+    {3, MLP, 3, "parallel.mesh=pipe=3 train.clip=0.5"},
+    {3, GPT, 2, "parallel.mesh=pipe=3 parallel.exact=true"}, /* fewer than ranks */
+    {3, GPT, 7, "parallel.mesh=pipe=3 parallel.exact=true train.optimizer=lamb train.clip=0.1"},
+    {3, RESNET, 4, "parallel.mesh=pipe=3 parallel.exact=true"},
+    {4, MLP, 8, "parallel.mesh=pipe=4 parallel.exact=true"},
+    {4, GPT, 4, "parallel.mesh=pipe=4 train.clip=0.5"},
+    {4, GPT, 5, "parallel.mesh=pipe=4 parallel.exact=true train.clip=0.5"},
+    {4, GPT, 3, "parallel.mesh=pipe=2,data=2 parallel.exact=true"},
+    {4, GPT, 3, "parallel.mesh=data=2,pipe=2 train.clip=0.5"},
+    {4, GPT, 2, "parallel.mesh=pipe=2,tensor=2 parallel.exact=true"},
+    {4, GPT, 3, "parallel.mesh=pipe=2,data=2 parallel.zero=1 parallel.exact=true"},
+    {4, GPT, 3, "parallel.mesh=pipe=2,data=2 parallel.zero=2"},
+    {4, GPT, 3, "parallel.mesh=pipe=2,data=2 parallel.zero=3 parallel.exact=true"},
+    {4, RESNET, 2, "parallel.mesh=pipe=2,height=2 parallel.exact=true"},
+};
+
+static void test_all(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        char settings[256];
+        if (all[i].ranks != ll_comm_size(comm)) continue;
+        snprintf(settings, sizeof settings, "%s parallel.schedule=2bw", all[i].settings);
+        check(all[i].model, all[i].n_micro, settings, 6, i % 2 ? 0 : 1u << 2);
+    }
+}
+
+static const char *path_of(const char *name)
+{
+    static char path[2][128];
+    static int at;
+    at = !at;
+    snprintf(path[at], sizeof path[at], "%s-%s", folder, name);
+    return path[at];
+}
+
+/* Loads (NULL: begins), does steps from..to-1 and saves; with exact sums. */
+static void go_on(const char *mesh, const char *from, int first, int to, const char *file)
+{
+    ll_graph *g;
+    char settings[200];
+    snprintf(settings, sizeof settings, "%s%s parallel.exact=true train.clip=0.5 %s",
+             *mesh ? "parallel.mesh=" : "", mesh, *mesh ? "parallel.schedule=2bw" : "");
+    ll_run *r = run_of(GPT, 4, settings);
+    if (*mesh || ll_comm_rank(comm) == 0) {
+        ll_session *s = open_in(*mesh ? comm : NULL, mesh, r, &g);
+        if (from) no_error(ll_session_load(s, path_of(from)));
+        for (int t = first; t < to; t++) train(s, g, r, t);
+        no_error(ll_session_save(s, path_of(file)));
+        ll_session_close(s);
+        ll_graph_free(g);
+    }
+    ll_run_free(r);
+    no_error(ll_comm_barrier(comm));
+}
+
+static void same_bytes(const char *a, const char *b)
+{
+    if (ll_comm_rank(comm) != 0) return;
+    FILE *f = fopen(path_of(a), "rb"), *h = fopen(path_of(b), "rb");
+    assert_true(f && h);
+    for (int x = 0, y, n = 0; x != EOF; n++) {
+        x = getc(f);
+        y = getc(h);
+        if (x != y) fail_msg("%s and %s differ at byte %d", a, b, n);
+    }
+    fclose(f);
+    fclose(h);
+}
+
+/* A checkpoint has both versions, and is the serial one; who goes on from it gets the same bits. */
+static void test_checkpoints(void **state)
+{
+    (void)state;
+    char mesh[16];
+    snprintf(mesh, sizeof mesh, "pipe=%d", ll_comm_size(comm));
+    go_on("", NULL, 0, 3, "serial3");
+    go_on("", "serial3", 3, 6, "serial6");
+    go_on(mesh, NULL, 0, 3, "pipe3");
+    same_bytes("pipe3", "serial3");
+    go_on(mesh, "pipe3", 3, 6, "pipe6");
+    same_bytes("pipe6", "serial6");
+    go_on(mesh, NULL, 0, 6, "row6");
+    same_bytes("row6", "serial6");
+    go_on("", "pipe3", 3, 6, "back6");
+    same_bytes("back6", "serial6");
+}
+
+/* A parameter is not set, and a schedule not taken, that would train something else. */
+static void test_refused(void **state)
+{
+    (void)state;
+    static const struct {
+        int n_micro;
+        const char *settings, *why;
+    } wrong[] = {{1, "", "2 micro-batches or more"},
+                 {4, "train.memory=1GiB", "another schedule than 2bw"},
+                 {4, "parallel.virtual_stages=2", "a stage a rank"}};
+    char settings[200];
+    ll_graph *g;
+    ll_session *s;
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        snprintf(settings, sizeof settings, "parallel.mesh=pipe=%d parallel.schedule=2bw %s",
+                 ll_comm_size(comm), wrong[i].settings);
+        ll_run *r = run_of(GPT, wrong[i].n_micro, settings);
+        ll_session_opts o = ll_run_session(r, comm, r->parallel.mesh);
+        no_error(ll_run_graph(r, 4, &r->train.optim, &g));
+        assert_int_not_equal(ll_session_open(g, &o, &s), LL_OK);
+        if (!strstr(ll_error_text(), wrong[i].why)) fail_msg("%s: %s", settings, ll_error_text());
+        ll_graph_free(g);
+        ll_run_free(r);
+    }
+    snprintf(settings, sizeof settings, "parallel.mesh=pipe=%d parallel.schedule=2bw",
+             ll_comm_size(comm));
+    ll_run *r = run_of(GPT, 4, settings);
+    s = open_in(comm, r->parallel.mesh, r, &g);
+    train(s, g, r, 0);
+    const ll_slot *x = &s->p->slots[s->kept[0]];
+    float *w = calloc(1, x->bytes);
+    assert_int_equal(ll_session_set(s, x->name, 0, w, x->bytes), LL_E_ARG);
+    assert_non_null(strstr(ll_error_text(), "ll_session_settle"));
+    no_error(ll_session_settle(s));
+    no_error(ll_session_set(s, x->name, 0, w, x->bytes));
+    free(w);
+    ll_session_close(s);
+    ll_graph_free(g);
+    ll_run_free(r);
+}
+
+int main(void)
+{
+    if (ll_comm_open(&(ll_comm_opts){.timeout_s = 60, .table = ""}, &comm) != LL_OK) {
+        fprintf(stderr, "%s\n", ll_error_text());
+        return 1;
+    }
+    snprintf(folder, sizeof folder, "/tmp/ll-2bw-%d", (int)getpid());
+    if (ll_ranks_share(comm, folder, sizeof folder) != LL_OK) return 1;
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_all),
+                                       cmocka_unit_test(test_checkpoints),
+                                       cmocka_unit_test(test_refused)};
+    int rc = cmocka_run_group_tests(tests, NULL, NULL);
+    char command[128];
+    snprintf(command, sizeof command, "rm -rf %s-*", folder);
+    if (ll_comm_rank(comm) == 0 && system(command)) rc = 1;
+    ll_comm_close(comm);
+    return rc;
+}
