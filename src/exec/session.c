@@ -440,7 +440,7 @@ ll_err ll_session_open(ll_graph *g, const ll_session_opts *opts, ll_session **ou
     ll_session_opts o = *opts;
     *out = NULL;
     TRY(find_overlap(g, opts, &overlaps));
-    o.delay |= overlaps;
+    o.delay = overlaps || (o.delay && g->n_update); /* of what trains */
     /* A step cannot be made again on all bits when the next one has begun: they are taken at once,
      * and so by who trains the same. */
     bool wide = opts->exact && (o.delay || !tells_of_lost_bits(g));

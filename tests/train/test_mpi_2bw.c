@@ -166,7 +166,7 @@ static void test_all(void **state)
         char settings[256];
         if (all[i].ranks != ll_comm_size(comm)) continue;
         snprintf(settings, sizeof settings, "%s parallel.schedule=2bw", all[i].settings);
-        check(all[i].model, all[i].n_micro, settings, 6, i % 2 ? 0 : 1u << 2);
+        check(all[i].model, all[i].n_micro, settings, 4, i % 2 ? 0 : 1u << 1);
     }
 }
 
@@ -219,16 +219,16 @@ static void test_checkpoints(void **state)
     (void)state;
     char mesh[16];
     snprintf(mesh, sizeof mesh, "pipe=%d", ll_comm_size(comm));
-    go_on("", NULL, 0, 3, "serial3");
-    go_on("", "serial3", 3, 6, "serial6");
-    go_on(mesh, NULL, 0, 3, "pipe3");
-    same_bytes("pipe3", "serial3");
-    go_on(mesh, "pipe3", 3, 6, "pipe6");
-    same_bytes("pipe6", "serial6");
-    go_on(mesh, NULL, 0, 6, "row6");
-    same_bytes("row6", "serial6");
-    go_on("", "pipe3", 3, 6, "back6");
-    same_bytes("back6", "serial6");
+    go_on("", NULL, 0, 2, "serial2");
+    go_on("", "serial2", 2, 4, "serial4");
+    go_on(mesh, NULL, 0, 2, "pipe2");
+    same_bytes("pipe2", "serial2");
+    go_on(mesh, "pipe2", 2, 4, "pipe4");
+    same_bytes("pipe4", "serial4");
+    go_on(mesh, NULL, 0, 4, "row4");
+    same_bytes("row4", "serial4");
+    go_on("", "pipe2", 2, 4, "back4");
+    same_bytes("back4", "serial4");
 }
 
 /* A parameter is not set, and a schedule not taken, that would train something else. */
