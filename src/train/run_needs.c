@@ -70,7 +70,7 @@ ll_err ll_run_check_needs(const ll_run *r)
         const char *is = ll_run_value(r, key, a), *it = ll_run_value(r, of, a);
         const char *none = ll_run_value(usual, key, a);
         if (!strcmp(is, none)) continue;
-        /* A file's settings of what --set has put something else in the place of: they go with it. */
+        /* A file's settings of what --set has replaced go with it. */
         bool replaced = is_set_by_hand(r, of) && !is_set_by_hand(r, key);
         if (replaced) continue;
         LL_WANT(r, key, words || strcmp(it, ll_run_value(usual, of, a)),

@@ -394,7 +394,7 @@ static ll_err step_on(trainer *t, int64_t step)
         return LL_OK;
     }
     TRY(overhear(t, false));
-    TRY(explain(t, ll_session_settle(t->s), now.lr));
+    TRY(explain(t, ll_session_settle(t->s), step, now.lr));
     TRY(tell_held(t));
     return pass(t, step, step + 1, &t->held);
 }

@@ -1,0 +1,316 @@
+/* session_step.c: a session's data, in and out, and its steps.
+ *
+ * A step is: every micro-batch, then what results need, then a look at them, then the update. A
+ * loss or gradient that is not finite stops the step before parameters change; the step is then
+ * run again node by node on the same data to name the first op that went wrong. */
+#include "exec/session.h"
+
+#include <math.h>
+
+static size_t whole_bytes(const ll_slot *x)
+{
+    return x->piece ? (size_t)ll_numel(&x->piece->whole) * ll_dtype_bytes(x->type.dtype) : x->bytes;
+}
+
+/* Of dimension 0 what this rank holds, of the others all. */
+static ll_piece rows_piece(const ll_slot *x)
+{
+    ll_piece p = *x->piece;
+    if (p.whole.n) p.whole.d[0] = x->type.shape.d[0];
+    p.at[0] = 0;
+    return p;
+}
+
+static size_t rows_bytes(const ll_slot *x)
+{
+    if (!x->piece) return x->bytes;
+    ll_piece p = rows_piece(x);
+    return (size_t)ll_numel(&p.whole) * ll_dtype_bytes(x->type.dtype);
+}
+
+/* An input that another stage of the pipeline has. */
+static bool is_elsewhere(const ll_session *s, const char *name)
+{
+    return s->pipe && ll_program_input(s->p, name) < 0 && ll_program_result(s->p, name) < 0 &&
+           ll_find(s->g, name).id;
+}
+
+static ll_err find_slot(const ll_session *s, const char *name, size_t bytes, int micro, bool set,
+                        int *slot)
+{
+    *slot = ll_program_input(s->p, name);
+    if (*slot < 0) *slot = ll_program_result(s->p, name);
+    CHECK(*slot >= 0, LL_E_ARG, "the graph has no input or result named %s", name);
+    const ll_slot *x = &s->p->slots[*slot];
+    char shape[LL_SHAPE_TEXT];
+    CHECK(bytes == x->bytes || bytes == whole_bytes(x) || (set && bytes == rows_bytes(x)), LL_E_ARG,
+          "%s is %s%s, %zu bytes; %zu were given", name, ll_dtype_name(x->type.dtype),
+          ll_shape_print(&x->type.shape, shape), x->bytes, bytes);
+    CHECK(micro >= 0 && micro < (x->kind == LL_BATCH ? s->p->n_micro : 1), LL_E_ARG,
+          "%s has no micro-batch %d", name, micro);
+    return LL_OK;
+}
+
+ll_err ll_session_set(ll_session *s, const char *name, int micro, const void *data, size_t bytes)
+{
+    int slot;
+    if (is_elsewhere(s, name)) return LL_OK;
+    TRY(find_slot(s, name, bytes, micro, true, &slot));
+    CHECK(!s->ahead || !ll_kind_stays(s->p->slots[slot].kind), LL_E_ARG,
+          "%s is read by a step that is under way: ll_session_settle ends it", name);
+    s->given[slot] |= 1ull << (micro % 64);
+    const ll_slot *x = &s->p->slots[slot];
+    if (bytes == x->bytes && !(x->piece && bytes == whole_bytes(x)))
+        return ll_exec_put(s->e, slot, micro, data);
+    void *to = ll_exec_data(s->e, slot, micro);
+    ll_piece rows = bytes == whole_bytes(x) ? *x->piece : rows_piece(x);
+    ll_piece_cut(&x->type, &rows, data, to);
+    return ll_exec_changed(s->e, slot);
+}
+
+ll_err ll_session_get(ll_session *s, const char *name, void *data, size_t bytes)
+{
+    int slot = 0;
+    bool result = ll_find_result(s->g, name).id;
+    if (!result) TRY(ll_session_settle(s));
+    if (s->now && result) s = s->now; /* of the last step */
+    bool elsewhere = is_elsewhere(s, name);
+    if (!elsewhere) TRY(find_slot(s, name, bytes, 0, false, &slot));
+    const ll_slot *x = &s->p->slots[slot];
+    ll_val v = s->team ? ll_find(s->place->g, name) : (ll_val){0};
+    if (v.id && (elsewhere || bytes == whole_bytes(x))) {
+        const ll_layout *l = &s->place->made[v.id];
+        const ll_type *whole = &ll_value_of(s->place->g, v)->type;
+        /* Of several that hold the same piece the first speaks. */
+        bool first =
+            ll_mesh_member(&s->place->mesh, ll_session_copies(s, l), ll_team_rank(s->team)) == 0;
+        return ll_team_collect(s->team, l, whole,
+                               elsewhere || !first ? NULL : ll_exec_data(s->e, slot, 0), data);
+    }
+    if (bytes) memcpy(data, ll_exec_data(s->e, slot, 0), bytes);
+    return LL_OK;
+}
+
+double ll_session_result(ll_session *s, const char *name)
+{
+    if (s->now) s = s->now;
+    int slot = ll_program_result(s->p, name);
+    if (slot >= 0 && s->p->slots[slot].type.shape.n == 0) return ll_exec_scalar(s->e, slot);
+    ll_err rc = RAISE(LL_E_ARG,
+                      slot < 0 ? "the graph has no result %s"
+                               : "result %s is no scalar: "
+                                 "ll_session_get has it",
+                      name);
+    return rc == LL_OK ? 0 : NAN;
+}
+
+static ll_err set_scalar(ll_exec *e, const ll_program *p, const char *name, double v)
+{
+    int slot = ll_program_input(p, name);
+    double room;
+    if (slot < 0 || p->slots[slot].kind != LL_STEP) return LL_OK;
+    ll_store(&room, p->slots[slot].type.dtype, 0, v);
+    return ll_exec_put(e, slot, 0, &room);
+}
+
+/* Copies batch data and per-step scalars to the program that looks for the culprit. */
+static ll_err copy_inputs(const ll_session *s, ll_exec *to, const ll_program *p)
+{
+    for (int i = 0; i < p->n_input; i++) {
+        int a = ll_program_input(s->p, p->inputs[i].name), b = p->inputs[i].slot;
+        if (a < 0 || ll_kind_stays(p->slots[b].kind)) continue;
+        TRY(ll_exec_read(s->e, a, ll_exec_data(to, b, 0)));
+        TRY(ll_exec_changed(to, b));
+    }
+    return LL_OK;
+}
+
+static ll_err run_until_bad(const ll_session *s, ll_exec *e)
+{
+    TRY(ll_exec_run_checked(e, LL_MICRO, s->step));
+    return ll_exec_run_checked(e, LL_REPORT, s->step);
+}
+
+/* The step once more, node by node, in the memory of the one that failed where it fits. */
+static ll_err run_again(ll_session *s, const ll_program *p)
+{
+    ll_exec *e;
+    ll_exec_opts o = ll_session_exec_opts(s);
+    o.share = s->e;
+    o.reuse = true;
+    TRY(ll_exec_open(p, &o, &e));
+    ll_err rc = copy_inputs(s, e, p);
+    if (rc == LL_OK) rc = run_until_bad(s, e);
+    ll_exec_close(e);
+    return rc;
+}
+
+/* Names the first op whose result is not finite. */
+static ll_err find_culprit(ll_session *s, const char *what, double value)
+{
+    ll_program *p = NULL;
+    ll_err rc = ll_session_lower(s, true, &p);
+    if (rc == LL_OK) rc = run_again(s, p);
+    ll_program_free(p);
+    if (rc == LL_E_COMM) return rc;
+    const char *found = rc == LL_OK          ? "every single op is finite when run again by itself"
+                        : rc == LL_E_NUMERIC ? "the first op that went wrong: "
+                                             : "which op went wrong could not be found out: ";
+    FAIL(LL_E_NUMERIC, "step %llu: %s is %g; %s%s", (unsigned long long)s->step + 1, what, value,
+         found, rc == LL_OK ? "" : ll_error_message());
+}
+
+/* A result that is not finite; NULL: none. */
+static const char *not_finite(ll_session *s)
+{
+    static const char *const watched[] = {"loss", "grad_norm"};
+    for (int i = 0; i < 2; i++)
+        if (ll_program_result(s->p, watched[i]) >= 0 && !isfinite(ll_session_result(s, watched[i])))
+            return watched[i];
+    return NULL;
+}
+
+static ll_err open_wide(ll_session *s)
+{
+    ll_session_opts o = s->opts;
+    o.share = s;
+    o.reuse = false;
+    o.delay = false; /* of a graph that has it */
+    if (s->more) return LL_OK;
+    size_t before = ll_arena_total();
+    TRY(ll_session_compile(s->g, &o, true, LL_WHOLE_STEP, &s->more));
+    const ll_session *w = s->more;
+    size_t team = w->team ? ll_team_bytes(w->team) : 0; /* counted by the session that has it */
+    s->wide_bytes = ll_exec_bytes(w->e) + ll_exec_comm_bytes(w->e) - team;
+    s->wide_bytes += ll_arena_total() - before; /* its graphs: of exact sums they are large */
+    return LL_OK;
+}
+
+ll_err ll_session_plan_wide(ll_session *s)
+{
+    if (!s->opts.exact || s->wide) return LL_OK;
+    TRY(open_wide(s));
+    ll_session_close(s->more); /* its graphs take memory too, and it is seldom needed */
+    s->more = NULL;
+    return LL_OK;
+}
+
+size_t ll_session_wide_bytes(const ll_session *s, bool ran)
+{
+    return ran && !s->n_wide ? 0 : s->wide_bytes;
+}
+
+/* The step once more, on all bits of its numbers. Every rank comes here, or none: results are the
+ * same on all. */
+static ll_err run_wide(ll_session *s)
+{
+    TRY(open_wide(s));
+    s->n_wide++;
+    s->now = s->more;
+    s->now->step = s->step;
+    TRY(copy_inputs(s, s->now->e, s->now->p));
+    TRY(ll_exec_run(s->now->e, LL_MICRO, s->step));
+    TRY(ll_exec_run(s->now->e, LL_REPORT, s->step));
+    return ll_exec_wait(s->now->e);
+}
+
+/* Looks at the results, then updates. */
+static ll_err complete(ll_session *s)
+{
+    TRY(ll_exec_wait(s->e));
+    if (s->opts.exact && !s->wide && not_finite(s)) TRY(run_wide(s));
+    const char *bad = not_finite(s);
+    if (bad) TRY(find_culprit(s->now, bad, ll_session_result(s, bad)));
+    s->skipped = s->most_norm > 0 && ll_session_result(s, "grad_norm") > s->most_norm;
+    if (!s->skipped) TRY(ll_exec_run(s->now->e, LL_UPDATE, s->step));
+    s->told = ++s->step;
+    return LL_OK;
+}
+
+/* Steps that overlap: looks at the results, which are of the step before, then updates. */
+static ll_err complete_late(ll_session *s)
+{
+    TRY(ll_exec_wait(s->now->e));
+    const char *bad = s->now == s->first ? NULL : not_finite(s);
+    CHECK(!bad, LL_E_NUMERIC,
+          "step %llu: %s is %g; where steps overlap, the op that went wrong is not looked for: "
+          "another schedule than 2bw would name it",
+          (unsigned long long)s->step, bad, ll_session_result(s, bad));
+    TRY(ll_exec_run(s->now->e, LL_UPDATE, s->step));
+    s->told = s->now == s->first ? 0 : s->step;
+    return LL_OK;
+}
+
+/* A step while the one before is not over; the first begins a row of them. */
+static ll_err start_late(ll_session *s)
+{
+    s->now = s->ahead ? s : s->first;
+    if (!s->ahead) TRY(copy_inputs(s, s->now->e, s->now->p));
+    TRY(ll_exec_run(s->now->e, LL_MICRO, s->step));
+    return ll_exec_run(s->now->e, LL_REPORT, s->step);
+}
+
+static ll_err finish_late(ll_session *s)
+{
+    TRY(complete_late(s));
+    s->ahead = true;
+    s->step++;
+    return LL_OK;
+}
+
+ll_err ll_session_settle(ll_session *s)
+{
+    if (!s->ahead) return LL_OK;
+    s->now = s->rest;
+    s->ahead = false;
+    TRY(ll_exec_run(s->now->e, LL_MICRO, s->step));
+    TRY(ll_exec_run(s->now->e, LL_REPORT, s->step));
+    return complete_late(s);
+}
+
+/* Batch data that nobody set would be zeros. */
+static ll_err check_given(ll_session *s)
+{
+    int n = s->p->n_micro < 64 ? s->p->n_micro : 64;
+    for (int i = 0; i < s->p->n_input && !s->checked; i++) {
+        int slot = s->p->inputs[i].slot;
+        if (s->p->slots[slot].kind != LL_BATCH || !s->p->slots[slot].bytes) continue;
+        for (int m = 0; m < n; m++)
+            CHECK(s->given[slot] >> m & 1, LL_E_ARG,
+                  "batch data %s was never set%s: ll_session_set does", s->p->inputs[i].name,
+                  m ? " for every micro-batch" : "");
+    }
+    s->checked = true;
+    return LL_OK;
+}
+
+/* On machines that do not work beside this process the whole step is done here: whatever is set
+ * after it is the next one's. */
+ll_err ll_session_start(ll_session *s, double lr)
+{
+    ll_session *other = s->opts.share;
+    if (other) TRY(ll_session_settle(other)); /* it reads that one's parameters */
+    s->now = s;
+    TRY(check_given(s));
+    TRY(set_scalar(s->e, s->p, "lr", lr));
+    TRY(set_scalar(s->e, s->p, "t", (double)s->step + 1));
+    if (s->first) {
+        TRY(start_late(s));
+        return s->machine->wait ? LL_OK : finish_late(s);
+    }
+    TRY(ll_exec_run(s->e, LL_MICRO, s->step));
+    TRY(ll_exec_run(s->e, LL_REPORT, s->step));
+    return s->machine->wait ? LL_OK : complete(s);
+}
+
+ll_err ll_session_finish(ll_session *s)
+{
+    if (!s->machine->wait) return LL_OK;
+    return s->first ? finish_late(s) : complete(s);
+}
+
+ll_err ll_session_run(ll_session *s, double lr)
+{
+    TRY(ll_session_start(s, lr));
+    return ll_session_finish(s);
+}
