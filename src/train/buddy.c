@@ -35,6 +35,7 @@ struct ll_buddy {
     ll_st_content x;
     ll_st_image image;
     uint64_t *kind; /* [size][n]: by place, a hash of the part that the rank has; 0: none */
+    bool *writes;   /* [size][n]: of the ranks of a node with one part, the one that writes it */
     share mine, sent, *guests; /* guests [rounds]: n 0: nobody's */
     int to, rounds, turn;      /* rank of the buddy; of sending; when this rank sends */
     char *pack, *room;         /* what is sent and what came */
@@ -107,27 +108,56 @@ static ll_err learn_parts(ll_buddy *b)
     return ll_comm_allgather(b->comm, b->kind, (int64_t)b->size * n * 2, LL_I32, NULL);
 }
 
-/* How many ranks of the node have the part that rank r has of it; *before: of them before r. */
-static int copies_on(const ll_buddy *b, int r, int place, int node, int *before)
+/* Does rank q, of this node, have the part that rank r has? */
+static bool has_copy(const ll_buddy *b, int r, int place, int node, int q)
 {
-    int n = 0;
-    uint64_t kind = b->kind[(int64_t)r * b->x.n + place];
-    *before = 0;
-    for (int q = 0; q < b->size; q++) {
-        if (b->node[q] != node || b->kind[(int64_t)q * b->x.n + place] != kind) continue;
-        n++;
-        *before += q < r;
-    }
-    return n;
+    return b->node[q] == node &&
+           b->kind[(int64_t)q * b->x.n + place] == b->kind[(int64_t)r * b->x.n + place];
 }
 
-/* Of what rank r has: what it writes on its node, copies taking turns; or what it sends, because
- * the node of its buddy has no copy. */
+static int by_size(const void *x, const void *y)
+{
+    const int64_t *a = (const int64_t *)x, *b = (const int64_t *)y;
+    return a[0] != b[0] ? (a[0] < b[0]) - (a[0] > b[0]) : (a[1] > b[1]) - (a[1] < b[1]);
+}
+
+/* Of ranks with the same part the one writes it that has least to write so far, the largest tensors
+ * first. All ranks come to the same: sizes are those of whole tensors. */
+static void choose_writers(ll_buddy *b)
+{
+    int n = b->x.n;
+    int64_t(*order)[2] = (int64_t(*)[2])ll_arena_alloc(b->arena, sizeof *order * (size_t)(n + 1));
+    int64_t *load = LL_NEW_ARRAY(b->arena, int64_t, b->size);
+    b->writes = LL_NEW_ARRAY(b->arena, bool, (int64_t)b->size *n + 1);
+    for (int k = 0; k < n; k++) {
+        const ll_st_tensor *t = tensor_at(b, k);
+        order[k][0] = (int64_t)ll_tensor_bytes(t->dtype, &t->shape);
+        order[k][1] = k;
+    }
+    qsort(order, (size_t)n, sizeof *order, by_size);
+    for (int i = 0; i < n; i++)
+        for (int r = 0, k = (int)order[i][1]; r < b->size; r++) {
+            int first = r, least = r;
+            if (!b->kind[(int64_t)r * n + k]) continue;
+            for (int q = 0; q < b->size; q++) {
+                if (!has_copy(b, r, k, b->node[r], q)) continue;
+                if (q < first) first = q;
+                if (load[q] < load[least] || (load[q] == load[least] && q < least)) least = q;
+            }
+            if (first != r) continue; /* chosen by then */
+            b->writes[(int64_t)least * n + k] = true;
+            load[least] += order[i][0];
+        }
+}
+
+/* Of what rank r has: what it writes on its node; or what it sends, because the node of its buddy
+ * has no copy. */
 static bool is_in_share(const ll_buddy *b, int r, int place, bool sent)
 {
-    int before, n = copies_on(b, r, place, b->node[r], &before);
-    if (!b->kind[(int64_t)r * b->x.n + place] || before != place % n) return false;
-    return !sent || !copies_on(b, r, place, (b->node[r] + 1) % b->n_node, &before);
+    bool is = b->writes[(int64_t)r * b->x.n + place];
+    for (int q = 0; q < b->size && is && sent; q++)
+        is = !has_copy(b, r, place, (b->node[r] + 1) % b->n_node, q);
+    return is;
 }
 
 static void make_share(ll_buddy *b, bool sent, share *out)
@@ -298,6 +328,7 @@ ll_err ll_buddy_new(ll_comm *c, const ll_start *start, const ll_session *s,
     b->x.parts = parts;
     TRY(ll_ranks_agree(c, ll_st_plan(&b->x, a, &b->image)));
     TRY(learn_parts(b));
+    choose_writers(b);
     make_share(b, false, &b->mine);
     if (b->n_node > 1) {
         make_share(b, true, &b->sent);
