@@ -56,11 +56,6 @@ static const char *listed(ll_arena *a, const char *words)
     return b.text;
 }
 
-static bool is_set_by_hand(const ll_run *r, const char *key)
-{
-    return !strncmp(ll_run_origin(r, key), "--set", 5);
-}
-
 ll_err ll_run_check_needs(const ll_run *r)
 {
     LL_OWN(ll_run) usual = ll_run_new("");
@@ -70,9 +65,6 @@ ll_err ll_run_check_needs(const ll_run *r)
         const char *is = ll_run_value(r, key, a), *it = ll_run_value(r, of, a);
         const char *none = ll_run_value(usual, key, a);
         if (!strcmp(is, none)) continue;
-        /* A file's settings of what --set has replaced go with it. */
-        bool replaced = is_set_by_hand(r, of) && !is_set_by_hand(r, key);
-        if (replaced) continue;
         LL_WANT(r, key, words || strcmp(it, ll_run_value(usual, of, a)),
                 "%s goes with %s, which is not set: nothing else reads it (%s=%s is the default)",
                 key, of, key, none);

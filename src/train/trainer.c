@@ -396,6 +396,7 @@ static ll_err step_on(trainer *t, int64_t step)
     TRY(overhear(t, false));
     TRY(explain(t, ll_session_settle(t->s), step, now.lr));
     TRY(tell_held(t));
+    t->stop = 0; /* asked for once more: what has to be done before the end is done then */
     return pass(t, step, step + 1, &t->held);
 }
 
@@ -403,7 +404,7 @@ static ll_err check_row(const trainer *t)
 {
     CHECK(!t->loose, LL_E_CONFIG,
           "parallel.schedule 2bw with replicas that part: their parameters are exchanged behind "
-          "steps, which overlap: use parallel.between gradient, or another schedule");
+          "steps, which overlap: use parallel.exchange gradient, or another schedule");
     CHECK(t->r->train.spike <= 0, LL_E_CONFIG,
           "train.spike skips a step by its norm, which is known when schedule 2bw has begun the "
           "next: use train.clip, or another schedule");

