@@ -236,7 +236,8 @@ static void tell_pipeline(const ll_pipeline *p)
     double idle = ll_pipeline_formula(p->name, p->n_rank, p->n_stage, p->n_micro, NULL);
     if (!isnan(idle)) fprintf(stderr, ", %.0f %% idle if stages are equal", 100 * idle);
     fprintf(stderr, "%s\n",
-            p->n_micro < 2 * p->n_rank ? "; a smaller train.micro_batch makes it less" : "");
+            p->n_micro < 2 * p->n_rank && idle != 0 ? "; a smaller train.micro_batch makes it less"
+                                                    : "");
 }
 
 /* "data=2", "4 replicas", "2 replicas of tensor=2, local every 8 steps". */

@@ -417,7 +417,6 @@ static ll_err poison(gridder *c, int i, int first, ll_val lost, ll_grid_scale *m
     m->value = spoil(g, m->value, lost);
     TRY(ll_graph_check(g));
     TRY(place_since(c, first, i, &lies));
-    if (!c->p->micro[i]) return LL_OK;
     TRY(largest(c, i, lost, &lies, NULL, 0, &lost));
     first = g->n_node;
     c->lost = c->lost.id ? ll_max(g, c->lost, lost) : lost;
@@ -565,7 +564,9 @@ static ll_err grid_node(gridder *c, int i, const ll_loops *l, double k)
     int bits, n_factor, at[2] = {0}, f = 0;
     TRY(bits_for(c->p->g, n, k, &bits, &n_factor));
     if (n_factor == 2 && (!c->p->bits || bits < c->p->bits)) c->p->bits = bits;
-    int limbs = c->wide ? (WIDE + bits - 1) / bits : 1;
+    /* Products of an update (Muon's) are always wide: it comes after the loss was looked at. */
+    bool wide = c->wide || (n_factor == 2 && !c->p->micro[i]);
+    int limbs = wide ? (WIDE + bits - 1) / bits : 1;
     ll_limb x[2][MOST_LIMBS];
     ll_factor factor[2];
     ll_layout held;
@@ -586,7 +587,7 @@ static ll_err grid_node(gridder *c, int i, const ll_loops *l, double k)
             in[at[0]] = x[0][p].x;
             if (n_factor == 2) in[at[1]] = x[1][q].x;
             TRY(make_sum(c, i, in, bits, &z));
-            bool guarded = n_factor == 2 && !c->wide;
+            bool guarded = n_factor == 2 && !wide;
             double noise = ldexp(sqrt(k), bits - 1); /* half units, as so many add up */
             if (guarded && c->gradient[y.id])
                 TRY(guard_whole(c, i, z, &held, bits,
@@ -596,8 +597,7 @@ static ll_err grid_node(gridder *c, int i, const ll_loops *l, double k)
             for (int s = 0; s < 2 && guarded && !whole && !terms; s++)
                 TRY(guard(c, i, l, &factor[s], &factor[1 - s], z, &held, bits, ldexp(noise, FAINT),
                           x[s], &m[s]));
-            ll_val part =
-                ll_from_grid(to, z, m, n_factor, bits * n_factor, c->wide ? LL_F64 : type);
+            ll_val part = ll_from_grid(to, z, m, n_factor, bits * n_factor, wide ? LL_F64 : type);
             TRY(ll_graph_check(to));
             TRY(cut_like(c, &held, c->p->micro[i]));
             set_value(c, part, &held, &held);
@@ -608,7 +608,7 @@ static ll_err grid_node(gridder *c, int i, const ll_loops *l, double k)
             }
             sum = part;
         }
-    if (c->wide) {
+    if (wide) {
         sum = ll_cast(to, sum, type);
         TRY(ll_graph_check(to));
         TRY(cut_like(c, &held, c->p->micro[i]));
@@ -705,7 +705,7 @@ ll_err ll_exact_place(ll_placement *p, bool wide)
     gridder c = {.p = p, .wide = wide};
     int room = g->n_node + 4 * g->n_result + 4;
     for (int i = 0; i < g->n_node; i++) /* limbs, their products, guards: of nodes that may sum */
-        if (g->nodes[i].op->sum && !g->nodes[i].op->picks) room += wide ? 320 : 120;
+        if (g->nodes[i].op->sum && !g->nodes[i].op->picks) room += wide || !p->micro[i] ? 320 : 120;
     c.next.made = LL_NEW_ARRAY(p->arena, ll_layout, g->n_value + room);
     c.next.seen = LL_NEW_ARRAY(p->arena, ll_layout, g->n_value + room);
     c.next.loop = (int8_t(*)[LL_MAX_AXES])ll_arena_alloc(p->arena, (size_t)room * LL_MAX_AXES);

@@ -4,6 +4,7 @@
 #include "base/file.h"
 #include "base/near.h"
 #include "base/text.h"
+#include "op/ops.h"
 #include "train/ranks.h"
 #include "train/residual.h"
 
@@ -268,12 +269,22 @@ ll_err ll_checkpoint_int(const ll_st_file *f, const char *key, int64_t *value)
     return LL_OK;
 }
 
+/* Of a tensor that only one of the run and the checkpoint has: why, where its name tells. */
+static const char *why_not_both(const char *name)
+{
+    size_t n = strlen(name), m = strlen(LL_NEXT);
+    return n > m && !strcmp(name + n - m, LL_NEXT)
+               ? " (a second version, which runs with schedule 2bw or train.delay have: set that "
+                 "alike)"
+               : "";
+}
+
 static ll_err fail_missing(const ll_st_file *f, const char *name)
 {
     ll_near near = {.word = name};
     for (int i = 0; i < ll_st_count(f); i++) ll_near_try(&near, ll_st_at(f, i)->name);
     FAIL(LL_E_IO, "%s: has no tensor %s, which the model wants%s", ll_st_path(f), name,
-         ll_near_hint(&near));
+         *why_not_both(name) ? why_not_both(name) : ll_near_hint(&near));
 }
 
 static ll_err check_wanted(const ll_st_file *f, const ll_st_tensor *t)
@@ -310,9 +321,9 @@ static ll_err check_no_extra(const ll_st_file *f, const ll_st_tensor *tensors, i
         extra++;
     }
     CHECK(extra == 0, LL_E_SHAPE,
-          "%s: has %d tensor%s that the model has not: %.80s%s%.80s%s%.80s%s", ll_st_path(f), extra,
-          extra > 1 ? "s" : "", names[0], extra > 1 ? ", " : "", names[1], extra > 2 ? ", " : "",
-          names[2], extra > 3 ? ", ..." : "");
+          "%s: has %d tensor%s that the model has not: %.80s%s%.80s%s%.80s%s%s", ll_st_path(f),
+          extra, extra > 1 ? "s" : "", names[0], extra > 1 ? ", " : "", names[1],
+          extra > 2 ? ", " : "", names[2], extra > 3 ? ", ..." : "", why_not_both(names[0]));
     return LL_OK;
 }
 

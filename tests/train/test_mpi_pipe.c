@@ -102,6 +102,10 @@ static const struct {
      "parallel.mesh=pipe=2 parallel.schedule=interleaved parallel.exact=true model.image=9 "
      "model.channels=1 model.classes=8 model.width=4 model.depth=3 train.optimizer=sgd "
      "train.seed=463 parallel.recompute=full"},
+    {2, MLP, 2, /* an update that would lose bits */
+     "parallel.mesh=pipe=2 parallel.exact=true model.image=8 model.channels=2 model.classes=9 "
+     "model.width=8 model.depth=2 train.batch=14 train.micro_batch=7 train.optimizer=muon "
+     "train.seed=20"},
     {3, GPT, 4, "parallel.mesh=pipe=3 model.dropout=100 train.clip=0.1 parallel.exact=true"},
     {3, RESNET, 2, "parallel.mesh=pipe=3 parallel.schedule=dualpipe-v train.optimizer=larc"},
     {3, MLP, 7, "parallel.mesh=pipe=3 train.optimizer=lamb train.clip=0.5 parallel.overlap=none"},
