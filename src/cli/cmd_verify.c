@@ -271,7 +271,9 @@ static ll_err run_many(const opts *o)
     CHECK(!o->matrix || o->fuzz <= 0, LL_E_ARG, "--matrix and --fuzz: use one of them");
     CHECK(!o->run || ll_model_find(o->run), LL_E_ARG,
           "--matrix and --fuzz are of models, and %s is none", o->run);
-    TRY(ll_cli_launch(o->ranks ? o->ranks : ll_job_size() ? 0 : 8, NULL));
+    int64_t ranks = o->ranks ? o->ranks : ll_job_size() ? ll_job_size() : 8;
+    CHECK(ranks > 1, LL_E_ARG, "--matrix and --fuzz are of 2 ranks or more (-n 8), not of 1");
+    TRY(ll_cli_launch(o->ranks || !ll_job_size() ? ranks : 0, NULL));
     ll_comm *c;
     TRY(ll_comm_open(&(ll_comm_opts){.timeout_s = 60, .table = ""}, &c));
     return ll_cli_leave(c, (o->matrix ? ll_verify_matrix : ll_verify_fuzz)(c, &many));

@@ -101,6 +101,9 @@ static int by_text(const void *a, const void *b)
 static ll_err classify(ll_dataset *d, const ll_csv *c, int column, const char *file, double *out)
 {
     ll_data_info *f = &d->info;
+    for (int64_t i = 0; i < c->rows; i++)
+        CHECK(*at(c, i, column), LL_E_IO, "%s: row %lld has nothing in column %s, its label", file,
+              (long long)i + 1, c->cells[column]);
     if (!f->class_names) {
         const char **names = LL_NEW_ARRAY(d->arena, const char *, c->rows);
         for (int64_t i = 0; i < c->rows; i++) names[i] = at(c, i, column);

@@ -117,7 +117,8 @@ ll_err ll_run_set(ll_run *r, const char *assignment)
     key[equals - assignment] = '\0';
     ll_setting s = {.key = key, .value = equals + 1};
     s.origin = ll_arena_printf(r->arena, "--set %.100s", assignment);
-    return ll_run_assign(r, &s);
+    TRY(ll_run_assign(r, &s));
+    return ll_run_drop_idle(r, key);
 }
 
 /* ---- finishing ---- */
@@ -226,6 +227,8 @@ static ll_err finish_data(ll_run *r)
 {
     ll_run_data *d = &r->data;
     bool images = !ll_run_takes_tokens(r);
+    LL_WANT(r, "data.tokenizer", !images || !*d->tokenizer,
+            "data.tokenizer is for text; %s reads no tokens", r->model.name);
     LL_WANT(r, "data.format", !*d->format || *d->path, "data.format is %s, but data.path is empty",
             d->format);
     LL_WANT(r, "data.format", !*d->format || !*d->name,

@@ -60,6 +60,8 @@ const char *ll_run_origin(const ll_run *r, const char *key);
 const char *ll_run_value(const ll_run *r, const char *key, ll_arena *arena);
 /* Settings that another must ask for (run_needs.c). */
 ll_err ll_run_check_needs(const ll_run *r);
+/* Once --set has replaced what asked for them, a file's are as if it had not set them. */
+ll_err ll_run_drop_idle(ll_run *r, const char *replaced);
 /* CHECK of settings: the message begins with where the key came from. */
 #define LL_WANT(r, key, cond, format, ...)                                                         \
     CHECK(cond, LL_E_CONFIG, "%s: " format, ll_run_origin(r, key) __VA_OPT__(, ) __VA_ARGS__)

@@ -21,6 +21,9 @@ static const struct {
     {"train.step_gamma", "train.schedule", "step"},
     {"train.milestones", "train.schedule", "step"},
     {"train.base_batch", "train.scale_rule", "linear sqrt"},
+    {"train.no_decay", "train.weight_decay", NULL},
+    {"train.init_map", "train.init", NULL},
+    {"train.init_skip", "train.init", NULL},
     {"train.lora_on", "train.lora", NULL},
     {"train.base", "train.lora", NULL},
     {"train.teacher_weight", "train.teacher", NULL},
@@ -29,6 +32,7 @@ static const struct {
     {"train.spike_action", "train.spike", NULL},
     {"train.patience", "train.best", NULL},
     {"parallel.transport", "train.machine", "cuda"},
+    {"parallel.save", "parallel.replicas", NULL},
 };
 
 static bool is_among(const char *words, const char *word)
@@ -56,21 +60,44 @@ static const char *listed(ll_arena *a, const char *words)
     return b.text;
 }
 
+/* Is needs[i].key set, and nothing reads it? */
+static bool is_idle(const ll_run *r, const ll_run *usual, size_t i, ll_arena *a)
+{
+    const char *key = needs[i].key, *of = needs[i].of, *it = ll_run_value(r, of, a);
+    if (!strcmp(ll_run_value(r, key, a), ll_run_value(usual, key, a))) return false;
+    if (needs[i].words) return !is_among(needs[i].words, it);
+    return !strcmp(it, ll_run_value(usual, of, a));
+}
+
 ll_err ll_run_check_needs(const ll_run *r)
 {
     LL_OWN(ll_run) usual = ll_run_new("");
     LL_OWN(ll_arena) a = ll_arena_new();
     for (size_t i = 0; i < sizeof needs / sizeof *needs; i++) {
         const char *key = needs[i].key, *of = needs[i].of, *words = needs[i].words;
-        const char *is = ll_run_value(r, key, a), *it = ll_run_value(r, of, a);
+        if (!is_idle(r, usual, i, a)) continue;
         const char *none = ll_run_value(usual, key, a);
-        if (!strcmp(is, none)) continue;
-        LL_WANT(r, key, words || strcmp(it, ll_run_value(usual, of, a)),
+        LL_WANT(r, key, words,
                 "%s goes with %s, which is not set: nothing else reads it (%s=%s is the default)",
                 key, of, key, none);
-        LL_WANT(r, key, !words || is_among(words, it),
+        LL_WANT(r, key, !words,
                 "%s is for %s %s, not %s, which does not read it (%s=%s is the default)", key, of,
-                listed(a, words), it, key, none);
+                listed(a, words), ll_run_value(r, of, a), key, none);
+    }
+    return LL_OK;
+}
+
+/* What a run file says of another optimizer than the one asked for is of no use, and no mistake. */
+ll_err ll_run_drop_idle(ll_run *r, const char *replaced)
+{
+    LL_OWN(ll_run) usual = ll_run_new("");
+    LL_OWN(ll_arena) a = ll_arena_new();
+    for (size_t i = 0; i < sizeof needs / sizeof *needs; i++) {
+        const char *key = needs[i].key;
+        if (strcmp(needs[i].of, replaced) || !is_idle(r, usual, i, a)) continue;
+        if (!strncmp(ll_run_origin(r, key), "--set", 5)) continue;
+        ll_setting s = {.key = key, .value = ll_run_value(usual, key, a), .origin = "default"};
+        TRY(ll_run_assign(r, &s));
     }
     return LL_OK;
 }

@@ -223,7 +223,10 @@ static void keeps_the_best(void **state)
                          "--set train.steps=1");
     assert_non_null(strstr(o.err, "averages (train.ema) of 4"));
     outcome_free(&o);
-    refuses(*state, 1, "train r.yaml --out y --set train.best=", "train.patience goes with");
+    refuses(*state, 1, "train r.yaml --out y --set train.best= --set train.patience=3",
+            "train.patience goes with");
+    must(*state,
+         "train r.yaml --out y --set train.best= --set train.steps=1"); /* the file's goes */
     refuses(*state, 1, "train r.yaml --out y --set params.*=hold", "'hold', want freeze");
 }
 

@@ -127,6 +127,7 @@ static void many(void **state)
     json_decref(j);
     refuses(*state, 1, "verify --fuzz 1 --exact", "have settings of their own");
     refuses(*state, 1, "verify --matrix p.yaml", "p.yaml is none");
+    refuses(*state, 1, "verify --matrix -n 1", "of 2 ranks or more");
     refuses(*state, 1, "verify --matrix --fuzz 3", "use one of them");
     refuses(*state, 1, "verify", "--matrix or --fuzz SECONDS");
 }

@@ -252,6 +252,9 @@ static void what_nothing_reads_is_refused(void **state)
         {"model: {name: picture}\ntrain: {spike_action: rollback}",
          {"goes with train.spike, which is not set"}},
         {"model: {name: picture}\ntrain: {patience: 2}", {"goes with train.best"}},
+        {"model: {name: picture}\ndata: {tokenizer: x}", {"data.tokenizer is for text"}},
+        {"model: {name: picture}\ntrain: {init_skip: x}", {"goes with train.init"}},
+        {"model: {name: picture}\nparallel: {save: average}", {"goes with parallel.replicas"}},
         {"model: {name: picture}\ntrain: {offload: x}", {"goes with train.memory"}},
         {"model: {name: picture}\ntrain: {conv: fast}\nparallel: {exact: true}",
          {"use one of them"}},
@@ -262,6 +265,24 @@ static void what_nothing_reads_is_refused(void **state)
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         rejects(cases[i].text, (const char **)cases[i].words);
+}
+
+/* What a file says goes with what --set replaces; what --set says does not. */
+static void replaced_settings(void **state)
+{
+    (void)state;
+    ll_run *r = parse("model: {name: picture}\ntrain: {optimizer: adamw, beta2: 0.9, eps: 1e-7}");
+    assert_int_equal(ll_run_set(r, "train.optimizer=rmsprop"), LL_OK);
+    assert_true(r->train.optim.beta2 == 0.9 && r->train.optim.eps == 1e-7);
+    assert_int_equal(ll_run_set(r, "train.optimizer=adagrad"), LL_OK);
+    assert_true(r->train.optim.beta2 == 0 && r->train.optim.eps == 1e-7);
+    assert_int_equal(ll_run_finish(r), LL_OK);
+    ll_run_free(r);
+    r = parse("model: {name: picture}");
+    assert_int_equal(ll_run_set(r, "train.beta2=0.9"), LL_OK);
+    assert_int_equal(ll_run_set(r, "train.optimizer=sgd"), LL_OK);
+    assert_int_equal(ll_run_finish(r), LL_E_CONFIG);
+    ll_run_free(r);
 }
 
 /* The table of who reads what against the graphs that optimizers make. */
@@ -483,6 +504,7 @@ int main(void)
         cmocka_unit_test(set_that_breaks_is_named),
         cmocka_unit_test(mistakes_are_named),
         cmocka_unit_test(what_nothing_reads_is_refused),
+        cmocka_unit_test(replaced_settings),
         cmocka_unit_test(optimizers_read_what_they_say),
         cmocka_unit_test(hostile_sizes),
         cmocka_unit_test(prints_and_reads_back),
