@@ -208,7 +208,7 @@ static void reshape_grad(ll_bwd *b)
 }
 
 const ll_op ll_op_reshape = {
-    LL_PLAIN_OP(reshape, COPY, 1, 1),
+    LL_REF_OP(reshape, COPY, 1, 1),
     LL_ATTRS(ll_reshape_attr, shape),
     .infer = reshape_infer,
     .loops = reshape_loops,

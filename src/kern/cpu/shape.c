@@ -12,7 +12,7 @@
 
 #include <omp.h>
 
-ll_kernel fill_cpu, transpose_cpu, broadcast_cpu, slice_cpu, pad_cpu, concat_cpu;
+ll_kernel fill_cpu, reshape_cpu, transpose_cpu, broadcast_cpu, slice_cpu, pad_cpu, concat_cpu;
 
 enum { MAX_IN = 16, BLOCK = 32 /* a swapped block's side */ };
 enum { FROM, TO };
@@ -265,6 +265,14 @@ ll_err fill_cpu(const ll_kcall *c)
     ll_store(value, c->out[0].dtype, 0, ((const ll_fill_attr *)c->attr)->value);
     move m = new_move(c, &c->out[0].shape, NULL, 0, 0);
     m.x = value;
+    return run(c, &m, 1);
+}
+
+ll_err reshape_cpu(const ll_kcall *c)
+{
+    ll_tensor x = c->in[0];
+    x.shape = c->out[0].shape;
+    move m = new_move(c, &x.shape, &x, 0, 0);
     return run(c, &m, 1);
 }
 
