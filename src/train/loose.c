@@ -10,8 +10,11 @@
 #include "train/ranks.h"
 #include "train/teacher.h"
 
+#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 static const ll_coll_opts canonical = {.algorithm = "sharded", .site = "exchange of replicas"};
 
@@ -44,6 +47,7 @@ void ll_loose_close(ll_loose *x)
     if (!x) return;
     for (int i = 0; i < x->n_item; i++) ll_codec_close(x->items[i].codec);
     ll_server_close(x->server);
+    free(x->repeat.turn);
     ll_comm_close(x->mine);
     ll_comm_close(x->peers);
     ll_arena_free(x->arena);
@@ -422,9 +426,10 @@ bool ll_loose_served(const ll_loose *x)
     return x->served;
 }
 
-const char *ll_loose_order(ll_arena *a, const char *run, int replica)
+/* The file of this replica's turns. */
+static const char *order_of(const ll_loose *x, const char *run)
 {
-    return ll_arena_printf(a, "%s/order-%d.txt", run, replica);
+    return ll_arena_printf(x->arena, "%s/order-%d.txt", run, x->index);
 }
 
 /* Of all but where the run's folder is. */
@@ -440,7 +445,25 @@ static uint32_t sum_settings(const ll_loose *x)
     return sum;
 }
 
-ll_err ll_loose_start(ll_loose *x, int64_t step, const char *replay)
+/* Would writing the one destroy the other? */
+static bool same_folder(const char *a, const char *b)
+{
+    struct stat x, y;
+    return !stat(a, &x) && !stat(b, &y) && x.st_ino == y.st_ino && x.st_dev == y.st_dev;
+}
+
+ll_err ll_loose_repeat(ll_loose *x, const char *run, int64_t *until)
+{
+    const char *path = order_of(x, run);
+    CHECK(access(path, R_OK) == 0, LL_E_IO, "--replay: %s: %s", path, strerror(errno));
+    CHECK(!same_folder(run, x->run->out), LL_E_ARG,
+          "--replay: %s would be written over: repeat the run in another folder, with --out", run);
+    TRY(ll_turns_read(path, x->index, sum_settings(x), &x->repeat));
+    *until = x->repeat.until;
+    return LL_OK;
+}
+
+ll_err ll_loose_start(ll_loose *x, int64_t step)
 {
     ll_server_opts o = {.how = x->how,
                         .mine = x->mine,
@@ -450,8 +473,8 @@ ll_err ll_loose_start(ll_loose *x, int64_t step, const char *replay)
                         .params = x->params,
                         .shared = x->shared,
                         .settings = sum_settings(x),
-                        .order = ll_loose_order(x->arena, x->run->out, x->index),
-                        .replay = replay ? ll_loose_order(x->arena, replay, x->index) : NULL};
+                        .order = order_of(x, x->run->out),
+                        .replay = x->repeat.turn ? &x->repeat : NULL};
     TRY(ll_comm_agree(x->world, ll_server_open(&o, step, &x->server)));
     take(x, x->own, x->shared);
     return ll_server_begin(x->server, step, x->own, x->velocity);
@@ -487,6 +510,11 @@ ll_err ll_loose_meet(ll_loose *x)
 {
     TRY(ll_server_meet(x->server, x->own, x->velocity));
     return put(x, x->own, x->shared);
+}
+
+void ll_loose_end(ll_loose *x, int64_t step)
+{
+    ll_server_end(x->server, step);
 }
 
 /* ---- averages ---- */

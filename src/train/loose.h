@@ -38,16 +38,17 @@ ll_err ll_loose_exchange(ll_loose *x, int64_t done);
 
 /* ---- replicas of a server (server.h), which take shares of batches; none is ever due ---- */
 bool ll_loose_served(const ll_loose *x);
-/* Shares begin with those of a step; replay: a run's folder, whose order of turns is repeated, or
- * NULL. */
-ll_err ll_loose_start(ll_loose *x, int64_t step, const char *replay);
+/* The order of turns of the run in this folder will be repeated, up to the step after which it
+ * ended. Local, and touches nothing. */
+ll_err ll_loose_repeat(ll_loose *x, const char *run, int64_t *until);
+ll_err ll_loose_start(ll_loose *x, int64_t step);  /* shares begin with those of a step */
 const ll_ticket *ll_loose_hand(const ll_loose *x); /* [2]: the one in hand, and the next */
 ll_err ll_loose_ready(ll_loose *x);                /* before one is made */
 ll_err ll_loose_serve(ll_loose *x);                /* the one in hand is made */
 /* All come to a meeting; and are there: then they have the same parameters. */
 ll_err ll_loose_arrive(ll_loose *x);
 ll_err ll_loose_meet(ll_loose *x);
-const char *ll_loose_order(ll_arena *a, const char *run, int replica); /* the file of its turns */
+void ll_loose_end(ll_loose *x, int64_t step); /* the run's, where they have met */
 
 typedef struct ll_loose_count {
     int64_t exchanges, bytes; /* that this rank had to send for them */

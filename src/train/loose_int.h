@@ -28,6 +28,7 @@ struct ll_loose {
     bool feedback;               /* of codecs */
     bool served;
     ll_server *server;
+    ll_turns repeat; /* turn NULL: none */
     size_t bytes;
     ll_loose_count count;
 };

@@ -11,7 +11,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 typedef struct head {
     int64_t turns, share;  /* so far; the next one to be taken */
@@ -30,8 +29,7 @@ struct ll_server {
     int64_t since, seen; /* steps since the last change was left; changes applied by then */
     bool unread;         /* since it left a change */
     FILE *order;
-    uint32_t sum;    /* of the replica's number, and of turns that order has */
-    ll_turns replay; /* turn NULL: none, the next there is will do */
+    uint32_t sum; /* of the replica's number, and of turns that order has */
     int64_t repeated;
     ll_server_count count;
     void *room;
@@ -108,7 +106,8 @@ static ll_err parse_lines(const char *at, const char *file, ll_turns *out)
     while (strchr(at, '\n')) {
         int64_t last = out->n ? out->turn[out->n - 1] : -1;
         const char *end = at;
-        out->ended = take_word(&end, "end ") && take_sum(&end, &out->sum) && !*end;
+        out->ended = take_word(&end, "end ") && take_number(&end, ' ', &out->until) &&
+                     take_sum(&end, &out->sum) && !*end;
         if (out->ended) break;
         CHECK(take_number(&at, '\n', &out->turn[out->n]) && out->turn[out->n] > last, LL_E_IO,
               "%s, line %lld: not the number of a turn after %lld", file, (long long)out->n + 2,
@@ -144,41 +143,45 @@ static ll_err read_turns(const char *path, ll_turns *out)
     return rc;
 }
 
-/* Would writing the one destroy the other? */
-static bool same_file(const char *a, const char *b)
+/* begun: of the replica's number, and of turns. */
+static uint32_t sum_end(uint32_t begun, int64_t until)
 {
-    struct stat x, y;
-    return a && b && !stat(a, &x) && !stat(b, &y) && x.st_ino == y.st_ino && x.st_dev == y.st_dev;
+    return ll_crc32c(begun, &until, sizeof until);
 }
 
-static uint32_t sum_of(int index, const int64_t *turn, int64_t n)
+static uint32_t sum_begin(int index, const int64_t *turn, int64_t n)
 {
     return ll_crc32c(ll_crc32c(0, &index, sizeof index), turn, (size_t)n * sizeof *turn);
 }
 
+static ll_err check_turns(const ll_turns *t, const char *path, int index, uint32_t settings)
+{
+    CHECK(t->from == 0, LL_E_ARG,
+          "%s is of a run that went on from step %lld: only runs that were not resumed or "
+          "started again can be repeated",
+          path, (long long)t->from);
+    CHECK(t->settings == settings, LL_E_ARG,
+          "%s is of a run with other settings: repeat it with its own run.yaml", path);
+    CHECK(t->ended, LL_E_ARG,
+          "%s is of a run that was lost or failed on the way, and cannot be repeated", path);
+    CHECK(t->sum == sum_end(sum_begin(index, t->turn, t->n), t->until), LL_E_ARG,
+          "%s is not as replica %d left it: its turns have another checksum", path, index);
+    return LL_OK;
+}
+
+ll_err ll_turns_read(const char *path, int index, uint32_t settings, ll_turns *out)
+{
+    TRY(read_turns(path, out));
+    return check_turns(out, path, index, settings);
+}
+
 /* A list of turns begins with the step before the first, and a sum of the run's settings. */
-static ll_err open_orders(ll_server *x, int64_t step)
+static ll_err open_order(ll_server *x, int64_t step)
 {
     const ll_server_opts *o = &x->o;
-    if (!ll_ranks_lead(o->mine)) return LL_OK;
-    CHECK(!same_file(o->replay, o->order), LL_E_ARG,
-          "%s would be written over: repeat the run in another folder", o->replay);
-    if (o->replay) {
-        TRY(read_turns(o->replay, &x->replay));
-        CHECK(x->replay.from == step, LL_E_ARG,
-              "%s is of a run that went on from step %lld: only runs that were not resumed or "
-              "started again can be repeated",
-              o->replay, (long long)x->replay.from);
-        CHECK(x->replay.settings == o->settings, LL_E_ARG,
-              "%s is of a run with other settings: repeat it with its own run.yaml", o->replay);
-        CHECK(x->replay.ended, LL_E_ARG,
-              "%s is of a run that did not come to its end, and cannot be repeated", o->replay);
-        CHECK(x->replay.sum == sum_of(o->index, x->replay.turn, x->replay.n), LL_E_ARG,
-              "%s is not as replica %d left it: its turns have another checksum", o->replay,
-              o->index);
-    }
-    x->sum = sum_of(o->index, NULL, 0);
-    if (!o->order) return LL_OK;
+    x->sum = sum_begin(o->index, NULL, 0);
+    if (!o->order || !ll_ranks_lead(o->mine)) return LL_OK;
+    CHECK(!o->replay || step == 0, LL_E_ARG, "--replay repeats a run from its beginning");
     x->order = fopen(o->order, "w");
     CHECK(x->order, LL_E_IO, "%s: %s", o->order, strerror(errno));
     fprintf(x->order, "from %lld settings %08x\n", (long long)step, (unsigned)o->settings);
@@ -197,7 +200,7 @@ ll_err ll_server_open(const ll_server_opts *o, int64_t step, ll_server **out)
     x->base = (float *)x->room;
     x->now = x->base + o->shared;
     x->more = x->now + o->shared;
-    ll_err rc = ll_comm_agree(o->peers, open_orders(x, step)); /* all open the store, or none */
+    ll_err rc = ll_comm_agree(o->peers, open_order(x, step)); /* all open the store, or none */
     TRY(o->mine ? ll_comm_agree(o->mine, rc) : rc);
     return ll_rma_open(o->peers, head_bytes(o), store_bytes(o), strcmp(o->how->server, "central"),
                        &x->store);
@@ -207,11 +210,7 @@ void ll_server_close(ll_server *x)
 {
     if (!x) return;
     ll_rma_close(x->store);
-    if (x->order) {
-        fprintf(x->order, "end %08x\n", (unsigned)x->sum);
-        fclose(x->order);
-    }
-    free(x->replay.turn);
+    if (x->order) fclose(x->order);
     free(x->room);
     free(x->h);
     free(x);
@@ -375,10 +374,12 @@ static bool in_bound(const ll_server *x, int64_t step)
 static ll_err next_turn(ll_server *x, int64_t *turn)
 {
     *turn = -1;
-    if (!x->replay.turn) return LL_OK;
-    CHECK(x->repeated < x->replay.n, LL_E_IO,
-          "%s ends before this run does: repeat it with its own settings", x->o.replay);
-    *turn = x->replay.turn[x->repeated++];
+    if (!x->o.replay) return LL_OK;
+    CHECK(x->repeated < x->o.replay->n, LL_E_IO,
+          "replica %d took %lld turns in the run that is repeated, and takes more now: another "
+          "version of loopline made it",
+          x->o.index, (long long)x->o.replay->n);
+    *turn = x->o.replay->turn[x->repeated++];
     return LL_OK;
 }
 
@@ -407,7 +408,7 @@ static ll_err take_turn(ll_server *x, unsigned what, float *v)
 /* A replica's first rank waits for others; in a run that is repeated, for its turn alone. */
 static bool waits(const ll_server *x)
 {
-    return ll_ranks_lead(x->o.mine) && !x->replay.turn;
+    return ll_ranks_lead(x->o.mine) && !x->o.replay;
 }
 
 ll_err ll_server_step(ll_server *x, float *v)
@@ -446,6 +447,13 @@ ll_err ll_server_meet(ll_server *x, float *v, float *velocity)
     TRY(ll_comm_barrier(x->o.peers));
     if (x->o.index == 0) TRY(take_turn(x, BACK, NULL));
     return ll_comm_barrier(x->o.peers);
+}
+
+void ll_server_end(ll_server *x, int64_t step)
+{
+    if (!x->order) return;
+    fprintf(x->order, "end %lld %08x\n", (long long)step, (unsigned)sum_end(x->sum, step));
+    fflush(x->order);
 }
 
 /* Shares of the first two steps are dealt. */

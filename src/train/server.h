@@ -28,20 +28,22 @@ typedef struct ll_server_opts {
     int64_t params, shared; /* elements of a vector: of parameters; and statistics */
     uint32_t settings;      /* a sum of them: a run is repeated with its own */
     const char *order;      /* file for this replica's turns; NULL: not kept */
-    const char *replay;     /* file of those to repeat; NULL: none */
+    const struct ll_turns *replay; /* those to repeat, which stay; NULL: none */
 } ll_server_opts;
 
 /* What such a file has: the step before the first turn, a sum of the run's settings, the numbers of
- * a replica's turns, which grow, in a malloc'ed array, and, where the run has come to its end, a
- * sum of replica and turns. */
+ * a replica's turns, which grow, in a malloc'ed array, and, where the run has come to an end, the
+ * step after which it did, and a sum of replica, turns and that step. */
 typedef struct ll_turns {
-    int64_t from, n;
+    int64_t from, n, until;
     uint32_t settings, sum;
     bool ended;
     int64_t *turn;
 } ll_turns;
 /* text: of size bytes, and a zero byte. */
 ll_err ll_turns_parse(const char *text, size_t size, const char *file, ll_turns *out);
+/* Those of a replica, whole, of a run with these settings. */
+ll_err ll_turns_read(const char *path, int index, uint32_t settings, ll_turns *out);
 
 typedef struct ll_ticket {
     int64_t step;
@@ -63,6 +65,8 @@ ll_err ll_server_ready(ll_server *x, float *v);
 /* All come, none makes steps in between: v becomes what the server has, velocity (or NULL) too. */
 ll_err ll_server_arrive(ll_server *x, const float *v);
 ll_err ll_server_meet(ll_server *x, float *v, float *velocity);
+/* The run ends after a step, where all have met: its list of turns is whole. */
+void ll_server_end(ll_server *x, int64_t step);
 
 enum { LL_STALENESS = 16 };
 typedef struct ll_server_count {

@@ -272,11 +272,13 @@ static bool out_of_patience(const trainer *t)
 }
 
 /* Replicas that are apart hear of each other where they meet anyway; and while a checkpoint is on
- * its way, which they bring to its end together. */
+ * its way, which they bring to its end together. How long it is, is no matter of steps: those of a
+ * server, who change what they have by meeting, would not do so again when the run is repeated. */
 static bool meeting(const trainer *t, int64_t done)
 {
-    return !t->loose || !ll_saver_idle(t->saver) || ll_loose_due(t->loose, done) ||
-           ll_trainer_log_due(t, done) || ll_trainer_validation_due(t, done) ||
+    bool saving = !t->served && !ll_saver_idle(t->saver);
+    return !t->loose || saving || ll_loose_due(t->loose, done) || ll_trainer_log_due(t, done) ||
+           ll_trainer_validation_due(t, done) ||
            ll_trainer_due(done, t->r->train.save_every, t->epoch_steps);
 }
 
@@ -333,7 +335,11 @@ static ll_err pass(trainer *t, int64_t from, int64_t to, const ll_train_step *la
 static ll_err start_shares(trainer *t)
 {
     t->served = true;
-    TRY(ll_loose_start(t->loose, t->first, t->opts->replay));
+    if (t->opts->replay && t->until < t->steps)
+        ll_trainer_tell(t, ll_arena_printf(t->arena,
+                                           "%s ended after step %" PRId64 ", and so will this run",
+                                           t->opts->replay, t->until));
+    TRY(ll_loose_start(t->loose, t->first));
     for (int i = 0; i < 2; i++) ask_share(t, &ll_loose_hand(t->loose)[i]);
     return LL_OK;
 }
@@ -438,6 +444,7 @@ static ll_err loop(trainer *t)
     if (out_of_patience(t)) t->report->out_of_patience = true, t->steps = t->until = t->first;
     if (t->loose && ll_loose_served(t->loose) && t->first < t->until) TRY(start_shares(t));
     TRY(t->s->first ? loop_row(t) : loop_steps(t));
+    if (t->served) ll_loose_end(t->loose, t->report->steps);
     if (t->tracer) TRY(end_trace(t));
     bool saved = t->goes_on && !t->opts->resume_from && !t->in_memory;
     if (t->report->steps > t->first || saved) return LL_OK;

@@ -92,6 +92,7 @@ const char *ll_trainer_norm(const trainer *t, char out[17]);
 ll_err ll_trainer_take(trainer *t, const ll_st_file *f);
 /* ---- keeping the state (trainer_save.c); collective ---- */
 /* What came of a checkpoint that was under way: a run goes on without one that cannot be made. */
+void ll_trainer_tell(const trainer *t, const char *text); /* to whoever watches */
 ll_err ll_trainer_saved(trainer *t, ll_err rc);
 ll_err ll_trainer_save(trainer *t, int64_t done,
                        bool last);                     /* last: it must be, and is waited for */

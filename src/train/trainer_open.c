@@ -344,15 +344,15 @@ static ll_err check_alike(trainer *t)
 }
 
 /* What all ranks find, one tells. */
-static ll_err check_opts(const trainer *t)
+static ll_err check_opts(trainer *t)
 {
     const ll_train_opts *o = t->opts;
+    int64_t until = t->until;
     CHECK(
         !o->replay || (t->loose && ll_loose_served(t->loose)), LL_E_ARG,
         "--replay is of replicas that come to a server: parallel.consistency ssp, eager or async");
-    const char *order =
-        o->replay ? ll_loose_order(t->arena, o->replay, ll_loose_index(t->loose)) : NULL;
-    CHECK(!order || access(order, R_OK) == 0, LL_E_IO, "--replay: %s: %s", order, strerror(errno));
+    if (o->replay) TRY(ll_loose_repeat(t->loose, o->replay, &until));
+    if (until < t->until) t->until = until; /* it was stopped */
     CHECK(!t->loose || (!o->trace && !o->timeline), LL_E_ARG,
           "--trace and --timeline are of one mesh: train one replica, with parallel.replicas 1");
     return LL_OK;

@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <unistd.h>
 
-static void tell(const trainer *t, const char *text)
+void ll_trainer_tell(const trainer *t, const char *text)
 {
     if (t->lead && t->opts->watch.note) t->opts->watch.note(t->opts->watch.context, text);
 }
@@ -20,8 +20,8 @@ ll_err ll_trainer_saved(trainer *t, ll_err rc)
 {
     if (rc == LL_E_IO) {
         t->report->unsaved++;
-        tell(t, ll_arena_printf(t->arena, "no checkpoint, the run goes on without: %s",
-                                ll_error_message()));
+        ll_trainer_tell(t, ll_arena_printf(t->arena, "no checkpoint, the run goes on without: %s",
+                                           ll_error_message()));
         return LL_OK;
     }
     if (rc != LL_OK || !ll_saver_idle(t->saver) || t->saved || ll_saver_step(t->saver) < 0)
@@ -63,7 +63,8 @@ ll_err ll_trainer_save_last(trainer *t, int64_t done)
         ll_err rc = ll_trainer_save(t, done, true);
         if (rc != LL_E_IO || !ll_is_full() || i == TRIES) return rc;
         if (i == 0)
-            tell(t, "the disk is full: trying again, for a minute, to write the last checkpoint");
+            ll_trainer_tell(
+                t, "the disk is full: trying again, for a minute, to write the last checkpoint");
         nanosleep(&(struct timespec){.tv_sec = 1}, NULL);
     }
 }
@@ -102,14 +103,15 @@ ll_err ll_trainer_roll_back(trainer *t, int64_t done)
     /* Not one that a stop made: a run that was stopped goes on as if it had not been. */
     int64_t every = t->r->train.save_every ? t->r->train.save_every : t->epoch_steps;
     TRY(ll_checkpoint_open_whole(t->comm, t->r->out, every, t->arena, &damaged, &f));
-    if (damaged) tell(t, damaged);
+    if (damaged) ll_trainer_tell(t, damaged);
     if (!f) return LL_OK; /* there is none yet: the step is skipped, no more */
     TRY(ll_checkpoint_int(f, "step", &step));
     TRY(ll_ranks_agree(t->comm, ll_trainer_take(t, f)));
     t->report->rolled_back++;
-    tell(t, ll_arena_printf(t->arena,
-                            "step %" PRId64 ": its gradient is too large (train.spike): back "
-                            "to the parameters of step %" PRId64,
-                            done, step));
+    ll_trainer_tell(t, ll_arena_printf(t->arena,
+                                       "step %" PRId64
+                                       ": its gradient is too large (train.spike): back "
+                                       "to the parameters of step %" PRId64,
+                                       done, step));
     return LL_OK;
 }

@@ -10,6 +10,7 @@
 
 #include <math.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -307,6 +308,65 @@ static void test_server(void **state)
     }
 }
 
+/* How many turns the replicas of a run took. */
+static int64_t count_turns(const char *name, int replicas)
+{
+    int64_t n = 0;
+    for (int i = 0; i < replicas; i++) {
+        char path[256];
+        snprintf(path, sizeof path, "%s/%s/order-%d.txt", folder, name, i);
+        FILE *f = fopen(path, "r");
+        assert_non_null(f);
+        while (fgets(path, sizeof path, f)) n += path[0] >= '0' && path[0] <= '9';
+        fclose(f);
+    }
+    return n;
+}
+
+static void stop_at_4(void *context, const ll_train_step *s)
+{
+    (void)context;
+    if (s->step == 4) raise(SIGTERM);
+}
+
+/* When replicas meet is no matter of time: checkpoints that are on their way are none, and a run
+ * that was stopped is repeated to there. The folder that is repeated is left alone. */
+static void test_repeated(void **state)
+{
+    (void)state;
+    static const char settings[] = "parallel.replicas=4 parallel.consistency=async "
+                                   "train.log_every=100 train.save_every=2 train.eval_every=100";
+    const ll_train_events watch = {.step = stop_at_4};
+    char from[2][160];
+    for (int i = 0; i < 2; i++) snprintf(from[i], sizeof from[i], "%s/beside%d", folder, i);
+    for (int i = 0; i < 2; i++) {
+        const char *again = i ? "beside1-again" : "beside0-again";
+        const char *name = strrchr(from[i], '/') + 1;
+        const char *last = i ? "checkpoints/step-00000004.safetensors" : LAST;
+        ll_train_report r =
+            train_by(mlp, settings, name,
+                     i ? (ll_train_opts){.watch = watch} : (ll_train_opts){.comm = comm});
+        assert_int_equal(r.steps, i ? 4 : 8);
+        assert_int_equal(r.signal, i ? SIGTERM : 0);
+        int meetings = i ? 2 : 4;
+        assert_int_equal(count_turns(name, 4), 4 * r.steps + 5 * meetings);
+        r = train_by(mlp, settings, again, (ll_train_opts){.replay = from[i]});
+        assert_int_equal(r.steps, i ? 4 : 8);
+        assert_int_equal(r.signal, 0);
+        same_file(name, again, last);
+        if (!i) same_file(name, again, "metrics.jsonl");
+    }
+    ll_train_report report;
+    ll_run *r = make(mlp, settings, "beside0");
+    no_error(ll_run_finish(r));
+    assert_int_equal(ll_train(r, &(ll_train_opts){.comm = comm, .replay = from[0]}, &report),
+                     LL_E_ARG);
+    assert_non_null(strstr(ll_error_message(), "would be written over"));
+    ll_run_free(r);
+    same_file("beside0", "beside0-again", LAST);
+    same_file("beside0", "beside0-again", "metrics.jsonl");
+}
+
 static const struct {
     const char *name, *settings;
 } resumed[] = {
@@ -416,7 +476,8 @@ int main(void)
         cmocka_unit_test(test_limits),    cmocka_unit_test(test_arithmetic),
         cmocka_unit_test(test_rounding),  cmocka_unit_test(test_resumed),
         cmocka_unit_test(test_state),     cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_fragments), cmocka_unit_test(test_server)};
+        cmocka_unit_test(test_fragments), cmocka_unit_test(test_server),
+        cmocka_unit_test(test_repeated)};
     bool made = ll_comm_rank(comm) || mkdtemp(folder);
     no_error(ll_comm_broadcast(comm, folder, sizeof folder, LL_U8, 0, NULL));
     int rc = made ? cmocka_run_group_tests(tests, NULL, NULL) : 1;
