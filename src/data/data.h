@@ -31,6 +31,7 @@ typedef enum ll_split { LL_TRAIN, LL_VAL } ll_split;
 
 /* ---- datasets ---- */
 #define LL_MAX_CHANNELS 4
+#define LL_MAX_FETCH 256
 typedef struct ll_data_opts {
     const char *name;     /* fashion-mnist kjv cifar10 tokens synthetic; or NULL with a format: */
     const char *format;   /* one of LL_DATA_FORMATS */
@@ -43,9 +44,15 @@ typedef struct ll_data_opts {
     /* synthetic: tokens where vocab is set, else images of these sizes (0: 28 x 28 x 1, 10 classes)
      * with a pattern of each class under noise. */
     int64_t height, width, channels;
-    int64_t samples;         /* training images, or windows of seq tokens; 0: 10000 */
-    uint64_t seed;           /* of what is generated, not of the order it is read in */
-    bool no_cache;           /* do not keep inflated files in the user's cache folder */
+    int64_t samples; /* training images, or windows of seq tokens; 0: 10000 */
+    uint64_t seed;   /* of what is generated, not of the order it is read in */
+    bool no_cache;   /* do not keep inflated files in the user's cache folder */
+    /* Of files on a slow store (fetch.h): a local folder to copy them to, or NULL; how many threads
+     * of a loader read them ahead, 0: 16 with a cache, else none; seconds that each read takes
+     * longer, to try such a store. */
+    const char *cache;
+    int fetch; /* at most LL_MAX_FETCH */
+    double delay;
     const ll_source *source; /* in place of name, format and path; outlives the dataset */
     const char *fields;      /* arrays as fields: "x=images,y=labels"; NULL: by their names */
     const ll_field *want;    /* what the model takes: other arrays are left, these are converted */
@@ -105,6 +112,8 @@ ll_err ll_dataset_open(const ll_data_opts *opts, ll_dataset **out);
 void ll_dataset_close(ll_dataset *d);
 LL_OWNED(ll_dataset, ll_dataset_close);
 const ll_data_info *ll_dataset_info(const ll_dataset *d);
+/* How often a slow store was read so far (fetch.h): what its cache had is not counted. */
+int64_t ll_dataset_fetched(const ll_dataset *d);
 /* What it is like, as JSON (data.json); and back, as a set without samples, to which files are
  * brought that are not of it (samples.h). */
 void ll_dataset_tell(const ll_dataset *d, ll_buf *out);

@@ -64,6 +64,7 @@ struct ll_dataset {
     int n_blocks, block_capacity;
     ll_save *saves;
     struct ll_held *held;
+    struct ll_fetcher *fetcher; /* fetch.h; NULL: files are read as they are used */
 };
 
 /* Anything else that is let go when a dataset closes. */

@@ -1,5 +1,6 @@
 /* dataset.c: the sets known by name, the formats, opening and closing. */
 #include "base/near.h"
+#include "data/fetch.h"
 #include "data/table.h"
 
 #include <math.h>
@@ -336,6 +337,35 @@ static ll_err read_source(ll_dataset *d, const ll_source *s)
     return LL_OK;
 }
 
+static bool on_slow_store(const ll_data_opts *o)
+{
+    return o->cache || o->fetch || o->delay > 0;
+}
+
+static ll_err open_store(ll_dataset *d, const ll_data_opts *o)
+{
+    CHECK(o->fetch >= 0 && o->fetch <= LL_MAX_FETCH, LL_E_ARG, "fetch is %d, wanted 0 to %d",
+          o->fetch, LL_MAX_FETCH);
+    return ll_fetcher_open(o->cache,
+                           o->fetch   ? o->fetch
+                           : o->cache ? 16
+                                      : 0,
+                           o->delay, &d->fetcher);
+}
+
+/* Is there anything to fetch? */
+static ll_err check_needs(const ll_dataset *d)
+{
+    ll_need needs[LL_MAX_NEEDS];
+    int n = ll_sample_needs(d, &(ll_sampling){.split = LL_TRAIN}, 0, needs), some = 0;
+    for (int i = 0; i < n; i++) some += ll_fetcher_covers(d->fetcher, &needs[i]);
+    CHECK(some > 0, LL_E_CONFIG,
+          "data.cache, data.fetch and data.delay are of pictures and of files that are mapped "
+          "(docs/own.md): data %s has none",
+          d->info.name);
+    return LL_OK;
+}
+
 ll_err ll_dataset_open(const ll_data_opts *o, ll_dataset **out)
 {
     const ll_known *k = NULL;
@@ -348,10 +378,12 @@ ll_err ll_dataset_open(const ll_data_opts *o, ll_dataset **out)
     d->opts = o;
     d->info.name = ll_arena_strdup(arena, o->source ? o->source->name : k ? k->name : o->format);
     d->info.where = o->path ? ll_arena_strdup(arena, o->path) : k ? default_path(arena, k) : "";
+    if (on_slow_store(o)) TRY(open_store(d, o));
     ll_err rc = o->source ? read_source(d, o->source) : open_in(d, o, k, f);
     if (rc == LL_E_IO && k)
         rc = RAISE(rc, "dataset %s: %s; it comes from: %s", k->name, ll_error_message(), k->source);
     TRY(rc);
+    if (d->fetcher) TRY(check_needs(d));
     TRY(mix_fields(d, o));
     return LL_HAND(out, d);
 }
@@ -362,12 +394,18 @@ void ll_dataset_close(ll_dataset *d)
     ll_cache_wait(d);
     for (const ll_held *h = d->held; h; h = h->next) h->let_go(h->what);
     for (int i = 0; i < d->n_blocks; i++) ll_bytes_free(&d->blocks[i]);
+    ll_fetcher_close(d->fetcher);
     ll_arena_free(d->arena);
 }
 
 const ll_data_info *ll_dataset_info(const ll_dataset *d)
 {
     return &d->info;
+}
+
+int64_t ll_dataset_fetched(const ll_dataset *d)
+{
+    return d->fetcher ? ll_fetcher_reads(d->fetcher) : 0;
 }
 
 int ll_dataset_list(ll_data_entry out[LL_MAX_DATASETS])

@@ -3,7 +3,7 @@
  * of one machine share the pages. */
 #include "base/crc32c.h"
 #include "base/types.h"
-#include "data/data_int.h"
+#include "data/fetch.h"
 #include "token/tokenizer.h"
 
 #include <errno.h>
@@ -65,7 +65,7 @@ ll_err ll_dataset_map(ll_dataset *d, const char *path, ll_bytes *out)
     TRY(ll_bytes_map(path, out));
     ll_dataset_keep(d, out);
     ll_dataset_note(d, ll_base_name(path), out->size);
-    return LL_OK;
+    return d->fetcher ? ll_fetcher_cover(d->fetcher, path, out) : LL_OK;
 }
 
 void ll_field_add(ll_dataset *d, const char *name, ll_dtype t, ll_shape shape)

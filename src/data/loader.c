@@ -1,13 +1,14 @@
-/* loader.c: batches made ahead by threads. SLOTS buffers go round: one is the caller's, the
- * others are filled or being filled. Batch k is always in slot k % SLOTS, so few counters say
- * all: slots are free for batches below taken + SLOTS - 1, ready for batches below made; a
- * thread takes the next few samples that are to be made, of whichever batch, and a batch is made
- * when all of its are.
+/* loader.c: batches made ahead by threads, of files that others fetch ahead of these (fetch.h).
+ * SLOTS buffers go round: one is the caller's, the others are filled or being filled. Batch k is
+ * always in slot k % SLOTS, so few counters say all: slots are free for batches below taken + SLOTS
+ * - 1, ready for batches below made; a thread takes the next few samples that are to be made, of
+ * whichever batch, and a batch is made when all of its are.
  *
  *     taken = 5: the caller holds batch 4; made = 6: batch 5 is ready, 6 is being filled. */
 #define _GNU_SOURCE /* sets of CPUs */
 #include "base/num.h"
 #include "base/thread.h"
+#include "data/fetch.h"
 #include "data/table.h"
 
 #include <pthread.h>
@@ -26,17 +27,28 @@ struct ll_loader {
     int64_t batch, next;   /* the batch, and its sample, that a thread takes next */
     int64_t left[SLOTS];   /* samples not made yet */
     int64_t asked;         /* batches from here on are not known yet */
+    int64_t wanted, ahead; /* samples, of all batches: the first that is not asked of the store yet;
+                            * how far that is ahead of those taken */
     int64_t number[SLOTS], shift[SLOTS]; /* of batches that are asked for: what they hold */
     size_t bytes[LL_MAX_FIELDS];
     char *data[SLOTS][LL_MAX_FIELDS];
     ll_err rc; /* of the first thread that failed: all have then stopped */
     char message[1024];
     bool stop;
-    int running;
-    pthread_t threads[MAX_THREADS];
+    int running, fetching;
+    pthread_t threads[MAX_THREADS], fetchers[LL_MAX_FETCH];
     pthread_mutex_t lock;
-    pthread_cond_t changed;
+    pthread_cond_t changed, room; /* room: there is more to fetch */
 };
+
+/* Of sample i of those that are read here of batch k. */
+static int64_t position_of(const ll_loader *l, int64_t k, int64_t i)
+{
+    const ll_loader_opts *o = &l->opts;
+    int64_t number = o->asked ? l->number[k % SLOTS] : k;
+    int64_t first = o->first + (o->asked ? l->shift[k % SLOTS] : 0);
+    return number * o->batch + i / o->count * o->every + first + i % o->count;
+}
 
 /* Samples from .. from+n-1 of those that are read here of batch k. Positions behind the end of
  * validation start over, so batches are always whole. */
@@ -48,12 +60,56 @@ static ll_err fill(const ll_loader *l, int64_t k, int64_t from, int64_t n)
         for (int f = 0; f < l->d->info.n_field; f++)
             out[f] = l->data[k % SLOTS][f] + (size_t)i * l->d->info.field_bytes[f];
         some = ll_min64(from + n - i, o->count - i % o->count);
-        int64_t number = o->asked ? l->number[k % SLOTS] : k;
-        int64_t first = o->first + (o->asked ? l->shift[k % SLOTS] : 0);
-        int64_t position = number * o->batch + i / o->count * o->every + first + i % o->count;
-        TRY(ll_dataset_read(l->d, &o->how, position, some, out));
+        TRY(ll_dataset_read(l->d, &o->how, position_of(l, k, i), some, out));
     }
     return LL_OK;
+}
+
+/* The next sample that a thread will make, counted over batches. */
+static int64_t next_sample(const ll_loader *l)
+{
+    return l->batch * l->samples + l->next;
+}
+
+/* What sample at needs; false: that is not known yet. */
+static bool find_needs(const ll_loader *l, int64_t at, ll_need *needs, int *n)
+{
+    int64_t k = at / l->samples;
+    *n = 0;
+    if (k >= l->asked) return false;
+    *n = ll_sample_needs(l->d, &l->opts.how, position_of(l, k, at % l->samples), needs);
+    return true;
+}
+
+static void *fetch(void *arg)
+{
+    ll_loader *l = arg;
+    ll_fetcher *s = l->d->fetcher;
+    ll_need needs[LL_MAX_NEEDS];
+    bool mine[LL_MAX_NEEDS];
+    int n;
+    pthread_mutex_lock(&l->lock);
+    while (!l->stop) {
+        if (l->wanted >= next_sample(l) + l->ahead || !find_needs(l, l->wanted, needs, &n)) {
+            pthread_cond_wait(&l->room, &l->lock);
+            continue;
+        }
+        for (int i = 0; i < n; i++) mine[i] = ll_fetcher_want(s, &needs[i]);
+        l->wanted++;
+        pthread_cond_broadcast(&l->changed);
+        pthread_mutex_unlock(&l->lock);
+        for (int i = 0; i < n; i++)
+            if (mine[i]) ll_fetcher_fetch(s, &needs[i]);
+        pthread_mutex_lock(&l->lock);
+    }
+    pthread_mutex_unlock(&l->lock);
+    return NULL;
+}
+
+/* Of all batches, samples that may be made: those that were asked of the store. */
+static int64_t may_be_made(const ll_loader *l)
+{
+    return l->fetching ? l->wanted : INT64_MAX;
 }
 
 static void *work(void *arg)
@@ -61,14 +117,17 @@ static void *work(void *arg)
     ll_loader *l = arg;
     pthread_mutex_lock(&l->lock);
     while (!l->stop) {
-        if (l->batch >= l->taken + SLOTS - 1 || l->batch >= l->asked) {
+        int64_t ahead = may_be_made(l) - next_sample(l);
+        if (l->batch >= l->taken + SLOTS - 1 || l->batch >= l->asked || ahead <= 0) {
             pthread_cond_wait(&l->changed, &l->lock);
             continue;
         }
-        int64_t k = l->batch, from = l->next, n = ll_min64(l->some, l->samples - from);
+        int64_t k = l->batch, from = l->next;
+        int64_t n = ll_min64(ll_min64(l->some, l->samples - from), ahead);
         if (from == 0) l->left[k % SLOTS] = l->samples;
         l->next += n;
         if (l->next == l->samples) l->batch++, l->next = 0;
+        pthread_cond_broadcast(&l->room);
         pthread_mutex_unlock(&l->lock);
         ll_err rc = fill(l, k, from, n);
         pthread_mutex_lock(&l->lock);
@@ -134,6 +193,14 @@ static ll_err start(ll_loader *l)
     int threads = l->opts.threads ? l->opts.threads : threads_for(l->d);
     l->samples = (int64_t)n;
     l->some = ll_max64(1, l->samples / (4 * threads));
+    l->wanted = next_sample(l);
+    l->fetching = ll_fetcher_threads(l->d->fetcher); /* before any other thread looks */
+    l->ahead = ll_max64(4 * l->fetching, 2 * l->samples);
+    for (int i = 0; i < l->fetching; i++)
+        if (!ll_thread_start(&l->fetchers[i], fetch, l)) {
+            l->fetching = i;
+            FAIL(LL_E_SYS, "cannot start thread %d that fetches files", i + 1);
+        }
     for (; l->running < threads; l->running++)
         CHECK(ll_thread_start(&l->threads[l->running], work, l), LL_E_SYS,
               "cannot start thread %d of a loader", l->running + 1);
@@ -162,6 +229,7 @@ ll_err ll_loader_open(const ll_dataset *d, const ll_loader_opts *opts, ll_loader
     l->asked = opts->asked ? opts->start : INT64_MAX;
     pthread_mutex_init(&l->lock, NULL);
     pthread_cond_init(&l->changed, NULL);
+    pthread_cond_init(&l->room, NULL);
     TRY(start(l));
     return LL_HAND(out, l);
 }
@@ -172,6 +240,7 @@ void ll_loader_ask(ll_loader *l, int64_t k, int64_t shift)
     l->number[l->asked % SLOTS] = k;
     l->shift[l->asked++ % SLOTS] = shift;
     pthread_cond_broadcast(&l->changed);
+    pthread_cond_broadcast(&l->room);
     pthread_mutex_unlock(&l->lock);
 }
 
@@ -191,17 +260,31 @@ ll_err ll_loader_next(ll_loader *l, ll_data_batch *out)
     return LL_OK;
 }
 
+/* What was asked of the store and is not made any more. */
+static void forget(const ll_loader *l)
+{
+    ll_need needs[LL_MAX_NEEDS];
+    int n;
+    for (int64_t at = next_sample(l); l->fetching && at < l->wanted; at++)
+        for (int i = find_needs(l, at, needs, &n) ? 0 : n; i < n; i++)
+            ll_fetcher_forget(l->d->fetcher, &needs[i]);
+}
+
 void ll_loader_close(ll_loader *l)
 {
     if (!l) return;
     pthread_mutex_lock(&l->lock);
     l->stop = true;
     pthread_cond_broadcast(&l->changed);
+    pthread_cond_broadcast(&l->room);
     pthread_mutex_unlock(&l->lock);
     for (int i = 0; i < l->running; i++) pthread_join(l->threads[i], NULL);
+    for (int i = 0; i < l->fetching; i++) pthread_join(l->fetchers[i], NULL);
+    forget(l);
     for (int i = 0; i < SLOTS; i++)
         for (int f = 0; f < LL_MAX_FIELDS; f++) free(l->data[i][f]);
     pthread_cond_destroy(&l->changed);
+    pthread_cond_destroy(&l->room);
     pthread_mutex_destroy(&l->lock);
     free(l);
 }

@@ -2,6 +2,7 @@
 #include "base/rng.h"
 #include "base/types.h"
 #include "data/picture.h"
+#include "data/fetch.h"
 #include "data/table.h"
 
 #include <math.h>
@@ -139,11 +140,11 @@ static ll_err fit_kept(const ll_dataset *d, const picture *p, const ll_view *v, 
 }
 
 /* A picture, brought to the view's size; a map has one channel. */
-static ll_err fit_path(const char *file, const ll_view *v, uint8_t *out)
+static ll_err fit_path(ll_fetcher *s, const char *file, const ll_view *v, uint8_t *out)
 {
     LL_OWN_PICTURE p = {0};
     LL_OWN_BYTES b = {0};
-    TRY(ll_bytes_map(file, &b));
+    TRY(s ? ll_fetcher_take(s, file, &b) : ll_bytes_map(file, &b));
     TRY(ll_picture_parse(b.data, b.size, file, v, &p));
     if (!v->map) return ll_view_fit(v, &p, file, out);
     ll_view_map(v, &p, out);
@@ -151,10 +152,11 @@ static ll_err fit_path(const char *file, const ll_view *v, uint8_t *out)
 }
 
 /* Likewise, of a row. */
-static ll_err fit_file(const ll_column *c, int64_t row, const ll_view *v, uint8_t *out)
+static ll_err fit_file(const ll_dataset *d, const ll_column *c, int64_t row, const ll_view *v,
+                       uint8_t *out)
 {
     const char *file = ll_column_part(c, &row)->paths[row];
-    return fit_path(file, v, out);
+    return fit_path(d->fetcher, file, v, out);
 }
 
 static ll_err check_index(const ll_dataset *d, ll_split split, int64_t index)
@@ -179,7 +181,7 @@ ll_err ll_dataset_image(const ll_dataset *d, ll_split split, int64_t index, uint
         const ll_field f = {"y", LL_I32, LL_SCALAR};
         *label = 0;
         if (y && ll_numel(&y->shape) == 1) TRY(ll_column_read(y, row, &f, label));
-        return fit_file(x, row, &v, pixels);
+        return fit_file(d, x, row, &v, pixels);
     }
     picture p = find_picture(d, split, index);
     *label = p.label;
@@ -357,7 +359,7 @@ ll_err ll_table_read(const ll_dataset *d, const ll_sampling *how, int64_t positi
         if (!bytes) bytes = malloc((size_t)(v.height * v.width * d->info.channels));
         CHECK(bytes, LL_E_MEM, "%s: no memory for an image", d->info.name);
         v.map = c->map;
-        TRY(fit_file(c, row, &v, bytes));
+        TRY(fit_file(d, c, row, &v, bytes));
         if (c->map)
             put_map(d, m, bytes, f, out[i]);
         else
@@ -372,7 +374,7 @@ ll_err ll_dataset_picture(const ll_dataset *d, const char *path, float *out)
     ll_view v = view_of(d, &plain, 0);
     LL_OWN_MEMORY uint8_t *bytes = malloc((size_t)(v.height * v.width * v.channels));
     CHECK(bytes, LL_E_MEM, "%s: no memory for an image", path);
-    TRY(fit_path(path, &v, bytes));
+    TRY(fit_path(NULL, path, &v, bytes));
     put_image(d, motion_at(&plain, 0), bytes, out);
     return LL_OK;
 }
@@ -439,6 +441,61 @@ static ll_err mix(const ll_dataset *d, const ll_sampling *how, int64_t position,
     return LL_OK;
 }
 
+/* ---- what is to be fetched ---- */
+
+static int needs_of_row(const ll_table *t, int64_t row, ll_need *out)
+{
+    int n = 0;
+    for (int i = 0; i < t->n; i++) {
+        const ll_column *c = &t->columns[i];
+        int64_t at = row;
+        const ll_part *p = ll_column_part(c, &at);
+        size_t bytes = (size_t)ll_numel(&c->shape) * (size_t)c->type.bytes;
+        if (p->paths)
+            out[n++] = (ll_need){.path = p->paths[at]};
+        else if (!p->row)
+            out[n++] = (ll_need){.data = p->data + (size_t)at * p->stride, .bytes = bytes};
+    }
+    return n;
+}
+
+static int needs_at(const ll_dataset *d, const ll_sampling *how, int64_t position, ll_need *out)
+{
+    const ll_data_info *f = &d->info;
+    int64_t at = ll_sample_index(d, how, position);
+    if (d->source || d->synthetic) return 0;
+    if (d->table) return needs_of_row(d->table, ll_table_row(d->table, how->split, at), out);
+    const ll_segment *s = locate(&d->split[how->split], &at);
+    if (f->kind == LL_TOKENS) {
+        size_t each = (size_t)s->token_bytes;
+        *out = (ll_need){.data = s->tokens + (size_t)at * each,
+                         .bytes = (size_t)(f->source + f->seq + 1) * each};
+        return 1;
+    }
+    out[0] = (ll_need){.data = s->pixels + (size_t)at * s->pixel_stride,
+                       .bytes = (size_t)(d->raw_height * d->raw_width * d->raw_channels)};
+    out[1] = (ll_need){.data = s->labels + (size_t)at * s->label_stride, .bytes = 1};
+    return 2;
+}
+
+int ll_sample_needs(const ll_dataset *d, const ll_sampling *how, int64_t position,
+                    ll_need out[LL_MAX_NEEDS])
+{
+    int n = needs_at(d, how, position, out);
+    bool mixes = (d->mixup > 0 || d->cutmix > 0) && how->split == LL_TRAIN;
+    return mixes ? n + needs_at(d, how, position + d->info.n[LL_TRAIN], out + n) : n;
+}
+
+/* Pictures' files are taken where they are decoded. */
+static ll_err await_needs(const ll_dataset *d, const ll_sampling *how, int64_t position)
+{
+    ll_need needs[LL_MAX_NEEDS];
+    int n = ll_sample_needs(d, how, position, needs);
+    for (int i = 0; i < n; i++)
+        if (!needs[i].path) TRY(ll_fetcher_ready(d->fetcher, &needs[i]));
+    return LL_OK;
+}
+
 ll_err ll_dataset_read(const ll_dataset *d, const ll_sampling *how, int64_t position, int64_t count,
                        void *const *out)
 {
@@ -453,6 +510,7 @@ ll_err ll_dataset_read(const ll_dataset *d, const ll_sampling *how, int64_t posi
         void *at[LL_MAX_FIELDS] = {0};
         for (int k = 0; k < f->n_field; k++)
             if (out[k]) at[k] = (char *)out[k] + (size_t)i * f->field_bytes[k];
+        if (d->fetcher) TRY(await_needs(d, how, position + i));
         TRY(d->read(d, how, position + i, at));
         if (d->mixup > 0 || d->cutmix > 0) TRY(mix(d, how, position + i, at));
     }

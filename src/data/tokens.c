@@ -3,6 +3,7 @@
  * shards, or a pattern; shards with "val" in their name are for validation. */
 #include "data/data_int.h"
 #include "data/parse.h"
+#include "data/fetch.h"
 
 #include <string.h>
 
@@ -73,6 +74,10 @@ static ll_err add_text(ll_dataset *d, const char *path)
     ll_bytes b;
     TRY(ll_bytes_map(path, &b));
     ll_dataset_note(d, ll_base_name(path), b.size);
+    bool covered = d->fetcher && !d->opts->tokenizer; /* else it is all read now */
+    ll_err rc = covered ? ll_fetcher_cover(d->fetcher, path, &b) : LL_OK;
+    if (rc != LL_OK) ll_bytes_free(&b);
+    TRY(rc);
     return ll_text_add(d, d->opts, path, &b);
 }
 

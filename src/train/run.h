@@ -43,7 +43,9 @@ typedef struct ll_run_data {
     ll_numbers mean, deviation;
     double centre, jitter, mixup, cutmix;
     ll_numbers scale; /* none, or two */
-    int64_t threads;
+    int64_t threads, fetch;
+    const char *cache; /* "": none */
+    double delay;
 } ll_run_data;
 
 typedef struct ll_run_train {

@@ -98,6 +98,13 @@ static const ll_key keys[] = {
            "change brightness, contrast and saturation of training images by factors of 1 +- this"),
     INT("data.threads", data.threads, "0", 0, 64,
         "that make samples (0: where pictures are decoded, one for each core of the process)"),
+    TEXT("data.cache", data.cache, "",
+         "a local folder, shared by the ranks of a host, that files on a slow store are copied to "
+         "ahead of their use"),
+    INT("data.fetch", data.fetch, "0", 0, LL_MAX_FETCH,
+        "threads of each rank that read files ahead (0: 16 with data.cache, else none)"),
+    NUMBER("data.delay", data.delay, "0", 0, 60,
+           "seconds that every read of a file takes longer: to try a slow store"),
 
     INT("train.batch", train.batch, "64", 1, 1e9, "samples in a step, of all ranks together"),
     INT("train.micro_batch", train.micro_batch, "0", 0, 1e9,

@@ -221,6 +221,9 @@ static ll_data_opts data_opts(const ll_run *r)
                       .token_bytes = d->token_bytes,
                       .val_fraction = d->val_fraction,
                       .samples = d->samples,
+                      .cache = said(d->cache),
+                      .fetch = (int)d->fetch,
+                      .delay = d->delay,
                       .seed = (uint64_t)r->train.seed};
     if (own && !*d->format && (!*d->name || !strcmp(d->name, own->name))) o.source = own;
     if (ll_run_takes_tokens(r)) {
