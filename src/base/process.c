@@ -4,6 +4,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -15,18 +16,45 @@ static void read_text(const char *path, char text[4096])
     text[n] = '\0';
 }
 
-/* Field 22 of stat: when the process started, in ticks since the machine did. */
-double ll_process_age(void)
+/* Of stat: field 3, and 22: when the process started, in ticks since the machine did; 0: not known.
+ */
+static unsigned long long read_stat(const char *path, char *state)
 {
     char text[4096];
     unsigned long long ticks = 0;
-    read_text("/proc/self/stat", text);
+    read_text(path, text);
     const char *at = strrchr(text, ')'); /* behind the name, which may hold anything */
+    *state = at && at[1] ? at[2] : '\0';
     for (int i = 2; at && i < 22; i++) at = strchr(at + 1, ' ');
+    return at && sscanf(at, "%llu", &ticks) == 1 ? ticks : 0;
+}
+
+double ll_process_age(void)
+{
+    char state;
+    unsigned long long ticks = read_stat("/proc/self/stat", &state);
     struct timespec t;
-    if (!at || sscanf(at, "%llu", &ticks) != 1 || clock_gettime(CLOCK_BOOTTIME, &t)) return NAN;
+    if (!ticks || clock_gettime(CLOCK_BOOTTIME, &t)) return NAN;
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec -
            (double)ticks / (double)sysconf(_SC_CLK_TCK);
+}
+
+ll_process ll_process_self(void)
+{
+    char state;
+    struct stat st;
+    unsigned long long ticks = read_stat("/proc/self/stat", &state);
+    if (!ticks || stat("/proc/self/ns/pid", &st)) return (ll_process){0};
+    return (ll_process){getpid(), ticks, (uint64_t)st.st_ino};
+}
+
+char ll_process_state(const ll_process *p)
+{
+    char path[64], state;
+    struct stat st;
+    if (!p->pid || stat("/proc/self/ns/pid", &st) || st.st_ino != p->space) return '\0';
+    snprintf(path, sizeof path, "/proc/%lld/stat", (long long)p->pid);
+    return read_stat(path, &state) == p->ticks ? state : '\0';
 }
 
 static size_t of_status(const char *field)

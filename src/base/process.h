@@ -1,7 +1,17 @@
-/* process.h: what the system says of this process. */
+/* process.h: what the system says of this process, and of others of this host. */
 #pragma once
 #include "base/err.h"
 
 double ll_process_age(void);   /* seconds that it has run; NaN: not known */
 size_t ll_process_bytes(void); /* in memory now: all of it, libraries too; 0: not known */
 size_t ll_process_peak(void);  /* the most that it ever had (VmHWM); 0: not known */
+
+/* A process, for others that may look for it by /proc. */
+typedef struct ll_process {
+    int64_t pid;
+    uint64_t ticks, space; /* when it started; of which space of numbers its own is */
+} ll_process;
+ll_process ll_process_self(void); /* pid 0: not known */
+/* Its state as /proc has it, 'T': stopped by a signal; 0: it is gone, or cannot be seen from here.
+ */
+char ll_process_state(const ll_process *p);

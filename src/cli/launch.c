@@ -228,6 +228,8 @@ int ll_cli_fail(const char *who, const char *text, int status)
 {
     int size = ll_job_size(), rank = ll_job_rank();
     ll_failure how = ll_job_failure();
+    /* Who starts all anew says so, and launchers wait for who does not leave. */
+    if (how == LL_FAILURE_LATE && ll_job_is_cared()) how = LL_FAILURE_TOLD;
     bool print = how != LL_FAILURE_HEARD && how != LL_FAILURE_TOLD;
     bool wait = how == LL_FAILURE_LATE || (how == LL_FAILURE_ALONE && rank);
     if (size <= 1) {

@@ -96,6 +96,11 @@ void ll_job_set_cared(void)
     cared = true;
 }
 
+bool ll_job_is_cared(void)
+{
+    return cared;
+}
+
 void ll_job_lose(void)
 {
     lost = true;

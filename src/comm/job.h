@@ -30,6 +30,7 @@ void ll_job_share_failure(const char *message, ll_failure how);
 void ll_job_lose(void);
 /* Somebody who would do so waits for this job's end (cli/supervise.c). */
 void ll_job_set_cared(void);
+bool ll_job_is_cared(void);
 /* What to exit with after a failure: the status, or what tells that one of the two. */
 enum { LL_JOB_LOST = 69 };
 int ll_job_status(int status);

@@ -15,6 +15,10 @@
  * endless loop, or in an MPI call that will not end, never does, and nothing but ending the process
  * can keep the promise that no job hangs: that is the one place where this library calls _exit.
  *
+ * Between its periods it looks at the next rank of its node, where somebody would start all anew
+ * (job.h): one that is stopped while this one runs is ended, which all see at once, in place of
+ * waiting for the timeout. Of ranks that are stopped all together none looks.
+ *
  * Opening, by the transport's messages: rank 0 sends each rank where it listens; they connect by
  * sockets and answer how that went; rank 0 tells all the first failure. */
 #include "comm/watch_int.h"
@@ -23,7 +27,9 @@
 #include "comm/job.h"
 
 #include <errno.h>
+#include <math.h>
 #include <poll.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -55,8 +61,11 @@ struct ll_watch {
     uint64_t last_turn;
     double since, failed_at; /* the counter changed; the watch failed */
     double slept, woke;      /* this process was stopped last: for so long, until when */
-    ll_watch_hub *hub;       /* of rank 0 */
-    ll_watch_link link;      /* of others, to rank 0 */
+    _Atomic bool looks;      /* at the rank that is near, as set by then */
+    ll_watch_near near;
+    double looked, halted; /* last; since when it is seen stopped, 0: it is not */
+    ll_watch_hub *hub;     /* of rank 0 */
+    ll_watch_link link;    /* of others, to rank 0 */
     bool hub_left;
     double hub_heard;
     ll_watch_state hub_state;
@@ -278,6 +287,28 @@ static void tick_rank(ll_watch *w, const ll_watch_state *s, double now)
     if (w->hub_left && s->waiting && s->seconds > w->timeout) lost_hub(w, LL_WATCH_LEFT, now);
 }
 
+/* When to look at the rank that is near. */
+static const double look_s = 0.1, halted_s = 0.2;
+
+static double next_look(const ll_watch *w)
+{
+    return w->looks && !w->failed ? w->looked + look_s : INFINITY;
+}
+
+static void look(ll_watch *w, double now)
+{
+    if (now < next_look(w)) return;
+    bool awake = now < w->looked + 3 * look_s; /* else this process may have been stopped as well */
+    bool stopped = ll_process_state(&w->near.process) == 'T';
+    w->halted = !stopped ? 0 : awake && w->halted > 0 ? w->halted : now;
+    w->looked = now;
+    if (!stopped || now < w->halted + halted_s) return;
+    say("loopline: rank %d was stopped by a signal, and others of its host run: ending it\n",
+        w->near.rank);
+    kill((pid_t)w->near.process.pid, SIGKILL);
+    w->looks = false;
+}
+
 static void end_process_if_stuck(ll_watch *w, double now)
 {
     if (atomic_load(&w->seen) || now - w->failed_at < w->grace) return;
@@ -306,21 +337,23 @@ static void tick(ll_watch *w, double now, double slept)
         tick_rank(w, &s, now);
 }
 
-/* Listens until the time is up or the rank wants something. A failed watch has nothing more to
- * hear. */
-static void listen_until(ll_watch *w, double until)
+/* Listens until the time is up, or (true) there was something, or the rank wants something. A
+ * failed watch has nothing more to hear. */
+static bool listen_until(ll_watch *w, double until)
 {
     double left = until - ll_now();
+    bool woken;
     struct pollfd p[2] = {{.fd = w->wake, .events = POLLIN},
                           {.fd = w->failed ? -1 : w->link.fd, .events = POLLIN}};
     if (w->hub && !w->failed) {
-        ll_watch_hub_serve(w->hub, until);
+        woken = ll_watch_hub_serve(w->hub, until);
     } else {
-        poll(p, 2, left > 0 ? (int)(1e3 * left) + 1 : 0);
+        woken = poll(p, 2, left > 0 ? (int)(1e3 * left) + 1 : 0) > 0;
         hear_hub(w, ll_now());
     }
-    eventfd_t woken;
-    eventfd_read(w->wake, &woken); /* or it would wake for ever */
+    eventfd_t count;
+    eventfd_read(w->wake, &count); /* or it would wake for ever */
+    return woken;
 }
 
 static void *watch(void *arg)
@@ -328,10 +361,13 @@ static void *watch(void *arg)
     ll_watch *w = (ll_watch *)arg;
     double last = ll_now();
     while (!w->closing) {
-        listen_until(w, last + w->period);
+        double now = last, until = last + w->period;
+        for (bool woken = false; !woken && now < until; now = ll_now()) {
+            woken = listen_until(w, fmin(until, next_look(w)));
+            look(w, ll_now());
+        }
         if (w->closing) break;
         if (w->giving_up && !w->failed) send_last_words(w);
-        double now = ll_now();
         tick(w, now, now - last - w->period);
         last = now;
     }
@@ -339,6 +375,15 @@ static void *watch(void *arg)
 }
 
 /* ---- opening and closing ---- */
+
+/* The hub's thread runs already. */
+static void look_at(ll_watch *w, const ll_watch_near *near)
+{
+    w->near = *near;
+    w->looked = ll_now();
+    bool other = near->process.pid && near->process.pid != getpid();
+    atomic_store_explicit(&w->looks, other && ll_job_is_cared(), memory_order_release);
+}
 
 static ll_err start_thread(ll_watch *w)
 {
@@ -386,7 +431,9 @@ ll_err ll_watch_open(ll_transport *t, ll_err mine, double timeout_s, ll_watch **
         rc = timeout_s > 0 ? make(t, timeout_s, &w)
                            : RAISE(LL_E_ARG, "a timeout of %g s: want more than 0", timeout_s);
     if (rc == LL_OK && t->rank == 0) rc = open_hub(w, t, &at);
-    rc = ll_watch_meet(t, rc, timeout_s, &at, w ? &w->link : NULL);
+    ll_watch_near near;
+    rc = ll_watch_meet(t, rc, timeout_s, &at, w ? &w->link : NULL, &near);
+    if (rc == LL_OK) look_at(w, &near);
     if (rc == LL_OK && t->rank > 0) rc = start_thread(w);
     if (rc != LL_OK) {
         ll_watch_close(w);

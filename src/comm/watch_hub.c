@@ -161,7 +161,7 @@ static void hear_rank(ll_watch_hub *h, int rank)
     }
 }
 
-void ll_watch_hub_serve(ll_watch_hub *h, double until)
+bool ll_watch_hub_serve(ll_watch_hub *h, double until)
 {
     for (;;) {
         double left = until - ll_now();
@@ -171,7 +171,7 @@ void ll_watch_hub_serve(ll_watch_hub *h, double until)
         int n = epoll_wait(h->poll, events, EVENTS, ms);
         for (int i = 0; i < n; i++) {
             uint32_t about = events[i].data.u32;
-            if (about == ABOUT_WAKE) return;
+            if (about == ABOUT_WAKE) return true;
             if (about == ABOUT_LISTEN)
                 welcome_guests(h);
             else if (about >= ABOUT_GUEST)
@@ -183,6 +183,7 @@ void ll_watch_hub_serve(ll_watch_hub *h, double until)
     }
     drop_late_guests(h, ll_now());
     welcome_guests(h);
+    return h->died || h->last_words[0];
 }
 
 void ll_watch_hub_beat(ll_watch_hub *h, const ll_watch_state *mine)

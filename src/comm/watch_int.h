@@ -2,6 +2,7 @@
  * hub that listens to all, and the report. */
 #pragma once
 #include "base/now.h"
+#include "base/process.h"
 #include "comm/watch.h"
 
 #include <pthread.h>
@@ -86,18 +87,24 @@ ll_watch_got ll_watch_take(ll_watch_link *l, ll_watch_msg *out);
 void ll_watch_unlink(ll_watch_link *l);
 
 /* ---- opening (watch_meet.c) ---- */
+/* The next rank on this one's node, around. */
+typedef struct ll_watch_near {
+    int32_t rank;
+    ll_process process; /* pid 0: there is none */
+} ll_watch_near;
 /* Collective: rank 0 tells the others where it listens, they connect; all return the same. mine:
  * how it went on this rank so far; its failure becomes everyone's. */
 ll_err ll_watch_meet(ll_transport *t, ll_err mine, double timeout_s, ll_watch_address *at,
-                     ll_watch_link *link);
+                     ll_watch_link *link, ll_watch_near *near);
 
 /* ---- the hub (watch_hub.c); only rank 0's thread calls these after open ---- */
 typedef struct ll_watch_hub ll_watch_hub;
 ll_err ll_watch_hub_open(int size, const int *world, bool loopback, double timeout, int wake,
                          ll_watch_address *at, ll_watch_hub **out);
 void ll_watch_hub_close(ll_watch_hub *h); /* with a goodbye */
-/* Reads and answers until the time is up, the wake descriptor is written to, or a rank died. */
-void ll_watch_hub_serve(ll_watch_hub *h, double until);
+/* Reads and answers until the time is up, or (true) the wake descriptor is written to or a rank
+ * died. */
+bool ll_watch_hub_serve(ll_watch_hub *h, double until);
 /* Tells all ranks what this one does. */
 void ll_watch_hub_beat(ll_watch_hub *h, const ll_watch_state *mine);
 /* Is there something to report? report is then filled in. *print: nobody has printed it. */

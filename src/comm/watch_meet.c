@@ -1,7 +1,10 @@
 /* watch_meet.c: how the ranks find rank 0's socket, by messages of the transport: three notes,
- * from rank 0 to each (where), from each to rank 0 (how it went), and from rank 0 to each (how it
- * went for all). A rank that fails early still takes part, or the others would wait for it. */
+ * from rank 0 to each (where), from each to rank 0 (how it went, and which process it is), and from
+ * rank 0 to each (how it went for all, and who is next to it). A rank that fails early still takes
+ * part, or the others would wait for it. */
 #include "comm/watch_int.h"
+
+#include "base/own.h"
 
 #include <sched.h>
 #include <stdio.h>
@@ -17,6 +20,7 @@ typedef struct note {
     ll_err code;
     char text[400];
     ll_watch_address at;
+    ll_watch_near near; /* to rank 0: who sends it; from there: who is next to who receives it */
 } note;
 
 /* One note to or from each of some ranks. */
@@ -77,8 +81,17 @@ static ll_err pass(round *b, int first, int last, bool sends)
     return finish(b, first, last);
 }
 
-static ll_err meet_as_hub(round *b, ll_err mine, const ll_watch_address *at)
+static int next_on_node(const ll_transport *t, int rank)
 {
+    int next = (rank + 1) % t->size;
+    while (t->node[next] != t->node[rank]) next = (next + 1) % t->size;
+    return next;
+}
+
+static ll_err meet_as_hub(round *b, ll_err mine, const ll_watch_address *at, ll_watch_near *near)
+{
+    LL_OWN_MEMORY ll_watch_near *all = (ll_watch_near *)calloc((size_t)b->t->size, sizeof *all);
+    LL_ASSERT(all);
     int last = b->t->size - 1;
     note verdict = {.at = *at};
     write_note(&verdict, mine);
@@ -86,16 +99,24 @@ static ll_err meet_as_hub(round *b, ll_err mine, const ll_watch_address *at)
     TRY(pass(b, 1, last, true));
     if (mine != LL_OK) return mine;
     TRY(pass(b, 1, last, false));
-    for (int r = last; r >= 1; r--)
+    all[0] = *near;
+    for (int r = last; r >= 1; r--) {
+        all[r] = b->notes[r].near;
         if (b->notes[r].code != LL_OK) verdict = b->notes[r];
-    for (int r = 1; r <= last; r++) b->notes[r] = verdict;
+    }
+    for (int r = 1; r <= last; r++) {
+        b->notes[r] = verdict;
+        b->notes[r].near = all[next_on_node(b->t, r)];
+    }
+    *near = all[next_on_node(b->t, 0)];
     TRY(pass(b, 1, last, true));
     return raise_note(&verdict);
 }
 
-static ll_err meet_as_rank(round *b, ll_err mine, ll_watch_address *at, ll_watch_link *link)
+static ll_err meet_as_rank(round *b, ll_err mine, ll_watch_address *at, ll_watch_link *link,
+                           ll_watch_near *near)
 {
-    note *n = &b->notes[0], answer = {0};
+    note *n = &b->notes[0], answer = {.near = *near};
     write_note(&answer, mine);
     TRY(pass(b, 0, 0, false));
     TRY(raise_note(n)); /* rank 0 could not even listen */
@@ -104,19 +125,22 @@ static ll_err meet_as_rank(round *b, ll_err mine, ll_watch_address *at, ll_watch
     *n = answer;
     TRY(pass(b, 0, 0, true));
     TRY(pass(b, 0, 0, false));
+    *near = n->near;
     return raise_note(n);
 }
 
 ll_err ll_watch_meet(ll_transport *t, ll_err mine, double timeout_s, ll_watch_address *at,
-                     ll_watch_link *link)
+                     ll_watch_link *link, ll_watch_near *near)
 {
     round b = {.t = t};
+    *near = (ll_watch_near){t->world[t->rank], ll_process_self()};
     b.until = ll_now() + (timeout_s > MESSAGE_SECONDS ? timeout_s : MESSAGE_SECONDS);
     b.notes = (note *)calloc((size_t)t->size, sizeof *b.notes);
     b.messages = (ll_message *)calloc((size_t)t->size, sizeof *b.messages);
     b.done = (bool *)calloc((size_t)t->size, sizeof *b.done);
     LL_ASSERT(b.notes && b.messages && b.done);
-    ll_err rc = t->rank == 0 ? meet_as_hub(&b, mine, at) : meet_as_rank(&b, mine, at, link);
+    ll_err rc =
+        t->rank == 0 ? meet_as_hub(&b, mine, at, near) : meet_as_rank(&b, mine, at, link, near);
     bool under_way = false;
     for (int r = 0; r < t->size; r++) under_way |= b.messages[r].handle && !b.done[r];
     if (!under_way) free(b.notes); /* else the transport may still write there */

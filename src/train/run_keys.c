@@ -267,7 +267,7 @@ static const ll_key keys[] = {
          "of axis pipe, patterns of the nodes that begin the second, third ... stage (empty: by "
          "cost)"),
     NUMBER("parallel.timeout", parallel.timeout, "60", ABOVE_0, 1e6,
-           "a rank that the others wait for longer than so many seconds has failed"),
+           "a rank that the others wait for longer than so many seconds (0.5 works) has failed"),
     INT("parallel.replicas", parallel.replicas, "1", 1, 1e6,
         "groups of ranks, each with the mesh and a share of every batch, that exchange as follows"),
     CHOICE("parallel.consistency", parallel.said.name, "sync", LL_CONSISTENCIES,

@@ -142,6 +142,15 @@ static void killed(void **state)
     assert_int_equal(count(notes, "from memory"), 1);
     free(notes);
     same_run(state, "whole", "hurt");
+    /* One that is stopped is not waited for. */
+    child = START("halted", "-n", "2", "--set", "parallel.timeout=600");
+    await_lines(state, "halted/metrics.jsonl", 60);
+    kill(rank_of(child, 0), SIGSTOP);
+    o = program_wait(*state, child);
+    if (o.status) fail_msg("status %d: %s", o.status, o.err);
+    assert_int_equal(count(o.err, ": starting again ("), 1);
+    outcome_free(&o);
+    same_run(state, "whole", "halted");
     /* Fewer ranks, and all again, as the list of hosts says. */
     write_text(tmpdir_path(state, "hosts"), "# this one\nlocalhost slots=1\n");
     child = START("moved", "-n", "2", "--hosts", "hosts", "--slow", "0:8"); /* not over by then */

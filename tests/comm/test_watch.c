@@ -1,5 +1,6 @@
 /* test_watch: ranks that die, stop, stall, leave or disagree are named, and nothing hangs; ranks
  * that are slow but well are left alone. Without MPI (pipes.h). */
+#include "comm/job.h"
 #include "comm/watch_int.h"
 #include "pipes.h"
 
@@ -39,7 +40,7 @@ static struct {
 } * left;
 
 typedef struct job {
-    bool nodes, long_timeout;
+    bool nodes, long_timeout, cared;    /* cared: somebody would start all anew */
     void (*act)(ll_watch *w, int rank); /* what each rank does; may return */
 } job;
 
@@ -47,6 +48,7 @@ static int rank_main(ll_transport *t, const void *arg)
 {
     const job *j = arg;
     ll_watch *w;
+    if (j->cared) ll_job_set_cared();
     if (ll_watch_open(t, LL_OK, j->long_timeout ? long_s : timeout_s, &w)) {
         snprintf(left->report[t->rank], LL_WATCH_REPORT, "open: %s", ll_error_message());
         return 3;
@@ -273,6 +275,22 @@ static void stopped_hub_is_named(void **state)
     assert_true(left->seconds[1] < timeout_s + busy_s);
 }
 
+/* Where all would be started anew, those of its node end it: nobody waits for the timeout. */
+static void stopped_rank_is_ended(void **state)
+{
+    (void)state;
+    ended e = run((job){.act = stop, .long_timeout = true, .cared = true}, -1);
+    assert_int_equal(e.status[2], 1000 + SIGKILL);
+    assert_has(e.err, "loopline: rank 2 was stopped by a signal, and others of its host run");
+    assert_has(left->report[1], "rank 2 died");
+    assert_true(left->seconds[1] < 0.8 * long_s);
+    e = run((job){.act = hub_stops, .long_timeout = true, .cared = true}, -1);
+    assert_int_equal(e.status[0], 1000 + SIGKILL);
+    assert_has(left->report[2], "rank 0 died");
+    e = run((job){.act = stop_before_waits, .cared = true, .nodes = true}, 2); /* nobody sees it */
+    assert_has(left->report[1], "rank 2 has not answered for ");
+}
+
 static void give_up(ll_watch *w, int rank)
 {
     sleep_s(0.1);
@@ -436,7 +454,7 @@ static void wait_and_work(ll_watch *w, int rank)
 static void a_paused_job_goes_on(void **state)
 {
     (void)state;
-    job j = {.act = wait_and_work};
+    job j = {.act = wait_and_work, .cared = true};
     pid_t pids[RANKS];
     memset(left, 0, sizeof *left);
     pipes_fork(RANKS, false, rank_main, &j, pids);
@@ -664,6 +682,7 @@ int main(void)
         cmocka_unit_test(stopped_rank_is_named),
         cmocka_unit_test(silence_is_named),
         cmocka_unit_test(stopped_hub_is_named),
+        cmocka_unit_test(stopped_rank_is_ended),
         cmocka_unit_test(mismatch_is_named),
         cmocka_unit_test(leaving_early_is_named),
         cmocka_unit_test(hub_leaving_early_is_named),
