@@ -554,6 +554,7 @@ typedef struct ll_session_opts {
     int micro_batches;     /* 0: 1; a step runs the graph's batch so many times and averages */
     const char *precision; /* of products: "f32" (the default), "bf16", on cuda "tf32", "fp8" */
     uint64_t seed;
+    bool undrawn;      /* parameters that would be random hold anything: for who sets them all */
     ll_session *share; /* parameters and state of equal names live in this session's memory */
     bool reuse;        /* with share: runs in its memory too, where it fits; its results are lost */
     /* Many ranks: the graph is cut over a mesh of them. Opening, running, ll_session_get and

@@ -72,6 +72,11 @@ static ll_err map_aside(ll_exec *e)
     return LL_OK;
 }
 
+static bool is_drawn(const ll_slot *s)
+{
+    return kept(s) && !s->init.data && (s->init.kind == LL_NORMAL || s->init.kind == LL_UNIFORM);
+}
+
 /* Those that the machine has put elsewhere stay there. */
 static ll_err place_slots(ll_exec *e, const ll_exec_opts *opts, const size_t *offset)
 {
@@ -85,7 +90,8 @@ static ll_err place_slots(ll_exec *e, const ll_exec_opts *opts, const size_t *of
         const ll_slot *s = &p->slots[p->inputs[i].slot];
         int there = shared_slot(opts, s);
         if (!e->address[p->inputs[i].slot]) e->address[p->inputs[i].slot] = e->slab + offset[i];
-        if (there < 0 && kept(s)) TRY(e->machine->init(e, p->inputs[i].slot));
+        if (there < 0 && kept(s) && !(opts->undrawn && is_drawn(s)))
+            TRY(e->machine->init(e, p->inputs[i].slot));
         if (there < 0) continue;
         const ll_type *t = &opts->share->p->slots[there].type;
         CHECK(t->dtype == s->type.dtype && ll_shape_equal(&t->shape, &s->type.shape), LL_E_SHAPE,
@@ -204,6 +210,15 @@ static ll_err open_parts(ll_exec *e)
     if (rc && e->comm && ll_job_failure() == LL_FAILURE_ALONE) ll_comm_give_up(e->comm);
     TRY(rc);
     for (int i = 0; i < e->n_moving; i++) e->moving[i].first = (char *)e->moving[i].tensor->data;
+    return LL_OK;
+}
+
+ll_err ll_exec_draw(ll_exec *e)
+{
+    const ll_program *p = e->p;
+    LL_ASSERT(!e->opts.share);
+    for (int i = 0; i < p->n_input; i++)
+        if (is_drawn(&p->slots[p->inputs[i].slot])) TRY(e->machine->init(e, p->inputs[i].slot));
     return LL_OK;
 }
 

@@ -278,6 +278,7 @@ static ll_err place_devices(ll_session *s)
 ll_exec_opts ll_session_exec_opts(const ll_session *s)
 {
     return (ll_exec_opts){.seed = s->opts.seed,
+                          .undrawn = s->opts.undrawn,
                           .team = s->team,
                           .compress = s->opts.compress,
                           .offload = s->opts.offload,

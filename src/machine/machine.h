@@ -22,6 +22,7 @@ typedef struct ll_exec ll_exec;
 typedef struct ll_exec_opts {
     const ll_machine *machine; /* NULL: that of the program's target */
     uint64_t seed;
+    bool undrawn;         /* random numbers are drawn when ll_exec_draw is called */
     const char *compress; /* a codec (comm/codec.h) for instructions that want one; NULL: none */
     ll_team *team;        /* for programs with collectives; must outlive the exec */
     ll_exec *share; /* parameters and state of equal names live there; it must outlive this one */

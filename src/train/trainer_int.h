@@ -78,6 +78,7 @@ typedef struct trainer {
 ll_err ll_trainer_open(trainer *t);
 /* alone: the others will not come to close what is shared. */
 void ll_trainer_close(trainer *t, bool alone);
+bool ll_trainer_is_restart(const trainer *t); /* a later start of its job */
 const char *ll_trainer_file(const trainer *t, const char *name);
 /* What a checkpoint says of the run that made it, and one that goes on from it must agree in. */
 enum { LL_TRAINER_TRAIN = 4, LL_TRAINER_META = 6 }; /* from the first on: of section train */

@@ -33,7 +33,7 @@ void ll_trainer_doing(const trainer *t, const char *what)
     if (t->comm) ll_comm_doing(t->comm, what);
 }
 
-static bool is_restart(const trainer *t)
+bool ll_trainer_is_restart(const trainer *t)
 {
     return t->opts->start && t->opts->start->number > 0;
 }
@@ -55,6 +55,7 @@ static ll_err open_model(trainer *t)
     const ll_run *r = &t->own;
     ll_comm *c = t->loose ? ll_loose_mine(t->loose) : t->comm;
     ll_session_opts o = ll_run_session(r, c, t->report->mesh);
+    o.undrawn = !t->loose && (t->opts->resume || ll_trainer_is_restart(t));
     if (t->loose)
         TRY(open_replica(t, &o));
     else
@@ -73,7 +74,7 @@ static ll_err open_model(trainer *t)
 /* Ranks of the start before may still be on their way out, where they do not hear of its end. */
 static bool lock(const trainer *t)
 {
-    double until = ll_now() + (is_restart(t) ? 2 * t->r->parallel.timeout + 5 : 0);
+    double until = ll_now() + (ll_trainer_is_restart(t) ? 2 * t->r->parallel.timeout + 5 : 0);
     while (flock(t->folder, LOCK_EX | LOCK_NB) != 0) {
         if (errno != EWOULDBLOCK) return true; /* the file system has no locks */
         if (ll_now() >= until) return false;
@@ -86,7 +87,7 @@ static bool lock(const trainer *t)
 static ll_err lock_folder(trainer *t)
 {
     const char *out = t->r->out;
-    if (!t->opts->resume || t->opts->resume_from || is_restart(t)) TRY(ll_mkdirs(out));
+    if (!t->opts->resume || t->opts->resume_from || ll_trainer_is_restart(t)) TRY(ll_mkdirs(out));
     t->folder = open(out, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     CHECK(t->folder >= 0 || (t->opts->resume && errno == ENOENT), LL_E_IO, "%s: %s", out,
           strerror(errno));
@@ -208,6 +209,7 @@ static ll_err begin(trainer *t)
     const ll_run_train *r = &t->r->train;
     const ll_weights_from from = {r->init, r->init_map, r->init_skip};
     if (t->opts->resume) return resume(t);
+    if (t->s->opts.undrawn) TRY(ll_exec_draw(t->s->e));
     if (*r->init) TRY(ll_weights_load(t->s, &from, t->arena, &t->weights));
     if (r->lora && !*r->init) /* for whom would that be meant? */
         t->weights = "train.lora without train.init: the frozen weights are random numbers";
@@ -268,7 +270,7 @@ double ll_trainer_wall(const trainer *t)
 
 void ll_trainer_count_start(trainer *t)
 {
-    if (is_restart(t))
+    if (ll_trainer_is_restart(t))
         t->good.lost[LL_LOSS_RESTARTS] += ll_trainer_wall(t) - t->good.wall;
     else
         t->good.lost[LL_LOSS_START] = ll_trainer_wall(t);
@@ -299,10 +301,10 @@ static ll_err open_outputs(trainer *t)
     int64_t keep = t->goes_on ? t->first : -1; /* until the first checkpoint is saved */
     TRY(ll_checkpoint_set_aside(t->r->out, keep, t->arena, &t->doomed));
     ll_err rc = write_settings(t, text);
-    CHECK(rc == LL_OK || (is_restart(t) && ll_is_full()), rc, "%s", ll_error_message());
+    CHECK(rc == LL_OK || (ll_trainer_is_restart(t) && ll_is_full()), rc, "%s", ll_error_message());
     const char *timing = ll_trainer_file(t, "timing.jsonl");
     t->good.wall = ll_trainer_wall(t);
-    if (is_restart(t) && access(timing, F_OK) == 0) TRY(read_goodput(t, timing));
+    if (ll_trainer_is_restart(t) && access(timing, F_OK) == 0) TRY(read_goodput(t, timing));
     t->good.wall = ll_trainer_wall(t);
     TRY(ll_metrics_open(ll_trainer_file(t, "metrics.jsonl"), keep, &t->metrics));
     TRY(ll_metrics_open(timing, keep, &t->timing));
@@ -419,7 +421,7 @@ ll_err ll_trainer_open(trainer *t)
     if (t->comm) ll_comm_slow(t->comm, true);
     TRY(ll_ranks_agree(t->comm, t->lead ? lock_folder(t) : LL_OK));
     if (t->comm) ll_comm_slow(t->comm, false);
-    TRY(is_restart(t) ? begin_again(t) : begin(t));
+    TRY(ll_trainer_is_restart(t) ? begin_again(t) : begin(t));
     const char *teacher;
     TRY(ll_ranks_agree(t->comm, ll_teacher_load(&t->own, t->s, t->arena, &teacher)));
     if (teacher)
