@@ -57,15 +57,32 @@ static inline uint64_t word_at(const uint8_t *p)
     return word;
 }
 
+/* Past the caches, where that can be said: what is read next stays in them, and no line is read
+ * only to be written. */
+static inline void put(uint8_t *to, uint64_t word)
+{
+#ifdef __SSE4_2__
+    _mm_stream_si64((long long *)(void *)to, (long long)word);
+#else
+    memcpy(to, &word, 8);
+#endif
+}
+
 /* One word waits for the one before it, but three are under way at a time: of lanes side by side,
- * each of which is followed by the next ones' zeros. */
-static uint32_t three_lanes(uint32_t r, const uint8_t *p)
+ * each of which is followed by the next ones' zeros. to: where they are copied; NULL: not. */
+static inline uint32_t three_lanes(uint32_t r, const uint8_t *p, uint8_t *to)
 {
     uint32_t s = 0, t = 0;
     for (int i = 0; i < LANE; i += 8) {
-        r = EIGHT(r, word_at(p + i));
-        s = EIGHT(s, word_at(p + LANE + i));
-        t = EIGHT(t, word_at(p + 2 * LANE + i));
+        uint64_t a = word_at(p + i), b = word_at(p + LANE + i), c = word_at(p + 2 * LANE + i);
+        r = EIGHT(r, a);
+        s = EIGHT(s, b);
+        t = EIGHT(t, c);
+        if (!to) continue;
+        for (int k = 3; k < 6 && i % 64 == 0; k++) __builtin_prefetch(p + k * LANE + i);
+        put(to + i, a);
+        put(to + LANE + i, b);
+        put(to + 2 * LANE + i, c);
     }
     return times(r, zeros[LANE_BITS + 1]) ^ times(s, zeros[LANE_BITS]) ^ t;
 }
@@ -77,7 +94,7 @@ uint32_t ll_crc32c(uint32_t crc, const void *data, size_t n)
     const uint8_t *p = (const uint8_t *)data;
     uint32_t r = ~crc;
 #ifdef EIGHT
-    for (; n >= 3 * LANE; n -= 3 * LANE, p += 3 * LANE) r = three_lanes(r, p);
+    for (; n >= 3 * LANE; n -= 3 * LANE, p += 3 * LANE) r = three_lanes(r, p, NULL);
     for (; n >= 8; n -= 8, p += 8) r = EIGHT(r, word_at(p));
 #endif
     for (; n >= 8; n -= 8, p += 8) {
@@ -92,6 +109,37 @@ uint32_t ll_crc32c(uint32_t crc, const void *data, size_t n)
 uint32_t ll_crc32c_piece(uint32_t remainder, const void *data, size_t n)
 {
     return ~ll_crc32c(~remainder, data, n);
+}
+
+static uint32_t copy_plain(uint32_t r, uint8_t *to, const uint8_t *from, size_t n)
+{
+    enum { CHUNK = 1 << 15 }; /* that a cache holds while it is copied and summed */
+    for (size_t k; n; n -= k, to += k, from += k) {
+        k = n < CHUNK ? n : CHUNK;
+        memcpy(to, from, k);
+        r = ll_crc32c_piece(r, from, k);
+    }
+    return r;
+}
+
+uint32_t ll_crc32c_copy(uint32_t r, void *to, const void *from, size_t n)
+{
+    uint8_t *t = (uint8_t *)to;
+    const uint8_t *p = (const uint8_t *)from;
+    pthread_once(&table_once, fill_table);
+#ifdef EIGHT
+    size_t head = -(uintptr_t)t & 7;
+    if (n >= head + 3 * LANE) {
+        r = copy_plain(r, t, p, head);
+        for (n -= head, t += head, p += head; n >= 3 * LANE;
+             n -= 3 * LANE, t += 3 * LANE, p += 3 * LANE)
+            r = three_lanes(r, p, t);
+    }
+#ifdef __SSE4_2__
+    _mm_sfence(); /* before who says that it is there */
+#endif
+#endif
+    return copy_plain(r, t, p, n);
 }
 
 uint32_t ll_crc32c_zeros(uint32_t remainder, uint64_t n)

@@ -371,7 +371,6 @@ const char *ll_buddy_text(const ll_buddy *b)
 /* data: what the parts are, one behind another; NULL: as the session has them. */
 static uint32_t write_share(const ll_buddy *b, const share *g, const char *data, char *file)
 {
-    enum { CHUNK = 1 << 15 }; /* that a cache holds while it is copied and summed */
     uint32_t r = 0;
     uint64_t at = b->image.header_bytes;
     for (int i = 0; i < g->n; i++) {
@@ -381,11 +380,8 @@ static uint32_t write_share(const ll_buddy *b, const share *g, const char *data,
         for (int64_t k = 0; k < runs.n; k++) {
             uint64_t begin = b->image.at[g->at[i]] + ll_st_run_at(&runs, k);
             r = ll_crc32c_zeros(r, begin - at);
-            for (size_t done = 0, n; done < runs.bytes; done += n, from += n) {
-                n = runs.bytes - done < CHUNK ? (size_t)runs.bytes - done : CHUNK;
-                memcpy(file + begin + done, from, n);
-                r = ll_crc32c_piece(r, from, n);
-            }
+            r = ll_crc32c_copy(r, file + begin, from, (size_t)runs.bytes);
+            from += runs.bytes;
             at = begin + runs.bytes;
         }
         if (data) data = from;

@@ -259,6 +259,27 @@ static void checksums_add_up(void **state)
                      ll_crc32c_piece(0x12345678, zeros, sizeof zeros));
 }
 
+/* Bytes come whole, none beside them, wherever they begin and end. */
+static void copies_are_summed(void **state)
+{
+    (void)state;
+    enum { MOST = 50000, EDGE = 64 };
+    static uint8_t from[MOST], to[MOST], was[MOST];
+    static const size_t sizes[] = {0, 1, 7, 8, 12287, 12288, 12295, 24576, 40009};
+    for (size_t i = 0; i < MOST; i++) from[i] = (uint8_t)ll_below_at(seed, 10, i, 256);
+    memset(was, 0xa5, MOST);
+    for (size_t k = 0; k < sizeof sizes / sizeof *sizes; k++)
+        for (size_t at = 0; at < 9; at++) {
+            size_t n = sizes[k];
+            memset(to, 0xa5, MOST);
+            uint32_t r = ll_crc32c_copy(17, to + EDGE + at, from + 2 * at, n);
+            assert_int_equal(r, ll_crc32c_piece(17, from + 2 * at, n));
+            assert_memory_equal(to + EDGE + at, from + 2 * at, n);
+            assert_memory_equal(to, was, EDGE + at);
+            assert_memory_equal(to + EDGE + at + n, was, MOST - EDGE - at - n);
+        }
+}
+
 int main(void)
 {
     if (getenv("SEED")) seed = strtoull(getenv("SEED"), NULL, 10);
@@ -273,6 +294,7 @@ int main(void)
         cmocka_unit_test(damage_is_seen_by_all),
         cmocka_unit_test(folders_are_shared),
         cmocka_unit_test(checksums_add_up),
+        cmocka_unit_test(copies_are_summed),
     };
     int rc = cmocka_run_group_tests(tests, setup, teardown);
     ll_comm_close(comm);
