@@ -260,6 +260,52 @@ static void overlaps(void **state)
             "train.spike skips a step");
 }
 
+#define LAST "checkpoints/step-00000300.safetensors"
+
+/* A signal amid a row of steps: it is brought to its end, saved, and gone on from, to the bits of a
+ * run that nobody stopped; of one process with gradients a step late too. */
+static void stops_amid_a_row(void **state)
+{
+    static const char *const ways[] = {"-s train.delay=true",
+                                       "-n 2 --mesh pipe=2 -s parallel.schedule=2bw"};
+    const char *f = *state;
+    char whole[256], path[256], text[256];
+    write_text(tmpdir_path(state, "q.yaml"),
+               "model: {name: mlp, image: 8, width: 40, depth: 5, classes: 4}\n"
+               "data: {name: synthetic, samples: 3600}\n"
+               "train: {batch: 12, micro_batch: 2, steps: 300, optimizer: adam, threads: 1,\n"
+               "  clip: 0.5, log_every: 1, eval_every: 300, save_every: 300}\n"
+               "parallel: {exact: true}\n");
+    outcome o = succeeds(f, "train q.yaml -s train.delay=true -o whole");
+    outcome_free(&o);
+    for (int i = 0; i < 2; i++) {
+        const char *words[16] = {"train", "q.yaml", "--json", "-o", i ? "two" : "one"};
+        char *rest = NULL;
+        strcpy(text, ways[i]);
+        for (int k = 5; k == 5 || words[k - 1]; k++)
+            words[k] = strtok_r(k == 5 ? text : NULL, " ", &rest);
+        pid_t child = program_start(f, NULL, words);
+        snprintf(path, sizeof path, "%s/metrics.jsonl", words[4]);
+        size_t bytes = 0;
+        for (int k = 0; k < 60000 && bytes < 2000; k++, sleep_ms(1)) /* some twenty steps */
+            free(read_whole(tmpdir_path(state, path), &bytes));
+        kill(child, SIGTERM);
+        o = program_wait(f, child);
+        if (o.status != 75) fail_msg("status %d: %s", o.status, o.err);
+        json_t *j = json_of(o.out);
+        assert_true(json_num(j, "steps") > 10 && json_num(j, "steps") < 300);
+        json_decref(j);
+        outcome_free(&o);
+        o = succeeds(f, "train q.yaml -o %s --resume %s", words[4], ways[i]);
+        outcome_free(&o);
+        snprintf(whole, sizeof whole, "%s", tmpdir_path(state, "whole/metrics.jsonl"));
+        assert_same_file(whole, tmpdir_path(state, path));
+        snprintf(whole, sizeof whole, "%s", tmpdir_path(state, "whole/" LAST));
+        snprintf(path, sizeof path, "%s/" LAST, words[4]);
+        assert_same_file(whole, tmpdir_path(state, path));
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -269,6 +315,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(gives_back, tmpdir_setup, tmpdir_teardown),
         cmocka_unit_test_setup_teardown(inspects_not, tmpdir_setup, tmpdir_teardown),
         cmocka_unit_test_setup_teardown(overlaps, tmpdir_setup, tmpdir_teardown),
+        cmocka_unit_test_setup_teardown(stops_amid_a_row, tmpdir_setup, tmpdir_teardown),
         cmocka_unit_test_setup_teardown(traces, tmpdir_setup, tmpdir_teardown),
         cmocka_unit_test_setup_teardown(draws, tmpdir_setup, tmpdir_teardown)};
     return cmocka_run_group_tests(tests, NULL, NULL);
