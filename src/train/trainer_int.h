@@ -98,6 +98,7 @@ ll_err ll_trainer_saved(trainer *t, ll_err rc);
 ll_err ll_trainer_save(trainer *t, int64_t done,
                        bool last);                     /* last: it must be, and is waited for */
 ll_err ll_trainer_save_last(trainer *t, int64_t done); /* a full disk is given a minute */
+void ll_trainer_save_amid(trainer *t, int64_t done);   /* after a failure, which stays the error */
 ll_err ll_trainer_keep_best(const trainer *t, int64_t done); /* rank 0's */
 ll_err ll_trainer_copy(trainer *t, int64_t done);            /* to memory */
 ll_err ll_trainer_roll_back(trainer *t, int64_t done);       /* to the newest checkpoint */

@@ -61,10 +61,11 @@ ll_err ll_trainer_validate(trainer *t, int64_t done, bool note, const ll_stop *s
     TRY(ll_session_swap_averages(t->s));
     /* Replicas have different numbers of batches: they do not ask each other before each. */
     ll_err rc = ll_evaluate(t->eval, t->r->train.eval_samples, t->loose ? NULL : stop, &score);
-    if (rc == LL_OK) rc = ll_session_swap_averages(t->s);
+    if (rc == LL_OK || rc == LL_E_NUMERIC) TRY(ll_session_swap_averages(t->s));
     if (rc == LL_OK && t->loose) rc = ll_loose_swap(t->loose, false);
     t->good.lost[LL_LOSS_VALIDATION] += ll_now() - began;
     if (rc == LL_E_NUMERIC && !t->loose) rc = ll_ranks_agree(t->comm, rc); /* it is so on all */
+    if (rc == LL_E_NUMERIC && !t->loose && note) ll_trainer_save_amid(t, done);
     TRY(rc);
     t->owed = score.samples == 0;
     if (t->owed) return LL_OK;

@@ -63,6 +63,8 @@ static void arrays(void **state)
             "data.fields");
 }
 
+#define LAST "checkpoints/step-00000005.safetensors"
+
 /* Numbers that no model can take are told with their sample, not blamed on the rate; and npy as
  * DIR/train and DIR/val. */
 static void samples_are_named(void **state)
@@ -100,6 +102,15 @@ static void samples_are_named(void **state)
             refuses(f, 1, "train s.yaml -n 2", "loss is nan", "x of sample 17 of d/train is nan");
         if (bad == 2)
             refuses(f, 1, "train s.yaml --out v", "validation:", "x of sample 17 of d/val is nan");
+        if (bad == 2) { /* and what was learned until then is saved, not its averages */
+            refuses(f, 1, "train s.yaml -n 2 --out w --set train.ema=0.5 --exact",
+                    "validation: step 5: loss is nan");
+            must(f, "train s.yaml --out u --set train.ema=0.5 --exact --set train.eval_samples=8");
+            char *saved = strdup(tmpdir_path(state, "w/" LAST));
+            assert_same_file(saved, tmpdir_path(state, "u/" LAST));
+            free(saved);
+            assert_true(file_exists(tmpdir_path(state, "v/" LAST)));
+        }
         if (bad == 3)
             refuses(f, 1, "train s.yaml --set train.micro_batch=4", "want 0 to 2",
                     "y of sample 11 of d/train is 9");
