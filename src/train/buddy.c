@@ -368,25 +368,43 @@ const char *ll_buddy_text(const ll_buddy *b)
 
 /* ---- a copy ---- */
 
-/* data: what the parts are, one behind another; NULL: as the session has them. */
-static uint32_t write_share(const ll_buddy *b, const share *g, const char *data, char *file)
+/* Bytes from .. to-1 of a share. data: what its parts are, one behind another; NULL: as the session
+ * has them. */
+static uint32_t write_piece(const ll_buddy *b, const share *g, const char *data, char *file,
+                            size_t from, size_t to)
 {
     uint32_t r = 0;
     uint64_t at = b->image.header_bytes;
-    for (int i = 0; i < g->n; i++) {
+    size_t past = 0; /* of the share */
+    for (int i = 0; i < g->n && past < to; i++) {
         const ll_st_tensor *t = tensor_at(b, g->at[i]);
         ll_st_runs runs = ll_st_runs_of(&t->shape, &g->part[i], t->dtype);
-        const char *from = data ? data : (const char *)t->data;
-        for (int64_t k = 0; k < runs.n; k++) {
-            uint64_t begin = b->image.at[g->at[i]] + ll_st_run_at(&runs, k);
+        const char *x = data ? data + past : (const char *)t->data;
+        for (int64_t k = 0; k < runs.n; k++, past += runs.bytes, x += runs.bytes) {
+            size_t skip = from > past ? from - past : 0, end = to > past ? to - past : 0;
+            if (end > runs.bytes) end = runs.bytes;
+            if (skip >= end) continue;
+            uint64_t begin = b->image.at[g->at[i]] + ll_st_run_at(&runs, k) + skip;
             r = ll_crc32c_zeros(r, begin - at);
-            r = ll_crc32c_copy(r, file + begin, from, (size_t)runs.bytes);
-            from += runs.bytes;
-            at = begin + runs.bytes;
+            r = ll_crc32c_copy(r, file + begin, x + skip, end - skip);
+            at = begin + end - skip;
         }
-        if (data) data = from;
     }
     return ll_crc32c_zeros(r, b->image.bytes - at);
+}
+
+static uint32_t write_share(const ll_buddy *b, const share *g, const char *data, char *file)
+{
+    enum { LEAST = 1 << 16 }; /* for a thread */
+    int most = b->s->p->threads,
+        n = g->bytes / LEAST < (size_t)most ? (int)(g->bytes / LEAST) : most;
+    uint32_t r = 0;
+    if (n < 1) n = 1;
+#pragma omp parallel for num_threads(n) reduction(^ : r)
+    for (int k = 0; k < n; k++)
+        r ^= write_piece(b, g, data, file, g->bytes * (size_t)k / (size_t)n,
+                         g->bytes * (size_t)(k + 1) / (size_t)n);
+    return r;
 }
 
 static void pack(const ll_buddy *b)

@@ -27,7 +27,8 @@ typedef struct side {
     ll_session *s;
 } side;
 
-static void open_side(side *x, const char *mesh, int zero)
+/* large: so that threads share its copies. */
+static void open_side(side *x, const char *mesh, int zero, bool large)
 {
     static const char text[] = "model: {name: mlp, image: 4, width: 9, depth: 2, classes: 5}\n"
                                "data: {name: synthetic, samples: 40}\n"
@@ -36,6 +37,8 @@ static void open_side(side *x, const char *mesh, int zero)
     no_error(ll_run_parse(text, strlen(text), "test", &x->r));
     snprintf(set, sizeof set, "parallel.zero=%d", zero);
     no_error(ll_run_set(x->r, set));
+    if (large) no_error(ll_run_set(x->r, "model.width=401"));
+    if (large) no_error(ll_run_set(x->r, "train.threads=3"));
     no_error(ll_run_finish(x->r));
     ll_session_opts o = ll_run_session(x->r, ll_comm_size(comm) > 1 ? comm : NULL, mesh);
     no_error(ll_run_compile(x->r, &o, &x->g, &x->s));
@@ -138,6 +141,7 @@ static void damage(int node, int turn, bool seal)
 typedef struct trial {
     const char *mesh, *other;
     int zero, node[4];
+    bool large;
 } trial;
 
 static void lose_and_find(const trial *t)
@@ -148,8 +152,8 @@ static void lose_and_find(const trial *t)
     int n_node = 1 + t->node[3], before[4];
     side x, y;
     memcpy(before, ll_comm_nodes(comm), sizeof(int) * (size_t)ll_comm_size(comm));
-    open_side(&x, t->mesh, t->zero);
-    open_side(&y, t->other, 0);
+    open_side(&x, t->mesh, t->zero, t->large);
+    open_side(&y, t->other, 0, t->large);
     if (c) pretend_nodes(t->node);
     for (int lost = n_node > 1 ? 0 : -1; lost < (n_node > 1 ? n_node : 0); lost++, start.number++) {
         ll_buddy *b;
@@ -189,13 +193,14 @@ static void lose_and_find(const trial *t)
 static void lost_nodes(void **state)
 {
     (void)state;
-    static const trial one[] = {{"", "", 0, {0, 0, 0, 0}}};
+    static const trial one[] = {{"", "", 0, {0, 0, 0, 0}}, {"", "", 0, {0, 0, 0, 0}, true}};
     static const trial four[] = {{"data=4", "tensor=4", 0, {0, 0, 0, 0}},
                                  {"data=2,tensor=2", "data=4", 0, {0, 0, 1, 1}},
                                  {"tensor=4", "data=2,tensor=2", 0, {0, 1, 1, 2}},
-                                 {"data=4", "tensor=4", 3, {0, 1, 2, 3}}};
-    int n = ll_comm_size(comm) > 1 ? 4 : 1;
-    for (int i = 0; i < n; i++) lose_and_find(n > 1 ? &four[i] : &one[i]);
+                                 {"data=4", "tensor=4", 3, {0, 1, 2, 3}},
+                                 {"data=2,tensor=2", "tensor=4", 1, {0, 0, 1, 1}, true}};
+    int n = ll_comm_size(comm) > 1 ? 5 : 2;
+    for (int i = 0; i < n; i++) lose_and_find(n > 2 ? &four[i] : &one[i]);
 }
 
 /* One bit of one rank's copy. */
@@ -207,7 +212,7 @@ static void copies_that_differ(void **state)
     side x;
     ll_st_tensor *t;
     ll_st_part *parts;
-    open_side(&x, c ? "data=4" : "", 0);
+    open_side(&x, c ? "data=4" : "", 0, false);
     ll_session_all_tensors(x.s, a, &t, &parts);
     no_error(ll_copies_check(c, x.s, 7));
     uint8_t *byte = (uint8_t *)t[2].data + 5;
