@@ -210,12 +210,16 @@ typedef struct ll_mask_attr {
 } ll_mask_attr;
 
 /* attend: scores are scaled by scale; causal: query t sees keys s <= t + ahead. What a query that
- * sees no key has as the logarithm of its sum: above what masks say (-1e30), below any score. */
+ * sees no key has as the logarithm of its sum: above what masks say (-1e30), below any score.
+ * own, of gradients: lse, and delta or o, are what these q, k and v give, and can be made again */
 #define LL_ATTEND_NONE (-1e20f)
 typedef struct ll_attend_attr {
     double scale;
-    int64_t causal, ahead;
+    int64_t causal, ahead, own;
 } ll_attend_attr;
+typedef struct ll_own_attr {
+    int64_t own;
+} ll_own_attr;
 
 /* rope: angles are (at + t) / base^(2 i / d) for pair i of a row: elements 2 i and 2 i + 1 where
  * interleaved, else i and i + d/2. back: the other way around */

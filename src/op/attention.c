@@ -3,6 +3,8 @@
  *   p = exp(s - lse),  o[i] = sum_j p[i,j] v[j]
  * and its gradient, which makes p again of lse; delta[i] = sum of do o, less what lse is owed:
  *   dv[j] = sum_i p[i,j] do[i],  ds = p (do v - delta),  dq = scale ds k, dk = scale ds q
+ * Where one key has all the weight, do v - delta is 0, of two large numbers. Expansions that may
+ * (own) make delta as the sum of p (do v), of the same numbers, so that it comes out as 0.
  *
  * attend is the general one: groups of g heads share keys and values, and s may differ from t.
  *   q [b,t,n,g,d]  k [b,s,n,d]  v [b,s,n,e]  mask [b,n,g,t,s], any of them 1  ->
@@ -71,21 +73,25 @@ static ll_val at_least(ll_graph *g, ll_val x, double least)
     return ll_max(g, x, ll_fill(g, ll_graph_dtype(g, x), (ll_shape){0}, least));
 }
 
-static void expand(ll_graph *g, const void *attr, const ll_val *in, int n_in, ll_val *out)
+/* p of scores, and lse; none: some query may see no key. */
+static ll_val weights(ll_graph *g, ll_val s, bool none, ll_val *lse)
 {
-    const ll_attend_attr *a = (const ll_attend_attr *)attr;
-    ll_val mask = n_in > 3 ? in[3] : (ll_val){0}, s = scores(g, a, in[0], in[1], mask);
-    if (!s.id) return;
-    bool none = mask.id || a->causal; /* some query may see no key; the same nodes on all ranks */
     ll_shape shape = ll_graph_shape(g, s);
     ll_val top = ll_row_max(g, s);
     if (none) top = at_least(g, top, (double)LL_ATTEND_NONE);
     ll_val e = ll_exp(g, ll_sub(g, s, ll_row_spread(g, top, &shape)));
     ll_val sum = ll_row_sum(g, e);
     if (none) sum = at_least(g, sum, 1e-30);
-    ll_val p = ll_div(g, e, ll_row_spread(g, sum, &shape));
-    out[0] = ll_matmul(g, "bngts,bsne->btnge", p, in[2]);
-    out[1] = ll_add(g, ll_log(g, sum), top);
+    if (lse) *lse = ll_add(g, ll_log(g, sum), top);
+    return ll_div(g, e, ll_row_spread(g, sum, &shape));
+}
+
+static void expand(ll_graph *g, const void *attr, const ll_val *in, int n_in, ll_val *out)
+{
+    const ll_attend_attr *a = (const ll_attend_attr *)attr;
+    ll_val mask = n_in > 3 ? in[3] : (ll_val){0}, s = scores(g, a, in[0], in[1], mask);
+    if (!s.id) return;
+    out[0] = ll_matmul(g, "bngts,bsne->btnge", weights(g, s, mask.id || a->causal, &out[1]), in[2]);
 }
 
 /* o and lse of two parts of the keys: o weighed by their shares of the sum. */
@@ -104,13 +110,15 @@ static void merge(ll_graph *g, const ll_val *a, const ll_val *b, ll_val *out)
 /* p and ds, before scaling. */
 static void slopes(ll_graph *g, const void *attr, const ll_val *in, int n_in, ll_val *p, ll_val *ds)
 {
-    ll_val s =
-        scores(g, (const ll_attend_attr *)attr, in[1], in[2], n_in > 6 ? in[6] : (ll_val){0});
+    const ll_attend_attr *a = (const ll_attend_attr *)attr;
+    ll_val mask = n_in > 6 ? in[6] : (ll_val){0}, s = scores(g, a, in[1], in[2], mask);
     if (!s.id) return;
     ll_shape shape = ll_graph_shape(g, s);
-    *p = ll_exp(g, ll_sub(g, s, ll_row_spread(g, in[4], &shape)));
+    *p = a->own ? weights(g, s, mask.id || a->causal, NULL)
+                : ll_exp(g, ll_sub(g, s, ll_row_spread(g, in[4], &shape)));
     ll_val dp = ll_matmul(g, "btnge,bsne->bngts", in[0], in[3]);
-    *ds = ll_mul(g, *p, ll_sub(g, dp, ll_row_spread(g, in[5], &shape)));
+    ll_val delta = a->own ? ll_row_sum(g, ll_mul(g, *p, dp)) : in[5];
+    *ds = ll_mul(g, *p, ll_sub(g, dp, ll_row_spread(g, delta, &shape)));
 }
 
 static void expand_grad(ll_graph *g, const void *attr, const ll_val *in, int n_in, ll_val *out)
@@ -155,6 +163,7 @@ static ll_err attend_split(const void *, const ll_loops *l, int loop, ll_range r
     ll_attend_attr *a = (ll_attend_attr *)part->attr;
     if (a->causal && l->letter[loop] == 't') a->ahead += range.from;
     if (a->causal && l->letter[loop] == 's') a->ahead -= range.from;
+    if (l->letter[loop] == 's') a->own = 0; /* delta is of all keys */
     return LL_OK;
 }
 
@@ -187,7 +196,7 @@ static double attend_grad_cost(const void *attr, const ll_loops *l)
 
 static const ll_op attend_grad = {
     LL_OP(attend_grad, ATTENTION, 6, 3, .scratch = attend_grad_cpu_scratch),
-    LL_ATTRS(ll_attend_attr, scale, causal, ahead),
+    LL_ATTRS(ll_attend_attr, scale, causal, ahead, own),
     .n_more = 1,
     .loops = attend_grad_loops,
     .sum = "tsg",
@@ -208,12 +217,12 @@ static const ll_op attend_grad = {
 };
 
 /* The gradient of a mask, which is seldom wanted: by the expansion, summed where it is 1. */
-static ll_val mask_slopes(ll_bwd *b, const ll_val *in)
+static ll_val mask_slopes(ll_bwd *b, const ll_attend_attr *a, const ll_val *in)
 {
     ll_val p = {0}, ds = {0};
     ll_shape mask = ll_graph_shape(b->g, b->in[3]);
     char spec[16] = "bngts->", *end = spec + strlen(spec);
-    slopes(b->g, b->attr, in, 7, &p, &ds);
+    slopes(b->g, a, in, 7, &p, &ds);
     for (int i = 0; i < 5; i++)
         if (mask.d[i] > 1) *end++ = spec[i];
     return ll_reshape(b->g, ll_sum(b->g, ds, spec), mask);
@@ -222,15 +231,17 @@ static ll_val mask_slopes(ll_bwd *b, const ll_val *in)
 static void attend_grad_of(ll_bwd *b)
 {
     ll_graph *g = b->g;
+    ll_attend_attr a = *(const ll_attend_attr *)b->attr;
     ll_val o = b->out[0], lse = b->out[1], dout = b->dout[0], delta = {0}, d[3];
+    a.own = !b->dout[1].id;
     if (!dout.id) dout = ll_fill(g, ll_graph_dtype(g, o), ll_graph_shape(g, o), 0);
     delta = ll_transpose(g, ll_row_sum(g, ll_mul(g, dout, o)), "btng->bngt");
     if (b->dout[1].id) delta = ll_sub(g, delta, b->dout[1]); /* d lse / ds = p */
     ll_val in[7] = {dout, b->in[0], b->in[1], b->in[2], lse, delta};
     if (b->n_in > 3) in[6] = b->in[3];
-    if (ll_emit_all(g, &attend_grad, b->attr, in, b->n_in + 3, d) != LL_OK) return;
+    if (ll_emit_all(g, &attend_grad, &a, in, b->n_in + 3, d) != LL_OK) return;
     memcpy(b->din, d, sizeof d);
-    if (b->n_in > 3 && b->wanted[3]) b->din[3] = mask_slopes(b, in);
+    if (b->n_in > 3 && b->wanted[3]) b->din[3] = mask_slopes(b, &a, in);
 }
 
 static const ll_op attend = {
@@ -329,7 +340,7 @@ static ll_val part_of(ll_graph *g, ll_val qkv, int z)
 
 static ll_attend_attr attr_of(const ll_graph *g, ll_val qkv)
 {
-    return (ll_attend_attr){1 / sqrt((double)ll_graph_shape(g, qkv).d[4]), 1, 0};
+    return (ll_attend_attr){1 / sqrt((double)ll_graph_shape(g, qkv).d[4]), 1, 0, 0};
 }
 
 static void expand_packed(ll_graph *g, const void *, const ll_val *in, int, ll_val *out)
@@ -343,10 +354,12 @@ static void expand_packed(ll_graph *g, const void *, const ll_val *in, int, ll_v
 }
 
 /* dqkv of do, less what lse is owed (none: nothing). */
-static ll_val grad_packed(ll_graph *g, ll_val dout, ll_val qkv, ll_val o, ll_val lse, ll_val dlse)
+static ll_val grad_packed(ll_graph *g, ll_val dout, ll_val qkv, ll_val o, ll_val lse, ll_val dlse,
+                          bool own)
 {
     ll_shape s = ll_graph_shape(g, qkv), stat = LL_SHAPE(s.d[0], s.d[3], 1, s.d[1]);
     ll_attend_attr a = attr_of(g, qkv);
+    a.own = own;
     ll_val delta = ll_transpose(g, ll_row_sum(g, ll_mul(g, dout, o)), "bth->bht"), d[3];
     if (dlse.id) delta = ll_sub(g, delta, dlse);
     ll_val in[6] = {as(g, dout, LL_SHAPE(s.d[0], s.d[1], s.d[3], 1, s.d[4])),
@@ -361,9 +374,10 @@ static ll_val grad_packed(ll_graph *g, ll_val dout, ll_val qkv, ll_val o, ll_val
     return ll_concat(g, d, 3, 2);
 }
 
-static void expand_packed_grad(ll_graph *g, const void *, const ll_val *in, int, ll_val *out)
+static void expand_packed_grad(ll_graph *g, const void *attr, const ll_val *in, int, ll_val *out)
 {
-    out[0] = grad_packed(g, in[0], in[1], in[2], in[3], (ll_val){0});
+    bool own = ((const ll_own_attr *)attr)->own;
+    out[0] = grad_packed(g, in[0], in[1], in[2], in[3], (ll_val){0}, own);
 }
 
 static ll_err infer(ll_infer *i)
@@ -394,6 +408,7 @@ static double cost_grad(const void *, const ll_loops *l)
 
 static const ll_op attention_grad = {
     LL_OP(attention_grad, ATTENTION, 4, 1, .scratch = attention_grad_cpu_scratch),
+    LL_ATTRS(ll_own_attr, own),
     .dims = "bthd, btzhd, bthd, bht -> btzhd",
     .wide_in = 1u << 3,
     .whole = "tzd",
@@ -410,8 +425,9 @@ static void grad(ll_bwd *b)
 {
     ll_val qkv = b->in[0], o = b->out[0], lse = b->out[1], dout = b->dout[0];
     if (!dout.id) dout = ll_fill(b->g, ll_graph_dtype(b->g, o), ll_graph_shape(b->g, o), 0);
-    b->din[0] = b->dout[1].id ? grad_packed(b->g, dout, qkv, o, lse, b->dout[1])
-                              : LL_EMIT(b->g, &attention_grad, NULL, dout, qkv, o, lse);
+    b->din[0] = b->dout[1].id
+                    ? grad_packed(b->g, dout, qkv, o, lse, b->dout[1], false)
+                    : LL_EMIT(b->g, &attention_grad, &(ll_own_attr){1}, dout, qkv, o, lse);
 }
 
 static const ll_op attention = {

@@ -34,8 +34,9 @@ static void backward(void **)
     for (int i = 0; i < N_SIZE; i++) {
         const int64_t *s = sizes[i];
         ll_shape o = LL_SHAPE(s[0], s[1], s[2], s[3]);
-        kcheck k = {"attention_grad", NULL, attention_grad_cpu, attention_grad_cpu_scratch,
-                    .tolerance = 1e-5};
+        kcheck k = {"attention_grad",         NULL,
+                    attention_grad_cpu,       attention_grad_cpu_scratch,
+                    &(ll_own_attr){.own = 1}, .tolerance = 1e-5};
         if (s[1] * s[1] * s[3] * s[3] * s[0] * s[2] > 10000000) continue;
         kc_in(&k, kc_normal(o, 1, 0));
         kc_in(&k, kc_normal(LL_SHAPE(s[0], s[1], 3, s[2], s[3]), 1, 0));

@@ -249,7 +249,66 @@ static void test_lost(void **state)
     }
 }
 
-enum { SAMPLES = 16, WIDTH_IN = 16, WIDTH = 8, CLASSES = 3 };
+/* A small net, and values for its parameters (those to compare first) and batch. */
+enum { MOST_SET = 4, MOST_VALUES = 512 };
+typedef struct small_net {
+    ll_graph *g;
+    int n_compared, n, n_label;
+    const char *name[MOST_SET];
+    int size[MOST_SET];
+    float value[MOST_SET][MOST_VALUES];
+    int32_t label[16];
+} small_net;
+
+enum { IN_F32, IN_F64, EXACT };
+
+/* Gradients of the net (velocities of its first step); false: the step is refused. */
+static bool gradients(const small_net *net, int how, double out[MOST_SET][MOST_VALUES])
+{
+    ll_graph *g = net->g;
+    bool f64 = how == IN_F64;
+    ll_session *s;
+    double wide[MOST_VALUES];
+    float value[MOST_VALUES];
+    if (f64) no_error(ll_retype(net->g, LL_F64, false, &g));
+    ll_session_opts opts = {.machine = f64 ? "ref" : "cpu", .exact = how == EXACT};
+    no_error(ll_session_open(g, &opts, &s));
+    for (int k = 0; k < net->n; k++) {
+        size_t n = (size_t)net->size[k];
+        for (size_t i = 0; i < n; i++) wide[i] = net->value[k][i];
+        if (f64)
+            no_error(ll_session_set(s, net->name[k], 0, wide, n * sizeof *wide));
+        else
+            no_error(ll_session_set(s, net->name[k], 0, net->value[k], n * sizeof *value));
+    }
+    if (net->n_label)
+        no_error(ll_session_set(s, "y", 0, net->label, (size_t)net->n_label * sizeof(int32_t)));
+    bool done = ll_session_run(s, 1e-30) == LL_OK;
+    for (int k = 0; k < net->n_compared && done; k++) {
+        char name[32];
+        size_t n = (size_t)net->size[k];
+        snprintf(name, sizeof name, "%s.velocity", net->name[k]);
+        if (f64)
+            no_error(ll_session_get(s, name, wide, n * sizeof *wide));
+        else
+            no_error(ll_session_get(s, name, value, n * sizeof *value));
+        for (size_t i = 0; i < n; i++) out[k][i] = f64 ? wide[i] : value[i];
+    }
+    ll_session_close(s);
+    if (f64) ll_graph_free(g);
+    return done;
+}
+
+/* How far a gradient is from what it should be, beside the length of that. */
+static double off_by(const double *got, const double *want, int n)
+{
+    double off = 0, all = 0;
+    for (int i = 0; i < n; i++) {
+        off += (got[i] - want[i]) * (got[i] - want[i]);
+        all += want[i] * want[i];
+    }
+    return all > 0 ? sqrt(off / all) : 0;
+}
 
 /* Weights of a small net, or its input: of most numbers one in two is 0, the others are 1e-6, 1 or
  * 1e6 times as large as usual. */
@@ -264,13 +323,17 @@ static void draw_scattered(uint64_t number, const char *name, double zeros, int 
     }
 }
 
-/* One step of the net; velocities, which are the gradients then, of both hidden layers. */
-static bool scattered_step(uint64_t number, bool f64, double out[2][WIDTH * WIDTH_IN])
+static void scattered_net(uint64_t number, small_net *net)
 {
-    static const char *const names[] = {"fc1.weight", "fc2.weight", "x"};
-    static const int sizes[] = {WIDTH * WIDTH_IN, WIDTH * WIDTH, SAMPLES * WIDTH_IN};
-    ll_graph *g = ll_graph_new("scattered"), *use = g;
-    ll_val x = ll_batch(g, "x", LL_F32, LL_SHAPE(SAMPLES, WIDTH_IN));
+    enum { SAMPLES = 16, IN = 16, WIDTH = 8, CLASSES = 3 };
+    ll_graph *g = ll_graph_new("scattered");
+    *net = (small_net){.g = g,
+                       .n_compared = 2,
+                       .n = 3,
+                       .n_label = SAMPLES,
+                       .name = {"fc1.weight", "fc2.weight", "x"},
+                       .size = {WIDTH * IN, WIDTH * WIDTH, SAMPLES * IN}};
+    ll_val x = ll_batch(g, "x", LL_F32, LL_SHAPE(SAMPLES, IN));
     ll_val y = ll_batch(g, "y", LL_I32, LL_SHAPE(SAMPLES));
     x = ll_relu(g, ll_linear(g, "fc1", x, WIDTH, true));
     x = ll_relu(g, ll_linear(g, "fc2", x, WIDTH, true));
@@ -278,34 +341,10 @@ static bool scattered_step(uint64_t number, bool f64, double out[2][WIDTH * WIDT
     ll_val loss = ll_mean(g, ll_cross_entropy(g, logits, y));
     ll_graph_result(g, "loss", loss);
     ll_minimize(g, loss, &(ll_optim){.name = "momentum"});
-    if (f64) no_error(ll_retype(g, LL_F64, false, &use));
-    ll_session_opts how = {.machine = f64 ? "ref" : "cpu", .exact = !f64, .seed = number};
-    ll_session *s;
-    float values[SAMPLES * WIDTH_IN];
-    double wide[SAMPLES * WIDTH_IN];
-    int32_t labels[SAMPLES];
-    no_error(ll_session_open(use, &how, &s));
+    for (int k = 0; k < net->n; k++)
+        draw_scattered(number, net->name[k], k == 1 ? 0 : 55, net->size[k], net->value[k]);
     for (int i = 0; i < SAMPLES; i++)
-        labels[i] = (int32_t)ll_below_at(seed, 5, number * SAMPLES + (uint64_t)i, CLASSES);
-    no_error(ll_session_set(s, "y", 0, labels, sizeof labels));
-    for (int k = 0; k < 3; k++) {
-        draw_scattered(number, names[k], k == 1 ? 0 : 55, sizes[k], values);
-        for (int i = 0; i < sizes[k]; i++) wide[i] = values[i];
-        size_t bytes = (size_t)sizes[k] * (f64 ? sizeof *wide : sizeof *values);
-        no_error(ll_session_set(s, names[k], 0, f64 ? (void *)wide : values, bytes));
-    }
-    bool done = ll_session_run(s, 1e-30) == LL_OK;
-    for (int k = 0; k < 2 && done; k++) {
-        char name[32];
-        snprintf(name, sizeof name, "%s.velocity", names[k]);
-        size_t bytes = (size_t)sizes[k] * (f64 ? sizeof *wide : sizeof *values);
-        no_error(ll_session_get(s, name, f64 ? (void *)wide : values, bytes));
-        for (int i = 0; i < sizes[k]; i++) out[k][i] = f64 ? wide[i] : values[i];
-    }
-    ll_session_close(s);
-    if (use != g) ll_graph_free(use);
-    ll_graph_free(g);
-    return done;
+        net->label[i] = (int32_t)ll_below_at(seed, 5, number * SAMPLES + (uint64_t)i, CLASSES);
 }
 
 /* A large term that is hidden from the next layer, by a ReLU or a weight of 0, takes no bits from
@@ -313,24 +352,62 @@ static bool scattered_step(uint64_t number, bool f64, double out[2][WIDTH * WIDT
 static void test_scattered(void **state)
 {
     (void)state;
+    static double want[MOST_SET][MOST_VALUES], got[MOST_SET][MOST_VALUES];
     double worst_of_all = 0;
     for (uint64_t number = 0; number < 40; number++) {
-        double want[2][WIDTH * WIDTH_IN] = {{0}}, got[2][WIDTH * WIDTH_IN] = {{0}};
-        if (!scattered_step(number, true, want) || !scattered_step(number, false, got)) continue;
-        for (int k = 0; k < 2; k++) {
-            double off = 0, all = 0;
-            for (int i = 0; i < WIDTH * WIDTH_IN; i++) {
-                off += (got[k][i] - want[k][i]) * (got[k][i] - want[k][i]);
-                all += want[k][i] * want[k][i];
-            }
-            double d = all > 0 ? sqrt(off / all) : 0;
+        small_net net;
+        scattered_net(number, &net);
+        bool both = gradients(&net, IN_F64, want) && gradients(&net, EXACT, got);
+        for (int k = 0; k < net.n_compared && both; k++) {
+            double d = off_by(got[k], want[k], net.size[k]);
             if (d > 1e-5)
                 print_message("net %llu: the gradient of layer %d is off by %.1e\n",
                               (unsigned long long)number, k + 1, d);
             worst_of_all = fmax(worst_of_all, d);
         }
+        ll_graph_free(net.g);
     }
     assert_true(worst_of_all < 1e-5);
+}
+
+/* Attention that sees one key alone: scores are large, and what comes back to them is 0, the
+ * difference of large numbers. Gradients of x are no further from f64's than f32's are. */
+static void test_one_hot(void **state)
+{
+    (void)state;
+    enum { B = 2, T = 6, H = 2, D = 4, C = 8 };
+    static double want[MOST_SET][MOST_VALUES], got[MOST_SET][MOST_VALUES],
+        f32[MOST_SET][MOST_VALUES];
+    for (int packed = 0; packed < 2; packed++)
+        for (double sharp = 1; sharp < 1e7; sharp *= 10) {
+            ll_graph *g = ll_graph_new("one hot");
+            small_net net = {g, 2, 2, 0, {"x", "w"}, {B * T * C, 3 * H * D * C}, {{0}}, {0}};
+            ll_val x = ll_param(g, "x", LL_SHAPE(B, T, C), (ll_init){0});
+            ll_val w = ll_param(g, "w", LL_SHAPE(3, H, D, C), (ll_init){0});
+            ll_val qkv = ll_matmul(g, "btc,zhdc->btzhd", x, w), part[3], o;
+            for (int z = 0; z < 3; z++)
+                part[z] = ll_reshape(g, ll_slice(g, qkv, 2, z, z + 1), LL_SHAPE(B, T, H, D));
+            o = packed ? ll_attention(g, qkv) : ll_attend(g, part[0], part[1], part[2], NULL);
+            ll_val loss = ll_mean(g, ll_square(g, ll_shift(g, o, 0.5)));
+            ll_graph_result(g, "loss", loss);
+            ll_minimize(g, loss, &(ll_optim){.name = "momentum"});
+            for (int k = 0; k < 2; k++)
+                for (int i = 0; i < net.size[k]; i++) {
+                    bool of_scores = k && i < 2 * H * D * C;
+                    double v = ll_normal_at(seed, ll_stream(net.name[k], 0), (uint64_t)i);
+                    net.value[k][i] = (float)(v * (of_scores ? sqrt(sharp) : 1));
+                }
+            assert_true(gradients(&net, IN_F64, want) && gradients(&net, IN_F32, f32) &&
+                        gradients(&net, EXACT, got));
+            for (int k = 0; k < 2; k++) {
+                double d = off_by(got[k], want[k], net.size[k]);
+                double near = off_by(f32[k], want[k], net.size[k]);
+                if (d > 4 * near + 1e-5)
+                    fail_msg("scores times %g: the gradient of %s is off by %.1e, f32's by %.1e",
+                             sharp, net.name[k], d, near);
+            }
+            ll_graph_free(g);
+        }
 }
 
 /* Rows of one large number: less their mean they are nothing, of which no norm may make 1. */
@@ -368,6 +445,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_random_graphs), cmocka_unit_test(test_outliers),
         cmocka_unit_test(test_compared),      cmocka_unit_test(test_lost),
-        cmocka_unit_test(test_scattered),     cmocka_unit_test(test_means)};
+        cmocka_unit_test(test_scattered),     cmocka_unit_test(test_one_hot),
+        cmocka_unit_test(test_means)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
