@@ -66,6 +66,12 @@ typedef struct ll_reach_attr {
 } ll_reach_attr;
 enum { LL_REACH_BITS = 60 };
 
+/* peaks: over windows as those of convolutions (ll_conv_attr); size: the window; back: the other
+ * way around, and image: height and width of the result then */
+typedef struct ll_peaks_attr {
+    int64_t stride[2], pad[4], dilation[2], groups, size[2], back, image[2];
+} ll_peaks_attr;
+
 typedef struct ll_fill_attr {
     double value;
     ll_shape shape;

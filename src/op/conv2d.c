@@ -279,6 +279,53 @@ static void grad_dw(ll_bwd *b)
     b->din[1] = emit(b, CONV_DX, b->in[0], d, b->in[1]);
 }
 
+/* ---- the largest terms: of what a window has and what a filter has, wherever in it ---- */
+
+static ll_peaks_attr window_of(const ll_conv_attr *a, const int64_t *size)
+{
+    ll_peaks_attr w = {.groups = a->groups, .size = {size[0], size[1]}};
+    memcpy(w.stride, a->stride, sizeof w.stride);
+    memcpy(w.pad, a->pad, sizeof w.pad);
+    memcpy(w.dilation, a->dilation, sizeof w.dilation);
+    return w;
+}
+
+/* x: levels of windows. In groups, of whole ones: their filters [f] one by one. */
+static ll_val reach_of(ll_graph *g, const ll_conv_attr *a, const char *spec, ll_val x, ll_val w,
+                       int enough)
+{
+    if (a->groups == 1) return ll_reach(g, spec, x, w, enough);
+    w = ll_reshape(g, w, LL_SHAPE(a->groups, ll_graph_shape(g, w).d[0] / a->groups));
+    return ll_reach(g, "nhwg,ge->nhwge", x, w, enough);
+}
+
+static ll_val reach(ll_graph *g, const void *attr, const ll_type *in, const ll_val *level,
+                    int enough)
+{
+    const ll_conv_attr *a = (const ll_conv_attr *)attr;
+    ll_peaks_attr w = window_of(a, in[1].shape.d + 1);
+    return reach_of(g, a, "nhwc,fc->nhwf", ll_peaks(g, level[0], &w), level[1], enough);
+}
+
+static ll_val reach_dx(ll_graph *g, const void *attr, const ll_type *in, const ll_val *level,
+                       int enough)
+{
+    const ll_conv_attr *a = (const ll_conv_attr *)attr;
+    ll_peaks_attr w = window_of(a, in[1].shape.d + 1);
+    w.back = 1;
+    memcpy(w.image, a->size, sizeof w.image);
+    return reach_of(g, a, "nhwf,fc->nhwc", ll_peaks(g, level[0], &w), level[1], enough);
+}
+
+static ll_val reach_dw(ll_graph *g, const void *attr, const ll_type *, const ll_val *level,
+                       int enough)
+{
+    const ll_conv_attr *a = (const ll_conv_attr *)attr;
+    ll_peaks_attr w = window_of(a, a->size);
+    ll_val x = ll_peaks(g, level[1], &w);
+    return ll_reach(g, a->groups > 1 ? "nhwf,nhwg->fg" : "nhwf,nhwc->fc", level[0], x, enough);
+}
+
 /* ---- builders; of other dimensions and layers: op/spatial.c ---- */
 
 /* The two axes of a window; false: rejected. */
@@ -365,6 +412,7 @@ static const ll_op conv2d = {
     .infer = infer,
     .split = split,
     .grad = grad,
+    .reach = reach,
     .trials =
         {"f32[2,7,5,3], f32[4,3,3,3] {stride=[1,1], pad=[1,1,1,1], dilation=[1,1], groups=1}",
          "f32[1,8,9,1], f32[2,5,4,1] {stride=[1,2], pad=[2,0,1,3], dilation=[1,1], groups=1}",
@@ -384,6 +432,7 @@ static const ll_op conv2d_dx = {
     .infer = infer_dx,
     .split = split_dx,
     .grad = grad_dx,
+    .reach = reach_dx,
     .cost = cost_dx,
     .trials =
         {"f32[2,7,5,4], f32[4,3,3,3] {stride=[1,1], pad=[1,1,1,1], dilation=[1,1], groups=1, "
@@ -411,6 +460,7 @@ static const ll_op conv2d_dw = {
     .infer = infer_dw,
     .split = split_dw,
     .grad = grad_dw,
+    .reach = reach_dw,
     .trials =
         {"f32[2,7,5,4], f32[2,7,5,3] {stride=[1,1], pad=[1,1,1,1], dilation=[1,1], groups=1, "
          "size=[3,3]}",

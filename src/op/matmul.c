@@ -132,6 +132,11 @@ static const ll_attr_field attrs[] = {LL_FIELD(ll_matmul_attr, spec, LL_A_SPEC),
                                       LL_FIELD(ll_matmul_attr, bits, LL_A_BITS),
                                       {0}};
 
+static ll_val reach(ll_graph *g, const void *attr, const ll_type *, const ll_val *level, int enough)
+{
+    return ll_reach(g, ((const ll_matmul_attr *)attr)->spec, level[0], level[1], enough);
+}
+
 const ll_op ll_op_matmul = {
     LL_REF_OP(matmul, PRODUCT, 2, 1, .scratch = matmul_cpu_scratch),
     .model = 1,
@@ -141,6 +146,7 @@ const ll_op ll_op_matmul = {
     .sum = "?",
     .infer = infer,
     .grad = grad,
+    .reach = reach,
     .flop = 2,
     .f64 = true,
     .trials = {"f32[6,12], f32[12,18] {spec=\"mk,kn->mn\", out=f32}",

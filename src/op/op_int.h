@@ -60,6 +60,8 @@ ll_val ll_from_grid(ll_graph *g, ll_val z, const ll_grid_scale *m, int n_scale, 
                     ll_dtype out);
 /* For each result of a product with this spec its largest term, as a power of two (op/reach.c). */
 ll_val ll_reach(ll_graph *g, const char *spec, ll_val a, ll_val b, int enough);
+/* Of levels, the largest in each window (op/peaks.c). */
+ll_val ll_peaks(ll_graph *g, ll_val x, const struct ll_peaks_attr *a);
 /* A product's spec, "btc,nc->btn", which may come from a file, cut in three and checked. */
 typedef struct ll_matmul_parts {
     const char *text[3]; /* a, b, result */

@@ -1,7 +1,8 @@
 /* reach on the CPU: levels are bytes, and a term's is their sum, so a vector holds many.
  *
  * 1. The loops are folded as those of a product (kern/einsum.h). A task is a panel of columns of
- *    one of them: its part of B is packed, rows of bytes, for all that is summed.
+ *    one of them: its part of B is packed, rows of bytes, for all that is summed. Where columns are
+ *    few and rows many, they change places.
  * 2. Level 0 becomes one that no other can lift above 0: sums below that are no term's.
  * 3. Most results have a large term among the first few: a row ends once all of its have. */
 #include "kern/attr.h"
@@ -12,21 +13,29 @@
 ll_kernel reach_cpu;
 ll_scratch reach_cpu_scratch;
 
-enum { PANEL = 256, NONE = -LL_REACH_BITS - 1, AT_ONCE = 4, LOOK = 16 };
+enum { PANEL = 256, FEW = 64, NONE = -LL_REACH_BITS - 1, AT_ONCE = 4, LOOK = 16 };
 
 typedef struct plan {
     ll_einsum_plan l;
     int64_t products, sums, depth, panels; /* depth: of all sums, in whole steps of AT_ONCE */
     size_t room;                           /* scratch bytes of a thread */
     int threads;
+    int a, b;   /* the operand whose loop rows are, and that of columns */
     int enough; /* the level of a term from which on more is no matter */
 } plan;
 
 static plan make_plan(const ll_kcall *c)
 {
     const ll_reach_attr *attr = (const ll_reach_attr *)c->attr;
-    plan p = {.enough = 2 * LL_REACH_BITS - (int)attr->enough};
+    plan p = {.a = LL_EINSUM_A, .b = LL_EINSUM_B, .enough = 2 * LL_REACH_BITS - (int)attr->enough};
     ll_einsum_fold(attr->spec, &c->in[0].shape, &c->in[1].shape, &c->out[0].shape, &p.l);
+    if (p.l.column.extent < FEW && p.l.row.extent > p.l.column.extent) {
+        ll_einsum_loop row = p.l.row;
+        p.l.row = p.l.column;
+        p.l.column = row;
+        p.a = LL_EINSUM_B;
+        p.b = LL_EINSUM_A;
+    }
     p.products = ll_einsum_points(p.l.around, p.l.n_around);
     p.sums = ll_einsum_points(p.l.sums, p.l.n_sums);
     p.depth = (p.sums * p.l.sum.extent + AT_ONCE - 1) / AT_ONCE * AT_ONCE;
@@ -53,11 +62,11 @@ static inline int8_t level(uint8_t x)
 
 static void pack_panel(const plan *p, const uint8_t *b, int64_t n, int8_t *to)
 {
-    int64_t rs = p->l.sum.stride[LL_EINSUM_B], cs = p->l.column.stride[LL_EINSUM_B], off[3];
+    int64_t rs = p->l.sum.stride[p->b], cs = p->l.column.stride[p->b], off[3];
     for (int64_t s = 0; s < p->sums; s++) {
         ll_einsum_offsets(p->l.sums, p->l.n_sums, s, off);
         for (int64_t k = 0; k < p->l.sum.extent; k++, to += PANEL) {
-            const uint8_t *from = b + off[LL_EINSUM_B] + k * rs;
+            const uint8_t *from = b + off[p->b] + k * rs;
             for (int64_t j = 0; j < n; j++) to[j] = level(from[j * cs]);
             for (int64_t j = n; j < PANEL; j++) to[j] = to[0];
         }
@@ -66,10 +75,10 @@ static void pack_panel(const plan *p, const uint8_t *b, int64_t n, int8_t *to)
 
 static void pack_row(const plan *p, const uint8_t *a, int8_t *to)
 {
-    int64_t cs = p->l.sum.stride[LL_EINSUM_A], off[3], n = 0;
+    int64_t cs = p->l.sum.stride[p->a], off[3], n = 0;
     for (int64_t s = 0; s < p->sums; s++) {
         ll_einsum_offsets(p->l.sums, p->l.n_sums, s, off);
-        for (int64_t k = 0; k < p->l.sum.extent; k++) to[n++] = level(a[off[LL_EINSUM_A] + k * cs]);
+        for (int64_t k = 0; k < p->l.sum.extent; k++) to[n++] = level(a[off[p->a] + k * cs]);
     }
     while (n < p->depth) to[n++] = NONE;
 }
@@ -118,12 +127,11 @@ static void run_panel(const ll_kcall *c, const plan *p, int64_t at, const float 
     if (n > PANEL) n = PANEL;
     ll_einsum_offsets(p->l.around, p->l.n_around, at / p->panels, off);
     memset(scratch, NONE, (size_t)p->depth * PANEL);
-    pack_panel(p, (const uint8_t *)c->in[1].data + off[LL_EINSUM_B] + from * column[LL_EINSUM_B], n,
-               scratch);
+    pack_panel(p, (const uint8_t *)c->in[p->b].data + off[p->b] + from * column[p->b], n, scratch);
     for (int64_t i = 0; i < p->l.row.extent; i++) {
         float *y = (float *)c->out[0].data + off[LL_EINSUM_C] + i * row[LL_EINSUM_C] +
                    from * column[LL_EINSUM_C];
-        pack_row(p, (const uint8_t *)c->in[0].data + off[LL_EINSUM_A] + i * row[LL_EINSUM_A], a);
+        pack_row(p, (const uint8_t *)c->in[p->a].data + off[p->a] + i * row[p->a], a);
         run_row(p, a, scratch, most);
         for (int64_t j = 0; j < n; j++) y[j * column[LL_EINSUM_C]] = value[most[j]];
     }

@@ -1,0 +1,220 @@
+/* exact_guard.c: whether enough is left of the bits of exact sums (pass/exact.c, 5).
+ *
+ * Fixed point loses what is 2^bits below the largest of a row or column. That is no more than f32
+ * loses, unless the largest meet zeros, or are hidden from what follows. So of every product each
+ * result's largest term is looked for, beside what the largest factors of its row and column would
+ * make (op/reach.c; of convolutions what a window has, times what the filter has anywhere): 2^-l of
+ * that, and the result has l bits less. Where the mean of 2^l over all results is above 2^MEAN, too
+ * much is lost. Gradients of parameters are judged as a whole: is the largest result near what the
+ * factors could make?
+ *
+ * That something was lost, in any product, on any rank and in any micro-batch, makes the loss and
+ * other results infinite, by a flag of its own: a comparison on the way would make a number again
+ * of what is none. It is decided from what ranks share, and comes out the same on every mesh. */
+#include "pass/exact_int.h"
+
+#include <math.h>
+
+/* Terms within 2^-ENOUGH need not be told apart, nor those that are lost altogether. In training
+ * the mean is 2^3.8 at most (ResNet-18's gradients), 2^2 usually. */
+enum { ENOUGH = 4, MEAN = 5, MOST_LOST = 26 };
+
+/* Of a parameter's gradient must be left GOOD bits above rounding, and not 2^SLACK less than its
+ * factors could have made. */
+enum { GOOD = 8, SLACK = 7 };
+
+/* Nodes emitted since `first` run where old node i does; what is no scalar lies as l says. */
+static ll_err place_since(ll_gridder *c, int first, int i, const ll_layout *l)
+{
+    for (int k = first; k < c->rw.to->n_node; k++) {
+        const ll_node *n = &c->rw.to->nodes[k];
+        ll_loops loops;
+        c->next.micro[k] = c->p->micro[i];
+        if (!ll_graph_shape(c->rw.to, n->out[0]).n) continue;
+        TRY(ll_node_loops(c->rw.to, n, &loops));
+        for (int a = 0; a < LL_MAX_AXES; a++)
+            for (int d = 0; d < LL_MAX_DIMS; d++)
+                if (l->split[d] >> a & 1) c->next.loop[k][a] = loops.out[0][d];
+        ll_gridder_set(c, n->out[0], l, l);
+    }
+    return LL_OK;
+}
+
+/* Nodes emitted since `first`, whose loops have the letters of old node i's, are cut as that is.
+ * What they do not keep of a cut loop they are a part of the largest of. */
+static ll_err place_by_letters(ll_gridder *c, int first, int i)
+{
+    ll_loops old, now;
+    TRY(ll_node_loops(c->p->g, &c->p->g->nodes[i], &old));
+    for (int k = first; k < c->rw.to->n_node; k++) {
+        const ll_node *n = &c->rw.to->nodes[k];
+        ll_layout made = {0}, seen;
+        TRY(ll_node_loops(c->rw.to, n, &now));
+        for (int a = 0; a < c->p->mesh.n; a++) {
+            int cut = c->p->loop[i][a], loop = 0;
+            if (cut < 0) continue;
+            while (loop < now.n && now.letter[loop] != old.letter[cut]) loop++;
+            if (loop == now.n) continue;
+            int d = ll_dim_of(now.out[0], loop);
+            *(d < 0 ? &made.max : &made.split[d]) |= (ll_axes)(1u << a);
+            c->next.loop[k][a] = (int8_t)loop;
+        }
+        seen = ll_gridder_splits(&made);
+        c->next.micro[k] = c->p->micro[i];
+        ll_gridder_set(c, n->out[0], &made, &seen);
+    }
+    return LL_OK;
+}
+
+/* The largest magnitude of v, or the sum, in layout l, over all but its dimensions `keep`. */
+static ll_err reduce(ll_gridder *c, int i, ll_val v, const ll_layout *l, const int *keep, int n,
+                     bool sum, ll_val *out)
+{
+    char spec[LL_SPEC_MAX] = "abcdefgh", *at = spec + ll_graph_shape(c->rw.to, v).n;
+    ll_layout made = {0}, seen;
+    at = stpcpy(at, "->");
+    for (int d = 0; d < n; d++) {
+        *at++ = (char)('a' + keep[d]);
+        made.split[d] = l->split[keep[d]];
+    }
+    *at = '\0';
+    seen = made;
+    *(sum ? &made.sum : &made.max) = (ll_axes)(ll_layout_axes(l) & ~ll_layout_axes(&seen));
+    *out = (sum ? ll_sum : ll_absmax)(c->rw.to, v, spec);
+    TRY(ll_graph_check(c->rw.to));
+    ll_gridder_set(c, *out, &made, &seen);
+    return ll_gridder_cut(c, l, c->p->micro[i]);
+}
+
+static ll_err largest(ll_gridder *c, int i, ll_val v, const ll_layout *l, ll_val *out)
+{
+    return reduce(c, i, v, l, NULL, 0, false, out);
+}
+
+/* Something is lost where a is less than b; first: of the scalars that made them. */
+static ll_err lost_if_less(ll_gridder *c, int i, int first, ll_val a, ll_val b)
+{
+    ll_graph *g = c->rw.to;
+    ll_val lost = ll_cast(g, ll_less(g, a, b), LL_F32);
+    c->lost = c->lost.id ? ll_max(g, c->lost, lost) : lost;
+    TRY(ll_graph_check(g));
+    return place_since(c, first, i, &(ll_layout){0});
+}
+
+/* A parameter's gradient, judged as a whole: is the largest result less than `least` of the product
+ * of the largest factors? */
+static ll_err guard_whole(ll_gridder *c, int i, ll_val z, const ll_layout *held, int bits,
+                          double least, const ll_grid_scale m[2])
+{
+    ll_graph *g = c->rw.to;
+    ll_val top, most[2];
+    int first = g->n_node;
+    ll_val y = ll_from_grid(g, z, m, 2, 2 * bits, LL_F32);
+    TRY(ll_graph_check(g));
+    TRY(place_since(c, first, i, held));
+    TRY(largest(c, i, y, held, &top));
+    for (int s = 0; s < 2; s++)
+        TRY(largest(c, i, m[s].value, &c->next.seen[m[s].value.id], &most[s]));
+    first = g->n_node;
+    ll_val could = ll_mul(g, ll_cast(g, most[0], LL_F64), ll_cast(g, most[1], LL_F64));
+    return lost_if_less(c, i, first, ll_cast(g, top, LL_F64), ll_scale(g, could, least));
+}
+
+/* The levels of factor s of old node i beside its scales: the largest over what neither the other
+ * factor nor the result has. */
+static ll_err level_of(ll_gridder *c, int i, const ll_loops *l, const ll_factor *x,
+                       const ll_factor *other, const ll_grid_scale *own, ll_val *out)
+{
+    ll_graph *g = c->rw.to;
+    ll_grid_scale scale = {.value = own->value, .n = own->n};
+    ll_layout lies = x->want;
+    ll_val of = x->x;
+    int keep[LL_MAX_DIMS], n = 0, n_dim = ll_graph_shape(g, of).n;
+    for (int d = 0; d < n_dim; d++) {
+        int loop = l->in[x->operand][d];
+        for (int k = 0; k < own->n; k++)
+            if (own->dim[k] == d) scale.dim[k] = n;
+        if (loop < 0 || ll_dim_of(l->out[0], loop) >= 0 ||
+            ll_dim_of(l->in[other->operand], loop) >= 0)
+            keep[n++] = d;
+    }
+    if (n < n_dim) {
+        TRY(reduce(c, i, of, &x->want, keep, n, false, &of));
+        lies = c->next.seen[of.id];
+    }
+    int first = g->n_node;
+    *out = ll_to_grid(g, of, &scale, LL_REACH_BITS, LL_U8);
+    TRY(ll_graph_check(g));
+    return place_since(c, first, i, &lies);
+}
+
+/* Have results lost too much in the mean? */
+static ll_err guard_terms(ll_gridder *c, int i, const ll_factor x[2], const ll_limb *const limb[2])
+{
+    ll_graph *g = c->rw.to;
+    const ll_node *n = &c->p->g->nodes[i];
+    ll_val level[2], sum;
+    ll_type in[2];
+    ll_loops l;
+    TRY(ll_node_loops(c->p->g, n, &l));
+    for (int s = 0; s < 2; s++) {
+        TRY(level_of(c, i, &l, &x[s], &x[1 - s], &limb[s]->own, &level[s]));
+        in[s] = ll_value_of(c->p->g, n->in[x[s].operand])->type;
+    }
+    int first = g->n_node;
+    ll_val reach = n->op->reach(g, n->attr, in, level, ENOUGH);
+    TRY(ll_graph_check(g));
+    TRY(place_by_letters(c, first, i));
+    first = g->n_node;
+    ll_shape shape = ll_graph_shape(g, reach);
+    ll_val some = ll_less(g, ll_fill(g, LL_F32, shape, 0), reach);
+    ll_val least = ll_fill(g, LL_F32, shape, ldexp(1, -MOST_LOST));
+    ll_val times = ll_div(g, some, ll_max(g, reach, least));
+    ll_val over = ll_sub(g, times, ll_scale(g, some, ldexp(1, MEAN)));
+    over = ll_cast(g, over, LL_F64);
+    TRY(ll_graph_check(g));
+    ll_layout lies = c->next.seen[reach.id];
+    TRY(place_since(c, first, i, &lies));
+    TRY(reduce(c, i, over, &lies, NULL, 0, true, &sum));
+    first = g->n_node;
+    return lost_if_less(c, i, first, ll_fill(g, LL_F64, LL_SCALAR, 0), sum);
+}
+
+ll_err ll_guard_product(ll_gridder *c, int i, const ll_factor factor[2], const ll_limb *a,
+                        const ll_limb *b, ll_val z, const ll_layout *held, int bits, double k,
+                        const ll_grid_scale m[2])
+{
+    const ll_node *n = &c->p->g->nodes[i];
+    double noise = ldexp(sqrt(k), bits - 1); /* half units, as so many add up */
+    double least = fmax(ldexp(noise, GOOD - 2 * bits), ldexp(1, -SLACK));
+    if (c->gradient[n->out[0].id]) return guard_whole(c, i, z, held, bits, least, m);
+    CHECK(n->op->reach, LL_E_GRAPH, "%s: exact sums cannot tell what %s loses", n->name,
+          n->op->name);
+    return guard_terms(c, i, factor, (const ll_limb *const[]){a, b});
+}
+
+ll_err ll_guard_results(ll_gridder *c)
+{
+    const ll_graph *g = c->p->g;
+    ll_graph *to = c->rw.to;
+    bool means = false;
+    int first = to->n_node;
+    if (!c->lost.id) return LL_OK;
+    for (int i = 0; i < g->n_node; i++) means |= g->nodes[i].op == &ll_op_accum;
+    if (means) {
+        c->lost = ll_accum(to, c->lost);
+        TRY(ll_graph_check(to));
+        c->next.micro[first++] = true;
+        c->lost = ll_less(to, ll_fill(to, LL_F32, LL_SCALAR, 0), c->lost);
+    }
+    ll_val kept = ll_sub(to, ll_fill(to, LL_F32, LL_SCALAR, 1), c->lost);
+    for (int i = 0; i < g->n_result; i++) {
+        ll_val y = g->results[i].value, *now = &c->rw.map[y.id];
+        if (ll_graph_shape(g, y).n || ll_graph_dtype(g, y) != LL_F32) continue;
+        CHECK(!c->next.seen[now->id].sum, LL_E_GRAPH, "%s is a part of a sum", g->results[i].name);
+        *now = ll_div(to, *now, kept);
+    }
+    TRY(ll_graph_check(to));
+    for (int k = first; k < to->n_node; k++) c->next.micro[k] = !means;
+    return LL_OK;
+}

@@ -1,0 +1,44 @@
+/* exact_int.h: what the files of exact sums share: nodes of the new graph and their placement. */
+#pragma once
+#include "op/op_int.h"
+#include "pass/partition.h"
+
+typedef struct ll_gridder {
+    ll_placement *p; /* the old one, of which g is read */
+    ll_rewrite rw;
+    ll_placement next; /* arrays of the new graph */
+    int *reader;       /* [old n_value] the first node that reads it, or -1 */
+    bool *gradient;    /* [old n_value] all that comes of it is one parameter's gradient */
+    bool *mean;        /* [old n_value] a sum that is scaled, and read by nobody else */
+    bool wide;         /* operands in as many limbs as f32 may need */
+    ll_val lost;       /* 1: too little was left in this micro-batch, on any rank; or none */
+} ll_gridder;
+
+/* A part of an operand's bits: as fixed point, and its scales. */
+typedef struct ll_limb {
+    ll_val x;
+    ll_grid_scale m, own;
+} ll_limb;
+
+/* An operand of a product: in the new graph, and how the product wants it. */
+typedef struct ll_factor {
+    int operand;
+    ll_val x;
+    ll_layout want;
+} ll_factor;
+
+/* Where it is cut, without what it is a part of a sum of. */
+ll_layout ll_gridder_splits(const ll_layout *l);
+void ll_gridder_set(ll_gridder *c, ll_val v, const ll_layout *made, const ll_layout *seen);
+/* The last node emitted is cut as its first operand in layout l. */
+ll_err ll_gridder_cut(ll_gridder *c, const ll_layout *l, bool micro);
+
+/* ---- exact_guard.c ---- */
+
+/* Of old node i, a product of k terms of two limbs with scales m, whose whole numbers are z: is too
+ * little left? */
+ll_err ll_guard_product(ll_gridder *c, int i, const ll_factor factor[2], const ll_limb *a,
+                        const ll_limb *b, ll_val z, const ll_layout *held, int bits, double k,
+                        const ll_grid_scale m[2]);
+/* Results are numbers only if nothing was lost in any micro-batch. */
+ll_err ll_guard_results(ll_gridder *c);
