@@ -123,6 +123,10 @@ ll_err ll_consistency_make(const ll_consistency *said, int64_t replicas, ll_cons
           (long long)replicas);
     CHECK(out->staleness < 0 || said->quorum < 0 || out->quorum == 1, LL_E_CONFIG,
           "parallel.staleness bounds replicas that wait for no quorum: use one of them");
+    CHECK(!is(out->peers, "torus") || ll_torus_rows(replicas) > 1, LL_E_CONFIG,
+          "parallel.peers torus is of rows and columns, and parallel.replicas %lld has no two "
+          "factors: use 4, 6, 8, 9 ..., or parallel.peers ring",
+          (long long)replicas);
     if (out->quorum == 0) out->quorum = replicas / 2 + 1;
     bool complete = (is(out->peers, "ring") && replicas <= 3) ||
                     (is(out->peers, "exponential") && replicas <= 2) ||
@@ -137,6 +141,29 @@ void ll_consistency_reduce(ll_consistency *c, int64_t replicas, bool linear)
                    (is(c->peers, "server") && (c->staleness == 0 || c->quorum == replicas));
     if (linear && c->every == 1 && in_step && is(c->codec, "none") && plain(c))
         c->what = "gradient", c->warm_up = 0;
+}
+
+int64_t ll_torus_rows(int64_t replicas)
+{
+    int64_t rows = 1;
+    for (int64_t i = 2; i * i <= replicas; i++)
+        if (replicas % i == 0) rows = i;
+    return rows;
+}
+
+void ll_torus_neighbours(int replicas, int index, int to[LL_TORUS], int from[LL_TORUS])
+{
+    const int rows = (int)ll_torus_rows(replicas), size[2] = {rows, replicas / rows};
+    const int at[2] = {index / size[1], index % size[1]};
+    for (int s = 0; s < LL_TORUS; s++) {
+        int dim = s / 2, step = s % 2 ? size[dim] - 1 : 1;
+        int on[2] = {at[0], at[1]}, back[2] = {at[0], at[1]};
+        on[dim] = (at[dim] + step) % size[dim];
+        back[dim] = (at[dim] - step + size[dim]) % size[dim];
+        bool twice = s % 2 && size[dim] == 2; /* on and back are the same */
+        to[s] = twice ? -1 : on[0] * size[1] + on[1];
+        from[s] = twice ? -1 : back[0] * size[1] + back[1];
+    }
 }
 
 bool ll_consistency_loose(const ll_consistency *c)

@@ -19,7 +19,7 @@ typedef struct ll_consistency {
     const char *what;  /* gradient, parameter, difference */
     int64_t every;     /* steps between exchanges; 0: none at all */
     int64_t warm_up;   /* steps of synchronous training first */
-    const char *peers; /* all, groups, ring, exponential, server */
+    const char *peers; /* all, groups, ring, torus, exponential, server */
     int64_t group;     /* replicas of one of the groups */
     int64_t fragments; /* of differences: so many exchanges, each of a part, make one of all */
     const char *codec; /* of differences: none, or one of comm/codec.h */
@@ -44,6 +44,11 @@ ll_err ll_consistency_make(const ll_consistency *said, int64_t replicas, ll_cons
 /* Limits that are synchronous training in exact arithmetic are done as such, to the bit: means of
  * parameters after every update by a rule that is linear in the gradient. */
 void ll_consistency_reduce(ll_consistency *c, int64_t replicas, bool linear);
+/* Replicas on a torus, as nearly square as their number has it; 1 row: it is prime. */
+int64_t ll_torus_rows(int64_t replicas);
+enum { LL_TORUS = 4 };
+/* Whom one sends to and hears from; -1: nobody, where two would be the same. */
+void ll_torus_neighbours(int replicas, int index, int to[LL_TORUS], int from[LL_TORUS]);
 /* Are replicas ever apart? */
 bool ll_consistency_loose(const ll_consistency *c);
 /* Have they a server, and take shares of batches as they come to them? */

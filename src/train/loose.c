@@ -174,6 +174,7 @@ ll_err ll_loose_bind(ll_loose *x, ll_session *s)
         x->bytes += ll_server_bytes(
             &(ll_server_opts){.how = h, .n = x->n, .params = x->params, .shared = x->shared});
     x->most = is(h->peers, "ring")          ? 2
+              : is(h->peers, "torus")       ? LL_TORUS
               : is(h->peers, "exponential") ? 1
               : is(h->peers, "groups")      ? (int)h->group - 1
                                             : 0;
@@ -278,6 +279,8 @@ static void find_neighbours(ll_loose *x, int64_t number)
     } else if (is(x->how->peers, "ring")) {
         on_circle(x, 0, 1);
         on_circle(x, 1, x->n - 1);
+    } else if (is(x->how->peers, "torus")) {
+        ll_torus_neighbours(x->n, x->index, x->to, x->from);
     } else {
         on_circle(x, 0, 1 << (number % powers));
     }

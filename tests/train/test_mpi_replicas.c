@@ -164,6 +164,8 @@ static double expected(const char *kind, int k, const float x[4][MOST], const fl
     double mine = (double)x[k][i], d = all - anchor;
     if (!strcmp(kind, "ring"))
         return (mine + (double)x[(k + 1) % 4][i] + (double)x[(k + 3) % 4][i]) / 3;
+    if (!strcmp(kind, "torus")) /* of 2 x 2 */
+        return (mine + (double)x[k ^ 1][i] + (double)x[k ^ 2][i]) / 3;
     if (!strcmp(kind, "exponential")) return (mine + (double)x[(k + 2) % 4][i]) / 2;
     if (!strcmp(kind, "nesterov")) return anchor + 0.7 * (d + 0.9 * d);
     if (!strcmp(kind, "momentum")) return anchor + 0.5 * d;
@@ -179,6 +181,7 @@ static const struct {
     {"mean", "consistency=local parallel.exchange=difference parallel.codec=bf16", 2e-3},
     {"mean", "consistency=diloco parallel.outer=sgd parallel.outer_lr=1 parallel.codec=int8", 3e-3},
     {"ring", "consistency=gossip", 1e-6},
+    {"torus", "consistency=gossip parallel.peers=torus", 1e-6},
     {"exponential", "consistency=sgp", 1e-6},
     {"nesterov", "consistency=diloco", 1e-6},
     {"momentum", "consistency=diloco parallel.outer=momentum parallel.outer_lr=0.5", 1e-6},
@@ -217,6 +220,32 @@ static void test_arithmetic(void **state)
             }
         }
         ll_st_close(f);
+    }
+}
+
+/* On every torus messages find each other, none is sent twice, and all are reached. */
+static void test_torus(void **state)
+{
+    (void)state;
+    for (int n = 4; n <= 64; n++) {
+        int to[64][LL_TORUS], from[64][LL_TORUS], rows = (int)ll_torus_rows(n), reached = 0;
+        bool seen[64] = {true};
+        if (rows == 1) continue;
+        for (int k = 0; k < n; k++) ll_torus_neighbours(n, k, to[k], from[k]);
+        for (int k = 0; k < n; k++)
+            for (int s = 0; s < LL_TORUS; s++) {
+                assert_int_equal(to[k][s] < 0, from[k][s] < 0);
+                if (to[k][s] < 0) continue;
+                assert_int_equal(from[to[k][s]][s], k);
+                assert_true(to[k][s] != k);
+                for (int other = 0; other < s; other++) assert_true(to[k][s] != to[k][other]);
+            }
+        for (int round = 0; round < n; round++)
+            for (int k = 0; k < n; k++)
+                for (int s = 0; s < LL_TORUS && seen[k]; s++)
+                    if (to[k][s] >= 0) seen[to[k][s]] = true;
+        for (int k = 0; k < n; k++) reached += seen[k];
+        assert_int_equal(reached, n);
     }
 }
 
@@ -440,6 +469,7 @@ static void test_refused(void **state)
         {"parallel.replicas=4 parallel.consistency=local parallel.codec=int8", "difference"},
         {"parallel.replicas=4 parallel.consistency=diloco parallel.peers=ring", "parameter"},
         {"parallel.replicas=4 parallel.exchange=gradient parallel.every=2", "parallel.every"},
+        {"parallel.replicas=2 parallel.consistency=gossip parallel.peers=torus", "ring"},
         {"parallel.replicas=4 parallel.consistency=diloco parallel.codec=int9", "int8"},
         {"parallel.replicas=3 parallel.consistency=local", "3 does not divide train.batch"},
         {"parallel.replicas=4 parallel.consistency=local parallel.group=7",
@@ -473,11 +503,11 @@ int main(void)
     }
     char command[64];
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_limits),    cmocka_unit_test(test_arithmetic),
-        cmocka_unit_test(test_rounding),  cmocka_unit_test(test_resumed),
-        cmocka_unit_test(test_state),     cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_fragments), cmocka_unit_test(test_server),
-        cmocka_unit_test(test_repeated)};
+        cmocka_unit_test(test_torus),      cmocka_unit_test(test_limits),
+        cmocka_unit_test(test_arithmetic), cmocka_unit_test(test_rounding),
+        cmocka_unit_test(test_resumed),    cmocka_unit_test(test_state),
+        cmocka_unit_test(test_refused),    cmocka_unit_test(test_fragments),
+        cmocka_unit_test(test_server),     cmocka_unit_test(test_repeated)};
     bool made = ll_comm_rank(comm) || mkdtemp(folder);
     no_error(ll_comm_broadcast(comm, folder, sizeof folder, LL_U8, 0, NULL));
     int rc = made ? cmocka_run_group_tests(tests, NULL, NULL) : 1;
