@@ -1,7 +1,8 @@
 /* consistency.c: see consistency.h. Local SGD: Stich 2019; post-local: Lin et al. 2020; DiLoCo:
- * Douillard et al. 2023, streaming: 2025; D-PSGD (gossip): Lian et al. 2017; SGP: Assran et al.
- * 2019, whose weights are all 1 on a graph where everyone sends as much as it gets; EASGD: Zhang
- * et al. 2015; SSP: Ho et al. 2013; async (Downpour): Dean et al. 2012; eager: Li et al. 2020. */
+ * Douillard et al. 2023, streaming: 2025; D-PSGD (gossip): Lian et al. 2017, AD-PSGD: 2018; SGP:
+ * Assran et al. 2019, whose weights are all 1 on a graph where everyone sends as much as it gets;
+ * EASGD: Zhang et al. 2015; SSP: Ho et al. 2013; async (Downpour): Dean et al. 2012; eager: Li et
+ * al. 2020. */
 #include "train/consistency.h"
 
 #include <string.h>
@@ -25,6 +26,8 @@ static const ll_consistency presets[] = {
      1},
     {"sgp", "parameter", 1, 0, "exponential", 2, 1, "none", "sgd", 1, 0.9, 0, "shared", "sharded",
      -1, 1},
+    {"ad-psgd", "parameter", 1, 0, "pairs", 2, 1, "none", "sgd", 1, 0.9, 0, "shared", "sharded", -1,
+     1},
     {"easgd", "difference", 8, 0, "all", 2, 1, "none", "sgd", 0.9, 0.9, 0.9, "shared", "sharded",
      -1, 1},
     {"ensemble", "parameter", 0, 0, "all", 2, 1, "none", "sgd", 1, 0.9, 0, "own", "sharded", -1,
@@ -75,7 +78,11 @@ static ll_err check(const ll_consistency *c, const ll_consistency *said)
     CHECK(!served || (differs && !never && is(c->codec, "none") && c->elastic == 0), LL_E_CONFIG,
           "parallel.peers server takes differences every so many steps, uncoded, and has no "
           "elastic pull: leave parallel.exchange, codec and elastic to the preset");
-    CHECK(served || (said->staleness < 0 && said->quorum < 0 && !*said->server), LL_E_CONFIG,
+    bool pairs = is(c->peers, "pairs");
+    CHECK(!pairs || !never, LL_E_CONFIG,
+          "parallel.peers pairs exchange every so many steps, and parallel.every is 0");
+    CHECK(served || (said->staleness < 0 && said->quorum < 0 && (pairs || !*said->server)),
+          LL_E_CONFIG,
           "parallel.staleness, parallel.quorum and parallel.server are for parallel.peers server, "
           "not %s",
           c->peers);
@@ -173,5 +180,5 @@ bool ll_consistency_loose(const ll_consistency *c)
 
 bool ll_consistency_served(const ll_consistency *c)
 {
-    return ll_consistency_loose(c) && is(c->peers, "server");
+    return ll_consistency_loose(c) && (is(c->peers, "server") || is(c->peers, "pairs"));
 }

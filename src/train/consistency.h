@@ -19,7 +19,7 @@ typedef struct ll_consistency {
     const char *what;  /* gradient, parameter, difference */
     int64_t every;     /* steps between exchanges; 0: none at all */
     int64_t warm_up;   /* steps of synchronous training first */
-    const char *peers; /* all, groups, ring, torus, exponential, server */
+    const char *peers; /* all, groups, ring, torus, exponential, server, pairs */
     int64_t group;     /* replicas of one of the groups */
     int64_t fragments; /* of differences: so many exchanges, each of a part, make one of all */
     const char *codec; /* of differences: none, or one of comm/codec.h */
@@ -28,7 +28,7 @@ typedef struct ll_consistency {
     double elastic;    /* pull to the common parameters, of all replicas together; 0: they become
                         * the replica's */
     const char *seeds; /* shared: one start and one order of samples; own */
-    /* Of a server, which replicas come to each in its own time (server.h): */
+    /* Of a server, which replicas come to each in its own time (server.h), as do pairs: */
     const char *server; /* sharded over all ranks, or central */
     int64_t staleness;  /* a replica is no more than so many steps ahead of any; -1: of no matter */
     int64_t quorum;     /* differences that make a step together; 0: more than half of all */
@@ -36,7 +36,7 @@ typedef struct ll_consistency {
 
 /* Names of presets, as a choice of the run file. */
 #define LL_CONSISTENCIES                                                                           \
-    "sync ssp eager async local post-local diloco streaming gossip sgp easgd ensemble"
+    "sync ssp eager async local post-local diloco streaming gossip sgp ad-psgd easgd ensemble"
 
 /* *out: what is said (not "" and not negative), and what its preset has of the rest, between so
  * many replicas. Fails where settings exclude each other. */

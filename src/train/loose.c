@@ -475,6 +475,7 @@ ll_err ll_loose_start(ll_loose *x, int64_t step)
                         .n = x->n,
                         .params = x->params,
                         .shared = x->shared,
+                        .seed = (uint64_t)x->run->train.seed,
                         .settings = sum_settings(x),
                         .order = order_of(x, x->run->out),
                         .replay = x->repeat.turn ? &x->repeat : NULL};

@@ -278,9 +278,10 @@ static const ll_key keys[] = {
         "steps between exchanges (0: never; -1: the preset's)"),
     INT("parallel.warm_up", parallel.said.warm_up, "-1", -1, 1e12,
         "steps of synchronous training before replicas part (-1: the preset's)"),
-    CHOICE("parallel.peers", parallel.said.peers, "", "all groups ring torus exponential server",
-           "with whom: all, random groups, neighbours, the one 1, 2, 4 ... further on in turn, or "
-           "parameters that each comes to in its own time"),
+    CHOICE("parallel.peers", parallel.said.peers, "",
+           "all groups ring torus exponential server pairs",
+           "with whom: all, random groups, neighbours, the one 1, 2, 4 ... further on in turn; or, "
+           "each in its own time, with a server or with any other one"),
     INT("parallel.group", parallel.said.group, "-1", -1, 1e6, "replicas of a group (-1: 2)"),
     INT("parallel.fragments", parallel.said.fragments, "-1", -1, 1e6,
         "exchange a part of the differences at a time, all of them in parallel.every steps (-1: "

@@ -1,9 +1,11 @@
 /* server.c: see server.h. A store (comm/rma.h) has a head of counters, then parameters and
- * statistics, the pool, and the outer optimizer's velocity. */
+ * statistics, the pool, and the outer optimizer's velocity; of pairs, everyone's parameters and
+ * statistics. */
 #include "train/server.h"
 
 #include "base/crc32c.h"
 #include "base/file.h"
+#include "base/rng.h"
 #include "comm/rma.h"
 #include "train/ranks.h"
 
@@ -58,8 +60,14 @@ static size_t head_bytes(const ll_server_opts *o)
     return sizeof(head) + (size_t)o->n * sizeof(int64_t);
 }
 
+static bool in_pairs(const ll_server_opts *o)
+{
+    return !strcmp(o->how->peers, "pairs");
+}
+
 static size_t store_bytes(const ll_server_opts *o)
 {
+    if (in_pairs(o)) return bytes_of(o->shared) * (size_t)o->n;
     return bytes_of(o->shared * (o->how->quorum > 1 ? 2 : 1) + (has_velocity(o) ? o->params : 0));
 }
 
@@ -240,6 +248,12 @@ static size_t velocity_at(const ll_server *x)
     return bytes_of(x->o.shared) * (x->o.how->quorum > 1 ? 2 : 1);
 }
 
+/* Of a replica, what it goes on from. */
+static size_t params_at(const ll_server *x, int replica)
+{
+    return in_pairs(&x->o) ? bytes_of(x->o.shared) * (size_t)replica : 0;
+}
+
 /* ---- changes ---- */
 
 /* The outer optimizer's step of the parameters at the server along d; d is overwritten. */
@@ -276,6 +290,25 @@ static ll_err close_pool(ll_server *x)
     return LL_OK;
 }
 
+/* The mean with another one, and what came of v on top of this one's. */
+static ll_err mix(ll_server *x, const float *v)
+{
+    const uint64_t others = (uint64_t)x->o.n - 1;
+    int64_t n = x->o.shared;
+    int one = (int)ll_below_at(x->o.seed, ll_stream("pairs", 0), (uint64_t)x->h->turns, others);
+    one += one >= x->o.index;
+    TRY(ll_rma_read(x->store, params_at(x, x->o.index), x->now, bytes_of(n)));
+    TRY(ll_rma_read(x->store, params_at(x, one), x->more, bytes_of(n)));
+    for (int64_t i = 0; i < n; i++) {
+        float mean = 0.5f * (x->now[i] + x->more[i]);
+        x->more[i] = mean;
+        x->now[i] = mean + (v[i] - x->base[i]);
+    }
+    TRY(ll_rma_write(x->store, params_at(x, one), x->more, bytes_of(n)));
+    x->h->applied++;
+    return ll_rma_write(x->store, params_at(x, x->o.index), x->now, bytes_of(n));
+}
+
 static ll_err leave_change(ll_server *x, const float *v)
 {
     int64_t n = x->o.shared, stale = x->h->applied - x->seen;
@@ -283,6 +316,7 @@ static ll_err leave_change(ll_server *x, const float *v)
     x->count.stale[stale < LL_STALENESS ? stale : LL_STALENESS - 1]++;
     x->count.exchanges++;
     x->since = 0;
+    if (in_pairs(&x->o)) return mix(x, v);
     for (int64_t i = 0; i < n; i++) x->more[i] = share * (v[i] - x->base[i]);
     if (x->o.how->quorum == 1) {
         x->h->applied++;
@@ -307,7 +341,7 @@ static void take_share(ll_server *x)
 
 static ll_err read_all(ll_server *x, float *v)
 {
-    TRY(ll_rma_read(x->store, 0, v, bytes_of(x->o.shared)));
+    TRY(ll_rma_read(x->store, params_at(x, x->o.index), v, bytes_of(x->o.shared)));
     memcpy(x->base, v, bytes_of(x->o.shared));
     x->seen = x->h->applied;
     x->unread = false;
@@ -435,6 +469,25 @@ ll_err ll_server_arrive(ll_server *x, const float *v)
     return take_turn(x, AWAY | (x->since ? LEAVE : 0), (float *)v);
 }
 
+/* Where pairs meet: v, and what this one has there, becomes the mean of everyone's. */
+static ll_err level(ll_server *x, float *v)
+{
+    int64_t n = x->o.shared;
+    memset(v, 0, bytes_of(n));
+    TRY(ll_rma_enter(x->store));
+    for (int k = 0; k < x->o.n; k++) {
+        TRY(ll_rma_read(x->store, params_at(x, k), x->now, bytes_of(n)));
+        for (int64_t i = 0; i < n; i++) v[i] += x->now[i];
+    }
+    TRY(ll_rma_leave(x->store));
+    for (int64_t i = 0; i < n; i++) v[i] *= 1.0f / (float)x->o.n;
+    memcpy(x->base, v, bytes_of(n));
+    TRY(ll_comm_barrier(x->o.peers)); /* all have read */
+    TRY(ll_rma_enter(x->store));
+    TRY(ll_rma_write(x->store, params_at(x, x->o.index), v, bytes_of(n)));
+    return ll_rma_leave(x->store);
+}
+
 ll_err ll_server_meet(ll_server *x, float *v, float *velocity)
 {
     if (x->order) fflush(x->order);
@@ -444,6 +497,7 @@ ll_err ll_server_meet(ll_server *x, float *v, float *velocity)
     if (velocity && has_velocity(&x->o))
         TRY(ll_rma_read(x->store, velocity_at(x), velocity, bytes_of(x->o.params)));
     TRY(ll_rma_leave(x->store));
+    if (in_pairs(&x->o)) TRY(level(x, v));
     TRY(ll_comm_barrier(x->o.peers));
     if (x->o.index == 0) TRY(take_turn(x, BACK, NULL));
     return ll_comm_barrier(x->o.peers);
@@ -466,7 +520,8 @@ ll_err ll_server_begin(ll_server *x, int64_t step, const float *v, const float *
         x->h->share = (step + 2) * x->o.n;
         for (int i = 0; i < x->o.n; i++) x->h->at[i] = step;
         TRY(ll_rma_set_head(x->store, x->h));
-        TRY(ll_rma_write(x->store, 0, v, bytes_of(x->o.shared)));
+        for (int i = 0; i < (in_pairs(&x->o) ? x->o.n : 1); i++)
+            TRY(ll_rma_write(x->store, params_at(x, i), v, bytes_of(x->o.shared)));
         if (velocity && has_velocity(&x->o))
             TRY(ll_rma_write(x->store, velocity_at(x), velocity, bytes_of(x->o.params)));
         TRY(ll_rma_leave(x->store));

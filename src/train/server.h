@@ -9,12 +9,16 @@
  *                    are then a gradient for the outer optimizer. All of the q wait for it
  *     staleness s    a step k begins when all shares of steps up to k - s - 1 are made
  *
+ * Pairs (AD-PSGD): each replica has parameters of its own there. It takes the mean with those of
+ * another one, drawn at random, which both have from then on, and adds what its step changed.
+ *
  * Whatever a replica does at the server is a turn, and turns have numbers. Its other ranks, each
  * with a server of its own for what it holds of the tensors, take theirs in that order, so that
  * copies stay alike. The list of turns is what happened: a run that is given one repeats it to
  * the bit.
  *
- * At meetings (a logged step, a validation, a checkpoint) all have the server's parameters. */
+ * At meetings (a logged step, a validation, a checkpoint) all have the server's parameters, or the
+ * mean of everyone's. */
 #pragma once
 #include "comm/comm.h"
 #include "train/consistency.h"
@@ -26,6 +30,7 @@ typedef struct ll_server_opts {
     ll_comm *mine, *peers;  /* of this replica (NULL: one rank), and with this place in all */
     int index, n;           /* of replicas */
     int64_t params, shared; /* elements of a vector: of parameters; and statistics */
+    uint64_t seed;          /* of pairs */
     uint32_t settings;      /* a sum of them: a run is repeated with its own */
     const char *order;      /* file for this replica's turns; NULL: not kept */
     const struct ll_turns *replay; /* those to repeat, which stay; NULL: none */

@@ -352,7 +352,8 @@ static ll_err check_opts(trainer *t)
     int64_t until = t->until;
     CHECK(
         !o->replay || (t->loose && ll_loose_served(t->loose)), LL_E_ARG,
-        "--replay is of replicas that come to a server: parallel.consistency ssp, eager or async");
+        "--replay is of replicas that come to a server or meet in pairs: parallel.consistency ssp, "
+        "eager, async or ad-psgd");
     if (o->replay) TRY(ll_loose_repeat(t->loose, o->replay, &until));
     if (until < t->until) t->until = until; /* it was stopped */
     CHECK(!t->loose || (!o->trace && !o->timeline), LL_E_ARG,
