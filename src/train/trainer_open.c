@@ -350,6 +350,9 @@ static ll_err check_opts(trainer *t)
 {
     const ll_train_opts *o = t->opts;
     int64_t until = t->until;
+    CHECK(!o->replay || !t->r->parallel.between.warm_up, LL_E_ARG,
+          "--replay repeats a run from its beginning, where one with parallel.warm_up has "
+          "synchronous steps: it cannot be repeated");
     CHECK(
         !o->replay || (t->loose && ll_loose_served(t->loose)), LL_E_ARG,
         "--replay is of replicas that come to a server or meet in pairs: parallel.consistency ssp, "
