@@ -165,7 +165,8 @@ resize() { # RUN
     same "$work/$1-whole" "$work/$1-resize" "$steps"
 }
 
-# In one run: steps with a copy, and those of a checkpoint, against all others.
+# In one run: steps with a copy against their neighbours, whatever else the machine does; and those
+# of a checkpoint against all others.
 cost() { # RUN
     settings "$1"
     echo "$1: a copy of the state after every second step, a checkpoint beside every 50th"
@@ -176,13 +177,16 @@ cost() { # RUN
           if (NR < 10) next
           at = v["step"] - 1 # the line is written before the copy and the checkpoint of its step
           kind = at % 50 < 3 ? "save" : at % 2 ? "plain" : "copy"
-          t[kind, ++k[kind]] = wall}
+          t[kind, ++k[kind]] = wall
+          if (kind != "save" && last != "save" && last != "" && kind != last)
+              t["more", ++k["more"]] = kind == "copy" ? wall - before : before - wall
+          last = kind; before = wall}
          function median(kind,   i, j, x) {
              for (i = 2; i <= k[kind]; i++) { x = t[kind, i]; for (j = i - 1; j && t[kind, j] > x; j--) t[kind, j + 1] = t[kind, j]; t[kind, j + 1] = x }
              return t[kind, int((k[kind] + 1) / 2)] }
          function mean(kind,   i, s) { for (i = 1; i <= k[kind]; i++) s += t[kind, i]; return s / k[kind] }
-         END {p = median("plain"); c = median("copy"); s = median("save")
-              printf "  a step %.2f ms, with a copy %.2f ms (%+.1f %%)\n", 1e3 * p, 1e3 * c, 100 * (c / p - 1)
+         END {p = median("plain"); c = median("more"); s = median("save")
+              printf "  a step %.2f ms, with a copy %.2f ms more (%+.1f %%)\n", 1e3 * p, 1e3 * c, 100 * c / p
               printf "  the three steps after a checkpoint began %.2f ms each: %+.2f %% of 50 steps\n", 1e3 * s, 100 * 3 * (s - p) / (50 * p)}' \
         "$work/$1-cost/timing.jsonl"
     grep -h goodput "$work/$1-cost.log" | sed 's/^/  /'
