@@ -153,7 +153,9 @@ ll_err ll_room_judge(ll_room *room, const ll_pipe_plan *p, const double *used, b
     if (room->limit <= 0 || most <= room->limit) return LL_OK;
     room->least = room->n_try ? fmin(room->least, most) : most;
     for (int r = 0; r < n && p && p->held; r++) {
-        if (room->n_try) room->push[r] += fmax(0, used[r] - room->limit) / 2;
+        double excess = used[r] - room->limit; /* stages and schedules move by leaps */
+        if (room->n_try && excess > 0)
+            room->push[r] += fmax(excess / 2, 0.01 * room->n_try * room->limit);
         room->over[r] = used[r] - p->held[r] + room->push[r];
     }
     room->n_try++;
