@@ -97,13 +97,19 @@ static int by_text(const void *a, const void *b)
     return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
+static ll_err has_text(const ll_csv *c, int64_t row, int column, const char *file, const char *what)
+{
+    const char *text = at(c, row, column);
+    CHECK(text[strspn(text, " \t")], LL_E_IO, "%s: row %lld has nothing in column %s, %s", file,
+          (long long)row + 1, c->cells[column], what);
+    return LL_OK;
+}
+
 /* Names of classes as numbers; the names are those of the first file. */
 static ll_err classify(ll_dataset *d, const ll_csv *c, int column, const char *file, double *out)
 {
     ll_data_info *f = &d->info;
-    for (int64_t i = 0; i < c->rows; i++)
-        CHECK(*at(c, i, column), LL_E_IO, "%s: row %lld has nothing in column %s, its label", file,
-              (long long)i + 1, c->cells[column]);
+    for (int64_t i = 0; i < c->rows; i++) TRY(has_text(c, i, column, file, "its label"));
     if (!f->class_names) {
         const char **names = LL_NEW_ARRAY(d->arena, const char *, c->rows);
         for (int64_t i = 0; i < c->rows; i++) names[i] = at(c, i, column);
@@ -147,18 +153,20 @@ static ll_err numbers(ll_dataset *d, const ll_csv *c, int column, bool y, const 
     return LL_OK;
 }
 
-static void pictures(ll_dataset *d, const ll_csv *c, int column, const char *file, ll_array *a)
+static ll_err pictures(ll_dataset *d, const ll_csv *c, int column, const char *file, ll_array *a)
 {
     const char **paths = LL_NEW_ARRAY(d->arena, const char *, c->rows);
     int folder = (int)(ll_base_name(file) - file);
     for (int64_t i = 0; i < c->rows; i++) {
         const char *p = at(c, i, column);
+        TRY(has_text(c, i, column, file, "a picture's path"));
         paths[i] = *p == '/' ? p : ll_arena_printf(d->arena, "%.*s%s", folder, file, p);
     }
     size_t n = strlen(a->name);
     a->type = (ll_elem){'u', 1};
     a->paths = paths;
     a->map = n >= 4 && !strcmp(a->name + n - 4, "mask") && (n == 4 || a->name[n - 5] == '_');
+    return LL_OK;
 }
 
 static ll_err offer_columns(ll_dataset *d, const ll_csv *c, const char *file)
@@ -179,7 +187,7 @@ static ll_err offer_columns(ll_dataset *d, const ll_csv *c, const char *file)
             y = field && !strcmp(field, "y");
         }
         if (ll_picture_named(at(c, 0, k))) {
-            pictures(d, c, k, file, &a);
+            TRY(pictures(d, c, k, file, &a));
             if (!a.map && !has_x) a.field = "x", has_x = true;
             if (!a.map) d->info.kind = LL_IMAGES;
         } else {

@@ -3,9 +3,13 @@
 #include "data/fetch.h"
 #include "data/table.h"
 
+#include <limits.h>
 #include <math.h>
 #include <stdlib.h>
+#include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 static const char *const fashion_classes[] = {"t-shirt", "trouser", "pullover", "dress", "coat",
                                               "sandal",  "shirt",   "sneaker",  "bag",   "boot"};
@@ -342,8 +346,31 @@ static bool on_slow_store(const ll_data_opts *o)
     return o->cache || o->fetch || o->delay > 0;
 }
 
+/* Is this a folder, and the cache there, or within? */
+static bool holds(const char *folder, const char *cache)
+{
+    struct stat of, at;
+    char path[PATH_MAX];
+    if (!folder || stat(folder, &of) || !S_ISDIR(of.st_mode)) return false;
+    if (*cache == '/')
+        snprintf(path, sizeof path, "%s", cache);
+    else if (getcwd(path, sizeof path / 2))
+        snprintf(path + strlen(path), sizeof path / 2, "/%s", cache);
+    else
+        return false;
+    for (char *end = path + strlen(path); end; end = strrchr(path, '/')) {
+        *end = '\0'; /* what is not there yet lies in what is */
+        if (*path && !stat(path, &at) && at.st_ino == of.st_ino && at.st_dev == of.st_dev)
+            return true;
+    }
+    return false;
+}
+
 static ll_err open_store(ll_dataset *d, const ll_data_opts *o)
 {
+    CHECK(!o->cache || !(holds(o->path, o->cache) || holds(o->val_path, o->cache)), LL_E_CONFIG,
+          "data.cache: %s lies within the data, which it would be taken for: name another folder",
+          o->cache);
     CHECK(o->fetch >= 0 && o->fetch <= LL_MAX_FETCH, LL_E_ARG, "fetch is %d, wanted 0 to %d",
           o->fetch, LL_MAX_FETCH);
     return ll_fetcher_open(o->cache,

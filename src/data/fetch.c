@@ -223,9 +223,10 @@ static bool load(const char *name, const part *p, uint64_t source, uint8_t *data
 {
     struct stat st;
     tail have;
-    int fd = open(name, O_RDONLY | O_CLOEXEC);
+    int fd = open(name, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* whatever lies there */
     if (fd < 0) return false;
-    bool found = fstat(fd, &st) == 0 && (size_t)st.st_size == p->bytes + sizeof have &&
+    bool found = fstat(fd, &st) == 0 && S_ISREG(st.st_mode) &&
+                 (size_t)st.st_size == p->bytes + sizeof have &&
                  read_all(fd, name, data, p->bytes, 0) == LL_OK &&
                  read_all(fd, name, (uint8_t *)&have, sizeof have, p->bytes) == LL_OK;
     close(fd);
@@ -241,7 +242,7 @@ static int claim(const char *beside, bool *again)
     struct stat mine, there;
     *again = false;
     if (ll_mkdirs_above(beside) != LL_OK) return -1;
-    int fd = open(beside, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    int fd = open(beside, O_RDWR | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0666);
     if (fd < 0) return -1;
     while (flock(fd, LOCK_EX) != 0)
         if (errno != EINTR) {

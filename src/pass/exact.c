@@ -369,7 +369,7 @@ ll_err ll_exact_place(ll_placement *p, bool wide)
     ll_gridder c = {.p = p, .wide = wide};
     int room = g->n_node + 4 * g->n_result + 4;
     for (int i = 0; i < g->n_node; i++) /* limbs, their products, guards: of nodes that may sum */
-        if (g->nodes[i].op->sum && !g->nodes[i].op->picks) room += wide || !p->micro[i] ? 320 : 120;
+        if (g->nodes[i].op->sum && !g->nodes[i].op->picks) room += wide || !p->micro[i] ? 320 : 180;
     c.next.made = LL_NEW_ARRAY(p->arena, ll_layout, g->n_value + room);
     c.next.seen = LL_NEW_ARRAY(p->arena, ll_layout, g->n_value + room);
     c.next.loop = (int8_t(*)[LL_MAX_AXES])ll_arena_alloc(p->arena, (size_t)room * LL_MAX_AXES);

@@ -255,6 +255,10 @@ static ll_err keep_settings(const trainer *t, const char *text)
          access(path = ll_trainer_file(t, ll_arena_printf(t->arena, "run.%d.yaml", n)), F_OK) == 0;
          n++)
         CHECK(t->goes_on || unlink(path) == 0, LL_E_IO, "%s: removing: %s", path, strerror(errno));
+    n = 0; /* nor the order of replicas' turns */
+    while (!t->goes_on &&
+           unlink(ll_trainer_file(t, ll_arena_printf(t->arena, "order-%d.txt", n))) == 0)
+        n++;
     if (!t->goes_on || access(last, F_OK)) return LL_OK;
     TRY(ll_file_read(last, 1 << 20, &was, &size));
     if (!strcmp((const char *)was, text)) return LL_OK;
@@ -310,9 +314,9 @@ static ll_err open_outputs(trainer *t)
     TRY(ll_metrics_open(timing, keep, &t->timing));
     TRY(ll_events_open(t->r->out, t->first + 1, &t->events));
     if (!t->opts->start) return LL_OK;
-    const char *what =
-        ll_arena_printf(t->arena, "%d ranks (%s)%s%s", t->report->ranks, t->report->mesh,
-                        t->from ? ", from " : "", t->from ? t->from : "");
+    const char *mesh = *t->report->mesh ? ll_arena_printf(t->arena, " (%s)", t->report->mesh) : "";
+    const char *what = ll_arena_printf(t->arena, "%d ranks%s%s%s", t->report->ranks, mesh,
+                                       t->from ? ", from " : "", t->from ? t->from : "");
     rc = ll_recovery_note(t->opts->start, LL_BEGAN, t->first, what);
     CHECK(rc == LL_OK || ll_is_full(), rc, "%s", ll_error_message());
     return LL_OK;

@@ -141,7 +141,7 @@ static void keep(ll_comm *c, ll_table *t, const char *path, const char *key)
 {
     t->file = worth_keeping(t) ? path : NULL;
     if (ll_comm_rank(c) != 0) return;
-    ll_err rc = check_ours(path);
+    ll_err rc = path ? check_ours(path) : LL_OK;
     if (rc == LL_OK && t->file) rc = ll_tune_write(t, path, key);
     if (rc == LL_OK) return;
     fprintf(stderr, "loopline: warning: the tuner's table is not kept: %s\n", ll_error_message());
