@@ -259,7 +259,9 @@ static void folders(void **state)
     write_text(tmpdir_path(state, "empty/run.yaml"), run);
     free(run);
     refuses(f, 1, "train empty --resume", "empty has no checkpoint", "--overwrite");
+    write_text(tmpdir_path(state, "empty/order-0.txt"), "of a run that is replaced\n");
     must(f, "train empty --overwrite");
+    assert_false(file_exists(tmpdir_path(state, "empty/order-0.txt")));
     assert_no_run(state);
 }
 

@@ -229,6 +229,7 @@ static void damage(const char *path, int i)
     close(fd);
     if (i % 6 == 4) assert_int_equal(rename(path, beside), 0); /* of one that died over it */
     if (i % 6 == 5) assert_int_equal(unlink(path), 0);
+    if (i % 12 == 5) assert_int_equal(mkfifo(path, 0600), 0);
 }
 
 static void delete_cache(const char *cache)
@@ -324,6 +325,14 @@ static void test_refused(void **state)
     fails(ll_dataset_open(&o, &d), "256");
     o = (ll_data_opts){.format = "images", .path = at("pictures", 0), .cache = "/dev/null/x"};
     fails(ll_dataset_open(&o, &d), "data.cache");
+    static const char *const within[] = {"pictures", "pictures/c0", "pictures/new/cache"};
+    for (int i = 0; i < 3; i++) {
+        PLACE(cache, within[i], 0);
+        PLACE(data, "pictures", 0);
+        o = (ll_data_opts){.format = "images", .path = data, .cache = cache};
+        fails(ll_dataset_open(&o, &d), "lies within the data");
+    }
+    assert_int_not_equal(access(at("pictures/new", 0), F_OK), 0);
 }
 
 int main(void)

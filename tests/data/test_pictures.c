@@ -327,7 +327,8 @@ static void csv(void **state)
                                          {"a\n", "has no rows"},
                                          {"a,b,a\n1,2,3\n", "two columns are named a"},
                                          {"a,split\n1,vall\n", "row 1 has split vall"},
-                                         {"a,label\n1,cat\n2,\n", "row 2 has nothing in column"}};
+                                         {"a,label\n1,cat\n2, \n", "row 2 has nothing in column"},
+                                         {"a,b\n1.png,1\n,2\n", "row 2 has nothing in column a"}};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         put_file(path, bad[i][0], strlen(bad[i][0]));
         fails(ll_dataset_open(&o, &d), bad[i][1]);
