@@ -16,6 +16,7 @@
  * 3. SIGTERM, SIGINT, SIGUSR1 and SIGHUP to this process ask the ranks to save and stop, by
  *    SIGUSR1: launchers answer the others by killing ranks a second later. They are asked when they
  *    can hear it. Ranks that die of it, and leave a state in memory, are started once more to save.
+ *    SIGTSTP (Ctrl-Z) stops ranks with this process, and SIGCONT (fg) lets them go on.
  * 4. What memory has and the disk has not is never removed: the last line says where it is. */
 #include "cli/launch.h"
 
@@ -326,10 +327,26 @@ static bool want_others(job *j)
 
 /* ---- a start ---- */
 
+/* Ctrl-Z: ranks, which the terminal does not reach, are stopped with this process, and go on with
+ * it. */
+static void pause_all(job *j, pid_t child)
+{
+    signal_ranks(child, SIGSTOP, NULL);
+    if (j->care->hosts) kill(child, SIGTSTP); /* mpiexec passes it on */
+    raise(SIGSTOP);
+    if (j->care->hosts) kill(child, SIGCONT);
+    signal_ranks(child, SIGCONT, NULL);
+    j->waits = 0;
+}
+
 static bool take_signals(job *j, pid_t child)
 {
     struct timespec t = {.tv_nsec = (long)(1e9 * look_s)};
     int number = sigtimedwait(&j->wanted, NULL, &t);
+    if (number == SIGTSTP) {
+        pause_all(j, child);
+        return true;
+    }
     if (number <= 0 || number == SIGCHLD) return number == SIGCHLD;
     j->insisted = j->stopped;
     if (j->insisted) kill(child, number); /* who asks twice does not want to wait */
@@ -571,7 +588,7 @@ static ll_err supervise(job *j)
 
 ll_err ll_cli_supervise(int64_t ranks, const ll_care *care)
 {
-    static const int numbers[] = {SIGINT, SIGTERM, SIGUSR1, SIGHUP, SIGCHLD};
+    static const int numbers[] = {SIGINT, SIGTERM, SIGUSR1, SIGHUP, SIGTSTP, SIGCHLD};
     uint64_t id;
     struct sigaction now;
     job j = {.care = care, .arena = ll_arena_new()};
@@ -584,7 +601,8 @@ ll_err ll_cli_supervise(int64_t ranks, const ll_care *care)
     j.start.out = care->out;
     sigemptyset(&j.wanted);
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
-        if (numbers[i] != SIGHUP || sigaction(SIGHUP, NULL, &now) || now.sa_handler != SIG_IGN)
+        if ((numbers[i] != SIGHUP && numbers[i] != SIGTSTP) || sigaction(numbers[i], NULL, &now) ||
+            now.sa_handler != SIG_IGN)
             sigaddset(&j.wanted, numbers[i]);
     sigprocmask(SIG_BLOCK, &j.wanted, &j.old);
     ll_err rc = supervise(&j);

@@ -315,7 +315,8 @@ static ll_err open_outputs(trainer *t)
     TRY(ll_events_open(t->r->out, t->first + 1, &t->events));
     if (!t->opts->start) return LL_OK;
     const char *mesh = *t->report->mesh ? ll_arena_printf(t->arena, " (%s)", t->report->mesh) : "";
-    const char *what = ll_arena_printf(t->arena, "%d ranks%s%s%s", t->report->ranks, mesh,
+    const char *what = ll_arena_printf(t->arena, "%d rank%s%s%s%s", t->report->ranks,
+                                       t->report->ranks > 1 ? "s" : "", mesh,
                                        t->from ? ", from " : "", t->from ? t->from : "");
     rc = ll_recovery_note(t->opts->start, LL_BEGAN, t->first, what);
     CHECK(rc == LL_OK || ll_is_full(), rc, "%s", ll_error_message());
