@@ -124,28 +124,30 @@ static ll_err guard_whole(ll_gridder *c, int i, ll_val z, const ll_layout *held,
     return lost_if_less(c, i, first, ll_cast(g, top, LL_F64), ll_scale(g, could, least));
 }
 
+/* 1 / x of magnitudes in f64; of 0, 0. */
+static ll_val inverse(ll_graph *g, ll_val x)
+{
+    ll_shape shape = ll_graph_shape(g, x);
+    ll_val some = ll_less(g, ll_fill(g, LL_F64, shape, 0), x);
+    return ll_div(g, some, ll_add(g, x, ll_sub(g, ll_fill(g, LL_F64, shape, 1), some)));
+}
+
 /* Taps of a filter, w in layout l, are taken by their largest, which meets padding where the others
  * do not: are the least (but zeros), over channels the largest of these, too far below it, in the
- * mean over filters? keep: all dimensions but the taps', scale: those of filters among them. */
+ * mean over filters? keep: all dimensions but the taps'; filters: their dimensions among these. */
 static ll_err guard_taps(ll_gridder *c, int i, ll_val w, const ll_layout *l, const int *keep, int n,
                          ll_val largest_tap, const ll_grid_scale *filters)
 {
     ll_graph *g = c->rw.to;
     ll_val least, top, sum;
     int first = g->n_node;
-    ll_shape shape = ll_graph_shape(g, w);
-    ll_val size = ll_cast(g, ll_abs(g, w), LL_F64), zero = ll_fill(g, LL_F64, shape, 0);
-    ll_val some = ll_less(g, zero, size), one = ll_fill(g, LL_F64, shape, 1);
-    ll_val inverse = ll_div(g, some, ll_add(g, size, ll_sub(g, one, some)));
+    ll_val small = inverse(g, ll_cast(g, ll_abs(g, w), LL_F64));
     TRY(ll_graph_check(g));
     TRY(place_since(c, first, i, l));
-    TRY(reduce(c, i, inverse, l, keep, n, false, &least));
+    TRY(reduce(c, i, small, l, keep, n, false, &least));
     const ll_layout lies = c->next.seen[least.id];
     first = g->n_node;
-    shape = ll_graph_shape(g, least);
-    one = ll_fill(g, LL_F64, shape, 1);
-    some = ll_less(g, ll_fill(g, LL_F64, shape, 0), least);
-    least = ll_div(g, some, ll_add(g, least, ll_sub(g, one, some)));
+    least = inverse(g, least);
     largest_tap = ll_cast(g, largest_tap, LL_F64);
     TRY(ll_graph_check(g));
     TRY(place_since(c, first, i, &lies));
@@ -153,10 +155,8 @@ static ll_err guard_taps(ll_gridder *c, int i, ll_val w, const ll_layout *l, con
     TRY(reduce(c, i, least, &lies, filters->dim, filters->n, false, &least));
     const ll_layout by_filter = c->next.seen[least.id];
     first = g->n_node;
-    shape = ll_graph_shape(g, least);
-    some = ll_less(g, ll_fill(g, LL_F64, shape, 0), least);
-    one = ll_fill(g, LL_F64, shape, 1);
-    ll_val times = ll_mul(g, some, ll_div(g, top, ll_add(g, least, ll_sub(g, one, some))));
+    ll_val some = ll_less(g, ll_fill(g, LL_F64, ll_graph_shape(g, least), 0), least);
+    ll_val times = ll_mul(g, top, inverse(g, least));
     ll_val over = ll_sub(g, times, ll_scale(g, some, ldexp(1, TAPS)));
     TRY(ll_graph_check(g));
     TRY(place_since(c, first, i, &by_filter));
