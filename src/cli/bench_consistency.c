@@ -16,7 +16,7 @@
 #include <string.h>
 
 typedef struct opts {
-    const char *run, *presets, *out, *svg, *html;
+    const char *run, *presets, *slow, *out, *svg, *html;
     ll_words set;
     int64_t ranks, replicas;
     bool json, overwrite;
@@ -30,6 +30,7 @@ static const ll_arg args[] = {
      "of parallel.consistency, each with other settings of section parallel behind a +",
      "sync,local,diloco+every=20+codec=int8"},
     {"--set|-s", LL_OPT(opts, set), "KEY=VALUE", "override a setting of the run, for all"},
+    {"--slow", LL_OPT(opts, slow), "RANK:FACTOR", "a straggler, as of train"},
     {"--out", LL_OPT(opts, out), "DIR", "a run's folder for each preset goes there",
      "runs/consistency"},
     {"--overwrite", LL_OPT(opts, overwrite), NULL, "runs that are there already start anew"},
@@ -50,10 +51,11 @@ typedef struct point {
 typedef struct row {
     const char *preset;
     double train_loss, val_loss, seconds, samples_per_s, bytes;
+    double peak;   /* most bytes a second from one logged step to the next */
     point *points; /* logged steps */
     int n, room, at;
     ll_arena *arena;
-    double batch, sent;
+    double batch, sent, before;
 } row;
 
 static void see_loss(void *context, int64_t step, const json_t *line)
@@ -68,12 +70,15 @@ static void see_loss(void *context, int64_t step, const json_t *line)
 static void see_time(void *context, int64_t step, const json_t *line)
 {
     row *r = (row *)context;
-    r->sent += json_number_value(json_object_get(line, "replica_bytes"));
+    double bytes = json_number_value(json_object_get(line, "replica_bytes"));
+    r->sent += bytes;
     while (r->at < r->n && r->points[r->at].step < step) r->at++;
     if (r->at == r->n || r->points[r->at].step != step) return;
     r->points[r->at].x[TIME] = json_number_value(json_object_get(line, "wall_s")) -
                                json_number_value(json_object_get(line, "start_s"));
     r->points[r->at].x[BYTES] = 1e-6 * r->sent;
+    r->peak = fmax(r->peak, bytes / (r->points[r->at].x[TIME] - r->before));
+    r->before = r->points[r->at].x[TIME];
 }
 
 static ll_err read_row(row *r, const char *folder, const char *text, size_t bytes)
@@ -103,7 +108,7 @@ static const char *folder_of(const opts *o, const row *r)
 static ll_err measure(const opts *o, int64_t replicas, row *r)
 {
     ll_arena *a = r->arena;
-    const char **words = LL_NEW_ARRAY(a, const char *, 2 * o->set.n + 2 * strlen(r->preset) + 16);
+    const char **words = LL_NEW_ARRAY(a, const char *, 2 * o->set.n + 2 * strlen(r->preset) + 18);
     char *rest = NULL, *spec = ll_arena_strdup(a, r->preset), *text = NULL;
     const char *folder = folder_of(o, r);
     int n = 0;
@@ -114,6 +119,7 @@ static ll_err measure(const opts *o, int64_t replicas, row *r)
         "--overwrite", "--json",
         "-s",          ll_arena_printf(a, "parallel.replicas=%lld", (long long)replicas)};
     for (size_t i = 0; i < sizeof first / sizeof *first; i++) words[n++] = first[i];
+    if (o->slow) words[n++] = "--slow", words[n++] = o->slow;
     for (int i = 0; i < o->set.n; i++) words[n++] = "-s", words[n++] = o->set.v[i];
     bool name = true;
     for (char *w = strtok_r(spec, "+", &rest); w; w = strtok_r(NULL, "+", &rest), name = false) {
@@ -131,20 +137,22 @@ static ll_err measure(const opts *o, int64_t replicas, row *r)
 
 static void write_table(const opts *o, const row *rows, int n, ll_buf *b)
 {
-    ll_buf_printf(b, "%-32s %10s %10s %9s %12s %12s %8s\n", "", "train loss", "val loss", "seconds",
-                  "samples/s", "bytes a rank", "fewer");
+    ll_buf_printf(b, "%-32s %10s %10s %9s %12s %12s %8s %12s\n", "", "train loss", "val loss",
+                  "seconds", "samples/s", "bytes a rank", "fewer", "most a s");
     for (int i = 0; i < n; i++) {
         const row *r = &rows[i];
-        char bytes[LL_NUMBER_TEXT], fewer[32] = "-";
+        char bytes[LL_NUMBER_TEXT], peak[LL_NUMBER_TEXT], fewer[32] = "-";
         if (r->bytes > 0) snprintf(fewer, sizeof fewer, "%.1fx", rows[0].bytes / r->bytes);
-        ll_buf_printf(b, "%-32s %10.4f %10.4f %9.1f %12.1f %12s %8s\n", r->preset, r->train_loss,
-                      r->val_loss, r->seconds, r->samples_per_s, ll_text_bytes(r->bytes, bytes),
-                      fewer);
+        ll_buf_printf(b, "%-32s %10.4f %10.4f %9.1f %12.1f %12s %8s %12s\n", r->preset,
+                      r->train_loss, r->val_loss, r->seconds, r->samples_per_s,
+                      ll_text_bytes(r->bytes, bytes), fewer, ll_text_bytes(r->peak, peak));
     }
-    ll_buf_printf(b,
-                  "%lld ranks; seconds: with the start, samples/s: without; fewer: bytes to other "
-                  "replicas, against %s\n",
-                  (long long)o->ranks, rows[0].preset);
+    ll_buf_printf(
+        b,
+        "%lld ranks%s%s; seconds: with the start, samples/s: without; fewer: bytes to other "
+        "replicas, against %s; most a s: of them, in a second, from one logged step to the "
+        "next\n",
+        (long long)o->ranks, o->slow ? ", slow: " : "", o->slow ? o->slow : "", rows[0].preset);
 }
 
 static ll_err print_json(const row *rows, int n)
@@ -152,12 +160,12 @@ static ll_err print_json(const row *rows, int n)
     json_t *list = json_array();
     for (int i = 0; i < n; i++) {
         const row *r = &rows[i];
-        json_array_append_new(list, json_pack("{ss so so so so so}", "preset", r->preset,
-                                              "train_loss", ll_cli_number(r->train_loss),
-                                              "val_loss", ll_cli_number(r->val_loss), "seconds",
-                                              ll_cli_number(r->seconds), "samples_per_s",
-                                              ll_cli_number(r->samples_per_s), "replica_bytes",
-                                              ll_cli_number(r->bytes)));
+        json_array_append_new(
+            list, json_pack("{ss so so so so so so}", "preset", r->preset, "train_loss",
+                            ll_cli_number(r->train_loss), "val_loss", ll_cli_number(r->val_loss),
+                            "seconds", ll_cli_number(r->seconds), "samples_per_s",
+                            ll_cli_number(r->samples_per_s), "replica_bytes",
+                            ll_cli_number(r->bytes), "peak_bytes_per_s", ll_cli_number(r->peak)));
     }
     return ll_cli_json(json_pack("{so}", "presets", list));
 }

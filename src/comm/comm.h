@@ -33,6 +33,9 @@ ll_err ll_comm_run(ll_comm *c, const ll_coll_call *call); /* start and wait */
 ll_err ll_comm_scratch(ll_comm *c, const ll_coll_call *call, size_t *bytes);
 /* Waits until nothing of this family of communicators is under way on this rank. */
 ll_err ll_comm_drain(ll_comm *c);
+/* Local. From now on waits on it are a thread's that has time: they take no core, and the watch is
+ * not told, for the rank goes on. */
+void ll_comm_patient(ll_comm *c);
 /* Is memory that was given to requests free again? Not where ranks failed and MPI did not let go of
  * a message: then it must stay for good. */
 bool ll_comm_settled(ll_comm *c);

@@ -93,6 +93,7 @@ typedef struct ll_kept { /* scratch memory */
     void *data;
     size_t bytes;
     bool used;
+    const ll_comm *of; /* for a patient one alone; NULL: for all others */
 } ll_kept;
 
 typedef struct ll_engine {
@@ -141,6 +142,7 @@ struct ll_comm {
     int64_t number_now;     /* of ll_comm_next_number, and whose it is */
     const char *what_now, *site_now;
     const char *peers; /* its ranks, for traces */
+    bool patient;      /* see ll_comm_patient */
 };
 
 enum { LL_LINE_BYTES = 64 };
@@ -157,7 +159,7 @@ void ll_engine_wake(ll_engine *e); /* the thread, where there is work for it */
 ll_err ll_engine_fail(ll_engine *e, ll_err rc);
 ll_err ll_engine_check(ll_engine *e);
 void ll_engines_drain(void); /* all of the process; their callers are told */
-ll_err ll_scratch_take(ll_engine *e, size_t bytes, int *out);
+ll_err ll_scratch_take(ll_engine *e, const ll_comm *of, size_t bytes, int *out);
 ll_err ll_request_take(ll_engine *e, ll_request **out);
 void ll_request_give(ll_engine *e, ll_request *r);
 /* Done, and back with the spare ones; received may be NULL. */

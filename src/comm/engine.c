@@ -14,11 +14,11 @@
 /* ---- memory that is kept ---- */
 
 /* The smallest free block that is large enough; else a free one is made larger, or a new one. */
-ll_err ll_scratch_take(ll_engine *e, size_t bytes, int *out)
+ll_err ll_scratch_take(ll_engine *e, const ll_comm *of, size_t bytes, int *out)
 {
     int best = -1, any = -1;
     for (int i = 0; i < e->n_scratch; i++) {
-        if (e->scratch[i].used) continue;
+        if (e->scratch[i].used || e->scratch[i].of != of) continue;
         any = i;
         if (e->scratch[i].bytes >= bytes &&
             (best < 0 || e->scratch[i].bytes < e->scratch[best].bytes))
@@ -38,7 +38,7 @@ ll_err ll_scratch_take(ll_engine *e, size_t bytes, int *out)
         }
         free(e->scratch[any].data);
         e->used.held += room - e->scratch[any].bytes;
-        e->scratch[any] = (ll_kept){.data = data, .bytes = room};
+        e->scratch[any] = (ll_kept){.data = data, .bytes = room, .of = of};
         best = any;
     }
     e->scratch[best].used = true;
@@ -52,11 +52,12 @@ void ll_comm_trim(ll_comm *c)
     ll_engine_lock(e);
     for (int i = 0; i < e->n_scratch; i++) {
         ll_kept *s = &e->scratch[i];
-        if (s->used || s->bytes <= LL_LEAST_SCRATCH) continue;
+        if (s->used || (s->bytes <= LL_LEAST_SCRATCH && !s->of)) continue;
         e->used.held -= s->bytes;
         free(s->data);
         *s = (ll_kept){0};
     }
+    while (e->n_scratch && !e->scratch[e->n_scratch - 1].data) e->n_scratch--;
     ll_engine_unlock(e);
 }
 
@@ -169,7 +170,7 @@ static ll_err look(ll_engine *e, const ll_request *r, patience *p)
         p->moved = e->moved;
     } else if (p->began == 0) {
         p->began = ll_now();
-    } else if (ll_now() - p->began > 1e-3) {
+    } else if (ll_now() - p->began > 1e-3 && !r->c->patient) {
         ll_watch_wait_begin(e->watch, r->what, r->number, r->site);
         p->told = true;
     }
@@ -195,11 +196,19 @@ static ll_err wait_for(ll_request *r)
         }
         ll_engine_unlock(e);
         /* More ranks than cores: one that yields still takes its turns from those that work. */
-        p.told && e->crowded ? usleep(20) : sched_yield();
+        if (r->c->patient)
+            usleep(200);
+        else
+            p.told && e->crowded ? usleep(20) : sched_yield();
         ll_engine_lock(e);
     }
     if (p.told) ll_watch_wait_end(e->watch);
     return rc;
+}
+
+void ll_comm_patient(ll_comm *c)
+{
+    c->patient = true;
 }
 
 void ll_comm_waits(ll_comm *c, const char *what, const char *site)
@@ -368,7 +377,7 @@ ll_err ll_engine_open(ll_transport *t, const ll_comm_opts *opts, ll_engine **out
     ll_err rc = opts->thread ? ll_transport_check_threads() : LL_OK;
     if (!rc && opts->thread) rc = start_thread(e);
     int least; /* for what is small, and not planned */
-    if (!rc) rc = ll_scratch_take(e, LL_LEAST_SCRATCH, &least);
+    if (!rc) rc = ll_scratch_take(e, NULL, LL_LEAST_SCRATCH, &least);
     if (!rc) e->scratch[least].used = false;
     pthread_mutex_lock(&mpi_lock);
     rc = ll_watch_open(t, rc, opts->timeout_s, &e->watch);

@@ -92,24 +92,26 @@ static ll_err move(ll_rma *s, int rank, size_t at, void *to, const void *from, s
     ll_transport *t = s->t;
     int peer = s->c->t->world[rank];
     ll_engine_lock(s->c->engine);
-    ll_err rc = to ? t->ops->get(t, s->window, peer, at, to, bytes)
-                   : t->ops->put(t, s->window, peer, at, from, bytes);
+    ll_err rc = to && from ? t->ops->add(t, s->window, peer, at, from, to, bytes)
+                : to       ? t->ops->get(t, s->window, peer, at, to, bytes)
+                           : t->ops->put(t, s->window, peer, at, from, bytes);
     ll_engine_unlock(s->c->engine);
-    if (peer != t->rank) s->moved += (int64_t)bytes;
+    if (peer != t->rank) s->moved += (int64_t)bytes * (to && from ? 2 : 1);
     return rc;
 }
 
-/* Bytes at .. of what follows the head, part by part. */
-static ll_err move_all(ll_rma *s, size_t at, char *to, const char *from, size_t bytes)
+/* Bytes at .. of what follows the head, part by part; within: this rank has entered. */
+static ll_err move_all(ll_rma *s, bool within, size_t at, char *to, const char *from, size_t bytes)
 {
     for (size_t done = 0, some; done < bytes; done += some) {
         int rank = (int)((at + done) / s->block);
-        size_t within = (at + done) % s->block;
-        some = s->block - within < bytes - done ? s->block - within : bytes - done;
-        if (rank) TRY(reach(s, rank, false));
-        TRY(move(s, rank, within + (rank ? 0 : s->room), to ? to + done : NULL,
+        size_t begin = (at + done) % s->block;
+        bool held = within && rank == 0;
+        some = s->block - begin < bytes - done ? s->block - begin : bytes - done;
+        if (!held) TRY(reach(s, rank, false));
+        TRY(move(s, rank, begin + (rank ? 0 : s->room), to ? to + done : NULL,
                  from ? from + done : NULL, some));
-        if (rank) TRY(let_go(s, rank));
+        if (!held) TRY(let_go(s, rank));
     }
     return LL_OK;
 }
@@ -139,12 +141,17 @@ ll_err ll_rma_set_head(ll_rma *s, const void *head)
 
 ll_err ll_rma_read(ll_rma *s, size_t at, void *to, size_t bytes)
 {
-    return move_all(s, at, (char *)to, NULL, bytes);
+    return move_all(s, true, at, (char *)to, NULL, bytes);
 }
 
 ll_err ll_rma_write(ll_rma *s, size_t at, const void *from, size_t bytes)
 {
-    return move_all(s, at, NULL, (const char *)from, bytes);
+    return move_all(s, true, at, NULL, (const char *)from, bytes);
+}
+
+ll_err ll_rma_add(ll_rma *s, size_t at, const float *from, float *was, size_t bytes)
+{
+    return move_all(s, false, at, (char *)was, (const char *)from, bytes);
 }
 
 ll_err ll_rma_peek(ll_rma *s, void *head)

@@ -90,7 +90,8 @@ static ll_err give_buffers(ll_request *r, void *scratch)
     const ll_sched *s = r->sched;
     r->own[LL_SCRATCH] = (char *)scratch;
     if (s->scratch && !scratch) {
-        TRY(ll_scratch_take(c->engine, (size_t)s->scratch * r->elem_bytes, &r->scratch));
+        TRY(ll_scratch_take(c->engine, c->patient ? c : NULL, (size_t)s->scratch * r->elem_bytes,
+                            &r->scratch));
         r->own[LL_SCRATCH] = (char *)c->engine->scratch[r->scratch].data;
     }
     if (uses_window(s)) {

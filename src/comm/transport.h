@@ -52,6 +52,9 @@ typedef struct ll_transport_ops {
     ll_err (*get)(ll_transport *t, void *window, int rank, size_t at, void *to, size_t bytes);
     ll_err (*put)(ll_transport *t, void *window, int rank, size_t at, const void *from,
                   size_t bytes);
+    /* Adds f32, and tells what was there: each element by itself, whoever else does so now. */
+    ll_err (*add)(ll_transport *t, void *window, int rank, size_t at, const void *from, void *was,
+                  size_t bytes);
     /* Lets the library serve others that come to this rank's memory. */
     void (*serve)(ll_transport *t);
     /* failed: others may be gone; let go without talking to them. */

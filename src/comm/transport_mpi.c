@@ -284,6 +284,7 @@ static const ll_transport_ops mpi_ops = {.name = "mpi",
                                          .leave = ll_mpi_leave,
                                          .get = ll_mpi_get,
                                          .put = ll_mpi_put,
+                                         .add = ll_mpi_add,
                                          .serve = ll_mpi_serve,
                                          .close = mpi_close};
 

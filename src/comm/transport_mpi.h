@@ -33,6 +33,8 @@ ll_err ll_mpi_leave(ll_transport *t, void *window, int rank);
 ll_err ll_mpi_get(ll_transport *t, void *window, int rank, size_t at, void *to, size_t bytes);
 ll_err ll_mpi_put(ll_transport *t, void *window, int rank, size_t at, const void *from,
                   size_t bytes);
+ll_err ll_mpi_add(ll_transport *t, void *window, int rank, size_t at, const void *from, void *was,
+                  size_t bytes);
 void ll_mpi_serve(ll_transport *t);
 
 /* Starts the library's own collective as the message x. */

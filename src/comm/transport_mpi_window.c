@@ -76,6 +76,21 @@ ll_err ll_mpi_put(ll_transport *t, void *window, int rank, size_t at, const void
     return LL_OK;
 }
 
+ll_err ll_mpi_add(ll_transport *t, void *window, int rank, size_t at, const void *from, void *was,
+                  size_t bytes)
+{
+    (void)t;
+    MPI_Win win = *(const MPI_Win *)window;
+    for (size_t i = 0; i < bytes; i += PIECE) {
+        int n = (int)((bytes - i < PIECE ? bytes - i : PIECE) / sizeof(float));
+        MPI_TRY(MPI_Get_accumulate((const char *)from + i, n, MPI_FLOAT, (char *)was + i, n,
+                                   MPI_FLOAT, rank, (MPI_Aint)(at + i), n, MPI_FLOAT, MPI_SUM,
+                                   win));
+    }
+    MPI_TRY(MPI_Win_flush(rank, win));
+    return LL_OK;
+}
+
 void ll_mpi_serve(ll_transport *t)
 {
     int found;

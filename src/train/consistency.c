@@ -1,8 +1,8 @@
 /* consistency.c: see consistency.h. Local SGD: Stich 2019; post-local: Lin et al. 2020; DiLoCo:
  * Douillard et al. 2023, streaming: 2025; D-PSGD (gossip): Lian et al. 2017, AD-PSGD: 2018; SGP:
  * Assran et al. 2019, whose weights are all 1 on a graph where everyone sends as much as it gets;
- * EASGD: Zhang et al. 2015; SSP: Ho et al. 2013; async (Downpour): Dean et al. 2012; eager: Li et
- * al. 2020. */
+ * EASGD: Zhang et al. 2015; SSP: Ho et al. 2013; async (Downpour): Dean et al. 2012; Hogwild: Niu
+ * et al. 2011; eager: Li et al. 2020. */
 #include "train/consistency.h"
 
 #include <string.h>
@@ -15,13 +15,15 @@ static const ll_consistency presets[] = {
      0},
     {"async", "difference", 1, 0, "server", 2, 1, "none", "sgd", 1, 0.9, 0, "shared", "sharded", -1,
      1},
+    {"hogwild", "difference", 1, 0, "server", 2, 1, "none", "sgd", 1, 0.9, 0, "shared", "open", -1,
+     1},
     {"local", "parameter", 8, 0, "all", 2, 1, "none", "sgd", 1, 0.9, 0, "shared", "sharded", -1, 1},
     {"post-local", "parameter", 8, 100, "all", 2, 1, "none", "sgd", 1, 0.9, 0, "shared", "sharded",
      -1, 1},
     {"diloco", "difference", 100, 0, "all", 2, 1, "none", "nesterov", 0.7, 0.9, 0, "shared",
      "sharded", -1, 1},
     {"streaming", "difference", 100, 0, "all", 2, 4, "int4", "nesterov", 0.7, 0.9, 0, "shared",
-     "sharded", -1, 1},
+     "sharded", -1, 1, 5},
     {"gossip", "parameter", 1, 0, "ring", 2, 1, "none", "sgd", 1, 0.9, 0, "shared", "sharded", -1,
      1},
     {"sgp", "parameter", 1, 0, "exponential", 2, 1, "none", "sgd", 1, 0.9, 0, "shared", "sharded",
@@ -86,10 +88,20 @@ static ll_err check(const ll_consistency *c, const ll_consistency *said)
           "parallel.staleness, parallel.quorum and parallel.server are for parallel.peers server, "
           "not %s",
           c->peers);
+    CHECK(c->fragments > 0, LL_E_CONFIG, "parallel.fragments is 0, want 1 or more");
     CHECK(c->fragments == 1 || (differs && !served && c->every % c->fragments == 0), LL_E_CONFIG,
           "parallel.fragments %lld are of differences, exchanged with all, and divide "
           "parallel.every %lld",
           (long long)c->fragments, (long long)c->every);
+    CHECK(!c->delay || (differs && !served && c->delay < c->every / c->fragments), LL_E_CONFIG,
+          "parallel.delay %lld is of differences, exchanged with all, and less than the steps from "
+          "one exchange to the next: parallel.every over parallel.fragments, %lld",
+          (long long)c->delay, (long long)(c->every / c->fragments));
+    CHECK(!is(c->server, "open") ||
+              (served && is(c->outer, "sgd") && c->quorum == 1 && c->staleness < 0),
+          LL_E_CONFIG,
+          "parallel.server open has no order, so no quorum, no bound on staleness, and outer "
+          "optimizer sgd: use parallel.server sharded or central");
     CHECK(said->group < 0 || is(c->peers, "groups"), LL_E_CONFIG,
           "parallel.group is for parallel.peers groups, not %s", c->peers);
     CHECK(said->outer_momentum < 0 || !is(c->outer, "sgd"), LL_E_CONFIG,
@@ -118,6 +130,9 @@ ll_err ll_consistency_make(const ll_consistency *said, int64_t replicas, ll_cons
     choose_int(said->warm_up, &out->warm_up);
     choose_int(said->group, &out->group);
     choose_int(said->fragments, &out->fragments);
+    int64_t between = out->fragments > 0 ? out->every / out->fragments : 0; /* two exchanges */
+    if (out->delay >= between) out->delay = between ? between - 1 : 0;
+    choose_int(said->delay, &out->delay);
     choose_number(said->outer_lr, &out->outer_lr);
     choose_number(said->outer_momentum, &out->outer_momentum);
     choose_number(said->elastic, &out->elastic);

@@ -29,14 +29,17 @@ typedef struct ll_consistency {
                         * the replica's */
     const char *seeds; /* shared: one start and one order of samples; own */
     /* Of a server, which replicas come to each in its own time (server.h), as do pairs: */
-    const char *server; /* sharded over all ranks, or central */
+    const char *server; /* sharded over all ranks, open: likewise, with no order; or central */
     int64_t staleness;  /* a replica is no more than so many steps ahead of any; -1: of no matter */
     int64_t quorum;     /* differences that make a step together; 0: more than half of all */
+    int64_t
+        delay; /* steps that go on beside an exchange of differences, before its result is had */
 } ll_consistency;
 
 /* Names of presets, as a choice of the run file. */
 #define LL_CONSISTENCIES                                                                           \
-    "sync ssp eager async local post-local diloco streaming gossip sgp ad-psgd easgd ensemble"
+    "sync ssp eager async hogwild local post-local diloco streaming gossip sgp ad-psgd easgd "     \
+    "ensemble"
 
 /* *out: what is said (not "" and not negative), and what its preset has of the rest, between so
  * many replicas. Fails where settings exclude each other. */

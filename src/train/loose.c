@@ -2,7 +2,16 @@
  * statistics, then moments; so what is exchanged is its beginning, what is saved all of it. Sums
  * over replicas are canonical: no bit depends on nodes, algorithms or timing. A codec takes tensors
  * one by one: ranks of a replica that hold copies of one must get the same bits, whatever else they
- * hold. */
+ * hold.
+ *
+ * With parallel.delay T an exchange of differences goes on beside T steps:
+ *
+ *     step k        own is what there is; a thread sums own - anchor over replicas
+ *     land          the anchor makes its step; due = what own would be without delay, less own
+ *     step k + T    what there is then changes by due: steps in between are kept
+ *
+ * When it lands is a matter of time and of no bit: anchor, velocity and due are read by nobody
+ * before a landing, and due comes at a step. */
 #include "train/loose_int.h"
 
 #include "base/crc32c.h"
@@ -12,6 +21,8 @@
 
 #include <errno.h>
 #include <math.h>
+#include <omp.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -38,6 +49,10 @@ ll_err ll_loose_open(ll_comm *c, const ll_run *r, ll_loose **out)
                     .n = n,
                     .served = ll_consistency_served(&r->parallel.between),
                     .arena = ll_arena_new()};
+    CHECK(each == 1 || !(x->served && is(x->how->server, "open")), LL_E_CONFIG,
+          "parallel.server open (hogwild) is of replicas of one rank, and here are %d of %d: set "
+          "parallel.replicas to %d, or parallel.server sharded",
+          n, each, n * each);
     TRY(ll_comm_split(c, me % each, me, &x->peers));
     return each > 1 ? ll_comm_split(c, me / each, me, &x->mine) : LL_OK;
 }
@@ -45,6 +60,8 @@ ll_err ll_loose_open(ll_comm *c, const ll_run *r, ll_loose **out)
 void ll_loose_close(ll_loose *x)
 {
     if (!x) return;
+    if (x->flight.under_way) pthread_join(x->flight.thread, NULL);
+    if (x->due) ll_comm_trim(x->peers); /* its scratch */
     for (int i = 0; i < x->n_item; i++) ll_codec_close(x->items[i].codec);
     ll_server_close(x->server);
     free(x->repeat.turn);
@@ -90,7 +107,8 @@ ll_err ll_loose_comm_bytes(const ll_loose *x, size_t *bytes)
     size_t page = LL_LEAST_SCRATCH, room = 0;
     if (!is_ensemble(x)) TRY(ll_comm_scratch(x->peers, &call, &room));
     room = (room + page - 1) / page * page;
-    *bytes = room > page ? room - page : 0;
+    *bytes = x->due || room <= page ? 0 : room - page; /* there is a page already, but of others */
+    if (x->due) *bytes = room;
     *bytes += ll_comm_own_bytes(x->world) + ll_comm_own_bytes(x->peers);
     return LL_OK;
 }
@@ -170,6 +188,11 @@ ll_err ll_loose_bind(ll_loose *x, ll_session *s)
     bool differs = is(h->what, "difference");
     if (differs && !x->served) x->anchor = vector(x, x->params);
     if (differs && !is(h->outer, "sgd")) x->velocity = vector(x, x->params);
+    if (h->delay) {
+        x->due = vector(x, x->shared);
+        TRY(ll_transport_check_threads());
+        ll_comm_patient(x->peers);
+    }
     if (x->served)
         x->bytes += ll_server_bytes(
             &(ll_server_opts){.how = h, .n = x->n, .params = x->params, .shared = x->shared});
@@ -324,17 +347,11 @@ static ll_err exchange_parameters(ll_loose *x, int64_t number)
 
 /* ---- differences ---- */
 
-/* Tensors that are exchanged together, and their elements. */
-typedef struct fragment {
-    int number, first, end;
-    int64_t from, to;
-} fragment;
-
 /* Those that begin in one of equal parts of the vector. */
-static fragment fragment_at(const ll_loose *x, int64_t exchange)
+static ll_fragment fragment_at(const ll_loose *x, int64_t exchange)
 {
     int64_t n = x->how->fragments;
-    fragment f = {.number = (int)(exchange % n)};
+    ll_fragment f = {.number = (int)(exchange % n)};
     while (f.first < x->n_param && x->items[f.first].at * n < f.number * x->params) f.first++;
     f.end = f.first;
     while (f.end < x->n_param && x->items[f.end].at * n < (f.number + 1) * x->params) f.end++;
@@ -343,81 +360,182 @@ static fragment fragment_at(const ll_loose *x, int64_t exchange)
     return f;
 }
 
-/* d: the mean over replicas of own - anchor. */
-static ll_err mean_difference(ll_loose *x, const fragment *f, int64_t done, float *d)
+/* Statistics go with the first fragment. */
+static int64_t rest_of(const ll_loose *x, const ll_fragment *f)
+{
+    return f->number == 0 ? x->shared - x->params : 0;
+}
+
+/* d: own - anchor, and own's statistics. */
+static void differences(const ll_loose *x, const ll_fragment *f, float *d)
 {
     for (int64_t i = f->from; i < f->to; i++) d[i] = x->own[i] - x->anchor[i];
+    memcpy(d + x->params, x->own + x->params, sizeof *d * (size_t)rest_of(x, f));
+}
+
+/* Over replicas, of differences; *bytes: more that this rank sent. */
+static ll_err means(const ll_loose *x, const ll_fragment *f, int64_t done, float *d, int64_t *bytes)
+{
+    int64_t rest = rest_of(x, f);
+    *bytes += dense_bytes(x, rest);
+    if (rest) TRY(mean_over(x, d + x->params, rest));
     if (is(x->how->codec, "none")) {
-        x->count.bytes += dense_bytes(x, f->to - f->from);
+        *bytes += dense_bytes(x, f->to - f->from);
         return mean_over(x, d + f->from, f->to - f->from);
     }
     for (int i = f->first; i < f->end; i++) {
-        ll_loose_item *t = &x->items[i];
+        const ll_loose_item *t = &x->items[i];
         TRY(ll_codec_allreduce(t->codec, x->peers, d + t->at, done, t->name));
-        x->count.bytes += ll_codec_last(t->codec).bytes;
+        *bytes += ll_codec_last(t->codec).bytes;
     }
     scale(d + f->from, f->to - f->from, 1.0f / (float)x->n);
     return LL_OK;
 }
 
-/* The anchor's step along d, and what becomes of own; d: becomes the mean of replicas. */
-static void outer_step(ll_loose *x, const fragment *f, float *d)
+/* Squares of what a replica has less the mean, of tensors that are this rank's. d: means of
+ * differences; NULL: the session has what own was, and own is the mean. */
+static double squares(const ll_loose *x, const ll_fragment *f, const float *d)
+{
+    double sum = 0;
+    for (int i = f->first; i < f->end; i++) {
+        const ll_loose_item *t = &x->items[i];
+        const float *v = d ? x->own + t->at : data_of(x, t), *near = d ? x->anchor : x->own;
+        for (int64_t k = t->at; !t->spare && k < t->at + t->n; k++) {
+            double far = (double)v[k - t->at] - (double)near[k] - (d ? (double)d[k] : 0);
+            sum += far * far;
+        }
+    }
+    return sum;
+}
+
+/* The anchor's step along d, which becomes what own changes by; or, at once, own does. */
+static void outer_step(ll_loose *x, const ll_fragment *f, float *d, bool at_once)
 {
     const ll_consistency *h = x->how;
     float lr = (float)h->outer_lr, mu = (float)h->outer_momentum;
     float pull = (float)(h->elastic / (double)x->n);
     bool ahead = is(h->outer, "nesterov");
     for (int64_t i = f->from; i < f->to; i++) {
-        float was = x->anchor[i], v = d[i];
+        float was = x->anchor[i], own = x->own[i], v = d[i];
         if (x->velocity) v = x->velocity[i] = mu * x->velocity[i] + d[i];
         x->anchor[i] = was + lr * (ahead ? d[i] + mu * v : v);
-        x->own[i] = pull > 0 ? x->own[i] - pull * (x->own[i] - was) : x->anchor[i];
-        d[i] += was;
+        float then = pull > 0 ? own - pull * (own - was) : x->anchor[i];
+        at_once ? (x->own[i] = then) : (d[i] = then - own);
     }
+    for (int64_t i = x->params; i < x->params + rest_of(x, f); i++)
+        at_once ? (x->own[i] = d[i]) : (d[i] -= x->own[i]);
 }
 
-static ll_err exchange_differences(ll_loose *x, const fragment *f, int64_t done)
+/* ---- beside steps ---- */
+
+static void *fly(void *arg)
 {
-    int64_t rest = f->number == 0 ? x->shared - x->params : 0;
-    TRY(mean_difference(x, f, done, x->mean));
-    outer_step(x, f, x->mean);
-    x->count.bytes += dense_bytes(x, rest);
-    return rest ? mean_over(x, x->own + x->params, rest) : LL_OK;
+    ll_loose *x = (ll_loose *)arg;
+    ll_flight *f = &x->flight;
+    omp_set_num_threads(1); /* cores are at work */
+    f->rc = means(x, &f->of, f->step, x->due, &f->bytes);
+    if (f->rc) snprintf(f->text, sizeof f->text, "%s", ll_error_message());
+    __atomic_store_n(&f->done, true, __ATOMIC_RELEASE);
+    return NULL;
+}
+
+static ll_err take_off(ll_loose *x, const ll_fragment *f, int64_t done)
+{
+    differences(x, f, x->due);
+    x->flight = (ll_flight){.under_way = true, .of = *f, .step = done};
+    if (ll_thread_start(&x->flight.thread, fly, x)) return LL_OK;
+    x->flight.under_way = false;
+    FAIL(LL_E_SYS, "no thread could be started for an exchange between replicas");
+}
+
+static ll_err has_landed(void *arg, ll_awaited *now)
+{
+    now->what = "an exchange between replicas";
+    now->site = "parallel.delay";
+    now->done = __atomic_load_n(&((const ll_flight *)arg)->done, __ATOMIC_ACQUIRE);
+    return LL_OK;
+}
+
+ll_err ll_loose_land(ll_loose *x)
+{
+    ll_flight *f = &x->flight;
+    if (!f->under_way) return LL_OK;
+    ll_err rc = ll_comm_await(x->world, has_landed, f);
+    pthread_join(f->thread, NULL); /* the watch's failure ends its waits, too */
+    f->under_way = false;
+    TRY(rc);
+    if (f->rc) FAIL(f->rc, "%s", f->text);
+    x->count.bytes += f->bytes;
+    f->far = squares(x, &f->of, x->due);
+    outer_step(x, &f->of, x->due, false);
+    return LL_OK;
+}
+
+/* What is due comes. */
+static ll_err arrive(ll_loose *x, const ll_fragment *f)
+{
+    int64_t rest = rest_of(x, f);
+    TRY(ll_loose_land(x));
+    take(x, x->own, x->shared);
+    for (int64_t i = f->from; i < f->to; i++) x->own[i] += x->due[i];
+    for (int64_t i = x->params; i < x->params + rest; i++) x->own[i] += x->due[i];
+    memset(x->due, 0, sizeof *x->due * (size_t)x->shared);
+    return LL_OK;
 }
 
 /* ---- exchanges ---- */
 
-bool ll_loose_due(const ll_loose *x, int64_t done)
+static bool begins(const ll_loose *x, int64_t done)
 {
     int64_t since = done - x->how->warm_up;
     int64_t every = x->how->every / x->how->fragments;
     return !x->served && every && since > 0 && since % every == 0;
 }
 
-/* Squares of what the session has less what it is to be near, of tensors that are this rank's. */
-static double squares(const ll_loose *x, const fragment *f, const float *near)
+bool ll_loose_met(const ll_loose *x, int64_t done)
 {
-    double sum = 0;
-    for (int i = f->first; i < f->end; i++) {
-        const ll_loose_item *t = &x->items[i];
-        const float *v = data_of(x, t);
-        for (int64_t k = 0; !t->spare && k < t->n; k++) {
-            double d = (double)v[k] - (double)near[t->at + k];
-            sum += d * d;
-        }
+    return begins(x, done - x->how->delay);
+}
+
+bool ll_loose_due(const ll_loose *x, int64_t done)
+{
+    return begins(x, done) || ll_loose_met(x, done);
+}
+
+static ll_err exchange_differences(ll_loose *x, const ll_fragment *f, int64_t done, double *far)
+{
+    if (x->due) {
+        TRY(arrive(x, f));
+        *far = x->flight.far;
+        return LL_OK;
     }
-    return sum;
+    differences(x, f, x->mean);
+    TRY(means(x, f, done, x->mean, &x->count.bytes));
+    *far = squares(x, f, x->mean);
+    outer_step(x, f, x->mean, true);
+    return LL_OK;
 }
 
 ll_err ll_loose_exchange(ll_loose *x, int64_t done)
 {
-    int64_t number = (done - x->how->warm_up) / (x->how->every / x->how->fragments);
-    fragment f = fragment_at(x, number - 1);
+    const int64_t every = x->how->every / x->how->fragments;
+    const int64_t number = (done - x->how->delay - x->how->warm_up) / every;
+    double far = 0;
+    if (x->due && begins(x, done)) {
+        ll_fragment f = fragment_at(x, (done - x->how->warm_up) / every - 1);
+        take(x, x->own, x->shared);
+        return take_off(x, &f, done);
+    }
+    ll_fragment f = fragment_at(x, number - 1);
     take(x, x->own, x->shared);
-    TRY(x->anchor ? exchange_differences(x, &f, done) : exchange_parameters(x, number));
-    double sum = squares(x, &f, x->anchor ? x->mean : x->own);
-    TRY(ll_comm_allreduce(x->world, &sum, 1, LL_F64, LL_REDUCE_SUM, &canonical));
-    x->count.distance = sqrt(sum / x->n);
+    if (x->anchor) {
+        TRY(exchange_differences(x, &f, done, &far));
+    } else {
+        TRY(exchange_parameters(x, number));
+        far = squares(x, &f, NULL);
+    }
+    TRY(ll_comm_allreduce(x->world, &far, 1, LL_F64, LL_REDUCE_SUM, &canonical));
+    x->count.distance = sqrt(far / x->n);
     x->count.exchanges++;
     return put(x, x->own, x->shared);
 }
@@ -458,6 +576,9 @@ static bool same_folder(const char *a, const char *b)
 ll_err ll_loose_repeat(ll_loose *x, const char *run, int64_t *until)
 {
     const char *path = order_of(x, run);
+    CHECK(!is(x->how->server, "open"), LL_E_ARG,
+          "--replay: changes at an open server have no order that could be repeated: use "
+          "parallel.consistency async");
     CHECK(access(path, R_OK) == 0, LL_E_IO, "--replay: %s: %s", path, strerror(errno));
     CHECK(!same_folder(run, x->run->out), LL_E_ARG,
           "--replay: %s would be written over: repeat the run in another folder, with --out", run);
@@ -526,6 +647,7 @@ void ll_loose_end(ll_loose *x, int64_t step)
 ll_err ll_loose_average(ll_loose *x)
 {
     if (ll_loose_ensemble(x)) return LL_OK;
+    TRY(ll_loose_land(x));
     take(x, x->mean, x->all);
     return mean_over(x, x->mean, x->all);
 }
@@ -534,6 +656,7 @@ ll_err ll_loose_swap(ll_loose *x, bool in)
 {
     if (ll_loose_ensemble(x)) return LL_OK;
     if (!in) return put(x, x->own, x->all);
+    TRY(ll_loose_land(x));
     take(x, x->own, x->all);
     TRY(ll_loose_average(x));
     return put(x, x->mean, x->all);

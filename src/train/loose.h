@@ -7,8 +7,9 @@
  *
  * A checkpoint's tensors are means over replicas (an ensemble's: the first one's), so that whoever
  * reads it needs to know of none. Beside them, for going on: "replica.2.NAME" what replica 2 has,
- * "replica.2.unsent.NAME" what its codec has not sent, "replica.anchor.NAME" and
- * "replica.velocity.NAME" of the outer optimizer, which all have in common. */
+ * "replica.2.unsent.NAME" what its codec has not sent, "replica.2.due.NAME" what an exchange
+ * under way will change; "replica.anchor.NAME" and "replica.velocity.NAME" of the outer optimizer,
+ * which all have in common. */
 #pragma once
 #include "train/server.h"
 #include "train/setup.h"
@@ -32,9 +33,14 @@ ll_err ll_loose_comm_bytes(const ll_loose *x, size_t *bytes);
 ll_err ll_loose_begin(ll_loose *x);
 /* From a file; *note: what a person should know, or NULL. */
 ll_err ll_loose_load(ll_loose *x, const ll_st_file *f, ll_arena *arena, const char **note);
-/* After a step: exchanges where it is time to. */
+/* After a step: is there an exchange to begin or to end (met: the latter)? With parallel.delay it
+ * is under way between the two, beside steps; without, they are one. */
 bool ll_loose_due(const ll_loose *x, int64_t done);
+bool ll_loose_met(const ll_loose *x, int64_t done);
 ll_err ll_loose_exchange(ll_loose *x, int64_t done);
+/* Waits for one that is under way; what it changes is due as before. In step, before its state is
+ * read or copied. */
+ll_err ll_loose_land(ll_loose *x);
 
 /* ---- replicas of a server (server.h), which take shares of batches; none is ever due ---- */
 bool ll_loose_served(const ll_loose *x);

@@ -1,5 +1,6 @@
 /* loose_int.h: what replicas that part hold, for the files that exchange and save it. */
 #pragma once
+#include "base/thread.h"
 #include "comm/codec.h"
 #include "train/loose.h"
 
@@ -10,6 +11,24 @@ typedef struct ll_loose_item { /* a tensor that this rank has, or a part of one 
     bool spare; /* another rank of the replica writes it */
     ll_codec *codec;
 } ll_loose_item;
+
+typedef struct ll_fragment { /* tensors that are exchanged together, and their elements */
+    int number, first, end;
+    int64_t from, to;
+} ll_fragment;
+
+/* An exchange that is on its way, beside steps: a thread has the communicator of peers. */
+typedef struct ll_flight {
+    bool under_way;
+    ll_fragment of;
+    int64_t step; /* after which it began */
+    pthread_t thread;
+    bool done; /* atomic: what follows is there */
+    ll_err rc;
+    char text[1024];
+    int64_t bytes;
+    double far; /* squares of the distance from the mean */
+} ll_flight;
 
 struct ll_loose {
     const ll_run *run;
@@ -23,9 +42,11 @@ struct ll_loose {
     int64_t params, shared, all; /* elements: of parameters; and statistics; and the rest */
     float *own, *mean;           /* [all] */
     float *anchor, *velocity;    /* [params] or NULL */
-    float *room;                 /* what neighbours send, [shared] each */
-    int *to, *from, most;        /* whom this exchange goes to and comes from; -1: nobody */
-    bool feedback;               /* of codecs */
+    float *due; /* [shared] or NULL: what an exchange that has come, or comes, changes */
+    ll_flight flight;
+    float *room;          /* what neighbours send, [shared] each */
+    int *to, *from, most; /* whom this exchange goes to and comes from; -1: nobody */
+    bool feedback;        /* of codecs */
     bool served;
     ll_server *server;
     ll_turns repeat; /* turn NULL: none */

@@ -19,22 +19,33 @@ static void add(listing *l, const char *name, const ll_st_tensor *like, const ll
     l->parts[l->n++] = p;
 }
 
-/* Of the outer optimizer and of codecs, for a parameter that is item t here; NULL: it is on
- * another stage. The first replica writes what all have in common; all: every rank's data. */
+static bool is_param(const ll_session *s, const char *name)
+{
+    return s->g->values[ll_find(s->g, name).id].kind == LL_PARAM;
+}
+
+/* Of the outer optimizer, of codecs, and of an exchange under way, for what is item t here; NULL:
+ * it is on another stage. The first replica writes what all have in common; all: all ranks'. */
 static void add_outer(const ll_loose *x, ll_arena *a, const ll_st_tensor *like,
                       const ll_st_part *part, const ll_loose_item *t, bool all, listing *l)
 {
-    bool here = t && (all || x->index == 0);
-    if (x->anchor)
+    bool here = t && (all || x->index == 0), param = is_param(x->s, like->name);
+    if (!param && ll_is_moment(x->s->g, like->name)) return;
+    if (param && x->anchor)
         add(l, ll_arena_printf(a, LL_REPLICA "anchor.%s", like->name), like, part,
             here ? x->anchor + t->at : NULL);
-    if (x->velocity)
+    if (param && x->velocity)
         add(l, ll_arena_printf(a, LL_REPLICA "velocity.%s", like->name), like, part,
             here ? x->velocity + t->at : NULL);
-    for (int k = 0; k < x->n && x->feedback; k++)
-        if (!all || k == x->index)
+    for (int k = all ? x->index : 0; k < (all ? x->index + 1 : x->n); k++) {
+        bool mine = t && k == x->index;
+        if (param && x->feedback)
             add(l, ll_arena_printf(a, LL_REPLICA "%d.unsent.%s", k, like->name), like, part,
-                t && k == x->index ? ll_codec_residual(t->codec) : NULL);
+                mine ? ll_codec_residual(t->codec) : NULL);
+        if (x->due)
+            add(l, ll_arena_printf(a, LL_REPLICA "%d.due.%s", k, like->name), like, part,
+                mine ? x->due + t->at : NULL);
+    }
 }
 
 static const ll_loose_item *item_of(const ll_loose *x, const char *name)
@@ -44,14 +55,9 @@ static const ll_loose_item *item_of(const ll_loose *x, const char *name)
     return NULL;
 }
 
-static bool is_param(const ll_session *s, const char *name)
-{
-    return s->g->values[ll_find(s->g, name).id].kind == LL_PARAM;
-}
-
 static listing list_room(const ll_loose *x, ll_arena *a, int n)
 {
-    int64_t most = (int64_t)n * (2 * x->n + 3) + 1;
+    int64_t most = (int64_t)n * (3 * x->n + 3) + 1;
     return (listing){LL_NEW_ARRAY(a, ll_st_tensor, most), LL_NEW_ARRAY(a, ll_st_part, most), 0};
 }
 
@@ -71,7 +77,7 @@ static int list(const ll_loose *x, ll_arena *a, bool means, bool each, ll_st_ten
         for (int k = 0; k < x->n && each; k++)
             add(&l, ll_arena_printf(a, LL_REPLICA "%d.%s", k, kept[i].name), &kept[i], part,
                 k == x->index ? kept[i].data : NULL);
-        if (is_param(x->s, kept[i].name)) add_outer(x, a, &kept[i], part, t, false, &l);
+        add_outer(x, a, &kept[i], part, t, false, &l);
     }
     *out = l.tensors;
     *parts = l.parts;
@@ -117,7 +123,7 @@ ll_err ll_loose_load(ll_loose *x, const ll_st_file *f, ll_arena *arena, const ch
     for (int i = 0; i < n; i++) {
         const ll_st_part *part = where ? &where[i] : NULL;
         const ll_loose_item *t = item_of(x, kept[i].name);
-        if (is_param(x->s, kept[i].name)) add_outer(x, a, &kept[i], part, t, true, &l);
+        add_outer(x, a, &kept[i], part, t, true, &l);
         if (there == x->n)
             kept[i].name = ll_arena_printf(a, LL_REPLICA "%d.%s", x->index, kept[i].name);
     }
@@ -125,6 +131,7 @@ ll_err ll_loose_load(ll_loose *x, const ll_st_file *f, ll_arena *arena, const ch
     TRY(ll_session_loaded(x->s));
     ll_loose_set_anchor(x); /* where the file has none */
     TRY(load_some(f, &l));
+    if (there != x->n && x->due) memset(x->due, 0, sizeof *x->due * (size_t)x->shared);
     if (there != x->n)
         *note = ll_arena_printf(arena, "%d replicas begin with %s", x->n,
                                 there ? "the average of the checkpoint's" : "its tensors");

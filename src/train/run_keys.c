@@ -287,8 +287,12 @@ static const ll_key keys[] = {
         "exchange a part of the differences at a time, all of them in parallel.every steps (-1: "
         "the "
         "preset's)"),
-    CHOICE("parallel.server", parallel.said.server, "", "sharded central",
-           "where a server's parameters lie: cut over all ranks, or on the first replica"),
+    INT("parallel.delay", parallel.said.delay, "-1", -1, 1e12,
+        "of differences: steps that go on beside an exchange, before its result is had (-1: the "
+        "preset's)"),
+    CHOICE("parallel.server", parallel.said.server, "", "sharded central open",
+           "where a server's parameters lie: cut over all ranks, or on the first replica; open: "
+           "cut, and all add to them at once, in no order"),
     INT("parallel.staleness", parallel.said.staleness, "-1", -1, 1e12,
         "of a server: nobody is more than so many steps ahead of another (-1: the preset's)"),
     INT("parallel.quorum", parallel.said.quorum, "-1", -1, 1e6,

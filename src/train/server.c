@@ -65,6 +65,12 @@ static bool in_pairs(const ll_server_opts *o)
     return !strcmp(o->how->peers, "pairs");
 }
 
+/* Nobody waits to change it (Hogwild). */
+static bool is_open(const ll_server *x)
+{
+    return !strcmp(x->o.how->server, "open");
+}
+
 static size_t store_bytes(const ll_server_opts *o)
 {
     if (in_pairs(o)) return bytes_of(o->shared) * (size_t)o->n;
@@ -188,7 +194,7 @@ static ll_err open_order(ll_server *x, int64_t step)
 {
     const ll_server_opts *o = &x->o;
     x->sum = sum_begin(o->index, NULL, 0);
-    if (!o->order || !ll_ranks_lead(o->mine)) return LL_OK;
+    if (!o->order || is_open(x) || !ll_ranks_lead(o->mine)) return LL_OK;
     CHECK(!o->replay || step == 0, LL_E_ARG, "--replay repeats a run from its beginning");
     x->order = fopen(o->order, "w");
     CHECK(x->order, LL_E_IO, "%s: %s", o->order, strerror(errno));
@@ -309,15 +315,34 @@ static ll_err mix(ll_server *x, const float *v)
     return ll_rma_write(x->store, params_at(x, x->o.index), x->now, bytes_of(n));
 }
 
+/* more: this replica's share of what came of v, of parameters at some rate. */
+static void change_of(ll_server *x, const float *v, double rate)
+{
+    const double n = (double)x->o.n;
+    const float of_params = (float)(rate / n), of_rest = (float)(1 / n);
+    for (int64_t i = 0; i < x->o.shared; i++)
+        x->more[i] = (i < x->o.params ? of_params : of_rest) * (v[i] - x->base[i]);
+}
+
+/* Of an open server: a change, element by element, whoever else makes one; v: what came of it. */
+static ll_err add_change(ll_server *x, float *v)
+{
+    int64_t n = x->o.shared;
+    change_of(x, v, x->o.how->outer_lr);
+    TRY(ll_rma_add(x->store, 0, x->more, x->now, bytes_of(n)));
+    for (int64_t i = 0; i < n; i++) v[i] = x->base[i] = x->now[i] + x->more[i];
+    return LL_OK;
+}
+
 static ll_err leave_change(ll_server *x, const float *v)
 {
     int64_t n = x->o.shared, stale = x->h->applied - x->seen;
-    float share = 1.0f / (float)x->o.n;
     x->count.stale[stale < LL_STALENESS ? stale : LL_STALENESS - 1]++;
     x->count.exchanges++;
     x->since = 0;
+    if (is_open(x)) return x->seen = ++x->h->applied, LL_OK; /* it is there already */
     if (in_pairs(&x->o)) return mix(x, v);
-    for (int64_t i = 0; i < n; i++) x->more[i] = share * (v[i] - x->base[i]);
+    change_of(x, v, 1);
     if (x->o.how->quorum == 1) {
         x->h->applied++;
         return apply(x, x->more);
@@ -359,7 +384,7 @@ static ll_err do_turn(ll_server *x, unsigned what, float *v)
         TRY(close_pool(x));
     }
     if (what & BACK) x->h->away = 0;
-    if (what & READ) TRY(read_all(x, v));
+    if (what & READ && !is_open(x)) TRY(read_all(x, v));
     x->h->turns++;
     return LL_OK;
 }
@@ -427,6 +452,7 @@ static ll_err take_turn(ll_server *x, unsigned what, float *v)
     if (leads) rc = next_turn(x, &turn);
     if (rc == LL_OK && turn >= 0) rc = wait_until(x, is_turn, turn);
     TRY(rc);
+    if (is_open(x) && what & LEAVE) TRY(add_change(x, v));
     TRY(ll_rma_enter(x->store));
     TRY(ll_rma_head(x->store, x->h));
     turn = x->h->turns;
@@ -464,9 +490,9 @@ ll_err ll_server_ready(ll_server *x, float *v)
     return x->unread ? take_turn(x, READ, v) : LL_OK;
 }
 
-ll_err ll_server_arrive(ll_server *x, const float *v)
+ll_err ll_server_arrive(ll_server *x, float *v)
 {
-    return take_turn(x, AWAY | (x->since ? LEAVE : 0), (float *)v);
+    return take_turn(x, AWAY | (x->since ? LEAVE : 0), v);
 }
 
 /* Where pairs meet: v, and what this one has there, becomes the mean of everyone's. */

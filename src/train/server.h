@@ -12,6 +12,9 @@
  * Pairs (AD-PSGD): each replica has parameters of its own there. It takes the mean with those of
  * another one, drawn at random, which both have from then on, and adds what its step changed.
  *
+ * An open server (Hogwild) has no order of changes: whoever comes adds its own, element by element,
+ * and goes on from what is there then. Replicas are of one rank each.
+ *
  * Whatever a replica does at the server is a turn, and turns have numbers. Its other ranks, each
  * with a server of its own for what it holds of the tensors, take theirs in that order, so that
  * copies stay alike. The list of turns is what happened: a run that is given one repeats it to
@@ -67,8 +70,9 @@ const ll_ticket *ll_server_hand(const ll_server *x); /* [2]: the one in hand, an
 ll_err ll_server_step(ll_server *x, float *v);
 /* It will make the next one: v likewise, where a bound on staleness is waited for. */
 ll_err ll_server_ready(ll_server *x, float *v);
-/* All come, none makes steps in between: v becomes what the server has, velocity (or NULL) too. */
-ll_err ll_server_arrive(ll_server *x, const float *v);
+/* All come (v: what came of the last share), none makes steps in between: v becomes what the
+ * server has, velocity (or NULL) too. */
+ll_err ll_server_arrive(ll_server *x, float *v);
 ll_err ll_server_meet(ll_server *x, float *v, float *velocity);
 /* The run ends after a step, where all have met: its list of turns is whole. */
 void ll_server_end(ll_server *x, int64_t step);

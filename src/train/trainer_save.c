@@ -97,6 +97,7 @@ ll_err ll_trainer_copy(trainer *t, int64_t done)
     ll_trainer_doing(t, "a copy of the state");
     char norm[17];
     if (t->loose) TRY(ll_ranks_agree(t->comm, LL_OK)); /* replicas may be steps apart */
+    if (t->loose) TRY(ll_loose_land(t->loose));
     TRY(ll_buddy_copy(t->buddy, done, ll_trainer_norm(t, norm)));
     t->good.lost[LL_LOSS_COPYING] += ll_now() - began;
     return LL_OK;

@@ -55,7 +55,9 @@ static ll_train_report train_by(const char *text, const char *settings, const ch
     if (rc != LL_OK) fail_msg("%s: %s\n%s", settings, ll_error_text(), ll_error_frames());
     ll_run_free(r);
     no_error(ll_comm_barrier(comm));
-    assert_true(report.memory.tensors == report.memory.tensors_used);
+    if (report.memory.tensors != report.memory.tensors_used)
+        fail_msg("%s: %.0f bytes of tensors planned, %.0f used", settings, report.memory.tensors,
+                 report.memory.tensors_used);
     return report;
 }
 
@@ -295,6 +297,73 @@ static void test_fragments(void **state)
     }
 }
 
+/* What the exchange after step 2 changes comes after step 3, on top of what that has made. */
+static void test_delay(void **state)
+{
+    (void)state;
+    static float x[2][4][MOST], got[MOST];
+    int64_t n = 0;
+    const char always[] = "parallel.replicas=4 train.optimizer=momentum train.steps=3 "
+                          "train.save_every=1 train.keep=4 parallel.";
+    train(mlp, "alone", NULL, "%sconsistency=local parallel.every=0", always);
+    train(mlp, "late", NULL,
+          "%sconsistency=diloco parallel.outer=sgd parallel.outer_lr=1 parallel.every=2 "
+          "parallel.delay=1",
+          always);
+    for (int k = 0; k < 2; k++) {
+        ll_st_file *f = open_last("alone", k + 2);
+        for (int r = 0; r < 4; r++) n = read_weight(f, r, x[k][r]);
+        ll_st_close(f);
+    }
+    for (int steps = 2; steps <= 3; steps++) {
+        ll_st_file *f = open_last("late", steps);
+        for (int r = 0; r < 4; r++) {
+            read_weight(f, r, got);
+            for (int64_t i = 0; i < n; i++) {
+                double mean = 0, had = (double)x[0][r][i];
+                for (int k = 0; k < 4; k++) mean += (double)x[0][k][i] / 4;
+                double want = steps == 2 ? had : (double)x[1][r][i] + (mean - had);
+                if (!(fabs((double)got[i] - want) <= 1e-6))
+                    fail_msg("step %d: element %lld of replica %d is %g, not %g", steps,
+                             (long long)i, r, (double)got[i], want);
+            }
+        }
+        ll_st_close(f);
+    }
+}
+
+/* Whatever the order, nothing that was added is lost. */
+static void test_hogwild(void **state)
+{
+    (void)state;
+    enum { N = 5000, TIMES = 50 };
+    static float v[N];
+    int rank = ll_comm_rank(comm);
+    ll_server *x;
+    ll_consistency how,
+        said = {"hogwild", "", -1, -1, "", -1, -1, "", "", -1, -1, -1, "", "", -1, -1, -1};
+    no_error(ll_consistency_make(&said, 4, &how));
+    const ll_server_opts o = {
+        .how = &how, .peers = comm, .index = rank, .n = 4, .params = N - 7, .shared = N};
+    no_error(ll_server_open(&o, 0, &x));
+    memset(v, 0, sizeof v);
+    no_error(ll_server_begin(x, 0, v, NULL));
+    for (int k = 0; k < TIMES; k++) {
+        for (int i = 0; i < N; i++) v[i] += (float)(4 * (1 + (i + rank) % 3));
+        no_error(ll_server_step(x, v));
+    }
+    no_error(ll_server_arrive(x, v));
+    no_error(ll_comm_barrier(comm));
+    no_error(ll_server_meet(x, v, NULL));
+    for (int i = 0; i < N; i++) {
+        int all = 0;
+        for (int r = 0; r < 4; r++) all += 1 + (i + r) % 3;
+        if (v[i] != (float)(TIMES * all))
+            fail_msg("element %d is %g, not %d", i, (double)v[i], TIMES * all);
+    }
+    ll_server_close(x);
+}
+
 /* most: changes that may have come since a share's parameters were read. */
 static const struct {
     const char *settings;
@@ -445,6 +514,8 @@ static const struct {
     {"groups", "replicas=4 parallel.consistency=local parallel.peers=groups"},
     {"tensor", "replicas=2 parallel.mesh=tensor=2 parallel.consistency=diloco parallel.codec=int4"},
     {"streaming", "replicas=4 parallel.consistency=streaming parallel.fragments=3"},
+    {"delay", "replicas=2 parallel.mesh=tensor=2 parallel.consistency=streaming parallel.every=4 "
+              "parallel.fragments=1 parallel.delay=2"},
     {"pipe", "replicas=2 parallel.mesh=pipe=2 train.micro_batch=4 parallel.consistency=easgd"},
     {"ensemble", "replicas=4 parallel.consistency=ensemble parallel.every=0"},
     {"post-local", "replicas=4 parallel.consistency=post-local parallel.warm_up=3"},
@@ -525,6 +596,10 @@ static void test_refused(void **state)
         {"parallel.replicas=4 parallel.consistency=async parallel.codec=int8", "uncoded"},
         {"parallel.replicas=4 parallel.consistency=streaming parallel.every=7", "divide"},
         {"parallel.replicas=4 parallel.consistency=ssp parallel.quorum=2", "one of them"},
+        {"parallel.replicas=4 parallel.consistency=diloco parallel.delay=100", "parallel.every"},
+        {"parallel.replicas=4 parallel.consistency=local parallel.delay=1", "differences"},
+        {"parallel.replicas=4 parallel.consistency=streaming parallel.fragments=0", "1 or more"},
+        {"parallel.replicas=4 parallel.consistency=ssp parallel.server=open", "sharded or central"},
         {"parallel.replicas=4 parallel.consistency=eager parallel.quorum=5", "parallel.quorum"},
     };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
@@ -550,7 +625,8 @@ int main(void)
         cmocka_unit_test(test_rounding),  cmocka_unit_test(test_resumed),
         cmocka_unit_test(test_state),     cmocka_unit_test(test_refused),
         cmocka_unit_test(test_fragments), cmocka_unit_test(test_server),
-        cmocka_unit_test(test_repeated)};
+        cmocka_unit_test(test_repeated),  cmocka_unit_test(test_delay),
+        cmocka_unit_test(test_hogwild)};
     bool made = ll_comm_rank(comm) || mkdtemp(folder);
     no_error(ll_comm_broadcast(comm, folder, sizeof folder, LL_U8, 0, NULL));
     int rc = made ? cmocka_run_group_tests(tests, NULL, NULL) : 1;
