@@ -4,7 +4,7 @@
 # (where python3 has it), and ends with one table. Exit status 1 where something failed.
 #
 #     scripts/gpu.sh                          all of it: about a quarter of an hour
-#     scripts/gpu.sh --only ops,losses        parts: ops, losses, curve, verify, bench
+#     scripts/gpu.sh --only ops,losses        parts: ops, losses, curve, verify, nccl, bench
 #     scripts/gpu.sh --only bench --models lenet5,gpt2-124m     some of lenet5, gpt2-124m, gpt2-355m,
 #                                             gpt2-1558m, gpt2-1558m-fp8, resnet50
 #     --build DIR      default build-gpu          --no-build   DIR is built already
@@ -14,7 +14,7 @@
 set -u
 export LC_ALL=C
 cd "$(dirname "$0")/.."
-only=ops,losses,curve,verify,bench
+only=ops,losses,curve,verify,nccl,bench
 models=lenet5,gpt2-124m,gpt2-355m,gpt2-1558m,gpt2-1558m-fp8,resnet50
 build=build-gpu make=1 peers=1 out= kjv=/usr/lib/bible.data python=${PYTHON:-python3}
 while [ $# -gt 0 ]; do
@@ -32,8 +32,8 @@ while [ $# -gt 0 ]; do
     shift
 done
 for part in ${only//,/ }; do
-    case $part in ops | losses | curve | verify | bench) ;;
-    *) echo "gpu.sh: part $part is not known: ops, losses, curve, verify, bench" >&2 && exit 2 ;;
+    case $part in ops | losses | curve | verify | nccl | bench) ;;
+    *) echo "gpu.sh: part $part is not known: ops, losses, curve, verify, nccl, bench" >&2 && exit 2 ;;
     esac
 done
 if ! command -v nvidia-smi >/dev/null || ! nvidia-smi -L 2>/dev/null | grep -q GPU; then
@@ -60,6 +60,7 @@ number() { sed -n "s/.*\"$1\": *\([-0-9.e+]*\).*/\1/p" | head -n 1; }
 targets="loopline"
 gpu_tests="test_op_gpu test_product_gpu test_attention_gpu test_chain_gpu test_gpu"
 wants ops && targets="$targets $gpu_tests"
+wants nccl && targets="$targets stand_in_nccl"
 if [ $make = 1 ]; then
     cmake -S . -B "$build" -DLL_CUDA=ON -DCMAKE_BUILD_TYPE=Release >"$work/log" 2>&1 &&
         cmake --build "$build" -j "$(nproc)" --target $targets >>"$work/log" 2>&1 ||
@@ -172,6 +173,46 @@ gpt data=2 $small --set model.width=64 --set train.lora=4 --set train.base=nf4
 gpt data=2 $more --set train.memory=70MiB --set train.offload=host
 gpt pipe=2 $more --set train.micro_batch=4 --set train.memory=56MiB --set train.offload=host
 END
+fi
+
+# ---- ranks that share the GPU, and talk as those with one each do, by a stand-in for NCCL ----
+# Where this build has none (no nccl.h), the part is skipped.
+stand_in=$(readlink -f "$build/stand_in/libnccl.so.2" || true)
+by_nccl() { LD_PRELOAD=$stand_in "$program" "$@" --set train.machine=cuda --set parallel.transport=nccl >"$work/log" 2>&1 </dev/null; }
+if wants nccl && [ ! -e "$stand_in" ]; then
+    row nccl "ranks by NCCL's calls" "skipped: built without NCCL" ok
+elif wants nccl; then
+    small="--set train.batch=12 --set model.layers=2 --set model.width=48 --set model.heads=4 --set model.seq=32 --set model.vocab=97"
+    while read -r model mesh settings; do
+        if by_nccl verify "$model" --random --mesh "$mesh" --steps 2 $settings
+        then state=ok; else state=FAIL && tail -n 5 "$work/log"; fi
+        row nccl "$model $mesh ${settings##*$small }" "$(sed -n 's/^worst relative difference: //p' "$work/log")" $state
+    done <<END
+lenet5 data=2 --set train.batch=16
+lenet5 data=3 --set train.batch=16
+lenet5 height=4 --set train.batch=16
+gpt tensor=2 $small
+gpt data=2,tensor=2 $small
+gpt data=2,sequence=2 $small
+gpt data=3 $small --zero 3
+gpt data=2 $small --exact
+resnet18 data=2,filter=2 --set train.batch=6 --set model.image=16 --set model.classes=10
+END
+    cat >"$work/nccl.yaml" <<END
+model: {name: lenet5}
+data: {name: synthetic}
+train: {batch: 16, steps: 200}
+parallel: {mesh: data=2, timeout: 5}
+END
+    # A rank that hangs, a call that fails, a failure that NCCL tells of later: named, soon, by all.
+    for blow in "stall 1 9" "error 1 9" "async 1 9"; do
+        since=$SECONDS
+        LOOPLINE_STAND_IN="$blow" by_nccl train "$work/nccl.yaml" -n 2 --plain --overwrite --restarts 0 --out "$work/nccl-run"
+        rc=$? took=$((SECONDS - since)) state=ok
+        why=$(grep -o -m 1 -E 'rank [0-9]+.*(all_reduce|NCCL).*|NCCL: .*' "$work/log" | cut -c 1-90)
+        [ $rc != 0 ] && [ $rc != 124 ] && [ -n "$why" ] && [ $took -lt 40 ] || { state=FAIL && tail -n 5 "$work/log"; }
+        row nccl "$blow" "status $rc after $took s: $why" $state
+    done
 fi
 
 # ---- speed ----

@@ -32,14 +32,17 @@ ll_err ll_devices_choose(const ll_device_ask *ask, const char *library, ll_devic
     CHECK(!nccl || !ask->pipe, LL_E_ARG,
           "transport nccl does not carry what stages of a pipeline send each other: use host");
     bool crowded = shared(s, &a, &b);
-    CHECK(!nccl || !crowded, LL_E_DEVICE,
+    bool stand_in = nccl && !strcmp(library, LL_STAND_IN);
+    CHECK(!nccl || !crowded || stand_in, LL_E_DEVICE,
           "transport nccl needs a GPU for each rank, and ranks %d and %d share %s: use host, or as "
           "many ranks on a node as it has GPUs",
           a, b, s->of[a].name);
-    s->direct = !host && library && !ask->canonical && !ask->codec && !ask->pipe && !crowded;
+    s->direct =
+        !host && library && !ask->canonical && !ask->codec && !ask->pipe && (!crowded || stand_in);
     char why[128];
     if (s->direct)
-        snprintf(why, sizeof why, "every rank has a GPU of its own");
+        snprintf(why, sizeof why,
+                 stand_in ? "a stand-in for tests" : "every rank has a GPU of its own");
     else if (host)
         snprintf(why, sizeof why, "as asked for");
     else if (!library)

@@ -29,6 +29,10 @@ typedef struct ll_device_facts {
     double peak; /* FLOP/s that the maker states for products of a precision; 0: not known here */
 } ll_device_facts;
 
+/* The library that stands in for NCCL in tests (tests/dev/stand_in_nccl.c): its ranks may share a
+ * device, where it is asked for. */
+#define LL_STAND_IN "NCCL 0.0.0"
+
 /* Of devices that are known: sets direct and why, or says why what was asked for cannot be.
  * library: what they would talk by; NULL: not built. */
 ll_err ll_devices_choose(const ll_device_ask *ask, const char *library, ll_devices *s);

@@ -56,6 +56,8 @@ static void test_choice(void **state)
     ll_devices shared = at(0, 1, 2, 1);
     chosen(shared, (ll_device_ask){.transport = "auto"}, lib, false, "ranks 1 and 3 share a GPU");
     refused(shared, (ll_device_ask){.transport = "nccl"}, lib, "ranks 1 and 3 share NVIDIA H200");
+    chosen(shared, (ll_device_ask){0}, LL_STAND_IN, false, "ranks 1 and 3 share a GPU");
+    chosen(shared, (ll_device_ask){.transport = "nccl"}, LL_STAND_IN, true, "stand-in");
 }
 
 static void test_peaks(void **state)
