@@ -63,9 +63,10 @@ struct ll_watch {
     double slept, woke;      /* this process was stopped last: for so long, until when */
     _Atomic bool looks;      /* at the rank that is near, as set by then */
     ll_watch_near near;
-    double looked, halted; /* last; since when it is seen stopped, 0: it is not */
-    ll_watch_hub *hub;     /* of rank 0 */
-    ll_watch_link link;    /* of others, to rank 0 */
+    double looked;      /* last */
+    int halted;         /* looks in a row that have seen it stopped */
+    ll_watch_hub *hub;  /* of rank 0 */
+    ll_watch_link link; /* of others, to rank 0 */
     bool hub_left;
     double hub_heard;
     ll_watch_state hub_state;
@@ -287,8 +288,10 @@ static void tick_rank(ll_watch *w, const ll_watch_state *s, double now)
     if (w->hub_left && s->waiting && s->seconds > w->timeout) lost_hub(w, LL_WATCH_LEFT, now);
 }
 
-/* When to look at the rank that is near. */
-static const double look_s = 0.1, halted_s = 0.2;
+/* When to look at the rank that is near, how often it is to be seen stopped, and after how long
+ * between two looks this process may have been stopped as well. */
+static const double look_s = 0.05, awake_s = 0.3;
+enum { HALTED_LOOKS = 3 };
 
 static double next_look(const ll_watch *w)
 {
@@ -298,11 +301,10 @@ static double next_look(const ll_watch *w)
 static void look(ll_watch *w, double now)
 {
     if (now < next_look(w)) return;
-    bool awake = now < w->looked + 3 * look_s; /* else this process may have been stopped as well */
     bool stopped = ll_process_state(&w->near.process) == 'T';
-    w->halted = !stopped ? 0 : awake && w->halted > 0 ? w->halted : now;
+    w->halted = !stopped ? 0 : now < w->looked + awake_s ? w->halted + 1 : 1;
     w->looked = now;
-    if (!stopped || now < w->halted + halted_s) return;
+    if (w->halted < HALTED_LOOKS) return;
     say("loopline: rank %d was stopped by a signal, and others of its host run: ending it\n",
         w->near.rank);
     kill((pid_t)w->near.process.pid, SIGKILL);

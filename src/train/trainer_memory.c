@@ -44,8 +44,10 @@ ll_err ll_trainer_plan_memory(trainer *t)
     m->aside = (double)t->s->p->aside_bytes;
     m->planned = m->tensors;
     if (!t->s->machine->ask) m->planned += m->copies + m->batches + m->data + m->rest;
-    TRY(ll_session_plan_wide(t->s));
-    TRY(ll_evaluator_plan_wide(t->eval));
+    if (!ll_trainer_is_restart(t)) { /* compiles it: the first start has, and told */
+        TRY(ll_session_plan_wide(t->s));
+        TRY(ll_evaluator_plan_wide(t->eval));
+    }
     m->wide = wide_bytes(t, false);
     if (!t->s->machine->ask) /* compiling may take more than training */
         m->planned = fmax(m->planned, (double)ll_process_peak());
