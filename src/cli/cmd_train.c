@@ -380,13 +380,13 @@ static void on_note(void *context, const char *text)
 static void show_steps(const ll_train_report *t, const ll_start *job)
 {
     char d[LL_NUMBER_TEXT], e[LL_NUMBER_TEXT];
-    int64_t from = t->first;
-    double at;
+    ll_noted from = {.step = t->first};
     ll_start one = job ? *job : (ll_start){.number = 0};
     one.number = 0;
-    if (job && job->number) ll_recovery_find(&one, LL_BEGAN, &from, &at);
+    if (job && job->number) ll_recovery_find(&one, LL_BEGAN, &from);
     double wall = job && job->number ? t->goodput.wall : t->seconds;
-    fprintf(stderr, "%lld steps in %s", (long long)(t->steps - from), ll_text_duration(wall, d));
+    fprintf(stderr, "%lld steps in %s", (long long)(t->steps - from.step),
+            ll_text_duration(wall, d));
     if (job && job->number)
         fprintf(stderr, ", %lld of them, in %s, after restart %d", (long long)(t->steps - t->first),
                 ll_text_duration(t->seconds, e), job->number);
@@ -599,6 +599,24 @@ static void note_loss(const ll_start *start, const ll_comm *c, int64_t step)
         fprintf(stderr, "%s: %s\n", ll_cli_name(), ll_error_message());
 }
 
+/* Nothing is left to do: whatever befalls ranks on their way out. */
+static ll_err note_done(const ll_start *start, int64_t step, int status)
+{
+    char text[16];
+    snprintf(text, sizeof text, "%d", status);
+    fflush(stdout);
+    if (ll_recovery_note(start, LL_DONE, step, text) != LL_OK)
+        fprintf(stderr, "%s: %s\n", ll_cli_name(), ll_error_message());
+    return LL_OK;
+}
+
+static const ll_start *own_start;
+
+static void note_halted(const char *text)
+{
+    (void)ll_recovery_note(own_start, LL_HALTED, -1, text); /* it is printed, too */
+}
+
 /* Beside what was refused, what would fit. */
 static void remedy(const ll_run *r, int ranks)
 {
@@ -633,7 +651,9 @@ static ll_err train(const opts *o, const ll_start *start, ll_comm *c, ll_run *r)
     if (report.signal) ll_cli_exit_with(LL_EXIT_STOPPED);
     if (ll_comm_rank(c)) return LL_OK;
     show_end(r, &report, t.start);
-    return o->json ? print_json(r, &report, t.start) : LL_OK;
+    if (o->json) TRY(print_json(r, &report, t.start));
+    int status = report.signal ? LL_EXIT_STOPPED : 0;
+    return o->job ? note_done(start, report.steps, status) : LL_OK;
 }
 
 static ll_err run(const void *given)
@@ -664,6 +684,8 @@ static ll_err run(const void *given)
     if (o->job) {
         TRY(ll_start_parse(o->job, &start));
         ll_job_set_cared();
+        own_start = &start;
+        ll_job_set_note(note_halted);
         signal(SIGUSR1, SIG_IGN); /* which asks who trains to stop, not others to die */
         if (*start.mesh) set.v[set.n++] = ll_arena_printf(a, "parallel.mesh=%s", start.mesh);
         set.v[set.n++] = ll_arena_printf(a, "out=%s", start.out);

@@ -24,13 +24,13 @@
 #include "base/now.h"
 #include "base/text.h"
 #include "cli/args.h"
+#include "cli/procs.h"
 #include "comm/job.h"
 #include "train/buddy.h"
 #include "train/checkpoint.h"
 #include "train/metrics.h"
 #include "train/recovery.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -46,6 +46,7 @@
 
 static const double look_s = 0.25;  /* between looks at what the ranks have noted */
 static const double count_s = 1.0;  /* between counts of them */
+static const double halted_s = 0.5; /* a rank is stopped: others of it are to have seen it before */
 static const double stuck_s = 1.0;  /* mpiexec is given, after a loss, before it is ended */
 static const double grace_s = 10.0; /* and where it does not tell of one, beside 2 timeouts */
 static const double probe_s = 10.0; /* between looks for hosts that have come back */
@@ -70,95 +71,29 @@ typedef struct job {
     sigset_t wanted, old;
     bool stopped, resizing; /* the ranks are to stop: by the user; to have others */
     bool asked, insisted;   /* they know; the user does not want to wait for them */
-    bool lost;              /* they say that a rank is */
+    bool began, lost;       /* they say that they have, that a rank is */
     bool probed;            /* and it is known which hosts answer since */
-    int64_t here, seen;     /* ranks on this machine: now, and at most of this start */
-    double looked;          /* when they were counted */
+    ll_procs here;          /* ranks on this machine */
+    int seen;               /* of them, at most of this start */
+    double counted, looked; /* when they were; when it was seen how they are */
+    pid_t halted;           /* one that a signal has stopped, while others run; 0: none has */
+    double halted_at;       /* since when that is known */
+    const char *why;        /* it was ended; NULL: nobody was by this process */
     double waits;           /* since when mpiexec is waited for in vain; 0: it is not */
     int64_t newest;         /* step known of */
     ll_arena *arena;
 } job;
 
-/* What a process is like: has it a handler of SIGUSR1, is it stopped (SIGSTOP)? */
-typedef struct sight {
-    bool catches, halted;
-} sight;
-
-/* The parent of a process; 0: it is gone. */
-static pid_t parent_of(pid_t pid, sight *of)
-{
-    char path[64], line[256], state = 'Z';
-    unsigned long long caught = 0;
-    long parent = 0;
-    snprintf(path, sizeof path, "/proc/%ld/status", (long)pid);
-    FILE *f = fopen(path, "r");
-    while (f && fgets(line, sizeof line, f)) {
-        sscanf(line, "State: %c", &state);
-        sscanf(line, "PPid: %ld", &parent);
-        sscanf(line, "SigCgt: %llx", &caught);
-    }
-    if (f) fclose(f);
-    *of = (sight){caught >> (SIGUSR1 - 1) & 1, state == 'T'};
-    return state == 'Z' ? 0 : (pid_t)parent;
-}
-
-static bool is_below(pid_t pid, pid_t ancestor)
-{
-    sight of;
-    for (int depth = 0; pid > 1 && depth < 64; depth++) {
-        pid = parent_of(pid, &of);
-        if (pid == ancestor) return true;
-    }
-    return false;
-}
-
-/* Sends the ranks on this machine a signal: processes below mpiexec that run this program; SIGUSR1
- * only to those that would not die of it; 0: none. How many ranks there are; *some (or NULL): that
- * it was sent to, or, of 0, that are stopped. */
-static int64_t signal_ranks(pid_t mpiexec, int number, int64_t *some)
-{
-    char self[4096], path[64], exe[4096];
-    ssize_t n = readlink("/proc/self/exe", self, sizeof self);
-    int64_t found = 0;
-    DIR *all = opendir("/proc");
-    for (struct dirent *d; all && n > 0 && (d = readdir(all));) {
-        sight of;
-        pid_t pid = (pid_t)atol(d->d_name);
-        snprintf(path, sizeof path, "/proc/%ld/exe", (long)pid);
-        if (pid <= 0 || pid == mpiexec || readlink(path, exe, sizeof exe) != n) continue;
-        if (memcmp(exe, self, (size_t)n) || !is_below(pid, mpiexec)) continue;
-        found++;
-        if (!parent_of(pid, &of) || (number == SIGUSR1 && !of.catches)) continue;
-        if (number ? kill(pid, number) == 0 && some : of.halted && some) ++*some;
-    }
-    if (all) closedir(all);
-    return found;
-}
-
 /* Asks ranks to save and stop; one that hears it is enough. Not every mpiexec passes SIGUSR1 on, so
  * it is asked only where no rank is here, once theirs are known to hear it. */
 static void ask_ranks(job *j, pid_t mpiexec)
 {
-    int64_t sent = 0, step;
-    double at;
-    sight of;
-    bool elsewhere = !signal_ranks(mpiexec, SIGUSR1, &sent) &&
-                     ll_recovery_find(&j->start, LL_BEGAN, &step, &at) && parent_of(mpiexec, &of) &&
-                     of.catches;
-    j->asked = sent || (elsewhere && kill(mpiexec, SIGUSR1) == 0);
-}
-
-/* A launcher, and all that it has started here: ranks, ways to other hosts. */
-static void end_all(pid_t mpiexec)
-{
-    DIR *all = opendir("/proc");
-    for (struct dirent *d; all && (d = readdir(all));) {
-        pid_t pid = (pid_t)atol(d->d_name);
-        if (pid > 1 && pid != mpiexec && is_below(pid, mpiexec)) kill(pid, SIGKILL);
-    }
-    if (all) closedir(all);
-    kill(-mpiexec, SIGKILL);
-    kill(mpiexec, SIGKILL);
+    ll_noted began;
+    ll_proc of;
+    ll_procs_find(&j->here, mpiexec);
+    bool elsewhere = !j->here.n && ll_recovery_find(&j->start, LL_BEGAN, &began) &&
+                     ll_proc_see(mpiexec, &of) && of.catches;
+    j->asked = ll_procs_signal(&j->here, SIGUSR1) || (elsewhere && kill(mpiexec, SIGUSR1) == 0);
 }
 
 /* ---- processes ---- */
@@ -254,7 +189,7 @@ static void probe(job *j, bool all)
         }
     for (int i = 0; i < j->n_host; i++) {
         if (asked[i] <= 0) continue;
-        end_all(asked[i]);
+        ll_procs_end(asked[i]);
         waitpid(asked[i], NULL, 0);
     }
 }
@@ -331,11 +266,12 @@ static bool want_others(job *j)
  * it. */
 static void pause_all(job *j, pid_t child)
 {
-    signal_ranks(child, SIGSTOP, NULL);
+    ll_procs_find(&j->here, child);
+    ll_procs_signal(&j->here, SIGSTOP);
     if (j->care->hosts) kill(child, SIGTSTP); /* mpiexec passes it on */
     raise(SIGSTOP);
     if (j->care->hosts) kill(child, SIGCONT);
-    signal_ranks(child, SIGCONT, NULL);
+    ll_procs_signal(&j->here, SIGCONT);
     j->waits = 0;
 }
 
@@ -354,32 +290,66 @@ static bool take_signals(job *j, pid_t child)
     return false;
 }
 
+/* Of ranks on this machine: how many are there, and is one stopped by a signal while others run?
+ * Ranks that work see that themselves, sooner (comm/watch.c): this is for those that begin or end.
+ * Stopped all together they are left alone, unless they are to save. */
+static bool is_halted(job *j, pid_t child)
+{
+    ll_noted began;
+    double now = ll_now(), since = j->looked;
+    j->began = j->began || ll_recovery_find(&j->start, LL_BEGAN, &began);
+    bool all = now > j->counted + count_s || !j->began;
+    if (all) ll_procs_find(&j->here, child);
+    if (all) j->counted = now;
+    j->seen = j->here.n > j->seen ? j->here.n : j->seen;
+    int n = 0;
+    pid_t first = 0;
+    for (int i = 0; i < j->here.n; i++) {
+        ll_proc of;
+        if (!ll_proc_see(j->here.pid[i], &of) || !of.halted) continue;
+        first = n++ ? first : j->here.pid[i];
+    }
+    if (n == j->ranks && !j->stopped) first = 0;
+    bool same = first && first == j->halted && now < since + count_s; /* else this was, as well */
+    if (!same) j->halted_at = now;
+    j->halted = first;
+    j->looked = now;
+    return same && now >= j->halted_at + halted_s;
+}
+
+/* All ranks here: those that begin would wait for it, and mpiexec for a second. */
+static void end_halted(job *j, pid_t child)
+{
+    int rank = ll_proc_rank(j->halted);
+    const char *which = rank < 0 ? "a rank" : ll_arena_printf(j->arena, "rank %d", rank);
+    j->why = ll_arena_printf(j->arena, "%s (process %ld) was stopped by a signal, and is ended",
+                             which, (long)j->halted);
+    j->lost = true;
+    ll_procs_find(&j->here, child);
+    ll_procs_signal(&j->here, SIGKILL);
+}
+
 /* Is mpiexec still waiting, long after a loss, for a host that is gone? Or for what nobody tells of
  * (it may itself hang): a rank that is gone, ranks that do not come to be asked to stop, its own
  * end. Then all of it is ended, and counts as lost. */
 static void end_stuck(job *j, pid_t child)
 {
-    int64_t step, halted = 0;
-    double at, now = ll_now();
-    j->lost = j->lost || ll_recovery_find(&j->start, LL_LOST, &step, &at);
-    if (now > j->looked + count_s) {
-        j->here = signal_ranks(child, 0, &halted);
-        j->seen = j->here > j->seen ? j->here : j->seen;
-        j->looked = now;
-    }
+    ll_noted lost;
+    bool halted = is_halted(j, child);
+    double now = ll_now();
+    j->lost = j->lost || ll_recovery_find(&j->start, LL_LOST, &lost);
+    if (halted && !j->why) end_halted(j, child);
     bool deaf = (j->stopped || j->resizing) && !j->asked;
-    if (!j->lost && !j->insisted && j->here == j->seen && !deaf)
+    if (!j->lost && !j->insisted && j->here.n == j->seen && !deaf)
         j->waits = 0;
     else if (j->waits == 0)
         j->waits = now;
     double most = j->lost ? stuck_s : j->insisted ? grace_s : 2 * j->care->timeout + grace_s;
-    if (j->stopped && halted && !j->lost)
-        fprintf(stderr, "%s: a rank is stopped, and cannot save: ending all\n", ll_cli_name());
-    bool gone = (j->stopped && halted) || (j->lost && host_is_gone(j));
+    bool gone = j->lost && host_is_gone(j);
     if (!gone && (j->waits == 0 || now < j->waits + most)) return;
     if (!j->lost && !gone) fprintf(stderr, "%s: mpiexec does not end: ending it\n", ll_cli_name());
     j->lost = true;
-    end_all(child);
+    ll_procs_end(child);
 }
 
 /* Until the launcher has ended; its status. */
@@ -410,6 +380,10 @@ static int signal_of(int code)
 
 static const char *reason(const job *j, int code)
 {
+    ll_noted halted;
+    if (j->why) return j->why;
+    if (ll_recovery_find(&j->start, LL_HALTED, &halted))
+        return ll_arena_strdup(j->arena, halted.text);
     if (j->lost || !signal_of(code)) return "a rank was lost";
     return ll_arena_printf(j->arena, "a rank was ended by signal %d", signal_of(code));
 }
@@ -442,6 +416,16 @@ static bool is_theirs(const job *j, int code)
 {
     bool theirs = code <= 2 || code == LL_EXIT_STOPPED || code == 126 || code == 127;
     return theirs && !j->lost;
+}
+
+/* What ranks have ended with; 0 or LL_EXIT_STOPPED where one was lost with nothing left to do. */
+static int status_of(job *j, int code)
+{
+    ll_noted done;
+    if (is_theirs(j, code) || !ll_recovery_find(&j->start, LL_DONE, &done)) return code;
+    fprintf(stderr, "%s: %s, when all was done\n", ll_cli_name(), reason(j, code));
+    j->lost = false;
+    return atoi(done.text);
 }
 
 static bool is_over(const job *j, int code)
@@ -477,30 +461,31 @@ static void see_step(void *context, int64_t step, const json_t *line)
 /* A line of how this start ended, with the newest step that is known to have been made. */
 static void note_end(job *j, const char *why)
 {
+    ll_noted began, lost;
     int64_t step;
-    double at;
     size_t kept;
-    bool began = ll_recovery_find(&j->start, LL_BEGAN, &step, &at);
-    if (began) j->newest = step;
+    bool any = ll_recovery_find(&j->start, LL_BEGAN, &began);
+    if (any) j->newest = began.step;
     LL_OWN(ll_st_file) f = NULL; /* where no rank was left to say it, memory may tell */
-    if (ll_recovery_find(&j->start, LL_LOST, &step, &at) ||
-        (j->lost && only_in_memory(j, &step, &f)))
+    if (ll_recovery_find(&j->start, LL_LOST, &lost))
+        see_step(&j->newest, lost.step, NULL);
+    else if (j->lost && only_in_memory(j, &step, &f))
         see_step(&j->newest, step, NULL);
-    if (began) see_step(&j->newest, ll_checkpoint_newest(j->care->out), NULL);
+    if (any) see_step(&j->newest, ll_checkpoint_newest(j->care->out), NULL);
     const char *metrics = ll_arena_printf(j->arena, "%s/metrics.jsonl", j->care->out);
-    if (began && ll_metrics_lines(metrics, INT64_MAX, see_step, &j->newest, &kept) != LL_OK)
+    if (any && ll_metrics_lines(metrics, INT64_MAX, see_step, &j->newest, &kept) != LL_OK)
         fprintf(stderr, "%s: %s\n", ll_cli_name(), ll_error_message());
-    if (ll_recovery_note(&j->start, LL_ENDED, j->newest, why) != LL_OK)
+    if (ll_mkdirs(j->care->out) != LL_OK ||
+        ll_recovery_note(&j->start, LL_ENDED, j->newest, why) != LL_OK)
         fprintf(stderr, "%s: %s\n", ll_cli_name(), ll_error_message());
 }
 
 static void note_last(job *j, int code)
 {
-    int64_t step;
-    double at;
+    ll_noted began;
     const char *why = code == 0 ? "done" : "failed";
     if (code == LL_EXIT_STOPPED) why = "stopped, and saved";
-    if (ll_recovery_find(&j->start, LL_BEGAN, &step, &at)) note_end(j, why);
+    if (ll_recovery_find(&j->start, LL_BEGAN, &began)) note_end(j, why);
 }
 
 /* Ranks that were to save and stop have died. */
@@ -514,10 +499,14 @@ static void tell_unsaved(const job *j, int code)
         fprintf(stderr, "saved is step %lld\n", (long long)step);
 }
 
-/* Does not return. */
+/* Does not return. What never began leaves no notes, nor a folder of them. */
 static void finish(const job *j, int code)
 {
     sweep(j);
+    if (code && !ll_file_exists(ll_arena_printf(j->arena, "%s/run.yaml", j->care->out))) {
+        ll_recovery_remove(&j->start);
+        (void)rmdir(j->care->out);
+    }
     if (code && j->care->above) (void)rmdir(j->care->above); /* ranks have removed what was in it */
     _exit(code == LL_JOB_LOST ? 1 : code);
 }
@@ -526,11 +515,11 @@ static void finish(const job *j, int code)
  * no later than the one before. */
 static bool again(job *j, int code, int64_t *before, int64_t *idle)
 {
-    int64_t step = -1, most = j->care->restarts;
-    double at;
-    bool began = ll_recovery_find(&j->start, LL_BEGAN, &step, &at);
-    *idle = began && step > *before ? 0 : *idle + 1;
-    if (began && step > *before) *before = step;
+    ll_noted first = {.step = -1};
+    int64_t most = j->care->restarts;
+    bool began = ll_recovery_find(&j->start, LL_BEGAN, &first);
+    *idle = began && first.step > *before ? 0 : *idle + 1;
+    if (began && first.step > *before) *before = first.step;
     if (most || began) note_end(j, reason(j, code));
     bool crash = !j->lost && is_crash(code), loop = *idle >= (crash && most > 1 ? 1 : most);
     fprintf(stderr, "%s: %s", ll_cli_name(), reason(j, code));
@@ -558,9 +547,11 @@ static ll_err run_once(job *j, int *code)
         fprintf(stderr, "%s: %lld rank%s of %d, on %s, until %s\n", ll_cli_name(),
                 (long long)j->ranks, j->ranks == 1 ? "" : "s", j->mesh.n_rank, j->host_words,
                 missing ? "more hosts answer" : "the file of hosts has more slots");
-    j->lost = j->resizing = j->asked = false;
-    j->here = j->seen = 0;
-    j->looked = j->waits = 0;
+    j->began = j->lost = j->resizing = j->asked = false;
+    j->why = NULL;
+    j->seen = j->here.n = 0;
+    j->counted = j->looked = j->waits = 0;
+    j->halted = 0;
     pid_t child = spawn(j, &how);
     CHECK(child > 0, LL_E_SYS, "no process for mpiexec: %s", strerror(errno));
     *code = await(j, child);
@@ -573,6 +564,7 @@ static ll_err supervise(job *j)
     for (int code;; j->start.number++) {
         if (j->care->hosts && !j->resizing) TRY(find_hosts(j));
         TRY(run_once(j, &code));
+        code = status_of(j, code);
         if (j->resizing && !j->stopped && code == LL_EXIT_STOPPED) {
             note_end(j, "other hosts");
             continue;

@@ -53,6 +53,18 @@ int ll_job_rank(void)
     return place.rank;
 }
 
+int ll_job_rank_in(const char *environment, size_t bytes)
+{
+    const char *end = environment + bytes;
+    for (size_t i = 0; i < sizeof families / sizeof *families; i++) {
+        size_t n = strlen(families[i].rank);
+        for (const char *c = environment; c < end; c += strnlen(c, (size_t)(end - c)) + 1)
+            if ((size_t)(end - c) > n + 1 && !memcmp(c, families[i].rank, n) && c[n] == '=')
+                return atoi(c + n + 1);
+    }
+    return -1;
+}
+
 static uint32_t words;
 
 void ll_job_set_words(uint32_t hash)
@@ -99,6 +111,18 @@ void ll_job_set_cared(void)
 bool ll_job_is_cared(void)
 {
     return cared;
+}
+
+static void (*note)(const char *text);
+
+void ll_job_set_note(void (*how)(const char *text))
+{
+    note = how;
+}
+
+void ll_job_note(const char *text)
+{
+    if (note) note(text);
 }
 
 void ll_job_lose(void)

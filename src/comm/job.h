@@ -7,6 +7,9 @@
  * process was not started by one) and which this is (0 where unknown). */
 int ll_job_size(void);
 int ll_job_rank(void);
+/* Which rank a process is whose environment, "NAME=VALUE" with a zero after each, is this; -1: not
+ * known. */
+int ll_job_rank_in(const char *environment, size_t bytes);
 
 /* A hash of the words that this process was started with, which must be the same on all ranks; 0
  * where nobody has set it. */
@@ -31,6 +34,9 @@ void ll_job_lose(void);
 /* Somebody who would do so waits for this job's end (cli/supervise.c). */
 void ll_job_set_cared(void);
 bool ll_job_is_cared(void);
+/* Something befell another rank that this process did: whoever notes what befalls a job does so. */
+void ll_job_set_note(void (*note)(const char *text));
+void ll_job_note(const char *text);
 /* What to exit with after a failure: the status, or what tells that one of the two. */
 enum { LL_JOB_LOST = 69 };
 int ll_job_status(int status);

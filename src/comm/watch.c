@@ -305,8 +305,11 @@ static void look(ll_watch *w, double now)
     w->halted = !stopped ? 0 : now < w->looked + awake_s ? w->halted + 1 : 1;
     w->looked = now;
     if (w->halted < HALTED_LOOKS) return;
-    say("loopline: rank %d was stopped by a signal, and others of its host run: ending it\n",
-        w->near.rank);
+    char text[96];
+    snprintf(text, sizeof text, "rank %d was stopped by a signal, and rank %d ends it",
+             w->near.rank, w->world[w->rank]);
+    say("loopline: %s\n", text);
+    ll_job_note(text);
     kill((pid_t)w->near.process.pid, SIGKILL);
     w->looks = false;
 }

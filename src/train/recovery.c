@@ -15,8 +15,11 @@
 
 #define NOTES "recovery.jsonl"
 
-static const char *const events[] = {
-    [LL_BEGAN] = "began", [LL_LOST] = "lost", [LL_ENDED] = "ended"};
+static const char *const events[] = {[LL_BEGAN] = "began",
+                                     [LL_HALTED] = "stopped",
+                                     [LL_LOST] = "lost",
+                                     [LL_DONE] = "done",
+                                     [LL_ENDED] = "ended"};
 
 double ll_wall_now(void)
 {
@@ -56,21 +59,25 @@ ll_err ll_recovery_note(const ll_start *s, ll_recovery_event event, int64_t step
     ll_buf_puts(&b, "}\n");
     int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
     CHECK(fd >= 0, LL_E_IO, "%s: %s", path, strerror(errno));
-    int64_t at;
-    double when;
+    ll_noted same;
     if (event == LL_LOST) (void)flock(fd, LOCK_EX); /* several ranks see it: one line */
-    bool known = event == LL_LOST && ll_recovery_find(s, event, &at, &when);
+    bool known = event == LL_LOST && ll_recovery_find(s, event, &same);
     ll_err rc = known ? LL_OK : ll_write_all(fd, path, b.text, b.len);
     close(fd);
     return rc;
+}
+
+void ll_recovery_remove(const ll_start *s)
+{
+    LL_OWN(ll_arena) a = ll_arena_new();
+    unlink(ll_arena_printf(a, "%s/" NOTES, s->out));
 }
 
 typedef struct search {
     const ll_start *s;
     ll_recovery_event event;
     bool found;
-    int64_t step;
-    double at;
+    ll_noted last;
 } search;
 
 static void look(void *context, int64_t step, const json_t *line)
@@ -81,11 +88,13 @@ static void look(void *context, int64_t step, const json_t *line)
     if (!event || strcmp(event, events[x->event]) || !job || strcmp(job, x->s->job)) return;
     if (json_integer_value(json_object_get(line, "start")) != x->s->number) return;
     x->found = true;
-    x->step = step;
-    x->at = json_number_value(json_object_get(line, "at"));
+    x->last.step = step;
+    x->last.at = json_number_value(json_object_get(line, "at"));
+    const char *text = json_string_value(json_object_get(line, "text"));
+    snprintf(x->last.text, sizeof x->last.text, "%s", text ? text : "");
 }
 
-bool ll_recovery_find(const ll_start *s, ll_recovery_event event, int64_t *step, double *at)
+bool ll_recovery_find(const ll_start *s, ll_recovery_event event, ll_noted *out)
 {
     LL_OWN(ll_arena) a = ll_arena_new();
     search x = {.s = s, .event = event};
@@ -93,7 +102,6 @@ bool ll_recovery_find(const ll_start *s, ll_recovery_event event, int64_t *step,
     ll_err rc =
         ll_metrics_lines(ll_arena_printf(a, "%s/" NOTES, s->out), INT64_MAX, look, &x, &kept);
     if (rc != LL_OK || !x.found) return false; /* none was written yet */
-    *step = x.step;
-    *at = x.at;
+    *out = x.last;
     return true;
 }

@@ -22,12 +22,20 @@ char *ll_start_print(const ll_start *s, ll_arena *arena);
 double ll_wall_now(void); /* the clock on the wall, in seconds */
 
 typedef enum ll_recovery_event {
-    LL_BEGAN, /* rank 0: opened, at this step */
-    LL_LOST,  /* rank 0 or 1: a rank is lost, as the watch reports it */
-    LL_ENDED  /* the supervisor: of how it ended */
+    LL_BEGAN,  /* rank 0: opened, at this step */
+    LL_HALTED, /* who ends a rank that a signal has stopped, before */
+    LL_LOST,   /* rank 0 or 1: a rank is lost, as the watch reports it */
+    LL_DONE,   /* rank 0: nothing is left to do, "0" or the status to end with */
+    LL_ENDED   /* the supervisor: of how it ended */
 } ll_recovery_event;
 
 /* Adds a line. In one write, so that those of several processes do not mix. */
 ll_err ll_recovery_note(const ll_start *s, ll_recovery_event event, int64_t step, const char *text);
-/* Is there such a line of this start? *step and *at (seconds since the first began): its. */
-bool ll_recovery_find(const ll_start *s, ll_recovery_event event, int64_t *step, double *at);
+void ll_recovery_remove(const ll_start *s); /* all lines */
+/* Is there such a line of this start? *out is left alone where there is none. */
+typedef struct ll_noted {
+    int64_t step;
+    double at; /* seconds since the first start began */
+    char text[1024];
+} ll_noted;
+bool ll_recovery_find(const ll_start *s, ll_recovery_event event, ll_noted *out);

@@ -283,10 +283,11 @@ void ll_trainer_count_start(trainer *t)
 static ll_err read_goodput(trainer *t, const char *timing)
 {
     ll_start before = *t->opts->start;
-    ll_past past = {.ended = t->good.wall};
+    ll_noted began = {0}, ended = {.at = t->good.wall};
     before.number--;
-    ll_recovery_find(&before, LL_BEGAN, &past.step, &past.began);
-    ll_recovery_find(&before, LL_ENDED, &past.reached, &past.ended);
+    ll_recovery_find(&before, LL_BEGAN, &began);
+    ll_recovery_find(&before, LL_ENDED, &ended);
+    const ll_past past = {began.step, began.at, ended.at, ended.step};
     return ll_goodput_read(timing, t->first, &past, t->good.wall, &t->good);
 }
 
@@ -308,7 +309,10 @@ static ll_err open_outputs(trainer *t)
     CHECK(rc == LL_OK || (ll_trainer_is_restart(t) && ll_is_full()), rc, "%s", ll_error_message());
     const char *timing = ll_trainer_file(t, "timing.jsonl");
     t->good.wall = ll_trainer_wall(t);
-    if (ll_trainer_is_restart(t) && access(timing, F_OK) == 0) TRY(read_goodput(t, timing));
+    if (ll_trainer_is_restart(t) && access(timing, F_OK) == 0)
+        TRY(read_goodput(t, timing));
+    else if (ll_trainer_is_restart(t)) /* no start before this one came so far */
+        t->good.lost[LL_LOSS_RESTARTS] = t->good.wall;
     t->good.wall = ll_trainer_wall(t);
     TRY(ll_metrics_open(ll_trainer_file(t, "metrics.jsonl"), keep, &t->metrics));
     TRY(ll_metrics_open(timing, keep, &t->timing));

@@ -237,6 +237,48 @@ static void stopped(void **state)
     outcome_free(&o);
 }
 
+/* Of all starts: what is useful and what is lost is all of the time. */
+static void all_counted(const json_t *j)
+{
+    const json_t *lost = json_object_get(j, "lost_s");
+    double sum = json_num(j, "useful_s"), wall = json_num(j, "wall_s");
+    for (int i = 0; i < LL_N_LOSS; i++) sum += json_num(lost, ll_loss_name(i));
+    if (sum < 0.7 * wall || sum > 1.01 * wall) fail_msg("%g s of %g", sum, wall);
+}
+
+/* One that is stopped before ranks watch each other, and one that is lost when all is done. */
+static void early_and_late(void **state)
+{
+    static const char late[] = "#!/bin/sh\nmpiexec \"$@\"\nkill -9 $$\n";
+    write_text(tmpdir_path(state, "r.yaml"), run_file);
+    pid_t child = START("early", "-n", "3", "--json"), rank = 0;
+    while (!rank) rank = rank_of(child, 1);
+    kill(rank, SIGSTOP);
+    outcome o = program_wait(*state, child);
+    if (o.status) fail_msg("status %d: %s", o.status, o.err);
+    if (!strstr(o.err, "was stopped by a signal, and is ended: starting again (1)") ||
+        strstr(o.err, "No such file"))
+        fail_msg("%s", o.err);
+    json_t *j = json_of(o.out);
+    assert_true(json_num(json_object_get(j, "lost_s"), "restarts") > 0.5);
+    all_counted(j);
+    json_decref(j);
+    outcome_free(&o);
+    char *notes = read_whole(tmpdir_path(state, "early/recovery.jsonl"), NULL);
+    assert_int_equal(count(notes, "\"ended\""), 2);
+    free(notes);
+    write_text(tmpdir_path(state, "late"), late);
+    assert_int_equal(chmod(tmpdir_path(state, "late"), 0755), 0);
+    setenv("LOOPLINE_MPIEXEC", "./late", 1);
+    o = program_run(*state, NULL, "train r.yaml -n 2 --out late-run --json");
+    unsetenv("LOOPLINE_MPIEXEC");
+    if (o.status || strstr(o.err, "starting again")) fail_msg("status %d: %s", o.status, o.err);
+    j = json_of(o.out); /* once */
+    assert_true(json_num(j, "steps") == 200);
+    json_decref(j);
+    outcome_free(&o);
+}
+
 static char state_of(pid_t pid)
 {
     char path[64];
@@ -374,6 +416,7 @@ int main(void)
                                        IN_FOLDER(killed),
                                        IN_FOLDER(killed_replica),
                                        IN_FOLDER(stopped),
+                                       IN_FOLDER(early_and_late),
                                        IN_FOLDER(spikes),
                                        IN_FOLDER(what_no_start_cures),
                                        IN_FOLDER(paused)};

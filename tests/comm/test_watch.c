@@ -281,7 +281,7 @@ static void stopped_rank_is_ended(void **state)
     (void)state;
     ended e = run((job){.act = stop, .long_timeout = true, .cared = true}, -1);
     assert_int_equal(e.status[2], 1000 + SIGKILL);
-    assert_has(e.err, "loopline: rank 2 was stopped by a signal, and others of its host run");
+    assert_has(e.err, "loopline: rank 2 was stopped by a signal, and rank 1 ends it");
     assert_has(left->report[1], "rank 2 died");
     assert_true(left->seconds[1] < 0.8 * long_s);
     e = run((job){.act = hub_stops, .long_timeout = true, .cared = true}, -1);

@@ -1,0 +1,104 @@
+/* procs.c: processes below a launcher. */
+#include "cli/procs.h"
+
+#include "base/own.h"
+#include "comm/job.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+bool ll_proc_see(pid_t pid, ll_proc *out)
+{
+    char path[64], line[256], state = 'Z';
+    unsigned long long caught = 0;
+    long parent = 0;
+    snprintf(path, sizeof path, "/proc/%ld/status", (long)pid);
+    FILE *f = fopen(path, "r");
+    while (f && fgets(line, sizeof line, f)) {
+        sscanf(line, "State: %c", &state);
+        sscanf(line, "PPid: %ld", &parent);
+        sscanf(line, "SigCgt: %llx", &caught);
+    }
+    if (f) fclose(f);
+    *out = (ll_proc){(pid_t)parent, caught >> (SIGUSR1 - 1) & 1, state == 'T'};
+    return state != 'Z' && parent > 0;
+}
+
+int ll_proc_rank(pid_t pid)
+{
+    char path[64];
+    snprintf(path, sizeof path, "/proc/%ld/environ", (long)pid);
+    enum { MOST = 1 << 20 };
+    LL_OWN_MEMORY char *text = (char *)calloc(MOST + 1, 1);
+    int fd = text ? open(path, O_RDONLY | O_CLOEXEC) : -1;
+    size_t have = 0;
+    for (ssize_t n; fd >= 0 && have < MOST && (n = read(fd, text + have, MOST - have)) > 0;)
+        have += (size_t)n;
+    if (fd >= 0) close(fd);
+    return have ? ll_job_rank_in(text, have) : -1;
+}
+
+static bool is_below(pid_t pid, pid_t ancestor)
+{
+    ll_proc of;
+    for (int depth = 0; pid > 1 && depth < 64 && ll_proc_see(pid, &of); depth++) {
+        pid = of.parent;
+        if (pid == ancestor) return true;
+    }
+    return false;
+}
+
+static void add(ll_procs *p, pid_t pid)
+{
+    if (p->n == p->room) {
+        int room = 2 * p->room + 16;
+        pid_t *more = (pid_t *)realloc(p->pid, (size_t)room * sizeof *more);
+        if (!more) return;
+        p->pid = more;
+        p->room = room;
+    }
+    p->pid[p->n++] = pid;
+}
+
+void ll_procs_find(ll_procs *p, pid_t launcher)
+{
+    char self[4096], path[64], exe[4096];
+    ssize_t n = readlink("/proc/self/exe", self, sizeof self);
+    DIR *all = opendir("/proc");
+    p->n = 0;
+    for (struct dirent *d; all && n > 0 && (d = readdir(all));) {
+        pid_t pid = (pid_t)atol(d->d_name);
+        snprintf(path, sizeof path, "/proc/%ld/exe", (long)pid);
+        if (pid <= 0 || pid == launcher || readlink(path, exe, sizeof exe) != n) continue;
+        if (!memcmp(exe, self, (size_t)n) && is_below(pid, launcher)) add(p, pid);
+    }
+    if (all) closedir(all);
+}
+
+int ll_procs_signal(const ll_procs *p, int number)
+{
+    int sent = 0;
+    for (int i = 0; i < p->n; i++) {
+        ll_proc of;
+        if (!ll_proc_see(p->pid[i], &of) || (number == SIGUSR1 && !of.catches)) continue;
+        sent += kill(p->pid[i], number) == 0;
+    }
+    return sent;
+}
+
+void ll_procs_end(pid_t launcher)
+{
+    DIR *all = opendir("/proc");
+    for (struct dirent *d; all && (d = readdir(all));) {
+        pid_t pid = (pid_t)atol(d->d_name);
+        if (pid > 1 && pid != launcher && is_below(pid, launcher)) kill(pid, SIGKILL);
+    }
+    if (all) closedir(all);
+    kill(-launcher, SIGKILL);
+    kill(launcher, SIGKILL);
+}
