@@ -124,8 +124,12 @@ static void look(void *context, const char *rest)
     const seals *t = (const seals *)at;
     bool good = t->magic == SEALS_MAGIC && t->n_slot > 0 && t->node >= 0 && t->node < t->n_node &&
                 (size_t)size == sizeof *t + 2 * sizeof(seal) * (size_t)t->n_slot;
-    for (int turn = 0; turn < 2 && good && x->n < MOST; turn++)
+    int newest = good && t->of[t->n_slot].step > t->of[0].step, had = x->n;
+    for (int i = 0; i < 2 && good && x->n < MOST; i++) {
+        int turn = i ? !newest : newest;
+        if (t->n_node == 1 && x->n > had) break; /* nobody needs the older one */
         x->n += is_whole(ll_seals_path(a, &name, turn), t, turn, &x->list[x->n]);
+    }
     munmap(at, (size_t)size);
 }
 
