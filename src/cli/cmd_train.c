@@ -2,6 +2,7 @@
 #include "cli/common.h"
 #include "cli/plan.h"
 
+#include "base/file.h"
 #include "base/process.h"
 #include "base/text.h"
 #include "cli/launch.h"
@@ -614,7 +615,8 @@ static const ll_start *own_start;
 
 static void note_halted(const char *text)
 {
-    (void)ll_recovery_note(own_start, LL_HALTED, -1, text); /* it is printed, too */
+    if (ll_mkdirs(own_start->out) == LL_OK)                     /* it may not have been made yet */
+        (void)ll_recovery_note(own_start, LL_HALTED, -1, text); /* it is printed, too */
 }
 
 /* Beside what was refused, what would fit. */

@@ -290,7 +290,7 @@ static bool take_signals(job *j, pid_t child)
     return false;
 }
 
-/* Of ranks on this machine: how many are there, and is one stopped by a signal while others run?
+/* Of ranks on this machine: how many are there, and is one, or mpiexec, stopped while others run?
  * Ranks that work see that themselves, sooner (comm/watch.c): this is for those that begin or end.
  * Stopped all together they are left alone, unless they are to save. */
 static bool is_halted(job *j, pid_t child)
@@ -303,12 +303,13 @@ static bool is_halted(job *j, pid_t child)
     if (all) j->counted = now;
     j->seen = j->here.n > j->seen ? j->here.n : j->seen;
     int n = 0;
+    ll_proc of;
     pid_t first = 0;
     for (int i = 0; i < j->here.n; i++) {
-        ll_proc of;
         if (!ll_proc_see(j->here.pid[i], &of) || !of.halted) continue;
         first = n++ ? first : j->here.pid[i];
     }
+    if (!n && ll_proc_see(child, &of) && of.halted) first = child;
     if (n == j->ranks && !j->stopped) first = 0;
     bool same = first && first == j->halted && now < since + count_s; /* else this was, as well */
     if (!same) j->halted_at = now;
@@ -320,13 +321,15 @@ static bool is_halted(job *j, pid_t child)
 /* All ranks here: those that begin would wait for it, and mpiexec for a second. */
 static void end_halted(job *j, pid_t child)
 {
-    int rank = ll_proc_rank(j->halted);
-    const char *which = rank < 0 ? "a rank" : ll_arena_printf(j->arena, "rank %d", rank);
+    int rank = j->halted == child ? -1 : ll_proc_rank(j->halted);
+    const char *which = j->halted == child ? "mpiexec" : "a rank";
+    if (rank >= 0) which = ll_arena_printf(j->arena, "rank %d", rank);
     j->why = ll_arena_printf(j->arena, "%s (process %ld) was stopped by a signal, and is ended",
                              which, (long)j->halted);
     j->lost = true;
     ll_procs_find(&j->here, child);
     ll_procs_signal(&j->here, SIGKILL);
+    if (j->halted == child) ll_procs_end(child);
 }
 
 /* Is mpiexec still waiting, long after a loss, for a host that is gone? Or for what nobody tells of
