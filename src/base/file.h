@@ -9,7 +9,8 @@
  * file of more than limit bytes is an error. */
 ll_err ll_file_read(const char *path, size_t limit, uint8_t **data, size_t *size);
 ll_err ll_file_write(const char *path, const void *data, size_t size);
-/* Maps a file: its pages are read as they are used. It must not be truncated meanwhile. */
+/* Maps a file: its pages are read as they are used. It must not be truncated meanwhile, or be
+ * noted (mapped.h). */
 ll_err ll_file_map(const char *path, const uint8_t **data, size_t *size);
 /* Creates folder and what is missing above it; what is missing above a file. */
 ll_err ll_mkdirs(const char *folder);

@@ -13,6 +13,7 @@
 
 #include "base/crc32c.h"
 #include "base/file.h"
+#include "base/mapped.h"
 #include "comm/comm.h"
 #include "comm/job.h"
 
@@ -207,6 +208,7 @@ ll_err ll_cli_launch(int64_t ranks, const ll_care *care)
     int size = ll_job_size();
     if (size == 0 && launched) size = atoi(launched); /* a launcher that we do not know */
     if (launched) tell_crashes();
+    ll_mapped_guard();
     if (ranks == 0) return LL_OK;
     CHECK(ranks <= 1 << 20, LL_E_ARG, "-n is %lld, want 1 to %d ranks", (long long)ranks, 1 << 20);
     /* Open MPI's mpirun refuses to run below itself, be it with one rank. */

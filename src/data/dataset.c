@@ -1,4 +1,5 @@
 /* dataset.c: the sets known by name, the formats, opening and closing. */
+#include "base/mapped.h"
 #include "base/near.h"
 #include "data/fetch.h"
 #include "data/table.h"
@@ -412,6 +413,7 @@ ll_err ll_dataset_open(const ll_data_opts *o, ll_dataset **out)
     TRY(rc);
     if (d->fetcher) TRY(check_needs(d));
     TRY(mix_fields(d, o));
+    TRY(ll_mapped_check());
     return LL_HAND(out, d);
 }
 

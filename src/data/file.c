@@ -2,6 +2,7 @@
  * mapped, not read: opening a set of any size costs nothing until its samples are used, and ranks
  * of one machine share the pages. */
 #include "base/crc32c.h"
+#include "base/mapped.h"
 #include "base/types.h"
 #include "data/fetch.h"
 #include "token/tokenizer.h"
@@ -23,14 +24,16 @@ ll_err ll_bytes_map(const char *path, ll_bytes *out)
     if (rc != LL_OK) *out = (ll_bytes){0};
     out->base = (void *)out->data;
     out->base_size = out->size;
+    if (rc == LL_OK) ll_mapped_add(out->base, out->base_size, path);
     return rc;
 }
 
 void ll_bytes_free(ll_bytes *b)
 {
-    if (b->mapped)
+    if (b->mapped) {
+        ll_mapped_remove(b->base);
         munmap(b->base, b->base_size);
-    else
+    } else
         free((void *)b->data);
     *b = (ll_bytes){0};
 }

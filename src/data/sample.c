@@ -1,4 +1,5 @@
 /* sample.c: which sample stands at a position, and its numbers as a model wants them. */
+#include "base/mapped.h"
 #include "base/rng.h"
 #include "base/types.h"
 #include "data/picture.h"
@@ -189,7 +190,7 @@ ll_err ll_dataset_image(const ll_dataset *d, ll_split split, int64_t index, uint
     size_t row = (size_t)(d->info.width * d->info.channels);
     for (int64_t y = 0; y < d->info.height; y++)
         memcpy(pixels + (size_t)y * row, row_of(d, &p, y, buffer), row);
-    return LL_OK;
+    return ll_mapped_check();
 }
 
 static int32_t token(const uint8_t *p, int bytes, int64_t i)
@@ -224,7 +225,7 @@ ll_err ll_dataset_tokens(const ll_dataset *d, ll_split split, int64_t from, int6
               (long long)f->vocab);
         out[i] = t;
     }
-    return LL_OK;
+    return ll_mapped_check();
 }
 
 /* How one training image is moved and mirrored: a function of (seed, position) only. */
@@ -511,8 +512,10 @@ ll_err ll_dataset_read(const ll_dataset *d, const ll_sampling *how, int64_t posi
         for (int k = 0; k < f->n_field; k++)
             if (out[k]) at[k] = (char *)out[k] + (size_t)i * f->field_bytes[k];
         if (d->fetcher) TRY(await_needs(d, how, position + i));
-        TRY(d->read(d, how, position + i, at));
-        if (d->mixup > 0 || d->cutmix > 0) TRY(mix(d, how, position + i, at));
+        ll_err rc = d->read(d, how, position + i, at);
+        if (rc == LL_OK && (d->mixup > 0 || d->cutmix > 0)) rc = mix(d, how, position + i, at);
+        TRY(ll_mapped_check()); /* rather than what came of zeros */
+        TRY(rc);
     }
     return LL_OK;
 }

@@ -309,6 +309,32 @@ static void paused(void **state)
     outcome_free(&o);
 }
 
+/* A mapped file that is cut short is an error that names it, and nothing is started again. */
+static void cut_short(void **state)
+{
+    enum { BYTES = 1 << 20 };
+    char *text = (char *)malloc(BYTES + 1);
+    memset(text, 'a', BYTES);
+    text[BYTES] = '\0';
+    write_text(tmpdir_path(state, "r.yaml"),
+               "model: {name: gpt, layers: 1, width: 16, heads: 2, seq: 16, vocab: 256}\n"
+               "data: {format: text, path: t.txt}\n"
+               "train: {batch: 8, steps: 1000000, optimizer: sgd, lr: 1e-3, log_every: 1,\n"
+               "  save_every: 1000000, eval_every: 1000000, threads: 1}\n");
+    for (int ranks = 1; ranks <= 2; ranks++) {
+        write_text(tmpdir_path(state, "t.txt"), text);
+        pid_t child = START(ranks == 1 ? "one" : "two", "-n", ranks == 1 ? "1" : "2");
+        await_lines(state, ranks == 1 ? "one/metrics.jsonl" : "two/metrics.jsonl", 5);
+        assert_int_equal(truncate(tmpdir_path(state, "t.txt"), 8192), 0);
+        outcome o = program_wait(*state, child);
+        if (o.status != 1 || !strstr(o.err, "t.txt: was cut short while it was used") ||
+            strstr(o.err, "starting again"))
+            fail_msg("status %d: %s", o.status, o.err);
+        outcome_free(&o);
+    }
+    free(text);
+}
+
 static void what_no_start_cures(void **state)
 {
     static const char kills[] = "#!/bin/sh\necho x >> starts\nkill -9 $$\n";
@@ -418,6 +444,7 @@ int main(void)
                                        IN_FOLDER(stopped),
                                        IN_FOLDER(early_and_late),
                                        IN_FOLDER(spikes),
+                                       IN_FOLDER(cut_short),
                                        IN_FOLDER(what_no_start_cures),
                                        IN_FOLDER(paused)};
     return cmocka_run_group_tests(tests, NULL, NULL);
