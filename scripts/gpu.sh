@@ -186,7 +186,7 @@ elif wants nccl; then
     while read -r model mesh settings; do
         if by_nccl verify "$model" --random --mesh "$mesh" --steps 2 $settings
         then state=ok; else state=FAIL && tail -n 5 "$work/log"; fi
-        row nccl "$model $mesh ${settings##*$small }" "$(sed -n 's/^worst relative difference: //p' "$work/log")" $state
+        row nccl "$model $mesh ${settings#$small}" "$(sed -n 's/^worst relative difference: //p' "$work/log")" $state
     done <<END
 lenet5 data=2 --set train.batch=16
 lenet5 data=3 --set train.batch=16
@@ -209,7 +209,7 @@ END
         since=$SECONDS
         LOOPLINE_STAND_IN="$blow" by_nccl train "$work/nccl.yaml" -n 2 --plain --overwrite --restarts 0 --out "$work/nccl-run"
         rc=$? took=$((SECONDS - since)) state=ok
-        why=$(grep -o -m 1 -E 'rank [0-9]+.*(all_reduce|NCCL).*|NCCL: .*' "$work/log" | cut -c 1-90)
+        why=$(grep -o -m 1 -E 'ranks? [0-9]+.*(all_reduce|NCCL).*' "$work/log" | cut -c 1-90)
         [ $rc != 0 ] && [ $rc != 124 ] && [ -n "$why" ] && [ $took -lt 40 ] || { state=FAIL && tail -n 5 "$work/log"; }
         row nccl "$blow" "status $rc after $took s: $why" $state
     done

@@ -340,7 +340,11 @@ static ll_err leave_change(ll_server *x, const float *v)
     x->count.stale[stale < LL_STALENESS ? stale : LL_STALENESS - 1]++;
     x->count.exchanges++;
     x->since = 0;
-    if (is_open(x)) return x->seen = ++x->h->applied, LL_OK; /* it is there already */
+    if (is_open(x)) { /* it is there already */
+        x->seen = ++x->h->applied;
+        x->unread = false;
+        return LL_OK;
+    }
     if (in_pairs(&x->o)) return mix(x, v);
     change_of(x, v, 1);
     if (x->o.how->quorum == 1) {
@@ -364,9 +368,13 @@ static void take_share(ll_server *x)
     x->h->at[x->o.index] = x->hand[0].step;
 }
 
-static ll_err read_all(ll_server *x, float *v)
+/* changed: by this one, in this turn, so that now is what there is. */
+static ll_err read_all(ll_server *x, float *v, bool changed)
 {
-    TRY(ll_rma_read(x->store, params_at(x, x->o.index), v, bytes_of(x->o.shared)));
+    if (changed)
+        memcpy(v, x->now, bytes_of(x->o.shared));
+    else
+        TRY(ll_rma_read(x->store, params_at(x, x->o.index), v, bytes_of(x->o.shared)));
     memcpy(x->base, v, bytes_of(x->o.shared));
     x->seen = x->h->applied;
     x->unread = false;
@@ -375,16 +383,27 @@ static ll_err read_all(ll_server *x, float *v)
 
 /* ---- turns ---- */
 
+/* May it begin a step? */
+static bool in_bound(const ll_server *x, int64_t step)
+{
+    for (int i = 0; i < x->o.n; i++)
+        if (x->h->at[i] < step - x->o.how->staleness) return false;
+    return true;
+}
+
+/* Who leaves a change, and need not wait, goes on from what came of it. */
 static ll_err do_turn(ll_server *x, unsigned what, float *v)
 {
+    bool changed = what & LEAVE && x->o.how->quorum == 1;
     if (what & LEAVE) TRY(leave_change(x, v));
     if (what & TAKE) take_share(x);
+    if (what & TAKE && changed && in_bound(x, x->hand[0].step)) what |= READ;
     if (what & AWAY) {
         x->h->away++;
         TRY(close_pool(x));
     }
     if (what & BACK) x->h->away = 0;
-    if (what & READ && !is_open(x)) TRY(read_all(x, v));
+    if (what & READ && !is_open(x)) TRY(read_all(x, v, changed));
     x->h->turns++;
     return LL_OK;
 }
@@ -420,13 +439,6 @@ static bool is_turn(const ll_server *x, int64_t turn)
 static bool is_round(const ll_server *x, int64_t round)
 {
     return x->h->round > round;
-}
-
-static bool in_bound(const ll_server *x, int64_t step)
-{
-    for (int i = 0; i < x->o.n; i++)
-        if (x->h->at[i] < step - x->o.how->staleness) return false;
-    return true;
 }
 
 /* The turn that is this replica's, as its first rank has it; -1: the next there is. */
@@ -476,8 +488,8 @@ ll_err ll_server_step(ll_server *x, float *v)
     const ll_consistency *h = x->o.how;
     bool due = ++x->since >= h->every;
     unsigned at_once = h->quorum == 1 && h->staleness < 0 ? READ : 0;
+    x->unread = due;
     TRY(take_turn(x, due ? LEAVE | TAKE | at_once : TAKE, v));
-    x->unread = due && !at_once;
     if (!x->unread || h->quorum == 1) return LL_OK;
     if (x->h->pooled && waits(x)) TRY(wait_until(x, is_round, x->h->round));
     return take_turn(x, READ, v);
@@ -519,7 +531,7 @@ ll_err ll_server_meet(ll_server *x, float *v, float *velocity)
     if (x->order) fflush(x->order);
     TRY(ll_rma_peek(x->store, x->h));
     TRY(ll_rma_enter(x->store));
-    TRY(read_all(x, v));
+    TRY(read_all(x, v, false));
     if (velocity && has_velocity(&x->o))
         TRY(ll_rma_read(x->store, velocity_at(x), velocity, bytes_of(x->o.params)));
     TRY(ll_rma_leave(x->store));
