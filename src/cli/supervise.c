@@ -383,10 +383,12 @@ static int signal_of(int code)
 
 static const char *reason(const job *j, int code)
 {
-    ll_noted halted;
+    ll_noted noted;
     if (j->why) return j->why;
-    if (ll_recovery_find(&j->start, LL_HALTED, &halted))
-        return ll_arena_strdup(j->arena, halted.text);
+    bool known = ll_recovery_find(&j->start, LL_HALTED, &noted) ||
+                 ll_recovery_find(&j->start, LL_LOST, &noted);
+    if (known) /* others, behind it, wait for that one */
+        return ll_arena_printf(j->arena, "%.*s", (int)strcspn(noted.text, ";"), noted.text);
     if (j->lost || !signal_of(code)) return "a rank was lost";
     return ll_arena_printf(j->arena, "a rank was ended by signal %d", signal_of(code));
 }

@@ -314,6 +314,11 @@ void ll_comm_doing(ll_comm *c, const char *what)
     ll_watch_doing(c->engine->watch, what);
 }
 
+void ll_comm_tell(ll_comm *c)
+{
+    ll_watch_tell(c->engine->watch);
+}
+
 void ll_comm_slow(ll_comm *c, bool slow)
 {
     ll_watch_slow(c->engine->watch, slow);

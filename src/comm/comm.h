@@ -73,6 +73,8 @@ void ll_comm_trace(ll_comm *c, ll_trace *t);
 void ll_comm_give_up(ll_comm *c);
 
 const int *ll_comm_nodes(const ll_comm *c); /* [size] */
+/* Others' reports of what this rank does (ll_comm_doing) are to have it from now on. */
+void ll_comm_tell(ll_comm *c);
 /* What this rank does now may take long for reasons not its own (a disk): it is given more time. */
 void ll_comm_slow(ll_comm *c, bool slow);
 const ll_comm_opts *ll_comm_options(const ll_comm *c);

@@ -109,6 +109,11 @@ void ll_watch_doing(ll_watch *w, const char *what)
     write_end(w);
 }
 
+void ll_watch_tell(ll_watch *w)
+{
+    if (w) (void)eventfd_write(w->wake, 1); /* else they hear it a little later */
+}
+
 void ll_watch_slow(ll_watch *w, bool slow)
 {
     if (w) atomic_store_explicit(&w->slow, slow, memory_order_relaxed);

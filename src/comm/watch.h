@@ -19,6 +19,8 @@ ll_err ll_watch_open(ll_transport *t, ll_err mine, double timeout_s, ll_watch **
 void ll_watch_close(ll_watch *w);
 /* This rank works on what. Texts are copied here and below: they need not stay. */
 void ll_watch_doing(ll_watch *w, const char *what);
+/* The others are told now, not within the next period. */
+void ll_watch_tell(ll_watch *w);
 /* What it does may take long for reasons that are not its own (a disk): others wait ten timeouts.
  */
 void ll_watch_slow(ll_watch *w, bool slow);

@@ -184,6 +184,7 @@ static ll_err take_step(trainer *t, int64_t step, ll_train_step *s)
 {
     const ll_data_info *info = ll_dataset_info(t->data);
     ll_trainer_doing(t, "a training step");
+    if (t->comm && t->report->first_step_s == 0) ll_comm_tell(t->comm);
     if (t->tracer && step + 1 == t->trace_first) TRY(ll_tracer_start(t->tracer));
     double start = ll_now(),
            lr = ll_lr_at(&t->r->train.schedule, t->r->train.batch, t->steps, step);
@@ -516,6 +517,7 @@ static ll_err run(trainer *t)
 {
     t->report->memory.rest = (double)ll_process_bytes();
     TRY(ll_trainer_open(t));
+    ll_trainer_doing(t, "what comes before the first step");
     TRY(ll_trainer_plan_memory(t));
     t->flops = t->s->p->flops;
     TRY(ll_ranks_sum(t->comm, &t->flops));

@@ -434,12 +434,14 @@ ll_err ll_trainer_open(trainer *t)
     if (t->comm) ll_comm_slow(t->comm, true);
     TRY(ll_ranks_agree(t->comm, t->lead ? lock_folder(t) : LL_OK));
     if (t->comm) ll_comm_slow(t->comm, false);
+    ll_trainer_doing(t, "reading of the state");
     TRY(ll_trainer_is_restart(t) ? begin_again(t) : begin(t));
     const char *teacher;
     TRY(ll_ranks_agree(t->comm, ll_teacher_load(&t->own, t->s, t->arena, &teacher)));
     if (teacher)
         t->weights =
             t->weights ? ll_arena_printf(t->arena, "%s; %s", t->weights, teacher) : teacher;
+    ll_trainer_doing(t, "set-up of what the run keeps");
     TRY(open_buddy(t));
     TRY(ll_saver_open(t->comm, t->s, t->loose, t->r->out, t->r->train.save_beside, &t->saver));
     if (t->opts->trace || t->opts->timeline) TRY(open_trace(t));

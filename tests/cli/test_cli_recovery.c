@@ -150,6 +150,10 @@ static void killed(void **state)
     if (o.status) fail_msg("status %d: %s", o.status, o.err);
     assert_int_equal(count(o.err, ": starting again ("), 1);
     outcome_free(&o);
+    notes = read_whole(tmpdir_path(state, "halted/recovery.jsonl"), NULL);
+    if (count(notes, "was stopped by a signal, and rank") != 2 || strstr(notes, "signal 9"))
+        fail_msg("%s", notes); /* before it was, and of how the start ended */
+    free(notes);
     same_run(state, "whole", "halted");
     /* Where nothing was kept it begins again. */
     child = START("anew", "-n", "2", "--set", "train.buddy=0", "--set", "train.save_every=200");

@@ -192,12 +192,26 @@ static void die(ll_watch *w, int rank)
     wait_in(w, "all-reduce", 412, NULL);
 }
 
+static void die_early(ll_watch *w, int rank)
+{
+    if (rank == 2) {
+        sleep_s(seen_s);
+        ll_watch_doing(w, "a training step");
+        ll_watch_tell(w);
+        sleep_s(0.2); /* less than a period */
+        kill(getpid(), SIGKILL);
+    }
+    wait_in(w, "all-reduce", 412, NULL);
+}
+
 static void death_is_named_at_once(void **state)
 {
     (void)state;
     ended e = run((job){.act = die, .nodes = true, .long_timeout = true}, -1);
     assert_reported(&e, 2, "rank 2 died (last seen in forward of conv3)",
                     "; ranks 0, 1, 3 wait in all-reduce 412");
+    ended told = run((job){.act = die_early, .long_timeout = true}, -1);
+    assert_reported(&told, 2, "rank 2 died (last seen in a training step)", "");
     assert_int_equal(count_of(e.err, "loopline: rank 2 died"), 1);
     assert_true(left->seconds[1] < 0.8 * long_s);
 }
