@@ -1,7 +1,11 @@
 /* process.c: of Linux's /proc. */
 #include "base/process.h"
 
+#include "base/now.h"
+
+#include <errno.h>
 #include <math.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -37,6 +41,32 @@ double ll_process_age(void)
     if (!ticks || clock_gettime(CLOCK_BOOTTIME, &t)) return NAN;
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec -
            (double)ticks / (double)sysconf(_SC_CLK_TCK);
+}
+
+static _Atomic double stopped;
+
+static void on_stop(int number, siginfo_t *info, void *context) /* may call very little */
+{
+    int kept = errno;
+    double began = ll_now();
+    (void)number;
+    (void)context;
+    bool told = info->si_code == SI_QUEUE;
+    if (!told) raise(SIGSTOP); /* until SIGCONT */
+    stopped = stopped + (told ? 1e-3 * info->si_value.sival_int : ll_now() - began);
+    errno = kept;
+}
+
+void ll_process_count_stops(void)
+{
+    struct sigaction mine = {.sa_sigaction = on_stop, .sa_flags = SA_RESTART | SA_SIGINFO}, now;
+    if (sigaction(SIGTSTP, NULL, &now) == 0 && now.sa_handler == SIG_DFL)
+        sigaction(SIGTSTP, &mine, NULL);
+}
+
+double ll_process_stopped(void)
+{
+    return stopped;
 }
 
 ll_process ll_process_self(void)

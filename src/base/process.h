@@ -6,6 +6,12 @@ double ll_process_age(void);   /* seconds that it has run; NaN: not known */
 size_t ll_process_bytes(void); /* in memory now: all of it, libraries too; 0: not known */
 size_t ll_process_peak(void);  /* the most that it ever had (VmHWM); 0: not known */
 
+/* Seconds that Ctrl-Z or Slurm's suspend (SIGTSTP) has stopped this process for, from the time on
+ * that they are counted. Who stops it otherwise may tell afterwards: SIGTSTP by sigqueue, with
+ * milliseconds. */
+void ll_process_count_stops(void);
+double ll_process_stopped(void);
+
 /* A process, for others that may look for it by /proc. */
 typedef struct ll_process {
     int64_t pid;

@@ -4,10 +4,11 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-/* One of them: has it a handler of SIGUSR1, has a signal (SIGSTOP) stopped it? */
+/* One of them: has it a handler of SIGUSR1, one that counts stops (base/process.h), has a signal
+ * (SIGSTOP) stopped it? */
 typedef struct ll_proc {
     pid_t parent;
-    bool catches, halted;
+    bool catches, counts, halted;
 } ll_proc;
 bool ll_proc_see(pid_t pid, ll_proc *out); /* false: it is gone */
 /* The rank that its launcher made it, by its environment; -1: not known. */
@@ -21,5 +22,7 @@ typedef struct ll_procs {
 void ll_procs_find(ll_procs *p, pid_t launcher);
 /* Sends them a signal, SIGUSR1 only to those that would not die of it; to how many. */
 int ll_procs_signal(const ll_procs *p, int number);
+/* They were stopped for so long, by a signal that tells them nothing. */
+void ll_procs_tell_stop(const ll_procs *p, double seconds);
 /* Ends a launcher, and all that it has started here: ranks, ways to other hosts. */
 void ll_procs_end(pid_t launcher);

@@ -267,11 +267,13 @@ static bool want_others(job *j)
 static void pause_all(job *j, pid_t child)
 {
     ll_procs_find(&j->here, child);
+    double began = ll_now();
     ll_procs_signal(&j->here, SIGSTOP);
     if (j->care->hosts) kill(child, SIGTSTP); /* mpiexec passes it on */
     raise(SIGSTOP);
     if (j->care->hosts) kill(child, SIGCONT);
     ll_procs_signal(&j->here, SIGCONT);
+    ll_procs_tell_stop(&j->here, ll_now() - began);
     j->waits = 0;
 }
 

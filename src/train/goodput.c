@@ -30,7 +30,8 @@ void ll_goodput_note(const ll_goodput *g, ll_metrics *line)
 
 typedef struct search {
     int64_t first, at;
-    ll_goodput last;     /* of the newest line */
+    int64_t newest;      /* line's step */
+    ll_goodput last;     /* of that line */
     double useful, wall; /* of the newest that stays */
     bool later;          /* there are lines of steps that are made again */
 } search;
@@ -47,6 +48,7 @@ static void look(void *context, int64_t step, const json_t *line)
     x->last.wall = number(line, "wall_s");
     x->last.useful = number(line, "useful_s");
     for (int i = 0; i < LL_N_LOSS; i++) x->last.lost[i] = number(line, key_of(i, key));
+    x->newest = step;
     x->later = step > x->first;
     if (x->later) return;
     x->at = step;
@@ -70,9 +72,12 @@ ll_err ll_goodput_read(const char *path, int64_t first, const ll_past *past, dou
     *out = x.last;
     out->useful = x.useful;
     if (rest > 0) out->useful += steps * of_each;
-    if (x.later) /* as far as lines tell */
-        out->lost[LL_LOSS_REDONE] += x.last.useful - out->useful;
-    else if (rest > 0)
+    if (x.later) { /* lines tell of some; of those behind the last, as above */
+        double behind = fmax((double)(past->reached - x.newest), 0);
+        double time = fmax(past->ended - x.last.wall, 0);
+        out->lost[LL_LOSS_REDONE] +=
+            x.last.useful - out->useful + behind * fmin(time / (behind + 1), each);
+    } else if (rest > 0)
         out->lost[LL_LOSS_REDONE] += again * of_each;
     out->lost[LL_LOSS_RESTARTS] = wall - out->useful;
     for (int i = 0; i < LL_N_LOSS; i++)

@@ -11,7 +11,8 @@
     X(SAVING, "saving")                                                                            \
     X(COPYING, "copying")                                                                          \
     X(DATA, "data")                                                                                \
-    X(VALIDATION, "validation")
+    X(VALIDATION, "validation")                                                                    \
+    X(SUSPENDED, "suspended")
 enum {
 #define X(name, text) LL_LOSS_##name,
     LL_LOSSES(X)

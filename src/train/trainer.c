@@ -65,11 +65,11 @@ static void tell_start(const trainer *t)
 
 static ll_err feed(trainer *t)
 {
-    double start = ll_now();
+    double start = ll_trainer_awake();
     TRY(ll_run_feed(&t->own, t->data, t->loader, t->s));
     t->fed = true;
-    t->good.lost[LL_LOSS_DATA] += ll_now() - start;
-    if (t->tracer) ll_tracer_note(t->tracer, "data", -1, start);
+    t->good.lost[LL_LOSS_DATA] += ll_trainer_awake() - start;
+    if (t->tracer) ll_tracer_note(t->tracer, "data", -1, start + ll_process_stopped());
     return LL_OK;
 }
 
@@ -186,17 +186,17 @@ static ll_err take_step(trainer *t, int64_t step, ll_train_step *s)
     ll_trainer_doing(t, "a training step");
     if (t->comm && t->report->first_step_s == 0) ll_comm_tell(t->comm);
     if (t->tracer && step + 1 == t->trace_first) TRY(ll_tracer_start(t->tracer));
-    double start = ll_now(),
+    double start = ll_trainer_awake(),
            lr = ll_lr_at(&t->r->train.schedule, t->r->train.batch, t->steps, step);
     double waited = t->s->e->waited;
     if (t->served) TRY(ll_loose_ready(t->loose));
     limit_norm(t, step);
     TRY(explain(t, run_session(t, step, lr), step, lr));
-    lag(t, ll_now() - start - (t->s->e->waited - waited));
+    lag(t, ll_trainer_awake() - start - (t->s->e->waited - waited));
     TRY(exchange(t, step + 1));
     learn_norm(t);
-    if (t->tracer) ll_tracer_note(t->tracer, "step", step + 1, start);
-    double seconds = ll_now() - start, batch = (double)t->r->train.batch;
+    if (t->tracer) ll_tracer_note(t->tracer, "step", step + 1, start + ll_process_stopped());
+    double seconds = ll_trainer_awake() - start, batch = (double)t->r->train.batch;
     bool told = t->s->told == t->s->step; /* else the next step tells */
     double loss = told ? ll_session_result(t->s, "loss") : NAN;
     if (t->report->first_step_s == 0) t->report->first_step_s = ll_now() - t->began;
@@ -226,7 +226,7 @@ static ll_err take_step(trainer *t, int64_t step, ll_train_step *s)
 /* Where replicas take shares, a step is all of their doing: time and rate are as it went on. */
 static void tell_rate(trainer *t, ll_train_step *s, int64_t steps)
 {
-    double now = ll_now(), ratio = s->seconds * (double)steps / (now - t->told);
+    double now = ll_trainer_awake(), ratio = s->seconds * (double)steps / (now - t->told);
     s->seconds /= ratio;
     s->samples_per_s *= ratio;
     s->tokens_per_s *= ratio;
@@ -312,7 +312,7 @@ static ll_err settle(trainer *t, int64_t done, bool meets)
 /* From now on time is useful, but for what is lost to data. */
 static void begin_useful(trainer *t)
 {
-    t->from_s = ll_now() - t->good.lost[LL_LOSS_DATA];
+    t->from_s = ll_trainer_awake() - t->good.lost[LL_LOSS_DATA];
 }
 
 /* This rank is done with steps from+1 .. to, the last of its own being of the first of them. */
@@ -325,11 +325,11 @@ static ll_err pass(trainer *t, int64_t from, int64_t to, const ll_train_step *la
         TRY(tell_step(t, done, to - from, last));
         if (meets) TRY(listen(t)); /* until all ranks have made it */
         if (t->served && meets) TRY(ll_loose_meet(t->loose));
-        t->good.useful += ll_now() - t->from_s - t->good.lost[LL_LOSS_DATA];
+        t->good.useful += ll_trainer_awake() - t->from_s - t->good.lost[LL_LOSS_DATA];
         TRY(settle(t, done, meets));
         begin_useful(t);
     }
-    t->told = ll_now();
+    t->told = ll_trainer_awake();
     return LL_OK;
 }
 
@@ -397,7 +397,7 @@ static ll_err step_on(trainer *t, int64_t step)
     bool ends = ends_row(t, step + 1);
     TRY(overhear(t, !ends));
     if (!ends && !t->stop) {
-        t->good.useful += ll_now() - t->from_s - t->good.lost[LL_LOSS_DATA];
+        t->good.useful += ll_trainer_awake() - t->from_s - t->good.lost[LL_LOSS_DATA];
         return LL_OK;
     }
     TRY(overhear(t, false));
@@ -428,7 +428,7 @@ static ll_err loop_steps(trainer *t)
 {
     ll_train_step last = {.lr = NAN, .loss = NAN, .grad_norm = NAN, .saturated = -1};
     int64_t step = t->first, next = t->served ? ll_loose_hand(t->loose)->step : step;
-    t->told = ll_now();
+    t->told = ll_trainer_awake();
     begin_useful(t);
     for (;; step = next, next = t->served ? ll_loose_hand(t->loose)->step : step + 1) {
         TRY(pass(t, step, next, &last));
@@ -479,7 +479,7 @@ static ll_err sum_up(trainer *t)
     TRY(ll_trainer_measure_memory(t));
     if (t->served) TRY(count_stale(t));
     r->seconds = ll_now() - t->began;
-    t->good.wall = ll_trainer_wall(t);
+    ll_trainer_count_wall(t);
     r->goodput = t->good;
     r->signal = r->steps < t->until || t->owed ? t->stop : 0; /* else it was done all the same */
     return LL_OK;
@@ -550,6 +550,7 @@ static ll_err train(const ll_run *r, const ll_train_opts *opts, int64_t until, l
     trainer t = {
         .r = r, .opts = opts, .report = out, .until = until, .began = ll_now(), .folder = -1};
     t.best = INFINITY;
+    t.suspended = ll_process_stopped();
     t.arena = ll_arena_new();
     memset(out, 0, sizeof *out);
     out->ranks = opts->comm ? ll_comm_size(opts->comm) : 1;
@@ -598,6 +599,7 @@ ll_err ll_train(const ll_run *r, const ll_train_opts *opts, ll_train_report *out
     enum { N = sizeof signals / sizeof *signals };
     struct sigaction mine = {.sa_handler = on_signal, .sa_flags = SA_RESTART}, old[N];
     caught = 0;
+    ll_process_count_stops();
     for (int i = 0; i < N; i++) {
         sigaction(signals[i], &mine, &old[i]);
         if (signals[i] == SIGHUP && old[i].sa_handler == SIG_IGN) /* nohup */

@@ -36,6 +36,7 @@ typedef struct trainer {
     ll_buddy *buddy; /* NULL: no state is kept in memory */
     ll_saver *saver;
     ll_goodput good;
+    double suspended;  /* seconds of it that are counted */
     double wall;       /* that had passed when this start was opened */
     bool writing;      /* some rank's thread writes, as agreed */
     ll_tracer *tracer; /* NULL: nothing is traced */
@@ -85,6 +86,9 @@ enum { LL_TRAINER_TRAIN = 4, LL_TRAINER_META = 6 }; /* from the first on: of sec
 int ll_trainer_meta(const trainer *t, ll_arena *a, ll_st_pair out[LL_TRAINER_META]);
 /* Seconds on the wall since the job, or this process, began. */
 double ll_trainer_wall(const trainer *t);
+/* A clock that stands still while the job is suspended; and what it has not counted is noted. */
+double ll_trainer_awake(void);
+void ll_trainer_count_wall(trainer *t);
 /* The way to the first step is time lost. */
 void ll_trainer_count_start(trainer *t);
 /* The usual norm of gradients, as checkpoints carry it: it decides what later steps do. */

@@ -54,7 +54,7 @@ ll_err ll_trainer_record(trainer *t, const ll_train_step *s)
     ll_metrics_num(t->timing, "step_ms", 1e3 * s->seconds);
     if (t->comm) ll_metrics_num(t->timing, "waited_ms", 1e3 * s->waited);
     ll_metrics_num(t->timing, "samples_per_s", s->samples_per_s);
-    t->good.wall = ll_trainer_wall(t);
+    ll_trainer_count_wall(t);
     ll_goodput_note(&t->good, t->timing);
     if (s->dense_bytes) {
         ll_metrics_int(t->timing, "gradient_bytes", s->gradient_bytes);

@@ -272,12 +272,27 @@ double ll_trainer_wall(const trainer *t)
     return t->wall + ll_now() - t->began;
 }
 
+double ll_trainer_awake(void)
+{
+    return ll_now() - ll_process_stopped();
+}
+
+void ll_trainer_count_wall(trainer *t)
+{
+    double all = ll_process_stopped();
+    t->good.wall = ll_trainer_wall(t);
+    t->good.lost[LL_LOSS_SUSPENDED] += all - t->suspended;
+    t->suspended = all;
+}
+
 void ll_trainer_count_start(trainer *t)
 {
+    double before = t->good.wall - t->suspended;
+    ll_trainer_count_wall(t);
     if (ll_trainer_is_restart(t))
-        t->good.lost[LL_LOSS_RESTARTS] += ll_trainer_wall(t) - t->good.wall;
+        t->good.lost[LL_LOSS_RESTARTS] += t->good.wall - t->suspended - before;
     else
-        t->good.lost[LL_LOSS_START] = ll_trainer_wall(t);
+        t->good.lost[LL_LOSS_START] = t->good.wall - t->good.lost[LL_LOSS_SUSPENDED];
 }
 
 static ll_err read_goodput(trainer *t, const char *timing)

@@ -2,7 +2,6 @@
 #include "train/trainer_int.h"
 
 #include "base/file.h"
-#include "base/now.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -34,10 +33,10 @@ ll_err ll_trainer_saved(trainer *t, ll_err rc)
 ll_err ll_trainer_save(trainer *t, int64_t done, bool last)
 {
     ll_trainer_doing(t, "a checkpoint");
-    double began = ll_now();
+    double began = ll_trainer_awake();
     if (t->comm) ll_comm_slow(t->comm, true);
     ll_err rc = ll_trainer_saved(t, ll_saver_finish(t->saver));
-    t->report->save_waits += ll_now() - began;
+    t->report->save_waits += ll_trainer_awake() - began;
     if (rc == LL_OK && t->loose) rc = ll_loose_average(t->loose);
     LL_OWN(ll_arena) a = ll_arena_new();
     ll_st_pair meta[LL_TRAINER_META + 1];
@@ -50,7 +49,7 @@ ll_err ll_trainer_save(trainer *t, int64_t done, bool last)
     if (rc == LL_OK && last) rc = ll_saver_finish(t->saver);
     if (t->comm) ll_comm_slow(t->comm, false);
     if (!last || rc == LL_OK) rc = ll_trainer_saved(t, rc);
-    t->good.lost[LL_LOSS_SAVING] += ll_now() - began;
+    t->good.lost[LL_LOSS_SAVING] += ll_trainer_awake() - began;
     TRY(rc);
     return t->lead ? ll_events_flush(t->events) : LL_OK;
 }
@@ -93,13 +92,13 @@ ll_err ll_trainer_keep_best(const trainer *t, int64_t done)
 
 ll_err ll_trainer_copy(trainer *t, int64_t done)
 {
-    double began = ll_now();
+    double began = ll_trainer_awake();
     ll_trainer_doing(t, "a copy of the state");
     char norm[17];
     if (t->loose) TRY(ll_ranks_agree(t->comm, LL_OK)); /* replicas may be steps apart */
     if (t->loose) TRY(ll_loose_land(t->loose));
     TRY(ll_buddy_copy(t->buddy, done, ll_trainer_norm(t, norm)));
-    t->good.lost[LL_LOSS_COPYING] += ll_now() - began;
+    t->good.lost[LL_LOSS_COPYING] += ll_trainer_awake() - began;
     return LL_OK;
 }
 

@@ -1,8 +1,6 @@
 /* trainer_validate.c: validation, the best figure so far, and what a resumed run owes. */
 #include "train/trainer_int.h"
 
-#include "base/now.h"
-
 #include <math.h>
 #include <stdio.h>
 
@@ -55,7 +53,7 @@ static ll_err judge(trainer *t, const ll_score *s)
 ll_err ll_trainer_validate(trainer *t, int64_t done, bool note, const ll_stop *stop)
 {
     ll_score score;
-    double began = ll_now();
+    double began = ll_trainer_awake();
     ll_trainer_doing(t, "validation");
     if (t->loose) TRY(ll_loose_swap(t->loose, true));
     TRY(ll_session_swap_averages(t->s));
@@ -63,7 +61,7 @@ ll_err ll_trainer_validate(trainer *t, int64_t done, bool note, const ll_stop *s
     ll_err rc = ll_evaluate(t->eval, t->r->train.eval_samples, t->loose ? NULL : stop, &score);
     if (rc == LL_OK || rc == LL_E_NUMERIC) TRY(ll_session_swap_averages(t->s));
     if (rc == LL_OK && t->loose) rc = ll_loose_swap(t->loose, false);
-    t->good.lost[LL_LOSS_VALIDATION] += ll_now() - began;
+    t->good.lost[LL_LOSS_VALIDATION] += ll_trainer_awake() - began;
     if (rc == LL_E_NUMERIC && !t->loose) rc = ll_ranks_agree(t->comm, rc); /* it is so on all */
     if (rc == LL_E_NUMERIC && !t->loose && note) ll_trainer_save_amid(t, done);
     TRY(rc);

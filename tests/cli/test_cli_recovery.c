@@ -309,6 +309,8 @@ static void paused(void **state)
     if (o.status != 0) fail_msg("status %d: %s", o.status, o.err);
     json_t *j = json_of(o.out);
     assert_true(json_num(j, "steps") == 400 && json_num(j, "restarts") == 0);
+    assert_true(json_num(json_object_get(j, "lost_s"), "suspended") >= 0.49);
+    all_counted(j);
     json_decref(j);
     outcome_free(&o);
 }
@@ -432,6 +434,10 @@ static void time_over_starts(void **state)
     assert_int_equal(ll_goodput_read(path, 0, &past, 16.5, &g), LL_OK); /* all of it again */
     assert_true(g.useful == 0 && g.lost[LL_LOSS_REDONE] == 10);
     assert_true(g.lost[LL_LOSS_RESTARTS] == 4.5);
+    const ll_past behind = {
+        .step = 0, .began = 2, .ended = 16, .reached = 13}; /* of 11 to 13, too */
+    assert_int_equal(ll_goodput_read(path, 0, &behind, 16.5, &g), LL_OK);
+    assert_true(g.useful == 0 && g.lost[LL_LOSS_REDONE] == 13 && g.lost[LL_LOSS_RESTARTS] == 1.5);
     const ll_past silent = {.step = 10, .began = 20, .ended = 27, .reached = 15};
     assert_int_equal(ll_goodput_read(path, 12, &silent, 28, &g), LL_OK); /* no line of 13 to 15 */
     assert_true(g.useful == 12 && g.lost[LL_LOSS_REDONE] == 3 && g.lost[LL_LOSS_RESTARTS] == 11);
