@@ -49,19 +49,22 @@ static void on_stop(int number, siginfo_t *info, void *context) /* may call very
 {
     int kept = errno;
     double began = ll_now();
-    (void)number;
     (void)context;
-    bool told = info->si_code == SI_QUEUE;
-    if (!told) raise(SIGSTOP); /* until SIGCONT */
-    stopped = stopped + (told ? 1e-3 * info->si_value.sival_int : ll_now() - began);
+    if (number == SIGTSTP) raise(SIGSTOP); /* until SIGCONT */
+    if (number == SIGTSTP) stopped = stopped + (ll_now() - began);
+    if (number == SIGUSR2 && info->si_code == SI_QUEUE)
+        stopped = stopped + 1e-3 * info->si_value.sival_int;
     errno = kept;
 }
 
 void ll_process_count_stops(void)
 {
     struct sigaction mine = {.sa_sigaction = on_stop, .sa_flags = SA_RESTART | SA_SIGINFO}, now;
-    if (sigaction(SIGTSTP, NULL, &now) == 0 && now.sa_handler == SIG_DFL)
-        sigaction(SIGTSTP, &mine, NULL);
+    for (int i = 0; i < 2; i++) {
+        int number = i ? SIGUSR2 : SIGTSTP;
+        if (sigaction(number, NULL, &now) == 0 && now.sa_handler == SIG_DFL)
+            sigaction(number, &mine, NULL);
+    }
 }
 
 double ll_process_stopped(void)

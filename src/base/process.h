@@ -7,8 +7,8 @@ size_t ll_process_bytes(void); /* in memory now: all of it, libraries too; 0: no
 size_t ll_process_peak(void);  /* the most that it ever had (VmHWM); 0: not known */
 
 /* Seconds that Ctrl-Z or Slurm's suspend (SIGTSTP) has stopped this process for, from the time on
- * that they are counted. Who stops it otherwise may tell afterwards: SIGTSTP by sigqueue, with
- * milliseconds. */
+ * that they are counted. Who stops it otherwise (SIGSTOP) may tell: SIGUSR2 by sigqueue, with
+ * milliseconds, before SIGCONT. */
 void ll_process_count_stops(void);
 double ll_process_stopped(void);
 

@@ -25,7 +25,7 @@ bool ll_proc_see(pid_t pid, ll_proc *out)
         sscanf(line, "SigCgt: %llx", &caught);
     }
     if (f) fclose(f);
-    *out = (ll_proc){(pid_t)parent, caught >> (SIGUSR1 - 1) & 1, caught >> (SIGTSTP - 1) & 1,
+    *out = (ll_proc){(pid_t)parent, caught >> (SIGUSR1 - 1) & 1, caught >> (SIGUSR2 - 1) & 1,
                      state == 'T'};
     return state != 'Z' && parent > 0;
 }
@@ -97,7 +97,7 @@ void ll_procs_tell_stop(const ll_procs *p, double seconds)
     for (int i = 0; i < p->n; i++) {
         ll_proc of;
         if (ll_proc_see(p->pid[i], &of) && of.counts)
-            sigqueue(p->pid[i], SIGTSTP, (union sigval){.sival_int = (int)(1e3 * seconds)});
+            sigqueue(p->pid[i], SIGUSR2, (union sigval){.sival_int = (int)(1e3 * seconds)});
     }
 }
 

@@ -271,9 +271,9 @@ static void pause_all(job *j, pid_t child)
     ll_procs_signal(&j->here, SIGSTOP);
     if (j->care->hosts) kill(child, SIGTSTP); /* mpiexec passes it on */
     raise(SIGSTOP);
+    ll_procs_tell_stop(&j->here, ll_now() - began); /* it waits for them to go on */
     if (j->care->hosts) kill(child, SIGCONT);
     ll_procs_signal(&j->here, SIGCONT);
-    ll_procs_tell_stop(&j->here, ll_now() - began);
     j->waits = 0;
 }
 
