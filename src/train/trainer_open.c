@@ -236,11 +236,23 @@ static ll_err begin_again(trainer *t)
     return LL_OK;
 }
 
+/* Where it is not there already: a start that goes on does not wait for the disk. */
+static ll_err write_text(const trainer *t, const char *name, const char *text, size_t bytes)
+{
+    LL_OWN_MEMORY uint8_t *was = NULL;
+    const char *path = ll_trainer_file(t, name);
+    size_t size;
+    bool same = t->goes_on && access(path, F_OK) == 0 &&
+                ll_file_read(path, 1 << 24, &was, &size) == LL_OK && size == bytes &&
+                !memcmp(was, text, bytes);
+    return same ? LL_OK : ll_file_write(path, text, bytes);
+}
+
 static ll_err write_data(const trainer *t)
 {
     ll_buf b = {.arena = t->arena};
     ll_dataset_tell(t->data, &b);
-    return ll_file_write(ll_trainer_file(t, "data.json"), b.text, b.len);
+    return write_text(t, "data.json", b.text, b.len);
 }
 
 /* Of a run that goes on with other settings, those that it had: run.1.yaml, run.2.yaml ... A run
@@ -309,7 +321,7 @@ static ll_err read_goodput(trainer *t, const char *timing)
 static ll_err write_settings(const trainer *t, const char *text)
 {
     TRY(keep_settings(t, text));
-    TRY(ll_file_write(ll_trainer_file(t, "run.yaml"), text, strlen(text)));
+    TRY(write_text(t, "run.yaml", text, strlen(text)));
     return write_data(t);
 }
 
