@@ -43,22 +43,27 @@ static int64_t classes_of(const ll_run *r)
 }
 
 /* Every input as f32 holds it, whatever the session's types. */
-static void set_inputs(ll_session *s, const ll_run *r)
+static ll_err set_inputs(ll_session *s, const ll_run *r)
 {
     const ll_program *p = s->p;
-    for (int i = 0; i < p->n_input; i++) {
+    ll_err rc = LL_OK;
+    for (int i = 0; i < p->n_input && rc == LL_OK; i++) {
         const ll_slot *x = &p->slots[p->inputs[i].slot];
-        void *data = ll_exec_data(s->e, p->inputs[i].slot, 0);
+        bool kept = x->kind == LL_PARAM || x->kind == LL_STATE;
+        if (!kept && x->kind != LL_BATCH) continue;
         uint64_t stream = ll_stream(x->name, 0);
-        for (int64_t k = 0, n = ll_numel(&x->type.shape); k < n && x->kind == LL_BATCH; k++)
+        char *data = (char *)malloc(x->bytes + 8);
+        memcpy(data, ll_exec_data(s->e, p->inputs[i].slot, 0), x->bytes);
+        for (int64_t k = 0, n = ll_numel(&x->type.shape); k < n; k++)
             ll_store(data, x->type.dtype, k,
-                     ll_dtype_is_float(x->type.dtype)
+                     kept ? (double)(float)ll_load(data, x->type.dtype, k)
+                     : ll_dtype_is_float(x->type.dtype)
                          ? (double)(float)ll_normal_at(1, stream, (uint64_t)k)
                          : (double)ll_below_at(1, stream, (uint64_t)k, (uint64_t)classes_of(r)));
-        for (int64_t k = 0, n = ll_numel(&x->type.shape);
-             k < n && (x->kind == LL_PARAM || x->kind == LL_STATE); k++)
-            ll_store(data, x->type.dtype, k, (double)(float)ll_load(data, x->type.dtype, k));
+        rc = ll_session_set(s, x->name, 0, data, x->bytes);
+        free(data);
     }
+    return rc;
 }
 
 static ll_err open_as(const ll_run *r, ll_graph *g, mode m, ll_session **s)
@@ -69,7 +74,7 @@ static ll_err open_as(const ll_run *r, ll_graph *g, mode m, ll_session **s)
                          .seed = (uint64_t)r->train.seed,
                          .exact = m == EXACT};
     TRY(ll_session_open(g, &o, s));
-    set_inputs(*s, r);
+    TRY(set_inputs(*s, r));
     return ll_session_run(*s, 1e-3);
 }
 
