@@ -9,13 +9,18 @@
 void ll_grid_walk_of(const ll_kcall *c, ll_walk *w);
 
 /* e with m < 2^e, for m >= 0; no less than -400, so that sums of two stay exponents of doubles.
- * Beyond 1023 for what is not finite. */
+ * Beyond 1000 for what is not finite, or too large to be scaled. */
 static inline int64_t ll_grid_exponent(double m)
 {
     int64_t bits, e;
     memcpy(&bits, &m, 8);
     e = (bits >> 52 & 0x7ff) - 1022;
     return e < -400 ? -400 : e;
+}
+
+static inline bool ll_grid_finite(int64_t e)
+{
+    return e < 1000;
 }
 
 /* 2^e; NaN where a scale was not finite. */

@@ -83,6 +83,7 @@ static const ll_op grid = {
                "f32[0,3], f32[3]> {spec=\"ab,b->ab\", bits=21, out=f64}",
                "f32[3,9001], f32[9001]> {spec=\"ab,b->ab\", bits=21, out=f64}",
                "f32[3,150], f32[3]> {spec=\"ab,a->ab\", bits=22, out=f64}",
+               "f64[3,150], f64[3]> {spec=\"ab,a->ab\", bits=22, out=f64}",
                "f32[3,7], f32[7]> {spec=\"ab,b->ab\", bits=60, out=u8}"},
 };
 
@@ -97,6 +98,7 @@ static const ll_op ungrid = {
                "f64[5], f32[5]>, f32[]> {spec=\"a,a,->a\", bits=30, out=f32}",
                "f64[], f32[]> {spec=\",->\", bits=50, out=f32}",
                "f32[5,7,3], f32[3,5]> {spec=\"abc,ca->abc\", bits=1, out=f32}",
+               "f64[3,150], f64[3]>, f32[150]> {spec=\"ab,a,b->ab\", bits=44, out=f64}",
                "f64[3,0], f32[3]> {spec=\"ab,a->ab\", bits=50, out=f32}"},
 };
 

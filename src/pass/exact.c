@@ -28,6 +28,9 @@
  *    before it leave; products of limbs p and q with p + q below their number, each exact, are
  *    added up in f64, in one order. So all that f32 holds over WIDE bits counts; it takes ten times
  *    as long.
+ * 6. What is between the sums of a wide step is f64 too, until gradients are summed over
+ *    micro-batches: expansions take differences of what is nearly equal (a row less its mean),
+ *    which kernels make of numbers that were never rounded to f32.
  *
  * Placing comes first, on the graph without grids, so that layouts are those of a run that is not
  * exact; then the nodes are replaced and their placement with them. */
@@ -140,21 +143,76 @@ static void place_as(ll_gridder *c, int i)
     c->next.micro[k] = c->p->micro[i];
 }
 
-static ll_err copy_node(ll_gridder *c, int i)
+/* Is what old node i makes f64 in place of f32? */
+static bool widens(const ll_gridder *c, int i)
+{
+    return c->wide && c->p->micro[i] && c->p->g->nodes[i].op != &ll_op_accum;
+}
+
+/* Old value v as old node i reads it; an input is f32 as yet. */
+static ll_val now_of(const ll_gridder *c, int i, ll_val v)
+{
+    return c->own[v.id].id && !widens(c, i) ? c->own[v.id] : c->rw.map[v.id];
+}
+
+/* The last node emitted made v of old node i, in layout l. */
+static ll_err put(ll_gridder *c, int i, ll_val v, const ll_layout *l, const ll_layout *seen)
+{
+    TRY(ll_graph_check(c->rw.to));
+    ll_gridder_set(c, v, l, seen);
+    return ll_gridder_cut(c, l, c->p->micro[i]);
+}
+
+/* Old value y of old node i is now v; where that is f64, and others want it as it was, it is cast
+ * for them. */
+static ll_err map_result(ll_gridder *c, int i, ll_val y, ll_val v)
+{
+    ll_dtype type = ll_graph_dtype(c->p->g, y);
+    if (!widens(c, i) || !c->wanted[y.id] || ll_graph_dtype(c->rw.to, v) == type) {
+        ll_rewrite_map(&c->rw, y, v);
+        return LL_OK;
+    }
+    const ll_layout *made = &c->next.made[v.id], *seen = &c->next.seen[v.id];
+    bool part = made->sum || made->max, partly = seen->sum || seen->max;
+    ll_layout lies = ll_gridder_splits(part && !partly ? seen : made);
+    ll_val own = ll_cast(c->rw.to, v, type);
+    TRY(put(c, i, own, &lies, partly ? &lies : seen));
+    ll_rewrite_map(&c->rw, y, own);
+    c->own[y.id] = own;
+    c->rw.map[y.id] = v;
+    return LL_OK;
+}
+
+/* Operand k of old node i, which is not made anew. */
+static ll_err operand(ll_gridder *c, int i, int k, const ll_loops *l, ll_val *out)
+{
+    *out = now_of(c, i, c->p->g->nodes[i].in[k]);
+    if (!widens(c, i) || ll_graph_dtype(c->rw.to, *out) != LL_F32) return LL_OK;
+    ll_layout want = ll_place_wanted(c->p, i, k, l);
+    *out = ll_cast(c->rw.to, *out, LL_F64);
+    return put(c, i, *out, &want, &want);
+}
+
+static ll_err copy_node(ll_gridder *c, int i, const ll_loops *l)
 {
     const ll_node *n = &c->p->g->nodes[i];
-    TRY(ll_rewrite_copy(&c->rw, n));
+    ll_val in[LL_MAX_IN], out[LL_MAX_OUT], y = n->out[0];
+    const void *attr = widens(c, i) ? ll_attr_retype(c->rw.to->arena, n, LL_F64) : n->attr;
+    ll_rewrite_at(&c->rw, n);
+    for (int k = 0; k < n->n_in; k++) TRY(operand(c, i, k, l, &in[k]));
+    TRY(ll_emit_all(c->rw.to, n->op, attr, in, n->n_in, out));
     place_as(c, i);
+    bool mean = n->n_in == 1 && c->mean[n->in[0].id] && !widens(c, i); /* rounded once, here */
     for (int o = 0; o < n->n_out; o++)
-        ll_gridder_set(c, c->rw.map[n->out[o].id], &c->p->made[n->out[o].id],
-                       &c->p->seen[n->out[o].id]);
-    if (n->n_in != 1 || !c->mean[n->in[0].id]) return LL_OK;
-    ll_val y = n->out[0], *now = &c->rw.map[y.id]; /* rounded once, here */
-    ll_gridder_set(c, *now, &c->p->made[y.id], &c->p->made[y.id]);
-    *now = ll_cast(c->rw.to, *now, ll_graph_dtype(c->p->g, y));
-    TRY(ll_graph_check(c->rw.to));
-    place_as(c, i);
-    ll_gridder_set(c, *now, &c->p->made[y.id], &c->p->seen[y.id]);
+        ll_gridder_set(c, out[o], &c->p->made[n->out[o].id],
+                       mean ? &c->p->made[y.id] : &c->p->seen[n->out[o].id]);
+    if (mean) {
+        out[0] = ll_cast(c->rw.to, out[0], ll_graph_dtype(c->p->g, y));
+        TRY(ll_graph_check(c->rw.to));
+        place_as(c, i);
+        ll_gridder_set(c, out[0], &c->p->made[y.id], &c->p->seen[y.id]);
+    }
+    for (int o = 0; o < n->n_out; o++) TRY(map_result(c, i, n->out[o], out[o]));
     return LL_OK;
 }
 
@@ -195,7 +253,7 @@ static ll_err grid_operand(ll_gridder *c, int i, int operand, const ll_loops *l,
                            ll_limb *out)
 {
     ll_graph *to = c->rw.to;
-    ll_val old = c->p->g->nodes[i].in[operand], x = c->rw.map[old.id];
+    ll_val old = c->p->g->nodes[i].in[operand], x = now_of(c, i, old);
     ll_layout want = ll_place_wanted(c->p, i, operand, l);
     /* What is stored cut for memory's sake need not be gathered for its largest element. */
     bool stored = ll_value_of(c->p->g, old)->node < 0 &&
@@ -205,13 +263,9 @@ static ll_err grid_operand(ll_gridder *c, int i, int operand, const ll_loops *l,
         TRY(grid_limb(c, i, operand, l, x, &from, &want, bits, &out[k]));
         if (k + 1 == n) break;
         ll_val taken = ll_from_grid(to, out[k].x, &out[k].own, 1, bits, ll_graph_dtype(to, x));
-        TRY(ll_graph_check(to));
-        TRY(ll_gridder_cut(c, &want, c->p->micro[i]));
-        ll_gridder_set(c, taken, &want, &want);
-        x = ll_sub(to, x, taken); /* exact: what is left of f32's bits */
-        TRY(ll_graph_check(to));
-        TRY(ll_gridder_cut(c, &want, c->p->micro[i]));
-        ll_gridder_set(c, x, &want, &want);
+        TRY(put(c, i, taken, &want, &want));
+        x = ll_sub(to, x, taken); /* exact: what is left of its bits */
+        TRY(put(c, i, x, &want, &want));
         from = want;
     }
     return LL_OK;
@@ -269,14 +323,14 @@ static ll_err grid_node(ll_gridder *c, int i, const ll_loops *l, double k)
     ll_layout held;
     ll_rewrite_at(&c->rw, n);
     for (int o = 0; o < n->n_in; o++) {
-        in[o] = c->rw.map[n->in[o].id];
+        in[o] = now_of(c, i, n->in[o]);
         if (!ll_dtype_is_float(ll_graph_dtype(c->p->g, n->in[o]))) continue;
         TRY(grid_operand(c, i, o, l, bits, limbs, x[f]));
         factor[f] = (ll_factor){o, in[o], ll_place_wanted(c->p, i, o, l)};
         at[f++] = o;
     }
     TRY(whole_layout(c, y, &held));
-    ll_dtype type = c->mean[y.id] ? LL_F64 : ll_graph_dtype(c->p->g, y);
+    ll_dtype type = c->mean[y.id] || widens(c, i) ? LL_F64 : ll_graph_dtype(c->p->g, y);
     for (int p = 0; p < limbs; p++)
         for (int q = 0; q < (n_factor == 2 ? limbs - p : 1); q++) {
             ll_grid_scale m[2] = {x[0][p].m, x[1][q].m};
@@ -287,24 +341,19 @@ static ll_err grid_node(ll_gridder *c, int i, const ll_loops *l, double k)
             if (n_factor == 2 && !wide)
                 TRY(ll_guard_product(c, i, factor, x[0], x[1], z, &held, bits, k, m));
             ll_val part = ll_from_grid(to, z, m, n_factor, bits * n_factor, wide ? LL_F64 : type);
-            TRY(ll_graph_check(to));
-            TRY(ll_gridder_cut(c, &held, c->p->micro[i]));
-            ll_gridder_set(c, part, &held, &held);
+            TRY(put(c, i, part, &held, &held));
             if (sum.id) {
                 part = ll_add(to, sum, part);
-                TRY(ll_gridder_cut(c, &held, c->p->micro[i]));
-                ll_gridder_set(c, part, &held, &held);
+                TRY(put(c, i, part, &held, &held));
             }
             sum = part;
         }
-    if (wide) {
+    if (ll_graph_dtype(to, sum) != type) {
         sum = ll_cast(to, sum, type);
-        TRY(ll_graph_check(to));
-        TRY(ll_gridder_cut(c, &held, c->p->micro[i]));
+        TRY(put(c, i, sum, &held, &held));
     }
     ll_gridder_set(c, sum, &held, c->p->seen[y.id].sum ? &held : &c->p->seen[y.id]);
-    ll_rewrite_map(&c->rw, y, sum);
-    return LL_OK;
+    return map_result(c, i, y, sum);
 }
 
 static ll_err grid_all(ll_gridder *c)
@@ -316,8 +365,10 @@ static ll_err grid_all(ll_gridder *c)
         ll_loops l;
         TRY(ll_node_loops(g, &g->nodes[i], &l));
         double k = terms(g, &g->nodes[i], &l);
-        TRY(k > 0 ? grid_node(c, i, &l, k) : copy_node(c, i));
+        TRY(k > 0 ? grid_node(c, i, &l, k) : copy_node(c, i, &l));
     }
+    for (int i = 1; i < g->n_value; i++)
+        if (c->own[i].id) c->rw.map[i] = c->own[i];
     return ll_guard_results(c);
 }
 
@@ -363,13 +414,28 @@ static void find_readers(ll_gridder *c)
     }
 }
 
+/* Values that are read as they are where others are f64. */
+static void find_wanted(ll_gridder *c)
+{
+    const ll_graph *g = c->p->g;
+    c->own = LL_NEW_ARRAY(c->p->arena, ll_val, g->n_value);
+    c->wanted = LL_NEW_ARRAY(c->p->arena, bool, g->n_value);
+    for (int i = 0; i < g->n_result; i++) c->wanted[g->results[i].value.id] = true;
+    for (int i = 0; i < g->n_update; i++) c->wanted[g->updates[i].next.id] = true;
+    for (int i = 0; i < g->n_node; i++)
+        for (int k = 0; k < g->nodes[i].n_in && !widens(c, i); k++)
+            c->wanted[g->nodes[i].in[k].id] = true;
+}
+
 ll_err ll_exact_place(ll_placement *p, bool wide)
 {
     const ll_graph *g = p->g;
     ll_gridder c = {.p = p, .wide = wide};
     int room = g->n_node + 4 * g->n_result + 4;
-    for (int i = 0; i < g->n_node; i++) /* limbs, their products, guards: of nodes that may sum */
+    for (int i = 0; i < g->n_node; i++) { /* limbs, products, guards: of nodes that may sum */
         if (g->nodes[i].op->sum && !g->nodes[i].op->picks) room += wide || !p->micro[i] ? 320 : 180;
+        if (wide) room += g->nodes[i].n_in + g->nodes[i].n_out; /* casts */
+    }
     c.next.made = LL_NEW_ARRAY(p->arena, ll_layout, g->n_value + room);
     c.next.seen = LL_NEW_ARRAY(p->arena, ll_layout, g->n_value + room);
     c.next.loop = (int8_t(*)[LL_MAX_AXES])ll_arena_alloc(p->arena, (size_t)room * LL_MAX_AXES);
@@ -378,6 +444,7 @@ ll_err ll_exact_place(ll_placement *p, bool wide)
     c.next.micro = LL_NEW_ARRAY(p->arena, bool, room);
     find_readers(&c);
     find_gradients(&c);
+    find_wanted(&c);
     ll_rewrite_begin(&c.rw, g);
     ll_graph *made;
     TRY(ll_rewrite_end(&c.rw, grid_all(&c), &made));

@@ -10,7 +10,9 @@ typedef struct ll_gridder {
     int *reader;       /* [old n_value] the first node that reads it, or -1 */
     bool *gradient;    /* [old n_value] all that comes of it is one parameter's gradient */
     bool *mean;        /* [old n_value] a sum that is scaled, and read by nobody else */
-    bool wide;         /* operands in as many limbs as f32 may need */
+    bool wide;         /* operands in as many limbs as f32 may need, and all else in f64 */
+    ll_val *own;       /* [old n_value] of a value that is f64 there: in its own type, or none */
+    bool *wanted;      /* [old n_value] that one is read */
     ll_val lost;       /* 1: too little was left in this micro-batch, on any rank; or none */
 } ll_gridder;
 

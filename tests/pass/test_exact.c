@@ -455,6 +455,65 @@ static void test_images(void **state)
         }
 }
 
+/* A block of a GPT whose rows of weights are 1e-6 to 1e6 times as large as usual. */
+static void scaled_block(uint64_t number, small_net *net)
+{
+    enum { B = 2, T = 6, H = 2, D = 4, C = 8 };
+    ll_graph *g = ll_graph_new("scaled");
+    *net = (small_net){.g = g,
+                       .n_compared = 4,
+                       .n = 4,
+                       .name = {"x", "gain", "qkv", "proj"},
+                       .size = {B * T * C, C, 3 * H * D * C, C * H * D}};
+    ll_val x = ll_param(g, "x", LL_SHAPE(B, T, C), (ll_init){0});
+    ll_val gain = ll_param(g, "gain", LL_SHAPE(C), (ll_init){0});
+    ll_val none = ll_fill(g, LL_F32, LL_SHAPE(C), 0), one = ll_fill(g, LL_F32, LL_SHAPE(C), 1);
+    ll_val qkv = ll_param(g, "qkv", LL_SHAPE(3, H, D, C), (ll_init){0});
+    ll_val proj = ll_param(g, "proj", LL_SHAPE(C, H, D), (ll_init){0});
+    ll_val h = ll_layernorm(g, x, gain, none, 1e-5);
+    h = ll_attention(g, ll_matmul(g, "btc,zhdc->btzhd", h, qkv));
+    h = ll_add(g, x, ll_matmul(g, "bthd,chd->btc", h, proj));
+    h = ll_layernorm(g, h, one, none, 1e-5);
+    ll_val loss = ll_mean(g, ll_square(g, ll_shift(g, h, 0.5)));
+    ll_graph_result(g, "loss", loss);
+    ll_minimize(g, loss, &(ll_optim){.name = "momentum"});
+    for (int k = 0; k < net->n; k++) {
+        uint64_t of = ll_stream(net->name[k], number);
+        for (int i = 0; i < net->size[k]; i++) {
+            double u = (double)ll_below_at(seed, of, (uint64_t)(i / C), 1000) / 999;
+            double v = ll_normal_at(seed, of, 1000 + (uint64_t)i);
+            net->value[k][i] = (float)(v * pow(10, 12 * u - 6));
+        }
+    }
+}
+
+/* What expansions take differences of is not rounded to f32 first: gradients are no further from
+ * f64's than those of f32's kernels, which keep rows in registers. */
+static void test_scaled(void **state)
+{
+    (void)state;
+    static double want[MOST_SET][MOST_VALUES], got[MOST_SET][MOST_VALUES],
+        f32[MOST_SET][MOST_VALUES];
+    int far = 0;
+    for (uint64_t number = 0; number < 60; number++) {
+        small_net net;
+        scaled_block(number, &net);
+        assert_true(gradients(&net, IN_F64, want) && gradients(&net, IN_F32, f32) &&
+                    gradients(&net, EXACT, got));
+        for (int k = 0; k < net.n_compared; k++) {
+            double d = off_by(got[k], want[k], net.size[k]);
+            double near = off_by(f32[k], want[k], net.size[k]);
+            if (d <= 4 * near + 0x1p-22) continue;
+            far++;
+            print_message("net %llu%s: the gradient of %s is off by %.1e, f32's by %.1e\n",
+                          (unsigned long long)number, n_wide ? "" : " (not wide)", net.name[k], d,
+                          near);
+        }
+        ll_graph_free(net.g);
+    }
+    assert_int_equal(far, 0);
+}
+
 /* Rows of one large number: less their mean they are nothing, of which no norm may make 1. */
 static void test_means(void **state)
 {
@@ -462,20 +521,23 @@ static void test_means(void **state)
     enum { ROWS = 50, N = 3 };
     float x[ROWS * N], now[N];
     for (int i = 0; i < ROWS * N; i++) x[i] = 1e10f * (1 + (float)(i / N) / 7);
-    ll_graph *g = ll_graph_new("rows");
-    ll_val in = ll_batch(g, "x", LL_F32, LL_SHAPE(ROWS, N));
-    ll_val gain = ll_param(g, "gain", LL_SHAPE(N), (ll_init){LL_CONSTANT, 1});
-    ll_val bias = ll_param(g, "bias", LL_SHAPE(N), (ll_init){LL_CONSTANT, 0.5});
-    ll_val y = ll_layernorm(g, in, gain, bias, 1e-5);
-    ll_minimize(g, ll_mean(g, ll_square(g, y)), &(ll_optim){.name = "sgd"});
-    ll_session *s;
-    no_error(ll_session_open(g, &(ll_session_opts){.machine = "cpu", .exact = true}, &s));
-    no_error(ll_session_set(s, "x", 0, x, sizeof x));
-    no_error(ll_session_run(s, 0.1));
-    no_error(ll_session_get(s, "gain", now, sizeof now));
-    for (int i = 0; i < N; i++) assert_true(now[i] == 1);
-    ll_session_close(s);
-    ll_graph_free(g);
+    for (int wide = 0; wide < 2; wide++) {
+        ll_graph *g = ll_graph_new("rows");
+        ll_val in = ll_batch(g, "x", LL_F32, LL_SHAPE(ROWS, N));
+        ll_val gain = ll_param(g, "gain", LL_SHAPE(N), (ll_init){LL_CONSTANT, 1});
+        ll_val bias = ll_param(g, "bias", LL_SHAPE(N), (ll_init){LL_CONSTANT, 0.5});
+        ll_val y = ll_layernorm(g, in, gain, bias, 1e-5);
+        ll_minimize(g, ll_mean(g, ll_square(g, y)), &(ll_optim){.name = "sgd"});
+        ll_session *s;
+        ll_session_opts opts = {.machine = "cpu", .exact = true};
+        no_error(ll_session_compile(g, &opts, wide, LL_WHOLE_STEP, &s));
+        no_error(ll_session_set(s, "x", 0, x, sizeof x));
+        no_error(ll_session_run(s, 0.1));
+        no_error(ll_session_get(s, "gain", now, sizeof now));
+        for (int i = 0; i < N; i++) assert_true(now[i] == 1);
+        ll_session_close(s);
+        ll_graph_free(g);
+    }
 }
 
 int main(void)
@@ -493,6 +555,7 @@ int main(void)
         cmocka_unit_test(test_random_graphs), cmocka_unit_test(test_outliers),
         cmocka_unit_test(test_compared),      cmocka_unit_test(test_lost),
         cmocka_unit_test(test_scattered),     cmocka_unit_test(test_one_hot),
-        cmocka_unit_test(test_images),        cmocka_unit_test(test_means)};
+        cmocka_unit_test(test_images),        cmocka_unit_test(test_scaled),
+        cmocka_unit_test(test_means)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

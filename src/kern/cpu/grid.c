@@ -1,10 +1,11 @@
-/* grid.c: f32 to fixed point held in f64, and back.
+/* grid.c: f32 or f64 to fixed point held in f64, and back.
  *
  * Scales become powers of two first, in scratch. Then a thread takes parts of rows: a row is the
  * last of the merged dimensions (kern/grid.h), or the last two where every scale repeats with the
  * last one's period ("nhwf,n,f->nhwf": rows of h w f, of period f). The factors of a block of
  * elements are laid out beside each other, so that the loop over the block is vector code whatever
  * the strides are. */
+#include "base/num.h"
 #include "kern/grid.h"
 
 #include <math.h>
@@ -31,11 +32,13 @@ size_t grid_cpu_scratch(const ll_kcall *c)
     return n * sizeof(double);
 }
 
-static void to_powers(const float *m, int64_t n, int64_t bits, bool up, double *out)
+static void to_powers(const ll_tensor *m, int64_t n, int64_t bits, bool up, double *out)
 {
+    bool f64 = m->dtype == LL_F64;
     for (int64_t i = 0; i < n; i++) {
-        int64_t e = ll_grid_exponent((double)m[i]);
-        out[i] = ll_grid_power(up ? bits - e : e - bits, e < 1000);
+        int64_t e = ll_grid_exponent(f64 ? ((const double *)m->data)[i]
+                                         : (double)((const float *)m->data)[i]);
+        out[i] = ll_grid_power(up ? bits - e : e - bits, ll_grid_finite(e));
     }
 }
 
@@ -51,7 +54,7 @@ static job plan(const ll_kcall *c, bool up)
     j.most = ll_grid_most(bits);
     for (int s = 0; s < j.w.walkers; s++) {
         int64_t n = ll_numel(&c->in[1 + s].shape);
-        to_powers((const float *)c->in[1 + s].data, n, s ? 0 : bits, up, to);
+        to_powers(&c->in[1 + s], n, s ? 0 : bits, up, to);
         j.power[s] = to;
         j.step[s] = j.w.stride[s][last];
         if (last > 0) repeats &= j.w.stride[s][last - 1] == 0;
@@ -74,45 +77,47 @@ static void factors(const job *j, const double *a, const double *b, int64_t at, 
 }
 
 /* Powers of two: in whatever order they are multiplied, nothing is rounded. */
-static void to_grid(const float *x, double s, const double *k, double most, int64_t n, double *y)
-{
-#pragma omp simd
-    for (int64_t i = 0; i < n; i++) {
-        double v = rint((double)x[i] * (s * k[i])) + 0.0;
-        y[i] = v > most ? most : v;
+#define CONVERT(name, in, out, value)                                                              \
+    static void name(const in *x, double s, const double *k, double most, int64_t n, out *y)       \
+    {                                                                                              \
+        _Pragma("omp simd") for (int64_t i = 0; i < n; i++)                                        \
+        {                                                                                          \
+            double v = (double)x[i] * (s * k[i]);                                                  \
+            y[i] = value;                                                                          \
+        }                                                                                          \
+        (void)most;                                                                                \
     }
+
+static double whole(double v, double most)
+{
+    v = rint(v) + 0.0;
+    return v > most ? most : v;
 }
 
-static void to_levels(const float *x, double s, const double *k, int64_t n, uint8_t *y)
-{
-#pragma omp simd
-    for (int64_t i = 0; i < n; i++) y[i] = ll_grid_level((double)x[i] * (s * k[i]));
-}
-
-static void from_grid(const double *x, double s, const double *k, int64_t n, float *y)
-{
-#pragma omp simd
-    for (int64_t i = 0; i < n; i++) y[i] = (float)(x[i] * (s * k[i]) + 0.0);
-}
-
-static void scale(const float *x, double s, const double *k, int64_t n, float *y)
-{
-#pragma omp simd
-    for (int64_t i = 0; i < n; i++) y[i] = (float)((double)x[i] * (s * k[i]) + 0.0);
-}
+CONVERT(to_grid, float, double, whole(v, most))
+CONVERT(to_grid_f64, double, double, whole(v, most))
+CONVERT(to_levels, float, uint8_t, ll_grid_level(v))
+CONVERT(scale, float, float, (float)(v + 0.0))
+CONVERT(from_grid, double, float, (float)(v + 0.0))
+CONVERT(from_grid_f64, double, double, v + 0.0)
 
 /* n elements from `at` on, times s and k[n]. */
 static void run_block(const ll_kcall *c, const job *j, int64_t at, int64_t n, double s,
                       const double *k)
 {
+    bool in = c->in[0].dtype == LL_F64, out = c->out[0].dtype == LL_F64;
+    const float *x = (const float *)c->in[0].data + (in ? 0 : at);
+    const double *wide_x = (const double *)c->in[0].data + (in ? at : 0);
+    float *y = (float *)c->out[0].data + (out ? 0 : at);
+    double *wide_y = (double *)c->out[0].data + (out ? at : 0);
     if (c->out[0].dtype == LL_U8)
-        to_levels((const float *)c->in[0].data + at, s, k, n, (uint8_t *)c->out[0].data + at);
+        to_levels(x, s, k, j->most, n, (uint8_t *)c->out[0].data + at);
     else if (j->up)
-        to_grid((const float *)c->in[0].data + at, s, k, j->most, n, (double *)c->out[0].data + at);
-    else if (c->in[0].dtype == LL_F32)
-        scale((const float *)c->in[0].data + at, s, k, n, (float *)c->out[0].data + at);
+        in ? to_grid_f64(wide_x, s, k, j->most, n, wide_y) : to_grid(x, s, k, j->most, n, wide_y);
+    else if (in)
+        out ? from_grid_f64(wide_x, s, k, 0, n, wide_y) : from_grid(wide_x, s, k, 0, n, y);
     else
-        from_grid((const double *)c->in[0].data + at, s, k, n, (float *)c->out[0].data + at);
+        scale(x, s, k, 0, n, y);
 }
 
 /* Elements from..to of row r. Where one scale walks the row and another does not, it is read where
@@ -130,7 +135,7 @@ static void run_row(const ll_kcall *c, const job *j, int64_t r, int64_t from, in
         return;
     }
     if (repeats) most = BLOCK / j->period * j->period;
-    if (same) factors(j, a, b, 0, BLOCK, k);
+    if (same) factors(j, a, b, 0, (int)ll_min64(to - from, BLOCK), k); /* rows may be short */
     for (int i = 0; !same && repeats && i < most; i += (int)j->period)
         factors(j, a, b, 0, (int)j->period, k + i);
     for (int64_t i = from; i < to; i += most) {
@@ -153,20 +158,22 @@ static ll_err run(const ll_kcall *c, bool up)
     return LL_OK;
 }
 
-/* Between f32 and f64; other types as the reference does. */
-static bool usual(const ll_kcall *c, ll_dtype in, ll_dtype out)
+/* Types that there are loops for; of others as the reference does. */
+static bool usual(const ll_kcall *c, bool up)
 {
+    ll_dtype in = c->in[0].dtype, out = c->out[0].dtype;
     for (int i = 1; i < c->n_in; i++)
-        if (c->in[i].dtype != LL_F32) return false;
-    return c->in[0].dtype == in && c->out[0].dtype == out;
+        if (c->in[i].dtype != LL_F32 && c->in[i].dtype != LL_F64) return false;
+    if (up) return (in == LL_F32 && (out == LL_F64 || out == LL_U8)) || (in == LL_F64 && out == in);
+    return (in == LL_F32 && out == in) || (in == LL_F64 && (out == LL_F32 || out == in));
 }
 
 ll_err grid_cpu(const ll_kcall *c)
 {
-    return usual(c, LL_F32, LL_F64) || usual(c, LL_F32, LL_U8) ? run(c, true) : grid_ref(c);
+    return usual(c, true) ? run(c, true) : grid_ref(c);
 }
 
 ll_err ungrid_cpu(const ll_kcall *c)
 {
-    return usual(c, LL_F64, LL_F32) || usual(c, LL_F32, LL_F32) ? run(c, false) : ungrid_ref(c);
+    return usual(c, false) ? run(c, false) : ungrid_ref(c);
 }

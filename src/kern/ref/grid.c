@@ -14,7 +14,7 @@ static bool exponents(const ll_kcall *c, const ll_walk *w, int64_t e, int64_t *s
     for (int s = 0; s < w->walkers; s++) {
         int64_t at = ll_walk_at(w, s, w->n - 1, e / row) + e % row * w->stride[s][w->n - 1];
         double m = ll_load(c->in[1 + s].data, c->in[1 + s].dtype, at);
-        finite &= isfinite(m);
+        finite &= ll_grid_finite(ll_grid_exponent(m));
         *sum += ll_grid_exponent(m);
     }
     return finite;
