@@ -17,17 +17,19 @@
 #include <errno.h>
 #include <math.h>
 
-/* A cell from *p on, unquoted in place; *p is then behind what ended it: ',' '\n' or the end. */
-static ll_err cell(char **p, const char *end, const char *file, int64_t line, char **out,
-                   char *stop)
+/* A cell from *p on, unquoted in place; *p is then behind what ended it: ',' '\n' or the end, and
+ * *at the line of the file there. */
+static ll_err cell(char **p, const char *end, const char *file, int64_t *at, char **out, char *stop)
 {
     char *q = *p, *w = *p;
+    int64_t line = *at;
     *out = w;
     if (q < end && *q == '"') {
         for (q++;; *w++ = *q++) {
             while (q < end && *q == '"' && q + 1 < end && q[1] == '"') *w++ = '"', q += 2;
             CHECK(q < end, LL_E_IO, "%s:%lld: a quoted cell does not end", file, (long long)line);
             if (*q == '"') break;
+            *at += *q == '\n';
         }
         q++;
     } else
@@ -36,6 +38,7 @@ static ll_err cell(char **p, const char *end, const char *file, int64_t line, ch
     CHECK(q == end || *q == ',' || *q == '\n', LL_E_IO,
           "%s:%lld: a cell goes on behind its closing quote", file, (long long)line);
     *stop = q < end ? *q : '\0';
+    *at += *stop == '\n';
     *w = '\0';
     *p = q < end ? q + 1 : q;
     return LL_OK;
@@ -44,16 +47,19 @@ static ll_err cell(char **p, const char *end, const char *file, int64_t line, ch
 static ll_err parse_rows(ll_csv *c, char *text, size_t size, const char *file, ll_arena *a)
 {
     char *p = text, *end = text + size, stop;
-    int capacity = 0, n = 0;
-    for (int64_t line = 1; p < end; line++) {
+    int capacity = 0, n = 0, n_line = 0, most = 0;
+    for (int64_t at = 1, line; p < end;) {
         if (*p == '\n' || (*p == '\r' && p + 1 < end && p[1] == '\n')) { /* nothing in it */
             p += *p == '\r' ? 2 : 1;
+            at++;
             continue;
         }
         int first = n;
+        line = at;
+        LL_PUSH(a, c->line, n_line, most, line);
         do {
             char *out;
-            TRY(cell(&p, end, file, line, &out, &stop));
+            TRY(cell(&p, end, file, &at, &out, &stop));
             CHECK(n < INT32_MAX / 2, LL_E_IO, "%s: more cells than can be counted", file);
             LL_PUSH(a, c->cells, n, capacity, out);
         } while (stop == ',');
@@ -100,8 +106,8 @@ static int by_text(const void *a, const void *b)
 static ll_err has_text(const ll_csv *c, int64_t row, int column, const char *file, const char *what)
 {
     const char *text = at(c, row, column);
-    CHECK(text[strspn(text, " \t")], LL_E_IO, "%s: row %lld has nothing in column %s, %s", file,
-          (long long)row + 1, c->cells[column], what);
+    CHECK(text[strspn(text, " \t")], LL_E_IO, "%s:%lld: nothing in column %s, %s", file,
+          (long long)c->line[row + 1], c->cells[column], what);
     return LL_OK;
 }
 
@@ -123,8 +129,8 @@ static ll_err classify(ll_dataset *d, const ll_csv *c, int column, const char *f
         const char *name = at(c, i, column);
         const char *const *found =
             bsearch(&name, f->class_names, (size_t)f->classes, sizeof name, by_text);
-        CHECK(found, LL_E_IO, "%s: row %lld is of class %s, which the first file does not have",
-              file, (long long)i + 1, name);
+        CHECK(found, LL_E_IO, "%s:%lld: is of class %s, which the first file does not have", file,
+              (long long)c->line[i + 1], name);
         out[i] = (double)(found - f->class_names);
     }
     return LL_OK;
@@ -135,6 +141,7 @@ static ll_err numbers(ll_dataset *d, const ll_csv *c, int column, bool y, const 
 {
     double *v = LL_NEW_ARRAY(d->arena, double, c->rows);
     bool all = true, whole = true;
+    int64_t last = -1;
     for (int64_t i = 0; all && i < c->rows; i++) {
         all = is_number(at(c, i, column), &v[i]);
         whole = whole && v[i] == floor(v[i]) && fabs(v[i]) < INT32_MAX;
@@ -144,7 +151,10 @@ static ll_err numbers(ll_dataset *d, const ll_csv *c, int column, bool y, const 
     a->type = all || y ? (ll_elem){'f', 8} : (ll_elem){0}; /* text: an error where it is taken */
     a->data = (const uint8_t *)v;
     for (int64_t i = 0; all && y && whole && i < c->rows; i++)
-        if (v[i] >= (double)d->info.classes) d->info.classes = (int64_t)v[i] + 1;
+        if (v[i] >= (double)d->info.classes) d->info.classes = (int64_t)v[i] + 1, last = i;
+    if (last >= 0)
+        d->info.last_class =
+            ll_arena_printf(d->arena, "%s:%lld", file, (long long)c->line[last + 1]);
     if (!all || !whole) return LL_OK;
     int32_t *n = LL_NEW_ARRAY(d->arena, int32_t, c->rows); /* whole numbers are i32 by nature */
     for (int64_t i = 0; i < c->rows; i++) n[i] = (int32_t)v[i];
@@ -175,7 +185,7 @@ static ll_err offer_columns(ll_dataset *d, const ll_csv *c, const char *file)
     bool has_x = false;
     for (int k = 0; k < c->columns; k++) has_x |= !strcmp(c->cells[k], "x");
     for (int k = 0; k < c->columns; k++) {
-        ll_array a = {.name = c->cells[k], .n_dim = 1, .dim = {c->rows}};
+        ll_array a = {.name = c->cells[k], .n_dim = 1, .dim = {c->rows}, .line = c->line + 1};
         bool y = false;
         for (int i = 0; i < k; i++)
             CHECK(strcmp(c->cells[i], a.name), LL_E_IO, "%s: two columns are named %s", file,
@@ -202,12 +212,11 @@ static ll_err offer_columns(ll_dataset *d, const ll_csv *c, const char *file)
 /* What each row is for, by column split, or else by a shuffle that is always the same. */
 static ll_err pick_rows(ll_dataset *d, const ll_csv *c, const char *file)
 {
-    double fraction = d->opts->val_fraction == 0 ? 0.05 : d->opts->val_fraction;
-    int64_t held = (int64_t)ceil((double)c->rows * fraction);
     bool *val = LL_NEW_ARRAY(d->arena, bool, c->rows);
     int column = -1;
     for (int k = 0; k < c->columns; k++)
         if (!strcmp(c->cells[k], "split")) column = k;
+    int64_t held = column < 0 ? (int64_t)ceil((double)c->rows * ll_data_held_out(d)) : 0;
     for (int64_t i = 0; i < c->rows; i++) {
         if (column < 0) {
             val[i] = (int64_t)ll_permute(0, ll_stream("held out", 0), (uint64_t)i,
@@ -218,8 +227,8 @@ static ll_err pick_rows(ll_dataset *d, const ll_csv *c, const char *file)
         val[i] = !strcmp(s, "val") || !strcmp(s, "valid") || !strcmp(s, "validation") ||
                  !strcmp(s, "test");
         CHECK(val[i] || !strcmp(s, "train"), LL_E_IO,
-              "%s: row %lld has split %s, wanted train, val, valid, validation or test", file,
-              (long long)i + 1, s);
+              "%s:%lld: has split %s, wanted train, val, valid, validation or test", file,
+              (long long)c->line[i + 1], s);
     }
     ll_table_pick(d, val, c->rows);
     return LL_OK;

@@ -37,7 +37,7 @@ typedef struct ll_data_opts {
     const char *format;   /* one of LL_DATA_FORMATS */
     const char *path;     /* a file or folder, or a pattern of files such as "d/x_*.bin" */
     const char *val_path; /* likewise, for validation; NULL: part of path's, or held out of them */
-    double val_fraction;  /* held out where the set has no test files; 0: 0.05 */
+    double val_fraction;  /* held out, of sets without test files alone; 0: 0.05, if need be */
     int64_t seq;          /* tokens: length of a window; 0: 256 */
     int64_t vocab;        /* tokens: every one must be below; 0: 256 for bytes, 50257 for GPT-2's */
     int64_t classes;      /* images: labels must be below; 0, or a set known by name: as it has */
@@ -88,6 +88,7 @@ typedef struct ll_data_info {
     int64_t height, width, channels;   /* images */
     int64_t classes;                   /* images */
     const char *const *class_names;    /* images: classes of them, or NULL */
+    const char *last_class;            /* "FILE:LINE" that is of the last one; NULL: not known */
     double mean[LL_MAX_CHANNELS];      /* images, of x/255, by channel */
     double deviation[LL_MAX_CHANNELS]; /* images, likewise */
     int64_t seq, vocab, tokens[2];     /* tokens; tokens[split]: how many there are */

@@ -52,6 +52,7 @@ struct ll_dataset {
     ll_table *table;          /* of formats that have columns; else NULL */
     const ll_data_opts *opts; /* while it is opened */
     ll_split reading;         /* while it is opened: what the files being read are for */
+    bool held_out;            /* val_fraction was asked for */
     int64_t raw_height, raw_width, raw_channels; /* images of segments, as they are kept */
     double centre, mixup, cutmix;                /* of ll_data_opts */
     int mix_x, mix_y;                            /* the fields that are mixed */
@@ -66,6 +67,13 @@ struct ll_dataset {
     struct ll_held *held;
     struct ll_fetcher *fetcher; /* fetch.h; NULL: files are read as they are used */
 };
+
+/* The fraction of samples that is held out for validation; by whoever does so. */
+static inline double ll_data_held_out(ll_dataset *d)
+{
+    d->held_out = true;
+    return d->opts->val_fraction == 0 ? 0.05 : d->opts->val_fraction;
+}
 
 /* Anything else that is let go when a dataset closes. */
 typedef struct ll_held {

@@ -91,11 +91,11 @@ static void advance(ll_segment *s, int64_t n)
     }
 }
 
-/* Moves the last `fraction` of the training samples to validation. */
-static void hold_out(ll_dataset *d, double fraction)
+/* Moves the last part of the training samples to validation. */
+static void hold_out(ll_dataset *d)
 {
     ll_segments *train = &d->split[LL_TRAIN];
-    int64_t left = train->n - (int64_t)ceil((double)train->n * fraction); /* still to train on */
+    int64_t held = (int64_t)ceil((double)train->n * ll_data_held_out(d)), left = train->n - held;
     int count = train->count;
     train->count = 0, train->n = 0;
     for (int i = 0; i < count; i++) {
@@ -254,9 +254,8 @@ static ll_err open_in(ll_dataset *d, const ll_data_opts *given, const ll_known *
 {
     ll_data_opts own = *given, *o = &own;
     d->opts = o;
-    double fraction = o->val_fraction == 0 ? 0.05 : o->val_fraction;
-    CHECK(fraction > 0 && fraction < 1, LL_E_ARG, "val_fraction is %g, wanted between 0 and 1",
-          o->val_fraction);
+    CHECK(o->val_fraction >= 0 && o->val_fraction < 1, LL_E_ARG,
+          "val_fraction is %g, wanted between 0 and 1", o->val_fraction);
     CHECK(o->seq >= 0 && o->seq < INT32_MAX, LL_E_ARG, "seq is %lld, wanted 1 to %d",
           (long long)o->seq, INT32_MAX - 1);
     CHECK(o->vocab >= 0 && o->vocab <= INT32_MAX, LL_E_ARG, "vocab is %lld, wanted 1 to %d",
@@ -274,8 +273,11 @@ static ll_err open_in(ll_dataset *d, const ll_data_opts *given, const ll_known *
     d->reading = LL_VAL;
     if (o->val_path) TRY(f->read(d, o, o->val_path));
     if (d->info.kind != LL_TOKENS) TRY(size_images(d, o));
-    if (d->table) TRY(ll_table_finish(d, fraction));
-    if (!d->table && !d->synthetic && d->split[LL_VAL].n == 0) hold_out(d, fraction);
+    if (d->table) TRY(ll_table_finish(d));
+    if (!d->table && !d->synthetic && d->split[LL_VAL].n == 0) hold_out(d);
+    CHECK(d->held_out || o->val_fraction == 0, LL_E_CONFIG,
+          "data.val_fraction is %g, but %s says itself what is for validation: leave it out",
+          o->val_fraction, o->val_path ? o->val_path : d->info.where);
     d->read = ll_table_read;
     if (d->info.kind == LL_IMAGES) TRY(finish_images(d, o, k));
     if (d->info.kind == LL_TOKENS) TRY(finish_tokens(d));

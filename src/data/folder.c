@@ -118,9 +118,9 @@ static ll_err offer(ll_dataset *d, const char *root, const listing *l, ll_split 
 }
 
 /* Of each class a part, but never the only one. */
-static void hold_out(ll_dataset *d, const ll_data_opts *o, listing *l)
+static void hold_out(ll_dataset *d, listing *l)
 {
-    double fraction = o->val_fraction == 0 ? 0.05 : o->val_fraction;
+    double fraction = ll_data_held_out(d);
     bool *val = LL_NEW_ARRAY(d->arena, bool, l->n);
     for (int from = 0, to; from < l->n; from = to) {
         for (to = from; to < l->n && l->files[to].label == l->files[from].label; to++) {
@@ -140,6 +140,6 @@ ll_err ll_read_images(ll_dataset *d, const ll_data_opts *o, const char *path)
     ll_table_begin(d, o);
     d->info.kind = LL_IMAGES;
     TRY(list_all(d, path, &l));
-    if (!l.val && !o->val_path) hold_out(d, o, &l);
+    if (!l.val && !o->val_path) hold_out(d, &l);
     return offer(d, path, &l, d->reading);
 }

@@ -89,7 +89,8 @@ ll_err ll_jsonl_parse(const uint8_t *bytes, size_t size, const char *field, cons
 typedef struct ll_csv {
     int columns;
     int64_t rows;
-    char **cells; /* [1 + rows, columns] */
+    char **cells;  /* [1 + rows, columns] */
+    int64_t *line; /* [1 + rows] of the file, where each begins */
 } ll_csv;
 struct ll_arena;
 ll_err ll_csv_parse(const uint8_t *bytes, size_t size, const char *file, struct ll_arena *a,

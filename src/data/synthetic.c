@@ -90,8 +90,7 @@ ll_err ll_read_synthetic(ll_dataset *d, const ll_data_opts *o, const char *path)
     ll_data_info *f = &d->info;
     TRY(sizes_fit(o));
     int64_t n = o->samples ? o->samples : 10000;
-    double fraction = o->val_fraction == 0 ? 0.05 : o->val_fraction;
-    int64_t held = (int64_t)ceil((double)n * fraction);
+    int64_t held = (int64_t)ceil((double)n * ll_data_held_out(d));
     d->synthetic = true;
     d->seed = o->seed;
     f->where = "";

@@ -121,7 +121,8 @@ static ll_err take(ll_dataset *d, const ll_array *a, const char *field)
                       .stride = a->stride ? a->stride : row,
                       .row = a->row,
                       .user = a->user,
-                      .paths = a->paths});
+                      .paths = a->paths,
+                      .line = a->line});
     return LL_OK;
 }
 
@@ -215,14 +216,14 @@ static void add_field(ll_dataset *d, ll_column *c)
     ll_field_add(d, c->field, f.dtype, f.shape);
 }
 
-ll_err ll_table_finish(ll_dataset *d, double fraction)
+ll_err ll_table_finish(ll_dataset *d)
 {
     ll_table *t = d->table;
     int64_t all = t->rows[LL_TRAIN], held = t->rows[LL_VAL];
     for (int i = 0; i < t->n; i++) add_field(d, &t->columns[i]);
     t->opts = NULL;
     if (!t->pick[LL_TRAIN]) {
-        d->info.n[LL_VAL] = held ? held : (int64_t)ceil((double)all * fraction);
+        d->info.n[LL_VAL] = held ? held : (int64_t)ceil((double)all * ll_data_held_out(d));
         d->info.n[LL_TRAIN] = held ? all : all - d->info.n[LL_VAL];
         t->first[LL_VAL] = d->info.n[LL_TRAIN];
     }
@@ -321,8 +322,10 @@ static ll_err convert(const ll_column *c, const ll_part *part, int64_t row, cons
         for (int64_t i = 0; c->factor != 0 && i < some; i++) v[i] = v[i] * c->factor + c->offset;
         for (int64_t i = 0; whole && i < some; i++)
             CHECK(v[i] >= least && v[i] <= most && v[i] == floor(v[i]), LL_E_IO,
-                  "%s: %s of sample %lld has %g, wanted a whole number for %s of %s", part->file,
-                  c->name, (long long)row, v[i], ll_dtype_name(f->dtype), f->name);
+                  "%s: %s of %s %lld has %g, wanted a whole number for %s of %s", part->file,
+                  c->name, part->line ? "line" : "sample",
+                  (long long)(part->line ? part->line[row] : row), v[i], ll_dtype_name(f->dtype),
+                  f->name);
         if (f->dtype == LL_F32)
             for (int64_t i = 0; i < some; i++) ((float *)out)[at + i] = (float)v[i];
         else

@@ -5,7 +5,7 @@
  *     TRY(ll_table_file(d, "a.npz"));                      of each file:
  *     TRY(ll_table_offer(d, &(ll_array){.name = "x", ...}))     every array that it has
  *     TRY(ll_table_file_end(d));                           are all there, with as many rows?
- *     TRY(ll_table_finish(d, fraction));                   after the last one
+ *     TRY(ll_table_finish(d));                             after the last one
  *
  * Which arrays are taken: those of data.fields ("x=images,y=labels"), else those that the model
  * takes, by name, else all. An array's numbers become its field's: any to f32, whole ones to i32,
@@ -33,6 +33,7 @@ typedef struct ll_array {
     ll_err (*row)(const void *user, int64_t row, uint8_t *out);
     const void *user;
     const char *const *paths; /* pictures, in place of numbers */
+    const int64_t *line;      /* of text: the file's, by row; or NULL */
     bool map;
 } ll_array;
 
@@ -45,6 +46,7 @@ typedef struct ll_part {
     const void *user;
     /* Pictures: files by row; maps of classes are taken as they are, without blending. */
     const char *const *paths;
+    const int64_t *line;
 } ll_part;
 
 typedef struct ll_column {
@@ -79,7 +81,7 @@ void ll_table_begin(ll_dataset *d, const ll_data_opts *o);
 ll_err ll_table_file(ll_dataset *d, const char *file, ll_split split);
 ll_err ll_table_offer(ll_dataset *d, const ll_array *a);
 ll_err ll_table_file_end(ll_dataset *d);
-ll_err ll_table_finish(ll_dataset *d, double fraction);
+ll_err ll_table_finish(ll_dataset *d);
 /* Rows of files to train on that are for validation instead. */
 void ll_table_pick(ll_dataset *d, const bool *val, int64_t n);
 /* Row i of a split, as a row of all. */

@@ -399,6 +399,10 @@ static ll_err finish_params(ll_run *r)
     LL_WANT(r, "train.optimizer", !average || r->parallel.zero == 0 || r->parallel.zero == 3,
             "schedule-free-adamw keeps what is evaluated as parameters lie: use parallel.zero 0 "
             "or 3");
+    LL_WANT(r, "train.schedule", !average || !strcmp(r->train.schedule.shape, "constant"),
+            "schedule-free-adamw evaluates an average, which is there in place of a decay: use "
+            "train.schedule constant (train.warmup goes with it), not %s",
+            r->train.schedule.shape);
     return LL_OK;
 }
 

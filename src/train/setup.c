@@ -197,8 +197,9 @@ static ll_err check_samples(const ll_run *r, const ll_data_info *info, const ll_
         if (ll_is_batch(&g->values[i])) TRY(check_input(r, info, &g->values[i]));
     int64_t classes = ll_run_size(r, "classes", info->classes);
     CHECK(info->kind != LL_IMAGES || classes >= info->classes, LL_E_SHAPE,
-          "data %s has %lld classes, model.classes is %lld", info->name, (long long)info->classes,
-          (long long)classes);
+          "data %s has %lld classes, model.classes is %lld%s%s%s", info->name,
+          (long long)info->classes, (long long)classes, info->last_class ? " (the last one: " : "",
+          info->last_class ? info->last_class : "", info->last_class ? ")" : "");
     return LL_OK;
 }
 
@@ -219,7 +220,7 @@ static ll_data_opts data_opts(const ll_run *r)
                       .field = d->field,
                       .tokenizer = said(d->tokenizer),
                       .token_bytes = d->token_bytes,
-                      .val_fraction = d->val_fraction,
+                      .val_fraction = d->val_fraction == 0.05 ? 0 : d->val_fraction,
                       .samples = d->samples,
                       .cache = said(d->cache),
                       .fetch = (int)d->fetch,

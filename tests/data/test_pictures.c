@@ -214,6 +214,8 @@ static void held_out(void **state)
     assert_int_equal(labels[0], 3);
     ll_dataset_close(d);
     o.val_path = tmpdir_path(state, "val");
+    fails(ll_dataset_open(&o, &d), "data.val_fraction is 0.25, but");
+    o.val_fraction = 0;
     ok(ll_dataset_open(&o, &d));
     assert_int_equal(ll_dataset_info(d)->n[LL_VAL], 10);
     assert_int_equal(ll_dataset_info(d)->n[LL_TRAIN], 20);
@@ -321,18 +323,24 @@ static void csv(void **state)
     o.fields = "x=image,seg=label";
     fails(ll_dataset_open(&o, &d), "array label has elements that are no numbers");
     o.fields = NULL, o.n_want = 0;
-    static const char *const bad[][2] = {{"a,b\n1\n", "all.csv:2: has 1 cells, the first line 2"},
-                                         {"a,b\n\"1,2\n", "all.csv:2: a quoted cell does not end"},
-                                         {"a\n\"1\"x\n", "goes on behind its closing quote"},
-                                         {"a\n", "has no rows"},
-                                         {"a,b,a\n1,2,3\n", "two columns are named a"},
-                                         {"a,split\n1,vall\n", "row 1 has split vall"},
-                                         {"a,label\n1,cat\n2, \n", "row 2 has nothing in column"},
-                                         {"a,b\n1.png,1\n,2\n", "row 2 has nothing in column a"}};
+    static const char *const bad[][2] = {
+        {"a,b\n1\n", "all.csv:2: has 1 cells, the first line 2"},
+        {"a,b\n\"1,2\n", "all.csv:2: a quoted cell does not end"},
+        {"a\n\"1\"x\n", "goes on behind its closing quote"},
+        {"a\n", "has no rows"},
+        {"a,b,a\n1,2,3\n", "two columns are named a"},
+        {"a,split\n1,vall\n", "all.csv:2: has split vall"},
+        {"a,label\n\n\"1\n\",cat\n2, \n", "all.csv:5: nothing in column"},
+        {"a,b\n1.png,1\n,2\n", "all.csv:3: nothing in column a"}};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         put_file(path, bad[i][0], strlen(bad[i][0]));
         fails(ll_dataset_open(&o, &d), bad[i][1]);
     }
+    put_file(path, "a,label\n1,0\n\n2,99\n3,1\n", 22);
+    ok(ll_dataset_open(&o, &d));
+    assert_int_equal(ll_dataset_info(d)->classes, 100);
+    assert_non_null(strstr(ll_dataset_info(d)->last_class, "all.csv:4"));
+    ll_dataset_close(d);
 }
 
 /* A set of another size and number of channels than the model's. */

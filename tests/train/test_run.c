@@ -245,6 +245,9 @@ static void what_nothing_reads_is_refused(void **state)
          {"x.yaml:3: train.eps is for", "muon or schedule-free-adamw, not momentum", "=0 is the"}},
         {"model: {name: picture}\ntrain: {step_gamma: 0.5}",
          {"train.step_gamma is for train.schedule step"}},
+        {"model: {name: picture}\ntrain: {optimizer: schedule-free-adamw,\n schedule: step, "
+         "step_size: 9}",
+         {"x.yaml:3: schedule-free-adamw evaluates an average", "train.schedule constant"}},
         {"model: {name: picture}\ntrain: {base_batch: 64}",
          {"train.scale_rule linear or sqrt, not none"}},
         {"model: {name: picture}\ntrain: {lora_on: x}",
