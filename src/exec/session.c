@@ -3,6 +3,7 @@
 #include "exec/session.h"
 
 #include "comm/codec.h"
+#include "pass/layouts.h"
 
 #include <math.h>
 #include <omp.h>
@@ -136,8 +137,10 @@ static ll_err partition(ll_session *s)
     bool piped = ll_mesh_axis(&m, LL_AXIS_PIPE) >= 0;
     if (!piped) TRY(check_no_pipe(o));
     TRY(recompute(s, &m));
-    if (alone && !o->exact) return LL_OK;
     const ll_session *like = o->share;
+    const ll_pin **pins;
+    if (alone && !o->exact) /* nothing is cut, but a pattern must mean something */
+        return ll_pins_find(whole(s), &m, o->layouts, like, s->arena, &pins);
     if (!alone) TRY(find_team(s, &m));
     ll_place_opts how = {.mesh = &m, .exact = o->exact, .zero = o->zero, .layouts = o->layouts};
     how.wide = s->wide;

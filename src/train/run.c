@@ -292,7 +292,7 @@ static ll_err finish_train(ll_run *r)
     return LL_OK;
 }
 
-/* Whether patterns match something is seen where there is a mesh. */
+/* Whether patterns match something is seen where there is a graph. */
 static ll_err finish_layouts(const ll_run *r)
 {
     ll_mesh none;
@@ -501,6 +501,11 @@ static ll_err finish_parallel(ll_run *r)
     TRY(finish_schedule(r));
     TRY(finish_recompute(r));
     TRY(finish_conv(r));
+    bool rows = !r->model.def->input || ll_run_takes_tokens(r);
+    LL_WANT(r, "parallel.sequence", rows || !strcmp(r->parallel.sequence, "auto"),
+            "parallel.sequence is of attention, which %s does not have (parallel.sequence=auto is "
+            "the default)",
+            r->model.name);
     const char *codec = r->parallel.compress;
     if (!*codec) r->parallel.compress = codec = "none";
     if (!strcmp(codec, "none")) return LL_OK;

@@ -104,6 +104,7 @@ static void settings(void **state)
 {
     const char *f = *state;
     put_runs(state);
+    refuses(f, 1, "train p.yaml --set layout.nosuch*=[-]", "nosuch*", "no value of such a name");
     refuses(f, 1, "train p.yaml --set train.bacth=3", "--set train.bacth=3", "train.batch?");
     refuses(f, 1, "train p.yaml --set bacth=3", "--set bacth=3", "did you mean train.batch?");
     refuses(f, 1, "train p.yaml --set train.batch", "want key=value");

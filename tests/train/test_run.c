@@ -248,6 +248,8 @@ static void what_nothing_reads_is_refused(void **state)
         {"model: {name: picture}\ntrain: {optimizer: schedule-free-adamw,\n schedule: step, "
          "step_size: 9}",
          {"x.yaml:3: schedule-free-adamw evaluates an average", "train.schedule constant"}},
+        {"model: {name: picture}\nparallel: {sequence: rows}",
+         {"x.yaml:2: parallel.sequence is of attention, which picture does not have"}},
         {"model: {name: picture}\ntrain: {base_batch: 64}",
          {"train.scale_rule linear or sqrt, not none"}},
         {"model: {name: picture}\ntrain: {lora_on: x}",
