@@ -131,6 +131,15 @@ int ll_trainer_meta(const trainer *t, ll_arena *a, ll_st_pair out[LL_TRAINER_MET
     return LL_TRAINER_META;
 }
 
+/* Without what is not known of every kind of data. */
+static const char *in_words(ll_arena *a, const char *meta)
+{
+    static const char unknown[] = ", 0 bytes";
+    const char *at = strstr(meta, unknown);
+    if (!at) return meta;
+    return ll_arena_printf(a, "%.*s%s", (int)(at - meta), meta, at + strlen(unknown));
+}
+
 /* A run can go on only with the settings that decide what a step does, and to which data. */
 static ll_err check_same(const trainer *t, const ll_st_file *f)
 {
@@ -142,9 +151,14 @@ static ll_err check_same(const trainer *t, const ll_st_file *f)
         CHECK(i < LL_TRAINER_TRAIN, LL_E_CONFIG,
               "%s was made with train.%s %.20s, this run has %s: resume with --set train.%s=%.20s",
               ll_st_path(f), key, was, is, key, was);
+        CHECK(strcmp(key, "data files"), LL_E_CONFIG,
+              "%s: the files of its data have changed since (their checksum was %.20s, is %s): "
+              "resume with those it began with; train.init takes its weights alone",
+              ll_st_path(f), was, is);
         FAIL(LL_E_CONFIG,
-             "%s was made with %s %.150s, this run has %s: resume with the settings it began with",
-             ll_st_path(f), key, was, is);
+             "%s was made with %s %.150s, this run has %s: resume with the %s it began with",
+             ll_st_path(f), key, in_words(t->arena, was), in_words(t->arena, is),
+             strcmp(key, "data") ? "settings" : "data and settings");
     }
     return LL_OK;
 }
