@@ -330,7 +330,7 @@ static ll_err judge(ll_session *s, bool *again)
         (double)s->p->bytes;
     if (s->team)
         TRY(ll_comm_allreduce(s->opts.comm, used, LL_MAX_PIPE, LL_F64, LL_REDUCE_MAX, NULL));
-    return ll_room_judge(&s->room, s->plan, used, again);
+    return agree(s, ll_room_judge(&s->room, s->plan, used, again));
 }
 
 static ll_err open_parts(ll_session *s)
@@ -440,7 +440,8 @@ ll_err ll_session_open(ll_graph *g, const ll_session_opts *opts, ll_session **ou
     bool overlaps;
     ll_session_opts o = *opts;
     *out = NULL;
-    TRY(find_overlap(g, opts, &overlaps));
+    ll_err fits = find_overlap(g, opts, &overlaps);
+    TRY(opts->comm ? ll_comm_agree(opts->comm, fits) : fits);
     o.delay = overlaps || (o.delay && g->n_update); /* of what trains */
     /* A step cannot be made again on all bits when the next one has begun: they are taken at once,
      * and so by who trains the same. */

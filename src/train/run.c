@@ -496,9 +496,23 @@ ll_run ll_run_replica(const ll_run *r, int replica)
     return own;
 }
 
+/* Of a schedule in a file this is known when it has been read (session.c, trainer.c). */
+static ll_err check_overlap(const ll_run *r)
+{
+    if (strcmp(r->parallel.schedule, "2bw")) return LL_OK;
+    LL_WANT(r, "train.spike", r->train.spike <= 0,
+            "train.spike skips a step by its norm, which is known when schedule 2bw has begun the "
+            "next: use train.clip, or another schedule");
+    LL_WANT(r, "train.memory", !*r->train.memory,
+            "train.memory is a limit of schedules whose steps do not overlap: leave it out, or use "
+            "another schedule than 2bw");
+    return LL_OK;
+}
+
 static ll_err finish_parallel(ll_run *r)
 {
     TRY(finish_schedule(r));
+    TRY(check_overlap(r));
     TRY(finish_recompute(r));
     TRY(finish_conv(r));
     bool rows = !r->model.def->input || ll_run_takes_tokens(r);

@@ -79,6 +79,20 @@ static void hints_are_true(void **state)
     must(*state, "%s --set train.micro_batch=%lld", line, micro);
 }
 
+/* What no rank can do one of them says. */
+static void said_once(void **state)
+{
+    static const char run[] = "model: {name: mlp, image: 8, width: 64}\n"
+                              "data: {name: synthetic, samples: 100}\n"
+                              "train: {batch: 4, micro_batch: 2, threads: 1, memory: 1KiB}\n";
+    write_text(tmpdir_path(state, "r.yaml"), run);
+    outcome o = program_run(*state, NULL, "train r.yaml -n 2 --mesh pipe=2 --out a");
+    const char *first = strstr(o.err, "out of memory");
+    if (o.status != 1 || !first || strstr(first + 1, "out of memory"))
+        fail_msg("%d: %s", o.status, o.err);
+    outcome_free(&o);
+}
+
 static void every_run_has_a_row(void **state)
 {
     (void)state;
@@ -94,6 +108,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_run_has_a_row),
         cmocka_unit_test_setup_teardown(hints_are_true, tmpdir_setup, tmpdir_teardown),
+        cmocka_unit_test_setup_teardown(said_once, tmpdir_setup, tmpdir_teardown),
         cmocka_unit_test_setup_teardown(planned_is_used, tmpdir_setup, tmpdir_teardown),
     };
     return cmocka_run_group_tests_name("cli_memory", tests, NULL, NULL);

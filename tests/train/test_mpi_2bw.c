@@ -228,8 +228,9 @@ static void test_refused(void **state)
     static const struct {
         int n_micro;
         const char *settings, *why;
+        size_t memory;
     } wrong[] = {{1, "", "2 micro-batches or more"},
-                 {4, "train.memory=1GiB", "another schedule than 2bw"},
+                 {4, "", "another schedule than 2bw", 1 << 30},
                  {4, "parallel.virtual_stages=2", "a stage a rank"}};
     char settings[200];
     ll_graph *g;
@@ -239,6 +240,7 @@ static void test_refused(void **state)
                  ll_comm_size(comm), wrong[i].settings);
         ll_run *r = run_of(GPT, wrong[i].n_micro, settings);
         ll_session_opts o = ll_run_session(r, comm, r->parallel.mesh);
+        o.memory = wrong[i].memory;
         no_error(ll_run_graph(r, 4, &r->train.optim, &g));
         assert_int_not_equal(ll_session_open(g, &o, &s), LL_OK);
         if (!strstr(ll_error_text(), wrong[i].why)) fail_msg("%s: %s", settings, ll_error_text());

@@ -248,6 +248,10 @@ static void what_nothing_reads_is_refused(void **state)
         {"model: {name: picture}\ntrain: {optimizer: schedule-free-adamw,\n schedule: step, "
          "step_size: 9}",
          {"x.yaml:3: schedule-free-adamw evaluates an average", "train.schedule constant"}},
+        {"model: {name: picture}\ntrain: {spike: 9}\nparallel: {schedule: 2bw}",
+         {"x.yaml:2: train.spike skips a step", "2bw"}},
+        {"model: {name: picture}\ntrain: {memory: 1GiB}\nparallel: {schedule: 2bw}",
+         {"x.yaml:2: train.memory is a limit", "2bw"}},
         {"model: {name: picture}\nparallel: {sequence: rows}",
          {"x.yaml:2: parallel.sequence is of attention, which picture does not have"}},
         {"model: {name: picture}\ntrain: {base_batch: 64}",
