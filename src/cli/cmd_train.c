@@ -324,8 +324,8 @@ static void on_start(void *context, const ll_train_start *s)
     if (s->kept) fprintf(stderr, "%s\n", s->kept);
     fprintf(stderr, "run folder: %s\n", s->run->out);
     if (s->doomed)
-        fprintf(stderr, "an earlier run's %s are in %s/checkpoints/replaced until this one saves\n",
-                s->doomed, s->run->out);
+        fprintf(stderr, "in %s/checkpoints/replaced until this one saves: an earlier run's %s\n",
+                s->run->out, s->doomed);
     v->p = ll_progress_new(&(ll_progress_opts){
         .first = s->first_step + 1, .total = s->steps, .unit = v->unit, .plain = v->o->plain});
 }
@@ -453,12 +453,12 @@ static void show_end(const ll_run *r, const ll_train_report *t, const ll_start *
                 (long long)t->skipped);
     if (t->wide)
         fprintf(stderr,
-                "\n%lld steps made again with all bits of their numbers, for which exact sums had "
+                "\n%lld step%s made again with all bits of %s numbers, for which exact sums had "
                 "too few",
-                (long long)t->wide);
+                (long long)t->wide, t->wide == 1 ? "" : "s", t->wide == 1 ? "its" : "their");
     if (t->unsaved)
-        fprintf(stderr, "\n%lld checkpoints could not be written on the way",
-                (long long)t->unsaved);
+        fprintf(stderr, "\n%lld checkpoint%s could not be written on the way",
+                (long long)t->unsaved, t->unsaved == 1 ? "" : "s");
     if (t->dense_bytes)
         fprintf(stderr, "\ngradients: rank 0 sent %s in the last step, f32 takes %s",
                 ll_text_bytes((double)t->gradient_bytes, d),

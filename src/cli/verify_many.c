@@ -81,6 +81,7 @@ static ll_err attempt(ll_comm *world, const ll_verify_many *o, one *c, outcome *
 
 typedef struct count {
     int64_t of[WRONG + 1], in_f64;
+    int64_t n_row;        /* of a matrix: each with f32 sums and with exact ones */
     json_t *rows, *wrong; /* lists, for --json */
 } count;
 
@@ -265,6 +266,7 @@ static ll_err row(ll_comm *c, const ll_verify_many *o, int m, int s, count *n)
     TRY(cell(c, o, m, s, false, n, &plain, &a));
     if (plain == REFUSED) return LL_OK; /* nothing there to cut so */
     TRY(cell(c, o, m, s, true, n, &exact, &b));
+    n->n_row++;
     if (ll_comm_rank(c) != 0) return LL_OK;
     if (o->json) {
         json_array_append_new(n->rows, row_json(m, s, &a, &b, plain, exact));
@@ -316,6 +318,8 @@ static ll_err print_sum(const ll_comm *c, const ll_verify_many *o, const count *
 static ll_err sum_up(ll_comm *c, const ll_verify_many *o, const count *n, double began)
 {
     ll_err rc = print_sum(c, o, n, ll_now() - began);
+    if (ll_comm_rank(c) == 0 && !o->json && n->n_row)
+        printf("%" PRId64 " rows, each with f32 sums and exact ones: ", n->n_row);
     if (ll_comm_rank(c) == 0 && !o->json)
         printf("%" PRId64 " alike (%" PRId64 " judged in f64 too), %" PRId64 " different, %" PRId64
                " cannot be cut so; %" PRId64 " steps each, %.0f s\n",

@@ -148,9 +148,10 @@ ll_err ll_checkpoint_set_aside(const char *run, int64_t after, ll_arena *arena, 
         CHECK(rename(from, path_of(arena, run, ASIDE, l.steps[i])) == 0, LL_E_IO,
               "%s: moving it aside: %s", from, strerror(errno));
     }
-    *what = ll_arena_printf(arena, "%d checkpoint%s (step%s %lld to %lld)", l.n - first,
-                            l.n - first > 1 ? "s" : "", l.n - first > 1 ? "s" : "",
-                            (long long)l.steps[first], (long long)l.steps[l.n - 1]);
+    long long from = (long long)l.steps[first], to = (long long)l.steps[l.n - 1];
+    *what = from == to ? ll_arena_printf(arena, "checkpoint of step %lld", from)
+                       : ll_arena_printf(arena, "%d checkpoints (steps %lld to %lld)", l.n - first,
+                                         from, to);
     return LL_OK;
 }
 

@@ -34,7 +34,7 @@ struct ll_tracer {
     clock_at began, ended;
     double origin; /* rank 0's time of the start */
     int64_t step;  /* the last */
-    bool on, written;
+    bool begun, on, written;
     ll_timeline timeline;
 };
 
@@ -137,13 +137,19 @@ static void turn(ll_tracer *t, bool on)
 void ll_tracer_close(ll_tracer *t)
 {
     if (!t) return;
-    if (t->on) turn(t, false);
+    ll_tracer_stop(t);
     ll_trace_close(t->trace);
     ll_arena_free(t->arena);
 }
 
+void ll_tracer_stop(ll_tracer *t)
+{
+    if (t->on) turn(t, false);
+}
+
 ll_err ll_tracer_start(ll_tracer *t)
 {
+    t->begun = true;
     TRY(read_clock(t, &t->began));
     t->origin = ll_now();
     if (t->c) TRY(ll_comm_broadcast(t->c, &t->origin, 1, LL_F64, 0, NULL));
@@ -359,6 +365,9 @@ static ll_err write_timeline(ll_tracer *t)
     mine.update.start = 1e-6 * common_us(t, mine.update.start);
     mine.update.end = 1e-6 * common_us(t, mine.update.end);
     const char *name = ll_arena_printf(t->arena, "step %lld as measured", (long long)t->step);
+    if (t->s->plan->pipeline->overlaps)
+        name = ll_arena_printf(t->arena, "%s, with the end of step %lld", name,
+                               (long long)t->step - 1);
     TRY(ll_timeline_draw(t->c, t->s, &mine, name, t->arena, &t->timeline));
     const char *svg = t->timeline.svg;
     return ll_ranks_agree(
@@ -372,8 +381,8 @@ const ll_timeline *ll_tracer_timeline(const ll_tracer *t)
 
 ll_err ll_tracer_write(ll_tracer *t)
 {
-    if (!t->on || t->written) return LL_OK;
-    turn(t, false);
+    if (!t->begun || t->written) return LL_OK;
+    ll_tracer_stop(t);
     t->written = true;
     TRY(read_clock(t, &t->ended));
     if (t->opts.path) TRY(write_trace(t));

@@ -18,6 +18,8 @@ void ll_tracer_close(ll_tracer *t); /* local */
 LL_OWNED(ll_tracer, ll_tracer_close);
 /* Collective. From here on, until it is written. */
 ll_err ll_tracer_start(ll_tracer *t);
+/* Local. What is done from here on is not of the trace. */
+void ll_tracer_stop(ll_tracer *t);
 /* Local. An interval of the row of steps, from then (CLOCK_MONOTONIC, s) until now, while tracing;
  * number < 0: none. */
 void ll_tracer_note(ll_tracer *t, const char *name, int64_t number, double from);

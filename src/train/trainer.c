@@ -186,6 +186,7 @@ static ll_err take_step(trainer *t, int64_t step, ll_train_step *s)
     ll_trainer_doing(t, "a training step");
     if (t->comm && t->report->first_step_s == 0) ll_comm_tell(t->comm);
     if (t->tracer && step + 1 == t->trace_first) TRY(ll_tracer_start(t->tracer));
+    if (t->tracer && step == t->trace_last) ll_tracer_stop(t->tracer); /* told a step late */
     double start = ll_trainer_awake(),
            lr = ll_lr_at(&t->r->train.schedule, t->r->train.batch, t->steps, step);
     double waited = t->s->e->waited;

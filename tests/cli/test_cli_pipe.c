@@ -231,6 +231,10 @@ static void draws(void **state)
     j = prints_json(f, "train p.yaml -n 2 --mesh pipe=2 --json -o b");
     assert_true(json_is_null(json_object_get(j, "bubble")));
     json_decref(j);
+    o = succeeds(f, "train p.yaml -n 2 --mesh pipe=2 --timeline t.svg --trace-steps 2:3 -o d "
+                    "--set parallel.schedule=2bw");
+    assert_non_null(strstr(o.err, "2bw, step 3 as measured, with the end of step 2, 2 ranks"));
+    outcome_free(&o);
     refuses(f, 1, "train p.yaml -n 2 --timeline t.svg", "has none", "add axis pipe=2");
     refuses(f, 1, "train p.yaml -n 2 --mesh pipe=2 --timeline no/such.svg -o c", "no/such.svg");
 }

@@ -340,8 +340,8 @@ static void nothing_goes_before_something_new_is_saved(void **state)
     while (!is_over(child) && lines_in(tmpdir_path(state, "out/metrics.jsonl")) < 3) sleep_ms(1);
     kill(child, SIGKILL);
     o = program_wait(folder, child);
-    assert_non_null(strstr(o.err, "an earlier run's 2 checkpoints (steps 99 to 100) are in "
-                                  "out/checkpoints/replaced until this one saves"));
+    assert_non_null(strstr(o.err, "in out/checkpoints/replaced until this one saves: an earlier "
+                                  "run's 2 checkpoints (steps 99 to 100)"));
     outcome_free(&o);
     const char *aside = "out/checkpoints/replaced/step-00000100.safetensors";
     assert_true(file_exists(tmpdir_path(state, aside)));

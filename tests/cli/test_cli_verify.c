@@ -108,7 +108,9 @@ static void many(void **state)
     assert_non_null(strstr(o.out, "| mlp       | filter=2                                 | 0 | "));
     assert_non_null(strstr(o.out, "| mlp       | pipe=2 (zb-h1 of 4)                      | 0 | "));
     assert_null(strstr(o.out, "height"));
-    assert_non_null(strstr(o.out, "\n26 alike (0 judged in f64 too), 0 different, 3 cannot be"));
+    assert_non_null(strstr(o.out,
+                           "\n13 rows, each with f32 sums and exact ones: 26 alike (0 judged "
+                           "in f64 too), 0 different, 3 cannot be"));
     outcome_free(&o);
     o = succeeds(*state, "verify --fuzz 1 -n 3 --steps 1 --seed 7");
     assert_non_null(strstr(o.out, " drawn with --seed 7 on up to 3 ranks: "));
