@@ -157,22 +157,32 @@ void ll_engine_leave(ll_engine *e, double entered)
 
 /* A wait that lasts is told to the watch, which tells of one that does not end. */
 typedef struct patience {
-    double began; /* 0: not looked yet */
+    double began; /* 0: not looked yet; once told: the last time that something moved */
     bool told;
+    bool naps; /* it has lasted for so long that a nap does not count */
     uint64_t moved;
 } patience;
 
 static ll_err look(ll_engine *e, const ll_request *r, patience *p)
 {
+    enum { STILL_MS = 2 };
     TRY(ll_engine_check(e));
-    if (p->told) {
-        if (p->moved != e->moved) ll_watch_moved(e->watch);
+    if (p->told && p->moved != e->moved) {
+        ll_watch_moved(e->watch);
         p->moved = e->moved;
+        p->began = ll_now();
+        p->naps = e->crowded;
+    } else if (p->told) {
+        if (p->naps || ll_now() - p->began < STILL_MS * 1e-3) return LL_OK;
+        prctl(PR_SET_TIMERSLACK, 1000ul, 0, 0, 0); /* naps end when they should, within 1 us */
+        p->naps = true;
     } else if (p->began == 0) {
         p->began = ll_now();
     } else if (ll_now() - p->began > 1e-3 && !r->c->patient) {
         ll_watch_wait_begin(e->watch, r->what, r->number, r->site);
         p->told = true;
+        /* More ranks than cores: one that yields still takes its turns from those that work. */
+        p->naps = e->crowded;
     }
     return LL_OK;
 }
@@ -195,11 +205,7 @@ static ll_err wait_for(ll_request *r)
             continue;
         }
         ll_engine_unlock(e);
-        /* More ranks than cores: one that yields still takes its turns from those that work. */
-        if (r->c->patient)
-            usleep(200);
-        else
-            p.told && e->crowded ? usleep(20) : sched_yield();
+        p.naps || r->c->patient ? usleep(r->c->patient ? 200 : 20) : sched_yield();
         ll_engine_lock(e);
     }
     if (p.told) ll_watch_wait_end(e->watch);
