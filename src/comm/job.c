@@ -13,9 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/ioctl.h>
 #include <time.h>
-#include <unistd.h>
 
 /* Pairs that a launcher sets together; a size without its rank is some outer program's. */
 static const struct {
@@ -149,12 +147,8 @@ ll_failure ll_job_failure(void)
 void ll_job_abort(int status)
 {
     int begun = 0, ended = 0;
-    /* Launchers that are told to abort may lose what ranks have just printed, and what they have
-     * not read of it is lost for certain. */
-    for (int i = 0, unread = 1; i < 20 && unread > 0; i++) {
-        nanosleep(&(struct timespec){.tv_nsec = 100000000}, NULL);
-        if (ioctl(STDERR_FILENO, FIONREAD, &unread)) break;
-    }
+    /* Launchers that are told to abort may lose what ranks have just printed. */
+    nanosleep(&(struct timespec){.tv_nsec = 100000000}, NULL);
     MPI_Initialized(&begun);
     MPI_Finalized(&ended);
     int size = 0;
