@@ -264,7 +264,7 @@ static void overlaps(void **state)
             "train.spike skips a step");
 }
 
-#define LAST "checkpoints/step-00000300.safetensors"
+#define LAST "checkpoints/step-00000160.safetensors"
 
 /* A signal amid a row of steps: it is brought to its end, saved, and gone on from, to the bits of a
  * run that nobody stopped; of one process with gradients a step late too. */
@@ -276,9 +276,9 @@ static void stops_amid_a_row(void **state)
     char whole[256], path[256], text[256];
     write_text(tmpdir_path(state, "q.yaml"),
                "model: {name: mlp, image: 8, width: 40, depth: 5, classes: 4}\n"
-               "data: {name: synthetic, samples: 3600}\n"
-               "train: {batch: 12, micro_batch: 2, steps: 300, optimizer: adam, threads: 1,\n"
-               "  clip: 0.5, log_every: 1, eval_every: 300, save_every: 300}\n"
+               "data: {name: synthetic, samples: 1920}\n"
+               "train: {batch: 12, micro_batch: 2, steps: 160, optimizer: adam, threads: 1,\n"
+               "  clip: 0.5, log_every: 1, eval_every: 160, save_every: 160}\n"
                "parallel: {exact: true}\n");
     outcome o = succeeds(f, "train q.yaml -s train.delay=true -o whole");
     outcome_free(&o);
@@ -297,7 +297,7 @@ static void stops_amid_a_row(void **state)
         o = program_wait(f, child);
         if (o.status != 75) fail_msg("status %d: %s", o.status, o.err);
         json_t *j = json_of(o.out);
-        assert_true(json_num(j, "steps") > 10 && json_num(j, "steps") < 300);
+        assert_true(json_num(j, "steps") > 10 && json_num(j, "steps") < 160);
         json_decref(j);
         outcome_free(&o);
         o = succeeds(f, "train q.yaml -o %s --resume %s", words[4], ways[i]);

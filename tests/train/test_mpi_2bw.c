@@ -184,7 +184,7 @@ static void go_on(const char *mesh, const char *from, int first, int to, const c
     char settings[200];
     snprintf(settings, sizeof settings, "%s%s parallel.exact=true train.clip=0.5 %s",
              *mesh ? "parallel.mesh=" : "", mesh, *mesh ? "parallel.schedule=2bw" : "");
-    ll_run *r = run_of(GPT, 4, settings);
+    ll_run *r = run_of(GPT, 2, settings);
     if (*mesh || ll_comm_rank(comm) == 0) {
         ll_session *s = open_in(*mesh ? comm : NULL, mesh, r, &g);
         if (from) no_error(ll_session_load(s, path_of(from)));
