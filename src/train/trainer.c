@@ -441,7 +441,7 @@ static ll_err loop_steps(trainer *t)
 
 static ll_err loop(trainer *t)
 {
-    if (t->s->first) TRY(check_row(t));
+    if (t->s->first) TRY(ll_ranks_agree(t->comm, check_row(t)));
     TRY(listen(t));
     if (out_of_patience(t)) t->report->out_of_patience = true, t->steps = t->until = t->first;
     if (t->loose && ll_loose_served(t->loose) && t->first < t->until) TRY(start_shares(t));
