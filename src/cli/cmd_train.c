@@ -249,8 +249,15 @@ static const char *where(const ll_train_start *s, char out[256])
     int n = snprintf(out, 256, "%lld replicas%s%s, %s", (long long)p->replicas,
                      *s->mesh ? " of " : "", s->mesh, p->between.name);
     if (p->between.every)
-        snprintf(out + n, 256 - (size_t)n, ": %ss every %lld step%s", p->between.what,
-                 (long long)p->between.every, p->between.every > 1 ? "s" : "");
+        n += snprintf(out + n, 256 - (size_t)n, ": %ss every %lld step%s", p->between.what,
+                      (long long)p->between.every, p->between.every > 1 ? "s" : "");
+    if (p->between.fragments > 1)
+        n += snprintf(out + n, 256 - (size_t)n, " in %lld parts", (long long)p->between.fragments);
+    if (p->between.delay)
+        n += snprintf(out + n, 256 - (size_t)n, ", beside %lld step%s", (long long)p->between.delay,
+                      p->between.delay > 1 ? "s" : "");
+    if (strcmp(p->between.codec, "none"))
+        snprintf(out + n, 256 - (size_t)n, ", %s", p->between.codec);
     return out;
 }
 

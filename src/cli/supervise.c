@@ -429,8 +429,9 @@ static bool is_theirs(const job *j, int code)
 static int status_of(job *j, int code)
 {
     ll_noted done;
-    if (is_theirs(j, code) || !ll_recovery_find(&j->start, LL_DONE, &done)) return code;
-    fprintf(stderr, "%s: %s, when all was done\n", ll_cli_name(), reason(j, code));
+    if (!ll_recovery_find(&j->start, LL_DONE, &done)) return code;
+    if (!is_theirs(j, code)) /* else mpiexec's own, which was told to end twice */
+        fprintf(stderr, "%s: %s, when all was done\n", ll_cli_name(), reason(j, code));
     j->lost = false;
     return atoi(done.text);
 }

@@ -49,10 +49,13 @@ ll_err ll_loose_open(ll_comm *c, const ll_run *r, ll_loose **out)
                     .n = n,
                     .served = ll_consistency_served(&r->parallel.between),
                     .arena = ll_arena_new()};
-    CHECK(each == 1 || !(x->served && is(x->how->server, "open")), LL_E_CONFIG,
-          "parallel.server open (hogwild) is of replicas of one rank, and here are %d of %d: set "
-          "parallel.replicas to %d, or parallel.server sharded",
-          n, each, n * each);
+    ll_err rc = LL_OK;
+    if (each > 1 && x->served && is(x->how->server, "open"))
+        rc = RAISE(LL_E_CONFIG,
+                   "parallel.server open (hogwild) is of replicas of one rank, and here are %d of "
+                   "%d: set parallel.replicas to %d, or parallel.server sharded",
+                   n, each, n * each);
+    TRY(ll_comm_agree(c, rc));
     TRY(ll_comm_split(c, me % each, me, &x->peers));
     return each > 1 ? ll_comm_split(c, me / each, me, &x->mine) : LL_OK;
 }
@@ -439,8 +442,19 @@ static void *fly(void *arg)
     return NULL;
 }
 
+ll_err ll_loose_add_due(ll_loose *x)
+{
+    take(x, x->own, x->shared);
+    for (int64_t i = 0; i < x->shared; i++) x->own[i] += x->due[i];
+    memset(x->due, 0, sizeof *x->due * (size_t)x->shared);
+    return put(x, x->own, x->shared);
+}
+
+/* Something is due here only where a run goes on with another delay. */
 static ll_err take_off(ll_loose *x, const ll_fragment *f, int64_t done)
 {
+    TRY(ll_loose_land(x));
+    TRY(ll_loose_add_due(x));
     differences(x, f, x->due);
     x->flight = (ll_flight){.under_way = true, .of = *f, .step = done};
     if (ll_thread_start(&x->flight.thread, fly, x)) return LL_OK;
@@ -471,18 +485,6 @@ ll_err ll_loose_land(ll_loose *x)
     return LL_OK;
 }
 
-/* What is due comes. */
-static ll_err arrive(ll_loose *x, const ll_fragment *f)
-{
-    int64_t rest = rest_of(x, f);
-    TRY(ll_loose_land(x));
-    take(x, x->own, x->shared);
-    for (int64_t i = f->from; i < f->to; i++) x->own[i] += x->due[i];
-    for (int64_t i = x->params; i < x->params + rest; i++) x->own[i] += x->due[i];
-    memset(x->due, 0, sizeof *x->due * (size_t)x->shared);
-    return LL_OK;
-}
-
 /* ---- exchanges ---- */
 
 static bool begins(const ll_loose *x, int64_t done)
@@ -504,11 +506,7 @@ bool ll_loose_due(const ll_loose *x, int64_t done)
 
 static ll_err exchange_differences(ll_loose *x, const ll_fragment *f, int64_t done, double *far)
 {
-    if (x->due) {
-        TRY(arrive(x, f));
-        *far = x->flight.far;
-        return LL_OK;
-    }
+    take(x, x->own, x->shared);
     differences(x, f, x->mean);
     TRY(means(x, f, done, x->mean, &x->count.bytes));
     *far = squares(x, f, x->mean);
@@ -519,25 +517,25 @@ static ll_err exchange_differences(ll_loose *x, const ll_fragment *f, int64_t do
 ll_err ll_loose_exchange(ll_loose *x, int64_t done)
 {
     const int64_t every = x->how->every / x->how->fragments;
-    const int64_t number = (done - x->how->delay - x->how->warm_up) / every;
+    const int64_t number = (done - x->how->warm_up) / every;
+    const ll_fragment f = fragment_at(x, number - 1);
     double far = 0;
-    if (x->due && begins(x, done)) {
-        ll_fragment f = fragment_at(x, (done - x->how->warm_up) / every - 1);
-        take(x, x->own, x->shared);
-        return take_off(x, &f, done);
-    }
-    ll_fragment f = fragment_at(x, number - 1);
-    take(x, x->own, x->shared);
-    if (x->anchor) {
+    if (x->due && begins(x, done)) return take_off(x, &f, done);
+    if (x->due) { /* landing wants what own was when it began */
+        TRY(ll_loose_land(x));
+        TRY(ll_loose_add_due(x));
+        far = x->flight.far;
+    } else if (x->anchor) {
         TRY(exchange_differences(x, &f, done, &far));
     } else {
+        take(x, x->own, x->shared);
         TRY(exchange_parameters(x, number));
         far = squares(x, &f, NULL);
     }
     TRY(ll_comm_allreduce(x->world, &far, 1, LL_F64, LL_REDUCE_SUM, &canonical));
     x->count.distance = sqrt(far / x->n);
     x->count.exchanges++;
-    return put(x, x->own, x->shared);
+    return x->due ? LL_OK : put(x, x->own, x->shared);
 }
 
 /* ---- a server ---- */

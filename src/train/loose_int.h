@@ -59,5 +59,7 @@ static inline bool ll_loose_ensemble(const ll_loose *x)
 {
     return !strcmp(x->how->seeds, "own");
 }
+/* What is due comes, of whatever exchange. */
+ll_err ll_loose_add_due(ll_loose *x);
 /* What differences are counted from, where they are exchanged, is what the session has now. */
 void ll_loose_set_anchor(ll_loose *x);

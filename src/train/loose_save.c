@@ -112,6 +112,15 @@ static ll_err load_some(const ll_st_file *f, const listing *l)
     return LL_OK;
 }
 
+/* Has the file such a tensor of the first parameter here? */
+static bool has_any(const ll_st_file *f, const ll_loose *x, const char *form)
+{
+    char name[512];
+    if (!x->n_param) return false;
+    snprintf(name, sizeof name, form, x->items[0].name);
+    return ll_st_find(f, name);
+}
+
 ll_err ll_loose_load(ll_loose *x, const ll_st_file *f, ll_arena *arena, const char **note)
 {
     LL_OWN(ll_arena) a = ll_arena_new();
@@ -120,20 +129,29 @@ ll_err ll_loose_load(ll_loose *x, const ll_st_file *f, ll_arena *arena, const ch
     int n = ll_session_tensors(x->s, a, &kept, &where);
     listing l = list_room(x, a, n);
     int there = n ? ll_loose_in(f, kept[0].name) : 0;
+    /* Those that part have one anchor: without it they have to begin together. */
+    bool anchored = !x->anchor || has_any(f, x, LL_REPLICA "anchor.%s");
+    bool each = there == x->n && anchored, late = has_any(f, x, LL_REPLICA "0.due.%s");
+    bool at_once = late && each && !x->due; /* what was due later, with another parallel.delay */
+    if (at_once) x->due = memset(x->mean, 0, sizeof *x->mean * (size_t)x->shared);
     for (int i = 0; i < n; i++) {
         const ll_st_part *part = where ? &where[i] : NULL;
         const ll_loose_item *t = item_of(x, kept[i].name);
         add_outer(x, a, &kept[i], part, t, true, &l);
-        if (there == x->n)
-            kept[i].name = ll_arena_printf(a, LL_REPLICA "%d.%s", x->index, kept[i].name);
+        if (each) kept[i].name = ll_arena_printf(a, LL_REPLICA "%d.%s", x->index, kept[i].name);
     }
     TRY(ll_checkpoint_load(f, kept, where, n, false));
     TRY(ll_session_loaded(x->s));
     ll_loose_set_anchor(x); /* where the file has none */
     TRY(load_some(f, &l));
-    if (there != x->n && x->due) memset(x->due, 0, sizeof *x->due * (size_t)x->shared);
-    if (there != x->n)
-        *note = ll_arena_printf(arena, "%d replicas begin with %s", x->n,
-                                there ? "the average of the checkpoint's" : "its tensors");
+    if (x->due && !each) memset(x->due, 0, sizeof *x->due * (size_t)x->shared);
+    if (at_once) TRY(ll_loose_add_due(x));
+    if (at_once) x->due = NULL;
+    if (!each)
+        *note =
+            ll_arena_printf(arena, "%d replicas begin with %s", x->n,
+                            there ? "the average of the checkpoint's (of an ensemble: its first "
+                                    "member)"
+                                  : "its tensors");
     return LL_OK;
 }

@@ -456,6 +456,12 @@ static ll_err check_loose(const ll_run *r)
             "train.buddy keeps the state after a step, and replicas of a server are at several: "
             "use "
             "train.save_every");
+    LL_WANT(
+        r, "parallel.exact", !r->parallel.exact || !ll_consistency_served(&p->between),
+        "parallel.exact makes one result of every order of sums, and replicas that come in their "
+        "own time (parallel.consistency %s) have no one result: use sync, local, diloco or "
+        "gossip",
+        p->between.name);
     LL_WANT(r, "train.spike", r->train.spike == 0,
             "train.spike is of one gradient, and replicas have several: use train.clip");
     return LL_OK;

@@ -169,11 +169,13 @@ static ll_err hold_lines(fit *f, bool look)
     return LL_OK;
 }
 
-/* Of a checkpoint of ours: moments and residuals, PARAMETER.MOMENT. */
+/* Of a checkpoint of ours: moments and residuals, PARAMETER.MOMENT; what each of several replicas
+ * had. */
 static bool is_training_state(const ll_weights *w, const char *name)
 {
     const char *dot = strrchr(name, '.');
     if (!w->ours || !dot) return false;
+    if (!strncmp(name, LL_REPLICA, strlen(LL_REPLICA))) return true;
     char front[256];
     size_t n = (size_t)(dot - name);
     if (n >= sizeof front) return false;

@@ -310,6 +310,11 @@ static void test_delay(void **state)
           "%sconsistency=diloco parallel.outer=sgd parallel.outer_lr=1 parallel.every=2 "
           "parallel.delay=1",
           always);
+    train(mlp, "late-unsaved", NULL,
+          "%sconsistency=diloco parallel.outer=sgd parallel.outer_lr=1 parallel.every=2 "
+          "parallel.delay=1 train.save_every=0",
+          always);
+    same_file("late", "late-unsaved", "checkpoints/step-00000003.safetensors");
     for (int k = 0; k < 2; k++) {
         ll_st_file *f = open_last("alone", k + 2);
         for (int r = 0; r < 4; r++) n = read_weight(f, r, x[k][r]);
