@@ -2,6 +2,7 @@
  * again. */
 #include "base/mapped.h"
 
+#include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -10,12 +11,14 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 typedef struct place {
     struct place *next;
     _Atomic uintptr_t data; /* 0: nothing is noted here */
     size_t size;
+    int fd;         /* -1: it could not be opened */
     char path[512]; /* its end, where it is longer */
 } place;
 
@@ -69,6 +72,7 @@ void ll_mapped_add(const void *data, size_t size, const char *path)
         size_t n = strlen(path), most = sizeof p->path - 1;
         snprintf(p->path, sizeof p->path, "%s", n > most ? path + n - most : path);
         p->size = size;
+        p->fd = open(path, O_RDONLY | O_CLOEXEC);
         p->data = (uintptr_t)data;
         if (made) p->next = first, first = p;
     }
@@ -79,7 +83,10 @@ void ll_mapped_remove(const void *data)
 {
     pthread_mutex_lock(&lock);
     for (place *p = first; p; p = p->next)
-        if (p->data == (uintptr_t)data) p->data = 0;
+        if (p->data == (uintptr_t)data) {
+            p->data = 0;
+            if (p->fd >= 0) close(p->fd);
+        }
     pthread_mutex_unlock(&lock);
 }
 
@@ -89,4 +96,17 @@ ll_err ll_mapped_check(void)
     if (!p) return LL_OK;
     FAIL(LL_E_IO, "%s: was cut short while it was used: it had %zu bytes, and byte %zu is gone",
          p->path, p->size, (size_t)cut_at);
+}
+
+ll_err ll_mapped_whole(void)
+{
+    struct stat now;
+    pthread_mutex_lock(&lock);
+    for (place *p = first; p && !cut; p = p->next) {
+        if (!p->data || p->fd < 0 || fstat(p->fd, &now) || (size_t)now.st_size >= p->size) continue;
+        cut_at = (size_t)now.st_size;
+        cut = p;
+    }
+    pthread_mutex_unlock(&lock);
+    return ll_mapped_check();
 }

@@ -11,3 +11,6 @@ void ll_mapped_add(const void *data, size_t size, const char *path);
 void ll_mapped_remove(const void *data);
 /* Were all bytes there that were read so far? Whoever reads noted files checks behind it. */
 ll_err ll_mapped_check(void);
+/* And are all files as long as they were? What is gone of a last page reads as zeros, without a
+ * signal. Asks for each: once for many samples. */
+ll_err ll_mapped_whole(void);

@@ -517,5 +517,5 @@ ll_err ll_dataset_read(const ll_dataset *d, const ll_sampling *how, int64_t posi
         TRY(ll_mapped_check()); /* rather than what came of zeros */
         TRY(rc);
     }
-    return LL_OK;
+    return ll_mapped_whole();
 }

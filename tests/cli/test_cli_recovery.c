@@ -331,7 +331,8 @@ static void cut_short(void **state)
         write_text(tmpdir_path(state, "t.txt"), text);
         pid_t child = START(ranks == 1 ? "one" : "two", "-n", ranks == 1 ? "1" : "2");
         await_lines(state, ranks == 1 ? "one/metrics.jsonl" : "two/metrics.jsonl", 5);
-        assert_int_equal(truncate(tmpdir_path(state, "t.txt"), 8192), 0);
+        /* most of it; and what reads as zeros, in its last page */
+        assert_int_equal(truncate(tmpdir_path(state, "t.txt"), ranks == 1 ? 8192 : BYTES - 10), 0);
         outcome o = program_wait(*state, child);
         if (o.status != 1 || !strstr(o.err, "t.txt: was cut short while it was used") ||
             strstr(o.err, "starting again"))
