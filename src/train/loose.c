@@ -14,18 +14,14 @@
  * before a landing, and due comes at a step. */
 #include "train/loose_int.h"
 
-#include "base/crc32c.h"
 #include "base/rng.h"
 #include "train/ranks.h"
 #include "train/teacher.h"
 
-#include <errno.h>
 #include <math.h>
 #include <omp.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 static const ll_coll_opts canonical = {.algorithm = "sharded", .site = "exchange of replicas"};
 
@@ -94,11 +90,6 @@ size_t ll_loose_bytes(const ll_loose *x)
     return x->bytes;
 }
 
-static bool is_ensemble(const ll_loose *x)
-{
-    return is(x->how->seeds, "own");
-}
-
 /* Of what is summed over replicas, the most at once. */
 ll_err ll_loose_comm_bytes(const ll_loose *x, size_t *bytes)
 {
@@ -108,7 +99,7 @@ ll_err ll_loose_comm_bytes(const ll_loose *x, size_t *bytes)
                                .op = LL_REDUCE_SUM,
                                .algo = ll_algo_find(LL_COLL_ALLREDUCE, canonical.algorithm)};
     size_t page = LL_LEAST_SCRATCH, room = 0;
-    if (!is_ensemble(x)) TRY(ll_comm_scratch(x->peers, &call, &room));
+    if (!ll_loose_ensemble(x)) TRY(ll_comm_scratch(x->peers, &call, &room));
     room = (room + page - 1) / page * page;
     *bytes = x->due || room <= page ? 0 : room - page; /* there is a page already, but of others */
     if (x->due) *bytes = room;
@@ -217,13 +208,13 @@ static float *data_of(const ll_loose *x, const ll_loose_item *t)
     return (float *)ll_exec_data(x->s->e, x->s->kept[t->kept], 0);
 }
 
-static void take(const ll_loose *x, float *to, int64_t end)
+void ll_loose_take(const ll_loose *x, float *to, int64_t end)
 {
     for (int i = 0; i < x->n_item && x->items[i].at < end; i++)
         memcpy(to + x->items[i].at, data_of(x, &x->items[i]), sizeof *to * (size_t)x->items[i].n);
 }
 
-static ll_err put(const ll_loose *x, const float *from, int64_t end)
+ll_err ll_loose_put(const ll_loose *x, const float *from, int64_t end)
 {
     for (int i = 0; i < x->n_item && x->items[i].at < end; i++)
         memcpy(data_of(x, &x->items[i]), from + x->items[i].at,
@@ -251,15 +242,15 @@ static int64_t dense_bytes(const ll_loose *x, int64_t n)
 
 void ll_loose_set_anchor(ll_loose *x)
 {
-    if (x->anchor) take(x, x->anchor, x->params);
+    if (x->anchor) ll_loose_take(x, x->anchor, x->params);
 }
 
 ll_err ll_loose_begin(ll_loose *x)
 {
     if (ll_loose_ensemble(x)) return LL_OK;
-    take(x, x->own, x->all);
+    ll_loose_take(x, x->own, x->all);
     TRY(ll_comm_broadcast(x->peers, x->own, x->all, LL_F32, 0, &(ll_coll_opts){.site = "start"}));
-    TRY(put(x, x->own, x->all));
+    TRY(ll_loose_put(x, x->own, x->all));
     ll_loose_set_anchor(x);
     return LL_OK;
 }
@@ -444,10 +435,10 @@ static void *fly(void *arg)
 
 ll_err ll_loose_add_due(ll_loose *x)
 {
-    take(x, x->own, x->shared);
+    ll_loose_take(x, x->own, x->shared);
     for (int64_t i = 0; i < x->shared; i++) x->own[i] += x->due[i];
     memset(x->due, 0, sizeof *x->due * (size_t)x->shared);
-    return put(x, x->own, x->shared);
+    return ll_loose_put(x, x->own, x->shared);
 }
 
 /* Something is due here only where a run goes on with another delay. */
@@ -506,7 +497,7 @@ bool ll_loose_due(const ll_loose *x, int64_t done)
 
 static ll_err exchange_differences(ll_loose *x, const ll_fragment *f, int64_t done, double *far)
 {
-    take(x, x->own, x->shared);
+    ll_loose_take(x, x->own, x->shared);
     differences(x, f, x->mean);
     TRY(means(x, f, done, x->mean, &x->count.bytes));
     *far = squares(x, f, x->mean);
@@ -528,116 +519,14 @@ ll_err ll_loose_exchange(ll_loose *x, int64_t done)
     } else if (x->anchor) {
         TRY(exchange_differences(x, &f, done, &far));
     } else {
-        take(x, x->own, x->shared);
+        ll_loose_take(x, x->own, x->shared);
         TRY(exchange_parameters(x, number));
         far = squares(x, &f, NULL);
     }
     TRY(ll_comm_allreduce(x->world, &far, 1, LL_F64, LL_REDUCE_SUM, &canonical));
     x->count.distance = sqrt(far / x->n);
     x->count.exchanges++;
-    return x->due ? LL_OK : put(x, x->own, x->shared);
-}
-
-/* ---- a server ---- */
-
-bool ll_loose_served(const ll_loose *x)
-{
-    return x->served;
-}
-
-/* The file of this replica's turns. */
-static const char *order_of(const ll_loose *x, const char *run)
-{
-    return ll_arena_printf(x->arena, "%s/order-%d.txt", run, x->index);
-}
-
-/* Of all but where the run's folder is. */
-static uint32_t sum_settings(const ll_loose *x)
-{
-    LL_OWN(ll_arena) a = ll_arena_new();
-    uint32_t sum = 0;
-    for (const char *line = ll_run_print(x->run, a), *next; *line; line = next) {
-        next = line + strcspn(line, "\n");
-        next += *next == '\n';
-        if (strncmp(line, "out:", 4)) sum = ll_crc32c(sum, line, (size_t)(next - line));
-    }
-    return sum;
-}
-
-/* Would writing the one destroy the other? */
-static bool same_folder(const char *a, const char *b)
-{
-    struct stat x, y;
-    return !stat(a, &x) && !stat(b, &y) && x.st_ino == y.st_ino && x.st_dev == y.st_dev;
-}
-
-ll_err ll_loose_repeat(ll_loose *x, const char *run, int64_t *until)
-{
-    const char *path = order_of(x, run);
-    CHECK(!is(x->how->server, "open"), LL_E_ARG,
-          "--replay: changes at an open server have no order that could be repeated: use "
-          "parallel.consistency async");
-    CHECK(access(path, R_OK) == 0, LL_E_IO, "--replay: %s: %s", path, strerror(errno));
-    CHECK(!same_folder(run, x->run->out), LL_E_ARG,
-          "--replay: %s would be written over: repeat the run in another folder, with --out", run);
-    TRY(ll_turns_read(path, x->index, sum_settings(x), &x->repeat));
-    *until = x->repeat.until;
-    return LL_OK;
-}
-
-ll_err ll_loose_start(ll_loose *x, int64_t step)
-{
-    ll_server_opts o = {.how = x->how,
-                        .mine = x->mine,
-                        .peers = x->peers,
-                        .index = x->index,
-                        .n = x->n,
-                        .params = x->params,
-                        .shared = x->shared,
-                        .seed = (uint64_t)x->run->train.seed,
-                        .settings = sum_settings(x),
-                        .order = order_of(x, x->run->out),
-                        .replay = x->repeat.turn ? &x->repeat : NULL};
-    TRY(ll_comm_agree(x->world, ll_server_open(&o, step, &x->server)));
-    take(x, x->own, x->shared);
-    return ll_server_begin(x->server, step, x->own, x->velocity);
-}
-
-const ll_ticket *ll_loose_hand(const ll_loose *x)
-{
-    return ll_server_hand(x->server);
-}
-
-ll_err ll_loose_serve(ll_loose *x)
-{
-    take(x, x->own, x->shared);
-    TRY(ll_server_step(x->server, x->own));
-    return put(x, x->own, x->shared);
-}
-
-ll_err ll_loose_ready(ll_loose *x)
-{
-    if (x->how->staleness < 0) return LL_OK;
-    take(x, x->own, x->shared);
-    TRY(ll_server_ready(x->server, x->own));
-    return put(x, x->own, x->shared);
-}
-
-ll_err ll_loose_arrive(ll_loose *x)
-{
-    take(x, x->own, x->shared);
-    return ll_server_arrive(x->server, x->own);
-}
-
-ll_err ll_loose_meet(ll_loose *x)
-{
-    TRY(ll_server_meet(x->server, x->own, x->velocity));
-    return put(x, x->own, x->shared);
-}
-
-void ll_loose_end(ll_loose *x, int64_t step)
-{
-    ll_server_end(x->server, step);
+    return x->due ? LL_OK : ll_loose_put(x, x->own, x->shared);
 }
 
 /* ---- averages ---- */
@@ -646,16 +535,16 @@ ll_err ll_loose_average(ll_loose *x)
 {
     if (ll_loose_ensemble(x)) return LL_OK;
     TRY(ll_loose_land(x));
-    take(x, x->mean, x->all);
+    ll_loose_take(x, x->mean, x->all);
     return mean_over(x, x->mean, x->all);
 }
 
 ll_err ll_loose_swap(ll_loose *x, bool in)
 {
     if (ll_loose_ensemble(x)) return LL_OK;
-    if (!in) return put(x, x->own, x->all);
+    if (!in) return ll_loose_put(x, x->own, x->all);
     TRY(ll_loose_land(x));
-    take(x, x->own, x->all);
+    ll_loose_take(x, x->own, x->all);
     TRY(ll_loose_average(x));
-    return put(x, x->mean, x->all);
+    return ll_loose_put(x, x->mean, x->all);
 }

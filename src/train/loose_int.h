@@ -59,6 +59,9 @@ static inline bool ll_loose_ensemble(const ll_loose *x)
 {
     return !strcmp(x->how->seeds, "own");
 }
+/* What the session has, the first so many elements of the vector; and back. */
+void ll_loose_take(const ll_loose *x, float *to, int64_t end);
+ll_err ll_loose_put(const ll_loose *x, const float *from, int64_t end);
 /* What is due comes, of whatever exchange. */
 ll_err ll_loose_add_due(ll_loose *x);
 /* What differences are counted from, where they are exchanged, is what the session has now. */

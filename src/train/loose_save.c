@@ -147,11 +147,10 @@ ll_err ll_loose_load(ll_loose *x, const ll_st_file *f, ll_arena *arena, const ch
     if (x->due && !each) memset(x->due, 0, sizeof *x->due * (size_t)x->shared);
     if (at_once) TRY(ll_loose_add_due(x));
     if (at_once) x->due = NULL;
+    const char *with = there ? "the average of the checkpoint's (of an ensemble: its first member)"
+                             : "its tensors";
     if (!each)
-        *note =
-            ll_arena_printf(arena, "%d replicas begin with %s", x->n,
-                            there ? "the average of the checkpoint's (of an ensemble: its first "
-                                    "member)"
-                                  : "its tensors");
+        *note = ll_arena_printf(arena, "%d replicas begin with %s%s", x->n, with,
+                                late ? ", and nothing of an exchange that was under way" : "");
     return LL_OK;
 }
