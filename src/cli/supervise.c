@@ -374,6 +374,9 @@ static int await(job *j, pid_t child)
         if (j->resizing) ask_ranks(j, child);
         probed = ll_now();
     }
+    if (WIFSIGNALED(status) && !j->why && !j->lost && !j->insisted)
+        j->why = ll_arena_printf(j->arena, "mpiexec (process %ld) was ended by signal %d",
+                                 (long)child, WTERMSIG(status));
     return code_of(status);
 }
 
@@ -477,7 +480,7 @@ static void note_end(job *j, const char *why)
     LL_OWN(ll_st_file) f = NULL; /* where no rank was left to say it, memory may tell */
     if (ll_recovery_find(&j->start, LL_LOST, &lost))
         see_step(&j->newest, lost.step, NULL);
-    else if (j->lost && only_in_memory(j, &step, &f))
+    else if ((j->lost || j->why) && only_in_memory(j, &step, &f))
         see_step(&j->newest, step, NULL);
     if (any) see_step(&j->newest, ll_checkpoint_newest(j->care->out), NULL);
     const char *metrics = ll_arena_printf(j->arena, "%s/metrics.jsonl", j->care->out);
@@ -491,9 +494,10 @@ static void note_end(job *j, const char *why)
 static void note_last(job *j, int code)
 {
     ll_noted began;
-    const char *why = code == 0 ? "done" : "failed";
+    bool any = ll_recovery_find(&j->start, LL_BEGAN, &began);
+    const char *why = code == 0 ? "done" : any ? "failed" : "failed before it began";
     if (code == LL_EXIT_STOPPED) why = "stopped, and saved";
-    if (ll_recovery_find(&j->start, LL_BEGAN, &began)) note_end(j, why);
+    if (any || j->start.number > 0) note_end(j, why);
 }
 
 /* Ranks that were to save and stop have died. */

@@ -126,6 +126,6 @@ ll_err ll_read_bible(ll_dataset *d, const ll_data_opts *o, const char *path)
     TRY(ll_bytes_map(path, &packed));
     TRY(ll_bible_parse(packed.data, packed.size, path, &out, &text.size));
     text.data = out;
-    ll_dataset_note(d, ll_base_name(path), text.size);
+    ll_dataset_note(d, ll_base_name(path), text.data, text.size);
     return ll_text_add(d, o, path, &text);
 }

@@ -2,9 +2,10 @@
  *
  * Inflating 26 MB of Fashion-MNIST takes a quarter of a second, mapping its inflated form nothing.
  * The name of a cache file comes from its source's path; its header holds what the source was
- * (size, time of change, the check sum gzip ends with) and anything else is a miss, so a changed
+ * (size, time of change, the check sum gzip ends with) and a checksum of what follows; anything else is a miss, so a changed
  * source overwrites its old cache. Saving is done aside, after the dataset has opened: written
  * under another name, synced, renamed. */
+#include "base/crc32c.h"
 #include "base/file.h"
 #include "base/rng.h"
 #include "base/thread.h"
@@ -21,7 +22,8 @@ typedef struct cache_head {
     char magic[16];
     uint64_t source_size, source_mtime, raw_size;
     uint8_t trailer[8]; /* gzip's check sum and length */
-    uint8_t zero[16];
+    uint32_t crc;       /* of what follows */
+    uint8_t zero[12];
 } cache_head;
 _Static_assert(sizeof(cache_head) == 64, "data begins on a cache line");
 
@@ -44,15 +46,17 @@ static bool cache_path(const char *source, char path[PATH_MAX])
     return true;
 }
 
-static bool make_head(const char *source, const ll_bytes *packed, size_t raw_size, cache_head *head)
+static bool make_head(const char *source, const ll_bytes *packed, const uint8_t *raw,
+                      size_t raw_size, cache_head *head)
 {
     struct stat st;
     if (packed->size < 8 || stat(source, &st) != 0) return false;
-    *head = (cache_head){.magic = "loopline cache 1",
+    *head = (cache_head){.magic = "loopline cache 2",
                          .source_size = packed->size,
                          .source_mtime = (uint64_t)st.st_mtim.tv_sec * 1000000000u +
                                          (uint64_t)st.st_mtim.tv_nsec,
-                         .raw_size = raw_size};
+                         .raw_size = raw_size,
+                         .crc = ll_crc32c(0, raw, raw_size)};
     memcpy(head->trailer, packed->data + packed->size - 8, 8);
     return true;
 }
@@ -65,10 +69,10 @@ bool ll_cache_find(const char *source, const ll_bytes *packed, ll_bytes *out)
     if (!cache_path(source, path) || !ll_file_exists(path)) return false;
     if (ll_bytes_map(path, &whole) != LL_OK) return false;
     if (whole.size > sizeof have) {
+        madvise(whole.base, whole.base_size, MADV_WILLNEED);
         memcpy(&have, whole.data, sizeof have);
-        if (make_head(source, packed, whole.size - sizeof have, &want) &&
+        if (make_head(source, packed, whole.data + sizeof have, whole.size - sizeof have, &want) &&
             memcmp(&want, &have, sizeof have) == 0) {
-            madvise(whole.base, whole.base_size, MADV_WILLNEED);
             *out = whole;
             out->data += sizeof have;
             out->size -= sizeof have;
@@ -82,7 +86,8 @@ bool ll_cache_find(const char *source, const ll_bytes *packed, ll_bytes *out)
 void ll_cache_save(ll_dataset *d, const char *source, const ll_bytes *packed, const ll_bytes *raw)
 {
     ll_save *s = LL_NEW(d->arena, ll_save);
-    if (!cache_path(source, s->path) || !make_head(source, packed, raw->size, &s->head)) return;
+    if (!cache_path(source, s->path) || !make_head(source, packed, raw->data, raw->size, &s->head))
+        return;
     s->raw = raw->data;
     s->raw_size = raw->size;
     s->next = d->saves;

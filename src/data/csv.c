@@ -242,7 +242,7 @@ ll_err ll_read_csv(ll_dataset *d, const ll_data_opts *o, const char *path)
     if (d->reading == LL_TRAIN) d->info.classes = 0; /* as many as are found */
     TRY(ll_table_file(d, path, d->reading));
     TRY(ll_bytes_map(path, &b));
-    ll_dataset_note(d, ll_base_name(path), b.size);
+    ll_dataset_note(d, ll_base_name(path), NULL, b.size);
     d->info.digest = ll_crc32c(d->info.digest, b.data, b.size);
     TRY(ll_csv_parse(b.data, b.size, path, d->arena, &c));
     if (d->reading == LL_TRAIN && !o->val_path) TRY(pick_rows(d, &c, path));

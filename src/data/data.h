@@ -102,7 +102,7 @@ typedef struct ll_data_info {
     int n_field;
     size_t bytes, mapped; /* of the data as it is kept; of these, in files that are mapped */
     /* The files that it came from: how many, the first of them, and a checksum of all names and
-     * sizes, and of the content of those that were read whole. */
+     * sizes, and of the content: all of what was read whole, pages of the rest. */
     int64_t n_file;
     uint64_t file_bytes; /* of all */
     ll_data_file files[LL_NOTED_FILES];

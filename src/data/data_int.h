@@ -133,8 +133,8 @@ void ll_bytes_free(ll_bytes *b);
 /* Gives a block to d, which frees it when closed. */
 void ll_dataset_keep(ll_dataset *d, const ll_bytes *b);
 void ll_dataset_hold(ll_dataset *d, void (*let_go)(void *what), void *what);
-/* A file goes into what is told of d (data.json), and into its digest. */
-void ll_dataset_note(ll_dataset *d, const char *name, uint64_t size);
+/* A file goes into what is told of d (data.json), and into its digest. data NULL: without. */
+void ll_dataset_note(ll_dataset *d, const char *name, const uint8_t *data, uint64_t size);
 /* Maps a file, keeps and notes it. */
 ll_err ll_dataset_map(ll_dataset *d, const char *path, ll_bytes *out);
 /* Reads a file, or those of a folder that match names, or of a pattern, in the order of names. */

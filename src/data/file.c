@@ -1,6 +1,6 @@
 /* file.c: files as blocks of bytes, and the segments of them that a set is made of. Files are
- * mapped, not read: opening a set of any size costs nothing until its samples are used, and ranks
- * of one machine share the pages. */
+ * mapped, not read: opening a set of any size costs a few pages until its samples are used, and
+ * ranks of one machine share them. */
 #include "base/crc32c.h"
 #include "base/mapped.h"
 #include "base/types.h"
@@ -52,7 +52,16 @@ void ll_dataset_hold(ll_dataset *d, void (*let_go)(void *what), void *what)
     d->held = h;
 }
 
-void ll_dataset_note(ll_dataset *d, const char *name, uint64_t size)
+/* Of a file of any size, pages from its first to its last. */
+static uint32_t sample(uint32_t crc, const uint8_t *x, size_t n)
+{
+    enum { PAGES = 16, PAGE = 4096 };
+    if (n <= PAGES * PAGE) return ll_crc32c(crc, x, n);
+    for (size_t i = 0; i < PAGES; i++) crc = ll_crc32c(crc, x + (n - PAGE) / (PAGES - 1) * i, PAGE);
+    return crc;
+}
+
+void ll_dataset_note(ll_dataset *d, const char *name, const uint8_t *data, uint64_t size)
 {
     ll_data_info *f = &d->info;
     if (f->n_file < LL_NOTED_FILES)
@@ -61,13 +70,14 @@ void ll_dataset_note(ll_dataset *d, const char *name, uint64_t size)
     f->file_bytes += size;
     f->digest = ll_crc32c(f->digest, name, strlen(name) + 1);
     f->digest = ll_crc32c(f->digest, &size, sizeof size);
+    if (data) f->digest = sample(f->digest, data, size);
 }
 
 ll_err ll_dataset_map(ll_dataset *d, const char *path, ll_bytes *out)
 {
     TRY(ll_bytes_map(path, out));
     ll_dataset_keep(d, out);
-    ll_dataset_note(d, ll_base_name(path), out->size);
+    ll_dataset_note(d, ll_base_name(path), out->data, out->size);
     return d->fetcher ? ll_fetcher_cover(d->fetcher, path, out) : LL_OK;
 }
 

@@ -70,7 +70,7 @@ static ll_err list_class(ll_dataset *d, const char *root, const char *class, int
         if (!ll_picture_named(names[i])) continue;
         const char *path = ll_arena_printf(d->arena, "%s/%s", folder, names[i]);
         CHECK(stat(path, &st) == 0, LL_E_IO, "%s: %s", path, strerror(errno));
-        ll_dataset_note(d, path + strlen(root) + 1, (uint64_t)st.st_size);
+        ll_dataset_note(d, path + strlen(root) + 1, NULL, (uint64_t)st.st_size);
         LL_PUSH(d->arena, l->files, l->n, l->capacity,
                 (picture_file){path, ll_stream(names[i], 0), label});
     }

@@ -191,7 +191,7 @@ static void keep_pair(ll_dataset *d, pair *p, ll_err rc)
     for (int i = 0; i < 2; i++) {
         const part *f = parts[i];
         if (f->raw.data) ll_dataset_keep(d, &f->raw);
-        if (f->raw.data) ll_dataset_note(d, ll_base_name(f->path), f->raw.size);
+        if (f->raw.data) ll_dataset_note(d, ll_base_name(f->path), f->raw.data, f->raw.size);
         if (parts[i]->packed.data && !parts[i]->cached && rc == LL_OK)
             ll_cache_save(d, parts[i]->path, &parts[i]->packed, &parts[i]->raw);
         if (parts[i]->packed.data) ll_bytes_free(&parts[i]->packed);

@@ -57,7 +57,7 @@ static ll_err add_jsonl(ll_dataset *d, const char *path)
     uint8_t *out;
     const char *field = d->opts->field ? d->opts->field : "text";
     TRY(ll_bytes_map(path, &b));
-    ll_dataset_note(d, ll_base_name(path), b.size);
+    ll_dataset_note(d, ll_base_name(path), NULL, b.size);
     d->info.digest = ll_crc32c(d->info.digest, b.data, b.size);
     TRY(ll_jsonl_parse(b.data, b.size, field, path, &out, &text.size));
     text.data = out;

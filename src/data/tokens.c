@@ -73,7 +73,7 @@ static ll_err add_text(ll_dataset *d, const char *path)
 {
     ll_bytes b;
     TRY(ll_bytes_map(path, &b));
-    ll_dataset_note(d, ll_base_name(path), b.size);
+    ll_dataset_note(d, ll_base_name(path), b.data, b.size);
     bool covered = d->fetcher && !d->opts->tokenizer; /* else it is all read now */
     ll_err rc = covered ? ll_fetcher_cover(d->fetcher, path, &b) : LL_OK;
     if (rc != LL_OK) ll_bytes_free(&b);

@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 enum { MOST_OWED = 1 << 24 };
@@ -101,6 +102,9 @@ void ll_metrics_num(ll_metrics *m, const char *key, double value)
 
 ll_err ll_metrics_end(ll_metrics *m)
 {
+    struct stat st;
+    CHECK(fstat(m->fd, &st) != 0 || st.st_nlink > 0, LL_E_IO,
+          "%s was removed while the run wrote it, and with it what was logged so far", m->path);
     ll_buf_puts(&m->line, "}\n");
     ll_buf_add(&m->owed, m->line.text, m->line.len);
     return ll_metrics_flush(m, false);

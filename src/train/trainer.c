@@ -546,10 +546,17 @@ static ll_err close_all(trainer *t, ll_err rc)
     return rc;
 }
 
-static ll_err train(const ll_run *r, const ll_train_opts *opts, int64_t until, ll_train_report *out)
+static ll_err train(const ll_run *r, const ll_train_opts *opts, int64_t until,
+                    const ll_goodput *past, ll_train_report *out)
 {
-    trainer t = {
-        .r = r, .opts = opts, .report = out, .until = until, .began = ll_now(), .folder = -1};
+    trainer t = {.r = r,
+                 .opts = opts,
+                 .report = out,
+                 .until = until,
+                 .began = ll_now(),
+                 .folder = -1,
+                 .good = *past,
+                 .past = *past};
     t.best = INFINITY;
     t.suspended = ll_process_stopped();
     t.arena = ll_arena_new();
@@ -581,17 +588,19 @@ static ll_err find_step(const ll_run *r, const ll_train_opts *o, int64_t *step)
 static ll_err train_phases(const ll_run *r, const ll_train_opts *opts, ll_train_report *out)
 {
     int64_t part = ll_run_loose(r) ? r->parallel.between.warm_up : 0, step;
-    if (!part) return train(r, opts, 0, out);
+    const ll_goodput none = {0};
+    if (!part) return train(r, opts, 0, &none, out);
     TRY(find_step(r, opts, &step));
-    if (step >= part) return train(r, opts, 0, out);
+    if (step >= part) return train(r, opts, 0, &none, out);
     ll_run first = *r;
     first.parallel.between.what = "gradient";
-    TRY(train(&first, opts, part, out));
+    TRY(train(&first, opts, part, &none, out));
     if (out->signal || out->out_of_patience || out->steps < part) return LL_OK;
     ll_train_opts then = *opts;
     then.resume = true;
     then.resume_from = NULL;
-    return train(r, &then, 0, out);
+    const ll_goodput past = out->goodput;
+    return train(r, &then, 0, &past, out);
 }
 
 ll_err ll_train(const ll_run *r, const ll_train_opts *opts, ll_train_report *out)

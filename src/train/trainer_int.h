@@ -35,11 +35,11 @@ typedef struct trainer {
     ll_events *events;
     ll_buddy *buddy; /* NULL: no state is kept in memory */
     ll_saver *saver;
-    ll_goodput good;
-    double suspended;  /* seconds of it that are counted */
-    double wall;       /* that had passed when this start was opened */
-    bool writing;      /* some rank's thread writes, as agreed */
-    ll_tracer *tracer; /* NULL: nothing is traced */
+    ll_goodput good, past; /* past: of the phase before (train_phases) */
+    double suspended;      /* seconds of it that are counted */
+    double wall;           /* that had passed when this start was opened */
+    bool writing;          /* some rank's thread writes, as agreed */
+    ll_tracer *tracer;     /* NULL: nothing is traced */
     int64_t steps, first, epoch_steps;
     int64_t trace_first, trace_last; /* steps, 1 is the first */
     double *times, *losses;          /* [RECENT], of step i at (i - first) % RECENT */

@@ -124,7 +124,7 @@ int ll_trainer_meta(const trainer *t, ll_arena *a, ll_st_pair out[LL_TRAINER_MET
                                  " samples, %zu bytes, flip %s, crop %" PRId64 "%s",
                                  d->name, d->n[LL_TRAIN], d->n[LL_VAL], d->bytes,
                                  r->data.flip ? "true" : "false", r->data.crop, changes(r, a))},
-        {"data files", ll_arena_printf(a, "%08x", d->digest)},
+        {"data digest", ll_arena_printf(a, "%08x", d->digest)},
         {"seed", ll_arena_printf(a, "%" PRId64, r->train.seed)},
         {"batch", ll_arena_printf(a, "%" PRId64, r->train.batch)}};
     memcpy(out, all, sizeof all);
@@ -151,7 +151,7 @@ static ll_err check_same(const trainer *t, const ll_st_file *f)
         CHECK(i < LL_TRAINER_TRAIN, LL_E_CONFIG,
               "%s was made with train.%s %.20s, this run has %s: resume with --set train.%s=%.20s",
               ll_st_path(f), key, was, is, key, was);
-        CHECK(strcmp(key, "data files"), LL_E_CONFIG,
+        CHECK(strcmp(key, "data digest"), LL_E_CONFIG,
               "%s: the files of its data have changed since (their checksum was %.20s, is %s): "
               "resume with those it began with; train.init takes its weights alone",
               ll_st_path(f), was, is);
@@ -318,7 +318,9 @@ void ll_trainer_count_start(trainer *t)
     if (ll_trainer_is_restart(t))
         t->good.lost[LL_LOSS_RESTARTS] += t->good.wall - t->suspended - before;
     else
-        t->good.lost[LL_LOSS_START] = t->good.wall - t->good.lost[LL_LOSS_SUSPENDED];
+        t->good.lost[LL_LOSS_START] += t->good.wall - t->past.wall +
+                                       t->past.lost[LL_LOSS_SUSPENDED] -
+                                       t->good.lost[LL_LOSS_SUSPENDED];
 }
 
 static ll_err read_goodput(trainer *t, const char *timing)
@@ -350,9 +352,10 @@ static ll_err open_outputs(trainer *t)
     CHECK(rc == LL_OK || (ll_trainer_is_restart(t) && ll_is_full()), rc, "%s", ll_error_message());
     const char *timing = ll_trainer_file(t, "timing.jsonl");
     t->good.wall = ll_trainer_wall(t);
-    if (ll_trainer_is_restart(t) && access(timing, F_OK) == 0)
+    bool new_start = ll_trainer_is_restart(t) && t->past.wall == 0;
+    if (new_start && access(timing, F_OK) == 0)
         TRY(read_goodput(t, timing));
-    else if (ll_trainer_is_restart(t)) /* no start before this one came so far */
+    else if (new_start) /* no start before this one came so far */
         t->good.lost[LL_LOSS_RESTARTS] = t->good.wall;
     t->good.wall = ll_trainer_wall(t);
     TRY(ll_metrics_open(ll_trainer_file(t, "metrics.jsonl"), keep, &t->metrics));

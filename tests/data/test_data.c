@@ -348,7 +348,13 @@ static void text(void **state)
     ok(ll_show_tokens(d, LL_TRAIN, 0, 3, m));
     fclose(m);
     assert_string_equal(shown, "\\x00\\x1f>\n");
+    uint32_t digest = f->digest;
     free(shown);
+    ll_dataset_close(d);
+    words[500]++; /* as long as before, but another text */
+    put_file(o.path, words, sizeof words);
+    ok(ll_dataset_open(&o, &d));
+    assert_int_not_equal(ll_dataset_info(d)->digest, digest);
     ll_dataset_close(d);
     o.seq = 100;
     fails(ll_dataset_open(&o, &d), "50 tokens for validation are less than one window");

@@ -1,4 +1,5 @@
 /* Sampling, augmentation, prefetch and the cache; then the sets that Debian packages bring. */
+#include "base/crc32c.h"
 #include "files.h"
 
 #include "base/rng.h"
@@ -364,8 +365,16 @@ static void cache(void **state)
     assert_non_null(fgets(file, sizeof file, ls));
     file[strcspn(file, "\n")] = '\0';
     pclose(ls);
-    int fd = open(file, O_RDWR); /* a changed byte shows: the cache is what is read */
+    int fd = open(file, O_RDWR); /* a byte that is not what was written: no cache */
     assert_int_equal(pwrite(fd, &wrong, 1, 64 + 16), 1);
+    close(fd);
+    assert_int_equal(first_pixel(state), right);
+    fd = open(file, O_RDWR); /* with its checksum it shows: the cache is what is read */
+    noise[16] = wrong;
+    uint32_t crc = ll_crc32c(0, noise, sizeof noise);
+    noise[16] = right;
+    assert_int_equal(pwrite(fd, &wrong, 1, 64 + 16), 1);
+    assert_int_equal(pwrite(fd, &crc, sizeof crc, 48), sizeof crc);
     close(fd);
     assert_int_equal(first_pixel(state), wrong);
     /* The source was touched: inflated again, the cache replaced. */

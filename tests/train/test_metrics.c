@@ -109,6 +109,20 @@ static void bad_files(void **state)
     assert_null(m);
 }
 
+static void removed(void **state)
+{
+    const char *path = tmpdir_path(state, "gone.jsonl");
+    ll_metrics *m;
+    assert_int_equal(ll_metrics_open(path, -1, &m), LL_OK);
+    ll_metrics_begin(m, 1);
+    assert_int_equal(ll_metrics_end(m), LL_OK);
+    assert_int_equal(unlink(path), 0);
+    ll_metrics_begin(m, 2);
+    assert_int_equal(ll_metrics_end(m), LL_E_IO);
+    assert_non_null(strstr(ll_error_text(), "gone.jsonl was removed while the run wrote it"));
+    ll_metrics_close(m);
+}
+
 static void full_disk(void **state)
 {
     ll_metrics *m;
@@ -138,6 +152,7 @@ static void full_disk(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {IN_FOLDER(lines), IN_FOLDER(resumed_equals_uninterrupted),
-                                       IN_FOLDER(bad_files), IN_FOLDER(full_disk)};
+                                       IN_FOLDER(bad_files), IN_FOLDER(removed),
+                                       IN_FOLDER(full_disk)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
