@@ -2,9 +2,9 @@
  *
  * Inflating 26 MB of Fashion-MNIST takes a quarter of a second, mapping its inflated form nothing.
  * The name of a cache file comes from its source's path; its header holds what the source was
- * (size, time of change, the check sum gzip ends with) and a checksum of what follows; anything else is a miss, so a changed
- * source overwrites its old cache. Saving is done aside, after the dataset has opened: written
- * under another name, synced, renamed. */
+ * (size, time of change, the check sum gzip ends with) and a checksum of what follows; anything
+ * else is a miss, so a changed source overwrites its old cache. Saving is done aside, after the
+ * dataset has opened: written under another name, synced, renamed. */
 #include "base/crc32c.h"
 #include "base/file.h"
 #include "base/rng.h"
