@@ -86,7 +86,8 @@ int ll_procs_signal(const ll_procs *p, int number)
     int sent = 0;
     for (int i = 0; i < p->n; i++) {
         ll_proc of;
-        if (!ll_proc_see(p->pid[i], &of) || (number == SIGUSR1 && !of.catches)) continue;
+        /* MPICH has a handler for SIGUSR1 of its own, before training has */
+        if (!ll_proc_see(p->pid[i], &of) || (number == SIGUSR1 && !of.counts)) continue;
         sent += kill(p->pid[i], number) == 0;
     }
     return sent;

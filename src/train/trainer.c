@@ -609,12 +609,12 @@ ll_err ll_train(const ll_run *r, const ll_train_opts *opts, ll_train_report *out
     enum { N = sizeof signals / sizeof *signals };
     struct sigaction mine = {.sa_handler = on_signal, .sa_flags = SA_RESTART}, old[N];
     caught = 0;
-    ll_process_count_stops();
     for (int i = 0; i < N; i++) {
         sigaction(signals[i], &mine, &old[i]);
         if (signals[i] == SIGHUP && old[i].sa_handler == SIG_IGN) /* nohup */
             sigaction(signals[i], &old[i], NULL);
     }
+    ll_process_count_stops(); /* last: who has this one's handler has those above (cli/procs.c) */
     ll_err rc = train_phases(r, opts, out);
     for (int i = 0; i < N; i++) sigaction(signals[i], &old[i], NULL);
     return rc;
