@@ -32,6 +32,7 @@ struct ll_codec {
     const ll_algo *alltoall, *allgather; /* of slices.c; NULL: as any call's */
     ll_sparse_form form;                 /* of topk: in this form on every rank */
     struct ll_slices *slices;            /* slices.c's, made on first use */
+    bool squeezed;                       /* slices.c: codes are Huffman-coded on their way */
     bool unsettled;                      /* messages may still come to its memory, which stays */
 };
 

@@ -168,7 +168,9 @@ static ll_err open_qsgd(ll_codec *k, const char *settings)
 
 static ll_err open_int(ll_codec *k, const char *settings)
 {
-    return settings ? ll_codec_bad(k, "it has no settings") : open_bits(k, k->text[3] - '0');
+    k->squeezed = settings && !strcmp(settings, "huffman");
+    if (settings && !k->squeezed) return ll_codec_bad(k, "its one setting is huffman");
+    return open_bits(k, k->text[3] - '0');
 }
 
 const ll_codec_kind ll_codecs_qsgd[] = {
@@ -178,14 +180,14 @@ const ll_codec_kind ll_codecs_qsgd[] = {
      .open = open_qsgd,
      .code = &block_code},
     {.name = "int8",
-     .form = "int8",
-     .help = "qsgd:8 with error feedback",
+     .form = "int8 or int8:huffman",
+     .help = "qsgd:8 with error feedback; huffman: in fewer bytes, for slow networks",
      .feedback = true,
      .open = open_int,
      .code = &block_code},
     {.name = "int4",
-     .form = "int4",
-     .help = "qsgd:4 with error feedback",
+     .form = "int4 or int4:huffman",
+     .help = "qsgd:4 with error feedback; huffman: in fewer bytes, for slow networks",
      .feedback = true,
      .open = open_int,
      .code = &block_code},

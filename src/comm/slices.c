@@ -13,6 +13,9 @@
  * the owner's residual of that slice. So, but for rounding, the sum over ranks of inputs and old
  * residuals is that of results and new residuals.
  *
+ * Squeezed, slices are Huffman-coded (zlib's deflate without its search for repeats) and go from
+ * rank to rank one after another, as long as they come out.
+ *
  * A long vector goes in chunks, in a pipeline: while chunk i is in 1's messages, i - 1 is in 3's
  * and i - 2 is decoded. */
 #include "comm/codec_int.h"
@@ -21,6 +24,7 @@
 
 #include <math.h>
 #include <string.h>
+#include <zlib.h>
 
 enum {
     N = LL_CODE_BLOCK,
@@ -42,6 +46,8 @@ typedef struct ll_slices {
     ll_arena *arena;
     int size;
     slot slots[SLOTS];
+    uint8_t *out, *in; /* a slice squeezed, that is sent and that came */
+    int64_t room;      /* of each */
 } ll_slices;
 
 /* One call's constants. */
@@ -93,6 +99,13 @@ static ll_err make_slices(run *r)
                         r->size),
               LL_E_MEM, "buffers of codec \"%s\" for %s", k->text, k->name);
     k->slices->size = r->size;
+    if (!k->squeezed) return LL_OK;
+    int64_t slice = ll_ceil_div(ll_min64(CHUNK, r->n_block), r->size) * r->block_bytes;
+    k->slices->room = slice + slice / 1000 + 64; /* deflate makes no more of it */
+    k->slices->out = LL_TRY_ARRAY(a, uint8_t, k->slices->room);
+    k->slices->in = LL_TRY_ARRAY(a, uint8_t, k->slices->room);
+    CHECK(k->slices->out && k->slices->in, LL_E_MEM, "buffers of codec \"%s\" for %s", k->text,
+          k->name);
     return LL_OK;
 }
 
@@ -231,6 +244,75 @@ static ll_err wait_for(slot *s)
     return q ? ll_request_wait(q) : LL_OK;
 }
 
+/* ---- squeezed slices ---- */
+static ll_err squeeze(const uint8_t *x, int64_t n, uint8_t *out, int64_t room, size_t *bytes)
+{
+    z_stream z = {
+        .next_in = (Bytef *)x, .avail_in = (uInt)n, .next_out = out, .avail_out = (uInt)room};
+    CHECK(deflateInit2(&z, 1, Z_DEFLATED, -15, 9, Z_HUFFMAN_ONLY) == Z_OK, LL_E_MEM,
+          "no memory to squeeze %lld bytes", (long long)n);
+    int rc = deflate(&z, Z_FINISH);
+    *bytes = (size_t)room - z.avail_out;
+    deflateEnd(&z);
+    CHECK(rc == Z_STREAM_END, LL_E_COMM, "%lld bytes of codes have no room, squeezed, in %lld",
+          (long long)n, (long long)room);
+    return LL_OK;
+}
+
+static ll_err stretch(const uint8_t *x, size_t bytes, uint8_t *out, int64_t n)
+{
+    uint8_t none; /* inflate wants a place, for no bytes too */
+    z_stream z = {.next_in = (Bytef *)x,
+                  .avail_in = (uInt)bytes,
+                  .next_out = n ? out : &none,
+                  .avail_out = (uInt)n};
+    CHECK(inflateInit2(&z, -15) == Z_OK, LL_E_MEM, "no memory to stretch %zu bytes", bytes);
+    int rc = inflate(&z, Z_FINISH);
+    inflateEnd(&z);
+    CHECK(rc == Z_STREAM_END && !z.avail_out && !z.avail_in, LL_E_COMM,
+          "%zu bytes that came are not %lld of codes", bytes, (long long)n);
+    return LL_OK;
+}
+
+/* Every rank's slice of the chunk goes to its owner. */
+static ll_err swap_mine(run *r, slot *s)
+{
+    ll_slices *w = r->k->slices;
+    int64_t number = ll_comm_next_number(r->c, "squeezed codes", r->site);
+    int64_t slice = s->starts[r->rank + 1] - s->starts[r->rank];
+    memcpy(s->got + r->rank * slice, s->code + s->starts[r->rank], (size_t)slice);
+    for (int q = 1; q < r->size; q++) {
+        int to = (r->rank + q) % r->size, from = (r->rank - q + r->size) % r->size;
+        size_t bytes, got;
+        TRY(squeeze(s->code + s->starts[to], s->starts[to + 1] - s->starts[to], w->out, w->room,
+                    &bytes));
+        const ll_exchange e = {number, to, from, w->out, bytes, w->in, (size_t)w->room};
+        TRY(ll_comm_exchange(r->c, &e, &got));
+        TRY(stretch(w->in, got, s->got + from * slice, slice));
+        r->k->last.bytes += (int64_t)bytes;
+    }
+    return LL_OK;
+}
+
+/* The owner's sums go to every rank. */
+static ll_err swap_sums(run *r, slot *s)
+{
+    ll_slices *w = r->k->slices;
+    int64_t number = ll_comm_next_number(r->c, "squeezed sums", r->site);
+    int64_t slice = s->starts[r->rank + 1] - s->starts[r->rank];
+    size_t bytes, got;
+    TRY(squeeze(s->code + s->starts[r->rank], slice, w->out, w->room, &bytes));
+    for (int q = 1; q < r->size; q++) {
+        int to = (r->rank + q) % r->size, from = (r->rank - q + r->size) % r->size;
+        const ll_exchange e = {number, to, from, w->out, bytes, w->in, (size_t)w->room};
+        TRY(ll_comm_exchange(r->c, &e, &got));
+        TRY(stretch(w->in, got, s->code + s->starts[from], s->starts[from + 1] - s->starts[from]));
+        r->k->last.bytes += (int64_t)bytes;
+    }
+    return LL_OK;
+}
+
+/* ---- chunks on their way ---- */
 static ll_err send_mine(run *r, int64_t i)
 {
     slot *s = &r->k->slices->slots[i % SLOTS];
@@ -248,8 +330,9 @@ static ll_err send_mine(run *r, int64_t i)
         for (int64_t from = 0; from < p; from++)
             s->matrix[from * p + to] = s->starts[to + 1] - s->starts[to];
         int64_t others = to == r->rank ? p - 1 : 1; /* my slice of the sums, my part of theirs */
-        r->k->last.bytes += (s->starts[to + 1] - s->starts[to]) * others;
+        if (!r->k->squeezed) r->k->last.bytes += (s->starts[to + 1] - s->starts[to]) * others;
     }
+    if (r->k->squeezed) return swap_mine(r, s);
     ll_coll_call call = {
         .spec = {.coll = LL_COLL_ALLTOALL, .count = s->starts[p], .matrix = s->matrix},
         .data = s->code,
@@ -273,6 +356,7 @@ static ll_err send_sums(run *r, int64_t i)
                    s->code + b * r->block_bytes);
         TRY(poll_now_and_then(r, b));
     }
+    if (r->k->squeezed) return swap_sums(r, s);
     ll_coll_call call = {
         .spec = {.coll = LL_COLL_ALLGATHER, .count = s->starts[r->size], .starts = s->starts},
         .data = s->code,

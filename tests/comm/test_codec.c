@@ -264,6 +264,7 @@ static void bad_texts(void **state)
                  {"qsgd:99999999999999999999", "is not a whole number"},
                  {"bf16:8", "it has no settings; it is written bf16"},
                  {"onebit:1", "it has no settings"},
+                 {"int8:zip", "its one setting is huffman; it is written int8 or int8:huffman"},
                  {"bf61", "did you mean bf16?"}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         ll_codec *k = (ll_codec *)&k;
