@@ -18,6 +18,7 @@
  *    can hear it. Ranks that die of it, and leave a state in memory, are started once more to save.
  *    SIGTSTP (Ctrl-Z) stops ranks with this process, and SIGCONT (fg) lets them go on.
  * 4. What memory has and the disk has not is never removed: the last line says where it is. */
+#define _GNU_SOURCE /* memfd_create */
 #include "cli/launch.h"
 
 #include "base/file.h"
@@ -37,6 +38,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/random.h>
 #include <sys/stat.h>
@@ -81,6 +83,7 @@ typedef struct job {
     const char *why;        /* it was ended; NULL: nobody was by this process */
     double waits;           /* since when mpiexec is waited for in vain; 0: it is not */
     int64_t newest;         /* step known of */
+    int said;               /* a file: what this start writes to its standard output */
     ll_arena *arena;
 } job;
 
@@ -111,6 +114,7 @@ static pid_t spawn(const job *j, const ll_launch *how)
     int nothing = open("/dev/null", how->probe ? O_RDWR : O_RDONLY); /* a terminal would stop it */
     for (int fd = 0; nothing > 0 && fd < (how->probe ? 3 : 1); fd++) dup2(nothing, fd);
     if (nothing > 2) close(nothing);
+    if (!how->probe) dup2(j->said, 1);
     ll_err rc = ll_cli_mpiexec_run(how);
     fprintf(stderr, "%s: %s\n", ll_cli_name(), ll_error_text());
     _exit(rc == LL_OK ? 0 : 1);
@@ -511,10 +515,22 @@ static void tell_unsaved(const job *j, int code)
         fprintf(stderr, "saved is step %lld\n", (long long)step);
 }
 
+/* What the last start wrote. MPICH's mpiexec writes there, too, of ranks that were lost. */
+static void say(const job *j, bool failed)
+{
+    char bytes[4096];
+    ssize_t n;
+    lseek(j->said, 0, SEEK_SET);
+    while ((n = read(j->said, bytes, sizeof bytes)) > 0)
+        fwrite(bytes, 1, (size_t)n, failed ? stderr : stdout);
+    fflush(NULL);
+}
+
 /* Does not return. What never began leaves no notes, nor a folder of them. */
 static void finish(const job *j, int code)
 {
     sweep(j);
+    say(j, code && code != LL_EXIT_STOPPED);
     if (code && !ll_file_exists(ll_arena_printf(j->arena, "%s/run.yaml", j->care->out))) {
         ll_recovery_remove(&j->start);
         (void)rmdir(j->care->out);
@@ -564,6 +580,8 @@ static ll_err run_once(job *j, int *code)
     j->seen = j->here.n = 0;
     j->counted = j->looked = j->waits = 0;
     j->halted = 0;
+    CHECK(ftruncate(j->said, 0) == 0 && lseek(j->said, 0, SEEK_SET) == 0, LL_E_SYS, "%s",
+          strerror(errno));
     pid_t child = spawn(j, &how);
     CHECK(child > 0, LL_E_SYS, "no process for mpiexec: %s", strerror(errno));
     *code = await(j, child);
@@ -601,6 +619,8 @@ ll_err ll_cli_supervise(int64_t ranks, const ll_care *care)
     CHECK(getrandom(&id, sizeof id, 0) == sizeof id, LL_E_SYS, "no random number: %s",
           strerror(errno));
     snprintf(j.start.job, sizeof j.start.job, "%016llx", (unsigned long long)id);
+    j.said = memfd_create("loopline", MFD_CLOEXEC);
+    CHECK(j.said >= 0, LL_E_SYS, "no file in memory: %s", strerror(errno));
     j.start.began = ll_wall_now();
     j.start.out = care->out;
     sigemptyset(&j.wanted);
