@@ -1,5 +1,6 @@
 /* test_cli_recovery: ranks that die, or whose hosts go, are started again by themselves, and come
  * to the bits of a run that nothing befell; what a start cannot cure is not started again. */
+#include "cli/launch.h"
 #include "mesh/mesh.h"
 #include "program.h"
 #include "train/goodput.h"
@@ -253,7 +254,8 @@ static void all_counted(const json_t *j)
 /* One that is stopped before ranks watch each other, and one that is lost when all is done. */
 static void early_and_late(void **state)
 {
-    static const char late[] = "#!/bin/sh\nmpiexec \"$@\"\nkill -9 $$\n";
+    char late[500];
+    snprintf(late, sizeof late, "#!/bin/sh\n%s \"$@\"\nkill -9 $$\n", ll_cli_mpiexec());
     write_text(tmpdir_path(state, "r.yaml"), run_file);
     pid_t child = START("early", "-n", "3", "--json"), rank = 0;
     while (!rank) rank = rank_of(child, 1);
