@@ -3,9 +3,11 @@
 #include "base/text.h"
 #include "cli/talk.h"
 
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 typedef struct opts {
     ll_talk_opts talk;
@@ -35,11 +37,11 @@ static ll_err turn(ll_talk *t, const ll_family *f, const char *line)
     TRY(ll_talk_say(t, &s, 1, !t->o->json));
     TRY(ll_family_end(t, f, &end));
     TRY(put(t, &end));
-    if (t->prints && t->o->json) {
+    if (t->o->json) {
         ll_buf_json(&quoted, s.text.text ? s.text.text : "");
         printf("{\"text\": %s, \"tokens\": %lld}", quoted.text, (long long)s.tokens);
     }
-    if (t->prints) printf("\n");
+    printf("\n");
     return LL_OK;
 }
 
@@ -52,25 +54,39 @@ static ll_err begin(ll_talk *t, const ll_family *f, const char *system)
     return put(t, &v);
 }
 
+/* Ranks that follow hear of this one while nobody types. */
+static ll_err wait_for_input(const ll_talk *t)
+{
+    struct pollfd in = {.fd = STDIN_FILENO, .events = POLLIN};
+    while (t->comm && poll(&in, 1, 1000) == 0) TRY(ll_generator_idle(t->g));
+    return LL_OK;
+}
+
+static ll_err converse(ll_talk *t, const ll_family *f, const char *system)
+{
+    LL_OWN_MEMORY char *line = NULL;
+    size_t room = 0;
+    TRY(begin(t, f, system));
+    if (t->comm) setvbuf(stdin, NULL, _IONBF, 0); /* what was read is seen by no poll */
+    for (;;) {
+        TRY(wait_for_input(t));
+        ssize_t n = getline(&line, &room, stdin);
+        if (n <= 0) return LL_OK;
+        if (line[n - 1] == '\n') line[n - 1] = '\0';
+        if (*line) TRY(turn(t, f, line));
+    }
+}
+
 static ll_err run(const void *given)
 {
     const opts *o = (const opts *)given;
     LL_TALK t = {0};
     const ll_family *f;
-    char *line = NULL;
-    size_t room = 0;
-    ll_err rc = LL_OK;
     TRY(ll_talk_begin(&o->talk, &t));
     TRY(ll_talk_family(&t, &f));
-    CHECK(!o->talk.mesh, LL_E_ARG, "chat reads what people type: one rank (generate takes --mesh)");
-    TRY(ll_talk_open(&t, 1, 2048));
-    TRY(begin(&t, f, o->system));
-    for (ssize_t n; rc == LL_OK && (n = getline(&line, &room, stdin)) > 0;) {
-        if (line[n - 1] == '\n') line[n - 1] = '\0';
-        if (*line) rc = turn(&t, f, line);
-    }
-    free(line);
-    return rc;
+    ll_err rc = ll_talk_open(&t, 1, 2048);
+    if (rc == LL_OK) rc = t.prints ? converse(&t, f, o->system) : ll_talk_follow(&t);
+    return ll_talk_leave(&t, rc);
 }
 
 const ll_command ll_command_chat = {"chat", "answers what is typed", args, sizeof(opts), run};

@@ -57,14 +57,25 @@ static ll_err show(const ll_talk *t, char *const *prompts, const ll_saying *s, i
     return LL_OK;
 }
 
+/* On the same ranks. */
+static ll_err open_both(ll_talk *t, int64_t n, int64_t places)
+{
+    TRY(ll_talk_ranks(t));
+    if (t->draft) {
+        t->draft->comm = t->comm;
+        t->draft->prints = t->prints;
+        TRY(ll_talk_open(t->draft, n, places));
+    }
+    return ll_talk_open(t, n, places);
+}
+
 /* Prompts become tokens before the model is opened: the longest decides how much is kept. */
 static ll_err put_prompts(ll_talk *t, char *const *prompts, int64_t n, int64_t *tokens)
 {
     int64_t most = 0;
     int bos = t->t ? ll_tokenizer_bos(t->t) : -1;
     for (int pass = 0; pass < 2; pass++) {
-        if (pass && t->draft) TRY(ll_talk_open(t->draft, n, most + t->o->tokens));
-        if (pass) TRY(ll_talk_open(t, n, most + t->o->tokens));
+        if (pass) TRY(open_both(t, n, most + t->o->tokens));
         for (int64_t i = 0; i < n; i++) {
             LL_OWN_MEMORY int32_t *v = NULL;
             int64_t count;
@@ -87,14 +98,14 @@ static ll_err sample(ll_talk *t, char *const *prompts, int64_t n)
     int64_t read = 0, made = 0;
     for (int64_t i = 0; i < n; i++) s[i] = ll_talk_saying(t, a, i, -1);
     TRY(put_prompts(t, prompts, n, &read));
+    if (!t->prints) return ll_talk_follow(t);
     bool stream = n == 1 && !t->o->json;
-    if (stream && t->prints) printf("%s", prompts[0]);
+    if (stream) printf("%s", prompts[0]);
     double begin = ll_now();
     TRY(ll_generator_run(t->g));
     double after = ll_now();
     TRY(ll_talk_say(t, s, n, stream));
     double end = ll_now();
-    if (!t->prints) return LL_OK;
     for (int64_t i = 0; i < n; i++) made += s[i].tokens;
     TRY(show(t, prompts, s, n));
     fflush(stdout); /* its newline comes first; a launcher may pass it on later */
@@ -111,7 +122,6 @@ static ll_err sample(ll_talk *t, char *const *prompts, int64_t n)
 static ll_err open_draft(const opts *o, const ll_talk_opts *its, ll_talk *t, ll_talk *d)
 {
     size_t a, b;
-    CHECK(!o->talk.mesh, LL_E_ARG, "--draft and --mesh exclude each other");
     CHECK(o->guesses <= 64, LL_E_ARG, "--draft-tokens is %lld, want at most 64",
           (long long)o->guesses);
     TRY(ll_talk_begin(its, d));
@@ -121,6 +131,7 @@ static ll_err open_draft(const opts *o, const ll_talk_opts *its, ll_talk *t, ll_
         same = !x == !y && a == b && (!x || !memcmp(x, y, a));
     }
     CHECK(same, LL_E_ARG, "--draft %s: its tokens are not those of %s", o->draft, o->talk.folder);
+    d->number = 1;
     t->draft = d;
     t->guesses = o->guesses ? o->guesses : 4;
     return LL_OK;

@@ -483,7 +483,7 @@ static ll_err loop(server *s)
     sigaction(SIGTERM, &mine, &old[1]);
     while (rc == LL_OK && !told_to_stop) {
         rc = ll_http_poll(s->http, busy(s) ? 0 : 1000, serve, s);
-        if (rc == LL_OK && busy(s)) rc = go_on(s);
+        if (rc == LL_OK) rc = busy(s) ? go_on(s) : ll_generator_idle(s->t.g);
     }
     rc = end(s, rc);
     sigaction(SIGINT, &old[0], NULL);
@@ -505,11 +505,11 @@ static ll_err read_key(server *s)
     return LL_OK;
 }
 
-static ll_err open_all(server *s, ll_arena *a)
+/* Rank 0 listens. */
+static ll_err open_http(server *s)
 {
     const opts *o = s->o;
-    CHECK(o->port < 65536 && o->connections <= 4096 && o->batch <= 1024, LL_E_ARG,
-          "--port is at most 65535, --connections 4096, --batch 1024");
+    if (!s->t.prints) return LL_OK;
     TRY(read_key(s));
     ll_http_opts h = {.host = o->host,
                       .port = (int)o->port,
@@ -520,7 +520,18 @@ static ll_err open_all(server *s, ll_arena *a)
     CHECK(s->key || ll_http_local(s->http), LL_E_ARG,
           "--host %s is an address that others reach: --token FILE has the key they must send",
           o->host);
+    return LL_OK;
+}
+
+static ll_err open_all(server *s, ll_arena *a)
+{
+    const opts *o = s->o;
+    CHECK(o->port < 65536 && o->connections <= 4096 && o->batch <= 1024, LL_E_ARG,
+          "--port is at most 65535, --connections 4096, --batch 1024");
     TRY(ll_talk_begin(&o->talk, &s->t));
+    TRY(ll_talk_ranks(&s->t));
+    ll_err rc = open_http(s);
+    TRY(s->t.comm ? ll_comm_agree(s->t.comm, rc) : rc);
     int64_t seq = ll_run_size(s->t.run, "seq", 0);
     s->places = o->talk.context && o->talk.context < seq ? o->talk.context
                 : seq < 2048                             ? seq
@@ -531,6 +542,24 @@ static ll_err open_all(server *s, ll_arena *a)
     return ll_talk_open(&s->t, o->batch, s->places);
 }
 
+static ll_err listen_on(server *s)
+{
+    const char *host = s->o->host;
+    bool six = strchr(host, ':') != NULL;
+    printf("%s at http://%s%s%s:%d/v1\n", s->name, six ? "[" : "", host, six ? "]" : "",
+           ll_http_port(s->http));
+    fflush(stdout);
+    return loop(s);
+}
+
+/* Whoever ends this one before rank 0 is done would leave its clients without a word. */
+static ll_err follow(server *s)
+{
+    signal(SIGINT, SIG_IGN);
+    signal(SIGTERM, SIG_IGN);
+    return ll_talk_follow(&s->t);
+}
+
 static ll_err run(const void *given)
 {
     const opts *o = (const opts *)given;
@@ -538,13 +567,8 @@ static ll_err run(const void *given)
     server s = {.o = o};
     CHECK(o->timeout > 0, LL_E_ARG, "--timeout is %g: want seconds, more than 0", o->timeout);
     ll_err rc = open_all(&s, a);
-    if (rc == LL_OK) {
-        bool six = strchr(o->host, ':') != NULL;
-        printf("%s at http://%s%s%s:%d/v1\n", s.name, six ? "[" : "", o->host, six ? "]" : "",
-               ll_http_port(s.http));
-        fflush(stdout);
-        rc = loop(&s);
-    }
+    if (rc == LL_OK) rc = s.t.prints ? listen_on(&s) : follow(&s);
+    rc = ll_talk_leave(&s.t, rc);
     ll_http_close(s.http);
     ll_talk_close(&s.t);
     free(s.key);

@@ -41,17 +41,31 @@ static ll_err load(void *user, ll_session *s)
     return ll_cli_trained_load(t->run, t->o->checkpoint, t->o->init, s, &t->step);
 }
 
-static ll_err ranks(ll_talk *t, ll_session_opts *how)
+ll_err ll_talk_ranks(ll_talk *t)
 {
     ll_mesh m;
-    if (!t->o->mesh) return LL_OK;
+    if (!t->o->mesh || t->comm) return LL_OK;
     TRY(ll_mesh_parse(t->o->mesh, &m));
     TRY(ll_cli_launch(m.n_rank, NULL));
     ll_comm_opts o = ll_run_comm(t->run);
     TRY(ll_comm_open(&o, &t->comm));
     TRY(ll_comm_agree(t->comm, ll_mesh_fits(&m, ll_comm_size(t->comm))));
     t->prints = ll_comm_rank(t->comm) == 0;
-    *how = ll_cli_trained_session(t->run, t->comm, t->o->mesh);
+    return LL_OK;
+}
+
+/* What the fullest rank has; keys and values of all, where they differ. */
+static ll_err tell_memory(const ll_talk *t)
+{
+    double cache = (double)ll_generator_cache_bytes(t->g);
+    double most[3] = {(double)ll_generator_bytes(t->g), cache, -cache};
+    char a[LL_NUMBER_TEXT], b[LL_NUMBER_TEXT], c[LL_NUMBER_TEXT];
+    if (t->comm) TRY(ll_comm_allreduce(t->comm, most, 3, LL_F64, LL_REDUCE_MAX, NULL));
+    if (t->prints)
+        fprintf(stderr, "memory%s: %s, of that keys and values %s%s%s\n",
+                t->comm ? " of a rank" : "", ll_text_bytes(most[0], a),
+                -most[2] < most[1] ? ll_text_bytes(-most[2], b) : "",
+                -most[2] < most[1] ? " to " : "", ll_text_bytes(most[1], c));
     return LL_OK;
 }
 
@@ -61,9 +75,9 @@ ll_err ll_talk_open(ll_talk *t, int64_t batch, int64_t places)
     ll_generator_opts o = {.batch = batch,
                            .chunk = t->chunk,
                            .guesses = t->guesses,
+                           .number = t->number,
                            .calibrate = t->calibrate,
                            .places = t->o->context ? t->o->context : places,
-                           .session = ll_cli_trained_session(t->run, NULL, NULL),
                            .load = load,
                            .user = t};
     o.bits = !strcmp(w, "int8") ? 8 : !strcmp(w, "int4") ? 4 : 0;
@@ -73,23 +87,29 @@ ll_err ll_talk_open(ll_talk *t, int64_t batch, int64_t places)
           t->o->cache);
     CHECK(!o.cache_bits || !t->o->exact, LL_E_ARG, "--exact and --cache int8 exclude each other");
     CHECK(!o.bits || !t->o->exact, LL_E_ARG, "--exact and --weights %s exclude each other", w);
-    TRY(ranks(t, &o.session));
+    TRY(ll_talk_ranks(t));
+    o.session = ll_cli_trained_session(t->run, t->comm, t->comm ? t->o->mesh : NULL);
     TRY(ll_generator_open(t->run, &o, &t->g));
-    char a[LL_NUMBER_TEXT], b[LL_NUMBER_TEXT];
     if (t->prints) ll_kern_notes_print(stderr);
-    if (t->prints && !t->quiet)
-        fprintf(stderr, "memory: %s, of that keys and values %s\n",
-                ll_text_bytes((double)ll_generator_bytes(t->g), a),
-                ll_text_bytes((double)ll_generator_cache_bytes(t->g), b));
-    return LL_OK;
+    return t->quiet ? LL_OK : tell_memory(t);
+}
+
+ll_err ll_talk_follow(ll_talk *t)
+{
+    ll_generator *all[2] = {t->g, t->draft ? t->draft->g : NULL};
+    return ll_generator_follow(all, t->draft ? 2 : 1);
 }
 
 ll_err ll_talk_leave(ll_talk *t, ll_err rc)
 {
     ll_comm *c = t->comm;
-    ll_generator_close(t->g);
-    t->g = NULL;
-    t->comm = NULL;
+    if (rc == LL_OK && c && t->prints) rc = ll_generator_dismiss(t->g);
+    for (ll_talk *x = t->draft ? t->draft : t;; x = t) {
+        ll_generator_close(x->g);
+        x->g = NULL;
+        x->comm = NULL;
+        if (x == t) break;
+    }
     return c ? ll_cli_leave(c, rc) : rc;
 }
 

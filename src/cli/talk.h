@@ -15,9 +15,7 @@ typedef struct ll_talk_opts {
 
 /* Of those that answer on standard output. */
 #define LL_TALK_PRINTED                                                                            \
-    {"--mesh|-m", LL_OPT(ll_talk_opts, mesh), "MESH",                                              \
-     "on several ranks, such as tensor=2 (started as for train)"},                                 \
-        {"--json", LL_OPT(ll_talk_opts, json), NULL, "one JSON object on standard output"},
+    {"--json", LL_OPT(ll_talk_opts, json), NULL, "one JSON object on standard output"},
 /* Rows of their tables, and those that only some have; opts has an ll_talk_opts first. */
 #define LL_TALK_ARGS(...)                                                                          \
     {"--tokens|-n", LL_OPT(ll_talk_opts, tokens), "N", "how many to add at most", "400"},          \
@@ -47,6 +45,8 @@ typedef struct ll_talk_opts {
          "this one, not the run's newest"},                                                        \
         {"--init", LL_OPT(ll_talk_opts, init), "FILE",                                             \
          "weights of another system's, in place of a checkpoint (as for train)"},                  \
+        {"--mesh|-m", LL_OPT(ll_talk_opts, mesh), "MESH",                                          \
+         "on several ranks, such as tensor=2 (started as for train)"},                             \
         {"--set|-s", LL_OPT(ll_talk_opts, set), "KEY=VALUE", "override a setting of the run"},     \
         __VA_ARGS__                                                                                \
     {                                                                                              \
@@ -56,7 +56,7 @@ typedef struct ll_talk_opts {
 typedef struct ll_talk {
     const ll_talk_opts *o;
     ll_run *run;
-    ll_comm *comm; /* NULL: this process alone */
+    ll_comm *comm; /* NULL: this process alone; a draft's is that of whom it guesses for */
     ll_generator *g;
     ll_tokenizer *t; /* NULL: tokens are bytes */
     ll_draw_opts how;
@@ -65,6 +65,7 @@ typedef struct ll_talk {
     bool prints;           /* rank 0 */
     struct ll_talk *draft; /* guesses what this one says; NULL: none does */
     int64_t guesses;       /* at once */
+    int number;            /* of a draft 1 (ll_generator_opts) */
     int64_t calibrate;     /* windows of the data that weights are rounded by; 0: to nearest */
     bool quiet;            /* of its memory */
     int64_t guessed, taken;
@@ -73,7 +74,11 @@ typedef struct ll_talk {
 /* First the run and its tokenizer, then, with so many sequences of so many tokens, the rest. */
 ll_err ll_talk_begin(const ll_talk_opts *o, ll_talk *t);
 ll_err ll_talk_open(ll_talk *t, int64_t batch, int64_t places);
+/* Of --mesh: starts the ranks. Part of ll_talk_open for who has nothing to do before it. */
+ll_err ll_talk_ranks(ll_talk *t);
 void ll_talk_close(ll_talk *t);
+/* Rank 0 leads; what others do after ll_talk_open, until it leaves. */
+ll_err ll_talk_follow(ll_talk *t);
 ll_err ll_talk_leave(ll_talk *t, ll_err rc); /* a failure of any rank comes out once */
 /* A prompt's tokens; the caller frees them. */
 ll_err ll_talk_encode(const ll_talk *t, const char *text, bool special, int32_t **out, int64_t *n);

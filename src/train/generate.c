@@ -13,6 +13,7 @@
 #include <stdlib.h>
 
 enum { CHUNK = 64, FEW = 4 }; /* so few tokens are quicker one by one */
+enum { IDLE = -1, DISMISSED = -2 };
 
 typedef struct sequence {
     int32_t *tokens;
@@ -31,9 +32,11 @@ struct ll_generator {
     ll_graph *g[3];
     ll_session *s[3]; /* of one token; of a chunk, and of guesses, which share the first's memory */
     int64_t batch, places, step[3], vocab;
-    int32_t *x, *at, *last;
-    int64_t *fresh;       /* of each, how many tokens a run reads */
-    float *logits, *made; /* [batch, vocab]; of one run, of guesses [batch, step, vocab] */
+    ll_comm *comm; /* of a mesh; NULL: alone */
+    int32_t number;
+    int32_t *at, *last, *x; /* one behind the other, as ranks are told of them */
+    int64_t *fresh;         /* of each, how many tokens a run reads */
+    float *logits, *made;   /* [batch, vocab]; of one run, of guesses [batch, step, vocab] */
     candidate *heap;
     sequence *of;
     ll_arena *arena;
@@ -150,6 +153,7 @@ ll_err ll_generator_open(const ll_run *r, const ll_generator_opts *o, ll_generat
     LL_OWN(ll_generator) g = LL_NEW(a, ll_generator);
     int64_t seq = ll_run_size(r, "seq", 0);
     *g = (ll_generator){.arena = a,
+                        .number = o->number,
                         .batch = o->batch ? o->batch : 1,
                         .places = o->places && (o->places < seq || !seq) ? o->places : seq};
     *out = NULL;
@@ -171,11 +175,12 @@ ll_err ll_generator_open(const ll_run *r, const ll_generator_opts *o, ll_generat
           (long long)o->guesses, (long long)g->places);
     g->step[2] = o->guesses ? o->guesses + 1 : 0;
     TRY(open_all(g, r, o));
+    if (g->s[0]->team) g->comm = o->session.comm;
     int64_t n = g->batch * g->vocab, most = g->step[1] > g->step[2] ? g->step[1] : g->step[2];
-    g->x = LL_NEW_ARRAY(a, int32_t, g->batch * most);
-    g->at = LL_NEW_ARRAY(a, int32_t, g->batch);
+    g->at = LL_NEW_ARRAY(a, int32_t, g->batch * (most + 2));
+    g->last = g->at + g->batch;
+    g->x = g->last + g->batch;
     g->fresh = LL_NEW_ARRAY(a, int64_t, g->batch);
-    g->last = LL_NEW_ARRAY(a, int32_t, g->batch);
     g->logits = LL_NEW_ARRAY(a, float, n);
     g->made = LL_NEW_ARRAY(a, float, n *(g->step[2] ? g->step[2] : 1));
     g->heap = LL_NEW_ARRAY(a, candidate, g->vocab);
@@ -295,8 +300,8 @@ static int64_t set_row(ll_generator *g, int64_t i, int k)
     return n;
 }
 
-/* Runs program k on rows that are set. */
-static ll_err run_rows(ll_generator *g, int k)
+/* Runs program k on rows that are set: of all ranks alike. */
+static ll_err run_program(ll_generator *g, int k)
 {
     size_t row = sizeof(float) * (size_t)g->vocab, ints = sizeof(int32_t) * (size_t)g->batch;
     ll_session *s = g->s[k];
@@ -306,6 +311,49 @@ static ll_err run_rows(ll_generator *g, int k)
     TRY(ll_session_run(s, 0));
     int64_t rows = k < 2 ? g->batch : g->batch * g->step[k];
     return ll_session_get(s, "logits", g->made, row * (size_t)rows);
+}
+
+/* Rank 0 says what is run, or that nothing is. */
+static ll_err tell(const ll_generator *g, int32_t number, int32_t k)
+{
+    int32_t what[2] = {number, k};
+    return g->comm ? ll_comm_broadcast(g->comm, what, 2, LL_I32, 0, NULL) : LL_OK;
+}
+
+static ll_err share_rows(ll_generator *g, int k)
+{
+    int64_t n = g->batch * (g->step[k] + 2);
+    return g->comm ? ll_comm_broadcast(g->comm, g->at, n, LL_I32, 0, NULL) : LL_OK;
+}
+
+static ll_err run_rows(ll_generator *g, int k)
+{
+    TRY(tell(g, g->number, k));
+    TRY(share_rows(g, k));
+    return run_program(g, k);
+}
+
+ll_err ll_generator_idle(const ll_generator *g)
+{
+    return tell(g, IDLE, 0);
+}
+
+ll_err ll_generator_dismiss(const ll_generator *g)
+{
+    return tell(g, DISMISSED, 0);
+}
+
+ll_err ll_generator_follow(ll_generator *const *g, int n)
+{
+    for (;;) {
+        int32_t what[2];
+        TRY(ll_comm_broadcast(g[0]->comm, what, 2, LL_I32, 0, NULL));
+        if (what[0] == DISMISSED) return LL_OK;
+        if (what[0] == IDLE) continue;
+        LL_ASSERT(what[0] < n && what[1] < 3);
+        TRY(share_rows(g[what[0]], what[1]));
+        TRY(run_program(g[what[0]], what[1]));
+    }
 }
 
 static ll_err run_once(ll_generator *g, int k)

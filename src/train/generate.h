@@ -15,6 +15,7 @@ typedef struct ll_generator_opts {
     int bits;        /* of weights in products: 8, 4, or 0: as they are (pass/packed.h) */
     int64_t
         calibrate; /* of 4 bits: rounded by so many windows of the data (gptq.h); 0: to nearest */
+    int number;    /* of several on the same ranks (ll_generator_follow) */
     ll_session_opts session;
     /* Fills a session's parameters. */
     ll_err (*load)(void *user, ll_session *s);
@@ -22,10 +23,16 @@ typedef struct ll_generator_opts {
 } ll_generator_opts;
 
 typedef struct ll_generator ll_generator;
-/* Collective on a mesh, as is running it. */
+/* Collective on a mesh, where rank 0 leads from then on: it alone puts, runs and draws, and the
+ * others follow. */
 ll_err ll_generator_open(const ll_run *r, const ll_generator_opts *o, ll_generator **out);
 void ll_generator_close(ll_generator *g);
 LL_OWNED(ll_generator, ll_generator_close);
+/* Runs what rank 0 runs, of these n, by their numbers, until it dismisses all. It says now and then
+ * that it is idle, where it waits for others than ranks: one that is silent is taken for lost. */
+ll_err ll_generator_follow(ll_generator *const *g, int n);
+ll_err ll_generator_idle(const ll_generator *g);
+ll_err ll_generator_dismiss(const ll_generator *g);
 size_t ll_generator_cache_bytes(const ll_generator *g);  /* of keys and values, on this rank */
 size_t ll_generator_weight_bytes(const ll_generator *g); /* of parameters, on this rank */
 size_t ll_generator_bytes(const ll_generator *g);        /* of all of its memory */

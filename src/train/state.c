@@ -24,22 +24,23 @@ static ll_st_part part_of(const ll_session *s, const ll_slot *x, int i)
     return part;
 }
 
+bool ll_is_cache(const char *name)
+{
+    return ll_ends_with(name, LL_CACHE);
+}
+
 /* What other stages of a pipeline keep, with no data here. */
 static int add_elsewhere(const ll_session *s, ll_st_tensor *out, ll_st_part *parts, int n)
 {
     for (int i = 1; i < s->g->n_value && s->pipe; i++) {
         const ll_value *v = &s->g->values[i];
         bool kept = v->node < 0 && (v->kind == LL_PARAM || v->kind == LL_STATE);
-        if (!kept || ll_is_teacher(v->name) || ll_program_input(s->p, v->name) >= 0) continue;
+        if (!kept || ll_is_cache(v->name) || ll_is_teacher(v->name)) continue;
+        if (ll_program_input(s->p, v->name) >= 0) continue;
         parts[n] = (ll_st_part){.spare = true};
         out[n++] = (ll_st_tensor){v->name, v->type.dtype, v->type.shape, NULL};
     }
     return n;
-}
-
-bool ll_is_cache(const char *name)
-{
-    return ll_ends_with(name, LL_CACHE);
 }
 
 bool ll_is_moment(const ll_graph *g, const char *name)

@@ -350,6 +350,31 @@ static void serves(void **state)
     outcome_free(&o);
 }
 
+/* On two ranks, of which one listens: the same answers, and those of chat. */
+static void by_ranks(void **state)
+{
+    static const char *const words[] = {"serve", "g",      "--port",   "0", "--batch",
+                                        "2",     "--mesh", "tensor=2", NULL};
+    pid_t child;
+    put_model(state);
+    outcome one = succeeds(*state, "generate g -p ring -n 20 --seed 2");
+    outcome two = succeeds(*state, "generate g -p ring -n 20 --seed 2 --mesh tensor=2");
+    assert_string_equal(one.out, two.out);
+    assert_non_null(strstr(two.err, "memory of a rank: "));
+    outcome_free(&one);
+    outcome_free(&two);
+    int port = start(state, &child, words);
+    as_generate(state, port);
+    sleep_ms(1500); /* with nobody there */
+    among_others(port);
+    conversation(port);
+    kill(child, SIGTERM);
+    one = program_wait(*state, child); /* the launcher's status */
+    assert_null(strstr(one.err, "rank 1:"));
+    outcome_free(&one);
+    refuses(*state, 1, "serve g --port 0 --mesh tensor=2 --host 0.0.0.0", "--token FILE");
+}
+
 static void others_reach(void **state)
 {
     static const char *const words[] = {"serve",   "g",       "--port",  "0", "--host",
@@ -378,6 +403,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(serves, tmpdir_setup, tmpdir_teardown),
+        cmocka_unit_test_setup_teardown(by_ranks, tmpdir_setup, tmpdir_teardown),
         cmocka_unit_test_setup_teardown(others_reach, tmpdir_setup, tmpdir_teardown)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
