@@ -60,6 +60,8 @@ typedef struct ll_run_train {
     const char *lora_on, *base;
     const char *teacher; /* a run (teacher.h); "": none */
     double teacher_weight, temperature;
+    const char *teacher_hidden; /* "h0=h2,h1=h5" */
+    double hidden_weight;
     const char *machine; /* cpu or cuda */
     const char *precision;
     const char *conv, *workspace;

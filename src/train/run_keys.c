@@ -177,6 +177,11 @@ static const ll_key keys[] = {
            "how much of what is minimised is the distance from the teacher; the rest is the loss"),
     NUMBER("train.temperature", train.temperature, "2", 0.01, 1000,
            "that logits, the teacher's and ours, are divided by"),
+    TEXT("train.teacher_hidden", train.teacher_hidden, "",
+         "parts of the model whose last values are held against parts of the teacher, with commas "
+         "between: \"h0=h2,h1=h5\" (ours=its)"),
+    NUMBER("train.hidden_weight", train.hidden_weight, "1", 0, 1e6,
+           "how much the mean of their squared differences counts in what is minimised"),
     INT("train.seed", train.seed, "1", 0, MANY, "of initial values, order and dropout"),
     CHOICE("train.machine", train.machine, "cpu", WORDS(LL_TARGETS), "what computes"),
     CHOICE("train.precision", train.precision, "f32", WORDS(LL_PRECISIONS),

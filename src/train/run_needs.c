@@ -28,6 +28,8 @@ static const struct {
     {"train.base", "train.lora", NULL},
     {"train.teacher_weight", "train.teacher", NULL},
     {"train.temperature", "train.teacher", NULL},
+    {"train.teacher_hidden", "train.teacher", NULL},
+    {"train.hidden_weight", "train.teacher_hidden", NULL},
     {"train.offload", "train.memory", NULL},
     {"train.spike_action", "train.spike", NULL},
     {"train.patience", "train.best", NULL},

@@ -35,7 +35,8 @@ static const ll_optim *with_frozen(const ll_run *run, ll_graph *g, const ll_opti
     for (int i = 1; i < g->n_value; i++) {
         const ll_value *v = &g->values[i];
         if (v->node >= 0 || v->kind != LL_PARAM) continue;
-        if (ll_is_teacher(v->name) || (run->train.lora && !ll_is_lora(v->name)))
+        if (ll_is_teacher(v->name) ||
+            (run->train.lora && !ll_is_lora(v->name) && !ll_is_match(v->name)))
             rules[n++] = (ll_param_rule){.pattern = v->name, .freeze = true};
     }
     *out = *o;

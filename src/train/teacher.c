@@ -1,9 +1,11 @@
-/* teacher.c: another model's logits. */
+/* teacher.c: another model's logits and hidden states. */
 #include "train/teacher.h"
 
+#include "base/near.h"
 #include "ir/op.h"
 #include "train/run_int.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -94,23 +96,137 @@ static ll_val apart(ll_graph *g, ll_val theirs, ll_val ours, double heat)
     return ll_scale(g, ll_mean(g, each), heat * heat * (double)s.d[last]);
 }
 
+static ll_err check_logits(const ll_run *r, const ll_graph *theirs, ll_val b, const ll_graph *g,
+                           ll_val a)
+{
+    char is[LL_SHAPE_TEXT], want[LL_SHAPE_TEXT];
+    LL_WANT(r, "train.teacher", a.id && b.id, "model %s has no logits to learn with",
+            a.id ? theirs->name : g->name);
+    ll_shape x = ll_graph_shape(g, a), y = ll_graph_shape(theirs, b);
+    LL_WANT(r, "train.teacher", ll_shape_equal(&x, &y),
+            "logits of %s are %s, those of model %s are %s", r->train.teacher,
+            ll_shape_print(&y, is), r->model.name, ll_shape_print(&x, want));
+    return LL_OK;
+}
+
+/* ---- hidden states ---- */
+
+typedef struct state_pair {
+    const char *ours, *theirs; /* scopes */
+    ll_val a, b;               /* their last values, in the graph each is of */
+} state_pair;
+
+/* The last value that was made in a scope. */
+static ll_err find_state(const ll_run *r, const ll_graph *g, const char *scope, ll_val *out)
+{
+    size_t n = strlen(scope);
+    ll_near near = {.word = scope};
+    *out = (ll_val){0};
+    for (int i = 0; i < g->n_node; i++) {
+        const char *name = g->nodes[i].name, *dot = strchr(name, '.');
+        if (!strncmp(name, scope, n) && name[n] == '.') *out = g->nodes[i].out[0];
+        for (; dot; dot = strchr(dot + 1, '.'))
+            ll_near_try(&near, ll_arena_printf(g->arena, "%.*s", (int)(dot - name), name));
+    }
+    LL_WANT(r, "train.teacher_hidden", out->id,
+            "model %s has no part %s%s (inspect --graph shows their names)", g->name, scope,
+            ll_near_hint(&near));
+    LL_WANT(r, "train.teacher_hidden", ll_dtype_is_float(ll_graph_dtype(g, *out)),
+            "%s of model %s ends with whole numbers", scope, g->name);
+    return LL_OK;
+}
+
+/* Positions are the same; channels need not be. */
+static ll_err check_pair(const ll_run *r, const ll_graph *g, const ll_graph *theirs,
+                         const state_pair *p)
+{
+    ll_shape x = ll_graph_shape(g, p->a), y = ll_graph_shape(theirs, p->b), other = y;
+    char is[LL_SHAPE_TEXT], want[LL_SHAPE_TEXT];
+    if (x.n && x.n == y.n) other.d[y.n - 1] = x.d[x.n - 1];
+    LL_WANT(r, "train.teacher_hidden", x.n && ll_shape_equal(&x, &other),
+            "%s of model %s is %s, %s of %s is %s: all but the last dimension must be the same",
+            p->ours, g->name, ll_shape_print(&x, want), p->theirs, r->train.teacher,
+            ll_shape_print(&y, is));
+    return LL_OK;
+}
+
+/* "OURS=THEIRS,OURS=THEIRS" */
+static ll_err find_pairs(const ll_run *r, const ll_graph *g, const ll_graph *theirs,
+                         state_pair **out, int *n)
+{
+    ll_arena *a = g->arena;
+    char *rest = NULL, *text = ll_arena_strdup(a, r->train.teacher_hidden);
+    *out = LL_NEW_ARRAY(a, state_pair, strlen(text) / 2 + 1);
+    *n = 0;
+    for (char *w = strtok_r(text, ", ", &rest); w; w = strtok_r(NULL, ", ", &rest)) {
+        state_pair *p = &(*out)[(*n)++];
+        char *equals = strchr(w, '=');
+        LL_WANT(r, "train.teacher_hidden", equals && equals > w && equals[1],
+                "'%s': want OURS=THEIRS, such as h0=h2,h1=h5", w);
+        *equals = '\0';
+        *p = (state_pair){.ours = w, .theirs = equals + 1};
+        for (int i = 0; i + 1 < *n; i++)
+            LL_WANT(r, "train.teacher_hidden",
+                    strcmp((*out)[i].ours, p->ours) || strcmp((*out)[i].theirs, p->theirs),
+                    "%s=%s is there twice", p->ours, p->theirs);
+        TRY(find_state(r, g, p->ours, &p->a));
+        TRY(find_state(r, theirs, p->theirs, &p->b));
+        TRY(check_pair(r, g, theirs, p));
+    }
+    return LL_OK;
+}
+
+/* x times a projection, so that it has so many channels. */
+static ll_val projected(ll_graph *g, const state_pair *p, ll_val x, int64_t channels)
+{
+    ll_shape s = ll_graph_shape(g, x);
+    int64_t c = s.d[s.n - 1];
+    char spec[3 * LL_MAX_DIMS + 16], lead[LL_MAX_DIMS + 1] = "";
+    if (c == channels) return x;
+    for (int i = 0; i + 1 < s.n; i++) lead[i] = (char)('a' + i);
+    snprintf(spec, sizeof spec, "%sy,zy->%sz", lead, lead);
+    snprintf(g->scope, sizeof g->scope, LL_MATCH "%.100s.%.100s.", p->ours, p->theirs);
+    ll_init init = {LL_NORMAL, 1 / sqrt((double)c)};
+    x = ll_matmul(g, spec, x, ll_param(g, "weight", LL_SHAPE(channels, c), init));
+    g->scope[0] = '\0';
+    return x;
+}
+
+/* The mean over pairs of what they differ by; map: of the teacher's values. */
+static ll_val hidden_apart(ll_graph *g, const state_pair *p, int n, const ll_val *map)
+{
+    ll_val sum = {0};
+    for (int i = 0; i < n; i++) {
+        ll_val b = map[p[i].b.id];
+        ll_shape s = ll_graph_shape(g, b);
+        ll_val one = ll_mean(g, ll_mse(g, projected(g, &p[i], p[i].a, s.d[s.n - 1]), b));
+        sum = i ? ll_add(g, sum, one) : one;
+    }
+    return ll_scale(g, sum, 1 / (double)n);
+}
+
 ll_err ll_teacher_add(const ll_run *r, const ll_graph *theirs, ll_graph *g, ll_val *loss)
 {
     const ll_run_train *o = &r->train;
     ll_val *map = LL_NEW_ARRAY(g->arena, ll_val, theirs->n_value);
     ll_val a = logits_of(g), b = logits_of(theirs);
-    LL_WANT(r, "train.teacher", a.id && b.id, "model %s has no logits to learn with",
-            a.id ? theirs->name : g->name);
-    ll_shape x = ll_graph_shape(g, a), y = ll_graph_shape(theirs, b);
-    char is[LL_SHAPE_TEXT], want[LL_SHAPE_TEXT];
-    LL_WANT(r, "train.teacher", ll_shape_equal(&x, &y),
-            "logits of %s are %s, those of model %s are %s", o->teacher, ll_shape_print(&y, is),
-            r->model.name, ll_shape_print(&x, want));
+    state_pair *pairs;
+    int n;
+    TRY(find_pairs(r, g, theirs, &pairs, &n));
+    bool logits = !n || o->teacher_weight > 0; /* models of other classes have states alike */
+    if (logits) TRY(check_logits(r, theirs, b, g, a));
     TRY(map_inputs(r, theirs, g, map));
     TRY(copy_nodes(theirs, g, map));
-    ll_val kl = apart(g, map[b.id], a, o->temperature);
-    ll_graph_result(g, "distillation", kl);
-    *loss =
-        ll_add(g, ll_scale(g, *loss, 1 - o->teacher_weight), ll_scale(g, kl, o->teacher_weight));
+    if (logits) {
+        ll_val kl = apart(g, map[b.id], a, o->temperature);
+        ll_graph_result(g, "distillation", kl);
+        *loss = ll_add(g, ll_scale(g, *loss, 1 - o->teacher_weight),
+                       ll_scale(g, kl, o->teacher_weight));
+    }
+    if (n) {
+        ll_val far = hidden_apart(g, pairs, n, map);
+        ll_graph_result(g, "hidden", far);
+        *loss = ll_add(g, *loss, ll_scale(g, far, o->hidden_weight));
+    }
     return ll_graph_check(g);
 }

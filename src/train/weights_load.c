@@ -15,6 +15,7 @@
 #include "train/ranks.h"
 #include "train/residual.h"
 #include "train/state.h"
+#include "train/teacher.h"
 #include "train/weights_copy.h"
 
 #include <fnmatch.h>
@@ -170,12 +171,12 @@ static ll_err hold_lines(fit *f, bool look)
 }
 
 /* Of a checkpoint of ours: moments and residuals, PARAMETER.MOMENT; what each of several replicas
- * had. */
+ * had; how it was held against a teacher. */
 static bool is_training_state(const ll_weights *w, const char *name)
 {
     const char *dot = strrchr(name, '.');
     if (!w->ours || !dot) return false;
-    if (!strncmp(name, LL_REPLICA, strlen(LL_REPLICA))) return true;
+    if (!strncmp(name, LL_REPLICA, strlen(LL_REPLICA)) || ll_is_match(name)) return true;
     char front[256];
     size_t n = (size_t)(dot - name);
     if (n >= sizeof front) return false;
@@ -212,7 +213,8 @@ static ll_err hold(fit *f, const ll_weights *w, const ll_own_tensors *x, const c
     }
     TRY(ll_map_open(map, &f->map));
     for (int i = 0; i < x->n; i++) /* adapters begin anew where the file has none */
-        if (!x->moment[i] && !f->fresh[i] && ll_is_lora(x->t[i].name) &&
+        if (!x->moment[i] && !f->fresh[i] &&
+            (ll_is_lora(x->t[i].name) || ll_is_match(x->t[i].name)) &&
             find_theirs(f, x->t[i].name) < 0)
             f->fresh[i] = true, f->n_fresh++;
     TRY(hold_ours(f));

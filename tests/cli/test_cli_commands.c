@@ -158,6 +158,12 @@ static void compresses(void **state)
     refuses(*state, 1, "compress g --to int4 --calibrate 9", "--calibrate is of form int4+gptq");
     must(*state, "train s.yaml --out t -s train.teacher=./g -s model.width=16 -s train.steps=4");
     must(*state, "train t --resume -s train.steps=6");
+    must(*state, "train s.yaml --out h -s train.teacher=./g -s train.teacher_hidden=h0=h0 "
+                 "-s model.width=16 -s train.steps=4");
+    must(*state, "train h --resume -s train.steps=6");
+    must(*state, "eval h");
+    must(*state, "train s.yaml --out i -s model.width=16 -s train.steps=1 "
+                 "--init h/checkpoints/step-00000006.safetensors");
     must(*state, "train s.yaml --out v -s model.width=12 -s train.steps=1");
     refuses(*state, 1, "compress v --to int8", "blocks of 32 inputs");
     refuses(*state, 1, "train s.yaml --out u -s train.teacher=s.yaml", "no checkpoint");

@@ -2,6 +2,7 @@
  * verify: models on meshes, each against serial training: a quick part of what verify --matrix
  * walks. And what verify is for: a wrong sharding rule is found and named. */
 #include "train/verify.h"
+#include "base/file.h"
 #include "no_error.h"
 
 #include <math.h>
@@ -9,6 +10,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -37,6 +39,22 @@ static const char nothing[] =
 static const char seq2seq[] =
     "model: {name: seq2seq, layers: 2, width: 24, heads: 6, hidden: 40, seq: 13, source: 11,"
     " vocab: 53}\ntrain: {batch: 6, optimizer: adamw}\n";
+
+/* Logits and hidden states of another model, narrower ones by a projection: its file is the
+ * rank's. */
+static char taught[768], teacher[64];
+static const char teaches[] =
+    "model: {name: llama, layers: 2, width: 18, heads: 3, kv_heads: 3, hidden: 20, vocab: 53}\n";
+
+static ll_err put_teacher(void)
+{
+    snprintf(teacher, sizeof teacher, "/tmp/loopline-test-teacher-%d.yaml", (int)getpid());
+    snprintf(taught, sizeof taught,
+             "model: {name: gpt, layers: 2, width: 24, heads: 6, seq: 13, vocab: 53}\n"
+             "train: {batch: 7, optimizer: adamw, teacher: %s, teacher_hidden: \"h0=h1,h1=h0\"}\n",
+             teacher);
+    return ll_file_write(teacher, teaches, sizeof teaches - 1);
+}
 
 /* Adapters beside weights in blocks, three to a row. */
 static const char qlora[] = "model: {name: llama, layers: 2, width: 96, heads: 3, kv_heads: 3, "
@@ -75,6 +93,10 @@ static const pair pairs[] = {
     {2, qlora, "tensor=2", 0, 2},
     {2, qlora, "data=2", 3, 2},
     {3, qlora, "tensor=3", 0, 2},
+    {2, taught, "data=2", 3, 2},
+    {2, taught, "tensor=2", 0, 2},
+    {2, taught, "pipe=2", 0, 2},
+    {3, taught, "tensor=3", 0, 2},
     {2, rows, "sequence=2", 0, 3},
     {2, ring, "sequence=2", 0, 3},
     {2, heads, "sequence=2", 0, 3},
@@ -217,7 +239,9 @@ int main(void)
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_pairs),
                                        cmocka_unit_test(test_wrong_rule),
                                        cmocka_unit_test(test_named)};
+    if (put_teacher() != LL_OK) return 1;
     int rc = cmocka_run_group_tests(tests, NULL, NULL);
+    unlink(teacher);
     ll_comm_close(comm);
     return rc;
 }

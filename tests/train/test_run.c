@@ -213,6 +213,8 @@ static void mistakes_are_named(void **state)
         {"model: {name: picture}\ntrain: {schedule: cosine, min_lr: 5}", {"above train.lr"}},
         {"model: {name: picture}\ntrain: {teacher_weight: 0.9}",
          {"x.yaml:2: train.teacher_weight goes with train.teacher"}},
+        {"model: {name: picture}\ntrain: {teacher: x, hidden_weight: 0.9}",
+         {"x.yaml:2: train.hidden_weight goes with train.teacher_hidden"}},
         {"model: {name: picture}\ntrain: {temperature: 3}", {"train.temperature goes with"}},
         {"model: {name: picture}\ndata: {path: a}", {"data.path needs data.format"}},
         {"model: {name: picture}\ndata: {format: idx}", {"data.path is empty"}},
